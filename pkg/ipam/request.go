@@ -1,0 +1,54 @@
+package ipam
+
+import (
+	"net/netip"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
+	"github.com/leasehold-cni/leasehold/pkg/pool"
+)
+
+// Pod is what K8S_POD_* say of the caller. All three are empty for a caller
+// that is no kubelet; then there is no key and no retention.
+type Pod struct {
+	Namespace string
+	Name      string
+	UID       string
+}
+
+// Request is one ADD or CHECK, parsed and checked: nothing behind it sees
+// JSON, CNI_ARGS or the environment.
+type Request struct {
+	Pool        lease.Pool
+	ContainerID string
+	IfName      string
+	NetnsPath   string
+	Pod         Pod
+
+	Sets      []pool.Set    // at least one, disjoint, one address of each
+	Requested []netip.Addr  // each lies in one of Sets
+	Asked     policy.Asked  // what the pod's annotations say of retention
+	Options   policy.Config // the policies of the ipam section
+
+	Prev      []netip.Addr // CHECK: the addresses of prevResult
+	PrevKnown bool         // CHECK: prevResult was there
+}
+
+// Assigned is one address of a Result.
+type Assigned struct {
+	Address netip.Prefix // the address with its subnet's length
+	Gateway netip.Addr
+	Kept    bool // it came out of a hold or a take-over
+}
+
+// Result is what an ADD hands out: one address for each set, in their order.
+type Result struct {
+	Addresses []Assigned
+	Notes     []string // what an operator should know; one line each, for stderr
+}
+
+// Attachment is CNI's identity of a container's interface in a network.
+type Attachment struct {
+	ContainerID string
+	IfName      string
+}

@@ -1,0 +1,170 @@
+package lease
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Forever is the window of a lease that no clock ends: only an operator, a
+// limit, a yield or the agent does.
+const Forever time.Duration = 1<<63 - 1
+
+// Pool names one set of addresses on a node: host-local's dataDir and the CNI
+// network name. Two networks over one dataDir are two pools, as they are two
+// directories for host-local.
+type Pool struct {
+	DataDir string // absolute and clean
+	Network string // a valid CNI network name
+}
+
+// Key is what retention is promised to: a pod's interface in a pool. It holds
+// no UID, for a recreated pod has another one (FACTS 5.4, rule 2).
+type Key struct {
+	Pool      Pool
+	Namespace string
+	Name      string
+	IfName    string
+}
+
+// IsZero tells whether the caller sent no pod name: it has no key and gets
+// plain host-local behaviour.
+func (k Key) IsZero() bool { return k.Namespace == "" && k.Name == "" }
+
+// Netns identifies a network namespace within one boot: where the runtime
+// mounted it, and the nsfs file that stood there. Ino is 0 where no living
+// namespace was seen; then nothing about its life can ever be proven.
+type Netns struct {
+	Path string
+	Dev  uint64
+	Ino  uint64
+}
+
+// Same tells whether both are known and one namespace, under whatever path.
+func (n Netns) Same(o Netns) bool { return n.Ino != 0 && n.Ino == o.Ino && n.Dev == o.Dev }
+
+// Holder is who has an address: an attachment (CNI's container id and
+// interface name, SPEC "attachment"), the namespace it lives in and the boot
+// that this was in.
+type Holder struct {
+	ContainerID string
+	IfName      string
+	Netns       Netns
+	BootID      string
+}
+
+// Is tells whether both name the same attachment. It is the fence of every
+// release (I6).
+func (h Holder) Is(o Holder) bool {
+	return h.ContainerID != "" && h.ContainerID == o.ContainerID && h.IfName == o.IfName
+}
+
+// Life is what is known about a holder. The zero value is Unknown, so that
+// forgetting to look can never free an address.
+type Life int
+
+const (
+	Unknown Life = iota
+	Alive
+	Dead
+)
+
+func (l Life) String() string { return [...]string{"unknown", "alive", "dead"}[l] }
+
+// Instant is one reading of both clocks. Within a boot only Boot counts, for
+// nothing can step it; across boots only Wall is left.
+type Instant struct {
+	Wall   time.Time
+	Boot   time.Duration // CLOCK_BOOTTIME
+	BootID string
+}
+
+// Since is the time that went by since then: never negative, whatever the
+// wall clock did.
+func (i Instant) Since(then Instant) time.Duration {
+	d := i.Wall.Sub(then.Wall)
+	if i.BootID != "" && i.BootID == then.BootID {
+		d = i.Boot - then.Boot
+	}
+	return max(d, 0)
+}
+
+// IsZero tells whether the instant was never set.
+func (i Instant) IsZero() bool { return i.Wall.IsZero() && i.Boot == 0 && i.BootID == "" }
+
+// State is where a lease stands. None is the state of an address without one.
+type State int
+
+const (
+	None State = iota
+	Bound
+	Held
+)
+
+func (s State) String() string { return [...]string{"None", "Bound", "Held"}[s] }
+
+// Lease is the one record of an address. Its zero value is State None.
+//
+// Invariant, proven by Validate: a Bound or Held lease has an ID, a pool and
+// an address; a Held one has ReleasedAt; a firm one has a key and a Hold.
+type Lease struct {
+	ID      string // 16 hex digits, made at none -> Bound, kept through claims
+	Pool    Pool
+	Address netip.Addr
+	Set     string // pool.Set.ID of the range set it was taken from; "" where unknown
+	State   State
+
+	Namespace string // of the pod; empty for a caller without K8S_POD_* args
+	Name      string
+	UID       string
+	Holder    Holder // the last one, while Held
+	MAC       string
+
+	Window    time.Duration // what a release promises: 0 nothing, or up to Forever
+	Soft      time.Duration // how long the hold lasts where Window promises nothing
+	HeldLimit int           // firm holds that its range set may have; 0 = no limit
+	BoundAt   Instant
+
+	Firm       bool // Held: for the key, against everybody; else soft
+	ReleasedAt Instant
+	Hold       time.Duration // Held: its length, counted from ReleasedAt
+
+	Superseded bool    // the key belongs to a newer set: its release promises nothing
+	RefusedAt  Instant // Bound or Held: since when RefusedFor has been sent away
+	RefusedFor string  // UID (or container id) of that newcomer
+
+	Extra []byte // fields of a newer format, kept as they are
+}
+
+// Key is the lease's key; zero for a caller without a pod name and for a
+// lease that lost its key to a newer set.
+func (l Lease) Key() Key {
+	if l.Superseded || (l.Namespace == "" && l.Name == "") {
+		return Key{}
+	}
+	return Key{Pool: l.Pool, Namespace: l.Namespace, Name: l.Name, IfName: l.Holder.IfName}
+}
+
+// Remaining is how much of a hold is left: Forever, or 0 to Hold whatever the
+// wall clock did between boots.
+func (l Lease) Remaining(now Instant) time.Duration {
+	if l.State != Held {
+		return 0
+	}
+	if l.Hold == Forever {
+		return Forever
+	}
+	return max(l.Hold-now.Since(l.ReleasedAt), 0)
+}
+
+// Lapsed tells whether the hold is over. Its last holder may still be alive.
+func (l Lease) Lapsed(now Instant) bool { return l.State == Held && l.Remaining(now) == 0 }
+
+// Until is when the hold ends, in today's wall clock; the zero time for one
+// that never does.
+func (l Lease) Until(now Instant) time.Time {
+	rest := l.Remaining(now)
+	if l.State != Held || rest == Forever {
+		return time.Time{}
+	}
+	return now.Wall.Add(rest)
+}
