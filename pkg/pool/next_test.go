@@ -1,0 +1,186 @@
+package pool
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/allocator"
+	fake "github.com/containernetworking/plugins/plugins/ipam/host-local/backend/testing"
+	"pgregory.net/rapid"
+)
+
+// taken is a dumb store: it looks at every address.
+type taken map[netip.Addr]bool
+
+func (t taken) free(lo, hi netip.Addr) (netip.Addr, bool) {
+	for a := lo; ; a = a.Next() {
+		if !t[a] {
+			return a, true
+		}
+		if a == hi {
+			return netip.Addr{}, false
+		}
+	}
+}
+
+// model is the order of a walk, told one address after the other.
+func model(s Set, cursor netip.Addr) []netip.Addr {
+	var all []netip.Addr
+	for _, r := range s {
+		for a := r.Start; ; a = a.Next() {
+			all = append(all, a)
+			if a == r.End {
+				break
+			}
+		}
+	}
+	if at := slices.Index(all, cursor); at >= 0 {
+		all = slices.Concat(all[at+1:], all[:at+1])
+	}
+	return slices.DeleteFunc(all, func(a netip.Addr) bool { return !s.Usable(a) })
+}
+
+// drawSet draws one to four small ranges at the start, the middle or the end
+// of an address space, with gateways in and out of them.
+func drawSet(t *rapid.T) Set {
+	bases := rapid.SampledFrom([][]string{
+		{"10.0.0.0/29", "10.0.0.8/29", "10.0.1.0/30", "255.255.255.248/29"},
+		{"fd00::/126", "fd00::8/125", "2001:db8::/125", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:fff8/125"},
+	}).Draw(t, "family")
+	bases = rapid.Permutation(bases).Draw(t, "order")[:rapid.IntRange(1, 4).Draw(t, "ranges")]
+	var ranges []Range
+	for i, base := range bases {
+		subnet := netip.MustParsePrefix(base)
+		r, err := NewRange(subnet,
+			drawAddr(t, subnet, fmt.Sprintf("start %d", i)),
+			drawAddr(t, subnet, fmt.Sprintf("end %d", i)),
+			drawAddr(t, netip.MustParsePrefix(bases[0]), fmt.Sprintf("gateway %d", i)))
+		if err != nil {
+			t.Skip("no range:", err)
+		}
+		ranges = append(ranges, r)
+	}
+	s, err := NewSet(ranges...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// drawAddr draws an address of the subnet, or none.
+func drawAddr(t *rapid.T, subnet netip.Prefix, label string) netip.Addr {
+	n := rapid.IntRange(-1, 1<<(subnet.Addr().BitLen()-subnet.Bits())-1).Draw(t, label)
+	if n < 0 {
+		return netip.Addr{}
+	}
+	a := subnet.Addr()
+	for range n {
+		a = a.Next()
+	}
+	return a
+}
+
+// TestNextIsTheModel holds one call against the dumb walk, for any cursor and
+// any addresses taken, and counts the questions asked.
+func TestNextIsTheModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := drawSet(t)
+		cursor := drawAddr(t, s[len(s)-1].Subnet, "cursor")
+		store := taken{}
+		order := model(s, cursor)
+		for i, a := range order {
+			store[a] = rapid.Bool().Draw(t, fmt.Sprintf("taken %d", i))
+		}
+		want := netip.Addr{}
+		if i := slices.IndexFunc(order, func(a netip.Addr) bool { return !store[a] }); i >= 0 {
+			want = order[i]
+		}
+
+		asked := 0
+		got, found := s.Next(cursor, func(lo, hi netip.Addr) (netip.Addr, bool) {
+			asked++
+			if hi.Less(lo) {
+				t.Fatalf("asked for %s to %s", lo, hi)
+			}
+			return store.free(lo, hi)
+		})
+		if got != want || found != want.IsValid() {
+			t.Fatalf("set %s, cursor %s: got %s %t, want %s", s, cursor, got, found, want)
+		}
+		if limit := len(s) + 1 + len(s.gateways()); asked > limit {
+			t.Fatalf("set %s: asked %d times, want at most %d", s, asked, limit)
+		}
+	})
+}
+
+// TestNextIsUpstreamsOrder hands out a whole set and holds it against
+// host-local's own iterator. Sets where one range's gateway lies in another
+// range are left out: upstream hands that address out, we do not.
+func TestNextIsUpstreamsOrder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := drawSet(t)
+		for _, r := range s {
+			if in, found := s.RangeFor(r.Gateway); found && in != r {
+				t.Skip("a gateway lies in another range")
+			}
+		}
+		cursor := drawAddr(t, s[len(s)-1].Subnet, "cursor")
+		want := upstreamOrder(t, s, cursor)
+
+		var got []netip.Addr
+		store := taken{}
+		for at := cursor; ; {
+			next, found := s.Next(at, store.free)
+			if !found {
+				break
+			}
+			got = append(got, next)
+			store[next], at = true, next
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("set %s, cursor %s:\ngot  %v\nwant %v", s, cursor, got, want)
+		}
+	})
+}
+
+func upstreamOrder(t *rapid.T, s Set, cursor netip.Addr) []netip.Addr {
+	var set allocator.RangeSet
+	for _, r := range s {
+		bits := r.Subnet.Addr().BitLen()
+		set = append(set, allocator.Range{
+			Subnet:     types.IPNet{IP: r.Subnet.Addr().AsSlice(), Mask: net.CIDRMask(r.Subnet.Bits(), bits)},
+			RangeStart: r.Start.AsSlice(), RangeEnd: r.End.AsSlice(), Gateway: r.Gateway.AsSlice(),
+		})
+	}
+	if err := set.Canonicalize(); err != nil {
+		t.Fatal(err)
+	}
+	last := map[string]net.IP{}
+	if cursor.IsValid() {
+		last["0"] = cursor.AsSlice()
+	}
+	alloc := allocator.NewIPAllocator(&set, fake.NewFakeStore(nil, last), 0)
+	iter, err := alloc.GetIter()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var order []netip.Addr
+	for ip, _ := iter.Next(); ip != nil; ip, _ = iter.Next() {
+		a, _ := netip.AddrFromSlice(ip.IP)
+		order = append(order, a)
+	}
+	return order
+}
+
+// TestNextInAHugePool would not end if the cost grew with the pool.
+func TestNextInAHugePool(t *testing.T) {
+	s := mustSet(t, mustRange(t, "fd00::/8", "", "", ""))
+	got, found := s.Next(addr("fd00::ffff:ffff:ffff:ffff"), func(lo, hi netip.Addr) (netip.Addr, bool) { return lo, true })
+	if want := addr("fd00:0:0:1::"); !found || got != want {
+		t.Errorf("got %s %t, want %s", got, found, want)
+	}
+}

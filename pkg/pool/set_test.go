@@ -1,0 +1,136 @@
+package pool
+
+import (
+	"math"
+	"strings"
+	"testing"
+)
+
+func TestNewSetRefuses(t *testing.T) {
+	a := mustRange(t, "10.0.0.0/24", "", "", "")
+	b := mustRange(t, "10.0.1.0/24", "", "", "")
+	inA := mustRange(t, "10.0.0.0/16", "10.0.0.254", "10.0.0.255", "")
+	v6 := mustRange(t, "fd00::/64", "", "", "")
+	tests := []struct {
+		story  string
+		ranges []Range
+		want   string
+	}{
+		{"nothing", nil, "empty range set"},
+		{"two families", []Range{a, b, v6}, "different address families"},
+		{"the same range twice", []Range{a, b, a}, "overlap"},
+		{"one common address, in whatever order", []Range{inA, b, a}, "ranges 10.0.0.1-10.0.0.254 and 10.0.0.254-10.0.0.255 overlap"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.story, func(t *testing.T) {
+			_, err := NewSet(tt.ranges...)
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("error %v, want %q in it", err, tt.want)
+			}
+		})
+	}
+	if _, err := NewSet(b, a); err != nil {
+		t.Errorf("two neighbours in falling order: %v", err)
+	}
+}
+
+func TestDisjoint(t *testing.T) {
+	a := mustSet(t, mustRange(t, "10.0.0.0/24", "", "10.0.0.99", ""))
+	b := mustSet(t, mustRange(t, "10.0.0.0/24", "10.0.0.100", "", ""))
+	c := mustSet(t, mustRange(t, "10.0.1.0/24", "", "", ""), mustRange(t, "10.0.0.0/24", "10.0.0.50", "10.0.0.100", ""))
+	v6 := mustSet(t, mustRange(t, "::a00:0/120", "", "", "")) // the bits of 10.0.0.0
+	if err := Disjoint([]Set{a, b, v6}); err != nil {
+		t.Errorf("disjoint sets: %v", err)
+	}
+	if err := Disjoint([]Set{b, v6, c}); err == nil || !strings.Contains(err.Error(), "10.0.0.50-10.0.0.100 and 10.0.0.100-10.0.0.254") {
+		t.Errorf("error %v, want one that names both ranges", err)
+	}
+}
+
+func TestSetUsable(t *testing.T) {
+	s := mustSet(t,
+		mustRange(t, "10.0.0.0/29", "", "", ""),
+		mustRange(t, "10.0.1.0/29", "", "", "10.0.0.3"), // its gateway lies in the other range
+	)
+	tests := []struct {
+		address          string
+		contains, usable bool
+	}{
+		{"10.0.0.0", false, false}, // the network address
+		{"10.0.0.1", true, false},  // the gateway
+		{"10.0.0.2", true, true},
+		{"10.0.0.3", true, false}, // the other range's gateway
+		{"10.0.0.6", true, true},
+		{"10.0.0.7", false, false}, // the broadcast address
+		{"10.0.1.1", true, true},   // no gateway, since another one is given
+		{"fd00::1", false, false},
+		{"::ffff:10.0.0.2", false, false}, // callers unmap; nothing is stored under two names
+	}
+	for _, tt := range tests {
+		a := addr(tt.address)
+		if s.Contains(a) != tt.contains || s.Usable(a) != tt.usable {
+			t.Errorf("%s: contains %t, usable %t; want %t, %t", a, s.Contains(a), s.Usable(a), tt.contains, tt.usable)
+		}
+	}
+	if s.Size() != 10 {
+		t.Errorf("size %d, want 10: twice .1 to .6 without two gateways", s.Size())
+	}
+	if r, found := s.RangeFor(addr("10.0.1.4")); !found || r.Subnet != prefix("10.0.1.0/29") {
+		t.Errorf("range for 10.0.1.4: %v %t", r, found)
+	}
+}
+
+func TestSetSize(t *testing.T) {
+	tests := []struct {
+		subnet string
+		want   uint64
+	}{
+		{"10.0.0.0/24", 253},
+		{"10.0.0.0/30", 1},
+		{"0.0.0.0/0", math.MaxUint32 - 2},
+		{"fd00::/126", 2},
+		{"fd00::/65", 1<<63 - 2},
+		{"fd00::/64", math.MaxUint64},
+		{"fd00::/63", math.MaxUint64},
+	}
+	for _, tt := range tests {
+		got := mustSet(t, mustRange(t, tt.subnet, "", "", "")).Size()
+		if got != tt.want {
+			t.Errorf("%s: size %d, want %d", tt.subnet, got, tt.want)
+		}
+	}
+	half := func(subnet string) Range { return mustRange(t, subnet, "", "", "2001:db8::1") }
+	sum := mustSet(t, half("fd00::/64"), half("fd01::/64"))
+	if sum.Size() != math.MaxUint64 {
+		t.Errorf("two /64: size %d, want it saturated", sum.Size())
+	}
+}
+
+func TestSetID(t *testing.T) {
+	a, b := mustRange(t, "10.0.0.0/24", "", "", ""), mustRange(t, "10.0.1.0/24", "", "", "")
+	ids := map[string]string{}
+	for name, s := range map[string]Set{
+		"a":       mustSet(t, a),
+		"b":       mustSet(t, b),
+		"a, b":    mustSet(t, a, b),
+		"b, a":    mustSet(t, b, a),
+		"shorter": mustSet(t, mustRange(t, "10.0.0.0/24", "", "10.0.0.99", "")),
+	} {
+		id := s.ID()
+		if len(id) != 16 || strings.Trim(id, "0123456789abcdef") != "" {
+			t.Errorf("%s: ID %q is not 16 hex digits", name, id)
+		}
+		if other, taken := ids[id]; taken {
+			t.Errorf("%s and %s share the ID %s", name, other, id)
+		}
+		ids[id] = name
+	}
+	// The ID is on disk: it must not change with a release.
+	if got, want := mustSet(t, a, b).ID(), "0b3b03837c7b36c1"; got != want {
+		t.Errorf("ID %s, want %s as ever", got, want)
+	}
+	other := mustSet(t, mustRange(t, "10.0.0.0/24", "", "", "10.0.0.77"), b)
+	if other.ID() != mustSet(t, a, b).ID() {
+		t.Error("another gateway made it another set")
+	}
+}
