@@ -2,14 +2,14 @@
 // nothing else: a lease, an event and a time go in, a new lease or an error
 // comes out. No clock is read, no file and no kernel is looked at.
 //
-//	            Bind                     Release, Orphan
-//	  None ------------->  Bound  ------------------------->  Held
-//	   ^                    |  ^                               |  |
-//	   |   Release without  |  |             Bind              |  |
-//	   +--------------------+  +---- same key: same address ---+  |
-//	   |    key; Drop                                             |
-//	   +----------------------------------------------------------+
-//	                     Expire, Yield, Drop
+//	          Bind                     Release, Orphan
+//	None ------------->  Bound  ------------------------->  Held
+//	 ^                    |  ^                               |  |
+//	 |   Release without  |  |             Bind              |  |
+//	 +--------------------+  +---- same key: same address ---+  |
+//	 |    key; Drop                                             |
+//	 +----------------------------------------------------------+
+//	                   Expire, Yield, Drop
 //
 // Bound belongs to a holder, an attachment (container id, interface name).
 // Held is what remains after its release:

@@ -24,7 +24,9 @@ var (
 )
 
 // Event is what may happen to a lease. The set is closed.
-type Event interface{ apply(Lease, Instant) (Lease, error) }
+type Event interface {
+	apply(Lease, Instant) (Lease, error)
+}
 
 // Apply returns the lease as it stands after the event, or the lease as it was
 // and one of the package's errors. It never changes its argument.

@@ -1,0 +1,404 @@
+package ipam
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
+	"github.com/leasehold-cni/leasehold/pkg/pool"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+// Assign gives a container one address of each range set (ADD), all or none.
+// The pod's own addresses come first: those that it holds, those that are kept
+// for it. A repeated call of the same container gets the same answer.
+//
+// Errors: ErrNetns, ErrHolderAlive, ErrTaken, ErrRequest, ErrExhausted, and
+// those of the store.
+func (s *Service) Assign(ctx context.Context, req Request) (Result, error) {
+	var a *assignment
+	var refused error
+	err := s.update(ctx, func(c *call) error {
+		a, refused = nil, nil
+		netns, err := s.Host.Netns(req.NetnsPath)
+		if err != nil && req.Pod != (Pod{}) {
+			return fmt.Errorf("%w: %w", ErrNetns, err)
+		}
+		if err := c.prepare(req); err != nil {
+			return err
+		}
+		a = newAssignment(c, req, netns)
+		if refused, err = a.decide(); err != nil || refused != nil {
+			return err
+		}
+		return a.write()
+	})
+	if err != nil {
+		return Result{}, err
+	}
+	if refused != nil {
+		return Result{}, refused
+	}
+	return a.result(), nil
+}
+
+// prepare tidies up before an address is chosen.
+func (c *call) prepare(req Request) error {
+	if err := c.newBoot(); err != nil {
+		return err
+	}
+	if err := c.sweep(c.tx.Ending(req.Pool, sweepBatch)); err != nil {
+		return err
+	}
+	if c.tx.Known(req.Pool) {
+		return nil
+	}
+	return c.tx.AddPool(req.Pool)
+}
+
+// assignment is one ADD on its way to a decision.
+type assignment struct {
+	*call
+	req    Request
+	key    lease.Key
+	holder lease.Holder
+	window time.Duration
+
+	mine   []lease.Lease // bound to this very attachment
+	former []lease.Lease // of the key: what it may come back to
+	picks  []pick
+
+	limited string // why the window is shorter than asked for; "" if it is not
+	notes   []string
+}
+
+// pick is what was decided for one range set.
+type pick struct {
+	set    pool.Set
+	old    lease.Lease // of the address, before; State None for a fresh one
+	next   lease.Lease
+	event  store.Event // "" where nothing changes
+	reason string
+	gone   *lease.Lease // a hold of somebody else that gave way
+	moves  bool         // the round-robin cursor
+}
+
+func newAssignment(c *call, req Request, netns lease.Netns) *assignment {
+	a := &assignment{call: c, req: req}
+	if req.Pod != (Pod{}) {
+		a.key = lease.Key{Pool: req.Pool, Namespace: req.Pod.Namespace, Name: req.Pod.Name, IfName: req.IfName}
+	}
+	a.holder = lease.Holder{ContainerID: req.ContainerID, IfName: req.IfName, Netns: netns, BootID: c.now.BootID}
+	return a
+}
+
+// newcomer names who is asking, across retries: each has another container id.
+func (a *assignment) newcomer() string {
+	if a.req.Pod.UID != "" {
+		return a.req.Pod.UID
+	}
+	return a.req.ContainerID
+}
+
+// decide fills picks. refused is an answer that keeps what housekeeping wrote;
+// err undoes everything.
+func (a *assignment) decide() (refused, err error) {
+	bound, err := a.tx.ByHolder(a.req.ContainerID, a.req.IfName)
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range bound {
+		if l.Pool == a.req.Pool {
+			a.mine = append(a.mine, l)
+		}
+	}
+	if a.hasAll() {
+		return a.chooseAll() // asked again: whatever else the key has is not touched
+	}
+	if err := a.readFormer(); err != nil {
+		return nil, err
+	}
+	a.setWindow()
+	if refused, err := a.waitForFormer(); refused != nil || err != nil {
+		return refused, err
+	}
+	return a.chooseAll()
+}
+
+func (a *assignment) hasAll() bool {
+	for _, set := range a.req.Sets {
+		if !slices.ContainsFunc(a.mine, func(l lease.Lease) bool { return set.Contains(l.Address) }) {
+			return false
+		}
+	}
+	return true
+}
+
+// readFormer finds what the pod may come back to, what is promised to it first.
+func (a *assignment) readFormer() (err error) {
+	if a.former, err = a.tx.ByKey(a.key); err != nil {
+		return err
+	}
+	a.former = slices.DeleteFunc(a.former, func(l lease.Lease) bool { return l.State == lease.Bound && l.Holder.Is(a.holder) })
+	slices.SortStableFunc(a.former, func(x, y lease.Lease) int { return rank(x) - rank(y) })
+	return a.buryUnkept()
+}
+
+func rank(l lease.Lease) int {
+	if isKept(l) {
+		return 0
+	}
+	return 1
+}
+
+// buryUnkept turns the key's bound leases without a window into releases where
+// their holder is dead: only the short hold for the same pod remains of them.
+func (a *assignment) buryUnkept() error {
+	for i, l := range a.former {
+		if l.State != lease.Bound || l.Window > 0 {
+			continue
+		}
+		life := a.prove(l)
+		if life != lease.Dead {
+			continue
+		}
+		next, err := a.orphan(l, life, "its sandbox is gone")
+		if err != nil {
+			return err
+		}
+		a.former[i] = next
+	}
+	a.former = slices.DeleteFunc(a.former, func(l lease.Lease) bool { return l.State == lease.None })
+	return nil
+}
+
+// setWindow decides what the next release will promise: the pod's annotation;
+// where the caller is told none, what is stored for the key or in the lease
+// that it comes back to; at last the configured default.
+func (a *assignment) setWindow() {
+	a.window = a.askedWindow()
+	if a.key.IsZero() {
+		a.window = 0
+	}
+	if limit := a.req.Options.MaxWindow; limit > 0 && a.window > limit {
+		a.limited = fmt.Sprintf("the window of %s is cut to maxWindow %s", windowText(a.window), limit)
+		a.window = limit
+	}
+	if a.req.Options.MaxHeldShare == 0 && a.window > 0 {
+		a.limited = "maxHeldShare is 0: nothing is kept"
+		a.window = 0
+	}
+	if a.limited != "" {
+		a.notes = append(a.notes, a.limited)
+	}
+}
+
+func (a *assignment) askedWindow() time.Duration {
+	if a.req.Asked.Known {
+		return a.req.Asked.Window
+	}
+	if stored, ok := a.tx.Window(a.key); ok {
+		return stored
+	}
+	for _, l := range a.former {
+		if isKept(l) {
+			return l.Window
+		}
+	}
+	return a.req.Options.DefaultWindow
+}
+
+func windowText(w time.Duration) string {
+	if w == lease.Forever {
+		return "forever"
+	}
+	return w.String()
+}
+
+// waitForFormer sends the newcomer away while the pod's old sandbox may still
+// have the addresses, for busyTimeout at most. After that policy decides: the
+// key gets a new set, or the waiting goes on.
+func (a *assignment) waitForFormer() (refused, err error) {
+	var busy []lease.Lease
+	over := true
+	for _, l := range a.former {
+		if _, err := lease.Apply(l, a.bind(l, l.Address, l.Set), a.now); errors.Is(err, lease.ErrHolderAlive) && isKept(l) {
+			busy = append(busy, l)
+			_, err := lease.Apply(l, a.supersede(), a.now)
+			over = over && err == nil
+		}
+	}
+	switch {
+	case len(busy) == 0:
+		return nil, nil
+	case over && a.req.Options.OnBusy == policy.New:
+		return nil, a.supersedeAll(busy)
+	}
+	return a.refuse(busy)
+}
+
+// isKept tells whether the lease promises something to its key.
+func isKept(l lease.Lease) bool { return l.Firm || l.State == lease.Bound && l.Window > 0 }
+
+func (a *assignment) supersede() lease.Supersede {
+	return lease.Supersede{Newcomer: a.newcomer(), Timeout: a.req.Options.BusyTimeout}
+}
+
+// supersedeAll takes the key from its whole old set, for the new set owns it.
+func (a *assignment) supersedeAll(busy []lease.Lease) error {
+	reason := fmt.Sprintf("container %s outlived busyTimeout %s", busy[0].Holder.ContainerID, a.req.Options.BusyTimeout)
+	for _, l := range a.former {
+		if !isKept(l) {
+			continue
+		}
+		e := a.supersede()
+		e.Timeout = 0 // decided above, for the set as a whole
+		if _, err := a.move(l, e, store.EventSuperseded, reason); err != nil {
+			return err
+		}
+	}
+	a.former = nil
+	a.notes = append(a.notes, fmt.Sprintf("pod %s/%s gets other addresses than before: %s", a.key.Namespace, a.key.Name, reason))
+	return nil
+}
+
+func (a *assignment) refuse(busy []lease.Lease) (refused, err error) {
+	l := busy[0]
+	for _, l := range busy {
+		next, err := lease.Apply(l, lease.Refuse{Newcomer: a.newcomer()}, a.now)
+		if err != nil {
+			return nil, err
+		}
+		if next.RefusedAt == l.RefusedAt {
+			continue // told already: nothing to write
+		}
+		if err := a.record(l, next, store.EventRefused, "for container "+a.req.ContainerID); err != nil {
+			return nil, err
+		}
+	}
+	then := "another address is given"
+	if a.req.Options.OnBusy == policy.Refuse {
+		then = "it is refused on (onBusy: refuse)"
+	}
+	return fmt.Errorf("%w: %s of pod %s/%s is held by container %s, whose network namespace %s is still there; after busyTimeout (%s) %s",
+		ErrHolderAlive, l.Address, l.Namespace, l.Name, l.Holder.ContainerID, l.Holder.Netns.Path, a.req.Options.BusyTimeout, then), nil
+}
+
+// bind is the event that gives l's address to the caller.
+func (a *assignment) bind(l lease.Lease, addr netip.Addr, set string) lease.Bind {
+	e := lease.Bind{
+		Pool: a.req.Pool, Address: addr, Set: set,
+		Namespace: a.req.Pod.Namespace, Name: a.req.Pod.Name, UID: a.req.Pod.UID, Holder: a.holder,
+		Window: a.window, Soft: a.req.Options.SoftHold,
+	}
+	switch l.State {
+	case lease.None:
+		e.ID = newID()
+	case lease.Bound:
+		if !l.Holder.Is(a.holder) {
+			e.Last = a.prove(l)
+		}
+	case lease.Held:
+		e.Last = a.look(l)
+	}
+	return e
+}
+
+func newID() string {
+	b := make([]byte, 8)
+	rand.Read(b)
+	return hex.EncodeToString(b)
+}
+
+// heldLimit is how many firm holds a set may have; 0 for no limit.
+func heldLimit(set pool.Set, share float64) int {
+	if share >= 1 {
+		return 0
+	}
+	n := math.Floor(share * float64(set.Size()))
+	return int(max(1, min(n, math.MaxInt32)))
+}
+
+// write makes the decision true.
+func (a *assignment) write() error {
+	kept := map[netip.Addr]bool{}
+	for _, p := range a.picks {
+		kept[p.next.Address] = true
+	}
+	for _, l := range a.former {
+		if !kept[l.Address] && isKept(l) {
+			if err := a.drop(l); err != nil {
+				return err
+			}
+		}
+	}
+	for _, p := range a.picks {
+		if err := a.writePick(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// drop takes the claim from a former address that the pod does not come back
+// to: it asked for another one, or the ranges have changed.
+func (a *assignment) drop(l lease.Lease) error {
+	reason := "the ranges no longer contain it"
+	if slices.ContainsFunc(a.req.Sets, func(s pool.Set) bool { return s.Usable(l.Address) }) {
+		reason = "the pod asked for another address"
+	}
+	var e lease.Event = lease.Drop{Last: a.prove(l)}
+	if l.State == lease.Bound && a.prove(l) != lease.Dead {
+		e = lease.Supersede{}
+	}
+	a.notes = append(a.notes, fmt.Sprintf("pod %s/%s loses %s: %s", l.Namespace, l.Name, l.Address, reason))
+	_, err := a.move(l, e, store.EventDropped, reason)
+	return err
+}
+
+func (a *assignment) writePick(p pick) error {
+	if p.gone != nil {
+		if err := a.log(*p.gone, store.EventYielded, "to pod "+a.req.Pod.Namespace+"/"+a.req.Pod.Name); err != nil {
+			return err
+		}
+	}
+	if p.event == "" {
+		return a.tx.Put(a.req.Pool, p.next.Address, p.next)
+	}
+	if err := a.tx.Put(a.req.Pool, p.next.Address, p.next); err != nil {
+		return err
+	}
+	if err := a.log(p.next, p.event, p.reason); err != nil {
+		return err
+	}
+	if a.limited != "" {
+		if err := a.log(p.next, store.EventLimited, a.limited); err != nil {
+			return err
+		}
+	}
+	if p.moves {
+		return a.tx.SetCursor(a.req.Pool, p.next.Set, p.next.Address)
+	}
+	return nil
+}
+
+func (a *assignment) result() Result {
+	r := Result{Notes: a.notes}
+	for _, p := range a.picks {
+		rng, _ := p.set.RangeFor(p.next.Address)
+		r.Addresses = append(r.Addresses, Assigned{
+			Address: netip.PrefixFrom(p.next.Address, rng.Subnet.Bits()),
+			Gateway: rng.Gateway,
+			Kept:    p.event == store.EventKept || p.event == store.EventTakenOver,
+		})
+	}
+	return r
+}

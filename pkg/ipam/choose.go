@@ -1,0 +1,234 @@
+package ipam
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
+	"github.com/leasehold-cni/leasehold/pkg/pool"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+// chooseAll picks an address of each range set: what the container has, what
+// was asked for, what is kept for the pod, the next free one, one that gives
+// way. The first set without one ends it.
+func (a *assignment) chooseAll() (refused, err error) {
+	requested := slices.Clone(a.req.Requested)
+	for _, set := range a.req.Sets {
+		p, err := a.choose(set, take(&requested, set))
+		if isRefusal(err) {
+			return err, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		p.set = set
+		if p.event != "" {
+			p.next.HeldLimit = heldLimit(set, a.req.Options.MaxHeldShare)
+		}
+		a.picks = append(a.picks, p)
+	}
+	if len(requested) > 0 {
+		texts := make([]string, len(requested))
+		for i, r := range requested {
+			texts[i] = r.String()
+		}
+		return fmt.Errorf("%w: %s", ErrRequest, strings.Join(texts, " ")), nil
+	}
+	return nil, nil
+}
+
+func isRefusal(err error) bool {
+	return errors.Is(err, ErrExhausted) || errors.Is(err, ErrTaken) || errors.Is(err, ErrRequest) || errors.Is(err, ErrHolderAlive)
+}
+
+// take removes the first requested address that the set contains.
+func take(requested *[]netip.Addr, set pool.Set) netip.Addr {
+	i := slices.IndexFunc(*requested, set.Contains)
+	if i < 0 {
+		return netip.Addr{}
+	}
+	r := (*requested)[i]
+	*requested = slices.Delete(*requested, i, i+1)
+	return r
+}
+
+func (a *assignment) choose(set pool.Set, requested netip.Addr) (pick, error) {
+	for _, l := range a.mine {
+		if set.Contains(l.Address) {
+			next, err := lease.Apply(l, a.bind(l, l.Address, l.Set), a.now)
+			return pick{old: l, next: next}, err
+		}
+	}
+	if requested.IsValid() {
+		return a.chooseRequested(set, requested)
+	}
+	for _, l := range a.former {
+		if !set.Usable(l.Address) {
+			continue
+		}
+		if p, err := a.claim(l, set); !errors.Is(err, lease.ErrTaken) && !errors.Is(err, lease.ErrHolderAlive) {
+			return p, err
+		}
+	}
+	return a.chooseFresh(set)
+}
+
+// claim brings the pod back to an address that it had.
+func (a *assignment) claim(l lease.Lease, set pool.Set) (pick, error) {
+	next, err := lease.Apply(l, a.bind(l, l.Address, set.ID()), a.now)
+	p := pick{old: l, next: next, event: store.EventKept}
+	if l.State == lease.Bound {
+		p.event, p.reason = store.EventTakenOver, "from container "+l.Holder.ContainerID+", whose sandbox is gone"
+	} else {
+		p.reason = "after " + a.now.Since(l.ReleasedAt).Round(time.Second).String()
+	}
+	return p, err
+}
+
+func (a *assignment) chooseRequested(set pool.Set, addr netip.Addr) (pick, error) {
+	if !set.Usable(addr) {
+		return pick{}, fmt.Errorf("%w: %s is subnet's gateway", ErrRequest, addr)
+	}
+	l, err := a.tx.Get(a.req.Pool, addr)
+	if err != nil {
+		return pick{}, err
+	}
+	if l.State == lease.None {
+		return a.fresh(set, addr, nil)
+	}
+	if p, err := a.claim(l, set); err == nil {
+		return p, nil
+	}
+	// Nothing is better than what was asked for: a hold that is over or soft gives way.
+	if _, err := lease.Apply(l, a.yield(l, false), a.now); err == nil || l.Lapsed(a.now) && a.look(l) != lease.Alive {
+		return a.fresh(set, addr, &l)
+	}
+	return pick{}, fmt.Errorf("%w: %s in range set %s %s", ErrTaken, addr, set, a.describe(l))
+}
+
+// describe says who has an address and until when.
+func (a *assignment) describe(l lease.Lease) string {
+	who := "container " + l.Holder.ContainerID
+	if l.Name != "" {
+		who = "pod " + l.Namespace + "/" + l.Name
+	}
+	if l.State == lease.Bound {
+		return "belongs to " + who
+	}
+	return fmt.Sprintf("is held for %s until %s", who, untilText(l.Until(a.now)))
+}
+
+func untilText(t time.Time) string {
+	if t.IsZero() {
+		return "it is released by hand"
+	}
+	return t.UTC().Format(time.RFC3339)
+}
+
+// fresh gives an address that has no lease, or one whose hold gives way.
+func (a *assignment) fresh(set pool.Set, addr netip.Addr, gone *lease.Lease) (pick, error) {
+	next, err := lease.Apply(lease.Lease{}, a.bind(lease.Lease{}, addr, set.ID()), a.now)
+	return pick{next: next, event: store.EventBound, gone: gone, moves: true}, err
+}
+
+func (a *assignment) chooseFresh(set pool.Set) (pick, error) {
+	if addr, ok := a.next(set); ok {
+		return a.fresh(set, addr, nil)
+	}
+	leases := a.inSet(set)
+	if err := a.sweep(leases); err != nil {
+		return pick{}, err
+	}
+	if err := a.collectDead(leases); err != nil {
+		return pick{}, err
+	}
+	if addr, ok := a.next(set); ok {
+		return a.fresh(set, addr, nil)
+	}
+	leases = a.inSet(set)
+	if l, ok := a.giveWay(leases); ok {
+		return a.fresh(set, l.Address, &l)
+	}
+	return pick{}, a.exhausted(set, leases)
+}
+
+func (a *assignment) next(set pool.Set) (netip.Addr, bool) {
+	return set.Next(a.tx.Cursor(a.req.Pool, set.ID()), func(lo, hi netip.Addr) (netip.Addr, bool) {
+		return a.tx.Free(a.req.Pool, lo, hi)
+	})
+}
+
+func (a *assignment) inSet(set pool.Set) []lease.Lease {
+	return slices.DeleteFunc(a.tx.InPool(a.req.Pool), func(l lease.Lease) bool { return !set.Usable(l.Address) })
+}
+
+// lookEvery bounds how often a full pool makes us ask every process.
+const lookEvery = 5 * time.Second
+
+// collectDead turns the leases of dead holders into releases, at most every
+// lookEvery.
+func (a *assignment) collectDead(leases []lease.Lease) error {
+	if last := a.tx.Look(); !last.IsZero() && last.BootID == a.now.BootID && a.now.Since(last) < lookEvery {
+		return nil
+	}
+	for _, l := range leases {
+		if l.State != lease.Bound {
+			continue
+		}
+		if life := a.prove(l); life == lease.Dead {
+			if _, err := a.orphan(l, life, "its sandbox is gone"); err != nil {
+				return err
+			}
+		}
+	}
+	return a.tx.SetLook(a.now)
+}
+
+func (a *assignment) yield(l lease.Lease, firm bool) lease.Yield {
+	return lease.Yield{Last: a.look(l), Firm: firm}
+}
+
+// giveWay finds the hold that a full pool takes: a soft one, the oldest first;
+// then, where the policy says so, the firm one nearest to its end.
+func (a *assignment) giveWay(leases []lease.Lease) (lease.Lease, bool) {
+	soft := slices.DeleteFunc(slices.Clone(leases), func(l lease.Lease) bool { return l.State != lease.Held || l.Firm })
+	slices.SortFunc(soft, func(x, y lease.Lease) int { return int(a.now.Since(y.ReleasedAt) - a.now.Since(x.ReleasedAt)) })
+	firm := slices.DeleteFunc(slices.Clone(leases), func(l lease.Lease) bool { return !l.Firm })
+	slices.SortFunc(firm, func(x, y lease.Lease) int { return int(x.Remaining(a.now) - y.Remaining(a.now)) })
+	for _, l := range append(soft, firm...) {
+		if _, err := lease.Apply(l, a.yield(l, a.req.Options.OnExhaustion == policy.Yield), a.now); err == nil {
+			return l, true
+		}
+	}
+	return lease.Lease{}, false
+}
+
+// exhausted is host-local's sentence and what an operator asks next.
+func (a *assignment) exhausted(set pool.Set, leases []lease.Lease) error {
+	var bound, firm, soft int
+	var first lease.Lease
+	for _, l := range leases {
+		switch {
+		case l.State == lease.Bound:
+			bound++
+		case l.Firm:
+			firm++
+		default:
+			soft++
+		}
+		if l.State == lease.Held && (first.State == lease.None || l.Remaining(a.now) < first.Remaining(a.now)) {
+			first = l
+		}
+	}
+	next := "no hold will end"
+	if first.State == lease.Held {
+		next = "the next hold ends: " + untilText(first.Until(a.now))
+	}
+	return fmt.Errorf("%w: %s (%d bound, %d firmly held, %d in cool-down; %s)", ErrExhausted, set, bound, firm, soft, next)
+}

@@ -1,0 +1,27 @@
+package ipam
+
+import (
+	"context"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+// Collect is CNI's GC: every attachment of the pool that is not valid is
+// released, exactly as a DEL would. Holds and their windows stay.
+func (s *Service) Collect(ctx context.Context, p lease.Pool, valid []Attachment) error {
+	keep := make(map[Attachment]bool, len(valid))
+	for _, a := range valid {
+		keep[a] = true
+	}
+	return s.update(ctx, func(c *call) error {
+		for _, l := range c.tx.InPool(p) {
+			if l.State != lease.Bound || keep[Attachment{l.Holder.ContainerID, l.Holder.IfName}] {
+				continue
+			}
+			if err := c.releaseLease(l, c.look(l), c.now, "GC"); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}

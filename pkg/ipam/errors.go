@@ -1,0 +1,35 @@
+package ipam
+
+import (
+	"errors"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+var (
+	// ErrExhausted is returned when a range set has no address to hand out.
+	ErrExhausted = errors.New("no IP addresses available in range set")
+	// ErrHolderAlive is returned when the pod's address is still held by its
+	// old sandbox. The caller should come again.
+	ErrHolderAlive = errors.New("the pod's address is still in use by its former sandbox")
+	// ErrTaken is returned when a requested address belongs to somebody else.
+	ErrTaken = errors.New("requested IP address is not available")
+	// ErrRequest is returned for requested addresses that the configuration
+	// cannot give.
+	ErrRequest = errors.New("failed to allocate all requested IPs")
+	// ErrNetns is returned when the caller's own network namespace is not there
+	// (any more): a late ADD of a sandbox that has ended (FACTS 1.18).
+	ErrNetns = errors.New("CNI_NETNS is no living network namespace")
+	// ErrNotHolder is returned by Verify when the container does not have the
+	// addresses that it should have.
+	ErrNotHolder = errors.New("the container does not hold its addresses")
+	// ErrNotReady is returned by Status when an ADD could not work.
+	ErrNotReady = errors.New("the plugin cannot assign addresses")
+)
+
+// isStanding tells whether a move failed because the lease stands, and not
+// because the store failed.
+func isStanding(err error) bool {
+	return errors.Is(err, lease.ErrHolderAlive) || errors.Is(err, lease.ErrTaken) ||
+		errors.Is(err, lease.ErrNotHolder) || errors.Is(err, lease.ErrNotDue) || errors.Is(err, lease.ErrInvalid)
+}

@@ -1,0 +1,52 @@
+package ipam
+
+import (
+	"context"
+	"errors"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+// Release ends what the attachment holds, in whatever pool (DEL): the window
+// of each lease begins. It needs no configuration, may come any number of
+// times, and changes nothing for anybody else (I6).
+//
+// A release that the store cannot take is spooled. Only where that fails too
+// is there an error, for DEL has one chance (FACTS 3.7, 6.5).
+func (s *Service) Release(ctx context.Context, who Attachment) error {
+	err := s.update(ctx, func(c *call) error { return c.release(who, c.now, "DEL") })
+	if err == nil {
+		return nil
+	}
+	if e := s.Store.Spool(who.ContainerID, who.IfName, s.now()); e != nil {
+		return errors.Join(err, e)
+	}
+	s.warn("the release of container %s is spooled: %v", who.ContainerID, err)
+	return nil
+}
+
+func (c *call) release(who Attachment, at lease.Instant, reason string) error {
+	leases, err := c.tx.ByHolder(who.ContainerID, who.IfName)
+	if err != nil {
+		return err
+	}
+	for _, l := range leases {
+		if err := c.releaseLease(l, lease.Unknown, at, reason); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *call) releaseLease(l lease.Lease, last lease.Life, at lease.Instant, reason string) error {
+	limited := c.atLimit(l)
+	e := lease.Release{Holder: l.Holder, Limited: limited, Last: last}
+	if _, err := c.moveAt(l, e, store.EventReleased, reason, at); err != nil {
+		return err
+	}
+	if limited {
+		return c.log(l, store.EventLimited, "maxHeldShare is reached: the hold is a short one")
+	}
+	return nil
+}

@@ -1,0 +1,45 @@
+package ipam
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+// Revoked is one lease that an operator's release met, and why it stands if it
+// does.
+type Revoked struct {
+	Lease lease.Lease
+	Err   error
+}
+
+// Revoke gives up every lease that match selects: an operator's release. A
+// bound lease whose holder is not proven dead stays, unless forced. The reason
+// goes to the journal.
+func (s *Service) Revoke(ctx context.Context, match func(lease.Lease) bool, force bool, reason string) ([]Revoked, error) {
+	var out []Revoked
+	err := s.update(ctx, func(c *call) error {
+		out = nil
+		var met []lease.Lease
+		c.tx.All(func(l lease.Lease, err error) bool {
+			if err == nil && match(l) {
+				met = append(met, l)
+			}
+			return true
+		})
+		for _, l := range met {
+			_, err := c.move(l, lease.Drop{Last: c.prove(l), Force: force}, store.EventDropped, reason)
+			if err != nil && !isStanding(err) {
+				return err
+			}
+			if err != nil {
+				err = fmt.Errorf("%s is held by container %s: %w", l.Address, l.Holder.ContainerID, err)
+			}
+			out = append(out, Revoked{l, err})
+		}
+		return nil
+	})
+	return out, err
+}

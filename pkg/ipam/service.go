@@ -1,0 +1,122 @@
+package ipam
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/sandbox"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+// Host is what the use cases ask the kernel: *sandbox.Host, or a simulated one
+// beside the real one in tests.
+type Host interface {
+	BootID() string
+	Netns(path string) (lease.Netns, error)
+	Look(holder lease.Holder, boot string) lease.Life
+	Gone(holder lease.Holder) bool
+	Processes() sandbox.Processes
+}
+
+// Service performs the use cases on one node's store.
+type Service struct {
+	Store *store.Store
+	Host  Host
+	// Clock reads both clocks; it is called once in each transaction. The boot
+	// id is filled in by the service.
+	Clock func() lease.Instant
+	// Warn gets what an operator should know and no caller can be told; may be nil.
+	Warn func(string)
+}
+
+func (s *Service) now() lease.Instant {
+	now := s.Clock()
+	now.BootID = s.Host.BootID()
+	return now
+}
+
+func (s *Service) warn(format string, args ...any) {
+	if s.Warn != nil {
+		s.Warn(fmt.Sprintf(format, args...))
+	}
+}
+
+// call is one use case inside its transaction.
+type call struct {
+	tx   *store.Tx
+	host Host
+	now  lease.Instant
+
+	procs    *sandbox.Processes // read at most once
+	reissued map[uint64]bool    // see evidence.go
+}
+
+// update runs a use case in a write transaction, after the housekeeping that
+// any of them begins with.
+func (s *Service) update(ctx context.Context, fn func(*call) error) error {
+	var spooled []store.Spooled
+	err := s.Store.Update(ctx, func(tx *store.Tx) error {
+		c := &call{tx: tx, host: s.Host, now: s.now()}
+		var err error
+		if spooled, err = s.Store.Spooled(c.now.BootID); err != nil {
+			s.warn("%v", err)
+		}
+		for _, r := range spooled {
+			at := r.At
+			if err := c.release(Attachment{r.ContainerID, r.IfName}, at, "DEL, replayed"); err != nil {
+				return err
+			}
+		}
+		return fn(c)
+	})
+	if err != nil {
+		return err
+	}
+	if err := s.Store.Unspool(spooled); err != nil {
+		s.warn("%v", err)
+	}
+	return nil
+}
+
+// move applies an event, writes the outcome and tells the journal. It returns
+// what the lease became.
+func (c *call) move(l lease.Lease, e lease.Event, ev store.Event, reason string) (lease.Lease, error) {
+	return c.moveAt(l, e, ev, reason, c.now)
+}
+
+func (c *call) moveAt(l lease.Lease, e lease.Event, ev store.Event, reason string, at lease.Instant) (lease.Lease, error) {
+	next, err := lease.Apply(l, e, at)
+	if err != nil {
+		return l, err
+	}
+	return next, c.record(l, next, ev, reason)
+}
+
+// record writes a lease that has changed, with its line in the journal.
+func (c *call) record(old, next lease.Lease, ev store.Event, reason string) error {
+	if err := c.tx.Put(old.Pool, old.Address, next); err != nil {
+		return err
+	}
+	return c.log(old, ev, reason)
+}
+
+func (c *call) log(about lease.Lease, ev store.Event, reason string) error {
+	if err := c.tx.Log(store.About(about, ev, c.now, reason)); err != nil {
+		return err
+	}
+	if name, ok := counted[ev]; ok {
+		return c.tx.Count(name, 1)
+	}
+	return nil
+}
+
+// counted are the events that metrics count (NAMES, leasehold_leases_*_total).
+var counted = map[store.Event]string{
+	store.EventKept:       "leases/kept",
+	store.EventTakenOver:  "leases/kept",
+	store.EventSuperseded: "leases/changed",
+	store.EventExpired:    "leases/expired",
+	store.EventOrphaned:   "leases/orphaned",
+	store.EventLimited:    "leases/limited",
+}

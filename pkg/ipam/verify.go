@@ -1,0 +1,76 @@
+package ipam
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+// Verify is CHECK: the container holds an address of each range set, and
+// prevResult names the same ones. It only reads, beside other readers; a busy
+// store is no failure of the container.
+func (s *Service) Verify(ctx context.Context, req Request) error {
+	var held []netip.Addr
+	err := s.Store.View(ctx, func(tx *store.Tx) error {
+		leases, err := tx.ByHolder(req.ContainerID, req.IfName)
+		held = addressesIn(leases, req.Pool)
+		return err
+	})
+	if errors.Is(err, store.ErrBusy) {
+		s.warn("CHECK of container %s was not made: %v", req.ContainerID, err)
+		return nil
+	}
+	if err != nil && !store.IsEmpty(err) {
+		return err
+	}
+	return verify(req, held)
+}
+
+func addressesIn(leases []lease.Lease, p lease.Pool) []netip.Addr {
+	var out []netip.Addr
+	for _, l := range leases {
+		if l.Pool == p {
+			out = append(out, l.Address)
+		}
+	}
+	return out
+}
+
+// verify: an address of prevResult that lies in none of our sets is another
+// plugin's, and an address that we gave must be in it.
+func verify(req Request, held []netip.Addr) error {
+	if len(held) == 0 {
+		return fmt.Errorf("%w: container %s has none on %s", ErrNotHolder, req.ContainerID, req.IfName)
+	}
+	if !req.PrevKnown {
+		return nil
+	}
+	for _, a := range held {
+		if !slices.Contains(req.Prev, a) {
+			return fmt.Errorf("%w: container %s holds %s, which prevResult does not name", ErrNotHolder, req.ContainerID, a)
+		}
+	}
+	for _, a := range req.Prev {
+		for _, set := range req.Sets {
+			if set.Usable(a) && !slices.Contains(held, a) {
+				return fmt.Errorf("%w: prevResult names %s, which container %s does not hold", ErrNotHolder, a, req.ContainerID)
+			}
+		}
+	}
+	return nil
+}
+
+// Status tells whether an ADD could work. It takes no lock, for a busy store is
+// a healthy one, and a full pool is no failure: the node would be NotReady and
+// evicted for it (FACTS 5.9, rule 13).
+func (s *Service) Status(_ context.Context, _ lease.Pool) error {
+	if err := s.Store.Probe(); err != nil {
+		return fmt.Errorf("%w: %w", ErrNotReady, err)
+	}
+	return nil
+}

@@ -1,0 +1,251 @@
+package lease
+
+import (
+	"errors"
+	"net/netip"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+var (
+	testPool = Pool{DataDir: "/var/lib/cni/networks", Network: "cbr0"}
+	testAddr = netip.MustParseAddr("10.0.0.5")
+	t0       = Instant{Wall: time.Unix(1_000_000, 0), Boot: time.Hour, BootID: "boot-1"}
+	oldOne   = Holder{ContainerID: "old", IfName: "eth0", Netns: Netns{"/run/netns/old", 4, 11}, BootID: "boot-1"}
+	newOne   = Holder{ContainerID: "new", IfName: "eth0", Netns: Netns{"/run/netns/new", 4, 12}, BootID: "boot-1"}
+)
+
+func after(d time.Duration) Instant {
+	return Instant{Wall: t0.Wall.Add(d), Boot: t0.Boot + d, BootID: t0.BootID}
+}
+
+// The lease of db/db-0, uid u1, seen 10 s after whatever made it so.
+func states() map[string]Lease {
+	bound := Lease{
+		ID: "00112233445566aa", Pool: testPool, Address: testAddr, Set: "s", State: Bound,
+		Namespace: "db", Name: "db-0", UID: "u1", Holder: oldOne, Soft: 2 * time.Minute, BoundAt: t0,
+	}
+	with := func(l Lease, change func(*Lease)) Lease { change(&l); return l }
+	windowed := with(bound, func(l *Lease) { l.Window = time.Hour })
+	held := func(l Lease, firm bool, hold time.Duration) Lease {
+		return with(l, func(l *Lease) { l.State, l.Firm, l.Hold, l.ReleasedAt = Held, firm, hold, t0 })
+	}
+	return map[string]Lease{
+		"none":       {},
+		"bound":      bound,
+		"windowed":   windowed,
+		"keyless":    with(bound, func(l *Lease) { l.Namespace, l.Name, l.UID = "", "", "" }),
+		"superseded": with(bound, func(l *Lease) { l.Superseded = true }),
+		"waiting":    with(windowed, func(l *Lease) { l.RefusedAt, l.RefusedFor = t0, "u2" }),
+		"firm":       held(windowed, true, time.Hour),
+		"deferred":   held(windowed, true, 2*time.Hour),
+		"soft":       held(bound, false, 2*time.Minute),
+		"firm-over":  held(windowed, true, 5*time.Second),
+		"soft-over":  held(bound, false, 5*time.Second),
+		"unclaimed":  with(held(bound, false, 2*time.Minute), func(l *Lease) { l.Superseded = true }),
+	}
+}
+
+func bind(h Holder, uid string, last Life) Bind {
+	return Bind{
+		ID: "ffeeddccbbaa9988", Pool: testPool, Address: testAddr, Set: "s",
+		Namespace: "db", Name: "db-0", UID: uid, Holder: h, Window: time.Minute, Soft: 2 * time.Minute, Last: last,
+	}
+}
+
+func events() map[string]Event {
+	stranger := bind(newOne, "u9", Dead)
+	stranger.Name = "web-1"
+	sameNetns := bind(newOne, "u2", Alive)
+	sameNetns.Holder.Netns = oldOne.Netns
+	sameNetns.Holder.Netns.Path = "/proc/77/ns/net"
+	return map[string]Event{
+		"again":           bind(oldOne, "u1", Unknown),
+		"back/dead":       bind(newOne, "u2", Dead),
+		"back/unknown":    bind(newOne, "u2", Unknown),
+		"back/alive":      bind(newOne, "u2", Alive),
+		"back/same-netns": sameNetns,
+		"same-uid":        bind(newOne, "u1", Dead),
+		"stranger":        stranger,
+		"del":             Release{Holder: oldOne},
+		"del/limited":     Release{Holder: oldOne, Limited: true},
+		"gc/alive":        Release{Holder: oldOne, Last: Alive},
+		"late-del":        Release{Holder: newOne},
+		"orphan/dead":     Orphan{Last: Dead},
+		"orphan/unknown":  Orphan{Last: Unknown},
+		"expire":          Expire{Last: Unknown},
+		"expire/alive":    Expire{Last: Alive},
+		"yield":           Yield{Last: Unknown},
+		"yield/firm":      Yield{Last: Dead, Firm: true},
+		"yield/alive":     Yield{Last: Alive, Firm: true},
+		"drop":            Drop{Last: Unknown},
+		"drop/dead":       Drop{Last: Dead},
+		"drop/alive":      Drop{Last: Alive},
+		"drop/force":      Drop{Last: Alive, Force: true},
+		"refuse":          Refuse{Newcomer: "u2"},
+		"supersede/early": Supersede{Newcomer: "u2", Timeout: time.Minute},
+		"supersede":       Supersede{Newcomer: "u2", Timeout: 5 * time.Second},
+		"window":          SetWindow{UID: "u1", Window: time.Hour},
+		"window/other":    SetWindow{UID: "u9", Window: time.Hour},
+		"defer":           Defer{Rest: 3 * time.Hour},
+	}
+}
+
+// Every state and every event. "same" is an unchanged lease, * a lease
+// without its key, a word in parentheses an error.
+const everyPair = `
+                none       bound      windowed   keyless    superseded waiting    firm       deferred   soft       firm-over  soft-over  unclaimed
+again           Bound      same       same       same       same       same       Bound      Bound      Bound      (taken)    (taken)    (taken)
+back/dead       Bound      (taken)    Bound      (taken)    (taken)    Bound      Bound      Bound      (taken)    (taken)    (taken)    (taken)
+back/unknown    Bound      (taken)    (alive)    (taken)    (taken)    (alive)    Bound      Bound      (taken)    (taken)    (taken)    (taken)
+back/alive      Bound      (taken)    (alive)    (taken)    (taken)    (alive)    (alive)    (alive)    (taken)    (taken)    (taken)    (taken)
+back/same-netns Bound      (taken)    Bound      (taken)    (taken)    Bound      Bound      Bound      (taken)    (taken)    (taken)    (taken)
+same-uid        Bound      (taken)    Bound      (taken)    (taken)    Bound      Bound      Bound      Bound      (taken)    (taken)    (taken)
+stranger        Bound      (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)
+del             (holder)   soft       firm       None       soft*      firm       (holder)   (holder)   (holder)   (holder)   (holder)   (holder)
+del/limited     (holder)   soft       soft       None       soft*      soft       (holder)   (holder)   (holder)   (holder)   (holder)   (holder)
+gc/alive        (holder)   soft       firm       soft       soft*      firm       (holder)   (holder)   (holder)   (holder)   (holder)   (holder)
+late-del        (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)
+orphan/dead     (invalid)  soft       firm       None       soft*      firm       (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)
+orphan/unknown  (invalid)  (alive)    (alive)    (alive)    (alive)    (alive)    (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)
+expire          (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (due)      (due)      (due)      None       None       (due)
+expire/alive    (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (due)      (due)      (due)      (alive)    (alive)    (due)
+yield           (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (taken)    (taken)    None       (taken)    None       None
+yield/firm      (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  None       (taken)    None       None       None       None
+yield/alive     (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (alive)    (taken)    (alive)    (alive)    (alive)    (alive)
+drop            (invalid)  (alive)    (alive)    (alive)    (alive)    (alive)    None       None       None       None       None       None
+drop/dead       (invalid)  None       None       None       None       None       None       None       None       None       None       None
+drop/alive      (invalid)  (alive)    (alive)    (alive)    (alive)    (alive)    soft*      soft*      soft*      soft*      soft*      soft*
+drop/force      (invalid)  None       None       None       None       None       None       None       None       None       None       None
+refuse          (invalid)  Bound      Bound      Bound      Bound*     same       firm       firm       soft       firm       soft       soft*
+supersede/early (invalid)  (due)      (due)      (due)      (due)      (due)      (due)      (due)      (due)      (due)      (due)      (due)
+supersede       (invalid)  (due)      (due)      (due)      (due)      Bound*     (due)      (due)      (due)      (due)      (due)      (due)
+window          (invalid)  Bound      same       (invalid)  (invalid)  same       same       same       firm       firm       firm       (invalid)
+window/other    (invalid)  (holder)   (holder)   (invalid)  (invalid)  (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (invalid)
+defer           (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  firm       firm       (invalid)  firm       (invalid)  (invalid)
+`
+
+func TestEveryStateMeetsEveryEvent(t *testing.T) {
+	rows := strings.Split(strings.TrimSpace(everyPair), "\n")
+	columns := strings.Fields(rows[0])
+	all, ev := states(), events()
+	if len(rows)-1 != len(ev) || len(columns) != len(all) {
+		t.Fatalf("the table has %d events and %d states, there are %d and %d", len(rows)-1, len(columns), len(ev), len(all))
+	}
+	for _, row := range rows[1:] {
+		cells := strings.Fields(row)
+		e, ok := ev[cells[0]]
+		if !ok || len(cells) != len(columns)+1 {
+			t.Fatalf("bad row %q", row)
+		}
+		for i, name := range columns {
+			before := all[name]
+			next, err := Apply(before, e, after(10*time.Second))
+			if got := outcome(before, next, err); got != cells[i+1] {
+				t.Errorf("%s meets %s: %s, want %s (%v)", name, cells[0], got, cells[i+1], err)
+			}
+			if err != nil && !equal(next, before) {
+				t.Errorf("%s meets %s: refused, and yet changed", name, cells[0])
+			}
+			if next.State != None {
+				if err := next.Validate(); err != nil {
+					t.Errorf("%s meets %s: %v", name, cells[0], err)
+				}
+			}
+		}
+	}
+}
+
+func outcome(before, next Lease, err error) string {
+	for e, word := range map[error]string{ErrTaken: "(taken)", ErrHolderAlive: "(alive)", ErrNotHolder: "(holder)", ErrNotDue: "(due)", ErrInvalid: "(invalid)"} {
+		if errors.Is(err, e) {
+			return word
+		}
+	}
+	word := next.State.String()
+	switch {
+	case equal(before, next):
+		return "same"
+	case next.State == Held && next.Firm:
+		word = "firm"
+	case next.State == Held:
+		word = "soft"
+	}
+	if next.Superseded {
+		word += "*"
+	}
+	return word
+}
+
+func equal(a, b Lease) bool { return reflect.DeepEqual(a, b) }
+
+func TestAClaimKeepsTheLeaseAndTakesTheNewcomersWindow(t *testing.T) {
+	firm := states()["firm"]
+	got, err := Apply(firm, bind(newOne, "u2", Unknown), after(time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.ID != firm.ID || got.Address != firm.Address {
+		t.Errorf("lease %s %s became %s %s", firm.ID, firm.Address, got.ID, got.Address)
+	}
+	if got.Window != time.Minute || got.UID != "u2" || got.Holder != newOne || got.BoundAt != after(time.Minute) {
+		t.Errorf("not the newcomer's: %+v", got)
+	}
+}
+
+// Within a boot only the boot clock counts, across boots only the wall clock,
+// and a rest is never more than the hold.
+func TestClocks(t *testing.T) {
+	l := states()["firm"] // released at t0, held for an hour
+	at := func(wall, boot time.Duration, id string) Instant {
+		return Instant{Wall: t0.Wall.Add(wall), Boot: boot, BootID: id}
+	}
+	for _, c := range []struct {
+		story string
+		now   Instant
+		want  time.Duration
+	}{
+		{"ten minutes later", after(10 * time.Minute), 50 * time.Minute},
+		{"the wall clock jumped a day ahead", at(24*time.Hour, t0.Boot+10*time.Minute, "boot-1"), 50 * time.Minute},
+		{"the wall clock jumped a day back", at(-24*time.Hour, t0.Boot+10*time.Minute, "boot-1"), 50 * time.Minute},
+		{"after a reboot the wall clock counts", at(20*time.Minute, time.Minute, "boot-2"), 40 * time.Minute},
+		{"after a reboot into the past the whole hold is left", at(-48*time.Hour, time.Minute, "boot-2"), time.Hour},
+		{"after a reboot far in the future nothing is", at(99*time.Hour, time.Minute, "boot-2"), 0},
+		{"an unknown boot is another boot", at(20*time.Minute, t0.Boot, ""), 40 * time.Minute},
+	} {
+		if got := l.Remaining(c.now); got != c.want {
+			t.Errorf("%s: %s left, want %s", c.story, got, c.want)
+		}
+	}
+	l.Hold = Forever
+	if now := after(1e6 * time.Hour); l.Lapsed(now) || !l.Until(now).IsZero() {
+		t.Error("forever has an end")
+	}
+}
+
+func TestARefusalCountsFromItsFirstTimeForEachNewcomer(t *testing.T) {
+	l := states()["windowed"]
+	steps := []struct {
+		newcomer string
+		at       Instant
+		since    Instant
+	}{
+		{"u2", after(0), after(0)},
+		{"u2", after(time.Minute), after(0)},
+		{"u3", after(2 * time.Minute), after(2 * time.Minute)},
+	}
+	for _, s := range steps {
+		var err error
+		if l, err = Apply(l, Refuse{Newcomer: s.newcomer}, s.at); err != nil {
+			t.Fatal(err)
+		}
+		if l.RefusedAt != s.since {
+			t.Errorf("%s waits since %v, want %v", s.newcomer, l.RefusedAt, s.since)
+		}
+	}
+	if _, err := Apply(l, Supersede{Newcomer: "u2", Timeout: time.Minute}, after(time.Hour)); !errors.Is(err, ErrNotDue) {
+		t.Errorf("u2's waiting was over when u3 came, got %v", err)
+	}
+}

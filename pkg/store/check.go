@@ -1,0 +1,132 @@
+package store
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+// Check proves the file: bbolt's own pages, every record's checksum and
+// invariant, and that each index is exactly what the records make of it. It
+// returns what is wrong, one sentence each; nothing is changed.
+func (tx *Tx) Check() []string {
+	var found []string
+	for err := range tx.b.Check() {
+		found = append(found, "pages: "+err.Error())
+	}
+	want := newExpected()
+	c := tx.bucket(bucketLeases).Cursor()
+	for k, _ := c.First(); k != nil; k, _ = c.Next() {
+		l, err := tx.at(k)
+		if err != nil {
+			found = append(found, err.Error())
+			continue
+		}
+		id, _, _ := splitLease(k)
+		if _, ok := tx.names[id]; !ok {
+			found = append(found, fmt.Sprintf("%s: its pool %d is unknown", l.Address, id))
+		}
+		want.add(id, k, l)
+	}
+	found = append(found, want.oneOwner()...)
+	for _, b := range [][]byte{bucketHolders, bucketKeys, bucketExpiry, bucketTaken} {
+		found = append(found, tx.compare(b, want.index[string(b)])...)
+	}
+	return append(found, tx.compareCounts(want)...)
+}
+
+// expected is what the indexes must be.
+type expected struct {
+	index  map[string]map[string][]byte // bucket -> key -> value
+	counts map[string]Counts            // set key -> counts
+	owned  map[lease.Key][]lease.Lease
+}
+
+func newExpected() *expected {
+	e := &expected{index: map[string]map[string][]byte{}, counts: map[string]Counts{}, owned: map[lease.Key][]lease.Lease{}}
+	for _, b := range [][]byte{bucketHolders, bucketKeys, bucketExpiry, bucketTaken} {
+		e.index[string(b)] = map[string][]byte{}
+	}
+	return e
+}
+
+func (e *expected) add(id poolID, k []byte, l lease.Lease) {
+	for _, n := range entries(id, k, l) {
+		if n.key != nil {
+			e.index[string(n.bucket)][string(n.key)] = nil
+		}
+	}
+	base, bit := chunkOf(l.Address)
+	ck := string(leaseKey(id, base))
+	bits := e.index[string(bucketTaken)][ck]
+	if bits == nil {
+		bits = make([]byte, chunkBytes)
+		e.index[string(bucketTaken)][ck] = bits
+	}
+	bits[bit/8] |= 1 << (bit % 8)
+
+	sk := string(setKey(id, l.Set))
+	c := e.counts[sk]
+	*c.of(l)++
+	e.counts[sk] = c
+	if key := l.Key(); !key.IsZero() && (l.State == lease.Bound || l.Firm) {
+		e.owned[key] = append(e.owned[key], l)
+	}
+}
+
+// oneOwner proves that a key has at most one address, bound or firmly held, of
+// each range set.
+func (e *expected) oneOwner() []string {
+	var found []string
+	for key, leases := range e.owned {
+		seen := map[string]lease.Lease{}
+		for _, l := range leases {
+			if o, ok := seen[l.Set]; ok && l.Set != "" {
+				found = append(found, fmt.Sprintf("%s/%s has both %s and %s of one range set", key.Namespace, key.Name, o.Address, l.Address))
+			}
+			seen[l.Set] = l
+		}
+	}
+	slices.Sort(found)
+	return found
+}
+
+func (tx *Tx) compare(bucket []byte, want map[string][]byte) []string {
+	var found []string
+	seen := 0
+	c := tx.bucket(bucket).Cursor()
+	for k, v := c.First(); k != nil; k, v = c.Next() {
+		w, ok := want[string(k)]
+		if !ok {
+			found = append(found, fmt.Sprintf("index %s: %q has no lease behind it", bucket, k))
+			continue
+		}
+		seen++
+		if len(w) > 0 && !bytes.Equal(w, v) {
+			found = append(found, fmt.Sprintf("index %s: %x is not what the leases say", bucket, k))
+		}
+	}
+	if seen < len(want) {
+		found = append(found, fmt.Sprintf("index %s: %d of %d entries are missing", bucket, len(want)-seen, len(want)))
+	}
+	return found
+}
+
+func (tx *Tx) compareCounts(want *expected) []string {
+	var found []string
+	c := tx.bucket(bucketSets).Cursor()
+	for k, _ := c.First(); k != nil; k, _ = c.Next() {
+		id := poolID(binary.BigEndian.Uint32(k))
+		if got := tx.readSet(id, string(k[4:])).counts; got != want.counts[string(k)] {
+			found = append(found, fmt.Sprintf("set %s: counts are %+v, the leases say %+v", k[4:], got, want.counts[string(k)]))
+		}
+		delete(want.counts, string(k))
+	}
+	for k := range want.counts {
+		found = append(found, fmt.Sprintf("set %q: it has leases and no counts", k[4:]))
+	}
+	return found
+}

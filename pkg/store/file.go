@@ -1,0 +1,175 @@
+package store
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+)
+
+const (
+	pageSize    = 4096
+	preallocate = 4 << 20 // so that a release can be recorded on a full disk (FACTS 7.5)
+	formatNow   = 1
+)
+
+// health is what the first two pages of the file say, read before bbolt maps
+// it: bbolt re-initialises an empty file and falls back by a transaction where
+// one of the two is damaged, both without a word (FACTS 7.8).
+type health struct {
+	fellBack bool // one of the two meta pages is damaged
+}
+
+// examine proves that bbolt may open the file. ErrLost says why not;
+// fs.ErrNotExist is returned as it is.
+func examine(path string) (health, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return health{}, fs.ErrNotExist
+		}
+		return health{}, fmt.Errorf("%w: %w", ErrIO, err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return health{}, fmt.Errorf("%w: %w", ErrIO, err)
+	}
+	if info.Size() < 4*pageSize {
+		return health{}, fmt.Errorf("%w: it has %d bytes", ErrLost, info.Size())
+	}
+	head := make([]byte, 2*pageSize)
+	if _, err := f.ReadAt(head, 0); err != nil {
+		return health{}, fmt.Errorf("%w: %w", ErrIO, err)
+	}
+	return examineMetas(head, info.Size())
+}
+
+func examineMetas(head []byte, size int64) (health, error) {
+	var best meta
+	valid := 0
+	for i := range 2 {
+		m, ok := parseMeta(head[i*pageSize:][:pageSize])
+		if !ok {
+			continue
+		}
+		valid++
+		if m.tx >= best.tx {
+			best = m
+		}
+	}
+	if valid == 0 {
+		return health{}, fmt.Errorf("%w: neither of its two head pages is intact", ErrLost)
+	}
+	if best.pages*pageSize > uint64(size) {
+		return health{}, fmt.Errorf("%w: it is cut off at %d of %d bytes", ErrLost, size, best.pages*pageSize)
+	}
+	return health{fellBack: valid == 1}, nil
+}
+
+// meta is the part of bbolt's head page that we look at.
+type meta struct {
+	pages uint64 // of the file that are in use
+	tx    uint64
+}
+
+func parseMeta(page []byte) (meta, bool) {
+	const (
+		header      = 16
+		magic       = 0xED0CDAED
+		sumAt       = header + 56
+		metaVersion = 2
+	)
+	le := binary.LittleEndian
+	sum := fnv.New64a()
+	sum.Write(page[header:sumAt])
+	ok := le.Uint32(page[header:]) == magic &&
+		le.Uint32(page[header+4:]) == metaVersion &&
+		le.Uint32(page[header+8:]) == pageSize &&
+		le.Uint64(page[sumAt:]) == sum.Sum64()
+	return meta{pages: le.Uint64(page[header+40:]), tx: le.Uint64(page[header+48:])}, ok
+}
+
+// create makes a new store beside the path and moves it there when it is whole
+// and on the disk, so that no crash leaves a half-made one (FACTS 7.9).
+func create(path string) error {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("%w: %w", ErrIO, err)
+	}
+	tmp := path + ".new"
+	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w: %w", ErrIO, err)
+	}
+	err := initialise(tmp)
+	if err == nil {
+		err = os.Rename(tmp, path)
+	}
+	if err == nil {
+		err = syncDir(dir)
+	}
+	if err != nil {
+		os.Remove(tmp)
+		return fmt.Errorf("%w: creating it: %w", ErrIO, err)
+	}
+	return nil
+}
+
+func initialise(path string) error {
+	db, err := bolt.Open(path, 0o600, &bolt.Options{PageSize: pageSize, NoSync: true, Timeout: time.Second})
+	if err != nil {
+		return err
+	}
+	err = db.Update(func(b *bolt.Tx) error {
+		for _, name := range allBuckets {
+			if _, err := b.CreateBucket(name); err != nil {
+				return err
+			}
+		}
+		return b.Bucket(bucketMeta).Put(metaFormat, []byte{formatNow})
+	})
+	if e := db.Close(); err == nil {
+		err = e
+	}
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	reserve(f)
+	return f.Sync()
+}
+
+// reserve gives the file its blocks, written once with zeros: overwriting is
+// cheaper for fdatasync than filling reserved blocks. Best effort.
+func reserve(f *os.File) {
+	info, err := f.Stat()
+	if err != nil || syscall.Fallocate(int(f.Fd()), 0, 0, preallocate) != nil {
+		return
+	}
+	zeros := make([]byte, 1<<20)
+	for at := info.Size(); at < preallocate; at += int64(len(zeros)) {
+		if _, err := f.WriteAt(zeros[:min(int64(len(zeros)), preallocate-at)], at); err != nil {
+			return
+		}
+	}
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}

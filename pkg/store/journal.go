@@ -1,0 +1,191 @@
+package store
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+// JournalSize is how many entries the journal keeps.
+const JournalSize = 4096
+
+// journalSlack entries are removed at once when the ring is full, so that its
+// two ends are not both written for each entry.
+const journalSlack = 64
+
+// Event is what happened to a lease, in the journal's words.
+type Event string
+
+const (
+	EventBound      Event = "Bound"      // a fresh address was handed out
+	EventKept       Event = "Kept"       // a pod came back to its address
+	EventTakenOver  Event = "TakenOver"  // from a holder that was proven dead
+	EventReleased   Event = "Released"   // by its holder's DEL; a hold may follow
+	EventOrphaned   Event = "Orphaned"   // its holder died without a DEL
+	EventExpired    Event = "Expired"    // the hold is over
+	EventYielded    Event = "Yielded"    // the hold gave way to a full pool
+	EventDropped    Event = "Dropped"    // by hand, by a request, by changed ranges
+	EventSuperseded Event = "Superseded" // the key got another address
+	EventRefused    Event = "Refused"    // a newcomer was sent away
+	EventLimited    Event = "Limited"    // a configured limit cut a promise
+	EventAdopted    Event = "Adopted"    // learnt from the host
+	EventRecovered  Event = "Recovered"  // a lost store was replaced
+)
+
+// Entry is one line of the journal.
+type Entry struct {
+	Time      time.Time
+	Event     Event
+	Network   string
+	Address   netip.Addr
+	Namespace string
+	Name      string
+	UID       string
+	Container string
+	IfName    string
+	Reason    string
+}
+
+// About returns the entry of an event of this lease.
+func About(l lease.Lease, ev Event, now lease.Instant, reason string) Entry {
+	return Entry{
+		Time: now.Wall, Event: ev, Network: l.Pool.Network, Address: l.Address,
+		Namespace: l.Namespace, Name: l.Name, UID: l.UID,
+		Container: l.Holder.ContainerID, IfName: l.Holder.IfName, Reason: reason,
+	}
+}
+
+const (
+	entryTime = 1 + iota
+	entryEvent
+	entryNetwork
+	entryAddress
+	entryNamespace
+	entryName
+	entryUID
+	entryContainer
+	entryIfName
+	entryReason
+)
+
+func encodeEntry(n Entry) []byte {
+	e := encoder{}
+	e.number(entryTime, n.Time.UnixNano())
+	e.text(entryEvent, string(n.Event))
+	e.text(entryNetwork, n.Network)
+	e.bytes(entryAddress, n.Address.AsSlice())
+	e.text(entryNamespace, n.Namespace)
+	e.text(entryName, n.Name)
+	e.text(entryUID, n.UID)
+	e.text(entryContainer, n.Container)
+	e.text(entryIfName, n.IfName)
+	e.text(entryReason, n.Reason)
+	return e.seal()
+}
+
+func decodeEntry(b []byte) (n Entry, err error) {
+	texts := map[uint64]*string{
+		entryNetwork: &n.Network, entryNamespace: &n.Namespace, entryName: &n.Name, entryUID: &n.UID,
+		entryContainer: &n.Container, entryIfName: &n.IfName, entryReason: &n.Reason, entryEvent: (*string)(&n.Event),
+	}
+	err = fields(b, func(tag uint64, _, v []byte) error {
+		switch {
+		case tag == entryTime:
+			ns, err := number(v)
+			n.Time = time.Unix(0, ns).UTC()
+			return err
+		case tag == entryAddress:
+			n.Address, _ = netip.AddrFromSlice(v)
+		case texts[tag] != nil:
+			*texts[tag] = string(v)
+		}
+		return nil
+	})
+	return n, err
+}
+
+// Log appends to the journal.
+func (tx *Tx) Log(n Entry) error {
+	b := tx.bucket(bucketJournal)
+	b.FillPercent = 0.9 // it only grows at its end
+	seq, err := b.NextSequence()
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrIO, err)
+	}
+	if err := tx.put(bucketJournal, binary.BigEndian.AppendUint64(nil, seq), encodeEntry(n)); err != nil {
+		return err
+	}
+	if seq%journalSlack != 0 || seq <= JournalSize {
+		return nil
+	}
+	return tx.trimJournal(seq - JournalSize)
+}
+
+func (tx *Tx) trimJournal(upTo uint64) error {
+	c := tx.bucket(bucketJournal).Cursor()
+	for k, _ := c.First(); k != nil && binary.BigEndian.Uint64(k) <= upTo; k, _ = c.First() {
+		if err := c.Delete(); err != nil {
+			return fmt.Errorf("%w: %w", ErrIO, err)
+		}
+	}
+	return nil
+}
+
+// Journal calls fn for each entry, the oldest first, until fn returns false.
+// Damaged entries are left out.
+func (tx *Tx) Journal(fn func(Entry) bool) {
+	c := tx.bucket(bucketJournal).Cursor()
+	for _, v := c.First(); v != nil; _, v = c.Next() {
+		if n, err := decodeEntry(v); err == nil && !fn(n) {
+			return
+		}
+	}
+}
+
+// Count adds to a counter. A transaction that changes nothing else must not
+// count, for it would be written for that alone.
+func (tx *Tx) Count(name string, by uint64) error {
+	v := binary.BigEndian.AppendUint64(nil, tx.Counter(name)+by)
+	return tx.put(bucketCounters, []byte(name), v)
+}
+
+// Counter returns a counter's value.
+func (tx *Tx) Counter(name string) uint64 {
+	if v := tx.bucket(bucketCounters).Get([]byte(name)); len(v) == 8 {
+		return binary.BigEndian.Uint64(v)
+	}
+	return 0
+}
+
+// Counters returns all counters.
+func (tx *Tx) Counters() map[string]uint64 {
+	out := map[string]uint64{}
+	_ = tx.bucket(bucketCounters).ForEach(func(k, _ []byte) error {
+		out[string(k)] = tx.Counter(string(k))
+		return nil
+	})
+	return out
+}
+
+// Window returns the window that was stored for a key: what the agent read
+// from the pod, for callers that are told no annotations.
+func (tx *Tx) Window(key lease.Key) (time.Duration, bool) {
+	id, ok := tx.pools[key.Pool]
+	if !ok {
+		return 0, false
+	}
+	n, err := number(tx.bucket(bucketWindows).Get(podPrefix(id, key)))
+	return time.Duration(n), err == nil && n >= 0
+}
+
+// SetWindow stores it.
+func (tx *Tx) SetWindow(key lease.Key, w time.Duration) error {
+	id, err := tx.poolID(key.Pool)
+	if err != nil {
+		return err
+	}
+	return tx.put(bucketWindows, podPrefix(id, key), binary.AppendVarint(nil, int64(w)))
+}

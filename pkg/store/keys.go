@@ -1,0 +1,85 @@
+package store
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+// poolID is a pool's number in this file. Numbers are given out once.
+type poolID uint32
+
+func (p poolID) prefix() []byte { return binary.BigEndian.AppendUint32(nil, uint32(p)) }
+
+func poolKey(p lease.Pool) []byte { return []byte(p.DataDir + "\x00" + p.Network) }
+
+func appendAddr(b []byte, a netip.Addr) []byte {
+	if a.Is4() {
+		b = append(b, 4)
+	} else {
+		b = append(b, 6)
+	}
+	return append(b, a.AsSlice()...)
+}
+
+func addrOf(b []byte) (netip.Addr, bool) {
+	if len(b) == 0 || (b[0] == 4) != (len(b) == 5) || (b[0] == 6) != (len(b) == 17) {
+		return netip.Addr{}, false
+	}
+	return netip.AddrFromSlice(b[1:])
+}
+
+func leaseKey(p poolID, a netip.Addr) []byte { return appendAddr(p.prefix(), a) }
+
+// splitLease undoes leaseKey.
+func splitLease(k []byte) (poolID, netip.Addr, bool) {
+	if len(k) < 5 {
+		return 0, netip.Addr{}, false
+	}
+	a, ok := addrOf(k[4:])
+	return poolID(binary.BigEndian.Uint32(k)), a, ok
+}
+
+func holderPrefix(containerID, ifName string) []byte {
+	return []byte(containerID + "\x00" + ifName + "\x00")
+}
+
+func podPrefix(p poolID, k lease.Key) []byte {
+	return append(p.prefix(), k.Namespace+"\x00"+k.Name+"\x00"+k.IfName+"\x00"...)
+}
+
+func expiryKey(p poolID, end time.Time, a netip.Addr) []byte {
+	b := binary.BigEndian.AppendUint64(p.prefix(), uint64(end.UnixNano())^(1<<63))
+	return appendAddr(b, a)
+}
+
+// end is a hold's end by the wall clock of its release: an order for the
+// expiry index, never the last word (lease.Remaining is). ok is false for one
+// that has no end.
+func end(l lease.Lease) (t time.Time, ok bool) {
+	if l.State != lease.Held || l.Hold > 100*365*24*time.Hour {
+		return time.Time{}, false
+	}
+	return l.ReleasedAt.Wall.Add(l.Hold), true
+}
+
+// Addresses are marked as taken in chunks of 256, so that finding the next
+// free one costs a look at a few bits, however many leases there are.
+const chunkBytes = 32
+
+func chunkOf(a netip.Addr) (base netip.Addr, bit int) {
+	b := a.AsSlice()
+	bit = int(b[len(b)-1])
+	b[len(b)-1] = 0
+	base, _ = netip.AddrFromSlice(b)
+	return base, bit
+}
+
+func inChunk(base netip.Addr, bit int) netip.Addr {
+	b := base.AsSlice()
+	b[len(b)-1] = byte(bit)
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}

@@ -1,0 +1,85 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// acquire takes the lock file, shared or exclusive, and returns the open file:
+// closing it is the unlock. It waits in the kernel, not by polling, until ctx
+// is done; then ErrBusy.
+func acquire(ctx context.Context, path string, how int) (*os.File, error) {
+	for {
+		f, err := openLock(path)
+		if err != nil {
+			return nil, fmt.Errorf("%w: lock file: %w", ErrIO, err)
+		}
+		if err := flock(ctx, f, how); err != nil {
+			return nil, err
+		}
+		if isAt(f, path) {
+			return f, nil
+		}
+		f.Close() // removed or replaced while we waited: others lock another file now
+	}
+}
+
+func openLock(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_CLOEXEC, 0o600)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			return nil, err
+		}
+		return os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_CLOEXEC, 0o600)
+	}
+	return f, err
+}
+
+// flock owns f: on any error the file is closed, now or, where a wait cannot be
+// interrupted, as soon as the kernel grants it.
+func flock(ctx context.Context, f *os.File, how int) error {
+	err := flockEINTR(f, how|syscall.LOCK_NB)
+	if err == nil {
+		return nil
+	}
+	if err != syscall.EWOULDBLOCK {
+		f.Close()
+		return fmt.Errorf("%w: lock: %w", ErrIO, err)
+	}
+	granted := make(chan error, 1)
+	go func() { granted <- flockEINTR(f, how) }()
+	select {
+	case err := <-granted:
+		if err != nil {
+			f.Close()
+			return fmt.Errorf("%w: lock: %w", ErrIO, err)
+		}
+		return nil
+	case <-ctx.Done():
+		go func() { <-granted; f.Close() }()
+		return fmt.Errorf("%w: another call holds %s", ErrBusy, f.Name())
+	}
+}
+
+func flockEINTR(f *os.File, how int) error {
+	for {
+		if err := syscall.Flock(int(f.Fd()), how); err != syscall.EINTR {
+			return err
+		}
+	}
+}
+
+// isAt tells whether the open file is still what stands at the path.
+func isAt(f *os.File, path string) bool {
+	open, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	now, err := os.Stat(path)
+	return err == nil && os.SameFile(open, now)
+}

@@ -1,0 +1,287 @@
+package store
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"net/netip"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+// A record is a list of fields, each a tag, a length and its bytes, and the
+// CRC-32C of all that. Absent fields are zero. Fields of a tag that this
+// version does not know are kept and written back, so that a newer version may
+// add some without older ones losing them.
+const (
+	tagAddress = 1 + iota
+	tagID
+	tagSet
+	tagState
+	tagNamespace
+	tagName
+	tagUID
+	tagContainer
+	tagIfName
+	tagNetns
+	tagNetnsFile
+	tagBootID
+	tagMAC
+	tagWindow
+	tagSoft
+	tagHeldLimit
+	tagBoundAt
+	tagFirm
+	tagReleasedAt
+	tagHold
+	tagSuperseded
+	tagRefusedAt
+	tagRefusedFor
+	tagEnd
+)
+
+var crcTable = crc32.MakeTable(crc32.Castagnoli)
+
+type encoder struct{ b []byte }
+
+func (e *encoder) bytes(tag uint64, v []byte) {
+	if len(v) > 0 {
+		e.b = binary.AppendUvarint(e.b, tag)
+		e.b = binary.AppendUvarint(e.b, uint64(len(v)))
+		e.b = append(e.b, v...)
+	}
+}
+
+func (e *encoder) text(tag uint64, v string) { e.bytes(tag, []byte(v)) }
+
+func (e *encoder) number(tag uint64, v int64) {
+	if v != 0 {
+		e.bytes(tag, binary.AppendVarint(nil, v))
+	}
+}
+
+func (e *encoder) flag(tag uint64, v bool) {
+	if v {
+		e.number(tag, 1)
+	}
+}
+
+// instant writes both clocks; the boot id only where it is not the one that
+// the record has anyway.
+func (e *encoder) instant(tag uint64, v lease.Instant, boot string) {
+	if !v.IsZero() {
+		e.bytes(tag, appendInstant(nil, v, boot))
+	}
+}
+
+func appendInstant(b []byte, v lease.Instant, boot string) []byte {
+	b = binary.AppendVarint(b, v.Wall.UnixNano())
+	b = binary.AppendVarint(b, int64(v.Boot))
+	if v.BootID != boot {
+		b = append(append(b, 0), v.BootID...)
+	}
+	return b
+}
+
+// seal closes the record with its checksum.
+func (e *encoder) seal() []byte {
+	return binary.BigEndian.AppendUint32(e.b, crc32.Checksum(e.b, crcTable))
+}
+
+func encode(l lease.Lease) []byte {
+	e := encoder{b: make([]byte, 0, 384)}
+	e.bytes(tagAddress, l.Address.AsSlice())
+	e.text(tagID, l.ID)
+	e.text(tagSet, l.Set)
+	e.number(tagState, int64(l.State))
+	e.text(tagNamespace, l.Namespace)
+	e.text(tagName, l.Name)
+	e.text(tagUID, l.UID)
+	e.text(tagContainer, l.Holder.ContainerID)
+	e.text(tagIfName, l.Holder.IfName)
+	e.text(tagNetns, l.Holder.Netns.Path)
+	if n := l.Holder.Netns; n.Ino != 0 {
+		e.bytes(tagNetnsFile, binary.AppendUvarint(binary.AppendUvarint(nil, n.Dev), n.Ino))
+	}
+	e.text(tagBootID, l.Holder.BootID)
+	e.text(tagMAC, l.MAC)
+	e.number(tagWindow, int64(l.Window))
+	e.number(tagSoft, int64(l.Soft))
+	e.number(tagHeldLimit, int64(l.HeldLimit))
+	e.instant(tagBoundAt, l.BoundAt, l.Holder.BootID)
+	e.flag(tagFirm, l.Firm)
+	e.instant(tagReleasedAt, l.ReleasedAt, l.Holder.BootID)
+	e.number(tagHold, int64(l.Hold))
+	e.flag(tagSuperseded, l.Superseded)
+	e.instant(tagRefusedAt, l.RefusedAt, l.Holder.BootID)
+	e.text(tagRefusedFor, l.RefusedFor)
+	e.b = append(e.b, l.Extra...)
+	return e.seal()
+}
+
+// fields walks the fields of a sealed record.
+func fields(b []byte, visit func(tag uint64, raw, v []byte) error) error {
+	if len(b) < 4 {
+		return fmt.Errorf("%w: %d bytes are no record", ErrDamaged, len(b))
+	}
+	body, sum := b[:len(b)-4], binary.BigEndian.Uint32(b[len(b)-4:])
+	if crc32.Checksum(body, crcTable) != sum {
+		return fmt.Errorf("%w: checksum", ErrDamaged)
+	}
+	for len(body) > 0 {
+		tag, n := binary.Uvarint(body)
+		if n <= 0 {
+			return fmt.Errorf("%w: tag", ErrDamaged)
+		}
+		size, m := binary.Uvarint(body[n:])
+		if m <= 0 || size == 0 || size > uint64(len(body)-n-m) {
+			return fmt.Errorf("%w: length of field %d", ErrDamaged, tag)
+		}
+		end := n + m + int(size)
+		if err := visit(tag, body[:end], body[n+m:end]); err != nil {
+			return fmt.Errorf("%w: field %d: %w", ErrDamaged, tag, err)
+		}
+		body = body[end:]
+	}
+	return nil
+}
+
+func decode(b []byte) (lease.Lease, error) {
+	var l lease.Lease
+	last := uint64(0)
+	err := fields(b, func(tag uint64, raw, v []byte) error {
+		if tag >= tagEnd {
+			l.Extra = append(l.Extra, raw...)
+			return nil
+		}
+		if tag <= last {
+			return fmt.Errorf("after field %d", last)
+		}
+		last = tag
+		return decodeField(&l, tag, v)
+	})
+	if err != nil {
+		return lease.Lease{}, err
+	}
+	for _, i := range []*lease.Instant{&l.BoundAt, &l.ReleasedAt, &l.RefusedAt} {
+		if i.BootID == sameBoot {
+			i.BootID = l.Holder.BootID
+		}
+	}
+	if err := l.Validate(); err != nil {
+		return lease.Lease{}, fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	return l, nil
+}
+
+func decodeField(l *lease.Lease, tag uint64, v []byte) (err error) {
+	var n int64
+	switch tag {
+	case tagAddress:
+		addr, ok := netip.AddrFromSlice(v)
+		if !ok {
+			return fmt.Errorf("%d bytes are no address", len(v))
+		}
+		l.Address = addr
+	case tagID:
+		l.ID = string(v)
+	case tagSet:
+		l.Set = string(v)
+	case tagState:
+		n, err = number(v)
+		l.State = lease.State(n)
+	case tagNamespace:
+		l.Namespace = string(v)
+	case tagName:
+		l.Name = string(v)
+	case tagUID:
+		l.UID = string(v)
+	case tagContainer:
+		l.Holder.ContainerID = string(v)
+	case tagIfName:
+		l.Holder.IfName = string(v)
+	case tagNetns:
+		l.Holder.Netns.Path = string(v)
+	case tagNetnsFile:
+		l.Holder.Netns.Dev, l.Holder.Netns.Ino, err = netnsFile(v)
+	case tagBootID:
+		l.Holder.BootID = string(v)
+	case tagMAC:
+		l.MAC = string(v)
+	case tagWindow:
+		l.Window, err = duration(v)
+	case tagSoft:
+		l.Soft, err = duration(v)
+	case tagHeldLimit:
+		n, err = number(v)
+		l.HeldLimit = int(n)
+	case tagBoundAt:
+		l.BoundAt, err = instant(v)
+	case tagFirm:
+		l.Firm, err = flag(v)
+	case tagReleasedAt:
+		l.ReleasedAt, err = instant(v)
+	case tagHold:
+		l.Hold, err = duration(v)
+	case tagSuperseded:
+		l.Superseded, err = flag(v)
+	case tagRefusedAt:
+		l.RefusedAt, err = instant(v)
+	case tagRefusedFor:
+		l.RefusedFor = string(v)
+	}
+	return err
+}
+
+func number(v []byte) (int64, error) {
+	x, n := binary.Varint(v)
+	if n <= 0 || n != len(v) {
+		return 0, fmt.Errorf("no number")
+	}
+	return x, nil
+}
+
+func flag(v []byte) (bool, error) {
+	x, err := number(v)
+	return x != 0, err
+}
+
+func duration(v []byte) (time.Duration, error) {
+	x, err := number(v)
+	return time.Duration(x), err
+}
+
+func netnsFile(v []byte) (dev, ino uint64, err error) {
+	dev, n := binary.Uvarint(v)
+	if n <= 0 {
+		return 0, 0, fmt.Errorf("no device")
+	}
+	ino, m := binary.Uvarint(v[n:])
+	if m != len(v)-n || m <= 0 {
+		return 0, 0, fmt.Errorf("no inode")
+	}
+	return dev, ino, nil
+}
+
+// sameBoot stands for the holder's boot id until the whole record is read.
+const sameBoot = "\x00"
+
+func instant(v []byte) (lease.Instant, error) {
+	wall, n := binary.Varint(v)
+	if n <= 0 {
+		return lease.Instant{}, fmt.Errorf("no wall clock")
+	}
+	boot, m := binary.Varint(v[n:])
+	if m <= 0 {
+		return lease.Instant{}, fmt.Errorf("no boot clock")
+	}
+	i := lease.Instant{Wall: time.Unix(0, wall).UTC(), Boot: time.Duration(boot), BootID: sameBoot}
+	if rest := v[n+m:]; len(rest) > 0 {
+		if rest[0] != 0 {
+			return lease.Instant{}, fmt.Errorf("no boot id")
+		}
+		i.BootID = string(rest[1:])
+	}
+	return i, nil
+}

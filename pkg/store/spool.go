@@ -1,0 +1,86 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+// Spooled is a release that could not be recorded in the store: an empty file
+// in the run directory whose name is the record, for a name is written whole
+// or not at all. It is replayed before anything else happens in the store.
+//
+// The directory goes with the boot, when the boot id tells the same.
+type Spooled struct {
+	ContainerID string
+	IfName      string
+	At          lease.Instant // of the release, in this boot
+
+	file string
+}
+
+func (s *Store) spool() string { return filepath.Join(s.dirs.Run, "spool") }
+
+// Spool records a release without the store and without its lock.
+func (s *Store) Spool(containerID, ifName string, now lease.Instant) error {
+	if err := os.MkdirAll(s.spool(), 0o700); err != nil {
+		return fmt.Errorf("%w: spool: %w", ErrIO, err)
+	}
+	name := fmt.Sprintf("%d.%d.%s@%s", now.Wall.UnixNano(), int64(now.Boot), containerID, ifName)
+	f, err := os.OpenFile(filepath.Join(s.spool(), name), os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("%w: spool: %w", ErrIO, err)
+	}
+	return f.Close()
+}
+
+// Spooled returns the recorded releases, the oldest first. Files whose names
+// are no records are left alone.
+func (s *Store) Spooled(bootID string) ([]Spooled, error) {
+	files, err := os.ReadDir(s.spool())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: spool: %w", ErrIO, err)
+	}
+	var out []Spooled
+	for _, f := range files {
+		if r, ok := parseSpooled(f.Name(), bootID); ok {
+			r.file = filepath.Join(s.spool(), f.Name())
+			out = append(out, r)
+		}
+	}
+	return out, nil
+}
+
+func parseSpooled(name, bootID string) (Spooled, bool) {
+	wall, rest, ok1 := strings.Cut(name, ".")
+	boot, holder, ok2 := strings.Cut(rest, ".")
+	containerID, ifName, ok3 := strings.Cut(holder, "@")
+	w, err1 := strconv.ParseInt(wall, 10, 64)
+	b, err2 := strconv.ParseInt(boot, 10, 64)
+	if !ok1 || !ok2 || !ok3 || err1 != nil || err2 != nil || containerID == "" || ifName == "" {
+		return Spooled{}, false
+	}
+	at := lease.Instant{Wall: time.Unix(0, w).UTC(), Boot: time.Duration(b), BootID: bootID}
+	return Spooled{ContainerID: containerID, IfName: ifName, At: at}, true
+}
+
+// Unspool removes records once what they say is committed.
+func (s *Store) Unspool(records []Spooled) error {
+	var failed error
+	for _, r := range records {
+		if err := os.Remove(r.file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			failed = errors.Join(failed, fmt.Errorf("%w: spool: %w", ErrIO, err))
+		}
+	}
+	return failed
+}

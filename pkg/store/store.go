@@ -1,0 +1,235 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"syscall"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+	"golang.org/x/sys/unix"
+)
+
+// MaxWait bounds how long any call waits for the store (I7).
+const MaxWait = 10 * time.Second
+
+// Dirs are the two places of the store. State survives a reboot, Run does not
+// (tmpfs): what it says holds for this boot alone.
+type Dirs struct {
+	State string // leases.db, 0600 in 0700
+	Run   string // lock, spool, mark
+}
+
+// DefaultDirs are the places on a node.
+var DefaultDirs = Dirs{State: "/var/lib/leasehold", Run: "/run/leasehold"}
+
+// Store is the way to the leases of one node. It keeps no file open.
+type Store struct{ dirs Dirs }
+
+// New returns the store in these directories. Nothing is touched before the
+// first Update.
+func New(d Dirs) *Store { return &Store{dirs: d} }
+
+func (s *Store) path() string { return filepath.Join(s.dirs.State, "leases.db") }
+func (s *Store) lock() string { return filepath.Join(s.dirs.Run, "lock") }
+func (s *Store) mark() string { return filepath.Join(s.dirs.Run, "used") }
+
+// Dirs returns where the store is.
+func (s *Store) Dirs() Dirs { return s.dirs }
+
+// errReplaced: the file was removed or replaced under a transaction, which is
+// therefore nowhere. The whole call begins anew.
+var errReplaced = fmt.Errorf("%w: its file was replaced while in use", ErrIO)
+
+// Update runs fn in the one write transaction that may run on this node, and
+// commits what it changed, on the disk before Update returns. A transaction
+// that changed nothing writes nothing. When fn returns an error nothing is
+// kept and the error is returned. fn may run more than once, and must not
+// wait for anything.
+//
+// Errors: ErrBusy, ErrLost, ErrNewer, ErrIO. After ErrIO it is unknown whether
+// the change is there; it was not confirmed.
+func (s *Store) Update(ctx context.Context, fn func(*Tx) error) error {
+	return s.run(ctx, true, fn)
+}
+
+// View runs fn in a read transaction beside other readers.
+func (s *Store) View(ctx context.Context, fn func(*Tx) error) error {
+	return s.run(ctx, false, fn)
+}
+
+func (s *Store) run(ctx context.Context, write bool, fn func(*Tx) error) error {
+	ctx, cancel := context.WithTimeout(ctx, MaxWait)
+	defer cancel()
+	how := syscall.LOCK_SH
+	if write {
+		how = syscall.LOCK_EX
+	}
+	lock, err := acquire(ctx, s.lock(), how)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	for range 3 {
+		if err = s.once(ctx, write, fn); !errors.Is(err, errReplaced) {
+			return err
+		}
+	}
+	return err
+}
+
+// once does one attempt, under the lock.
+func (s *Store) once(ctx context.Context, write bool, fn func(*Tx) error) error {
+	state, err := s.ready(write)
+	if err != nil {
+		return err
+	}
+	return transact(ctx, s.path(), write, func(tx *Tx) error {
+		tx.health = state
+		return fn(tx)
+	})
+}
+
+// ready sees to it that there is a store that bbolt may open.
+func (s *Store) ready(write bool) (health, error) {
+	h, err := examine(s.path())
+	if errors.Is(err, fs.ErrNotExist) {
+		return h, s.first(write)
+	}
+	if err != nil {
+		return h, err
+	}
+	if _, err := os.Stat(s.mark()); err != nil && write {
+		return h, s.setMark()
+	}
+	return h, nil
+}
+
+// first makes the store of a node that never had one. The mark in the run
+// directory tells that from a store that was removed.
+func (s *Store) first(write bool) error {
+	if _, err := os.Stat(s.mark()); err == nil {
+		return fmt.Errorf("%w: %s is missing, and was there before in this boot", ErrLost, s.path())
+	}
+	if !write {
+		return errEmpty
+	}
+	if err := create(s.path()); err != nil {
+		return err
+	}
+	return s.setMark()
+}
+
+// errEmpty ends a View of a store that was never used.
+var errEmpty = errors.New("nothing was ever stored")
+
+// IsEmpty tells whether a View failed because the store was never used.
+func IsEmpty(err error) bool { return errors.Is(err, errEmpty) }
+
+func (s *Store) setMark() error {
+	f, err := os.OpenFile(s.mark(), os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrIO, err)
+	}
+	return f.Close()
+}
+
+// transact opens the file, runs fn in one transaction and closes the file. A
+// panic of bbolt (it panics on damage, FACTS 7.7) and a fault in its mapping
+// become ErrLost.
+func transact(ctx context.Context, path string, write bool, fn func(*Tx) error) (err error) {
+	var file *os.File
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if p := recover(); p != nil {
+			if file != nil {
+				file.Close() // bbolt may hold its own locks: no db.Close after a panic
+			}
+			err = fmt.Errorf("%w: reading it failed: %.200v", ErrLost, p)
+		}
+	}()
+	db, err := bolt.Open(path, 0o600, &bolt.Options{
+		ReadOnly:        !write,
+		PreLoadFreelist: write,
+		NoStatistics:    true,
+		Timeout:         remaining(ctx),
+		OpenFile: func(name string, flag int, _ os.FileMode) (*os.File, error) {
+			f, err := os.OpenFile(name, flag&^os.O_CREATE, 0)
+			file = f
+			return f, err
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("%w: %w", openError(err), err)
+	}
+	err = inTx(db, file, path, write, fn)
+	if e := db.Close(); err == nil && e != nil {
+		err = fmt.Errorf("%w: %w", ErrIO, e)
+	}
+	return err
+}
+
+func openError(err error) error {
+	if errors.Is(err, bolt.ErrTimeout) {
+		return ErrBusy
+	}
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		return ErrIO
+	}
+	return ErrLost
+}
+
+func inTx(db *bolt.DB, file *os.File, path string, write bool, fn func(*Tx) error) error {
+	b, err := db.Begin(write)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrIO, err)
+	}
+	tx, err := newTx(b)
+	if err == nil {
+		err = fn(tx)
+	}
+	if err != nil || !tx.dirty {
+		if e := b.Rollback(); err == nil && e != nil {
+			err = fmt.Errorf("%w: %w", ErrIO, e)
+		}
+	} else if e := b.Commit(); e != nil {
+		return fmt.Errorf("%w: %w", ErrIO, e)
+	}
+	if err == nil && !isAt(file, path) {
+		return errReplaced
+	}
+	return err
+}
+
+func remaining(ctx context.Context) time.Duration {
+	if at, ok := ctx.Deadline(); ok {
+		return max(time.Until(at), 60*time.Millisecond) // below 50 ms bbolt makes no attempt
+	}
+	return MaxWait
+}
+
+// Probe tells, without the lock, whether an Update could work: the directories
+// can be written, and the file, if there is one, has an intact head.
+func (s *Store) Probe() error {
+	for _, dir := range []string{s.dirs.State, s.dirs.Run} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("%w: %w", ErrIO, err)
+		}
+		if err := unix.Access(dir, unix.W_OK); err != nil {
+			return fmt.Errorf("%w: %s: %w", ErrIO, dir, err)
+		}
+	}
+	var err error
+	for range 2 { // a commit may be writing one head page just now
+		if _, err = examine(s.path()); err == nil || errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+	}
+	return err
+}

@@ -1,0 +1,374 @@
+package store
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+var (
+	bucketMeta     = []byte("meta")
+	bucketPools    = []byte("pools")
+	bucketLeases   = []byte("leases")
+	bucketHolders  = []byte("holders")
+	bucketKeys     = []byte("keys")
+	bucketExpiry   = []byte("expiry")
+	bucketTaken    = []byte("taken")
+	bucketSets     = []byte("sets")
+	bucketWindows  = []byte("windows")
+	bucketJournal  = []byte("journal")
+	bucketCounters = []byte("counters")
+
+	allBuckets = [][]byte{bucketMeta, bucketPools, bucketLeases, bucketHolders, bucketKeys, bucketExpiry,
+		bucketTaken, bucketSets, bucketWindows, bucketJournal, bucketCounters}
+
+	metaFormat = []byte("format")
+	metaBoot   = []byte("boot")
+	metaLook   = []byte("look")
+)
+
+// Tx is one transaction. It is valid inside the closure that got it.
+type Tx struct {
+	b      *bolt.Tx
+	health health
+	dirty  bool
+
+	pools map[lease.Pool]poolID
+	names map[poolID]lease.Pool
+}
+
+func newTx(b *bolt.Tx) (*Tx, error) {
+	tx := &Tx{b: b, pools: map[lease.Pool]poolID{}, names: map[poolID]lease.Pool{}}
+	for _, name := range allBuckets {
+		if b.Bucket(name) == nil {
+			return nil, fmt.Errorf("%w: it has no %q", ErrLost, name)
+		}
+	}
+	format := tx.bucket(bucketMeta).Get(metaFormat)
+	if len(format) != 1 {
+		return nil, fmt.Errorf("%w: it names no format", ErrLost)
+	}
+	if format[0] > formatNow {
+		return nil, fmt.Errorf("%w: it has format %d, this one knows up to %d", ErrNewer, format[0], formatNow)
+	}
+	return tx, tx.readPools()
+}
+
+func (tx *Tx) readPools() error {
+	return tx.bucket(bucketPools).ForEach(func(k, v []byte) error {
+		dir, network, ok := bytes.Cut(k, []byte{0})
+		if !ok || len(v) != 4 {
+			return fmt.Errorf("%w: its list of pools is damaged", ErrLost)
+		}
+		p := lease.Pool{DataDir: string(dir), Network: string(network)}
+		id := poolID(binary.BigEndian.Uint32(v))
+		tx.pools[p], tx.names[id] = id, p
+		return nil
+	})
+}
+
+func (tx *Tx) bucket(name []byte) *bolt.Bucket { return tx.b.Bucket(name) }
+
+func (tx *Tx) put(bucket, k, v []byte) error {
+	tx.dirty = true
+	if err := tx.bucket(bucket).Put(k, v); err != nil {
+		return fmt.Errorf("%w: %w", ErrIO, err)
+	}
+	return nil
+}
+
+func (tx *Tx) delete(bucket, k []byte) error {
+	tx.dirty = true
+	if err := tx.bucket(bucket).Delete(k); err != nil {
+		return fmt.Errorf("%w: %w", ErrIO, err)
+	}
+	return nil
+}
+
+// Known tells whether the pool was ever used: a new one may have addresses in
+// use that the store has not heard of.
+func (tx *Tx) Known(p lease.Pool) bool { _, ok := tx.pools[p]; return ok }
+
+// Pools returns all pools that were ever used.
+func (tx *Tx) Pools() []lease.Pool {
+	out := make([]lease.Pool, 0, len(tx.pools))
+	for p := range tx.pools {
+		out = append(out, p)
+	}
+	return out
+}
+
+// AddPool makes the pool known.
+func (tx *Tx) AddPool(p lease.Pool) error {
+	_, err := tx.poolID(p)
+	return err
+}
+
+func (tx *Tx) poolID(p lease.Pool) (poolID, error) {
+	if id, ok := tx.pools[p]; ok {
+		return id, nil
+	}
+	id := poolID(1)
+	for used := range tx.names {
+		id = max(id, used+1)
+	}
+	tx.pools[p], tx.names[id] = id, p
+	return id, tx.put(bucketPools, poolKey(p), id.prefix())
+}
+
+// Get returns the lease of an address, of State None where there is none.
+func (tx *Tx) Get(p lease.Pool, a netip.Addr) (lease.Lease, error) {
+	id, ok := tx.pools[p]
+	if !ok {
+		return lease.Lease{}, nil
+	}
+	return tx.at(leaseKey(id, a))
+}
+
+// at reads the record under a lease key.
+func (tx *Tx) at(k []byte) (lease.Lease, error) {
+	v := tx.bucket(bucketLeases).Get(k)
+	if v == nil {
+		return lease.Lease{}, nil
+	}
+	id, addr, ok := splitLease(k)
+	if !ok {
+		return lease.Lease{}, fmt.Errorf("%w: its key is %x", ErrDamaged, k)
+	}
+	l, err := decode(v)
+	if err != nil {
+		return lease.Lease{}, fmt.Errorf("%s: %w", addr, err)
+	}
+	l.Pool = tx.names[id]
+	if l.Address != addr {
+		return lease.Lease{}, fmt.Errorf("%s: %w: it says %s", addr, ErrDamaged, l.Address)
+	}
+	return l, nil
+}
+
+// Put writes the lease of an address, or removes it where next has State None,
+// and keeps every index in step. A lease that is there already is not written.
+func (tx *Tx) Put(p lease.Pool, a netip.Addr, next lease.Lease) error {
+	id, err := tx.poolID(p)
+	if err != nil {
+		return err
+	}
+	k := leaseKey(id, a)
+	old, err := tx.at(k)
+	if err != nil && !errors.Is(err, ErrDamaged) {
+		return err
+	}
+	var record []byte
+	if next.State != lease.None {
+		if next.Pool != p || next.Address != a {
+			return fmt.Errorf("store: lease of %s in %s put as %s in %s", next.Address, next.Pool.Network, a, p.Network)
+		}
+		if err := next.Validate(); err != nil {
+			return fmt.Errorf("store: %s: %w", a, err)
+		}
+		record = encode(next)
+	}
+	if bytes.Equal(record, tx.bucket(bucketLeases).Get(k)) {
+		return nil
+	}
+	if record == nil {
+		err = tx.delete(bucketLeases, k)
+	} else {
+		err = tx.put(bucketLeases, k, record)
+	}
+	if err != nil {
+		return err
+	}
+	return tx.reindex(id, k, old, next)
+}
+
+// reindex takes the index entries of old away and makes those of next.
+func (tx *Tx) reindex(id poolID, k []byte, old, next lease.Lease) error {
+	before, after := entries(id, k, old), entries(id, k, next)
+	for i, e := range before {
+		if e.key != nil && !bytes.Equal(e.key, after[i].key) {
+			if err := tx.delete(e.bucket, e.key); err != nil {
+				return err
+			}
+		}
+	}
+	for i, e := range after {
+		if e.key != nil && !bytes.Equal(e.key, before[i].key) {
+			if err := tx.put(e.bucket, e.key, nil); err != nil {
+				return err
+			}
+		}
+	}
+	if err := tx.recount(id, old, next); err != nil {
+		return err
+	}
+	if old.State == lease.None && next.State != lease.None {
+		return tx.setTaken(k, true)
+	}
+	if next.State == lease.None {
+		return tx.setTaken(k, false)
+	}
+	return nil
+}
+
+type entry struct{ bucket, key []byte }
+
+// entries are the index entries of a lease: by holder while it is bound, by
+// its key, by its end. A nil key is no entry.
+func entries(id poolID, k []byte, l lease.Lease) [3]entry {
+	var e [3]entry
+	if l.State == lease.Bound {
+		e[0] = entry{bucketHolders, append(holderPrefix(l.Holder.ContainerID, l.Holder.IfName), k...)}
+	}
+	if key := l.Key(); !key.IsZero() {
+		e[1] = entry{bucketKeys, append(podPrefix(id, key), k[4:]...)}
+	}
+	if t, ok := end(l); ok {
+		e[2] = entry{bucketExpiry, expiryKey(id, t, l.Address)}
+	}
+	return e
+}
+
+func (tx *Tx) setTaken(k []byte, on bool) error {
+	_, a, _ := splitLease(k)
+	base, bit := chunkOf(a)
+	ck := appendAddr(append([]byte(nil), k[:4]...), base)
+	bits := make([]byte, chunkBytes)
+	copy(bits, tx.bucket(bucketTaken).Get(ck))
+	if on {
+		bits[bit/8] |= 1 << (bit % 8)
+	} else {
+		bits[bit/8] &^= 1 << (bit % 8)
+	}
+	if bytes.Equal(bits, make([]byte, chunkBytes)) {
+		return tx.delete(bucketTaken, ck)
+	}
+	return tx.put(bucketTaken, ck, bits)
+}
+
+// Free returns the lowest address of [lo, hi] that has no lease. Its cost is a
+// look at 256 addresses at a time.
+func (tx *Tx) Free(p lease.Pool, lo, hi netip.Addr) (netip.Addr, bool) {
+	id, ok := tx.pools[p]
+	if !ok {
+		return lo, lo.Compare(hi) <= 0
+	}
+	taken := tx.bucket(bucketTaken)
+	for a := lo; a.IsValid() && a.Compare(hi) <= 0; {
+		base, bit := chunkOf(a)
+		bits := taken.Get(leaseKey(id, base))
+		for ; bit < 256; bit++ {
+			if len(bits) != chunkBytes || bits[bit/8]&(1<<(bit%8)) == 0 {
+				found := inChunk(base, bit)
+				return found, found.Compare(hi) <= 0
+			}
+		}
+		a = inChunk(base, 255).Next()
+	}
+	return netip.Addr{}, false
+}
+
+// ByHolder returns the leases that are bound to an attachment, in all pools: a
+// DEL may come with another configuration than its ADD (FACTS 2.12, rule 3).
+func (tx *Tx) ByHolder(containerID, ifName string) ([]lease.Lease, error) {
+	return tx.collect(bucketHolders, holderPrefix(containerID, ifName), func(rest []byte) []byte { return rest })
+}
+
+// ByKey returns the leases that a key has a claim on, bound and held.
+func (tx *Tx) ByKey(key lease.Key) ([]lease.Lease, error) {
+	id, ok := tx.pools[key.Pool]
+	if !ok || key.IsZero() {
+		return nil, nil
+	}
+	return tx.collect(bucketKeys, podPrefix(id, key), func(rest []byte) []byte { return append(id.prefix(), rest...) })
+}
+
+// collect reads the leases behind the index entries with the prefix. Damaged
+// records are left out: they stop nothing else, and Check reports them.
+func (tx *Tx) collect(bucket, prefix []byte, leaseKeyOf func([]byte) []byte) ([]lease.Lease, error) {
+	var out []lease.Lease
+	c := tx.bucket(bucket).Cursor()
+	for k, _ := c.Seek(prefix); k != nil && bytes.HasPrefix(k, prefix); k, _ = c.Next() {
+		l, err := tx.at(leaseKeyOf(k[len(prefix):]))
+		if errors.Is(err, ErrDamaged) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if l.State != lease.None {
+			out = append(out, l)
+		}
+	}
+	return out, nil
+}
+
+// All calls fn for every lease, ordered by pool and address, until fn returns
+// false. Damaged records come as a lease of State None and the error.
+func (tx *Tx) All(fn func(lease.Lease, error) bool) {
+	c := tx.bucket(bucketLeases).Cursor()
+	for k, _ := c.First(); k != nil; k, _ = c.Next() {
+		if !fn(tx.at(k)) {
+			return
+		}
+	}
+}
+
+// InPool returns the leases of a pool, ordered by address, without damaged ones.
+func (tx *Tx) InPool(p lease.Pool) []lease.Lease {
+	id, ok := tx.pools[p]
+	if !ok {
+		return nil
+	}
+	var out []lease.Lease
+	c := tx.bucket(bucketLeases).Cursor()
+	for k, _ := c.Seek(id.prefix()); k != nil && bytes.HasPrefix(k, id.prefix()); k, _ = c.Next() {
+		if l, err := tx.at(k); err == nil {
+			out = append(out, l)
+		}
+	}
+	return out
+}
+
+// Ending returns up to limit holds of a pool, the earliest end first, going by
+// the wall clock of their release. It is an order to look in; Lapsed decides.
+func (tx *Tx) Ending(p lease.Pool, limit int) []lease.Lease {
+	id, ok := tx.pools[p]
+	if !ok {
+		return nil
+	}
+	var out []lease.Lease
+	c := tx.bucket(bucketExpiry).Cursor()
+	for k, _ := c.Seek(id.prefix()); k != nil && bytes.HasPrefix(k, id.prefix()) && len(out) < limit; k, _ = c.Next() {
+		if l, err := tx.at(append(id.prefix(), k[12:]...)); err == nil && l.State == lease.Held {
+			out = append(out, l)
+		}
+	}
+	return out
+}
+
+// Boot returns the boot id that the node's dead were last looked for in.
+func (tx *Tx) Boot() string { return string(tx.bucket(bucketMeta).Get(metaBoot)) }
+
+// SetBoot records that in this boot they were.
+func (tx *Tx) SetBoot(id string) error { return tx.put(bucketMeta, metaBoot, []byte(id)) }
+
+// Look returns when a full pool last had its holders looked at.
+func (tx *Tx) Look() lease.Instant {
+	i, err := instant(tx.bucket(bucketMeta).Get(metaLook))
+	if err != nil {
+		return lease.Instant{}
+	}
+	return i
+}
+
+// SetLook records such a look.
+func (tx *Tx) SetLook(now lease.Instant) error {
+	return tx.put(bucketMeta, metaLook, appendInstant(nil, now, ""))
+}
