@@ -1,0 +1,47 @@
+# `make help` lists the targets. Each is one command, so a target that is more than that lives in scripts/.
+SHELL := /bin/bash
+export VERSION
+
+.PHONY: help build demo test test-race bench fuzz crash lint cluster cluster-down e2e images clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+
+build: ## the programs, in bin/
+	@scripts/build
+
+demo: ## see a pod keep its address, on the real bridge, portmap and flannel plugins (under a minute)
+	@scripts/demo
+
+test: ## everything that CI runs (under 8 minutes on 2 cores)
+	@scripts/test
+
+test-race: ## the unit tests under the race detector (needs a C compiler)
+	@scripts/test-race
+
+bench: ## time and size against upstream host-local
+	@scripts/bench
+
+fuzz: ## every fuzz target, a minute each (FUZZTIME=10m for longer)
+	@FUZZTIME=$${FUZZTIME:-1m} scripts/fuzz
+
+crash: ## kill and fail at every file-system call, the long form
+	@LONG=1 scripts/test-go -run '$(RUN)' ./test/crash
+
+lint: ## gofmt, vet, staticcheck
+	@scripts/lint
+
+cluster: ## a real Kubernetes cluster on this machine (NODES, CNI, IPAM, CONTAINERD, DUALSTACK)
+	@scripts/cluster up
+
+cluster-down: ## and away with it
+	@scripts/cluster down
+
+e2e: ## the tests in that cluster (RUN=<regexp>)
+	@scripts/e2e
+
+images: ## the container images, as tarballs
+	@scripts/images
+
+clean: ## remove what was built
+	rm -rf bin .cache

@@ -1,0 +1,139 @@
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/vishvananda/netlink"
+)
+
+// A Conf is a piece of CNI configuration.
+type Conf = map[string]any
+
+// A Network is a conflist on a node.
+type Network struct {
+	Name    string
+	Version string
+	Main    Conf // the first plugin's entry
+
+	node *Node
+	list *libcni.NetworkConfigList
+}
+
+// Network makes a conflist of plugins.
+func (n *Node) Network(name, version string, plugins ...Conf) *Network {
+	n.t.Helper()
+	bytes, err := json.Marshal(Conf{"cniVersion": version, "name": name, "plugins": plugins})
+	if err != nil {
+		n.t.Fatalf("network %s: %v", name, err)
+	}
+	list, err := libcni.NetworkConfFromBytes(bytes)
+	if err != nil {
+		n.t.Fatalf("network %s: %v", name, err)
+	}
+	return &Network{Name: name, Version: version, Main: plugins[0], node: n, list: list}
+}
+
+// IPAM is the `ipam` section of a pool: one range set for each subnet.
+func (n *Node) IPAM(subnets ...string) Conf {
+	var ranges [][]Conf
+	for _, subnet := range subnets {
+		ranges = append(ranges, []Conf{{"subnet": subnet}})
+	}
+	return Conf{"type": "leasehold", "ranges": ranges, "dataDir": n.NetworksDir()}
+}
+
+// With returns conf with more set in it.
+func With(conf, more Conf) Conf {
+	conf = maps.Clone(conf)
+	maps.Copy(conf, more)
+	return conf
+}
+
+var links atomic.Int64
+
+// Link returns a name for a link that no other has.
+func Link(prefix string) string { return fmt.Sprintf("%s%d", prefix, links.Add(1)) }
+
+// Bridge, PTP, Macvlan and Flannel are entries of the real plugins with the given pool. They pass annotations on.
+func (n *Node) Bridge(ipam Conf) Conf {
+	return annotated(Conf{"type": "bridge", "bridge": Link("br"), "isGateway": true, "ipam": ipam})
+}
+
+func (n *Node) PTP(ipam Conf) Conf { return annotated(Conf{"type": "ptp", "ipam": ipam}) }
+
+// Macvlan needs a master link, which it makes.
+func (n *Node) Macvlan(ipam Conf) Conf {
+	master := Link("eth")
+	err := n.Do(func() error {
+		veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: master}, PeerName: Link("eth")}
+		if err := netlink.LinkAdd(veth); err != nil {
+			return err
+		}
+		for _, name := range []string{veth.Name, veth.PeerName} {
+			link, err := netlink.LinkByName(name)
+			if err != nil {
+				return err
+			}
+			if err := netlink.LinkSetUp(link); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		n.t.Fatalf("master link: %v", err)
+	}
+	return annotated(Conf{"type": "macvlan", "master": master, "ipam": ipam})
+}
+
+// Flannel delegates to bridge; the subnets go where flanneld writes them.
+func (n *Node) Flannel(ipam Conf, subnet, subnet6 string) Conf {
+	lines := []string{"FLANNEL_MTU=1450", "FLANNEL_IPMASQ=false"}
+	for prefix, subnet := range map[string]string{"FLANNEL_": subnet, "FLANNEL_IPV6_": subnet6} {
+		if subnet != "" {
+			lines = append(lines, prefix+"NETWORK="+subnet, prefix+"SUBNET="+subnet)
+		}
+	}
+	env := filepath.Join(n.mkdir("flannel"), Link("subnet")+".env")
+	if err := os.WriteFile(env, []byte(strings.Join(lines, "\n")+"\n"), 0o644); err != nil {
+		n.t.Fatalf("%v", err)
+	}
+	return annotated(Conf{
+		"type": "flannel", "subnetFile": env, "dataDir": n.mkdir("flannel"), "ipam": ipam,
+		"delegate": Conf{"bridge": Link("cni"), "isDefaultGateway": true},
+	})
+}
+
+func annotated(conf Conf) Conf {
+	conf["capabilities"] = Conf{Annotations: true}
+	return conf
+}
+
+// Stdin is what the network's first plugin hands to its IPAM plugin.
+func (net *Network) Stdin(more Conf) string {
+	conf := With(With(net.Main, Conf{"cniVersion": net.Version, "name": net.Name}), more)
+	bytes, err := json.Marshal(conf)
+	if err != nil {
+		net.node.t.Fatalf("network %s: %v", net.Name, err)
+	}
+	return string(bytes)
+}
+
+// GC tells the network's plugins which of its attachments still stand.
+func (net *Network) GC(valid ...types.GCAttachment) error {
+	return net.node.cni.GCNetworkList(context.Background(), net.list, &libcni.GCArgs{ValidAttachments: valid})
+}
+
+// Status asks whether the network can take pods.
+func (net *Network) Status() error {
+	return net.node.cni.GetStatusNetworkList(context.Background(), net.list)
+}

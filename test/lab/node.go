@@ -1,0 +1,222 @@
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/plugins/pkg/ns"
+)
+
+// Annotations is the capability by which runtimes hand a pod's annotations to a plugin.
+const Annotations = "io.kubernetes.cri.pod-annotations"
+
+// A TB is what a Node needs of a *testing.T, *testing.B or *rapid.T; the demo has its own.
+type TB interface {
+	Helper()
+	Cleanup(func())
+	TempDir() string
+	Fatalf(format string, args ...any)
+}
+
+// A Node is one machine: a network namespace for its links, the plugin's state, a boot id and a clock.
+type Node struct {
+	Dir   string        // its files: state, networks, cache, bin
+	Path  []string      // CNI_PATH; Dir/bin comes first
+	Clock time.Duration // how far its clock is ahead of the real one
+	Env   []string      // more environment for whatever runs on it
+
+	t    TB
+	host string // its network namespace
+	cni  *libcni.CNIConfig
+}
+
+// NewNode switches a machine on; the test's end switches it off.
+func NewNode(t TB) *Node {
+	t.Helper()
+	n := &Node{Dir: t.TempDir(), t: t}
+	n.Path = []string{filepath.Join(n.Dir, "bin")}
+	n.mkdir("bin")
+	for _, name := range []string{"leasehold", "bridge", "flannel", "host-local", "loopback", "macvlan", "portmap", "ptp"} {
+		n.Install(name, Bin(name))
+	}
+	n.Reboot()
+
+	var err error
+	if n.host, err = newNetNS(); err != nil {
+		t.Fatalf("network namespace of the node: %v", err)
+	}
+	t.Cleanup(func() { removeNetNS(n.host) })
+	n.cni = libcni.NewCNIConfigWithCacheDir(n.Path, n.mkdir("cache"), &runtimeExec{DefaultExec: invoke.DefaultExec{RawExec: &invoke.RawExec{}}, node: n})
+	return n
+}
+
+// Install puts a program into the node's plugin folder under a name.
+func (n *Node) Install(name, program string) {
+	path := filepath.Join(n.Dir, "bin", name)
+	os.Remove(path)
+	if err := os.Symlink(program, path); err != nil {
+		n.t.Fatalf("install %s: %v", name, err)
+	}
+}
+
+// Reboot gives the node another boot id and an empty /run. What ran before is for the caller to kill.
+func (n *Node) Reboot() {
+	os.RemoveAll(n.RunDir())
+	if err := os.WriteFile(n.bootIDFile(), []byte(newUUID()+"\n"), 0o644); err != nil {
+		n.t.Fatalf("boot id: %v", err)
+	}
+}
+
+// StateDir, RunDir and NetworksDir are where the node's plugin keeps its files.
+func (n *Node) StateDir() string { return filepath.Join(n.Dir, "state") }
+func (n *Node) RunDir() string {
+	return filepath.Join("/run", strings.ReplaceAll(strings.Trim(n.Dir, "/"), "/", "_"))
+}
+func (n *Node) NetworksDir() string { return filepath.Join(n.Dir, "networks") }
+func (n *Node) bootIDFile() string  { return filepath.Join(n.Dir, "boot_id") }
+
+func (n *Node) mkdir(name string) string {
+	dir := filepath.Join(n.Dir, name)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		n.t.Fatalf("%v", err)
+	}
+	return dir
+}
+
+func (n *Node) environ() []string {
+	return append([]string{
+		"LEASEHOLD_STATE_DIR=" + n.StateDir(),
+		"LEASEHOLD_RUN_DIR=" + n.RunDir(),
+		"LEASEHOLD_BOOT_ID_FILE=" + n.bootIDFile(),
+		"LEASEHOLD_CLOCK_OFFSET=" + n.Clock.String(),
+	}, n.Env...)
+}
+
+// Do calls f on a thread that is in the node's network namespace.
+func (n *Node) Do(f func() error) error {
+	return ns.WithNetNSPath(n.host, func(ns.NetNS) error { return f() })
+}
+
+// Command runs a program on the node and returns what it printed.
+func (n *Node) Command(name string, args ...string) (string, error) {
+	cmd := exec.Command(name, args...)
+	cmd.Env = append(os.Environ(), n.environ()...)
+	var out []byte
+	err := n.Do(func() (err error) {
+		out, err = cmd.Output()
+		return err
+	})
+	if exit, ok := err.(*exec.ExitError); ok {
+		err = fmt.Errorf("%s %s: %w: %s", filepath.Base(name), strings.Join(args, " "), err, exit.Stderr)
+	}
+	return string(out), err
+}
+
+// Leasectl runs leasectl on the node.
+func (n *Node) Leasectl(args ...string) (string, error) { return n.Command(Bin("leasectl"), args...) }
+
+// A Lease is one line of `leasectl -o json list`.
+type Lease struct {
+	Network   string    `json:"network"`
+	Address   string    `json:"address"`
+	Namespace string    `json:"namespace"`
+	Pod       string    `json:"pod"`
+	UID       string    `json:"uid"`
+	Interface string    `json:"interface"`
+	Container string    `json:"container"`
+	NetNS     string    `json:"netns"`
+	State     string    `json:"state"`
+	Firm      bool      `json:"firm"`
+	Window    string    `json:"window"`
+	Until     time.Time `json:"until"`
+	ID        string    `json:"id"`
+}
+
+// Leases lists the node's leases; filter is more arguments for `leasectl list`.
+func (n *Node) Leases(filter ...string) []Lease {
+	n.t.Helper()
+	out, err := n.Leasectl(append([]string{"-o", "json", "list"}, filter...)...)
+	if err != nil {
+		n.t.Fatalf("leasectl list: %v", err)
+	}
+	var leases []Lease
+	if err := json.Unmarshal([]byte(out), &leases); err != nil {
+		n.t.Fatalf("leasectl list printed %q: %v", out, err)
+	}
+	return leases
+}
+
+// runtimeExec starts a plugin as a runtime on the node does.
+type runtimeExec struct {
+	invoke.DefaultExec
+	node *Node
+}
+
+func (e *runtimeExec) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) (out []byte, err error) {
+	doErr := e.node.Do(func() error {
+		out, err = e.DefaultExec.ExecPlugin(ctx, path, stdin, append(environ, e.node.environ()...))
+		return nil
+	})
+	if err == nil {
+		err = doErr
+	}
+	return out, err
+}
+
+// A Call is one call of a plugin binary without libcni, for what libcni would not do.
+type Call struct {
+	Plugin      string // in the node's plugin folder; leasehold if empty
+	Verb        string
+	ContainerID string
+	NetNS       string
+	IfName      string
+	Args        string
+	Stdin       string
+	Wrap        []string // a program and its arguments that runs the plugin, such as strace
+}
+
+// A Reply is how a Call ended.
+type Reply struct {
+	Stdout, Stderr string
+	Exit           int          // -1: killed by a signal
+	Err            *types.Error // what stdout says when Exit is not 0
+}
+
+// Call runs a plugin binary.
+func (n *Node) Call(c Call) Reply {
+	n.t.Helper()
+	if c.Plugin == "" {
+		c.Plugin = "leasehold"
+	}
+	argv := append(append([]string{}, c.Wrap...), filepath.Join(n.Dir, "bin", c.Plugin))
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "CNI_PATH=" + n.Path[0], "CNI_COMMAND=" + c.Verb}, n.environ()...)
+	for name, value := range map[string]string{"CNI_CONTAINERID": c.ContainerID, "CNI_NETNS": c.NetNS, "CNI_IFNAME": c.IfName, "CNI_ARGS": c.Args} {
+		if value != "" {
+			cmd.Env = append(cmd.Env, name+"="+value)
+		}
+	}
+	var stdout, stderr strings.Builder
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(c.Stdin), &stdout, &stderr
+	err := n.Do(cmd.Run)
+	if _, exited := err.(*exec.ExitError); err != nil && !exited {
+		n.t.Fatalf("%s: %v", argv[0], err)
+	}
+	reply := Reply{Stdout: stdout.String(), Stderr: stderr.String(), Exit: cmd.ProcessState.ExitCode()}
+	if reply.Exit != 0 {
+		var e types.Error
+		if json.Unmarshal([]byte(reply.Stdout), &e) == nil {
+			reply.Err = &e
+		}
+	}
+	return reply
+}

@@ -1,0 +1,260 @@
+package lab
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	current "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// A Pod is what a runtime is told about a pod.
+type Pod struct {
+	Namespace, Name, UID string
+	Annotations          map[string]string // nil is passed on as null, as containerd does
+}
+
+// NewPod returns a pod with a UID of its own. An empty window is a pod without the annotation.
+func NewPod(namespace, name, window string) Pod {
+	pod := Pod{Namespace: namespace, Name: name, UID: newUUID()}
+	if window != "" {
+		pod.Annotations = map[string]string{"io.kubernetes.cri/reserved-ip-duration": window}
+	}
+	return pod
+}
+
+// A Sandbox is one life of a pod on a node. Its fields are what the runtime passes on in every call; a test changes them to
+// play a runtime that passes on something else.
+type Sandbox struct {
+	Pod          Pod
+	ID           string
+	NetNS        string
+	IfName       string
+	Args         [][2]string    // CNI_ARGS
+	Capabilities map[string]any // runtimeConfig
+
+	node    *Node
+	mount   string // NetNS as it was made
+	closers []func()
+}
+
+// Sandbox makes a network namespace for a pod, as a runtime does before it calls a plugin.
+func (n *Node) Sandbox(pod Pod) *Sandbox {
+	n.t.Helper()
+	path, err := newNetNS()
+	if err != nil {
+		n.t.Fatalf("network namespace: %v", err)
+	}
+	id := newID()
+	s := &Sandbox{
+		Pod: pod, ID: id, NetNS: path, IfName: "eth0", node: n, mount: path,
+		Args: [][2]string{
+			{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", pod.Namespace}, {"K8S_POD_NAME", pod.Name},
+			{"K8S_POD_INFRA_CONTAINER_ID", id}, {"K8S_POD_UID", pod.UID},
+		},
+		Capabilities: map[string]any{Annotations: pod.Annotations},
+	}
+	n.t.Cleanup(s.Remove)
+	return s
+}
+
+func (s *Sandbox) runtimeConf() *libcni.RuntimeConf {
+	return &libcni.RuntimeConf{ContainerID: s.ID, NetNS: s.NetNS, IfName: s.IfName, Args: s.Args, CapabilityArgs: s.Capabilities}
+}
+
+// Add attaches the sandbox to a network and returns its addresses, in the order of the result.
+func (s *Sandbox) Add(net *Network) ([]string, error) {
+	result, err := s.node.cni.AddNetworkList(context.Background(), net.list, s.runtimeConf())
+	if err != nil {
+		return nil, err
+	}
+	r, err := current.NewResultFromResult(result)
+	if err != nil {
+		return nil, err
+	}
+	var addrs []string
+	for _, ip := range r.IPs {
+		addrs = append(addrs, ip.Address.IP.String())
+	}
+	return addrs, nil
+}
+
+// Del detaches the sandbox from a network.
+func (s *Sandbox) Del(net *Network) error {
+	return s.node.cni.DelNetworkList(context.Background(), net.list, s.runtimeConf())
+}
+
+// Check asks the plugins whether the attachment still stands.
+func (s *Sandbox) Check(net *Network) error {
+	return s.node.cni.CheckNetworkList(context.Background(), net.list, s.runtimeConf())
+}
+
+// Stop does what a runtime does to end a sandbox: DEL, then its network namespace goes.
+func (s *Sandbox) Stop(net *Network) error {
+	err := s.Del(net)
+	s.Remove()
+	return err
+}
+
+// Remove takes the network namespace away, with what runs in it, and calls no plugin.
+func (s *Sandbox) Remove() {
+	for _, closer := range s.closers {
+		closer()
+	}
+	s.closers = nil
+	removeNetNS(s.mount)
+}
+
+// CNIArgs is the sandbox's CNI_ARGS variable.
+func (s *Sandbox) CNIArgs() string {
+	var args []string
+	for _, arg := range s.Args {
+		args = append(args, arg[0]+"="+arg[1])
+	}
+	return strings.Join(args, ";")
+}
+
+// Call calls the network's IPAM plugin itself, as the network's first plugin would for this sandbox.
+func (s *Sandbox) Call(net *Network, verb string, wrap ...string) Reply {
+	return s.node.Call(Call{
+		Plugin: net.Main["ipam"].(Conf)["type"].(string), Verb: verb, ContainerID: s.ID, NetNS: s.NetNS, IfName: s.IfName,
+		Args: s.CNIArgs(), Stdin: net.Stdin(Conf{"runtimeConfig": s.Capabilities}), Wrap: wrap,
+	})
+}
+
+// Start runs a process in the sandbox until Remove.
+func (s *Sandbox) Start(name string, args ...string) {
+	cmd := exec.Command(name, args...)
+	err := ns.WithNetNSPath(s.mount, func(ns.NetNS) error { return cmd.Start() })
+	if err != nil {
+		s.node.t.Fatalf("%s in the sandbox: %v", name, err)
+	}
+	s.closers = append(s.closers, func() { cmd.Process.Kill(); cmd.Wait() })
+}
+
+// EchoPort is where Echo answers.
+const EchoPort = "7"
+
+// Echo starts a TCP echo server in the sandbox.
+func (s *Sandbox) Echo() {
+	var listener net.Listener
+	err := ns.WithNetNSPath(s.mount, func(ns.NetNS) (err error) {
+		listener, err = net.Listen("tcp", ":"+EchoPort)
+		return err
+	})
+	if err != nil {
+		s.node.t.Fatalf("echo server: %v", err)
+	}
+	s.closers = append(s.closers, func() { listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() { io.Copy(conn, conn); conn.Close() }()
+		}
+	}()
+}
+
+// Ask sends a line to the echo server at address, from the sandbox, and waits for its answer.
+func (s *Sandbox) Ask(address string) error {
+	return ns.WithNetNSPath(s.mount, func(ns.NetNS) error { return ask(net.JoinHostPort(address, EchoPort)) })
+}
+
+// Ask sends a line to an echo server at host:port, from the node.
+func (n *Node) Ask(hostPort string) error { return n.Do(func() error { return ask(hostPort) }) }
+
+// ask keeps trying for a while: a neighbour may still believe in the address's former MAC.
+func ask(hostPort string) error {
+	deadline := time.Now().Add(20 * time.Second)
+	for {
+		err := askOnce(hostPort)
+		if err == nil || time.Now().After(deadline) {
+			return err
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+func askOnce(hostPort string) error {
+	conn, err := net.DialTimeout("tcp", hostPort, time.Second)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(time.Second))
+	if _, err := io.WriteString(conn, "hello"); err != nil {
+		return err
+	}
+	answer := make([]byte, len("hello"))
+	if _, err := io.ReadFull(conn, answer); err != nil {
+		return err
+	}
+	if string(answer) != "hello" {
+		return fmt.Errorf("%s answered %q", hostPort, answer)
+	}
+	return nil
+}
+
+const netnsDir = "/run/netns"
+
+// newNetNS makes a network namespace and keeps it by a bind mount with a random name, as containerd and CRI-O do.
+func newNetNS() (string, error) {
+	if err := os.MkdirAll(netnsDir, 0o755); err != nil {
+		return "", err
+	}
+	path := filepath.Join(netnsDir, "cni-"+newUUID())
+	if err := os.WriteFile(path, nil, 0o444); err != nil {
+		return "", err
+	}
+	done := make(chan error)
+	go func() {
+		// Never unlocked: the thread ends with the goroutine, and nobody else gets it in this namespace.
+		runtime.LockOSThread()
+		done <- func() error {
+			if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+				return err
+			}
+			if err := netlink.LinkSetUp(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "lo", Index: 1}}); err != nil {
+				return fmt.Errorf("lo up: %w", err)
+			}
+			return unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, "")
+		}()
+	}()
+	if err := <-done; err != nil {
+		return "", errors.Join(err, os.Remove(path))
+	}
+	return path, nil
+}
+
+// removeNetNS may be called again.
+func removeNetNS(path string) {
+	unix.Unmount(path, unix.MNT_DETACH)
+	os.Remove(path)
+}
+
+func newID() string {
+	var b [32]byte
+	rand.Read(b[:])
+	return hex.EncodeToString(b[:])
+}
+
+func newUUID() string {
+	id := newID()
+	return fmt.Sprintf("%s-%s-%s-%s-%s", id[:8], id[8:12], id[12:16], id[16:20], id[20:32])
+}
