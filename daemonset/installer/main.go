@@ -1,0 +1,41 @@
+// Installer puts the CNI plugin on a node: `installer install` in the DaemonSet's init container. `installer idle` then
+// keeps the pod alive.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "installer:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	if len(args) == 0 {
+		return fmt.Errorf("want a command: install or idle")
+	}
+	switch args[0] {
+	case "install":
+		flags := flag.NewFlagSet("install", flag.ContinueOnError)
+		from := flags.String("from", "/leasehold", "the plugin `file`")
+		to := flags.String("to", "/host/opt/cni/bin", "the node's plugin `folder`")
+		if err := flags.Parse(args[1:]); err != nil {
+			return err
+		}
+		return install(*from, *to)
+	case "idle":
+		c := make(chan os.Signal, 1)
+		signal.Notify(c, syscall.SIGINT, syscall.SIGTERM)
+		<-c
+		return nil
+	default:
+		return fmt.Errorf("no command %q, want install or idle", args[0])
+	}
+}

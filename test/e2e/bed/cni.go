@@ -1,0 +1,174 @@
+package bed
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// object is a piece of CNI configuration.
+type object = map[string]any
+
+// annotations makes the runtime hand the pod's annotations to a plugin, and the plugin hand them to its IPAM.
+var annotations = object{"io.kubernetes.cri.pod-annotations": true}
+
+// Network is a CNI network of a node, written as a conflist.
+type Network struct {
+	Name    string
+	Type    string // flannel, bridge or ptp
+	Version string // cniVersion; empty: what the plugin's users have
+	Subnets []netip.Prefix
+	// IPAM are further keys of the ipam section.
+	IPAM map[string]any
+}
+
+// Conflist is the network as the container runtime reads it.
+func (n Network) Conflist(ipam string) ([]byte, error) {
+	section := object{"type": ipam}
+	for k, v := range n.IPAM {
+		section[k] = v
+	}
+	version := n.Version
+	var plugins []any
+	switch n.Type {
+	case "flannel":
+		// kube-flannel's own list, with the capability and the ipam type added.
+		if version == "" {
+			version = "0.3.1"
+		}
+		plugins = []any{
+			object{"type": "flannel", "capabilities": annotations, "ipam": section,
+				"delegate": object{"hairpinMode": true, "isDefaultGateway": true}},
+			object{"type": "portmap", "capabilities": object{"portMappings": true}},
+		}
+	case "bridge", "ptp":
+		if version == "" {
+			version = "1.0.0"
+		}
+		var ranges, routes []any
+		for _, p := range n.Subnets {
+			ranges = append(ranges, []any{object{"subnet": p.String()}})
+			routes = append(routes, object{"dst": netip.PrefixFrom(unspecified(p.Addr()), 0).String()})
+		}
+		section["ranges"] = ranges
+		plugin := object{"type": n.Type, "capabilities": annotations, "ipam": section}
+		if n.Type == "bridge" {
+			plugin["bridge"] = n.Name
+			plugin["isDefaultGateway"] = true
+			plugin["hairpinMode"] = true
+		} else {
+			section["routes"] = routes
+		}
+		plugins = []any{plugin}
+	default:
+		return nil, fmt.Errorf("network %s: no plugin %q", n.Name, n.Type)
+	}
+	return json.MarshalIndent(object{"cniVersion": version, "name": n.Name, "plugins": plugins}, "", "  ")
+}
+
+func unspecified(a netip.Addr) netip.Addr {
+	if a.Is6() {
+		return netip.IPv6Unspecified()
+	}
+	return netip.IPv4Unspecified()
+}
+
+// DefaultNetwork is the network that the bed was made with.
+func (n *Node) DefaultNetwork() Network {
+	name := map[string]string{"flannel": "cbr0", "bridge": "cni0", "ptp": "ptp0"}[n.bed.CNI]
+	subnets := []netip.Prefix{n.bed.PodSubnet(n.Index)}
+	if n.bed.DualStack {
+		subnets = append(subnets, n.bed.PodSubnet6(n.Index))
+	}
+	return Network{Name: name, Type: n.bed.CNI, Subnets: subnets}
+}
+
+const confDir = "/etc/cni/net.d"
+
+// SetNetworks makes these the node's networks; the runtime takes note by itself. The node's pods should be gone: it is
+// the new configuration that their DEL would come with.
+func (n *Node) SetNetworks(networks ...Network) error {
+	keep := map[string]bool{}
+	for i, network := range networks {
+		list, err := network.Conflist(n.bed.IPAM)
+		if err != nil {
+			return err
+		}
+		file := fmt.Sprintf("%d-%s.conflist", 10+i, network.Name)
+		if err := n.write(filepath.Join(confDir, file), string(list)); err != nil {
+			return err
+		}
+		keep[file] = true
+	}
+	entries, err := os.ReadDir(n.Root() + confDir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !keep[e.Name()] {
+			if err := os.Remove(filepath.Join(n.Root()+confDir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	// containerd reads the folder when inotify tells it; a pod started in the same breath may see the old list.
+	time.Sleep(500 * time.Millisecond)
+	return nil
+}
+
+// writeFlannelSubnet writes what flanneld would: it is the only word that the flannel plugin hears from it.
+func (n *Node) writeFlannelSubnet() error {
+	subnet := n.bed.PodSubnet(n.Index)
+	gateway := netip.PrefixFrom(subnet.Addr().Next(), subnet.Bits())
+	return n.write("/run/flannel/subnet.env", fmt.Sprintf(
+		"FLANNEL_NETWORK=%s\nFLANNEL_SUBNET=%s\nFLANNEL_MTU=1500\nFLANNEL_IPMASQ=true\n", n.bed.podNetwork(), gateway))
+}
+
+// installPlugins puts the upstream plugins on the node, as its packages would. leasehold comes by its DaemonSet.
+func (n *Node) installPlugins() error {
+	entries, err := os.ReadDir(n.bed.path("bin/cni"))
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		to := n.Disk("/opt/cni/bin/" + e.Name())
+		if exists(to) {
+			continue
+		}
+		data, err := os.ReadFile(n.bed.path("bin/cni/" + e.Name()))
+		if err != nil {
+			return err
+		}
+		if err := writeFile(to, data); err != nil {
+			return err
+		}
+		if err := os.Chmod(to, 0o755); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// furnish gives a machine that has just been switched on for the first time what makes it a node.
+func (n *Node) furnish(ctx context.Context) error {
+	if err := n.installPlugins(); err != nil {
+		return err
+	}
+	if err := n.writeFlannelSubnet(); err != nil {
+		return err
+	}
+	if err := n.SetNetworks(n.DefaultNetwork()); err != nil {
+		return err
+	}
+	if err := n.writeKubeletConfig(); err != nil {
+		return err
+	}
+	if err := n.StartContainerd(ctx); err != nil {
+		return err
+	}
+	return n.importImages(ctx)
+}

@@ -1,0 +1,117 @@
+package bed
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/test/e2e/machine"
+)
+
+// The parts of the control plane, in the order in which they start.
+const (
+	Etcd              = "etcd"
+	APIServer         = "kube-apiserver"
+	ControllerManager = "kube-controller-manager"
+	Scheduler         = "kube-scheduler"
+)
+
+func (b *Bed) controlService(name string) machine.Start {
+	pki := func(file string) string { return b.path("run/pki/" + file) }
+	bin := b.path("bin/kubernetes/" + name)
+	var argv []string
+	switch name {
+	case Etcd:
+		argv = []string{b.path("bin/etcd/server"), "--data-dir=/var/lib/etcd", "--unsafe-no-fsync", "--log-level=warn",
+			"--listen-client-urls=http://127.0.0.1:2379", "--advertise-client-urls=http://127.0.0.1:2379",
+			"--listen-peer-urls=http://127.0.0.1:2380", "--initial-advertise-peer-urls=http://127.0.0.1:2380",
+			"--initial-cluster=default=http://127.0.0.1:2380"}
+	case APIServer:
+		argv = []string{bin, "--etcd-servers=http://127.0.0.1:2379",
+			"--advertise-address=" + b.controlAddr().Addr().String(), "--secure-port=6443",
+			"--client-ca-file=" + pki("ca.crt"),
+			"--tls-cert-file=" + pki("apiserver.crt"), "--tls-private-key-file=" + pki("apiserver.key"),
+			"--kubelet-client-certificate=" + pki("apiserver-client.crt"),
+			"--kubelet-client-key=" + pki("apiserver-client.key"),
+			"--kubelet-preferred-address-types=InternalIP",
+			"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+			"--service-account-key-file=" + pki("service-accounts.key"),
+			"--service-account-signing-key-file=" + pki("service-accounts.key"),
+			"--service-cluster-ip-range=" + serviceNetwork,
+			"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
+			"--enable-aggregator-routing=true", "--allow-privileged=true", "--profiling=false"}
+	case ControllerManager:
+		argv = []string{bin, "--kubeconfig=" + b.path("run/controller-manager.kubeconfig"),
+			"--service-account-private-key-file=" + pki("service-accounts.key"), "--root-ca-file=" + pki("ca.crt"),
+			"--use-service-account-credentials=true", "--leader-elect=false", "--kube-api-qps=200", "--kube-api-burst=400",
+			// Scenarios that lose a node should not take a minute to notice.
+			"--node-monitor-grace-period=20s", "--profiling=false"}
+	case Scheduler:
+		argv = []string{bin, "--kubeconfig=" + b.path("run/scheduler.kubeconfig"), "--leader-elect=false",
+			"--kube-api-qps=200", "--kube-api-burst=400", "--profiling=false"}
+	}
+	return machine.Start{Name: name, Argv: argv, Log: b.Log(control, name)}
+}
+
+// startControlPlane boots the machine of the control plane and waits until the API server answers.
+func (b *Bed) startControlPlane(ctx context.Context) error {
+	if err := b.powerOn(ctx, control, b.controlAddr()); err != nil {
+		return err
+	}
+	for _, name := range []string{Etcd, APIServer} {
+		if err := b.Machine(control).Start(ctx, b.controlService(name)); err != nil {
+			return err
+		}
+	}
+	if err := b.waitAPI(ctx); err != nil {
+		return err
+	}
+	for _, name := range []string{ControllerManager, Scheduler} {
+		if err := b.Machine(control).Start(ctx, b.controlService(name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// StopControl stops a part of the control plane, StartControl starts it again.
+func (b *Bed) StopControl(ctx context.Context, name string) error {
+	return b.Machine(control).Stop(ctx, name)
+}
+
+// StartControl starts a part of the control plane and, if it is one that the API needs, waits for the API.
+func (b *Bed) StartControl(ctx context.Context, name string) error {
+	if err := b.Machine(control).Start(ctx, b.controlService(name)); err != nil {
+		return err
+	}
+	return b.waitAPI(ctx)
+}
+
+func (b *Bed) waitAPI(ctx context.Context) error {
+	ca, err := os.ReadFile(b.path("run/pki/ca.crt"))
+	if err != nil {
+		return err
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(ca)
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, DisableKeepAlives: true}
+	client := &http.Client{Timeout: 5 * time.Second, Transport: transport}
+	return poll(ctx, 2*time.Minute, func() error {
+		resp, err := client.Get("https://" + b.controlAddr().Addr().String() + ":6443/readyz")
+		if err != nil {
+			return fmt.Errorf("the API server does not answer: %w", err)
+		}
+		defer resp.Body.Close()
+		body, _ := io.ReadAll(resp.Body)
+		if resp.StatusCode != http.StatusOK {
+			return fmt.Errorf("the API server is not ready: %s", strings.TrimSpace(string(body)))
+		}
+		return nil
+	})
+}

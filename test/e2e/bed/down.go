@@ -1,0 +1,75 @@
+package bed
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// Down removes the cluster that runs in the bed's folder, if one does, with everything but what was built.
+func (b *Bed) Down(ctx context.Context) error {
+	if err := b.takeDown(ctx); err != nil {
+		return err
+	}
+	return os.RemoveAll(b.path("run"))
+}
+
+// takeDown stops the machines that the folder knows, and sweeps up after them.
+func (b *Bed) takeDown(ctx context.Context) error {
+	running := b
+	if old, err := Load(b.Repo, b.Dir); err == nil {
+		running = old
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	var errs []error
+	var names []string
+	for name := range running.Machines {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		errs = append(errs, running.powerOff(ctx, name))
+	}
+	return errors.Join(append(errs, unplug(b.bridge()), b.removeCgroups())...)
+}
+
+// cgroupHierarchies are the roots of the host's cgroup trees: one with version 2, one per controller with version 1.
+func cgroupHierarchies() []string {
+	const root = "/sys/fs/cgroup"
+	if exists(root + "/cgroup.controllers") {
+		return []string{root}
+	}
+	dirs, _ := filepath.Glob(root + "/*")
+	return dirs
+}
+
+func (b *Bed) makeCgroup(name string) {
+	for _, root := range cgroupHierarchies() {
+		os.MkdirAll(root+b.cgroupRoot(name), 0o755) // not every hierarchy takes folders; runc tells of those that matter
+	}
+}
+
+// removeCgroups removes the folders that the nodes' containers were in. Only empty ones can be removed, so it cannot hit
+// anything that runs.
+func (b *Bed) removeCgroups() error {
+	var errs []error
+	for _, root := range cgroupHierarchies() {
+		var dirs []string
+		filepath.WalkDir(root+filepath.Dir(b.cgroupRoot("x")), func(path string, d fs.DirEntry, err error) error {
+			if err == nil && d.IsDir() {
+				dirs = append(dirs, path)
+			}
+			return nil
+		})
+		for _, dir := range slices.Backward(dirs) {
+			if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				errs = append(errs, err)
+			}
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,136 @@
+package bed
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+)
+
+const (
+	pauseImage = "leasehold/pause:bed"
+	// echoImage has the name that the manual's manifest uses, so that the manifest can be taken as it is.
+	echoImage = "cilium/echoserver:latest"
+)
+
+// Image is a container image: an empty file system and some static programs at its root.
+type Image struct {
+	Tag      string
+	Programs []Program
+}
+
+// Program is a Go program and the module that it is in, both below the repository.
+type Program struct{ Module, Package string }
+
+// ProductImages are the images that the project's manifests ask for.
+func ProductImages(tag string) []Image {
+	return []Image{{Tag: "leasehold/installer:" + tag, Programs: []Program{
+		{".", "daemonset/installer"}, // the first is the entrypoint
+		{".", "plugins/ipam/leasehold"},
+	}}}
+}
+
+func bedImages() []Image {
+	return []Image{
+		{Tag: pauseImage, Programs: []Program{{"test/e2e", "images/pause"}}},
+		{Tag: echoImage, Programs: []Program{{"test/e2e", "images/echo"}}},
+	}
+}
+
+// BuildImages builds images into images/ and returns the tarballs.
+func (b *Bed) BuildImages(ctx context.Context, images []Image) ([]string, error) {
+	var tarballs []string
+	for _, image := range images {
+		files := map[string]string{}
+		for _, p := range image.Programs {
+			bin, err := b.buildProgram(ctx, p)
+			if err != nil {
+				return nil, err
+			}
+			files[filepath.Base(bin)] = bin
+		}
+		ref, err := name.NewTag(image.Tag)
+		if err != nil {
+			return nil, err
+		}
+		to := b.path(fmt.Sprintf("images/%s.tar", filepath.Base(ref.RepositoryStr())))
+		if err := writeImage(to, ref, files, "/"+filepath.Base(image.Programs[0].Package)); err != nil {
+			return nil, fmt.Errorf("%s: %w", image.Tag, err)
+		}
+		tarballs = append(tarballs, to)
+	}
+	return tarballs, nil
+}
+
+func (b *Bed) buildProgram(ctx context.Context, p Program) (string, error) {
+	to := b.path("bin/own/" + filepath.Base(p.Package))
+	dir := filepath.Join(b.Repo, p.Module)
+	return to, b.goTool(ctx, "building "+p.Package, dir,
+		"build", "-trimpath", "-ldflags", "-s -w", "-o", to, "./"+p.Package)
+}
+
+func writeImage(to string, ref name.Tag, files map[string]string, entrypoint string) error {
+	var layer bytes.Buffer
+	w := tar.NewWriter(&layer)
+	for file, from := range files {
+		data, err := os.ReadFile(from)
+		if err != nil {
+			return err
+		}
+		if err := w.WriteHeader(&tar.Header{Name: file, Mode: 0o755, Size: int64(len(data))}); err != nil {
+			return err
+		}
+		if _, err := w.Write(data); err != nil {
+			return err
+		}
+	}
+	if err := w.Close(); err != nil {
+		return err
+	}
+	l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(layer.Bytes())), nil
+	})
+	if err != nil {
+		return err
+	}
+	image, err := mutate.AppendLayers(empty.Image, l)
+	if err != nil {
+		return err
+	}
+	config, err := image.ConfigFile()
+	if err != nil {
+		return err
+	}
+	config = config.DeepCopy()
+	config.OS, config.Architecture = "linux", goarch
+	config.Config.Entrypoint = []string{entrypoint}
+	if image, err = mutate.ConfigFile(image, config); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return err
+	}
+	return tarball.WriteToFile(to, ref, image)
+}
+
+// importImages gives a node every image that was built.
+func (n *Node) importImages(ctx context.Context) error {
+	tarballs, err := filepath.Glob(n.bed.path("images/*.tar"))
+	if err != nil {
+		return err
+	}
+	for _, t := range tarballs {
+		if _, err := n.Ctr(ctx, "images", "import", t); err != nil {
+			return err
+		}
+	}
+	return nil
+}

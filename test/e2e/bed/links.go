@@ -1,0 +1,129 @@
+package bed
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+)
+
+// makeBridge makes the host's bridge, the cable between all machines.
+func (b *Bed) makeBridge() error {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = b.bridge()
+	br := &netlink.Bridge{LinkAttrs: attrs}
+	if err := netlink.LinkAdd(br); err != nil {
+		return fmt.Errorf("bridge %s: %w", attrs.Name, err)
+	}
+	for _, p := range b.families(b.hostAddr()) {
+		if err := netlink.AddrAdd(br, &netlink.Addr{IPNet: ipNet(p)}); err != nil {
+			return fmt.Errorf("address %v of %s: %w", p, attrs.Name, err)
+		}
+	}
+	return netlink.LinkSetUp(br)
+}
+
+func (b *Bed) families(p netip.Prefix) []netip.Prefix {
+	if b.DualStack {
+		return []netip.Prefix{p, b.v6(p)}
+	}
+	return []netip.Prefix{p}
+}
+
+// port is the host's end of a machine's cable.
+func (b *Bed) port(name string) string { return b.bridge() + "-" + name }
+
+// plugIn gives a machine its eth0, and routes to the pods of every node.
+func (b *Bed) plugIn(name string, pid int, addr netip.Prefix) error {
+	br, err := netlink.LinkByName(b.bridge())
+	if err != nil {
+		return err
+	}
+	if err := unplug(b.port(name)); err != nil {
+		return err
+	}
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MasterIndex = b.port(name), br.Attrs().Index
+	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: "eth0", PeerNamespace: netlink.NsPid(pid)}
+	if err := netlink.LinkAdd(veth); err != nil {
+		return err
+	}
+	if err := netlink.LinkSetUp(veth); err != nil {
+		return err
+	}
+	ns, err := netns.GetFromPid(pid)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	inside, err := netlink.NewHandleAt(ns)
+	if err != nil {
+		return err
+	}
+	defer inside.Close()
+	eth0, err := inside.LinkByName("eth0")
+	if err != nil {
+		return err
+	}
+	for _, p := range b.families(addr) {
+		a := &netlink.Addr{IPNet: ipNet(p)}
+		if p.Addr().Is6() {
+			a.Flags = 0x02 // IFA_F_NODAD: nobody else has it, and the kubelet would not wait
+		}
+		if err := inside.AddrAdd(eth0, a); err != nil {
+			return err
+		}
+	}
+	if err := inside.LinkSetUp(eth0); err != nil {
+		return err
+	}
+	for i := range b.Nodes {
+		via := b.nodeAddr(i)
+		if via == addr {
+			continue
+		}
+		routes := []*netlink.Route{{Dst: ipNet(b.PodSubnet(i)), Gw: via.Addr().AsSlice(), LinkIndex: eth0.Attrs().Index}}
+		if b.DualStack {
+			routes = append(routes, &netlink.Route{Dst: ipNet(b.PodSubnet6(i)), Gw: b.v6(via).Addr().AsSlice(),
+				LinkIndex: eth0.Attrs().Index})
+		}
+		for _, r := range routes {
+			if err := inside.RouteAdd(r); err != nil {
+				return fmt.Errorf("route %v: %w", r, err)
+			}
+		}
+	}
+	// The kubelet wants a default route to exist; nothing answers there.
+	return inside.RouteAdd(&netlink.Route{Gw: b.hostAddr().Addr().AsSlice(), LinkIndex: eth0.Attrs().Index})
+}
+
+// unplug removes a link of the host if it is there.
+func unplug(name string) error {
+	link, err := netlink.LinkByName(name)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return netlink.LinkDel(link)
+}
+
+// setPort cuts a machine's cable or mends it.
+func (b *Bed) setPort(name string, up bool) error {
+	link, err := netlink.LinkByName(b.port(name))
+	if err != nil {
+		return err
+	}
+	if up {
+		return netlink.LinkSetUp(link)
+	}
+	return netlink.LinkSetDown(link)
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}

@@ -1,0 +1,169 @@
+package bed
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/test/e2e/machine"
+)
+
+// Machine talks to a machine's pid 1.
+func (b *Bed) Machine(name string) machine.Client {
+	return machine.Client{Socket: b.path("run/" + name + ".sock")}
+}
+
+// PID is pid 1 of a machine as the host sees it, 0 if the machine is off.
+func (b *Bed) PID(name string) int {
+	p, ok := b.Machines[name]
+	if !ok || !p.alive() {
+		return 0
+	}
+	return p.PID
+}
+
+// Root is a machine's file system as the host sees it. Take care with absolute symbolic links such as /var/run: they
+// lead back to the host.
+func (b *Bed) Root(name string) string { return fmt.Sprintf("/proc/%d/root", b.PID(name)) }
+
+// Log is the log file of a service of a machine.
+func (b *Bed) Log(name, service string) string {
+	return b.path("run/logs/" + name + "-" + service + ".log")
+}
+
+// powerOn boots a machine that is off: with the disk it had, a new boot id, and nothing else.
+func (b *Bed) powerOn(ctx context.Context, name string, addr netip.Prefix) error {
+	config := machine.Config{
+		Name:   name,
+		Disk:   b.path("run/disks/" + name),
+		BootID: b.path("run/disks/" + name + ".boot_id"),
+		Socket: b.Machine(name).Socket,
+	}
+	if err := os.MkdirAll(b.path("run/logs"), 0o755); err != nil {
+		return err
+	}
+	if err := writeFile(config.BootID, []byte(newUUID()+"\n")); err != nil {
+		return err
+	}
+	arg, err := json.Marshal(config)
+	if err != nil {
+		return err
+	}
+	log, err := os.OpenFile(b.Log(name, "machine"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	os.Remove(config.Socket)
+	cmd := exec.Command(b.path("bin/machine"), string(arg))
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Setsid: true,
+		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET |
+			syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC,
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	go cmd.Wait() // so that it leaves no zombie when it ends before this program does
+	start, err := startTime(cmd.Process.Pid)
+	if err != nil {
+		return fmt.Errorf("machine %s ended at once, see %s", name, log.Name())
+	}
+	b.Machines[name] = Process{cmd.Process.Pid, start}
+	if err := b.save(); err != nil {
+		return err
+	}
+	if err := b.plugIn(name, cmd.Process.Pid, addr); err != nil {
+		return fmt.Errorf("network of %s: %w", name, err)
+	}
+	return poll(ctx, 10*time.Second, func() error {
+		_, err := b.Machine(name).Call(ctx, machine.Request{List: true})
+		return err
+	})
+}
+
+// powerOff pulls the plug.
+func (b *Bed) powerOff(ctx context.Context, name string) error {
+	p, ok := b.Machines[name]
+	if !ok {
+		return nil
+	}
+	if p.alive() {
+		if err := syscall.Kill(p.PID, syscall.SIGKILL); err != nil {
+			return err
+		}
+	}
+	err := poll(ctx, 30*time.Second, func() error {
+		if p.alive() {
+			return fmt.Errorf("machine %s (pid %d) is still there", name, p.PID)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	delete(b.Machines, name)
+	os.Remove(b.Machine(name).Socket)
+	if err := unplug(b.port(name)); err != nil {
+		return err
+	}
+	return b.save()
+}
+
+// alive tells whether the process lives; a zombie does not.
+func (p Process) alive() bool {
+	start, err := startTime(p.PID)
+	return err == nil && start == p.Start
+}
+
+// startTime reads when a process was started, in clock ticks since the boot of the host.
+func startTime(pid int) (uint64, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	// The second field is the program's name in parentheses and may hold anything.
+	f := strings.Fields(string(data[strings.LastIndexByte(string(data), ')')+1:]))
+	if len(f) < 20 || f[0] == "Z" {
+		return 0, fs.ErrNotExist
+	}
+	return strconv.ParseUint(f[19], 10, 64)
+}
+
+func newUUID() string {
+	var u [16]byte
+	rand.Read(u[:])
+	u[6], u[8] = u[6]&0x0f|0x40, u[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
+}
+
+// poll repeats until f succeeds; the last error tells what was missing.
+func poll(ctx context.Context, limit time.Duration, f func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for {
+		err := f()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			if errors.Is(err, ctx.Err()) {
+				return err
+			}
+			return fmt.Errorf("%w (waited %v)", err, limit)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,95 @@
+// Package bed runs a real Kubernetes cluster on one Linux machine: etcd, API server, controller manager and scheduler on
+// one machine of package machine, and nodes with a containerd and a kubelet each on others.
+package bed
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Options are the variables of `make cluster` and `make e2e`.
+type Options struct {
+	Nodes      int
+	Containerd string // "1.6", "2.4", or empty: 1.6 and, on the last of three or more nodes, 2.4
+	CNI        string
+	IPAM       string
+	DualStack  bool
+}
+
+// OptionsFromEnv reads the variables and refuses what cannot be had.
+func OptionsFromEnv() (Options, error) {
+	o := Options{Nodes: 3, CNI: "flannel", IPAM: "leasehold"}
+	if s := os.Getenv("NODES"); s != "" {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < 1 || n > 50 {
+			return o, fmt.Errorf("NODES=%s: want a number from 1 to 50", s)
+		}
+		o.Nodes = n
+	}
+	for _, v := range []struct {
+		name  string
+		value *string
+		words []string
+	}{
+		{"CONTAINERD", &o.Containerd, []string{"1.6", "2.4"}},
+		{"CNI", &o.CNI, []string{"flannel", "bridge", "ptp"}},
+		{"IPAM", &o.IPAM, []string{"leasehold", "host-local"}},
+	} {
+		s := os.Getenv(v.name)
+		if s == "" {
+			continue
+		}
+		if !slices.Contains(v.words, s) {
+			return o, fmt.Errorf("%s=%s: want %s", v.name, s, strings.Join(v.words, " or "))
+		}
+		*v.value = s
+	}
+	switch s := os.Getenv("DUALSTACK"); s {
+	case "", "0":
+	case "1":
+		o.DualStack = true
+	default:
+		return o, fmt.Errorf("DUALSTACK=%s: want 0 or 1", s)
+	}
+	if o.DualStack && o.CNI == "flannel" {
+		return o, fmt.Errorf("DUALSTACK=1: the flannel plugin of the bed knows IPv4 alone; try CNI=bridge")
+	}
+	return o, nil
+}
+
+// ContainerdOf is the containerd that node i (counted from 0) runs.
+func (o Options) ContainerdOf(i int) string {
+	switch {
+	case o.Containerd != "":
+		return o.Containerd
+	case o.Nodes >= 3 && i == o.Nodes-1:
+		return "2.4"
+	default:
+		return "1.6"
+	}
+}
+
+// Dir is the folder of the bed: BED, or .bed in the repository.
+func Dir(repo string) (string, error) {
+	dir := os.Getenv("BED")
+	if dir == "" {
+		dir = filepath.Join(repo, ".bed")
+	}
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	for _, hidden := range []string{"/etc", "/opt", "/run", "/var/lib", "/var/log", "/var/run"} {
+		if strings.HasPrefix(dir+"/", hidden+"/") || strings.HasPrefix(repo+"/", hidden+"/") {
+			return "", fmt.Errorf("a machine of the bed has its own %s and would not see %s or %s there", hidden, repo, dir)
+		}
+	}
+	if len(dir) > 80 {
+		return "", fmt.Errorf("%s: too long for the path of a socket in it (80 characters at most)", dir)
+	}
+	return dir, os.MkdirAll(dir, 0o755)
+}

@@ -1,0 +1,142 @@
+package bed
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// A part is a piece of somebody else's software, built from a go.mod of its own so that nobody's versions meet.
+type part struct {
+	name    string // the folder below test/e2e/parts
+	to      string // the folder below bin
+	tags    string
+	ldflags string
+	about   string
+}
+
+const kubernetesVersion = "v1.36.3"
+
+func parts() []part {
+	v := "-X k8s.io/component-base/version."
+	return []part{
+		{name: "plugins", to: "cni", about: "CNI plugins 1.9.1"},
+		{name: "flannel", to: "cni", about: "the flannel CNI plugin"},
+		{name: "etcd", to: "etcd", about: "etcd"},
+		{name: "containerd", to: "containerd-2.4", tags: "no_btrfs,no_devmapper,no_zfs", about: "containerd 2.4"},
+		{name: "kubernetes", to: "kubernetes", about: "Kubernetes " + kubernetesVersion + " (some minutes the first time)",
+			ldflags: v + "gitVersion=" + kubernetesVersion + " " + v + "gitMajor=1 " + v + "gitMinor=36"},
+	}
+}
+
+// buildParts builds what is missing or was built from another go.mod.
+func (b *Bed) buildParts(ctx context.Context) error {
+	for _, p := range parts() {
+		src := filepath.Join(b.Repo, "test/e2e/parts", p.name)
+		mod, err := os.ReadFile(filepath.Join(src, "go.mod"))
+		if err != nil {
+			return err
+		}
+		recipe := append(mod, p.tags+p.ldflags...)
+		stamp := b.path("bin/." + p.name + ".built")
+		if old, err := os.ReadFile(stamp); err == nil && bytes.Equal(old, recipe) {
+			continue
+		}
+		args := []string{"build", "-trimpath", "-ldflags", "-s -w " + p.ldflags, "-o", b.path("bin/"+p.to) + "/"}
+		if p.tags != "" {
+			args = append(args, "-tags", p.tags)
+		}
+		if err := os.MkdirAll(b.path("bin/"+p.to), 0o755); err != nil {
+			return err
+		}
+		if err := b.goTool(ctx, "building "+p.about, src, append(args, "tool")...); err != nil {
+			return err
+		}
+		if err := writeFile(stamp, recipe); err != nil {
+			return err
+		}
+	}
+	return b.unpackDebian(ctx)
+}
+
+// unpackDebian fetches Debian's containerd and runc and unpacks them into the bed: installed, they would start, and
+// take the place of what the host may run.
+func (b *Bed) unpackDebian(ctx context.Context) error {
+	dir := b.path("bin/debian")
+	if _, err := os.Stat(dir); err == nil {
+		return nil
+	}
+	b.say("fetching Debian's containerd and runc")
+	tmp := dir + ".tmp"
+	if err := os.MkdirAll(tmp, 0o777); err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	fetch := `cd "$1"
+apt-get download containerd runc || { apt-get update && apt-get download containerd runc; }
+for deb in *.deb; do dpkg-deb -x "$deb" .; done
+rm -- *.deb`
+	if err := run(ctx, "bash", "-euc", fetch, "fetch", tmp); err != nil {
+		return err
+	}
+	return os.Rename(tmp, dir)
+}
+
+// installTools installs the few host programs that the nodes call.
+func (b *Bed) installTools(ctx context.Context) error {
+	var missing []string
+	for program, pkg := range map[string]string{"iptables": "iptables", "mount": "mount", "ip": "iproute2"} {
+		if _, err := exec.LookPath(program); err != nil {
+			missing = append(missing, pkg)
+		}
+	}
+	if matches, _ := filepath.Glob("/usr/lib/*/libseccomp.so.2"); len(matches) == 0 {
+		missing = append(missing, "libseccomp2")
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	b.say("installing %s", strings.Join(missing, ", "))
+	install := "apt-get install -y --no-install-recommends " + strings.Join(missing, " ")
+	return run(ctx, "bash", "-euc", "export DEBIAN_FRONTEND=noninteractive; "+install+" || { apt-get update && "+install+"; }")
+}
+
+// goTool runs the go command and says every half minute that it is still at it.
+func (b *Bed) goTool(ctx context.Context, what, dir string, args ...string) error {
+	began := time.Now()
+	b.say("%s", what)
+	done := make(chan struct{})
+	defer close(done)
+	go func() {
+		for {
+			select {
+			case <-done:
+				return
+			case <-time.After(30 * time.Second):
+				b.say("%s: %.0f s", what, time.Since(began).Seconds())
+			}
+		}
+	}()
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=-buildvcs=false")
+	return runCmd(cmd)
+}
+
+func run(ctx context.Context, argv ...string) error {
+	return runCmd(exec.CommandContext(ctx, argv[0], argv[1:]...))
+}
+
+// runCmd keeps a command's output to itself unless it fails.
+func runCmd(cmd *exec.Cmd) error {
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%s: %w\n%s", strings.Join(cmd.Args, " "), err, out)
+	}
+	return nil
+}

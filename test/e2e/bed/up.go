@@ -1,0 +1,159 @@
+package bed
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+const goarch = runtime.GOARCH
+
+// Up builds what is missing and starts the cluster. What an earlier run left behind is removed first; if it fails,
+// nothing is left but what it built and the logs.
+func (b *Bed) Up(ctx context.Context) (err error) {
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("namespaces, mounts and bridges need root")
+	}
+	if err := b.installTools(ctx); err != nil {
+		return err
+	}
+	if err := b.buildParts(ctx); err != nil {
+		return err
+	}
+	if err := b.Down(ctx); err != nil {
+		return fmt.Errorf("removing what was left: %w", err)
+	}
+	images := bedImages()
+	if b.IPAM == "leasehold" {
+		images = append(images, ProductImages("bed")...)
+	}
+	if err := os.RemoveAll(b.path("images")); err != nil {
+		return err
+	}
+	if _, err := b.BuildImages(ctx, images); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			b.say("failed, removing what was started; the logs stay in %s", b.path("run/logs"))
+			b.takeDown(context.WithoutCancel(ctx))
+		}
+	}()
+	if err := b.start(ctx); err != nil {
+		return err
+	}
+	return nil
+}
+
+func (b *Bed) start(ctx context.Context) error {
+	b.say("starting the control plane")
+	if err := os.MkdirAll(b.path("run"), 0o700); err != nil {
+		return err
+	}
+	if err := b.save(); err != nil {
+		return err
+	}
+	if err := b.writeKeys(); err != nil {
+		return err
+	}
+	if err := b.makeBridge(); err != nil {
+		return err
+	}
+	if err := b.startControlPlane(ctx); err != nil {
+		return err
+	}
+	b.say("starting %d nodes", b.Nodes)
+	if err := b.startNodes(ctx); err != nil {
+		return err
+	}
+	if b.IPAM == "leasehold" {
+		b.say("applying the manifests of daemonset/")
+		err := run(ctx, b.Kubectl(), "--kubeconfig="+b.Kubeconfig(), "apply", "-k",
+			filepath.Join(b.Repo, "test/e2e/manifests"))
+		if err != nil {
+			return err
+		}
+	}
+	b.say("waiting until the nodes are ready")
+	return b.waitReady(ctx)
+}
+
+// startNodes boots the nodes one after the other - the state of the bed is written on the way - and brings up what
+// runs on them side by side.
+func (b *Bed) startNodes(ctx context.Context) error {
+	for i, name := range b.NodeNames() {
+		if err := b.powerOn(ctx, name, b.nodeAddr(i)); err != nil {
+			return err
+		}
+		b.makeCgroup(name)
+	}
+	errs := make([]error, b.Nodes)
+	var wg sync.WaitGroup
+	for i, name := range b.NodeNames() {
+		wg.Go(func() {
+			n := b.Node(name)
+			if errs[i] = n.furnish(ctx); errs[i] == nil {
+				errs[i] = n.StartKubelet(ctx)
+			}
+		})
+	}
+	wg.Wait()
+	for i, err := range errs {
+		if err != nil {
+			return fmt.Errorf("%s: %w", b.NodeNames()[i], err)
+		}
+	}
+	return nil
+}
+
+// Client returns a client of the cluster with all rights.
+func (b *Bed) Client() (*kubernetes.Clientset, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", b.Kubeconfig())
+	if err != nil {
+		return nil, err
+	}
+	config.QPS, config.Burst = 200, 400
+	return kubernetes.NewForConfig(config)
+}
+
+// waitReady waits until every node is Ready and has its IPAM plugin.
+func (b *Bed) waitReady(ctx context.Context) error {
+	client, err := b.Client()
+	if err != nil {
+		return err
+	}
+	return poll(ctx, 3*time.Minute, func() error {
+		for _, name := range b.NodeNames() {
+			node, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			if !NodeReady(node) {
+				return fmt.Errorf("%s is not Ready", name)
+			}
+			if plugin := b.Node(name).Disk("/opt/cni/bin/" + b.IPAM); !exists(plugin) {
+				return fmt.Errorf("%s has no plugin %s yet", name, b.IPAM)
+			}
+		}
+		return nil
+	})
+}
+
+// NodeReady tells whether a node's Ready condition is true.
+func NodeReady(node *corev1.Node) bool {
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}

@@ -1,0 +1,87 @@
+// Bed runs the cluster of the end-to-end tests; see docs/testbed.md.
+//
+//	bed REPOSITORY up|down|images
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/leasehold-cni/leasehold/test/e2e/bed"
+)
+
+func main() {
+	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer cancel()
+	if len(os.Args) != 3 {
+		fmt.Fprintln(os.Stderr, "usage: bed REPOSITORY up|down|images")
+		os.Exit(2)
+	}
+	if err := command(ctx, os.Args[1], os.Args[2]); err != nil {
+		fmt.Fprintln(os.Stderr, "bed:", err)
+		os.Exit(1)
+	}
+}
+
+func command(ctx context.Context, repo, verb string) error {
+	repo, err := filepath.Abs(repo)
+	if err != nil {
+		return err
+	}
+	dir, err := bed.Dir(repo)
+	if err != nil {
+		return err
+	}
+	o, err := bed.OptionsFromEnv()
+	if err != nil {
+		return err
+	}
+	switch verb {
+	case "up":
+		b := bed.New(repo, dir, o)
+		if err := b.Up(ctx); err != nil {
+			return err
+		}
+		greet(b)
+		return nil
+	case "down":
+		b, err := bed.Load(repo, dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			b = bed.New(repo, dir, o)
+		} else if err != nil {
+			return err
+		}
+		return b.Down(ctx)
+	case "images":
+		tag := os.Getenv("TAG")
+		if tag == "" {
+			tag = "latest"
+		}
+		tarballs, err := bed.New(repo, dir, o).BuildImages(ctx, bed.ProductImages(tag))
+		fmt.Println(strings.Join(tarballs, "\n"))
+		return err
+	default:
+		return fmt.Errorf("no command %q", verb)
+	}
+}
+
+func greet(b *bed.Bed) {
+	kubectl := b.Kubectl()
+	fmt.Printf(`
+The cluster is up: %d nodes, %s with %s.
+
+    export KUBECONFIG=%s
+
+Try:
+    %s get nodes -o wide
+    %s create -f %s/test/e2e/manifests/echoserver.yaml
+    %s get pods -o wide -w
+`, b.Nodes, b.CNI, b.IPAM, b.Kubeconfig(), kubectl, kubectl, b.Repo, kubectl)
+}
