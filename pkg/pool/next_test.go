@@ -92,6 +92,9 @@ func TestNextIsTheModel(t *testing.T) {
 		cursor := drawAddr(t, s[len(s)-1].Subnet, "cursor")
 		store := taken{}
 		order := model(s, cursor)
+		if s.Size() != uint64(len(order)) {
+			t.Fatalf("set %s: size %d, want %d", s, s.Size(), len(order))
+		}
 		for i, a := range order {
 			store[a] = rapid.Bool().Draw(t, fmt.Sprintf("taken %d", i))
 		}

@@ -99,8 +99,7 @@ func lastOf(subnet netip.Prefix) netip.Addr {
 
 // Contains tells whether the address lies between start and end.
 func (r Range) Contains(addr netip.Addr) bool {
-	return addr.BitLen() == r.Start.BitLen() && addr.Zone() == "" &&
-		!addr.Less(r.Start) && !r.End.Less(addr)
+	return addr.Zone() == "" && !addr.Less(r.Start) && !r.End.Less(addr)
 }
 
 // String is host-local's form: "10.0.0.1-10.0.0.254".

@@ -99,6 +99,10 @@ func TestSetSize(t *testing.T) {
 			t.Errorf("%s: size %d, want %d", tt.subnet, got, tt.want)
 		}
 	}
+	whole := mustSet(t, mustRange(t, "fd00::/64", "fd00::", "", ""))
+	if whole.Size() != math.MaxUint64 {
+		t.Errorf("2^64 addresses: size %d, want it saturated", whole.Size())
+	}
 	half := func(subnet string) Range { return mustRange(t, subnet, "", "", "2001:db8::1") }
 	sum := mustSet(t, half("fd00::/64"), half("fd01::/64"))
 	if sum.Size() != math.MaxUint64 {
