@@ -99,7 +99,7 @@ func TestSetSize(t *testing.T) {
 			t.Errorf("%s: size %d, want %d", tt.subnet, got, tt.want)
 		}
 	}
-	whole := mustSet(t, mustRange(t, "fd00::/64", "fd00::", "", ""))
+	whole := mustSet(t, mustRange(t, "fd00::/64", "fd00::", "", "2001:db8::1"))
 	if whole.Size() != math.MaxUint64 {
 		t.Errorf("2^64 addresses: size %d, want it saturated", whole.Size())
 	}
