@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -23,6 +24,9 @@ func (tx *Tx) Check() []string {
 		l, err := tx.at(k)
 		if err != nil {
 			found = append(found, err.Error())
+			if id, addr, ok := splitLease(k); ok {
+				want.take(id, addr) // its address stays out of use
+			}
 			continue
 		}
 		id, _, _ := splitLease(k)
@@ -59,7 +63,19 @@ func (e *expected) add(id poolID, k []byte, l lease.Lease) {
 			e.index[string(n.bucket)][string(n.key)] = nil
 		}
 	}
-	base, bit := chunkOf(l.Address)
+	e.take(id, l.Address)
+
+	sk := string(setKey(id, l.Set))
+	c := e.counts[sk]
+	*c.of(l)++
+	e.counts[sk] = c
+	if key := l.Key(); !key.IsZero() && (l.State == lease.Bound && l.Window > 0 || l.Firm) {
+		e.owned[key] = append(e.owned[key], l)
+	}
+}
+
+func (e *expected) take(id poolID, a netip.Addr) {
+	base, bit := chunkOf(a)
 	ck := string(leaseKey(id, base))
 	bits := e.index[string(bucketTaken)][ck]
 	if bits == nil {
@@ -67,14 +83,6 @@ func (e *expected) add(id poolID, k []byte, l lease.Lease) {
 		e.index[string(bucketTaken)][ck] = bits
 	}
 	bits[bit/8] |= 1 << (bit % 8)
-
-	sk := string(setKey(id, l.Set))
-	c := e.counts[sk]
-	*c.of(l)++
-	e.counts[sk] = c
-	if key := l.Key(); !key.IsZero() && (l.State == lease.Bound || l.Firm) {
-		e.owned[key] = append(e.owned[key], l)
-	}
 }
 
 // oneOwner proves that a key has at most one address, bound or firmly held, of

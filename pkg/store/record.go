@@ -147,8 +147,9 @@ func fields(b []byte, visit func(tag uint64, raw, v []byte) error) error {
 	return nil
 }
 
-func decode(b []byte) (lease.Lease, error) {
-	var l lease.Lease
+// decode reads a record of the pool, whose name is in the key and not in it.
+func decode(b []byte, p lease.Pool) (lease.Lease, error) {
+	l := lease.Lease{Pool: p}
 	last := uint64(0)
 	err := fields(b, func(tag uint64, raw, v []byte) error {
 		if tag >= tagEnd {

@@ -147,9 +147,7 @@ func transact(ctx context.Context, path string, write bool, fn func(*Tx) error) 
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if p := recover(); p != nil {
-			if file != nil {
-				file.Close() // bbolt may hold its own locks: no db.Close after a panic
-			}
+			abandon(file)
 			err = fmt.Errorf("%w: reading it failed: %.200v", ErrLost, p)
 		}
 	}()
@@ -172,6 +170,15 @@ func transact(ctx context.Context, path string, write bool, fn func(*Tx) error) 
 		err = fmt.Errorf("%w: %w", ErrIO, e)
 	}
 	return err
+}
+
+// abandon lets go of a file that bbolt panicked over: it may still hold locks of
+// its own, so that its Close would hang, and its mapping keeps the file open.
+func abandon(f *os.File) {
+	if f != nil {
+		_ = flockEINTR(f, syscall.LOCK_UN)
+		f.Close()
+	}
 }
 
 func openError(err error) error {

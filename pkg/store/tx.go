@@ -141,11 +141,10 @@ func (tx *Tx) at(k []byte) (lease.Lease, error) {
 	if !ok {
 		return lease.Lease{}, fmt.Errorf("%w: its key is %x", ErrDamaged, k)
 	}
-	l, err := decode(v)
+	l, err := decode(v, tx.names[id])
 	if err != nil {
 		return lease.Lease{}, fmt.Errorf("%s: %w", addr, err)
 	}
-	l.Pool = tx.names[id]
 	if l.Address != addr {
 		return lease.Lease{}, fmt.Errorf("%s: %w: it says %s", addr, ErrDamaged, l.Address)
 	}
@@ -160,10 +159,7 @@ func (tx *Tx) Put(p lease.Pool, a netip.Addr, next lease.Lease) error {
 		return err
 	}
 	k := leaseKey(id, a)
-	old, err := tx.at(k)
-	if err != nil && !errors.Is(err, ErrDamaged) {
-		return err
-	}
+	old, damaged := tx.at(k)
 	var record []byte
 	if next.State != lease.None {
 		if next.Pool != p || next.Address != a {
@@ -184,6 +180,9 @@ func (tx *Tx) Put(p lease.Pool, a netip.Addr, next lease.Lease) error {
 	}
 	if err != nil {
 		return err
+	}
+	if damaged != nil {
+		return tx.Reindex() // nobody knows what entries the damaged record had
 	}
 	return tx.reindex(id, k, old, next)
 }
@@ -371,4 +370,14 @@ func (tx *Tx) Look() lease.Instant {
 // SetLook records such a look.
 func (tx *Tx) SetLook(now lease.Instant) error {
 	return tx.put(bucketMeta, metaLook, appendInstant(nil, now, ""))
+}
+
+// Len is the number of records.
+func (tx *Tx) Len() int {
+	n := 0
+	c := tx.bucket(bucketLeases).Cursor()
+	for k, _ := c.First(); k != nil; k, _ = c.Next() {
+		n++
+	}
+	return n
 }

@@ -1,0 +1,28 @@
+// leasectl looks at and manages the lease store of a node.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+
+	"github.com/leasehold-cni/leasehold/pkg/cli"
+	"github.com/leasehold-cni/leasehold/pkg/env"
+)
+
+var version string // set at link time
+
+func main() {
+	node, err := env.Read(os.Getenv)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "leasectl:", err)
+		os.Exit(cli.ExitUsage)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	os.Exit(cli.Run(ctx, cli.Env{
+		Stdout: os.Stdout, Stderr: os.Stderr,
+		Dirs: node.Dirs, Host: node.Host, Clock: node.Clock, Version: env.Version(version),
+	}, os.Args[1:]))
+}

@@ -1,0 +1,220 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/sandbox"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+// Exit codes of leasectl.
+const (
+	ExitOK       = 0
+	ExitProblems = 1 // something was found, or could not be done
+	ExitUsage    = 2
+)
+
+// errProblems ends a command that has already said what is wrong.
+var errProblems = errors.New("problems found")
+
+// errUsage marks what the caller can mend by typing something else.
+var errUsage = errors.New("usage")
+
+func usage(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", errUsage, fmt.Sprintf(format, args...))
+}
+
+// Env is the world that a main hands in.
+type Env struct {
+	Stdout, Stderr io.Writer
+	Dirs           store.Dirs
+	Host           *sandbox.Host
+	Clock          func() lease.Instant // without a boot id
+	Version        string
+}
+
+// Run executes one command line and returns the exit code.
+func Run(ctx context.Context, env Env, args []string) int {
+	root := New(env)
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	switch {
+	case err == nil:
+		return ExitOK
+	case errors.Is(err, errProblems):
+		return ExitProblems
+	case errors.Is(err, errUsage), isCobraUsage(err):
+		fmt.Fprintf(env.Stderr, "leasectl: %s\nTry 'leasectl --help'.\n", strings.TrimPrefix(err.Error(), "usage: "))
+		return ExitUsage
+	}
+	fmt.Fprintf(env.Stderr, "leasectl: %v\n", err)
+	return ExitProblems
+}
+
+// isCobraUsage: cobra's own complaints about flags, arguments and commands
+// have no type.
+func isCobraUsage(err error) bool {
+	for _, start := range []string{"unknown ", "invalid argument", "accepts ", "requires ", "flag needs", "required flag", "bad flag"} {
+		if strings.HasPrefix(err.Error(), start) {
+			return true
+		}
+	}
+	return false
+}
+
+// app is what the commands share.
+type app struct {
+	Env
+	output  string
+	network string
+	pod     string
+	state   string
+}
+
+// New returns the command tree.
+func New(env Env) *cobra.Command {
+	a := &app{Env: env}
+	root := &cobra.Command{
+		Use:   "leasectl",
+		Short: "Look at and manage the addresses that leasehold keeps on this node",
+		Long: `leasectl reads and changes the lease store of the leasehold IPAM plugin on this
+node. It needs to run as root, on the node itself or in a pod that mounts the
+node's /var/lib/leasehold and /run/leasehold.`,
+		Example: `  leasectl list                       every address that is in use or kept
+  leasectl list --pod db/db-0 -o json what one pod has, for a script
+  leasectl show 10.244.1.7            who has this address, and why
+  leasectl history 10.244.1.7         who had it before
+  leasectl release db/db-0            give up what is kept for a pod
+  leasectl check                      prove that the store is sound`,
+		Version:       env.Version,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			return a.checkFlags()
+		},
+	}
+	root.SetOut(env.Stdout)
+	root.SetErr(env.Stderr)
+	f := root.PersistentFlags()
+	f.StringVarP(&a.output, "output", "o", "table", "output format: table, wide or json")
+	f.StringVar(&a.network, "network", "", "only the leases of this CNI network")
+	f.StringVar(&a.pod, "pod", "", "only the leases of this pod, as namespace/name")
+	f.StringVar(&a.state, "state", "", "only leases in this state: bound or held")
+	f.StringVar(&a.Dirs.State, "state-dir", env.Dirs.State, "directory of the lease store")
+	complete(root, "output", "table", "wide", "json")
+	complete(root, "state", "bound", "held")
+	root.AddCommand(a.list(), a.show(), a.history(), a.release(), a.check())
+	return root
+}
+
+func complete(c *cobra.Command, flag string, words ...string) {
+	_ = c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
+}
+
+func (a *app) checkFlags() error {
+	switch a.output {
+	case "table", "wide", "json":
+	default:
+		return usage("--output %q: it is table, wide or json", a.output)
+	}
+	switch a.state {
+	case "", "bound", "held":
+	default:
+		return usage("--state %q: it is bound or held", a.state)
+	}
+	if a.pod != "" && strings.Count(a.pod, "/") != 1 {
+		return usage("--pod %q: it is namespace/name", a.pod)
+	}
+	return nil
+}
+
+func (a *app) store() *store.Store { return store.New(a.Dirs) }
+
+func (a *app) service() *ipam.Service {
+	return &ipam.Service{Store: a.store(), Host: a.Host, Clock: a.Clock, Warn: func(s string) { fmt.Fprintln(a.Stderr, "leasectl:", s) }}
+}
+
+func (a *app) now() lease.Instant {
+	now := a.Clock()
+	now.BootID = a.Host.BootID()
+	return now
+}
+
+// view reads; a store that was never used is an empty one.
+func (a *app) view(ctx context.Context, fn func(*store.Tx) error) error {
+	if _, err := os.Stat(a.Dirs.State); err != nil && os.IsNotExist(err) {
+		return nil
+	}
+	err := a.store().View(ctx, fn)
+	if store.IsEmpty(err) {
+		return nil
+	}
+	return err
+}
+
+// selected applies the global filters.
+func (a *app) selected(l lease.Lease) bool {
+	return (a.network == "" || l.Pool.Network == a.network) &&
+		(a.pod == "" || l.Namespace+"/"+l.Name == a.pod) &&
+		(a.state == "" || strings.EqualFold(l.State.String(), a.state))
+}
+
+// subject is the argument of show, history and release: an address or a pod.
+type subject struct {
+	addr netip.Addr
+	pod  string
+}
+
+func parseSubject(s string) (subject, error) {
+	if addr, err := netip.ParseAddr(s); err == nil {
+		return subject{addr: addr.Unmap()}, nil
+	}
+	if ns, name, ok := strings.Cut(s, "/"); ok && ns != "" && name != "" && !strings.Contains(name, "/") {
+		return subject{pod: s}, nil
+	}
+	return subject{}, usage("%q is neither an IP address nor namespace/pod", s)
+}
+
+func (s subject) is(addr netip.Addr, namespace, name string) bool {
+	if s.pod != "" {
+		return namespace+"/"+name == s.pod
+	}
+	return addr == s.addr
+}
+
+func (s subject) String() string {
+	if s.pod != "" {
+		return "pod " + s.pod
+	}
+	return s.addr.String()
+}
+
+// completeSubject offers the addresses and pods that are there.
+func (a *app) completeSubject(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	var words []string
+	if len(args) == 0 {
+		_ = a.view(cmd.Context(), func(tx *store.Tx) error {
+			tx.All(func(l lease.Lease, err error) bool {
+				if err == nil {
+					words = append(words, l.Address.String())
+				}
+				if err == nil && l.Name != "" {
+					words = append(words, l.Namespace+"/"+l.Name)
+				}
+				return true
+			})
+			return nil
+		})
+	}
+	return words, cobra.ShellCompDirectiveNoFileComp
+}

@@ -1,0 +1,75 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+func (a *app) show() *cobra.Command {
+	return &cobra.Command{
+		Use:   "show <address | namespace/pod>",
+		Short: "Show everything that is known of an address or a pod",
+		Long: `Show every field of the leases of an address or a pod, with what the node shows
+of the holder's network namespace just now.`,
+		Example:           "  leasectl show 10.244.1.7\n  leasectl show db/db-0",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: a.completeSubject,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s, err := parseSubject(args[0])
+			if err != nil {
+				return err
+			}
+			leases, err := a.leases(cmd.Context(), func(l lease.Lease) bool { return s.is(l.Address, l.Namespace, l.Name) })
+			if err != nil {
+				return err
+			}
+			if len(leases) == 0 {
+				fmt.Fprintf(a.Stderr, "leasectl: %s has no lease on this node; 'leasectl history %s' tells whether it had one\n", s, args[0])
+				return errProblems
+			}
+			if a.output == "json" {
+				return a.print(leases)
+			}
+			return a.details(leases)
+		},
+	}
+}
+
+func (a *app) details(leases []lease.Lease) error {
+	now := a.now()
+	return table(a.Stdout, func(w io.Writer) {
+		for i, l := range leases {
+			if i > 0 {
+				fmt.Fprintln(w)
+			}
+			r := rowOf(l, now)
+			for _, line := range [][2]string{
+				{"Address", r.Address}, {"Network", r.Network}, {"Data directory", l.Pool.DataDir}, {"State", stateText(r)},
+				{"Pod", podText(r)}, {"Pod UID", dash(r.UID)}, {"Interface", r.Interface}, {"Container", dash(r.Container)},
+				{"Network namespace", a.netnsText(l, now)}, {"Window", dash(r.Window)},
+				{"Bound at", or(r.BoundAt)}, {"Released at", or(r.ReleasedAt)}, {"Held until", or(r.Until)},
+				{"Refused since", or(stamp(l.RefusedAt.Wall))}, {"Lease", r.ID},
+			} {
+				fmt.Fprintf(w, "%s:\t%s\n", line[0], line[1])
+			}
+			if l.Superseded {
+				fmt.Fprintln(w, "Note:\tthe pod has other addresses now; this one is free when its sandbox ends")
+			}
+		}
+	})
+}
+
+func (a *app) netnsText(l lease.Lease, now lease.Instant) string {
+	if l.Holder.Netns.Path == "" {
+		return "-"
+	}
+	life := a.Host.Look(l.Holder, now.BootID)
+	if life == lease.Unknown && a.Host.Gone(l.Holder) {
+		life = a.Host.Processes().Have(l.Holder.Netns)
+	}
+	return fmt.Sprintf("%s (%s)", l.Holder.Netns.Path, life)
+}

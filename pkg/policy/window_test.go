@@ -1,0 +1,143 @@
+package policy
+
+import (
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+// windowRow is a line of testdata/windows.txt.
+type windowRow struct {
+	value, meaning string
+}
+
+func readWindows(t testing.TB) []windowRow {
+	t.Helper()
+	data, err := os.ReadFile("testdata/windows.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows []windowRow
+	for line := range strings.Lines(string(data)) {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		quoted, err := strconv.QuotedPrefix(line)
+		if err != nil {
+			t.Fatalf("line %q: %v", line, err)
+		}
+		value, _ := strconv.Unquote(quoted)
+		rows = append(rows, windowRow{value, strings.TrimSpace(line[len(quoted):])})
+	}
+	return rows
+}
+
+func (r windowRow) want(t *testing.T) time.Duration {
+	switch r.meaning {
+	case "none":
+		return 0
+	case "forever":
+		return lease.Forever
+	}
+	d, err := time.ParseDuration(r.meaning)
+	if err != nil {
+		t.Fatalf("the table's meaning %q: %v", r.meaning, err)
+	}
+	return d
+}
+
+func TestParseWindow(t *testing.T) {
+	for _, row := range readWindows(t) {
+		t.Run(row.value, func(t *testing.T) {
+			got, err := ParseWindow(row.value)
+			if row.meaning == "error" {
+				if err == nil {
+					t.Fatalf("%q means %v, want an error", row.value, got)
+				}
+				for _, part := range []string{strconv.Quote(row.value), `"10"`, `"90s"`, `"forever"`, "10 years"} {
+					if !strings.Contains(err.Error(), part) {
+						t.Errorf("error %q, want %s in it", err, part)
+					}
+				}
+				return
+			}
+			if want := row.want(t); err != nil || got != want {
+				t.Errorf("%q means %v (%v), want %v", row.value, got, err, want)
+			}
+		})
+	}
+}
+
+func TestAskedFrom(t *testing.T) {
+	tests := []struct {
+		story       string
+		annotations map[string]string
+		present     bool
+		want        Asked
+	}{
+		{"a runtime that passes no annotations says nothing", nil, false, Asked{}},
+		{"a pod without annotations ends retention", nil, true, Asked{Known: true}},
+		{"so does a pod with others", map[string]string{"a": "b"}, true, Asked{Known: true}},
+		{"a zero window is said, and ends retention", map[string]string{Annotation: "0"}, true, Asked{Known: true}},
+		{"ten minutes", map[string]string{Annotation: "10"}, true, Asked{Known: true, Window: 10 * time.Minute}},
+		{"for ever", map[string]string{Annotation: "forever"}, true, Asked{Known: true, Window: lease.Forever}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.story, func(t *testing.T) {
+			got, err := AskedFrom(tt.annotations, tt.present)
+			if err != nil || got != tt.want {
+				t.Errorf("got %+v (%v), want %+v", got, err, tt.want)
+			}
+		})
+	}
+
+	_, err := AskedFrom(map[string]string{Annotation: "abc"}, true)
+	want := `annotation io.kubernetes.cri/reserved-ip-duration: "abc" is not a window; want whole minutes`
+	if err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("error %v, want %s...", err, want)
+	}
+}
+
+func TestQuote(t *testing.T) {
+	tests := []struct{ in, want string }{
+		{"abc", `"abc"`},
+		{"a\x00b\n\x1b[2J", `"a\x00b\n\x1b[2J"`},
+		{strings.Repeat("x", 64), `"` + strings.Repeat("x", 64) + `"`},
+		{strings.Repeat("x", 10000), `"` + strings.Repeat("x", 64) + `"... (10000 bytes)`},
+	}
+	for _, tt := range tests {
+		if got := Quote(tt.in); got != tt.want {
+			t.Errorf("Quote(%.20q) = %s, want %s", tt.in, got, tt.want)
+		}
+	}
+}
+
+// FuzzParseWindow proves that what is accepted is in range, matches the
+// exported expressions, and that no error text grows with the value.
+func FuzzParseWindow(f *testing.F) {
+	for _, row := range readWindows(f) {
+		f.Add(row.value)
+	}
+	forms := regexp.MustCompile(MinutesPattern + "|" + DurationPattern + "|^" + ForeverWord + "$")
+	f.Fuzz(func(t *testing.T, s string) {
+		d, err := ParseWindow(s)
+		if err != nil {
+			if len(err.Error()) > 600 {
+				t.Errorf("an error text of %d bytes", len(err.Error()))
+			}
+			return
+		}
+		if d < 0 || (d > MaxWindow && d != lease.Forever) {
+			t.Errorf("%q means %v", s, d)
+		}
+		if !forms.MatchString(s) {
+			t.Errorf("%q means %v, but the admission policy would refuse it", s, d)
+		}
+	})
+}

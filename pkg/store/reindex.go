@@ -1,0 +1,68 @@
+package store
+
+import (
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"slices"
+
+	berrors "go.etcd.io/bbolt/errors"
+)
+
+// Reindex makes every index anew from the records. The address of a damaged
+// record stays taken; cursors stay.
+func (tx *Tx) Reindex() error {
+	want := newExpected()
+	c := tx.bucket(bucketLeases).Cursor()
+	for k, _ := c.First(); k != nil; k, _ = c.Next() {
+		id, addr, ok := splitLease(k)
+		if !ok {
+			continue
+		}
+		if l, err := tx.at(k); err == nil {
+			want.add(id, k, l)
+		} else {
+			want.take(id, addr)
+		}
+	}
+	for name, entries := range want.index {
+		if err := tx.refill([]byte(name), entries); err != nil {
+			return err
+		}
+	}
+	return tx.refillCounts(want.counts)
+}
+
+func (tx *Tx) refill(bucket []byte, entries map[string][]byte) error {
+	tx.dirty = true
+	if err := tx.b.DeleteBucket(bucket); err != nil && err != berrors.ErrBucketNotFound {
+		return fmt.Errorf("%w: %w", ErrIO, err)
+	}
+	if _, err := tx.b.CreateBucket(bucket); err != nil {
+		return fmt.Errorf("%w: %w", ErrIO, err)
+	}
+	for _, k := range slices.Sorted(maps.Keys(entries)) {
+		if err := tx.put(bucket, []byte(k), entries[k]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (tx *Tx) refillCounts(counts map[string]Counts) error {
+	c := tx.bucket(bucketSets).Cursor()
+	for k, _ := c.First(); k != nil; k, _ = c.Next() {
+		if _, ok := counts[string(k)]; !ok {
+			counts[string(k)] = Counts{}
+		}
+	}
+	for _, k := range slices.Sorted(maps.Keys(counts)) {
+		id, set := poolID(binary.BigEndian.Uint32([]byte(k))), k[4:]
+		r := tx.readSet(id, set)
+		r.counts = counts[k]
+		if err := tx.writeSet(id, set, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,420 @@
+package store
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+var t0 = lease.Instant{Wall: time.Unix(1_700_000_000, 0).UTC(), Boot: time.Hour, BootID: "b1"}
+
+// open returns a store that proves itself when the test ends.
+func open(t *testing.T) *Store {
+	dir := t.TempDir()
+	s := New(Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")})
+	t.Cleanup(func() {
+		err := s.View(context.Background(), func(tx *Tx) error {
+			for _, f := range tx.Check() {
+				t.Error("check: " + f)
+			}
+			return nil
+		})
+		if err != nil && !IsEmpty(err) && !t.Failed() && !errors.Is(err, ErrLost) && !errors.Is(err, ErrNewer) {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func update(t *testing.T, s *Store, fn func(*Tx) error) {
+	t.Helper()
+	if err := s.Update(context.Background(), fn); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func view(t *testing.T, s *Store, fn func(*Tx)) {
+	t.Helper()
+	if err := s.View(context.Background(), func(tx *Tx) error { fn(tx); return nil }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func fresh(addr, pod, container string) lease.Lease {
+	l, err := lease.Apply(lease.Lease{}, lease.Bind{
+		ID: "00112233445566aa", Pool: testPool, Address: netip.MustParseAddr(addr), Set: "set1",
+		Namespace: "db", Name: pod, UID: "u-" + pod,
+		Holder: lease.Holder{ContainerID: container, IfName: "eth0", BootID: "b1"}, Window: time.Hour, Soft: time.Minute,
+	}, t0)
+	if err != nil {
+		panic(err)
+	}
+	return l
+}
+
+func put(tx *Tx, l lease.Lease) error { return tx.Put(l.Pool, l.Address, l) }
+
+func TestALeaseIsFoundByAddressHolderKeyAndEnd(t *testing.T) {
+	s := open(t)
+	bound := fresh("10.0.0.5", "db-0", "c1")
+	held, err := lease.Apply(fresh("10.0.0.6", "db-1", "c2"), lease.Release{Holder: fresh("10.0.0.6", "", "c2").Holder}, t0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	update(t, s, func(tx *Tx) error { return errors.Join(put(tx, bound), put(tx, held)) })
+	view(t, s, func(tx *Tx) {
+		if l, err := tx.Get(testPool, bound.Address); err != nil || l.Name != "db-0" {
+			t.Errorf("by address: %+v, %v", l, err)
+		}
+		if l, _ := tx.ByHolder("c1", "eth0"); len(l) != 1 || l[0].Address != bound.Address {
+			t.Errorf("by holder: %+v", l)
+		}
+		if l, _ := tx.ByHolder("c2", "eth0"); len(l) != 0 {
+			t.Errorf("a released holder still has %+v", l)
+		}
+		if l, _ := tx.ByKey(held.Key()); len(l) != 1 || l[0].Address != held.Address {
+			t.Errorf("by key: %+v", l)
+		}
+		if l := tx.Ending(testPool, 9); len(l) != 1 || l[0].Address != held.Address {
+			t.Errorf("by end: %+v", l)
+		}
+		if c := tx.Counts(testPool, "set1"); c != (Counts{Bound: 1, Firm: 1}) {
+			t.Errorf("counts %+v", c)
+		}
+	})
+	update(t, s, func(tx *Tx) error { return tx.Put(testPool, held.Address, lease.Lease{}) })
+	view(t, s, func(tx *Tx) {
+		if l, _ := tx.ByKey(held.Key()); len(l) != 0 || tx.Len() != 1 {
+			t.Errorf("removed, and yet there: %+v", l)
+		}
+	})
+}
+
+// A key that is the beginning of another one does not find it.
+func TestKeysDoNotRunIntoEachOther(t *testing.T) {
+	s := open(t)
+	update(t, s, func(tx *Tx) error {
+		return errors.Join(put(tx, fresh("10.0.0.5", "db-1", "c1")), put(tx, fresh("10.0.0.6", "db-10", "c10")))
+	})
+	view(t, s, func(tx *Tx) {
+		if l, _ := tx.ByKey(fresh("10.0.0.5", "db-1", "c1").Key()); len(l) != 1 {
+			t.Errorf("db-1 has %d leases", len(l))
+		}
+		if l, _ := tx.ByHolder("c1", "eth0"); len(l) != 1 {
+			t.Errorf("c1 has %d leases", len(l))
+		}
+	})
+}
+
+func TestAnErrorKeepsNothing(t *testing.T) {
+	s := open(t)
+	update(t, s, func(tx *Tx) error { return tx.AddPool(testPool) })
+	boom := errors.New("boom")
+	err := s.Update(context.Background(), func(tx *Tx) error {
+		return errors.Join(put(tx, fresh("10.0.0.5", "db-0", "c1")), boom)
+	})
+	if !errors.Is(err, boom) {
+		t.Fatal(err)
+	}
+	view(t, s, func(tx *Tx) {
+		if tx.Len() != 0 {
+			t.Error("the lease is there")
+		}
+	})
+}
+
+func TestAnUpdateWithoutChangeWritesNothing(t *testing.T) {
+	s := open(t)
+	l := fresh("10.0.0.5", "db-0", "c1")
+	update(t, s, func(tx *Tx) error { return put(tx, l) })
+	before, err := os.ReadFile(s.path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	update(t, s, func(tx *Tx) error { return put(tx, l) })
+	after, _ := os.ReadFile(s.path())
+	if string(before) != string(after) {
+		t.Error("the file has changed")
+	}
+}
+
+// The bitmap against the dumb way: look at each address.
+func TestFreeAgainstAModel(t *testing.T) {
+	s := open(t)
+	undo := errors.New("undo")
+	rapid.Check(t, func(r *rapid.T) {
+		base := netip.MustParseAddr(rapid.SampledFrom([]string{"10.0.0.0", "10.0.255.0", "fd00::ff00"}).Draw(r, "base"))
+		at := func(n int) netip.Addr {
+			a := base
+			for range n {
+				a = a.Next()
+			}
+			return a
+		}
+		taken := map[netip.Addr]bool{}
+		for range rapid.IntRange(0, 5).Draw(r, "runs") {
+			from := rapid.IntRange(0, 600).Draw(r, "from")
+			for i := range rapid.IntRange(1, 300).Draw(r, "length") {
+				taken[at(from+i)] = true
+			}
+		}
+		lo, hi := rapid.IntRange(0, 700).Draw(r, "lo"), rapid.IntRange(0, 900).Draw(r, "hi")
+		err := s.Update(context.Background(), func(tx *Tx) error {
+			for a := range taken {
+				l := fresh(a.String(), "", "c")
+				l.Namespace, l.Window = "", 0
+				if err := put(tx, l); err != nil {
+					return err
+				}
+			}
+			var want netip.Addr
+			for i := lo; i <= hi; i++ {
+				if !taken[at(i)] {
+					want = at(i)
+					break
+				}
+			}
+			if got, ok := tx.Free(testPool, at(lo), at(hi)); ok != want.IsValid() || ok && got != want {
+				r.Fatalf("free in %s-%s: %s %v, want %s", at(lo), at(hi), got, ok, want)
+			}
+			return undo
+		})
+		if !errors.Is(err, undo) {
+			r.Fatal(err)
+		}
+	})
+}
+
+func TestTheJournalIsARing(t *testing.T) {
+	s := open(t)
+	total := JournalSize + 3*journalSlack + 5
+	update(t, s, func(tx *Tx) error {
+		for i := range total {
+			if err := tx.Log(Entry{Time: t0.Wall, Event: EventBound, Reason: fmt.Sprint(i)}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	view(t, s, func(tx *Tx) {
+		var all []Entry
+		tx.Journal(func(n Entry) bool { all = append(all, n); return true })
+		if len(all) < JournalSize || len(all) > JournalSize+journalSlack {
+			t.Errorf("%d entries", len(all))
+		}
+		if last := all[len(all)-1].Reason; last != fmt.Sprint(total-1) {
+			t.Errorf("the last entry is %s", last)
+		}
+	})
+}
+
+func TestParallelUpdatesAllCount(t *testing.T) {
+	s := open(t)
+	var wg sync.WaitGroup
+	for range 32 {
+		wg.Go(func() {
+			if err := s.Update(context.Background(), func(tx *Tx) error { return tx.Count("n", 1) }); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	view(t, s, func(tx *Tx) {
+		if n := tx.Counter("n"); n != 32 {
+			t.Errorf("counted %d of 32", n)
+		}
+	})
+}
+
+func TestBusyIsSaidInTime(t *testing.T) {
+	s := open(t)
+	update(t, s, func(tx *Tx) error { return tx.Count("n", 1) })
+	f, err := os.OpenFile(s.lock(), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
+	defer cancel()
+	if err := s.Update(ctx, func(*Tx) error { return nil }); !errors.Is(err, ErrBusy) {
+		t.Errorf("got %v", err)
+	}
+	f.Close()
+	update(t, s, func(tx *Tx) error { return tx.Count("n", 1) })
+}
+
+// A lock file that is removed while others wait for it must not let two in.
+func TestALockFileThatIsReplacedExcludesAllTheSame(t *testing.T) {
+	s := open(t)
+	update(t, s, func(tx *Tx) error { return tx.Count("n", 1) })
+	var wg sync.WaitGroup
+	for i := range 16 {
+		wg.Go(func() {
+			if i%4 == 0 {
+				os.Remove(s.lock())
+			}
+			if err := s.Update(context.Background(), func(tx *Tx) error { return tx.Count("n", 1) }); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	view(t, s, func(tx *Tx) {
+		if n := tx.Counter("n"); n != 17 {
+			t.Errorf("counted %d of 17", n)
+		}
+	})
+}
+
+func TestTheFileIsRemovedUnderATransaction(t *testing.T) {
+	s := open(t)
+	update(t, s, func(tx *Tx) error { return tx.Count("n", 1) })
+	runs := 0
+	err := s.Update(context.Background(), func(tx *Tx) error {
+		if runs++; runs == 1 {
+			os.Remove(s.path())
+		}
+		return tx.Count("n", 1)
+	})
+	if !errors.Is(err, ErrLost) {
+		t.Errorf("a commit into a removed file: %v", err)
+	}
+}
+
+func TestANewerFormatIsRefused(t *testing.T) {
+	s := open(t)
+	update(t, s, func(tx *Tx) error { return tx.put(bucketMeta, metaFormat, []byte{formatNow + 1}) })
+	err := s.Update(context.Background(), func(*Tx) error { return nil })
+	if !errors.Is(err, ErrNewer) || !strings.Contains(err.Error(), "format 2") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestOneDamagedRecordStopsNothingElse(t *testing.T) {
+	s := open(t)
+	good, bad := fresh("10.0.0.5", "db-0", "c1"), fresh("10.0.0.6", "db-1", "c2")
+	update(t, s, func(tx *Tx) error { return errors.Join(put(tx, good), put(tx, bad)) })
+	update(t, s, func(tx *Tx) error {
+		return tx.put(bucketLeases, leaseKey(tx.pools[testPool], bad.Address), []byte("garbage"))
+	})
+	view(t, s, func(tx *Tx) {
+		if _, err := tx.Get(testPool, bad.Address); !errors.Is(err, ErrDamaged) {
+			t.Errorf("got %v", err)
+		}
+		if l, err := tx.ByKey(good.Key()); err != nil || len(l) != 1 {
+			t.Errorf("the other one: %+v %v", l, err)
+		}
+		if _, free := tx.Free(testPool, bad.Address, bad.Address); free {
+			t.Error("its address is free")
+		}
+		if found := tx.Check(); len(found) == 0 || !strings.Contains(strings.Join(found, "\n"), "10.0.0.6") {
+			t.Errorf("check says %q", found)
+		}
+	})
+	// Written anew, it is sound again: the check at the end says so.
+	update(t, s, func(tx *Tx) error { return put(tx, bad) })
+}
+
+func TestSpooledReleasesKeepTheirTimeAndOrder(t *testing.T) {
+	s := open(t)
+	later := lease.Instant{Wall: t0.Wall.Add(time.Second), Boot: t0.Boot + time.Second}
+	for container, at := range map[string]lease.Instant{"a.b-1": t0, "c2": later} {
+		if err := s.Spool(container, "eth@0.7", at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(s.spool(), "not-a-record"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := s.Spooled("b1")
+	if err != nil || len(got) != 2 {
+		t.Fatalf("%+v %v", got, err)
+	}
+	if got[0].ContainerID != "a.b-1" || got[0].IfName != "eth@0.7" || got[0].At != t0 || got[1].ContainerID != "c2" {
+		t.Errorf("%+v", got)
+	}
+	if err := s.Unspool(got); err != nil {
+		t.Fatal(err)
+	}
+	if left, _ := s.Spooled("b1"); len(left) != 0 {
+		t.Errorf("left: %+v", left)
+	}
+}
+
+// Whatever is done to the file, opening it is an error and never a panic, and
+// never an empty store.
+func TestADamagedFileIsLostNeverEmpty(t *testing.T) {
+	whole := open(t)
+	update(t, whole, func(tx *Tx) error {
+		for i := range 200 {
+			if err := put(tx, fresh(fmt.Sprintf("10.0.1.%d", i+1), fmt.Sprint("db-", i), fmt.Sprint("c", i))); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	image, err := os.ReadFile(whole.path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := int(binary.LittleEndian.Uint64(image[16+40:])) * pageSize
+	used = max(used, int(binary.LittleEndian.Uint64(image[pageSize+16+40:]))*pageSize)
+	damage := map[string]func() []byte{
+		"empty":                func() []byte { return nil },
+		"one byte":             func() []byte { return image[:1] },
+		"both heads zero":      func() []byte { return append(make([]byte, 2*pageSize), image[2*pageSize:]...) },
+		"cut inside":           func() []byte { return image[:used-1] },
+		"cut after the heads":  func() []byte { return image[:2*pageSize] },
+		"all but heads zero":   func() []byte { return append(append([]byte(nil), image[:2*pageSize]...), make([]byte, len(image))...) },
+		"garbage after heads":  func() []byte { return append(append([]byte(nil), image[:2*pageSize]...), garbage(len(image))...) },
+		"garbage from the top": func() []byte { return garbage(len(image)) },
+	}
+	for story, b := range damage {
+		t.Run(story, func(t *testing.T) {
+			s := open(t)
+			update(t, s, func(tx *Tx) error { return tx.AddPool(testPool) })
+			if err := os.WriteFile(s.path(), b(), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			err := s.Update(context.Background(), func(tx *Tx) error { return put(tx, fresh("10.0.0.9", "x", "c")) })
+			if !errors.Is(err, ErrLost) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+	t.Run("removed", func(t *testing.T) {
+		s := open(t)
+		update(t, s, func(tx *Tx) error { return tx.AddPool(testPool) })
+		os.Remove(s.path())
+		if err := s.Update(context.Background(), func(*Tx) error { return nil }); !errors.Is(err, ErrLost) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+func garbage(n int) []byte {
+	b := make([]byte, n)
+	x := uint32(2463534242)
+	for i := range b {
+		x ^= x << 13
+		x ^= x >> 17
+		x ^= x << 5
+		b[i] = byte(x)
+	}
+	return b
+}
