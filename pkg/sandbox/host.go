@@ -99,6 +99,15 @@ type Processes struct {
 	complete bool // every process could be asked
 }
 
+// NewProcesses is a list made by hand, for simulated hosts.
+func NewProcesses(complete bool, inodes ...uint64) Processes {
+	p := Processes{inodes: map[uint64]bool{}, complete: complete}
+	for _, ino := range inodes {
+		p.inodes[ino] = true
+	}
+	return p
+}
+
 // Processes asks every process. It costs some microseconds for each, so it is
 // for taking over and collecting only.
 func (h *Host) Processes() Processes {

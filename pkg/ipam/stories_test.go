@@ -1,0 +1,433 @@
+package ipam
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+const hour = time.Hour
+
+func TestARecreatedPodComesBackToItsAddress(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24", "fd00::/64")
+	w.same("first", w.add(ask{pod: "db-0", container: "c1", window: hour}), "10.0.0.2,fd00::2")
+	w.same("a sibling", w.add(ask{pod: "web-1", container: "c2"}), "10.0.0.3,fd00::3")
+	for i := range 5 {
+		w.stop(fmt.Sprint("c", 1+10*i))
+		w.same("another in between", w.add(ask{pod: "web-1", container: fmt.Sprint("w", i)}), fmt.Sprintf("10.0.0.%d,fd00::%d", 4+i, 4+i))
+		w.after(50 * time.Minute) // longer than the window in sum
+		w.same("back", w.add(ask{pod: "db-0", container: fmt.Sprint("c", 11+10*i), window: hour}), "10.0.0.2,fd00::2")
+	}
+}
+
+func TestAnAddIsIdempotent(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	a := ask{pod: "db-0", container: "c1", window: hour}
+	w.same("again", w.add(a), w.add(a))
+	w.same("of no pod", w.add(ask{container: "x"}), w.add(ask{container: "x"}))
+}
+
+func TestTheWindowEndsAndTheAddressGoesBack(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
+	w.add(ask{pod: "db-0", container: "c1", window: 3 * time.Second})
+	w.stop("c1")
+	w.after(2 * time.Second)
+	w.add(ask{pod: "web-1", container: "c2"})
+	w.refused(ask{pod: "web-2", container: "c3"}, ErrExhausted,
+		"no IP addresses available in range set: 10.0.0.2-10.0.0.3", "1 bound, 1 firmly held, 0 in cool-down", "2023-11-14T22:13:23Z")
+	w.after(time.Second)
+	w.same("it is over", w.add(ask{pod: "web-2", container: "c3"}), "10.0.0.2")
+}
+
+// FACTS 2.8, 5.3: one sandbox yields at least three DELs, the last after the
+// next one's ADD.
+func TestLateDelsOfTheOldSandboxChangeNothing(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "db-0", container: "old", window: hour})
+	w.stop("old")
+	w.add(ask{pod: "db-0", container: "new", window: hour})
+	before, err := os.ReadFile(w.service.Store.Dirs().State + "/leases.db")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		w.del("old")
+	}
+	after, _ := os.ReadFile(w.service.Store.Dirs().State + "/leases.db")
+	if string(before) != string(after) {
+		t.Error("a late DEL has written")
+	}
+	w.same("leases", w.leases(), "10.0.0.2=db-0/Bound")
+	if err := w.service.Verify(context.Background(), w.request(ask{pod: "db-0", container: "new"})); err != nil {
+		t.Error(err)
+	}
+	w.same("a third pod", w.add(ask{pod: "web-1", container: "c3"}), "10.0.0.3")
+}
+
+func TestForceDeleteWaitsForTheOldSandboxThenGivesAnother(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "db-0", container: "old", window: hour})
+	again := ask{pod: "db-0", container: "new1", uid: "u2", window: hour}
+	w.refused(again, ErrHolderAlive, "container old", "10.0.0.2")
+	w.after(100 * time.Second)
+	again.container = "new2" // each retry is a new sandbox
+	w.refused(again, ErrHolderAlive)
+	w.after(20 * time.Second)
+	again.container = "new3"
+	w.same("after busyTimeout", w.add(again), "10.0.0.3")
+	w.same("leases", w.leases(), "10.0.0.2=db-0/Bound* 10.0.0.3=db-0/Bound")
+	w.same("the old one may ask again", w.add(ask{pod: "db-0", container: "old", uid: "u1", window: hour}), "10.0.0.2")
+	w.stop("old")
+	w.same("it promises nothing", w.leases(), "10.0.0.2=db-0/Held* 10.0.0.3=db-0/Bound")
+	w.stop("new3")
+	w.same("the new set owns the key", w.add(ask{pod: "db-0", container: "c4", window: hour}), "10.0.0.3")
+}
+
+func TestForceDeleteTakesOverOnceTheOldSandboxIsGone(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "db-0", container: "old", window: hour})
+	w.refused(ask{pod: "db-0", container: "new1", uid: "u2", window: hour}, ErrHolderAlive)
+	w.inPID[w.netns["/run/netns/old"]] = true
+	w.burn("old") // unmounted, but a process lives in it
+	w.refused(ask{pod: "db-0", container: "new2", uid: "u2", window: hour}, ErrHolderAlive)
+	clear(w.inPID)
+	w.blind = true // now nothing can be proven
+	w.refused(ask{pod: "db-0", container: "new3", uid: "u2", window: hour}, ErrHolderAlive)
+	w.blind = false
+	w.same("gone without a DEL", w.add(ask{pod: "db-0", container: "new4", uid: "u2", window: hour}), "10.0.0.2")
+	w.del("old")
+	w.same("and its DEL comes late", w.leases(), "10.0.0.2=db-0/Bound")
+}
+
+func TestPolicyRefuseWaitsOn(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.options.OnBusy = policy.Refuse
+	w.add(ask{pod: "db-0", container: "old", window: hour})
+	for i := range 5 {
+		w.refused(ask{pod: "db-0", container: fmt.Sprint("new", i), uid: "u2", window: hour}, ErrHolderAlive, "onBusy: refuse")
+		w.after(hour)
+	}
+}
+
+// Without a window a pod gets what host-local gives: the next address.
+func TestWithoutAnAnnotation(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.4")
+	w.add(ask{pod: "web-1", container: "c1"})
+	w.same("two at once", w.add(ask{pod: "web-1", container: "c2"}), "10.0.0.3")
+	w.stop("c1")
+	w.same("the next, not the one in cool-down", w.add(ask{pod: "web-1", container: "c3"}), "10.0.0.4")
+	w.same("nothing else is left", w.add(ask{pod: "web-9", container: "c4"}), "10.0.0.2")
+}
+
+// FACTS 5.2: a crashed sandbox of the same pod; its DEL comes first.
+func TestTheSamePodKeepsItsAddressThroughASandboxCrash(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "web-1", container: "c1", uid: "u1"})
+	w.stop("c1")
+	w.same("same UID", w.add(ask{pod: "web-1", container: "c2", uid: "u1"}), "10.0.0.2")
+	w.burn("c2") // no DEL at all
+	w.same("same UID, no DEL", w.add(ask{pod: "web-1", container: "c3", uid: "u1"}), "10.0.0.2")
+	w.stop("c3")
+	w.same("another UID", w.add(ask{pod: "web-1", container: "c4", uid: "u2"}), "10.0.0.3")
+}
+
+// FACTS 1.18: the runtime has given up, DELeted and removed the namespace; then
+// the ADD that it had killed commits.
+func TestALateAddWithoutItsNamespaceIsRefused(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "db-1", container: "x"})
+	w.refused(ask{pod: "db-0", container: "c1", window: hour, netns: "/run/netns/gone"}, ErrNetns)
+	w.same("nothing is left of it", w.leases(), "10.0.0.2=db-1/Bound")
+}
+
+func TestAHoldIsNotClaimedWhileItsLastHolderLives(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	w.del("c1") // ptp: IPAM first, then the link (FACTS 1.20)
+	w.refused(ask{pod: "db-0", container: "c2", window: hour}, ErrHolderAlive)
+	w.same("its own namespace is no obstacle",
+		w.add(ask{pod: "db-0", container: "c3", window: hour, netns: "/run/netns/c1"}), "10.0.0.2")
+	w.add(ask{pod: "web-1", container: "c4"})
+	w.del("c4")
+	w.refused(ask{pod: "web-2", container: "c5"}, ErrExhausted, "1 in cool-down")
+	w.burn("c4")
+	w.same("now", w.add(ask{pod: "web-2", container: "c5"}), "10.0.0.3")
+}
+
+func TestAllOrNothing(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24", "fd00::/64 fd00::2-fd00::2")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	w.refused(ask{pod: "db-1", container: "c2", window: hour}, ErrExhausted, "fd00::2-fd00::2")
+	w.same("leases", w.leases(), "10.0.0.2=db-0/Bound fd00::2=db-0/Bound")
+	w.stop("c1")
+	w.refused(ask{pod: "db-1", container: "c3", window: hour}, ErrExhausted)
+	w.same("back, both", w.add(ask{pod: "db-0", container: "c4", window: hour}), "10.0.0.2,fd00::2")
+}
+
+func TestTwoNetworksAndTwoInterfacesComeBackExactly(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	got := map[string]string{}
+	attach := func(container string) {
+		for _, n := range []string{"neta", "netb"} {
+			for _, i := range []string{"eth0", "net1"} {
+				w.network = n
+				addr := w.add(ask{pod: "db-0", container: container, ifName: i, window: hour})
+				if former, ok := got[n+i]; ok {
+					w.same(n+" "+i, addr, former)
+				}
+				got[n+i] = addr
+			}
+		}
+	}
+	attach("c1")
+	for _, i := range []string{"net1", "eth0"} {
+		if err := w.service.Release(context.Background(), Attachment{"c1", i}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.burn("c1")
+	w.network = "neta"
+	w.add(ask{pod: "other", container: "o"})
+	attach("c2")
+}
+
+func TestAFamilyThatIsAddedLaterIsFreshAndTheOldAddressStays(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	w.add(ask{pod: "db-1", container: "c2", window: hour})
+	w.stop("c2")
+	w.setRanges("fd00::/64", "10.0.0.0/24")
+	w.same("both", w.add(ask{pod: "db-1", container: "c3", window: hour}), "fd00::2,10.0.0.3")
+}
+
+func TestAHoldOutsideTheRangesIsVoid(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	w.stop("c1")
+	w.setRanges("10.77.0.0/24")
+	w.same("another subnet", w.add(ask{pod: "db-0", container: "c2", window: hour}), "10.77.0.2")
+	w.same("the old one is gone", w.leases(), "10.77.0.2=db-0/Bound")
+}
+
+func TestRequestedAddresses(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.same("free", w.add(ask{pod: "db-0", container: "c1", window: hour, requested: "10.0.0.50"}), "10.0.0.50")
+	w.refused(ask{pod: "x", container: "c2", requested: "10.0.0.50"}, ErrTaken, "belongs to pod db/db-0")
+	w.stop("c1")
+	w.refused(ask{pod: "x", container: "c2", requested: "10.0.0.50"}, ErrTaken, "held for pod db/db-0 until 2023-11-14T23:13:20Z")
+	w.same("its own hold", w.add(ask{pod: "db-0", container: "c3", window: hour, requested: "10.0.0.50"}), "10.0.0.50")
+	w.stop("c3")
+	w.same("the request wins", w.add(ask{pod: "db-0", container: "c4", window: hour, requested: "10.0.0.60"}), "10.0.0.60")
+	w.same("the hold is dropped", w.leases(), "10.0.0.60=db-0/Bound")
+	w.refused(ask{pod: "y", container: "c5", requested: "10.0.0.1"}, ErrRequest, "gateway")
+	w.refused(ask{pod: "y", container: "c5", requested: "10.9.9.9"}, ErrRequest, "failed to allocate all requested IPs: 10.9.9.9")
+	w.same("the cursor follows a request, as host-local's", w.add(ask{pod: "z", container: "c6"}), "10.0.0.61")
+}
+
+func TestAClaimDoesNotMoveTheCursor(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	w.add(ask{pod: "a", container: "c2"})
+	w.stop("c1")
+	w.add(ask{pod: "db-0", container: "c3", window: hour})
+	w.same("next", w.add(ask{pod: "b", container: "c4"}), "10.0.0.4")
+}
+
+func TestAReboot(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.5")
+	w.add(ask{pod: "db-0", container: "c1", uid: "u1", window: hour})
+	w.add(ask{pod: "web-1", container: "c2", uid: "u2"})
+	w.add(ask{container: "keyless"})
+	w.add(ask{pod: "db-1", container: "c3", window: hour})
+	w.reboot()
+	w.same("a pod with a window, replaced meanwhile", w.add(ask{pod: "db-0", container: "d1", uid: "u9", window: hour}), "10.0.0.2")
+	w.same("the same pod without one", w.add(ask{pod: "web-1", container: "d2", uid: "u2"}), "10.0.0.3")
+	w.same("the rest", w.leases(), "10.0.0.2=db-0/Bound 10.0.0.3=web-1/Bound 10.0.0.5=db-1/Firm")
+	w.del("c1") // kubelet's GC, late, with empty netns
+	w.same("late", w.add(ask{pod: "x", container: "d3"}), "10.0.0.4")
+}
+
+// Nobody collects but the plugin: no agent, no DEL.
+func TestAFullPoolLooksForTheDead(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.4")
+	w.add(ask{pod: "a", container: "c1"})
+	w.add(ask{pod: "b", container: "c2"})
+	w.add(ask{pod: "c", container: "c3", window: hour})
+	w.burn("c2")
+	w.burn("c3")
+	w.same("the unpromised one", w.add(ask{pod: "d", container: "c4"}), "10.0.0.3")
+	w.burn("c4")
+	w.refused(ask{pod: "e", container: "c5"}, ErrExhausted, "2 bound, 1 firmly held")
+	w.after(lookEvery)
+	w.same("later", w.add(ask{pod: "e", container: "c5"}), "10.0.0.3")
+	w.same("the promised one comes back", w.add(ask{pod: "c", container: "c6", window: hour}), "10.0.0.4")
+}
+
+// The kernel gives a dead namespace's number to a new one at once.
+func TestAReissuedNamespaceNumberIsNoSignOfLife(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
+	w.add(ask{pod: "a", container: "dead"})
+	ino := w.netns["/run/netns/dead"]
+	w.burn("dead")
+	w.netns["/run/netns/c2"] = ino
+	w.add(ask{pod: "b", container: "c2"})
+	w.same("found dead", w.add(ask{pod: "c", container: "c3"}), "10.0.0.2")
+}
+
+func TestFirmHoldsYieldWhereThePolicySaysSo(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
+	w.add(ask{pod: "db-0", container: "c1", window: 2 * hour})
+	w.add(ask{pod: "db-1", container: "c2", window: hour})
+	w.stop("c1")
+	w.stop("c2")
+	w.refused(ask{pod: "x", container: "c3"}, ErrExhausted)
+	w.options.OnExhaustion = policy.Yield
+	w.same("nearest to its end", w.add(ask{pod: "x", container: "c3"}), "10.0.0.3")
+}
+
+func TestLimits(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.5")
+	w.options.MaxHeldShare = 0.5
+	w.options.MaxWindow = 10 * time.Minute
+	for i := range 3 {
+		w.add(ask{pod: fmt.Sprint("db-", i), container: fmt.Sprint("c", i), window: lease.Forever})
+	}
+	for i := range 3 {
+		w.stop(fmt.Sprint("c", i))
+	}
+	w.same("two of four", w.leases(), "10.0.0.2=db-0/Firm 10.0.0.3=db-1/Firm 10.0.0.4=db-2/Held")
+	w.after(10 * time.Minute)
+	w.same("cut to maxWindow", w.add(ask{pod: "x", container: "x"}), "10.0.0.5")
+	w.same("all over", w.leases(), "10.0.0.5=x/Bound")
+	w.options.MaxHeldShare = 0
+	w.add(ask{pod: "db-9", container: "c9", window: hour})
+	w.stop("c9")
+	w.same("nothing may be kept", w.leases(), "10.0.0.2=db-9/Held 10.0.0.5=x/Bound")
+}
+
+func TestWhatTheCallerIsToldOfTheWindow(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	silent := func(container string) ask { return ask{pod: "db-0", container: container, silent: true} }
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	w.stop("c1")
+	w.same("no annotations: what is stored stays", w.add(silent("c2")), "10.0.0.2")
+	w.stop("c2")
+	w.same("and again", w.add(silent("c3")), "10.0.0.2")
+	w.stop("c3")
+	w.same("annotations without the key: claimed, then over", w.add(ask{pod: "db-0", container: "c4"}), "10.0.0.2")
+	w.stop("c4")
+	w.same("over", w.add(silent("c5")), "10.0.0.3")
+	w.options.DefaultWindow = hour
+	w.add(ask{pod: "web-1", container: "d1", silent: true})
+	w.stop("d1")
+	w.same("the configured default", w.add(ask{pod: "web-1", container: "d2", silent: true}), "10.0.0.4")
+}
+
+func TestGC(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	w.add(ask{pod: "db-1", container: "c2", window: hour})
+	w.add(ask{container: "keyless"})
+	w.network = "other"
+	w.add(ask{pod: "db-0", container: "c1", ifName: "net1", window: hour})
+	p := w.request(ask{}).Pool
+	p.Network = "cbr0"
+	if err := w.service.Collect(context.Background(), p, []Attachment{{"c2", "eth0"}}); err != nil {
+		t.Fatal(err)
+	}
+	w.same("leases", w.leases(), "10.0.0.2=db-0/Firm 10.0.0.3=db-1/Bound 10.0.0.4=/Held 10.0.0.2=db-0/Bound")
+}
+
+func TestADelThatFindsTheStoreLockedIsSpooled(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.2")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	err := w.service.Store.Update(context.Background(), func(*store.Tx) error { // holds the lock
+		return w.service.Release(ctx, Attachment{"c1", "eth0"})
+	})
+	if err != nil || len(w.warned) != 1 {
+		t.Fatalf("%v, warned %q", err, w.warned)
+	}
+	w.burn("c1")
+	w.after(50 * time.Minute)
+	w.same("not heard yet", w.leases(), "10.0.0.2=db-0/Bound")
+	w.refused(ask{pod: "x", container: "c2"}, ErrExhausted, "1 firmly held")
+	w.after(10 * time.Minute)
+	w.same("the window began at the DEL", w.add(ask{pod: "x", container: "c2"}), "10.0.0.2")
+}
+
+func TestCheck(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	verify := func(container string, prev ...string) error {
+		r := w.request(ask{pod: "db-0", container: container})
+		for _, p := range prev {
+			r.PrevKnown = true
+			r.Prev = append(r.Prev, w.request(ask{requested: p}).Requested...)
+		}
+		return w.service.Verify(context.Background(), r)
+	}
+	if err := verify("c1"); !errors.Is(err, ErrNotHolder) {
+		t.Errorf("before any ADD: %v", err)
+	}
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	for _, c := range []struct {
+		story string
+		err   error
+		ok    bool
+	}{
+		{"the holder", verify("c1"), true},
+		{"with its address", verify("c1", "10.0.0.2"), true},
+		{"and one of another plugin", verify("c1", "10.0.0.2", "192.168.0.7"), true},
+		{"with another of ours", verify("c1", "10.0.0.2", "10.0.0.3"), false},
+		{"without its address", verify("c1", "192.168.0.7"), false},
+		{"somebody else", verify("c2"), false},
+	} {
+		if (c.err == nil) != c.ok || c.err != nil && !errors.Is(c.err, ErrNotHolder) {
+			t.Errorf("%s: %v", c.story, c.err)
+		}
+	}
+}
+
+func TestAnOperatorReleases(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	all := func(lease.Lease) bool { return true }
+	revoke := func(force bool) string {
+		done, err := w.service.Revoke(context.Background(), all, force, "by hand")
+		if err != nil || len(done) != 1 {
+			t.Fatalf("%+v %v", done, err)
+		}
+		return fmt.Sprint(errors.Is(done[0].Err, lease.ErrHolderAlive))
+	}
+	w.same("it lives", revoke(false), "true")
+	w.same("forced", revoke(true), "false")
+	w.add(ask{pod: "db-0", container: "c2", window: hour})
+	w.stop("c2")
+	w.same("held", revoke(false), "false")
+	w.same("leases", w.leases(), "")
+}
+
+func TestTheJournalTellsTheStory(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	w.stop("c1")
+	w.after(time.Minute)
+	w.add(ask{pod: "db-0", container: "c2", window: hour})
+	w.burn("c2")
+	w.add(ask{pod: "db-0", container: "c3", window: hour})
+	var got []string
+	w.view(func(tx *store.Tx) {
+		tx.Journal(func(n store.Entry) bool { got = append(got, fmt.Sprintf("%s %s %s", n.Event, n.Container, n.Reason)); return true })
+	})
+	want := "Bound c1 |Released c1 DEL|Kept c2 after 1m0s|TakenOver c3 from container c2, whose sandbox is gone"
+	w.same("journal", strings.Join(got, "|"), want)
+}

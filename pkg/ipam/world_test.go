@@ -1,0 +1,260 @@
+package ipam
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
+	"github.com/leasehold-cni/leasehold/pkg/pool"
+	"github.com/leasehold-cni/leasehold/pkg/sandbox"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+// world is a simulated node over a real store: namespaces come and go, clocks
+// run, the node boots.
+type world struct {
+	t       testing.TB
+	service *Service
+	now     lease.Instant
+	netns   map[string]uint64 // path -> inode
+	inPID   map[uint64]bool   // inodes that only a process keeps alive
+	last    uint64
+	blind   bool // /proc cannot be read whole
+	sets    []pool.Set
+	options policy.Config
+	network string
+	warned  []string
+}
+
+func newWorld(t testing.TB, ranges ...string) *world {
+	dir := t.TempDir()
+	w := &world{
+		t: t, netns: map[string]uint64{}, inPID: map[uint64]bool{}, last: 100, network: "cbr0", options: policy.Defaults(),
+		now: lease.Instant{Wall: time.Unix(1_700_000_000, 0).UTC(), Boot: time.Hour, BootID: "boot-1"},
+	}
+	w.setRanges(ranges...)
+	w.service = &Service{
+		Store: store.New(store.Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}),
+		Host:  w, Clock: func() lease.Instant { return w.now },
+		Warn: func(s string) { w.warned = append(w.warned, s) },
+	}
+	t.Cleanup(w.check)
+	return w
+}
+
+func (w *world) check() {
+	w.t.Helper()
+	w.view(func(tx *store.Tx) {
+		for _, f := range tx.Check() {
+			w.t.Error("check: " + f)
+		}
+	})
+}
+
+func (w *world) view(fn func(*store.Tx)) {
+	w.t.Helper()
+	err := w.service.Store.View(context.Background(), func(tx *store.Tx) error { fn(tx); return nil })
+	if err != nil && !store.IsEmpty(err) {
+		w.t.Error(err)
+	}
+}
+
+// setRanges: "10.0.0.0/29" or "10.0.0.0/24 10.0.0.10-10.0.0.12", a set each.
+func (w *world) setRanges(ranges ...string) {
+	w.sets = nil
+	for _, r := range ranges {
+		subnet, span, _ := strings.Cut(r, " ")
+		var from, to netip.Addr
+		if a, b, ok := strings.Cut(span, "-"); ok {
+			from, to = netip.MustParseAddr(a), netip.MustParseAddr(b)
+		}
+		rng, err := pool.NewRange(netip.MustParsePrefix(subnet), from, to, netip.Addr{})
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		set, err := pool.NewSet(rng)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		w.sets = append(w.sets, set)
+	}
+}
+
+// The simulated kernel.
+
+func (w *world) BootID() string { return w.now.BootID }
+
+func (w *world) Netns(path string) (lease.Netns, error) {
+	ino, ok := w.netns[path]
+	if !ok {
+		return lease.Netns{Path: path}, fmt.Errorf("%w: %s", sandbox.ErrNotNetns, path)
+	}
+	return lease.Netns{Path: path, Dev: 4, Ino: ino}, nil
+}
+
+func (w *world) Look(h lease.Holder, boot string) lease.Life {
+	if h.BootID != boot {
+		return lease.Dead
+	}
+	if ino, ok := w.netns[h.Netns.Path]; ok && ino == h.Netns.Ino {
+		return lease.Alive
+	}
+	return lease.Unknown
+}
+
+func (w *world) Gone(h lease.Holder) bool {
+	ino, ok := w.netns[h.Netns.Path]
+	return h.Netns.Ino != 0 && (!ok || ino != h.Netns.Ino)
+}
+
+func (w *world) Processes() sandbox.Processes {
+	var inodes []uint64
+	for _, ino := range w.netns {
+		inodes = append(inodes, ino)
+	}
+	for ino := range w.inPID {
+		inodes = append(inodes, ino)
+	}
+	return sandbox.NewProcesses(!w.blind, inodes...)
+}
+
+func (w *world) after(d time.Duration) {
+	w.now.Wall, w.now.Boot = w.now.Wall.Add(d), w.now.Boot+d
+}
+
+func (w *world) reboot() {
+	w.now.BootID += "'"
+	w.now.Boot = time.Minute
+	w.now.Wall = w.now.Wall.Add(time.Minute)
+	w.netns, w.inPID = map[string]uint64{}, map[uint64]bool{}
+}
+
+// The runtime: a sandbox "c1" of pod "db-0" is an own namespace and an ADD.
+
+type ask struct {
+	pod, container, uid string
+	window              time.Duration
+	silent              bool // the runtime passes no annotations
+	ifName              string
+	requested           string
+	netns               string
+}
+
+func (w *world) request(a ask) Request {
+	r := Request{
+		Pool:        lease.Pool{DataDir: "/var/lib/cni/networks", Network: w.network},
+		ContainerID: a.container, IfName: "eth0", NetnsPath: "/run/netns/" + a.container,
+		Sets: w.sets, Options: w.options, Asked: policy.Asked{Known: !a.silent, Window: a.window},
+	}
+	if a.ifName != "" {
+		r.IfName = a.ifName
+	}
+	if a.netns != "" {
+		r.NetnsPath = a.netns
+	}
+	if a.pod != "" {
+		r.Pod = Pod{Namespace: "db", Name: a.pod, UID: a.uid}
+		if a.uid == "" {
+			r.Pod.UID = "uid-of-" + a.container
+		}
+	}
+	if a.requested != "" {
+		r.Requested = []netip.Addr{netip.MustParseAddr(a.requested)}
+	}
+	return r
+}
+
+// unpack makes the sandbox's namespace.
+func (w *world) unpack(container string) {
+	w.last++
+	w.netns["/run/netns/"+container] = w.last
+}
+
+// burn removes it.
+func (w *world) burn(container string) { delete(w.netns, "/run/netns/"+container) }
+
+func (w *world) tryAdd(a ask) (Result, error) {
+	if _, ok := w.netns["/run/netns/"+a.container]; !ok && a.netns == "" {
+		w.unpack(a.container)
+	}
+	return w.service.Assign(context.Background(), w.request(a))
+}
+
+// add returns the addresses, separated by commas.
+func (w *world) add(a ask) string {
+	w.t.Helper()
+	r, err := w.tryAdd(a)
+	if err != nil {
+		w.t.Fatalf("ADD of %s for %s: %v", a.container, a.pod, err)
+	}
+	return addresses(r)
+}
+
+func addresses(r Result) string {
+	var out []string
+	for _, a := range r.Addresses {
+		out = append(out, a.Address.Addr().String())
+	}
+	return strings.Join(out, ",")
+}
+
+// refused expects an ADD to fail with the error and words in its text.
+func (w *world) refused(a ask, want error, words ...string) {
+	w.t.Helper()
+	r, err := w.tryAdd(a)
+	if !errors.Is(err, want) {
+		w.t.Fatalf("ADD of %s for %s: got %v %v, want %v", a.container, a.pod, addresses(r), err, want)
+	}
+	for _, word := range words {
+		if !strings.Contains(err.Error(), word) {
+			w.t.Errorf("the error does not say %q: %v", word, err)
+		}
+	}
+}
+
+func (w *world) del(container string) {
+	w.t.Helper()
+	if err := w.service.Release(context.Background(), Attachment{container, "eth0"}); err != nil {
+		w.t.Fatalf("DEL of %s: %v", container, err)
+	}
+}
+
+// stop is what a runtime does: DEL, then the namespace goes.
+func (w *world) stop(container string) {
+	w.t.Helper()
+	w.del(container)
+	w.burn(container)
+}
+
+func (w *world) same(what, got, want string) {
+	w.t.Helper()
+	if got != want {
+		w.t.Errorf("%s: got %s, want %s", what, got, want)
+	}
+}
+
+// leases prints the store, a lease a word: "10.0.0.2=db-0/Bound".
+func (w *world) leases() string {
+	var out []string
+	w.view(func(tx *store.Tx) {
+		tx.All(func(l lease.Lease, err error) bool {
+			word := l.State.String()
+			if l.Firm {
+				word = "Firm"
+			}
+			if l.Superseded {
+				word += "*"
+			}
+			out = append(out, fmt.Sprintf("%s=%s/%s", l.Address, l.Name, word))
+			return true
+		})
+	})
+	return strings.Join(out, " ")
+}
