@@ -126,19 +126,19 @@ func (n *Node) Leasectl(args ...string) (string, error) { return n.Command(Bin("
 
 // A Lease is one line of `leasectl -o json list`.
 type Lease struct {
-	Network   string    `json:"network"`
-	Address   string    `json:"address"`
-	Namespace string    `json:"namespace"`
-	Pod       string    `json:"pod"`
-	UID       string    `json:"uid"`
-	Interface string    `json:"interface"`
-	Container string    `json:"container"`
-	NetNS     string    `json:"netns"`
-	State     string    `json:"state"`
-	Firm      bool      `json:"firm"`
-	Window    string    `json:"window"`
-	Until     time.Time `json:"until"`
-	ID        string    `json:"id"`
+	Network   string `json:"network"`
+	Address   string `json:"address"`
+	Namespace string `json:"namespace"`
+	Pod       string `json:"pod"`
+	UID       string `json:"uid"`
+	Interface string `json:"interface"`
+	Container string `json:"container"`
+	NetNS     string `json:"netns"`
+	State     string `json:"state"`
+	Firm      bool   `json:"firm"`
+	Window    string `json:"window"`
+	Until     string `json:"until"` // RFC 3339, "forever", or "" while Bound
+	ID        string `json:"id"`
 }
 
 // Leases lists the node's leases; filter is more arguments for `leasectl list`.

@@ -116,8 +116,11 @@ func (s *Sandbox) Remove() {
 		closer()
 	}
 	s.closers = nil
-	removeNetNS(s.mount)
+	s.Unmount()
 }
+
+// Unmount takes the network namespace's mount away. The namespace itself lives on while something runs in it.
+func (s *Sandbox) Unmount() { removeNetNS(s.mount) }
 
 // CNIArgs is the sandbox's CNI_ARGS variable.
 func (s *Sandbox) CNIArgs() string {
@@ -137,13 +140,14 @@ func (s *Sandbox) Call(net *Network, verb string, wrap ...string) Reply {
 }
 
 // Start runs a process in the sandbox until Remove.
-func (s *Sandbox) Start(name string, args ...string) {
+func (s *Sandbox) Start(name string, args ...string) *os.Process {
 	cmd := exec.Command(name, args...)
 	err := ns.WithNetNSPath(s.mount, func(ns.NetNS) error { return cmd.Start() })
 	if err != nil {
 		s.node.t.Fatalf("%s in the sandbox: %v", name, err)
 	}
 	s.closers = append(s.closers, func() { cmd.Process.Kill(); cmd.Wait() })
+	return cmd.Process
 }
 
 // EchoPort is where Echo answers.

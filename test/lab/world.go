@@ -92,7 +92,7 @@ func runApart() (int, error) {
 
 // furnish makes the new namespaces a machine that has just been switched on.
 func furnish() error {
-	// Whoever this program starts is not itself an entrance to the world.
+	os.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin")
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make the mounts private: %w", err)
 	}

@@ -1,0 +1,195 @@
+// Bench times the plugin against upstream host-local, both built with the same flags, both on the same disk, call by call
+// in turn. `make bench` runs it. It measures and judges nothing: what it prints beside a goal is for people.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/test/lab"
+)
+
+var quick = flag.Bool("quick", false, "a tenth of the rounds, to see that it works")
+
+func main() {
+	flag.Parse()
+	os.Exit(lab.Run(func() int {
+		b := &bench{}
+		defer b.close()
+		b.run()
+		return 0
+	}))
+}
+
+func (b *bench) run() {
+	b.node = lab.NewNode(b)
+	b.sandbox = b.node.Sandbox(lab.NewPod("default", "bench", "10"))
+	sync := fdatasync(b, b.node.Dir)
+	fmt.Printf("one fdatasync on this disk (%s): p50 %s, p99 %s; the goals hold where p50 is at most 0.3 ms\n\n",
+		fileSystem(b.node.Dir), ms(percentile(sync, 50)), ms(percentile(sync, 99)))
+	fmt.Println("p50 of what one call takes, in ms, as seen by its caller; calls in turn")
+
+	ours, theirs := b.contender("leasehold", 0), b.contender("host-local", 0)
+	b.size()
+	b.versionCall(ours, theirs)
+	for _, at := range []struct {
+		leases, rounds int
+		goal           float64
+	}{{0, 300, 1.05}, {250, 300, 0.6}, {1000, 300, 0.3}, {10000, 60, 0.05}} {
+		b.pairs(at.leases, b.rounds(at.rounds), at.goal)
+	}
+	b.freshPods()
+	b.manyLeases()
+	b.againstNothing(percentile(sync, 50))
+	b.parallel(0, 1.2)
+	b.parallel(1000, 0.5)
+	b.print()
+}
+
+// size compares the two binaries.
+func (b *bench) size() {
+	size := func(name string) float64 {
+		info, err := os.Stat(lab.Bin(name))
+		b.check(err)
+		return float64(info.Size()) / (1 << 20)
+	}
+	ours, theirs := size("leasehold"), size("host-local")
+	b.add(row{what: "binary, MiB", ours: fmt.Sprintf("%.2f", ours), theirs: fmt.Sprintf("%.2f", theirs), ratio: ours / theirs, goal: "<= 4.5 MiB", met: ours <= 4.5})
+}
+
+func (b *bench) versionCall(ours, theirs *contender) {
+	our, their := interleave(b.rounds(300), func() time.Duration { return ours.call("VERSION", "v") }, func() time.Duration { return theirs.call("VERSION", "v") })
+	b.compare("VERSION", our, their, 1)
+}
+
+// pairs is one pod that is made anew again and again, on a node with that many other leases: ADD and DEL together.
+func (b *bench) pairs(leases, rounds int, goal float64) {
+	ours, theirs := b.contender("leasehold", leases), b.contender("host-local", leases)
+	pair := func(c *contender) func() time.Duration {
+		return func() time.Duration { id := c.id(); return c.call("ADD", id) + c.call("DEL", id) }
+	}
+	our, their := interleave(rounds, pair(ours), pair(theirs))
+	b.compare(fmt.Sprintf("ADD+DEL at %d leases (%d pairs)", leases, rounds), our, their, goal)
+}
+
+// freshPods is the same with another pod each time, none of which has a window.
+func (b *bench) freshPods() {
+	ours, theirs := b.contender("leasehold", 0), b.contender("host-local", 0)
+	pair := func(c *contender) func() time.Duration {
+		return func() time.Duration {
+			id := c.id()
+			c.pod = "pod-" + id
+			return c.call("ADD", id) + c.call("DEL", id)
+		}
+	}
+	our, their := interleave(b.rounds(300), pair(ours), pair(theirs))
+	b.compare("ADD+DEL, another pod each time", our, their, 0)
+}
+
+// manyLeases is one ADD in a store that is nearly full against one in an empty store.
+func (b *bench) manyLeases() {
+	full, empty := b.contender("leasehold", 65000), b.contender("leasehold", 0)
+	one := func(c *contender) func() time.Duration {
+		return func() time.Duration { id := c.id(); took := c.call("ADD", id); c.call("DEL", id); return took }
+	}
+	at65000, at0 := interleave(b.rounds(100), one(full), one(empty))
+	ratio := percentile(at65000, 50) / percentile(at0, 50)
+	b.add(row{what: "ADD at 65,000 leases, against ADD at 0", ours: ms(percentile(at65000, 50)), theirs: ms(percentile(at0, 50)) + " (ours)", ratio: ratio, goal: "<= 1.5", met: ratio <= 1.5})
+}
+
+// againstNothing is one ADD against the least that a durable one can cost: a process and two fdatasync.
+func (b *bench) againstNothing(sync float64) {
+	c := b.contender("leasehold", 0)
+	nothing := &contender{b: b, program: filepath.Join(lab.Root(), ".cache/empty")}
+	add, start := interleave(b.rounds(300), func() time.Duration {
+		id := c.id()
+		took := c.call("ADD", id)
+		c.call("DEL", id)
+		return took
+	}, func() time.Duration { return nothing.call("", "") })
+	least := percentile(start, 50) + 2*sync
+	ratio := percentile(add, 50) / least
+	b.add(row{what: "ADD, against an empty Go program and two fdatasync", ours: ms(percentile(add, 50)), theirs: ms(least) + " (nothing)", ratio: ratio, goal: "<= 2", met: ratio <= 2})
+}
+
+// parallel starts 64 ADDs at once, of 64 pods, again and again.
+func (b *bench) parallel(leases int, goal float64) {
+	ours, theirs := b.contender("leasehold", leases), b.contender("host-local", leases)
+	var our, their []time.Duration
+	step := time.Duration(0)
+	for range b.rounds(20) {
+		burst := ours.burst(64)
+		our, step = append(our, burst...), max(step, widestStep(burst))
+		their = append(their, theirs.burst(64)...)
+	}
+	for _, p := range []float64{50, 99} {
+		o, t := percentile(our, p), percentile(their, p)
+		r := row{what: fmt.Sprintf("64 parallel ADDs at %d leases, p%.0f", leases, p), ours: ms(o), theirs: ms(t), ratio: o / t}
+		if p == 99 {
+			r.goal, r.met = fmt.Sprintf("<= %.2f", goal), o/t <= goal
+		}
+		b.add(r)
+	}
+	b.add(row{what: fmt.Sprintf("64 parallel ADDs at %d leases, widest step", leases), ours: ms(float64(step)), goal: "< 50 ms", met: step < 50*time.Millisecond})
+}
+
+// widestStep is the longest time within a burst in which no call ended. A lock that is polled shows here.
+func widestStep(burst []time.Duration) (widest time.Duration) {
+	slices.Sort(burst)
+	for i := 1; i < len(burst); i++ {
+		widest = max(widest, burst[i]-burst[i-1])
+	}
+	return widest
+}
+
+// A row is one line of the table.
+type row struct {
+	what, ours, theirs string
+	ratio              float64
+	goal               string
+	met                bool
+}
+
+func (b *bench) add(r row) {
+	fmt.Fprintf(os.Stderr, "  %s: %s against %s\n", r.what, r.ours, r.theirs)
+	b.rows = append(b.rows, r)
+}
+
+func (b *bench) compare(what string, ours, theirs []time.Duration, goal float64) {
+	o, t := percentile(ours, 50), percentile(theirs, 50)
+	r := row{what: what, ours: ms(o), theirs: ms(t), ratio: o / t}
+	if goal > 0 {
+		r.goal, r.met = fmt.Sprintf("<= %.2f", goal), o/t <= goal
+	}
+	b.add(r)
+}
+
+func (b *bench) print() {
+	w := tabwriter.NewWriter(os.Stdout, 0, 4, 3, ' ', 0)
+	fmt.Fprintln(w, "\nFIGURE\tLEASEHOLD\tHOST-LOCAL\tRATIO\tGOAL\tMET")
+	for _, r := range b.rows {
+		ratio, met := "-", ""
+		if r.ratio > 0 {
+			ratio = fmt.Sprintf("%.2f", r.ratio)
+		}
+		if r.goal != "" {
+			met = map[bool]string{true: "yes", false: "NO"}[r.met]
+		}
+		fmt.Fprintln(w, strings.Join([]string{r.what, r.ours, r.theirs, ratio, r.goal, met}, "\t"))
+	}
+	w.Flush()
+}
+
+func ms(d float64) string { return fmt.Sprintf("%.2f", d/float64(time.Millisecond)) }
+
+// percentile of some times, in nanoseconds.
+func percentile(times []time.Duration, p float64) float64 {
+	sorted := slices.Sorted(slices.Values(times))
+	return float64(sorted[min(len(sorted)-1, int(float64(len(sorted))*p/100))])
+}

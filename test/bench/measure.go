@@ -1,0 +1,192 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/leasehold-cni/leasehold/test/lab"
+)
+
+// bench is what the contenders share. As a lab.TB it is also what the lab reports to.
+type bench struct {
+	node     *lab.Node
+	sandbox  *lab.Sandbox // whose network namespace all callers name
+	rows     []row
+	cleanups []func()
+}
+
+// A contender is an IPAM plugin with files of its own.
+type contender struct {
+	b       *bench
+	program string
+	dir     string
+	stdin   string
+	env     []string
+	pod     string
+	calls   int
+}
+
+// contender returns a plugin that has handed out that many addresses.
+func (b *bench) contender(name string, leases int) *contender {
+	dir := filepath.Join(b.node.Dir, lab.Link("bench"))
+	b.check(os.MkdirAll(dir, 0o755))
+	c := &contender{b: b, program: lab.Bin(name), dir: dir, pod: "bench"}
+	c.stdin = fmt.Sprintf(`{"cniVersion":"1.0.0","name":"bench","type":"bridge","ipam":{"type":%q,"ranges":[[{"subnet":%q}]],"dataDir":%q},`+
+		`"runtimeConfig":{%q:{"io.kubernetes.cri/reserved-ip-duration":"10"}}}`, name, subnet, c.dataDir(), lab.Annotations)
+	c.env = []string{
+		"CNI_PATH=" + b.node.Path[0], "CNI_NETNS=" + b.sandbox.NetNS, "CNI_IFNAME=eth0",
+		"LEASEHOLD_STATE_DIR=" + filepath.Join(dir, "state"), "LEASEHOLD_RUN_DIR=/run/" + filepath.Base(dir),
+	}
+	if name == "host-local" {
+		c.fillHostLocal(leases)
+	} else {
+		c.fillLeasehold(leases)
+	}
+	return c
+}
+
+func (c *contender) dataDir() string { return filepath.Join(c.dir, "networks") }
+
+// id returns a container id that was not there before.
+func (c *contender) id() string {
+	c.calls++
+	return fmt.Sprintf("%064x", c.calls)
+}
+
+// call runs the program once and returns how long that took.
+func (c *contender) call(verb, id string) time.Duration {
+	cmd := c.command(verb, id, c.pod)
+	began := time.Now()
+	err := cmd.Run()
+	took := time.Since(began)
+	c.failed(cmd, err)
+	return took
+}
+
+func (c *contender) command(verb, id, pod string) *exec.Cmd {
+	cmd := exec.Command(c.program)
+	cmd.Env = append(slices.Clone(c.env), "CNI_COMMAND="+verb, "CNI_CONTAINERID="+id,
+		"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME="+pod+";K8S_POD_INFRA_CONTAINER_ID="+id+";K8S_POD_UID=uid-"+id)
+	cmd.Stdin, cmd.Stdout = strings.NewReader(c.stdin), &bytes.Buffer{}
+	return cmd
+}
+
+func (c *contender) failed(cmd *exec.Cmd, err error) {
+	if err != nil {
+		c.b.Fatalf("%s: %v: %s", c.program, err, cmd.Stdout)
+	}
+}
+
+// burst runs ADDs of n pods at once, and their DELs untimed, and returns when each ADD had ended.
+func (c *contender) burst(n int) []time.Duration {
+	type job struct {
+		cmd  *exec.Cmd
+		id   string
+		took time.Duration
+		err  error
+	}
+	jobs := make([]job, n)
+	for i := range jobs {
+		jobs[i].id = c.id()
+		jobs[i].cmd = c.command("ADD", jobs[i].id, fmt.Sprint("burst-", i))
+	}
+	var wait sync.WaitGroup
+	began := time.Now()
+	for i := range jobs {
+		wait.Go(func() {
+			jobs[i].err = jobs[i].cmd.Run()
+			jobs[i].took = time.Since(began)
+		})
+	}
+	wait.Wait()
+	var times []time.Duration
+	for _, j := range jobs {
+		c.failed(j.cmd, j.err)
+		c.call("DEL", j.id)
+		times = append(times, j.took)
+	}
+	return times
+}
+
+// interleave measures a and b in turn, so that both see the same disk and the same noise.
+func interleave(rounds int, a, b func() time.Duration) (as, bs []time.Duration) {
+	a()
+	b()
+	for i := range rounds {
+		if i%2 == 0 {
+			as, bs = append(as, a()), append(bs, b())
+		} else {
+			bs, as = append(bs, b()), append(as, a())
+		}
+	}
+	return as, bs
+}
+
+// fdatasync measures what the disk takes for one page.
+func fdatasync(b *bench, dir string) (times []time.Duration) {
+	f, err := os.Create(filepath.Join(dir, "fdatasync"))
+	b.check(err)
+	defer f.Close()
+	b.check(unix.Fallocate(int(f.Fd()), 0, 0, 1<<20))
+	b.check(f.Sync())
+	page := make([]byte, 4096)
+	for i := range b.rounds(300) {
+		page[0]++
+		_, err := f.WriteAt(page, int64(i%256)*4096)
+		b.check(err)
+		began := time.Now()
+		b.check(unix.Fdatasync(int(f.Fd())))
+		times = append(times, time.Since(began))
+	}
+	return times
+}
+
+func fileSystem(dir string) string {
+	out, err := exec.Command("stat", "-f", "-c", "%T", dir).Output()
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func (b *bench) rounds(n int) int {
+	if *quick {
+		return max(3, n/10)
+	}
+	return n
+}
+
+func (b *bench) check(err error) {
+	if err != nil {
+		b.Fatalf("%v", err)
+	}
+}
+
+func (b *bench) Helper()          {}
+func (b *bench) Cleanup(f func()) { b.cleanups = append(b.cleanups, f) }
+func (b *bench) TempDir() string {
+	dir, err := os.MkdirTemp("", "bench-")
+	b.check(err)
+	return dir
+}
+
+func (b *bench) Fatalf(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "bench: "+format+"\n", args...)
+	b.close()
+	os.Exit(1)
+}
+
+func (b *bench) close() {
+	for _, f := range slices.Backward(b.cleanups) {
+		f()
+	}
+}

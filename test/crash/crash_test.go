@@ -1,0 +1,247 @@
+// Package crash_test fails and kills the plugin at every file-system call that it makes, one after the other, by strace's
+// fault injection. Whatever happened, the next calls must find a store that is whole.
+package crash_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/leasehold-cni/leasehold/test/lab"
+)
+
+func TestMain(m *testing.M) { lab.Main(m) }
+
+// calls are the file-system calls of Linux that a Go program makes. Memory maps are not among them: strace cannot tell
+// those of a file from those of the Go runtime.
+const calls = "open,openat,close,read,pread64,write,pwrite64,lseek,fstat,newfstatat,statx,fcntl,ioctl,flock," +
+	"fdatasync,fsync,ftruncate,fallocate,getdents64,mkdirat,unlinkat,renameat,renameat2,linkat,symlinkat,readlinkat," +
+	"fchmod,fchmodat,utimensat"
+
+// A world is a node in the state that a story begins with.
+type world struct {
+	*testing.T
+	node *lab.Node
+	net  *lab.Network
+	pod  lab.Pod      // "db-0", which asks for a window
+	last *lab.Sandbox // its last sandbox, if it ever had one
+	home string       // and the address that it has, or that is held for it
+}
+
+// A story is a state and the call that comes to harm in it.
+type story struct {
+	verb  string
+	begin func(w *world)
+	who   func(w *world) *lab.Sandbox
+}
+
+var stories = map[string]story{
+	"ADD of the first pod": {"ADD", func(*world) {}, next},
+	"ADD of another pod":   {"ADD", func(w *world) { w.start("web-0"); w.start("web-1") }, next},
+	"ADD of a pod that comes back": {"ADD", func(w *world) {
+		w.start("web-0")
+		w.bind()
+		w.release()
+	}, next},
+	"ADD in the place of a dead container": {"ADD", func(w *world) {
+		w.start("web-0")
+		w.bind()
+		w.last.Remove()
+	}, next},
+	"DEL": {"DEL", func(w *world) { w.start("web-0"); w.bind() }, current},
+	"DEL for the second time": {"DEL", func(w *world) {
+		w.start("web-0")
+		w.bind()
+		w.release()
+	}, current},
+}
+
+func next(w *world) *lab.Sandbox    { return w.node.Sandbox(again(w.pod)) }
+func current(w *world) *lab.Sandbox { return w.last }
+
+func TestEveryCall(t *testing.T) {
+	for name, s := range stories {
+		for _, harm := range []string{"error=EIO", "signal=KILL"} {
+			t.Run(name+"/"+harm, func(t *testing.T) {
+				t.Parallel()
+				for n := 1; ; n++ {
+					if n > 1000 {
+						t.Fatal("no end in sight")
+					}
+					if !s.suffer(t, harm, n) {
+						if n < 20 {
+							t.Errorf("only %d file-system calls: did strace do its work?", n-1)
+						}
+						break
+					}
+				}
+			})
+		}
+	}
+}
+
+// suffer tells the story with harm at the n-th call and reports whether there was an n-th call.
+func (s story) suffer(t *testing.T, harm string, n int) (harmed bool) {
+	t.Run(fmt.Sprint(n), func(t *testing.T) {
+		w := newWorld(t)
+		s.begin(w)
+		sandbox := s.who(w)
+
+		trace := filepath.Join(t.TempDir(), "trace")
+		// strace counts calls by thread; with one processor Go makes them all from one.
+		w.node.Env = []string{"GOMAXPROCS=1"}
+		reply := sandbox.Call(w.net, s.verb, "strace", "-f", "-qq", "-e", "signal=none", "-o", trace,
+			"-e", "trace="+calls, "-e", fmt.Sprintf("inject=%s:%s:when=%d", calls, harm, n))
+		w.node.Env = nil
+		out, err := os.ReadFile(trace)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := injected(string(out), reply.Exit == -1)
+		harmed = at != ""
+		defer func() {
+			if t.Failed() {
+				t.Logf("%s at call %d, %s: exit status %d, stdout %q, stderr %q", harm, n, at, reply.Exit, reply.Stdout, reply.Stderr)
+			}
+		}()
+
+		// The caller is told, and properly.
+		if strings.Contains(reply.Stderr, "panic") || strings.Contains(reply.Stderr, "goroutine ") {
+			t.Error("it panicked")
+		}
+		if reply.Exit > 0 && reply.Err == nil && !strings.Contains(at, "write(1") {
+			t.Error("neither a result nor a CNI error on stdout")
+		}
+		if !harmed && reply.Exit != 0 {
+			t.Error("the unharmed call failed")
+		}
+		w.aftermath(s.verb, sandbox, reply)
+	})
+	return harmed
+}
+
+// injected returns the harmed call of a trace, "" if there is none.
+func injected(trace string, killed bool) string {
+	lines := strings.Split(strings.TrimSpace(trace), "\n")
+	if killed {
+		return lines[len(lines)-1]
+	}
+	i := slices.IndexFunc(lines, func(line string) bool { return strings.Contains(line, "(INJECTED)") })
+	if i < 0 {
+		return ""
+	}
+	return lines[i]
+}
+
+// aftermath goes on as a runtime and a kubelet do, and checks what must always hold (DESIGN 1).
+func (w *world) aftermath(verb string, sandbox *lab.Sandbox, reply lab.Reply) {
+	w.Helper()
+	w.checkStore()
+	printed := ""
+	if verb == "ADD" && reply.Exit == 0 {
+		bound := w.of(sandbox)
+		if len(bound) != 1 || !strings.Contains(reply.Stdout, bound[0].Address+"/") {
+			w.Errorf("the result %q was printed, and the store says %+v", reply.Stdout, bound) // I4
+		} else {
+			printed = bound[0].Address
+		}
+	}
+
+	other := w.start("other-0")
+	if other == w.home || other == printed {
+		w.Errorf("another pod got %s", other) // I1, I2
+	}
+	// Whatever the runtime was told, it calls DEL in the end, and then the pod comes back.
+	if r := sandbox.Call(w.net, "DEL"); r.Exit != 0 {
+		w.Errorf("the next DEL failed: %+v", r)
+	}
+	sandbox.Remove()
+	for _, l := range w.node.Leases("--state", "bound") {
+		if l.Container == sandbox.ID {
+			w.Errorf("bound after its DEL: %+v", l) // I3
+		}
+	}
+	home := w.home
+	if home == "" {
+		home = printed
+	}
+	w.bind()
+	if home != "" && w.home != home {
+		w.Errorf("the pod came back with %s, want %s", w.home, home) // I2
+	}
+	w.release()
+	w.checkStore()
+
+	// In the end nothing is left over: the holds end, and every address is there to be had.
+	w.node.Clock += 3600e9
+	if left := w.node.Leases("--state", "held"); len(left) != 0 {
+		w.Errorf("held for ever: %+v", left)
+	}
+	bound := len(w.node.Leases())
+	for i := range 6 - bound {
+		w.start(fmt.Sprint("filler-", i))
+	}
+	w.checkStore()
+}
+
+// newWorld is a node with a pool of six addresses.
+func newWorld(t *testing.T) *world {
+	node := lab.NewNode(t)
+	ipam := lab.With(node.IPAM(), lab.Conf{"ranges": [][]lab.Conf{{{"subnet": "10.1.0.0/24", "rangeStart": "10.1.0.10", "rangeEnd": "10.1.0.15"}}}})
+	return &world{T: t, node: node, net: node.Network("net", "1.0.0", node.Bridge(ipam)), pod: lab.NewPod("default", "db-0", "10")}
+}
+
+// start runs a pod and returns its address.
+func (w *world) start(name string) string {
+	w.Helper()
+	return w.add(w.node.Sandbox(lab.NewPod("default", name, "")))
+}
+
+func (w *world) add(sandbox *lab.Sandbox) string {
+	w.Helper()
+	if r := sandbox.Call(w.net, "ADD"); r.Exit != 0 {
+		w.Fatalf("ADD %s: %+v", sandbox.Pod.Name, r)
+	}
+	leases := w.of(sandbox)
+	if len(leases) != 1 {
+		w.Fatalf("after ADD %s: %+v", sandbox.Pod.Name, leases)
+	}
+	return leases[0].Address
+}
+
+// bind gives db-0 its next sandbox.
+func (w *world) bind() {
+	w.Helper()
+	w.last = w.node.Sandbox(again(w.pod))
+	w.home = w.add(w.last)
+}
+
+func (w *world) release() {
+	w.Helper()
+	if r := w.last.Call(w.net, "DEL"); r.Exit != 0 {
+		w.Fatalf("DEL: %+v", r)
+	}
+	w.last.Remove()
+}
+
+// of returns the leases that are bound to a sandbox.
+func (w *world) of(sandbox *lab.Sandbox) []lab.Lease {
+	w.Helper()
+	return slices.DeleteFunc(w.node.Leases("--state", "bound"), func(l lab.Lease) bool { return l.Container != sandbox.ID })
+}
+
+func (w *world) checkStore() {
+	w.Helper()
+	if out, err := w.node.Leasectl("check"); err != nil {
+		w.Errorf("leasectl check: %v\n%s", err, out)
+	}
+}
+
+// again returns the pod as its controller makes it anew: another UID.
+func again(pod lab.Pod) lab.Pod {
+	pod.UID = lab.NewPod("", "", "").UID
+	return pod
+}

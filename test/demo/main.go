@@ -1,0 +1,217 @@
+// Demo tells what leasehold does, on real CNI plugins in network namespaces of its own, and checks every sentence it says.
+// `make demo` runs it.
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/leasehold-cni/leasehold/test/lab"
+)
+
+func main() {
+	os.Exit(lab.Run(func() int {
+		began := time.Now()
+		s := &stage{}
+		defer s.close()
+		story(s)
+		s.say("That was all, in %.0f s; everything it made is gone again.", time.Since(began).Seconds())
+		return 0
+	}))
+}
+
+func story(s *stage) {
+	node := lab.NewNode(s)
+	s.node = node
+
+	// Eight addresses, so that they can run out before the reader's patience.
+	pool := lab.With(node.IPAM(), lab.Conf{"ranges": [][]lab.Conf{{{"subnet": "10.22.0.0/24", "rangeStart": "10.22.0.10", "rangeEnd": "10.22.0.17"}}}})
+	net := node.Network("podnet", "1.0.0", node.Bridge(pool), lab.Conf{"type": "portmap", "capabilities": lab.Conf{"portMappings": true}})
+
+	s.step("Two pods start, on the bridge plugin. db-0 is annotated with a window of 10 minutes; web-1 is not.")
+	window := "10"
+	db := node.Sandbox(lab.NewPod("default", "db-0", window))
+	hostPort := portMapping(s, db)
+	home := s.add(db, net)
+	web := node.Sandbox(lab.NewPod("default", "web-1", ""))
+	s.add(web, net)
+	s.show()
+	db.Echo()
+	s.answers(web, home, hostPort)
+
+	s.step("db-0 is deleted. Its address is held from now on.")
+	old := *db
+	s.check(db.Stop(net))
+	s.show()
+	s.so(strings.Contains(s.leasectl("list"), "Held"), "the list shows a hold")
+
+	s.step("Other pods come and go. Nobody gets %s.", home)
+	for i := range 10 {
+		guest := node.Sandbox(lab.NewPod("default", fmt.Sprintf("guest-%d", i), ""))
+		s.so(s.add(guest, net) != home, "guest-%d has another address", i)
+		s.check(guest.Stop(net))
+	}
+
+	s.step("The pool fills to the last address; still nobody gets %s.", home)
+	var crowd []*lab.Sandbox
+	for i := range 6 {
+		pod := node.Sandbox(lab.NewPod("default", fmt.Sprintf("crowd-%d", i), ""))
+		s.so(s.add(pod, net) != home, "crowd-%d has another address", i)
+		crowd = append(crowd, pod)
+	}
+	_, err := node.Sandbox(lab.NewPod("default", "crowd-6", "")).Add(net)
+	s.so(err != nil && strings.Contains(err.Error(), "no IP addresses available"), "the next ADD is refused: %v", err)
+	s.say("  ADD default/crowd-6 is refused:\n    %v", err)
+	s.show()
+
+	s.step("db-0 returns: the same name, another UID, another container, another network namespace.")
+	db = node.Sandbox(lab.NewPod("default", "db-0", window))
+	hostPort = portMapping(s, db)
+	s.so(s.add(db, net) == home, "db-0 has %s again", home)
+	s.show()
+	db.Echo()
+	s.answers(web, home, hostPort)
+
+	s.step("The runtime repeats the DEL of the old container, late. It changes nothing.")
+	before := s.leasectl("list")
+	s.check(old.Del(net))
+	s.so(s.leasectl("list") == before, "the list is what it was")
+	s.check(db.Check(net))
+	s.say("  DEL default/db-0 (%.8s): ok; CHECK default/db-0 (%.8s): ok; the list is what it was", old.ID, db.ID)
+
+	s.step("A window ends. job-0 asks for 3 seconds, and is deleted.")
+	s.check(crowd[0].Stop(net))
+	job := node.Sandbox(lab.NewPod("default", "job-0", "3s"))
+	jobAddress := s.add(job, net)
+	s.check(job.Stop(net))
+	s.show("--state", "held")
+	next := node.Sandbox(lab.NewPod("default", "next-1", ""))
+	_, err = next.Add(net)
+	s.so(err != nil, "the pool is full until then")
+	s.say("  ADD default/next-1 is refused:\n    %v", err)
+	s.check(next.Stop(net))
+	s.say("  ... 3 seconds later ...")
+	time.Sleep(3200 * time.Millisecond)
+	next = node.Sandbox(lab.NewPod("default", "next-1", ""))
+	s.so(s.add(next, net) == jobAddress, "next-1 has the address that job-0 had, %s", jobAddress)
+
+	s.step("Both families, through flannel: the pod comes back with its IPv4 and its IPv6 address.")
+	flannel := node.IPAM()
+	delete(flannel, "ranges") // flannel fills them in
+	cbr0 := node.Network("cbr0", "0.3.1", node.Flannel(flannel, "10.244.1.0/24", "fd00:10:244:1::/64"))
+	dual := node.Sandbox(lab.NewPod("shop", "cart-0", "24h"))
+	both := s.add(dual, cbr0)
+	s.check(dual.Stop(cbr0))
+	s.add(node.Sandbox(lab.NewPod("shop", "cart-1", "")), cbr0)
+	dual = node.Sandbox(lab.NewPod("shop", "cart-0", "24h"))
+	s.so(s.add(dual, cbr0) == both, "cart-0 has %s again", both)
+	s.show("--network", "cbr0")
+
+	s.leasectl("check")
+	s.say("\n`leasectl check` finds the store in order.")
+}
+
+// portMapping publishes the pod's echo server on the node, where iptables is there for the portmap plugin.
+func portMapping(s *stage, sandbox *lab.Sandbox) (hostPort string) {
+	if _, err := exec.LookPath("iptables"); err != nil {
+		s.say("  (no iptables on this machine: portmap publishes no port)")
+		return ""
+	}
+	sandbox.Capabilities["portMappings"] = []map[string]any{{"hostPort": 8080, "containerPort": 7, "protocol": "tcp"}}
+	return "10.22.0.1:8080"
+}
+
+// A stage is where the story is told. As a lab.TB it is also what the lab reports to.
+type stage struct {
+	node     *lab.Node
+	steps    int
+	cleanups []func()
+}
+
+func (s *stage) say(format string, args ...any) { fmt.Printf(format+"\n", args...) }
+
+func (s *stage) step(format string, args ...any) {
+	s.steps++
+	s.say("\n"+bold("%d. "+format), append([]any{s.steps}, args...)...)
+}
+
+// so ends the story when what it has just told is not so.
+func (s *stage) so(ok bool, format string, args ...any) {
+	if !ok {
+		s.Fatalf("NOT SO: "+format, args...)
+	}
+}
+
+func (s *stage) check(err error) { s.so(err == nil, "no error (%v)", err) }
+
+func (s *stage) leasectl(args ...string) string {
+	out, err := s.node.Leasectl(args...)
+	s.check(err)
+	return out
+}
+
+func (s *stage) add(sandbox *lab.Sandbox, net *lab.Network) string {
+	addrs, err := sandbox.Add(net)
+	s.check(err)
+	s.say("  ADD %s/%s (%.8s) -> %s", sandbox.Pod.Namespace, sandbox.Pod.Name, sandbox.ID, strings.Join(addrs, ", "))
+	return strings.Join(addrs, ", ")
+}
+
+func (s *stage) answers(sibling *lab.Sandbox, address, hostPort string) {
+	s.check(sibling.Ask(address))
+	s.say("  a sibling asks %s over TCP: it answers", address)
+	if hostPort != "" {
+		s.check(s.node.Ask(hostPort))
+		s.say("  the node asks the published port %s: it answers", hostPort)
+	}
+}
+
+// show prints the real list.
+func (s *stage) show(filter ...string) {
+	args := append([]string{"list"}, filter...)
+	s.say("  $ leasectl %s", strings.Join(args, " "))
+	for line := range strings.Lines(s.leasectl(args...)) {
+		fmt.Print("  ", dim(strings.TrimSuffix(line, "\n")), "\n")
+	}
+}
+
+func (s *stage) Helper()          {}
+func (s *stage) Cleanup(f func()) { s.cleanups = append(s.cleanups, f) }
+func (s *stage) TempDir() string {
+	dir, err := os.MkdirTemp("", "demo-")
+	s.check(err)
+	return dir
+}
+
+func (s *stage) Fatalf(format string, args ...any) {
+	s.say(format, args...)
+	s.close()
+	os.Exit(1)
+}
+
+func (s *stage) close() {
+	for _, f := range slices.Backward(s.cleanups) {
+		f()
+	}
+}
+
+var terminal = func() bool {
+	_, err := unix.IoctlGetTermios(1, unix.TCGETS)
+	return err == nil && os.Getenv("NO_COLOR") == ""
+}()
+
+func bold(text string) string { return paint("1", text) }
+func dim(text string) string  { return paint("2", text) }
+
+func paint(code, text string) string {
+	if !terminal {
+		return text
+	}
+	return "\x1b[" + code + "m" + text + "\x1b[0m"
+}

@@ -1,0 +1,287 @@
+package netns_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/leasehold-cni/leasehold/test/lab"
+)
+
+// A runtime repeats DEL, sometimes long after the pod has come back (FACTS 2.8, 5.3), and with less and less to go by.
+// None of it may touch the new lease, or the disk.
+func TestLateDel(t *testing.T) {
+	node := newNode(t)
+	net := bridge(node, "10.1.0.0/24", nil)
+	pod := lab.NewPod("default", "db-0", "10")
+	old, home := start(t, node, net, pod)
+	stop(t, old, net)
+	current, _ := start(t, node, net, again(pod))
+	before := node.Leases()
+
+	for _, tc := range []struct {
+		name string
+		late func(s *lab.Sandbox)
+	}{
+		{"as it was", func(s *lab.Sandbox) {}},
+		{"without annotations", func(s *lab.Sandbox) { s.Capabilities = nil }},
+		{"without CNI_ARGS", func(s *lab.Sandbox) { s.Args = nil }},
+		{"without a netns", func(s *lab.Sandbox) { s.NetNS = "" }},
+		{"without any of them", func(s *lab.Sandbox) { s.Capabilities, s.Args, s.NetNS = nil, nil, "" }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			late := *old
+			tc.late(&late)
+			for range 3 {
+				if err := late.Del(net); err != nil {
+					t.Errorf("DEL: %v", err)
+				}
+			}
+			if writes := writesOf(t, node, &late, net, "DEL"); len(writes) != 0 {
+				t.Errorf("a DEL that has nothing to do wrote:\n%s", strings.Join(writes, "\n"))
+			}
+			if diff := cmp.Diff(before, node.Leases()); diff != "" {
+				t.Errorf("leases (-before +after):\n%s", diff)
+			}
+			if err := current.Check(net); err != nil {
+				t.Errorf("CHECK of the new container: %v", err)
+			}
+		})
+	}
+	if _, address := start(t, node, net, lab.NewPod("default", "third", "")); address == home {
+		t.Errorf("a third pod got %s, which db-0 has", address)
+	}
+	// The same look at a DEL that has something to do, to know that it sees writes at all.
+	if writes := writesOf(t, node, current, net, "DEL"); len(writes) == 0 {
+		t.Error("no write seen in the holder's own DEL")
+	}
+}
+
+// writesOf calls the IPAM plugin under strace and returns the system calls that changed something in the node's folders.
+func writesOf(t *testing.T, node *lab.Node, s *lab.Sandbox, net *lab.Network, verb string) []string {
+	t.Helper()
+	trace := filepath.Join(t.TempDir(), "trace")
+	const calls = "write,pwrite64,writev,pwritev,pwritev2,fdatasync,fsync,ftruncate,fallocate,/^rename,/^unlink,/^mkdir,/^link,/^symlink,/^mknod,/^utime"
+	reply := s.Call(net, verb, "strace", "-f", "-y", "-qq", "-e", "trace="+calls, "-e", "signal=none", "-o", trace)
+	if err := cniError(t, reply); err != nil {
+		t.Errorf("%s: %v", verb, err)
+	}
+	out, err := os.ReadFile(trace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var writes []string
+	failed := regexp.MustCompile(`= -1 E`)
+	for line := range strings.Lines(string(out)) {
+		ours := strings.Contains(line, node.Dir) || strings.Contains(line, node.RunDir())
+		if ours && !failed.MatchString(line) {
+			writes = append(writes, strings.TrimSpace(line))
+		}
+	}
+	return writes
+}
+
+// A pod is deleted by force: its successor comes while the old sandbox lives (DESIGN 3, "bind by another holder").
+func TestForceDelete(t *testing.T) {
+	pod := lab.NewPod("default", "db-0", "10")
+
+	t.Run("the old sandbox outlives busyTimeout", func(t *testing.T) {
+		node := newNode(t)
+		net := bridge(node, "10.1.0.0/24", lab.Conf{"busyTimeout": "2m"})
+		old, home := start(t, node, net, pod)
+		next := node.Sandbox(again(pod))
+		for range 2 {
+			_, err := next.Add(net)
+			wantCode(t, err, 11, old.ID)
+			node.Clock += time.Minute
+		}
+		node.Clock += time.Second
+		fresh := add(t, next, net)
+		if fresh == home {
+			t.Fatalf("got %s, which lives in container %s", fresh, old.ID)
+		}
+
+		// The new set owns the key from here on; the old address goes back to the pool.
+		stop(t, old, net)
+		for _, l := range node.Leases() {
+			if l.Address == home && l.Firm {
+				t.Errorf("the old address is still kept: %+v", l)
+			}
+		}
+		stop(t, next, net)
+		if _, address := start(t, node, net, again(pod)); address != fresh {
+			t.Errorf("came back with %s, want %s", address, fresh)
+		}
+	})
+
+	t.Run("onBusy refuse", func(t *testing.T) {
+		node := newNode(t)
+		net := bridge(node, "10.1.0.0/24", lab.Conf{"busyTimeout": "2m", "onBusy": "refuse"})
+		old, home := start(t, node, net, pod)
+		next := node.Sandbox(again(pod))
+		for range 3 {
+			_, err := next.Add(net)
+			wantCode(t, err, 11, old.ID)
+			node.Clock += 5 * time.Minute
+		}
+		stop(t, old, net)
+		if address := add(t, next, net); address != home {
+			t.Errorf("got %s, want %s", address, home)
+		}
+	})
+
+	t.Run("the old sandbox is gone and no DEL came", func(t *testing.T) {
+		node := newNode(t)
+		net := bridge(node, "10.1.0.0/24", nil)
+		old, home := start(t, node, net, pod)
+		old.Remove()
+		next, address := start(t, node, net, again(pod))
+		if address != home {
+			t.Errorf("got %s, want %s", address, home)
+		}
+		if err := old.Del(net); err != nil {
+			t.Errorf("the DEL came after all: %v", err)
+		}
+		if err := next.Check(net); err != nil {
+			t.Errorf("CHECK: %v", err)
+		}
+	})
+
+	t.Run("its mount is gone and a process lives on in it", func(t *testing.T) {
+		node := newNode(t)
+		net := bridge(node, "10.1.0.0/24", nil)
+		old, home := start(t, node, net, pod)
+		process := old.Start("sleep", "1000")
+		old.Unmount()
+		next := node.Sandbox(again(pod))
+		_, err := next.Add(net)
+		wantCode(t, err, 11, old.ID)
+		process.Kill()
+		process.Wait()
+		if address := add(t, next, net); address != home {
+			t.Errorf("got %s, want %s", address, home)
+		}
+	})
+}
+
+// The kernel gives the inode number of a namespace that has ended to the next one. A process seen in the new one is no
+// sign that the old one lives.
+func TestReissuedNetNS(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		who  func(node *lab.Node, net *lab.Network, pod lab.Pod) *lab.Sandbox // whose namespace has the number now
+	}{
+		{"to the pod's own next sandbox", func(node *lab.Node, net *lab.Network, pod lab.Pod) *lab.Sandbox { return node.Sandbox(again(pod)) }},
+		{"to another pod", func(node *lab.Node, net *lab.Network, pod lab.Pod) *lab.Sandbox {
+			other := node.Sandbox(lab.NewPod("default", "other", ""))
+			add(t, other, net)
+			return other
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			node := newNode(t)
+			net := bridge(node, "10.1.0.0/24", nil)
+			pod := lab.NewPod("default", "db-0", "10")
+			old, home := start(t, node, net, pod)
+			number := inode(t, old.NetNS)
+			old.Remove()
+			var now *lab.Sandbox
+			for i := 0; now == nil; i++ {
+				if i == 200 {
+					t.Fatalf("the kernel did not give %d out again", number)
+				}
+				s := tc.who(node, net, pod)
+				if inode(t, s.NetNS) == number {
+					now = s
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+			now.Start("sleep", "1000")
+			next := now
+			if now.Pod.Name != pod.Name {
+				next = node.Sandbox(again(pod))
+			}
+			if address := add(t, next, net); address != home {
+				t.Errorf("got %s, want %s", address, home)
+			}
+		})
+	}
+}
+
+func inode(t *testing.T, path string) uint64 {
+	t.Helper()
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Sys().(*syscall.Stat_t).Ino
+}
+
+// An ADD whose runtime gave up goes on as an orphan (FACTS 1.18) and may commit after the runtime's DEL. Its own network
+// namespace is gone by then.
+func TestLateAdd(t *testing.T) {
+	node := newNode(t)
+	net := bridge(node, "10.1.0.0/24", nil)
+	pod := lab.NewPod("default", "db-0", "10")
+	gone := node.Sandbox(pod)
+	gone.Remove()
+	if err := cniError(t, gone.Call(net, "ADD")); err == nil {
+		t.Error("an ADD without its network namespace succeeded")
+	}
+	plain := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(plain, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	gone.NetNS = plain
+	if err := cniError(t, gone.Call(net, "ADD")); err == nil {
+		t.Error("an ADD with a plain file for its network namespace succeeded")
+	}
+	if leases := node.Leases(); len(leases) != 0 {
+		t.Errorf("leases left behind: %+v", leases)
+	}
+
+	// The same with a successor that is there already: it keeps what it has.
+	late, home := start(t, node, net, pod)
+	stop(t, late, net)
+	current, _ := start(t, node, net, again(pod))
+	if err := cniError(t, late.Call(net, "ADD")); err == nil {
+		t.Error("a late ADD took the address from the pod's new container")
+	}
+	if err := current.Check(net); err != nil {
+		t.Errorf("CHECK: %v", err)
+	}
+	if leases := node.Leases(); len(leases) != 1 || leases[0].Address != home || leases[0].Container != current.ID {
+		t.Errorf("leases: %+v, want %s bound to %s", leases, home, current.ID)
+	}
+}
+
+// The address stays in the pod while DEL has already been heard (ptp and macvlan call IPAM first, FACTS 1.20): nobody else
+// may have it yet.
+func TestHoldOfTheLiving(t *testing.T) {
+	node := newNode(t)
+	net := bridge(node, "10.1.0.0/24", few(lab.Conf{"softHold": "1s"}))
+	var addresses []string
+	var last *lab.Sandbox
+	for i := range 4 {
+		sandbox, address := start(t, node, net, lab.NewPod("default", fmt.Sprint("pod-", i), ""))
+		addresses, last = append(addresses, address), sandbox
+	}
+	if err := last.Del(net); err != nil {
+		t.Fatal(err)
+	}
+	node.Clock += time.Minute
+	waiting := node.Sandbox(lab.NewPod("default", "waiting", ""))
+	_, err := waiting.Add(net)
+	wantCode(t, err, 11, "no IP addresses available")
+	last.Remove()
+	if address := add(t, waiting, net); address != addresses[3] {
+		t.Errorf("got %s, want %s", address, addresses[3])
+	}
+}

@@ -1,0 +1,105 @@
+// Package netns_test runs the plugin as a container runtime does: through libcni and the real bridge, ptp, macvlan and
+// flannel plugins, in real network namespaces.
+package netns_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/leasehold-cni/leasehold/test/lab"
+)
+
+func TestMain(m *testing.M) { lab.Main(m) }
+
+// newNode returns a node whose store is checked when the test ends.
+func newNode(t *testing.T) *lab.Node {
+	t.Helper()
+	node := lab.NewNode(t)
+	t.Cleanup(func() { checkStore(t, node) })
+	return node
+}
+
+func checkStore(t *testing.T, node *lab.Node) {
+	t.Helper()
+	if out, err := node.Leasectl("check"); err != nil {
+		t.Errorf("leasectl check: %v\n%s", err, out)
+	}
+}
+
+// bridge returns a network on the bridge plugin; more is set in its ipam section.
+func bridge(node *lab.Node, subnet string, more lab.Conf) *lab.Network {
+	return node.Network("net", "1.0.0", node.Bridge(lab.With(node.IPAM(subnet), more)))
+}
+
+// few is a pool of the four addresses .10 to .13.
+func few(more lab.Conf) lab.Conf {
+	ranges := [][]lab.Conf{{{"subnet": "10.1.0.0/24", "rangeStart": "10.1.0.10", "rangeEnd": "10.1.0.13"}}}
+	return lab.With(lab.Conf{"ranges": ranges}, more)
+}
+
+// start runs a pod's next sandbox and returns it with its addresses.
+func start(t *testing.T, node *lab.Node, net *lab.Network, pod lab.Pod) (*lab.Sandbox, string) {
+	t.Helper()
+	sandbox := node.Sandbox(pod)
+	return sandbox, add(t, sandbox, net)
+}
+
+func add(t *testing.T, sandbox *lab.Sandbox, net *lab.Network) string {
+	t.Helper()
+	addrs, err := sandbox.Add(net)
+	if err != nil {
+		t.Fatalf("ADD %s: %v", sandbox.Pod.Name, err)
+	}
+	return strings.Join(addrs, " ")
+}
+
+func stop(t *testing.T, sandbox *lab.Sandbox, net *lab.Network) {
+	t.Helper()
+	if err := sandbox.Stop(net); err != nil {
+		t.Fatalf("DEL %s: %v", sandbox.Pod.Name, err)
+	}
+}
+
+// again returns the pod as its controller makes it anew: another UID.
+func again(pod lab.Pod) lab.Pod {
+	pod.UID = lab.NewPod("", "", "").UID
+	return pod
+}
+
+// wantCode fails the test unless err is a CNI error with the code and all the words.
+func wantCode(t *testing.T, err error, code uint, words ...string) {
+	t.Helper()
+	var e *types.Error
+	if !errors.As(err, &e) {
+		t.Fatalf("got error %v, want a CNI error with code %d", err, code)
+	}
+	if e.Code != code {
+		t.Errorf("error code %d, want %d: %v", e.Code, code, e)
+	}
+	for _, word := range words {
+		if !strings.Contains(e.Error(), word) {
+			t.Errorf("error %q does not say %q", e.Error(), word)
+		}
+	}
+}
+
+// cniError is what a direct call ended with, nil if it succeeded.
+func cniError(t *testing.T, reply lab.Reply) error {
+	t.Helper()
+	if reply.Exit == 0 {
+		return nil
+	}
+	if reply.Err == nil {
+		t.Fatalf("exit status %d without a CNI error on stdout: %q, stderr %q", reply.Exit, reply.Stdout, reply.Stderr)
+	}
+	return reply.Err
+}
+
+// of returns the leases of a pod.
+func of(leases []lab.Lease, pod lab.Pod) []lab.Lease {
+	return slices.DeleteFunc(slices.Clone(leases), func(l lab.Lease) bool { return l.Namespace != pod.Namespace || l.Pod != pod.Name })
+}
