@@ -1,0 +1,148 @@
+package cniplugin
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
+)
+
+// The keys of CNI_ARGS that mean something here. Others are refused, unless
+// IgnoreUnknown says otherwise.
+const (
+	keyIgnoreUnknown = "IgnoreUnknown"
+	keyIP            = "IP"
+	keyNamespace     = "K8S_POD_NAMESPACE"
+	keyName          = "K8S_POD_NAME"
+	keyUID           = "K8S_POD_UID"
+	keySandbox       = "K8S_POD_INFRA_CONTAINER_ID" // said again in CNI_CONTAINERID
+)
+
+// cniArgs is CNI_ARGS, checked.
+type cniArgs struct {
+	pod ipam.Pod
+	ip  netip.Addr // requested; zero if none is
+}
+
+// parseArgs reads CNI_ARGS: KEY=VALUE pairs between semicolons, in any order
+// and possibly repeated, for runtimes append their own environment (FACTS 2.9,
+// 3.2, 4.1). Of IP and IgnoreUnknown the last counts, as with host-local; what
+// names the pod must not contradict itself.
+func parseArgs(s string) (cniArgs, error) {
+	var out cniArgs
+	if s == "" {
+		return out, nil
+	}
+	pod := map[string]string{}
+	ignore, unknown := false, ""
+	for pair := range strings.SplitSeq(s, ";") {
+		key, value, found := strings.Cut(pair, "=")
+		if !found || strings.Contains(value, "=") {
+			return out, badArgs("invalid pair %s; want KEY=VALUE pairs with semicolons between them", policy.Quote(pair))
+		}
+		var err error
+		switch key {
+		case keyIgnoreUnknown:
+			ignore, err = parseBool(value)
+		case keyIP:
+			out.ip, err = parseRequested(value)
+		case keyNamespace, keyName, keyUID, keySandbox:
+			err = setOnce(pod, key, value)
+		default:
+			unknown = pair
+		}
+		if err != nil {
+			return out, err
+		}
+	}
+	if unknown != "" && !ignore {
+		return out, badArgs("unknown pair %s; add IgnoreUnknown=1 if it is not meant for this plugin", policy.Quote(unknown))
+	}
+	var err error
+	out.pod, err = parsePod(pod)
+	return out, err
+}
+
+func badArgs(format string, args ...any) error {
+	return fmt.Errorf("%w: CNI_ARGS: "+format, append([]any{errEnvironment}, args...)...)
+}
+
+func parseBool(s string) (bool, error) {
+	switch strings.ToLower(s) {
+	case "1", "true":
+		return true, nil
+	case "0", "false":
+		return false, nil
+	}
+	return false, badArgs("%s=%s; want 1, true, 0 or false", keyIgnoreUnknown, policy.Quote(s))
+}
+
+func parseRequested(s string) (netip.Addr, error) {
+	if s == "" {
+		return netip.Addr{}, nil
+	}
+	addr, err := parseIP(s)
+	if err != nil {
+		return addr, badArgs("%s=%w", keyIP, err)
+	}
+	return addr, nil
+}
+
+func setOnce(values map[string]string, key, value string) error {
+	if old, seen := values[key]; seen && old != value {
+		return badArgs("%s is both %s and %s; want one value", key, policy.Quote(old), policy.Quote(value))
+	}
+	values[key] = value
+	return nil
+}
+
+// parsePod checks the pod's names, for they become keys of the store and words
+// on an operator's terminal.
+func parsePod(values map[string]string) (ipam.Pod, error) {
+	pod := ipam.Pod{Namespace: values[keyNamespace], Name: values[keyName], UID: values[keyUID]}
+	switch {
+	case pod.Namespace == "" && pod.Name == "":
+		return ipam.Pod{}, nil // a caller that is no kubelet
+	case pod.Namespace == "":
+		return pod, badArgs("%s without %s; want both or neither", keyName, keyNamespace)
+	case pod.Name == "":
+		return pod, badArgs("%s without %s; want both or neither", keyNamespace, keyName)
+	case !isNamespace(pod.Namespace):
+		return pod, badArgs("%s=%s; want a DNS label of at most 63 characters: a-z, 0-9 and inner -", keyNamespace, policy.Quote(pod.Namespace))
+	case !isPodName(pod.Name):
+		return pod, badArgs("%s=%s; want a DNS name of at most 253 characters: a-z, 0-9, inner - and .", keyName, policy.Quote(pod.Name))
+	case !isUID(pod.UID):
+		return pod, badArgs("%s=%s; want at most 128 letters, digits, -, _, : and .", keyUID, policy.Quote(pod.UID))
+	}
+	return pod, nil
+}
+
+// isNamespace tells whether Kubernetes accepts the name for a namespace (RFC
+// 1123 label).
+func isNamespace(s string) bool { return len(s) <= 63 && isDNSPart(s) }
+
+// isPodName tells whether Kubernetes accepts the name for a pod (RFC 1123
+// subdomain; it does not bound the parts).
+func isPodName(s string) bool {
+	if len(s) > 253 {
+		return false
+	}
+	for part := range strings.SplitSeq(s, ".") {
+		if !isDNSPart(part) {
+			return false
+		}
+	}
+	return true
+}
+
+func isDNSPart(s string) bool {
+	return s != "" && s[0] != '-' && s[len(s)-1] != '-' &&
+		strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
+}
+
+// isUID is generous: the UID of a static pod is a hash, and only equality counts.
+func isUID(s string) bool {
+	return len(s) <= 128 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_:.") == ""
+}

@@ -1,0 +1,389 @@
+package cniplugin
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
+	"github.com/leasehold-cni/leasehold/pkg/pool"
+)
+
+// defaultDataDir is host-local's: it names the pool where none is given.
+const defaultDataDir = "/var/lib/cni/networks"
+
+// maxNetworkName is what the name of host-local's directory may have.
+const maxNetworkName = 255
+
+// config is a network configuration as it came, its first level read. The
+// verbs read on where they need to.
+type config struct {
+	Name       string
+	CNIVersion string
+
+	ipam          value // absent where the plugin is not used for IPAM
+	ipRanges      value
+	runtimeIPs    value
+	annotations   value
+	argsIPs       value
+	prevResult    value
+	attachments   value
+	oldAttachment value
+}
+
+// ipamSection is the ipam section, its first level read.
+type ipamSection struct {
+	Subnet     json.RawMessage `json:"subnet"`
+	RangeStart json.RawMessage `json:"rangeStart"`
+	RangeEnd   json.RawMessage `json:"rangeEnd"`
+	Gateway    json.RawMessage `json:"gateway"`
+	Ranges     json.RawMessage `json:"ranges"`
+	Routes     json.RawMessage `json:"routes"`
+	DataDir    json.RawMessage `json:"dataDir"`
+	ResolvConf json.RawMessage `json:"resolvConf"`
+}
+
+// loadConfig reads the first level of a configuration, and the levels above
+// what is read later.
+func loadConfig(stdin []byte) (*config, error) {
+	var top struct {
+		Name           string          `json:"name"`
+		CNIVersion     string          `json:"cniVersion"`
+		IPAM           json.RawMessage `json:"ipam"`
+		RuntimeConfig  json.RawMessage `json:"runtimeConfig"`
+		Args           json.RawMessage `json:"args"`
+		PrevResult     json.RawMessage `json:"prevResult"`
+		Attachments    json.RawMessage `json:"cni.dev/valid-attachments"`
+		OldAttachments json.RawMessage `json:"cni.dev/attachments"`
+	}
+	if err := json.Unmarshal(stdin, &top); err != nil {
+		return nil, fmt.Errorf("%w: %w", errJSON, err)
+	}
+	if len(top.Name) > maxNetworkName {
+		return nil, fmt.Errorf("%w: name: %s; want at most %d characters", errConfig, policy.Quote(top.Name), maxNetworkName)
+	}
+	c := &config{
+		Name: top.Name, CNIVersion: top.CNIVersion,
+		ipam:          value{"ipam", top.IPAM},
+		prevResult:    value{"prevResult", top.PrevResult},
+		attachments:   value{`"cni.dev/valid-attachments"`, top.Attachments},
+		oldAttachment: value{`"cni.dev/attachments"`, top.OldAttachments},
+	}
+	return c, errors.Join(c.loadRuntime(value{"runtimeConfig", top.RuntimeConfig}), c.loadArgs(value{"args", top.Args}))
+}
+
+func (c *config) loadRuntime(v value) error {
+	var runtime struct {
+		IPRanges    json.RawMessage `json:"ipRanges"`
+		IPs         json.RawMessage `json:"ips"`
+		Annotations json.RawMessage `json:"io.kubernetes.cri.pod-annotations"`
+	}
+	if v.absent() {
+		return nil
+	}
+	err := v.decode(&runtime, "an object")
+	c.ipRanges = value{v.place + ".ipRanges", runtime.IPRanges}
+	c.runtimeIPs = value{v.place + ".ips", runtime.IPs}
+	c.annotations = value{v.place + `["io.kubernetes.cri.pod-annotations"]`, runtime.Annotations}
+	return err
+}
+
+func (c *config) loadArgs(v value) error {
+	var args struct {
+		CNI json.RawMessage `json:"cni"`
+	}
+	if v.absent() {
+		return nil
+	}
+	if err := v.decode(&args, "an object"); err != nil {
+		return err
+	}
+	var cni struct {
+		IPs json.RawMessage `json:"ips"`
+	}
+	inner := value{v.place + ".cni", args.CNI}
+	if inner.absent() {
+		return nil
+	}
+	err := inner.decode(&cni, "an object")
+	c.argsIPs = value{inner.place + ".ips", cni.IPs}
+	return err
+}
+
+// section reads the ipam section, which all verbs but DEL need.
+func (c *config) section() (ipamSection, error) {
+	var s ipamSection
+	if c.ipam.absent() {
+		return s, c.ipam.errorf(`missing; want an object such as {"type": "leasehold", "subnet": "10.0.0.0/24"}`)
+	}
+	return s, c.ipam.decode(&s, "an object")
+}
+
+// pool is host-local's dataDir and the network's name: what it takes for one
+// directory is one pool.
+func (c *config) pool() (lease.Pool, error) {
+	s, err := c.section()
+	if err != nil {
+		return lease.Pool{}, err
+	}
+	v := value{"ipam.dataDir", s.DataDir}
+	dir, err := v.text()
+	if err != nil {
+		return lease.Pool{}, err
+	}
+	if dir == "" {
+		dir = defaultDataDir
+	}
+	if strings.ContainsRune(dir, 0) {
+		return lease.Pool{}, v.errorf("%s has a NUL; want a directory such as %s", policy.Quote(dir), defaultDataDir)
+	}
+	if dir, err = filepath.Abs(dir); err != nil { // relative to where the runtime runs, as host-local's
+		return lease.Pool{}, v.errorf("%w; want an absolute path", err)
+	}
+	return lease.Pool{DataDir: dir, Network: c.Name}, nil
+}
+
+// sets are the range sets: those of the runtime, then the old-style subnet,
+// then those of the configuration. None is not an error here.
+func (c *config) sets() ([]pool.Set, error) {
+	s, err := c.section()
+	if err != nil {
+		return nil, err
+	}
+	fromRuntime, err := readSets(c.ipRanges)
+	if err != nil {
+		return nil, err
+	}
+	fromSubnet, err := oldStyleSet(s)
+	if err != nil {
+		return nil, err
+	}
+	fromRanges, err := readSets(value{"ipam.ranges", s.Ranges})
+	if err != nil {
+		return nil, err
+	}
+	sets := slices.Concat(fromRuntime, fromSubnet, fromRanges)
+	if err := pool.Disjoint(sets); err != nil {
+		return nil, c.ipam.errorf("%w", err)
+	}
+	return sets, c.checkFamilies(sets)
+}
+
+// checkFamilies: results before CNI 0.3.0 have room for one address of each
+// family.
+func (c *config) checkFamilies(sets []pool.Set) error {
+	if modern, _ := version.GreaterThanOrEqualTo(c.CNIVersion, "0.3.0"); modern {
+		return nil
+	}
+	families := map[bool]int{}
+	for _, set := range sets {
+		families[set[0].Start.Is4()]++
+	}
+	if families[true] > 1 || families[false] > 1 {
+		return c.ipam.errorf("CNI version %s does not support more than 1 address per family; want one range set for each, or cniVersion 0.3.0 and above", policy.Quote(c.CNIVersion))
+	}
+	return nil
+}
+
+func readSets(v value) ([]pool.Set, error) {
+	elements, err := v.list("a list of range sets")
+	if err != nil {
+		return nil, err
+	}
+	var sets []pool.Set
+	for _, e := range elements {
+		set, err := readSet(e)
+		if err != nil {
+			return nil, err
+		}
+		sets = append(sets, set)
+	}
+	return sets, nil
+}
+
+func readSet(v value) (pool.Set, error) {
+	elements, err := v.list("a list of ranges")
+	if err != nil {
+		return nil, err
+	}
+	var ranges []pool.Range
+	for _, e := range elements {
+		var s ipamSection // a range has the same fields as an old-style section
+		if err := e.decode(&s, "an object with a subnet"); err != nil {
+			return nil, err
+		}
+		r, err := readRange(e.place, s)
+		if err != nil {
+			return nil, err
+		}
+		ranges = append(ranges, r)
+	}
+	set, err := pool.NewSet(ranges...)
+	if err != nil {
+		return nil, v.errorf("%w", err)
+	}
+	return set, nil
+}
+
+// oldStyleSet is the single range of an ipam section with a subnet of its own.
+func oldStyleSet(s ipamSection) ([]pool.Set, error) {
+	if s.Subnet == nil {
+		s.Subnet = json.RawMessage(`"0.0.0.0/0"`) // its other fields are only read
+		_, err := readFields("ipam", s)
+		return nil, err
+	}
+	r, err := readRange("ipam", s)
+	if err != nil {
+		return nil, err
+	}
+	return []pool.Set{{r}}, nil
+}
+
+func readRange(place string, s ipamSection) (pool.Range, error) {
+	f, err := readFields(place, s)
+	if err != nil {
+		return pool.Range{}, err
+	}
+	r, err := pool.NewRange(f.subnet, f.start, f.end, f.gateway)
+	if err != nil {
+		return r, fmt.Errorf("%w: %s.%w", errConfig, place, err)
+	}
+	return r, nil
+}
+
+type rangeFields struct {
+	subnet              netip.Prefix
+	start, end, gateway netip.Addr
+}
+
+func readFields(place string, s ipamSection) (f rangeFields, err error) {
+	if f.subnet, err = (value{place + ".subnet", s.Subnet}).prefix(); err != nil {
+		return f, err
+	}
+	if f.start, err = (value{place + ".rangeStart", s.RangeStart}).addr(); err != nil {
+		return f, err
+	}
+	if f.end, err = (value{place + ".rangeEnd", s.RangeEnd}).addr(); err != nil {
+		return f, err
+	}
+	f.gateway, err = (value{place + ".gateway", s.Gateway}).addr()
+	return f, err
+}
+
+// options are the policies in the ipam section.
+func (c *config) options() (policy.Config, error) {
+	var words policy.Words
+	if err := c.ipam.decode(&words, "an object"); err != nil {
+		return policy.Config{}, err
+	}
+	options, err := words.Config()
+	if err != nil {
+		return options, fmt.Errorf("%w: %w", errConfig, err)
+	}
+	return options, nil
+}
+
+// asked is what the pod's annotations say of retention. Annotations of others
+// are none of our business, whatever they are.
+func (c *config) asked() (policy.Asked, error) {
+	if c.annotations.raw == nil {
+		return policy.AskedFrom(nil, false)
+	}
+	var raws map[string]json.RawMessage
+	if err := c.annotations.decode(&raws, "an object or null"); err != nil {
+		return policy.Asked{}, err
+	}
+	raw, found := raws[policy.Annotation]
+	if !found {
+		return policy.AskedFrom(nil, true)
+	}
+	var text *string
+	if err := json.Unmarshal(raw, &text); err != nil || text == nil {
+		return policy.Asked{}, fmt.Errorf("%w: annotation %s: want a string, not %s", errAnnotation, policy.Annotation, policy.Quote(string(raw)))
+	}
+	asked, err := policy.AskedFrom(map[string]string{policy.Annotation: *text}, true)
+	if err != nil {
+		return asked, fmt.Errorf("%w: %w", errAnnotation, err)
+	}
+	return asked, nil
+}
+
+// requested are the addresses asked for: by CNI_ARGS, by args.cni and by the
+// runtime, in this order, each once.
+func (c *config) requested(fromArgs netip.Addr) ([]netip.Addr, error) {
+	var out []netip.Addr
+	if fromArgs.IsValid() {
+		out = append(out, fromArgs)
+	}
+	for _, v := range []value{c.argsIPs, c.runtimeIPs} {
+		elements, err := v.list("a list of IP addresses")
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range elements {
+			addr, err := e.requested()
+			if err != nil {
+				return nil, err
+			}
+			if !slices.Contains(out, addr) {
+				out = append(out, addr)
+			}
+		}
+	}
+	return out, nil
+}
+
+// checkRequested refuses what no set can give, in host-local's words. Of two
+// addresses of one set the first is the one that could be had.
+func checkRequested(requested []netip.Addr, sets []pool.Set) error {
+	var left []string
+	served := map[int]bool{}
+	for _, addr := range requested {
+		i := slices.IndexFunc(sets, func(s pool.Set) bool { return s.Contains(addr) })
+		switch {
+		case i < 0 || served[i]:
+			left = append(left, addr.String())
+		case !sets[i].Usable(addr):
+			return fmt.Errorf("%w: requested ip %s is subnet's gateway; want another address of %s", errConfig, addr, sets[i])
+		default:
+			served[i] = true
+		}
+	}
+	if len(left) > 0 {
+		return fmt.Errorf("%w: %w: %s", errConfig, ipam.ErrRequest, strings.Join(left, " "))
+	}
+	return nil
+}
+
+// validAttachments are the attachments that GC keeps. listed is false where
+// the runtime sent no list at all; null is an empty one (FACTS 1.14).
+func (c *config) validAttachments() (valid []ipam.Attachment, listed bool, err error) {
+	v := c.attachments
+	if v.raw == nil {
+		v = c.oldAttachment
+	}
+	elements, err := v.list("a list of attachments")
+	if err != nil {
+		return nil, false, err
+	}
+	for _, e := range elements {
+		var a types.GCAttachment
+		if err := e.decode(&a, "an object with containerID and ifname"); err != nil {
+			return nil, false, err
+		}
+		if a.ContainerID == "" || a.IfName == "" {
+			return nil, false, e.errorf("want both containerID and ifname, not %s", policy.Quote(string(e.raw)))
+		}
+		valid = append(valid, ipam.Attachment{ContainerID: a.ContainerID, IfName: a.IfName})
+	}
+	return valid, v.raw != nil, nil
+}

@@ -1,0 +1,163 @@
+package cniplugin
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"runtime/debug"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/ns"
+	"github.com/containernetworking/cni/pkg/skel"
+
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+// Service is the use cases behind the verbs: *ipam.Service, or a recording
+// twin in tests.
+type Service interface {
+	Assign(context.Context, ipam.Request) (ipam.Result, error)
+	Release(context.Context, ipam.Attachment) error
+	Verify(context.Context, ipam.Request) error
+	Collect(context.Context, lease.Pool, []ipam.Attachment) error
+	Status(context.Context, lease.Pool) error
+}
+
+// Plugin answers CNI's verbs. Its methods have the form that skel calls, after
+// it has checked the environment, the network's name and the CNI version.
+// Every error that they return is a *types.Error with a code of its own, also
+// where something panicked.
+type Plugin struct {
+	Service Service
+	Stdout  io.Writer // the result of ADD, and nothing else
+	Stderr  io.Writer // notes for an operator, a line each
+}
+
+// Funcs are the verbs as skel takes them.
+func (p *Plugin) Funcs() skel.CNIFuncs {
+	return skel.CNIFuncs{Add: p.Add, Del: p.Del, Check: p.Check, GC: p.GC, Status: p.Status}
+}
+
+// Add gives the container its addresses and prints them.
+func (p *Plugin) Add(args *skel.CmdArgs) error {
+	return p.guard(verbAdd, func() error { return p.add(args) })
+}
+
+func (p *Plugin) add(args *skel.CmdArgs) error {
+	c, err := loadConfig(args.StdinData)
+	if err != nil {
+		return err
+	}
+	req, err := c.addRequest(args)
+	if err != nil {
+		return err
+	}
+	extras, err := c.extras()
+	if err != nil {
+		return err
+	}
+	if err := checkNetns(args); err != nil {
+		return err
+	}
+	result, err := p.Service.Assign(context.Background(), req)
+	if err != nil {
+		return err
+	}
+	for _, note := range result.Notes {
+		p.note(note)
+	}
+	return printResult(p.Stdout, c.CNIVersion, result, extras)
+}
+
+// checkNetns asks what skel asks after ADD, when the result is printed and an
+// address is taken: whether the namespace is the plugin's own.
+func checkNetns(args *skel.CmdArgs) error {
+	if o := args.NetnsOverride; strings.EqualFold(o, "true") || o == "1" {
+		return nil
+	}
+	own, err := ns.CheckNetNS(args.Netns)
+	if err != nil {
+		return fmt.Errorf("%w: CNI_NETNS %s cannot be compared with the plugin's own: %s", errEnvironment, args.Netns, err.Msg)
+	}
+	if own {
+		return fmt.Errorf("%w: CNI_NETNS %s is the plugin's own network namespace; want the container's", errEnvironment, args.Netns)
+	}
+	return nil
+}
+
+// Del releases what the attachment holds. It reads no configuration: whatever
+// arrives here names the container, and a DEL may come with another
+// configuration than its ADD, or with a broken one (FACTS 2.12, rule 3).
+func (p *Plugin) Del(args *skel.CmdArgs) error {
+	return p.guard(verbDel, func() error {
+		return p.Service.Release(context.Background(), ipam.Attachment{ContainerID: args.ContainerID, IfName: args.IfName})
+	})
+}
+
+// Check verifies that the container holds what prevResult says.
+func (p *Plugin) Check(args *skel.CmdArgs) error {
+	return p.guard(verbCheck, func() error {
+		c, err := loadConfig(args.StdinData)
+		if err != nil {
+			return err
+		}
+		req, err := c.checkRequest(args)
+		if err != nil {
+			return err
+		}
+		return p.Service.Verify(context.Background(), req)
+	})
+}
+
+// GC releases the pool's attachments that the runtime does not list as valid.
+// Without a list it does nothing; an empty one lists none (FACTS 1.14).
+func (p *Plugin) GC(args *skel.CmdArgs) error {
+	return p.guard(verbGC, func() error {
+		c, err := loadConfig(args.StdinData)
+		if err != nil {
+			return err
+		}
+		valid, listed, err := c.validAttachments()
+		if err != nil || !listed {
+			return err
+		}
+		pool, err := c.pool()
+		if err != nil {
+			return err
+		}
+		return p.Service.Collect(context.Background(), pool, valid)
+	})
+}
+
+// Status tells whether an ADD with this configuration could work.
+func (p *Plugin) Status(args *skel.CmdArgs) error {
+	return p.guard(verbStatus, func() error {
+		c, err := loadConfig(args.StdinData)
+		if err != nil {
+			return err
+		}
+		pool, err := c.statusPool()
+		if err != nil {
+			return err
+		}
+		return p.Service.Status(context.Background(), pool)
+	})
+}
+
+// guard translates what a verb returns, and turns a panic into an error: a
+// runtime that gets no JSON cannot tell the user anything.
+func (p *Plugin) guard(verb string, call func() error) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			p.note(fmt.Sprintf("%s panicked: %v\n%s", verb, r, debug.Stack()))
+			err = fmt.Errorf("%w: %.200v", errPanic, r)
+		}
+		if err != nil {
+			err = coded(verb, err)
+		}
+	}()
+	return call()
+}
+
+func (p *Plugin) note(text string) { fmt.Fprintln(p.Stderr, "leasehold:", text) }

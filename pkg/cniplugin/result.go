@@ -1,0 +1,132 @@
+package cniplugin
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+	current "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
+)
+
+// extras is what a result carries beside the addresses. It is read before an
+// address is taken, so that a bad route cannot cost one.
+type extras struct {
+	routes []*types.Route
+	dns    types.DNS
+}
+
+func (c *config) extras() (extras, error) {
+	s, err := c.section()
+	if err != nil {
+		return extras{}, err
+	}
+	var out extras
+	if out.routes, err = readRoutes(value{"ipam.routes", s.Routes}); err != nil {
+		return out, err
+	}
+	out.dns, err = readResolvConf(value{"ipam.resolvConf", s.ResolvConf})
+	return out, err
+}
+
+// readRoutes takes the library's own type, for a result hands routes through
+// as they are.
+func readRoutes(v value) ([]*types.Route, error) {
+	elements, err := v.list("a list of routes")
+	if err != nil {
+		return nil, err
+	}
+	var routes []*types.Route
+	for _, e := range elements {
+		var r *types.Route
+		if err := e.decode(&r, `an object such as {"dst": "0.0.0.0/0"}`); err != nil {
+			return nil, err
+		}
+		if r == nil || r.Dst.IP == nil { // its caller could not read the result
+			return nil, e.errorf(`dst is missing; want an object such as {"dst": "0.0.0.0/0"}`)
+		}
+		routes = append(routes, r)
+	}
+	return routes, nil
+}
+
+// maxResolvConf bounds what is read of a resolv.conf.
+const maxResolvConf = 1 << 20
+
+// readResolvConf reads the file that ipam.resolvConf names, in resolv.conf(5)'s
+// form; lines that are none are skipped.
+func readResolvConf(v value) (types.DNS, error) {
+	path, err := v.text()
+	if err != nil || path == "" {
+		return types.DNS{}, err
+	}
+	info, err := os.Stat(path)
+	if err == nil && !info.Mode().IsRegular() {
+		err = errors.New("is no regular file") // reading a FIFO would not end
+	}
+	if err != nil {
+		return types.DNS{}, v.errorf("%s: %w; want a readable file", policy.Quote(path), err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return types.DNS{}, v.errorf("%w; want a readable file", err)
+	}
+	defer f.Close()
+	dns, err := parseResolvConf(io.LimitReader(f, maxResolvConf))
+	if err != nil {
+		return dns, v.errorf("%s: %w", policy.Quote(path), err)
+	}
+	return dns, nil
+}
+
+func parseResolvConf(r io.Reader) (types.DNS, error) {
+	var dns types.DNS
+	lines := bufio.NewScanner(r)
+	for lines.Scan() {
+		words := strings.Fields(lines.Text())
+		if len(words) < 2 || words[0][0] == '#' || words[0][0] == ';' {
+			continue
+		}
+		switch words[0] {
+		case "nameserver":
+			dns.Nameservers = append(dns.Nameservers, words[1])
+		case "domain":
+			dns.Domain = words[1]
+		case "search":
+			dns.Search = append(dns.Search, words[1:]...)
+		case "options":
+			dns.Options = append(dns.Options, words[1:]...)
+		}
+	}
+	return dns, lines.Err()
+}
+
+// printResult prints an ADD's answer in the caller's CNI version.
+func printResult(w io.Writer, cniVersion string, result ipam.Result, with extras) error {
+	full := &current.Result{CNIVersion: current.ImplementedSpecVersion, Routes: with.routes, DNS: with.dns}
+	for _, a := range result.Addresses {
+		full.IPs = append(full.IPs, &current.IPConfig{Address: toIPNet(a.Address), Gateway: toIP(a.Gateway)})
+	}
+	out, err := full.GetAsVersion(cniVersion)
+	if err == nil {
+		err = out.PrintTo(w)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", errPrint, err)
+	}
+	return nil
+}
+
+func toIPNet(p netip.Prefix) net.IPNet {
+	return net.IPNet{IP: toIP(p.Addr()), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+func toIP(a netip.Addr) net.IP { return a.AsSlice() }

@@ -1,0 +1,36 @@
+// leasehold is a CNI IPAM plugin: host-local's configuration and behaviour,
+// and pods that keep their addresses when they are made again. It works the
+// same when it is installed under the name host-local.
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	cni "github.com/containernetworking/cni/pkg/version"
+
+	"github.com/leasehold-cni/leasehold/pkg/cniplugin"
+	"github.com/leasehold-cni/leasehold/pkg/env"
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+var version string // set at link time
+
+func main() {
+	node, err := env.Read(os.Getenv)
+	if err != nil {
+		_ = types.NewError(types.ErrInvalidEnvironmentVariables, err.Error(), "").Print()
+		os.Exit(1)
+	}
+	plugin := cniplugin.Plugin{
+		Service: &ipam.Service{Store: store.New(node.Dirs), Host: node.Host, Clock: node.Clock, Warn: warn},
+		Stdout:  os.Stdout,
+		Stderr:  os.Stderr,
+	}
+	skel.PluginMainFuncs(plugin.Funcs(), cni.All, "CNI plugin leasehold "+env.Version(version))
+}
+
+func warn(text string) { fmt.Fprintln(os.Stderr, "leasehold:", text) }
