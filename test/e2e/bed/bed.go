@@ -120,13 +120,16 @@ const (
 	dnsService     = "10.96.0.10"
 )
 
-func writeFile(path string, data []byte) error {
+func writeFile(path string, data []byte) error { return writeFileMode(path, data, 0o644) }
+
+// writeFileMode renames the file into place: containerd watches its CNI folder and would read half a file.
+func writeFileMode(path string, data []byte, mode os.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	// Renamed into place: containerd watches its CNI folder and would read half a file.
 	tmp := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".tmp")
-	if err := os.WriteFile(tmp, data, 0o644); err != nil {
+	os.Remove(tmp) // left by a run that was killed, perhaps with another mode
+	if err := os.WriteFile(tmp, data, mode); err != nil {
 		return err
 	}
 	return os.Rename(tmp, path)

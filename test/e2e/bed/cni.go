@@ -139,14 +139,7 @@ func (n *Node) installPlugins() error {
 		if exists(to) {
 			continue
 		}
-		data, err := os.ReadFile(n.bed.path("bin/cni/" + e.Name()))
-		if err != nil {
-			return err
-		}
-		if err := writeFile(to, data); err != nil {
-			return err
-		}
-		if err := os.Chmod(to, 0o755); err != nil {
+		if err := copyProgram(n.bed.path("bin/cni/"+e.Name()), to); err != nil {
 			return err
 		}
 	}

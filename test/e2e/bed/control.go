@@ -64,31 +64,33 @@ func (b *Bed) startControlPlane(ctx context.Context) error {
 	if err := b.powerOn(ctx, control, b.controlAddr()); err != nil {
 		return err
 	}
-	for _, name := range []string{Etcd, APIServer} {
-		if err := b.Machine(control).Start(ctx, b.controlService(name)); err != nil {
-			return err
-		}
-	}
-	if err := b.waitAPI(ctx); err != nil {
-		return err
-	}
-	for _, name := range []string{ControllerManager, Scheduler} {
-		if err := b.Machine(control).Start(ctx, b.controlService(name)); err != nil {
-			return err
-		}
-	}
-	return nil
+	return b.RunControl(ctx)
 }
 
-// StopControl stops a part of the control plane, StartControl starts it again.
+// StopControl stops a part of the control plane; RunControl brings it back.
 func (b *Bed) StopControl(ctx context.Context, name string) error {
 	return b.Machine(control).Stop(ctx, name)
 }
 
-// StartControl starts a part of the control plane and, if it is one that the API needs, waits for the API.
-func (b *Bed) StartControl(ctx context.Context, name string) error {
-	if err := b.Machine(control).Start(ctx, b.controlService(name)); err != nil {
+// RunControl starts whatever part of the control plane does not run.
+func (b *Bed) RunControl(ctx context.Context) error {
+	reply, err := b.Machine(control).Call(ctx, machine.Request{List: true})
+	if err != nil {
 		return err
+	}
+	for _, name := range []string{Etcd, APIServer, ControllerManager, Scheduler} {
+		if name == ControllerManager {
+			// The later parts give up if they start long before the API.
+			if err := b.waitAPI(ctx); err != nil {
+				return err
+			}
+		}
+		if reply.Services[name] != 0 {
+			continue
+		}
+		if err := b.Machine(control).Start(ctx, b.controlService(name)); err != nil {
+			return err
+		}
 	}
 	return b.waitAPI(ctx)
 }

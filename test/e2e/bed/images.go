@@ -45,6 +45,11 @@ func bedImages() []Image {
 	}
 }
 
+var leasectl = Program{".", "cmd/leasectl"}
+
+// Leasectl is the program; it sees what a node sees when it runs there.
+func (b *Bed) Leasectl() string { return b.path("bin/own/leasectl") }
+
 // BuildImages builds images into images/ and returns the tarballs.
 func (b *Bed) BuildImages(ctx context.Context, images []Image) ([]string, error) {
 	var tarballs []string

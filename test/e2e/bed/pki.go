@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"math/big"
 	"net"
-	"os"
 	"time"
 
 	"k8s.io/client-go/tools/clientcmd"
@@ -150,9 +149,4 @@ func (b *Bed) writeClient(authority *ca, file, name, group string) error {
 	return clientcmd.WriteToFile(*c, b.path("run/"+file+".kubeconfig"))
 }
 
-func writeSecret(path string, data []byte) error {
-	if err := writeFile(path, data); err != nil {
-		return err
-	}
-	return os.Chmod(path, 0o600)
-}
+func writeSecret(path string, data []byte) error { return writeFileMode(path, data, 0o600) }

@@ -42,16 +42,21 @@ func (b *Bed) Up(ctx context.Context) (err error) {
 	if _, err := b.BuildImages(ctx, images); err != nil {
 		return err
 	}
+	if err := b.buildTrace(ctx); err != nil {
+		return err
+	}
+	if b.IPAM == "leasehold" {
+		if _, err := b.buildProgram(ctx, leasectl); err != nil {
+			return err
+		}
+	}
 	defer func() {
 		if err != nil {
 			b.say("failed, removing what was started; the logs stay in %s", b.path("run/logs"))
 			b.takeDown(context.WithoutCancel(ctx))
 		}
 	}()
-	if err := b.start(ctx); err != nil {
-		return err
-	}
-	return nil
+	return b.start(ctx)
 }
 
 func (b *Bed) start(ctx context.Context) error {
@@ -126,12 +131,14 @@ func (b *Bed) Client() (*kubernetes.Clientset, error) {
 }
 
 // waitReady waits until every node is Ready and has its IPAM plugin.
-func (b *Bed) waitReady(ctx context.Context) error {
+func (b *Bed) waitReady(ctx context.Context) error { return b.waitReadyFor(ctx, 3*time.Minute) }
+
+func (b *Bed) waitReadyFor(ctx context.Context, limit time.Duration) error {
 	client, err := b.Client()
 	if err != nil {
 		return err
 	}
-	return poll(ctx, 3*time.Minute, func() error {
+	return poll(ctx, limit, func() error {
 		for _, name := range b.NodeNames() {
 			node, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 			if err != nil {

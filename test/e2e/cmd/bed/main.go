@@ -1,6 +1,6 @@
 // Bed runs the cluster of the end-to-end tests; see docs/testbed.md.
 //
-//	bed REPOSITORY up|down|images
+//	bed REPOSITORY up|down|images|e2e
 package main
 
 import (
@@ -15,13 +15,14 @@ import (
 	"syscall"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/bed"
+	"github.com/leasehold-cni/leasehold/test/e2e/scenarios"
 )
 
 func main() {
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
 	if len(os.Args) != 3 {
-		fmt.Fprintln(os.Stderr, "usage: bed REPOSITORY up|down|images")
+		fmt.Fprintln(os.Stderr, "usage: bed REPOSITORY up|down|images|e2e")
 		os.Exit(2)
 	}
 	if err := command(ctx, os.Args[1], os.Args[2]); err != nil {
@@ -59,6 +60,8 @@ func command(ctx context.Context, repo, verb string) error {
 			return err
 		}
 		return b.Down(ctx)
+	case "e2e":
+		return e2e(ctx, repo, dir, o)
 	case "images":
 		tag := os.Getenv("TAG")
 		if tag == "" {
@@ -70,6 +73,27 @@ func command(ctx context.Context, repo, verb string) error {
 	default:
 		return fmt.Errorf("no command %q", verb)
 	}
+}
+
+// e2e runs the scenarios on the bed that is up, or on one of its own that it removes again.
+func e2e(ctx context.Context, repo, dir string, o bed.Options) (err error) {
+	chosen, err := scenarios.Choose(scenarios.All(), os.Getenv("RUN"))
+	if err != nil {
+		return err
+	}
+	b, err := bed.Load(repo, dir)
+	if err == nil && b.Options == o && b.Healthy(ctx) == nil {
+		if err := b.Refresh(ctx); err != nil {
+			return err
+		}
+	} else {
+		b = bed.New(repo, dir, o)
+		if err := b.Up(ctx); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, b.Down(context.WithoutCancel(ctx))) }()
+	}
+	return scenarios.Run(ctx, os.Stdout, b, chosen, os.Getenv("LONG") == "1")
 }
 
 func greet(b *bed.Bed) {

@@ -1,0 +1,73 @@
+package bed
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+)
+
+// Collect puts everything that may explain a failed scenario into one folder: the logs of all services since it began,
+// the API's objects, and what each node has.
+func (b *Bed) Collect(ctx context.Context, dir, namespace string, since time.Time) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	var errs []error
+	save := func(name string, argv ...string) {
+		out, err := exec.CommandContext(ctx, argv[0], argv[1:]...).CombinedOutput()
+		if err != nil {
+			out = append(out, err.Error()...)
+		}
+		errs = append(errs, os.WriteFile(filepath.Join(dir, name), out, 0o644))
+	}
+	kubectl := []string{b.Kubectl(), "--kubeconfig=" + b.Kubeconfig(), "--request-timeout=10s"}
+	save("pods.txt", append(kubectl, "get", "pods", "-A", "-o", "wide")...)
+	save("objects.yaml", append(kubectl, "get", "all", "-n", namespace, "-o", "yaml")...)
+	save("nodes.yaml", append(kubectl, "get", "nodes", "-o", "yaml")...)
+	save("events.txt", append(kubectl, "get", "events", "-n", namespace, "--sort-by=.lastTimestamp")...)
+
+	logs, _ := filepath.Glob(b.path("run/logs/*.log"))
+	for _, log := range logs {
+		errs = append(errs, copyTail(filepath.Join(dir, filepath.Base(log)), log, since))
+	}
+	for _, name := range b.NodeNames() {
+		if b.PID(name) == 0 {
+			continue
+		}
+		n := b.Node(name)
+		onNode := func(file string, argv ...string) {
+			out, err := n.Machine().Run(ctx, argv...)
+			if err != nil {
+				out = append(out, err.Error()...)
+			}
+			errs = append(errs, os.WriteFile(filepath.Join(dir, name+"-"+file), out, 0o644))
+		}
+		onNode("network.txt", "sh", "-c", "cat /etc/cni/net.d/*; ls -l /opt/cni/bin /run/netns /var/lib/cni/*/*; "+
+			"for ns in /run/netns/*; do echo $ns; nsenter --net=$ns ip -br addr; done; ip -br addr; ip route")
+		if b.IPAM == "leasehold" {
+			onNode("leases.json", b.Leasectl(), "-o", "json", "list")
+			onNode("history.txt", b.Leasectl(), "history")
+		}
+		if calls, err := os.ReadFile(n.Disk("/var/log/cni-trace.log")); err == nil {
+			errs = append(errs, os.WriteFile(filepath.Join(dir, name+"-cni-calls.txt"), calls, 0o644))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// copyTail copies the end of a log, if anything was written to it since a moment.
+func copyTail(to, from string, since time.Time) error {
+	const most = 4 << 20
+	info, err := os.Stat(from)
+	if err != nil || info.ModTime().Before(since) {
+		return err
+	}
+	data, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, data[max(0, len(data)-most):], 0o644)
+}

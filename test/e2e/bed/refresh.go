@@ -1,0 +1,63 @@
+package bed
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"time"
+)
+
+// Healthy tells why a bed that was up cannot be used as it is, if so.
+func (b *Bed) Healthy(ctx context.Context) error {
+	for _, name := range append(b.NodeNames(), control) {
+		if b.PID(name) == 0 {
+			return fmt.Errorf("machine %s is off", name)
+		}
+	}
+	return b.waitReadyFor(ctx, 30*time.Second)
+}
+
+// Refresh brings the nodes the plugin as it is in the source tree now.
+func (b *Bed) Refresh(ctx context.Context) error {
+	if err := b.buildTrace(ctx); err != nil {
+		return err
+	}
+	if b.IPAM != "leasehold" {
+		return nil
+	}
+	if _, err := b.buildProgram(ctx, leasectl); err != nil {
+		return err
+	}
+	if _, err := b.BuildImages(ctx, ProductImages("bed")); err != nil {
+		return err
+	}
+	want, err := os.ReadFile(b.path("bin/own/leasehold"))
+	if err != nil {
+		return err
+	}
+	stale := false
+	for _, name := range b.NodeNames() {
+		have, err := os.ReadFile(b.Node(name).Disk("/opt/cni/bin/leasehold"))
+		stale = stale || err != nil || !bytes.Equal(have, want)
+	}
+	if !stale {
+		return nil
+	}
+	b.say("the nodes have another plugin: installing this one")
+	for _, name := range b.NodeNames() {
+		if err := b.Node(name).importImages(ctx); err != nil {
+			return err
+		}
+	}
+	for _, args := range [][]string{
+		{"rollout", "restart", "daemonset/leasehold-agent"},
+		{"rollout", "status", "daemonset/leasehold-agent", "--timeout=2m"},
+	} {
+		argv := append([]string{b.Kubectl(), "--kubeconfig=" + b.Kubeconfig(), "-n", "leasehold-system"}, args...)
+		if err := run(ctx, argv...); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,80 @@
+package look
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Sandbox is a pod sandbox as the container runtime knows it.
+type Sandbox struct {
+	ID        string
+	Namespace string
+	Pod       string
+	UID       string
+	Ready     bool
+	Created   time.Time
+	PID       int    // of the pause process, inside the node
+	NetNS     string // as a path of the host, empty if there is none any more
+}
+
+// Sandboxes asks the runtime of a node, whose file system is root, for the sandboxes of a namespace.
+func Sandboxes(ctx context.Context, root, namespace string) ([]Sandbox, error) {
+	conn, err := grpc.NewClient("unix://"+root+"/run/containerd/containerd.sock",
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	client := cri.NewRuntimeServiceClient(conn)
+	list, err := client.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
+	if err != nil {
+		return nil, err
+	}
+	var found []Sandbox
+	for _, item := range list.Items {
+		if item.Metadata.Namespace != namespace {
+			continue
+		}
+		s := Sandbox{ID: item.Id, Namespace: namespace, Pod: item.Metadata.Name, UID: item.Metadata.Uid,
+			Ready: item.State == cri.PodSandboxState_SANDBOX_READY, Created: time.Unix(0, item.CreatedAt)}
+		if err := details(ctx, client, root, &s); err != nil {
+			return nil, err
+		}
+		found = append(found, s)
+	}
+	return found, nil
+}
+
+func details(ctx context.Context, client cri.RuntimeServiceClient, root string, s *Sandbox) error {
+	status, err := client.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: s.ID, Verbose: true})
+	if err != nil {
+		return fmt.Errorf("sandbox %s: %w", s.ID, err)
+	}
+	var info struct {
+		PID         int `json:"pid"`
+		RuntimeSpec struct {
+			Linux struct {
+				Namespaces []struct{ Type, Path string }
+			}
+		} `json:"runtimeSpec"`
+	}
+	if err := json.Unmarshal([]byte(status.Info["info"]), &info); err != nil {
+		return fmt.Errorf("sandbox %s: %w", s.ID, err)
+	}
+	s.PID = info.PID
+	for _, ns := range info.RuntimeSpec.Linux.Namespaces {
+		if ns.Type == "network" && ns.Path != "" {
+			// /var/run is an absolute link, which would lead to the host's.
+			s.NetNS = filepath.Join(root, strings.Replace(ns.Path, "/var/run/", "/run/", 1))
+		}
+	}
+	return nil
+}

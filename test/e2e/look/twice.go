@@ -1,0 +1,77 @@
+package look
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+)
+
+// A Watch looks into every network namespace of some nodes again and again, for an address that is in two of them.
+type Watch struct {
+	mu    sync.Mutex
+	seen  map[string]bool
+	found []string
+	looks int
+}
+
+// Start watches until the context ends. roots names the nodes' file systems, which change when a node reboots.
+func (w *Watch) Start(ctx context.Context, roots func() []string) {
+	w.seen = map[string]bool{}
+	go func() {
+		for ctx.Err() == nil {
+			w.look(roots())
+			select {
+			case <-ctx.Done():
+			case <-time.After(200 * time.Millisecond):
+			}
+		}
+	}()
+}
+
+// Found returns what was found, and how often the watch has looked.
+func (w *Watch) Found() ([]string, int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.found), w.looks
+}
+
+func (w *Watch) look(roots []string) {
+	holder := map[netip.Addr]string{}
+	for _, root := range roots {
+		paths, _ := NetNSes(root) // a node that is off has none
+		for _, path := range paths {
+			for _, ip := range flatten(path) {
+				other, taken := holder[ip]
+				holder[ip] = path
+				// The address may have moved while we went from one to the other: only what is still there counts.
+				if taken && slices.Contains(flatten(other), ip) && slices.Contains(flatten(path), ip) {
+					w.report(fmt.Sprintf("%v is in %s and in %s", ip, other, path))
+				}
+			}
+		}
+	}
+	w.mu.Lock()
+	w.looks++
+	w.mu.Unlock()
+}
+
+func (w *Watch) report(s string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.seen[s] {
+		w.seen[s] = true
+		w.found = append(w.found, s)
+	}
+}
+
+func flatten(path string) []netip.Addr {
+	var all []netip.Addr
+	found, _ := Addresses(path) // a namespace that has just gone has none
+	for _, addrs := range found {
+		all = append(all, addrs...)
+	}
+	return all
+}

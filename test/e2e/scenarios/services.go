@@ -1,0 +1,5 @@
+package scenarios
+
+import "github.com/leasehold-cni/leasehold/test/e2e/machine"
+
+var listServices = machine.Request{List: true}

@@ -1,0 +1,203 @@
+package scenarios
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
+
+	"github.com/leasehold-cni/leasehold/test/e2e/bed"
+)
+
+// Window is the annotation that this project is about.
+const Window = "io.kubernetes.cri/reserved-ip-duration"
+
+// Pods are the pods of a workload by name.
+type Pods map[string]corev1.Pod
+
+// An Option changes a pod template.
+type Option func(*corev1.PodTemplateSpec)
+
+// KeptFor sets the window; empty removes the annotation.
+func KeptFor(window string) Option {
+	return func(t *corev1.PodTemplateSpec) {
+		delete(t.Annotations, Window)
+		if window != "" {
+			t.Annotations[Window] = window
+		}
+	}
+}
+
+// Stubborn pods ignore the signal to end and are killed when the grace is over.
+func Stubborn(grace time.Duration) Option {
+	return func(t *corev1.PodTemplateSpec) {
+		seconds := int64(grace.Seconds())
+		t.Spec.TerminationGracePeriodSeconds = &seconds
+		t.Spec.Containers[0].Env = append(t.Spec.Containers[0].Env, corev1.EnvVar{Name: "STUBBORN", Value: "1"})
+	}
+}
+
+// on makes a template's pods run on one node: until the pin exists, it is the user who sees to that.
+func on(n *bed.Node) Option {
+	return func(t *corev1.PodTemplateSpec) {
+		t.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+				NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{
+					{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{n.Name}}}}}}}}
+	}
+}
+
+// Set is a running StatefulSet.
+type Set struct {
+	w    *World
+	Name string
+	Node *bed.Node
+	size int
+}
+
+// Echoserver creates the manual's echoserver under a name, on one node, and waits until it runs.
+func (w *World) Echoserver(name string, n *bed.Node, replicas int, options ...Option) *Set {
+	set := w.echoserver(name, n, replicas, options...)
+	_, err := w.Client.AppsV1().StatefulSets(w.NS).Create(w.Ctx, &set, metav1.CreateOptions{})
+	w.Must(err)
+	w.Cleanup(w.Clear)
+	s := &Set{w, name, n, replicas}
+	s.Ready()
+	return s
+}
+
+func (w *World) echoserver(name string, n *bed.Node, replicas int, options ...Option) appsv1.StatefulSet {
+	var set appsv1.StatefulSet
+	manifest, err := os.ReadFile(filepath.Join(w.Bed.Repo, "test/e2e/manifests/echoserver.yaml"))
+	w.Must(err)
+	w.Must(yaml.UnmarshalStrict(manifest, &set))
+	count := int32(replicas)
+	set.Name, set.Spec.ServiceName, set.Spec.Replicas = name, name, &count
+	set.Spec.PodManagementPolicy = appsv1.ParallelPodManagement
+	set.Spec.Selector.MatchLabels["app"] = name
+	set.Spec.Template.Labels["app"] = name
+	for _, o := range append(options, on(n)) {
+		o(&set.Spec.Template)
+	}
+	return set
+}
+
+// Deployment creates pods without a window, whose names never return, and does not wait for them.
+func (w *World) Deployment(name string, n *bed.Node, replicas int) *Set {
+	set := w.echoserver(name, n, replicas, KeptFor(""))
+	d := appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	d.Spec.Replicas, d.Spec.Selector, d.Spec.Template = set.Spec.Replicas, set.Spec.Selector, set.Spec.Template
+	_, err := w.Client.AppsV1().Deployments(w.NS).Create(w.Ctx, &d, metav1.CreateOptions{})
+	w.Must(err)
+	w.Cleanup(w.Clear)
+	return &Set{w, name, n, replicas}
+}
+
+// Pods lists the workload's pods that are not on their way out.
+func (s *Set) Pods() Pods {
+	list, err := s.w.Client.CoreV1().Pods(s.w.NS).List(s.w.Ctx, metav1.ListOptions{LabelSelector: "app=" + s.Name})
+	s.w.Must(err)
+	pods := Pods{}
+	for _, p := range list.Items {
+		if p.DeletionTimestamp == nil {
+			pods[p.Name] = p
+		}
+	}
+	return pods
+}
+
+// Ready waits until as many pods as there should be are Ready, and returns them.
+func (s *Set) Ready() Pods { return s.ReadyBut(nil) }
+
+// ReadyBut is Ready for pods that replace others: none of the old ones counts.
+func (s *Set) ReadyBut(old Pods) Pods {
+	var pods Pods
+	s.w.Eventually(3*time.Minute, s.Name+" is ready", func() error {
+		pods = s.Pods()
+		for name, p := range pods {
+			if p.UID == old[name].UID {
+				return fmt.Errorf("%s is still the old one", name)
+			}
+			if !ready(p) {
+				return fmt.Errorf("%s is %s", name, p.Status.Phase)
+			}
+		}
+		if len(pods) != s.size {
+			return fmt.Errorf("%d of %d pods", len(pods), s.size)
+		}
+		return nil
+	})
+	return pods
+}
+
+func ready(p corev1.Pod) bool {
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue && len(p.Status.PodIPs) > 0
+		}
+	}
+	return false
+}
+
+// Scale sets the size of a StatefulSet; going down, it waits until the surplus pods are gone.
+func (s *Set) Scale(size int) {
+	patch := fmt.Sprintf(`{"spec":{"replicas":%d}}`, size)
+	_, err := s.w.Client.AppsV1().StatefulSets(s.w.NS).Patch(s.w.Ctx, s.Name, types.MergePatchType, []byte(patch),
+		metav1.PatchOptions{})
+	s.w.Must(err)
+	shrinks := size < s.size
+	s.size = size
+	if !shrinks {
+		return
+	}
+	s.w.Eventually(2*time.Minute, s.Name+" shrinks", func() error {
+		list, err := s.w.Client.CoreV1().Pods(s.w.NS).List(s.w.Ctx, metav1.ListOptions{LabelSelector: "app=" + s.Name})
+		if err == nil && len(list.Items) > size {
+			err = fmt.Errorf("%d pods are left", len(list.Items))
+		}
+		return err
+	})
+}
+
+// Delete deletes pods as `kubectl delete pod` does, without waiting.
+func (s *Set) Delete(pods Pods) {
+	for name := range pods {
+		err := s.w.Client.CoreV1().Pods(s.w.NS).Delete(s.w.Ctx, name, metav1.DeleteOptions{})
+		if !apierrors.IsNotFound(err) {
+			s.w.Must(err)
+		}
+	}
+}
+
+// ForceDelete removes the pods' objects at once, whatever their containers do.
+func (s *Set) ForceDelete(pods Pods) {
+	now := int64(0)
+	for name := range pods {
+		s.w.Must(s.w.Client.CoreV1().Pods(s.w.NS).Delete(s.w.Ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &now}))
+	}
+}
+
+// Recreate deletes all pods and waits for their successors.
+func (s *Set) Recreate() Pods {
+	old := s.Ready()
+	s.Delete(old)
+	return s.ReadyBut(old)
+}
+
+// Rollout changes the template and waits until every pod has been replaced.
+func (s *Set) Rollout() Pods {
+	old := s.Ready()
+	patch := `{"spec":{"template":{"metadata":{"annotations":{"rollout":` + strconv.Quote(time.Now().String()) + `}}}}}`
+	_, err := s.w.Client.AppsV1().StatefulSets(s.w.NS).Patch(s.w.Ctx, s.Name, types.MergePatchType, []byte(patch),
+		metav1.PatchOptions{})
+	s.w.Must(err)
+	return s.ReadyBut(old)
+}

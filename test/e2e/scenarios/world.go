@@ -1,0 +1,192 @@
+// Package scenarios holds what must be true of a cluster with leasehold, one story each.
+package scenarios
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/leasehold-cni/leasehold/test/e2e/bed"
+	"github.com/leasehold-cni/leasehold/test/e2e/look"
+	"github.com/leasehold-cni/leasehold/test/e2e/story"
+)
+
+// World is what a scenario has to work with: a cluster, and a namespace of its own in it.
+type World struct {
+	*story.T
+	Bed    *bed.Bed
+	Client *kubernetes.Clientset
+	NS     string
+	Long   bool
+}
+
+// Node returns the i-th node, counted from 1, or the last if there are fewer.
+func (w *World) Node(i int) *bed.Node {
+	names := w.Bed.NodeNames()
+	return w.Bed.Node(names[min(i, len(names))-1])
+}
+
+// NodeWith returns a node that runs a certain containerd, or nil.
+func (w *World) NodeWith(containerd string) *bed.Node {
+	for _, name := range slices.Backward(w.Bed.NodeNames()) {
+		if n := w.Bed.Node(name); n.ContainerdVersion() == containerd {
+			return n
+		}
+	}
+	return nil
+}
+
+// Networks gives a node other networks for the length of the scenario.
+func (w *World) Networks(n *bed.Node, networks ...bed.Network) {
+	w.Must(n.SetNetworks(networks...))
+	w.Cleanup(func() {
+		w.Clear()
+		w.Must(n.SetNetworks(n.DefaultNetwork()))
+	})
+}
+
+// Clear removes the scenario's workloads and waits until their sandboxes are stopped.
+func (w *World) Clear() {
+	background := metav1.DeletePropagationBackground
+	all := metav1.DeleteOptions{PropagationPolicy: &background}
+	w.Must(w.Client.AppsV1().StatefulSets(w.NS).DeleteCollection(w.Ctx, all, metav1.ListOptions{}))
+	w.Must(w.Client.AppsV1().Deployments(w.NS).DeleteCollection(w.Ctx, all, metav1.ListOptions{}))
+	w.Must(w.Client.AppsV1().ReplicaSets(w.NS).DeleteCollection(w.Ctx, all, metav1.ListOptions{}))
+	second := int64(1)
+	w.Eventually(90*time.Second, "the pods go", func() error {
+		err := w.Client.CoreV1().Pods(w.NS).DeleteCollection(w.Ctx,
+			metav1.DeleteOptions{GracePeriodSeconds: &second}, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		pods, err := w.Client.CoreV1().Pods(w.NS).List(w.Ctx, metav1.ListOptions{})
+		if err == nil && len(pods.Items) > 0 {
+			err = fmt.Errorf("%d pods are left", len(pods.Items))
+		}
+		return err
+	})
+	w.Eventually(60*time.Second, "the sandboxes stop", func() error {
+		for _, name := range w.Bed.NodeNames() {
+			sandboxes, err := look.Sandboxes(w.Ctx, w.Bed.Root(name), w.NS)
+			if err != nil {
+				return err
+			}
+			for _, s := range sandboxes {
+				if s.Ready {
+					return fmt.Errorf("%s still runs %s", name, s.Pod)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// Sandbox returns the running sandbox of a pod, which is on node n.
+func (w *World) Sandbox(n *bed.Node, pod corev1.Pod) look.Sandbox {
+	var running look.Sandbox
+	w.Eventually(30*time.Second, "a sandbox of "+pod.Name, func() error {
+		for _, s := range w.sandboxes(n) {
+			if s.UID == string(pod.UID) && s.Ready {
+				running = s
+				return nil
+			}
+		}
+		return fmt.Errorf("%s runs none", n.Name)
+	})
+	return running
+}
+
+func (w *World) sandboxes(n *bed.Node) []look.Sandbox {
+	sandboxes, err := look.Sandboxes(w.Ctx, n.Root(), w.NS)
+	w.Must(err)
+	return sandboxes
+}
+
+// Leases reads what a node's store holds for the scenario's pods. host-local has no store to read: the answer is false.
+func (w *World) Leases(n *bed.Node) ([]look.Lease, bool) {
+	if w.Bed.IPAM != "leasehold" {
+		return nil, false
+	}
+	all, err := look.Leases(w.Ctx, n.Machine(), w.Bed.Leasectl())
+	w.Must(err)
+	return slices.DeleteFunc(all, func(l look.Lease) bool { return l.Namespace != w.NS }), true
+}
+
+// LeasesAre checks that the store of a node has exactly one lease per pod interface, all in one state.
+func (w *World) LeasesAre(n *bed.Node, state string, count int) {
+	leases, ok := w.Leases(n)
+	if !ok {
+		return
+	}
+	owners := map[string]string{}
+	for _, l := range leases {
+		if l.State != state {
+			w.Fatalf("the store of %s has %s of %s as %s, want %s", n.Name, l.Address, l.Pod, l.State, state)
+		}
+		key := l.Network + " " + l.Pod + " " + l.Interface
+		if other, ok := owners[key]; ok {
+			w.Fatalf("the store of %s has %s and %s for %s", n.Name, other, l.Address, key)
+		}
+		owners[key] = l.Address
+	}
+	if len(leases) != count {
+		w.Fatalf("the store of %s has %d leases for %d pods", n.Name, len(leases), count)
+	}
+}
+
+// Kept ends the scenario if a pod has other addresses than before.
+func (w *World) Kept(before, after Pods) {
+	var lost []string
+	for name, old := range before {
+		if now := addresses(after[name]); now != addresses(old) {
+			lost = append(lost, fmt.Sprintf("%s had %s and has %s", name, addresses(old), now))
+		}
+	}
+	slices.Sort(lost)
+	if len(lost) > 0 {
+		w.Lostf("%s", strings.Join(lost, "; "))
+	}
+}
+
+func addresses(p corev1.Pod) string {
+	var ips []string
+	for _, ip := range p.Status.PodIPs {
+		ips = append(ips, ip.IP)
+	}
+	return strings.Join(ips, ",")
+}
+
+// Events returns the messages of a pod's events with a reason.
+func (w *World) Events(uid, reason string) []string {
+	events, err := w.Client.CoreV1().Events(w.NS).List(w.Ctx, metav1.ListOptions{
+		FieldSelector: "involvedObject.uid=" + uid + ",reason=" + reason})
+	w.Must(err)
+	var texts []string
+	for _, e := range events.Items {
+		texts = append(texts, e.Message)
+	}
+	return texts
+}
+
+// WaitNode waits until a node is Ready and has said so since a moment.
+func (w *World) WaitNode(n *bed.Node, since time.Time) {
+	w.Eventually(90*time.Second, n.Name+" is Ready", func() error {
+		lease, err := w.Client.CoordinationV1().Leases("kube-node-lease").Get(w.Ctx, n.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if lease.Spec.RenewTime == nil || lease.Spec.RenewTime.Before(&metav1.MicroTime{Time: since}) {
+			return fmt.Errorf("its kubelet has not reported")
+		}
+		node, err := w.Client.CoreV1().Nodes().Get(w.Ctx, n.Name, metav1.GetOptions{})
+		if err == nil && !bed.NodeReady(node) {
+			err = fmt.Errorf("it is not")
+		}
+		return err
+	})
+}

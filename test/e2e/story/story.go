@@ -1,0 +1,142 @@
+// Package story runs end-to-end scenarios and tells what happened.
+package story
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"strings"
+	"time"
+)
+
+// Scenario is one thing that must be true of a cluster.
+type Scenario struct {
+	Name  string
+	About string
+	// Keeps marks a scenario about addresses that are kept: a plugin that keeps none must fail it, and in no other way
+	// than by losing an address.
+	Keeps bool
+	Run   func(*T)
+}
+
+// Outcome is how a scenario ended.
+type Outcome int
+
+// The outcomes. Lost: an address was not kept; Broken: anything else went wrong.
+const (
+	Passed Outcome = iota
+	Lost
+	Broken
+)
+
+// Result is a scenario that was run.
+type Result struct {
+	Scenario Scenario
+	Outcome  Outcome
+	Text     string
+	Took     time.Duration
+}
+
+// T is a running scenario.
+type T struct {
+	Ctx context.Context
+
+	began    time.Time
+	outcome  Outcome
+	text     string
+	cleanups []func()
+	print    func(string)
+}
+
+// Step tells what is done next.
+func (t *T) Step(format string, args ...any) {
+	t.print(fmt.Sprintf("  %5.1fs  %s", time.Since(t.began).Seconds(), fmt.Sprintf(format, args...)))
+}
+
+// Fatalf ends the scenario as broken.
+func (t *T) Fatalf(format string, args ...any) { t.end(Broken, fmt.Sprintf(format, args...)) }
+
+// Lostf ends the scenario because an address was not kept.
+func (t *T) Lostf(format string, args ...any) { t.end(Lost, fmt.Sprintf(format, args...)) }
+
+// Must ends the scenario if there is an error.
+func (t *T) Must(err error) {
+	if err != nil {
+		_, file, line, _ := runtime.Caller(1)
+		t.Fatalf("%s:%d: %v", file[strings.LastIndexByte(file, '/')+1:], line, err)
+	}
+}
+
+func (t *T) end(o Outcome, text string) {
+	t.outcome, t.text = o, text
+	runtime.Goexit()
+}
+
+// Cleanup has f called after the scenario, the last one first, also if it failed.
+func (t *T) Cleanup(f func()) { t.cleanups = append(t.cleanups, f) }
+
+// Eventually repeats f until it succeeds.
+func (t *T) Eventually(limit time.Duration, what string, f func() error) {
+	end := time.Now().Add(limit)
+	for {
+		err := f()
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) || t.Ctx.Err() != nil {
+			t.Fatalf("%s: not within %v: %v", what, limit, err)
+		}
+		t.Sleep(200 * time.Millisecond)
+	}
+}
+
+// Sleep waits, or ends the scenario when its time is up.
+func (t *T) Sleep(d time.Duration) {
+	select {
+	case <-t.Ctx.Done():
+		t.Fatalf("out of time: %v", context.Cause(t.Ctx))
+	case <-time.After(d):
+	}
+}
+
+// Run runs one scenario. failed is called before the cleanups if it did not pass.
+func Run(ctx context.Context, s Scenario, limit time.Duration, print func(string), failed func(*T)) Result {
+	bounded, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	t := &T{Ctx: bounded, began: time.Now(), print: print}
+	inOwnGoroutine(t, func() { s.Run(t) })
+	if t.outcome != Passed {
+		print(fmt.Sprintf("  %5.1fs  %s", time.Since(t.began).Seconds(), t.text))
+		// A scenario out of time must still be able to tidy up.
+		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		t.Ctx = late
+		failed(t)
+	}
+	result := Result{Scenario: s, Outcome: t.outcome, Text: t.text, Took: time.Since(t.began)}
+	for i := len(t.cleanups) - 1; i >= 0; i-- {
+		tidy, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Minute)
+		t.Ctx, t.outcome = tidy, Passed
+		inOwnGoroutine(t, t.cleanups[i])
+		cancel()
+		if t.outcome != Passed && result.Outcome == Passed {
+			result.Outcome, result.Text = Broken, "tidying up: "+t.text
+		}
+	}
+	return result
+}
+
+// inOwnGoroutine lets f end itself, or panic, without taking the others along.
+func inOwnGoroutine(t *T, f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer func() {
+			if p := recover(); p != nil {
+				t.outcome, t.text = Broken, fmt.Sprintf("panic: %v", p)
+			}
+		}()
+		f()
+	}()
+	<-done
+}
