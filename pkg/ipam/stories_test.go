@@ -426,7 +426,10 @@ func TestTheJournalTellsTheStory(t *testing.T) {
 	w.add(ask{pod: "db-0", container: "c3", window: hour})
 	var got []string
 	w.view(func(tx *store.Tx) {
-		tx.Journal(func(n store.Entry) bool { got = append(got, fmt.Sprintf("%s %s %s", n.Event, n.Container, n.Reason)); return true })
+		tx.Journal(func(n store.Entry) bool {
+			got = append(got, fmt.Sprintf("%s %s %s", n.Event, n.Container, n.Reason))
+			return true
+		})
 	})
 	want := "Bound c1 |Released c1 DEL|Kept c2 after 1m0s|TakenOver c3 from container c2, whose sandbox is gone"
 	w.same("journal", strings.Join(got, "|"), want)

@@ -98,8 +98,9 @@ func parseMeta(page []byte) (meta, bool) {
 }
 
 // create makes a new store beside the path and moves it there when it is whole
-// and on the disk, so that no crash leaves a half-made one (FACTS 7.9).
-func create(path string) error {
+// and on the disk, so that no crash leaves a half-made one (FACTS 7.9). lost
+// says why it replaces another one, "" for the first.
+func create(path, lost string) error {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("%w: %w", ErrIO, err)
@@ -108,7 +109,7 @@ func create(path string) error {
 	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%w: %w", ErrIO, err)
 	}
-	err := initialise(tmp)
+	err := initialise(tmp, lost)
 	if err == nil {
 		err = os.Rename(tmp, path)
 	}
@@ -122,7 +123,7 @@ func create(path string) error {
 	return nil
 }
 
-func initialise(path string) error {
+func initialise(path, lost string) error {
 	db, err := bolt.Open(path, 0o600, &bolt.Options{PageSize: pageSize, NoSync: true, Timeout: time.Second})
 	if err != nil {
 		return err
@@ -130,6 +131,11 @@ func initialise(path string) error {
 	err = db.Update(func(b *bolt.Tx) error {
 		for _, name := range allBuckets {
 			if _, err := b.CreateBucket(name); err != nil {
+				return err
+			}
+		}
+		if lost != "" {
+			if err := b.Bucket(bucketMeta).Put(metaLost, []byte(lost)); err != nil {
 				return err
 			}
 		}

@@ -10,6 +10,11 @@ import (
 	"syscall"
 )
 
+const (
+	lockShared    = syscall.LOCK_SH
+	lockExclusive = syscall.LOCK_EX
+)
+
 // acquire takes the lock file, shared or exclusive, and returns the open file:
 // closing it is the unlock. It waits in the kernel, not by polling, until ctx
 // is done; then ErrBusy.

@@ -52,13 +52,17 @@ var errReplaced = fmt.Errorf("%w: its file was replaced while in use", ErrIO)
 // kept and the error is returned. fn may run more than once, and must not
 // wait for anything.
 //
-// Errors: ErrBusy, ErrLost, ErrNewer, ErrIO. After ErrIO it is unknown whether
-// the change is there; it was not confirmed.
+// A store that is lost is moved aside and replaced by an empty one before fn
+// runs; Tx.Lost says so until the node's leases are known again.
+//
+// Errors: ErrBusy, ErrNewer, ErrIO. After ErrIO it is unknown whether the change
+// is there; it was not confirmed.
 func (s *Store) Update(ctx context.Context, fn func(*Tx) error) error {
 	return s.run(ctx, true, fn)
 }
 
-// View runs fn in a read transaction beside other readers.
+// View runs fn in a read transaction beside other readers. A lost store is
+// ErrLost here: nothing is replaced by looking.
 func (s *Store) View(ctx context.Context, fn func(*Tx) error) error {
 	return s.run(ctx, false, fn)
 }
@@ -66,9 +70,9 @@ func (s *Store) View(ctx context.Context, fn func(*Tx) error) error {
 func (s *Store) run(ctx context.Context, write bool, fn func(*Tx) error) error {
 	ctx, cancel := context.WithTimeout(ctx, MaxWait)
 	defer cancel()
-	how := syscall.LOCK_SH
+	how := lockShared
 	if write {
-		how = syscall.LOCK_EX
+		how = lockExclusive
 	}
 	lock, err := acquire(ctx, s.lock(), how)
 	if err != nil {
@@ -76,7 +80,14 @@ func (s *Store) run(ctx context.Context, write bool, fn func(*Tx) error) error {
 	}
 	defer lock.Close()
 	for range 3 {
-		if err = s.once(ctx, write, fn); !errors.Is(err, errReplaced) {
+		err = s.once(ctx, write, fn)
+		switch {
+		case errors.Is(err, errReplaced):
+		case errors.Is(err, ErrLost) && write:
+			if e := s.replace(err); e != nil {
+				return errors.Join(err, e)
+			}
+		default:
 			return err
 		}
 	}
@@ -95,34 +106,23 @@ func (s *Store) once(ctx context.Context, write bool, fn func(*Tx) error) error 
 	})
 }
 
-// ready sees to it that there is a store that bbolt may open.
+// ready sees to it that there is a store that bbolt may open. The mark in the
+// run directory tells a store that was removed from one that never was.
 func (s *Store) ready(write bool) (health, error) {
 	h, err := examine(s.path())
-	if errors.Is(err, fs.ErrNotExist) {
-		return h, s.first(write)
+	_, unmarked := os.Stat(s.mark())
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && unmarked == nil:
+		return h, fmt.Errorf("%w: %s is missing, and was there before in this boot", ErrLost, s.path())
+	case errors.Is(err, fs.ErrNotExist) && !write:
+		return h, errEmpty
+	case errors.Is(err, fs.ErrNotExist):
+		err = create(s.path(), "")
 	}
-	if err != nil {
+	if err != nil || !write || unmarked == nil {
 		return h, err
 	}
-	if _, err := os.Stat(s.mark()); err != nil && write {
-		return h, s.setMark()
-	}
-	return h, nil
-}
-
-// first makes the store of a node that never had one. The mark in the run
-// directory tells that from a store that was removed.
-func (s *Store) first(write bool) error {
-	if _, err := os.Stat(s.mark()); err == nil {
-		return fmt.Errorf("%w: %s is missing, and was there before in this boot", ErrLost, s.path())
-	}
-	if !write {
-		return errEmpty
-	}
-	if err := create(s.path()); err != nil {
-		return err
-	}
-	return s.setMark()
+	return h, s.setMark()
 }
 
 // errEmpty ends a View of a store that was never used.
@@ -148,7 +148,7 @@ func transact(ctx context.Context, path string, write bool, fn func(*Tx) error) 
 	defer func() {
 		if p := recover(); p != nil {
 			abandon(file)
-			err = fmt.Errorf("%w: reading it failed: %.200v", ErrLost, p)
+			err = panicked(path, p)
 		}
 	}()
 	db, err := bolt.Open(path, 0o600, &bolt.Options{

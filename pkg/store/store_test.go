@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -291,9 +292,20 @@ func TestTheFileIsRemovedUnderATransaction(t *testing.T) {
 		}
 		return tx.Count("n", 1)
 	})
-	if !errors.Is(err, ErrLost) {
-		t.Errorf("a commit into a removed file: %v", err)
+	if err != nil || runs != 2 {
+		t.Errorf("%v after %d runs", err, runs)
 	}
+	isLost(t, s, "missing")
+}
+
+// isLost: the store knows that it has replaced another one, and why.
+func isLost(t *testing.T, s *Store, why string) {
+	t.Helper()
+	view(t, s, func(tx *Tx) {
+		if !strings.Contains(tx.Lost(), why) || tx.Len() != 0 || tx.Known(testPool) {
+			t.Errorf("lost because %q, %d leases", tx.Lost(), tx.Len())
+		}
+	})
 }
 
 func TestANewerFormatIsRefused(t *testing.T) {
@@ -391,9 +403,18 @@ func TestADamagedFileIsLostNeverEmpty(t *testing.T) {
 			if err := os.WriteFile(s.path(), b(), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			err := s.Update(context.Background(), func(tx *Tx) error { return put(tx, fresh("10.0.0.9", "x", "c")) })
-			if !errors.Is(err, ErrLost) {
-				t.Errorf("got %v", err)
+			if err := s.View(context.Background(), func(*Tx) error { return nil }); !errors.Is(err, ErrLost) {
+				t.Errorf("a View got %v", err)
+			}
+			damaged, _ := os.ReadFile(s.path())
+			update(t, s, func(*Tx) error { return nil })
+			isLost(t, s, ErrLost.Error())
+			aside, err := filepath.Glob(filepath.Join(s.lostDir(), "leases.db.*"))
+			if err != nil || len(aside) != 1 {
+				t.Fatalf("moved aside: %q %v", aside, err)
+			}
+			if kept, _ := os.ReadFile(aside[0]); !bytes.Equal(kept, damaged) {
+				t.Error("what was moved aside is not what was there")
 			}
 		})
 	}
@@ -401,8 +422,53 @@ func TestADamagedFileIsLostNeverEmpty(t *testing.T) {
 		s := open(t)
 		update(t, s, func(tx *Tx) error { return tx.AddPool(testPool) })
 		os.Remove(s.path())
-		if err := s.Update(context.Background(), func(*Tx) error { return nil }); !errors.Is(err, ErrLost) {
-			t.Errorf("got %v", err)
+		update(t, s, func(*Tx) error { return nil })
+		isLost(t, s, "missing")
+	})
+}
+
+// A mistake of ours that panics must not cost a sound store.
+func TestAPanicOverASoundFileIsNoLoss(t *testing.T) {
+	s := open(t)
+	update(t, s, func(tx *Tx) error { return put(tx, fresh("10.0.0.5", "db-0", "c1")) })
+	err := s.Update(context.Background(), func(*Tx) error { panic("boom") })
+	if !errors.Is(err, ErrIO) || !strings.Contains(err.Error(), "boom") {
+		t.Errorf("got %v", err)
+	}
+	view(t, s, func(tx *Tx) {
+		if tx.Len() != 1 {
+			t.Error("the lease is gone")
+		}
+	})
+}
+
+// bbolt falls back by a transaction without a word; we notice, and the next
+// commit mends the page.
+func TestADamagedHeadPageIsNoticed(t *testing.T) {
+	s := open(t)
+	for range 3 {
+		update(t, s, func(tx *Tx) error { return tx.Count("n", 1) })
+	}
+	image, _ := os.ReadFile(s.path())
+	newest := 0
+	if a, _ := parseMeta(image[:pageSize]); true {
+		if b, _ := parseMeta(image[pageSize:]); b.tx > a.tx {
+			newest = 1
+		}
+	}
+	image[newest*pageSize+20] ^= 0xff
+	if err := os.WriteFile(s.path(), image, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	update(t, s, func(tx *Tx) error {
+		if !tx.FellBack() || tx.Counter("n") != 2 {
+			t.Errorf("fell back %v, counted %d", tx.FellBack(), tx.Counter("n"))
+		}
+		return tx.Count("n", 1)
+	})
+	view(t, s, func(tx *Tx) {
+		if tx.FellBack() {
+			t.Error("not mended by a commit")
 		}
 	})
 }

@@ -31,6 +31,7 @@ var (
 	metaFormat = []byte("format")
 	metaBoot   = []byte("boot")
 	metaLook   = []byte("look")
+	metaLost   = []byte("lost")
 )
 
 // Tx is one transaction. It is valid inside the closure that got it.
@@ -351,6 +352,22 @@ func (tx *Tx) Ending(p lease.Pool, limit int) []lease.Lease {
 	}
 	return out
 }
+
+// Lost says why this store had to replace another one, "" if it did not. What
+// the other one knew is not known yet of pools that are not Known.
+func (tx *Tx) Lost() string { return string(tx.bucket(bucketMeta).Get(metaLost)) }
+
+// AcceptLoss ends that: whatever no witness has told is given up.
+func (tx *Tx) AcceptLoss() error {
+	if tx.Lost() == "" {
+		return nil
+	}
+	return tx.delete(bucketMeta, metaLost)
+}
+
+// FellBack tells that one of the file's two head pages is damaged, so that its
+// last transaction may be missing. The next commit mends the page.
+func (tx *Tx) FellBack() bool { return tx.health.fellBack }
 
 // Boot returns the boot id that the node's dead were last looked for in.
 func (tx *Tx) Boot() string { return string(tx.bucket(bucketMeta).Get(metaBoot)) }
