@@ -139,6 +139,15 @@ func (s *Sandbox) Call(net *Network, verb string, wrap ...string) Reply {
 	})
 }
 
+// Inherit puts the network namespace of another sandbox at the path of this one. The other one's path is gone then.
+func (s *Sandbox) Inherit(other *Sandbox) {
+	unix.Unmount(s.mount, unix.MNT_DETACH)
+	if err := unix.Mount(other.mount, s.mount, "", unix.MS_BIND, ""); err != nil {
+		s.node.t.Fatalf("mount the other network namespace: %v", err)
+	}
+	other.Remove()
+}
+
 // Start runs a process in the sandbox until Remove.
 func (s *Sandbox) Start(name string, args ...string) *os.Process {
 	cmd := exec.Command(name, args...)
@@ -226,24 +235,35 @@ func newNetNS() (string, error) {
 	if err := os.WriteFile(path, nil, 0o444); err != nil {
 		return "", err
 	}
-	done := make(chan error)
-	go func() {
-		// Never unlocked: the thread ends with the goroutine, and nobody else gets it in this namespace.
-		runtime.LockOSThread()
-		done <- func() error {
-			if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-				return err
-			}
-			if err := netlink.LinkSetUp(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "lo", Index: 1}}); err != nil {
-				return fmt.Errorf("lo up: %w", err)
-			}
-			return unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, "")
-		}()
-	}()
-	if err := <-done; err != nil {
+	if err := inNewNetNS(func() error {
+		if err := netlink.LinkSetUp(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "lo", Index: 1}}); err != nil {
+			return fmt.Errorf("lo up: %w", err)
+		}
+		return unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, "")
+	}); err != nil {
 		return "", errors.Join(err, os.Remove(path))
 	}
 	return path, nil
+}
+
+// inNewNetNS calls f on a thread in a new network namespace, and brings the thread back: one that only ended there could be
+// the first, which never ends, and would keep the namespace.
+func inNewNetNS(f func() error) error {
+	runtime.LockOSThread()
+	home, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return err
+	}
+	defer home.Close()
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return err
+	}
+	err = f()
+	if back := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET); back != nil {
+		return errors.Join(err, back) // and the thread stays locked: nobody else gets it
+	}
+	runtime.UnlockOSThread()
+	return err
 }
 
 // removeNetNS may be called again.

@@ -23,8 +23,8 @@ func TestFullPool(t *testing.T) {
 			kept = append(kept, address)
 		}
 	}
-	late := node.Sandbox(lab.NewPod("default", "late", ""))
-	_, err := late.Add(net)
+	late := lab.NewPod("default", "late", "")
+	_, err := node.Sandbox(late).Add(net)
 	wantCode(t, err, 11, "no IP addresses available in range set: 10.1.0.10-10.1.0.13", "2 bound", "2 firmly held", "0 in cool-down")
 	next := regexp.MustCompile(`20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ`).FindString(err.Error())
 	until, parseErr := time.Parse(time.RFC3339, next)
@@ -33,7 +33,7 @@ func TestFullPool(t *testing.T) {
 	}
 
 	node.Clock += 10*time.Minute + time.Second
-	if address := add(t, late, net); address != kept[0] {
+	if _, address := start(t, node, net, late); address != kept[0] {
 		t.Errorf("got %s, want %s, whose hold has ended", address, kept[0])
 	}
 	_, err = node.Sandbox(lab.NewPod("default", "later", "")).Add(net)
