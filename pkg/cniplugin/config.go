@@ -217,11 +217,7 @@ func readSet(v value) (pool.Set, error) {
 	}
 	var ranges []pool.Range
 	for _, e := range elements {
-		var s ipamSection // a range has the same fields as an old-style section
-		if err := e.decode(&s, "an object with a subnet"); err != nil {
-			return nil, err
-		}
-		r, err := readRange(e.place, s)
+		r, err := readRange(e)
 		if err != nil {
 			return nil, err
 		}
@@ -235,31 +231,32 @@ func readSet(v value) (pool.Set, error) {
 }
 
 // oldStyleSet is the single range of an ipam section with a subnet of its own.
+// Without one the other fields mean nothing, as for host-local.
 func oldStyleSet(s ipamSection) ([]pool.Set, error) {
-	if s.Subnet == nil {
-		s.Subnet = json.RawMessage(`"0.0.0.0/0"`) // its other fields are only read
-		_, err := readFields("ipam", s)
+	f, err := readFields("ipam", s)
+	if err != nil || !f.subnet.IsValid() {
 		return nil, err
 	}
-	r, err := readRange("ipam", s)
+	r, err := f.newRange("ipam")
 	if err != nil {
 		return nil, err
 	}
 	return []pool.Set{{r}}, nil
 }
 
-func readRange(place string, s ipamSection) (pool.Range, error) {
-	f, err := readFields(place, s)
+func readRange(v value) (pool.Range, error) {
+	var s ipamSection // a range has the same fields as an old-style section
+	if err := v.decode(&s, "an object with a subnet"); err != nil {
+		return pool.Range{}, err
+	}
+	f, err := readFields(v.place, s)
 	if err != nil {
 		return pool.Range{}, err
 	}
-	r, err := pool.NewRange(f.subnet, f.start, f.end, f.gateway)
-	if err != nil {
-		return r, fmt.Errorf("%w: %s.%w", errConfig, place, err)
-	}
-	return r, nil
+	return f.newRange(v.place)
 }
 
+// rangeFields are the fields of a range, each for itself.
 type rangeFields struct {
 	subnet              netip.Prefix
 	start, end, gateway netip.Addr
@@ -277,6 +274,14 @@ func readFields(place string, s ipamSection) (f rangeFields, err error) {
 	}
 	f.gateway, err = (value{place + ".gateway", s.Gateway}).addr()
 	return f, err
+}
+
+func (f rangeFields) newRange(place string) (pool.Range, error) {
+	r, err := pool.NewRange(f.subnet, f.start, f.end, f.gateway)
+	if err != nil {
+		return r, fmt.Errorf("%w: %s.%w", errConfig, place, err)
+	}
+	return r, nil
 }
 
 // options are the policies in the ipam section.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"reflect"
 	"strings"
 
 	"github.com/leasehold-cni/leasehold/pkg/policy"
@@ -18,10 +19,8 @@ type value struct {
 	raw   json.RawMessage // nil where nothing stands
 }
 
-func (v value) isNull() bool { return string(v.raw) == "null" }
-
 // absent: null stands for nothing, as for host-local.
-func (v value) absent() bool { return v.raw == nil || v.isNull() }
+func (v value) absent() bool { return v.raw == nil || string(v.raw) == "null" }
 
 // errorf is an error about this place.
 func (v value) errorf(format string, args ...any) error {
@@ -31,26 +30,27 @@ func (v value) errorf(format string, args ...any) error {
 // decode reads the value into a Go type. want is what to call that.
 func (v value) decode(into any, want string) error {
 	err := json.Unmarshal(v.raw, into)
-	if err == nil {
-		return nil
-	}
 	var wrong *json.UnmarshalTypeError
-	if errors.As(err, &wrong) && wrong.Field != "" {
-		return value{place: v.place + "." + wrong.Field}.errorf("want %s, not a JSON %s", kindOf(wrong), wrong.Value)
+	switch {
+	case err == nil:
+		return nil
+	case !errors.As(err, &wrong):
+		return v.errorf("%w; want %s", err, want)
+	case wrong.Field == "":
+		return v.errorf("want %s, not %s", want, policy.Quote(string(v.raw)))
 	}
-	return v.errorf("want %s, not %s", want, policy.Quote(string(v.raw)))
+	field := value{place: v.place + "." + wrong.Field}
+	return field.errorf("want %s, not a JSON %s", nameOf(wrong.Type.Kind()), wrong.Value)
 }
 
-// kindOf is what the field of a struct would accept.
-func kindOf(e *json.UnmarshalTypeError) string {
-	switch e.Type.Kind().String() {
-	case "bool":
+// nameOf is what a field of that kind is called in JSON.
+func nameOf(k reflect.Kind) string {
+	switch k {
+	case reflect.Bool:
 		return "true or false"
-	case "slice":
+	case reflect.Slice:
 		return "a list"
-	case "struct":
-		return "an object"
-	case "int", "float64":
+	case reflect.Int, reflect.Float64:
 		return "a number"
 	}
 	return "a string"

@@ -47,7 +47,7 @@ func Disjoint(sets []Set) error {
 // first, so that a hostile list of ranges costs no quadratic time.
 func overlap(ranges []Range) (a, b Range, found bool) {
 	sorted := slices.Clone(ranges)
-	slices.SortFunc(sorted, func(a, b Range) int { return a.Start.Compare(b.Start) })
+	slices.SortStableFunc(sorted, func(a, b Range) int { return a.Start.Compare(b.Start) })
 	for i := 1; i < len(sorted); i++ {
 		if sorted[i-1].Contains(sorted[i].Start) {
 			return sorted[i-1], sorted[i], true

@@ -1,0 +1,256 @@
+package cniplugin
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
+)
+
+// conf is a configuration with these fields beside its name and version.
+func conf(fields string) []byte {
+	return []byte(`{"cniVersion":"1.0.0","name":"net",` + fields + `}`)
+}
+
+// addArgs is a call of ADD for container c1.
+func addArgs(stdin []byte, args string) *skel.CmdArgs {
+	return &skel.CmdArgs{ContainerID: "c1", IfName: "eth0", Netns: "/run/netns/none", Args: args, StdinData: stdin}
+}
+
+func addRequest(stdin []byte, args string) (ipam.Request, error) {
+	c, err := loadConfig(stdin)
+	if err != nil {
+		return ipam.Request{}, err
+	}
+	return c.addRequest(addArgs(stdin, args))
+}
+
+func texts[T interface{ String() string }](list []T) []string {
+	out := []string{}
+	for _, e := range list {
+		out = append(out, e.String())
+	}
+	return out
+}
+
+func TestAddRequest(t *testing.T) {
+	const kubelet = "IgnoreUnknown=1;K8S_POD_NAMESPACE=db;K8S_POD_NAME=db-0;K8S_POD_UID=8d0f;IP=10.0.0.9"
+	got, err := addRequest(conf(`
+		"ipam": {
+			"type": "leasehold", "subnet": "10.0.0.0/24", "rangeEnd": "10.0.0.99", "gateway": "10.0.0.254", "unknown": {},
+			"ranges": [[{"subnet": "fd00::/64"}, {"subnet": "fd00:1::/64", "rangeStart": "fd00:1::5"}]],
+			"dataDir": "/run/pools/", "onBusy": "refuse", "maxWindow": "24h"
+		},
+		"args": {"cni": {"ips": ["fd00::7"]}},
+		"runtimeConfig": {
+			"ipRanges": [[{"subnet": "10.1.0.0/16"}]], "ips": ["10.1.0.5/16", "10.0.0.9"], "portMappings": [],
+			"io.kubernetes.cri.pod-annotations": {"io.kubernetes.cri/reserved-ip-duration": "10", "other": "x"}
+		}`), kubelet)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	sets := []string{"10.1.0.1-10.1.255.254", "10.0.0.1-10.0.0.99", "fd00::1-fd00::ffff:ffff:ffff:ffff,fd00:1::5-fd00:1::ffff:ffff:ffff:ffff"}
+	if diff := cmp.Diff(sets, texts(got.Sets)); diff != "" {
+		t.Errorf("the runtime's sets, the old-style one, the configured ones: -want +got:\n%s", diff)
+	}
+	if gateway := got.Sets[1][0].Gateway.String(); gateway != "10.0.0.254" {
+		t.Errorf("gateway %s", gateway)
+	}
+	if diff := cmp.Diff([]string{"10.0.0.9", "fd00::7", "10.1.0.5"}, texts(got.Requested)); diff != "" {
+		t.Errorf("requested by CNI_ARGS, args, the runtime, each once: -want +got:\n%s", diff)
+	}
+	options := policy.Defaults()
+	options.OnBusy, options.MaxWindow = policy.Refuse, 24*time.Hour
+	got.Sets, got.Requested = nil, nil
+	want := ipam.Request{
+		Pool:        lease.Pool{DataDir: "/run/pools", Network: "net"},
+		ContainerID: "c1", IfName: "eth0", NetnsPath: "/run/netns/none",
+		Pod:     ipam.Pod{Namespace: "db", Name: "db-0", UID: "8d0f"},
+		Asked:   policy.Asked{Known: true, Window: 10 * time.Minute},
+		Options: options,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+func TestAsked(t *testing.T) {
+	const subnet = `"ipam":{"subnet":"10.0.0.0/24"}`
+	tests := []struct {
+		story, fields string
+		want          policy.Asked
+	}{
+		{"a runtime without the capability", subnet, policy.Asked{}},
+		{"a runtime that says other things", subnet + `,"runtimeConfig":{"portMappings":[]}`, policy.Asked{}},
+		{"null for everything", subnet + `,"runtimeConfig":null,"args":null`, policy.Asked{}},
+		{"a pod without annotations", subnet + `,"runtimeConfig":{"io.kubernetes.cri.pod-annotations":null}`, policy.Asked{Known: true}},
+		{"a pod with others, whatever they are", subnet + `,"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"a":5,"b":null}}`, policy.Asked{Known: true}},
+		{"for ever", subnet + `,"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"io.kubernetes.cri/reserved-ip-duration":"forever"}}`,
+			policy.Asked{Known: true, Window: lease.Forever}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.story, func(t *testing.T) {
+			got, err := addRequest(conf(tt.fields), "")
+			if err != nil || got.Asked != tt.want {
+				t.Errorf("got %+v (%v), want %+v", got.Asked, err, tt.want)
+			}
+		})
+	}
+}
+
+func TestPool(t *testing.T) {
+	cwd, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for dir, want := range map[string]string{
+		`null`:        "/var/lib/cni/networks",
+		`""`:          "/var/lib/cni/networks",
+		`"/a/../b//"`: "/b",
+		`"pools"`:     filepath.Join(cwd, "pools"), // host-local takes it from the runtime's directory as well
+	} {
+		got, err := addRequest(conf(`"ipam":{"subnet":"10.0.0.0/24","dataDir":`+dir+`}`), "")
+		if err != nil || got.Pool != (lease.Pool{DataDir: want, Network: "net"}) {
+			t.Errorf("dataDir %s: pool %+v (%v), want %s", dir, got.Pool, err, want)
+		}
+	}
+}
+
+func TestAddRequestRefuses(t *testing.T) {
+	const subnet = `"subnet":"10.0.0.0/24"`
+	asked := func(annotation string) string {
+		return `"ipam":{` + subnet + `},"runtimeConfig":{"io.kubernetes.cri.pod-annotations":` + annotation + `}`
+	}
+	window := func(w string) string { return asked(`{"io.kubernetes.cri/reserved-ip-duration":` + w + `}`) }
+	tests := []struct {
+		story, fields, want string
+	}{
+		{"no ipam", `"bridge":"cni0"`, `ipam: missing; want an object such as`},
+		{"null for ipam", `"ipam":null`, `ipam: missing`},
+		{"a word for ipam", `"ipam":"host-local"`, `ipam: want an object, not "\"host-local\""`},
+		{"no ranges", `"ipam":{"type":"leasehold","ranges":[]}`, `ipam: no IP ranges specified; want a subnet`},
+		{"a start without a subnet", `"ipam":{"rangeStart":"10.0.0.5"}`, `ipam: no IP ranges specified`},
+		{"a wrong start without a subnet", `"ipam":{"rangeStart":"x"}`, `ipam.rangeStart: "x" is no IP address`},
+		{"a subnet that is none", `"ipam":{"subnet":"10.0.0.0"}`, `ipam.subnet: "10.0.0.0" is no network; want one such as 10.0.0.0/24`},
+		{"null for a subnet", `"ipam":{"subnet":null}`, `ipam.subnet: "" is no network`},
+		{"a number for a subnet", `"ipam":{"subnet":10}`, `ipam.subnet: want a string, not "10"`},
+		{"host bits", `"ipam":{"subnet":"10.0.0.7/24"}`, `ipam.subnet: 10.0.0.7/24 has host bits set; the network is 10.0.0.0/24`},
+		{"an address with a zone", `"ipam":{"subnet":"fe80::/64","gateway":"fe80::1%eth0"}`, `ipam.gateway: "fe80::1%eth0" is no IP address`},
+		{"a range deep inside", `"ipam":{"ranges":[[{"subnet":"10.0.0.0/24"}],[{"subnet":"10.0.1.0/24","rangeStart":"10.0.0.5"}]]}`,
+			`ipam.ranges[1][0].rangeStart: 10.0.0.5 is not in subnet 10.0.1.0/24`},
+		{"a range without a subnet", `"ipam":{"ranges":[[{"subnet":"10.0.0.0/24"},{}]]}`, `ipam.ranges[0][1].subnet: missing`},
+		{"an empty set", `"ipam":{"ranges":[[]]}`, `ipam.ranges[0]: empty range set`},
+		{"null for a set", `"ipam":{"ranges":[null]}`, `ipam.ranges[0]: empty range set`},
+		{"a range where a set belongs", `"ipam":{"ranges":[{"subnet":"10.0.0.0/24"}]}`, `ipam.ranges[0]: want a list of ranges, not "{`},
+		{"a word where ranges belong", `"ipam":{"ranges":"10.0.0.0/24"}`, `ipam.ranges: want a list of range sets, not`},
+		{"two families in a set", `"ipam":{"ranges":[[{"subnet":"10.0.0.0/24"},{"subnet":"fd00::/64"}]]}`, `ipam.ranges[0]: ranges 10.0.0.1-10.0.0.254 and fd00::1-fd00::ffff:ffff:ffff:ffff are of different address families`},
+		{"overlapping ranges", `"ipam":{"ranges":[[{"subnet":"10.0.0.0/24"},{"subnet":"10.0.0.0/16"}]]}`, `ipam.ranges[0]: ranges 10.0.0.1-10.0.0.254 and 10.0.0.1-10.0.255.254 overlap`},
+		{"overlapping sets", `"ipam":{` + subnet + `,"ranges":[[{"subnet":"10.0.0.0/16"}]]}`, `ipam: range sets overlap: `},
+		{"the runtime's ranges", `"ipam":{},"runtimeConfig":{"ipRanges":[[{"subnet":"10.0.0.0/31"}]]}`, `runtimeConfig.ipRanges[0][0].subnet: 10.0.0.0/31 is too small`},
+		{"a list for runtimeConfig", `"ipam":{` + subnet + `},"runtimeConfig":[]`, `runtimeConfig: want an object, not "[]"`},
+		{"a list for args", `"ipam":{` + subnet + `},"args":[]`, `args: want an object`},
+		{"a list for args.cni", `"ipam":{` + subnet + `},"args":{"cni":[]}`, `args.cni: want an object`},
+		{"a requested address that is none", `"ipam":{` + subnet + `},"runtimeConfig":{"ips":["10.0.0.9","x"]}`, `runtimeConfig.ips[1]: "x" is no IP address`},
+		{"null for a requested address", `"ipam":{` + subnet + `},"args":{"cni":{"ips":[null]}}`, `args.cni.ips[0]: "" is no IP address`},
+		{"a requested address from elsewhere", `"ipam":{` + subnet + `},"runtimeConfig":{"ips":["10.0.1.9","10.0.0.9","fd00::1"]}`, `failed to allocate all requested IPs: 10.0.1.9 fd00::1`},
+		{"two requested addresses of one set", `"ipam":{` + subnet + `},"args":{"cni":{"ips":["10.0.0.8"]}},"runtimeConfig":{"ips":["10.0.0.9"]}`, `failed to allocate all requested IPs: 10.0.0.9`},
+		{"the gateway requested", `"ipam":{` + subnet + `},"runtimeConfig":{"ips":["10.0.0.1"]}`, `requested ip 10.0.0.1 is subnet's gateway`},
+		{"a NUL in a directory", `"ipam":{` + subnet + `,"dataDir":"/a\u0000"}`, `ipam.dataDir: "/a\x00" has a NUL`},
+		{"a number for a directory", `"ipam":{` + subnet + `,"dataDir":5}`, `ipam.dataDir: want a string, not "5"`},
+		{"a policy that is none", `"ipam":{` + subnet + `,"onBusy":"wait"}`, `ipam.onBusy: "wait" is not known; want "new" or "refuse"`},
+		{"a number for a policy", `"ipam":{` + subnet + `,"busyTimeout":120}`, `ipam.busyTimeout: want a string, not a JSON number`},
+		{"a word for a number", `"ipam":{` + subnet + `,"maxHeldShare":"0.5"}`, `ipam.maxHeldShare: want a number, not a JSON string`},
+		{"a word for a switch", `"ipam":{` + subnet + `,"mirror":"no"}`, `ipam.mirror: want true or false, not a JSON string`},
+		{"a word for a list", `"ipam":{` + subnet + `,"cniCacheDirs":"/x"}`, `ipam.cniCacheDirs: want a list, not a JSON string`},
+		{"a list for annotations", asked(`[]`), `runtimeConfig["io.kubernetes.cri.pod-annotations"]: want an object or null, not "[]"`},
+		{"a number for the annotation", window(`10`), `annotation io.kubernetes.cri/reserved-ip-duration: want a string, not "10"`},
+		{"null for the annotation", window(`null`), `annotation io.kubernetes.cri/reserved-ip-duration: want a string, not "null"`},
+		{"an annotation that is no window", window(`" 10 "`), `annotation io.kubernetes.cri/reserved-ip-duration: " 10 " is not a window; want whole minutes`},
+		{"a network name that is no directory's", `"ipam":{` + subnet + `},"name":"` + strings.Repeat("n", 256) + `"`, `name: "nnnn`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.story, func(t *testing.T) {
+			_, err := addRequest(conf(tt.fields), "")
+			if err == nil {
+				t.Fatal("accepted")
+			}
+			if code := coded(verbAdd, err).Code; code != 7 || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("code %d, error %q; want 7 and %q in it", code, err, tt.want)
+			}
+			if len(err.Error()) > 500 {
+				t.Errorf("an error text of %d bytes", len(err.Error()))
+			}
+		})
+	}
+}
+
+func TestOldVersionsHaveOneAddressPerFamily(t *testing.T) {
+	const two = `"name":"net","ipam":{"ranges":[[{"subnet":"10.0.0.0/24"}],[{"subnet":"10.0.1.0/24"}]]}}`
+	const dual = `"name":"net","ipam":{"ranges":[[{"subnet":"10.0.0.0/24"}],[{"subnet":"fd00::/64"}]]}}`
+	for stdin, accepted := range map[string]bool{
+		`{"cniVersion":"0.2.0",` + two:  false,
+		`{` + two:                       false, // no version is 0.1.0
+		`{"cniVersion":"0.3.0",` + two:  true,
+		`{"cniVersion":"0.2.0",` + dual: true,
+	} {
+		_, err := addRequest([]byte(stdin), "")
+		if (err == nil) != accepted {
+			t.Errorf("%s: error %v, want accepted: %t", stdin, err, accepted)
+		}
+		if err != nil && !strings.Contains(err.Error(), "does not support more than 1 address per family") {
+			t.Errorf("error %q has not host-local's words", err)
+		}
+	}
+}
+
+func TestValidAttachments(t *testing.T) {
+	a := ipam.Attachment{ContainerID: "a", IfName: "eth0"}
+	tests := []struct {
+		story, fields string
+		valid         []ipam.Attachment
+		listed        bool
+	}{
+		{"no list: nothing is known", `"ipam":{}`, nil, false},
+		{"null is an empty list", `"cni.dev/valid-attachments":null`, nil, true},
+		{"an empty list", `"cni.dev/valid-attachments":[]`, nil, true},
+		{"a list", `"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0","more":1}]`, []ipam.Attachment{a}, true},
+		{"the older key", `"cni.dev/attachments":[{"containerID":"a","ifname":"eth0"}]`, []ipam.Attachment{a}, true},
+		{"both: the newer one counts", `"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"}],"cni.dev/attachments":null`, []ipam.Attachment{a}, true},
+		{"also where it lists none", `"cni.dev/valid-attachments":null,"cni.dev/attachments":[{"containerID":"a","ifname":"eth0"}]`, nil, true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.story, func(t *testing.T) {
+			c, err := loadConfig(conf(tt.fields))
+			if err != nil {
+				t.Fatal(err)
+			}
+			valid, listed, err := c.validAttachments()
+			if err != nil || listed != tt.listed || !cmp.Equal(valid, tt.valid) {
+				t.Errorf("got %v, listed %t (%v); want %v, listed %t", valid, listed, err, tt.valid, tt.listed)
+			}
+		})
+	}
+	for fields, want := range map[string]string{
+		`"cni.dev/valid-attachments":{}`:                        `"cni.dev/valid-attachments": want a list of attachments`,
+		`"cni.dev/valid-attachments":[{"containerID":"a"}]`:     `"cni.dev/valid-attachments"[0]: want both containerID and ifname`,
+		`"cni.dev/valid-attachments":[null]`:                    `"cni.dev/valid-attachments"[0]: want both`,
+		`"cni.dev/attachments":[{"containerID":5,"ifname":""}]`: `"cni.dev/attachments"[0].containerID: want a string`,
+	} {
+		c, err := loadConfig(conf(fields))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, listed, err := c.validAttachments(); err == nil || listed || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: listed %t, error %v; want %q in it", fields, listed, err, want)
+		}
+	}
+}

@@ -1,0 +1,390 @@
+package cniplugin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/pool"
+)
+
+func sortedKeys(o object) []string { return slices.Sorted(maps.Keys(o)) }
+
+// recorder is a Service that remembers what it was asked.
+type recorder struct {
+	calls  []string
+	req    ipam.Request
+	who    ipam.Attachment
+	pool   lease.Pool
+	valid  []ipam.Attachment
+	result ipam.Result
+	err    error
+	panics bool
+}
+
+func (r *recorder) called(what string) error {
+	r.calls = append(r.calls, what)
+	if r.panics {
+		panic("open /x: no such file or directory")
+	}
+	return r.err
+}
+
+func (r *recorder) Assign(_ context.Context, req ipam.Request) (ipam.Result, error) {
+	r.req = req
+	return r.result, r.called("Assign")
+}
+
+func (r *recorder) Release(_ context.Context, who ipam.Attachment) error {
+	r.who = who
+	return r.called("Release")
+}
+
+func (r *recorder) Verify(_ context.Context, req ipam.Request) error {
+	r.req = req
+	return r.called("Verify")
+}
+
+func (r *recorder) Collect(_ context.Context, p lease.Pool, valid []ipam.Attachment) error {
+	r.pool, r.valid = p, valid
+	return r.called("Collect")
+}
+
+func (r *recorder) Status(_ context.Context, p lease.Pool) error {
+	r.pool = p
+	return r.called("Status")
+}
+
+// plugin is a Plugin over a recorder, and where it prints.
+func plugin(r *recorder) (p *Plugin, stdout, stderr *bytes.Buffer) {
+	stdout, stderr = &bytes.Buffer{}, &bytes.Buffer{}
+	return &Plugin{Service: r, Stdout: stdout, Stderr: stderr}, stdout, stderr
+}
+
+// code is the CNI code of a verb's error; 0 for none.
+func code(t *testing.T, err error) uint {
+	t.Helper()
+	if err == nil {
+		return 0
+	}
+	var e *types.Error
+	if !errors.As(err, &e) {
+		t.Fatalf("error %v has no code", err)
+	}
+	return e.Code
+}
+
+var dualStack = ipam.Result{
+	Addresses: []ipam.Assigned{
+		{Address: netip.MustParsePrefix("10.0.0.2/24"), Gateway: netip.MustParseAddr("10.0.0.1")},
+		{Address: netip.MustParsePrefix("fd00::2/64"), Gateway: netip.MustParseAddr("fd00::1")},
+	},
+	Notes: []string{"the window is cut to 24h"},
+}
+
+func TestAddPrintsInTheCallersVersion(t *testing.T) {
+	resolvConf := filepath.Join(t.TempDir(), "resolv.conf")
+	text := "# a comment\n; another\nnameserver 10.0.0.53 # the first word counts\n nameserver fd00::53\ndomain a.example\nsearch b.example c.example\noptions ndots:5 rotate\nnameserver\nsortlist x y\n"
+	if err := os.WriteFile(resolvConf, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	section := `"name":"net","ipam":{"ranges":[[{"subnet":"10.0.0.0/24"}],[{"subnet":"fd00::/64"}]],
+		"routes":[{"dst":"0.0.0.0/0"},{"dst":"fd01::/16","gw":"fd00::9"}],"resolvConf":"` + resolvConf + `"}}`
+	const dns = `"dns":{"nameservers":["10.0.0.53","fd00::53"],"domain":"a.example","search":["b.example","c.example"],"options":["ndots:5","rotate"]}`
+	const routes = `"routes":[{"dst":"0.0.0.0/0"},{"dst":"fd01::/16","gw":"fd00::9"}]`
+	modern := func(v string) string {
+		return `{"cniVersion":"` + v + `","ips":[{"address":"10.0.0.2/24","gateway":"10.0.0.1"},{"address":"fd00::2/64","gateway":"fd00::1"}],` + routes + `,` + dns + `}`
+	}
+	withFamily := func(v string) string {
+		return `{"cniVersion":"` + v + `","ips":[{"version":"4","address":"10.0.0.2/24","gateway":"10.0.0.1"},{"version":"6","address":"fd00::2/64","gateway":"fd00::1"}],` + routes + `,` + dns + `}`
+	}
+	old := func(v string) string {
+		return `{"cniVersion":"` + v + `","ip4":{"ip":"10.0.0.2/24","gateway":"10.0.0.1","routes":[{"dst":"0.0.0.0/0"}]},"ip6":{"ip":"fd00::2/64","gateway":"fd00::1","routes":[{"dst":"fd01::/16","gw":"fd00::9"}]},` + dns + `}`
+	}
+	for version, want := range map[string]string{
+		"": old("0.1.0"), "0.1.0": old("0.1.0"), "0.2.0": old("0.2.0"),
+		"0.3.0": withFamily("0.3.0"), "0.3.1": withFamily("0.3.1"), "0.4.0": withFamily("0.4.0"),
+		"1.0.0": modern("1.0.0"), "1.1.0": modern("1.1.0"),
+	} {
+		t.Run(version, func(t *testing.T) {
+			r := &recorder{result: dualStack}
+			p, stdout, stderr := plugin(r)
+			if err := p.Add(addArgs([]byte(`{"cniVersion":"`+version+`",`+section), "")); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(decoded(t, want), decoded(t, stdout.String())); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+			if stderr.String() != "leasehold: the window is cut to 24h\n" {
+				t.Errorf("stderr %q", stderr)
+			}
+		})
+	}
+}
+
+func decoded(t *testing.T, text string) (out any) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), &out); err != nil {
+		t.Fatalf("%v in %q", err, text)
+	}
+	return out
+}
+
+// TestAddRefusesBeforeAnythingIsAssigned: what cannot be printed, or what skel
+// refuses after the call, must not cost an address.
+func TestAddRefusesBeforeAnythingIsAssigned(t *testing.T) {
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ok := conf(`"ipam":{"subnet":"10.0.0.0/24"}`)
+	with := func(field string) *skel.CmdArgs {
+		return addArgs(conf(`"ipam":{"subnet":"10.0.0.0/24",`+field+`}`), "")
+	}
+	change := func(f func(*skel.CmdArgs)) *skel.CmdArgs { a := addArgs(ok, ""); f(a); return a }
+	tests := []struct {
+		story string
+		args  *skel.CmdArgs
+		code  uint
+		want  string
+	}{
+		{"broken JSON", addArgs([]byte(`{"name":"net"`), ""), 6, "unexpected end"},
+		{"another kind of JSON", addArgs([]byte(`["net"]`), ""), 6, "array"},
+		{"broken CNI_ARGS", addArgs(ok, "x"), 4, `invalid pair "x"`},
+		{"a missing resolv.conf", with(`"resolvConf":"/does/not/exist"`), 7, `ipam.resolvConf: "/does/not/exist": stat`},
+		{"a resolv.conf that would never end", with(`"resolvConf":"` + fifo + `"`), 7, "is no regular file"},
+		{"a number for a resolv.conf", with(`"resolvConf":5`), 7, `ipam.resolvConf: want a string`},
+		{"a route without a destination", with(`"routes":[{"dst":"0.0.0.0/0"},{"gw":"10.0.0.1"}]`), 7, `ipam.routes[1]: dst is missing`},
+		{"null for a route", with(`"routes":[null]`), 7, `ipam.routes[0]: dst is missing`},
+		{"a destination that is none", with(`"routes":[{"dst":"x"}]`), 7, `ipam.routes[0]: invalid CIDR address: x; want an object such as`},
+		{"a number for a gateway", with(`"routes":[{"dst":"0.0.0.0/0","mtu":"x"}]`), 7, `ipam.routes[0].mtu: want a number, not a JSON string`},
+		{"the plugin's own network namespace", change(func(a *skel.CmdArgs) { a.Netns = "/proc/self/ns/net" }), 4, "is the plugin's own network namespace"},
+		{"a container id too long for a file's name", change(func(a *skel.CmdArgs) { a.ContainerID = strings.Repeat("c", 129) }), 4, "at most 128 characters"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.story, func(t *testing.T) {
+			r := &recorder{}
+			p, stdout, _ := plugin(r)
+			err := p.Add(tt.args)
+			if code(t, err) != tt.code || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("error %v with code %d; want %d and %q in it", err, code(t, err), tt.code, tt.want)
+			}
+			if len(r.calls) > 0 || stdout.Len() > 0 {
+				t.Errorf("calls %v, printed %q", r.calls, stdout)
+			}
+		})
+	}
+
+	r := &recorder{result: dualStack}
+	p, _, _ := plugin(r)
+	own := change(func(a *skel.CmdArgs) { a.Netns, a.NetnsOverride = "/proc/self/ns/net", "TRUE" })
+	if err := p.Add(own); err != nil {
+		t.Errorf("the plugin's own namespace with CNI_NETNS_OVERRIDE: %v", err)
+	}
+}
+
+func TestAddReportsWhatItCannotPrint(t *testing.T) {
+	r := &recorder{result: dualStack}
+	p, _, _ := plugin(r)
+	p.Stdout = broken{}
+	if err := p.Add(addArgs(conf(`"ipam":{"subnet":"10.0.0.0/24"}`), "")); code(t, err) != 5 {
+		t.Errorf("error %v, want code 5", err)
+	}
+}
+
+type broken struct{}
+
+func (broken) Write([]byte) (int, error) { return 0, syscall.EPIPE }
+
+// TestDelNeedsNothing: DEL succeeds with whatever skel lets through.
+func TestDelNeedsNothing(t *testing.T) {
+	for _, stdin := range []string{
+		`{"name":"net"}`, `{"name":"net","ipam":null}`, `{"name":"net","ipam":5}`, `{"name":"net","ipam":{"subnet":"x","ranges":{}}}`,
+		`{"name":"net","runtimeConfig":5,"args":"x","prevResult":[]}`, ``,
+	} {
+		for _, args := range []string{"", "x", "K8S_POD_NAME=../../etc/x", "A=b"} {
+			r := &recorder{}
+			p, stdout, _ := plugin(r)
+			err := p.Del(&skel.CmdArgs{ContainerID: "c1", IfName: "eth0", Args: args, StdinData: []byte(stdin)})
+			if err != nil || r.who != (ipam.Attachment{ContainerID: "c1", IfName: "eth0"}) || stdout.Len() > 0 {
+				t.Errorf("%s, CNI_ARGS %q: released %+v (%v), printed %q", stdin, args, r.who, err, stdout)
+			}
+		}
+	}
+}
+
+func TestCheck(t *testing.T) {
+	const subnet = `"ipam":{"subnet":"10.0.0.0/24"}`
+	tests := []struct {
+		story, stdin string
+		known        bool
+		prev         []netip.Addr
+	}{
+		{"without a prevResult", `{"cniVersion":"1.0.0","name":"net",` + subnet + `}`, false, nil},
+		{"with one of this version", `{"cniVersion":"1.1.0","name":"net",` + subnet + `,"prevResult":{"cniVersion":"1.1.0","ips":[{"address":"10.0.0.2/24"},{"address":"fd00::2/64"}]}}`,
+			true, []netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("fd00::2")}},
+		{"with an older one", `{"cniVersion":"0.4.0","name":"net",` + subnet + `,"prevResult":{"ips":[{"version":"4","address":"10.0.0.2/24","interface":0}],"interfaces":[{"name":"eth0"}]}}`,
+			true, []netip.Addr{netip.MustParseAddr("10.0.0.2")}},
+		{"with one without addresses", `{"cniVersion":"1.0.0","name":"net",` + subnet + `,"prevResult":{"cniVersion":"1.0.0"}}`, true, nil},
+		{"of a pod whose annotation nobody checked when it was made",
+			`{"cniVersion":"1.0.0","name":"net",` + subnet + `,"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"io.kubernetes.cri/reserved-ip-duration":"abc"}}}`, false, nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.story, func(t *testing.T) {
+			r := &recorder{}
+			p, stdout, _ := plugin(r)
+			if err := p.Check(addArgs([]byte(tt.stdin), "")); err != nil {
+				t.Fatal(err)
+			}
+			if r.req.PrevKnown != tt.known || !slices.Equal(r.req.Prev, tt.prev) || r.req.ContainerID != "c1" || len(r.req.Sets) != 1 {
+				t.Errorf("asked %+v, want prevResult known: %t, %v", r.req, tt.known, tt.prev)
+			}
+			if stdout.Len() > 0 {
+				t.Errorf("CHECK printed %q", stdout)
+			}
+		})
+	}
+	for _, prev := range []string{`5`, `{"cniVersion":"9.9.9"}`, `{"ips":[{"address":"x"}]}`, `{"cniVersion":"0.4.0","ips":[null]}`} {
+		r := &recorder{}
+		p, _, _ := plugin(r)
+		err := p.Check(addArgs([]byte(`{"cniVersion":"0.4.0","name":"net",`+subnet+`,"prevResult":`+prev+`}`), ""))
+		if code(t, err) != 7 || !strings.Contains(err.Error(), "prevResult: ") || len(r.calls) > 0 {
+			t.Errorf("prevResult %s: error %v, calls %v", prev, err, r.calls)
+		}
+	}
+}
+
+func TestGC(t *testing.T) {
+	pool := lease.Pool{DataDir: "/run/x", Network: "net"}
+	tests := []struct {
+		story, fields string
+		code          uint
+		want          recorder
+	}{
+		{"without a list it does nothing", `"ipam":{"dataDir":"/run/x"}`, 0, recorder{}},
+		{"not even without ipam", `"type":"bridge"`, 0, recorder{}},
+		{"null lists none as valid", `"ipam":{"dataDir":"/run/x"},"cni.dev/valid-attachments":null`, 0, recorder{calls: []string{"Collect"}, pool: pool}},
+		{"a list, with ranges that nobody reads", `"ipam":{"dataDir":"/run/x","ranges":5},"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"}]`, 0,
+			recorder{calls: []string{"Collect"}, pool: pool, valid: []ipam.Attachment{{ContainerID: "a", IfName: "eth0"}}}},
+		{"half a list is none", `"ipam":{"dataDir":"/run/x"},"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"},{}]`, 7, recorder{}},
+		{"a pool that nobody named", `"cni.dev/valid-attachments":[]`, 7, recorder{}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.story, func(t *testing.T) {
+			r := &recorder{}
+			p, _, _ := plugin(r)
+			if err := p.GC(&skel.CmdArgs{StdinData: conf(tt.fields)}); code(t, err) != tt.code {
+				t.Errorf("error %v, want code %d", err, tt.code)
+			}
+			if diff := cmp.Diff(tt.want, *r, cmp.AllowUnexported(recorder{})); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestStatus(t *testing.T) {
+	tests := []struct {
+		story, fields string
+		code          uint
+	}{
+		{"a configuration that works", `"ipam":{"subnet":"10.0.0.0/24","dataDir":"/run/x"}`, 0},
+		{"ranges that come with each ADD", `"ipam":{"dataDir":"/run/x"}`, 0},
+		{"ranges that cannot work", `"ipam":{"subnet":"10.0.0.0/31"}`, 50},
+		{"a policy that is none", `"ipam":{"subnet":"10.0.0.0/24","onBusy":"x"}`, 50},
+		{"no ipam", `"type":"bridge"`, 50},
+	}
+	for _, tt := range tests {
+		t.Run(tt.story, func(t *testing.T) {
+			r := &recorder{}
+			p, _, _ := plugin(r)
+			err := p.Status(&skel.CmdArgs{StdinData: conf(tt.fields)})
+			if code(t, err) != tt.code || (err == nil) != slices.Equal(r.calls, []string{"Status"}) {
+				t.Errorf("error %v, calls %v; want code %d", err, r.calls, tt.code)
+			}
+			if err == nil && r.pool != (lease.Pool{DataDir: "/run/x", Network: "net"}) {
+				t.Errorf("pool %+v", r.pool)
+			}
+		})
+	}
+}
+
+// TestEveryVerbSurvivesAPanic and answers with a code.
+func TestEveryVerbSurvivesAPanic(t *testing.T) {
+	stdin := conf(`"ipam":{"subnet":"10.0.0.0/24"},"cni.dev/valid-attachments":null`)
+	for verb, want := range map[string]uint{verbAdd: 11, verbDel: 11, verbCheck: 11, verbGC: 11, verbStatus: 50} {
+		p, stdout, stderr := plugin(&recorder{panics: true})
+		funcs := p.Funcs()
+		call := map[string]func(*skel.CmdArgs) error{verbAdd: funcs.Add, verbDel: funcs.Del, verbCheck: funcs.Check, verbGC: funcs.GC, verbStatus: funcs.Status}[verb]
+		err := call(addArgs(stdin, ""))
+		if code(t, err) != want || stdout.Len() > 0 {
+			t.Errorf("%s: error %v, printed %q; want code %d", verb, err, stdout, want)
+		}
+		if !strings.Contains(stderr.String(), "panicked") || !strings.Contains(stderr.String(), "plugin_test.go") {
+			t.Errorf("%s: stderr %.200q has no stack", verb, stderr)
+		}
+		if verb == verbDel && strings.Contains(err.Error(), "no such file or directory") {
+			t.Errorf("DEL's error %v would be swallowed", err)
+		}
+	}
+}
+
+// seedConfigs are the configurations that fuzzing begins with.
+var seedConfigs = []string{
+	`{"cniVersion":"1.0.0","name":"net","ipam":{"type":"host-local","subnet":"10.0.0.0/24"}}`,
+	`{"cniVersion":"0.3.1","name":"net","ipam":{"ranges":[[{"subnet":"10.0.0.0/24","rangeStart":"10.0.0.5","rangeEnd":"10.0.0.9","gateway":"10.0.0.254"},{"subnet":"10.0.1.0/24"}],[{"subnet":"fd00::/64"}]],"routes":[{"dst":"0.0.0.0/0","gw":"10.0.0.1"}],"dataDir":"/run/x"}}`,
+	`{"cniVersion":"1.0.0","name":"net","ipam":{},"runtimeConfig":{"ipRanges":[[{"subnet":"10.0.0.0/24"}]],"ips":["10.0.0.7/24","fd00::1"],"io.kubernetes.cri.pod-annotations":{"io.kubernetes.cri/reserved-ip-duration":"10"}},"args":{"cni":{"ips":["10.0.0.8"]}}}`,
+	`{"cniVersion":"1.1.0","name":"net","ipam":{"subnet":"10.0.0.0/24","onBusy":"refuse","busyTimeout":"1m","maxHeldShare":0.5,"mirror":false,"cniCacheDirs":["/x"]},"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"}]}`,
+	`{"cniVersion":"1.0.0","name":"net","ipam":{"subnet":"10.0.0.0/24"},"prevResult":{"cniVersion":"1.0.0","ips":[{"address":"10.0.0.2/24","gateway":"10.0.0.1"}]}}`,
+	`{"cniVersion":"0.4.0","name":"net","ipam":{"subnet":"10.0.0.0/24"},"prevResult":{"ips":[null]}}`,
+}
+
+// FuzzStdin proves that no configuration makes a verb panic or answer without
+// a code of its own, that DEL always works, and that a request which gets
+// through is one that its sets can serve.
+func FuzzStdin(f *testing.F) {
+	for _, seed := range seedConfigs {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, stdin []byte) {
+		if bytes.Contains(bytes.ToLower(stdin), []byte("resolvconf")) {
+			t.Skip() // it may name any file of this machine
+		}
+		r := &recorder{}
+		p, _, stderr := plugin(r)
+		args := addArgs(stdin, "")
+		for verb, call := range map[string]func(*skel.CmdArgs) error{verbAdd: p.Add, verbCheck: p.Check, verbGC: p.GC, verbStatus: p.Status} {
+			switch c := code(t, call(args)); c {
+			case 0, 5, 6, 7, 50:
+			default:
+				t.Errorf("%s: code %d", verb, c)
+			}
+		}
+		if err := p.Del(args); err != nil {
+			t.Errorf("DEL: %v", err)
+		}
+		if strings.Contains(stderr.String(), "panicked") {
+			t.Error(stderr)
+		}
+		for _, addr := range r.req.Requested {
+			if !slices.ContainsFunc(r.req.Sets, func(s pool.Set) bool { return s.Usable(addr) }) {
+				t.Errorf("%s was let through, which no set can give", addr)
+			}
+		}
+	})
+}
