@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"hash/fnv"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -57,7 +58,7 @@ func (n Network) Conflist(ipam string) ([]byte, error) {
 		section["ranges"] = ranges
 		plugin := object{"type": n.Type, "capabilities": annotations, "ipam": section}
 		if n.Type == "bridge" {
-			plugin["bridge"] = n.Name
+			plugin["bridge"] = n.bridge()
 			plugin["isDefaultGateway"] = true
 			plugin["hairpinMode"] = true
 		} else {
@@ -68,6 +69,13 @@ func (n Network) Conflist(ipam string) ([]byte, error) {
 		return nil, fmt.Errorf("network %s: no plugin %q", n.Name, n.Type)
 	}
 	return json.MarshalIndent(object{"cniVersion": version, "name": n.Name, "plugins": plugins}, "", "  ")
+}
+
+// bridge is the name of the network's bridge, whatever the length of its own.
+func (n Network) bridge() string {
+	h := fnv.New32a()
+	h.Write([]byte(n.Name))
+	return fmt.Sprintf("br-%08x", h.Sum32())
 }
 
 func unspecified(a netip.Addr) netip.Addr {
@@ -118,6 +126,13 @@ func (n *Node) SetNetworks(networks ...Network) error {
 	// containerd reads the folder when inotify tells it; a pod started in the same breath may see the old list.
 	time.Sleep(500 * time.Millisecond)
 	return nil
+}
+
+// RemoveBridge removes what a network without pods leaves on the node; its subnet may then be used by another.
+func (n *Node) RemoveBridge(ctx context.Context, network Network) error {
+	_, err := n.Machine().Run(ctx, "sh", "-c", `if ip link show "$0" >/dev/null 2>&1; then ip link delete "$0"; fi`,
+		network.bridge())
+	return err
 }
 
 // writeFlannelSubnet writes what flanneld would: it is the only word that the flannel plugin hears from it.

@@ -47,7 +47,7 @@ func (b *Bed) Collect(ctx context.Context, dir, namespace string, since time.Tim
 		}
 		onNode("network.txt", "sh", "-c", "cat /etc/cni/net.d/*; ls -l /opt/cni/bin /run/netns /var/lib/cni/*/*; "+
 			"for ns in /run/netns/*; do echo $ns; nsenter --net=$ns ip -br addr; done; ip -br addr; ip route")
-		if b.IPAM == "leasehold" {
+		if b.Keeps() {
 			onNode("leases.json", b.Leasectl(), "-o", "json", "list")
 			onNode("history.txt", b.Leasectl(), "history")
 		}

@@ -61,6 +61,9 @@ func OptionsFromEnv() (Options, error) {
 	return o, nil
 }
 
+// Keeps tells whether the plugin under test keeps addresses.
+func (o Options) Keeps() bool { return o.IPAM == "leasehold" }
+
 // ContainerdOf is the containerd that node i (counted from 0) runs.
 func (o Options) ContainerdOf(i int) string {
 	switch {

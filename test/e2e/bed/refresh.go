@@ -23,7 +23,7 @@ func (b *Bed) Refresh(ctx context.Context) error {
 	if err := b.buildTrace(ctx); err != nil {
 		return err
 	}
-	if b.IPAM != "leasehold" {
+	if !b.Keeps() {
 		return nil
 	}
 	if _, err := b.buildProgram(ctx, leasectl); err != nil {

@@ -33,7 +33,7 @@ func (b *Bed) Up(ctx context.Context) (err error) {
 		return fmt.Errorf("removing what was left: %w", err)
 	}
 	images := bedImages()
-	if b.IPAM == "leasehold" {
+	if b.Keeps() {
 		images = append(images, ProductImages("bed")...)
 	}
 	if err := os.RemoveAll(b.path("images")); err != nil {
@@ -45,7 +45,7 @@ func (b *Bed) Up(ctx context.Context) (err error) {
 	if err := b.buildTrace(ctx); err != nil {
 		return err
 	}
-	if b.IPAM == "leasehold" {
+	if b.Keeps() {
 		if _, err := b.buildProgram(ctx, leasectl); err != nil {
 			return err
 		}
@@ -80,7 +80,7 @@ func (b *Bed) start(ctx context.Context) error {
 	if err := b.startNodes(ctx); err != nil {
 		return err
 	}
-	if b.IPAM == "leasehold" {
+	if b.Keeps() {
 		b.say("applying the manifests of daemonset/")
 		err := run(ctx, b.Kubectl(), "--kubeconfig="+b.Kubeconfig(), "apply", "-k",
 			filepath.Join(b.Repo, "test/e2e/manifests"))

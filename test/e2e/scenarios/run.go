@@ -84,7 +84,7 @@ func Run(ctx context.Context, out io.Writer, b *bed.Bed, chosen []Scenario, long
 	}
 	twice, looks := watch.Found()
 	fmt.Fprintf(out, "\nLooked %d times into every pod: %d addresses were in two of them at once.\n\n", looks, len(twice))
-	if !story.Summarize(out, results, b.IPAM == "leasehold") {
+	if !story.Summarize(out, results, b.Keeps()) {
 		return errors.New("not all scenarios ended as they should")
 	}
 	return nil
@@ -111,7 +111,10 @@ func one(ctx context.Context, out io.Writer, b *bed.Bed, client *kubernetes.Clie
 	}
 	began := time.Now()
 	print := func(line string) { fmt.Fprintln(out, line) }
-	return story.Run(ctx, s.Scenario, limit, print, func(t *story.T) {
+	return story.Run(ctx, s.Scenario, limit, print, func(t *story.T, o story.Outcome) {
+		if good, _ := story.Judge(story.Result{Scenario: s.Scenario, Outcome: o}, b.Keeps()); good {
+			return
+		}
 		dir := filepath.Join(failedDir(b), s.Name)
 		if err := b.Collect(t.Ctx, dir, ns, began); err != nil {
 			print(fmt.Sprintf("          collecting logs: %v", err))

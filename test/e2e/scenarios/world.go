@@ -47,6 +47,11 @@ func (w *World) Networks(n *bed.Node, networks ...bed.Network) {
 	w.Cleanup(func() {
 		w.Clear()
 		w.Must(n.SetNetworks(n.DefaultNetwork()))
+		for _, network := range networks {
+			if network.Name != n.DefaultNetwork().Name {
+				w.Must(n.RemoveBridge(w.Ctx, network))
+			}
+		}
 	})
 }
 
@@ -109,7 +114,7 @@ func (w *World) sandboxes(n *bed.Node) []look.Sandbox {
 
 // Leases reads what a node's store holds for the scenario's pods. host-local has no store to read: the answer is false.
 func (w *World) Leases(n *bed.Node) ([]look.Lease, bool) {
-	if w.Bed.IPAM != "leasehold" {
+	if !w.Bed.Keeps() {
 		return nil, false
 	}
 	all, err := look.Leases(w.Ctx, n.Machine(), w.Bed.Leasectl())
@@ -148,6 +153,9 @@ func (w *World) Kept(before, after Pods) {
 		}
 	}
 	slices.Sort(lost)
+	if more := len(lost) - 3; more > 0 {
+		lost = append(lost[:3], fmt.Sprintf("and %d more", more))
+	}
 	if len(lost) > 0 {
 		w.Lostf("%s", strings.Join(lost, "; "))
 	}

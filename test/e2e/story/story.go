@@ -100,7 +100,7 @@ func (t *T) Sleep(d time.Duration) {
 }
 
 // Run runs one scenario. failed is called before the cleanups if it did not pass.
-func Run(ctx context.Context, s Scenario, limit time.Duration, print func(string), failed func(*T)) Result {
+func Run(ctx context.Context, s Scenario, limit time.Duration, print func(string), failed func(*T, Outcome)) Result {
 	bounded, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	t := &T{Ctx: bounded, began: time.Now(), print: print}
@@ -111,7 +111,7 @@ func Run(ctx context.Context, s Scenario, limit time.Duration, print func(string
 		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
 		t.Ctx = late
-		failed(t)
+		failed(t, t.outcome)
 	}
 	result := Result{Scenario: s, Outcome: t.outcome, Text: t.text, Took: time.Since(t.began)}
 	for i := len(t.cleanups) - 1; i >= 0; i-- {

@@ -10,7 +10,7 @@ import (
 
 func run(s Scenario, limit time.Duration) (Result, bool) {
 	asked := false
-	r := Run(context.Background(), s, limit, func(string) {}, func(*T) { asked = true })
+	r := Run(context.Background(), s, limit, func(string) {}, func(*T, Outcome) { asked = true })
 	return r, asked
 }
 
