@@ -1,0 +1,110 @@
+package adopt
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/pool"
+	"github.com/leasehold-cni/leasehold/pkg/sandbox"
+)
+
+// DefaultCacheDirs is where libcni keeps its results: containerd's and CRI-O's
+// place, and the one of older releases (FACTS 1.15).
+var DefaultCacheDirs = []string{"/var/lib/cni/results", "/var/lib/cni/cache/results"}
+
+// ErrBlind is returned where a witness is there and cannot be heard. What is
+// not known then may be in use, so nothing may be allocated from a lost store.
+var ErrBlind = errors.New("the host could not be looked at")
+
+// Host is what the readers ask the kernel: *sandbox.Host, or a simulated one.
+type Host interface {
+	Netns(path string) (lease.Netns, error)
+	Namespaces() ([]sandbox.Namespace, error)
+}
+
+// Node is where the witnesses of one node are.
+type Node struct {
+	Host      Host
+	CacheDirs []string // libcni's; nil for DefaultCacheDirs
+
+	// Snapshot is the agent's last copy of the store, as it was at SnapshotAt;
+	// nil where there is none.
+	Snapshot   []lease.Lease
+	SnapshotAt time.Time
+}
+
+// Find says which leases of the pool the node amounts to, in the order of their
+// addresses. The problems are what could not be read; they are for stderr, one
+// line each, and nothing to stop for. An error wraps ErrBlind.
+//
+// The sets are those of the pool's configuration, nil where the caller knows
+// none (DEL). Soft is the length of holds without a window; newID makes the ID
+// of a lease.
+func Find(n Node, p lease.Pool, sets []pool.Set, now lease.Instant, soft time.Duration, newID func() string) ([]Finding, []string, error) {
+	claims, problems, err := n.Gather(p)
+	if err != nil {
+		return nil, problems, err
+	}
+	return Decide(within(claims, sets), p, now, soft, newID), problems, nil
+}
+
+// Gather hears all witnesses of a pool.
+func (n Node) Gather(p lease.Pool) (claims []Claim, problems []string, err error) {
+	if !filepath.IsAbs(p.DataDir) || !isNetwork(p.Network) {
+		return nil, nil, fmt.Errorf("%w: pool %q in %q has no directory", ErrBlind, p.Network, p.DataDir)
+	}
+	var notes notes
+	living, err := n.living(&notes)
+	if err != nil {
+		return nil, notes.list(), fmt.Errorf("%w: %w", ErrBlind, err)
+	}
+	files, err := hostLocal(p, &notes)
+	if err != nil {
+		return nil, notes.list(), fmt.Errorf("%w: %w", ErrBlind, err)
+	}
+	claims = slices.Concat(n.snapshot(p, &notes), living, n.cache(p.Network, &notes), kruise(p.DataDir, &notes), files)
+	return claims, notes.list(), nil
+}
+
+// snapshot are the agent's leases of the pool.
+func (n Node) snapshot(p lease.Pool, notes *notes) []Claim {
+	var out []Claim
+	for _, l := range n.Snapshot {
+		if l.Pool != p || l.State == lease.None {
+			continue
+		}
+		if err := l.Validate(); err != nil {
+			notes.add("the snapshot's lease of %s is left out: %v", l.Address, err)
+			continue
+		}
+		out = append(out, Claim{
+			Kind: Snapshot, Address: l.Address, Witness: "the agent's snapshot",
+			Namespace: l.Namespace, Name: l.Name, UID: l.UID,
+			ContainerID: l.Holder.ContainerID, IfName: l.Holder.IfName, Netns: l.Holder.Netns,
+			MAC: l.MAC, Window: l.Window, WindowKnown: true, Modified: n.SnapshotAt, Lease: l,
+		})
+	}
+	return out
+}
+
+// within leaves out the living addresses that are none of the pool's business:
+// nothing but a namespace claims them, and no set contains them. All other
+// claims name the pool, and count even where its ranges have changed since.
+func within(claims []Claim, sets []pool.Set) []Claim {
+	if sets == nil {
+		return claims
+	}
+	named := map[netip.Addr]bool{}
+	for _, c := range claims {
+		named[c.Address] = named[c.Address] || c.Kind != Living
+	}
+	return slices.DeleteFunc(slices.Clone(claims), func(c Claim) bool {
+		contains := func(s pool.Set) bool { return s.Contains(c.Address) }
+		return !named[c.Address] && !slices.ContainsFunc(sets, contains)
+	})
+}

@@ -1,0 +1,147 @@
+package adopt
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+// Mirror is host-local's own directory of a pool, under host-local's own lock:
+// a file for each address that has a lease, so that host-local may serve the
+// next call and hand nothing out twice. It is opened for one call and closed.
+//
+// Files of bound leases have host-local's content (container id, CR LF,
+// interface; FACTS 10.1). A held address keeps its file, with an id that no
+// container can have (see Marker): a repeated DEL that host-local serves must
+// not find it. Nothing is synced: the store is the truth, and a witness may be
+// late.
+//
+// A file is removed before the store forgets its lease, and made after the
+// store knows it. So what a crash leaves behind is a lease without a file,
+// which is made again, and never a file without a lease.
+type Mirror struct {
+	dir  string
+	lock *os.File
+}
+
+// wholeName marks a directory in which every lease of the pool has its file.
+// host-local takes no notice of it: it is the address of nothing.
+const wholeName = ".leasehold"
+
+// Dir is where host-local keeps the files of a pool.
+func Dir(p lease.Pool) string { return filepath.Join(p.DataDir, p.Network) }
+
+// IsWhole tells, without the lock, whether the pool's directory was ever
+// brought in step with the store and not wiped since.
+func IsWhole(p lease.Pool) bool {
+	_, err := os.Lstat(filepath.Join(Dir(p), wholeName))
+	return err == nil
+}
+
+// OpenMirror takes host-local's lock, making the directory if it is missing.
+// It waits until ctx is done, as long as for the store's own lock.
+func OpenMirror(ctx context.Context, p lease.Pool) (*Mirror, error) {
+	dir := Dir(p)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	lock, err := store.Acquire(ctx, filepath.Join(dir, "lock"))
+	if err != nil {
+		return nil, err
+	}
+	return &Mirror{dir: dir, lock: lock}, nil
+}
+
+// Close gives the lock back.
+func (m *Mirror) Close() { m.lock.Close() }
+
+// Whole is IsWhole for an open mirror.
+func (m *Mirror) Whole() bool {
+	_, err := os.Lstat(filepath.Join(m.dir, wholeName))
+	return err == nil
+}
+
+// SetWhole marks the directory.
+func (m *Mirror) SetWhole() error {
+	return os.WriteFile(filepath.Join(m.dir, wholeName), []byte("every lease of this pool has its file here\n"), 0o600)
+}
+
+func (m *Mirror) path(a netip.Addr) string { return filepath.Join(m.dir, a.String()) }
+
+// Read returns the content of an address's file, and whether there is one.
+func (m *Mirror) Read(a netip.Addr) (content string, found bool, err error) {
+	f, err := os.Open(m.path(a))
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", false, nil
+	}
+	if err != nil {
+		return "", true, err
+	}
+	defer f.Close()
+	b := make([]byte, 4096)
+	n, err := f.Read(b)
+	if n == 0 && err != nil && err != io.EOF {
+		return "", true, err
+	}
+	return string(bytes.TrimSpace(b[:n])), true, nil
+}
+
+// Write brings the file of a lease in step with it.
+func (m *Mirror) Write(l lease.Lease, now lease.Instant) error {
+	return os.WriteFile(m.path(l.Address), []byte(Content(l, now)), 0o600)
+}
+
+// Remove removes the file of an address.
+func (m *Mirror) Remove(a netip.Addr) error {
+	if err := os.Remove(m.path(a)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// Content is what the file of a lease says.
+func Content(l lease.Lease, now lease.Instant) string {
+	id := l.Holder.ContainerID
+	if l.State == lease.Held {
+		id = Marker(l, now)
+	}
+	return id + "\r\n" + l.Holder.IfName
+}
+
+// Names tells whether a file's content names the attachment: in today's
+// format, or with its container alone, as before v0.8.0 (FACTS 10.2).
+func Names(content, containerID, ifName string) bool {
+	id, rest, ok := strings.Cut(content, "\r\n")
+	return id == containerID && id != "" && (!ok || rest == ifName)
+}
+
+// IsOurs tells whether a content is a held marker: the file of a hold that we
+// made, which no container has.
+func IsOurs(content string) bool { return strings.HasPrefix(content, "#held ") }
+
+// Addresses returns the addresses that have a file.
+func (m *Mirror) Addresses() ([]netip.Addr, error) {
+	d, err := os.Open(m.dir)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", m.dir, err)
+	}
+	defer d.Close()
+	names, err := d.Readdirnames(-1)
+	var out []netip.Addr
+	for _, name := range names {
+		if a, err := netip.ParseAddr(name); err == nil {
+			out = append(out, a)
+		}
+	}
+	return out, err
+}
