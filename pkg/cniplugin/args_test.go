@@ -73,6 +73,7 @@ func TestParseArgsRefuses(t *testing.T) {
 		{"a newline", "K8S_POD_NAMESPACE=a;K8S_POD_NAME=b\nc", `K8S_POD_NAME="b\nc"`},
 		{"capitals", "K8S_POD_NAMESPACE=a;K8S_POD_NAME=Web", `K8S_POD_NAME="Web"`},
 		{"a hyphen at an end", "K8S_POD_NAMESPACE=a;K8S_POD_NAME=web-", `K8S_POD_NAME="web-"`},
+		{"a hyphen at the other end", "K8S_POD_NAMESPACE=a;K8S_POD_NAME=-web", `K8S_POD_NAME="-web"`},
 		{"an empty part", "K8S_POD_NAMESPACE=a;K8S_POD_NAME=web..0", `K8S_POD_NAME="web..0"`},
 		{"a hostile UID", "K8S_POD_NAMESPACE=a;K8S_POD_NAME=b;K8S_POD_UID=../x", `K8S_POD_UID="../x"`},
 		{"a long UID", "K8S_POD_NAMESPACE=a;K8S_POD_NAME=b;K8S_POD_UID=" + long, `K8S_POD_UID="xxx`},

@@ -87,12 +87,14 @@ func readResolvConf(v value) (types.DNS, error) {
 	return dns, nil
 }
 
+// parseResolvConf takes the four words that a result has room for. What begins
+// otherwise, comments too, means nothing.
 func parseResolvConf(r io.Reader) (types.DNS, error) {
 	var dns types.DNS
 	lines := bufio.NewScanner(r)
 	for lines.Scan() {
 		words := strings.Fields(lines.Text())
-		if len(words) < 2 || words[0][0] == '#' || words[0][0] == ';' {
+		if len(words) < 2 {
 			continue
 		}
 		switch words[0] {
