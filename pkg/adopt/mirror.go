@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
@@ -111,23 +112,18 @@ func (m *Mirror) Remove(a netip.Addr) error {
 
 // Content is what the file of a lease says.
 func Content(l lease.Lease, now lease.Instant) string {
-	id := l.Holder.ContainerID
 	if l.State == lease.Held {
-		id = Marker(l, now)
+		return Marker(l, now)
 	}
-	return id + "\r\n" + l.Holder.IfName
+	return l.Holder.ContainerID + lineBreak + l.Holder.IfName
 }
 
 // Names tells whether a file's content names the attachment: in today's
 // format, or with its container alone, as before v0.8.0 (FACTS 10.2).
 func Names(content, containerID, ifName string) bool {
-	id, rest, ok := strings.Cut(content, "\r\n")
+	id, rest, ok := strings.Cut(content, lineBreak)
 	return id == containerID && id != "" && (!ok || rest == ifName)
 }
-
-// IsOurs tells whether a content is a held marker: the file of a hold that we
-// made, which no container has.
-func IsOurs(content string) bool { return strings.HasPrefix(content, "#held ") }
 
 // Addresses returns the addresses that have a file.
 func (m *Mirror) Addresses() ([]netip.Addr, error) {
@@ -144,4 +140,22 @@ func (m *Mirror) Addresses() ([]netip.Addr, error) {
 		}
 	}
 	return out, err
+}
+
+// Foreign is the lease behind one file of host-local's that is not ours: the
+// container that it names, with its pod where libcni knows it.
+func Foreign(n Node, p lease.Pool, addr netip.Addr, content string, now lease.Instant, newID func() string) Finding {
+	id, ifName, _ := strings.Cut(content, lineBreak)
+	claim := Claim{Kind: File, Address: addr, Witness: "host-local's file"}
+	if isContainerID(id) {
+		claim.ContainerID, claim.IfName = id, ifName
+	}
+	claims := []Claim{claim}
+	for _, c := range n.CacheEntry(p.Network, id, ifName) {
+		if c.Address == addr {
+			claims = append(claims, c)
+		}
+	}
+	found := Decide(claims, p, now, time.Second, newID)
+	return found[0] // a file alone is a bound lease of unknown owner
 }

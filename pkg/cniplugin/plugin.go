@@ -18,7 +18,7 @@ import (
 // twin in tests.
 type Service interface {
 	Assign(context.Context, ipam.Request) (ipam.Result, error)
-	Release(context.Context, ipam.Attachment) error
+	Release(context.Context, ipam.Attachment, ipam.Where) error
 	Verify(context.Context, ipam.Request) error
 	Collect(context.Context, lease.Pool, []ipam.Attachment) error
 	Status(context.Context, lease.Pool) error
@@ -86,13 +86,25 @@ func checkNetns(args *skel.CmdArgs) error {
 	return nil
 }
 
-// Del releases what the attachment holds. It reads no configuration: whatever
-// arrives here names the container, and a DEL may come with another
-// configuration than its ADD, or with a broken one (FACTS 2.12, rule 3).
+// Del releases what the attachment holds. It needs no configuration, for a DEL
+// may come with another one than its ADD, or with a broken one (FACTS 2.12,
+// rule 3); what can be read of it says where host-local may know the container.
 func (p *Plugin) Del(args *skel.CmdArgs) error {
 	return p.guard(verbDel, func() error {
-		return p.Service.Release(context.Background(), ipam.Attachment{ContainerID: args.ContainerID, IfName: args.IfName})
+		who := ipam.Attachment{ContainerID: args.ContainerID, IfName: args.IfName}
+		return p.Service.Release(context.Background(), who, where(args.StdinData))
 	})
+}
+
+func where(stdin []byte) (w ipam.Where) {
+	c, err := loadConfig(stdin)
+	if err != nil {
+		return w
+	}
+	if w.Pool, err = c.pool(); err == nil {
+		w.Sets, _ = c.sets()
+	}
+	return w
 }
 
 // Check verifies that the container holds what prevResult says.

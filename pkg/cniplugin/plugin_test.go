@@ -50,7 +50,7 @@ func (r *recorder) Assign(_ context.Context, req ipam.Request) (ipam.Result, err
 	return r.result, r.called("Assign")
 }
 
-func (r *recorder) Release(_ context.Context, who ipam.Attachment) error {
+func (r *recorder) Release(_ context.Context, who ipam.Attachment, _ ipam.Where) error {
 	r.who = who
 	return r.called("Release")
 }

@@ -26,7 +26,8 @@ import (
 func (s *Service) Assign(ctx context.Context, req Request) (Result, error) {
 	var a *assignment
 	var refused error
-	err := s.update(ctx, func(c *call) error {
+	in := scope{pool: req.Pool, sets: req.Sets, soft: req.Options.SoftHold, mirror: req.Options.Mirror, caches: req.Options.CNICacheDirs}
+	err := s.update(ctx, in, func(c *call) error {
 		a, refused = nil, nil
 		netns, err := s.Host.Netns(req.NetnsPath)
 		if err != nil && req.Pod != (Pod{}) {
@@ -55,13 +56,7 @@ func (c *call) prepare(req Request) error {
 	if err := c.newBoot(); err != nil {
 		return err
 	}
-	if err := c.sweep(c.tx.Ending(req.Pool, sweepBatch)); err != nil {
-		return err
-	}
-	if c.tx.Known(req.Pool) {
-		return nil
-	}
-	return c.tx.AddPool(req.Pool)
+	return c.sweep(c.tx.Ending(req.Pool, sweepBatch))
 }
 
 // assignment is one ADD on its way to a decision.
@@ -148,6 +143,9 @@ func (a *assignment) readFormer() (err error) {
 		return err
 	}
 	a.former = slices.DeleteFunc(a.former, func(l lease.Lease) bool { return l.State == lease.Bound && l.Holder.Is(a.holder) })
+	if err := a.heard(a.former); err != nil {
+		return err
+	}
 	slices.SortStableFunc(a.former, func(x, y lease.Lease) int { return rank(x) - rank(y) })
 	return a.buryUnkept()
 }
@@ -370,10 +368,11 @@ func (a *assignment) writePick(p pick) error {
 			return err
 		}
 	}
-	if p.event == "" {
-		return a.tx.Put(a.req.Pool, p.next.Address, p.next)
+	old := p.old
+	if p.gone != nil {
+		old = *p.gone
 	}
-	if err := a.tx.Put(a.req.Pool, p.next.Address, p.next); err != nil {
+	if err := a.put(old, p.next); err != nil || p.event == "" {
 		return err
 	}
 	if err := a.log(p.next, p.event, p.reason); err != nil {

@@ -81,6 +81,9 @@ func (a *assignment) choose(set pool.Set, requested netip.Addr) (pick, error) {
 
 // claim brings the pod back to an address that it had.
 func (a *assignment) claim(l lease.Lease, set pool.Set) (pick, error) {
+	if _, foreign := a.foreignTo(l); foreign {
+		return pick{}, lease.ErrTaken
+	}
 	next, err := lease.Apply(l, a.bind(l, l.Address, set.ID()), a.now)
 	p := pick{old: l, next: next, event: store.EventKept}
 	if l.State == lease.Bound {
@@ -100,7 +103,16 @@ func (a *assignment) chooseRequested(set pool.Set, addr netip.Addr) (pick, error
 		return pick{}, err
 	}
 	if l.State == lease.None {
-		return a.fresh(set, addr, nil)
+		inUse, err := a.admit(a.req.Pool, addr)
+		if err != nil {
+			return pick{}, err
+		}
+		if !inUse {
+			return a.fresh(set, addr, nil)
+		}
+		if l, err = a.tx.Get(a.req.Pool, addr); err != nil {
+			return pick{}, err
+		}
 	}
 	if p, err := a.claim(l, set); err == nil {
 		return p, nil
@@ -138,30 +150,49 @@ func (a *assignment) fresh(set pool.Set, addr netip.Addr, gone *lease.Lease) (pi
 }
 
 func (a *assignment) chooseFresh(set pool.Set) (pick, error) {
-	if addr, ok := a.next(set); ok {
-		return a.fresh(set, addr, nil)
+	if addr, ok, err := a.next(set); ok || err != nil {
+		return a.freshOr(set, addr, err)
+	}
+	if err := a.sweep(a.inSet(set)); err != nil {
+		return pick{}, err
+	}
+	if err := a.heard(a.inSet(set)); err != nil {
+		return pick{}, err
+	}
+	if err := a.collectDead(a.inSet(set)); err != nil {
+		return pick{}, err
+	}
+	if addr, ok, err := a.next(set); ok || err != nil {
+		return a.freshOr(set, addr, err)
 	}
 	leases := a.inSet(set)
-	if err := a.sweep(leases); err != nil {
-		return pick{}, err
-	}
-	if err := a.collectDead(leases); err != nil {
-		return pick{}, err
-	}
-	if addr, ok := a.next(set); ok {
-		return a.fresh(set, addr, nil)
-	}
-	leases = a.inSet(set)
 	if l, ok := a.giveWay(leases); ok {
 		return a.fresh(set, l.Address, &l)
 	}
 	return pick{}, a.exhausted(set, leases)
 }
 
-func (a *assignment) next(set pool.Set) (netip.Addr, bool) {
-	return set.Next(a.tx.Cursor(a.req.Pool, set.ID()), func(lo, hi netip.Addr) (netip.Addr, bool) {
-		return a.tx.Free(a.req.Pool, lo, hi)
-	})
+func (a *assignment) freshOr(set pool.Set, addr netip.Addr, err error) (pick, error) {
+	if err != nil {
+		return pick{}, err
+	}
+	return a.fresh(set, addr, nil)
+}
+
+// next is the next address without a lease, and without a file of host-local's:
+// one that has such a file gets its lease here.
+func (a *assignment) next(set pool.Set) (netip.Addr, bool, error) {
+	for {
+		addr, ok := set.Next(a.tx.Cursor(a.req.Pool, set.ID()), func(lo, hi netip.Addr) (netip.Addr, bool) {
+			return a.tx.Free(a.req.Pool, lo, hi)
+		})
+		if !ok {
+			return addr, false, nil
+		}
+		if inUse, err := a.admit(a.req.Pool, addr); !inUse || err != nil {
+			return addr, true, err
+		}
+	}
 }
 
 func (a *assignment) inSet(set pool.Set) []lease.Lease {
@@ -202,6 +233,9 @@ func (a *assignment) giveWay(leases []lease.Lease) (lease.Lease, bool) {
 	firm := slices.DeleteFunc(slices.Clone(leases), func(l lease.Lease) bool { return !l.Firm })
 	slices.SortFunc(firm, func(x, y lease.Lease) int { return int(x.Remaining(a.now) - y.Remaining(a.now)) })
 	for _, l := range append(soft, firm...) {
+		if _, foreign := a.foreignTo(l); foreign {
+			continue
+		}
 		if _, err := lease.Apply(l, a.yield(l, a.req.Options.OnExhaustion == policy.Yield), a.now); err == nil {
 			return l, true
 		}

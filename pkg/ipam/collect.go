@@ -13,7 +13,7 @@ func (s *Service) Collect(ctx context.Context, p lease.Pool, valid []Attachment)
 	for _, a := range valid {
 		keep[a] = true
 	}
-	return s.update(ctx, func(c *call) error {
+	return s.update(ctx, scopeOf(Where{Pool: p}), func(c *call) error {
 		for _, l := range c.tx.InPool(p) {
 			if l.State != lease.Bound || keep[Attachment{l.Holder.ContainerID, l.Holder.IfName}] {
 				continue

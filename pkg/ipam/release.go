@@ -4,18 +4,32 @@ import (
 	"context"
 	"errors"
 
+	"github.com/leasehold-cni/leasehold/pkg/adopt"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
 // Release ends what the attachment holds, in whatever pool (DEL): the window
-// of each lease begins. It needs no configuration, may come any number of
-// times, and changes nothing for anybody else (I6).
+// of each lease begins. It may come any number of times, and changes nothing
+// for anybody else (I6). Where is only where to look for a container that
+// host-local served, and for a store that does not know the pool.
 //
 // A release that the store cannot take is spooled. Only where that fails too
 // is there an error, for DEL has one chance (FACTS 3.7, 6.5).
-func (s *Service) Release(ctx context.Context, who Attachment) error {
-	err := s.update(ctx, func(c *call) error { return c.release(who, c.now, "DEL") })
+func (s *Service) Release(ctx context.Context, who Attachment, in Where) error {
+	err := s.update(ctx, scopeOf(in), func(c *call) error {
+		leases, err := c.tx.ByHolder(who.ContainerID, who.IfName)
+		if err != nil {
+			return err
+		}
+		if len(leases) == 0 {
+			if err := c.admitHolder(in.Pool, who); err != nil {
+				return err
+			}
+		}
+		return c.release(who, c.now, "DEL")
+	})
 	if err == nil {
 		return nil
 	}
@@ -24,6 +38,11 @@ func (s *Service) Release(ctx context.Context, who Attachment) error {
 	}
 	s.warn("the release of container %s is spooled: %v", who.ContainerID, err)
 	return nil
+}
+
+// scopeOf is the scope of a call that knows no policies.
+func scopeOf(in Where) scope {
+	return scope{pool: in.Pool, sets: in.Sets, soft: policy.Defaults().SoftHold, mirror: adopt.IsWhole(in.Pool)}
 }
 
 func (c *call) release(who Attachment, at lease.Instant, reason string) error {

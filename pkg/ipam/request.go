@@ -52,3 +52,10 @@ type Attachment struct {
 	ContainerID string
 	IfName      string
 }
+
+// Where is what a DEL's configuration says of its pool, as far as it can be
+// read: a DEL may come with any configuration. Both may be zero.
+type Where struct {
+	Pool lease.Pool
+	Sets []pool.Set
+}

@@ -20,7 +20,7 @@ type Revoked struct {
 // goes to the journal.
 func (s *Service) Revoke(ctx context.Context, match func(lease.Lease) bool, force bool, reason string) ([]Revoked, error) {
 	var out []Revoked
-	err := s.update(ctx, func(c *call) error {
+	err := s.update(ctx, scope{}, func(c *call) error {
 		out = nil
 		var met []lease.Lease
 		c.tx.All(func(l lease.Lease, err error) bool {

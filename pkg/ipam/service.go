@@ -3,7 +3,9 @@ package ipam
 import (
 	"context"
 	"fmt"
+	"slices"
 
+	"github.com/leasehold-cni/leasehold/pkg/adopt"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 	"github.com/leasehold-cni/leasehold/pkg/store"
@@ -17,6 +19,7 @@ type Host interface {
 	Look(holder lease.Holder, boot string) lease.Life
 	Gone(holder lease.Holder) bool
 	Processes() sandbox.Processes
+	Namespaces() ([]sandbox.Namespace, error)
 }
 
 // Service performs the use cases on one node's store.
@@ -26,6 +29,8 @@ type Service struct {
 	// Clock reads both clocks; it is called once in each transaction. The boot
 	// id is filled in by the service.
 	Clock func() lease.Instant
+	// CacheDirs are where libcni keeps its results; nil for the usual places.
+	CacheDirs []string
 	// Warn gets what an operator should know and no caller can be told; may be nil.
 	Warn func(string)
 }
@@ -44,39 +49,70 @@ func (s *Service) warn(format string, args ...any) {
 
 // call is one use case inside its transaction.
 type call struct {
-	tx   *store.Tx
-	host Host
-	now  lease.Instant
+	tx      *store.Tx
+	host    Host
+	node    adopt.Node // what the host shows
+	now     lease.Instant
+	mirrors *mirrors
+	export  map[lease.Pool]*adopt.Mirror // to be brought in step as a whole
 
 	procs    *sandbox.Processes // read at most once
 	reissued map[uint64]bool    // see evidence.go
 }
 
 // update runs a use case in a write transaction, after the housekeeping that
-// any of them begins with.
-func (s *Service) update(ctx context.Context, fn func(*call) error) error {
+// any of them begins with, and brings host-local's files in step.
+func (s *Service) update(ctx context.Context, in scope, fn func(*call) error) error {
+	ctx, cancel := context.WithTimeout(ctx, store.MaxWait) // host-local's lock counts into it
+	defer cancel()
 	var spooled []store.Spooled
-	err := s.Store.Update(ctx, func(tx *store.Tx) error {
-		c := &call{tx: tx, host: s.Host, now: s.now()}
-		var err error
-		if spooled, err = s.Store.Spooled(c.now.BootID); err != nil {
-			s.warn("%v", err)
+	m := newMirrors(ctx, s.warn)
+	defer m.close()
+	err := s.Store.Update(ctx, func(tx *store.Tx) (err error) {
+		m.reset()
+		c := &call{tx: tx, host: s.Host, node: s.node(in), now: s.now(), mirrors: m, export: map[lease.Pool]*adopt.Mirror{}}
+		if err := c.learn(in); err != nil {
+			return err
 		}
-		for _, r := range spooled {
-			at := r.At
-			if err := c.release(Attachment{r.ContainerID, r.IfName}, at, "DEL, replayed"); err != nil {
-				return err
-			}
+		if spooled, err = s.replay(c); err != nil {
+			return err
 		}
-		return fn(c)
+		if err := fn(c); err != nil {
+			return err
+		}
+		c.exportAll()
+		return nil
 	})
 	if err != nil {
 		return err
 	}
+	m.finish()
 	if err := s.Store.Unspool(spooled); err != nil {
 		s.warn("%v", err)
 	}
 	return nil
+}
+
+func (s *Service) node(in scope) adopt.Node {
+	dirs := s.CacheDirs
+	if dirs == nil {
+		dirs = adopt.DefaultCacheDirs
+	}
+	return adopt.Node{Host: s.Host, CacheDirs: append(slices.Clone(dirs), in.caches...)}
+}
+
+// replay makes the releases true that the store could not take when they came.
+func (s *Service) replay(c *call) ([]store.Spooled, error) {
+	spooled, err := s.Store.Spooled(c.now.BootID)
+	if err != nil {
+		s.warn("%v", err)
+	}
+	for _, r := range spooled {
+		if err := c.release(Attachment{r.ContainerID, r.IfName}, r.At, "DEL, replayed"); err != nil {
+			return nil, err
+		}
+	}
+	return spooled, nil
 }
 
 // move applies an event, writes the outcome and tells the journal. It returns
@@ -95,7 +131,7 @@ func (c *call) moveAt(l lease.Lease, e lease.Event, ev store.Event, reason strin
 
 // record writes a lease that has changed, with its line in the journal.
 func (c *call) record(old, next lease.Lease, ev store.Event, reason string) error {
-	if err := c.tx.Put(old.Pool, old.Address, next); err != nil {
+	if err := c.put(old, next); err != nil {
 		return err
 	}
 	return c.log(old, ev, reason)
@@ -119,4 +155,5 @@ var counted = map[store.Event]string{
 	store.EventExpired:    "leases/expired",
 	store.EventOrphaned:   "leases/orphaned",
 	store.EventLimited:    "leases/limited",
+	store.EventRecovered:  "leases/recovered",
 }

@@ -29,6 +29,7 @@ type world struct {
 	blind   bool // /proc cannot be read whole
 	sets    []pool.Set
 	options policy.Config
+	dataDir string
 	network string
 	warned  []string
 }
@@ -36,7 +37,7 @@ type world struct {
 func newWorld(t testing.TB, ranges ...string) *world {
 	dir := t.TempDir()
 	w := &world{
-		t: t, netns: map[string]uint64{}, inPID: map[uint64]bool{}, last: 100, network: "cbr0", options: policy.Defaults(),
+		t: t, dataDir: filepath.Join(dir, "networks"), netns: map[string]uint64{}, inPID: map[uint64]bool{}, last: 100, network: "cbr0", options: policy.Defaults(),
 		now: lease.Instant{Wall: time.Unix(1_700_000_000, 0).UTC(), Boot: time.Hour, BootID: "boot-1"},
 	}
 	w.setRanges(ranges...)
@@ -125,6 +126,10 @@ func (w *world) Processes() sandbox.Processes {
 	return sandbox.NewProcesses(!w.blind, inodes...)
 }
 
+func (w *world) Namespaces() ([]sandbox.Namespace, error) { return nil, nil }
+
+func (w *world) where() Where { return Where{Pool: w.request(ask{}).Pool, Sets: w.sets} }
+
 func (w *world) after(d time.Duration) {
 	w.now.Wall, w.now.Boot = w.now.Wall.Add(d), w.now.Boot+d
 }
@@ -149,7 +154,7 @@ type ask struct {
 
 func (w *world) request(a ask) Request {
 	r := Request{
-		Pool:        lease.Pool{DataDir: "/var/lib/cni/networks", Network: w.network},
+		Pool:        lease.Pool{DataDir: w.dataDir, Network: w.network},
 		ContainerID: a.container, IfName: "eth0", NetnsPath: "/run/netns/" + a.container,
 		Sets: w.sets, Options: w.options, Asked: policy.Asked{Known: !a.silent, Window: a.window},
 	}
@@ -221,7 +226,7 @@ func (w *world) refused(a ask, want error, words ...string) {
 
 func (w *world) del(container string) {
 	w.t.Helper()
-	if err := w.service.Release(context.Background(), Attachment{container, "eth0"}); err != nil {
+	if err := w.service.Release(context.Background(), Attachment{container, "eth0"}, w.where()); err != nil {
 		w.t.Fatalf("DEL of %s: %v", container, err)
 	}
 }

@@ -15,6 +15,12 @@ const (
 	lockExclusive = syscall.LOCK_EX
 )
 
+// Acquire takes the exclusive flock of any lock file, such as host-local's, in
+// the way of the store's own.
+func Acquire(ctx context.Context, path string) (*os.File, error) {
+	return acquire(ctx, path, lockExclusive)
+}
+
 // acquire takes the lock file, shared or exclusive, and returns the open file:
 // closing it is the unlock. It waits in the kernel, not by polling, until ctx
 // is done; then ErrBusy.

@@ -1,0 +1,237 @@
+package ipam
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/adopt"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/pool"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+// ErrNoWitness is returned when a store was lost and nothing on the host tells
+// what it knew: running pods could get their addresses taken.
+var ErrNoWitness = errors.New("nothing on this node tells which addresses are in use")
+
+// scope is the pool that a call is about, and how the host is to be asked of
+// it. The zero scope is a DEL whose configuration names none.
+type scope struct {
+	pool   lease.Pool
+	sets   []pool.Set // nil where the call does not know them
+	soft   time.Duration
+	mirror bool
+	caches []string // directories of libcni's beside the usual ones
+}
+
+// learn makes the pool known before anything is decided in it: at its first
+// use, after the store was lost, and where host-local's directory was wiped.
+func (c *call) learn(s scope) error {
+	if c.tx.FellBack() {
+		return c.reconcile(s)
+	}
+	if s.pool == (lease.Pool{}) {
+		return nil
+	}
+	mirror, err := c.mirrors.use(s.pool, s.mirror)
+	if err != nil {
+		return err
+	}
+	if c.tx.Known(s.pool) && (mirror == nil || mirror.Whole()) {
+		return nil
+	}
+	return c.adopt(s, mirror)
+}
+
+// reconcile is for a store that may have lost its last transaction: the host is
+// asked of every pool. The journal entry makes the commit that mends the file.
+func (c *call) reconcile(s scope) error {
+	about := store.Entry{Time: c.now.Wall, Event: store.EventRecovered, Reason: "a head page of the store was damaged; its last change may be lost"}
+	if err := c.tx.Log(about); err != nil {
+		return err
+	}
+	c.mirrors.warn("%s", about.Reason)
+	for _, p := range c.tx.Pools() {
+		each := scope{pool: p, soft: s.soft, mirror: adopt.IsWhole(p)}
+		if p == s.pool {
+			each = s
+		}
+		mirror, err := c.mirrors.use(p, each.mirror)
+		if err != nil {
+			return err
+		}
+		if err := c.adopt(each, mirror); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *call) adopt(s scope, mirror *adopt.Mirror) error {
+	found, err := c.ask(s)
+	if err != nil {
+		return err
+	}
+	event, lost := store.EventAdopted, c.tx.Lost()
+	if lost != "" {
+		event = store.EventRecovered
+	}
+	taken := 0
+	for _, f := range found {
+		cur, err := c.tx.Get(s.pool, f.Lease.Address)
+		if err != nil && !errors.Is(err, store.ErrDamaged) {
+			return err
+		}
+		if !c.outweighs(f.Lease, cur) {
+			continue
+		}
+		taken++
+		if err := c.tx.Put(s.pool, f.Lease.Address, f.Lease); err != nil {
+			return err
+		}
+		if err := c.log(f.Lease, event, f.Why); err != nil {
+			return err
+		}
+	}
+	if lost != "" && !c.tx.Known(s.pool) {
+		c.mirrors.warn("%s; %d leases of network %s are known again from this node; the old file is kept in the directory lost", lost, taken, s.pool.Network)
+	}
+	if mirror != nil {
+		c.export[s.pool] = mirror
+	}
+	return c.tx.AddPool(s.pool)
+}
+
+// ask returns what the host shows. A lost store needs a witness that it was
+// complete: host-local's directory, or containers that name their addresses.
+func (c *call) ask(s scope) ([]adopt.Finding, error) {
+	found, problems, err := adopt.Find(c.node, s.pool, s.sets, c.now, s.soft, newID)
+	for _, p := range problems {
+		c.mirrors.warn("%s", p)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if c.tx.Lost() == "" || c.tx.Known(s.pool) || adopt.IsWhole(s.pool) {
+		return found, nil
+	}
+	for _, f := range found {
+		if f.Lease.Holder.ContainerID != "" {
+			return found, nil
+		}
+	}
+	return nil, fmt.Errorf("%w: %s; 'leasectl recover --accept-loss' goes on without them, "+
+		"once no pod of network %s runs on this node or its addresses are known to be elsewhere", ErrNoWitness, c.tx.Lost(), s.pool.Network)
+}
+
+// outweighs tells whether what the host shows replaces what the store says. Two
+// that name one holder agree, and the store knows more.
+func (c *call) outweighs(f, cur lease.Lease) bool {
+	living := f.Holder.Netns.Ino != 0 && f.State == lease.Bound
+	switch {
+	case cur.State == lease.None:
+		return true
+	case cur.Holder.ContainerID == f.Holder.ContainerID, f.State == lease.Held:
+		return false
+	case cur.State == lease.Bound && c.look(cur) == lease.Alive:
+		return false
+	}
+	return living || f.Holder.ContainerID != ""
+}
+
+// foreignTo tells whether host-local's file of a lease names somebody else:
+// then host-local has given the address away.
+func (c *call) foreignTo(l lease.Lease) (content string, foreign bool) {
+	mirror, err := c.mirrors.of(l.Pool)
+	if err != nil || mirror == nil || l.State == lease.None {
+		return "", false
+	}
+	content, found, err := mirror.Read(l.Address)
+	if err != nil || !found || adopt.IsMarker(content) || adopt.Names(content, l.Holder.ContainerID, l.Holder.IfName) {
+		return "", false
+	}
+	return content, content != "" // an empty one is a write of ours that was cut off
+}
+
+// foreign is the lease behind a file that is not ours.
+func (c *call) foreign(p lease.Pool, addr netip.Addr, content string) lease.Lease {
+	return adopt.Foreign(c.node, p, addr, content, c.now, newID).Lease
+}
+
+// admit makes a lease of a file that has none, and tells whether the address is
+// in use by it. A mark of a hold without a lease is ours and out of date.
+func (c *call) admit(p lease.Pool, addr netip.Addr) (inUse bool, err error) {
+	mirror, err := c.mirrors.of(p)
+	if err != nil || mirror == nil {
+		return false, err
+	}
+	content, found, err := mirror.Read(addr)
+	if err != nil || !found {
+		return false, nil
+	}
+	if adopt.IsMarker(content) {
+		return false, mirror.Remove(addr)
+	}
+	l := c.foreign(p, addr, content)
+	if err := c.tx.Put(p, addr, l); err != nil {
+		return false, err
+	}
+	return true, c.log(l, store.EventAdopted, "host-local has given it to the container")
+}
+
+// admitHolder looks for the files of an attachment that has no lease: host-local
+// made them.
+func (c *call) admitHolder(p lease.Pool, who Attachment) error {
+	mirror, err := c.mirrors.of(p)
+	if err != nil || mirror == nil {
+		return err
+	}
+	addrs, err := mirror.Addresses()
+	if err != nil {
+		c.mirrors.warn("%v", err)
+	}
+	for _, addr := range addrs {
+		l, err := c.tx.Get(p, addr)
+		if err != nil || l.State != lease.None {
+			continue
+		}
+		content, _, _ := mirror.Read(addr)
+		if !adopt.Names(content, who.ContainerID, who.IfName) {
+			continue
+		}
+		if _, err := c.admit(p, addr); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// heard looks for bound leases whose file is gone: host-local has heard their
+// DEL. Where the holder may be alive all the same, the file is made again.
+func (c *call) heard(leases []lease.Lease) error {
+	for _, l := range leases {
+		if l.State != lease.Bound {
+			continue
+		}
+		mirror, err := c.mirrors.of(l.Pool)
+		if err != nil || mirror == nil {
+			return err
+		}
+		if _, found, err := mirror.Read(l.Address); found || err != nil {
+			continue
+		}
+		life := c.prove(l)
+		if life == lease.Dead || life == lease.Unknown && l.Holder.Netns.Ino == 0 {
+			err = c.releaseLease(l, life, c.now, "host-local has heard its DEL")
+		} else {
+			now := c.now
+			c.mirrors.after = append(c.mirrors.after, func() error { return mirror.Write(l, now) })
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

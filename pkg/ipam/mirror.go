@@ -1,0 +1,127 @@
+package ipam
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/leasehold-cni/leasehold/pkg/adopt"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+// mirrors are the host-local directories that a call has under host-local's
+// lock, and what it still has to write there once the store has committed.
+type mirrors struct {
+	ctx   context.Context
+	warn  func(format string, args ...any)
+	open  map[lease.Pool]*adopt.Mirror // nil for a pool that is not mirrored
+	after []func() error
+}
+
+func newMirrors(ctx context.Context, warn func(string, ...any)) *mirrors {
+	return &mirrors{ctx: ctx, warn: warn, open: map[lease.Pool]*adopt.Mirror{}}
+}
+
+// use opens the mirror of a pool, or decides that it has none: on says what the
+// configuration says; a pool that is met without its configuration has one if
+// it had one before. Only a busy lock is an error: a mirror that cannot be kept
+// is reported and fails nothing.
+func (m *mirrors) use(p lease.Pool, on bool) (*adopt.Mirror, error) {
+	if mirror, ok := m.open[p]; ok {
+		return mirror, nil
+	}
+	if !on {
+		m.open[p] = nil
+		return nil, nil
+	}
+	mirror, err := adopt.OpenMirror(m.ctx, p)
+	if errors.Is(err, store.ErrBusy) {
+		return nil, fmt.Errorf("%w: host-local's own lock", err)
+	}
+	if err != nil {
+		m.warn("the files of network %s for host-local cannot be kept: %v", p.Network, err)
+	}
+	m.open[p] = mirror
+	return mirror, nil
+}
+
+func (m *mirrors) of(p lease.Pool) (*adopt.Mirror, error) { return m.use(p, adopt.IsWhole(p)) }
+
+// put is how every change of a lease is written: to the store, and to the file
+// that host-local knows the address by. See adopt.Mirror for the order.
+func (c *call) put(old, next lease.Lease) error {
+	at := next
+	if next.State == lease.None {
+		at = old
+	}
+	mirror, err := c.mirrors.of(at.Pool)
+	if err != nil {
+		return err
+	}
+	if content, foreign := c.foreignTo(old); foreign {
+		next = c.foreign(at.Pool, at.Address, content)
+		c.mirrors.warn("%s: host-local has given the address to another container while %s/%s had it", at.Address, old.Namespace, old.Name)
+		mirror = nil // its file is true
+	}
+	if mirror != nil && next.State == lease.None {
+		if err := mirror.Remove(at.Address); err != nil {
+			c.mirrors.warn("%v", err)
+		}
+	}
+	if err := c.tx.Put(at.Pool, at.Address, next); err != nil {
+		return err
+	}
+	if mirror != nil && next.State != lease.None && !sameFile(old, next) {
+		now := c.now
+		c.mirrors.after = append(c.mirrors.after, func() error { return mirror.Write(next, now) })
+	}
+	return nil
+}
+
+// exportAll brings whole directories in step: after an adoption, and where they
+// were wiped.
+func (c *call) exportAll() {
+	for p, mirror := range c.export {
+		leases, now := c.tx.InPool(p), c.now
+		c.mirrors.after = append(c.mirrors.after, func() error {
+			for _, l := range leases {
+				if err := mirror.Write(l, now); err != nil {
+					return err
+				}
+			}
+			return mirror.SetWhole()
+		})
+	}
+}
+
+// sameFile tells whether a change leaves the address's file as it is.
+func sameFile(old, next lease.Lease) bool {
+	return old.State == lease.Bound && next.State == lease.Bound && old.Holder.Is(next.Holder)
+}
+
+// reset forgets what an attempt wanted to write that did not commit.
+func (m *mirrors) reset() {
+	m.close()
+	m.after = nil
+}
+
+// finish writes what the store has committed, and gives the locks back.
+func (m *mirrors) finish() {
+	for _, write := range m.after {
+		if err := write(); err != nil {
+			m.warn("a file for host-local cannot be kept: %v", err)
+		}
+	}
+	m.after = nil
+	m.close()
+}
+
+func (m *mirrors) close() {
+	for _, mirror := range m.open {
+		if mirror != nil {
+			mirror.Close()
+		}
+	}
+	clear(m.open)
+}
