@@ -22,7 +22,7 @@ var version string // set at link time
 func main() {
 	node, err := env.Read(os.Getenv)
 	if err != nil {
-		_ = types.NewError(types.ErrInvalidEnvironmentVariables, err.Error(), "").Print()
+		_ = types.NewError(types.ErrInvalidEnvironmentVariables, err.Error(), "unset it, unless this is a test").Print()
 		os.Exit(1)
 	}
 	plugin := cniplugin.Plugin{
