@@ -38,7 +38,7 @@ func NewSet(ranges ...Range) (Set, error) {
 // the two ranges.
 func Disjoint(sets []Set) error {
 	if a, b, found := overlap(slices.Concat(sets...)); found {
-		return fmt.Errorf("range sets overlap: %s and %s are in two of them", a, b)
+		return fmt.Errorf("range sets overlap: %s and %s have addresses in common", a, b)
 	}
 	return nil
 }
