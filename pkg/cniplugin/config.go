@@ -30,14 +30,14 @@ type config struct {
 	Name       string
 	CNIVersion string
 
-	ipam          value // absent where the plugin is not used for IPAM
-	ipRanges      value
-	runtimeIPs    value
-	annotations   value
-	argsIPs       value
-	prevResult    value
-	attachments   value
-	oldAttachment value
+	ipam           value // absent where the plugin is not used for IPAM
+	ipRanges       value
+	runtimeIPs     value
+	annotations    value
+	argsIPs        value
+	prevResult     value
+	attachments    value
+	oldAttachments value
 }
 
 // ipamSection is the ipam section, its first level read.
@@ -73,10 +73,10 @@ func loadConfig(stdin []byte) (*config, error) {
 	}
 	c := &config{
 		Name: top.Name, CNIVersion: top.CNIVersion,
-		ipam:          value{"ipam", top.IPAM},
-		prevResult:    value{"prevResult", top.PrevResult},
-		attachments:   value{`"cni.dev/valid-attachments"`, top.Attachments},
-		oldAttachment: value{`"cni.dev/attachments"`, top.OldAttachments},
+		ipam:           value{"ipam", top.IPAM},
+		prevResult:     value{"prevResult", top.PrevResult},
+		attachments:    value{`"cni.dev/valid-attachments"`, top.Attachments},
+		oldAttachments: value{`"cni.dev/attachments"`, top.OldAttachments},
 	}
 	return c, errors.Join(c.loadRuntime(value{"runtimeConfig", top.RuntimeConfig}), c.loadArgs(value{"args", top.Args}))
 }
@@ -374,7 +374,7 @@ func checkRequested(requested []netip.Addr, sets []pool.Set) error {
 func (c *config) validAttachments() (valid []ipam.Attachment, listed bool, err error) {
 	v := c.attachments
 	if v.raw == nil {
-		v = c.oldAttachment
+		v = c.oldAttachments
 	}
 	elements, err := v.list("a list of attachments")
 	if err != nil {

@@ -26,8 +26,7 @@ import (
 func (s *Service) Assign(ctx context.Context, req Request) (Result, error) {
 	var a *assignment
 	var refused error
-	in := scope{pool: req.Pool, sets: req.Sets, soft: req.Options.SoftHold, mirror: req.Options.Mirror, caches: req.Options.CNICacheDirs}
-	err := s.update(ctx, in, func(c *call) error {
+	err := s.update(ctx, req.scope(), func(c *call) error {
 		a, refused = nil, nil
 		netns, err := s.Host.Netns(req.NetnsPath)
 		if err != nil && req.Pod != (Pod{}) {
@@ -390,7 +389,7 @@ func (a *assignment) writePick(p pick) error {
 }
 
 func (a *assignment) result() Result {
-	r := Result{Notes: a.notes}
+	r := Result{Notes: a.notes, Again: a.hasAll()}
 	for _, p := range a.picks {
 		rng, _ := p.set.RangeFor(p.next.Address)
 		r.Addresses = append(r.Addresses, Assigned{

@@ -26,6 +26,10 @@ type scope struct {
 	caches []string // directories of libcni's beside the usual ones
 }
 
+func (r Request) scope() scope {
+	return scope{pool: r.Pool, sets: r.Sets, soft: r.Options.SoftHold, mirror: r.Options.Mirror, caches: r.Options.CNICacheDirs}
+}
+
 // learn makes the pool known before anything is decided in it: at its first
 // use, after the store was lost, and where host-local's directory was wiped.
 func (c *call) learn(s scope) error {

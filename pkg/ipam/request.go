@@ -44,6 +44,7 @@ type Assigned struct {
 // Result is what an ADD hands out: one address for each set, in their order.
 type Result struct {
 	Addresses []Assigned
+	Again     bool     // the container had them all already
 	Notes     []string // what an operator should know; one line each, for stderr
 }
 

@@ -12,23 +12,44 @@ import (
 )
 
 // Verify is CHECK: the container holds an address of each range set, and
-// prevResult names the same ones. It only reads, beside other readers; a busy
-// store is no failure of the container.
+// prevResult names the same ones. It reads beside other readers; a busy store
+// is no failure of the container. Only where the store does not know the
+// container it looks further, as any first call does: host-local may have
+// served it, or the store may be lost.
 func (s *Service) Verify(ctx context.Context, req Request) error {
-	var held []netip.Addr
-	err := s.Store.View(ctx, func(tx *store.Tx) error {
-		leases, err := tx.ByHolder(req.ContainerID, req.IfName)
-		held = addressesIn(leases, req.Pool)
-		return err
-	})
+	held, err := s.holds(ctx, req)
+	if len(held) == 0 && (err == nil || errors.Is(err, store.ErrLost) || store.IsEmpty(err)) {
+		held, err = s.learnHolder(ctx, req)
+	}
 	if errors.Is(err, store.ErrBusy) {
 		s.warn("CHECK of container %s was not made: %v", req.ContainerID, err)
 		return nil
 	}
-	if err != nil && !store.IsEmpty(err) {
+	if err != nil {
 		return err
 	}
 	return verify(req, held)
+}
+
+func (s *Service) holds(ctx context.Context, req Request) (held []netip.Addr, err error) {
+	err = s.Store.View(ctx, func(tx *store.Tx) error {
+		leases, err := tx.ByHolder(req.ContainerID, req.IfName)
+		held = addressesIn(leases, req.Pool)
+		return err
+	})
+	return held, err
+}
+
+func (s *Service) learnHolder(ctx context.Context, req Request) (held []netip.Addr, err error) {
+	err = s.update(ctx, req.scope(), func(c *call) error {
+		if err := c.admitHolder(req.Pool, Attachment{req.ContainerID, req.IfName}); err != nil {
+			return err
+		}
+		leases, err := c.tx.ByHolder(req.ContainerID, req.IfName)
+		held = addressesIn(leases, req.Pool)
+		return err
+	})
+	return held, err
 }
 
 func addressesIn(leases []lease.Lease, p lease.Pool) []netip.Addr {

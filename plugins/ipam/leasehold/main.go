@@ -6,6 +6,8 @@ package main
 import (
 	"fmt"
 	"os"
+	"os/signal"
+	"syscall"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
@@ -20,6 +22,7 @@ import (
 var version string // set at link time
 
 func main() {
+	signal.Ignore(syscall.SIGPIPE) // a result that nobody reads is an error to act on, not the end
 	node, err := env.Read(os.Getenv)
 	if err != nil {
 		_ = types.NewError(types.ErrInvalidEnvironmentVariables, err.Error(), "unset it, unless this is a test").Print()
