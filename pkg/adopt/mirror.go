@@ -160,7 +160,3 @@ func Foreign(n Node, p lease.Pool, addr netip.Addr, content string, now lease.In
 	found := Decide(claims, p, now, time.Second, newID)
 	return found[0] // a file alone is a bound lease of unknown owner
 }
-
-// IsMarker tells whether the content of a file was written by us, for a hold;
-// whether it can be read is another matter.
-func IsMarker(content string) bool { return strings.HasPrefix(content, markerWord+" ") }
