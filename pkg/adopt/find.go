@@ -59,15 +59,17 @@ func (n Node) Gather(p lease.Pool) (claims []Claim, problems []string, err error
 		return nil, nil, fmt.Errorf("%w: pool %q in %q has no directory", ErrBlind, p.Network, p.DataDir)
 	}
 	var notes notes
-	living, err := n.living(&notes)
+	spaces, err := n.Host.Namespaces()
 	if err != nil {
-		return nil, notes.list(), fmt.Errorf("%w: %w", ErrBlind, err)
+		return nil, nil, fmt.Errorf("%w: %w", ErrBlind, err)
 	}
 	files, err := hostLocal(p, &notes)
 	if err != nil {
-		return nil, notes.list(), fmt.Errorf("%w: %w", ErrBlind, err)
+		return nil, nil, fmt.Errorf("%w: %w", ErrBlind, err)
 	}
-	claims = slices.Concat(n.snapshot(p, &notes), living, n.cache(p.Network, &notes), kruise(p.DataDir, &notes), files)
+	alive := n.alive(func() ([]sandbox.Namespace, error) { return spaces, nil })
+	claims = slices.Concat(n.snapshot(p, &notes), living(spaces, &notes),
+		n.cache(p.Network, alive, &notes), kruise(p.DataDir, &notes), files)
 	return claims, notes.list(), nil
 }
 

@@ -22,29 +22,27 @@ const (
 // names and two numbers.
 const maxMarker = 1024
 
-// Marker is what host-local's file says of a held address, so that host-local
-// leaves the address alone and a lost store can be rebuilt (DESIGN section 4,
-// Mirror):
+// Marker is the content of host-local's file for a held address: host-local
+// leaves the address alone, and a lost store can be rebuilt (DESIGN section 4,
+// Mirror). Its first line stands where the container id does otherwise:
 //
-//	#held db/db-0 eth0 firm 3600 1795226400 0f7d...-uid\r\neth0
+//	#held db/db-0 eth0 firm 3600 1795226400 5f1c9a02-uid\r\neth0
 //
-// These are the pod, the interface, the strength, the window and the end of
-// the hold (whole seconds, rounded up, or "forever"; the end in wall time) and
-// the UID. "-" stands for what the lease does not have: a lease without a key
-// names no pod. The second line is where host-local has the interface.
+// The words are the pod, the interface, the strength, the window and the end
+// of the hold (whole seconds, rounded up, or "forever"; the end by the wall
+// clock) and the UID. "-" stands for what the lease does not have; one without
+// a key names no pod.
 func Marker(l lease.Lease, now lease.Instant) string {
-	pod, uid := none, none
+	pod, uid, ifName, strength := none, none, none, soft
 	if !l.Key().IsZero() && isPod(l.Namespace, l.Name) {
 		pod = l.Namespace + "/" + l.Name
 		if isUID(l.UID) {
 			uid = l.UID
 		}
 	}
-	ifName := none
 	if isIfName(l.Holder.IfName) {
 		ifName = l.Holder.IfName
 	}
-	strength := soft
 	if l.Firm {
 		strength = firm
 	}
@@ -75,29 +73,20 @@ func until(l lease.Lease, now lease.Instant) string {
 	return strconv.FormatInt(n, 10)
 }
 
-// IsMarker tells whether the content of one of host-local's files was written
-// by us, for a hold; whether it can be read is another matter.
-func IsMarker(content string) bool { return strings.HasPrefix(content, markerWord+" ") }
-
-// ParseMarker reads a marker. What it cannot read in full is no marker: then
-// the address is merely in use.
+// ParseMarker reads the content of host-local's file for a held address. What
+// it cannot read in full is no marker: then the address is merely in use.
 func ParseMarker(content string) (Claim, bool) {
-	var c Claim
-	line, ifName, found := strings.Cut(content, lineBreak)
+	line, _, whole := strings.Cut(content, lineBreak) // torn without one, and its last word may be cut
 	words := strings.Split(line, " ")
-	if len(content) > maxMarker || !found || len(words) != 7 || words[0] != markerWord || words[2] != ifName {
-		return c, false
+	if !whole || len(content) > maxMarker || len(words) != 7 || words[0] != markerWord {
+		return Claim{}, false
 	}
-	c = Claim{Kind: HeldMarker, Released: true, Firm: words[3] == firm, WindowKnown: true}
-	ok := c.setPod(words[1], words[6]) && c.setIfName(ifName) && (c.Firm || words[3] == soft)
+	c := Claim{Kind: HeldMarker, Released: true, Firm: words[3] == firm, WindowKnown: true}
 	var okWindow, okUntil bool
 	c.Window, okWindow = parseSeconds(words[4])
 	c.Until, okUntil = parseUntil(words[5])
-	ok = ok && okWindow && okUntil
-	if c.Firm && (c.Name == "" || c.Window == 0) {
-		ok = false // a firm hold is a window's, for a pod
-	}
-	if !ok {
+	ok := okWindow && okUntil && c.setPod(words[1], words[6]) && c.setIfName(words[2]) && (c.Firm || words[3] == soft)
+	if !ok || c.Firm && (c.Name == "" || c.Window == 0) { // a firm hold is a window's, for a pod
 		return Claim{}, false
 	}
 	return c, true

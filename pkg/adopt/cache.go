@@ -1,0 +1,226 @@
+package adopt
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"strings"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
+	"github.com/leasehold-cni/leasehold/pkg/sandbox"
+)
+
+// cacheKind is how libcni marks its files since 0.8.
+const cacheKind = "cniCacheV1"
+
+// annotationsKey is the capability under which the CRI runtimes pass a pod's
+// annotations (FACTS 2.10).
+const annotationsKey = "io.kubernetes.cri.pod-annotations"
+
+// cacheFile is what is read of libcni's <network>-<container>-<interface>
+// (FACTS 1.15; cni/libcni/api.go, cachedInfo). It exists from the end of an ADD
+// to the end of its DEL, for attachments whose whole chain succeeded.
+type cacheFile struct {
+	Kind           string                     `json:"kind"`
+	ContainerID    string                     `json:"containerId"`
+	IfName         string                     `json:"ifName"`
+	NetworkName    string                     `json:"networkName"`
+	NetNS          string                     `json:"netns"`
+	CNIArgs        [][2]string                `json:"cniArgs"`
+	CapabilityArgs map[string]json.RawMessage `json:"capabilityArgs"`
+	Result         struct {
+		IP4 *struct { // CNI 0.1 and 0.2
+			IP string `json:"ip"`
+		} `json:"ip4"`
+		IP6 *struct {
+			IP string `json:"ip"`
+		} `json:"ip6"`
+		IPs []struct { // since 0.3
+			Address string `json:"address"`
+		} `json:"ips"`
+	} `json:"result"`
+}
+
+// cache hears libcni's cache about the attachments of a network.
+func (n Node) cache(network string, alive func(string) (lease.Netns, bool), notes *notes) []Claim {
+	return n.cacheFiles(network, network+"-", alive, notes)
+}
+
+// CacheEntry are the claims of one attachment's entry in libcni's cache, one
+// for each of its addresses, and what could not be read. An empty ifName, as in
+// host-local's old files, means every interface of the container.
+func (n Node) CacheEntry(network, containerID, ifName string) (claims []Claim, problems []string) {
+	if !isNetwork(network) || !isContainerID(containerID) || ifName != "" && !isIfName(ifName) {
+		return nil, nil
+	}
+	var notes notes
+	all := n.cacheFiles(network, network+"-"+containerID+"-"+ifName, n.alive(n.Host.Namespaces), &notes)
+	for _, c := range all {
+		if c.ContainerID == containerID && (ifName == "" || c.IfName == ifName) {
+			claims = append(claims, c)
+		}
+	}
+	return claims, notes.list()
+}
+
+func (n Node) cacheFiles(network, prefix string, alive func(string) (lease.Netns, bool), notes *notes) []Claim {
+	dirs := n.CacheDirs
+	if dirs == nil {
+		dirs = DefaultCacheDirs
+	}
+	var out []Claim
+	for _, dir := range dirs {
+		names, err := list(dir)
+		if err != nil {
+			notes.add("libcni's cache cannot be listed: %v", err)
+		}
+		for _, name := range names {
+			if !strings.HasPrefix(name, prefix) {
+				continue
+			}
+			claims, err := readCache(filepath.Join(dir, name), network, alive)
+			if err != nil {
+				notes.add("%v", err)
+			}
+			out = append(out, claims...)
+		}
+	}
+	return out
+}
+
+func readCache(path, network string, alive func(string) (lease.Netns, bool)) ([]Claim, error) {
+	b, modified, err := readFile(path)
+	if isMissing(err) {
+		return nil, nil // its DEL came meanwhile
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cache file cannot be read: %w", err)
+	}
+	c, addresses, named, err := parseCache(b)
+	if err != nil {
+		err = fmt.Errorf("cache file %s: %w", path, err)
+	}
+	if named != network {
+		return nil, err // "a" is the beginning of "a-b", too
+	}
+	c.Witness, c.Modified = "cache file "+path, modified
+	c.Kind = DeadCache
+	if netns, ok := alive(c.Netns.Path); ok {
+		c.Kind, c.Netns = LiveCache, netns
+	}
+	out := make([]Claim, 0, len(addresses))
+	for _, a := range addresses {
+		c.Address = a
+		out = append(out, c)
+	}
+	return out, err
+}
+
+// parseCache reads one entry: what it says of its attachment, its addresses
+// and its network. Together with a claim the error is of something that the
+// claim now lacks.
+func parseCache(b []byte) (c Claim, addresses []netip.Addr, network string, err error) {
+	var f cacheFile
+	if err := json.Unmarshal(b, &f); err != nil {
+		return c, nil, "", err
+	}
+	if f.Kind != cacheKind {
+		return c, nil, "", fmt.Errorf("is of kind %s, not %s", policy.Quote(f.Kind), cacheKind)
+	}
+	if !isContainerID(f.ContainerID) || !isIfName(f.IfName) || !isNetwork(f.NetworkName) {
+		return c, nil, "", errors.New("names no attachment")
+	}
+	c = Claim{ContainerID: f.ContainerID, IfName: f.IfName}
+	if filepath.IsAbs(f.NetNS) {
+		c.Netns.Path = f.NetNS
+	}
+	errPod := c.readArgs(f.CNIArgs)
+	errWindow := c.readAnnotations(f.CapabilityArgs)
+	return c, f.addresses(), f.NetworkName, errors.Join(errPod, errWindow)
+}
+
+// readArgs takes the pod out of CNI_ARGS, which come in any order (FACTS 2.9).
+func (c *Claim) readArgs(args [][2]string) error {
+	values := map[string]string{}
+	for _, pair := range args {
+		values[pair[0]] = pair[1]
+	}
+	namespace, name := values["K8S_POD_NAMESPACE"], values["K8S_POD_NAME"]
+	if namespace == "" && name == "" {
+		return nil
+	}
+	if !isPod(namespace, name) {
+		return fmt.Errorf("%s in namespace %s is no pod", policy.Quote(name), policy.Quote(namespace))
+	}
+	c.Namespace, c.Name = namespace, name
+	if uid := values["K8S_POD_UID"]; isUID(uid) {
+		c.UID = uid
+	}
+	return nil
+}
+
+// readAnnotations takes the window out of the pod's annotations. A null map is
+// how a pod without annotations looks; without any map nothing is known.
+func (c *Claim) readAnnotations(args map[string]json.RawMessage) error {
+	raw, present := args[annotationsKey]
+	if !present {
+		return nil
+	}
+	var annotations map[string]json.RawMessage
+	if err := json.Unmarshal(raw, &annotations); err != nil {
+		return fmt.Errorf("the pod's annotations: %w", err)
+	}
+	texts := map[string]string{}
+	if raw, found := annotations[policy.Annotation]; found {
+		var text string
+		if err := json.Unmarshal(raw, &text); err != nil {
+			return fmt.Errorf("annotation %s: %w", policy.Annotation, err)
+		}
+		texts[policy.Annotation] = text
+	}
+	asked, err := policy.AskedFrom(texts, true)
+	c.Window, c.WindowKnown = asked.Window, asked.Known
+	return err
+}
+
+// addresses are those of the result, in whatever version of CNI it is.
+func (f *cacheFile) addresses() []netip.Addr {
+	texts := make([]string, 0, 2+len(f.Result.IPs))
+	if f.Result.IP4 != nil {
+		texts = append(texts, f.Result.IP4.IP)
+	}
+	if f.Result.IP6 != nil {
+		texts = append(texts, f.Result.IP6.IP)
+	}
+	for _, ip := range f.Result.IPs {
+		texts = append(texts, ip.Address)
+	}
+	var out []netip.Addr
+	for _, text := range texts {
+		if a, ok := parseCIDR(text); ok {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// alive returns the look at the namespace that an entry names. A mounted one
+// cannot be mistaken for another. The number in /proc/PID/ns/net may meanwhile
+// be another process's, one of the host's own even: such a path lives only if
+// it leads to one of the namespaces found, which are never the host's.
+func (n Node) alive(spaces func() ([]sandbox.Namespace, error)) func(string) (lease.Netns, bool) {
+	return func(path string) (lease.Netns, bool) {
+		if path == "" {
+			return lease.Netns{}, false
+		}
+		netns, err := n.Host.Netns(path)
+		if err != nil || !strings.HasPrefix(filepath.Clean(path), "/proc/") {
+			return netns, err == nil
+		}
+		found, err := spaces()
+		return netns, err != nil || lives(found, netns)
+	}
+}

@@ -1,0 +1,97 @@
+package adopt
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/policy"
+)
+
+// kruiseTree is the fork's directory. It stands among the networks, but is none
+// (FACTS 10.5); one of that name has files there, beside the fork's directories.
+const kruiseTree = "reserved"
+
+// kruiseFile is a reservation of the Kruise fork (FACTS 10.5), which knows one
+// address of a pod, in whatever network. The address joins it with the rest:
+// its container id may be another than that of host-local's file (FACTS 10.6).
+type kruiseFile struct {
+	ContainerID string `json:"containerId"`
+	IfName      string `json:"ifName"`
+	IPConf      struct {
+		Address string `json:"address"`
+	} `json:"IPConf"`
+	Duration    int64      `json:"duration"` // minutes, although the fork's type says nanoseconds
+	ReleaseTime *time.Time `json:"releaseTime"`
+}
+
+// kruise hears the fork's files, <dataDir>/reserved/<namespace>/<pod>. Their
+// directories have mode 000, which stops nobody but people.
+func kruise(dataDir string, notes *notes) []Claim {
+	tree := filepath.Join(dataDir, kruiseTree)
+	var out []Claim
+	for _, namespace := range names(tree, notes) {
+		if !isLabel(namespace) {
+			continue
+		}
+		for _, name := range names(filepath.Join(tree, namespace), notes) {
+			if !isPod(namespace, name) {
+				continue
+			}
+			path := filepath.Join(tree, namespace, name)
+			c, err := readKruise(path)
+			if err != nil {
+				notes.add("Kruise's reservation %s is left out: %v", path, err)
+				continue
+			}
+			c.Namespace, c.Name = namespace, name
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+func names(dir string, notes *notes) []string {
+	out, err := list(dir)
+	if err != nil {
+		notes.add("Kruise's reservations cannot be listed: %v", err)
+	}
+	return out
+}
+
+func readKruise(path string) (Claim, error) {
+	b, modified, err := readFile(path)
+	if err != nil {
+		return Claim{}, err
+	}
+	c, err := parseKruise(b)
+	c.Modified, c.Witness = modified, "Kruise's reservation "+path
+	return c, err
+}
+
+// parseKruise reads one reservation. Its window is bounded like the
+// annotation's; what the fork took for a longer one overflowed.
+func parseKruise(b []byte) (Claim, error) {
+	var f *kruiseFile
+	if err := json.Unmarshal(b, &f); err != nil {
+		return Claim{}, err
+	}
+	if f == nil {
+		return Claim{}, errors.New("it is null")
+	}
+	addr, ok := parseCIDR(f.IPConf.Address)
+	if !ok || !isIfName(f.IfName) || f.Duration < 0 {
+		return Claim{}, fmt.Errorf("address %s, interface %s, %d minutes", policy.Quote(f.IPConf.Address), policy.Quote(f.IfName), f.Duration)
+	}
+	c := Claim{Kind: Kruise, Address: addr, IfName: f.IfName, Firm: true, WindowKnown: true}
+	if isContainerID(f.ContainerID) {
+		c.ContainerID = f.ContainerID
+	}
+	c.Window = time.Duration(min(f.Duration, int64(policy.MaxWindow/time.Minute))) * time.Minute
+	if f.ReleaseTime != nil {
+		c.Released, c.Until = true, f.ReleaseTime.Add(c.Window)
+	}
+	return c, nil
+}

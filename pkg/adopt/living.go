@@ -1,0 +1,35 @@
+package adopt
+
+import (
+	"fmt"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/sandbox"
+)
+
+// living are the addresses on interfaces now.
+func living(spaces []sandbox.Namespace, notes *notes) []Claim {
+	var out []Claim
+	for _, s := range spaces {
+		if s.Err != nil {
+			notes.add("%v", s.Err)
+		}
+		for _, a := range s.Addresses {
+			out = append(out, Claim{
+				Kind: Living, Address: a.Addr, IfName: a.IfName, Netns: s.Netns, MAC: a.MAC,
+				Witness: fmt.Sprintf("interface %s in netns %s", a.IfName, s.Netns.Path),
+			})
+		}
+	}
+	return out
+}
+
+// lives tells whether a namespace is one of those found.
+func lives(spaces []sandbox.Namespace, n lease.Netns) bool {
+	for _, s := range spaces {
+		if s.Netns.Same(n) {
+			return true
+		}
+	}
+	return false
+}
