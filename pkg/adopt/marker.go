@@ -73,6 +73,10 @@ func until(l lease.Lease, now lease.Instant) string {
 	return strconv.FormatInt(n, 10)
 }
 
+// IsMarker tells whether we wrote the content of one of host-local's files, for
+// a hold; whether all of it can still be read is another matter.
+func IsMarker(content string) bool { return strings.HasPrefix(content, markerWord+" ") }
+
 // ParseMarker reads the content of host-local's file for a held address. What
 // it cannot read in full is no marker: then the address is merely in use.
 func ParseMarker(content string) (Claim, bool) {
