@@ -105,7 +105,10 @@ func (c *call) adopt(s scope, mirror *adopt.Mirror) error {
 	if mirror != nil {
 		c.export[s.pool] = mirror
 	}
-	return c.tx.AddPool(s.pool)
+	if s.sets == nil {
+		return nil // without the ranges some of it was not asked: the next ADD does
+	}
+	return c.tx.SetKnown(s.pool)
 }
 
 // ask returns what the host shows. A lost store needs a witness that it was

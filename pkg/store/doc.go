@@ -10,7 +10,7 @@
 // byte and address:
 //
 //	meta      format, boot, look                       what the node last did
-//	pools     dataDir 0 network        -> P
+//	pools     dataDir 0 network        -> P, known
 //	leases    P A                      -> record       the one truth
 //	holders   container 0 ifname 0 P A -> -            bound leases by holder
 //	keys      P ns 0 name 0 ifname 0 A -> -            leases by key

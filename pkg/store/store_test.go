@@ -122,7 +122,7 @@ func TestKeysDoNotRunIntoEachOther(t *testing.T) {
 
 func TestAnErrorKeepsNothing(t *testing.T) {
 	s := open(t)
-	update(t, s, func(tx *Tx) error { return tx.AddPool(testPool) })
+	update(t, s, func(tx *Tx) error { return tx.SetKnown(testPool) })
 	boom := errors.New("boom")
 	err := s.Update(context.Background(), func(tx *Tx) error {
 		return errors.Join(put(tx, fresh("10.0.0.5", "db-0", "c1")), boom)
@@ -399,7 +399,7 @@ func TestADamagedFileIsLostNeverEmpty(t *testing.T) {
 	for story, b := range damage {
 		t.Run(story, func(t *testing.T) {
 			s := open(t)
-			update(t, s, func(tx *Tx) error { return tx.AddPool(testPool) })
+			update(t, s, func(tx *Tx) error { return tx.SetKnown(testPool) })
 			if err := os.WriteFile(s.path(), b(), 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -420,7 +420,7 @@ func TestADamagedFileIsLostNeverEmpty(t *testing.T) {
 	}
 	t.Run("removed", func(t *testing.T) {
 		s := open(t)
-		update(t, s, func(tx *Tx) error { return tx.AddPool(testPool) })
+		update(t, s, func(tx *Tx) error { return tx.SetKnown(testPool) })
 		os.Remove(s.path())
 		update(t, s, func(*Tx) error { return nil })
 		isLost(t, s, "missing")

@@ -2,10 +2,13 @@ package store
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 
 	bolt "go.etcd.io/bbolt"
 
@@ -42,10 +45,11 @@ type Tx struct {
 
 	pools map[lease.Pool]poolID
 	names map[poolID]lease.Pool
+	known map[lease.Pool]bool
 }
 
 func newTx(b *bolt.Tx) (*Tx, error) {
-	tx := &Tx{b: b, pools: map[lease.Pool]poolID{}, names: map[poolID]lease.Pool{}}
+	tx := &Tx{b: b, pools: map[lease.Pool]poolID{}, names: map[poolID]lease.Pool{}, known: map[lease.Pool]bool{}}
 	for _, name := range allBuckets {
 		if b.Bucket(name) == nil {
 			return nil, fmt.Errorf("%w: it has no %q", ErrLost, name)
@@ -64,12 +68,13 @@ func newTx(b *bolt.Tx) (*Tx, error) {
 func (tx *Tx) readPools() error {
 	return tx.bucket(bucketPools).ForEach(func(k, v []byte) error {
 		dir, network, ok := bytes.Cut(k, []byte{0})
-		if !ok || len(v) != 4 {
+		if !ok || len(v) < 4 {
 			return fmt.Errorf("%w: its list of pools is damaged", ErrLost)
 		}
 		p := lease.Pool{DataDir: string(dir), Network: string(network)}
 		id := poolID(binary.BigEndian.Uint32(v))
 		tx.pools[p], tx.names[id] = id, p
+		tx.known[p] = len(v) > 4
 		return nil
 	})
 }
@@ -92,23 +97,29 @@ func (tx *Tx) delete(bucket, k []byte) error {
 	return nil
 }
 
-// Known tells whether the pool was ever used: a new one may have addresses in
-// use that the store has not heard of.
-func (tx *Tx) Known(p lease.Pool) bool { _, ok := tx.pools[p]; return ok }
+// Known tells whether all is known that the host showed of the pool when it
+// was first used, or first used after a loss: others may have addresses in use
+// that the store has not heard of.
+func (tx *Tx) Known(p lease.Pool) bool { return tx.known[p] }
 
-// Pools returns all pools that were ever used.
-func (tx *Tx) Pools() []lease.Pool {
-	out := make([]lease.Pool, 0, len(tx.pools))
-	for p := range tx.pools {
-		out = append(out, p)
+// SetKnown records that it is.
+func (tx *Tx) SetKnown(p lease.Pool) error {
+	if tx.known[p] {
+		return nil
 	}
-	return out
+	id, err := tx.poolID(p)
+	if err != nil {
+		return err
+	}
+	tx.known[p] = true
+	return tx.put(bucketPools, poolKey(p), append(id.prefix(), 1))
 }
 
-// AddPool makes the pool known.
-func (tx *Tx) AddPool(p lease.Pool) error {
-	_, err := tx.poolID(p)
-	return err
+// Pools returns all pools that have or had a lease.
+func (tx *Tx) Pools() []lease.Pool {
+	return slices.SortedFunc(maps.Keys(tx.pools), func(a, b lease.Pool) int {
+		return cmp.Or(cmp.Compare(a.DataDir, b.DataDir), cmp.Compare(a.Network, b.Network))
+	})
 }
 
 func (tx *Tx) poolID(p lease.Pool) (poolID, error) {

@@ -57,7 +57,7 @@ func (c *contender) fillLeasehold(leases int) {
 	p := lease.Pool{DataDir: c.dataDir(), Network: "bench"}
 	s := store.New(store.Dirs{State: filepath.Join(c.dir, "state"), Run: "/run/" + filepath.Base(c.dir)})
 	c.b.check(s.Update(context.Background(), func(tx *store.Tx) error {
-		if err := tx.AddPool(p); err != nil {
+		if err := tx.SetKnown(p); err != nil {
 			return err
 		}
 		if err := tx.SetBoot(now.BootID); err != nil {
