@@ -48,7 +48,7 @@ var translations = []translation{
 	{errJSON, types.ErrDecodingFailure, "the network configuration on stdin must be one JSON object"},
 	{errConfig, types.ErrInvalidNetworkConfig, "correct the network configuration, usually in /etc/cni/net.d"},
 	{errAnnotation, types.ErrInvalidNetworkConfig, "correct the annotation; the pod keeps waiting until then"},
-	{errPrint, types.ErrIOFailure, "the caller has gone away; its DEL will release the addresses"},
+	{errPrint, types.ErrIOFailure, "the caller has gone away; what was assigned for it is released again"},
 	{ipam.ErrRequest, types.ErrInvalidNetworkConfig, "a requested address must be a usable one of a range set of its own"},
 	{ipam.ErrNetns, types.ErrInvalidEnvironmentVariables, "the sandbox has ended; nothing was assigned"},
 	{ipam.ErrNotHolder, codeNotHolder, "the sandbox has to be made again"},

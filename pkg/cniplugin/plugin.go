@@ -2,6 +2,7 @@ package cniplugin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"runtime/debug"
@@ -67,7 +68,23 @@ func (p *Plugin) add(args *skel.CmdArgs) error {
 	for _, note := range result.Notes {
 		p.note(note)
 	}
-	return printResult(p.Stdout, c.CNIVersion, result, extras)
+	err = printResult(p.Stdout, c.CNIVersion, result, extras)
+	if err != nil && !result.Again {
+		err = errors.Join(err, p.release(args))
+	}
+	return err
+}
+
+// release ends what the attachment holds. It takes back an answer that its
+// caller never read (FACTS 1.18), but not one that repeats an earlier answer:
+// that container may be using its addresses.
+//
+// It needs no configuration, for a DEL may come with another one than its ADD,
+// or with a broken one (FACTS 2.12, rule 3); what can be read of it says where
+// host-local may know the container.
+func (p *Plugin) release(args *skel.CmdArgs) error {
+	who := ipam.Attachment{ContainerID: args.ContainerID, IfName: args.IfName}
+	return p.Service.Release(context.Background(), who, where(args.StdinData))
 }
 
 // checkNetns asks what skel asks after ADD, when the result is printed and an
@@ -86,14 +103,9 @@ func checkNetns(args *skel.CmdArgs) error {
 	return nil
 }
 
-// Del releases what the attachment holds. It needs no configuration, for a DEL
-// may come with another one than its ADD, or with a broken one (FACTS 2.12,
-// rule 3); what can be read of it says where host-local may know the container.
+// Del releases what the attachment holds.
 func (p *Plugin) Del(args *skel.CmdArgs) error {
-	return p.guard(verbDel, func() error {
-		who := ipam.Attachment{ContainerID: args.ContainerID, IfName: args.IfName}
-		return p.Service.Release(context.Background(), who, where(args.StdinData))
-	})
+	return p.guard(verbDel, func() error { return p.release(args) })
 }
 
 func where(stdin []byte) (w ipam.Where) {

@@ -198,12 +198,22 @@ func TestAddRefusesBeforeAnythingIsAssigned(t *testing.T) {
 	}
 }
 
-func TestAddReportsWhatItCannotPrint(t *testing.T) {
-	r := &recorder{result: dualStack}
-	p, _, _ := plugin(r)
-	p.Stdout = broken{}
-	if err := p.Add(addArgs(conf(`"ipam":{"subnet":"10.0.0.0/24"}`), "")); code(t, err) != 5 {
-		t.Errorf("error %v, want code 5", err)
+// TestAddTakesBackWhatItCannotPrint, unless the container had it before.
+func TestAddTakesBackWhatItCannotPrint(t *testing.T) {
+	for again, want := range map[bool][]string{false: {"Assign", "Release"}, true: {"Assign"}} {
+		r := &recorder{result: dualStack}
+		r.result.Again = again
+		p, _, _ := plugin(r)
+		p.Stdout = broken{}
+		if err := p.Add(addArgs(conf(`"ipam":{"subnet":"10.0.0.0/24"}`), "")); code(t, err) != 5 {
+			t.Errorf("error %v, want code 5", err)
+		}
+		if !slices.Equal(r.calls, want) {
+			t.Errorf("answered before: %t; calls %v, want %v", again, r.calls, want)
+		}
+		if !again && r.who != (ipam.Attachment{ContainerID: "c1", IfName: "eth0"}) {
+			t.Errorf("released %+v", r.who)
+		}
 	}
 }
 
