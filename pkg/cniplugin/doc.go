@@ -11,6 +11,7 @@
 // place: "ipam.ranges[1][0].rangeStart: ...". Unknown fields are ignored.
 //
 // Each verb reads only what it needs, for each meets other configurations
-// (FACTS 1, 2.12, 6.4): DEL reads nothing but the attachment, GC the name and
-// dataDir, STATUS no addresses that a runtime would pass, CHECK no annotation.
+// (FACTS 1, 2.12, 6.4): DEL refuses none and takes what it can read of it, GC
+// reads the name and dataDir, STATUS no ranges that a runtime would pass with an
+// ADD, CHECK no annotation.
 package cniplugin

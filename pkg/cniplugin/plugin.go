@@ -108,6 +108,7 @@ func (p *Plugin) Del(args *skel.CmdArgs) error {
 	return p.guard(verbDel, func() error { return p.release(args) })
 }
 
+// where reads of a configuration what it can, and is silent about the rest.
 func where(stdin []byte) (w ipam.Where) {
 	c, err := loadConfig(stdin)
 	if err != nil {

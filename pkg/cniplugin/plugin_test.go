@@ -30,6 +30,7 @@ type recorder struct {
 	calls  []string
 	req    ipam.Request
 	who    ipam.Attachment
+	where  ipam.Where
 	pool   lease.Pool
 	valid  []ipam.Attachment
 	result ipam.Result
@@ -50,8 +51,8 @@ func (r *recorder) Assign(_ context.Context, req ipam.Request) (ipam.Result, err
 	return r.result, r.called("Assign")
 }
 
-func (r *recorder) Release(_ context.Context, who ipam.Attachment, _ ipam.Where) error {
-	r.who = who
+func (r *recorder) Release(_ context.Context, who ipam.Attachment, in ipam.Where) error {
+	r.who, r.where = who, in
 	return r.called("Release")
 }
 
@@ -235,6 +236,33 @@ func TestDelNeedsNothing(t *testing.T) {
 				t.Errorf("%s, CNI_ARGS %q: released %+v (%v), printed %q", stdin, args, r.who, err, stdout)
 			}
 		}
+	}
+}
+
+// TestDelReadsWhatItCan of a configuration.
+func TestDelReadsWhatItCan(t *testing.T) {
+	net := lease.Pool{DataDir: "/run/x", Network: "net"}
+	tests := []struct {
+		story, stdin string
+		pool         lease.Pool
+		sets         []string
+	}{
+		{"all of it", string(conf(`"ipam":{"dataDir":"/run/x","subnet":"10.0.0.0/24"}`)), net, []string{"10.0.0.1-10.0.0.254"}},
+		{"the pool, where the ranges are broken", string(conf(`"ipam":{"dataDir":"/run/x","subnet":"10.0.0.0/24","ranges":[[]]}`)), net, []string{}},
+		{"nothing, without ipam", string(conf(`"type":"bridge"`)), lease.Pool{}, []string{}},
+		{"nothing, of broken JSON", `{`, lease.Pool{}, []string{}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.story, func(t *testing.T) {
+			r := &recorder{}
+			p, _, _ := plugin(r)
+			if err := p.Del(addArgs([]byte(tt.stdin), "")); err != nil {
+				t.Fatal(err)
+			}
+			if sets := texts(r.where.Sets); r.where.Pool != tt.pool || !slices.Equal(sets, tt.sets) {
+				t.Errorf("pool %+v, sets %v; want %+v, %v", r.where.Pool, sets, tt.pool, tt.sets)
+			}
+		})
 	}
 }
 

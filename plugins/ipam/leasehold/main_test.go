@@ -36,9 +36,8 @@ func (n node) conf(fields string) string {
 	return `{"cniVersion":"1.0.0","name":"net","ipam":{"type":"leasehold","subnet":"10.0.0.0/30","dataDir":"` + n.root + `/nets"` + fields + `}}`
 }
 
-// call is one run of the plugin: what it prints, and whether it succeeded.
-func (n node) call(verb, stdin string, env ...string) (stdout string, ok bool) {
-	n.t.Helper()
+// command is a run of the plugin. The last of two values of a variable counts.
+func (n node) command(verb, stdin string, env ...string) *exec.Cmd {
 	cmd := exec.Command(os.Args[0])
 	cmd.Dir = n.root
 	cmd.Env = append([]string{
@@ -46,6 +45,13 @@ func (n node) call(verb, stdin string, env ...string) (stdout string, ok bool) {
 		"LEASEHOLD_STATE_DIR=" + n.root + "/state", "LEASEHOLD_RUN_DIR=" + n.root + "/run",
 	}, env...)
 	cmd.Stdin = strings.NewReader(stdin)
+	return cmd
+}
+
+// call runs it: what it prints, and whether it succeeded.
+func (n node) call(verb, stdin string, env ...string) (stdout string, ok bool) {
+	n.t.Helper()
+	cmd := n.command(verb, stdin, env...)
 	var out, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &stderr
 	err := cmd.Run()
@@ -169,6 +175,26 @@ func TestDelWithAnything(t *testing.T) {
 			t.Errorf("after DEL with %s another container gets nothing: %s", stdin, stdout)
 		}
 		n.call("DEL", stdin, "CNI_CONTAINERID=c2")
+	}
+}
+
+// TestNobodyReads: the caller is gone when the result is printed, and the only
+// address is free again.
+func TestNobodyReads(t *testing.T) {
+	n := newNode(t)
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	read.Close()
+	cmd := n.command("ADD", n.conf(`,"softHold":"0s"`))
+	cmd.Stdout = write
+	if err := cmd.Run(); err == nil {
+		t.Error("an ADD succeeded whose result nobody could read")
+	}
+	write.Close()
+	if stdout, ok := n.call("ADD", n.conf(""), "CNI_CONTAINERID=c2"); !ok {
+		t.Errorf("its address was lost: %s", stdout)
 	}
 }
 
