@@ -58,7 +58,7 @@ func (h *Host) Namespaces() ([]Namespace, error) {
 			found[id] = n
 		}
 	}
-	for _, own := range []string{"self", "1"} {
+	for _, own := range []string{"thread-self", "1"} {
 		if n, err := h.Netns(h.processNetns(own)); err == nil {
 			delete(found, nsfs{n.Dev, n.Ino})
 		}

@@ -1,0 +1,270 @@
+package sandbox
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+func testHost(t *testing.T) *Host {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	return New("/proc", DefaultBootIDFile)
+}
+
+// inNewNetns runs fn on a thread in a fresh network namespace, which ends then
+// unless something keeps it.
+func inNewNetns(t *testing.T, fn func() error) {
+	t.Helper()
+	runtime.LockOSThread()
+	home, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer home.Close()
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		t.Fatal(err)
+	}
+	err = fn()
+	if back := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET); back != nil {
+		t.Fatal(back)
+	}
+	runtime.UnlockOSThread()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// keep mounts the thread's namespace on a file.
+func keep(path string) error {
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		return err
+	}
+	return unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, "")
+}
+
+// mounted makes a namespace that only a mount keeps, with an interface eth0
+// that has the addresses.
+func mounted(t *testing.T, path string, addresses ...string) {
+	t.Helper()
+	t.Cleanup(func() { _ = unix.Unmount(path, unix.MNT_DETACH) })
+	inNewNetns(t, func() error { return errors.Join(addEth0(addresses...), keep(path)) })
+}
+
+// running makes a namespace that a process is in.
+func running(t *testing.T, furnish func() error) {
+	t.Helper()
+	sleep := exec.Command("sleep", "60") // a child of the thread, so in its namespace
+	t.Cleanup(func() {
+		if sleep.Process != nil {
+			_ = sleep.Process.Kill()
+			_ = sleep.Wait()
+		}
+	})
+	inNewNetns(t, func() error { return errors.Join(furnish(), sleep.Start()) })
+}
+
+// addEth0 leaves the interface down: an address counts all the same.
+func addEth0(addresses ...string) error {
+	mac, _ := net.ParseMAC("02:00:00:00:00:07")
+	link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0", HardwareAddr: mac}, PeerName: "peer"}
+	if err := netlink.LinkAdd(link); err != nil {
+		return err
+	}
+	for _, a := range addresses {
+		addr, err := netlink.ParseAddr(a)
+		if err != nil {
+			return err
+		}
+		if err := netlink.AddrAdd(link, addr); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func spaceAt(list []Namespace, path string) (Namespace, bool) {
+	i := slices.IndexFunc(list, func(n Namespace) bool { return n.Netns.Path == path })
+	if i < 0 {
+		return Namespace{}, false
+	}
+	return list[i], true
+}
+
+func TestNamespacesOfMounts(t *testing.T) {
+	h := testHost(t)
+	path := filepath.Join(t.TempDir(), "a pod's netns") // the kernel escapes the space
+	mounted(t, path, "10.9.8.7/24", "fd00:9::7/64", "fe80::7:7/64")
+	before, err := h.Netns(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	list, err := h.Namespaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, found := spaceAt(list, path)
+	if !found {
+		t.Fatalf("the namespace mounted at %s is not among %+v", path, list)
+	}
+	want := []Address{
+		{netip.MustParseAddr("10.9.8.7"), "eth0", "02:00:00:00:00:07"},
+		{netip.MustParseAddr("fd00:9::7"), "eth0", "02:00:00:00:00:07"},
+	}
+	if got.Err != nil || !got.Netns.Same(before) || !slices.Equal(got.Addresses, want) {
+		t.Errorf("seen: %+v\nwant: %+v in %+v", got, want, before)
+	}
+}
+
+// A process's namespace that no mount keeps is found by the process.
+func TestNamespacesOfProcesses(t *testing.T) {
+	h := testHost(t)
+	running(t, func() error { return addEth0("10.9.8.9/24") })
+
+	list, err := h.Namespaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	has := func(n Namespace) bool {
+		return slices.ContainsFunc(n.Addresses, func(a Address) bool { return a.Addr.String() == "10.9.8.9" })
+	}
+	i := slices.IndexFunc(list, has)
+	if i < 0 {
+		t.Fatalf("no namespace has the process's address: %+v", list)
+	}
+	if p := list[i].Netns.Path; !strings.HasPrefix(p, "/proc/") || list[i].Netns.Ino == 0 {
+		t.Errorf("it is at %+v, want a process's /proc/PID/ns/net", list[i].Netns)
+	}
+}
+
+// A mount and a process lead to one namespace: it is listed once, by its mount.
+// The host's own is not listed, even if it is mounted somewhere.
+func TestNamespacesOnceAndNotTheHosts(t *testing.T) {
+	h := testHost(t)
+	dir := t.TempDir()
+	own := filepath.Join(dir, "host")
+	if err := keep(own); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(own, unix.MNT_DETACH) })
+	path := filepath.Join(dir, "pod")
+	t.Cleanup(func() { _ = unix.Unmount(path, unix.MNT_DETACH) })
+	running(t, func() error { return errors.Join(addEth0("10.9.8.10/24"), keep(path)) })
+
+	list, err := h.Namespaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	host, err := h.Netns("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod, err := h.Netns(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	times := 0
+	for _, n := range list {
+		if n.Netns.Same(host) {
+			t.Errorf("the host's namespace is listed: %+v", n)
+		}
+		if n.Netns.Same(pod) {
+			times++
+		}
+	}
+	if _, found := spaceAt(list, path); times != 1 || !found {
+		t.Errorf("the pod's namespace is listed %d times, at its mount: %v", times, found)
+	}
+}
+
+// Whatever is visited, this process stays where it is.
+func TestNamespacesComesBack(t *testing.T) {
+	h := testHost(t)
+	mounted(t, filepath.Join(t.TempDir(), "pod"), "10.9.8.11/24")
+	home, _ := h.Netns("/proc/self/ns/net")
+	for range 20 {
+		if _, err := h.Namespaces(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tasks, err := filepath.Glob("/proc/self/task/*/ns/net")
+	if err != nil || len(tasks) == 0 {
+		t.Fatal(tasks, err)
+	}
+	for _, task := range tasks {
+		if n, err := h.Netns(task); err == nil && !n.Same(home) {
+			t.Errorf("thread %s is in another namespace, %+v", task, n)
+		}
+	}
+}
+
+// What cannot be entered is there all the same, and says so.
+func TestNamespaceThatCannotBeEntered(t *testing.T) {
+	h := testHost(t)
+	path := filepath.Join(t.TempDir(), "uts")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("/proc/self/ns/uts", path, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(path, unix.MNT_DETACH) })
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		t.Fatal(err)
+	}
+	got := h.visit([]lease.Netns{
+		{Path: path, Dev: uint64(st.Dev), Ino: st.Ino},
+		{Path: path + "-gone", Dev: 1, Ino: 1},
+		{Path: path, Dev: uint64(st.Dev), Ino: st.Ino + 1}, // replaced since it was found
+	})
+	if len(got) != 1 || got[0].Err == nil || got[0].Netns.Ino != st.Ino {
+		t.Errorf("visited: %+v; want one namespace with an error, and two that have ended", got)
+	}
+}
+
+func TestNamespacesWithoutProc(t *testing.T) {
+	if list, err := New(t.TempDir(), DefaultBootIDFile).Namespaces(); err == nil {
+		t.Errorf("a host that cannot be looked at has %v", list)
+	}
+}
+
+func TestNetnsMount(t *testing.T) {
+	for _, tt := range []struct{ line, path string }{
+		{"36 35 0:4 net:[4026532] /run/netns/x rw shared:1 - nsfs nsfs rw", "/run/netns/x"},
+		{`36 35 0:4 net:[4026532] /run/a\040b\134c rw - nsfs nsfs rw`, `/run/a b\c`},
+		{"36 35 0:4 mnt:[4026532] /run/snapd/ns/x rw - nsfs nsfs rw", ""},
+		{"36 35 0:4 net:[4026532] /run/fake rw - tmpfs net:[1] rw", ""},
+		{"36 35 0:4 net:[4026532]", ""},
+		{"36 35 - nsfs nsfs rw", ""},
+		{"", ""},
+	} {
+		if path, ok := netnsMount(tt.line); path != tt.path || ok != (tt.path != "") {
+			t.Errorf("%q: %q, %v; want %q", tt.line, path, ok, tt.path)
+		}
+	}
+}
+
+func FuzzNetnsMount(f *testing.F) {
+	f.Add(`36 35 0:4 net:[4026532] /run/a\040b rw shared:1 - nsfs nsfs rw`)
+	f.Fuzz(func(t *testing.T, line string) {
+		if path, ok := netnsMount(line); !ok && path != "" {
+			t.Errorf("%q is refused and at %q", line, path)
+		}
+	})
+}
