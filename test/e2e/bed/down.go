@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 )
 
 // Down removes the cluster that runs in the bed's folder, if one does, with everything but what was built.
@@ -34,7 +35,8 @@ func (b *Bed) takeDown(ctx context.Context) error {
 	for _, name := range names {
 		errs = append(errs, running.powerOff(ctx, name))
 	}
-	return errors.Join(append(errs, unplug(b.bridge()), b.removeCgroups())...)
+	return errors.Join(append(errs, unplug(b.bridge()),
+		poll(ctx, 10*time.Second, func() error { return removeCgroups(b.cgroups()) }))...)
 }
 
 // cgroupHierarchies are the roots of the host's cgroup trees: one with version 2, one per controller with version 1.
@@ -53,13 +55,13 @@ func (b *Bed) makeCgroup(name string) {
 	}
 }
 
-// removeCgroups removes the folders that the nodes' containers were in. Only empty ones can be removed, so it cannot hit
-// anything that runs.
-func (b *Bed) removeCgroups() error {
+// removeCgroups removes the folders that a machine's containers were in, or all of the bed's. Only empty ones can be
+// removed, so it cannot hit anything that runs.
+func removeCgroups(group string) error {
 	var errs []error
 	for _, root := range cgroupHierarchies() {
 		var dirs []string
-		filepath.WalkDir(root+filepath.Dir(b.cgroupRoot("x")), func(path string, d fs.DirEntry, err error) error {
+		filepath.WalkDir(root+group, func(path string, d fs.DirEntry, err error) error {
 			if err == nil && d.IsDir() {
 				dirs = append(dirs, path)
 			}

@@ -47,14 +47,21 @@ func (n *Node) Disk(path string) string { return filepath.Join(n.bed.path("run/d
 // ContainerdVersion is the release line of the node's containerd, "1.6" or "2.4".
 func (n *Node) ContainerdVersion() string { return n.bed.ContainerdOf(n.Index) }
 
-// PowerOff pulls the node's plug; PowerOn boots it again, with the same disk and another boot id.
-func (n *Node) PowerOff(ctx context.Context) error { return n.bed.powerOff(ctx, n.Name) }
+// PowerOff pulls the node's plug.
+func (n *Node) PowerOff(ctx context.Context) error {
+	if err := n.bed.powerOff(ctx, n.Name); err != nil {
+		return err
+	}
+	// The host does not reboot, so the cgroups of the dead would stay, and the kubelet go through them at its start.
+	return poll(ctx, 10*time.Second, func() error { return removeCgroups(n.bed.cgroupRoot(n.Name)) })
+}
 
-// PowerOn boots a node that is off.
+// PowerOn boots the node again, with the same disk and another boot id.
 func (n *Node) PowerOn(ctx context.Context) error {
 	if err := n.bed.powerOn(ctx, n.Name, n.bed.nodeAddr(n.Index)); err != nil {
 		return err
 	}
+	n.bed.makeCgroup(n.Name)
 	if err := n.writeFlannelSubnet(); err != nil {
 		return err
 	}
@@ -200,7 +207,9 @@ func (n *Node) writeContainerdConfig(networks int) error {
 func (n *Node) write(path, text string) error { return writeFile(n.Root()+path, []byte(text)) }
 
 // cgroupRoot is a node's own corner of the host's cgroups, so that it can be swept when the bed goes.
-func (b *Bed) cgroupRoot(name string) string { return "/leasehold-" + b.bridge() + "/" + name }
+func (b *Bed) cgroupRoot(name string) string { return b.cgroups() + "/" + name }
+
+func (b *Bed) cgroups() string { return "/leasehold-" + b.bridge() }
 
 // writeKubeletConfig: several kubelets on one machine must leave each other's cgroups alone, hence no cgroups per QoS.
 func (n *Node) writeKubeletConfig() error {

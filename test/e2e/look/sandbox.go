@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -22,6 +23,7 @@ type Sandbox struct {
 	Ready     bool
 	Created   time.Time
 	PID       int    // of the pause process, inside the node
+	Shim      string // the pid of the process's parent, inside the node
 	NetNS     string // as a path of the host, empty if there is none any more
 }
 
@@ -69,7 +71,7 @@ func details(ctx context.Context, client cri.RuntimeServiceClient, root string, 
 	if err := json.Unmarshal([]byte(status.Info["info"]), &info); err != nil {
 		return fmt.Errorf("sandbox %s: %w", s.ID, err)
 	}
-	s.PID = info.PID
+	s.PID, s.Shim = info.PID, parent(root, info.PID)
 	for _, ns := range info.RuntimeSpec.Linux.Namespaces {
 		if ns.Type == "network" && ns.Path != "" {
 			// /var/run is an absolute link, which would lead to the host's.
@@ -77,4 +79,14 @@ func details(ctx context.Context, client cri.RuntimeServiceClient, root string, 
 		}
 	}
 	return nil
+}
+
+// parent reads a process's parent, empty if there is no such process.
+func parent(root string, pid int) string {
+	data, err := os.ReadFile(fmt.Sprintf("%s/proc/%d/stat", root, pid))
+	f := strings.Fields(string(data[strings.LastIndexByte(string(data), ')')+1:]))
+	if err != nil || len(f) < 2 {
+		return ""
+	}
+	return f[1]
 }
