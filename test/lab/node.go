@@ -182,6 +182,7 @@ type Call struct {
 	Args        string
 	Stdin       string
 	Wrap        []string // a program and its arguments that runs the plugin, such as strace
+	Harm        *Harm    // nil for none
 }
 
 // A Reply is how a Call ended.
@@ -189,6 +190,7 @@ type Reply struct {
 	Stdout, Stderr string
 	Exit           int          // -1: killed by a signal
 	Err            *types.Error // what stdout says when Exit is not 0
+	Harmed         string       // the call that came to harm, "" if none did
 }
 
 // Call runs a plugin binary.
@@ -207,11 +209,18 @@ func (n *Node) Call(c Call) Reply {
 	}
 	var stdout, stderr strings.Builder
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(c.Stdin), &stdout, &stderr
-	err := n.Do(cmd.Run)
+	run, harmed := cmd.Run, ""
+	if c.Harm != nil {
+		run = func() (err error) {
+			harmed, err = c.Harm.run(cmd)
+			return err
+		}
+	}
+	err := n.Do(run)
 	if _, exited := err.(*exec.ExitError); err != nil && !exited {
 		n.t.Fatalf("%s: %v", argv[0], err)
 	}
-	reply := Reply{Stdout: stdout.String(), Stderr: stderr.String(), Exit: cmd.ProcessState.ExitCode()}
+	reply := Reply{Stdout: stdout.String(), Stderr: stderr.String(), Exit: cmd.ProcessState.ExitCode(), Harmed: harmed}
 	if reply.Exit != 0 {
 		var e types.Error
 		if json.Unmarshal([]byte(reply.Stdout), &e) == nil {

@@ -132,11 +132,16 @@ func (s *Sandbox) CNIArgs() string {
 }
 
 // Call calls the network's IPAM plugin itself, as the network's first plugin would for this sandbox.
-func (s *Sandbox) Call(net *Network, verb string, wrap ...string) Reply {
-	return s.node.Call(Call{
+func (s *Sandbox) Call(net *Network, verb string) Reply {
+	return s.node.Call(s.IPAMCall(net, verb))
+}
+
+// IPAMCall is what Call calls.
+func (s *Sandbox) IPAMCall(net *Network, verb string) Call {
+	return Call{
 		Plugin: net.Main["ipam"].(Conf)["type"].(string), Verb: verb, ContainerID: s.ID, NetNS: s.NetNS, IfName: s.IfName,
-		Args: s.CNIArgs(), Stdin: net.Stdin(Conf{"runtimeConfig": s.Capabilities}), Wrap: wrap,
-	})
+		Args: s.CNIArgs(), Stdin: net.Stdin(Conf{"runtimeConfig": s.Capabilities}),
+	}
 }
 
 // Inherit puts the network namespace of another sandbox at the path of this one. The other one's path is gone then.
@@ -246,10 +251,9 @@ func newNetNS() (string, error) {
 	return path, nil
 }
 
-// inNewNetNS calls f on a thread in a new network namespace, and brings the thread back: one that only ended there could be
-// the first, which never ends, and would keep the namespace.
+// inNewNetNS calls f on a thread in a new network namespace, and brings the thread back.
 func inNewNetNS(f func() error) error {
-	runtime.LockOSThread()
+	runtime.LockOSThread() // not the first thread: that is locked to the main goroutine
 	home, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
 		return err

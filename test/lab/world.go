@@ -25,12 +25,19 @@ import (
 // insideVar is set for the program that runs in the world apart; its value is the folder for temporary files.
 const insideVar = "LEASEHOLD_LAB_DIR"
 
+// The first thread is what /proc/PID/ns/net speaks of, so it must never go into another network namespace.
+func init() { runtime.LockOSThread() }
+
 // Main is what a TestMain calls.
 func Main(m interface{ Run() int }) { os.Exit(Run(m.Run)) }
 
 // Run builds the binaries and calls f in a world apart, which is this same program, started again. It returns what f
 // returned, or 1 when the world could not be made.
 func Run(f func() int) int {
+	if os.Getenv(harmVar) != "" {
+		fmt.Fprintln(os.Stderr, "lab:", becomeHarmed())
+		return 1
+	}
 	if os.Getenv(insideVar) != "" {
 		if err := furnish(); err != nil {
 			fmt.Fprintln(os.Stderr, "lab:", err)

@@ -68,7 +68,9 @@ func writesOf(t *testing.T, node *lab.Node, s *lab.Sandbox, net *lab.Network, ve
 	t.Helper()
 	trace := filepath.Join(t.TempDir(), "trace")
 	const calls = "write,pwrite64,writev,pwritev,pwritev2,fdatasync,fsync,ftruncate,fallocate,/^rename,/^unlink,/^mkdir,/^link,/^symlink,/^mknod,/^utime"
-	reply := s.Call(net, verb, "strace", "-f", "-y", "-qq", "-e", "trace="+calls, "-e", "signal=none", "-o", trace)
+	call := s.IPAMCall(net, verb)
+	call.Wrap = []string{"strace", "-f", "-y", "-qq", "-e", "trace=" + calls, "-e", "signal=none", "-o", trace}
+	reply := node.Call(call)
 	if err := cniError(t, reply); err != nil {
 		t.Errorf("%s: %v", verb, err)
 	}
