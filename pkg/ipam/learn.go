@@ -151,8 +151,11 @@ func (c *call) outweighs(f, cur lease.Lease) bool {
 // foreignTo tells whether host-local's file of a lease names somebody else:
 // then host-local has given the address away.
 func (c *call) foreignTo(l lease.Lease) (content string, foreign bool) {
+	if l.State == lease.None {
+		return "", false
+	}
 	mirror, err := c.mirrors.of(l.Pool)
-	if err != nil || mirror == nil || l.State == lease.None {
+	if err != nil || mirror == nil {
 		return "", false
 	}
 	content, found, err := mirror.Read(l.Address)

@@ -23,9 +23,7 @@ func newMirrors(ctx context.Context, warn func(string, ...any)) *mirrors {
 	return &mirrors{ctx: ctx, warn: warn, open: map[lease.Pool]*adopt.Mirror{}}
 }
 
-// use opens the mirror of a pool, or decides that it has none: on says what the
-// configuration says; a pool that is met without its configuration has one if
-// it had one before. Only a busy lock is an error: a mirror that cannot be kept
+// use opens the mirror of a pool if the configuration has it on. Only a busy lock is an error: a mirror that cannot be kept
 // is reported and fails nothing.
 func (m *mirrors) use(p lease.Pool, on bool) (*adopt.Mirror, error) {
 	if mirror, ok := m.open[p]; ok {
@@ -46,7 +44,14 @@ func (m *mirrors) use(p lease.Pool, on bool) (*adopt.Mirror, error) {
 	return mirror, nil
 }
 
-func (m *mirrors) of(p lease.Pool) (*adopt.Mirror, error) { return m.use(p, adopt.IsWhole(p)) }
+// of is the mirror of a pool that is met without its configuration: it has one
+// if it had one before.
+func (m *mirrors) of(p lease.Pool) (*adopt.Mirror, error) {
+	if mirror, ok := m.open[p]; ok {
+		return mirror, nil
+	}
+	return m.use(p, adopt.IsWhole(p))
+}
 
 // put is how every change of a lease is written: to the store, and to the file
 // that host-local knows the address by. See adopt.Mirror for the order.

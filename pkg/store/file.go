@@ -27,20 +27,35 @@ type health struct {
 	fellBack bool // one of the two meta pages is damaged
 }
 
-// examine proves that bbolt may open the file. ErrLost says why not;
-// fs.ErrNotExist is returned as it is.
-func examine(path string) (health, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			return health{}, fs.ErrNotExist
-		}
-		return health{}, fmt.Errorf("%w: %w", ErrIO, err)
+// openExamined opens the file and proves that bbolt may have it. ErrLost says
+// why not; fs.ErrNotExist is returned as it is.
+func openExamined(path string, write bool) (*os.File, health, error) {
+	flag := os.O_RDONLY
+	if write {
+		flag = os.O_RDWR
 	}
-	defer f.Close()
+	f, err := os.OpenFile(path, flag, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, health{}, fs.ErrNotExist
+	}
+	if err != nil {
+		return nil, health{}, fmt.Errorf("%w: %w", ErrIO, err)
+	}
+	h, err := examine(f)
+	if err != nil {
+		f.Close()
+		return nil, h, err
+	}
+	return f, h, nil
+}
+
+func examine(f *os.File) (health, error) {
 	info, err := f.Stat()
 	if err != nil {
 		return health{}, fmt.Errorf("%w: %w", ErrIO, err)
+	}
+	if !info.Mode().IsRegular() {
+		return health{}, fmt.Errorf("%w: %s is no regular file", ErrIO, f.Name())
 	}
 	if info.Size() < 4*pageSize {
 		return health{}, fmt.Errorf("%w: it has %d bytes", ErrLost, info.Size())

@@ -9,8 +9,6 @@ import (
 	"path/filepath"
 	"time"
 
-	bolt "go.etcd.io/bbolt"
-
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
@@ -68,19 +66,17 @@ func prove(path string) (found string) {
 	if _, err := os.ReadFile(path); err != nil {
 		return err.Error() // as a fault of the mapping it would be harder to catch
 	}
-	var file *os.File
+	f, err := os.Open(path)
+	if err != nil {
+		return err.Error()
+	}
 	defer func() {
 		if p := recover(); p != nil {
-			abandon(file)
+			abandon(f)
 			found = fmt.Sprintf("%.200v", p)
 		}
 	}()
-	db, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true, PreLoadFreelist: true, Timeout: time.Second,
-		OpenFile: func(name string, flag int, _ os.FileMode) (*os.File, error) {
-			f, err := os.OpenFile(name, flag, 0)
-			file = f
-			return f, err
-		}})
+	db, err := openBolt(f, true, time.Second)
 	if err != nil {
 		return err.Error()
 	}

@@ -96,33 +96,37 @@ func (s *Store) run(ctx context.Context, write bool, fn func(*Tx) error) error {
 
 // once does one attempt, under the lock.
 func (s *Store) once(ctx context.Context, write bool, fn func(*Tx) error) error {
-	state, err := s.ready(write)
+	f, state, err := s.ready(write)
 	if err != nil {
 		return err
 	}
-	return transact(ctx, s.path(), write, func(tx *Tx) error {
+	return transact(ctx, f, write, func(tx *Tx) error {
 		tx.health = state
 		return fn(tx)
 	})
 }
 
-// ready sees to it that there is a store that bbolt may open. The mark in the
-// run directory tells a store that was removed from one that never was.
-func (s *Store) ready(write bool) (health, error) {
-	h, err := examine(s.path())
+// ready opens a store that bbolt may have. The mark in the run directory tells
+// a store that was removed from one that never was.
+func (s *Store) ready(write bool) (*os.File, health, error) {
+	f, h, err := openExamined(s.path(), write)
 	_, unmarked := os.Stat(s.mark())
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && unmarked == nil:
-		return h, fmt.Errorf("%w: %s is missing, and was there before in this boot", ErrLost, s.path())
+		return nil, h, fmt.Errorf("%w: %s is missing, and was there before in this boot", ErrLost, s.path())
 	case errors.Is(err, fs.ErrNotExist) && !write:
-		return h, errEmpty
+		return nil, h, errEmpty
 	case errors.Is(err, fs.ErrNotExist):
-		err = create(s.path(), "")
+		if err = create(s.path(), ""); err == nil {
+			f, h, err = openExamined(s.path(), write)
+		}
 	}
-	if err != nil || !write || unmarked == nil {
-		return h, err
+	if err == nil && write && unmarked != nil {
+		if err = s.setMark(); err != nil {
+			f.Close()
+		}
 	}
-	return h, s.setMark()
+	return f, h, err
 }
 
 // errEmpty ends a View of a store that was never used.
@@ -139,37 +143,36 @@ func (s *Store) setMark() error {
 	return f.Close()
 }
 
-// transact opens the file, runs fn in one transaction and closes the file. A
+// transact runs fn in one transaction over the open file, and closes it. A
 // panic of bbolt (it panics on damage, FACTS 7.7) and a fault in its mapping
 // become ErrLost.
-func transact(ctx context.Context, path string, write bool, fn func(*Tx) error) (err error) {
-	var file *os.File
+func transact(ctx context.Context, f *os.File, write bool, fn func(*Tx) error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if p := recover(); p != nil {
-			abandon(file)
-			err = panicked(path, p)
+			abandon(f)
+			err = panicked(f.Name(), p)
 		}
 	}()
-	db, err := bolt.Open(path, 0o600, &bolt.Options{
-		ReadOnly:        !write,
-		PreLoadFreelist: write,
-		NoStatistics:    true,
-		Timeout:         remaining(ctx),
-		OpenFile: func(name string, flag int, _ os.FileMode) (*os.File, error) {
-			f, err := os.OpenFile(name, flag&^os.O_CREATE, 0)
-			file = f
-			return f, err
-		},
-	})
+	db, err := openBolt(f, !write, remaining(ctx))
 	if err != nil {
 		return fmt.Errorf("%w: %w", openError(err), err)
 	}
-	err = inTx(db, file, path, write, fn)
+	err = inTx(db, f, write, fn)
 	if e := db.Close(); err == nil && e != nil {
 		err = fmt.Errorf("%w: %w", ErrIO, e)
 	}
 	return err
+}
+
+func openBolt(f *os.File, readOnly bool, wait time.Duration) (*bolt.DB, error) {
+	return bolt.Open(f.Name(), 0o600, &bolt.Options{
+		ReadOnly:        readOnly,
+		PreLoadFreelist: !readOnly,
+		NoStatistics:    true,
+		Timeout:         wait,
+		OpenFile:        func(string, int, os.FileMode) (*os.File, error) { return f, nil },
+	})
 }
 
 // abandon lets go of a file that bbolt panicked over: it may still hold locks of
@@ -192,7 +195,7 @@ func openError(err error) error {
 	return ErrLost
 }
 
-func inTx(db *bolt.DB, file *os.File, path string, write bool, fn func(*Tx) error) error {
+func inTx(db *bolt.DB, f *os.File, write bool, fn func(*Tx) error) error {
 	b, err := db.Begin(write)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrIO, err)
@@ -208,7 +211,7 @@ func inTx(db *bolt.DB, file *os.File, path string, write bool, fn func(*Tx) erro
 	} else if e := b.Commit(); e != nil {
 		return fmt.Errorf("%w: %w", ErrIO, e)
 	}
-	if err == nil && !isAt(file, path) {
+	if err == nil && !isAt(f, f.Name()) {
 		return errReplaced
 	}
 	return err
@@ -233,9 +236,13 @@ func (s *Store) Probe() error {
 		}
 	}
 	var err error
-	for range 2 { // a commit may be writing one head page just now
-		if _, err = examine(s.path()); err == nil || errors.Is(err, fs.ErrNotExist) {
-			return nil
+	for range 2 { // a commit may be writing just now
+		var f *os.File
+		if f, _, err = openExamined(s.path(), false); err == nil {
+			return f.Close()
+		}
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrLost) {
+			return nil // the next call makes one, or makes it anew
 		}
 	}
 	return err
