@@ -136,50 +136,59 @@ func (d decision) stands(e evidence) (verdict, bool) {
 	return verdict{}, false
 }
 
-// fallen decides about the other addresses. A dead witness promises nothing to
-// a pod that has another address by better evidence, or by a newer one of its
-// kind; the addresses of one attachment stand or fall together.
+// fallen decides about the other addresses.
 func (d decision) fallen(nodes map[netip.Addr]evidence, standing []verdict) []verdict {
-	settled, decided := map[pod]bool{}, map[netip.Addr]bool{}
+	decided := map[netip.Addr]bool{}
 	for _, v := range standing {
 		decided[v.lease.Address] = true
-		settled[podOf(v.lease)] = true
 	}
-	newest := map[pod]*Claim{}
-	for addr, e := range nodes {
-		if c := e.best(); !decided[addr] && c != nil && c.hasPod() {
-			if n := newest[c.pod()]; n == nil || newestFirst(*c, *n) < 0 {
-				newest[c.pod()] = c
-			}
-		}
-	}
+	overtaken := overtaken(nodes, standing)
 	var out []verdict
 	for addr, e := range nodes {
-		if decided[addr] || e[HeldMarker] != nil { // a hold that is over has left nothing behind
+		if decided[addr] || e[HeldMarker] != nil { // a hold that is over leaves nothing behind
 			continue
 		}
-		c, overtaken := e.best(), false
-		if c != nil && c.hasPod() {
-			n := newest[c.pod()]
-			overtaken = settled[c.pod()] || n.Address != addr && n.ContainerID != c.ContainerID
-		}
-		if v, ok := d.dead(c, e.first(File), overtaken); ok {
+		if v, ok := d.dead(e.best(), e.first(File), overtaken); ok {
 			out = append(out, v)
 		}
 	}
 	return out
 }
 
+// overtaken finds the dead witnesses that promise nothing any more: their pod
+// has an address by better evidence, or another one by a newer witness. The
+// addresses of one attachment stand or fall together.
+func overtaken(nodes map[netip.Addr]evidence, standing []verdict) func(*Claim) bool {
+	settled := map[pod]bool{}
+	for _, v := range standing {
+		settled[podOf(v.lease)] = true
+	}
+	newest := map[pod]Claim{}
+	for _, e := range nodes {
+		for _, c := range slices.Concat(e[Kruise], e[DeadCache]) {
+			if n, known := newest[c.pod()]; !known || newestFirst(c, n) < 0 {
+				newest[c.pod()] = c
+			}
+		}
+	}
+	return func(c *Claim) bool {
+		n := newest[c.pod()]
+		return c.hasPod() && (settled[c.pod()] || n.Address != c.Address && n.ContainerID != c.ContainerID)
+	}
+}
+
 func podOf(l lease.Lease) pod {
 	return pod{l.Namespace, l.Name, l.Holder.IfName, l.Address.Is4()}
 }
 
-// changedHands tells whether another container has the address since the
-// snapshot was taken.
+// changedHands tells whether somebody else has the address since the snapshot
+// was taken, or has come back to it.
 func changedHands(s *Claim, e evidence) bool {
 	since := func(c *Claim) bool { return c != nil && c.Modified.After(s.Modified) }
-	live, file := e.first(LiveCache), e.first(File)
-	return since(live) && (live.ContainerID != s.ContainerID || s.Lease.State == lease.Held) ||
+	live, file, mark := e.first(LiveCache), e.first(File), e.first(HeldMarker)
+	held := s.Lease.State == lease.Held
+	return since(live) && (held || live.ContainerID != s.ContainerID) ||
+		since(mark) && !(held && mark.samePod(s)) ||
 		since(file) && file.ContainerID != "" && file.ContainerID != s.ContainerID
 }
 
@@ -242,7 +251,8 @@ func (d decision) confirmed(s Claim, seen Claim) verdict {
 func (d decision) complete(who Claim, e evidence) Claim {
 	for _, k := range []Kind{HeldMarker, Kruise} {
 		c := e.first(k)
-		if c == nil || who.hasPod() && !who.samePod(c) {
+		stale := k == Kruise && e.best() == nil
+		if c == nil || stale || who.hasPod() && !who.samePod(c) {
 			continue
 		}
 		if !who.hasPod() && who.ContainerID == "" {
@@ -272,7 +282,7 @@ func (e evidence) best() *Claim {
 	if c == nil || file == nil || !file.Modified.After(c.Modified) {
 		return c
 	}
-	for _, known := range slices.Concat(e[Kruise], e[DeadCache]) {
+	for _, known := range slices.Concat(e[Kruise], e[DeadCache], e[LiveCache]) {
 		if known.ContainerID == file.ContainerID {
 			return c
 		}
@@ -282,13 +292,13 @@ func (e evidence) best() *Claim {
 
 // dead decides about an address that nothing living claims, by its best dead
 // witness and its file.
-func (d decision) dead(c, file *Claim, overtaken bool) (verdict, bool) {
+func (d decision) dead(c, file *Claim, overtaken func(*Claim) bool) (verdict, bool) {
 	switch {
 	case c == nil:
 		return d.unknown(file)
-	case overtaken && file == nil:
+	case overtaken(c) && file == nil:
 		return verdict{}, false
-	case overtaken:
+	case overtaken(c):
 		return d.nobody(*c)
 	case c.Kind == DeadCache:
 		return d.orphan(*c)

@@ -1,0 +1,409 @@
+package adopt
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+const testSoft = 2 * time.Minute
+
+var (
+	testPool = lease.Pool{DataDir: "/var/lib/cni/networks", Network: "cbr0"}
+	wall     = time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
+	now      = lease.Instant{Wall: wall, Boot: time.Hour, BootID: "boot-1"}
+	podNetns = lease.Netns{Path: "/run/netns/db-0", Dev: 4, Ino: 11}
+	other    = lease.Netns{Path: "/run/netns/other", Dev: 4, Ino: 12}
+)
+
+func ids() func() string {
+	n := 0
+	return func() string { n++; return fmt.Sprintf("%016x", n) }
+}
+
+// A claim of the table: its kind, its address, its age, and what else it says.
+func claim(k Kind, addr string, age time.Duration, more ...func(*Claim)) Claim {
+	c := Claim{Kind: k, Address: netip.MustParseAddr(addr), Witness: k.String(), Modified: wall.Add(-age)}
+	for _, m := range more {
+		m(&c)
+	}
+	return c
+}
+
+func podNamed(name string) func(*Claim) {
+	return func(c *Claim) { c.Namespace, c.Name, c.IfName = "db", name, "eth0" }
+}
+func container(id string) func(*Claim) {
+	return func(c *Claim) { c.ContainerID, c.IfName = id, "eth0" }
+}
+func uid(id string) func(*Claim)    { return func(c *Claim) { c.UID = id } }
+func at(n lease.Netns) func(*Claim) { return func(c *Claim) { c.Netns = n; c.IfName = "eth0" } }
+func window(d time.Duration) func(*Claim) {
+	return func(c *Claim) { c.Window, c.WindowKnown = d, true }
+}
+func firmly() func(*Claim) { return func(c *Claim) { c.Firm = true } }
+func ending(in time.Duration) func(*Claim) {
+	return func(c *Claim) { c.Released, c.Until = true, wall.Add(in) }
+}
+
+// inSnapshot makes a claim of the agent's out of a lease.
+func inSnapshot(l lease.Lease, age time.Duration) Claim {
+	n := Node{Snapshot: []lease.Lease{l}, SnapshotAt: wall.Add(-age)}
+	return n.snapshot(l.Pool, &notes{})[0]
+}
+
+func snapshotLease(state lease.State, id string) lease.Lease {
+	l := lease.Lease{
+		ID: "00112233445566aa", Pool: testPool, Address: netip.MustParseAddr("10.0.0.5"), Set: "s", State: state,
+		Namespace: "db", Name: "db-0", UID: "u1", Window: time.Hour, Soft: testSoft, BoundAt: now,
+		Holder: lease.Holder{ContainerID: id, IfName: "eth0", Netns: podNetns, BootID: "boot-1"},
+	}
+	if state == lease.Held {
+		l.Firm, l.Hold, l.ReleasedAt = true, time.Hour, now
+	}
+	return l
+}
+
+// story is a finding in short: what the table wants to see of it.
+func story(f Finding) string {
+	l := f.Lease
+	words := []string{l.Address.String(), l.State.String()}
+	if l.State == lease.Held {
+		strength := "soft"
+		if l.Firm {
+			strength = "firm"
+		}
+		words = append(words, strength, length(l.Hold))
+	}
+	who := "nobody"
+	if l.Name != "" {
+		who = l.Name
+	}
+	if l.UID != "" {
+		who += "/" + l.UID
+	}
+	words = append(words, who)
+	for _, w := range []string{l.Holder.ContainerID, l.Holder.IfName, l.MAC} {
+		if w != "" {
+			words = append(words, w)
+		}
+	}
+	if l.Holder.Netns.Ino != 0 {
+		words = append(words, l.Holder.Netns.Path)
+	}
+	if l.Window != 0 {
+		words = append(words, "window", length(l.Window))
+	}
+	if l.Superseded {
+		words = append(words, "superseded")
+	}
+	if l.ID == "00112233445566aa" {
+		words = append(words, "as before")
+	}
+	return strings.Join(words, " ")
+}
+
+func TestDecide(t *testing.T) {
+	const a, b, a6 = "10.0.0.5", "10.0.0.6", "fd00::5"
+	seen := claim(Living, a, 0, at(podNetns), func(c *Claim) { c.MAC = "02:00:00:00:00:05"; c.Modified = time.Time{} })
+	live := claim(LiveCache, a, time.Hour, podNamed("db-0"), container("c1"), uid("u1"), at(podNetns), window(time.Hour))
+	dead := claim(DeadCache, a, time.Hour, podNamed("db-0"), container("c1"), uid("u1"), window(time.Hour))
+	file := claim(File, a, time.Hour+time.Second, container("c1"))
+	kept := claim(Kruise, a, time.Hour, podNamed("db-0"), container("c1"), window(time.Hour), firmly())
+	mark := claim(HeldMarker, a, time.Minute, podNamed("db-0"), uid("u1"), window(time.Hour), firmly(), ending(20*time.Minute))
+
+	for _, tt := range []struct {
+		name   string
+		claims []Claim
+		want   []string
+	}{
+		{"nothing is claimed", nil, nil},
+
+		// Living.
+		{"a namespace has the address, nobody knows whose it is", []Claim{seen},
+			[]string{"10.0.0.5 Bound nobody eth0 02:00:00:00:00:05 /run/netns/db-0"}},
+		{"the cache knows", []Claim{seen, live, file},
+			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s"}},
+		{"the cache has a newer entry, of another namespace that is gone",
+			[]Claim{seen, live, claim(DeadCache, a, time.Minute, podNamed("web-0"), container("c9"))},
+			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s"}},
+		{"a foreign namespace has the same address, too",
+			[]Claim{claim(Living, a, 0, at(other)), seen, live},
+			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s"}},
+		{"only a foreign namespace has it (gVisor took it out of the pod's)",
+			[]Claim{claim(Living, a, 0, at(other)), live},
+			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s"}},
+		{"the entry's path leads nowhere, and the address lives", []Claim{seen, dead},
+			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s"}},
+		{"Kruise knows the pod, under a newer container than the file", []Claim{seen,
+			claim(Kruise, a, time.Minute, podNamed("db-0"), container("c2"), window(time.Hour)), file},
+			[]string{"10.0.0.5 Bound db-0 c2 eth0 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s"}},
+		{"a late DEL had Kruise mark a live pod released", []Claim{seen,
+			claim(Kruise, a, time.Minute, podNamed("db-0"), container("c1"), window(time.Hour), ending(-time.Second)), file},
+			[]string{"10.0.0.5 Bound db-0 c1 eth0 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s"}},
+		{"Kruise's word is older than another container's file", []Claim{seen, kept, claim(File, a, time.Minute, container("c9"))},
+			[]string{"10.0.0.5 Bound nobody c9 eth0 02:00:00:00:00:05 /run/netns/db-0"}},
+		{"the cache knows the pod, Kruise its window", []Claim{seen,
+			claim(LiveCache, a, time.Hour, podNamed("db-0"), container("c1"), at(podNetns)), kept},
+			[]string{"10.0.0.5 Bound db-0 c1 eth0 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s"}},
+		{"Kruise's window is another pod's", []Claim{seen,
+			claim(LiveCache, a, time.Hour, podNamed("web-0"), container("c9"), at(podNetns)), kept},
+			[]string{"10.0.0.5 Bound web-0 c9 eth0 02:00:00:00:00:05 /run/netns/db-0"}},
+		{"the annotation has been taken away since", []Claim{seen,
+			claim(LiveCache, a, time.Hour, podNamed("db-0"), container("c1"), at(podNetns), window(0)), kept},
+			[]string{"10.0.0.5 Bound db-0 c1 eth0 02:00:00:00:00:05 /run/netns/db-0"}},
+		{"only the file knows the container", []Claim{seen, file},
+			[]string{"10.0.0.5 Bound nobody c1 eth0 02:00:00:00:00:05 /run/netns/db-0"}},
+		{"it is marked as held, and lives", []Claim{seen, mark},
+			[]string{"10.0.0.5 Bound db-0/u1 eth0 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s"}},
+
+		// The snapshot.
+		{"the snapshot, alone", []Claim{inSnapshot(snapshotLease(lease.Held, "c1"), 0)},
+			[]string{"10.0.0.5 Held firm 1h0m0s db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
+		{"the snapshot before all dead witnesses", []Claim{inSnapshot(snapshotLease(lease.Bound, "c1"), 0), dead, kept, file},
+			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
+		{"the snapshot before a cache entry that it outlived", []Claim{inSnapshot(snapshotLease(lease.Held, "c1"), 0), live},
+			[]string{"10.0.0.5 Held firm 1h0m0s db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
+		{"the pod came back after the snapshot", []Claim{inSnapshot(snapshotLease(lease.Held, "c0"), 2*time.Hour), live},
+			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
+		{"another container's file is newer than the snapshot", []Claim{inSnapshot(snapshotLease(lease.Bound, "c0"), 2*time.Hour), file},
+			[]string{"10.0.0.5 Bound nobody c1 eth0"}},
+		{"it was released after the snapshot", []Claim{inSnapshot(snapshotLease(lease.Bound, "c1"), time.Hour), mark},
+			[]string{"10.0.0.5 Held firm 20m0s db-0/u1 eth0 window 1h0m0s as before"}},
+		{"held in the snapshot, and the last holder has not gone", []Claim{inSnapshot(snapshotLease(lease.Held, "c1"), 0), seen},
+			[]string{"10.0.0.5 Held firm 1h0m0s db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
+		{"held in the snapshot, and somebody is back", []Claim{inSnapshot(snapshotLease(lease.Held, "c1"), 0), claim(Living, a, 0, at(other))},
+			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/other window 1h0m0s as before"}},
+		{"bound in the snapshot, to a container that another has followed", []Claim{inSnapshot(snapshotLease(lease.Bound, "c0"), 2*time.Hour), seen, live},
+			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s as before"}},
+
+		// libcni's cache.
+		{"gVisor: the entry's namespace lives, the address is in none", []Claim{live, file},
+			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s"}},
+		{"a live entry before a mark", []Claim{live, mark},
+			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s"}},
+		{"an orphan with a long window", []Claim{dead, file},
+			[]string{"10.0.0.5 Held firm 10m0s db-0/u1 c1 eth0 window 1h0m0s"}},
+		{"an orphan with a short window", []Claim{claim(DeadCache, a, 0, podNamed("db-0"), container("c1"), window(time.Minute))},
+			[]string{"10.0.0.5 Held firm 1m0s db-0 c1 eth0 window 1m0s"}},
+		{"an orphan kept forever", []Claim{claim(DeadCache, a, 0, podNamed("db-0"), container("c1"), window(lease.Forever))},
+			[]string{"10.0.0.5 Held firm 10m0s db-0 c1 eth0 window forever"}},
+		{"an orphan without a window", []Claim{claim(DeadCache, a, 0, podNamed("db-0"), container("c1"), uid("u1")), file},
+			[]string{"10.0.0.5 Held soft 2m0s db-0/u1 c1 eth0"}},
+		{"an orphan that is no pod", []Claim{claim(DeadCache, a, 0, container("c1")), file},
+			[]string{"10.0.0.5 Held soft 2m0s nobody c1 eth0"}},
+		{"of two entries for an address the newer one counts", []Claim{dead,
+			claim(DeadCache, a, time.Minute, podNamed("web-0"), container("c9"), window(time.Minute))},
+			[]string{"10.0.0.5 Held firm 1m0s web-0 c9 eth0 window 1m0s"}},
+		{"of two entries of a pod the newer one counts", []Claim{dead,
+			claim(DeadCache, b, time.Minute, podNamed("db-0"), container("c2"), window(time.Hour))},
+			[]string{"10.0.0.6 Held firm 10m0s db-0 c2 eth0 window 1h0m0s"}},
+		{"the newer entry's address has gone to another pod: the older one promises nothing all the same", []Claim{dead,
+			claim(DeadCache, b, time.Minute, podNamed("db-0"), container("c2"), window(time.Hour)),
+			claim(LiveCache, b, time.Second, podNamed("web-0"), container("c9"), at(other))},
+			[]string{"10.0.0.6 Bound web-0 c9 eth0 /run/netns/other"}},
+		{"an outlived entry whose file is left: a cool-down, for nobody", []Claim{dead, file,
+			claim(DeadCache, b, time.Minute, podNamed("db-0"), container("c2"), window(time.Hour))},
+			[]string{"10.0.0.5 Held soft 2m0s nobody c1 eth0", "10.0.0.6 Held firm 10m0s db-0 c2 eth0 window 1h0m0s"}},
+		{"the pod lives elsewhere", []Claim{dead,
+			claim(LiveCache, b, 2*time.Hour, podNamed("db-0"), container("c2"), at(podNetns), window(time.Hour))},
+			[]string{"10.0.0.6 Bound db-0 c2 eth0 /run/netns/db-0 window 1h0m0s"}},
+		{"both families of one entry", []Claim{dead,
+			claim(DeadCache, a6, time.Hour, podNamed("db-0"), container("c1"), uid("u1"), window(time.Hour))},
+			[]string{"10.0.0.5 Held firm 10m0s db-0/u1 c1 eth0 window 1h0m0s", "fd00::5 Held firm 10m0s db-0/u1 c1 eth0 window 1h0m0s"}},
+		{"two addresses of one family in one entry", []Claim{dead,
+			claim(DeadCache, b, time.Hour, podNamed("db-0"), container("c1"), uid("u1"), window(time.Hour))},
+			[]string{"10.0.0.5 Held firm 10m0s db-0/u1 c1 eth0 window 1h0m0s", "10.0.0.6 Held firm 10m0s db-0/u1 c1 eth0 window 1h0m0s"}},
+		{"the file names somebody who came later", []Claim{dead, claim(File, a, time.Minute, container("c9"))},
+			[]string{"10.0.0.5 Bound nobody c9 eth0"}},
+		{"the file was cut off before the entry was made", []Claim{dead, claim(File, a, time.Hour+time.Second)},
+			[]string{"10.0.0.5 Held firm 10m0s db-0/u1 c1 eth0 window 1h0m0s"}},
+		{"force delete: two containers of a pod live", []Claim{live,
+			claim(LiveCache, b, time.Minute, podNamed("db-0"), container("c2"), at(other), window(time.Hour))},
+			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 superseded", "10.0.0.6 Bound db-0 c2 eth0 /run/netns/other window 1h0m0s"}},
+
+		// Kruise.
+		{"reserved and never released", []Claim{kept, file},
+			[]string{"10.0.0.5 Held firm 1h0m0s db-0 c1 eth0 window 1h0m0s"}},
+		{"the rest of a window", []Claim{claim(Kruise, a, 0, podNamed("db-0"), container("c2"), window(time.Hour), firmly(), ending(20*time.Minute)), file},
+			[]string{"10.0.0.5 Held firm 20m0s db-0 c2 eth0 window 1h0m0s"}},
+		{"released in the future: never more than the window", []Claim{claim(Kruise, a, 0, podNamed("db-0"), window(time.Hour), firmly(), ending(9*time.Hour))},
+			[]string{"10.0.0.5 Held firm 1h0m0s db-0 eth0 window 1h0m0s"}},
+		{"a window that is over", []Claim{claim(Kruise, a, 0, podNamed("db-0"), window(time.Hour), firmly(), ending(-time.Second))}, nil},
+		{"a window that is over, and a file", []Claim{claim(Kruise, a, 0, podNamed("db-0"), container("c1"), window(time.Hour), firmly(), ending(-time.Second)), file},
+			[]string{"10.0.0.5 Bound nobody c1 eth0"}},
+		{"a reservation knows more than the pod's dead entry", []Claim{kept, claim(DeadCache, a, 0, podNamed("db-0"), container("c1"), window(time.Hour))},
+			[]string{"10.0.0.5 Held firm 1h0m0s db-0 c1 eth0 window 1h0m0s"}},
+		{"a newer dead entry is another pod's", []Claim{kept, claim(DeadCache, a, 0, podNamed("web-0"), container("c9"), window(time.Hour))},
+			[]string{"10.0.0.5 Held firm 10m0s web-0 c9 eth0 window 1h0m0s"}},
+		{"the pod has another address since", []Claim{kept,
+			claim(HeldMarker, b, 0, podNamed("db-0"), window(time.Hour), firmly(), ending(time.Minute))},
+			[]string{"10.0.0.6 Held firm 1m0s db-0 eth0 window 1h0m0s"}},
+
+		// Marks.
+		{"what is left of a hold", []Claim{mark}, []string{"10.0.0.5 Held firm 20m0s db-0/u1 eth0 window 1h0m0s"}},
+		{"never more than its window", []Claim{claim(HeldMarker, a, 0, podNamed("db-0"), window(time.Minute), firmly(), ending(time.Hour))},
+			[]string{"10.0.0.5 Held firm 1m0s db-0 eth0 window 1m0s"}},
+		{"forever", []Claim{claim(HeldMarker, a, 0, podNamed("db-0"), window(lease.Forever), firmly(), func(c *Claim) { c.Released = true })},
+			[]string{"10.0.0.5 Held firm forever db-0 eth0 window forever"}},
+		{"softly, and never longer than softly", []Claim{claim(HeldMarker, a, 0, podNamed("db-0"), uid("u1"), ending(time.Hour))},
+			[]string{"10.0.0.5 Held soft 2m0s db-0/u1 eth0"}},
+		{"a hold that is over leaves nothing", []Claim{claim(HeldMarker, a, 0, podNamed("db-0"), window(time.Hour), firmly(), ending(0)), kept}, nil},
+		{"a mark before Kruise's older word", []Claim{mark, kept}, []string{"10.0.0.5 Held firm 20m0s db-0/u1 eth0 window 1h0m0s"}},
+
+		// Files.
+		{"a file alone", []Claim{file}, []string{"10.0.0.5 Bound nobody c1 eth0"}},
+		{"an empty file", []Claim{claim(File, a, 0)}, []string{"10.0.0.5 Bound nobody"}},
+		{"in the order of addresses", []Claim{claim(File, a6, 0), claim(File, b, 0), claim(File, a, 0)},
+			[]string{"10.0.0.5 Bound nobody", "10.0.0.6 Bound nobody", "fd00::5 Bound nobody"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var got []string
+			for _, f := range Decide(tt.claims, testPool, now, testSoft, ids()) {
+				got = append(got, story(f))
+				if f.Why == "" || strings.ContainsAny(f.Why, "\n%") {
+					t.Errorf("%s: why is %q", story(f), f.Why)
+				}
+				if err := f.Lease.Validate(); err != nil {
+					t.Errorf("%s: %v", story(f), err)
+				}
+			}
+			if !reflect.DeepEqual(got, tt.want) {
+				t.Errorf("\n got %q\nwant %q", got, tt.want)
+			}
+		})
+	}
+}
+
+// A file of unknown owner is believed in this boot only; so is what lives.
+func TestDecideBindsToThisBoot(t *testing.T) {
+	found := Decide([]Claim{claim(File, "10.0.0.5", 0), claim(Living, "10.0.0.6", 0, at(podNetns))}, testPool, now, testSoft, ids())
+	for _, f := range found {
+		if l := f.Lease; l.Holder.BootID != "boot-1" || l.BoundAt != now || l.Soft != testSoft || l.Pool != testPool || l.Set != "" {
+			t.Errorf("%+v", l)
+		}
+	}
+	if len(found) != 2 || found[0].Lease.ID == found[1].Lease.ID {
+		t.Errorf("%+v", found)
+	}
+}
+
+func TestDecideHoldsFromNow(t *testing.T) {
+	found := Decide([]Claim{claim(Kruise, "10.0.0.5", time.Hour, podNamed("db-0"), window(time.Hour), firmly(), ending(time.Minute))}, testPool, now, testSoft, ids())
+	l := found[0].Lease
+	if l.ReleasedAt != now || l.Remaining(now) != time.Minute || l.Holder.Netns.Ino != 0 || l.Holder.BootID != "" {
+		t.Errorf("%+v", l)
+	}
+}
+
+// anyClaims draws claims of a few pods, containers and addresses, so that they
+// contradict each other in every way.
+func anyClaims(t *rapid.T) []Claim {
+	one := rapid.Custom(func(t *rapid.T) Claim {
+		c := Claim{
+			Kind:        Kind(rapid.IntRange(int(File), int(Living)).Draw(t, "kind")),
+			Address:     netip.MustParseAddr(rapid.SampledFrom([]string{"10.0.0.5", "10.0.0.6", "10.0.0.7", "fd00::5"}).Draw(t, "address")),
+			ContainerID: rapid.SampledFrom([]string{"", "c1", "c2", "c3"}).Draw(t, "container"),
+			IfName:      "eth0",
+			Modified:    wall.Add(-time.Duration(rapid.IntRange(0, 3).Draw(t, "age")) * time.Hour),
+			Window:      rapid.SampledFrom([]time.Duration{0, time.Minute, time.Hour, lease.Forever}).Draw(t, "window"),
+			WindowKnown: rapid.Bool().Draw(t, "known"),
+		}
+		if rapid.Bool().Draw(t, "pod") {
+			c.Namespace, c.Name = "db", rapid.SampledFrom([]string{"db-0", "db-1"}).Draw(t, "name")
+		}
+		if rapid.Bool().Draw(t, "released") {
+			c.Released, c.Until = true, wall.Add(time.Duration(rapid.IntRange(-1, 1).Draw(t, "until"))*30*time.Minute)
+		}
+		switch c.Kind {
+		case Living, LiveCache:
+			c.Netns = rapid.SampledFrom([]lease.Netns{podNetns, other}).Draw(t, "netns")
+			if c.Kind == Living {
+				c.Namespace, c.Name, c.ContainerID, c.Window, c.WindowKnown = "", "", "", 0, false
+			}
+		case Kruise, HeldMarker:
+			c.Firm = c.Name != "" && c.Window > 0
+		case Snapshot:
+			l := snapshotLease(rapid.SampledFrom([]lease.State{lease.Bound, lease.Held}).Draw(t, "state"), c.ContainerID)
+			l.Address = c.Address
+			c = inSnapshot(l, wall.Sub(c.Modified))
+		}
+		return c
+	})
+	claims := rapid.SliceOfN(one, 0, 8).Draw(t, "claims")
+	for i := range claims {
+		claims[i].Witness = fmt.Sprintf("witness %d", i)
+	}
+	return claims
+}
+
+// What must hold whatever the witnesses say: I1 above all.
+func TestDecideProperties(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		claims := anyClaims(t)
+		found := Decide(claims, testPool, now, testSoft, ids())
+
+		shuffled := append([]Claim(nil), claims...)
+		rand.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
+		if again := Decide(shuffled, testPool, now, testSoft, ids()); !reflect.DeepEqual(found, again) {
+			t.Fatalf("the order of the claims matters:\n%+v\n%+v", found, again)
+		}
+
+		leases := map[netip.Addr]lease.Lease{}
+		keys := map[string]string{}
+		var last netip.Addr
+		for _, f := range found {
+			l := f.Lease
+			if err := l.Validate(); err != nil {
+				t.Fatalf("%+v: %v", l, err)
+			}
+			if last.IsValid() && !last.Less(l.Address) {
+				t.Fatalf("%s comes after %s", l.Address, last)
+			}
+			last, leases[l.Address] = l.Address, l
+			if l.State == lease.Held && l.Firm && l.Hold > l.Window {
+				t.Fatalf("held for longer than its window: %+v", l)
+			}
+			if l.State == lease.Bound && !l.Key().IsZero() {
+				if id, known := keys[l.Name]; known && id != l.Holder.ContainerID {
+					t.Fatalf("two containers are pod %s: %s and %s", l.Name, id, l.Holder.ContainerID)
+				}
+				keys[l.Name] = l.Holder.ContainerID
+			}
+		}
+		for _, c := range claims {
+			l, adopted := leases[c.Address]
+			// A hold of the snapshot may wait for its last holder; all else that lives is bound.
+			waits := l.State == lease.Held && l.ID == "00112233445566aa"
+			if (c.Kind == Living || c.Kind == LiveCache) && l.State != lease.Bound && !waits {
+				t.Fatalf("a living address is %s: %+v", l.State, c)
+			}
+			marked := func(o Claim) bool { return o.Address == c.Address && o.Kind == HeldMarker }
+			if c.Kind == File && !adopted && !anyOf(claims, marked) {
+				t.Fatalf("an address with a file is free: %+v", c)
+			}
+		}
+		for a := range leases {
+			if !anyOf(claims, func(c Claim) bool { return c.Address == a }) {
+				t.Fatalf("%s comes out of nowhere", a)
+			}
+		}
+	})
+}
+
+func anyOf(claims []Claim, ok func(Claim) bool) bool {
+	for _, c := range claims {
+		if ok(c) {
+			return true
+		}
+	}
+	return false
+}
