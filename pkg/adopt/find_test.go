@@ -1,0 +1,339 @@
+package adopt
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/pool"
+	"github.com/leasehold-cni/leasehold/pkg/sandbox"
+)
+
+// host is a simulated one: the namespaces that live, by path.
+type host struct {
+	spaces []sandbox.Namespace
+	blind  error
+}
+
+func (h host) Namespaces() ([]sandbox.Namespace, error) { return h.spaces, h.blind }
+
+func (h host) Netns(path string) (lease.Netns, error) {
+	for _, s := range h.spaces {
+		if s.Netns.Path == path {
+			return s.Netns, nil
+		}
+	}
+	if path == "/proc/7/ns/net" { // a process of the host's own
+		return lease.Netns{Path: path, Dev: 4, Ino: 1}, nil
+	}
+	return lease.Netns{Path: path}, sandbox.ErrNotNetns
+}
+
+// node is a host with directories of its own; files are written into them.
+type node struct {
+	t     *testing.T
+	dir   string
+	host  host
+	pool  lease.Pool
+	when  time.Time
+	snaps []lease.Lease
+}
+
+func newNode(t *testing.T) *node {
+	dir := t.TempDir()
+	return &node{t: t, dir: dir, pool: lease.Pool{DataDir: filepath.Join(dir, "networks"), Network: "cbr0"}, when: wall.Add(-time.Hour)}
+}
+
+// write makes a file below the node's directory, each one a second newer.
+func (n *node) write(path, content string) {
+	n.t.Helper()
+	path = filepath.Join(n.dir, path)
+	n.when = n.when.Add(time.Second)
+	err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o600), os.Chtimes(path, n.when, n.when))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// lives makes a namespace with addresses on eth0.
+func (n *node) lives(path string, ino uint64, addrs ...string) {
+	s := sandbox.Namespace{Netns: lease.Netns{Path: path, Dev: 4, Ino: ino}}
+	for _, a := range addrs {
+		s.Addresses = append(s.Addresses, sandbox.Address{Addr: netip.MustParseAddr(a), IfName: "eth0", MAC: "02:00:00:00:00:05"})
+	}
+	n.host.spaces = append(n.host.spaces, s)
+}
+
+func (n *node) node() Node {
+	return Node{Host: n.host, CacheDirs: []string{filepath.Join(n.dir, "results"), filepath.Join(n.dir, "cache/results")},
+		Snapshot: n.snaps, SnapshotAt: wall}
+}
+
+func (n *node) find(sets ...pool.Set) (stories, problems []string) {
+	n.t.Helper()
+	found, problems, err := Find(n.node(), n.pool, sets, now, testSoft, ids())
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, f := range found {
+		stories = append(stories, story(f))
+	}
+	return stories, problems
+}
+
+func (n *node) want(got []string, want ...string) {
+	n.t.Helper()
+	if !reflect.DeepEqual(got, want) {
+		n.t.Errorf("\n got %q\nwant %q", got, want)
+	}
+}
+
+func subnet(s string) pool.Set {
+	r, err := pool.NewRange(netip.MustParsePrefix(s), netip.Addr{}, netip.Addr{}, netip.Addr{})
+	if err != nil {
+		panic(err)
+	}
+	return pool.Set{r}
+}
+
+func TestFindOnAnEmptyNode(t *testing.T) {
+	n := newNode(t)
+	found, problems := n.find()
+	n.want(found)
+	n.want(problems)
+}
+
+// A node that host-local has served for a year, with a pod that asked for
+// retention before leasehold came, one without, and one whose DEL never came.
+func TestFindWhatHostLocalLeft(t *testing.T) {
+	n := newNode(t)
+	n.lives("/run/netns/db-0", 11, "10.0.0.5", "fd00::5")
+	n.write("networks/cbr0/10.0.0.5", "c1\r\neth0")
+	n.write("networks/cbr0/fd00::5", "c1\r\neth0")
+	n.write("results/cbr0-c1-eth0", string(entry(nil)))
+	n.write("networks/cbr0/10.0.0.6", "c2")
+	n.write("cache/results/cbr0-c2-eth0", string(entry(func(f map[string]any) {
+		f["containerId"], f["netns"], f["capabilityArgs"] = "c2", "/run/netns/gone", nil
+		f["cniArgs"] = [][2]string{{"K8S_POD_NAME", "web-1"}, {"K8S_POD_NAMESPACE", "web"}}
+		f["result"] = map[string]any{"ips": []any{map[string]any{"address": "10.0.0.6/24"}}}
+	})))
+	n.write("networks/cbr0/10.0.0.7", "")
+	n.write("networks/cbr0/lock", "")
+	n.write("networks/cbr0/last_reserved_ip.0", "10.0.0.7")
+	n.write("networks/cbr0/10.0.0.07", "c9") // no address that host-local would write
+	n.write("networks/cbr0/fd00__9", "c9")
+	n.write("networks/other/10.0.0.9", "c9\r\neth0")
+	n.write("results/other-c9-eth0", "{")
+	n.write("results/cbr0-b-c9-eth0", string(entry(set("networkName", "cbr0-b"))))
+
+	found, problems := n.find(subnet("10.0.0.0/24"))
+	n.want(found,
+		"10.0.0.5 Bound db-0/u1 c1 eth0 02:00:00:00:00:05 /run/netns/db-0 window 10m0s",
+		"10.0.0.6 Held soft 2m0s web-1 c2 eth0",
+		"10.0.0.7 Bound nobody",
+		"fd00::5 Bound db-0/u1 c1 eth0 02:00:00:00:00:05 /run/netns/db-0 window 10m0s")
+	if len(problems) != 1 || !strings.Contains(problems[0], "10.0.0.7 names nobody") {
+		t.Errorf("problems: %q", problems)
+	}
+}
+
+// The Kruise fork's own state: mode 000 directories, a container id that only
+// the reservation knows, damaged files.
+func TestFindWhatKruiseLeft(t *testing.T) {
+	n := newNode(t)
+	reserved := func(addr, more string) string {
+		return `{"containerId":"c2","ifName":"eth0","IPConf":{"address":"` + addr + `/16"},"duration":60` + more + `}`
+	}
+	n.write("networks/cbr0/10.0.0.5", "c1\r\neth0")
+	n.write("networks/reserved/db/db-0", reserved("10.0.0.5", `,"releaseTime":"2026-11-21T09:20:00Z"`))
+	n.write("networks/reserved/db/db-1", reserved("10.0.0.6", ""))
+	n.write("networks/reserved/db/db-2", reserved("10.0.0.8", `,"releaseTime":"2026-11-21T08:00:00Z"`))
+	n.write("networks/reserved/db/db-3", "")
+	n.write("networks/reserved/db/db-4", "null")
+	n.write("networks/reserved/db/DB.tmp~", "null")
+	n.write("networks/reserved/not_a_namespace/db-0", "null")
+	for _, dir := range []string{"networks/reserved/db", "networks/reserved"} {
+		path := filepath.Join(n.dir, dir)
+		if err := os.Chmod(path, 0); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = os.Chmod(path, 0o755) })
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("only root reads directories of mode 000")
+	}
+
+	found, problems := n.find(subnet("10.0.0.0/24"))
+	n.want(found,
+		"10.0.0.5 Held firm 20m0s db-0 c2 eth0 window 1h0m0s",
+		"10.0.0.6 Held firm 1h0m0s db-1 c2 eth0 window 1h0m0s")
+	if len(problems) != 2 || !strings.Contains(problems[0], "db-3") || !strings.Contains(problems[1], "db-4") {
+		t.Errorf("problems: %q", problems)
+	}
+}
+
+// A network may be called reserved: its files lie beside the fork's tree.
+func TestFindInANetworkCalledReserved(t *testing.T) {
+	n := newNode(t)
+	n.pool.Network = "reserved"
+	n.write("networks/reserved/10.0.0.5", "c1\r\neth0")
+	n.write("networks/reserved/db/db-1", `{"ifName":"eth0","IPConf":{"address":"10.0.0.6/16"},"duration":60}`)
+	found, problems := n.find()
+	n.want(found, "10.0.0.5 Bound nobody c1 eth0", "10.0.0.6 Held firm 1h0m0s db-1 eth0 window 1h0m0s")
+	n.want(problems)
+}
+
+// Our own mirror is a witness of a lost store.
+func TestFindWhatOurMirrorKept(t *testing.T) {
+	n := newNode(t)
+	held := snapshotLease(lease.Held, "c1")
+	n.write("networks/cbr0/10.0.0.5", Content(held, now))
+	n.write("networks/cbr0/10.0.0.6", "#held db/db-1 eth0 fi") // cut off
+	found, problems := n.find()
+	n.want(found, "10.0.0.5 Held firm 1h0m0s db-0/u1 eth0 window 1h0m0s", "10.0.0.6 Bound nobody")
+	if len(problems) != 1 || !strings.Contains(problems[0], "10.0.0.6") {
+		t.Errorf("problems: %q", problems)
+	}
+}
+
+func TestFindTheSnapshotOfThisPool(t *testing.T) {
+	n := newNode(t)
+	l := snapshotLease(lease.Held, "c1")
+	l.Pool = n.pool
+	elsewhere, damaged := snapshotLease(lease.Bound, "c2"), l
+	damaged.Address, damaged.ID = netip.MustParseAddr("10.0.0.6"), ""
+	n.snaps = []lease.Lease{elsewhere, l, damaged, {}}
+	found, problems := n.find()
+	n.want(found, "10.0.0.5 Held firm 1h0m0s db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before")
+	if len(problems) != 1 || !strings.Contains(problems[0], "10.0.0.6") {
+		t.Errorf("problems: %q", problems)
+	}
+}
+
+// Addresses of strangers on the host are none of the pool's business, as long
+// as the ranges are known and nobody else speaks of them.
+func TestFindWithinTheRanges(t *testing.T) {
+	n := newNode(t)
+	n.lives("/run/netns/a", 11, "10.0.0.5", "172.17.0.2", "10.1.0.5")
+	n.write("networks/cbr0/10.1.0.5", "c1\r\neth0") // the ranges have changed
+	n.write("networks/cbr0/10.1.0.6", "c2\r\neth0")
+	found, _ := n.find(subnet("10.0.0.0/24"))
+	n.want(found,
+		"10.0.0.5 Bound nobody eth0 02:00:00:00:00:05 /run/netns/a",
+		"10.1.0.5 Bound nobody c1 eth0 02:00:00:00:00:05 /run/netns/a",
+		"10.1.0.6 Bound nobody c2 eth0")
+	found, _ = n.find()
+	if len(found) != 4 {
+		t.Errorf("without ranges everything counts: %q", found)
+	}
+}
+
+// After a reboot a recorded /proc/PID/ns/net leads to another process.
+func TestFindDoesNotBelieveOldProcesses(t *testing.T) {
+	n := newNode(t)
+	n.write("results/cbr0-c1-eth0", string(entry(set("netns", "/proc/7/ns/net"))))
+	found, _ := n.find()
+	n.want(found, "10.0.0.5 Held firm 10m0s db-0/u1 c1 eth0 window 10m0s", "fd00::5 Held firm 10m0s db-0/u1 c1 eth0 window 10m0s")
+
+	n.lives("/proc/8/ns/net", 12)
+	n.write("results/cbr0-c1-eth0", string(entry(set("netns", "/proc/8/ns/net"))))
+	found, _ = n.find()
+	n.want(found, "10.0.0.5 Bound db-0/u1 c1 eth0 /proc/8/ns/net window 10m0s", "fd00::5 Bound db-0/u1 c1 eth0 /proc/8/ns/net window 10m0s")
+}
+
+// Odd files are in nobody's way, and an address with a file stays in use.
+func TestFindOddFiles(t *testing.T) {
+	n := newNode(t)
+	n.write("networks/cbr0/10.0.0.5", strings.Repeat("x", maxFile+1))
+	n.write("results/cbr0-c1-eth0", strings.Repeat(" ", maxFile+1))
+	n.write("results/cbr0-c2-eth0", "")
+	for _, path := range []string{"networks/cbr0/10.0.0.6", "results/cbr0-c3-eth0"} {
+		if err := unix.Mkfifo(filepath.Join(n.dir, path), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("/etc/passwd", filepath.Join(n.dir, "networks/cbr0/10.0.0.7")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(n.dir, "networks/cbr0/10.0.0.8"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	n.host.spaces = []sandbox.Namespace{{Netns: lease.Netns{Path: "/run/netns/x"}, Err: errors.New("it cannot be entered")}}
+	found, problems := n.find()
+	n.want(found, "10.0.0.5 Bound nobody", "10.0.0.6 Bound nobody", "10.0.0.7 Bound nobody", "10.0.0.8 Bound nobody")
+	if len(problems) != 8 || problems[4] != "it cannot be entered" {
+		t.Errorf("%d problems: %q", len(problems), problems)
+	}
+}
+
+func TestFindSaysALotOfProblemsInFew(t *testing.T) {
+	n := newNode(t)
+	for i := range 30 {
+		n.write(filepath.Join("results", "cbr0-c"+strings.Repeat("x", i)+"-eth0"), "")
+	}
+	_, problems := n.find()
+	if len(problems) != maxNotes+1 || problems[maxNotes] != "and 10 more problems" {
+		t.Errorf("%d problems, the last one %q", len(problems), problems[len(problems)-1])
+	}
+}
+
+// Who cannot look must not say that there is nothing.
+func TestFindBlind(t *testing.T) {
+	n := newNode(t)
+	n.host.blind = errors.New("no /proc")
+	if _, _, err := Find(n.node(), n.pool, nil, now, testSoft, ids()); !errors.Is(err, ErrBlind) {
+		t.Errorf("without namespaces: %v", err)
+	}
+	n = newNode(t)
+	n.write("networks/x", "")
+	if err := os.Symlink(filepath.Join(n.pool.DataDir, "cbr0"), filepath.Join(n.pool.DataDir, "cbr0")); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := Find(n.node(), n.pool, nil, now, testSoft, ids()); !errors.Is(err, ErrBlind) {
+		t.Errorf("with a directory that cannot be listed: %v", err)
+	}
+	for _, p := range []lease.Pool{{}, {DataDir: "networks", Network: "cbr0"}, {DataDir: "/x", Network: "../cbr0"}, {DataDir: "/x", Network: ".."}} {
+		if _, _, err := Find(n.node(), p, nil, now, testSoft, ids()); !errors.Is(err, ErrBlind) {
+			t.Errorf("pool %+v: %v", p, err)
+		}
+	}
+}
+
+func TestCacheEntry(t *testing.T) {
+	n := newNode(t)
+	n.lives("/run/netns/db-0", 11)
+	n.write("results/cbr0-c1-eth0", string(entry(nil)))
+	n.write("results/cbr0-c1-eth1", string(entry(set("ifName", "eth1"))))
+	n.write("results/cbr0-c1-x-eth0", string(entry(set("containerId", "c1-x"))))
+	for _, tt := range []struct {
+		network, id, ifName string
+		want                int
+	}{
+		{"cbr0", "c1", "eth0", 2},
+		{"cbr0", "c1", "", 4},
+		{"cbr0", "c1-x", "eth0", 2},
+		{"cbr0", "c9", "eth0", 0},
+		{"cbr0", "c1", "eth", 0},
+		{"cbr", "0-c1", "eth0", 0},
+		{"../results/cbr0", "c1", "eth0", 0},
+		{"cbr0", "", "", 0},
+	} {
+		claims, problems := n.node().CacheEntry(tt.network, tt.id, tt.ifName)
+		if len(claims) != tt.want || len(problems) != 0 {
+			t.Errorf("%+v: %+v %q", tt, claims, problems)
+		}
+		for _, c := range claims {
+			if c.ContainerID != tt.id || c.Kind != LiveCache || c.Netns.Ino != 11 {
+				t.Errorf("%+v: %+v", tt, c)
+			}
+		}
+	}
+}

@@ -1,0 +1,112 @@
+package adopt
+
+import (
+	"net/netip"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+func TestMarker(t *testing.T) {
+	firm := snapshotLease(lease.Held, "c1")
+	with := func(change func(*lease.Lease)) lease.Lease { l := firm; change(&l); return l }
+	for _, tt := range []struct {
+		name string
+		held lease.Lease
+		want string
+	}{
+		{"a firm hold", firm, "#held db/db-0 eth0 firm 3600 1795258800 u1\r\neth0"},
+		{"forever", with(func(l *lease.Lease) { l.Window, l.Hold = lease.Forever, lease.Forever }),
+			"#held db/db-0 eth0 firm forever forever u1\r\neth0"},
+		{"a soft hold", with(func(l *lease.Lease) { l.Firm, l.Window, l.Hold = false, 0, 1500*time.Millisecond }),
+			"#held db/db-0 eth0 soft 0 1795255202 u1\r\neth0"},
+		{"no UID", with(func(l *lease.Lease) { l.UID = "" }), "#held db/db-0 eth0 firm 3600 1795258800 -\r\neth0"},
+		{"no key", with(func(l *lease.Lease) { l.Superseded, l.Firm, l.Window = true, false, 0 }),
+			"#held - eth0 soft 0 1795258800 -\r\neth0"},
+		{"nothing at all", with(func(l *lease.Lease) {
+			l.Namespace, l.Name, l.UID, l.Holder.IfName, l.Firm, l.Window = "", "", "", "", false, 0
+		}),
+			"#held - - soft 0 1795258800 -\r\n-"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := Marker(tt.held, now)
+			if got != tt.want {
+				t.Fatalf("\n got %q\nwant %q", got, tt.want)
+			}
+			c, ok := ParseMarker(got)
+			if !ok || !IsMarker(got) {
+				t.Fatal("it cannot be read")
+			}
+			c.Address = firm.Address
+			found := Decide([]Claim{c}, testPool, now, time.Hour, ids())
+			if len(found) != 1 {
+				t.Fatalf("%d findings", len(found))
+			}
+			l := found[0].Lease
+			if l.Key() != tt.held.Key() && !tt.held.Key().IsZero() || l.Firm != tt.held.Firm || l.Window != tt.held.Window ||
+				l.Remaining(now)-tt.held.Remaining(now) >= time.Second {
+				t.Errorf("\n got %+v\nwant %+v", l, tt.held)
+			}
+		})
+	}
+}
+
+func TestParseMarkerRefuses(t *testing.T) {
+	for _, content := range []string{
+		"",
+		"#held",
+		"#held \r\neth0",
+		"c1\r\neth0",
+		"#held db/db-0 eth0 firm 3600 1795258800 u1",               // cut off: the UID may be
+		"#held db/db-0 eth0 firm 3600 1795258800\r\neth0",          // no UID
+		"#held db/db-0 eth0 firm 0 1795258800 u1\r\neth0",          // firm for no time
+		"#held - eth0 firm 3600 1795258800 -\r\neth0",              // firm for nobody
+		"#held - eth0 soft 3600 1795258800 u1\r\neth0",             // a UID of nobody
+		"#held db/db-0 eth0 hard 3600 1795258800 u1\r\neth0",       // no strength
+		"#held db/db-0 eth0 firm -1 1795258800 u1\r\neth0",         // no number
+		"#held db/db-0 eth0 firm 03600 1795258800 u1\r\neth0",      // not as we write it
+		"#held db/db-0 eth0 firm 9999999999 1795258800 u1\r\n",     // beyond all windows
+		"#held db/db-0 eth0 firm 3600 99999999999999999999 u1\r\n", // beyond all clocks
+		"#held db/DB eth0 firm 3600 1795258800 u1\r\neth0",
+		"#held db/../x eth0 firm 3600 1795258800 u1\r\neth0",
+		"#held db eth0 firm 3600 1795258800 u1\r\neth0",
+		"#held db/db-0 eth/0 firm 3600 1795258800 u1\r\neth0",
+		"#held db/db-0 eth0 firm 3600 1795258800 u\x1b[1m\r\neth0",
+		"#held db/db-0 eth0 firm 3600 1795258800 u1\r\n" + strings.Repeat("x", maxMarker),
+	} {
+		if c, ok := ParseMarker(content); ok {
+			t.Errorf("%q is %+v", content, c)
+		}
+	}
+}
+
+// What can be read says the same when it is written again.
+func FuzzParseMarker(f *testing.F) {
+	f.Add("#held db/db-0 eth0 firm 3600 1795258800 u1\r\neth0")
+	f.Add("#held - - soft 0 forever -\r\n-")
+	f.Add("#held db/db-0 - firm forever 1 -\r\n")
+	f.Fuzz(func(t *testing.T, content string) {
+		c, ok := ParseMarker(content)
+		if !ok {
+			return
+		}
+		l := lease.Lease{
+			ID: "00112233445566aa", Pool: testPool, Address: netip.MustParseAddr("10.0.0.5"), State: lease.Held,
+			Namespace: c.Namespace, Name: c.Name, UID: c.UID, Holder: lease.Holder{IfName: c.IfName},
+			Window: c.Window, Firm: c.Firm, ReleasedAt: now, Hold: lease.Forever,
+		}
+		if !c.Until.IsZero() {
+			l.Hold = max(c.Until.Sub(now.Wall), 0)
+		}
+		if l.Validate() != nil || l.Hold == lease.Forever != c.Until.IsZero() || !c.Until.IsZero() && c.Until.Before(now.Wall) {
+			return // over, or so far away that the clock cannot say it
+		}
+		again, ok := ParseMarker(Marker(l, now))
+		if !ok || !reflect.DeepEqual(again, c) {
+			t.Errorf("%q\nread as    %+v\nread again %+v, %v", content, c, again, ok)
+		}
+	})
+}
