@@ -1,0 +1,242 @@
+package ipam
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+// files prints host-local's directory: "10.0.0.2=c1", a hold by its mark.
+func (w *world) files() string {
+	w.t.Helper()
+	entries, err := os.ReadDir(filepath.Join(w.dataDir, w.network))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var out []string
+	for _, e := range entries {
+		if e.Name() == "lock" || strings.HasPrefix(e.Name(), ".") {
+			continue
+		}
+		id, _, _ := strings.Cut(w.file(e.Name()), "\r\n")
+		if words := strings.Fields(id); len(words) > 3 {
+			id = words[0] + ":" + words[1] + ":" + words[3]
+		}
+		out = append(out, e.Name()+"="+id)
+	}
+	return strings.Join(out, " ")
+}
+
+func (w *world) path(name string) string { return filepath.Join(w.dataDir, w.network, name) }
+
+func (w *world) file(name string) string {
+	b, err := os.ReadFile(w.path(name))
+	if err != nil {
+		return ""
+	}
+	return string(b)
+}
+
+// hostLocal does what host-local does with its files.
+func (w *world) hostLocal(addr, container string) {
+	w.t.Helper()
+	if err := os.MkdirAll(filepath.Join(w.dataDir, w.network), 0o755); err != nil {
+		w.t.Fatal(err)
+	}
+	f, err := os.OpenFile(w.path(addr), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteString(container + "\r\neth0"); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) wipe(paths ...string) {
+	w.t.Helper()
+	for _, p := range paths {
+		if err := os.RemoveAll(p); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+func (w *world) stateDir() string { return w.service.Store.Dirs().State }
+
+func TestHostLocalsFilesFollowTheLeases(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24", "fd00::/64")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	w.add(ask{container: "plain"})
+	w.same("bound", w.files(), "10.0.0.2=c1 10.0.0.3=plain fd00::2=c1 fd00::3=plain")
+	w.same("host-local's own format", w.file("10.0.0.2"), "c1\r\neth0")
+	w.del("plain")
+	w.stop("c1")
+	w.same("held, and free", w.files(), "10.0.0.2=#held:db/db-0:firm fd00::2=#held:db/db-0:firm")
+	w.add(ask{pod: "db-0", container: "c2", window: hour})
+	w.same("claimed", w.files(), "10.0.0.2=c2 fd00::2=c2")
+	w.burn("c2")
+	w.add(ask{pod: "db-0", container: "c3", window: hour})
+	w.same("taken over", w.files(), "10.0.0.2=c3 fd00::2=c3")
+	w.stop("c3")
+	w.after(hour)
+	w.setRanges("10.0.0.0/24")
+	w.add(ask{container: "x"})
+	w.same("over", w.files(), "10.0.0.4=x")
+}
+
+func TestAnAddressThatHostLocalGaveIsInUse(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.4")
+	w.add(ask{pod: "a", container: "c1"})
+	w.hostLocal("10.0.0.3", "theirs")
+	w.same("passed over", w.add(ask{pod: "b", container: "c2"}), "10.0.0.4")
+	w.refused(ask{pod: "c", container: "c3"}, ErrExhausted, "3 bound")
+	w.refused(ask{pod: "c", container: "c3", requested: "10.0.0.3"}, ErrTaken, "container theirs")
+	w.del("theirs") // host-local's container, and its DEL comes to us
+	w.same("free", w.add(ask{pod: "c", container: "c3"}), "10.0.0.3")
+}
+
+func TestHostLocalHearsADelOfOurs(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
+	w.add(ask{container: "plain", netns: "/dummy"}) // no namespace: of its life nothing is ever known
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	w.wipe(w.path("10.0.0.2"), w.path("10.0.0.3"))
+	w.same("the first is believed to be gone", w.add(ask{container: "c2"}), "10.0.0.2")
+	w.same("the second lives: its file is made again", w.files(), "10.0.0.2=c2 10.0.0.3=c1")
+	w.wipe(w.path("10.0.0.3"))
+	w.burn("c1")
+	w.same("now it is a release", w.add(ask{pod: "db-0", container: "c3", window: hour}), "10.0.0.3")
+}
+
+func TestHostLocalGaveAHeldAddressAway(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	w.stop("c1")
+	w.wipe(w.path("10.0.0.2"))
+	w.hostLocal("10.0.0.2", "theirs")
+	w.same("the pod gets another", w.add(ask{pod: "db-0", container: "c2", window: hour}), "10.0.0.3")
+	w.same("and theirs is bound", w.leases(), "10.0.0.2=/Bound 10.0.0.3=db-0/Bound")
+}
+
+func TestAWipedDirectoryIsMadeAgain(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	w.add(ask{pod: "db-1", container: "c2", window: hour})
+	w.stop("c2")
+	w.wipe(w.dataDir)
+	w.add(ask{pod: "x", container: "c3"})
+	w.same("all files", w.files(), "10.0.0.2=c1 10.0.0.3=#held:db/db-1:firm 10.0.0.4=c3")
+}
+
+func TestWithoutAMirror(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.options.Mirror = false
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	w.stop("c1")
+	if _, err := os.Stat(w.dataDir); !os.IsNotExist(err) {
+		t.Error("there is a directory")
+	}
+	w.same("back all the same", w.add(ask{pod: "db-0", container: "c2", window: hour}), "10.0.0.2")
+}
+
+func TestALostStoreIsLearntAgainFromTheFiles(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	w.add(ask{pod: "db-1", container: "c2", window: hour})
+	w.stop("c2")
+	w.wipe(w.stateDir())
+	w.same("nobody's address", w.add(ask{pod: "x", container: "c3"}), "10.0.0.4")
+	w.same("leases", w.leases(), "10.0.0.2=/Bound 10.0.0.3=db-1/Firm 10.0.0.4=x/Bound")
+	w.same("a hold comes back", w.add(ask{pod: "db-1", container: "c4", window: hour}), "10.0.0.3")
+	w.del("c1")
+	w.same("a container is heard", w.leases(), "10.0.0.3=db-1/Bound 10.0.0.4=x/Bound")
+}
+
+// Addresses of unknown owner are not handed out in this boot and forgotten at
+// the next.
+func TestWhatNobodyKnowsIsForgottenAtTheNextBoot(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
+	w.hostLocal("10.0.0.2", "years-ago")
+	w.same("at first", w.add(ask{pod: "x", container: "c1"}), "10.0.0.3")
+	w.refused(ask{pod: "y", container: "c2"}, ErrExhausted)
+	w.reboot()
+	w.same("then", w.add(ask{pod: "y", container: "c2"}), "10.0.0.2")
+}
+
+func TestALostStoreWithoutAWitness(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	w.wipe(w.stateDir(), w.dataDir)
+	w.refused(ask{pod: "x", container: "c2"}, ErrNoWitness, "leasectl recover --accept-loss", "cbr0")
+	w.del("c1") // succeeds, and waits
+	if why, err := w.service.Loss(context.Background()); err != nil || why == "" {
+		t.Errorf("lost because %q, %v", why, err)
+	}
+	if err := w.service.AcceptLoss(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	w.same("accepted", w.add(ask{pod: "x", container: "c2"}), "10.0.0.2")
+}
+
+func TestADelOrACheckMayComeFirst(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.hostLocal("10.0.0.2", "theirs")
+	w.hostLocal("10.0.0.3", "others")
+	if err := w.service.Verify(context.Background(), w.request(ask{container: "theirs"})); err != nil {
+		t.Error(err)
+	}
+	w.del("theirs")
+	w.same("leases", w.leases(), "10.0.0.3=/Bound")
+	w.same("files", w.files(), "10.0.0.3=others")
+}
+
+func TestADamagedHeadPageIsReconciledWithTheFiles(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	w.add(ask{container: "c2"})
+	spoilNewestHead(t, filepath.Join(w.stateDir(), "leases.db")) // the ADD of c2 is gone
+	w.same("not twice", w.add(ask{pod: "x", container: "c3"}), "10.0.0.4")
+	w.same("leases", w.leases(), "10.0.0.2=db-0/Bound 10.0.0.3=/Bound 10.0.0.4=x/Bound")
+}
+
+// spoilNewestHead damages the head page with the higher transaction number.
+func spoilNewestHead(t *testing.T, path string) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const page, txAt = 4096, 16 + 48
+	at := 0
+	if string(b[page+txAt:page+txAt+1]) > string(b[txAt:txAt+1]) { // few transactions: one byte tells
+		at = page
+	}
+	b[at+20] ^= 0xff
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestImportAndExportByHand(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.hostLocal("10.0.0.7", "theirs")
+	found, _, err := w.service.Preview(w.where())
+	if err != nil || len(found) != 1 || found[0].Lease.Holder.ContainerID != "theirs" || found[0].Why == "" {
+		t.Fatalf("%+v %v", found, err)
+	}
+	before, after, err := w.service.Import(context.Background(), w.where())
+	if err != nil || before != 0 || after != 1 {
+		t.Errorf("%d, then %d, %v", before, after, err)
+	}
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	w.wipe(w.dataDir)
+	pools, err := w.service.Export(context.Background(), func(lease.Pool) bool { return true })
+	if err != nil || len(pools) != 1 {
+		t.Errorf("%v %v", pools, err)
+	}
+	w.same("files", w.files(), "10.0.0.2=c1 10.0.0.7=theirs")
+}
