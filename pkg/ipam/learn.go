@@ -162,7 +162,21 @@ func (c *call) foreignTo(l lease.Lease) (content string, foreign bool) {
 	if err != nil || !found || adopt.IsMarker(content) || adopt.Names(content, l.Holder.ContainerID, l.Holder.IfName) {
 		return "", false
 	}
-	return content, content != "" // an empty one is a write of ours that was cut off
+	// An empty one is a write of ours that was cut off.
+	return content, content != "" && !c.wasOurs(l.Address, content)
+}
+
+// wasOurs tells whether the container that a file names had the address from
+// us: then the file is an old one of ours, which a power cut has brought back,
+// for these files are never synced. The journal goes back much further than a
+// file system leaves things unwritten.
+func (c *call) wasOurs(addr netip.Addr, content string) (yes bool) {
+	c.tx.Journal(func(n store.Entry) bool {
+		given := n.Event == store.EventBound || n.Event == store.EventKept || n.Event == store.EventTakenOver
+		yes = yes || given && n.Address == addr && adopt.Names(content, n.Container, n.IfName)
+		return !yes
+	})
+	return yes
 }
 
 // foreign is the lease behind a file that is not ours.
@@ -171,7 +185,7 @@ func (c *call) foreign(p lease.Pool, addr netip.Addr, content string) lease.Leas
 }
 
 // admit makes a lease of a file that has none, and tells whether the address is
-// in use by it. A mark of a hold without a lease is ours and out of date.
+// in use by it. One that we wrote is out of date.
 func (c *call) admit(p lease.Pool, addr netip.Addr) (inUse bool, err error) {
 	mirror, err := c.mirrors.of(p)
 	if err != nil || mirror == nil {
@@ -181,7 +195,7 @@ func (c *call) admit(p lease.Pool, addr netip.Addr) (inUse bool, err error) {
 	if err != nil || !found {
 		return false, nil
 	}
-	if adopt.IsMarker(content) {
+	if adopt.IsMarker(content) || c.wasOurs(addr, content) {
 		return false, mirror.Remove(addr)
 	}
 	l := c.foreign(p, addr, content)

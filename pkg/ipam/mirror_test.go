@@ -240,3 +240,22 @@ func TestImportAndExportByHand(t *testing.T) {
 	}
 	w.same("files", w.files(), "10.0.0.2=c1 10.0.0.7=theirs")
 }
+
+// The files are never synced: a power cut brings old ones back, or none.
+func TestOldFilesOfOursAreNoWitness(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	old := w.file("10.0.0.2")
+	w.stop("c1")
+	w.add(ask{pod: "db-0", container: "c2", window: hour})
+	w.add(ask{container: "plain"})
+	w.del("plain")
+	for addr, content := range map[string]string{"10.0.0.2": old, "10.0.0.3": "plain\r\neth0"} {
+		if err := os.WriteFile(w.path(addr), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.reboot()
+	w.same("the pod comes back", w.add(ask{pod: "db-0", container: "c3", window: hour}), "10.0.0.2")
+	w.same("and nothing leaks", w.add(ask{container: "x"}), "10.0.0.3")
+}
