@@ -97,6 +97,16 @@ func (m *Mirror) Read(a netip.Addr) (content string, found bool, err error) {
 	return string(bytes.TrimSpace(b[:n])), true, nil
 }
 
+// Modified is when the file of an address was written, the zero time where
+// there is none.
+func (m *Mirror) Modified(a netip.Addr) time.Time {
+	info, err := os.Stat(m.path(a))
+	if err != nil {
+		return time.Time{}
+	}
+	return info.ModTime()
+}
+
 // Write brings the file of a lease in step with it.
 func (m *Mirror) Write(l lease.Lease, now lease.Instant) error {
 	return os.WriteFile(m.path(l.Address), []byte(Content(l, now)), 0o600)

@@ -163,20 +163,24 @@ func (c *call) foreignTo(l lease.Lease) (content string, foreign bool) {
 		return "", false
 	}
 	// An empty one is a write of ours that was cut off.
-	return content, content != "" && !c.wasOurs(l.Address, content)
+	return content, content != "" && !c.wasOurs(mirror, l.Pool, l.Address, content)
 }
 
-// wasOurs tells whether the container that a file names had the address from
-// us: then the file is an old one of ours, which a power cut has brought back,
-// for these files are never synced. The journal goes back much further than a
-// file system leaves things unwritten.
-func (c *call) wasOurs(addr netip.Addr, content string) (yes bool) {
+// wasOurs tells whether a file names a container that had the address from us,
+// and is older than what the journal says of the address last: then a power cut
+// has brought it back, for these files are never synced. The journal goes back
+// much further than a file system leaves things unwritten.
+func (c *call) wasOurs(mirror *adopt.Mirror, p lease.Pool, addr netip.Addr, content string) bool {
+	ours, last := false, time.Time{}
 	c.tx.Journal(func(n store.Entry) bool {
-		given := n.Event == store.EventBound || n.Event == store.EventKept || n.Event == store.EventTakenOver
-		yes = yes || given && n.Address == addr && adopt.Names(content, n.Container, n.IfName)
-		return !yes
+		if n.Address == addr && n.Network == p.Network {
+			given := n.Event == store.EventBound || n.Event == store.EventKept || n.Event == store.EventTakenOver
+			ours = ours || given && adopt.Names(content, n.Container, n.IfName)
+			last = n.Time
+		}
+		return true
 	})
-	return yes
+	return ours && mirror.Modified(addr).Before(last)
 }
 
 // foreign is the lease behind a file that is not ours.
@@ -195,7 +199,7 @@ func (c *call) admit(p lease.Pool, addr netip.Addr) (inUse bool, err error) {
 	if err != nil || !found {
 		return false, nil
 	}
-	if adopt.IsMarker(content) || c.wasOurs(addr, content) {
+	if adopt.IsMarker(content) || c.wasOurs(mirror, p, addr, content) {
 		return false, mirror.Remove(addr)
 	}
 	l := c.foreign(p, addr, content)

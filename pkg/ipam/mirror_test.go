@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
@@ -245,13 +246,17 @@ func TestImportAndExportByHand(t *testing.T) {
 func TestOldFilesOfOursAreNoWitness(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
 	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	old := w.file("10.0.0.2")
+	old, t0 := w.file("10.0.0.2"), w.now.Wall
+	w.after(time.Second)
 	w.stop("c1")
 	w.add(ask{pod: "db-0", container: "c2", window: hour})
 	w.add(ask{container: "plain"})
 	w.del("plain")
 	for addr, content := range map[string]string{"10.0.0.2": old, "10.0.0.3": "plain\r\neth0"} {
 		if err := os.WriteFile(w.path(addr), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(w.path(addr), t0, t0); err != nil {
 			t.Fatal(err)
 		}
 	}
