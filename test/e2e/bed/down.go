@@ -39,27 +39,20 @@ func (b *Bed) takeDown(ctx context.Context) error {
 		poll(ctx, 10*time.Second, func() error { return removeCgroups(b.cgroups()) }))...)
 }
 
-// cgroupHierarchies are the roots of the host's cgroup trees: one with version 2, one per controller with version 1.
-func cgroupHierarchies() []string {
-	const root = "/sys/fs/cgroup"
-	if exists(root + "/cgroup.controllers") {
-		return []string{root}
-	}
-	dirs, _ := filepath.Glob(root + "/*")
-	return dirs
-}
+// cgroup is the host's name for the root of a machine's cgroups.
+func (b *Bed) cgroup(machine string) string { return b.cgroups() + "/" + machine }
 
-func (b *Bed) makeCgroup(name string) {
-	for _, root := range cgroupHierarchies() {
-		os.MkdirAll(root+b.cgroupRoot(name), 0o755) // not every hierarchy takes folders; runc tells of those that matter
-	}
-}
+func (b *Bed) cgroups() string { return "/leasehold-" + b.bridge() }
 
 // removeCgroups removes the folders that a machine's containers were in, or all of the bed's. Only empty ones can be
 // removed, so it cannot hit anything that runs.
 func removeCgroups(group string) error {
+	hierarchies, err := filepath.Glob("/sys/fs/cgroup/*") // of version 1
+	if err != nil {
+		return err
+	}
 	var errs []error
-	for _, root := range cgroupHierarchies() {
+	for _, root := range append(hierarchies, "/sys/fs/cgroup") {
 		var dirs []string
 		filepath.WalkDir(root+group, func(path string, d fs.DirEntry, err error) error {
 			if err == nil && d.IsDir() {

@@ -47,6 +47,7 @@ func (b *Bed) powerOn(ctx context.Context, name string, addr netip.Prefix) error
 		Name:   name,
 		Disk:   b.path("run/disks/" + name),
 		BootID: b.path("run/disks/" + name + ".boot_id"),
+		Cgroup: b.cgroup(name),
 		Socket: b.Machine(name).Socket,
 	}
 	if err := os.MkdirAll(b.path("run/logs"), 0o755); err != nil {
@@ -88,6 +89,9 @@ func (b *Bed) powerOn(ctx context.Context, name string, addr netip.Prefix) error
 		return fmt.Errorf("network of %s: %w", name, err)
 	}
 	return poll(ctx, 10*time.Second, func() error {
+		if b.PID(name) == 0 {
+			return fmt.Errorf("machine %s has ended, see %s", name, log.Name())
+		}
 		_, err := b.Machine(name).Call(ctx, machine.Request{List: true})
 		return err
 	})
@@ -116,6 +120,11 @@ func (b *Bed) powerOff(ctx context.Context, name string) error {
 	delete(b.Machines, name)
 	os.Remove(b.Machine(name).Socket)
 	if err := unplug(b.port(name)); err != nil {
+		return err
+	}
+	// The host does not reboot, so the cgroups of the dead would stay, and the kubelet go through them at its start.
+	err = poll(ctx, 10*time.Second, func() error { return removeCgroups(b.cgroup(name)) })
+	if err != nil {
 		return err
 	}
 	return b.save()

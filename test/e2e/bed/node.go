@@ -48,20 +48,13 @@ func (n *Node) Disk(path string) string { return filepath.Join(n.bed.path("run/d
 func (n *Node) ContainerdVersion() string { return n.bed.ContainerdOf(n.Index) }
 
 // PowerOff pulls the node's plug.
-func (n *Node) PowerOff(ctx context.Context) error {
-	if err := n.bed.powerOff(ctx, n.Name); err != nil {
-		return err
-	}
-	// The host does not reboot, so the cgroups of the dead would stay, and the kubelet go through them at its start.
-	return poll(ctx, 10*time.Second, func() error { return removeCgroups(n.bed.cgroupRoot(n.Name)) })
-}
+func (n *Node) PowerOff(ctx context.Context) error { return n.bed.powerOff(ctx, n.Name) }
 
 // PowerOn boots the node again, with the same disk and another boot id.
 func (n *Node) PowerOn(ctx context.Context) error {
 	if err := n.bed.powerOn(ctx, n.Name, n.bed.nodeAddr(n.Index)); err != nil {
 		return err
 	}
-	n.bed.makeCgroup(n.Name)
 	if err := n.writeFlannelSubnet(); err != nil {
 		return err
 	}
@@ -206,12 +199,7 @@ func (n *Node) writeContainerdConfig(networks int) error {
 // mounted overlay need not show.
 func (n *Node) write(path, text string) error { return writeFile(n.Root()+path, []byte(text)) }
 
-// cgroupRoot is a node's own corner of the host's cgroups, so that it can be swept when the bed goes.
-func (b *Bed) cgroupRoot(name string) string { return b.cgroups() + "/" + name }
-
-func (b *Bed) cgroups() string { return "/leasehold-" + b.bridge() }
-
-// writeKubeletConfig: several kubelets on one machine must leave each other's cgroups alone, hence no cgroups per QoS.
+// writeKubeletConfig writes a configuration for a small machine: no cgroups per QoS, nothing reserved, quick reports.
 func (n *Node) writeKubeletConfig() error {
 	return n.write("/etc/kubernetes/kubelet.yaml", fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -221,7 +209,6 @@ authentication:
   x509: {clientCAFile: %q}
 authorization: {mode: AlwaysAllow}
 cgroupDriver: cgroupfs
-cgroupRoot: %q
 cgroupsPerQOS: false
 enforceNodeAllocatable: []
 failCgroupV1: false
@@ -241,5 +228,5 @@ nodeLeaseDurationSeconds: 10
 serializeImagePulls: false
 kubeAPIQPS: 100
 kubeAPIBurst: 200
-`, n.bed.path("run/pki/ca.crt"), n.bed.cgroupRoot(n.Name), dnsService))
+`, n.bed.path("run/pki/ca.crt"), dnsService))
 }

@@ -3,6 +3,7 @@ package bed
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -10,12 +11,21 @@ import (
 
 // Healthy tells why a bed that was up cannot be used as it is, if so.
 func (b *Bed) Healthy(ctx context.Context) error {
+	if exists(b.path("run/borrowed")) {
+		return errors.New("a run on it did not come to its end")
+	}
 	for _, name := range append(b.NodeNames(), control) {
 		if b.PID(name) == 0 {
 			return fmt.Errorf("machine %s is off", name)
 		}
 	}
 	return b.waitReadyFor(ctx, 30*time.Second)
+}
+
+// Borrow notes that somebody is about to change the nodes, giveBack that all is as it was.
+func (b *Bed) Borrow() (giveBack func() error, err error) {
+	path := b.path("run/borrowed")
+	return func() error { return os.Remove(path) }, writeFile(path, nil)
 }
 
 // Refresh brings the nodes the plugin as it is in the source tree now.

@@ -99,7 +99,6 @@ func (b *Bed) startNodes(ctx context.Context) error {
 		if err := b.powerOn(ctx, name, b.nodeAddr(i)); err != nil {
 			return err
 		}
-		b.makeCgroup(name)
 	}
 	errs := make([]error, b.Nodes)
 	var wg sync.WaitGroup

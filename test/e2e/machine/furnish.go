@@ -9,8 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// furnish turns the fresh namespaces into a machine: its own /proc and boot id, its own disk, an empty /run.
-// /sys stays the host's, for the cgroups.
+// furnish turns the fresh namespaces into a machine: its own /proc and boot id, its own cgroups and disk, an empty /run.
 func furnish(c Config) error {
 	if err := unix.Sethostname([]byte(c.Name)); err != nil {
 		return fmt.Errorf("hostname: %w", err)
@@ -21,6 +20,9 @@ func furnish(c Config) error {
 	// Shared among the machine's own mount namespaces, as on a real node: a pod may ask for mount propagation.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil {
 		return fmt.Errorf("shared mounts: %w", err)
+	}
+	if err := mountCgroups(); err != nil {
+		return fmt.Errorf("cgroups: %w", err)
 	}
 	for _, dir := range []string{"/opt", "/var/lib", "/var/log"} {
 		own := filepath.Join(c.Disk, dir)

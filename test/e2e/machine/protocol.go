@@ -14,6 +14,8 @@ type Config struct {
 	Disk string
 	// BootID is the file that the machine shows as the kernel's boot id.
 	BootID string
+	// Cgroup is the group that is the root of the machine's own cgroups.
+	Cgroup string
 	// Socket is where the machine takes requests.
 	Socket string
 }

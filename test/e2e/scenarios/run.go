@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -56,6 +57,11 @@ func Run(ctx context.Context, out io.Writer, b *bed.Bed, chosen []Scenario, long
 	if err := os.RemoveAll(failedDir(b)); err != nil {
 		return err
 	}
+	// Until the last scenario has tidied up, the nodes may be in any state.
+	tidy, err := b.Borrow()
+	if err != nil {
+		return err
+	}
 	watchCtx, stop := context.WithCancel(ctx)
 	defer stop()
 	watch := &look.Watch{}
@@ -82,6 +88,11 @@ func Run(ctx context.Context, out io.Writer, b *bed.Bed, chosen []Scenario, long
 		}
 		results = append(results, r)
 	}
+	if !slices.ContainsFunc(results, func(r story.Result) bool { return r.Untidy }) {
+		if err := tidy(); err != nil {
+			return err
+		}
+	}
 	twice, looks := watch.Found()
 	fmt.Fprintf(out, "\nLooked %d times into every pod: %d addresses were in two of them at once.\n\n", looks, len(twice))
 	if !story.Summarize(out, results, b.Keeps()) {
@@ -102,6 +113,7 @@ func one(ctx context.Context, out io.Writer, b *bed.Bed, client *kubernetes.Clie
 		_, err := client.CoreV1().Namespaces().Create(t.Ctx, object, metav1.CreateOptions{})
 		w.Must(err)
 		w.Cleanup(func() { w.Must(client.CoreV1().Namespaces().Delete(w.Ctx, ns, metav1.DeleteOptions{})) })
+		w.Cleanup(w.CheckStores)
 		// The service account comes a moment after its namespace, and no pod is admitted without it.
 		w.Eventually(30*time.Second, "a service account", func() error {
 			_, err := client.CoreV1().ServiceAccounts(ns).Get(t.Ctx, "default", metav1.GetOptions{})

@@ -89,6 +89,33 @@ func (w *World) Clear() {
 		}
 		return nil
 	})
+	if !w.Bed.Keeps() {
+		return
+	}
+	w.Eventually(30*time.Second, "nothing is leaked", func() error {
+		for _, name := range w.Bed.NodeNames() {
+			leases, _ := w.Leases(w.Bed.Node(name))
+			for _, l := range leases {
+				if l.State == "Bound" {
+					return fmt.Errorf("%s is bound to %s, which is gone", l.Address, l.Pod)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// CheckStores has every node prove that its store is sound.
+func (w *World) CheckStores() {
+	if !w.Bed.Keeps() {
+		return
+	}
+	for _, name := range w.Bed.NodeNames() {
+		out, err := w.Bed.Machine(name).Run(w.Ctx, w.Bed.Leasectl(), "check")
+		if err != nil {
+			w.Fatalf("the store of %s: %v\n%s", name, err, out)
+		}
+	}
 }
 
 // Sandbox returns the running sandbox of a pod, which is on node n.

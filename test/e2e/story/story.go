@@ -35,6 +35,7 @@ type Result struct {
 	Outcome  Outcome
 	Text     string
 	Took     time.Duration
+	Untidy   bool // a cleanup failed
 }
 
 // T is a running scenario.
@@ -119,7 +120,11 @@ func Run(ctx context.Context, s Scenario, limit time.Duration, print func(string
 		t.Ctx, t.outcome = tidy, Passed
 		inOwnGoroutine(t, t.cleanups[i])
 		cancel()
-		if t.outcome != Passed && result.Outcome == Passed {
+		if t.outcome == Passed {
+			continue
+		}
+		result.Untidy = true
+		if result.Outcome == Passed {
 			result.Outcome, result.Text = Broken, "tidying up: "+t.text
 		}
 	}

@@ -42,6 +42,9 @@ func TestRun(t *testing.T) {
 			if r.Outcome != tt.want || !strings.Contains(r.Text, tt.text) {
 				t.Errorf("got %d %q, want %d with %q", r.Outcome, r.Text, tt.want, tt.text)
 			}
+			if untidy := strings.HasPrefix(tt.name, "cleanup fails"); r.Untidy != untidy {
+				t.Errorf("untidy: %v, want %v", r.Untidy, untidy)
+			}
 			if failedFirst := r.Outcome != Passed && !strings.HasPrefix(r.Text, "tidying"); asked != failedFirst {
 				t.Errorf("logs asked for: %v, want %v", asked, failedFirst)
 			}

@@ -82,11 +82,17 @@ func e2e(ctx context.Context, repo, dir string, o bed.Options) (err error) {
 		return err
 	}
 	b, err := bed.Load(repo, dir)
-	if err == nil && b.Options == o && b.Healthy(ctx) == nil {
+	if err == nil && b.Options == o {
+		err = b.Healthy(ctx)
+	}
+	if err == nil && b.Options == o {
 		if err := b.Refresh(ctx); err != nil {
 			return err
 		}
 	} else {
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			fmt.Println("the cluster that was up cannot be used:", err)
+		}
 		b = bed.New(repo, dir, o)
 		if err := b.Up(ctx); err != nil {
 			return err

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"syscall"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/machine"
 )
@@ -12,7 +13,13 @@ import (
 func main() {
 	var c machine.Config
 	err := json.Unmarshal([]byte(os.Args[1]), &c)
-	if err == nil {
+	switch {
+	case err != nil:
+	case len(os.Args) == 2:
+		if err = machine.IsolateCgroups(c); err == nil {
+			err = syscall.Exec("/proc/self/exe", append(os.Args, "isolated"), os.Environ())
+		}
+	default:
 		err = machine.Main(c)
 	}
 	fmt.Fprintf(os.Stderr, "machine: %v\n", err)
