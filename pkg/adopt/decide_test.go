@@ -185,6 +185,13 @@ func TestDecide(t *testing.T) {
 		{"bound in the snapshot, to a container that another has followed", []Claim{inSnapshot(snapshotLease(lease.Bound, "c0"), 2*time.Hour), seen, live},
 			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s as before"}},
 
+		{"held in the snapshot, and its container has come back", []Claim{inSnapshot(snapshotLease(lease.Held, "c1"), 2*time.Hour), live},
+			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
+		{"held in the snapshot, which knows more than our newer mark", []Claim{inSnapshot(snapshotLease(lease.Held, "c1"), time.Hour), mark},
+			[]string{"10.0.0.5 Held firm 1h0m0s db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
+		{"the living namespace is not that of the snapshot's container", []Claim{inSnapshot(snapshotLease(lease.Bound, "c0"), 0), seen, live},
+			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s as before"}},
+
 		// libcni's cache.
 		{"gVisor: the entry's namespace lives, the address is in none", []Claim{live, file},
 			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s"}},
@@ -242,6 +249,12 @@ func TestDecide(t *testing.T) {
 			[]string{"10.0.0.5 Bound nobody c1 eth0"}},
 		{"a reservation knows more than the pod's dead entry", []Claim{kept, claim(DeadCache, a, 0, podNamed("db-0"), container("c1"), window(time.Hour))},
 			[]string{"10.0.0.5 Held firm 1h0m0s db-0 c1 eth0 window 1h0m0s"}},
+		{"a newer file names a container that the cache knows for dead", []Claim{kept, claim(File, a, time.Minute, container("c2")),
+			claim(DeadCache, a, 0, podNamed("db-0"), container("c2"), window(time.Hour))},
+			[]string{"10.0.0.5 Held firm 1h0m0s db-0 c1 eth0 window 1h0m0s"}},
+		{"a newer file names the living container, whose window Kruise knows", []Claim{kept, claim(File, a, time.Minute, container("c2")),
+			claim(LiveCache, a, 0, podNamed("db-0"), container("c2"), at(podNetns))},
+			[]string{"10.0.0.5 Bound db-0 c2 eth0 /run/netns/db-0 window 1h0m0s"}},
 		{"a newer dead entry is another pod's", []Claim{kept, claim(DeadCache, a, 0, podNamed("web-0"), container("c9"), window(time.Hour))},
 			[]string{"10.0.0.5 Held firm 10m0s web-0 c9 eth0 window 1h0m0s"}},
 		{"the pod has another address since", []Claim{kept,

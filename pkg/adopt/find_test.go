@@ -128,11 +128,14 @@ func TestFindWhatHostLocalLeft(t *testing.T) {
 	n.write("networks/cbr0/10.0.0.7", "")
 	n.write("networks/cbr0/lock", "")
 	n.write("networks/cbr0/last_reserved_ip.0", "10.0.0.7")
-	n.write("networks/cbr0/10.0.0.07", "c9") // no address that host-local would write
+	n.write("networks/cbr0/fd00:0::7", "c9") // no address that host-local would write
 	n.write("networks/cbr0/fd00__9", "c9")
 	n.write("networks/other/10.0.0.9", "c9\r\neth0")
 	n.write("results/other-c9-eth0", "{")
-	n.write("results/cbr0-b-c9-eth0", string(entry(set("networkName", "cbr0-b"))))
+	n.write("results/cbr0-b-c9-eth0", string(entry(func(f map[string]any) {
+		f["networkName"], f["containerId"] = "cbr0-b", "c9"
+		f["result"] = map[string]any{"ips": []any{map[string]any{"address": "10.0.0.9/24"}}}
+	})))
 
 	found, problems := n.find(subnet("10.0.0.0/24"))
 	n.want(found,
@@ -209,6 +212,7 @@ func TestFindTheSnapshotOfThisPool(t *testing.T) {
 	l := snapshotLease(lease.Held, "c1")
 	l.Pool = n.pool
 	elsewhere, damaged := snapshotLease(lease.Bound, "c2"), l
+	elsewhere.Address = netip.MustParseAddr("10.0.0.7")
 	damaged.Address, damaged.ID = netip.MustParseAddr("10.0.0.6"), ""
 	n.snaps = []lease.Lease{elsewhere, l, damaged, {}}
 	found, problems := n.find()
@@ -260,7 +264,8 @@ func TestFindOddFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Symlink("/etc/passwd", filepath.Join(n.dir, "networks/cbr0/10.0.0.7")); err != nil {
+	n.write("elsewhere", "c9\r\neth0")
+	if err := os.Symlink(filepath.Join(n.dir, "elsewhere"), filepath.Join(n.dir, "networks/cbr0/10.0.0.7")); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Mkdir(filepath.Join(n.dir, "networks/cbr0/10.0.0.8"), 0o700); err != nil {
