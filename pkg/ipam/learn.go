@@ -114,7 +114,12 @@ func (c *call) adopt(s scope, mirror *adopt.Mirror) error {
 // ask returns what the host shows. A lost store needs a witness that it was
 // complete: host-local's directory, or containers that name their addresses.
 func (c *call) ask(s scope) ([]adopt.Finding, error) {
-	found, problems, err := adopt.Find(c.node, s.pool, s.sets, c.now, s.soft, newID)
+	node := c.node
+	var err error
+	if node.Snapshot, node.SnapshotAt, err = c.store.ReadSnapshot(); err != nil {
+		c.mirrors.warn("%v", err)
+	}
+	found, problems, err := adopt.Find(node, s.pool, s.sets, c.now, s.soft, newID)
 	for _, p := range problems {
 		c.mirrors.warn("%s", p)
 	}

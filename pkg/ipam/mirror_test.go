@@ -264,3 +264,14 @@ func TestOldFilesOfOursAreNoWitness(t *testing.T) {
 	w.same("the pod comes back", w.add(ask{pod: "db-0", container: "c3", window: hour}), "10.0.0.2")
 	w.same("and nothing leaks", w.add(ask{container: "x"}), "10.0.0.3")
 }
+
+func TestTheAgentsSnapshotKnowsAll(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	if err := w.service.Store.WriteSnapshot(context.Background(), w.now); err != nil {
+		t.Fatal(err)
+	}
+	w.wipe(filepath.Join(w.stateDir(), "leases.db"), w.dataDir)
+	w.add(ask{pod: "x", container: "c2"})
+	w.same("leases", w.leases(), "10.0.0.2=db-0/Bound 10.0.0.3=x/Bound")
+}

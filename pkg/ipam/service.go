@@ -50,6 +50,7 @@ func (s *Service) warn(format string, args ...any) {
 // call is one use case inside its transaction.
 type call struct {
 	tx      *store.Tx
+	store   *store.Store // for what lies beside the leases
 	host    Host
 	node    adopt.Node // what the host shows
 	now     lease.Instant
@@ -70,7 +71,7 @@ func (s *Service) update(ctx context.Context, in scope, fn func(*call) error) er
 	defer m.close()
 	err := s.Store.Update(ctx, func(tx *store.Tx) (err error) {
 		m.reset()
-		c := &call{tx: tx, host: s.Host, node: s.node(in), now: s.now(), mirrors: m, export: map[lease.Pool]*adopt.Mirror{}}
+		c := &call{tx: tx, store: s.Store, host: s.Host, node: s.node(in), now: s.now(), mirrors: m, export: map[lease.Pool]*adopt.Mirror{}}
 		if err := c.learn(in); err != nil {
 			return err
 		}

@@ -1,0 +1,119 @@
+package sandbox
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+func TestOnlyANetworkNamespaceIsOne(t *testing.T) {
+	h := testHost(t)
+	dir := t.TempDir()
+	alive := filepath.Join(dir, "alive")
+	mounted(t, alive)
+	plain := filepath.Join(dir, "plain")
+	if err := os.WriteFile(plain, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	fifo := filepath.Join(dir, "fifo") // opening one must not hang
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]bool{
+		alive: true, "/proc/thread-self/ns/net": true,
+		plain: false, fifo: false, dir: false, "/proc/thread-self/ns/mnt": false, filepath.Join(dir, "gone"): false, "": false,
+	} {
+		n, err := h.Netns(path)
+		if (err == nil) != want || want != (n.Ino != 0) || n.Path != path {
+			t.Errorf("%s: %+v, %v", path, n, err)
+		}
+		if err != nil && !errors.Is(err, ErrNotNetns) {
+			t.Errorf("%s: %v is of no known kind", path, err)
+		}
+	}
+}
+
+// The life of one sandbox, as the three looks see it.
+func TestEvidenceOfLife(t *testing.T) {
+	h := testHost(t)
+	dir := t.TempDir()
+	path := filepath.Join(dir, "netns")
+	mounted(t, path)
+	n, err := h.Netns(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	holder := lease.Holder{ContainerID: "c1", IfName: "eth0", Netns: n, BootID: "boot-1"}
+	see := func(story string, boot string, look lease.Life, gone bool) {
+		t.Helper()
+		if l := h.Look(holder, boot); l != look {
+			t.Errorf("%s: the look says %s, want %s", story, l, look)
+		}
+		if g := h.Gone(holder); g != gone {
+			t.Errorf("%s: gone is %v, want %v", story, g, gone)
+		}
+	}
+	see("mounted", "boot-1", lease.Alive, false)
+	see("mounted, in another boot", "boot-2", lease.Dead, false)
+	if err := unix.Unmount(path, 0); err != nil {
+		t.Fatal(err)
+	}
+	see("unmounted: a file stands there", "boot-1", lease.Unknown, true)
+	mounted(t, path)
+	if again, err := h.Netns(path); err == nil && again.Ino != n.Ino {
+		see("another one at its path", "boot-1", lease.Unknown, true)
+	}
+	if err := errors.Join(unix.Unmount(path, 0), os.Remove(path)); err != nil {
+		t.Fatal(err)
+	}
+	see("removed", "boot-1", lease.Unknown, true)
+	holder.Netns = lease.Netns{Path: path}
+	see("never seen alive: nothing is ever proven", "boot-1", lease.Unknown, false)
+	see("but by a boot", "boot-2", lease.Dead, false)
+}
+
+func TestProcesses(t *testing.T) {
+	h := testHost(t)
+	var n lease.Netns
+	running(t, func() (err error) {
+		n, err = h.Netns("/proc/thread-self/ns/net")
+		return err
+	})
+	if got := h.Processes().Have(n); got != lease.Alive {
+		t.Errorf("a process lives there, and it is %s", got)
+	}
+	for story, c := range map[string]struct {
+		p    Processes
+		n    lease.Netns
+		want lease.Life
+	}{
+		"none does":                     {NewProcesses(true, 1, 2), lease.Netns{Ino: 3}, lease.Dead},
+		"not all could be asked":        {NewProcesses(false, 1, 2), lease.Netns{Ino: 3}, lease.Unknown},
+		"not all, but one that does":    {NewProcesses(false, 1, 3), lease.Netns{Ino: 3}, lease.Alive},
+		"no namespace was seen":         {NewProcesses(true), lease.Netns{}, lease.Unknown},
+		"there is no /proc to look at":  {New(t.TempDir(), "").Processes(), lease.Netns{Ino: 3}, lease.Unknown},
+		"a /proc that cannot be opened": {New("/does-not-exist", "").Processes(), lease.Netns{Ino: 3}, lease.Unknown},
+	} {
+		if got := c.p.Have(c.n); got != c.want {
+			t.Errorf("%s: %s, want %s", story, got, c.want)
+		}
+	}
+}
+
+func TestTheBootID(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "boot_id")
+	if id := New("/proc", file).BootID(); id != "" {
+		t.Errorf("read %q from nowhere", id)
+	}
+	if err := os.WriteFile(file, []byte("boot-1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if id := New("/proc", file).BootID(); id != "boot-1" {
+		t.Errorf("read %q", id)
+	}
+}
