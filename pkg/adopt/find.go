@@ -43,7 +43,7 @@ type Node struct {
 // line each, and nothing to stop for. An error wraps ErrBlind.
 //
 // The sets are those of the pool's configuration, nil where the caller knows
-// none (DEL). Soft is the length of holds without a window; newID makes the ID
+// none: then what a namespace alone shows is left out. Soft is the length of holds without a window; newID makes the ID
 // of a lease.
 func Find(n Node, p lease.Pool, sets []pool.Set, now lease.Instant, soft time.Duration, newID func() string) ([]Finding, []string, error) {
 	claims, problems, err := n.Gather(p)
@@ -97,10 +97,8 @@ func (n Node) snapshot(p lease.Pool, notes *notes) []Claim {
 // within leaves out the living addresses that are none of the pool's business:
 // nothing but a namespace claims them, and no set contains them. All other
 // claims name the pool, and count even where its ranges have changed since.
+// Without sets the pool is not known by this: whoever knows them asks again.
 func within(claims []Claim, sets []pool.Set) []Claim {
-	if sets == nil {
-		return claims
-	}
 	named := map[netip.Addr]bool{}
 	for _, c := range claims {
 		named[c.Address] = named[c.Address] || c.Kind != Living

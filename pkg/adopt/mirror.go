@@ -145,7 +145,7 @@ func (m *Mirror) Addresses() ([]netip.Addr, error) {
 	names, err := d.Readdirnames(-1)
 	var out []netip.Addr
 	for _, name := range names {
-		if a, err := netip.ParseAddr(name); err == nil {
+		if a, err := netip.ParseAddr(name); err == nil && a.String() == name {
 			out = append(out, a)
 		}
 	}
@@ -155,13 +155,10 @@ func (m *Mirror) Addresses() ([]netip.Addr, error) {
 // Foreign is the lease behind one file of host-local's that is not ours: the
 // container that it names, with its pod where libcni knows it.
 func Foreign(n Node, p lease.Pool, addr netip.Addr, content string, now lease.Instant, newID func() string) Finding {
-	id, ifName, _ := strings.Cut(content, lineBreak)
-	claim := Claim{Kind: File, Address: addr, Witness: "host-local's file"}
-	if isContainerID(id) {
-		claim.ContainerID, claim.IfName = id, ifName
-	}
+	claim, _ := parseFile(content)
+	claim.Address, claim.Witness = addr, "host-local's file"
 	claims := []Claim{claim}
-	cached, _ := n.CacheEntry(p.Network, id, ifName)
+	cached, _ := n.CacheEntry(p.Network, claim.ContainerID, claim.IfName)
 	for _, c := range cached {
 		if c.Address == addr {
 			claims = append(claims, c)
