@@ -44,7 +44,7 @@ func (b *bench) contender(name string, leases int) *contender {
 		`"runtimeConfig":{%q:{"io.kubernetes.cri/reserved-ip-duration":"10"}}}`, name, subnet, c.dataDir(), lab.Annotations)
 	c.env = []string{
 		"CNI_PATH=" + b.node.Path[0], "CNI_NETNS=" + b.sandbox.NetNS, "CNI_IFNAME=eth0",
-		"LEASEHOLD_STATE_DIR=" + filepath.Join(dir, "state"), "LEASEHOLD_RUN_DIR=/run/" + filepath.Base(dir),
+		"LEASEHOLD_STATE_DIR=" + filepath.Join(dir, "state"), "LEASEHOLD_RUN_DIR=" + filepath.Join("/run/lab", filepath.Base(dir)),
 	}
 	if name == "host-local" {
 		c.fillHostLocal(leases)

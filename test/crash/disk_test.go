@@ -126,6 +126,38 @@ func (d disk) describe(dir string) string {
 	return b.String()
 }
 
+// load reads the files below a directory.
+func (d disk) load(dir string) error {
+	return filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		id := len(d.files) + 1
+		d.names[path] = id
+		c := contents{size: int64(len(b)), pages: map[int64]string{}}
+		for at := int64(0); at*page < c.size; at++ {
+			data := string(b[at*page : min(c.size, (at+1)*page)])
+			if strings.Trim(data, "\x00") != "" {
+				c.pages[at] = data
+			}
+		}
+		d.files[id] = c
+		return nil
+	})
+}
+
+func (c contents) bytes() []byte {
+	b := make([]byte, c.size)
+	for at, data := range c.pages {
+		copy(b[min(at*page, c.size):], data)
+	}
+	return b
+}
+
 // A recorder turns what strace saw of some processes, one after the other, into changes below some directories.
 type recorder struct {
 	dirs    []string

@@ -15,13 +15,15 @@ import (
 )
 
 // A Harm is what happens to a Call at one of its file-system calls: that one fails with EIO, or the process is killed before
-// it. The first is the reading of stdin: what the Go runtime does before main is not the plugin's.
+// it. The first is the reading of stdin: what the Go runtime does before main is not the plugin's. To be killed makes a
+// difference only after a call that changes something, so At counts only the calls after those, unless Every is set.
 //
 // The kernel asks us at every file-system call, whatever thread makes it (seccomp's user notification). strace injects
 // faults as well, but counts each thread's calls apart, and a Go program changes threads as it likes.
 type Harm struct {
-	At   int // counted from 1
-	Kill bool
+	At    int // counted from 1
+	Kill  bool
+	Every bool
 }
 
 // fileCalls are the calls that the kernel asks about. Of memory maps, only those of a file count.
@@ -30,6 +32,13 @@ var fileCalls = []int{
 	unix.SYS_FSTAT, sysFstatat, unix.SYS_STATX, unix.SYS_IOCTL, unix.SYS_FLOCK, unix.SYS_GETDENTS64, unix.SYS_READLINKAT,
 	unix.SYS_FDATASYNC, unix.SYS_FSYNC, unix.SYS_FTRUNCATE, unix.SYS_FALLOCATE, unix.SYS_FCHMOD, unix.SYS_FCHMODAT, unix.SYS_UTIMENSAT,
 	unix.SYS_MKDIRAT, unix.SYS_UNLINKAT, unix.SYS_RENAMEAT, unix.SYS_RENAMEAT2, unix.SYS_LINKAT, unix.SYS_SYMLINKAT,
+}
+
+// changing are those that may leave something behind.
+var changing = []int{
+	unix.SYS_WRITE, unix.SYS_PWRITE64, unix.SYS_FLOCK, unix.SYS_FDATASYNC, unix.SYS_FSYNC, unix.SYS_FTRUNCATE, unix.SYS_FALLOCATE,
+	unix.SYS_FCHMOD, unix.SYS_FCHMODAT, unix.SYS_UTIMENSAT, unix.SYS_MKDIRAT, unix.SYS_UNLINKAT, unix.SYS_RENAMEAT, unix.SYS_RENAMEAT2,
+	unix.SYS_LINKAT, unix.SYS_SYMLINKAT,
 }
 
 // byPath are those whose second argument is a path; that of the others is told by their first, a file descriptor.
@@ -143,7 +152,8 @@ type (
 
 // answer lets all calls through but one.
 func (h Harm) answer(listener int, process *os.Process) (harmed string, err error) {
-	for n := 0; ; {
+	n, begun, changed := 0, false, true
+	for {
 		poll := []unix.PollFd{{Fd: int32(listener), Events: unix.POLLIN}}
 		if n, err := unix.Poll(poll, 60_000); err == unix.EINTR {
 			continue
@@ -159,11 +169,16 @@ func (h Harm) answer(listener int, process *os.Process) (harmed string, err erro
 		} else if err != nil {
 			return harmed, err
 		}
-		if counts(q, n) {
+		begun = begun || int(q.nr) == unix.SYS_READ && q.args[0] == 0
+		own := begun && (int(q.nr) != unix.SYS_MMAP || int32(q.args[4]) >= 0)
+		if own && (changed || h.Every || !h.Kill) {
 			n++
 		}
+		if own {
+			changed = slices.Contains(changing, int(q.nr)) || int(q.nr) == unix.SYS_OPENAT && q.args[2]&unix.O_CREAT != 0
+		}
 		reply := answer{id: q.id, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}
-		if n == h.At && harmed == "" && n > 0 {
+		if own && n == h.At && harmed == "" {
 			harmed = describe(q)
 			if h.Kill {
 				process.Kill()
@@ -174,14 +189,6 @@ func (h Harm) answer(listener int, process *os.Process) (harmed string, err erro
 			return harmed, err
 		}
 	}
-}
-
-// counts tells whether a call is one of the plugin's own, after n others.
-func counts(q question, n int) bool {
-	if n == 0 {
-		return int(q.nr) == unix.SYS_READ && q.args[0] == 0
-	}
-	return int(q.nr) != unix.SYS_MMAP || int32(q.args[4]) >= 0
 }
 
 func ioctl(fd int, request uintptr, arg unsafe.Pointer) error {

@@ -71,6 +71,7 @@ func (n *Node) Install(name, program string) {
 // Reboot gives the node another boot id and an empty /run. What ran before is for the caller to kill.
 func (n *Node) Reboot() {
 	os.RemoveAll(n.RunDir())
+	os.MkdirAll(filepath.Dir(n.RunDir()), 0o755)
 	if err := os.WriteFile(n.bootIDFile(), []byte(newUUID()+"\n"), 0o644); err != nil {
 		n.t.Fatalf("boot id: %v", err)
 	}
@@ -79,7 +80,7 @@ func (n *Node) Reboot() {
 // StateDir, RunDir and NetworksDir are where the node's plugin keeps its files.
 func (n *Node) StateDir() string { return filepath.Join(n.Dir, "state") }
 func (n *Node) RunDir() string {
-	return filepath.Join("/run", strings.ReplaceAll(strings.Trim(n.Dir, "/"), "/", "_"))
+	return filepath.Join("/run/lab", strings.ReplaceAll(strings.Trim(n.Dir, "/"), "/", "_"))
 }
 func (n *Node) NetworksDir() string { return filepath.Join(n.Dir, "networks") }
 func (n *Node) bootIDFile() string  { return filepath.Join(n.Dir, "boot_id") }
@@ -92,7 +93,8 @@ func (n *Node) mkdir(name string) string {
 	return dir
 }
 
-func (n *Node) environ() []string {
+// Environ is what the node's programs find in their environment beside CNI's variables.
+func (n *Node) Environ() []string {
 	return append([]string{
 		"LEASEHOLD_STATE_DIR=" + n.StateDir(),
 		"LEASEHOLD_RUN_DIR=" + n.RunDir(),
@@ -109,7 +111,7 @@ func (n *Node) Do(f func() error) error {
 // Command runs a program on the node and returns what it printed.
 func (n *Node) Command(name string, args ...string) (string, error) {
 	cmd := exec.Command(name, args...)
-	cmd.Env = append(os.Environ(), n.environ()...)
+	cmd.Env = append(os.Environ(), n.Environ()...)
 	var out []byte
 	err := n.Do(func() (err error) {
 		out, err = cmd.Output()
@@ -163,7 +165,7 @@ type runtimeExec struct {
 
 func (e *runtimeExec) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) (out []byte, err error) {
 	doErr := e.node.Do(func() error {
-		out, err = e.DefaultExec.ExecPlugin(ctx, path, stdin, append(environ, e.node.environ()...))
+		out, err = e.DefaultExec.ExecPlugin(ctx, path, stdin, append(environ, e.node.Environ()...))
 		return nil
 	})
 	if err == nil {
@@ -201,7 +203,7 @@ func (n *Node) Call(c Call) Reply {
 	}
 	argv := append(append([]string{}, c.Wrap...), filepath.Join(n.Dir, "bin", c.Plugin))
 	cmd := exec.Command(argv[0], argv[1:]...)
-	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "CNI_PATH=" + n.Path[0], "CNI_COMMAND=" + c.Verb}, n.environ()...)
+	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "CNI_PATH=" + n.Path[0], "CNI_COMMAND=" + c.Verb}, n.Environ()...)
 	for name, value := range map[string]string{"CNI_CONTAINERID": c.ContainerID, "CNI_NETNS": c.NetNS, "CNI_IFNAME": c.IfName, "CNI_ARGS": c.Args} {
 		if value != "" {
 			cmd.Env = append(cmd.Env, name+"="+value)

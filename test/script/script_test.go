@@ -1,0 +1,183 @@
+// Package script_test tells stories about the real binaries, one in each file of testdata, and holds them against a model.
+//
+// Beside testscript's own commands a story has:
+//
+//	sandbox <name> <namespace/pod> [window]     a container id and a network namespace for a pod
+//	remove <name>                               takes the network namespace away
+//	[!] cni <verb> <name> <file> [KEY=VALUE...] calls the plugin for a sandbox, with the configuration in the file
+//	clock <duration>                            puts the clock forward
+//
+// KEY=VALUE replaces a variable of the environment; {10k} in it stands for ten thousand letters. A call that fails must print a
+// CNI error, and no call may leave a file outside the plugin's own folders.
+package script_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/leasehold-cni/leasehold/test/lab"
+)
+
+func TestMain(m *testing.M) { lab.Main(m) }
+
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata",
+		Setup: func(env *testscript.Env) error {
+			s := &story{node: lab.NewNode(env.T().(lab.TB)), sandboxes: map[string]*lab.Sandbox{}}
+			env.Values["story"] = s
+			env.Setenv("PATH", filepath.Dir(lab.Bin("leasectl"))+":"+env.Getenv("PATH"))
+			for _, variable := range s.node.Environ() {
+				name, value, _ := strings.Cut(variable, "=")
+				env.Setenv(name, value)
+			}
+			env.Setenv("NETWORKS", s.node.NetworksDir())
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"sandbox": sandbox, "remove": remove, "cni": cni, "clock": clock,
+		},
+	})
+}
+
+// A story is what the commands of one file share.
+type story struct {
+	node      *lab.Node
+	sandboxes map[string]*lab.Sandbox
+}
+
+func of(ts *testscript.TestScript) *story { return ts.Value("story").(*story) }
+
+func sandbox(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 || len(args) > 3 {
+		ts.Fatalf("usage: sandbox <name> <namespace/pod> [window]")
+	}
+	s := of(ts)
+	namespace, name, _ := strings.Cut(args[1], "/")
+	window := ""
+	if len(args) == 3 {
+		window = args[2]
+	}
+	sb := s.node.Sandbox(lab.NewPod(namespace, name, window))
+	s.sandboxes[args[0]] = sb
+	ts.Setenv(args[0], sb.ID)
+}
+
+func remove(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: remove <name>")
+	}
+	of(ts).sandboxes[args[0]].Remove()
+}
+
+func clock(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: clock <duration>")
+	}
+	ahead, err := time.ParseDuration(args[0])
+	ts.Check(err)
+	of(ts).node.Clock += ahead
+	ts.Setenv("LEASEHOLD_CLOCK_OFFSET", of(ts).node.Clock.String())
+}
+
+func cni(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) < 3 {
+		ts.Fatalf("usage: [!] cni <verb> <sandbox> <file> [KEY=VALUE...]")
+	}
+	s := of(ts)
+	sb := s.sandboxes[args[1]]
+	if sb == nil {
+		ts.Fatalf("no sandbox %q", args[1])
+	}
+	conf := strings.ReplaceAll(ts.ReadFile(args[2]), "$NETWORKS", s.node.NetworksDir())
+	conf = strings.ReplaceAll(conf, "{10k}", strings.Repeat("a", 10_000))
+	call := lab.Call{
+		Verb: args[0], ContainerID: sb.ID, NetNS: sb.NetNS, IfName: "eth0", Args: sb.CNIArgs(), Stdin: annotated(conf, sb),
+	}
+	variables := map[string]*string{
+		"CNI_CONTAINERID": &call.ContainerID, "CNI_NETNS": &call.NetNS, "CNI_IFNAME": &call.IfName, "CNI_ARGS": &call.Args,
+	}
+	for _, arg := range args[3:] {
+		name, value, _ := strings.Cut(arg, "=")
+		if variables[name] == nil {
+			ts.Fatalf("%q is none of CNI's variables", name)
+		}
+		value = strings.ReplaceAll(value, "{10k}", strings.Repeat("a", 10_000))
+		*variables[name] = strings.ReplaceAll(value, `\n`, "\n")
+	}
+
+	before := files(s.node)
+	reply := s.node.Call(call)
+	io.WriteString(ts.Stdout(), reply.Stdout)
+	io.WriteString(ts.Stderr(), reply.Stderr)
+	if diff := cmp.Diff(before, files(s.node)); diff != "" {
+		ts.Fatalf("files outside the plugin's folders (-before +after):\n%s", diff)
+	}
+	if strings.Contains(reply.Stderr, "panic") || strings.Contains(reply.Stderr, "goroutine ") {
+		ts.Fatalf("it panicked: %s", reply.Stderr)
+	}
+	switch {
+	case neg && reply.Exit == 0:
+		ts.Fatalf("%s succeeded: %s", args[0], reply.Stdout)
+	case !neg && reply.Exit != 0:
+		ts.Fatalf("%s failed: %s", args[0], reply.Stdout)
+	case neg:
+		checkError(ts, call, reply)
+	}
+}
+
+// annotated puts the sandbox's annotations where a runtime does, if the configuration is JSON and has none of its own.
+func annotated(conf string, sb *lab.Sandbox) string {
+	var object map[string]any
+	if json.Unmarshal([]byte(conf), &object) != nil || object == nil || object["runtimeConfig"] != nil || sb.Pod.Annotations == nil {
+		return conf
+	}
+	object["runtimeConfig"] = sb.Capabilities
+	out, err := json.Marshal(object)
+	if err != nil {
+		return conf
+	}
+	return string(out)
+}
+
+// checkError: a runtime shows msg and details to the user, and acts on the code. 3 would say that no DEL is needed, 999 is the
+// library's for what it did not think of (FACTS 1.10).
+func checkError(ts *testscript.TestScript, call lab.Call, reply lab.Reply) {
+	e := reply.Err
+	if e == nil {
+		ts.Fatalf("no CNI error on stdout: %q", reply.Stdout)
+	}
+	if e.Msg == "" || e.Code == 0 || e.Code == 3 || e.Code == 999 {
+		ts.Fatalf("CNI error with code %d and msg %q", e.Code, e.Msg)
+	}
+	if call.Verb == "DEL" && (strings.Contains(e.Error(), "not found") || strings.Contains(e.Error(), "no such file")) {
+		ts.Fatalf("containerd swallows the text %q (FACTS 2.15)", e.Error())
+	}
+}
+
+// files lists what is in the machine's folders for state, other than the plugin's own.
+func files(node *lab.Node) (all []string) {
+	own := []string{node.StateDir(), node.NetworksDir(), filepath.Dir(node.RunDir()), "/run/netns"}
+	for _, root := range []string{"/run", "/var/lib", node.Dir} {
+		filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+			if slices.Contains(own, path) {
+				return fs.SkipDir
+			}
+			if err == nil {
+				all = append(all, fmt.Sprint(path, d.Type()))
+			}
+			return nil
+		})
+	}
+	return all
+}
