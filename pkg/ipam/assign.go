@@ -137,14 +137,18 @@ func (a *assignment) hasAll() bool {
 }
 
 // readFormer finds what the pod may come back to, what is promised to it first.
-func (a *assignment) readFormer() (err error) {
+func (a *assignment) readFormer() error {
+	leases, err := a.tx.ByKey(a.key)
+	if err != nil {
+		return err
+	}
+	if err := a.heard(leases); err != nil {
+		return err
+	}
 	if a.former, err = a.tx.ByKey(a.key); err != nil {
 		return err
 	}
 	a.former = slices.DeleteFunc(a.former, func(l lease.Lease) bool { return l.State == lease.Bound && l.Holder.Is(a.holder) })
-	if err := a.heard(a.former); err != nil {
-		return err
-	}
 	slices.SortStableFunc(a.former, func(x, y lease.Lease) int { return rank(x) - rank(y) })
 	return a.buryUnkept()
 }

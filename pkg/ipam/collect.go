@@ -14,6 +14,9 @@ func (s *Service) Collect(ctx context.Context, p lease.Pool, valid []Attachment)
 		keep[a] = true
 	}
 	return s.update(ctx, scopeOf(Where{Pool: p}), func(c *call) error {
+		if err := c.admitFiles(p, func(string) bool { return true }); err != nil {
+			return err
+		}
 		for _, l := range c.tx.InPool(p) {
 			if l.State != lease.Bound || keep[Attachment{l.Holder.ContainerID, l.Holder.IfName}] {
 				continue

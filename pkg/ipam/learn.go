@@ -73,6 +73,36 @@ func (c *call) reconcile(s scope) error {
 	return nil
 }
 
+// mend makes damaged records anew from what the host shows. An address of
+// which it shows nothing stays in use by nobody known, until the next boot.
+func (c *call) mend(in scope) error {
+	damaged := map[lease.Pool][]netip.Addr{}
+	c.tx.Damaged(func(p lease.Pool, a netip.Addr) { damaged[p] = append(damaged[p], a) })
+	for p, addrs := range damaged {
+		each := scope{pool: p, soft: in.soft, mirror: adopt.IsWhole(p), caches: in.caches}
+		mirror, err := c.mirrors.use(p, each.mirror)
+		if err != nil {
+			return err
+		}
+		if err := c.adopt(each, mirror); err != nil {
+			return err
+		}
+		for _, a := range addrs {
+			if _, err := c.tx.Get(p, a); err == nil {
+				continue
+			}
+			l := c.foreign(p, a, "")
+			if err := c.tx.Put(p, a, l); err != nil {
+				return err
+			}
+			if err := c.log(l, store.EventRecovered, "its record was damaged, and nothing shows whose it was"); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 func (c *call) adopt(s scope, mirror *adopt.Mirror) error {
 	found, err := c.ask(s)
 	if err != nil {
@@ -214,9 +244,14 @@ func (c *call) admit(p lease.Pool, addr netip.Addr) (inUse bool, err error) {
 	return true, c.log(l, store.EventAdopted, "host-local has given it to the container")
 }
 
-// admitHolder looks for the files of an attachment that has no lease: host-local
-// made them.
+// admitHolder makes leases of the files of an attachment that has none:
+// host-local has served it.
 func (c *call) admitHolder(p lease.Pool, who Attachment) error {
+	return c.admitFiles(p, func(content string) bool { return adopt.Names(content, who.ContainerID, who.IfName) })
+}
+
+// admitFiles does so with every file without a lease whose content fits.
+func (c *call) admitFiles(p lease.Pool, fits func(content string) bool) error {
 	mirror, err := c.mirrors.of(p)
 	if err != nil || mirror == nil {
 		return err
@@ -230,8 +265,7 @@ func (c *call) admitHolder(p lease.Pool, who Attachment) error {
 		if err != nil || l.State != lease.None {
 			continue
 		}
-		content, _, _ := mirror.Read(addr)
-		if !adopt.Names(content, who.ContainerID, who.IfName) {
+		if content, _, _ := mirror.Read(addr); !fits(content) {
 			continue
 		}
 		if _, err := c.admit(p, addr); err != nil {
@@ -243,6 +277,7 @@ func (c *call) admitHolder(p lease.Pool, who Attachment) error {
 
 // heard looks for bound leases whose file is gone: host-local has heard their
 // DEL. Where the holder may be alive all the same, the file is made again.
+// Callers read the leases anew.
 func (c *call) heard(leases []lease.Lease) error {
 	for _, l := range leases {
 		if l.State != lease.Bound {

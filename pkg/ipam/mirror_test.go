@@ -1,12 +1,15 @@
 package ipam
 
 import (
+	"bytes"
 	"context"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	bolt "go.etcd.io/bbolt"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
@@ -222,6 +225,18 @@ func spoilNewestHead(t *testing.T, path string) {
 	}
 }
 
+func TestGCHearsOfHostLocalsContainers(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{container: "ours"})
+	w.hostLocal("10.0.0.7", "theirs")
+	w.hostLocal("10.0.0.8", "stale")
+	err := w.service.Collect(context.Background(), w.where().Pool, []Attachment{{"ours", "eth0"}, {"theirs", "eth0"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.same("files", w.files(), "10.0.0.2=ours 10.0.0.7=theirs")
+}
+
 func TestImportAndExportByHand(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.hostLocal("10.0.0.7", "theirs")
@@ -274,4 +289,40 @@ func TestTheAgentsSnapshotKnowsAll(t *testing.T) {
 	w.wipe(filepath.Join(w.stateDir(), "leases.db"), w.dataDir)
 	w.add(ask{pod: "x", container: "c2"})
 	w.same("leases", w.leases(), "10.0.0.2=db-0/Bound 10.0.0.3=x/Bound")
+}
+
+func TestADamagedRecordIsMendedFromWhatTheHostShows(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	w.add(ask{pod: "db-1", container: "c2", window: hour})
+	w.stop("c1")
+	spoilRecord(t, filepath.Join(w.stateDir(), "leases.db"), "db-0")
+	w.same("its file knows", w.add(ask{pod: "db-0", container: "c3", window: hour}), "10.0.0.2")
+	spoilRecord(t, filepath.Join(w.stateDir(), "leases.db"), "c3")
+	w.wipe(w.path("10.0.0.2"))
+	w.add(ask{pod: "x", container: "c4", requested: "10.0.0.9"})
+	w.refused(ask{pod: "y", container: "c5", requested: "10.0.0.2"}, ErrTaken)
+	w.same("nobody knows", w.leases(), "10.0.0.2=/Bound 10.0.0.3=db-1/Bound 10.0.0.9=x/Bound")
+}
+
+// spoilRecord damages the pages of a store where a lease names the word.
+func spoilRecord(t *testing.T, path, word string) {
+	t.Helper()
+	db, err := bolt.Open(path, 0o600, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	err = db.Update(func(tx *bolt.Tx) error {
+		b := tx.Bucket([]byte("leases"))
+		return b.ForEach(func(k, v []byte) error {
+			if !bytes.Contains(v, []byte(word)) {
+				return nil
+			}
+			return b.Put(bytes.Clone(k), append(bytes.Clone(v), 'x'))
+		})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 }

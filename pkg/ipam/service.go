@@ -2,6 +2,7 @@ package ipam
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -61,11 +62,25 @@ type call struct {
 	reissued map[uint64]bool    // see evidence.go
 }
 
-// update runs a use case in a write transaction, after the housekeeping that
-// any of them begins with, and brings host-local's files in step.
+// update runs a use case in a write transaction. A record that it needs and
+// that is damaged is mended first.
 func (s *Service) update(ctx context.Context, in scope, fn func(*call) error) error {
 	ctx, cancel := context.WithTimeout(ctx, store.MaxWait) // host-local's lock counts into it
 	defer cancel()
+	err := s.transact(ctx, in, fn)
+	if !errors.Is(err, store.ErrDamaged) {
+		return err
+	}
+	s.warn("%v; it is learnt again from this node", err)
+	if err := s.transact(ctx, scope{}, func(c *call) error { return c.mend(in) }); err != nil {
+		return err
+	}
+	return s.transact(ctx, in, fn)
+}
+
+// transact runs a use case after the housekeeping that any of them begins with,
+// and brings host-local's files in step.
+func (s *Service) transact(ctx context.Context, in scope, fn func(*call) error) error {
 	var spooled []store.Spooled
 	m := newMirrors(ctx, s.warn)
 	defer m.close()

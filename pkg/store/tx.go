@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -285,6 +284,9 @@ func (tx *Tx) Free(p lease.Pool, lo, hi netip.Addr) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
+// ByHolder, ByKey and Get return ErrDamaged where a record that they need cannot
+// be read; what lists leases leaves such records out.
+
 // ByHolder returns the leases that are bound to an attachment, in all pools: a
 // DEL may come with another configuration than its ADD (FACTS 2.12, rule 3).
 func (tx *Tx) ByHolder(containerID, ifName string) ([]lease.Lease, error) {
@@ -300,16 +302,12 @@ func (tx *Tx) ByKey(key lease.Key) ([]lease.Lease, error) {
 	return tx.collect(bucketKeys, podPrefix(id, key), func(rest []byte) []byte { return append(id.prefix(), rest...) })
 }
 
-// collect reads the leases behind the index entries with the prefix. Damaged
-// records are left out: they stop nothing else, and Check reports them.
+// collect reads the leases behind the index entries with the prefix.
 func (tx *Tx) collect(bucket, prefix []byte, leaseKeyOf func([]byte) []byte) ([]lease.Lease, error) {
 	var out []lease.Lease
 	c := tx.bucket(bucket).Cursor()
 	for k, _ := c.Seek(prefix); k != nil && bytes.HasPrefix(k, prefix); k, _ = c.Next() {
 		l, err := tx.at(leaseKeyOf(k[len(prefix):]))
-		if errors.Is(err, ErrDamaged) {
-			continue
-		}
 		if err != nil {
 			return nil, err
 		}
@@ -318,6 +316,18 @@ func (tx *Tx) collect(bucket, prefix []byte, leaseKeyOf func([]byte) []byte) ([]
 		}
 	}
 	return out, nil
+}
+
+// Damaged calls fn for every record that cannot be read.
+func (tx *Tx) Damaged(fn func(lease.Pool, netip.Addr)) {
+	c := tx.bucket(bucketLeases).Cursor()
+	for k, _ := c.First(); k != nil; k, _ = c.Next() {
+		if _, err := tx.at(k); err != nil {
+			if id, addr, ok := splitLease(k); ok {
+				fn(tx.names[id], addr)
+			}
+		}
+	}
 }
 
 // All calls fn for every lease, ordered by pool and address, until fn returns
