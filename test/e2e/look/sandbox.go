@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -47,7 +49,11 @@ func Sandboxes(ctx context.Context, root, namespace string) ([]Sandbox, error) {
 		}
 		s := Sandbox{ID: item.Id, Namespace: namespace, Pod: item.Metadata.Name, UID: item.Metadata.Uid,
 			Ready: item.State == cri.PodSandboxState_SANDBOX_READY, Created: time.Unix(0, item.CreatedAt)}
-		if err := details(ctx, client, root, &s); err != nil {
+		err := details(ctx, client, root, &s)
+		if status.Code(err) == codes.NotFound {
+			continue // removed since the list was made
+		}
+		if err != nil {
 			return nil, err
 		}
 		found = append(found, s)
@@ -56,7 +62,7 @@ func Sandboxes(ctx context.Context, root, namespace string) ([]Sandbox, error) {
 }
 
 func details(ctx context.Context, client cri.RuntimeServiceClient, root string, s *Sandbox) error {
-	status, err := client.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: s.ID, Verbose: true})
+	reply, err := client.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: s.ID, Verbose: true})
 	if err != nil {
 		return fmt.Errorf("sandbox %s: %w", s.ID, err)
 	}
@@ -68,7 +74,7 @@ func details(ctx context.Context, client cri.RuntimeServiceClient, root string, 
 			}
 		} `json:"runtimeSpec"`
 	}
-	if err := json.Unmarshal([]byte(status.Info["info"]), &info); err != nil {
+	if err := json.Unmarshal([]byte(reply.Info["info"]), &info); err != nil {
 		return fmt.Errorf("sandbox %s: %w", s.ID, err)
 	}
 	s.PID, s.Shim = info.PID, parent(root, info.PID)
