@@ -104,7 +104,7 @@ func within(claims []Claim, sets []pool.Set) []Claim {
 		named[c.Address] = named[c.Address] || c.Kind != Living
 	}
 	return slices.DeleteFunc(slices.Clone(claims), func(c Claim) bool {
-		contains := func(s pool.Set) bool { return s.Contains(c.Address) }
-		return !named[c.Address] && !slices.ContainsFunc(sets, contains)
+		usable := func(s pool.Set) bool { return s.Usable(c.Address) }
+		return !named[c.Address] && !slices.ContainsFunc(sets, usable)
 	})
 }

@@ -72,9 +72,11 @@ func (a *assignment) choose(set pool.Set, requested netip.Addr) (pick, error) {
 		if !set.Usable(l.Address) {
 			continue
 		}
-		if p, err := a.claim(l, set); !errors.Is(err, lease.ErrTaken) && !errors.Is(err, lease.ErrHolderAlive) {
-			return p, err
+		p, err := a.claim(l, set)
+		if errors.Is(err, lease.ErrTaken) || errors.Is(err, lease.ErrHolderAlive) && !isKept(l) {
+			continue // not for this pod, or a cool-down
 		}
+		return p, err
 	}
 	return a.chooseFresh(set)
 }

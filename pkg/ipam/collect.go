@@ -7,7 +7,8 @@ import (
 )
 
 // Collect is CNI's GC: every attachment of the pool that is not valid is
-// released, exactly as a DEL would. Holds and their windows stay.
+// released, exactly as a DEL would. Holds and their windows stay, and so does
+// what nobody known has: no list can name it.
 func (s *Service) Collect(ctx context.Context, p lease.Pool, valid []Attachment) error {
 	keep := make(map[Attachment]bool, len(valid))
 	for _, a := range valid {
@@ -18,7 +19,7 @@ func (s *Service) Collect(ctx context.Context, p lease.Pool, valid []Attachment)
 			return err
 		}
 		for _, l := range c.tx.InPool(p) {
-			if l.State != lease.Bound || keep[Attachment{l.Holder.ContainerID, l.Holder.IfName}] {
+			if l.State != lease.Bound || l.Holder.ContainerID == "" || keep[Attachment{l.Holder.ContainerID, l.Holder.IfName}] {
 				continue
 			}
 			if err := c.releaseLease(l, c.look(l), c.now, "GC"); err != nil {

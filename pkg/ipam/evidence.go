@@ -6,12 +6,29 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// look is the quick look at a holder.
-func (c *call) look(l lease.Lease) lease.Life { return c.host.Look(l.Holder, c.now.BootID) }
+// look is the quick look at a holder. Like prove it looks once in a call, so
+// that one decision never rests on two answers.
+func (c *call) look(l lease.Lease) lease.Life {
+	life, ok := c.looked[l.Holder]
+	if !ok {
+		life = c.host.Look(l.Holder, c.now.BootID)
+		c.looked[l.Holder] = life
+	}
+	return life
+}
 
 // prove looks harder: where the path of the namespace leads to it no longer,
 // all processes are asked. For taking over and collecting only.
 func (c *call) prove(l lease.Lease) lease.Life {
+	life, ok := c.proven[l.Holder]
+	if !ok {
+		life = c.proveAnew(l)
+		c.proven[l.Holder] = life
+	}
+	return life
+}
+
+func (c *call) proveAnew(l lease.Lease) lease.Life {
 	if life := c.look(l); life != lease.Unknown || !c.host.Gone(l.Holder) {
 		return life
 	}

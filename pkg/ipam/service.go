@@ -58,6 +58,8 @@ type call struct {
 	mirrors *mirrors
 	export  map[lease.Pool]*adopt.Mirror // to be brought in step as a whole
 
+	looked   map[lease.Holder]lease.Life
+	proven   map[lease.Holder]lease.Life
 	procs    *sandbox.Processes // read at most once
 	reissued map[uint64]bool    // see evidence.go
 }
@@ -86,7 +88,7 @@ func (s *Service) transact(ctx context.Context, in scope, fn func(*call) error) 
 	defer m.close()
 	err := s.Store.Update(ctx, func(tx *store.Tx) (err error) {
 		m.reset()
-		c := &call{tx: tx, store: s.Store, host: s.Host, node: s.node(in), now: s.now(), mirrors: m, export: map[lease.Pool]*adopt.Mirror{}}
+		c := s.newCall(tx, in, m)
 		if err := c.learn(in); err != nil {
 			return err
 		}
@@ -107,6 +109,14 @@ func (s *Service) transact(ctx context.Context, in scope, fn func(*call) error) 
 		s.warn("%v", err)
 	}
 	return nil
+}
+
+func (s *Service) newCall(tx *store.Tx, in scope, m *mirrors) *call {
+	return &call{
+		tx: tx, store: s.Store, host: s.Host, node: s.node(in), now: s.now(), mirrors: m,
+		export: map[lease.Pool]*adopt.Mirror{},
+		looked: map[lease.Holder]lease.Life{}, proven: map[lease.Holder]lease.Life{},
+	}
 }
 
 func (s *Service) node(in scope) adopt.Node {

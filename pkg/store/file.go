@@ -91,8 +91,10 @@ func examineMetas(head []byte, size int64) (health, error) {
 
 // meta is the part of bbolt's head page that we look at.
 type meta struct {
-	pages uint64 // of the file that are in use
-	tx    uint64
+	root     uint64 // page of the root bucket
+	freelist uint64 // page of the list of free pages
+	pages    uint64 // of the file that are in use
+	tx       uint64
 }
 
 func parseMeta(page []byte) (meta, bool) {
@@ -109,7 +111,10 @@ func parseMeta(page []byte) (meta, bool) {
 		le.Uint32(page[header+4:]) == metaVersion &&
 		le.Uint32(page[header+8:]) == pageSize &&
 		le.Uint64(page[sumAt:]) == sum.Sum64()
-	return meta{pages: le.Uint64(page[header+40:]), tx: le.Uint64(page[header+48:])}, ok
+	return meta{
+		root: le.Uint64(page[header+16:]), freelist: le.Uint64(page[header+32:]),
+		pages: le.Uint64(page[header+40:]), tx: le.Uint64(page[header+48:]),
+	}, ok
 }
 
 // create makes a new store beside the path and moves it there when it is whole
