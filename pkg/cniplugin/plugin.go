@@ -33,6 +33,8 @@ type Plugin struct {
 	Service Service
 	Stdout  io.Writer // the result of ADD, and nothing else
 	Stderr  io.Writer // notes for an operator, a line each
+
+	NetnsOverride string // the variable of that name, as the runtime has set it
 }
 
 // Funcs are the verbs as skel takes them.
@@ -58,7 +60,7 @@ func (p *Plugin) add(args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	if err := checkNetns(args); err != nil {
+	if err := p.checkNetns(args); err != nil {
 		return err
 	}
 	result, err := p.Service.Assign(context.Background(), req)
@@ -87,10 +89,16 @@ func (p *Plugin) release(args *skel.CmdArgs) error {
 	return p.Service.Release(context.Background(), who, where(args.StdinData))
 }
 
-// checkNetns asks what skel asks after ADD, when the result is printed and an
-// address is taken: whether the namespace is the plugin's own.
-func checkNetns(args *skel.CmdArgs) error {
-	if o := args.NetnsOverride; strings.EqualFold(o, "true") || o == "1" {
+// NetnsOverride is CNI's variable that allows a container in the plugin's own
+// network namespace.
+const NetnsOverride = "CNI_NETNS_OVERRIDE"
+
+// checkNetns asks what skel asks after ADD: whether the namespace is the
+// plugin's own. Then the result is printed and an address is taken, and a
+// failure prints a second answer behind the first (FACTS 1.12). So it is asked
+// here, before, and a main tells skel not to.
+func (p *Plugin) checkNetns(args *skel.CmdArgs) error {
+	if o := p.NetnsOverride; strings.EqualFold(o, "true") || o == "1" {
 		return nil
 	}
 	own, err := ns.CheckNetNS(args.Netns)

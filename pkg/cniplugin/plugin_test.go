@@ -193,7 +193,8 @@ func TestAddRefusesBeforeAnythingIsAssigned(t *testing.T) {
 
 	r := &recorder{result: dualStack}
 	p, _, _ := plugin(r)
-	own := change(func(a *skel.CmdArgs) { a.Netns, a.NetnsOverride = "/proc/self/ns/net", "TRUE" })
+	p.NetnsOverride = "TRUE"
+	own := change(func(a *skel.CmdArgs) { a.Netns = "/proc/self/ns/net" })
 	if err := p.Add(own); err != nil {
 		t.Errorf("the plugin's own namespace with CNI_NETNS_OVERRIDE: %v", err)
 	}

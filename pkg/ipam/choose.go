@@ -191,6 +191,9 @@ func (a *assignment) next(set pool.Set) (netip.Addr, bool, error) {
 		if !ok {
 			return addr, false, nil
 		}
+		if l, err := a.tx.Get(a.req.Pool, addr); err != nil || l.State != lease.None {
+			return addr, false, errors.Join(err, fmt.Errorf("%w: %s has one, and an index says that it is free", store.ErrDamaged, addr))
+		}
 		if inUse, err := a.admit(a.req.Pool, addr); !inUse || err != nil {
 			return addr, true, err
 		}

@@ -73,9 +73,13 @@ func (c *call) reconcile(s scope) error {
 	return nil
 }
 
-// mend makes damaged records anew from what the host shows. An address of
-// which it shows nothing stays in use by nobody known, until the next boot.
+// mend makes damaged records anew from what the host shows, and all indexes
+// from the records. An address of which the host shows nothing stays in use by
+// nobody known, until the next boot.
 func (c *call) mend(in scope) error {
+	if err := c.tx.Reindex(); err != nil {
+		return err
+	}
 	damaged := map[lease.Pool][]netip.Addr{}
 	c.tx.Damaged(func(p lease.Pool, a netip.Addr) { damaged[p] = append(damaged[p], a) })
 	for p, addrs := range damaged {

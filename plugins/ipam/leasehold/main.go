@@ -32,7 +32,10 @@ func main() {
 		Service: &ipam.Service{Store: store.New(node.Dirs), Host: node.Host, Clock: node.Clock, Warn: warn},
 		Stdout:  os.Stdout,
 		Stderr:  os.Stderr,
+
+		NetnsOverride: os.Getenv(cniplugin.NetnsOverride),
 	}
+	os.Setenv(cniplugin.NetnsOverride, "TRUE") // the plugin asks that itself, and in time
 	skel.PluginMainFuncs(plugin.Funcs(), cni.All, "CNI plugin leasehold "+env.Version(version))
 }
 
