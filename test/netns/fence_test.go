@@ -122,6 +122,30 @@ func TestForceDelete(t *testing.T) {
 		}
 	})
 
+	t.Run("busyTimeout is over and the pool is full", func(t *testing.T) {
+		node := newNode(t)
+		net := bridge(node, "10.1.0.0/24", few(lab.Conf{"busyTimeout": "2m"}))
+		old, home := start(t, node, net, pod)
+		for i := range 3 {
+			start(t, node, net, lab.NewPod("default", fmt.Sprint("web-", i), ""))
+		}
+		successor := again(pod)
+		_, err := node.Sandbox(successor).Add(net)
+		wantCode(t, err, 11, old.ID)
+		node.Clock += 3 * time.Minute
+		_, err = node.Sandbox(successor).Add(net)
+		wantCode(t, err, 11)
+
+		// Without another address the pod has not moved: the old one is still its own.
+		stop(t, old, net)
+		if ls := of(node.Leases(), pod); len(ls) != 1 || !ls[0].Firm {
+			t.Errorf("leases of db-0: %+v, want %s kept", ls, home)
+		}
+		if _, address := start(t, node, net, successor); address != home {
+			t.Errorf("got %s, want %s", address, home)
+		}
+	})
+
 	t.Run("onBusy refuse", func(t *testing.T) {
 		node := newNode(t)
 		net := bridge(node, "10.1.0.0/24", lab.Conf{"busyTimeout": "2m", "onBusy": "refuse"})
