@@ -3,6 +3,7 @@ package scenarios
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -67,14 +68,7 @@ func forceDelete(w *World) {
 	before := set.Ready()
 	old := w.Sandbox(n, before["echoserver-0"])
 	w.Step("its container hangs in sandbox %.12s, so that nobody can end it; it is force-deleted", old.ID)
-	// The shim is the pause process's parent; while it is stopped, every request to kill waits.
-	shim := func(signal string) {
-		_, err := n.Machine().Run(w.Ctx, "sh", "-c", `kill -`+signal+` "$0"`, old.Shim)
-		w.Must(err)
-	}
-	shim("STOP")
-	resume := sync.OnceFunc(func() { shim("CONT") })
-	w.Cleanup(resume)
+	resume := w.hang(n, old)
 	set.ForceDelete(before)
 	var refused []string
 	w.Eventually(time.Minute, "the new pod is refused, or gets an address", func() error {
@@ -103,6 +97,49 @@ func forceDelete(w *World) {
 	resume()
 	// Nobody may have had the address twice on the way: the watch over all scenarios sees to that.
 	w.Kept(before, set.ReadyBut(before))
+}
+
+// hang makes a sandbox one that nobody can end, until resume is called: its shim, the parent of the pause process, is
+// stopped, and every request to kill waits.
+func (w *World) hang(n *bed.Node, s look.Sandbox) (resume func()) {
+	shim := func(signal string) {
+		_, err := n.Machine().Run(w.Ctx, "sh", "-c", `kill -`+signal+` "$0"`, s.Shim)
+		w.Must(err)
+	}
+	shim("STOP")
+	resume = sync.OnceFunc(func() { shim("CONT") })
+	w.Cleanup(resume)
+	return resume
+}
+
+func busyTimeout(w *World) {
+	n := w.Node(2)
+	w.Networks(n, bed.Network{Name: w.NS, Type: "bridge", IPAM: map[string]any{"busyTimeout": "5s"},
+		Subnets: []netip.Prefix{netip.MustParsePrefix("10.249.0.0/24")}})
+	w.Step("an echoserver starts on %s, where a pod waits 5 s for its predecessor", n.Name)
+	set := w.Echoserver("echoserver", n, 1)
+	before := set.Ready()
+	old := w.Sandbox(n, before["echoserver-0"])
+	resume := w.hang(n, old)
+	w.Step("its container hangs, it is force-deleted")
+	set.ForceDelete(before)
+	after := set.ReadyBut(before)
+	if addresses(after["echoserver-0"]) == addresses(before["echoserver-0"]) {
+		w.Fatalf("the new pod has %s, which the old one still has", addresses(after["echoserver-0"]))
+	}
+	w.Step("it runs as %s, as the old one lives on; now that one can end", addresses(after["echoserver-0"]))
+	resume()
+	w.Eventually(time.Minute, "the old sandbox stops", func() error {
+		for _, s := range w.sandboxes(n) {
+			if s.ID == old.ID && s.Ready {
+				return errors.New("it runs")
+			}
+		}
+		return nil
+	})
+	w.Step("from now on the new address is the pod's")
+	w.Kept(after, set.Recreate())
+	w.LeasesAre(n, "Bound", families(w))
 }
 
 func kubeletRestart(w *World) {

@@ -28,6 +28,7 @@ func All() []Scenario {
 		keeps("fifty", "50 pods of one StatefulSet start at once on one node, twice", fifty),
 		keeps("sandbox-killed", "the same pod gets a new sandbox", sandboxKilled),
 		keeps("force-delete", "the new pod starts while the old container still runs", forceDelete),
+		keeps("busy-timeout", "the old container never ends: another address, which is then the pod's", busyTimeout),
 		keeps("kubelet-restart", "the kubelet is away while a pod is deleted", kubeletRestart),
 		keeps("containerd-restart-in-add", "containerd restarts while the plugin is at work", containerdRestartInAdd),
 		keeps("containerd-killed", "containerd dies, a pod is deleted, containerd returns", containerdKilled),
