@@ -70,6 +70,9 @@ type assignment struct {
 	former []lease.Lease // of the key: what it may come back to
 	picks  []pick
 
+	superseded []lease.Lease // former ones that lose the key
+	outlived   string        // why
+
 	limited string // why the window is shorter than asked for; "" if it is not
 	notes   []string
 }
@@ -241,7 +244,8 @@ func (a *assignment) waitForFormer() (refused, err error) {
 	case len(busy) == 0:
 		return nil, nil
 	case over && a.req.Options.OnBusy == policy.New:
-		return nil, a.supersedeAll(busy)
+		a.supersedeAll(busy)
+		return nil, nil
 	}
 	return a.refuse(busy)
 }
@@ -253,22 +257,17 @@ func (a *assignment) supersede() lease.Supersede {
 	return lease.Supersede{Newcomer: a.newcomer(), Timeout: a.req.Options.BusyTimeout}
 }
 
-// supersedeAll takes the key from its whole old set, for the new set owns it.
-func (a *assignment) supersedeAll(busy []lease.Lease) error {
-	reason := fmt.Sprintf("container %s outlived busyTimeout %s", busy[0].Holder.ContainerID, a.req.Options.BusyTimeout)
+// supersedeAll plans to take the key from its whole old set, for the new set
+// will own it. It becomes true with the new set, or not at all.
+func (a *assignment) supersedeAll(busy []lease.Lease) {
+	a.outlived = fmt.Sprintf("container %s outlived busyTimeout %s", busy[0].Holder.ContainerID, a.req.Options.BusyTimeout)
 	for _, l := range a.former {
-		if !isKept(l) {
-			continue
-		}
-		e := a.supersede()
-		e.Timeout = 0 // decided above, for the set as a whole
-		if _, err := a.move(l, e, store.EventSuperseded, reason); err != nil {
-			return err
+		if isKept(l) {
+			a.superseded = append(a.superseded, l)
 		}
 	}
 	a.former = nil
-	a.notes = append(a.notes, fmt.Sprintf("pod %s/%s gets other addresses than before: %s", a.key.Namespace, a.key.Name, reason))
-	return nil
+	a.notes = append(a.notes, fmt.Sprintf("pod %s/%s gets other addresses than before: %s", a.key.Namespace, a.key.Name, a.outlived))
 }
 
 func (a *assignment) refuse(busy []lease.Lease) (refused, err error) {
@@ -339,6 +338,12 @@ func (a *assignment) write() error {
 			if err := a.drop(l); err != nil {
 				return err
 			}
+		}
+	}
+	for _, l := range a.superseded {
+		e := lease.Supersede{Newcomer: a.newcomer()} // its time was decided for the set as a whole
+		if _, err := a.move(l, e, store.EventSuperseded, a.outlived); err != nil {
+			return err
 		}
 	}
 	for _, p := range a.picks {

@@ -91,6 +91,19 @@ func TestForceDeleteWaitsForTheOldSandboxThenGivesAnother(t *testing.T) {
 	w.same("the new set owns the key", w.add(ask{pod: "db-0", container: "c4", window: hour}), "10.0.0.3")
 }
 
+// The new set owns the key; where there is no new set, the old one keeps it.
+func TestForceDeleteWithAFullPoolLosesNothing(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
+	w.add(ask{pod: "db-0", container: "old", window: hour})
+	w.add(ask{pod: "x", container: "c1"})
+	again := ask{pod: "db-0", container: "new", uid: "u2", window: hour}
+	w.refused(again, ErrHolderAlive)
+	w.after(2 * time.Minute)
+	w.refused(again, ErrExhausted)
+	w.stop("old")
+	w.same("its own", w.add(again), "10.0.0.2")
+}
+
 func TestForceDeleteTakesOverOnceTheOldSandboxIsGone(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{pod: "db-0", container: "old", window: hour})

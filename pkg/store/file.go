@@ -18,6 +18,10 @@ const (
 	pageSize    = 4096
 	preallocate = 4 << 20 // so that a release can be recorded on a full disk (FACTS 7.5)
 	formatNow   = 1
+
+	// maxSize is what no store reaches: a lease takes about 600 bytes with its
+	// index entries. A damaged page can make bbolt grow a file without measure.
+	maxSize = 1 << 30
 )
 
 // health is what the first two pages of the file say, read before bbolt maps
@@ -58,6 +62,9 @@ func examine(f *os.File) (health, error) {
 		return health{}, fmt.Errorf("%w: %s is no regular file", ErrIO, f.Name())
 	}
 	if info.Size() < 4*pageSize {
+		return health{}, fmt.Errorf("%w: it has %d bytes", ErrLost, info.Size())
+	}
+	if info.Size() > maxSize {
 		return health{}, fmt.Errorf("%w: it has %d bytes", ErrLost, info.Size())
 	}
 	head := make([]byte, 2*pageSize)

@@ -61,7 +61,7 @@ func panicked(path string, p any) error {
 
 // prove reads the whole file, and says what is wrong with it.
 func prove(path string) string {
-	b, err := os.ReadFile(path)
+	b, err := readUpTo(path, maxSize)
 	if err == nil {
 		err = provePages(b)
 	}
@@ -69,4 +69,15 @@ func prove(path string) string {
 		return err.Error()
 	}
 	return ""
+}
+
+func readUpTo(path string, limit int64) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if info.Size() > limit {
+		return nil, fmt.Errorf("it has %d bytes", info.Size())
+	}
+	return os.ReadFile(path)
 }

@@ -170,6 +170,7 @@ func openBolt(f *os.File, readOnly bool, wait time.Duration) (*bolt.DB, error) {
 		ReadOnly:        readOnly,
 		PreLoadFreelist: !readOnly,
 		NoStatistics:    true,
+		MaxSize:         maxSize,
 		Timeout:         wait,
 		OpenFile:        func(string, int, os.FileMode) (*os.File, error) { return f, nil },
 	})
@@ -198,7 +199,7 @@ func openError(err error) error {
 func inTx(db *bolt.DB, f *os.File, write bool, fn func(*Tx) error) error {
 	b, err := db.Begin(write)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrIO, err)
+		return failed(f, err)
 	}
 	tx, err := newTx(b)
 	if err == nil {
@@ -209,12 +210,23 @@ func inTx(db *bolt.DB, f *os.File, write bool, fn func(*Tx) error) error {
 			err = fmt.Errorf("%w: %w", ErrIO, e)
 		}
 	} else if e := b.Commit(); e != nil {
-		return fmt.Errorf("%w: %w", ErrIO, e)
+		return failed(f, e)
 	}
 	if err == nil && !isAt(f, f.Name()) {
 		return errReplaced
 	}
 	return err
+}
+
+// failed tells a disk that refuses from a file that leads bbolt astray.
+func failed(f *os.File, err error) error {
+	var errno syscall.Errno
+	if !errors.As(err, &errno) {
+		if found := prove(f.Name()); found != "" {
+			return fmt.Errorf("%w: %w: %s", ErrLost, err, found)
+		}
+	}
+	return fmt.Errorf("%w: %w", ErrIO, err)
 }
 
 func remaining(ctx context.Context) time.Duration {
