@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -46,9 +47,10 @@ func dice(t *testing.T) *rand.Rand {
 // A crowd is many pods on one node, and a plain model beside the plugin: which living container was told which address.
 type crowd struct {
 	*testing.T
-	node *lab.Node
-	net  *lab.Network
-	pool []string // every address that there is
+	node   *lab.Node
+	net    *lab.Network
+	pool   []string // every address that there is
+	subnet string
 
 	mu    sync.Mutex
 	owner map[string]*lab.Sandbox // by address, from its result to its DEL
@@ -60,14 +62,14 @@ var subnets atomic.Int64
 // newCrowd is a node with a pool of n addresses, which no other test's node has. More is set in its ipam section.
 func newCrowd(t *testing.T, n int, more lab.Conf) *crowd {
 	node := lab.NewNode(t)
-	c := &crowd{T: t, node: node, owner: map[string]*lab.Sandbox{}}
 	subnet := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(100 + subnets.Add(1)), 0, 0}), 16)
+	c := &crowd{T: t, node: node, subnet: subnet.String(), owner: map[string]*lab.Sandbox{}}
 	addr := subnet.Addr().Next() // the gateway
 	for range n {
 		addr = addr.Next()
 		c.pool = append(c.pool, addr.String())
 	}
-	ranges := [][]lab.Conf{{{"subnet": subnet.String(), "rangeStart": c.pool[0], "rangeEnd": c.pool[n-1]}}}
+	ranges := [][]lab.Conf{{{"subnet": c.subnet, "rangeStart": c.pool[0], "rangeEnd": c.pool[n-1]}}}
 	ipam := lab.With(node.IPAM(), lab.Conf{"ranges": ranges, "cniCacheDirs": []string{filepath.Join(node.Dir, "cache", "results")}})
 	c.net = node.Network("net", "1.0.0", node.Bridge(lab.With(ipam, more)))
 	return c
@@ -161,6 +163,41 @@ func (c *crowd) stop(box *lab.Sandbox) {
 	box.Remove()
 }
 
+// attach and detach go through the network's own plugins, as a runtime does.
+func (c *crowd) attach(net *lab.Network, pod lab.Pod) *lab.Sandbox {
+	c.Helper()
+	box := c.node.Sandbox(again(pod))
+	addrs, err := box.Add(net)
+	if err != nil {
+		c.Fatalf("ADD of %s: %v", pod.Name, err)
+	}
+	c.calls++
+	for _, addr := range addrs {
+		c.take(box, addr)
+	}
+	return box
+}
+
+func (c *crowd) detach(net *lab.Network, box *lab.Sandbox) {
+	c.Helper()
+	c.forget(box)
+	c.calls++
+	if err := box.Stop(net); err != nil {
+		c.Errorf("DEL of %s: %v", box.Pod.Name, err)
+	}
+}
+
+// has are the addresses that a container was told.
+func (c *crowd) has(box *lab.Sandbox) (addrs []string) {
+	for addr, owner := range c.owner {
+		if owner == box {
+			addrs = append(addrs, addr)
+		}
+	}
+	slices.Sort(addrs)
+	return addrs
+}
+
 // everyAddress fills the pool to its last address, which must give all of them that nobody has, and empties it again (I3).
 func (c *crowd) everyAddress() {
 	c.Helper()
@@ -175,7 +212,7 @@ func (c *crowd) everyAddress() {
 			reply = c.call(box, "ADD")
 		}
 		if reply.Exit != 0 {
-			c.Errorf("%d of %d addresses are left over and not to be had: %+v\n%s", len(c.pool)-len(c.owner), len(c.pool), reply, c.list("--all"))
+			c.Errorf("%d of %d addresses are left over and not to be had: %+v\n%s", len(c.pool)-len(c.owner), len(c.pool), reply, c.list("--all")+c.files())
 			break
 		}
 	}
@@ -194,6 +231,15 @@ func (c *crowd) list(filter ...string) string {
 		return err.Error()
 	}
 	return out
+}
+
+// files are host-local's, with the beginning of what each says.
+func (c *crowd) files() string {
+	d := newDisk()
+	if err := d.load(c.node.NetworksDir()); err != nil {
+		return err.Error()
+	}
+	return d.describe(c.node.NetworksDir())
 }
 
 // sound runs the store's own proof of itself.
