@@ -25,8 +25,8 @@ bench: ## time and size against upstream host-local
 fuzz: ## every fuzz target, a minute each (FUZZTIME=10m for longer)
 	@FUZZTIME=$${FUZZTIME:-1m} scripts/fuzz
 
-crash: ## kill and fail at every file-system call, the long form
-	@LONG=1 scripts/test-go -run '$(RUN)' ./test/crash
+crash: ## kills, power cuts, full disks, damage and migration, the long form (RUN=<regexp>)
+	@LONG=1 TIMEOUT=80m scripts/test-go -v -run '$(RUN)' ./test/crash | grep -v -e '^=== ' -e '--- PASS'; exit $${PIPESTATUS[0]}
 
 lint: ## gofmt, vet, staticcheck
 	@scripts/lint
