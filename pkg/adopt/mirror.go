@@ -49,6 +49,12 @@ func IsWhole(p lease.Pool) bool {
 	return err == nil
 }
 
+// HasDir tells whether host-local has a directory of the pool.
+func HasDir(p lease.Pool) bool {
+	info, err := os.Stat(Dir(p))
+	return err == nil && info.IsDir() && p.Network != ""
+}
+
 // OpenMirror takes host-local's lock, making the directory if it is missing.
 // It waits until ctx is done, as long as for the store's own lock.
 func OpenMirror(ctx context.Context, p lease.Pool) (*Mirror, error) {

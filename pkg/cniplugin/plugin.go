@@ -122,8 +122,12 @@ func where(stdin []byte) (w ipam.Where) {
 	if err != nil {
 		return w
 	}
-	if w.Pool, err = c.pool(); err == nil {
-		w.Sets, _ = c.sets()
+	if w.Pool, err = c.pool(); err != nil {
+		return w
+	}
+	w.Sets, _ = c.sets()
+	if options, err := c.options(); err == nil {
+		w.Options = &options
 	}
 	return w
 }

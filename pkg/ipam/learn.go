@@ -145,8 +145,7 @@ func (c *call) adopt(s scope, mirror *adopt.Mirror) error {
 	return c.tx.SetKnown(s.pool)
 }
 
-// ask returns what the host shows. A lost store needs a witness that it was
-// complete: host-local's directory, or containers that name their addresses.
+// ask returns what the host shows. A lost store needs a complete witness.
 func (c *call) ask(s scope) ([]adopt.Finding, error) {
 	node := c.node
 	var err error
@@ -160,16 +159,27 @@ func (c *call) ask(s scope) ([]adopt.Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.tx.Lost() == "" || c.tx.Known(s.pool) || adopt.IsWhole(s.pool) {
+	if c.tx.Lost() == "" || c.tx.Known(s.pool) || isComplete(s.pool, found) {
 		return found, nil
-	}
-	for _, f := range found {
-		if f.Lease.Holder.ContainerID != "" {
-			return found, nil
-		}
 	}
 	return nil, fmt.Errorf("%w: %s; 'leasectl recover --accept-loss' goes on without them, "+
 		"once no pod of network %s runs on this node or its addresses are known to be elsewhere", ErrNoWitness, c.tx.Lost(), s.pool.Network)
+}
+
+// isComplete tells whether what the host shows is all there is: host-local's
+// directory is whole, or there are containers that name their addresses and no
+// address lives that none of them names. Otherwise an address that is in no
+// namespace (gVisor's) may be one that nobody names either.
+func isComplete(p lease.Pool, found []adopt.Finding) bool {
+	if adopt.IsWhole(p) {
+		return true
+	}
+	for _, f := range found {
+		if f.Lease.Holder.ContainerID == "" {
+			return false
+		}
+	}
+	return len(found) > 0
 }
 
 // outweighs tells whether what the host shows replaces what the store says. Two
@@ -254,7 +264,8 @@ func (c *call) admitHolder(p lease.Pool, who Attachment) error {
 	return c.admitFiles(p, func(content string) bool { return adopt.Names(content, who.ContainerID, who.IfName) })
 }
 
-// admitFiles does so with every file without a lease whose content fits.
+// admitFiles does so with every file whose content fits and that is not of the
+// lease of its address.
 func (c *call) admitFiles(p lease.Pool, fits func(content string) bool) error {
 	mirror, err := c.mirrors.of(p)
 	if err != nil || mirror == nil {
@@ -265,22 +276,34 @@ func (c *call) admitFiles(p lease.Pool, fits func(content string) bool) error {
 		c.mirrors.warn("%v", err)
 	}
 	for _, addr := range addrs {
+		content, _, _ := mirror.Read(addr)
+		if !fits(content) {
+			continue
+		}
 		l, err := c.tx.Get(p, addr)
-		if err != nil || l.State != lease.None {
-			continue
+		if err == nil && l.State == lease.None {
+			_, err = c.admit(p, addr)
+		} else if err == nil {
+			err = c.giveUp(l)
 		}
-		if content, _, _ := mirror.Read(addr); !fits(content) {
-			continue
-		}
-		if _, err := c.admit(p, addr); err != nil {
+		if err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// heard looks for bound leases whose file is gone: host-local has heard their
-// DEL. Where the holder may be alive all the same, the file is made again.
+// giveUp lets go of a lease whose address host-local has given to another
+// container meanwhile, unless its own holder is alive.
+func (c *call) giveUp(l lease.Lease) error {
+	if _, foreign := c.foreignTo(l); !foreign || c.look(l) == lease.Alive {
+		return nil
+	}
+	return c.record(l, lease.Lease{}, store.EventDropped, "host-local has given it to another container")
+}
+
+// heard looks for bound leases whose file is gone or another container's:
+// host-local has heard their DEL. Where the holder may be alive all the same, the file is made again.
 // Callers read the leases anew.
 func (c *call) heard(leases []lease.Lease) error {
 	for _, l := range leases {
@@ -292,6 +315,9 @@ func (c *call) heard(leases []lease.Lease) error {
 			return err
 		}
 		if _, found, err := mirror.Read(l.Address); found || err != nil {
+			if err := c.giveUp(l); err != nil {
+				return err
+			}
 			continue
 		}
 		life := c.prove(l)

@@ -116,6 +116,21 @@ func TestHostLocalHearsADelOfOurs(t *testing.T) {
 	w.same("now it is a release", w.add(ask{pod: "db-0", container: "c3", window: hour}), "10.0.0.3")
 }
 
+func TestHostLocalHearsADelAndGivesTheAddressAway(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
+	w.add(ask{container: "first", netns: "/dummy"})
+	w.add(ask{container: "ours", netns: "/dummy"})
+	w.wipe(w.path("10.0.0.2"), w.path("10.0.0.3"))
+	w.hostLocal("10.0.0.2", "theirs")
+	w.hostLocal("10.0.0.3", "others")
+	w.del("theirs")
+	w.same("their DEL is heard", w.leases(), "10.0.0.3=/Bound")
+	w.same("free", w.add(ask{container: "next", netns: "/dummy"}), "10.0.0.2")
+	w.refused(ask{container: "last", netns: "/dummy"}, ErrExhausted)
+	w.del("others")
+	w.same("free as well", w.add(ask{container: "last", netns: "/dummy"}), "10.0.0.3")
+}
+
 func TestHostLocalGaveAHeldAddressAway(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
 	w.add(ask{pod: "db-0", container: "c1", window: hour})
@@ -196,6 +211,15 @@ func TestADelOrACheckMayComeFirst(t *testing.T) {
 	w.del("theirs")
 	w.same("leases", w.leases(), "10.0.0.3=/Bound")
 	w.same("files", w.files(), "10.0.0.3=others")
+}
+
+// A first DEL that knows nothing but the network frees the address for good.
+func TestAFirstDelTakesTheFileToo(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.hostLocal("10.0.0.2", "theirs")
+	w.del("theirs")
+	w.same("files", w.files(), "")
+	w.same("free", w.add(ask{container: "x", requested: "10.0.0.2"}), "10.0.0.2")
 }
 
 func TestADamagedHeadPageIsReconciledWithTheFiles(t *testing.T) {

@@ -40,9 +40,14 @@ func (s *Service) Release(ctx context.Context, who Attachment, in Where) error {
 	return nil
 }
 
-// scopeOf is the scope of a call that knows no policies.
+// scopeOf is the scope of a call that may not know the policies: then the pool
+// is mirrored where host-local has a directory of it.
 func scopeOf(in Where) scope {
-	return scope{pool: in.Pool, sets: in.Sets, soft: policy.Defaults().SoftHold, mirror: adopt.IsWhole(in.Pool)}
+	s := scope{pool: in.Pool, sets: in.Sets, soft: policy.Defaults().SoftHold, mirror: adopt.HasDir(in.Pool)}
+	if o := in.Options; o != nil {
+		s.soft, s.mirror, s.caches = o.SoftHold, o.Mirror, o.CNICacheDirs
+	}
+	return s
 }
 
 func (c *call) release(who Attachment, at lease.Instant, reason string) error {

@@ -55,8 +55,9 @@ type Attachment struct {
 }
 
 // Where is what a DEL's configuration says of its pool, as far as it can be
-// read: a DEL may come with any configuration. Both may be zero.
+// read: a DEL may come with any configuration. All of it may be zero.
 type Where struct {
-	Pool lease.Pool
-	Sets []pool.Set
+	Pool    lease.Pool
+	Sets    []pool.Set
+	Options *policy.Config // nil where they cannot be read
 }
