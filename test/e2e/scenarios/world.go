@@ -149,18 +149,23 @@ func (w *World) Leases(n *bed.Node) ([]look.Lease, bool) {
 	return slices.DeleteFunc(all, func(l look.Lease) bool { return l.Namespace != w.NS }), true
 }
 
-// LeasesAre checks that the store of a node has exactly one lease per pod interface, all in one state.
+// LeasesAre checks that the store of a node has exactly one lease per pod interface and family, all in one state. Soft
+// holds do not count: they keep an address from being given away too soon, and for nobody else.
 func (w *World) LeasesAre(n *bed.Node, state string, count int) {
 	leases, ok := w.Leases(n)
 	if !ok {
 		return
 	}
+	leases = slices.DeleteFunc(leases, func(l look.Lease) bool { return l.State == "Held" && !l.Firm })
 	owners := map[string]string{}
 	for _, l := range leases {
 		if l.State != state {
 			w.Fatalf("the store of %s has %s of %s as %s, want %s", n.Name, l.Address, l.Pod, l.State, state)
 		}
 		key := l.Network + " " + l.Pod + " " + l.Interface
+		if strings.Contains(l.Address, ":") {
+			key += " IPv6"
+		}
 		if other, ok := owners[key]; ok {
 			w.Fatalf("the store of %s has %s and %s for %s", n.Name, other, l.Address, key)
 		}
