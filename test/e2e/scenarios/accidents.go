@@ -139,7 +139,7 @@ func busyTimeout(w *World) {
 	})
 	w.Step("from now on the new address is the pod's")
 	w.Kept(after, set.Recreate())
-	w.LeasesAre(n, "Bound", families(w))
+	w.LeasesAre(n, "Bound", 1)
 }
 
 func kubeletRestart(w *World) {
