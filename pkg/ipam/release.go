@@ -40,12 +40,12 @@ func (s *Service) Release(ctx context.Context, who Attachment, in Where) error {
 	return nil
 }
 
-// scopeOf is the scope of a call that may not know the policies: then the pool
-// is mirrored where host-local has a directory of it.
+// scopeOf is the scope of a call that makes nothing new: a pool is mirrored only
+// where host-local has a directory of it. It may not know the policies.
 func scopeOf(in Where) scope {
 	s := scope{pool: in.Pool, sets: in.Sets, soft: policy.Defaults().SoftHold, mirror: adopt.HasDir(in.Pool)}
 	if o := in.Options; o != nil {
-		s.soft, s.mirror, s.caches = o.SoftHold, o.Mirror, o.CNICacheDirs
+		s.soft, s.mirror, s.caches = o.SoftHold, o.Mirror && s.mirror, o.CNICacheDirs
 	}
 	return s
 }
