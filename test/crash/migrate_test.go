@@ -48,7 +48,7 @@ func TestMigration(t *testing.T) {
 			}
 
 			// There and back again.
-			for turn := range 6 {
+			for turn := range howMany(3, 12) {
 				net, other := ours, theirs
 				if turn%2 == 0 {
 					net, other = theirs, ours

@@ -223,10 +223,9 @@ func (p *play) withMirror(base disk, mirror []change) (all []disk) {
 			old.do(c, page)
 		}
 	}
-	_ = old
 	all = []disk{whole}
 	if p.dice.IntN(howMany(8, 4)) == 0 {
-		all = append(all, empty) // old
+		all = append(all, empty, old)
 	}
 	return all
 }
