@@ -86,16 +86,27 @@ func (c *call) newBoot() error {
 	if c.now.BootID == "" || c.tx.Boot() == c.now.BootID {
 		return nil
 	}
-	var dead []lease.Lease
+	var dead, held []lease.Lease
 	c.tx.All(func(l lease.Lease, err error) bool {
-		if err == nil && l.State == lease.Bound && c.look(l) == lease.Dead {
+		switch {
+		case err != nil:
+		case l.State == lease.Bound && c.look(l) == lease.Dead:
 			dead = append(dead, l)
+		case l.State == lease.Held:
+			held = append(held, l)
 		}
 		return true
 	})
 	for _, l := range dead {
 		if _, err := c.orphan(l, lease.Dead, "the node has booted since"); err != nil {
 			return err
+		}
+	}
+	for _, l := range held {
+		if next, err := lease.Apply(l, lease.Rebase{}, c.now); err == nil {
+			if err := c.put(l, next); err != nil {
+				return err
+			}
 		}
 	}
 	return c.tx.SetBoot(c.now.BootID)

@@ -317,6 +317,22 @@ func (e Defer) apply(l Lease, now Instant) (Lease, error) {
 	return l, nil
 }
 
+// Rebase is for a hold whose release lies in the future of a new boot's wall
+// clock: the clock is wrong, or was. The hold begins again in this boot, once;
+// else it would not end before the clock has caught up.
+type Rebase struct{}
+
+func (Rebase) apply(l Lease, now Instant) (Lease, error) {
+	if l.State != Held {
+		return l, ErrInvalid
+	}
+	if l.ReleasedAt.BootID == now.BootID || !l.ReleasedAt.Wall.After(now.Wall) {
+		return l, ErrNotDue
+	}
+	l.ReleasedAt = now
+	return l, nil
+}
+
 // Validate proves the invariant of the type.
 func (l Lease) Validate() error {
 	switch {

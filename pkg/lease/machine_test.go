@@ -90,6 +90,7 @@ func events() map[string]Event {
 		"window":          SetWindow{UID: "u1", Window: time.Hour},
 		"window/other":    SetWindow{UID: "u9", Window: time.Hour},
 		"defer":           Defer{Rest: 3 * time.Hour},
+		"rebase":          Rebase{},
 	}
 }
 
@@ -125,6 +126,7 @@ supersede       (invalid)  (due)      (due)      (due)      (due)      Bound*   
 window          (invalid)  Bound      same       (invalid)  (invalid)  same       same       same       firm       firm       firm       (invalid)
 window/other    (invalid)  (holder)   (holder)   (invalid)  (invalid)  (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (invalid)
 defer           (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  firm       firm       (invalid)  firm       (invalid)  (invalid)
+rebase          (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (due)      (due)      (due)      (due)      (due)      (due)
 `
 
 func TestEveryStateMeetsEveryEvent(t *testing.T) {
@@ -247,5 +249,24 @@ func TestARefusalCountsFromItsFirstTimeForEachNewcomer(t *testing.T) {
 	}
 	if _, err := Apply(l, Supersede{Newcomer: "u2", Timeout: time.Minute}, after(time.Hour)); !errors.Is(err, ErrNotDue) {
 		t.Errorf("u2's waiting was over when u3 came, got %v", err)
+	}
+}
+
+// A dead clock: the node boots a month before the release.
+func TestAHoldFromTheFutureBeginsAgainOnce(t *testing.T) {
+	l := states()["firm"]
+	boot := Instant{Wall: t0.Wall.Add(-30 * 24 * time.Hour), Boot: time.Minute, BootID: "boot-2"}
+	l, err := Apply(l, Rebase{}, boot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	later := boot
+	later.Boot += 59 * time.Minute
+	later.Wall = t0.Wall // the clock is set right meanwhile
+	if rest := l.Remaining(later); rest != time.Minute {
+		t.Errorf("%s left, want a minute", rest)
+	}
+	if _, err := Apply(l, Rebase{}, later); !errors.Is(err, ErrNotDue) {
+		t.Errorf("again: %v", err)
 	}
 }
