@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // A disk is what a file system may hold at a moment. Nothing on it is ever changed in place, so that a copy costs nothing.
@@ -20,6 +21,7 @@ type disk struct {
 type contents struct {
 	size  int64
 	pages map[int64]string // what is missing is zero
+	mtime time.Time
 }
 
 const page = 4096
@@ -36,6 +38,7 @@ type change struct {
 	to   string // of a rename
 	at   int64  // the page's number, or the size
 	data string // the page; or what was printed
+	when time.Time
 }
 
 // do makes the change. Of a torn page only the first bytes arrive; whole is page.
@@ -62,7 +65,9 @@ func (d disk) do(c change, torn int) {
 		f.size, f.pages = c.at, pages
 	case "link":
 		d.names[c.path] = c.file
-		return
+		if !f.mtime.IsZero() {
+			return
+		}
 	case "unlink":
 		delete(d.names, c.path)
 		return
@@ -73,6 +78,7 @@ func (d disk) do(c change, torn int) {
 	default:
 		return
 	}
+	f.mtime = c.when
 	d.files[c.file] = f
 }
 
@@ -111,7 +117,10 @@ func (c contents) write(path string) error {
 			return err
 		}
 	}
-	return f.Truncate(c.size)
+	if err := f.Truncate(c.size); err != nil || c.mtime.IsZero() {
+		return err
+	}
+	return os.Chtimes(path, c.mtime, c.mtime)
 }
 
 // describe lists the files below a directory, with the beginning of what is in them.
@@ -138,7 +147,11 @@ func (d disk) load(dir string) error {
 		}
 		id := len(d.files) + 1
 		d.names[path] = id
-		c := contents{size: int64(len(b)), pages: map[int64]string{}}
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		c := contents{size: int64(len(b)), pages: map[int64]string{}, mtime: info.ModTime()}
 		for at := int64(0); at*page < c.size; at++ {
 			data := string(b[at*page : min(c.size, (at+1)*page)])
 			if strings.Trim(data, "\x00") != "" {
@@ -167,6 +180,7 @@ type recorder struct {
 	sizes map[int]int64
 	fds   map[int]*descriptor
 	last  int // file
+	now   time.Time
 }
 
 type descriptor struct {
@@ -177,15 +191,15 @@ type descriptor struct {
 
 // straceArgs make strace tell all that the recorder needs.
 func straceArgs(output string) []string {
-	return []string{"strace", "-f", "-xx", "-s", "99999999", "-o", output, "-e", "signal=none", "-e",
+	return []string{"strace", "-f", "-ttt", "-xx", "-s", "99999999", "-o", output, "-e", "signal=none", "-e",
 		"trace=openat,close,write,pwrite64,writev,pwritev,ftruncate,truncate,fallocate,fsync,fdatasync,sync_file_range,rename,renameat,renameat2," +
 			"unlink,unlinkat,link,linkat,symlinkat,mkdir,mkdirat,dup,dup2,dup3,copy_file_range,sendfile,splice,msync"}
 }
 
 var (
-	straceBegin = regexp.MustCompile(`^(\d+) +(\w+)\(`)
+	straceBegin = regexp.MustCompile(`^\d+ +(\d+)\.(\d+) (\w+)\(`)
 	straceEnd   = regexp.MustCompile(`^\) += (-?\d+|\?)`)
-	straceRest  = regexp.MustCompile(`^(\d+) +<\.\.\. \w+ resumed>`)
+	straceRest  = regexp.MustCompile(`^(\d+) +[\d.]+ <\.\.\. \w+ resumed>`)
 )
 
 // read adds one process.
@@ -215,7 +229,13 @@ func (r *recorder) read(trace string) error {
 		if end == nil { // "-1 ENOENT (No such file or directory)"
 			continue
 		}
-		if err := r.call(begin[2], strings.Split(line[len(begin[0]):closing], ", "), end[1]); err != nil {
+		seconds, err1 := strconv.ParseInt(begin[1], 10, 64)
+		micros, err2 := strconv.ParseInt(begin[2], 10, 64)
+		if err1 != nil || err2 != nil {
+			return fmt.Errorf("no time: %.200s", line)
+		}
+		r.now = time.Unix(seconds, micros*1000)
+		if err := r.call(begin[3], strings.Split(line[len(begin[0]):closing], ", "), end[1]); err != nil {
 			return fmt.Errorf("%w: %.200s", err, line)
 		}
 	}
@@ -288,7 +308,10 @@ func (r *recorder) ours(path string) bool {
 	return slices.ContainsFunc(r.dirs, func(dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") })
 }
 
-func (r *recorder) add(c change) { r.changes = append(r.changes, c) }
+func (r *recorder) add(c change) {
+	c.when = r.now
+	r.changes = append(r.changes, c)
+}
 
 func (r *recorder) open(path, flags string, fd int) {
 	delete(r.fds, fd)
