@@ -1,5 +1,0 @@
-package scenarios
-
-import "github.com/leasehold-cni/leasehold/test/e2e/machine"
-
-var listServices = machine.Request{List: true}
