@@ -202,8 +202,8 @@ var (
 	straceRest  = regexp.MustCompile(`^(\d+) +[\d.]+ <\.\.\. \w+ resumed>`)
 )
 
-// read adds one process.
-func (r *recorder) read(trace string) error {
+// read adds one process, whose clock was so far ahead.
+func (r *recorder) read(trace string, ahead time.Duration) error {
 	text, err := os.ReadFile(trace)
 	if err != nil {
 		return err
@@ -234,7 +234,7 @@ func (r *recorder) read(trace string) error {
 		if err1 != nil || err2 != nil {
 			return fmt.Errorf("no time: %.200s", line)
 		}
-		r.now = time.Unix(seconds, micros*1000)
+		r.now = time.Unix(seconds, micros*1000).Add(ahead)
 		if err := r.call(begin[3], strings.Split(line[len(begin[0]):closing], ", "), end[1]); err != nil {
 			return fmt.Errorf("%w: %.200s", err, line)
 		}
