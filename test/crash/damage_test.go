@@ -29,7 +29,7 @@ type patient struct {
 func newPatient(t *testing.T, mirror bool) *patient {
 	away, up := howMany(15, 100), howMany(40, 200)
 	p := &patient{crowd: newCrowd(t, away+up+howMany(20, 40), lab.Conf{"mirror": mirror}), dice: dice(t), held: map[string]string{}, known: map[string]string{}}
-	onTmpfs(t, p.node.StateDir(), 64<<20)
+	onTmpfs(t, p.node.StateDir(), 2<<30) // bbolt keeps the file mapped that it panicked over
 	onTmpfs(t, p.node.NetworksDir(), 64<<20)
 	for range 16 {
 		p.rooms = append(p.rooms, p.node.Sandbox(lab.NewPod("default", "", "")))

@@ -62,7 +62,7 @@ func TestCrashStates(t *testing.T) {
 	p.act("DEL", second)
 	p.act("DEL", third)
 	p.node.Clock += time.Hour // the cool-down of web is over: its files go
-	for i := range howMany(1, 8) {
+	for i := range howMany(1, 24) {
 		box := p.act("ADD", p.node.Sandbox(again([]lab.Pod{db[0], web}[i%2])))
 		p.act("DEL", box)
 	}
