@@ -274,11 +274,7 @@ func TestCutOff(t *testing.T) {
 		d.do(change{kind: "size", file: id, at: length}, page)
 		if i%5 == 4 {
 			for at := range length / page {
-				garbage := make([]byte, page)
-				for i := range garbage {
-					garbage[i] = byte(p.dice.Uint32())
-				}
-				d.do(change{kind: "page", file: id, at: at, data: string(garbage)}, page)
+				d.do(change{kind: "page", file: id, at: at, data: string(garbage(p.dice, page))}, page)
 			}
 		}
 		p.lay(d.files[id])

@@ -3,6 +3,7 @@ package crash_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -108,14 +109,14 @@ func TestTakenAway(t *testing.T) {
 	for name, take := range map[string]func(c *crowd, lock, file string) error{
 		"the lock is removed": func(_ *crowd, lock, _ string) error { return os.Remove(lock) },
 		"the lock is replaced": func(_ *crowd, lock, _ string) error {
-			return firstError(os.Remove(lock), os.WriteFile(lock, nil, 0o600))
+			return errors.Join(os.Remove(lock), os.WriteFile(lock, nil, 0o600))
 		},
 		"the run directory is removed":   func(c *crowd, _, _ string) error { return os.RemoveAll(c.node.RunDir()) },
 		"the store is removed":           func(_ *crowd, _, file string) error { return os.Remove(file) },
 		"the state directory is removed": func(c *crowd, _, _ string) error { return os.RemoveAll(c.node.StateDir()) },
 		"the store is copied": func(_ *crowd, _, file string) error {
 			b, err := os.ReadFile(file)
-			return firstError(err, os.WriteFile(file+".copy", b, 0o600), os.Rename(file+".copy", file))
+			return errors.Join(err, os.WriteFile(file+".copy", b, 0o600), os.Rename(file+".copy", file))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -163,6 +164,9 @@ func TestNobodyListens(t *testing.T) {
 	call.Wrap = []string{"bash", "-c", `(sleep 0.1; exec "$0") | :; exit ${PIPESTATUS[0]}`}
 	if reply := c.node.Call(call); reply.Exit == 0 || reply.Stdout != "" || strings.Contains(reply.Stderr, "goroutine ") {
 		t.Errorf("ADD without a listener: %+v", reply)
+	}
+	if bound := c.node.Leases("--state", "bound"); len(bound) > 0 {
+		t.Errorf("nobody was told of %+v", bound)
 	}
 	c.sound()
 	if reply := c.call(box, "ADD"); reply.Exit != 0 { // a runtime that asks again

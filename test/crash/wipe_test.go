@@ -1,6 +1,7 @@
 package crash_test
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -36,9 +37,9 @@ func TestWipe(t *testing.T) {
 		names bool // somebody still knows which pods these are
 	}{
 		{"rm -rf of the state directory", func() error { return os.RemoveAll(c.node.StateDir()) }, true},
-		{"the store cut off, libcni's cache as witness", func() error { return firstError(os.Truncate(store, rng.Int64N(64<<10)), os.RemoveAll(mirror)) }, true},
+		{"the store cut off, libcni's cache as witness", func() error { return errors.Join(os.Truncate(store, rng.Int64N(64<<10)), os.RemoveAll(mirror)) }, true},
 		{"an empty store", func() error { return os.WriteFile(store, nil, 0o600) }, true},
-		{"rm -rf /var/lib/cni", func() error { return firstError(os.RemoveAll(mirror), os.RemoveAll(cache)) }, true},
+		{"rm -rf /var/lib/cni", func() error { return errors.Join(os.RemoveAll(mirror), os.RemoveAll(cache)) }, true},
 		{"garbage in the store, the mirror as witness", func() error { return os.WriteFile(store, garbage(rng, 64<<10), 0o600) }, false},
 	} {
 		if err := harm.do(); err != nil {
@@ -55,7 +56,7 @@ func TestWipe(t *testing.T) {
 
 	// Nothing is left but the namespaces, in some of which there is nothing to see, and a cache that has heard of the newest
 	// pod alone.
-	if err := firstError(os.RemoveAll(c.node.StateDir()), os.RemoveAll(mirror)); err != nil {
+	if err := errors.Join(os.RemoveAll(c.node.StateDir()), os.RemoveAll(mirror)); err != nil {
 		t.Fatal(err)
 	}
 	box := c.node.Sandbox(lab.NewPod("default", "too-early", ""))
@@ -99,7 +100,7 @@ func TestDelFirst(t *testing.T) {
 	for name, lose := range map[string]func(c *crowd) error{
 		"the store": func(c *crowd) error { return os.RemoveAll(c.node.StateDir()) },
 		"the store and the mirror": func(c *crowd) error {
-			return firstError(os.RemoveAll(c.node.StateDir()), os.RemoveAll(c.node.NetworksDir()))
+			return errors.Join(os.RemoveAll(c.node.StateDir()), os.RemoveAll(c.node.NetworksDir()))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -150,13 +151,4 @@ func garbage(dice *rand.Rand, n int) []byte {
 		b[i] = byte(dice.Uint32())
 	}
 	return b
-}
-
-func firstError(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
