@@ -67,8 +67,7 @@ type call struct {
 // update runs a use case in a write transaction. A record that it needs and
 // that is damaged is mended first.
 func (s *Service) update(ctx context.Context, in scope, fn func(*call) error) error {
-	ctx, cancel := context.WithTimeout(ctx, store.MaxWait) // host-local's lock counts into it
-	defer cancel()
+	ctx = store.Patient(ctx) // host-local's lock counts into it
 	err := s.transact(ctx, in, fn)
 	if !errors.Is(err, store.ErrDamaged) {
 		return err

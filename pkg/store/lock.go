@@ -8,12 +8,32 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+	"time"
 )
 
 const (
 	lockShared    = syscall.LOCK_SH
 	lockExclusive = syscall.LOCK_EX
 )
+
+// patient has a deadline that nothing watches until somebody waits. Most calls
+// never do, and an armed timer costs a short process a thread.
+type patient struct {
+	context.Context
+	until time.Time
+}
+
+func (p patient) Deadline() (time.Time, bool) { return p.until, true }
+
+// Patient bounds the waiting of one call by MaxWait, or by an earlier deadline
+// of ctx.
+func Patient(ctx context.Context) context.Context {
+	until := time.Now().Add(MaxWait)
+	if at, ok := ctx.Deadline(); ok && at.Before(until) {
+		return ctx
+	}
+	return patient{ctx, until}
+}
 
 // Acquire takes the exclusive flock of any lock file, such as host-local's, in
 // the way of the store's own.
@@ -61,6 +81,11 @@ func flock(ctx context.Context, f *os.File, how int) error {
 	if err != syscall.EWOULDBLOCK {
 		f.Close()
 		return fmt.Errorf("%w: lock: %w", ErrIO, err)
+	}
+	if until, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, until)
+		defer cancel()
 	}
 	granted := make(chan error, 1)
 	go func() { granted <- flockEINTR(f, how) }()

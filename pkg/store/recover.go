@@ -40,9 +40,7 @@ func (s *Store) setAside() error {
 
 // Discard declares the store lost by hand, as if it had been found damaged.
 func (s *Store) Discard(ctx context.Context, why string) error {
-	ctx, cancel := context.WithTimeout(ctx, MaxWait)
-	defer cancel()
-	lock, err := acquire(ctx, s.lock(), lockExclusive)
+	lock, err := acquire(Patient(ctx), s.lock(), lockExclusive)
 	if err != nil {
 		return err
 	}

@@ -68,8 +68,7 @@ func (s *Store) View(ctx context.Context, fn func(*Tx) error) error {
 }
 
 func (s *Store) run(ctx context.Context, write bool, fn func(*Tx) error) error {
-	ctx, cancel := context.WithTimeout(ctx, MaxWait)
-	defer cancel()
+	ctx = Patient(ctx)
 	how := lockShared
 	if write {
 		how = lockExclusive
