@@ -6,6 +6,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/leasehold-cni/leasehold/pkg/adopt"
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
@@ -52,9 +53,11 @@ var translations = []translation{
 	{ipam.ErrRequest, types.ErrInvalidNetworkConfig, "a requested address must be a usable one of a range set of its own"},
 	{ipam.ErrNetns, types.ErrInvalidEnvironmentVariables, "the sandbox has ended; nothing was assigned"},
 	{ipam.ErrNotHolder, codeNotHolder, "the sandbox has to be made again"},
-	{ipam.ErrHolderAlive, types.ErrTryAgainLater, "the address is free to return once the old sandbox is removed"},
+	{ipam.ErrHolderAlive, types.ErrTryAgainLater, "the pod gets its address as soon as its former sandbox has ended"},
 	{ipam.ErrTaken, types.ErrTryAgainLater, "request another address, or release this one with leasectl"},
 	{ipam.ErrExhausted, types.ErrTryAgainLater, "leasectl list shows who has the addresses; leasectl release ends a hold"},
+	{ipam.ErrNoWitness, types.ErrTryAgainLater, "leasectl import --dry-run shows what is known of addresses in use"},
+	{adopt.ErrBlind, types.ErrTryAgainLater, "the plugin has to see the host's /proc and host-local's directory"},
 	{store.ErrBusy, types.ErrTryAgainLater, "nothing was changed; the call can be repeated"},
 	{store.ErrNewer, types.ErrTryAgainLater, "install the newer version of the plugin on this node"},
 	{store.ErrLost, types.ErrTryAgainLater, "nothing is assigned before it is known which addresses are in use; leasectl check says more"},
