@@ -197,7 +197,7 @@ var ruins = []ruin{
 // someRuins are two kinds for a page in the short form, and each kind several times in the long one.
 func (p *patient) someRuins() []ruin {
 	if long {
-		return slices.Concat(ruins, ruins, ruins, ruins)
+		return slices.Concat(ruins, ruins)
 	}
 	p.dice.Shuffle(len(ruins), func(i, j int) { ruins[i], ruins[j] = ruins[j], ruins[i] })
 	return ruins[:2]
