@@ -1,5 +1,14 @@
-// Package crash_test fails and kills the plugin at every file-system call that it makes, one after the other. Whatever
-// happened, the next calls must find a store that is whole.
+// Package crash_test does to the plugin what nodes do to it. Whatever happened, the next calls must find a store that is
+// whole, or make it so: no address twice, none lost, nothing forgotten whose result was printed.
+//
+//	crash_test.go    every file-system call fails, or is the last one
+//	storm_test.go    kills at any moment, many workers at once
+//	states_test.go   every state that a power cut may leave
+//	damage_test.go   flipped, cut off and foreign files
+//	full_test.go     disks that are full or read-only
+//	wipe_test.go     directories removed while pods run
+//	migrate_test.go  the real host-local before, after and in between
+//	odds_test.go     clocks, versions, locks taken away, callers that have gone
 package crash_test
 
 import (
