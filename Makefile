@@ -26,7 +26,7 @@ fuzz: ## every fuzz target, a minute each (FUZZTIME=10m for longer)
 	@FUZZTIME=$${FUZZTIME:-1m} scripts/fuzz
 
 crash: ## kills, power cuts, full disks, damage and migration, the long form (RUN=<regexp>)
-	@LONG=1 TIMEOUT=80m scripts/test-go -v -run '$(RUN)' ./test/crash | grep -v -e '^=== ' -e '--- PASS'; exit $${PIPESTATUS[0]}
+	@LONG=1 TIMEOUT=80m scripts/test-go -v -run '$(RUN)' ./test/crash | grep --line-buffered -v -e '^=== ' -e '--- PASS'; exit $${PIPESTATUS[0]}
 
 lint: ## gofmt, vet, staticcheck
 	@scripts/lint
