@@ -21,7 +21,7 @@ import (
 func testHost(t *testing.T) *Host {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("needs root")
+		t.Fatal("needs root, as make test does")
 	}
 	return New("/proc", DefaultBootIDFile)
 }
