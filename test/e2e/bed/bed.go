@@ -117,8 +117,12 @@ func (b *Bed) podNetwork() netip.Prefix {
 const (
 	serviceNetwork = "10.96.0.0/16"
 	apiService     = "10.96.0.1"
+	apiPort        = 443
 	dnsService     = "10.96.0.10"
 )
+
+// apiURL is where the API server answers everybody but the pods, who know it as https://10.96.0.1 from their environment.
+func (b *Bed) apiURL() string { return fmt.Sprintf("https://%v:%d", b.controlAddr().Addr(), apiPort) }
 
 func writeFile(path string, data []byte) error { return writeFileMode(path, data, 0o644) }
 

@@ -34,7 +34,7 @@ func (b *Bed) controlService(name string) machine.Start {
 			"--initial-cluster=default=http://127.0.0.1:2380"}
 	case APIServer:
 		argv = []string{bin, "--etcd-servers=http://127.0.0.1:2379",
-			"--advertise-address=" + b.controlAddr().Addr().String(), "--secure-port=6443",
+			"--advertise-address=" + b.controlAddr().Addr().String(), fmt.Sprintf("--secure-port=%d", apiPort),
 			"--client-ca-file=" + pki("ca.crt"),
 			"--tls-cert-file=" + pki("apiserver.crt"), "--tls-private-key-file=" + pki("apiserver.key"),
 			"--kubelet-client-certificate=" + pki("apiserver-client.crt"),
@@ -105,7 +105,7 @@ func (b *Bed) waitAPI(ctx context.Context) error {
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, DisableKeepAlives: true}
 	client := &http.Client{Timeout: 5 * time.Second, Transport: transport}
 	return poll(ctx, 2*time.Minute, func() error {
-		resp, err := client.Get("https://" + b.controlAddr().Addr().String() + ":6443/readyz")
+		resp, err := client.Get(b.apiURL() + "/readyz")
 		if err != nil {
 			return fmt.Errorf("the API server does not answer: %w", err)
 		}

@@ -3,11 +3,14 @@ package bed
 import (
 	"archive/tar"
 	"bytes"
+	"compress/gzip"
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
@@ -31,11 +34,18 @@ type Image struct {
 type Program struct{ Module, Package string }
 
 // ProductImages are the images that the project's manifests ask for.
-func ProductImages(tag string) []Image {
-	return []Image{{Tag: "leasehold/installer:" + tag, Programs: []Program{
+func (b *Bed) ProductImages(tag string) []Image {
+	images := []Image{{Tag: "leasehold/installer:" + tag, Programs: []Program{
 		{".", "daemonset/installer"}, // the first is the entrypoint
 		{".", "plugins/ipam/leasehold"},
 	}}}
+	for _, name := range []string{"agent", "manager"} {
+		program := Program{".", "cmd/leasehold-" + name}
+		if exists(filepath.Join(b.Repo, program.Package)) {
+			images = append(images, Image{Tag: "leasehold/" + name + ":" + tag, Programs: []Program{program}})
+		}
+	}
+	return images
 }
 
 func bedImages() []Image {
@@ -85,8 +95,8 @@ func (b *Bed) buildProgram(ctx context.Context, p Program) (string, error) {
 func writeImage(to string, ref name.Tag, files map[string]string, entrypoint string) error {
 	var layer bytes.Buffer
 	w := tar.NewWriter(&layer)
-	for file, from := range files {
-		data, err := os.ReadFile(from)
+	for _, file := range slices.Sorted(maps.Keys(files)) { // the same programs make the same image
+		data, err := os.ReadFile(files[file])
 		if err != nil {
 			return err
 		}
@@ -102,7 +112,7 @@ func writeImage(to string, ref name.Tag, files map[string]string, entrypoint str
 	}
 	l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
 		return io.NopCloser(bytes.NewReader(layer.Bytes())), nil
-	})
+	}, tarball.WithCompressionLevel(gzip.BestSpeed))
 	if err != nil {
 		return err
 	}

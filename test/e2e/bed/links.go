@@ -96,8 +96,22 @@ func (b *Bed) plugIn(name string, pid int, addr netip.Prefix) error {
 			}
 		}
 	}
+	if err := b.leadToAPI(inside, eth0, addr); err != nil {
+		return fmt.Errorf("route to the API server's Service: %w", err)
+	}
 	// The kubelet wants a default route to exist; nothing answers there.
 	return inside.RouteAdd(&netlink.Route{Gw: b.hostAddr().Addr().AsSlice(), LinkIndex: eth0.Attrs().Index})
+}
+
+// leadToAPI makes the cluster IP of the Service "kubernetes" work, the one that every pod finds in its environment, without
+// a kube-proxy: the control plane has that address, listens on that port, and everybody else has a route.
+func (b *Bed) leadToAPI(inside *netlink.Handle, eth0 netlink.Link, addr netip.Prefix) error {
+	service := ipNet(netip.MustParsePrefix(apiService + "/32"))
+	if addr == b.controlAddr() {
+		return inside.AddrAdd(eth0, &netlink.Addr{IPNet: service})
+	}
+	return inside.RouteAdd(&netlink.Route{Dst: service, Gw: b.controlAddr().Addr().AsSlice(),
+		LinkIndex: eth0.Attrs().Index})
 }
 
 // unplug removes a link of the host if it is there.

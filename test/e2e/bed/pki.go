@@ -140,7 +140,7 @@ func (b *Bed) writeClient(authority *ca, file, name, group string) error {
 	}
 	c := clientcmdapi.NewConfig()
 	c.Clusters["bed"] = &clientcmdapi.Cluster{
-		Server:                   "https://" + b.controlAddr().Addr().String() + ":6443",
+		Server:                   b.apiURL(),
 		CertificateAuthorityData: authority.pem,
 	}
 	c.AuthInfos[file] = &clientcmdapi.AuthInfo{ClientCertificateData: cert, ClientKeyData: key}

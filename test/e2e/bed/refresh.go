@@ -1,7 +1,6 @@
 package bed
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -28,7 +27,7 @@ func (b *Bed) Borrow() (giveBack func() error, err error) {
 	return func() error { return os.Remove(path) }, writeFile(path, nil)
 }
 
-// Refresh brings the nodes the plugin as it is in the source tree now.
+// Refresh brings a cluster that is up to what is in the source tree now: plugin, agent, manager and manifests.
 func (b *Bed) Refresh(ctx context.Context) error {
 	if err := b.buildTrace(ctx); err != nil {
 		return err
@@ -39,35 +38,26 @@ func (b *Bed) Refresh(ctx context.Context) error {
 	if _, err := b.buildProgram(ctx, leasectl); err != nil {
 		return err
 	}
-	if _, err := b.BuildImages(ctx, ProductImages("bed")); err != nil {
+	if _, err := b.BuildImages(ctx, b.ProductImages("bed")); err != nil {
 		return err
 	}
-	want, err := os.ReadFile(b.path("bin/own/leasehold"))
+	changed, err := b.imagesChanged()
 	if err != nil {
 		return err
 	}
-	stale := false
-	for _, name := range b.NodeNames() {
-		have, err := os.ReadFile(b.Node(name).Disk("/opt/cni/bin/leasehold"))
-		stale = stale || err != nil || !bytes.Equal(have, want)
-	}
-	if !stale {
-		return nil
-	}
-	b.say("the nodes have another plugin: installing this one")
-	for _, name := range b.NodeNames() {
-		if err := b.Node(name).importImages(ctx); err != nil {
+	if changed {
+		b.say("the nodes have other images: importing these")
+		if err := b.importEverywhere(ctx); err != nil {
 			return err
 		}
 	}
-	for _, args := range [][]string{
-		{"rollout", "restart", "daemonset/leasehold-agent"},
-		{"rollout", "status", "daemonset/leasehold-agent", "--timeout=2m"},
-	} {
-		argv := append([]string{b.Kubectl(), "--kubeconfig=" + b.Kubeconfig(), "-n", "leasehold-system"}, args...)
-		if err := run(ctx, argv...); err != nil {
+	if err := b.apply(ctx); err != nil {
+		return err
+	}
+	if changed {
+		if err := b.restart(ctx); err != nil {
 			return err
 		}
 	}
-	return nil
+	return b.WaitDeployed(ctx, 2*time.Minute)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 	"runtime"
 	"sync"
 	"time"
@@ -34,7 +33,7 @@ func (b *Bed) Up(ctx context.Context) (err error) {
 	}
 	images := bedImages()
 	if b.Keeps() {
-		images = append(images, ProductImages("bed")...)
+		images = append(images, b.ProductImages("bed")...)
 	}
 	if err := os.RemoveAll(b.path("images")); err != nil {
 		return err
@@ -82,14 +81,16 @@ func (b *Bed) start(ctx context.Context) error {
 	}
 	if b.Keeps() {
 		b.say("applying the manifests of daemonset/")
-		err := run(ctx, b.Kubectl(), "--kubeconfig="+b.Kubeconfig(), "apply", "-k",
-			filepath.Join(b.Repo, "test/e2e/manifests"))
-		if err != nil {
+		if err := b.apply(ctx); err != nil {
 			return err
 		}
 	}
 	b.say("waiting until the nodes are ready")
-	return b.waitReady(ctx)
+	if err := b.waitReady(ctx); err != nil {
+		return err
+	}
+	b.say("waiting for leasehold's own pods")
+	return b.WaitDeployed(ctx, 2*time.Minute)
 }
 
 // startNodes boots the nodes one after the other - the state of the bed is written on the way - and brings up what
@@ -116,7 +117,7 @@ func (b *Bed) startNodes(ctx context.Context) error {
 			return fmt.Errorf("%s: %w", b.NodeNames()[i], err)
 		}
 	}
-	return nil
+	return b.noteImages()
 }
 
 // Client returns a client of the cluster with all rights.

@@ -67,7 +67,8 @@ func command(ctx context.Context, repo, verb string) error {
 		if tag == "" {
 			tag = "latest"
 		}
-		tarballs, err := bed.New(repo, dir, o).BuildImages(ctx, bed.ProductImages(tag))
+		b := bed.New(repo, dir, o)
+		tarballs, err := b.BuildImages(ctx, b.ProductImages(tag))
 		fmt.Println(strings.Join(tarballs, "\n"))
 		return err
 	default:

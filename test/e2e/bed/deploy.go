@@ -1,0 +1,211 @@
+package bed
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+// System is the namespace of leasehold's own pods.
+const System = "leasehold-system"
+
+// The workloads of that namespace.
+const (
+	Agent   = "leasehold-agent"
+	Manager = "leasehold-manager"
+)
+
+// apply applies daemonset/ with the bed's images, and waits until the API server knows the project's kinds.
+func (b *Bed) apply(ctx context.Context) error {
+	for _, args := range [][]string{
+		{"apply", "-k", filepath.Join(b.Repo, "test/e2e/manifests")},
+		{"wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"},
+	} {
+		if err := run(ctx, b.kubectl(args...)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *Bed) kubectl(args ...string) []string {
+	return append([]string{b.Kubectl(), "--kubeconfig=" + b.Kubeconfig()}, args...)
+}
+
+// WaitDeployed waits until leasehold's own workloads run in their newest form, and tells what is wrong with the pods if
+// they do not within the limit.
+func (b *Bed) WaitDeployed(ctx context.Context, limit time.Duration) error {
+	if !b.Keeps() {
+		return nil
+	}
+	client, err := b.Client()
+	if err != nil {
+		return err
+	}
+	err = poll(ctx, limit, func() error { return deployed(ctx, client) })
+	if err != nil {
+		return fmt.Errorf("%w\n%s", err, whyNotReady(ctx, client))
+	}
+	return nil
+}
+
+func deployed(ctx context.Context, client *kubernetes.Clientset) error {
+	daemons, err := client.AppsV1().DaemonSets(System).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	deployments, err := client.AppsV1().Deployments(System).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, d := range daemons.Items {
+		errs = append(errs, daemonSetDone(d))
+	}
+	for _, d := range deployments.Items {
+		errs = append(errs, deploymentDone(d))
+	}
+	return errors.Join(errs...)
+}
+
+func daemonSetDone(d appsv1.DaemonSet) error {
+	s, want := d.Status, d.Status.DesiredNumberScheduled
+	if s.ObservedGeneration < d.Generation || want == 0 || s.UpdatedNumberScheduled < want || s.NumberAvailable < want {
+		return fmt.Errorf("%s: %d of %d pods are up to date, %d available", d.Name, s.UpdatedNumberScheduled, want, s.NumberAvailable)
+	}
+	return nil
+}
+
+func deploymentDone(d appsv1.Deployment) error {
+	s, want := d.Status, *d.Spec.Replicas
+	if s.ObservedGeneration < d.Generation || s.UpdatedReplicas < want || s.AvailableReplicas < want || s.Replicas > want {
+		return fmt.Errorf("%s: %d of %d pods are up to date, %d available", d.Name, s.UpdatedReplicas, want, s.AvailableReplicas)
+	}
+	return nil
+}
+
+// whyNotReady tells of each of leasehold's pods that is not ready what Kubernetes says about it and what it said itself last.
+func whyNotReady(ctx context.Context, client *kubernetes.Clientset) string {
+	pods, err := client.CoreV1().Pods(System).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err.Error()
+	}
+	var out strings.Builder
+	for _, p := range pods.Items {
+		if podReady(p) {
+			continue
+		}
+		fmt.Fprintf(&out, "%s on %s is %s\n", p.Name, p.Spec.NodeName, p.Status.Phase)
+		for _, c := range p.Status.Conditions {
+			if c.Status != corev1.ConditionTrue && c.Message != "" {
+				fmt.Fprintf(&out, "  %s: %s\n", c.Type, c.Message)
+			}
+		}
+		for _, c := range append(p.Status.InitContainerStatuses, p.Status.ContainerStatuses...) {
+			switch {
+			case c.Ready:
+			case c.State.Waiting != nil:
+				fmt.Fprintf(&out, "  %s waits: %s %s\n", c.Name, c.State.Waiting.Reason, c.State.Waiting.Message)
+			case c.State.Terminated != nil:
+				fmt.Fprintf(&out, "  %s has ended: exit %d %s\n", c.Name, c.State.Terminated.ExitCode, c.State.Terminated.Reason)
+			}
+			if !c.Ready {
+				out.WriteString(lastWords(ctx, client, p.Name, c))
+			}
+		}
+		events, _ := client.CoreV1().Events(System).List(ctx, metav1.ListOptions{
+			FieldSelector: "type=Warning,involvedObject.uid=" + string(p.UID)})
+		for _, e := range events.Items {
+			fmt.Fprintf(&out, "  %s: %s\n", e.Reason, e.Message)
+		}
+	}
+	return out.String()
+}
+
+// lastWords is the end of a container's log, of the run before if this one has just begun.
+func lastWords(ctx context.Context, client *kubernetes.Clientset, pod string, c corev1.ContainerStatus) string {
+	lines := int64(20)
+	data, err := client.CoreV1().Pods(System).GetLogs(pod, &corev1.PodLogOptions{
+		Container: c.Name, TailLines: &lines, Previous: c.RestartCount > 0}).DoRaw(ctx)
+	if err != nil || len(data) == 0 {
+		return ""
+	}
+	return "    " + strings.ReplaceAll(strings.TrimSpace(string(data)), "\n", "\n    ") + "\n"
+}
+
+func podReady(p corev1.Pod) bool {
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// restart replaces the pods of leasehold's workloads: their images have changed under the same name.
+func (b *Bed) restart(ctx context.Context) error {
+	return run(ctx, b.kubectl("-n", System, "rollout", "restart", "daemonset,deployment")...)
+}
+
+// importEverywhere gives the running nodes every image that was built, and notes which they were.
+func (b *Bed) importEverywhere(ctx context.Context) error {
+	names := b.NodeNames()
+	errs := make([]error, len(names))
+	var wg sync.WaitGroup
+	for i, name := range names {
+		wg.Go(func() { errs[i] = b.Node(name).importImages(ctx) })
+	}
+	wg.Wait()
+	return errors.Join(append(errs, b.noteImages())...)
+}
+
+// noteImages writes down which images the nodes have.
+func (b *Bed) noteImages() error {
+	sum, err := b.imagesSum()
+	if err != nil {
+		return err
+	}
+	return writeFile(b.path("run/images.sum"), sum)
+}
+
+// imagesChanged tells whether the built images are others than the nodes have.
+func (b *Bed) imagesChanged() (bool, error) {
+	sum, err := b.imagesSum()
+	if err != nil {
+		return false, err
+	}
+	old, err := os.ReadFile(b.path("run/images.sum"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, err
+	}
+	return !bytes.Equal(old, sum), nil
+}
+
+func (b *Bed) imagesSum() ([]byte, error) {
+	tarballs, err := filepath.Glob(b.path("images/*.tar"))
+	if err != nil {
+		return nil, err
+	}
+	var sums bytes.Buffer
+	for _, t := range tarballs {
+		data, err := os.ReadFile(t)
+		if err != nil {
+			return nil, err
+		}
+		fmt.Fprintf(&sums, "%x %s\n", sha256.Sum256(data), filepath.Base(t))
+	}
+	return sums.Bytes(), nil
+}
