@@ -11,18 +11,20 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// windowRow is a line of testdata/windows.txt.
-type windowRow struct {
+// tableRow is a line of a table in testdata.
+type tableRow struct {
 	value, meaning string
 }
 
-func readWindows(t testing.TB) []windowRow {
+func readWindows(t testing.TB) []tableRow { return readTable(t, "testdata/windows.txt") }
+
+func readTable(t testing.TB, name string) []tableRow {
 	t.Helper()
-	data, err := os.ReadFile("testdata/windows.txt")
+	data, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var rows []windowRow
+	var rows []tableRow
 	for line := range strings.Lines(string(data)) {
 		line = strings.TrimSpace(line)
 		if line == "" || strings.HasPrefix(line, "#") {
@@ -33,12 +35,12 @@ func readWindows(t testing.TB) []windowRow {
 			t.Fatalf("line %q: %v", line, err)
 		}
 		value, _ := strconv.Unquote(quoted)
-		rows = append(rows, windowRow{value, strings.TrimSpace(line[len(quoted):])})
+		rows = append(rows, tableRow{value, strings.TrimSpace(line[len(quoted):])})
 	}
 	return rows
 }
 
-func (r windowRow) want(t *testing.T) time.Duration {
+func (r tableRow) want(t *testing.T) time.Duration {
 	switch r.meaning {
 	case "none":
 		return 0

@@ -1,0 +1,33 @@
+// leasehold-manager brings recreated pods back to the nodes that have their addresses.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/leasehold-cni/leasehold/pkg/env"
+)
+
+var version string // set at link time
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	o, err := parse(os.Args[1:], os.Stderr)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "leasehold-manager:", err)
+		os.Exit(2)
+	}
+	if err := run(ctx, o, env.Version(version)); err != nil {
+		fmt.Fprintln(os.Stderr, "leasehold-manager:", err)
+		os.Exit(1)
+	}
+}

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/webhook"
+
+	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/certs"
+	"github.com/leasehold-cni/leasehold/pkg/kube/meta"
+)
+
+// webhookConfigurations are those whose caBundle is kept right.
+var webhookConfigurations = []string{meta.ManagerName}
+
+func run(ctx context.Context, o options, version string) error {
+	log := logger(o)
+	ctrl.SetLogger(log)
+	klog.SetLogger(log)
+	log.Info("leasehold-manager", "version", version)
+
+	certOptions := certs.Options{
+		Secret:   types.NamespacedName{Namespace: o.namespace, Name: meta.ManagerName},
+		Service:  meta.ManagerName,
+		Mutating: webhookConfigurations,
+		Dir:      o.certDir,
+	}
+	certificate := certs.New(certOptions.Dir)
+	mgr, err := newManager(o, certOptions, certificate, log)
+	if err != nil {
+		return err
+	}
+	if err := certificate.Add(ctx, mgr, certOptions); err != nil {
+		return err
+	}
+	if err := mgr.AddReadyzCheck("certificate", certificate.Ready); err != nil {
+		return err
+	}
+	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
+		return err
+	}
+	for _, setup := range rooms(o) {
+		if err := setup(ctx, mgr); err != nil {
+			return err
+		}
+	}
+	return mgr.Start(ctx)
+}
+
+// rooms are what the manager does: webhooks and controllers, each set up on its own.
+func rooms(o options) []func(context.Context, manager.Manager) error {
+	return []func(context.Context, manager.Manager) error{}
+}
+
+func newManager(o options, certOptions certs.Options, certificate *certs.Certificate, log logr.Logger) (manager.Manager, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("reaching the API server: %w", err)
+	}
+	config.UserAgent = meta.ManagerName
+	// The API server knows better than a client how much it can take; whoever writes here bounds itself.
+	config.QPS = -1
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, ipam.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, err
+		}
+	}
+	return ctrl.NewManager(config, manager.Options{
+		Scheme: scheme,
+		Logger: log,
+		Cache: cache.Options{
+			DefaultTransform: cache.TransformStripManagedFields(),
+			ByObject:         map[client.Object]cache.ByObject{&corev1.Secret{}: certOptions.CacheOptions()},
+		},
+		Metrics:                metricsserver.Options{BindAddress: o.metricsAddr},
+		HealthProbeBindAddress: o.healthAddr,
+		PprofBindAddress:       o.pprofAddr,
+		WebhookServer: webhook.NewServer(webhook.Options{
+			Port:    o.webhookPort,
+			TLSOpts: []func(*tls.Config){certificate.TLS},
+		}),
+		LeaderElection:                o.leaderElect,
+		LeaderElectionID:              meta.ManagerName,
+		LeaderElectionNamespace:       o.namespace,
+		LeaderElectionReleaseOnCancel: true,
+	})
+}
+
+func logger(o options) logr.Logger {
+	handler := slog.Handler(slog.NewTextHandler(o.logTo, &slog.HandlerOptions{Level: o.logLevel}))
+	if o.logJSON {
+		handler = slog.NewJSONHandler(o.logTo, &slog.HandlerOptions{Level: o.logLevel})
+	}
+	return logr.FromSlogHandler(handler)
+}

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/kube/meta"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
+)
+
+// options are the command line, checked.
+type options struct {
+	kubeconfig string
+	namespace  string
+
+	pinMode, fallback policy.PinMode
+	schedulers        []string
+	releaseGrace      time.Duration
+
+	webhookPort  int
+	metricsAddr  string
+	healthAddr   string
+	pprofAddr    string
+	leaderElect  bool
+	certDir      string
+	logLevel     slog.Level
+	logJSON      bool
+	logTo        io.Writer
+	liftAndLeave bool // the subcommand lift-gates
+}
+
+const usage = `usage: leasehold-manager [flags]              runs the manager
+       leasehold-manager lift-gates [flags]   lifts the gates of all waiting pods, once the webhook is gone
+
+flags:
+`
+
+func parse(args []string, stderr io.Writer) (options, error) {
+	o := options{logTo: stderr}
+	if len(args) > 0 && args[0] == "lift-gates" {
+		o.liftAndLeave, args = true, args[1:]
+	}
+	f := flag.NewFlagSet("leasehold-manager", flag.ContinueOnError)
+	f.SetOutput(stderr)
+	f.Usage = func() {
+		fmt.Fprint(stderr, usage)
+		f.PrintDefaults()
+	}
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "how to reach the API server; in a pod, its service account")
+	f.StringVar(&o.namespace, "namespace", meta.Namespace, "where the manager's Secret, Service and Lease are")
+	o.pinMode, o.fallback = policy.PinNominate, policy.PinPrefer
+	pinModeVar(f, &o.pinMode, "pin-mode", "the `mode` of pods for which neither annotation nor namespace says one")
+	pinModeVar(f, &o.fallback, "fallback-pin-mode", "the `mode` in place of nominate for schedulers that are not known to honour it")
+	o.schedulers = []string{"default-scheduler"}
+	f.Func("schedulers", "comma-separated `names` of schedulers that honour a nomination (default default-scheduler)",
+		func(s string) error { o.schedulers = strings.Split(s, ","); return nil })
+	f.DurationVar(&o.releaseGrace, "release-grace", 5*time.Minute,
+		"how long a pod in the mode require may be unschedulable before it may run elsewhere")
+	f.IntVar(&o.webhookPort, "webhook-port", 9443, "where the webhooks are served")
+	f.StringVar(&o.metricsAddr, "metrics-addr", ":9471", "where metrics are served")
+	f.StringVar(&o.healthAddr, "health-addr", ":9472", "where /healthz and /readyz are served")
+	f.StringVar(&o.pprofAddr, "pprof-addr", "", "where profiles are served; empty for nowhere")
+	f.BoolVar(&o.leaderElect, "leader-elect", true, "share the work that only one replica may do")
+	f.StringVar(&o.certDir, "cert-dir", "/tmp", "a writable folder")
+	f.TextVar(&o.logLevel, "log-level", slog.LevelInfo, "debug, info, warn or error")
+	f.Func("log-format", "text or json (default text)", func(s string) error {
+		if s != "text" && s != "json" {
+			return fmt.Errorf(`want "text" or "json"`)
+		}
+		o.logJSON = s == "json"
+		return nil
+	})
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	if f.NArg() > 0 {
+		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
+	}
+	if o.fallback == policy.PinNominate {
+		return o, fmt.Errorf("--fallback-pin-mode is what replaces nominate: want require, prefer or none")
+	}
+	return o, nil
+}
+
+func pinModeVar(f *flag.FlagSet, mode *policy.PinMode, name, usage string) {
+	f.Func(name, fmt.Sprintf("%s (default %s)", usage, *mode), func(s string) (err error) {
+		*mode, err = policy.ParsePinMode(s)
+		return err
+	})
+}
