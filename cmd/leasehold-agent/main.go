@@ -1,0 +1,129 @@
+// leasehold-agent takes care of the lease store of a node (DESIGN 6).
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/leasehold-cni/leasehold/pkg/agent"
+	"github.com/leasehold-cni/leasehold/pkg/env"
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+var version string // set at link time
+
+// options are the command line.
+type options struct {
+	kubeconfig  string
+	nodeName    string
+	noKube      bool
+	hostRoot    string
+	metricsAddr string
+	logLevel    string
+	logFormat   string
+	version     bool
+}
+
+func main() {
+	o, err := parse(os.Args[1:], os.Stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		os.Exit(0)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "leasehold-agent:", err)
+		os.Exit(2)
+	}
+	if o.version {
+		fmt.Println("leasehold-agent", env.Version(version))
+		return
+	}
+	log, err := newLog(o, os.Stderr)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "leasehold-agent:", err)
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	if err := run(ctx, o, log); err != nil {
+		log.Error("the agent ends", "error", err)
+		os.Exit(1)
+	}
+}
+
+func parse(args []string, stderr io.Writer) (options, error) {
+	var o options
+	f := flag.NewFlagSet("leasehold-agent", flag.ContinueOnError)
+	f.SetOutput(stderr)
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "how to reach the API server; the pod's own service account if empty")
+	f.StringVar(&o.nodeName, "node-name", os.Getenv("NODE_NAME"), "name of this node's object; $NODE_NAME if not given")
+	f.BoolVar(&o.noKube, "no-kube", false, "work without an API server")
+	f.StringVar(&o.hostRoot, "host-root", "/", "where the host's file system is: / or /proc/<pid>/root")
+	f.StringVar(&o.metricsAddr, "metrics-addr", ":9470", "address to serve /metrics, /healthz and /readyz at; empty for none")
+	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
+	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
+	f.BoolVar(&o.version, "version", false, "print the version")
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	if f.NArg() > 0 {
+		return o, fmt.Errorf("%q: no arguments are taken", f.Arg(0))
+	}
+	if !o.noKube && o.nodeName == "" {
+		return o, errors.New("--node-name is needed to work with the API server; --no-kube works without it")
+	}
+	return o, nil
+}
+
+func newLog(o options, w io.Writer) (*slog.Logger, error) {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(o.logLevel)); err != nil {
+		return nil, fmt.Errorf("--log-level %q: it is debug, info, warn or error", o.logLevel)
+	}
+	opts := &slog.HandlerOptions{Level: level}
+	switch o.logFormat {
+	case "text":
+		return slog.New(slog.NewTextHandler(w, opts)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, opts)), nil
+	}
+	return nil, fmt.Errorf("--log-format %q: it is text or json", o.logFormat)
+}
+
+func run(ctx context.Context, o options, log *slog.Logger) error {
+	host, err := env.Read(os.Getenv)
+	if err != nil {
+		return err
+	}
+	registry := prometheus.NewRegistry()
+	node := agent.Node{
+		Service: &ipam.Service{
+			Store: store.New(host.Dirs), Host: host.Host, Clock: host.Clock,
+			Warn: func(text string) { log.Warn(text) },
+		},
+		Log:     log,
+		Metrics: registry,
+	}
+	tasks := nodeTasks(node, o, registry)
+	// Tasks that need the API server are added here, unless o.noKube.
+	log.Info("the agent starts", "version", env.Version(version), "stateDir", host.Dirs.State, "hostRoot", o.hostRoot)
+	return agent.Run(ctx, log, tasks)
+}
+
+// nodeTasks are those that need nothing but the node.
+func nodeTasks(node agent.Node, o options, metrics prometheus.Gatherer) []agent.Task {
+	tasks := []agent.Task{}
+	if o.metricsAddr != "" {
+		tasks = append(tasks, agent.Serve(o.metricsAddr, metrics, node.Log))
+	}
+	return tasks
+}

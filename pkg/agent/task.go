@@ -1,0 +1,53 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
+)
+
+// Node is what every task works on.
+type Node struct {
+	Service *ipam.Service
+	Log     *slog.Logger
+	Metrics prometheus.Registerer
+}
+
+// Task is one of the things that the agent does until ctx is done. An error is
+// one that the agent cannot go on with; what may pass is logged and tried again.
+type Task struct {
+	Name string
+	Run  func(ctx context.Context) error
+}
+
+// Run runs all tasks until ctx is done and every one of them has returned. If
+// one ends before, so do the others, and its error is returned.
+func Run(ctx context.Context, log *slog.Logger, tasks []Task) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var running sync.WaitGroup
+	for _, t := range tasks {
+		running.Go(func() {
+			err := t.Run(ctx)
+			switch {
+			case ctx.Err() != nil && (err == nil || errors.Is(err, context.Canceled)):
+				log.Debug("task stopped", "task", t.Name)
+			case err == nil:
+				stop(fmt.Errorf("%s: it ended by itself", t.Name))
+			default:
+				stop(fmt.Errorf("%s: %w", t.Name, err))
+			}
+		})
+	}
+	running.Wait()
+	if err := context.Cause(ctx); err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
