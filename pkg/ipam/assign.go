@@ -297,7 +297,7 @@ func (a *assignment) bind(l lease.Lease, addr netip.Addr, set string) lease.Bind
 	e := lease.Bind{
 		Pool: a.req.Pool, Address: addr, Set: set,
 		Namespace: a.req.Pod.Namespace, Name: a.req.Pod.Name, UID: a.req.Pod.UID, Holder: a.holder,
-		Window: a.window, Soft: a.req.Options.SoftHold,
+		Window: a.window, MaxWindow: a.req.Options.MaxWindow, Soft: a.req.Options.SoftHold,
 	}
 	switch l.State {
 	case lease.None:
@@ -320,8 +320,11 @@ func newID() string {
 
 // heldLimit is how many firm holds a set may have; 0 for no limit.
 func heldLimit(set pool.Set, share float64) int {
-	if share >= 1 {
+	switch {
+	case share >= 1:
 		return 0
+	case share == 0:
+		return lease.NoneHeld
 	}
 	n := math.Floor(share * float64(set.Size()))
 	return int(max(1, min(n, math.MaxInt32)))
@@ -391,10 +394,26 @@ func (a *assignment) writePick(p pick) error {
 			return err
 		}
 	}
-	if p.moves {
-		return a.tx.SetCursor(a.req.Pool, p.next.Set, p.next.Address)
+	if !p.moves {
+		return nil
 	}
-	return nil
+	if err := a.warnOfLowPool(p); err != nil {
+		return err
+	}
+	return a.tx.SetCursor(a.req.Pool, p.next.Set, p.next.Address)
+}
+
+// warnOfLowPool tells the journal when a fresh address leaves less than a tenth
+// of its range set: once, on the way there. Cool-downs count as free, for they
+// give way.
+func (a *assignment) warnOfLowPool(p pick) error {
+	counts, size := a.tx.Counts(a.req.Pool, p.next.Set), p.set.Size()
+	used := uint64(counts.Bound) + uint64(counts.Firm)
+	isLow := func(used uint64) bool { return used > size-size/10 }
+	if !isLow(used) || isLow(used-1) {
+		return nil
+	}
+	return a.log(p.next, store.EventPoolLow, fmt.Sprintf("%d of %d addresses of range set %s are left", size-used, size, p.set))
 }
 
 func (a *assignment) result() Result {

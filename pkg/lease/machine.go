@@ -57,6 +57,7 @@ type Bind struct {
 	UID       string
 	Holder    Holder
 	Window    time.Duration
+	MaxWindow time.Duration
 	Soft      time.Duration
 	HeldLimit int
 
@@ -119,7 +120,8 @@ func (e Bind) bound(l Lease, now Instant) Lease {
 	return Lease{
 		ID: l.ID, Pool: e.Pool, Address: e.Address, Set: e.Set, State: Bound,
 		Namespace: e.Namespace, Name: e.Name, UID: e.UID, Holder: e.Holder, MAC: l.MAC,
-		Window: e.Window, Soft: e.Soft, HeldLimit: e.HeldLimit, BoundAt: now, Extra: l.Extra,
+		Window: e.Window, MaxWindow: e.MaxWindow, Soft: e.Soft, HeldLimit: e.HeldLimit, BoundAt: now,
+		Owner: l.Owner, Extra: l.Extra,
 	}
 }
 
@@ -283,10 +285,14 @@ func superseded(l Lease, now Instant) Lease {
 }
 
 // SetWindow follows the annotation of the pod that has the lease (UID), as the
-// agent sees it: a bound lease gets the window, its soft hold becomes firm.
+// agent sees it. A bound lease gets the window, as far as its configuration
+// grants it. A hold becomes what its release would have made of it: a soft one
+// firm, a firm one longer, shorter or soft. Only what was put off stays off.
 type SetWindow struct {
-	UID    string
-	Window time.Duration
+	UID     string
+	Window  time.Duration
+	Owner   string // who makes the pod again
+	Limited bool   // the range set may have no further firm hold: a soft one stays
 }
 
 func (e SetWindow) apply(l Lease, _ Instant) (Lease, error) {
@@ -296,9 +302,21 @@ func (e SetWindow) apply(l Lease, _ Instant) (Lease, error) {
 	if l.UID != e.UID {
 		return l, ErrNotHolder
 	}
-	l.Window = e.Window
-	if l.State == Held && e.Window > 0 {
-		l.Firm, l.Hold = true, max(e.Window, l.Hold)
+	window, deferred := l.Granted(e.Window), l.Deferred()
+	l.Owner = e.Owner
+	if window == l.Window {
+		return l, nil
+	}
+	l.Window = window
+	switch {
+	case l.State == Bound:
+	case window == 0:
+		l.Firm, l.Hold = false, l.Soft
+	case !l.Firm && e.Limited:
+	case deferred:
+		l.Hold = max(window, l.Hold)
+	default:
+		l.Firm, l.Hold = true, window
 	}
 	return l, nil
 }
@@ -352,7 +370,7 @@ func (l Lease) Validate() error {
 		return errors.New("held since never")
 	case l.State == Held && l.Firm && (l.Hold == 0 || l.Key().IsZero()):
 		return errors.New("firmly held without a key or a time")
-	case l.Window < 0 || l.Soft < 0 || l.Hold < 0:
+	case l.Window < 0 || l.MaxWindow < 0 || l.Soft < 0 || l.Hold < 0:
 		return errors.New("negative time")
 	}
 	return nil

@@ -88,6 +88,9 @@ func events() map[string]Event {
 		"supersede/early": Supersede{Newcomer: "u2", Timeout: time.Minute},
 		"supersede":       Supersede{Newcomer: "u2", Timeout: 5 * time.Second},
 		"window":          SetWindow{UID: "u1", Window: time.Hour},
+		"window/less":     SetWindow{UID: "u1", Window: 30 * time.Minute},
+		"window/none":     SetWindow{UID: "u1"},
+		"window/limited":  SetWindow{UID: "u1", Window: time.Hour, Limited: true},
 		"window/other":    SetWindow{UID: "u9", Window: time.Hour},
 		"defer":           Defer{Rest: 3 * time.Hour},
 		"rebase":          Rebase{},
@@ -123,7 +126,10 @@ drop/force      (invalid)  None       None       None       None       None     
 refuse          (invalid)  Bound      Bound      Bound      Bound*     same       firm       firm       soft       firm       soft       soft*
 supersede/early (invalid)  (due)      (due)      (due)      (due)      (due)      (due)      (due)      (due)      (due)      (due)      (due)
 supersede       (invalid)  (due)      (due)      (due)      (due)      Bound*     (due)      (due)      (due)      (due)      (due)      (due)
-window          (invalid)  Bound      same       (invalid)  (invalid)  same       same       same       firm       firm       firm       (invalid)
+window          (invalid)  Bound      same       (invalid)  (invalid)  same       same       same       firm       same       firm       (invalid)
+window/less     (invalid)  Bound      Bound      (invalid)  (invalid)  Bound      firm       firm       firm       firm       firm       (invalid)
+window/none     (invalid)  same       Bound      (invalid)  (invalid)  Bound      soft       soft       same       soft       same       (invalid)
+window/limited  (invalid)  Bound      same       (invalid)  (invalid)  same       same       same       soft       same       soft       (invalid)
 window/other    (invalid)  (holder)   (holder)   (invalid)  (invalid)  (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (invalid)
 defer           (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  firm       firm       (invalid)  firm       (invalid)  (invalid)
 rebase          (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (due)      (due)      (due)      (due)      (due)      (due)
@@ -194,6 +200,33 @@ func TestAClaimKeepsTheLeaseAndTakesTheNewcomersWindow(t *testing.T) {
 	}
 	if got.Window != time.Minute || got.UID != "u2" || got.Holder != newOne || got.BoundAt != after(time.Minute) {
 		t.Errorf("not the newcomer's: %+v", got)
+	}
+}
+
+func TestAWindowLearntLateMakesOfAHoldWhatItsReleaseWouldHave(t *testing.T) {
+	for _, c := range []struct {
+		story, state string
+		window, max  time.Duration
+		limit        int
+		want         Lease // its Window, Firm and Hold
+	}{
+		{"longer", "firm", 3 * time.Hour, 0, 0, Lease{Window: 3 * time.Hour, Firm: true, Hold: 3 * time.Hour}},
+		{"shorter", "firm", time.Minute, 0, 0, Lease{Window: time.Minute, Firm: true, Hold: time.Minute}},
+		{"what was put off stays off", "deferred", time.Minute, 0, 0, Lease{Window: time.Minute, Firm: true, Hold: 2 * time.Hour}},
+		{"longer than what was put off", "deferred", 3 * time.Hour, 0, 0, Lease{Window: 3 * time.Hour, Firm: true, Hold: 3 * time.Hour}},
+		{"no window after all", "firm", 0, 0, 0, Lease{Hold: 2 * time.Minute}},
+		{"more than is granted", "soft", Forever, time.Hour, 0, Lease{Window: time.Hour, Firm: true, Hold: time.Hour}},
+		{"nothing is granted", "soft", time.Hour, 0, NoneHeld, Lease{Hold: 2 * time.Minute}},
+	} {
+		l := states()[c.state]
+		l.MaxWindow, l.HeldLimit = c.max, c.limit
+		got, err := Apply(l, SetWindow{UID: "u1", Window: c.window, Owner: "StatefulSet.apps/db"}, after(time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.Window != c.want.Window || got.Firm != c.want.Firm || got.Hold != c.want.Hold || got.Owner != "StatefulSet.apps/db" {
+			t.Errorf("%s: window %s, firm %v, hold %s", c.story, got.Window, got.Firm, got.Hold)
+		}
 	}
 }
 

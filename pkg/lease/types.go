@@ -120,9 +120,11 @@ type Lease struct {
 	MAC       string
 
 	Window    time.Duration // what a release promises: 0 nothing, or up to Forever
+	MaxWindow time.Duration // the longest one that its configuration grants; 0 = no limit
 	Soft      time.Duration // how long the hold lasts where Window promises nothing
-	HeldLimit int           // firm holds that its range set may have; 0 = no limit
+	HeldLimit int           // firm holds that its range set may have; 0 = no limit, NoneHeld = none
 	BoundAt   Instant
+	Owner     string // who makes the pod again, as the agent saw it; "" where unknown
 
 	Firm       bool // Held: for the key, against everybody; else soft
 	ReleasedAt Instant
@@ -133,6 +135,20 @@ type Lease struct {
 	RefusedFor string  // UID (or container id) of that newcomer
 
 	Extra []byte // fields of a newer format, kept as they are
+}
+
+// NoneHeld is the HeldLimit of a range set that keeps nothing for anybody.
+const NoneHeld = -1
+
+// Granted is how much of a window the lease's configuration grants.
+func (l Lease) Granted(w time.Duration) time.Duration {
+	switch {
+	case l.HeldLimit == NoneHeld:
+		return 0
+	case l.MaxWindow > 0:
+		return min(w, l.MaxWindow)
+	}
+	return w
 }
 
 // Key is the lease's key; zero for a caller without a pod name and for a

@@ -33,6 +33,7 @@ const (
 	EventLimited    Event = "Limited"    // a configured limit cut a promise
 	EventAdopted    Event = "Adopted"    // learnt from the host
 	EventRecovered  Event = "Recovered"  // a lost store was replaced
+	EventPoolLow    Event = "PoolLow"    // less than a tenth of a range set is left
 )
 
 // Entry is one line of the journal.
@@ -145,6 +146,25 @@ func (tx *Tx) Journal(fn func(Entry) bool) {
 	}
 }
 
+// JournalAfter calls fn for up to limit entries whose number is greater than
+// seq, the oldest first, and returns the number of the last. Numbers begin with
+// 1 and grow by one; those of a store that took a lost one's place begin anew.
+func (tx *Tx) JournalAfter(seq uint64, limit int, fn func(uint64, Entry)) uint64 {
+	c := tx.bucket(bucketJournal).Cursor()
+	k, v := c.Seek(binary.BigEndian.AppendUint64(nil, seq+1))
+	for ; k != nil && limit > 0; k, v = c.Next() {
+		seq = binary.BigEndian.Uint64(k)
+		if n, err := decodeEntry(v); err == nil {
+			fn(seq, n)
+		}
+		limit--
+	}
+	return seq
+}
+
+// JournalEnd is the number of the last entry.
+func (tx *Tx) JournalEnd() uint64 { return tx.bucket(bucketJournal).Sequence() }
+
 // Count adds to a counter. A transaction that changes nothing else must not
 // count, for it would be written for that alone.
 func (tx *Tx) Count(name string, by uint64) error {
@@ -168,24 +188,4 @@ func (tx *Tx) Counters() map[string]uint64 {
 		return nil
 	})
 	return out
-}
-
-// Window returns the window that was stored for a key: what the agent read
-// from the pod, for callers that are told no annotations.
-func (tx *Tx) Window(key lease.Key) (time.Duration, bool) {
-	id, ok := tx.pools[key.Pool]
-	if !ok {
-		return 0, false
-	}
-	n, err := number(tx.bucket(bucketWindows).Get(podPrefix(id, key)))
-	return time.Duration(n), err == nil && n >= 0
-}
-
-// SetWindow stores it.
-func (tx *Tx) SetWindow(key lease.Key, w time.Duration) error {
-	id, err := tx.poolID(key.Pool)
-	if err != nil {
-		return err
-	}
-	return tx.put(bucketWindows, podPrefix(id, key), binary.AppendVarint(nil, int64(w)))
 }

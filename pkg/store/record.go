@@ -40,6 +40,8 @@ const (
 	tagSuperseded
 	tagRefusedAt
 	tagRefusedFor
+	tagMaxWindow
+	tagOwner
 	tagEnd
 )
 
@@ -124,6 +126,8 @@ func encode(l lease.Lease) []byte {
 	e.flag(tagSuperseded, l.Superseded)
 	e.instant(tagRefusedAt, l.RefusedAt, l.Holder.BootID)
 	e.text(tagRefusedFor, l.RefusedFor)
+	e.number(tagMaxWindow, int64(l.MaxWindow))
+	e.text(tagOwner, l.Owner)
 	e.b = append(e.b, l.Extra...)
 	return e.seal()
 }
@@ -239,6 +243,10 @@ func decodeField(l *lease.Lease, tag uint64, v []byte) (err error) {
 		l.RefusedAt, err = instant(v)
 	case tagRefusedFor:
 		l.RefusedFor = string(v)
+	case tagMaxWindow:
+		l.MaxWindow, err = duration(v)
+	case tagOwner:
+		l.Owner = string(v)
 	}
 	return err
 }

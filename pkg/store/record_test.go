@@ -39,7 +39,9 @@ func someLease(t *rapid.T) lease.Lease {
 		},
 		Window:    time.Duration(rapid.Int64Range(0, 1<<62).Draw(t, "window")),
 		Soft:      time.Duration(rapid.Int64Range(0, 1<<40).Draw(t, "soft")),
-		HeldLimit: rapid.IntRange(0, 99).Draw(t, "limit"),
+		MaxWindow: time.Duration(rapid.Int64Range(0, 1<<62).Draw(t, "max")),
+		HeldLimit: rapid.IntRange(lease.NoneHeld, 99).Draw(t, "limit"),
+		Owner:     text.Draw(t, "owner"),
 		BoundAt:   someInstant(t, "bound"),
 	}
 	if l.Holder.Netns.Ino == 0 {

@@ -302,6 +302,31 @@ func (tx *Tx) ByKey(key lease.Key) ([]lease.Lease, error) {
 	return tx.collect(bucketKeys, podPrefix(id, key), func(rest []byte) []byte { return append(id.prefix(), rest...) })
 }
 
+// ByPod returns the leases that a pod has a claim on, in all pools and on all
+// interfaces, bound and held.
+func (tx *Tx) ByPod(namespace, name string) ([]lease.Lease, error) {
+	var out []lease.Lease
+	for _, p := range tx.Pools() {
+		id := tx.pools[p]
+		c := tx.bucket(bucketKeys).Cursor()
+		prefix := append(id.prefix(), namespace+"\x00"+name+"\x00"...)
+		for k, _ := c.Seek(prefix); k != nil && bytes.HasPrefix(k, prefix); k, _ = c.Next() {
+			at := bytes.IndexByte(k[len(prefix):], 0) // behind the interface comes the address
+			if at < 0 {
+				return nil, fmt.Errorf("%w: an entry of the index by key", ErrDamaged)
+			}
+			l, err := tx.at(append(id.prefix(), k[len(prefix)+at+1:]...))
+			if err != nil {
+				return nil, err
+			}
+			if l.State != lease.None {
+				out = append(out, l)
+			}
+		}
+	}
+	return out, nil
+}
+
 // collect reads the leases behind the index entries with the prefix.
 func (tx *Tx) collect(bucket, prefix []byte, leaseKeyOf func([]byte) []byte) ([]lease.Lease, error) {
 	var out []lease.Lease
@@ -339,6 +364,36 @@ func (tx *Tx) All(fn func(lease.Lease, error) bool) {
 			return
 		}
 	}
+}
+
+// Mark is a place in the order of All: an address of a pool. The zero Mark is
+// before the first.
+type Mark struct {
+	pool poolID
+	addr netip.Addr
+}
+
+// After is All for up to limit leases behind a mark, without damaged ones. It
+// returns the mark to go on from, and whether there is more.
+func (tx *Tx) After(m Mark, limit int, fn func(lease.Lease)) (next Mark, more bool) {
+	c := tx.bucket(bucketLeases).Cursor()
+	k, _ := c.First()
+	if m.addr.IsValid() {
+		from := leaseKey(m.pool, m.addr)
+		if k, _ = c.Seek(from); bytes.Equal(k, from) {
+			k, _ = c.Next()
+		}
+	}
+	for ; k != nil && limit > 0; k, _ = c.Next() {
+		limit--
+		if id, addr, ok := splitLease(k); ok {
+			m = Mark{id, addr}
+		}
+		if l, err := tx.at(k); err == nil && l.State != lease.None {
+			fn(l)
+		}
+	}
+	return m, k != nil
 }
 
 // InPool returns the leases of a pool, ordered by address, without damaged ones.

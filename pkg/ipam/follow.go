@@ -1,0 +1,279 @@
+package ipam
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+// The use cases of whoever knows the node's pods: the agent (DESIGN 6). Each
+// looks again in its transaction, so that a plan made a moment before harms
+// nobody, and takes a few pods at a time, so that no plugin waits for it.
+
+// followBatch is how many pods one transaction is about.
+const followBatch = 16
+
+// PodWindow is what a pod's annotation says, and whose it is.
+type PodWindow struct {
+	Namespace string
+	Name      string
+	UID       string // as the runtime passes it
+	Window    time.Duration
+	Owner     string // who makes the pod again; "" where it does not matter
+}
+
+// Follow gives the leases of each pod (UID) its window, and stores it for the
+// keys of that name, so that later ADDs need nobody to tell them. What is so
+// already is not written.
+func (s *Service) Follow(ctx context.Context, pods []PodWindow) error {
+	for batch := range slices.Chunk(pods, followBatch) {
+		err := s.update(ctx, scope{}, func(c *call) error {
+			for _, p := range batch {
+				if err := c.follow(p); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *call) follow(p PodWindow) error {
+	leases, err := c.tx.ByPod(p.Namespace, p.Name)
+	if err != nil {
+		return err
+	}
+	for _, l := range leases {
+		if err := c.setWindow(l, p); err != nil {
+			return err
+		}
+		if stored, known := c.tx.Window(l.Key()); StoresWindow(p, l, stored, known) {
+			if err := c.tx.SetWindow(l.Key(), p.Window, c.now.Wall); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// FollowsWindow tells whether a lease has yet to follow the pod.
+func FollowsWindow(p PodWindow, l lease.Lease) bool {
+	next, err := lease.Apply(l, lease.SetWindow{UID: p.UID, Window: p.Window, Owner: p.Owner}, lease.Instant{})
+	return err == nil && (next.Window != l.Window || next.Owner != l.Owner)
+}
+
+// StoresWindow tells whether the pod's window has yet to be stored for the key
+// of a lease of its name. No window is stored only where there was one.
+func StoresWindow(p PodWindow, l lease.Lease, stored time.Duration, known bool) bool {
+	if known {
+		return stored != p.Window
+	}
+	return p.Window > 0 || l.Window > 0
+}
+
+func (c *call) setWindow(l lease.Lease, p PodWindow) error {
+	if !FollowsWindow(p, l) {
+		return nil
+	}
+	full := l.State == lease.Held && !l.Firm && c.isFull(l)
+	next, err := lease.Apply(l, lease.SetWindow{UID: p.UID, Window: p.Window, Owner: p.Owner, Limited: full}, c.now)
+	if err != nil {
+		return err
+	}
+	if err := c.put(l, next); err != nil {
+		return err
+	}
+	switch {
+	case full && next.Window > 0:
+		return c.log(l, store.EventLimited, "maxHeldShare is reached: the hold is a short one")
+	case next.Window < p.Window:
+		return c.log(l, store.EventLimited, fmt.Sprintf("the window of %s is cut to %s", windowText(p.Window), windowText(next.Window)))
+	}
+	return nil
+}
+
+// Expected is a pod of this node that waits for its sandbox.
+type Expected struct{ Namespace, Name string }
+
+// Defer puts off the end of the firm holds of pods that are about to come back:
+// at least rest is left from now on.
+func (s *Service) Defer(ctx context.Context, pods []Expected, rest time.Duration) error {
+	for batch := range slices.Chunk(pods, followBatch) {
+		err := s.update(ctx, scope{}, func(c *call) error {
+			for _, p := range batch {
+				leases, err := c.tx.ByPod(p.Namespace, p.Name)
+				if err != nil {
+					return err
+				}
+				for _, l := range leases {
+					next, err := lease.Apply(l, lease.Defer{Rest: rest}, c.now)
+					if err != nil {
+						continue // no firm hold (any more)
+					}
+					if err := c.put(l, next); err != nil {
+						return err
+					}
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Ref names one lease: another lease of the address is not meant.
+type Ref struct {
+	Pool    lease.Pool
+	Address netip.Addr
+	ID      string
+}
+
+// RefTo returns the name of a lease.
+func RefTo(l lease.Lease) Ref { return Ref{l.Pool, l.Address, l.ID} }
+
+// GiveUp ends what the leases promise. A hold is free for others at once, unless
+// its last sandbox is alive. A living pod keeps its address to its end, and
+// nothing is kept for its name after that.
+func (s *Service) GiveUp(ctx context.Context, refs []Ref, reason string) error {
+	for batch := range slices.Chunk(refs, followBatch) {
+		err := s.update(ctx, scope{}, func(c *call) error {
+			for _, r := range batch {
+				if err := c.giveUpLease(r, reason); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *call) giveUpLease(r Ref, reason string) error {
+	l, err := c.tx.Get(r.Pool, r.Address)
+	if err != nil || l.ID != r.ID || l.Key().IsZero() {
+		return err
+	}
+	_, err = c.move(l, lease.Drop{Last: c.prove(l)}, store.EventDropped, reason)
+	if errors.Is(err, lease.ErrHolderAlive) {
+		_, err = c.move(l, lease.Supersede{}, store.EventDropped, reason)
+	}
+	return err
+}
+
+const (
+	// windowFresh is how exactly it is known when a stored window last mattered.
+	windowFresh = time.Hour
+	// windowIdle is how long a window is stored after the key's last lease.
+	windowIdle = 24 * time.Hour
+)
+
+// ForgetWindows drops the windows of keys that had no lease for a day, and
+// remembers which have one. To be called about every hour.
+func (s *Service) ForgetWindows(ctx context.Context) error {
+	return s.update(ctx, scope{}, func(c *call) error {
+		type stored struct {
+			key    lease.Key
+			window time.Duration
+			idle   time.Duration
+		}
+		var old []stored
+		c.tx.Windows(func(key lease.Key, w time.Duration, seen time.Time) {
+			if idle := c.now.Wall.Sub(seen); idle >= windowFresh || idle < 0 {
+				old = append(old, stored{key, w, idle})
+			}
+		})
+		for _, o := range old {
+			leases, err := c.tx.ByKey(o.key)
+			if err != nil {
+				return err
+			}
+			switch {
+			case len(leases) > 0 || o.idle < 0:
+				err = c.tx.SetWindow(o.key, o.window, c.now.Wall)
+			case o.idle >= windowIdle:
+				err = c.tx.DropWindow(o.key)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// NodeView is what the store says to whoever publishes it.
+type NodeView struct {
+	Leases  []lease.Lease
+	Windows map[lease.Key]time.Duration // stored by key
+	// Whole: nothing that was there is missing. Where it is not, that a lease is
+	// absent says nothing.
+	Whole bool
+	Now   lease.Instant // when it was read
+}
+
+// viewBatch is how many leases are read under one lock: well under 2 ms.
+const viewBatch = 128
+
+// Look reads the leases that match, a few at a time. They are those of one
+// moment only if nobody wrote meanwhile; whoever acts on them looks again.
+func (s *Service) Look(ctx context.Context, match func(lease.Lease) bool) (NodeView, error) {
+	v := NodeView{Windows: map[lease.Key]time.Duration{}, Whole: true}
+	var at store.Mark
+	for more := true; more; {
+		err := s.Store.View(ctx, func(tx *store.Tx) error {
+			at, more = tx.After(at, viewBatch, func(l lease.Lease) {
+				if match(l) {
+					v.Leases = append(v.Leases, l)
+				}
+				if key := l.Key(); !key.IsZero() {
+					if w, known := tx.Window(key); known {
+						v.Windows[key] = w
+					}
+				}
+			})
+			v.Whole = v.Whole && tx.Lost() == ""
+			return nil
+		})
+		if err != nil {
+			return NodeView{}, err
+		}
+	}
+	v.Now = s.now()
+	return v, nil
+}
+
+// Journal reads the entries behind a number, a few at a time, and the number of
+// the last. A store that begins anew is read from its beginning.
+func (s *Service) Journal(ctx context.Context, after uint64, fn func(seq uint64, n store.Entry)) (uint64, error) {
+	for more := true; more; {
+		err := s.Store.View(ctx, func(tx *store.Tx) error {
+			if tx.JournalEnd() < after {
+				after = 0
+			}
+			before := after
+			after = tx.JournalAfter(after, viewBatch, fn)
+			more = after != before
+			return nil
+		})
+		if err != nil {
+			return after, err
+		}
+	}
+	return after, nil
+}

@@ -1,0 +1,85 @@
+package store
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+// Windows are stored by key as well as in the leases: what the agent read from a
+// pod, for later ADDs of callers that are told no annotations. Each carries when
+// it was last seen to matter, so that those of pods that never come back go.
+
+// Window returns the window that was stored for a key.
+func (tx *Tx) Window(key lease.Key) (time.Duration, bool) {
+	id, ok := tx.pools[key.Pool]
+	if !ok {
+		return 0, false
+	}
+	w, _, err := decodeWindow(tx.bucket(bucketWindows).Get(podPrefix(id, key)))
+	return w, err == nil
+}
+
+// SetWindow stores it. seen is now.
+func (tx *Tx) SetWindow(key lease.Key, w time.Duration, seen time.Time) error {
+	id, err := tx.poolID(key.Pool)
+	if err != nil {
+		return err
+	}
+	v := binary.AppendVarint(nil, int64(w))
+	return tx.put(bucketWindows, podPrefix(id, key), binary.AppendVarint(v, seen.Unix()))
+}
+
+// DropWindow forgets it.
+func (tx *Tx) DropWindow(key lease.Key) error {
+	id, ok := tx.pools[key.Pool]
+	if !ok {
+		return nil
+	}
+	return tx.delete(bucketWindows, podPrefix(id, key))
+}
+
+// Windows calls fn for every stored window that can be read.
+func (tx *Tx) Windows(fn func(key lease.Key, w time.Duration, seen time.Time)) {
+	_ = tx.bucket(bucketWindows).ForEach(func(k, v []byte) error {
+		key, ok := tx.splitPod(k)
+		w, seen, err := decodeWindow(v)
+		if ok && err == nil {
+			fn(key, w, seen)
+		}
+		return nil
+	})
+}
+
+// splitPod undoes podPrefix.
+func (tx *Tx) splitPod(k []byte) (lease.Key, bool) {
+	if len(k) < 4 {
+		return lease.Key{}, false
+	}
+	p, ok := tx.names[poolID(binary.BigEndian.Uint32(k))]
+	words := bytes.Split(k[4:], []byte{0})
+	if !ok || len(words) != 4 {
+		return lease.Key{}, false
+	}
+	return lease.Key{Pool: p, Namespace: string(words[0]), Name: string(words[1]), IfName: string(words[2])}, true
+}
+
+// decodeWindow reads a window and when it was seen; the time is zero in records
+// of versions that stored none.
+func decodeWindow(v []byte) (time.Duration, time.Time, error) {
+	w, n := binary.Varint(v)
+	if n <= 0 || w < 0 {
+		return 0, time.Time{}, fmt.Errorf("%w: no window", ErrDamaged)
+	}
+	if n == len(v) {
+		return time.Duration(w), time.Time{}, nil
+	}
+	seen, m := binary.Varint(v[n:])
+	if m != len(v)-n {
+		return 0, time.Time{}, fmt.Errorf("%w: no time", ErrDamaged)
+	}
+	return time.Duration(w), time.Unix(seen, 0).UTC(), nil
+}
