@@ -22,6 +22,9 @@ type Bed struct {
 	Repo string
 	// ID tells beds of other folders on the same host apart: it is in the names of links and in the addresses.
 	ID int
+	// NodeGrace is how long a node may be silent before it is called lost. Short by default: scenarios that lose a node
+	// should not take a minute to notice.
+	NodeGrace time.Duration
 	// Machines are the running machines by name, as they were started: a pid alone may be another process by now.
 	Machines map[string]Process
 
@@ -39,7 +42,8 @@ func New(repo, dir string, o Options) *Bed {
 	h := fnv.New32a()
 	h.Write([]byte(dir))
 	began := time.Now()
-	return &Bed{Options: o, Dir: dir, Repo: repo, ID: int(h.Sum32() % 64), Machines: map[string]Process{},
+	return &Bed{Options: o, Dir: dir, Repo: repo, ID: int(h.Sum32() % 64), NodeGrace: 20 * time.Second,
+		Machines: map[string]Process{},
 		say: func(format string, args ...any) {
 			fmt.Printf("%5.0fs  %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
 		}}

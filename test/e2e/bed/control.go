@@ -50,8 +50,7 @@ func (b *Bed) controlService(name string) machine.Start {
 		argv = []string{bin, "--kubeconfig=" + b.path("run/controller-manager.kubeconfig"),
 			"--service-account-private-key-file=" + pki("service-accounts.key"), "--root-ca-file=" + pki("ca.crt"),
 			"--use-service-account-credentials=true", "--leader-elect=false", "--kube-api-qps=200", "--kube-api-burst=400",
-			// Scenarios that lose a node should not take a minute to notice.
-			"--node-monitor-grace-period=20s", "--profiling=false"}
+			"--node-monitor-grace-period=" + b.NodeGrace.String(), "--profiling=false"}
 	case Scheduler:
 		argv = []string{bin, "--kubeconfig=" + b.path("run/scheduler.kubeconfig"), "--leader-elect=false",
 			"--kube-api-qps=200", "--kube-api-burst=400", "--profiling=false"}

@@ -59,20 +59,7 @@ func (b *Bed) Up(ctx context.Context) (err error) {
 }
 
 func (b *Bed) start(ctx context.Context) error {
-	b.say("starting the control plane")
-	if err := os.MkdirAll(b.path("run"), 0o700); err != nil {
-		return err
-	}
-	if err := b.save(); err != nil {
-		return err
-	}
-	if err := b.writeKeys(); err != nil {
-		return err
-	}
-	if err := b.makeBridge(); err != nil {
-		return err
-	}
-	if err := b.startControlPlane(ctx); err != nil {
+	if err := b.startBare(ctx); err != nil {
 		return err
 	}
 	b.say("starting %d nodes", b.Nodes)
