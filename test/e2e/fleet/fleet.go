@@ -1,0 +1,151 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+)
+
+// Config is what a fleet is made of.
+type Config struct {
+	API     *rest.Config // with all rights
+	Plugin  string       // the program
+	Dir     string       // the nodes' disks; removed with the fleet by its owner
+	Network netip.Prefix // pod addresses, a /20 for each node
+	// Heartbeat is how often a node renews its Lease. Many nodes on a small machine need a long one, and a longer
+	// node-monitor-grace-period.
+	Heartbeat time.Duration
+	Warn      func(format string, args ...any) // of what a node would write to its log
+}
+
+// Fleet is a number of nodes that are up.
+type Fleet struct {
+	Config
+	client       *kubernetes.Clientset
+	reservations client.Client
+	nodes        map[string]*Node
+
+	calls chan struct{} // bounds how many plugins run at once
+
+	mu   sync.Mutex
+	pods map[podKey]*pod
+	wg   sync.WaitGroup
+}
+
+// New returns a fleet without nodes.
+func New(c Config) (*Fleet, error) {
+	api := rest.CopyConfig(c.API)
+	api.QPS = -1
+	api.ContentType, api.AcceptContentTypes = "application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf,application/json"
+	clients, err := kubernetes.NewForConfig(api)
+	if err != nil {
+		return nil, err
+	}
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	custom := rest.CopyConfig(c.API) // custom resources are JSON
+	custom.QPS = -1
+	reservations, err := client.New(custom, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, err
+	}
+	return &Fleet{Config: c, client: clients, reservations: reservations, nodes: map[string]*Node{}, pods: map[podKey]*pod{},
+		calls: make(chan struct{}, 8)}, nil
+}
+
+// Start registers the nodes and waits until all are Ready and free of taints of the control plane's; from then on they run
+// what is bound to them, until ctx ends.
+func (f *Fleet) Start(ctx context.Context, nodes []*corev1.Node) error {
+	for i, object := range nodes {
+		n, err := f.newNode(i, object.Name)
+		if err != nil {
+			return err
+		}
+		f.nodes[n.Name] = n
+	}
+	group, in := errgroup.WithContext(ctx)
+	group.SetLimit(16)
+	for _, object := range nodes {
+		group.Go(func() error { return f.register(in, object) })
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	for i, object := range nodes {
+		// Spread over the interval, as nodes that were not started by one program would be.
+		first := f.Heartbeat * time.Duration(i+1) / time.Duration(len(nodes))
+		f.wg.Go(func() { f.beat(ctx, object.Name, first) })
+	}
+	if err := f.watchPods(ctx); err != nil {
+		return err
+	}
+	return f.waitReady(ctx)
+}
+
+// Wait returns when everything that the fleet does has ended, which the end of Start's context makes it do. The pods'
+// network namespaces are gone then.
+func (f *Fleet) Wait() {
+	f.wg.Wait()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, p := range f.pods {
+		p.close()
+	}
+}
+
+func (f *Fleet) waitReady(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	for {
+		list, err := f.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		waiting := ""
+		for _, n := range list.Items {
+			for _, t := range n.Spec.Taints {
+				if t.Key == corev1.TaintNodeNotReady && f.nodes[n.Name] != nil {
+					waiting = n.Name
+				}
+			}
+		}
+		if waiting == "" {
+			return nil
+		}
+		if err := pause(ctx, 500*time.Millisecond); err != nil {
+			return fmt.Errorf("node %s is not ready: %w", waiting, err)
+		}
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+func (f *Fleet) warn(ctx context.Context, format string, args ...any) {
+	if ctx.Err() == nil { // what fails because all ends is no news
+		f.Warn(format, args...)
+	}
+}
+
+var errNoRoom = errors.New("the network has no room for so many nodes")

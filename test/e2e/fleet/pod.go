@@ -1,0 +1,193 @@
+package fleet
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
+)
+
+type podKey = types.UID
+
+// A pod is one that a node runs: from the time that it was bound there until its DEL.
+type pod struct {
+	node *Node
+	stop chan struct{} // closed when the pod is to end
+	once sync.Once
+
+	netns *namespace
+}
+
+func (p *pod) close() {
+	if p.netns != nil {
+		p.netns.close()
+		p.netns = nil
+	}
+}
+
+// watchPods starts and ends the pods of the fleet's nodes, as the API says.
+func (f *Fleet) watchPods(ctx context.Context) error {
+	factory := informers.NewSharedInformerFactory(f.client, 0)
+	informer := factory.Core().V1().Pods().Informer()
+	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { f.sync(ctx, o.(*corev1.Pod)) },
+		UpdateFunc: func(_, o any) { f.sync(ctx, o.(*corev1.Pod)) },
+		DeleteFunc: func(o any) {
+			if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
+				o = gone.Obj
+			}
+			f.end(o.(*corev1.Pod))
+		},
+	})
+	if err != nil {
+		return err
+	}
+	factory.Start(ctx.Done())
+	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
+		return fmt.Errorf("pods: %w", ctx.Err())
+	}
+	f.wg.Go(func() { <-ctx.Done(); factory.Shutdown() })
+	return nil
+}
+
+func (f *Fleet) sync(ctx context.Context, object *corev1.Pod) {
+	n := f.nodes[object.Spec.NodeName]
+	if n == nil {
+		return
+	}
+	if object.DeletionTimestamp != nil {
+		f.end(object)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.pods[object.UID] != nil || object.Status.Phase != corev1.PodPending {
+		return
+	}
+	p := &pod{node: n, stop: make(chan struct{})}
+	f.pods[object.UID] = p
+	if object.DeletionTimestamp != nil {
+		p.once.Do(func() { close(p.stop) })
+	}
+	f.wg.Go(func() { f.live(ctx, p, object) })
+}
+
+func (f *Fleet) end(object *corev1.Pod) {
+	f.mu.Lock()
+	p := f.pods[object.UID]
+	f.mu.Unlock()
+	if p != nil {
+		p.once.Do(func() { close(p.stop) })
+	}
+}
+
+// live is a pod's whole life on its node. When all ends with ctx, it leaves the pod to Wait.
+func (f *Fleet) live(ctx context.Context, p *pod, object *corev1.Pod) {
+	id := containerID()
+	if f.run(ctx, p, object, id) {
+		select {
+		case <-p.stop:
+		case <-ctx.Done():
+			return
+		}
+	}
+	for ctx.Err() == nil {
+		err := f.del(ctx, p.node, object, id, p.netnsPath())
+		if err == nil {
+			break
+		}
+		f.warn(ctx, "%v", err)
+		pause(ctx, time.Second)
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	p.close()
+	f.publish(ctx, p.node)
+	err := f.client.CoreV1().Pods(object.Namespace).Delete(ctx, object.Name, metav1.DeleteOptions{
+		GracePeriodSeconds: new(int64), Preconditions: &metav1.Preconditions{UID: &object.UID}})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		f.warn(ctx, "removing %s/%s: %v", object.Namespace, object.Name, err)
+	}
+	f.mu.Lock()
+	delete(f.pods, object.UID)
+	f.mu.Unlock()
+}
+
+// run makes the sandbox, again and again if need be, and reports it. It returns false if the pod was ended before.
+func (f *Fleet) run(ctx context.Context, p *pod, object *corev1.Pod, id string) bool {
+	for {
+		addr, err := f.sandbox(ctx, p, object, id)
+		if err == nil {
+			f.publish(ctx, p.node)
+			err = f.report(ctx, p.node, object, addr)
+		}
+		if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+			return true
+		}
+		f.warn(ctx, "%v", err)
+		select {
+		case <-p.stop:
+			return false
+		case <-ctx.Done():
+			return false
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+func (f *Fleet) sandbox(ctx context.Context, p *pod, object *corev1.Pod, id string) (netip.Addr, error) {
+	if p.netns == nil {
+		netns, err := newNamespace(p.node.netns(), id)
+		if err != nil {
+			return netip.Addr{}, err
+		}
+		p.netns = netns
+	}
+	return f.add(ctx, p.node, object, id, p.netns.path)
+}
+
+func (p *pod) netnsPath() string {
+	if p.netns == nil {
+		return ""
+	}
+	return p.netns.path
+}
+
+// report tells the API that the pod is running and ready.
+func (f *Fleet) report(ctx context.Context, n *Node, object *corev1.Pod, addr netip.Addr) error {
+	now := metav1.Now()
+	status := corev1.PodStatus{Phase: corev1.PodRunning, HostIP: n.Addr.String(), StartTime: &now, PodIP: addr.String(),
+		PodIPs: []corev1.PodIP{{IP: addr.String()}}}
+	for _, c := range []corev1.PodConditionType{corev1.PodInitialized, corev1.ContainersReady, corev1.PodReady} {
+		status.Conditions = append(status.Conditions, corev1.PodCondition{Type: c, Status: corev1.ConditionTrue, LastTransitionTime: now})
+	}
+	for _, c := range object.Spec.Containers {
+		started := true
+		status.ContainerStatuses = append(status.ContainerStatuses, corev1.ContainerStatus{Name: c.Name, Image: c.Image, Ready: true,
+			Started: &started, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}}})
+	}
+	patch, err := json.Marshal(fields{"metadata": fields{"uid": object.UID}, "status": status})
+	if err != nil {
+		return err
+	}
+	_, err = f.client.CoreV1().Pods(object.Namespace).Patch(ctx, object.Name, types.StrategicMergePatchType, patch,
+		metav1.PatchOptions{}, "status")
+	return err
+}
+
+func containerID() string {
+	var id [32]byte
+	rand.Read(id[:])
+	return hex.EncodeToString(id[:])
+}
