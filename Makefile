@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 export VERSION
 
-.PHONY: help build demo test test-race bench fuzz crash lint cluster cluster-down e2e images clean
+.PHONY: help build demo test test-race bench fuzz crash lint bench-pin cluster cluster-down e2e images clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -21,6 +21,9 @@ test-race: ## the unit tests under the race detector (needs a C compiler)
 
 bench: ## time and size against upstream host-local
 	@scripts/bench
+
+bench-pin: ## recreated pods against every score, on simulated nodes (FLAGS="-nodes 300 -recreations 200"; SCALE=1: 5,000 nodes)
+	@scripts/bench-pin $(FLAGS)
 
 fuzz: ## every fuzz target, a minute each (FUZZTIME=10m for longer)
 	@FUZZTIME=$${FUZZTIME:-1m} scripts/fuzz

@@ -1,0 +1,135 @@
+package pinbench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"text/tabwriter"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/leasehold-cni/leasehold/test/e2e/bed"
+	"github.com/leasehold-cni/leasehold/test/e2e/fleet"
+)
+
+// Bench is a control plane that runs, to measure on.
+type Bench struct {
+	bed    *bed.Bed
+	api    *rest.Config
+	client *kubernetes.Clientset
+	plugin string
+	out    io.Writer
+	began  time.Time
+}
+
+// podNetwork is nobody's (RFC 6598), so that no namespace of the host has addresses of it.
+var podNetwork = netip.MustParsePrefix("100.64.0.0/10")
+
+const (
+	heartbeat = 30 * time.Second
+	nodeGrace = 3 * time.Minute // 300 nodes share a machine with all else, and must not be lost over that
+)
+
+// Start builds what is needed and starts a control plane in the bed's folder. Close ends it.
+func Start(ctx context.Context, repo, dir string, out io.Writer) (*Bench, error) {
+	b, err := bed.NewBare(repo, dir)
+	if err != nil {
+		return nil, err
+	}
+	b.NodeGrace = nodeGrace
+	bench := &Bench{bed: b, out: out, began: time.Now()}
+	if bench.plugin, err = b.Build(ctx, bed.Program{Module: ".", Package: "plugins/ipam/leasehold"}); err != nil {
+		return nil, err
+	}
+	if err := b.UpControl(ctx); err != nil {
+		return nil, err
+	}
+	if err := bench.connect(ctx); err != nil {
+		return nil, errors.Join(err, bench.Close(ctx))
+	}
+	return bench, nil
+}
+
+func (b *Bench) connect(ctx context.Context) (err error) {
+	if b.api, err = clientcmd.BuildConfigFromFlags("", b.bed.Kubeconfig()); err != nil {
+		return err
+	}
+	b.api.QPS = -1
+	if b.client, err = kubernetes.NewForConfig(b.api); err != nil {
+		return err
+	}
+	return b.applyProduct(ctx)
+}
+
+// Close removes the control plane and all that was on it.
+func (b *Bench) Close(ctx context.Context) error { return b.bed.Down(context.WithoutCancel(ctx)) }
+
+func (b *Bench) say(format string, args ...any) {
+	fmt.Fprintf(b.out, "%5.0fs  %s\n", time.Since(b.began).Seconds(), fmt.Sprintf(format, args...))
+}
+
+// Recreations recreates pods in each mode on a fleet of that many nodes, and prints the table. It returns false if the
+// manager left a pod stuck, or did not bring one back by the mode nominate.
+func (b *Bench) Recreations(ctx context.Context, nodeCount, count, parallel int, modes []string) (fine bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	f, err := fleet.New(fleet.Config{API: b.api, Plugin: b.plugin, Dir: b.bed.Scratch("fleet"), Network: podNetwork,
+		Heartbeat: heartbeat, Warn: b.say})
+	if err != nil {
+		return false, err
+	}
+	defer func() {
+		cancel()
+		f.Wait()
+		err = errors.Join(err, os.RemoveAll(b.bed.Scratch("fleet")))
+	}()
+	b.say("registering %d nodes", nodeCount)
+	if err := f.Start(ctx, nodes(nodeCount)); err != nil {
+		return false, err
+	}
+	pods, err := track(ctx, b.client)
+	if err != nil {
+		return false, err
+	}
+	r := &recreator{client: b.client, fleet: f, pods: pods, parallel: parallel}
+	table := tabwriter.NewWriter(b.out, 0, 0, 2, ' ', 0)
+	fmt.Fprint(table, header)
+	fine = true
+	started := false
+	for _, mode := range modes {
+		if needsManager(mode) && !started {
+			if err := b.startManager(ctx); err != nil {
+				return false, err
+			}
+			started = true
+			defer func() { err = errors.Join(err, b.stopManager(ctx)) }()
+		}
+		b.say("%s: %d recreations on %d nodes", mode, count, nodeCount)
+		trials, err := r.mode(ctx, mode, count)
+		if err != nil {
+			return false, fmt.Errorf("%s: %w", mode, err)
+		}
+		row(table, mode, trials)
+		fine = b.verdict(mode, trials) && fine
+	}
+	fmt.Fprintf(b.out, "\n%d nodes; %s has a PreferNoSchedule taint, most of its processors requested, siblings, and no image:\n\n", nodeCount, hot)
+	return fine, table.Flush()
+}
+
+// verdict names the trials that should not have ended as they did.
+func (b *Bench) verdict(mode string, trials []trial) bool {
+	fine := true
+	for _, t := range trials {
+		if t.stuck || mode == "nominate" && (!t.sameNode || !t.sameAddress) {
+			fine = false
+			b.say("%s: %s", mode, t.why)
+		}
+	}
+	return fine
+}

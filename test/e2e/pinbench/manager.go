@@ -1,0 +1,219 @@
+package pinbench
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/yaml"
+
+	"github.com/leasehold-cni/leasehold/pkg/kube/meta"
+	"github.com/leasehold-cni/leasehold/test/e2e/bed"
+	"github.com/leasehold-cni/leasehold/test/e2e/machine"
+)
+
+// The manager's ports, on the machine of the control plane.
+const (
+	webhookPort = 9443
+	metricsPort = 9471
+	healthPort  = 9472
+)
+
+// workloads are the kinds that would start pods. Nodes of a fleet run no programs: the manager runs beside the control
+// plane.
+var workloads = []string{"DaemonSet", "Deployment", "PodDisruptionBudget"}
+
+const webhookConfiguration = "MutatingWebhookConfiguration"
+
+// render returns the project's manifests as a cluster receives them, without what would start pods.
+func (b *Bench) render(ctx context.Context) ([]*unstructured.Unstructured, error) {
+	cmd := exec.CommandContext(ctx, b.bed.Kubectl(), "kustomize", filepath.Join(b.bed.Repo, "daemonset"))
+	var diag bytes.Buffer
+	cmd.Stderr = &diag
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("kubectl kustomize: %w: %s", err, &diag)
+	}
+	var objects []*unstructured.Unstructured
+	for doc := range strings.SplitSeq(string(out), "\n---\n") {
+		o := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal([]byte(doc), &o.Object); err != nil {
+			return nil, err
+		}
+		if o.Object != nil && !slices.Contains(workloads, o.GetKind()) {
+			objects = append(objects, o)
+		}
+	}
+	return objects, nil
+}
+
+// apply applies those objects of the manifests that are wanted.
+func (b *Bench) apply(ctx context.Context, want func(*unstructured.Unstructured) bool) error {
+	objects, err := b.render(ctx)
+	if err != nil {
+		return err
+	}
+	var docs []string
+	for _, o := range objects {
+		if !want(o) {
+			continue
+		}
+		text, err := yaml.Marshal(o.Object)
+		if err != nil {
+			return err
+		}
+		docs = append(docs, string(text))
+	}
+	cmd := exec.CommandContext(ctx, b.bed.Kubectl(), "--kubeconfig="+b.bed.Kubeconfig(), "apply", "--server-side", "-f", "-")
+	cmd.Stdin = strings.NewReader(strings.Join(docs, "---\n"))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("kubectl apply: %w\n%s", err, out)
+	}
+	return nil
+}
+
+// applyProduct applies all but the webhook, which waits for somebody to ask. A Service loses its selector: where it leads
+// to is written by startManager.
+func (b *Bench) applyProduct(ctx context.Context) error {
+	// Kinds and namespaces first: what needs them is refused in the same breath.
+	for _, first := range []bool{true, false} {
+		err := b.apply(ctx, func(o *unstructured.Unstructured) bool {
+			basic := slices.Contains([]string{"Namespace", "CustomResourceDefinition"}, o.GetKind())
+			if o.GetKind() == "Service" {
+				unstructured.RemoveNestedField(o.Object, "spec", "selector")
+			}
+			return basic == first && o.GetKind() != webhookConfiguration
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return b.established(ctx)
+}
+
+func (b *Bench) established(ctx context.Context) error {
+	cmd := exec.CommandContext(ctx, b.bed.Kubectl(), "--kubeconfig="+b.bed.Kubeconfig(), "wait", "--for=condition=Established",
+		"--timeout=60s", "crd", "--all")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("kubectl wait: %w\n%s", err, out)
+	}
+	return nil
+}
+
+// startManager starts the real manager, with the rights of its service account, and waits until the API server can ask it.
+func (b *Bench) startManager(ctx context.Context) error {
+	program, err := b.bed.Build(ctx, bed.Program{Module: ".", Package: "cmd/leasehold-manager"})
+	if err != nil {
+		return err
+	}
+	kubeconfig, err := b.serviceAccount(ctx, meta.Namespace, meta.ManagerName)
+	if err != nil {
+		return err
+	}
+	b.say("starting the manager")
+	if err := b.apply(ctx, func(o *unstructured.Unstructured) bool { return o.GetKind() == webhookConfiguration }); err != nil {
+		return err
+	}
+	if err := b.leadService(ctx); err != nil {
+		return err
+	}
+	err = b.control().Start(ctx, machine.Start{Name: meta.ManagerName, Log: b.bed.Log(bed.Control, meta.ManagerName),
+		Argv: []string{program, "--kubeconfig=" + kubeconfig, "--cert-dir=/run",
+			fmt.Sprintf("--webhook-port=%d", webhookPort), fmt.Sprintf("--metrics-addr=:%d", metricsPort),
+			fmt.Sprintf("--health-addr=:%d", healthPort)}})
+	if err != nil {
+		return err
+	}
+	if err := b.managerReady(ctx); err != nil {
+		return errors.Join(err, b.stopManager(ctx))
+	}
+	return nil
+}
+
+func (b *Bench) control() machine.Client { return b.bed.Machine(bed.Control) }
+
+// stopManager ends the manager, and nobody is asked any more.
+func (b *Bench) stopManager(ctx context.Context) error {
+	ctx = context.WithoutCancel(ctx)
+	return errors.Join(b.control().Stop(ctx, meta.ManagerName),
+		ignoreNotFound(b.client.AdmissionregistrationV1().MutatingWebhookConfigurations().Delete(ctx, meta.ManagerName, metav1.DeleteOptions{})))
+}
+
+// leadService makes the manager's Service lead to the machine of the control plane.
+func (b *Bench) leadService(ctx context.Context) error {
+	service, err := b.client.CoreV1().Services(meta.Namespace).Get(ctx, meta.ManagerName, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	port, yes := int32(webhookPort), true
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{Name: meta.ManagerName, Labels: map[string]string{discoveryv1.LabelServiceName: service.Name}},
+		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{b.bed.ControlAddr().String()},
+			Conditions: discoveryv1.EndpointConditions{Ready: &yes}}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+	}
+	for _, p := range service.Spec.Ports {
+		slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: &p.Name, Port: &port})
+	}
+	_, err = b.client.DiscoveryV1().EndpointSlices(meta.Namespace).Create(ctx, slice, metav1.CreateOptions{})
+	return err
+}
+
+// managerReady waits until the manager says so and the API server trusts its certificate.
+func (b *Bench) managerReady(ctx context.Context) error {
+	last := errors.New("not asked yet")
+	err := until(ctx, func() (bool, error) {
+		resp, err := http.Get(fmt.Sprintf("http://%v:%d/readyz", b.bed.ControlAddr(), healthPort))
+		if err != nil {
+			last = err
+			return false, nil
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			last = fmt.Errorf("/readyz: %s", resp.Status)
+			return false, nil
+		}
+		c, err := b.client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, meta.ManagerName, metav1.GetOptions{})
+		if err != nil {
+			return false, err
+		}
+		last = errors.New("the webhook configuration has no caBundle")
+		return !slices.ContainsFunc(c.Webhooks, func(w admissionregistrationv1.MutatingWebhook) bool { return len(w.ClientConfig.CABundle) == 0 }), nil
+	})
+	if err != nil {
+		return fmt.Errorf("the manager is not ready: %w (%w); see %s", err, last, b.bed.Log(bed.Control, meta.ManagerName))
+	}
+	return nil
+}
+
+// serviceAccount writes a kubeconfig with a token of a service account.
+func (b *Bench) serviceAccount(ctx context.Context, namespace, name string) (string, error) {
+	day := int64((24 * time.Hour).Seconds())
+	token, err := b.client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, name,
+		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &day}}, metav1.CreateOptions{})
+	if err != nil {
+		return "", err
+	}
+	config, err := clientcmd.LoadFromFile(b.bed.Kubeconfig())
+	if err != nil {
+		return "", err
+	}
+	for _, user := range config.AuthInfos {
+		user.ClientCertificateData, user.ClientKeyData, user.Token = nil, nil, token.Status.Token
+	}
+	path := b.bed.Scratch(name + ".kubeconfig")
+	return path, clientcmd.WriteToFile(*config, path)
+}
