@@ -3,9 +3,11 @@ package bed
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"time"
 )
 
@@ -26,6 +28,10 @@ func (b *Bed) Collect(ctx context.Context, dir, namespace string, since time.Tim
 	kubectl := []string{b.Kubectl(), "--kubeconfig=" + b.Kubeconfig(), "--request-timeout=10s"}
 	save("pods.txt", append(kubectl, "get", "pods", "-A", "-o", "wide")...)
 	save("objects.yaml", append(kubectl, "get", "all", "-n", namespace, "-o", "yaml")...)
+	save("system.yaml", append(kubectl, "get", "all", "-n", System, "-o", "yaml")...)
+	save("reservations.yaml", append(kubectl, "get", "ipr", "-A", "-o", "yaml")...)
+	save("webhooks.yaml", append(kubectl, "get", "mutatingwebhookconfigurations,validatingadmissionpolicies", "-o", "yaml")...)
+	save("system-events.txt", append(kubectl, "get", "events", "-n", System, "--sort-by=.lastTimestamp")...)
 	save("nodes.yaml", append(kubectl, "get", "nodes", "-o", "yaml")...)
 	save("events.txt", append(kubectl, "get", "events", "-n", namespace, "--sort-by=.lastTimestamp")...)
 
@@ -34,6 +40,7 @@ func (b *Bed) Collect(ctx context.Context, dir, namespace string, since time.Tim
 		errs = append(errs, copyTail(filepath.Join(dir, filepath.Base(log)), log, since))
 	}
 	for _, name := range b.NodeNames() {
+		errs = append(errs, b.copyPodLogs(dir, name, namespace, since), b.copyPodLogs(dir, name, System, since))
 		if b.PID(name) == 0 {
 			continue
 		}
@@ -54,6 +61,24 @@ func (b *Bed) Collect(ctx context.Context, dir, namespace string, since time.Tim
 		if calls, err := os.ReadFile(n.Disk("/var/log/cni-trace.log")); err == nil {
 			errs = append(errs, os.WriteFile(filepath.Join(dir, name+"-cni-calls.txt"), calls, 0o644))
 		}
+	}
+	return errors.Join(errs...)
+}
+
+// copyPodLogs copies what the containers of a namespace's pods have written on a node, off its disk: it may be that the
+// node does not answer. The name of such a file is NAMESPACE_POD_UID/CONTAINER/RESTARTS.log.
+func (b *Bed) copyPodLogs(dir, node, namespace string, since time.Time) error {
+	root := b.Node(node).Disk("/var/log/pods")
+	logs, err := filepath.Glob(filepath.Join(root, namespace+"_*/*/*.log"))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, log := range logs {
+		pod, container := filepath.Split(filepath.Dir(log))
+		name := strings.Split(filepath.Base(pod), "_")[1]
+		to := filepath.Join(dir, "pods", fmt.Sprintf("%s-%s-%s-%s", node, name, container, filepath.Base(log)))
+		errs = append(errs, os.MkdirAll(filepath.Dir(to), 0o755), copyTail(to, log, since))
 	}
 	return errors.Join(errs...)
 }

@@ -10,7 +10,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 )
 
@@ -109,12 +111,29 @@ func (b *Bed) startNodes(ctx context.Context) error {
 
 // Client returns a client of the cluster with all rights.
 func (b *Bed) Client() (*kubernetes.Clientset, error) {
+	config, err := b.clientConfig()
+	if err != nil {
+		return nil, err
+	}
+	return kubernetes.NewForConfig(config)
+}
+
+// Dynamic returns a client for kinds that it need not know.
+func (b *Bed) Dynamic() (*dynamic.DynamicClient, error) {
+	config, err := b.clientConfig()
+	if err != nil {
+		return nil, err
+	}
+	return dynamic.NewForConfig(config)
+}
+
+func (b *Bed) clientConfig() (*rest.Config, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", b.Kubeconfig())
 	if err != nil {
 		return nil, err
 	}
 	config.QPS, config.Burst = 200, 400
-	return kubernetes.NewForConfig(config)
+	return config, nil
 }
 
 // waitReady waits until every node is Ready and has its IPAM plugin.

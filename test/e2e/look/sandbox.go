@@ -29,10 +29,15 @@ type Sandbox struct {
 	NetNS     string // as a path of the host, empty if there is none any more
 }
 
+// dial connects to the runtime of a node.
+func dial(root string) (*grpc.ClientConn, error) {
+	return grpc.NewClient("unix://"+root+"/run/containerd/containerd.sock",
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
+}
+
 // Sandboxes asks the runtime of a node, whose file system is root, for the sandboxes of a namespace.
 func Sandboxes(ctx context.Context, root, namespace string) ([]Sandbox, error) {
-	conn, err := grpc.NewClient("unix://"+root+"/run/containerd/containerd.sock",
-		grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := dial(root)
 	if err != nil {
 		return nil, err
 	}

@@ -6,41 +6,65 @@ import "github.com/leasehold-cni/leasehold/test/e2e/story"
 type Scenario struct {
 	story.Scenario
 	Run func(*World)
+	// Nodes are the nodes that it needs for itself, as World.Node counts them, and it touches no others. A scenario without
+	// any needs the whole cluster.
+	Nodes []int
 }
 
 func keeps(name, about string, run func(*World)) Scenario {
-	return Scenario{story.Scenario{Name: name, About: about, Keeps: true}, run}
+	return Scenario{Scenario: story.Scenario{Name: name, About: about, Keeps: true}, Run: run}
 }
 
 func works(name, about string, run func(*World)) Scenario {
-	return Scenario{story.Scenario{Name: name, About: about}, run}
+	return Scenario{Scenario: story.Scenario{Name: name, About: about}, Run: run}
 }
 
-// All are the scenarios in the order in which they run: from everyday life to the rare accident.
+// on says that a scenario needs no more than these nodes, so that others may run at the same time on the rest.
+func (s Scenario) on(nodes ...int) Scenario {
+	s.Nodes = nodes
+	return s
+}
+
+// nodeNames are the nodes that it takes of a bed's.
+func (s Scenario) nodeNames(all []string) []string {
+	if len(s.Nodes) == 0 {
+		return all
+	}
+	var names []string
+	for _, i := range s.Nodes {
+		names = append(names, nodeName(all, i))
+	}
+	return names
+}
+
+// nodeName is the i-th node, counted from 1, or the last if there are fewer.
+func nodeName(all []string, i int) string { return all[min(i, len(all))-1] }
+
+// All are the scenarios in the order in which they begin, nodes allowing: from everyday life to the rare accident.
 func All() []Scenario {
 	return []Scenario{
-		keeps("recreate", "a deleted pod comes back under its address", recreate),
-		keeps("rolling-update", "a changed template replaces every pod", rollingUpdate),
-		keeps("scale-to-zero", "away and back inside the window, while others come and go", scaleToZero),
-		keeps("window-passed", "nobody gets the address before the window ends, somebody after", windowPassed),
-		works("no-annotation", "a pod without a window gets the next address, as with host-local", noAnnotation),
-		keeps("churn-beside", "a Deployment of unannotated pods churns beside", churnBeside),
-		keeps("fifty", "50 pods of one StatefulSet start at once on one node, twice", fifty),
-		keeps("sandbox-killed", "the same pod gets a new sandbox", sandboxKilled),
-		keeps("force-delete", "the new pod starts while the old container still runs", forceDelete),
-		keeps("busy-timeout", "the old container never ends: another address, which is then the pod's", busyTimeout),
-		keeps("kubelet-restart", "the kubelet is away while a pod is deleted", kubeletRestart),
-		keeps("containerd-restart-in-add", "containerd restarts while the plugin is at work", containerdRestartInAdd),
-		keeps("containerd-killed", "containerd dies, a pod is deleted, containerd returns", containerdKilled),
+		keeps("recreate", "a deleted pod comes back under its address", recreate).on(1),
+		keeps("rolling-update", "a changed template replaces every pod", rollingUpdate).on(1),
+		keeps("scale-to-zero", "away and back inside the window, while others come and go", scaleToZero).on(1),
+		keeps("window-passed", "nobody gets the address before the window ends, somebody after", windowPassed).on(2),
+		works("no-annotation", "a pod without a window gets the next address, as with host-local", noAnnotation).on(1),
+		keeps("churn-beside", "a Deployment of unannotated pods churns beside", churnBeside).on(1),
+		keeps("fifty", "50 pods of one StatefulSet start at once on one node, twice", fifty).on(1),
+		keeps("sandbox-killed", "the same pod gets a new sandbox", sandboxKilled).on(1),
+		keeps("force-delete", "the new pod starts while the old container still runs", forceDelete).on(1),
+		keeps("busy-timeout", "the old container never ends: another address, which is then the pod's", busyTimeout).on(2),
+		keeps("kubelet-restart", "the kubelet is away while a pod is deleted", kubeletRestart).on(1),
+		keeps("containerd-restart-in-add", "containerd restarts while the plugin is at work", containerdRestartInAdd).on(1),
+		keeps("containerd-killed", "containerd dies, a pod is deleted, containerd returns", containerdKilled).on(1),
 		keeps("api-away", "a sandbox dies while the control plane is down", apiAway),
-		keeps("cut-off", "a pod is deleted while its node is off the network", cutOff),
-		keeps("cordon", "a pod waits until its node takes pods again", cordon),
-		keeps("reboot", "the node reboots, the pods are the same", reboot),
-		keeps("reboot-replaced", "the pods were replaced while the node was off", rebootReplaced),
-		keeps("late-dels", "DELs of the kubelet's garbage collection come after the new ADD", lateDels),
-		keeps("second-network", "a pod with an interface in two networks keeps both addresses", secondNetwork),
-		keeps("bridge", "recreate and scale on the bridge plugin", onBridge),
-		keeps("ptp", "recreate and scale on the ptp plugin", onPtp),
-		works("status", "containerd 2.4, CNI 1.1.0: STATUS arrives, an exhausted pool leaves the node Ready", status),
+		keeps("cut-off", "a pod is deleted while its node is off the network", cutOff).on(2),
+		keeps("cordon", "a pod waits until its node takes pods again", cordon).on(1),
+		keeps("reboot", "the node reboots, the pods are the same", reboot).on(2),
+		keeps("reboot-replaced", "the pods were replaced while the node was off", rebootReplaced).on(2),
+		keeps("late-dels", "DELs of the kubelet's garbage collection come after the new ADD", lateDels).on(3),
+		keeps("second-network", "a pod with an interface in two networks keeps both addresses", secondNetwork).on(2),
+		keeps("bridge", "recreate and scale on the bridge plugin", onBridge).on(2),
+		keeps("ptp", "recreate and scale on the ptp plugin", onPtp).on(2),
+		works("status", "containerd 2.4, CNI 1.1.0: STATUS arrives, an exhausted pool leaves the node Ready", status).on(3),
 	}
 }

@@ -131,12 +131,7 @@ func apiAway(w *World) {
 	before := set.Ready()
 	old := w.Sandbox(n, before["echoserver-0"])
 	w.Step("the API server and etcd stop; the sandbox %.12s is killed", old.ID)
-	w.Must(w.Bed.StopControl(w.Ctx, bed.APIServer))
-	w.Must(w.Bed.StopControl(w.Ctx, bed.Etcd))
-	back := func() {
-		w.Must(w.Bed.RunControl(w.Ctx))
-	}
-	w.Cleanup(back)
+	back := w.WithoutControl(bed.APIServer, bed.Etcd)
 	_, err := n.Machine().Run(w.Ctx, "kill", "-9", strconv.Itoa(old.PID))
 	w.Must(err)
 	now := old

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/bed"
 )
@@ -39,8 +38,7 @@ func cordon(w *World) {
 	w.Step("an echoserver starts on %s, which is then cordoned", n.Name)
 	set := w.Echoserver("echoserver", n, 1)
 	before := set.Ready()
-	w.Cordon(n, true)
-	w.Cleanup(func() { w.Cordon(n, false) })
+	uncordon := w.Cordon(n)
 	set.Delete(before)
 	w.Eventually(time.Minute, "the new pod waits", func() error {
 		pod, ok := set.Pods()["echoserver-0"]
@@ -54,16 +52,9 @@ func cordon(w *World) {
 	})
 	w.Step("the new pod waits; four others come, on a node that takes pods again")
 	w.LeasesAre(n, "Held", families(w))
-	w.Cordon(n, false)
+	uncordon()
 	w.strangers("others", n, 4, before)
 	w.Kept(before, set.ReadyBut(before))
-}
-
-// Cordon closes a node to new pods, or opens it.
-func (w *World) Cordon(n *bed.Node, closed bool) {
-	patch := fmt.Sprintf(`{"spec":{"unschedulable":%v}}`, closed)
-	_, err := w.Client.CoreV1().Nodes().Patch(w.Ctx, n.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-	w.Must(err)
 }
 
 func reboot(w *World) {

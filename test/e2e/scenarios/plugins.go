@@ -82,7 +82,7 @@ func (w *World) interfaces(set *Set) map[string]string {
 }
 
 func lateDels(w *World) {
-	n := w.Node(2)
+	n := w.Node(3)
 	// Not flannel: it swallows every DEL but the first.
 	w.Networks(n, bed.Network{Name: w.NS, Type: "ptp", Subnets: []netip.Prefix{netip.MustParsePrefix("10.253.0.0/24")}})
 	w.Must(n.Trace())

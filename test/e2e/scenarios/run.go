@@ -10,10 +10,13 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/bed"
@@ -45,9 +48,28 @@ func Choose(all []Scenario, pattern string) ([]Scenario, error) {
 	return chosen, nil
 }
 
+// A runner runs scenarios on a bed.
+type runner struct {
+	bed     *bed.Bed
+	client  *kubernetes.Clientset
+	dynamic dynamic.Interface
+	watch   look.Watch
+	long    bool
+	width   int // of the longest name
+
+	mu  sync.Mutex // of what follows
+	out io.Writer
+	// twice counts the addresses that were in two pods at once and that a scenario has answered for.
+	twice int
+}
+
 // Run runs scenarios on a bed that is up, and returns an error if one did not end as it should.
 func Run(ctx context.Context, out io.Writer, b *bed.Bed, chosen []Scenario, long bool) error {
 	client, err := b.Client()
+	if err != nil {
+		return err
+	}
+	dynamicClient, err := b.Dynamic()
 	if err != nil {
 		return err
 	}
@@ -62,10 +84,10 @@ func Run(ctx context.Context, out io.Writer, b *bed.Bed, chosen []Scenario, long
 	if err != nil {
 		return err
 	}
+	r := &runner{bed: b, client: client, dynamic: dynamicClient, out: out, long: long}
 	watchCtx, stop := context.WithCancel(ctx)
 	defer stop()
-	watch := &look.Watch{}
-	watch.Start(watchCtx, func() []string {
+	r.watch.Start(watchCtx, func() []string {
 		var roots []string
 		for _, name := range b.NodeNames() {
 			if b.PID(name) != 0 {
@@ -74,65 +96,82 @@ func Run(ctx context.Context, out io.Writer, b *bed.Bed, chosen []Scenario, long
 		}
 		return roots
 	})
-
-	var results []story.Result
+	began := time.Now()
 	for _, s := range chosen {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		fmt.Fprintf(out, "\n%s: %s\n", s.Name, s.About)
-		known, _ := watch.Found()
-		r := one(ctx, out, b, client, s, long)
-		if found, _ := watch.Found(); len(found) > len(known) {
-			r.Outcome, r.Text = story.Broken, "an address twice at the same time: "+found[len(known)]
-		}
-		results = append(results, r)
+		r.width = max(r.width, len(s.Name))
+	}
+	results := sideBySide(ctx, chosen, b.NodeNames(), func(s Scenario) story.Result { return r.one(ctx, s) })
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
 	if !slices.ContainsFunc(results, func(r story.Result) bool { return r.Untidy }) {
 		if err := tidy(); err != nil {
 			return err
 		}
 	}
-	twice, looks := watch.Found()
+	twice, looks := r.watch.Found()
 	fmt.Fprintf(out, "\nLooked %d times into every pod: %d addresses were in two of them at once.\n\n", looks, len(twice))
-	if !story.Summarize(out, results, b.Keeps()) {
+	if !story.Summarize(out, results, b.Keeps(), time.Since(began)) {
 		return errors.New("not all scenarios ended as they should")
 	}
 	return nil
 }
 
-func one(ctx context.Context, out io.Writer, b *bed.Bed, client *kubernetes.Clientset, s Scenario, long bool) story.Result {
+// print prints a line of a scenario.
+func (r *runner) print(s Scenario, line string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	fmt.Fprintf(r.out, "%-*s  %s\n", r.width, s.Name, line)
+}
+
+func (r *runner) one(ctx context.Context, s Scenario) story.Result {
 	limit := scenarioLimit
-	if long {
+	if r.long {
 		limit *= 10
 	}
 	ns := s.Name + "-" + suffix()
+	tell := s.Run
 	s.Scenario.Run = func(t *story.T) {
-		w := &World{T: t, Bed: b, Client: client, NS: ns, Long: long}
+		w := &World{T: t, Bed: r.bed, Client: r.client, Dynamic: r.dynamic, NS: ns, Long: r.long, nodes: s.nodeNames(r.bed.NodeNames())}
 		object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns, Labels: map[string]string{label: s.Name}}}
-		_, err := client.CoreV1().Namespaces().Create(t.Ctx, object, metav1.CreateOptions{})
+		_, err := r.client.CoreV1().Namespaces().Create(t.Ctx, object, metav1.CreateOptions{})
 		w.Must(err)
-		w.Cleanup(func() { w.Must(client.CoreV1().Namespaces().Delete(w.Ctx, ns, metav1.DeleteOptions{})) })
+		w.Cleanup(func() { w.Must(r.client.CoreV1().Namespaces().Delete(w.Ctx, ns, metav1.DeleteOptions{})) })
 		w.Cleanup(w.CheckStores)
 		// The service account comes a moment after its namespace, and no pod is admitted without it.
 		w.Eventually(30*time.Second, "a service account", func() error {
-			_, err := client.CoreV1().ServiceAccounts(ns).Get(t.Ctx, "default", metav1.GetOptions{})
+			_, err := r.client.CoreV1().ServiceAccounts(ns).Get(t.Ctx, "default", metav1.GetOptions{})
 			return err
 		})
-		s.Run(w)
+		tell(w)
 	}
 	began := time.Now()
-	print := func(line string) { fmt.Fprintln(out, line) }
-	return story.Run(ctx, s.Scenario, limit, print, func(t *story.T, o story.Outcome) {
-		if good, _ := story.Judge(story.Result{Scenario: s.Scenario, Outcome: o}, b.Keeps()); good {
+	print := func(line string) { r.print(s, line) }
+	print("       " + s.About)
+	result := story.Run(ctx, s.Scenario, limit, print, func(t *story.T, o story.Outcome) {
+		if good, _ := story.Judge(story.Result{Scenario: s.Scenario, Outcome: o}, r.bed.Keeps()); good {
 			return
 		}
-		dir := filepath.Join(failedDir(b), s.Name)
-		if err := b.Collect(t.Ctx, dir, ns, began); err != nil {
-			print(fmt.Sprintf("          collecting logs: %v", err))
+		dir := filepath.Join(failedDir(r.bed), s.Name)
+		if err := r.bed.Collect(t.Ctx, dir, ns, began); err != nil {
+			print(fmt.Sprintf("        collecting logs: %v", err))
 		}
-		print("          everything that may explain it is in " + dir)
+		print("        everything that may explain it is in " + dir)
 	})
+	if text := r.newTwice(); text != "" {
+		result.Outcome, result.Text = story.Broken, "an address twice at the same time: "+text
+	}
+	return result
+}
+
+// newTwice tells of an address that was in two pods at once, the first time that it is asked.
+func (r *runner) newTwice() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	found, _ := r.watch.Found()
+	known := r.twice
+	r.twice = len(found)
+	return strings.Join(found[known:], "; ")
 }
 
 func failedDir(b *bed.Bed) string { return filepath.Join(b.Dir, "failed") }

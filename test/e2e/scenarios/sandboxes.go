@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/bed"
@@ -103,7 +102,7 @@ func (w *World) hang(n *bed.Node, s look.Sandbox) (resume func()) {
 		w.Must(err)
 	}
 	shim("STOP")
-	resume = sync.OnceFunc(func() { shim("CONT") })
+	resume = untilDone(func() { shim("CONT") })
 	w.Cleanup(resume)
 	return resume
 }

@@ -45,7 +45,7 @@ func Stubborn(grace time.Duration) Option {
 	}
 }
 
-// on makes a template's pods run on one node: until the pin exists, it is the user who sees to that.
+// on makes a template's pods run on one node and no other.
 func on(n *bed.Node) Option {
 	return func(t *corev1.PodTemplateSpec) {
 		t.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
@@ -63,7 +63,8 @@ type Set struct {
 	size int
 }
 
-// Echoserver creates the manual's echoserver under a name, on one node, and waits until it runs.
+// Echoserver creates the manual's echoserver under a name, on one node or, with nil, where the scheduler sends it, and
+// waits until it runs.
 func (w *World) Echoserver(name string, n *bed.Node, replicas int, options ...Option) *Set {
 	set := w.echoserver(name, n, replicas, options...)
 	_, err := w.Client.AppsV1().StatefulSets(w.NS).Create(w.Ctx, &set, metav1.CreateOptions{})
@@ -84,7 +85,10 @@ func (w *World) echoserver(name string, n *bed.Node, replicas int, options ...Op
 	set.Spec.PodManagementPolicy = appsv1.ParallelPodManagement
 	set.Spec.Selector.MatchLabels["app"] = name
 	set.Spec.Template.Labels["app"] = name
-	for _, o := range append(options, on(n)) {
+	if n != nil {
+		options = append(options, on(n))
+	}
+	for _, o := range options {
 		o(&set.Spec.Template)
 	}
 	return set

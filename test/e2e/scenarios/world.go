@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/bed"
@@ -19,23 +20,39 @@ import (
 // World is what a scenario has to work with: a cluster, and a namespace of its own in it.
 type World struct {
 	*story.T
-	Bed    *bed.Bed
-	Client *kubernetes.Clientset
-	NS     string
-	Long   bool
+	Bed     *bed.Bed
+	Client  *kubernetes.Clientset
+	Dynamic dynamic.Interface
+	NS      string
+	Long    bool
+
+	nodes []string // that the scenario may touch
 }
 
 // Node returns the i-th node, counted from 1, or the last if there are fewer.
-func (w *World) Node(i int) *bed.Node {
-	names := w.Bed.NodeNames()
-	return w.Bed.Node(names[min(i, len(names))-1])
+func (w *World) Node(i int) *bed.Node { return w.own(nodeName(w.Bed.NodeNames(), i)) }
+
+// own returns a node that is the scenario's.
+func (w *World) own(name string) *bed.Node {
+	if !slices.Contains(w.nodes, name) {
+		w.Fatalf("%s may be another scenario's: see on(...) in all.go", name)
+	}
+	return w.Bed.Node(name)
+}
+
+// NodeOf returns the node that a pod was sent to.
+func (w *World) NodeOf(pod corev1.Pod) *bed.Node {
+	if pod.Spec.NodeName == "" {
+		w.Fatalf("%s has no node", pod.Name)
+	}
+	return w.own(pod.Spec.NodeName)
 }
 
 // NodeWith returns a node that runs a certain containerd, or nil.
 func (w *World) NodeWith(containerd string) *bed.Node {
 	for _, name := range slices.Backward(w.Bed.NodeNames()) {
 		if n := w.Bed.Node(name); n.ContainerdVersion() == containerd {
-			return n
+			return w.own(name)
 		}
 	}
 	return nil
@@ -76,7 +93,7 @@ func (w *World) Clear() {
 		return err
 	})
 	w.Eventually(60*time.Second, "the sandboxes stop", func() error {
-		for _, name := range w.Bed.NodeNames() {
+		for _, name := range w.nodes {
 			sandboxes, err := look.Sandboxes(w.Ctx, w.Bed.Root(name), w.NS)
 			if err != nil {
 				return err
@@ -93,7 +110,7 @@ func (w *World) Clear() {
 		return
 	}
 	w.Eventually(30*time.Second, "nothing is leaked", func() error {
-		for _, name := range w.Bed.NodeNames() {
+		for _, name := range w.nodes {
 			leases, _ := w.Leases(w.Bed.Node(name))
 			for _, l := range leases {
 				if l.State == "Bound" {
@@ -110,7 +127,7 @@ func (w *World) CheckStores() {
 	if !w.Bed.Keeps() {
 		return
 	}
-	for _, name := range w.Bed.NodeNames() {
+	for _, name := range w.nodes {
 		out, err := w.Bed.Machine(name).Run(w.Ctx, w.Bed.Leasectl(), "check")
 		if err != nil {
 			w.Fatalf("the store of %s: %v\n%s", name, err, out)
@@ -211,6 +228,22 @@ func (w *World) Events(uid, reason string) []string {
 		texts = append(texts, e.Message)
 	}
 	return texts
+}
+
+// SaidOf waits until a pod has an event of a reason whose message has all these words, and returns the message.
+func (w *World) SaidOf(pod corev1.Pod, reason string, words ...string) string {
+	var found string
+	w.Eventually(30*time.Second, fmt.Sprintf("event %s of %s with %q", reason, pod.Name, words), func() error {
+		texts := w.Events(string(pod.UID), reason)
+		for _, text := range texts {
+			if containsAll(text, words) {
+				found = text
+				return nil
+			}
+		}
+		return fmt.Errorf("there are %q", texts)
+	})
+	return found
 }
 
 // WaitNode waits until a node is Ready and has said so since a moment.

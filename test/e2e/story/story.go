@@ -35,7 +35,8 @@ type Result struct {
 	Outcome  Outcome
 	Text     string
 	Took     time.Duration
-	Untidy   bool // a cleanup failed
+	Tidying  time.Duration // what the cleanups took on top
+	Untidy   bool          // a cleanup failed
 }
 
 // T is a running scenario.
@@ -128,6 +129,7 @@ func Run(ctx context.Context, s Scenario, limit time.Duration, print func(string
 			result.Outcome, result.Text = Broken, "tidying up: "+t.text
 		}
 	}
+	result.Tidying = time.Since(t.began) - result.Took
 	return result
 }
 

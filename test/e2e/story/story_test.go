@@ -98,11 +98,11 @@ func TestSummarize(t *testing.T) {
 		{Scenario: Scenario{Name: "status"}, Outcome: Passed, Took: 1500 * time.Millisecond},
 	}
 	var out strings.Builder
-	if !Summarize(&out, results, false) || !strings.HasSuffix(out.String(), "\n2 passed, 0 failed\n") {
+	if !Summarize(&out, results, false, time.Minute) || !strings.HasSuffix(out.String(), "\n2 passed, 0 failed\n") {
 		t.Errorf("host-local:\n%s", out.String())
 	}
 	out.Reset()
-	if Summarize(&out, results, true) || !strings.HasSuffix(out.String(), "\n1 passed, 1 failed\n") {
+	if Summarize(&out, results, true, time.Minute) || !strings.HasSuffix(out.String(), "\n1 passed, 1 failed\n") {
 		t.Errorf("leasehold:\n%s", out.String())
 	}
 	if !strings.Contains(out.String(), "10.0.0.1 became 10.0.0.2") {

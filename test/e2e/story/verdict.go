@@ -26,21 +26,19 @@ func Judge(r Result, keeps bool) (good bool, word string) {
 	}
 }
 
-// Summarize prints the table of a run and its last line, and tells whether all is well.
-func Summarize(w io.Writer, results []Result, keeps bool) bool {
+// Summarize prints the table of a run, which took so long in all, and its last line, and tells whether all is well.
+func Summarize(w io.Writer, results []Result, keeps bool, took time.Duration) bool {
 	tab := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tab, "SCENARIO\tTIME\tRESULT\tABOUT")
+	fmt.Fprintln(tab, "SCENARIO\tTIME\tTIDYING\tRESULT\tABOUT")
 	passed := 0
-	var total time.Duration
 	for _, r := range results {
 		good, word := Judge(r, keeps)
 		if good {
 			passed++
 		}
-		total += r.Took
-		fmt.Fprintf(tab, "%s\t%s\t%s\t%s\n", r.Scenario.Name, seconds(r.Took), word, r.Scenario.About)
+		fmt.Fprintf(tab, "%s\t%s\t%s\t%s\t%s\n", r.Scenario.Name, seconds(r.Took), seconds(r.Tidying), word, r.Scenario.About)
 	}
-	fmt.Fprintf(tab, "\t%s\t\t\n", seconds(total))
+	fmt.Fprintf(tab, "all\t%s\t\t\t\n", seconds(took))
 	tab.Flush()
 	for _, r := range results {
 		if good, word := Judge(r, keeps); !good {

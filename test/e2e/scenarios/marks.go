@@ -1,0 +1,85 @@
+package scenarios
+
+import (
+	"encoding/json"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
+
+	"github.com/leasehold-cni/leasehold/test/e2e/bed"
+)
+
+// Cordon closes a node to new pods until undo is called, or the scenario ends.
+func (w *World) Cordon(n *bed.Node) (undo func()) {
+	closed := func(value bool) object { return object{"spec": object{"unschedulable": value}} }
+	return w.mark(n, closed(true), closed(false))
+}
+
+// Label labels a node until undo is called, or the scenario ends. The value that it had then comes back.
+func (w *World) Label(n *bed.Node, key, value string) (undo func()) {
+	node, err := w.Client.CoreV1().Nodes().Get(w.Ctx, n.Name, metav1.GetOptions{})
+	w.Must(err)
+	var before any // null removes the label
+	if old, ok := node.Labels[key]; ok {
+		before = old
+	}
+	label := func(value any) object { return object{"metadata": object{"labels": object{key: value}}} }
+	return w.mark(n, label(value), label(before))
+}
+
+// Taint taints a node until undo is called, or the scenario ends.
+func (w *World) Taint(n *bed.Node, key, value string, effect corev1.TaintEffect) (undo func()) {
+	taints := func(change func([]corev1.Taint) []corev1.Taint) {
+		// Not a patch: the list belongs to others as well.
+		w.Must(retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+			node, err := w.Client.CoreV1().Nodes().Get(w.Ctx, n.Name, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			node.Spec.Taints = change(node.Spec.Taints)
+			_, err = w.Client.CoreV1().Nodes().Update(w.Ctx, node, metav1.UpdateOptions{})
+			return err
+		}))
+	}
+	undo = untilDone(func() {
+		taints(func(all []corev1.Taint) []corev1.Taint {
+			return slices.DeleteFunc(all, func(t corev1.Taint) bool { return t.Key == key && t.Effect == effect })
+		})
+	})
+	w.Cleanup(undo)
+	taints(func(all []corev1.Taint) []corev1.Taint {
+		return append(all, corev1.Taint{Key: key, Value: value, Effect: effect})
+	})
+	return undo
+}
+
+type object = map[string]any
+
+// untilDone makes a function that does f once. If f ends the scenario instead, the next call tries again: what a scenario
+// could not undo, its cleanup may.
+func untilDone(f func()) func() {
+	done := false
+	return func() {
+		if !done {
+			f()
+			done = true
+		}
+	}
+}
+
+// mark changes a node by one merge patch, and back by another.
+func (w *World) mark(n *bed.Node, on, off object) (undo func()) {
+	patch := func(change object) {
+		data, err := json.Marshal(change)
+		w.Must(err)
+		_, err = w.Client.CoreV1().Nodes().Patch(w.Ctx, n.Name, types.MergePatchType, data, metav1.PatchOptions{})
+		w.Must(err)
+	}
+	undo = untilDone(func() { patch(off) })
+	w.Cleanup(undo)
+	patch(on)
+	return undo
+}
