@@ -5,12 +5,14 @@ import (
 	"crypto/tls"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -24,6 +26,7 @@ import (
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/certs"
 	"github.com/leasehold-cni/leasehold/pkg/kube/meta"
+	"github.com/leasehold-cni/leasehold/pkg/kube/pin"
 )
 
 // webhookConfigurations are those whose caBundle is kept right.
@@ -34,6 +37,16 @@ func run(ctx context.Context, o options, version string) error {
 	ctrl.SetLogger(log)
 	klog.SetLogger(log)
 	log.Info("leasehold-manager", "version", version)
+	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
+	if err != nil {
+		return fmt.Errorf("reaching the API server: %w", err)
+	}
+	config.UserAgent = meta.ManagerName
+	// The API server knows better than a client how much it can take; whoever writes here bounds itself.
+	config.QPS = -1
+	if o.liftAndLeave {
+		return liftGates(config, 0, log)
+	}
 
 	certOptions := certs.Options{
 		Secret:   types.NamespacedName{Namespace: o.namespace, Name: meta.ManagerName},
@@ -42,7 +55,7 @@ func run(ctx context.Context, o options, version string) error {
 		Dir:      o.certDir,
 	}
 	certificate := certs.New(certOptions.Dir)
-	mgr, err := newManager(o, certOptions, certificate, log)
+	mgr, err := newManager(config, o, certOptions, certificate, log)
 	if err != nil {
 		return err
 	}
@@ -60,34 +73,49 @@ func run(ctx context.Context, o options, version string) error {
 			return err
 		}
 	}
-	return mgr.Start(ctx)
+	if err := mgr.Start(ctx); err != nil {
+		return err
+	}
+	return liftGates(config, time.Second, log)
+}
+
+// liftGates is the last act of a manager, and all that the subcommand does: a pod whose gate nobody lifts never starts.
+func liftGates(config *rest.Config, patience time.Duration, log logr.Logger) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	c, err := client.New(config, client.Options{})
+	if err != nil {
+		return fmt.Errorf("reaching the API server: %w", err)
+	}
+	n, err := pin.LiftGates(ctx, c, patience)
+	if n > 0 {
+		log.Info("lifted gates", "pods", n)
+	}
+	return err
 }
 
 // rooms are what the manager does: webhooks and controllers, each set up on its own.
 func rooms(o options) []func(context.Context, manager.Manager) error {
-	return []func(context.Context, manager.Manager) error{}
+	return []func(context.Context, manager.Manager) error{
+		func(ctx context.Context, mgr manager.Manager) error { return pin.Setup(ctx, mgr, o.pin) },
+	}
 }
 
-func newManager(o options, certOptions certs.Options, certificate *certs.Certificate, log logr.Logger) (manager.Manager, error) {
-	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
-	if err != nil {
-		return nil, fmt.Errorf("reaching the API server: %w", err)
-	}
-	config.UserAgent = meta.ManagerName
-	// The API server knows better than a client how much it can take; whoever writes here bounds itself.
-	config.QPS = -1
+func newManager(config *rest.Config, o options, certOptions certs.Options, certificate *certs.Certificate, log logr.Logger) (manager.Manager, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, ipam.AddToScheme} {
 		if err := add(scheme); err != nil {
 			return nil, err
 		}
 	}
+	objects := pin.CacheOptions()
+	objects[&corev1.Secret{}] = certOptions.CacheOptions()
 	return ctrl.NewManager(config, manager.Options{
 		Scheme: scheme,
 		Logger: log,
 		Cache: cache.Options{
 			DefaultTransform: cache.TransformStripManagedFields(),
-			ByObject:         map[client.Object]cache.ByObject{&corev1.Secret{}: certOptions.CacheOptions()},
+			ByObject:         objects,
 		},
 		Metrics:                metricsserver.Options{BindAddress: o.metricsAddr},
 		HealthProbeBindAddress: o.healthAddr,

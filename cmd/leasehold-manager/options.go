@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube/meta"
+	"github.com/leasehold-cni/leasehold/pkg/kube/pin"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -17,9 +18,7 @@ type options struct {
 	kubeconfig string
 	namespace  string
 
-	pinMode, fallback policy.PinMode
-	schedulers        []string
-	releaseGrace      time.Duration
+	pin pin.Options
 
 	webhookPort  int
 	metricsAddr  string
@@ -52,13 +51,12 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	}
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "how to reach the API server; in a pod, its service account")
 	f.StringVar(&o.namespace, "namespace", meta.Namespace, "where the manager's Secret, Service and Lease are")
-	o.pinMode, o.fallback = policy.PinNominate, policy.PinPrefer
-	pinModeVar(f, &o.pinMode, "pin-mode", "the `mode` of pods for which neither annotation nor namespace says one")
-	pinModeVar(f, &o.fallback, "fallback-pin-mode", "the `mode` in place of nominate for schedulers that are not known to honour it")
-	o.schedulers = []string{"default-scheduler"}
+	o.pin = pin.Options{Mode: policy.PinNominate, Fallback: policy.PinPrefer, Schedulers: []string{"default-scheduler"}}
+	pinModeVar(f, &o.pin.Mode, "pin-mode", "the `mode` of pods for which neither annotation nor namespace says one")
+	pinModeVar(f, &o.pin.Fallback, "fallback-pin-mode", "the `mode` in place of nominate for schedulers that are not known to honour it")
 	f.Func("schedulers", "comma-separated `names` of schedulers that honour a nomination (default default-scheduler)",
-		func(s string) error { o.schedulers = strings.Split(s, ","); return nil })
-	f.DurationVar(&o.releaseGrace, "release-grace", 5*time.Minute,
+		func(s string) error { o.pin.Schedulers = strings.Split(s, ","); return nil })
+	f.DurationVar(&o.pin.Grace, "release-grace", 5*time.Minute,
 		"how long a pod in the mode require may be unschedulable before it may run elsewhere")
 	f.IntVar(&o.webhookPort, "webhook-port", 9443, "where the webhooks are served")
 	f.StringVar(&o.metricsAddr, "metrics-addr", ":9471", "where metrics are served")
@@ -80,7 +78,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	if f.NArg() > 0 {
 		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
 	}
-	if o.fallback == policy.PinNominate {
+	if o.pin.Fallback == policy.PinNominate {
 		return o, fmt.Errorf("--fallback-pin-mode is what replaces nominate: want require, prefer or none")
 	}
 	return o, nil

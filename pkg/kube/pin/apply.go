@@ -1,0 +1,137 @@
+package pin
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/leasehold-cni/leasehold/pkg/kube/meta"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
+)
+
+// preferWeight is the most that one preferred term may weigh.
+const preferWeight = 100
+
+// retained tells whether a new pod is one that the pin is about: its address is kept, its name is known and can return,
+// and nobody has placed it.
+func retained(p *corev1.Pod) bool {
+	if p.Name == "" || p.Spec.NodeName != "" {
+		return false
+	}
+	if owner := metav1.GetControllerOfNoCopy(p); owner != nil && owner.Kind == "DaemonSet" {
+		return false
+	}
+	window, err := policy.ParseWindow(p.Annotations[policy.Annotation])
+	return err == nil && window != 0
+}
+
+// strip takes off what says how a pod was pinned, which is not its user's to say: it comes from a copied manifest, or from
+// an earlier call of the same admission.
+func strip(p *corev1.Pod) {
+	for _, key := range []string{meta.AnnotationPinnedNode, meta.AnnotationPinReason, meta.AnnotationExpectedAddresses} {
+		delete(p.Annotations, key)
+	}
+	p.Spec.SchedulingGates = slices.DeleteFunc(p.Spec.SchedulingGates, isOurs)
+	if len(p.Spec.SchedulingGates) == 0 {
+		p.Spec.SchedulingGates = nil
+	}
+}
+
+func isOurs(g corev1.PodSchedulingGate) bool { return g.Name == meta.GateNominate }
+
+func gated(p *corev1.Pod) bool { return slices.ContainsFunc(p.Spec.SchedulingGates, isOurs) }
+
+// apply writes a verdict on a stripped pod. To do it twice is to do it once.
+func apply(p *corev1.Pod, v Verdict) {
+	if p.Labels == nil {
+		p.Labels = map[string]string{}
+	}
+	p.Labels[meta.LabelRetained] = meta.Retained
+	if p.Annotations == nil {
+		p.Annotations = map[string]string{}
+	}
+	p.Annotations[meta.AnnotationPinReason] = fmt.Sprintf("%s: %s", v.Reason, v.Text)
+	if !v.Pinned() {
+		return
+	}
+	p.Annotations[meta.AnnotationPinnedNode] = v.Node
+	if v.Addresses != "" {
+		p.Annotations[meta.AnnotationExpectedAddresses] = v.Addresses
+	}
+	switch v.Mode {
+	case policy.PinNominate:
+		p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: meta.GateNominate})
+	case policy.PinRequire:
+		require(p, v.Node)
+	case policy.PinPrefer:
+		prefer(p, v.Node)
+	}
+}
+
+// onNode is the requirement that DaemonSets use: the scheduler looks at no other node (FACTS 8.6).
+func onNode(node string) corev1.NodeSelectorRequirement {
+	return corev1.NodeSelectorRequirement{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{node}}
+}
+
+func names(t corev1.NodeSelectorTerm, node string) bool {
+	return slices.ContainsFunc(t.MatchFields, func(r corev1.NodeSelectorRequirement) bool {
+		return r.Key == metav1.ObjectNameField && r.Operator == corev1.NodeSelectorOpIn && slices.Equal(r.Values, []string{node})
+	})
+}
+
+func nodeAffinity(p *corev1.Pod) *corev1.NodeAffinity {
+	if p.Spec.Affinity == nil {
+		p.Spec.Affinity = &corev1.Affinity{}
+	}
+	if p.Spec.Affinity.NodeAffinity == nil {
+		p.Spec.Affinity.NodeAffinity = &corev1.NodeAffinity{}
+	}
+	return p.Spec.Affinity.NodeAffinity
+}
+
+// require narrows every required term to a node: terms are alternatives, so one that is left wide would let the pod go. An
+// empty term stays, for it is no wide one: it matches nothing.
+func require(p *corev1.Pod, node string) {
+	a := nodeAffinity(p)
+	if a.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		a.RequiredDuringSchedulingIgnoredDuringExecution = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
+			{MatchFields: []corev1.NodeSelectorRequirement{onNode(node)}}}}
+		return
+	}
+	terms := a.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	for i := range terms {
+		if !empty(terms[i]) && !names(terms[i], node) {
+			terms[i].MatchFields = append(terms[i].MatchFields, onNode(node))
+		}
+	}
+}
+
+func empty(t corev1.NodeSelectorTerm) bool {
+	return len(t.MatchExpressions) == 0 && len(t.MatchFields) == 0
+}
+
+// requires tells whether a pod can run on one node alone.
+func requires(p *corev1.Pod, node string) bool {
+	if p.Spec.Affinity == nil || p.Spec.Affinity.NodeAffinity == nil {
+		return false
+	}
+	required := p.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+	return required != nil && len(required.NodeSelectorTerms) > 0 &&
+		!slices.ContainsFunc(required.NodeSelectorTerms, func(t corev1.NodeSelectorTerm) bool {
+			return !empty(t) && !names(t, node)
+		})
+}
+
+func prefer(p *corev1.Pod, node string) {
+	a := nodeAffinity(p)
+	term := corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{onNode(node)}}
+	for _, t := range a.PreferredDuringSchedulingIgnoredDuringExecution {
+		if len(t.Preference.MatchExpressions) == 0 && len(t.Preference.MatchFields) == 1 && names(t.Preference, node) {
+			return
+		}
+	}
+	a.PreferredDuringSchedulingIgnoredDuringExecution = append(a.PreferredDuringSchedulingIgnoredDuringExecution,
+		corev1.PreferredSchedulingTerm{Weight: preferWeight, Preference: term})
+}

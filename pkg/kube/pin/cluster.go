@@ -1,0 +1,266 @@
+package pin
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/meta"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
+)
+
+// The indexes of the informers.
+const (
+	byPod   = "pod"   // reservations by "namespace/pod"
+	byGate  = "gate"  // the pods that our gate is on
+	theGate = "gated" // its only value
+)
+
+// CacheOptions is what the manager's cache may hold of what this room reads through it.
+func CacheOptions() map[client.Object]cache.ByObject {
+	return map[client.Object]cache.ByObject{
+		&corev1.Node{}:  {Transform: trimNode},
+		namespaceMeta(): {Transform: trimNamespace},
+	}
+}
+
+func namespaceMeta() *metav1.PartialObjectMetadata {
+	ns := &metav1.PartialObjectMetadata{}
+	ns.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	return ns
+}
+
+// A cluster is what the manager knows of the cluster: informers, and the memory of pods that have ended. Every replica
+// has its own.
+type cluster struct {
+	reader       client.Reader // of nodes and namespaces, from the manager's cache
+	pods         toolscache.SharedIndexInformer
+	reservations toolscache.SharedIndexInformer
+	synced       []func() bool
+	now          func() time.Time
+
+	mu     sync.Mutex
+	traces map[string]trace // by "namespace/pod"
+}
+
+func newCluster(ctx context.Context, mgr manager.Manager, now func() time.Time) (*cluster, error) {
+	c := &cluster{reader: mgr.GetClient(), now: now, traces: map[string]trace{}}
+	var err error
+	c.pods, err = watch(mgr, corev1.SchemeGroupVersion.WithKind("Pod"), "pods", &corev1.Pod{},
+		func(o *metav1.ListOptions) { o.LabelSelector = meta.LabelRetained }, viewPod,
+		toolscache.Indexers{byGate: func(object any) ([]string, error) {
+			if object.(*podView).Gated {
+				return []string{theGate}, nil
+			}
+			return nil, nil
+		}})
+	if err != nil {
+		return nil, err
+	}
+	c.reservations, err = watch(mgr, ipam.GroupVersion.WithKind("IPReservation"), ipam.Resource.Resource, &ipam.IPReservation{},
+		func(*metav1.ListOptions) {}, viewReservation,
+		toolscache.Indexers{byPod: func(object any) ([]string, error) {
+			r := object.(*reservation)
+			return []string{r.Namespace + "/" + r.Pod}, nil
+		}})
+	if err != nil {
+		return nil, err
+	}
+	if _, err := c.pods.AddEventHandler(toolscache.ResourceEventHandlerFuncs{DeleteFunc: c.remember}); err != nil {
+		return nil, err
+	}
+	c.synced = []func() bool{c.pods.HasSynced, c.reservations.HasSynced}
+	for _, object := range []client.Object{&corev1.Node{}, namespaceMeta()} {
+		informer, err := mgr.GetCache().GetInformer(ctx, object, cache.BlockUntilSynced(false))
+		if err != nil {
+			return nil, fmt.Errorf("watching %T: %w", object, err)
+		}
+		c.synced = append(c.synced, informer.HasSynced)
+	}
+	return c, mgr.Add(everywhere(c.run))
+}
+
+// watch makes an informer that keeps views.
+func watch(mgr manager.Manager, kind schema.GroupVersionKind, resource string, example runtime.Object,
+	narrow func(*metav1.ListOptions), view toolscache.TransformFunc, indexers toolscache.Indexers) (toolscache.SharedIndexInformer, error) {
+	c, err := apiutil.RESTClientForGVK(kind, false, false, mgr.GetConfig(), serializer.NewCodecFactory(mgr.GetScheme()), mgr.GetHTTPClient())
+	if err != nil {
+		return nil, fmt.Errorf("watching %s: %w", resource, err)
+	}
+	lw := toolscache.NewFilteredListWatchFromClient(c, resource, metav1.NamespaceAll, narrow)
+	informer := toolscache.NewSharedIndexInformerWithOptions(lw, example, toolscache.SharedIndexInformerOptions{
+		Indexers: indexers, ObjectDescription: resource})
+	return informer, informer.SetTransform(view)
+}
+
+// everywhere is work that every replica does, leader or not.
+type everywhere func(context.Context) error
+
+func (f everywhere) Start(ctx context.Context) error { return f(ctx) }
+func (everywhere) NeedLeaderElection() bool          { return false }
+
+func (c *cluster) run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	for _, informer := range []toolscache.SharedIndexInformer{c.pods, c.reservations} {
+		wg.Go(func() { informer.RunWithContext(ctx) })
+	}
+	forget := time.NewTicker(time.Minute)
+	defer forget.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			wg.Wait()
+			return nil
+		case <-forget.C:
+			c.forget()
+		}
+	}
+}
+
+// Synced tells whether the first look at everything is over.
+func (c *cluster) Synced() bool {
+	for _, synced := range c.synced {
+		if !synced() {
+			return false
+		}
+	}
+	return true
+}
+
+// remember keeps where a pod was after it has ended.
+func (c *cluster) remember(object any) {
+	p := ended(object)
+	if p == nil {
+		return
+	}
+	key := p.Namespace + "/" + p.Name
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if t := c.traces[key].follow(p, c.now()); t.Node != "" {
+		c.traces[key] = t
+	} else {
+		delete(c.traces, key)
+	}
+}
+
+// ended is the last that an informer has seen of a pod that is gone.
+func ended(object any) *podView {
+	if gone, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
+		object = gone.Obj
+	}
+	p, _ := object.(*podView)
+	return p
+}
+
+func (c *cluster) forget() {
+	now := c.now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for key, t := range c.traces {
+		if now.After(t.Until) {
+			delete(c.traces, key)
+		}
+	}
+}
+
+// last is what is known of a pod's last instance. One that has not been seen to end counts as ended now: a pod of its name
+// is being made.
+func (c *cluster) last(key string) trace {
+	c.mu.Lock()
+	t := c.traces[key]
+	c.mu.Unlock()
+	if p := c.pod(key); p != nil {
+		t = t.follow(p, c.now())
+	}
+	return t
+}
+
+func (c *cluster) pod(key string) *podView {
+	object, found, err := c.pods.GetStore().GetByKey(key)
+	if err != nil || !found {
+		return nil
+	}
+	return object.(*podView)
+}
+
+// gatedPods are the pods that our gate is on.
+func (c *cluster) gatedPods() []any {
+	list, _ := c.pods.GetIndexer().ByIndex(byGate, theGate) // an error says that there is no such index
+	return list
+}
+
+func (c *cluster) reservationsOf(key string) []*reservation {
+	list, _ := c.reservations.GetIndexer().ByIndex(byPod, key)
+	all := make([]*reservation, len(list))
+	for i, object := range list {
+		all[i] = object.(*reservation)
+	}
+	return all
+}
+
+// place is where a pod's addresses are, and what is remembered of the pod.
+func (c *cluster) place(key string) (place, trace, bool) {
+	last := c.last(key)
+	p, found := choose(c.reservationsOf(key), last, c.now())
+	return p, last, found
+}
+
+// node is a node by its name; nil if there is none. That it cannot be looked up is an error.
+func (c *cluster) node(ctx context.Context, name string) (*corev1.Node, error) {
+	var n corev1.Node
+	err := c.reader.Get(ctx, types.NamespacedName{Name: name}, &n)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &n, nil
+}
+
+// namespaceMode is the mode that a namespace says for its pods; "" if it says none.
+func (c *cluster) namespaceMode(ctx context.Context, name string) (string, error) {
+	ns := namespaceMeta()
+	if err := c.reader.Get(ctx, types.NamespacedName{Name: name}, ns); err != nil {
+		return "", client.IgnoreNotFound(err)
+	}
+	return ns.Labels[meta.AnnotationPin], nil
+}
+
+// modeOf is the mode that applies to a pod: its own annotation, else its namespace's label, else the cluster's. A word
+// that is none is passed over, and the note says so.
+func modeOf(annotations map[string]string, namespace string, cluster policy.PinMode) (mode policy.PinMode, note string) {
+	pod, found := annotations[meta.AnnotationPin]
+	if found {
+		mode, err := policy.ParsePinMode(pod)
+		if err == nil {
+			return mode, ""
+		}
+		note = err.Error()
+	}
+	if namespace != "" {
+		mode, err := policy.ParsePinMode(namespace)
+		if err == nil {
+			return mode, note
+		}
+		if note == "" {
+			note = "the namespace's " + err.Error()
+		}
+	}
+	return cluster, note
+}

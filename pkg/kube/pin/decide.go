@@ -1,0 +1,174 @@
+package pin
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	schedulingcorev1 "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+
+	"github.com/leasehold-cni/leasehold/pkg/policy"
+)
+
+// A Reason is why a pod is pinned or not, in one word.
+type Reason string
+
+// The reasons for which a pod is pinned.
+const (
+	Reserved   Reason = "Reserved"   // a node has published its addresses
+	Remembered Reason = "Remembered" // it was seen on the node a moment ago
+)
+
+// The reasons for which it is not.
+const (
+	NotWanted     Reason = "NotWanted"     // the mode is none
+	NoReservation Reason = "NoReservation" // no address waits for it
+	Unknown       Reason = "Unknown"       // it could not be looked up
+	Released      Reason = "Released"      // a pod has waited for this reservation in vain
+	Evicted       Reason = "Evicted"       // somebody wants it elsewhere
+	FailedStarts  Reason = "FailedStarts"  // it does not start there
+	NodeGone      Reason = "NodeGone"
+	NodeExcluded  Reason = "NodeExcluded" // by the pod's own selectors
+	NodeNotReady  Reason = "NodeNotReady"
+	NodeCordoned  Reason = "NodeCordoned"
+	NodeTainted   Reason = "NodeTainted"
+)
+
+// Facts are what a decision is made of.
+type Facts struct {
+	Pod *corev1.Pod // as its user wants it: without marks of ours
+	// Mode is what applies to the pod; ModeNote is said with the reason.
+	Mode     policy.PinMode
+	ModeNote string
+	// Fallback replaces nominate where it is not honoured.
+	Fallback policy.PinMode
+	// Honoured: the pod's scheduler takes nominations. Crowded: too many pods wait for theirs already.
+	Honoured, Crowded bool
+
+	Known bool // the rest could be looked up
+	// Found: there is a place where the pod's addresses are.
+	Found bool
+	Place place
+	Last  trace
+	Node  *corev1.Node // the place's; nil: there is none
+}
+
+// A Verdict is what becomes of the pod.
+type Verdict struct {
+	Mode      policy.PinMode // PinNone: it is not pinned
+	Node      string         // the pinned node; unpinned, the one that it is not pinned to, if any
+	Addresses string         // what waits there
+	Reason    Reason
+	Text      string // for people
+}
+
+// Pinned tells whether the pod is pinned.
+func (v Verdict) Pinned() bool { return v.Mode != policy.PinNone }
+
+// Decide says whether and how a pod is pinned. It is a pure function (DESIGN 7).
+func Decide(f Facts) Verdict {
+	v := Verdict{Mode: policy.PinNone, Node: f.Place.Node, Addresses: f.Place.Addresses}
+	v.Reason, v.Text = obstacle(f)
+	if v.Reason == "" {
+		v.Mode, v.Reason = f.Mode, Reserved
+		if f.Place.Remembered {
+			v.Reason = Remembered
+		}
+		v.Text = welcome(f)
+		if v.Mode == policy.PinNominate && (!f.Honoured || f.Crowded) {
+			v.Mode, v.Text = instead(f, v.Text)
+		}
+		if v.Mode == policy.PinNone {
+			v.Reason = NotWanted
+		}
+	}
+	if f.ModeNote != "" {
+		v.Text += "; " + f.ModeNote
+	}
+	return v
+}
+
+// welcome is what is said of a pod that is pinned.
+func welcome(f Facts) string {
+	text := f.Place.Node + " has its address"
+	switch {
+	case f.Place.Remembered:
+		text = "it ran on " + f.Place.Node + " a moment ago"
+	case f.Place.Addresses != "":
+		text = f.Place.Node + " has " + f.Place.Addresses
+	}
+	if _, why := closed(f.Node, f.Pod.Spec.Tolerations); why != "" {
+		text += "; it waits: " + why
+	}
+	return text
+}
+
+// instead is the mode where a nomination would not be honoured, or would come too late.
+func instead(f Facts, text string) (policy.PinMode, string) {
+	if !f.Honoured {
+		return f.Fallback, fmt.Sprintf("%s; %s instead of nominate: the scheduler %q is not among --schedulers",
+			text, f.Fallback, f.Pod.Spec.SchedulerName)
+	}
+	return policy.PinPrefer, text + "; prefer instead of nominate: too many pods wait for their nomination"
+}
+
+// obstacle is what speaks against a pin, if anything.
+func obstacle(f Facts) (Reason, string) {
+	node := f.Place.Node
+	switch {
+	case f.Mode == policy.PinNone:
+		return NotWanted, "the pin mode is none"
+	case !f.Known:
+		return Unknown, "its address could not be looked up"
+	case !f.Found:
+		return NoReservation, "no address waits for it"
+	case f.Place.Released:
+		return Released, "a pod has waited for " + node + " in vain"
+	case f.Node == nil:
+		return NodeGone, node + " is gone"
+	case f.Place.NodeUID != "" && f.Place.NodeUID != string(f.Node.UID):
+		return NodeGone, node + " is another one of that name"
+	case f.Last.Node == node && f.Last.Evicted && !f.Node.Spec.Unschedulable:
+		return Evicted, "it was evicted from " + node
+	case f.Last.Node == node && f.Last.Failures >= maxFailures:
+		return FailedStarts, fmt.Sprintf("it has failed to start on %s %d times", node, f.Last.Failures)
+	}
+	if fits, err := nodeaffinity.GetRequiredNodeAffinity(f.Pod).Match(f.Node); err != nil || !fits {
+		return NodeExcluded, "the pod's own node selectors exclude " + node
+	}
+	if f.Mode == policy.PinRequire {
+		return "", "" // it waits
+	}
+	return closed(f.Node, f.Pod.Spec.Tolerations)
+}
+
+// closed is why a node takes no pod like this one at the moment, if it does not.
+func closed(n *corev1.Node, tolerations []corev1.Toleration) (Reason, string) {
+	name := n.Name
+	if !nodeReady(n) {
+		return NodeNotReady, name + " is not Ready"
+	}
+	if n.Spec.Unschedulable {
+		cordon := []corev1.Taint{{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}}
+		if _, found := untolerated(cordon, tolerations); found {
+			return NodeCordoned, name + " is cordoned"
+		}
+	}
+	if taint, found := untolerated(n.Spec.Taints, tolerations); found {
+		return NodeTainted, fmt.Sprintf("%s has the taint %s", name, taint.ToString())
+	}
+	return "", ""
+}
+
+func untolerated(taints []corev1.Taint, tolerations []corev1.Toleration) (corev1.Taint, bool) {
+	hard := func(t *corev1.Taint) bool { return t.Effect != corev1.TaintEffectPreferNoSchedule }
+	return schedulingcorev1.FindMatchingUntoleratedTaint(logr.Discard(), taints, tolerations, hard, true)
+}
+
+func nodeReady(n *corev1.Node) bool {
+	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+}

@@ -1,0 +1,119 @@
+package pin
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/recorder"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+)
+
+// The events that the manager writes on pods (NAMES, Kubernetes).
+const (
+	reasonNotPossible = "PinNotPossible"
+	reasonReleased    = "PinReleased"
+	reasonChanged     = "AddressChanged"
+)
+
+// eventLife is how old a pod's news may be: a leader that was just elected does not repeat what its predecessor said.
+const eventLife = 30 * time.Second
+
+func events(r recorder.EventRecorder) func(p *podView, reason, text string) {
+	return func(p *podView, reason, text string) {
+		pod := bare(p)
+		pod.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
+		r.Eventf(pod, nil, corev1.EventTypeWarning, reason, "Pin", "%s", text)
+	}
+}
+
+// An explainer says on a pod why it is not pinned where its addresses are, and that it has got others. The leader does.
+type explainer struct {
+	cluster *cluster
+	tell    func(p *podView, reason, text string)
+	said    *recently
+}
+
+// Reconcile looks at a pod that is new, or newly bound.
+func (e *explainer) Reconcile(_ context.Context, req reconcile.Request) (reconcile.Result, error) {
+	p := e.cluster.pod(req.String())
+	if p == nil {
+		return reconcile.Result{}, nil
+	}
+	now := e.cluster.now()
+	if text := notPossible(p); text != "" && e.said.first(string(p.UID)+reasonNotPossible, now) {
+		e.tell(p, reasonNotPossible, text)
+	}
+	if p.Node == "" {
+		return reconcile.Result{}, nil
+	}
+	if text := changed(p, e.cluster.reservationsOf(req.String()), now); text != "" && e.said.first(string(p.UID)+reasonChanged, now) {
+		e.tell(p, reasonChanged, text)
+	}
+	return reconcile.Result{}, nil
+}
+
+// notPossible is what is said of a pod whose addresses are somewhere, and that is not pinned there.
+func notPossible(p *podView) string {
+	reason, text, _ := strings.Cut(p.Reason, ": ")
+	switch Reason(reason) {
+	case "", Reserved, Remembered, NotWanted, NoReservation:
+		return ""
+	}
+	return "not pinned: " + text
+}
+
+// changed is what is said of a pod that runs on another node than the one that has kept its addresses.
+func changed(p *podView, all []*reservation, now time.Time) string {
+	var elsewhere []*reservation
+	for _, r := range all {
+		if r.PodUID == string(p.UID) {
+			continue
+		}
+		if r.Node == p.Node {
+			return "" // at home
+		}
+		elsewhere = append(elsewhere, r)
+	}
+	home, found := choose(elsewhere, trace{}, now)
+	if !found {
+		return ""
+	}
+	_, why, _ := strings.Cut(p.Reason, ": ")
+	switch {
+	case p.Pinned == home.Node && p.Unschedulable.IsZero():
+		why = "the scheduler did not take " + home.Node
+	case p.Pinned == home.Node:
+		why = "the scheduler did not take " + home.Node + ": " + p.UnschedulableWhy
+	}
+	return fmt.Sprintf("started on %s, but %s has kept %s: %s", p.Node, home.Node, home.Addresses, why)
+}
+
+func (e *explainer) setup(mgr manager.Manager) error {
+	c, err := controller.New("explain", mgr, controller.Options{Reconciler: e})
+	if err != nil {
+		return err
+	}
+	return c.Watch(source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		_, err := e.cluster.pods.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+			AddFunc: func(object any) {
+				if p := object.(*podView); e.cluster.now().Sub(p.CreationTimestamp.Time) < eventLife {
+					queue.Add(requestOf(p))
+				}
+			},
+			UpdateFunc: func(before, now any) {
+				if b, p := before.(*podView), now.(*podView); b.Node == "" && p.Node != "" {
+					queue.Add(requestOf(p))
+				}
+			},
+		})
+		return err
+	}))
+}

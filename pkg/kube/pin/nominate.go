@@ -1,0 +1,284 @@
+package pin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/leasehold-cni/leasehold/pkg/kube/meta"
+)
+
+const (
+	// takeOver is after how long a replica lifts the gate of a pod that another one admitted.
+	takeOver = 700 * time.Millisecond
+	// nominationLife is how long a nomination lasts if nothing comes of it (NAMES, Defaults).
+	nominationLife = 10 * time.Second
+	// clockSkew is how far the API server's clock may be from ours; its times are cut to seconds besides.
+	clockSkew = 2 * time.Second
+)
+
+// A step is what is to be done with a pod's gate or nomination.
+type step int
+
+const (
+	leave    step = iota
+	nominate      // nominate the node, then lift the gate
+	lift          // lift the gate: it is too late for a nomination
+	withdraw      // take the nomination back
+)
+
+// A sight is what a replica has seen of a pod on its way.
+type sight struct {
+	held      bool      // by somebody else's gate beside ours
+	alone     time.Time // since when our gate is the last
+	lifted    bool      // by this replica
+	nominated time.Time // since when the pod waits for a scheduler, nominated and without gate
+	over      bool      // it had a nomination of ours: a later one is the scheduler's own
+}
+
+// look updates a sight by what a pod is like now.
+func (s sight) look(p *podView, now time.Time) sight {
+	s.held = s.held || p.Gated && p.Gates > 1
+	s.over = s.over || !s.nominated.IsZero() && !p.waits()
+	s.alone = since(s.alone, p.Gated && p.Gates == 1, now)
+	s.nominated = since(s.nominated, !p.Gated && p.waits(), now)
+	return s
+}
+
+// since is the moment since when something is so: zero if it is not.
+func since(before time.Time, is bool, now time.Time) time.Time {
+	switch {
+	case !is:
+		return time.Time{}
+	case before.IsZero():
+		return now
+	}
+	return before
+}
+
+// waits tells whether a pod is nominated by us and not bound yet.
+func (p *podView) waits() bool { return p.Node == "" && p.Nominated != "" && p.Nominated == p.Pinned }
+
+// next is the step for a pod as it is now, after how long to ask again, and the reason of a withdrawal. own: this replica
+// admitted the pod.
+func next(p *podView, s sight, own bool, now time.Time) (step, time.Duration, string) {
+	switch {
+	case p.Gated && (p.Gates > 1 || s.lifted):
+		return leave, 0, "" // ours is the last; or the informer is late
+	case p.Gated:
+		return gateStep(p, s, own, now)
+	case !p.waits() || s.over:
+		return leave, 0, ""
+	case !p.Unschedulable.IsZero():
+		return withdraw, 0, "Unschedulable"
+	}
+	if age := now.Sub(s.nominated); age < nominationLife {
+		return leave, nominationLife - age, ""
+	}
+	return withdraw, 0, "TimedOut"
+}
+
+func gateStep(p *podView, s sight, own bool, now time.Time) (step, time.Duration, string) {
+	seen := now.Sub(s.alone)
+	age := seen
+	if !s.held {
+		age = max(age, now.Sub(p.CreationTimestamp.Time)-clockSkew) // a replica that was away sees old pods for the first time
+	}
+	switch {
+	case age > gateLife, p.Pinned == "":
+		return lift, 0, ""
+	case !own && seen < takeOver:
+		return leave, takeOver - seen, ""
+	case p.Nominated == p.Pinned:
+		return lift, 0, "" // the other replica got that far
+	}
+	return nominate, 0, ""
+}
+
+// A nominator lifts the gates of pods, in every replica.
+type nominator struct {
+	cluster *cluster
+	backlog *backlog
+	client  client.Client
+	meters  *meters
+	tell    func(p *podView, reason, text string)
+
+	mu     sync.Mutex
+	sights map[types.UID]sight
+}
+
+// Reconcile does the next step for a pod.
+func (n *nominator) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	p := n.cluster.pod(req.String())
+	if p == nil {
+		return reconcile.Result{}, nil // its sight went with the event
+	}
+	now := n.cluster.now()
+	own := p.Gated && n.backlog.Seen(req.String(), now)
+	what, again, why := next(p, n.look(p, now), own, now)
+	var err error
+	switch what {
+	case leave:
+		return reconcile.Result{RequeueAfter: again}, nil
+	case nominate, lift:
+		err = n.lift(ctx, p, what == nominate)
+		n.backlog.Lifted(n.cluster.now().Sub(now), unexpected(err), n.cluster.now())
+	case withdraw:
+		err = n.withdraw(ctx, p, why)
+	}
+	if apierrors.IsConflict(err) {
+		return reconcile.Result{RequeueAfter: 50 * time.Millisecond}, nil // the informer will know more
+	}
+	return reconcile.Result{}, client.IgnoreNotFound(err)
+}
+
+// unexpected leaves out what the other replica's work looks like.
+func unexpected(err error) error {
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+func (n *nominator) look(p *podView, now time.Time) sight {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s := n.sights[p.UID].look(p, now)
+	n.sights[p.UID] = s
+	return s
+}
+
+func (n *nominator) done(p *podView) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s := n.sights[p.UID]
+	s.lifted = true
+	n.sights[p.UID] = s
+}
+
+func (n *nominator) lose(p *podView) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.sights, p.UID)
+}
+
+// lift takes the gate off a pod, and nominates its node before if there is time for that.
+func (n *nominator) lift(ctx context.Context, p *podView, first bool) error {
+	if first {
+		if err := n.nominate(ctx, p, p.Pinned); err != nil {
+			return fmt.Errorf("nominating %s for %s/%s: %w", p.Pinned, p.Namespace, p.Name, err)
+		}
+	}
+	if err := liftGate(ctx, n.client, p.Namespace, p.Name, p.UID); err != nil {
+		return fmt.Errorf("lifting the gate of %s/%s: %w", p.Namespace, p.Name, err)
+	}
+	n.done(p)
+	n.meters.lifted.WithLabelValues(fmt.Sprint(first)).Inc()
+	if !first && p.Pinned != "" && p.Nominated != p.Pinned {
+		n.tell(p, reasonReleased, fmt.Sprintf("its gate was found too late to nominate %s", p.Pinned))
+	}
+	return nil
+}
+
+// withdraw takes a nomination back, so that it keeps no room for a pod that does not come.
+func (n *nominator) withdraw(ctx context.Context, p *podView, why string) error {
+	if err := n.nominate(ctx, p, ""); err != nil {
+		return fmt.Errorf("withdrawing the nomination of %s/%s: %w", p.Namespace, p.Name, err)
+	}
+	n.meters.withdrawals.WithLabelValues(why).Inc()
+	text := fmt.Sprintf("the nomination of %s is withdrawn after %s", p.Pinned, nominationLife)
+	if why == "Unschedulable" {
+		text = fmt.Sprintf("the nomination of %s is withdrawn: %s", p.Pinned, p.UnschedulableWhy)
+	}
+	n.tell(p, reasonReleased, text)
+	return nil
+}
+
+// nominate writes the pod's nominated node, if nobody has written the pod since it was seen.
+func (n *nominator) nominate(ctx context.Context, p *podView, node string) error {
+	var value any // null takes the field away
+	if node != "" {
+		value = node
+	}
+	return n.client.Status().Patch(ctx, bare(p), merge(map[string]any{
+		"metadata": map[string]any{"uid": p.UID, "resourceVersion": p.ResourceVersion},
+		"status":   map[string]any{"nominatedNodeName": value},
+	}))
+}
+
+// liftGate takes our gate off a pod, whatever else has happened to it; once it is off, nothing happens.
+func liftGate(ctx context.Context, c client.Client, namespace, name string, uid types.UID) error {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": uid},
+		"spec":     map[string]any{"schedulingGates": []any{map[string]any{"$patch": "delete", "name": meta.GateNominate}}},
+	})
+	if err != nil {
+		return err
+	}
+	return c.Patch(ctx, pod, client.RawPatch(types.StrategicMergePatchType, patch))
+}
+
+// bare is a pod's name, as clients want it.
+func bare(p *podView) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: p.UID}}
+}
+
+func merge(fields map[string]any) client.Patch {
+	patch, err := json.Marshal(fields)
+	if err != nil {
+		panic(err) // strings alone
+	}
+	return client.RawPatch(types.MergePatchType, patch)
+}
+
+func (n *nominator) setup(mgr manager.Manager) error {
+	nobody := false
+	c, err := controller.New("nominate", mgr, controller.Options{
+		Reconciler: n, NeedLeaderElection: &nobody, MaxConcurrentReconciles: workers,
+		RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](20*time.Millisecond, 500*time.Millisecond),
+	})
+	if err != nil {
+		return err
+	}
+	return c.Watch(source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		add := func(object any) {
+			if p := object.(*podView); p.Gated || p.waits() {
+				queue.Add(requestOf(p))
+			}
+		}
+		_, err := n.cluster.pods.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+			AddFunc: add,
+			UpdateFunc: func(before, now any) {
+				if b, p := before.(*podView), now.(*podView); b.UID != p.UID || p.Node != "" {
+					n.lose(b)
+				}
+				add(now)
+			},
+			DeleteFunc: func(object any) {
+				if p := ended(object); p != nil {
+					n.lose(p)
+				}
+			},
+		})
+		return err
+	}))
+}
+
+func requestOf(p *podView) reconcile.Request {
+	return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: p.Namespace, Name: p.Name}}
+}

@@ -1,0 +1,59 @@
+package pin
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/leasehold-cni/leasehold/pkg/policy"
+)
+
+// Options are what the manager's command line says of the pin.
+type Options struct {
+	Mode       policy.PinMode // of pods for which neither annotation nor namespace says one
+	Fallback   policy.PinMode // in place of nominate for other schedulers; not nominate
+	Schedulers []string       // the names of those that honour a nomination
+	Grace      time.Duration  // how long a pod in the mode require may be unschedulable
+}
+
+// Setup adds the webhook and the controllers to a manager, whose cache has CacheOptions.
+func Setup(ctx context.Context, mgr manager.Manager, o Options) error {
+	log := mgr.GetLogger().WithName("pin")
+	c, err := newCluster(ctx, mgr, time.Now)
+	if err != nil {
+		return err
+	}
+	m, err := newMeters(func() float64 { return float64(len(c.gatedPods())) })
+	if err != nil {
+		return err
+	}
+	err = mgr.AddReadyzCheck("pin", func(*http.Request) error {
+		if !c.Synced() {
+			return errors.New("pods, reservations, nodes or namespaces have not been listed yet")
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	b := newBacklog()
+	mgr.GetWebhookServer().Register(Path, &admission.Webhook{
+		Handler: &webhook{Options: o, cluster: c, backlog: b, meters: m, log: log}})
+
+	tell := events(mgr.GetEventRecorder("leasehold-manager"))
+	n := &nominator{cluster: c, backlog: b, client: mgr.GetClient(), meters: m, tell: tell, sights: map[types.UID]sight{}}
+	v := &valve{cluster: c, client: mgr.GetClient(), grace: o.Grace, meters: m, tell: tell, log: log}
+	e := &explainer{cluster: c, tell: tell, said: newRecently(2 * eventLife)}
+	for _, room := range []interface{ setup(manager.Manager) error }{n, v, e} {
+		if err := room.setup(mgr); err != nil {
+			return err
+		}
+	}
+	return mgr.Add(&sweeper{cluster: c, live: mgr.GetAPIReader(), client: mgr.GetClient(), log: log,
+		missing: map[types.UID]time.Time{}})
+}

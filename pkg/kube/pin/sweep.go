@@ -1,0 +1,108 @@
+package pin
+
+import (
+	"context"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+)
+
+const (
+	sweepEvery = 30 * time.Second
+	// goneFor is how long a node has to be absent before its reservations go: nodes are made again, too.
+	goneFor = 2 * time.Minute
+)
+
+// A sweeper deletes the reservations of nodes that no longer exist, whose agents cannot. Should the node come back, its
+// agent publishes them again: absence is never a release (DESIGN 6). The leader does.
+type sweeper struct {
+	cluster *cluster
+	live    client.Reader // the API server itself
+	client  client.Client
+	log     logr.Logger
+
+	missing map[types.UID]time.Time // nodes by UID, and since when
+}
+
+// Start sweeps until the context ends.
+func (s *sweeper) Start(ctx context.Context) error {
+	ticker := time.NewTicker(sweepEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+			if err := s.sweep(ctx); err != nil {
+				s.log.Error(err, "sweeping the reservations of nodes that are gone")
+			}
+		}
+	}
+}
+
+func (s *sweeper) sweep(ctx context.Context) error {
+	if !s.cluster.Synced() {
+		return nil
+	}
+	seen := map[types.UID]bool{}
+	for _, object := range s.cluster.reservations.GetStore().List() {
+		r := object.(*reservation)
+		uid := types.UID(r.NodeUID)
+		gone, known := seen[uid]
+		if !known {
+			var err error
+			if gone, err = s.gone(ctx, r.Node, uid); err != nil {
+				return err
+			}
+			seen[uid] = gone
+		}
+		if !gone {
+			continue
+		}
+		err := s.client.Delete(ctx, &ipam.IPReservation{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: r.Name}},
+			client.Preconditions{UID: &r.UID})
+		if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
+			return err
+		}
+		s.log.Info("deleted the reservation of a node that is gone", "reservation", r.Namespace+"/"+r.Name, "node", r.Node)
+	}
+	for uid := range s.missing {
+		if _, known := seen[uid]; !known {
+			delete(s.missing, uid)
+		}
+	}
+	return nil
+}
+
+// gone tells whether a node has not existed for a while; the API server has the last word.
+func (s *sweeper) gone(ctx context.Context, name string, uid types.UID) (bool, error) {
+	node, err := s.cluster.node(ctx, name)
+	if err != nil {
+		return false, err
+	}
+	if node != nil && node.UID == uid {
+		delete(s.missing, uid)
+		return false, nil
+	}
+	first, found := s.missing[uid]
+	if !found {
+		s.missing[uid] = s.cluster.now()
+		return false, nil
+	}
+	if s.cluster.now().Sub(first) < goneFor {
+		return false, nil
+	}
+	var live corev1.Node
+	err = s.live.Get(ctx, types.NamespacedName{Name: name}, &live)
+	if client.IgnoreNotFound(err) != nil {
+		return false, err
+	}
+	return err != nil || live.UID != uid, nil
+}
