@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent"
 	"github.com/leasehold-cni/leasehold/pkg/env"
@@ -104,26 +105,34 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	// What is read of the container's own files is read before this.
+	seen, err := agent.Enter(o.hostRoot, host.Host)
+	if err != nil {
+		return err
+	}
 	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	node := agent.Node{
 		Service: &ipam.Service{
-			Store: store.New(host.Dirs), Host: host.Host, Clock: host.Clock,
+			Store: store.New(host.Dirs), Host: seen, Clock: host.Clock,
 			Warn: func(text string) { log.Warn(text) },
 		},
 		Log:     log,
 		Metrics: registry,
 	}
-	tasks := nodeTasks(node, o, registry)
+	metrics, health := agent.NewMetrics(node), &agent.Health{}
+	registry.MustRegister(metrics)
+	tasks := []agent.Task{
+		agent.Collect(node, health),
+		agent.Snapshot(node),
+		metrics.Task(),
+	}
+	if o.metricsAddr != "" {
+		tasks = append(tasks, agent.Serve(o.metricsAddr, registry, health, log))
+	}
 	// Tasks that need the API server are added here, unless o.noKube.
 	log.Info("the agent starts", "version", env.Version(version), "stateDir", host.Dirs.State, "hostRoot", o.hostRoot)
-	return agent.Run(ctx, log, tasks)
-}
-
-// nodeTasks are those that need nothing but the node.
-func nodeTasks(node agent.Node, o options, metrics prometheus.Gatherer) []agent.Task {
-	tasks := []agent.Task{}
-	if o.metricsAddr != "" {
-		tasks = append(tasks, agent.Serve(o.metricsAddr, metrics, node.Log))
-	}
-	return tasks
+	err = agent.Run(metrics.Watch(ctx), log, tasks)
+	log.Info("the agent has stopped")
+	return err
 }

@@ -55,6 +55,23 @@ func HasDir(p lease.Pool) bool {
 	return err == nil && info.IsDir() && p.Network != ""
 }
 
+// Files are the names in the pool's directory, read without the lock; nil where
+// it is not in step with the store anyway, or cannot be read.
+func Files(p lease.Pool) map[string]bool {
+	if !IsWhole(p) {
+		return nil
+	}
+	names, err := list(Dir(p))
+	if err != nil {
+		return nil
+	}
+	out := make(map[string]bool, len(names))
+	for _, name := range names {
+		out[name] = true
+	}
+	return out
+}
+
 // OpenMirror takes host-local's lock, making the directory if it is missing.
 // It waits until ctx is done, as long as for the store's own lock.
 func OpenMirror(ctx context.Context, p lease.Pool) (*Mirror, error) {

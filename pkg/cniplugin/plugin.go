@@ -6,13 +6,17 @@ import (
 	"fmt"
 	"io"
 	"runtime/debug"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/ns"
 	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
 // Service is the use cases behind the verbs: *ipam.Service, or a recording
@@ -35,6 +39,8 @@ type Plugin struct {
 	Stderr  io.Writer // notes for an operator, a line each
 
 	NetnsOverride string // the variable of that name, as the runtime has set it
+
+	Tally func(store.Call) // gets every call once it has its answer; may be nil
 }
 
 // Funcs are the verbs as skel takes them.
@@ -44,10 +50,10 @@ func (p *Plugin) Funcs() skel.CNIFuncs {
 
 // Add gives the container its addresses and prints them.
 func (p *Plugin) Add(args *skel.CmdArgs) error {
-	return p.guard(verbAdd, func() error { return p.add(args) })
+	return p.guard(verbAdd, func(ctx context.Context) error { return p.add(ctx, args) })
 }
 
-func (p *Plugin) add(args *skel.CmdArgs) error {
+func (p *Plugin) add(ctx context.Context, args *skel.CmdArgs) error {
 	c, err := loadConfig(args.StdinData)
 	if err != nil {
 		return err
@@ -63,7 +69,7 @@ func (p *Plugin) add(args *skel.CmdArgs) error {
 	if err := p.checkNetns(args); err != nil {
 		return err
 	}
-	result, err := p.Service.Assign(context.Background(), req)
+	result, err := p.Service.Assign(ctx, req)
 	if err != nil {
 		return err
 	}
@@ -72,7 +78,7 @@ func (p *Plugin) add(args *skel.CmdArgs) error {
 	}
 	err = printResult(p.Stdout, c.CNIVersion, result, extras)
 	if err != nil && !result.Again {
-		err = errors.Join(err, p.release(args))
+		err = errors.Join(err, p.release(ctx, args))
 	}
 	return err
 }
@@ -84,9 +90,9 @@ func (p *Plugin) add(args *skel.CmdArgs) error {
 // It needs no configuration, for a DEL may come with another one than its ADD,
 // or with a broken one (FACTS 2.12, rule 3); what can be read of it says where
 // host-local may know the container.
-func (p *Plugin) release(args *skel.CmdArgs) error {
+func (p *Plugin) release(ctx context.Context, args *skel.CmdArgs) error {
 	who := ipam.Attachment{ContainerID: args.ContainerID, IfName: args.IfName}
-	return p.Service.Release(context.Background(), who, where(args.StdinData))
+	return p.Service.Release(ctx, who, where(args.StdinData))
 }
 
 // NetnsOverride is CNI's variable that allows a container in the plugin's own
@@ -113,7 +119,7 @@ func (p *Plugin) checkNetns(args *skel.CmdArgs) error {
 
 // Del releases what the attachment holds.
 func (p *Plugin) Del(args *skel.CmdArgs) error {
-	return p.guard(verbDel, func() error { return p.release(args) })
+	return p.guard(verbDel, func(ctx context.Context) error { return p.release(ctx, args) })
 }
 
 // where reads of a configuration what it can, and is silent about the rest.
@@ -134,7 +140,7 @@ func where(stdin []byte) (w ipam.Where) {
 
 // Check verifies that the container holds what prevResult says.
 func (p *Plugin) Check(args *skel.CmdArgs) error {
-	return p.guard(verbCheck, func() error {
+	return p.guard(verbCheck, func(ctx context.Context) error {
 		c, err := loadConfig(args.StdinData)
 		if err != nil {
 			return err
@@ -143,14 +149,14 @@ func (p *Plugin) Check(args *skel.CmdArgs) error {
 		if err != nil {
 			return err
 		}
-		return p.Service.Verify(context.Background(), req)
+		return p.Service.Verify(ctx, req)
 	})
 }
 
 // GC releases the pool's attachments that the runtime does not list as valid.
 // Without a list it does nothing; an empty one lists none (FACTS 1.14).
 func (p *Plugin) GC(args *skel.CmdArgs) error {
-	return p.guard(verbGC, func() error {
+	return p.guard(verbGC, func(ctx context.Context) error {
 		c, err := loadConfig(args.StdinData)
 		if err != nil {
 			return err
@@ -163,13 +169,13 @@ func (p *Plugin) GC(args *skel.CmdArgs) error {
 		if err != nil {
 			return err
 		}
-		return p.Service.Collect(context.Background(), pool, valid)
+		return p.Service.Collect(ctx, pool, valid)
 	})
 }
 
 // Status tells whether an ADD with this configuration could work.
 func (p *Plugin) Status(args *skel.CmdArgs) error {
-	return p.guard(verbStatus, func() error {
+	return p.guard(verbStatus, func(ctx context.Context) error {
 		c, err := loadConfig(args.StdinData)
 		if err != nil {
 			return err
@@ -178,13 +184,16 @@ func (p *Plugin) Status(args *skel.CmdArgs) error {
 		if err != nil {
 			return err
 		}
-		return p.Service.Status(context.Background(), pool)
+		return p.Service.Status(ctx, pool)
 	})
 }
 
 // guard translates what a verb returns, and turns a panic into an error: a
 // runtime that gets no JSON cannot tell the user anything.
-func (p *Plugin) guard(verb string, call func() error) (err error) {
+func (p *Plugin) guard(verb string, call func(context.Context) error) (err error) {
+	tally := store.Call{Verb: verb}
+	began := time.Now()
+	ctx := store.Measured(context.Background(), func(t store.Timing) { tally.Waited += t.Waited })
 	defer func() {
 		if r := recover(); r != nil {
 			p.note(fmt.Sprintf("%s panicked: %v\n%s", verb, r, debug.Stack()))
@@ -193,8 +202,24 @@ func (p *Plugin) guard(verb string, call func() error) (err error) {
 		if err != nil {
 			err = coded(verb, err)
 		}
+		if p.Tally != nil {
+			tally.Result, tally.Took = result(err), time.Since(began)
+			p.Tally(tally)
+		}
 	}()
-	return call()
+	return call(ctx)
+}
+
+// result is how a call ended, for the tally: "ok", or CNI's code.
+func result(err error) string {
+	var coded *types.Error
+	switch {
+	case err == nil:
+		return "ok"
+	case errors.As(err, &coded):
+		return strconv.FormatUint(uint64(coded.Code), 10)
+	}
+	return "unknown"
 }
 
 func (p *Plugin) note(text string) { fmt.Fprintln(p.Stderr, "leasehold:", text) }

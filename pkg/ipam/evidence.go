@@ -1,67 +1,98 @@
 package ipam
 
 import (
+	"slices"
+
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// look is the quick look at a holder. Like prove it looks once in a call, so
-// that one decision never rests on two answers.
-func (c *call) look(l lease.Lease) lease.Life {
-	life, ok := c.looked[l.Holder]
+// evidence is what one look at the host has shown of holders. It looks once for
+// each, so that one decision never rests on two answers.
+type evidence struct {
+	host  Host
+	boot  string
+	bound func(func(lease.Lease)) // calls for every bound lease
+	// twice: processes are asked twice, for one that moves on can hide from one
+	// look. For whoever has the time.
+	twice bool
+
+	looked map[lease.Holder]lease.Life
+	proven map[lease.Holder]lease.Life
+	procs  *sandbox.Processes       // asked for when they are needed first
+	living map[uint64][]lease.Lease // see isReissued
+}
+
+func newEvidence(host Host, boot string, bound func(func(lease.Lease))) evidence {
+	return evidence{
+		host: host, boot: boot, bound: bound,
+		looked: map[lease.Holder]lease.Life{}, proven: map[lease.Holder]lease.Life{},
+	}
+}
+
+// look is the quick look at a holder.
+func (e *evidence) look(l lease.Lease) lease.Life {
+	life, ok := e.looked[l.Holder]
 	if !ok {
-		life = c.host.Look(l.Holder, c.now.BootID)
-		c.looked[l.Holder] = life
+		life = e.host.Look(l.Holder, e.boot)
+		e.looked[l.Holder] = life
 	}
 	return life
 }
 
 // prove looks harder: where the path of the namespace leads to it no longer,
 // all processes are asked. For taking over and collecting only.
-func (c *call) prove(l lease.Lease) lease.Life {
-	life, ok := c.proven[l.Holder]
+func (e *evidence) prove(l lease.Lease) lease.Life {
+	life, ok := e.proven[l.Holder]
 	if !ok {
-		life = c.proveAnew(l)
-		c.proven[l.Holder] = life
+		life = e.proveAnew(l)
+		e.proven[l.Holder] = life
 	}
 	return life
 }
 
-func (c *call) proveAnew(l lease.Lease) lease.Life {
-	if life := c.look(l); life != lease.Unknown || !c.host.Gone(l.Holder) {
+func (e *evidence) proveAnew(l lease.Lease) lease.Life {
+	if life := e.look(l); life != lease.Unknown || !e.host.Gone(l.Holder) {
 		return life
 	}
-	life := c.processes().Have(l.Holder.Netns)
-	if life == lease.Alive && c.isReissued(l) {
+	life := e.processes().Have(l.Holder.Netns)
+	if life == lease.Alive && e.isReissued(l) {
 		return lease.Dead
 	}
 	return life
 }
 
-func (c *call) processes() sandbox.Processes {
-	if c.procs == nil {
-		p := c.host.Processes()
-		c.procs = &p
+func (e *evidence) processes() sandbox.Processes {
+	if e.procs == nil {
+		p := e.host.Processes()
+		if e.twice {
+			p = p.And(e.host.Processes())
+		}
+		e.procs = &p
 	}
-	return *c.procs
+	return *e.procs
 }
 
 // isReissued: the kernel gives the number of a namespace that has ended to a
 // new one. If the lease of another container, bound later, lives in a
 // namespace of this number under its own path, then the processes seen there
-// are that container's, and the namespace of this lease has ended.
-func (c *call) isReissued(l lease.Lease) bool {
-	if c.reissued == nil {
-		c.reissued = map[uint64]bool{}
-		c.tx.All(func(o lease.Lease, err error) bool {
-			if err == nil && o.State == lease.Bound && c.look(o) == lease.Alive {
-				c.reissued[o.Holder.Netns.Ino] = true
+// are that container's, and the namespace of this lease has ended. Both name
+// the same interface, which a namespace has once: leases of two networks of one
+// pod may well know its namespace by two paths.
+func (e *evidence) isReissued(l lease.Lease) bool {
+	if e.living == nil {
+		e.living = map[uint64][]lease.Lease{}
+		e.bound(func(o lease.Lease) {
+			if e.look(o) == lease.Alive {
+				e.living[o.Holder.Netns.Ino] = append(e.living[o.Holder.Netns.Ino], o)
 			}
-			return true
 		})
 	}
-	return c.reissued[l.Holder.Netns.Ino]
+	return slices.ContainsFunc(e.living[l.Holder.Netns.Ino], func(o lease.Lease) bool {
+		return o.Holder.ContainerID != l.Holder.ContainerID && o.Holder.IfName == l.Holder.IfName &&
+			o.BoundAt.BootID == l.BoundAt.BootID && o.BoundAt.Boot >= l.BoundAt.Boot
+	})
 }
 
 // atLimit tells whether the lease's range set has as many firm holds as the
@@ -115,6 +146,15 @@ func (c *call) newBoot() error {
 		}
 	}
 	return c.tx.SetBoot(c.now.BootID)
+}
+
+// testify leaves word of where the plugin runs, which is where the runtime does:
+// the agent proves by it that it sees the same (Survey).
+func (c *call) testify() error {
+	if word := c.host.Spaces(c.now.BootID); word != "" && word != c.tx.Spaces() {
+		return c.tx.SetSpaces(word)
+	}
+	return nil
 }
 
 // sweepBatch bounds what one ADD tidies up. It adds at most a few holds itself.

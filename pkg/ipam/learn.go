@@ -24,6 +24,9 @@ type scope struct {
 	soft   time.Duration
 	mirror bool
 	caches []string // directories of libcni's beside the usual ones
+	// wait bounds the wait for host-local's lock, which is one with our own lock
+	// in hand; 0 for as long as a call may take.
+	wait time.Duration
 }
 
 func (r Request) scope() scope {

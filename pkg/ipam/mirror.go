@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -14,13 +15,14 @@ import (
 // lock, and what it still has to write there once the store has committed.
 type mirrors struct {
 	ctx   context.Context
+	wait  time.Duration // see scope
 	warn  func(format string, args ...any)
 	open  map[lease.Pool]*adopt.Mirror // nil for a pool that is not mirrored
 	after []func() error
 }
 
-func newMirrors(ctx context.Context, warn func(string, ...any)) *mirrors {
-	return &mirrors{ctx: ctx, warn: warn, open: map[lease.Pool]*adopt.Mirror{}}
+func newMirrors(ctx context.Context, wait time.Duration, warn func(string, ...any)) *mirrors {
+	return &mirrors{ctx: ctx, wait: wait, warn: warn, open: map[lease.Pool]*adopt.Mirror{}}
 }
 
 // use opens the mirror of a pool if the configuration has it on. Only a busy lock is an error: a mirror that cannot be kept
@@ -33,7 +35,13 @@ func (m *mirrors) use(p lease.Pool, on bool) (*adopt.Mirror, error) {
 		m.open[p] = nil
 		return nil, nil
 	}
-	mirror, err := adopt.OpenMirror(m.ctx, p)
+	ctx := m.ctx
+	if m.wait > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, m.wait)
+		defer cancel()
+	}
+	mirror, err := adopt.OpenMirror(ctx, p)
 	if errors.Is(err, store.ErrBusy) {
 		return nil, fmt.Errorf("%w: host-local's own lock", err)
 	}

@@ -21,6 +21,8 @@ type Host interface {
 	Gone(holder lease.Holder) bool
 	Processes() sandbox.Processes
 	Namespaces() ([]sandbox.Namespace, error)
+	Spaces(boot string) string
+	ProveView(word, boot string) error
 }
 
 // Service performs the use cases on one node's store.
@@ -50,18 +52,13 @@ func (s *Service) warn(format string, args ...any) {
 
 // call is one use case inside its transaction.
 type call struct {
+	evidence
 	tx      *store.Tx
 	store   *store.Store // for what lies beside the leases
-	host    Host
-	node    adopt.Node // what the host shows
+	node    adopt.Node   // what the host shows
 	now     lease.Instant
 	mirrors *mirrors
 	export  map[lease.Pool]*adopt.Mirror // to be brought in step as a whole
-
-	looked   map[lease.Holder]lease.Life
-	proven   map[lease.Holder]lease.Life
-	procs    *sandbox.Processes // read at most once
-	reissued map[uint64]bool    // see evidence.go
 }
 
 // update runs a use case in a write transaction. A record that it needs and
@@ -83,7 +80,7 @@ func (s *Service) update(ctx context.Context, in scope, fn func(*call) error) er
 // and brings host-local's files in step.
 func (s *Service) transact(ctx context.Context, in scope, fn func(*call) error) error {
 	var spooled []store.Spooled
-	m := newMirrors(ctx, s.warn)
+	m := newMirrors(ctx, in.wait, s.warn)
 	defer m.close()
 	err := s.Store.Update(ctx, func(tx *store.Tx) (err error) {
 		m.reset()
@@ -111,10 +108,19 @@ func (s *Service) transact(ctx context.Context, in scope, fn func(*call) error) 
 }
 
 func (s *Service) newCall(tx *store.Tx, in scope, m *mirrors) *call {
+	now := s.now()
+	bound := func(fn func(lease.Lease)) {
+		tx.All(func(l lease.Lease, err error) bool {
+			if err == nil && l.State == lease.Bound {
+				fn(l)
+			}
+			return true
+		})
+	}
 	return &call{
-		tx: tx, store: s.Store, host: s.Host, node: s.node(in), now: s.now(), mirrors: m,
+		evidence: newEvidence(s.Host, now.BootID, bound),
+		tx:       tx, store: s.Store, node: s.node(in), now: now, mirrors: m,
 		export: map[lease.Pool]*adopt.Mirror{},
-		looked: map[lease.Holder]lease.Life{}, proven: map[lease.Holder]lease.Life{},
 	}
 }
 

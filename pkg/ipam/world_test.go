@@ -26,7 +26,8 @@ type world struct {
 	netns   map[string]uint64 // path -> inode
 	inPID   map[uint64]bool   // inodes that only a process keeps alive
 	last    uint64
-	blind   bool // /proc cannot be read whole
+	blind   bool   // /proc cannot be read whole
+	spaces  string // what else is not the same in a container
 	sets    []pool.Set
 	options policy.Config
 	dataDir string
@@ -124,6 +125,15 @@ func (w *world) Processes() sandbox.Processes {
 		inodes = append(inodes, ino)
 	}
 	return sandbox.NewProcesses(!w.blind, inodes...)
+}
+
+func (w *world) Spaces(boot string) string { return boot + w.spaces }
+
+func (w *world) ProveView(word, boot string) error {
+	if word != w.Spaces(boot) {
+		return fmt.Errorf("%w: the plugin runs in %q", sandbox.ErrNotHost, word)
+	}
+	return nil
 }
 
 func (w *world) Namespaces() ([]sandbox.Namespace, error) { return nil, nil }

@@ -1,9 +1,11 @@
 package sandbox
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,10 +23,21 @@ const DefaultBootIDFile = "/proc/sys/kernel/random/boot_id"
 type Host struct {
 	proc       string
 	bootIDFile string
+	mounts     string // the process whose mounts the paths lead through, as /proc names it
 }
 
-// New returns the host behind a /proc.
-func New(proc, bootIDFile string) *Host { return &Host{proc: proc, bootIDFile: bootIDFile} }
+// New returns the host behind a /proc, seen through this process's own mounts.
+func New(proc, bootIDFile string) *Host {
+	return &Host{proc: proc, bootIDFile: bootIDFile, mounts: "self"}
+}
+
+// Through returns the host for a process that has moved its root into that of
+// another one (pid, or "self"): then paths lead through the other's mounts.
+func (h *Host) Through(pid string) *Host {
+	moved := *h
+	moved.mounts = pid
+	return &moved
+}
 
 // BootID is the id of this boot, "" where it cannot be read: then no holder is
 // ever dead by it.
@@ -108,8 +121,12 @@ func NewProcesses(complete bool, inodes ...uint64) Processes {
 	return p
 }
 
-// Processes asks every process. It costs some microseconds for each, so it is
-// for taking over and collecting only.
+// Processes asks every process and every mount. It costs some microseconds for
+// each, so it is for taking over and collecting only.
+//
+// A namespace that is mounted anywhere counts as one that a process is in: what
+// is in it lives on, whether or not a lease knows the path. The first process is
+// always there, so a list without it shows some of the processes alone.
 func (h *Host) Processes() Processes {
 	p := Processes{inodes: map[uint64]bool{}}
 	dir, err := os.Open(h.proc)
@@ -118,25 +135,52 @@ func (h *Host) Processes() Processes {
 	}
 	defer dir.Close()
 	names, err := dir.Readdirnames(-1)
-	p.complete = err == nil && len(names) > 0
+	first := false
+	p.complete = err == nil
 	for _, name := range names {
 		if name[0] < '1' || name[0] > '9' {
 			continue
 		}
-		link, err := os.Readlink(filepath.Join(h.proc, name, "ns", "net"))
+		link, err := os.Readlink(h.processNetns(name))
 		if err != nil {
 			// One that has ended meanwhile is in no namespace.
 			p.complete = p.complete && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH))
 			continue
 		}
-		var ino uint64
-		if _, err := fmt.Sscanf(link, "net:[%d]", &ino); err != nil {
-			p.complete = false
-			continue
-		}
+		ino, ok := spaceInode(link, "net")
+		first = first || name == "1" && ok
+		p.add(ino, ok)
+	}
+	p.complete = p.complete && first && h.addMounted(&p)
+	return p
+}
+
+func (p *Processes) add(ino uint64, ok bool) {
+	p.complete = p.complete && ok
+	if ok {
 		p.inodes[ino] = true
 	}
-	return p
+}
+
+// addMounted adds the namespaces that a mount keeps, and tells whether all
+// mounts could be read.
+func (h *Host) addMounted(p *Processes) bool {
+	b, err := os.ReadFile(filepath.Join(h.proc, h.mounts, "mountinfo"))
+	for line := range bytes.Lines(b) {
+		if space, _, ok := netnsMount(string(line)); ok {
+			ino, ok := spaceInode(space, "net")
+			p.add(ino, ok)
+		}
+	}
+	return err == nil && len(b) > 0
+}
+
+// And returns what either look has found. A process that moves on while it is
+// looked for can hide from one of them.
+func (p Processes) And(o Processes) Processes {
+	both := Processes{inodes: maps.Clone(p.inodes), complete: p.complete && o.complete}
+	maps.Copy(both.inodes, o.inodes)
+	return both
 }
 
 // Have tells whether a process lives in the namespace. Dead here means only

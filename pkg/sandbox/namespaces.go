@@ -77,13 +77,13 @@ func (h *Host) processNetns(pid string) string { return filepath.Join(h.proc, pi
 // mounted finds the namespaces that a mount keeps. One that can no longer be
 // reached (another mount covers it) has to show itself by a process.
 func (h *Host) mounted() (map[nsfs]lease.Netns, error) {
-	b, err := os.ReadFile(filepath.Join(h.proc, "self", "mountinfo"))
+	b, err := os.ReadFile(filepath.Join(h.proc, h.mounts, "mountinfo"))
 	if err != nil {
 		return nil, fmt.Errorf("the mounts cannot be listed: %w", err)
 	}
 	found := map[nsfs]lease.Netns{}
 	for line := range bytes.Lines(b) {
-		path, ok := netnsMount(string(line))
+		_, path, ok := netnsMount(string(line))
 		if !ok {
 			continue
 		}
@@ -99,13 +99,13 @@ func (h *Host) mounted() (map[nsfs]lease.Netns, error) {
 
 // netnsMount reads one line of mountinfo: "36 35 0:4 net:[4026532] /run/netns/x
 // rw shared:1 - nsfs nsfs rw" (proc_pid_mountinfo(5)).
-func netnsMount(line string) (path string, ok bool) {
+func netnsMount(line string) (space, path string, ok bool) {
 	mount, system, ok := strings.Cut(line, " - ")
 	fields := strings.Fields(mount)
 	if !ok || len(fields) < 5 || !strings.HasPrefix(system, "nsfs ") || !strings.HasPrefix(fields[3], "net:[") {
-		return "", false
+		return "", "", false
 	}
-	return unescape(fields[4]), true
+	return fields[3], unescape(fields[4]), true
 }
 
 // unescape undoes the kernel's \040 and the like.

@@ -254,7 +254,7 @@ func TestNetnsMount(t *testing.T) {
 		{"36 35 - nsfs nsfs rw", ""},
 		{"", ""},
 	} {
-		if path, ok := netnsMount(tt.line); path != tt.path || ok != (tt.path != "") {
+		if _, path, ok := netnsMount(tt.line); path != tt.path || ok != (tt.path != "") {
 			t.Errorf("%q: %q, %v; want %q", tt.line, path, ok, tt.path)
 		}
 	}
@@ -263,7 +263,7 @@ func TestNetnsMount(t *testing.T) {
 func FuzzNetnsMount(f *testing.F) {
 	f.Add(`36 35 0:4 net:[4026532] /run/a\040b rw shared:1 - nsfs nsfs rw`)
 	f.Fuzz(func(t *testing.T, line string) {
-		if path, ok := netnsMount(line); !ok && path != "" {
+		if _, path, ok := netnsMount(line); !ok && path != "" {
 			t.Errorf("%q is refused and at %q", line, path)
 		}
 	})

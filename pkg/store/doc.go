@@ -9,7 +9,7 @@
 // On disk (format 1), all integers big-endian, P = a pool's number, A = family
 // byte and address:
 //
-//	meta      format, boot, look                       what the node last did
+//	meta      format, boot, look, spaces, lost         what the node last did
 //	pools     dataDir 0 network        -> P, known
 //	leases    P A                      -> record       the one truth
 //	holders   container 0 ifname 0 P A -> -            bound leases by holder

@@ -63,6 +63,24 @@ func (tx *Tx) Counts(p lease.Pool, set string) Counts {
 	return tx.readSet(tx.pools[p], set).counts
 }
 
+// Totals adds up the counts of each network. It costs a look at the sets, however
+// many leases there are.
+func (tx *Tx) Totals() map[string]Counts {
+	out := map[string]Counts{}
+	_ = tx.bucket(bucketSets).ForEach(func(k, _ []byte) error {
+		if len(k) < 4 {
+			return nil
+		}
+		id := poolID(binary.BigEndian.Uint32(k))
+		if p, ok := tx.names[id]; ok {
+			sum, c := out[p.Network], tx.readSet(id, string(k[4:])).counts
+			out[p.Network] = Counts{sum.Bound + c.Bound, sum.Firm + c.Firm, sum.Soft + c.Soft}
+		}
+		return nil
+	})
+	return out
+}
+
 // count returns where a lease is counted, nil for none.
 func (c *Counts) of(l lease.Lease) *uint32 {
 	switch {

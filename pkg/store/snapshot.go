@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -30,22 +31,39 @@ type record struct {
 
 func (s *Store) snapshotPath() string { return filepath.Join(s.dirs.State, "snapshot.json") }
 
+// snapshotBatch is how many leases are copied under one lock.
+const snapshotBatch = 128
+
 // WriteSnapshot copies all leases to the snapshot, whole and on the disk or not
-// at all.
+// at all. Leases that change meanwhile are copied as they were or as they are.
+//
+// The last copy is all that is left of a store that was lost: nothing is
+// written (ErrLost) while a pool of it is not known again, nor where nothing was
+// ever stored.
 func (s *Store) WriteSnapshot(ctx context.Context, now lease.Instant) error {
 	snap := snapshot{Format: formatNow, Taken: now.Wall}
-	err := s.View(ctx, func(tx *Tx) error {
-		snap.Leases = nil
-		tx.All(func(l lease.Lease, err error) bool {
-			if err == nil {
-				snap.Leases = append(snap.Leases, record{l.Pool.DataDir, l.Pool.Network, encode(l)})
-			}
-			return true
-		})
-		return nil
-	})
-	if err != nil && !IsEmpty(err) {
+	before, err := s.snapshotPools()
+	if err != nil {
 		return err
+	}
+	var at Mark
+	for more := true; more; {
+		var batch []lease.Lease
+		err := s.View(ctx, func(tx *Tx) error {
+			for _, p := range before {
+				if tx.Lost() != "" && !tx.Known(p) {
+					return fmt.Errorf("%w: network %s is not known again yet, so the snapshot stays as it is", ErrLost, p.Network)
+				}
+			}
+			at, more = tx.After(at, snapshotBatch, func(l lease.Lease) { batch = append(batch, l) })
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		for _, l := range batch {
+			snap.Leases = append(snap.Leases, record{l.Pool.DataDir, l.Pool.Network, encode(l)})
+		}
 	}
 	b, err := json.Marshal(snap)
 	if err == nil {
@@ -55,6 +73,22 @@ func (s *Store) WriteSnapshot(ctx context.Context, now lease.Instant) error {
 		return fmt.Errorf("%w: snapshot: %w", ErrIO, err)
 	}
 	return nil
+}
+
+// snapshotPools are the pools of the last snapshot; none where it cannot be
+// read, for then there is nothing to lose.
+func (s *Store) snapshotPools() ([]lease.Pool, error) {
+	leases, _, err := s.ReadSnapshot()
+	if errors.Is(err, ErrNewer) || errors.Is(err, ErrIO) {
+		return nil, err
+	}
+	var out []lease.Pool
+	for _, l := range leases {
+		if !slices.Contains(out, l.Pool) {
+			out = append(out, l.Pool)
+		}
+	}
+	return out, nil
 }
 
 // writeWhole replaces a file, so that whoever reads it sees all or nothing of

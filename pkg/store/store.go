@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -30,7 +31,10 @@ type Dirs struct {
 var DefaultDirs = Dirs{State: "/var/lib/leasehold", Run: "/run/leasehold"}
 
 // Store is the way to the leases of one node. It keeps no file open.
-type Store struct{ dirs Dirs }
+type Store struct {
+	dirs Dirs
+	bad  atomic.Pointer[broken]
+}
 
 // New returns the store in these directories. Nothing is touched before the
 // first Update.
@@ -74,7 +78,7 @@ func (s *Store) run(ctx context.Context, write bool, fn func(*Tx) error) error {
 	if write {
 		how = lockExclusive
 	}
-	lock, err := acquire(ctx, s.lock(), how)
+	lock, err := acquireTimed(ctx, s.lock(), how)
 	if err != nil {
 		return err
 	}
@@ -100,7 +104,11 @@ func (s *Store) once(ctx context.Context, write bool, fn func(*Tx) error) error 
 	if err != nil {
 		return err
 	}
-	return transact(ctx, f, write, func(tx *Tx) error {
+	if err := s.knownBroken(f); err != nil {
+		f.Close()
+		return err
+	}
+	return s.transact(ctx, f, write, func(tx *Tx) error {
 		tx.health = state
 		return fn(tx)
 	})
@@ -146,12 +154,13 @@ func (s *Store) setMark() error {
 // transact runs fn in one transaction over the open file, and closes it. A
 // panic of bbolt (it panics on damage, FACTS 7.7) and a fault in its mapping
 // become ErrLost.
-func transact(ctx context.Context, f *os.File, write bool, fn func(*Tx) error) (err error) {
+func (s *Store) transact(ctx context.Context, f *os.File, write bool, fn func(*Tx) error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if p := recover(); p != nil {
-			abandon(f)
 			err = panicked(f.Name(), p)
+			s.setBroken(f, err)
+			abandon(f)
 		}
 	}()
 	db, err := openBolt(f, !write, remaining(ctx))
@@ -174,6 +183,34 @@ func openBolt(f *os.File, readOnly bool, wait time.Duration) (*bolt.DB, error) {
 		Timeout:         wait,
 		OpenFile:        func(string, int, os.FileMode) (*os.File, error) { return f, nil },
 	})
+}
+
+// broken is a file that bbolt panicked over, as it was then.
+type broken struct {
+	info os.FileInfo
+	err  error
+}
+
+// setBroken remembers that. What abandon leaves behind stays to the end of the
+// process, and one that runs for long would leave it behind at every look. So
+// each state of a file is tried once.
+func (s *Store) setBroken(f *os.File, err error) {
+	if info, e := f.Stat(); e == nil && errors.Is(err, ErrLost) {
+		s.bad.Store(&broken{info, err})
+	}
+}
+
+// knownBroken returns what became of the last attempt with this very file.
+func (s *Store) knownBroken(f *os.File) error {
+	b := s.bad.Load()
+	if b == nil {
+		return nil
+	}
+	now, err := f.Stat()
+	if err == nil && os.SameFile(b.info, now) && b.info.Size() == now.Size() && b.info.ModTime().Equal(now.ModTime()) {
+		return b.err
+	}
+	return nil
 }
 
 // abandon lets go of a file that bbolt panicked over: it may still hold locks of

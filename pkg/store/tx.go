@@ -34,6 +34,7 @@ var (
 	metaBoot   = []byte("boot")
 	metaLook   = []byte("look")
 	metaLost   = []byte("lost")
+	metaSpaces = []byte("spaces")
 )
 
 // Tx is one transaction. It is valid inside the closure that got it.
@@ -450,6 +451,15 @@ func (tx *Tx) Boot() string { return string(tx.bucket(bucketMeta).Get(metaBoot))
 
 // SetBoot records that in this boot they were.
 func (tx *Tx) SetBoot(id string) error { return tx.put(bucketMeta, metaBoot, []byte(id)) }
+
+// Spaces is where the plugin that wrote last lived, in its own words: what it
+// could see of the node (sandbox.Host.Spaces). "" where none has said it.
+func (tx *Tx) Spaces() string { return string(tx.bucket(bucketMeta).Get(metaSpaces)) }
+
+// SetSpaces records it.
+func (tx *Tx) SetSpaces(spaces string) error {
+	return tx.put(bucketMeta, metaSpaces, []byte(spaces))
+}
 
 // Look returns when a full pool last had its holders looked at.
 func (tx *Tx) Look() lease.Instant {

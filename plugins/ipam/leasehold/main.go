@@ -28,8 +28,10 @@ func main() {
 		_ = types.NewError(types.ErrInvalidEnvironmentVariables, err.Error(), "unset it, unless this is a test").Print()
 		os.Exit(1)
 	}
+	leases := store.New(node.Dirs)
 	plugin := cniplugin.Plugin{
-		Service: &ipam.Service{Store: store.New(node.Dirs), Host: node.Host, Clock: node.Clock, Warn: warn},
+		Service: &ipam.Service{Store: leases, Host: node.Host, Clock: node.Clock, Warn: warn},
+		Tally:   leases.Tally,
 		Stdout:  os.Stdout,
 		Stderr:  os.Stderr,
 

@@ -1,0 +1,229 @@
+package ipam
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/adopt"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+// Looking after a node's leases is three steps: Survey looks, Plan decides, Act
+// does it. Nothing that Survey or Plan do locks the store for longer than a few
+// leases take to read, and Act looks again before each step.
+
+// Survey is one look at a node: what its store says, and what is left of the
+// holders.
+type Survey struct {
+	Now     lease.Instant
+	Unused  bool // nothing was ever stored: there is nothing to look after
+	NewBoot bool // no ADD has been in this boot: holds may come from the future
+	Leases  []lease.Lease
+	// Life of the holders that matter: proven for Bound leases, looked at for
+	// holds that are over.
+	Life    map[lease.Holder]lease.Life
+	Spooled []store.Spooled
+	// Unmirrored are bound leases without the file that host-local knows them by.
+	Unmirrored []lease.Lease
+	// Unproven says why the view is not proven to be the host's; nil if it is.
+	Unproven error
+	// Blind says why nothing of this may be acted on; nil if it may.
+	Blind error
+}
+
+// ErrBlind is why a survey may not be acted on.
+var ErrBlind = errors.New("the host cannot be seen from here, so nothing is done")
+
+// Survey looks at the store and at the host, in this order: a lease that is
+// bound meanwhile is not in it.
+func (s *Service) Survey(ctx context.Context) (Survey, error) {
+	v := Survey{Life: map[lease.Holder]lease.Life{}}
+	var word, boot string
+	err := s.Store.View(ctx, func(tx *store.Tx) error {
+		word, boot = tx.Spaces(), tx.Boot()
+		return nil
+	})
+	if store.IsEmpty(err) {
+		v.Now, v.Unused = s.now(), true
+		v.Unproven = s.Host.ProveView("", v.Now.BootID)
+		return v, nil
+	}
+	if err != nil {
+		return v, err
+	}
+	node, err := s.Look(ctx, func(lease.Lease) bool { return true })
+	if err != nil {
+		return v, err
+	}
+	v.Leases, v.Now = node.Leases, node.Now
+	v.NewBoot = boot != v.Now.BootID
+	if v.Spooled, err = s.Store.Spooled(v.Now.BootID); err != nil {
+		return v, err
+	}
+	v.Unproven = s.Host.ProveView(word, v.Now.BootID)
+	if v.Unproven != nil && v.needsView() {
+		v.Blind = fmt.Errorf("%w: %w", ErrBlind, v.Unproven)
+		return v, nil
+	}
+	s.lookAtHolders(&v)
+	v.Blind = v.canary()
+	v.Unmirrored = unmirrored(v.Leases)
+	return v, nil
+}
+
+// needsView tells whether anything hangs on what is seen of the host: of another
+// boot's holders the boot id tells all.
+func (v Survey) needsView() bool {
+	return slices.ContainsFunc(v.Leases, func(l lease.Lease) bool {
+		return l.Holder.BootID == v.Now.BootID || l.Holder.BootID == ""
+	})
+}
+
+func (s *Service) lookAtHolders(v *Survey) {
+	e := newEvidence(s.Host, v.Now.BootID, func(fn func(lease.Lease)) {
+		for _, l := range v.Leases {
+			if l.State == lease.Bound {
+				fn(l)
+			}
+		}
+	})
+	e.twice = true
+	for _, l := range v.Leases {
+		switch {
+		case l.State == lease.Bound:
+			v.Life[l.Holder] = e.prove(l)
+		case l.Lapsed(v.Now):
+			v.Life[l.Holder] = e.look(l)
+		}
+	}
+}
+
+// canary: if of the leases that were bound in this boot none is alive, then it
+// is not they that are dead, but we that are blind (DESIGN 2).
+func (v Survey) canary() error {
+	dead := 0
+	for _, l := range v.Leases {
+		if l.State != lease.Bound || l.Holder.BootID != v.Now.BootID || l.Holder.Netns.Ino == 0 {
+			continue
+		}
+		if v.Life[l.Holder] == lease.Alive {
+			return nil
+		}
+		dead++
+	}
+	if dead > 0 {
+		return fmt.Errorf("%w: of %d leases that were bound in this boot not one looks alive", ErrBlind, dead)
+	}
+	return nil
+}
+
+// unmirrored lists each directory once, and takes no lock: Act looks again.
+func unmirrored(leases []lease.Lease) []lease.Lease {
+	var out []lease.Lease
+	files := map[lease.Pool]map[string]bool{}
+	for _, l := range leases {
+		names, listed := files[l.Pool]
+		if !listed {
+			names = adopt.Files(l.Pool)
+			files[l.Pool] = names
+		}
+		if names != nil && l.State == lease.Bound && !names[l.Address.String()] {
+			out = append(out, l)
+		}
+	}
+	return out
+}
+
+// Deed is what an Action does.
+type Deed string
+
+const (
+	// Replay: a DEL that the store could not take when it came.
+	Replay Deed = "replay"
+	// Release: the holder is proven dead, and its window begins.
+	Release Deed = "release"
+	// Expire: a hold is over.
+	Expire Deed = "expire"
+	// Restart: a hold whose release lies in the future of the clock begins again.
+	Restart Deed = "restart"
+	// Mirror: host-local's file is missing. Its DEL was heard by host-local, or
+	// the file is made again.
+	Mirror Deed = "mirror"
+)
+
+// Action is one step that is due, and why.
+type Action struct {
+	Do     Deed
+	Lease  lease.Lease // as it was seen
+	Reason string
+}
+
+// Plan says what is to be done after a survey; nothing after a blind one. It
+// looks at nothing else.
+func Plan(v Survey) []Action {
+	if v.Blind != nil {
+		return nil
+	}
+	out := v.replays()
+	for _, l := range v.Leases {
+		switch {
+		case l.State == lease.Bound && v.Life[l.Holder] == lease.Dead:
+			out = append(out, Action{Release, l, v.obituary(l)})
+		case l.Lapsed(v.Now) && v.Life[l.Holder] != lease.Alive:
+			over := l.ReleasedAt.Wall.Add(l.Hold).UTC().Format(time.RFC3339)
+			out = append(out, Action{Expire, l, "its time was over at " + over})
+		case l.State == lease.Held && v.NewBoot:
+			if _, err := lease.Apply(l, lease.Rebase{}, v.Now); err == nil {
+				out = append(out, Action{Restart, l, "it was released in the future of this boot's clock"})
+			}
+		}
+	}
+	for _, l := range v.Unmirrored {
+		if v.Life[l.Holder] != lease.Dead {
+			out = append(out, Action{Mirror, l, "host-local's file of it is gone"})
+		}
+	}
+	return out
+}
+
+func (v Survey) obituary(l lease.Lease) string {
+	if l.Holder.BootID != v.Now.BootID {
+		return "the node has booted since"
+	}
+	return "its sandbox is gone: " + l.Holder.Netns.Path + " leads to it no longer, and no process or mount of the node has it"
+}
+
+func (v Survey) replays() []Action {
+	var out []Action
+	for _, r := range v.Spooled {
+		who := lease.Holder{ContainerID: r.ContainerID, IfName: r.IfName}
+		reason := "the DEL of " + r.At.Wall.UTC().Format(time.RFC3339) + " was spooled"
+		met := false
+		for _, l := range v.Leases {
+			if l.State == lease.Bound && l.Holder.Is(who) {
+				met = true
+				out = append(out, Action{Replay, l, reason})
+			}
+		}
+		if !met {
+			out = append(out, Action{Replay, lease.Lease{Holder: who}, reason + ", and nothing is bound to the container"})
+		}
+	}
+	return out
+}
+
+// NextEnd is how long it takes until the next hold is over; lease.Forever where
+// none will be. Those that are over already do not count.
+func (v Survey) NextEnd() time.Duration {
+	next := lease.Forever
+	for _, l := range v.Leases {
+		if rest := l.Remaining(v.Now); l.State == lease.Held && rest > 0 {
+			next = min(next, rest)
+		}
+	}
+	return next
+}
