@@ -5,7 +5,8 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
-	"github.com/leasehold-cni/leasehold/pkg/lease")
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
 
 const (
 	// lookEvery is how often the node is looked at.

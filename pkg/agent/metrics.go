@@ -174,9 +174,9 @@ func (m *Metrics) collectStore(ch chan<- prometheus.Metric) error {
 		ch <- prometheus.MustNewConstMetric(descAddresses, prometheus.GaugeValue, float64(n), network, state)
 	}
 	for network, n := range totals {
-		gauge(network, "bound", n.Bound)
-		gauge(network, "held", n.Firm)
-		gauge(network, "cooldown", n.Soft)
+		gauge(network, "Bound", n.Bound)
+		gauge(network, "Held", n.Firm)
+		gauge(network, "CoolDown", n.Soft)
 	}
 	for name, desc := range leaseCounters {
 		ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(counters[name]))
