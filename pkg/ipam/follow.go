@@ -148,10 +148,26 @@ func RefTo(l lease.Lease) Ref { return Ref{l.Pool, l.Address, l.ID} }
 // its last sandbox is alive. A living pod keeps its address to its end, and
 // nothing is kept for its name after that.
 func (s *Service) GiveUp(ctx context.Context, refs []Ref, reason string) error {
+	return s.endLeases(ctx, refs, reason, true)
+}
+
+// EndHolds is GiveUp for holds alone: where the pod is back, nothing changes.
+func (s *Service) EndHolds(ctx context.Context, refs []Ref, reason string) error {
+	return s.endLeases(ctx, refs, reason, false)
+}
+
+func (s *Service) endLeases(ctx context.Context, refs []Ref, reason string, bound bool) error {
 	for batch := range slices.Chunk(refs, followBatch) {
 		err := s.update(ctx, scope{}, func(c *call) error {
 			for _, r := range batch {
-				if err := c.giveUpLease(r, reason); err != nil {
+				l, err := c.tx.Get(r.Pool, r.Address)
+				if err != nil {
+					return err
+				}
+				if l.ID != r.ID || l.Key().IsZero() || l.State == lease.Bound && !bound {
+					continue
+				}
+				if err := c.end(l, reason); err != nil {
 					return err
 				}
 			}
@@ -164,12 +180,8 @@ func (s *Service) GiveUp(ctx context.Context, refs []Ref, reason string) error {
 	return nil
 }
 
-func (c *call) giveUpLease(r Ref, reason string) error {
-	l, err := c.tx.Get(r.Pool, r.Address)
-	if err != nil || l.ID != r.ID || l.Key().IsZero() {
-		return err
-	}
-	_, err = c.move(l, lease.Drop{Last: c.prove(l)}, store.EventDropped, reason)
+func (c *call) end(l lease.Lease, reason string) error {
+	_, err := c.move(l, lease.Drop{Last: c.prove(l)}, store.EventDropped, reason)
 	if errors.Is(err, lease.ErrHolderAlive) {
 		_, err = c.move(l, lease.Supersede{}, store.EventDropped, reason)
 	}
@@ -220,7 +232,7 @@ func (s *Service) ForgetWindows(ctx context.Context) error {
 // NodeView is what the store says to whoever publishes it.
 type NodeView struct {
 	Leases  []lease.Lease
-	Windows map[lease.Key]time.Duration // stored by key
+	Windows map[lease.Key]time.Duration // stored for their keys
 	// Whole: nothing that was there is missing. Where it is not, that a lease is
 	// absent says nothing.
 	Whole bool
@@ -238,9 +250,10 @@ func (s *Service) Look(ctx context.Context, match func(lease.Lease) bool) (NodeV
 	for more := true; more; {
 		err := s.Store.View(ctx, func(tx *store.Tx) error {
 			at, more = tx.After(at, viewBatch, func(l lease.Lease) {
-				if match(l) {
-					v.Leases = append(v.Leases, l)
+				if !match(l) {
+					return
 				}
+				v.Leases = append(v.Leases, l)
 				if key := l.Key(); !key.IsZero() {
 					if w, known := tx.Window(key); known {
 						v.Windows[key] = w

@@ -150,6 +150,10 @@ func TestGivingUp(t *testing.T) {
 	w.same("a hold", w.leases(), "")
 
 	w.add(ask{pod: "db-0", container: "c2", window: hour})
+	if err := w.service.EndHolds(context.Background(), []Ref{RefTo(w.look().Leases[0])}, "it is elsewhere"); err != nil {
+		t.Fatal(err)
+	}
+	w.same("no hold (any more)", w.leases(), "10.0.0.3=db-0/Bound fd00::3=db-0/Bound")
 	giveUp(w.look().Leases...)
 	w.same("a living pod keeps it", w.leases(), "10.0.0.3=db-0/Bound* fd00::3=db-0/Bound*")
 	w.follow("uid-of-c2", hour) // the annotation is still there

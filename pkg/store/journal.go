@@ -47,6 +47,7 @@ type Entry struct {
 	UID       string
 	Container string
 	IfName    string
+	Window    time.Duration // of the lease that it is about
 	Reason    string
 }
 
@@ -55,7 +56,7 @@ func About(l lease.Lease, ev Event, now lease.Instant, reason string) Entry {
 	return Entry{
 		Time: now.Wall, Event: ev, Network: l.Pool.Network, Address: l.Address,
 		Namespace: l.Namespace, Name: l.Name, UID: l.UID,
-		Container: l.Holder.ContainerID, IfName: l.Holder.IfName, Reason: reason,
+		Container: l.Holder.ContainerID, IfName: l.Holder.IfName, Window: l.Window, Reason: reason,
 	}
 }
 
@@ -70,6 +71,7 @@ const (
 	entryContainer
 	entryIfName
 	entryReason
+	entryWindow
 )
 
 func encodeEntry(n Entry) []byte {
@@ -84,6 +86,7 @@ func encodeEntry(n Entry) []byte {
 	e.text(entryContainer, n.Container)
 	e.text(entryIfName, n.IfName)
 	e.text(entryReason, n.Reason)
+	e.number(entryWindow, int64(n.Window))
 	return e.seal()
 }
 
@@ -100,6 +103,9 @@ func decodeEntry(b []byte) (n Entry, err error) {
 			return err
 		case tag == entryAddress:
 			n.Address, _ = netip.AddrFromSlice(v)
+		case tag == entryWindow:
+			n.Window, err = duration(v)
+			return err
 		case texts[tag] != nil:
 			*texts[tag] = string(v)
 		}

@@ -1,0 +1,113 @@
+package events
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+func entry(event store.Event, pod, uid, addr, reason string) store.Entry {
+	return store.Entry{
+		Time: time.Unix(1_700_000_000, 0), Event: event, Network: "cbr0", Address: netip.MustParseAddr(addr),
+		Namespace: "db", Name: pod, UID: uid, Container: "c-" + uid, IfName: "eth0", Window: time.Hour, Reason: reason,
+	}
+}
+
+func TestWhatIsTold(t *testing.T) {
+	for _, c := range []struct {
+		story   string
+		entries []store.Entry
+		want    []string
+	}{
+		{"a first start is no news", []store.Entry{
+			entry(store.EventBound, "db-0", "u1", "10.0.0.2", ""),
+			entry(store.EventReleased, "db-0", "u1", "10.0.0.2", "DEL"),
+		}, nil},
+		{"kept, both families", []store.Entry{
+			entry(store.EventKept, "db-0", "u2", "10.0.0.2", "after 5m3s"),
+			entry(store.EventKept, "db-0", "u2", "fd00::2", "after 5m3s"),
+		}, []string{"AddressKept db-0 u2: 10.0.0.2: the pod was away for 5m3s; fd00::2: the pod was away for 5m3s"}},
+		{"taken over", []store.Entry{
+			entry(store.EventTakenOver, "db-0", "u2", "10.0.0.2", "from container c1, whose sandbox is gone"),
+		}, []string{"AddressKept db-0 u2: 10.0.0.2: from container c1, whose sandbox is gone"}},
+		{"late", []store.Entry{
+			entry(store.EventBound, "db-0", "u1", "10.0.0.2", ""),
+			entry(store.EventExpired, "db-0", "u1", "10.0.0.2", ""),
+			entry(store.EventBound, "db-0", "u2", "10.0.0.3", ""),
+		}, []string{"AddressChanged db-0 u2: 10.0.0.3 instead of 10.0.0.2: its window ended before the pod came back"}},
+		{"late, and in luck", []store.Entry{
+			entry(store.EventExpired, "db-0", "u1", "10.0.0.2", ""),
+			entry(store.EventBound, "db-0", "u2", "10.0.0.2", ""),
+		}, nil},
+		{"the old sandbox lived on", []store.Entry{
+			entry(store.EventSuperseded, "db-0", "u1", "10.0.0.2", "container c1 outlived busyTimeout 2m0s"),
+			entry(store.EventBound, "db-0", "u2", "10.0.0.3", ""),
+		}, []string{"AddressChanged db-0 u2: 10.0.0.3 instead of 10.0.0.2: container c1 outlived busyTimeout 2m0s"}},
+		{"gave way", []store.Entry{
+			entry(store.EventYielded, "db-0", "u1", "10.0.0.2", "to pod db/web-7"),
+			entry(store.EventBound, "db-0", "u2", "10.0.0.3", ""),
+		}, []string{"AddressChanged db-0 u2: 10.0.0.3 instead of 10.0.0.2: the pool was exhausted, and it went to pod db/web-7"}},
+		{"another interface's end", []store.Entry{
+			entry(store.EventBound, "db-0", "u1", "10.0.0.2", ""),
+			entry(store.EventExpired, "db-0", "u1", "10.0.0.9", ""),
+			entry(store.EventBound, "db-0", "u2", "10.0.0.3", ""),
+		}, nil},
+		{"limited", []store.Entry{entry(store.EventLimited, "db-0", "u1", "10.0.0.2", "maxHeldShare is reached: the hold is a short one")},
+			[]string{"ReservationLimited! db-0 u1: 10.0.0.2: maxHeldShare is reached: the hold is a short one"}},
+		{"low", []store.Entry{entry(store.EventPoolLow, "db-0", "u1", "10.0.0.2", "1 of 20 addresses are left")},
+			[]string{"AddressPoolLow! db-0 u1: network cbr0: 1 of 20 addresses are left"}},
+		{"of no pod", []store.Entry{{Event: store.EventRecovered, Reason: "x"}}, nil},
+	} {
+		var r Reader
+		var got []string
+		for _, n := range r.Read(c.entries, func(string, string, string) bool { return false }) {
+			warning := ""
+			if n.Warning && n.Reason != AddressChanged {
+				warning = "!"
+			}
+			got = append(got, fmt.Sprintf("%s%s %s %s: %s", n.Reason, warning, n.Pod, n.UID, n.Text))
+		}
+		if strings.Join(got, "\n") != strings.Join(c.want, "\n") {
+			t.Errorf("%s:\n got %q\nwant %q", c.story, got, c.want)
+		}
+	}
+}
+
+// A pod without a window that comes back within its cool-down is not told about.
+func TestOnlyRetainedPodsAreTold(t *testing.T) {
+	e := entry(store.EventKept, "web-0", "u2", "10.0.0.2", "after 3s")
+	e.Window = 0
+	for _, asks := range []bool{false, true} {
+		var r Reader
+		got := r.Read([]store.Entry{e}, func(namespace, name, uid string) bool { return asks && name == "web-0" && uid == "u2" })
+		if (len(got) == 1) != asks {
+			t.Errorf("asks: %v, told: %v", asks, got)
+		}
+	}
+}
+
+// The name of an event follows from what happened.
+func TestToldTwiceIsTheSameEvent(t *testing.T) {
+	read := func() *Notice {
+		var r Reader
+		return &r.Read([]store.Entry{entry(store.EventKept, strings.Repeat("x", 253), "u2", "10.0.0.2", "after 3s")}, nil)[0]
+	}
+	a, b := Event(*read(), "u2", "node1"), Event(*read(), "u2", "node1")
+	if a.Name != b.Name || len(a.Name) > 253 {
+		t.Errorf("%s and %s", a.Name, b.Name)
+	}
+	later := read()
+	later.Time = later.Time.Add(time.Minute)
+	if c := Event(*later, "u2", "node1"); c.Name == a.Name {
+		t.Error("what happens again has the same name")
+	}
+	long := read()
+	long.Text = strings.Repeat("ä", 1000)
+	if note := Event(*long, "u2", "node1").Note; len(note) != 1024 {
+		t.Errorf("a note of %d bytes", len(note))
+	}
+}

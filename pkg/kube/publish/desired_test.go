@@ -1,0 +1,188 @@
+package publish
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/live"
+	"github.com/leasehold-cni/leasehold/pkg/kube/nodepods"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+var (
+	now    = lease.Instant{Wall: time.Unix(1_700_000_000, 0).UTC(), Boot: 9 * time.Hour, BootID: "b"}
+	node   = Node{"node1", "5f1c9a02-1111-2222-3333-444455556666"}
+	podsNS = live.Name{Namespace: "db", Name: "db-0"}
+	object = live.Name{Namespace: "db", Name: "db-0-5f1c9a02"}
+)
+
+func ago(d time.Duration) lease.Instant {
+	return lease.Instant{Wall: now.Wall.Add(-d), Boot: now.Boot - d, BootID: "b"}
+}
+
+func bound(addr, id string, since time.Duration) lease.Lease {
+	return lease.Lease{
+		ID: id, Address: netip.MustParseAddr(addr), Pool: lease.Pool{DataDir: "/d", Network: "cbr0"}, State: lease.Bound,
+		Namespace: "db", Name: "db-0", UID: "u1", Holder: lease.Holder{ContainerID: "c1", IfName: "eth0"},
+		Window: time.Hour, BoundAt: ago(since),
+	}
+}
+
+func held(l lease.Lease, since time.Duration) lease.Lease {
+	l.State, l.Firm, l.Hold, l.ReleasedAt = lease.Held, true, l.Window, ago(since)
+	return l
+}
+
+const id1, id2 = "1111111111111111", "2222222222222222"
+
+func status(change func(*ipamv1.IPReservationStatus)) ipamv1.IPReservationStatus {
+	s := ipamv1.IPReservationStatus{
+		ID: id1, State: ipamv1.Bound, PodUID: "u1", Window: "1h0m0s", AddressList: "10.0.0.2",
+		Addresses: []ipamv1.Address{{Network: "cbr0", Interface: "eth0", Address: "10.0.0.2"}},
+	}
+	change(&s)
+	return s
+}
+
+func TestTheObjectOfAPod(t *testing.T) {
+	type story struct {
+		name   string
+		leases []lease.Lease
+		pod    nodepods.Pod
+		there  *ipamv1.IPReservation
+		want   *ipamv1.IPReservationStatus
+		again  time.Duration
+	}
+	until := func(d time.Duration) *metav1.Time { return &metav1.Time{Time: now.Wall.Add(d)} }
+	is := func(change func(*ipamv1.IPReservationStatus)) *ipamv1.IPReservationStatus {
+		s := status(change)
+		return &s
+	}
+	change := func(l lease.Lease, f func(*lease.Lease)) lease.Lease { f(&l); return l }
+	two := []lease.Lease{bound("fd00::2", id2, time.Minute), bound("10.0.0.2", id1, time.Minute)}
+	both := func(s *ipamv1.IPReservationStatus) {
+		s.AddressList = "10.0.0.2,fd00::2"
+		s.Addresses = append(s.Addresses, ipamv1.Address{Network: "cbr0", Interface: "eth0", Address: "fd00::2"})
+		s.Confirmed = true
+	}
+	for _, c := range []story{
+		{name: "nothing"},
+		{name: "a sandbox of five seconds", leases: []lease.Lease{bound("10.0.0.2", id1, 5*time.Second)},
+			want: is(func(*ipamv1.IPReservationStatus) {}), again: 25*time.Second + 10*time.Millisecond},
+		{name: "whose pod is Ready", leases: []lease.Lease{bound("10.0.0.2", id1, 5*time.Second)},
+			pod:  nodepods.Pod{UID: "u1", Ready: true},
+			want: is(func(s *ipamv1.IPReservationStatus) { s.Confirmed = true })},
+		{name: "where another pod of the name is Ready", leases: []lease.Lease{bound("10.0.0.2", id1, 5*time.Second)},
+			pod:  nodepods.Pod{UID: "u0", Ready: true},
+			want: is(func(*ipamv1.IPReservationStatus) {}), again: 25*time.Second + 10*time.Millisecond},
+		{name: "confirmed before, of this pod", leases: []lease.Lease{bound("10.0.0.2", id1, 5*time.Second)},
+			there: &ipamv1.IPReservation{Status: ipamv1.IPReservationStatus{ID: id1, PodUID: "u1", Confirmed: true}},
+			want:  is(func(s *ipamv1.IPReservationStatus) { s.Confirmed = true })},
+		{name: "confirmed before, of its predecessor", leases: []lease.Lease{bound("10.0.0.2", id1, 30*time.Second-time.Nanosecond)},
+			there: &ipamv1.IPReservation{Status: ipamv1.IPReservationStatus{ID: id1, PodUID: "u0", Confirmed: true}},
+			want:  is(func(*ipamv1.IPReservationStatus) {}), again: 10*time.Millisecond + 1},
+		{name: "a sandbox of thirty seconds", leases: []lease.Lease{bound("10.0.0.2", id1, 30*time.Second)},
+			want: is(func(s *ipamv1.IPReservationStatus) { s.Confirmed = true })},
+		{name: "two families", leases: two, want: is(both)},
+		{name: "held", leases: []lease.Lease{held(bound("10.0.0.2", id1, 10*time.Minute), time.Minute)},
+			want: is(func(s *ipamv1.IPReservationStatus) {
+				s.State, s.HeldUntil, s.Confirmed = ipamv1.Held, until(59*time.Minute), true
+			}), again: 59*time.Minute + 10*time.Millisecond},
+		{name: "held after a short life", leases: []lease.Lease{held(bound("10.0.0.2", id1, 61*time.Second), time.Minute)},
+			want:  is(func(s *ipamv1.IPReservationStatus) { s.State, s.HeldUntil = ipamv1.Held, until(59*time.Minute) }),
+			again: 59*time.Minute + 10*time.Millisecond},
+		{name: "held forever", leases: []lease.Lease{held(change(bound("10.0.0.2", id1, time.Hour), func(l *lease.Lease) { l.Window = lease.Forever }), time.Minute)},
+			want: is(func(s *ipamv1.IPReservationStatus) { s.State, s.Window, s.Confirmed = ipamv1.Held, "forever", true })},
+		{name: "one interface is back, one not yet", leases: []lease.Lease{
+			bound("10.0.0.2", id1, time.Minute), held(bound("fd00::2", id2, time.Hour), time.Minute)},
+			want: is(both), again: 59*time.Minute + 10*time.Millisecond},
+		{name: "a hold that is over", leases: []lease.Lease{held(bound("10.0.0.2", id1, 3*time.Hour), time.Hour)}},
+		{name: "no window", leases: []lease.Lease{change(bound("10.0.0.2", id1, time.Minute), func(l *lease.Lease) { l.Window = 0 })}},
+		{name: "a cool-down", leases: []lease.Lease{change(held(bound("10.0.0.2", id1, time.Hour), time.Minute), func(l *lease.Lease) { l.Firm = false })}},
+		{name: "given up", leases: []lease.Lease{change(bound("10.0.0.2", id1, time.Hour), func(l *lease.Lease) { l.Superseded = true })}},
+		{name: "of no pod", leases: []lease.Lease{change(bound("10.0.0.2", id1, time.Hour), func(l *lease.Lease) { l.Namespace, l.Name = "", "" })}},
+	} {
+		view := ipam.NodeView{Leases: c.leases, Whole: true, Now: now}
+		plan := Make(node, view, map[live.Name]nodepods.Pod{podsNS: c.pod}, map[live.Name]*ipamv1.IPReservation{object: c.there})
+		var got *ipamv1.IPReservationStatus
+		for name, w := range plan.Objects {
+			if name != object || w.Object.Spec != (ipamv1.IPReservationSpec{PodName: "db-0", NodeName: "node1", NodeUID: node.UID}) {
+				t.Errorf("%s: object %s with %+v", c.name, name, w.Object.Spec)
+			}
+			got = &w.Object.Status
+		}
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", c.name, diff)
+		}
+		if plan.Again != c.again {
+			t.Errorf("%s: again in %s, want %s", c.name, plan.Again, c.again)
+		}
+		if len(plan.GiveUp) > 0 {
+			t.Errorf("%s: gives up %v", c.name, plan.GiveUp)
+		}
+	}
+}
+
+func TestSpecRelease(t *testing.T) {
+	leases := []lease.Lease{bound("10.0.0.2", id1, time.Minute), bound("fd00::2", id2, time.Minute)}
+	view := ipam.NodeView{Leases: leases, Whole: true, Now: now}
+	with := func(release string) Plan {
+		there := &ipamv1.IPReservation{Spec: ipamv1.IPReservationSpec{Release: release}}
+		return Make(node, view, nil, map[live.Name]*ipamv1.IPReservation{object: there})
+	}
+	if got := with(id1).GiveUp; len(got) != 2 || got[0].ID != id1 || got[1].ID != id2 {
+		t.Errorf("the lease's id: gives up %v", got)
+	}
+	other := with("3333333333333333")
+	if len(other.GiveUp) != 0 {
+		t.Errorf("another id: gives up %v", other.GiveUp)
+	}
+	if c := other.Objects[object].Object.Status.Conditions; len(c) != 1 || c[0].Reason != "OtherLease" {
+		t.Errorf("another id: %v", c)
+	}
+	if got := with(""); len(got.GiveUp) != 0 || len(got.Objects[object].Object.Status.Conditions) != 0 {
+		t.Errorf("no id: %+v", got)
+	}
+}
+
+func TestWhatIsToBeWritten(t *testing.T) {
+	view := ipam.NodeView{Leases: []lease.Lease{held(bound("10.0.0.2", id1, time.Hour), time.Minute)}, Whole: true, Now: now}
+	want := Make(node, view, nil, nil).Objects[object].Object
+	for _, c := range []struct {
+		story  string
+		change func(*ipamv1.IPReservation)
+		want   Change
+	}{
+		{"as it should be", func(*ipamv1.IPReservation) {}, Change{}},
+		{"a user's wish, annotation and label", func(r *ipamv1.IPReservation) {
+			r.Spec.Release = id2
+			r.Annotations = map[string]string{"leasehold.dev/released": id1}
+			r.Labels["team"] = "db"
+		}, Change{}},
+		{"the clocks' jitter", func(r *ipamv1.IPReservation) {
+			r.Status.HeldUntil = &metav1.Time{Time: r.Status.HeldUntil.Add(time.Second)}
+		}, Change{}},
+		{"another end", func(r *ipamv1.IPReservation) {
+			r.Status.HeldUntil = &metav1.Time{Time: r.Status.HeldUntil.Add(time.Minute)}
+		}, Change{Status: true}},
+		{"no end", func(r *ipamv1.IPReservation) { r.Status.HeldUntil = nil }, Change{Status: true}},
+		{"another state", func(r *ipamv1.IPReservation) { r.Status.State = ipamv1.Bound }, Change{Status: true}},
+		{"no status yet", func(r *ipamv1.IPReservation) { r.Status = ipamv1.IPReservationStatus{} }, Change{Status: true}},
+		{"a lost label", func(r *ipamv1.IPReservation) { delete(r.Labels, ipamv1.LabelPodHash) }, Change{Spec: true}},
+	} {
+		there := want.DeepCopy()
+		c.change(there)
+		if got := Compare(&want, there); got != c.want {
+			t.Errorf("%s: %+v, want %+v", c.story, got, c.want)
+		}
+	}
+	if got := Compare(&want, nil); got != (Change{true, true}) {
+		t.Errorf("no object: %+v", got)
+	}
+}

@@ -1,0 +1,302 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/live"
+	"github.com/leasehold-cni/leasehold/pkg/kube/nodepods"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+const (
+	pace    = 100 * time.Millisecond
+	retry   = 5 * time.Second
+	workers = 4
+	// identityFor is how long the node's UID is taken for true. A node that was made anew has another.
+	identityFor = 10 * time.Minute
+)
+
+// Publisher is the task.
+type Publisher struct {
+	Service *ipam.Service
+	Node    string
+	Core    rest.Interface
+	Pods    *nodepods.Pods
+	Objects *Objects
+	Log     *slog.Logger
+	Metrics *Metrics
+
+	queue workqueue.TypedDelayingInterface[live.Name]
+
+	mu     sync.Mutex
+	failed map[live.Name]int // how often in a row; such an object waits for its next turn
+	node   Node
+	at     time.Time // when node was learnt
+	plan   map[live.Name]Wanted
+	// sure: the plan is of a whole store and names this node, so what is not in it may be deleted.
+	sure bool
+}
+
+// Metrics are what the publisher counts.
+type Metrics struct {
+	lag    prometheus.Histogram
+	writes *prometheus.CounterVec
+}
+
+// NewMetrics registers them.
+func NewMetrics(r prometheus.Registerer) *Metrics {
+	m := &Metrics{
+		lag: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "leasehold_publish_lag_seconds",
+			Help:    "Time from a pod's getting or leaving its addresses to its reservation's saying so.",
+			Buckets: []float64{.1, .25, .5, 1, 2, 5, 10, 30, 60, 300},
+		}),
+		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "leasehold_publish_writes_total",
+			Help: "Reservations written: by what (spec, status, delete) and how it went (ok, error).",
+		}, []string{"what", "result"}),
+	}
+	r.MustRegister(m.lag, m.writes)
+	return m
+}
+
+func (m *Metrics) wrote(what string, err error) {
+	result := "ok"
+	if err != nil {
+		result = "error"
+	}
+	m.writes.WithLabelValues(what, result).Inc()
+}
+
+// Run publishes until ctx is done. changes brings a word when the store has changed.
+func (p *Publisher) Run(ctx context.Context, changes <-chan struct{}) error {
+	p.queue, p.failed = workqueue.NewTypedDelayingQueue[live.Name](), map[live.Name]int{}
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer p.queue.ShutDown()
+	for range workers {
+		running.Go(func() {
+			for p.work(ctx) {
+			}
+		})
+	}
+	return live.Loop(ctx, pace, live.Any(ctx, changes, p.Pods.Changes(), p.Objects.Changes()), p.pass)
+}
+
+// pass looks and plans; the workers act.
+func (p *Publisher) pass(ctx context.Context) (again time.Duration) {
+	there, listed := p.Objects.Rows()
+	if !listed {
+		return 0 // what is published is not known yet
+	}
+	node, err := p.identify(ctx)
+	if err != nil {
+		p.Log.Warn("reservations wait for the node's object", "error", err)
+		return wait.Jitter(retry/2, 1)
+	}
+	view, err := p.Service.Look(ctx, IsKept)
+	if store.IsEmpty(err) {
+		view, err = ipam.NodeView{}, nil // and not whole: nothing is deleted
+	}
+	if err != nil {
+		p.Log.Warn("reservations wait for the store", "error", err)
+		return retry
+	}
+	pods, _ := p.Pods.Rows()
+	plan := Make(node, view, pods, there)
+	p.set(plan, view.Whole)
+	for name := range plan.Objects {
+		p.check(name)
+	}
+	for name := range there {
+		p.check(name)
+	}
+	if err := p.giveUp(ctx, plan.GiveUp); err != nil {
+		return retry
+	}
+	return plan.Again
+}
+
+func (p *Publisher) set(plan Plan, whole bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.plan, p.sure = plan.Objects, whole
+}
+
+// identify returns the node with its UID, which it asks for now and then.
+func (p *Publisher) identify(ctx context.Context) (Node, error) {
+	p.mu.Lock()
+	node, at := p.node, p.at
+	p.mu.Unlock()
+	if node.UID != "" && time.Since(at) < identityFor {
+		return node, nil
+	}
+	uid, err := NodeUID(ctx, p.Core, p.Node)
+	if err != nil && node.UID != "" && !apierrors.IsNotFound(err) {
+		return node, nil // as far as is known
+	}
+	if err != nil {
+		return Node{}, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.node, p.at = Node{p.Node, uid}, time.Now()
+	return p.node, nil
+}
+
+// doubt makes the next pass ask for the node again: a write was refused as another node's.
+func (p *Publisher) doubt() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if time.Since(p.at) > time.Minute {
+		p.at = time.Time{}
+	}
+}
+
+func (p *Publisher) giveUp(ctx context.Context, refs []ipam.Ref) error {
+	if len(refs) == 0 {
+		return nil
+	}
+	err := p.Service.GiveUp(ctx, refs, "its reservation was told to release it (spec.release)")
+	if err != nil {
+		p.Log.Warn("addresses cannot be given up yet", "error", err)
+		return err
+	}
+	for _, r := range refs {
+		p.Log.Info("an address was given up by spec.release", "address", r.Address.String(), "lease", r.ID)
+	}
+	return nil
+}
+
+// task is what is to be done about one object.
+type task struct {
+	want   *Wanted
+	there  *ipamv1.IPReservation
+	change Change
+	remove bool
+}
+
+func (t task) isNothing() bool { return t.change == Change{} && !t.remove }
+
+// look decides about one object, from the last plan and what is there now.
+func (p *Publisher) look(name live.Name) task {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	there, _ := p.Objects.Get(name)
+	t := task{there: there}
+	if w, ok := p.plan[name]; ok {
+		t.want, t.change = &w, Compare(&w.Object, there)
+		return t
+	}
+	t.remove = there != nil && p.sure && there.Spec.NodeName == p.node.Name && there.Spec.NodeUID == p.node.UID
+	return t
+}
+
+// check has the workers look at an object that is not as it should be.
+func (p *Publisher) check(name live.Name) {
+	p.mu.Lock()
+	waits := p.failed[name] > 0
+	p.mu.Unlock()
+	if !waits && !p.look(name).isNothing() {
+		p.queue.Add(name)
+	}
+}
+
+func (p *Publisher) work(ctx context.Context) bool {
+	name, stop := p.queue.Get()
+	if stop {
+		return false
+	}
+	defer p.queue.Done(name)
+	err := p.bring(ctx, p.look(name))
+	if ctx.Err() != nil {
+		return true
+	}
+	if apierrors.IsForbidden(err) {
+		p.doubt()
+	}
+	if again := p.count(name, err); again > 0 {
+		p.Log.Debug("a reservation was not written", "object", name.String(), "again", again, "error", err)
+		p.queue.AddAfter(name, again)
+	}
+	return true
+}
+
+// count remembers how a write went, and returns how long one that failed waits: a server that is away may be back any
+// moment; one that says no will say so again.
+func (p *Publisher) count(name live.Name, err error) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err == nil {
+		delete(p.failed, name)
+		return 0
+	}
+	limit := time.Minute
+	if isAway(err) {
+		limit = 2 * time.Second
+	}
+	d := min(200*time.Millisecond<<min(p.failed[name], 10), limit)
+	p.failed[name]++
+	return wait.Jitter(d, 0.2)
+}
+
+// isAway tells whether the server gave no answer, or one that may be another the next time.
+func isAway(err error) bool {
+	var status apierrors.APIStatus
+	return !errors.As(err, &status) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) ||
+		apierrors.IsInternalError(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsTooManyRequests(err)
+}
+
+// bring writes what is needed.
+func (p *Publisher) bring(ctx context.Context, t task) error {
+	if t.remove {
+		err := p.Objects.Remove(ctx, t.there)
+		p.Metrics.wrote("delete", err)
+		return err
+	}
+	if t.change.Spec {
+		err := p.Objects.ApplySpec(ctx, &t.want.Object)
+		p.Metrics.wrote("spec", err)
+		if err != nil {
+			return err
+		}
+	}
+	if t.change.Status {
+		err := p.Objects.ApplyStatus(ctx, &t.want.Object)
+		p.Metrics.wrote("status", err)
+		if err != nil {
+			return err
+		}
+		p.measure(t)
+	}
+	return nil
+}
+
+// measure notes how long a move of the pod was unknown to the API. What is only published again does not count.
+func (p *Publisher) measure(t task) {
+	if t.there != nil {
+		a, b := t.want.Object.Status, t.there.Status
+		if a.State == b.State && a.PodUID == b.PodUID && a.ID == b.ID {
+			return
+		}
+	}
+	now := p.Service.Clock()
+	now.BootID = p.Service.Host.BootID()
+	lag := now.Since(t.want.Since)
+	if t.there == nil && lag > identityFor {
+		return // an old lease, published for the first time or again
+	}
+	p.Metrics.lag.Observe(lag.Seconds())
+}
