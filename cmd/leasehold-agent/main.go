@@ -11,13 +11,16 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"k8s.io/client-go/rest"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent"
 	"github.com/leasehold-cni/leasehold/pkg/env"
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	"github.com/leasehold-cni/leasehold/pkg/kube/holds"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -32,6 +35,7 @@ type options struct {
 	metricsAddr string
 	logLevel    string
 	logFormat   string
+	moveGrace   time.Duration
 	version     bool
 }
 
@@ -72,6 +76,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f.StringVar(&o.metricsAddr, "metrics-addr", ":9470", "address to serve /metrics, /healthz and /readyz at; empty for none")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
+	f.DurationVar(&o.moveGrace, "move-grace", holds.MoveGrace, "how long a pod is Ready on another node before its addresses here are let go")
 	f.BoolVar(&o.version, "version", false, "print the version")
 	if err := f.Parse(args); err != nil {
 		return o, err
@@ -81,6 +86,9 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	}
 	if !o.noKube && o.nodeName == "" {
 		return o, errors.New("--node-name is needed to work with the API server; --no-kube works without it")
+	}
+	if o.moveGrace < 10*time.Second {
+		return o, fmt.Errorf("--move-grace %s: 10s is the least", o.moveGrace)
 	}
 	return o, nil
 }
@@ -104,6 +112,12 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	host, err := env.Read(os.Getenv)
 	if err != nil {
 		return err
+	}
+	var config *rest.Config
+	if !o.noKube {
+		if config, err = kubeConfig(o.kubeconfig); err != nil {
+			return err
+		}
 	}
 	// What is read of the container's own files is read before this.
 	seen, err := agent.Enter(o.hostRoot, host.Host)
@@ -130,7 +144,13 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	if o.metricsAddr != "" {
 		tasks = append(tasks, agent.Serve(o.metricsAddr, registry, health, log))
 	}
-	// Tasks that need the API server are added here, unless o.noKube.
+	if !o.noKube {
+		more, err := kubeTasks(node, config, o)
+		if err != nil {
+			return err
+		}
+		tasks = append(tasks, more...)
+	}
 	log.Info("the agent starts", "version", env.Version(version), "stateDir", host.Dirs.State, "hostRoot", o.hostRoot)
 	err = agent.Run(metrics.Watch(ctx), log, tasks)
 	log.Info("the agent has stopped")
