@@ -70,16 +70,12 @@ func (v Verdict) Pinned() bool { return v.Mode != policy.PinNone }
 // Decide says whether and how a pod is pinned. It is a pure function (DESIGN 7).
 func Decide(f Facts) Verdict {
 	v := Verdict{Mode: policy.PinNone, Node: f.Place.Node, Addresses: f.Place.Addresses}
-	v.Reason, v.Text = obstacle(f)
-	if v.Reason == "" {
-		v.Mode, v.Reason = f.Mode, Reserved
+	if v.Reason, v.Text = obstacle(f); v.Reason == "" {
+		v.Reason = Reserved
 		if f.Place.Remembered {
 			v.Reason = Remembered
 		}
-		v.Text = welcome(f)
-		if v.Mode == policy.PinNominate && (!f.Honoured || f.Crowded) {
-			v.Mode, v.Text = instead(f, v.Text)
-		}
+		v.Mode, v.Text = welcome(f)
 		if v.Mode == policy.PinNone {
 			v.Reason = NotWanted
 		}
@@ -90,28 +86,29 @@ func Decide(f Facts) Verdict {
 	return v
 }
 
-// welcome is what is said of a pod that is pinned.
-func welcome(f Facts) string {
-	text := f.Place.Node + " has its address"
+// welcome is how a pod is pinned against which nothing speaks.
+func welcome(f Facts) (policy.PinMode, string) {
+	mode, instead := f.Mode, ""
+	switch {
+	case mode != policy.PinNominate:
+	case !f.Honoured:
+		mode, instead = f.Fallback, fmt.Sprintf("; not nominate: the scheduler %q is not among --schedulers", f.Pod.Spec.SchedulerName)
+	case f.Crowded:
+		mode, instead = policy.PinPrefer, "; not nominate: too many pods wait for their nomination"
+	}
+	text := fmt.Sprintf("%s %s, which has ", mode, f.Place.Node)
 	switch {
 	case f.Place.Remembered:
-		text = "it ran on " + f.Place.Node + " a moment ago"
+		text = fmt.Sprintf("%s %s, where it ran a moment ago", mode, f.Place.Node)
 	case f.Place.Addresses != "":
-		text = f.Place.Node + " has " + f.Place.Addresses
+		text += f.Place.Addresses
+	default:
+		text += "its address"
 	}
 	if _, why := closed(f.Node, f.Pod.Spec.Tolerations); why != "" {
 		text += "; it waits: " + why
 	}
-	return text
-}
-
-// instead is the mode where a nomination would not be honoured, or would come too late.
-func instead(f Facts, text string) (policy.PinMode, string) {
-	if !f.Honoured {
-		return f.Fallback, fmt.Sprintf("%s; %s instead of nominate: the scheduler %q is not among --schedulers",
-			text, f.Fallback, f.Pod.Spec.SchedulerName)
-	}
-	return policy.PinPrefer, text + "; prefer instead of nominate: too many pods wait for their nomination"
+	return mode, text + instead
 }
 
 // obstacle is what speaks against a pin, if anything.

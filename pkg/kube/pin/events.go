@@ -14,6 +14,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/recorder"
 	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
 // The events that the manager writes on pods (NAMES, Kubernetes).
@@ -87,11 +89,11 @@ func changed(p *podView, all []*reservation, now time.Time) string {
 		return ""
 	}
 	_, why, _ := strings.Cut(p.Reason, ": ")
-	switch {
-	case p.Pinned == home.Node && p.Unschedulable.IsZero():
-		why = "the scheduler did not take " + home.Node
-	case p.Pinned == home.Node:
-		why = "the scheduler did not take " + home.Node + ": " + p.UnschedulableWhy
+	if p.Pinned == home.Node {
+		why = "it did not pass the scheduler's filters there"
+		if strings.Contains(p.Reason, ": "+string(policy.PinPrefer)+" ") {
+			why += ", or other nodes had a higher score"
+		}
 	}
 	return fmt.Sprintf("started on %s, but %s has kept %s: %s", p.Node, home.Node, home.Addresses, why)
 }

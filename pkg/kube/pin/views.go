@@ -79,8 +79,6 @@ type podView struct {
 	Gates  int  // all gates
 	Pinned string
 	Reason string // of the pin, as in the annotation
-	// Expected are the addresses that wait on the pinned node.
-	Expected string
 	// Required: the pod can run on the pinned node alone.
 	Required    bool
 	Tolerations []corev1.Toleration // with Required

@@ -1,0 +1,111 @@
+package pin
+
+import (
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+
+func bound(node, version string) *reservation {
+	return &reservation{ObjectMeta: metav1.ObjectMeta{ResourceVersion: version}, Node: node, Bound: true}
+}
+
+// held waits for a ten-minute window that ends some time after noon.
+func held(node, version string, left time.Duration) *reservation {
+	return &reservation{ObjectMeta: metav1.ObjectMeta{ResourceVersion: version}, Node: node,
+		Until: noon.Add(left), Window: 10 * time.Minute}
+}
+
+func TestChoose(t *testing.T) {
+	forever := &reservation{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "9"}, Node: "node3", Window: lease.Forever}
+	goingAway := bound("node2", "8")
+	goingAway.GoingAway = true
+	ran := func(node string, ago time.Duration) trace {
+		return trace{Node: node, Started: true, Ended: noon.Add(-ago), Until: noon.Add(time.Minute)}
+	}
+	type all = []*reservation
+	tests := []struct {
+		story string
+		all   all
+		last  trace
+		want  string
+	}{
+		{"nothing", nil, trace{}, ""},
+		{"bound", all{bound("node1", "1")}, trace{}, "node1"},
+		{"bound before held", all{held("node1", "9", time.Minute), bound("node2", "1")}, trace{}, "node2"},
+		{"the later write", all{bound("node1", "10"), bound("node2", "9")}, trace{}, "node1"},
+		{"the later release", all{held("node1", "1", 5*time.Minute), held("node2", "2", 4*time.Minute)}, trace{}, "node1"},
+		{"one that has no end, by its write", all{held("node1", "1", 5*time.Minute), forever}, trace{}, "node3"},
+		{"what has lapsed does not count", all{held("node1", "1", -time.Second), held("node2", "1", time.Second)}, trace{}, "node2"},
+		{"only what has lapsed", all{held("node1", "1", 0)}, trace{}, ""},
+		{"what is given up does not count", all{held("node1", "1", time.Minute), goingAway}, trace{}, "node1"},
+
+		{"seen, not published", nil, ran("node1", time.Second), "node1"},
+		{"seen too long ago", nil, trace{Node: "node1", Started: true, Ended: noon, Until: noon}, ""},
+		{"seen where it is published", all{held("node1", "1", time.Minute)}, ran("node1", time.Second), "node1"},
+		{"it has moved, which is not published yet", all{held("node1", "1", time.Minute)}, ran("node2", time.Second), "node2"},
+		{"it has moved long ago, which would be published", all{held("node1", "1", time.Minute)}, ran("node2", time.Minute), "node1"},
+		{"it did not start where it went", all{held("node1", "1", time.Minute)},
+			trace{Node: "node2", Ended: noon, Until: noon.Add(time.Minute)}, "node1"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.story, func(t *testing.T) {
+			p, found := choose(tt.all, tt.last, noon)
+			if p.Node != tt.want || found != (tt.want != "") {
+				t.Errorf("got %q (%t), want %q", p.Node, found, tt.want)
+			}
+		})
+	}
+}
+
+func TestFollow(t *testing.T) {
+	before := trace{Node: "node1", PodUID: "u0", Started: true, Ended: noon.Add(-time.Minute), Until: noon.Add(time.Minute), Failures: 1}
+	pod := func(change func(*podView)) *podView {
+		p := &podView{ObjectMeta: metav1.ObjectMeta{UID: "u1"}, Node: "node1", BoundAt: noon.Add(-time.Hour),
+			Window: time.Hour, Started: true, Addresses: "10.0.0.7"}
+		change(p)
+		return p
+	}
+	ended := trace{Node: "node1", PodUID: "u1", Addresses: "10.0.0.7", Started: true, Ended: noon, Until: noon.Add(memoryLife)}
+	with := func(change func(*trace)) trace {
+		t := ended
+		change(&t)
+		return t
+	}
+	tests := []struct {
+		story  string
+		before trace
+		pod    *podView
+		want   trace
+	}{
+		{"it ran", before, pod(func(*podView) {}), ended},
+		{"a short window", before, pod(func(p *podView) { p.Window = time.Minute }), with(func(t *trace) { t.Until = noon.Add(time.Minute) })},
+		{"for ever", before, pod(func(p *podView) { p.Window = lease.Forever }), ended},
+		{"evicted", before, pod(func(p *podView) { p.Evicted = true }), with(func(t *trace) { t.Evicted = true })},
+		{"it never ran", before, pod(func(p *podView) { p.Node = "" }), before},
+		{"it waited for the node in vain", before, pod(func(p *podView) { p.Node, p.Required, p.Pinned = "", true, "node1" }), trace{}},
+		{"it waited for another", before, pod(func(p *podView) { p.Node, p.Required, p.Pinned = "", true, "node2" }), before},
+		{"no sandbox in all that time", trace{}, pod(func(p *podView) { p.Started, p.Addresses = false, "" }),
+			with(func(t *trace) { t.Started, t.Addresses, t.Failures = false, "", 1 })},
+		{"again", before, pod(func(p *podView) { p.Started, p.Addresses = false, "" }),
+			with(func(t *trace) { t.Started, t.Addresses, t.Failures = false, "", 2 })},
+		{"refused by the kubelet", before, pod(func(p *podView) { p.Started, p.Addresses, p.Failed, p.BoundAt = false, "", true, noon }),
+			with(func(t *trace) { t.Started, t.Addresses, t.Failures = false, "", 2 })},
+		{"on another node it counts from one", before, pod(func(p *podView) { p.Node, p.Started, p.Addresses = "node2", false, "" }),
+			with(func(t *trace) { t.Node, t.Started, t.Addresses, t.Failures = "node2", false, "", 1 })},
+		{"it lived for a second, too short to start", before, pod(func(p *podView) { p.Started, p.Addresses, p.BoundAt = false, "", noon.Add(-time.Second) }),
+			with(func(t *trace) { t.Started, t.Addresses = false, "" })},
+	}
+	for _, tt := range tests {
+		t.Run(tt.story, func(t *testing.T) {
+			if got := tt.before.follow(tt.pod, noon); got != tt.want {
+				t.Errorf("got  %+v\nwant %+v", got, tt.want)
+			}
+		})
+	}
+}

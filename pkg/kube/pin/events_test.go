@@ -1,0 +1,57 @@
+package pin
+
+import (
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func TestNotPossible(t *testing.T) {
+	for reason, want := range map[string]string{
+		"":                                    "",
+		"Reserved: node1 has 10.0.0.7":        "",
+		"NoReservation: no address waits":     "",
+		"NotWanted: the pin mode is none":     "",
+		"NodeCordoned: node1 is cordoned":     "not pinned: node1 is cordoned",
+		"Unknown: it could not be looked: up": "not pinned: it could not be looked: up",
+	} {
+		if got := notPossible(&podView{Reason: reason}); got != want {
+			t.Errorf("%q: %q, want %q", reason, got, want)
+		}
+	}
+}
+
+func TestChanged(t *testing.T) {
+	home := &reservation{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "1"}, Node: "node1", PodUID: "u0", Until: noon.Add(time.Minute), Addresses: "10.0.0.7"}
+	own := &reservation{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "2"}, Node: "node2", PodUID: "u1", Bound: true}
+	lapsed := &reservation{Node: "node1", PodUID: "u0", Until: noon}
+	pod := func(node, reason string) *podView {
+		return &podView{ObjectMeta: metav1.ObjectMeta{UID: "u1"}, Node: node, Pinned: "node1", Reason: reason}
+	}
+	unpinned := pod("node2", "NodeCordoned: node1 is cordoned")
+	unpinned.Pinned = ""
+	tests := []struct {
+		story string
+		pod   *podView
+		all   []*reservation
+		want  string
+	}{
+		{"at home", pod("node1", ""), []*reservation{home}, ""},
+		{"nothing was kept", pod("node2", ""), nil, ""},
+		{"its own new lease is published already", pod("node2", ""), []*reservation{own}, ""},
+		{"nothing is kept any more", unpinned, []*reservation{lapsed}, ""},
+		{"not pinned", unpinned, []*reservation{home, own}, "started on node2, but node1 has kept 10.0.0.7: node1 is cordoned"},
+		{"pinned in vain", pod("node2", "Reserved: nominate node1, which has 10.0.0.7"), []*reservation{home},
+			"started on node2, but node1 has kept 10.0.0.7: it did not pass the scheduler's filters there"},
+		{"preferred in vain", pod("node2", "Reserved: prefer node1, which has 10.0.0.7"), []*reservation{home},
+			"started on node2, but node1 has kept 10.0.0.7: it did not pass the scheduler's filters there, or other nodes had a higher score"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.story, func(t *testing.T) {
+			if got := changed(tt.pod, tt.all, noon); got != tt.want {
+				t.Errorf("got  %q\nwant %q", got, tt.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,66 @@
+package pin
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func TestStayOver(t *testing.T) {
+	// A pod that has been unschedulable for as long as the grace, and whose node looks well.
+	waits := func(change ...func(*stay)) stay {
+		s := stay{
+			pod: &podView{Required: true, Pinned: "node1", Controlled: true, Unschedulable: noon.Add(-time.Minute),
+				UnschedulableWhy: "0/3 nodes are available"},
+			node: node("node1"), lease: []*reservation{{Node: "node1"}}, grace: time.Minute,
+		}
+		for _, c := range change {
+			c(&s)
+		}
+		return s
+	}
+	pod := func(change func(*podView)) func(*stay) { return func(s *stay) { change(s.pod) } }
+	is := func(change func(*corev1.Node)) func(*stay) { return func(s *stay) { change(s.node) } }
+	noLease := func(s *stay) { s.lease = nil }
+	since := func(ago time.Duration) func(*stay) { return pod(func(p *podView) { p.Unschedulable = noon.Add(-ago) }) }
+
+	tests := []struct {
+		story string
+		stay  stay
+		why   Reason
+		text  string
+		again time.Duration
+	}{
+		{"no room", waits(), "NodeFull", "0/3 nodes are available", 0},
+		{"not yet", waits(since(20 * time.Second)), "", "", 40 * time.Second},
+		{"the node is gone", waits(func(s *stay) { s.node = nil }), NodeGone, "node1 is gone", 0},
+		{"the node is gone, not yet", waits(func(s *stay) { s.node = nil }, since(time.Second)), "", "", 59 * time.Second},
+		{"dead", waits(is(notReady)), NodeNotReady, "node1 is not Ready", 0},
+		{"cordoned", waits(is(cordoned)), NodeCordoned, "node1 is cordoned", 0},
+		{"tainted", waits(is(tainted("NoSchedule"))), NodeTainted, "node1 has the taint team=b:NoSchedule", 0},
+		{"tainted, but that is not it", waits(is(tainted("NoSchedule")), pod(func(p *podView) {
+			p.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+		})), "NodeFull", "0/3 nodes are available", 0},
+		{"the window has ended", waits(noLease), NoReservation, "its address on node1 is kept no longer", 0},
+		{"the window has ended before the grace", waits(noLease, since(publishLag)), NoReservation, "its address on node1 is kept no longer", 0},
+		{"it may not be published yet", waits(noLease, since(time.Second)), "", "", publishLag - time.Second},
+		{"it is remembered", waits(noLease, func(s *stay) { s.last.Node = "node1" }, since(publishLag)), "", "", 30 * time.Second},
+
+		{"schedulable, as far as anybody knows", waits(pod(func(p *podView) { p.Unschedulable = time.Time{} })), "", "", 0},
+		{"bound", waits(pod(func(p *podView) { p.Node = "node1" })), "", "", 0},
+		{"not required", waits(pod(func(p *podView) { p.Required = false })), "", "", 0},
+		{"held back by somebody", waits(pod(func(p *podView) { p.Gates = 1 })), "", "", 0},
+		{"nobody would make it again", waits(pod(func(p *podView) { p.Controlled = false })), "", "", 0},
+		{"on its way out", waits(pod(func(p *podView) { p.DeletionTimestamp = &metav1.Time{Time: noon} })), "", "", 0},
+	}
+	for _, tt := range tests {
+		t.Run(tt.story, func(t *testing.T) {
+			why, text, again := tt.stay.over(noon)
+			if why != tt.why || text != tt.text || again != tt.again {
+				t.Errorf("got %q (%s), %v; want %q (%s), %v", why, text, again, tt.why, tt.text, tt.again)
+			}
+		})
+	}
+}
