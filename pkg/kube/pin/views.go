@@ -115,9 +115,10 @@ func viewPod(object any) (any, error) {
 		ips = append(ips, ip.IP)
 	}
 	v.Addresses = strings.Join(ips, ",")
-	if p.Spec.NodeName == "" || !v.Started {
-		v.Reason = p.Annotations[meta.AnnotationPinReason]
-		v.Expected = p.Annotations[meta.AnnotationExpectedAddresses]
+	if p.Spec.NodeName == "" || v.Pinned != v.Node {
+		v.Reason = shared(p.Annotations[meta.AnnotationPinReason])
+	}
+	if p.Spec.NodeName == "" {
 		if v.Required = v.Pinned != "" && requires(p, v.Pinned); v.Required {
 			v.Tolerations = p.Spec.Tolerations
 		}
