@@ -321,6 +321,21 @@ func (e SetWindow) apply(l Lease, _ Instant) (Lease, error) {
 	return l, nil
 }
 
+// SetMAC records the hardware address of the holder's interface, as the holder
+// says. The lease keeps it for the pod's next life.
+type SetMAC struct {
+	Holder Holder
+	MAC    string
+}
+
+func (e SetMAC) apply(l Lease, _ Instant) (Lease, error) {
+	if l.State != Bound || !l.Holder.Is(e.Holder) {
+		return l, ErrNotHolder
+	}
+	l.MAC = e.MAC
+	return l, nil
+}
+
 // Defer puts off the end of a firm hold: at least Rest is left from now on.
 // The pod is expected back.
 type Defer struct{ Rest time.Duration }

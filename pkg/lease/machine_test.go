@@ -94,6 +94,8 @@ func events() map[string]Event {
 		"window/other":    SetWindow{UID: "u9", Window: time.Hour},
 		"defer":           Defer{Rest: 3 * time.Hour},
 		"rebase":          Rebase{},
+		"mac":             SetMAC{Holder: oldOne, MAC: "02:00:00:00:00:01"},
+		"mac/other":       SetMAC{Holder: newOne, MAC: "02:00:00:00:00:01"},
 	}
 }
 
@@ -133,6 +135,8 @@ window/limited  (invalid)  Bound      same       (invalid)  (invalid)  same     
 window/other    (invalid)  (holder)   (holder)   (invalid)  (invalid)  (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (invalid)
 defer           (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  firm       firm       (invalid)  firm       (invalid)  (invalid)
 rebase          (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (due)      (due)      (due)      (due)      (due)      (due)
+mac             (holder)   Bound      Bound      Bound      Bound*     Bound      (holder)   (holder)   (holder)   (holder)   (holder)   (holder)
+mac/other       (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)
 `
 
 func TestEveryStateMeetsEveryEvent(t *testing.T) {

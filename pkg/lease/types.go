@@ -2,6 +2,7 @@ package lease
 
 import (
 	"net/netip"
+	"strings"
 	"time"
 )
 
@@ -56,6 +57,20 @@ type Holder struct {
 // release (I6).
 func (h Holder) Is(o Holder) bool {
 	return h.ContainerID != "" && h.ContainerID == o.ContainerID && h.IfName == o.IfName
+}
+
+// Name is the attachment in one word: "containerID@ifname". No container id has
+// an @ in it (CNI SPEC), so the word can be read again.
+func (h Holder) Name() string { return h.ContainerID + "@" + h.IfName }
+
+// ParseHolder reads what Name says; false for a word that no attachment has.
+func ParseHolder(name string) (Holder, bool) {
+	containerID, ifName, found := strings.Cut(name, "@")
+	ok := found && containerID != "" && ifName != "" && !strings.Contains(name, "/")
+	if !ok {
+		return Holder{}, false
+	}
+	return Holder{ContainerID: containerID, IfName: ifName}, true
 }
 
 // Life is what is known about a holder. The zero value is Unknown, so that
@@ -117,7 +132,7 @@ type Lease struct {
 	Name      string
 	UID       string
 	Holder    Holder // the last one, while Held
-	MAC       string
+	MAC       string // of its interface; stays with the lease for the pod's next life; "" where unknown
 
 	Window    time.Duration // what a release promises: 0 nothing, or up to Forever
 	MaxWindow time.Duration // the longest one that its configuration grants; 0 = no limit
