@@ -176,7 +176,7 @@ func visitHere(list []lease.Netns) []Namespace {
 	out := make([]Namespace, 0, len(list))
 	for _, n := range list {
 		addresses, err := enter(n)
-		if !errors.Is(err, errEnded) {
+		if !errors.Is(err, ErrEnded) {
 			out = append(out, Namespace{Netns: n, Addresses: addresses, Err: err})
 		}
 	}
@@ -191,25 +191,14 @@ func unvisited(list []lease.Netns, err error) []Namespace {
 	return out
 }
 
-// errEnded is returned for a namespace that has ended since it was found.
-var errEnded = errors.New("the namespace has ended")
+// ErrEnded is returned for a namespace that has ended since it was found: it is
+// no longer at its path.
+var ErrEnded = errors.New("the namespace has ended")
 
 // enter moves the thread into the namespace and lists its addresses.
 func enter(n lease.Netns) ([]Address, error) {
-	fd, err := unix.Open(n.Path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
-		return nil, errEnded
-	}
-	if err != nil {
-		return nil, fmt.Errorf("network namespace %s cannot be opened: %w", n.Path, err)
-	}
-	defer unix.Close(fd)
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil || st.Ino != n.Ino || uint64(st.Dev) != n.Dev {
-		return nil, errEnded
-	}
-	if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
-		return nil, fmt.Errorf("network namespace %s cannot be entered: %w", n.Path, err)
+	if err := moveTo(n); err != nil {
+		return nil, err
 	}
 	addresses, err := addressesHere()
 	if err != nil {
