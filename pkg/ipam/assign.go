@@ -47,7 +47,9 @@ func (s *Service) Assign(ctx context.Context, req Request) (Result, error) {
 	if refused != nil {
 		return Result{}, refused
 	}
-	return a.result(), nil
+	result := a.result()
+	s.returned(a.holder, result.kept())
+	return result, nil
 }
 
 // prepare tidies up before an address is chosen.

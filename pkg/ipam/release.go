@@ -18,6 +18,7 @@ import (
 // A release that the store cannot take is spooled. Only where that fails too
 // is there an error, for DEL has one chance (FACTS 3.7, 6.5).
 func (s *Service) Release(ctx context.Context, who Attachment, in Where) error {
+	s.Store.Unannounce(lease.Holder{ContainerID: who.ContainerID, IfName: who.IfName})
 	err := s.update(ctx, scopeOf(in), func(c *call) error {
 		leases, err := c.tx.ByHolder(who.ContainerID, who.IfName)
 		if err != nil {

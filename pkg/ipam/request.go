@@ -48,6 +48,17 @@ type Result struct {
 	Notes     []string // what an operator should know; one line each, for stderr
 }
 
+// kept are the addresses that somebody knew before.
+func (r Result) kept() []netip.Addr {
+	var out []netip.Addr
+	for _, a := range r.Addresses {
+		if a.Kept {
+			out = append(out, a.Address.Addr())
+		}
+	}
+	return out
+}
+
 // Attachment is CNI's identity of a container's interface in a network.
 type Attachment struct {
 	ContainerID string

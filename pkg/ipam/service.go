@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
@@ -23,6 +24,7 @@ type Host interface {
 	Namespaces() ([]sandbox.Namespace, error)
 	Spaces(boot string) string
 	ProveView(word, boot string) error
+	ForgetNeighbours([]netip.Addr) error
 }
 
 // Service performs the use cases on one node's store.

@@ -33,6 +33,8 @@ type world struct {
 	dataDir string
 	network string
 	warned  []string
+
+	forgotten []netip.Addr // neighbours
 }
 
 func newWorld(t testing.TB, ranges ...string) *world {
@@ -137,6 +139,11 @@ func (w *world) ProveView(word, boot string) error {
 }
 
 func (w *world) Namespaces() ([]sandbox.Namespace, error) { return nil, nil }
+
+func (w *world) ForgetNeighbours(addrs []netip.Addr) error {
+	w.forgotten = append(w.forgotten, addrs...)
+	return nil
+}
 
 func (w *world) where() Where { return Where{Pool: w.request(ask{}).Pool, Sets: w.sets} }
 

@@ -33,7 +33,8 @@ func (s *Store) Spool(containerID, ifName string, now lease.Instant) error {
 	if err := os.MkdirAll(s.spool(), 0o700); err != nil {
 		return fmt.Errorf("%w: spool: %w", ErrIO, err)
 	}
-	name := fmt.Sprintf("%d.%d.%s@%s", now.Wall.UnixNano(), int64(now.Boot), containerID, ifName)
+	who := lease.Holder{ContainerID: containerID, IfName: ifName}
+	name := fmt.Sprintf("%d.%d.%s", now.Wall.UnixNano(), int64(now.Boot), who.Name())
 	f, err := os.OpenFile(filepath.Join(s.spool(), name), os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		return fmt.Errorf("%w: spool: %w", ErrIO, err)
@@ -64,14 +65,14 @@ func (s *Store) Spooled(bootID string) ([]Spooled, error) {
 func parseSpooled(name, bootID string) (Spooled, bool) {
 	wall, rest, ok1 := strings.Cut(name, ".")
 	boot, holder, ok2 := strings.Cut(rest, ".")
-	containerID, ifName, ok3 := strings.Cut(holder, "@")
+	who, ok3 := lease.ParseHolder(holder)
 	w, err1 := strconv.ParseInt(wall, 10, 64)
 	b, err2 := strconv.ParseInt(boot, 10, 64)
-	if !ok1 || !ok2 || !ok3 || err1 != nil || err2 != nil || containerID == "" || ifName == "" {
+	if !ok1 || !ok2 || !ok3 || err1 != nil || err2 != nil {
 		return Spooled{}, false
 	}
 	at := lease.Instant{Wall: time.Unix(0, w).UTC(), Boot: time.Duration(b), BootID: bootID}
-	return Spooled{ContainerID: containerID, IfName: ifName, At: at}, true
+	return Spooled{ContainerID: who.ContainerID, IfName: who.IfName, At: at}, true
 }
 
 // Unspool removes records once what they say is committed.

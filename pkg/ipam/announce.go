@@ -1,0 +1,98 @@
+package ipam
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+// returned is for a pod that has come back to addresses: whoever talked to it
+// before knows them with another hardware address. What this node believes is
+// forgotten, and whoever announces on this node is told. The pod has its
+// addresses without either, so nothing here fails an ADD.
+func (s *Service) returned(who lease.Holder, kept []netip.Addr) {
+	if len(kept) == 0 {
+		return
+	}
+	if err := s.Host.ForgetNeighbours(kept); err != nil {
+		s.warn("%v", err)
+	}
+	if err := s.Store.Announce(who); err != nil {
+		s.warn("%v", err)
+	}
+}
+
+// Bound returns what an attachment holds now, in all pools; nothing where the
+// store is new or lost.
+func (s *Service) Bound(ctx context.Context, who Attachment) (leases []lease.Lease, err error) {
+	err = s.Store.View(ctx, func(tx *store.Tx) error {
+		leases, err = tx.ByHolder(who.ContainerID, who.IfName)
+		return err
+	})
+	if store.IsEmpty(err) {
+		err = nil
+	}
+	return leases, err
+}
+
+// RecordMAC writes down which hardware address the interface has that has the
+// address. It changes nothing for another attachment's lease.
+func (s *Service) RecordMAC(ctx context.Context, who Attachment, addr netip.Addr, mac net.HardwareAddr) error {
+	_, _, err := s.KeepMAC(ctx, who, []netip.Addr{addr}, mac, true)
+	return err
+}
+
+// KeepMAC returns the hardware address that an attachment's interface must have,
+// whose own is has now: that of its leases, if they have one, else its own, which
+// they keep from now on. With fixed its own stands: somebody has chosen it.
+//
+// Only leases that are the attachment's own count, of addresses that its
+// interface has, and only those that a pod can come back to. ok is false where
+// there is none: then nothing is kept.
+func (s *Service) KeepMAC(ctx context.Context, who Attachment, addrs []netip.Addr, has net.HardwareAddr, fixed bool) (mac net.HardwareAddr, ok bool, err error) {
+	err = s.update(ctx, scope{}, func(c *call) error {
+		mac, ok = has, false
+		leases, err := c.tx.ByHolder(who.ContainerID, who.IfName)
+		if err != nil {
+			return err
+		}
+		leases = slices.DeleteFunc(leases, func(l lease.Lease) bool { return l.Key().IsZero() || !slices.Contains(addrs, l.Address) })
+		if ok = len(leases) > 0; !ok {
+			return nil
+		}
+		if !fixed {
+			mac = macOf(leases, has)
+		}
+		for _, l := range leases {
+			next, err := lease.Apply(l, lease.SetMAC{Holder: l.Holder, MAC: mac.String()}, c.now)
+			if err == nil && next.MAC != l.MAC {
+				err = c.put(l, next)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return mac, ok, err
+}
+
+// macOf is the first address of the leases that an interface can have.
+func macOf(leases []lease.Lease, otherwise net.HardwareAddr) net.HardwareAddr {
+	for _, l := range leases {
+		if mac, err := net.ParseMAC(l.MAC); err == nil && IsUsable(mac) {
+			return mac
+		}
+	}
+	return otherwise
+}
+
+// IsUsable tells whether an Ethernet interface can have the hardware address: six
+// bytes, not all zero, and not of a group.
+func IsUsable(mac net.HardwareAddr) bool {
+	return len(mac) == 6 && mac[0]&1 == 0 && !slices.Equal(mac, make(net.HardwareAddr, 6))
+}
