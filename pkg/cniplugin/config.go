@@ -29,6 +29,7 @@ const maxNetworkName = 255
 type config struct {
 	Name       string
 	CNIVersion string
+	Type       string // the entry's own plugin: of its IPAM plugin's caller, if it has one
 
 	ipam           value // absent where the plugin is not used for IPAM
 	ipRanges       value
@@ -38,6 +39,7 @@ type config struct {
 	prevResult     value
 	attachments    value
 	oldAttachments value
+	mac            value
 }
 
 // ipamSection is the ipam section, its first level read.
@@ -58,6 +60,7 @@ func loadConfig(stdin []byte) (*config, error) {
 	var top struct {
 		Name           string          `json:"name"`
 		CNIVersion     string          `json:"cniVersion"`
+		Type           string          `json:"type"`
 		IPAM           json.RawMessage `json:"ipam"`
 		RuntimeConfig  json.RawMessage `json:"runtimeConfig"`
 		Args           json.RawMessage `json:"args"`
@@ -72,7 +75,7 @@ func loadConfig(stdin []byte) (*config, error) {
 		return nil, fmt.Errorf("%w: name: %s; want at most %d characters", errConfig, policy.Quote(top.Name), maxNetworkName)
 	}
 	c := &config{
-		Name: top.Name, CNIVersion: top.CNIVersion,
+		Name: top.Name, CNIVersion: top.CNIVersion, Type: top.Type,
 		ipam:           value{"ipam", top.IPAM},
 		prevResult:     value{"prevResult", top.PrevResult},
 		attachments:    value{`"cni.dev/valid-attachments"`, top.Attachments},
@@ -86,6 +89,7 @@ func (c *config) loadRuntime(v value) error {
 		IPRanges    json.RawMessage `json:"ipRanges"`
 		IPs         json.RawMessage `json:"ips"`
 		Annotations json.RawMessage `json:"io.kubernetes.cri.pod-annotations"`
+		MAC         json.RawMessage `json:"mac"`
 	}
 	if v.absent() {
 		return nil
@@ -93,6 +97,7 @@ func (c *config) loadRuntime(v value) error {
 	err := v.decode(&runtime, "an object")
 	c.ipRanges = value{v.place + ".ipRanges", runtime.IPRanges}
 	c.runtimeIPs = value{v.place + ".ips", runtime.IPs}
+	c.mac = value{v.place + ".mac", runtime.MAC}
 	c.annotations = value{v.place + `["io.kubernetes.cri.pod-annotations"]`, runtime.Annotations}
 	return err
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"net/netip"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -16,6 +18,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -27,6 +30,14 @@ type Service interface {
 	Verify(context.Context, ipam.Request) error
 	Collect(context.Context, lease.Pool, []ipam.Attachment) error
 	Status(context.Context, lease.Pool) error
+	KeepMAC(ctx context.Context, who ipam.Attachment, addrs []netip.Addr, has net.HardwareAddr, fixed bool) (net.HardwareAddr, bool, error)
+}
+
+// Links are the interfaces of containers: *sandbox.Host, or a simulated one in
+// tests.
+type Links interface {
+	Link(netns, name string) (sandbox.Link, error)
+	SetMAC(netns, name string, mac net.HardwareAddr) error
 }
 
 // Plugin answers CNI's verbs. Its methods have the form that skel calls, after
@@ -35,6 +46,7 @@ type Service interface {
 // where something panicked.
 type Plugin struct {
 	Service Service
+	Links   Links
 	Stdout  io.Writer // the result of ADD, and nothing else
 	Stderr  io.Writer // notes for an operator, a line each
 
@@ -57,6 +69,9 @@ func (p *Plugin) add(ctx context.Context, args *skel.CmdArgs) error {
 	c, err := loadConfig(args.StdinData)
 	if err != nil {
 		return err
+	}
+	if c.isChained() {
+		return p.addChained(ctx, c, args)
 	}
 	req, err := c.addRequest(args)
 	if err != nil {
@@ -119,7 +134,12 @@ func (p *Plugin) checkNetns(args *skel.CmdArgs) error {
 
 // Del releases what the attachment holds.
 func (p *Plugin) Del(args *skel.CmdArgs) error {
-	return p.guard(verbDel, func(ctx context.Context) error { return p.release(ctx, args) })
+	return p.guard(verbDel, func(ctx context.Context) error {
+		if c, err := loadConfig(args.StdinData); err == nil && c.isChained() {
+			return nil // the IPAM entry's DEL releases
+		}
+		return p.release(ctx, args)
+	})
 }
 
 // where reads of a configuration what it can, and is silent about the rest.
@@ -142,7 +162,7 @@ func where(stdin []byte) (w ipam.Where) {
 func (p *Plugin) Check(args *skel.CmdArgs) error {
 	return p.guard(verbCheck, func(ctx context.Context) error {
 		c, err := loadConfig(args.StdinData)
-		if err != nil {
+		if err != nil || c.isChained() {
 			return err
 		}
 		req, err := c.checkRequest(args)
@@ -158,7 +178,7 @@ func (p *Plugin) Check(args *skel.CmdArgs) error {
 func (p *Plugin) GC(args *skel.CmdArgs) error {
 	return p.guard(verbGC, func(ctx context.Context) error {
 		c, err := loadConfig(args.StdinData)
-		if err != nil {
+		if err != nil || c.isChained() {
 			return err
 		}
 		valid, listed, err := c.validAttachments()
@@ -177,7 +197,7 @@ func (p *Plugin) GC(args *skel.CmdArgs) error {
 func (p *Plugin) Status(args *skel.CmdArgs) error {
 	return p.guard(verbStatus, func(ctx context.Context) error {
 		c, err := loadConfig(args.StdinData)
-		if err != nil {
+		if err != nil || c.isChained() {
 			return err
 		}
 		pool, err := c.statusPool()

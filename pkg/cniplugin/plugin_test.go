@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -36,6 +37,11 @@ type recorder struct {
 	result ipam.Result
 	err    error
 	panics bool
+
+	keeps net.HardwareAddr // the lease's; nil where there is no lease
+	addrs []netip.Addr
+	has   net.HardwareAddr
+	fixed []bool
 }
 
 func (r *recorder) called(what string) error {
@@ -69,6 +75,14 @@ func (r *recorder) Collect(_ context.Context, p lease.Pool, valid []ipam.Attachm
 func (r *recorder) Status(_ context.Context, p lease.Pool) error {
 	r.pool = p
 	return r.called("Status")
+}
+
+func (r *recorder) KeepMAC(_ context.Context, who ipam.Attachment, addrs []netip.Addr, has net.HardwareAddr, fixed bool) (net.HardwareAddr, bool, error) {
+	r.who, r.addrs, r.has, r.fixed = who, addrs, has, append(r.fixed, fixed)
+	if r.keeps == nil || fixed {
+		return has, r.keeps != nil, r.called("KeepMAC")
+	}
+	return r.keeps, true, r.called("KeepMAC")
 }
 
 // plugin is a Plugin over a recorder, and where it prints.

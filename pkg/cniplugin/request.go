@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
@@ -80,11 +81,23 @@ func (c *config) statusPool() (lease.Pool, error) {
 	return c.pool()
 }
 
-// prevAddresses are the addresses of prevResult, which the CNI library reads
-// in the version of the configuration.
+// prevAddresses are the addresses of prevResult.
 func (c *config) prevAddresses() (addresses []netip.Addr, known bool, err error) {
+	result, err := c.previous()
+	if result == nil || err != nil {
+		return nil, false, err
+	}
+	for _, ip := range result.IPs {
+		addresses = append(addresses, fromIP(ip.Address.IP))
+	}
+	return addresses, true, nil
+}
+
+// previous is prevResult, which the CNI library reads in the version of the
+// configuration; nil where there is none.
+func (c *config) previous() (result *current.Result, err error) {
 	if c.prevResult.absent() {
-		return nil, false, nil
+		return nil, nil
 	}
 	defer func() {
 		if r := recover(); r != nil { // the library's converters do so over a null in a list
@@ -93,17 +106,16 @@ func (c *config) prevAddresses() (addresses []netip.Addr, known bool, err error)
 	}()
 	conf := types.PluginConf{CNIVersion: c.CNIVersion}
 	if err := json.Unmarshal(c.prevResult.raw, &conf.RawPrevResult); err != nil {
-		return nil, false, c.prevResult.errorf("want an object: %w", err)
+		return nil, c.prevResult.errorf("want an object: %w", err)
 	}
 	if err := version.ParsePrevResult(&conf); err != nil {
-		return nil, false, c.prevResult.errorf("%w", err)
+		return nil, c.prevResult.errorf("%w", err)
 	}
-	result, err := current.GetResult(conf.PrevResult)
-	if err != nil {
-		return nil, false, c.prevResult.errorf("%w", err)
+	if result, err = current.GetResult(conf.PrevResult); err != nil {
+		return nil, c.prevResult.errorf("%w", err)
 	}
-	for _, ip := range result.IPs {
-		addresses = append(addresses, fromIP(ip.Address.IP))
+	if slices.Contains(result.IPs, nil) || slices.Contains(result.Interfaces, nil) {
+		return nil, c.prevResult.errorf("want no null in a list")
 	}
-	return addresses, true, nil
+	return result, nil
 }

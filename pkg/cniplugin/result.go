@@ -117,7 +117,11 @@ func printResult(w io.Writer, cniVersion string, result ipam.Result, with extras
 	for _, a := range result.Addresses {
 		full.IPs = append(full.IPs, &current.IPConfig{Address: toIPNet(a.Address), Gateway: toIP(a.Gateway)})
 	}
-	out, err := full.GetAsVersion(cniVersion)
+	return printAs(w, cniVersion, full)
+}
+
+func printAs(w io.Writer, cniVersion string, result *current.Result) error {
+	out, err := result.GetAsVersion(cniVersion)
 	if err == nil {
 		err = out.PrintTo(w)
 	}

@@ -1,6 +1,7 @@
 // leasehold is a CNI IPAM plugin: host-local's configuration and behaviour,
 // and pods that keep their addresses when they are made again. It works the
-// same when it is installed under the name host-local.
+// same when it is installed under the name host-local. As an entry of its own
+// behind the plugin that makes the interface it keeps the hardware address too.
 package main
 
 import (
@@ -32,6 +33,7 @@ func main() {
 	plugin := cniplugin.Plugin{
 		Service: &ipam.Service{Store: leases, Host: node.Host, Clock: node.Clock, Warn: warn},
 		Tally:   leases.Tally,
+		Links:   node.Host,
 		Stdout:  os.Stdout,
 		Stderr:  os.Stderr,
 
