@@ -1,0 +1,275 @@
+package announce
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+// Announcer works off the announce queue.
+type Announcer struct {
+	// Dir is the queue: an empty file for each attachment that came back, named
+	// by lease.Holder.Name. It is made if it is missing.
+	Dir string
+	// Bound returns the leases that an attachment holds now. It is asked before
+	// each announcement: nothing else is ever announced.
+	Bound func(context.Context, lease.Holder) ([]lease.Lease, error)
+	// Inside calls a function on a thread in a network namespace, if that is still
+	// the one that the lease names.
+	Inside func(lease.Netns, func() error) error
+	// Clock reads both clocks.
+	Clock func() lease.Instant
+	// Announced is told once of each address that was announced; may be nil.
+	Announced func(context.Context, Announcement)
+	Log       *slog.Logger
+}
+
+// Announcement is what was told.
+type Announcement struct {
+	Holder lease.Holder
+	Addr   netip.Addr
+	MAC    net.HardwareAddr
+}
+
+const (
+	pollEvery = 5 * time.Second        // for what no event tells
+	maxAge    = 2 * time.Minute        // by then every neighbour has found out by itself
+	atOnce    = 32                     // attachments; each may need a thread or two
+	firstLook = 4 * time.Millisecond   // how soon an interface is looked at again that is not ready,
+	lastLook  = 500 * time.Millisecond // and how late at most
+)
+
+// repeats are the pauses before each announcement. The first may come before a
+// switch port forwards, or get lost. The last is more than a second later, for
+// neighbours that keep an entry for that long against what nobody asked for
+// (Linux: neigh/*/locktime; since 4.11 not against a gratuitous ARP).
+var repeats = []time.Duration{0, 20 * time.Millisecond, 200 * time.Millisecond, 1100 * time.Millisecond, 2 * time.Second}
+
+// Run announces what is in the queue, and what comes into it, until ctx is done.
+func (a *Announcer) Run(ctx context.Context) error {
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("the announce queue cannot be watched: %w", err)
+	}
+	defer watcher.Close()
+	r := &run{Announcer: a, busy: map[string]bool{}, slots: make(chan struct{}, atOnce)}
+	defer r.workers.Wait()
+	poll := time.NewTicker(pollEvery)
+	defer poll.Stop()
+	for {
+		if err := r.watch(watcher); err != nil {
+			a.Log.Error("the announce queue cannot be read", "error", err)
+		}
+		r.start(ctx)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-poll.C:
+		case <-watcher.Events:
+		case err := <-watcher.Errors:
+			a.Log.Warn("events of the announce queue were lost", "error", err)
+		}
+	}
+}
+
+// run is one Run.
+type run struct {
+	*Announcer
+	workers sync.WaitGroup
+	slots   chan struct{}
+
+	mu   sync.Mutex
+	busy map[string]bool // notes that somebody works on
+}
+
+// watch makes sure that there is a queue and that its events come: it may have
+// been removed.
+func (r *run) watch(w *fsnotify.Watcher) error {
+	if err := os.MkdirAll(r.Dir, 0o700); err != nil {
+		return err
+	}
+	return w.Add(r.Dir)
+}
+
+// start gives each note that nobody works on to a worker, as long as there are
+// any to be had. The rest is found again at the next event, or poll.
+func (r *run) start(ctx context.Context) {
+	dir, err := os.Open(r.Dir)
+	if err != nil {
+		return // watch has said it
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(-1)
+	for _, name := range names {
+		who, ok := lease.ParseHolder(name)
+		if !ok {
+			r.Log.Warn("a note in the announce queue cannot be read; it is removed", "name", name)
+			r.forget(name)
+			continue
+		}
+		if !r.take(name) {
+			continue
+		}
+		select {
+		case r.slots <- struct{}{}:
+		default:
+			r.release(name)
+			return
+		}
+		r.workers.Go(func() {
+			r.work(ctx, who)
+			if ctx.Err() == nil { // else the next run goes on with it
+				r.forget(name)
+			}
+			r.release(name)
+			<-r.slots
+		})
+	}
+}
+
+func (r *run) take(name string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.busy[name] {
+		return false
+	}
+	r.busy[name] = true
+	return true
+}
+
+func (r *run) release(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.busy, name)
+}
+
+// forget takes a note away. One that is no file is not ours, and fills nobody's
+// queue: it stays in the way of nothing.
+func (r *run) forget(name string) {
+	if err := os.RemoveAll(filepath.Join(r.Dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		r.Log.Warn("a note in the announce queue cannot be removed", "error", err)
+	}
+}
+
+// work announces all addresses of an attachment, each in its own time: one may
+// be usable at once, and another only after duplicate address detection.
+func (r *run) work(ctx context.Context, who lease.Holder) {
+	leases, err := r.Bound(ctx, who)
+	for ; err != nil; leases, err = r.Bound(ctx, who) {
+		r.Log.Warn("it is not known what is to be announced", "container", who.ContainerID, "error", err)
+		if !pause(ctx, pollEvery) {
+			return
+		}
+	}
+	var addresses sync.WaitGroup
+	for _, l := range leases {
+		addresses.Go(func() {
+			log := r.Log.With("address", l.Address.String(), "pod", l.Namespace+"/"+l.Name, "container", who.ContainerID)
+			if err := r.announce(ctx, l, log); err != nil && ctx.Err() == nil {
+				log.Info("not announced", "reason", err)
+			}
+		})
+	}
+	addresses.Wait()
+}
+
+var (
+	errTooOld   = errors.New("the pod came back too long ago")
+	errNotReady = errors.New("no running interface has the address")
+	errNotHeld  = errors.New("it is another container's now, or nobody's")
+)
+
+// announce tells of one address, as often as repeats says.
+func (r *run) announce(ctx context.Context, l lease.Lease, log *slog.Logger) error {
+	if err := r.await(ctx, l); err != nil {
+		return err
+	}
+	for i, after := range repeats {
+		if !pause(ctx, after) {
+			return ctx.Err()
+		}
+		if err := r.stillHeld(ctx, l); err != nil {
+			return err
+		}
+		mac, err := r.send(l)
+		if err != nil {
+			return err
+		}
+		if i == 0 {
+			log.Debug("announced", "mac", mac.String())
+			if r.Announced != nil {
+				r.Announced(ctx, Announcement{Holder: l.Holder, Addr: l.Address, MAC: mac})
+			}
+		}
+	}
+	return nil
+}
+
+// await returns when the address can be used.
+func (r *run) await(ctx context.Context, l lease.Lease) error {
+	for wait := firstLook; ; wait = min(wait+wait/4, lastLook) {
+		if r.Clock().Since(l.BoundAt) > maxAge {
+			return errTooOld
+		}
+		err := r.Inside(l.Holder.Netns, func() error {
+			_, err := ready(l.Address)
+			return err
+		})
+		if !errors.Is(err, errNotReady) {
+			return err
+		}
+		if !pause(ctx, wait) {
+			return ctx.Err()
+		}
+	}
+}
+
+func (r *run) stillHeld(ctx context.Context, l lease.Lease) error {
+	leases, err := r.Bound(ctx, l.Holder)
+	if err != nil {
+		return err
+	}
+	for _, now := range leases {
+		if now.Address == l.Address && now.Pool == l.Pool && now.State == lease.Bound && now.Holder.Is(l.Holder) && now.Holder.Netns.Same(l.Holder.Netns) {
+			return nil
+		}
+	}
+	return errNotHeld
+}
+
+// send announces the address from the interface that has it now.
+func (r *run) send(l lease.Lease) (mac net.HardwareAddr, err error) {
+	err = r.Inside(l.Holder.Netns, func() error {
+		link, err := ready(l.Address)
+		if err != nil {
+			return err
+		}
+		mac = link.HardwareAddr
+		return tell(link, l.Address)
+	})
+	return mac, err
+}
+
+// pause waits; false if ctx is done before.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}

@@ -1,0 +1,105 @@
+package announce
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/mdlayher/arp"
+	"github.com/mdlayher/ndp"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// ready finds the interface of this thread's namespace that has the address and
+// can send with it: it runs, and the address is not tentative (RFC 4862, 5.4).
+// Without one it is errNotReady.
+func ready(addr netip.Addr) (*net.Interface, error) {
+	list, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		return nil, fmt.Errorf("the addresses cannot be listed: %w", err)
+	}
+	for _, a := range list {
+		has, _ := netip.AddrFromSlice(a.IP)
+		if has.Unmap() != addr || a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0 {
+			continue
+		}
+		link, err := netlink.LinkByIndex(a.LinkIndex)
+		if err != nil {
+			continue // it has gone
+		}
+		if at := link.Attrs(); runs(at) {
+			return &net.Interface{Index: at.Index, MTU: at.MTU, Name: at.Name, HardwareAddr: at.HardwareAddr, Flags: at.Flags}, nil
+		}
+	}
+	return nil, fmt.Errorf("%s: %w", addr, errNotReady)
+}
+
+// runs tells whether a link is up, also in the eyes of its peer: a veth's other
+// end forwards nothing for its bridge before both know of the carrier. Links that
+// know no such state are up when they are switched on. One without a hardware
+// address has no neighbours to tell.
+func runs(link *netlink.LinkAttrs) bool {
+	known := link.OperState == netlink.OperUp || link.OperState == netlink.OperUnknown
+	return link.Flags&net.FlagUp != 0 && link.RawFlags&(unix.IFF_NOARP|unix.IFF_LOOPBACK) == 0 && known && len(link.HardwareAddr) == 6
+}
+
+// tell announces the address from the interface.
+func tell(link *net.Interface, addr netip.Addr) error {
+	if addr.Is4() {
+		return gratuitousARP(link, addr)
+	}
+	return unsolicitedNA(link, addr)
+}
+
+var (
+	broadcast = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+	nobody    = make(net.HardwareAddr, 6)
+	allNodes  = netip.MustParseAddr("ff02::1")
+)
+
+// gratuitousARP says it in both forms: the request, which RFC 5227 wants and
+// nobody answers, and the reply, for those who listen to replies alone.
+func gratuitousARP(link *net.Interface, addr netip.Addr) error {
+	client, err := arp.Dial(link)
+	if err != nil {
+		return fmt.Errorf("gratuitous ARP from %s: %w", link.Name, err)
+	}
+	defer client.Close()
+	for _, form := range []struct {
+		operation arp.Operation
+		target    net.HardwareAddr
+	}{{arp.OperationRequest, nobody}, {arp.OperationReply, link.HardwareAddr}} {
+		p, err := arp.NewPacket(form.operation, link.HardwareAddr, addr, form.target, addr)
+		if err == nil {
+			err = client.WriteTo(p, broadcast)
+		}
+		if err != nil {
+			return fmt.Errorf("gratuitous ARP for %s from %s: %w", addr, link.Name, err)
+		}
+	}
+	return nil
+}
+
+// unsolicitedNA is sent from the address itself, to all nodes, and overrides what
+// they know.
+func unsolicitedNA(link *net.Interface, addr netip.Addr) error {
+	conn, from, err := ndp.Listen(link, ndp.Addr(addr.String()))
+	if err != nil {
+		return fmt.Errorf("neighbour advertisement from %s: %w", link.Name, err)
+	}
+	defer conn.Close()
+	if from.WithZone("") != addr {
+		return fmt.Errorf("neighbour advertisement for %s from %s: %w", addr, link.Name, errNotReady)
+	}
+	na := &ndp.NeighborAdvertisement{
+		Override:      true,
+		TargetAddress: addr,
+		Options:       []ndp.Option{&ndp.LinkLayerAddress{Direction: ndp.Target, Addr: link.HardwareAddr}},
+	}
+	if err := conn.WriteTo(na, nil, allNodes); err != nil {
+		return fmt.Errorf("neighbour advertisement for %s from %s: %w", addr, link.Name, err)
+	}
+	return nil
+}
