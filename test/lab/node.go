@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -33,6 +34,7 @@ type Node struct {
 	Path  []string      // CNI_PATH; Dir/bin comes first
 	Clock time.Duration // how far its clock is ahead of the real one
 	Env   []string      // more environment for whatever runs on it
+	Log   io.Writer     // what its agent prints; nil for nothing
 
 	t    TB
 	host string // its network namespace
@@ -136,6 +138,7 @@ type Lease struct {
 	Interface string `json:"interface"`
 	Container string `json:"container"`
 	NetNS     string `json:"netns"`
+	MAC       string `json:"mac"`
 	State     string `json:"state"`
 	Firm      bool   `json:"firm"`
 	Window    string `json:"window"`

@@ -44,8 +44,9 @@ type Sandbox struct {
 	ID           string
 	NetNS        string
 	IfName       string
-	Args         [][2]string    // CNI_ARGS
-	Capabilities map[string]any // runtimeConfig
+	Args         [][2]string       // CNI_ARGS
+	Capabilities map[string]any    // runtimeConfig
+	MACs         map[string]string // of its interfaces, as the last result says
 
 	node    *Node
 	mount   string // NetNS as it was made
@@ -85,6 +86,12 @@ func (s *Sandbox) Add(net *Network) ([]string, error) {
 	r, err := current.NewResultFromResult(result)
 	if err != nil {
 		return nil, err
+	}
+	s.MACs = map[string]string{}
+	for _, i := range r.Interfaces {
+		if i.Sandbox != "" {
+			s.MACs[i.Name] = i.Mac
+		}
 	}
 	var addrs []string
 	for _, ip := range r.IPs {

@@ -1,0 +1,36 @@
+package lab
+
+import (
+	"os"
+	"os/exec"
+	"time"
+)
+
+// Agent runs leasehold-agent on the node, without a cluster, until the test ends or the returned function is called.
+func (n *Node) Agent(args ...string) (stop func()) {
+	n.t.Helper()
+	cmd := exec.Command(Bin("leasehold-agent"), append([]string{"--no-kube", "--metrics-addr", "", "--log-level", "debug"}, args...)...)
+	cmd.Env = append(os.Environ(), n.Environ()...)
+	cmd.Stdout, cmd.Stderr = n.Log, n.Log
+	if err := n.Do(cmd.Start); err != nil {
+		n.t.Fatalf("agent: %v", err)
+	}
+	ended := make(chan struct{})
+	go func() { cmd.Wait(); close(ended) }()
+	stopped := false
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cmd.Process.Signal(os.Interrupt)
+		select {
+		case <-ended:
+		case <-time.After(10 * time.Second):
+			cmd.Process.Kill()
+			<-ended
+		}
+	}
+	n.t.Cleanup(stop)
+	return stop
+}
