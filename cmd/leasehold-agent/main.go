@@ -140,7 +140,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		agent.Collect(node, health),
 		agent.Snapshot(node),
 		metrics.Task(),
-		agent.Announce(node, host.Host),
+		agent.Announce(node, seen),
 	}
 	if o.metricsAddr != "" {
 		tasks = append(tasks, agent.Serve(o.metricsAddr, registry, health, log))
