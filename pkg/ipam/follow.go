@@ -233,11 +233,15 @@ func (s *Service) ForgetWindows(ctx context.Context) error {
 type NodeView struct {
 	Leases  []lease.Lease
 	Windows map[lease.Key]time.Duration // stored for their keys
-	// Whole: nothing that was there is missing. Where it is not, that a lease is
-	// absent says nothing.
-	Whole bool
-	Now   lease.Instant // when it was read
+	Now     lease.Instant               // when it was read
+
+	lost  bool            // the store had to replace another one
+	known map[string]bool // networks of which all is known nevertheless
 }
+
+// Knows tells whether all leases of a network are known. Where they are not,
+// that one is absent says nothing.
+func (v NodeView) Knows(network string) bool { return !v.Now.IsZero() && (!v.lost || v.known[network]) }
 
 // viewBatch is how many leases are read under one lock: well under 2 ms.
 const viewBatch = 128
@@ -245,7 +249,7 @@ const viewBatch = 128
 // Look reads the leases that match, a few at a time. They are those of one
 // moment only if nobody wrote meanwhile; whoever acts on them looks again.
 func (s *Service) Look(ctx context.Context, match func(lease.Lease) bool) (NodeView, error) {
-	v := NodeView{Windows: map[lease.Key]time.Duration{}, Whole: true}
+	v := NodeView{Windows: map[lease.Key]time.Duration{}, known: map[string]bool{}}
 	var at store.Mark
 	for more := true; more; {
 		err := s.Store.View(ctx, func(tx *store.Tx) error {
@@ -260,7 +264,10 @@ func (s *Service) Look(ctx context.Context, match func(lease.Lease) bool) (NodeV
 					}
 				}
 			})
-			v.Whole = v.Whole && tx.Lost() == ""
+			v.lost = tx.Lost() != ""
+			for _, p := range tx.Pools() {
+				v.known[p.Network] = tx.Known(p)
+			}
 			return nil
 		})
 		if err != nil {

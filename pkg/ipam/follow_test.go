@@ -3,6 +3,7 @@ package ipam
 import (
 	"context"
 	"fmt"
+	"os"
 	"testing"
 	"time"
 
@@ -216,10 +217,29 @@ func TestALookReadsEverything(t *testing.T) {
 	for i := range n {
 		w.add(ask{pod: fmt.Sprintf("db-%d", i), container: fmt.Sprint("c", i), window: hour})
 	}
-	if got := w.look(); len(got.Leases) != n || !got.Whole {
-		t.Errorf("%d leases, whole: %v", len(got.Leases), got.Whole)
+	if got := w.look(); len(got.Leases) != n || !got.Knows("cbr0") {
+		t.Errorf("%d leases, known: %v", len(got.Leases), got.Knows("cbr0"))
 	}
 	if got := w.journal(); len(got) != n {
 		t.Errorf("%d entries", len(got))
+	}
+}
+
+// What a lost store does not say is not known, until the pool is.
+func TestALostStoreKnowsNothingAtFirst(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	if err := os.Truncate(w.service.Store.Dirs().State+"/leases.db", 100); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.service.Store.Update(context.Background(), func(*store.Tx) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.look(); got.Knows("cbr0") || len(got.Leases) != 0 {
+		t.Errorf("known: %v, %v", got.Knows("cbr0"), got.Leases)
+	}
+	w.add(ask{pod: "db-1", container: "c2", window: hour}) // learns from host-local's files
+	if got := w.look(); !got.Knows("cbr0") || got.Knows("another") {
+		t.Errorf("known: %v, another: %v", got.Knows("cbr0"), got.Knows("another"))
 	}
 }

@@ -108,7 +108,7 @@ func TestTheObjectOfAPod(t *testing.T) {
 		{name: "given up", leases: []lease.Lease{change(bound("10.0.0.2", id1, time.Hour), func(l *lease.Lease) { l.Superseded = true })}},
 		{name: "of no pod", leases: []lease.Lease{change(bound("10.0.0.2", id1, time.Hour), func(l *lease.Lease) { l.Namespace, l.Name = "", "" })}},
 	} {
-		view := ipam.NodeView{Leases: c.leases, Whole: true, Now: now}
+		view := ipam.NodeView{Leases: c.leases, Now: now}
 		plan := Make(node, view, map[live.Name]nodepods.Pod{podsNS: c.pod}, map[live.Name]*ipamv1.IPReservation{object: c.there})
 		var got *ipamv1.IPReservationStatus
 		for name, w := range plan.Objects {
@@ -131,7 +131,7 @@ func TestTheObjectOfAPod(t *testing.T) {
 
 func TestSpecRelease(t *testing.T) {
 	leases := []lease.Lease{bound("10.0.0.2", id1, time.Minute), bound("fd00::2", id2, time.Minute)}
-	view := ipam.NodeView{Leases: leases, Whole: true, Now: now}
+	view := ipam.NodeView{Leases: leases, Now: now}
 	with := func(release string) Plan {
 		there := &ipamv1.IPReservation{Spec: ipamv1.IPReservationSpec{Release: release}}
 		return Make(node, view, nil, map[live.Name]*ipamv1.IPReservation{object: there})
@@ -152,7 +152,7 @@ func TestSpecRelease(t *testing.T) {
 }
 
 func TestWhatIsToBeWritten(t *testing.T) {
-	view := ipam.NodeView{Leases: []lease.Lease{held(bound("10.0.0.2", id1, time.Hour), time.Minute)}, Whole: true, Now: now}
+	view := ipam.NodeView{Leases: []lease.Lease{held(bound("10.0.0.2", id1, time.Hour), time.Minute)}, Now: now}
 	want := Make(node, view, nil, nil).Objects[object].Object
 	for _, c := range []struct {
 		story  string

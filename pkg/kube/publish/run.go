@@ -45,8 +45,7 @@ type Publisher struct {
 	node   Node
 	at     time.Time // when node was learnt
 	plan   map[live.Name]Wanted
-	// sure: the plan is of a whole store and names this node, so what is not in it may be deleted.
-	sure bool
+	view   ipam.NodeView // of which the plan was made
 }
 
 // Metrics are what the publisher counts.
@@ -108,7 +107,7 @@ func (p *Publisher) pass(ctx context.Context) (again time.Duration) {
 	}
 	view, err := p.Service.Look(ctx, IsKept)
 	if store.IsEmpty(err) {
-		view, err = ipam.NodeView{}, nil // and not whole: nothing is deleted
+		view, err = ipam.NodeView{}, nil // it knows of no network, so nothing is deleted
 	}
 	if err != nil {
 		p.Log.Warn("reservations wait for the store", "error", err)
@@ -116,7 +115,7 @@ func (p *Publisher) pass(ctx context.Context) (again time.Duration) {
 	}
 	pods, _ := p.Pods.Rows()
 	plan := Make(node, view, pods, there)
-	p.set(plan, view.Whole)
+	p.set(plan, view)
 	for name := range plan.Objects {
 		p.check(name)
 	}
@@ -129,10 +128,11 @@ func (p *Publisher) pass(ctx context.Context) (again time.Duration) {
 	return plan.Again
 }
 
-func (p *Publisher) set(plan Plan, whole bool) {
+func (p *Publisher) set(plan Plan, view ipam.NodeView) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.plan, p.sure = plan.Objects, whole
+	view.Leases, view.Windows = nil, nil
+	p.plan, p.view = plan.Objects, view
 }
 
 // identify returns the node with its UID, which it asks for now and then.
@@ -200,8 +200,21 @@ func (p *Publisher) look(name live.Name) task {
 		t.want, t.change = &w, Compare(&w.Object, there)
 		return t
 	}
-	t.remove = there != nil && p.sure && there.Spec.NodeName == p.node.Name && there.Spec.NodeUID == p.node.UID
+	t.remove = there != nil && there.Spec.NodeName == p.node.Name && there.Spec.NodeUID == p.node.UID && p.isOver(there)
 	return t
+}
+
+// isOver tells whether it is certain that the node keeps nothing of what an object without leases says.
+func (p *Publisher) isOver(there *ipamv1.IPReservation) bool {
+	if len(there.Status.Addresses) == 0 {
+		return p.view.Knows("")
+	}
+	for _, a := range there.Status.Addresses {
+		if !p.view.Knows(a.Network) {
+			return false
+		}
+	}
+	return true
 }
 
 // check has the workers look at an object that is not as it should be.

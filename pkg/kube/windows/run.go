@@ -13,9 +13,8 @@ import (
 )
 
 const (
-	pace   = 100 * time.Millisecond
-	retry  = 5 * time.Second
-	forget = time.Hour
+	pace  = 100 * time.Millisecond
+	retry = 5 * time.Second
 )
 
 // Windows is the task.
@@ -25,8 +24,6 @@ type Windows struct {
 	Log     *slog.Logger
 	// Invalid is told of every pod whose annotation is no window, as often as it is seen.
 	Invalid func(nodepods.Pod, error)
-
-	forgotten time.Time
 }
 
 // Run follows the pods until ctx is done. changes brings a word when the store has changed.
@@ -72,12 +69,5 @@ func (w *Windows) act(ctx context.Context, plan Plan) error {
 	for _, p := range plan.Expect {
 		w.Log.Info("a hold waits on for its pod", "pod", p.Namespace+"/"+p.Name)
 	}
-	if err := w.Service.Defer(ctx, plan.Expect, DeferTo); err != nil {
-		return err
-	}
-	if now := time.Now(); now.Sub(w.forgotten) >= forget {
-		w.forgotten = now
-		return w.Service.ForgetWindows(ctx)
-	}
-	return nil
+	return w.Service.Defer(ctx, plan.Expect, DeferTo)
 }
