@@ -91,6 +91,9 @@ func (f *Fleet) Start(ctx context.Context, nodes []*corev1.Node) error {
 		first := f.Heartbeat * time.Duration(i+1) / time.Duration(len(nodes))
 		f.wg.Go(func() { f.beat(ctx, object.Name, first) })
 	}
+	for _, n := range f.nodes {
+		f.wg.Go(func() { f.publish(ctx, n) })
+	}
 	if err := f.watchPods(ctx); err != nil {
 		return err
 	}

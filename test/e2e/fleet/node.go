@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -26,8 +25,8 @@ type Node struct {
 	Dirs   store.Dirs
 	dir    string
 
-	publishing sync.Mutex
-	published  map[types.NamespacedName]string // what the API was told last
+	changes   chan struct{}                   // of the store
+	published map[types.NamespacedName]string // what the API was told last
 }
 
 const subnetBits = 20
@@ -38,7 +37,7 @@ func (f *Fleet) newNode(i int, name string) (*Node, error) {
 		return nil, errNoRoom
 	}
 	n := &Node{Name: name, Addr: subnet.Addr(), Subnet: subnet, dir: filepath.Join(f.Dir, name),
-		published: map[types.NamespacedName]string{}}
+		published: map[types.NamespacedName]string{}, changes: make(chan struct{}, 1)}
 	n.Dirs = store.Dirs{State: filepath.Join(n.dir, "state"), Run: filepath.Join(n.dir, "run")}
 	for _, dir := range []string{n.netns(), n.networks(), n.caches()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {

@@ -113,7 +113,7 @@ func (f *Fleet) live(ctx context.Context, p *pod, object *corev1.Pod) {
 		return
 	}
 	p.close()
-	f.publish(ctx, p.node)
+	p.node.change()
 	err := f.client.CoreV1().Pods(object.Namespace).Delete(ctx, object.Name, metav1.DeleteOptions{
 		GracePeriodSeconds: new(int64), Preconditions: &metav1.Preconditions{UID: &object.UID}})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
@@ -129,7 +129,7 @@ func (f *Fleet) run(ctx context.Context, p *pod, object *corev1.Pod, id string) 
 	for {
 		addr, err := f.sandbox(ctx, p, object, id)
 		if err == nil {
-			f.publish(ctx, p.node)
+			p.node.change()
 			err = f.report(ctx, p.node, object, addr)
 		}
 		if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {

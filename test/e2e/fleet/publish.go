@@ -17,12 +17,29 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// publish makes the API say what the node's store says of its pods' leases.
+// publish makes the API say what the node's store says of its pods' leases, at each change until ctx ends.
 //
 // TODO: a stand-in until the agent's own publishing code (pkg/kube/publish) can be called here.
 func (f *Fleet) publish(ctx context.Context, n *Node) {
-	n.publishing.Lock()
-	defer n.publishing.Unlock()
+	for {
+		select {
+		case <-n.changes:
+			f.publishNow(ctx, n)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// change says that the node's store has changed.
+func (n *Node) change() {
+	select {
+	case n.changes <- struct{}{}:
+	default:
+	}
+}
+
+func (f *Fleet) publishNow(ctx context.Context, n *Node) {
 	wanted, err := reservations(ctx, n)
 	if err != nil {
 		f.warn(ctx, "%s: %v", n.Name, err)

@@ -11,18 +11,27 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/bed"
 	"github.com/leasehold-cni/leasehold/test/e2e/pinbench"
 )
 
 var (
-	nodes    = flag.Int("nodes", 6, "how many nodes are simulated")
+	nodes    = flag.String("nodes", "6,300", "how many nodes are simulated; a table for each number")
 	count    = flag.Int("recreations", 200, "how many pods are recreated in each mode")
 	parallel = flag.Int("parallel", 2, "how many StatefulSets there are at a time")
-	modes    = flag.String("modes", "nothing,reference,none,prefer,nominate,require", "the modes, separated by commas")
+	modes    = flag.String("modes", strings.Join(pinbench.Modes, ","), "the modes, separated by commas")
+	short    = flag.Bool("short", false, "what CI runs: -nodes 6 -recreations 32 -modes reference,nominate")
+
+	scale        = flag.Bool("scale", os.Getenv("SCALE") == "1", "instead: what the manager costs in a big cluster")
+	scaleNodes   = flag.Int("scale-nodes", 5000, "its nodes")
+	reservations = flag.Int("reservations", 50000, "its reservations")
+	rate         = flag.Int("rate", 50, "admissions a second")
+	lasting      = flag.Duration("for", time.Minute, "how long there are so many")
 )
 
 func main() {
@@ -33,13 +42,44 @@ func main() {
 		fmt.Fprintln(os.Stderr, "usage: pinbench [flags] REPOSITORY")
 		os.Exit(2)
 	}
+	if *short {
+		*nodes, *count, *modes = "6", 32, "reference,nominate"
+	}
 	if err := run(ctx, flag.Arg(0)); err != nil {
 		fmt.Fprintln(os.Stderr, "pinbench:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, repo string) (err error) {
+func run(ctx context.Context, repo string) error {
+	if *scale {
+		return on(ctx, repo, func(b *pinbench.Bench) error {
+			return b.Scale(ctx, *scaleNodes, *reservations, *rate, *lasting)
+		})
+	}
+	fine := true
+	for field := range strings.SplitSeq(*nodes, ",") {
+		n, err := strconv.Atoi(field)
+		if err != nil || n < 2 {
+			return fmt.Errorf("-nodes %s: want numbers from 2 on, separated by commas", *nodes)
+		}
+		err = on(ctx, repo, func(b *pinbench.Bench) error {
+			ok, err := b.Recreations(ctx, n, *count, *parallel, strings.Split(*modes, ","))
+			fine = fine && ok
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if !fine {
+		return errors.New("a pod did not start, or did not come back, as the lines above say")
+	}
+	return nil
+}
+
+// on measures on a control plane of its own.
+func on(ctx context.Context, repo string, measure func(*pinbench.Bench) error) (err error) {
 	if repo, err = filepath.Abs(repo); err != nil {
 		return err
 	}
@@ -52,9 +92,5 @@ func run(ctx context.Context, repo string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.Close(ctx)) }()
-	fine, err := b.Recreations(ctx, *nodes, *count, *parallel, strings.Split(*modes, ","))
-	if err == nil && !fine {
-		err = errors.New("a pod did not start, or did not come back, as the lines above say")
-	}
-	return err
+	return measure(b)
 }

@@ -1,0 +1,202 @@
+package pinbench
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/meta"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
+)
+
+// A crowd is what the API of a big cluster holds: nodes, and pods with reservations on them. Nothing runs there. A fifth
+// of the reservations is held, for pods that are away; the others have their pods.
+type crowd struct {
+	Nodes, Reservations int
+}
+
+const (
+	writers    = 32 // at a time
+	namespaces = 100
+)
+
+func (c crowd) held(i int) bool { return i%5 == 0 }
+
+func (c crowd) node(i int) int         { return i % c.Nodes }
+func (c crowd) nodeName(i int) string  { return fmt.Sprintf("big-%d", c.node(i)) }
+func (c crowd) namespace(i int) string { return fmt.Sprintf("tenant-%d", i%namespaces) }
+func (c crowd) podName(i int) string {
+	return fmt.Sprintf("database-%d-%d", i/namespaces/8, i/namespaces%8)
+}
+func (c crowd) address(i int) string { return fmt.Sprintf("100.%d.%d.%d", 64+i>>16, i>>8&255, i&255) }
+func (c crowd) away() (numbers []int) {
+	for i := range c.Reservations {
+		if c.held(i) {
+			numbers = append(numbers, i)
+		}
+	}
+	return numbers
+}
+
+// bigNode has the size of a node in use: labels, and images with digests.
+func (c crowd) bigNode(i int) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: c.nodeName(i), Labels: map[string]string{
+		corev1.LabelHostname: c.nodeName(i), corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64",
+		corev1.LabelTopologyZone: fmt.Sprintf("zone-%d", i%3), corev1.LabelTopologyRegion: "region-1",
+		corev1.LabelInstanceTypeStable: "standard-32"}}}
+	for j := range 12 {
+		n.Labels[fmt.Sprintf("example.com/feature-%d", j)] = "enabled"
+	}
+	n.Status.Capacity = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("32"),
+		corev1.ResourceMemory: resource.MustParse("128Gi"), corev1.ResourcePods: resource.MustParse("110")}
+	n.Status.Allocatable = n.Status.Capacity
+	for j := range 50 {
+		repository := fmt.Sprintf("registry.example.com/team-%d/service-%d", j%7, j)
+		n.Status.Images = append(n.Status.Images, corev1.ContainerImage{SizeBytes: 100 << 20, Names: []string{
+			repository + "@sha256:" + strings.Repeat(fmt.Sprintf("%02x", j), 32), repository + ":v1.0." + fmt.Sprint(j)}})
+	}
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Simulated",
+		LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now()}}
+	return n
+}
+
+// pod is one of a StatefulSet, as its controller makes it.
+func (c crowd) pod(i int) *corev1.Pod {
+	name, no, yes := c.podName(i), false, true
+	set := name[:strings.LastIndexByte(name, '-')]
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace(i), Name: name,
+		Labels: map[string]string{"app.kubernetes.io/name": set, "app.kubernetes.io/part-of": "bench",
+			"statefulset.kubernetes.io/pod-name": name, "controller-revision-hash": set + "-5d9c6b7f8b"},
+		Annotations: map[string]string{policy.Annotation: "60m", "prometheus.io/scrape": "true"},
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: set,
+			UID: "0b2a9c1e-52f7-4a53-9d2c-6c1f7d1e0a11", Controller: &yes, BlockOwnerDeletion: &yes}}},
+		Spec: corev1.PodSpec{Hostname: name, Subdomain: set, AutomountServiceAccountToken: &no, Containers: containers("10m", "16Mi")}}
+	for j := range 20 {
+		p.Spec.Containers[0].Env = append(p.Spec.Containers[0].Env, corev1.EnvVar{Name: fmt.Sprintf("SETTING_%d", j), Value: "some value"})
+	}
+	return p
+}
+
+// boundPod is the same once it is where it belongs, labelled as the webhook had done it.
+func (c crowd) boundPod(i int) *corev1.Pod {
+	p := c.pod(i)
+	p.Labels[meta.LabelRetained] = meta.Retained
+	p.Spec.NodeName = c.nodeName(i)
+	return p
+}
+
+func (c crowd) reservation(i int, nodeUID string, now time.Time) *v1alpha1.IPReservation {
+	r := &v1alpha1.IPReservation{
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace(i), Name: v1alpha1.ObjectName(c.podName(i), nodeUID), Labels: map[string]string{
+			v1alpha1.LabelNodeHash: v1alpha1.Hash(c.nodeName(i)), v1alpha1.LabelPodHash: v1alpha1.Hash(c.podName(i))}},
+		Spec: v1alpha1.IPReservationSpec{PodName: c.podName(i), NodeName: c.nodeName(i), NodeUID: nodeUID},
+		Status: v1alpha1.IPReservationStatus{ID: fmt.Sprintf("%016x", i), State: v1alpha1.Bound, Window: "1h0m0s", Confirmed: true,
+			PodUID: "7a1e5c5e-0d0f-4c53-b4f6-2f1e6c3a9d10", AddressList: c.address(i),
+			Addresses: []v1alpha1.Address{{Network: "cbr0", Interface: "eth0", Address: c.address(i)}}},
+	}
+	if c.held(i) {
+		until := metav1.NewTime(now.Add(time.Hour))
+		r.Status.State, r.Status.HeldUntil = v1alpha1.Held, &until
+	}
+	return r
+}
+
+// fill writes the crowd.
+func (b *Bench) fill(ctx context.Context, c crowd) error {
+	for i := range namespaces {
+		name := c.namespace(i)
+		if _, err := b.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+			return err
+		}
+		// The controller manager may not run.
+		_, err := b.client.CoreV1().ServiceAccounts(name).Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			return err
+		}
+	}
+	uids := make([]string, c.Nodes)
+	err := b.each(ctx, "nodes", c.Nodes, func(ctx context.Context, i int) error {
+		n, err := b.client.CoreV1().Nodes().Create(ctx, c.bigNode(i), metav1.CreateOptions{})
+		if err != nil {
+			return err
+		}
+		uids[i] = string(n.UID)
+		n.Spec.Taints = nil // "not ready" is on every new node
+		_, err = b.client.CoreV1().Nodes().Update(ctx, n, metav1.UpdateOptions{})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	reservations, err := reservationClient(b.api)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	err = b.each(ctx, "reservations", c.Reservations, func(ctx context.Context, i int) error {
+		r := c.reservation(i, uids[c.node(i)], now)
+		status := r.Status
+		if err := reservations.Create(ctx, r); err != nil {
+			return err
+		}
+		r.Status = status
+		return reservations.Status().Update(ctx, r)
+	})
+	if err != nil {
+		return err
+	}
+	return b.each(ctx, "pods", c.Reservations, func(ctx context.Context, i int) error {
+		if c.held(i) {
+			return nil
+		}
+		_, err := b.client.CoreV1().Pods(c.namespace(i)).Create(ctx, c.boundPod(i), metav1.CreateOptions{})
+		return err
+	})
+}
+
+func reservationClient(api *rest.Config) (client.Client, error) {
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	api = rest.CopyConfig(api)
+	api.ContentType, api.AcceptContentTypes = "", "" // custom resources are JSON
+	return client.New(api, client.Options{Scheme: scheme})
+}
+
+// each does something count times, many at a time, and says every ten seconds how far it is.
+func (b *Bench) each(ctx context.Context, what string, count int, do func(context.Context, int) error) error {
+	group, in := errgroup.WithContext(ctx)
+	group.SetLimit(writers)
+	var done atomic.Int64
+	ticker := time.NewTicker(10 * time.Second)
+	defer ticker.Stop()
+	for i := range count {
+		select {
+		case <-ticker.C:
+			b.say("%d of %d %s", done.Load(), count, what)
+		default:
+		}
+		group.Go(func() error {
+			defer done.Add(1)
+			return do(in, i)
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	b.say("%d %s", count, what)
+	return nil
+}

@@ -1,0 +1,361 @@
+package pinbench
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"text/tabwriter"
+	"time"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
+
+	"github.com/leasehold-cni/leasehold/pkg/kube/meta"
+	"github.com/leasehold-cni/leasehold/test/e2e/bed"
+	"github.com/leasehold-cni/leasehold/test/e2e/machine"
+)
+
+// The goals of DESIGN section 9.
+const (
+	latencyGoal = 5 * time.Millisecond // p99
+	memoryGoal  = 300                  // MiB
+)
+
+// Scale measures the manager beside a crowd: its memory, and what one admission costs when there are rate of them in a
+// second, for that long.
+func (b *Bench) Scale(ctx context.Context, nodes, reservations, rate int, lasting time.Duration) (err error) {
+	// These nodes renew no Lease, so nobody may look after them.
+	if err := b.bed.StopControl(ctx, bed.ControllerManager); err != nil {
+		return err
+	}
+	c := crowd{Nodes: nodes, Reservations: reservations}
+	if err := b.fill(ctx, c); err != nil {
+		return err
+	}
+	began := time.Now()
+	if err := b.startManager(ctx); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.stopManager(ctx)) }()
+	ready := time.Since(began)
+	if err := pause(ctx, 10*time.Second); err != nil { // for the heap of the first lists to be collected
+		return err
+	}
+	resting, err := b.memory(ctx)
+	if err != nil {
+		return err
+	}
+	away := c.away()
+	if want := rate * int(lasting.Seconds()); len(away) < want {
+		return fmt.Errorf("%d pods are away: too few for %d admissions", len(away), want)
+	}
+	b.say("%d admissions a second, asked of the webhook itself", rate)
+	asked, err := b.ask(ctx, c, away, rate, lasting)
+	if err != nil {
+		return err
+	}
+	b.say("%d pods a second, created through the API server", rate)
+	before, err := b.histogram(ctx)
+	if err != nil {
+		return err
+	}
+	created, opened, err := b.create(ctx, c, away, rate, lasting)
+	if err != nil {
+		return err
+	}
+	after, err := b.histogram(ctx)
+	if err != nil {
+		return err
+	}
+	loaded, err := b.memory(ctx)
+	if err != nil {
+		return err
+	}
+	load, _ := os.ReadFile("/proc/loadavg")
+	fmt.Fprintf(b.out, "\n%d reservations, %d nodes, %d retained pods; %d admissions a second for %v; load of this machine: %s\n",
+		reservations, nodes, reservations-len(away), rate, lasting, load)
+	w := tabwriter.NewWriter(b.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "\t\tGOAL\n")
+	fmt.Fprintf(w, "admission, at the webhook's client: p50, p99, max\t%s\t%s\n", spread(asked.took), mark(percentile(asked.took, 99) <= latencyGoal, "p99 <= 5 ms"))
+	fmt.Fprintf(w, "    of %d, pinned\t%d\t\n", len(asked.took), asked.pinned)
+	within, total := after.since(before, latencyGoal)
+	fmt.Fprintf(w, "admission, by the API server's histogram: within 5 ms\t%.2f %% of %d\t%s\n", 100*within, total, mark(within >= 0.99, ">= 99 %"))
+	fmt.Fprintf(w, "create of a pod, at its client: p50, p99, max\t%s\t\n", spread(created))
+	fmt.Fprintf(w, "from there to its nomination: p50, p99, max\t%s\t\n", spread(opened))
+	fmt.Fprintf(w, "manager, start to ready\t%s\t\n", seconds(ready))
+	fmt.Fprintf(w, "manager's memory, MiB: resting, after the load, peak\t%d, %d, %d\t%s\n", resting.now, loaded.now, loaded.peak,
+		mark(loaded.now <= memoryGoal, fmt.Sprintf("<= %d", memoryGoal)))
+	return w.Flush()
+}
+
+func mark(met bool, goal string) string {
+	if met {
+		return goal + ", met"
+	}
+	return goal + ", MISSED"
+}
+
+func spread(sorted []time.Duration) string {
+	ms := func(p int) string { return fmt.Sprintf("%.1f", float64(percentile(sorted, p).Microseconds())/1000) }
+	return ms(50) + ", " + ms(99) + ", " + ms(100) + " ms"
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// resident memory in MiB.
+type resident struct{ now, peak int }
+
+func (b *Bench) memory(ctx context.Context) (resident, error) {
+	reply, err := b.control().Call(ctx, machine.Request{List: true})
+	if err != nil {
+		return resident{}, err
+	}
+	pid := reply.Services[meta.ManagerName]
+	if pid == 0 {
+		return resident{}, fmt.Errorf("the manager has ended; see %s", b.bed.Log(bed.Control, meta.ManagerName))
+	}
+	status, err := os.ReadFile(fmt.Sprintf("%s/proc/%d/status", b.bed.Root(bed.Control), pid))
+	if err != nil {
+		return resident{}, err
+	}
+	var r resident
+	for line := range strings.Lines(string(status)) {
+		f := strings.Fields(line)
+		for name, to := range map[string]*int{"VmRSS:": &r.now, "VmHWM:": &r.peak} {
+			if len(f) > 1 && f[0] == name {
+				kib, err := strconv.Atoi(f[1])
+				if err != nil {
+					return r, err
+				}
+				*to = kib >> 10
+			}
+		}
+	}
+	return r, nil
+}
+
+// steadily does something rate times a second, whether the one before has ended or not, and waits for all of it.
+func steadily(ctx context.Context, count, rate int, do func(i int)) {
+	var wg sync.WaitGroup
+	began := time.Now()
+	for i := range count {
+		at := began.Add(time.Duration(i) * time.Second / time.Duration(rate))
+		if pause(ctx, time.Until(at)) != nil {
+			break
+		}
+		wg.Go(func() { do(i) })
+	}
+	wg.Wait()
+}
+
+// durations collects from many goroutines.
+type durations struct {
+	mu     sync.Mutex
+	took   []time.Duration
+	pinned int
+	err    error
+}
+
+func (d *durations) add(t time.Duration, pinned bool, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err != nil {
+		d.err = errors.Join(d.err, err)
+		return
+	}
+	d.took = append(d.took, t)
+	if pinned {
+		d.pinned++
+	}
+}
+
+func (d *durations) sorted() ([]time.Duration, error) {
+	slices.Sort(d.took)
+	return d.took, d.err
+}
+
+// ask sends the webhook what the API server would.
+func (b *Bench) ask(ctx context.Context, c crowd, away []int, rate int, lasting time.Duration) (*durations, error) {
+	hook, err := b.webhook(ctx)
+	if err != nil {
+		return nil, err
+	}
+	d := &durations{}
+	steadily(ctx, rate*int(lasting.Seconds()), rate, func(i int) {
+		review, err := json.Marshal(reviewOf(c.pod(away[i])))
+		if err != nil {
+			d.add(0, false, err)
+			return
+		}
+		began := time.Now()
+		pinned, err := hook.ask(ctx, review)
+		d.add(time.Since(began), pinned, err)
+	})
+	_, err = d.sorted()
+	return d, errors.Join(err, ctx.Err())
+}
+
+func reviewOf(p *corev1.Pod) *admissionv1.AdmissionReview {
+	p.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
+	p.Spec.SchedulerName, p.Spec.RestartPolicy, p.Spec.DNSPolicy = "default-scheduler", corev1.RestartPolicyAlways, corev1.DNSClusterFirst
+	raw, err := json.Marshal(p)
+	if err != nil {
+		panic(err) // a pod can be written
+	}
+	kind, resource := metav1.GroupVersionKind{Version: "v1", Kind: "Pod"}, metav1.GroupVersionResource{Version: "v1", Resource: "pods"}
+	return &admissionv1.AdmissionReview{TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"},
+		Request: &admissionv1.AdmissionRequest{UID: types.UID(uuid.NewUUID()), Kind: kind, RequestKind: &kind, Resource: resource,
+			RequestResource: &resource, Name: p.Name, Namespace: p.Namespace, Operation: admissionv1.Create,
+			Object: runtime.RawExtension{Raw: raw}}}
+}
+
+// A hook is the webhook on pods, as the API server would reach it.
+type hook struct {
+	client *http.Client
+	url    string
+}
+
+func (b *Bench) webhook(ctx context.Context) (hook, error) {
+	config, err := b.client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, meta.ManagerName, metav1.GetOptions{})
+	if err != nil {
+		return hook{}, err
+	}
+	i := slices.IndexFunc(config.Webhooks, func(w admissionregistrationv1.MutatingWebhook) bool {
+		return slices.ContainsFunc(w.Rules, func(r admissionregistrationv1.RuleWithOperations) bool { return slices.Contains(r.Resources, "pods") })
+	})
+	if i < 0 {
+		return hook{}, fmt.Errorf("the configuration %s has no webhook on pods", config.Name)
+	}
+	to := config.Webhooks[i].ClientConfig
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(to.CABundle)
+	transport := &http.Transport{ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 8,
+		TLSClientConfig: &tls.Config{RootCAs: pool, ServerName: to.Service.Name + "." + to.Service.Namespace + ".svc"}}
+	path := ""
+	if to.Service.Path != nil {
+		path = *to.Service.Path
+	}
+	return hook{&http.Client{Transport: transport, Timeout: 10 * time.Second},
+		"https://" + net.JoinHostPort(b.bed.ControlAddr().String(), fmt.Sprint(webhookPort)) + path}, nil
+}
+
+// ask returns whether the answer pins the pod to a node.
+func (h hook) ask(ctx context.Context, review []byte) (pinned bool, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.url, bytes.NewReader(review))
+	if err != nil {
+		return false, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := h.client.Do(req)
+	if err != nil {
+		return false, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return false, err
+	}
+	var answer admissionv1.AdmissionReview
+	if err := json.Unmarshal(body, &answer); err != nil || answer.Response == nil || !answer.Response.Allowed {
+		return false, fmt.Errorf("the webhook answers %s (%v): %.300s", resp.Status, err, body)
+	}
+	return bytes.Contains(answer.Response.Patch, []byte(meta.GateNominate)), nil
+}
+
+// create creates pods that were away, and waits until their gates are lifted. It returns how long each took.
+func (b *Bench) create(ctx context.Context, c crowd, away []int, rate int, lasting time.Duration) (created, opened []time.Duration, err error) {
+	var creates, opens durations
+	steadily(ctx, rate*int(lasting.Seconds()), rate, func(i int) {
+		p := c.pod(away[i])
+		began := time.Now()
+		made, err := b.client.CoreV1().Pods(p.Namespace).Create(ctx, p, metav1.CreateOptions{})
+		creates.add(time.Since(began), false, err)
+		if err != nil || len(made.Spec.SchedulingGates) == 0 {
+			return
+		}
+		began = time.Now()
+		err = until(ctx, func() (bool, error) {
+			now, err := b.client.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
+			return err == nil && len(now.Spec.SchedulingGates) == 0, err
+		})
+		opens.add(time.Since(began), true, err)
+	})
+	if created, err = creates.sorted(); err != nil {
+		return nil, nil, err
+	}
+	opened, err = opens.sorted()
+	return created, opened, errors.Join(err, ctx.Err())
+}
+
+// A histogram is what the API server counted of the calls of the webhook: by upper bound in seconds, cumulated.
+type histogram map[float64]float64
+
+const admissionHistogram = "apiserver_admission_webhook_admission_duration_seconds_bucket{"
+
+func (b *Bench) histogram(ctx context.Context) (histogram, error) {
+	text, err := b.client.RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return parseHistogram(string(text))
+}
+
+// parseHistogram adds up the webhooks on creations that are the manager's.
+func parseHistogram(text string) (histogram, error) {
+	h := histogram{}
+	for line := range strings.Lines(text) {
+		rest, ok := strings.CutPrefix(line, admissionHistogram)
+		if !ok || !strings.Contains(rest, "leasehold") || !strings.Contains(rest, `operation="CREATE"`) {
+			continue
+		}
+		labels, value, ok := strings.Cut(rest, "} ")
+		_, le, found := strings.Cut(labels, `le="`)
+		le, _, _ = strings.Cut(le, `"`)
+		bound, err := strconv.ParseFloat(le, 64)
+		count, err2 := strconv.ParseFloat(strings.TrimSpace(value), 64)
+		if !ok || !found || err != nil || err2 != nil {
+			return nil, fmt.Errorf("a line of a histogram makes no sense: %s", line)
+		}
+		h[bound] += count
+	}
+	return h, nil
+}
+
+// since returns the share of the calls since then that took at most limit, which is one of the bounds, and their number.
+func (h histogram) since(then histogram, limit time.Duration) (within float64, total int) {
+	var all, fast float64
+	for bound, count := range h {
+		all = max(all, count-then[bound])
+		if bound == limit.Seconds() {
+			fast = count - then[bound]
+		}
+	}
+	if all == 0 {
+		return 0, 0
+	}
+	return fast / all, int(all)
+}
