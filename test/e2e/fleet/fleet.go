@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"sync"
 	"time"
@@ -11,12 +12,11 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/agent"
+	"github.com/leasehold-cni/leasehold/pkg/kube/live"
 )
 
 // Config is what a fleet is made of.
@@ -28,15 +28,15 @@ type Config struct {
 	// Heartbeat is how often a node renews its Lease. Many nodes on a small machine need a long one, and a longer
 	// node-monitor-grace-period.
 	Heartbeat time.Duration
-	Warn      func(format string, args ...any) // of what a node would write to its log
+	Log       *slog.Logger // of the nodes
 }
 
 // Fleet is a number of nodes that are up.
 type Fleet struct {
 	Config
-	client       *kubernetes.Clientset
-	reservations client.Client
-	nodes        map[string]*Node
+	client  *kubernetes.Clientset
+	clients *live.Clients // for what the clientset does not know
+	nodes   map[string]*Node
 
 	calls chan struct{} // bounds how many plugins run at once
 
@@ -54,17 +54,11 @@ func New(c Config) (*Fleet, error) {
 	if err != nil {
 		return nil, err
 	}
-	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		return nil, err
-	}
-	custom := rest.CopyConfig(c.API) // custom resources are JSON
-	custom.QPS = -1
-	reservations, err := client.New(custom, client.Options{Scheme: scheme})
+	others, err := live.NewClients(c.API)
 	if err != nil {
 		return nil, err
 	}
-	return &Fleet{Config: c, client: clients, reservations: reservations, nodes: map[string]*Node{}, pods: map[podKey]*pod{},
+	return &Fleet{Config: c, client: clients, clients: others, nodes: map[string]*Node{}, pods: map[podKey]*pod{},
 		calls: make(chan struct{}, 8)}, nil
 }
 
@@ -92,7 +86,15 @@ func (f *Fleet) Start(ctx context.Context, nodes []*corev1.Node) error {
 		f.wg.Go(func() { f.beat(ctx, object.Name, first) })
 	}
 	for _, n := range f.nodes {
-		f.wg.Go(func() { f.publish(ctx, n) })
+		tasks, err := f.publishing(n)
+		if err != nil {
+			return err
+		}
+		f.wg.Go(func() {
+			if err := agent.Run(ctx, f.Log, tasks); err != nil {
+				f.warn(ctx, "nothing is published any more", "node", n.Name, "error", err)
+			}
+		})
 	}
 	if err := f.watchPods(ctx); err != nil {
 		return err
@@ -145,9 +147,9 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-func (f *Fleet) warn(ctx context.Context, format string, args ...any) {
+func (f *Fleet) warn(ctx context.Context, message string, args ...any) {
 	if ctx.Err() == nil { // what fails because all ends is no news
-		f.Warn(format, args...)
+		f.Log.Warn(message, args...)
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
@@ -24,9 +23,6 @@ type Node struct {
 	Subnet netip.Prefix // of its pods
 	Dirs   store.Dirs
 	dir    string
-
-	changes   chan struct{}                   // of the store
-	published map[types.NamespacedName]string // what the API was told last
 }
 
 const subnetBits = 20
@@ -36,10 +32,9 @@ func (f *Fleet) newNode(i int, name string) (*Node, error) {
 	if !ok {
 		return nil, errNoRoom
 	}
-	n := &Node{Name: name, Addr: subnet.Addr(), Subnet: subnet, dir: filepath.Join(f.Dir, name),
-		published: map[types.NamespacedName]string{}, changes: make(chan struct{}, 1)}
+	n := &Node{Name: name, Addr: subnet.Addr(), Subnet: subnet, dir: filepath.Join(f.Dir, name)}
 	n.Dirs = store.Dirs{State: filepath.Join(n.dir, "state"), Run: filepath.Join(n.dir, "run")}
-	for _, dir := range []string{n.netns(), n.networks(), n.caches()} {
+	for _, dir := range []string{n.Dirs.State, n.netns(), n.networks(), n.caches()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, err
 		}
@@ -99,7 +94,7 @@ func (f *Fleet) beat(ctx context.Context, node string, first time.Duration) {
 			_, err = leases.Update(ctx, lease, metav1.UpdateOptions{})
 		}
 		if err != nil {
-			f.warn(ctx, "%s: heartbeat: %v", node, err)
+			f.warn(ctx, "no heartbeat", "node", node, "error", err)
 		}
 	}
 }

@@ -106,18 +106,17 @@ func (f *Fleet) live(ctx context.Context, p *pod, object *corev1.Pod) {
 		if err == nil {
 			break
 		}
-		f.warn(ctx, "%v", err)
+		f.warn(ctx, "a pod cannot be ended", "error", err)
 		pause(ctx, time.Second)
 	}
 	if ctx.Err() != nil {
 		return
 	}
 	p.close()
-	p.node.change()
 	err := f.client.CoreV1().Pods(object.Namespace).Delete(ctx, object.Name, metav1.DeleteOptions{
 		GracePeriodSeconds: new(int64), Preconditions: &metav1.Preconditions{UID: &object.UID}})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-		f.warn(ctx, "removing %s/%s: %v", object.Namespace, object.Name, err)
+		f.warn(ctx, "a pod cannot be removed", "pod", object.Namespace+"/"+object.Name, "error", err)
 	}
 	f.mu.Lock()
 	delete(f.pods, object.UID)
@@ -129,13 +128,12 @@ func (f *Fleet) run(ctx context.Context, p *pod, object *corev1.Pod, id string) 
 	for {
 		addr, err := f.sandbox(ctx, p, object, id)
 		if err == nil {
-			p.node.change()
 			err = f.report(ctx, p.node, object, addr)
 		}
 		if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 			return true
 		}
-		f.warn(ctx, "%v", err)
+		f.warn(ctx, "a pod cannot be started", "error", err)
 		select {
 		case <-p.stop:
 			return false

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/netip"
 	"os"
 	"text/tabwriter"
@@ -79,8 +80,13 @@ func (b *Bench) say(format string, args ...any) {
 func (b *Bench) Recreations(ctx context.Context, nodeCount, count, parallel int, modes []string) (fine bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	log, err := os.Create(b.bed.Log("host", "fleet"))
+	if err != nil {
+		return false, err
+	}
+	defer log.Close()
 	f, err := fleet.New(fleet.Config{API: b.api, Plugin: b.plugin, Dir: b.bed.Scratch("fleet"), Network: podNetwork,
-		Heartbeat: heartbeat, Warn: b.say})
+		Heartbeat: heartbeat, Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))})
 	if err != nil {
 		return false, err
 	}
