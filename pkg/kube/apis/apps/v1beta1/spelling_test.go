@@ -1,0 +1,232 @@
+package v1beta1
+
+import (
+	"encoding/json"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+// spec reads a spec as a client wrote it.
+func spec(t testing.TB, text string) *PersistentPodStateSpec {
+	t.Helper()
+	if text == "" {
+		return nil
+	}
+	var s PersistentPodStateSpec
+	if err := json.Unmarshal([]byte(text), &s); err != nil {
+		t.Fatal(err)
+	}
+	return &s
+}
+
+func TestNormalize(t *testing.T) {
+	const (
+		stored = `{"requiredPersistentTopology":{"keys":["zone"],"nodeTopologyKeys":["zone"]},
+			"preferredPersistentTopology":[
+				{"weight":100,"preference":{"keys":["host"],"nodeTopologyKeys":["host"]}},
+				{"weight":50,"preference":{"keys":["rack"],"nodeTopologyKeys":["rack"]}}]}`
+		kruise = `{"requiredPersistentTopology":{"nodeTopologyKeys":["zone"]}}`
+	)
+	tests := []struct {
+		story, old, written string
+		required            []string
+		preferred           [][]string
+		refused             bool
+	}{
+		{story: "a new object of v1alpha1", written: `{"requiredPersistentTopology":{"nodeTopologyKeys":["zone","host"]}}`,
+			required: []string{"zone", "host"}},
+		{story: "a new object of v1beta1", written: `{"preferredPersistentTopology":[{"weight":1,"preference":{"keys":["host"]}}]}`,
+			preferred: [][]string{{"host"}}},
+		{story: "both words, the same list", written: `{"requiredPersistentTopology":{"keys":["zone"],"nodeTopologyKeys":["zone"]}}`,
+			required: []string{"zone"}},
+		{story: "both words, two lists", written: `{"requiredPersistentTopology":{"keys":["zone"],"nodeTopologyKeys":["host"]}}`,
+			refused: true},
+		{story: "a label twice", written: `{"requiredPersistentTopology":{"keys":["zone","zone"]}}`, required: []string{"zone"}},
+		{story: "no label", written: `{"requiredPersistentTopology":{"keys":[]},"preferredPersistentTopology":[{"weight":1,"preference":{"nodeTopologyKeys":[]}}]}`},
+		{story: "a client of v1alpha1 writes back what it read", old: stored,
+			written: `{"requiredPersistentTopology":{"nodeTopologyKeys":["zone"]},"preferredPersistentTopology":[
+				{"weight":100,"preference":{"nodeTopologyKeys":["host"]}},{"weight":50,"preference":{"nodeTopologyKeys":["rack"]}}]}`,
+			required: []string{"zone"}, preferred: [][]string{{"host"}, {"rack"}}},
+		{story: "an editor changes keys only", old: stored,
+			written:  `{"requiredPersistentTopology":{"keys":["region"],"nodeTopologyKeys":["zone"]}}`,
+			required: []string{"region"}},
+		{story: "an editor changes nodeTopologyKeys only", old: stored,
+			written:  `{"requiredPersistentTopology":{"keys":["zone"],"nodeTopologyKeys":["region"]}}`,
+			required: []string{"region"}},
+		{story: "an editor empties keys", old: stored,
+			written: `{"requiredPersistentTopology":{"keys":[],"nodeTopologyKeys":["zone"]}}`},
+		{story: "an editor changes both, to two lists", old: stored,
+			written: `{"requiredPersistentTopology":{"keys":["region"],"nodeTopologyKeys":["host"]}}`, refused: true},
+		{story: "an editor changes both, to one list", old: stored,
+			written:  `{"requiredPersistentTopology":{"keys":["region"],"nodeTopologyKeys":["region"]}}`,
+			required: []string{"region"}},
+		{story: "a patch changes keys and removes the other word", old: stored,
+			written:  `{"requiredPersistentTopology":{"keys":["region"]}}`,
+			required: []string{"region"}},
+		{story: "a manifest moves to the other word and keeps the list", old: stored,
+			written:  `{"requiredPersistentTopology":{"nodeTopologyKeys":["zone"]}}`,
+			required: []string{"zone"}},
+		{story: "an editor removes the first term and changes the second", old: stored,
+			written:   `{"preferredPersistentTopology":[{"weight":50,"preference":{"keys":["room"],"nodeTopologyKeys":["rack"]}}]}`,
+			preferred: [][]string{{"room"}}},
+		{story: "an editor makes the second term equal to the first", old: stored,
+			written: `{"preferredPersistentTopology":[{"weight":100,"preference":{"keys":["host"],"nodeTopologyKeys":["host"]}},
+				{"weight":50,"preference":{"keys":["host"],"nodeTopologyKeys":["rack"]}}]}`,
+			preferred: [][]string{{"host"}, {"host"}}},
+		{story: "an object from before, with one word", old: kruise,
+			written:  `{"requiredPersistentTopology":{"keys":["host"],"nodeTopologyKeys":["zone"]}}`,
+			required: []string{"host"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.story, func(t *testing.T) {
+			got := spec(t, tt.written)
+			err := got.Normalize(spec(t, tt.old))
+			if tt.refused {
+				if err == nil {
+					t.Fatalf("it became %+v", got)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			check(t, got, tt.required, tt.preferred)
+		})
+	}
+}
+
+// check holds a normalised spec against lists, in both spellings.
+func check(t interface {
+	Helper()
+	Errorf(string, ...any)
+}, s *PersistentPodStateSpec, required []string, preferred [][]string) {
+	t.Helper()
+	var keys, topologyKeys []string
+	if r := s.RequiredPersistentTopology; r != nil {
+		keys, topologyKeys = r.Keys, r.NodeTopologyKeys
+	}
+	if diff := cmp.Diff([][]string{required, required}, [][]string{keys, topologyKeys}); diff != "" {
+		t.Errorf("required (-want +got):\n%s", diff)
+	}
+	var inBeta, inAlpha [][]string
+	for _, p := range s.PreferredPersistentTopology {
+		inBeta, inAlpha = append(inBeta, p.Preference.Keys), append(inAlpha, p.Preference.NodeTopologyKeys)
+	}
+	if diff := cmp.Diff([][][]string{preferred, preferred}, [][][]string{inBeta, inAlpha}); diff != "" {
+		t.Errorf("preferred (-want +got):\n%s", diff)
+	}
+}
+
+// TestWhatIsWrittenInOneVersionReadsRightInTheOther has clients of both versions, and editors that see both words, write
+// one object in turn, and compares it with a plain list of lists.
+func TestWhatIsWrittenInOneVersionReadsRightInTheOther(t *testing.T) {
+	labels := rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"a", "b", "c", "d"}), 1, 3, rapid.ID[string])
+	rapid.Check(t, func(t *rapid.T) {
+		var model [][]string
+		var stored *PersistentPodStateSpec
+		for range rapid.IntRange(1, 8).Draw(t, "writes") {
+			i := 0
+			if len(model) > 0 {
+				i = rapid.IntRange(0, len(model)-1).Draw(t, "place")
+			}
+			list := labels.Draw(t, "labels")
+			writer := rapid.SampledFrom([]string{"v1alpha1", "v1beta1", "edits keys", "edits nodeTopologyKeys"}).Draw(t, "writer")
+			switch change := rapid.SampledFrom([]string{"add", "change", "remove", "none"}).Draw(t, "change"); {
+			case change == "add" || len(model) == 0:
+				model = slices.Insert(slices.Clone(model), i, list)
+				stored = write(t, stored, writer, func(terms []NodeTopologyTerm) []NodeTopologyTerm {
+					return slices.Insert(terms, i, Term(list...))
+				})
+			case change == "change":
+				model = slices.Clone(model)
+				model[i] = list
+				stored = write(t, stored, writer, func(terms []NodeTopologyTerm) []NodeTopologyTerm {
+					if writer != "edits nodeTopologyKeys" {
+						terms[i].Keys = list
+					}
+					if writer != "edits keys" {
+						terms[i].NodeTopologyKeys = list
+					}
+					return terms
+				})
+			case change == "remove":
+				model = slices.Delete(slices.Clone(model), i, i+1)
+				stored = write(t, stored, writer, func(terms []NodeTopologyTerm) []NodeTopologyTerm {
+					return slices.Delete(terms, i, i+1)
+				})
+			default:
+				stored = write(t, stored, writer, func(terms []NodeTopologyTerm) []NodeTopologyTerm { return terms })
+			}
+			want := model
+			if len(want) == 0 {
+				want = nil
+			}
+			check(t, stored, nil, want)
+		}
+	})
+}
+
+// write reads the stored spec, changes it, and stores what comes of it, as the API server would.
+func write(t *rapid.T, stored *PersistentPodStateSpec, writer string, change func([]NodeTopologyTerm) []NodeTopologyTerm) *PersistentPodStateSpec {
+	var terms []NodeTopologyTerm
+	if stored != nil {
+		for _, p := range stored.DeepCopy().PreferredPersistentTopology {
+			terms = append(terms, p.Preference)
+		}
+	}
+	written := &PersistentPodStateSpec{}
+	for _, term := range change(terms) {
+		switch writer {
+		case "v1alpha1":
+			term.Keys = nil
+		case "v1beta1":
+			term.NodeTopologyKeys = nil
+		}
+		written.PreferredPersistentTopology = append(written.PreferredPersistentTopology, PreferredTopologyTerm{Weight: 1, Preference: term})
+	}
+	if err := written.Normalize(stored); err != nil {
+		t.Fatalf("%s: %v", writer, err)
+	}
+	return written
+}
+
+// FuzzNormalize proves that whatever two clients write, a normalised spec has both words, is its own normal form, and
+// reads the same when it is written back in either version.
+func FuzzNormalize(f *testing.F) {
+	f.Add(`{"requiredPersistentTopology":{"keys":["zone"]}}`, `{"requiredPersistentTopology":{"keys":["a"],"nodeTopologyKeys":["zone"]}}`)
+	f.Add(`{"preferredPersistentTopology":[{"preference":{"nodeTopologyKeys":["a","a"]}}]}`, `{"preferredPersistentTopology":[{"preference":{"keys":[]}}]}`)
+	f.Fuzz(func(t *testing.T, first, second string) {
+		var old, s PersistentPodStateSpec
+		if json.Unmarshal([]byte(first), &old) != nil || json.Unmarshal([]byte(second), &s) != nil {
+			return
+		}
+		if old.Normalize(nil) != nil || s.Normalize(&old) != nil {
+			return
+		}
+		for _, drop := range []func(*NodeTopologyTerm){
+			func(*NodeTopologyTerm) {},
+			func(t *NodeTopologyTerm) { t.Keys = nil },
+			func(t *NodeTopologyTerm) { t.NodeTopologyKeys = nil },
+		} {
+			again := s.DeepCopy()
+			if r := again.RequiredPersistentTopology; r != nil {
+				if len(r.Keys) == 0 || !slices.Equal(r.Keys, r.NodeTopologyKeys) {
+					t.Errorf("required has %q and %q", r.Keys, r.NodeTopologyKeys)
+				}
+				drop(r)
+			}
+			for i := range again.PreferredPersistentTopology {
+				drop(&again.PreferredPersistentTopology[i].Preference)
+			}
+			if err := again.Normalize(&s); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(&s, again); diff != "" {
+				t.Errorf("written back (-read +stored):\n%s", diff)
+			}
+		}
+	})
+}
