@@ -12,6 +12,9 @@ const (
 	// AnnotationExpectedAddresses are the addresses that wait for a pod on its pinned node, joined by commas.
 	AnnotationExpectedAddresses = "leasehold.dev/expected-addresses"
 
+	// AnnotationTopologyReason says for people what of a PersistentPodState did not bind a pod, and why.
+	AnnotationTopologyReason = "leasehold.dev/topology-reason"
+
 	// AnnotationReleased on an IPReservation is the lease id (status.id) that nobody is pinned to again, because a
 	// pod waited for it in vain.
 	AnnotationReleased = "leasehold.dev/released"
@@ -20,6 +23,11 @@ const (
 	LabelRetained = "leasehold.dev/retained"
 	// Retained is its value.
 	Retained = "true"
+
+	// LabelGenerated marks the PersistentPodStates that were made for a workload's annotations.
+	LabelGenerated = "leasehold.dev/generated"
+	// Generated is its value.
+	Generated = "true"
 
 	// GateNominate holds a pod back until its node is nominated.
 	GateNominate = "leasehold.dev/nominate"

@@ -22,11 +22,11 @@ const Alpha = "v1alpha1"
 // The annotations of a workload that ask for a PersistentPodState, and those of a pod that has been touched by one. Keys
 // are joined by commas.
 const (
-	AnnotationGenerate           = "kruise.io/auto-generate-persistent-pod-state" // "true"
-	AnnotationRequiredTopology   = "kruise.io/required-persistent-topology"
-	AnnotationPreferredTopology  = "kruise.io/preferred-persistent-topology"
-	AnnotationPodAnnotations     = "kruise.io/persistent-pod-annotations"
-	AnnotationInjected           = "kruise.io/injected-persistent-pod-state" // the object's name
+	AnnotationGenerate          = "kruise.io/auto-generate-persistent-pod-state" // "true"
+	AnnotationRequiredTopology  = "kruise.io/required-persistent-topology"
+	AnnotationPreferredTopology = "kruise.io/preferred-persistent-topology"
+	AnnotationPodAnnotations    = "kruise.io/persistent-pod-annotations"
+	AnnotationInjected          = "kruise.io/injected-persistent-pod-state" // the object's name
 )
 
 // AddToScheme makes the types known to a scheme.

@@ -1,0 +1,174 @@
+package topology
+
+import (
+	"maps"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Sight is what was seen of a pod, and of those that had its name before it.
+type Sight struct {
+	// Pod is the living pod, which may be on its way out.
+	Pod *Seen
+	// Ready is the last of that name that was seen Ready, as it was then.
+	Ready *Seen
+	// Last is where a pod of that name was last: with an address, or, if none ever had one, just assigned.
+	Last *Seen
+
+	gone time.Time // since when there is no pod; zero while there is
+}
+
+// Alive tells whether there is a pod.
+func (s Sight) Alive() bool { return s.Pod != nil }
+
+// Seen is a pod at a moment.
+type Seen struct {
+	UID             types.UID
+	ResourceVersion string
+	Owner           types.UID // of the workload
+	Created         time.Time
+	Node            string // "" while it waits for one
+	Hostname        string // the hostname label that its node selector asks for
+	Annotations     map[string]string
+	stage           stage
+}
+
+type stage int
+
+const (
+	waiting  stage = iota // for a node
+	assigned              // to a node
+	started               // has an address
+	ready
+)
+
+// Sights are the pods of all workloads of certain kinds, from their binding on: a pod may be gone before anything of it
+// is recorded, and its successor there a moment later.
+type Sights struct {
+	kinds Kinds
+
+	mu   sync.Mutex
+	pods map[Target]map[string]*Sight // by workload, by pod name
+}
+
+// NewSights knows nothing yet.
+func NewSights(kinds Kinds) *Sights {
+	return &Sights{kinds: kinds, pods: map[Target]map[string]*Sight{}}
+}
+
+// See takes note of a pod and returns its workload; false if it is of no concern.
+func (s *Sights) See(pod *corev1.Pod) (Target, bool) {
+	target, owner := ownerTarget(pod)
+	if owner == nil {
+		return target, false
+	}
+	if _, ours := s.kinds.find(target.Kind); !ours {
+		return target, false
+	}
+	seen := look(pod, owner.UID)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	byName := s.pods[target]
+	if byName == nil {
+		byName = map[string]*Sight{}
+		s.pods[target] = byName
+	}
+	sight := byName[pod.Name]
+	if sight == nil {
+		sight = &Sight{}
+		byName[pod.Name] = sight
+	}
+	sight.Pod, sight.gone = seen, time.Time{}
+	if seen.stage == ready {
+		sight.Ready = seen
+	}
+	if seen.stage >= started || seen.stage == assigned && (sight.Last == nil || sight.Last.stage == assigned) {
+		sight.Last = seen
+	}
+	return target, true
+}
+
+// Miss takes note that a pod is gone.
+func (s *Sights) Miss(pod *corev1.Pod, now time.Time) (Target, bool) {
+	target, owner := ownerTarget(pod)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sight := s.pods[target][pod.Name]
+	if owner == nil || sight == nil {
+		return target, false
+	}
+	if sight.Pod != nil && sight.Pod.UID == pod.UID {
+		sight.Pod, sight.gone = nil, now
+	}
+	return target, true
+}
+
+// Of are the pods of a workload, by name.
+func (s *Sights) Of(t Target) map[string]Sight {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	pods := make(map[string]Sight, len(s.pods[t]))
+	for name, sight := range s.pods[t] {
+		pods[name] = *sight
+	}
+	return pods
+}
+
+// Last is where a pod of a name was last, if it was the same workload's.
+func (s *Sights) Last(t Target, owner types.UID, pod string) *Seen {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if sight := s.pods[t][pod]; sight != nil && sight.Last != nil && sight.Last.Owner == owner {
+		return sight.Last
+	}
+	return nil
+}
+
+// Forget removes what was last seen before a time: by then it is recorded, or nobody wanted it.
+func (s *Sights) Forget(before time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.pods, func(_ Target, byName map[string]*Sight) bool {
+		maps.DeleteFunc(byName, func(_ string, sight *Sight) bool {
+			return !sight.Alive() && sight.gone.Before(before)
+		})
+		return len(byName) == 0
+	})
+}
+
+func look(pod *corev1.Pod, owner types.UID) *Seen {
+	return &Seen{
+		UID:             pod.UID,
+		ResourceVersion: pod.ResourceVersion,
+		Owner:           owner,
+		Created:         pod.CreationTimestamp.Time,
+		Node:            pod.Spec.NodeName,
+		Hostname:        pod.Spec.NodeSelector[corev1.LabelHostname],
+		Annotations:     pod.Annotations,
+		stage:           stageOf(pod),
+	}
+}
+
+func stageOf(pod *corev1.Pod) stage {
+	switch {
+	case pod.Spec.NodeName == "":
+		return waiting
+	case isReady(pod):
+		return ready
+	case pod.Status.PodIP != "":
+		return started
+	}
+	return assigned
+}
+
+func isReady(pod *corev1.Pod) bool {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}

@@ -1,0 +1,226 @@
+package topology
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"pgregory.net/rapid"
+
+	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
+)
+
+// places says where a status has pods.
+func places(s pps.PersistentPodStateStatus) map[string]string {
+	at := map[string]string{}
+	for name, p := range s.PodStates {
+		at[name] = p.NodeName
+	}
+	return at
+}
+
+func TestStatus(t *testing.T) {
+	gone := aPod("db-0", readyOn("node2"))
+	later := metav1.NewTime(began.Add(2 * time.Hour))
+	remade := func(w *Workload) *Workload { w.UID, w.Created = "set-2", began.Add(90*time.Minute); return w }
+	tests := []struct {
+		story    string
+		object   *pps.PersistentPodState
+		workload *Workload
+		pods     *Sights
+		want     map[string]string
+	}{
+		{"nothing is there yet", state(), db(), seen(), map[string]string{}},
+		{"a pod is Ready", state(), db(), seen(aPod("db-0", readyOn("node1"))), map[string]string{"db-0": "node1"}},
+		{"a pod is not Ready yet", state(), db(), seen(aPod("db-0", startedOn("node1"))), map[string]string{}},
+		{"a pod is Ready on another node", state(recorded("db-0", "node1")), db(), seen(aPod("db-0", readyOn("node2"))),
+			map[string]string{"db-0": "node2"}},
+		{"a pod starts on another node", state(recorded("db-0", "node1")), db(), seen(aPod("db-0", startedOn("node2"))),
+			map[string]string{"db-0": "node1"}},
+		{"a pod is away", state(recorded("db-0", "node1")), db(), seen(), map[string]string{"db-0": "node1"}},
+		{"P6: a pod was Ready and gone before anybody recorded it", state(recorded("db-0", "node1")), db(),
+			seen(gone).without(gone), map[string]string{"db-0": "node2"}},
+		{"P6: its successor is there already", state(recorded("db-0", "node1")), db(), seen(gone, aPod("db-0")),
+			map[string]string{"db-0": "node2"}},
+		{"scaled down, the pod is there", state(recorded("db-2", "node1")), db(with(int64(1), "spec", "replicas")),
+			seen(aPod("db-2", readyOn("node1"))), map[string]string{"db-2": "node1"}},
+		{"scaled down, the pod is gone", state(recorded("db-0", "node2", "db-2", "node1")), db(with(int64(1), "spec", "replicas")),
+			seen(), map[string]string{"db-0": "node2"}},
+		{"scaled to nothing", state(recorded("db-0", "node2")), db(with(int64(0), "spec", "replicas")), seen(), map[string]string{}},
+		{"scaled to nothing, WhenDeleted", state(recorded("db-0", "node2"), until(pps.WhenDeleted)),
+			db(with(int64(0), "spec", "replicas")), seen(), map[string]string{"db-0": "node2"}},
+		{"P2: the workload is gone, WhenDeleted", state(recorded("db-0", "node2"), until(pps.WhenDeleted)), nil, seen(), map[string]string{}},
+		{"the workload is gone, its pods stay", state(recorded("db-0", "node2", "db-1", "node1")), nil,
+			seen(aPod("db-0", startedOn("node2"))), map[string]string{"db-0": "node2"}},
+		{"P2: the workload was made again before anybody looked", state(recorded("db-0", "node2"), until(pps.WhenDeleted)),
+			remade(db()), seen(), map[string]string{}},
+		{"P2: and has a pod that starts elsewhere", state(recorded("db-0", "node2")), remade(db()),
+			seen(aPod("db-0", startedOn("node1"), ownedBy("set-2"), func(p *corev1.Pod) { p.CreationTimestamp = later })), map[string]string{}},
+		{"P2: while a pod of the old one is still there", state(recorded("db-0", "node2")), remade(db()),
+			seen(aPod("db-0", startedOn("node2"))), map[string]string{}},
+		{"the workload was made again and adopts a pod", state(recorded("db-0", "node2")), remade(db()),
+			seen(aPod("db-0", startedOn("node2"), ownedBy("set-2"))), map[string]string{"db-0": "node2"}},
+		{"P3: ordinals begin at 5, a pod is away", state(recorded("db-5", "node1", "db-0", "node2")),
+			db(with(int64(5), "spec", "ordinals", "start")), seen(), map[string]string{"db-5": "node1"}},
+		{"a reserved ordinal", state(recorded("db-1", "node1", "db-3", "node2")),
+			db(with([]any{int64(1)}, "spec", "reserveOrdinals")), seen(), map[string]string{"db-3": "node2"}},
+		{"a record of another's pod", state(recorded("web-0", "node1")), db(), seen(), map[string]string{}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.story, func(t *testing.T) {
+			got := Status(tt.object, tt.workload, tt.pods.Of(targetOf(tt.object)), three().nodes)
+			if diff := cmp.Diff(tt.want, places(got)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			again := state(func(o *pps.PersistentPodState) { o.Spec, o.Status = tt.object.Spec, got })
+			if second := Status(again, tt.workload, tt.pods.Of(targetOf(tt.object)), three().nodes); !same(got, second) {
+				t.Errorf("looking again changes it: %s", cmp.Diff(got, second))
+			}
+		})
+	}
+}
+
+// P15: the label's value changes, the node and the keys do not.
+func TestP15ARecordFollowsTheLabelsOfItsNode(t *testing.T) {
+	c := three()
+	c["node1"][zone] = "z"
+	for _, pods := range []*Sights{seen(aPod("db-0", readyOn("node1"))), seen()} {
+		got := Status(state(recorded("db-0", "node1")), db(), pods.Of(targetOf(state())), c.nodes)
+		want := map[string]string{hostname: "node1", zone: "z"}
+		if diff := cmp.Diff(want, got.PodStates["db-0"].NodeTopologyLabels); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	}
+}
+
+func TestTheZoneOfANodeThatIsGoneIsRemembered(t *testing.T) {
+	c := three()
+	delete(c, "node1")
+	got := Status(state(recorded("db-0", "node1")), db(), nil, c.nodes)
+	if diff := cmp.Diff(state(recorded("db-0", "node1")).Status.PodStates, got.PodStates); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestLabelsOfOneNodeAreNotSaidOfAnother(t *testing.T) {
+	c := three()
+	delete(c, "node2")
+	got := Status(state(recorded("db-0", "node1")), db(), seen(aPod("db-0", readyOn("node2"))).Of(targetOf(state())), c.nodes)
+	if labels := got.PodStates["db-0"].NodeTopologyLabels; len(labels) > 0 {
+		t.Errorf("node2 is said to have %v", labels)
+	}
+}
+
+// P5: keys are compared with keys; P12: other keys, another record.
+func TestP5AnnotationsAreRecordedByKey(t *testing.T) {
+	pod := aPod("db-0", readyOn("node1"), annotated("a", "1"), annotated("b", "2"), annotated("c", "3"))
+	o := state(keeps("a", "b", "absent"))
+	o.Status = Status(o, db(), seen(pod).Of(targetOf(o)), three().nodes)
+	if diff := cmp.Diff(map[string]string{"a": "1", "b": "2"}, o.Status.PodStates["db-0"].Annotations); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if again := Status(o, db(), seen(pod).Of(targetOf(o)), three().nodes); !same(o.Status, again) {
+		t.Error("a record that is up to date is made again")
+	}
+	annotate(pod, "a", "changed")
+	if now := Status(o, db(), seen(pod).Of(targetOf(o)), three().nodes); now.PodStates["db-0"].Annotations["a"] != "changed" {
+		t.Error("a changed annotation is not recorded")
+	}
+}
+
+func TestOrdinals(t *testing.T) {
+	for _, tt := range []struct {
+		story   string
+		item    []any
+		start   int64
+		size    int64
+		has     []int64
+		hasNone []int64
+	}{
+		{"plain", nil, 0, 3, []int64{0, 1, 2}, []int64{3, -1}},
+		{"start", nil, 5, 3, []int64{5, 6, 7}, []int64{0, 4, 8}},
+		{"reserved", []any{int64(1)}, 0, 3, []int64{0, 2, 3}, []int64{1, 4}},
+		{"reserved as words", []any{"1", "3-4"}, 0, 3, []int64{0, 2, 5}, []int64{1, 3, 4, 6}},
+		{"reserved twice", []any{int64(1), "0-2", "2-3"}, 0, 2, []int64{4, 5}, []int64{0, 1, 2, 3, 6}},
+		{"reserved below the start", []any{"0-5"}, 5, 2, []int64{6, 7}, []int64{5, 8}},
+		{"nonsense reserved", []any{"x", "5-1", -3.0, nil, "-"}, 0, 1, []int64{0}, []int64{1}},
+		{"a lot reserved", []any{"1-2147483646"}, 0, 2, []int64{0, 2147483647}, []int64{1, 2147483646}},
+	} {
+		w := db(with(tt.start, "spec", "ordinals", "start"), with(tt.size, "spec", "replicas"), func(u *unstructured.Unstructured) {
+			if tt.item != nil {
+				u.Object["spec"].(map[string]any)["reserveOrdinals"] = tt.item
+			}
+		})
+		for _, n := range tt.has {
+			if !w.Ordinals.Has(n) {
+				t.Errorf("%s: %d is missing", tt.story, n)
+			}
+		}
+		for _, n := range tt.hasNone {
+			if w.Ordinals.Has(n) {
+				t.Errorf("%s: %d should not be", tt.story, n)
+			}
+		}
+	}
+}
+
+// TestOrdinalsCount compares the arithmetic with counting.
+func TestOrdinalsCount(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		o := Ordinals{Start: rapid.Int64Range(0, 9).Draw(t, "start"), Replicas: rapid.Int64Range(0, 9).Draw(t, "replicas")}
+		for range rapid.IntRange(0, 4).Draw(t, "ranges") {
+			first := rapid.Int64Range(0, 20).Draw(t, "first")
+			o.Reserved = append(o.Reserved, Range{first, first + rapid.Int64Range(0, 5).Draw(t, "more")})
+		}
+		want := map[int64]bool{}
+		for n := o.Start; int64(len(want)) < o.Replicas; n++ {
+			free := true
+			for _, r := range o.Reserved {
+				free = free && (n < r.First || n > r.Last)
+			}
+			if free {
+				want[n] = true
+			}
+		}
+		o.Reserved = merge(o.Reserved)
+		for n := range int64(60) {
+			if o.Has(n) != want[n] {
+				t.Fatalf("%+v has %d: %v", o, n, o.Has(n))
+			}
+		}
+	})
+}
+
+// FuzzOrdinalOf proves that a number is read from names that such a workload makes, and from no other.
+func FuzzOrdinalOf(f *testing.F) {
+	f.Add("db", "db-0")
+	f.Add("db", "db-00")
+	f.Add("a-1", "a-1-2147483647")
+	f.Fuzz(func(t *testing.T, workload, pod string) {
+		if n, ok := ordinalOf(workload, pod); ok && n < 0 {
+			t.Errorf("%q of %q is %d", pod, workload, n)
+		}
+	})
+}
+
+func TestSightsForgetWhatIsLongGone(t *testing.T) {
+	pod := aPod("db-0", readyOn("node1"))
+	s := seen(pod, aPod("db-1", readyOn("node1"))).without(pod)
+	target := targetOf(state())
+	s.Forget(began.Add(time.Hour))
+	if len(s.Of(target)) != 2 {
+		t.Error("forgotten too soon")
+	}
+	s.Forget(began.Add(2 * time.Hour))
+	if _, there := s.Of(target)["db-0"]; there || len(s.Of(target)) != 1 {
+		t.Errorf("left: %v", s.Of(target))
+	}
+	s.Miss(aPod("db-1", func(p *corev1.Pod) { p.UID = types.UID("an earlier one") }), began)
+	if !s.Of(target)["db-1"].Alive() {
+		t.Error("a late end of an earlier pod ended its successor")
+	}
+}
