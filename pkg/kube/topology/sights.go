@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -48,27 +49,15 @@ const (
 // Sights are the pods of all workloads of certain kinds, from their binding on: a pod may be gone before anything of it
 // is recorded, and its successor there a moment later.
 type Sights struct {
-	kinds Kinds
-
 	mu   sync.Mutex
 	pods map[Target]map[string]*Sight // by workload, by pod name
 }
 
 // NewSights knows nothing yet.
-func NewSights(kinds Kinds) *Sights {
-	return &Sights{kinds: kinds, pods: map[Target]map[string]*Sight{}}
-}
+func NewSights() *Sights { return &Sights{pods: map[Target]map[string]*Sight{}} }
 
-// See takes note of a pod and returns its workload; false if it is of no concern.
-func (s *Sights) See(pod *corev1.Pod) (Target, bool) {
-	target, owner := ownerTarget(pod)
-	if owner == nil {
-		return target, false
-	}
-	if _, ours := s.kinds.find(target.Kind); !ours {
-		return target, false
-	}
-	seen := look(pod, owner.UID)
+// See takes note of a pod.
+func (s *Sights) See(target Target, pod string, seen *Seen) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	byName := s.pods[target]
@@ -76,10 +65,10 @@ func (s *Sights) See(pod *corev1.Pod) (Target, bool) {
 		byName = map[string]*Sight{}
 		s.pods[target] = byName
 	}
-	sight := byName[pod.Name]
+	sight := byName[pod]
 	if sight == nil {
 		sight = &Sight{}
-		byName[pod.Name] = sight
+		byName[pod] = sight
 	}
 	sight.Pod, sight.gone = seen, time.Time{}
 	if seen.stage == ready {
@@ -88,22 +77,15 @@ func (s *Sights) See(pod *corev1.Pod) (Target, bool) {
 	if seen.stage >= started || seen.stage == assigned && (sight.Last == nil || sight.Last.stage == assigned) {
 		sight.Last = seen
 	}
-	return target, true
 }
 
-// Miss takes note that a pod is gone.
-func (s *Sights) Miss(pod *corev1.Pod, now time.Time) (Target, bool) {
-	target, owner := ownerTarget(pod)
+// Miss takes note that a pod is gone, or the workload's no longer.
+func (s *Sights) Miss(target Target, pod string, uid types.UID, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sight := s.pods[target][pod.Name]
-	if owner == nil || sight == nil {
-		return target, false
-	}
-	if sight.Pod != nil && sight.Pod.UID == pod.UID {
+	if sight := s.pods[target][pod]; sight != nil && sight.Pod != nil && sight.Pod.UID == uid {
 		sight.Pod, sight.gone = nil, now
 	}
-	return target, true
 }
 
 // Of are the pods of a workload, by name.
@@ -139,17 +121,37 @@ func (s *Sights) Forget(before time.Time) {
 	})
 }
 
-func look(pod *corev1.Pod, owner types.UID) *Seen {
-	return &Seen{
+// A glance is what is needed of a pod. The informer keeps glances and not the pods: there may be a lot of pods.
+type glance struct {
+	metav1.ObjectMeta         // namespace, name, UID
+	target            *Target // nil if it is of no concern
+	seen              *Seen
+}
+
+// glanceAt makes the glance of a pod; of a pod that no workload of these kinds has, it keeps the name alone.
+func glanceAt(pod *corev1.Pod, kinds Kinds) *glance {
+	g := &glance{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion}}
+	target, owner := ownerTarget(pod)
+	if owner == nil {
+		return g
+	}
+	if _, ours := kinds.find(target.Kind); !ours {
+		return g
+	}
+	annotations := maps.Clone(pod.Annotations)
+	delete(annotations, corev1.LastAppliedConfigAnnotation)
+	g.target = &target
+	g.seen = &Seen{
 		UID:             pod.UID,
 		ResourceVersion: pod.ResourceVersion,
-		Owner:           owner,
+		Owner:           owner.UID,
 		Created:         pod.CreationTimestamp.Time,
 		Node:            pod.Spec.NodeName,
 		Hostname:        pod.Spec.NodeSelector[corev1.LabelHostname],
-		Annotations:     pod.Annotations,
+		Annotations:     annotations,
 		stage:           stageOf(pod),
 	}
+	return g
 }
 
 func stageOf(pod *corev1.Pod) stage {

@@ -8,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
@@ -219,7 +218,7 @@ func TestSightsForgetWhatIsLongGone(t *testing.T) {
 	if _, there := s.Of(target)["db-0"]; there || len(s.Of(target)) != 1 {
 		t.Errorf("left: %v", s.Of(target))
 	}
-	s.Miss(aPod("db-1", func(p *corev1.Pod) { p.UID = types.UID("an earlier one") }), began)
+	s.Miss(target, "db-1", "an earlier one", began)
 	if !s.Of(target)["db-1"].Alive() {
 		t.Error("a late end of an earlier pod ended its successor")
 	}

@@ -156,16 +156,21 @@ func ownedBy(uid types.UID) func(*corev1.Pod) {
 
 // seen are sights of pods, in that order.
 func seen(pods ...*corev1.Pod) *Sights {
-	s := NewSights(builtIn)
+	s := NewSights()
 	for _, p := range pods {
-		s.See(p)
+		s.see(p)
 	}
 	return s
 }
 
+func (s *Sights) see(pod *corev1.Pod) {
+	g := glanceAt(pod, builtIn)
+	s.See(*g.target, g.Name, g.seen)
+}
+
 func (s *Sights) without(pods ...*corev1.Pod) *Sights {
 	for _, p := range pods {
-		s.Miss(p, began.Add(time.Hour))
+		s.Miss(targetOf(state()), p.Name, p.UID, began.Add(time.Hour))
 	}
 	return s
 }

@@ -1,0 +1,209 @@
+package topology
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	ctrlrecorder "sigs.k8s.io/controller-runtime/pkg/recorder"
+
+	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/meta"
+)
+
+// The events of this room: on pods, PersistentPodStates and workloads.
+const (
+	reasonNotPossible = "PinNotPossible"
+	reasonReleased    = "PinReleased"
+	reasonInvalid     = "InvalidPersistentPodState"
+)
+
+// newsLife is how old a pod may be to be spoken of: a leader that was just elected does not repeat its predecessor.
+const newsLife = 30 * time.Second
+
+// A recorder keeps the status of PersistentPodStates true, and says what could not be done. The leader does.
+type recorder struct {
+	view    *View
+	client  client.Client
+	stance  *stance
+	release bool
+	events  ctrlrecorder.EventRecorder
+	log     logr.Logger
+	said    once
+}
+
+// Reconcile looks at one PersistentPodState and its pods.
+func (r *recorder) Reconcile(ctx context.Context, key types.NamespacedName) (reconcile.Result, error) {
+	o := r.view.Object(key)
+	if o == nil || o.DeletionTimestamp != nil {
+		return reconcile.Result{}, nil
+	}
+	if wait := r.stance.wait(); wait > 0 {
+		return reconcile.Result{RequeueAfter: wait}, nil
+	}
+	if !r.view.Known() || !r.view.PodsKnown() {
+		return reconcile.Result{RequeueAfter: time.Second}, nil
+	}
+	target := targetOf(o)
+	if all := r.view.Objects(target); len(all) > 0 && all[0].Name != o.Name {
+		r.tell(o, reasonInvalid, "PersistentPodState %s is older and has %s; this one has no effect", all[0].Name, target)
+		return reconcile.Result{}, nil
+	}
+	if r.stance.ours.Load() {
+		normal := o.DeepCopy()
+		if err := normal.Spec.Normalize(nil); err == nil && !equality.Semantic.DeepEqual(normal.Spec, o.Spec) {
+			// It was written while nobody normalised it; its change is the next occasion.
+			return reconcile.Result{}, ignoreLost(r.client.Update(ctx, normal))
+		}
+	}
+	workload, err := r.view.Workload(target)
+	if errors.Is(err, errUnknown) {
+		return reconcile.Result{}, nil // its kind is not there; it rings when it comes
+	}
+	pods := r.view.sights.Of(target)
+	nodes, err := r.view.Nodes(ctx, nodesOf(o, pods)...)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	r.explain(o, pods, nodes)
+	if err := r.letGo(ctx, o, pods); err != nil {
+		return reconcile.Result{}, err
+	}
+	status := Status(o, workload, pods, nodes)
+	if same(o.Status, status) {
+		return reconcile.Result{}, nil
+	}
+	recorded := o.DeepCopy()
+	recorded.Status = status
+	return reconcile.Result{}, ignoreLost(r.client.Status().Update(ctx, recorded))
+}
+
+// ignoreLost passes over a write that came too late: what was changed meanwhile rings by itself (FIELD, P14).
+func ignoreLost(err error) error {
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+func nodesOf(o *pps.PersistentPodState, pods map[string]Sight) []string {
+	var names []string
+	for _, s := range o.Status.PodStates {
+		names = append(names, s.NodeName)
+	}
+	for _, p := range pods {
+		if p.Ready != nil {
+			names = append(names, p.Ready.Node)
+		}
+	}
+	return names
+}
+
+// explain says on pods what kept them from being bound, and on the object which labels their nodes do not have.
+func (r *recorder) explain(o *pps.PersistentPodState, pods map[string]Sight, nodes Nodes) {
+	for name, p := range pods {
+		if !p.Alive() {
+			continue
+		}
+		why := p.Pod.Annotations[meta.AnnotationTopologyReason]
+		if why != "" && time.Since(p.Pod.Created) < newsLife && r.said.first(string(p.Pod.UID)) {
+			r.events.Eventf(podRef(o.Namespace, name, p.Pod.UID), nil, corev1.EventTypeWarning, reasonNotPossible, "Pin",
+				"PersistentPodState %s: %s", o.Name, why)
+		}
+		if p.Pod.stage != ready {
+			continue
+		}
+		if labels, exists := nodes(p.Pod.Node); exists {
+			for _, key := range missing(o, labels) {
+				r.tell(o, reasonNotPossible, "node %s has no label %s: pods that ran there are not bound by it", p.Pod.Node, key)
+			}
+		}
+	}
+}
+
+// tell says something on an object, once.
+func (r *recorder) tell(o *pps.PersistentPodState, reason, format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	if r.said.first(string(o.UID) + text) {
+		ref := o.DeepCopy()
+		ref.SetGroupVersionKind(pps.GroupVersion.WithKind("PersistentPodState"))
+		r.events.Eventf(ref, nil, corev1.EventTypeWarning, reason, "Record", "%s", text)
+	}
+}
+
+// letGo deletes pods that wait for the hostname of a node that is gone: their affinity cannot be relaxed (FACTS 8.9), and
+// what replaces them is not bound to it any more (FIELD, P1).
+func (r *recorder) letGo(ctx context.Context, o *pps.PersistentPodState, pods map[string]Sight) error {
+	if !r.release {
+		return nil
+	}
+	for name, p := range pods {
+		if !p.Alive() || p.Pod.stage != waiting || p.Pod.Hostname == "" || p.Pod.Annotations[pps.AnnotationInjected] != o.Name ||
+			o.Status.PodStates[name].NodeTopologyLabels[corev1.LabelHostname] != p.Pod.Hostname {
+			continue
+		}
+		nodes, err := r.view.Nodes(ctx, o.Status.PodStates[name].NodeName)
+		if err != nil {
+			return err
+		}
+		if _, exists := nodes(o.Status.PodStates[name].NodeName); exists {
+			continue
+		}
+		if there, err := r.view.Hosts(ctx, p.Pod.Hostname); err != nil || there {
+			return err
+		}
+		pod := podRef(o.Namespace, name, p.Pod.UID)
+		err = r.client.Delete(ctx, pod, client.Preconditions{UID: &p.Pod.UID, ResourceVersion: &p.Pod.ResourceVersion})
+		if ignoreLost(err) != nil {
+			return fmt.Errorf("releasing pod %s/%s: %w", o.Namespace, name, err)
+		}
+		if err == nil {
+			r.log.Info("released a pod that waited for a node that is gone", "pod", o.Namespace+"/"+name, "hostname", p.Pod.Hostname)
+			r.events.Eventf(pod, nil, corev1.EventTypeWarning, reasonReleased, "Release",
+				"it waited for %s, which is gone; its successor may run elsewhere", p.Pod.Hostname)
+		}
+	}
+	return nil
+}
+
+func podRef(namespace, name string, uid types.UID) *corev1.Pod {
+	return &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: uid}}
+}
+
+func (r *recorder) setup(mgr manager.Manager) error {
+	c, err := controller.NewTyped("persistentpodstate", mgr, controller.TypedOptions[types.NamespacedName]{Reconciler: r})
+	if err != nil {
+		return err
+	}
+	return c.Watch(r.view.states.source(r.view.allStates))
+}
+
+// once remembers what has been said. When that has become a lot it forgets all, and something may be said again.
+type once struct {
+	mu   sync.Mutex
+	said map[string]bool
+}
+
+func (o *once) first(text string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.said == nil || len(o.said) > 10_000 {
+		o.said = map[string]bool{}
+	}
+	first := !o.said[text]
+	o.said[text] = true
+	return first
+}
