@@ -23,10 +23,12 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
+	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/certs"
 	"github.com/leasehold-cni/leasehold/pkg/kube/meta"
 	"github.com/leasehold-cni/leasehold/pkg/kube/pin"
+	"github.com/leasehold-cni/leasehold/pkg/kube/topology"
 )
 
 // webhookConfigurations are those whose caBundle is kept right.
@@ -98,12 +100,13 @@ func liftGates(config *rest.Config, patience time.Duration, log logr.Logger) err
 func rooms(o options) []func(context.Context, manager.Manager) error {
 	return []func(context.Context, manager.Manager) error{
 		func(ctx context.Context, mgr manager.Manager) error { return pin.Setup(ctx, mgr, o.pin) },
+		func(ctx context.Context, mgr manager.Manager) error { return topology.Setup(ctx, mgr, o.topology) },
 	}
 }
 
 func newManager(config *rest.Config, o options, certOptions certs.Options, certificate *certs.Certificate, log logr.Logger) (manager.Manager, error) {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, ipam.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, ipam.AddToScheme, pps.AddToScheme} {
 		if err := add(scheme); err != nil {
 			return nil, err
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/kube/meta"
 	"github.com/leasehold-cni/leasehold/pkg/kube/pin"
+	"github.com/leasehold-cni/leasehold/pkg/kube/topology"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -18,7 +19,8 @@ type options struct {
 	kubeconfig string
 	namespace  string
 
-	pin pin.Options
+	pin      pin.Options
+	topology topology.Options
 
 	webhookPort  int
 	metricsAddr  string
@@ -58,6 +60,11 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		func(s string) error { o.pin.Schedulers = strings.Split(s, ","); return nil })
 	f.DurationVar(&o.pin.Grace, "release-grace", 5*time.Minute,
 		"how long a pod in the mode require may be unschedulable before it may run elsewhere")
+	o.topology.Kinds, _ = topology.ParseKinds("")
+	f.Func("pps-kinds", "comma-separated `group/version/Kind`s, beside StatefulSets, whose pods a PersistentPodState may be about",
+		func(s string) (err error) { o.topology.Kinds, err = topology.ParseKinds(s); return err })
+	f.BoolVar(&o.topology.KeepGone, "pps-keep-gone", false,
+		"have a pod whose hostname is required wait for its node also when the node is gone from the cluster")
 	f.IntVar(&o.webhookPort, "webhook-port", 9443, "where the webhooks are served")
 	f.StringVar(&o.metricsAddr, "metrics-addr", ":9471", "where metrics are served")
 	f.StringVar(&o.healthAddr, "health-addr", ":9472", "where /healthz and /readyz are served")
@@ -75,6 +82,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
+	o.topology.Namespace = o.namespace
 	if f.NArg() > 0 {
 		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
 	}

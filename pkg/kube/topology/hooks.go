@@ -9,6 +9,7 @@ import (
 	"github.com/go-logr/logr"
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
@@ -34,13 +35,9 @@ func (b *binder) Handle(ctx context.Context, req admission.Request) admission.Re
 	// What a copied manifest or an earlier call of this admission says is not so any more.
 	delete(pod.Annotations, pps.AnnotationInjected)
 	delete(pod.Annotations, meta.AnnotationTopologyReason)
-	pod.Namespace = req.Namespace // it may be left to the request
-	if err := b.bind(ctx, &pod); err != nil {
+	if err := b.bind(ctx, req.Namespace, &pod); err != nil {
 		b.log.Error(err, "a pod is not bound", "pod", req.Namespace+"/"+pod.Name)
 		annotate(&pod, meta.AnnotationTopologyReason, "not looked up: "+err.Error())
-	}
-	if !namespaced(before) {
-		pod.Namespace = ""
 	}
 	after, err := json.Marshal(&pod)
 	if err != nil {
@@ -50,8 +47,9 @@ func (b *binder) Handle(ctx context.Context, req admission.Request) admission.Re
 }
 
 // bind looks up what is known of a pod, and injects it.
-func (b *binder) bind(ctx context.Context, pod *corev1.Pod) error {
+func (b *binder) bind(ctx context.Context, namespace string, pod *corev1.Pod) error {
 	target, owner := ownerTarget(pod)
+	target.Namespace = namespace // in the pod it may be missing yet
 	if owner == nil || pod.Name == "" || pod.Spec.NodeName != "" {
 		return nil
 	}
@@ -81,13 +79,8 @@ func (b *binder) bind(ctx context.Context, pod *corev1.Pod) error {
 		return nil
 	}
 	injected, reasons := Inject(pod, o, m, b.release)
-	b.log.V(1).Info("looked up", "pod", pod.Namespace+"/"+pod.Name, "object", o.Name, "node", m.NodeName, "injected", injected, "reasons", reasons)
+	b.log.V(1).Info("looked up", "pod", namespace+"/"+pod.Name, "object", o.Name, "node", m.NodeName, "injected", injected, "reasons", reasons)
 	return nil
-}
-
-func namespaced(pod []byte) bool {
-	var m struct{ Metadata struct{ Namespace string } }
-	return json.Unmarshal(pod, &m) == nil && m.Metadata.Namespace != ""
 }
 
 // normalizer is the mutating webhook of PersistentPodStates.
@@ -127,8 +120,8 @@ func (v *validator) Handle(_ context.Context, req admission.Request) admission.R
 	if err != nil {
 		return admission.Errored(http.StatusBadRequest, err)
 	}
-	if o.DeletionTimestamp != nil || old != nil && same(old.Status, o.Status) && equal(old, o) {
-		return admission.Allowed("") // nothing that is checked here has changed: it may be older than the check
+	if old != nil && equality.Semantic.DeepEqual(old.Spec, o.Spec) {
+		return admission.Allowed("") // it may be older than the check, and must still be allowed to go
 	}
 	var others []string
 	for _, other := range v.view.Objects(targetOf(o)) {
