@@ -181,13 +181,18 @@ func (c *cluster) forget() {
 // last is what is known of a pod's last instance. One that has not been seen to end counts as ended now: a pod of its name
 // is being made.
 func (c *cluster) last(key string) trace {
-	c.mu.Lock()
-	t := c.traces[key]
-	c.mu.Unlock()
+	t := c.remembered(key)
 	if p := c.pod(key); p != nil {
 		t = t.follow(p, c.now())
 	}
 	return t
+}
+
+// remembered is what is known of a pod's last instance that has been seen to end.
+func (c *cluster) remembered(key string) trace {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.traces[key]
 }
 
 func (c *cluster) pod(key string) *podView {

@@ -56,7 +56,7 @@ func (e *explainer) Reconcile(_ context.Context, req reconcile.Request) (reconci
 	if p.Node == "" {
 		return reconcile.Result{}, nil
 	}
-	if text := changed(p, e.cluster.reservationsOf(req.String()), now); text != "" && e.said.first(string(p.UID)+reasonChanged, now) {
+	if text := changed(p, e.cluster.reservationsOf(req.String()), e.cluster.remembered(req.String()), now); text != "" && e.said.first(string(p.UID)+reasonChanged, now) {
 		e.tell(p, reasonChanged, text)
 	}
 	return reconcile.Result{}, nil
@@ -73,7 +73,7 @@ func notPossible(p *podView) string {
 }
 
 // changed is what is said of a pod that runs on another node than the one that has kept its addresses.
-func changed(p *podView, all []*reservation, now time.Time) string {
+func changed(p *podView, all []*reservation, last trace, now time.Time) string {
 	var elsewhere []*reservation
 	for _, r := range all {
 		if r.PodUID == string(p.UID) {
@@ -84,8 +84,8 @@ func changed(p *podView, all []*reservation, now time.Time) string {
 		}
 		elsewhere = append(elsewhere, r)
 	}
-	home, found := choose(elsewhere, trace{}, now)
-	if !found {
+	home, found := choose(elsewhere, last, now)
+	if !found || home.Node == p.Node || home.Addresses == "" {
 		return ""
 	}
 	_, why, _ := strings.Cut(p.Reason, ": ")

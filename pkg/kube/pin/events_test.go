@@ -35,21 +35,27 @@ func TestChanged(t *testing.T) {
 		story string
 		pod   *podView
 		all   []*reservation
+		last  trace
 		want  string
 	}{
-		{"at home", pod("node1", ""), []*reservation{home}, ""},
-		{"nothing was kept", pod("node2", ""), nil, ""},
-		{"its own new lease is published already", pod("node2", ""), []*reservation{own}, ""},
-		{"nothing is kept any more", unpinned, []*reservation{lapsed}, ""},
-		{"not pinned", unpinned, []*reservation{home, own}, "started on node2, but node1 has kept 10.0.0.7: node1 is cordoned"},
-		{"pinned in vain", pod("node2", "Reserved: nominate node1, which has 10.0.0.7"), []*reservation{home},
+		{"at home", pod("node1", ""), []*reservation{home}, trace{}, ""},
+		{"nothing was kept", pod("node2", ""), nil, trace{}, ""},
+		{"its own new lease is published already", pod("node2", ""), []*reservation{own}, trace{}, ""},
+		{"nothing is kept any more", unpinned, []*reservation{lapsed}, trace{}, ""},
+		{"not pinned", unpinned, []*reservation{home, own}, trace{}, "started on node2, but node1 has kept 10.0.0.7: node1 is cordoned"},
+		{"seen on another node a moment ago", unpinned, nil,
+			trace{Node: "node1", Started: true, Addresses: "10.0.0.8", Ended: noon, Until: noon.Add(time.Minute)},
+			"started on node2, but node1 has kept 10.0.0.8: node1 is cordoned"},
+		{"seen on this node a moment ago", pod("node2", ""), nil,
+			trace{Node: "node2", Started: true, Addresses: "10.0.0.8", Ended: noon, Until: noon.Add(time.Minute)}, ""},
+		{"pinned in vain", pod("node2", "Reserved: nominate node1, which has 10.0.0.7"), []*reservation{home}, trace{},
 			"started on node2, but node1 has kept 10.0.0.7: it did not pass the scheduler's filters there"},
-		{"preferred in vain", pod("node2", "Reserved: prefer node1, which has 10.0.0.7"), []*reservation{home},
+		{"preferred in vain", pod("node2", "Reserved: prefer node1, which has 10.0.0.7"), []*reservation{home}, trace{},
 			"started on node2, but node1 has kept 10.0.0.7: it did not pass the scheduler's filters there, or other nodes had a higher score"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.story, func(t *testing.T) {
-			if got := changed(tt.pod, tt.all, noon); got != tt.want {
+			if got := changed(tt.pod, tt.all, tt.last, noon); got != tt.want {
 				t.Errorf("got  %q\nwant %q", got, tt.want)
 			}
 		})

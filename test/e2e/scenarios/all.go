@@ -66,5 +66,18 @@ func All() []Scenario {
 		keeps("bridge", "recreate and scale on the bridge plugin", onBridge).on(2),
 		keeps("ptp", "recreate and scale on the ptp plugin", onPtp).on(2),
 		works("status", "containerd 2.4, CNI 1.1.0: STATUS arrives, an exhausted pool leaves the node Ready", status).on(3),
+		keeps("pin", "nine pods on three nodes come back to their nodes", pin),
+		keeps("pin-modes", "every mode brings pods back, and says so", pinModes),
+		keeps("pin-short-life", "a pod that lived for a second comes back to its node", pinShortLife),
+		works("pin-elsewhere", "a node that takes no pods keeps none waiting, and the event says why", pinElsewhere),
+		works("pin-full", "a full node keeps no pod waiting", pinFull),
+		works("pin-node-dead", "nor does one that is dead or gone", pinNodeDead),
+		works("pin-require", "a required pod waits for its node, and not for ever", pinRequire),
+		works("pin-evicted", "an evicted pod is not brought back", pinEvicted),
+		works("pin-manager-away", "without a manager pods start unpinned", pinManagerAway),
+		works("pin-frozen", "a frozen manager keeps no pod from starting", pinFrozen),
+		works("pin-lift-gates", "the gates can be lifted without a manager", pinLiftGates),
+		works("pin-words", "what users may write, and what is said of the rest", pinWords).on(3),
+		works("pin-confined", "what the manager may not do", pinConfined).on(3),
 	}
 }
