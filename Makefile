@@ -19,7 +19,7 @@ test: ## everything that CI runs (under 8 minutes on 2 cores)
 test-race: ## the unit tests under the race detector (needs a C compiler)
 	@scripts/test-race
 
-bench: ## time and size against upstream host-local
+bench: ## time, size and first connects against upstream host-local (RUN=<regexp>: calls, connect)
 	@scripts/bench
 
 bench-pin: ## recreated pods against every score, on simulated nodes (FLAGS="-nodes 300 -recreations 200"; SCALE=1: 5,000 nodes)

@@ -104,7 +104,8 @@ func (r *run) watch(w *fsnotify.Watcher) error {
 }
 
 // start gives each note that nobody works on to a worker, as long as there are
-// any to be had. The rest is found again at the next event, or poll.
+// any to be had. The rest is found again when a worker has removed its note,
+// which is an event.
 func (r *run) start(ctx context.Context) {
 	dir, err := os.Open(r.Dir)
 	if err != nil {
@@ -120,6 +121,10 @@ func (r *run) start(ctx context.Context) {
 			continue
 		}
 		if !r.take(name) {
+			continue
+		}
+		if _, err := os.Lstat(filepath.Join(r.Dir, name)); err != nil {
+			r.release(name) // worked off since it was listed
 			continue
 		}
 		select {
@@ -155,8 +160,7 @@ func (r *run) release(name string) {
 	delete(r.busy, name)
 }
 
-// forget takes a note away. One that is no file is not ours, and fills nobody's
-// queue: it stays in the way of nothing.
+// forget takes a note away, also one that is no file.
 func (r *run) forget(name string) {
 	if err := os.RemoveAll(filepath.Join(r.Dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		r.Log.Warn("a note in the announce queue cannot be removed", "error", err)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -15,19 +16,41 @@ import (
 	"github.com/leasehold-cni/leasehold/test/lab"
 )
 
-var quick = flag.Bool("quick", false, "a tenth of the rounds, to see that it works")
+var (
+	quick = flag.Bool("quick", false, "a tenth of the rounds, to see that it works")
+	only  = flag.String("run", "", "the parts whose names match this regular expression; all if empty")
+)
+
+// parts are what is measured, each for itself.
+var parts = []struct {
+	name string
+	run  func(*bench)
+}{
+	{"calls", (*bench).calls},
+	{"connect", (*bench).connect},
+}
 
 func main() {
 	flag.Parse()
+	match, err := regexp.Compile(*only)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench: -run:", err)
+		os.Exit(2)
+	}
 	os.Exit(lab.Run(func() int {
-		b := &bench{}
-		defer b.close()
-		b.run()
+		for _, part := range parts {
+			if match.MatchString(part.name) {
+				b := &bench{}
+				defer b.close()
+				part.run(b)
+			}
+		}
 		return 0
 	}))
 }
 
-func (b *bench) run() {
+// calls times the verbs.
+func (b *bench) calls() {
 	b.node = lab.NewNode(b)
 	b.sandbox = b.node.Sandbox(lab.NewPod("default", "bench", "10"))
 	sync := fdatasync(b, b.node.Dir)
