@@ -54,7 +54,7 @@ const (
 // repeats are the pauses before each announcement. The first may come before a
 // switch port forwards, or get lost. The last is more than a second later, for
 // neighbours that keep an entry for that long against what nobody asked for
-// (Linux: neigh/*/locktime; since 4.11 not against a gratuitous ARP).
+// (neigh/*/locktime; Linux lets a gratuitous ARP through now, and did not always).
 var repeats = []time.Duration{0, 20 * time.Millisecond, 200 * time.Millisecond, 1100 * time.Millisecond, 2 * time.Second}
 
 // Run announces what is in the queue, and what comes into it, until ctx is done.
