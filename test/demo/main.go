@@ -34,6 +34,8 @@ func story(s *stage) {
 	pool := lab.With(node.IPAM(), lab.Conf{"ranges": [][]lab.Conf{{{"subnet": "10.22.0.0/24", "rangeStart": "10.22.0.10", "rangeEnd": "10.22.0.17"}}}})
 	net := node.Network("podnet", "1.0.0", node.Bridge(pool), lab.Conf{"type": "portmap", "capabilities": lab.Conf{"portMappings": true}})
 
+	node.Agent()
+
 	s.step("Two pods start, on the bridge plugin. db-0 is annotated with a window of 10 minutes; web-1 is not.")
 	window := "10"
 	db := node.Sandbox(lab.NewPod("default", "db-0", window))
@@ -72,11 +74,14 @@ func story(s *stage) {
 
 	s.step("db-0 returns: the same name, another UID, another container, another network namespace.")
 	db = node.Sandbox(lab.NewPod("default", "db-0", window))
+	hostPort = portMapping(s, db)
 	s.so(s.add(db, net) == home, "db-0 has %s again", home)
 	s.show()
 	db.Echo()
-	// Whoever talked to the old db-0 a moment ago, as web-1 and the node did, still has its MAC for some 30 s.
-	s.answers(crowd[1], home, "")
+	s.say("  web-1 and the node talked to the old db-0, whose interface had another MAC. The agent on the node has told them.")
+	began := time.Now()
+	s.answers(web, home, hostPort)
+	s.so(time.Since(began) < 5*time.Second, "it answers at once, not when their neighbour entries have aged (%s)", time.Since(began))
 
 	s.step("The runtime repeats the DEL of the old container, late. It changes nothing.")
 	before := s.leasectl("list")
