@@ -10,6 +10,7 @@ import (
 	"text/template"
 	"time"
 
+	"github.com/leasehold-cni/leasehold/test/e2e/look"
 	"github.com/leasehold-cni/leasehold/test/e2e/machine"
 )
 
@@ -95,8 +96,9 @@ func (n *Node) startContainerd(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// Not `ctr version`: the part that the kubelet asks is there later, and the kubelet gives up if it is not.
 	return poll(ctx, 30*time.Second, func() error {
-		_, err := n.Ctr(ctx, "version")
+		_, err := look.Sandboxes(ctx, n.Root(), "")
 		return err
 	})
 }
@@ -226,6 +228,7 @@ nodeStatusUpdateFrequency: 3s
 nodeStatusReportFrequency: 30s
 nodeLeaseDurationSeconds: 10
 serializeImagePulls: false
+crashLoopBackOff: {maxContainerRestartPeriod: 1s}
 kubeAPIQPS: 100
 kubeAPIBurst: 200
 `, n.bed.path("run/pki/ca.crt"), dnsService))

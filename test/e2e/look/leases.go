@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
+	"time"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/machine"
 )
@@ -24,15 +26,40 @@ type Lease struct {
 	Until     string
 }
 
-// Leases reads a node's store, on the node.
-func Leases(ctx context.Context, node machine.Client, leasectl string) ([]Lease, error) {
-	out, err := node.Run(ctx, leasectl, "-o", "json", "list")
+// Leases reads a node's store, on the node. Holds that are over and not yet collected come with all alone.
+func Leases(ctx context.Context, node machine.Client, leasectl string, all bool) (leases []Lease, err error) {
+	err = ask(ctx, node, &leases, leasectl, "-o", "json", "list", fmt.Sprintf("--all=%v", all))
+	return leases, err
+}
+
+// Entry is a line of `leasectl -o json history`.
+type Entry struct {
+	Time      time.Time
+	Event     string
+	Network   string
+	Address   string
+	Namespace string
+	Pod       string
+	UID       string
+	Container string
+	Interface string
+	Reason    string
+}
+
+// History reads the journal of a node, the oldest entry first.
+func History(ctx context.Context, node machine.Client, leasectl string) (entries []Entry, err error) {
+	err = ask(ctx, node, &entries, leasectl, "-o", "json", "history")
+	return entries, err
+}
+
+// ask reads the JSON that a command prints on a node.
+func ask(ctx context.Context, node machine.Client, into any, argv ...string) error {
+	out, err := node.Run(ctx, argv...)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var leases []Lease
-	if err := json.NewDecoder(bytes.NewReader(out)).Decode(&leases); err != nil {
-		return nil, fmt.Errorf("leasectl list: %w\n%s", err, out)
+	if err := json.NewDecoder(bytes.NewReader(out)).Decode(into); err != nil {
+		return fmt.Errorf("%s: %w\n%s", strings.Join(argv, " "), err, out)
 	}
-	return leases, nil
+	return nil
 }

@@ -6,6 +6,8 @@ import "github.com/leasehold-cni/leasehold/test/e2e/story"
 type Scenario struct {
 	story.Scenario
 	Run func(*World)
+	// Ours is about leasehold's own pods, and has nothing to say of another plugin.
+	Ours bool
 	// Nodes are the nodes that it needs for itself, as World.Node counts them, and it touches no others. A scenario without
 	// any needs the whole cluster.
 	Nodes []int
@@ -17,6 +19,10 @@ func keeps(name, about string, run func(*World)) Scenario {
 
 func works(name, about string, run func(*World)) Scenario {
 	return Scenario{Scenario: story.Scenario{Name: name, About: about}, Run: run}
+}
+
+func ours(name, about string, run func(*World)) Scenario {
+	return Scenario{Scenario: story.Scenario{Name: name, About: about, Keeps: true}, Run: run, Ours: true}
 }
 
 // on says that a scenario needs no more than these nodes, so that others may run at the same time on the rest.
@@ -66,18 +72,28 @@ func All() []Scenario {
 		keeps("bridge", "recreate and scale on the bridge plugin", onBridge).on(2),
 		keeps("ptp", "recreate and scale on the ptp plugin", onPtp).on(2),
 		works("status", "containerd 2.4, CNI 1.1.0: STATUS arrives, an exhausted pool leaves the node Ready", status).on(3),
-		keeps("pin", "nine pods on three nodes come back to their nodes", pin),
-		keeps("pin-modes", "every mode brings pods back, and says so", pinModes),
-		keeps("pin-short-life", "a pod that lived for a second comes back to its node", pinShortLife),
-		works("pin-elsewhere", "a node that takes no pods keeps none waiting, and the event says why", pinElsewhere),
-		works("pin-full", "a full node keeps no pod waiting", pinFull),
-		works("pin-node-dead", "nor does one that is dead or gone", pinNodeDead),
-		works("pin-require", "a required pod waits for its node, and not for ever", pinRequire),
-		works("pin-evicted", "an evicted pod is not brought back", pinEvicted),
-		works("pin-manager-away", "without a manager pods start unpinned", pinManagerAway),
-		works("pin-frozen", "a frozen manager keeps no pod from starting", pinFrozen),
-		works("pin-lift-gates", "the gates can be lifted without a manager", pinLiftGates),
-		works("pin-words", "what users may write, and what is said of the rest", pinWords).on(3),
-		works("pin-confined", "what the manager may not do", pinConfined).on(3),
+		ours("accidents", "containers, shims, containerd, kubelet and agent are killed: who lives keeps its address", accidents).on(1),
+		keeps("leaked", "sandboxes vanish without a DEL, and the agent notices", leaked).on(1),
+		keeps("leaked-reboot", "the same by a reboot", leakedReboot).on(1),
+		ours("flannel-leftover", "flannel swallows a DEL, and the agent notices", flannelsLeftover).on(1),
+		ours("blind", "agents that do not see the host do nothing and say so", blind).on(2),
+		ours("expired", "a hold that is over is collected without any call", expired).on(2),
+		ours("metrics", "the agent's numbers follow pods that come and go", counted).on(2),
+		keeps("without-agent", "a node without an agent is right, too", agentless).on(2),
+		ours("store-lost", "what a lost store knew comes back from the agent's copy", storeLost).on(2),
+		keeps("first-connect", "a kept address with another MAC answers neighbours and the node at once", firstConnect).on(2),
+		ours("pin", "nine pods on three nodes come back to their nodes", pin),
+		ours("pin-modes", "every mode brings pods back, and says so", pinModes),
+		ours("pin-short-life", "a pod that lived for a second comes back to its node", pinShortLife),
+		ours("pin-elsewhere", "a node that takes no pods keeps none waiting, and the event says why", pinElsewhere),
+		ours("pin-full", "a full node keeps no pod waiting", pinFull),
+		ours("pin-node-dead", "nor does one that is dead or gone", pinNodeDead),
+		ours("pin-require", "a required pod waits for its node, and not for ever", pinRequire),
+		ours("pin-evicted", "an evicted pod is not brought back", pinEvicted),
+		ours("pin-manager-away", "without a manager pods start unpinned", pinManagerAway),
+		ours("pin-frozen", "a frozen manager keeps no pod from starting", pinFrozen),
+		ours("pin-lift-gates", "the gates can be lifted without a manager", pinLiftGates),
+		ours("pin-words", "what users may write, and what is said of the rest", pinWords).on(3),
+		ours("pin-confined", "what the manager may not do", pinConfined).on(3),
 	}
 }

@@ -122,14 +122,14 @@ func lateDels(w *World) {
 	w.strangers("others", n, 3, before)
 }
 
-// heldBy checks that the store has an address bound to a sandbox.
+// heldBy checks that the store has an address bound to a sandbox, or to any if none is named.
 func (w *World) heldBy(n *bed.Node, address, sandbox string) {
 	leases, ok := w.Leases(n)
 	if !ok {
 		return
 	}
 	for _, l := range leases {
-		if l.Address == address && l.State == "Bound" && l.Container == sandbox {
+		if l.Address == address && l.State == "Bound" && (sandbox == "" || l.Container == sandbox) {
 			return
 		}
 	}
@@ -167,14 +167,7 @@ func status(w *World) {
 		}
 		return nil
 	})
-	calls, err := n.Calls()
-	w.Must(err)
-	sofar := 0
-	for _, c := range calls {
-		if c.Verb == "STATUS" {
-			sofar++
-		}
-	}
+	sofar := w.calls(n, "STATUS")
 	w.Step("five run, two are refused; the node must stay Ready through three more STATUS")
 	w.Eventually(60*time.Second, "three more STATUS", func() error {
 		node, err := w.Client.CoreV1().Nodes().Get(w.Ctx, n.Name, metav1.GetOptions{})
@@ -187,6 +180,14 @@ func status(w *World) {
 }
 
 func (w *World) called(n *bed.Node, verb string, times int) error {
+	if count := w.calls(n, verb); count < times {
+		return fmt.Errorf("%d %s", count, verb)
+	}
+	return nil
+}
+
+// calls counts the traced calls of one verb.
+func (w *World) calls(n *bed.Node, verb string) int {
 	calls, err := n.Calls()
 	w.Must(err)
 	count := 0
@@ -195,8 +196,5 @@ func (w *World) called(n *bed.Node, verb string, times int) error {
 			count++
 		}
 	}
-	if count < times {
-		return fmt.Errorf("%d %s in %d calls", count, verb, len(calls))
-	}
-	return nil
+	return count
 }

@@ -65,6 +65,11 @@ type runner struct {
 
 // Run runs scenarios on a bed that is up, and returns an error if one did not end as it should.
 func Run(ctx context.Context, out io.Writer, b *bed.Bed, chosen []Scenario, long bool) error {
+	if !b.Keeps() {
+		all := len(chosen)
+		chosen = slices.DeleteFunc(slices.Clone(chosen), func(s Scenario) bool { return s.Ours })
+		fmt.Fprintf(out, "%d of %d scenarios are about leasehold's own pods, which this cluster does not have.\n", all-len(chosen), all)
+	}
 	client, err := b.Client()
 	if err != nil {
 		return err

@@ -30,7 +30,7 @@ func TestChoose(t *testing.T) {
 	}{
 		{"", len(All()), true},
 		{"^recreate$", 1, true},
-		{"reboot", 2, true},
+		{"^reboot", 2, true},
 		{"nothing-like-it", 0, false},
 		{"(", 0, false},
 	}

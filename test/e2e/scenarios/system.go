@@ -81,6 +81,9 @@ const withoutAgent = "leasehold.dev/e2e-without-agent"
 
 // WithoutAgent takes the agent off a node until back is called, or the scenario ends.
 func (w *World) WithoutAgent(n *bed.Node) (back func()) {
+	if !w.Bed.Keeps() {
+		return func() {}
+	}
 	gone := w.Agent(n)
 	unlabel := w.Label(n, withoutAgent, "")
 	back = untilDone(func() {
@@ -160,8 +163,7 @@ func (w *World) Signal(pod corev1.Pod, signal string) {
 }
 
 func (w *World) containers(pod corev1.Pod) []look.Container {
-	containers, err := look.Containers(w.Ctx, w.NodeOf(pod).Root(), string(pod.UID))
-	w.Must(err)
+	containers := w.runningContainers(w.NodeOf(pod), pod)
 	if len(containers) == 0 {
 		w.Fatalf("%s on %s runs no container", pod.Name, pod.Spec.NodeName)
 	}

@@ -151,14 +151,19 @@ func ready(p corev1.Pod) bool {
 	return false
 }
 
-// Scale sets the size of a StatefulSet; going down, it waits until the surplus pods are gone.
-func (s *Set) Scale(size int) {
+// Resize sets the size of a StatefulSet and does not wait.
+func (s *Set) Resize(size int) {
 	patch := fmt.Sprintf(`{"spec":{"replicas":%d}}`, size)
 	_, err := s.w.Client.AppsV1().StatefulSets(s.w.NS).Patch(s.w.Ctx, s.Name, types.MergePatchType, []byte(patch),
 		metav1.PatchOptions{})
 	s.w.Must(err)
-	shrinks := size < s.size
 	s.size = size
+}
+
+// Scale sets the size of a StatefulSet; going down, it waits until the surplus pods are gone.
+func (s *Set) Scale(size int) {
+	shrinks := size < s.size
+	s.Resize(size)
 	if !shrinks {
 		return
 	}
@@ -182,10 +187,17 @@ func (s *Set) Delete(pods Pods) {
 }
 
 // ForceDelete removes the pods' objects at once, whatever their containers do.
-func (s *Set) ForceDelete(pods Pods) {
+func (s *Set) ForceDelete(pods Pods) { s.w.forceDelete(pods) }
+
+// forceDelete is ForceDelete for pods of any workload; those that have been replaced meanwhile are left alone.
+func (w *World) forceDelete(pods Pods) {
 	now := int64(0)
-	for name := range pods {
-		s.w.Must(s.w.Client.CoreV1().Pods(s.w.NS).Delete(s.w.Ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &now}))
+	for name, p := range pods {
+		err := w.Client.CoreV1().Pods(w.NS).Delete(w.Ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &now,
+			Preconditions: &metav1.Preconditions{UID: &p.UID}})
+		if !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			w.Must(err)
+		}
 	}
 }
 

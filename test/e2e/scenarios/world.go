@@ -161,19 +161,29 @@ func (w *World) Leases(n *bed.Node) ([]look.Lease, bool) {
 	if !w.Bed.Keeps() {
 		return nil, false
 	}
-	all, err := look.Leases(w.Ctx, n.Machine(), w.Bed.Leasectl())
+	all, err := look.Leases(w.Ctx, n.Machine(), w.Bed.Leasectl(), false)
 	w.Must(err)
 	return slices.DeleteFunc(all, func(l look.Lease) bool { return l.Namespace != w.NS }), true
 }
 
+// History reads what a node's journal says of the scenario's pods, the oldest entry first.
+func (w *World) History(n *bed.Node) []look.Entry {
+	all, err := look.History(w.Ctx, n.Machine(), w.Bed.Leasectl())
+	w.Must(err)
+	return slices.DeleteFunc(all, func(e look.Entry) bool { return e.Namespace != w.NS })
+}
+
 // LeasesAre checks that the store of a node has exactly one lease per pod interface and family, all in one state. Soft
-// holds do not count: they keep an address from being given away too soon, and for nobody else.
-func (w *World) LeasesAre(n *bed.Node, state string, count int) {
+// holds do not count: they keep an address from being given away too soon, and for nobody else. With names of pods, the
+// leases of others do not count either.
+func (w *World) LeasesAre(n *bed.Node, state string, count int, pods ...string) {
 	leases, ok := w.Leases(n)
 	if !ok {
 		return
 	}
-	leases = slices.DeleteFunc(leases, func(l look.Lease) bool { return l.State == "Held" && !l.Firm })
+	leases = slices.DeleteFunc(leases, func(l look.Lease) bool {
+		return l.State == "Held" && !l.Firm || len(pods) > 0 && !slices.Contains(pods, l.Pod)
+	})
 	owners := map[string]string{}
 	for _, l := range leases {
 		if l.State != state {
