@@ -95,6 +95,7 @@ node's /var/lib/leasehold and /run/leasehold.`,
   leasectl show 10.244.1.7            who has this address, and why
   leasectl history 10.244.1.7         who had it before
   leasectl release db/db-0            give up what is kept for a pod
+  leasectl gc --dry-run               what is due to be collected, and why
   leasectl check                      prove that the store is sound
   leasectl import --dry-run           what this node shows to be in use, and why`,
 		Version:       env.Version,
@@ -114,7 +115,7 @@ node's /var/lib/leasehold and /run/leasehold.`,
 	f.StringVar(&a.Dirs.State, "state-dir", env.Dirs.State, "directory of the lease store")
 	complete(root, "output", "table", "wide", "json")
 	complete(root, "state", "bound", "held")
-	root.AddCommand(a.list(), a.show(), a.history(), a.release(), a.check(),
+	root.AddCommand(a.list(), a.show(), a.history(), a.release(), a.gc(), a.check(),
 		a.importCmd(), a.export(), a.recover())
 	return root
 }
