@@ -32,7 +32,7 @@ func Announce(node Node, host *sandbox.Host) Task {
 	a.Announced = func(ctx context.Context, told announce.Announcement) {
 		announced.Inc()
 		who := ipam.Attachment{ContainerID: told.Holder.ContainerID, IfName: told.Holder.IfName}
-		if err := node.Service.RecordMAC(ctx, who, told.Addr, told.MAC); err != nil {
+		if err := node.Service.RecordMAC(ctx, who, told.MAC); err != nil {
 			a.Log.Warn("the hardware address is not recorded", "address", told.Addr.String(), "error", err)
 		}
 	}

@@ -39,11 +39,16 @@ func (s *Service) Bound(ctx context.Context, who Attachment) (leases []lease.Lea
 	return leases, err
 }
 
-// RecordMAC writes down which hardware address the interface has that has the
-// address. It changes nothing for another attachment's lease.
-func (s *Service) RecordMAC(ctx context.Context, who Attachment, addr netip.Addr, mac net.HardwareAddr) error {
-	_, _, err := s.KeepMAC(ctx, who, []netip.Addr{addr}, mac, true)
-	return err
+// RecordMAC writes down which hardware address an attachment's interface has. It
+// changes nothing for another attachment's leases.
+func (s *Service) RecordMAC(ctx context.Context, who Attachment, mac net.HardwareAddr) error {
+	return s.update(ctx, scope{}, func(c *call) error {
+		leases, err := c.comingBack(who)
+		if err != nil {
+			return err
+		}
+		return c.setMAC(leases, mac)
+	})
 }
 
 // KeepMAC returns the hardware address that an attachment's interface must have,
@@ -56,29 +61,39 @@ func (s *Service) RecordMAC(ctx context.Context, who Attachment, addr netip.Addr
 func (s *Service) KeepMAC(ctx context.Context, who Attachment, addrs []netip.Addr, has net.HardwareAddr, fixed bool) (mac net.HardwareAddr, ok bool, err error) {
 	err = s.update(ctx, scope{}, func(c *call) error {
 		mac, ok = has, false
-		leases, err := c.tx.ByHolder(who.ContainerID, who.IfName)
+		leases, err := c.comingBack(who)
 		if err != nil {
 			return err
 		}
-		leases = slices.DeleteFunc(leases, func(l lease.Lease) bool { return l.Key().IsZero() || !slices.Contains(addrs, l.Address) })
+		leases = slices.DeleteFunc(leases, func(l lease.Lease) bool { return !slices.Contains(addrs, l.Address) })
 		if ok = len(leases) > 0; !ok {
 			return nil
 		}
 		if !fixed {
 			mac = macOf(leases, has)
 		}
-		for _, l := range leases {
-			next, err := lease.Apply(l, lease.SetMAC{Holder: l.Holder, MAC: mac.String()}, c.now)
-			if err == nil && next.MAC != l.MAC {
-				err = c.put(l, next)
-			}
-			if err != nil {
-				return err
-			}
-		}
-		return nil
+		return c.setMAC(leases, mac)
 	})
 	return mac, ok, err
+}
+
+// comingBack are the attachment's leases that a pod can come back to.
+func (c *call) comingBack(who Attachment) ([]lease.Lease, error) {
+	leases, err := c.tx.ByHolder(who.ContainerID, who.IfName)
+	return slices.DeleteFunc(leases, func(l lease.Lease) bool { return l.Key().IsZero() }), err
+}
+
+func (c *call) setMAC(leases []lease.Lease, mac net.HardwareAddr) error {
+	for _, l := range leases {
+		next, err := lease.Apply(l, lease.SetMAC{Holder: l.Holder, MAC: mac.String()}, c.now)
+		if err == nil && next.MAC != l.MAC {
+			err = c.put(l, next)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // macOf is the first address of the leases that an interface can have.

@@ -173,13 +173,15 @@ func TestTheMACOfNobody(t *testing.T) {
 func TestRecordMAC(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24", "fd00::/64")
 	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	w.add(ask{pod: "db-1", container: "c2", window: hour})
 	hw, _ := net.ParseMAC(macA)
 	for _, container := range []string{"c1", "c9"} {
-		if err := w.service.RecordMAC(context.Background(), Attachment{container, "eth0"}, netip.MustParseAddr("10.0.0.2"), hw); err != nil {
+		if err := w.service.RecordMAC(context.Background(), Attachment{container, "eth0"}, hw); err != nil {
 			t.Fatal(err)
 		}
 	}
-	w.same("that address's lease alone", w.macs("c1"), macA+" ")
+	w.same("both families know it", w.macs("c1"), macA+" "+macA)
+	w.same("nobody else does", w.macs("c2"), " ")
 }
 
 func TestAnUnusableMACIsNotKept(t *testing.T) {
