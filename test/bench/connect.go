@@ -28,15 +28,17 @@ func (b *bench) connect() {
 	fresh := &street{b: b, node: node, net: node.Network("net", "1.0.0", node.Bridge(node.IPAM(street4, street6)))}
 	agent, chained := b.street("bridge", false), b.street("bridge", true)
 	agent.node.Agent()
-	table := &connects{rounds: b.rounds(rounds)}
+	table := &connects{rounds: b.rounds(rounds), goals: map[string]float64{
+		withAgent: 1.5, withChained: 1.5, ptpAgent: 1.1, ptpChained: 1.1, // ptp: not worse than before
+	}}
 
 	out := func(what string, s *street, take func(*street) times) func() {
 		return func() { table.add(what, take(s)) }
 	}
 	variants := []func(){
 		out("bridge: a fresh address", fresh, (*street).fresh),
-		out("bridge: kept, with the agent", agent, (*street).kept),
-		out("bridge: kept, with the chained entry", chained, (*street).kept),
+		out(withAgent, agent, (*street).kept),
+		out(withChained, chained, (*street).kept),
 	}
 	for i := range table.rounds {
 		for j := range variants {
@@ -49,13 +51,21 @@ func (b *bench) connect() {
 	// A link of its own for each pod: there is little to get wrong. IPv4, for ptp spends seconds on addresses of IPv6.
 	none, agent, chained := b.streetOf("host-local", "ptp", false), b.street("ptp", false), b.street("ptp", true)
 	agent.node.Agent()
-	for range max(1, table.rounds/3) {
+	for range max(1, table.rounds/2) {
 		table.add("ptp: the same address by host-local", none.kept())
-		table.add("ptp: kept, with the agent", agent.kept())
-		table.add("ptp: kept, with the chained entry", chained.kept())
+		table.add(ptpAgent, agent.kept())
+		table.add(ptpChained, chained.kept())
 	}
 	table.print()
 }
+
+// What a goal is set for.
+const (
+	withAgent   = "bridge: kept, with the agent"
+	withChained = "bridge: kept, with the chained entry"
+	ptpAgent    = "ptp: kept, with the agent"
+	ptpChained  = "ptp: kept, with the chained entry"
+)
 
 // unhelped runs a few rounds at once.
 func (b *bench) unhelped(table *connects, what string, s *street) {
@@ -336,6 +346,7 @@ func reap(open []attempt, wait time.Duration) (left []attempt, succeeded bool) {
 // connects is the table of all that.
 type connects struct {
 	rounds int
+	goals  map[string]float64 // the median against the first row of the same plugin, at most
 	order  []string
 	rows   map[string]map[string][]time.Duration // what, who -> times
 }
@@ -355,10 +366,10 @@ func (c *connects) add(what string, t times) {
 
 // print shows median and 90th percentile, and the median against the first row of the same plugin.
 func (c *connects) print() {
-	fmt.Printf("\nFirst connect, in ms from the start of ADD: p50, p90, p50 against a fresh address (ptp: against no help). The goal: <= 1.50, and p90 <= 500 ms.\n")
+	fmt.Printf("\nFirst connect, in ms from the start of ADD: p50, p90, and p50 against the plugin's first row. Goals: that, and p90 <= 500 ms on a bridge.\n")
 	w := tabwriter.NewWriter(os.Stdout, 0, 4, 3, ' ', 0)
 	who := []string{"sibling IPv4", "node IPv4", "sibling IPv6", "node IPv6"}
-	fmt.Fprintln(w, "WHAT\tN\t"+strings.ToUpper(strings.Join(who, "\t"))+"\tMET")
+	fmt.Fprintln(w, "WHAT\tN\t"+strings.ToUpper(strings.Join(who, "\t"))+"\tGOAL\tMET")
 	base := map[string]map[string][]time.Duration{}
 	for _, what := range c.order {
 		plugin, _, _ := strings.Cut(what, ":")
@@ -374,10 +385,15 @@ func (c *connects) print() {
 			}
 			p50, p90 := percentile(row[from], 50), percentile(row[from], 90)
 			ratio := p50 / percentile(base[plugin][from], 50)
-			met, n = met && ratio <= 1.5 && p90 <= float64(500*time.Millisecond), len(row[from])
+			met = met && ratio <= c.goals[what] && (plugin == "ptp" || p90 <= float64(500*time.Millisecond))
+			n = len(row[from])
 			cells = append(cells, fmt.Sprintf("%.0f  %.0f  %.2f", p50/1e6, p90/1e6, ratio))
 		}
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\n", what, n, strings.Join(cells, "\t"), map[bool]string{true: "yes", false: "NO"}[met])
+		goal, yes := "", ""
+		if g := c.goals[what]; g > 0 {
+			goal, yes = fmt.Sprintf("<= %.2f", g), map[bool]string{true: "yes", false: "NO"}[met]
+		}
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\n", what, n, strings.Join(cells, "\t"), goal, yes)
 	}
 	w.Flush()
 }
