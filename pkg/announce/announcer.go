@@ -3,7 +3,6 @@ package announce
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"log/slog"
 	"net"
@@ -12,8 +11,6 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
-
-	"github.com/fsnotify/fsnotify"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
@@ -44,7 +41,6 @@ type Announcement struct {
 }
 
 const (
-	pollEvery = 5 * time.Second        // for what no event tells
 	maxAge    = 2 * time.Minute        // by then every neighbour has found out by itself
 	atOnce    = 32                     // attachments; each may need a thread or two
 	firstLook = 4 * time.Millisecond   // how soon an interface is looked at again that is not ready,
@@ -59,27 +55,15 @@ var repeats = []time.Duration{0, 20 * time.Millisecond, 200 * time.Millisecond, 
 
 // Run announces what is in the queue, and what comes into it, until ctx is done.
 func (a *Announcer) Run(ctx context.Context) error {
-	watcher, err := fsnotify.NewWatcher()
-	if err != nil {
-		return fmt.Errorf("the announce queue cannot be watched: %w", err)
-	}
-	defer watcher.Close()
 	r := &run{Announcer: a, busy: map[string]bool{}, slots: make(chan struct{}, atOnce)}
 	defer r.workers.Wait()
-	poll := time.NewTicker(pollEvery)
-	defer poll.Stop()
+	w := &watch{dir: a.Dir, log: a.Log}
+	defer w.close()
 	for {
-		if err := r.watch(watcher); err != nil {
-			a.Log.Error("the announce queue cannot be read", "error", err)
-		}
+		w.renew()
 		r.start(ctx)
-		select {
-		case <-ctx.Done():
+		if !w.wait(ctx) {
 			return ctx.Err()
-		case <-poll.C:
-		case <-watcher.Events:
-		case err := <-watcher.Errors:
-			a.Log.Warn("events of the announce queue were lost", "error", err)
 		}
 	}
 }
@@ -94,22 +78,13 @@ type run struct {
 	busy map[string]bool // notes that somebody works on
 }
 
-// watch makes sure that there is a queue and that its events come: it may have
-// been removed.
-func (r *run) watch(w *fsnotify.Watcher) error {
-	if err := os.MkdirAll(r.Dir, 0o700); err != nil {
-		return err
-	}
-	return w.Add(r.Dir)
-}
-
 // start gives each note that nobody works on to a worker, as long as there are
 // any to be had. The rest is found again when a worker has removed its note,
 // which is an event.
 func (r *run) start(ctx context.Context) {
 	dir, err := os.Open(r.Dir)
 	if err != nil {
-		return // watch has said it
+		return // the watch has said it
 	}
 	defer dir.Close()
 	names, _ := dir.Readdirnames(-1)
@@ -173,7 +148,7 @@ func (r *run) work(ctx context.Context, who lease.Holder) {
 	leases, err := r.Bound(ctx, who)
 	for ; err != nil; leases, err = r.Bound(ctx, who) {
 		r.Log.Warn("it is not known what is to be announced", "container", who.ContainerID, "error", err)
-		if !pause(ctx, pollEvery) {
+		if !pause(ctx, slowly) {
 			return
 		}
 	}

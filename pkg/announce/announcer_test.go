@@ -167,6 +167,31 @@ func TestTheQueueIsRemoved(t *testing.T) {
 	})
 }
 
+// Where the queue cannot be watched it is looked at.
+func TestNoWatch(t *testing.T) {
+	s := newStage(t)
+	file := s.Dir
+	if err := os.WriteFile(file, nil, 0o600); err != nil { // so that there can be no queue, at first
+		t.Fatal(err)
+	}
+	step := 0
+	s.run("a note came after it", func() bool {
+		if step == 0 && strings.Contains(s.said(), "cannot be watched") {
+			if err := os.Remove(file); err != nil {
+				t.Fatal(err)
+			}
+			s.leave("c1@eth0")
+			step++
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.asked == 1 && s.empty()
+	})
+	if n := strings.Count(s.said(), "cannot be watched"); n != 1 {
+		t.Errorf("it was said %d times", n)
+	}
+}
+
 func TestTooOldToMatter(t *testing.T) {
 	s := newStage(t, "c1@eth0")
 	s.bound = func(int) ([]lease.Lease, error) { return []lease.Lease{bound("c1", "10.0.0.2")}, nil }
