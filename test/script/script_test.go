@@ -45,7 +45,7 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"sandbox": sandbox, "remove": remove, "cni": cni, "clock": clock,
+			"sandbox": sandbox, "remove": remove, "cni": cni, "clock": clock, "reboot": reboot,
 		},
 	})
 }
@@ -88,6 +88,13 @@ func clock(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	of(ts).node.Clock += ahead
 	ts.Setenv("LEASEHOLD_CLOCK_OFFSET", of(ts).node.Clock.String())
+}
+
+func reboot(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 0 {
+		ts.Fatalf("usage: reboot")
+	}
+	of(ts).node.Reboot()
 }
 
 func cni(ts *testscript.TestScript, neg bool, args []string) {
