@@ -32,7 +32,7 @@ func (s *Service) Act(ctx context.Context, plan []Action) (Acted, error) {
 	var out Acted
 	p := newPace()
 	for busy := 0; len(plan) > 0; {
-		n, held, err := s.actOnce(ctx, plan, p.work)
+		n, worked, held, err := s.actOnce(ctx, plan, p.work())
 		out.Done += n
 		out.Longest = max(out.Longest, held)
 		plan = plan[n:]
@@ -47,7 +47,7 @@ func (s *Service) Act(ctx context.Context, plan []Action) (Acted, error) {
 		if len(plan) == 0 {
 			break
 		}
-		if err := sleep(ctx, p.after(held)); err != nil {
+		if err := sleep(ctx, p.after(worked, held)); err != nil {
 			return out, err
 		}
 	}
@@ -65,23 +65,25 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// actOnce takes steps for as long as work, at least one, and tells how many it
-// were and how long the lock was held for them.
-func (s *Service) actOnce(ctx context.Context, plan []Action, work time.Duration) (n int, held time.Duration, err error) {
+// actOnce takes steps for as long as it may work, at least one. It tells how many
+// it were, how long that took and how long the lock was held in all.
+func (s *Service) actOnce(ctx context.Context, plan []Action, may time.Duration) (n int, worked, held time.Duration, err error) {
 	ctx = store.Measured(ctx, func(t store.Timing) { held = max(held, t.Held) })
 	err = s.update(ctx, scope{wait: mirrorWait}, func(c *call) error {
-		n = 0
-		for began := time.Now(); n < len(plan) && (n == 0 || time.Since(began) < work); n++ {
+		began := time.Now()
+		worked = 0
+		for n = 0; n < len(plan) && (n == 0 || worked < may); n++ {
 			if err := c.perform(plan[n]); err != nil {
 				return err
 			}
+			worked = time.Since(began)
 		}
 		return nil
 	})
 	if err != nil {
 		n = 0
 	}
-	return n, held, err
+	return n, worked, held, err
 }
 
 // perform takes one step if it is still due. The proof of a death stays true:
@@ -111,33 +113,48 @@ func (c *call) perform(a Action) error {
 	return err
 }
 
-// pace keeps a long plan out of everybody's way. It works for less than half of
-// the budget, for the commit takes its time too, and then rests for a multiple
-// of the time that the lock was held: so it has the lock, and a processor, for
-// a small share of the time only. Where a processor is withheld (a quota on the
-// cgroup, a busy node) a batch takes much longer than it works; then the next
-// ones are smaller, and further apart, so that the quota is whole when they begin.
+// pace keeps a long plan out of everybody's way: a batch works for a part of the
+// budget, for opening and the commit take their time too, and after it the lock
+// and the processor are left alone for a multiple of the time that the lock was
+// held. What a batch costs beside its work is learnt from those before:
+//
+//   - Where the disk alone takes more than the budget, smaller batches would
+//     only be more commits. They work for half of what a commit takes.
+//   - A batch that takes much longer than usual was kept from the processor with
+//     the lock in hand (a quota on the cgroup, a busy node). The next ones are
+//     smaller and further apart, so that the quota is whole when they begin.
 type pace struct {
-	work time.Duration
-	rest int // as a multiple of the time the lock was held
+	usual time.Duration // what a batch costs beside its work
+	small int           // divides the work, after a batch that was held up
+	rest  int           // as a multiple of the time that the lock was held
 }
 
 const (
-	mostWork  = lockBudget / 2
-	leastWork = lockBudget / 16
-	leastRest = 20
-	mostRest  = 320
-	longest   = time.Second
+	leastRest = 10
+	mostRest  = 160
+	longRest  = time.Second
+	smallest  = 8
+	// slowDisk is the longest commit that batches are fitted to.
+	slowDisk = 20 * time.Millisecond
 )
 
-func newPace() *pace { return &pace{work: lockBudget / 4, rest: 2 * leastRest} }
+func newPace() *pace { return &pace{usual: lockBudget / 4, small: 2, rest: 2 * leastRest} }
 
-// after learns from one batch, and says how long to rest.
-func (p *pace) after(held time.Duration) time.Duration {
-	if held > lockBudget {
-		p.work, p.rest = max(p.work/2, leastWork), min(p.rest*2, mostRest)
-	} else if held < lockBudget*3/4 {
-		p.work, p.rest = min(p.work*9/8, mostWork), max(p.rest*15/16, leastRest)
+// work is how long the next batch may work.
+func (p *pace) work() time.Duration {
+	w := max((lockBudget-p.usual)/2, p.usual/2)
+	return min(w, slowDisk/2) / time.Duration(p.small)
+}
+
+// after learns from a batch that worked for some time and held the lock for
+// some more, and says how long to rest.
+func (p *pace) after(worked, held time.Duration) time.Duration {
+	beside := max(held-worked, 0)
+	if heldUp := max(lockBudget, 4*p.usual); held > heldUp {
+		p.small, p.rest = min(p.small*2, smallest), min(p.rest*2, mostRest)
+	} else {
+		p.small, p.rest = max(p.small-1, 1), max(p.rest*15/16, leastRest)
 	}
-	return min(time.Duration(p.rest)*held, longest)
+	p.usual += (min(beside, 2*p.usual, slowDisk) - p.usual) / 8
+	return min(time.Duration(p.rest)*held, longRest)
 }

@@ -1,0 +1,295 @@
+package ipam
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/sandbox"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+func (w *world) survey() Survey {
+	w.t.Helper()
+	v, err := w.service.Survey(context.Background())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return v
+}
+
+// plan is what is due, as "release 10.0.0.2".
+func (w *world) plan() string {
+	w.t.Helper()
+	var out []string
+	for _, a := range Plan(w.survey()) {
+		out = append(out, fmt.Sprint(a.Do, " ", a.Lease.Address))
+	}
+	return strings.Join(out, ", ")
+}
+
+func (w *world) collect() string {
+	w.t.Helper()
+	plan := w.plan()
+	if _, err := w.service.Act(context.Background(), Plan(w.survey())); err != nil {
+		w.t.Fatal(err)
+	}
+	return plan
+}
+
+func (w *world) expect(got, want, when string) {
+	w.t.Helper()
+	if got != want {
+		w.t.Errorf("%s: got %q, want %q", when, got, want)
+	}
+}
+
+func TestWhatIsDueIsDoneOnce(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.expect(w.plan(), "", "a store that was never used")
+	w.add(ask{pod: "living", container: "c1", window: time.Hour})
+	w.add(ask{pod: "over", container: "c2", window: time.Minute})
+	w.add(ask{pod: "held", container: "c3", window: time.Hour})
+	w.add(ask{pod: "dead", container: "c4", window: time.Hour})
+	w.add(ask{container: "c5"})
+	w.expect(w.plan(), "", "all live")
+	w.del("c2")
+	w.del("c3")
+	w.burn("c3")
+	w.after(2 * time.Minute)
+	w.expect(w.plan(), "", "the time of one is over, and its sandbox is not gone")
+	w.burn("c2")
+	w.burn("c4")
+	w.burn("c5")
+	w.expect(w.collect(), "expire 10.0.0.3, release 10.0.0.5, release 10.0.0.6", "three are due")
+	w.expect(w.collect(), "", "and then nothing is")
+	w.expect(w.show(), "10.0.0.2 living Bound, 10.0.0.4 held Held, 10.0.0.5 dead Held", "what is left")
+}
+
+// show is what the store has, as "10.0.0.2 db-0 Bound".
+func (w *world) show() string {
+	var out []string
+	w.view(func(tx *store.Tx) {
+		tx.All(func(l lease.Lease, err error) bool {
+			out = append(out, fmt.Sprint(l.Address, " ", l.Name, " ", l.State))
+			return true
+		})
+	})
+	return strings.Join(out, ", ")
+}
+
+// A plan is old when it is acted on: whatever has changed since stands.
+func TestAnOldPlanHarmsNobody(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "other", container: "c0"})
+	w.add(ask{pod: "db-0", container: "c1", window: time.Hour})
+	w.add(ask{pod: "db-1", container: "c2", window: time.Minute})
+	w.add(ask{pod: "db-2", container: "c3", window: time.Hour})
+	w.burn("c1")
+	w.del("c2")
+	w.burn("c2")
+	w.after(59 * time.Second)
+	w.burn("c3")
+	old := w.survey()
+	old.Now.Boot, old.Now.Wall = old.Now.Boot+time.Hour, old.Now.Wall.Add(time.Hour) // by a clock that runs ahead
+	plan := Plan(old)
+	if len(plan) != 3 {
+		t.Fatalf("planned: %+v", plan)
+	}
+	w.add(ask{pod: "db-0", container: "c1b", window: time.Hour}) // takes over
+	w.add(ask{pod: "db-1", container: "c2b", window: time.Minute})
+	w.netns["/run/netns/c3"] = w.leaseOf("db-2").Holder.Netns.Ino // never was dead
+	if _, err := w.service.Act(context.Background(), plan); err != nil {
+		t.Fatal(err)
+	}
+	w.expect(w.show(), "10.0.0.2 other Bound, 10.0.0.3 db-0 Bound, 10.0.0.4 db-1 Bound, 10.0.0.5 db-2 Bound", "all live on")
+}
+
+func (w *world) leaseOf(pod string) (found lease.Lease) {
+	w.view(func(tx *store.Tx) {
+		tx.All(func(l lease.Lease, err error) bool {
+			if l.Name == pod {
+				found = l
+			}
+			return true
+		})
+	})
+	return found
+}
+
+func TestNothingIsDoneOnHalfAView(t *testing.T) {
+	broken := map[string]func(*world){
+		"the processes cannot all be asked": func(w *world) { w.blind = true },
+		"another process namespace":         func(w *world) { w.spaces = "elsewhere" },
+		"no namespace is to be seen":        func(w *world) { clear(w.netns) },
+	}
+	for story, breakIt := range broken {
+		t.Run(story, func(t *testing.T) {
+			w := newWorld(t, "10.0.0.0/24")
+			w.add(ask{pod: "a", container: "c1", window: time.Hour})
+			w.add(ask{pod: "b", container: "c2", window: time.Minute})
+			w.add(ask{pod: "c", container: "c3", window: time.Hour})
+			w.burn("c3")
+			before := w.show()
+			breakIt(w)
+			w.expect(w.collect(), "", story)
+			w.expect(w.show(), before, story)
+		})
+	}
+}
+
+func TestABlindSurveySaysSo(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "a", container: "c1", window: time.Hour})
+	if v := w.survey(); v.Blind != nil || v.Unproven != nil {
+		t.Errorf("all is to be seen, and it says %v, %v", v.Blind, v.Unproven)
+	}
+	w.spaces = "in a container"
+	if v := w.survey(); !errors.Is(v.Blind, ErrBlind) || !errors.Is(v.Blind, sandbox.ErrNotHost) {
+		t.Errorf("another view: %v", v.Blind)
+	}
+	w.spaces = ""
+	clear(w.netns)
+	if v := w.survey(); !errors.Is(v.Blind, ErrBlind) || !strings.Contains(v.Blind.Error(), "not one looks alive") {
+		t.Errorf("the canary is silent: %v", v.Blind)
+	}
+}
+
+// Of holders of another boot the boot id is proof, wherever one looks from.
+func TestAfterABootNoViewIsNeeded(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "a", container: "c1", window: time.Hour})
+	w.add(ask{pod: "b", container: "c2", window: time.Minute})
+	w.del("c2")
+	w.reboot()
+	w.spaces = "no plugin has been here yet"
+	v := w.survey()
+	if v.Unproven == nil || v.Blind != nil {
+		t.Errorf("unproven %v, blind %v", v.Unproven, v.Blind)
+	}
+	w.after(time.Minute)
+	w.expect(w.collect(), "release 10.0.0.2, expire 10.0.0.3", "two are due")
+	if reason := Plan(v)[0].Reason; reason != "the node has booted since" {
+		t.Error(reason)
+	}
+}
+
+// Two networks of one pod may know its namespace by two paths. That one of them
+// is gone is no proof while the namespace lives under the other.
+func TestOneNamespaceUnderTwoPaths(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.unpack("c1")
+	ino := w.netns["/run/netns/c1"]
+	w.netns["/proc/77/ns/net"] = ino
+	w.add(ask{pod: "db-0", container: "c1", window: time.Hour})
+	w.add(ask{pod: "db-0", container: "c1", window: time.Hour, ifName: "net1", netns: "/proc/77/ns/net"})
+	delete(w.netns, "/proc/77/ns/net")
+	w.expect(w.collect(), "", "the process has ended, the mount is there")
+	w.netns["/proc/78/ns/net"] = ino // another one lives in it
+	w.burn("c1")
+	w.add(ask{pod: "other", container: "c9"})
+	w.expect(w.collect(), "", "the mount is gone, a process is there")
+	delete(w.netns, "/proc/78/ns/net")
+	w.expect(w.collect(), "release 10.0.0.2, release 10.0.0.3", "nothing is left of it")
+}
+
+// The kernel gives the number of a namespace away again.
+func TestANumberThatBelongsToAnotherNow(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "db-0", container: "c1", window: time.Hour})
+	ino := w.leaseOf("db-0").Holder.Netns.Ino
+	w.burn("c1")
+	w.after(time.Second)
+	w.netns["/run/netns/c2"] = ino
+	w.add(ask{pod: "db-1", container: "c2", window: time.Hour})
+	w.expect(w.collect(), "release 10.0.0.2", "it is db-1's number now")
+}
+
+func TestSpooledReleasesAreReplayed(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "a", container: "c1", window: time.Hour})
+	w.add(ask{pod: "b", container: "c2", window: time.Hour})
+	at := w.now
+	w.after(time.Minute)
+	for _, container := range []string{"c1", "unheard-of"} {
+		if err := w.service.Store.Spool(container, "eth0", at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	plan := Plan(w.survey())
+	if len(plan) != 2 || plan[0].Do != Replay || !strings.Contains(plan[1].Reason, "nothing is bound") {
+		t.Errorf("planned: %+v", plan)
+	}
+	w.collect()
+	if l := w.leaseOf("a"); l.State != lease.Held || l.ReleasedAt.Boot != at.Boot {
+		t.Errorf("%+v", l)
+	}
+	w.expect(w.plan(), "", "the spool is empty")
+}
+
+// A hold of the last boot, by a clock that was wrong then or is wrong now.
+func TestAHoldFromTheFutureBeginsAgain(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "a", container: "c1", window: time.Hour})
+	w.del("c1")
+	w.reboot()
+	w.now.Wall = w.now.Wall.Add(-24 * time.Hour)
+	w.expect(w.collect(), "restart 10.0.0.2", "the clock is behind")
+	w.expect(w.collect(), "", "once")
+	w.after(time.Hour + time.Second)
+	w.expect(w.collect(), "expire 10.0.0.2", "it has a window of this boot")
+}
+
+func TestThePace(t *testing.T) {
+	const ms = time.Millisecond
+	settled := func(worked, held time.Duration) (*pace, time.Duration) {
+		p := newPace()
+		rest := time.Duration(0)
+		for range 200 {
+			rest = p.after(worked, held)
+		}
+		return p, rest
+	}
+	if p, rest := settled(ms/2, ms); p.work() < ms/2 || p.work() > lockBudget-p.usual || rest != leastRest*ms {
+		t.Errorf("quick batches: %+v, %v of work, %v of rest", *p, p.work(), rest)
+	}
+	p, _ := settled(ms/2, ms)
+	before := p.work()
+	if rest := p.after(ms/2, 90*ms); rest != longRest || p.work() >= before || p.usual > ms {
+		t.Errorf("one of them was held up: %+v, %v", *p, rest)
+	}
+	if p, rest := settled(ms, 11*ms); p.work() < 4*ms || rest != leastRest*11*ms {
+		t.Errorf("a slow disk: %+v, %v of work, %v of rest", *p, p.work(), rest)
+	}
+	if p, rest := settled(ms/2, 10*time.Second); p.work() > slowDisk/2 || p.work() <= 0 || rest != longRest {
+		t.Errorf("nothing works any more: %+v, %v", *p, rest)
+	}
+}
+
+// Many at once: each once, in batches, and the journal says so.
+func TestManyExpiredHolds(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/22")
+	const n = 300
+	w.add(ask{pod: "living", container: "living"})
+	for i := range n {
+		c := fmt.Sprintf("c%d", i)
+		w.add(ask{pod: "p" + c, container: c, window: time.Minute})
+		w.del(c)
+		w.burn(c)
+	}
+	w.after(time.Hour)
+	v := w.survey()
+	done, err := w.service.Act(context.Background(), Plan(v))
+	if err != nil || done.Done != n {
+		t.Errorf("%d of %d, %v", done.Done, n, err)
+	}
+	w.view(func(tx *store.Tx) {
+		if tx.Len() != 1 || tx.Counter("leases/expired") != n {
+			t.Errorf("%d leases are left, %d are counted", tx.Len(), tx.Counter("leases/expired"))
+		}
+	})
+}
