@@ -56,7 +56,9 @@ func (c *collector) once(ctx context.Context) time.Duration {
 	if err != nil {
 		return lookEvery
 	}
-	if plan := ipam.Plan(v); len(plan) > 0 {
+	plan := ipam.Plan(v)
+	c.Log.Debug("looked", "leases", len(v.Leases), "due", len(plan))
+	if len(plan) > 0 {
 		c.act(ctx, plan)
 	}
 	if !v.Unused {

@@ -18,10 +18,10 @@ type evidence struct {
 	// look. For whoever has the time.
 	twice bool
 
-	looked map[lease.Holder]lease.Life
-	proven map[lease.Holder]lease.Life
-	procs  *sandbox.Processes       // asked for when they are needed first
-	living map[uint64][]lease.Lease // see isReissued
+	looked  map[lease.Holder]lease.Life
+	proven  map[lease.Holder]lease.Life
+	procs   *sandbox.Processes       // asked for when they are needed first
+	inNetns map[uint64][]lease.Lease // bound, by the number of the namespace
 }
 
 func newEvidence(host Host, boot string, bound func(func(lease.Lease))) evidence {
@@ -75,23 +75,20 @@ func (e *evidence) processes() sandbox.Processes {
 }
 
 // isReissued: the kernel gives the number of a namespace that has ended to a
-// new one. If the lease of another container, bound later, lives in a
-// namespace of this number under its own path, then the processes seen there
-// are that container's, and the namespace of this lease has ended. Both name
-// the same interface, which a namespace has once: leases of two networks of one
-// pod may well know its namespace by two paths.
+// new one. If the lease of another container was bound later, to the same
+// interface of a namespace of this number, then it is that container's by now:
+// a namespace has an interface once. (Leases of two networks of one pod may know
+// its namespace by two paths; they name two interfaces and one container.)
 func (e *evidence) isReissued(l lease.Lease) bool {
-	if e.living == nil {
-		e.living = map[uint64][]lease.Lease{}
+	if e.inNetns == nil {
+		e.inNetns = map[uint64][]lease.Lease{}
 		e.bound(func(o lease.Lease) {
-			if e.look(o) == lease.Alive {
-				e.living[o.Holder.Netns.Ino] = append(e.living[o.Holder.Netns.Ino], o)
-			}
+			e.inNetns[o.Holder.Netns.Ino] = append(e.inNetns[o.Holder.Netns.Ino], o)
 		})
 	}
-	return slices.ContainsFunc(e.living[l.Holder.Netns.Ino], func(o lease.Lease) bool {
+	return slices.ContainsFunc(e.inNetns[l.Holder.Netns.Ino], func(o lease.Lease) bool {
 		return o.Holder.ContainerID != l.Holder.ContainerID && o.Holder.IfName == l.Holder.IfName &&
-			o.BoundAt.BootID == l.BoundAt.BootID && o.BoundAt.Boot >= l.BoundAt.Boot
+			o.BoundAt.BootID == l.BoundAt.BootID && o.BoundAt.Boot > l.BoundAt.Boot
 	})
 }
 

@@ -301,6 +301,7 @@ func TestAReissuedNamespaceNumberIsNoSignOfLife(t *testing.T) {
 	w.add(ask{pod: "a", container: "dead"})
 	ino := w.netns["/run/netns/dead"]
 	w.burn("dead")
+	w.after(time.Second)
 	w.netns["/run/netns/c2"] = ino
 	w.add(ask{pod: "b", container: "c2"})
 	w.same("found dead", w.add(ask{pod: "c", container: "c3"}), "10.0.0.2")

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"reflect"
 	"testing"
@@ -35,5 +36,62 @@ func TestABadSnapshotIsSaidSo(t *testing.T) {
 		if _, _, err := s.ReadSnapshot(); !errors.Is(err, want) {
 			t.Errorf("%q: %v", content, err)
 		}
+	}
+}
+
+// The last snapshot is all there is of a store that was lost: it stays until
+// what it knows is known again.
+func TestASnapshotIsNotReplacedByLess(t *testing.T) {
+	s := open(t)
+	ctx := context.Background()
+	update(t, s, func(tx *Tx) error { return errors.Join(put(tx, fresh("10.0.0.5", "db-0", "c1")), tx.SetKnown(testPool)) })
+	if err := s.WriteSnapshot(ctx, t0); err != nil {
+		t.Fatal(err)
+	}
+	whole := func(when string, want int) {
+		t.Helper()
+		if got, _, err := s.ReadSnapshot(); err != nil || len(got) != want {
+			t.Errorf("%s: %d leases, %v; want %d", when, len(got), err, want)
+		}
+	}
+	os.Remove(s.path())
+	if err := s.WriteSnapshot(ctx, t0); !errors.Is(err, ErrLost) {
+		t.Errorf("the store is lost: %v", err)
+	}
+	whole("lost", 1)
+	update(t, s, func(tx *Tx) error { return tx.Count("n", 1) }) // replaced, and empty
+	if err := s.WriteSnapshot(ctx, t0); !errors.Is(err, ErrLost) {
+		t.Errorf("replaced and not known again: %v", err)
+	}
+	whole("replaced", 1)
+	update(t, s, func(tx *Tx) error { return errors.Join(put(tx, fresh("10.0.0.6", "db-1", "c2")), tx.SetKnown(testPool)) })
+	update(t, s, func(tx *Tx) error { return put(tx, fresh("10.0.0.7", "db-2", "c3")) })
+	if err := s.WriteSnapshot(ctx, t0); err != nil {
+		t.Error(err)
+	}
+	whole("known again", 2)
+	os.Remove(s.path())
+	os.Remove(s.mark()) // as after a boot
+	if err := s.WriteSnapshot(ctx, t0); !IsEmpty(err) {
+		t.Errorf("nothing was ever stored: %v", err)
+	}
+	whole("removed while the node was off", 2)
+}
+
+func TestASnapshotInManyReads(t *testing.T) {
+	s := open(t)
+	const n = 3*snapshotBatch + 1
+	update(t, s, func(tx *Tx) error {
+		var errs error
+		for i := range n {
+			errs = errors.Join(errs, put(tx, fresh(fmt.Sprintf("10.0.%d.%d", i/200, 1+i%200), fmt.Sprintf("p%d", i), fmt.Sprintf("c%d", i))))
+		}
+		return errs
+	})
+	if err := s.WriteSnapshot(context.Background(), t0); err != nil {
+		t.Fatal(err)
+	}
+	if got, _, err := s.ReadSnapshot(); err != nil || len(got) != n {
+		t.Errorf("%d leases, %v", len(got), err)
 	}
 }

@@ -427,6 +427,45 @@ func TestADamagedFileIsLostNeverEmpty(t *testing.T) {
 	})
 }
 
+// Whoever runs for long looks at a damaged file again and again, until a plugin
+// replaces it. What bbolt leaves mapped when it panics must not pile up.
+func TestADamagedFileIsMappedOnce(t *testing.T) {
+	s := open(t)
+	update(t, s, func(tx *Tx) error { return put(tx, fresh("10.0.0.5", "db-0", "c1")) })
+	b, err := os.ReadFile(s.path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	clear(b[2*pageSize:])
+	if err := os.WriteFile(s.path(), b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	look := func() int {
+		if err := s.View(context.Background(), func(tx *Tx) error { tx.All(func(lease.Lease, error) bool { return true }); return nil }); !errors.Is(err, ErrLost) {
+			t.Fatalf("got %v", err)
+		}
+		maps, err := os.ReadFile("/proc/self/maps")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return bytes.Count(maps, []byte(s.path()))
+	}
+	first := look()
+	if first == 0 {
+		t.Fatal("bbolt does not panic over this damage any more: find another")
+	}
+	for range 20 {
+		look()
+	}
+	if last := look(); last != first {
+		t.Errorf("%d mappings, and %d after more looks", first, last)
+	}
+	update(t, s, func(*Tx) error { return nil })
+	if err := s.View(context.Background(), func(*Tx) error { return nil }); err != nil {
+		t.Errorf("a replaced file is still the broken one: %v", err)
+	}
+}
+
 // A mistake of ours that panics must not cost a sound store.
 func TestAPanicOverASoundFileIsNoLoss(t *testing.T) {
 	s := open(t)

@@ -1,0 +1,103 @@
+package store
+
+import (
+	"context"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestCallsAreCountedWhileSomebodyCounts(t *testing.T) {
+	s := open(t)
+	add := Call{Verb: "ADD", Result: "ok", Took: 2 * time.Millisecond, Waited: time.Microsecond}
+	del := Call{Verb: "DEL", Result: "11", Took: 10 * time.Second, Waited: 10 * time.Second}
+	s.Tally(add)
+	if _, err := os.Stat(s.tally()); err == nil {
+		t.Error("a line is left for nobody")
+	}
+	counted, err := s.Tallied()
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := func() (out []Call, err error) {
+		err = counted.Next(func(c Call) { out = append(out, c) })
+		return out, err
+	}
+	s.Tally(add)
+	s.Tally(del)
+	if got, err := next(); err != nil || !reflect.DeepEqual(got, []Call{add, del}) {
+		t.Errorf("%v, %v", got, err)
+	}
+	if got, err := next(); err != nil || got != nil {
+		t.Errorf("counted twice: %v, %v", got, err)
+	}
+	for range maxTally / 16 { // lines of about 14 bytes
+		s.Tally(add)
+	}
+	if got, err := next(); err != nil || len(got) != maxTally/16 {
+		t.Errorf("%d calls, %v", len(got), err)
+	}
+	if info, err := os.Stat(s.tally()); err != nil || info.Size() != 0 {
+		t.Errorf("it does not begin anew: %v, %v", info, err)
+	}
+	s.Tally(del)
+	if got, err := next(); err != nil || !reflect.DeepEqual(got, []Call{del}) {
+		t.Errorf("after it began anew: %v, %v", got, err)
+	}
+	os.Remove(s.tally())
+	if _, err := next(); err == nil {
+		t.Error("the file is gone, and nobody says so")
+	}
+	counted.Close()
+}
+
+func TestTheTallyDoesNotGrowForEver(t *testing.T) {
+	s := open(t)
+	counted, err := s.Tallied()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(s.tally(), make([]byte, maxTally+1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.Tally(Call{Verb: "ADD", Result: "ok"})
+	if info, err := os.Stat(s.tally()); err != nil || info.Size() != maxTally+1 {
+		t.Errorf("%v, %v", info, err)
+	}
+	counted.Close()
+	if _, err := os.Stat(s.tally()); err == nil {
+		t.Error("nobody counts, and the file is there")
+	}
+}
+
+func FuzzCall(f *testing.F) {
+	f.Add("ADD ok 2000 1\n")
+	f.Add("DEL 11 10000000 10000000\n")
+	f.Fuzz(func(t *testing.T, line string) {
+		c, ok := parseCall(line)
+		if ok && (strings.Trim(c.Verb+c.Result, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789") != "" || c.Took < 0 || c.Waited < 0) {
+			t.Errorf("%q is %+v", line, c)
+		}
+	})
+}
+
+func TestATimingTellsWhatACallCostOthers(t *testing.T) {
+	s := open(t)
+	var outer, inner []Timing
+	ctx := Measured(context.Background(), func(t Timing) { outer = append(outer, t) })
+	ctx = Measured(ctx, func(t Timing) { inner = append(inner, t) })
+	const pause = 3 * time.Millisecond
+	err := s.Update(ctx, func(*Tx) error { time.Sleep(pause); return nil })
+	if err != nil || len(outer) != 1 || !reflect.DeepEqual(outer, inner) || inner[0].Held < pause {
+		t.Errorf("%v; %v, %v", err, outer, inner)
+	}
+	locked, release := make(chan struct{}), make(chan struct{})
+	go s.Update(context.Background(), func(*Tx) error { close(locked); <-release; return nil })
+	<-locked
+	time.AfterFunc(pause, func() { close(release) })
+	if err := s.Update(ctx, func(*Tx) error { return nil }); err != nil || inner[1].Waited == 0 {
+		t.Errorf("%v; %v", err, inner)
+	}
+}

@@ -1,0 +1,125 @@
+// Package agent_test runs the node agent as it is shipped, on machines of their own with real network namespaces.
+package agent_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/test/lab"
+)
+
+func TestMain(m *testing.M) { lab.Main(m) }
+
+// A view is how an agent is started: what it sees of the machine.
+type view struct {
+	name  string
+	blind bool
+	flags uintptr // of clone(2)
+	setup string  // run by a shell in the agent's own namespaces, before the agent
+	args  []string
+}
+
+var views = []view{
+	{name: "on the machine itself"},
+	{
+		name: "in a container, through /proc/1/root", flags: syscall.CLONE_NEWNS,
+		setup: "mount -t tmpfs none /run/netns", args: []string{"--host-root=/proc/1/root"},
+	},
+	{
+		name: "in a container without hostPID", blind: true, flags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID,
+		setup: "mount -t proc none /proc",
+	},
+	{
+		name: "in a container without the machine's mounts", blind: true, flags: syscall.CLONE_NEWNS,
+		setup: "mount -t tmpfs none /run/netns",
+	},
+}
+
+// A daemon is a running agent.
+type daemon struct {
+	t   *testing.T
+	cmd *exec.Cmd
+	out *log
+}
+
+// log may be read while it is written.
+type log struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *log) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(b)
+}
+
+func (l *log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+// begin starts an agent on the node.
+func begin(t *testing.T, node *lab.Node, v view, args ...string) *daemon {
+	t.Helper()
+	args = append(append([]string{"--no-kube", "--metrics-addr=", "--log-level=debug"}, v.args...), args...)
+	script := "exec " + lab.Bin("leasehold-agent") + " " + strings.Join(args, " ")
+	if v.setup != "" {
+		script = v.setup + " && " + script
+	}
+	d := &daemon{t: t, cmd: exec.Command("sh", "-c", script), out: &log{}}
+	d.cmd.Env = append(os.Environ(), node.Environ()...)
+	d.cmd.Stdout, d.cmd.Stderr = d.out, d.out
+	d.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: v.flags}
+	if err := d.cmd.Start(); err != nil {
+		t.Fatalf("the agent: %v", err)
+	}
+	t.Cleanup(func() {
+		if d.cmd.ProcessState == nil {
+			d.cmd.Process.Kill()
+			d.cmd.Wait()
+		}
+	})
+	return d
+}
+
+// says waits until the agent has said it.
+func (d *daemon) says(words string) {
+	d.t.Helper()
+	eventually(d.t, func() string {
+		if strings.Contains(d.out.String(), words) {
+			return ""
+		}
+		return fmt.Sprintf("the agent has not said %q:\n%s", words, d.out)
+	})
+}
+
+// end stops the agent as a kubelet does. It has to be quick, and to end well.
+func (d *daemon) end() {
+	d.t.Helper()
+	d.says("the agent starts") // before that a signal is the end
+	d.cmd.Process.Signal(syscall.SIGTERM)
+	if err := d.cmd.Wait(); err != nil {
+		d.t.Errorf("the agent ended with %v:\n%s", err, d.out)
+	}
+}
+
+// eventually waits until wrong has nothing to say.
+func eventually(t *testing.T, wrong func() string) {
+	t.Helper()
+	var last string
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if last = wrong(); last == "" {
+			return
+		}
+	}
+	t.Fatal(last)
+}

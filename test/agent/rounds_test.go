@@ -1,0 +1,362 @@
+package agent_test
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/leasehold-cni/leasehold/test/lab"
+)
+
+// TestRounds lets an agent loose on a machine on which pods live, move about and vanish, a hundred times. It looks from
+// where an agent may be started, also from places where it cannot see the machine. Whatever it does, no living pod may
+// lose its address; and where it sees, everything that vanished has to be released.
+func TestRounds(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	if s := os.Getenv("SEED"); s != "" {
+		var err error
+		if seed, err = strconv.ParseUint(s, 10, 64); err != nil {
+			t.Fatalf("SEED: %v", err)
+		}
+	}
+	t.Logf("SEED=%d", seed)
+	c := newCrowd(t, seed)
+	for round := range 100 {
+		v := views[c.Intn(len(views))]
+		c.story = append(c.story, fmt.Sprintf("round %d, an agent %s", round, v.name))
+		var early *daemon
+		if !v.blind && c.Intn(3) == 0 {
+			early = begin(t, c.node, v) // it looks while things happen
+		}
+		for range 1 + c.Intn(6) {
+			c.deed()
+		}
+		if early != nil {
+			early.end()
+		}
+		if v.blind {
+			c.blindRound(v)
+		} else {
+			c.round(v)
+		}
+		if t.Failed() {
+			t.Fatalf("SEED=%d\n%s", seed, strings.Join(c.story[max(0, len(c.story)-40):], "\n"))
+		}
+	}
+	t.Logf("%d pods lived, %d vanished and were released; %v", c.made, c.vanished, c.counts)
+}
+
+// A crowd is the pods of one machine, and what is known of them.
+type crowd struct {
+	t        *testing.T
+	rand     *rand.Rand
+	node     *lab.Node
+	net      *lab.Network
+	living   []*life
+	dead     []*life // vanished, and not yet seen to be released
+	gone     []lab.Pod
+	story    []string
+	made     int
+	vanished int
+	counts   map[string]int
+}
+
+// A life is one sandbox of a pod.
+type life struct {
+	*lab.Sandbox
+	addr    string
+	how     string
+	process bool   // one is in the namespace
+	first   string // where it was made
+	mounted string // where it is now, "" for nowhere
+}
+
+func newCrowd(t *testing.T, seed uint64) *crowd {
+	node := lab.NewNode(t)
+	c := &crowd{t: t, rand: rand.New(rand.NewPCG(seed, seed)), node: node, counts: map[string]int{}}
+	c.net = node.Network("net", "1.0.0", node.Bridge(node.IPAM("10.1.0.0/22")))
+	t.Cleanup(func() {
+		if out, err := node.Leasectl("check"); err != nil {
+			t.Errorf("leasectl check: %v\n%s", err, out)
+		}
+	})
+	c.start("mounted") // one that stays, so that there is a living one always
+	return c
+}
+
+func (c *crowd) Intn(n int) int { return c.rand.IntN(n) }
+
+func (c *crowd) say(format string, args ...any) {
+	c.story = append(c.story, "  "+fmt.Sprintf(format, args...))
+}
+
+// kinds are the ways in which a sandbox keeps its namespace, and in which the runtime names it.
+var kinds = []string{"mounted", "mounted, with a process", "in another directory", "behind a link", "by a process alone", "address elsewhere"}
+
+// deed does one thing to the crowd.
+func (c *crowd) deed() {
+	others := c.living[1:]
+	if len(others) < 4 {
+		c.start(kinds[c.Intn(len(kinds))])
+		return
+	}
+	i := 1 + c.Intn(len(others))
+	switch what := c.Intn(10); {
+	case what < 3 && len(c.living) < 30:
+		c.start(kinds[c.Intn(len(kinds))])
+	case what < 5:
+		c.vanish(i)
+	case what == 5:
+		c.stop(i)
+	case what == 6:
+		c.weaken(c.living[i])
+	case what == 7:
+		c.move(c.living[i])
+	case what == 8:
+		c.node.Clock += time.Duration(c.Intn(240)) * time.Second
+		c.say("the clock goes to %v", c.node.Clock)
+	default:
+		c.comeBack()
+	}
+}
+
+func (c *crowd) start(how string) {
+	window := []string{"", "1", "10", "24h"}[c.Intn(4)]
+	c.made++
+	c.startPod(lab.NewPod("ns", fmt.Sprintf("pod-%d", c.made), window), how)
+}
+
+// comeBack makes a pod again that has vanished or was stopped.
+func (c *crowd) comeBack() {
+	if len(c.gone) == 0 {
+		return
+	}
+	old := c.gone[c.Intn(len(c.gone))]
+	if slices.ContainsFunc(c.living, func(l *life) bool { return l.Pod.Name == old.Name }) {
+		return
+	}
+	pod := lab.NewPod(old.Namespace, old.Name, "10")
+	c.startPod(pod, kinds[c.Intn(len(kinds))])
+}
+
+func (c *crowd) startPod(pod lab.Pod, how string) {
+	l := &life{Sandbox: c.node.Sandbox(pod), how: how}
+	l.first, l.mounted = l.NetNS, l.NetNS
+	switch how {
+	case "mounted, with a process":
+		l.Start("sleep", "600")
+		l.process = true
+	case "in another directory":
+		l.NetNS = c.remount(l, filepath.Join(c.node.Dir, "odd place", l.ID[:12]))
+	case "behind a link": // as /var/run/netns is, where /var/run leads to /run
+		link := filepath.Join(c.node.Dir, "run")
+		os.Symlink("/run/netns", link)
+		l.NetNS = filepath.Join(link, filepath.Base(l.NetNS))
+	case "by a process alone":
+		p := l.Start("sleep", "600")
+		l.process = true
+		l.Unmount()
+		l.mounted = ""
+		l.NetNS = fmt.Sprintf("/proc/%d/ns/net", p.Pid)
+	}
+	if how == "address elsewhere" { // as with gVisor: the plugin has given it, and it is in no namespace
+		reply := l.Call(c.net, "ADD")
+		if reply.Exit != 0 {
+			c.t.Fatalf("ADD %s: %s %s", pod.Name, reply.Stdout, reply.Stderr)
+		}
+		l.addr = c.addressOf(l.ID)
+	} else {
+		addrs, err := l.Add(c.net)
+		if err != nil {
+			c.t.Fatalf("ADD %s: %v\n%s", pod.Name, err, strings.Join(c.story, "\n"))
+		}
+		l.addr = addrs[0]
+	}
+	c.counts[how]++
+	c.living = append(c.living, l)
+	// A lease that was taken over is not an orphan any more.
+	c.dead = slices.DeleteFunc(c.dead, func(d *life) bool { return d.addr == l.addr })
+	c.say("%s starts, %s, at %s, netns %s, container %s", pod.Name, how, l.addr, l.NetNS, l.ID[:12])
+}
+
+func (c *crowd) addressOf(container string) string {
+	for _, l := range c.node.Leases() {
+		if l.Container == container {
+			return l.Address
+		}
+	}
+	c.t.Fatalf("container %s has no lease", container)
+	return ""
+}
+
+// remount mounts the namespace at another path, and takes the old mount away.
+func (c *crowd) remount(l *life, to string) string {
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		c.t.Fatal(err)
+	}
+	if err := os.WriteFile(to, nil, 0o444); err != nil {
+		c.t.Fatal(err)
+	}
+	if err := unix.Mount(l.mounted, to, "", unix.MS_BIND, ""); err != nil {
+		c.t.Fatalf("mount %s at %s: %v", l.mounted, to, err)
+	}
+	c.t.Cleanup(func() { unix.Unmount(to, unix.MNT_DETACH) })
+	c.unmount(l)
+	l.mounted = to
+	return to
+}
+
+func (c *crowd) unmount(l *life) {
+	if l.mounted != "" {
+		unix.Unmount(l.mounted, unix.MNT_DETACH)
+		os.Remove(l.mounted)
+		l.mounted = ""
+	}
+}
+
+// vanish ends a sandbox, and nobody calls DEL.
+func (c *crowd) vanish(i int) {
+	l := c.take(i)
+	c.unmount(l)
+	l.Remove()
+	c.vanished++
+	c.dead = append(c.dead, l)
+	c.say("%s vanishes, container %s", l.Pod.Name, l.ID[:12])
+}
+
+// stop ends a sandbox as it should be.
+func (c *crowd) stop(i int) {
+	l := c.take(i)
+	var err error
+	if l.how == "address elsewhere" {
+		if reply := l.Call(c.net, "DEL"); reply.Exit != 0 {
+			err = fmt.Errorf("%s", reply.Stdout)
+		}
+	} else {
+		err = l.Del(c.net)
+	}
+	if err != nil {
+		c.t.Fatalf("DEL %s: %v", l.Pod.Name, err)
+	}
+	c.unmount(l)
+	l.Remove()
+	c.say("%s is stopped", l.Pod.Name)
+}
+
+func (c *crowd) take(i int) *life {
+	l := c.living[i]
+	c.living = slices.Delete(c.living, i, i+1)
+	c.gone = append(c.gone, l.Pod)
+	return l
+}
+
+// weaken takes away one of the two things that keep a namespace, where there are two.
+func (c *crowd) weaken(l *life) {
+	if l.mounted == "" {
+		return
+	}
+	if !l.process {
+		if l.mounted != l.first {
+			return // no way in
+		}
+		l.Start("sleep", "600")
+		l.process = true
+		c.say("a process starts in %s", l.Pod.Name)
+		return
+	}
+	c.unmount(l)
+	c.say("%s is mounted nowhere any more", l.Pod.Name)
+}
+
+// move mounts a namespace at another path than the lease knows.
+func (c *crowd) move(l *life) {
+	if l.mounted == "" {
+		return
+	}
+	c.remount(l, filepath.Join("/run/moved", l.ID[:12]+"-"+strconv.Itoa(c.Intn(1e6))))
+	c.say("%s is moved to %s", l.Pod.Name, l.mounted)
+}
+
+// untouched: every living pod has the lease that it was given.
+func (c *crowd) untouched() {
+	c.t.Helper()
+	leases := map[string]lab.Lease{}
+	for _, l := range c.node.Leases("--all") {
+		leases[l.Address] = l
+	}
+	for _, l := range c.living {
+		if got := leases[l.addr]; got.State != "Bound" || got.Container != l.ID {
+			c.t.Errorf("%s lives (%s) and its address %s is %s, for container %.12s", l.Pod.Name, l.how, l.addr, cmp.Or(got.State, "free"), got.Container)
+		}
+	}
+}
+
+// round is with an agent that sees: it has to release what has vanished.
+func (c *crowd) round(v view) {
+	c.t.Helper()
+	if c.Intn(4) == 0 {
+		c.story = append(c.story, "leasectl gc instead")
+		if _, err := c.node.Leasectl("gc"); err != nil {
+			c.t.Error(err)
+		}
+	} else {
+		d := begin(c.t, c.node, v)
+		d.says("msg=looked")
+		eventually(c.t, func() string { return c.unreleased(d) })
+		d.end()
+	}
+	if wrong := c.unreleased(nil); wrong != "" {
+		c.t.Error(wrong)
+	}
+	c.dead = nil
+	c.untouched()
+}
+
+func (c *crowd) unreleased(d *daemon) string {
+	bound := map[string]bool{}
+	for _, l := range c.node.Leases() {
+		if l.State == "Bound" {
+			bound[l.Container] = true
+		}
+	}
+	for _, l := range c.dead {
+		if bound[l.ID] {
+			text := fmt.Sprintf("%s has vanished (%s) and still has %s", l.Pod.Name, l.how, l.addr)
+			if d != nil {
+				text += ":\n" + d.out.String()
+			}
+			return text
+		}
+	}
+	return ""
+}
+
+// blindRound is with an agent that does not see: it has to do nothing, and to say so.
+func (c *crowd) blindRound(v view) {
+	c.t.Helper()
+	list := func() []lab.Lease {
+		leases := c.node.Leases("--all")
+		for i := range leases {
+			leases[i].Until = "" // two clocks are read for it, one after the other
+		}
+		return leases
+	}
+	before := list()
+	d := begin(c.t, c.node, v)
+	d.says("the host cannot be seen from here, so nothing is done")
+	d.end()
+	if diff := gocmp.Diff(before, list()); diff != "" {
+		c.t.Errorf("an agent %s has changed something (-before +after):\n%s", v.name, diff)
+	}
+	c.untouched()
+}
