@@ -1,0 +1,289 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/sandbox"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+// newNode is a node with a real store and the real kernel, of an invented boot.
+func newNode(t *testing.T) (Node, *bytes.Buffer) {
+	t.Helper()
+	dir := t.TempDir()
+	boot := filepath.Join(dir, "boot_id")
+	if err := os.WriteFile(boot, []byte("boot-1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	started := time.Now()
+	return Node{
+		Service: &ipam.Service{
+			Store: store.New(store.Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}),
+			Host:  sandbox.New("/proc", boot),
+			Clock: func() lease.Instant { return lease.Instant{Wall: time.Now(), Boot: time.Since(started) + time.Hour} },
+		},
+		Log:     slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Metrics: prometheus.NewRegistry(),
+	}, &out
+}
+
+func update(t *testing.T, node Node, fn func(*store.Tx) error) {
+	t.Helper()
+	if err := node.Service.Store.Update(context.Background(), fn); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// bound is a lease of a holder of a boot.
+func bound(t *testing.T, addr, pod, boot string) lease.Lease {
+	t.Helper()
+	l, err := lease.Apply(lease.Lease{}, lease.Bind{
+		ID: "00112233445566aa", Pool: lease.Pool{DataDir: "/does-not-exist", Network: "net"}, Address: netip.MustParseAddr(addr), Set: "s",
+		Namespace: "db", Name: pod, UID: "u", Window: time.Hour, Soft: time.Minute,
+		Holder: lease.Holder{ContainerID: "c-" + pod, IfName: "eth0", BootID: boot, Netns: lease.Netns{Path: "/does-not-exist", Dev: 4, Ino: 5}},
+	}, lease.Instant{Wall: time.Now(), Boot: time.Minute, BootID: boot})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func TestMetricsAreClean(t *testing.T) {
+	node, _ := newNode(t)
+	a, b := bound(t, "10.0.0.2", "db-0", "boot-1"), bound(t, "10.0.0.3", "db-1", "boot-1")
+	update(t, node, func(tx *store.Tx) error {
+		held, err := lease.Apply(b, lease.Release{Holder: b.Holder}, a.BoundAt)
+		return errors.Join(err, tx.Put(a.Pool, a.Address, a), tx.Put(held.Pool, held.Address, held), tx.Count("leases/kept", 3))
+	})
+	m := NewMetrics(node)
+	m.read() // from now on calls are counted
+	node.Service.Store.Tally(store.Call{Verb: "ADD", Result: "ok", Took: 3 * time.Millisecond, Waited: time.Millisecond})
+	node.Service.Store.Tally(store.Call{Verb: "ADD", Result: "11", Took: 10 * time.Second, Waited: 10 * time.Second})
+	problems, err := testutil.CollectAndLint(m)
+	if err != nil || len(problems) > 0 {
+		t.Errorf("%v %v", problems, err)
+	}
+	want := `
+# HELP leasehold_addresses Addresses of this node by network and state: bound to a sandbox, held for a pod that is away, or in their cool-down.
+# TYPE leasehold_addresses gauge
+leasehold_addresses{network="net",state="Bound"} 1
+leasehold_addresses{network="net",state="CoolDown"} 0
+leasehold_addresses{network="net",state="Held"} 1
+# HELP leasehold_calls_total Calls of the plugin since the agent has started, by verb and result: ok, or the code of the error.
+# TYPE leasehold_calls_total counter
+leasehold_calls_total{result="11",verb="ADD"} 1
+leasehold_calls_total{result="ok",verb="ADD"} 1
+# HELP leasehold_leases_kept_total Addresses that a pod came back to.
+# TYPE leasehold_leases_kept_total counter
+leasehold_leases_kept_total 3
+# HELP leasehold_store_readable Whether the lease store could be read for this scrape.
+# TYPE leasehold_store_readable gauge
+leasehold_store_readable 1
+`
+	names := []string{"leasehold_addresses", "leasehold_calls_total", "leasehold_leases_kept_total", "leasehold_store_readable"}
+	if err := testutil.CollectAndCompare(m, strings.NewReader(want), names...); err != nil {
+		t.Error(err)
+	}
+	if n := testutil.CollectAndCount(m, "leasehold_call_duration_seconds", "leasehold_lock_wait_seconds"); n != 2 {
+		t.Errorf("%d histograms of calls", n)
+	}
+	os.Remove(filepath.Join(node.Service.Store.Dirs().State, "leases.db"))
+	gone := "# HELP leasehold_store_readable Whether the lease store could be read for this scrape.\n# TYPE leasehold_store_readable gauge\nleasehold_store_readable 0\n"
+	if err := testutil.CollectAndCompare(m, strings.NewReader(gone), "leasehold_store_readable", "leasehold_addresses"); err != nil {
+		t.Errorf("the store is lost: %v", err)
+	}
+}
+
+func get(t *testing.T, url string) (int, string) {
+	t.Helper()
+	r, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	b, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.StatusCode, string(b)
+}
+
+func TestReadyAfterAWholeLook(t *testing.T) {
+	health := &Health{}
+	server := httptest.NewServer(handler(prometheus.NewRegistry(), health))
+	defer server.Close()
+	expect := func(path string, code int, words string) {
+		t.Helper()
+		if got, text := get(t, server.URL+path); got != code || !strings.Contains(text, words) {
+			t.Errorf("%s: %d %q; want %d %q", path, got, text, code, words)
+		}
+	}
+	expect("/healthz", 200, "ok")
+	expect("/readyz", 503, "not been looked at")
+	health.SetReady(ipam.ErrBlind)
+	expect("/readyz", 503, "cannot be seen")
+	health.SetReady(nil)
+	expect("/readyz", 200, "ok")
+	expect("/metrics", 200, "")
+}
+
+// Of the dead of another boot, and of holders of this one that nobody can see.
+func TestCollectReleasesWhatIsProven(t *testing.T) {
+	node, out := newNode(t)
+	old := bound(t, "10.0.0.2", "db-0", "boot-0")
+	update(t, node, func(tx *store.Tx) error { return tx.Put(old.Pool, old.Address, old) })
+	health := &Health{}
+	c := &collector{Node: node, health: health}
+	c.once(context.Background())
+	if state(t, node, old) != lease.Held || health.Ready() != nil {
+		t.Errorf("it is %s, ready: %v\n%s", state(t, node, old), health.Ready(), out)
+	}
+	here := bound(t, "10.0.0.3", "db-1", "boot-1")
+	update(t, node, func(tx *store.Tx) error { return tx.Put(here.Pool, here.Address, here) })
+	for range 3 {
+		c.once(context.Background())
+	}
+	if state(t, node, here) != lease.Bound || !errors.Is(health.Ready(), ipam.ErrBlind) {
+		t.Errorf("it is %s, ready: %v", state(t, node, here), health.Ready())
+	}
+	if n := strings.Count(out.String(), "level=ERROR"); n != 1 {
+		t.Errorf("said %d times:\n%s", n, out)
+	}
+}
+
+func state(t *testing.T, node Node, l lease.Lease) (s lease.State) {
+	t.Helper()
+	err := node.Service.Store.View(context.Background(), func(tx *store.Tx) error {
+		now, err := tx.Get(l.Pool, l.Address)
+		s = now.State
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestAStoreThatWasNeverUsedIsLeftAlone(t *testing.T) {
+	node, _ := newNode(t)
+	health := &Health{}
+	c := &collector{Node: node, health: health}
+	c.once(context.Background())
+	if health.Ready() != nil {
+		t.Error(health.Ready())
+	}
+	if _, err := os.Stat(filepath.Join(node.Service.Store.Dirs().State, "leases.db")); err == nil {
+		t.Error("a store is made where no plugin has made one")
+	}
+}
+
+func next(t *testing.T, changes <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-changes:
+	case <-time.After(10 * time.Second):
+		t.Fatal("no signal")
+	}
+}
+
+func TestChangesAreSignalled(t *testing.T) {
+	node, _ := newNode(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	update(t, node, func(tx *store.Tx) error { return tx.Count("n", 1) })
+	dir := node.Service.Store.Dirs().State
+	changes := Changes(ctx, dir, node.Log)
+	next(t, changes) // at once
+	written := make(chan struct{})
+	go func() { // until it is heard: the watch may not be there yet
+		for {
+			select {
+			case <-written:
+				return
+			case <-time.After(20 * time.Millisecond):
+				_ = node.Service.Store.Update(ctx, func(tx *store.Tx) error { return tx.Count("n", 1) })
+			}
+		}
+	}()
+	next(t, changes)
+	os.Remove(filepath.Join(dir, "leases.db")) // replaced by the next write
+	next(t, changes)
+	next(t, changes)
+	close(written)
+}
+
+func TestTheTasksEndTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := slog.New(slog.DiscardHandler)
+		wait := Task{"wait", func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }}
+		boom := errors.New("boom")
+		fail := Task{"fail", func(context.Context) error { time.Sleep(time.Minute); return boom }}
+		end := Task{"end", func(context.Context) error { return nil }}
+		if err := Run(context.Background(), log, []Task{wait, fail, wait}); !errors.Is(err, boom) || !strings.Contains(err.Error(), "fail: ") {
+			t.Errorf("one fails: %v", err)
+		}
+		if err := Run(context.Background(), log, []Task{wait, end}); err == nil {
+			t.Error("one ends by itself, and nobody says so")
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		time.AfterFunc(time.Hour, cancel)
+		if err := Run(ctx, log, []Task{wait, wait}); err != nil {
+			t.Errorf("told to stop: %v", err)
+		}
+	})
+}
+
+func TestEnterSaysWhatIsMissing(t *testing.T) {
+	host := sandbox.New("/proc", sandbox.DefaultBootIDFile)
+	if got, err := Enter("/", host); got != host || err != nil {
+		t.Errorf("%v", err)
+	}
+	for root, words := range map[string]string{
+		"":                "/ or /proc/<pid>/root",
+		"/host":           "/ or /proc/<pid>/root",
+		"/proc/self/root": "/ or /proc/<pid>/root",
+		"/proc/../root":   "/ or /proc/<pid>/root",
+		"/proc/0/root":    "/ or /proc/<pid>/root",
+		"/proc/" + strings.Repeat("9", 10) + "/root": "hostPID",
+	} {
+		if _, err := Enter(root, host); err == nil || !strings.Contains(err.Error(), words) {
+			t.Errorf("%q: %v", root, err)
+		}
+	}
+}
+
+func TestKeepLeadsToTheSameDirectory(t *testing.T) {
+	dir := t.TempDir()
+	kept, err := Keep(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "token"), []byte("later"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := os.ReadFile(kept + "/token"); err != nil || string(b) != "later" {
+		t.Errorf("%q, %v", b, err)
+	}
+	if _, err := Keep(filepath.Join(dir, "gone")); err == nil {
+		t.Error("a directory that is not there is kept")
+	}
+}
