@@ -48,11 +48,11 @@ func TestWithoutAWordOnlyTheFirstIsCertain(t *testing.T) {
 	boot := h.BootID()
 	pid, errPID := os.Readlink("/proc/self/ns/pid")
 	own, errOwn := os.Readlink("/proc/self/ns/mnt")
-	first, errFirst := os.Readlink("/proc/1/ns/mnt")
-	if err := errors.Join(errPID, errOwn, errFirst); err != nil {
+	if err := errors.Join(errPID, errOwn); err != nil {
 		t.Fatal(err)
 	}
-	isFirst := pid == "pid:[4026531836]" && own == first
+	first, err := os.Readlink("/proc/1/ns/mnt") // not everybody may
+	isFirst := err == nil && pid == "pid:[4026531836]" && own == first
 	for _, word := range []string{"", "another-boot pid:1 mnt:1"} {
 		if err := h.ProveView(word, boot); (err == nil) != isFirst {
 			t.Errorf("word %q: %v; the first: %v", word, err, isFirst)

@@ -44,7 +44,9 @@ func TestABadSnapshotIsSaidSo(t *testing.T) {
 func TestASnapshotIsNotReplacedByLess(t *testing.T) {
 	s := open(t)
 	ctx := context.Background()
-	update(t, s, func(tx *Tx) error { return errors.Join(put(tx, fresh("10.0.0.5", "db-0", "c1")), tx.SetKnown(testPool)) })
+	update(t, s, func(tx *Tx) error {
+		return errors.Join(put(tx, fresh("10.0.0.5", "db-0", "c1")), tx.SetKnown(testPool))
+	})
 	if err := s.WriteSnapshot(ctx, t0); err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +66,9 @@ func TestASnapshotIsNotReplacedByLess(t *testing.T) {
 		t.Errorf("replaced and not known again: %v", err)
 	}
 	whole("replaced", 1)
-	update(t, s, func(tx *Tx) error { return errors.Join(put(tx, fresh("10.0.0.6", "db-1", "c2")), tx.SetKnown(testPool)) })
+	update(t, s, func(tx *Tx) error {
+		return errors.Join(put(tx, fresh("10.0.0.6", "db-1", "c2")), tx.SetKnown(testPool))
+	})
 	update(t, s, func(tx *Tx) error { return put(tx, fresh("10.0.0.7", "db-2", "c3")) })
 	if err := s.WriteSnapshot(ctx, t0); err != nil {
 		t.Error(err)
