@@ -23,6 +23,8 @@ type Network struct {
 	Type    string // flannel, bridge or ptp
 	Version string // cniVersion; empty: what the plugin's users have
 	Subnets []netip.Prefix
+	// Stock leaves flannel's own list as kube-flannel ships it: no capability, and the default IPAM plugin.
+	Stock bool
 	// IPAM are further keys of the ipam section.
 	IPAM map[string]any
 }
@@ -41,9 +43,12 @@ func (n Network) Conflist(ipam string) ([]byte, error) {
 		if version == "" {
 			version = "0.3.1"
 		}
+		flannel := object{"type": "flannel", "delegate": object{"hairpinMode": true, "isDefaultGateway": true}}
+		if !n.Stock {
+			flannel["capabilities"], flannel["ipam"] = annotations, section
+		}
 		plugins = []any{
-			object{"type": "flannel", "capabilities": annotations, "ipam": section,
-				"delegate": object{"hairpinMode": true, "isDefaultGateway": true}},
+			flannel,
 			object{"type": "portmap", "capabilities": object{"portMappings": true}},
 		}
 	case "bridge", "ptp":

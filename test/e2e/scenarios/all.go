@@ -95,5 +95,12 @@ func All() []Scenario {
 		ours("pin-lift-gates", "the gates can be lifted without a manager", pinLiftGates),
 		ours("pin-words", "what users may write, and what is said of the rest", pinWords).on(3),
 		ours("pin-confined", "what the manager may not do", pinConfined).on(3),
+		keeps("reservations", "what a node keeps is published, and given up when told so", reservations).on(1),
+		keeps("stock-flannel", "flannel's stock list, leasehold in host-local's place: the agent alone brings the windows", stockFlannel).on(1),
+		keeps("reservations-reboot", "after a reboot the reservations are right as soon as the agent is", reservationsReboot).on(2),
+		ours("foreign-reservation", "an agent cannot write another node's reservations", foreignReservation).on(1, 2),
+		ours("storm", "250 pods start and go on one node: lag, writes and memory of what publishes them", storm).on(1),
+		ours("moved", "the pod lives on another node: the old one lets go", moved),
+		keeps("api-away-reservations", "the API server is away, then the CRD: no address is given up", apiAwayReservations),
 	}
 }
