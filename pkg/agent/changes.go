@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -78,14 +79,18 @@ func (w *watcher) run(ctx context.Context) {
 	}
 }
 
-// watch watches the directory, for the file in it may be replaced. Where it is
-// not there yet it is tried again at the next poll.
+// watch watches the directory, for the file in it may be replaced. It makes one
+// where there is none, or the first pods of a new node would be seen late. Where
+// that fails it is tried again at the next poll.
 func (w *watcher) watch() {
 	if w.files != nil {
 		return
 	}
 	files, err := fsnotify.NewWatcher()
 	if err == nil {
+		if err := os.MkdirAll(w.dir, 0o700); err != nil {
+			w.log.Debug("the store has no directory", "error", err)
+		}
 		if err = files.Add(w.dir); err == nil {
 			w.files = files
 			return
