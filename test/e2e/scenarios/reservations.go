@@ -188,23 +188,6 @@ func reservationsReboot(w *World) {
 	w.Truth(n, soon, "all run")
 }
 
-// agentSince waits until a node's agent has become Ready since a moment.
-func (w *World) agentSince(n *bed.Node, since time.Time) {
-	w.Eventually(90*time.Second, "the agent of "+n.Name+" is ready", func() error {
-		for _, p := range w.system(bed.Agent) {
-			if p.Spec.NodeName != n.Name || !ready(p) {
-				continue
-			}
-			for _, c := range p.Status.ContainerStatuses {
-				if c.State.Running != nil && c.State.Running.StartedAt.After(since.Truncate(time.Second)) {
-					return nil
-				}
-			}
-		}
-		return errors.New("it is not")
-	})
-}
-
 func stockFlannel(w *World) {
 	n := w.Node(1)
 	network := n.DefaultNetwork()
@@ -327,16 +310,13 @@ func (w *World) wrongWord(n *bed.Node, set *Set) {
 
 func moved(w *World) {
 	grace := 5 * time.Minute
-	if w.Bed.Keeps() && !w.Long {
+	if !w.Long {
 		grace = 20 * time.Second
 		w.agentArgs("--move-grace=" + grace.String())
 	}
 	w.Step("an echoserver starts; its node loses power, and it is sent to another")
 	set := w.Echoserver("echoserver", nil, 1)
 	before := set.Ready()
-	if !w.Bed.Keeps() {
-		w.Kept(before, set.Recreate())
-	}
 	old := w.NodeOf(before["echoserver-0"])
 	w.Must(old.PowerOff(w.Ctx))
 	w.Cleanup(func() { w.on(old) })
@@ -410,10 +390,8 @@ func (w *World) agentArgs(args ...string) {
 func foreignReservation(w *World) {
 	w.Step("an echoserver on %s and on %s", w.Node(1).Name, w.Node(2).Name)
 	mine, other := w.Node(1), w.Node(2)
-	set := w.Echoserver("mine", mine, 1)
-	before := set.Ready()
+	w.Echoserver("mine", mine, 1)
 	w.Echoserver("other", other, 1)
-	w.Kept(before, set.Recreate())
 	w.Truth(mine, soon, "both run")
 	w.Truth(other, soon, "both run")
 	ours, theirs := w.reservation("mine-0", mine), w.reservation("other-0", other)
@@ -473,10 +451,6 @@ const stormPods = 250
 // its store, the agent and the API server are the real ones.
 func storm(w *World) {
 	n := w.Node(1)
-	set := w.Echoserver("echoserver", n, 1)
-	before := set.Ready()
-	w.Kept(before, set.Recreate())
-	set.Scale(0)
 	agent := w.Agent(n)
 	w.Must(n.Stop(w.Ctx, bed.Kubelet))
 	w.Cleanup(func() { w.runs(n, bed.Kubelet) })
