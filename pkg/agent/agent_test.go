@@ -150,7 +150,8 @@ func TestReadyAfterAWholeLook(t *testing.T) {
 func TestCollectReleasesWhatIsProven(t *testing.T) {
 	node, out := newNode(t)
 	old := bound(t, "10.0.0.2", "db-0", "boot-0")
-	update(t, node, func(tx *store.Tx) error { return tx.Put(old.Pool, old.Address, old) })
+	word := node.Service.Host.Spaces("boot-1") // as the plugin leaves it
+	update(t, node, func(tx *store.Tx) error { return errors.Join(tx.Put(old.Pool, old.Address, old), tx.SetSpaces(word)) })
 	health := &Health{}
 	c := &collector{Node: node, health: health}
 	c.once(context.Background())

@@ -97,7 +97,7 @@ func (c *collector) say(err, unproven error) {
 	case err != nil:
 		text, level = err.Error(), c.Log.Error
 	case unproven != nil:
-		text = unproven.Error() + "; no lease needs it yet"
+		text = unproven.Error() + "; there are no leases yet"
 	}
 	switch {
 	case text == c.said:

@@ -167,7 +167,7 @@ func (c *call) sweep(leases []lease.Lease) error {
 		if last == lease.Alive {
 			continue
 		}
-		if _, err := c.move(l, lease.Expire{Last: last}, store.EventExpired, ""); err != nil {
+		if _, err := c.move(l, lease.Expire{Last: last}, store.EventExpired, "it was held for "+windowText(l.Hold)); err != nil {
 			return err
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
@@ -65,7 +64,9 @@ func (s *Service) Survey(ctx context.Context) (Survey, error) {
 		return v, err
 	}
 	v.Unproven = s.Host.ProveView(word, v.Now.BootID)
-	if v.Unproven != nil && v.needsView() {
+	if v.Unproven != nil && len(v.Leases) > 0 {
+		// Not even the boot id is the node's for certain: a sandbox with a kernel
+		// of its own has its own.
 		v.Blind = fmt.Errorf("%w: %w", ErrBlind, v.Unproven)
 		return v, nil
 	}
@@ -73,14 +74,6 @@ func (s *Service) Survey(ctx context.Context) (Survey, error) {
 	v.Blind = v.canary()
 	v.Unmirrored = unmirrored(v.Leases)
 	return v, nil
-}
-
-// needsView tells whether anything hangs on what is seen of the host: of another
-// boot's holders the boot id tells all.
-func (v Survey) needsView() bool {
-	return slices.ContainsFunc(v.Leases, func(l lease.Lease) bool {
-		return l.Holder.BootID == v.Now.BootID || l.Holder.BootID == ""
-	})
 }
 
 func (s *Service) lookAtHolders(v *Survey) {

@@ -159,23 +159,22 @@ func TestABlindSurveySaysSo(t *testing.T) {
 	}
 }
 
-// Of holders of another boot the boot id is proof, wherever one looks from.
-func TestAfterABootNoViewIsNeeded(t *testing.T) {
+// After a boot the boot id tells all, where it is certain that it is the node's.
+func TestAfterABoot(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{pod: "a", container: "c1", window: time.Hour})
 	w.add(ask{pod: "b", container: "c2", window: time.Minute})
 	w.del("c2")
 	w.reboot()
-	w.spaces = "no plugin has been here yet"
-	v := w.survey()
-	if v.Unproven == nil || v.Blind != nil {
-		t.Errorf("unproven %v, blind %v", v.Unproven, v.Blind)
-	}
 	w.after(time.Minute)
-	w.expect(w.collect(), "release 10.0.0.2, expire 10.0.0.3", "two are due")
-	if reason := Plan(v)[0].Reason; reason != "the node has booted since" {
+	if v := w.survey(); v.Blind == nil || len(Plan(v)) > 0 {
+		t.Errorf("a boot id of who knows where: %v, %v", v.Blind, Plan(v))
+	}
+	w.first = true
+	if reason := Plan(w.survey())[0].Reason; reason != "the node has booted since" {
 		t.Error(reason)
 	}
+	w.expect(w.collect(), "release 10.0.0.2, expire 10.0.0.3", "two are due")
 }
 
 // Two networks of one pod may know its namespace by two paths. That one of them
@@ -237,6 +236,7 @@ func TestAHoldFromTheFutureBeginsAgain(t *testing.T) {
 	w.add(ask{pod: "a", container: "c1", window: time.Hour})
 	w.del("c1")
 	w.reboot()
+	w.first = true
 	w.now.Wall = w.now.Wall.Add(-24 * time.Hour)
 	w.expect(w.collect(), "restart 10.0.0.2", "the clock is behind")
 	w.expect(w.collect(), "", "once")
@@ -273,7 +273,7 @@ func TestThePace(t *testing.T) {
 // Many at once: each once, in batches, and the journal says so.
 func TestManyExpiredHolds(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/22")
-	const n = 300
+	const n = 40
 	w.add(ask{pod: "living", container: "living"})
 	for i := range n {
 		c := fmt.Sprintf("c%d", i)

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -37,24 +36,21 @@ const snapshotBatch = 128
 // WriteSnapshot copies all leases to the snapshot, whole and on the disk or not
 // at all. Leases that change meanwhile are copied as they were or as they are.
 //
-// The last copy is all that is left of a store that was lost: nothing is
-// written (ErrLost) while a pool of it is not known again, nor where nothing was
-// ever stored.
+// Where nothing was ever stored nothing is written. The last copy may be all that
+// is left of a store that was lost: what it says of pools that are not known
+// again stays in it, and with it the time that it was taken at.
 func (s *Store) WriteSnapshot(ctx context.Context, now lease.Instant) error {
 	snap := snapshot{Format: formatNow, Taken: now.Wall}
-	before, err := s.snapshotPools()
-	if err != nil {
+	before, taken, err := s.ReadSnapshot()
+	if errors.Is(err, ErrNewer) || errors.Is(err, ErrIO) {
 		return err
 	}
+	var unknown map[lease.Pool]bool
 	var at Mark
 	for more := true; more; {
 		var batch []lease.Lease
 		err := s.View(ctx, func(tx *Tx) error {
-			for _, p := range before {
-				if tx.Lost() != "" && !tx.Known(p) {
-					return fmt.Errorf("%w: network %s is not known again yet, so the snapshot stays as it is", ErrLost, p.Network)
-				}
-			}
+			unknown = unknownAgain(tx, before)
 			at, more = tx.After(at, snapshotBatch, func(l lease.Lease) { batch = append(batch, l) })
 			return nil
 		})
@@ -62,7 +58,15 @@ func (s *Store) WriteSnapshot(ctx context.Context, now lease.Instant) error {
 			return err
 		}
 		for _, l := range batch {
-			snap.Leases = append(snap.Leases, record{l.Pool.DataDir, l.Pool.Network, encode(l)})
+			if !unknown[l.Pool] {
+				snap.add(l)
+			}
+		}
+	}
+	for _, l := range before {
+		if unknown[l.Pool] {
+			snap.Taken = taken
+			snap.add(l)
 		}
 	}
 	b, err := json.Marshal(snap)
@@ -75,20 +79,20 @@ func (s *Store) WriteSnapshot(ctx context.Context, now lease.Instant) error {
 	return nil
 }
 
-// snapshotPools are the pools of the last snapshot; none where it cannot be
-// read, for then there is nothing to lose.
-func (s *Store) snapshotPools() ([]lease.Pool, error) {
-	leases, _, err := s.ReadSnapshot()
-	if errors.Is(err, ErrNewer) || errors.Is(err, ErrIO) {
-		return nil, err
-	}
-	var out []lease.Pool
+func (s *snapshot) add(l lease.Lease) {
+	s.Leases = append(s.Leases, record{l.Pool.DataDir, l.Pool.Network, encode(l)})
+}
+
+// unknownAgain are the pools of a snapshot that a store which took a lost one's
+// place does not know yet.
+func unknownAgain(tx *Tx, leases []lease.Lease) map[lease.Pool]bool {
+	out := map[lease.Pool]bool{}
 	for _, l := range leases {
-		if !slices.Contains(out, l.Pool) {
-			out = append(out, l.Pool)
+		if tx.Lost() != "" && !tx.Known(l.Pool) {
+			out[l.Pool] = true
 		}
 	}
-	return out, nil
+	return out
 }
 
 // writeWhole replaces a file, so that whoever reads it sees all or nothing of

@@ -7,6 +7,7 @@ import (
 	"os"
 	"reflect"
 	"testing"
+	"time"
 )
 
 func TestASnapshotOutlivesTheStore(t *testing.T) {
@@ -61,19 +62,28 @@ func TestASnapshotIsNotReplacedByLess(t *testing.T) {
 		t.Errorf("the store is lost: %v", err)
 	}
 	whole("lost", 1)
-	update(t, s, func(tx *Tx) error { return tx.Count("n", 1) }) // replaced, and empty
-	if err := s.WriteSnapshot(ctx, t0); !errors.Is(err, ErrLost) {
-		t.Errorf("replaced and not known again: %v", err)
+	later := t0
+	later.Wall = t0.Wall.Add(time.Hour)
+	other := fresh("10.0.0.9", "web-0", "c9")
+	other.Pool.Network = "other"
+	update(t, s, func(tx *Tx) error { return errors.Join(put(tx, other), tx.SetKnown(other.Pool)) }) // replaced
+	if err := s.WriteSnapshot(ctx, later); err != nil {
+		t.Error(err)
 	}
-	whole("replaced", 1)
+	whole("one network is known again", 2)
+	if _, at, _ := s.ReadSnapshot(); !at.Equal(t0.Wall) {
+		t.Errorf("what is old in it is from %v", at)
+	}
 	update(t, s, func(tx *Tx) error {
 		return errors.Join(put(tx, fresh("10.0.0.6", "db-1", "c2")), tx.SetKnown(testPool))
 	})
-	update(t, s, func(tx *Tx) error { return put(tx, fresh("10.0.0.7", "db-2", "c3")) })
-	if err := s.WriteSnapshot(ctx, t0); err != nil {
+	if err := s.WriteSnapshot(ctx, later); err != nil {
 		t.Error(err)
 	}
-	whole("known again", 2)
+	whole("all are", 2)
+	if _, at, _ := s.ReadSnapshot(); !at.Equal(later.Wall) {
+		t.Errorf("it is from %v", at)
+	}
 	os.Remove(s.path())
 	os.Remove(s.mark()) // as after a boot
 	if err := s.WriteSnapshot(ctx, t0); !IsEmpty(err) {
