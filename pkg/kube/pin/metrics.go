@@ -1,9 +1,6 @@
 package pin
 
-import (
-	"github.com/prometheus/client_golang/prometheus"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
-)
+import "github.com/prometheus/client_golang/prometheus"
 
 type meters struct {
 	decisions   *prometheus.CounterVec // by mode and reason
@@ -13,7 +10,7 @@ type meters struct {
 	evictions   *prometheus.CounterVec // by reason
 }
 
-func newMeters(gates func() float64) (*meters, error) {
+func newMeters(registry prometheus.Registerer, gates func() float64) (*meters, error) {
 	m := &meters{
 		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "leasehold_pin_decisions_total",
@@ -42,7 +39,7 @@ func newMeters(gates func() float64) (*meters, error) {
 		Help: "Pods that wait for their nomination now.",
 	}, gates)
 	for _, c := range []prometheus.Collector{m.decisions, m.duration, m.withdrawals, m.lifted, m.evictions, open} {
-		if err := metrics.Registry.Register(c); err != nil {
+		if err := registry.Register(c); err != nil {
 			return nil, err
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/leasehold-cni/leasehold/pkg/policy"
@@ -28,7 +29,7 @@ func Setup(ctx context.Context, mgr manager.Manager, o Options) error {
 	if err != nil {
 		return err
 	}
-	m, err := newMeters(func() float64 { return float64(len(c.gatedPods())) })
+	m, err := newMeters(metrics.Registry, func() float64 { return float64(len(c.gatedPods())) })
 	if err != nil {
 		return err
 	}

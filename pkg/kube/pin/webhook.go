@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"slices"
 	"time"
 
@@ -32,16 +31,27 @@ func (w *webhook) Handle(ctx context.Context, req admission.Request) admission.R
 	start := time.Now()
 	defer func() { w.meters.duration.Observe(time.Since(start).Seconds()) }()
 
-	var pod corev1.Pod
-	if err := json.Unmarshal(req.Object.Raw, &pod); err != nil {
-		return admission.Errored(http.StatusBadRequest, fmt.Errorf("reading the pod: %w", err))
-	}
-	if !retained(&pod) {
+	response, err := w.handle(ctx, req)
+	if err != nil {
+		// An error would be an answer to the API server, and the answer would be no: failurePolicy is about calls that fail.
+		w.log.Error(err, "a pod is admitted as it is", "namespace", req.Namespace, "pod", req.Name)
 		return admission.Allowed("")
 	}
+	return response
+}
+
+func (w *webhook) handle(ctx context.Context, req admission.Request) (admission.Response, error) {
+	var pod corev1.Pod
+	if err := json.Unmarshal(req.Object.Raw, &pod); err != nil {
+		return admission.Response{}, fmt.Errorf("reading the pod: %w", err)
+	}
+	if !retained(&pod) {
+		return admission.Allowed(""), nil
+	}
+	// The patch is made of two texts by the same writer, so that it leaves alone what this program has no name for.
 	before, err := json.Marshal(&pod)
 	if err != nil {
-		return admission.Errored(http.StatusInternalServerError, err)
+		return admission.Response{}, err
 	}
 	strip(&pod)
 	key := req.Namespace + "/" + pod.Name
@@ -49,14 +59,18 @@ func (w *webhook) Handle(ctx context.Context, req admission.Request) admission.R
 	apply(&pod, verdict)
 	after, err := json.Marshal(&pod)
 	if err != nil {
-		return admission.Errored(http.StatusInternalServerError, err)
+		return admission.Response{}, err
+	}
+	response := admission.PatchResponseFromRaw(before, after)
+	if response.Result != nil && !response.Allowed {
+		return admission.Response{}, fmt.Errorf("making the patch: %s", response.Result.Message)
 	}
 	if verdict.Mode == policy.PinNominate && !(req.DryRun != nil && *req.DryRun) {
 		w.backlog.Made(key, w.cluster.now())
 	}
 	w.meters.decisions.WithLabelValues(string(verdict.Mode), string(verdict.Reason)).Inc()
 	w.log.V(1).Info("decided", "pod", key, "mode", verdict.Mode, "node", verdict.Node, "reason", verdict.Reason, "text", verdict.Text)
-	return admission.PatchResponseFromRaw(before, after)
+	return response, nil
 }
 
 // facts gathers what a decision is made of.

@@ -1,0 +1,126 @@
+package pin
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+func read[T any](t *testing.T, text string) *T {
+	t.Helper()
+	var object T
+	if err := yaml.UnmarshalStrict([]byte(text), &object); err != nil {
+		t.Fatal(err)
+	}
+	return &object
+}
+
+// viewed makes a view twice, as informers may.
+func viewed[V any](t *testing.T, view func(any) (any, error), object any) V {
+	t.Helper()
+	for range 2 {
+		var err error
+		if object, err = view(object); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return object.(V)
+}
+
+func TestViewReservation(t *testing.T) {
+	object := read[ipam.IPReservation](t, `
+metadata: {namespace: db, name: db-0-5f1c9a02, uid: r1, resourceVersion: "7", labels: {a: b}, annotations: {leasehold.dev/released: 00000000000000a1}}
+spec: {podName: db-0, nodeName: node1, nodeUID: n1, release: 00000000000000a1}
+status:
+  id: 00000000000000a1
+  state: Held
+  addresses: [{network: cbr0, interface: eth0, address: 10.0.0.7}, {network: cbr0, interface: eth0, address: "fd00::7"}]
+  podUID: u1
+  window: 10m0s
+  heldUntil: "2026-11-21T12:00:00Z"
+`)
+	want := &reservation{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0-5f1c9a02", UID: "r1", ResourceVersion: "7"},
+		Pod:        "db-0", Node: "node1", NodeUID: "n1", ID: "00000000000000a1", PodUID: "u1", Addresses: "10.0.0.7,fd00::7",
+		Until: noon, Window: 10 * time.Minute, GoingAway: true, Released: true,
+	}
+	if diff := cmp.Diff(want, viewed[*reservation](t, viewReservation, object), cmp.Transformer("UTC", time.Time.UTC)); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+
+	object.Annotations["leasehold.dev/released"] = "00000000000000a0"
+	object.Spec.Release = "00000000000000a0"
+	object.Status = ipam.IPReservationStatus{ID: "00000000000000a1", State: ipam.Bound, AddressList: "10.0.0.7", Window: "forever"}
+	v := viewed[*reservation](t, viewReservation, object)
+	if !v.Bound || v.GoingAway || v.Released || v.Window != lease.Forever || v.Addresses != "10.0.0.7" || !v.Until.IsZero() {
+		t.Errorf("marks of another lease count: %+v", v)
+	}
+}
+
+func TestViewPod(t *testing.T) {
+	waiting := read[corev1.Pod](t, `
+metadata:
+  namespace: db
+  name: db-0
+  uid: u1
+  resourceVersion: "9"
+  labels: {leasehold.dev/retained: "true"}
+  annotations: {io.kubernetes.cri/reserved-ip-duration: "10", leasehold.dev/pinned-node: node1, leasehold.dev/pin-reason: "Reserved: x"}
+  ownerReferences: [{apiVersion: apps/v1, kind: StatefulSet, name: db, uid: s1, controller: true}]
+spec:
+  schedulerName: default-scheduler
+  schedulingGates: [{name: a.b/c}, {name: leasehold.dev/nominate}]
+  tolerations: [{operator: Exists}]
+  affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [
+    {matchFields: [{key: metadata.name, operator: In, values: [node1]}]}]}}}
+status:
+  phase: Pending
+  nominatedNodeName: node1
+  conditions: [{type: PodScheduled, status: "False", reason: Unschedulable, message: no room, lastTransitionTime: "2026-11-21T12:00:00Z"}]
+`)
+	want := &podView{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0", UID: "u1", ResourceVersion: "9"},
+		Scheduler:  "default-scheduler", Controlled: true, Window: 10 * time.Minute, Gated: true, Gates: 2, Pinned: "node1", Reason: "Reserved: x",
+		Required: true, Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}, Nominated: "node1",
+		Unschedulable: noon, UnschedulableWhy: "no room",
+	}
+	if diff := cmp.Diff(want, viewed[*podView](t, viewPod, waiting), cmp.Transformer("UTC", time.Time.UTC)); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+
+	running := waiting.DeepCopy()
+	running.Spec.NodeName, running.Spec.SchedulingGates = "node1", nil
+	running.Status = *read[corev1.PodStatus](t, `
+phase: Running
+podIPs: [{ip: 10.0.0.7}, {ip: "fd00::7"}]
+conditions:
+- {type: PodScheduled, status: "True", lastTransitionTime: "2026-11-21T12:00:00Z"}
+- {type: DisruptionTarget, status: "True", reason: EvictionByEvictionAPI}
+`)
+	want = &podView{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0", UID: "u1", ResourceVersion: "9"},
+		Node:       "node1", BoundAt: noon, Scheduler: "default-scheduler", Controlled: true, Window: 10 * time.Minute, Pinned: "node1",
+		Evicted: true, Started: true, Addresses: "10.0.0.7,fd00::7",
+	}
+	if diff := cmp.Diff(want, viewed[*podView](t, viewPod, running), cmp.Transformer("UTC", time.Time.UTC)); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+func TestTrimNode(t *testing.T) {
+	n := node("node1", cordoned, tainted("NoSchedule"))
+	n.Annotations = map[string]string{"a": "b"}
+	n.Status.Images = []corev1.ContainerImage{{Names: []string{"x"}}}
+	n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeDiskPressure})
+	got := viewed[*corev1.Node](t, trimNode, n)
+	if diff := cmp.Diff(node("node1", cordoned, tainted("NoSchedule")), got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}

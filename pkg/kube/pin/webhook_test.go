@@ -1,0 +1,105 @@
+package pin
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	admissionv1 "k8s.io/api/admission/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"pgregory.net/rapid"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/leasehold-cni/leasehold/pkg/policy"
+)
+
+// blind is a webhook that has not listed anything yet.
+func blind(t testing.TB) *webhook {
+	t.Helper()
+	m, err := newMeters(prometheus.NewRegistry(), func() float64 { return 0 })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &webhook{
+		Options: Options{Mode: policy.PinNominate, Fallback: policy.PinPrefer},
+		cluster: &cluster{now: time.Now, synced: []func() bool{func() bool { return false }}},
+		backlog: newBacklog(), meters: m, log: logr.Discard(),
+	}
+}
+
+func ask(w *webhook, object []byte) admission.Response {
+	return w.Handle(context.Background(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
+		Namespace: "db", Object: runtime.RawExtension{Raw: object}}})
+}
+
+func TestWebhookAdmitsWhatItCannotJudge(t *testing.T) {
+	w := blind(t)
+	for _, object := range []string{"", "null", "[]", `{"metadata":5}`, `{"spec":{"nodeName":"node1"}}`} {
+		if r := ask(w, []byte(object)); !r.Allowed || len(r.Patches) > 0 {
+			t.Errorf("%q: %+v", object, r)
+		}
+	}
+	r := ask(w, []byte(`{"metadata":{"name":"db-0","annotations":{"io.kubernetes.cri/reserved-ip-duration":"10"}},"spec":{"later":{"field":1}}}`))
+	if !r.Allowed {
+		t.Fatalf("%+v", r)
+	}
+	got := patched(t, []byte(`{"metadata":{"name":"db-0","annotations":{"io.kubernetes.cri/reserved-ip-duration":"10"}},"spec":{"later":{"field":1}}}`), r)
+	if got != `{"metadata":{"annotations":{"io.kubernetes.cri/reserved-ip-duration":"10",`+
+		`"leasehold.dev/pin-reason":"Unknown: its address could not be looked up"},"labels":{"leasehold.dev/retained":"true"},"name":"db-0"},`+
+		`"spec":{"later":{"field":1}}}` {
+		t.Errorf("the pod is %s", got)
+	}
+}
+
+// patched applies a response as the API server does, and sorts the keys.
+func patched(t testing.TB, object []byte, r admission.Response) string {
+	t.Helper()
+	ops, err := json.Marshal(r.Patches)
+	if err != nil {
+		t.Fatal(err)
+	}
+	patch, err := jsonpatch.DecodePatch(ops)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := patch.Apply(object)
+	if err != nil {
+		t.Fatalf("the patch %s does not apply to %s: %v", ops, object, err)
+	}
+	var sorted any
+	if err := json.Unmarshal(out, &sorted); err != nil {
+		t.Fatal(err)
+	}
+	out, _ = json.Marshal(sorted)
+	return string(out)
+}
+
+// TestWebhookPatches proves that every answer is yes, that its patch applies, and that a second call adds nothing. It is no
+// fuzz target: those are built anew with all that they link, which here is Kubernetes.
+func TestWebhookPatches(t *testing.T) {
+	w := blind(t)
+	rapid.Check(t, func(rt *rapid.T) {
+		pod := anyPod(rt)
+		if pod.Annotations == nil {
+			pod.Annotations = map[string]string{}
+		}
+		pod.Annotations[policy.Annotation] = rapid.SampledFrom([]string{"10", "forever", "0", "ten"}).Draw(rt, "window")
+		pod.Annotations["leasehold.dev/pin"] = rapid.SampledFrom([]string{"nominate", "none", "must"}).Draw(rt, "mode")
+		object, err := json.Marshal(pod)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := ask(w, object)
+		if !r.Allowed {
+			rt.Fatalf("%+v", r)
+		}
+		once := patched(t, object, r)
+		if again := ask(w, []byte(once)); len(again.Patches) > 0 {
+			rt.Fatalf("a second call changes %s by %v", once, again.Patches)
+		}
+	})
+}
