@@ -188,6 +188,40 @@ func reservationsReboot(w *World) {
 	w.Truth(n, soon, "all run")
 }
 
+func forever(w *World) {
+	n := w.Node(2)
+	w.Step("an echoserver is kept forever")
+	set := w.Echoserver("echoserver", n, 1, KeptFor("forever"))
+	before := set.Ready()
+	w.Kept(before, set.Recreate())
+	set.Scale(0)
+	w.Truth(n, soon, "deleted")
+	r := w.reservation("echoserver-0", n)
+	if r.Status.Window != "forever" || r.Status.HeldUntil != nil {
+		w.Fatalf("it says %+v", r.Status)
+	}
+	w.Kept(before, scaledTo(set, 1))
+	set.Scale(0)
+	if w.Long {
+		w.Step("its StatefulSet has no pod of the number: after ten minutes it goes")
+		w.Eventually(15*time.Minute, "the reservation goes", func() error {
+			if _, ok := w.Reservation("echoserver-0", n); ok {
+				return errors.New("it is there")
+			}
+			return nil
+		})
+		return
+	}
+	w.Truth(n, soon, "deleted again")
+	w.release(r, r.Status.ID)
+	w.Eventually(soon, "the reservation goes when it is told to", func() error {
+		if _, ok := w.Reservation("echoserver-0", n); ok {
+			return errors.New("it is there")
+		}
+		return nil
+	})
+}
+
 func stockFlannel(w *World) {
 	n := w.Node(1)
 	network := n.DefaultNetwork()
@@ -485,6 +519,9 @@ func storm(w *World) {
 		}
 	}
 	for _, act := range []struct{ verb, state string }{{"ADD", "Bound"}, {"DEL", "Held"}} {
+		if act.verb == "DEL" { // nobody waits for a pod that is on its way out
+			w.Must(w.Client.CoreV1().Pods(w.NS).DeleteCollection(w.Ctx, metav1.DeleteOptions{}, metav1.ListOptions{}))
+		}
 		began := time.Now()
 		_, err := n.Machine().Run(w.Ctx, "sh", "-c", fmt.Sprintf(
 			`cd %s && mkdir -p ns && xargs -P 8 -L 1 ./call %s %s < pods`, dir, act.verb, w.NS))
