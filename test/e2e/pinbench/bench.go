@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"text/tabwriter"
 	"time"
 
@@ -68,8 +69,11 @@ func (b *Bench) connect(ctx context.Context) (err error) {
 	return b.applyProduct(ctx)
 }
 
-// Close removes the control plane and all that was on it.
-func (b *Bench) Close(ctx context.Context) error { return b.bed.Down(context.WithoutCancel(ctx)) }
+// Close removes the control plane and all that was on it, but for the logs.
+func (b *Bench) Close(ctx context.Context) error {
+	kept := filepath.Join(b.bed.Dir, "logs")
+	return errors.Join(os.RemoveAll(kept), os.Rename(b.bed.Scratch("logs"), kept), b.bed.Down(context.WithoutCancel(ctx)))
+}
 
 func (b *Bench) say(format string, args ...any) {
 	fmt.Fprintf(b.out, "%5.0fs  %s\n", time.Since(b.began).Seconds(), fmt.Sprintf(format, args...))

@@ -67,12 +67,20 @@ func (b *Bench) Scale(ctx context.Context, nodes, reservations, rate int, lastin
 		return fmt.Errorf("%d pods are away: too few for %d admissions", len(away), want)
 	}
 	b.say("%d admissions a second, asked of the webhook itself", rate)
-	asked, err := b.ask(ctx, c, away, rate, lasting)
+	asked, pinged, err := b.ask(ctx, c, away, rate, lasting)
+	if err != nil {
+		return err
+	}
+	own, err := b.ownWithin(ctx)
 	if err != nil {
 		return err
 	}
 	b.say("%d pods a second, created through the API server", rate)
 	before, err := b.histogram(ctx)
+	if err != nil {
+		return err
+	}
+	idle, err := b.processorTime(ctx)
 	if err != nil {
 		return err
 	}
@@ -84,21 +92,32 @@ func (b *Bench) Scale(ctx context.Context, nodes, reservations, rate int, lastin
 	if err != nil {
 		return err
 	}
+	busy, err := b.processorTime(ctx)
+	if err != nil {
+		return err
+	}
 	loaded, err := b.memory(ctx)
 	if err != nil {
 		return err
 	}
-	load, _ := os.ReadFile("/proc/loadavg")
+	load, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return err
+	}
 	fmt.Fprintf(b.out, "\n%d reservations, %d nodes, %d retained pods; %d admissions a second for %v; load of this machine: %s\n",
 		reservations, nodes, reservations-len(away), rate, lasting, load)
 	w := tabwriter.NewWriter(b.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "\t\tGOAL\n")
 	fmt.Fprintf(w, "admission, at the webhook's client: p50, p99, max\t%s\t%s\n", spread(asked.took), mark(percentile(asked.took, 99) <= latencyGoal, "p99 <= 5 ms"))
 	fmt.Fprintf(w, "    of %d, pinned\t%d\t\n", len(asked.took), asked.pinned)
+	fmt.Fprintf(w, "    its /healthz, in turn with that\t%s\t\n", spread(pinged.took))
+	fmt.Fprintf(w, "    its own histogram: within 5 ms\t%.2f %%\t\n", own)
 	within, total := after.since(before, latencyGoal)
 	fmt.Fprintf(w, "admission, by the API server's histogram: within 5 ms\t%.2f %% of %d\t%s\n", 100*within, total, mark(within >= 0.99, ">= 99 %"))
 	fmt.Fprintf(w, "create of a pod, at its client: p50, p99, max\t%s\t\n", spread(created))
-	fmt.Fprintf(w, "from there to its nomination: p50, p99, max\t%s\t\n", spread(opened))
+	fmt.Fprintf(w, "create to lifted gate, %d pods: p50, p99, max\t%s\t\n", len(opened), spread(opened))
+	fmt.Fprintf(w, "processor time of that, per pod: manager, API server, scheduler\t%s\t\n", perPod(idle, busy, len(created),
+		meta.ManagerName, bed.APIServer, bed.Scheduler))
 	fmt.Fprintf(w, "manager, start to ready\t%s\t\n", seconds(ready))
 	fmt.Fprintf(w, "manager's memory, MiB: resting, after the load, peak\t%d, %d, %d\t%s\n", resting.now, loaded.now, loaded.peak,
 		mark(loaded.now <= memoryGoal, fmt.Sprintf("<= %d", memoryGoal)))
@@ -158,6 +177,43 @@ func (b *Bench) memory(ctx context.Context) (resident, error) {
 	return r, nil
 }
 
+// processorTime is what each service of the control plane's machine has used.
+func (b *Bench) processorTime(ctx context.Context) (map[string]time.Duration, error) {
+	reply, err := b.control().Call(ctx, machine.Request{List: true})
+	if err != nil {
+		return nil, err
+	}
+	used := map[string]time.Duration{}
+	for name, pid := range reply.Services {
+		stat, err := os.ReadFile(fmt.Sprintf("%s/proc/%d/stat", b.bed.Root(bed.Control), pid))
+		if err != nil {
+			return nil, err
+		}
+		_, rest, _ := strings.Cut(string(stat), ") ")
+		f := strings.Fields(rest)
+		if len(f) < 13 {
+			return nil, fmt.Errorf("/proc/%d/stat of %s makes no sense: %s", pid, name, stat)
+		}
+		for _, ticks := range f[11:13] { // in user and system mode, in hundredths of a second
+			n, err := strconv.Atoi(ticks)
+			if err != nil {
+				return nil, err
+			}
+			used[name] += time.Duration(n) * 10 * time.Millisecond
+		}
+	}
+	return used, nil
+}
+
+func perPod(before, after map[string]time.Duration, pods int, services ...string) string {
+	var list []string
+	for _, name := range services {
+		ms := float64((after[name] - before[name]).Microseconds()) / 1000 / float64(max(pods, 1))
+		list = append(list, fmt.Sprintf("%.1f", ms))
+	}
+	return strings.Join(list, ", ") + " ms"
+}
+
 // steadily does something rate times a second, whether the one before has ended or not, and waits for all of it.
 func steadily(ctx context.Context, count, rate int, do func(i int)) {
 	var wg sync.WaitGroup
@@ -198,25 +254,30 @@ func (d *durations) sorted() ([]time.Duration, error) {
 	return d.took, d.err
 }
 
-// ask sends the webhook what the API server would.
-func (b *Bench) ask(ctx context.Context, c crowd, away []int, rate int, lasting time.Duration) (*durations, error) {
+// ask sends the webhook what the API server would. In turn with that it asks for the manager's health, which costs it
+// nothing: how long that takes is the machine's doing.
+func (b *Bench) ask(ctx context.Context, c crowd, away []int, rate int, lasting time.Duration) (asked, pinged *durations, err error) {
 	hook, err := b.webhook(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	d := &durations{}
+	asked, pinged = &durations{}, &durations{}
 	steadily(ctx, rate*int(lasting.Seconds()), rate, func(i int) {
+		began := time.Now()
+		err := hook.ping(ctx, fmt.Sprintf("http://%v:%d/healthz", b.bed.ControlAddr(), healthPort))
+		pinged.add(time.Since(began), false, err)
 		review, err := json.Marshal(reviewOf(c.pod(away[i])))
 		if err != nil {
-			d.add(0, false, err)
+			asked.add(0, false, err)
 			return
 		}
-		began := time.Now()
+		began = time.Now()
 		pinned, err := hook.ask(ctx, review)
-		d.add(time.Since(began), pinned, err)
+		asked.add(time.Since(began), pinned, err)
 	})
-	_, err = d.sorted()
-	return d, errors.Join(err, ctx.Err())
+	_, err = asked.sorted()
+	_, err2 := pinged.sorted()
+	return asked, pinged, errors.Join(err, err2, ctx.Err())
 }
 
 func reviewOf(p *corev1.Pod) *admissionv1.AdmissionReview {
@@ -263,6 +324,19 @@ func (b *Bench) webhook(ctx context.Context) (hook, error) {
 		"https://" + net.JoinHostPort(b.bed.ControlAddr().String(), fmt.Sprint(webhookPort)) + path}, nil
 }
 
+func (h hook) ping(ctx context.Context, url string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := h.client.Do(req)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, resp.Body)
+	return errors.Join(err, resp.Body.Close())
+}
+
 // ask returns whether the answer pins the pod to a node.
 func (h hook) ask(ctx context.Context, review []byte) (pinned bool, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.url, bytes.NewReader(review))
@@ -288,6 +362,12 @@ func (h hook) ask(ctx context.Context, review []byte) (pinned bool, err error) {
 
 // create creates pods that were away, and waits until their gates are lifted. It returns how long each took.
 func (b *Bench) create(ctx context.Context, c crowd, away []int, rate int, lasting time.Duration) (created, opened []time.Duration, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	gates, err := b.watchGates(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
 	var creates, opens durations
 	steadily(ctx, rate*int(lasting.Seconds()), rate, func(i int) {
 		p := c.pod(away[i])
@@ -297,18 +377,97 @@ func (b *Bench) create(ctx context.Context, c crowd, away []int, rate int, lasti
 		if err != nil || len(made.Spec.SchedulingGates) == 0 {
 			return
 		}
-		began = time.Now()
-		err = until(ctx, func() (bool, error) {
-			now, err := b.client.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
-			return err == nil && len(now.Spec.SchedulingGates) == 0, err
-		})
-		opens.add(time.Since(began), true, err)
+		if took, err := gates.wait(ctx, made.UID, began); err != nil {
+			opens.add(stuckAfter, true, nil)
+		} else {
+			opens.add(took, true, nil)
+		}
 	})
 	if created, err = creates.sorted(); err != nil {
 		return nil, nil, err
 	}
 	opened, err = opens.sorted()
 	return created, opened, errors.Join(err, ctx.Err())
+}
+
+// gates knows when the gates of pods were seen to be lifted.
+type gates struct {
+	mu     sync.Mutex
+	lifted map[types.UID]time.Time
+	wake   chan struct{}
+}
+
+// watchGates watches the retained pods from now on.
+func (b *Bench) watchGates(ctx context.Context) (*gates, error) {
+	now, err := b.client.CoreV1().Pods("").List(ctx, metav1.ListOptions{Limit: 1})
+	if err != nil {
+		return nil, err
+	}
+	w, err := b.client.CoreV1().Pods("").Watch(ctx, metav1.ListOptions{ResourceVersion: now.ResourceVersion,
+		LabelSelector: meta.LabelRetained + "=" + meta.Retained})
+	if err != nil {
+		return nil, err
+	}
+	g := &gates{lifted: map[types.UID]time.Time{}, wake: make(chan struct{})}
+	go func() {
+		defer w.Stop()
+		for event := range w.ResultChan() {
+			if p, ok := event.Object.(*corev1.Pod); ok && len(p.Spec.SchedulingGates) == 0 {
+				g.lift(p.UID, time.Now())
+			}
+		}
+	}()
+	return g, nil
+}
+
+func (g *gates) lift(uid types.UID, at time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if _, known := g.lifted[uid]; !known {
+		g.lifted[uid] = at
+		close(g.wake)
+		g.wake = make(chan struct{})
+	}
+}
+
+// wait returns how long it took from then.
+func (g *gates) wait(ctx context.Context, uid types.UID, from time.Time) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, stuckAfter)
+	defer cancel()
+	for {
+		g.mu.Lock()
+		at, known := g.lifted[uid]
+		wake := g.wake
+		g.mu.Unlock()
+		if known {
+			return at.Sub(from), nil
+		}
+		select {
+		case <-wake:
+		case <-ctx.Done():
+			return 0, fmt.Errorf("the gate of a pod is not lifted: %w", ctx.Err())
+		}
+	}
+}
+
+// ownWithin is the percentage of admissions that the manager itself has timed within the goal.
+func (b *Bench) ownWithin(ctx context.Context) (float64, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%v:%d/metrics", b.bed.ControlAddr(), metricsPort), nil)
+	if err != nil {
+		return 0, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return 0, err
+	}
+	h, err := parseHistogram(string(text), "leasehold_pin_duration_seconds_bucket{", func(string) bool { return true })
+	within, _ := h.since(histogram{}, latencyGoal)
+	return 100 * within, err
 }
 
 // A histogram is what the API server counted of the calls of the webhook: by upper bound in seconds, cumulated.
@@ -321,23 +480,28 @@ func (b *Bench) histogram(ctx context.Context) (histogram, error) {
 	if err != nil {
 		return nil, err
 	}
-	return parseHistogram(string(text))
+	return parseHistogram(string(text), admissionHistogram, isOurs)
 }
 
-// parseHistogram adds up the webhooks on creations that are the manager's.
-func parseHistogram(text string) (histogram, error) {
+// isOurs tells by a line's labels whether it is of creations and the manager's webhooks.
+func isOurs(labels string) bool {
+	return strings.Contains(labels, "leasehold") && strings.Contains(labels, `operation="CREATE"`)
+}
+
+// parseHistogram adds up the buckets of a metric.
+func parseHistogram(text, metric string, want func(labels string) bool) (histogram, error) {
 	h := histogram{}
 	for line := range strings.Lines(text) {
-		rest, ok := strings.CutPrefix(line, admissionHistogram)
-		if !ok || !strings.Contains(rest, "leasehold") || !strings.Contains(rest, `operation="CREATE"`) {
+		rest, ok := strings.CutPrefix(line, metric)
+		labels, value, ok2 := strings.Cut(rest, "} ")
+		if !ok || !want(labels) {
 			continue
 		}
-		labels, value, ok := strings.Cut(rest, "} ")
 		_, le, found := strings.Cut(labels, `le="`)
 		le, _, _ = strings.Cut(le, `"`)
 		bound, err := strconv.ParseFloat(le, 64)
 		count, err2 := strconv.ParseFloat(strings.TrimSpace(value), 64)
-		if !ok || !found || err != nil || err2 != nil {
+		if !ok2 || !found || err != nil || err2 != nil {
 			return nil, fmt.Errorf("a line of a histogram makes no sense: %s", line)
 		}
 		h[bound] += count

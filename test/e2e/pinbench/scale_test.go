@@ -14,7 +14,7 @@ apiserver_admission_webhook_admission_duration_seconds_bucket{name="other.exampl
 `
 
 func TestHistogram(t *testing.T) {
-	now, err := parseHistogram(metrics)
+	now, err := parseHistogram(metrics, admissionHistogram, isOurs)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -24,14 +24,14 @@ func TestHistogram(t *testing.T) {
 	if within, total := now.since(histogram{0.005: 80, 0.025: 80}, 5*time.Millisecond); total != 100 {
 		t.Errorf("%v of %d", within, total)
 	}
-	before, err := parseHistogram(metrics)
+	before, err := parseHistogram(metrics, admissionHistogram, isOurs)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if within, total := now.since(before, 5*time.Millisecond); within != 0 || total != 0 {
 		t.Errorf("%v of %d within nothing", within, total)
 	}
-	if _, err := parseHistogram(admissionHistogram + `name="leasehold",operation="CREATE",le="x"} 1`); err == nil {
+	if _, err := parseHistogram(admissionHistogram+`name="leasehold",operation="CREATE",le="x"} 1`, admissionHistogram, isOurs); err == nil {
 		t.Error("nonsense is read")
 	}
 }
