@@ -22,7 +22,7 @@ test-race: ## the unit tests under the race detector (needs a C compiler)
 bench: ## time, size and first connects against upstream host-local (RUN=<regexp>: calls, connect)
 	@scripts/bench
 
-bench-pin: ## recreated pods against every score, on simulated nodes (FLAGS="-nodes 300 -recreations 200"; SCALE=1: 5,000 nodes)
+bench-pin: ## recreated pods against every score, on simulated nodes (FLAGS=-short: a minute; SCALE=1: a crowd)
 	@scripts/bench-pin $(FLAGS)
 
 fuzz: ## every fuzz target, a minute each (FUZZTIME=10m for longer)
