@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 export VERSION
 
-.PHONY: help build demo test test-race bench fuzz crash lint bench-pin cluster cluster-down e2e images clean
+.PHONY: help build demo test test-race bench fuzz crash lint bench-pin cluster cluster-down e2e images check-deploy clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -45,6 +45,9 @@ e2e: ## the tests in that cluster (RUN=<regexp>)
 
 images: ## the container images, as tarballs
 	@scripts/images
+
+check-deploy: ## the manifests of daemonset/, proven on a real API server
+	@scripts/check-deploy
 
 clean: ## remove what was built
 	rm -rf bin .cache

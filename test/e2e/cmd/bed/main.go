@@ -1,6 +1,6 @@
 // Bed runs the cluster of the end-to-end tests; see docs/testbed.md.
 //
-//	bed REPOSITORY up|down|images|e2e
+//	bed REPOSITORY up|down|images|check-deploy|e2e
 package main
 
 import (
@@ -22,7 +22,7 @@ func main() {
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
 	if len(os.Args) != 3 {
-		fmt.Fprintln(os.Stderr, "usage: bed REPOSITORY up|down|images|e2e")
+		fmt.Fprintln(os.Stderr, "usage: bed REPOSITORY up|down|images|check-deploy|e2e")
 		os.Exit(2)
 	}
 	if err := command(ctx, os.Args[1], os.Args[2]); err != nil {
@@ -62,6 +62,12 @@ func command(ctx context.Context, repo, verb string) error {
 		return b.Down(ctx)
 	case "e2e":
 		return e2e(ctx, repo, dir, o)
+	case "check-deploy":
+		b, err := bed.NewBare(repo, dir)
+		if err != nil {
+			return err
+		}
+		return b.CheckDeploy(ctx)
 	case "images":
 		tag := os.Getenv("TAG")
 		if tag == "" {

@@ -1,0 +1,120 @@
+package bed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+// CheckDeploy proves the manifests of daemonset/ on an API server of their own, without nodes: every field is known, the kinds
+// are established, the expressions of the policies fit what they are about, the images are ones that the project makes, and
+// everything goes again.
+func (b *Bed) CheckDeploy(ctx context.Context) error {
+	if err := b.UpControl(ctx); err != nil {
+		return err
+	}
+	return errors.Join(b.checkDeploy(ctx), b.Down(context.WithoutCancel(ctx)))
+}
+
+func (b *Bed) checkDeploy(ctx context.Context) error {
+	base := filepath.Join(b.Repo, "daemonset")
+	b.say("applying %s", base)
+	out, err := exec.CommandContext(ctx, b.Kubectl(), b.kubectl("apply", "--validate=strict", "-k", base)[1:]...).CombinedOutput()
+	fmt.Print(string(out))
+	if err != nil {
+		return err
+	}
+	if strings.Contains(string(out), "Warning:") {
+		return errors.New("the API server warns of something")
+	}
+	if err := run(ctx, b.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")...); err != nil {
+		return err
+	}
+	client, err := b.Client()
+	if err != nil {
+		return err
+	}
+	b.say("checking policies and images")
+	if err := errors.Join(checkPolicies(ctx, client), b.checkImages(ctx, client)); err != nil {
+		return err
+	}
+	b.say("applying it again, and removing it")
+	for _, args := range [][]string{
+		{"apply", "--validate=strict", "-k", base},
+		{"delete", "-k", base, "--timeout=1m"},
+	} {
+		if err := run(ctx, b.kubectl(args...)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkPolicies waits for what the API server finds in the expressions of the policies when it checks their types.
+func checkPolicies(ctx context.Context, client *kubernetes.Clientset) error {
+	var policies *admissionv1.ValidatingAdmissionPolicyList
+	err := poll(ctx, 30*time.Second, func() (err error) {
+		policies, err = client.AdmissionregistrationV1().ValidatingAdmissionPolicies().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, p := range policies.Items {
+			if p.Status.ObservedGeneration < p.Generation || p.Status.TypeChecking == nil {
+				return fmt.Errorf("policy %s is not checked yet", p.Name)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, p := range policies.Items {
+		for _, w := range p.Status.TypeChecking.ExpressionWarnings {
+			errs = append(errs, fmt.Errorf("policy %s: %s: %s", p.Name, w.FieldRef, w.Warning))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkImages tells of images that nobody makes.
+func (b *Bed) checkImages(ctx context.Context, client *kubernetes.Clientset) error {
+	var ours []string
+	for _, image := range b.ProductImages("latest") {
+		ours = append(ours, image.Tag)
+	}
+	daemons, err := client.AppsV1().DaemonSets(System).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	deployments, err := client.AppsV1().Deployments(System).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	var specs []corev1.PodSpec
+	for _, d := range daemons.Items {
+		specs = append(specs, d.Spec.Template.Spec)
+	}
+	for _, d := range deployments.Items {
+		specs = append(specs, d.Spec.Template.Spec)
+	}
+	var errs []error
+	for _, s := range specs {
+		for _, c := range slices.Concat(s.InitContainers, s.Containers) {
+			if !slices.Contains(ours, c.Image) {
+				errs = append(errs, fmt.Errorf("container %s wants %s; the project makes %s", c.Name, c.Image, strings.Join(ours, ", ")))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
