@@ -20,6 +20,8 @@ import (
 
 const (
 	pauseImage = "leasehold/pause:bed"
+	// memberImage starts the bed's own etcd, which is mounted.
+	memberImage = "leasehold/member:bed"
 	// echoImage has the name that the manual's manifest uses, so that the manifest can be taken as it is.
 	echoImage = "cilium/echoserver:latest"
 )
@@ -52,6 +54,7 @@ func bedImages() []Image {
 	return []Image{
 		{Tag: pauseImage, Programs: []Program{{"test/e2e", "images/pause"}}},
 		{Tag: echoImage, Programs: []Program{{"test/e2e", "images/echo"}}},
+		{Tag: memberImage, Programs: []Program{{"test/e2e", "images/member"}}},
 	}
 }
 

@@ -103,5 +103,12 @@ func All() []Scenario {
 		ours("storm", "250 pods start and go on one node: lag, writes and memory of what publishes them", storm).on(1),
 		ours("moved", "the pod lives on another node: the old one lets go", moved),
 		keeps("api-away-reservations", "the API server is away, then the CRD: no address is given up", apiAwayReservations),
+		keeps("pps-manual", "PersistentPodState by the manual: annotations on the StatefulSet", ppsManual),
+		keeps("pps-explicit", "PersistentPodState by the manual: an object, in both versions", ppsExplicit),
+		ours("pps-zone", "the zone is required, the host preferred, and the user's own selector wins", ppsZone),
+		keeps("pps-retention", "scaled down and up under both policies, ordinals from 5, deleted and made again", ppsRetention),
+		ours("pps-refused", "conflicts, changed targets, bad weights and unknown kinds are refused", ppsRefused),
+		ours("pps-gone-node", "a required hostname whose node is gone binds nobody", ppsGoneNode),
+		keeps("pps-etcd", "etcd with pod addresses as peers: each member deleted in turn, and a rolling update", ppsEtcd),
 	}
 }

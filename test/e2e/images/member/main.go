@@ -1,0 +1,61 @@
+// Member becomes a member of an etcd cluster whose members know each other by address. It is told the addresses once, by
+// POST to :8080; it keeps them beside its data and asks nobody again. The etcd binary is mounted at /etcd.
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"syscall"
+)
+
+const (
+	members = "/data/members" // as etcd's --initial-cluster: etcd-0=http://10.0.0.1:2380,...
+	etcd    = "/etcd/server"
+)
+
+func main() {
+	list, err := os.ReadFile(members)
+	if os.IsNotExist(err) {
+		list, err = beTold()
+	}
+	if err == nil {
+		err = become(os.Getenv("POD_NAME"), os.Getenv("POD_IP"), string(list))
+	}
+	fmt.Fprintln(os.Stderr, "member:", err)
+	os.Exit(1)
+}
+
+// beTold waits for the list.
+func beTold() ([]byte, error) {
+	told := make(chan []byte)
+	http.HandleFunc("POST /members", func(w http.ResponseWriter, r *http.Request) {
+		list, err := io.ReadAll(r.Body)
+		if err == nil {
+			err = os.WriteFile(members, list, 0o600)
+		}
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		w.Write([]byte("thanks\n"))
+		go func() { told <- list }()
+	})
+	failed := make(chan error)
+	go func() { failed <- http.ListenAndServe(":8080", nil) }()
+	select {
+	case list := <-told:
+		return list, nil
+	case err := <-failed:
+		return nil, err
+	}
+}
+
+func become(name, ip, list string) error {
+	peer, client := "http://"+ip+":2380", "http://"+ip+":2379"
+	return syscall.Exec(etcd, []string{etcd, "--name=" + name, "--data-dir=/data/etcd", "--log-level=warn", "--unsafe-no-fsync",
+		"--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer,
+		"--listen-client-urls=" + client, "--advertise-client-urls=" + client,
+		"--initial-cluster=" + list, "--heartbeat-interval=200", "--election-timeout=2000"}, os.Environ())
+}

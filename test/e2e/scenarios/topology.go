@@ -1,0 +1,578 @@
+package scenarios
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/leasehold-cni/leasehold/test/e2e/bed"
+)
+
+const (
+	hostnameLabel = corev1.LabelHostname
+	zoneLabel     = corev1.LabelTopologyZone
+	oldZoneLabel  = corev1.LabelFailureDomainBetaZone
+	injected      = "kruise.io/injected-persistent-pod-state"
+)
+
+var podStates = schema.GroupVersionResource{Group: "apps.kruise.io", Version: "v1beta1", Resource: "persistentpodstates"}
+
+// manifest reads one of the manual's manifests and puts other words in.
+func (w *World) manifest(name string, oldnew ...string) string {
+	text, err := os.ReadFile(filepath.Join(w.Bed.Repo, "test/e2e/manifests", name))
+	w.Must(err)
+	return strings.NewReplacer(oldnew...).Replace(string(text))
+}
+
+// explicit is the manual's PersistentPodState for a built-in StatefulSet of the scenario's namespace, where what stands for
+// "more labels" is left out.
+func (w *World) explicit(oldnew ...string) string {
+	return w.manifest("persistentpodstate.yaml", append(oldnew, "[,other node labels]", "", "namespace: echoserver", "namespace: "+w.NS,
+		"apiVersion: apps.kruise.io/v1beta1\n    kind: StatefulSet", "apiVersion: apps/v1\n    kind: StatefulSet")...)
+}
+
+// set is a StatefulSet that was applied.
+func (w *World) set(name string, size int) *Set { return &Set{w: w, Name: name, size: size} }
+
+// hasAPI tells whether there is a manager that serves PersistentPodStates.
+func (w *World) hasAPI() bool {
+	if !w.Bed.Keeps() {
+		w.Step("there is no manager, and no PersistentPodState")
+	}
+	return w.Bed.Keeps()
+}
+
+// State reads a PersistentPodState; nil if there is none.
+func (w *World) State(name string) *unstructured.Unstructured {
+	u, err := w.Dynamic.Resource(podStates).Namespace(w.NS).Get(w.Ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	w.Must(err)
+	return u
+}
+
+// recordedOf is where a PersistentPodState has pods.
+func recordedOf(u *unstructured.Unstructured) map[string]string {
+	at := map[string]string{}
+	if u == nil {
+		return at
+	}
+	states, _, _ := unstructured.NestedMap(u.Object, "status", "podStates")
+	for pod := range states {
+		at[pod], _, _ = unstructured.NestedString(u.Object, "status", "podStates", pod, "nodeName")
+	}
+	return at
+}
+
+// Recorded waits until a PersistentPodState has exactly these pods where they are.
+func (w *World) Recorded(name string, pods Pods) *unstructured.Unstructured {
+	want := map[string]string{}
+	for pod, p := range pods {
+		want[pod] = p.Spec.NodeName
+	}
+	return w.RecordedAt(name, want)
+}
+
+// RecordedAt waits until a PersistentPodState has exactly these pods on these nodes.
+func (w *World) RecordedAt(name string, want map[string]string) *unstructured.Unstructured {
+	var u *unstructured.Unstructured
+	w.Eventually(30*time.Second, fmt.Sprintf("PersistentPodState %s has %v", name, want), func() error {
+		if u = w.State(name); u == nil {
+			return errors.New("there is none")
+		}
+		if got := recordedOf(u); !maps.Equal(got, want) {
+			return fmt.Errorf("it has %v", got)
+		}
+		return nil
+	})
+	return u
+}
+
+// boundTo checks that a pod carries the mark of a PersistentPodState, and what it prefers.
+func (w *World) boundTo(pod corev1.Pod, object, key, value string) {
+	if pod.Annotations[injected] != object {
+		w.Fatalf("%s carries no mark of %s: %v", pod.Name, object, pod.Annotations)
+	}
+	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
+		for _, t := range a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution {
+			for _, r := range t.Preference.MatchExpressions {
+				if t.Weight == 100 && r.Key == key && r.Operator == corev1.NodeSelectorOpIn && slices.Equal(r.Values, []string{value}) {
+					return
+				}
+			}
+		}
+	}
+	w.Fatalf("%s does not prefer %s=%s: %+v", pod.Name, key, value, pod.Spec.Affinity)
+}
+
+// ppsManual is the manual's practice: annotations on the StatefulSet.
+func ppsManual(w *World) {
+	w.Step("the manual's echoserver")
+	w.Apply(w.manifest("echoserver.yaml"))
+	set := w.set("echoserver", 2)
+	before := set.Ready()
+	if w.Bed.Keeps() {
+		w.Recorded("echoserver", before)
+		w.Step("its PersistentPodState: %v", recordedOf(w.State("echoserver")))
+		for version, key := range map[string]string{"v1alpha1": "nodeTopologyKeys", "v1beta1": "keys"} {
+			out := w.Kubectl("get", "persistentpodstates."+version+".apps.kruise.io", "echoserver", "-o", "yaml")
+			for _, p := range before {
+				for _, line := range []string{
+					"apiVersion: apps.kruise.io/" + version,
+					"  - preference:", "      " + key + ":\n      - kubernetes.io/hostname", "    weight: 100",
+					"    " + p.Name + ":\n      nodeName: " + p.Spec.NodeName + "\n      nodeTopologyLabels:\n        kubernetes.io/hostname: " + p.Spec.NodeName,
+				} {
+					if !strings.Contains(out, line) {
+						w.Fatalf("kubectl get in %s shows no %q:\n%s", version, line, out)
+					}
+				}
+			}
+		}
+	}
+	w.Step("both pods are deleted")
+	after := set.Recreate()
+	w.Kept(before, after)
+	for _, p := range after {
+		w.boundTo(p, "echoserver", hostnameLabel, p.Spec.NodeName)
+	}
+	w.Step("both are back, with the injected affinity; the annotation is taken away")
+	w.Kubectl("annotate", "statefulset", "echoserver", "kruise.io/auto-generate-persistent-pod-state-")
+	w.noState("echoserver")
+}
+
+func (w *World) noState(name string) {
+	w.Eventually(30*time.Second, "PersistentPodState "+name+" goes", func() error {
+		if w.State(name) != nil {
+			return errors.New("it is there")
+		}
+		return nil
+	})
+}
+
+// ppsExplicit is the manual's explicit object, in both versions.
+func ppsExplicit(w *World) {
+	for i := range w.Bed.NodeNames() {
+		w.Label(w.Node(i+1), oldZoneLabel, fmt.Sprintf("zone-%d", i/2))
+	}
+	without := []string{`kruise.io/auto-generate-persistent-pod-state: "true"`, ""}
+	if w.Bed.Keeps() {
+		w.Step("the manual's text to the letter is refused: it has words in place of a label")
+		w.Refused(w.explicit("[,other node labels]", "[,other node labels]"), "failure-domain.beta.kubernetes.io/zone[,other node labels]", "not the name of a node label")
+	}
+	for _, version := range []string{"v1alpha1", "v1beta1"} {
+		w.Step("in %s", version)
+		words := []string{}
+		if version == "v1beta1" {
+			words = []string{"apiVersion: apps.kruise.io/v1alpha1\nkind: PersistentPodState", "apiVersion: apps.kruise.io/v1beta1\nkind: PersistentPodState",
+				"nodeTopologyKeys:", "keys:"}
+		}
+		if w.Bed.Keeps() {
+			w.Apply(w.explicit(words...))
+		}
+		w.Apply(w.manifest("echoserver.yaml", without...))
+		set := w.set("echoserver", 2)
+		before := set.Ready()
+		if w.Bed.Keeps() {
+			w.Recorded("echoserver", before)
+		}
+		after := set.Recreate()
+		w.Kept(before, after)
+		for _, p := range after {
+			w.boundTo(p, "echoserver", hostnameLabel, p.Spec.NodeName)
+			node, err := w.Client.CoreV1().Nodes().Get(w.Ctx, p.Spec.NodeName, metav1.GetOptions{})
+			w.Must(err)
+			if zone := node.Labels[oldZoneLabel]; p.Spec.NodeSelector[oldZoneLabel] != zone {
+				w.Fatalf("%s is bound to the zone %q, want %q", p.Name, p.Spec.NodeSelector[oldZoneLabel], zone)
+			}
+		}
+		if version == "v1alpha1" {
+			w.Step("an editor changes one spelling of one key")
+			w.Kubectl("patch", "pps", "echoserver", "--type=json",
+				`-p=[{"op":"replace","path":"/spec/requiredPersistentTopology/keys","value":["kubernetes.io/os"]}]`)
+			out := w.Kubectl("get", "persistentpodstates.v1alpha1.apps.kruise.io", "echoserver", "-o", "jsonpath={.spec.requiredPersistentTopology.nodeTopologyKeys}")
+			if out != `["kubernetes.io/os"]` {
+				w.Fatalf("the other one says %s", out)
+			}
+		}
+		w.Kubectl("delete", "statefulset", "echoserver")
+		w.Kubectl("delete", "pps", "echoserver")
+		w.Clear()
+	}
+}
+
+// ppsZone: the zone is required, the host preferred.
+func ppsZone(w *World) {
+	if !w.hasAPI() {
+		return
+	}
+	one, two, three := w.Node(1), w.Node(2), w.Node(3)
+	w.Label(one, zoneLabel, "a")
+	w.Label(two, zoneLabel, "a")
+	w.Label(three, zoneLabel, "b")
+	openTwo, openThree := w.Cordon(two), w.Cordon(three)
+	w.Step("an echoserver starts on %s; %s is in its zone, %s is not", one.Name, two.Name, three.Name)
+	w.Apply(w.manifest("echoserver.yaml", "replicas: 2", "replicas: 1", "  annotations:\n    kruise.io", "  annotations:\n    kruise.io/required-persistent-topology: "+zoneLabel+"\n    kruise.io"))
+	set := w.set("echoserver", 1)
+	first := set.Ready()
+	w.RecordedAt("echoserver", map[string]string{"echoserver-0": one.Name})
+	openTwo()
+	openThree()
+	openOne := w.Cordon(one)
+	second := set.Recreate()
+	if at := second["echoserver-0"].Spec.NodeName; at != two.Name {
+		w.Fatalf("%s is cordoned, and the pod went to %s, not to %s", one.Name, at, two.Name)
+	}
+	w.Step("%s was cordoned: it runs on %s with %s", one.Name, two.Name, addresses(second["echoserver-0"]))
+	w.boundTo(second["echoserver-0"], "echoserver", hostnameLabel, one.Name)
+	w.RecordedAt("echoserver", map[string]string{"echoserver-0": two.Name})
+	openTwo = w.Cordon(two)
+	set.Delete(second)
+	w.waits("echoserver-0", second["echoserver-0"])
+	w.Step("with the whole zone cordoned it waits")
+	openTwo()
+	third := set.ReadyBut(second)
+	if at := third["echoserver-0"].Spec.NodeName; at != two.Name {
+		w.Fatalf("it went to %s", at)
+	}
+	openOne()
+
+	w.Step("the user's own selector asks for the other zone")
+	w.Kubectl("patch", "statefulset", "echoserver", "--type=merge",
+		`-p={"spec":{"template":{"spec":{"nodeSelector":{"`+zoneLabel+`":"b"}}}}}`)
+	fourth := set.ReadyBut(third)
+	if at := fourth["echoserver-0"].Spec.NodeName; at != three.Name {
+		w.Fatalf("it went to %s", at)
+	}
+	w.Step("it has what it asked for: %s", w.SaidOf(fourth["echoserver-0"], "PinNotPossible", "PersistentPodState echoserver", "own selector", zoneLabel+"=a"))
+	_ = first
+}
+
+// waits checks that a new pod of a name is there and cannot be placed.
+func (w *World) waits(name string, old corev1.Pod) corev1.Pod {
+	var pod corev1.Pod
+	w.Eventually(time.Minute, "the new "+name+" waits", func() error {
+		p, err := w.Client.CoreV1().Pods(w.NS).Get(w.Ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		pod = *p
+		if pod.UID == old.UID {
+			return errors.New("it is the old one")
+		}
+		if pod.Spec.NodeName != "" {
+			w.Fatalf("it was sent to %s", pod.Spec.NodeName)
+		}
+		for _, c := range pod.Status.Conditions {
+			if c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonUnschedulable {
+				return nil
+			}
+		}
+		return errors.New("nobody has tried to place it")
+	})
+	return pod
+}
+
+// ppsRetention: who is forgotten when, and which numbers count.
+func ppsRetention(w *World) {
+	manual := w.manifest("echoserver.yaml", "replicas: 2", "replicas: 3\n  podManagementPolicy: Parallel\n  ordinals: {start: 5}")
+	w.Step("echoserver-5, -6 and -7 start")
+	w.Apply(manual)
+	set := w.set("echoserver", 3)
+	before := set.Ready()
+	if w.Bed.Keeps() {
+		w.Recorded("echoserver", before)
+		w.Step("scaled down to echoserver-5, and up again")
+	}
+	set.Scale(1)
+	if w.Bed.Keeps() {
+		w.RecordedAt("echoserver", map[string]string{"echoserver-5": before["echoserver-5"].Spec.NodeName})
+	}
+	set.Scale(3)
+	after := set.Ready()
+	w.Kept(before, after) // by the reservation, which outlives what is recorded (FIELD, P8)
+	w.Recorded("echoserver", after)
+
+	w.Step("WhenDeleted: all are remembered")
+	w.Kubectl("patch", "pps", "echoserver", "--type=merge", `-p={"spec":{"persistentPodStateRetentionPolicy":"WhenDeleted"}}`)
+	set.Scale(0)
+	u := w.Recorded("echoserver", after)
+	if g, _, _ := unstructured.NestedInt64(u.Object, "status", "observedGeneration"); g != u.GetGeneration() {
+		w.Eventually(20*time.Second, "the generation is observed", func() error {
+			u := w.State("echoserver")
+			if g, _, _ := unstructured.NestedInt64(u.Object, "status", "observedGeneration"); g != u.GetGeneration() {
+				return fmt.Errorf("it is %d of %d", g, u.GetGeneration())
+			}
+			return nil
+		})
+	}
+	set.Scale(3)
+	again := set.Ready()
+	w.Kept(before, again)
+	for _, p := range again {
+		w.boundTo(p, "echoserver", hostnameLabel, p.Spec.NodeName)
+	}
+
+	w.Step("the StatefulSet is deleted: its PersistentPodState goes with it")
+	w.Kubectl("delete", "statefulset", "echoserver", "--wait=false")
+	w.noState("echoserver")
+	w.Step("and made again, with a PersistentPodState of somebody's own")
+	w.Apply(w.explicit("nodeTopologyKeys:\n      - failure-domain.beta.kubernetes.io/zone", "nodeTopologyKeys:\n      - kubernetes.io/os"))
+	w.Eventually(time.Minute, "the pods go", func() error {
+		if n := len(set.Pods()); n > 0 {
+			return fmt.Errorf("%d are left", n)
+		}
+		return nil
+	})
+	w.Apply(strings.ReplaceAll(manual, `kruise.io/auto-generate-persistent-pod-state: "true"`, ""))
+	w.Recorded("echoserver", set.Ready())
+	w.Kubectl("delete", "statefulset", "echoserver")
+	w.RecordedAt("echoserver", map[string]string{})
+}
+
+// ppsRefused: what cannot work is refused, in words that help.
+func ppsRefused(w *World) {
+	if !w.hasAPI() {
+		return
+	}
+	w.Apply(w.explicit())
+	for _, r := range []struct {
+		what  string
+		from  []string
+		words []string
+	}{
+		{"a second one for the same StatefulSet", []string{"metadata:\n  name: echoserver", "metadata:\n  name: second"},
+			[]string{"PersistentPodState echoserver has StatefulSet echoserver already", "a workload has one"}},
+		{"another target", []string{"    name: echoserver", "    name: other"}, []string{"targetRef cannot be changed"}},
+		{"another kind of target", []string{"kind: StatefulSet", "kind: Deployment", "metadata:\n  name: echoserver", "metadata:\n  name: second"},
+			[]string{"Deployment of apps.kruise.io/v1beta1 is not a kind that is served", "StatefulSet of apps", "--pps-kinds"}},
+		{"weight 0", []string{"weight: 100", "weight: 0"}, []string{"weight", "greater than or equal to 1"}},
+		{"weight 101", []string{"weight: 100", "weight: 101"}, []string{"weight", "less than or equal to 100"}},
+		{"no labels", []string{"nodeTopologyKeys:\n      - failure-domain.beta.kubernetes.io/zone[,other node labels]", "nodeTopologyKeys: []",
+			"nodeTopologyKeys:\n          - kubernetes.io/hostname[,other node labels]", "nodeTopologyKeys: []"}, []string{"both empty"}},
+		{"two spellings of two lists", []string{"nodeTopologyKeys:\n      - failure-domain.beta.kubernetes.io/zone[,other node labels]",
+			"keys: [a]\n    nodeTopologyKeys: [b]"}, []string{"keys", "nodeTopologyKeys", "two names of one list"}},
+		{"no name of a target", []string{"    name: echoserver", "    name: \"\""}, []string{"targetRef.name"}},
+		{"an unknown policy", []string{"spec:\n", "spec:\n  persistentPodStateRetentionPolicy: Never\n"}, []string{"WhenScaled", "WhenDeleted"}},
+	} {
+		w.Step("%s: %s", r.what, w.Refused(w.explicit(r.from...), r.words...))
+	}
+}
+
+// ppsGoneNode: a required hostname whose node is gone binds nobody, not even a pod that waits already.
+func ppsGoneNode(w *World) {
+	if !w.hasAPI() {
+		return
+	}
+	n := w.Node(2)
+	open := []func(){w.Cordon(w.Node(1)), w.Cordon(w.Node(3))}
+	w.Step("an echoserver starts on %s, whose hostname is required; then its kubelet stops", n.Name)
+	w.Apply(w.manifest("echoserver.yaml", "replicas: 2", "replicas: 1", "preferred-persistent", "required-persistent"))
+	set := w.set("echoserver", 1)
+	before := set.Ready()
+	w.Recorded("echoserver", before)
+	for _, o := range open {
+		o()
+	}
+	w.Must(n.Stop(w.Ctx, bed.Kubelet))
+	w.Cleanup(func() {
+		w.Must(n.StartKubelet(w.Ctx))
+		w.WaitNode(n, time.Now())
+	})
+	w.Eventually(time.Minute, "the cluster misses the node", func() error {
+		node, err := w.Client.CoreV1().Nodes().Get(w.Ctx, n.Name, metav1.GetOptions{})
+		if err == nil && bed.NodeReady(node) {
+			err = errors.New("it is still Ready")
+		}
+		return err
+	})
+	set.ForceDelete(before)
+	waiting := w.waits("echoserver-0", before["echoserver-0"])
+	if waiting.Spec.NodeSelector[hostnameLabel] != n.Name {
+		w.Fatalf("it is bound to %v", waiting.Spec.NodeSelector)
+	}
+	w.Step("its successor waits for %s, which is now removed from the cluster", n.Name)
+	w.Must(w.Client.CoreV1().Nodes().Delete(w.Ctx, n.Name, metav1.DeleteOptions{}))
+	after := set.ReadyBut(Pods{"echoserver-0": waiting})
+	pod := after["echoserver-0"]
+	if pod.Spec.NodeName == n.Name || pod.Annotations["leasehold.dev/topology-reason"] != "node "+n.Name+" is gone" {
+		w.Fatalf("it is on %s: %v", pod.Spec.NodeName, pod.Annotations)
+	}
+	w.Step("it was released (%s) and runs on %s", w.SaidOf(waiting, "PinReleased", n.Name, "gone"), pod.Spec.NodeName)
+	w.Recorded("echoserver", after)
+}
+
+// ppsEtcd: members that know each other by address.
+func ppsEtcd(w *World) {
+	data := "/var/lib/e2e-etcd/" + w.NS
+	w.Cleanup(func() {
+		for _, name := range w.Bed.NodeNames() {
+			_, err := w.Bed.Machine(name).Run(w.Ctx, "rm", "-rf", data)
+			w.Must(err)
+		}
+	})
+	w.Apply(w.manifest("etcd.yaml", "BINARIES", filepath.Join(w.Bed.Dir, "bin/etcd"), "DATA", data))
+	set := w.set("etcd", 3)
+	e := &etcdCluster{w: w, set: set}
+	before := e.form()
+	w.Step("three members: %s", e.where(before))
+	pods := before
+	for _, name := range slices.Sorted(maps.Keys(before)) {
+		pods = e.replace(pods, name)
+	}
+	w.Step("every member was deleted in turn: %s", e.where(pods))
+	w.Step("a rolling update")
+	_, err := w.Client.AppsV1().StatefulSets(w.NS).Patch(w.Ctx, "etcd", types.MergePatchType,
+		[]byte(`{"spec":{"template":{"metadata":{"annotations":{"rollout":"1"}}}}}`), metav1.PatchOptions{})
+	w.Must(err)
+	e.writesWhile(2*time.Minute, "the rolling update", func() error {
+		now := set.Pods()
+		for name, p := range now {
+			if p.UID == pods[name].UID || !ready(p) {
+				return fmt.Errorf("%s is not replaced", name)
+			}
+		}
+		if len(now) < 3 {
+			return fmt.Errorf("%d members", len(now))
+		}
+		return nil
+	})
+	after := set.ReadyBut(pods)
+	e.agree(after)
+	w.Kept(before, after)
+	w.Step("nothing was lost in %d writes; the longest pause was %.1f s", e.writes, e.longest.Seconds())
+}
+
+// etcdCluster is an etcd and what was written to it.
+type etcdCluster struct {
+	w       *World
+	set     *Set
+	writes  int
+	last    time.Time
+	longest time.Duration // between two writes that succeeded
+}
+
+// form waits for addresses, and tells the members.
+func (e *etcdCluster) form() Pods {
+	var pods Pods
+	e.w.Eventually(time.Minute, "the members have addresses", func() error {
+		if pods = e.set.Pods(); len(pods) != 3 {
+			return fmt.Errorf("%d members", len(pods))
+		}
+		for _, p := range pods {
+			if p.Status.PodIP == "" || p.Status.Phase != corev1.PodRunning {
+				return fmt.Errorf("%s is %s", p.Name, p.Status.Phase)
+			}
+		}
+		return nil
+	})
+	var list []string
+	for _, name := range slices.Sorted(maps.Keys(pods)) {
+		list = append(list, name+"=http://"+pods[name].Status.PodIP+":2380")
+	}
+	for _, p := range pods {
+		e.w.Eventually(30*time.Second, p.Name+" listens", func() error {
+			_, err := e.w.post(p, 8080, "members", strings.Join(list, ","))
+			return err
+		})
+	}
+	pods = e.set.Ready()
+	e.last = time.Now()
+	return pods
+}
+
+func (e *etcdCluster) where(pods Pods) string {
+	var all []string
+	for _, name := range slices.Sorted(maps.Keys(pods)) {
+		all = append(all, fmt.Sprintf("%s %s on %s", name, addresses(pods[name]), pods[name].Spec.NodeName))
+	}
+	return strings.Join(all, ", ")
+}
+
+// replace deletes a member and waits for its successor, while others go on writing.
+func (e *etcdCluster) replace(pods Pods, name string) Pods {
+	gone := Pods{name: pods[name]}
+	e.set.Delete(gone)
+	e.writesWhile(time.Minute, name+" was replaced", func() error {
+		p, ok := e.set.Pods()[name]
+		if !ok || p.UID == gone[name].UID || !ready(p) {
+			return errors.New("it is not")
+		}
+		return nil
+	})
+	now := e.set.ReadyBut(gone)
+	e.agree(now)
+	return now
+}
+
+// writesWhile writes until something is done, and has been written after.
+func (e *etcdCluster) writesWhile(limit time.Duration, what string, done func() error) {
+	began := time.Now()
+	for {
+		err := done()
+		wrote := e.write()
+		if err == nil && wrote {
+			return
+		}
+		if pause := time.Since(e.last); pause > 30*time.Second || time.Since(began) > limit {
+			e.w.Lostf("etcd did not survive while %s: no write for %.0f s, %v; %s", what, pause.Seconds(), err, e.where(e.set.Pods()))
+		}
+		e.w.Sleep(200 * time.Millisecond)
+	}
+}
+
+// write puts one key through any member that takes it.
+func (e *etcdCluster) write() bool {
+	for _, p := range e.set.Pods() {
+		if p.Status.PodIP == "" {
+			continue
+		}
+		// {"key":"k0","value":"x"}
+		if _, err := e.w.post(p, 2379, "v3/kv/put", fmt.Sprintf(`{"key":%q,"value":"eA=="}`, key64(e.writes))); err == nil {
+			e.writes++
+			e.longest = max(e.longest, time.Since(e.last))
+			e.last = time.Now()
+			return true
+		}
+	}
+	return false
+}
+
+// agree checks that every member has every key.
+func (e *etcdCluster) agree(pods Pods) {
+	for _, p := range pods {
+		var said string
+		e.w.Eventually(30*time.Second, p.Name+" answers", func() (err error) {
+			said, err = e.w.post(p, 2379, "v3/kv/range", `{"key":"AA==","range_end":"AA==","count_only":true}`)
+			return err
+		})
+		if want := fmt.Sprintf(`"count":"%d"`, e.writes); !strings.Contains(said, want) {
+			e.w.Fatalf("%s has %s, want %s", p.Name, said, want)
+		}
+	}
+}
+
+func key64(n int) string { return base64.StdEncoding.EncodeToString(fmt.Appendf(nil, "k%d", n)) }
+
+// post sends something to a pod through the API server.
+func (w *World) post(p corev1.Pod, port int, path, body string) (string, error) {
+	ctx, cancel := context.WithTimeout(w.Ctx, 3*time.Second)
+	defer cancel()
+	out, err := w.Client.CoreV1().RESTClient().Post().Namespace(p.Namespace).Resource("pods").
+		Name(fmt.Sprintf("%s:%d", p.Name, port)).SubResource("proxy").Suffix(path).Body([]byte(body)).DoRaw(ctx)
+	return string(out), err
+}
