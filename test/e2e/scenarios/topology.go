@@ -358,7 +358,7 @@ func ppsRefused(w *World) {
 		{"a second one for the same StatefulSet", []string{"metadata:\n  name: echoserver", "metadata:\n  name: second"},
 			[]string{"PersistentPodState echoserver has StatefulSet echoserver already", "a workload has one"}},
 		{"another target", []string{"    name: echoserver", "    name: other"}, []string{"targetRef cannot be changed"}},
-		{"another kind of target", []string{"kind: StatefulSet", "kind: Deployment", "metadata:\n  name: echoserver", "metadata:\n  name: second"},
+		{"another kind of target", []string{"apiVersion: apps.kruise.io/v1beta1\n    kind: StatefulSet", "apiVersion: apps.kruise.io/v1beta1\n    kind: Deployment", "metadata:\n  name: echoserver", "metadata:\n  name: second"},
 			[]string{"Deployment of apps.kruise.io/v1beta1 is not a kind that is served", "StatefulSet of apps", "--pps-kinds"}},
 		{"weight 0", []string{"weight: 100", "weight: 0"}, []string{"weight", "greater than or equal to 1"}},
 		{"weight 101", []string{"weight: 100", "weight: 101"}, []string{"weight", "less than or equal to 100"}},
