@@ -48,14 +48,6 @@ func (w *World) explicit(oldnew ...string) string {
 // set is a StatefulSet that was applied.
 func (w *World) set(name string, size int) *Set { return &Set{w: w, Name: name, size: size} }
 
-// hasAPI tells whether there is a manager that serves PersistentPodStates.
-func (w *World) hasAPI() bool {
-	if !w.Bed.Keeps() {
-		w.Step("there is no manager, and no PersistentPodState")
-	}
-	return w.Bed.Keeps()
-}
-
 // State reads a PersistentPodState; nil if there is none.
 func (w *World) State(name string) *unstructured.Unstructured {
 	u, err := w.Dynamic.Resource(podStates).Namespace(w.NS).Get(w.Ctx, name, metav1.GetOptions{})
@@ -217,9 +209,6 @@ func ppsExplicit(w *World) {
 
 // ppsZone: the zone is required, the host preferred.
 func ppsZone(w *World) {
-	if !w.hasAPI() {
-		return
-	}
 	one, two, three := w.Node(1), w.Node(2), w.Node(3)
 	w.Label(one, zoneLabel, "a")
 	w.Label(two, zoneLabel, "a")
@@ -346,9 +335,6 @@ func ppsRetention(w *World) {
 
 // ppsRefused: what cannot work is refused, in words that help.
 func ppsRefused(w *World) {
-	if !w.hasAPI() {
-		return
-	}
 	w.Apply(w.explicit())
 	for _, r := range []struct {
 		what  string
@@ -375,9 +361,6 @@ func ppsRefused(w *World) {
 
 // ppsGoneNode: a required hostname whose node is gone binds nobody, not even a pod that waits already.
 func ppsGoneNode(w *World) {
-	if !w.hasAPI() {
-		return
-	}
 	n := w.Node(2)
 	open := []func(){w.Cordon(w.Node(1)), w.Cordon(w.Node(3))}
 	w.Step("an echoserver starts on %s, whose hostname is required; then its kubelet stops", n.Name)
