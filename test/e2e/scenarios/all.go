@@ -109,6 +109,9 @@ func All() []Scenario {
 		keeps("pps-retention", "scaled down and up under both policies, ordinals from 5, deleted and made again", ppsRetention),
 		ours("pps-refused", "conflicts, changed targets, bad weights and unknown kinds are refused", ppsRefused),
 		ours("pps-gone-node", "a required hostname whose node is gone binds nobody", ppsGoneNode),
+		ours("pps-kinds", "workloads of kinds that come while the manager runs, Kruise's StatefulSet among them", ppsKinds),
+		ours("pps-webhook", "pods are sent to its webhook only while there is a PersistentPodState", ppsWebhook),
+		ours("pps-kruise", "Kruise comes, goes, and takes the CRD with it: no object is lost", ppsKruise),
 		keeps("pps-etcd", "etcd with pod addresses as peers: each member deleted in turn, and a rolling update", ppsEtcd),
 	}
 }
