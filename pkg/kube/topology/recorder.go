@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -58,7 +60,7 @@ func (r *recorder) Reconcile(ctx context.Context, key types.NamespacedName) (rec
 	}
 	target := targetOf(o)
 	if all := r.view.Objects(target); len(all) > 0 && all[0].Name != o.Name {
-		r.tell(o, reasonInvalid, "PersistentPodState %s is older and has %s; this one has no effect", all[0].Name, target)
+		r.tell(o, nil, reasonInvalid, fmt.Sprintf("PersistentPodState %s is older and has %s; this one has no effect", all[0].Name, target))
 		return reconcile.Result{}, nil
 	}
 	if r.stance.ours.Load() {
@@ -119,27 +121,29 @@ func (r *recorder) explain(o *pps.PersistentPodState, pods map[string]Sight, nod
 		}
 		why := p.Pod.Annotations[meta.AnnotationTopologyReason]
 		if why != "" && time.Since(p.Pod.Created) < newsLife && r.said.first(string(p.Pod.UID)) {
-			r.events.Eventf(podRef(o.Namespace, name, p.Pod.UID), nil, corev1.EventTypeWarning, reasonNotPossible, "Pin",
+			r.events.Eventf(podRef(o.Namespace, name, p.Pod.UID), nil, corev1.EventTypeWarning, reasonNotPossible, "Inject",
 				"PersistentPodState %s: %s", o.Name, why)
 		}
 		if p.Pod.stage != ready {
 			continue
 		}
 		if labels, exists := nodes(p.Pod.Node); exists {
-			for _, key := range missing(o, labels) {
-				r.tell(o, reasonNotPossible, "node %s has no label %s: pods that ran there are not bound by it", p.Pod.Node, key)
+			if keys := missing(o, labels); len(keys) > 0 {
+				node := &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: p.Pod.Node}}
+				r.tell(o, node, reasonNotPossible, fmt.Sprintf("node %s has no label %s: pods that ran there are not bound by it",
+					p.Pod.Node, strings.Join(keys, ", ")))
 			}
 		}
 	}
 }
 
-// tell says something on an object, once.
-func (r *recorder) tell(o *pps.PersistentPodState, reason, format string, args ...any) {
-	text := fmt.Sprintf(format, args...)
+// tell says something on an object, once. Events that differ in their text alone are taken for one, so each is related to
+// something else.
+func (r *recorder) tell(o *pps.PersistentPodState, related runtime.Object, reason, text string) {
 	if r.said.first(string(o.UID) + text) {
 		ref := o.DeepCopy()
 		ref.SetGroupVersionKind(pps.GroupVersion.WithKind("PersistentPodState"))
-		r.events.Eventf(ref, nil, corev1.EventTypeWarning, reason, "Record", "%s", text)
+		r.events.Eventf(ref, related, corev1.EventTypeWarning, reason, "Record", "%s", text)
 	}
 }
 

@@ -137,18 +137,21 @@ func (s *sources) objects(ctx context.Context, resource schema.GroupVersionResou
 		}
 		o.ManagedFields = nil
 		return &o, nil
-	}, toolscache.Indexers{
-		byTarget: func(object any) ([]string, error) {
-			return []string{targetOf(object.(*pps.PersistentPodState)).String()}, nil
-		},
-		byNode: func(object any) ([]string, error) {
-			var nodes []string
-			for _, s := range object.(*pps.PersistentPodState).Status.PodStates {
-				nodes = append(nodes, s.NodeName)
-			}
-			return nodes, nil
-		},
-	}, tell)
+	}, indexers, tell)
+}
+
+// indexers find PersistentPodStates.
+var indexers = toolscache.Indexers{
+	byTarget: func(object any) ([]string, error) {
+		return []string{targetOf(object.(*pps.PersistentPodState)).String()}, nil
+	},
+	byNode: func(object any) ([]string, error) {
+		var nodes []string
+		for _, s := range object.(*pps.PersistentPodState).Status.PodStates {
+			nodes = append(nodes, s.NodeName)
+		}
+		return nodes, nil
+	},
 }
 
 // workloadView lets an informer keep workloads.

@@ -1,0 +1,212 @@
+package topology
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/meta"
+)
+
+// creation is the API server's question about a new object; of an old one, about its change.
+func creation(t *testing.T, object any, old ...any) admission.Request {
+	t.Helper()
+	raw := func(o any) runtime.RawExtension {
+		if text, ok := o.(string); ok {
+			return runtime.RawExtension{Raw: []byte(text)}
+		}
+		text, err := json.Marshal(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return runtime.RawExtension{Raw: text}
+	}
+	req := admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
+		Operation: admissionv1.Create, Namespace: "ns", Object: raw(object)}}
+	if len(old) > 0 {
+		req.Operation, req.OldObject = admissionv1.Update, raw(old[0])
+	}
+	return req
+}
+
+// patched is what becomes of the object.
+func patched[T any](t *testing.T, req admission.Request, resp admission.Response) T {
+	t.Helper()
+	if !resp.Allowed {
+		t.Fatalf("refused: %v", resp.Result)
+	}
+	text := req.Object.Raw
+	if len(resp.Patches) > 0 {
+		list, err := json.Marshal(resp.Patches)
+		if err != nil {
+			t.Fatal(err)
+		}
+		patch, err := jsonpatch.DecodePatch(list)
+		if err == nil {
+			text, err = patch.Apply(text)
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", list, err)
+		}
+	}
+	var o T
+	if err := json.Unmarshal(text, &o); err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// P7 and P16: what cannot be looked up stops no pod, and the pod says so.
+func TestP7APodThatCannotBeLookedUpStartsAndSaysSo(t *testing.T) {
+	b := &binder{view: &View{kinds: builtIn, sights: NewSights(), listed: func() bool { return false }}, release: true, log: logr.Discard()}
+	req := creation(t, aPod("db-0"))
+	pod := patched[corev1.Pod](t, req, b.Handle(t.Context(), req))
+	if why := pod.Annotations[meta.AnnotationTopologyReason]; why != "not looked up: not everything has been listed yet" {
+		t.Errorf("it says %q", why)
+	}
+}
+
+// viewOf has objects, without an API server.
+func viewOf(objects ...*pps.PersistentPodState) *View {
+	informer := toolscache.NewSharedIndexInformer(nil, &pps.PersistentPodState{}, 0, indexers)
+	for _, o := range objects {
+		informer.GetStore().Add(o)
+	}
+	return &View{kinds: builtIn, sights: NewSights(), listed: func() bool { return true }, objects: &watched{SharedIndexInformer: informer}}
+}
+
+func TestAPatchTakesNothingAwayThatWeDoNotKnow(t *testing.T) {
+	b := &binder{view: viewOf(), log: logr.Discard()}
+	req := creation(t, `{"metadata":{"name":"db-0","annotations":{"`+pps.AnnotationInjected+`":"copied"}},"spec":{"newFieldOfTomorrow":{"a":1}}}`)
+	pod := patched[map[string]any](t, req, b.Handle(t.Context(), req))
+	if _, found, _ := unstructured.NestedFieldNoCopy(pod, "spec", "newFieldOfTomorrow", "a"); !found {
+		t.Errorf("spec is %v", pod["spec"])
+	}
+	if strings.Contains(fmt.Sprint(pod), "copied") {
+		t.Errorf("a mark that was copied stays: %v", pod)
+	}
+}
+
+func TestNormalizer(t *testing.T) {
+	const (
+		object = `{"apiVersion":"apps.kruise.io/v1beta1","metadata":{"name":"db"},"spec":{"targetRef":{"apiVersion":"apps/v1","kind":"StatefulSet","name":"db"},%s}}`
+		alpha  = `"requiredPersistentTopology":{"nodeTopologyKeys":["zone"]},"preferredPersistentTopology":[{"weight":1,"preference":{"keys":["a"]}}]`
+		both   = `"requiredPersistentTopology":{"keys":["%s"],"nodeTopologyKeys":["%s"]}`
+	)
+	req := creation(t, fmt.Sprintf(object, alpha))
+	o := patched[pps.PersistentPodState](t, req, normalizer{}.Handle(t.Context(), req))
+	if r := o.Spec.RequiredPersistentTopology; !slices.Equal(r.Keys, []string{"zone"}) || !slices.Equal(r.NodeTopologyKeys, r.Keys) {
+		t.Errorf("required %+v", r)
+	}
+	if p := o.Spec.PreferredPersistentTopology[0].Preference; !slices.Equal(p.NodeTopologyKeys, []string{"a"}) {
+		t.Errorf("preferred %+v", p)
+	}
+	change := creation(t, fmt.Sprintf(object, fmt.Sprintf(both, "zone", "host")), fmt.Sprintf(object, fmt.Sprintf(both, "zone", "zone")))
+	o = patched[pps.PersistentPodState](t, change, normalizer{}.Handle(t.Context(), change))
+	if r := o.Spec.RequiredPersistentTopology; !slices.Equal(r.Keys, []string{"host"}) {
+		t.Errorf("changed to %+v", r)
+	}
+	for _, empty := range []string{`"keys":[]`, `"nodeTopologyKeys":[]`, `"keys":[],"nodeTopologyKeys":["zone"]`} {
+		req := creation(t, fmt.Sprintf(object, `"requiredPersistentTopology":{`+empty+`}`), fmt.Sprintf(object, fmt.Sprintf(both, "zone", "zone")))
+		o := patched[pps.PersistentPodState](t, req, normalizer{}.Handle(t.Context(), req))
+		if o.Spec.RequiredPersistentTopology != nil {
+			t.Errorf("%s is %+v", empty, o.Spec.RequiredPersistentTopology)
+		}
+	}
+	resp := normalizer{}.Handle(t.Context(), creation(t, fmt.Sprintf(object, fmt.Sprintf(both, "a", "b"))))
+	if resp.Allowed || !strings.Contains(resp.Result.Message, "two names of one list") {
+		t.Errorf("%+v", resp)
+	}
+}
+
+func TestValidatorLetsOldObjectsGo(t *testing.T) {
+	v := &validator{view: viewOf(state()), kinds: builtIn}
+	bad := state(func(o *pps.PersistentPodState) { o.Name, o.Spec.TargetRef.Kind = "old", "Deployment" })
+	going := bad.DeepCopy()
+	going.Finalizers = []string{"somebody/else"}
+	if resp := v.Handle(t.Context(), creation(t, going, bad)); !resp.Allowed {
+		t.Errorf("its finalizers cannot be changed: %v", resp.Result)
+	}
+	going.Spec.PreferredPersistentTopology[0].Weight = 7
+	if resp := v.Handle(t.Context(), creation(t, going, bad)); resp.Allowed {
+		t.Error("its spec can be changed")
+	}
+	second := state(func(o *pps.PersistentPodState) { o.Name = "second" })
+	if resp := v.Handle(t.Context(), creation(t, second)); resp.Allowed {
+		t.Error("a second one is let in")
+	}
+}
+
+// P17: what a look-up costs does not grow with the number of objects. Run with -bench.
+func BenchmarkLookUp(b *testing.B) {
+	for _, n := range []int{10, 10_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			var all []*pps.PersistentPodState
+			for i := range n {
+				all = append(all, state(func(o *pps.PersistentPodState) { o.Name = fmt.Sprint(i); o.Spec.TargetRef.Name = o.Name }))
+			}
+			v := viewOf(all...)
+			target := targetOf(all[7])
+			for b.Loop() {
+				if len(v.Objects(target)) != 1 {
+					b.Fatal("not found")
+				}
+			}
+		})
+	}
+}
+
+func TestTheOldestObjectOfATargetCounts(t *testing.T) {
+	at := func(name string, minute int) *pps.PersistentPodState {
+		return state(func(o *pps.PersistentPodState) {
+			o.Name, o.CreationTimestamp = name, metav1.NewTime(began.Add(time.Duration(minute)*time.Minute))
+		})
+	}
+	v := viewOf(at("b", 2), at("c", 1), at("a", 2))
+	var names []string
+	for _, o := range v.Objects(targetOf(state())) {
+		names = append(names, o.Name)
+	}
+	if !slices.Equal(names, []string{"c", "a", "b"}) {
+		t.Errorf("%v", names)
+	}
+}
+
+func TestCRD(t *testing.T) {
+	crd, err := CRD()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if crd.GetName() != crdName || crd.GetLabels()[managedBy] != us || len(crd.GetAnnotations()[crdVersion]) != 16 {
+		t.Errorf("%v", crd.Object["metadata"])
+	}
+	versions, _, _ := unstructured.NestedSlice(crd.Object, "spec", "versions")
+	var names []string
+	var schemas []string
+	for _, v := range versions {
+		version := v.(map[string]any)
+		names = append(names, fmt.Sprintf("%s %v %v", version["name"], version["served"], version["storage"]))
+		text, _ := json.Marshal(version["schema"])
+		schemas = append(schemas, string(text))
+	}
+	if want := []string{"v1alpha1 true false", "v1beta1 true true"}; !slices.Equal(names, want) {
+		t.Errorf("versions %q, want %q", names, want)
+	}
+	if schemas[0] != schemas[1] {
+		t.Error("the versions have different schemas: there would be something to convert")
+	}
+}
