@@ -38,7 +38,7 @@ func (b *Bed) Refresh(ctx context.Context) error {
 	if _, err := b.buildProgram(ctx, leasectl); err != nil {
 		return err
 	}
-	if _, err := b.BuildImages(ctx, b.ProductImages("bed")); err != nil {
+	if _, err := b.BuildImages(ctx, append(bedImages(), b.ProductImages("bed")...)); err != nil {
 		return err
 	}
 	changed, err := b.imagesChanged()
