@@ -4,4 +4,7 @@
 // path nor any process leads to (DESIGN section 2).
 //
 // It looks below one /proc, which must be the host's own.
+//
+// For pods that come back to an address it also does what a netlink socket can
+// do for them: it forgets neighbours, and gives interfaces a hardware address.
 package sandbox
