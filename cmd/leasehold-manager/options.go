@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -46,11 +47,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		o.liftAndLeave, args = true, args[1:]
 	}
 	f := flag.NewFlagSet("leasehold-manager", flag.ContinueOnError)
-	f.SetOutput(stderr)
-	f.Usage = func() {
-		fmt.Fprint(stderr, usage)
-		f.PrintDefaults()
-	}
+	f.SetOutput(io.Discard) // main says what is wrong, once
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "how to reach the API server; in a pod, its service account")
 	f.StringVar(&o.namespace, "namespace", meta.Namespace, "where the manager's Secret, Service and Lease are")
 	o.pin = pin.Options{Mode: policy.PinNominate, Fallback: policy.PinPrefer, Schedulers: []string{"default-scheduler"}}
@@ -79,7 +76,12 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		o.logJSON = s == "json"
 		return nil
 	})
-	if err := f.Parse(args); err != nil {
+	if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
+		fmt.Fprint(stderr, usage)
+		f.SetOutput(stderr)
+		f.PrintDefaults()
+		return o, err
+	} else if err != nil {
 		return o, err
 	}
 	o.topology.Namespace = o.namespace
@@ -88,6 +90,9 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	}
 	if o.pin.Fallback == policy.PinNominate {
 		return o, fmt.Errorf("--fallback-pin-mode is what replaces nominate: want require, prefer or none")
+	}
+	if o.pin.Grace < 0 {
+		return o, fmt.Errorf("--release-grace %s: want a duration from 0s on", o.pin.Grace)
 	}
 	return o, nil
 }

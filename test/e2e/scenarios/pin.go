@@ -474,6 +474,45 @@ func pinLiftGates(w *World) {
 	w.running("waits")
 }
 
+func pinCertificate(w *World) {
+	const name = "leasehold-manager"
+	hooks := w.Client.AdmissionregistrationV1().MutatingWebhookConfigurations()
+	caBundle := func() string {
+		config, err := hooks.Get(w.Ctx, name, metav1.GetOptions{})
+		w.Must(err)
+		return string(config.Webhooks[0].ClientConfig.CABundle)
+	}
+	good := caBundle()
+	w.Step("somebody writes another CA into the webhook configuration")
+	w.Kubectl("patch", "mutatingwebhookconfiguration", name, "--type=json", "-p", `[{"op":"remove","path":"/webhooks/0/clientConfig/caBundle"}]`)
+	w.Eventually(time.Minute, "it is right again", func() error {
+		if caBundle() != good {
+			return errors.New("it is not")
+		}
+		return nil
+	})
+	w.Step("the Secret is emptied: there are another CA and another certificate, and every manager serves it")
+	w.Kubectl("--namespace="+bed.System, "patch", "secret", name, "--type=json", "-p", `[{"op":"remove","path":"/data"}]`)
+	w.Eventually(time.Minute, "the CA changes", func() error {
+		if now := caBundle(); now == good || now == "" {
+			return errors.New("it has not")
+		}
+		return nil
+	})
+	probe := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "probe", Annotations: map[string]string{Window: "10"}},
+		Spec: w.echoserver("probe", nil, 1).Spec.Template.Spec}
+	w.Eventually(time.Minute, "the webhook is asked twenty times in a row", func() error {
+		for range 20 {
+			p, err := w.Client.CoreV1().Pods(w.NS).Create(w.Ctx, probe.DeepCopy(), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+			w.Must(err)
+			if p.Annotations[pinReason] == "" {
+				return errors.New("once it was not")
+			}
+		}
+		return nil
+	})
+}
+
 // table reads a table of pkg/policy: words in quotes, and what they mean.
 func (w *World) table(name string) map[string]string {
 	data, err := os.ReadFile(filepath.Join(w.Bed.Repo, "pkg/policy/testdata", name))

@@ -1,0 +1,47 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestParse(t *testing.T) {
+	var out bytes.Buffer
+	o, err := parse(nil, &out)
+	if err != nil || o.liftAndLeave || o.pin.Mode != "nominate" || o.pin.Fallback != "prefer" || o.pin.Grace != 5*time.Minute ||
+		!slices.Equal(o.pin.Schedulers, []string{"default-scheduler"}) || o.webhookPort != 9443 || o.metricsAddr != ":9471" || o.pprofAddr != "" {
+		t.Errorf("defaults: %+v, %v", o, err)
+	}
+	o, err = parse([]string{"lift-gates", "--kubeconfig=k", "--pin-mode", "require", "--fallback-pin-mode=none", "--schedulers=a,b",
+		"--release-grace=10s", "--log-level=debug", "--log-format=json"}, &out)
+	if err != nil || !o.liftAndLeave || o.kubeconfig != "k" || o.pin.Mode != "require" || o.pin.Fallback != "none" ||
+		!slices.Equal(o.pin.Schedulers, []string{"a", "b"}) || o.pin.Grace != 10*time.Second || o.logLevel != slog.LevelDebug || !o.logJSON {
+		t.Errorf("all of them: %+v, %v", o, err)
+	}
+	for arg, want := range map[string]string{
+		"--pin-mode=must":              `want "nominate", "require", "prefer" or "none"`,
+		"--fallback-pin-mode=nominate": "want require, prefer or none",
+		"--release-grace=-1s":          "want a duration from 0s on",
+		"--release-grace=1":            "release-grace",
+		"--log-format=xml":             `want "text" or "json"`,
+		"--no-such-flag":               "no-such-flag",
+		"stray":                        `unexpected argument "stray"`,
+	} {
+		if _, err := parse([]string{arg}, &out); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want ...%s...", arg, err, want)
+		}
+	}
+	if out.Len() > 0 {
+		t.Errorf("it wrote %q by itself", &out)
+	}
+	if _, err := parse([]string{"-h"}, &out); !errors.Is(err, flag.ErrHelp) || !strings.Contains(out.String(), "lift-gates") ||
+		!strings.Contains(out.String(), "-release-grace") {
+		t.Errorf("help: %v\n%s", err, &out)
+	}
+}

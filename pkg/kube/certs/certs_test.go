@@ -1,0 +1,87 @@
+package certs
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/open-policy-agent/cert-controller/pkg/rotator"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// made is a Secret as cert-controller fills it, and the CA in it.
+func made(t *testing.T, name string) (*corev1.Secret, *x509.CertPool) {
+	t.Helper()
+	r := &rotator.CertRotator{CAName: "ca", CAOrganization: "leasehold", DNSName: name, ExtKeyUsages: &[]x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
+	ca, err := r.CreateCACert(time.Now().Add(-time.Hour), time.Now().Add(time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, key, err := r.CreateCertPEM(ca, time.Now().Add(-time.Hour), time.Now().Add(time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(ca.Cert)
+	return &corev1.Secret{Data: map[string][]byte{"tls.crt": cert, "tls.key": key}}, pool
+}
+
+// dial shakes hands with a server that c configures.
+func dial(t *testing.T, c *Certificate, client *tls.Config) error {
+	t.Helper()
+	config := &tls.Config{}
+	c.TLS(config)
+	here, there := net.Pipe()
+	defer here.Close()
+	defer there.Close()
+	go tls.Server(there, config).Handshake()
+	here.SetDeadline(time.Now().Add(10 * time.Second))
+	return tls.Client(here, client).Handshake()
+}
+
+func TestServesTheNewestCertificate(t *testing.T) {
+	c := New(t.TempDir())
+	if err := dial(t, c, &tls.Config{InsecureSkipVerify: true}); err == nil {
+		t.Error("it served without a certificate")
+	}
+	c.load(&corev1.Secret{}) // as it is before anybody has filled it
+	if err := c.Ready(nil); err == nil {
+		t.Error("it is ready without a certificate")
+	}
+
+	first, firstCA := made(t, "manager.system.svc")
+	c.load(first)
+	if err := dial(t, c, &tls.Config{RootCAs: firstCA, ServerName: "manager.system.svc"}); err != nil {
+		t.Error(err)
+	}
+	if err := dial(t, c, &tls.Config{RootCAs: firstCA, ServerName: "manager.system.svc", MaxVersion: tls.VersionTLS12}); err == nil {
+		t.Error("it speaks TLS 1.2")
+	}
+	if _, err := os.Stat(filepath.Join(c.dir, "tls.crt")); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(c.dir, "tls.key")); err == nil {
+		t.Error("the key is on the disk")
+	}
+
+	second, secondCA := made(t, "manager.system.svc")
+	c.load(second)
+	if err := dial(t, c, &tls.Config{RootCAs: secondCA, ServerName: "manager.system.svc"}); err != nil {
+		t.Error(err)
+	}
+	c.load(&corev1.Secret{Data: map[string][]byte{"tls.crt": []byte("damaged"), "tls.key": second.Data["tls.key"]}})
+	if err := dial(t, c, &tls.Config{RootCAs: secondCA, ServerName: "manager.system.svc"}); err != nil {
+		t.Errorf("a damaged Secret took the certificate away: %v", err)
+	}
+	if err := c.Ready(nil); err == nil {
+		t.Error("it is ready before the API server knows the CA")
+	}
+	close(c.ready)
+	if err := c.Ready(nil); err != nil {
+		t.Error(err)
+	}
+}
