@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -81,7 +83,8 @@ func run(ctx context.Context, o options, version string) error {
 	return liftGates(config, time.Second, log)
 }
 
-// liftGates is the last act of a manager, and all that the subcommand does: a pod whose gate nobody lifts never starts.
+// liftGates is the last act of a manager, and all that the subcommand does: a pod whose gate nobody lifts never starts. Once
+// the webhook configuration is gone, leasehold leaves the cluster, and every gate goes.
 func liftGates(config *rest.Config, patience time.Duration, log logr.Logger) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
@@ -89,7 +92,9 @@ func liftGates(config *rest.Config, patience time.Duration, log logr.Logger) err
 	if err != nil {
 		return fmt.Errorf("reaching the API server: %w", err)
 	}
-	n, err := pin.LiftGates(ctx, c, patience)
+	var webhooks admissionregistrationv1.MutatingWebhookConfiguration
+	all := patience == 0 || apierrors.IsNotFound(c.Get(ctx, types.NamespacedName{Name: meta.ManagerName}, &webhooks))
+	n, err := pin.LiftGates(ctx, c, patience, all)
 	if n > 0 {
 		log.Info("lifted gates", "pods", n)
 	}

@@ -13,13 +13,15 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/meta"
 )
 
-// LiftGates lifts the gates of pods that wait, until none does. It is for the end: of a manager, whose pods another replica
-// may still nominate - so it leaves them patience to do so - and of leasehold in a cluster. It returns how many it lifted.
-func LiftGates(ctx context.Context, c client.Client, patience time.Duration) (int, error) {
+// LiftGates lifts the gates of pods that wait, until none does. It is for the end. A manager ends, and another replica may
+// still nominate: it leaves it patience to do so, and takes only pods that wait for nothing else. Or leasehold ends in a
+// cluster: then all, also those that somebody else holds back, for later on nobody will take ours off them. It returns how
+// many it lifted.
+func LiftGates(ctx context.Context, c client.Client, patience time.Duration, all bool) (int, error) {
 	first := map[types.UID]time.Time{}
 	lifted := 0
 	for {
-		waiting, err := waiting(ctx, c)
+		waiting, err := waiting(ctx, c, all)
 		if err != nil || len(waiting) == 0 {
 			return lifted, err
 		}
@@ -46,7 +48,7 @@ func LiftGates(ctx context.Context, c client.Client, patience time.Duration) (in
 }
 
 // waiting lists the pods with our gate. The API server leaves out all that run.
-func waiting(ctx context.Context, c client.Reader) ([]corev1.Pod, error) {
+func waiting(ctx context.Context, c client.Reader, all bool) ([]corev1.Pod, error) {
 	var pending corev1.PodList
 	err := c.List(ctx, &pending, client.MatchingFieldsSelector{Selector: fields.SelectorFromSet(fields.Set{
 		"spec.nodeName": "", "status.phase": string(corev1.PodPending)})})
@@ -55,7 +57,7 @@ func waiting(ctx context.Context, c client.Reader) ([]corev1.Pod, error) {
 	}
 	var waiting []corev1.Pod
 	for _, p := range pending.Items {
-		if gated(&p) {
+		if gated(&p) && (all || len(p.Spec.SchedulingGates) == 1) {
 			waiting = append(waiting, p)
 		}
 	}

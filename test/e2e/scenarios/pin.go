@@ -184,6 +184,9 @@ func pinElsewhere(w *World) {
 	}
 }
 
+// hold is somebody else's gate.
+const hold = "example.com/hold"
+
 // slot is a resource of which a scenario gives each node one.
 const slot = "leasehold.dev/e2e-slot"
 
@@ -202,7 +205,6 @@ func (w *World) slots() {
 
 func pinFull(w *World) {
 	w.slots()
-	const hold = "example.com/hold"
 	for _, mode := range []string{"nominate", "prefer"} {
 		w.Step("%s: its node is taken by another meanwhile; it preempts nobody, and somebody else holds it for a while", mode)
 		set := w.Echoserver(mode, nil, 1, Pin(mode), Needing(slot), Polite())
@@ -415,9 +417,9 @@ func pinManagerAway(w *World) {
 }
 
 // handmade creates a pod as it is between gate and nomination. The webhook does not care for it, for it asks for no window.
-func (w *World) handmade(name string, n *bed.Node) {
+func (w *World) handmade(name string, n *bed.Node, options ...Option) {
 	p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{retained: "true"},
-		Annotations: map[string]string{pinnedNode: n.Name}}, Spec: w.echoserver(name, nil, 1, GatedBy(gate)).Spec.Template.Spec}
+		Annotations: map[string]string{pinnedNode: n.Name}}, Spec: w.echoserver(name, nil, 1, append(options, GatedBy(gate))...).Spec.Template.Spec}
 	_, err := w.Client.CoreV1().Pods(w.NS).Create(w.Ctx, &p, metav1.CreateOptions{})
 	w.Must(err)
 	w.Cleanup(w.Clear)
@@ -465,6 +467,7 @@ func pinLiftGates(w *World) {
 		w.Freeze(m)
 	}
 	w.handmade("waits", w.Node(1))
+	w.handmade("held", w.Node(1), GatedBy(hold))
 	bin, err := w.Bed.Build(w.Ctx, bed.Program{Module: ".", Package: "cmd/leasehold-manager"})
 	w.Must(err)
 	out, err := w.Bed.Machine("control").Run(w.Ctx, bin, "lift-gates", "--kubeconfig="+w.Bed.Kubeconfig())
@@ -472,6 +475,13 @@ func pinLiftGates(w *World) {
 		w.Fatalf("%v\n%s", err, out)
 	}
 	w.running("waits")
+	held, err := w.Client.CoreV1().Pods(w.NS).Get(w.Ctx, "held", metav1.GetOptions{})
+	w.Must(err)
+	if gates := held.Spec.SchedulingGates; len(gates) != 1 || gates[0].Name != hold {
+		w.Fatalf("a pod that somebody else holds has the gates %v", gates)
+	}
+	w.ungate("held", hold)
+	w.running("held")
 }
 
 func pinCertificate(w *World) {
