@@ -42,7 +42,8 @@ type Announcement struct {
 
 const (
 	maxAge    = 2 * time.Minute        // by then every neighbour has found out by itself
-	atOnce    = 32                     // attachments; each may need a thread or two
+	patience  = 30 * time.Second       // with an address that nothing has: some runtimes take it out of the namespace
+	atOnce    = 128                    // attachments; one that is looked at or announced needs a thread for that time
 	firstLook = 4 * time.Millisecond   // how soon an interface is looked at again that is not ready,
 	lastLook  = 500 * time.Millisecond // and how late at most
 )
@@ -198,15 +199,16 @@ func (r *run) announce(ctx context.Context, l lease.Lease, log *slog.Logger) err
 
 // await returns when the address can be used.
 func (r *run) await(ctx context.Context, l lease.Lease) error {
+	began := r.Clock()
+	if began.Since(l.BoundAt) > maxAge {
+		return errTooOld
+	}
 	for wait := firstLook; ; wait = min(wait+wait/4, lastLook) {
-		if r.Clock().Since(l.BoundAt) > maxAge {
-			return errTooOld
-		}
 		err := r.Inside(l.Holder.Netns, func() error {
 			_, err := ready(l.Address)
 			return err
 		})
-		if !errors.Is(err, errNotReady) {
+		if !errors.Is(err, errNotReady) || r.Clock().Since(began) > patience {
 			return err
 		}
 		if !pause(ctx, wait) {

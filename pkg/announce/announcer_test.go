@@ -3,6 +3,7 @@ package announce
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -206,6 +207,24 @@ func TestTooOldToMatter(t *testing.T) {
 	}
 }
 
+// An address that no interface ever has does not keep others waiting for ever.
+func TestAnAddressThatIsNowhere(t *testing.T) {
+	s := newStage(t, "c1@eth0")
+	s.bound = func(int) ([]lease.Lease, error) { return []lease.Lease{bound("c1", "10.0.0.2")}, nil }
+	s.inside = errNotReady
+	s.Clock = func() lease.Instant { // ten seconds later each time that it is asked
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		later := now
+		later.Boot += time.Duration(s.entered) * 10 * time.Second
+		return later
+	}
+	s.run("the queue is empty", s.empty)
+	if s.entered != 4 || !strings.Contains(s.said(), errNotReady.Error()) {
+		t.Errorf("entered %d times, want 4; said:\n%s", s.entered, s.said())
+	}
+}
+
 func TestTheNamespaceHasEnded(t *testing.T) {
 	s := newStage(t, "c1@eth0")
 	s.bound = func(int) ([]lease.Lease, error) { return []lease.Lease{bound("c1", "10.0.0.2")}, nil }
@@ -267,13 +286,13 @@ func TestTheStoreIsBusy(t *testing.T) {
 // More notes than it works on at once are all worked off.
 func TestManyNotes(t *testing.T) {
 	var names []string
-	for i := range 100 {
-		names = append(names, lease.Holder{ContainerID: "c" + strings.Repeat("x", i), IfName: "eth0"}.Name())
+	for i := range 2 * atOnce {
+		names = append(names, lease.Holder{ContainerID: fmt.Sprint("c", i), IfName: "eth0"}.Name())
 	}
 	s := newStage(t, names...)
 	s.run("the queue is empty", s.empty)
-	if s.asked != 100 {
-		t.Errorf("asked %d times, want 100", s.asked)
+	if s.asked != 2*atOnce {
+		t.Errorf("asked %d times, want %d", s.asked, 2*atOnce)
 	}
 }
 
