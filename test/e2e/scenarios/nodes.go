@@ -95,11 +95,13 @@ func (w *World) bootID(n *bed.Node) string {
 	return node.Status.NodeInfo.BootID
 }
 
-// on sees that a node is on.
+// on sees that a node is on, with all that runs on it.
 func (w *World) on(n *bed.Node) {
 	if w.Bed.PID(n.Name) == 0 {
 		w.Must(n.PowerOn(w.Ctx))
 	}
+	w.runs(n, bed.Containerd)
+	w.runs(n, bed.Kubelet)
 	w.WaitNode(n, time.Now())
 }
 
