@@ -413,9 +413,9 @@ func (a *assignment) writePick(p pick) error {
 // give way.
 func (a *assignment) warnOfLowPool(p pick) error {
 	counts, size := a.tx.Counts(a.req.Pool, p.next.Set), p.set.Size()
-	used := uint64(counts.Bound) + uint64(counts.Firm)
-	isLow := func(used uint64) bool { return used > size-size/10 }
-	if !isLow(used) || isLow(used-1) {
+	used := min(uint64(counts.Bound)+uint64(counts.Firm), size)
+	isLow := func(used uint64) bool { return size-used <= (size-1)/10 }
+	if used == 0 || !isLow(used) || isLow(used-1) {
 		return nil
 	}
 	return a.log(p.next, store.EventPoolLow, fmt.Sprintf("%d of %d addresses of range set %s are left", size-used, size, p.set))

@@ -197,17 +197,23 @@ func TestStoredWindowsGoADayAfterTheLastLease(t *testing.T) {
 }
 
 func TestAPoolThatRunsLowSaysSoOnTheWay(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.21") // 20 addresses
-	for i := range 20 {
-		w.add(ask{pod: fmt.Sprintf("db-%d", i), container: fmt.Sprint("c", i), window: hour})
-	}
-	var low []string
-	for _, word := range w.journal() {
-		if word[:5] != "Bound" {
-			low = append(low, word)
+	for size, want := range map[int]string{
+		20: "[PoolLow db-18: 1 of 20 addresses of range set 10.0.0.2-10.0.0.21 are left]",
+		21: "[PoolLow db-18: 2 of 21 addresses of range set 10.0.0.2-10.0.0.22 are left]",
+		5:  "[PoolLow db-4: 0 of 5 addresses of range set 10.0.0.2-10.0.0.6 are left]",
+	} {
+		w := newWorld(t, fmt.Sprintf("10.0.0.0/24 10.0.0.2-10.0.0.%d", size+1))
+		for i := range size {
+			w.add(ask{pod: fmt.Sprintf("db-%d", i), container: fmt.Sprint("c", i), window: hour})
 		}
+		var low []string
+		for _, word := range w.journal() {
+			if word[:5] != "Bound" {
+				low = append(low, word)
+			}
+		}
+		w.same("journal", fmt.Sprint(low), want)
 	}
-	w.same("journal", fmt.Sprint(low), "[PoolLow db-18: 1 of 20 addresses of range set 10.0.0.2-10.0.0.21 are left]")
 }
 
 // More leases and entries than are read under one lock.

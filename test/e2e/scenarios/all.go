@@ -98,6 +98,7 @@ func All() []Scenario {
 		ours("pin-confined", "what the manager may not do", pinConfined).on(3),
 		keeps("reservations", "what a node keeps is published, and given up when told so", reservations).on(1),
 		keeps("stock-flannel", "flannel's stock list, leasehold in host-local's place: the agent alone brings the windows", stockFlannel).on(1),
+		keeps("expected-back", "the window ends while the pod waits for its sandbox", expectedBack).on(1),
 		keeps("forever", "no clock ends it: a word does, or a StatefulSet that does without the pod", forever).on(2),
 		keeps("reservations-reboot", "after a reboot the reservations are right as soon as the agent is", reservationsReboot).on(2),
 		ours("foreign-reservation", "an agent cannot write another node's reservations", foreignReservation).on(1, 2),

@@ -188,6 +188,30 @@ func reservationsReboot(w *World) {
 	w.Truth(n, soon, "all run")
 }
 
+func expectedBack(w *World) {
+	const window = 12 * time.Second
+	n := w.Node(1)
+	w.Step("an echoserver with a window of %s starts on %s; scaled to 0", window, n.Name)
+	set := w.Echoserver("echoserver", n, 1, KeptFor(window.String()))
+	before := set.Ready()
+	set.Scale(0)
+	gone := time.Now()
+	w.Step("containerd stops; scaled to 1: the pod waits for its sandbox while the window ends")
+	w.Must(n.Kill(w.Ctx, bed.Containerd))
+	w.Cleanup(func() { w.runs(n, bed.Containerd) })
+	set.Scale(1)
+	w.Eventually(window/2, "the new pod is assigned", func() error {
+		if p := set.Pods()["echoserver-0"]; p.Spec.NodeName != n.Name {
+			return fmt.Errorf("it is on %q", p.Spec.NodeName)
+		}
+		return nil
+	})
+	w.Sleep(window + soon - time.Since(gone))
+	w.Must(n.StartContainerd(w.Ctx))
+	w.Kept(before, set.Ready())
+	w.Step("it has its address")
+}
+
 func forever(w *World) {
 	n := w.Node(2)
 	w.Step("an echoserver is kept forever")

@@ -1,0 +1,75 @@
+package publish
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/live"
+)
+
+// An API server before 1.31 knows no field selectors for custom resources. None of these is at hand, so what it
+// answers is played.
+func TestAnOldServerSelectsByLabel(t *testing.T) {
+	var mu sync.Mutex
+	var lists []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		q := r.URL.Query()
+		w.Header().Set("Content-Type", "application/json")
+		mu.Lock()
+		lists = append(lists, q.Get("fieldSelector")+q.Get("labelSelector"))
+		mu.Unlock()
+		switch {
+		case q.Get("fieldSelector") != "", q.Get("sendInitialEvents") != "":
+			w.WriteHeader(http.StatusBadRequest)
+			json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: "Failure",
+				Reason: metav1.StatusReasonBadRequest, Code: 400, Message: "field label not supported: spec.nodeName"})
+		case q.Get("watch") != "":
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		default:
+			mine := ipamv1.IPReservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "mine", ResourceVersion: "1"},
+				Spec: ipamv1.IPReservationSpec{PodName: "db-0", NodeName: "node1"}}
+			other := mine
+			other.Name, other.Spec.NodeName = "other", "of-the-same-hash"
+			json.NewEncoder(w).Encode(ipamv1.IPReservationList{
+				TypeMeta: metav1.TypeMeta{APIVersion: ipamv1.GroupVersion.String(), Kind: "IPReservationList"},
+				ListMeta: metav1.ListMeta{ResourceVersion: "2"}, Items: []ipamv1.IPReservation{mine, other}})
+		}
+	}))
+	defer server.Close()
+	clients, err := live.NewClients(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := NewObjects(clients.IPAM, "node1", slog.New(slog.DiscardHandler))
+	ctx, stop := context.WithTimeout(t.Context(), 30*time.Second)
+	changes, done := o.Changes(), make(chan struct{})
+	go func() { defer close(done); _ = o.Run(ctx) }()
+	defer func() { stop(); server.CloseClientConnections(); <-done }()
+	select {
+	case <-changes:
+	case <-ctx.Done():
+		t.Fatal("no list came")
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if want := ipamv1.LabelNodeHash + "=" + ipamv1.Hash("node1"); lists[0] != "spec.nodeName=node1" || lists[len(lists)-1] != want {
+		t.Errorf("it asked for %q", lists)
+	}
+	if r, _ := o.Get(live.Name{Namespace: "db", Name: "mine"}); r == nil || r.Spec.PodName != "db-0" {
+		t.Errorf("ours: %+v", r)
+	}
+	if r, _ := o.Get(live.Name{Namespace: "db", Name: "other"}); r != nil && r.Spec.PodName != "" {
+		t.Errorf("another node's: %+v", r)
+	}
+}
