@@ -3,6 +3,7 @@ package pinbench
 import (
 	"context"
 	"fmt"
+	"os/exec"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -140,21 +141,7 @@ func (b *Bench) fill(ctx context.Context, c crowd) error {
 	if err != nil {
 		return err
 	}
-	reservations, err := reservationClient(b.api)
-	if err != nil {
-		return err
-	}
-	now := time.Now()
-	err = b.each(ctx, "reservations", c.Reservations, func(ctx context.Context, i int) error {
-		r := c.reservation(i, uids[c.node(i)], now)
-		status := r.Status
-		if err := reservations.Create(ctx, r); err != nil {
-			return err
-		}
-		r.Status = status
-		return reservations.Status().Update(ctx, r)
-	})
-	if err != nil {
+	if err := b.fillReservations(ctx, c, uids); err != nil {
 		return err
 	}
 	return b.each(ctx, "pods", c.Reservations, func(ctx context.Context, i int) error {
@@ -164,6 +151,50 @@ func (b *Bench) fill(ctx context.Context, c crowd) error {
 		_, err := b.client.CoreV1().Pods(c.namespace(i)).Create(ctx, c.boundPod(i), metav1.CreateOptions{})
 		return err
 	})
+}
+
+// fillReservations writes each reservation once, with its status: for that time, the API server takes the status as a part of
+// the object. It stores the same, in half the time.
+func (b *Bench) fillReservations(ctx context.Context, c crowd, uids []string) error {
+	reservations, err := reservationClient(b.api)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	object := func(i int) *v1alpha1.IPReservation { return c.reservation(i, uids[c.node(i)], now) }
+	if err := b.patchCRD(ctx, `[{"op": "remove", "path": "/spec/versions/0/subresources"}]`); err != nil {
+		return err
+	}
+	err = until(ctx, func() (bool, error) {
+		r := object(0)
+		err := reservations.Create(ctx, r)
+		if err != nil || r.Status.State != "" {
+			return err == nil, err
+		}
+		return false, reservations.Delete(ctx, r) // not yet
+	})
+	if err != nil {
+		return fmt.Errorf("a reservation with its status: %w", err)
+	}
+	err = b.each(ctx, "reservations", c.Reservations, func(ctx context.Context, i int) error {
+		if i == 0 {
+			return nil
+		}
+		return reservations.Create(ctx, object(i))
+	})
+	if err != nil {
+		return err
+	}
+	return b.patchCRD(ctx, `[{"op": "add", "path": "/spec/versions/0/subresources", "value": {"status": {}}}]`)
+}
+
+func (b *Bench) patchCRD(ctx context.Context, patch string) error {
+	cmd := exec.CommandContext(ctx, b.bed.Kubectl(), "--kubeconfig="+b.bed.Kubeconfig(), "patch", "crd",
+		v1alpha1.Resource.GroupResource().String(), "--type=json", "--patch="+patch)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("kubectl patch: %w\n%s", err, out)
+	}
+	return nil
 }
 
 func reservationClient(api *rest.Config) (client.Client, error) {

@@ -75,6 +75,7 @@ func (b *Bench) Scale(ctx context.Context, nodes, reservations, rate int, lastin
 	if err != nil {
 		return err
 	}
+	b.say("    took %s (p50, p99, max); the manager has %d MiB", spread(asked.took), resting.now)
 	own, err := b.ownWithin(ctx)
 	if err != nil {
 		return err
