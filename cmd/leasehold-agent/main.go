@@ -154,6 +154,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	}
 	log.Info("the agent starts", "version", env.Version(version), "stateDir", host.Dirs.State, "hostRoot", o.hostRoot)
 	err = agent.Run(metrics.Watch(ctx), log, tasks)
-	log.Info("the agent has stopped")
+	locks := metrics.Locks()
+	log.Info("the agent has stopped", "longestLock", locks.Longest, "locks", locks.All, "over2ms", locks.Long)
 	return err
 }

@@ -17,6 +17,7 @@ type Metrics struct {
 	node Node
 
 	mu      sync.Mutex
+	locks   Locks
 	tallied *store.Tallied // nil until the first look
 
 	calls  *prometheus.CounterVec
@@ -73,7 +74,30 @@ func NewMetrics(node Node) *Metrics {
 // Watch makes the agent's own use of the lock under ctx part of the metrics.
 func (m *Metrics) Watch(ctx context.Context) context.Context {
 	own := m.locked.WithLabelValues()
-	return store.Measured(ctx, func(t store.Timing) { own.Observe(t.Held.Seconds()) })
+	return store.Measured(ctx, func(t store.Timing) {
+		own.Observe(t.Held.Seconds())
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.locks.Longest = max(m.locks.Longest, t.Held)
+		m.locks.All++
+		if t.Held > 2*time.Millisecond {
+			m.locks.Long++
+		}
+	})
+}
+
+// Locks is how the agent has used the store's lock.
+type Locks struct {
+	Longest time.Duration
+	All     int // how often
+	Long    int // for more than 2 ms
+}
+
+// Locks returns it.
+func (m *Metrics) Locks() Locks {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.locks
 }
 
 // Task reads the plugin's lines also while nobody asks, so that their file does

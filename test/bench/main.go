@@ -28,6 +28,8 @@ var parts = []struct {
 }{
 	{"calls", (*bench).calls},
 	{"connect", (*bench).connect},
+	{"collect", (*bench).collect},
+	{"idle", (*bench).idle},
 }
 
 func main() {
