@@ -36,7 +36,7 @@ type Table[O Object, R any] struct {
 
 	mu      sync.Mutex
 	rows    map[Name]row[R]
-	synced  bool
+	lists   int
 	changes Signal
 }
 
@@ -53,7 +53,14 @@ func (t *Table[O, R]) Rows() (rows map[Name]R, synced bool) {
 	for name, r := range t.rows {
 		rows[name] = r.value
 	}
-	return rows, t.synced
+	return rows, t.lists > 0
+}
+
+// Lists is how often a whole list came. A new one means that the server answers again.
+func (t *Table[O, R]) Lists() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.lists
 }
 
 // Get returns one row.
@@ -142,7 +149,7 @@ func (t *Table[O, R]) Replace(objects []any, _ string) error {
 		}
 		t.put(nameOf(o), o)
 	}
-	t.synced = true
+	t.lists++
 	t.mu.Unlock()
 	t.changes.Send()
 	return nil

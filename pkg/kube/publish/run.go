@@ -41,6 +41,7 @@ type Publisher struct {
 	queue workqueue.TypedDelayingInterface[live.Name]
 
 	mu     sync.Mutex
+	lists  int               // of the objects, that have come
 	failed map[live.Name]int // how often in a row; such an object waits for its next turn
 	node   Node
 	at     time.Time // when node was learnt
@@ -96,6 +97,7 @@ func (p *Publisher) Run(ctx context.Context, changes <-chan struct{}) error {
 
 // pass looks and plans; the workers act.
 func (p *Publisher) pass(ctx context.Context) (again time.Duration) {
+	p.forgive(p.Objects.Lists())
 	there, listed := p.Objects.Rows()
 	if !listed {
 		return 0 // what is published is not known yet
@@ -202,6 +204,16 @@ func (p *Publisher) look(name live.Name) task {
 	}
 	t.remove = there != nil && there.Spec.NodeName == p.node.Name && there.Spec.NodeUID == p.node.UID && p.isOver(there)
 	return t
+}
+
+// forgive ends the waiting of what failed when a new list has come: the server, or the CRD, is back.
+func (p *Publisher) forgive(lists int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if lists != p.lists {
+		p.lists = lists
+		clear(p.failed)
+	}
 }
 
 // isOver tells whether it is certain that the node keeps nothing of what an object without leases says.
