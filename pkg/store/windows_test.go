@@ -1,0 +1,79 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"testing"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+func TestStoredWindows(t *testing.T) {
+	s := New(Dirs{State: t.TempDir(), Run: t.TempDir()})
+	key := lease.Key{Pool: testPool, Namespace: "db", Name: "db-0", IfName: "eth0"}
+	seen := time.Unix(1_700_000_000, 0).UTC()
+	update := func(fn func(*Tx) error) {
+		t.Helper()
+		if err := s.Update(context.Background(), fn); err != nil {
+			t.Fatal(err)
+		}
+	}
+	update(func(tx *Tx) error { return tx.SetWindow(key, lease.Forever, seen) })
+	update(func(tx *Tx) error {
+		if w, known := tx.Window(key); w != lease.Forever || !known {
+			t.Errorf("%s, %v", w, known)
+		}
+		found := 0
+		tx.Windows(func(k lease.Key, w time.Duration, at time.Time) {
+			found++
+			if k != key || w != lease.Forever || !at.Equal(seen) {
+				t.Errorf("%+v has %s since %s", k, w, at)
+			}
+		})
+		if found != 1 {
+			t.Errorf("%d windows", found)
+		}
+		return tx.DropWindow(key)
+	})
+	update(func(tx *Tx) error {
+		if _, known := tx.Window(key); known {
+			t.Error("it is there after it was dropped")
+		}
+		// As versions wrote it that stored no time.
+		id, err := tx.poolID(key.Pool)
+		if err != nil {
+			return err
+		}
+		if err := tx.put(bucketWindows, podPrefix(id, key), binary.AppendVarint(nil, int64(time.Hour))); err != nil {
+			return err
+		}
+		if w, known := tx.Window(key); w != time.Hour || !known {
+			t.Errorf("an old record: %s, %v", w, known)
+		}
+		return nil
+	})
+}
+
+func FuzzDecodeWindow(f *testing.F) {
+	f.Add(binary.AppendVarint(nil, int64(time.Hour)))
+	f.Add(binary.AppendVarint(binary.AppendVarint(nil, int64(lease.Forever)), 1_700_000_000))
+	f.Add([]byte{0x80})
+	f.Fuzz(func(t *testing.T, v []byte) {
+		w, seen, err := decodeWindow(v)
+		if err != nil {
+			return
+		}
+		again := binary.AppendVarint(nil, int64(w))
+		if !seen.IsZero() {
+			again = binary.AppendVarint(again, seen.Unix())
+		}
+		if w2, seen2, err := decodeWindow(again); err != nil || w2 != w || !seen2.Equal(seen) {
+			t.Errorf("%x reads as %s %s, and that as %s %s (%v)", v, w, seen, w2, seen2, err)
+		}
+		if w < 0 || bytes.Equal(v, nil) {
+			t.Errorf("%x reads as %s", v, w)
+		}
+	})
+}
