@@ -62,22 +62,12 @@ func newCluster(ctx context.Context, mgr manager.Manager, now func() time.Time) 
 	c := &cluster{reader: mgr.GetClient(), now: now, traces: map[string]trace{}}
 	var err error
 	c.pods, err = watch(mgr, corev1.SchemeGroupVersion.WithKind("Pod"), "pods", &corev1.Pod{},
-		func(o *metav1.ListOptions) { o.LabelSelector = meta.LabelRetained }, viewPod,
-		toolscache.Indexers{byGate: func(object any) ([]string, error) {
-			if object.(*podView).Gated {
-				return []string{theGate}, nil
-			}
-			return nil, nil
-		}})
+		func(o *metav1.ListOptions) { o.LabelSelector = meta.LabelRetained }, viewPod, podIndexers())
 	if err != nil {
 		return nil, err
 	}
 	c.reservations, err = watch(mgr, ipam.GroupVersion.WithKind("IPReservation"), ipam.Resource.Resource, &ipam.IPReservation{},
-		func(*metav1.ListOptions) {}, viewReservation,
-		toolscache.Indexers{byPod: func(object any) ([]string, error) {
-			r := object.(*reservation)
-			return []string{r.Namespace + "/" + r.Pod}, nil
-		}})
+		func(*metav1.ListOptions) {}, viewReservation, reservationIndexers())
 	if err != nil {
 		return nil, err
 	}
@@ -93,6 +83,22 @@ func newCluster(ctx context.Context, mgr manager.Manager, now func() time.Time) 
 		c.synced = append(c.synced, informer.HasSynced)
 	}
 	return c, mgr.Add(everywhere(c.run))
+}
+
+func podIndexers() toolscache.Indexers {
+	return toolscache.Indexers{byGate: func(object any) ([]string, error) {
+		if object.(*podView).Gated {
+			return []string{theGate}, nil
+		}
+		return nil, nil
+	}}
+}
+
+func reservationIndexers() toolscache.Indexers {
+	return toolscache.Indexers{byPod: func(object any) ([]string, error) {
+		r := object.(*reservation)
+		return []string{r.Namespace + "/" + r.Pod}, nil
+	}}
 }
 
 // watch makes an informer that keeps views.

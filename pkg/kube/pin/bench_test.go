@@ -1,0 +1,124 @@
+package pin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
+)
+
+// The size that DESIGN section 9 names.
+const (
+	manyReservations = 50_000
+	manyNodes        = 5_000
+)
+
+// nodesOnly reads nodes as the manager's cache does: from a map, by copies.
+type nodesOnly struct {
+	client.Reader
+	nodes map[string]*corev1.Node
+}
+
+func (r nodesOnly) Get(_ context.Context, key types.NamespacedName, object client.Object, _ ...client.GetOption) error {
+	n, ok := object.(*corev1.Node)
+	if !ok || r.nodes[key.Name] == nil {
+		return apierrors.NewNotFound(corev1.Resource("nodes"), key.Name)
+	}
+	r.nodes[key.Name].DeepCopyInto(n)
+	return nil
+}
+
+// big is a cluster of that size, as the informers would have it after the first list: half of the reservations have a pod.
+func big(b *testing.B) *cluster {
+	b.Helper()
+	reader := nodesOnly{nodes: map[string]*corev1.Node{}}
+	for i := range manyNodes {
+		n := node(fmt.Sprintf("node-%d", i))
+		for j := range 20 {
+			n.Labels[fmt.Sprintf("example.com/label-%d", j)] = fmt.Sprintf("value-%d", j)
+		}
+		reader.nodes[n.Name] = n
+	}
+	c := &cluster{reader: reader, now: time.Now, traces: map[string]trace{}, synced: []func() bool{func() bool { return true }},
+		pods:         toolscache.NewSharedIndexInformer(&toolscache.ListWatch{}, &corev1.Pod{}, 0, podIndexers()),
+		reservations: toolscache.NewSharedIndexInformer(&toolscache.ListWatch{}, &ipam.IPReservation{}, 0, reservationIndexers())}
+	add := func(store toolscache.Store, view func(any) (any, error), object any) {
+		v, err := view(object)
+		if err == nil {
+			err = store.Add(v)
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+	for i := range manyReservations {
+		pod, on := fmt.Sprintf("database-%d", i), fmt.Sprintf("node-%d", i%manyNodes)
+		add(c.reservations.GetStore(), viewReservation, &ipam.IPReservation{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: pod + "-01234567", UID: types.UID(fmt.Sprintf("0e1d2c3b-0000-4000-8000-%012d", i)),
+				ResourceVersion: fmt.Sprint(100000 + i), Labels: map[string]string{ipam.LabelNodeHash: "x", ipam.LabelPodHash: "y"}},
+			Spec: ipam.IPReservationSpec{PodName: pod, NodeName: on, NodeUID: "uid-1"},
+			Status: ipam.IPReservationStatus{ID: fmt.Sprintf("%016x", i), State: ipam.Bound, Window: "1h0m0s", PodUID: fmt.Sprintf("0e1d2c3b-0000-4000-9000-%012d", i),
+				AddressList: fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255)}})
+		if i%2 == 0 {
+			p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: pod, UID: types.UID(fmt.Sprintf("0e1d2c3b-0000-4000-9000-%012d", i)),
+				ResourceVersion: fmt.Sprint(200000 + i), Annotations: map[string]string{policy.Annotation: "1h"}},
+				Spec: corev1.PodSpec{NodeName: on, SchedulerName: "default-scheduler"}}
+			p.Status.PodIPs = []corev1.PodIP{{IP: fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255)}}
+			add(c.pods.GetStore(), viewPod, p)
+		}
+	}
+	return c
+}
+
+// BenchmarkWebhook is what the webhook itself costs, and what its knowledge weighs, in a big cluster; make bench-pin measures
+// the whole manager.
+func BenchmarkWebhook(b *testing.B) {
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	c := big(b)
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+
+	m, err := newMeters(prometheus.NewRegistry(), func() float64 { return 0 })
+	if err != nil {
+		b.Fatal(err)
+	}
+	w := &webhook{Options: Options{Mode: policy.PinNominate, Fallback: policy.PinPrefer, Schedulers: []string{"default-scheduler"}},
+		cluster: c, backlog: newBacklog(), meters: m, log: logr.Discard()}
+	var took []time.Duration
+	for i := 0; b.Loop(); i++ {
+		pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("database-%d", i*7919%manyReservations), Namespace: "db",
+			Labels: map[string]string{"app": "database"}, Annotations: map[string]string{policy.Annotation: "1h"}},
+			Spec: corev1.PodSpec{SchedulerName: "default-scheduler", Containers: []corev1.Container{{Name: "main", Image: "example.com/db:1"}}}}
+		object, err := json.Marshal(&pod)
+		if err != nil {
+			b.Fatal(err)
+		}
+		w.backlog.Seen("db/"+pod.Name, time.Now())
+		start := time.Now()
+		r := ask(w, object)
+		took = append(took, time.Since(start))
+		if !r.Allowed || len(r.Patches) == 0 {
+			b.Fatalf("%+v", r)
+		}
+	}
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms")
+	b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/(1<<20), "views-MiB")
+}
