@@ -111,6 +111,7 @@ func All() []Scenario {
 		keeps("pps-retention", "scaled down and up under both policies, ordinals from 5, deleted and made again", ppsRetention),
 		ours("pps-refused", "conflicts, changed targets, bad weights and unknown kinds are refused", ppsRefused),
 		ours("pps-gone-node", "a required hostname whose node is gone binds nobody", ppsGoneNode),
+		ours("pps-short-life", "a pod that is gone before anything of it is recorded comes back to its node", ppsShortLife),
 		ours("pps-kinds", "workloads of kinds that come while the manager runs, Kruise's StatefulSet among them", ppsKinds),
 		ours("pps-webhook", "pods are sent to its webhook only while there is a PersistentPodState", ppsWebhook),
 		ours("pps-kruise", "Kruise comes, goes, and takes the CRD with it: no object is lost", ppsKruise),

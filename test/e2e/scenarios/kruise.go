@@ -273,9 +273,22 @@ func (w *World) saidOnce(uid, reason string) string {
 
 // ppsWebhook: pods are sent to the webhook only while there is a PersistentPodState.
 func ppsWebhook(w *World) {
-	entries := func() []string {
+	w.pps("normalize")
+	w.Step("without a PersistentPodState no pod goes through its webhook")
+	w.Apply(w.explicit())
+	w.pps("normalize", "pods")
+	w.Kubectl("delete", "pps", "echoserver")
+	w.pps("normalize")
+	w.Step("with one, it does")
+}
+
+// pps waits until the mutating webhooks for PersistentPodStates are these.
+func (w *World) pps(want ...string) {
+	w.Eventually(30*time.Second, fmt.Sprintf("webhooks %q", want), func() error {
 		c, err := w.Client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(w.Ctx, "leasehold-apps-kruise-io", metav1.GetOptions{})
-		w.Must(err)
+		if err != nil {
+			return err
+		}
 		var names []string
 		for _, h := range c.Webhooks {
 			if len(h.ClientConfig.CABundle) == 0 {
@@ -283,21 +296,9 @@ func ppsWebhook(w *World) {
 			}
 			names = append(names, strings.Split(h.Name, ".")[0])
 		}
-		return names
-	}
-	are := func(want ...string) {
-		w.Eventually(30*time.Second, fmt.Sprintf("webhooks %q", want), func() error {
-			if got := entries(); !slices.Equal(got, want) {
-				return fmt.Errorf("there are %q", got)
-			}
-			return nil
-		})
-	}
-	are("normalize")
-	w.Step("without a PersistentPodState no pod goes through its webhook")
-	w.Apply(w.explicit())
-	are("normalize", "pods")
-	w.Kubectl("delete", "pps", "echoserver")
-	are("normalize")
-	w.Step("with one, it does")
+		if !slices.Equal(names, want) {
+			return fmt.Errorf("there are %q", names)
+		}
+		return nil
+	})
 }

@@ -399,6 +399,34 @@ func ppsGoneNode(w *World) {
 	w.Recorded("echoserver", after)
 }
 
+// ppsShortLife: a pod without a kept address, gone before anything of it is recorded.
+func ppsShortLife(w *World) {
+	w.Step("an echoserver without a window, whose hostname is required, is removed as soon as it has an address, five times")
+	w.Apply(w.manifest("echoserver.yaml", "replicas: 2", "replicas: 1", "preferred-persistent", "required-persistent",
+		`io.kubernetes.cri/reserved-ip-duration: "10"`, ""))
+	w.pps("normalize", "pods")
+	set := w.set("echoserver", 1)
+	home := ""
+	for i := range 5 {
+		var pod corev1.Pod
+		w.Eventually(time.Minute, "it has an address", func() error {
+			p, found := set.Pods()["echoserver-0"]
+			if pod = p; !found || p.Status.PodIP == "" {
+				return errors.New("it has none")
+			}
+			return nil
+		})
+		if home == "" {
+			home = pod.Spec.NodeName
+			w.Step("it runs on %s", home)
+		}
+		if pod.Spec.NodeName != home || i > 0 && pod.Spec.NodeSelector[hostnameLabel] != home {
+			w.Fatalf("the %d. time it is on %s, bound to %v, %v", i+1, pod.Spec.NodeName, pod.Spec.NodeSelector, pod.Annotations)
+		}
+		set.ForceDelete(Pods{"echoserver-0": pod})
+	}
+}
+
 // ppsEtcd: members that know each other by address.
 func ppsEtcd(w *World) {
 	data := "/var/lib/e2e-etcd/" + w.NS
