@@ -92,11 +92,8 @@ func (k *keeper) Reconcile(ctx context.Context, _ struct{}) (reconcile.Result, e
 		return reconcile.Result{RequeueAfter: time.Second}, nil // the certificate is being made
 	}
 	// The webhooks come first: nothing gets in that they have not seen.
-	if err := k.ensureValidating(ctx, s.validating()); err != nil {
-		return reconcile.Result{}, err
-	}
-	if err := k.ensureMutating(ctx, s); err != nil {
-		return reconcile.Result{}, err
+	if err := k.ensureWebhooks(ctx, s); err != nil {
+		return reconcile.Result{}, fmt.Errorf("the webhooks of PersistentPodState: %w", err)
 	}
 	if err := k.ensureCRD(ctx); err != nil {
 		return reconcile.Result{}, err
@@ -156,35 +153,38 @@ func (k *keeper) service(ctx context.Context) (service, error) {
 	return s, nil
 }
 
-func (k *keeper) ensureMutating(ctx context.Context, s service) error {
-	var have admission.MutatingWebhookConfiguration
-	err := k.live.Get(ctx, types.NamespacedName{Name: ConfigurationName}, &have)
-	// While it is not known whether there is a PersistentPodState, what is there stays.
-	want := s.mutating(k.kinds, k.view.Count() > 0 || !k.view.Known() && len(have.Webhooks) > 1)
-	switch {
-	case apierrors.IsNotFound(err):
-		return k.client.Create(ctx, want)
-	case err != nil:
+// ensureWebhooks has both configurations be as they should. The validating one comes first: nothing gets in unchecked.
+func (k *keeper) ensureWebhooks(ctx context.Context, s service) error {
+	var v admission.ValidatingWebhookConfiguration
+	err := k.ensure(ctx, &v, func() (client.Object, bool) {
+		want := s.validating()
+		return want, equality.Semantic.DeepEqual(v.Webhooks, want.Webhooks)
+	})
+	if err != nil {
 		return err
-	case equality.Semantic.DeepEqual(have.Webhooks, want.Webhooks) && equality.Semantic.DeepEqual(have.OwnerReferences, want.OwnerReferences):
-		return nil
 	}
-	want.ResourceVersion = have.ResourceVersion
-	return k.client.Update(ctx, want)
+	var m admission.MutatingWebhookConfiguration
+	return k.ensure(ctx, &m, func() (client.Object, bool) {
+		// While it is not known whether there is a PersistentPodState, what is there stays.
+		want := s.mutating(k.kinds, k.view.Count() > 0 || !k.view.Known() && len(m.Webhooks) > 1)
+		return want, equality.Semantic.DeepEqual(m.Webhooks, want.Webhooks)
+	})
 }
 
-func (k *keeper) ensureValidating(ctx context.Context, want *admission.ValidatingWebhookConfiguration) error {
-	var have admission.ValidatingWebhookConfiguration
-	err := k.live.Get(ctx, types.NamespacedName{Name: ConfigurationName}, &have)
+// ensure reads a webhook configuration and writes it if it is not as wanted, or not owned as wanted.
+func (k *keeper) ensure(ctx context.Context, have client.Object, wanted func() (want client.Object, same bool)) error {
+	err := k.live.Get(ctx, types.NamespacedName{Name: ConfigurationName}, have)
+	if client.IgnoreNotFound(err) != nil {
+		return err
+	}
+	want, same := wanted()
 	switch {
 	case apierrors.IsNotFound(err):
 		return k.client.Create(ctx, want)
-	case err != nil:
-		return err
-	case equality.Semantic.DeepEqual(have.Webhooks, want.Webhooks) && equality.Semantic.DeepEqual(have.OwnerReferences, want.OwnerReferences):
+	case same && equality.Semantic.DeepEqual(have.GetOwnerReferences(), want.GetOwnerReferences()):
 		return nil
 	}
-	want.ResourceVersion = have.ResourceVersion
+	want.SetResourceVersion(have.GetResourceVersion())
 	return k.client.Update(ctx, want)
 }
 
