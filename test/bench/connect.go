@@ -156,8 +156,7 @@ func (s *street) fresh() times {
 	began := time.Now()
 	addrs, err := life.Add(s.net)
 	s.b.check(err)
-	s.addrs = addrs
-	knocks := s.knock()
+	knocks := s.knock(addrs)
 	expect(knocks)
 	took := await(knocks, began)
 	stop(knocks)
@@ -173,7 +172,7 @@ func (s *street) kept() times {
 		addrs, err := s.life.Add(s.net)
 		s.b.check(err)
 		s.addrs = addrs
-		s.knocks = s.knock()
+		s.knocks = s.knock(addrs)
 		expect(s.knocks)
 		await(s.knocks, time.Now())
 	}
@@ -193,9 +192,9 @@ func (s *street) kept() times {
 }
 
 // knock has the sibling and the node try each of the addresses from now on.
-func (s *street) knock() []*knocker {
+func (s *street) knock(addrs []string) []*knocker {
 	var out []*knocker
-	for _, addr := range s.addrs {
+	for _, addr := range addrs {
 		for _, from := range []struct {
 			who   string
 			place func(func() error) error
