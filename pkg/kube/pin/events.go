@@ -74,17 +74,13 @@ func notPossible(p *podView) string {
 
 // changed is what is said of a pod that runs on another node than the one that has kept its addresses.
 func changed(p *podView, all []*reservation, last trace, now time.Time) string {
-	var elsewhere []*reservation
+	var before []*reservation
 	for _, r := range all {
-		if r.PodUID == string(p.UID) {
-			continue
+		if r.PodUID != string(p.UID) {
+			before = append(before, r)
 		}
-		if r.Node == p.Node {
-			return "" // at home
-		}
-		elsewhere = append(elsewhere, r)
 	}
-	home, found := choose(elsewhere, last, now)
+	home, found := choose(before, last, now)
 	if !found || home.Node == p.Node || home.Addresses == "" {
 		return ""
 	}

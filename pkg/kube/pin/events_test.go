@@ -39,6 +39,9 @@ func TestChanged(t *testing.T) {
 		want  string
 	}{
 		{"at home", pod("node1", ""), []*reservation{home}, trace{}, ""},
+		{"at an earlier home, which has kept another address", pod("node2", "NodeTainted: node1 has a taint"), []*reservation{home,
+			{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "0"}, Node: "node2", PodUID: "u-1", Until: noon.Add(time.Minute), Addresses: "10.0.1.1"}}, trace{},
+			"started on node2, but node1 has kept 10.0.0.7: it did not pass the scheduler's filters there"},
 		{"nothing was kept", pod("node2", ""), nil, trace{}, ""},
 		{"its own new lease is published already", pod("node2", ""), []*reservation{own}, trace{}, ""},
 		{"nothing is kept any more", unpinned, []*reservation{lapsed}, trace{}, ""},

@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -36,11 +37,13 @@ func Pin(mode string) Option {
 }
 
 // Polite pods never have others evicted for them.
-func Polite() Option {
-	return func(t *corev1.PodTemplateSpec) {
-		never := corev1.PreemptNever
-		t.Spec.PreemptionPolicy = &never
-	}
+func (w *World) Polite() Option {
+	never := corev1.PreemptNever
+	classes := w.Client.SchedulingV1().PriorityClasses()
+	_, err := classes.Create(w.Ctx, &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: w.NS}, Value: 1, PreemptionPolicy: &never}, metav1.CreateOptions{})
+	w.Must(err)
+	w.Cleanup(func() { w.Must(classes.Delete(w.Ctx, w.NS, metav1.DeleteOptions{})) })
+	return func(t *corev1.PodTemplateSpec) { t.Spec.PriorityClassName = w.NS }
 }
 
 // GatedBy holds the pods back until somebody takes a gate off them.
@@ -205,9 +208,10 @@ func (w *World) slots() {
 
 func pinFull(w *World) {
 	w.slots()
+	polite := w.Polite()
 	for _, mode := range []string{"nominate", "prefer"} {
 		w.Step("%s: its node is taken by another meanwhile; it preempts nobody, and somebody else holds it for a while", mode)
-		set := w.Echoserver(mode, nil, 1, Pin(mode), Needing(slot), Polite())
+		set := w.Echoserver(mode, nil, 1, Pin(mode), Needing(slot), polite)
 		before := set.Ready()
 		w.published(before)
 		name, home := mode+"-0", w.NodeOf(before[mode+"-0"])
