@@ -94,9 +94,8 @@ rules:
 - {apiGroups: ["e2e.leasehold.dev"], resources: ["databases"], verbs: ["get", "list", "watch"]}
 `)
 	w.Eventually(30*time.Second, "the manager may list databases", func() error {
-		out, err := w.kubectl("", "auth", "can-i", "list", "databases.e2e.leasehold.dev", "--as=system:serviceaccount:leasehold-system:leasehold-manager")
-		if err != nil {
-			return errors.New(out)
+		if rules := w.Kubectl("get", "clusterrole", "leasehold-manager-kinds", "-o", "jsonpath={.rules}"); !strings.Contains(rules, "databases") {
+			return fmt.Errorf("its rules are %s", rules)
 		}
 		return nil
 	})
@@ -176,13 +175,13 @@ func ppsKruise(w *World) {
 	w.Step("Kruise comes")
 	began := time.Now()
 	gone := untilDone(func() {
-		out, err := w.kubectl(kruise, "delete", "--ignore-not-found", "-f", "-")
+		out, err := w.kubectl(kruise, "--namespace=kruise-system", "delete", "--ignore-not-found", "-f", "-")
 		if err != nil {
 			w.Fatalf("kubectl delete: %v\n%s", err, out)
 		}
 	})
 	w.Cleanup(gone)
-	if out, err := w.kubectl(kruise, "apply", "-f", "-"); err != nil {
+	if out, err := w.kubectl(kruise, "--namespace=kruise-system", "apply", "-f", "-"); err != nil {
 		w.Fatalf("kubectl apply: %v\n%s", err, out)
 	}
 	w.ourWebhooks(false)

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -27,10 +28,12 @@ func main() {
 	os.Exit(1)
 }
 
-// beTold waits for the list.
+// beTold waits for the list. It returns once whoever told it has its answer.
 func beTold() ([]byte, error) {
-	told := make(chan []byte)
-	http.HandleFunc("POST /members", func(w http.ResponseWriter, r *http.Request) {
+	told := make(chan []byte, 1)
+	mux := http.NewServeMux()
+	server := &http.Server{Addr: ":8080", Handler: mux}
+	mux.HandleFunc("POST /members", func(w http.ResponseWriter, r *http.Request) {
 		list, err := io.ReadAll(r.Body)
 		if err == nil {
 			err = os.WriteFile(members, list, 0o600)
@@ -39,17 +42,17 @@ func beTold() ([]byte, error) {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
 		}
-		w.Write([]byte("thanks\n"))
-		go func() { told <- list }()
+		select {
+		case told <- list:
+			go server.Shutdown(context.Background())
+		default: // it was told before
+		}
 	})
-	failed := make(chan error)
-	go func() { failed <- http.ListenAndServe(":8080", nil) }()
-	select {
-	case list := <-told:
-		return list, nil
-	case err := <-failed:
+	if err := server.ListenAndServe(); err != http.ErrServerClosed {
 		return nil, err
 	}
+	list := <-told
+	return list, server.Shutdown(context.Background()) // waits for the answer
 }
 
 func become(name, ip, list string) error {
