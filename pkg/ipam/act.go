@@ -32,9 +32,9 @@ func (s *Service) Act(ctx context.Context, plan []Action) (Acted, error) {
 	var out Acted
 	p := newPace()
 	for busy := 0; len(plan) > 0; {
-		n, worked, held, err := s.actOnce(ctx, plan, p.work())
+		n, worked, cost, err := s.actOnce(ctx, plan, p.work())
 		out.Done += n
-		out.Longest = max(out.Longest, held)
+		out.Longest = max(out.Longest, cost.Held)
 		plan = plan[n:]
 		switch {
 		case err == nil:
@@ -47,7 +47,8 @@ func (s *Service) Act(ctx context.Context, plan []Action) (Acted, error) {
 		if len(plan) == 0 {
 			break
 		}
-		if err := sleep(ctx, p.after(worked, held)); err != nil {
+		// Waiting for the lock was a rest as well.
+		if err := sleep(ctx, p.after(worked, cost.Held)-cost.Waited); err != nil {
 			return out, err
 		}
 	}
@@ -66,9 +67,9 @@ func sleep(ctx context.Context, d time.Duration) error {
 }
 
 // actOnce takes steps for as long as it may work, at least one. It tells how many
-// it were, how long that took and how long the lock was held in all.
-func (s *Service) actOnce(ctx context.Context, plan []Action, may time.Duration) (n int, worked, held time.Duration, err error) {
-	ctx = store.Measured(ctx, func(t store.Timing) { held = max(held, t.Held) })
+// it were, how long that took and what it cost of the lock.
+func (s *Service) actOnce(ctx context.Context, plan []Action, may time.Duration) (n int, worked time.Duration, cost store.Timing, err error) {
+	ctx = store.Measured(ctx, func(t store.Timing) { cost.Held, cost.Waited = max(cost.Held, t.Held), cost.Waited+t.Waited })
 	err = s.update(ctx, scope{wait: mirrorWait}, func(c *call) error {
 		began := time.Now()
 		worked = 0
@@ -83,7 +84,7 @@ func (s *Service) actOnce(ctx context.Context, plan []Action, may time.Duration)
 	if err != nil {
 		n = 0
 	}
-	return n, worked, held, err
+	return n, worked, cost, err
 }
 
 // perform takes one step if it is still due. The proof of a death stays true:
@@ -131,30 +132,32 @@ type pace struct {
 
 const (
 	leastRest = 10
-	mostRest  = 160
-	longRest  = time.Second
-	smallest  = 8
+	mostRest  = 40
+	longRest  = 200 * time.Millisecond // two periods of a quota
+	smallest  = 4
 	// slowDisk is the longest commit that batches are fitted to.
 	slowDisk = 20 * time.Millisecond
 )
 
-func newPace() *pace { return &pace{usual: lockBudget / 4, small: 2, rest: 2 * leastRest} }
+func newPace() *pace { return &pace{usual: lockBudget / 4, small: 1, rest: leastRest} }
 
 // work is how long the next batch may work.
 func (p *pace) work() time.Duration {
-	w := max((lockBudget-p.usual)/2, p.usual/2)
+	w := max((lockBudget-p.usual)*2/3, p.usual/2)
 	return min(w, slowDisk/2) / time.Duration(p.small)
 }
 
 // after learns from a batch that worked for some time and held the lock for
-// some more, and says how long to rest.
+// some more, and says how long to leave the lock alone.
 func (p *pace) after(worked, held time.Duration) time.Duration {
 	beside := max(held-worked, 0)
-	if heldUp := max(lockBudget, 4*p.usual); held > heldUp {
+	expected := max(lockBudget, 4*p.usual)
+	if held > expected {
 		p.small, p.rest = min(p.small*2, smallest), min(p.rest*2, mostRest)
 	} else {
-		p.small, p.rest = max(p.small-1, 1), max(p.rest*15/16, leastRest)
+		p.small, p.rest = max(p.small-1, 1), max(p.rest*3/4, leastRest)
 	}
 	p.usual += (min(beside, 2*p.usual, slowDisk) - p.usual) / 8
-	return min(time.Duration(p.rest)*held, longRest)
+	// A batch that was held up has used no more of the processor than others.
+	return min(time.Duration(p.rest)*min(held, expected), longRest)
 }

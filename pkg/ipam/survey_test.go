@@ -259,10 +259,10 @@ func TestThePace(t *testing.T) {
 	}
 	p, _ := settled(ms/2, ms)
 	before := p.work()
-	if rest := p.after(ms/2, 90*ms); rest != longRest || p.work() >= before || p.usual > ms {
+	if rest := p.after(ms/2, 90*ms); rest <= leastRest*ms || p.work() >= before || p.usual > ms {
 		t.Errorf("one of them was held up: %+v, %v", *p, rest)
 	}
-	if p, rest := settled(ms, 11*ms); p.work() < 4*ms || rest != leastRest*11*ms {
+	if p, rest := settled(ms, 11*ms); p.work() < 4*ms || rest != leastRest*11*ms && rest != longRest {
 		t.Errorf("a slow disk: %+v, %v of work, %v of rest", *p, p.work(), rest)
 	}
 	if p, rest := settled(ms/2, 10*time.Second); p.work() > slowDisk/2 || p.work() <= 0 || rest != longRest {
