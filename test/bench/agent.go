@@ -39,7 +39,7 @@ func (b *bench) collect() {
 	fmt.Fprintln(w, "RUN\tCALLS\tCALL P50\tCALL P99\tCOLLECTED IN\tAGENT'S LONGEST LOCK\tLOCKS OVER 2 MS")
 	b.collectOnce(w, "agent", "")
 	if group, why := newQuota(); why == "" {
-		defer group.remove()
+		b.Cleanup(group.remove)
 		b.collectOnce(w, "agent with a tenth of a processor", group.procs)
 	} else {
 		fmt.Fprintf(w, "agent with a tenth of a processor\tnot measured: %s\n", why)
@@ -287,7 +287,6 @@ type quota struct{ dir, procs string }
 
 // newQuota makes one, of the first or the second version of cgroups; or says why it cannot.
 func newQuota() (q quota, why string) {
-	name := fmt.Sprint("leasehold-bench-", os.Getpid())
 	for _, v := range []struct{ root, file, content, needs string }{
 		{"/sys/fs/cgroup/cpu", "cpu.cfs_quota_us", "10000", "cpu.cfs_quota_us"},
 		{"/sys/fs/cgroup", "cpu.max", "10000 100000", "cgroup.controllers"},
@@ -296,11 +295,11 @@ func newQuota() (q quota, why string) {
 			why = err.Error()
 			continue
 		}
-		q = quota{dir: filepath.Join(v.root, name)}
-		q.procs = filepath.Join(q.dir, "cgroup.procs")
-		if err := os.Mkdir(q.dir, 0o755); err != nil {
+		dir, err := os.MkdirTemp(v.root, "leasehold-bench-")
+		if err != nil {
 			return q, err.Error()
 		}
+		q = quota{dir: dir, procs: filepath.Join(dir, "cgroup.procs")}
 		if err := os.WriteFile(filepath.Join(q.dir, v.file), []byte(v.content), 0o644); err != nil {
 			q.remove()
 			return q, err.Error()
