@@ -25,7 +25,7 @@ const (
 	retry   = 5 * time.Second
 	workers = 4
 	// identityFor is how long the node's UID is taken for true. A node that was made anew has another.
-	identityFor = 10 * time.Minute
+	identityFor = time.Minute
 )
 
 // Publisher is the task.

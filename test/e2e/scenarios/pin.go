@@ -264,6 +264,7 @@ func pinNodeDead(w *World) {
 	w.Cleanup(func() {
 		w.Must(n.StartKubelet(w.Ctx))
 		w.WaitNode(n, time.Now())
+		w.RestartAgent(n) // its token names the node that was deleted
 	})
 	w.Eventually(time.Minute, "the cluster misses the node", func() error {
 		node, err := w.Client.CoreV1().Nodes().Get(w.Ctx, n.Name, metav1.GetOptions{})
