@@ -382,7 +382,7 @@ func counted(w *World) {
 // agentless: the plugin alone is right, too.
 func agentless(w *World) {
 	n := w.Node(2)
-	w.Networks(n, five(w.NS, "bridge"))
+	w.Networks(n, five(w.NS, "bridge", n))
 	w.WithoutAgent(n)
 	w.Step("%s has no agent, and a network with five addresses; two echoservers start there, and two without a window", n.Name)
 	set := w.Echoserver("echoserver", n, 2)

@@ -70,15 +70,17 @@ func (w *World) notTheirs(strangers, kept Pods) {
 	}
 }
 
-// five is a network with room for five pods.
-func five(name, plugin string) bed.Network {
-	return bed.Network{Name: name, Type: plugin, Subnets: []netip.Prefix{netip.MustParsePrefix("10.250.0.0/29")}}
+// five is a node's own network with room for five pods. No two nodes have the same addresses: there may be such a network on
+// each at a time.
+func five(name, plugin string, n *bed.Node) bed.Network {
+	subnet := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 250, byte(n.Index), 0}), 29)
+	return bed.Network{Name: name, Type: plugin, Subnets: []netip.Prefix{subnet}}
 }
 
 func windowPassed(w *World) {
 	const window = 30 * time.Second
 	n := w.Node(2)
-	w.Networks(n, five(w.NS, "bridge"))
+	w.Networks(n, five(w.NS, "bridge", n))
 	w.Step("an echoserver with a window of %v starts on %s, where five addresses are to be had", window, n.Name)
 	set := w.Echoserver("echoserver", n, 1, KeptFor(window.String()))
 	before := set.Ready()

@@ -142,7 +142,7 @@ func status(w *World) {
 		w.Step("no node of this bed runs containerd 2.4: nothing to see")
 		return
 	}
-	network := five(w.NS, "bridge")
+	network := five(w.NS, "bridge", n)
 	network.Version = "1.1.0"
 	w.Must(n.Trace())
 	w.Cleanup(func() { w.Must(n.Untrace()) })
