@@ -51,6 +51,8 @@ func (b *bench) collect() {
 
 func (b *bench) collectOnce(w *tabwriter.Writer, name, cgroup string, holds int) {
 	c := b.contender("leasehold", 0)
+	// Pods that nothing is kept for: these have no namespace of their own, so nobody could announce them.
+	c.stdin = strings.Replace(c.stdin, `"io.kubernetes.cri/reserved-ip-duration":"10"`, "", 1)
 	c.call("ADD", c.id()) // one that stays, and the plugin's word of where it runs
 	c.expire(holds)
 	calm := time.Duration(b.rounds(10)) * time.Second
