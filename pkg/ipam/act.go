@@ -122,11 +122,11 @@ func (c *call) perform(a Action) error {
 //   - Where the disk alone takes more than the budget, smaller batches would
 //     only be more commits. They work for half of what a commit takes.
 //   - A batch that takes much longer than usual was kept from the processor with
-//     the lock in hand (a quota on the cgroup, a busy node). The next ones are
-//     smaller and further apart, so that the quota is whole when they begin.
+//     the lock in hand (a quota on the cgroup, a busy node). It ends as soon as it
+//     has the processor again, and the next ones are further apart, so that the
+//     quota is whole when they begin.
 type pace struct {
 	usual time.Duration // what a batch costs beside its work
-	small int           // divides the work, after a batch that was held up
 	rest  int           // as a multiple of the time that the lock was held
 }
 
@@ -134,17 +134,15 @@ const (
 	leastRest = 10
 	mostRest  = 40
 	longRest  = 200 * time.Millisecond // two periods of a quota
-	smallest  = 4
 	// slowDisk is the longest commit that batches are fitted to.
 	slowDisk = 20 * time.Millisecond
 )
 
-func newPace() *pace { return &pace{usual: lockBudget / 4, small: 1, rest: leastRest} }
+func newPace() *pace { return &pace{usual: lockBudget / 4, rest: leastRest} }
 
 // work is how long the next batch may work.
 func (p *pace) work() time.Duration {
-	w := max((lockBudget-p.usual)*2/3, p.usual/2)
-	return min(w, slowDisk/2) / time.Duration(p.small)
+	return min(max((lockBudget-p.usual)*2/3, p.usual/2), slowDisk/2)
 }
 
 // after learns from a batch that worked for some time and held the lock for
@@ -153,9 +151,9 @@ func (p *pace) after(worked, held time.Duration) time.Duration {
 	beside := max(held-worked, 0)
 	expected := max(lockBudget, 4*p.usual)
 	if held > expected {
-		p.small, p.rest = min(p.small*2, smallest), min(p.rest*2, mostRest)
+		p.rest = min(p.rest*2, mostRest)
 	} else {
-		p.small, p.rest = max(p.small-1, 1), max(p.rest*3/4, leastRest)
+		p.rest = max(p.rest*3/4, leastRest)
 	}
 	p.usual += (min(beside, 2*p.usual, slowDisk) - p.usual) / 8
 	// A batch that was held up has used no more of the processor than others.
