@@ -241,7 +241,11 @@ func ignoreNotFound(err error) error {
 
 // until asks again and again, for a minute.
 func until(ctx context.Context, done func() (bool, error)) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	return within(ctx, time.Minute, done)
+}
+
+func within(ctx context.Context, limit time.Duration, done func() (bool, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for {
 		ok, err := done()
