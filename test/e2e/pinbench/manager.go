@@ -116,9 +116,13 @@ func (b *Bench) established(ctx context.Context) error {
 	return nil
 }
 
+func (b *Bench) buildManager(ctx context.Context) (string, error) {
+	return b.bed.Build(ctx, bed.Program{Module: ".", Package: "cmd/leasehold-manager"})
+}
+
 // startManager starts the real manager, with the rights of its service account, and waits until the API server can ask it.
 func (b *Bench) startManager(ctx context.Context) error {
-	program, err := b.bed.Build(ctx, bed.Program{Module: ".", Package: "cmd/leasehold-manager"})
+	program, err := b.buildManager(ctx)
 	if err != nil {
 		return err
 	}

@@ -53,6 +53,9 @@ func (b *Bench) Scale(ctx context.Context, nodes, reservations, rate int, lastin
 	if err := b.fill(ctx, c); err != nil {
 		return err
 	}
+	if _, err := b.buildManager(ctx); err != nil { // not a part of its start
+		return err
+	}
 	began := time.Now()
 	if err := b.startManager(ctx); err != nil {
 		return err
