@@ -15,7 +15,7 @@ type evidence struct {
 	boot  string
 	bound func(func(lease.Lease)) // calls for every bound lease
 	// twice: processes are asked twice, for one that moves on can hide from one
-	// look. For whoever has the time.
+	// look, and mounts as well. For whoever has the time.
 	twice bool
 
 	looked  map[lease.Holder]lease.Life
@@ -67,7 +67,7 @@ func (e *evidence) processes() sandbox.Processes {
 	if e.procs == nil {
 		p := e.host.Processes()
 		if e.twice {
-			p = p.And(e.host.Processes())
+			p = p.And(e.host.Processes()).And(e.host.Mounted())
 		}
 		e.procs = &p
 	}

@@ -21,6 +21,7 @@ type Host interface {
 	Look(holder lease.Holder, boot string) lease.Life
 	Gone(holder lease.Holder) bool
 	Processes() sandbox.Processes
+	Mounted() sandbox.Processes
 	Namespaces() ([]sandbox.Namespace, error)
 	Spaces(boot string) string
 	ProveView(word, boot string) error

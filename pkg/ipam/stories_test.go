@@ -304,7 +304,18 @@ func TestAReissuedNamespaceNumberIsNoSignOfLife(t *testing.T) {
 	w.after(time.Second)
 	w.netns["/run/netns/c2"] = ino
 	w.add(ask{pod: "b", container: "c2"})
+	w.inPID[ino] = true // its containers start
 	w.same("found dead", w.add(ask{pod: "c", container: "c3"}), "10.0.0.2")
+}
+
+func TestTheNumberOfTheOldNamespaceIsGivenToThePodsOwnNewOne(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "db-0", container: "old", window: hour})
+	number := w.netns["/run/netns/old"]
+	w.burn("old") // no DEL comes
+	w.netns["/run/netns/new"] = number
+	w.netns["/run/netns/of-a-pod-that-starts"] = number
+	w.same("what is mounted is no obstacle", w.add(ask{pod: "db-0", container: "new", uid: "u2", window: hour}), "10.0.0.2")
 }
 
 func TestFirmHoldsYieldWhereThePolicySaysSo(t *testing.T) {

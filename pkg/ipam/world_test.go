@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -120,14 +122,11 @@ func (w *world) Gone(h lease.Holder) bool {
 }
 
 func (w *world) Processes() sandbox.Processes {
-	var inodes []uint64
-	for _, ino := range w.netns {
-		inodes = append(inodes, ino)
-	}
-	for ino := range w.inPID {
-		inodes = append(inodes, ino)
-	}
-	return sandbox.NewProcesses(!w.blind, inodes...)
+	return sandbox.NewProcesses(!w.blind, slices.Collect(maps.Keys(w.inPID))...)
+}
+
+func (w *world) Mounted() sandbox.Processes {
+	return sandbox.NewProcesses(!w.blind, slices.Collect(maps.Values(w.netns))...)
 }
 
 func (w *world) Spaces(boot string) string { return boot + w.spaces }

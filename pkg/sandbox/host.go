@@ -121,12 +121,9 @@ func NewProcesses(complete bool, inodes ...uint64) Processes {
 	return p
 }
 
-// Processes asks every process and every mount. It costs some microseconds for
-// each, so it is for taking over and collecting only.
-//
-// A namespace that is mounted anywhere counts as one that a process is in: what
-// is in it lives on, whether or not a lease knows the path. The first process is
-// always there, so a list without it shows some of the processes alone.
+// Processes asks every process. It costs some microseconds for each, so it is
+// for taking over and collecting only. The first process is always there, so a
+// list without it shows some of the processes alone.
 func (h *Host) Processes() Processes {
 	p := Processes{inodes: map[uint64]bool{}}
 	dir, err := os.Open(h.proc)
@@ -151,7 +148,7 @@ func (h *Host) Processes() Processes {
 		first = first || name == "1" && ok
 		p.add(ino, ok)
 	}
-	p.complete = p.complete && first && h.addMounted(&p)
+	p.complete = p.complete && first
 	return p
 }
 
@@ -162,9 +159,12 @@ func (p *Processes) add(ino uint64, ok bool) {
 	}
 }
 
-// addMounted adds the namespaces that a mount keeps, and tells whether all
-// mounts could be read.
-func (h *Host) addMounted(p *Processes) bool {
+// Mounted are the namespaces that are mounted anywhere, as if a process were in
+// each: what is in them lives on, whether or not a lease knows the path. It is for
+// whoever collects at leisure. Where a pod waits it would stand in the way: the
+// namespaces of new pods are mounted, and have the numbers of those that ended.
+func (h *Host) Mounted() Processes {
+	p := Processes{inodes: map[uint64]bool{}, complete: true}
 	b, err := os.ReadFile(filepath.Join(h.proc, h.mounts, "mountinfo"))
 	for line := range bytes.Lines(b) {
 		if space, _, ok := netnsMount(string(line)); ok {
@@ -172,7 +172,8 @@ func (h *Host) addMounted(p *Processes) bool {
 			p.add(ino, ok)
 		}
 	}
-	return err == nil && len(b) > 0
+	p.complete = p.complete && err == nil && len(b) > 0
+	return p
 }
 
 // And returns what either look has found. A process that moves on while it is

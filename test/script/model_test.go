@@ -185,6 +185,9 @@ func (m *model) refusedAdd(l *life, reply lab.Reply, before, after map[string]la
 		}
 		return
 	}
+	if holder != nil && strings.Contains(reply.Err.Msg, holder.ID) && holder.Reissued() {
+		return // it is dead, and a stranger has its namespace's number
+	}
 	if !strings.Contains(reply.Err.Msg, "no IP addresses available") {
 		m.Fatalf("ADD %s: %s", l.Pod.Name, reply.Err.Msg)
 	}
