@@ -117,16 +117,16 @@ func (c *call) perform(a Action) error {
 // pace keeps a long plan out of everybody's way: a batch works for a part of the
 // budget, for opening and the commit take their time too, and after it the lock
 // and the processor are left alone for a multiple of the time that the lock was
-// held. What a batch costs beside its work is learnt from those before:
+// held. What a batch costs at least, beside its work, is learnt from those before:
 //
 //   - Where the disk alone takes more than the budget, smaller batches would
 //     only be more commits. They work for half of what a commit takes.
-//   - A batch that takes much longer than usual was kept from the processor with
+//   - A batch that takes much longer was kept from the processor with
 //     the lock in hand (a quota on the cgroup, a busy node). It ends as soon as it
 //     has the processor again, and the next ones are further apart, so that the
 //     quota is whole when they begin.
 type pace struct {
-	usual time.Duration // what a batch costs beside its work
+	least time.Duration // that a batch costs beside its work, as of late
 	rest  int           // as a multiple of the time that the lock was held
 }
 
@@ -138,24 +138,28 @@ const (
 	slowDisk = 20 * time.Millisecond
 )
 
-func newPace() *pace { return &pace{usual: lockBudget / 4, rest: leastRest} }
+func newPace() *pace { return &pace{least: lockBudget / 4, rest: leastRest} }
 
 // work is how long the next batch may work.
 func (p *pace) work() time.Duration {
-	return min(max((lockBudget-p.usual)*2/3, p.usual/2), slowDisk/2)
+	if p.least >= lockBudget {
+		return min(p.least, slowDisk) / 2
+	}
+	return max((lockBudget-p.least)/2, lockBudget/8)
 }
 
 // after learns from a batch that worked for some time and held the lock for
 // some more, and says how long to leave the lock alone.
 func (p *pace) after(worked, held time.Duration) time.Duration {
 	beside := max(held-worked, 0)
-	expected := max(lockBudget, 4*p.usual)
+	expected := max(lockBudget, 4*p.least)
 	if held > expected {
 		p.rest = min(p.rest*2, mostRest)
 	} else {
 		p.rest = max(p.rest*3/4, leastRest)
 	}
-	p.usual += (min(beside, 2*p.usual, slowDisk) - p.usual) / 8
+	// Down at once and up slowly: where processors are scarce most take longer.
+	p.least = min(beside, p.least+p.least/32)
 	// A batch that was held up has used no more of the processor than others.
 	return min(time.Duration(p.rest)*min(held, expected), longRest)
 }

@@ -254,13 +254,24 @@ func TestThePace(t *testing.T) {
 		}
 		return p, rest
 	}
-	if p, rest := settled(ms/2, ms); p.work() < ms/2 || p.work() > lockBudget-p.usual || rest != leastRest*ms {
+	if p, rest := settled(ms/2, ms); p.work() < ms/2 || p.work()+p.least > lockBudget || rest != leastRest*ms {
 		t.Errorf("quick batches: %+v, %v of work, %v of rest", *p, p.work(), rest)
 	}
 	p, _ := settled(ms/2, ms)
 	before := p.work()
-	if rest := p.after(ms/2, 90*ms); rest <= leastRest*ms || rest > longRest || p.work() > before || p.usual > ms {
+	if rest := p.after(ms/2, 90*ms); rest <= leastRest*ms || rest > longRest || p.work() > before || p.least > ms {
 		t.Errorf("one of them was held up: %+v, %v", *p, rest)
+	}
+	p = newPace()
+	for i := range 200 { // a busy node: most are held up, some are not
+		held := 20 * ms
+		if i%10 == 0 {
+			held = ms
+		}
+		p.after(ms/4, held)
+	}
+	if p.work()+p.least > lockBudget {
+		t.Errorf("most of them were held up: %+v, %v of work", *p, p.work())
 	}
 	if p, rest := settled(ms, 11*ms); p.work() < 4*ms || rest != leastRest*11*ms && rest != longRest {
 		t.Errorf("a slow disk: %+v, %v of work, %v of rest", *p, p.work(), rest)
