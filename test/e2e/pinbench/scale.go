@@ -78,7 +78,7 @@ func (b *Bench) Scale(ctx context.Context, nodes, reservations, rate int, lastin
 	if err != nil {
 		return err
 	}
-	b.say("    took %s (p50, p99, max); the manager has %d MiB", spread(asked.took), resting.now)
+	b.say("    took %s (p50, p99, max), /healthz %s; the manager has %d MiB", spread(asked.took), spread(pinged.took), resting.now)
 	own, err := b.ownWithin(ctx)
 	if err != nil {
 		return err
