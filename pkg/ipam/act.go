@@ -138,7 +138,7 @@ const (
 	slowDisk = 20 * time.Millisecond
 )
 
-func newPace() *pace { return &pace{least: lockBudget / 4, rest: leastRest} }
+func newPace() *pace { return &pace{least: lockBudget / 2, rest: leastRest} }
 
 // work is how long the next batch may work.
 func (p *pace) work() time.Duration {
