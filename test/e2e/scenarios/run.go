@@ -114,6 +114,13 @@ func Run(ctx context.Context, out io.Writer, b *bed.Bed, chosen []Scenario, long
 			return err
 		}
 	}
+	for _, result := range results { // also the ones that left nothing to look into: they are told again by these names
+		if good, _ := story.Judge(result, b.Keeps()); !good {
+			if err := os.MkdirAll(filepath.Join(failedDir(b), result.Scenario.Name), 0o755); err != nil {
+				return err
+			}
+		}
+	}
 	twice, looks := r.watch.Found()
 	fmt.Fprintf(out, "\nLooked %d times into every pod: %d addresses were in two of them at once.\n\n", looks, len(twice))
 	if !story.Summarize(out, results, b.Keeps(), time.Since(began)) {
