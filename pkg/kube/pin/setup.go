@@ -43,8 +43,8 @@ func Setup(ctx context.Context, mgr manager.Manager, o Options) error {
 		return err
 	}
 	b := newBacklog()
-	mgr.GetWebhookServer().Register(Path, &admission.Webhook{
-		Handler: &webhook{Options: o, cluster: c, backlog: b, meters: m, log: log}})
+	w := &webhook{Options: o, cluster: c, backlog: b, meters: m, log: log}
+	mgr.GetWebhookServer().Register(Path, &admission.Webhook{Handler: w.handler()})
 
 	tell := events(mgr.GetEventRecorder("leasehold-manager"))
 	n := &nominator{cluster: c, backlog: b, client: mgr.GetClient(), meters: m, tell: tell, sights: map[types.UID]sight{}}

@@ -32,7 +32,7 @@ func blind(t testing.TB) *webhook {
 }
 
 func ask(w *webhook, object []byte) admission.Response {
-	return w.Handle(context.Background(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
+	return w.handler().Handle(context.Background(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
 		Namespace: "db", Object: runtime.RawExtension{Raw: object}}})
 }
 
@@ -42,6 +42,11 @@ func TestWebhookAdmitsWhatItCannotJudge(t *testing.T) {
 		if r := ask(w, []byte(object)); !r.Allowed || len(r.Patches) > 0 {
 			t.Errorf("%q: %+v", object, r)
 		}
+	}
+	broken := blind(t)
+	broken.cluster = nil
+	if r := ask(broken, []byte(`{"metadata":{"name":"db-0","annotations":{"io.kubernetes.cri/reserved-ip-duration":"10"}},"spec":{}}`)); !r.Allowed {
+		t.Errorf("a panic: %+v", r)
 	}
 	r := ask(w, []byte(`{"metadata":{"name":"db-0","annotations":{"io.kubernetes.cri/reserved-ip-duration":"10"}},"spec":{"later":{"field":1}}}`))
 	if !r.Allowed {

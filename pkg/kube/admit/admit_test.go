@@ -1,0 +1,80 @@
+package admit
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"testing"
+
+	"github.com/go-logr/logr"
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+)
+
+// ask serves one request as the API server's would be, by way of controller-runtime.
+func ask(object string, change func(*corev1.Pod) error) admission.Response {
+	hook := admission.Webhook{Handler: Pods(logr.Discard(), func(_ context.Context, _ admission.Request, p *corev1.Pod) error { return change(p) })}
+	return hook.Handle(context.Background(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
+		UID: "r1", Namespace: "db", Object: runtime.RawExtension{Raw: []byte(object)}}})
+}
+
+func TestPodsAreAdmittedWhateverGoesWrong(t *testing.T) {
+	for story, change := range map[string]func(*corev1.Pod) error{
+		"an error": func(p *corev1.Pod) error {
+			p.Labels = map[string]string{"half": "done"}
+			return errors.New("no answer")
+		},
+		"a panic": func(p *corev1.Pod) error {
+			p.Labels["a"] = "b"
+			return nil
+		},
+	} {
+		if r := ask(`{"metadata":{"name":"db-0"},"spec":{}}`, change); !r.Allowed || len(r.Patch) > 0 || r.UID != "r1" || r.Result.Code != 200 {
+			t.Errorf("%s: %+v", story, r)
+		}
+	}
+	for _, object := range []string{"", "[]", `{"metadata":5}`} {
+		if r := ask(object, func(*corev1.Pod) error { panic("it cannot be read") }); !r.Allowed || len(r.Patch) > 0 {
+			t.Errorf("%q: %+v", object, r)
+		}
+	}
+}
+
+// TestPodsPatch proves that a patch has all that was written, and leaves alone what this program has no name for.
+func TestPodsPatch(t *testing.T) {
+	const object = `{"metadata":{"name":"db-0","annotations":{"a/b":"c"},"later":1},"spec":{"containers":[{"name":"main"}],"later":2,` +
+		`"affinity":{"later":3,"nodeAffinity":{"later":4}},"schedulingGates":[{"name":"a.b/c"},{"name":"d.e/f"}]}}`
+	if r := ask(object, func(*corev1.Pod) error { return nil }); !r.Allowed || len(r.Patch) > 0 || r.PatchType != nil {
+		t.Errorf("nothing was written: %+v", r)
+	}
+	r := ask(object, func(p *corev1.Pod) error {
+		p.Labels = map[string]string{"l": "m"}
+		delete(p.Annotations, "a/b")
+		p.Spec.SchedulingGates = p.Spec.SchedulingGates[1:]
+		p.Spec.NodeSelector = map[string]string{"disk": "ssd"}
+		p.Spec.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution = []corev1.PreferredSchedulingTerm{{Weight: 7}}
+		return nil
+	})
+	patch, err := jsonpatch.DecodePatch(r.Patch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := patch.Apply([]byte(object))
+	if err != nil {
+		t.Fatalf("%s: %v", r.Patch, err)
+	}
+	var sorted any
+	if err := json.Unmarshal(out, &sorted); err != nil {
+		t.Fatal(err)
+	}
+	out, _ = json.Marshal(sorted)
+	const want = `{"metadata":{"labels":{"l":"m"},"later":1,"name":"db-0"},"spec":{` +
+		`"affinity":{"later":3,"nodeAffinity":{"later":4,"preferredDuringSchedulingIgnoredDuringExecution":[{"preference":{},"weight":7}]}},` +
+		`"containers":[{"name":"main"}],"later":2,"nodeSelector":{"disk":"ssd"},"schedulingGates":[{"name":"d.e/f"}]}}`
+	if string(out) != want {
+		t.Errorf("the pod is\n%s\nwant\n%s", out, want)
+	}
+}
