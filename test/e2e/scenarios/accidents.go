@@ -56,7 +56,7 @@ var killers = []struct {
 	name string
 	do   func(w *World, n *bed.Node, pod corev1.Pod)
 }{
-	{"the container of POD is killed", func(w *World, n *bed.Node, pod corev1.Pod) { w.Signal(pod, "KILL") }},
+	{"the container of POD is killed", (*World).killContainers},
 	{"the sandbox of POD is killed", func(w *World, n *bed.Node, pod corev1.Pod) {
 		w.killPID(n, fmt.Sprint(w.Sandbox(n, pod).PID))
 	}},
@@ -72,13 +72,33 @@ var killers = []struct {
 		w.Must(n.StartKubelet(w.Ctx))
 	}},
 	{"the agent is killed", func(w *World, n *bed.Node, _ corev1.Pod) {
-		w.Signal(w.Agent(n), "KILL")
+		agent := w.Agent(n)
+		w.Eventually(6*time.Minute, "the agent runs", func() error { // killed before, it may have to wait as whoever fails often
+			if len(w.runningContainers(n, agent)) == 0 {
+				return errors.New("it has no container")
+			}
+			return nil
+		})
+		w.killContainers(n, agent)
 	}},
 }
 
+func (w *World) killContainers(n *bed.Node, pod corev1.Pod) {
+	for _, c := range w.containers(pod) {
+		w.killPID(n, fmt.Sprint(c.PID))
+	}
+}
+
+// killPID kills a process of a node and waits until it is gone: what still dies would pass for what has been started again.
 func (w *World) killPID(n *bed.Node, pid string) {
 	_, err := n.Machine().Run(w.Ctx, "kill", "-9", pid)
 	w.Must(err)
+	w.Eventually(10*time.Second, "process "+pid+" is gone", func() error {
+		if _, err := n.Machine().Run(w.Ctx, "kill", "-0", pid); err == nil {
+			return errors.New("it is still there")
+		}
+		return nil
+	})
 }
 
 // settled waits until each pod runs in a sandbox that the node's store knows, and ends the scenario if one has another

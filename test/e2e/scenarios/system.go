@@ -154,7 +154,7 @@ func (w *World) Freeze(pod corev1.Pod) (resume func()) {
 	return resume
 }
 
-// Signal sends a signal such as "KILL" to the first process of each of a pod's containers.
+// Signal sends a signal such as "STOP" to the first process of each of a pod's containers.
 func (w *World) Signal(pod corev1.Pod, signal string) {
 	for _, c := range w.containers(pod) {
 		_, err := w.NodeOf(pod).Machine().Run(w.Ctx, "kill", "-"+signal, fmt.Sprint(c.PID))
