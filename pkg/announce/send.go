@@ -84,22 +84,36 @@ func gratuitousARP(link *net.Interface, addr netip.Addr) error {
 
 // unsolicitedNA is sent from the address itself, to all nodes, and overrides what
 // they know.
+//
+// The socket is our own. Those of ndp and golang.org/x/net name the interface, and
+// find its index in a cache that knows nothing of namespaces: of another pod's
+// eth0, if they differ. The kernel fills in the checksum (RFC 3542, 3.1).
 func unsolicitedNA(link *net.Interface, addr netip.Addr) error {
-	conn, from, err := ndp.Listen(link, ndp.Addr(addr.String()))
-	if err != nil {
-		return fmt.Errorf("neighbour advertisement from %s: %w", link.Name, err)
-	}
-	defer conn.Close()
-	if from.WithZone("") != addr {
-		return fmt.Errorf("neighbour advertisement for %s from %s: %w", addr, link.Name, errNotReady)
-	}
-	na := &ndp.NeighborAdvertisement{
+	message, err := ndp.MarshalMessage(&ndp.NeighborAdvertisement{
 		Override:      true,
 		TargetAddress: addr,
 		Options:       []ndp.Option{&ndp.LinkLayerAddress{Direction: ndp.Target, Addr: link.HardwareAddr}},
+	})
+	if err == nil {
+		err = sendICMPv6(link.Index, addr, allNodes, message)
 	}
-	if err := conn.WriteTo(na, nil, allNodes); err != nil {
+	if err != nil {
 		return fmt.Errorf("neighbour advertisement for %s from %s: %w", addr, link.Name, err)
 	}
 	return nil
+}
+
+func sendICMPv6(index int, from, to netip.Addr, message []byte) error {
+	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_ICMPV6)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, ndp.HopLimit); err != nil {
+		return err
+	}
+	if err := unix.Bind(fd, &unix.SockaddrInet6{Addr: from.As16(), ZoneId: uint32(index)}); err != nil {
+		return err
+	}
+	return unix.Sendto(fd, message, unix.MSG_DONTWAIT, &unix.SockaddrInet6{Addr: to.As16(), ZoneId: uint32(index)})
 }

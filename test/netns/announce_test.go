@@ -2,6 +2,8 @@ package netns_test
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -233,6 +235,57 @@ func TestReturnIsAnnounced(t *testing.T) {
 	for _, l := range of(node.Leases(), db) {
 		if l.MAC != now {
 			t.Errorf("the lease of %s has the hardware address %q, want %s", l.Address, l.MAC, now)
+		}
+	}
+}
+
+// Interfaces of one name have one index each in their namespaces: moved links keep theirs. The announcements of one agent
+// do not mix them up.
+func TestReturnsToOtherIndexes(t *testing.T) {
+	node := newNode(t)
+	node.Agent()
+	net := node.Network("net", "1.0.0", node.Bridge(node.IPAM("10.1.0.0/24", "fd01::/64")))
+	sibling, _ := start(t, node, net, lab.NewPod("default", "web-0", ""))
+	indexes := map[int]bool{}
+	for i := range 3 {
+		db := lab.NewPod("default", fmt.Sprint("db-", i), "10")
+		first, home := start(t, node, net, db)
+		stop(t, first, net)
+		second := node.Sandbox(again(db))
+		var heard []ear
+		for range strings.Fields(home) {
+			heard = append(heard, listen(t, sibling))
+		}
+		err := inside(second)(func() error {
+			var errs []error
+			for range i { // each takes two indexes, and nobody gets them again
+				link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "was"}, PeerName: "there"}
+				errs = append(errs, netlink.LinkAdd(link), netlink.LinkDel(link))
+			}
+			return errors.Join(errs...)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		add(t, second, net)
+		index := 0
+		if err := inside(second)(func() error {
+			link, err := netlink.LinkByName("eth0")
+			if err == nil {
+				index = link.Attrs().Index
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if indexes[index] {
+			t.Fatalf("two have the index %d: the test has no start", index)
+		}
+		indexes[index] = true
+		for j, a := range strings.Fields(home) {
+			if form, mac := heard[j].announcement(netip.MustParseAddr(a)); mac != macOf(t, second) {
+				t.Errorf("with the index %d, %s was announced by %q %q, want %s", index, a, form, mac, macOf(t, second))
+			}
 		}
 	}
 }
