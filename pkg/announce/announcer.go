@@ -28,7 +28,8 @@ type Announcer struct {
 	Inside func(lease.Netns, func() error) error
 	// Clock reads both clocks.
 	Clock func() lease.Instant
-	// Announced is told once of each address that was announced; may be nil.
+	// Announced is told once of each address that was announced, after the last
+	// repeat; may be nil.
 	Announced func(context.Context, Announcement)
 	Log       *slog.Logger
 }
@@ -75,8 +76,9 @@ type run struct {
 	workers sync.WaitGroup
 	slots   chan struct{}
 
-	mu   sync.Mutex
-	busy map[string]bool // notes that somebody works on
+	mu     sync.Mutex
+	busy   map[string]bool // notes that somebody works on
+	unread bool            // the store cannot be read, and that was said
 }
 
 // start gives each note that nobody works on to a worker, as long as there are
@@ -146,12 +148,9 @@ func (r *run) forget(name string) {
 // work announces all addresses of an attachment, each in its own time: one may
 // be usable at once, and another only after duplicate address detection.
 func (r *run) work(ctx context.Context, who lease.Holder) {
-	leases, err := r.Bound(ctx, who)
-	for ; err != nil; leases, err = r.Bound(ctx, who) {
-		r.Log.Warn("it is not known what is to be announced", "container", who.ContainerID, "error", err)
-		if !pause(ctx, slowly) {
-			return
-		}
+	leases, err := r.held(ctx, who)
+	if err != nil {
+		return
 	}
 	var addresses sync.WaitGroup
 	for _, l := range leases {
@@ -165,34 +164,65 @@ func (r *run) work(ctx context.Context, who lease.Holder) {
 	addresses.Wait()
 }
 
+// held returns what an attachment holds. It asks until the answer would be of no
+// use any more.
+func (r *run) held(ctx context.Context, who lease.Holder) ([]lease.Lease, error) {
+	for began := r.Clock(); ; {
+		leases, err := r.Bound(ctx, who)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		r.say(err)
+		if err == nil || r.Clock().Since(began) > maxAge || !pause(ctx, slowly) {
+			return leases, err
+		}
+	}
+}
+
+// say logs when the store cannot be read any more: for all notes once.
+func (r *run) say(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err != nil && !r.unread {
+		r.Log.Warn("it is not known what is to be announced", "error", err)
+	}
+	r.unread = err != nil
+}
+
 var (
 	errTooOld   = errors.New("the pod came back too long ago")
 	errNotReady = errors.New("no running interface has the address")
 	errNotHeld  = errors.New("it is another container's now, or nobody's")
 )
 
-// announce tells of one address, as often as repeats says.
+// announce tells of one address, as often as repeats says. A repeat that fails is
+// left out: the store may be busy for a moment. What is made of the announcement
+// may wait for the store, too, so that comes last.
 func (r *run) announce(ctx context.Context, l lease.Lease, log *slog.Logger) error {
 	if err := r.await(ctx, l); err != nil {
 		return err
 	}
-	for i, after := range repeats {
+	var told *Announcement
+	var failed error
+	for _, after := range repeats {
 		if !pause(ctx, after) {
 			return ctx.Err()
 		}
-		if err := r.stillHeld(ctx, l); err != nil {
-			return err
+		mac, err := r.once(ctx, l)
+		if err == nil {
+			told = &Announcement{Holder: l.Holder, Addr: l.Address, MAC: mac}
+			continue
 		}
-		mac, err := r.send(l)
-		if err != nil {
-			return err
+		if failed = err; errors.Is(err, errNotHeld) {
+			break
 		}
-		if i == 0 {
-			log.Debug("announced", "mac", mac.String())
-			if r.Announced != nil {
-				r.Announced(ctx, Announcement{Holder: l.Holder, Addr: l.Address, MAC: mac})
-			}
-		}
+	}
+	if told == nil {
+		return failed
+	}
+	log.Debug("announced", "mac", told.MAC.String())
+	if r.Announced != nil {
+		r.Announced(ctx, *told)
 	}
 	return nil
 }
@@ -217,6 +247,23 @@ func (r *run) await(ctx context.Context, l lease.Lease) error {
 	}
 }
 
+// once announces the address from the interface that has it now, if it is still
+// the container's.
+func (r *run) once(ctx context.Context, l lease.Lease) (mac net.HardwareAddr, err error) {
+	if err := r.stillHeld(ctx, l); err != nil {
+		return nil, err
+	}
+	err = r.Inside(l.Holder.Netns, func() error {
+		link, err := ready(l.Address)
+		if err != nil {
+			return err
+		}
+		mac = link.HardwareAddr
+		return tell(link, l.Address)
+	})
+	return mac, err
+}
+
 func (r *run) stillHeld(ctx context.Context, l lease.Lease) error {
 	leases, err := r.Bound(ctx, l.Holder)
 	if err != nil {
@@ -228,19 +275,6 @@ func (r *run) stillHeld(ctx context.Context, l lease.Lease) error {
 		}
 	}
 	return errNotHeld
-}
-
-// send announces the address from the interface that has it now.
-func (r *run) send(l lease.Lease) (mac net.HardwareAddr, err error) {
-	err = r.Inside(l.Holder.Netns, func() error {
-		link, err := ready(l.Address)
-		if err != nil {
-			return err
-		}
-		mac = link.HardwareAddr
-		return tell(link, l.Address)
-	})
-	return mac, err
 }
 
 // pause waits; false if ctx is done before.

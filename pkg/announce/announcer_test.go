@@ -10,9 +10,11 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -280,6 +282,71 @@ func TestTheStoreIsBusy(t *testing.T) {
 	})
 	if s.empty() {
 		t.Error("the note is gone")
+	}
+}
+
+// A note whose store cannot be read goes when nobody needs it any more, and all of them are spoken of once.
+func TestTheStoreStaysUnreadable(t *testing.T) {
+	s := newStage(t, "c1@eth0", "c2@eth0", "c3@eth0")
+	s.bound = func(int) ([]lease.Lease, error) { return nil, errors.New("lost") }
+	s.Clock = func() lease.Instant { // each question takes longer than announcements are of use
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		later := now
+		later.Boot += time.Duration(s.asked) * (maxAge + time.Second)
+		return later
+	}
+	s.run("the queue is empty", s.empty)
+	if n := strings.Count(s.said(), "lost"); n != 1 || s.asked != 3 {
+		t.Errorf("asked %d times, said %d times:\n%s", s.asked, n, s.said())
+	}
+}
+
+// announce announces one address on a simulated clock.
+func (s *stage) announce() error {
+	var err error
+	synctest.Test(s.t, func(*testing.T) {
+		err = (&run{Announcer: s.Announcer}).announce(context.Background(), bound("c1", "10.0.0.2"), s.Log)
+	})
+	return err
+}
+
+// What is made of an announcement, which may wait for the store, holds up none of its repeats.
+func TestAnnouncedAfterTheRepeats(t *testing.T) {
+	s := newStage(t)
+	s.bound = func(int) ([]lease.Lease, error) { return []lease.Lease{bound("c1", "10.0.0.2")}, nil }
+	var after []int                                                                          // announcements
+	s.Announced = func(context.Context, Announcement) { after = append(after, s.entered-1) } // one to look
+	if err := s.announce(); err != nil || !slices.Equal(after, []int{len(repeats)}) {
+		t.Errorf("%v; told after %d announcements, want once after %d", err, after, len(repeats))
+	}
+}
+
+// Where it is not known for a moment whether the address is still held, that repeat is left out, and no other.
+func TestBusyBetweenRepeats(t *testing.T) {
+	for _, tc := range []struct {
+		busy []int // questions
+		told bool
+	}{{[]int{1}, true}, {[]int{2, 4}, true}, {[]int{1, 2, 3, 4, 5}, false}} {
+		t.Run(fmt.Sprint(tc.busy), func(t *testing.T) {
+			s := newStage(t)
+			busy := errors.New("busy")
+			s.bound = func(ask int) ([]lease.Lease, error) {
+				if slices.Contains(tc.busy, ask) {
+					return nil, busy
+				}
+				return []lease.Lease{bound("c1", "10.0.0.2")}, nil
+			}
+			told := 0
+			s.Announced = func(context.Context, Announcement) { told++ }
+			err := s.announce()
+			if sent := s.entered - 1; sent != len(repeats)-len(tc.busy) || tc.told != (err == nil) || tc.told != (told == 1) {
+				t.Errorf("%v; announced %d times, told %d times", err, sent, told)
+			}
+			if !tc.told && !errors.Is(err, busy) {
+				t.Errorf("it says %v", err)
+			}
+		})
 	}
 }
 
