@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"os"
 
 	"k8s.io/client-go/rest"
@@ -80,7 +79,8 @@ func kubeTasks(node agent.Node, config *rest.Config, o options) ([]agent.Task, e
 	watcher := &holds.Holds{Service: node.Service, Node: o.nodeName, Clients: clients, Log: log, MoveGrace: o.moveGrace}
 
 	following := func(run func(context.Context, <-chan struct{}) error) func(context.Context) error {
-		return func(ctx context.Context) error { return run(ctx, changes(ctx, node, log)) }
+		changes := node.Changes.Subscribe()
+		return func(ctx context.Context) error { return run(ctx, changes) }
 	}
 	return []agent.Task{
 		{Name: "pods", Run: pods.Run},
@@ -90,9 +90,4 @@ func kubeTasks(node agent.Node, config *rest.Config, o options) ([]agent.Task, e
 		{Name: "events", Run: following(teller.Run)},
 		{Name: "holds", Run: watcher.Run},
 	}, nil
-}
-
-// changes brings a word whenever the store has changed.
-func changes(ctx context.Context, node agent.Node, log *slog.Logger) <-chan struct{} {
-	return agent.Changes(ctx, node.Service.Store.Dirs().State, log)
 }

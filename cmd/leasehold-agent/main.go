@@ -131,12 +131,14 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 			Store: store.New(host.Dirs), Host: seen, Clock: host.Clock,
 			Warn: func(text string) { log.Warn(text) },
 		},
+		Changes: agent.NewChanges(host.Dirs.State, log),
 		Log:     log,
 		Metrics: registry,
 	}
 	metrics, health := agent.NewMetrics(node), &agent.Health{}
 	registry.MustRegister(metrics)
 	tasks := []agent.Task{
+		{Name: "changes", Run: node.Changes.Run},
 		agent.Collect(node, health),
 		agent.Snapshot(node),
 		metrics.Task(),

@@ -35,13 +35,15 @@ func newNode(t *testing.T) (Node, *bytes.Buffer) {
 	}
 	var out bytes.Buffer
 	started := time.Now()
+	log := slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	return Node{
 		Service: &ipam.Service{
 			Store: store.New(store.Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}),
 			Host:  sandbox.New("/proc", boot),
 			Clock: func() lease.Instant { return lease.Instant{Wall: time.Now(), Boot: time.Since(started) + time.Hour} },
 		},
-		Log:     slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Changes: NewChanges(filepath.Join(dir, "state"), log),
+		Log:     log,
 		Metrics: prometheus.NewRegistry(),
 	}, &out
 }
@@ -212,8 +214,11 @@ func TestChangesAreSignalled(t *testing.T) {
 	defer cancel()
 	update(t, node, func(tx *store.Tx) error { return tx.Count("n", 1) })
 	dir := node.Service.Store.Dirs().State
-	changes := Changes(ctx, dir, node.Log)
+	all := NewChanges(dir, node.Log)
+	changes, others := all.Subscribe(), all.Subscribe()
+	go func() { _ = all.Run(ctx) }()
 	next(t, changes) // at once
+	next(t, others)
 	written := make(chan struct{})
 	go func() { // until it is heard: the watch may not be there yet
 		for {
@@ -226,10 +231,32 @@ func TestChangesAreSignalled(t *testing.T) {
 		}
 	}()
 	next(t, changes)
+	next(t, others)
 	os.Remove(filepath.Join(dir, "leases.db")) // replaced by the next write
 	next(t, changes)
 	next(t, changes)
 	close(written)
+}
+
+// A directory that cannot be watched is said once, and watched as soon as it can be.
+func TestThatTheKernelTellsNothingIsSaidOnce(t *testing.T) {
+	var out bytes.Buffer
+	dir := filepath.Join(t.TempDir(), "file", "state")
+	if err := os.WriteFile(filepath.Dir(dir), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := NewChanges(dir, slog.New(slog.NewTextHandler(&out, nil)))
+	c.watch()
+	c.watch()
+	if n := strings.Count(out.String(), "level=WARN"); n != 1 || c.files != nil {
+		t.Errorf("said %d times:\n%s", n, &out)
+	}
+	os.Remove(filepath.Dir(dir))
+	c.watch()
+	defer c.unwatch()
+	if c.files == nil {
+		t.Error("not watched")
+	}
 }
 
 func TestTheTasksEndTogether(t *testing.T) {

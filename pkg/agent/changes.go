@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
+	"github.com/leasehold-cni/leasehold/pkg/signal"
 )
 
 const (
@@ -19,62 +21,60 @@ const (
 	slowPoll = 30 * time.Second
 )
 
-// Changes signals that the store may have changed: at once, soon after every
-// write, and every slowPoll. Nothing is said about what has changed, and a signal
-// that nobody takes is not repeated: whoever gets one looks at all of it. The
-// channel is never closed.
-func Changes(ctx context.Context, stateDir string, log *slog.Logger) <-chan struct{} {
-	w := &watcher{dir: stateDir, log: log, out: make(chan struct{}, 1)}
-	w.signal()
-	go w.run(ctx)
-	return w.out
+// Changes tells tasks that the store may have changed: soon after every write,
+// and every slowPoll. Nothing is said about what has changed, and a signal that
+// nobody takes is not repeated: whoever gets one looks at all of it.
+//
+// One watch serves all: a user has few of them (fs.inotify.max_user_instances).
+type Changes struct {
+	dir    string
+	log    *slog.Logger
+	signal signal.Signal
+	files  *fsnotify.Watcher // nil while the directory cannot be watched
+	said   bool              // that it cannot
 }
 
-type watcher struct {
-	dir   string
-	log   *slog.Logger
-	out   chan struct{}
-	files *fsnotify.Watcher // nil while the directory cannot be watched
+// NewChanges returns the watch of a store's state directory; Run keeps it.
+func NewChanges(stateDir string, log *slog.Logger) *Changes {
+	return &Changes{dir: stateDir, log: log}
 }
 
-func (w *watcher) signal() {
-	select {
-	case w.out <- struct{}{}:
-	default: // one is waiting
-	}
-}
+// Subscribe returns a channel that gets a word at every signal; never closed.
+func (c *Changes) Subscribe() <-chan struct{} { return c.signal.Subscribe() }
 
-func (w *watcher) run(ctx context.Context) {
+// Run watches until ctx is done.
+func (c *Changes) Run(ctx context.Context) error {
 	poll := time.NewTicker(slowPoll)
 	defer poll.Stop()
 	var settled <-chan time.Time
-	w.watch()
-	defer w.unwatch()
+	c.watch()
+	defer c.unwatch()
+	c.signal.Send() // for what was written before
 	for {
 		var events <-chan fsnotify.Event
 		var errs <-chan error
-		if w.files != nil {
-			events, errs = w.files.Events, w.files.Errors
+		if c.files != nil {
+			events, errs = c.files.Events, c.files.Errors
 		}
 		select {
 		case <-ctx.Done():
-			return
+			return ctx.Err()
 		case e := <-events:
-			if e.Name == w.dir { // removed, or moved away
-				w.unwatch()
+			if e.Name == c.dir { // removed, or moved away
+				c.unwatch()
 			}
 			if filepath.Base(e.Name) == "leases.db" && settled == nil {
 				settled = time.After(settle)
 			}
 		case err := <-errs: // events may be missing
-			w.log.Debug("watching the store", "error", err)
-			w.signal()
+			c.log.Debug("watching the store", "error", err)
+			c.signal.Send()
 		case <-settled:
 			settled = nil
-			w.signal()
+			c.signal.Send()
 		case <-poll.C:
-			w.watch()
-			w.signal()
+			c.watch()
+			c.signal.Send()
 		}
 	}
 }
@@ -82,27 +82,30 @@ func (w *watcher) run(ctx context.Context) {
 // watch watches the directory, for the file in it may be replaced. It makes one
 // where there is none, or the first pods of a new node would be seen late. Where
 // that fails it is tried again at the next poll.
-func (w *watcher) watch() {
-	if w.files != nil {
+func (c *Changes) watch() {
+	if c.files != nil {
 		return
 	}
 	files, err := fsnotify.NewWatcher()
 	if err == nil {
-		if err := os.MkdirAll(w.dir, 0o700); err != nil {
-			w.log.Debug("the store has no directory", "error", err)
+		if err := os.MkdirAll(c.dir, 0o700); err != nil {
+			c.log.Debug("the store has no directory", "error", err)
 		}
-		if err = files.Add(w.dir); err == nil {
-			w.files = files
+		if err = files.Add(c.dir); err == nil {
+			c.files, c.said = files, false
 			return
 		}
 		files.Close()
 	}
-	w.log.Debug("the store cannot be watched yet", "dir", w.dir, "error", err)
+	if !c.said {
+		c.said = true
+		c.log.Warn("the store cannot be watched: what changes is noticed late", "dir", c.dir, "every", slowPoll, "error", err)
+	}
 }
 
-func (w *watcher) unwatch() {
-	if w.files != nil {
-		w.files.Close()
-		w.files = nil
+func (c *Changes) unwatch() {
+	if c.files != nil {
+		c.files.Close()
+		c.files = nil
 	}
 }

@@ -14,8 +14,8 @@ const snapshotPause = 10 * time.Second
 // Snapshot is the task that keeps a copy of all leases, for the day when the
 // store is lost. A copy is made after changes, and with every slow poll.
 func Snapshot(node Node) Task {
+	changes := node.Changes.Subscribe()
 	return Task{Name: "snapshot", Run: func(ctx context.Context) error {
-		changes := Changes(ctx, node.Service.Store.Dirs().State, node.Log)
 		for {
 			select {
 			case <-ctx.Done():

@@ -15,6 +15,7 @@ import (
 // Node is what every task works on.
 type Node struct {
 	Service *ipam.Service
+	Changes *Changes
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
 }

@@ -27,6 +27,7 @@ var layers = map[string]int{
 	"pkg/lease":  0, // the state machine
 	"pkg/pool":   0, // addresses
 	"pkg/policy": 0, // the words users write
+	"pkg/signal": 0, // that there is news
 
 	"pkg/store":    1, // the disk
 	"pkg/sandbox":  1, // the kernel

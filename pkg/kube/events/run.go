@@ -14,6 +14,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/live"
 	"github.com/leasehold-cni/leasehold/pkg/kube/nodepods"
 	"github.com/leasehold-cni/leasehold/pkg/kube/windows"
+	"github.com/leasehold-cni/leasehold/pkg/signal"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -42,7 +43,7 @@ type Events struct {
 	mu      sync.Mutex
 	waiting []Notice
 	wrong   map[live.Name]string // what was told of a pod's annotation
-	news    live.Signal
+	news    signal.Signal
 }
 
 // Run tells what happens until ctx is done. changes brings a word when the store has changed.

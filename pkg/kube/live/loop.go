@@ -3,6 +3,8 @@ package live
 import (
 	"context"
 	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/signal"
 )
 
 // Loop calls pass at once, after every word from wake, and after the time that the last pass asked for (0 for none),
@@ -36,7 +38,7 @@ func sleep(ctx context.Context, wake <-chan struct{}, d time.Duration) bool {
 
 // Any merges channels of words into one.
 func Any(ctx context.Context, from ...<-chan struct{}) <-chan struct{} {
-	var merged Signal
+	var merged signal.Signal
 	out := merged.Subscribe()
 	for _, c := range from {
 		go func() {

@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/leasehold-cni/leasehold/pkg/signal"
 )
 
 // Name is an object's namespace and name.
@@ -37,7 +39,7 @@ type Table[O Object, R any] struct {
 	mu      sync.Mutex
 	rows    map[Name]row[R]
 	lists   int
-	changes Signal
+	changes signal.Signal
 }
 
 type row[R any] struct {
@@ -74,26 +76,34 @@ func (t *Table[O, R]) Get(n Name) (r R, found bool) {
 // Changes returns a channel that gets a word after the table has changed.
 func (t *Table[O, R]) Changes() <-chan struct{} { return t.changes.Subscribe() }
 
-// Learn takes an object that the API server has answered with, unless a newer one is known: so that nobody acts again
-// on what its own write has changed. With gone it takes that the object was deleted.
+// Learn takes an object that the API server has answered with: so that nobody acts again on what its own write has
+// changed. With gone it takes that the object was deleted.
 func (t *Table[O, R]) Learn(o O, gone bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if gone {
+		delete(t.rows, nameOf(o))
+		return
+	}
+	t.take(o, false)
+}
+
+// take takes what is news. What we have written ourselves is known before the watch has brought what was there before it,
+// and the other way round.
+func (t *Table[O, R]) take(o O, gone bool) {
 	n := nameOf(o)
 	old, known := t.rows[n]
+	if known {
+		order, err := resourceversion.CompareResourceVersion(o.GetResourceVersion(), old.version)
+		if err == nil && (order < 0 || order == 0 && !gone) {
+			return
+		}
+	}
 	if gone {
 		delete(t.rows, n)
 		return
 	}
-	if known && !isNewer(o.GetResourceVersion(), old.version) {
-		return
-	}
 	t.put(n, o)
-}
-
-func isNewer(version, than string) bool {
-	order, err := resourceversion.CompareResourceVersion(version, than)
-	return err != nil || order > 0
 }
 
 func nameOf(o metav1.Object) Name { return Name{o.GetNamespace(), o.GetName()} }
@@ -123,15 +133,7 @@ func (t *Table[O, R]) change(obj any, gone bool) error {
 		return fmt.Errorf("a %T came in a watch of %T", obj, o)
 	}
 	t.mu.Lock()
-	n := nameOf(o)
-	switch old, known := t.rows[n]; {
-	case gone:
-		delete(t.rows, n)
-	case known && old.version == o.GetResourceVersion():
-		// It was learnt from our own write.
-	default:
-		t.put(n, o)
-	}
+	t.take(o, gone)
 	t.mu.Unlock()
 	t.changes.Send()
 	return nil
@@ -182,30 +184,3 @@ func (t *Table[O, R]) Watch(ctx context.Context, lw cache.ListerWatcher, name st
 }
 
 var _ cache.TransformingStore = (*Table[*metav1.PartialObjectMetadata, string])(nil)
-
-// Signal tells any number of listeners that something has changed, not what or how often. Its zero value is ready.
-type Signal struct {
-	mu        sync.Mutex
-	listeners []chan struct{}
-}
-
-// Subscribe returns a channel that gets a word after each Send, one for several that nobody has taken.
-func (s *Signal) Subscribe() <-chan struct{} {
-	c := make(chan struct{}, 1)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.listeners = append(s.listeners, c)
-	return c
-}
-
-// Send wakes all listeners. It never waits.
-func (s *Signal) Send() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, c := range s.listeners {
-		select {
-		case c <- struct{}{}:
-		default:
-		}
-	}
-}

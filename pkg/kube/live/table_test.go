@@ -10,6 +10,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/leasehold-cni/leasehold/pkg/signal"
 )
 
 type object = metav1.PartialObjectMetadata
@@ -51,10 +53,17 @@ func TestATableFollowsListAndWatch(t *testing.T) {
 		{"our own write", func() error { table.Learn(some("b", "5", "written"), false); return nil }, "true [a=new b=written]", false},
 		{"what was there before it", func() error { table.Learn(some("b", "4", "old"), false); return nil }, "true [a=new b=written]", false},
 		{"the watch brings it, too", func() error { return table.Update(some("b", "5", "written")) }, "true [a=new b=written]", true},
-		{"a new one", func() error { return table.Add(some("c", "6", "new")) }, "true [a=new b=written c=new]", true},
-		{"gone", func() error { return table.Delete(some("a", "7", "")) }, "true [b=written c=new]", true},
-		{"gone by our own word", func() error { table.Learn(some("c", "8", ""), true); return nil }, "true [b=written]", false},
-		{"a list that fails is none", func() error { return nil }, "true [b=written]", false},
+		{"our own write, before the watch", func() error { table.Learn(some("b", "9", "again"), false); return nil }, "true [a=new b=again]", false},
+		{"what was there before it comes", func() error { return table.Update(some("b", "7", "other")) }, "true [a=new b=again]", true},
+		{"and that it was gone", func() error { return table.Delete(some("b", "8", "other")) }, "true [a=new b=again]", true},
+		{"a new one", func() error { return table.Add(some("c", "6", "new")) }, "true [a=new b=again c=new]", true},
+		{"gone", func() error { return table.Delete(some("a", "7", "")) }, "true [b=again c=new]", true},
+		{"gone by our own word", func() error { table.Learn(some("c", "8", ""), true); return nil }, "true [b=again]", false},
+		{"what we made again after our own word", func() error { table.Learn(some("c", "12", "again"), false); return nil }, "true [b=again c=again]", false},
+		{"the watch brings our word", func() error { return table.Delete(some("c", "9", "")) }, "true [b=again c=again]", true},
+		{"gone, in the version that is known", func() error { return table.Delete(some("c", "12", "")) }, "true [b=again]", true},
+		{"a list that fails is none", func() error { return nil }, "true [b=again]", false},
+		{"a list is the truth, of whatever version", func() error { return table.Replace([]any{some("b", "2", "restored")}, "3") }, "true [b=restored]", true},
 		{"an empty list", func() error { return table.Replace(nil, "9") }, "true []", true},
 	} {
 		if err := c.do(); err != nil {
@@ -82,7 +91,7 @@ func TestATableFollowsListAndWatch(t *testing.T) {
 func TestALoopGathersBursts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
-		var a, b Signal
+		var a, b signal.Signal
 		began, passes := time.Now(), []time.Duration{}
 		done := make(chan error)
 		wake := Any(ctx, a.Subscribe(), b.Subscribe())

@@ -36,11 +36,14 @@ func (f *Fleet) publishing(n *Node) ([]agent.Task, error) {
 		Node:    n.Name, Core: clients.Core, Pods: pods, Objects: objects, Log: log,
 		Metrics: publish.NewMetrics(prometheus.NewRegistry()),
 	}
+	changes := agent.NewChanges(n.Dirs.State, log)
+	word := changes.Subscribe()
 	return []agent.Task{
+		{Name: "changes", Run: changes.Run},
 		{Name: "pods", Run: pods.Run},
 		{Name: "reservations", Run: objects.Run},
 		{Name: "publish", Run: func(ctx context.Context) error {
-			return publisher.Run(ctx, agent.Changes(ctx, n.Dirs.State, log))
+			return publisher.Run(ctx, word)
 		}},
 	}, nil
 }
