@@ -12,7 +12,8 @@ import (
 const (
 	// lockBudget is how long one batch may hold the lock (DESIGN 4).
 	lockBudget = 2 * time.Millisecond
-	// mirrorWait is how long it waits for host-local's lock meanwhile.
+	// mirrorWait is how long it waits for host-local's lock meanwhile: our own is
+	// in its hand, and every plugin waits for that.
 	mirrorWait = time.Millisecond
 	// busyTries is how often a batch meets host-local's lock before the rest is
 	// left to the next look.
@@ -25,17 +26,22 @@ type Acted struct {
 	Longest time.Duration // that the lock was held
 }
 
-// Act takes the steps of a plan, each after a look whether it is still due, a
-// few in one transaction and with pauses between them (see pace), so that no
-// plugin waits for more than lockBudget.
+// Act takes the steps of a plan, each after a look whether it is still due.
 func (s *Service) Act(ctx context.Context, plan []Action) (Acted, error) {
+	return s.inSteps(ctx, len(plan), func(c *call, i int) error { return c.perform(plan[i]) })
+}
+
+// inSteps takes so many steps, a few in one transaction and with pauses between
+// them (see pace), so that no plugin waits for more than lockBudget. A step is
+// in one transaction whole, and may be taken again in another: it looks at what
+// is there.
+func (s *Service) inSteps(ctx context.Context, steps int, take func(c *call, i int) error) (Acted, error) {
 	var out Acted
 	p := newPace()
-	for busy := 0; len(plan) > 0; {
-		n, worked, cost, err := s.actOnce(ctx, plan, p.work())
+	for busy := 0; out.Done < steps; {
+		n, worked, cost, err := s.someSteps(ctx, out.Done, steps, take, p.work())
 		out.Done += n
 		out.Longest = max(out.Longest, cost.Held)
-		plan = plan[n:]
 		switch {
 		case err == nil:
 			busy = 0
@@ -44,7 +50,7 @@ func (s *Service) Act(ctx context.Context, plan []Action) (Acted, error) {
 		default:
 			return out, err
 		}
-		if len(plan) == 0 {
+		if out.Done == steps {
 			break
 		}
 		// Waiting for the lock was a rest as well.
@@ -66,15 +72,15 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// actOnce takes steps for as long as it may work, at least one. It tells how many
-// it were, how long that took and what it cost of the lock.
-func (s *Service) actOnce(ctx context.Context, plan []Action, may time.Duration) (n int, worked time.Duration, cost store.Timing, err error) {
+// someSteps takes steps from the first on for as long as it may work, at least
+// one. It tells how many it were, how long that took and what it cost of the lock.
+func (s *Service) someSteps(ctx context.Context, first, end int, take func(*call, int) error, may time.Duration) (n int, worked time.Duration, cost store.Timing, err error) {
 	ctx = store.Measured(ctx, func(t store.Timing) { cost.Held, cost.Waited = max(cost.Held, t.Held), cost.Waited+t.Waited })
 	err = s.update(ctx, scope{wait: mirrorWait}, func(c *call) error {
 		began := time.Now()
 		worked = 0
-		for n = 0; n < len(plan) && (n == 0 || worked < may); n++ {
-			if err := c.perform(plan[n]); err != nil {
+		for n = 0; first+n < end && (n == 0 || worked < may); n++ {
+			if err := take(c, first+n); err != nil {
 				return err
 			}
 			worked = time.Since(began)

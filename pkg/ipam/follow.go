@@ -2,10 +2,8 @@ package ipam
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -14,10 +12,7 @@ import (
 
 // The use cases of whoever knows the node's pods: the agent (DESIGN 6). Each
 // looks again in its transaction, so that a plan made a moment before harms
-// nobody, and takes a few pods at a time, so that no plugin waits for it.
-
-// followBatch is how many pods one transaction is about.
-const followBatch = 16
+// nobody, and takes a pod at a step (see inSteps), so that no plugin waits for it.
 
 // PodWindow is what a pod's annotation says, and whose it is.
 type PodWindow struct {
@@ -32,20 +27,8 @@ type PodWindow struct {
 // keys of that name, so that later ADDs need nobody to tell them. What is so
 // already is not written.
 func (s *Service) Follow(ctx context.Context, pods []PodWindow) error {
-	for batch := range slices.Chunk(pods, followBatch) {
-		err := s.update(ctx, scope{}, func(c *call) error {
-			for _, p := range batch {
-				if err := c.follow(p); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	_, err := s.inSteps(ctx, len(pods), func(c *call, i int) error { return c.follow(pods[i]) })
+	return err
 }
 
 func (c *call) follow(p PodWindow) error {
@@ -108,26 +91,21 @@ type Expected struct{ Namespace, Name string }
 // Defer puts off the end of the firm holds of pods that are about to come back:
 // at least rest is left from now on.
 func (s *Service) Defer(ctx context.Context, pods []Expected, rest time.Duration) error {
-	for batch := range slices.Chunk(pods, followBatch) {
-		err := s.update(ctx, scope{}, func(c *call) error {
-			for _, p := range batch {
-				leases, err := c.tx.ByPod(p.Namespace, p.Name)
-				if err != nil {
-					return err
-				}
-				for _, l := range leases {
-					next, err := lease.Apply(l, lease.Defer{Rest: rest}, c.now)
-					if err != nil {
-						continue // no firm hold (any more)
-					}
-					if err := c.put(l, next); err != nil {
-						return err
-					}
-				}
-			}
-			return nil
-		})
+	_, err := s.inSteps(ctx, len(pods), func(c *call, i int) error { return c.deferEnd(pods[i], rest) })
+	return err
+}
+
+func (c *call) deferEnd(p Expected, rest time.Duration) error {
+	leases, err := c.tx.ByPod(p.Namespace, p.Name)
+	if err != nil {
+		return err
+	}
+	for _, l := range leases {
+		next, err := lease.Apply(l, lease.Defer{Rest: rest}, c.now)
 		if err != nil {
+			continue // no firm hold (any more)
+		}
+		if err := c.put(l, next); err != nil {
 			return err
 		}
 	}
@@ -144,48 +122,49 @@ type Ref struct {
 // RefTo returns the name of a lease.
 func RefTo(l lease.Lease) Ref { return Ref{l.Pool, l.Address, l.ID} }
 
-// GiveUp ends what the leases promise. A hold is free for others at once, unless
-// its last sandbox is alive. A living pod keeps its address to its end, and
+// GiveUp ends what the leases promise, pod by pod: all of one pod's or none. A
+// hold is free for others at once, unless its last sandbox is alive. A bound
+// lease keeps its address until its holder is released or proven dead, and
 // nothing is kept for its name after that.
-func (s *Service) GiveUp(ctx context.Context, refs []Ref, reason string) error {
-	return s.endLeases(ctx, refs, reason, true)
+//
+// ErrBlind where the host cannot be seen: there the living look dead.
+func (s *Service) GiveUp(ctx context.Context, pods [][]Ref, reason string) error {
+	_, err := s.inSteps(ctx, len(pods), func(c *call, i int) error { return c.endLeases(pods[i], reason, true) })
+	return err
 }
 
-// EndHolds is GiveUp for holds alone: where the pod is back, nothing changes.
+// EndHolds is GiveUp for the holds of one pod: where it is back, nothing changes.
 func (s *Service) EndHolds(ctx context.Context, refs []Ref, reason string) error {
-	return s.endLeases(ctx, refs, reason, false)
+	_, err := s.inSteps(ctx, 1, func(c *call, _ int) error { return c.endLeases(refs, reason, false) })
+	return err
 }
 
-func (s *Service) endLeases(ctx context.Context, refs []Ref, reason string, bound bool) error {
-	for batch := range slices.Chunk(refs, followBatch) {
-		err := s.update(ctx, scope{}, func(c *call) error {
-			for _, r := range batch {
-				l, err := c.tx.Get(r.Pool, r.Address)
-				if err != nil {
-					return err
-				}
-				if l.ID != r.ID || l.Key().IsZero() || l.State == lease.Bound && !bound {
-					continue
-				}
-				if err := c.end(l, reason); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
+func (c *call) endLeases(refs []Ref, reason string, bound bool) error {
+	if err := c.host.ProveView(c.tx.Spaces(), c.now.BootID); err != nil {
+		return fmt.Errorf("%w: %w", ErrBlind, err)
+	}
+	for _, r := range refs {
+		l, err := c.tx.Get(r.Pool, r.Address)
 		if err != nil {
+			return err
+		}
+		if l.ID != r.ID || l.Key().IsZero() || l.State == lease.Bound && !bound {
+			continue
+		}
+		if _, err := c.move(l, c.ending(l), store.EventDropped, reason); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (c *call) end(l lease.Lease, reason string) error {
-	_, err := c.move(l, lease.Drop{Last: c.prove(l)}, store.EventDropped, reason)
-	if errors.Is(err, lease.ErrHolderAlive) {
-		_, err = c.move(l, lease.Supersede{}, store.EventDropped, reason)
+// ending is the event that takes the name from a lease. That a holder is dead
+// is for the collector to prove, which has the time.
+func (c *call) ending(l lease.Lease) lease.Event {
+	if l.State == lease.Bound {
+		return lease.Supersede{}
 	}
-	return err
+	return lease.Drop{Last: c.look(l)}
 }
 
 const (
@@ -198,35 +177,39 @@ const (
 // ForgetWindows drops the windows of keys that had no lease for a day, and
 // remembers which have one. To be called about every hour.
 func (s *Service) ForgetWindows(ctx context.Context) error {
-	return s.update(ctx, scope{}, func(c *call) error {
-		type stored struct {
-			key    lease.Key
-			window time.Duration
-			idle   time.Duration
-		}
-		var old []stored
-		c.tx.Windows(func(key lease.Key, w time.Duration, seen time.Time) {
-			if idle := c.now.Wall.Sub(seen); idle >= windowFresh || idle < 0 {
-				old = append(old, stored{key, w, idle})
+	var old []lease.Key
+	err := s.Store.View(ctx, func(tx *store.Tx) error {
+		now := s.now()
+		tx.Windows(func(key lease.Key, _ time.Duration, seen time.Time) {
+			if idle := now.Wall.Sub(seen); idle >= windowFresh || idle < 0 {
+				old = append(old, key)
 			}
 		})
-		for _, o := range old {
-			leases, err := c.tx.ByKey(o.key)
-			if err != nil {
-				return err
-			}
-			switch {
-			case len(leases) > 0 || o.idle < 0:
-				err = c.tx.SetWindow(o.key, o.window, c.now.Wall)
-			case o.idle >= windowIdle:
-				err = c.tx.DropWindow(o.key)
-			}
-			if err != nil {
-				return err
-			}
-		}
 		return nil
 	})
+	if err != nil {
+		return err
+	}
+	_, err = s.inSteps(ctx, len(old), func(c *call, i int) error { return c.forgetWindow(old[i]) })
+	return err
+}
+
+func (c *call) forgetWindow(key lease.Key) error {
+	window, seen, known := c.tx.WindowSeen(key)
+	if !known {
+		return nil
+	}
+	leases, err := c.tx.ByKey(key)
+	if err != nil {
+		return err
+	}
+	switch idle := c.now.Wall.Sub(seen); {
+	case len(leases) > 0 || idle < 0:
+		return c.tx.SetWindow(key, window, c.now.Wall)
+	case idle >= windowIdle:
+		return c.tx.DropWindow(key)
+	}
+	return nil
 }
 
 // NodeView is what the store says to whoever publishes it.
@@ -236,12 +219,21 @@ type NodeView struct {
 	Now     lease.Instant               // when it was read
 
 	lost  bool            // the store had to replace another one
-	known map[string]bool // networks of which all is known nevertheless
+	known map[string]bool // networks of which all is known nevertheless, in every pool of that name
 }
 
 // Knows tells whether all leases of a network are known. Where they are not,
 // that one is absent says nothing.
 func (v NodeView) Knows(network string) bool { return !v.Now.IsZero() && (!v.lost || v.known[network]) }
+
+// learn notes what a part of a look says: what was unknown in one of them is unknown.
+func (v *NodeView) learn(tx *store.Tx) {
+	v.lost = v.lost || tx.Lost() != ""
+	for _, p := range tx.Pools() {
+		known, met := v.known[p.Network]
+		v.known[p.Network] = tx.Known(p) && (known || !met)
+	}
+}
 
 // viewBatch is how many leases are read under one lock: well under 2 ms.
 const viewBatch = 128
@@ -264,10 +256,7 @@ func (s *Service) Look(ctx context.Context, match func(lease.Lease) bool) (NodeV
 					}
 				}
 			})
-			v.lost = tx.Lost() != ""
-			for _, p := range tx.Pools() {
-				v.known[p.Network] = tx.Known(p)
-			}
+			v.learn(tx)
 			return nil
 		})
 		if err != nil {

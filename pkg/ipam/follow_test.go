@@ -2,7 +2,9 @@ package ipam
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"testing"
 	"time"
@@ -127,15 +129,20 @@ func TestTheEndOfAHoldIsPutOffWhileThePodIsExpected(t *testing.T) {
 	w.same("back", w.add(ask{pod: "db-0", container: "c2", window: time.Minute}), "10.0.0.2")
 }
 
+// giveUp gives up the leases of one pod.
+func (w *world) giveUp(ctx context.Context, leases ...lease.Lease) error {
+	var refs []Ref
+	for _, l := range leases {
+		refs = append(refs, RefTo(l))
+	}
+	return w.service.GiveUp(ctx, [][]Ref{refs}, "spec.release")
+}
+
 func TestGivingUp(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24", "fd00::/64")
 	giveUp := func(leases ...lease.Lease) {
 		t.Helper()
-		var refs []Ref
-		for _, l := range leases {
-			refs = append(refs, RefTo(l))
-		}
-		if err := w.service.GiveUp(context.Background(), refs, "spec.release"); err != nil {
+		if err := w.giveUp(context.Background(), leases...); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -161,6 +168,118 @@ func TestGivingUp(t *testing.T) {
 	w.stop("c2")
 	w.same("and its name does not", w.leases(), "10.0.0.3=db-0/Held* fd00::3=db-0/Held*")
 	w.same("back", w.add(ask{pod: "db-0", container: "c3", window: hour}), "10.0.0.4,fd00::4")
+}
+
+// Where nobody knows whose view it is, the living look dead.
+func TestNothingIsGivenUpOnAViewThatIsNotProven(t *testing.T) {
+	for story, breakIt := range map[string]func(*world){
+		"another process namespace":  func(w *world) { w.spaces = "elsewhere"; clear(w.netns) },
+		"a kernel with its own boot": func(w *world) { w.now.BootID = "sandbox" },
+	} {
+		w := newWorld(t, "10.0.0.0/24")
+		w.add(ask{pod: "db-0", container: "c1", window: hour})
+		w.add(ask{pod: "db-1", container: "c2", window: hour})
+		w.del("c2")
+		before := w.leases()
+		all := w.look().Leases
+		breakIt(w)
+		if err := w.giveUp(context.Background(), all...); !errors.Is(err, ErrBlind) {
+			t.Errorf("%s: spec.release: %v", story, err)
+		}
+		if err := w.service.EndHolds(context.Background(), []Ref{RefTo(all[1])}, "moved"); !errors.Is(err, ErrBlind) {
+			t.Errorf("%s: moveGrace: %v", story, err)
+		}
+		w.same(story, w.leases(), before)
+	}
+}
+
+// That a sandbox is gone is for the collector to say, which has the time and looks twice.
+func TestTheAddressOfABoundLeaseThatIsGivenUpIsFreeWhenItsHolderIsProvenDead(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "other", container: "c0"})
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	w.burn("c1")
+	w.inPID[101] = true // a process has moved on, and its namespace with it
+	if err := w.giveUp(context.Background(), w.leaseOf("db-0")); err != nil {
+		t.Fatal(err)
+	}
+	w.same("given up", w.leases(), "10.0.0.2=other/Bound 10.0.0.3=db-0/Bound*")
+	w.inPID[w.leaseOf("db-0").Holder.Netns.Ino] = true
+	w.expect(w.collect(), "", "it lives")
+	clear(w.inPID)
+	w.expect(w.collect(), "release 10.0.0.3", "it is dead")
+	w.after(hour)
+	w.expect(w.collect(), "expire 10.0.0.3", "its cool-down is over")
+	w.same("free", w.leases(), "10.0.0.2=other/Bound")
+}
+
+// What a pod has in one network does not go without what it has in another.
+func TestAPodsAddressesAreGivenUpTogether(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	var pods [][]Ref
+	for i := range 15 {
+		pod, container := fmt.Sprint("web-", i), fmt.Sprint("w", i)
+		w.add(ask{pod: pod, container: container, window: hour})
+		w.stop(container)
+		pods = append(pods, []Ref{RefTo(w.leaseOf(pod))})
+	}
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	w.network = "second"
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	w.stop("c1")
+	var both []Ref
+	for _, l := range w.look().Leases {
+		if l.Name == "db-0" {
+			both = append(both, RefTo(l))
+		}
+	}
+	lock, err := store.Acquire(context.Background(), w.path("lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = w.service.GiveUp(context.Background(), append(pods, both), "spec.release")
+	if !errors.Is(err, store.ErrBusy) {
+		t.Errorf("while the second network is busy: %v", err)
+	}
+	w.same("while the second network is busy", w.leases(), "10.0.0.17=db-0/Firm 10.0.0.2=db-0/Firm")
+	lock.Close()
+	if err := w.service.GiveUp(context.Background(), append(pods, both), "spec.release"); err != nil {
+		t.Error(err)
+	}
+	w.same("given up", w.leases(), "")
+}
+
+// host-local's lock is waited for with our own in hand, which every plugin needs.
+func TestTheAgentDoesNotWaitForHostLocalWithTheStoreInHand(t *testing.T) {
+	ctx := context.Background()
+	pod := PodWindow{Namespace: "db", Name: "db-0", UID: "uid-of-c1", Window: 2 * hour}
+	for story, act := range map[string]func(*world, context.Context) error{
+		"Follow": func(w *world, ctx context.Context) error { return w.service.Follow(ctx, []PodWindow{pod}) },
+		"Defer": func(w *world, ctx context.Context) error {
+			return w.service.Defer(ctx, []Expected{{"db", "db-0"}}, 2*hour)
+		},
+		"GiveUp": func(w *world, ctx context.Context) error { return w.giveUp(ctx, w.look().Leases...) },
+		"EndHolds": func(w *world, ctx context.Context) error {
+			return w.service.EndHolds(ctx, []Ref{RefTo(w.look().Leases[0])}, "moved")
+		},
+	} {
+		w := newWorld(t, "10.0.0.0/24")
+		w.add(ask{pod: "db-0", container: "c1", window: hour})
+		w.stop("c1")
+		lock, err := store.Acquire(ctx, w.path("lock"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var longest time.Duration
+		err = act(w, store.Measured(ctx, func(t store.Timing) { longest = max(longest, t.Held) }))
+		if !errors.Is(err, store.ErrBusy) || longest >= store.MaxWait {
+			t.Errorf("%s while host-local is busy: it had the store for %s: %v", story, longest, err)
+		}
+		done := store.Measured(ctx, func(store.Timing) { lock.Close() }) // after its first try
+		if err := act(w, done); err != nil {
+			t.Errorf("%s when host-local is done: %v", story, err)
+		}
+	}
 }
 
 func TestStoredWindowsGoADayAfterTheLastLease(t *testing.T) {
@@ -228,6 +347,38 @@ func TestALookReadsEverything(t *testing.T) {
 	}
 	if got := w.journal(); len(got) != n {
 		t.Errorf("%d entries", len(got))
+	}
+}
+
+// A network may be in several pools: it is known when all of them are.
+func TestANetworkIsKnownWhenEachOfItsPoolsIs(t *testing.T) {
+	for _, first := range []string{"a", "b"} {
+		w := newWorld(t, "10.0.0.0/24")
+		dir := w.dataDir
+		add := func(pool, pod string) {
+			t.Helper()
+			w.dataDir = dir + pool
+			w.add(ask{pod: pod, container: "c-" + pod, window: hour})
+		}
+		add("a", "db-0")
+		add("b", "db-1")
+		if err := os.Truncate(w.service.Store.Dirs().State+"/leases.db", 100); err != nil {
+			t.Fatal(err)
+		}
+		second := map[string]string{"a": "b", "b": "a"}[first]
+		add(first, "db-2")
+		if err := w.service.Store.Update(context.Background(), func(tx *store.Tx) error {
+			return tx.SetCursor(lease.Pool{DataDir: dir + second, Network: w.network}, "s", netip.MustParseAddr("10.0.0.9"))
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if w.look().Knows(w.network) {
+			t.Errorf("%s is known, %s is not, and it says that all is", first, second)
+		}
+		add(second, "db-3")
+		if !w.look().Knows(w.network) {
+			t.Error("all is known, and it says that it is not")
+		}
 	}
 }
 

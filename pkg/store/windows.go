@@ -15,12 +15,18 @@ import (
 
 // Window returns the window that was stored for a key.
 func (tx *Tx) Window(key lease.Key) (time.Duration, bool) {
+	w, _, ok := tx.WindowSeen(key)
+	return w, ok
+}
+
+// WindowSeen is Window, and when it was last seen to matter.
+func (tx *Tx) WindowSeen(key lease.Key) (w time.Duration, seen time.Time, ok bool) {
 	id, ok := tx.pools[key.Pool]
 	if !ok {
-		return 0, false
+		return 0, time.Time{}, false
 	}
-	w, _, err := decodeWindow(tx.bucket(bucketWindows).Get(podPrefix(id, key)))
-	return w, err == nil
+	w, seen, err := decodeWindow(tx.bucket(bucketWindows).Get(podPrefix(id, key)))
+	return w, seen, err == nil
 }
 
 // SetWindow stores it. seen is now.

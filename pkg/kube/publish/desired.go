@@ -40,8 +40,8 @@ type Wanted struct {
 // Plan is what the objects of a node should be.
 type Plan struct {
 	Objects map[live.Name]Wanted // by the object's name
-	// GiveUp are leases whose object asks for it (spec.release).
-	GiveUp []ipam.Ref
+	// GiveUp are the leases of each pod whose object asks for it (spec.release).
+	GiveUp [][]ipam.Ref
 	// Again is when time alone will change something; 0 for never.
 	Again time.Duration
 }
@@ -60,7 +60,7 @@ func Make(node Node, view ipam.NodeView, pods map[live.Name]nodepods.Pod, there 
 		object := there[name]
 		w := want(node, pod, leases, view.Now)
 		if object != nil && object.Spec.Release == w.Object.Status.ID {
-			plan.GiveUp = append(plan.GiveUp, w.Leases...)
+			plan.GiveUp = append(plan.GiveUp, w.Leases)
 		}
 		w.Object.Status.Confirmed = plan.isConfirmed(leases, pods[pod], object, w.Object.Status, view.Now)
 		w.Object.Status.Conditions = conditions(object, w.Object.Status.ID, view.Now.Wall)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -167,16 +168,13 @@ func (p *Publisher) doubt() {
 	}
 }
 
-func (p *Publisher) giveUp(ctx context.Context, refs []ipam.Ref) error {
-	if len(refs) == 0 {
-		return nil
-	}
-	err := p.Service.GiveUp(ctx, refs, "its reservation was told to release it (spec.release)")
+func (p *Publisher) giveUp(ctx context.Context, pods [][]ipam.Ref) error {
+	err := p.Service.GiveUp(ctx, pods, "its reservation was told to release it (spec.release)")
 	if err != nil {
 		p.Log.Warn("addresses cannot be given up yet", "error", err)
 		return err
 	}
-	for _, r := range refs {
+	for _, r := range slices.Concat(pods...) {
 		p.Log.Info("an address was given up by spec.release", "address", r.Address.String(), "lease", r.ID)
 	}
 	return nil
