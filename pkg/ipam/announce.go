@@ -42,13 +42,14 @@ func (s *Service) Bound(ctx context.Context, who Attachment) (leases []lease.Lea
 // RecordMAC writes down which hardware address an attachment's interface has. It
 // changes nothing for another attachment's leases.
 func (s *Service) RecordMAC(ctx context.Context, who Attachment, mac net.HardwareAddr) error {
-	return s.update(ctx, scope{}, func(c *call) error {
+	_, err := s.inSteps(ctx, 1, func(c *call, _ int) error {
 		leases, err := c.comingBack(who)
 		if err != nil {
 			return err
 		}
 		return c.setMAC(leases, mac)
 	})
+	return err
 }
 
 // KeepMAC returns the hardware address that an attachment's interface must have,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"testing"
@@ -259,6 +260,9 @@ func TestTheAgentDoesNotWaitForHostLocalWithTheStoreInHand(t *testing.T) {
 			return w.service.Defer(ctx, []Expected{{"db", "db-0"}}, 2*hour)
 		},
 		"GiveUp": func(w *world, ctx context.Context) error { return w.giveUp(ctx, w.look().Leases...) },
+		"RecordMAC": func(w *world, ctx context.Context) error {
+			return w.service.RecordMAC(ctx, Attachment{"c2", "eth0"}, net.HardwareAddr{2, 0, 0, 0, 0, 1})
+		},
 		"EndHolds": func(w *world, ctx context.Context) error {
 			return w.service.EndHolds(ctx, []Ref{RefTo(w.look().Leases[0])}, "moved")
 		},
@@ -266,6 +270,7 @@ func TestTheAgentDoesNotWaitForHostLocalWithTheStoreInHand(t *testing.T) {
 		w := newWorld(t, "10.0.0.0/24")
 		w.add(ask{pod: "db-0", container: "c1", window: hour})
 		w.stop("c1")
+		w.add(ask{pod: "db-1", container: "c2", window: hour})
 		lock, err := store.Acquire(ctx, w.path("lock"))
 		if err != nil {
 			t.Fatal(err)
