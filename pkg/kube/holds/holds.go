@@ -100,7 +100,7 @@ func (h *Holds) letOrphanedGo(ctx context.Context, held map[live.Name][]lease.Le
 		case a.err != nil:
 			seen[key] = true // neither seen nor forgotten
 			h.Log.Debug("it is not known whether a StatefulSet wants its pod", "pod", key, "error", a.err)
-		case !a.wants(ordinal):
+		case !a.wants.Has(ordinal):
 			seen[key] = true
 			if h.orphaned.saw(key, now) >= OwnerGrace {
 				h.end(ctx, leases, fmt.Sprintf("its StatefulSet has not had number %d for %s", ordinal, OwnerGrace))

@@ -4,6 +4,7 @@ package nodepods
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -29,6 +30,8 @@ type Pod struct {
 	Asked string
 	Asks  bool
 	Owner Owner
+	// OwnClaim: it has a volume whose claim is named after it.
+	OwnClaim bool
 	// Expected: the pod has or will have a sandbox of its own network.
 	Expected bool
 	Ready    bool
@@ -48,6 +51,7 @@ func Of(p *corev1.Pod) Pod {
 			p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed,
 		Ready: IsReady(p),
 	}
+	out.OwnClaim = slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return isOwnClaim(v, p.Name) })
 	out.Asked, out.Asks = p.Annotations[policy.Annotation]
 	if hash := p.Annotations[kubeletHash]; hash != "" && p.Annotations[mirrorMark] != "" {
 		out.UID = hash
@@ -60,6 +64,12 @@ func Of(p *corev1.Pod) Pod {
 		out.Owner = Owner{group, c.Kind, c.Name}
 	}
 	return out
+}
+
+// isOwnClaim: controllers name such a claim "<template>-<pod>".
+func isOwnClaim(v corev1.Volume, pod string) bool {
+	claim := v.PersistentVolumeClaim
+	return claim != nil && strings.HasSuffix(claim.ClaimName, "-"+pod)
 }
 
 // IsReady tells whether a pod's Ready condition is true.
@@ -86,6 +96,11 @@ func strip(p *corev1.Pod) {
 	for _, key := range []string{policy.Annotation, kubeletHash, mirrorMark} {
 		if v, ok := p.Annotations[key]; ok {
 			metav1.SetMetaDataAnnotation(&kept.ObjectMeta, key, v)
+		}
+	}
+	for _, v := range p.Spec.Volumes {
+		if isOwnClaim(v, p.Name) {
+			kept.Spec.Volumes = []corev1.Volume{v}
 		}
 	}
 	for _, c := range p.Status.Conditions {

@@ -47,6 +47,14 @@ func TestWhatMattersOfAPod(t *testing.T) {
 		{"a hash that is no mirror's", with(func(p *corev1.Pod) {
 			p.Annotations = map[string]string{"kubernetes.io/config.hash": "h1"}
 		}), Pod{Name: name, UID: "u1", ObjectUID: "u1", Expected: true}},
+		{"with a volume of its own", with(func(p *corev1.Pod) {
+			p.Spec.Volumes = []corev1.Volume{{Name: "tmp"}, {Name: "data", VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data-db-0"}}}}
+		}), Pod{Name: name, UID: "u1", ObjectUID: "u1", Expected: true, OwnClaim: true}},
+		{"with a volume of everybody's", with(func(p *corev1.Pod) {
+			p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data-db"}}}}
+		}), Pod{Name: name, UID: "u1", ObjectUID: "u1", Expected: true}},
 		{"on the host's network", with(func(p *corev1.Pod) { p.Spec.HostNetwork = true }), Pod{Name: name, UID: "u1", ObjectUID: "u1"}},
 		{"done", with(func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }), Pod{Name: name, UID: "u1", ObjectUID: "u1"}},
 		{"on its way out", with(func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{} }), Pod{Name: name, UID: "u1", ObjectUID: "u1"}},

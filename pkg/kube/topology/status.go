@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/ordinals"
 )
 
 // Nodes finds the labels of a node by its name; false if there is no such node.
@@ -71,7 +72,7 @@ func counts(o *pps.PersistentPodState, w *Workload, name string, pod Sight) bool
 
 // remembered tells whether a pod that is away is expected back.
 func remembered(o *pps.PersistentPodState, w *Workload, pod string) bool {
-	n, ok := ordinalOf(w.Name, pod)
+	n, ok := ordinals.InName(w.Name, pod)
 	return ok && (o.Spec.PersistentPodStateRetentionPolicy == pps.WhenDeleted || w.Ordinals.Has(n))
 }
 

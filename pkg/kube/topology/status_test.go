@@ -7,8 +7,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"pgregory.net/rapid"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 )
@@ -129,81 +127,6 @@ func TestP5AnnotationsAreRecordedByKey(t *testing.T) {
 	if now := Status(o, db(), seen(pod).Of(targetOf(o)), three().nodes); now.PodStates["db-0"].Annotations["a"] != "changed" {
 		t.Error("a changed annotation is not recorded")
 	}
-}
-
-func TestOrdinals(t *testing.T) {
-	for _, tt := range []struct {
-		story   string
-		item    []any
-		start   int64
-		size    int64
-		has     []int64
-		hasNone []int64
-	}{
-		{"plain", nil, 0, 3, []int64{0, 1, 2}, []int64{3, -1}},
-		{"start", nil, 5, 3, []int64{5, 6, 7}, []int64{0, 4, 8}},
-		{"reserved", []any{int64(1)}, 0, 3, []int64{0, 2, 3}, []int64{1, 4}},
-		{"reserved as words", []any{"1", "3-4"}, 0, 3, []int64{0, 2, 5}, []int64{1, 3, 4, 6}},
-		{"reserved twice", []any{int64(1), "0-2", "2-3"}, 0, 2, []int64{4, 5}, []int64{0, 1, 2, 3, 6}},
-		{"reserved below the start", []any{"0-5"}, 5, 2, []int64{6, 7}, []int64{5, 8}},
-		{"nonsense reserved", []any{"x", "5-1", -3.0, nil, "-"}, 0, 1, []int64{0}, []int64{1}},
-		{"a lot reserved", []any{"1-2147483646"}, 0, 2, []int64{0, 2147483647}, []int64{1, 2147483646}},
-	} {
-		w := db(with(tt.start, "spec", "ordinals", "start"), with(tt.size, "spec", "replicas"), func(u *unstructured.Unstructured) {
-			if tt.item != nil {
-				u.Object["spec"].(map[string]any)["reserveOrdinals"] = tt.item
-			}
-		})
-		for _, n := range tt.has {
-			if !w.Ordinals.Has(n) {
-				t.Errorf("%s: %d is missing", tt.story, n)
-			}
-		}
-		for _, n := range tt.hasNone {
-			if w.Ordinals.Has(n) {
-				t.Errorf("%s: %d should not be", tt.story, n)
-			}
-		}
-	}
-}
-
-// TestOrdinalsCount compares the arithmetic with counting.
-func TestOrdinalsCount(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		o := Ordinals{Start: rapid.Int64Range(0, 9).Draw(t, "start"), Replicas: rapid.Int64Range(0, 9).Draw(t, "replicas")}
-		for range rapid.IntRange(0, 4).Draw(t, "ranges") {
-			first := rapid.Int64Range(0, 20).Draw(t, "first")
-			o.Reserved = append(o.Reserved, Range{first, first + rapid.Int64Range(0, 5).Draw(t, "more")})
-		}
-		want := map[int64]bool{}
-		for n := o.Start; int64(len(want)) < o.Replicas; n++ {
-			free := true
-			for _, r := range o.Reserved {
-				free = free && (n < r.First || n > r.Last)
-			}
-			if free {
-				want[n] = true
-			}
-		}
-		o.Reserved = merge(o.Reserved)
-		for n := range int64(60) {
-			if o.Has(n) != want[n] {
-				t.Fatalf("%+v has %d: %v", o, n, o.Has(n))
-			}
-		}
-	})
-}
-
-// FuzzOrdinalOf proves that a number is read from names that such a workload makes, and from no other.
-func FuzzOrdinalOf(f *testing.F) {
-	f.Add("db", "db-0")
-	f.Add("db", "db-00")
-	f.Add("a-1", "a-1-2147483647")
-	f.Fuzz(func(t *testing.T, workload, pod string) {
-		if n, ok := ordinalOf(workload, pod); ok && n < 0 {
-			t.Errorf("%q of %q is %d", pod, workload, n)
-		}
-	})
 }
 
 func TestSightsForgetWhatIsLongGone(t *testing.T) {

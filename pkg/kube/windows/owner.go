@@ -1,10 +1,10 @@
 package windows
 
 import (
-	"strconv"
 	"strings"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube/nodepods"
+	"github.com/leasehold-cni/leasehold/pkg/kube/ordinals"
 )
 
 // setKind is the kind whose pods are numbered, in the groups that have it.
@@ -25,12 +25,10 @@ func OwnerText(o nodepods.Owner) string {
 type Set struct{ Group, Version, Name string }
 
 // ParseOwner reads OwnerText and the pod's number in the set; ok is false for anything else.
-func ParseOwner(text, pod string) (set Set, ordinal int, ok bool) {
+func ParseOwner(text, pod string) (set Set, ordinal int64, ok bool) {
 	kind, name, _ := strings.Cut(text, "/")
 	group, isSet := strings.CutPrefix(kind, setKind+".")
-	digits, isOf := strings.CutPrefix(pod, name+"-")
-	ordinal, err := strconv.Atoi(digits)
+	ordinal, isOf := ordinals.InName(name, pod)
 	set = Set{group, setGroups[group], name}
-	ok = isSet && isOf && name != "" && set.Version != "" && err == nil && strconv.Itoa(ordinal) == digits && ordinal >= 0
-	return set, ordinal, ok
+	return set, ordinal, isSet && isOf && name != "" && set.Version != ""
 }

@@ -30,6 +30,17 @@ var generated = map[nodepods.Owner]bool{
 	{Group: "", Kind: "ReplicationController"}:      true,
 	{Group: "extensions", Kind: "ReplicaSet"}:       true,
 	{Group: "apps.kruise.io", Kind: "BroadcastJob"}: true,
+	{Group: "apps.kruise.io", Kind: "DaemonSet"}:    true,
+	cloneSet: true,
+}
+
+// cloneSet makes a pod again under its name where the pod has a volume claim of its own: the claim outlives a pod that is
+// deleted or evicted, and the name is made of the same instance id.
+var cloneSet = nodepods.Owner{Group: "apps.kruise.io", Kind: "CloneSet"}
+
+func returns(p nodepods.Pod) bool {
+	kind := nodepods.Owner{Group: p.Owner.Group, Kind: p.Owner.Kind}
+	return !generated[kind] || kind == cloneSet && p.OwnClaim
 }
 
 // Decide returns the window that a pod's leases should have. An error is that of the annotation: what is stored stands.
@@ -42,7 +53,7 @@ func Decide(p nodepods.Pod) (ipam.PodWindow, error) {
 	if err != nil {
 		return w, fmt.Errorf("annotation %s: %w", policy.Annotation, err)
 	}
-	if generated[nodepods.Owner{Group: p.Owner.Group, Kind: p.Owner.Kind}] {
+	if !returns(p) {
 		return w, nil
 	}
 	w.Window = window

@@ -50,6 +50,10 @@ func TestTheWindowOfAPod(t *testing.T) {
 		{"of a Job", by("batch", "Job"), "0s "},
 		{"of a DaemonSet", by("apps", "DaemonSet"), "0s "},
 		{"of a ReplicationController", by("", "ReplicationController"), "0s "},
+		{"of Kruise's DaemonSet", by("apps.kruise.io", "DaemonSet"), "0s "},
+		{"of a CloneSet", by("apps.kruise.io", "CloneSet"), "0s "},
+		{"of a CloneSet, with a volume of its own", with(by("apps.kruise.io", "CloneSet"), func(p *nodepods.Pod) { p.OwnClaim = true }), "10m0s "},
+		{"of a Job, with a volume of its own", with(by("batch", "Job"), func(p *nodepods.Pod) { p.OwnClaim = true }), "0s "},
 		{"of an operator", by("example.com", "Database"), "10m0s "},
 		{"of another group's Job", by("example.com", "Job"), "10m0s "},
 		{"an invalid one of a Job", with(by("batch", "Job"), func(p *nodepods.Pod) { p.Asked = "ten" }), "error"},
@@ -150,6 +154,7 @@ func TestOwners(t *testing.T) {
 func FuzzParseOwner(f *testing.F) {
 	f.Add("StatefulSet.apps/db", "db-0")
 	f.Add("StatefulSet.apps.kruise.io/db", "db-9999999999999999999999")
+	f.Add("StatefulSet.apps.kruise.io/db", "db-9000000000000000001")
 	f.Fuzz(func(t *testing.T, text, pod string) {
 		set, ordinal, ok := ParseOwner(text, pod)
 		if !ok {

@@ -1,0 +1,107 @@
+package ordinals
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+func TestWhichNumbersAWorkloadHas(t *testing.T) {
+	for _, tt := range []struct {
+		spec    string
+		has     []int64
+		hasNone []int64
+		errs    bool
+	}{
+		{`{"replicas":3}`, []int64{0, 1, 2}, []int64{3, -1}, false},
+		{`{}`, []int64{0}, []int64{1}, false}, // what it is otherwise
+		{`{"replicas":0}`, nil, []int64{0}, false},
+		{`{"replicas":3,"ordinals":{"start":5}}`, []int64{5, 6, 7}, []int64{0, 4, 8}, false},
+		{`{"replicas":3,"ordinals":{"start":-5}}`, []int64{0, 2}, []int64{-1, 3}, false},
+		{`{"replicas":3,"reserveOrdinals":[1]}`, []int64{0, 2, 3}, []int64{1, 4}, false},
+		{`{"replicas":3,"reserveOrdinals":["1","3-4"]}`, []int64{0, 2, 5}, []int64{1, 3, 4, 6}, false},
+		{`{"replicas":2,"reserveOrdinals":[1,"0-2","2-3"]}`, []int64{4, 5}, []int64{0, 1, 2, 3, 6}, false},
+		{`{"replicas":2,"reserveOrdinals":["0-5"],"ordinals":{"start":5}}`, []int64{6, 7}, []int64{5, 8}, false},
+		{`{"replicas":1,"reserveOrdinals":["x","5-1",-3.0,null,"-"]}`, []int64{0}, []int64{1}, true},
+		{`{"replicas":1,"reserveOrdinals":"0"}`, []int64{0}, []int64{1}, true},
+		{`{"replicas":2,"reserveOrdinals":["1-2147483646"]}`, []int64{0, 2147483647}, []int64{1, 2147483646}, false},
+		{`{"replicas":1,"reserveOrdinals":["0-9000000000000000000"]}`, []int64{0}, []int64{9000000000000000001}, true},
+		{`{"replicas":1,"reserveOrdinals":[1e300],"ordinals":{"start":-1e300}}`, []int64{0}, []int64{1}, true},
+	} {
+		var spec map[string]any
+		if err := json.Unmarshal([]byte(tt.spec), &spec); err != nil {
+			t.Fatal(err)
+		}
+		s, err := Of(spec, 1)
+		if (err != nil) != tt.errs {
+			t.Errorf("%s: %v", tt.spec, err)
+		}
+		for _, n := range tt.has {
+			if !s.Has(n) {
+				t.Errorf("%s: %d is missing", tt.spec, n)
+			}
+		}
+		for _, n := range tt.hasNone {
+			if s.Has(n) {
+				t.Errorf("%s: %d should not be", tt.spec, n)
+			}
+		}
+	}
+}
+
+// The arithmetic is that of counting.
+func TestItIsAsCounted(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := Set{Start: rapid.Int64Range(0, 9).Draw(t, "start"), Replicas: rapid.Int64Range(0, 9).Draw(t, "replicas")}
+		for range rapid.IntRange(0, 4).Draw(t, "ranges") {
+			first := rapid.Int64Range(0, 20).Draw(t, "first")
+			s.Reserved = append(s.Reserved, Range{first, first + rapid.Int64Range(0, 5).Draw(t, "more")})
+		}
+		want := map[int64]bool{}
+		for n := s.Start; int64(len(want)) < s.Replicas; n++ {
+			free := true
+			for _, r := range s.Reserved {
+				free = free && (n < r.First || n > r.Last)
+			}
+			if free {
+				want[n] = true
+			}
+		}
+		s.Reserved = Merge(s.Reserved)
+		for n := range int64(60) {
+			if s.Has(n) != want[n] {
+				t.Fatalf("%+v has %d: %v", s, n, s.Has(n))
+			}
+		}
+	})
+}
+
+// FuzzInName proves that a number is read from names that such a workload makes, and from no other.
+func FuzzInName(f *testing.F) {
+	f.Add("db", "db-0")
+	f.Add("db", "db-00")
+	f.Add("a-1", "a-1-2147483647")
+	f.Add("db", "db-9999999999999999999999")
+	f.Fuzz(func(t *testing.T, workload, pod string) {
+		if n, ok := InName(workload, pod); ok && fmt.Sprintf("%s-%d", workload, n) != pod {
+			t.Errorf("%q of %q is %d", pod, workload, n)
+		}
+	})
+}
+
+// FuzzOf proves that whatever a user writes is read in bounded time and to numbers that can be asked for.
+func FuzzOf(f *testing.F) {
+	f.Add([]byte(`{"replicas":3,"reserveOrdinals":[1,"3-4"]}`), int64(3))
+	f.Add([]byte(`{"replicas":1,"reserveOrdinals":["0-2147483647"],"ordinals":{"start":2147483647}}`), int64(1)<<62)
+	f.Fuzz(func(t *testing.T, raw []byte, n int64) {
+		var spec map[string]any
+		if json.Unmarshal(raw, &spec) != nil {
+			return
+		}
+		if s, _ := Of(spec, 1); s.Has(n) && (s.Replicas <= 0 || n < s.Start) {
+			t.Errorf("%s has %d", raw, n)
+		}
+	})
+}
