@@ -93,8 +93,9 @@ func (s *Service) someSteps(ctx context.Context, first, end int, take func(*call
 	return n, worked, cost, err
 }
 
-// perform takes one step if it is still due. The proof of a death stays true:
-// a namespace that has ended does not come back.
+// perform takes one step if it is still due. What the survey has proven of the
+// holder is not proven again: here, with the lock in hand, it would be by less.
+// A death stays true, for a namespace that has ended does not come back.
 func (c *call) perform(a Action) error {
 	if a.Do == Replay {
 		return nil // the housekeeping of this very transaction has done it
@@ -106,7 +107,7 @@ func (c *call) perform(a Action) error {
 	switch a.Do {
 	case Release:
 		if c.look(l) != lease.Alive {
-			_, err = c.orphan(l, lease.Dead, a.Reason)
+			_, err = c.orphan(l, a.Life, a.Reason)
 		}
 	case Expire:
 		err = c.sweep([]lease.Lease{l})
@@ -115,6 +116,7 @@ func (c *call) perform(a Action) error {
 			err = c.put(l, next)
 		}
 	case Mirror:
+		c.proven[l.Holder] = a.Life
 		err = c.heard([]lease.Lease{l})
 	}
 	return err

@@ -152,6 +152,7 @@ const (
 type Action struct {
 	Do     Deed
 	Lease  lease.Lease // as it was seen
+	Life   lease.Life  // of its holder, as it was proven
 	Reason string
 }
 
@@ -165,19 +166,19 @@ func Plan(v Survey) []Action {
 	for _, l := range v.Leases {
 		switch {
 		case l.State == lease.Bound && v.Life[l.Holder] == lease.Dead:
-			out = append(out, Action{Release, l, v.obituary(l)})
+			out = append(out, Action{Do: Release, Lease: l, Life: lease.Dead, Reason: v.obituary(l)})
 		case l.Lapsed(v.Now) && v.Life[l.Holder] != lease.Alive:
 			over := l.ReleasedAt.Wall.Add(l.Hold).UTC().Format(time.RFC3339)
-			out = append(out, Action{Expire, l, "its time was over at " + over})
+			out = append(out, Action{Do: Expire, Lease: l, Reason: "its time was over at " + over})
 		case l.State == lease.Held && v.NewBoot:
 			if _, err := lease.Apply(l, lease.Rebase{}, v.Now); err == nil {
-				out = append(out, Action{Restart, l, "it was released in the future of this boot's clock"})
+				out = append(out, Action{Do: Restart, Lease: l, Reason: "it was released in the future of this boot's clock"})
 			}
 		}
 	}
 	for _, l := range v.Unmirrored {
-		if v.Life[l.Holder] != lease.Dead {
-			out = append(out, Action{Mirror, l, "host-local's file of it is gone"})
+		if life := v.Life[l.Holder]; life != lease.Dead {
+			out = append(out, Action{Do: Mirror, Lease: l, Life: life, Reason: "host-local's file of it is gone"})
 		}
 	}
 	return out
@@ -199,11 +200,11 @@ func (v Survey) replays() []Action {
 		for _, l := range v.Leases {
 			if l.State == lease.Bound && l.Holder.Is(who) {
 				met = true
-				out = append(out, Action{Replay, l, reason})
+				out = append(out, Action{Do: Replay, Lease: l, Reason: reason})
 			}
 		}
 		if !met {
-			out = append(out, Action{Replay, lease.Lease{Holder: who}, reason + ", and nothing is bound to the container"})
+			out = append(out, Action{Do: Replay, Lease: lease.Lease{Holder: who}, Reason: reason + ", and nothing is bound to the container"})
 		}
 	}
 	return out

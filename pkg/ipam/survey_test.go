@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -194,6 +196,25 @@ func TestOneNamespaceUnderTwoPaths(t *testing.T) {
 	w.expect(w.collect(), "", "the mount is gone, a process is there")
 	delete(w.netns, "/proc/78/ns/net")
 	w.expect(w.collect(), "release 10.0.0.2, release 10.0.0.3", "nothing is left of it")
+}
+
+// Act does not prove by less what the survey has proven by more: a namespace that is mounted at another path is alive,
+// whether or not host-local's file of its lease is there.
+func TestWhatIsMountedElsewhereKeepsItsLease(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "other", container: "c0"})
+	w.add(ask{pod: "db-0", container: "c1", window: time.Hour})
+	w.netns["/run/moved/c1"] = w.netns["/run/netns/c1"]
+	w.burn("c1")
+	file := filepath.Join(w.dataDir, w.network, "10.0.0.3")
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	w.expect(w.collect(), "mirror 10.0.0.3", "its file is gone")
+	w.expect(w.show(), "10.0.0.2 other Bound, 10.0.0.3 db-0 Bound", "both live on")
+	if _, err := os.Stat(file); err != nil {
+		t.Error(err)
+	}
 }
 
 // The kernel gives the number of a namespace away again.
