@@ -220,6 +220,8 @@ type NodeView struct {
 
 	lost  bool            // the store had to replace another one
 	known map[string]bool // networks of which all is known nevertheless, in every pool of that name
+
+	damaged []lease.Lease // pool and address of records that cannot be read
 }
 
 // Knows tells whether all leases of a network are known. Where they are not,
@@ -245,8 +247,11 @@ func (s *Service) Look(ctx context.Context, match func(lease.Lease) bool) (NodeV
 	var at store.Mark
 	for more := true; more; {
 		err := s.Store.View(ctx, func(tx *store.Tx) error {
-			at, more = tx.After(at, viewBatch, func(l lease.Lease) {
-				if !match(l) {
+			at, more = tx.After(at, viewBatch, func(l lease.Lease, err error) {
+				if err != nil {
+					v.damaged = append(v.damaged, l)
+				}
+				if err != nil || !match(l) {
 					return
 				}
 				v.Leases = append(v.Leases, l)

@@ -315,6 +315,29 @@ func TestTheAgentsSnapshotKnowsAll(t *testing.T) {
 	w.same("leases", w.leases(), "10.0.0.2=db-0/Bound 10.0.0.3=x/Bound")
 }
 
+// The store vanishes while the node is off, and so does the mark that it was there. The copy speaks for each network
+// until that one is used again, also while others are copied anew.
+func TestTheSnapshotOutlivesAStoreThatVanishedAcrossABoot(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/29")
+	w.options.Mirror = false
+	snapshot := func() {
+		t.Helper()
+		if err := w.service.Store.WriteSnapshot(context.Background(), w.now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.same("at first", w.add(ask{pod: "db-0", container: "c1", window: hour}), "10.0.0.2")
+	snapshot()
+	w.reboot()
+	w.wipe(filepath.Join(w.stateDir(), "leases.db"), w.service.Store.Dirs().Run)
+	w.network = "another"
+	w.add(ask{pod: "web-0", container: "c2", window: hour})
+	snapshot()
+	w.network = "cbr0"
+	w.same("a stranger", w.add(ask{pod: "other", container: "c3"}), "10.0.0.3")
+	w.same("its pod", w.add(ask{pod: "db-0", container: "c4", window: hour}), "10.0.0.2")
+}
+
 func TestADamagedRecordIsMendedFromWhatTheHostShows(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{pod: "db-0", container: "c1", window: hour})

@@ -1,13 +1,16 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -35,39 +38,54 @@ const snapshotBatch = 128
 
 // WriteSnapshot copies all leases to the snapshot, whole and on the disk or not
 // at all. Leases that change meanwhile are copied as they were or as they are.
+// A copy that would say the same as the last one is not written.
 //
-// Where nothing was ever stored nothing is written. The last copy may be all that
-// is left of a store that was lost: what it says of pools that are not known
-// again stays in it, and with it the time that it was taken at.
+// The last copy may be all that is left of a store that was lost, or of a record
+// that was damaged since. What it says of pools that the store does not know
+// stays in it, and with it the time that it was taken at; so does what it says
+// of addresses whose record cannot be read. Where nothing was ever stored nothing
+// is written.
 func (s *Store) WriteSnapshot(ctx context.Context, now lease.Instant) error {
-	snap := snapshot{Format: formatNow, Taken: now.Wall}
-	before, taken, err := s.ReadSnapshot()
+	last, err := s.readSnapshot()
 	if errors.Is(err, ErrNewer) || errors.Is(err, ErrIO) {
 		return err
 	}
+	snap := snapshot{Format: formatNow, Taken: now.Wall}
+	former := last.byAddress()
 	var unknown map[lease.Pool]bool
 	var at Mark
 	for more := true; more; {
-		var batch []lease.Lease
+		var batch []record
+		from := at
 		err := s.View(ctx, func(tx *Tx) error {
-			unknown = unknownAgain(tx, before)
-			at, more = tx.After(at, snapshotBatch, func(l lease.Lease) { batch = append(batch, l) })
+			batch = nil
+			if unknown == nil {
+				unknown = unknownOf(tx, last)
+			}
+			at, more = tx.After(from, snapshotBatch, func(l lease.Lease, err error) {
+				switch r, copied := former[place{l.Pool, l.Address}]; {
+				case unknown[l.Pool]:
+				case err == nil:
+					batch = append(batch, recordOf(l))
+				case copied:
+					batch = append(batch, r)
+				}
+			})
 			return nil
 		})
 		if err != nil {
 			return err
 		}
-		for _, l := range batch {
-			if !unknown[l.Pool] {
-				snap.add(l)
-			}
+		snap.Leases = append(snap.Leases, batch...)
+	}
+	for _, r := range last.Leases {
+		if unknown[r.pool()] {
+			snap.Taken = last.Taken
+			snap.Leases = append(snap.Leases, r)
 		}
 	}
-	for _, l := range before {
-		if unknown[l.Pool] {
-			snap.Taken = taken
-			snap.add(l)
-		}
+	if snap.says(last) {
+		return nil
 	}
 	b, err := json.Marshal(snap)
 	if err == nil {
@@ -79,17 +97,40 @@ func (s *Store) WriteSnapshot(ctx context.Context, now lease.Instant) error {
 	return nil
 }
 
-func (s *snapshot) add(l lease.Lease) {
-	s.Leases = append(s.Leases, record{l.Pool.DataDir, l.Pool.Network, encode(l)})
+func recordOf(l lease.Lease) record { return record{l.Pool.DataDir, l.Pool.Network, encode(l)} }
+
+func (r record) pool() lease.Pool { return lease.Pool{DataDir: r.DataDir, Network: r.Network} }
+
+// place is where a lease is.
+type place struct {
+	pool lease.Pool
+	addr netip.Addr
 }
 
-// unknownAgain are the pools of a snapshot that a store which took a lost one's
-// place does not know yet.
-func unknownAgain(tx *Tx, leases []lease.Lease) map[lease.Pool]bool {
+func (s snapshot) byAddress() map[place]record {
+	out := make(map[place]record, len(s.Leases))
+	for _, r := range s.Leases {
+		if l, err := decode(r.Record, r.pool()); err == nil {
+			out[place{l.Pool, l.Address}] = r
+		}
+	}
+	return out
+}
+
+// says tells whether two snapshots have the same leases.
+func (s snapshot) says(o snapshot) bool {
+	same := func(a, b record) bool { return a.pool() == b.pool() && bytes.Equal(a.Record, b.Record) }
+	return s.Format == o.Format && slices.EqualFunc(s.Leases, o.Leases, same)
+}
+
+// unknownOf are the pools of a snapshot that the store does not know (again): it
+// took a lost one's place, or was not there any more when the node booted, which
+// is no different from a first use.
+func unknownOf(tx *Tx, snap snapshot) map[lease.Pool]bool {
 	out := map[lease.Pool]bool{}
-	for _, l := range leases {
-		if tx.Lost() != "" && !tx.Known(l.Pool) {
-			out[l.Pool] = true
+	for _, r := range snap.Leases {
+		if p := r.pool(); !tx.Known(p) && (tx.Lost() != "" || !tx.hasLease(p)) {
+			out[p] = true
 		}
 	}
 	return out
@@ -118,25 +159,30 @@ func writeWhole(path string, b []byte) error {
 // ReadSnapshot returns the last snapshot's leases and when it was taken; none
 // where there is no snapshot. Damaged records are left out.
 func (s *Store) ReadSnapshot() ([]lease.Lease, time.Time, error) {
-	b, err := os.ReadFile(s.snapshotPath())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, time.Time{}, nil
-	}
-	if err != nil {
-		return nil, time.Time{}, fmt.Errorf("%w: snapshot: %w", ErrIO, err)
-	}
-	var snap snapshot
-	if err := json.Unmarshal(b, &snap); err != nil {
-		return nil, time.Time{}, fmt.Errorf("%w: snapshot: %w", ErrDamaged, err)
-	}
-	if snap.Format > formatNow {
-		return nil, time.Time{}, fmt.Errorf("%w: the snapshot has format %d, this one knows up to %d", ErrNewer, snap.Format, formatNow)
-	}
+	snap, err := s.readSnapshot()
 	var out []lease.Lease
 	for _, r := range snap.Leases {
-		if l, err := decode(r.Record, lease.Pool{DataDir: r.DataDir, Network: r.Network}); err == nil {
+		if l, err := decode(r.Record, r.pool()); err == nil {
 			out = append(out, l)
 		}
 	}
-	return out, snap.Taken, nil
+	return out, snap.Taken, err
+}
+
+func (s *Store) readSnapshot() (snapshot, error) {
+	b, err := os.ReadFile(s.snapshotPath())
+	if errors.Is(err, fs.ErrNotExist) {
+		return snapshot{}, nil
+	}
+	if err != nil {
+		return snapshot{}, fmt.Errorf("%w: snapshot: %w", ErrIO, err)
+	}
+	var snap snapshot
+	if err := json.Unmarshal(b, &snap); err != nil {
+		return snapshot{}, fmt.Errorf("%w: snapshot: %w", ErrDamaged, err)
+	}
+	if snap.Format > formatNow {
+		return snapshot{}, fmt.Errorf("%w: the snapshot has format %d, this one knows up to %d", ErrNewer, snap.Format, formatNow)
+	}
+	return snap, nil
 }

@@ -1,13 +1,17 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
 func TestASnapshotOutlivesTheStore(t *testing.T) {
@@ -90,6 +94,71 @@ func TestASnapshotIsNotReplacedByLess(t *testing.T) {
 		t.Errorf("nothing was ever stored: %v", err)
 	}
 	whole("removed while the node was off", 2)
+	update(t, s, func(tx *Tx) error {
+		if tx.Lost() != "" {
+			t.Errorf("it is not told from a first use: %s", tx.Lost())
+		}
+		return errors.Join(put(tx, other), tx.SetKnown(other.Pool))
+	})
+	if err := s.WriteSnapshot(ctx, later); err != nil {
+		t.Error(err)
+	}
+	whole("and one network is used again", 2)
+	if got, _, _ := s.ReadSnapshot(); !slices.ContainsFunc(got, func(l lease.Lease) bool { return l.Pool == testPool }) {
+		t.Errorf("the other one is not in it: %+v", got)
+	}
+}
+
+// What cannot be read now was copied before.
+func TestASnapshotKeepsWhatIsDamagedSince(t *testing.T) {
+	s := open(t)
+	ctx := context.Background()
+	a, b := fresh("10.0.0.5", "db-0", "c1"), fresh("10.0.0.6", "db-1", "c2")
+	update(t, s, func(tx *Tx) error { return errors.Join(put(tx, a), put(tx, b), tx.SetKnown(testPool)) })
+	if err := s.WriteSnapshot(ctx, t0); err != nil {
+		t.Fatal(err)
+	}
+	update(t, s, func(tx *Tx) error {
+		return errors.Join(flip(tx, a), put(tx, fresh("10.0.0.7", "db-2", "c3")))
+	})
+	if err := s.WriteSnapshot(ctx, t0); err != nil {
+		t.Fatal(err)
+	}
+	got, _, err := s.ReadSnapshot()
+	if err != nil || len(got) != 3 || !reflect.DeepEqual(got[0], a) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	update(t, s, func(tx *Tx) error { return put(tx, a) }) // sound again, for the check at the end
+}
+
+func TestASnapshotThatSaysNothingNewIsNotWritten(t *testing.T) {
+	s := open(t)
+	ctx := context.Background()
+	update(t, s, func(tx *Tx) error { return put(tx, fresh("10.0.0.5", "db-0", "c1")) })
+	written := func(at lease.Instant) os.FileInfo {
+		t.Helper()
+		if err := s.WriteSnapshot(ctx, at); err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Stat(s.snapshotPath())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info
+	}
+	later := t0
+	later.Wall = t0.Wall.Add(time.Hour)
+	first := written(t0)
+	if !os.SameFile(first, written(later)) {
+		t.Error("it is written again")
+	}
+	update(t, s, func(tx *Tx) error { return put(tx, fresh("10.0.0.6", "db-1", "c2")) })
+	if os.SameFile(first, written(later)) {
+		t.Error("it is not written after a change")
+	}
+	if got, at, _ := s.ReadSnapshot(); len(got) != 2 || !at.Equal(later.Wall) {
+		t.Errorf("%d leases of %v", len(got), at)
+	}
 }
 
 func TestASnapshotInManyReads(t *testing.T) {
@@ -108,4 +177,16 @@ func TestASnapshotInManyReads(t *testing.T) {
 	if got, _, err := s.ReadSnapshot(); err != nil || len(got) != n {
 		t.Errorf("%d leases, %v", len(got), err)
 	}
+}
+
+// flip damages the record of a lease.
+func flip(tx *Tx, l lease.Lease) error {
+	id, err := tx.poolID(l.Pool)
+	if err != nil {
+		return err
+	}
+	k := leaseKey(id, l.Address)
+	b := bytes.Clone(tx.bucket(bucketLeases).Get(k))
+	b[len(b)/2] ^= 1
+	return tx.put(bucketLeases, k, b)
 }

@@ -374,9 +374,10 @@ type Mark struct {
 	addr netip.Addr
 }
 
-// After is All for up to limit leases behind a mark, without damaged ones. It
-// returns the mark to go on from, and whether there is more.
-func (tx *Tx) After(m Mark, limit int, fn func(lease.Lease)) (next Mark, more bool) {
+// After is All for up to limit leases behind a mark. Of a damaged one fn is told
+// the pool and the address. It returns the mark to go on from, and whether there
+// is more.
+func (tx *Tx) After(m Mark, limit int, fn func(lease.Lease, error)) (next Mark, more bool) {
 	c := tx.bucket(bucketLeases).Cursor()
 	k, _ := c.First()
 	if m.addr.IsValid() {
@@ -387,12 +388,16 @@ func (tx *Tx) After(m Mark, limit int, fn func(lease.Lease)) (next Mark, more bo
 	}
 	for ; k != nil && limit > 0; k, _ = c.Next() {
 		limit--
-		if id, addr, ok := splitLease(k); ok {
-			m = Mark{id, addr}
+		id, addr, ok := splitLease(k)
+		if !ok {
+			continue
 		}
-		if l, err := tx.at(k); err == nil && l.State != lease.None {
-			fn(l)
+		m = Mark{id, addr}
+		l, err := tx.at(k)
+		if err != nil {
+			l = lease.Lease{Pool: tx.names[id], Address: addr}
 		}
+		fn(l, err)
 	}
 	return m, k != nil
 }
@@ -411,6 +416,15 @@ func (tx *Tx) InPool(p lease.Pool) []lease.Lease {
 		}
 	}
 	return out
+}
+
+func (tx *Tx) hasLease(p lease.Pool) bool {
+	id, ok := tx.pools[p]
+	if !ok {
+		return false
+	}
+	k, _ := tx.bucket(bucketLeases).Cursor().Seek(id.prefix())
+	return bytes.HasPrefix(k, id.prefix())
 }
 
 // Ending returns up to limit holds of a pool, the earliest end first, going by
