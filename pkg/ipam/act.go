@@ -96,6 +96,8 @@ func (s *Service) someSteps(ctx context.Context, first, end int, take func(*call
 // perform takes one step if it is still due. What the survey has proven of the
 // holder is not proven again: here, with the lock in hand, it would be by less.
 // A death stays true, for a namespace that has ended does not come back.
+//
+// A damaged record is mended by whoever reads it (update): Mend does no more.
 func (c *call) perform(a Action) error {
 	if a.Do == Replay {
 		return nil // the housekeeping of this very transaction has done it

@@ -171,7 +171,19 @@ func (a *assignment) chooseFresh(set pool.Set) (pick, error) {
 	if l, ok := a.giveWay(leases); ok {
 		return a.fresh(set, l.Address, &l)
 	}
+	if err := a.unreadable(); err != nil {
+		return pick{}, err
+	}
 	return pick{}, a.exhausted(set, leases)
+}
+
+// unreadable returns ErrDamaged where a record cannot be read: mended, its address
+// may turn out to be nobody's.
+func (a *assignment) unreadable() (err error) {
+	a.tx.Damaged(func(p lease.Pool, addr netip.Addr) {
+		err = fmt.Errorf("%s of network %s: %w", addr, p.Network, store.ErrDamaged)
+	})
+	return err
 }
 
 func (a *assignment) freshOr(set pool.Set, addr netip.Addr, err error) (pick, error) {

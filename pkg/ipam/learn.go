@@ -1,6 +1,7 @@
 package ipam
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
@@ -77,8 +79,7 @@ func (c *call) reconcile(s scope) error {
 }
 
 // mend makes damaged records anew from what the host shows, and all indexes
-// from the records. An address of which the host shows nothing stays in use by
-// nobody known, until the next boot.
+// from the records.
 func (c *call) mend(in scope) error {
 	if err := c.tx.Reindex(); err != nil {
 		return err
@@ -86,7 +87,7 @@ func (c *call) mend(in scope) error {
 	damaged := map[lease.Pool][]netip.Addr{}
 	c.tx.Damaged(func(p lease.Pool, a netip.Addr) { damaged[p] = append(damaged[p], a) })
 	for p, addrs := range damaged {
-		each := scope{pool: p, soft: in.soft, mirror: adopt.IsWhole(p), caches: in.caches}
+		each := scope{pool: p, soft: cmp.Or(in.soft, policy.Defaults().SoftHold), mirror: adopt.IsWhole(p), caches: in.caches}
 		mirror, err := c.mirrors.use(p, each.mirror)
 		if err != nil {
 			return err
@@ -98,16 +99,32 @@ func (c *call) mend(in scope) error {
 			if _, err := c.tx.Get(p, a); err == nil {
 				continue
 			}
-			l := c.foreign(p, a, "")
-			if err := c.tx.Put(p, a, l); err != nil {
-				return err
-			}
-			if err := c.log(l, store.EventRecovered, "its record was damaged, and nothing shows whose it was"); err != nil {
+			if err := c.mendUnknown(p, a, mirror); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// mendUnknown is for an address that the host shows no lease of. Where host-local's
+// file is that of a hold, the hold is over. Otherwise the address stays in use by
+// nobody known, until the next boot.
+func (c *call) mendUnknown(p lease.Pool, a netip.Addr, mirror *adopt.Mirror) error {
+	l, why := c.foreign(p, a, ""), "its record was damaged, and nothing shows whose it was"
+	next := l
+	if mirror != nil {
+		if content, _, err := mirror.Read(a); err == nil && adopt.IsMarker(content) {
+			next, why = lease.Lease{}, "its record was damaged; its file says that its hold is over"
+			if err := mirror.Remove(a); err != nil {
+				return err
+			}
+		}
+	}
+	if err := c.tx.Put(p, a, next); err != nil {
+		return err
+	}
+	return c.log(l, store.EventRecovered, why)
 }
 
 func (c *call) adopt(s scope, mirror *adopt.Mirror) error {

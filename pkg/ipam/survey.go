@@ -22,6 +22,7 @@ type Survey struct {
 	Unused  bool // nothing was ever stored: there is nothing to look after
 	NewBoot bool // no ADD has been in this boot: holds may come from the future
 	Leases  []lease.Lease
+	Damaged []lease.Lease // pool and address of those whose record cannot be read
 	// Life of the holders that matter: proven for Bound leases, looked at for
 	// holds that are over.
 	Life    map[lease.Holder]lease.Life
@@ -58,13 +59,13 @@ func (s *Service) Survey(ctx context.Context) (Survey, error) {
 	if err != nil {
 		return v, err
 	}
-	v.Leases, v.Now = node.Leases, node.Now
+	v.Leases, v.Damaged, v.Now = node.Leases, node.damaged, node.Now
 	v.NewBoot = boot != v.Now.BootID
 	if v.Spooled, err = s.Store.Spooled(v.Now.BootID); err != nil {
 		return v, err
 	}
 	v.Unproven = s.Host.ProveView(word, v.Now.BootID)
-	if v.Unproven != nil && len(v.Leases) > 0 {
+	if v.Unproven != nil && len(v.Leases)+len(v.Damaged) > 0 {
 		// Not even the boot id is the node's for certain: a sandbox with a kernel
 		// of its own has its own.
 		v.Blind = fmt.Errorf("%w: %w", ErrBlind, v.Unproven)
@@ -135,6 +136,8 @@ func unmirrored(leases []lease.Lease) []lease.Lease {
 type Deed string
 
 const (
+	// Mend: a record is damaged, and is learnt again from what the host shows.
+	Mend Deed = "mend"
 	// Replay: a DEL that the store could not take when it came.
 	Replay Deed = "replay"
 	// Release: the holder is proven dead, and its window begins.
@@ -162,7 +165,11 @@ func Plan(v Survey) []Action {
 	if v.Blind != nil {
 		return nil
 	}
-	out := v.replays()
+	var out []Action
+	for _, l := range v.Damaged {
+		out = append(out, Action{Do: Mend, Lease: l, Reason: "its record is damaged"})
+	}
+	out = append(out, v.replays()...)
 	for _, l := range v.Leases {
 		switch {
 		case l.State == lease.Bound && v.Life[l.Holder] == lease.Dead:

@@ -217,6 +217,33 @@ func TestWhatIsMountedElsewhereKeepsItsLease(t *testing.T) {
 	}
 }
 
+// A hold whose record is damaged would never be over: nobody needs that record.
+func TestADamagedHoldIsMendedAndEnds(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/29")
+	w.add(ask{pod: "living", container: "c0"})
+	w.add(ask{pod: "db-0", container: "c1", window: time.Minute})
+	w.stop("c1")
+	if err := w.service.Store.WriteSnapshot(context.Background(), w.now); err != nil {
+		t.Fatal(err)
+	}
+	w.after(time.Hour)
+	spoilRecord(t, filepath.Join(w.stateDir(), "leases.db"), "db-0")
+	w.expect(w.collect(), "mend 10.0.0.3", "one is damaged")
+	w.expect(w.collect(), "expire 10.0.0.3", "its time is over")
+	w.expect(w.show(), "10.0.0.2 living Bound", "all free but one")
+}
+
+// Without an agent a full pool looks for it.
+func TestAFullPoolMendsWhatIsDamaged(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/29 10.0.0.2-10.0.0.3")
+	w.add(ask{pod: "living", container: "c0"})
+	w.add(ask{pod: "db-0", container: "c1", window: time.Minute})
+	w.stop("c1")
+	w.after(time.Hour)
+	spoilRecord(t, filepath.Join(w.stateDir(), "leases.db"), "db-0")
+	w.same("its hold is over", w.add(ask{pod: "new", container: "c2"}), "10.0.0.3")
+}
+
 // The kernel gives the number of a namespace away again.
 func TestANumberThatBelongsToAnotherNow(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")

@@ -344,16 +344,24 @@ func (tx *Tx) collect(bucket, prefix []byte, leaseKeyOf func([]byte) []byte) ([]
 	return out, nil
 }
 
-// Damaged calls fn for every record that cannot be read.
+// Damaged calls fn for every address whose record cannot be read.
 func (tx *Tx) Damaged(fn func(lease.Pool, netip.Addr)) {
 	c := tx.bucket(bucketLeases).Cursor()
 	for k, _ := c.First(); k != nil; k, _ = c.Next() {
 		if _, err := tx.at(k); err != nil {
-			if id, addr, ok := splitLease(k); ok {
-				fn(tx.names[id], addr)
+			if p, addr, ok := tx.placeOf(k); ok {
+				fn(p, addr)
 			}
 		}
 	}
+}
+
+// placeOf undoes leaseKey. A record of no pool and no address is out of
+// everybody's way: Check alone tells of it.
+func (tx *Tx) placeOf(k []byte) (p lease.Pool, addr netip.Addr, ok bool) {
+	id, addr, ok := splitLease(k)
+	p, known := tx.names[id]
+	return p, addr, ok && known
 }
 
 // All calls fn for every lease, ordered by pool and address, until fn returns
@@ -388,14 +396,16 @@ func (tx *Tx) After(m Mark, limit int, fn func(lease.Lease, error)) (next Mark, 
 	}
 	for ; k != nil && limit > 0; k, _ = c.Next() {
 		limit--
-		id, addr, ok := splitLease(k)
+		if id, addr, ok := splitLease(k); ok {
+			m = Mark{id, addr}
+		}
+		p, addr, ok := tx.placeOf(k)
 		if !ok {
 			continue
 		}
-		m = Mark{id, addr}
 		l, err := tx.at(k)
 		if err != nil {
-			l = lease.Lease{Pool: tx.names[id], Address: addr}
+			l = lease.Lease{Pool: p, Address: addr}
 		}
 		fn(l, err)
 	}
