@@ -155,13 +155,30 @@ func TestCollectReleasesWhatIsProven(t *testing.T) {
 	word := node.Service.Host.Spaces("boot-1") // as the plugin leaves it
 	update(t, node, func(tx *store.Tx) error { return errors.Join(tx.Put(old.Pool, old.Address, old), tx.SetSpaces(word)) })
 	health := &Health{}
-	c := &collector{Node: node, health: health}
+	c := newCollector(node, health)
 	c.once(context.Background())
 	if state(t, node, old) != lease.Held || health.Ready() != nil {
 		t.Errorf("it is %s, ready: %v\n%s", state(t, node, old), health.Ready(), out)
 	}
-	here := bound(t, "10.0.0.3", "db-1", "boot-1")
-	update(t, node, func(tx *store.Tx) error { return tx.Put(here.Pool, here.Address, here) })
+	living, here := bound(t, "10.0.0.4", "db-2", "boot-1"), bound(t, "10.0.0.3", "db-1", "boot-1")
+	netns, err := node.Service.Host.Netns("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	living.Holder.Netns, here.Holder.Netns.Path = netns, "/"+strings.Repeat("x", 300) // no file has such a name
+	update(t, node, func(tx *store.Tx) error {
+		return errors.Join(tx.Put(living.Pool, living.Address, living), tx.Put(here.Pool, here.Address, here))
+	})
+	for range 3 {
+		c.once(context.Background())
+	}
+	if state(t, node, here) != lease.Bound || health.Ready() != nil || testutil.ToFloat64(c.doubtful) != 1 {
+		t.Errorf("it is %s, ready: %v, doubtful: %v", state(t, node, here), health.Ready(), testutil.ToFloat64(c.doubtful))
+	}
+	if n := strings.Count(out.String(), "it cannot be told"); n != 1 {
+		t.Errorf("the doubt is said %d times:\n%s", n, out)
+	}
+	update(t, node, func(tx *store.Tx) error { return tx.SetSpaces("boot-1 elsewhere") })
 	for range 3 {
 		c.once(context.Background())
 	}
@@ -169,7 +186,7 @@ func TestCollectReleasesWhatIsProven(t *testing.T) {
 		t.Errorf("it is %s, ready: %v", state(t, node, here), health.Ready())
 	}
 	if n := strings.Count(out.String(), "level=ERROR"); n != 1 {
-		t.Errorf("said %d times:\n%s", n, out)
+		t.Errorf("the blindness is said %d times:\n%s", n, out)
 	}
 }
 
@@ -189,7 +206,7 @@ func state(t *testing.T, node Node, l lease.Lease) (s lease.State) {
 func TestAStoreThatWasNeverUsedIsLeftAlone(t *testing.T) {
 	node, _ := newNode(t)
 	health := &Health{}
-	c := &collector{Node: node, health: health}
+	c := newCollector(node, health)
 	c.once(context.Background())
 	if health.Ready() != nil {
 		t.Error(health.Ready())

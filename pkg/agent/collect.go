@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
@@ -20,15 +22,24 @@ const (
 // Collect is the task that ends what is over and releases what is dead
 // (ipam.Survey, Plan, Act). Health hears how each look went.
 func Collect(node Node, health *Health) Task {
-	c := &collector{Node: node, health: health}
-	return Task{Name: "collect", Run: c.run}
+	return Task{Name: "collect", Run: newCollector(node, health).run}
 }
 
 type collector struct {
 	Node
 	health    *Health
+	doubtful  prometheus.Gauge
 	said      string // the last trouble that was logged
 	forgotten time.Time
+}
+
+func newCollector(node Node, health *Health) *collector {
+	c := &collector{Node: node, health: health, doubtful: prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "leasehold_doubtful_leases",
+		Help: "Leases whose sandboxes the agent does not find and cannot prove to be gone: they stay bound. Its log says why.",
+	})}
+	node.Metrics.MustRegister(c.doubtful)
+	return c
 }
 
 func (c *collector) run(ctx context.Context) error {
@@ -52,7 +63,8 @@ func (c *collector) once(ctx context.Context) time.Duration {
 		err = v.Blind
 	}
 	c.health.SetReady(err)
-	c.say(err, v.Unproven)
+	c.doubtful.Set(float64(v.Doubtful))
+	c.say(err, v)
 	if err != nil {
 		return lookEvery
 	}
@@ -91,13 +103,15 @@ func about(l lease.Lease) []any {
 }
 
 // say logs trouble when it comes, changes and goes.
-func (c *collector) say(err, unproven error) {
+func (c *collector) say(err error, v ipam.Survey) {
 	text, level := "", c.Log.Warn
 	switch {
 	case err != nil:
 		text, level = err.Error(), c.Log.Error
-	case unproven != nil:
-		text = unproven.Error() + "; there are no leases yet"
+	case v.Doubt != nil:
+		text = v.Doubt.Error()
+	case v.Unproven != nil:
+		text = v.Unproven.Error() + "; there are no leases yet"
 	}
 	switch {
 	case text == c.said:

@@ -20,8 +20,10 @@ leases whose sandbox is proven dead become holds, releases that were spooled are
 made true. The node agent does the same all the time; this is for nodes without
 one, and with --dry-run to see what it would do, and why.
 
-Nothing is done where the host cannot be seen: that no sandbox looks alive is
-taken for a fault of the view. It has to run on the node itself, as root.`,
+Nothing is done where the host cannot be seen. What cannot be told of is left
+alone, and said on stderr: a lease whose sandbox is not to be found and not proven
+gone, or of which no other sandbox lives to compare with. It has to run on the
+node itself, as root.`,
 		Example: "  leasectl gc --dry-run\n  leasectl gc --network cbr0 -o json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -31,6 +33,9 @@ taken for a fault of the view. It has to run on the node itself, as root.`,
 			}
 			if survey.Blind != nil {
 				return survey.Blind
+			}
+			if survey.Doubt != nil {
+				fmt.Fprintf(a.Stderr, "leasectl: %v\n", survey.Doubt)
 			}
 			plan := a.due(ipam.Plan(survey))
 			if !dryRun {

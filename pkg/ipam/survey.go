@@ -29,6 +29,11 @@ type Survey struct {
 	Spooled []store.Spooled
 	// Unmirrored are bound leases without the file that host-local knows them by.
 	Unmirrored []lease.Lease
+	// Doubtful is how many leases stay bound though their sandboxes are not to be
+	// found: that they are gone is not proven. Doubt says why not; nil where there
+	// are none.
+	Doubtful int
+	Doubt    error
 	// Unproven says why the view is not proven to be the host's; nil if it is.
 	Unproven error
 	// Blind says why nothing of this may be acted on; nil if it may.
@@ -71,13 +76,16 @@ func (s *Service) Survey(ctx context.Context) (Survey, error) {
 		v.Blind = fmt.Errorf("%w: %w", ErrBlind, v.Unproven)
 		return v, nil
 	}
-	s.lookAtHolders(&v)
-	v.Blind = v.canary()
+	unseen := s.lookAtHolders(&v)
+	v.doubt(unseen)
+	v.canary(word != "" && word == s.Host.Spaces(v.Now.BootID))
 	v.Unmirrored = unmirrored(v.Leases)
 	return v, nil
 }
 
-func (s *Service) lookAtHolders(v *Survey) {
+// lookAtHolders fills Life. unseen says why not every process could be asked,
+// where it mattered.
+func (s *Service) lookAtHolders(v *Survey) (unseen error) {
 	e := newEvidence(s.Host, v.Now.BootID, func(fn func(lease.Lease)) {
 		for _, l := range v.Leases {
 			if l.State == lease.Bound {
@@ -94,25 +102,62 @@ func (s *Service) lookAtHolders(v *Survey) {
 			v.Life[l.Holder] = e.look(l)
 		}
 	}
+	if e.procs == nil {
+		return nil
+	}
+	return e.procs.Unseen()
+}
+
+// here are the leases that were bound in this boot to a namespace that is known,
+// by the life of their holders.
+func (v Survey) here() map[lease.Life][]lease.Lease {
+	out := map[lease.Life][]lease.Lease{}
+	for _, l := range v.Leases {
+		if l.State == lease.Bound && l.Holder.BootID == v.Now.BootID && l.Holder.Netns.Ino != 0 {
+			life := v.Life[l.Holder]
+			out[life] = append(out[life], l)
+		}
+	}
+	return out
+}
+
+// doubt counts those of whom it cannot tell. One process that cannot be asked, at
+// every look, is enough for no death ever to be proven.
+func (v *Survey) doubt(unseen error) {
+	unknown := v.here()[lease.Unknown]
+	if len(unknown) == 0 {
+		return
+	}
+	if unseen == nil {
+		unseen = fmt.Errorf("%s cannot be looked at", unknown[0].Holder.Netns.Path)
+	}
+	v.Doubtful = len(unknown)
+	v.Doubt = fmt.Errorf("of %d leases it cannot be told whether their sandboxes are gone: %w", v.Doubtful, unseen)
 }
 
 // canary: if of the leases that were bound in this boot none is alive, then it
-// is not they that are dead, but we that are blind (DESIGN 2).
-func (v Survey) canary() error {
-	dead := 0
-	for _, l := range v.Leases {
-		if l.State != lease.Bound || l.Holder.BootID != v.Now.BootID || l.Holder.Netns.Ino == 0 {
-			continue
-		}
-		if v.Life[l.Holder] == lease.Alive {
-			return nil
-		}
-		dead++
+// may be not they that are dead, but we that are blind (DESIGN 2). Where the
+// plugin has said in this boot that it sees what we see, and nothing was hidden
+// from us, only their death is doubted: a drained node may have a lost DEL, and
+// its holds come to their end all the same.
+func (v *Survey) canary(same bool) {
+	here := v.here()
+	dead := here[lease.Dead]
+	if len(here[lease.Alive]) > 0 || len(dead)+v.Doubtful == 0 {
+		return
 	}
-	if dead > 0 {
-		return fmt.Errorf("%w: of %d leases that were bound in this boot not one looks alive", ErrBlind, dead)
+	none := fmt.Sprintf("of %d leases that were bound in this boot not one looks alive", len(dead)+v.Doubtful)
+	switch {
+	case v.Doubt != nil:
+		v.Blind = fmt.Errorf("%w: %s; %w", ErrBlind, none, v.Doubt)
+	case !same:
+		v.Blind = fmt.Errorf("%w: %s", ErrBlind, none)
+	default:
+		for _, l := range dead {
+			v.Life[l.Holder] = lease.Unknown
+		}
+		v.Doubtful, v.Doubt = len(dead), errors.New(none+": they stay until another sandbox lives")
 	}
-	return nil
 }
 
 // unmirrored lists each directory once, and takes no lock: Act looks again.

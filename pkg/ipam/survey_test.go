@@ -156,9 +156,49 @@ func TestABlindSurveySaysSo(t *testing.T) {
 	}
 	w.spaces = ""
 	clear(w.netns)
-	if v := w.survey(); !errors.Is(v.Blind, ErrBlind) || !strings.Contains(v.Blind.Error(), "not one looks alive") {
+	w.blind = true
+	if v := w.survey(); !errors.Is(v.Blind, ErrBlind) || !strings.Contains(v.Blind.Error(), "not one looks alive") || !strings.Contains(v.Blind.Error(), "/proc/77") {
 		t.Errorf("the canary is silent: %v", v.Blind)
 	}
+	w.blind, w.first = false, true
+	err := w.service.Store.Update(context.Background(), func(tx *store.Tx) error { return tx.SetSpaces("") })
+	if v := w.survey(); err != nil || !errors.Is(v.Blind, ErrBlind) || !strings.Contains(v.Blind.Error(), "not one looks alive") {
+		t.Errorf("the plugin has not said where it runs: %v, %v", v.Blind, err)
+	}
+}
+
+// Where one process cannot be asked no death is ever proven, and that is said.
+func TestWhatIsInDoubtIsSaid(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "living", container: "c1"})
+	w.add(ask{pod: "a", container: "c2"})
+	w.blind = true
+	if v := w.survey(); v.Doubtful != 0 || v.Doubt != nil {
+		t.Errorf("all are alive, and it doubts %d: %v", v.Doubtful, v.Doubt)
+	}
+	w.burn("c2")
+	w.expect(w.plan(), "", "it is not proven gone")
+	if v := w.survey(); v.Blind != nil || v.Doubtful != 1 || v.Doubt == nil || !strings.Contains(v.Doubt.Error(), "/proc/77/ns/net") {
+		t.Errorf("%d: %v, %v", v.Doubtful, v.Doubt, v.Blind)
+	}
+	w.blind = false
+	w.expect(w.collect(), "release 10.0.0.3", "all could be asked")
+}
+
+// A drained node with one lost DEL: nobody lives there, and the holds end.
+func TestADrainedNodeIsLookedAfter(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "lost", container: "c1"})
+	w.add(ask{pod: "db-0", container: "c2", window: time.Minute})
+	w.burn("c1")
+	w.stop("c2")
+	w.after(2 * time.Minute)
+	if v := w.survey(); v.Blind != nil || v.Doubtful != 1 || v.Doubt == nil || !strings.Contains(v.Doubt.Error(), "not one looks alive") {
+		t.Errorf("%d: %v, %v", v.Doubtful, v.Doubt, v.Blind)
+	}
+	w.expect(w.collect(), "expire 10.0.0.3", "one is over, and the other in doubt")
+	w.add(ask{pod: "new", container: "c3"})
+	w.expect(w.collect(), "release 10.0.0.2", "one lives: the other is gone")
 }
 
 // After a boot the boot id tells all, where it is certain that it is the node's.

@@ -121,12 +121,19 @@ func (w *world) Gone(h lease.Holder) bool {
 	return h.Netns.Ino != 0 && (!ok || ino != h.Netns.Ino)
 }
 
+func (w *world) unseen() error {
+	if w.blind {
+		return errors.New("readlink /proc/77/ns/net: permission denied")
+	}
+	return nil
+}
+
 func (w *world) Processes() sandbox.Processes {
-	return sandbox.NewProcesses(!w.blind, slices.Collect(maps.Keys(w.inPID))...)
+	return sandbox.NewProcesses(w.unseen(), slices.Collect(maps.Keys(w.inPID))...)
 }
 
 func (w *world) Mounted() sandbox.Processes {
-	return sandbox.NewProcesses(!w.blind, slices.Collect(maps.Values(w.netns))...)
+	return sandbox.NewProcesses(w.unseen(), slices.Collect(maps.Values(w.netns))...)
 }
 
 func (w *world) Spaces(boot string) string { return boot + w.spaces }

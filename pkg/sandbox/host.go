@@ -108,17 +108,26 @@ func (h *Host) Gone(holder lease.Holder) bool {
 
 // Processes are the network namespaces that the host's processes are in.
 type Processes struct {
-	inodes   map[uint64]bool
-	complete bool // every process could be asked
+	inodes map[uint64]bool
+	unseen error // why not every process could be asked; nil if all were
 }
 
 // NewProcesses is a list made by hand, for simulated hosts.
-func NewProcesses(complete bool, inodes ...uint64) Processes {
-	p := Processes{inodes: map[uint64]bool{}, complete: complete}
+func NewProcesses(unseen error, inodes ...uint64) Processes {
+	p := Processes{inodes: map[uint64]bool{}, unseen: unseen}
 	for _, ino := range inodes {
 		p.inodes[ino] = true
 	}
 	return p
+}
+
+// Unseen says which process could not be asked, and why; nil if all were. Then
+// that none is in a namespace proves something.
+func (p Processes) Unseen() error {
+	if p.inodes == nil {
+		return errors.New("nobody has looked")
+	}
+	return p.unseen
 }
 
 // Processes asks every process. It costs some microseconds for each, so it is
@@ -128,34 +137,47 @@ func (h *Host) Processes() Processes {
 	p := Processes{inodes: map[uint64]bool{}}
 	dir, err := os.Open(h.proc)
 	if err != nil {
+		p.miss(err)
 		return p
 	}
 	defer dir.Close()
 	names, err := dir.Readdirnames(-1)
+	p.miss(err)
 	first := false
-	p.complete = err == nil
 	for _, name := range names {
 		if name[0] < '1' || name[0] > '9' {
 			continue
 		}
 		link, err := os.Readlink(h.processNetns(name))
-		if err != nil {
+		switch {
+		case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ESRCH):
 			// One that has ended meanwhile is in no namespace.
-			p.complete = p.complete && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH))
-			continue
+		case err != nil:
+			p.miss(err)
+		default:
+			p.add(link)
+			first = first || name == "1"
 		}
-		ino, ok := spaceInode(link, "net")
-		first = first || name == "1" && ok
-		p.add(ino, ok)
 	}
-	p.complete = p.complete && first
+	if !first {
+		p.miss(fmt.Errorf("%s does not show the network namespace of process 1", h.proc))
+	}
 	return p
 }
 
-func (p *Processes) add(ino uint64, ok bool) {
-	p.complete = p.complete && ok
-	if ok {
+// add takes a namespace by what a link to it says.
+func (p *Processes) add(link string) {
+	if ino, ok := spaceInode(link, "net"); ok {
 		p.inodes[ino] = true
+	} else {
+		p.miss(fmt.Errorf("%q is no network namespace", link))
+	}
+}
+
+// miss keeps the first reason.
+func (p *Processes) miss(err error) {
+	if p.unseen == nil {
+		p.unseen = err
 	}
 }
 
@@ -164,22 +186,27 @@ func (p *Processes) add(ino uint64, ok bool) {
 // whoever collects at leisure. Where a pod waits it would stand in the way: the
 // namespaces of new pods are mounted, and have the numbers of those that ended.
 func (h *Host) Mounted() Processes {
-	p := Processes{inodes: map[uint64]bool{}, complete: true}
-	b, err := os.ReadFile(filepath.Join(h.proc, h.mounts, "mountinfo"))
+	p := Processes{inodes: map[uint64]bool{}}
+	file := filepath.Join(h.proc, h.mounts, "mountinfo")
+	b, err := os.ReadFile(file)
 	for line := range bytes.Lines(b) {
 		if space, _, ok := netnsMount(string(line)); ok {
-			ino, ok := spaceInode(space, "net")
-			p.add(ino, ok)
+			p.add(space)
 		}
 	}
-	p.complete = p.complete && err == nil && len(b) > 0
+	if err == nil && len(b) == 0 {
+		err = fmt.Errorf("%s is empty", file)
+	}
+	p.miss(err)
 	return p
 }
 
 // And returns what either look has found. A process that moves on while it is
 // looked for can hide from one of them.
 func (p Processes) And(o Processes) Processes {
-	both := Processes{inodes: maps.Clone(p.inodes), complete: p.complete && o.complete}
+	both := NewProcesses(p.Unseen())
+	both.miss(o.Unseen())
+	maps.Copy(both.inodes, p.inodes)
 	maps.Copy(both.inodes, o.inodes)
 	return both
 }
@@ -192,7 +219,7 @@ func (p Processes) Have(n lease.Netns) lease.Life {
 		return lease.Unknown
 	case p.inodes[n.Ino]:
 		return lease.Alive
-	case p.complete:
+	case p.Unseen() == nil:
 		return lease.Dead
 	}
 	return lease.Unknown

@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
@@ -92,10 +93,10 @@ func TestProcesses(t *testing.T) {
 		n    lease.Netns
 		want lease.Life
 	}{
-		"none does":                     {NewProcesses(true, 1, 2), lease.Netns{Ino: 3}, lease.Dead},
-		"not all could be asked":        {NewProcesses(false, 1, 2), lease.Netns{Ino: 3}, lease.Unknown},
-		"not all, but one that does":    {NewProcesses(false, 1, 3), lease.Netns{Ino: 3}, lease.Alive},
-		"no namespace was seen":         {NewProcesses(true), lease.Netns{}, lease.Unknown},
+		"none does":                     {NewProcesses(nil, 1, 2), lease.Netns{Ino: 3}, lease.Dead},
+		"not all could be asked":        {NewProcesses(fs.ErrPermission, 1, 2), lease.Netns{Ino: 3}, lease.Unknown},
+		"not all, but one that does":    {NewProcesses(fs.ErrPermission, 1, 3), lease.Netns{Ino: 3}, lease.Alive},
+		"no namespace was seen":         {NewProcesses(nil), lease.Netns{}, lease.Unknown},
 		"there is no /proc to look at":  {New(t.TempDir(), "").Processes(), lease.Netns{Ino: 3}, lease.Unknown},
 		"a /proc that cannot be opened": {New("/does-not-exist", "").Processes(), lease.Netns{Ino: 3}, lease.Unknown},
 	} {
