@@ -62,6 +62,8 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		func(s string) (err error) { o.topology.Kinds, err = topology.ParseKinds(s); return err })
 	f.BoolVar(&o.topology.KeepGone, "pps-keep-gone", false,
 		"have a pod whose hostname is required wait for its node also when the node is gone from the cluster")
+	f.DurationVar(&o.topology.GoneGrace, "pps-gone-grace", 3*time.Minute,
+		"how long a node must be gone from the cluster before pods whose hostname is required may run elsewhere")
 	f.IntVar(&o.webhookPort, "webhook-port", 9443, "where the webhooks are served")
 	f.StringVar(&o.metricsAddr, "metrics-addr", ":9471", "where metrics are served")
 	f.StringVar(&o.healthAddr, "health-addr", ":9472", "where /healthz and /readyz are served")
@@ -93,6 +95,9 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	}
 	if o.pin.Grace < 0 {
 		return o, fmt.Errorf("--release-grace %s: want a duration from 0s on", o.pin.Grace)
+	}
+	if o.topology.GoneGrace < 0 {
+		return o, fmt.Errorf("--pps-gone-grace %s: want a duration from 0s on", o.topology.GoneGrace)
 	}
 	return o, nil
 }

@@ -12,6 +12,9 @@ const (
 	// AnnotationExpectedAddresses are the addresses that wait for a pod on its pinned node, joined by commas.
 	AnnotationExpectedAddresses = "leasehold.dev/expected-addresses"
 
+	// AnnotationTopologyRequired are the node labels that a PersistentPodState has put into a pod's node selector, as
+	// key=value, joined by commas.
+	AnnotationTopologyRequired = "leasehold.dev/topology-required"
 	// AnnotationTopologyReason says for people what of a PersistentPodState did not bind a pod, and why.
 	AnnotationTopologyReason = "leasehold.dev/topology-reason"
 

@@ -23,7 +23,7 @@ type Action struct {
 // touched (FIELD, P11).
 func Generate(target Target, workload *Workload, object *pps.PersistentPodState, others []string) Action {
 	if workload == nil || workload.Leaving || workload.Annotations[pps.AnnotationGenerate] != "true" {
-		if object != nil && isGenerated(object) && targetOf(object) == target && object.DeletionTimestamp == nil {
+		if object != nil && labelled(object) && targetOf(object) == target && object.DeletionTimestamp == nil {
 			return Action{Delete: object}
 		}
 		return Action{}
@@ -38,7 +38,7 @@ func Generate(target Target, workload *Workload, object *pps.PersistentPodState,
 		return Action{Create: want}
 	case object.DeletionTimestamp != nil:
 		return Action{} // its end is the next occasion
-	case !isGenerated(object):
+	case !labelled(object) && !controlled(object, workload):
 		if targetOf(object) != target {
 			return Action{Problem: fmt.Sprintf("PersistentPodState %s is somebody's, for %s; none is generated", object.Name, targetOf(object))}
 		}
@@ -63,11 +63,14 @@ func Generate(target Target, workload *Workload, object *pps.PersistentPodState,
 	return Action{Update: updated}
 }
 
-// isGenerated tells whether an object was made for annotations: it says so, or, as Kruise makes them, its target controls
-// it.
-func isGenerated(o *pps.PersistentPodState) bool {
+// labelled tells whether an object was made for annotations, or taken over for them.
+func labelled(o *pps.PersistentPodState) bool { return o.Labels[meta.LabelGenerated] == meta.Generated }
+
+// controlled tells whether a workload controls an object that is about it. That is how Kruise makes them; so may a person.
+// While the workload asks for one it is taken for generated, and labelled.
+func controlled(o *pps.PersistentPodState, w *Workload) bool {
 	owner, ref := ownerTarget(o)
-	return o.Labels[meta.LabelGenerated] == meta.Generated || ref != nil && owner == targetOf(o)
+	return ref != nil && owner == targetOf(o) && ref.UID == w.UID
 }
 
 // generated is the object that a workload's annotations ask for.

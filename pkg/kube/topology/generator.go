@@ -2,7 +2,6 @@ package topology
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -34,8 +33,8 @@ func (g *generator) Reconcile(ctx context.Context, target Target) (reconcile.Res
 		return reconcile.Result{RequeueAfter: time.Second}, nil
 	}
 	workload, err := g.view.Workload(target)
-	if errors.Is(err, errUnknown) {
-		return reconcile.Result{}, nil
+	if err != nil {
+		return again(err)
 	}
 	var others []string
 	for _, o := range g.view.Objects(target) {

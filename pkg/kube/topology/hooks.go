@@ -12,38 +12,27 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	"github.com/leasehold-cni/leasehold/pkg/kube/admit"
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/meta"
 )
 
-// binder is the webhook of pods. Whatever goes wrong, it admits the pod, and says so on it (FIELD, P7 and P16).
+// binder is the webhook of pods. What cannot be looked up keeps no pod from starting: the pod says so (FIELD, P7 and P16).
 type binder struct {
 	view    *View
 	release bool
 	log     logr.Logger
 }
 
-func (b *binder) Handle(ctx context.Context, req admission.Request) admission.Response {
-	var pod corev1.Pod
-	if err := json.Unmarshal(req.Object.Raw, &pod); err != nil {
-		return admission.Errored(http.StatusBadRequest, fmt.Errorf("reading the pod: %w", err))
-	}
-	before, err := json.Marshal(&pod)
-	if err != nil {
-		return admission.Errored(http.StatusInternalServerError, err)
-	}
-	// What a copied manifest or an earlier call of this admission says is not so any more.
-	delete(pod.Annotations, pps.AnnotationInjected)
-	delete(pod.Annotations, meta.AnnotationTopologyReason)
-	if err := b.bind(ctx, req.Namespace, &pod); err != nil {
+func (b *binder) handler() admission.Handler { return admit.Pods(b.log, b.change) }
+
+func (b *binder) change(ctx context.Context, req admission.Request, pod *corev1.Pod) error {
+	Undo(pod)
+	if err := b.bind(ctx, req.Namespace, pod); err != nil {
 		b.log.Error(err, "a pod is not bound", "pod", req.Namespace+"/"+pod.Name)
-		annotate(&pod, meta.AnnotationTopologyReason, "not looked up: "+err.Error())
+		annotate(pod, meta.AnnotationTopologyReason, "not looked up: "+err.Error())
 	}
-	after, err := json.Marshal(&pod)
-	if err != nil {
-		return admission.Errored(http.StatusInternalServerError, err)
-	}
-	return admission.PatchResponseFromRaw(before, after)
+	return nil
 }
 
 // bind looks up what is known of a pod, and injects it.
@@ -78,7 +67,13 @@ func (b *binder) bind(ctx context.Context, namespace string, pod *corev1.Pod) er
 	if !known {
 		return nil
 	}
-	injected, reasons := Inject(pod, o, m, b.release)
+	var choice []*corev1.Node
+	if o.Spec.RequiredPersistentTopology != nil {
+		if choice, err = b.view.Choice(ctx, pod, m.NodeName); err != nil {
+			return err
+		}
+	}
+	injected, reasons := Inject(pod, o, m, choice, b.release)
 	b.log.V(1).Info("looked up", "pod", namespace+"/"+pod.Name, "object", o.Name, "node", m.NodeName, "injected", injected, "reasons", reasons)
 	return nil
 }

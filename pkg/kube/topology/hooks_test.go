@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
@@ -74,11 +75,19 @@ func patched[T any](t *testing.T, req admission.Request, resp admission.Response
 func TestP7APodThatCannotBeLookedUpStartsAndSaysSo(t *testing.T) {
 	b := &binder{view: &View{kinds: builtIn, sights: NewSights(), listed: func() bool { return false }}, release: true, log: logr.Discard()}
 	req := creation(t, aPod("db-0"))
-	pod := patched[corev1.Pod](t, req, b.Handle(t.Context(), req))
+	pod := patched[corev1.Pod](t, req, b.handler().Handle(t.Context(), req))
 	if why := pod.Annotations[meta.AnnotationTopologyReason]; why != "not looked up: not everything has been listed yet" {
 		t.Errorf("it says %q", why)
 	}
 }
+
+// told is a registration of somebody who has been told of everything, or not yet.
+type told struct {
+	toolscache.ResourceEventHandlerRegistration
+	synced bool
+}
+
+func (t told) HasSynced() bool { return t.synced }
 
 // viewOf has objects, without an API server.
 func viewOf(objects ...*pps.PersistentPodState) *View {
@@ -86,13 +95,15 @@ func viewOf(objects ...*pps.PersistentPodState) *View {
 	for _, o := range objects {
 		informer.GetStore().Add(o)
 	}
-	return &View{kinds: builtIn, sights: NewSights(), listed: func() bool { return true }, objects: &watched{SharedIndexInformer: informer}}
+	return &View{kinds: builtIn, sights: NewSights(), leavers: NewLeavers(time.Minute), nodes: three(),
+		listed: func() bool { return true }, objects: &watched{SharedIndexInformer: informer, told: told{synced: true}},
+		workloads: map[schema.GroupKind]*watched{}}
 }
 
 func TestAPatchTakesNothingAwayThatWeDoNotKnow(t *testing.T) {
 	b := &binder{view: viewOf(), log: logr.Discard()}
 	req := creation(t, `{"metadata":{"name":"db-0","annotations":{"`+pps.AnnotationInjected+`":"copied"}},"spec":{"newFieldOfTomorrow":{"a":1}}}`)
-	pod := patched[map[string]any](t, req, b.Handle(t.Context(), req))
+	pod := patched[map[string]any](t, req, b.handler().Handle(t.Context(), req))
 	if _, found, _ := unstructured.NestedFieldNoCopy(pod, "spec", "newFieldOfTomorrow", "a"); !found {
 		t.Errorf("spec is %v", pod["spec"])
 	}

@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"pgregory.net/rapid"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
@@ -22,9 +22,10 @@ func inject(t *testing.T, pod *corev1.Pod, o *pps.PersistentPodState, last *Seen
 	if !known {
 		return nil
 	}
-	_, reasons = Inject(pod, o, m, release)
+	_, reasons = Inject(pod, o, m, c.all(), release)
 	again := pod.DeepCopy()
-	Inject(again, o, m, release)
+	Undo(again)
+	Inject(again, o, m, c.all(), release)
 	if diff := cmp.Diff(pod, again); diff != "" {
 		t.Errorf("twice is not as once:\n%s", diff)
 	}
@@ -109,7 +110,8 @@ func TestP4AnnotationsAreRestored(t *testing.T) {
 	o.Status.PodStates["db-0"] = s
 	pod := aPod("db-0", annotated("role", "from the template"))
 	inject(t, pod, o, nil, three(), true)
-	want := map[string]string{"cni/ip": "10.0.0.1", "role": "from the template", pps.AnnotationInjected: "db"}
+	want := map[string]string{"cni/ip": "10.0.0.1", "role": "from the template", pps.AnnotationInjected: "db",
+		meta.AnnotationTopologyRequired: zone + "=a"}
 	if diff := cmp.Diff(want, pod.Annotations); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -184,6 +186,73 @@ func TestP9TheUsersSelectorsWin(t *testing.T) {
 	}
 }
 
+// P9, where what the user chose is another label than the one that is recorded.
+func TestP9SelectorsThatChooseOtherNodesWin(t *testing.T) {
+	named := func(name string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+				RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+					MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{name}}}}}}}}
+		}
+	}
+	disk := func(kind string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"disk": kind} }
+	}
+	c := cluster{
+		"node1": {hostname: "node1", zone: "a"},
+		"node2": {hostname: "node2", zone: "b", "disk": "ssd"},
+		"node3": {hostname: "node3", zone: "a", "disk": "hdd"},
+	}
+	gone := maps.Clone(c)
+	delete(gone, "node1")
+	for _, tt := range []struct {
+		story    string
+		own      func(*corev1.Pod)
+		cluster  cluster
+		requires []string
+		want     map[string]string // that is injected
+		reasons  []string
+	}{
+		{"the node that it was on", named("node1"), c, []string{hostname, zone}, map[string]string{hostname: "node1", zone: "a"}, nil},
+		{"a disk that the node does not have", disk("ssd"), c, []string{hostname}, nil,
+			[]string{"the pod's own selectors leave no node with " + hostname + "=node1"}},
+		{"a disk that is in another zone alone", disk("ssd"), c, []string{zone}, nil,
+			[]string{"the pod's own selectors leave no node with " + zone + "=a"}},
+		{"a disk that another node of the zone has", disk("hdd"), c, []string{zone, hostname}, map[string]string{zone: "a"},
+			[]string{"the pod's own selectors leave no node with " + hostname + "=node1"}},
+		{"a disk that no node has yet", disk("nvme"), c, []string{zone, hostname}, map[string]string{zone: "a"},
+			[]string{"the pod's own selectors leave no node with " + hostname + "=node1"}},
+		{"a node of another zone by its name", named("node2"), c, []string{zone}, nil,
+			[]string{"the pod's own selectors leave no node with " + zone + "=a"}},
+		{"its node is gone, the zone has another", disk("ssd"), gone, []string{zone}, nil,
+			[]string{"the pod's own selectors leave no node with " + zone + "=a"}},
+		{"its node is gone, the zone is empty", disk("ssd"), cluster{"node2": c["node2"]}, []string{zone}, map[string]string{zone: "a"}, nil},
+		{"its own selector says the same", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{hostname: "node1"} }, c,
+			[]string{hostname, zone}, map[string]string{zone: "a"}, nil},
+	} {
+		t.Run(tt.story, func(t *testing.T) {
+			pod := aPod("db-0", tt.own)
+			own := pod.DeepCopy()
+			reasons := inject(t, pod, state(recorded("db-0", "node1"), requires(tt.requires...), prefers()), nil, tt.cluster, true)
+			if diff := cmp.Diff(tt.reasons, reasons); diff != "" {
+				t.Errorf("reasons (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(tt.want, requiredOf(pod.Annotations), cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("said to be injected (-want +got):\n%s", diff)
+			}
+			for key, value := range tt.want {
+				if pod.Spec.NodeSelector[key] != value {
+					t.Errorf("the selector is %v", pod.Spec.NodeSelector)
+				}
+			}
+			Undo(pod)
+			if diff := cmp.Diff(own, pod, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("undone (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 func TestP10NoWeightIsRefusedByTheAPIServer(t *testing.T) {
 	pod := aPod("db-0")
 	inject(t, pod, state(recorded("db-0", "node1"), prefers(prefer100(0, hostname), prefer100(1000, zone))), nil, three(), true)
@@ -223,46 +292,61 @@ func TestTheUsersPreferencesStay(t *testing.T) {
 	}
 }
 
-// TestWhatIsRequiredIsNeverImpossible proves for pods with selectors of their own: if they took the node before, they
-// take it with what is injected, and nothing is injected that contradicts them.
+// TestWhatIsRequiredIsNeverImpossible proves for pods with selectors of their own, in any cluster that has their old node: if
+// they had a node to go to before, they have one with what is injected.
 func TestWhatIsRequiredIsNeverImpossible(t *testing.T) {
-	labels := []string{"a", "b"}
-	ops := []corev1.NodeSelectorOperator{corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn, corev1.NodeSelectorOpExists}
+	keys := []string{zone, hostname, "disk"}
+	ops := []corev1.NodeSelectorOperator{corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn, corev1.NodeSelectorOpExists, corev1.NodeSelectorOpDoesNotExist}
 	rapid.Check(t, func(t *rapid.T) {
+		value := func(of string) string { return rapid.SampledFrom([]string{"a", "b"}).Draw(t, of) }
+		c := cluster{}
+		for _, name := range []string{"a", "b", "c"}[:rapid.IntRange(1, 3).Draw(t, "nodes")] {
+			c[name] = map[string]string{hostname: name}
+			for _, key := range []string{zone, "disk"} {
+				if rapid.Bool().Draw(t, name+" has a "+key) {
+					c[name][key] = value("its " + key)
+				}
+			}
+		}
 		pod := aPod("db-0")
 		var terms []corev1.NodeSelectorTerm
 		for range rapid.IntRange(0, 2).Draw(t, "terms") {
-			r := corev1.NodeSelectorRequirement{
-				Key:      rapid.SampledFrom([]string{zone, hostname}).Draw(t, "key"),
-				Operator: rapid.SampledFrom(ops).Draw(t, "operator")}
-			if r.Operator != corev1.NodeSelectorOpExists {
-				r.Values = []string{rapid.SampledFrom(labels).Draw(t, "value")}
+			var term corev1.NodeSelectorTerm
+			for range rapid.IntRange(1, 2).Draw(t, "requirements") {
+				r := corev1.NodeSelectorRequirement{Key: rapid.SampledFrom(keys).Draw(t, "key"), Operator: rapid.SampledFrom(ops).Draw(t, "operator")}
+				if r.Operator == corev1.NodeSelectorOpIn || r.Operator == corev1.NodeSelectorOpNotIn {
+					r.Values = []string{value("value")}
+				}
+				term.MatchExpressions = append(term.MatchExpressions, r)
 			}
-			terms = append(terms, corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{r}})
+			if rapid.Bool().Draw(t, "by name") {
+				term.MatchFields = []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{value("name")}}}
+			}
+			terms = append(terms, term)
 		}
 		if len(terms) > 0 {
 			pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 				RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: terms}}}
 		}
 		if rapid.Bool().Draw(t, "selector") {
-			pod.Spec.NodeSelector = map[string]string{zone: rapid.SampledFrom(labels).Draw(t, "zone")}
+			pod.Spec.NodeSelector = map[string]string{rapid.SampledFrom(keys).Draw(t, "selects"): value("selected")}
 		}
-		node := &corev1.Node{}
-		node.Labels = map[string]string{hostname: "a", zone: rapid.SampledFrom(labels).Draw(t, "its zone")}
 		fits := func() bool {
-			ok, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node)
-			return ok && err == nil
+			return slices.ContainsFunc(c.all(), func(n *corev1.Node) bool { return takes(pod, n) })
 		}
-		before, own := fits(), maps.Clone(pod.Spec.NodeSelector)
-		o := state(requires(zone, hostname))
-		Inject(pod, o, Memory{PodState: pps.PodState{NodeName: "a", NodeTopologyLabels: node.Labels}}, true)
+		before, home, own := fits(), takes(pod, c.all()[0]), maps.Clone(pod.Spec.NodeSelector)
+		o := state(requires(rapid.Permutation([]string{zone, hostname}).Draw(t, "required")...))
+		Inject(pod, o, Memory{PodState: pps.PodState{NodeName: "a", NodeTopologyLabels: c["a"]}}, c.all(), true)
 		if before && !fits() {
-			t.Fatalf("the pod took %v, and no longer does: %v", node.Labels, pod.Spec.NodeSelector)
+			t.Fatalf("of %v the pod took one, and no longer does: %v", c, pod.Spec.NodeSelector)
 		}
-		for key, value := range pod.Spec.NodeSelector {
-			if !has(own, key) && excludes(pod, key, value) {
-				t.Fatalf("%s=%s contradicts the pod", key, value)
+		for key, value := range own {
+			if pod.Spec.NodeSelector[key] != value {
+				t.Fatalf("its own %s=%s became %s", key, value, pod.Spec.NodeSelector[key])
 			}
+		}
+		if home && pod.Spec.NodeSelector[hostname] != "a" {
+			t.Fatalf("it could go where it was, and is bound by %v", pod.Spec.NodeSelector)
 		}
 	})
 }

@@ -41,6 +41,7 @@ type recorder struct {
 	client  client.Client
 	stance  *stance
 	release bool
+	grace   time.Duration // how old a pod must be to be released
 	events  ctrlrecorder.EventRecorder
 	log     logr.Logger
 	said    once
@@ -71,8 +72,8 @@ func (r *recorder) Reconcile(ctx context.Context, key types.NamespacedName) (rec
 		}
 	}
 	workload, err := r.view.Workload(target)
-	if errors.Is(err, errUnknown) {
-		return reconcile.Result{}, nil // its kind is not there; it rings when it comes
+	if err != nil {
+		return again(err)
 	}
 	pods := r.view.sights.Of(target)
 	nodes, err := r.view.Nodes(ctx, nodesOf(o, pods)...)
@@ -80,16 +81,28 @@ func (r *recorder) Reconcile(ctx context.Context, key types.NamespacedName) (rec
 		return reconcile.Result{}, err
 	}
 	r.explain(o, pods, nodes)
-	if err := r.letGo(ctx, o, pods); err != nil {
+	later, err := r.letGo(ctx, o, pods)
+	if err != nil {
 		return reconcile.Result{}, err
 	}
 	status := Status(o, workload, pods, nodes)
 	if same(o.Status, status) {
-		return reconcile.Result{}, nil
+		return reconcile.Result{RequeueAfter: later}, nil
 	}
 	recorded := o.DeepCopy()
 	recorded.Status = status
-	return reconcile.Result{}, ignoreLost(r.client.Status().Update(ctx, recorded))
+	return reconcile.Result{RequeueAfter: later}, ignoreLost(r.client.Status().Update(ctx, recorded))
+}
+
+// again is when to look at something again of which too little is known.
+func again(err error) (reconcile.Result, error) {
+	switch {
+	case errors.Is(err, errNoKind):
+		return reconcile.Result{RequeueAfter: lookEvery}, nil
+	case errors.Is(err, errUnknown):
+		return reconcile.Result{RequeueAfter: time.Second}, nil
+	}
+	return reconcile.Result{}, err
 }
 
 // ignoreLost passes over a write that came too late: what was changed meanwhile rings by itself (FIELD, P14).
@@ -148,36 +161,57 @@ func (r *recorder) tell(o *pps.PersistentPodState, related runtime.Object, reaso
 }
 
 // letGo deletes pods that wait for the hostname of a node that is gone: their affinity cannot be relaxed (FACTS 8.9), and
-// what replaces them is not bound to it any more (FIELD, P1).
-func (r *recorder) letGo(ctx context.Context, o *pps.PersistentPodState, pods map[string]Sight) error {
+// what replaces them is not bound to it any more (FIELD, P1). It answers when to look again.
+func (r *recorder) letGo(ctx context.Context, o *pps.PersistentPodState, pods map[string]Sight) (later time.Duration, err error) {
 	if !r.release {
-		return nil
+		return 0, nil
 	}
+	names, later, err := r.stuck(ctx, o, pods, time.Now())
+	if err != nil {
+		return 0, err
+	}
+	for _, name := range names {
+		if err := r.deletePod(ctx, o.Namespace, name, pods[name].Pod); err != nil {
+			return 0, err
+		}
+	}
+	return later, nil
+}
+
+// stuck are the pods that wait in vain. A pod is judged by itself, for what it waits for may never have been recorded: an
+// object has injected the hostname, and no node has it. One that is younger than the grace has to wait as well, so that
+// nothing can have it deleted again and again; later is when the first of these is old enough.
+func (r *recorder) stuck(ctx context.Context, o *pps.PersistentPodState, pods map[string]Sight, now time.Time) (names []string, later time.Duration, err error) {
 	for name, p := range pods {
-		if !p.Alive() || p.Pod.stage != waiting || p.Pod.Hostname == "" || p.Pod.Annotations[pps.AnnotationInjected] != o.Name ||
-			o.Status.PodStates[name].NodeTopologyLabels[corev1.LabelHostname] != p.Pod.Hostname {
+		if !p.Alive() || p.Pod.stage != waiting || p.Pod.Hostname == "" || p.Pod.Annotations[pps.AnnotationInjected] != o.Name {
 			continue
 		}
-		nodes, err := r.view.Nodes(ctx, o.Status.PodStates[name].NodeName)
-		if err != nil {
-			return err
-		}
-		if _, exists := nodes(o.Status.PodStates[name].NodeName); exists {
+		switch there, err := r.view.Hosts(ctx, p.Pod.Hostname); {
+		case err != nil:
+			return nil, 0, err
+		case there:
 			continue
 		}
-		if there, err := r.view.Hosts(ctx, p.Pod.Hostname); err != nil || there {
-			return err
+		if young := p.Pod.Created.Add(r.grace).Sub(now); young <= 0 {
+			names = append(names, name)
+		} else if later == 0 || young < later {
+			later = young
 		}
-		pod := podRef(o.Namespace, name, p.Pod.UID)
-		err = r.client.Delete(ctx, pod, client.Preconditions{UID: &p.Pod.UID, ResourceVersion: &p.Pod.ResourceVersion})
-		if ignoreLost(err) != nil {
-			return fmt.Errorf("releasing pod %s/%s: %w", o.Namespace, name, err)
-		}
-		if err == nil {
-			r.log.Info("released a pod that waited for a node that is gone", "pod", o.Namespace+"/"+name, "hostname", p.Pod.Hostname)
-			r.events.Eventf(pod, nil, corev1.EventTypeWarning, reasonReleased, "Release",
-				"it waited for %s, which is gone; its successor may run elsewhere", p.Pod.Hostname)
-		}
+	}
+	return names, later, nil
+}
+
+// deletePod releases one pod, if it is still as it was seen.
+func (r *recorder) deletePod(ctx context.Context, namespace, name string, seen *Seen) error {
+	pod := podRef(namespace, name, seen.UID)
+	err := r.client.Delete(ctx, pod, client.Preconditions{UID: &seen.UID, ResourceVersion: &seen.ResourceVersion})
+	if err == nil {
+		r.log.Info("released a pod that waited for a node that is gone", "pod", namespace+"/"+name, "hostname", seen.Hostname)
+		r.events.Eventf(pod, nil, corev1.EventTypeWarning, reasonReleased, "Release",
+			"it waited for %s, which is gone; its successor may run elsewhere", seen.Hostname)
+	}
+	if ignoreLost(err) != nil {
+		return fmt.Errorf("releasing pod %s/%s: %w", namespace, name, err)
 	}
 	return nil
 }

@@ -32,7 +32,7 @@ type Seen struct {
 	Owner           types.UID // of the workload
 	Created         time.Time
 	Node            string // "" while it waits for one
-	Hostname        string // the hostname label that its node selector asks for
+	Hostname        string // the hostname that was injected into its node selector
 	Annotations     map[string]string
 	stage           stage
 }
@@ -109,6 +109,29 @@ func (s *Sights) Last(t Target, owner types.UID, pod string) *Seen {
 	return nil
 }
 
+// Drop forgets the absent pods of a workload that are not expected back.
+func (s *Sights) Drop(t Target, expected func(pod string) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.pods[t], func(pod string, sight *Sight) bool { return !sight.Alive() && !expected(pod) })
+}
+
+// Waiting are the workloads that have a pod which waits for a hostname that was injected.
+func (s *Sights) Waiting(hostname string) []Target {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var targets []Target
+	for target, byName := range s.pods {
+		for _, sight := range byName {
+			if sight.Alive() && sight.Pod.stage == waiting && sight.Pod.Hostname == hostname {
+				targets = append(targets, target)
+				break
+			}
+		}
+	}
+	return targets
+}
+
 // Forget removes what was last seen before a time: by then it is recorded, or nobody wanted it.
 func (s *Sights) Forget(before time.Time) {
 	s.mu.Lock()
@@ -147,11 +170,19 @@ func glanceAt(pod *corev1.Pod, kinds Kinds) *glance {
 		Owner:           owner.UID,
 		Created:         pod.CreationTimestamp.Time,
 		Node:            pod.Spec.NodeName,
-		Hostname:        pod.Spec.NodeSelector[corev1.LabelHostname],
+		Hostname:        injectedHostname(pod),
 		Annotations:     annotations,
 		stage:           stageOf(pod),
 	}
 	return g
+}
+
+// injectedHostname is the hostname that a pod waits for because it was injected; "" if that is its user's wish, or nobody's.
+func injectedHostname(pod *corev1.Pod) string {
+	if hostname := requiredOf(pod.Annotations)[corev1.LabelHostname]; hostname == pod.Spec.NodeSelector[corev1.LabelHostname] {
+		return hostname
+	}
+	return ""
 }
 
 func stageOf(pod *corev1.Pod) stage {

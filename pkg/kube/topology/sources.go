@@ -49,9 +49,13 @@ func newSources(mgr manager.Manager) (*sources, error) {
 // watched is an informer that can be ended.
 type watched struct {
 	toolscache.SharedIndexInformer
+	told     toolscache.ResourceEventHandlerRegistration
 	resource string // as a CRD is named
 	stop     context.CancelFunc
 }
+
+// HasSynced tells whether everything has been listed, and whoever wants to know has been told of it: that comes later.
+func (w *watched) HasSynced() bool { return w.told.HasSynced() }
 
 // events are what an informer tells of objects of one type. A nil function is for what nobody wants to know.
 type events[T any] struct {
@@ -91,12 +95,13 @@ func run(ctx context.Context, resource schema.GroupVersionResource, lw *toolscac
 	if err := informer.SetTransform(transform); err != nil {
 		return nil, err
 	}
-	if _, err := informer.AddEventHandler(tell); err != nil {
+	told, err := informer.AddEventHandler(tell)
+	if err != nil {
 		return nil, err
 	}
 	ctx, stop := context.WithCancel(ctx)
 	go informer.RunWithContext(ctx)
-	return &watched{informer, resource.GroupResource().String(), stop}, nil
+	return &watched{informer, told, resource.GroupResource().String(), stop}, nil
 }
 
 // crds watches the names of all CRDs.

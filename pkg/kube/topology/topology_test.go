@@ -1,13 +1,19 @@
 package topology
 
 import (
+	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 )
@@ -25,6 +31,36 @@ type cluster map[string]map[string]string
 func (c cluster) nodes(name string) (map[string]string, bool) {
 	labels, ok := c[name]
 	return labels, ok
+}
+
+// all are the nodes as the API has them.
+func (c cluster) all() []*corev1.Node {
+	var nodes []*corev1.Node
+	for _, name := range slices.Sorted(maps.Keys(c)) {
+		nodes = append(nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: c[name]}})
+	}
+	return nodes
+}
+
+// Get and List are what the manager's cache answers.
+func (c cluster) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+	for _, n := range c.all() {
+		if n.Name == key.Name {
+			n.DeepCopyInto(o.(*corev1.Node))
+			return nil
+		}
+	}
+	return apierrors.NewNotFound(corev1.Resource("nodes"), key.Name)
+}
+
+func (c cluster) List(_ context.Context, list client.ObjectList, options ...client.ListOption) error {
+	o := (&client.ListOptions{}).ApplyOptions(options)
+	for _, n := range c.all() {
+		if o.LabelSelector == nil || o.LabelSelector.Matches(labels.Set(n.Labels)) {
+			list.(*corev1.NodeList).Items = append(list.(*corev1.NodeList).Items, *n)
+		}
+	}
+	return nil
 }
 
 // three nodes, of which the third has no zone.

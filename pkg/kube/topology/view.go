@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -26,8 +27,12 @@ import (
 // memory is for how long the place of a pod that is gone is remembered without being recorded.
 const memory = 15 * time.Minute
 
-// errUnknown is the answer while not everything has been listed for the first time.
-var errUnknown = errors.New("not everything has been listed yet")
+// errUnknown is the answer while not everything has been listed for the first time, errNoKind where the API has no such
+// kind.
+var (
+	errUnknown = errors.New("not everything has been listed yet")
+	errNoKind  = errors.New("the API has no such kind")
+)
 
 // View is what a replica knows of the cluster. PersistentPodStates and workloads are watched where their CRDs are; pods
 // from the first PersistentPodState on.
@@ -37,6 +42,7 @@ type View struct {
 	mapper  apimeta.RESTMapper
 	nodes   client.Reader
 	listed  func() bool // the nodes are
+	leavers *Leavers
 	sights  *Sights
 
 	// What has to be looked at again.
@@ -48,13 +54,16 @@ type View struct {
 
 	mu        sync.Mutex
 	ctx       context.Context // of everything that is watched; nil before that
+	began     time.Time
+	known     bool // has been once
+	crdList   *watched
 	objects   *watched
 	workloads map[schema.GroupKind]*watched
 	pods      *watched
 }
 
-func newView(ctx context.Context, mgr manager.Manager, kinds Kinds) (*View, error) {
-	v := &View{kinds: kinds, mapper: mgr.GetRESTMapper(), nodes: mgr.GetClient(), sights: NewSights(),
+func newView(ctx context.Context, mgr manager.Manager, kinds Kinds, grace time.Duration) (*View, error) {
+	v := &View{kinds: kinds, mapper: mgr.GetRESTMapper(), nodes: mgr.GetClient(), leavers: NewLeavers(grace), sights: NewSights(),
 		crds: make(chan struct{}, 1), workloads: map[schema.GroupKind]*watched{}}
 	var err error
 	if v.sources, err = newSources(mgr); err != nil {
@@ -66,15 +75,26 @@ func newView(ctx context.Context, mgr manager.Manager, kinds Kinds) (*View, erro
 	}
 	v.listed = nodes.HasSynced
 	_, err = nodes.AddEventHandler(events[*corev1.Node]{
-		came: func(n *corev1.Node) { v.states.ring(v.on(n.Name)...) },
+		came: func(n *corev1.Node) {
+			v.leavers.Came(n.Name)
+			v.states.ring(v.on(n.Name)...)
+		},
 		changed: func(before, n *corev1.Node) {
 			if !maps.Equal(before.Labels, n.Labels) { // nodes report often
-				v.states.ring(v.on(n.Name)...)
+				v.nodeLost(before)
 			}
 		},
-		went: func(n *corev1.Node) { v.states.ring(v.on(n.Name)...) },
+		went: func(n *corev1.Node) { v.leavers.Went(n, time.Now()) },
 	})
 	return v, err
+}
+
+// nodeLost has everything looked at that a node with these labels was of concern to.
+func (v *View) nodeLost(n *corev1.Node) {
+	v.states.ring(v.on(n.Name)...)
+	for _, t := range v.sights.Waiting(n.Labels[corev1.LabelHostname]) {
+		v.states.ring(v.of(t)...)
+	}
 }
 
 // NeedLeaderElection: every replica looks.
@@ -83,17 +103,21 @@ func (v *View) NeedLeaderElection() bool { return false }
 // Start watches until the manager ends.
 func (v *View) Start(ctx context.Context) error {
 	v.mu.Lock()
-	v.ctx = ctx
+	v.ctx, v.began = ctx, time.Now()
 	v.mu.Unlock()
-	_, err := v.sources.crds(ctx, events[*metav1.PartialObjectMetadata]{came: v.crdCame, went: v.crdWent})
+	crds, err := v.sources.crds(ctx, events[*metav1.PartialObjectMetadata]{came: v.crdCame, went: v.crdWent})
 	if err != nil {
 		return fmt.Errorf("watching CRDs: %w", err)
 	}
+	v.mu.Lock()
+	v.crdList = crds
+	v.mu.Unlock()
 	tick := time.NewTicker(2 * time.Second)
 	defer tick.Stop()
-	// A CRD is there a moment before its resource is.
-	for tries := 0; ; tries++ {
-		if tries < 15 {
+	// A CRD is there a moment before its resource is, and nobody says when that comes: every two seconds for half a minute
+	// after a CRD, then every half minute.
+	for tries := 0; ; {
+		if tries < 15 || tries%15 == 0 {
 			if err := v.watchKinds(); err != nil {
 				return err
 			}
@@ -102,44 +126,63 @@ func (v *View) Start(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-v.crds:
-			tries = -1
+			tries = 0
 		case now := <-tick.C:
+			tries++
 			v.sights.Forget(now.Add(-memory))
+			for _, n := range v.leavers.Over(now) {
+				v.nodeLost(n)
+			}
 		}
 	}
 }
 
-// watchKinds watches what is there and not watched yet.
+// watchKinds watches what is there and not watched yet. The API server may be slow to tell what is there: nobody waits for
+// that but the caller.
 func (v *View) watchKinds() error {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.objects == nil {
-		if resource, ok := v.resource(pps.GroupVersion.WithKind("PersistentPodState")); ok {
-			w, err := v.sources.objects(v.ctx, resource, events[*pps.PersistentPodState]{
-				came: v.objectCame, changed: v.objectChanged, went: v.objectWent})
-			if err != nil {
-				return err
-			}
-			v.objects = w
-		}
-	}
-	for _, kind := range v.kinds {
-		if v.workloads[kind.GroupKind()] != nil {
-			continue
-		}
+	for _, kind := range v.unwatched() {
 		if resource, ok := v.resource(kind); ok {
-			w, err := v.sources.workloads(v.ctx, resource, events[*workloadView]{
-				came:    func(w *workloadView) { v.workloadMoved(w.workload) },
-				changed: func(_, w *workloadView) { v.workloadMoved(w.workload) },
-				went:    func(w *workloadView) { v.workloadMoved(w.workload) },
-			})
-			if err != nil {
+			if err := v.watch(kind.GroupKind(), resource); err != nil {
 				return err
 			}
-			v.workloads[kind.GroupKind()] = w
 		}
 	}
 	return nil
+}
+
+var objectKind = pps.GroupVersion.WithKind("PersistentPodState")
+
+func (v *View) unwatched() Kinds {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	var kinds Kinds
+	if v.objects == nil {
+		kinds = append(kinds, objectKind)
+	}
+	for _, kind := range v.kinds {
+		if v.workloads[kind.GroupKind()] == nil {
+			kinds = append(kinds, kind)
+		}
+	}
+	return kinds
+}
+
+func (v *View) watch(kind schema.GroupKind, resource schema.GroupVersionResource) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if kind == objectKind.GroupKind() {
+		w, err := v.sources.objects(v.ctx, resource, events[*pps.PersistentPodState]{
+			came: v.objectCame, changed: v.objectChanged, went: v.objectWent})
+		v.objects = w
+		return err
+	}
+	w, err := v.sources.workloads(v.ctx, resource, events[*workloadView]{
+		came:    func(w *workloadView) { v.workloadMoved(w.workload) },
+		changed: func(_, w *workloadView) { v.workloadMoved(w.workload) },
+		went:    func(w *workloadView) { v.workloadWent(w.workload) },
+	})
+	v.workloads[kind] = w
+	return err
 }
 
 // resource finds what the API serves for a kind; another version will do.
@@ -222,14 +265,29 @@ func (v *View) objectWent(o *pps.PersistentPodState) {
 }
 
 func (v *View) workloadMoved(w *Workload) {
+	v.drop(w)
+	v.workloadWent(w)
+}
+
+func (v *View) workloadWent(w *Workload) {
 	v.targets.ring(w.Target)
 	v.states.ring(v.of(w.Target)...)
+}
+
+// drop forgets where the pods were that a workload does not want any more.
+func (v *View) drop(w *Workload) {
+	if objects := v.Objects(w.Target); len(objects) > 0 {
+		v.sights.Drop(w.Target, func(pod string) bool { return remembered(objects[0], w, pod) })
+	}
 }
 
 // see takes note of a pod. It may have changed hands.
 func (v *View) see(before, now *glance) {
 	if before != nil && before.target != nil && (now == nil || now.target == nil || *now.target != *before.target) {
 		v.sights.Miss(*before.target, before.Name, before.UID, time.Now())
+		if w, err := v.Workload(*before.target); err == nil && w != nil {
+			v.drop(w)
+		}
 		v.states.ring(v.of(*before.target)...)
 	}
 	if now != nil && now.target != nil {
@@ -243,6 +301,23 @@ func (v *View) informer() *watched {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.objects
+}
+
+// Ready tells whether this replica can look up what is known of a pod. Once it could it stays so, and after a minute it is as
+// well as it will be: it has other work.
+func (v *View) Ready(*http.Request) error {
+	known := v.Known()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.crdList == nil || !v.crdList.HasSynced() {
+		return errors.New("CRDs have not been listed yet")
+	}
+	_, there, _ := v.crdList.GetStore().GetByKey(crdName)
+	v.known = v.known || known || !there || time.Since(v.began) > time.Minute
+	if !v.known {
+		return errors.New("PersistentPodStates or nodes have not been listed yet")
+	}
+	return nil
 }
 
 // Known tells whether everything that is watched has been listed.
@@ -319,7 +394,10 @@ func (v *View) Workload(t Target) (*Workload, error) {
 	v.mu.Lock()
 	w := v.workloads[t.Kind]
 	v.mu.Unlock()
-	if w == nil || !w.HasSynced() {
+	switch {
+	case w == nil:
+		return nil, errNoKind
+	case !w.HasSynced():
 		return nil, errUnknown
 	}
 	o, found, err := w.GetStore().GetByKey(t.Namespace + "/" + t.Name)
@@ -364,6 +442,11 @@ func (v *View) Nodes(ctx context.Context, names ...string) (Nodes, error) {
 		err := v.nodes.Get(ctx, types.NamespacedName{Name: name}, &n)
 		switch {
 		case apierrors.IsNotFound(err):
+			for _, left := range v.leavers.All() {
+				if left.Name == name {
+					labels[name] = left.Labels
+				}
+			}
 		case err != nil:
 			return nil, fmt.Errorf("looking up node %s: %w", name, err)
 		default:
@@ -373,9 +456,35 @@ func (v *View) Nodes(ctx context.Context, names ...string) (Nodes, error) {
 	return func(name string) (map[string]string, bool) { l, ok := labels[name]; return l, ok }, nil
 }
 
+// Choice are the nodes that count when a pod is bound: if its own selectors take the node where it was, that one, and else
+// all.
+func (v *View) Choice(ctx context.Context, pod *corev1.Pod, was string) ([]*corev1.Node, error) {
+	var n corev1.Node
+	err := v.nodes.Get(ctx, types.NamespacedName{Name: was}, &n)
+	if err == nil && takes(pod, &n) {
+		return []*corev1.Node{&n}, nil
+	}
+	if client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("looking up node %s: %w", was, err)
+	}
+	return v.allNodes(ctx)
+}
+
+// allNodes are all nodes, which are not to be written to, and those that have just left.
+func (v *View) allNodes(ctx context.Context, options ...client.ListOption) ([]*corev1.Node, error) {
+	var list corev1.NodeList
+	if err := v.nodes.List(ctx, &list, append(options, client.UnsafeDisableDeepCopy)...); err != nil {
+		return nil, fmt.Errorf("looking up nodes: %w", err)
+	}
+	nodes := v.leavers.All()
+	for i := range list.Items {
+		nodes = append(nodes, &list.Items[i])
+	}
+	return nodes, nil
+}
+
 // Hosts tells whether a node has a hostname.
 func (v *View) Hosts(ctx context.Context, hostname string) (bool, error) {
-	var nodes corev1.NodeList
-	err := v.nodes.List(ctx, &nodes, client.MatchingLabels{corev1.LabelHostname: hostname})
-	return len(nodes.Items) > 0, err
+	nodes, err := v.allNodes(ctx, client.MatchingLabels{corev1.LabelHostname: hostname})
+	return len(having(nodes, corev1.LabelHostname, hostname)) > 0, err
 }

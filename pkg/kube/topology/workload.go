@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"math"
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -20,10 +21,10 @@ type Workload struct {
 	Ordinals    ordinals.Set
 }
 
-// workloadOf reads a workload of any kind. Fields that it does not have are those of a StatefulSet that leaves them out.
+// workloadOf reads a workload of any kind. One that does not say how many pods it has may have any.
 func workloadOf(u *unstructured.Unstructured) *Workload {
 	spec, _, _ := unstructured.NestedMap(u.Object, "spec")
-	numbers, _ := ordinals.Of(spec, 1)
+	numbers, _ := ordinals.Of(spec, math.MaxInt64)
 	return &Workload{
 		Target:      Target{u.GroupVersionKind().GroupKind(), u.GetNamespace(), u.GetName()},
 		APIVersion:  u.GetAPIVersion(),
