@@ -66,7 +66,7 @@ func apply(p *corev1.Pod, v Verdict) {
 	case policy.PinRequire:
 		require(p, v.Node)
 	case policy.PinPrefer:
-		prefer(p, v.Node)
+		prefer(p, v.Node, v.Hostname)
 	}
 }
 
@@ -124,14 +124,27 @@ func requires(p *corev1.Pod, node string) bool {
 		})
 }
 
-func prefer(p *corev1.Pod, node string) {
+// prefer adds a term that is not there yet, also not as the node's hostname: that is how a PersistentPodState has it.
+func prefer(p *corev1.Pod, node, hostname string) {
 	a := nodeAffinity(p)
-	term := corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{onNode(node)}}
 	for _, t := range a.PreferredDuringSchedulingIgnoredDuringExecution {
-		if len(t.Preference.MatchExpressions) == 0 && len(t.Preference.MatchFields) == 1 && names(t.Preference, node) {
+		if t.Weight == preferWeight && only(t.Preference, node, hostname) {
 			return
 		}
 	}
 	a.PreferredDuringSchedulingIgnoredDuringExecution = append(a.PreferredDuringSchedulingIgnoredDuringExecution,
-		corev1.PreferredSchedulingTerm{Weight: preferWeight, Preference: term})
+		corev1.PreferredSchedulingTerm{Weight: preferWeight,
+			Preference: corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{onNode(node)}}})
+}
+
+// only tells whether a term is about one node and nothing else.
+func only(t corev1.NodeSelectorTerm, node, hostname string) bool {
+	switch {
+	case len(t.MatchExpressions) == 0 && len(t.MatchFields) == 1:
+		return names(t, node)
+	case len(t.MatchExpressions) == 1 && len(t.MatchFields) == 0:
+		r := t.MatchExpressions[0]
+		return r.Key == corev1.LabelHostname && r.Operator == corev1.NodeSelectorOpIn && slices.Equal(r.Values, []string{hostname})
+	}
+	return false
 }

@@ -59,6 +59,7 @@ type Facts struct {
 type Verdict struct {
 	Mode      policy.PinMode // PinNone: it is not pinned
 	Node      string         // the pinned node; unpinned, the one that it is not pinned to, if any
+	Hostname  string         // the node's label of that name
 	Addresses string         // what waits there
 	Reason    Reason
 	Text      string // for people
@@ -79,6 +80,7 @@ func Decide(f Facts) Verdict {
 		if v.Mode == policy.PinNone {
 			v.Reason = NotWanted
 		}
+		v.Hostname = f.Node.Labels[corev1.LabelHostname]
 	}
 	if f.ModeNote != "" {
 		v.Text += "; " + f.ModeNote
