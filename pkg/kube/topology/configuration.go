@@ -8,7 +8,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/meta"
 )
 
-// ConfigurationName is the name of both webhook configurations. Configurations are called in the order of their names: this
+// ConfigurationName is the name of both webhook configurations, which are in the manifests with no webhook in them: RBAC can
+// confine whom the manager writes to, but not what it makes. Configurations are called in the order of their names: this
 // one before the pin's, so that the pin sees what is required here as it sees the user's own selectors (DESIGN 7,
 // precedence).
 const ConfigurationName = "leasehold-apps-kruise-io"
@@ -24,17 +25,11 @@ const (
 type service struct {
 	namespace string
 	ca        []byte
-	owner     []metav1.OwnerReference
 }
 
 func (s service) at(path string) admission.WebhookClientConfig {
 	return admission.WebhookClientConfig{CABundle: s.ca,
 		Service: &admission.ServiceReference{Namespace: s.namespace, Name: meta.ManagerName, Path: &path, Port: new(int32(443))}}
-}
-
-func (s service) meta() metav1.ObjectMeta {
-	return metav1.ObjectMeta{Name: ConfigurationName, OwnerReferences: s.owner,
-		Labels: map[string]string{managedBy: us, "app.kubernetes.io/part-of": us}}
 }
 
 // objects is the rule for PersistentPodStates themselves; v1alpha1 comes as v1beta1.
@@ -47,8 +42,8 @@ func objects() []admission.RuleWithOperations {
 }
 
 // mutating normalises PersistentPodStates, and binds the pods of certain kinds while there is one.
-func (s service) mutating(kinds Kinds, pods bool) *admission.MutatingWebhookConfiguration {
-	c := &admission.MutatingWebhookConfiguration{ObjectMeta: s.meta(), Webhooks: []admission.MutatingWebhook{{
+func (s service) mutating(kinds Kinds, pods bool) []admission.MutatingWebhook {
+	hooks := []admission.MutatingWebhook{{
 		Name:                    "normalize.persistentpodstates.leasehold.dev",
 		ClientConfig:            s.at(normalizePath),
 		Rules:                   objects(),
@@ -60,11 +55,11 @@ func (s service) mutating(kinds Kinds, pods bool) *admission.MutatingWebhookConf
 		NamespaceSelector:       &metav1.LabelSelector{},
 		ObjectSelector:          &metav1.LabelSelector{},
 		AdmissionReviewVersions: []string{"v1"},
-	}}}
+	}}
 	if !pods {
-		return c
+		return hooks
 	}
-	c.Webhooks = append(c.Webhooks, admission.MutatingWebhook{
+	return append(hooks, admission.MutatingWebhook{
 		Name:         "pods.persistentpodstates.leasehold.dev",
 		ClientConfig: s.at(podsPath),
 		Rules: []admission.RuleWithOperations{{
@@ -86,12 +81,11 @@ func (s service) mutating(kinds Kinds, pods bool) *admission.MutatingWebhookConf
 		},
 		AdmissionReviewVersions: []string{"v1"},
 	})
-	return c
 }
 
 // validating refuses what cannot work.
-func (s service) validating() *admission.ValidatingWebhookConfiguration {
-	return &admission.ValidatingWebhookConfiguration{ObjectMeta: s.meta(), Webhooks: []admission.ValidatingWebhook{{
+func (s service) validating() []admission.ValidatingWebhook {
+	return []admission.ValidatingWebhook{{
 		Name:                    "validate.persistentpodstates.leasehold.dev",
 		ClientConfig:            s.at(validatePath),
 		Rules:                   objects(),
@@ -102,5 +96,5 @@ func (s service) validating() *admission.ValidatingWebhookConfiguration {
 		NamespaceSelector:       &metav1.LabelSelector{},
 		ObjectSelector:          &metav1.LabelSelector{},
 		AdmissionReviewVersions: []string{"v1"},
-	}}}
+	}}
 }

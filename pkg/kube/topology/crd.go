@@ -41,3 +41,22 @@ func CRD() (*unstructured.Unstructured, error) {
 	alpha["name"], alpha["storage"] = pps.Alpha, false
 	return &crd, unstructured.SetNestedSlice(crd.Object, append([]any{alpha}, versions...), "spec", "versions")
 }
+
+// unfit says why a CRD, which may be somebody else's, cannot be served; "" if it can. Nil is one that is not there yet.
+func unfit(crd *unstructured.Unstructured) string {
+	if crd == nil {
+		return ""
+	}
+	versions, _, _ := unstructured.NestedSlice(crd.Object, "spec", "versions")
+	for _, item := range versions {
+		version, _ := item.(map[string]any)
+		if version["name"] != pps.GroupVersion.Version || version["served"] != true {
+			continue
+		}
+		if _, has, _ := unstructured.NestedMap(version, "subresources", "status"); !has {
+			return fmt.Sprintf("in its CRD, which is somebody else's, version %s has no status of its own", pps.GroupVersion.Version)
+		}
+		return ""
+	}
+	return fmt.Sprintf("its CRD, which is somebody else's, does not have version %s: it is an older Kruise's", pps.GroupVersion.Version)
+}

@@ -10,7 +10,6 @@ import (
 	admission "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,9 +32,8 @@ const (
 	kruiseManager       = "kruise-controller-manager"
 )
 
-// role owns the webhook configurations: they go when leasehold is removed from the cluster, and whoever removes it need not
-// know of them.
-const role = "leasehold-manager-topology"
+// patience is how long Kruise's manager may be away before this is done here: a drain or an upgrade is no end.
+const patience = 3 * time.Minute
 
 // lookEvery is how often the keeper looks when nothing rings.
 const lookEvery = 10 * time.Second
@@ -49,7 +47,7 @@ type stance struct {
 const (
 	undecided int32 = iota
 	serving
-	aside // Kruise is here
+	aside // somebody else's
 )
 
 // wait is when to ask again whether to do anything; 0 if now.
@@ -73,16 +71,30 @@ type keeper struct {
 	stance    *stance
 	events    ctrlrecorder.EventRecorder
 	log       logr.Logger
+
+	kruise kruise
+	why    string // we stand aside
 }
 
 // Reconcile looks at the whole.
 func (k *keeper) Reconcile(ctx context.Context, _ struct{}) (reconcile.Result, error) {
-	kruise, err := k.kruise(ctx)
+	configured, ready, err := k.lookForKruise(ctx)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if kruise {
-		return reconcile.Result{RequeueAfter: lookEvery}, k.standAside(ctx)
+	switch k.kruise.decide(k.stance.state.Load(), configured, ready, time.Now()) {
+	case aside:
+		return reconcile.Result{RequeueAfter: lookEvery}, k.standAside(ctx, "KruisePresent", "Kruise is here and serves PersistentPodStates; "+
+			"leasehold leaves them to it, and goes on pinning pods to their addresses")
+	case undecided:
+		return reconcile.Result{RequeueAfter: lookEvery}, nil
+	}
+	crd, err := k.readCRD(ctx)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if why := unfit(crd); why != "" {
+		return reconcile.Result{RequeueAfter: lookEvery}, k.standAside(ctx, "CRDUnfit", "leasehold does not serve PersistentPodStates: "+why)
 	}
 	s, err := k.service(ctx)
 	if err != nil {
@@ -92,119 +104,139 @@ func (k *keeper) Reconcile(ctx context.Context, _ struct{}) (reconcile.Result, e
 		return reconcile.Result{RequeueAfter: time.Second}, nil // the certificate is being made
 	}
 	// The webhooks come first: nothing gets in that they have not seen.
-	if err := k.ensureWebhooks(ctx, s); err != nil {
-		return reconcile.Result{}, fmt.Errorf("the webhooks of PersistentPodState: %w", err)
+	err = k.writeWebhooks(ctx, s.validating(), func(now []admission.MutatingWebhook) []admission.MutatingWebhook {
+		// While it is not known whether there is a PersistentPodState, what is there stays.
+		return s.mutating(k.kinds, k.view.Count() > 0 || !k.view.Known() && len(now) > 1)
+	})
+	if err != nil {
+		return reconcile.Result{}, err
 	}
-	if err := k.ensureCRD(ctx); err != nil {
+	if err := k.ensureCRD(ctx, crd); err != nil {
 		return reconcile.Result{}, err
 	}
 	if k.stance.state.Swap(serving) == aside {
-		k.log.Info("Kruise is gone: PersistentPodStates are served here from now on")
+		k.log.Info("PersistentPodStates are served here from now on")
 	}
+	k.why = ""
 	return reconcile.Result{RequeueAfter: lookEvery}, nil
 }
 
-// kruise tells whether Kruise is there and works.
-func (k *keeper) kruise(ctx context.Context) (bool, error) {
-	err := k.live.Get(ctx, types.NamespacedName{Name: kruiseConfiguration}, &admission.MutatingWebhookConfiguration{})
+// kruise is what is known of Kruise's manager.
+type kruise struct {
+	away time.Time // since when it is configured and not ready; zero while it is ready, or nobody expects it
+}
+
+// decide tells whose job this is. Where Kruise is configured and not ready it may be on its way in or out: whoever has
+// the job keeps it, for a while.
+func (k *kruise) decide(stance int32, configured, ready bool, now time.Time) int32 {
+	switch {
+	case !configured:
+		k.away = time.Time{}
+		return serving
+	case ready:
+		k.away = time.Time{}
+		return aside
+	}
+	if k.away.IsZero() {
+		k.away = now
+	}
+	if now.Sub(k.away) >= patience {
+		return serving
+	}
+	return stance
+}
+
+// lookForKruise looks whether Kruise is in the cluster, and whether its manager works.
+func (k *keeper) lookForKruise(ctx context.Context) (configured, ready bool, err error) {
+	err = k.live.Get(ctx, types.NamespacedName{Name: kruiseConfiguration}, &admission.MutatingWebhookConfiguration{})
 	if err != nil {
-		return false, client.IgnoreNotFound(err)
+		return false, false, client.IgnoreNotFound(err)
 	}
 	var d appsv1.Deployment
 	err = k.live.Get(ctx, types.NamespacedName{Namespace: kruiseNamespace, Name: kruiseManager}, &d)
-	return err == nil && d.Status.ReadyReplicas > 0, client.IgnoreNotFound(err)
+	return true, err == nil && d.Status.ReadyReplicas > 0, client.IgnoreNotFound(err)
 }
 
-// standAside leaves this API to Kruise, and says so once.
-func (k *keeper) standAside(ctx context.Context) error {
-	for _, o := range []client.Object{&admission.MutatingWebhookConfiguration{}, &admission.ValidatingWebhookConfiguration{}} {
-		o.SetName(ConfigurationName)
-		if err := client.IgnoreNotFound(k.client.Delete(ctx, o)); err != nil {
-			return fmt.Errorf("removing the webhooks of PersistentPodState: %w", err)
-		}
+// standAside does not serve this API, and says so once.
+func (k *keeper) standAside(ctx context.Context, reason, why string) error {
+	k.stance.state.Store(aside)
+	err := k.writeWebhooks(ctx, nil, func([]admission.MutatingWebhook) []admission.MutatingWebhook { return nil })
+	if err != nil || k.why == why {
+		return err
 	}
-	if k.stance.state.Swap(aside) != aside {
-		const text = "Kruise is here and serves PersistentPodStates; leasehold leaves them to it, and goes on pinning pods to their addresses"
-		k.log.Info(text)
-		var crd metav1.PartialObjectMetadata
-		crd.SetGroupVersionKind(crdKind)
-		if err := k.live.Get(ctx, types.NamespacedName{Name: crdName}, &crd); err == nil {
-			k.events.Eventf(&crd, nil, corev1.EventTypeNormal, "KruisePresent", "StandAside", text)
-		}
+	k.why = why
+	k.log.Info(why)
+	var crd metav1.PartialObjectMetadata
+	crd.SetGroupVersionKind(crdKind)
+	if err := k.live.Get(ctx, types.NamespacedName{Name: crdName}, &crd); err == nil {
+		k.events.Eventf(&crd, nil, corev1.EventTypeNormal, reason, "StandAside", "%s", why)
 	}
 	return nil
 }
 
 // service gathers what the webhook configurations need.
 func (k *keeper) service(ctx context.Context) (service, error) {
-	s := service{namespace: k.namespace}
 	var secret corev1.Secret
 	err := k.client.Get(ctx, types.NamespacedName{Namespace: k.namespace, Name: meta.ManagerName}, &secret)
 	if client.IgnoreNotFound(err) != nil {
-		return s, fmt.Errorf("reading the CA: %w", err)
+		return service{}, fmt.Errorf("reading the CA: %w", err)
 	}
-	s.ca = secret.Data["ca.crt"]
-	var owner rbacv1.ClusterRole
-	if err := k.live.Get(ctx, types.NamespacedName{Name: role}, &owner); client.IgnoreNotFound(err) != nil {
-		return s, err
-	} else if err == nil {
-		s.owner = []metav1.OwnerReference{{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "ClusterRole", Name: role, UID: owner.UID}}
-	}
-	return s, nil
+	return service{namespace: k.namespace, ca: secret.Data["ca.crt"]}, nil
 }
 
-// ensureWebhooks has both configurations be as they should. The validating one comes first: nothing gets in unchecked.
-func (k *keeper) ensureWebhooks(ctx context.Context, s service) error {
+// writeWebhooks has both configurations be as they should. The validating one comes first: nothing gets in unchecked.
+func (k *keeper) writeWebhooks(ctx context.Context, validating []admission.ValidatingWebhook,
+	mutating func(now []admission.MutatingWebhook) []admission.MutatingWebhook) error {
 	var v admission.ValidatingWebhookConfiguration
-	err := k.ensure(ctx, &v, func() (client.Object, bool) {
-		want := s.validating()
-		return want, equality.Semantic.DeepEqual(v.Webhooks, want.Webhooks)
+	err := k.write(ctx, &v, func() bool {
+		before := v.Webhooks
+		v.Webhooks = validating
+		return !equality.Semantic.DeepEqual(before, validating)
 	})
 	if err != nil {
 		return err
 	}
 	var m admission.MutatingWebhookConfiguration
-	return k.ensure(ctx, &m, func() (client.Object, bool) {
-		// While it is not known whether there is a PersistentPodState, what is there stays.
-		want := s.mutating(k.kinds, k.view.Count() > 0 || !k.view.Known() && len(m.Webhooks) > 1)
-		return want, equality.Semantic.DeepEqual(m.Webhooks, want.Webhooks)
+	return k.write(ctx, &m, func() bool {
+		before := m.Webhooks
+		m.Webhooks = mutating(before)
+		return !equality.Semantic.DeepEqual(before, m.Webhooks)
 	})
 }
 
-// ensure reads a webhook configuration and writes it if it is not as wanted, or not owned as wanted.
-func (k *keeper) ensure(ctx context.Context, have client.Object, wanted func() (want client.Object, same bool)) error {
-	err := k.live.Get(ctx, types.NamespacedName{Name: ConfigurationName}, have)
-	if client.IgnoreNotFound(err) != nil {
-		return err
+// write changes a webhook configuration of the manifests.
+func (k *keeper) write(ctx context.Context, c client.Object, change func() bool) error {
+	if err := k.live.Get(ctx, types.NamespacedName{Name: ConfigurationName}, c); err != nil {
+		return fmt.Errorf("the webhooks of PersistentPodState: %w", err)
 	}
-	want, same := wanted()
-	switch {
-	case apierrors.IsNotFound(err):
-		return k.client.Create(ctx, want)
-	case same && equality.Semantic.DeepEqual(have.GetOwnerReferences(), want.GetOwnerReferences()):
+	if !change() {
 		return nil
 	}
-	want.SetResourceVersion(have.GetResourceVersion())
-	return k.client.Update(ctx, want)
+	return k.client.Update(ctx, c)
 }
 
 var crdKind = schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"}
 
+// readCRD reads the CRD, whoever made it; nil if there is none.
+func (k *keeper) readCRD(ctx context.Context) (*unstructured.Unstructured, error) {
+	crd := &unstructured.Unstructured{}
+	crd.SetGroupVersionKind(crdKind)
+	err := k.live.Get(ctx, types.NamespacedName{Name: crdName}, crd)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	return crd, err
+}
+
 // ensureCRD makes the CRD where there is none, and renews its own.
-func (k *keeper) ensureCRD(ctx context.Context) error {
+func (k *keeper) ensureCRD(ctx context.Context, have *unstructured.Unstructured) error {
 	want, err := CRD()
 	if err != nil {
 		return err
 	}
-	have := &unstructured.Unstructured{}
-	have.SetGroupVersionKind(crdKind)
-	err = k.live.Get(ctx, types.NamespacedName{Name: crdName}, have)
-	switch {
-	case apierrors.IsNotFound(err):
+	if have == nil {
 		k.log.Info("making the CRD of PersistentPodState: there is none")
 		return k.client.Create(ctx, want)
-	case err != nil:
-		return err
 	}
 	ours := have.GetLabels()[managedBy] == us
 	k.stance.ours.Store(ours)

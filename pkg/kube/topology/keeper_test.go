@@ -1,0 +1,67 @@
+package topology
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+func TestWhoseJobThisIs(t *testing.T) {
+	type look struct {
+		configured, ready bool
+		after             time.Duration // since the look before
+		want              int32
+	}
+	for story, looks := range map[string][]look{
+		"no Kruise":                {{false, false, 0, serving}, {false, true, 0, serving}},
+		"Kruise is here":           {{true, true, 0, aside}},
+		"it is being installed":    {{false, false, 0, serving}, {true, false, time.Second, serving}, {true, true, time.Minute, aside}},
+		"its manager is drained":   {{true, true, 0, aside}, {true, false, time.Second, aside}, {true, false, time.Minute, aside}, {true, true, time.Minute, aside}},
+		"twice, shortly":           {{true, true, 0, aside}, {true, false, 0, aside}, {true, true, 2 * time.Minute, aside}, {true, false, time.Second, aside}, {true, false, 2 * time.Minute, aside}},
+		"its manager is dead":      {{true, true, 0, aside}, {true, false, time.Second, aside}, {true, false, patience, serving}, {true, false, time.Second, serving}},
+		"it is removed":            {{true, true, 0, aside}, {false, false, time.Second, serving}},
+		"a new leader, unready":    {{true, false, 0, undecided}, {true, false, time.Minute, undecided}, {true, true, time.Minute, aside}},
+		"a new leader, it is dead": {{true, false, 0, undecided}, {true, false, patience, serving}},
+	} {
+		var k kruise
+		now, stance := began, undecided
+		for i, l := range looks {
+			now = now.Add(l.after)
+			if stance = k.decide(stance, l.configured, l.ready, now); stance != l.want {
+				t.Errorf("%s: %d after look %d, want %d", story, stance, i+1, l.want)
+			}
+		}
+	}
+}
+
+func TestUnfitCRDs(t *testing.T) {
+	ours, err := CRD()
+	if err != nil {
+		t.Fatal(err)
+	}
+	versions := func(change func(alpha, beta map[string]any) []any) *unstructured.Unstructured {
+		crd := ours.DeepCopy()
+		list, _, _ := unstructured.NestedSlice(crd.Object, "spec", "versions")
+		list = change(list[0].(map[string]any), list[1].(map[string]any))
+		if err := unstructured.SetNestedSlice(crd.Object, list, "spec", "versions"); err != nil {
+			t.Fatal(err)
+		}
+		return crd
+	}
+	for story, tt := range map[string]struct {
+		crd  *unstructured.Unstructured
+		want string
+	}{
+		"none":           {nil, ""},
+		"ours":           {ours, ""},
+		"an older one":   {versions(func(alpha, _ map[string]any) []any { return []any{alpha} }), "does not have version v1beta1"},
+		"not served":     {versions(func(alpha, beta map[string]any) []any { beta["served"] = false; return []any{alpha, beta} }), "does not have version v1beta1"},
+		"without status": {versions(func(_, beta map[string]any) []any { delete(beta, "subresources"); return []any{beta} }), "has no status of its own"},
+	} {
+		if got := unfit(tt.crd); !strings.Contains(got, tt.want) || (got == "") != (tt.want == "") {
+			t.Errorf("%s: %q", story, got)
+		}
+	}
+}
