@@ -22,43 +22,57 @@ type place struct{ node, uid string }
 // listed is how many pods one list asks for.
 const listed = 50
 
-// elsewhere returns which of the pods live on another node: its agent says so, and the pod is there and Ready. The
-// agent's word alone may be old, for its node may be down.
+// elsewhere returns which of the pods live on another node: the pod is there and Ready, and where its hold will end by
+// itself that node's agent says that it has addresses. The agent's word alone may be old, for its node may be down. What is
+// kept forever waits for no word: a pod whose annotation was taken away is in nobody's.
 func (h *Holds) elsewhere(ctx context.Context, held map[live.Name][]lease.Lease) (map[live.Name]place, error) {
-	var hashes []string
-	for pod := range held {
-		hashes = append(hashes, ipamv1.Hash(pod.Name))
+	claims, err := h.claims(ctx, held)
+	if err != nil {
+		return nil, err
 	}
-	slices.Sort(hashes)
 	found := map[live.Name]place{}
-	for some := range slices.Chunk(slices.Compact(hashes), listed) {
-		objects, err := h.list(ctx, some)
+	for pod, leases := range held {
+		endless := slices.ContainsFunc(leases, func(l lease.Lease) bool { return l.Hold == lease.Forever })
+		if !endless && len(claims[pod]) == 0 {
+			continue
+		}
+		at, err := h.where(ctx, pod)
 		if err != nil {
 			return nil, err
 		}
-		for pod, at := range Claims(h.Node, objects) {
-			if len(held[pod]) == 0 {
-				continue
-			}
-			is, err := h.lives(ctx, pod, at)
-			if err != nil {
-				return nil, err
-			}
-			if is {
-				found[pod] = at
-			}
+		if at.node != "" && at.node != h.Node && (endless || slices.Contains(claims[pod], at)) {
+			found[pod] = at
 		}
 	}
 	return found, nil
 }
 
-// Claims returns which pods other nodes say they have: in a sandbox that has proved itself.
-func Claims(node string, objects []ipamv1.IPReservation) map[live.Name]place {
-	claims := map[live.Name]place{}
+func (h *Holds) claims(ctx context.Context, held map[live.Name][]lease.Lease) (map[live.Name][]place, error) {
+	var hashes []string
+	for pod := range held {
+		hashes = append(hashes, ipamv1.Hash(pod.Name))
+	}
+	slices.Sort(hashes)
+	var objects []ipamv1.IPReservation
+	for some := range slices.Chunk(slices.Compact(hashes), listed) {
+		list, err := h.list(ctx, some)
+		if err != nil {
+			return nil, err
+		}
+		objects = append(objects, list...)
+	}
+	return Claims(h.Node, objects), nil
+}
+
+// Claims returns where other nodes say that they have a pod, in a sandbox that has proved itself. Several may say so: a
+// node that is down does not take its word back.
+func Claims(node string, objects []ipamv1.IPReservation) map[live.Name][]place {
+	claims := map[live.Name][]place{}
 	for _, r := range objects {
 		s := r.Status
 		if r.Spec.NodeName != node && s.State == ipamv1.Bound && s.Confirmed && s.PodUID != "" {
-			claims[live.Name{Namespace: r.Namespace, Name: r.Spec.PodName}] = place{r.Spec.NodeName, s.PodUID}
+			pod := live.Name{Namespace: r.Namespace, Name: r.Spec.PodName}
+			claims[pod] = append(claims[pod], place{r.Spec.NodeName, s.PodUID})
 		}
 	}
 	return claims
@@ -78,14 +92,17 @@ func (h *Holds) list(ctx context.Context, hashes []string) ([]ipamv1.IPReservati
 	return list.Items, err
 }
 
-// lives tells whether the pod is Ready in that place.
-func (h *Holds) lives(ctx context.Context, name live.Name, at place) (bool, error) {
+// where tells where the pod is Ready; nowhere if it is not.
+func (h *Holds) where(ctx context.Context, name live.Name) (place, error) {
 	ctx, cancel := context.WithTimeout(ctx, live.RequestTimeout)
 	defer cancel()
 	pod := &corev1.Pod{}
 	err := h.Clients.Core.Get().Namespace(name.Namespace).Resource("pods").Name(name.Name).Do(ctx).Into(pod)
 	if apierrors.IsNotFound(err) {
-		return false, nil
+		return place{}, nil
 	}
-	return err == nil && pod.Spec.NodeName == at.node && nodepods.Of(pod).UID == at.uid && nodepods.IsReady(pod), err
+	if err != nil || !nodepods.IsReady(pod) {
+		return place{}, err
+	}
+	return place{pod.Spec.NodeName, nodepods.Of(pod).UID}, nil
 }

@@ -39,16 +39,22 @@ type Holds struct {
 
 // Run looks until ctx is done.
 func (h *Holds) Run(ctx context.Context) error {
-	period := min(h.MoveGrace, OwnerGrace) / looks
-	h.moved = streaks[string]{gap: 3 * period}
-	h.orphaned = streaks[string]{gap: 3 * period}
+	period := h.begin()
 	return live.Loop(ctx, period, nil, func(ctx context.Context) time.Duration {
-		h.pass(ctx)
+		h.pass(ctx, time.Now())
 		return period
 	})
 }
 
-func (h *Holds) pass(ctx context.Context) {
+// begin forgets what was seen, and returns how often to look.
+func (h *Holds) begin() (period time.Duration) {
+	period = min(h.MoveGrace, OwnerGrace) / looks
+	h.moved = streaks[string]{gap: 3 * period}
+	h.orphaned = streaks[string]{gap: 3 * period}
+	return period
+}
+
+func (h *Holds) pass(ctx context.Context, now time.Time) {
 	view, err := h.Service.Look(ctx, func(l lease.Lease) bool { return l.State == lease.Held && l.Firm })
 	if err != nil {
 		if !store.IsEmpty(err) {
@@ -57,18 +63,17 @@ func (h *Holds) pass(ctx context.Context) {
 		return
 	}
 	held := windows.ByPod(view.Leases)
-	h.letMovedGo(ctx, held)
-	h.letOrphanedGo(ctx, held)
+	h.letMovedGo(ctx, held, now)
+	h.letOrphanedGo(ctx, held, now)
 }
 
 // letMovedGo ends the holds of pods that live elsewhere.
-func (h *Holds) letMovedGo(ctx context.Context, held map[live.Name][]lease.Lease) {
+func (h *Holds) letMovedGo(ctx context.Context, held map[live.Name][]lease.Lease, now time.Time) {
 	found, err := h.elsewhere(ctx, held)
 	if err != nil {
 		h.Log.Debug("it is not known which pods have moved", "error", err)
 		return
 	}
-	now := time.Now()
 	seen := map[string]bool{}
 	for pod, at := range found {
 		key := pod.String() + " " + at.node + " " + at.uid
@@ -81,8 +86,7 @@ func (h *Holds) letMovedGo(ctx context.Context, held map[live.Name][]lease.Lease
 }
 
 // letOrphanedGo ends the holds without end of pods whose StatefulSet does not want them.
-func (h *Holds) letOrphanedGo(ctx context.Context, held map[live.Name][]lease.Lease) {
-	now := time.Now()
+func (h *Holds) letOrphanedGo(ctx context.Context, held map[live.Name][]lease.Lease, now time.Time) {
 	seen := map[string]bool{}
 	asked := map[string]answer{}
 	for pod, leases := range held {

@@ -50,8 +50,9 @@ func TestWhichPodsOtherNodesHave(t *testing.T) {
 		object("young", "node2", ipamv1.Bound, false),
 		object("away", "node2", ipamv1.Held, true),
 		object("here", "node1", ipamv1.Bound, true),
+		object("there", "node3", ipamv1.Bound, true),
 	})
-	want := map[live.Name]place{{Namespace: "db", Name: "there"}: {"node2", "u-there"}}
+	want := map[live.Name][]place{{Namespace: "db", Name: "there"}: {{"node2", "u-there"}, {"node3", "u-there"}}}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(place{})); diff != "" {
 		t.Error(diff)
 	}

@@ -40,11 +40,16 @@ type answer struct {
 func (h *Holds) ask(ctx context.Context, path string) answer {
 	ctx, cancel := context.WithTimeout(ctx, live.RequestTimeout)
 	defer cancel()
-	raw, err := h.Clients.Any.Get().AbsPath(path).Do(ctx).Raw()
+	result := h.Clients.Any.Get().AbsPath(path).Do(ctx)
+	err := result.Error() // Raw alone would not read the server's reason
 	switch {
 	case apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
 		return answer{} // it is gone, and its kind is not
 	case err != nil:
+		return answer{err: err}
+	}
+	raw, err := result.Raw()
+	if err != nil {
 		return answer{err: err}
 	}
 	return parseSet(raw)

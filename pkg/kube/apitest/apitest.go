@@ -1,0 +1,280 @@
+// Package apitest plays as much of an API server as the agent's loops ask for, for tests of what they do when it answers,
+// refuses and is away. That the real one answers so is shown by test/e2e.
+package apitest
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"path"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/rest"
+
+	"github.com/leasehold-cni/leasehold/pkg/kube/live"
+)
+
+// Server keeps objects as JSON, by their paths.
+type Server struct {
+	Clients *live.Clients
+
+	t       testing.TB
+	mu      sync.Mutex
+	objects map[string]map[string]any
+	version int
+	refuse  func(*http.Request) int
+	drop    string // a field that no status has
+	asked   []string
+}
+
+// New starts a server without objects, for as long as the test runs.
+func New(t testing.TB) *Server {
+	s := &Server{t: t, objects: map[string]map[string]any{}}
+	server := httptest.NewServer(s)
+	t.Cleanup(server.Close)
+	clients, err := live.NewClients(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Clients = clients
+	return s
+}
+
+// Refuse makes the server answer with the codes that fn returns; where it returns 0, and with nil, it serves.
+func (s *Server) Refuse(fn func(*http.Request) int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refuse = fn
+}
+
+// Always is for Refuse.
+func Always(code int) func(*http.Request) int { return func(*http.Request) int { return code } }
+
+// Drop makes the server forget a field of every status that is applied, as one whose CRD does not know it.
+func (s *Server) Drop(field string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.drop = field
+}
+
+// Put makes or replaces an object.
+func (s *Server) Put(path string, object any) {
+	data, err := json.Marshal(object)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	var o map[string]any
+	if err := json.Unmarshal(data, &o); err != nil {
+		s.t.Fatal(err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.put(path, o)
+}
+
+func (s *Server) put(path string, o map[string]any) {
+	s.version++
+	meta, _ := o["metadata"].(map[string]any)
+	if meta == nil {
+		meta = map[string]any{}
+		o["metadata"] = meta
+	}
+	meta["resourceVersion"] = strconv.Itoa(s.version)
+	if meta["uid"] == nil {
+		meta["uid"] = fmt.Sprint("uid-", s.version)
+	}
+	s.objects[path] = o
+}
+
+// Remove takes an object away.
+func (s *Server) Remove(path string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.objects, path)
+}
+
+// Get reads an object into another; false if there is none.
+func (s *Server) Get(path string, into any) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o, ok := s.objects[path]
+	if !ok {
+		return false
+	}
+	data, err := json.Marshal(o)
+	if err == nil {
+		err = json.Unmarshal(data, into)
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return true
+}
+
+// Paths are the paths of the objects, in order.
+func (s *Server) Paths() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Sorted(maps.Keys(s.objects))
+}
+
+// Asked returns what was asked since the last time, as "GET /api/v1/nodes/node1".
+func (s *Server) Asked() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	asked := s.asked
+	s.asked = nil
+	return asked
+}
+
+// ServeHTTP answers a request.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	s.asked = append(s.asked, r.Method+" "+r.URL.Path)
+	refuse := s.refuse
+	s.mu.Unlock()
+	if refuse != nil {
+		if code := refuse(r); code != 0 {
+			fail(w, code)
+			return
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch o, found := s.objects[r.URL.Path]; {
+	case r.Method == http.MethodGet && found:
+		answer(w, o)
+	case r.Method == http.MethodGet:
+		s.list(w, r)
+	case r.Method == http.MethodPatch:
+		s.apply(w, r)
+	case r.Method == http.MethodPost:
+		s.create(w, r)
+	case r.Method == http.MethodDelete && found:
+		delete(s.objects, r.URL.Path)
+		answer(w, metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusSuccess})
+	default:
+		fail(w, http.StatusNotFound)
+	}
+}
+
+// list lists a resource of all namespaces; what looks like an object's path is one that is not there.
+func (s *Server) list(w http.ResponseWriter, r *http.Request) {
+	selector, err := labels.Parse(r.URL.Query().Get("labelSelector"))
+	if err != nil || strings.Contains(r.URL.Path, "/namespaces/") {
+		fail(w, http.StatusNotFound)
+		return
+	}
+	group, resource := path.Split(r.URL.Path)
+	items := []any{}
+	for _, p := range slices.Sorted(maps.Keys(s.objects)) {
+		if in, ok := strings.CutPrefix(p, group+"namespaces/"); ok && path.Base(path.Dir(in)) == resource {
+			var o metav1.PartialObjectMetadata
+			data, _ := json.Marshal(s.objects[p])
+			if json.Unmarshal(data, &o) == nil && selector.Matches(labels.Set(o.Labels)) {
+				items = append(items, s.objects[p])
+			}
+		}
+	}
+	answer(w, map[string]any{"metadata": map[string]any{"resourceVersion": strconv.Itoa(s.version)}, "items": items})
+}
+
+// apply takes an applied configuration by one manager who owns all its fields: whole parts replace each other. Others'
+// conditions stay.
+func (s *Server) apply(w http.ResponseWriter, r *http.Request) {
+	at, isStatus := strings.CutSuffix(r.URL.Path, "/status")
+	var body map[string]any
+	if json.NewDecoder(r.Body).Decode(&body) != nil {
+		fail(w, http.StatusBadRequest)
+		return
+	}
+	o, found := s.objects[at]
+	switch {
+	case !found && isStatus:
+		fail(w, http.StatusNotFound)
+		return
+	case !found:
+		delete(body, "status")
+		o = body
+		s.put(at, o)
+	default:
+		part := "spec"
+		if isStatus {
+			part = "status"
+			keepConditions(body, o)
+			if status, _ := body["status"].(map[string]any); s.drop != "" {
+				delete(status, s.drop)
+			}
+		}
+		if !reflect.DeepEqual(o[part], body[part]) {
+			o[part] = body[part]
+			s.put(at, o)
+		}
+	}
+	answer(w, o)
+}
+
+// keepConditions adds the conditions that are there, and that an agent has not set.
+func keepConditions(body, there map[string]any) {
+	status, _ := body["status"].(map[string]any)
+	old, _ := there["status"].(map[string]any)
+	all, _ := old["conditions"].([]any)
+	for _, c := range all {
+		if condition, _ := c.(map[string]any); condition["type"] != "Released" {
+			mine, _ := status["conditions"].([]any)
+			status["conditions"] = append(mine, c)
+		}
+	}
+}
+
+func (s *Server) create(w http.ResponseWriter, r *http.Request) {
+	var o map[string]any
+	if json.NewDecoder(r.Body).Decode(&o) != nil {
+		fail(w, http.StatusBadRequest)
+		return
+	}
+	meta, _ := o["metadata"].(map[string]any)
+	at := path.Join(r.URL.Path, fmt.Sprint(meta["name"]))
+	if _, found := s.objects[at]; found {
+		fail(w, http.StatusConflict)
+		return
+	}
+	s.put(at, o)
+	answer(w, o)
+}
+
+func answer(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(v)
+}
+
+var reasons = map[int]metav1.StatusReason{
+	http.StatusBadRequest:         metav1.StatusReasonBadRequest,
+	http.StatusForbidden:          metav1.StatusReasonForbidden,
+	http.StatusNotFound:           metav1.StatusReasonNotFound,
+	http.StatusConflict:           metav1.StatusReasonAlreadyExists,
+	http.StatusServiceUnavailable: metav1.StatusReasonServiceUnavailable,
+}
+
+// NotServed is the answer to a path of no resource: 404, in plain text.
+const NotServed = -404
+
+func fail(w http.ResponseWriter, code int) {
+	if code == NotServed {
+		http.NotFound(w, nil)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
+		Status: metav1.StatusFailure, Reason: reasons[code], Code: int32(code), Message: http.StatusText(code)})
+}

@@ -1,0 +1,106 @@
+package apitest
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/sandbox"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+// Boot is the boot id of a Node.
+const Boot = "boot-1"
+
+// Log is for tasks whose words do not matter.
+var Log = slog.New(slog.DiscardHandler)
+
+// Node is a node's store, on the real kernel and in an invented boot.
+type Node struct {
+	*ipam.Service
+	Pool lease.Pool
+
+	t testing.TB
+}
+
+// NewNode returns a node of which the agent is sure that it sees it.
+func NewNode(t testing.TB) Node {
+	dir := t.TempDir()
+	boot := filepath.Join(dir, "boot_id")
+	if err := os.WriteFile(boot, []byte(Boot+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	started := time.Now()
+	n := Node{t: t, Pool: lease.Pool{DataDir: filepath.Join(dir, "networks"), Network: "net"}, Service: &ipam.Service{
+		Store: store.New(store.Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}),
+		Host:  sandbox.New("/proc", boot),
+		Clock: func() lease.Instant { return lease.Instant{Wall: time.Now(), Boot: time.Hour + time.Since(started)} },
+	}}
+	n.Update(func(tx *store.Tx) error { return tx.SetSpaces(n.Host.Spaces(Boot)) })
+	return n
+}
+
+// Update writes to the store.
+func (n Node) Update(fn func(*store.Tx) error) {
+	n.t.Helper()
+	if err := n.Store.Update(context.Background(), fn); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// Now is the node's time.
+func (n Node) Now() lease.Instant {
+	now := n.Clock()
+	now.BootID = Boot
+	return now
+}
+
+// Bind gives an address to a pod of namespace db whose sandbox nobody can see, for a minute by now.
+func (n Node) Bind(addr, pod, uid string, window time.Duration, owner string) lease.Lease {
+	n.t.Helper()
+	then := n.Now()
+	then.Wall, then.Boot = then.Wall.Add(-time.Minute), then.Boot-time.Minute
+	a := netip.MustParseAddr(addr)
+	bytes := a.As4()
+	l, err := lease.Apply(lease.Lease{}, lease.Bind{
+		ID:   "00112233445566" + string("0123456789abcdef"[bytes[3]>>4]) + string("0123456789abcdef"[bytes[3]&15]),
+		Pool: n.Pool, Address: a, Set: "s", Namespace: "db", Name: pod, UID: uid, Window: window, Soft: time.Minute,
+		Holder: lease.Holder{ContainerID: "c-" + uid, IfName: "eth0", BootID: Boot, Netns: lease.Netns{Path: "/does-not-exist", Dev: 4, Ino: 5}},
+	}, then)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	l.Owner = owner
+	n.Update(func(tx *store.Tx) error { return tx.Put(l.Pool, l.Address, l) })
+	return l
+}
+
+// Release ends the sandbox of a lease.
+func (n Node) Release(l lease.Lease) lease.Lease {
+	n.t.Helper()
+	held, err := lease.Apply(l, lease.Release{Holder: l.Holder}, n.Now())
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.Update(func(tx *store.Tx) error { return tx.Put(l.Pool, l.Address, held) })
+	return held
+}
+
+// Leases are the addresses that are Bound or firmly held, as "10.0.0.2=db-0/Held".
+func (n Node) Leases() (words []string) {
+	n.t.Helper()
+	view, err := n.Look(context.Background(), func(l lease.Lease) bool { return l.State == lease.Bound || l.Firm })
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, l := range view.Leases {
+		words = append(words, l.Address.String()+"="+l.Name+"/"+l.State.String())
+	}
+	return words
+}
