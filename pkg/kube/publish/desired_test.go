@@ -165,6 +165,12 @@ func TestWhatIsToBeWritten(t *testing.T) {
 			r.Annotations = map[string]string{"leasehold.dev/released": id1}
 			r.Labels["team"] = "db"
 		}, Change{}},
+		{"another controller's condition", func(r *ipamv1.IPReservation) {
+			r.Status.Conditions = []metav1.Condition{{Type: "Audited", Status: metav1.ConditionTrue}}
+		}, Change{}},
+		{"our own condition, of before", func(r *ipamv1.IPReservation) {
+			r.Status.Conditions = []metav1.Condition{{Type: ConditionReleased, Status: metav1.ConditionFalse}}
+		}, Change{Status: true}},
 		{"the clocks' jitter", func(r *ipamv1.IPReservation) {
 			r.Status.HeldUntil = &metav1.Time{Time: r.Status.HeldUntil.Add(time.Second)}
 		}, Change{}},

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 )
@@ -26,8 +27,19 @@ func Compare(want *ipamv1.IPReservation, there *ipamv1.IPReservation) Change {
 	if isClose(a, b) {
 		a.HeldUntil, b.HeldUntil = nil, nil
 	}
+	a.Conditions, b.Conditions = ours(a.Conditions), ours(b.Conditions)
 	c.Status = !equality.Semantic.DeepEqual(a, b)
 	return c
+}
+
+// ours are the conditions that the agent sets. Others' are not its to remove: an applied configuration leaves them.
+func ours(all []metav1.Condition) (own []metav1.Condition) {
+	for _, c := range all {
+		if c.Type == ConditionReleased {
+			own = append(own, c)
+		}
+	}
+	return own
 }
 
 // isClose: an end is reckoned anew each time, from two clocks. What has moved by no more than their jitter stands.

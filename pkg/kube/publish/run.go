@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -18,6 +19,7 @@ import (
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/live"
 	"github.com/leasehold-cni/leasehold/pkg/kube/nodepods"
+	"github.com/leasehold-cni/leasehold/pkg/signal"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -25,8 +27,10 @@ const (
 	pace    = 100 * time.Millisecond
 	retry   = 5 * time.Second
 	workers = 4
-	// identityFor is how long the node's UID is taken for true. A node that was made anew has another.
+	// identityFor is how long the node's UID is taken for true without asking. A node that was made anew has another.
 	identityFor = time.Minute
+	// oldLease: what is published of such a lease for the first time is no news.
+	oldLease = time.Minute
 )
 
 // Publisher is the task.
@@ -39,13 +43,14 @@ type Publisher struct {
 	Log     *slog.Logger
 	Metrics *Metrics
 
-	queue workqueue.TypedDelayingInterface[live.Name]
+	queue    workqueue.TypedDelayingInterface[live.Name]
+	identity signal.Signal // node is another
 
 	mu     sync.Mutex
-	lists  int               // of the objects, that have come
-	failed map[live.Name]int // how often in a row; such an object waits for its next turn
-	node   Node
-	at     time.Time // when node was learnt
+	lists  int                                 // of the objects, that have come
+	failed map[live.Name]int                   // how often in a row; such an object waits for its next turn
+	vain   map[live.Name]*ipamv1.IPReservation // what was applied in vain, with the version that it has not changed
+	node   Node                                // without a UID while it is not known
 	plan   map[live.Name]Wanted
 	view   ipam.NodeView // of which the plan was made
 }
@@ -83,7 +88,7 @@ func (m *Metrics) wrote(what string, err error) {
 
 // Run publishes until ctx is done. changes brings a word when the store has changed.
 func (p *Publisher) Run(ctx context.Context, changes <-chan struct{}) error {
-	p.queue, p.failed = workqueue.NewTypedDelayingQueue[live.Name](), map[live.Name]int{}
+	p.begin()
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer p.queue.ShutDown()
@@ -93,7 +98,14 @@ func (p *Publisher) Run(ctx context.Context, changes <-chan struct{}) error {
 			}
 		})
 	}
-	return live.Loop(ctx, pace, live.Any(ctx, changes, p.Pods.Changes(), p.Objects.Changes()), p.pass)
+	wake := live.Any(ctx, changes, p.Pods.Changes(), p.Objects.Changes(), p.identity.Subscribe())
+	running.Go(func() { _ = live.Loop(ctx, time.Second, nil, p.identify) })
+	return live.Loop(ctx, pace, wake, p.pass)
+}
+
+func (p *Publisher) begin() {
+	p.queue = workqueue.NewTypedDelayingQueue[live.Name]()
+	p.failed, p.vain = map[live.Name]int{}, map[live.Name]*ipamv1.IPReservation{}
 }
 
 // pass looks and plans; the workers act.
@@ -103,10 +115,11 @@ func (p *Publisher) pass(ctx context.Context) (again time.Duration) {
 	if !listed {
 		return 0 // what is published is not known yet
 	}
-	node, err := p.identify(ctx)
-	if err != nil {
-		p.Log.Warn("reservations wait for the node's object", "error", err)
-		return wait.Jitter(retry/2, 1)
+	p.mu.Lock()
+	node := p.node
+	p.mu.Unlock()
+	if node.UID == "" {
+		return 0 // identify says when it is known
 	}
 	view, err := p.Service.Look(ctx, IsKept)
 	if store.IsEmpty(err) {
@@ -136,36 +149,32 @@ func (p *Publisher) set(plan Plan, view ipam.NodeView) {
 	defer p.mu.Unlock()
 	view.Leases, view.Windows = nil, nil
 	p.plan, p.view = plan.Objects, view
+	maps.DeleteFunc(p.vain, func(name live.Name, _ *ipamv1.IPReservation) bool {
+		_, wanted := p.plan[name]
+		return !wanted
+	})
 }
 
-// identify returns the node with its UID, which it asks for now and then.
-func (p *Publisher) identify(ctx context.Context) (Node, error) {
-	p.mu.Lock()
-	node, at := p.node, p.at
-	p.mu.Unlock()
-	if node.UID != "" && time.Since(at) < identityFor {
-		return node, nil
-	}
+// identify asks for the node's UID now and then. Not in a pass: where packets are lost an answer may take RequestTimeout,
+// and meanwhile what is known is as true as before.
+func (p *Publisher) identify(ctx context.Context) (again time.Duration) {
 	uid, err := NodeUID(ctx, p.Core, p.Node)
-	if err != nil && node.UID != "" && !apierrors.IsNotFound(err) {
-		return node, nil // as far as is known
-	}
-	if err != nil {
-		return Node{}, err
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.node, p.at = Node{p.Node, uid}, time.Now()
-	return p.node, nil
-}
-
-// doubt makes the next pass ask for the node again: a write was refused as another node's.
-func (p *Publisher) doubt() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if time.Since(p.at) > time.Minute {
-		p.at = time.Time{}
+	switch {
+	case err == nil:
+		if now := (Node{p.Node, uid}); now != p.node {
+			p.node = now
+			p.identity.Send()
+		}
+		return identityFor
+	case apierrors.IsNotFound(err):
+		p.node = Node{}
 	}
+	if p.node.UID == "" && ctx.Err() == nil {
+		p.Log.Warn("reservations wait for the node's object", "error", err)
+	}
+	return wait.Jitter(retry/2, 1)
 }
 
 func (p *Publisher) giveUp(ctx context.Context, pods [][]ipam.Ref) error {
@@ -198,6 +207,9 @@ func (p *Publisher) look(name live.Name) task {
 	t := task{there: there}
 	if w, ok := p.plan[name]; ok {
 		t.want, t.change = &w, Compare(&w.Object, there)
+		if v := p.vain[name]; v != nil && there != nil && v.ResourceVersion == there.ResourceVersion && Compare(&w.Object, v) == (Change{}) {
+			t.change = Change{}
+		}
 		return t
 	}
 	t.remove = there != nil && there.Spec.NodeName == p.node.Name && there.Spec.NodeUID == p.node.UID && p.isOver(there)
@@ -246,9 +258,6 @@ func (p *Publisher) work(ctx context.Context) bool {
 	err := p.bring(ctx, p.look(name))
 	if ctx.Err() != nil {
 		return true
-	}
-	if apierrors.IsForbidden(err) {
-		p.doubt()
 	}
 	if again := p.count(name, err); again > 0 {
 		p.Log.Debug("a reservation was not written", "object", name.String(), "again", again, "error", err)
@@ -304,7 +313,25 @@ func (p *Publisher) bring(ctx context.Context, t task) error {
 		}
 		p.measure(t)
 	}
+	p.doubt(t)
 	return nil
+}
+
+// doubt notes that the server has taken a configuration and changed nothing, though the object is not as it should be: a
+// field that its CRD does not know, or one that somebody else insists on. It is not written again until one of them changes.
+func (p *Publisher) doubt(t task) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	name := live.Name{Namespace: t.want.Object.Namespace, Name: t.want.Object.Name}
+	now, _ := p.Objects.Get(name)
+	if t.there == nil || now == nil || now.ResourceVersion != t.there.ResourceVersion {
+		delete(p.vain, name)
+		return
+	}
+	vain := t.want.Object
+	vain.ResourceVersion = now.ResourceVersion
+	p.vain[name] = &vain
+	p.Log.Warn("a reservation cannot be brought to what it should be: is the CRD of this version?", "object", name.String())
 }
 
 // measure notes how long a move of the pod was unknown to the API. What is only published again does not count.
@@ -318,7 +345,7 @@ func (p *Publisher) measure(t task) {
 	now := p.Service.Clock()
 	now.BootID = p.Service.Host.BootID()
 	lag := now.Since(t.want.Since)
-	if t.there == nil && lag > identityFor {
+	if t.there == nil && lag > oldLease {
 		return // an old lease, published for the first time or again
 	}
 	p.Metrics.lag.Observe(lag.Seconds())
