@@ -87,9 +87,7 @@ func (r *Reader) one(e store.Entry) (n Notice, ok bool) {
 		r.former[at] = former{address: e.Address}
 		n.Reason, n.Text = AddressKept, fmt.Sprintf("%s: %s", e.Address, keptText(e.Reason))
 	case store.EventExpired, store.EventYielded, store.EventDropped, store.EventSuperseded:
-		if !known || was.address == e.Address {
-			r.former[at] = former{e.Address, lossText(e)}
-		}
+		r.lost(at, e)
 		return n, false
 	case store.EventLimited:
 		n.Reason, n.Warning, n.Text = ReservationLimited, true, fmt.Sprintf("%s: %s", e.Address, e.Reason)
@@ -99,6 +97,19 @@ func (r *Reader) one(e store.Entry) (n Notice, ok bool) {
 		return n, false
 	}
 	return n, true
+}
+
+// lost notes that a pod has lost an address. Where nothing was promised of it, as after a cool-down, its next one is no
+// news; unless a promise was broken before.
+func (r *Reader) lost(at place, e store.Entry) {
+	was, known := r.former[at]
+	switch {
+	case known && was.address != e.Address: // it has another by now
+	case e.Window > 0:
+		r.former[at] = former{e.Address, lossText(e)}
+	case was.why == "":
+		delete(r.former, at)
+	}
 }
 
 func keptText(reason string) string {

@@ -17,6 +17,11 @@ func entry(event store.Event, pod, uid, addr, reason string) store.Entry {
 	}
 }
 
+func unpromised(e store.Entry) store.Entry {
+	e.Window = 0
+	return e
+}
+
 func TestWhatIsTold(t *testing.T) {
 	for _, c := range []struct {
 		story   string
@@ -56,6 +61,16 @@ func TestWhatIsTold(t *testing.T) {
 			entry(store.EventExpired, "db-0", "u1", "10.0.0.9", ""),
 			entry(store.EventBound, "db-0", "u2", "10.0.0.3", ""),
 		}, nil},
+		{"it had no window when it lost it", []store.Entry{
+			unpromised(entry(store.EventBound, "db-0", "u1", "10.0.0.2", "")),
+			unpromised(entry(store.EventExpired, "db-0", "u1", "10.0.0.2", "it was held for 2m0s")),
+			entry(store.EventBound, "db-0", "u2", "10.0.0.3", ""),
+		}, nil},
+		{"it was told to release it, and a cool-down followed", []store.Entry{
+			entry(store.EventDropped, "db-0", "u1", "10.0.0.2", "it was told to"),
+			unpromised(entry(store.EventExpired, "db-0", "u1", "10.0.0.2", "it was held for 2m0s")),
+			entry(store.EventBound, "db-0", "u2", "10.0.0.3", ""),
+		}, []string{"AddressChanged db-0 u2: 10.0.0.3 instead of 10.0.0.2: it was told to"}},
 		{"limited", []store.Entry{entry(store.EventLimited, "db-0", "u1", "10.0.0.2", "maxHeldShare is reached: the hold is a short one")},
 			[]string{"ReservationLimited! db-0 u1: 10.0.0.2: maxHeldShare is reached: the hold is a short one"}},
 		{"low", []store.Entry{entry(store.EventPoolLow, "db-0", "u1", "10.0.0.2", "1 of 20 addresses are left")},
