@@ -32,13 +32,14 @@ var DefaultDirs = Dirs{State: "/var/lib/leasehold", Run: "/run/leasehold"}
 
 // Store is the way to the leases of one node. It keeps no file open.
 type Store struct {
-	dirs Dirs
-	bad  atomic.Pointer[broken]
+	dirs    Dirs
+	bad     atomic.Pointer[broken]
+	reading turn
 }
 
 // New returns the store in these directories. Nothing is touched before the
 // first Update.
-func New(d Dirs) *Store { return &Store{dirs: d} }
+func New(d Dirs) *Store { return &Store{dirs: d, reading: newTurn()} }
 
 func (s *Store) path() string { return filepath.Join(s.dirs.State, "leases.db") }
 func (s *Store) lock() string { return filepath.Join(s.dirs.Run, "lock") }
@@ -66,10 +67,17 @@ func (s *Store) Update(ctx context.Context, fn func(*Tx) error) error {
 	return s.run(ctx, true, fn)
 }
 
-// View runs fn in a read transaction beside other readers. A lost store is
-// ErrLost here: nothing is replaced by looking.
+// View runs fn in a read transaction beside those of other processes; in this one
+// Views take turns, so fn must not call View. A lost store is ErrLost here:
+// nothing is replaced by looking.
 func (s *Store) View(ctx context.Context, fn func(*Tx) error) error {
-	return s.run(ctx, false, fn)
+	ctx = Patient(ctx)
+	if err := s.reading.take(ctx); err != nil {
+		return err
+	}
+	var cost Timing
+	defer func() { s.reading.give(cost.Held) }()
+	return s.run(Measured(ctx, func(t Timing) { cost = t }), false, fn)
 }
 
 func (s *Store) run(ctx context.Context, write bool, fn func(*Tx) error) error {

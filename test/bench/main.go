@@ -30,6 +30,7 @@ var parts = []struct {
 	{"connect", (*bench).connect},
 	{"collect", (*bench).collect},
 	{"idle", (*bench).idle},
+	{"looks", (*bench).looks},
 }
 
 func main() {

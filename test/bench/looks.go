@@ -1,0 +1,76 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"text/tabwriter"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/env"
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/lab"
+)
+
+// looks is what a caller waits for the store while tasks of the agent look at all of it, one look after the other: four do
+// after every change (windows, reservations, events, the snapshot), and the collector now and then. The caller changes
+// nothing, so what it takes is the waiting.
+func (b *bench) looks() {
+	b.node = lab.NewNode(b)
+	b.sandbox = b.node.Sandbox(lab.NewPod("default", "bench", "10"))
+	fmt.Println("\nan empty transaction beside tasks of the agent that look at all leases without a pause; times in ms")
+	w := tabwriter.NewWriter(os.Stdout, 0, 4, 3, ' ', 0)
+	fmt.Fprintln(w, "LEASES\tTASKS\tCALLS\tP50\tP99\tMAX\tONE LOOK, P50")
+	for _, leases := range []int{250, 1000, 10000} {
+		c := b.contender("leasehold", leases)
+		for _, tasks := range []int{0, 1, 5} {
+			calls, looks := c.callBesideLooks(tasks, b.rounds(300))
+			look := "-"
+			if len(looks) > 0 {
+				look = ms(percentile(looks, 50))
+			}
+			fmt.Fprintf(w, "%d\t%d\t%d\t%s\t%s\t%s\t%s\n", leases, tasks, len(calls), ms(percentile(calls, 50)), ms(percentile(calls, 99)), ms(percentile(calls, 100)), look)
+		}
+	}
+	w.Flush()
+}
+
+func (c *contender) callBesideLooks(tasks, rounds int) (calls, looks []time.Duration) {
+	host, err := env.Read(func(string) string { return "" })
+	c.b.check(err)
+	agent := &ipam.Service{Store: c.store(), Host: host.Host, Clock: host.Clock}
+	ctx, stop := context.WithCancel(context.Background())
+	var mu sync.Mutex
+	var wait sync.WaitGroup
+	for range tasks {
+		wait.Go(func() {
+			for ctx.Err() == nil {
+				began := time.Now()
+				_, err := agent.Look(ctx, func(lease.Lease) bool { return true })
+				if err != nil {
+					if !errors.Is(err, context.Canceled) && ctx.Err() == nil {
+						c.b.check(err)
+					}
+					return
+				}
+				mu.Lock()
+				looks = append(looks, time.Since(began))
+				mu.Unlock()
+			}
+		})
+	}
+	caller := c.store()
+	for range rounds {
+		time.Sleep(2 * time.Millisecond)
+		began := time.Now()
+		c.b.check(caller.Update(context.Background(), func(*store.Tx) error { return nil }))
+		calls = append(calls, time.Since(began))
+	}
+	stop()
+	wait.Wait()
+	return calls, looks
+}
