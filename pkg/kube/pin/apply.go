@@ -1,7 +1,6 @@
 package pin
 
 import (
-	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,10 +13,10 @@ import (
 // preferWeight is the most that one preferred term may weigh.
 const preferWeight = 100
 
-// retained tells whether a new pod is one that the pin is about: its address is kept, its name is known and can return,
-// and nobody has placed it.
+// retained tells whether a new pod is one that the pin is about: it has an address of its own, which is kept, its name is
+// known and can return, and nobody has placed it.
 func retained(p *corev1.Pod) bool {
-	if p.Name == "" || p.Spec.NodeName != "" {
+	if p.Name == "" || p.Spec.NodeName != "" || p.Spec.HostNetwork {
 		return false
 	}
 	if owner := metav1.GetControllerOfNoCopy(p); owner != nil && owner.Kind == "DaemonSet" {
@@ -27,9 +26,15 @@ func retained(p *corev1.Pod) bool {
 	return err == nil && window != 0
 }
 
-// strip takes off what says how a pod was pinned, which is not its user's to say: it comes from a copied manifest, or from
-// an earlier call of the same admission.
+// strip takes off all that apply writes but the label. It is not its user's to say: it comes from a copied manifest, or from
+// an earlier call of the same admission, and what was decided there may not hold any more.
 func strip(p *corev1.Pod) {
+	switch node := p.Annotations[meta.AnnotationPinnedNode]; modeIn(p.Annotations[meta.AnnotationPinReason]) {
+	case policy.PinRequire:
+		unrequire(p, node)
+	case policy.PinPrefer:
+		unprefer(p, node)
+	}
 	for _, key := range []string{meta.AnnotationPinnedNode, meta.AnnotationPinReason, meta.AnnotationExpectedAddresses} {
 		delete(p.Annotations, key)
 	}
@@ -52,7 +57,7 @@ func apply(p *corev1.Pod, v Verdict) {
 	if p.Annotations == nil {
 		p.Annotations = map[string]string{}
 	}
-	p.Annotations[meta.AnnotationPinReason] = fmt.Sprintf("%s: %s", v.Reason, v.Text)
+	p.Annotations[meta.AnnotationPinReason] = v.String()
 	if !v.Pinned() {
 		return
 	}
@@ -75,10 +80,14 @@ func onNode(node string) corev1.NodeSelectorRequirement {
 	return corev1.NodeSelectorRequirement{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{node}}
 }
 
-func names(t corev1.NodeSelectorTerm, node string) bool {
-	return slices.ContainsFunc(t.MatchFields, func(r corev1.NodeSelectorRequirement) bool {
-		return r.Key == metav1.ObjectNameField && r.Operator == corev1.NodeSelectorOpIn && slices.Equal(r.Values, []string{node})
-	})
+// naming is where in a term the last such requirement stands; -1: nowhere.
+func naming(t corev1.NodeSelectorTerm, node string) int {
+	for i, r := range slices.Backward(t.MatchFields) {
+		if r.Key == metav1.ObjectNameField && r.Operator == corev1.NodeSelectorOpIn && slices.Equal(r.Values, []string{node}) {
+			return i
+		}
+	}
+	return -1
 }
 
 func nodeAffinity(p *corev1.Pod) *corev1.NodeAffinity {
@@ -92,7 +101,8 @@ func nodeAffinity(p *corev1.Pod) *corev1.NodeAffinity {
 }
 
 // require narrows every required term to a node: terms are alternatives, so one that is left wide would let the pod go. An
-// empty term stays, for it is no wide one: it matches nothing.
+// empty term stays, for it is no wide one: it matches nothing. One that names the node already gets the requirement as well,
+// so that unrequire takes off ours and leaves the user's.
 func require(p *corev1.Pod, node string) {
 	a := nodeAffinity(p)
 	if a.RequiredDuringSchedulingIgnoredDuringExecution == nil {
@@ -102,9 +112,41 @@ func require(p *corev1.Pod, node string) {
 	}
 	terms := a.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
 	for i := range terms {
-		if !empty(terms[i]) && !names(terms[i], node) {
+		if !empty(terms[i]) {
 			terms[i].MatchFields = append(terms[i].MatchFields, onNode(node))
 		}
+	}
+}
+
+// unrequire undoes require. A term that was nothing but ours is one that require made, the only one.
+func unrequire(p *corev1.Pod, node string) {
+	if p.Spec.Affinity == nil || p.Spec.Affinity.NodeAffinity == nil {
+		return
+	}
+	a := p.Spec.Affinity.NodeAffinity
+	if a.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return
+	}
+	terms := a.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	for i := range terms {
+		if ours := naming(terms[i], node); ours >= 0 {
+			terms[i].MatchFields = slices.Delete(terms[i].MatchFields, ours, ours+1)
+			if empty(terms[i]) {
+				a.RequiredDuringSchedulingIgnoredDuringExecution = nil
+			}
+		}
+	}
+	tidy(p)
+}
+
+// tidy takes away what is left of an affinity that says nothing.
+func tidy(p *corev1.Pod) {
+	a := p.Spec.Affinity
+	if n := a.NodeAffinity; n.RequiredDuringSchedulingIgnoredDuringExecution == nil && len(n.PreferredDuringSchedulingIgnoredDuringExecution) == 0 {
+		a.NodeAffinity = nil
+	}
+	if a.NodeAffinity == nil && a.PodAffinity == nil && a.PodAntiAffinity == nil {
+		p.Spec.Affinity = nil
 	}
 }
 
@@ -120,15 +162,15 @@ func requires(p *corev1.Pod, node string) bool {
 	required := p.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 	return required != nil && len(required.NodeSelectorTerms) > 0 &&
 		!slices.ContainsFunc(required.NodeSelectorTerms, func(t corev1.NodeSelectorTerm) bool {
-			return !empty(t) && !names(t, node)
+			return !empty(t) && naming(t, node) < 0
 		})
 }
 
-// prefer adds a term that is not there yet, also not as the node's hostname: that is how a PersistentPodState has it.
+// prefer adds our term, unless one says the same by the node's hostname: that is how a PersistentPodState has it.
 func prefer(p *corev1.Pod, node, hostname string) {
 	a := nodeAffinity(p)
 	for _, t := range a.PreferredDuringSchedulingIgnoredDuringExecution {
-		if t.Weight == preferWeight && only(t.Preference, node, hostname) {
+		if t.Weight == preferWeight && isHost(t.Preference, hostname) {
 			return
 		}
 	}
@@ -137,14 +179,26 @@ func prefer(p *corev1.Pod, node, hostname string) {
 			Preference: corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{onNode(node)}}})
 }
 
-// only tells whether a term is about one node and nothing else.
-func only(t corev1.NodeSelectorTerm, node, hostname string) bool {
-	switch {
-	case len(t.MatchExpressions) == 0 && len(t.MatchFields) == 1:
-		return names(t, node)
-	case len(t.MatchExpressions) == 1 && len(t.MatchFields) == 0:
-		r := t.MatchExpressions[0]
-		return r.Key == corev1.LabelHostname && r.Operator == corev1.NodeSelectorOpIn && slices.Equal(r.Values, []string{hostname})
+// isHost tells whether a term is about one hostname and nothing else.
+func isHost(t corev1.NodeSelectorTerm, hostname string) bool {
+	if len(t.MatchExpressions) != 1 || len(t.MatchFields) > 0 {
+		return false
 	}
-	return false
+	r := t.MatchExpressions[0]
+	return r.Key == corev1.LabelHostname && r.Operator == corev1.NodeSelectorOpIn && slices.Equal(r.Values, []string{hostname})
+}
+
+// unprefer undoes prefer.
+func unprefer(p *corev1.Pod, node string) {
+	if p.Spec.Affinity == nil || p.Spec.Affinity.NodeAffinity == nil {
+		return
+	}
+	a := p.Spec.Affinity.NodeAffinity
+	for i, t := range slices.Backward(a.PreferredDuringSchedulingIgnoredDuringExecution) {
+		if t.Weight == preferWeight && len(t.Preference.MatchExpressions) == 0 && len(t.Preference.MatchFields) == 1 && naming(t.Preference, node) == 0 {
+			a.PreferredDuringSchedulingIgnoredDuringExecution = slices.Delete(a.PreferredDuringSchedulingIgnoredDuringExecution, i, i+1)
+			break
+		}
+	}
+	tidy(p)
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
@@ -33,6 +34,7 @@ func TestRetained(t *testing.T) {
 		{"a DaemonSet's", pod(owned("DaemonSet")), false},
 		{"a name that is made later", pod(func(p *corev1.Pod) { p.Name, p.GenerateName = "", "db-" }), false},
 		{"placed by its user", pod(func(p *corev1.Pod) { p.Spec.NodeName = "node1" }), false},
+		{"without an address of its own", pod(func(p *corev1.Pod) { p.Spec.HostNetwork = true }), false},
 		{"without a window", pod(func(p *corev1.Pod) { p.Annotations = nil }), false},
 		{"with a window of zero", pod(func(p *corev1.Pod) { p.Annotations[policy.Annotation] = "0" }), false},
 		{"with a window that is none", pod(func(p *corev1.Pod) { p.Annotations[policy.Annotation] = "ten" }), false},
@@ -79,7 +81,8 @@ func anyPod(t *rapid.T) *corev1.Pod {
 		p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: required}}
 	}
 	if rapid.Bool().Draw(t, "preferred") {
-		nodeAffinity(p).PreferredDuringSchedulingIgnoredDuringExecution = []corev1.PreferredSchedulingTerm{{Weight: 1}}
+		nodeAffinity(p).PreferredDuringSchedulingIgnoredDuringExecution = []corev1.PreferredSchedulingTerm{{Weight: 1}, {Weight: preferWeight,
+			Preference: corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{onNode("node1")}}}}
 	}
 	return p
 }
@@ -100,7 +103,7 @@ func TestApply(t *testing.T) {
 		strip(user)
 		pod := user.DeepCopy()
 		mode := rapid.SampledFrom([]policy.PinMode{policy.PinNominate, policy.PinRequire, policy.PinPrefer, policy.PinNone}).Draw(t, "mode")
-		v := Verdict{Mode: mode, Node: "node1", Addresses: "10.0.0.7", Reason: Reserved, Text: "because"}
+		v := Verdict{Mode: mode, Node: "node1", Addresses: "10.0.0.7", Reason: Reserved, Text: string(mode) + " node1"}
 		apply(pod, v)
 
 		again := pod.DeepCopy()
@@ -108,6 +111,11 @@ func TestApply(t *testing.T) {
 		apply(again, v)
 		if diff := cmp.Diff(pod, again); diff != "" {
 			t.Fatalf("a second call changes it (-first +second):\n%s", diff)
+		}
+		strip(again)
+		delete(again.Labels, "leasehold.dev/retained")
+		if diff := cmp.Diff(user, again, cmpopts.EquateEmpty(), cmpopts.IgnoreMapEntries(func(k, _ string) bool { return k == "leasehold.dev/retained" })); diff != "" {
+			t.Fatalf("a second call that decides otherwise leaves something behind (-user +second):\n%s", diff)
 		}
 		for _, name := range []string{"node1", "node2"} {
 			for _, disk := range []string{"ssd", "hdd"} {
@@ -129,7 +137,7 @@ func TestApply(t *testing.T) {
 		if diff := cmp.Diff(others, append([]corev1.PodSchedulingGate{}, pod.Spec.SchedulingGates...)); diff != "" {
 			t.Fatalf("gates (-want +got):\n%s", diff)
 		}
-		if pod.Labels["leasehold.dev/retained"] != "true" || pod.Annotations["leasehold.dev/pin-reason"] != "Reserved: because" {
+		if pod.Labels["leasehold.dev/retained"] != "true" || pod.Annotations["leasehold.dev/pin-reason"] != v.String() {
 			t.Fatalf("labels %v, annotations %v", pod.Labels, pod.Annotations)
 		}
 		if _, said := pod.Annotations["leasehold.dev/pinned-node"]; said != (mode != policy.PinNone) {

@@ -29,7 +29,8 @@ func newBacklog() *backlog {
 	return &backlog{own: map[string]time.Time{}, unseen: map[string]time.Time{}, pace: 20 * time.Millisecond}
 }
 
-// Room tells whether another gate would be lifted in time, if so many are open now.
+// Room tells whether another gate would be lifted in time, if so many are open now: its turn has to come, and then it takes
+// as long as any.
 func (b *backlog) Room(open int, now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -38,7 +39,7 @@ func (b *backlog) Room(open int, now time.Time) bool {
 			delete(b.unseen, key) // the pod was not made after all
 		}
 	}
-	wait := time.Duration(open+len(b.unseen)+1) * b.pace / workers
+	wait := b.pace + time.Duration(open+len(b.unseen))*b.pace/workers
 	return wait <= gateBudget && !now.Before(b.stalled)
 }
 
@@ -65,13 +66,16 @@ func (b *backlog) Seen(key string, now time.Time) bool {
 	return found && now.Sub(at) <= ownLife
 }
 
-// Lifted says what it took to lift a gate, or that it failed.
-func (b *backlog) Lifted(took time.Duration, err error, now time.Time) {
+// Lifted says what it took to lift a gate.
+func (b *backlog) Lifted(took time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err != nil {
-		b.stalled = now.Add(gateLife)
-		return
-	}
 	b.pace += (took - b.pace) / 8
+}
+
+// Failed says that a gate could not be lifted, and likely no other could be.
+func (b *backlog) Failed(now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.stalled = now.Add(gateLife)
 }

@@ -6,9 +6,10 @@ import (
 )
 
 const (
-	// memoryLife is for how long the node of an ended pod is remembered at most.
+	// memoryLife is for how long it is remembered at most what became of a pod.
 	memoryLife = 10 * time.Minute
-	// publishLag is how long after a pod's end its last reservation may not have been published yet.
+	// publishLag is how long after a pod's end its last reservation may not have been published yet. An agent needs a
+	// second; this is for one that is being replaced.
 	publishLag = 30 * time.Second
 	// startGrace is how long a bound pod may be without a sandbox before its end counts as a failed start.
 	startGrace = 30 * time.Second
@@ -34,6 +35,7 @@ type trace struct {
 	Failures  int  // failed starts in a row on this node
 	Ended     time.Time
 	Until     time.Time // when this is forgotten
+	Lost      string    // the UID of the last pod whose reservation was deleted
 }
 
 // follow is what is remembered once a pod has ended at a moment, given what was remembered before it.
@@ -45,7 +47,7 @@ func (t trace) follow(p *podView, now time.Time) trace {
 		return t
 	}
 	next := trace{Node: p.Node, PodUID: string(p.UID), Addresses: p.Addresses, Started: p.Started, Evicted: p.Evicted,
-		Ended: now, Until: now.Add(keep(p.Window))}
+		Ended: now, Until: now.Add(keep(p.Window)), Lost: t.Lost}
 	if startFailed(p, now) {
 		next.Failures = 1
 		if t.Node == p.Node {
@@ -60,22 +62,31 @@ func startFailed(p *podView, now time.Time) bool {
 	return !p.Started && (p.Failed || !p.BoundAt.IsZero() && now.Sub(p.BoundAt) >= startGrace)
 }
 
-// choose is where a pod's addresses are: the newest Bound, else the newest Held reservation that has not lapsed. What is
-// remembered stands in where nothing is published, and wins for a moment over what other nodes have published before.
+// unpublished tells whether a pod that ended a moment ago may have addresses on its node that are not published yet.
+func (t trace) unpublished(now time.Time) bool {
+	return t.Node != "" && (t.Lost == "" || t.Lost != t.PodUID) && now.Before(t.Until) && now.Sub(t.Ended) < publishLag
+}
+
+// choose is where a pod's addresses are: the newest reservation that has not lapsed. What is remembered stands in where
+// nothing is published yet, and wins for a moment over what other nodes have published before.
 func choose(all []*reservation, last trace, now time.Time) (place, bool) {
 	var best *reservation
+	remembered := last.unpublished(now)
 	for _, r := range all {
-		if r.GoingAway || !r.Bound && !r.Until.IsZero() && !r.Until.After(now) {
+		if r.GoingAway {
+			remembered = remembered && r.Node != last.Node
 			continue
 		}
-		if best == nil || newer(r, best) {
+		if !r.Bound && !r.Until.IsZero() && !r.Until.After(now) {
+			continue
+		}
+		if best == nil || newer(r, best, last.PodUID) {
 			best = r
 		}
 	}
-	remembered := last.Node != "" && now.Before(last.Until)
 	switch {
 	case best == nil && remembered,
-		best != nil && remembered && best.Node != last.Node && last.Started && now.Sub(last.Ended) < publishLag:
+		best != nil && remembered && best.Node != last.Node && last.Started:
 		return place{Node: last.Node, Addresses: last.Addresses, Remembered: true}, true
 	case best == nil:
 		return place{}, false
@@ -83,21 +94,26 @@ func choose(all []*reservation, last trace, now time.Time) (place, bool) {
 	return place{Node: best.Node, NodeUID: best.NodeUID, Addresses: best.Addresses, Released: best.Released}, true
 }
 
-// newer tells which of two reservations says where the pod was last: Bound before Held, then the later release, then the
-// later write.
-func newer(a, b *reservation) bool {
-	if a.Bound != b.Bound {
-		return a.Bound
+// newer tells whether a says more than b of where the pod was last. One that a pod has waited for in vain says least, and
+// that of the pod's last instance most; then the later release counts, or the later write. That one is Bound says nothing: it
+// stays so for as long as the object of a node that died.
+func newer(a, b *reservation, last string) bool {
+	if a.Released != b.Released {
+		return b.Released
+	}
+	if a, b := a.PodUID == last, b.PodUID == last; last != "" && a != b {
+		return a
 	}
 	since, before := heldSince(a), heldSince(b)
-	if !a.Bound && !since.IsZero() && !before.IsZero() && !since.Equal(before) {
+	if !since.IsZero() && !before.IsZero() && !since.Equal(before) {
 		return since.After(before)
 	}
 	return version(a) > version(b)
 }
 
+// heldSince is when a hold began; zero if that is not known, or if it is none.
 func heldSince(r *reservation) time.Time {
-	if r.Until.IsZero() || r.Window <= 0 {
+	if r.Bound || r.Until.IsZero() || r.Window <= 0 {
 		return time.Time{}
 	}
 	return r.Until.Add(-r.Window)

@@ -26,7 +26,20 @@ func TestChoose(t *testing.T) {
 	goingAway := bound("node2", "8")
 	goingAway.GoingAway = true
 	ran := func(node string, ago time.Duration) trace {
-		return trace{Node: node, Started: true, Ended: noon.Add(-ago), Until: noon.Add(time.Minute)}
+		return trace{Node: node, PodUID: "u1", Started: true, Ended: noon.Add(-ago), Until: noon.Add(time.Minute)}
+	}
+	of := func(uid string, r *reservation) *reservation {
+		r.PodUID = uid
+		return r
+	}
+	released := func(r *reservation) *reservation {
+		r.Released = true
+		return r
+	}
+	on := func(node string, r *reservation) *reservation {
+		other := *r
+		other.Node = node
+		return &other
 	}
 	type all = []*reservation
 	tests := []struct {
@@ -37,7 +50,12 @@ func TestChoose(t *testing.T) {
 	}{
 		{"nothing", nil, trace{}, ""},
 		{"bound", all{bound("node1", "1")}, trace{}, "node1"},
-		{"bound before held", all{held("node1", "9", time.Minute), bound("node2", "1")}, trace{}, "node2"},
+		{"bound on a node that died, and held since", all{bound("node1", "1"), held("node2", "9", time.Minute)}, trace{}, "node2"},
+		{"bound since", all{held("node1", "1", time.Minute), bound("node2", "9")}, trace{}, "node2"},
+		{"the pod's last instance, whose predecessor's end was told late", all{held("node1", "9", time.Minute), of("u1", bound("node2", "1"))},
+			trace{Node: "node2", PodUID: "u1", Ended: noon.Add(-time.Hour)}, "node2"},
+		{"waited for in vain", all{released(of("u1", bound("node1", "9"))), held("node2", "1", time.Minute)}, trace{PodUID: "u1"}, "node2"},
+		{"waited for in vain, and there is no other", all{released(bound("node1", "9"))}, trace{}, "node1"},
 		{"the later write", all{bound("node1", "10"), bound("node2", "9")}, trace{}, "node1"},
 		{"the later release", all{held("node1", "1", 5*time.Minute), held("node2", "2", 4*time.Minute)}, trace{}, "node1"},
 		{"one that has no end, by its write", all{held("node1", "1", 5*time.Minute), forever}, trace{}, "node3"},
@@ -46,7 +64,14 @@ func TestChoose(t *testing.T) {
 		{"what is given up does not count", all{held("node1", "1", time.Minute), goingAway}, trace{}, "node1"},
 
 		{"seen, not published", nil, ran("node1", time.Second), "node1"},
-		{"seen too long ago", nil, trace{Node: "node1", Started: true, Ended: noon, Until: noon}, ""},
+		{"seen too long ago for its window", nil, trace{Node: "node1", Started: true, Ended: noon, Until: noon}, ""},
+		{"seen so long ago that it would be published", nil, ran("node1", publishLag), ""},
+		{"seen, and given up since", all{on("node1", goingAway)}, ran("node1", time.Second), ""},
+		{"seen, and its reservation is gone since", nil,
+			trace{Node: "node1", PodUID: "u1", Lost: "u1", Started: true, Ended: noon, Until: noon.Add(time.Minute)}, ""},
+		{"seen, and its predecessor's reservation is gone since", nil,
+			trace{Node: "node1", PodUID: "u1", Lost: "u0", Started: true, Ended: noon, Until: noon.Add(time.Minute)}, "node1"},
+		{"seen, and another node's is given up", all{goingAway}, ran("node1", time.Second), "node1"},
 		{"seen where it is published", all{held("node1", "1", time.Minute)}, ran("node1", time.Second), "node1"},
 		{"it has moved, which is not published yet", all{held("node1", "1", time.Minute)}, ran("node2", time.Second), "node2"},
 		{"it has moved long ago, which would be published", all{held("node1", "1", time.Minute)}, ran("node2", time.Minute), "node1"},
@@ -71,7 +96,8 @@ func TestFollow(t *testing.T) {
 		change(p)
 		return p
 	}
-	ended := trace{Node: "node1", PodUID: "u1", Addresses: "10.0.0.7", Started: true, Ended: noon, Until: noon.Add(memoryLife)}
+	before.Lost = "u9"
+	ended := trace{Lost: "u9", Node: "node1", PodUID: "u1", Addresses: "10.0.0.7", Started: true, Ended: noon, Until: noon.Add(memoryLife)}
 	with := func(change func(*trace)) trace {
 		t := ended
 		change(&t)
@@ -90,7 +116,7 @@ func TestFollow(t *testing.T) {
 		{"it never ran", before, pod(func(p *podView) { p.Node = "" }), before},
 		{"it waited for the node in vain", before, pod(func(p *podView) { p.Node, p.Required, p.Pinned = "", true, "node1" }), trace{}},
 		{"it waited for another", before, pod(func(p *podView) { p.Node, p.Required, p.Pinned = "", true, "node2" }), before},
-		{"no sandbox in all that time", trace{}, pod(func(p *podView) { p.Started, p.Addresses = false, "" }),
+		{"no sandbox in all that time", trace{Lost: "u9"}, pod(func(p *podView) { p.Started, p.Addresses = false, "" }),
 			with(func(t *trace) { t.Started, t.Addresses, t.Failures = false, "", 1 })},
 		{"again", before, pod(func(p *podView) { p.Started, p.Addresses = false, "" }),
 			with(func(t *trace) { t.Started, t.Addresses, t.Failures = false, "", 2 })},

@@ -27,7 +27,7 @@ import (
 // The indexes of the informers.
 const (
 	byPod   = "pod"   // reservations by "namespace/pod"
-	byGate  = "gate"  // the pods that our gate is on
+	byGate  = "gate"  // the pods that nothing but our gate holds back
 	theGate = "gated" // its only value
 )
 
@@ -74,6 +74,9 @@ func newCluster(ctx context.Context, mgr manager.Manager, now func() time.Time) 
 	if _, err := c.pods.AddEventHandler(toolscache.ResourceEventHandlerFuncs{DeleteFunc: c.remember}); err != nil {
 		return nil, err
 	}
+	if _, err := c.reservations.AddEventHandler(toolscache.ResourceEventHandlerFuncs{DeleteFunc: c.lose}); err != nil {
+		return nil, err
+	}
 	c.synced = []func() bool{c.pods.HasSynced, c.reservations.HasSynced}
 	for _, object := range []client.Object{&corev1.Node{}, namespaceMeta()} {
 		informer, err := mgr.GetCache().GetInformer(ctx, object, cache.BlockUntilSynced(false))
@@ -87,7 +90,7 @@ func newCluster(ctx context.Context, mgr manager.Manager, now func() time.Time) 
 
 func podIndexers() toolscache.Indexers {
 	return toolscache.Indexers{byGate: func(object any) ([]string, error) {
-		if object.(*podView).Gated {
+		if p := object.(*podView); p.Gated && p.Gates == 1 {
 			return []string{theGate}, nil
 		}
 		return nil, nil
@@ -150,7 +153,7 @@ func (c *cluster) Synced() bool {
 
 // remember keeps where a pod was after it has ended.
 func (c *cluster) remember(object any) {
-	p := ended(object)
+	p := ended[podView](object)
 	if p == nil {
 		return
 	}
@@ -164,13 +167,31 @@ func (c *cluster) remember(object any) {
 	}
 }
 
-// ended is the last that an informer has seen of a pod that is gone.
-func ended(object any) *podView {
+// lose remembers that nothing waits for a pod any more, once its reservation is deleted: be it over or given up, be the pod
+// still there or not. An agent that has it all the same publishes it again.
+func (c *cluster) lose(object any) {
+	r := ended[reservation](object)
+	if r == nil || r.PodUID == "" {
+		return
+	}
+	key := r.Namespace + "/" + r.Pod
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.traces[key]
+	t.Lost = r.PodUID
+	if t.Node == "" {
+		t.Until = c.now().Add(memoryLife)
+	}
+	c.traces[key] = t
+}
+
+// ended is the last that an informer has seen of what is gone.
+func ended[View any](object any) *View {
 	if gone, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
 		object = gone.Obj
 	}
-	p, _ := object.(*podView)
-	return p
+	v, _ := object.(*View)
+	return v
 }
 
 func (c *cluster) forget() {
@@ -178,7 +199,10 @@ func (c *cluster) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for key, t := range c.traces {
-		if now.After(t.Until) {
+		if !now.After(t.Until) {
+			continue
+		}
+		if p := c.pod(key); p == nil || t.Lost != string(p.UID) {
 			delete(c.traces, key)
 		}
 	}
@@ -209,7 +233,7 @@ func (c *cluster) pod(key string) *podView {
 	return object.(*podView)
 }
 
-// gatedPods are the pods that our gate is on.
+// gatedPods are the pods that wait for us alone.
 func (c *cluster) gatedPods() []any {
 	list, _ := c.pods.GetIndexer().ByIndex(byGate, theGate) // an error says that there is no such index
 	return list

@@ -3,6 +3,7 @@ package pin
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -67,6 +68,24 @@ type Verdict struct {
 
 // Pinned tells whether the pod is pinned.
 func (v Verdict) Pinned() bool { return v.Mode != policy.PinNone }
+
+// String is what stands in the pod's annotation: the reason, and for people the text, which begins with the mode if the pod
+// is pinned.
+func (v Verdict) String() string { return string(v.Reason) + ": " + v.Text }
+
+// modeIn is the mode of the pin that such an annotation is about.
+func modeIn(annotation string) policy.PinMode {
+	reason, text, _ := strings.Cut(annotation, ": ")
+	if Reason(reason) != Reserved && Reason(reason) != Remembered {
+		return policy.PinNone
+	}
+	word, _, _ := strings.Cut(text, " ")
+	mode, err := policy.ParsePinMode(word)
+	if err != nil {
+		return policy.PinNone
+	}
+	return mode
+}
 
 // Decide says whether and how a pod is pinned. It is a pure function (DESIGN 7).
 func Decide(f Facts) Verdict {

@@ -87,7 +87,7 @@ func changed(p *podView, all []*reservation, last trace, now time.Time) string {
 	_, why, _ := strings.Cut(p.Reason, ": ")
 	if p.Pinned == home.Node {
 		why = "it did not pass the scheduler's filters there"
-		if strings.Contains(p.Reason, ": "+string(policy.PinPrefer)+" ") {
+		if modeIn(p.Reason) == policy.PinPrefer {
 			why += ", or other nodes had a higher score"
 		}
 	}

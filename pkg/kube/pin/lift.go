@@ -2,10 +2,12 @@ package pin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -16,50 +18,78 @@ import (
 // LiftGates lifts the gates of pods that wait, until none does. It is for the end. A manager ends, and another replica may
 // still nominate: it leaves it patience to do so, and takes only pods that wait for nothing else. Or leasehold ends in a
 // cluster: then all, also those that somebody else holds back, for later on nobody will take ours off them. It returns how
-// many it lifted.
+// many it lifted, and what went wrong, if gates are left when the context ends.
 func LiftGates(ctx context.Context, c client.Client, patience time.Duration, all bool) (int, error) {
-	first := map[types.UID]time.Time{}
-	lifted := 0
+	l := newLifter(c, c, patience, all)
 	for {
-		waiting, err := waiting(ctx, c, all)
-		if err != nil || len(waiting) == 0 {
-			return lifted, err
-		}
-		now := time.Now()
-		for _, p := range waiting {
-			seen, found := first[p.UID]
-			if !found {
-				first[p.UID], seen = now, now
-			}
-			if now.Sub(seen) < patience {
-				continue
-			}
-			if err := liftGate(ctx, c, p.Namespace, p.Name, p.UID); unexpected(err) != nil {
-				return lifted, fmt.Errorf("lifting the gate of %s/%s: %w", p.Namespace, p.Name, err)
-			}
-			lifted++
+		waiting, err := l.round(ctx, time.Now())
+		if waiting == 0 && err == nil {
+			return l.lifted, nil
 		}
 		select {
 		case <-ctx.Done():
-			return lifted, fmt.Errorf("%d pods still have the gate %s: %w", len(waiting), meta.GateNominate, ctx.Err())
+			return l.lifted, errors.Join(fmt.Errorf("pods with the gate %s are left: %w", meta.GateNominate, ctx.Err()), err)
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
 }
 
-// waiting lists the pods with our gate. The API server leaves out all that run.
-func waiting(ctx context.Context, c client.Reader, all bool) ([]corev1.Pod, error) {
-	var pending corev1.PodList
-	err := c.List(ctx, &pending, client.MatchingFieldsSelector{Selector: fields.SelectorFromSet(fields.Set{
-		"spec.nodeName": "", "status.phase": string(corev1.PodPending)})})
+// A lifter lifts the gates of pods that it has seen waiting for a while.
+type lifter struct {
+	reader   client.Reader // the API server itself
+	client   client.Client
+	patience time.Duration
+	all      bool // also of pods that somebody else holds back
+
+	first  map[types.UID]time.Time // when a pod was first seen to wait
+	lifted int
+}
+
+func newLifter(r client.Reader, c client.Client, patience time.Duration, all bool) *lifter {
+	return &lifter{reader: r, client: c, patience: patience, all: all, first: map[types.UID]time.Time{}}
+}
+
+// round looks once, and tells how many pods wait. One whose gate cannot be lifted keeps no other.
+func (l *lifter) round(ctx context.Context, now time.Time) (int, error) {
+	waiting, err := l.waiting(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("listing the pods that wait: %w", err)
+		return 0, err
 	}
-	var waiting []corev1.Pod
-	for _, p := range pending.Items {
-		if gated(&p) && (all || len(p.Spec.SchedulingGates) == 1) {
-			waiting = append(waiting, p)
+	first := make(map[types.UID]time.Time, len(waiting))
+	var problems []error
+	for _, p := range waiting {
+		seen := since(l.first[p.UID], true, now)
+		first[p.UID] = seen
+		if now.Sub(seen) < l.patience {
+			continue
+		}
+		if err := liftGate(ctx, l.client, p.Namespace, p.Name, p.UID); unexpected(err) != nil {
+			problems = append(problems, fmt.Errorf("lifting the gate of %s/%s: %w", p.Namespace, p.Name, err))
+		} else {
+			l.lifted++
 		}
 	}
-	return waiting, nil
+	l.first = first
+	return len(waiting), errors.Join(problems...)
+}
+
+// waiting lists the pods with our gate, not all at once. The API server leaves out all that run.
+func (l *lifter) waiting(ctx context.Context) ([]metav1.ObjectMeta, error) {
+	var waiting []metav1.ObjectMeta
+	for token := ""; ; {
+		var pending corev1.PodList
+		err := l.reader.List(ctx, &pending, client.Limit(500), client.Continue(token), client.MatchingFieldsSelector{
+			Selector: fields.SelectorFromSet(fields.Set{"spec.nodeName": "", "status.phase": string(corev1.PodPending)})})
+		if err != nil {
+			return nil, fmt.Errorf("listing the pods that wait: %w", err)
+		}
+		for _, p := range pending.Items {
+			if gated(&p) && (l.all || len(p.Spec.SchedulingGates) == 1) {
+				waiting = append(waiting, identity(&p.ObjectMeta))
+			}
+		}
+		if token = pending.Continue; token == "" {
+			return waiting, nil
+		}
+	}
 }

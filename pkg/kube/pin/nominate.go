@@ -3,10 +3,13 @@ package pin
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net/http"
 	"sync"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,8 +30,10 @@ const (
 	takeOver = 700 * time.Millisecond
 	// nominationLife is how long a nomination lasts if nothing comes of it (NAMES, Defaults).
 	nominationLife = 10 * time.Second
-	// clockSkew is how far the API server's clock may be from ours; its times are cut to seconds besides.
-	clockSkew = 2 * time.Second
+	// callLife is how long the API server has to answer a call; the next try is a new connection's.
+	callLife = 5 * time.Second
+	// refusedRetry is after how long a write is tried again that the API server has refused for this one pod.
+	refusedRetry = 10 * time.Second
 )
 
 // A step is what is to be done with a pod's gate or nomination.
@@ -41,18 +46,17 @@ const (
 	withdraw      // take the nomination back
 )
 
-// A sight is what a replica has seen of a pod on its way.
+// A sight is what a replica has seen of a pod on its way. Its times are of this replica's clock: the API server's may differ.
 type sight struct {
-	held      bool      // by somebody else's gate beside ours
 	alone     time.Time // since when our gate is the last
 	lifted    bool      // by this replica
+	refused   bool      // the API server does not let this replica lift it
 	nominated time.Time // since when the pod waits for a scheduler, nominated and without gate
 	over      bool      // it had a nomination of ours: a later one is the scheduler's own
 }
 
 // look updates a sight by what a pod is like now.
 func (s sight) look(p *podView, now time.Time) sight {
-	s.held = s.held || p.Gated && p.Gates > 1
 	s.over = s.over || !s.nominated.IsZero() && !p.waits()
 	s.alone = since(s.alone, p.Gated && p.Gates == 1, now)
 	s.nominated = since(s.nominated, !p.Gated && p.waits(), now)
@@ -83,7 +87,7 @@ func next(p *podView, s sight, own bool, now time.Time) (step, time.Duration, st
 		return gateStep(p, s, own, now)
 	case !p.waits() || s.over:
 		return leave, 0, ""
-	case !p.Unschedulable.IsZero():
+	case p.Unschedulable:
 		return withdraw, 0, "Unschedulable"
 	}
 	if age := now.Sub(s.nominated); age < nominationLife {
@@ -93,16 +97,12 @@ func next(p *podView, s sight, own bool, now time.Time) (step, time.Duration, st
 }
 
 func gateStep(p *podView, s sight, own bool, now time.Time) (step, time.Duration, string) {
-	seen := now.Sub(s.alone)
-	age := seen
-	if !s.held {
-		age = max(age, now.Sub(p.CreationTimestamp.Time)-clockSkew) // a replica that was away sees old pods for the first time
-	}
+	age := now.Sub(s.alone)
 	switch {
-	case age > gateLife, p.Pinned == "":
+	case age >= gateLife, p.Pinned == "":
 		return lift, 0, ""
-	case !own && seen < takeOver:
-		return leave, takeOver - seen, ""
+	case !own && age < takeOver:
+		return leave, takeOver - age, ""
 	case p.Nominated == p.Pinned:
 		return lift, 0, "" // the other replica got that far
 	}
@@ -116,6 +116,7 @@ type nominator struct {
 	client  client.Client
 	meters  *meters
 	tell    func(p *podView, reason, text string)
+	log     logr.Logger
 
 	mu     sync.Mutex
 	sights map[types.UID]sight
@@ -129,21 +130,37 @@ func (n *nominator) Reconcile(ctx context.Context, req reconcile.Request) (recon
 	}
 	now := n.cluster.now()
 	own := p.Gated && n.backlog.Seen(req.String(), now)
-	what, again, why := next(p, n.look(p, now), own, now)
+	s := n.look(p, now)
+	what, again, why := next(p, s, own, now)
 	var err error
 	switch what {
 	case leave:
 		return reconcile.Result{RequeueAfter: again}, nil
-	case nominate, lift:
-		err = n.lift(ctx, p, what == nominate)
-		n.backlog.Lifted(n.cluster.now().Sub(now), unexpected(err), n.cluster.now())
+	case nominate:
+		err = n.lift(ctx, p, gateLife-now.Sub(s.alone))
+	case lift:
+		err = n.lift(ctx, p, 0)
 	case withdraw:
 		err = n.withdraw(ctx, p, why)
 	}
-	if apierrors.IsConflict(err) {
+	switch {
+	case apierrors.IsConflict(err):
 		return reconcile.Result{RequeueAfter: 50 * time.Millisecond}, nil // the informer will know more
+	case unexpected(err) == nil:
+		if what != withdraw {
+			n.backlog.Lifted(n.cluster.now().Sub(now))
+		}
+		return reconcile.Result{}, nil
 	}
-	return reconcile.Result{}, client.IgnoreNotFound(err)
+	if what != withdraw && !(s.refused && refused(err)) {
+		n.backlog.Failed(n.cluster.now())
+	}
+	if refused(err) {
+		n.note(p, func(s *sight) { s.refused = true })
+		n.log.Error(err, "refused", "pod", req.String())
+		return reconcile.Result{RequeueAfter: refusedRetry}, nil
+	}
+	return reconcile.Result{}, err
 }
 
 // unexpected leaves out what the other replica's work looks like.
@@ -154,6 +171,21 @@ func unexpected(err error) error {
 	return err
 }
 
+// refused tells whether the API server is well and says no: somebody's policy or webhook is about this one pod. The first
+// time it may be about all pods, for the manager's rights may be gone.
+func refused(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return false
+	}
+	switch code := status.Status().Code; code {
+	case http.StatusUnauthorized, http.StatusRequestTimeout, http.StatusTooManyRequests:
+		return false
+	default:
+		return code >= 400 && code < 500
+	}
+}
+
 func (n *nominator) look(p *podView, now time.Time) sight {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -162,12 +194,13 @@ func (n *nominator) look(p *podView, now time.Time) sight {
 	return s
 }
 
-func (n *nominator) done(p *podView) {
+func (n *nominator) note(p *podView, change func(*sight)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	s := n.sights[p.UID]
-	s.lifted = true
-	n.sights[p.UID] = s
+	if s, found := n.sights[p.UID]; found {
+		change(&s)
+		n.sights[p.UID] = s
+	}
 }
 
 func (n *nominator) lose(p *podView) {
@@ -176,17 +209,26 @@ func (n *nominator) lose(p *podView) {
 	delete(n.sights, p.UID)
 }
 
-// lift takes the gate off a pod, and nominates its node before if there is time for that.
-func (n *nominator) lift(ctx context.Context, p *podView, first bool) error {
+// lift takes the gate off a pod, and nominates its node before if there is time left for that. Where the nomination is
+// refused or not answered in time, the pod starts without one.
+func (n *nominator) lift(ctx context.Context, p *podView, left time.Duration) error {
+	first := left > 0
 	if first {
-		if err := n.nominate(ctx, p, p.Pinned); err != nil {
+		inTime, cancel := context.WithTimeout(ctx, left)
+		err := n.nominate(inTime, p, p.Pinned)
+		late := inTime.Err() != nil
+		cancel()
+		if err != nil && !late && !refused(err) || apierrors.IsConflict(err) {
 			return fmt.Errorf("nominating %s for %s/%s: %w", p.Pinned, p.Namespace, p.Name, err)
 		}
+		first = err == nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, callLife)
+	defer cancel()
 	if err := liftGate(ctx, n.client, p.Namespace, p.Name, p.UID); err != nil {
 		return fmt.Errorf("lifting the gate of %s/%s: %w", p.Namespace, p.Name, err)
 	}
-	n.done(p)
+	n.note(p, func(s *sight) { s.lifted = true })
 	n.meters.lifted.WithLabelValues(fmt.Sprint(first)).Inc()
 	if !first && p.Pinned != "" && p.Nominated != p.Pinned {
 		n.tell(p, reasonReleased, fmt.Sprintf("its gate was found too late to nominate %s", p.Pinned))
@@ -196,6 +238,8 @@ func (n *nominator) lift(ctx context.Context, p *podView, first bool) error {
 
 // withdraw takes a nomination back, so that it keeps no room for a pod that does not come.
 func (n *nominator) withdraw(ctx context.Context, p *podView, why string) error {
+	ctx, cancel := context.WithTimeout(ctx, callLife)
+	defer cancel()
 	if err := n.nominate(ctx, p, ""); err != nil {
 		return fmt.Errorf("withdrawing the nomination of %s/%s: %w", p.Namespace, p.Name, err)
 	}
@@ -270,7 +314,7 @@ func (n *nominator) setup(mgr manager.Manager) error {
 				add(now)
 			},
 			DeleteFunc: func(object any) {
-				if p := ended(object); p != nil {
+				if p := ended[podView](object); p != nil {
 					n.lose(p)
 				}
 			},

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -21,6 +22,9 @@ type Options struct {
 	Schedulers []string       // the names of those that honour a nomination
 	Grace      time.Duration  // how long a pod in the mode require may be unschedulable
 }
+
+// plain spares each request a logger of its own: what is logged of a pod names it.
+func plain(base logr.Logger, _ *admission.Request) logr.Logger { return base }
 
 // Setup adds the webhook and the controllers to a manager, whose cache has CacheOptions.
 func Setup(ctx context.Context, mgr manager.Manager, o Options) error {
@@ -44,11 +48,13 @@ func Setup(ctx context.Context, mgr manager.Manager, o Options) error {
 	}
 	b := newBacklog()
 	w := &webhook{Options: o, cluster: c, backlog: b, meters: m, log: log}
-	mgr.GetWebhookServer().Register(Path, &admission.Webhook{Handler: w.handler()})
+	mgr.GetWebhookServer().Register(Path, &admission.Webhook{Handler: w.handler(), LogConstructor: plain})
 
 	tell := events(mgr.GetEventRecorder("leasehold-manager"))
-	n := &nominator{cluster: c, backlog: b, client: mgr.GetClient(), meters: m, tell: tell, sights: map[types.UID]sight{}}
-	v := &valve{cluster: c, client: mgr.GetClient(), grace: o.Grace, meters: m, tell: tell, log: log}
+	n := &nominator{cluster: c, backlog: b, client: mgr.GetClient(), meters: m, tell: tell, log: log,
+		sights: map[types.UID]sight{}}
+	v := &valve{cluster: c, client: mgr.GetClient(), grace: o.Grace, meters: m, tell: tell, log: log,
+		waits: map[types.NamespacedName]wait{}}
 	e := &explainer{cluster: c, tell: tell, said: newRecently(2 * eventLife)}
 	for _, room := range []interface{ setup(manager.Manager) error }{n, v, e} {
 		if err := room.setup(mgr); err != nil {
@@ -56,5 +62,5 @@ func Setup(ctx context.Context, mgr manager.Manager, o Options) error {
 		}
 	}
 	return mgr.Add(&sweeper{cluster: c, live: mgr.GetAPIReader(), client: mgr.GetClient(), log: log,
-		missing: map[types.UID]time.Time{}})
+		missing: map[types.UID]time.Time{}, gates: newLifter(mgr.GetAPIReader(), mgr.GetClient(), lostGates/2, false)})
 }

@@ -2,11 +2,12 @@ package pin
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -18,6 +19,8 @@ const (
 	sweepEvery = 30 * time.Second
 	// goneFor is how long a node has to be absent before its reservations go: nodes are made again, too.
 	goneFor = 2 * time.Minute
+	// lostGates is how often gates are looked for that no nominator sees, because their pods lost the label.
+	lostGates = time.Minute
 )
 
 // A sweeper deletes the reservations of nodes that no longer exist, whose agents cannot. Should the node come back, its
@@ -29,12 +32,15 @@ type sweeper struct {
 	log     logr.Logger
 
 	missing map[types.UID]time.Time // nodes by UID, and since when
+	gates   *lifter
 }
 
 // Start sweeps until the context ends.
 func (s *sweeper) Start(ctx context.Context) error {
 	ticker := time.NewTicker(sweepEvery)
 	defer ticker.Stop()
+	gates := time.NewTicker(lostGates)
+	defer gates.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -43,14 +49,20 @@ func (s *sweeper) Start(ctx context.Context) error {
 			if err := s.sweep(ctx); err != nil {
 				s.log.Error(err, "sweeping the reservations of nodes that are gone")
 			}
+		case <-gates.C:
+			if _, err := s.gates.round(ctx, s.cluster.now()); err != nil {
+				s.log.Error(err, "lifting gates that the nominators do not see")
+			}
 		}
 	}
 }
 
+// sweep deletes what it can: one reservation that cannot be deleted, or one node that cannot be looked up, keeps nothing else.
 func (s *sweeper) sweep(ctx context.Context) error {
 	if !s.cluster.Synced() {
 		return nil
 	}
+	var problems []error
 	seen := map[types.UID]bool{}
 	for _, object := range s.cluster.reservations.GetStore().List() {
 		r := object.(*reservation)
@@ -59,7 +71,7 @@ func (s *sweeper) sweep(ctx context.Context) error {
 		if !known {
 			var err error
 			if gone, err = s.gone(ctx, r.Node, uid); err != nil {
-				return err
+				problems = append(problems, err)
 			}
 			seen[uid] = gone
 		}
@@ -68,17 +80,19 @@ func (s *sweeper) sweep(ctx context.Context) error {
 		}
 		err := s.client.Delete(ctx, &ipam.IPReservation{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: r.Name}},
 			client.Preconditions{UID: &r.UID})
-		if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
-			return err
+		switch {
+		case err == nil:
+			s.log.Info("deleted the reservation of a node that is gone", "reservation", r.Namespace+"/"+r.Name, "node", r.Node)
+		case unexpected(err) != nil:
+			problems = append(problems, fmt.Errorf("deleting %s/%s: %w", r.Namespace, r.Name, err))
 		}
-		s.log.Info("deleted the reservation of a node that is gone", "reservation", r.Namespace+"/"+r.Name, "node", r.Node)
 	}
 	for uid := range s.missing {
 		if _, known := seen[uid]; !known {
 			delete(s.missing, uid)
 		}
 	}
-	return nil
+	return errors.Join(problems...)
 }
 
 // gone tells whether a node has not existed for a while; the API server has the last word.

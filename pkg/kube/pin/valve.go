@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -34,6 +35,14 @@ type valve struct {
 	meters  *meters
 	tell    func(p *podView, reason, text string)
 	log     logr.Logger
+	waits   map[types.NamespacedName]wait
+}
+
+// A wait is since when the leader has seen that the scheduler finds no place for a pod. The pod's own condition does not tell:
+// it keeps the time of the pod's creation if somebody else's gate was on it before.
+type wait struct {
+	pod   types.UID
+	since time.Time
 }
 
 // A stay is what decides how long a pod goes on waiting.
@@ -41,21 +50,23 @@ type stay struct {
 	pod   *podView
 	node  *corev1.Node
 	lease []*reservation // on the pinned node
-	last  trace
+	since time.Time      // when it was first seen to wait
 	grace time.Duration
 }
 
-// over tells whether a required pod has waited long enough: why, or when to ask again. Zero: never.
+// stuck tells whether a pod waits for its node that a controller would make again.
+func (p *podView) stuck() bool {
+	return p.Required && p.Node == "" && p.Gates == 0 && p.Unschedulable && p.Controlled && p.DeletionTimestamp == nil
+}
+
+// over tells whether a pod that is stuck has waited long enough: why, or when to ask again.
 func (s stay) over(now time.Time) (why Reason, text string, again time.Duration) {
 	p := s.pod
-	if p.Node != "" || !p.Required || p.Gates > 0 || !p.Controlled || p.DeletionTimestamp != nil || p.Unschedulable.IsZero() {
-		return "", "", 0
-	}
-	waited := now.Sub(p.Unschedulable)
+	waited := now.Sub(s.since)
 	switch {
 	case s.node == nil:
 		why, text = NodeGone, p.Pinned+" is gone"
-	case len(s.lease) == 0 && s.last.Node != p.Pinned:
+	case len(s.lease) == 0:
 		// Nothing waits for it there any more. An agent may be a moment late with a new name for the same lease.
 		if waited < min(s.grace, publishLag) {
 			return "", "", min(s.grace, publishLag) - waited
@@ -75,14 +86,21 @@ func (s stay) over(now time.Time) (why Reason, text string, again time.Duration)
 // Reconcile lets a pod go if its time is over: first the mark, then the pod.
 func (v *valve) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	p := v.cluster.pod(req.String())
-	if p == nil || !p.Required || !v.cluster.Synced() {
+	if p == nil || !p.stuck() {
+		delete(v.waits, req.NamespacedName)
 		return reconcile.Result{}, nil
+	}
+	if v.waits[req.NamespacedName].pod != p.UID {
+		v.waits[req.NamespacedName] = wait{p.UID, v.cluster.now()}
+	}
+	if !v.cluster.Synced() {
+		return reconcile.Result{RequeueAfter: settle}, nil
 	}
 	node, err := v.cluster.node(ctx, p.Pinned)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	s := stay{pod: p, node: node, last: v.cluster.last(req.String()), grace: v.grace}
+	s := stay{pod: p, node: node, since: v.waits[req.NamespacedName].since, grace: v.grace}
 	for _, r := range v.cluster.reservationsOf(req.String()) {
 		if r.Node == p.Pinned {
 			s.lease = append(s.lease, r)
@@ -136,18 +154,24 @@ func (v *valve) evict(ctx context.Context, p *podView, why Reason, text string) 
 }
 
 func (v *valve) setup(mgr manager.Manager) error {
-	c, err := controller.New("release", mgr, controller.Options{Reconciler: v})
+	c, err := controller.New("release", mgr, controller.Options{Reconciler: v, MaxConcurrentReconciles: 1}) // of waits
 	if err != nil {
 		return err
 	}
 	return c.Watch(source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-		add := func(object any) {
-			if p := object.(*podView); p.Required && !p.Unschedulable.IsZero() {
+		add := func(p *podView) {
+			if p != nil && p.stuck() {
 				queue.Add(requestOf(p))
 			}
 		}
 		_, err := v.cluster.pods.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-			AddFunc: add, UpdateFunc: func(_, now any) { add(now) }})
+			AddFunc: func(object any) { add(object.(*podView)) },
+			UpdateFunc: func(before, now any) {
+				add(before.(*podView)) // it may be over
+				add(now.(*podView))
+			},
+			DeleteFunc: func(object any) { add(ended[podView](object)) },
+		})
 		return err
 	}))
 }

@@ -12,9 +12,8 @@ func TestStayOver(t *testing.T) {
 	// A pod that has been unschedulable for as long as the grace, and whose node looks well.
 	waits := func(change ...func(*stay)) stay {
 		s := stay{
-			pod: &podView{Required: true, Pinned: "node1", Controlled: true, Unschedulable: noon.Add(-time.Minute),
-				UnschedulableWhy: "0/3 nodes are available"},
-			node: node("node1"), lease: []*reservation{{Node: "node1"}}, grace: time.Minute,
+			pod:  &podView{Pinned: "node1", UnschedulableWhy: "0/3 nodes are available"},
+			node: node("node1"), lease: []*reservation{{Node: "node1"}}, grace: time.Minute, since: noon.Add(-time.Minute),
 		}
 		for _, c := range change {
 			c(&s)
@@ -24,7 +23,7 @@ func TestStayOver(t *testing.T) {
 	pod := func(change func(*podView)) func(*stay) { return func(s *stay) { change(s.pod) } }
 	is := func(change func(*corev1.Node)) func(*stay) { return func(s *stay) { change(s.node) } }
 	noLease := func(s *stay) { s.lease = nil }
-	since := func(ago time.Duration) func(*stay) { return pod(func(p *podView) { p.Unschedulable = noon.Add(-ago) }) }
+	since := func(ago time.Duration) func(*stay) { return func(s *stay) { s.since = noon.Add(-ago) } }
 
 	tests := []struct {
 		story string
@@ -46,14 +45,6 @@ func TestStayOver(t *testing.T) {
 		{"the window has ended", waits(noLease), NoReservation, "its address on node1 is kept no longer", 0},
 		{"the window has ended before the grace", waits(noLease, since(publishLag)), NoReservation, "its address on node1 is kept no longer", 0},
 		{"it may not be published yet", waits(noLease, since(time.Second)), "", "", publishLag - time.Second},
-		{"it is remembered", waits(noLease, func(s *stay) { s.last.Node = "node1" }, since(publishLag)), "", "", 30 * time.Second},
-
-		{"schedulable, as far as anybody knows", waits(pod(func(p *podView) { p.Unschedulable = time.Time{} })), "", "", 0},
-		{"bound", waits(pod(func(p *podView) { p.Node = "node1" })), "", "", 0},
-		{"not required", waits(pod(func(p *podView) { p.Required = false })), "", "", 0},
-		{"held back by somebody", waits(pod(func(p *podView) { p.Gates = 1 })), "", "", 0},
-		{"nobody would make it again", waits(pod(func(p *podView) { p.Controlled = false })), "", "", 0},
-		{"on its way out", waits(pod(func(p *podView) { p.DeletionTimestamp = &metav1.Time{Time: noon} })), "", "", 0},
 	}
 	for _, tt := range tests {
 		t.Run(tt.story, func(t *testing.T) {
@@ -62,5 +53,23 @@ func TestStayOver(t *testing.T) {
 				t.Errorf("got %q (%s), %v; want %q (%s), %v", why, text, again, tt.why, tt.text, tt.again)
 			}
 		})
+	}
+}
+
+func TestStuck(t *testing.T) {
+	for story, change := range map[string]func(*podView){
+		"":                                     func(*podView) {},
+		"schedulable, as far as anybody knows": func(p *podView) { p.Unschedulable = false },
+		"bound":                                func(p *podView) { p.Node = "node1" },
+		"not required":                         func(p *podView) { p.Required = false },
+		"held back by somebody":                func(p *podView) { p.Gates = 1 },
+		"nobody would make it again":           func(p *podView) { p.Controlled = false },
+		"on its way out":                       func(p *podView) { p.DeletionTimestamp = &metav1.Time{Time: noon} },
+	} {
+		p := &podView{Required: true, Pinned: "node1", Controlled: true, Unschedulable: true}
+		change(p)
+		if got := p.stuck(); got != (story == "") {
+			t.Errorf("%s: %t", story, got)
+		}
 	}
 }

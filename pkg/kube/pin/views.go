@@ -71,7 +71,6 @@ type podView struct {
 
 	Node       string // "" until it is bound
 	BoundAt    time.Time
-	Scheduler  string
 	Controlled bool // a controller makes it again
 	Window     time.Duration
 
@@ -79,12 +78,12 @@ type podView struct {
 	Gates  int  // all gates
 	Pinned string
 	Reason string // of the pin, as in the annotation
-	// Required: the pod can run on the pinned node alone.
+	// Required: the pod can run on the pinned node alone, and we have made it so.
 	Required    bool
 	Tolerations []corev1.Toleration // with Required
 	Nominated   string
 
-	Unschedulable    time.Time // since when; zero if it is not
+	Unschedulable    bool // the scheduler says so
 	UnschedulableWhy string
 	Evicted          bool // by the eviction API
 	Failed, Started  bool // phase Failed; its sandbox has had addresses
@@ -100,7 +99,6 @@ func viewPod(object any) (any, error) {
 	v := &podView{
 		ObjectMeta: identity(&p.ObjectMeta),
 		Node:       shared(p.Spec.NodeName),
-		Scheduler:  shared(p.Spec.SchedulerName),
 		Controlled: metav1.GetControllerOfNoCopy(p) != nil,
 		Gated:      gated(p),
 		Gates:      len(p.Spec.SchedulingGates),
@@ -119,7 +117,7 @@ func viewPod(object any) (any, error) {
 		v.Reason = shared(p.Annotations[meta.AnnotationPinReason])
 	}
 	if p.Spec.NodeName == "" {
-		if v.Required = v.Pinned != "" && requires(p, v.Pinned); v.Required {
+		if v.Required = modeIn(v.Reason) == policy.PinRequire && requires(p, v.Pinned); v.Required {
 			v.Tolerations = p.Spec.Tolerations
 		}
 	}
@@ -128,7 +126,7 @@ func viewPod(object any) (any, error) {
 		case c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue:
 			v.BoundAt = c.LastTransitionTime.Time
 		case c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonUnschedulable:
-			v.Unschedulable, v.UnschedulableWhy = c.LastTransitionTime.Time, c.Message
+			v.Unschedulable, v.UnschedulableWhy = true, c.Message
 		case c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue:
 			v.Evicted = c.Reason == "EvictionByEvictionAPI"
 		}
@@ -178,8 +176,7 @@ func trimNamespace(object any) (any, error) {
 	return ns, nil
 }
 
-// keep is for how long a pod's node is remembered after its end: no longer than its addresses wait, and no longer than it
-// takes an agent to publish them many times over.
+// keep is for how long it is remembered what became of a pod: no longer than its addresses wait for the next.
 func keep(window time.Duration) time.Duration {
 	if window == lease.Forever {
 		return memoryLife

@@ -72,7 +72,7 @@ metadata:
   uid: u1
   resourceVersion: "9"
   labels: {leasehold.dev/retained: "true"}
-  annotations: {io.kubernetes.cri/reserved-ip-duration: "10", leasehold.dev/pinned-node: node1, leasehold.dev/pin-reason: "Reserved: x"}
+  annotations: {io.kubernetes.cri/reserved-ip-duration: "10", leasehold.dev/pinned-node: node1, leasehold.dev/pin-reason: "Reserved: require node1"}
   ownerReferences: [{apiVersion: apps/v1, kind: StatefulSet, name: db, uid: s1, controller: true}]
 spec:
   schedulerName: default-scheduler
@@ -87,12 +87,17 @@ status:
 `)
 	want := &podView{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0", UID: "u1", ResourceVersion: "9"},
-		Scheduler:  "default-scheduler", Controlled: true, Window: 10 * time.Minute, Gated: true, Gates: 2, Pinned: "node1", Reason: "Reserved: x",
+		Controlled: true, Window: 10 * time.Minute, Gated: true, Gates: 2, Pinned: "node1", Reason: "Reserved: require node1",
 		Required: true, Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}, Nominated: "node1",
-		Unschedulable: noon, UnschedulableWhy: "no room",
+		Unschedulable: true, UnschedulableWhy: "no room",
 	}
 	if diff := cmp.Diff(want, viewed[*podView](t, viewPod, waiting), cmp.Transformer("UTC", time.Time.UTC)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
+	}
+
+	waiting.Annotations["leasehold.dev/pin-reason"] = "Reserved: nominate node1"
+	if viewed[*podView](t, viewPod, waiting).Required {
+		t.Error("its user requires the node, and we do not")
 	}
 
 	running := waiting.DeepCopy()
@@ -106,7 +111,7 @@ conditions:
 `)
 	want = &podView{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0", UID: "u1", ResourceVersion: "9"},
-		Node:       "node1", BoundAt: noon, Scheduler: "default-scheduler", Controlled: true, Window: 10 * time.Minute, Pinned: "node1",
+		Node:       "node1", BoundAt: noon, Controlled: true, Window: 10 * time.Minute, Pinned: "node1",
 		Evicted: true, Started: true, Addresses: "10.0.0.7,fd00::7",
 	}
 	if diff := cmp.Diff(want, viewed[*podView](t, viewPod, running), cmp.Transformer("UTC", time.Time.UTC)); diff != "" {
