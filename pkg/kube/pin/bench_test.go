@@ -54,9 +54,8 @@ func big(b *testing.B) *cluster {
 		}
 		reader.nodes[n.Name] = n
 	}
-	c := &cluster{reader: reader, now: time.Now, traces: map[string]trace{}, synced: []func() bool{func() bool { return true }},
-		pods:         toolscache.NewSharedIndexInformer(&toolscache.ListWatch{}, &corev1.Pod{}, 0, podIndexers()),
-		reservations: toolscache.NewSharedIndexInformer(&toolscache.ListWatch{}, &ipam.IPReservation{}, 0, reservationIndexers())}
+	c := clusterOf(b, reader.nodes, new(time.Time))
+	c.now = time.Now
 	add := func(store toolscache.Store, view func(any) (any, error), object any) {
 		v, err := view(object)
 		if err == nil {

@@ -1,0 +1,366 @@
+package pin
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+// The paths of what these tests write.
+const (
+	pod0    = "/api/v1/namespaces/db/pods/db-0"
+	gateOff = `{"metadata":{"uid":"u1"},"spec":{"schedulingGates":[{"$patch":"delete","name":"leasehold.dev/nominate"}]}}`
+)
+
+func meter(t testing.TB) *meters {
+	t.Helper()
+	m, err := newMeters(prometheus.NewRegistry(), func() float64 { return 0 })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func request(name string) reconcile.Request {
+	return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "db", Name: name}}
+}
+
+func TestValve(t *testing.T) {
+	hour := noon
+	p := named("db-0", "u1", func(p *podView) {
+		p.Required, p.Controlled, p.Gates = true, true, 1
+		p.CreationTimestamp = metav1.NewTime(noon.Add(-time.Hour))
+	})
+	r := &reservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "r1", UID: "ru"}, Pod: "db-0", Node: "node1", ID: "00000000000000a1"}
+	a := newAPI(t)
+	var told []string
+	v := &valve{cluster: clusterOf(t, map[string]*corev1.Node{"node1": node("node1", cordoned)}, &hour, p, r), client: a.client,
+		grace: time.Minute, meters: meter(t), tell: words(&told), log: logr.Discard(), waits: map[types.NamespacedName]wait{}}
+	look := func(story string, again time.Duration, calls ...string) {
+		t.Helper()
+		result, err := v.Reconcile(context.Background(), request("db-0"))
+		if err != nil || result.RequeueAfter != again {
+			t.Errorf("%s: again after %v, want %v; %v", story, result.RequeueAfter, again, err)
+		}
+		a.saw(t, story, calls...)
+	}
+	become := func(change func(*podView)) {
+		next := *p
+		change(&next)
+		p = &next
+		v.cluster.add(t, p)
+	}
+
+	look("somebody else holds it", 0)
+	become(func(p *podView) { p.Gates, p.Unschedulable = 0, true })
+	look("it was held for an hour, and waits from now on", time.Minute)
+	hour = hour.Add(20 * time.Second)
+	look("a while later", 40*time.Second)
+	hour = hour.Add(40 * time.Second)
+	look("its time is over: the mark, and nothing else yet", settle,
+		`PATCH /apis/ipam.leasehold.dev/v1alpha1/namespaces/db/ipreservations/r1 {"metadata":{"annotations":{"leasehold.dev/released":"00000000000000a1"},"uid":"ru"}}`)
+	marked := *r
+	marked.Released = true
+	v.cluster.add(t, &marked)
+	a.answer = func(string, *http.Request) (int, any) { return http.StatusConflict, nil }
+	evict := `DELETE ` + pod0 + ` {"kind":"DeleteOptions","apiVersion":"v1","preconditions":{"uid":"u1","resourceVersion":"7"}}`
+	look("it has been bound meanwhile, say", 0, evict)
+	if len(told) > 0 {
+		t.Errorf("told of what was not done: %v", told)
+	}
+	a.answer = func(string, *http.Request) (int, any) { return 0, nil }
+	look("marked: this pod as it was seen, and no other", 0, evict)
+	want := []string{"db-0 PinReleased: it waited for node1 for more than 1m0s and may run elsewhere now: node1 is cordoned"}
+	if !slices.Equal(told, want) {
+		t.Errorf("told %q, want %q", told, want)
+	}
+
+	become(func(p *podView) { p.UID = "u2" })
+	look("another pod of that name begins anew", time.Minute)
+	become(func(p *podView) { p.Unschedulable = false })
+	look("it has come through", 0)
+	if len(v.waits) > 0 {
+		t.Errorf("it remembers %v", v.waits)
+	}
+}
+
+func TestSweep(t *testing.T) {
+	hour := noon
+	a := newAPI(t)
+	reservation := func(name, node, uid string) *reservation {
+		return &reservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name, UID: types.UID("u-" + name)}, Node: node, NodeUID: uid}
+	}
+	s := &sweeper{live: a.client, client: a.client, log: logr.Discard(), missing: map[types.UID]time.Time{},
+		cluster: clusterOf(t, map[string]*corev1.Node{"node1": node("node1")}, &hour,
+			reservation("here", "node1", "uid-1"), reservation("gone", "node2", "uid-2"), reservation("kept", "node3", "uid-3"))}
+	a.answer = func(call string, _ *http.Request) (int, any) {
+		switch {
+		case strings.HasSuffix(call, "/nodes/node3"): // the cache is late: it is there
+			return 0, &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: "node3", UID: "uid-3"}}
+		case strings.Contains(call, "/nodes/"):
+			return http.StatusNotFound, nil
+		}
+		return 0, nil
+	}
+	sweep := func() {
+		if err := s.sweep(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}
+	sweep()
+	hour = hour.Add(goneFor - time.Second)
+	sweep()
+	a.saw(t, "not gone for long")
+	hour = hour.Add(time.Second)
+	sweep()
+	slices.Sort(a.calls)
+	gone := "DELETE /apis/ipam.leasehold.dev/v1alpha1/namespaces/db/ipreservations/gone " +
+		`{"kind":"DeleteOptions","apiVersion":"ipam.leasehold.dev/v1alpha1","preconditions":{"uid":"u-gone"}}`
+	a.saw(t, "gone", gone, "GET /api/v1/nodes/node2", "GET /api/v1/nodes/node3")
+
+	s.cluster.add(t, reservation("stays", "node2", "uid-2"))
+	answer := a.answer
+	a.answer = func(call string, r *http.Request) (int, any) {
+		if strings.HasSuffix(call, "/stays") {
+			return http.StatusForbidden, nil
+		}
+		return answer(call, r)
+	}
+	if err := s.sweep(context.Background()); err == nil || !strings.Contains(err.Error(), "deleting db/stays") {
+		t.Errorf("a deletion that was refused: %v", err)
+	}
+	if !slices.Contains(a.calls, gone) {
+		t.Errorf("it kept others from being deleted: %v", a.calls)
+	}
+}
+
+// nominates is a nominator, and one pod of its own whose gate was made just now.
+func nominates(t *testing.T, change ...func(*podView)) (*nominator, *api, *[]string) {
+	a := newAPI(t)
+	hour, told := noon, &[]string{}
+	n := &nominator{backlog: newBacklog(), client: a.client, meters: meter(t), tell: words(told), log: logr.Discard(), sights: map[types.UID]sight{},
+		cluster: clusterOf(t, nil, &hour, named("db-0", "u1", append([]func(*podView){func(p *podView) { p.Gated, p.Gates = true, 1 }}, change...)...))}
+	n.backlog.Made("db/db-0", noon)
+	return n, a, told
+}
+
+func TestNominate(t *testing.T) {
+	n, a, told := nominates(t)
+	if _, err := n.Reconcile(context.Background(), request("db-0")); err != nil {
+		t.Fatal(err)
+	}
+	a.saw(t, "nominated, then lifted", `PATCH `+pod0+`/status {"metadata":{"resourceVersion":"7","uid":"u1"},"status":{"nominatedNodeName":"node1"}}`,
+		`PATCH `+pod0+` `+gateOff)
+	if _, err := n.Reconcile(context.Background(), request("db-0")); err != nil {
+		t.Fatal(err)
+	}
+	a.saw(t, "done, and the informer is late")
+	if len(*told) > 0 {
+		t.Errorf("told %q", *told)
+	}
+}
+
+func TestNominationThatIsNotAnswered(t *testing.T) {
+	n, a, told := nominates(t)
+	n.sights["u1"] = sight{alone: noon.Add(10*time.Millisecond - gateLife)}
+	a.answer = func(call string, r *http.Request) (int, any) {
+		if strings.HasSuffix(call, "/status") {
+			<-r.Context().Done() // for as long as the caller waits
+		}
+		return 0, nil
+	}
+	if _, err := n.Reconcile(context.Background(), request("db-0")); err != nil {
+		t.Fatal(err)
+	}
+	if !n.sights["u1"].lifted || len(*told) != 1 {
+		t.Errorf("the gate is there: %+v, %q", n.sights["u1"], *told)
+	}
+}
+
+func TestRefusedNominationLiftsTheGate(t *testing.T) {
+	n, a, _ := nominates(t)
+	a.answer = func(call string, _ *http.Request) (int, any) {
+		if strings.HasSuffix(call, "/status") {
+			return http.StatusForbidden, nil
+		}
+		return 0, nil
+	}
+	if _, err := n.Reconcile(context.Background(), request("db-0")); err != nil || !n.sights["u1"].lifted {
+		t.Errorf("%v, %+v", err, n.sights["u1"])
+	}
+}
+
+func TestGateThatCannotBeLifted(t *testing.T) {
+	for code, want := range map[int]struct {
+		err         bool
+		first, then bool // whether no gates are made after it
+	}{
+		http.StatusForbidden:           {false, true, false},
+		http.StatusBadRequest:          {false, true, false},
+		http.StatusTooManyRequests:     {true, true, true},
+		http.StatusInternalServerError: {true, true, true},
+		http.StatusUnauthorized:        {true, true, true},
+		http.StatusNotFound:            {false, false, false},
+		http.StatusConflict:            {false, false, false},
+	} {
+		n, a, _ := nominates(t)
+		a.answer = func(call string, _ *http.Request) (int, any) {
+			if strings.HasSuffix(call, pod0) {
+				return code, nil
+			}
+			return 0, nil
+		}
+		for i, stalled := range []bool{want.first, want.then} {
+			n.backlog.stalled = time.Time{}
+			ctx := deadline(t, callLife) // a client waits before it repeats a 429
+			result, err := n.Reconcile(ctx, request("db-0"))
+			if (err != nil) != want.err || (result.RequeueAfter == refusedRetry) != (code == 400 || code == 403) {
+				t.Errorf("%d: %+v, %v", code, result, err)
+			}
+			if room := n.backlog.Room(0, noon); room == stalled {
+				t.Errorf("%d, time %d: room for other gates: %t", code, i+1, room)
+			}
+		}
+	}
+}
+
+func TestWithdraw(t *testing.T) {
+	n, a, told := nominates(t, func(p *podView) {
+		p.Gated, p.Gates, p.Nominated, p.Unschedulable, p.UnschedulableWhy = false, 0, "node1", true, "no room"
+	})
+	if _, err := n.Reconcile(context.Background(), request("db-0")); err != nil {
+		t.Fatal(err)
+	}
+	a.saw(t, "withdrawn, if nobody has nominated it since", `PATCH `+pod0+`/status {"metadata":{"resourceVersion":"7","uid":"u1"},"status":{"nominatedNodeName":null}}`)
+	if want := []string{"db-0 PinReleased: the nomination of node1 is withdrawn: no room"}; !slices.Equal(*told, want) {
+		t.Errorf("told %q, want %q", *told, want)
+	}
+}
+
+func TestGatesOpen(t *testing.T) {
+	hour := noon
+	c := clusterOf(t, nil, &hour,
+		named("db-0", "u0", func(p *podView) { p.Gated, p.Gates = true, 1 }),
+		named("db-1", "u1", func(p *podView) { p.Gated, p.Gates = true, 2 }),
+		named("db-2", "u2", func(p *podView) { p.Gates = 1 }))
+	if n := len(c.gatedPods()); n != 1 {
+		t.Errorf("%d pods wait for us; one does", n)
+	}
+}
+
+func TestMemory(t *testing.T) {
+	hour := noon
+	c := clusterOf(t, nil, &hour)
+	ran := named("db-0", "u1", func(p *podView) { p.Node, p.Window, p.Started, p.Addresses = "node1", time.Hour, true, "10.0.0.7" })
+	r := &reservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db"}, Pod: "db-0", Node: "node1", PodUID: "u1"}
+	is := func(story, node string) {
+		t.Helper()
+		if p, _, _ := c.place("db/db-0"); p.Node != node {
+			t.Errorf("%s: it is on %q, want %q", story, p.Node, node)
+		}
+	}
+	c.add(t, ran)
+	is("it runs, and its successor is made already", "node1")
+	_ = c.pods.GetStore().Delete(ran)
+	c.remember(ran)
+	is("it has ended", "node1")
+	c.lose(r)
+	is("its reservation is deleted", "")
+
+	c.traces = map[string]trace{}
+	c.add(t, ran)
+	c.lose(r)
+	hour = hour.Add(2 * memoryLife)
+	c.forget()
+	_ = c.pods.GetStore().Delete(ran)
+	c.remember(ran)
+	is("its reservation was deleted while it ran", "")
+	hour = hour.Add(2 * memoryLife)
+	c.forget()
+	if len(c.traces) > 0 {
+		t.Errorf("it remembers %v", c.traces)
+	}
+}
+
+func pending(uid, name string, gates ...string) corev1.Pod {
+	p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name, UID: types.UID(uid)}}
+	for _, g := range gates {
+		p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: g})
+	}
+	return p
+}
+
+func TestLiftGates(t *testing.T) {
+	const ours = "leasehold.dev/nominate"
+	list := func(all []corev1.Pod, next string) any {
+		return &corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, ListMeta: metav1.ListMeta{Continue: next}, Items: all}
+	}
+	serve := func(a *api) {
+		gone := map[string]bool{}
+		a.answer = func(call string, r *http.Request) (int, any) {
+			name := call[strings.LastIndex(call, "/")+1:]
+			switch {
+			case r.Method == http.MethodPatch && name == "refuses":
+				return http.StatusForbidden, nil
+			case r.Method == http.MethodPatch:
+				gone[name] = true
+				return 0, nil
+			}
+			selector := strings.Split(r.URL.Query().Get("fieldSelector"), ",")
+			if slices.Sort(selector); !slices.Equal(selector, []string{"spec.nodeName=", "status.phase=Pending"}) {
+				return http.StatusBadRequest, nil
+			}
+			var page []corev1.Pod
+			for _, p := range [][]corev1.Pod{
+				{pending("u1", "refuses", ours), pending("u2", "alone", ours)},
+				{pending("u3", "held", "a.b/c", ours), pending("u4", "others", "a.b/c"), pending("u5", "free")},
+			}[len(r.URL.Query().Get("continue"))] {
+				if !gone[p.Name] {
+					page = append(page, p)
+				}
+			}
+			return 0, list(page, strings.Repeat("x", 1-len(r.URL.Query().Get("continue"))))
+		}
+	}
+	for _, tt := range []struct {
+		story  string
+		all    bool
+		lifted int
+		held   bool
+	}{{"a manager ends", false, 1, false}, {"leasehold ends", true, 2, true}} {
+		a := newAPI(t)
+		serve(a)
+		n, err := LiftGates(deadline(t, 300*time.Millisecond), a.client, 0, tt.all)
+		if n != tt.lifted || err == nil || !strings.Contains(err.Error(), "lifting the gate of db/refuses") {
+			t.Errorf("%s: lifted %d, want %d; %v", tt.story, n, tt.lifted, err)
+		}
+		patched := func(name string) bool {
+			return slices.ContainsFunc(a.calls, func(c string) bool { return strings.HasPrefix(c, "PATCH /api/v1/namespaces/db/pods/"+name+" ") })
+		}
+		if !patched("alone") || patched("held") != tt.held || patched("others") || patched("free") {
+			t.Errorf("%s: %q", tt.story, a.calls)
+		}
+	}
+
+	a := newAPI(t)
+	serve(a)
+	l := newLifter(a.client, a.client, time.Minute, false)
+	for _, at := range []time.Duration{0, 59 * time.Second} {
+		if n, err := l.round(context.Background(), noon.Add(at)); n != 2 || err != nil || l.lifted > 0 {
+			t.Errorf("after %v: %d wait, %d lifted, %v", at, n, l.lifted, err)
+		}
+	}
+	if _, err := l.round(context.Background(), noon.Add(time.Minute)); err == nil || l.lifted != 1 {
+		t.Errorf("after a minute: %d lifted, %v", l.lifted, err)
+	}
+}
