@@ -93,6 +93,7 @@ func All() []Scenario {
 		ours("pin-manager-away", "without a manager pods start unpinned", pinManagerAway),
 		ours("pin-frozen", "a frozen manager keeps no pod from starting", pinFrozen),
 		ours("pin-lift-gates", "the gates can be lifted without a manager", pinLiftGates),
+		ours("pin-uninstall", "removed in the documented order, the manager leaves no gate", pinUninstall),
 		ours("pin-certificate", "the webhook's certificate is made anew, and its CA kept right", pinCertificate),
 		ours("pin-words", "what users may write, and what is said of the rest", pinWords).on(3),
 		ours("pin-confined", "what the manager may not do", pinConfined).on(3),

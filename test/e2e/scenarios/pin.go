@@ -196,14 +196,16 @@ const slot = "leasehold.dev/e2e-slot"
 // slots gives every node one slot until the scenario ends.
 func (w *World) slots() {
 	for _, name := range w.Bed.NodeNames() {
-		patch := func(value string) {
-			data := fmt.Sprintf(`{"status":{"capacity":{%q:%s},"allocatable":{%q:%s}}}`, slot, value, slot, value)
-			_, err := w.Client.CoreV1().Nodes().Patch(w.Ctx, name, types.MergePatchType, []byte(data), metav1.PatchOptions{}, "status")
-			w.Must(err)
-		}
-		patch(`"1"`)
-		w.Cleanup(func() { patch("null") })
+		w.giveSlots(name, `"1"`)
+		w.Cleanup(func() { w.giveSlots(name, "null") })
 	}
+}
+
+// giveSlots says how many slots a node has, as JSON.
+func (w *World) giveSlots(node, count string) {
+	data := fmt.Sprintf(`{"status":{"capacity":{%q:%s},"allocatable":{%q:%s}}}`, slot, count, slot, count)
+	_, err := w.Client.CoreV1().Nodes().Patch(w.Ctx, node, types.MergePatchType, []byte(data), metav1.PatchOptions{}, "status")
+	w.Must(err)
 }
 
 func pinFull(w *World) {
@@ -219,19 +221,86 @@ func pinFull(w *World) {
 		filler := w.Echoserver("filler-"+mode, home, 1, KeptFor(""), Needing(slot))
 		set.gateBy(hold)
 		set.Scale(1)
-		w.Eventually(time.Minute, "it is held", func() error {
-			p, found := set.Pods()[name]
-			if !found || p.Annotations[pinnedNode] != home.Name || len(p.Spec.SchedulingGates) == 0 {
-				return fmt.Errorf("its annotations are %v", p.Annotations)
-			}
-			return nil
-		})
+		set.heldFor(name, home)
 		w.ungate(name, hold)
 		p := w.moved(before, set.Ready(), name)
 		w.SaidOf(p, "AddressChanged", home.Name, "did not pass the scheduler's filters")
 		filler.Scale(0)
 		set.Scale(0)
 	}
+
+	w.Step("require: somebody else holds it for longer than its grace, and then its node is full")
+	set := w.Echoserver("require", nil, 1, Pin("require"), Needing(slot), polite)
+	const name = "require-0"
+	before := set.Ready()
+	w.published(before)
+	home := w.NodeOf(before[name])
+	set.Scale(0)
+	w.Echoserver("filler", home, 1, KeptFor(""), Needing(slot))
+	set.gateBy(hold)
+	set.Scale(1)
+	set.heldFor(name, home)
+	time.Sleep(pastGrace)
+	w.ungate(name, hold)
+	waiting := set.waits(name, before)
+	w.Step("there is room before its grace is over")
+	w.giveSlots(home.Name, `"2"`)
+	after := set.Ready()
+	w.cameHome(before, after)
+	if after[name].UID != waiting.UID {
+		w.Fatalf("the pod that waited is not the one that came home")
+	}
+	w.Step("its node is full once more, and stays so")
+	w.published(after)
+	set.Scale(0)
+	w.giveSlots(home.Name, `"1"`)
+	set.Scale(1)
+	set.heldFor(name, home)
+	w.ungate(name, hold)
+	waiting = set.waits(name, after)
+	w.SaidOf(waiting, "PinReleased", home.Name, "Insufficient "+slot)
+	w.Eventually(time.Minute, "another pod is held", func() error {
+		if p, found := set.Pods()[name]; !found || p.UID == waiting.UID {
+			return errors.New("there is none")
+		}
+		return nil
+	})
+	w.ungate(name, hold)
+	p := w.moved(after, set.Ready(), name)
+	w.SaidOf(p, "AddressChanged", home.Name, "in vain")
+}
+
+// pastGrace is longer than the grace that the bed's manager gives required pods.
+const pastGrace = 15 * time.Second
+
+// heldFor waits until a pod is there, pinned to its home and held by somebody.
+func (s *Set) heldFor(name string, home *bed.Node) {
+	s.w.Eventually(time.Minute, name+" is held", func() error {
+		p, found := s.Pods()[name]
+		if !found || p.Annotations[pinnedNode] != home.Name || len(p.Spec.SchedulingGates) == 0 {
+			return fmt.Errorf("its annotations are %v", p.Annotations)
+		}
+		return nil
+	})
+}
+
+// waits waits until the scheduler finds no place for a pod that replaces another, and returns it.
+func (s *Set) waits(name string, old Pods) corev1.Pod {
+	var waiting corev1.Pod
+	s.w.Eventually(time.Minute, "the new pod waits", func() error {
+		p, found := s.Pods()[name]
+		switch {
+		case !found || p.UID == old[name].UID:
+			return errors.New("there is none")
+		case p.Spec.NodeName != "":
+			s.w.Fatalf("it was sent to %s: %s", p.Spec.NodeName, p.Annotations[pinReason])
+		case !slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Reason == corev1.PodReasonUnschedulable }):
+			return errors.New("the scheduler has not looked at it")
+		}
+		waiting = p
+		return nil
+	})
+	return waiting
 }
 
 // gateBy adds a gate to the template.
@@ -249,15 +318,18 @@ func (w *World) ungate(pod, gate string) {
 }
 
 func pinNodeDead(w *World) {
-	w.Step("three echoservers start on one node")
+	w.Step("six echoservers start on one node")
 	n := w.Node(1)
 	sets := map[string]*Set{}
 	befores := map[string]Pods{}
-	for _, name := range []string{"nominate", "prefer", "gone"} {
-		sets[name] = w.Echoserver(name, n, 1, Pin(strings.Replace(name, "gone", "nominate", 1)))
-		befores[name] = sets[name].Ready()
-		w.published(befores[name])
-		sets[name].anywhere()
+	for _, mode := range []string{"nominate", "prefer", "require"} {
+		for _, end := range []string{"dead", "gone"} {
+			name := mode + "-" + end
+			sets[name] = w.Echoserver(name, n, 1, Pin(mode))
+			befores[name] = sets[name].Ready()
+			w.published(befores[name])
+			sets[name].anywhere()
+		}
 	}
 	w.Step("%s dies; the pods are given up", n.Name)
 	w.Must(n.Stop(w.Ctx, bed.Kubelet))
@@ -274,16 +346,27 @@ func pinNodeDead(w *World) {
 		}
 		return nil
 	})
-	for _, name := range []string{"nominate", "prefer"} {
-		sets[name].ForceDelete(befores[name])
+	runs := func(name, why string) {
 		p := w.moved(befores[name], sets[name].ReadyBut(befores[name]), name+"-0")
-		w.SaidOf(p, "AddressChanged", n.Name, "is not Ready")
+		w.SaidOf(p, "AddressChanged", n.Name, why)
 	}
-	w.Step("its object is deleted as well")
+	for _, name := range []string{"require-dead", "nominate-dead", "prefer-dead"} {
+		sets[name].ForceDelete(befores[name])
+	}
+	waiting := sets["require-dead"].waits("require-dead-0", befores["require-dead"])
+	runs("nominate-dead", "is not Ready")
+	runs("prefer-dead", "is not Ready")
+	w.Step("the required one runs elsewhere after its grace")
+	w.SaidOf(waiting, "PinReleased", n.Name, "is not Ready")
+	runs("require-dead", "in vain")
+	w.Step("its object is deleted as well: no pod waits")
 	w.Must(w.Client.CoreV1().Nodes().Delete(w.Ctx, n.Name, metav1.DeleteOptions{}))
-	sets["gone"].ForceDelete(befores["gone"])
-	p := w.moved(befores["gone"], sets["gone"].ReadyBut(befores["gone"]), "gone-0")
-	w.SaidOf(p, "AddressChanged", n.Name, "is gone")
+	for _, mode := range []string{"require", "nominate", "prefer"} {
+		sets[mode+"-gone"].ForceDelete(befores[mode+"-gone"])
+	}
+	for _, mode := range []string{"require", "nominate", "prefer"} {
+		runs(mode+"-gone", "is gone")
+	}
 }
 
 // anywhere takes the affinity off the template: the next pods may run on any node.
@@ -299,24 +382,10 @@ func pinRequire(w *World) {
 	before := set.Ready()
 	w.published(before)
 	home := w.NodeOf(before[name])
-	waits := func(old Pods) {
-		w.Eventually(time.Minute, "the new pod waits", func() error {
-			p, found := set.Pods()[name]
-			switch {
-			case !found || p.UID == old[name].UID:
-				return errors.New("there is none")
-			case p.Spec.NodeName != "":
-				w.Fatalf("it was sent to %s: %s", p.Spec.NodeName, p.Annotations[pinReason])
-			case !slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Reason == corev1.PodReasonUnschedulable }):
-				return errors.New("the scheduler has not looked at it")
-			}
-			return nil
-		})
-	}
 	w.Step("its node is cordoned: the new pod waits, and comes home when the node takes pods again")
 	uncordon := w.Cordon(home)
 	set.Delete(before)
-	waits(before)
+	set.waits(name, before)
 	uncordon()
 	second := set.ReadyBut(before)
 	w.cameHome(before, second)
@@ -325,11 +394,10 @@ func pinRequire(w *World) {
 	w.published(second)
 	uncordon = w.Cordon(home)
 	set.Delete(second)
-	waits(second)
-	waiting := set.Pods()
-	third := set.ReadyBut(waiting)
+	waiting := set.waits(name, second)
+	third := set.ReadyBut(Pods{name: waiting})
 	p := w.moved(second, third, name)
-	w.SaidOf(waiting[name], "PinReleased", home.Name, "is cordoned")
+	w.SaidOf(waiting, "PinReleased", home.Name, "is cordoned")
 	w.SaidOf(p, "AddressChanged", home.Name, "in vain")
 	uncordon()
 	w.Step("and stays there")
@@ -359,7 +427,7 @@ func pinRequire(w *World) {
 		return errors.New("it is there")
 	})
 	again := create()
-	time.Sleep(15 * time.Second) // longer than the grace that the bed's manager has
+	time.Sleep(pastGrace)
 	p2, err := w.Client.CoreV1().Pods(w.NS).Get(w.Ctx, "bare", metav1.GetOptions{})
 	w.Must(err)
 	if p2.UID != again.UID || p2.Spec.NodeName != "" {
@@ -489,6 +557,27 @@ func pinLiftGates(w *World) {
 	w.running("held")
 }
 
+func pinUninstall(w *World) {
+	w.Step("a pod waits with our gate and another's")
+	w.handmade("held", w.Node(1), GatedBy(hold))
+	w.Step("the managers are removed in the order of docs/operations.md")
+	w.Cleanup(func() {
+		w.Kubectl("apply", "-f", filepath.Join(w.Bed.Repo, "daemonset/manager/webhook.yaml"))
+		w.Must(w.Bed.WaitDeployed(w.Ctx, time.Minute))
+		w.Eventually(time.Minute, "the webhook is asked again", w.webhookAnswers)
+	})
+	w.Kubectl("delete", "mutatingwebhookconfiguration", bed.Manager)
+	w.Kubectl("--namespace="+bed.System, "scale", "deployment", bed.Manager, "--replicas=0")
+	w.Cleanup(func() { w.Kubectl("--namespace="+bed.System, "scale", "deployment", bed.Manager, "--replicas=2") })
+	w.Kubectl("--namespace="+bed.System, "wait", "--for=delete", "pod", "--selector=app.kubernetes.io/name="+bed.Manager, "--timeout=60s")
+	w.Step("before its rights go, the last one has lifted the gate that nobody else would")
+	held, err := w.Client.CoreV1().Pods(w.NS).Get(w.Ctx, "held", metav1.GetOptions{})
+	w.Must(err)
+	if gates := held.Spec.SchedulingGates; len(gates) != 1 || gates[0].Name != hold {
+		w.Fatalf("it has the gates %v", gates)
+	}
+}
+
 func pinCertificate(w *World) {
 	const name = "leasehold-manager"
 	hooks := w.Client.AdmissionregistrationV1().MutatingWebhookConfigurations()
@@ -514,18 +603,21 @@ func pinCertificate(w *World) {
 		}
 		return nil
 	})
+	w.Eventually(time.Minute, "the webhook is asked each time", w.webhookAnswers)
+}
+
+// webhookAnswers tells whether the webhook is asked for twenty pods in a row.
+func (w *World) webhookAnswers() error {
 	probe := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "probe", Annotations: map[string]string{Window: "10"}},
 		Spec: w.echoserver("probe", nil, 1).Spec.Template.Spec}
-	w.Eventually(time.Minute, "the webhook is asked twenty times in a row", func() error {
-		for range 20 {
-			p, err := w.Client.CoreV1().Pods(w.NS).Create(w.Ctx, probe.DeepCopy(), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-			w.Must(err)
-			if p.Annotations[pinReason] == "" {
-				return errors.New("once it was not")
-			}
+	for range 20 {
+		p, err := w.Client.CoreV1().Pods(w.NS).Create(w.Ctx, probe.DeepCopy(), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		w.Must(err)
+		if p.Annotations[pinReason] == "" {
+			return errors.New("once it was not")
 		}
-		return nil
-	})
+	}
+	return nil
 }
 
 // table reads a table of pkg/policy: words in quotes, and what they mean.
@@ -598,24 +690,46 @@ func pinWords(w *World) {
 
 func pinConfined(w *World) {
 	set := w.Echoserver("echoserver", w.Node(3), 1)
-	set.Ready()
+	w.published(set.Ready())
+	w.handmade("held", w.Node(3), GatedBy(hold))
+	pod := []string{"patch", "pod", "echoserver-0"}
+	status := append(slices.Clone(pod), "--subresource=status")
+	reservation := w.reservation("echoserver-0", w.Node(3))
+	ipr := []string{"patch", "ipreservation", reservation.Metadata.Name, "--type=merge"}
+	other := strings.ReplaceAll(w.Kubectl("--namespace="+w.NS, "get", "ipreservation", reservation.Metadata.Name, "-o", "json"), reservation.Metadata.Name, "another")
 	w.Step("what the manager's account may not do")
 	for _, act := range []struct {
 		args []string
+		last string // the patch, or what is on standard input
 		says string
 	}{
-		{[]string{"delete", "pod", "echoserver-0"}, "deletes only pods that have not been placed"},
-		{[]string{"patch", "pod", "echoserver-0", "-p", `{"metadata":{"labels":{"a":"b"}}}`}, "writes its own annotations alone"},
-		{[]string{"patch", "pod", "echoserver-0", "-p", `{"metadata":{"annotations":{"a":"b"}}}`}, "writes its own annotations alone"},
-		{[]string{"patch", "pod", "echoserver-0", "-p", `{"metadata":{"finalizers":["a.b/c"]}}`}, "writes its own annotations alone"},
-		{[]string{"patch", "pod", "echoserver-0", "-p", `{"spec":{"containers":[{"name":"echoserver","image":"x"}]}}`}, "changes nothing else"},
-		{[]string{"patch", "pod", "echoserver-0", "--type=json", "-p", `[{"op":"add","path":"/spec/tolerations/-","value":{"operator":"Exists"}}]`}, "changes nothing else"},
-		{[]string{"patch", "pod", "echoserver-0", "--subresource=status", "-p", `{"status":{"phase":"Failed"}}`}, "writes the nominated node alone"},
+		{[]string{"delete", "pod", "echoserver-0"}, "", "deletes only pods that have not been placed"},
+		{pod, `{"metadata":{"labels":{"a":"b"}}}`, "writes its own annotations alone"},
+		{pod, `{"metadata":{"annotations":{"a":"b"}}}`, "writes its own annotations alone"},
+		{pod, `{"metadata":{"finalizers":["a.b/c"]}}`, "writes its own annotations alone"},
+		{pod, `{"spec":{"containers":[{"name":"echoserver","image":"x"}]}}`, "changes nothing else"},
+		{pod, `{"spec":{"activeDeadlineSeconds":1}}`, "changes nothing else"},
+		{append(slices.Clone(pod), "--type=json"), `[{"op":"add","path":"/spec/tolerations/-","value":{"operator":"Exists"}}]`, "changes nothing else"},
+		{[]string{"patch", "pod", "held"}, `{"spec":{"schedulingGates":[{"$patch":"delete","name":"` + hold + `"}]}}`, "takes its own gate off"},
+		{status, `{"status":{"phase":"Failed"}}`, "writes the nominated node alone"},
+		{status, `{"status":{"resourceClaimStatuses":[{"name":"a"}]}}`, "writes the nominated node alone"},
+		{status, `{"status":{"containerStatuses":null}}`, "writes the nominated node alone"},
+		{ipr, `{"spec":{"release":"` + reservation.Status.ID + `"}}`, "gives no addresses up"},
+		{ipr, `{"metadata":{"labels":{"a":"b"}}}`, "writes its own annotations alone"},
+		{append(slices.Clone(ipr), "--subresource=status"), `{"status":{"podUID":"another"}}`, "its agent alone says"},
+		{[]string{"delete", "ipreservation", reservation.Metadata.Name}, "", "deletes only the very reservation"},
+		{[]string{"create", "-f", "-"}, other, "makes neither pods nor reservations"},
+		{[]string{"create", "-f", "-"}, `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"made"},"spec":{"containers":[{"name":"c","image":"none"}]}}`,
+			"makes neither pods nor reservations"},
 	} {
+		args, stdin := act.args, act.last
+		if args[0] == "patch" {
+			args, stdin = append(slices.Clone(args), "-p", act.last), ""
+		}
 		// Somebody who may do anything but is no more trusted than the manager: its name, and the rights of an administrator.
-		out, err := w.kubectl("", append(act.args, "--as=system:serviceaccount:leasehold-system:leasehold-manager", "--as-group=system:masters")...)
+		out, err := w.kubectl(stdin, append(slices.Clone(args), "--as=system:serviceaccount:leasehold-system:leasehold-manager", "--as-group=system:masters")...)
 		if err == nil || !strings.Contains(out, act.says) {
-			w.Fatalf("kubectl %s: %v %s", strings.Join(act.args, " "), err, out)
+			w.Fatalf("kubectl %s: %v %s", strings.Join(args, " "), err, out)
 		}
 	}
 }
