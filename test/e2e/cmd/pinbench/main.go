@@ -53,9 +53,15 @@ func main() {
 
 func run(ctx context.Context, repo string) error {
 	if *scale {
-		return on(ctx, repo, func(b *pinbench.Bench) error {
-			return b.Scale(ctx, *scaleNodes, *reservations, *rate, *lasting)
+		var fine bool
+		err := on(ctx, repo, func(b *pinbench.Bench) (err error) {
+			fine, err = b.Scale(ctx, *scaleNodes, *reservations, *rate, *lasting)
+			return err
 		})
+		if err == nil && !fine {
+			err = errors.New("a goal was missed, as the lines above say")
+		}
+		return err
 	}
 	fine := true
 	for field := range strings.SplitSeq(*nodes, ",") {
