@@ -28,7 +28,7 @@ bench-pin: ## recreated pods against every score, on simulated nodes (FLAGS=-sho
 fuzz: ## every fuzz target, a minute each (FUZZTIME=10m for longer)
 	@FUZZTIME=$${FUZZTIME:-1m} scripts/fuzz
 
-crash: ## kills, power cuts, full disks, damage and migration, the long form (RUN=<regexp>: calls, connect, collect, idle, looks)
+crash: ## kills, power cuts, full disks, damage and migration, the long form (RUN=<regexp>)
 	@LONG=1 TIMEOUT=80m scripts/test-go -v -run '$(RUN)' ./test/crash | grep --line-buffered -v -e '^=== ' -e '--- PASS'; exit $${PIPESTATUS[0]}
 
 lint: ## gofmt, vet, staticcheck
@@ -40,7 +40,7 @@ cluster: ## a real Kubernetes cluster on this machine (NODES, CNI, IPAM, CONTAIN
 cluster-down: ## and away with it
 	@scripts/cluster down
 
-e2e: ## the tests in that cluster (RUN=<regexp>: calls, connect, collect, idle, looks)
+e2e: ## the tests in that cluster (RUN=<regexp>)
 	@scripts/e2e
 
 images: ## the container images, as tarballs

@@ -178,19 +178,23 @@ const (
 // remembers which have one. To be called about every hour.
 func (s *Service) ForgetWindows(ctx context.Context) error {
 	var old []lease.Key
-	err := s.Store.View(ctx, func(tx *store.Tx) error {
-		now := s.now()
-		tx.Windows(func(key lease.Key, _ time.Duration, seen time.Time) {
-			if idle := now.Wall.Sub(seen); idle >= windowFresh || idle < 0 {
-				old = append(old, key)
-			}
+	now := s.now()
+	var at store.WindowMark
+	for more := true; more; {
+		from := at
+		err := s.Store.View(ctx, func(tx *store.Tx) error {
+			at, more = tx.WindowsAfter(from, viewBatch, func(key lease.Key, _ time.Duration, seen time.Time) {
+				if idle := now.Wall.Sub(seen); idle >= windowFresh || idle < 0 {
+					old = append(old, key)
+				}
+			})
+			return nil
 		})
-		return nil
-	})
-	if err != nil {
-		return err
+		if err != nil {
+			return err
+		}
 	}
-	_, err = s.inSteps(ctx, len(old), func(c *call, i int) error { return c.forgetWindow(old[i]) })
+	_, err := s.inSteps(ctx, len(old), func(c *call, i int) error { return c.forgetWindow(old[i]) })
 	return err
 }
 

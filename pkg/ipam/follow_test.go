@@ -290,7 +290,7 @@ func TestTheAgentDoesNotWaitForHostLocalWithTheStoreInHand(t *testing.T) {
 func TestStoredWindowsGoADayAfterTheLastLease(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	stored := func() (n int) {
-		w.view(func(tx *store.Tx) { tx.Windows(func(lease.Key, time.Duration, time.Time) { n++ }) })
+		w.view(func(tx *store.Tx) { tx.WindowsAfter("", 9, func(lease.Key, time.Duration, time.Time) { n++ }) })
 		return n
 	}
 	w.add(ask{pod: "db-0", container: "c1", silent: true})

@@ -48,16 +48,28 @@ func (tx *Tx) DropWindow(key lease.Key) error {
 	return tx.delete(bucketWindows, podPrefix(id, key))
 }
 
-// Windows calls fn for every stored window that can be read.
-func (tx *Tx) Windows(fn func(key lease.Key, w time.Duration, seen time.Time)) {
-	_ = tx.bucket(bucketWindows).ForEach(func(k, v []byte) error {
+// WindowMark is a place in the order of the stored windows. The zero one is before
+// the first.
+type WindowMark string
+
+// WindowsAfter calls fn for up to limit stored windows behind a mark, without those
+// that cannot be read. It returns the mark to go on from, and whether there is
+// more.
+func (tx *Tx) WindowsAfter(m WindowMark, limit int, fn func(key lease.Key, w time.Duration, seen time.Time)) (next WindowMark, more bool) {
+	c := tx.bucket(bucketWindows).Cursor()
+	k, v := c.Seek([]byte(m))
+	if m != "" && string(k) == string(m) {
+		k, v = c.Next()
+	}
+	for ; k != nil && limit > 0; k, v = c.Next() {
+		limit--
+		m = WindowMark(k)
 		key, ok := tx.splitPod(k)
-		w, seen, err := decodeWindow(v)
-		if ok && err == nil {
+		if w, seen, err := decodeWindow(v); ok && err == nil {
 			fn(key, w, seen)
 		}
-		return nil
-	})
+	}
+	return m, k != nil
 }
 
 // splitPod undoes podPrefix.

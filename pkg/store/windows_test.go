@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -26,7 +29,7 @@ func TestStoredWindows(t *testing.T) {
 			t.Errorf("%s, %v", w, known)
 		}
 		found := 0
-		tx.Windows(func(k lease.Key, w time.Duration, at time.Time) {
+		tx.WindowsAfter("", 9, func(k lease.Key, w time.Duration, at time.Time) {
 			found++
 			if k != key || w != lease.Forever || !at.Equal(seen) {
 				t.Errorf("%+v has %s since %s", k, w, at)
@@ -54,6 +57,30 @@ func TestStoredWindows(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+func TestStoredWindowsAFewAtATime(t *testing.T) {
+	s := open(t)
+	const n = 7
+	update(t, s, func(tx *Tx) error {
+		var errs error
+		for i := range n {
+			errs = errors.Join(errs, tx.SetWindow(lease.Key{Pool: testPool, Namespace: "db", Name: fmt.Sprint("db-", i), IfName: "eth0"}, time.Hour, t0.Wall))
+		}
+		return errors.Join(errs, tx.put(bucketWindows, []byte("not a key"), nil))
+	})
+	for limit := 1; limit <= n+2; limit++ {
+		var got []string
+		view(t, s, func(tx *Tx) {
+			var at WindowMark
+			for more := true; more; {
+				at, more = tx.WindowsAfter(at, limit, func(k lease.Key, _ time.Duration, _ time.Time) { got = append(got, k.Name) })
+			}
+		})
+		if want := "db-0 db-1 db-2 db-3 db-4 db-5 db-6"; strings.Join(got, " ") != want {
+			t.Errorf("%d at a time: %v", limit, got)
+		}
+	}
 }
 
 func FuzzDecodeWindow(f *testing.F) {
