@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -265,6 +266,11 @@ func TestTheAgentDoesNotWaitForHostLocalWithTheStoreInHand(t *testing.T) {
 		},
 		"EndHolds": func(w *world, ctx context.Context) error {
 			return w.service.EndHolds(ctx, []Ref{RefTo(w.look().Leases[0])}, "moved")
+		},
+		"Act, of a damaged record": func(w *world, ctx context.Context) error {
+			spoilRecord(t, filepath.Join(w.stateDir(), "leases.db"), "db-0")
+			_, err := w.service.Act(ctx, Plan(w.survey()))
+			return err
 		},
 	} {
 		w := newWorld(t, "10.0.0.0/24")

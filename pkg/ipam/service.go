@@ -73,7 +73,7 @@ func (s *Service) update(ctx context.Context, in scope, fn func(*call) error) er
 		return err
 	}
 	s.warn("%v; it is learnt again from this node", err)
-	if err := s.transact(ctx, scope{}, func(c *call) error { return c.mend(in) }); err != nil {
+	if err := s.transact(ctx, scope{wait: in.wait}, func(c *call) error { return c.mend(in) }); err != nil {
 		return err
 	}
 	return s.transact(ctx, in, fn)
