@@ -6,12 +6,15 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/leasehold-cni/leasehold/test/lab"
 )
@@ -22,15 +25,17 @@ var (
 )
 
 // parts are what is measured, each for itself.
-var parts = []struct {
-	name string
-	run  func(*bench)
-}{
+var parts = []part{
 	{"calls", (*bench).calls},
 	{"connect", (*bench).connect},
 	{"collect", (*bench).collect},
 	{"idle", (*bench).idle},
 	{"looks", (*bench).looks},
+}
+
+type part struct {
+	name string
+	run  func(*bench)
 }
 
 func main() {
@@ -40,16 +45,34 @@ func main() {
 		fmt.Fprintln(os.Stderr, "bench: -run:", err)
 		os.Exit(2)
 	}
+	if !slices.ContainsFunc(parts, func(p part) bool { return match.MatchString(p.name) }) {
+		fmt.Fprintf(os.Stderr, "bench: -run: no part matches %q\n", *only)
+		os.Exit(2)
+	}
 	os.Exit(lab.Run(func() int {
 		for _, part := range parts {
 			if match.MatchString(part.name) {
-				b := &bench{}
-				defer b.close()
-				part.run(b)
+				run(part)
 			}
 		}
 		return 0
 	}))
+}
+
+// run leaves nothing behind that could disturb the next part, or that outlives the program: also when it is interrupted.
+func run(p part) {
+	b := &bench{}
+	defer b.close()
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
+	defer close(signals)
+	defer signal.Stop(signals)
+	go func() {
+		if s, interrupted := <-signals; interrupted {
+			b.Fatalf("%v", s)
+		}
+	}()
+	p.run(b)
 }
 
 // calls times the verbs.

@@ -18,10 +18,13 @@ import (
 
 // bench is what the contenders share. As a lab.TB it is also what the lab reports to.
 type bench struct {
-	node     *lab.Node
-	sandbox  *lab.Sandbox // whose network namespace all callers name
-	rows     []row
+	node    *lab.Node
+	sandbox *lab.Sandbox // whose network namespace all callers name
+	rows    []row
+
+	mu       sync.Mutex // of cleanups
 	cleanups []func()
+	closing  sync.Mutex
 }
 
 // A contender is an IPAM plugin with files of its own.
@@ -171,8 +174,17 @@ func (b *bench) check(err error) {
 	}
 }
 
-func (b *bench) Helper()          {}
-func (b *bench) Cleanup(f func()) { b.cleanups = append(b.cleanups, f) }
+// progress tells those who wait.
+func (b *bench) progress(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "  "+format+"\n", args...)
+}
+
+func (b *bench) Helper() {}
+func (b *bench) Cleanup(f func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.cleanups = append(b.cleanups, f)
+}
 func (b *bench) TempDir() string {
 	dir, err := os.MkdirTemp("", "bench-")
 	b.check(err)
@@ -185,8 +197,20 @@ func (b *bench) Fatalf(format string, args ...any) {
 	os.Exit(1)
 }
 
+// close cleans up, last things first. Whoever calls it while another does waits for that.
 func (b *bench) close() {
-	for _, f := range slices.Backward(b.cleanups) {
+	b.closing.Lock()
+	defer b.closing.Unlock()
+	for f := b.lastCleanup(); f != nil; f = b.lastCleanup() {
 		f()
 	}
+}
+
+func (b *bench) lastCleanup() (f func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if n := len(b.cleanups); n > 0 {
+		f, b.cleanups = b.cleanups[n-1], b.cleanups[:n-1]
+	}
+	return f
 }
