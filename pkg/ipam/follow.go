@@ -222,19 +222,18 @@ type NodeView struct {
 	Windows map[lease.Key]time.Duration // stored for their keys
 	Now     lease.Instant               // when it was read
 
-	lost  bool            // the store had to replace another one
-	known map[string]bool // networks of which all is known nevertheless, in every pool of that name
+	known map[string]bool // networks of which all is known, in every pool of that name
 
 	damaged []lease.Lease // pool and address of records that cannot be read
 }
 
 // Knows tells whether all leases of a network are known. Where they are not,
-// that one is absent says nothing.
-func (v NodeView) Knows(network string) bool { return !v.Now.IsZero() && (!v.lost || v.known[network]) }
+// that one is absent says nothing: the store was lost, or was gone when the node
+// booted, and no ADD has used the network since.
+func (v NodeView) Knows(network string) bool { return v.known[network] }
 
 // learn notes what a part of a look says: what was unknown in one of them is unknown.
 func (v *NodeView) learn(tx *store.Tx) {
-	v.lost = v.lost || tx.Lost() != ""
 	for _, p := range tx.Pools() {
 		known, met := v.known[p.Network]
 		v.known[p.Network] = tx.Known(p) && (known || !met)

@@ -393,6 +393,24 @@ func TestANetworkIsKnownWhenEachOfItsPoolsIs(t *testing.T) {
 	}
 }
 
+// Nor does a store that is new after a boot know what another one knew.
+func TestAStoreThatVanishedAcrossABootKnowsNothingAtFirst(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	w.reboot()
+	w.wipe(filepath.Join(w.stateDir(), "leases.db"), w.service.Store.Dirs().Run)
+	w.network = "another"
+	w.add(ask{pod: "web-0", container: "c2"})
+	if got := w.look(); got.Knows("cbr0") || !got.Knows("another") {
+		t.Errorf("known: %v, another: %v", got.Knows("cbr0"), got.Knows("another"))
+	}
+	w.network = "cbr0"
+	w.add(ask{pod: "db-1", container: "c3"})
+	if got := w.look(); !got.Knows("cbr0") || len(got.Leases) != 3 {
+		t.Errorf("known: %v, %v", got.Knows("cbr0"), got.Leases)
+	}
+}
+
 // What a lost store does not say is not known, until the pool is.
 func TestALostStoreKnowsNothingAtFirst(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")

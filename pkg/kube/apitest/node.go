@@ -2,6 +2,7 @@ package apitest
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -42,7 +43,7 @@ func NewNode(t testing.TB) Node {
 		Host:  sandbox.New("/proc", boot),
 		Clock: func() lease.Instant { return lease.Instant{Wall: time.Now(), Boot: time.Hour + time.Since(started)} },
 	}}
-	n.Update(func(tx *store.Tx) error { return tx.SetSpaces(n.Host.Spaces(Boot)) })
+	n.Update(func(tx *store.Tx) error { return errors.Join(tx.SetSpaces(n.Host.Spaces(Boot)), tx.SetKnown(n.Pool)) }) // as an ADD does
 	return n
 }
 

@@ -229,7 +229,7 @@ func (p *Publisher) forgive(lists int) {
 // isOver tells whether it is certain that the node keeps nothing of what an object without leases says.
 func (p *Publisher) isOver(there *ipamv1.IPReservation) bool {
 	if len(there.Status.Addresses) == 0 {
-		return p.view.Knows("")
+		return !p.view.Now.IsZero() // it says nothing
 	}
 	for _, a := range there.Status.Addresses {
 		if !p.view.Knows(a.Network) {

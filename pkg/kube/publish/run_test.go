@@ -145,6 +145,14 @@ func TestALookThatFailsChangesNothing(t *testing.T) {
 			}
 			p.node.Update(func(*store.Tx) error { return nil })
 		},
+		"it was gone after a boot, and another network is used": func(p *press) {
+			if err := errors.Join(os.Remove(p.db()), os.RemoveAll(p.node.Store.Dirs().Run)); err != nil {
+				t.Fatal(err)
+			}
+			p.node.Update(func(tx *store.Tx) error {
+				return tx.SetKnown(lease.Pool{DataDir: p.node.Pool.DataDir, Network: "another"})
+			})
+		},
 		"the node is not there": func(p *press) { p.server.Remove(nodePath) },
 		"the node is another": func(p *press) {
 			p.server.Put(nodePath, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "node1", UID: "0a0a0a0a-1"}})
