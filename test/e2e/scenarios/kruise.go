@@ -1,10 +1,12 @@
 package scenarios
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -163,14 +165,118 @@ metadata: {name: kruise-mutating-webhook-configuration}
 webhooks: []
 `
 
-// ppsKruise: Kruise comes, goes, and takes the CRD with it; no object is lost.
+// kruiseCRD is Kruise's own: no short name, one spelling a version, one of both stored.
+const kruiseCRD = `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: persistentpodstates.apps.kruise.io, labels: {app.kubernetes.io/managed-by: Helm}}
+spec:
+  group: apps.kruise.io
+  names: {kind: PersistentPodState, listKind: PersistentPodStateList, plural: persistentpodstates, singular: persistentpodstate}
+  scope: Namespaced
+  versions: [VERSIONS]
+`
+
+const kruiseVersion = `
+  - name: VERSION
+    served: true
+    storage: STORED
+    subresources: {status: {}}
+    schema:
+      openAPIV3Schema:
+        type: object
+        properties:
+          apiVersion: {type: string}
+          kind: {type: string}
+          metadata: {type: object}
+          spec:
+            type: object
+            required: [targetRef]
+            properties:
+              targetRef:
+                type: object
+                required: [apiVersion, kind, name]
+                properties: {apiVersion: {type: string}, kind: {type: string}, name: {type: string}}
+              persistentPodAnnotations: {type: array, items: {type: object, required: [key], properties: {key: {type: string}}}}
+              persistentPodStateRetentionPolicy: {type: string}
+              requiredPersistentTopology: {type: object, required: [KEYS], properties: {KEYS: {type: array, items: {type: string}}}}
+              preferredPersistentTopology:
+                type: array
+                items:
+                  type: object
+                  required: [preference, weight]
+                  properties:
+                    weight: {type: integer, format: int32}
+                    preference: {type: object, required: [KEYS], properties: {KEYS: {type: array, items: {type: string}}}}
+          status:
+            type: object
+            required: [observedGeneration]
+            properties:
+              observedGeneration: {type: integer, format: int64}
+              podStates:
+                type: object
+                additionalProperties:
+                  type: object
+                  properties:
+                    nodeName: {type: string}
+                    nodeTopologyLabels: {type: object, additionalProperties: {type: string}}
+                    annotations: {type: object, additionalProperties: {type: string}}
+`
+
+// kruisesCRD is Kruise's CRD with some of its versions; the last is stored.
+func kruisesCRD(versions ...string) string {
+	keys := map[string]string{"v1alpha1": "nodeTopologyKeys", "v1beta1": "keys"}
+	var all strings.Builder
+	for i, v := range versions {
+		all.WriteString(strings.NewReplacer("VERSION", v, "KEYS", keys[v], "STORED", fmt.Sprint(i == len(versions)-1)).Replace(kruiseVersion))
+	}
+	return strings.Replace(kruiseCRD, " [VERSIONS]", all.String(), 1)
+}
+
+// kruisesObjects are PersistentPodStates as Kruise has them: one that it generated for a StatefulSet, and a person's, for one
+// whose only pod is scaled away.
+const kruisesObjects = `
+apiVersion: apps.kruise.io/v1beta1
+kind: PersistentPodState
+metadata:
+  name: echoserver
+  ownerReferences: [{apiVersion: apps/v1, kind: StatefulSet, name: echoserver, uid: UID, controller: true, blockOwnerDeletion: true}]
+spec:
+  targetRef: {apiVersion: apps/v1, kind: StatefulSet, name: echoserver}
+  preferredPersistentTopology: [{weight: 100, preference: {keys: [kubernetes.io/hostname]}}]
+---
+apiVersion: apps.kruise.io/v1beta1
+kind: PersistentPodState
+metadata: {name: mine}
+spec:
+  targetRef: {apiVersion: apps/v1, kind: StatefulSet, name: away}
+  persistentPodStateRetentionPolicy: WhenDeleted
+  requiredPersistentTopology: {keys: [kubernetes.io/hostname]}
+`
+
+const awaySet = `
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: away}
+spec:
+  serviceName: away
+  replicas: 0
+  selector: {matchLabels: {app: away}}
+  template:
+    metadata: {labels: {app: away}}
+    spec:
+      containers: [{name: echoserver, image: "cilium/echoserver:latest", imagePullPolicy: IfNotPresent}]
+`
+
+// ppsKruise: from leasehold's CRD to Kruise's, and from Kruise to leasehold as docs/persistentpodstate.md says; no object is
+// lost. An older Kruise's CRD is not served.
 func ppsKruise(w *World) {
+	const crd = "persistentpodstates.apps.kruise.io"
 	w.Apply(w.manifest("echoserver.yaml"))
 	set := w.set("echoserver", 2)
 	before := set.Ready()
 	w.Recorded("echoserver", before)
-	w.Apply(w.explicit("metadata:\n  name: echoserver", "metadata:\n  name: mine", "    name: echoserver", "    name: away",
-		"spec:\n  targetRef", "spec:\n  persistentPodStateRetentionPolicy: WhenDeleted\n  targetRef"))
+	w.Apply(awaySet)
 
 	w.Step("Kruise comes")
 	began := time.Now()
@@ -181,13 +287,34 @@ func ppsKruise(w *World) {
 		}
 	})
 	w.Cleanup(gone)
-	if out, err := w.kubectl(kruise, "--namespace=kruise-system", "apply", "-f", "-"); err != nil {
-		w.Fatalf("kubectl apply: %v\n%s", err, out)
+	comes := func() {
+		if out, err := w.kubectl(kruise, "--namespace=kruise-system", "apply", "-f", "-"); err != nil {
+			w.Fatalf("kubectl apply: %v\n%s", err, out)
+		}
+		w.ourWebhooks(false)
 	}
-	w.ourWebhooks(false)
-	crd := w.Kubectl("get", "crd", "persistentpodstates.apps.kruise.io", "-o", "jsonpath={.metadata.uid}")
-	said := w.saidOnce(crd, "KruisePresent")
+	comes()
+	said := w.saidOnce(w.Kubectl("get", "crd", crd, "-o", "jsonpath={.metadata.uid}"), "KruisePresent")
 	w.Step("ours stands aside after %.0f s: %s", time.Since(began).Seconds(), said)
+	w.Kubectl("delete", "crd", crd)
+	ours := untilDone(func() { // whatever becomes of Kruise's
+		w.Kubectl("delete", "crd", crd, "--ignore-not-found")
+		gone()
+		w.Eventually(time.Minute, "leasehold's CRD", w.oursEstablished)
+	})
+	w.Cleanup(ours)
+	w.create(kruisesCRD("v1alpha1"))
+	w.Kubectl("delete", "mutatingwebhookconfiguration", "kruise-mutating-webhook-configuration")
+	said = w.saidOnce(w.Kubectl("get", "crd", crd, "-o", "jsonpath={.metadata.uid}"), "CRDUnfit")
+	w.ourWebhooks(false)
+	w.Step("without Kruise, and with an older one's CRD: %s", said)
+	comes()
+	w.Kubectl("delete", "crd", crd)
+	w.create(kruisesCRD("v1alpha1", "v1beta1"))
+	w.Kubectl("wait", "--for=condition=Established", "crd/"+crd, "--timeout=30s")
+	w.create(strings.ReplaceAll(kruisesObjects, "UID", w.Kubectl("get", "statefulset", "echoserver", "-o", "jsonpath={.metadata.uid}")))
+	w.Kubectl("patch", crd, "mine", "--subresource=status", "--type=merge",
+		`-p={"status":{"observedGeneration":1,"podStates":{"away-0":{"nodeName":"node1","nodeTopologyLabels":{"kubernetes.io/hostname":"node1"}}}}}`)
 	after := set.Recreate()
 	w.cameHome(before, after)
 	for _, p := range after {
@@ -195,55 +322,99 @@ func ppsKruise(w *World) {
 			w.Fatalf("%s was bound by a PersistentPodState", p.Name)
 		}
 	}
-	w.Step("pods are pinned to their addresses as before")
+	w.Step("with Kruise's CRD and objects, pods are pinned to their addresses as before")
 
-	// As docs/persistentpodstate.md says.
-	saved := filepath.Join(w.Bed.Dir, "run", w.NS+".yaml")
-	w.Cleanup(func() { os.Remove(saved) })
-	w.Kubectl("patch", "pps", "mine", "--subresource=status", "--type=merge",
-		`-p={"status":{"podStates":{"away-0":{"nodeName":"node1","nodeTopologyLabels":{"kubernetes.io/hostname":"node1"}}}}}`)
-	var lines []string
-	for line := range strings.Lines(w.Kubectl("get", "pps", "-A", "-o", "yaml")) {
-		if !strings.HasPrefix(line, "    resourceVersion:") && !strings.HasPrefix(line, "    uid:") {
-			lines = append(lines, line)
-		}
+	dir := filepath.Join(w.Bed.Dir, "run", w.NS)
+	w.Must(os.MkdirAll(dir, 0o700))
+	w.Cleanup(func() { os.RemoveAll(dir) })
+	save, restore := w.fromKruise()
+	out, err := w.shell(dir, save)
+	if err != nil || strings.TrimSpace(out) != "2" {
+		w.Fatalf("the recipe saved %s: %v", out, err)
 	}
-	w.Must(os.WriteFile(saved, []byte(strings.Join(lines, "")), 0o600))
-	w.Kubectl("delete", "crd", "persistentpodstates.apps.kruise.io")
+	w.Kubectl("delete", "crd", crd)
 	gone()
+	wait, apply, _ := strings.Cut(restore, "kubectl apply")
+	if out, err := w.shell(dir, wait); err != nil {
+		w.Fatalf("%v: %s", err, out)
+	}
 	w.ourWebhooks(true)
-	w.Kubectl("wait", "--for=condition=Established", "crd/persistentpodstates.apps.kruise.io", "--timeout=30s")
 	w.Step("Kruise went with the CRD; ours is back, and so is the CRD")
 	w.Eventually(30*time.Second, "what was saved is there", func() error {
-		out, err := w.kubectl("", "apply", "-f", saved)
-		if err == nil {
-			out, err = w.kubectl("", "replace", "--subresource=status", "-f", saved)
-		}
-		if err != nil {
+		if out, err := w.shell(dir, "kubectl apply"+apply); err != nil {
 			return fmt.Errorf("%w: %s", err, out)
 		}
 		return nil
 	})
 	w.Recorded("echoserver", after)
-	if w.State("mine") == nil {
-		w.Fatalf("PersistentPodState mine is lost")
-	}
+	w.RecordedAt("mine", map[string]string{"away-0": "node1"})
 	again := set.Recreate()
 	w.Kept(after, again)
 	for _, p := range again {
 		w.boundTo(p, "echoserver", hostnameLabel, p.Spec.NodeName)
 	}
-	w.Step("every object is back, and pods are bound again")
+	w.Kubectl("annotate", "statefulset", "echoserver", "kruise.io/auto-generate-persistent-pod-state-")
+	w.noState("echoserver")
+	w.Step("every object is back, pods are bound again, and what Kruise generated goes with its annotation")
 }
 
-// ourWebhooks waits until our webhook configurations are there, or are not; with pods, as long as there is an object.
+// create creates things that go with something else.
+func (w *World) create(manifest string) {
+	if out, err := w.kubectl(manifest, "create", "-f", "-"); err != nil {
+		w.Fatalf("kubectl create: %v\n%s", err, out)
+	}
+}
+
+// oursEstablished tells whether the CRD is leasehold's and served.
+func (w *World) oursEstablished() error {
+	out := w.Kubectl("get", "crd", "-l", "app.kubernetes.io/managed-by=leasehold", "-o",
+		`jsonpath={.items[*].status.conditions[?(@.type=="Established")].status}`)
+	if out != "True" {
+		return fmt.Errorf("established: %q", out)
+	}
+	return nil
+}
+
+// fromKruise are the commands of the section of docs/persistentpodstate.md, before and after Kruise is uninstalled.
+func (w *World) fromKruise() (save, restore string) {
+	text, err := os.ReadFile(filepath.Join(w.Bed.Repo, "docs/persistentpodstate.md"))
+	w.Must(err)
+	_, section, _ := strings.Cut(string(text), "### From Kruise to leasehold\n")
+	section, _, _ = strings.Cut(section, "\n### ")
+	var commands strings.Builder
+	for line := range strings.Lines(section) {
+		if command, ok := strings.CutPrefix(line, "    "); ok {
+			commands.WriteString(command)
+		}
+	}
+	save, restore, found := strings.Cut(commands.String(), "helm uninstall kruise\n")
+	if !found {
+		w.Fatalf("the recipe does not uninstall Kruise: %s", commands.String())
+	}
+	return save, restore
+}
+
+// shell runs commands as an administrator would.
+func (w *World) shell(dir, script string) (string, error) {
+	ctx, cancel := context.WithTimeout(w.Ctx, 90*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "bash", "-e", "-c", script)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+w.Bed.Kubeconfig(), "PATH="+filepath.Dir(w.Bed.Kubectl())+":"+os.Getenv("PATH"))
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// ourWebhooks waits until our webhook configurations have webhooks, or have none.
 func (w *World) ourWebhooks(there bool) {
 	w.Eventually(90*time.Second, "leasehold's webhooks for PersistentPodStates", func() error {
 		c := w.Client.AdmissionregistrationV1()
-		_, err1 := c.MutatingWebhookConfigurations().Get(w.Ctx, "leasehold-apps-kruise-io", metav1.GetOptions{})
-		_, err2 := c.ValidatingWebhookConfigurations().Get(w.Ctx, "leasehold-apps-kruise-io", metav1.GetOptions{})
-		if there && (err1 != nil || err2 != nil) || !there && !(apierrors.IsNotFound(err1) && apierrors.IsNotFound(err2)) {
-			return fmt.Errorf("want them: %v; %v, %v", there, err1, err2)
+		m, err := c.MutatingWebhookConfigurations().Get(w.Ctx, "leasehold-apps-kruise-io", metav1.GetOptions{})
+		w.Must(err)
+		v, err := c.ValidatingWebhookConfigurations().Get(w.Ctx, "leasehold-apps-kruise-io", metav1.GetOptions{})
+		w.Must(err)
+		if there != (len(m.Webhooks) > 0) || there != (len(v.Webhooks) > 0) {
+			return fmt.Errorf("there are %d and %d", len(m.Webhooks), len(v.Webhooks))
 		}
 		return nil
 	})
@@ -276,9 +447,21 @@ func ppsWebhook(w *World) {
 	w.Step("without a PersistentPodState no pod goes through its webhook")
 	w.Apply(w.explicit())
 	w.pps("normalize", "pods")
+	w.Step("with one, it does, also after the manifests were applied again")
+	w.Kubectl("apply", "-f", filepath.Join(w.Bed.Repo, "daemonset/manager/topology.yaml"))
+	c, err := w.Client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(w.Ctx, "leasehold-apps-kruise-io", metav1.GetOptions{})
+	w.Must(err)
+	if len(c.Webhooks) != 2 {
+		w.Fatalf("%d webhooks are left", len(c.Webhooks))
+	}
 	w.Kubectl("delete", "pps", "echoserver")
 	w.pps("normalize")
-	w.Step("with one, it does")
+	// The name of the manager, with an administrator's rights.
+	out, err := w.kubectl(strings.ReplaceAll(kruisesCRD("v1beta1"), "persistentpodstate", "otherpodstate"), "create", "-f", "-",
+		"--as=system:serviceaccount:leasehold-system:leasehold-manager", "--as-group=system:masters")
+	if err == nil || !strings.Contains(out, "the manager makes one CRD") {
+		w.Fatalf("it makes another CRD: %v, %s", err, out)
+	}
 }
 
 // pps waits until the mutating webhooks for PersistentPodStates are these.

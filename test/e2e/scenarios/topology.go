@@ -215,10 +215,19 @@ func ppsZone(w *World) {
 	w.Label(three, zoneLabel, "b")
 	openTwo, openThree := w.Cordon(two), w.Cordon(three)
 	w.Step("an echoserver starts on %s; %s is in its zone, %s is not", one.Name, two.Name, three.Name)
-	w.Apply(w.manifest("echoserver.yaml", "replicas: 2", "replicas: 1", "  annotations:\n    kruise.io", "  annotations:\n    kruise.io/required-persistent-topology: "+zoneLabel+"\n    kruise.io"))
+	const role = "e2e.leasehold.dev/role"
+	w.Apply(w.manifest("echoserver.yaml", "replicas: 2", "replicas: 1", "  annotations:\n    kruise.io", "  annotations:\n"+
+		"    kruise.io/persistent-pod-annotations: "+role+"\n    kruise.io/required-persistent-topology: "+zoneLabel+"\n    kruise.io"))
 	set := w.set("echoserver", 1)
-	first := set.Ready()
+	set.Ready()
 	w.RecordedAt("echoserver", map[string]string{"echoserver-0": one.Name})
+	w.Kubectl("annotate", "pod", "echoserver-0", role+"=leader")
+	w.Eventually(30*time.Second, "its annotation is recorded", func() error {
+		if got, _, _ := unstructured.NestedString(w.State("echoserver").Object, "status", "podStates", "echoserver-0", "annotations", role); got != "leader" {
+			return fmt.Errorf("it is %q", got)
+		}
+		return nil
+	})
 	openTwo()
 	openThree()
 	openOne := w.Cordon(one)
@@ -228,6 +237,9 @@ func ppsZone(w *World) {
 	}
 	w.Step("%s was cordoned: it runs on %s with %s", one.Name, two.Name, addresses(second["echoserver-0"]))
 	w.boundTo(second["echoserver-0"], "echoserver", hostnameLabel, one.Name)
+	if got := second["echoserver-0"].Annotations[role]; got != "leader" {
+		w.Fatalf("its annotation %s came back as %q", role, got)
+	}
 	w.RecordedAt("echoserver", map[string]string{"echoserver-0": two.Name})
 	openTwo = w.Cordon(two)
 	set.Delete(second)
@@ -248,7 +260,6 @@ func ppsZone(w *World) {
 		w.Fatalf("it went to %s", at)
 	}
 	w.Step("it has what it asked for: %s", w.SaidOf(fourth["echoserver-0"], "PinNotPossible", "PersistentPodState echoserver", "own selector", zoneLabel+"=a"))
-	_ = first
 }
 
 // waits checks that a new pod of a name is there and cannot be placed.
@@ -424,6 +435,14 @@ func ppsShortLife(w *World) {
 			w.Fatalf("the %d. time it is on %s, bound to %v, %v", i+1, pod.Spec.NodeName, pod.Spec.NodeSelector, pod.Annotations)
 		}
 		set.ForceDelete(Pods{"echoserver-0": pod})
+	}
+	w.Recorded("echoserver", set.Ready())
+	w.Step("scaled to nothing and up again, it is another pod")
+	set.Scale(0)
+	w.RecordedAt("echoserver", map[string]string{})
+	set.Scale(1)
+	if pod := set.Ready()["echoserver-0"]; pod.Annotations[injected] != "" || len(pod.Spec.NodeSelector) > 0 {
+		w.Fatalf("it is bound to %v: %v", pod.Spec.NodeSelector, pod.Annotations)
 	}
 }
 
