@@ -309,15 +309,17 @@ func (v *View) Ready(*http.Request) error {
 	known := v.Known()
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.crdList == nil || !v.crdList.HasSynced() {
-		return errors.New("CRDs have not been listed yet")
+	if v.crdList == nil {
+		return errUnknown
 	}
-	_, there, _ := v.crdList.GetStore().GetByKey(crdName)
-	v.known = v.known || known || !there || time.Since(v.began) > time.Minute
-	if !v.known {
-		return errors.New("PersistentPodStates or nodes have not been listed yet")
+	if v.crdList.HasSynced() {
+		_, there, _ := v.crdList.GetStore().GetByKey(crdName)
+		v.known = v.known || known || !there
 	}
-	return nil
+	if v.known || time.Since(v.began) > time.Minute {
+		return nil
+	}
+	return errUnknown
 }
 
 // Known tells whether everything that is watched has been listed.
