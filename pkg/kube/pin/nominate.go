@@ -30,7 +30,7 @@ const (
 	takeOver = 700 * time.Millisecond
 	// nominationLife is how long a nomination lasts if nothing comes of it (NAMES, Defaults).
 	nominationLife = 10 * time.Second
-	// callLife is how long the API server has to answer a call; the next try is a new connection's.
+	// callLife is how long the API server has to answer the last call of a step.
 	callLife = 5 * time.Second
 	// refusedRetry is after how long a write is tried again that the API server has refused for this one pod.
 	refusedRetry = 10 * time.Second
@@ -143,24 +143,29 @@ func (n *nominator) Reconcile(ctx context.Context, req reconcile.Request) (recon
 	case withdraw:
 		err = n.withdraw(ctx, p, why)
 	}
+	if what != withdraw {
+		n.report(err, s, n.cluster.now().Sub(now))
+	}
 	switch {
 	case apierrors.IsConflict(err):
 		return reconcile.Result{RequeueAfter: 50 * time.Millisecond}, nil // the informer will know more
-	case unexpected(err) == nil:
-		if what != withdraw {
-			n.backlog.Lifted(n.cluster.now().Sub(now))
-		}
-		return reconcile.Result{}, nil
-	}
-	if what != withdraw && !(s.refused && refused(err)) {
-		n.backlog.Failed(n.cluster.now())
-	}
-	if refused(err) {
+	case refused(err) && !apierrors.IsNotFound(err):
 		n.note(p, func(s *sight) { s.refused = true })
 		n.log.Error(err, "refused", "pod", req.String())
 		return reconcile.Result{RequeueAfter: refusedRetry}, nil
 	}
-	return reconcile.Result{}, err
+	return reconcile.Result{}, client.IgnoreNotFound(err)
+}
+
+// report tells the backlog what became of a gate. One that is refused a second time tells nothing of others.
+func (n *nominator) report(err error, s sight, took time.Duration) {
+	switch {
+	case apierrors.IsConflict(err), s.refused && refused(err):
+	case unexpected(err) != nil:
+		n.backlog.Failed(n.cluster.now())
+	default:
+		n.backlog.Lifted(took)
+	}
 }
 
 // unexpected leaves out what the other replica's work looks like.
@@ -223,23 +228,19 @@ func (n *nominator) lift(ctx context.Context, p *podView, left time.Duration) er
 		}
 		first = err == nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, callLife)
-	defer cancel()
 	if err := liftGate(ctx, n.client, p.Namespace, p.Name, p.UID); err != nil {
 		return fmt.Errorf("lifting the gate of %s/%s: %w", p.Namespace, p.Name, err)
 	}
 	n.note(p, func(s *sight) { s.lifted = true })
 	n.meters.lifted.WithLabelValues(fmt.Sprint(first)).Inc()
 	if !first && p.Pinned != "" && p.Nominated != p.Pinned {
-		n.tell(p, reasonReleased, fmt.Sprintf("its gate was found too late to nominate %s", p.Pinned))
+		n.tell(p, reasonReleased, fmt.Sprintf("its gate is lifted: %s could not be nominated in time", p.Pinned))
 	}
 	return nil
 }
 
 // withdraw takes a nomination back, so that it keeps no room for a pod that does not come.
 func (n *nominator) withdraw(ctx context.Context, p *podView, why string) error {
-	ctx, cancel := context.WithTimeout(ctx, callLife)
-	defer cancel()
 	if err := n.nominate(ctx, p, ""); err != nil {
 		return fmt.Errorf("withdrawing the nomination of %s/%s: %w", p.Namespace, p.Name, err)
 	}
@@ -293,7 +294,7 @@ func merge(fields map[string]any) client.Patch {
 func (n *nominator) setup(mgr manager.Manager) error {
 	nobody := false
 	c, err := controller.New("nominate", mgr, controller.Options{
-		Reconciler: n, NeedLeaderElection: &nobody, MaxConcurrentReconciles: workers,
+		Reconciler: n, NeedLeaderElection: &nobody, MaxConcurrentReconciles: workers, ReconciliationTimeout: gateLife + callLife,
 		RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](20*time.Millisecond, 500*time.Millisecond),
 	})
 	if err != nil {
@@ -302,6 +303,7 @@ func (n *nominator) setup(mgr manager.Manager) error {
 	return c.Watch(source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		add := func(object any) {
 			if p := object.(*podView); p.Gated || p.waits() {
+				n.look(p, n.cluster.now()) // its time in the queue counts
 				queue.Add(requestOf(p))
 			}
 		}

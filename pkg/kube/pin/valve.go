@@ -154,7 +154,8 @@ func (v *valve) evict(ctx context.Context, p *podView, why Reason, text string) 
 }
 
 func (v *valve) setup(mgr manager.Manager) error {
-	c, err := controller.New("release", mgr, controller.Options{Reconciler: v, MaxConcurrentReconciles: 1}) // of waits
+	c, err := controller.New("release", mgr, controller.Options{Reconciler: v, ReconciliationTimeout: callLife,
+		MaxConcurrentReconciles: 1}) // of waits
 	if err != nil {
 		return err
 	}

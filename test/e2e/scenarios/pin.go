@@ -697,6 +697,8 @@ func pinConfined(w *World) {
 	reservation := w.reservation("echoserver-0", w.Node(3))
 	ipr := []string{"patch", "ipreservation", reservation.Metadata.Name, "--type=merge"}
 	other := strings.ReplaceAll(w.Kubectl("--namespace="+w.NS, "get", "ipreservation", reservation.Metadata.Name, "-o", "json"), reservation.Metadata.Name, "another")
+	// Somebody who may do anything but is no more trusted than the manager: its name, and the rights of an administrator.
+	asManager := []string{"--as=system:serviceaccount:leasehold-system:leasehold-manager", "--as-group=system:masters"}
 	w.Step("what the manager's account may not do")
 	for _, act := range []struct {
 		args []string
@@ -712,7 +714,7 @@ func pinConfined(w *World) {
 		{append(slices.Clone(pod), "--type=json"), `[{"op":"add","path":"/spec/tolerations/-","value":{"operator":"Exists"}}]`, "changes nothing else"},
 		{[]string{"patch", "pod", "held"}, `{"spec":{"schedulingGates":[{"$patch":"delete","name":"` + hold + `"}]}}`, "takes its own gate off"},
 		{status, `{"status":{"phase":"Failed"}}`, "writes the nominated node alone"},
-		{status, `{"status":{"resourceClaimStatuses":[{"name":"a"}]}}`, "writes the nominated node alone"},
+		{status, `{"status":{"observedGeneration":null}}`, "writes the nominated node alone"},
 		{status, `{"status":{"containerStatuses":null}}`, "writes the nominated node alone"},
 		{ipr, `{"spec":{"release":"` + reservation.Status.ID + `"}}`, "gives no addresses up"},
 		{ipr, `{"metadata":{"labels":{"a":"b"}}}`, "writes its own annotations alone"},
@@ -726,10 +728,16 @@ func pinConfined(w *World) {
 		if args[0] == "patch" {
 			args, stdin = append(slices.Clone(args), "-p", act.last), ""
 		}
-		// Somebody who may do anything but is no more trusted than the manager: its name, and the rights of an administrator.
-		out, err := w.kubectl(stdin, append(slices.Clone(args), "--as=system:serviceaccount:leasehold-system:leasehold-manager", "--as-group=system:masters")...)
+		out, err := w.kubectl(stdin, append(slices.Clone(args), asManager...)...)
 		if err == nil || !strings.Contains(out, act.says) {
 			w.Fatalf("kubectl %s: %v %s", strings.Join(args, " "), err, out)
 		}
 	}
+	w.Step("it may delete the reservation that it has looked at; a living agent publishes it again")
+	options := fmt.Sprintf(`{"kind":"DeleteOptions","apiVersion":"v1","preconditions":{"uid":%q}}`, reservation.Metadata.UID)
+	path := "/apis/ipam.leasehold.dev/v1alpha1/namespaces/" + w.NS + "/ipreservations/" + reservation.Metadata.Name
+	if out, err := w.kubectl(options, append([]string{"delete", "--raw=" + path, "-f", "-"}, asManager...)...); err != nil {
+		w.Fatalf("kubectl delete: %v %s", err, out)
+	}
+	w.published(set.Pods())
 }
