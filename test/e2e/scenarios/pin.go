@@ -714,7 +714,6 @@ func pinConfined(w *World) {
 		{append(slices.Clone(pod), "--type=json"), `[{"op":"add","path":"/spec/tolerations/-","value":{"operator":"Exists"}}]`, "changes nothing else"},
 		{[]string{"patch", "pod", "held"}, `{"spec":{"schedulingGates":[{"$patch":"delete","name":"` + hold + `"}]}}`, "takes its own gate off"},
 		{status, `{"status":{"phase":"Failed"}}`, "writes the nominated node alone"},
-		{status, `{"status":{"observedGeneration":null}}`, "writes the nominated node alone"},
 		{status, `{"status":{"containerStatuses":null}}`, "writes the nominated node alone"},
 		{ipr, `{"spec":{"release":"` + reservation.Status.ID + `"}}`, "gives no addresses up"},
 		{ipr, `{"metadata":{"labels":{"a":"b"}}}`, "writes its own annotations alone"},
