@@ -203,6 +203,9 @@ func (n *Node) write(path, text string) error { return writeFile(n.Root()+path, 
 
 // writeKubeletConfig writes a configuration for a small machine: no cgroups per QoS, nothing reserved, quick reports.
 func (n *Node) writeKubeletConfig() error {
+	if err := os.MkdirAll(n.Root()+"/etc/kubernetes/manifests", 0o755); err != nil {
+		return err
+	}
 	return n.write("/etc/kubernetes/kubelet.yaml", fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 authentication:
@@ -218,6 +221,7 @@ failSwapOn: false
 localStorageCapacityIsolation: false
 makeIPTablesUtilChains: false
 oomScoreAdj: 0
+staticPodPath: /etc/kubernetes/manifests
 containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
 clusterDNS: [%q]
 clusterDomain: cluster.local

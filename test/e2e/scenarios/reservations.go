@@ -15,7 +15,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -405,51 +404,40 @@ func moved(w *World) {
 	if r := w.reservation("echoserver-0", old); r.Status.State != "Held" {
 		w.Fatalf("%s says %s", old.Name, r.Status.State)
 	}
-	held := time.Now()
-	writes := w.countWrites()
+	// The agent has seen the pod elsewhere since its own start at the earliest.
+	began := w.Agent(old).Status.ContainerStatuses[0].State.Running.StartedAt.Time
+	writes := func() float64 {
+		sum := 0.0
+		for _, n := range []*bed.Node{old, now} {
+			sum += w.AgentMetrics(n).Sum("leasehold_publish_writes_total", "result=ok")
+		}
+		return sum
+	}
+	wrote := writes()
 	w.Eventually(grace+time.Minute, "the old hold ends", func() error {
 		if _, ok := w.Reservation("echoserver-0", old); ok {
 			return errors.New("it is there")
 		}
 		return nil
 	})
-	w.Truth(old, soon, fmt.Sprintf("let go %.0f s after the return (moveGrace %s)", time.Since(held).Seconds(), grace))
+	lasted := time.Since(began)
+	w.Truth(old, soon, fmt.Sprintf("let go %.0f s after the agent's start (moveGrace %s)", lasted.Seconds(), grace))
+	if lasted < grace {
+		w.Fatalf("the hold lasted for %s of %s", lasted, grace)
+	}
 	if r := w.reservation("echoserver-0", now); r.Status.State != "Bound" || !r.Status.Confirmed {
 		w.Fatalf("%s says %+v", now.Name, r.Status)
 	}
 	w.Sleep(3 * time.Second)
 	// One deletion; and the object of a pod that was made again elsewhere may have been confirmed meanwhile.
-	n := writes()
-	w.Step("%d writes since", n)
+	n := writes() - wrote
+	w.Step("%.0f writes of both agents since the return", n)
 	if n > 2 {
-		w.Fatalf("%d writes for one deletion and one confirmation", n)
+		w.Fatalf("%.0f writes for one deletion and one confirmation", n)
 	}
 	w.Step("the rest of the old node's window is not kept: its address is free")
 	if leases, _ := w.Leases(old); slices.ContainsFunc(leases, func(l look.Lease) bool { return l.Pod == "echoserver-0" }) {
 		w.Fatalf("%s keeps %+v", old.Name, leases)
-	}
-}
-
-// countWrites counts, until it is asked, what is written to the reservations of the scenario's own pods: those of others
-// may end at any time.
-func (w *World) countWrites() (sofar func() int) {
-	reservations := w.Dynamic.Resource(look.IPReservations).Namespace(w.NS)
-	list, err := reservations.List(w.Ctx, metav1.ListOptions{})
-	w.Must(err)
-	changes, err := reservations.Watch(w.Ctx, metav1.ListOptions{ResourceVersion: list.GetResourceVersion()})
-	w.Must(err)
-	return func() int {
-		defer changes.Stop()
-		for n := 0; ; n++ {
-			select {
-			case e, ok := <-changes.ResultChan():
-				if !ok || e.Type == watch.Error {
-					w.Fatalf("the watch of the reservations ended: %v", e.Object)
-				}
-			case <-time.After(2 * time.Second):
-				return n
-			}
-		}
 	}
 }
 
@@ -507,6 +495,7 @@ func foreignReservation(w *World) {
 		w.Fatalf("a token that is bound to no pod: %v", err)
 	}
 	w.Step("a token that is bound to no pod: refused")
+	w.rights()
 }
 
 // as is a client with the rights of an agent, by a token that is bound to its pod; to none for a pod without a name.

@@ -94,9 +94,10 @@ func (w *World) echoserver(name string, n *bed.Node, replicas int, options ...Op
 	return set
 }
 
-// Deployment creates pods without a window, whose names never return, and does not wait for them.
-func (w *World) Deployment(name string, n *bed.Node, replicas int) *Set {
-	set := w.echoserver(name, n, replicas, KeptFor(""))
+// Deployment creates pods whose names never return, without a window unless an option says otherwise, and does not wait for
+// them.
+func (w *World) Deployment(name string, n *bed.Node, replicas int, options ...Option) *Set {
+	set := w.echoserver(name, n, replicas, append([]Option{KeptFor("")}, options...)...)
 	d := appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	d.Spec.Replicas, d.Spec.Selector, d.Spec.Template = set.Spec.Replicas, set.Spec.Selector, set.Spec.Template
 	_, err := w.Client.AppsV1().Deployments(w.NS).Create(w.Ctx, &d, metav1.CreateOptions{})

@@ -79,6 +79,7 @@ func (w *World) Clear() {
 	w.Must(w.Client.AppsV1().StatefulSets(w.NS).DeleteCollection(w.Ctx, all, metav1.ListOptions{}))
 	w.Must(w.Client.AppsV1().Deployments(w.NS).DeleteCollection(w.Ctx, all, metav1.ListOptions{}))
 	w.Must(w.Client.AppsV1().ReplicaSets(w.NS).DeleteCollection(w.Ctx, all, metav1.ListOptions{}))
+	w.Must(w.Client.BatchV1().Jobs(w.NS).DeleteCollection(w.Ctx, all, metav1.ListOptions{}))
 	second := int64(1)
 	w.Eventually(90*time.Second, "the pods go", func() error {
 		err := w.Client.CoreV1().Pods(w.NS).DeleteCollection(w.Ctx,
