@@ -293,6 +293,9 @@ func isAway(err error) bool {
 
 // bring writes what is needed.
 func (p *Publisher) bring(ctx context.Context, t task) error {
+	if t.isNothing() {
+		return nil // it was done while it was queued
+	}
 	if t.remove {
 		err := p.Objects.Remove(ctx, t.there)
 		p.Metrics.wrote("delete", err)

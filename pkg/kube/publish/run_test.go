@@ -255,6 +255,20 @@ func TestWhatCannotBeBroughtRightIsWrittenOnce(t *testing.T) {
 	}
 }
 
+// What is queued may have been done, or undone, by its turn.
+func TestAnObjectThatIsAsItShouldBeIsLeftAlone(t *testing.T) {
+	p := newPress(t)
+	p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
+	p.list()
+	p.publish()
+	p.queue.Add(live.Name{Namespace: "db", Name: mine})
+	p.queue.Add(live.Name{Namespace: "db", Name: "gone"})
+	p.expect("nothing is to be done", p.publish())
+	if len(p.vain) > 0 {
+		t.Errorf("applied in vain: %v", p.vain)
+	}
+}
+
 // Where packets are lost an answer takes its time. Passes do not wait for it.
 func TestWhoTheNodeIsIsNotAskedInAPass(t *testing.T) {
 	p := newPress(t)
