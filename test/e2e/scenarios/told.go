@@ -25,7 +25,7 @@ func told(w *World) {
 	w.Step("an echoserver with a window of 10 min starts on %s, where %s are the most", n.Name, longest)
 	set := w.Echoserver("echoserver", n, 1)
 	before := set.Ready()["echoserver-0"]
-	w.Step("%s", w.SaidOf(before, "ReservationLimited", "10m0s", "cut to "+longest.String()))
+	w.Step("%s", w.SaidOf(before, "ReservationLimited", "10m0s", "cut to", longest.String()))
 	set.Scale(0)
 	w.Eventually(longest+10*time.Second, "its window ends", func() error {
 		leases, _ := w.Leases(n)
