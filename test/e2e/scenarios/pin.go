@@ -196,16 +196,14 @@ const slot = "leasehold.dev/e2e-slot"
 // slots gives every node one slot until the scenario ends.
 func (w *World) slots() {
 	for _, name := range w.Bed.NodeNames() {
-		w.giveSlots(name, `"1"`)
-		w.Cleanup(func() { w.giveSlots(name, "null") })
+		patch := func(value string) {
+			data := fmt.Sprintf(`{"status":{"capacity":{%q:%s},"allocatable":{%q:%s}}}`, slot, value, slot, value)
+			_, err := w.Client.CoreV1().Nodes().Patch(w.Ctx, name, types.MergePatchType, []byte(data), metav1.PatchOptions{}, "status")
+			w.Must(err)
+		}
+		patch(`"1"`)
+		w.Cleanup(func() { patch("null") })
 	}
-}
-
-// giveSlots says how many slots a node has, as JSON.
-func (w *World) giveSlots(node, count string) {
-	data := fmt.Sprintf(`{"status":{"capacity":{%q:%s},"allocatable":{%q:%s}}}`, slot, count, slot, count)
-	_, err := w.Client.CoreV1().Nodes().Patch(w.Ctx, node, types.MergePatchType, []byte(data), metav1.PatchOptions{}, "status")
-	w.Must(err)
 }
 
 func pinFull(w *World) {
@@ -236,7 +234,7 @@ func pinFull(w *World) {
 	w.published(before)
 	home := w.NodeOf(before[name])
 	set.Scale(0)
-	w.Echoserver("filler", home, 1, KeptFor(""), Needing(slot))
+	filler := w.Echoserver("filler", home, 1, KeptFor(""), Needing(slot))
 	set.gateBy(hold)
 	set.Scale(1)
 	set.heldFor(name, home)
@@ -244,7 +242,7 @@ func pinFull(w *World) {
 	w.ungate(name, hold)
 	waiting := set.waits(name, before)
 	w.Step("there is room before its grace is over")
-	w.giveSlots(home.Name, `"2"`)
+	filler.Scale(0)
 	after := set.Ready()
 	w.cameHome(before, after)
 	if after[name].UID != waiting.UID {
@@ -253,7 +251,8 @@ func pinFull(w *World) {
 	w.Step("its node is full once more, and stays so")
 	w.published(after)
 	set.Scale(0)
-	w.giveSlots(home.Name, `"1"`)
+	filler.Scale(1)
+	filler.Ready()
 	set.Scale(1)
 	set.heldFor(name, home)
 	w.ungate(name, hold)
@@ -714,6 +713,8 @@ func pinConfined(w *World) {
 		{append(slices.Clone(pod), "--type=json"), `[{"op":"add","path":"/spec/tolerations/-","value":{"operator":"Exists"}}]`, "changes nothing else"},
 		{[]string{"patch", "pod", "held"}, `{"spec":{"schedulingGates":[{"$patch":"delete","name":"` + hold + `"}]}}`, "takes its own gate off"},
 		{status, `{"status":{"phase":"Failed"}}`, "writes the nominated node alone"},
+		{status, `{"status":{"resize":"Proposed"}}`, "writes the nominated node alone"},
+		{status, `{"status":{"observedGeneration":99}}`, "writes the nominated node alone"},
 		{status, `{"status":{"containerStatuses":null}}`, "writes the nominated node alone"},
 		{ipr, `{"spec":{"release":"` + reservation.Status.ID + `"}}`, "gives no addresses up"},
 		{ipr, `{"metadata":{"labels":{"a":"b"}}}`, "writes its own annotations alone"},
