@@ -575,7 +575,7 @@ func storm(w *World) {
 			meanLag(at, then), slowest(at, then), then.Sum("process_resident_memory_bytes")/(1<<20))
 		at = then
 		if act.state == "Bound" {
-			w.idle(metrics)
+			at = w.idle(metrics)
 		}
 	}
 	w.Truth(n, soon, "after the storm")
@@ -591,14 +591,15 @@ func storm(w *World) {
 	w.Must(w.Client.CoreV1().Pods(w.NS).DeleteCollection(w.Ctx, metav1.DeleteOptions{GracePeriodSeconds: &now}, metav1.ListOptions{}))
 }
 
-// idle tells what the node's agent costs while nothing happens.
-func (w *World) idle(metrics func() look.Metrics) {
-	w.Sleep(12 * time.Second) // a snapshot, and what else comes after a change
+// idle tells what the node's agent costs while nothing happens, and returns its last metrics.
+func (w *World) idle(metrics func() look.Metrics) look.Metrics {
+	w.Sleep(50 * time.Second) // after half a minute all that lives is confirmed: a write for each pod
 	began, from := time.Now(), metrics()
 	w.Sleep(20 * time.Second)
 	to := metrics()
 	cpu := (to.Sum("process_cpu_seconds_total") - from.Sum("process_cpu_seconds_total")) / time.Since(began).Seconds()
 	w.Step("nothing to do with %d leases: agent %.1f MiB, %.2f %% of a core (goal: 40, 0.2)", stormPods, to.Sum("process_resident_memory_bytes")/(1<<20), cpu*100)
+	return to
 }
 
 // stormCall calls the plugin as a runtime does: an own namespace first, and away with it after the DEL.
