@@ -79,14 +79,17 @@ func (c *call) reconcile(s scope) error {
 }
 
 // mend makes damaged records anew from what the host shows, and all indexes
-// from the records.
+// from the records. Where a record's key is damaged, all that is left of it is
+// that its address is marked as taken.
 func (c *call) mend(in scope) error {
+	lost := map[lease.Pool][]netip.Addr{}
+	add := func(p lease.Pool, a netip.Addr) { lost[p] = append(lost[p], a) }
+	c.tx.Damaged(add)
+	c.tx.Unrecorded(add)
 	if err := c.tx.Reindex(); err != nil {
 		return err
 	}
-	damaged := map[lease.Pool][]netip.Addr{}
-	c.tx.Damaged(func(p lease.Pool, a netip.Addr) { damaged[p] = append(damaged[p], a) })
-	for p, addrs := range damaged {
+	for p, addrs := range lost {
 		each := scope{pool: p, soft: cmp.Or(in.soft, policy.Defaults().SoftHold), mirror: adopt.IsWhole(p), caches: in.caches}
 		mirror, err := c.mirrors.use(p, each.mirror)
 		if err != nil {
@@ -96,7 +99,7 @@ func (c *call) mend(in scope) error {
 			return err
 		}
 		for _, a := range addrs {
-			if _, err := c.tx.Get(p, a); err == nil {
+			if l, err := c.tx.Get(p, a); err == nil && l.State != lease.None {
 				continue
 			}
 			if err := c.mendUnknown(p, a, mirror); err != nil {

@@ -3,6 +3,7 @@ package ipam
 import (
 	"bytes"
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -352,8 +353,19 @@ func TestADamagedRecordIsMendedFromWhatTheHostShows(t *testing.T) {
 	w.same("nobody knows", w.leases(), "10.0.0.2=/Bound 10.0.0.3=db-1/Bound 10.0.0.9=x/Bound")
 }
 
-// spoilRecord damages the pages of a store where a lease names the word.
+// spoilRecord damages the records that name the word.
 func spoilRecord(t *testing.T, path, word string) {
+	t.Helper()
+	inRecords(t, path, word, func(b *bolt.Bucket, k, v []byte) error { return b.Put(k, append(v, 'x')) })
+}
+
+// dropRecord removes them, and leaves the indexes as they are.
+func dropRecord(t *testing.T, path, word string) {
+	t.Helper()
+	inRecords(t, path, word, func(b *bolt.Bucket, k, _ []byte) error { return b.Delete(k) })
+}
+
+func inRecords(t *testing.T, path, word string, fn func(b *bolt.Bucket, k, v []byte) error) {
 	t.Helper()
 	db, err := bolt.Open(path, 0o600, nil)
 	if err != nil {
@@ -361,13 +373,17 @@ func spoilRecord(t *testing.T, path, word string) {
 	}
 	defer db.Close()
 	err = db.Update(func(tx *bolt.Tx) error {
-		b := tx.Bucket([]byte("leases"))
-		return b.ForEach(func(k, v []byte) error {
-			if !bytes.Contains(v, []byte(word)) {
-				return nil
+		b, found := tx.Bucket([]byte("leases")), map[string][]byte{}
+		err := b.ForEach(func(k, v []byte) error {
+			if bytes.Contains(v, []byte(word)) {
+				found[string(k)] = bytes.Clone(v)
 			}
-			return b.Put(bytes.Clone(k), append(bytes.Clone(v), 'x'))
+			return nil
 		})
+		for k, v := range found {
+			err = errors.Join(err, fn(b, []byte(k), v))
+		}
+		return err
 	})
 	if err != nil {
 		t.Fatal(err)

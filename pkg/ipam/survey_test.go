@@ -284,6 +284,20 @@ func TestAFullPoolMendsWhatIsDamaged(t *testing.T) {
 	w.same("its hold is over", w.add(ask{pod: "new", container: "c2"}), "10.0.0.3")
 }
 
+// Where the key of a record is damaged, too, its address is known to be taken, and no more. Mending must not forget that.
+func TestMendingKeepsWhatIsMarkedAsTaken(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.4")
+	w.options.Mirror = false
+	for _, pod := range []string{"db-0", "db-1", "db-2"} {
+		w.add(ask{pod: pod, container: pod, window: hour})
+	}
+	path := filepath.Join(w.stateDir(), "leases.db")
+	dropRecord(t, path, "db-1")
+	spoilRecord(t, path, "db-2")
+	w.refused(ask{pod: "new", container: "c2"}, ErrExhausted, "3 bound")
+	w.same("one is known", w.leases(), "10.0.0.2=db-0/Bound 10.0.0.3=/Bound 10.0.0.4=/Bound")
+}
+
 // The kernel gives the number of a namespace away again.
 func TestANumberThatBelongsToAnotherNow(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")

@@ -356,6 +356,24 @@ func (tx *Tx) Damaged(fn func(lease.Pool, netip.Addr)) {
 	}
 }
 
+// Unrecorded calls fn for every address that is marked as taken and has no record:
+// the key of its record may be damaged.
+func (tx *Tx) Unrecorded(fn func(lease.Pool, netip.Addr)) {
+	c := tx.bucket(bucketTaken).Cursor()
+	for k, bits := c.First(); k != nil; k, bits = c.Next() {
+		p, base, ok := tx.placeOf(k)
+		if !ok || len(bits) != chunkBytes {
+			continue
+		}
+		for bit := range 8 * chunkBytes {
+			addr := inChunk(base, bit)
+			if bits[bit/8]&(1<<(bit%8)) != 0 && tx.bucket(bucketLeases).Get(leaseKey(tx.pools[p], addr)) == nil {
+				fn(p, addr)
+			}
+		}
+	}
+}
+
 // placeOf undoes leaseKey. A record of no pool and no address is out of
 // everybody's way: Check alone tells of it.
 func (tx *Tx) placeOf(k []byte) (p lease.Pool, addr netip.Addr, ok bool) {
