@@ -118,10 +118,13 @@ func (h *Holds) end(ctx context.Context, leases []lease.Lease, reason string) {
 	var refs []ipam.Ref
 	for _, l := range leases {
 		refs = append(refs, ipam.RefTo(l))
-		h.Log.Info("a hold ends", "address", l.Address.String(), "pod", l.Namespace+"/"+l.Name, "reason", reason)
 	}
 	if err := h.Service.EndHolds(ctx, refs, reason); err != nil {
 		h.Log.Warn("a hold cannot end yet", "error", err)
+		return
+	}
+	for _, l := range leases {
+		h.Log.Info("a hold has ended", "address", l.Address.String(), "pod", l.Namespace+"/"+l.Name, "reason", reason)
 	}
 }
 
