@@ -6,7 +6,7 @@
 // 5 s, then asked about three times. The kernel does announce an interface that
 // comes up (arp_notify, which the bridge plugin sets), but nobody hears it: the
 // frame reaches the bridge's port a moment before the port forwards anything.
-// docs/architecture.md has the trace.
+// docs/decisions.md has the trace.
 //
 // So an Announcer waits until the address can be used, sends a gratuitous ARP
 // (RFC 5227) or an unsolicited neighbour advertisement (RFC 4861, 7.2.6) from

@@ -133,7 +133,7 @@ func (s *Sandbox) Remove() {
 }
 
 // Reissued tells of a sandbox that was removed whether a process of the machine is in a namespace that got its number, which
-// the plugin must take for a sign of life (docs/architecture.md, Known limits). Other tests make namespaces all the time.
+// the plugin must take for a sign of life (docs/operations.md, Known limits). Other tests make namespaces all the time.
 func (s *Sandbox) Reissued() bool {
 	want := fmt.Sprintf("net:[%d]", s.number)
 	processes, _ := filepath.Glob("/proc/[0-9]*/ns/net")
