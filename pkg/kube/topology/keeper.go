@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -72,8 +73,9 @@ type keeper struct {
 	events    ctrlrecorder.EventRecorder
 	log       logr.Logger
 
-	kruise kruise
-	why    string // we stand aside
+	kruise  kruise
+	why     string // we stand aside
+	missing once
 }
 
 // Reconcile looks at the whole.
@@ -204,9 +206,17 @@ func (k *keeper) writeWebhooks(ctx context.Context, validating []admission.Valid
 	})
 }
 
-// write changes a webhook configuration of the manifests.
+// write changes a webhook configuration of the manifests. One that somebody has deleted cannot be made here, and is looked
+// for again.
 func (k *keeper) write(ctx context.Context, c client.Object, change func() bool) error {
-	if err := k.live.Get(ctx, types.NamespacedName{Name: ConfigurationName}, c); err != nil {
+	err := k.live.Get(ctx, types.NamespacedName{Name: ConfigurationName}, c)
+	if apierrors.IsNotFound(err) {
+		if kind := fmt.Sprintf("%T", c); k.missing.first(kind) {
+			k.log.Info("a webhook configuration is missing; apply the manifests again", "kind", kind, "name", ConfigurationName)
+		}
+		return nil
+	}
+	if err != nil {
 		return fmt.Errorf("the webhooks of PersistentPodState: %w", err)
 	}
 	if !change() {
@@ -255,7 +265,8 @@ func (k *keeper) ensureCRD(ctx context.Context, have *unstructured.Unstructured)
 }
 
 func (k *keeper) setup(mgr manager.Manager) error {
-	c, err := controller.NewTyped("persistentpodstate-keeper", mgr, controller.TypedOptions[struct{}]{Reconciler: k})
+	c, err := controller.NewTyped("persistentpodstate-keeper", mgr, controller.TypedOptions[struct{}]{Reconciler: k,
+		RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[struct{}](time.Second, lookEvery)})
 	if err != nil {
 		return err
 	}

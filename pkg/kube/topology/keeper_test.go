@@ -1,11 +1,19 @@
 package topology
 
 import (
+	"context"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 func TestWhoseJobThisIs(t *testing.T) {
@@ -33,6 +41,56 @@ func TestWhoseJobThisIs(t *testing.T) {
 				t.Errorf("%s: %d after look %d, want %d", story, stance, i+1, l.want)
 			}
 		}
+	}
+}
+
+// unlisted is an API server with a Secret, to which configurations and a CRD may come.
+type unlisted struct {
+	client.Client
+	configured bool
+	written    []string
+}
+
+func (u *unlisted) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+	if secret, ok := o.(*corev1.Secret); ok {
+		secret.Data = map[string][]byte{"ca.crt": []byte("ca")}
+		return nil
+	}
+	if u.configured && key.Name == ConfigurationName {
+		return nil
+	}
+	return apierrors.NewNotFound(schema.GroupResource{}, key.Name)
+}
+
+func (u *unlisted) Create(_ context.Context, o client.Object, _ ...client.CreateOption) error {
+	u.written = append(u.written, fmt.Sprintf("+%T", o))
+	return nil
+}
+
+func (u *unlisted) Update(_ context.Context, o client.Object, _ ...client.UpdateOption) error {
+	u.written = append(u.written, fmt.Sprintf("%T", o))
+	return nil
+}
+
+// What somebody has deleted of the manifests stops nothing else, and counts from when it is there again.
+func TestAMissingConfigurationStopsNothing(t *testing.T) {
+	api := &unlisted{}
+	k := &keeper{view: viewOf(), kinds: builtIn, client: api, live: api, stance: &stance{}, log: logr.Discard()}
+	look := func() {
+		t.Helper()
+		result, err := k.Reconcile(t.Context(), struct{}{})
+		if err != nil || result.RequeueAfter != lookEvery || k.stance.state.Load() != serving {
+			t.Errorf("%+v, %v, stance %d", result, err, k.stance.state.Load())
+		}
+	}
+	look()
+	if want := []string{"+*unstructured.Unstructured"}; !slices.Equal(api.written, want) {
+		t.Errorf("without: %q, want %q", api.written, want)
+	}
+	api.configured, api.written = true, nil
+	look()
+	if want := []string{"*v1.ValidatingWebhookConfiguration", "*v1.MutatingWebhookConfiguration", "+*unstructured.Unstructured"}; !slices.Equal(api.written, want) {
+		t.Errorf("with: %q, want %q", api.written, want)
 	}
 }
 
