@@ -97,7 +97,7 @@ func viewOf(objects ...*pps.PersistentPodState) *View {
 	}
 	return &View{kinds: builtIn, sights: NewSights(), leavers: NewLeavers(time.Minute), nodes: three(),
 		listed: func() bool { return true }, objects: &watched{SharedIndexInformer: informer, told: told{synced: true}},
-		workloads: map[schema.GroupKind]*watched{}}
+		crdsGone: map[string]bool{}, workloads: map[schema.GroupKind]*watched{}}
 }
 
 func TestAPatchTakesNothingAwayThatWeDoNotKnow(t *testing.T) {

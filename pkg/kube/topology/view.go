@@ -57,6 +57,7 @@ type View struct {
 	began     time.Time
 	known     bool // has been once
 	crdList   *watched
+	crdsGone  map[string]bool // of which the mapper may still know the kinds
 	objects   *watched
 	workloads map[schema.GroupKind]*watched
 	pods      *watched
@@ -64,7 +65,7 @@ type View struct {
 
 func newView(ctx context.Context, mgr manager.Manager, kinds Kinds, grace time.Duration) (*View, error) {
 	v := &View{kinds: kinds, mapper: mgr.GetRESTMapper(), nodes: mgr.GetClient(), leavers: NewLeavers(grace), sights: NewSights(),
-		crds: make(chan struct{}, 1), workloads: map[schema.GroupKind]*watched{}}
+		crds: make(chan struct{}, 1), crdsGone: map[string]bool{}, workloads: map[schema.GroupKind]*watched{}}
 	var err error
 	if v.sources, err = newSources(mgr); err != nil {
 		return nil, err
@@ -170,6 +171,9 @@ func (v *View) unwatched() Kinds {
 func (v *View) watch(kind schema.GroupKind, resource schema.GroupVersionResource) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	if v.crdsGone[resource.GroupResource().String()] {
+		return nil
+	}
 	if kind == objectKind.GroupKind() {
 		w, err := v.sources.objects(v.ctx, resource, events[*pps.PersistentPodState]{
 			came: v.objectCame, changed: v.objectChanged, went: v.objectWent})
@@ -199,7 +203,7 @@ func (v *View) resource(kind schema.GroupVersionKind) (schema.GroupVersionResour
 
 // crdCame has its resource watched. A watch that has found nothing so far begins anew: it would wait longer and longer.
 func (v *View) crdCame(crd *metav1.PartialObjectMetadata) {
-	v.end(crd.Name, func(w *watched) bool { return !w.HasSynced() })
+	v.end(crd.Name, false, func(w *watched) bool { return !w.HasSynced() })
 	select {
 	case v.crds <- struct{}{}:
 	default:
@@ -209,13 +213,18 @@ func (v *View) crdCame(crd *metav1.PartialObjectMetadata) {
 
 // crdWent ends the watch of its resource, whose objects are gone.
 func (v *View) crdWent(crd *metav1.PartialObjectMetadata) {
-	v.end(crd.Name, func(*watched) bool { return true })
+	v.end(crd.Name, true, func(*watched) bool { return true })
 	v.house.ring(struct{}{})
 }
 
-func (v *View) end(resource string, which func(*watched) bool) {
+func (v *View) end(resource string, gone bool, which func(*watched) bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	if gone {
+		v.crdsGone[resource] = true
+	} else {
+		delete(v.crdsGone, resource)
+	}
 	if w := v.objects; w != nil && w.resource == resource && which(w) {
 		w.stop()
 		v.objects = nil

@@ -2,6 +2,7 @@ package topology
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"testing"
@@ -16,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
@@ -261,6 +264,38 @@ func TestNobodyWaitsForDiscovery(t *testing.T) {
 			}
 		}
 		break
+	}
+}
+
+// A RESTMapper keeps the kinds of a CRD that is gone.
+func TestAKindWhoseCRDIsGoneIsNotWatched(t *testing.T) {
+	kind := builtIn[1]
+	mapper := apimeta.NewDefaultRESTMapper(nil)
+	mapper.Add(kind, apimeta.RESTScopeNamespace)
+	api, err := dynamic.NewForConfig(&rest.Config{Host: "http://127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := viewOf()
+	v.ctx, v.mapper, v.sources, v.crds = t.Context(), mapper, &sources{dynamic: api}, make(chan struct{}, 1)
+	crd := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "statefulsets.apps.kruise.io"}}
+	other := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "others.apps.kruise.io"}}
+	for i, step := range []struct {
+		event func()
+		want  error
+	}{
+		{func() { v.crdCame(crd) }, errUnknown},
+		{func() { v.crdWent(other) }, errUnknown},
+		{func() { v.crdWent(crd) }, errNoKind},
+		{func() { v.crdCame(crd) }, errUnknown},
+	} {
+		step.event()
+		if err := v.watchKinds(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := v.Workload(Target{Kind: kind.GroupKind(), Namespace: "ns", Name: "db"}); !errors.Is(err, step.want) {
+			t.Errorf("event %d: %v, want %v", i+1, err, step.want)
+		}
 	}
 }
 
