@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"time"
 
 	"github.com/go-logr/logr"
 	admissionv1 "k8s.io/api/admission/v1"
@@ -21,6 +22,7 @@ import (
 type binder struct {
 	view    *View
 	release bool
+	grace   time.Duration // how long a node that has left counts as there
 	log     logr.Logger
 }
 
@@ -67,6 +69,7 @@ func (b *binder) bind(ctx context.Context, namespace string, pod *corev1.Pod) er
 	if !known {
 		return nil
 	}
+	m.NodeGone = m.NodeGone && time.Since(b.view.looksSince()) >= b.grace
 	var choice []*corev1.Node
 	if o.Spec.RequiredPersistentTopology != nil {
 		if choice, err = b.view.Choice(ctx, pod, m.NodeName); err != nil {

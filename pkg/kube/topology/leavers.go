@@ -11,7 +11,7 @@ import (
 
 // Leavers are the nodes that have left the cluster a moment ago. For a while they count as there: a node that is made again
 // (a cloud that stops and starts a machine, `kubectl delete node` and a kubelet that registers anew) was never gone, and
-// its pods wait for it. A node that this replica has never seen is gone for good.
+// its pods wait for it. A node that this replica has never seen is gone for good once it has looked for as long.
 type Leavers struct {
 	grace time.Duration
 

@@ -41,7 +41,7 @@ type recorder struct {
 	client  client.Client
 	stance  *stance
 	release bool
-	grace   time.Duration // how old a pod must be to be released
+	grace   time.Duration // how long a node that has left counts as there, and how old a pod must be to be released
 	events  ctrlrecorder.EventRecorder
 	log     logr.Logger
 	said    once
@@ -81,17 +81,21 @@ func (r *recorder) Reconcile(ctx context.Context, key types.NamespacedName) (rec
 		return reconcile.Result{}, err
 	}
 	r.explain(o, pods, nodes)
+	unrecorded := r.record(ctx, o, Status(o, workload, pods, nodes))
 	later, err := r.letGo(ctx, o, pods)
-	if err != nil {
+	if err := errors.Join(unrecorded, err); err != nil {
 		return reconcile.Result{}, err
 	}
-	status := Status(o, workload, pods, nodes)
+	return reconcile.Result{RequeueAfter: later}, nil
+}
+
+func (r *recorder) record(ctx context.Context, o *pps.PersistentPodState, status pps.PersistentPodStateStatus) error {
 	if same(o.Status, status) {
-		return reconcile.Result{RequeueAfter: later}, nil
+		return nil
 	}
 	recorded := o.DeepCopy()
 	recorded.Status = status
-	return reconcile.Result{RequeueAfter: later}, ignoreLost(r.client.Status().Update(ctx, recorded))
+	return ignoreLost(r.client.Status().Update(ctx, recorded))
 }
 
 // again is when to look at something again of which too little is known.
@@ -171,19 +175,19 @@ func (r *recorder) letGo(ctx context.Context, o *pps.PersistentPodState, pods ma
 		return 0, err
 	}
 	for _, name := range names {
-		if err := r.deletePod(ctx, o.Namespace, name, pods[name].Pod); err != nil {
-			return 0, err
-		}
+		err = errors.Join(err, r.deletePod(ctx, o.Namespace, name, pods[name].Pod))
 	}
-	return later, nil
+	return later, err
 }
 
 // stuck are the pods that wait in vain. A pod is judged by itself, for what it waits for may never have been recorded: an
 // object has injected the hostname, and no node has it. One that is younger than the grace has to wait as well, so that
-// nothing can have it deleted again and again; later is when the first of these is old enough.
+// nothing can have it deleted again and again, and all have to while this replica may not have seen their node leave; later
+// is when the first of these is to be looked at again.
 func (r *recorder) stuck(ctx context.Context, o *pps.PersistentPodState, pods map[string]Sight, now time.Time) (names []string, later time.Duration, err error) {
+	looks := r.view.looksSince()
 	for name, p := range pods {
-		if !p.Alive() || p.Pod.stage != waiting || p.Pod.Hostname == "" || p.Pod.Annotations[pps.AnnotationInjected] != o.Name {
+		if !p.Alive() || p.Pod.Leaving || p.Pod.stage != waiting || p.Pod.Hostname == "" || p.Pod.Annotations[pps.AnnotationInjected] != o.Name {
 			continue
 		}
 		switch there, err := r.view.Hosts(ctx, p.Pod.Hostname); {
@@ -192,10 +196,14 @@ func (r *recorder) stuck(ctx context.Context, o *pps.PersistentPodState, pods ma
 		case there:
 			continue
 		}
-		if young := p.Pod.Created.Add(r.grace).Sub(now); young <= 0 {
+		since := p.Pod.Created
+		if since.Before(looks) {
+			since = looks
+		}
+		if wait := since.Add(r.grace).Sub(now); wait <= 0 {
 			names = append(names, name)
-		} else if later == 0 || young < later {
-			later = young
+		} else if later == 0 || wait < later {
+			later = wait
 		}
 	}
 	return names, later, nil

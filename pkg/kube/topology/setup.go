@@ -32,7 +32,7 @@ func Setup(ctx context.Context, mgr manager.Manager, o Options) error {
 	if err := mgr.AddReadyzCheck("persistentpodstate", v.Ready); err != nil {
 		return err
 	}
-	b := &binder{view: v, release: !o.KeepGone, log: log}
+	b := &binder{view: v, release: !o.KeepGone, grace: o.GoneGrace, log: log}
 	server := mgr.GetWebhookServer()
 	server.Register(podsPath, &webhook.Admission{Handler: b.handler()})
 	server.Register(normalizePath, &webhook.Admission{Handler: normalizer{}})

@@ -31,6 +31,7 @@ type Seen struct {
 	ResourceVersion string
 	Owner           types.UID // of the workload
 	Created         time.Time
+	Leaving         bool   // being deleted
 	Node            string // "" while it waits for one
 	Hostname        string // the hostname that was injected into its node selector
 	Annotations     map[string]string
@@ -169,6 +170,7 @@ func glanceAt(pod *corev1.Pod, kinds Kinds) *glance {
 		ResourceVersion: pod.ResourceVersion,
 		Owner:           owner.UID,
 		Created:         pod.CreationTimestamp.Time,
+		Leaving:         pod.DeletionTimestamp != nil,
 		Node:            pod.Spec.NodeName,
 		Hostname:        injectedHostname(pod),
 		Annotations:     annotations,

@@ -186,6 +186,8 @@ func annotated(key, value string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { annotate(p, key, value) }
 }
 
+func leaving(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: began.Add(time.Hour)} }
+
 func ownedBy(uid types.UID) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.OwnerReferences[0].UID = uid }
 }

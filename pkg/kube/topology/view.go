@@ -90,6 +90,13 @@ func newView(ctx context.Context, mgr manager.Manager, kinds Kinds, grace time.D
 	return v, err
 }
 
+// looksSince is since when this replica sees nodes leave. One that it does not know may have left just before.
+func (v *View) looksSince() time.Time {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.began
+}
+
 // nodeLost has everything looked at that a node with these labels was of concern to.
 func (v *View) nodeLost(n *corev1.Node) {
 	v.states.ring(v.on(n.Name)...)

@@ -40,7 +40,7 @@ func (v *View) has(kind schema.GroupKind, synced bool, workloads ...*Workload) *
 func (v *View) admit(t *testing.T, pod *corev1.Pod) corev1.Pod {
 	t.Helper()
 	req := creation(t, pod)
-	return patched[corev1.Pod](t, req, (&binder{view: v, release: true, log: logr.Discard()}).handler().Handle(t.Context(), req))
+	return patched[corev1.Pod](t, req, (&binder{view: v, release: true, grace: time.Minute, log: logr.Discard()}).handler().Handle(t.Context(), req))
 }
 
 // What has been scaled away is forgotten by the memory of pods as well as by the record.
@@ -105,23 +105,28 @@ func TestStuckPods(t *testing.T) {
 		pod   *corev1.Pod
 		nodes cluster
 		age   time.Duration
+		looks time.Duration // since when this replica does
 		want  bool
 		later time.Duration
 	}{
-		{"bound from its record", bound(viewOf(state(requires(hostname), recorded("db-0", "node1"))), aPod("db-0")), nil, time.Hour, true, 0},
-		{"bound from memory, never recorded", bound(remembers(o), aPod("db-0")), nil, time.Hour, true, 0},
-		{"its node is there", bound(remembers(o), aPod("db-0")), three(), time.Hour, false, 0},
-		{"its user chose the hostname, the zone is injected", bound(remembers(o), aPod("db-0", selects)), nil, time.Hour, false, 0},
+		{"bound from its record", bound(viewOf(state(requires(hostname), recorded("db-0", "node1"))), aPod("db-0")), nil, time.Hour, 2 * time.Hour, true, 0},
+		{"bound from memory, never recorded", bound(remembers(o), aPod("db-0")), nil, time.Hour, 2 * time.Hour, true, 0},
+		{"its node is there", bound(remembers(o), aPod("db-0")), three(), time.Hour, 2 * time.Hour, false, 0},
+		{"its user chose the hostname, the zone is injected", bound(remembers(o), aPod("db-0", selects)), nil, time.Hour, 2 * time.Hour, false, 0},
 		{"its user chose the hostname, by a copied manifest", bound(remembers(o), aPod("db-0", selects, annotated("leasehold.dev/topology-required", "a=b"))),
-			nil, time.Hour, false, 0},
-		{"it has a node", bound(remembers(o), aPod("db-0", assignedTo("node1"))), nil, time.Hour, false, 0},
-		{"another object bound it", another(bound(remembers(o), aPod("db-0"))), nil, time.Hour, false, 0},
-		{"it is young", bound(remembers(o), aPod("db-0")), nil, 50 * time.Second, false, 10 * time.Second},
+			nil, time.Hour, 2 * time.Hour, false, 0},
+		{"it has a node", bound(remembers(o), aPod("db-0", assignedTo("node1"))), nil, time.Hour, 2 * time.Hour, false, 0},
+		{"another object bound it", another(bound(remembers(o), aPod("db-0"))), nil, time.Hour, 2 * time.Hour, false, 0},
+		{"it is young", bound(remembers(o), aPod("db-0")), nil, 50 * time.Second, time.Hour, false, 10 * time.Second},
+		{"this replica has just begun, and may not have seen its node leave", bound(remembers(o), aPod("db-0")), nil, time.Hour, 20 * time.Second, false, 40 * time.Second},
+		{"it is on its way out already", bound(remembers(o), aPod("db-0", leaving)), nil, time.Hour, 2 * time.Hour, false, 0},
 	} {
 		v := remembers(o)
 		v.nodes = tt.nodes
 		r := &recorder{view: v, release: true, grace: time.Minute}
-		names, later, err := r.stuck(t.Context(), o, seen(tt.pod).Of(targetOf(o)), tt.pod.CreationTimestamp.Add(tt.age))
+		now := tt.pod.CreationTimestamp.Add(tt.age)
+		v.began = now.Add(-tt.looks)
+		names, later, err := r.stuck(t.Context(), o, seen(tt.pod).Of(targetOf(o)), now)
 		if err != nil || slices.Equal(names, []string{"db-0"}) != tt.want || later != tt.later {
 			t.Errorf("%s: %q, %v, %v; it waits for %v", tt.story, names, later, err, tt.pod.Spec.NodeSelector)
 		}
@@ -142,6 +147,11 @@ func TestANodeThatHasJustLeftIsWaitedFor(t *testing.T) {
 		}
 		return yes
 	}
+	v.began = time.Now()
+	if !bound() {
+		t.Error("a node that may have left before this replica began is not waited for")
+	}
+	v.began = time.Now().Add(-time.Hour)
 	if bound() || hosts() {
 		t.Error("a node that was never seen is waited for")
 	}
