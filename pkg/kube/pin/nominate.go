@@ -143,8 +143,8 @@ func (n *nominator) Reconcile(ctx context.Context, req reconcile.Request) (recon
 	case withdraw:
 		err = n.withdraw(ctx, p, why)
 	}
-	if what != withdraw {
-		n.report(err, s, n.cluster.now().Sub(now))
+	if what != withdraw && unexpected(err) != nil && !(s.refused && refused(err)) {
+		n.backlog.Failed(n.cluster.now())
 	}
 	switch {
 	case apierrors.IsConflict(err):
@@ -155,17 +155,6 @@ func (n *nominator) Reconcile(ctx context.Context, req reconcile.Request) (recon
 		return reconcile.Result{RequeueAfter: refusedRetry}, nil
 	}
 	return reconcile.Result{}, client.IgnoreNotFound(err)
-}
-
-// report tells the backlog what became of a gate. One that is refused a second time tells nothing of others.
-func (n *nominator) report(err error, s sight, took time.Duration) {
-	switch {
-	case apierrors.IsConflict(err), s.refused && refused(err):
-	case unexpected(err) != nil:
-		n.backlog.Failed(n.cluster.now())
-	default:
-		n.backlog.Lifted(took)
-	}
 }
 
 // unexpected leaves out what the other replica's work looks like.
@@ -215,21 +204,34 @@ func (n *nominator) lose(p *podView) {
 }
 
 // lift takes the gate off a pod, and nominates its node before if there is time left for that. Where the nomination is
-// refused or not answered in time, the pod starts without one.
+// refused or not answered in time, the pod starts without one. It tells the backlog what a gate takes; a deadline that has
+// passed is no measure of that.
 func (n *nominator) lift(ctx context.Context, p *podView, left time.Duration) error {
-	first := left > 0
+	start := n.cluster.now()
+	first, late := left > 0, false
 	if first {
 		inTime, cancel := context.WithTimeout(ctx, left)
 		err := n.nominate(inTime, p, p.Pinned)
-		late := inTime.Err() != nil
+		late = inTime.Err() != nil
 		cancel()
 		if err != nil && !late && !refused(err) || apierrors.IsConflict(err) {
 			return fmt.Errorf("nominating %s for %s/%s: %w", p.Pinned, p.Namespace, p.Name, err)
 		}
 		first = err == nil
 	}
+	if late {
+		n.backlog.Failed(n.cluster.now()) // before the gate: that may take as long
+	}
 	if err := liftGate(ctx, n.client, p.Namespace, p.Name, p.UID); err != nil {
 		return fmt.Errorf("lifting the gate of %s/%s: %w", p.Namespace, p.Name, err)
+	}
+	now := n.cluster.now()
+	switch took := now.Sub(start); {
+	case late:
+	case took > gateLife:
+		n.backlog.Failed(now)
+	default:
+		n.backlog.Lifted(took, now)
 	}
 	n.note(p, func(s *sight) { s.lifted = true })
 	n.meters.lifted.WithLabelValues(fmt.Sprint(first)).Inc()

@@ -91,7 +91,7 @@ func TestLook(t *testing.T) {
 
 func TestBacklog(t *testing.T) {
 	b := newBacklog()
-	b.pace = 200 * time.Millisecond // 16 workers do 64 pods in the 0.8 s that the budget leaves before the last
+	b.pace, b.measured = 200*time.Millisecond, noon // 16 workers do 64 pods in the 0.8 s that the budget leaves before the last
 	if !b.Room(64, noon) || b.Room(65, noon) {
 		t.Error("room for 64 and one more, and for no other")
 	}
@@ -114,7 +114,7 @@ func TestBacklog(t *testing.T) {
 		t.Error("a/1 of a later day is not the one that was admitted here")
 	}
 	for range 100 {
-		b.Lifted(10 * time.Millisecond)
+		b.Lifted(10*time.Millisecond, noon)
 	}
 	if !b.Room(1400, noon) {
 		t.Errorf("the pace is still %v", b.pace)
@@ -124,9 +124,15 @@ func TestBacklog(t *testing.T) {
 		t.Error("no gate is made for a while after one could not be lifted")
 	}
 	for range 100 {
-		b.Lifted(10 * time.Second)
+		b.Lifted(gateLife, noon)
 	}
-	if b.Room(0, noon.Add(time.Minute)) {
-		t.Error("a gate is made though it takes ten seconds to lift one")
+	if b.Room(0, noon) {
+		t.Error("a gate is made though it takes two seconds to lift one")
+	}
+	if later := noon.Add(gateLife + paceHalf); !b.Room(0, later) || b.Room(100, later) {
+		t.Error("some time later one is made, to see whether it still does, and not many")
+	}
+	if !b.Room(700, noon.Add(time.Hour)) || b.Room(1400, noon.Add(time.Hour)) {
+		t.Error("an hour later nothing is known")
 	}
 }

@@ -185,6 +185,27 @@ func TestNominationThatIsNotAnswered(t *testing.T) {
 	if !n.sights["u1"].lifted || len(*told) != 1 {
 		t.Errorf("the gate is there: %+v, %q", n.sights["u1"], *told)
 	}
+	if n.backlog.pace != firstPace || n.backlog.Room(0, noon) || !n.backlog.Room(0, noon.Add(gateLife)) {
+		t.Errorf("what timed out stops gates for a while, and is no measure: %v", n.backlog.pace)
+	}
+}
+
+func TestGateThatIsLiftedLate(t *testing.T) {
+	n, a, _ := nominates(t)
+	hour := noon
+	n.cluster.now = func() time.Time { return hour }
+	a.answer = func(call string, _ *http.Request) (int, any) {
+		if strings.HasSuffix(call, pod0) {
+			hour = noon.Add(3 * time.Second)
+		}
+		return 0, nil
+	}
+	if _, err := n.Reconcile(context.Background(), request("db-0")); err != nil || !n.sights["u1"].lifted {
+		t.Fatalf("%v, %+v", err, n.sights["u1"])
+	}
+	if n.backlog.pace != firstPace || n.backlog.Room(0, hour) || !n.backlog.Room(0, hour.Add(gateLife)) {
+		t.Errorf("it stops gates for a while, and is no measure: %v", n.backlog.pace)
+	}
 }
 
 func TestRefusedNominationLiftsTheGate(t *testing.T) {
