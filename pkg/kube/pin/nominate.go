@@ -32,8 +32,12 @@ const (
 	nominationLife = 10 * time.Second
 	// callLife is how long the API server has to answer the last call of a step.
 	callLife = 5 * time.Second
-	// refusedRetry is after how long a write is tried again that the API server has refused for this one pod.
-	refusedRetry = 10 * time.Second
+	// lookAgain is after how long to look again where the informer is late, or no worker is free to try again.
+	lookAgain = 50 * time.Millisecond
+	// retryMost is for how long at most a pod waits for another try.
+	retryMost = 5 * time.Second
+	// retries is how many workers may be busy with pods that have failed before, so that others find one.
+	retries = workers / 2
 )
 
 // A step is what is to be done with a pod's gate or nomination.
@@ -50,7 +54,8 @@ const (
 type sight struct {
 	alone     time.Time // since when our gate is the last
 	lifted    bool      // by this replica
-	refused   bool      // the API server does not let this replica lift it
+	failed    bool      // this replica could not lift it, or not in time
+	told      bool      // it was said on the pod
 	nominated time.Time // since when the pod waits for a scheduler, nominated and without gate
 	over      bool      // it had a nomination of ours: a later one is the scheduler's own
 }
@@ -109,6 +114,16 @@ func gateStep(p *podView, s sight, own bool, now time.Time) (step, time.Duration
 	return nominate, 0, ""
 }
 
+// retryAfter is after how long a gate is tried again that could not be lifted at this age: soon at first, in time for the
+// end of its life, then less and less often.
+func retryAfter(age time.Duration) time.Duration {
+	again := min(max(age/2, 20*time.Millisecond), retryMost)
+	if age < gateLife {
+		again = min(again, gateLife-age)
+	}
+	return again
+}
+
 // A nominator lifts the gates of pods, in every replica.
 type nominator struct {
 	cluster *cluster
@@ -117,6 +132,8 @@ type nominator struct {
 	meters  *meters
 	tell    func(p *podView, reason, text string)
 	log     logr.Logger
+
+	retries chan struct{} // as many as workers that try again
 
 	mu     sync.Mutex
 	sights map[types.UID]sight
@@ -136,25 +153,61 @@ func (n *nominator) Reconcile(ctx context.Context, req reconcile.Request) (recon
 	switch what {
 	case leave:
 		return reconcile.Result{RequeueAfter: again}, nil
-	case nominate:
-		err = n.lift(ctx, p, gateLife-now.Sub(s.alone))
-	case lift:
-		err = n.lift(ctx, p, 0)
 	case withdraw:
-		err = n.withdraw(ctx, p, why)
-	}
-	if what != withdraw && unexpected(err) != nil && !(s.refused && refused(err)) {
-		n.backlog.Failed(n.cluster.now())
+		if err = n.withdraw(ctx, p, why); !apierrors.IsConflict(err) {
+			return reconcile.Result{}, client.IgnoreNotFound(err)
+		}
+	default:
+		left := time.Duration(0)
+		if what == nominate {
+			left = gateLife - now.Sub(s.alone)
+		}
+		if s.failed {
+			select {
+			case n.retries <- struct{}{}:
+				defer func() { <-n.retries }()
+			default:
+				return reconcile.Result{RequeueAfter: lookAgain}, nil
+			}
+		}
+		err = n.lift(ctx, p, left)
 	}
 	switch {
 	case apierrors.IsConflict(err):
-		return reconcile.Result{RequeueAfter: 50 * time.Millisecond}, nil // the informer will know more
-	case refused(err) && !apierrors.IsNotFound(err):
-		n.note(p, func(s *sight) { s.refused = true })
-		n.log.Error(err, "refused", "pod", req.String())
-		return reconcile.Result{RequeueAfter: refusedRetry}, nil
+		return reconcile.Result{RequeueAfter: lookAgain}, nil // the informer will know more
+	case unexpected(err) != nil:
+		return reconcile.Result{RequeueAfter: n.failed(p, err)}, nil
 	}
-	return reconcile.Result{}, client.IgnoreNotFound(err)
+	return reconcile.Result{}, nil
+}
+
+// failed remembers that a pod's gate could not be lifted, and tells when to try again. The first time it may be about all
+// pods; a later one tells nothing of others: somebody's policy or webhook is about this one.
+func (n *nominator) failed(p *podView, err error) time.Duration {
+	now := n.cluster.now()
+	n.stall(p)
+	var age time.Duration
+	tell := false
+	n.note(p, func(s *sight) {
+		age = now.Sub(s.alone)
+		tell = age >= gateLife && !s.told
+		s.told = s.told || tell
+	})
+	again := retryAfter(age)
+	n.log.Error(err, "a gate is left", "pod", p.Namespace+"/"+p.Name, "age", age, "again", again)
+	if tell {
+		n.tell(p, reasonNotPossible, "it waits, for its gate cannot be lifted: "+err.Error())
+	}
+	return again
+}
+
+// stall has no gates made for a while, if it is the first time that this pod failed.
+func (n *nominator) stall(p *podView) {
+	first := false
+	n.note(p, func(s *sight) { first, s.failed = !s.failed, true })
+	if first {
+		n.backlog.Failed(n.cluster.now())
+	}
 }
 
 // unexpected leaves out what the other replica's work looks like.
@@ -165,8 +218,7 @@ func unexpected(err error) error {
 	return err
 }
 
-// refused tells whether the API server is well and says no: somebody's policy or webhook is about this one pod. The first
-// time it may be about all pods, for the manager's rights may be gone.
+// refused tells whether the API server is well and says no.
 func refused(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
@@ -220,7 +272,7 @@ func (n *nominator) lift(ctx context.Context, p *podView, left time.Duration) er
 		first = err == nil
 	}
 	if late {
-		n.backlog.Failed(n.cluster.now()) // before the gate: that may take as long
+		n.stall(p) // before the gate: that may take as long
 	}
 	if err := liftGate(ctx, n.client, p.Namespace, p.Name, p.UID); err != nil {
 		return fmt.Errorf("lifting the gate of %s/%s: %w", p.Namespace, p.Name, err)
@@ -229,7 +281,7 @@ func (n *nominator) lift(ctx context.Context, p *podView, left time.Duration) er
 	switch took := now.Sub(start); {
 	case late:
 	case took > gateLife:
-		n.backlog.Failed(now)
+		n.stall(p)
 	default:
 		n.backlog.Lifted(took, now)
 	}

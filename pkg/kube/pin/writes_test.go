@@ -149,6 +149,7 @@ func nominates(t *testing.T, change ...func(*podView)) (*nominator, *api, *[]str
 	a := newAPI(t)
 	hour, told := noon, &[]string{}
 	n := &nominator{backlog: newBacklog(), client: a.client, meters: meter(t), tell: words(told), log: logr.Discard(), sights: map[types.UID]sight{},
+		retries: make(chan struct{}, retries),
 		cluster: clusterOf(t, nil, &hour, named("db-0", "u1", append([]func(*podView){func(p *podView) { p.Gated, p.Gates = true, 1 }}, change...)...))}
 	n.backlog.Made("db/db-0", noon)
 	return n, a, told
@@ -222,36 +223,74 @@ func TestRefusedNominationLiftsTheGate(t *testing.T) {
 }
 
 func TestGateThatCannotBeLifted(t *testing.T) {
-	for code, want := range map[int]struct {
-		err         bool
-		first, then bool // whether no gates are made after it
-	}{
-		http.StatusForbidden:           {false, true, false},
-		http.StatusBadRequest:          {false, true, false},
-		http.StatusTooManyRequests:     {true, true, true},
-		http.StatusInternalServerError: {true, true, true},
-		http.StatusUnauthorized:        {true, true, true},
-		http.StatusNotFound:            {false, false, false},
-		http.StatusConflict:            {false, false, false},
+	for code, fails := range map[int]bool{
+		http.StatusForbidden:           true,
+		http.StatusBadRequest:          true,
+		http.StatusTooManyRequests:     true,
+		http.StatusInternalServerError: true, // also somebody's webhook that does not answer
+		http.StatusUnauthorized:        true,
+		http.StatusNotFound:            false,
+		http.StatusConflict:            false,
 	} {
-		n, a, _ := nominates(t)
+		n, a, told := nominates(t)
 		a.answer = func(call string, _ *http.Request) (int, any) {
 			if strings.HasSuffix(call, pod0) {
 				return code, nil
 			}
 			return 0, nil
 		}
-		for i, stalled := range []bool{want.first, want.then} {
+		for i := range 3 {
+			n.sights["u1"] = sight{alone: noon.Add(time.Duration(i) * -gateLife), failed: n.sights["u1"].failed, told: n.sights["u1"].told}
 			n.backlog.stalled = time.Time{}
 			ctx := deadline(t, callLife) // a client waits before it repeats a 429
 			result, err := n.Reconcile(ctx, request("db-0"))
-			if (err != nil) != want.err || (result.RequeueAfter == refusedRetry) != (code == 400 || code == 403) {
-				t.Errorf("%d: %+v, %v", code, result, err)
+			if again := retryAfter(time.Duration(i) * gateLife); err != nil || fails && result.RequeueAfter != again {
+				t.Errorf("%d, time %d: %+v, want %v; %v", code, i+1, result, again, err)
 			}
-			if room := n.backlog.Room(0, noon); room == stalled {
-				t.Errorf("%d, time %d: room for other gates: %t", code, i+1, room)
+			if stalls := !n.backlog.Room(0, noon); stalls != (fails && i == 0) {
+				t.Errorf("%d, time %d: stops other gates: %t", code, i+1, stalls)
+			}
+			if want := fails && i > 0; len(*told) > 1 || len(*told) == 1 != want {
+				t.Errorf("%d, time %d: told %q", code, i+1, *told)
 			}
 		}
+	}
+}
+
+// TestRetryAfter follows a gate that is refused at once each time.
+func TestRetryAfter(t *testing.T) {
+	var age time.Duration
+	tries, atEnd := 0, false
+	for ; age < time.Minute; age += retryAfter(age) {
+		tries++
+		atEnd = atEnd || age == gateLife
+		if again := retryAfter(age); again <= 0 || again > max(age/2, 20*time.Millisecond) || again > retryMost {
+			t.Errorf("%v old: again after %v", age, again)
+		}
+	}
+	if !atEnd || tries > 40 {
+		t.Errorf("tried when its life ended: %t; %d times in a minute", atEnd, tries)
+	}
+}
+
+func TestPodsThatFailLeaveWorkers(t *testing.T) {
+	n, a, _ := nominates(t)
+	for range retries {
+		n.retries <- struct{}{}
+	}
+	n.sights["u1"] = sight{alone: noon, failed: true}
+	if result, err := n.Reconcile(context.Background(), request("db-0")); err != nil || result.RequeueAfter != lookAgain {
+		t.Errorf("%+v, %v", result, err)
+	}
+	a.saw(t, "it waits for one of the workers that try again")
+	n.sights["u1"] = sight{alone: noon}
+	if _, err := n.Reconcile(context.Background(), request("db-0")); err != nil || !n.sights["u1"].lifted {
+		t.Errorf("a pod that has not failed waits, too: %v", err)
+	}
+	<-n.retries
+	n.sights["u1"] = sight{alone: noon, failed: true}
+	if _, err := n.Reconcile(context.Background(), request("db-0")); err != nil || !n.sights["u1"].lifted || len(n.retries) != retries-1 {
+		t.Errorf("one is free: %v, %d", err, len(n.retries))
 	}
 }
 
