@@ -15,6 +15,9 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/meta"
 )
 
+// listLife is how long the API server has to list what waits: all pages.
+const listLife = 30 * time.Second
+
 // LiftGates lifts the gates of pods that wait, until none does. It is for the end. A manager ends, and another replica may
 // still nominate: it leaves it patience to do so, and takes only pods that wait for nothing else. Or leasehold ends in a
 // cluster: then all, also those that somebody else holds back, for later on nobody will take ours off them. It returns how
@@ -39,14 +42,15 @@ type lifter struct {
 	reader   client.Reader // the API server itself
 	client   client.Client
 	patience time.Duration
-	all      bool // also of pods that somebody else holds back
+	limit    time.Duration // for each call, so that one that is not answered keeps no other pod
+	all      bool          // also of pods that somebody else holds back
 
 	first  map[types.UID]time.Time // when a pod was first seen to wait
 	lifted int
 }
 
 func newLifter(r client.Reader, c client.Client, patience time.Duration, all bool) *lifter {
-	return &lifter{reader: r, client: c, patience: patience, all: all, first: map[types.UID]time.Time{}}
+	return &lifter{reader: r, client: c, patience: patience, limit: callLife, all: all, first: map[types.UID]time.Time{}}
 }
 
 // round looks once, and tells how many pods wait. One whose gate cannot be lifted keeps no other.
@@ -63,7 +67,7 @@ func (l *lifter) round(ctx context.Context, now time.Time) (int, error) {
 		if now.Sub(seen) < l.patience {
 			continue
 		}
-		if err := liftGate(ctx, l.client, p.Namespace, p.Name, p.UID); unexpected(err) != nil {
+		if err := l.lift(ctx, p); unexpected(err) != nil {
 			problems = append(problems, fmt.Errorf("lifting the gate of %s/%s: %w", p.Namespace, p.Name, err))
 		} else {
 			l.lifted++
@@ -73,8 +77,16 @@ func (l *lifter) round(ctx context.Context, now time.Time) (int, error) {
 	return len(waiting), errors.Join(problems...)
 }
 
+func (l *lifter) lift(ctx context.Context, p metav1.ObjectMeta) error {
+	call, cancel := context.WithTimeout(ctx, l.limit)
+	defer cancel()
+	return liftGate(call, l.client, p.Namespace, p.Name, p.UID)
+}
+
 // waiting lists the pods with our gate, not all at once. The API server leaves out all that run.
 func (l *lifter) waiting(ctx context.Context) ([]metav1.ObjectMeta, error) {
+	ctx, cancel := context.WithTimeout(ctx, listLife)
+	defer cancel()
 	var waiting []metav1.ObjectMeta
 	for token := ""; ; {
 		var pending corev1.PodList

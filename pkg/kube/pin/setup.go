@@ -62,5 +62,5 @@ func Setup(ctx context.Context, mgr manager.Manager, o Options) error {
 		}
 	}
 	return mgr.Add(&sweeper{cluster: c, live: mgr.GetAPIReader(), client: mgr.GetClient(), log: log,
-		missing: map[types.UID]time.Time{}, gates: newLifter(mgr.GetAPIReader(), mgr.GetClient(), lostGates/2, false)})
+		limit: callLife, missing: map[types.UID]time.Time{}, gates: newLifter(mgr.GetAPIReader(), mgr.GetClient(), lostGates/2, false)})
 }

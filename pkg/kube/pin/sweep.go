@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -31,27 +32,38 @@ type sweeper struct {
 	client  client.Client
 	log     logr.Logger
 
+	limit   time.Duration           // for each call
 	missing map[types.UID]time.Time // nodes by UID, and since when
 	gates   *lifter
 }
 
 // Start sweeps until the context ends.
 func (s *sweeper) Start(ctx context.Context) error {
-	ticker := time.NewTicker(sweepEvery)
+	var both sync.WaitGroup
+	both.Go(func() {
+		s.every(ctx, sweepEvery, "sweeping the reservations of nodes that are gone", s.sweep)
+	})
+	both.Go(func() {
+		s.every(ctx, lostGates, "lifting gates that the nominators do not see", func(ctx context.Context) error {
+			_, err := s.gates.round(ctx, s.cluster.now())
+			return err
+		})
+	})
+	both.Wait()
+	return nil
+}
+
+// every does a task again and again until the context ends.
+func (s *sweeper) every(ctx context.Context, interval time.Duration, what string, task func(context.Context) error) {
+	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
-	gates := time.NewTicker(lostGates)
-	defer gates.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-ticker.C:
-			if err := s.sweep(ctx); err != nil {
-				s.log.Error(err, "sweeping the reservations of nodes that are gone")
-			}
-		case <-gates.C:
-			if _, err := s.gates.round(ctx, s.cluster.now()); err != nil {
-				s.log.Error(err, "lifting gates that the nominators do not see")
+			if err := task(ctx); err != nil {
+				s.log.Error(err, what)
 			}
 		}
 	}
@@ -78,9 +90,7 @@ func (s *sweeper) sweep(ctx context.Context) error {
 		if !gone {
 			continue
 		}
-		err := s.client.Delete(ctx, &ipam.IPReservation{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: r.Name}},
-			client.Preconditions{UID: &r.UID})
-		switch {
+		switch err := s.delete(ctx, r); {
 		case err == nil:
 			s.log.Info("deleted the reservation of a node that is gone", "reservation", r.Namespace+"/"+r.Name, "node", r.Node)
 		case unexpected(err) != nil:
@@ -93,6 +103,13 @@ func (s *sweeper) sweep(ctx context.Context) error {
 		}
 	}
 	return errors.Join(problems...)
+}
+
+func (s *sweeper) delete(ctx context.Context, r *reservation) error {
+	call, cancel := context.WithTimeout(ctx, s.limit)
+	defer cancel()
+	return s.client.Delete(call, &ipam.IPReservation{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: r.Name}},
+		client.Preconditions{UID: &r.UID})
 }
 
 // gone tells whether a node has not existed for a while; the API server has the last word.
@@ -114,7 +131,9 @@ func (s *sweeper) gone(ctx context.Context, name string, uid types.UID) (bool, e
 		return false, nil
 	}
 	var live corev1.Node
-	err = s.live.Get(ctx, types.NamespacedName{Name: name}, &live)
+	call, cancel := context.WithTimeout(ctx, s.limit)
+	defer cancel()
+	err = s.live.Get(call, types.NamespacedName{Name: name}, &live)
 	if client.IgnoreNotFound(err) != nil {
 		return false, err
 	}

@@ -100,7 +100,7 @@ func TestSweep(t *testing.T) {
 	reservation := func(name, node, uid string) *reservation {
 		return &reservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name, UID: types.UID("u-" + name)}, Node: node, NodeUID: uid}
 	}
-	s := &sweeper{live: a.client, client: a.client, log: logr.Discard(), missing: map[types.UID]time.Time{},
+	s := &sweeper{limit: callLife, live: a.client, client: a.client, log: logr.Discard(), missing: map[types.UID]time.Time{},
 		cluster: clusterOf(t, map[string]*corev1.Node{"node1": node("node1")}, &hour,
 			reservation("here", "node1", "uid-1"), reservation("gone", "node2", "uid-2"), reservation("kept", "node3", "uid-3"))}
 	a.answer = func(call string, _ *http.Request) (int, any) {
@@ -422,5 +422,24 @@ func TestLiftGates(t *testing.T) {
 	}
 	if _, err := l.round(context.Background(), noon.Add(time.Minute)); err == nil || l.lifted != 1 {
 		t.Errorf("after a minute: %d lifted, %v", l.lifted, err)
+	}
+}
+
+func TestLiftGatesThatAreNotAnswered(t *testing.T) {
+	a := newAPI(t)
+	a.answer = func(call string, r *http.Request) (int, any) {
+		switch {
+		case strings.HasSuffix(call, "/hangs"):
+			<-r.Context().Done() // for as long as the caller waits
+		case r.Method == http.MethodGet:
+			return 0, &corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, Items: []corev1.Pod{
+				pending("u1", "hangs", "leasehold.dev/nominate"), pending("u2", "answers", "leasehold.dev/nominate")}}
+		}
+		return 0, nil
+	}
+	l := newLifter(a.client, a.client, 0, false)
+	l.limit = time.Second
+	if _, err := l.round(deadline(t, time.Minute), noon); err == nil || l.lifted != 1 {
+		t.Errorf("%d lifted, %v", l.lifted, err)
 	}
 }
