@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -64,7 +65,17 @@ var errReplaced = fmt.Errorf("%w: its file was replaced while in use", ErrIO)
 // Errors: ErrBusy, ErrNewer, ErrIO. After ErrIO it is unknown whether the change
 // is there; it was not confirmed.
 func (s *Store) Update(ctx context.Context, fn func(*Tx) error) error {
-	return s.run(ctx, true, fn)
+	ctx = Patient(ctx)
+	w := watch(ctx)
+	lock, err := acquire(ctx, s.lock(), lockExclusive)
+	if err != nil {
+		w.tell()
+		return err
+	}
+	w.granted = time.Now()
+	defer w.tell()
+	defer lock.Close()
+	return s.locked(ctx, true, fn)
 }
 
 // View runs fn in a read transaction beside those of other processes; in this one
@@ -72,25 +83,20 @@ func (s *Store) Update(ctx context.Context, fn func(*Tx) error) error {
 // nothing is replaced by looking.
 func (s *Store) View(ctx context.Context, fn func(*Tx) error) error {
 	ctx = Patient(ctx)
-	if err := s.reading.take(ctx); err != nil {
+	w := watch(ctx)
+	p, err := s.reading.take(ctx, func() (io.Closer, error) { return acquire(ctx, s.lock(), lockShared) })
+	if err != nil {
+		w.tell()
 		return err
 	}
-	var cost Timing
-	defer func() { s.reading.give(cost.Held) }()
-	return s.run(Measured(ctx, func(t Timing) { cost = t }), false, fn)
+	w.granted = time.Now()
+	defer w.tell()
+	defer s.reading.give(p)
+	return s.locked(ctx, false, fn)
 }
 
-func (s *Store) run(ctx context.Context, write bool, fn func(*Tx) error) error {
-	ctx = Patient(ctx)
-	how := lockShared
-	if write {
-		how = lockExclusive
-	}
-	lock, err := acquireTimed(ctx, s.lock(), how)
-	if err != nil {
-		return err
-	}
-	defer lock.Close()
+// locked runs fn under the lock that the caller has.
+func (s *Store) locked(ctx context.Context, write bool, fn func(*Tx) error) (err error) {
 	for range 3 {
 		err = s.once(ctx, write, fn)
 		switch {

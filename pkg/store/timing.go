@@ -2,20 +2,19 @@ package store
 
 import (
 	"context"
-	"os"
 	"time"
 )
 
 // Timing is what one Update or View cost those who want the store as well.
 type Timing struct {
-	Waited time.Duration // for the lock
+	Waited time.Duration // for the lock, and for the turn of a View
 	Held   time.Duration // of the lock: from its grant until it is given back
 }
 
 type timingKey struct{}
 
 // Measured makes every Update and View under the context tell what it cost,
-// after it has given the lock back. Whoever asked before is told as well.
+// after it has given the lock back or passed it on. Whoever asked before is told as well.
 func Measured(ctx context.Context, tell func(Timing)) context.Context {
 	if before, ok := ctx.Value(timingKey{}).(func(Timing)); ok {
 		after := tell
@@ -24,32 +23,25 @@ func Measured(ctx context.Context, tell func(Timing)) context.Context {
 	return context.WithValue(ctx, timingKey{}, tell)
 }
 
-// held is the store's lock while a call has it.
-type held struct {
-	*os.File
-	tell    func(Timing)
+// stopwatch measures one call.
+type stopwatch struct {
+	told    func(Timing) // nil where nobody asks
 	asked   time.Time
-	granted time.Time
+	granted time.Time // zero where it was not
 }
 
-func acquireTimed(ctx context.Context, path string, how int) (*held, error) {
-	tell, _ := ctx.Value(timingKey{}).(func(Timing))
-	asked := time.Now()
-	f, err := acquire(ctx, path, how)
-	if err != nil {
-		if tell != nil {
-			tell(Timing{Waited: time.Since(asked)})
-		}
-		return nil, err
-	}
-	return &held{File: f, tell: tell, asked: asked, granted: time.Now()}, nil
+func watch(ctx context.Context) *stopwatch {
+	told, _ := ctx.Value(timingKey{}).(func(Timing))
+	return &stopwatch{told: told, asked: time.Now()}
 }
 
-// Close gives the lock back.
-func (h *held) Close() error {
-	err := h.File.Close()
-	if h.tell != nil {
-		h.tell(Timing{Waited: h.granted.Sub(h.asked), Held: time.Since(h.granted)})
+// tell is called when the lock is given back, or was not granted.
+func (w *stopwatch) tell() {
+	switch {
+	case w.told == nil:
+	case w.granted.IsZero():
+		w.told(Timing{Waited: time.Since(w.asked)})
+	default:
+		w.told(Timing{Waited: w.granted.Sub(w.asked), Held: time.Since(w.granted)})
 	}
-	return err
 }

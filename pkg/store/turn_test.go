@@ -3,6 +3,8 @@ package store
 import (
 	"context"
 	"errors"
+	"io"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -34,32 +36,92 @@ func TestReadersTakeTurns(t *testing.T) {
 	}
 }
 
-// Between two readers a writer has the time to wake up.
-func TestATurnIsPassedOnAfterARest(t *testing.T) {
+// locks counts what a turn takes and gives back.
+type locks struct{ taken, given int }
+
+func (l *locks) acquire() (io.Closer, error) { l.taken++; return l, nil }
+func (l *locks) Close() error                { l.given++; return nil }
+
+// Between two periods a writer has the time to wake up.
+func TestAPeriodIsFollowedByARest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		reading, ctx := newTurn(), context.Background()
+		reading, ctx, lock := newTurn(), context.Background(), &locks{}
+		take := func(ctx context.Context) *period {
+			t.Helper()
+			p, err := reading.take(ctx, lock.acquire)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return p
+		}
 		after := func(held, want time.Duration) {
 			t.Helper()
-			reading.give(held)
+			p := take(ctx)
+			time.Sleep(held)
+			reading.give(p)
 			gave := time.Now()
-			if err := reading.take(ctx); err != nil || time.Since(gave) != want {
-				t.Errorf("after %v: %v, %v; want %v", held, err, time.Since(gave), want)
+			p = take(ctx)
+			if time.Since(gave) != want || lock.taken != lock.given+1 {
+				t.Errorf("after %v: %v, want %v; %+v", held, time.Since(gave), want, *lock)
 			}
-		}
-		if err := reading.take(ctx); err != nil {
-			t.Fatal(err)
+			reading.give(p)
 		}
 		after(0, leastRest)
 		after(5*time.Millisecond, 5*time.Millisecond)
 		after(time.Hour, mostRest)
-		reading.give(time.Hour)
+		p := take(ctx)
+		time.Sleep(time.Hour)
+		reading.give(p)
 		short, cancel := context.WithTimeout(ctx, mostRest/2)
 		defer cancel()
-		if err := reading.take(short); !errors.Is(err, ErrBusy) {
+		if _, err := reading.take(short, lock.acquire); !errors.Is(err, ErrBusy) {
 			t.Errorf("no time to rest: %v", err)
 		}
-		if err := reading.take(ctx); err != nil {
-			t.Errorf("the turn is lost: %v", err)
+		if _, err := reading.take(ctx, func() (io.Closer, error) { return nil, ErrIO }); !errors.Is(err, ErrIO) {
+			t.Errorf("no lock: %v", err)
+		}
+		reading.give(take(ctx)) // the turn is not lost
+		if lock.taken != lock.given {
+			t.Errorf("%+v", *lock)
+		}
+	})
+}
+
+// The lock may take long to get: who waits meanwhile need not wait for another.
+func TestWhoWaitsForTheTurnGoesOnUnderTheSameLock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const readers, long = 30, longestPeriod / 10
+		reading, lock, busy := newTurn(), &locks{}, 0
+		first, err := reading.take(t.Context(), lock.acquire)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var wait sync.WaitGroup
+		for range readers {
+			wait.Go(func() {
+				p, err := reading.take(t.Context(), lock.acquire)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if busy++; busy > 1 || lock.taken != lock.given+1 {
+					t.Errorf("%d at the same time, %+v", busy, *lock)
+				}
+				time.Sleep(long)
+				busy--
+				reading.give(p)
+			})
+		}
+		gone, cancel := context.WithTimeout(t.Context(), long)
+		defer cancel()
+		if _, err := reading.take(gone, lock.acquire); !errors.Is(err, ErrBusy) {
+			t.Errorf("who does not wait any longer: %v", err)
+		}
+		first.began = time.Now() // the lock is granted
+		reading.give(first)
+		wait.Wait()
+		if lock.taken != readers/10 || lock.given != lock.taken {
+			t.Errorf("%d readers took the lock so often: %+v", readers, *lock)
 		}
 	})
 }

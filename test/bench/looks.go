@@ -37,6 +37,53 @@ func (b *bench) looks() {
 		}
 	}
 	w.Flush()
+	fmt.Println("\n64 tasks of the agent that read a little (announcements, a scrape) beside callers that commit without a pause; times in ms")
+	w = tabwriter.NewWriter(os.Stdout, 0, 4, 3, ' ', 0)
+	fmt.Fprintln(w, "CALLERS\tWORK OF EACH\tCOMMITS/S\tREADS/S\tREAD P50\tP99")
+	c := b.contender("leasehold", 250)
+	for _, work := range []time.Duration{0, 10 * time.Millisecond} {
+		const callers, lasts = 8, 1500 * time.Millisecond
+		commits, reads := c.readBesideCommits(callers, 64, work, lasts)
+		fmt.Fprintf(w, "%d\t%s\t%.0f\t%.0f\t%s\t%s\n", callers, ms(float64(work)), float64(commits)/lasts.Seconds(), float64(len(reads))/lasts.Seconds(), ms(percentile(reads, 50)), ms(percentile(reads, 99)))
+	}
+	w.Flush()
+}
+
+// readBesideCommits returns how many commits there were, and what each small read took.
+func (c *contender) readBesideCommits(callers, tasks int, work, lasts time.Duration) (commits int, reads []time.Duration) {
+	ctx, stop := context.WithTimeout(context.Background(), lasts)
+	defer stop()
+	var mu sync.Mutex
+	var wait sync.WaitGroup
+	repeat := func(call func() error, done func(time.Duration)) {
+		wait.Go(func() {
+			for ctx.Err() == nil {
+				began := time.Now()
+				c.b.check(call())
+				mu.Lock()
+				done(time.Since(began))
+				mu.Unlock()
+			}
+		})
+	}
+	for range callers {
+		caller := c.store() // as a process of its own
+		commit := func(tx *store.Tx) error {
+			time.Sleep(work)
+			return tx.Count("bench", 1)
+		}
+		repeat(func() error { return caller.Update(context.Background(), commit) }, func(time.Duration) { commits++ })
+	}
+	agent := c.store()
+	read := func(tx *store.Tx) error {
+		_, err := tx.ByHolder("nobody", "eth0")
+		return err
+	}
+	for range tasks {
+		repeat(func() error { return agent.View(context.Background(), read) }, func(took time.Duration) { reads = append(reads, took) })
+	}
+	wait.Wait()
+	return commits, reads
 }
 
 func (c *contender) callBesideLooks(tasks, rounds int) (calls, looks []time.Duration) {
