@@ -3,6 +3,7 @@ package ipam
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"time"
 
@@ -232,44 +233,67 @@ type NodeView struct {
 // booted, and no ADD has used the network since.
 func (v NodeView) Knows(network string) bool { return v.known[network] }
 
-// learn notes what a part of a look says: what was unknown in one of them is unknown.
-func (v *NodeView) learn(tx *store.Tx) {
-	for _, p := range tx.Pools() {
-		known, met := v.known[p.Network]
-		v.known[p.Network] = tx.Known(p) && (known || !met)
+// add goes on with the next part of a look. Known is what the last part knows and
+// none before it did not.
+func (v *NodeView) add(part NodeView) {
+	for network := range part.known {
+		if before, met := v.known[network]; met && !before {
+			part.known[network] = false
+		}
 	}
+	maps.Copy(part.Windows, v.Windows)
+	v.Windows, v.known = part.Windows, part.known
+	v.Leases, v.damaged = append(v.Leases, part.Leases...), append(v.damaged, part.damaged...)
+}
+
+// knownNetworks are the networks of a store, by whether all their pools are known.
+func knownNetworks(tx *store.Tx) map[string]bool {
+	out := map[string]bool{}
+	for _, p := range tx.Pools() {
+		known, met := out[p.Network]
+		out[p.Network] = tx.Known(p) && (known || !met)
+	}
+	return out
 }
 
 // viewBatch is how many leases are read under one lock: well under 2 ms.
 const viewBatch = 128
 
 // Look reads the leases that match, a few at a time. They are those of one
-// moment only if nobody wrote meanwhile; whoever acts on them looks again.
+// moment only if nobody wrote meanwhile; whoever acts on them looks again. They
+// are those of one store: where another took its place meanwhile, Look begins anew.
 func (s *Service) Look(ctx context.Context, match func(lease.Lease) bool) (NodeView, error) {
-	v := NodeView{Windows: map[lease.Key]time.Duration{}, known: map[string]bool{}}
+	var v NodeView
 	var at store.Mark
 	for more := true; more; {
+		var part NodeView
+		var next store.Mark
 		err := s.Store.View(ctx, func(tx *store.Tx) error {
-			at, more = tx.After(at, viewBatch, func(l lease.Lease, err error) {
+			if !tx.Has(at) {
+				v, at = NodeView{}, store.Mark{}
+			}
+			part = NodeView{Windows: map[lease.Key]time.Duration{}, known: knownNetworks(tx)}
+			next, more = tx.After(at, viewBatch, func(l lease.Lease, err error) {
 				if err != nil {
-					v.damaged = append(v.damaged, l)
+					part.damaged = append(part.damaged, l)
 				}
 				if err != nil || !match(l) {
 					return
 				}
-				v.Leases = append(v.Leases, l)
+				part.Leases = append(part.Leases, l)
 				if key := l.Key(); !key.IsZero() {
 					if w, known := tx.Window(key); known {
-						v.Windows[key] = w
+						part.Windows[key] = w
 					}
 				}
 			})
-			v.learn(tx)
 			return nil
 		})
 		if err != nil {
 			return NodeView{}, err
 		}
+		at = next
+		v.add(part)
 	}
 	v.Now = s.now()
 	return v, nil
@@ -278,18 +302,29 @@ func (s *Service) Look(ctx context.Context, match func(lease.Lease) bool) (NodeV
 // Journal reads the entries behind a number, a few at a time, and the number of
 // the last. A store that begins anew is read from its beginning.
 func (s *Service) Journal(ctx context.Context, after uint64, fn func(seq uint64, n store.Entry)) (uint64, error) {
+	type numbered struct {
+		seq uint64
+		store.Entry
+	}
 	for more := true; more; {
+		var part []numbered
+		var last uint64
 		err := s.Store.View(ctx, func(tx *store.Tx) error {
+			from := after
 			if tx.JournalEnd() < after {
-				after = 0
+				from = 0
 			}
-			before := after
-			after = tx.JournalAfter(after, viewBatch, fn)
-			more = after != before
+			part = nil
+			last = tx.JournalAfter(from, viewBatch, func(seq uint64, n store.Entry) { part = append(part, numbered{seq, n}) })
+			more = last != from
 			return nil
 		})
 		if err != nil {
 			return after, err
+		}
+		after = last
+		for _, n := range part {
+			fn(n.seq, n.Entry)
 		}
 	}
 	return after, nil

@@ -429,3 +429,49 @@ func TestALostStoreKnowsNothingAtFirst(t *testing.T) {
 		t.Errorf("known: %v, another: %v", got.Knows("cbr0"), got.Knows("another"))
 	}
 }
+
+// Whatever was read of a store is nothing where another has taken its place.
+func TestALookIsOfOneStore(t *testing.T) {
+	for story, during := range map[string]bool{"between two parts": false, "in a part": true} {
+		w := newWorld(t, "10.0.0.0/16")
+		path := filepath.Join(w.stateDir(), "leases.db")
+		for i := range 3 {
+			w.add(ask{pod: fmt.Sprintf("old-%d", i), container: fmt.Sprint("c", i), window: hour})
+		}
+		other, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 2 * viewBatch {
+			w.add(ask{pod: fmt.Sprintf("db-%d", i), container: fmt.Sprint("d", i), window: hour})
+		}
+		w.network = "another"
+		w.add(ask{pod: "web-0", container: "w"})
+		replaced := false
+		replace := func() {
+			if replaced {
+				return
+			}
+			replaced = true
+			if err := errors.Join(os.Rename(path, path+".old"), os.WriteFile(path, other, 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ctx, read := context.Background(), 0
+		if !during {
+			ctx = store.Measured(ctx, func(store.Timing) { replace() })
+		}
+		got, err := w.service.Look(ctx, func(lease.Lease) bool {
+			if read++; during && read > viewBatch {
+				replace()
+			}
+			return true
+		})
+		if err != nil || len(got.Leases) != 3 || got.Leases[0].Name != "old-0" {
+			t.Errorf("%s: %d leases, %v", story, len(got.Leases), err)
+		}
+		if !got.Knows("cbr0") || got.Knows("another") {
+			t.Errorf("%s: known: %v, another: %v", story, got.Knows("cbr0"), got.Knows("another"))
+		}
+	}
+}

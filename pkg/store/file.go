@@ -29,6 +29,7 @@ const (
 // one of the two is damaged, both without a word (FACTS 7.8).
 type health struct {
 	fellBack bool // one of the two meta pages is damaged
+	inode    uint64
 }
 
 // openExamined opens the file and proves that bbolt may have it. ErrLost says
@@ -71,7 +72,11 @@ func examine(f *os.File) (health, error) {
 	if _, err := f.ReadAt(head, 0); err != nil {
 		return health{}, fmt.Errorf("%w: %w", ErrIO, err)
 	}
-	return examineMetas(head, info.Size())
+	h, err := examineMetas(head, info.Size())
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		h.inode = st.Ino
+	}
+	return h, err
 }
 
 func examineMetas(head []byte, size int64) (health, error) {

@@ -42,9 +42,9 @@ const snapshotBatch = 128
 //
 // The last copy may be all that is left of a store that was lost, or of a record
 // that was damaged since. What it says of pools that the store does not know
-// stays in it, and with it the time that it was taken at; so does what it says
-// of addresses whose record cannot be read. Where nothing was ever stored nothing
-// is written.
+// stays in it, and so does what it says of addresses whose record cannot be read;
+// with either the time that it was taken at, so that nothing old outweighs what
+// the host shows since. Where nothing was ever stored nothing is written.
 func (s *Store) WriteSnapshot(ctx context.Context, now lease.Instant) error {
 	last, err := s.readSnapshot()
 	if errors.Is(err, ErrNewer) || errors.Is(err, ErrIO) {
@@ -59,6 +59,9 @@ func (s *Store) WriteSnapshot(ctx context.Context, now lease.Instant) error {
 		from := at
 		err := s.View(ctx, func(tx *Tx) error {
 			batch = nil
+			if !tx.Has(from) {
+				return errReplaced
+			}
 			if unknown == nil {
 				unknown = unknownOf(tx, last)
 			}
@@ -69,6 +72,7 @@ func (s *Store) WriteSnapshot(ctx context.Context, now lease.Instant) error {
 					batch = append(batch, recordOf(l))
 				case copied:
 					batch = append(batch, r)
+					snap.Taken = last.Taken
 				}
 			})
 			return nil

@@ -121,14 +121,27 @@ func TestASnapshotKeepsWhatIsDamagedSince(t *testing.T) {
 	update(t, s, func(tx *Tx) error {
 		return errors.Join(flip(tx, a), put(tx, fresh("10.0.0.7", "db-2", "c3")))
 	})
-	if err := s.WriteSnapshot(ctx, t0); err != nil {
+	later := t0
+	later.Wall = t0.Wall.Add(time.Hour)
+	if err := s.WriteSnapshot(ctx, later); err != nil {
 		t.Fatal(err)
 	}
-	got, _, err := s.ReadSnapshot()
+	got, at, err := s.ReadSnapshot()
 	if err != nil || len(got) != 3 || !reflect.DeepEqual(got[0], a) {
 		t.Errorf("%+v, %v", got, err)
 	}
-	update(t, s, func(tx *Tx) error { return put(tx, a) }) // sound again, for the check at the end
+	if !at.Equal(t0.Wall) {
+		t.Errorf("what is old in it is from %v", at)
+	}
+	update(t, s, func(tx *Tx) error { // sound again
+		return errors.Join(put(tx, a), put(tx, fresh("10.0.0.8", "db-3", "c4")))
+	})
+	if err := s.WriteSnapshot(ctx, later); err != nil {
+		t.Fatal(err)
+	}
+	if _, at, _ := s.ReadSnapshot(); !at.Equal(later.Wall) {
+		t.Errorf("nothing in it is old, and it is from %v", at)
+	}
 }
 
 func TestASnapshotThatSaysNothingNewIsNotWritten(t *testing.T) {

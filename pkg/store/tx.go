@@ -393,18 +393,32 @@ func (tx *Tx) All(fn func(lease.Lease, error) bool) {
 	}
 }
 
-// Mark is a place in the order of All: an address of a pool. The zero Mark is
-// before the first.
+// Mark is a place in the order of All: an address of a pool, in one file. The zero
+// Mark is before the first of any.
 type Mark struct {
+	file fileID
 	pool poolID
 	addr netip.Addr
 }
+
+// fileID tells a store from one that took its place. An inode may be used again;
+// where the former was removed, the next one says that it was lost.
+type fileID struct {
+	inode uint64
+	lost  string
+}
+
+func (tx *Tx) file() fileID { return fileID{tx.health.inode, tx.Lost()} }
+
+// Has tells whether a mark is a place in this store. Where it is not, what was
+// read before it was another's.
+func (tx *Tx) Has(m Mark) bool { return m == (Mark{}) || m.file == tx.file() }
 
 // After is All for up to limit leases behind a mark. Of a damaged one fn is told
 // the pool and the address. It returns the mark to go on from, and whether there
 // is more.
 func (tx *Tx) After(m Mark, limit int, fn func(lease.Lease, error)) (next Mark, more bool) {
-	c := tx.bucket(bucketLeases).Cursor()
+	c, file := tx.bucket(bucketLeases).Cursor(), tx.file()
 	k, _ := c.First()
 	if m.addr.IsValid() {
 		from := leaseKey(m.pool, m.addr)
@@ -415,7 +429,7 @@ func (tx *Tx) After(m Mark, limit int, fn func(lease.Lease, error)) (next Mark, 
 	for ; k != nil && limit > 0; k, _ = c.Next() {
 		limit--
 		if id, addr, ok := splitLease(k); ok {
-			m = Mark{id, addr}
+			m = Mark{file, id, addr}
 		}
 		p, addr, ok := tx.placeOf(k)
 		if !ok {
