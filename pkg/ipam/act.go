@@ -34,17 +34,18 @@ func (s *Service) Act(ctx context.Context, plan []Action) (Acted, error) {
 // inSteps takes so many steps, a few in one transaction and with pauses between
 // them (see pace), so that no plugin waits for more than lockBudget. A step is
 // in one transaction whole, and may be taken again in another: it looks at what
-// is there.
+// is there. The first that fails ends it; those before it are taken.
 func (s *Service) inSteps(ctx context.Context, steps int, take func(c *call, i int) error) (Acted, error) {
 	var out Acted
 	p := newPace()
-	for busy := 0; out.Done < steps; {
-		n, worked, cost, err := s.someSteps(ctx, out.Done, steps, take, p.work())
-		out.Done += n
+	for busy, end := 0, steps; out.Done < steps; {
+		n, worked, cost, err := s.someSteps(ctx, out.Done, end, take, p.work())
 		out.Longest = max(out.Longest, cost.Held)
 		switch {
 		case err == nil:
-			busy = 0
+			out.Done, busy, end = out.Done+n, 0, steps
+		case n > 0 && out.Done+n < end:
+			end = out.Done + n // once more, without the one that fails
 		case errors.Is(err, store.ErrBusy) && ctx.Err() == nil && busy < busyTries:
 			busy++
 		default:
@@ -73,7 +74,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 }
 
 // someSteps takes steps from the first on for as long as it may work, at least
-// one. It tells how many it were, how long that took and what it cost of the lock.
+// one. It tells how many it were (those before one that fails, which are undone), how long that took and what it cost of the lock.
 func (s *Service) someSteps(ctx context.Context, first, end int, take func(*call, int) error, may time.Duration) (n int, worked time.Duration, cost store.Timing, err error) {
 	ctx = store.Measured(ctx, func(t store.Timing) { cost.Held, cost.Waited = max(cost.Held, t.Held), cost.Waited+t.Waited })
 	err = s.update(ctx, scope{wait: mirrorWait}, func(c *call) error {
@@ -87,9 +88,6 @@ func (s *Service) someSteps(ctx context.Context, first, end int, take func(*call
 		}
 		return nil
 	})
-	if err != nil {
-		n = 0
-	}
 	return n, worked, cost, err
 }
 

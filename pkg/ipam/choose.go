@@ -171,17 +171,21 @@ func (a *assignment) chooseFresh(set pool.Set) (pick, error) {
 	if l, ok := a.giveWay(leases); ok {
 		return a.fresh(set, l.Address, &l)
 	}
-	if err := a.unreadable(); err != nil {
-		return pick{}, err
+	if !a.mended {
+		if err := a.unreadable(); err != nil {
+			return pick{}, err
+		}
 	}
 	return pick{}, a.exhausted(set, leases)
 }
 
-// unreadable returns ErrDamaged where a record cannot be read: mended, its address
-// may turn out to be nobody's.
+// unreadable returns ErrDamaged where a record of the pool cannot be read: mended,
+// its address may turn out to be nobody's.
 func (a *assignment) unreadable() (err error) {
 	a.tx.Damaged(func(p lease.Pool, addr netip.Addr) {
-		err = fmt.Errorf("%s of network %s: %w", addr, p.Network, store.ErrDamaged)
+		if p == a.req.Pool {
+			err = fmt.Errorf("%s of network %s: %w", addr, p.Network, store.ErrDamaged)
+		}
 	})
 	return err
 }

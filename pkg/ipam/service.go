@@ -62,10 +62,11 @@ type call struct {
 	now     lease.Instant
 	mirrors *mirrors
 	export  map[lease.Pool]*adopt.Mirror // to be brought in step as a whole
+	mended  bool                         // damaged records were, as far as they can be
 }
 
 // update runs a use case in a write transaction. A record that it needs and
-// that is damaged is mended first.
+// that is damaged is mended first. Where that fails, only what needs the record fails.
 func (s *Service) update(ctx context.Context, in scope, fn func(*call) error) error {
 	ctx = store.Patient(ctx) // host-local's lock counts into it
 	err := s.transact(ctx, in, fn)
@@ -73,10 +74,19 @@ func (s *Service) update(ctx context.Context, in scope, fn func(*call) error) er
 		return err
 	}
 	s.warn("%v; it is learnt again from this node", err)
-	if err := s.transact(ctx, scope{wait: in.wait}, func(c *call) error { return c.mend(in) }); err != nil {
+	mended := s.transact(ctx, scope{wait: in.wait}, func(c *call) error { return c.mend(in) })
+	err = s.transact(ctx, in, func(c *call) error {
+		c.mended = true
+		return fn(c)
+	})
+	if mended == nil {
 		return err
 	}
-	return s.transact(ctx, in, fn)
+	s.warn("it cannot be mended: %v", mended)
+	if errors.Is(err, store.ErrDamaged) {
+		return mended
+	}
+	return err
 }
 
 // transact runs a use case after the housekeeping that any of them begins with,

@@ -210,11 +210,7 @@ func Plan(v Survey) []Action {
 	if v.Blind != nil {
 		return nil
 	}
-	var out []Action
-	for _, l := range v.Damaged {
-		out = append(out, Action{Do: Mend, Lease: l, Reason: "its record is damaged"})
-	}
-	out = append(out, v.replays()...)
+	out := v.replays()
 	for _, l := range v.Leases {
 		switch {
 		case l.State == lease.Bound && v.Life[l.Holder] == lease.Dead:
@@ -232,6 +228,9 @@ func Plan(v Survey) []Action {
 		if life := v.Life[l.Holder]; life != lease.Dead {
 			out = append(out, Action{Do: Mirror, Lease: l, Life: life, Reason: "host-local's file of it is gone"})
 		}
+	}
+	for _, l := range v.Damaged { // last: the first step that fails is the last that is taken
+		out = append(out, Action{Do: Mend, Lease: l, Reason: "its record is damaged"})
 	}
 	return out
 }

@@ -273,6 +273,47 @@ func TestADamagedHoldIsMendedAndEnds(t *testing.T) {
 	w.expect(w.show(), "10.0.0.2 living Bound", "all free but one")
 }
 
+// What cannot be mended stops nothing else (DESIGN 4), neither the collector nor an ADD.
+func TestWhatCannotBeMendedStopsNothingElse(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/29 10.0.0.2-10.0.0.3")
+	w.add(ask{pod: "living", container: "c0"})
+	w.add(ask{pod: "over", container: "c1", window: time.Minute})
+	w.stop("c1")
+	w.network = "another"
+	w.add(ask{pod: "db-0", container: "c2"})
+	w.network = "cbr0"
+	w.after(time.Hour)
+	path := filepath.Join(w.stateDir(), "leases.db")
+	spoilRecord(t, path, "db-0")
+	lock, err := store.Acquire(context.Background(), filepath.Join(w.dataDir, "another", "lock")) // host-local is busy for long
+	if err != nil {
+		t.Fatal(err)
+	}
+	act := func() error {
+		_, err := w.service.Act(context.Background(), Plan(w.survey()))
+		return err
+	}
+	if err := act(); !errors.Is(err, store.ErrBusy) {
+		t.Errorf("it is mended: %v", err)
+	}
+	if l := w.leaseOf("over"); l.State != lease.None {
+		t.Errorf("its time was over: %+v", l)
+	}
+	w.add(ask{pod: "new", container: "c3"})
+	w.refused(ask{pod: "newer", container: "c4"}, ErrExhausted, "2 bound")
+	spoilRecord(t, path, "new")
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	_, err = w.service.Assign(ctx, w.request(ask{pod: "newer", container: "c4"}))
+	if !errors.Is(err, ErrExhausted) || !strings.Contains(err.Error(), "1 bound") {
+		t.Errorf("nothing can be mended: %v", err)
+	}
+	if err := errors.Join(lock.Close(), act()); err != nil {
+		t.Error(err)
+	}
+	w.refused(ask{pod: "newer", container: "c4"}, ErrExhausted, "2 bound")
+}
+
 // Without an agent a full pool looks for it.
 func TestAFullPoolMendsWhatIsDamaged(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/29 10.0.0.2-10.0.0.3")
