@@ -19,6 +19,7 @@ import (
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/live"
 	"github.com/leasehold-cni/leasehold/pkg/kube/nodepods"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/signal"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
@@ -31,6 +32,8 @@ const (
 	identityFor = time.Minute
 	// oldLease: what is published of such a lease for the first time is no news.
 	oldLease = time.Minute
+	// vainFor is how long nothing is done about an object to which something was applied in vain.
+	vainFor = 10 * time.Minute
 )
 
 // Publisher is the task.
@@ -45,14 +48,21 @@ type Publisher struct {
 
 	queue    workqueue.TypedDelayingInterface[live.Name]
 	identity signal.Signal // node is another
+	said     string        // the last trouble that was logged
 
 	mu     sync.Mutex
-	lists  int                                 // of the objects, that have come
-	failed map[live.Name]int                   // how often in a row; such an object waits for its next turn
-	vain   map[live.Name]*ipamv1.IPReservation // what was applied in vain, with the version that it has not changed
-	node   Node                                // without a UID while it is not known
+	lists  int               // of the objects, that have come
+	failed map[live.Name]int // how often in a row; such an object waits for its next turn
+	vain   map[live.Name]attempt
+	node   Node // without a UID while it is not known
 	plan   map[live.Name]Wanted
 	view   ipam.NodeView // of which the plan was made
+}
+
+// attempt is what was applied in vain, with the version that it has not changed, and when.
+type attempt struct {
+	object ipamv1.IPReservation
+	at     lease.Instant
 }
 
 // Metrics are what the publisher counts.
@@ -105,7 +115,7 @@ func (p *Publisher) Run(ctx context.Context, changes <-chan struct{}) error {
 
 func (p *Publisher) begin() {
 	p.queue = workqueue.NewTypedDelayingQueue[live.Name]()
-	p.failed, p.vain = map[live.Name]int{}, map[live.Name]*ipamv1.IPReservation{}
+	p.failed, p.vain = map[live.Name]int{}, map[live.Name]attempt{}
 }
 
 // pass looks and plans; the workers act.
@@ -126,7 +136,7 @@ func (p *Publisher) pass(ctx context.Context) (again time.Duration) {
 		view, err = ipam.NodeView{}, nil // it knows of no network, so nothing is deleted
 	}
 	if err != nil {
-		p.Log.Warn("reservations wait for the store", "error", err)
+		p.say("reservations wait for the store", err)
 		return retry
 	}
 	pods, _ := p.Pods.Rows()
@@ -138,10 +148,35 @@ func (p *Publisher) pass(ctx context.Context) (again time.Duration) {
 	for name := range there {
 		p.check(name)
 	}
-	if err := p.giveUp(ctx, plan.GiveUp); err != nil {
+	err = p.giveUp(ctx, plan.GiveUp)
+	p.say("addresses cannot be given up yet", err)
+	if err != nil {
 		return retry
 	}
+	return plan.next()
+}
+
+// next is when the next pass is due if nothing happens before: what was applied in vain has its turn again.
+func (plan *Plan) next() time.Duration {
+	plan.again(wait.Jitter(vainFor, 0.5))
 	return plan.Again
+}
+
+// say logs what passes have to wait for when it comes, changes and goes.
+func (p *Publisher) say(trouble string, err error) {
+	text := ""
+	if err != nil {
+		text = trouble + ": " + err.Error()
+	}
+	switch {
+	case text == p.said:
+		return
+	case err != nil:
+		p.Log.Warn(trouble, "error", err)
+	default:
+		p.Log.Info("what reservations had to wait for is over")
+	}
+	p.said = text
 }
 
 func (p *Publisher) set(plan Plan, view ipam.NodeView) {
@@ -149,9 +184,9 @@ func (p *Publisher) set(plan Plan, view ipam.NodeView) {
 	defer p.mu.Unlock()
 	view.Leases, view.Windows = nil, nil
 	p.plan, p.view = plan.Objects, view
-	maps.DeleteFunc(p.vain, func(name live.Name, _ *ipamv1.IPReservation) bool {
+	maps.DeleteFunc(p.vain, func(name live.Name, v attempt) bool {
 		_, wanted := p.plan[name]
-		return !wanted
+		return !wanted || view.Now.Since(v.at) >= vainFor
 	})
 }
 
@@ -180,7 +215,6 @@ func (p *Publisher) identify(ctx context.Context) (again time.Duration) {
 func (p *Publisher) giveUp(ctx context.Context, pods [][]ipam.Ref) error {
 	err := p.Service.GiveUp(ctx, pods, "its reservation was told to release it (spec.release)")
 	if err != nil {
-		p.Log.Warn("addresses cannot be given up yet", "error", err)
 		return err
 	}
 	for _, r := range slices.Concat(pods...) {
@@ -207,7 +241,8 @@ func (p *Publisher) look(name live.Name) task {
 	t := task{there: there}
 	if w, ok := p.plan[name]; ok {
 		t.want, t.change = &w, Compare(&w.Object, there)
-		if v := p.vain[name]; v != nil && there != nil && v.ResourceVersion == there.ResourceVersion && Compare(&w.Object, v) == (Change{}) {
+		v, tried := p.vain[name]
+		if tried && there != nil && v.object.ResourceVersion == there.ResourceVersion && Compare(&w.Object, &v.object) == (Change{}) {
 			t.change = Change{}
 		}
 		return t
@@ -216,13 +251,15 @@ func (p *Publisher) look(name live.Name) task {
 	return t
 }
 
-// forgive ends the waiting of what failed when a new list has come: the server, or the CRD, is back.
+// forgive ends the waiting of what failed, or was in vain, when a new list has come: the server, or the CRD, is back, or is
+// another.
 func (p *Publisher) forgive(lists int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if lists != p.lists {
 		p.lists = lists
 		clear(p.failed)
+		clear(p.vain)
 	}
 }
 
@@ -321,7 +358,8 @@ func (p *Publisher) bring(ctx context.Context, t task) error {
 }
 
 // doubt notes that the server has taken a configuration and changed nothing, though the object is not as it should be: a
-// field that its CRD does not know, or one that somebody else insists on. It is not written again until one of them changes.
+// field that its CRD does not know, or one that somebody else insists on. It is not written again until one of them changes, a new list comes, or vainFor has passed:
+// another CRD changes no object, and may end no watch so that it lists anew.
 func (p *Publisher) doubt(t task) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -331,9 +369,9 @@ func (p *Publisher) doubt(t task) {
 		delete(p.vain, name)
 		return
 	}
-	vain := t.want.Object
-	vain.ResourceVersion = now.ResourceVersion
-	p.vain[name] = &vain
+	v := attempt{t.want.Object, p.view.Now}
+	v.object.ResourceVersion = now.ResourceVersion
+	p.vain[name] = v
 	p.Log.Warn("a reservation cannot be brought to what it should be: is the CRD of this version?", "object", name.String())
 }
 

@@ -1,9 +1,11 @@
 package publish
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/netip"
 	"os"
@@ -253,6 +255,56 @@ func TestWhatCannotBeBroughtRightIsWrittenOnce(t *testing.T) {
 	if got := p.state(mine); got != "Held " {
 		t.Error(got)
 	}
+	p.list()
+	p.expect("a new list: the CRD may be another", p.publish(), "PATCH status")
+	p.expect("once", p.publish())
+	if again := p.pass(t.Context()); again < vainFor || again > 2*vainFor {
+		t.Errorf("the next pass is in %s", again)
+	}
+	p.server.Drop("")
+	clock := p.Service.Clock
+	p.Service.Clock = func() lease.Instant {
+		now := clock()
+		now.Wall, now.Boot = now.Wall.Add(2*vainFor), now.Boot+2*vainFor
+		return now
+	}
+	p.expect("the CRD is another, and no list has said so", p.publish(), "PATCH status")
+	if got := p.state(mine); got != "Held 10.0.0.2" {
+		t.Error(got)
+	}
+	p.expect("all is well", p.publish())
+}
+
+// What stops every pass is said when it comes, changes and goes.
+func TestTroubleIsSaidOnce(t *testing.T) {
+	p := newPress(t)
+	var out bytes.Buffer
+	p.Log = slog.New(slog.NewTextHandler(&out, nil))
+	p.node.Release(p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, ""))
+	p.list()
+	p.publish()
+	var r ipamv1.IPReservation
+	p.server.Get(objects+mine, &r)
+	r.Spec.Release = r.Status.ID
+	p.server.Put(objects+mine, r)
+	p.list()
+	said := func(story, want string, n int) {
+		t.Helper()
+		for range 3 {
+			p.publish()
+		}
+		if got := strings.Count(out.String(), want); got != n {
+			t.Errorf("%s: %q is said %d times:\n%s", story, want, got, &out)
+		}
+	}
+	p.node.Update(func(tx *store.Tx) error { return tx.SetSpaces(apitest.Boot + " elsewhere") })
+	said("the host cannot be seen", "cannot be given up yet", 1)
+	p.server.Remove(objects + mine)
+	p.list()
+	said("nothing is to be given up", "is over", 1)
+	p.server.Put(objects+mine, r)
+	p.list()
+	said("it comes again", "cannot be given up yet", 2)
 }
 
 // What is queued may have been done, or undone, by its turn.
