@@ -1,6 +1,7 @@
 package holds
 
 import (
+	"cmp"
 	"context"
 	"slices"
 
@@ -22,29 +23,51 @@ type place struct{ node, uid string }
 // listed is how many pods one list asks for.
 const listed = 50
 
-// elsewhere returns which of the pods live on another node: the pod is there and Ready, and where its hold will end by
-// itself that node's agent says that it has addresses. The agent's word alone may be old, for its node may be down. What is
-// kept forever waits for no word: a pod whose annotation was taken away is in nobody's.
-func (h *Holds) elsewhere(ctx context.Context, held map[live.Name][]lease.Lease) (map[live.Name]place, error) {
-	claims, err := h.claims(ctx, held)
-	if err != nil {
-		return nil, err
-	}
-	found := map[live.Name]place{}
+// turns is how many pods that no agent claims and nobody has seen elsewhere a pass asks for. There may be hundreds that are
+// kept forever, for as long.
+const turns = 20
+
+// suspects returns the pods that may live on another node: those that another node's agent claims, those that were seen
+// there, and, by turns, those for which something is kept forever: a pod whose annotation was taken away is in nobody's word.
+func (h *Holds) suspects(held map[live.Name][]lease.Lease, claims map[live.Name][]place, seen map[live.Name]sight) []live.Name {
+	var now, later []live.Name
 	for pod, leases := range held {
-		endless := slices.ContainsFunc(leases, func(l lease.Lease) bool { return l.Hold == lease.Forever })
-		if !endless && len(claims[pod]) == 0 {
-			continue
-		}
-		at, err := h.where(ctx, pod)
-		if err != nil {
-			return nil, err
-		}
-		if at.node != "" && at.node != h.Node && (endless || slices.Contains(claims[pod], at)) {
-			found[pod] = at
+		if _, is := seen[pod]; is || len(claims[pod]) > 0 {
+			now = append(now, pod)
+		} else if isEndless(leases) {
+			later = append(later, pod)
 		}
 	}
-	return found, nil
+	slices.SortFunc(later, order)
+	first, found := slices.BinarySearchFunc(later, h.turn, order)
+	if found {
+		first++
+	}
+	later = slices.Concat(later[first:], later[:first])
+	later = later[:min(turns, len(later))]
+	if len(later) > 0 {
+		h.turn = later[len(later)-1]
+	}
+	return append(now, later...)
+}
+
+func order(a, b live.Name) int {
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+}
+
+func isEndless(leases []lease.Lease) bool {
+	return slices.ContainsFunc(leases, func(l lease.Lease) bool { return l.Hold == lease.Forever })
+}
+
+// elsewhere tells on which other node a pod lives; nowhere if it is not known to: the pod is there and Ready, and where its
+// hold will end by itself that node's agent says that it has addresses. The agent's word alone may be old, for its node may
+// be down. What is kept forever waits for no word.
+func (h *Holds) elsewhere(ctx context.Context, pod live.Name, leases []lease.Lease, claims []place, as state) (place, error) {
+	at, err := h.where(ctx, pod, as)
+	if err != nil || at.node == h.Node || !isEndless(leases) && !slices.Contains(claims, at) {
+		return place{}, err
+	}
+	return at, nil
 }
 
 func (h *Holds) claims(ctx context.Context, held map[live.Name][]lease.Lease) (map[live.Name][]place, error) {
@@ -86,18 +109,27 @@ func (h *Holds) list(ctx context.Context, hashes []string) ([]ipamv1.IPReservati
 		return nil, err
 	}
 	list := &ipamv1.IPReservationList{}
-	// Any state of the last moments will do, from the server's memory.
-	options := metav1.ListOptions{LabelSelector: labels.NewSelector().Add(*one).String(), ResourceVersion: "0"}
+	options := metav1.ListOptions{LabelSelector: labels.NewSelector().Add(*one).String(), ResourceVersion: string(recent)}
 	err = h.Clients.IPAM.Get().Resource("ipreservations").VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Into(list)
 	return list.Items, err
 }
 
+// state is the resource version that is asked for.
+type state string
+
+const (
+	recent state = "0" // from the server's memory, and as old as that is
+	latest state = ""
+)
+
 // where tells where the pod is Ready; nowhere if it is not.
-func (h *Holds) where(ctx context.Context, name live.Name) (place, error) {
+func (h *Holds) where(ctx context.Context, name live.Name, as state) (place, error) {
 	ctx, cancel := context.WithTimeout(ctx, live.RequestTimeout)
 	defer cancel()
 	pod := &corev1.Pod{}
-	err := h.Clients.Core.Get().Namespace(name.Namespace).Resource("pods").Name(name.Name).Do(ctx).Into(pod)
+	options := metav1.GetOptions{ResourceVersion: string(as)}
+	err := h.Clients.Core.Get().Namespace(name.Namespace).Resource("pods").Name(name.Name).
+		VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Into(pod)
 	if apierrors.IsNotFound(err) {
 		return place{}, nil
 	}

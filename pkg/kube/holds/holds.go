@@ -34,7 +34,9 @@ type Holds struct {
 	// MoveGrace is in place of the constant of this name; for tests.
 	MoveGrace time.Duration
 
-	moved, orphaned streaks[string]
+	moved    streaks[sight]
+	orphaned streaks[string]
+	turn     live.Name // the last pod that was asked for by turns
 }
 
 // Run looks until ctx is done.
@@ -49,7 +51,7 @@ func (h *Holds) Run(ctx context.Context) error {
 // begin forgets what was seen, and returns how often to look.
 func (h *Holds) begin() (period time.Duration) {
 	period = min(h.MoveGrace, OwnerGrace) / looks
-	h.moved = streaks[string]{gap: 3 * period}
+	h.moved = streaks[sight]{gap: 3 * period}
 	h.orphaned = streaks[string]{gap: 3 * period}
 	return period
 }
@@ -67,19 +69,41 @@ func (h *Holds) pass(ctx context.Context, now time.Time) {
 	h.letOrphanedGo(ctx, held, now)
 }
 
-// letMovedGo ends the holds of pods that live elsewhere.
+// sight is that a pod lives somewhere.
+type sight struct {
+	pod live.Name
+	at  place
+}
+
+// letMovedGo ends the holds of pods that live elsewhere. The looks come from the server's memory, which may be old; the one
+// that ends a hold does not.
 func (h *Holds) letMovedGo(ctx context.Context, held map[live.Name][]lease.Lease, now time.Time) {
-	found, err := h.elsewhere(ctx, held)
+	claims, err := h.claims(ctx, held)
 	if err != nil {
 		h.Log.Debug("it is not known which pods have moved", "error", err)
 		return
 	}
-	seen := map[string]bool{}
-	for pod, at := range found {
-		key := pod.String() + " " + at.node + " " + at.uid
-		seen[key] = true
-		if h.moved.saw(key, now) >= h.MoveGrace {
-			h.end(ctx, held[pod], fmt.Sprintf("the pod has been Ready on node %s for %s", at.node, h.MoveGrace))
+	before := map[live.Name]sight{}
+	for s := range h.moved.last {
+		before[s.pod] = s
+	}
+	seen := map[sight]bool{}
+	for _, pod := range h.suspects(held, claims, before) {
+		at, err := h.elsewhere(ctx, pod, held[pod], claims[pod], recent)
+		is := err == nil && at != place{}
+		if is && h.moved.saw(sight{pod, at}, now) >= h.MoveGrace {
+			var still place
+			still, err = h.elsewhere(ctx, pod, held[pod], claims[pod], latest)
+			if is = err == nil && still == at; is {
+				h.end(ctx, held[pod], fmt.Sprintf("the pod has been Ready on node %s for %s", at.node, h.MoveGrace))
+			}
+		}
+		switch {
+		case err != nil:
+			seen[before[pod]] = true // neither seen nor forgotten
+			h.Log.Debug("it is not known whether a pod has moved", "pod", pod.String(), "error", err)
+		case is:
+			seen[sight{pod, at}] = true
 		}
 	}
 	h.moved.forget(seen)

@@ -10,6 +10,7 @@ import (
 
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/live"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
 func TestAStreakEndsWithAGap(t *testing.T) {
@@ -55,6 +56,30 @@ func TestWhichPodsOtherNodesHave(t *testing.T) {
 	want := map[live.Name][]place{{Namespace: "db", Name: "there"}: {{"node2", "u-there"}, {"node3", "u-there"}}}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(place{})); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// There may be hundreds that are kept forever: a pass asks for some of them, and for every one of which there is a word.
+func TestWhoIsAskedFor(t *testing.T) {
+	held := map[live.Name][]lease.Lease{}
+	for i := range 3*turns - 1 {
+		held[live.Name{Namespace: "db", Name: fmt.Sprint("db-", i)}] = []lease.Lease{{Hold: lease.Forever}}
+	}
+	claimed, seen := live.Name{Namespace: "db", Name: "web"}, live.Name{Namespace: "db", Name: "seen"}
+	held[claimed], held[seen] = []lease.Lease{{Hold: time.Hour}}, []lease.Lease{{Hold: lease.Forever}}
+	held[live.Name{Namespace: "db", Name: "away"}] = []lease.Lease{{Hold: time.Hour}}
+	h, times := Holds{}, map[live.Name]int{}
+	for pass := range 3 {
+		asked := h.suspects(held, map[live.Name][]place{claimed: {{"node2", "u2"}}}, map[live.Name]sight{seen: {}})
+		if len(asked) != 2+turns {
+			t.Errorf("pass %d asks for %v", pass, asked)
+		}
+		for _, pod := range asked {
+			times[pod]++
+		}
+	}
+	if times[claimed] != 3 || times[seen] != 3 || len(times) != len(held)-1 {
+		t.Errorf("asked for: %v", times)
 	}
 }
 

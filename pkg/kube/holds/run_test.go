@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -159,6 +160,61 @@ func TestWhatIsKeptForeverGoesWhenThePodLivesElsewhere(t *testing.T) {
 	s.expect("before moveGrace", "10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held")
 	s.minutes(1)
 	s.expect("after moveGrace", "10.0.0.3=db-1/Held")
+}
+
+// The server's memory may be old: what ends a hold is asked of the store.
+func TestAnOldAnswerEndsNoHold(t *testing.T) {
+	for story, code := range map[string]int{"the pod is gone": 404, "nobody knows": 503} {
+		s := newScene(t)
+		s.held(time.Hour, "")
+		s.claim("o", "node2", "u2")
+		s.pod("node2", "u2", corev1.ConditionTrue)
+		var latest atomic.Int32
+		s.server.Refuse(func(r *http.Request) int {
+			if strings.Contains(r.URL.Path, "/pods/") && r.URL.Query().Get("resourceVersion") != "0" {
+				latest.Add(1)
+				return code
+			}
+			return 0
+		})
+		s.minutes(5)
+		if n := latest.Load(); n != 0 {
+			t.Errorf("%s: %d looks before moveGrace went past the memory", story, n)
+		}
+		s.minutes(15)
+		if latest.Load() == 0 {
+			t.Errorf("%s: the store was never asked", story)
+		}
+		s.expect(story, "10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held")
+	}
+}
+
+func TestAPodThatCannotBeAskedForKeepsItsStreakAndTouchesNoOther(t *testing.T) {
+	s := newScene(t)
+	for i := range 3 {
+		s.moved(i)
+	}
+	s.minutes(4)
+	s.server.Refuse(only("/pods/db-1", 500))
+	s.minutes(1)
+	s.expect("before moveGrace", "10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held", "10.0.0.4=db-2/Held")
+	s.minutes(1)
+	s.expect("the others have moved", "10.0.0.3=db-1/Held")
+	s.server.Refuse(nil)
+	s.minutes(1)
+	s.expect("its streak went on")
+}
+
+// moved is a pod that is kept forever here, and lives on node2.
+func (s *scene) moved(i int) {
+	name := fmt.Sprint("db-", i)
+	s.node.Release(s.node.Bind(fmt.Sprint("10.0.0.", 2+i), name, "u1", lease.Forever, ""))
+	s.server.Put("/api/v1/namespaces/db/pods/"+name, corev1.Pod{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name, UID: "u2"},
+		Spec:       corev1.PodSpec{NodeName: "node2"},
+		Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
+	})
 }
 
 const setPath = "/apis/apps/v1/namespaces/db/statefulsets/db"
