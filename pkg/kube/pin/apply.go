@@ -2,6 +2,7 @@ package pin
 
 import (
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,6 +13,9 @@ import (
 
 // preferWeight is the most that one preferred term may weigh.
 const preferWeight = 100
+
+// preferredAlready ends the reason of a pod that prefers its node without a term of ours, so that strip takes off no other.
+const preferredAlready = "; it prefers that already"
 
 // retained tells whether a new pod is one that the pin is about: it has an address of its own, which is kept, its name is
 // known and can return, and nobody has placed it.
@@ -29,11 +33,14 @@ func retained(p *corev1.Pod) bool {
 // strip takes off all that apply writes but the label. It is not its user's to say: it comes from a copied manifest, or from
 // an earlier call of the same admission, and what was decided there may not hold any more.
 func strip(p *corev1.Pod) {
-	switch node := p.Annotations[meta.AnnotationPinnedNode]; modeIn(p.Annotations[meta.AnnotationPinReason]) {
+	node, reason := p.Annotations[meta.AnnotationPinnedNode], p.Annotations[meta.AnnotationPinReason]
+	switch modeIn(reason) {
 	case policy.PinRequire:
 		unrequire(p, node)
 	case policy.PinPrefer:
-		unprefer(p, node)
+		if !strings.HasSuffix(reason, preferredAlready) {
+			unprefer(p, node)
+		}
 	}
 	for _, key := range []string{meta.AnnotationPinnedNode, meta.AnnotationPinReason, meta.AnnotationExpectedAddresses} {
 		delete(p.Annotations, key)
@@ -71,7 +78,9 @@ func apply(p *corev1.Pod, v Verdict) {
 	case policy.PinRequire:
 		require(p, v.Node)
 	case policy.PinPrefer:
-		prefer(p, v.Node, v.Hostname)
+		if !prefer(p, v.Node, v.Hostname) {
+			p.Annotations[meta.AnnotationPinReason] += preferredAlready
+		}
 	}
 }
 
@@ -166,17 +175,19 @@ func requires(p *corev1.Pod, node string) bool {
 		})
 }
 
-// prefer adds our term, unless one says the same by the node's hostname: that is how a PersistentPodState has it.
-func prefer(p *corev1.Pod, node, hostname string) {
+// prefer adds our term, unless one says the same by the node's hostname: that is how a PersistentPodState has it. It tells
+// whether it did.
+func prefer(p *corev1.Pod, node, hostname string) bool {
 	a := nodeAffinity(p)
 	for _, t := range a.PreferredDuringSchedulingIgnoredDuringExecution {
 		if t.Weight == preferWeight && isHost(t.Preference, hostname) {
-			return
+			return false
 		}
 	}
 	a.PreferredDuringSchedulingIgnoredDuringExecution = append(a.PreferredDuringSchedulingIgnoredDuringExecution,
 		corev1.PreferredSchedulingTerm{Weight: preferWeight,
 			Preference: corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{onNode(node)}}})
+	return true
 }
 
 // isHost tells whether a term is about one hostname and nothing else.

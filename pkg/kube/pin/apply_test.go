@@ -1,6 +1,7 @@
 package pin
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -84,6 +85,12 @@ func anyPod(t *rapid.T) *corev1.Pod {
 		nodeAffinity(p).PreferredDuringSchedulingIgnoredDuringExecution = []corev1.PreferredSchedulingTerm{{Weight: 1}, {Weight: preferWeight,
 			Preference: corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{onNode("node1")}}}}
 	}
+	if rapid.Bool().Draw(t, "persistent") {
+		a := nodeAffinity(p)
+		a.PreferredDuringSchedulingIgnoredDuringExecution = append(a.PreferredDuringSchedulingIgnoredDuringExecution, corev1.PreferredSchedulingTerm{
+			Weight: preferWeight, Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{
+				{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{"host1"}}}}})
+	}
 	return p
 }
 
@@ -103,7 +110,7 @@ func TestApply(t *testing.T) {
 		strip(user)
 		pod := user.DeepCopy()
 		mode := rapid.SampledFrom([]policy.PinMode{policy.PinNominate, policy.PinRequire, policy.PinPrefer, policy.PinNone}).Draw(t, "mode")
-		v := Verdict{Mode: mode, Node: "node1", Addresses: "10.0.0.7", Reason: Reserved, Text: string(mode) + " node1"}
+		v := Verdict{Mode: mode, Node: "node1", Hostname: "host1", Addresses: "10.0.0.7", Reason: Reserved, Text: string(mode) + " node1"}
 		apply(pod, v)
 
 		again := pod.DeepCopy()
@@ -137,7 +144,7 @@ func TestApply(t *testing.T) {
 		if diff := cmp.Diff(others, append([]corev1.PodSchedulingGate{}, pod.Spec.SchedulingGates...)); diff != "" {
 			t.Fatalf("gates (-want +got):\n%s", diff)
 		}
-		if pod.Labels["leasehold.dev/retained"] != "true" || pod.Annotations["leasehold.dev/pin-reason"] != v.String() {
+		if pod.Labels["leasehold.dev/retained"] != "true" || !strings.HasPrefix(pod.Annotations["leasehold.dev/pin-reason"], v.String()) {
 			t.Fatalf("labels %v, annotations %v", pod.Labels, pod.Annotations)
 		}
 		if _, said := pod.Annotations["leasehold.dev/pinned-node"]; said != (mode != policy.PinNone) {
