@@ -145,18 +145,25 @@ func (s *Service) node(in scope) adopt.Node {
 	return adopt.Node{Host: s.Host, CacheDirs: append(slices.Clone(dirs), in.caches...)}
 }
 
-// replay makes the releases true that the store could not take when they came.
-func (s *Service) replay(c *call) ([]store.Spooled, error) {
+// replay makes the releases true that the store could not take when they came, and
+// returns them. One whose lease is damaged stays in the spool until that is mended:
+// every call begins here, the one that mends as well.
+func (s *Service) replay(c *call) (done []store.Spooled, err error) {
 	spooled, err := s.Store.Spooled(c.now.BootID)
 	if err != nil {
 		s.warn("%v", err)
 	}
 	for _, r := range spooled {
-		if err := c.release(Attachment{r.ContainerID, r.IfName}, r.At, "DEL, replayed"); err != nil {
+		switch err := c.release(Attachment{r.ContainerID, r.IfName}, r.At, "DEL, replayed"); {
+		case errors.Is(err, store.ErrDamaged):
+			s.warn("the DEL of container %s has to wait: %v", r.ContainerID, err)
+		case err != nil:
 			return nil, err
+		default:
+			done = append(done, r)
 		}
 	}
-	return spooled, nil
+	return done, nil
 }
 
 // move applies an event, writes the outcome and tells the journal. It returns

@@ -314,6 +314,25 @@ func TestWhatCannotBeMendedStopsNothingElse(t *testing.T) {
 	w.refused(ask{pod: "newer", container: "c4"}, ErrExhausted, "2 bound")
 }
 
+// A DEL was spooled whose lease is damaged since: every call begins with the spool.
+func TestASpooledReleaseOfADamagedRecordStopsNothing(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	if err := w.service.Store.WriteSnapshot(context.Background(), w.service.now()); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.service.Store.Spool("c1", "eth0", w.service.now()); err != nil {
+		t.Fatal(err)
+	}
+	spoilRecord(t, filepath.Join(w.stateDir(), "leases.db"), "db-0")
+	w.same("somebody else", w.add(ask{pod: "new", container: "c2"}), "10.0.0.3")
+	w.collect() // the record is mended
+	w.collect() // and the release replayed
+	if l := w.leaseOf("db-0"); l.State != lease.Held {
+		t.Errorf("it was released: %+v", l)
+	}
+}
+
 // Without an agent a full pool looks for it.
 func TestAFullPoolMendsWhatIsDamaged(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/29 10.0.0.2-10.0.0.3")
