@@ -74,7 +74,8 @@ func sleep(ctx context.Context, d time.Duration) error {
 }
 
 // someSteps takes steps from the first on for as long as it may work, at least
-// one. It tells how many it were (those before one that fails, which are undone), how long that took and what it cost of the lock.
+// one. It tells how many they were (those before one that fails, which are
+// undone), how long that took and what it cost of the lock.
 func (s *Service) someSteps(ctx context.Context, first, end int, take func(*call, int) error, may time.Duration) (n int, worked time.Duration, cost store.Timing, err error) {
 	ctx = store.Measured(ctx, func(t store.Timing) { cost.Held, cost.Waited = max(cost.Held, t.Held), cost.Waited+t.Waited })
 	err = s.update(ctx, scope{wait: mirrorWait}, func(c *call) error {

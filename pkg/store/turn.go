@@ -58,7 +58,7 @@ func (t turn) wait(ctx context.Context) (*period, error) {
 	if t.isFree() {
 		return nil, nil
 	}
-	if until, ok := ctx.Deadline(); ok {
+	if until, ok := ctx.Deadline(); ok { // a patient context has no timer of its own
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithDeadline(ctx, until)
 		defer cancel()

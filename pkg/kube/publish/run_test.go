@@ -213,7 +213,7 @@ func TestAServerThatIsAwayIsAskedSoonerThanOneThatSaysNo(t *testing.T) {
 	}
 }
 
-type refusal struct{ error }
+type refusal struct{}
 
 func (refusal) Status() metav1.Status {
 	return metav1.Status{Reason: metav1.StatusReasonForbidden, Code: 403}
