@@ -176,6 +176,8 @@ func TestDecide(t *testing.T) {
 			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
 		{"another container's file is newer than the snapshot", []Claim{inSnapshot(snapshotLease(lease.Bound, "c0"), 2*time.Hour), file},
 			[]string{"10.0.0.5 Bound nobody c1 eth0"}},
+		{"a file that was cut off after the snapshot names nobody else", []Claim{inSnapshot(snapshotLease(lease.Bound, "c1"), time.Hour), claim(File, a, time.Minute)},
+			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
 		{"it was released after the snapshot", []Claim{inSnapshot(snapshotLease(lease.Bound, "c1"), time.Hour), mark},
 			[]string{"10.0.0.5 Held firm 20m0s db-0/u1 eth0 window 1h0m0s as before"}},
 		{"held in the snapshot, and the last holder has not gone", []Claim{inSnapshot(snapshotLease(lease.Held, "c1"), 0), seen},

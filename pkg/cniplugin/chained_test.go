@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 
@@ -165,6 +166,23 @@ func TestChainedOtherVerbsSucceed(t *testing.T) {
 	}
 	if r.calls != nil || stdout.String()+stderr.String() != "" {
 		t.Errorf("asked %q, said %q %q", r.calls, stdout, stderr)
+	}
+}
+
+// The type is the plugin's that has us as its IPAM plugin, whatever its name. With an ipam section it is an IPAM call.
+func TestAnIPAMCallIsNotChainedWhateverTheTypeIs(t *testing.T) {
+	stdin := `{"cniVersion":"1.0.0","name":"net","type":"leasehold","ipam":{"type":"leasehold","ranges":[[{"subnet":"10.0.0.0/24"}]]}}`
+	r := &recorder{result: dualStack}
+	p, _, _ := plugin(r)
+	args := addArgs([]byte(stdin), "")
+	for verb, call := range map[string]func() error{"ADD": func() error { return p.Add(args) }, "DEL": func() error { return p.Del(args) }} {
+		if err := call(); err != nil {
+			t.Errorf("%s: %v", verb, err)
+		}
+	}
+	slices.Sort(r.calls)
+	if !slices.Equal(r.calls, []string{"Assign", "Release"}) {
+		t.Errorf("the service was asked %q", r.calls)
 	}
 }
 

@@ -117,6 +117,17 @@ func TestHostLocalHearsADelOfOurs(t *testing.T) {
 	w.same("now it is a release", w.add(ask{pod: "db-0", container: "c3", window: hour}), "10.0.0.3")
 }
 
+// A missing file says that host-local has served a DEL, and nothing of whose. What cannot be proven dead keeps its address.
+func TestAMissingFileReleasesNobodyWhoMayBeAlive(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.2")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	w.wipe(w.path("10.0.0.2"))
+	w.burn("c1")
+	w.blind = true // a process may live in its namespace
+	w.refused(ask{container: "c2"}, ErrExhausted, "1 bound")
+	w.same("its file is made again", w.files(), "10.0.0.2=c1")
+}
+
 func TestHostLocalHearsADelAndGivesTheAddressAway(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
 	w.add(ask{container: "first", netns: "/dummy"})

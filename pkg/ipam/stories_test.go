@@ -152,6 +152,14 @@ func TestTheSamePodKeepsItsAddressThroughASandboxCrash(t *testing.T) {
 	w.same("another UID", w.add(ask{pod: "web-1", container: "c4", uid: "u2"}), "10.0.0.3")
 }
 
+// A cool-down promises nothing: it is no reason to wait.
+func TestAPodWithoutAWindowDoesNotWaitForItsOldSandbox(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "web-1", container: "c1", uid: "u1"})
+	w.del("c1") // its namespace is still there
+	w.same("at once", w.add(ask{pod: "web-1", container: "c2", uid: "u1"}), "10.0.0.3")
+}
+
 // FACTS 1.18: the runtime has given up, DELeted and removed the namespace; then
 // the ADD that it had killed commits.
 func TestALateAddWithoutItsNamespaceIsRefused(t *testing.T) {
@@ -245,6 +253,15 @@ func TestRequestedAddresses(t *testing.T) {
 	w.same("the cursor follows a request, as host-local's", w.add(ask{pod: "z", container: "c6"}), "10.0.0.61")
 }
 
+// In a range over several /24 an address that ends in 0 or 255 is one like any other.
+func TestARangeOverSeveral24(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/16 10.0.0.253-10.0.1.1")
+	for i, want := range []string{"10.0.0.253", "10.0.0.254", "10.0.0.255", "10.0.1.0", "10.0.1.1"} {
+		w.same("next", w.add(ask{container: fmt.Sprint("c", i)}), want)
+	}
+	w.refused(ask{container: "x"}, ErrExhausted, "5 bound")
+}
+
 func TestAClaimDoesNotMoveTheCursor(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{pod: "db-0", container: "c1", window: hour})
@@ -306,6 +323,40 @@ func TestAReissuedNamespaceNumberIsNoSignOfLife(t *testing.T) {
 	w.add(ask{pod: "b", container: "c2"})
 	w.inPID[ino] = true // its containers start
 	w.same("found dead", w.add(ask{pod: "c", container: "c3"}), "10.0.0.2")
+}
+
+// Of two leases of one number the later one has it, also where its mount is gone and processes alone live in it.
+func TestTheLaterLeaseOfANamespaceNumberIsTheLivingOne(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
+	w.add(ask{pod: "a", container: "c2"})
+	w.burn("c2")
+	w.after(time.Second)
+	w.last-- // the number is given again
+	w.add(ask{pod: "b", container: "c1"})
+	w.burn("c1")
+	w.inPID[w.last] = true
+	w.same("found dead", w.add(ask{pod: "c", container: "c3"}), "10.0.0.2")
+	w.same("the other lives", w.leases(), "10.0.0.2=c/Bound 10.0.0.3=b/Bound")
+}
+
+// Whether a path leads to the namespace of the old sandbox cannot be told where the path cannot be looked at.
+func TestAPathThatCannotBeLookedAtProvesNothing(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "db-0", container: "old", window: hour})
+	w.hidden = map[string]bool{"/run/netns/old": true}
+	w.refused(ask{pod: "db-0", container: "new1", uid: "u2", window: hour}, ErrHolderAlive)
+	w.hidden = nil
+	w.burn("old")
+	w.same("gone", w.add(ask{pod: "db-0", container: "new2", uid: "u2", window: hour}), "10.0.0.2")
+}
+
+// Where the boot id cannot be read everybody may be alive.
+func TestAnUnreadableBootIDProvesNobodyDead(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.2")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	w.now.BootID = ""
+	w.refused(ask{pod: "x", container: "c2"}, ErrExhausted, "1 bound")
+	w.refused(ask{pod: "db-0", container: "c3", uid: "u2", window: hour}, ErrHolderAlive)
 }
 
 func TestTheNumberOfTheOldNamespaceIsGivenToThePodsOwnNewOne(t *testing.T) {

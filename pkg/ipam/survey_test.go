@@ -111,6 +111,22 @@ func TestAnOldPlanHarmsNobody(t *testing.T) {
 	w.expect(w.show(), "10.0.0.2 other Bound, 10.0.0.3 db-0 Bound, 10.0.0.4 db-1 Bound, 10.0.0.5 db-2 Bound", "all live on")
 }
 
+// The proof that a container is dead is not one for the container that has its address since.
+func TestAProofOfDeathIsOfOneContainer(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "other", container: "c0"})
+	w.add(ask{pod: "db-0", container: "c1", window: time.Hour})
+	w.burn("c1")
+	plan := Plan(w.survey())
+	w.add(ask{pod: "db-0", container: "c2", window: time.Hour})
+	w.inPID[w.last] = true // its mount goes before its processes do
+	w.burn("c2")
+	if _, err := w.service.Act(context.Background(), plan); err != nil || len(plan) != 1 {
+		t.Fatalf("%+v, %v", plan, err)
+	}
+	w.expect(w.show(), "10.0.0.2 other Bound, 10.0.0.3 db-0 Bound", "it lives")
+}
+
 func (w *world) leaseOf(pod string) (found lease.Lease) {
 	w.view(func(tx *store.Tx) {
 		tx.All(func(l lease.Lease, err error) bool {

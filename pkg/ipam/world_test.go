@@ -27,6 +27,7 @@ type world struct {
 	now     lease.Instant
 	netns   map[string]uint64 // path -> inode
 	inPID   map[uint64]bool   // inodes that only a process keeps alive
+	hidden  map[string]bool   // paths that cannot be looked at
 	last    uint64
 	blind   bool   // /proc cannot be read whole
 	first   bool   // it is the machine itself: no plugin needs to say so
@@ -107,10 +108,10 @@ func (w *world) Netns(path string) (lease.Netns, error) {
 }
 
 func (w *world) Look(h lease.Holder, boot string) lease.Life {
-	if h.BootID != boot {
+	if h.BootID != "" && boot != "" && h.BootID != boot {
 		return lease.Dead
 	}
-	if ino, ok := w.netns[h.Netns.Path]; ok && ino == h.Netns.Ino {
+	if ino, ok := w.netns[h.Netns.Path]; ok && ino == h.Netns.Ino && !w.hidden[h.Netns.Path] {
 		return lease.Alive
 	}
 	return lease.Unknown
@@ -118,7 +119,7 @@ func (w *world) Look(h lease.Holder, boot string) lease.Life {
 
 func (w *world) Gone(h lease.Holder) bool {
 	ino, ok := w.netns[h.Netns.Path]
-	return h.Netns.Ino != 0 && (!ok || ino != h.Netns.Ino)
+	return h.Netns.Ino != 0 && (!ok || ino != h.Netns.Ino) && !w.hidden[h.Netns.Path]
 }
 
 func (w *world) unseen() error {

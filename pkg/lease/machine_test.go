@@ -61,8 +61,11 @@ func events() map[string]Event {
 	sameNetns := bind(newOne, "u2", Alive)
 	sameNetns.Holder.Netns = oldOne.Netns
 	sameNetns.Holder.Netns.Path = "/proc/77/ns/net"
+	moved := bind(oldOne, "u1", Unknown)
+	moved.Holder.Netns = newOne.Netns
 	return map[string]Event{
 		"again":           bind(oldOne, "u1", Unknown),
+		"again/moved":     moved,
 		"back/dead":       bind(newOne, "u2", Dead),
 		"back/unknown":    bind(newOne, "u2", Unknown),
 		"back/alive":      bind(newOne, "u2", Alive),
@@ -104,6 +107,7 @@ func events() map[string]Event {
 const everyPair = `
                 none       bound      windowed   keyless    superseded waiting    firm       deferred   soft       firm-over  soft-over  unclaimed
 again           Bound      same       same       same       same       same       Bound      Bound      Bound      (taken)    (taken)    (taken)
+again/moved     Bound      Bound      Bound      Bound      Bound*     Bound      Bound      Bound      Bound      (taken)    (taken)    (taken)
 back/dead       Bound      (taken)    Bound      (taken)    (taken)    Bound      Bound      Bound      (taken)    (taken)    (taken)    (taken)
 back/unknown    Bound      (taken)    (alive)    (taken)    (taken)    (alive)    Bound      Bound      (taken)    (taken)    (taken)    (taken)
 back/alive      Bound      (taken)    (alive)    (taken)    (taken)    (alive)    (alive)    (alive)    (taken)    (taken)    (taken)    (taken)
@@ -207,6 +211,25 @@ func TestAClaimKeepsTheLeaseAndTakesTheNewcomersWindow(t *testing.T) {
 	}
 }
 
+// Evidence is asked about the namespace in which the container is now, so that is what the lease names.
+func TestARepeatedBindNamesTheNamespaceOfNow(t *testing.T) {
+	again := bind(oldOne, "u1", Unknown)
+	again.Holder.Netns = newOne.Netns
+	got, err := Apply(states()["windowed"], again, after(time.Minute))
+	if err != nil || got.Holder.Netns != newOne.Netns || got.BoundAt != t0 || got.Window != time.Hour {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// A soft hold is for the same pod, and the UID alone says which pod is the same.
+func TestWithoutAUIDNobodyIsTheSamePod(t *testing.T) {
+	soft := states()["soft"]
+	soft.UID = ""
+	if _, err := Apply(soft, bind(newOne, "", Dead), after(time.Second)); !errors.Is(err, ErrTaken) {
+		t.Errorf("two pods without a UID: %v", err)
+	}
+}
+
 func TestAWindowLearntLateMakesOfAHoldWhatItsReleaseWouldHave(t *testing.T) {
 	for _, c := range []struct {
 		story, state string
@@ -289,6 +312,33 @@ func TestARefusalCountsFromItsFirstTimeForEachNewcomer(t *testing.T) {
 	}
 }
 
+// Whoever waited for a holder that is gone has not waited for its hold yet.
+func TestAReleaseEndsTheWaiting(t *testing.T) {
+	for name, e := range map[string]Event{"del": Release{Holder: oldOne}, "orphan": Orphan{Last: Dead}} {
+		got, err := Apply(states()["waiting"], e, after(time.Minute))
+		if err != nil || got.State != Held || !got.RefusedAt.IsZero() || got.RefusedFor != "" {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
+	}
+}
+
+// However often the end is put off, it is Rest from now, and never earlier than it was.
+func TestPuttingOffTheEndDoesNotAddUp(t *testing.T) {
+	l := states()["firm"] // an hour from t0
+	for _, c := range []struct{ at, rest, want time.Duration }{
+		{10 * time.Minute, 30 * time.Minute, 50 * time.Minute},
+		{45 * time.Minute, 30 * time.Minute, 30 * time.Minute},
+		{45 * time.Minute, 30 * time.Minute, 30 * time.Minute},
+		{55 * time.Minute, 30 * time.Minute, 30 * time.Minute},
+		{3 * time.Hour, 30 * time.Minute, 30 * time.Minute},
+	} {
+		var err error
+		if l, err = Apply(l, Defer{Rest: c.rest}, after(c.at)); err != nil || l.Remaining(after(c.at)) != c.want {
+			t.Errorf("at %s: %s left, want %s (%v)", c.at, l.Remaining(after(c.at)), c.want, err)
+		}
+	}
+}
+
 // A dead clock: the node boots a month before the release.
 func TestAHoldFromTheFutureBeginsAgainOnce(t *testing.T) {
 	l := states()["firm"]
@@ -305,5 +355,10 @@ func TestAHoldFromTheFutureBeginsAgainOnce(t *testing.T) {
 	}
 	if _, err := Apply(l, Rebase{}, later); !errors.Is(err, ErrNotDue) {
 		t.Errorf("again: %v", err)
+	}
+	back := later
+	back.Wall = boot.Wall.Add(-time.Hour) // stepped back within the boot: its own clock is the one that counts
+	if _, err := Apply(l, Rebase{}, back); !errors.Is(err, ErrNotDue) {
+		t.Errorf("within its boot: %v", err)
 	}
 }

@@ -61,6 +61,7 @@ func TestEvidenceOfLife(t *testing.T) {
 	}
 	see("mounted", "boot-1", lease.Alive, false)
 	see("mounted, in another boot", "boot-2", lease.Dead, false)
+	see("mounted, in a boot that nobody knows", "", lease.Alive, false)
 	if err := unix.Unmount(path, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -73,9 +74,16 @@ func TestEvidenceOfLife(t *testing.T) {
 		t.Fatal(err)
 	}
 	see("removed", "boot-1", lease.Unknown, true)
+	if err := os.Symlink("netns", path); err != nil { // to itself
+		t.Fatal(err)
+	}
+	see("a path that cannot be resolved", "boot-1", lease.Unknown, false)
+	see("removed, in a boot that nobody knows", "", lease.Unknown, false)
 	holder.Netns = lease.Netns{Path: path}
 	see("never seen alive: nothing is ever proven", "boot-1", lease.Unknown, false)
 	see("but by a boot", "boot-2", lease.Dead, false)
+	holder.BootID = ""
+	see("bound in a boot that nobody knows", "boot-2", lease.Unknown, false)
 }
 
 func TestProcesses(t *testing.T) {
