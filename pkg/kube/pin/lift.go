@@ -24,14 +24,18 @@ const listLife = 30 * time.Second
 // many it lifted, and what went wrong, if gates are left when the context ends.
 func LiftGates(ctx context.Context, c client.Client, patience time.Duration, all bool) (int, error) {
 	l := newLifter(c, c, patience, all)
+	var problem error
 	for {
 		waiting, err := l.round(ctx, time.Now())
 		if waiting == 0 && err == nil {
 			return l.lifted, nil
 		}
+		if ctx.Err() == nil || problem == nil { // a round that was cut short does not know why gates are left
+			problem = err
+		}
 		select {
 		case <-ctx.Done():
-			return l.lifted, errors.Join(fmt.Errorf("pods with the gate %s are left: %w", meta.GateNominate, ctx.Err()), err)
+			return l.lifted, errors.Join(fmt.Errorf("pods with the gate %s are left: %w", meta.GateNominate, ctx.Err()), problem)
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
@@ -80,7 +84,8 @@ func (l *lifter) round(ctx context.Context, now time.Time) (int, error) {
 func (l *lifter) lift(ctx context.Context, p metav1.ObjectMeta) error {
 	call, cancel := context.WithTimeout(ctx, l.limit)
 	defer cancel()
-	return liftGate(call, l.client, p.Namespace, p.Name, p.UID)
+	_, err := liftGate(call, l.client, p.Namespace, p.Name, p.UID)
+	return err
 }
 
 // waiting lists the pods with our gate, not all at once. The API server leaves out all that run.

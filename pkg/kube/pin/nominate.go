@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -28,8 +29,13 @@ import (
 const (
 	// takeOver is after how long a replica lifts the gate of a pod that another one admitted.
 	takeOver = 700 * time.Millisecond
-	// nominationLife is how long a nomination lasts if nothing comes of it (NAMES, Defaults).
-	nominationLife = 10 * time.Second
+	// nominationLife is how long a nomination lasts if no scheduler tries the pod. The scheduler may be starting anew or have
+	// a long queue, so this only bounds how long room is kept for a pod that its plugins keep out of the queue.
+	nominationLife = 5 * time.Minute
+	// preemptionTime is how long after the scheduler has failed with a pod the pods that it preempts may not be marked yet.
+	preemptionTime = 3 * time.Second
+	// preemptionAgain is after how long it is asked again whether preempted pods are still there.
+	preemptionAgain = 10 * time.Second
 	// callLife is how long the API server has to answer the last call of a step.
 	callLife = 5 * time.Second
 	// lookAgain is after how long to look again where the informer is late, or no worker is free to try again.
@@ -57,14 +63,14 @@ type sight struct {
 	failed    bool      // this replica could not lift it, or not in time
 	told      bool      // it was said on the pod
 	nominated time.Time // since when the pod waits for a scheduler, nominated and without gate
-	over      bool      // it had a nomination of ours: a later one is the scheduler's own
+	tried     time.Time // since when a scheduler has failed with it and the nomination is still there
 }
 
 // look updates a sight by what a pod is like now.
 func (s sight) look(p *podView, now time.Time) sight {
-	s.over = s.over || !s.nominated.IsZero() && !p.waits()
 	s.alone = since(s.alone, p.Gated && p.Gates == 1, now)
 	s.nominated = since(s.nominated, !p.Gated && p.waits(), now)
+	s.tried = since(s.tried, p.waits() && p.NotScheduled != "", now)
 	return s
 }
 
@@ -79,8 +85,10 @@ func since(before time.Time, is bool, now time.Time) time.Time {
 	return before
 }
 
-// waits tells whether a pod is nominated by us and not bound yet.
-func (p *podView) waits() bool { return p.Node == "" && p.Nominated != "" && p.Nominated == p.Pinned }
+// waits reports whether a pod has a nomination that the manager wrote, and is not bound yet.
+func (p *podView) waits() bool {
+	return p.Node == "" && p.NominatedByUs && p.Nominated != "" && p.Nominated == p.Pinned
+}
 
 // next is the step for a pod as it is now, after how long to ask again, and the reason of a withdrawal. own: this replica
 // admitted the pod.
@@ -90,10 +98,15 @@ func next(p *podView, s sight, own bool, now time.Time) (step, time.Duration, st
 		return leave, 0, "" // ours is the last; or the informer is late
 	case p.Gated:
 		return gateStep(p, s, own, now)
-	case !p.waits() || s.over:
+	case !p.waits():
 		return leave, 0, ""
-	case p.Unschedulable:
-		return withdraw, 0, "Unschedulable"
+	case p.NotScheduled != "":
+		// Where nothing was left to preempt, the scheduler has removed the nomination itself. If it preempts pods on that
+		// very node, the nomination is its own by now, although it did not have to write it.
+		if age := now.Sub(s.tried); !p.NeverPreempts && age < preemptionTime {
+			return leave, preemptionTime - age, ""
+		}
+		return withdraw, 0, p.NotScheduled
 	}
 	if age := now.Sub(s.nominated); age < nominationLife {
 		return leave, nominationLife - age, ""
@@ -129,6 +142,7 @@ type nominator struct {
 	cluster *cluster
 	backlog *backlog
 	client  client.Client
+	live    client.Reader // the API server itself
 	meters  *meters
 	tell    func(p *podView, reason, text string)
 	log     logr.Logger
@@ -154,6 +168,10 @@ func (n *nominator) Reconcile(ctx context.Context, req reconcile.Request) (recon
 	case leave:
 		return reconcile.Result{RequeueAfter: again}, nil
 	case withdraw:
+		preempting, problem := n.preempting(ctx, p)
+		if preempting || problem != nil {
+			return reconcile.Result{RequeueAfter: preemptionAgain}, problem
+		}
 		if err = n.withdraw(ctx, p, why); !apierrors.IsConflict(err) {
 			return reconcile.Result{}, client.IgnoreNotFound(err)
 		}
@@ -260,8 +278,8 @@ func (n *nominator) lose(p *podView) {
 // passed is no measure of that.
 func (n *nominator) lift(ctx context.Context, p *podView, left time.Duration) error {
 	start := n.cluster.now()
-	first, late := left > 0, false
-	if first {
+	nominated, late := false, false
+	if left > 0 {
 		inTime, cancel := context.WithTimeout(ctx, left)
 		err := n.nominate(inTime, p, p.Pinned)
 		late = inTime.Err() != nil
@@ -269,12 +287,13 @@ func (n *nominator) lift(ctx context.Context, p *podView, left time.Duration) er
 		if err != nil && !late && !refused(err) || apierrors.IsConflict(err) {
 			return fmt.Errorf("nominating %s for %s/%s: %w", p.Pinned, p.Namespace, p.Name, err)
 		}
-		first = err == nil
+		nominated = err == nil
 	}
 	if late {
 		n.stall(p) // before the gate: that may take as long
 	}
-	if err := liftGate(ctx, n.client, p.Namespace, p.Name, p.UID); err != nil {
+	lifted, err := liftGate(ctx, n.client, p.Namespace, p.Name, p.UID)
+	if err != nil {
 		return fmt.Errorf("lifting the gate of %s/%s: %w", p.Namespace, p.Name, err)
 	}
 	now := n.cluster.now()
@@ -286,11 +305,32 @@ func (n *nominator) lift(ctx context.Context, p *podView, left time.Duration) er
 		n.backlog.Lifted(took, now)
 	}
 	n.note(p, func(s *sight) { s.lifted = true })
-	n.meters.lifted.WithLabelValues(fmt.Sprint(first)).Inc()
-	if !first && p.Pinned != "" && p.Nominated != p.Pinned {
+	// A nomination may have been written although its answer was late, or by the other replica.
+	nominated = nominated || p.Pinned != "" && lifted.Status.NominatedNodeName == p.Pinned
+	n.meters.lifted.WithLabelValues(fmt.Sprint(nominated)).Inc()
+	if !nominated && p.Pinned != "" && lifted.Spec.NodeName == "" {
 		n.tell(p, reasonReleased, fmt.Sprintf("its gate is lifted: %s could not be nominated in time", p.Pinned))
 	}
 	return nil
+}
+
+// preempting reports whether a scheduler that has tried the pod removes others from the nominated node to make room for it.
+func (n *nominator) preempting(ctx context.Context, p *podView) (bool, error) {
+	if p.NotScheduled == "" || p.NeverPreempts {
+		return false, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, callLife)
+	defer cancel()
+	var there corev1.PodList
+	err := n.live.List(ctx, &there, client.MatchingFields{"spec.nodeName": p.Nominated})
+	if err != nil {
+		return false, fmt.Errorf("listing the pods on %s: %w", p.Nominated, err)
+	}
+	return slices.ContainsFunc(there.Items, func(victim corev1.Pod) bool {
+		return slices.ContainsFunc(victim.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue && c.Reason == corev1.PodReasonPreemptionByScheduler
+		})
+	}), nil
 }
 
 // withdraw takes a nomination back, so that it keeps no room for a pod that does not come.
@@ -299,8 +339,8 @@ func (n *nominator) withdraw(ctx context.Context, p *podView, why string) error 
 		return fmt.Errorf("withdrawing the nomination of %s/%s: %w", p.Namespace, p.Name, err)
 	}
 	n.meters.withdrawals.WithLabelValues(why).Inc()
-	text := fmt.Sprintf("the nomination of %s is withdrawn after %s", p.Pinned, nominationLife)
-	if why == "Unschedulable" {
+	text := fmt.Sprintf("the nomination of %s is withdrawn: no scheduler has tried the pod for %s", p.Pinned, nominationLife)
+	if p.NotScheduled != "" {
 		text = fmt.Sprintf("the nomination of %s is withdrawn: %s", p.Pinned, p.UnschedulableWhy)
 	}
 	n.tell(p, reasonReleased, text)
@@ -316,20 +356,21 @@ func (n *nominator) nominate(ctx context.Context, p *podView, node string) error
 	return n.client.Status().Patch(ctx, bare(p), merge(map[string]any{
 		"metadata": map[string]any{"uid": p.UID, "resourceVersion": p.ResourceVersion},
 		"status":   map[string]any{"nominatedNodeName": value},
-	}))
+	}), client.FieldOwner(meta.ManagerName))
 }
 
-// liftGate takes our gate off a pod, whatever else has happened to it; once it is off, nothing happens.
-func liftGate(ctx context.Context, c client.Client, namespace, name string, uid types.UID) error {
+// liftGate takes our gate off a pod, whatever else has happened to it; once it is off, nothing happens. It returns the pod as
+// it is then.
+func liftGate(ctx context.Context, c client.Client, namespace, name string, uid types.UID) (*corev1.Pod, error) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": uid},
 		"spec":     map[string]any{"schedulingGates": []any{map[string]any{"$patch": "delete", "name": meta.GateNominate}}},
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return c.Patch(ctx, pod, client.RawPatch(types.StrategicMergePatchType, patch))
+	return pod, c.Patch(ctx, pod, client.RawPatch(types.StrategicMergePatchType, patch))
 }
 
 // bare is a pod's name, as clients want it.

@@ -17,7 +17,8 @@ func waitingPod(age time.Duration, change func(*podView)) *podView {
 func TestNext(t *testing.T) {
 	ourGate := func(p *podView) { p.Gated, p.Gates = true, 1 }
 	twoGates := func(p *podView) { p.Gated, p.Gates = true, 2 }
-	nominated := func(p *podView) { p.Nominated = "node1" }
+	nominated := func(p *podView) { p.Nominated, p.NominatedByUs = "node1", true }
+	failed := func(p *podView) { nominated(p); p.NotScheduled, p.Unschedulable = "Unschedulable", true }
 	alone := func(ago time.Duration) sight { return sight{alone: noon.Add(-ago)} }
 	tests := []struct {
 		story string
@@ -42,11 +43,16 @@ func TestNext(t *testing.T) {
 		{"done, but the informer is late", waitingPod(time.Second, ourGate), sight{alone: noon, lifted: true}, true, leave, 0, ""},
 
 		{"nominated", waitingPod(time.Second, nominated), sight{nominated: noon.Add(-time.Second)}, true, leave, nominationLife - time.Second, ""},
-		{"nothing came of it", waitingPod(time.Minute, nominated), sight{nominated: noon.Add(-nominationLife)}, true, withdraw, 0, "TimedOut"},
-		{"the scheduler says no", waitingPod(time.Second, func(p *podView) { nominated(p); p.Unschedulable = true }), sight{nominated: noon}, true,
-			withdraw, 0, "Unschedulable"},
-		{"nominated by the scheduler itself, after ours", waitingPod(time.Minute, func(p *podView) { nominated(p); p.Unschedulable = true }),
-			sight{nominated: noon, over: true}, true, leave, 0, ""},
+		{"no scheduler for a minute", waitingPod(time.Minute, nominated), sight{nominated: noon.Add(-time.Minute)}, true, leave, nominationLife - time.Minute, ""},
+		{"no scheduler for minutes", waitingPod(time.Hour, nominated), sight{nominated: noon.Add(-nominationLife)}, true, withdraw, 0, "TimedOut"},
+		{"the scheduler says no", waitingPod(time.Second, failed), sight{nominated: noon, tried: noon}, true, leave, preemptionTime, ""},
+		{"the scheduler says no, and time to mark preempted pods is over", waitingPod(time.Second, failed),
+			sight{nominated: noon, tried: noon.Add(-preemptionTime)}, true, withdraw, 0, "Unschedulable"},
+		{"the scheduler says no to one that preempts nobody", waitingPod(time.Second, func(p *podView) { failed(p); p.NeverPreempts = true }),
+			sight{nominated: noon, tried: noon}, true, withdraw, 0, "Unschedulable"},
+		{"the scheduler fails", waitingPod(time.Second, func(p *podView) { nominated(p); p.NotScheduled = "SchedulerError" }),
+			sight{nominated: noon, tried: noon.Add(-preemptionTime)}, true, withdraw, 0, "SchedulerError"},
+		{"nominated by the scheduler itself", waitingPod(time.Hour, func(p *podView) { failed(p); p.NominatedByUs = false }), sight{}, true, leave, 0, ""},
 		{"nominated elsewhere", waitingPod(time.Minute, func(p *podView) { p.Nominated = "node2"; p.Unschedulable = true }), sight{}, true, leave, 0, ""},
 		{"bound", waitingPod(time.Minute, func(p *podView) { nominated(p); p.Node = "node1" }), sight{}, true, leave, 0, ""},
 	}
@@ -67,11 +73,11 @@ func TestLook(t *testing.T) {
 	for i, p := range []*podView{
 		{Pinned: "node1", Gated: true, Gates: 2},
 		{Pinned: "node1", Gated: true, Gates: 1},
-		{Pinned: "node1", Gated: true, Gates: 1, Nominated: "node1"},
-		{Pinned: "node1", Nominated: "node1"},
-		{Pinned: "node1", Nominated: "node1", Unschedulable: true},
-		{Pinned: "node1", Unschedulable: true},
-		{Pinned: "node1", Nominated: "node1", Unschedulable: true},
+		{Pinned: "node1", Gated: true, Gates: 1, Nominated: "node1", NominatedByUs: true},
+		{Pinned: "node1", Nominated: "node1", NominatedByUs: true},
+		{Pinned: "node1", Nominated: "node1", NominatedByUs: true, NotScheduled: "Unschedulable"},
+		{Pinned: "node1", NotScheduled: "Unschedulable"},
+		{Pinned: "node1", Nominated: "node1", NotScheduled: "Unschedulable"},
 	} {
 		s = s.look(p, at(i))
 		want := []sight{
@@ -79,9 +85,9 @@ func TestLook(t *testing.T) {
 			{alone: at(1)},
 			{alone: at(1)},
 			{nominated: at(3)},
-			{nominated: at(3)},
-			{over: true},
-			{over: true, nominated: at(6)},
+			{nominated: at(3), tried: at(4)},
+			{},
+			{},
 		}[i]
 		if s != want {
 			t.Errorf("step %d: %+v, want %+v", i, s, want)

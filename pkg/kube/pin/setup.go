@@ -51,8 +51,8 @@ func Setup(ctx context.Context, mgr manager.Manager, o Options) error {
 	mgr.GetWebhookServer().Register(Path, &admission.Webhook{Handler: w.handler(), LogConstructor: plain})
 
 	tell := events(mgr.GetEventRecorder("leasehold-manager"))
-	n := &nominator{cluster: c, backlog: b, client: mgr.GetClient(), meters: m, tell: tell, log: log,
-		sights: map[types.UID]sight{}, retries: make(chan struct{}, retries)}
+	n := &nominator{cluster: c, backlog: b, client: mgr.GetClient(), live: mgr.GetAPIReader(), meters: m,
+		tell: tell, log: log, sights: map[types.UID]sight{}, retries: make(chan struct{}, retries)}
 	v := &valve{cluster: c, client: mgr.GetClient(), grace: o.Grace, meters: m, tell: tell, log: log,
 		waits: map[types.NamespacedName]wait{}}
 	e := &explainer{cluster: c, tell: tell, said: newRecently(2 * eventLife)}

@@ -1,6 +1,8 @@
 package pin
 
 import (
+	"bytes"
+	"slices"
 	"strings"
 	"time"
 	"unique"
@@ -82,8 +84,14 @@ type podView struct {
 	Required    bool
 	Tolerations []corev1.Toleration // with Required
 	Nominated   string
+	// NominatedByUs: the API server's record of field owners says that the manager wrote Nominated last.
+	NominatedByUs bool
+	NeverPreempts bool // by its preemption policy
 
-	Unschedulable    bool // the scheduler says so
+	// NotScheduled is why a scheduler that has tried the pod did not place it, in one word; "" as long as none has tried it,
+	// also where the pod was held back by gates.
+	NotScheduled     string
+	Unschedulable    bool // NotScheduled is Unschedulable
 	UnschedulableWhy string
 	Evicted          bool // by the eviction API
 	Failed, Started  bool // phase Failed; its sandbox has had addresses
@@ -104,8 +112,12 @@ func viewPod(object any) (any, error) {
 		Gates:      len(p.Spec.SchedulingGates),
 		Pinned:     shared(p.Annotations[meta.AnnotationPinnedNode]),
 		Nominated:  shared(p.Status.NominatedNodeName),
-		Failed:     p.Status.Phase == corev1.PodFailed,
-		Started:    len(p.Status.PodIPs) > 0,
+
+		NominatedByUs: p.Status.NominatedNodeName != "" && nominatedByUs(p.ManagedFields),
+		NeverPreempts: p.Spec.PreemptionPolicy != nil && *p.Spec.PreemptionPolicy == corev1.PreemptNever,
+
+		Failed:  p.Status.Phase == corev1.PodFailed,
+		Started: len(p.Status.PodIPs) > 0,
 	}
 	v.Window, _ = policy.ParseWindow(p.Annotations[policy.Annotation])
 	var ips []string
@@ -125,13 +137,23 @@ func viewPod(object any) (any, error) {
 		switch {
 		case c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue:
 			v.BoundAt = c.LastTransitionTime.Time
-		case c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonUnschedulable:
-			v.Unschedulable, v.UnschedulableWhy = true, c.Message
+		case c.Type == corev1.PodScheduled && c.Reason != "" && c.Reason != corev1.PodReasonSchedulingGated:
+			v.NotScheduled, v.UnschedulableWhy = c.Reason, c.Message
+			v.Unschedulable = c.Reason == corev1.PodReasonUnschedulable
 		case c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue:
 			v.Evicted = c.Reason == "EvictionByEvictionAPI"
 		}
 	}
 	return v, nil
+}
+
+// nominatedByUs reports whether the manager is the last that wrote a pod's nominated node. A scheduler that nominates another
+// node, or this one after ours was removed, becomes the owner of the field.
+func nominatedByUs(fields []metav1.ManagedFieldsEntry) bool {
+	return slices.ContainsFunc(fields, func(f metav1.ManagedFieldsEntry) bool {
+		return f.Manager == meta.ManagerName && f.Subresource == "status" && f.FieldsV1 != nil &&
+			bytes.Contains(f.FieldsV1.Raw, []byte(`"f:nominatedNodeName"`))
+	})
 }
 
 // identity is as much of an object's metadata as tells it from others.

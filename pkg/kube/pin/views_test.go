@@ -74,6 +74,9 @@ metadata:
   labels: {leasehold.dev/retained: "true"}
   annotations: {io.kubernetes.cri/reserved-ip-duration: "10", leasehold.dev/pinned-node: node1, leasehold.dev/pin-reason: "Reserved: require node1"}
   ownerReferences: [{apiVersion: apps/v1, kind: StatefulSet, name: db, uid: s1, controller: true}]
+  managedFields:
+  - {manager: kube-scheduler, operation: Update, subresource: status, fieldsType: FieldsV1, fieldsV1: {"f:status": {"f:conditions": {}}}}
+  - {manager: leasehold-manager, operation: Update, subresource: status, fieldsType: FieldsV1, fieldsV1: {"f:status": {"f:nominatedNodeName": {}}}}
 spec:
   schedulerName: default-scheduler
   schedulingGates: [{name: a.b/c}, {name: leasehold.dev/nominate}]
@@ -88,8 +91,8 @@ status:
 	want := &podView{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0", UID: "u1", ResourceVersion: "9"},
 		Controlled: true, Window: 10 * time.Minute, Gated: true, Gates: 2, Pinned: "node1", Reason: "Reserved: require node1",
-		Required: true, Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}, Nominated: "node1",
-		Unschedulable: true, UnschedulableWhy: "no room",
+		Required: true, Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}, Nominated: "node1", NominatedByUs: true,
+		NotScheduled: "Unschedulable", Unschedulable: true, UnschedulableWhy: "no room",
 	}
 	if diff := cmp.Diff(want, viewed[*podView](t, viewPod, waiting), cmp.Transformer("UTC", time.Time.UTC)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
@@ -99,6 +102,18 @@ status:
 	if viewed[*podView](t, viewPod, waiting).Required {
 		t.Error("its user requires the node, and we do not")
 	}
+
+	waiting.ManagedFields[1].Manager = "kube-scheduler"
+	waiting.Status.Conditions[0].Reason = "SchedulingGated"
+	if v := viewed[*podView](t, viewPod, waiting); v.NominatedByUs || v.NotScheduled != "" {
+		t.Errorf("the scheduler has nominated it, and not tried it since: %+v", v)
+	}
+	never := corev1.PreemptNever
+	waiting.Spec.PreemptionPolicy = &never
+	if !viewed[*podView](t, viewPod, waiting).NeverPreempts {
+		t.Error("it preempts others")
+	}
+	waiting.Spec.PreemptionPolicy = nil
 
 	running := waiting.DeepCopy()
 	running.Spec.NodeName, running.Spec.SchedulingGates = "node1", nil

@@ -148,7 +148,7 @@ func TestSweep(t *testing.T) {
 func nominates(t *testing.T, change ...func(*podView)) (*nominator, *api, *[]string) {
 	a := newAPI(t)
 	hour, told := noon, &[]string{}
-	n := &nominator{backlog: newBacklog(), client: a.client, meters: meter(t), tell: words(told), log: logr.Discard(), sights: map[types.UID]sight{},
+	n := &nominator{backlog: newBacklog(), client: a.client, live: a.client, meters: meter(t), tell: words(told), log: logr.Discard(), sights: map[types.UID]sight{},
 		retries: make(chan struct{}, retries),
 		cluster: clusterOf(t, nil, &hour, named("db-0", "u1", append([]func(*podView){func(p *podView) { p.Gated, p.Gates = true, 1 }}, change...)...))}
 	n.backlog.Made("db/db-0", noon)
@@ -188,6 +188,25 @@ func TestNominationThatIsNotAnswered(t *testing.T) {
 	}
 	if n.backlog.pace != firstPace || n.backlog.Room(0, noon) || !n.backlog.Room(0, noon.Add(gateLife)) {
 		t.Errorf("what timed out stops gates for a while, and is no measure: %v", n.backlog.pace)
+	}
+}
+
+// TestNominationThatWasWritten has a nomination whose answer comes too late, or that the other replica writes.
+func TestNominationThatWasWritten(t *testing.T) {
+	n, a, told := nominates(t)
+	n.sights["u1"] = sight{alone: noon.Add(10*time.Millisecond - gateLife)}
+	a.answer = func(call string, r *http.Request) (int, any) {
+		if strings.HasSuffix(call, "/status") {
+			<-r.Context().Done() // for as long as the caller waits
+			return 0, nil
+		}
+		p := pending("u1", "db-0")
+		p.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
+		p.Status.NominatedNodeName = "node1"
+		return 0, &p
+	}
+	if _, err := n.Reconcile(context.Background(), request("db-0")); err != nil || len(*told) > 0 {
+		t.Errorf("%v; it is nominated, and told is %q", err, *told)
 	}
 }
 
@@ -295,16 +314,53 @@ func TestPodsThatFailLeaveWorkers(t *testing.T) {
 }
 
 func TestWithdraw(t *testing.T) {
-	n, a, told := nominates(t, func(p *podView) {
-		p.Gated, p.Gates, p.Nominated, p.Unschedulable, p.UnschedulableWhy = false, 0, "node1", true, "no room"
-	})
+	unschedulable := func(p *podView) {
+		p.Gated, p.Gates, p.Nominated, p.NominatedByUs = false, 0, "node1", true
+		p.NotScheduled, p.Unschedulable, p.UnschedulableWhy = "Unschedulable", true, "no room"
+	}
+	n, a, told := nominates(t, unschedulable, func(p *podView) { p.NeverPreempts = true })
 	if _, err := n.Reconcile(context.Background(), request("db-0")); err != nil {
 		t.Fatal(err)
 	}
-	a.saw(t, "withdrawn, if nobody has nominated it since", `PATCH `+pod0+`/status {"metadata":{"resourceVersion":"7","uid":"u1"},"status":{"nominatedNodeName":null}}`)
+	withdrawn := `PATCH ` + pod0 + `/status {"metadata":{"resourceVersion":"7","uid":"u1"},"status":{"nominatedNodeName":null}}`
+	a.saw(t, "withdrawn, if nobody has nominated it since", withdrawn)
 	if want := []string{"db-0 PinReleased: the nomination of node1 is withdrawn: no room"}; !slices.Equal(*told, want) {
 		t.Errorf("told %q, want %q", *told, want)
 	}
+
+	n, a, told = nominates(t, unschedulable)
+	n.sights["u1"] = sight{nominated: noon, tried: noon.Add(-preemptionTime)}
+	victim := pending("u9", "victim")
+	a.answer = func(_ string, r *http.Request) (int, any) {
+		if r.Method != http.MethodGet {
+			return 0, nil
+		}
+		if selector := r.URL.Query().Get("fieldSelector"); selector != "spec.nodeName=node1" {
+			t.Errorf("it lists %q", selector)
+		}
+		return 0, &corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, Items: []corev1.Pod{victim}}
+	}
+	victim.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonPreemptionByScheduler}}
+	if result, err := n.Reconcile(context.Background(), request("db-0")); err != nil || result.RequeueAfter != preemptionAgain {
+		t.Errorf("%+v, %v", result, err)
+	}
+	a.saw(t, "the scheduler preempts a pod there", "GET /api/v1/pods")
+	victim.Status.Conditions = nil
+	if _, err := n.Reconcile(context.Background(), request("db-0")); err != nil {
+		t.Fatal(err)
+	}
+	a.saw(t, "the scheduler preempts nobody there", "GET /api/v1/pods", withdrawn)
+	if len(*told) != 1 {
+		t.Errorf("told %q", *told)
+	}
+
+	n, a, told = nominates(t, unschedulable)
+	n.sights["u1"] = sight{nominated: noon, tried: noon.Add(-preemptionTime)}
+	a.answer = func(string, *http.Request) (int, any) { return http.StatusForbidden, nil }
+	if _, err := n.Reconcile(context.Background(), request("db-0")); err == nil || len(*told) > 0 {
+		t.Errorf("what cannot be listed counts as nothing: %v, %q", err, *told)
+	}
+	a.saw(t, "nothing is written", "GET /api/v1/pods")
 }
 
 func TestGatesOpen(t *testing.T) {
