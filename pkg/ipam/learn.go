@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
@@ -95,7 +96,7 @@ func (c *call) mend(in scope) error {
 		if err != nil {
 			return err
 		}
-		if err := c.adopt(each, mirror); err != nil {
+		if err := c.adopt(each, mirror, addrs...); err != nil {
 			return err
 		}
 		for _, a := range addrs {
@@ -130,8 +131,10 @@ func (c *call) mendUnknown(p lease.Pool, a netip.Addr, mirror *adopt.Mirror) err
 	return c.log(l, store.EventRecovered, why)
 }
 
-func (c *call) adopt(s scope, mirror *adopt.Mirror) error {
-	found, err := c.ask(s)
+// adopt takes over what the host shows of a pool. The records of the damaged addresses cannot be
+// read.
+func (c *call) adopt(s scope, mirror *adopt.Mirror, damaged ...netip.Addr) error {
+	found, err := c.ask(s, damaged)
 	if err != nil {
 		return err
 	}
@@ -169,12 +172,9 @@ func (c *call) adopt(s scope, mirror *adopt.Mirror) error {
 }
 
 // ask returns what the host shows. A lost store needs a complete witness.
-func (c *call) ask(s scope) ([]adopt.Finding, error) {
+func (c *call) ask(s scope, damaged []netip.Addr) ([]adopt.Finding, error) {
 	node := c.node
-	var err error
-	if node.Snapshot, node.SnapshotAt, err = c.store.ReadSnapshot(); err != nil {
-		c.mirrors.warn("%v", err)
-	}
+	node.Snapshot, node.SnapshotAt = c.snapshot(s.pool, damaged)
 	found, problems, err := adopt.Find(node, s.pool, s.sets, c.now, s.soft, newID)
 	for _, p := range problems {
 		c.mirrors.warn("%s", p)
@@ -187,6 +187,44 @@ func (c *call) ask(s scope) ([]adopt.Finding, error) {
 	}
 	return nil, fmt.Errorf("%w: %s; 'leasectl recover --accept-loss' goes on without them, "+
 		"once no pod of network %s runs on this node or its addresses are known to be elsewhere", ErrNoWitness, c.tx.Lost(), s.pool.Network)
+}
+
+// snapshot returns what counts of the agent's snapshot. It is older than the store, so it says
+// something of a pool that the store does not know, and of damaged addresses: those that nobody else
+// was given since.
+func (c *call) snapshot(p lease.Pool, damaged []netip.Addr) ([]lease.Lease, time.Time) {
+	known := c.tx.Known(p)
+	if known && len(damaged) == 0 {
+		return nil, time.Time{}
+	}
+	all, at, err := c.store.ReadSnapshot()
+	if err != nil {
+		c.mirrors.warn("%v", err)
+	}
+	if !known {
+		return all, at
+	}
+	holders := c.lastHolders(p)
+	return slices.DeleteFunc(all, func(l lease.Lease) bool {
+		holder, logged := holders[l.Address]
+		return l.Pool != p || !slices.Contains(damaged, l.Address) || logged && holder != l.Holder.ContainerID
+	}), at
+}
+
+// lastHolders returns the containers that were given the pool's addresses last, as far as the journal
+// goes back.
+func (c *call) lastHolders(p lease.Pool) map[netip.Addr]string {
+	out := map[netip.Addr]string{}
+	c.tx.Journal(func(n store.Entry) bool {
+		switch n.Event {
+		case store.EventBound, store.EventKept, store.EventTakenOver, store.EventAdopted, store.EventRecovered:
+			if n.Network == p.Network {
+				out[n.Address] = n.Container
+			}
+		}
+		return true
+	})
+	return out
 }
 
 // isComplete tells whether what the host shows is all there is: host-local's

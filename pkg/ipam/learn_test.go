@@ -1,0 +1,95 @@
+package ipam
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+)
+
+func (w *world) snapshot() {
+	w.t.Helper()
+	if err := w.service.Store.WriteSnapshot(context.Background(), w.now); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) storeFile() string { return filepath.Join(w.stateDir(), "leases.db") }
+
+// The agent takes a snapshot and stops; pods end. The store knows that, and a wiped directory does
+// not make it less known.
+func TestAnOldSnapshotBringsNothingBackIntoAStoreThatKnows(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{container: "plain"})
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	w.add(ask{pod: "db-1", container: "c2", window: hour})
+	w.snapshot()
+	w.del("plain")
+	w.stop("c1")
+	w.stop("c2")
+	w.after(2 * hour)
+	w.add(ask{pod: "x", container: "c3"})
+	w.same("before", w.leases(), "10.0.0.5=x/Bound")
+	w.wipe(w.dataDir)
+	w.add(ask{pod: "y", container: "c4"})
+	w.same("after", w.leases(), "10.0.0.5=x/Bound 10.0.0.6=y/Bound")
+}
+
+// The mount of a living container's namespace is gone, so the quick look does not show its life. The
+// lease of the container before it must not take its place: its late DEL would free the address.
+func TestAnOldSnapshotReplacesNoLeaseOfAStoreThatKnows(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.2")
+	w.add(ask{container: "old"})
+	w.snapshot()
+	w.stop("old")
+	w.add(ask{container: "lives"})
+	w.inPID[w.netns["/run/netns/lives"]] = true
+	w.burn("lives")
+	w.wipe(w.dataDir)
+	w.refused(ask{pod: "x", container: "c3"}, ErrExhausted)
+	w.del("old")
+	w.refused(ask{pod: "x", container: "c4"}, ErrExhausted)
+	w.del("lives")
+	w.same("after its own DEL", w.add(ask{pod: "x", container: "c5"}), "10.0.0.2")
+}
+
+// A damaged record is repaired from the snapshot, and nothing else comes back with it.
+func TestTheSnapshotRepairsDamagedRecordsAlone(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.options.Mirror = false
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	w.add(ask{container: "plain"})
+	w.snapshot()
+	w.del("plain")
+	spoilRecord(t, w.storeFile(), "db-0")
+	w.burn("c1")
+	w.same("known from the snapshot", w.add(ask{pod: "db-0", container: "c2", window: hour}), "10.0.0.2")
+	w.same("and nothing else", w.leases(), "10.0.0.2=db-0/Bound")
+}
+
+// The journal says who got the address after the snapshot was taken.
+func TestTheSnapshotOfADamagedRecordMayBeOutOfDate(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.2")
+	w.options.Mirror = false
+	w.add(ask{container: "former"})
+	w.snapshot()
+	w.stop("former")
+	w.add(ask{pod: "db-0", container: "latter", window: hour})
+	spoilRecord(t, w.storeFile(), "db-0")
+	w.refused(ask{pod: "x", container: "c3"}, ErrExhausted)
+	w.same("repaired, for nobody known", w.leases(), "10.0.0.2=/Bound")
+	w.del("former")
+	w.refused(ask{pod: "x", container: "c4"}, ErrExhausted)
+}
+
+// A damaged head page may hide one transaction. It makes the store no less known than that.
+func TestAnOldSnapshotIsNotAskedForTheLastTransaction(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{container: "plain"})
+	w.snapshot()
+	w.del("plain")
+	w.add(ask{container: "c2"})
+	w.add(ask{container: "c3"})
+	spoilNewestHead(t, w.storeFile()) // the ADD of c3 is gone
+	w.add(ask{pod: "x", container: "c4"})
+	w.same("leases", w.leases(), "10.0.0.3=/Bound 10.0.0.4=/Bound 10.0.0.5=x/Bound")
+}
