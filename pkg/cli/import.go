@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -84,7 +85,7 @@ func (a *app) adopt(cmd *cobra.Command, w witnesses, pools []lease.Pool) error {
 	}
 	for _, p := range pools {
 		if w.dryRun {
-			if err := a.preview(svc, p); err != nil {
+			if err := a.preview(cmd.Context(), svc, p); err != nil {
 				return err
 			}
 			continue
@@ -98,8 +99,8 @@ func (a *app) adopt(cmd *cobra.Command, w witnesses, pools []lease.Pool) error {
 	return nil
 }
 
-func (a *app) preview(svc *ipam.Service, p lease.Pool) error {
-	found, problems, err := svc.Preview(ipam.Where{Pool: p})
+func (a *app) preview(ctx context.Context, svc *ipam.Service, p lease.Pool) error {
+	found, problems, err := svc.Preview(ctx, ipam.Where{Pool: p})
 	for _, text := range problems {
 		fmt.Fprintln(a.Stderr, "leasectl:", text)
 	}

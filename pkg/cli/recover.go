@@ -1,11 +1,13 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
 )
 
 var defaultCacheDirs = adopt.DefaultCacheDirs
@@ -19,7 +21,10 @@ func (a *app) recover() *cobra.Command {
 		Long: `A store that is missing or damaged is moved aside by the next call, and made anew
 from what the node shows. This does it now, by hand. Where nothing on the node
 tells which addresses are in use, addresses are refused until --accept-loss says
-that none that matters is.`,
+that none that matters is.
+
+From where the node's containers cannot be seen nothing is adopted: the next pod
+that starts on the node does it.`,
 		Example: "  leasectl recover --dry-run\n  leasectl recover\n  leasectl recover --accept-loss",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -42,7 +47,12 @@ that none that matters is.`,
 			if err != nil {
 				return err
 			}
-			return a.adopt(cmd, w, pools)
+			err = a.adopt(cmd, w, pools)
+			if accept && errors.Is(err, ipam.ErrBlind) {
+				fmt.Fprintf(a.Stderr, "leasectl: nothing is adopted now, but by the next pod that starts: %v\n", err)
+				return nil
+			}
+			return err
 		},
 	}
 	w.flags(c)

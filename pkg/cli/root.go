@@ -88,8 +88,10 @@ func New(env Env) *cobra.Command {
 		Use:   "leasectl",
 		Short: "Look at and manage the addresses that leasehold keeps on this node",
 		Long: `leasectl reads and changes the lease store of the leasehold IPAM plugin on this
-node. It needs to run as root, on the node itself or in a pod that mounts the
-node's /var/lib/leasehold and /run/leasehold.`,
+node, as root. list, show, history and check only read: a pod that mounts the
+node's /var/lib/leasehold and /run/leasehold will do. Whatever changes leases has
+to see the node's processes and mounts, and refuses elsewhere: run it on the node
+itself, or from a privileged pod with hostPID by 'nsenter -t 1 -m leasectl'.`,
 		Example: `  leasectl list                       every address that is in use or kept
   leasectl list --pod db/db-0 -o json what one pod has, for a script
   leasectl show 10.244.1.7            who has this address, and why

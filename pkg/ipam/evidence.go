@@ -1,6 +1,7 @@
 package ipam
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -152,6 +153,23 @@ func (c *call) testify() error {
 		return c.tx.SetSpaces(word)
 	}
 	return nil
+}
+
+// proveView returns ErrBlind where it is not proven that this process sees what
+// the plugin sees: there a living sandbox may look dead.
+func (c *call) proveView() error {
+	if err := c.host.ProveView(c.tx.Spaces(), c.now.BootID); err != nil {
+		return fmt.Errorf("%w: %w", ErrBlind, err)
+	}
+	return nil
+}
+
+// mayLearn returns ErrBlind where what the host shows may not become leases.
+func (c *call) mayLearn() error {
+	if c.plugin {
+		return nil
+	}
+	return c.proveView()
 }
 
 // sweepBatch bounds what one ADD tidies up. It adds at most a few holds itself.

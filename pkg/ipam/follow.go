@@ -141,8 +141,8 @@ func (s *Service) EndHolds(ctx context.Context, refs []Ref, reason string) error
 }
 
 func (c *call) endLeases(refs []Ref, reason string, bound bool) error {
-	if err := c.host.ProveView(c.tx.Spaces(), c.now.BootID); err != nil {
-		return fmt.Errorf("%w: %w", ErrBlind, err)
+	if err := c.proveView(); err != nil {
+		return err
 	}
 	for _, r := range refs {
 		l, err := c.tx.Get(r.Pool, r.Address)

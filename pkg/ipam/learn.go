@@ -83,6 +83,9 @@ func (c *call) reconcile(s scope) error {
 // from the records. Where a record's key is damaged, all that is left of it is
 // that its address is marked as taken.
 func (c *call) mend(in scope) error {
+	if err := c.mayLearn(); err != nil {
+		return err
+	}
 	lost := map[lease.Pool][]netip.Addr{}
 	add := func(p lease.Pool, a netip.Addr) { lost[p] = append(lost[p], a) }
 	c.tx.Damaged(add)
@@ -134,6 +137,9 @@ func (c *call) mendUnknown(p lease.Pool, a netip.Addr, mirror *adopt.Mirror) err
 // adopt takes over what the host shows of a pool. The records of the damaged addresses cannot be
 // read.
 func (c *call) adopt(s scope, mirror *adopt.Mirror, damaged ...netip.Addr) error {
+	if err := c.mayLearn(); err != nil {
+		return err
+	}
 	found, err := c.ask(s, damaged)
 	if err != nil {
 		return err
@@ -243,17 +249,21 @@ func isComplete(p lease.Pool, found []adopt.Finding) bool {
 	return len(found) > 0
 }
 
-// outweighs tells whether what the host shows replaces what the store says. Two
-// that name one holder agree, and the store knows more.
+// outweighs reports whether what the host shows replaces what the store says. Two
+// that name one container agree, and the store knows more, unless it knows
+// nothing of the namespace that the container lives in.
 func (c *call) outweighs(f, cur lease.Lease) bool {
 	living := f.Holder.Netns.Ino != 0 && f.State == lease.Bound
+	same := cur.Holder.Netns.Same(f.Holder.Netns)
 	switch {
 	case cur.State == lease.None:
 		return true
-	case cur.Holder.ContainerID == f.Holder.ContainerID, f.State == lease.Held:
+	case f.State == lease.Held:
 		return false
-	case cur.State == lease.Bound && c.look(cur) == lease.Alive:
+	case (cur.State == lease.Bound || same) && c.look(cur) == lease.Alive:
 		return false
+	case cur.Holder.ContainerID == f.Holder.ContainerID:
+		return living && (cur.State == lease.Held || !same)
 	}
 	return living || f.Holder.ContainerID != ""
 }

@@ -276,10 +276,11 @@ func TestGCHearsOfHostLocalsContainers(t *testing.T) {
 func TestImportAndExportByHand(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.hostLocal("10.0.0.7", "theirs")
-	found, _, err := w.service.Preview(w.where())
+	found, _, err := w.service.Preview(context.Background(), w.where())
 	if err != nil || len(found) != 1 || found[0].Lease.Holder.ContainerID != "theirs" || found[0].Why == "" {
 		t.Fatalf("%+v %v", found, err)
 	}
+	w.first = true
 	before, after, err := w.service.Import(context.Background(), w.where())
 	if err != nil || before != 0 || after != 1 {
 		t.Errorf("%d, then %d, %v", before, after, err)

@@ -3,6 +3,7 @@ package ipam
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -12,17 +13,31 @@ import (
 
 // What operators do by hand: the same steps that a call takes by itself.
 
-// Preview returns what Import would adopt of a pool, and why. It changes and
-// locks nothing.
-func (s *Service) Preview(in Where) ([]adopt.Finding, []string, error) {
-	return adopt.Find(s.node(scopeOf(in)), in.Pool, in.Sets, s.now(), policy.Defaults().SoftHold, newID)
+// Preview returns what the host shows of a pool, and why. It changes nothing.
+// The problems say what is missing in that, also where Import would not act on it.
+func (s *Service) Preview(ctx context.Context, in Where) ([]adopt.Finding, []string, error) {
+	var word string
+	err := s.Store.View(ctx, func(tx *store.Tx) error { word = tx.Spaces(); return nil })
+	if err != nil && !store.IsEmpty(err) && !errors.Is(err, store.ErrLost) {
+		return nil, nil, err
+	}
+	now := s.now()
+	found, problems, err := adopt.Find(s.node(scopeOf(in)), in.Pool, in.Sets, now, policy.Defaults().SoftHold, newID)
+	if unproven := s.Host.ProveView(word, now.BootID); unproven != nil {
+		problems = append(problems, fmt.Sprintf("nothing of this would be adopted from here: %v", unproven))
+	}
+	return found, problems, err
 }
 
 // Import adopts what the host shows of a pool, also where the pool is known.
-// It returns how many leases there were before and after.
+// It returns how many leases there were before and after. ErrBlind where the
+// view is not proven to be the host's.
 func (s *Service) Import(ctx context.Context, in Where) (before, after int, err error) {
 	sc := scopeOf(in)
 	err = s.update(ctx, scope{}, func(c *call) error {
+		if err := c.proveView(); err != nil {
+			return err
+		}
 		mirror, err := c.mirrors.use(in.Pool, sc.mirror)
 		if err != nil {
 			return err
@@ -36,20 +51,32 @@ func (s *Service) Import(ctx context.Context, in Where) (before, after int, err 
 }
 
 // Export brings host-local's files of every pool that match selects in step
-// with the store, and returns the pools.
+// with the store, and returns the pools. What host-local has given meanwhile
+// becomes a lease first. ErrBlind where the view is not proven to be the host's:
+// the files may be others.
 func (s *Service) Export(ctx context.Context, match func(lease.Pool) bool) (pools []lease.Pool, err error) {
 	err = s.update(ctx, scope{}, func(c *call) error {
 		pools = nil
 		for _, p := range c.tx.Pools() {
-			if !match(p) {
-				continue
+			if match(p) {
+				pools = append(pools, p)
 			}
+		}
+		if len(pools) == 0 {
+			return nil
+		}
+		if err := c.proveView(); err != nil {
+			return err
+		}
+		for _, p := range pools {
 			mirror, err := adopt.OpenMirror(c.mirrors.ctx, p)
 			if err != nil {
 				return err
 			}
 			c.mirrors.open[p], c.export[p] = mirror, mirror
-			pools = append(pools, p)
+			if err := c.admitFiles(p, func(string) bool { return true }); err != nil {
+				return err
+			}
 		}
 		return nil
 	})
@@ -70,7 +97,7 @@ func (s *Service) Loss(ctx context.Context) (why string, err error) {
 }
 
 // AcceptLoss goes on with a store that was lost: addresses that no witness
-// knows may be handed out.
+// knows may be handed out. That is the operator's word, and takes no view.
 func (s *Service) AcceptLoss(ctx context.Context) error {
 	return s.update(ctx, scope{}, func(c *call) error {
 		if c.tx.Lost() == "" {

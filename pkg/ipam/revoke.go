@@ -18,6 +18,9 @@ type Revoked struct {
 // Revoke gives up every lease that match selects: an operator's release. A
 // bound lease whose holder is not proven dead stays, unless forced. The reason
 // goes to the journal.
+//
+// ErrBlind where the view is not proven to be the host's. With force nothing
+// that is seen there decides, so it works from everywhere.
 func (s *Service) Revoke(ctx context.Context, match func(lease.Lease) bool, force bool, reason string) ([]Revoked, error) {
 	var out []Revoked
 	err := s.update(ctx, scope{}, func(c *call) error {
@@ -29,6 +32,15 @@ func (s *Service) Revoke(ctx context.Context, match func(lease.Lease) bool, forc
 			}
 			return true
 		})
+		if len(met) == 0 {
+			return nil
+		}
+		if err := c.proveView(); err != nil {
+			if !force {
+				return err
+			}
+			s.warn("released without evidence: %v", err)
+		}
 		for _, l := range met {
 			_, err := c.move(l, lease.Drop{Last: c.prove(l), Force: force}, store.EventDropped, reason)
 			if err != nil && !isStanding(err) {

@@ -32,6 +32,10 @@ type Host interface {
 type Service struct {
 	Store *store.Store
 	Host  Host
+	// Plugin is set for the plugin itself: it runs where the container runtime
+	// runs, so its own view of the host is the one that counts. Everybody else
+	// has to prove theirs before evidence may change a lease.
+	Plugin bool
 	// Clock reads both clocks; it is called once in each transaction. The boot
 	// id is filled in by the service.
 	Clock func() lease.Instant
@@ -56,6 +60,7 @@ func (s *Service) warn(format string, args ...any) {
 // call is one use case inside its transaction.
 type call struct {
 	evidence
+	plugin  bool // see Service
 	tx      *store.Tx
 	store   *store.Store // for what lies beside the leases
 	node    adopt.Node   // what the host shows
@@ -132,6 +137,7 @@ func (s *Service) newCall(tx *store.Tx, in scope, m *mirrors) *call {
 	}
 	return &call{
 		evidence: newEvidence(s.Host, now.BootID, bound),
+		plugin:   s.Plugin,
 		tx:       tx, store: s.Store, node: s.node(in), now: now, mirrors: m,
 		export: map[lease.Pool]*adopt.Mirror{},
 	}

@@ -38,19 +38,21 @@ type world struct {
 	network string
 	warned  []string
 
-	forgotten []netip.Addr // neighbours
+	addrs     map[string][]netip.Addr // path -> addresses in the namespace
+	forgotten []netip.Addr            // neighbours
 }
 
 func newWorld(t testing.TB, ranges ...string) *world {
 	dir := t.TempDir()
 	w := &world{
-		t: t, dataDir: filepath.Join(dir, "networks"), netns: map[string]uint64{}, inPID: map[uint64]bool{}, last: 100, network: "cbr0", options: policy.Defaults(),
+		t: t, dataDir: filepath.Join(dir, "networks"), netns: map[string]uint64{}, inPID: map[uint64]bool{},
+		addrs: map[string][]netip.Addr{}, last: 100, network: "cbr0", options: policy.Defaults(),
 		now: lease.Instant{Wall: time.Unix(1_700_000_000, 0).UTC(), Boot: time.Hour, BootID: "boot-1"},
 	}
 	w.setRanges(ranges...)
 	w.service = &Service{
 		Store: store.New(store.Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}),
-		Host:  w, Clock: func() lease.Instant { return w.now },
+		Host:  w, Plugin: true, Clock: func() lease.Instant { return w.now },
 		Warn: func(s string) { w.warned = append(w.warned, s) },
 	}
 	t.Cleanup(w.check)
@@ -149,7 +151,19 @@ func (w *world) ProveView(word, boot string) error {
 	return nil
 }
 
-func (w *world) Namespaces() ([]sandbox.Namespace, error) { return nil, nil }
+func (w *world) Namespaces() ([]sandbox.Namespace, error) {
+	var out []sandbox.Namespace
+	for path, addrs := range w.addrs {
+		if netns, err := w.Netns(path); err == nil {
+			n := sandbox.Namespace{Netns: netns}
+			for _, a := range addrs {
+				n.Addresses = append(n.Addresses, sandbox.Address{Addr: a, IfName: "eth0"})
+			}
+			out = append(out, n)
+		}
+	}
+	return out, nil
+}
 
 func (w *world) ForgetNeighbours(addrs []netip.Addr) error {
 	w.forgotten = append(w.forgotten, addrs...)

@@ -352,7 +352,7 @@ func (c *crowd) inside(call lab.Call) lab.Reply {
 	}
 	var stdout, stderr bytes.Buffer
 	plugin := cniplugin.Plugin{
-		Service: &ipam.Service{Store: store.New(node.Dirs), Host: node.Host, Clock: node.Clock, Warn: func(text string) { fmt.Fprintln(&stderr, text) }},
+		Service: &ipam.Service{Store: store.New(node.Dirs), Host: node.Host, Plugin: true, Clock: node.Clock, Warn: func(text string) { fmt.Fprintln(&stderr, text) }},
 		Stdout:  &stdout, Stderr: &stderr,
 	}
 	verb := map[string]func(*skel.CmdArgs) error{"ADD": plugin.Add, "DEL": plugin.Del, "CHECK": plugin.Check}[call.Verb]

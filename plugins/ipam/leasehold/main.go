@@ -31,7 +31,7 @@ func main() {
 	}
 	leases := store.New(node.Dirs)
 	plugin := cniplugin.Plugin{
-		Service: &ipam.Service{Store: leases, Host: node.Host, Clock: node.Clock, Warn: warn},
+		Service: &ipam.Service{Store: leases, Host: node.Host, Plugin: true, Clock: node.Clock, Warn: warn},
 		Tally:   leases.Tally,
 		Links:   node.Host,
 		Stdout:  os.Stdout,

@@ -1,0 +1,167 @@
+package ipam
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+func anyLease(lease.Lease) bool { return true }
+
+func anyPool(lease.Pool) bool { return true }
+
+// elsewhere moves the caller into a container: it finds no namespace and no
+// process of the node. The returned function moves it back.
+func (w *world) elsewhere() (home func()) {
+	netns, inPID := w.netns, w.inPID
+	w.netns, w.inPID, w.spaces = map[string]uint64{}, map[uint64]bool{}, " elsewhere"
+	w.service.Plugin = false
+	return func() {
+		w.netns, w.inPID, w.spaces = netns, inPID, ""
+		w.service.Plugin = true
+	}
+}
+
+// From where the node's sandboxes cannot be seen each of them looks dead, so no command
+// may change a lease by what it sees.
+func TestNoCommandActsOnAnUnprovenView(t *testing.T) {
+	ctx := context.Background()
+	for name, command := range map[string]func(w *world) error{
+		"release": func(w *world) error {
+			_, err := w.service.Revoke(ctx, anyLease, false, "by hand")
+			return err
+		},
+		"import": func(w *world) error {
+			_, _, err := w.service.Import(ctx, w.where())
+			return err
+		},
+		"export": func(w *world) error {
+			_, err := w.service.Export(ctx, anyPool)
+			return err
+		},
+		"a change that finds a damaged record": func(w *world) error {
+			spoilRecord(t, filepath.Join(w.stateDir(), "leases.db"), "living")
+			return w.service.Follow(ctx, []PodWindow{{Namespace: "db", Name: "living", UID: "uid-of-c1", Window: time.Minute}})
+		},
+		"a change that finds a damaged head page": func(w *world) error {
+			spoilNewestHead(t, filepath.Join(w.stateDir(), "leases.db"))
+			return w.service.Follow(ctx, []PodWindow{{Namespace: "db", Name: "living", UID: "uid-of-c1", Window: time.Minute}})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
+			w.add(ask{pod: "living", container: "c1"})
+			w.add(ask{pod: "db-0", container: "c2", window: hour})
+			w.del("c2")
+			w.options.SoftHold = time.Second
+			home := w.elsewhere()
+			if err := command(w); !errors.Is(err, ErrBlind) {
+				t.Errorf("got error %v, want ErrBlind", err)
+			}
+			home()
+			w.after(time.Minute)
+			w.refused(ask{pod: "x", container: "c3"}, ErrExhausted)
+		})
+	}
+}
+
+// What no evidence decides works from everywhere: --force is the operator's word about
+// the holder, and --accept-loss about the addresses.
+func TestTheOperatorsWordNeedsNoView(t *testing.T) {
+	ctx := context.Background()
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	home := w.elsewhere()
+	if done, err := w.service.Revoke(ctx, anyLease, true, "by hand"); err != nil || len(done) != 1 || done[0].Err != nil {
+		t.Errorf("forced: %+v, %v", done, err)
+	}
+	w.same("leases", w.leases(), "")
+	if said := strings.Join(w.warned, "\n"); !strings.Contains(said, "without evidence") {
+		t.Errorf("the operator was told %q", said)
+	}
+	if done, err := w.service.Revoke(ctx, anyLease, false, "by hand"); err != nil || len(done) != 0 {
+		t.Errorf("nothing to release: %+v, %v", done, err)
+	}
+	w.wipe(w.stateDir(), w.dataDir)
+	if err := w.service.AcceptLoss(ctx); err != nil {
+		t.Error(err)
+	}
+	home()
+}
+
+// A store that was made again from where a living sandbox could not be seen has a hold
+// for it. The node's next ADD sees the sandbox.
+func TestALivingSandboxOutweighsAHoldOfItsContainer(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
+	w.options.Mirror, w.options.SoftHold = false, time.Second
+	w.add(ask{pod: "living", container: "c1"})
+	w.has("c1", "10.0.0.2")
+	w.cacheEntry("c1", "living", "10.0.0.2")
+	w.wipe(w.stateDir())
+	home := w.elsewhere()
+	w.service.Plugin = true // as every process could act before it had to prove its view
+	w.first = true
+	where := w.where()
+	where.Sets = nil // as leasectl does
+	if _, _, err := w.service.Import(context.Background(), where); err != nil {
+		t.Fatal(err)
+	}
+	w.same("taken for dead", w.leases(), "10.0.0.2=living/Held")
+	home()
+	w.after(10 * time.Minute)
+	w.same("the next pod", w.add(ask{pod: "x", container: "c2"}), "10.0.0.3")
+	w.same("leases", w.leases(), "10.0.0.2=living/Bound 10.0.0.3=x/Bound")
+}
+
+// A sandbox whose DEL was heard may live for a while: its hold stands.
+func TestAHoldStandsWhileItsSandboxGoes(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	w.has("c1", "10.0.0.2")
+	w.del("c1")
+	if _, _, err := w.service.Import(context.Background(), w.where()); err != nil {
+		t.Fatal(err)
+	}
+	w.same("leases", w.leases(), "10.0.0.2=db-0/Firm")
+}
+
+// host-local has served the node meanwhile: export keeps what its files say.
+func TestExportKeepsWhatHostLocalHasGiven(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "db-0", container: "c1"})
+	w.burn("c1")
+	w.wipe(w.path("10.0.0.2")) // its DEL
+	w.hostLocal("10.0.0.2", "theirs")
+	w.hostLocal("10.0.0.7", "others")
+	if _, err := w.service.Export(context.Background(), anyPool); err != nil {
+		t.Fatal(err)
+	}
+	w.same("files", w.files(), "10.0.0.2=theirs 10.0.0.7=others")
+	w.same("leases", w.leases(), "10.0.0.2=/Bound 10.0.0.7=/Bound")
+}
+
+// has puts an address on the interface of a sandbox.
+func (w *world) has(container, addr string) {
+	w.addrs["/run/netns/"+container] = append(w.addrs["/run/netns/"+container], netip.MustParseAddr(addr))
+}
+
+// cacheEntry is what libcni keeps of an attachment until its DEL.
+func (w *world) cacheEntry(container, pod, addr string) {
+	w.t.Helper()
+	dir := w.t.TempDir()
+	w.service.CacheDirs = append(w.service.CacheDirs, dir)
+	text := fmt.Sprintf(`{"kind": "cniCacheV1", "networkName": %q, "containerId": %q, "ifName": "eth0", "netns": %q,
+		"cniArgs": [["K8S_POD_NAMESPACE", "db"], ["K8S_POD_NAME", %q]], "result": {"ips": [{"address": "%s/24"}]}}`,
+		w.network, container, "/run/netns/"+container, pod, addr)
+	if err := os.WriteFile(filepath.Join(dir, w.network+"-"+container+"-eth0"), []byte(text), 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+}
