@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 export VERSION
 
-.PHONY: help build demo test test-race bench fuzz crash lint bench-pin cluster cluster-down e2e images check-deploy clean
+.PHONY: help build demo test test-race bench fuzz crash mutants lint bench-pin cluster cluster-down e2e images check-deploy clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -30,6 +30,9 @@ fuzz: ## every fuzz target, a minute each (FUZZTIME=10m for longer)
 
 crash: ## kills, power cuts, full disks, damage and migration, the long form (RUN=<regexp>)
 	@LONG=1 TIMEOUT=80m scripts/test-go -v -run '$(RUN)' ./test/crash | grep --line-buffered -v -e '^=== ' -e '--- PASS'; exit $${PIPESTATUS[0]}
+
+mutants: ## faults of one line, and which of them no test notices (FLAGS="-seed n -n faults -package regexp -list")
+	@scripts/mutants $(FLAGS)
 
 lint: ## gofmt, vet, staticcheck
 	@scripts/lint

@@ -129,10 +129,11 @@ func Root() string {
 	return dir
 }
 
-// Bin returns the path of a program of the product (leasehold, leasectl) or of an upstream plugin (bridge, host-local).
+// Bin returns the path of a program of the product (leasehold, leasectl) or of an upstream plugin (bridge, host-local). The
+// product's are in bin/, or where LEASEHOLD_TEST_BIN says.
 func Bin(name string) string {
-	for _, dir := range []string{"bin", ".cache/cni-bin"} {
-		if path := filepath.Join(Root(), dir, name); exists(path) {
+	for _, dir := range []string{os.Getenv("LEASEHOLD_TEST_BIN"), filepath.Join(Root(), "bin"), filepath.Join(Root(), ".cache/cni-bin")} {
+		if path := filepath.Join(dir, name); dir != "" && exists(path) {
 			return path
 		}
 	}

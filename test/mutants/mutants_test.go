@@ -1,0 +1,149 @@
+package main
+
+import (
+	"go/token"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const small = `package small
+
+import (
+	"fmt"
+	"os"
+)
+
+type point struct{ x, y int }
+
+func (p point) String() string { return fmt.Sprint(p.x < p.y) }
+
+func move(p point, by int) (point, error) {
+	if by < 3 && by != 1 {
+		return point{x: p.x, y: p.y + 1}, nil
+	}
+	f, err := os.Create("f")
+	if err != nil {
+		return point{}, fmt.Errorf("move: %w", err)
+	}
+	defer f.Close()
+	if err := f.Sync(); err != nil {
+		fmt.Println("sync:", err)
+	}
+	p.x = plus(p.x, by)
+	ok := p.x > 0
+	if ok {
+		fmt.Println("moved")
+	}
+	return p, f.Sync()
+}
+
+func plus(a, b int) int { return a + b }
+`
+
+func planted(t *testing.T) *pack {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "small.go"), []byte(small), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, exports, err := compile("fmt", "os")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := find(target{dir: dir}, []string{"small.go"}, token.NewFileSet(), exports, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// Every kind of fault, and nothing in what only words messages.
+func TestTheFaultsOfASmallPackage(t *testing.T) {
+	p := planted(t)
+	var got []string
+	for _, f := range p.sites {
+		if p.compiles(f) {
+			got = append(got, f.kind+": "+f.after)
+		}
+	}
+	want := []string{
+		"comparison: if by >= 3 && by != 1 {",
+		"boundary: if by <= 3 && by != 1 {",
+		"boundary: if by < 3+1 && by != 1 {",
+		"comparison: if by < 3 && by == 1 {",
+		"boundary: if by < 3 && by != 1+1 {",
+		"comparison: ok := p.x <= 0",
+		"boundary: ok := p.x >= 0",
+		"boundary: ok := p.x > 0+1",
+		"part of a condition: if by < 3 || by != 1 {",
+		"part of a condition: if by != 1 {",
+		"part of a condition: if by < 3 {",
+		"zero returned: return point{}, nil",
+		"forgotten field: return point{y: p.y + 1}, nil",
+		"forgotten field: return point{x: p.x}, nil",
+		"boundary: return point{x: p.x, y: p.y + 1+1}, nil",
+		"ignored error: if err != nil && false {",
+		"ignored error: return point{}, nil",
+		"dropped call: ",
+		"skipped sync: if err := error(nil); err != nil {",
+		"forgotten field: ",
+		"swapped arguments: p.x = plus(by, p.x)",
+		"zero returned: return point{}, f.Sync()",
+		"ignored error: return p, nil",
+		"skipped sync: return p, error(nil)",
+		"zero returned: func plus(a, b int) int { return 0 }",
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
+	}
+}
+
+func TestASeedDrawsTheSameFaultsOfDifferentLines(t *testing.T) {
+	all := planted(t)
+	drawn := func(seed uint64) (out []string) {
+		p, dice, lines := *all, rand.New(rand.NewPCG(seed, 0)), map[int]bool{}
+		p.sites = slices.Clone(all.sites)
+		for f := p.draw(dice); f != nil; f = p.draw(dice) {
+			if lines[f.line] {
+				t.Errorf("line %d has two", f.line)
+			}
+			lines[f.line] = true
+			out = append(out, f.after)
+		}
+		return out
+	}
+	if a, b := drawn(1), drawn(1); !slices.Equal(a, b) || slices.Equal(a, drawn(2)) {
+		t.Errorf("seed 1 drew %q and %q", a, b)
+	}
+}
+
+// An entry whose line has gone excuses nothing any more.
+func TestEveryEntryOfTheListIsOfALineThatIsThere(t *testing.T) {
+	known, err := readKnown("equivalent.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range known {
+		files, err := filepath.Glob(filepath.Join("../..", k.pkg, "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, name, method := strings.Cut(k.function, ".")
+		if !method {
+			name = k.function
+		}
+		if !slices.ContainsFunc(files, func(file string) bool {
+			b, err := os.ReadFile(file)
+			return err == nil && strings.Contains(string(b), " "+name+"(") && strings.Contains(string(b), k.before) ||
+				err == nil && strings.Contains(string(b), ") "+name+"(") && strings.Contains(string(b), k.before)
+		}) {
+			t.Errorf("%s %s: %q is not there", k.pkg, k.function, k.before)
+		}
+	}
+}

@@ -1,0 +1,256 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A target is a package, and what tests it from outside, the cheapest first.
+type target struct {
+	dir     string
+	outside []string
+}
+
+// The programs' tests are the last, for the programs have to be built for them.
+var (
+	service = []string{"./pkg/ipam"}
+	node    = []string{"./test/script", "./test/agent", "./test/crash", "./test/netns"}
+
+	targets = []target{
+		{"pkg/lease", append(service, node...)},
+		{"pkg/pool", append(service, node...)},
+		{"pkg/store", append(service, node...)},
+		{"pkg/adopt", append(service, node...)},
+		{"pkg/sandbox", append(service, node...)},
+		{"pkg/ipam", append([]string{"./pkg/cniplugin"}, node...)},
+		{"pkg/cniplugin", node},
+		{"pkg/agent", []string{"./test/agent", "./test/netns"}},
+		{"pkg/kube/windows", nil},
+		{"pkg/kube/publish", nil},
+		{"pkg/kube/holds", nil},
+		{"pkg/kube/topology", []string{"./pkg/kube/pin"}},
+		{"pkg/kube/pin", nil},
+	}
+)
+
+// limit is how long a step may take, beside four times what it takes without any fault.
+const limit = time.Minute
+
+// tester runs the steps.
+type tester struct {
+	dir      string // for overlays, programs and what the tests write
+	programs sync.Mutex
+	mu       sync.Mutex // of what follows
+	steps    map[string]*step
+	last     int
+}
+
+// step is the tests of one package.
+type step struct {
+	once sync.Once
+	took time.Duration // without any fault
+	err  error
+}
+
+// test plants a fault and runs what tests it until something fails.
+func (t *tester) test(f *fault, in target) (r result, compiled bool, err error) {
+	began := time.Now()
+	t.mu.Lock()
+	t.last++
+	dir := filepath.Join(t.dir, fmt.Sprint(t.last))
+	t.mu.Unlock()
+	defer remove(dir)
+	overlay, err := f.plant(dir)
+	if err != nil {
+		return r, false, err
+	}
+	r = result{fault: f}
+	for i, pkg := range append([]string{"./" + in.dir}, in.outside...) {
+		failure, hung, err := t.step(pkg, dir, overlay)
+		if err != nil || failure == notCompiled {
+			return r, false, err
+		}
+		if failure != "" {
+			r.killer, r.hung, r.own = pkg+" "+failure, hung, i == 0
+			break
+		}
+	}
+	r.took = time.Since(began)
+	return r, true, nil
+}
+
+// plant writes the changed file and the overlay that has it in the old one's place.
+func (f *fault) plant(dir string) (overlay string, err error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	file, err := filepath.Abs(f.file)
+	if err != nil {
+		return "", err
+	}
+	changed, overlay := filepath.Join(dir, filepath.Base(f.file)), filepath.Join(dir, "overlay.json")
+	b, err := json.Marshal(map[string]any{"Replace": map[string]string{file: changed}})
+	return overlay, errors.Join(err, os.WriteFile(changed, f.source, 0o644), os.WriteFile(overlay, b, 0o644))
+}
+
+// step runs the tests of a package. It runs them once without any fault before: what fails then would say nothing.
+func (t *tester) step(pkg, dir, overlay string) (failure string, hung bool, err error) {
+	t.mu.Lock()
+	s := t.steps[pkg]
+	if s == nil {
+		s = &step{}
+		t.steps[pkg] = s
+	}
+	t.mu.Unlock()
+	s.once.Do(func() {
+		began := time.Now()
+		none := filepath.Join(t.dir, "none", strings.ReplaceAll(pkg, "/", "_"))
+		defer remove(none)
+		failure, _, err := t.goTest(pkg, none, "", 10*time.Minute)
+		if failure != "" {
+			err = fmt.Errorf("%s without any fault: %s", pkg, failure)
+		}
+		s.took, s.err = time.Since(began), err
+	})
+	if s.err != nil {
+		return "", false, s.err
+	}
+	return t.goTest(pkg, dir, overlay, limit+4*s.took)
+}
+
+const notCompiled = "does not compile"
+
+var failedTest = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
+
+// goTest returns what failed; "" if nothing did.
+func (t *tester) goTest(pkg, dir, overlay string, limit time.Duration) (failure string, hung bool, err error) {
+	if isOfPrograms(pkg) {
+		t.programs.Lock() // they count milliseconds, and want the machine for themselves
+		defer t.programs.Unlock()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	if programs := programsOf(pkg); programs != nil {
+		args := append([]string{"build", "-ldflags=-s -w", "-o", filepath.Join(dir, "bin") + "/"}, programs...)
+		if out, err := goCommand(ctx, dir, overlay, args...); err != nil {
+			return "", false, fmt.Errorf("go build: %w: %s", err, out)
+		}
+	}
+	out, err := goCommand(ctx, dir, overlay, "test", "-vet=off", "-count=1", "-failfast", "-p=1", "-timeout="+limit.String(), pkg)
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return "", false, nil
+	case ctx.Err() != nil || bytes.Contains(out, []byte("panic: test timed out")):
+		return "takes longer than " + limit.Round(time.Second).String(), true, nil
+	case !errors.As(err, &exit):
+		return "", false, err
+	case bytes.Contains(out, []byte("[build failed]")), bytes.Contains(out, []byte("[setup failed]")):
+		return notCompiled, false, nil
+	}
+	if m := failedTest.FindAllSubmatch(out, -1); m != nil {
+		return string(m[len(m)-1][1]), false, nil
+	}
+	return "fails", false, nil
+}
+
+// isOfPrograms reports whether a package's tests run programs.
+func isOfPrograms(pkg string) bool { return strings.HasPrefix(pkg, "./test/") }
+
+// programsOf are the programs that a package's tests run.
+func programsOf(pkg string) []string {
+	switch pkg {
+	case "./test/script", "./test/crash":
+		return []string{"./plugins/ipam/leasehold", "./cmd/leasectl"}
+	case "./test/agent", "./test/netns":
+		return []string{"./plugins/ipam/leasehold", "./cmd/leasectl", "./cmd/leasehold-agent"}
+	}
+	return nil
+}
+
+// goCommand runs the go command in a process group of its own, of which nothing is left afterwards.
+func goCommand(ctx context.Context, dir, overlay string, args ...string) ([]byte, error) {
+	tmp := filepath.Join(dir, "tmp")
+	if err := os.MkdirAll(tmp, 0o755); err != nil {
+		return nil, err
+	}
+	flags := os.Getenv("GOFLAGS") + " -buildvcs=false"
+	if overlay != "" {
+		flags += " -overlay=" + overlay
+	}
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Env = append(os.Environ(), "LEASEHOLD_TEST_BIN="+filepath.Join(dir, "bin"), "TMPDIR="+tmp, "GOFLAGS="+strings.TrimSpace(flags))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	kill := func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.Cancel, cmd.WaitDelay = kill, 5*time.Second
+	out, err := cmd.CombinedOutput()
+	if cmd.Process != nil {
+		_ = kill() // mostly nobody is left
+	}
+	return out, err
+}
+
+// enterCopy copies what git knows of the tree, and what it would add, and goes there. The programs that tests want beside
+// ours are linked.
+func enterCopy(dir string) error {
+	files, err := exec.Command("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard").Output()
+	if err != nil {
+		return fmt.Errorf("git ls-files: %w", err)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	for file := range strings.SplitSeq(strings.TrimRight(string(files), "\x00"), "\x00") {
+		info, err := os.Stat(file)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // removed and not committed
+		}
+		if err != nil {
+			return err
+		}
+		b, err := os.ReadFile(file)
+		to := filepath.Join(dir, file)
+		if err := errors.Join(err, os.MkdirAll(filepath.Dir(to), 0o755), os.WriteFile(to, b, info.Mode().Perm())); err != nil {
+			return err
+		}
+	}
+	plugins, err := filepath.Abs(".cache/cni-bin")
+	if err != nil {
+		return err
+	}
+	link := filepath.Join(dir, ".cache/cni-bin")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(link), 0o755), os.Symlink(plugins, link)); err != nil {
+		return err
+	}
+	return os.Chdir(dir)
+}
+
+// remove removes a directory, and first what a test that was killed has left mounted below it.
+func remove(dir string) {
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if words := strings.Fields(line); len(words) > 4 && strings.HasPrefix(words[4], dir+"/") {
+			if unix.Unmount(words[4], unix.MNT_DETACH) != nil {
+				return
+			}
+		}
+	}
+	os.RemoveAll(dir)
+}
