@@ -82,10 +82,11 @@ func (c *collector) once(ctx context.Context) time.Duration {
 func (c *collector) act(ctx context.Context, plan []ipam.Action) {
 	began := time.Now()
 	done, err := c.Service.Act(ctx, plan)
-	for _, a := range plan[:done.Done] {
+	for _, i := range done.Taken {
+		a := plan[i]
 		c.Log.Info(string(a.Do), append(about(a.Lease), "reason", a.Reason)...)
 	}
-	c.Log.Info("collected", "steps", done.Done, "of", len(plan), "longestLock", done.Longest, "took", time.Since(began))
+	c.Log.Info("collected", "steps", len(done.Taken), "of", len(plan), "longestLock", done.Longest, "took", time.Since(began))
 	if err != nil && ctx.Err() == nil {
 		c.Log.Warn("the rest is left to the next look", "error", err)
 	}

@@ -41,7 +41,7 @@ node itself, as root.`,
 			if !dryRun {
 				done, err := a.service().Act(cmd.Context(), plan)
 				if err != nil {
-					fmt.Fprintf(a.Stderr, "leasectl: %d of %d steps were taken\n", done.Done, len(plan))
+					fmt.Fprintf(a.Stderr, "leasectl: %d of %d steps were taken\n", len(done.Taken), len(plan))
 					return err
 				}
 			}

@@ -10,23 +10,25 @@ import (
 )
 
 const (
-	// lockBudget is how long one batch may hold the lock (DESIGN 4).
+	// lockBudget is how long one batch may hold the store's lock.
 	lockBudget = 2 * time.Millisecond
-	// mirrorWait is how long it waits for host-local's lock meanwhile: our own is
-	// in its hand, and every plugin waits for that.
+	// mirrorWait is how long it waits for host-local's lock while it holds the
+	// store's, which every plugin waits for.
 	mirrorWait = time.Millisecond
-	// busyTries is how often a batch meets host-local's lock before the rest is
-	// left to the next look.
+	// busyTries is how often a batch meets a busy lock before the step that needs it
+	// is left to the next survey.
 	busyTries = 10
 )
 
 // Acted is what became of a plan.
 type Acted struct {
-	Done    int           // steps taken, those that were no longer due among them
-	Longest time.Duration // that the lock was held
+	// Taken are the places in the plan of the steps that were taken, those that were
+	// no longer due among them.
+	Taken   []int
+	Longest time.Duration // that the store's lock was held
 }
 
-// Act takes the steps of a plan, each after a look whether it is still due.
+// Act takes the steps of a plan, each after a check whether it is still due.
 func (s *Service) Act(ctx context.Context, plan []Action) (Acted, error) {
 	return s.inSteps(ctx, len(plan), func(c *call, i int) error { return c.perform(plan[i]) })
 }
@@ -34,24 +36,38 @@ func (s *Service) Act(ctx context.Context, plan []Action) (Acted, error) {
 // inSteps takes so many steps, a few in one transaction and with pauses between
 // them (see pace), so that no plugin waits for more than lockBudget. A step is
 // in one transaction whole, and may be taken again in another: it looks at what
-// is there. The first that fails ends it; those before it are taken.
+// is there. The first that fails ends it; those before it are taken. But steps of
+// a network whose files stay locked end nothing: the others are taken, and the
+// error is an ErrBusy.
 func (s *Service) inSteps(ctx context.Context, steps int, take func(c *call, i int) error) (Acted, error) {
 	var out Acted
+	var left error
+	locked := map[lease.Pool]bool{}
 	p := newPace()
-	for busy, end := 0, steps; out.Done < steps; {
-		n, worked, cost, err := s.someSteps(ctx, out.Done, end, take, p.work())
+	for at, end, tries := 0, steps, 0; at < steps; {
+		n, worked, cost, err := s.someSteps(ctx, at, end, take, p.work())
 		out.Longest = max(out.Longest, cost.Held)
+		var busy *busyError
 		switch {
 		case err == nil:
-			out.Done, busy, end = out.Done+n, 0, steps
-		case n > 0 && out.Done+n < end:
-			end = out.Done + n // once more, without the one that fails
-		case errors.Is(err, store.ErrBusy) && ctx.Err() == nil && busy < busyTries:
-			busy++
+			for range n {
+				out.Taken = append(out.Taken, at)
+				at++
+			}
+			end, tries = steps, 0
+		case n > 0 && at+n < end:
+			end = at + n // once more, without the one that fails
+		case ctx.Err() != nil:
+			return out, err
+		case errors.As(err, &busy) && (locked[busy.pool] || tries == busyTries):
+			left, locked[busy.pool] = err, true
+			at, end, tries = at+1, steps, 0
+		case errors.Is(err, store.ErrBusy) && tries < busyTries:
+			tries++
 		default:
 			return out, err
 		}
-		if out.Done == steps {
+		if at == steps {
 			break
 		}
 		// Waiting for the lock was a rest as well.
@@ -59,7 +75,7 @@ func (s *Service) inSteps(ctx context.Context, steps int, take func(c *call, i i
 			return out, err
 		}
 	}
-	return out, nil
+	return out, left
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

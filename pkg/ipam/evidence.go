@@ -1,6 +1,7 @@
 package ipam
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -115,35 +116,42 @@ func (c *call) orphan(l lease.Lease, last lease.Life, reason string) (lease.Leas
 }
 
 // newBoot turns every lease of an earlier boot into a release, once: their
-// holders are dead, and for some of them no DEL will come (FACTS 1.20, 2.17).
+// holders are dead, and for some of them no DEL will come. A network whose files
+// are locked is left to its own next call.
 func (c *call) newBoot() error {
 	if c.now.BootID == "" || c.tx.Boot() == c.now.BootID {
 		return nil
 	}
-	var dead, held []lease.Lease
-	c.tx.All(func(l lease.Lease, err error) bool {
-		switch {
-		case err != nil:
-		case l.State == lease.Bound && c.look(l) == lease.Dead:
-			dead = append(dead, l)
-		case l.State == lease.Held:
-			held = append(held, l)
+	all := true
+	for _, p := range c.tx.Pools() {
+		err := c.newBootIn(p)
+		if err != nil && !errors.Is(err, store.ErrBusy) {
+			return err
 		}
-		return true
-	})
-	for _, l := range dead {
-		if _, err := c.orphan(l, lease.Dead, "the node has booted since"); err != nil {
+		all = all && err == nil
+	}
+	if !all {
+		return nil
+	}
+	return c.tx.SetBoot(c.now.BootID)
+}
+
+func (c *call) newBootIn(p lease.Pool) error {
+	for _, l := range c.tx.InPool(p) {
+		var err error
+		switch {
+		case l.State == lease.Held:
+			if next, e := lease.Apply(l, lease.Rebase{}, c.now); e == nil {
+				err = c.put(l, next)
+			}
+		case c.look(l) == lease.Dead:
+			_, err = c.orphan(l, lease.Dead, "the node has booted since")
+		}
+		if err != nil {
 			return err
 		}
 	}
-	for _, l := range held {
-		if next, err := lease.Apply(l, lease.Rebase{}, c.now); err == nil {
-			if err := c.put(l, next); err != nil {
-				return err
-			}
-		}
-	}
-	return c.tx.SetBoot(c.now.BootID)
+	return nil
 }
 
 // testify leaves word of where the plugin runs, which is where the runtime does:

@@ -27,14 +27,18 @@ type scope struct {
 	soft   time.Duration
 	mirror bool
 	caches []string // directories of libcni's beside the usual ones
-	// wait bounds the wait for host-local's lock, which is one with our own lock
-	// in hand; 0 for as long as a call may take.
+	// wait bounds the wait for host-local's lock while the store's is held, for a call
+	// that does not wait for it without (see transact); 0 for one that does.
 	wait time.Duration
 }
 
 func (r Request) scope() scope {
 	return scope{pool: r.Pool, sets: r.Sets, soft: r.Options.SoftHold, mirror: r.Options.Mirror, caches: r.Options.CNICacheDirs}
 }
+
+// isElsewhere reports whether the call is about another pool: then nothing that is
+// wrong with this one may stop it.
+func (s scope) isElsewhere(p lease.Pool) bool { return s.pool != (lease.Pool{}) && s.pool != p }
 
 // learn makes the pool known before anything is decided in it: at its first
 // use, after the store was lost, and where host-local's directory was wiped.
@@ -69,6 +73,12 @@ func (c *call) reconcile(s scope) error {
 			each = s
 		}
 		mirror, err := c.mirrors.use(p, each.mirror)
+		if errors.Is(err, store.ErrBusy) && s.isElsewhere(p) {
+			if err := c.tx.ClearKnown(p); err != nil { // it is learnt at its own next call
+				return err
+			}
+			continue
+		}
 		if err != nil {
 			return err
 		}
@@ -96,14 +106,15 @@ func (c *call) mend(in scope) error {
 	for p, addrs := range lost {
 		each := scope{pool: p, soft: cmp.Or(in.soft, policy.Defaults().SoftHold), mirror: adopt.IsWhole(p), caches: in.caches}
 		mirror, err := c.mirrors.use(p, each.mirror)
-		if err != nil {
-			return err
+		locked := errors.Is(err, store.ErrBusy) && in.isElsewhere(p)
+		if err == nil {
+			err = c.adopt(each, mirror, addrs...)
 		}
-		if err := c.adopt(each, mirror, addrs...); err != nil {
+		if err != nil && !locked {
 			return err
 		}
 		for _, a := range addrs {
-			if l, err := c.tx.Get(p, a); err == nil && l.State != lease.None {
+			if l, err := c.tx.Get(p, a); l.State != lease.None || err != nil && locked {
 				continue
 			}
 			if err := c.mendUnknown(p, a, mirror); err != nil {

@@ -1,15 +1,29 @@
 package ipam
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
+
+// lockMoment is how long a call waits for host-local's lock of a network while it
+// holds the store's, which every network's calls need.
+const lockMoment = 5 * time.Millisecond
+
+// busyError says that host-local's lock of a network was not to be had at once.
+// It is an ErrBusy.
+type busyError struct {
+	pool lease.Pool
+	err  error
+}
+
+func (e *busyError) Error() string { return e.err.Error() + ": host-local's own lock" }
+func (e *busyError) Unwrap() error { return e.err }
 
 // mirrors are the host-local directories that a call has under host-local's
 // lock, and what it still has to write there once the store has committed.
@@ -18,15 +32,22 @@ type mirrors struct {
 	wait  time.Duration // see scope
 	warn  func(format string, args ...any)
 	open  map[lease.Pool]*adopt.Mirror // nil for a pool that is not mirrored
+	busy  map[lease.Pool]error         // whose lock was not to be had, in this attempt
 	after []func() error
+
+	awaited lease.Pool // whose lock was waited for without the store's
+	locked  *adopt.Mirror
 }
 
 func newMirrors(ctx context.Context, wait time.Duration, warn func(string, ...any)) *mirrors {
-	return &mirrors{ctx: ctx, wait: wait, warn: warn, open: map[lease.Pool]*adopt.Mirror{}}
+	m := &mirrors{ctx: ctx, wait: cmp.Or(wait, lockMoment), warn: warn}
+	m.reset()
+	return m
 }
 
-// use opens the mirror of a pool if the configuration has it on. Only a busy lock is an error: a mirror that cannot be kept
-// is reported and fails nothing.
+// use opens the mirror of a pool if the configuration has it on. Only a busy
+// lock is an error (busyError): a mirror that cannot be kept is reported and
+// fails nothing.
 func (m *mirrors) use(p lease.Pool, on bool) (*adopt.Mirror, error) {
 	if mirror, ok := m.open[p]; ok {
 		return mirror, nil
@@ -35,21 +56,49 @@ func (m *mirrors) use(p lease.Pool, on bool) (*adopt.Mirror, error) {
 		m.open[p] = nil
 		return nil, nil
 	}
-	ctx := m.ctx
-	if m.wait > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, m.wait)
-		defer cancel()
-	}
-	mirror, err := adopt.OpenMirror(ctx, p)
+	mirror, err := m.lock(p)
 	if errors.Is(err, store.ErrBusy) {
-		return nil, fmt.Errorf("%w: host-local's own lock", err)
+		return nil, err
 	}
 	if err != nil {
 		m.warn("the files of network %s for host-local cannot be kept: %v", p.Network, err)
+		m.open[p] = nil
 	}
-	m.open[p] = mirror
 	return mirror, nil
+}
+
+// lock takes host-local's lock of a pool if it is to be had within a moment.
+func (m *mirrors) lock(p lease.Pool) (*adopt.Mirror, error) {
+	if m.busy[p] != nil {
+		return nil, m.busy[p]
+	}
+	ctx, cancel := context.WithTimeout(m.ctx, m.wait)
+	defer cancel()
+	mirror, err := adopt.OpenMirror(ctx, p)
+	if errors.Is(err, store.ErrBusy) {
+		m.busy[p] = &busyError{p, err}
+		return nil, m.busy[p]
+	}
+	if err == nil {
+		m.open[p] = mirror
+	}
+	return mirror, err
+}
+
+// await takes host-local's lock of a pool for the next attempt, without the store's
+// in hand, for as long as the call may take. It holds no other meanwhile: host-local
+// keeps the one that it has for as long as it likes, and others may need ours.
+func (m *mirrors) await(p lease.Pool) error {
+	m.release()
+	mirror, err := adopt.OpenMirror(m.ctx, p)
+	if errors.Is(err, store.ErrBusy) {
+		return &busyError{p, err}
+	}
+	if err == nil { // any other error is met again, and reported then
+		m.awaited, m.locked = p, mirror
+	}
+	m.reset()
+	return nil
 }
 
 // of is the mirror of a pool that is met without its configuration: it has one
@@ -113,10 +162,18 @@ func sameFile(old, next lease.Lease) bool {
 	return old.State == lease.Bound && next.State == lease.Bound && old.Holder.Is(next.Holder)
 }
 
-// reset forgets what an attempt wanted to write that did not commit.
+// reset forgets what an attempt wanted to write that did not commit, and the locks
+// that it took.
 func (m *mirrors) reset() {
-	m.close()
-	m.after = nil
+	for _, mirror := range m.open {
+		if mirror != nil && mirror != m.locked {
+			mirror.Close()
+		}
+	}
+	m.open, m.busy, m.after = map[lease.Pool]*adopt.Mirror{}, map[lease.Pool]error{}, nil
+	if m.locked != nil {
+		m.open[m.awaited] = m.locked
+	}
 }
 
 // finish writes what the store has committed, and gives the locks back.
@@ -126,15 +183,15 @@ func (m *mirrors) finish() {
 			m.warn("a file for host-local cannot be kept: %v", err)
 		}
 	}
-	m.after = nil
-	m.close()
+	m.release()
 }
 
-func (m *mirrors) close() {
-	for _, mirror := range m.open {
-		if mirror != nil {
-			mirror.Close()
-		}
+// release gives all locks back.
+func (m *mirrors) release() {
+	m.reset()
+	if m.locked != nil {
+		m.locked.Close()
+		m.locked = nil
 	}
 	clear(m.open)
 }

@@ -69,11 +69,14 @@ func (s *Service) Export(ctx context.Context, match func(lease.Pool) bool) (pool
 			return err
 		}
 		for _, p := range pools {
-			mirror, err := adopt.OpenMirror(c.mirrors.ctx, p)
-			if err != nil {
-				return err
+			mirror := c.mirrors.open[p]
+			if mirror == nil {
+				var err error
+				if mirror, err = c.mirrors.lock(p); err != nil {
+					return err
+				}
 			}
-			c.mirrors.open[p], c.export[p] = mirror, mirror
+			c.export[p] = mirror
 			if err := c.admitFiles(p, func(string) bool { return true }); err != nil {
 				return err
 			}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -96,10 +97,35 @@ func (s *Service) update(ctx context.Context, in scope, fn func(*call) error) er
 
 // transact runs a use case after the housekeeping that any of them begins with,
 // and brings host-local's files in step.
+//
+// Where host-local's lock of a network that the use case needs is busy for more than
+// a moment, it is waited for without the store's lock, which calls of other networks
+// need, and the use case begins anew. Whoever names a wait of its own has no time
+// for that.
 func (s *Service) transact(ctx context.Context, in scope, fn func(*call) error) error {
-	var spooled []store.Spooled
 	m := newMirrors(ctx, in.wait, s.warn)
-	defer m.close()
+	defer m.release()
+	for {
+		err := s.attempt(ctx, in, m, fn)
+		var busy *busyError
+		if in.wait > 0 || !errors.As(err, &busy) || isOver(ctx) {
+			return err
+		}
+		if err := m.await(busy.pool); err != nil {
+			return err
+		}
+	}
+}
+
+// isOver reports whether the time of a call has run out.
+func isOver(ctx context.Context) bool {
+	until, bounded := ctx.Deadline()
+	return ctx.Err() != nil || bounded && !time.Now().Before(until)
+}
+
+// attempt is one transaction of transact.
+func (s *Service) attempt(ctx context.Context, in scope, m *mirrors, fn func(*call) error) error {
+	var spooled []store.Spooled
 	err := s.Store.Update(ctx, func(tx *store.Tx) (err error) {
 		m.reset()
 		c := s.newCall(tx, in, m)
@@ -151,9 +177,10 @@ func (s *Service) node(in scope) adopt.Node {
 	return adopt.Node{Host: s.Host, CacheDirs: append(slices.Clone(dirs), in.caches...)}
 }
 
-// replay makes the releases true that the store could not take when they came, and
-// returns them. One whose lease is damaged stays in the spool until that is mended:
-// every call begins here, the one that mends as well.
+// replay performs the releases that the store could not take when they came, and
+// returns them. One whose lease is damaged stays in the spool until that is repaired:
+// every call begins here, the one that repairs as well. So does one of a network
+// whose files are locked: that is no trouble of this call's network.
 func (s *Service) replay(c *call) (done []store.Spooled, err error) {
 	spooled, err := s.Store.Spooled(c.now.BootID)
 	if err != nil {
@@ -161,7 +188,7 @@ func (s *Service) replay(c *call) (done []store.Spooled, err error) {
 	}
 	for _, r := range spooled {
 		switch err := c.release(Attachment{r.ContainerID, r.IfName}, r.At, "DEL, replayed"); {
-		case errors.Is(err, store.ErrDamaged):
+		case errors.Is(err, store.ErrDamaged), errors.Is(err, store.ErrBusy):
 			s.warn("the DEL of container %s has to wait: %v", r.ContainerID, err)
 		case err != nil:
 			return nil, err

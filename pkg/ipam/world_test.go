@@ -259,6 +259,12 @@ func (w *world) refused(a ask, want error, words ...string) {
 	if !errors.Is(err, want) {
 		w.t.Fatalf("ADD of %s for %s: got %v %v, want %v", a.container, a.pod, addresses(r), err, want)
 	}
+	w.says(err, words...)
+}
+
+// says expects words in the text of an error.
+func (w *world) says(err error, words ...string) {
+	w.t.Helper()
 	for _, word := range words {
 		if !strings.Contains(err.Error(), word) {
 			w.t.Errorf("the error does not say %q: %v", word, err)

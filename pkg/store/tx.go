@@ -115,6 +115,16 @@ func (tx *Tx) SetKnown(p lease.Pool) error {
 	return tx.put(bucketPools, poolKey(p), append(id.prefix(), 1))
 }
 
+// ClearKnown records that it is not (any more).
+func (tx *Tx) ClearKnown(p lease.Pool) error {
+	id, met := tx.pools[p]
+	if !met || !tx.known[p] {
+		return nil
+	}
+	tx.known[p] = false
+	return tx.put(bucketPools, poolKey(p), id.prefix())
+}
+
 // Pools returns all pools that have or had a lease.
 func (tx *Tx) Pools() []lease.Pool {
 	return slices.SortedFunc(maps.Keys(tx.pools), func(a, b lease.Pool) int {

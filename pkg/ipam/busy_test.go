@@ -1,0 +1,190 @@
+package ipam
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+// lockFiles takes host-local's lock of a network, as a host-local that hangs does.
+func (w *world) lockFiles(network string) *os.File {
+	w.t.Helper()
+	lock, err := store.Acquire(context.Background(), filepath.Join(w.dataDir, network, "lock"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { lock.Close() })
+	return lock
+}
+
+// soon is an ADD in a network that must not wait for another one.
+func (w *world) soon(network string, a ask) string {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	w.network = network
+	r, err := w.service.Assign(ctx, w.request(a))
+	if err != nil {
+		w.t.Fatalf("ADD of %s in %s: %v", a.container, network, err)
+	}
+	return addresses(r)
+}
+
+// twoNetworks is a node with a pod in each of two networks, db-b and db-a, and sandboxes for more.
+func twoNetworks(t *testing.T) *world {
+	w := newWorld(t, "10.0.0.0/24")
+	for _, c := range []string{"c1", "c2", "c3", "c4"} {
+		w.unpack(c)
+	}
+	w.network = "netb"
+	w.add(ask{pod: "db-b", container: "b1", window: hour})
+	w.network = "neta"
+	w.add(ask{pod: "db-a", container: "a1", window: hour})
+	return w
+}
+
+// A DEL of network B is spooled and host-local's lock of B is held for long: only B waits.
+func TestASpooledReleaseOfABusyNetworkStopsNoOther(t *testing.T) {
+	w := twoNetworks(t)
+	if err := w.service.Store.Spool("b1", "eth0", w.service.now()); err != nil {
+		t.Fatal(err)
+	}
+	lock := w.lockFiles("netb")
+	w.same("A", w.soon("neta", ask{pod: "x", container: "c1"}), "10.0.0.3")
+	w.same("A again", w.soon("neta", ask{pod: "y", container: "c2"}), "10.0.0.4")
+	if left, err := w.service.Store.Spooled(w.now.BootID); err != nil || len(left) != 1 {
+		t.Errorf("the spool: %+v, %v", left, err)
+	}
+	if l := w.leaseOf("db-b"); l.State != lease.Bound {
+		t.Errorf("its files could not be changed: %+v", l)
+	}
+	lock.Close()
+	w.soon("neta", ask{pod: "z", container: "c3"})
+	if l := w.leaseOf("db-b"); l.State != lease.Held {
+		t.Errorf("not replayed when host-local is done: %+v", l)
+	}
+	if left, err := w.service.Store.Spooled(w.now.BootID); err != nil || len(left) != 0 {
+		t.Errorf("the spool: %+v, %v", left, err)
+	}
+}
+
+// The first ADD after a boot releases what is left of the last one, in the networks that it can.
+func TestTheFirstAddAfterABootPassesABusyNetwork(t *testing.T) {
+	w := twoNetworks(t)
+	w.reboot()
+	w.unpack("c1")
+	w.unpack("c2")
+	w.unpack("c3")
+	lock := w.lockFiles("netb")
+	w.same("A", w.soon("neta", ask{pod: "x", container: "c1"}), "10.0.0.3")
+	if a, b := w.leaseOf("db-a"), w.leaseOf("db-b"); a.State != lease.Held || b.State != lease.Bound {
+		t.Errorf("A %v, B %v", a.State, b.State)
+	}
+	w.same("A, once more", w.soon("neta", ask{pod: "db-a", container: "c2", window: hour}), "10.0.0.2")
+	lock.Close()
+	w.same("B", w.soon("netb", ask{pod: "other", container: "c3"}), "10.0.0.3")
+	if b := w.leaseOf("db-b"); b.State != lease.Held {
+		t.Errorf("not released at its own next call: %+v", b)
+	}
+}
+
+// A call of B that waits for host-local holds nothing that A needs.
+func TestWhoWaitsForHostLocalHoldsNoLock(t *testing.T) {
+	w := twoNetworks(t)
+	lock := w.lockFiles("netb")
+	w.network = "netb"
+	r := w.request(ask{pod: "new", container: "c1"})
+	done := make(chan error, 1)
+	go func() {
+		_, err := w.service.Assign(context.Background(), r)
+		done <- err
+	}()
+	for i, c := range []string{"c2", "c3", "c4"} {
+		time.Sleep(50 * time.Millisecond) // for it to begin
+		w.soon("neta", ask{pod: c, container: c})
+		if i == 2 {
+			lock.Close()
+		}
+	}
+	if err := <-done; err != nil {
+		t.Errorf("when host-local is done: %v", err)
+	}
+	w.same("all", w.leases(), "10.0.0.2=db-b/Bound 10.0.0.3=new/Bound "+
+		"10.0.0.2=db-a/Bound 10.0.0.3=c2/Bound 10.0.0.4=c3/Bound 10.0.0.5=c4/Bound")
+}
+
+// A call of B says what it waited for.
+func TestABusyNetworkSaysSo(t *testing.T) {
+	w := twoNetworks(t)
+	w.lockFiles("netb")
+	w.network = "netb"
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	_, err := w.service.Assign(ctx, w.request(ask{pod: "new", container: "c1"}))
+	if !errors.Is(err, store.ErrBusy) {
+		t.Fatal(err)
+	}
+	w.says(err, "netb/lock", "host-local")
+}
+
+// The collector does in A what is due, and says that B was left out.
+func TestTheCollectorPassesABusyNetwork(t *testing.T) {
+	w := twoNetworks(t)
+	w.network = "netb"
+	for _, c := range []string{"c1", "c2", "c3"} {
+		w.add(ask{pod: "pod-" + c, container: c, window: hour})
+		w.burn(c)
+	}
+	w.network = "neta"
+	w.add(ask{pod: "last", container: "c4", window: hour})
+	w.burn("c4")
+	lock := w.lockFiles("netb")
+	act := func() (Acted, error) { return w.service.Act(context.Background(), Plan(w.survey())) }
+	if did, err := act(); !errors.Is(err, store.ErrBusy) || len(did.Taken) != 1 {
+		t.Errorf("%+v: %v", did, err)
+	}
+	w.same("A is done", w.leases(), "10.0.0.2=db-b/Bound 10.0.0.3=pod-c1/Bound 10.0.0.4=pod-c2/Bound 10.0.0.5=pod-c3/Bound "+
+		"10.0.0.2=db-a/Bound 10.0.0.3=last/Firm")
+	lock.Close()
+	if did, err := act(); err != nil || len(did.Taken) != 3 {
+		t.Errorf("%+v: %v", did, err)
+	}
+	w.same("and B", w.leases(), "10.0.0.2=db-b/Bound 10.0.0.3=pod-c1/Firm 10.0.0.4=pod-c2/Firm 10.0.0.5=pod-c3/Firm "+
+		"10.0.0.2=db-a/Bound 10.0.0.3=last/Firm")
+}
+
+// A commit may be missing from a store with a damaged head page: the host is asked of each network when that can be.
+func TestADamagedHeadPageIsReconciledWithoutABusyNetwork(t *testing.T) {
+	w := twoNetworks(t)
+	w.soon("netb", ask{pod: "missing", container: "c1"})
+	spoilNewestHead(t, filepath.Join(w.stateDir(), "leases.db"))
+	lock := w.lockFiles("netb")
+	w.same("A", w.soon("neta", ask{pod: "x", container: "c2"}), "10.0.0.3")
+	lock.Close()
+	w.same("B, where an ADD is missing", w.soon("netb", ask{pod: "y", container: "c3"}), "10.0.0.4")
+}
+
+// Damaged records of A are repaired though those of B cannot be, and B's stay taken.
+func TestARecordIsRepairedBesideABusyNetwork(t *testing.T) {
+	w := twoNetworks(t)
+	w.soon("netb", ask{pod: "db-c", container: "c1", window: hour})
+	path := filepath.Join(w.stateDir(), "leases.db")
+	spoilRecord(t, path, "db-a")
+	spoilRecord(t, path, "db-b")
+	dropRecord(t, path, "db-c")
+	lock := w.lockFiles("netb")
+	w.burn("a1")
+	w.soon("neta", ask{pod: "x", container: "c2", requested: "10.0.0.9"})
+	w.network = "neta"
+	w.refused(ask{pod: "y", container: "c4", requested: "10.0.0.2"}, ErrTaken)
+	lock.Close()
+	w.same("B is taken", w.soon("netb", ask{pod: "z", container: "c3"}), "10.0.0.4")
+	w.collect()
+	w.same("and repaired", w.leases(), "10.0.0.2=/Bound 10.0.0.3=/Bound 10.0.0.4=z/Bound 10.0.0.2=/Bound 10.0.0.9=x/Bound")
+}
