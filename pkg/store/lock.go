@@ -71,6 +71,11 @@ func openLock(path string) (*os.File, error) {
 	return f, err
 }
 
+// pollLimit is the longest wait that asks again and again. A longer one is left to
+// the kernel, which wakes who waits at once, but cannot be made to give up: its
+// thread stays until the lock is free, which may be never.
+const pollLimit = 20 * time.Millisecond
+
 // flock owns f: on any error the file is closed, now or, where a wait cannot be
 // interrupted, as soon as the kernel grants it.
 func flock(ctx context.Context, f *os.File, how int) error {
@@ -83,6 +88,9 @@ func flock(ctx context.Context, f *os.File, how int) error {
 		return fmt.Errorf("%w: lock: %w", ErrIO, err)
 	}
 	if until, ok := ctx.Deadline(); ok {
+		if time.Until(until) <= pollLimit {
+			return poll(f, how, until)
+		}
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithDeadline(ctx, until)
 		defer cancel()
@@ -99,6 +107,23 @@ func flock(ctx context.Context, f *os.File, how int) error {
 	case <-ctx.Done():
 		go func() { <-granted; f.Close() }()
 		return fmt.Errorf("%w: another call holds %s", ErrBusy, f.Name())
+	}
+}
+
+// poll is flock for a short wait.
+func poll(f *os.File, how int, until time.Time) error {
+	for {
+		time.Sleep(min(time.Until(until), time.Millisecond/4))
+		switch err := flockEINTR(f, how|syscall.LOCK_NB); {
+		case err == nil:
+			return nil
+		case err != syscall.EWOULDBLOCK:
+			f.Close()
+			return fmt.Errorf("%w: lock: %w", ErrIO, err)
+		case !time.Now().Before(until):
+			f.Close()
+			return fmt.Errorf("%w: another call holds %s", ErrBusy, f.Name())
+		}
 	}
 }
 

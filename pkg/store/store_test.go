@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -588,4 +589,39 @@ func FuzzProvePages(f *testing.F) {
 		copy(damaged[int(at)%len(damaged):], b)
 		_ = provePages(damaged) // whatever it says, it says it
 	})
+}
+
+// A wait that the kernel does not end keeps a thread, and a process may have 10,000: an agent that meets a lock that
+// nobody releases must not collect them.
+func TestShortWaitsForALockLeaveNothingBehind(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	lock, err := Acquire(context.Background(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	before := runtime.NumGoroutine()
+	for range 20 {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
+		if _, err := Acquire(ctx, path); !errors.Is(err, ErrBusy) {
+			t.Fatal(err)
+		}
+		cancel()
+	}
+	if left := runtime.NumGoroutine() - before; left > 2 { // the runtime's own
+		t.Errorf("%d goroutines are left", left)
+	}
+	time.AfterFunc(2*time.Millisecond, func() { lock.Close() })
+	for tries := 0; ; tries++ {
+		ctx, cancel := context.WithTimeout(context.Background(), pollLimit)
+		again, err := Acquire(ctx, path)
+		cancel()
+		if err == nil {
+			again.Close()
+			return
+		}
+		if tries == 100 {
+			t.Fatalf("it was released long ago: %v", err)
+		}
+	}
 }
