@@ -50,7 +50,7 @@ type Claim struct {
 	Firm     bool
 	Until    time.Time
 
-	Modified time.Time   // of the file: of two that disagree the newer one counts
+	Modified time.Time   // of the file: of two that disagree the newer one counts; zero if it cannot be read
 	Lease    lease.Lease // Snapshot only: the whole lease
 }
 

@@ -279,7 +279,7 @@ func (e evidence) best() *Claim {
 		c = entry
 	}
 	file := e.first(File)
-	if c == nil || file == nil || !file.Modified.After(c.Modified) {
+	if c == nil || file == nil || !file.isNewerThan(c) {
 		return c
 	}
 	for _, known := range slices.Concat(e[Kruise], e[DeadCache], e[LiveCache]) {
@@ -288,6 +288,12 @@ func (e evidence) best() *Claim {
 		}
 	}
 	return nil
+}
+
+// isNewerThan reports whether a file was written after another claim was made. One that cannot be read
+// has no time: it may be newer than anything.
+func (c *Claim) isNewerThan(o *Claim) bool {
+	return c.Modified.IsZero() || c.Modified.After(o.Modified)
 }
 
 // dead decides about an address that nothing living claims, by its best dead

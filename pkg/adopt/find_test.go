@@ -271,6 +271,10 @@ func TestFindOddFiles(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(n.dir, "networks/cbr0/10.0.0.8"), 0o700); err != nil {
 		t.Fatal(err)
 	}
+	n.write("results/cbr0-c4-eth0", string(entry(func(f map[string]any) { // its file may be another's by now
+		f["containerId"], f["netns"] = "c4", "/run/netns/gone"
+		f["result"] = map[string]any{"ips": []any{map[string]any{"address": "10.0.0.7/24"}}}
+	})))
 	n.host.spaces = []sandbox.Namespace{{Netns: lease.Netns{Path: "/run/netns/x"}, Err: errors.New("it cannot be entered")}}
 	found, problems := n.find()
 	n.want(found, "10.0.0.5 Bound nobody", "10.0.0.6 Bound nobody", "10.0.0.7 Bound nobody", "10.0.0.8 Bound nobody")

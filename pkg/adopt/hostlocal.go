@@ -3,6 +3,7 @@ package adopt
 import (
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
@@ -28,7 +29,7 @@ func hostLocal(p lease.Pool, notes *notes) ([]Claim, error) {
 		}
 		c, ok := parseFile(string(b))
 		if err != nil {
-			c = Claim{Kind: File} // the name alone says that the address is in use
+			c, modified = Claim{Kind: File}, time.Time{} // the name alone says that the address is in use
 			notes.add("host-local's file cannot be read: %v", err)
 		} else if !ok {
 			notes.add("host-local's file %s names nobody; its address counts as in use", path)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -102,32 +101,20 @@ func (m *Mirror) SetWhole() error {
 
 func (m *Mirror) path(a netip.Addr) string { return filepath.Join(m.dir, a.String()) }
 
-// Read returns the content of an address's file, and whether there is one.
-func (m *Mirror) Read(a netip.Addr) (content string, found bool, err error) {
-	f, err := os.Open(m.path(a))
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", false, nil
-	}
-	if err != nil {
-		return "", true, err
-	}
-	defer f.Close()
-	b := make([]byte, 4096)
-	n, err := f.Read(b)
-	if n == 0 && err != nil && err != io.EOF {
-		return "", true, err
-	}
-	return string(bytes.TrimSpace(b[:n])), true, nil
+// AddressFile is what the file of an address says.
+type AddressFile struct {
+	Content  string    // without white space around it
+	Modified time.Time // when it was written
 }
 
-// Modified is when the file of an address was written, the zero time where
-// there is none.
-func (m *Mirror) Modified(a netip.Addr) time.Time {
-	info, err := os.Stat(m.path(a))
-	if err != nil {
-		return time.Time{}
+// Read returns the file of an address, and whether there is one. What cannot be read is there: found
+// is true beside every error.
+func (m *Mirror) Read(a netip.Addr) (f AddressFile, found bool, err error) {
+	b, modified, err := readFile(m.path(a))
+	if errors.Is(err, fs.ErrNotExist) {
+		return AddressFile{}, false, nil
 	}
-	return info.ModTime()
+	return AddressFile{Content: string(bytes.TrimSpace(b)), Modified: modified}, true, err
 }
 
 // Write brings the file of a lease in step with it.

@@ -369,6 +369,9 @@ func (a *assignment) drop(l lease.Lease) error {
 	if slices.ContainsFunc(a.req.Sets, func(s pool.Set) bool { return s.Usable(l.Address) }) {
 		reason = "the pod asked for another address"
 	}
+	if a.mayGive(l) != nil {
+		reason = "host-local's file of it names another container, or cannot be read"
+	}
 	var e lease.Event = lease.Drop{Last: a.prove(l)}
 	if l.State == lease.Bound && a.prove(l) != lease.Dead {
 		e = lease.Supersede{}

@@ -83,8 +83,8 @@ func (a *assignment) choose(set pool.Set, requested netip.Addr) (pick, error) {
 
 // claim brings the pod back to an address that it had.
 func (a *assignment) claim(l lease.Lease, set pool.Set) (pick, error) {
-	if _, foreign := a.foreignTo(l); foreign {
-		return pick{}, lease.ErrTaken
+	if err := a.mayGive(l); err != nil {
+		return pick{}, err
 	}
 	next, err := lease.Apply(l, a.bind(l, l.Address, set.ID()), a.now)
 	p := pick{old: l, next: next, event: store.EventKept}
@@ -116,12 +116,14 @@ func (a *assignment) chooseRequested(set pool.Set, addr netip.Addr) (pick, error
 			return pick{}, err
 		}
 	}
-	if p, err := a.claim(l, set); err == nil {
-		return p, nil
+	if p, err := a.claim(l, set); err == nil || errors.Is(err, store.ErrBusy) {
+		return p, err
 	}
 	// Nothing is better than what was asked for: a hold that is over or soft gives way.
 	if _, err := lease.Apply(l, a.yield(l, false), a.now); err == nil || l.Lapsed(a.now) && a.look(l) != lease.Alive {
-		return a.fresh(set, addr, &l)
+		if a.mayGive(l) == nil {
+			return a.fresh(set, addr, &l)
+		}
 	}
 	return pick{}, fmt.Errorf("%w: %s in range set %s %s", ErrTaken, addr, set, a.describe(l))
 }
@@ -254,7 +256,7 @@ func (a *assignment) giveWay(leases []lease.Lease) (lease.Lease, bool) {
 	firm := slices.DeleteFunc(slices.Clone(leases), func(l lease.Lease) bool { return !l.Firm })
 	slices.SortFunc(firm, func(x, y lease.Lease) int { return int(x.Remaining(a.now) - y.Remaining(a.now)) })
 	for _, l := range append(soft, firm...) {
-		if _, foreign := a.foreignTo(l); foreign {
+		if a.mayGive(l) != nil {
 			continue
 		}
 		if _, err := lease.Apply(l, a.yield(l, a.req.Options.OnExhaustion == policy.Yield), a.now); err == nil {

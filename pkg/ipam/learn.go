@@ -132,7 +132,7 @@ func (c *call) mendUnknown(p lease.Pool, a netip.Addr, mirror *adopt.Mirror) err
 	l, why := c.foreign(p, a, ""), "its record was damaged, and nothing shows whose it was"
 	next := l
 	if mirror != nil {
-		if content, _, err := mirror.Read(a); err == nil && adopt.IsMarker(content) {
+		if file, _, err := mirror.Read(a); err == nil && adopt.IsMarker(file.Content) {
 			next, why = lease.Lease{}, "its record was damaged; its file says that its hold is over"
 			if err := mirror.Remove(a); err != nil {
 				return err
@@ -279,39 +279,59 @@ func (c *call) outweighs(f, cur lease.Lease) bool {
 	return living || f.Holder.ContainerID != ""
 }
 
-// foreignTo tells whether host-local's file of a lease names somebody else:
-// then host-local has given the address away.
-func (c *call) foreignTo(l lease.Lease) (content string, foreign bool) {
+// foreignTo reports whether host-local's file of a lease names somebody else: then host-local has
+// given the address away. Where the file cannot be read, err says why that is not known.
+func (c *call) foreignTo(l lease.Lease) (content string, foreign bool, err error) {
 	if l.State == lease.None {
-		return "", false
+		return "", false, nil
 	}
 	mirror, err := c.mirrors.of(l.Pool)
 	if err != nil || mirror == nil {
-		return "", false
+		return "", false, err
 	}
-	content, found, err := mirror.Read(l.Address)
-	if err != nil || !found || adopt.IsMarker(content) || adopt.Names(content, l.Holder.ContainerID, l.Holder.IfName) {
-		return "", false
+	file, found, err := mirror.Read(l.Address)
+	if err != nil {
+		return "", false, fileUnreadable(l.Address, err)
+	}
+	if !found || adopt.IsMarker(file.Content) || adopt.Names(file.Content, l.Holder.ContainerID, l.Holder.IfName) {
+		return "", false, nil
 	}
 	// An empty one is a write of ours that was cut off.
-	return content, content != "" && !c.wasOurs(mirror, l.Pool, l.Address, content)
+	return file.Content, file.Content != "" && !c.wasOurs(l.Pool, l.Address, file), nil
+}
+
+func fileUnreadable(a netip.Addr, err error) error {
+	return fmt.Errorf("host-local's file of %s cannot be read, so the address counts as in use: %w", a, err)
+}
+
+// mayGive returns nil if the address of a lease may be given to somebody, as far as host-local's file
+// of it shows; lease.ErrTaken if it names another container or cannot be read.
+func (c *call) mayGive(l lease.Lease) error {
+	_, foreign, err := c.foreignTo(l)
+	switch {
+	case errors.Is(err, store.ErrBusy):
+		return err
+	case foreign || err != nil:
+		return lease.ErrTaken
+	}
+	return nil
 }
 
 // wasOurs tells whether a file names a container that had the address from us,
 // and is older than what the journal says of the address last: then a power cut
 // has brought it back, for these files are never synced. The journal goes back
 // much further than a file system leaves things unwritten.
-func (c *call) wasOurs(mirror *adopt.Mirror, p lease.Pool, addr netip.Addr, content string) bool {
+func (c *call) wasOurs(p lease.Pool, addr netip.Addr, file adopt.AddressFile) bool {
 	ours, last := false, time.Time{}
 	c.tx.Journal(func(n store.Entry) bool {
 		if n.Address == addr && n.Network == p.Network {
 			given := n.Event == store.EventBound || n.Event == store.EventKept || n.Event == store.EventTakenOver
-			ours = ours || given && adopt.Names(content, n.Container, n.IfName)
+			ours = ours || given && adopt.Names(file.Content, n.Container, n.IfName)
 			last = n.Time
 		}
 		return true
 	})
-	return ours && mirror.Modified(addr).Before(last)
+	return ours && file.Modified.Before(last)
 }
 
 // foreign is the lease behind a file that is not ours.
@@ -319,25 +339,30 @@ func (c *call) foreign(p lease.Pool, addr netip.Addr, content string) lease.Leas
 	return adopt.Foreign(c.node, p, addr, content, c.now, newID).Lease
 }
 
-// admit makes a lease of a file that has none, and tells whether the address is
-// in use by it. One that we wrote is out of date.
+// admit makes a lease of a file that has none, and reports whether the address
+// is in use by it. One that we wrote is out of date; one that cannot be read
+// may be anybody's.
 func (c *call) admit(p lease.Pool, addr netip.Addr) (inUse bool, err error) {
 	mirror, err := c.mirrors.of(p)
 	if err != nil || mirror == nil {
 		return false, err
 	}
-	content, found, err := mirror.Read(addr)
-	if err != nil || !found {
+	why := "host-local has given it to the container"
+	file, found, err := mirror.Read(addr)
+	switch {
+	case err != nil:
+		why = fileUnreadable(addr, err).Error()
+		c.mirrors.warn("%s", why)
+	case !found:
 		return false, nil
-	}
-	if adopt.IsMarker(content) || c.wasOurs(mirror, p, addr, content) {
+	case adopt.IsMarker(file.Content) || c.wasOurs(p, addr, file):
 		return false, mirror.Remove(addr)
 	}
-	l := c.foreign(p, addr, content)
+	l := c.foreign(p, addr, file.Content)
 	if err := c.tx.Put(p, addr, l); err != nil {
 		return false, err
 	}
-	return true, c.log(l, store.EventAdopted, "host-local has given it to the container")
+	return true, c.log(l, store.EventAdopted, why)
 }
 
 // admitHolder makes leases of the files of an attachment that has none:
@@ -358,8 +383,11 @@ func (c *call) admitFiles(p lease.Pool, fits func(content string) bool) error {
 		c.mirrors.warn("%v", err)
 	}
 	for _, addr := range addrs {
-		content, _, _ := mirror.Read(addr)
-		if !fits(content) {
+		file, _, err := mirror.Read(addr)
+		if err != nil {
+			c.mirrors.warn("%v", fileUnreadable(addr, err))
+		}
+		if !fits(file.Content) {
 			continue
 		}
 		l, err := c.tx.Get(p, addr)
@@ -378,7 +406,11 @@ func (c *call) admitFiles(p lease.Pool, fits func(content string) bool) error {
 // giveUp lets go of a lease whose address host-local has given to another
 // container meanwhile, unless its own holder is alive.
 func (c *call) giveUp(l lease.Lease) error {
-	if _, foreign := c.foreignTo(l); !foreign || c.look(l) == lease.Alive {
+	_, foreign, err := c.foreignTo(l)
+	if errors.Is(err, store.ErrBusy) {
+		return err
+	}
+	if err != nil || !foreign || c.look(l) == lease.Alive {
 		return nil
 	}
 	return c.record(l, lease.Lease{}, store.EventDropped, "host-local has given it to another container")

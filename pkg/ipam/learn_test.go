@@ -2,7 +2,10 @@ package ipam
 
 import (
 	"context"
+	"errors"
+	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 )
 
@@ -92,4 +95,75 @@ func TestAnOldSnapshotIsNotAskedForTheLastTransaction(t *testing.T) {
 	spoilNewestHead(t, w.storeFile()) // the ADD of c3 is gone
 	w.add(ask{pod: "x", container: "c4"})
 	w.same("leases", w.leases(), "10.0.0.3=/Bound 10.0.0.4=/Bound 10.0.0.5=x/Bound")
+}
+
+// unreadable puts something in the place of an address's file that cannot be read.
+func (w *world) unreadable(addr string) {
+	w.t.Helper()
+	w.wipe(w.path(addr))
+	if err := errors.Join(os.MkdirAll(filepath.Dir(w.path(addr)), 0o755), os.Symlink(addr, w.path(addr))); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// stillUnreadable reports that the file was not touched.
+func (w *world) stillUnreadable(addr string) {
+	w.t.Helper()
+	if _, err := os.Stat(w.path(addr)); !errors.Is(err, syscall.ELOOP) {
+		w.t.Errorf("the file of %s was touched: %v", addr, err)
+	}
+}
+
+func TestAnAddressWhoseFileCannotBeReadIsInUse(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.4")
+	w.add(ask{container: "first"})
+	w.unreadable("10.0.0.3")
+	w.same("passed over", w.add(ask{container: "c1"}), "10.0.0.4")
+	w.refused(ask{container: "c2"}, ErrExhausted, "3 bound")
+	w.refused(ask{container: "c2", requested: "10.0.0.3"}, ErrTaken)
+	w.stillUnreadable("10.0.0.3")
+	w.wipe(w.path("10.0.0.3"))
+	w.hostLocal("10.0.0.3", "theirs") // as it turns out
+	w.del("theirs")
+	w.same("their DEL ends it", w.add(ask{container: "c2"}), "10.0.0.3")
+}
+
+// Whose an address is that our store has a lease of is not known either while its file cannot be
+// read: host-local may have given it away. Nothing is done to the file, and nobody gets the address.
+func TestALeaseWhoseFileCannotBeReadIsGivenToNobody(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.5")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	w.add(ask{pod: "web", container: "c2"})
+	w.add(ask{container: "plain"})
+	w.unreadable("10.0.0.2")
+	w.stop("c1")
+	w.same("the window begins", w.leases(), "10.0.0.2=db-0/Firm 10.0.0.3=web/Bound 10.0.0.4=/Bound")
+	w.stop("c2")
+	w.unreadable("10.0.0.3")
+	w.unreadable("10.0.0.4")
+	w.stop("plain")
+	w.refused(ask{pod: "x", container: "c3", requested: "10.0.0.3"}, ErrTaken)
+	w.same("another address", w.add(ask{pod: "db-0", container: "c4", window: hour}), "10.0.0.5")
+	w.refused(ask{pod: "x", container: "c5"}, ErrExhausted)
+	for _, addr := range []string{"10.0.0.2", "10.0.0.3", "10.0.0.4"} {
+		w.stillUnreadable(addr)
+	}
+	w.reboot()
+	w.after(hour)
+	w.wipe(w.path("10.0.0.2"), w.path("10.0.0.3"), w.path("10.0.0.4"))
+	for _, c := range []string{"d1", "d2", "d3"} {
+		w.add(ask{container: c})
+	}
+}
+
+// A hold of a requested address gives way, but not where host-local has given the address away.
+func TestARequestedHoldThatHostLocalGaveAway(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "web", container: "c1"})
+	w.stop("c1")
+	w.wipe(w.path("10.0.0.2"))
+	w.hostLocal("10.0.0.2", "theirs")
+	w.refused(ask{pod: "x", container: "c2", requested: "10.0.0.2"}, ErrTaken)
+	w.del("theirs")
+	w.same("after their DEL", w.add(ask{pod: "x", container: "c2", requested: "10.0.0.2"}), "10.0.0.2")
 }

@@ -121,7 +121,12 @@ func (c *call) put(old, next lease.Lease) error {
 	if err != nil {
 		return err
 	}
-	if content, foreign := c.foreignTo(old); foreign {
+	content, foreign, err := c.foreignTo(old)
+	switch {
+	case err != nil:
+		c.mirrors.warn("%v", err)
+		mirror = nil // whatever its file says, admit reads it again before anybody gets the address
+	case foreign:
 		next = c.foreign(at.Pool, at.Address, content)
 		c.mirrors.warn("%s: host-local has given the address to another container while %s/%s had it", at.Address, old.Namespace, old.Name)
 		mirror = nil // its file is true
