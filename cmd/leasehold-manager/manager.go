@@ -28,6 +28,7 @@ import (
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/certs"
+	"github.com/leasehold-cni/leasehold/pkg/kube/live"
 	"github.com/leasehold-cni/leasehold/pkg/kube/meta"
 	"github.com/leasehold-cni/leasehold/pkg/kube/pin"
 	"github.com/leasehold-cni/leasehold/pkg/kube/topology"
@@ -45,6 +46,7 @@ func run(ctx context.Context, o options, version string) error {
 	if err != nil {
 		return fmt.Errorf("reaching the API server: %w", err)
 	}
+	live.DetectDeadConnections()
 	config.UserAgent = meta.ManagerName
 	// The API server knows better than a client how much it can take; whoever writes here bounds itself.
 	config.QPS = -1

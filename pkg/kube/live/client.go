@@ -2,6 +2,7 @@ package live
 
 import (
 	"fmt"
+	"os"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,6 +27,17 @@ type Clients struct {
 
 // RequestTimeout bounds every request that is no watch.
 const RequestTimeout = 10 * time.Second
+
+// DetectDeadConnections has this process's connections to the API server tested after 5 s without traffic, and given up 5 s
+// later, unless the environment says otherwise: client-go takes 30 s and 15 s, in which watches show nothing and calls have no
+// answer. It is to be called before the first connection is made.
+func DetectDeadConnections() {
+	for _, name := range []string{"HTTP2_READ_IDLE_TIMEOUT_SECONDS", "HTTP2_PING_TIMEOUT_SECONDS"} {
+		if os.Getenv(name) == "" {
+			os.Setenv(name, "5")
+		}
+	}
+}
 
 // NewClients returns clients that share a configuration and, each kind for itself, a rate of requests: one kind must
 // not wait for another.

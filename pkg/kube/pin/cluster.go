@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -51,6 +52,7 @@ type cluster struct {
 	reader       client.Reader // of nodes and namespaces, from the manager's cache
 	pods         toolscache.SharedIndexInformer
 	reservations toolscache.SharedIndexInformer
+	watches      []*restartable
 	synced       []func() bool
 	now          func() time.Time
 
@@ -61,12 +63,12 @@ type cluster struct {
 func newCluster(ctx context.Context, mgr manager.Manager, now func() time.Time) (*cluster, error) {
 	c := &cluster{reader: mgr.GetClient(), now: now, traces: map[string]trace{}}
 	var err error
-	c.pods, err = watch(mgr, corev1.SchemeGroupVersion.WithKind("Pod"), "pods", &corev1.Pod{},
+	c.pods, err = c.watch(mgr, corev1.SchemeGroupVersion.WithKind("Pod"), "pods", &corev1.Pod{},
 		func(o *metav1.ListOptions) { o.LabelSelector = meta.LabelRetained }, viewPod, podIndexers())
 	if err != nil {
 		return nil, err
 	}
-	c.reservations, err = watch(mgr, ipam.GroupVersion.WithKind("IPReservation"), ipam.Resource.Resource, &ipam.IPReservation{},
+	c.reservations, err = c.watch(mgr, ipam.GroupVersion.WithKind("IPReservation"), ipam.Resource.Resource, &ipam.IPReservation{},
 		func(*metav1.ListOptions) {}, viewReservation, reservationIndexers())
 	if err != nil {
 		return nil, err
@@ -104,17 +106,54 @@ func reservationIndexers() toolscache.Indexers {
 	}}
 }
 
-// watch makes an informer that keeps views.
-func watch(mgr manager.Manager, kind schema.GroupVersionKind, resource string, example runtime.Object,
+// watch makes an informer that keeps views, and whose watch can be restarted.
+func (c *cluster) watch(mgr manager.Manager, kind schema.GroupVersionKind, resource string, example runtime.Object,
 	narrow func(*metav1.ListOptions), view toolscache.TransformFunc, indexers toolscache.Indexers) (toolscache.SharedIndexInformer, error) {
-	c, err := apiutil.RESTClientForGVK(kind, false, false, mgr.GetConfig(), serializer.NewCodecFactory(mgr.GetScheme()), mgr.GetHTTPClient())
+	rest, err := apiutil.RESTClientForGVK(kind, false, false, mgr.GetConfig(), serializer.NewCodecFactory(mgr.GetScheme()), mgr.GetHTTPClient())
 	if err != nil {
 		return nil, fmt.Errorf("watching %s: %w", resource, err)
 	}
-	lw := toolscache.NewFilteredListWatchFromClient(c, resource, metav1.NamespaceAll, narrow)
+	lw := toolscache.NewFilteredListWatchFromClient(rest, resource, metav1.NamespaceAll, narrow)
+	w := &restartable{begin: lw.WatchFuncWithContext}
+	lw.WatchFuncWithContext = w.watch
+	c.watches = append(c.watches, w)
 	informer := toolscache.NewSharedIndexInformerWithOptions(lw, example, toolscache.SharedIndexInformerOptions{
 		Indexers: indexers, ObjectDescription: resource})
 	return informer, informer.SetTransform(view)
+}
+
+// A restartable is the watch of an informer.
+type restartable struct {
+	begin toolscache.WatchFuncWithContext
+
+	mu      sync.Mutex
+	current watch.Interface
+}
+
+func (r *restartable) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	w, err := r.begin(ctx, o)
+	if err == nil {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.current = w
+	}
+	return w, err
+}
+
+// restart ends the watch. The informer begins another one where this one ended.
+func (r *restartable) restart() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.current != nil {
+		r.current.Stop()
+	}
+}
+
+// watchAgain restarts the watches: an open one that shows nothing would be believed for minutes.
+func (c *cluster) watchAgain() {
+	for _, w := range c.watches {
+		w.restart()
+	}
 }
 
 // everywhere is work that every replica does, leader or not.

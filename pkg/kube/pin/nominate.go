@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -36,12 +37,19 @@ const (
 	preemptionTime = 3 * time.Second
 	// preemptionAgain is after how long it is asked again whether preempted pods are still there.
 	preemptionAgain = 10 * time.Second
-	// callLife is how long the API server has to answer the last call of a step.
-	callLife = 5 * time.Second
+	// callLife is how long the API server has to answer the last call of a step: one that is slow for everybody is not made
+	// faster by repeating the call.
+	callLife = 15 * time.Second
+	// firstAsk is how long it has to answer the first time that a pod is asked for: the connection may be dead.
+	firstAsk = 700 * time.Millisecond
 	// lookAgain is after how long to look again where the informer is late, or no worker is free to try again.
 	lookAgain = 50 * time.Millisecond
-	// retryMost is for how long at most a pod waits for another try.
-	retryMost = 5 * time.Second
+	// probeMost is for how long at most the one pod of a namespace waits for another try that tells whether gates can be
+	// lifted again, and retryMost the others.
+	probeMost = time.Second
+	retryMost = 15 * time.Second
+	// workers lift gates side by side.
+	workers = 16
 	// retries is how many workers may be busy with pods that have failed before, so that others find one.
 	retries = workers / 2
 )
@@ -129,8 +137,8 @@ func gateStep(p *podView, s sight, own bool, now time.Time) (step, time.Duration
 
 // retryAfter is after how long a gate is tried again that could not be lifted at this age: soon at first, in time for the
 // end of its life, then less and less often.
-func retryAfter(age time.Duration) time.Duration {
-	again := min(max(age/2, 20*time.Millisecond), retryMost)
+func retryAfter(age, most time.Duration) time.Duration {
+	again := min(max(age/2, 20*time.Millisecond), most)
 	if age < gateLife {
 		again = min(again, gateLife-age)
 	}
@@ -140,9 +148,10 @@ func retryAfter(age time.Duration) time.Duration {
 // A nominator lifts the gates of pods, in every replica.
 type nominator struct {
 	cluster *cluster
-	backlog *backlog
+	gates   *gateLimiter
 	client  client.Client
 	live    client.Reader // the API server itself
+	redial  func()        // has later calls of client and live use new connections
 	meters  *meters
 	tell    func(p *podView, reason, text string)
 	log     logr.Logger
@@ -151,18 +160,74 @@ type nominator struct {
 
 	mu     sync.Mutex
 	sights map[types.UID]sight
+	queue  workqueue.TypedRateLimitingInterface[reconcile.Request] // nil until the controller runs
+}
+
+// admit reports whether a pod that is being admitted may get a gate, and then sees to it that the gate is lifted.
+func (n *nominator) admit(ctx context.Context, namespace, name string) bool {
+	n.mu.Lock()
+	queue := n.queue
+	n.mu.Unlock()
+	if queue == nil || !n.gates.Admit(ctx, namespace+"/"+name) {
+		return false
+	}
+	queue.AddAfter(requestFor(namespace+"/"+name), unseenLife)
+	return true
+}
+
+// find returns the pod that is to be worked on: what a watch shows or, of a pod that this replica has admitted and that no
+// watch shows, what the API server says. unseen: no watch shows it, although it has the label for that. It returns no pod if
+// there is none, and after how long to ask again.
+func (n *nominator) find(ctx context.Context, req reconcile.Request) (p *podView, unseen bool, again time.Duration) {
+	key := req.String()
+	p = n.cluster.pod(key)
+	if n.gates.Unwatched(key) {
+		n.log.Info("the watch of pods shows nothing: no gates are made for a while", "pod", key)
+		n.cluster.watchAgain()
+	}
+	admitted, ask := n.gates.Unseen(key)
+	if !ask {
+		return p, false, 0
+	}
+	limit := callLife
+	age := n.cluster.now().Sub(admitted)
+	if age < unseenLife+firstAsk {
+		limit = firstAsk
+	}
+	call, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	var pod corev1.Pod
+	err := n.live.Get(call, req.NamespacedName, &pod)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, false, n.gates.Missing(key)
+	case err != nil:
+		n.gates.Unanswered(key)
+		n.redial()
+		again = retryAfter(age, probeMost)
+		n.log.Error(err, "asking for a pod that no watch shows", "pod", key, "again", again)
+		return nil, false, again
+	case !gated(&pod):
+		n.gates.Cancel(key)
+		return p, false, 0
+	case p != nil && p.UID == pod.UID:
+		return p, false, 0
+	}
+	view, _ := viewPod(&pod) // of a pod, it does not fail
+	p = view.(*podView)
+	n.lookSince(p, admitted)
+	return p, pod.Labels[meta.LabelRetained] != "", 0
 }
 
 // Reconcile does the next step for a pod.
 func (n *nominator) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	p := n.cluster.pod(req.String())
+	p, unseen, again := n.find(ctx, req)
 	if p == nil {
-		return reconcile.Result{}, nil // its sight went with the event
+		return reconcile.Result{RequeueAfter: again}, nil // its sight went with the event
 	}
 	now := n.cluster.now()
-	own := p.Gated && n.backlog.Seen(req.String(), now)
 	s := n.look(p, now)
-	what, again, why := next(p, s, own, now)
+	what, again, why := next(p, s, n.gates.Own(req.String()), now)
 	var err error
 	switch what {
 	case leave:
@@ -188,7 +253,10 @@ func (n *nominator) Reconcile(ctx context.Context, req reconcile.Request) (recon
 				return reconcile.Result{RequeueAfter: lookAgain}, nil
 			}
 		}
-		err = n.lift(ctx, p, left)
+		var again time.Duration
+		if again, err = n.lift(ctx, p, left, unseen); err == nil {
+			return reconcile.Result{RequeueAfter: again}, nil
+		}
 	}
 	switch {
 	case apierrors.IsConflict(err):
@@ -199,33 +267,26 @@ func (n *nominator) Reconcile(ctx context.Context, req reconcile.Request) (recon
 	return reconcile.Result{}, nil
 }
 
-// failed remembers that a pod's gate could not be lifted, and tells when to try again. The first time it may be about all
-// pods; a later one tells nothing of others: somebody's policy or webhook is about this one.
+// failed remembers that a pod's gate could not be lifted, and returns when to try again.
 func (n *nominator) failed(p *podView, err error) time.Duration {
 	now := n.cluster.now()
-	n.stall(p)
+	most := retryMost
+	if n.gates.Failed(p) {
+		most = probeMost
+	}
 	var age time.Duration
 	tell := false
 	n.note(p, func(s *sight) {
 		age = now.Sub(s.alone)
 		tell = age >= gateLife && !s.told
-		s.told = s.told || tell
+		s.failed, s.told = true, s.told || tell
 	})
-	again := retryAfter(age)
+	again := retryAfter(age, most)
 	n.log.Error(err, "a gate is left", "pod", p.Namespace+"/"+p.Name, "age", age, "again", again)
 	if tell {
 		n.tell(p, reasonNotPossible, "it waits, for its gate cannot be lifted: "+err.Error())
 	}
 	return again
-}
-
-// stall has no gates made for a while, if it is the first time that this pod failed.
-func (n *nominator) stall(p *podView) {
-	first := false
-	n.note(p, func(s *sight) { first, s.failed = !s.failed, true })
-	if first {
-		n.backlog.Failed(n.cluster.now())
-	}
 }
 
 // unexpected leaves out what the other replica's work looks like.
@@ -258,6 +319,16 @@ func (n *nominator) look(p *podView, now time.Time) sight {
 	return s
 }
 
+// lookSince is look at a pod that has been waiting for us alone since a moment, as far as is known.
+func (n *nominator) lookSince(p *podView, alone time.Time) {
+	n.look(p, n.cluster.now())
+	n.note(p, func(s *sight) {
+		if s.alone.After(alone) {
+			s.alone = alone
+		}
+	})
+}
+
 func (n *nominator) note(p *podView, change func(*sight)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -274,9 +345,9 @@ func (n *nominator) lose(p *podView) {
 }
 
 // lift takes the gate off a pod, and nominates its node before if there is time left for that. Where the nomination is
-// refused or not answered in time, the pod starts without one. It tells the backlog what a gate takes; a deadline that has
-// passed is no measure of that.
-func (n *nominator) lift(ctx context.Context, p *podView, left time.Duration) error {
+// refused or not answered in time, the pod starts without one. It returns after how long to look again at a pod that no watch
+// has shown.
+func (n *nominator) lift(ctx context.Context, p *podView, left time.Duration, unseen bool) (again time.Duration, err error) {
 	start := n.cluster.now()
 	nominated, late := false, false
 	if left > 0 {
@@ -285,24 +356,33 @@ func (n *nominator) lift(ctx context.Context, p *podView, left time.Duration) er
 		late = inTime.Err() != nil
 		cancel()
 		if err != nil && !late && !refused(err) || apierrors.IsConflict(err) {
-			return fmt.Errorf("nominating %s for %s/%s: %w", p.Pinned, p.Namespace, p.Name, err)
+			return 0, fmt.Errorf("nominating %s for %s/%s: %w", p.Pinned, p.Namespace, p.Name, err)
 		}
 		nominated = err == nil
 	}
 	if late {
-		n.stall(p) // before the gate: that may take as long
+		n.gates.Late(p) // before the gate: that may take as long
+		n.redial()
 	}
-	lifted, err := liftGate(ctx, n.client, p.Namespace, p.Name, p.UID)
+	call, cancel := context.WithTimeout(ctx, callLife)
+	defer cancel()
+	lifted, err := liftGate(call, n.client, p.Namespace, p.Name, p.UID)
 	if err != nil {
-		return fmt.Errorf("lifting the gate of %s/%s: %w", p.Namespace, p.Name, err)
+		if call.Err() != nil {
+			n.redial()
+		}
+		return 0, fmt.Errorf("lifting the gate of %s/%s: %w", p.Namespace, p.Name, err)
 	}
-	now := n.cluster.now()
-	switch took := now.Sub(start); {
-	case late:
-	case took > gateLife:
-		n.stall(p)
-	default:
-		n.backlog.Lifted(took, now)
+	if took := n.cluster.now().Sub(start); !late && took > gateLife {
+		n.gates.Late(p)
+		late = true
+	}
+	for _, key := range n.gates.Lifted(p, !late && !unseen) {
+		n.queue.Add(requestFor(key))
+	}
+	if unseen {
+		again = n.gates.LiftedUnseen(p)
+		n.lose(p)
 	}
 	n.note(p, func(s *sight) { s.lifted = true })
 	// A nomination may have been written although its answer was late, or by the other replica.
@@ -311,7 +391,7 @@ func (n *nominator) lift(ctx context.Context, p *podView, left time.Duration) er
 	if !nominated && p.Pinned != "" && lifted.Spec.NodeName == "" {
 		n.tell(p, reasonReleased, fmt.Sprintf("its gate is lifted: %s could not be nominated in time", p.Pinned))
 	}
-	return nil
+	return again, nil
 }
 
 // preempting reports whether a scheduler that has tried the pod removes others from the nominated node to make room for it.
@@ -389,15 +469,26 @@ func merge(fields map[string]any) client.Patch {
 func (n *nominator) setup(mgr manager.Manager) error {
 	nobody := false
 	c, err := controller.New("nominate", mgr, controller.Options{
-		Reconciler: n, NeedLeaderElection: &nobody, MaxConcurrentReconciles: workers, ReconciliationTimeout: gateLife + callLife,
+		Reconciler: n, NeedLeaderElection: &nobody, MaxConcurrentReconciles: workers, ReconciliationTimeout: gateLife + 2*callLife,
 		RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](20*time.Millisecond, 500*time.Millisecond),
 	})
 	if err != nil {
 		return err
 	}
 	return c.Watch(source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		n.mu.Lock()
+		n.queue = queue
+		n.mu.Unlock()
+		gone := func(p *podView) {
+			n.lose(p)
+			if n.gates.Gone(p) {
+				queue.Add(requestOf(p))
+			}
+		}
 		add := func(object any) {
-			if p := object.(*podView); p.Gated || p.waits() {
+			p := object.(*podView)
+			n.gates.Seen(p)
+			if p.Gated || p.waits() {
 				n.look(p, n.cluster.now()) // its time in the queue counts
 				queue.Add(requestOf(p))
 			}
@@ -405,14 +496,16 @@ func (n *nominator) setup(mgr manager.Manager) error {
 		_, err := n.cluster.pods.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 			AddFunc: add,
 			UpdateFunc: func(before, now any) {
-				if b, p := before.(*podView), now.(*podView); b.UID != p.UID || p.Node != "" {
+				if b, p := before.(*podView), now.(*podView); b.UID != p.UID {
+					gone(b)
+				} else if p.Node != "" {
 					n.lose(b)
 				}
 				add(now)
 			},
 			DeleteFunc: func(object any) {
 				if p := ended[podView](object); p != nil {
-					n.lose(p)
+					gone(p)
 				}
 			},
 		})
@@ -420,6 +513,12 @@ func (n *nominator) setup(mgr manager.Manager) error {
 	}))
 }
 
-func requestOf(p *podView) reconcile.Request {
-	return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: p.Namespace, Name: p.Name}}
+func requestOf(p *podView) reconcile.Request { return requestFor(keyOf(p)) }
+
+func keyOf(p *podView) string { return p.Namespace + "/" + p.Name }
+
+// requestFor is about the pod of a key "namespace/name".
+func requestFor(key string) reconcile.Request {
+	namespace, name, _ := strings.Cut(key, "/")
+	return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}
 }

@@ -3,11 +3,15 @@ package pin
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"time"
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -46,13 +50,16 @@ func Setup(ctx context.Context, mgr manager.Manager, o Options) error {
 	if err != nil {
 		return err
 	}
-	b := newBacklog()
-	w := &webhook{Options: o, cluster: c, backlog: b, meters: m, log: log}
+	calls, redial, err := newCaller(mgr)
+	if err != nil {
+		return err
+	}
+	tell := events(mgr.GetEventRecorder("leasehold-manager"))
+	n := &nominator{cluster: c, gates: newGateLimiter(time.Now), client: calls, live: calls, redial: redial, meters: m, tell: tell,
+		log: log, sights: map[types.UID]sight{}, retries: make(chan struct{}, retries)}
+	w := &webhook{Options: o, cluster: c, gate: n.admit, meters: m, log: log}
 	mgr.GetWebhookServer().Register(Path, &admission.Webhook{Handler: w.handler(), LogConstructor: plain})
 
-	tell := events(mgr.GetEventRecorder("leasehold-manager"))
-	n := &nominator{cluster: c, backlog: b, client: mgr.GetClient(), live: mgr.GetAPIReader(), meters: m,
-		tell: tell, log: log, sights: map[types.UID]sight{}, retries: make(chan struct{}, retries)}
 	v := &valve{cluster: c, client: mgr.GetClient(), grace: o.Grace, meters: m, tell: tell, log: log,
 		waits: map[types.NamespacedName]wait{}}
 	e := &explainer{cluster: c, tell: tell, said: newRecently(2 * eventLife)}
@@ -63,4 +70,21 @@ func Setup(ctx context.Context, mgr manager.Manager, o Options) error {
 	}
 	return mgr.Add(&sweeper{cluster: c, live: mgr.GetAPIReader(), client: mgr.GetClient(), log: log,
 		limit: callLife, missing: map[types.UID]time.Time{}, gates: newLifter(mgr.GetAPIReader(), mgr.GetClient(), lostGates/2, false)})
+}
+
+// newCaller returns a client for short calls with connections of their own, which is not cached, and a function that closes
+// those that are not in use. With HTTP/1.1 a call that is given up closes its connection: one that has died without notice
+// delays no other call.
+func newCaller(mgr manager.Manager) (c client.Client, redial func(), err error) {
+	config := rest.CopyConfig(mgr.GetConfig())
+	config.NextProtos = []string{"http/1.1"}
+	httpClient, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, nil, fmt.Errorf("reaching the API server: %w", err)
+	}
+	c, err = client.New(config, client.Options{HTTPClient: httpClient, Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
+	if err != nil {
+		return nil, nil, fmt.Errorf("reaching the API server: %w", err)
+	}
+	return c, func() { utilnet.CloseIdleConnectionsFor(httpClient.Transport) }, nil
 }

@@ -20,7 +20,7 @@ const Path = "/pin"
 type webhook struct {
 	Options
 	cluster *cluster
-	backlog *backlog
+	gate    func(ctx context.Context, namespace, name string) bool // the nominator's admit
 	meters  *meters
 	log     logr.Logger
 }
@@ -41,11 +41,14 @@ func (w *webhook) pin(ctx context.Context, req admission.Request, pod *corev1.Po
 	}
 	strip(pod)
 	key := req.Namespace + "/" + pod.Name
-	verdict := Decide(w.facts(ctx, key, req.Namespace, pod))
-	apply(pod, verdict)
-	if verdict.Mode == policy.PinNominate && !(req.DryRun != nil && *req.DryRun) {
-		w.backlog.Made(key, w.cluster.now())
+	facts := w.facts(ctx, key, req.Namespace, pod)
+	verdict := Decide(facts)
+	dryRun := req.DryRun != nil && *req.DryRun
+	if verdict.Mode == policy.PinNominate && !dryRun && !w.gate(ctx, req.Namespace, pod.Name) {
+		facts.Crowded = true
+		verdict = Decide(facts)
 	}
+	apply(pod, verdict)
 	w.meters.decisions.WithLabelValues(string(verdict.Mode), string(verdict.Reason)).Inc()
 	w.log.V(1).Info("decided", "pod", key, "mode", verdict.Mode, "node", verdict.Node, "reason", verdict.Reason, "text", verdict.Text)
 	return nil
@@ -72,6 +75,5 @@ func (w *webhook) facts(ctx context.Context, key, namespace string, pod *corev1.
 		}
 	}
 	f.Known = true
-	f.Crowded = !w.backlog.Room(len(w.cluster.gatedPods()), w.cluster.now())
 	return f
 }

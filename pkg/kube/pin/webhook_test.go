@@ -27,7 +27,7 @@ func blind(t testing.TB) *webhook {
 	return &webhook{
 		Options: Options{Mode: policy.PinNominate, Fallback: policy.PinPrefer},
 		cluster: &cluster{now: time.Now, synced: []func() bool{func() bool { return false }}},
-		backlog: newBacklog(), meters: m, log: logr.Discard(),
+		gate:    anyGate, meters: m, log: logr.Discard(),
 	}
 }
 
@@ -59,6 +59,9 @@ func TestWebhookAdmitsWhatItCannotJudge(t *testing.T) {
 		t.Errorf("the pod is %s", got)
 	}
 }
+
+// anyGate admits every pod with a gate.
+func anyGate(context.Context, string, string) bool { return true }
 
 // patched applies a response as the API server does, and sorts the keys.
 func patched(t testing.TB, object []byte, r admission.Response) string {

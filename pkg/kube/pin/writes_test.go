@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
@@ -148,10 +149,14 @@ func TestSweep(t *testing.T) {
 func nominates(t *testing.T, change ...func(*podView)) (*nominator, *api, *[]string) {
 	a := newAPI(t)
 	hour, told := noon, &[]string{}
-	n := &nominator{backlog: newBacklog(), client: a.client, live: a.client, meters: meter(t), tell: words(told), log: logr.Discard(), sights: map[types.UID]sight{},
-		retries: make(chan struct{}, retries),
+	n := &nominator{gates: newGateLimiter(func() time.Time { return hour }), client: a.client, live: a.client, redial: func() {}, meters: meter(t),
+		tell: words(told), log: logr.Discard(), sights: map[types.UID]sight{}, retries: make(chan struct{}, retries),
+		queue:   workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]()),
 		cluster: clusterOf(t, nil, &hour, named("db-0", "u1", append([]func(*podView){func(p *podView) { p.Gated, p.Gates = true, 1 }}, change...)...))}
-	n.backlog.Made("db/db-0", noon)
+	if !n.admit(context.Background(), "db", "db-0") {
+		t.Fatal("no gate is made")
+	}
+	n.gates.Seen(n.cluster.pod("db/db-0"))
 	return n, a, told
 }
 
@@ -186,8 +191,8 @@ func TestNominationThatIsNotAnswered(t *testing.T) {
 	if !n.sights["u1"].lifted || len(*told) != 1 {
 		t.Errorf("the gate is there: %+v, %q", n.sights["u1"], *told)
 	}
-	if n.backlog.pace != firstPace || n.backlog.Room(0, noon) || !n.backlog.Room(0, noon.Add(gateLife)) {
-		t.Errorf("what timed out stops gates for a while, and is no measure: %v", n.backlog.pace)
+	if n.admit(context.Background(), "db", "db-1") || !n.admit(context.Background(), "other", "db-1") {
+		t.Error("it stops gates in its namespace for a while")
 	}
 }
 
@@ -214,6 +219,7 @@ func TestGateThatIsLiftedLate(t *testing.T) {
 	n, a, _ := nominates(t)
 	hour := noon
 	n.cluster.now = func() time.Time { return hour }
+	n.gates.now = n.cluster.now
 	a.answer = func(call string, _ *http.Request) (int, any) {
 		if strings.HasSuffix(call, pod0) {
 			hour = noon.Add(3 * time.Second)
@@ -223,8 +229,8 @@ func TestGateThatIsLiftedLate(t *testing.T) {
 	if _, err := n.Reconcile(context.Background(), request("db-0")); err != nil || !n.sights["u1"].lifted {
 		t.Fatalf("%v, %+v", err, n.sights["u1"])
 	}
-	if n.backlog.pace != firstPace || n.backlog.Room(0, hour) || !n.backlog.Room(0, hour.Add(gateLife)) {
-		t.Errorf("it stops gates for a while, and is no measure: %v", n.backlog.pace)
+	if n.admit(context.Background(), "db", "db-1") || !n.admit(context.Background(), "other", "db-1") {
+		t.Error("it stops gates in its namespace for a while")
 	}
 }
 
@@ -260,15 +266,15 @@ func TestGateThatCannotBeLifted(t *testing.T) {
 		}
 		for i := range 3 {
 			n.sights["u1"] = sight{alone: noon.Add(time.Duration(i) * -gateLife), failed: n.sights["u1"].failed, told: n.sights["u1"].told}
-			n.backlog.stalled = time.Time{}
 			ctx := deadline(t, callLife) // a client waits before it repeats a 429
 			result, err := n.Reconcile(ctx, request("db-0"))
-			if again := retryAfter(time.Duration(i) * gateLife); err != nil || fails && result.RequeueAfter != again {
+			if again := retryAfter(time.Duration(i)*gateLife, probeMost); err != nil || fails && result.RequeueAfter != again {
 				t.Errorf("%d, time %d: %+v, want %v; %v", code, i+1, result, again, err)
 			}
-			if stalls := !n.backlog.Room(0, noon); stalls != (fails && i == 0) {
-				t.Errorf("%d, time %d: stops other gates: %t", code, i+1, stalls)
+			if stops, _ := n.gates.admit("db/db-1"); stops == fails {
+				t.Errorf("%d, time %d: a gate is made: %t", code, i+1, stops)
 			}
+			n.gates.Cancel("db/db-1")
 			if want := fails && i > 0; len(*told) > 1 || len(*told) == 1 != want {
 				t.Errorf("%d, time %d: told %q", code, i+1, *told)
 			}
@@ -280,12 +286,15 @@ func TestGateThatCannotBeLifted(t *testing.T) {
 func TestRetryAfter(t *testing.T) {
 	var age time.Duration
 	tries, atEnd := 0, false
-	for ; age < time.Minute; age += retryAfter(age) {
+	for ; age < time.Minute; age += retryAfter(age, retryMost) {
 		tries++
 		atEnd = atEnd || age == gateLife
-		if again := retryAfter(age); again <= 0 || again > max(age/2, 20*time.Millisecond) || again > retryMost {
+		if again := retryAfter(age, retryMost); again <= 0 || again > max(age/2, 20*time.Millisecond) || again > retryMost {
 			t.Errorf("%v old: again after %v", age, again)
 		}
+	}
+	if again := retryAfter(time.Hour, probeMost); again != probeMost {
+		t.Errorf("the one that is tried often, after %v", again)
 	}
 	if !atEnd || tries > 40 {
 		t.Errorf("tried when its life ended: %t; %d times in a minute", atEnd, tries)
@@ -307,7 +316,7 @@ func TestPodsThatFailLeaveWorkers(t *testing.T) {
 		t.Errorf("a pod that has not failed waits, too: %v", err)
 	}
 	<-n.retries
-	n.sights["u1"] = sight{alone: noon, failed: true}
+	n.sights["u1"] = sight{alone: noon.Add(-takeOver), failed: true}
 	if _, err := n.Reconcile(context.Background(), request("db-0")); err != nil || !n.sights["u1"].lifted || len(n.retries) != retries-1 {
 		t.Errorf("one is free: %v, %d", err, len(n.retries))
 	}
@@ -361,6 +370,67 @@ func TestWithdraw(t *testing.T) {
 		t.Errorf("what cannot be listed counts as nothing: %v, %q", err, *told)
 	}
 	a.saw(t, "nothing is written", "GET /api/v1/pods")
+}
+
+// TestPodThatNoWatchShows has a pod of this replica that the API server alone shows.
+func TestPodThatNoWatchShows(t *testing.T) {
+	n, a, told := nominates(t)
+	hour := noon
+	n.cluster.now = func() time.Time { return hour }
+	n.gates.now = n.cluster.now
+	if !n.admit(context.Background(), "db", "db-1") {
+		t.Fatal("no gate is made")
+	}
+	step := func(story string, again time.Duration, calls ...string) {
+		t.Helper()
+		result, err := n.Reconcile(context.Background(), request("db-1"))
+		if err != nil || result.RequeueAfter != again {
+			t.Errorf("%s: again after %v, want %v; %v", story, result.RequeueAfter, again, err)
+		}
+		a.saw(t, story, calls...)
+	}
+	const get = "GET /api/v1/namespaces/db/pods/db-1"
+	step("just admitted", 0)
+	hour = noon.Add(unseenLife)
+	a.answer = func(string, *http.Request) (int, any) { return http.StatusNotFound, nil }
+	step("it is not there yet", unseenLife, get)
+	hour = hour.Add(unseenLife)
+	a.answer = func(string, *http.Request) (int, any) { return http.StatusBadGateway, nil }
+	step("nobody knows", retryAfter(2*unseenLife, probeMost), get)
+	if n.admit(context.Background(), "db", "db-2") {
+		t.Error("a gate is made although nobody knows whether one can be lifted")
+	}
+	p := pending("u2", "db-1", "leasehold.dev/nominate")
+	p.TypeMeta, p.ResourceVersion = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, "8"
+	p.Annotations = map[string]string{"leasehold.dev/pinned-node": "node1"}
+	p.Labels = map[string]string{"leasehold.dev/retained": "true"}
+	a.answer = func(string, *http.Request) (int, any) { return 0, &p }
+	step("it is there", unseenLife, get, `PATCH /api/v1/namespaces/db/pods/db-1/status {"metadata":{"resourceVersion":"8","uid":"u2"},"status":{"nominatedNodeName":"node1"}}`,
+		`PATCH /api/v1/namespaces/db/pods/db-1 {"metadata":{"uid":"u2"},"spec":{"schedulingGates":[{"$patch":"delete","name":"leasehold.dev/nominate"}]}}`)
+	hour = hour.Add(unseenLife)
+	step("still no watch shows it", 0)
+	if n.admit(context.Background(), "other", "db-0") {
+		t.Error("a gate is made although the watch shows nothing")
+	}
+	if _, found := n.sights["u2"]; found {
+		t.Error("what was seen of the pod is never forgotten")
+	}
+
+	hour = hour.Add(time.Hour)
+	if !n.admit(context.Background(), "db", "db-1") {
+		t.Fatal("no gate is made")
+	}
+	p.Labels = nil
+	hour = hour.Add(unseenLife)
+	if result, err := n.Reconcile(context.Background(), request("db-1")); err != nil || result.RequeueAfter != 0 || len(a.calls) != 3 {
+		t.Errorf("its label was removed: %+v, %v, %q", result, err, a.calls)
+	}
+	if !n.admit(context.Background(), "other", "db-0") {
+		t.Error("whoever removes a label stops all gates")
+	}
+	if len(*told) > 0 {
+		t.Errorf("told %q", *told)
+	}
 }
 
 func TestGatesOpen(t *testing.T) {
