@@ -31,8 +31,10 @@ import (
 // which is made again, and never a file without a lease.
 type Mirror struct {
 	dir  string
-	lock *os.File
+	lock *os.File // nil where host-local's lock cannot be had: nothing is written
 }
+
+var errUnlocked = errors.New("host-local's lock cannot be opened, so nothing is written")
 
 // wholeName marks a directory in which every lease of the pool has its file.
 // host-local takes no notice of it: it is the address of nothing.
@@ -85,8 +87,28 @@ func OpenMirror(ctx context.Context, p lease.Pool) (*Mirror, error) {
 	return &Mirror{dir: dir, lock: lock}, nil
 }
 
+// ReadMirror is a mirror without host-local's lock, for reading alone; nil where there is no directory.
+// An error wraps ErrBlind: which addresses host-local has given away is not known.
+func ReadMirror(p lease.Pool) (*Mirror, error) {
+	d, err := os.Open(Dir(p))
+	if isMissing(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrBlind, err)
+	}
+	return &Mirror{dir: Dir(p)}, d.Close()
+}
+
+// Locked reports whether the mirror has host-local's lock, so that it may write.
+func (m *Mirror) Locked() bool { return m.lock != nil }
+
 // Close gives the lock back.
-func (m *Mirror) Close() { m.lock.Close() }
+func (m *Mirror) Close() {
+	if m.lock != nil {
+		m.lock.Close()
+	}
+}
 
 // Whole is IsWhole for an open mirror.
 func (m *Mirror) Whole() bool {
@@ -96,6 +118,9 @@ func (m *Mirror) Whole() bool {
 
 // SetWhole marks the directory.
 func (m *Mirror) SetWhole() error {
+	if !m.Locked() {
+		return errUnlocked
+	}
 	return os.WriteFile(filepath.Join(m.dir, wholeName), []byte("every lease of this pool has its file here\n"), 0o600)
 }
 
@@ -119,11 +144,17 @@ func (m *Mirror) Read(a netip.Addr) (f AddressFile, found bool, err error) {
 
 // Write brings the file of a lease in step with it.
 func (m *Mirror) Write(l lease.Lease, now lease.Instant) error {
+	if !m.Locked() {
+		return errUnlocked
+	}
 	return os.WriteFile(m.path(l.Address), []byte(Content(l, now)), 0o600)
 }
 
 // Remove removes the file of an address.
 func (m *Mirror) Remove(a netip.Addr) error {
+	if !m.Locked() {
+		return errUnlocked
+	}
 	if err := os.Remove(m.path(a)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

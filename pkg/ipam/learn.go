@@ -53,7 +53,7 @@ func (c *call) learn(s scope) error {
 	if err != nil {
 		return err
 	}
-	if c.tx.Known(s.pool) && (mirror == nil || mirror.Whole()) {
+	if c.tx.Known(s.pool) && (mirror == nil || !mirror.Locked() || mirror.Whole()) {
 		return nil
 	}
 	return c.adopt(s, mirror)
@@ -134,9 +134,7 @@ func (c *call) mendUnknown(p lease.Pool, a netip.Addr, mirror *adopt.Mirror) err
 	if mirror != nil {
 		if file, _, err := mirror.Read(a); err == nil && adopt.IsMarker(file.Content) {
 			next, why = lease.Lease{}, "its record was damaged; its file says that its hold is over"
-			if err := mirror.Remove(a); err != nil {
-				return err
-			}
+			c.mirrors.remove(mirror, a)
 		}
 	}
 	if err := c.tx.Put(p, a, next); err != nil {
@@ -179,7 +177,7 @@ func (c *call) adopt(s scope, mirror *adopt.Mirror, damaged ...netip.Addr) error
 	if lost != "" && !c.tx.Known(s.pool) {
 		c.mirrors.warn("%s; %d leases of network %s are known again from this node; the old file is kept in the directory lost", lost, taken, s.pool.Network)
 	}
-	if mirror != nil {
+	if mirror != nil && mirror.Locked() {
 		c.export[s.pool] = mirror
 	}
 	if s.sets == nil {
@@ -356,7 +354,8 @@ func (c *call) admit(p lease.Pool, addr netip.Addr) (inUse bool, err error) {
 	case !found:
 		return false, nil
 	case adopt.IsMarker(file.Content) || c.wasOurs(p, addr, file):
-		return false, mirror.Remove(addr)
+		c.mirrors.remove(mirror, addr)
+		return false, nil
 	}
 	l := c.foreign(p, addr, file.Content)
 	if err := c.tx.Put(p, addr, l); err != nil {

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+
+	"github.com/leasehold-cni/leasehold/pkg/adopt"
 )
 
 func (w *world) snapshot() {
@@ -166,4 +168,30 @@ func TestARequestedHoldThatHostLocalGaveAway(t *testing.T) {
 	w.refused(ask{pod: "x", container: "c2", requested: "10.0.0.2"}, ErrTaken)
 	w.del("theirs")
 	w.same("after their DEL", w.add(ask{pod: "x", container: "c2", requested: "10.0.0.2"}), "10.0.0.2")
+}
+
+// host-local's lock file cannot be opened (a disk that became read-only, for example): its files cannot
+// be kept, and still say which addresses are in use.
+func TestWithoutHostLocalsLockItsFilesAreReadAllTheSame(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	w.hostLocal("10.0.0.3", "theirs")
+	w.wipe(w.path("lock"))
+	if err := os.Mkdir(w.path("lock"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	w.same("passed over", w.add(ask{container: "c2"}), "10.0.0.4")
+	w.stop("c1")
+	w.same("nothing is written", w.files(), "10.0.0.2=c1 10.0.0.3=theirs")
+	w.same("the hold is claimed", w.add(ask{pod: "db-0", container: "c3", window: hour}), "10.0.0.2")
+	w.wipe(w.path("lock"))
+	w.add(ask{container: "c4"})
+	w.wipe(w.dataDir)
+	if err := os.Symlink("networks", w.dataDir); err != nil { // leads nowhere, for ever
+		t.Fatal(err)
+	}
+	w.refused(ask{container: "c5"}, adopt.ErrBlind)
+	w.del("c4")
+	w.options.Mirror = false
+	w.same("unless it is turned off", w.add(ask{container: "c5"}), "10.0.0.6")
 }

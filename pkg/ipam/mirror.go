@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"net/netip"
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
@@ -45,9 +46,9 @@ func newMirrors(ctx context.Context, wait time.Duration, warn func(string, ...an
 	return m
 }
 
-// use opens the mirror of a pool if the configuration has it on. Only a busy
-// lock is an error (busyError): a mirror that cannot be kept is reported and
-// fails nothing.
+// use opens the mirror of a pool if the configuration has it on. A mirror that
+// cannot be kept is reported and fails nothing, as long as it can be read: a busy
+// lock (busyError) and a directory that cannot be read (adopt.ErrBlind) are errors.
 func (m *mirrors) use(p lease.Pool, on bool) (*adopt.Mirror, error) {
 	if mirror, ok := m.open[p]; ok {
 		return mirror, nil
@@ -62,7 +63,10 @@ func (m *mirrors) use(p lease.Pool, on bool) (*adopt.Mirror, error) {
 	}
 	if err != nil {
 		m.warn("the files of network %s for host-local cannot be kept: %v", p.Network, err)
-		m.open[p] = nil
+		if mirror, err = adopt.ReadMirror(p); err != nil {
+			return nil, err
+		}
+		m.open[p] = mirror
 	}
 	return mirror, nil
 }
@@ -122,6 +126,9 @@ func (c *call) put(old, next lease.Lease) error {
 		return err
 	}
 	content, foreign, err := c.foreignTo(old)
+	if mirror != nil && !mirror.Locked() {
+		mirror = nil
+	}
 	switch {
 	case err != nil:
 		c.mirrors.warn("%v", err)
@@ -132,9 +139,7 @@ func (c *call) put(old, next lease.Lease) error {
 		mirror = nil // its file is true
 	}
 	if mirror != nil && next.State == lease.None {
-		if err := mirror.Remove(at.Address); err != nil {
-			c.mirrors.warn("%v", err)
-		}
+		c.mirrors.remove(mirror, at.Address)
 	}
 	if err := c.tx.Put(at.Pool, at.Address, next); err != nil {
 		return err
@@ -144,6 +149,13 @@ func (c *call) put(old, next lease.Lease) error {
 		c.mirrors.after = append(c.mirrors.after, func() error { return mirror.Write(next, now) })
 	}
 	return nil
+}
+
+// remove removes the file of an address that is nobody's any more.
+func (m *mirrors) remove(mirror *adopt.Mirror, a netip.Addr) {
+	if err := mirror.Remove(a); err != nil {
+		m.warn("a file for host-local cannot be kept: %v", err)
+	}
 }
 
 // exportAll brings whole directories in step: after an adoption, and where they
