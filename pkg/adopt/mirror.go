@@ -166,6 +166,9 @@ func Content(l lease.Lease, now lease.Instant) string {
 	if l.State == lease.Held {
 		return Marker(l, now)
 	}
+	if l.Holder.ContainerID == "" {
+		return "" // an interface alone would be read as a container
+	}
 	return l.Holder.ContainerID + lineBreak + l.Holder.IfName
 }
 

@@ -118,8 +118,19 @@ func (a *assignment) decide() (refused, err error) {
 		return nil, err
 	}
 	for _, l := range bound {
-		if l.Pool == a.req.Pool {
+		if l.Pool != a.req.Pool {
+			continue
+		}
+		_, foreign, err := a.foreignTo(l)
+		if errors.Is(err, store.ErrBusy) {
+			return nil, err
+		}
+		if !foreign {
 			a.mine = append(a.mine, l)
+			continue
+		}
+		if err := a.record(l, lease.Lease{}, store.EventDropped, "host-local has given it to another container"); err != nil {
+			return nil, err
 		}
 	}
 	if a.hasAll() {

@@ -270,7 +270,8 @@ func (c *call) outweighs(f, cur lease.Lease) bool {
 	case f.State == lease.Held:
 		return false
 	case (cur.State == lease.Bound || same) && c.look(cur) == lease.Alive:
-		return false
+		_, foreign, err := c.foreignTo(cur)
+		return err == nil && foreign && living && !same // host-local has given it to a container that has it
 	case cur.Holder.ContainerID == f.Holder.ContainerID:
 		return living && (cur.State == lease.Held || !same)
 	}

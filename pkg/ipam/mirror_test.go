@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -400,4 +401,39 @@ func inRecords(t *testing.T, path, word string, fn func(b *bolt.Bucket, k, v []b
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// The first ADD was killed before it wrote its file, host-local served the next pod meanwhile, and
+// the killed ADD is tried again.
+func TestARetriedAddDoesNotGetWhatHostLocalGaveMeanwhile(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.4")
+	w.add(ask{pod: "a", container: "c1", window: hour})
+	w.wipe(w.path("10.0.0.2"))
+	w.hostLocal("10.0.0.2", "theirs")
+	w.same("another one", w.add(ask{pod: "a", container: "c1", window: hour}), "10.0.0.3")
+	w.same("leases", w.leases(), "10.0.0.2=/Bound 10.0.0.3=a/Bound")
+	w.same("files", w.files(), "10.0.0.2=theirs 10.0.0.3=c1")
+}
+
+// The same, and the directory is brought in step by another pod's ADD before.
+func TestAFileOfHostLocalsIsNotOverwrittenWhereItsContainerHasTheAddress(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.4")
+	w.add(ask{pod: "a", container: "c1", window: hour})
+	w.wipe(w.dataDir)
+	w.hostLocal("10.0.0.2", "theirs")
+	w.unpack("theirs")
+	w.addrs["/run/netns/theirs"] = []netip.Addr{netip.MustParseAddr("10.0.0.2")}
+	w.same("another pod", w.add(ask{pod: "b", container: "c2"}), "10.0.0.3")
+	w.same("files", w.files(), "10.0.0.2=theirs 10.0.0.3=c2")
+	w.same("the first one", w.add(ask{pod: "a", container: "c1", window: hour}), "10.0.0.4")
+}
+
+// An address whose owner nothing names is free once the namespace that has it is gone.
+func TestTheFileOfAnUnknownOwnerNamesNobody(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.2")
+	w.unpack("theirs")
+	w.addrs["/run/netns/theirs"] = []netip.Addr{netip.MustParseAddr("10.0.0.2")}
+	w.refused(ask{pod: "a", container: "c1"}, ErrExhausted)
+	w.reboot()
+	w.same("after a boot", w.add(ask{pod: "a", container: "c2"}), "10.0.0.2")
 }
