@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 export VERSION
 
-.PHONY: help build demo test test-race bench fuzz crash mutants lint bench-pin cluster cluster-down e2e images check-deploy clean
+.PHONY: help build demo test test-race bench fuzz crash explore mutants lint bench-pin cluster cluster-down e2e images check-deploy clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -33,6 +33,9 @@ crash: ## kills, power cuts, full disks, damage and migration, the long form (RU
 
 mutants: ## faults of one line, and which of them no test notices (FLAGS="-seed n -n faults -package regexp -list")
 	@scripts/mutants $(FLAGS)
+
+explore: ## every state of small worlds, the long form: a table, and a story for each promise that is broken (RUN=<regexp>)
+	@scripts/explore
 
 lint: ## gofmt, vet, staticcheck
 	@scripts/lint

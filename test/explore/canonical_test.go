@@ -1,0 +1,383 @@
+package explore
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/adopt"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+// Two states are the same if nothing that may happen can tell them apart. What only orders or names
+// things is left out of the comparison: random ids, the counts of the journal, how long ago
+// something was as long as nothing asks for it. The search compares what follows from states that
+// were taken for the same (see search), so that an error here is found.
+
+// contents is what the store of a state says.
+type contents struct {
+	absent  error // why there is nothing to read
+	leases  []lease.Lease
+	boot    string
+	lost    string
+	view    string
+	known   [maxNets]bool
+	cursors [maxNets][maxSets]netip.Addr
+	given   map[gift]bool         // by the journal
+	last    map[netAddr]time.Time // the journal's last entry
+	counts  [maxNets][maxSets]store.Counts
+	broken  []string // what Check has found
+}
+
+type netAddr struct {
+	net  string
+	addr netip.Addr
+}
+
+type gift struct {
+	netAddr
+	container string
+}
+
+// read looks into the store as it is on the disk.
+func (w *world) read() contents {
+	c := contents{given: map[gift]bool{}, last: map[netAddr]time.Time{}}
+	s := store.New(store.Dirs{State: w.path(stateDir), Run: w.path(runDir)})
+	c.absent = s.View(context.Background(), func(tx *store.Tx) error {
+		tx.All(func(l lease.Lease, err error) bool {
+			must(err)
+			c.leases = append(c.leases, l)
+			return true
+		})
+		c.boot, c.lost, c.view = tx.Boot(), tx.Lost(), tx.Spaces()
+		for n := range w.nets {
+			c.known[n] = tx.Known(w.pool(n))
+			for i, set := range w.sets[n] {
+				c.cursors[n][i] = tx.Cursor(w.pool(n), set.lease.ID())
+				c.counts[n][i] = tx.Counts(w.pool(n), set.lease.ID())
+			}
+		}
+		tx.Journal(func(e store.Entry) bool {
+			at := netAddr{e.Network, e.Address}
+			if e.Event == store.EventBound || e.Event == store.EventKept || e.Event == store.EventTakenOver {
+				c.given[gift{at, e.Container}] = true
+			}
+			c.last[at] = e.Time
+			return true
+		})
+		c.broken = tx.Check()
+		return nil
+	})
+	return c
+}
+
+// key is a state in canonical form.
+type key [16]byte
+
+// keyOf is the smallest form of a state under all ways to call its pods: which of two pods that ask
+// for the same is called "a" makes no difference.
+func (w *world) keyOf(c contents) key {
+	least := ""
+	for _, names := range w.namings() {
+		if form := w.form(c, names); least == "" || form < least {
+			least = form
+		}
+	}
+	sum := sha256.Sum256([]byte(least))
+	return key(sum[:16])
+}
+
+// namings are the ways to call pods: names[pod] is the number that it goes by.
+func (w *world) namings() [][]int {
+	var out [][]int
+	var place func(names []int)
+	place = func(names []int) {
+		if len(names) == len(w.pods) {
+			out = append(out, slices.Clone(names))
+			return
+		}
+		for n := range w.pods {
+			if !slices.Contains(names, n) && w.pods[n] == w.pods[len(names)] {
+				place(append(names, n))
+			}
+		}
+	}
+	place(nil)
+	return out
+}
+
+// form writes a state down.
+func (w *world) form(c contents, names []int) string {
+	f := &former{world: w, contents: c, names: names, boots: map[string]int{}}
+	f.nodeLines()
+	f.storeLines()
+	f.fileLines()
+	return f.text.String()
+}
+
+// former writes a form.
+type former struct {
+	*world
+	contents
+	names []int
+	boots map[string]int
+	text  strings.Builder
+}
+
+func (f *former) line(format string, args ...any) { fmt.Fprintf(&f.text, format+"\n", args...) }
+
+// box is the name of a sandbox in the form.
+func (f *former) box(b int) string {
+	if b < 0 {
+		return "-"
+	}
+	return podName(f.names[f.podOf(b)]) + strconv.Itoa(1+b%f.lives)
+}
+
+func (f *former) container(id string) string {
+	if b := f.boxNamed(id); b >= 0 {
+		return f.box(b)
+	}
+	return strconv.Quote(id)
+}
+
+// inOrder are the sandboxes in the order of their names in the form.
+func (f *former) inOrder() []int {
+	var out []int
+	for b := range f.boxCount() {
+		out = append(out, b)
+	}
+	slices.SortFunc(out, func(x, y int) int { return cmp.Compare(f.box(x), f.box(y)) })
+	return out
+}
+
+// rest is how many steps of the clock a time has to go; never less than none.
+func rest(d time.Duration) int { return int(max((d+step-1)/step, 0)) }
+
+// age is how many steps ago something was, up to a number that nothing asks beyond. A step's
+// fraction does not count: moments never add up to one.
+func age(d time.Duration) int { return int(min(max(floor(d, step), -30), 30)) }
+
+func floor(d, by time.Duration) time.Duration {
+	n := d / by
+	if d%by < 0 {
+		n--
+	}
+	return n
+}
+
+// stepsClock reports whether the wall clock of this world goes wrong, so that it matters what it
+// said.
+func (w *world) stepsClock() bool {
+	return w.with[forward]+w.with[back]+w.with[rebootEpoch] > 0
+}
+
+// wall is how long ago a time of the wall clock was, where that matters.
+func (f *former) wallAge(t time.Time) string {
+	if !f.stepsClock() || t.IsZero() {
+		return ""
+	}
+	return fmt.Sprint("w", age(f.kernel.now().Wall.Sub(t)))
+}
+
+func (f *former) nodeLines() {
+	for _, b := range f.inOrder() {
+		n := f.spaces[b]
+		f.line("%s %d %d %v %+v", f.box(b), n.phase, n.inode, n.addrs, f.node.boxes[b])
+	}
+	for p := range f.pods {
+		for q, name := range f.names {
+			if name == p {
+				k := f.node.kept[q]
+				f.line("kept %v %d %v %s", k.addrs, rest(k.until-f.elapsed), k.boot == f.kernel.boot, f.box(k.current-1))
+			}
+		}
+	}
+	f.line("left %v %d locked %v damage %v", f.left, f.killsLeft, f.locked, f.damage)
+	if f.stepsClock() {
+		f.line("wall %d", age(f.kernel.wall-f.elapsed))
+	}
+	for _, name := range sortedKeys(f.unsynced) {
+		for _, v := range f.unsynced[name] {
+			f.line("unsynced %s", f.fileText(name, v.file, v.missing))
+		}
+	}
+}
+
+func (f *former) bootName(id string) string {
+	switch {
+	case id == "":
+		return "none"
+	case id == (host{&f.kernel, f.config}).BootID():
+		return "this"
+	}
+	if _, met := f.boots[id]; !met {
+		f.boots[id] = len(f.boots)
+	}
+	return fmt.Sprint("former", f.boots[id])
+}
+
+func (f *former) storeLines() {
+	if f.absent != nil {
+		f.line("no store: empty %v", store.IsEmpty(f.absent))
+		return
+	}
+	for _, l := range f.leases {
+		f.line("%s", f.lease(l))
+	}
+	f.line("boot %s lost %v spaces %s", f.bootName(f.contents.boot), f.lost != "", strings.Replace(f.view, "boot-"+strconv.Itoa(f.kernel.boot), "this", 1))
+	for n := range f.nets {
+		f.line("net %d known %v cursors %v counts %v", n, f.known[n], f.cursors[n], f.counts[n])
+	}
+}
+
+// lease writes a lease down. What is not known here is written as it is, so that a field that is new
+// only makes more states.
+func (f *former) lease(l lease.Lease) string {
+	now := f.kernel.now()
+	now.BootID = host{&f.kernel, f.config}.BootID()
+	var out strings.Builder
+	fmt.Fprintf(&out, "%s %s %s pod %s uid %s holder %s/%s netns %s %d boot %s", l.Pool.Network, l.Address, l.State,
+		f.pod(l.Name), f.uid(l.UID), f.container(l.Holder.ContainerID), l.Holder.IfName,
+		f.container(strings.TrimPrefix(l.Holder.Netns.Path, netnsPath(""))), l.Holder.Netns.Ino, f.bootName(l.Holder.BootID))
+	fmt.Fprintf(&out, " bound %s %d", f.bootName(l.BoundAt.BootID), f.laterThan(l))
+	if l.State == lease.Held {
+		fmt.Fprintf(&out, " rest %d of boot %s, %d longer held%s", rest(l.Remaining(now)), f.bootName(l.ReleasedAt.BootID), f.heldLonger(l, now), f.wallAge(l.ReleasedAt.Wall))
+	}
+	if !l.RefusedAt.IsZero() {
+		fmt.Fprintf(&out, " refused %s since %d", f.uid(l.RefusedFor), min(int(now.Since(l.RefusedAt)/busy), 1))
+	}
+	l.ID, l.Pool.DataDir, l.Name, l.UID, l.Holder = "", "", "", "", lease.Holder{}
+	l.BoundAt, l.ReleasedAt, l.RefusedAt, l.RefusedFor = lease.Instant{}, lease.Instant{}, lease.Instant{}, ""
+	fmt.Fprintf(&out, " %+v", l)
+	return out.String()
+}
+
+func (f *former) pod(name string) string {
+	for p := range f.pods {
+		if podName(p) == name {
+			return podName(f.names[p])
+		}
+	}
+	return strconv.Quote(name)
+}
+
+func (f *former) uid(s string) string {
+	if id, ok := strings.CutPrefix(s, "uid-"); ok {
+		return "uid-" + f.container(id)
+	}
+	return f.container(s)
+}
+
+// laterThan counts the leases in a namespace of the same number that were bound before.
+func (f *former) laterThan(l lease.Lease) (n int) {
+	for _, o := range f.leases {
+		if l.Holder.Netns.Ino != 0 && o.Holder.Netns.Ino == l.Holder.Netns.Ino && o.BoundAt.BootID == l.BoundAt.BootID && o.BoundAt.Boot < l.BoundAt.Boot {
+			n++
+		}
+	}
+	return n
+}
+
+// heldLonger counts the holds of the pool that began earlier: the oldest gives way first.
+func (f *former) heldLonger(l lease.Lease, now lease.Instant) (n int) {
+	for _, o := range f.leases {
+		if !l.Firm && o.State == lease.Held && !o.Firm && o.Pool == l.Pool && now.Since(o.ReleasedAt) > now.Since(l.ReleasedAt) {
+			n++
+		}
+	}
+	return n
+}
+
+// leaseOf is the lease of an address, of State None where there is none.
+func (c contents) leaseOf(net string, addr netip.Addr) lease.Lease {
+	for _, l := range c.leases {
+		if l.Pool.Network == net && l.Address == addr {
+			return l
+		}
+	}
+	return lease.Lease{}
+}
+
+func (f *former) fileLines() {
+	for _, name := range sortedKeys(f.is.Files) {
+		switch {
+		case strings.HasSuffix(name, "/lock"):
+		case name == snapAt:
+			f.snapshotLines(f.is.Files[name])
+		case strings.HasPrefix(name, spoolDir):
+		default:
+			f.line("%s", f.fileText(name, f.is.Files[name], false))
+		}
+	}
+	f.spoolLines()
+}
+
+// fileText is a file of host-local's directory, by whose it is and by what it is older than.
+func (f *former) fileText(name string, v file, missing bool) string {
+	parts := strings.Split(name, "/")
+	if missing {
+		return name + " missing"
+	}
+	if len(parts) != 3 {
+		return name + " " + v.Content
+	}
+	net, addr := parts[1], netip.Addr{}
+	addr, err := netip.ParseAddr(parts[2])
+	if err != nil {
+		return name + " " + strconv.Quote(v.Content)
+	}
+	written, l := time.Unix(0, v.Wall), f.leaseOf(net, addr)
+	at := netAddr{net, addr}
+	id, _, _ := strings.Cut(v.Content, "\r\n")
+	return fmt.Sprintf("%s %s bound %d released %d journal %d given %v%s", name, f.content(v.Content),
+		written.Compare(l.BoundAt.Wall), written.Compare(l.ReleasedAt.Wall), written.Compare(f.last[at]),
+		f.given[gift{at, id}], f.wallAge(written))
+}
+
+func (f *former) content(text string) string {
+	if c, ok := adopt.ParseMarker(text); ok {
+		return fmt.Sprintf("held for %s uid %s firm %v window %v %s rest %d", f.pod(c.Name), f.uid(c.UID), c.Firm, c.Window, c.IfName,
+			rest(c.Until.Sub(f.kernel.now().Wall)))
+	}
+	id, ifName, _ := strings.Cut(text, "\r\n")
+	return f.container(id) + " " + ifName
+}
+
+func (f *former) spoolLines() {
+	s := store.New(store.Dirs{State: f.path(stateDir), Run: f.path(runDir)})
+	spooled, err := s.Spooled("boot-" + strconv.Itoa(f.kernel.boot))
+	must(err)
+	for _, r := range spooled {
+		before := 0
+		for _, l := range f.leases {
+			if l.Holder.ContainerID == r.ContainerID {
+				before = r.At.Wall.Compare(l.BoundAt.Wall)
+			}
+		}
+		f.line("spooled %s age %d bound %d", f.container(r.ContainerID), age(f.kernel.now().Wall.Sub(r.At.Wall)), before)
+	}
+}
+
+func (f *former) snapshotLines(v file) {
+	s := store.New(store.Dirs{State: f.path(stateDir), Run: f.path(runDir)})
+	leases, taken, err := s.ReadSnapshot()
+	must(err)
+	for _, l := range leases {
+		name := netsDir + "/" + l.Pool.Network + "/" + l.Address.String()
+		order := "-"
+		if is, exists := f.is.Files[name]; exists {
+			order = fmt.Sprint(taken.Compare(time.Unix(0, is.Wall)))
+		}
+		now := f.leaseOf(l.Pool.Network, l.Address)
+		f.line("snapshot %s %s taken %s %d %d%s", f.lease(l), f.content(""), order,
+			taken.Compare(now.BoundAt.Wall), taken.Compare(now.ReleasedAt.Wall), f.wallAge(taken))
+	}
+}

@@ -1,0 +1,348 @@
+package explore
+
+import (
+	"bytes"
+	"compress/flate"
+	"encoding/binary"
+	"encoding/gob"
+	"errors"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// image is everything that is on a node's disk: the pages of the store that are in use, and all
+// other files by their paths below the world's directory.
+type image struct {
+	Store []byte // nil where there is no store
+	Files map[string]file
+}
+
+type file struct {
+	Content string
+	Wall    int64 // when it was written, in nanoseconds of the simulated wall clock since 1970
+}
+
+func (i image) clone() image { return image{i.Store, maps.Clone(i.Files)} }
+
+var packers = sync.Pool{New: func() any {
+	w, err := flate.NewWriter(nil, flate.BestSpeed)
+	must(err)
+	return w
+}}
+
+// pack makes an image small enough to keep many, and says nothing of the directory that it was in:
+// all of them have names of one length.
+func (i image) pack(root []byte) []byte {
+	var out bytes.Buffer
+	w := packers.Get().(*flate.Writer)
+	defer packers.Put(w)
+	w.Reset(&out)
+	i = i.moved(root, anyRoot(root))
+	i.Store = withoutFreePages(i.Store)
+	if err := errors.Join(gob.NewEncoder(w).Encode(i), w.Close()); err != nil {
+		panic(err)
+	}
+	return out.Bytes()
+}
+
+func anyRoot(root []byte) []byte { return bytes.Repeat([]byte{'\xff'}, len(root)) }
+
+// moved is an image whose paths lead to another directory. The snapshot and the store have such.
+func (i image) moved(from, to []byte) image {
+	i = i.clone()
+	i.Store = bytes.ReplaceAll(i.Store, from, to)
+	if s, exists := i.Files[snapAt]; exists {
+		s.Content = strings.ReplaceAll(s.Content, string(from), string(to))
+		i.Files[snapAt] = s
+	}
+	return i
+}
+
+// unpack undoes pack, in another directory.
+func unpack(b []byte, root []byte) image {
+	var i image
+	if err := gob.NewDecoder(flate.NewReader(bytes.NewReader(b))).Decode(&i); err != nil {
+		panic(err)
+	}
+	if i.Files == nil {
+		i.Files = map[string]file{}
+	}
+	return i.moved(anyRoot(root), root)
+}
+
+// The parts of bbolt's file format that are needed to know which pages are in use.
+const (
+	pageSize     = 4096
+	metaAt       = 16 // behind the header of a page
+	metaFreelist = metaAt + 32
+	metaPages    = metaAt + 40
+	metaTx       = metaAt + 48
+	freelistFlag = 0x10
+	leastStore   = 128 << 10 // the file's size; a new store's is larger, and takes longer to read
+)
+
+// newestMeta is the offset of the head page of the last transaction.
+func newestMeta(head []byte) int {
+	le := binary.LittleEndian
+	if le.Uint64(head[pageSize+metaTx:]) > le.Uint64(head[metaTx:]) {
+		return pageSize
+	}
+	return 0
+}
+
+// withoutFreePages blanks the pages of a store that nothing leads to.
+func withoutFreePages(store []byte) []byte {
+	if store == nil {
+		return nil
+	}
+	out, le := bytes.Clone(store), binary.LittleEndian
+	list := le.Uint64(store[newestMeta(store)+metaFreelist:]) * pageSize
+	page := store[list:]
+	if le.Uint16(page[8:])&freelistFlag == 0 {
+		panic("the store's list of free pages is not where it should be")
+	}
+	for n := range int(le.Uint16(page[10:])) {
+		free := le.Uint64(page[16+8*n:]) * pageSize
+		clear(out[free:][:pageSize])
+	}
+	return out
+}
+
+// disk is a directory on a tmpfs that holds one image at a time.
+type disk struct {
+	root string
+	is   image // what is there now, as far as it was captured
+
+	events  int // inotify
+	watched map[int32]string
+}
+
+// What is where, below the root.
+const (
+	stateDir = "state"
+	runDir   = "run"
+	spoolDir = "run/spool"
+	netsDir  = "networks"
+	storeAt  = "state/leases.db"
+	markAt   = "run/used"
+	snapAt   = "state/snapshot.json"
+
+	wholeMark = ".leasehold" // beside host-local's files, if every lease has its file there
+)
+
+func newDisk(root string, nets []netConfig) (*disk, error) {
+	d := &disk{root: root, is: image{Files: map[string]file{}}, watched: map[int32]string{}}
+	var err error
+	if d.events, err = unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC); err != nil {
+		return nil, err
+	}
+	for _, dir := range d.dirs(nets) {
+		if err := os.MkdirAll(d.path(dir), 0o700); err != nil {
+			return nil, err
+		}
+		w, err := unix.InotifyAddWatch(d.events, d.path(dir),
+			unix.IN_CREATE|unix.IN_MODIFY|unix.IN_DELETE|unix.IN_MOVED_TO)
+		if err != nil {
+			return nil, err
+		}
+		d.watched[int32(w)] = dir
+	}
+	return d, nil
+}
+
+func (d *disk) dirs(nets []netConfig) []string {
+	out := []string{stateDir, runDir, spoolDir}
+	for _, n := range nets {
+		out = append(out, filepath.Join(netsDir, n.name))
+	}
+	return out
+}
+
+func (d *disk) path(name string) string { return filepath.Join(d.root, name) }
+
+func (d *disk) close() {
+	unix.Close(d.events)
+	os.RemoveAll(d.root)
+}
+
+// must is for what fails only where the machine does.
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+// restore brings the disk from what it is to another image.
+func (d *disk) restore(to image) {
+	for name := range d.is.Files {
+		if _, stays := to.Files[name]; !stays {
+			must(os.Remove(d.path(name)))
+		}
+	}
+	for name, f := range to.Files {
+		if d.is.Files[name] != f || !has(d.is.Files, name) {
+			must(os.WriteFile(d.path(name), []byte(f.Content), 0o600))
+			d.setTime(name, f.Wall)
+		}
+	}
+	d.restoreStore(to.Store)
+	d.is = to.clone()
+	d.operations() // ours are nobody's business
+}
+
+func has[V any](m map[string]V, k string) bool { _, ok := m[k]; return ok }
+
+func (d *disk) setTime(name string, wall int64) {
+	at := unix.NsecToTimespec(wall)
+	must(unix.UtimesNanoAt(unix.AT_FDCWD, d.path(name), []unix.Timespec{at, at}, 0))
+}
+
+func (d *disk) restoreStore(to []byte) {
+	from := d.is.Store
+	if to == nil && from == nil {
+		return
+	}
+	if to == nil {
+		must(os.Remove(d.path(storeAt)))
+		return
+	}
+	f, err := os.OpenFile(d.path(storeAt), os.O_RDWR|os.O_CREATE, 0o600)
+	must(err)
+	defer f.Close()
+	must(f.Truncate(max(leastStore, int64(len(to)))))
+	for at := 0; at < len(to); at += pageSize {
+		if at < len(from) && bytes.Equal(from[at:][:pageSize], to[at:][:pageSize]) {
+			continue
+		}
+		_, err := f.WriteAt(to[at:][:pageSize], int64(at))
+		must(err)
+	}
+}
+
+// capture reads what is on the disk. Files that were written since the last look get the wall
+// clock's time.
+func (d *disk) capture(now time.Time) image {
+	files := map[string]file{}
+	for _, dir := range d.watched {
+		entries, err := os.ReadDir(d.path(dir))
+		must(err)
+		for _, e := range entries {
+			name := filepath.Join(dir, e.Name())
+			if e.IsDir() || name == storeAt {
+				continue
+			}
+			files[name] = d.read(name, now)
+		}
+	}
+	d.is = image{d.readStore(), files}
+	must(os.RemoveAll(d.path("state/lost")))
+	must(os.RemoveAll(d.path("run/announce")))
+	return d.is.clone()
+}
+
+func (d *disk) read(name string, now time.Time) file {
+	var st unix.Stat_t
+	must(unix.Stat(d.path(name), &st))
+	was, known := d.is.Files[name]
+	wall := st.Mtim.Nano()
+	if known && was.Wall == wall && int(st.Size) == len(was.Content) {
+		return was
+	}
+	b, err := os.ReadFile(d.path(name))
+	must(err)
+	d.setTime(name, now.UnixNano())
+	return file{string(b), now.UnixNano()}
+}
+
+func (d *disk) readStore() []byte {
+	f, err := os.Open(d.path(storeAt))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	must(err)
+	defer f.Close()
+	head := make([]byte, 2*pageSize)
+	_, err = io.ReadFull(f, head)
+	must(err)
+	if d.is.Store != nil && bytes.Equal(head, d.is.Store[:len(head)]) {
+		return d.is.Store // a commit writes a head page
+	}
+	pages := binary.LittleEndian.Uint64(head[newestMeta(head)+metaPages:])
+	out := make([]byte, pages*pageSize)
+	_, err = f.ReadAt(out, 0)
+	must(err)
+	return out
+}
+
+// operation is one change of a file as the kernel saw it.
+type operation struct {
+	do   doing
+	name string
+}
+
+type doing string
+
+const (
+	commits doing = "commits"
+	creates doing = "creates"
+	writes  doing = "writes"
+	removes doing = "removes"
+)
+
+// operations returns what was changed since the last look, in the order in which it was done.
+func (d *disk) operations() []operation {
+	var out []operation
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := unix.Read(d.events, buf)
+		if err == unix.EAGAIN {
+			return out
+		}
+		must(err)
+		for at := 0; at < n; {
+			le := binary.LittleEndian
+			w, mask, length := int32(le.Uint32(buf[at:])), le.Uint32(buf[at+4:]), int(le.Uint32(buf[at+12:]))
+			if mask&unix.IN_Q_OVERFLOW != 0 {
+				panic("too many file operations to follow")
+			}
+			name := strings.TrimRight(string(buf[at+16:][:length]), "\x00")
+			if op, ok := operationOf(mask, filepath.Join(d.watched[w], name)); ok && (len(out) == 0 || out[len(out)-1] != op) {
+				out = append(out, op)
+			}
+			at += 16 + length
+		}
+	}
+}
+
+// operationOf leaves out what is no state of a node: locks, files that are being opened, and a store
+// or snapshot beside its place.
+func operationOf(mask uint32, name string) (operation, bool) {
+	base := filepath.Base(name)
+	ignored := base == "lock" || strings.HasSuffix(base, ".new") || base == "lost" || base == "announce" || mask&unix.IN_ISDIR != 0
+	switch {
+	case ignored:
+		return operation{}, false
+	case name == storeAt && mask&(unix.IN_MODIFY|unix.IN_MOVED_TO) != 0:
+		return operation{commits, name}, true
+	case name == storeAt:
+		return operation{}, false
+	case mask&unix.IN_CREATE != 0:
+		return operation{creates, name}, true
+	case mask&(unix.IN_MODIFY|unix.IN_MOVED_TO) != 0:
+		return operation{writes, name}, true
+	case mask&unix.IN_DELETE != 0:
+		return operation{removes, name}, true
+	}
+	return operation{}, false
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,381 @@
+package explore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/allocator"
+	hostlocal "github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
+	"golang.org/x/sys/unix"
+
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+// kind is what happens.
+type kind string
+
+const (
+	add         kind = "add"          // leasehold serves an ADD: the first, a retry or a repeated one
+	lateAdd     kind = "late add"     // an ADD of a sandbox that has ended
+	del         kind = "del"          // leasehold serves a DEL: in time, late or repeated
+	unplug      kind = "unplug"       // the address is taken off the interface after a DEL, the pod lives on
+	end         kind = "end"          // the sandbox's namespace ends
+	hide        kind = "hide"         // it is unmounted, and a process lives on in it
+	pass        kind = "pass"         // a step of the clocks
+	long        kind = "long"         // much more than any window, as in a suspend
+	reboot      kind = "reboot"       // in good order: everything is synced
+	rebootEpoch kind = "reboot epoch" // the same, and the wall clock begins in 1970
+	forward     kind = "forward"      // the wall clock is set forward by a step
+	back        kind = "back"         // and back
+	correct     kind = "correct"      // the wall clock is set to the right time
+	powerCut    kind = "power cut"    // files that were not synced are there, or not, or as they were before
+	agent       kind = "agent"        // a round of the agent
+	snapshot    kind = "snapshot"     // the agent copies the store
+	lose        kind = "lose"         // the store's file is removed
+	wipe        kind = "wipe"         // host-local's directory is emptied
+	wipePlain   kind = "wipe plain"   // the same by rm *, which leaves what begins with a dot
+	hostAdd     kind = "host add"     // host-local serves an ADD
+	hostDel     kind = "host del"     // and a DEL
+	lock        kind = "lock"         // somebody takes host-local's lock of a network, and keeps it
+	unlock      kind = "unlock"
+)
+
+// event is one thing that happens: to a sandbox, a network, or the node.
+type event struct {
+	kind kind
+	box  int
+	net  int
+	// killed is 0, or 1 + the file operation before which the call is killed.
+	killed int
+	// cut are the choices of a power cut, one for each file that was not synced.
+	cut string
+}
+
+// world runs events on one disk.
+type world struct {
+	config
+	*disk
+	node
+	sets [][]rangeSet
+
+	records []record // of the call that is running
+	warned  []string
+}
+
+// rangeSet is one range set as leasehold and as host-local see it.
+type rangeSet struct {
+	lease poolSet
+	host  allocator.RangeSet
+}
+
+// record is the disk after one transaction of a call, and the file operations up to there.
+type record struct {
+	ops   []operation
+	after image
+}
+
+const (
+	ifName   = "eth0"
+	lockWait = 2 * time.Millisecond // how long a call waits for a lock that nobody gives back
+)
+
+func newWorld(c config, root string) (*world, error) {
+	d, err := newDisk(root, c.nets)
+	if err != nil {
+		return nil, err
+	}
+	w := &world{config: c, disk: d, node: newNode(c)}
+	for _, n := range c.nets {
+		var sets []rangeSet
+		for i, s := range n.parse() {
+			host := allocator.RangeSet{hostRange(n.sets[i])}
+			if err := host.Canonicalize(); err != nil {
+				return nil, err
+			}
+			sets = append(sets, rangeSet{s, host})
+		}
+		w.sets = append(w.sets, sets)
+	}
+	return w, nil
+}
+
+func hostRange(text string) allocator.Range {
+	subnet, span, _ := strings.Cut(text, " ")
+	from, to, _ := strings.Cut(span, "-")
+	_, prefix, err := net.ParseCIDR(subnet)
+	must(err)
+	return allocator.Range{Subnet: types.IPNet(*prefix), RangeStart: net.ParseIP(from), RangeEnd: net.ParseIP(to)}
+}
+
+// service is a new process of the plugin or the agent.
+func (w *world) service() *ipam.Service {
+	return &ipam.Service{
+		Store:     store.New(store.Dirs{State: w.path(stateDir), Run: w.path(runDir)}),
+		Host:      host{&w.kernel, w.config},
+		Clock:     w.kernel.now,
+		CacheDirs: []string{w.path("cache")},
+		Warn:      func(s string) { w.warned = append(w.warned, s) },
+	}
+}
+
+func (w *world) pool(net int) lease.Pool {
+	return lease.Pool{DataDir: w.path(netsDir), Network: w.nets[net].name}
+}
+
+func (w *world) request(box int) ipam.Request {
+	pod, name := w.podOf(box), w.boxName(box)
+	r := ipam.Request{
+		Pool: w.pool(w.netOf(box)), ContainerID: name, IfName: ifName, NetnsPath: netnsPath(name),
+		Pod:     ipam.Pod{Namespace: "ns", Name: podName(pod), UID: "uid-" + name},
+		Asked:   policy.Asked{Known: true, Window: w.pods[pod].window},
+		Options: options(),
+	}
+	r.Sets = w.leaseSets(w.netOf(box))
+	return r
+}
+
+func (w *world) leaseSets(net int) (out []poolSet) {
+	for _, s := range w.sets[net] {
+		out = append(out, s.lease)
+	}
+	return out
+}
+
+// recorded is the context of a call whose transactions are recorded.
+func (w *world) recorded() (context.Context, context.CancelFunc) {
+	w.records = nil
+	ctx, cancel := context.Background(), context.CancelFunc(func() {})
+	if slices.Contains(w.locked[:], true) {
+		ctx, cancel = context.WithTimeout(ctx, lockWait)
+	}
+	return store.Measured(ctx, func(store.Timing) { w.record() }), cancel
+}
+
+// record ends a part of a call: a transaction, or what follows the last one.
+func (w *world) record() {
+	if ops := w.operations(); len(ops) > 0 {
+		w.records = append(w.records, record{ops, w.capture(w.kernel.now().Wall)})
+	}
+}
+
+// recordRest ends an event.
+func (w *world) recordRest() {
+	w.record()
+	w.capture(w.kernel.now().Wall)
+}
+
+// outcome is what a caller was told.
+type outcome struct {
+	addrs [maxSets]netip.Addr
+	err   error
+}
+
+// do makes an event happen. Time passes before it, so that nothing is as old as something else.
+func (w *world) do(e event) outcome {
+	before := w.is
+	w.kernel.pass(moment)
+	w.records = nil
+	out := w.happen(e)
+	w.recordRest()
+	w.remember(before, e)
+	return out
+}
+
+func (w *world) happen(e event) (out outcome) {
+	defer w.holdLocks()()
+	switch e.kind {
+	case add, lateAdd:
+		return w.assign(e.box)
+	case del:
+		out.err = w.release(e.box)
+	case hostAdd:
+		w.create(e.box)
+		return w.hostAssign(e.box)
+	case hostDel:
+		out.err = w.hostRelease(e.box)
+	case agent:
+		out.err = w.round()
+	case snapshot:
+		s := w.service()
+		if out.err = s.Store.WriteSnapshot(context.Background(), s.Clock()); store.IsEmpty(out.err) {
+			out.err = nil
+		}
+	default:
+		w.befall(e)
+	}
+	return out
+}
+
+// befall are the events that no call is part of.
+func (w *world) befall(e event) {
+	switch e.kind {
+	case unplug:
+		w.spaces[e.box].addrs = [maxSets]netip.Addr{}
+	case end:
+		w.end(e.box)
+	case hide:
+		w.spaces[e.box].phase = hidden
+	case pass:
+		w.pass(step)
+	case long:
+		w.pass(10 * window)
+	case reboot, rebootEpoch:
+		w.reboot()
+		if e.kind == rebootEpoch {
+			w.wall = -began.Sub(time.Unix(1000, 0))
+		}
+		w.clearRun()
+	case forward:
+		w.wall += step
+	case back:
+		w.wall -= step
+	case correct:
+		w.wall = w.elapsed
+	case powerCut:
+		w.reboot()
+		w.clearRun()
+		w.cutPower(e)
+	case lose:
+		must(os.Remove(w.path(storeAt)))
+	case wipe, wipePlain:
+		w.wipe(e)
+	}
+}
+
+func (w *world) clearRun() {
+	must(os.RemoveAll(w.path("run/announce")))
+	for _, dir := range []string{runDir, spoolDir} {
+		w.remove(dir, func(string) bool { return true })
+	}
+}
+
+func (w *world) wipe(e event) {
+	w.remove(w.netDir(e.net), func(name string) bool { return e.kind == wipe || name[0] != '.' })
+}
+
+func (w *world) netDir(net int) string { return filepath.Join(netsDir, w.nets[net].name) }
+
+// remove removes the files of a directory.
+func (w *world) remove(dir string, which func(name string) bool) {
+	entries, err := os.ReadDir(w.path(dir))
+	must(err)
+	for _, e := range entries {
+		if !e.IsDir() && which(e.Name()) {
+			must(os.Remove(w.path(filepath.Join(dir, e.Name()))))
+		}
+	}
+}
+
+// holdLocks takes host-local's locks that somebody else has, and returns what gives them back.
+func (w *world) holdLocks() func() {
+	var held []int
+	for n := range w.nets {
+		if w.locked[n] {
+			fd, err := unix.Open(w.path(filepath.Join(w.netDir(n), "lock")), unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o600)
+			must(err)
+			must(unix.Flock(fd, unix.LOCK_EX))
+			held = append(held, fd)
+		}
+	}
+	return func() {
+		for _, fd := range held {
+			unix.Close(fd)
+		}
+	}
+}
+
+// assign is leasehold's ADD. A runtime makes the sandbox's namespace before the first.
+func (w *world) assign(box int) (out outcome) {
+	if w.spaces[box].phase == unborn {
+		w.create(box)
+	}
+	ctx, cancel := w.recorded()
+	defer cancel()
+	r, err := w.service().Assign(ctx, w.request(box))
+	for i, a := range r.Addresses {
+		out.addrs[i] = a.Address.Addr()
+	}
+	out.err = err
+	return out
+}
+
+func (w *world) release(box int) error {
+	ctx, cancel := w.recorded()
+	defer cancel()
+	return w.service().Release(ctx, w.attachment(box), w.where(w.netOf(box)))
+}
+
+func (w *world) attachment(box int) ipam.Attachment {
+	return ipam.Attachment{ContainerID: w.boxName(box), IfName: ifName}
+}
+
+func (w *world) where(net int) ipam.Where {
+	o := options()
+	return ipam.Where{Pool: w.pool(net), Sets: w.leaseSets(net), Options: &o}
+}
+
+// round is what the agent does all the time.
+func (w *world) round() error {
+	ctx, cancel := w.recorded()
+	defer cancel()
+	s := w.service()
+	v, err := s.Survey(ctx)
+	if errors.Is(err, store.ErrLost) {
+		return nil // it says so, and looks again
+	}
+	if err != nil {
+		return err
+	}
+	_, err = s.Act(ctx, ipam.Plan(v))
+	return err
+}
+
+// hostAssign is host-local's ADD: its own code, as its main calls it.
+func (w *world) hostAssign(box int) (out outcome) {
+	net := w.netOf(box)
+	s, err := hostlocal.New(w.nets[net].name, w.path(netsDir))
+	if err != nil {
+		return outcome{err: err}
+	}
+	defer s.Close()
+	for i, set := range w.sets[net] {
+		got, err := allocator.NewIPAllocator(&set.host, s, i).Get(w.boxName(box), ifName, nil)
+		if err != nil {
+			for j := range i {
+				_ = allocator.NewIPAllocator(&w.sets[net][j].host, s, j).Release(w.boxName(box), ifName)
+			}
+			return outcome{err: err}
+		}
+		out.addrs[i], _ = netip.AddrFromSlice(got.Address.IP)
+		out.addrs[i] = out.addrs[i].Unmap()
+	}
+	return out
+}
+
+func (w *world) hostRelease(box int) error {
+	net := w.netOf(box)
+	s, err := hostlocal.New(w.nets[net].name, w.path(netsDir))
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	var failed error
+	for i, set := range w.sets[net] {
+		failed = errors.Join(failed, allocator.NewIPAllocator(&set.host, s, i).Release(w.boxName(box), ifName))
+	}
+	return failed
+}
+
+func (e event) String() string { return fmt.Sprint(string(e.kind), e.box, e.net, e.killed, e.cut) }

@@ -1,0 +1,172 @@
+package explore
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/sandbox"
+)
+
+// phase is where a sandbox's network namespace stands.
+type phase uint8
+
+const (
+	unborn phase = iota
+	living       // mounted at its path, with a process in it
+	hidden       // unmounted, and a process lives on in it
+	gone
+)
+
+// kernel is the simulated kernel of a node with its clocks. It is plain data: an assignment copies
+// it.
+type kernel struct {
+	elapsed time.Duration // since the world began; no event changes it but by passing
+	wall    time.Duration // what the wall clock says, counted from began
+	uptime  time.Duration // CLOCK_BOOTTIME
+	boot    int
+	spaces  [maxBoxes]namespace
+}
+
+type namespace struct {
+	phase phase
+	inode uint64              // stays when it has ended
+	addrs [maxSets]netip.Addr // on its interface
+}
+
+// began is the wall clock at the beginning of each world.
+var began = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+const nsfs = 4 // the device of all namespaces
+
+func newKernel() kernel { return kernel{uptime: 1000 * step, boot: 1} }
+
+func (k *kernel) pass(d time.Duration) {
+	k.elapsed, k.wall, k.uptime = k.elapsed+d, k.wall+d, k.uptime+d
+}
+
+func (k *kernel) now() lease.Instant {
+	return lease.Instant{Wall: began.Add(k.wall), Boot: k.uptime}
+}
+
+// create makes a namespace. The kernel gives it the lowest number that is free, so numbers of
+// namespaces that have ended come again at once.
+func (k *kernel) create(box int) {
+	used := map[uint64]bool{}
+	for _, n := range k.spaces {
+		if n.alive() {
+			used[n.inode] = true
+		}
+	}
+	inode := uint64(101)
+	for used[inode] {
+		inode++
+	}
+	k.spaces[box] = namespace{phase: living, inode: inode}
+}
+
+func (k *kernel) end(box int) { k.spaces[box] = namespace{phase: gone, inode: k.spaces[box].inode} }
+
+func (k *kernel) reboot() {
+	k.boot++
+	k.uptime = 60 * time.Second
+	for b := range k.spaces {
+		if k.spaces[b].phase != unborn {
+			k.end(b)
+		}
+	}
+}
+
+func (n namespace) alive() bool { return n.phase == living || n.phase == hidden }
+
+// What follows is ipam.Host.
+
+type host struct {
+	*kernel
+	config
+}
+
+func (h host) BootID() string { return fmt.Sprintf("boot-%d", h.boot) }
+
+func (h host) at(path string) (namespace, bool) {
+	for b := range h.boxCount() {
+		if netnsPath(h.boxName(b)) == path && h.spaces[b].phase == living {
+			return h.spaces[b], true
+		}
+	}
+	return namespace{}, false
+}
+
+func (h host) Netns(path string) (lease.Netns, error) {
+	n, ok := h.at(path)
+	if !ok {
+		return lease.Netns{Path: path}, fmt.Errorf("%w at %q", sandbox.ErrNotNetns, path)
+	}
+	return lease.Netns{Path: path, Dev: nsfs, Ino: n.inode}, nil
+}
+
+func (h host) Look(holder lease.Holder, boot string) lease.Life {
+	if holder.BootID != "" && boot != "" && holder.BootID != boot {
+		return lease.Dead
+	}
+	if n, ok := h.at(holder.Netns.Path); ok && holder.Netns.Ino == n.inode {
+		return lease.Alive
+	}
+	return lease.Unknown
+}
+
+func (h host) Gone(holder lease.Holder) bool {
+	n, ok := h.at(holder.Netns.Path)
+	return holder.Netns.Ino != 0 && (!ok || n.inode != holder.Netns.Ino)
+}
+
+func (h host) inodes(with func(namespace) bool) sandbox.Processes {
+	var out []uint64
+	for _, n := range h.spaces {
+		if with(n) {
+			out = append(out, n.inode)
+		}
+	}
+	return sandbox.NewProcesses(nil, out...)
+}
+
+func (h host) Processes() sandbox.Processes { return h.inodes(namespace.alive) }
+
+func (h host) Mounted() sandbox.Processes {
+	return h.inodes(func(n namespace) bool { return n.phase == living })
+}
+
+func (h host) Namespaces() ([]sandbox.Namespace, error) {
+	var out []sandbox.Namespace
+	for b := range h.boxCount() {
+		n := h.spaces[b]
+		if !n.alive() {
+			continue
+		}
+		path := netnsPath(h.boxName(b))
+		if n.phase == hidden {
+			path = fmt.Sprintf("/proc/%d/ns/net", 1000+b)
+		}
+		seen := sandbox.Namespace{Netns: lease.Netns{Path: path, Dev: nsfs, Ino: n.inode}}
+		for _, a := range n.addrs {
+			if a.IsValid() {
+				seen.Addresses = append(seen.Addresses, sandbox.Address{Addr: a, IfName: ifName})
+			}
+		}
+		out = append(out, seen)
+	}
+	return out, nil
+}
+
+func (h host) Spaces(boot string) string { return boot + " host" }
+
+func (h host) ProveView(word, boot string) error {
+	if word != "" && word != h.Spaces(boot) && word[:len(boot)] == boot {
+		return errors.New("the plugin runs elsewhere")
+	}
+	return nil
+}
+
+func (h host) ForgetNeighbours([]netip.Addr) error { return nil }

@@ -1,0 +1,480 @@
+package explore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/adopt"
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+// node is all of a state that is not on its disk: the kernel, and what sandboxes were told. It is
+// kept as plain as can be, for it judges the code under test.
+type node struct {
+	kernel
+	boxes     [maxBoxes]box
+	kept      [maxPods]promise
+	left      [len(kinds)]int // how often events may still happen
+	killsLeft int             // and how often a call may be killed
+	locked    [maxNets]bool
+	unsynced  versions
+	damage    damage
+}
+
+// box is what a sandbox was told.
+type box struct {
+	addrs   [maxSets]netip.Addr // the answer of its ADD; invalid where it got none
+	byHost  bool                // host-local's answer
+	deleted bool                // a DEL was asked for
+	unkept  bool                // its release promises nothing any more
+}
+
+func (b box) told() bool { return b.addrs[0].IsValid() }
+
+// promise is what a pod that is away may rely on.
+type promise struct {
+	current int                 // 1 + the sandbox that was given addresses last
+	addrs   [maxSets]netip.Addr // kept for it
+	until   time.Duration       // of kernel.elapsed
+	boot    int                 // in which its sandbox was released
+	offset  time.Duration       // by which the wall clock was wrong then
+}
+
+// damage is what has happened to a node that excuses something.
+type damage struct {
+	lost  bool // the store was removed
+	files bool // host-local's files were wiped, or lost by a power cut
+	kill  bool
+}
+
+var kinds = [...]kind{add, lateAdd, del, unplug, end, hide, pass, long, reboot, rebootEpoch, forward, back, correct,
+	powerCut, agent, snapshot, lose, wipe, wipePlain, hostAdd, hostDel, lock, unlock}
+
+func newNode(c config) node {
+	n := node{kernel: newKernel(), killsLeft: c.kills}
+	for i, k := range kinds {
+		n.left[i] = c.with[k]
+	}
+	return n
+}
+
+func (n *node) mayHappen(k kind) *int {
+	for i := range kinds {
+		if kinds[i] == k {
+			return &n.left[i]
+		}
+	}
+	panic("no such event: " + k)
+}
+
+// account judges an event by what was promised before, and notes what it promises. It returns what
+// is wrong, "" if nothing is.
+func (w *world) account(e event, out outcome) string {
+	if left := w.mayHappen(e.kind); *left < always {
+		*left--
+	}
+	if e.killed > 0 {
+		w.damage.kill = true
+		if w.killsLeft < always {
+			w.killsLeft--
+		}
+	}
+	switch e.kind {
+	case add:
+		if e.killed == 0 {
+			return w.accountAdd(e.box, out)
+		}
+	case lateAdd:
+		if e.killed == 0 && !errors.Is(out.err, ipam.ErrNetns) {
+			return fmt.Sprintf("an ADD of a sandbox that has ended was answered %v, %v", out.addrs, out.err)
+		}
+	case del:
+		w.released(e.box)
+		w.boxes[e.box].deleted = true
+		if out.err != nil {
+			return fmt.Sprintf("a DEL failed: %v", out.err)
+		}
+	case agent, snapshot:
+		if out.err != nil && e.killed == 0 && !errors.Is(out.err, store.ErrBusy) && !errors.Is(out.err, store.ErrLost) {
+			return fmt.Sprintf("the agent failed: %v", out.err)
+		}
+	default:
+		return w.accountNode(e, out)
+	}
+	return ""
+}
+
+func (w *world) accountNode(e event, out outcome) string {
+	switch e.kind {
+	case end:
+		w.released(e.box)
+	case reboot, rebootEpoch, powerCut:
+		for b := range w.boxCount() {
+			if w.spaces[b].phase == gone {
+				w.released(b)
+			}
+		}
+		w.clockChanged()
+		w.damage.files = w.damage.files || e.kind == powerCut
+	case forward, back, correct:
+		w.clockChanged()
+	case lose:
+		w.storeLost()
+	case wipe, wipePlain:
+		w.damage.files = true
+	case hostAdd:
+		return w.accountHostAdd(e.box, out)
+	case hostDel:
+		w.released(e.box)
+		w.boxes[e.box].deleted = true
+		w.damage.files = w.damage.files || !w.boxes[e.box].byHost
+	case lock, unlock:
+		w.locked[e.net] = e.kind == lock
+	}
+	return ""
+}
+
+// accountAdd judges the answer of leasehold's ADD.
+func (w *world) accountAdd(b int, out outcome) string {
+	pod, me := w.podOf(b), &w.boxes[b]
+	kept := w.promiseTo(pod)
+	if out.err != nil {
+		return w.accountRefusal(b, out.err)
+	}
+	for i := range w.sets[w.netOf(b)] {
+		a := out.addrs[i]
+		switch {
+		case !a.IsValid():
+			return fmt.Sprintf("I5: sandbox %s got addresses of some range sets only", w.boxName(b))
+		case me.told() && me.addrs[i] != a:
+			return fmt.Sprintf("I4: sandbox %s was told %s before, and now %s", w.boxName(b), me.addrs[i], a)
+		case kept.IsValid() && w.kept[pod].addrs[i] != a && !w.siblingLives(b):
+			return fmt.Sprintf("I2: pod %s did not come back to %s, which is kept for it", podName(pod), w.kept[pod].addrs[i])
+		}
+		if why := w.inUse(b, a); why != "" {
+			return why
+		}
+	}
+	w.spaces[b].addrs = out.addrs
+	if !me.told() {
+		me.addrs = out.addrs
+		w.kept[pod] = promise{current: b + 1}
+	}
+	return ""
+}
+
+// promiseTo is the first address that is kept for a pod now; not valid where none is.
+func (w *world) promiseTo(pod int) netip.Addr {
+	if p := w.kept[pod]; w.elapsed < p.until {
+		return p.addrs[0]
+	}
+	return netip.Addr{}
+}
+
+func (w *world) siblingLives(b int) bool {
+	for o := range w.boxCount() {
+		if o != b && w.podOf(o) == w.podOf(b) && w.spaces[o].alive() {
+			return true
+		}
+	}
+	return false
+}
+
+// siblingSeemsAlive reports whether another sandbox of the pod lives, or a namespace does that has its
+// number.
+func (w *world) siblingSeemsAlive(b int) bool {
+	for o := range w.boxCount() {
+		for _, n := range w.spaces {
+			if o != b && w.podOf(o) == w.podOf(b) && n.alive() && n.inode == w.spaces[o].inode {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// inUse says who else was given an address, or is promised it.
+func (w *world) inUse(b int, a netip.Addr) string {
+	for o := range w.boxCount() {
+		n := w.spaces[o]
+		// After the DEL of one that nobody sees any more, or that host-local served, nothing shows that it
+		// is there: its address is free, as with host-local.
+		free := w.boxes[o].deleted && (n.phase == hidden || w.boxes[o].byHost)
+		if o == b || w.netOf(o) != w.netOf(b) || !n.alive() || free {
+			continue
+		}
+		for _, has := range n.addrs {
+			if has == a {
+				return fmt.Sprintf("I1: sandbox %s was given %s, which the living sandbox %s has", w.boxName(b), a, w.boxName(o))
+			}
+		}
+	}
+	for q := range w.pods {
+		if q == w.podOf(b) || w.pods[q].net != w.netOf(b) || !w.promiseTo(q).IsValid() {
+			continue
+		}
+		for _, has := range w.kept[q].addrs {
+			if has == a {
+				return fmt.Sprintf("I2: sandbox %s was given %s, which is kept for pod %s", w.boxName(b), a, podName(q))
+			}
+		}
+	}
+	return ""
+}
+
+func (w *world) accountRefusal(b int, err error) string {
+	switch {
+	case errors.Is(err, store.ErrBusy) && w.locked[w.netOf(b)]:
+	case errors.Is(err, ipam.ErrNoWitness) && w.damage.lost:
+	case errors.Is(err, ipam.ErrHolderAlive), errors.Is(err, ipam.ErrExhausted):
+		if w.promiseTo(w.podOf(b)).IsValid() && !w.siblingSeemsAlive(b) && !w.locked[w.netOf(b)] {
+			return fmt.Sprintf("I2: pod %s was refused the address that is kept for it: %v", podName(w.podOf(b)), err)
+		}
+	default:
+		return fmt.Sprintf("an ADD failed: %v", err)
+	}
+	return ""
+}
+
+// accountHostAdd: host-local does what its files say. Where nobody has touched them, they say what
+// the store does.
+func (w *world) accountHostAdd(b int, out outcome) string {
+	if out.err != nil {
+		return ""
+	}
+	if !w.damage.files && !w.damage.kill && !w.damage.lost {
+		for _, a := range out.addrs {
+			if why := w.inUse(b, a); a.IsValid() && why != "" {
+				return "by host-local: " + why
+			}
+		}
+	}
+	w.spaces[b].addrs = out.addrs
+	w.boxes[b] = box{addrs: out.addrs, byHost: true}
+	for _, a := range out.addrs {
+		w.givenAway(w.netOf(b), a, b)
+	}
+	return ""
+}
+
+// givenAway ends what was promised of an address.
+func (w *world) givenAway(net int, a netip.Addr, to int) {
+	for q := range w.pods {
+		for _, has := range w.kept[q].addrs {
+			if has == a && a.IsValid() && w.pods[q].net == net {
+				w.kept[q] = promise{current: w.kept[q].current}
+			}
+		}
+	}
+	for o := range w.boxCount() {
+		for _, has := range w.boxes[o].addrs {
+			if o != to && has == a && a.IsValid() && w.netOf(o) == net {
+				w.boxes[o].unkept = true
+			}
+		}
+	}
+}
+
+// released starts what a sandbox's end promises to its pod: its own DEL, even one that was killed,
+// or the end of its namespace, whichever comes first.
+func (w *world) released(b int) {
+	me, pod := &w.boxes[b], w.podOf(b)
+	if !me.told() || me.byHost || me.unkept || w.kept[pod].current != b+1 || w.kept[pod].until > 0 || w.pods[pod].window == 0 {
+		return
+	}
+	w.kept[pod] = promise{
+		current: b + 1, addrs: me.addrs, until: w.elapsed + w.pods[pod].window,
+		boot: w.kernel.boot, offset: w.kernel.wall - w.elapsed,
+	}
+	if w.spaces[b].phase == gone {
+		w.kept[pod].boot = 0 // no call has heard of it
+	}
+}
+
+// clockChanged: within a boot nothing can step the clock that holds go by. Of a hold of an earlier
+// boot the wall clock alone is left.
+func (w *world) clockChanged() {
+	for q := range w.pods {
+		p := &w.kept[q]
+		if p.boot != w.kernel.boot && p.offset != w.kernel.wall-w.elapsed {
+			*p = promise{current: p.current}
+		}
+	}
+}
+
+// storeLost: what is left is what host-local's files say of holds.
+func (w *world) storeLost() {
+	w.damage.lost = true
+	for q := range w.pods {
+		for _, a := range w.kept[q].addrs {
+			if !a.IsValid() {
+				continue
+			}
+			f := w.is.Files[w.netDir(w.pods[q].net)+"/"+a.String()]
+			if c, ok := adopt.ParseMarker(f.Content); !ok || c.Name != podName(q) || !c.Firm {
+				w.kept[q] = promise{}
+			}
+		}
+		w.kept[q].current = 0
+	}
+	for b := range w.boxes {
+		w.boxes[b].unkept = w.boxes[b].told()
+	}
+}
+
+// examine judges a state by itself.
+func (w *world) examine(c contents) string {
+	if len(c.broken) > 0 {
+		return "store.Check: " + strings.Join(c.broken, "; ")
+	}
+	if c.absent != nil || w.damage.lost {
+		return ""
+	}
+	for b := range w.boxCount() {
+		if why := w.examineBox(c, b); why != "" {
+			return why
+		}
+	}
+	if !w.damage.files {
+		return w.examineFiles(c)
+	}
+	return ""
+}
+
+// examineBox: whoever was given addresses and lives has them.
+func (w *world) examineBox(c contents, b int) string {
+	me := w.boxes[b]
+	if !me.told() || me.byHost || me.deleted || me.unkept || !w.spaces[b].alive() {
+		return ""
+	}
+	for i := range w.sets[w.netOf(b)] {
+		l := c.leaseOf(w.nets[w.netOf(b)].name, me.addrs[i])
+		if l.State != lease.Bound || l.Holder.ContainerID != w.boxName(b) {
+			return fmt.Sprintf("I4: sandbox %s lives and was given %s, and the store has it %s by %q",
+				w.boxName(b), me.addrs[i], l.State, l.Holder.ContainerID)
+		}
+	}
+	return ""
+}
+
+// examineFiles: a file that leasehold has written is of a lease.
+func (w *world) examineFiles(c contents) string {
+	for _, name := range sortedKeys(w.is.Files) {
+		parts := strings.Split(name, "/")
+		if len(parts) != 3 || parts[0] != netsDir {
+			continue
+		}
+		addr, err := netip.ParseAddr(parts[2])
+		if !has(w.is.Files, netsDir+"/"+parts[1]+"/"+wholeMark) {
+			continue // the next ADD looks at all of them
+		}
+		if err != nil || c.leaseOf(parts[1], addr).State != lease.None {
+			continue
+		}
+		id, _, _ := strings.Cut(w.is.Files[name].Content, "\r\n")
+		if b := w.boxNamed(id); b >= 0 && w.boxes[b].byHost || b >= 0 && w.served(b) {
+			continue
+		}
+		return fmt.Sprintf("order: host-local's file of %s says %q, and the store has no lease of it", addr, id)
+	}
+	return ""
+}
+
+// served reports whether host-local may have written a file for a sandbox.
+func (w *world) served(b int) bool { return w.with[hostAdd] > 0 && !w.boxes[b].told() }
+
+// probe is how it is proven that no address is lost for good: all sandboxes end and no DEL comes,
+// all windows are over, and leasehold alone serves ADDs.
+type probe int
+
+const (
+	plainProbe  probe = iota
+	rebootProbe       // the node boots as well: until then an address of an unknown owner is in use
+)
+
+// leaks says which addresses can never be handed out again. It changes the world.
+func (w *world) leaks() string {
+	for b := range w.boxCount() {
+		if w.spaces[b].alive() {
+			w.end(b)
+		}
+	}
+	w.locked = [maxNets]bool{}
+	if w.config.probe == rebootProbe {
+		w.kernel.pass(10 * window)
+		for net := range w.nets {
+			w.meetAll(net)
+		}
+		w.clearRun()
+		w.reboot()
+	}
+	w.kernel.wall = max(w.kernel.wall, w.elapsed) // a clock that is behind is set some day
+	w.kernel.pass(10 * window)
+	for net := range w.nets {
+		if why := w.fill(net); why != "" {
+			return why
+		}
+	}
+	return ""
+}
+
+// meetAll makes leasehold meet every address of a network once.
+func (w *world) meetAll(net int) {
+	for n := range w.size(net) {
+		w.kernel.pass(moment)
+		_ = w.probeAdd(net, n)
+	}
+	for n := range w.size(net) {
+		who := ipam.Attachment{ContainerID: probeName(net, n), IfName: ifName}
+		must(w.service().Release(context.Background(), who, w.where(net)))
+	}
+}
+
+// size is how many sandboxes have room in a network.
+func (w *world) size(net int) int {
+	size := uint64(1) << 32
+	for _, s := range w.sets[net] {
+		size = min(size, s.lease.Size())
+	}
+	return int(size)
+}
+
+func probeName(net, n int) string { return fmt.Sprint("probe-", net, "-", n) }
+
+// fill hands out every address of a network.
+func (w *world) fill(net int) string {
+	for n := range w.size(net) {
+		w.kernel.pass(moment)
+		err := w.probeAdd(net, n)
+		if errors.Is(err, ipam.ErrExhausted) { // a death that was found just now has its window, too
+			w.kernel.pass(10 * window)
+			err = w.probeAdd(net, n)
+		}
+		if err != nil {
+			w.capture(w.kernel.now().Wall)
+			return fmt.Sprintf("I3: when all pods have ended and all windows are over, only %d of %d addresses can be handed out: %v\n     %s",
+				n, w.size(net), err, w.summary())
+		}
+	}
+	return ""
+}
+
+func (w *world) probeAdd(net, n int) error {
+	s, ctx := w.service(), context.Background()
+	r := ipam.Request{
+		Pool: w.pool(net), ContainerID: probeName(net, n), IfName: ifName, NetnsPath: "/none",
+		Sets: w.leaseSets(net), Options: options(),
+	}
+	_, err := s.Assign(ctx, r)
+	if errors.Is(err, ipam.ErrNoWitness) && w.damage.lost {
+		must(s.AcceptLoss(ctx))
+		_, err = s.Assign(ctx, r)
+	}
+	return err
+}

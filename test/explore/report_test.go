@@ -1,0 +1,188 @@
+package explore
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+// tell says in words what an event is.
+func (w *world) tell(e event) string {
+	name := w.boxName(e.box)
+	text := map[kind]string{
+		add:         "ADD of sandbox " + name,
+		lateAdd:     "ADD of sandbox " + name + ", which has ended",
+		del:         "DEL of sandbox " + name,
+		unplug:      "the address is taken off the interface of sandbox " + name + ", which lives on",
+		end:         "sandbox " + name + " ends",
+		hide:        "the namespace of sandbox " + name + " is unmounted; a process lives on in it",
+		pass:        "time passes: half a window",
+		long:        "time passes: ten windows (a suspend, or just so)",
+		reboot:      "the node reboots",
+		rebootEpoch: "the node reboots, and its wall clock begins in 1970",
+		forward:     "the wall clock is set forward by half a window",
+		back:        "the wall clock is set back by half a window",
+		correct:     "the wall clock is set to the right time",
+		powerCut:    "a power cut",
+		agent:       "a round of the agent",
+		snapshot:    "the agent takes a snapshot",
+		lose:        "the store's file is removed",
+		wipe:        "host-local's directory of network " + w.nets[e.net].name + " is emptied",
+		wipePlain:   "rm * in host-local's directory of network " + w.nets[e.net].name,
+		hostAdd:     "ADD of sandbox " + name + ", served by host-local",
+		hostDel:     "DEL of sandbox " + name + ", served by host-local",
+		lock:        "somebody takes host-local's lock of network " + w.nets[e.net].name + " and keeps it",
+		unlock:      "host-local's lock of network " + w.nets[e.net].name + " is given back",
+	}[e.kind]
+	if e.killed > 0 {
+		text += ", killed"
+	}
+	return text
+}
+
+// story plays the shortest way to a failure once more, and writes it down.
+func (s *search) story() string {
+	var path []event
+	if s.failure.from >= 0 {
+		path = append(path, s.failure.by)
+	}
+	for n := s.failure.from; n > 0; n = s.reached[n].from {
+		path = append(path, s.reached[n].by)
+	}
+	w := s.worlds[0]
+	w.restore(image{Files: map[string]file{}})
+	w.node = newNode(s.config)
+	var out strings.Builder
+	fmt.Fprintf(&out, "%s\n", s.failure.why)
+	for i := len(path) - 1; i >= 0; i-- {
+		text, result := w.replay(path[i])
+		fmt.Fprintf(&out, "%3d. %s", len(path)-i, text)
+		if result != "" {
+			fmt.Fprintf(&out, ": %s", result)
+		}
+		fmt.Fprintf(&out, "\n     %s\n", w.summary())
+	}
+	return out.String()
+}
+
+// replay makes an event happen again.
+func (w *world) replay(e event) (text, result string) {
+	text = w.tell(e)
+	if e.kind == powerCut {
+		text += w.tellCut(e)
+	}
+	before, node := w.is, w.node
+	out := w.do(e)
+	records, kernel := w.records, w.kernel
+	if e.killed > 0 {
+		text += ": " + tellKill(records, e.killed)
+		w.restore(remains(before, records)[e.killed-1])
+		w.node, w.kernel = node, kernel
+		w.remember(before, e)
+		out = outcome{}
+	}
+	w.account(e, out)
+	return text, out.String()
+}
+
+func (w *world) tellCut(e event) string {
+	out := ""
+	for i, name := range sortedKeys(w.unsynced) {
+		switch letter := e.cut[i]; {
+		case letter == asItIs:
+		case letter == emptied:
+			out += "; " + name + " is empty"
+		case w.unsynced[name][letter-'a'].missing:
+			out += "; " + name + " is not there"
+		default:
+			out += fmt.Sprintf("; %s is as it was before: %q", name, w.unsynced[name][letter-'a'].Content)
+		}
+	}
+	return out
+}
+
+// tellKill says what a killed call has done, and what not.
+func tellKill(records []record, killed int) string {
+	var before, after []string
+	now, n := image{Files: map[string]file{}}, 0
+	for _, r := range records {
+		for _, op := range r.ops {
+			n += max(len(apply(now, op, r.after)), 1)
+			text := string(op.do) + " " + op.name
+			if op.do == commits {
+				text = "commits"
+			}
+			if n <= killed {
+				before = append(before, text)
+			} else {
+				after = append(after, text)
+			}
+		}
+	}
+	return fmt.Sprintf("after it %s, before it %s", strings.Join(before, ", "), strings.Join(after, ", "))
+}
+
+func (o outcome) String() string {
+	if o.err != nil {
+		return "refused: " + o.err.Error()
+	}
+	out := ""
+	for _, a := range o.addrs {
+		if a.IsValid() {
+			out += " " + a.String()
+		}
+	}
+	return strings.TrimSpace(out)
+}
+
+// summary is a state in one line.
+func (w *world) summary() string {
+	c := w.read()
+	var parts []string
+	if c.absent != nil {
+		parts = append(parts, "no store")
+	}
+	now := w.kernel.now()
+	now.BootID = host{&w.kernel, w.config}.BootID()
+	for _, l := range c.leases {
+		parts = append(parts, tellLease(l, now))
+	}
+	for _, name := range sortedKeys(w.is.Files) {
+		if mirrored(name) {
+			id, _, _ := strings.Cut(w.is.Files[name].Content, "\r\n")
+			parts = append(parts, fmt.Sprintf("file %s %.40q", strings.TrimPrefix(name, netsDir+"/"), id))
+		}
+	}
+	for b := range w.boxCount() {
+		if w.spaces[b].alive() {
+			parts = append(parts, fmt.Sprintf("%s lives %s", w.boxName(b), outcome{addrs: w.spaces[b].addrs}))
+		}
+	}
+	return "[" + strings.Join(parts, "; ") + "]"
+}
+
+func tellLease(l lease.Lease, now lease.Instant) string {
+	text := fmt.Sprintf("%s %s %s by %s", l.Address, l.State, l.Name, l.Holder.ContainerID)
+	if l.State == lease.Held {
+		text += fmt.Sprintf(" firm=%v for %s", l.Firm, l.Remaining(now).Round(time.Minute))
+	}
+	return text
+}
+
+// row is a line of the table.
+func (s *search) row() string {
+	extent := fmt.Sprintf("depth %d", s.depth)
+	switch {
+	case s.complete:
+		extent = "complete, depth " + fmt.Sprint(s.depth)
+	case s.failure != nil:
+		extent = "FAILED at depth " + fmt.Sprint(s.depth+1)
+	}
+	seconds := time.Since(s.begun).Seconds()
+	return fmt.Sprintf("%-14s %9d %12d %9.1f   %-22s %5.2f ms each, %d merges compared", s.name, len(s.reached), s.transitions,
+		seconds, extent, 1000*seconds/float64(max(s.transitions, 1)), s.compared)
+}
+
+const heading = "world             states  transitions   seconds   extent"
