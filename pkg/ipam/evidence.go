@@ -3,6 +3,7 @@ package ipam
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -15,7 +16,7 @@ import (
 type evidence struct {
 	host  Host
 	boot  string
-	bound func(func(lease.Lease)) // calls for every bound lease
+	bound iter.Seq[lease.Lease] // every bound lease
 	// twice: processes are asked twice, for one that moves on can hide from one
 	// look, and mounts as well. For whoever has the time.
 	twice bool
@@ -26,7 +27,25 @@ type evidence struct {
 	inNetns map[uint64][]lease.Lease // bound, by the number of the namespace
 }
 
-func newEvidence(host Host, boot string, bound func(func(lease.Lease))) evidence {
+// boundIn are the bound leases of a list.
+func boundIn(list []lease.Lease) iter.Seq[lease.Lease] {
+	return func(yield func(lease.Lease) bool) {
+		for _, l := range list {
+			if l.State == lease.Bound && !yield(l) {
+				return
+			}
+		}
+	}
+}
+
+// boundBy are the bound leases of a transaction that can be read.
+func boundBy(tx *store.Tx) iter.Seq[lease.Lease] {
+	return func(yield func(lease.Lease) bool) {
+		tx.All(func(l lease.Lease, err error) bool { return err != nil || l.State != lease.Bound || yield(l) })
+	}
+}
+
+func newEvidence(host Host, boot string, bound iter.Seq[lease.Lease]) evidence {
 	return evidence{
 		host: host, boot: boot, bound: bound,
 		looked: map[lease.Holder]lease.Life{}, proven: map[lease.Holder]lease.Life{},
@@ -84,9 +103,9 @@ func (e *evidence) processes() sandbox.Processes {
 func (e *evidence) isReissued(l lease.Lease) bool {
 	if e.inNetns == nil {
 		e.inNetns = map[uint64][]lease.Lease{}
-		e.bound(func(o lease.Lease) {
+		for o := range e.bound {
 			e.inNetns[o.Holder.Netns.Ino] = append(e.inNetns[o.Holder.Netns.Ino], o)
-		})
+		}
 	}
 	return slices.ContainsFunc(e.inNetns[l.Holder.Netns.Ino], func(o lease.Lease) bool {
 		return o.Holder.ContainerID != l.Holder.ContainerID && o.Holder.IfName == l.Holder.IfName &&
@@ -166,7 +185,7 @@ func (c *call) testify() error {
 // proveView returns ErrBlind where it is not proven that this process sees what
 // the plugin sees: there a living sandbox may look dead.
 func (c *call) proveView() error {
-	if err := c.host.ProveView(c.tx.Spaces(), c.now.BootID); err != nil {
+	if err := c.host.ProveView(c.tx.Spaces(), c.now.BootID, c.bound); err != nil {
 		return fmt.Errorf("%w: %w", ErrBlind, err)
 	}
 	return nil

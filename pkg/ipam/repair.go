@@ -16,14 +16,17 @@ import (
 // Preview returns what the host shows of a pool, and why. It changes nothing.
 // The problems say what is missing in that, also where Import would not act on it.
 func (s *Service) Preview(ctx context.Context, in Where) ([]adopt.Finding, []string, error) {
-	var word string
-	err := s.Store.View(ctx, func(tx *store.Tx) error { word = tx.Spaces(); return nil })
+	now := s.now()
+	unproven := s.Host.ProveView("", now.BootID, nil) // where there is no store
+	err := s.Store.View(ctx, func(tx *store.Tx) error {
+		unproven = s.Host.ProveView(tx.Spaces(), now.BootID, boundBy(tx))
+		return nil
+	})
 	if err != nil && !store.IsEmpty(err) && !errors.Is(err, store.ErrLost) {
 		return nil, nil, err
 	}
-	now := s.now()
 	found, problems, err := adopt.Find(s.node(scopeOf(in)), in.Pool, in.Sets, now, policy.Defaults().SoftHold, newID)
-	if unproven := s.Host.ProveView(word, now.BootID); unproven != nil {
+	if unproven != nil {
 		problems = append(problems, fmt.Sprintf("nothing of this would be adopted from here: %v", unproven))
 	}
 	return found, problems, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"net/netip"
 	"slices"
 	"time"
@@ -25,7 +26,7 @@ type Host interface {
 	Mounted() sandbox.Processes
 	Namespaces() ([]sandbox.Namespace, error)
 	Spaces(boot string) string
-	ProveView(word, boot string) error
+	ProveView(word, boot string, bound iter.Seq[lease.Lease]) error
 	ForgetNeighbours([]netip.Addr) error
 }
 
@@ -153,16 +154,8 @@ func (s *Service) attempt(ctx context.Context, in scope, m *mirrors, fn func(*ca
 
 func (s *Service) newCall(tx *store.Tx, in scope, m *mirrors) *call {
 	now := s.now()
-	bound := func(fn func(lease.Lease)) {
-		tx.All(func(l lease.Lease, err error) bool {
-			if err == nil && l.State == lease.Bound {
-				fn(l)
-			}
-			return true
-		})
-	}
 	return &call{
-		evidence: newEvidence(s.Host, now.BootID, bound),
+		evidence: newEvidence(s.Host, now.BootID, boundBy(tx)),
 		plugin:   s.Plugin,
 		tx:       tx, store: s.Store, node: s.node(in), now: now, mirrors: m,
 		export: map[lease.Pool]*adopt.Mirror{},

@@ -8,6 +8,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -54,7 +55,7 @@ func (s *Service) Survey(ctx context.Context) (Survey, error) {
 	})
 	if store.IsEmpty(err) {
 		v.Now, v.Unused = s.now(), true
-		v.Unproven = s.Host.ProveView("", v.Now.BootID)
+		v.Unproven = s.Host.ProveView("", v.Now.BootID, nil)
 		return v, nil
 	}
 	if err != nil {
@@ -69,7 +70,7 @@ func (s *Service) Survey(ctx context.Context) (Survey, error) {
 	if v.Spooled, err = s.Store.Spooled(v.Now.BootID); err != nil {
 		return v, err
 	}
-	v.Unproven = s.Host.ProveView(word, v.Now.BootID)
+	v.Unproven = s.Host.ProveView(word, v.Now.BootID, boundIn(v.Leases))
 	if v.Unproven != nil && len(v.Leases)+len(v.Damaged) > 0 {
 		// Not even the boot id is the node's for certain: a sandbox with a kernel
 		// of its own has its own.
@@ -78,7 +79,7 @@ func (s *Service) Survey(ctx context.Context) (Survey, error) {
 	}
 	unseen := s.lookAtHolders(&v)
 	v.doubt(unseen)
-	v.canary(word != "" && word == s.Host.Spaces(v.Now.BootID))
+	v.canary(v.Unproven == nil && sandbox.IsOfBoot(word, v.Now.BootID))
 	v.Unmirrored = unmirrored(v.Leases)
 	return v, nil
 }
@@ -86,13 +87,7 @@ func (s *Service) Survey(ctx context.Context) (Survey, error) {
 // lookAtHolders fills Life. unseen says why not every process could be asked,
 // where it mattered.
 func (s *Service) lookAtHolders(v *Survey) (unseen error) {
-	e := newEvidence(s.Host, v.Now.BootID, func(fn func(lease.Lease)) {
-		for _, l := range v.Leases {
-			if l.State == lease.Bound {
-				fn(l)
-			}
-		}
-	})
+	e := newEvidence(s.Host, v.Now.BootID, boundIn(v.Leases))
 	e.twice = true
 	for _, l := range v.Leases {
 		switch {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"net/netip"
 	"path/filepath"
@@ -139,10 +140,10 @@ func (w *world) Mounted() sandbox.Processes {
 	return sandbox.NewProcesses(w.unseen(), slices.Collect(maps.Values(w.netns))...)
 }
 
-func (w *world) Spaces(boot string) string { return boot + w.spaces }
+func (w *world) Spaces(boot string) string { return boot + " " + w.spaces }
 
-func (w *world) ProveView(word, boot string) error {
-	if w.first && !strings.HasPrefix(word, boot) {
+func (w *world) ProveView(word, boot string, _ iter.Seq[lease.Lease]) error {
+	if w.first && !sandbox.IsOfBoot(word, boot) {
 		return nil
 	}
 	if word != w.Spaces(boot) {

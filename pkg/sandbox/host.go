@@ -7,8 +7,8 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -24,11 +24,13 @@ type Host struct {
 	proc       string
 	bootIDFile string
 	mounts     string // the process whose mounts the paths lead through, as /proc names it
+
+	proven *sync.Map // see proveMounts
 }
 
 // New returns the host behind a /proc, seen through this process's own mounts.
 func New(proc, bootIDFile string) *Host {
-	return &Host{proc: proc, bootIDFile: bootIDFile, mounts: "self"}
+	return &Host{proc: proc, bootIDFile: bootIDFile, mounts: "self", proven: &sync.Map{}}
 }
 
 // Through returns the host for a process that has moved its root into that of
@@ -187,17 +189,13 @@ func (p *Processes) miss(err error) {
 // namespaces of new pods are mounted, and have the numbers of those that ended.
 func (h *Host) Mounted() Processes {
 	p := Processes{inodes: map[uint64]bool{}}
-	file := filepath.Join(h.proc, h.mounts, "mountinfo")
-	b, err := os.ReadFile(file)
+	b, err := h.mountinfo()
+	p.miss(err)
 	for line := range bytes.Lines(b) {
-		if space, _, ok := netnsMount(string(line)); ok {
-			p.add(space)
+		if m, ok := netnsMount(string(line)); ok {
+			p.inodes[m.ino] = true
 		}
 	}
-	if err == nil && len(b) == 0 {
-		err = fmt.Errorf("%s is empty", file)
-	}
-	p.miss(err)
 	return p
 }
 

@@ -77,17 +77,17 @@ func (h *Host) processNetns(pid string) string { return filepath.Join(h.proc, pi
 // mounted finds the namespaces that a mount keeps. One that can no longer be
 // reached (another mount covers it) has to show itself by a process.
 func (h *Host) mounted() (map[nsfs]lease.Netns, error) {
-	b, err := os.ReadFile(filepath.Join(h.proc, h.mounts, "mountinfo"))
+	b, err := h.mountinfo()
 	if err != nil {
-		return nil, fmt.Errorf("the mounts cannot be listed: %w", err)
+		return nil, err
 	}
 	found := map[nsfs]lease.Netns{}
 	for line := range bytes.Lines(b) {
-		_, path, ok := netnsMount(string(line))
+		m, ok := netnsMount(string(line))
 		if !ok {
 			continue
 		}
-		if n, err := h.Netns(path); err == nil {
+		if n, err := h.Netns(m.path); err == nil {
 			id := nsfs{n.Dev, n.Ino}
 			if old, known := found[id]; !known || n.Path < old.Path {
 				found[id] = n
@@ -97,15 +97,42 @@ func (h *Host) mounted() (map[nsfs]lease.Netns, error) {
 	return found, nil
 }
 
+// mountinfo lists the mounts that paths lead through. There is one always.
+func (h *Host) mountinfo() ([]byte, error) {
+	file := filepath.Join(h.proc, h.mounts, "mountinfo")
+	b, err := os.ReadFile(file)
+	if err == nil && len(b) == 0 {
+		err = fmt.Errorf("%s is empty", file)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the mounts cannot be listed: %w", err)
+	}
+	return b, nil
+}
+
+// mount is one of a network namespace.
+type mount struct {
+	ino        uint64 // of the namespace
+	path       string
+	propagates bool // it is part of a peer group, or gets what is mounted in one
+}
+
 // netnsMount reads one line of mountinfo: "36 35 0:4 net:[4026532] /run/netns/x
 // rw shared:1 - nsfs nsfs rw" (proc_pid_mountinfo(5)).
-func netnsMount(line string) (space, path string, ok bool) {
-	mount, system, ok := strings.Cut(line, " - ")
-	fields := strings.Fields(mount)
-	if !ok || len(fields) < 5 || !strings.HasPrefix(system, "nsfs ") || !strings.HasPrefix(fields[3], "net:[") {
-		return "", "", false
+func netnsMount(line string) (m mount, ok bool) {
+	here, system, ok := strings.Cut(line, " - ")
+	fields := strings.Fields(here)
+	if !ok || len(fields) < 6 || !strings.HasPrefix(system, "nsfs ") {
+		return mount{}, false
 	}
-	return fields[3], unescape(fields[4]), true
+	if m.ino, ok = spaceInode(fields[3], "net"); !ok {
+		return mount{}, false
+	}
+	m.path = unescape(fields[4])
+	m.propagates = slices.ContainsFunc(fields[6:], func(field string) bool {
+		return strings.HasPrefix(field, "shared:") || strings.HasPrefix(field, "master:")
+	})
+	return m, true
 }
 
 // unescape undoes the kernel's \040 and the like.

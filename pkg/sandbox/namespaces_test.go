@@ -245,17 +245,25 @@ func TestNamespacesWithoutProc(t *testing.T) {
 }
 
 func TestNetnsMount(t *testing.T) {
-	for _, tt := range []struct{ line, path string }{
-		{"36 35 0:4 net:[4026532] /run/netns/x rw shared:1 - nsfs nsfs rw", "/run/netns/x"},
-		{`36 35 0:4 net:[4026532] /run/a\040b\134c rw - nsfs nsfs rw`, `/run/a b\c`},
-		{"36 35 0:4 mnt:[4026532] /run/snapd/ns/x rw - nsfs nsfs rw", ""},
-		{"36 35 0:4 net:[4026532] /run/fake rw - tmpfs net:[1] rw", ""},
-		{"36 35 0:4 net:[4026532]", ""},
-		{"36 35 - nsfs nsfs rw", ""},
-		{"", ""},
+	for _, tt := range []struct {
+		line string
+		want mount
+	}{
+		{"36 35 0:4 net:[4026532] /run/netns/x rw shared:1 - nsfs nsfs rw", mount{4026532, "/run/netns/x", true}},
+		{"36 35 0:4 net:[4026532] /run/netns/x rw master:1 - nsfs nsfs rw", mount{4026532, "/run/netns/x", true}},
+		{"36 35 0:4 net:[4026532] /run/netns/x rw shared:2 master:1 - nsfs nsfs rw", mount{4026532, "/run/netns/x", true}},
+		{"36 35 0:4 net:[4026532] /run/netns/x rw unbindable - nsfs nsfs rw", mount{4026532, "/run/netns/x", false}},
+		{"36 35 0:4 net:[4026532] /run/shared:1 rw - nsfs nsfs rw", mount{4026532, "/run/shared:1", false}},
+		{`36 35 0:4 net:[4026532] /run/a\040b\134c rw - nsfs nsfs rw`, mount{4026532, `/run/a b\c`, false}},
+		{"36 35 0:4 mnt:[4026532] /run/snapd/ns/x rw - nsfs nsfs rw", mount{}},
+		{"36 35 0:4 net:[x] /run/netns/x rw - nsfs nsfs rw", mount{}},
+		{"36 35 0:4 net:[4026532] /run/fake rw - tmpfs net:[1] rw", mount{}},
+		{"36 35 0:4 net:[4026532]", mount{}},
+		{"36 35 - nsfs nsfs rw", mount{}},
+		{"", mount{}},
 	} {
-		if _, path, ok := netnsMount(tt.line); path != tt.path || ok != (tt.path != "") {
-			t.Errorf("%q: %q, %v; want %q", tt.line, path, ok, tt.path)
+		if m, ok := netnsMount(tt.line); m != tt.want || ok != (tt.want.path != "") {
+			t.Errorf("%q: %+v, %v; want %+v", tt.line, m, ok, tt.want)
 		}
 	}
 }
@@ -263,8 +271,8 @@ func TestNetnsMount(t *testing.T) {
 func FuzzNetnsMount(f *testing.F) {
 	f.Add(`36 35 0:4 net:[4026532] /run/a\040b rw shared:1 - nsfs nsfs rw`)
 	f.Fuzz(func(t *testing.T, line string) {
-		if _, path, ok := netnsMount(line); !ok && path != "" {
-			t.Errorf("%q is refused and at %q", line, path)
+		if m, ok := netnsMount(line); !ok && m != (mount{}) {
+			t.Errorf("%q is refused and is %+v", line, m)
 		}
 	})
 }

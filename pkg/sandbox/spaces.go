@@ -1,12 +1,16 @@
 package sandbox
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
 // initialPID is the inode of the first process namespace of every Linux kernel
@@ -33,39 +37,100 @@ func (h *Host) Spaces(boot string) string {
 var ErrNotHost = errors.New("this is not proven to be the host's view")
 
 // ProveView proves that what is seen here is what the plugin sees, which left
-// its word. Without a word of this boot, only the first process namespace and
-// the mounts of its first process are the host's for certain.
-func (h *Host) ProveView(word, boot string) error {
+// its word: the same boot, the same processes, and mounts through which the
+// namespaces of the node are found. Those are the plugin's own where process 1
+// has them too, or such that the namespace of a bound lease is mounted there. (A
+// runtime may have mounts of its own, and Multus calls plugins in those of its
+// daemon.) Without a word of this boot, only the first process namespace and the
+// mounts of its first process are the host's for certain.
+//
+// Bound are the leases that are Bound, nil where there are none. Errors wrap
+// ErrNotHost.
+func (h *Host) ProveView(word, boot string, bound iter.Seq[lease.Lease]) error {
 	if boot == "" {
 		return fmt.Errorf("%w: the boot id cannot be read from %s", ErrNotHost, h.bootIDFile)
 	}
 	if self, err := os.Readlink(filepath.Join(h.proc, "self")); err != nil || self != strconv.Itoa(os.Getpid()) {
-		return fmt.Errorf("%w: %s shows other processes than this one's (self is %q): is hostPID set?", ErrNotHost, h.proc, self)
+		return fmt.Errorf("%w: %s shows other processes than this one's (self is %q): is hostPID set?",
+			ErrNotHost, h.proc, self)
 	}
 	own := h.Spaces(boot)
 	if own == "" {
 		return fmt.Errorf("%w: the namespaces of process %s cannot be read; CAP_SYS_PTRACE is needed", ErrNotHost, h.mounts)
 	}
-	if strings.HasPrefix(word, boot+" ") {
-		if word != own {
-			return fmt.Errorf("%w: the plugin runs in %q, this is %q: hostPID and the host's own root are needed", ErrNotHost, word, own)
+	errFirst := h.proveFirstMounts()
+	if !IsOfBoot(word, boot) {
+		if pid, err := h.space("self", "pid"); err != nil || pid != initialPID {
+			return fmt.Errorf("%w: this is not the machine's first process namespace, "+
+				"and the plugin has not said in this boot where it runs", ErrNotHost)
 		}
+		return errFirst
+	}
+	ours, _, _ := strings.Cut(own, " mnt:")
+	if theirs, _, _ := strings.Cut(word, " mnt:"); ours != theirs {
+		return fmt.Errorf("%w: the plugin runs in %q, this is %q: hostPID and the host's own root are needed",
+			ErrNotHost, word, own)
+	}
+	// The number alone may be that of mounts that came after the plugin's.
+	if word == own && errFirst == nil {
 		return nil
 	}
-	return h.proveFirst()
+	if err := h.proveMounts(word+own, boot, bound, errFirst == nil || word == own); err != nil {
+		return fmt.Errorf("%w: the plugin runs in %q, this is %q, and %w", ErrNotHost, word, own, err)
+	}
+	return nil
 }
 
-// proveFirst proves that these are the first namespaces of the machine.
-func (h *Host) proveFirst() error {
-	pid, err := h.space("self", "pid")
-	if err != nil || pid != initialPID {
-		return fmt.Errorf("%w: this is not the machine's first process namespace, and the plugin has not said in this boot where it runs", ErrNotHost)
-	}
+// IsOfBoot reports whether the plugin left the word in the boot.
+func IsOfBoot(word, boot string) bool { return boot != "" && strings.HasPrefix(word, boot+" ") }
+
+// proveFirstMounts proves that paths lead through the mounts of process 1.
+func (h *Host) proveFirstMounts() error {
 	first, err := h.space("1", "mnt")
-	if own, e := h.space(h.mounts, "mnt"); err != nil || e != nil || own != first {
+	if pid, e := h.space("self", "pid"); err != nil && e == nil && pid == initialPID {
+		// Process 1 may be confined. The kernel's own threads have the same mounts, and
+		// the one that makes them is process 2 of the first process namespace.
+		if kernel, e := h.space("2", "mnt"); e == nil {
+			first, err = kernel, nil
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%w: the mounts of process 1 cannot be read: %w", ErrNotHost, err)
+	}
+	if own, err := h.space(h.mounts, "mnt"); err != nil || own != first {
 		return fmt.Errorf("%w: paths lead through other mounts than those of process 1", ErrNotHost)
 	}
 	return nil
+}
+
+// proveMounts finds a bound lease whose network namespace is mounted here, at its
+// path. That is enough where later mounts appear here as well: where the caller
+// knows that these are no copy, or the mount is propagated. It stays proven for
+// the same pair of words.
+func (h *Host) proveMounts(pair, boot string, bound iter.Seq[lease.Lease], noCopy bool) error {
+	if _, known := h.proven.Load(pair); known {
+		return nil
+	}
+	mountinfo, err := h.mountinfo()
+	if err != nil {
+		return err
+	}
+	mounted := map[uint64]bool{}
+	for line := range bytes.Lines(mountinfo) {
+		if m, ok := netnsMount(string(line)); ok && (noCopy || m.propagates) {
+			mounted[m.ino] = true
+		}
+	}
+	if bound == nil {
+		bound = func(func(lease.Lease) bool) {}
+	}
+	for l := range bound {
+		if l.Holder.BootID == boot && mounted[l.Holder.Netns.Ino] && h.Look(l.Holder, boot) == lease.Alive {
+			h.proven.Store(pair, true)
+			return nil
+		}
+	}
+	return errors.New("no network namespace of a bound lease is mounted at its path here: the host's own root is needed")
 }
 
 // space returns the inode of a process's namespace of a kind.

@@ -3,6 +3,7 @@ package explore
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"net/netip"
 	"time"
 
@@ -162,7 +163,7 @@ func (h host) Namespaces() ([]sandbox.Namespace, error) {
 
 func (h host) Spaces(boot string) string { return boot + " host" }
 
-func (h host) ProveView(word, boot string) error {
+func (h host) ProveView(word, boot string, _ iter.Seq[lease.Lease]) error {
 	if word != "" && word != h.Spaces(boot) && word[:len(boot)] == boot {
 		return errors.New("the plugin runs elsewhere")
 	}

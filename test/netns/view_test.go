@@ -92,3 +92,39 @@ func TestRecoverInAContainer(t *testing.T) {
 		}
 	}
 }
+
+// A runtime may call the plugin in mounts of its own, as Multus does in those of its daemon.
+// Whoever sees its network namespaces sees the node.
+func TestThePluginMayHaveMountsOfItsOwn(t *testing.T) {
+	node := newNode(t)
+	net := bridge(node, "10.1.0.0/24", nil)
+	call := func(pod lab.Pod) *lab.Sandbox {
+		t.Helper()
+		sandbox := node.Sandbox(pod)
+		c := sandbox.IPAMCall(net, "ADD")
+		c.Wrap = []string{"unshare", "--mount"}
+		if err := cniError(t, node.Call(c)); err != nil {
+			t.Fatalf("ADD %s: %v", pod.Name, err)
+		}
+		return sandbox
+	}
+	call(lab.NewPod("default", "living", ""))
+	dead := lab.NewPod("default", "dead", "10")
+	call(dead).Remove()
+	before := node.Leases()
+	for _, wrap := range []string{"unshare --mount", "unshare --fork --pid --mount --mount-proc"} {
+		out, err := node.Command("sh", "-c", wrap+" sh -c 'mount -t tmpfs none /run/netns && "+lab.Bin("leasectl")+" gc'")
+		if err == nil || !strings.Contains(err.Error(), "the host cannot be seen from here") {
+			t.Errorf("leasectl gc behind %q: %v\n%s", wrap, err, out)
+		}
+	}
+	if diff := cmp.Diff(before, node.Leases()); diff != "" {
+		t.Fatalf("leases (-before +after):\n%s", diff)
+	}
+	if out, err := node.Leasectl("gc"); err != nil || !strings.Contains(out, "default/dead") || strings.Contains(out, "living") {
+		t.Errorf("leasectl gc on the node: %v\n%s", err, out)
+	}
+	if leases := of(node.Leases(), dead); len(leases) != 1 || !leases[0].Firm {
+		t.Errorf("leases of the dead pod: %+v, want a firm hold", leases)
+	}
+}
