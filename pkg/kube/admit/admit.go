@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission/metrics"
 )
@@ -16,7 +17,8 @@ import (
 // Pods is a mutating webhook of pods. What change writes of a pod's labels, annotations, scheduling gates, node selector and
 // affinity becomes the patch; the pod's namespace is the request's, for in the pod it may be missing yet.
 //
-// If change fails or panics, or the pod cannot be read, it is admitted as it is. An error would be an answer to the API
+// If change fails or panics, the pod cannot be read, or would have more annotations than the API server takes, it is admitted
+// as it is. An error would be an answer to the API
 // server, and the answer would be no: failurePolicy is about calls that fail.
 func Pods(log logr.Logger, change func(ctx context.Context, req admission.Request, pod *corev1.Pod) error) admission.Handler {
 	return admission.HandlerFunc(func(ctx context.Context, req admission.Request) (response admission.Response) {
@@ -51,6 +53,10 @@ func patch(ctx context.Context, req admission.Request, change func(context.Conte
 	if err := change(ctx, req, &pod); err != nil {
 		return admission.Response{}, err
 	}
+	if size := annotationBytes(&pod); size > apivalidation.TotalAnnotationSizeLimitB {
+		return admission.Response{}, fmt.Errorf("with what would be added, its annotations have %d bytes, and %d are allowed",
+			size, apivalidation.TotalAnnotationSizeLimitB)
+	}
 	after, err := outline(&pod)
 	if err != nil {
 		return admission.Response{}, err
@@ -60,6 +66,14 @@ func patch(ctx context.Context, req admission.Request, change func(context.Conte
 		return admission.Response{}, fmt.Errorf("making the patch: %s", response.Result.Message)
 	}
 	return response, nil
+}
+
+// annotationBytes is the size of a pod's annotations as the API server counts it.
+func annotationBytes(p *corev1.Pod) (size int) {
+	for key, value := range p.Annotations {
+		size += len(key) + len(value)
+	}
+	return size
 }
 
 // outline is as much of a pod as may change, as JSON. A patch is made of two texts by the same writer, so that it leaves

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/go-logr/logr"
@@ -39,6 +40,20 @@ func TestPodsAreAdmittedWhateverGoesWrong(t *testing.T) {
 	for _, object := range []string{"", "[]", `{"metadata":5}`} {
 		if r := ask(object, func(*corev1.Pod) error { panic("it cannot be read") }); !r.Allowed || len(r.Patch) > 0 {
 			t.Errorf("%q: %+v", object, r)
+		}
+	}
+}
+
+// TestPodsWithAsManyAnnotationsAsMayBe are admitted as they are: what is added would have the API server refuse them.
+func TestPodsWithAsManyAnnotationsAsMayBe(t *testing.T) {
+	for size, patched := range map[int]bool{256<<10 - 100: true, 256<<10 - 10: false} {
+		object := `{"metadata":{"name":"db-0","annotations":{"a":"` + strings.Repeat("b", size-1) + `"}},"spec":{}}`
+		r := ask(object, func(p *corev1.Pod) error {
+			p.Annotations["leasehold.dev/pin-reason"] = "some reason"
+			return nil
+		})
+		if !r.Allowed || len(r.Patch) > 0 != patched {
+			t.Errorf("%d bytes: %t, patch %t", size, r.Allowed, len(r.Patch) > 0)
 		}
 	}
 }

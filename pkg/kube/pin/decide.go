@@ -45,8 +45,9 @@ type Facts struct {
 	ModeNote string
 	// Fallback replaces nominate where it is not honoured.
 	Fallback policy.PinMode
-	// Honoured: the pod's scheduler takes nominations. Crowded: too many pods wait for theirs already.
-	Honoured, Crowded bool
+	// Honoured: the pod's scheduler takes nominations. Crowded: too many pods wait for theirs already. Large: it is not certain
+	// that the API server would let the manager lift the pod's gate.
+	Honoured, Crowded, Large bool
 
 	Known bool // the rest could be looked up
 	// Found: there is a place where the pod's addresses are.
@@ -114,6 +115,8 @@ func welcome(f Facts) (policy.PinMode, string) {
 	case mode != policy.PinNominate:
 	case !f.Honoured:
 		mode, instead = f.Fallback, fmt.Sprintf("; not nominate: the scheduler %q is not among --schedulers", f.Pod.Spec.SchedulerName)
+	case f.Large:
+		mode, instead = policy.PinPrefer, "; not nominate: the pod is too large, or has too many annotations or gates"
 	case f.Crowded:
 		mode, instead = policy.PinPrefer, "; not nominate: too many pods wait for their nomination"
 	}

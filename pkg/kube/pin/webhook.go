@@ -42,6 +42,7 @@ func (w *webhook) pin(ctx context.Context, req admission.Request, pod *corev1.Po
 	strip(pod)
 	key := req.Namespace + "/" + pod.Name
 	facts := w.facts(ctx, key, req.Namespace, pod)
+	facts.Large = large(pod, len(req.Object.Raw))
 	verdict := Decide(facts)
 	dryRun := req.DryRun != nil && *req.DryRun
 	if verdict.Mode == policy.PinNominate && !dryRun && !w.gate(ctx, req.Namespace, pod.Name) {
@@ -52,6 +53,21 @@ func (w *webhook) pin(ctx context.Context, req admission.Request, pod *corev1.Po
 	w.meters.decisions.WithLabelValues(string(verdict.Mode), string(verdict.Reason)).Inc()
 	w.log.V(1).Info("decided", "pod", key, "mode", verdict.Mode, "node", verdict.Node, "reason", verdict.Reason, "text", verdict.Text)
 	return nil
+}
+
+// What a pod with our gate may have at most. Removing the gate makes the pod's record larger, of which etcd takes 1.5 MiB, and
+// the policy that confines the manager looks at all of it, which may cost so much and no more.
+const (
+	maxGatedBytes       = 512 << 10 // as JSON
+	maxGatedAnnotations = 1000
+	maxGatedLabels      = 1000
+	maxGatedGates       = 100 // of others
+)
+
+// large reports whether a pod, which had so many bytes when it came, exceeds one of these.
+func large(pod *corev1.Pod, bytes int) bool {
+	return bytes > maxGatedBytes || len(pod.Annotations) > maxGatedAnnotations || len(pod.Labels) > maxGatedLabels ||
+		len(pod.Spec.SchedulingGates) > maxGatedGates
 }
 
 // facts gathers what a decision is made of.

@@ -3,6 +3,9 @@ package pin
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -10,6 +13,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"pgregory.net/rapid"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -57,6 +62,55 @@ func TestWebhookAdmitsWhatItCannotJudge(t *testing.T) {
 		`"leasehold.dev/pin-reason":"Unknown: its address could not be looked up"},"labels":{"leasehold.dev/retained":"true"},"name":"db-0"},`+
 		`"spec":{"later":{"field":1}}}` {
 		t.Errorf("the pod is %s", got)
+	}
+}
+
+// TestLargePodsGetNoGate has pods of which it is not certain that the manager's policy lets their gates be lifted.
+func TestLargePodsGetNoGate(t *testing.T) {
+	hour := noon
+	w := blind(t)
+	w.Schedulers = []string{"default-scheduler"}
+	w.cluster = clusterOf(t, map[string]*corev1.Node{"node1": node("node1")}, &hour,
+		&reservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db"}, Pod: "db-0", Node: "node1", NodeUID: "uid-1", Bound: true})
+	many := func(n int) map[string]string {
+		m := map[string]string{}
+		for i := range n {
+			m[strconv.FormatInt(int64(i), 36)] = ""
+		}
+		return m
+	}
+	for story, c := range map[string]struct {
+		change func(*corev1.Pod)
+		gate   bool
+	}{
+		"as any":               {func(*corev1.Pod) {}, true},
+		"a hundred, a few KiB": {func(p *corev1.Pod) { p.Annotations, p.Labels = many(100), many(100) }, true},
+		"50,000 annotations":   {func(p *corev1.Pod) { p.Annotations = many(50000) }, false},
+		"many labels":          {func(p *corev1.Pod) { p.Labels = many(5000) }, false},
+		"many gates": {func(p *corev1.Pod) {
+			for i := range 1000 {
+				p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: fmt.Sprint("a.b/", i)})
+			}
+		}, false},
+		"a large environment": {func(p *corev1.Pod) {
+			p.Spec.Containers = []corev1.Container{{Env: []corev1.EnvVar{{Name: "A", Value: strings.Repeat("a", 600<<10)}}}}
+		}, false},
+	} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "db-0"}, Spec: corev1.PodSpec{SchedulerName: "default-scheduler"}}
+		c.change(pod)
+		if pod.Annotations == nil {
+			pod.Annotations = map[string]string{}
+		}
+		pod.Annotations[policy.Annotation] = "10"
+		object, err := json.Marshal(pod)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := ask(w, object)
+		got := patched(t, object, r)
+		if gate := strings.Contains(got, "leasehold.dev/nominate"); !r.Allowed || gate != c.gate || strings.Contains(got, "the pod is too large") == c.gate {
+			t.Errorf("%s: gate %t, want %t; %v", story, gate, c.gate, r.Patches)
+		}
 	}
 }
 
