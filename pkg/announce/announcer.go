@@ -15,26 +15,26 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// Announcer works off the announce queue.
+// Announcer processes the announce queue: it announces the addresses of the attachments in it, and
+// removes them from it.
 type Announcer struct {
-	// Dir is the queue: an empty file for each attachment that came back, named
-	// by lease.Holder.Name. It is made if it is missing.
+	// Dir is the queue: an empty file for each attachment that came back to its address, named by
+	// lease.Holder.Name. It is created if it is missing.
 	Dir string
-	// Bound returns the leases that an attachment holds now. It is asked before
-	// each announcement: nothing else is ever announced.
+	// Bound returns the leases that an attachment holds now. It is called before each announcement:
+	// an address that the attachment no longer holds must not be announced.
 	Bound func(context.Context, lease.Holder) ([]lease.Lease, error)
-	// Inside calls a function on a thread in a network namespace, if that is still
-	// the one that the lease names.
+	// Inside calls a function on a thread in the network namespace of a lease. It fails if the
+	// namespace at that path is no longer the one of the lease.
 	Inside func(lease.Netns, func() error) error
-	// Clock reads both clocks.
+	// Clock reads the wall clock and the boot clock.
 	Clock func() lease.Instant
-	// Announced is told once of each address that was announced, after the last
-	// repeat; may be nil.
+	// Announced is called once for each address, after its last announcement. It may be nil.
 	Announced func(context.Context, Announcement)
 	Log       *slog.Logger
 }
 
-// Announcement is what was told.
+// Announcement is an address that was announced, with the hardware address of its interface.
 type Announcement struct {
 	Holder lease.Holder
 	Addr   netip.Addr
@@ -42,22 +42,31 @@ type Announcement struct {
 }
 
 const (
-	maxAge    = 2 * time.Minute        // by then every neighbour has found out by itself
-	patience  = 30 * time.Second       // with an address that nothing has: some runtimes take it out of the namespace
-	atOnce    = 128                    // attachments; one that is looked at or announced needs a thread for that time
-	firstLook = 4 * time.Millisecond   // how soon an interface is looked at again that is not ready,
-	lastLook  = 500 * time.Millisecond // and how late at most
+	// maxAge is how long after the pod's return an announcement is of use: afterwards all
+	// neighbour entries with its former hardware address have expired.
+	maxAge = 2 * time.Minute
+	// maxWait limits the wait for an interface with the address. Some runtimes move the address
+	// out of the namespace, so that none ever has it.
+	maxWait = 30 * time.Second
+	// maxWorkers limits the attachments that are processed at the same time. Each may occupy a
+	// thread.
+	maxWorkers = 128
+	// minPoll and maxPoll are the shortest and the longest pause between two checks of an
+	// interface that is not ready.
+	minPoll = 4 * time.Millisecond
+	maxPoll = 500 * time.Millisecond
 )
 
-// repeats are the pauses before each announcement. The first may come before a
-// switch port forwards, or get lost. The last is more than a second later, for
-// neighbours that keep an entry for that long against what nobody asked for
-// (neigh/*/locktime; Linux lets a gratuitous ARP through now, and did not always).
-var repeats = []time.Duration{0, 20 * time.Millisecond, 200 * time.Millisecond, 1100 * time.Millisecond, 2 * time.Second}
+// repeats are the pauses before each announcement. The first announcement may be sent before a
+// switch port forwards, or get lost. The last is sent more than a second later, for neighbours that
+// accept no unsolicited change of an entry for that long (neigh/*/locktime; current Linux exempts
+// gratuitous ARP, older kernels do not).
+var repeats = []time.Duration{0, 20 * time.Millisecond, 200 * time.Millisecond, 1100 * time.Millisecond,
+	2 * time.Second}
 
-// Run announces what is in the queue, and what comes into it, until ctx is done.
+// Run processes the queue, and entries that are added to it, until ctx is done.
 func (a *Announcer) Run(ctx context.Context) error {
-	r := &run{Announcer: a, busy: map[string]bool{}, slots: make(chan struct{}, atOnce)}
+	r := &run{Announcer: a, busy: map[string]bool{}, slots: make(chan struct{}, maxWorkers)}
 	defer r.workers.Wait()
 	w := &watch{dir: a.Dir, log: a.Log}
 	defer w.close()
@@ -70,39 +79,38 @@ func (a *Announcer) Run(ctx context.Context) error {
 	}
 }
 
-// run is one Run.
+// run is the state of one call of Run.
 type run struct {
 	*Announcer
 	workers sync.WaitGroup
 	slots   chan struct{}
 
 	mu     sync.Mutex
-	busy   map[string]bool // notes that somebody works on
-	unread bool            // the store cannot be read, and that was said
+	busy   map[string]bool // entries that a worker processes
+	unread bool            // the store cannot be read, and that was logged
 }
 
-// start gives each note that nobody works on to a worker, as long as there are
-// any to be had. The rest is found again when a worker has removed its note,
-// which is an event.
+// start gives each entry that no worker processes to a new worker, up to maxWorkers. The others are
+// started when a worker has removed its entry, which wakes the watch.
 func (r *run) start(ctx context.Context) {
 	dir, err := os.Open(r.Dir)
 	if err != nil {
-		return // the watch has said it
+		return // the watch has logged it
 	}
 	defer dir.Close()
 	names, _ := dir.Readdirnames(-1)
 	for _, name := range names {
 		who, ok := lease.ParseHolder(name)
 		if !ok {
-			r.Log.Warn("a note in the announce queue cannot be read; it is removed", "name", name)
-			r.forget(name)
+			r.Log.Warn("invalid entry in the announce queue, removing it", "name", name)
+			r.remove(name)
 			continue
 		}
 		if !r.take(name) {
 			continue
 		}
 		if _, err := os.Lstat(filepath.Join(r.Dir, name)); err != nil {
-			r.release(name) // worked off since it was listed
+			r.release(name) // processed since it was listed
 			continue
 		}
 		select {
@@ -113,8 +121,8 @@ func (r *run) start(ctx context.Context) {
 		}
 		r.workers.Go(func() {
 			r.work(ctx, who)
-			if ctx.Err() == nil { // else the next run goes on with it
-				r.forget(name)
+			if ctx.Err() == nil { // else the next Run processes it
+				r.remove(name)
 			}
 			r.release(name)
 			<-r.slots
@@ -138,15 +146,15 @@ func (r *run) release(name string) {
 	delete(r.busy, name)
 }
 
-// forget takes a note away, also one that is no file.
-func (r *run) forget(name string) {
+// remove deletes an entry of the queue, even if it is not a regular file.
+func (r *run) remove(name string) {
 	if err := os.RemoveAll(filepath.Join(r.Dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		r.Log.Warn("a note in the announce queue cannot be removed", "error", err)
+		r.Log.Warn("removing an entry of the announce queue failed", "error", err)
 	}
 }
 
-// work announces all addresses of an attachment, each in its own time: one may
-// be usable at once, and another only after duplicate address detection.
+// work announces all addresses of an attachment concurrently: one may be usable at once, and
+// another only after duplicate address detection.
 func (r *run) work(ctx context.Context, who lease.Holder) {
 	leases, err := r.held(ctx, who)
 	if err != nil {
@@ -157,34 +165,34 @@ func (r *run) work(ctx context.Context, who lease.Holder) {
 		addresses.Go(func() {
 			log := r.Log.With("address", l.Address.String(), "pod", l.Namespace+"/"+l.Name, "container", who.ContainerID)
 			if err := r.announce(ctx, l, log); err != nil && ctx.Err() == nil {
-				log.Info("not announced", "reason", err)
+				log.Info("address not announced", "reason", err)
 			}
 		})
 	}
 	addresses.Wait()
 }
 
-// held returns what an attachment holds. It asks until the answer would be of no
-// use any more.
+// held returns the leases that an attachment holds. While the store cannot be read it retries,
+// until an announcement would no longer be of use.
 func (r *run) held(ctx context.Context, who lease.Holder) ([]lease.Lease, error) {
 	for began := r.Clock(); ; {
 		leases, err := r.Bound(ctx, who)
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		r.say(err)
-		if err == nil || r.Clock().Since(began) > maxAge || !pause(ctx, slowly) {
+		r.logUnread(err)
+		if err == nil || r.Clock().Since(began) > maxAge || !pause(ctx, watched) {
 			return leases, err
 		}
 	}
 }
 
-// say logs when the store cannot be read any more: for all notes once.
-func (r *run) say(err error) {
+// logUnread logs that the store cannot be read, once for all entries.
+func (r *run) logUnread(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err != nil && !r.unread {
-		r.Log.Warn("it is not known what is to be announced", "error", err)
+		r.Log.Warn("reading the leases to announce failed, retrying", "error", err)
 	}
 	r.unread = err != nil
 }
@@ -192,17 +200,17 @@ func (r *run) say(err error) {
 var (
 	errTooOld   = errors.New("the pod came back too long ago")
 	errNotReady = errors.New("no running interface has the address")
-	errNotHeld  = errors.New("it is another container's now, or nobody's")
+	errNotHeld  = errors.New("the container no longer holds the address")
 )
 
-// announce tells of one address, as often as repeats says. A repeat that fails is
-// left out: the store may be busy for a moment. What is made of the announcement
-// may wait for the store, too, so that comes last.
+// announce announces one address, once per entry of repeats. An announcement that fails is left
+// out: the store may be busy for a moment. Announced is called last, because it may wait for the
+// store.
 func (r *run) announce(ctx context.Context, l lease.Lease, log *slog.Logger) error {
 	if err := r.await(ctx, l); err != nil {
 		return err
 	}
-	var told *Announcement
+	var sent *Announcement
 	var failed error
 	for _, after := range repeats {
 		if !pause(ctx, after) {
@@ -210,35 +218,35 @@ func (r *run) announce(ctx context.Context, l lease.Lease, log *slog.Logger) err
 		}
 		mac, err := r.once(ctx, l)
 		if err == nil {
-			told = &Announcement{Holder: l.Holder, Addr: l.Address, MAC: mac}
+			sent = &Announcement{Holder: l.Holder, Addr: l.Address, MAC: mac}
 			continue
 		}
 		if failed = err; errors.Is(err, errNotHeld) {
 			break
 		}
 	}
-	if told == nil {
+	if sent == nil {
 		return failed
 	}
-	log.Debug("announced", "mac", told.MAC.String())
+	log.Debug("announced", "mac", sent.MAC.String())
 	if r.Announced != nil {
-		r.Announced(ctx, *told)
+		r.Announced(ctx, *sent)
 	}
 	return nil
 }
 
-// await returns when the address can be used.
+// await returns when a running interface has the address.
 func (r *run) await(ctx context.Context, l lease.Lease) error {
 	began := r.Clock()
 	if began.Since(l.BoundAt) > maxAge {
 		return errTooOld
 	}
-	for wait := firstLook; ; wait = min(wait+wait/4, lastLook) {
+	for wait := minPoll; ; wait = min(wait+wait/4, maxPoll) {
 		err := r.Inside(l.Holder.Netns, func() error {
 			_, err := ready(l.Address)
 			return err
 		})
-		if !errors.Is(err, errNotReady) || r.Clock().Since(began) > patience {
+		if !errors.Is(err, errNotReady) || r.Clock().Since(began) > maxWait {
 			return err
 		}
 		if !pause(ctx, wait) {
@@ -247,8 +255,7 @@ func (r *run) await(ctx context.Context, l lease.Lease) error {
 	}
 }
 
-// once announces the address from the interface that has it now, if it is still
-// the container's.
+// once announces the address from the interface that has it now, if the container still holds it.
 func (r *run) once(ctx context.Context, l lease.Lease) (mac net.HardwareAddr, err error) {
 	if err := r.stillHeld(ctx, l); err != nil {
 		return nil, err
@@ -259,7 +266,7 @@ func (r *run) once(ctx context.Context, l lease.Lease) (mac net.HardwareAddr, er
 			return err
 		}
 		mac = link.HardwareAddr
-		return tell(link, l.Address)
+		return send(link, l.Address)
 	})
 	return mac, err
 }
@@ -270,14 +277,15 @@ func (r *run) stillHeld(ctx context.Context, l lease.Lease) error {
 		return err
 	}
 	for _, now := range leases {
-		if now.Address == l.Address && now.Pool == l.Pool && now.State == lease.Bound && now.Holder.Is(l.Holder) && now.Holder.Netns.Same(l.Holder.Netns) {
+		isSame := now.Address == l.Address && now.Pool == l.Pool && now.State == lease.Bound
+		if isSame && now.Holder.Is(l.Holder) && now.Holder.Netns.Same(l.Holder.Netns) {
 			return nil
 		}
 	}
 	return errNotHeld
 }
 
-// pause waits; false if ctx is done before.
+// pause waits for d. It reports false if ctx is done before.
 func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -31,45 +31,48 @@ var (
 // bound is the lease of an attachment that came back a moment ago.
 func bound(container, addr string) lease.Lease {
 	return lease.Lease{
-		ID: "00112233445566aa", Pool: pool, Address: netip.MustParseAddr(addr), State: lease.Bound, Namespace: "db", Name: "db-0",
-		Holder: lease.Holder{ContainerID: container, IfName: "eth0", BootID: now.BootID, Netns: lease.Netns{Path: "/run/netns/" + container, Dev: 4, Ino: 7}}, BoundAt: now,
+		ID: "00112233445566aa", Pool: pool, Address: netip.MustParseAddr(addr), State: lease.Bound,
+		Namespace: "db", Name: "db-0", BoundAt: now, Holder: lease.Holder{
+			ContainerID: container, IfName: "eth0", BootID: now.BootID,
+			Netns: lease.Netns{Path: "/run/netns/" + container, Dev: 4, Ino: 7},
+		},
 	}
 }
 
-// stage is an Announcer over a simulated store and simulated namespaces.
-type stage struct {
+// fixture is an Announcer over a simulated store and simulated namespaces.
+type fixture struct {
 	*Announcer
 	t   *testing.T
 	mu  sync.Mutex
 	log strings.Builder
 
-	bound   func(ask int) ([]lease.Lease, error) // the answer to the first, second, ... question
-	asked   int
-	entered int
+	bound   func(call int) ([]lease.Lease, error) // what the first, second, ... call of Bound returns
+	calls   int                                   // of Bound
+	entered int                                   // calls of Inside
 	inside  error
 }
 
-func (s *stage) Write(b []byte) (int, error) {
+func (s *fixture) Write(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.log.Write(b)
 }
 
-func (s *stage) said() string {
+func (s *fixture) logged() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.log.String()
 }
 
-func newStage(t *testing.T, notes ...string) *stage {
-	s := &stage{t: t, bound: func(int) ([]lease.Lease, error) { return nil, nil }}
+func newFixture(t *testing.T, queue ...string) *fixture {
+	s := &fixture{t: t, bound: func(int) ([]lease.Lease, error) { return nil, nil }}
 	s.Announcer = &Announcer{
 		Dir: filepath.Join(t.TempDir(), "announce"),
 		Bound: func(context.Context, lease.Holder) ([]lease.Lease, error) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			s.asked++
-			return s.bound(s.asked)
+			s.calls++
+			return s.bound(s.calls)
 		},
 		Inside: func(lease.Netns, func() error) error {
 			s.mu.Lock()
@@ -80,80 +83,80 @@ func newStage(t *testing.T, notes ...string) *stage {
 		Clock: func() lease.Instant { return now },
 		Log:   slog.New(slog.NewTextHandler(s, nil)),
 	}
-	for _, n := range notes {
-		s.leave(n)
+	for _, n := range queue {
+		s.enqueue(n)
 	}
 	return s
 }
 
-func (s *stage) leave(note string) {
+func (s *fixture) enqueue(name string) {
 	s.t.Helper()
-	if err := errors.Join(os.MkdirAll(s.Dir, 0o700), os.WriteFile(filepath.Join(s.Dir, note), nil, 0o600)); err != nil {
+	if err := errors.Join(os.MkdirAll(s.Dir, 0o700), os.WriteFile(filepath.Join(s.Dir, name), nil, 0o600)); err != nil {
 		s.t.Fatal(err)
 	}
 }
 
-// run runs the announcer until so is true.
-func (s *stage) run(what string, so func() bool) {
+// run runs the announcer until done returns true.
+func (s *fixture) run(what string, done func() bool) {
 	s.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
-	for deadline := time.Now().Add(20 * time.Second); !so(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(20 * time.Second); !done(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			cancel()
-			s.t.Fatalf("it does not become true: %s; it says:\n%s", what, s.said())
+			s.t.Fatalf("timed out waiting until %s; log:\n%s", what, s.logged())
 		}
 	}
 	cancel()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
-		s.t.Errorf("it ended with %v", err)
+		s.t.Errorf("Run returned %v", err)
 	}
 }
 
-func (s *stage) empty() bool {
+func (s *fixture) empty() bool {
 	files, err := os.ReadDir(s.Dir)
 	return err == nil && len(files) == 0
 }
 
-func TestNotesThatAreNone(t *testing.T) {
-	s := newStage(t, "nonsense", "@eth0", "c1@")
+func TestInvalidEntriesAreRemoved(t *testing.T) {
+	s := newFixture(t, "nonsense", "@eth0", "c1@")
 	if err := os.MkdirAll(filepath.Join(s.Dir, "folder", "inner"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	s.run("the queue is empty", s.empty)
-	if s.asked != 0 || strings.Count(s.said(), "cannot be read") != 4 {
-		t.Errorf("asked %d times, said:\n%s", s.asked, s.said())
+	if s.calls != 0 || strings.Count(s.logged(), "invalid entry") != 4 {
+		t.Errorf("Bound called %d times; log:\n%s", s.calls, s.logged())
 	}
 }
 
-func TestNobodysNotes(t *testing.T) {
-	s := newStage(t, "c1@eth0")
+func TestEntryWithoutLease(t *testing.T) {
+	s := newFixture(t, "c1@eth0")
 	s.run("the queue is empty", s.empty)
-	if s.asked != 1 || s.entered != 0 {
-		t.Errorf("asked %d times, entered %d; want once and never", s.asked, s.entered)
+	if s.calls != 1 || s.entered != 0 {
+		t.Errorf("Bound called %d times, Inside %d; want 1 and 0", s.calls, s.entered)
 	}
 }
 
-func TestNotesComeWhileItRuns(t *testing.T) {
-	s := newStage(t)
-	left := false
-	s.run("a note came and went", func() bool {
-		if !left && s.empty() {
-			s.leave("c1@eth0")
-			left = true
+func TestEntryAddedWhileRunning(t *testing.T) {
+	s := newFixture(t)
+	added := false
+	s.run("an entry was added and removed", func() bool {
+		if !added && s.empty() {
+			s.enqueue("c1@eth0")
+			added = true
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return s.asked == 1 && s.empty()
+		return s.calls == 1 && s.empty()
 	})
 }
 
-// A queue that is removed under it is made again, and read on.
-func TestTheQueueIsRemoved(t *testing.T) {
-	s := newStage(t)
+// A queue that is removed while it is watched is created again, and watched again.
+func TestQueueIsRemoved(t *testing.T) {
+	s := newFixture(t)
 	step := 0
-	s.run("a note came after it", func() bool {
+	s.run("a later entry was processed", func() bool {
 		if step == 0 && s.empty() {
 			if err := os.RemoveAll(s.Dir); err != nil {
 				t.Fatal(err)
@@ -161,42 +164,42 @@ func TestTheQueueIsRemoved(t *testing.T) {
 			step++
 		}
 		if step == 1 && s.empty() {
-			s.leave("c1@eth0")
+			s.enqueue("c1@eth0")
 			step++
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return s.asked == 1 && s.empty()
+		return s.calls == 1 && s.empty()
 	})
 }
 
-// Where the queue cannot be watched it is looked at.
-func TestNoWatch(t *testing.T) {
-	s := newStage(t)
+// A queue that cannot be watched is polled.
+func TestQueueCannotBeWatched(t *testing.T) {
+	s := newFixture(t)
 	file := s.Dir
-	if err := os.WriteFile(file, nil, 0o600); err != nil { // so that there can be no queue, at first
+	if err := os.WriteFile(file, nil, 0o600); err != nil { // so that the queue cannot be created
 		t.Fatal(err)
 	}
 	step := 0
-	s.run("a note came after it", func() bool {
-		if step == 0 && strings.Contains(s.said(), "cannot be watched") {
+	s.run("a later entry was processed", func() bool {
+		if step == 0 && strings.Contains(s.logged(), "watching the announce queue failed") {
 			if err := os.Remove(file); err != nil {
 				t.Fatal(err)
 			}
-			s.leave("c1@eth0")
+			s.enqueue("c1@eth0")
 			step++
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return s.asked == 1 && s.empty()
+		return s.calls == 1 && s.empty()
 	})
-	if n := strings.Count(s.said(), "cannot be watched"); n != 1 {
-		t.Errorf("it was said %d times", n)
+	if n := strings.Count(s.logged(), "watching the announce queue failed"); n != 1 {
+		t.Errorf("logged %d times", n)
 	}
 }
 
-func TestTooOldToMatter(t *testing.T) {
-	s := newStage(t, "c1@eth0")
+func TestTooOld(t *testing.T) {
+	s := newFixture(t, "c1@eth0")
 	s.bound = func(int) ([]lease.Lease, error) { return []lease.Lease{bound("c1", "10.0.0.2")}, nil }
 	s.Clock = func() lease.Instant {
 		later := now
@@ -204,17 +207,17 @@ func TestTooOldToMatter(t *testing.T) {
 		return later
 	}
 	s.run("the queue is empty", s.empty)
-	if s.entered != 0 || !strings.Contains(s.said(), errTooOld.Error()) {
-		t.Errorf("entered %d times, said:\n%s", s.entered, s.said())
+	if s.entered != 0 || !strings.Contains(s.logged(), errTooOld.Error()) {
+		t.Errorf("Inside called %d times; log:\n%s", s.entered, s.logged())
 	}
 }
 
-// An address that no interface ever has does not keep others waiting for ever.
-func TestAnAddressThatIsNowhere(t *testing.T) {
-	s := newStage(t, "c1@eth0")
+// An address that no interface ever has does not block the queue.
+func TestNoInterfaceHasTheAddress(t *testing.T) {
+	s := newFixture(t, "c1@eth0")
 	s.bound = func(int) ([]lease.Lease, error) { return []lease.Lease{bound("c1", "10.0.0.2")}, nil }
 	s.inside = errNotReady
-	s.Clock = func() lease.Instant { // ten seconds later each time that it is asked
+	s.Clock = func() lease.Instant { // ten seconds later after each call of Inside
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		later := now
@@ -222,31 +225,31 @@ func TestAnAddressThatIsNowhere(t *testing.T) {
 		return later
 	}
 	s.run("the queue is empty", s.empty)
-	if s.entered != 4 || !strings.Contains(s.said(), errNotReady.Error()) {
-		t.Errorf("entered %d times, want 4; said:\n%s", s.entered, s.said())
+	if s.entered != 4 || !strings.Contains(s.logged(), errNotReady.Error()) {
+		t.Errorf("Inside called %d times, want 4; log:\n%s", s.entered, s.logged())
 	}
 }
 
-func TestTheNamespaceHasEnded(t *testing.T) {
-	s := newStage(t, "c1@eth0")
+func TestNamespaceHasEnded(t *testing.T) {
+	s := newFixture(t, "c1@eth0")
 	s.bound = func(int) ([]lease.Lease, error) { return []lease.Lease{bound("c1", "10.0.0.2")}, nil }
 	s.inside = errors.New("the namespace has ended")
 	s.run("the queue is empty", s.empty)
-	if s.entered != 1 || !strings.Contains(s.said(), "the namespace has ended") {
-		t.Errorf("entered %d times, said:\n%s", s.entered, s.said())
+	if s.entered != 1 || !strings.Contains(s.logged(), "the namespace has ended") {
+		t.Errorf("Inside called %d times; log:\n%s", s.entered, s.logged())
 	}
 }
 
-// Between the moment that the address can be used and the announcement the store
-// is asked again: whatever it says is not the container's is not announced.
-func TestNothingOfAnotherIsAnnounced(t *testing.T) {
+// The store is read again between the moment that the address can be used and the announcement: an
+// address that the container no longer holds is not announced.
+func TestOnlyTheHoldersAddressIsAnnounced(t *testing.T) {
 	elsewhere := bound("c1", "10.0.0.2")
 	elsewhere.Holder.Netns.Ino++
 	held := bound("c1", "10.0.0.2")
 	held.State = lease.Held
 	otherPool := bound("c1", "10.0.0.2")
 	otherPool.Pool.Network = "other"
-	for story, now := range map[string][]lease.Lease{
+	for name, now := range map[string][]lease.Lease{
 		"released":            nil,
 		"held":                {held},
 		"another address":     {bound("c1", "10.0.0.3")},
@@ -254,56 +257,57 @@ func TestNothingOfAnotherIsAnnounced(t *testing.T) {
 		"another namespace":   {elsewhere},
 		"another pool's same": {otherPool},
 	} {
-		t.Run(story, func(t *testing.T) {
-			s := newStage(t, "c1@eth0")
-			s.bound = func(ask int) ([]lease.Lease, error) {
-				if ask == 1 {
+		t.Run(name, func(t *testing.T) {
+			s := newFixture(t, "c1@eth0")
+			s.bound = func(call int) ([]lease.Lease, error) {
+				if call == 1 {
 					return []lease.Lease{bound("c1", "10.0.0.2")}, nil
 				}
 				return now, nil
 			}
-			s.Announced = func(context.Context, Announcement) { t.Error("it was announced") }
+			s.Announced = func(context.Context, Announcement) { t.Error("announced") }
 			s.run("the queue is empty", s.empty)
-			if s.entered != 1 || !strings.Contains(s.said(), errNotHeld.Error()) {
-				t.Errorf("entered %d times, want once, to look; said:\n%s", s.entered, s.said())
+			if s.entered != 1 || !strings.Contains(s.logged(), errNotHeld.Error()) {
+				t.Errorf("Inside called %d times, want 1, to find the interface; log:\n%s", s.entered, s.logged())
 			}
 		})
 	}
 }
 
-// As long as nobody knows what the container holds its note stays.
-func TestTheStoreIsBusy(t *testing.T) {
-	s := newStage(t, "c1@eth0")
+// An entry stays while it is not known what the container holds.
+func TestStoreIsBusy(t *testing.T) {
+	s := newFixture(t, "c1@eth0")
 	s.bound = func(int) ([]lease.Lease, error) { return nil, errors.New("busy") }
-	s.run("it has asked", func() bool {
+	s.run("Bound was called", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return s.asked > 0
+		return s.calls > 0
 	})
 	if s.empty() {
-		t.Error("the note is gone")
+		t.Error("the entry was removed")
 	}
 }
 
-// A note whose store cannot be read goes when nobody needs it any more, and all of them are spoken of once.
-func TestTheStoreStaysUnreadable(t *testing.T) {
-	s := newStage(t, "c1@eth0", "c2@eth0", "c3@eth0")
+// An entry whose leases cannot be read is removed when its announcement would no longer be of use.
+// The failure is logged once.
+func TestStoreStaysUnreadable(t *testing.T) {
+	s := newFixture(t, "c1@eth0", "c2@eth0", "c3@eth0")
 	s.bound = func(int) ([]lease.Lease, error) { return nil, errors.New("lost") }
-	s.Clock = func() lease.Instant { // each question takes longer than announcements are of use
+	s.Clock = func() lease.Instant { // each call of Bound takes longer than an announcement is of use
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		later := now
-		later.Boot += time.Duration(s.asked) * (maxAge + time.Second)
+		later.Boot += time.Duration(s.calls) * (maxAge + time.Second)
 		return later
 	}
 	s.run("the queue is empty", s.empty)
-	if n := strings.Count(s.said(), "lost"); n != 1 || s.asked != 3 {
-		t.Errorf("asked %d times, said %d times:\n%s", s.asked, n, s.said())
+	if n := strings.Count(s.logged(), "lost"); n != 1 || s.calls != 3 {
+		t.Errorf("Bound called %d times, logged %d times:\n%s", s.calls, n, s.logged())
 	}
 }
 
-// announce announces one address on a simulated clock.
-func (s *stage) announce() error {
+// announce announces one address with a simulated clock.
+func (s *fixture) announce() error {
 	var err error
 	synctest.Test(s.t, func(*testing.T) {
 		err = (&run{Announcer: s.Announcer}).announce(context.Background(), bound("c1", "10.0.0.2"), s.Log)
@@ -311,59 +315,62 @@ func (s *stage) announce() error {
 	return err
 }
 
-// What is made of an announcement, which may wait for the store, holds up none of its repeats.
+// Announced, which may wait for the store, delays no announcement.
 func TestAnnouncedAfterTheRepeats(t *testing.T) {
-	s := newStage(t)
+	s := newFixture(t)
 	s.bound = func(int) ([]lease.Lease, error) { return []lease.Lease{bound("c1", "10.0.0.2")}, nil }
-	var after []int                                                                          // announcements
-	s.Announced = func(context.Context, Announcement) { after = append(after, s.entered-1) } // one to look
+	var after []int // announcements sent before each call of Announced
+	s.Announced = func(context.Context, Announcement) {
+		after = append(after, s.entered-1) // the first call of Inside finds the interface
+	}
 	if err := s.announce(); err != nil || !slices.Equal(after, []int{len(repeats)}) {
-		t.Errorf("%v; told after %d announcements, want once after %d", err, after, len(repeats))
+		t.Errorf("%v; called after %d announcements, want once after %d", err, after, len(repeats))
 	}
 }
 
-// Where it is not known for a moment whether the address is still held, that repeat is left out, and no other.
+// An announcement before which the store cannot be read is left out, and no other.
 func TestBusyBetweenRepeats(t *testing.T) {
 	for _, tc := range []struct {
-		busy []int // questions
-		told bool
+		busy      []int // calls of Bound that fail
+		announced bool
 	}{{[]int{1}, true}, {[]int{2, 4}, true}, {[]int{1, 2, 3, 4, 5}, false}} {
 		t.Run(fmt.Sprint(tc.busy), func(t *testing.T) {
-			s := newStage(t)
+			s := newFixture(t)
 			busy := errors.New("busy")
-			s.bound = func(ask int) ([]lease.Lease, error) {
-				if slices.Contains(tc.busy, ask) {
+			s.bound = func(call int) ([]lease.Lease, error) {
+				if slices.Contains(tc.busy, call) {
 					return nil, busy
 				}
 				return []lease.Lease{bound("c1", "10.0.0.2")}, nil
 			}
-			told := 0
-			s.Announced = func(context.Context, Announcement) { told++ }
+			calls := 0
+			s.Announced = func(context.Context, Announcement) { calls++ }
 			err := s.announce()
-			if sent := s.entered - 1; sent != len(repeats)-len(tc.busy) || tc.told != (err == nil) || tc.told != (told == 1) {
-				t.Errorf("%v; announced %d times, told %d times", err, sent, told)
+			sent := s.entered - 1
+			if sent != len(repeats)-len(tc.busy) || tc.announced != (err == nil) || tc.announced != (calls == 1) {
+				t.Errorf("%v; sent %d times, Announced called %d times", err, sent, calls)
 			}
-			if !tc.told && !errors.Is(err, busy) {
-				t.Errorf("it says %v", err)
+			if !tc.announced && !errors.Is(err, busy) {
+				t.Errorf("unexpected error: %v", err)
 			}
 		})
 	}
 }
 
-// More notes than it works on at once are all worked off.
-func TestManyNotes(t *testing.T) {
+// A queue longer than maxWorkers is processed completely.
+func TestLongQueue(t *testing.T) {
 	var names []string
-	for i := range 2 * atOnce {
+	for i := range 2 * maxWorkers {
 		names = append(names, lease.Holder{ContainerID: fmt.Sprint("c", i), IfName: "eth0"}.Name())
 	}
-	s := newStage(t, names...)
+	s := newFixture(t, names...)
 	s.run("the queue is empty", s.empty)
-	if s.asked != 2*atOnce {
-		t.Errorf("asked %d times, want %d", s.asked, 2*atOnce)
+	if s.calls != 2*maxWorkers {
+		t.Errorf("Bound called %d times, want %d", s.calls, 2*maxWorkers)
 	}
 }
 
-// What ready wants of an interface, step by step.
+// TestReady brings up an interface step by step, until ready finds it.
 func TestReady(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("needs root, as make test does")
@@ -373,7 +380,8 @@ func TestReady(t *testing.T) {
 		t.Fatal(err)
 	}
 	mac, _ := net.ParseMAC("02:00:00:00:00:07")
-	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0", HardwareAddr: mac}, PeerName: "peer"}); err != nil {
+	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0", HardwareAddr: mac}, PeerName: "peer"}
+	if err := netlink.LinkAdd(veth); err != nil {
 		t.Fatal(err)
 	}
 	eth0, err := netlink.LinkByName("eth0")
@@ -388,14 +396,16 @@ func TestReady(t *testing.T) {
 	want := func(step string, want bool) {
 		t.Helper()
 		link, err := ready(addr)
-		for deadline := time.Now().Add(10 * time.Second); want && err != nil && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-			link, err = ready(addr) // the kernel takes its time to know of a carrier
+		deadline := time.Now().Add(10 * time.Second)
+		for want && err != nil && time.Now().Before(deadline) {
+			time.Sleep(time.Millisecond) // the kernel reports a carrier with a delay
+			link, err = ready(addr)
 		}
 		if want != (err == nil) || !want && !errors.Is(err, errNotReady) {
 			t.Fatalf("%s: %v, want ready: %v", step, err, want)
 		}
 		if want && (link.Name != "eth0" || link.HardwareAddr.String() != mac.String()) {
-			t.Errorf("%s: it is on %+v", step, link)
+			t.Errorf("%s: found %+v", step, link)
 		}
 	}
 	must := func(err error) {

@@ -12,13 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ready finds the interface of this thread's namespace that has the address and
-// can send with it: it runs, and the address is not tentative (RFC 4862, 5.4).
-// Without one it is errNotReady.
+// ready returns the interface of the calling thread's network namespace that has the address and
+// can send from it: the interface is running, and the address is not tentative (RFC 4862, 5.4). It
+// returns errNotReady if there is none.
 func ready(addr netip.Addr) (*net.Interface, error) {
 	list, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
-		return nil, fmt.Errorf("the addresses cannot be listed: %w", err)
+		return nil, fmt.Errorf("listing addresses: %w", err)
 	}
 	for _, a := range list {
 		has, _ := netip.AddrFromSlice(a.IP)
@@ -27,26 +27,28 @@ func ready(addr netip.Addr) (*net.Interface, error) {
 		}
 		link, err := netlink.LinkByIndex(a.LinkIndex)
 		if err != nil {
-			continue // it has gone
+			continue // it was removed
 		}
-		if at := link.Attrs(); runs(at) {
-			return &net.Interface{Index: at.Index, MTU: at.MTU, Name: at.Name, HardwareAddr: at.HardwareAddr, Flags: at.Flags}, nil
+		if at := link.Attrs(); isRunning(at) {
+			return &net.Interface{
+				Index: at.Index, MTU: at.MTU, Name: at.Name, HardwareAddr: at.HardwareAddr, Flags: at.Flags,
+			}, nil
 		}
 	}
 	return nil, fmt.Errorf("%s: %w", addr, errNotReady)
 }
 
-// runs tells whether a link is up, also in the eyes of its peer: a veth's other
-// end forwards nothing for its bridge before both know of the carrier. Links that
-// know no such state are up when they are switched on. One without a hardware
-// address has no neighbours to tell.
-func runs(link *netlink.LinkAttrs) bool {
-	known := link.OperState == netlink.OperUp || link.OperState == netlink.OperUnknown
-	return link.Flags&net.FlagUp != 0 && link.RawFlags&(unix.IFF_NOARP|unix.IFF_LOOPBACK) == 0 && known && len(link.HardwareAddr) == 6
+// isRunning reports whether a link is up and has a hardware address to announce. Its operational
+// state counts, not its flags alone: a veth's other end forwards nothing before both ends have seen
+// the carrier. Links without such a state are in the state unknown.
+func isRunning(link *netlink.LinkAttrs) bool {
+	isOperational := link.OperState == netlink.OperUp || link.OperState == netlink.OperUnknown
+	hasNeighbours := link.RawFlags&(unix.IFF_NOARP|unix.IFF_LOOPBACK) == 0 && len(link.HardwareAddr) == 6
+	return link.Flags&net.FlagUp != 0 && isOperational && hasNeighbours
 }
 
-// tell announces the address from the interface.
-func tell(link *net.Interface, addr netip.Addr) error {
+// send announces the address from the interface once.
+func send(link *net.Interface, addr netip.Addr) error {
 	if addr.Is4() {
 		return gratuitousARP(link, addr)
 	}
@@ -55,12 +57,12 @@ func tell(link *net.Interface, addr netip.Addr) error {
 
 var (
 	broadcast = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
-	nobody    = make(net.HardwareAddr, 6)
+	noTarget  = make(net.HardwareAddr, 6)
 	allNodes  = netip.MustParseAddr("ff02::1")
 )
 
-// gratuitousARP says it in both forms: the request, which RFC 5227 wants and
-// nobody answers, and the reply, for those who listen to replies alone.
+// gratuitousARP sends both forms: the request, as RFC 5227 demands, and the reply, for neighbours
+// that accept replies only.
 func gratuitousARP(link *net.Interface, addr netip.Addr) error {
 	client, err := arp.Dial(link)
 	if err != nil {
@@ -70,7 +72,7 @@ func gratuitousARP(link *net.Interface, addr netip.Addr) error {
 	for _, form := range []struct {
 		operation arp.Operation
 		target    net.HardwareAddr
-	}{{arp.OperationRequest, nobody}, {arp.OperationReply, link.HardwareAddr}} {
+	}{{arp.OperationRequest, noTarget}, {arp.OperationReply, link.HardwareAddr}} {
 		p, err := arp.NewPacket(form.operation, link.HardwareAddr, addr, form.target, addr)
 		if err == nil {
 			err = client.WriteTo(p, broadcast)
@@ -82,12 +84,12 @@ func gratuitousARP(link *net.Interface, addr netip.Addr) error {
 	return nil
 }
 
-// unsolicitedNA is sent from the address itself, to all nodes, and overrides what
-// they know.
+// unsolicitedNA sends a neighbour advertisement from the address itself to all nodes, with the
+// override flag.
 //
-// The socket is our own. Those of ndp and golang.org/x/net name the interface, and
-// find its index in a cache that knows nothing of namespaces: of another pod's
-// eth0, if they differ. The kernel fills in the checksum (RFC 3542, 3.1).
+// It opens a socket of its own. Those of ndp and golang.org/x/net take an interface's name and find
+// its index in a cache that knows nothing of namespaces, so that they may use the index of another
+// pod's eth0. The kernel fills in the checksum (RFC 3542, 3.1).
 func unsolicitedNA(link *net.Interface, addr netip.Addr) error {
 	message, err := ndp.MarshalMessage(&ndp.NeighborAdvertisement{
 		Override:      true,

@@ -9,24 +9,24 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// How often the queue is looked at: for what no event tells, and where there are
-// no events, for a node has only so many inotify instances (128 by default).
+// How often the queue is read without an event. unwatched applies where inotify cannot be used: the
+// kernel allows each user 128 instances by default.
 const (
-	slowly  = 5 * time.Second
-	quickly = 25 * time.Millisecond
+	watched   = 5 * time.Second
+	unwatched = 25 * time.Millisecond
 )
 
-// watch tells when to look at the queue.
+// watch waits for changes of the queue.
 type watch struct {
 	dir string
 	log *slog.Logger
 
-	watcher *fsnotify.Watcher // nil: nothing tells
-	failed  bool              // and that was said
+	watcher *fsnotify.Watcher // nil: the queue is polled
+	failed  bool              // and that was logged
 }
 
-// renew makes sure that there is a queue, and that its events come: it may have
-// been removed.
+// renew makes sure that the queue exists and is watched. Both may have ended since: somebody may
+// have removed the directory.
 func (w *watch) renew() {
 	err := os.MkdirAll(w.dir, 0o700)
 	if err == nil && w.watcher == nil {
@@ -38,7 +38,7 @@ func (w *watch) renew() {
 	if err != nil {
 		w.close()
 		if !w.failed {
-			w.log.Warn("the announce queue cannot be watched; it is looked at again and again", "error", err)
+			w.log.Warn("watching the announce queue failed, polling it", "error", err)
 		}
 	}
 	w.failed = err != nil
@@ -51,18 +51,18 @@ func (w *watch) close() {
 	}
 }
 
-// wait returns when there may be something new; false if ctx is done.
+// wait returns when the queue may have changed. It reports false if ctx is done.
 func (w *watch) wait(ctx context.Context) bool {
 	if w.watcher == nil {
-		return pause(ctx, quickly)
+		return pause(ctx, unwatched)
 	}
-	poll := time.NewTimer(slowly)
+	poll := time.NewTimer(watched)
 	defer poll.Stop()
 	select {
 	case <-ctx.Done():
 		return false
 	case err := <-w.watcher.Errors:
-		w.log.Warn("events of the announce queue were lost", "error", err)
+		w.log.Warn("events of the announce queue lost", "error", err)
 	case <-w.watcher.Events:
 	case <-poll.C:
 	}

@@ -1,34 +1,33 @@
-// Package signal wakes those who wait for news, without telling them any: who
-// is woken looks at what there is.
+// Package signal wakes tasks that wait for a change. A signal carries no data: the task reads what
+// has changed itself.
 package signal
 
 import "sync"
 
-// Signal tells any number of listeners that something has changed, not what or
-// how often. Its zero value is ready.
+// Signal wakes any number of subscribers. Its zero value is ready to use.
 type Signal struct {
-	mu        sync.Mutex
-	listeners []chan struct{}
+	mu          sync.Mutex
+	subscribers []chan struct{}
 }
 
-// Subscribe returns a channel that gets a word after each Send, one for several
-// that nobody has taken. It is never closed.
+// Subscribe returns a channel that receives a value after each Send; several values that were not
+// received are one. It is never closed.
 func (s *Signal) Subscribe() <-chan struct{} {
 	c := make(chan struct{}, 1)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.listeners = append(s.listeners, c)
+	s.subscribers = append(s.subscribers, c)
 	return c
 }
 
-// Send wakes all listeners. It never waits.
+// Send wakes all subscribers. It never blocks.
 func (s *Signal) Send() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, c := range s.listeners {
+	for _, c := range s.subscribers {
 		select {
 		case c <- struct{}{}:
-		default: // a word waits there
+		default: // it has a value that was not received yet
 		}
 	}
 }

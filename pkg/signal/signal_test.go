@@ -2,16 +2,16 @@ package signal
 
 import "testing"
 
-func TestASignalWakesEverybodyOnce(t *testing.T) {
+func TestSendWakesEachSubscriberOnce(t *testing.T) {
 	var s Signal
-	s.Send() // nobody listens
+	s.Send() // without subscribers
 	a, b := s.Subscribe(), s.Subscribe()
 	for range 3 {
 		s.Send()
 	}
 	for name, c := range map[string]<-chan struct{}{"a": a, "b": b} {
 		if len(c) != 1 {
-			t.Errorf("%s has %d words", name, len(c))
+			t.Errorf("%s has %d values, want 1", name, len(c))
 		}
 		<-c
 	}
