@@ -1,4 +1,4 @@
-// Package admit answers for pods at their admission. The answer is always yes.
+// Package admit implements mutating webhooks for pods that never reject a pod.
 package admit
 
 import (
@@ -14,16 +14,20 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission/metrics"
 )
 
-// Pods is a mutating webhook of pods. What change writes of a pod's labels, annotations, scheduling gates, node selector and
-// affinity becomes the patch; the pod's namespace is the request's, for in the pod it may be missing yet.
+// Pods returns a mutating webhook for pods. The patch contains what change modifies of the pod's
+// labels, annotations, scheduling gates, node selector and affinity; other modifications are
+// dropped. change must take the namespace from the request: it may not be set in the pod yet.
 //
-// If change fails or panics, the pod cannot be read, or would have more annotations than the API server takes, it is admitted
-// as it is. An error would be an answer to the API
-// server, and the answer would be no: failurePolicy is about calls that fail.
-func Pods(log logr.Logger, change func(ctx context.Context, req admission.Request, pod *corev1.Pod) error) admission.Handler {
+// If change fails or panics, the pod cannot be decoded, or it would have more annotations than the API
+// server accepts, the pod is admitted unchanged. An error must not be returned to the API server, which
+// would reject the pod: failurePolicy covers only calls that fail.
+func Pods(
+	log logr.Logger, change func(ctx context.Context, req admission.Request, pod *corev1.Pod) error,
+) admission.Handler {
 	return admission.HandlerFunc(func(ctx context.Context, req admission.Request) (response admission.Response) {
 		fail := func(err error, more ...any) {
-			log.Error(err, "a pod is admitted as it is", append(more, "namespace", req.Namespace, "pod", req.Name)...)
+			log.Error(err, "patching the pod failed, admitting it unchanged",
+				append(more, "namespace", req.Namespace, "pod", req.Name)...)
 			response = admission.Allowed("")
 		}
 		defer func() {
@@ -41,12 +45,14 @@ func Pods(log logr.Logger, change func(ctx context.Context, req admission.Reques
 	})
 }
 
-func patch(ctx context.Context, req admission.Request, change func(context.Context, admission.Request, *corev1.Pod) error) (admission.Response, error) {
+func patch(
+	ctx context.Context, req admission.Request, change func(context.Context, admission.Request, *corev1.Pod) error,
+) (admission.Response, error) {
 	var pod corev1.Pod
 	if err := json.Unmarshal(req.Object.Raw, &pod); err != nil {
-		return admission.Response{}, fmt.Errorf("reading the pod: %w", err)
+		return admission.Response{}, fmt.Errorf("decoding the pod: %w", err)
 	}
-	before, err := outline(&pod)
+	before, err := mutablePart(&pod)
 	if err != nil {
 		return admission.Response{}, err
 	}
@@ -54,21 +60,21 @@ func patch(ctx context.Context, req admission.Request, change func(context.Conte
 		return admission.Response{}, err
 	}
 	if size := annotationBytes(&pod); size > apivalidation.TotalAnnotationSizeLimitB {
-		return admission.Response{}, fmt.Errorf("with what would be added, its annotations have %d bytes, and %d are allowed",
+		return admission.Response{}, fmt.Errorf("annotations of %d bytes exceed the limit of %d bytes",
 			size, apivalidation.TotalAnnotationSizeLimitB)
 	}
-	after, err := outline(&pod)
+	after, err := mutablePart(&pod)
 	if err != nil {
 		return admission.Response{}, err
 	}
 	response := admission.PatchResponseFromRaw(before, after)
 	if !response.Allowed {
-		return admission.Response{}, fmt.Errorf("making the patch: %s", response.Result.Message)
+		return admission.Response{}, fmt.Errorf("creating the patch: %s", response.Result.Message)
 	}
 	return response, nil
 }
 
-// annotationBytes is the size of a pod's annotations as the API server counts it.
+// annotationBytes returns the size of a pod's annotations as the API server computes it.
 func annotationBytes(p *corev1.Pod) (size int) {
 	for key, value := range p.Annotations {
 		size += len(key) + len(value)
@@ -76,9 +82,10 @@ func annotationBytes(p *corev1.Pod) (size int) {
 	return size
 }
 
-// outline is as much of a pod as may change, as JSON. A patch is made of two texts by the same writer, so that it leaves
-// alone what this program has no name for; and of no more than need be, for the rest is most of a pod.
-func outline(p *corev1.Pod) ([]byte, error) {
+// mutablePart returns the fields that change may modify, as JSON. The patch is computed from two
+// such documents, encoded by the same types, so that it does not remove fields that these types do
+// not know. The rest of the pod is left out because it is most of its size.
+func mutablePart(p *corev1.Pod) ([]byte, error) {
 	type metadata struct {
 		Labels      map[string]string `json:"labels,omitempty"`
 		Annotations map[string]string `json:"annotations,omitempty"`

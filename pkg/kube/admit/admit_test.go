@@ -15,15 +15,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 )
 
-// ask serves one request as the API server's would be, by way of controller-runtime.
-func ask(object string, change func(*corev1.Pod) error) admission.Response {
-	hook := admission.Webhook{Handler: Pods(logr.Discard(), func(_ context.Context, _ admission.Request, p *corev1.Pod) error { return change(p) })}
+// handle serves one request through controller-runtime, as if the API server had sent it.
+func handle(object string, change func(*corev1.Pod) error) admission.Response {
+	hook := admission.Webhook{Handler: Pods(logr.Discard(), func(_ context.Context, _ admission.Request,
+		p *corev1.Pod) error {
+		return change(p)
+	})}
 	return hook.Handle(context.Background(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
 		UID: "r1", Namespace: "db", Object: runtime.RawExtension{Raw: []byte(object)}}})
 }
 
-func TestPodsAreAdmittedWhateverGoesWrong(t *testing.T) {
-	for story, change := range map[string]func(*corev1.Pod) error{
+func TestPodsAreAdmittedUnchangedOnFailure(t *testing.T) {
+	for name, change := range map[string]func(*corev1.Pod) error{
 		"an error": func(p *corev1.Pod) error {
 			p.Labels = map[string]string{"half": "done"}
 			return errors.New("no answer")
@@ -33,22 +36,24 @@ func TestPodsAreAdmittedWhateverGoesWrong(t *testing.T) {
 			return nil
 		},
 	} {
-		if r := ask(`{"metadata":{"name":"db-0"},"spec":{}}`, change); !r.Allowed || len(r.Patch) > 0 || r.UID != "r1" || r.Result.Code != 200 {
-			t.Errorf("%s: %+v", story, r)
+		if r := handle(`{"metadata":{"name":"db-0"},"spec":{}}`, change); !r.Allowed || len(r.Patch) > 0 || r.UID != "r1" ||
+			r.Result.Code != 200 {
+			t.Errorf("%s: %+v", name, r)
 		}
 	}
 	for _, object := range []string{"", "[]", `{"metadata":5}`} {
-		if r := ask(object, func(*corev1.Pod) error { panic("it cannot be read") }); !r.Allowed || len(r.Patch) > 0 {
+		if r := handle(object, func(*corev1.Pod) error { panic("called with an invalid pod") }); !r.Allowed ||
+			len(r.Patch) > 0 {
 			t.Errorf("%q: %+v", object, r)
 		}
 	}
 }
 
-// TestPodsWithAsManyAnnotationsAsMayBe are admitted as they are: what is added would have the API server refuse them.
-func TestPodsWithAsManyAnnotationsAsMayBe(t *testing.T) {
+// A pod whose annotations would exceed the API server's limit is admitted unchanged: it would be rejected otherwise.
+func TestPodsAreAdmittedUnchangedAtTheAnnotationLimit(t *testing.T) {
 	for size, patched := range map[int]bool{256<<10 - 100: true, 256<<10 - 10: false} {
 		object := `{"metadata":{"name":"db-0","annotations":{"a":"` + strings.Repeat("b", size-1) + `"}},"spec":{}}`
-		r := ask(object, func(p *corev1.Pod) error {
+		r := handle(object, func(p *corev1.Pod) error {
 			p.Annotations["leasehold.dev/pin-reason"] = "some reason"
 			return nil
 		})
@@ -58,19 +63,22 @@ func TestPodsWithAsManyAnnotationsAsMayBe(t *testing.T) {
 	}
 }
 
-// TestPodsPatch proves that a patch has all that was written, and leaves alone what this program has no name for.
+// TestPodsPatch verifies that a patch contains all modifications, and keeps fields that the types
+// do not know.
 func TestPodsPatch(t *testing.T) {
-	const object = `{"metadata":{"name":"db-0","annotations":{"a/b":"c"},"later":1},"spec":{"containers":[{"name":"main"}],"later":2,` +
+	const object = `{"metadata":{"name":"db-0","annotations":{"a/b":"c"},"later":1},` +
+		`"spec":{"containers":[{"name":"main"}],"later":2,` +
 		`"affinity":{"later":3,"nodeAffinity":{"later":4}},"schedulingGates":[{"name":"a.b/c"},{"name":"d.e/f"}]}}`
-	if r := ask(object, func(*corev1.Pod) error { return nil }); !r.Allowed || len(r.Patch) > 0 || r.PatchType != nil {
-		t.Errorf("nothing was written: %+v", r)
+	if r := handle(object, func(*corev1.Pod) error { return nil }); !r.Allowed || len(r.Patch) > 0 || r.PatchType != nil {
+		t.Errorf("without a modification: %+v", r)
 	}
-	r := ask(object, func(p *corev1.Pod) error {
+	r := handle(object, func(p *corev1.Pod) error {
 		p.Labels = map[string]string{"l": "m"}
 		delete(p.Annotations, "a/b")
 		p.Spec.SchedulingGates = p.Spec.SchedulingGates[1:]
 		p.Spec.NodeSelector = map[string]string{"disk": "ssd"}
-		p.Spec.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution = []corev1.PreferredSchedulingTerm{{Weight: 7}}
+		nodes := p.Spec.Affinity.NodeAffinity
+		nodes.PreferredDuringSchedulingIgnoredDuringExecution = []corev1.PreferredSchedulingTerm{{Weight: 7}}
 		return nil
 	})
 	patch, err := jsonpatch.DecodePatch(r.Patch)
@@ -87,7 +95,8 @@ func TestPodsPatch(t *testing.T) {
 	}
 	out, _ = json.Marshal(sorted)
 	const want = `{"metadata":{"labels":{"l":"m"},"later":1,"name":"db-0"},"spec":{` +
-		`"affinity":{"later":3,"nodeAffinity":{"later":4,"preferredDuringSchedulingIgnoredDuringExecution":[{"preference":{},"weight":7}]}},` +
+		`"affinity":{"later":3,"nodeAffinity":{"later":4,` +
+		`"preferredDuringSchedulingIgnoredDuringExecution":[{"preference":{},"weight":7}]}},` +
 		`"containers":[{"name":"main"}],"later":2,"nodeSelector":{"disk":"ssd"},"schedulingGates":[{"name":"d.e/f"}]}}`
 	if string(out) != want {
 		t.Errorf("the pod is\n%s\nwant\n%s", out, want)

@@ -1,5 +1,5 @@
-// Package apitest plays as much of an API server as the agent's loops ask for, for tests of what they do when it answers,
-// refuses and is away. That the real one answers so is shown by test/e2e.
+// Package apitest is a fake API server for tests of the agent's loops: it serves the requests that
+// they make, and can fail or refuse them. test/e2e runs the same loops against a real one.
 package apitest
 
 import (
@@ -23,20 +23,20 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/live"
 )
 
-// Server keeps objects as JSON, by their paths.
+// Server stores objects as JSON, by their paths.
 type Server struct {
 	Clients *live.Clients
 
-	t       testing.TB
-	mu      sync.Mutex
-	objects map[string]map[string]any
-	version int
-	refuse  func(*http.Request) int
-	drop    string // a field that no status has
-	asked   []string
+	t        testing.TB
+	mu       sync.Mutex
+	objects  map[string]map[string]any
+	version  int
+	reject   func(*http.Request) int
+	drop     string // a field that is removed from each status
+	requests []string
 }
 
-// New starts a server without objects, for as long as the test runs.
+// New starts a server without objects. It runs as long as the test.
 func New(t testing.TB) *Server {
 	s := &Server{t: t, objects: map[string]map[string]any{}}
 	server := httptest.NewServer(s)
@@ -49,24 +49,26 @@ func New(t testing.TB) *Server {
 	return s
 }
 
-// Refuse makes the server answer with the codes that fn returns; where it returns 0, and with nil, it serves.
-func (s *Server) Refuse(fn func(*http.Request) int) {
+// Reject makes the server respond with the status code that fn returns. Requests for which fn
+// returns 0, and all requests if fn is nil, are served.
+func (s *Server) Reject(fn func(*http.Request) int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.refuse = fn
+	s.reject = fn
 }
 
-// Always is for Refuse.
+// Always returns a function for Reject that rejects all requests with code.
 func Always(code int) func(*http.Request) int { return func(*http.Request) int { return code } }
 
-// Drop makes the server forget a field of every status that is applied, as one whose CRD does not know it.
+// Drop makes the server remove a field from every status that is applied, as an API server does
+// whose CRD does not have it.
 func (s *Server) Drop(field string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drop = field
 }
 
-// Put makes or replaces an object.
+// Put creates or replaces an object.
 func (s *Server) Put(path string, object any) {
 	data, err := json.Marshal(object)
 	if err != nil {
@@ -95,14 +97,14 @@ func (s *Server) put(path string, o map[string]any) {
 	s.objects[path] = o
 }
 
-// Remove takes an object away.
+// Remove deletes an object.
 func (s *Server) Remove(path string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.objects, path)
 }
 
-// Get reads an object into another; false if there is none.
+// Get decodes an object into another. It reports false if there is none.
 func (s *Server) Get(path string, into any) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,30 +122,30 @@ func (s *Server) Get(path string, into any) bool {
 	return true
 }
 
-// Paths are the paths of the objects, in order.
+// Paths returns the sorted paths of the objects.
 func (s *Server) Paths() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Sorted(maps.Keys(s.objects))
 }
 
-// Asked returns what was asked since the last time, as "GET /api/v1/nodes/node1".
-func (s *Server) Asked() []string {
+// Requests returns the requests since the last call, such as "GET /api/v1/nodes/node1".
+func (s *Server) Requests() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	asked := s.asked
-	s.asked = nil
-	return asked
+	requests := s.requests
+	s.requests = nil
+	return requests
 }
 
-// ServeHTTP answers a request.
+// ServeHTTP serves a request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
-	s.asked = append(s.asked, r.Method+" "+r.URL.Path)
-	refuse := s.refuse
+	s.requests = append(s.requests, r.Method+" "+r.URL.Path)
+	reject := s.reject
 	s.mu.Unlock()
-	if refuse != nil {
-		if code := refuse(r); code != 0 {
+	if reject != nil {
+		if code := reject(r); code != 0 {
 			fail(w, code)
 			return
 		}
@@ -152,7 +154,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer s.mu.Unlock()
 	switch o, found := s.objects[r.URL.Path]; {
 	case r.Method == http.MethodGet && found:
-		answer(w, o)
+		respond(w, o)
 	case r.Method == http.MethodGet:
 		s.list(w, r)
 	case r.Method == http.MethodPatch:
@@ -161,13 +163,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.create(w, r)
 	case r.Method == http.MethodDelete && found:
 		delete(s.objects, r.URL.Path)
-		answer(w, metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusSuccess})
+		respond(w, metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusSuccess})
 	default:
 		fail(w, http.StatusNotFound)
 	}
 }
 
-// list lists a resource of all namespaces; what looks like an object's path is one that is not there.
+// list lists a resource in all namespaces. A path with a namespace is that of an object that does
+// not exist.
 func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 	selector, err := labels.Parse(r.URL.Query().Get("labelSelector"))
 	if err != nil || strings.Contains(r.URL.Path, "/namespaces/") {
@@ -185,11 +188,11 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 			}
 		}
 	}
-	answer(w, map[string]any{"metadata": map[string]any{"resourceVersion": strconv.Itoa(s.version)}, "items": items})
+	respond(w, map[string]any{"metadata": map[string]any{"resourceVersion": strconv.Itoa(s.version)}, "items": items})
 }
 
-// apply takes an applied configuration by one manager who owns all its fields: whole parts replace each other. Others'
-// conditions stay.
+// apply is server-side apply for a single manager that owns the whole spec and status, except for
+// conditions that others have set.
 func (s *Server) apply(w http.ResponseWriter, r *http.Request) {
 	at, isStatus := strings.CutSuffix(r.URL.Path, "/status")
 	var body map[string]any
@@ -220,10 +223,10 @@ func (s *Server) apply(w http.ResponseWriter, r *http.Request) {
 			s.put(at, o)
 		}
 	}
-	answer(w, o)
+	respond(w, o)
 }
 
-// keepConditions adds the conditions that are there, and that an agent has not set.
+// keepConditions adds the conditions that other managers have set.
 func keepConditions(body, there map[string]any) {
 	status, _ := body["status"].(map[string]any)
 	old, _ := there["status"].(map[string]any)
@@ -249,10 +252,10 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.put(at, o)
-	answer(w, o)
+	respond(w, o)
 }
 
-func answer(w http.ResponseWriter, v any) {
+func respond(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(v)
 }
@@ -265,7 +268,8 @@ var reasons = map[int]metav1.StatusReason{
 	http.StatusServiceUnavailable: metav1.StatusReasonServiceUnavailable,
 }
 
-// NotServed is the answer to a path of no resource: 404, in plain text.
+// NotServed makes Reject respond as to a resource that is not served: with 404 in plain text, not a
+// Status.
 const NotServed = -404
 
 func fail(w http.ResponseWriter, code int) {

@@ -19,10 +19,10 @@ import (
 // Boot is the boot id of a Node.
 const Boot = "boot-1"
 
-// Log is for tasks whose words do not matter.
+// Log discards all messages.
 var Log = slog.New(slog.DiscardHandler)
 
-// Node is a node's store, on the real kernel and in an invented boot.
+// Node is a node with a real store, whose host is the real kernel with another boot id.
 type Node struct {
 	*ipam.Service
 	Pool lease.Pool
@@ -30,7 +30,8 @@ type Node struct {
 	t testing.TB
 }
 
-// NewNode returns a node of which the agent is sure that it sees it.
+// NewNode returns a node whose store was written from the network namespace of the test, so that
+// the agent trusts its view of the host.
 func NewNode(t testing.TB) Node {
 	dir := t.TempDir()
 	boot := filepath.Join(dir, "boot_id")
@@ -43,11 +44,12 @@ func NewNode(t testing.TB) Node {
 		Host:  sandbox.New("/proc", boot),
 		Clock: func() lease.Instant { return lease.Instant{Wall: time.Now(), Boot: time.Hour + time.Since(started)} },
 	}}
-	n.Update(func(tx *store.Tx) error { return errors.Join(tx.SetSpaces(n.Host.Spaces(Boot)), tx.SetKnown(n.Pool)) }) // as an ADD does
+	// as ADD does
+	n.Update(func(tx *store.Tx) error { return errors.Join(tx.SetSpaces(n.Host.Spaces(Boot)), tx.SetKnown(n.Pool)) })
 	return n
 }
 
-// Update writes to the store.
+// Update runs a transaction in the store.
 func (n Node) Update(fn func(*store.Tx) error) {
 	n.t.Helper()
 	if err := n.Store.Update(context.Background(), fn); err != nil {
@@ -55,14 +57,15 @@ func (n Node) Update(fn func(*store.Tx) error) {
 	}
 }
 
-// Now is the node's time.
+// Now returns the node's time.
 func (n Node) Now() lease.Instant {
 	now := n.Clock()
 	now.BootID = Boot
 	return now
 }
 
-// Bind gives an address to a pod of namespace db whose sandbox nobody can see, for a minute by now.
+// Bind gives an address to a pod of namespace db, one minute ago. Its sandbox cannot be found on
+// the host.
 func (n Node) Bind(addr, pod, uid string, window time.Duration, owner string) lease.Lease {
 	n.t.Helper()
 	then := n.Now()
@@ -72,7 +75,8 @@ func (n Node) Bind(addr, pod, uid string, window time.Duration, owner string) le
 	l, err := lease.Apply(lease.Lease{}, lease.Bind{
 		ID:   "00112233445566" + string("0123456789abcdef"[bytes[3]>>4]) + string("0123456789abcdef"[bytes[3]&15]),
 		Pool: n.Pool, Address: a, Set: "s", Namespace: "db", Name: pod, UID: uid, Window: window, Soft: time.Minute,
-		Holder: lease.Holder{ContainerID: "c-" + uid, IfName: "eth0", BootID: Boot, Netns: lease.Netns{Path: "/does-not-exist", Dev: 4, Ino: 5}},
+		Holder: lease.Holder{ContainerID: "c-" + uid, IfName: "eth0", BootID: Boot,
+			Netns: lease.Netns{Path: "/does-not-exist", Dev: 4, Ino: 5}},
 	}, then)
 	if err != nil {
 		n.t.Fatal(err)
@@ -82,7 +86,7 @@ func (n Node) Bind(addr, pod, uid string, window time.Duration, owner string) le
 	return l
 }
 
-// Release ends the sandbox of a lease.
+// Release releases a lease, as DEL does.
 func (n Node) Release(l lease.Lease) lease.Lease {
 	n.t.Helper()
 	held, err := lease.Apply(l, lease.Release{Holder: l.Holder}, n.Now())
@@ -93,15 +97,15 @@ func (n Node) Release(l lease.Lease) lease.Lease {
 	return held
 }
 
-// Leases are the addresses that are Bound or firmly held, as "10.0.0.2=db-0/Held".
-func (n Node) Leases() (words []string) {
+// Leases returns the addresses that are Bound or firmly held, such as "10.0.0.2=db-0/Held".
+func (n Node) Leases() (leases []string) {
 	n.t.Helper()
 	view, err := n.Look(context.Background(), func(l lease.Lease) bool { return l.State == lease.Bound || l.Firm })
 	if err != nil {
 		n.t.Fatal(err)
 	}
 	for _, l := range view.Leases {
-		words = append(words, l.Address.String()+"="+l.Name+"/"+l.State.String())
+		leases = append(leases, l.Address.String()+"="+l.Name+"/"+l.State.String())
 	}
-	return words
+	return leases
 }

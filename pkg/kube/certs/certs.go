@@ -1,6 +1,7 @@
-// Package certs gives the webhooks their certificate. cert-controller makes a CA and a certificate, rotates both, keeps
-// them in a Secret and writes the CA into the webhook configurations; the server takes the certificate from a watch of
-// that Secret, so that a new one is served a moment later, in every replica, and no volume has to be refreshed first.
+// Package certs provides the serving certificate of the webhooks. cert-controller creates a CA and
+// a certificate, rotates both, keeps them in a Secret and writes the CA bundle into the webhook
+// configurations. The server reads the certificate from a watch of that Secret rather than from a
+// volume, so that every replica serves a new one within moments.
 package certs
 
 import (
@@ -23,18 +24,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
 
-// Options names what is served and where it is kept.
+// Options names the objects that are served and where the certificate is kept.
 type Options struct {
-	Secret   types.NamespacedName // exists, if only empty
+	Secret   types.NamespacedName // must exist, may be empty
 	Service  string               // in the namespace of the Secret
-	Mutating []string             // names of MutatingWebhookConfigurations; one that does not exist is waited for
-	Dir      string               // writable; gets the certificate, never a key
+	Mutating []string             // names of MutatingWebhookConfigurations; one that is missing is waited for
+	Dir      string               // a writable directory for the certificate; the key is never written
 }
 
-// DNSName is the name under which the API server calls the Service.
+// DNSName returns the DNS name under which the API server calls the Service.
 func (o Options) DNSName() string { return o.Service + "." + o.Secret.Namespace + ".svc" }
 
-// CacheOptions is what of Secrets the manager's cache may hold: this one.
+// CacheOptions restricts the manager's cache of Secrets to the one of the certificate.
 func (o Options) CacheOptions() cache.ByObject {
 	return cache.ByObject{
 		Namespaces: map[string]cache.Config{o.Secret.Namespace: {}},
@@ -42,7 +43,7 @@ func (o Options) CacheOptions() cache.ByObject {
 	}
 }
 
-// Certificate is the one that is served at the moment.
+// Certificate holds the certificate that is currently served.
 type Certificate struct {
 	dir     string
 	log     logr.Logger
@@ -50,23 +51,24 @@ type Certificate struct {
 	ready   chan struct{}
 }
 
-// New prepares the server's side; Add starts what fills it.
+// New returns a Certificate without content. Add starts the controllers that fill it.
 func New(dir string) *Certificate { return &Certificate{dir: dir, ready: make(chan struct{})} }
 
-// TLS is how the webhooks are served: TLS 1.3, with the certificate of the moment.
+// TLS configures a server for TLS 1.3 with the current certificate.
 func (c *Certificate) TLS(config *tls.Config) {
 	config.MinVersion = tls.VersionTLS13
 	config.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		if cert := c.current.Load(); cert != nil {
 			return cert, nil
 		}
-		return nil, errNone
+		return nil, errNoCertificate
 	}
 }
 
-var errNone = errors.New("the webhooks have no certificate yet")
+var errNoCertificate = errors.New("the webhooks have no certificate yet")
 
-// Ready tells whether the webhooks can be called: there is a certificate, and the API server knows its CA.
+// Ready is a readiness check: it returns an error until there is a certificate and the webhook
+// configurations contain its CA.
 func (c *Certificate) Ready(*http.Request) error {
 	select {
 	case <-c.ready:
@@ -74,13 +76,14 @@ func (c *Certificate) Ready(*http.Request) error {
 		return errors.New("the CA is not in the webhook configurations yet")
 	}
 	if c.current.Load() == nil {
-		return errNone
+		return errNoCertificate
 	}
 	return nil
 }
 
-// Add has the manager make, rotate and watch the certificate. It needs no leader: the writes of two replicas cannot both
-// succeed.
+// Add adds the controllers that create, rotate and watch the certificate to the manager. They run
+// in every replica, without leader election: of two conflicting writes to the Secret the API server
+// rejects one.
 func (c *Certificate) Add(ctx context.Context, mgr manager.Manager, o Options) error {
 	c.log = mgr.GetLogger().WithName("certs")
 	secrets, err := mgr.GetCache().GetInformer(ctx, &corev1.Secret{}, cache.BlockUntilSynced(false))
@@ -110,21 +113,22 @@ func (c *Certificate) Add(ctx context.Context, mgr manager.Manager, o Options) e
 	})
 }
 
-// load takes a certificate into use. What cannot be read changes nothing.
+// load starts to serve the certificate of a Secret. An invalid one is logged, and the current one
+// stays.
 func (c *Certificate) load(object any) {
 	secret, ok := object.(*corev1.Secret)
 	if !ok || len(secret.Data[corev1.TLSCertKey]) == 0 {
-		return // not made yet
+		return // not created yet
 	}
 	cert, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
 	if err == nil {
-		// cert-controller waits until the certificate has arrived in a folder.
+		// cert-controller waits until the certificate appears in CertDir.
 		err = os.WriteFile(filepath.Join(c.dir, corev1.TLSCertKey), secret.Data[corev1.TLSCertKey], 0o600)
 	}
 	if err != nil {
-		c.log.Error(err, "the certificate cannot be used", "secret", secret.Name)
+		c.log.Error(err, "loading the certificate failed", "secret", secret.Name)
 		return
 	}
 	c.current.Store(&cert)
-	c.log.Info("serving a certificate", "until", cert.Leaf.NotAfter)
+	c.log.Info("serving a new certificate", "notAfter", cert.Leaf.NotAfter)
 }

@@ -13,10 +13,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// made is a Secret as cert-controller fills it, and the CA in it.
-func made(t *testing.T, name string) (*corev1.Secret, *x509.CertPool) {
+// newSecret returns a Secret as cert-controller fills it, and a pool with its CA.
+func newSecret(t *testing.T, name string) (*corev1.Secret, *x509.CertPool) {
 	t.Helper()
-	r := &rotator.CertRotator{CAName: "ca", CAOrganization: "leasehold", DNSName: name, ExtKeyUsages: &[]x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
+	r := &rotator.CertRotator{CAName: "ca", CAOrganization: "leasehold", DNSName: name,
+		ExtKeyUsages: &[]x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
 	ca, err := r.CreateCACert(time.Now().Add(-time.Hour), time.Now().Add(time.Hour))
 	if err != nil {
 		t.Fatal(err)
@@ -30,7 +31,7 @@ func made(t *testing.T, name string) (*corev1.Secret, *x509.CertPool) {
 	return &corev1.Secret{Data: map[string][]byte{"tls.crt": cert, "tls.key": key}}, pool
 }
 
-// dial shakes hands with a server that c configures.
+// dial performs a TLS handshake with a server that c configures.
 func dial(t *testing.T, c *Certificate, client *tls.Config) error {
 	t.Helper()
 	config := &tls.Config{}
@@ -46,39 +47,40 @@ func dial(t *testing.T, c *Certificate, client *tls.Config) error {
 func TestServesTheNewestCertificate(t *testing.T) {
 	c := New(t.TempDir())
 	if err := dial(t, c, &tls.Config{InsecureSkipVerify: true}); err == nil {
-		t.Error("it served without a certificate")
+		t.Error("handshake without a certificate succeeded")
 	}
-	c.load(&corev1.Secret{}) // as it is before anybody has filled it
+	c.load(&corev1.Secret{}) // not filled yet
 	if err := c.Ready(nil); err == nil {
-		t.Error("it is ready without a certificate")
+		t.Error("ready without a certificate")
 	}
 
-	first, firstCA := made(t, "manager.system.svc")
+	first, firstCA := newSecret(t, "manager.system.svc")
 	c.load(first)
 	if err := dial(t, c, &tls.Config{RootCAs: firstCA, ServerName: "manager.system.svc"}); err != nil {
 		t.Error(err)
 	}
-	if err := dial(t, c, &tls.Config{RootCAs: firstCA, ServerName: "manager.system.svc", MaxVersion: tls.VersionTLS12}); err == nil {
-		t.Error("it speaks TLS 1.2")
+	if err := dial(t, c, &tls.Config{RootCAs: firstCA, ServerName: "manager.system.svc",
+		MaxVersion: tls.VersionTLS12}); err == nil {
+		t.Error("handshake with TLS 1.2 succeeded")
 	}
 	if _, err := os.Stat(filepath.Join(c.dir, "tls.crt")); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(filepath.Join(c.dir, "tls.key")); err == nil {
-		t.Error("the key is on the disk")
+		t.Error("the key was written to disk")
 	}
 
-	second, secondCA := made(t, "manager.system.svc")
+	second, secondCA := newSecret(t, "manager.system.svc")
 	c.load(second)
 	if err := dial(t, c, &tls.Config{RootCAs: secondCA, ServerName: "manager.system.svc"}); err != nil {
 		t.Error(err)
 	}
 	c.load(&corev1.Secret{Data: map[string][]byte{"tls.crt": []byte("damaged"), "tls.key": second.Data["tls.key"]}})
 	if err := dial(t, c, &tls.Config{RootCAs: secondCA, ServerName: "manager.system.svc"}); err != nil {
-		t.Errorf("a damaged Secret took the certificate away: %v", err)
+		t.Errorf("a damaged Secret replaced the certificate: %v", err)
 	}
 	if err := c.Ready(nil); err == nil {
-		t.Error("it is ready before the API server knows the CA")
+		t.Error("ready before the CA is in the webhook configurations")
 	}
 	close(c.ready)
 	if err := c.Ready(nil); err != nil {

@@ -1,5 +1,6 @@
-// Package events tells the users of pods what became of their addresses: as Events, made from the store's journal
-// (NAMES, events). Each has a name that follows from what happened, so that none is told twice, whatever restarts.
+// Package events reports to the users of pods what happened to their addresses, as Events made from
+// the store's journal. The name of an Event is derived from what it reports, so that an entry that
+// is read again, after a restart, creates no second one.
 package events
 
 import (
@@ -11,7 +12,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// The reasons of NAMES that are this node's to tell.
+// The reasons of the agent's Events.
 const (
 	AddressKept        = "AddressKept"
 	AddressChanged     = "AddressChanged"
@@ -20,74 +21,75 @@ const (
 	AddressPoolLow     = "AddressPoolLow"
 )
 
-// Notice is one event to be.
+// Notice describes an Event to create.
 type Notice struct {
 	Namespace, Pod string
-	UID            string // as the runtime passes it
+	UID            string // of the pod, as the runtime passes it
 	Reason         string
 	Warning        bool
 	Text           string
 	Time           time.Time
-	About          string // what makes it one of its kind: the container, or the word that is wrong
+	Subject        string // distinguishes notices of one pod and reason: the container, or the invalid value
 }
 
-// Reader makes notices of journal entries. It remembers where each pod's addresses went.
-type Reader struct{ former map[place]former }
+// Reader converts journal entries to notices. It remembers the last address of each pod.
+type Reader struct{ former map[attachment]former }
 
-// place is where a pod has one address.
-type place struct {
+// attachment identifies the one address of a pod on an interface and network, per IP family.
+type attachment struct {
 	namespace, pod, network, ifName string
 	v6                              bool
 }
 
 type former struct {
 	address netip.Addr
-	why     string // it lost it; "" while it may come back
+	lost    string // why the pod lost the address; "" while it has or may get it again
 }
 
-// Read takes the entries of the journal in their order; retained tells whether a pod, by namespace, name and UID, asks
-// for a window.
+// Read converts journal entries, in their order. retained reports whether a pod asks for a window.
+// Entries about pods that do not ask for one yield no notices, except for reservations that
+// existed.
 func (r *Reader) Read(entries []store.Entry, retained func(namespace, name, uid string) bool) []Notice {
 	if r.former == nil {
-		r.former = map[place]former{}
+		r.former = map[attachment]former{}
 	}
 	for at := range r.former {
 		if len(r.former) <= 2*store.JournalSize {
 			break
 		}
-		delete(r.former, at) // anyone: what is lost is the reason in a text
+		delete(r.former, at) // any entry: all that is lost is the reason in the text of a later Event
 	}
 	var out []Notice
 	for _, e := range entries {
 		if e.Name == "" {
 			continue
 		}
-		n, ok := r.one(e)
-		isPromised := e.Window > 0 || n.Reason == ReservationLimited || n.Reason == AddressPoolLow
-		if ok && (isPromised || retained(e.Namespace, e.Name, e.UID)) {
+		n, ok := r.notice(e)
+		isRetained := e.Window > 0 || n.Reason == ReservationLimited || n.Reason == AddressPoolLow
+		if ok && (isRetained || retained(e.Namespace, e.Name, e.UID)) {
 			out = join(out, n)
 		}
 	}
 	return out
 }
 
-func (r *Reader) one(e store.Entry) (n Notice, ok bool) {
-	at := place{e.Namespace, e.Name, e.Network, e.IfName, e.Address.Is6()}
+func (r *Reader) notice(e store.Entry) (n Notice, ok bool) {
+	at := attachment{e.Namespace, e.Name, e.Network, e.IfName, e.Address.Is6()}
 	was, known := r.former[at]
-	n = Notice{Namespace: e.Namespace, Pod: e.Name, UID: e.UID, Time: e.Time, About: e.Container}
+	n = Notice{Namespace: e.Namespace, Pod: e.Name, UID: e.UID, Time: e.Time, Subject: e.Container}
 	switch e.Event {
 	case store.EventBound:
 		r.former[at] = former{address: e.Address}
-		if !known || was.why == "" || was.address == e.Address {
+		if !known || was.lost == "" || was.address == e.Address {
 			return n, false
 		}
 		n.Reason, n.Warning = AddressChanged, true
-		n.Text = fmt.Sprintf("%s instead of %s: %s", e.Address, was.address, was.why)
+		n.Text = fmt.Sprintf("got %s instead of %s: %s", e.Address, was.address, was.lost)
 	case store.EventKept, store.EventTakenOver:
 		r.former[at] = former{address: e.Address}
-		n.Reason, n.Text = AddressKept, fmt.Sprintf("%s: %s", e.Address, keptText(e.Reason))
+		n.Reason, n.Text = AddressKept, fmt.Sprintf("kept %s: %s", e.Address, keptText(e))
 	case store.EventExpired, store.EventYielded, store.EventDropped, store.EventSuperseded:
-		r.lost(at, e)
+		r.noteLoss(at, e)
 		return n, false
 	case store.EventLimited:
 		n.Reason, n.Warning, n.Text = ReservationLimited, true, fmt.Sprintf("%s: %s", e.Address, e.Reason)
@@ -99,24 +101,27 @@ func (r *Reader) one(e store.Entry) (n Notice, ok bool) {
 	return n, true
 }
 
-// lost notes that a pod has lost an address. Where nothing was promised of it, as after a cool-down, its next one is no
-// news; unless a promise was broken before.
-func (r *Reader) lost(at place, e store.Entry) {
+// noteLoss records that a pod has lost an address. The end of a hold without a window, such as a
+// cool-down, is not worth an Event, unless the pod lost a retained address before.
+func (r *Reader) noteLoss(at attachment, e store.Entry) {
 	was, known := r.former[at]
 	switch {
 	case known && was.address != e.Address: // it has another by now
 	case e.Window > 0:
 		r.former[at] = former{e.Address, lossText(e)}
-	case was.why == "":
+	case was.lost == "":
 		delete(r.former, at)
 	}
 }
 
-func keptText(reason string) string {
-	if away, ok := strings.CutPrefix(reason, "after "); ok {
+func keptText(e store.Entry) string {
+	if e.Event == store.EventTakenOver {
+		return "taken over " + e.Reason
+	}
+	if away, ok := strings.CutPrefix(e.Reason, "after "); ok {
 		return "the pod was away for " + away
 	}
-	return reason
+	return e.Reason
 }
 
 func lossText(e store.Entry) string {
@@ -124,16 +129,16 @@ func lossText(e store.Entry) string {
 	case e.Event == store.EventExpired:
 		return "its window ended before the pod came back"
 	case e.Event == store.EventYielded:
-		return "the pool was exhausted, and it went " + e.Reason
+		return "the pool was exhausted, and the address went " + e.Reason
 	}
 	return e.Reason
 }
 
-// join makes one notice of those about the two addresses of one sandbox.
+// join appends a notice, or adds its text to one about the other address of the same sandbox.
 func join(out []Notice, n Notice) []Notice {
 	for i := range out {
 		o := &out[i]
-		if o.UID == n.UID && o.Reason == n.Reason && o.About == n.About && o.Namespace == n.Namespace && o.Pod == n.Pod {
+		if o.UID == n.UID && o.Reason == n.Reason && o.Subject == n.Subject && o.Namespace == n.Namespace && o.Pod == n.Pod {
 			o.Text += "; " + n.Text
 			return out
 		}

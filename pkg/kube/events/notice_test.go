@@ -17,65 +17,68 @@ func entry(event store.Event, pod, uid, addr, reason string) store.Entry {
 	}
 }
 
-func unpromised(e store.Entry) store.Entry {
+func withoutWindow(e store.Entry) store.Entry {
 	e.Window = 0
 	return e
 }
 
-func TestWhatIsTold(t *testing.T) {
+func TestRead(t *testing.T) {
 	for _, c := range []struct {
-		story   string
+		name    string
 		entries []store.Entry
 		want    []string
 	}{
-		{"a first start is no news", []store.Entry{
+		{"a first start", []store.Entry{
 			entry(store.EventBound, "db-0", "u1", "10.0.0.2", ""),
 			entry(store.EventReleased, "db-0", "u1", "10.0.0.2", "DEL"),
 		}, nil},
 		{"kept, both families", []store.Entry{
 			entry(store.EventKept, "db-0", "u2", "10.0.0.2", "after 5m3s"),
 			entry(store.EventKept, "db-0", "u2", "fd00::2", "after 5m3s"),
-		}, []string{"AddressKept db-0 u2: 10.0.0.2: the pod was away for 5m3s; fd00::2: the pod was away for 5m3s"}},
+		}, []string{
+			"AddressKept db-0 u2: kept 10.0.0.2: the pod was away for 5m3s; kept fd00::2: the pod was away for 5m3s"}},
 		{"taken over", []store.Entry{
 			entry(store.EventTakenOver, "db-0", "u2", "10.0.0.2", "from container c1, whose sandbox is gone"),
-		}, []string{"AddressKept db-0 u2: 10.0.0.2: from container c1, whose sandbox is gone"}},
+		}, []string{"AddressKept db-0 u2: kept 10.0.0.2: taken over from container c1, whose sandbox is gone"}},
 		{"late", []store.Entry{
 			entry(store.EventBound, "db-0", "u1", "10.0.0.2", ""),
 			entry(store.EventExpired, "db-0", "u1", "10.0.0.2", ""),
 			entry(store.EventBound, "db-0", "u2", "10.0.0.3", ""),
-		}, []string{"AddressChanged db-0 u2: 10.0.0.3 instead of 10.0.0.2: its window ended before the pod came back"}},
-		{"late, and in luck", []store.Entry{
+		}, []string{"AddressChanged db-0 u2: got 10.0.0.3 instead of 10.0.0.2: its window ended before the pod came back"}},
+		{"late, but the address was free", []store.Entry{
 			entry(store.EventExpired, "db-0", "u1", "10.0.0.2", ""),
 			entry(store.EventBound, "db-0", "u2", "10.0.0.2", ""),
 		}, nil},
-		{"the old sandbox lived on", []store.Entry{
+		{"the old sandbox did not end in time", []store.Entry{
 			entry(store.EventSuperseded, "db-0", "u1", "10.0.0.2", "container c1 outlived busyTimeout 2m0s"),
 			entry(store.EventBound, "db-0", "u2", "10.0.0.3", ""),
-		}, []string{"AddressChanged db-0 u2: 10.0.0.3 instead of 10.0.0.2: container c1 outlived busyTimeout 2m0s"}},
-		{"gave way", []store.Entry{
+		}, []string{"AddressChanged db-0 u2: got 10.0.0.3 instead of 10.0.0.2: container c1 outlived busyTimeout 2m0s"}},
+		{"yielded", []store.Entry{
 			entry(store.EventYielded, "db-0", "u1", "10.0.0.2", "to pod db/web-7"),
 			entry(store.EventBound, "db-0", "u2", "10.0.0.3", ""),
-		}, []string{"AddressChanged db-0 u2: 10.0.0.3 instead of 10.0.0.2: the pool was exhausted, and it went to pod db/web-7"}},
-		{"another interface's end", []store.Entry{
+		}, []string{"AddressChanged db-0 u2: got 10.0.0.3 instead of 10.0.0.2: " +
+			"the pool was exhausted, and the address went to pod db/web-7"}},
+		{"another address expired", []store.Entry{
 			entry(store.EventBound, "db-0", "u1", "10.0.0.2", ""),
 			entry(store.EventExpired, "db-0", "u1", "10.0.0.9", ""),
 			entry(store.EventBound, "db-0", "u2", "10.0.0.3", ""),
 		}, nil},
-		{"it had no window when it lost it", []store.Entry{
-			unpromised(entry(store.EventBound, "db-0", "u1", "10.0.0.2", "")),
-			unpromised(entry(store.EventExpired, "db-0", "u1", "10.0.0.2", "it was held for 2m0s")),
+		{"no window when the address was lost", []store.Entry{
+			withoutWindow(entry(store.EventBound, "db-0", "u1", "10.0.0.2", "")),
+			withoutWindow(entry(store.EventExpired, "db-0", "u1", "10.0.0.2", "it was held for 2m0s")),
 			entry(store.EventBound, "db-0", "u2", "10.0.0.3", ""),
 		}, nil},
-		{"it was told to release it, and a cool-down followed", []store.Entry{
-			entry(store.EventDropped, "db-0", "u1", "10.0.0.2", "it was told to"),
-			unpromised(entry(store.EventExpired, "db-0", "u1", "10.0.0.2", "it was held for 2m0s")),
+		{"released on request, followed by a cool-down", []store.Entry{
+			entry(store.EventDropped, "db-0", "u1", "10.0.0.2", "released on request"),
+			withoutWindow(entry(store.EventExpired, "db-0", "u1", "10.0.0.2", "it was held for 2m0s")),
 			entry(store.EventBound, "db-0", "u2", "10.0.0.3", ""),
-		}, []string{"AddressChanged db-0 u2: 10.0.0.3 instead of 10.0.0.2: it was told to"}},
-		{"limited", []store.Entry{entry(store.EventLimited, "db-0", "u1", "10.0.0.2", "maxHeldShare is reached: the hold is a short one")},
+		}, []string{"AddressChanged db-0 u2: got 10.0.0.3 instead of 10.0.0.2: released on request"}},
+		{"limited", []store.Entry{entry(store.EventLimited, "db-0", "u1", "10.0.0.2",
+			"maxHeldShare is reached: the hold is a short one")},
 			[]string{"ReservationLimited! db-0 u1: 10.0.0.2: maxHeldShare is reached: the hold is a short one"}},
-		{"low", []store.Entry{entry(store.EventPoolLow, "db-0", "u1", "10.0.0.2", "1 of 20 addresses are left")},
+		{"pool low", []store.Entry{entry(store.EventPoolLow, "db-0", "u1", "10.0.0.2", "1 of 20 addresses are left")},
 			[]string{"AddressPoolLow! db-0 u1: network cbr0: 1 of 20 addresses are left"}},
-		{"of no pod", []store.Entry{{Event: store.EventRecovered, Reason: "x"}}, nil},
+		{"an entry without pod", []store.Entry{{Event: store.EventRecovered, Reason: "x"}}, nil},
 	} {
 		var r Reader
 		var got []string
@@ -87,26 +90,30 @@ func TestWhatIsTold(t *testing.T) {
 			got = append(got, fmt.Sprintf("%s%s %s %s: %s", n.Reason, warning, n.Pod, n.UID, n.Text))
 		}
 		if strings.Join(got, "\n") != strings.Join(c.want, "\n") {
-			t.Errorf("%s:\n got %q\nwant %q", c.story, got, c.want)
+			t.Errorf("%s:\n got %q\nwant %q", c.name, got, c.want)
 		}
 	}
 }
 
-// A pod without a window that comes back within its cool-down is not told about.
-func TestOnlyRetainedPodsAreTold(t *testing.T) {
+// The return of a pod without a window within its cool-down is reported only if the pod asks for a
+// window now.
+func TestOnlyRetainedPods(t *testing.T) {
 	e := entry(store.EventKept, "web-0", "u2", "10.0.0.2", "after 3s")
 	e.Window = 0
 	for _, asks := range []bool{false, true} {
 		var r Reader
-		got := r.Read([]store.Entry{e}, func(namespace, name, uid string) bool { return asks && name == "web-0" && uid == "u2" })
+		got := r.Read([]store.Entry{e}, func(namespace, name, uid string) bool {
+			return asks && name == "web-0" &&
+				uid == "u2"
+		})
 		if (len(got) == 1) != asks {
-			t.Errorf("asks: %v, told: %v", asks, got)
+			t.Errorf("asks: %v, notices: %v", asks, got)
 		}
 	}
 }
 
-// The name of an event follows from what happened.
-func TestToldTwiceIsTheSameEvent(t *testing.T) {
+// The name of an Event is derived from what it reports.
+func TestEventName(t *testing.T) {
 	read := func() *Notice {
 		var r Reader
 		return &r.Read([]store.Entry{entry(store.EventKept, strings.Repeat("x", 253), "u2", "10.0.0.2", "after 3s")}, nil)[0]
@@ -118,7 +125,7 @@ func TestToldTwiceIsTheSameEvent(t *testing.T) {
 	later := read()
 	later.Time = later.Time.Add(time.Minute)
 	if c := Event(*later, "u2", "node1"); c.Name == a.Name {
-		t.Error("what happens again has the same name")
+		t.Error("a later occurrence has the same name")
 	}
 	long := read()
 	long.Text = strings.Repeat("ä", 1000)

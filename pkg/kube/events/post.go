@@ -17,13 +17,14 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/live"
 )
 
-// controller is who reports.
+// controller is the reportingController of all Events.
 const controller = "leasehold-agent"
 
-// maxNote is what the API takes of a text.
+// maxNote is the longest note that the API accepts, in bytes.
 const maxNote = 1024
 
-// Event is the API's object of a notice. objectUID is the UID of the pod's object; node is who saw it.
+// Event returns the API object for a notice. objectUID is the UID of the pod in the API, node the
+// node that reports.
 func Event(n Notice, objectUID types.UID, node string) *eventsv1.Event {
 	kind := corev1.EventTypeNormal
 	if n.Warning {
@@ -44,10 +45,11 @@ func Event(n Notice, objectUID types.UID, node string) *eventsv1.Event {
 	}
 }
 
-// objectName is the same for the same thing, told again.
+// objectName returns the same name for the same occurrence. An invalid annotation is one occurrence
+// for as long as it has the same value, so its time does not count.
 func objectName(n Notice) string {
 	h := fnv.New64a()
-	fmt.Fprintf(h, "%s\x00%s\x00%s", n.UID, n.Reason, n.About)
+	fmt.Fprintf(h, "%s\x00%s\x00%s", n.UID, n.Reason, n.Subject)
 	if n.Reason != InvalidReservation {
 		fmt.Fprintf(h, "\x00%d", n.Time.UnixNano())
 	}
@@ -58,7 +60,7 @@ func objectName(n Notice) string {
 	return fmt.Sprintf("%s.%016x", pod, h.Sum64())
 }
 
-// cut shortens a text to so many bytes, never inside a letter.
+// cut shortens a text to at most limit bytes, at a character boundary.
 func cut(s string, limit int) string {
 	if len(s) <= limit {
 		return s
@@ -69,12 +71,13 @@ func cut(s string, limit int) string {
 	return s[:limit]
 }
 
-// post creates the event. One that is there was told before; one whose namespace goes is told to nobody.
+// post creates an Event. It is no error if the Event exists or its namespace is being deleted.
 func post(ctx context.Context, client rest.Interface, e *eventsv1.Event) error {
 	ctx, cancel := context.WithTimeout(ctx, live.RequestTimeout)
 	defer cancel()
 	err := client.Post().Namespace(e.Namespace).Resource("events").Body(e).Do(ctx).Error()
-	if apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+	isGone := apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
+	if apierrors.IsAlreadyExists(err) || isGone {
 		return nil
 	}
 	return err

@@ -19,16 +19,16 @@ import (
 )
 
 const (
-	pace  = 250 * time.Millisecond
-	retry = 2 * time.Second
-	// told is how old an entry may be that is told at the start: a shorter time than events live in the API, which
-	// knows by their names those that it has.
-	told = 10 * time.Minute
-	// maxWaiting bounds what waits for the API server; the oldest go.
-	maxWaiting = 1024
+	minInterval = 250 * time.Millisecond
+	retry       = 2 * time.Second
+	// maxAge is how old an entry may be that is reported after a start. It is shorter than the API
+	// server keeps Events, so that an entry that was reported before has an Event of that name.
+	maxAge = 10 * time.Minute
+	// maxQueued limits the notices that wait for the API server. The oldest are dropped.
+	maxQueued = 1024
 )
 
-// Events is the task.
+// Events is the task that creates Events from the store's journal.
 type Events struct {
 	Service *ipam.Service
 	Node    string
@@ -41,55 +41,56 @@ type Events struct {
 	started bool
 
 	mu      sync.Mutex
-	waiting []Notice
-	wrong   map[live.Name]string // what was told of a pod's annotation
-	news    signal.Signal
+	queue   []Notice
+	invalid map[live.Name]string // the invalid annotation that was last reported of a pod
+	queued  signal.Signal
 }
 
-// Run tells what happens until ctx is done. changes brings a word when the store has changed.
+// Run creates Events until ctx is done. changes receives a value when the store has changed.
 func (e *Events) Run(ctx context.Context, changes <-chan struct{}) error {
-	return live.Loop(ctx, pace, live.Any(ctx, changes, e.news.Subscribe()), e.pass)
+	return live.Loop(ctx, minInterval, live.Any(ctx, changes, e.queued.Subscribe()), e.pass)
 }
 
-// Invalid tells of a pod's annotation, once for each word.
+// Invalid reports an invalid annotation of a pod, once for each value.
 func (e *Events) Invalid(p nodepods.Pod, problem error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if word, known := e.wrong[p.Name]; known && word == p.Asked+"\x00"+string(p.ObjectUID) {
+	value := p.Annotation + "\x00" + string(p.ObjectUID)
+	if reported, ok := e.invalid[p.Name]; ok && reported == value {
 		return
 	}
-	if e.wrong == nil || len(e.wrong) > 4*maxWaiting {
-		e.wrong = map[live.Name]string{}
+	if e.invalid == nil || len(e.invalid) > 4*maxQueued {
+		e.invalid = map[live.Name]string{}
 	}
-	e.wrong[p.Name] = p.Asked + "\x00" + string(p.ObjectUID)
-	e.queue(Notice{Namespace: p.Namespace, Pod: p.Name.Name, UID: p.UID, Reason: InvalidReservation, Warning: true,
-		Text: problem.Error() + "; what was asked for before stands", Time: time.Now(), About: p.Asked})
-	e.news.Send()
+	e.invalid[p.Name] = value
+	e.enqueue(Notice{Namespace: p.Namespace, Pod: p.Name.Name, UID: p.UID, Reason: InvalidReservation, Warning: true,
+		Text: problem.Error() + "; the previous value stays in effect", Time: time.Now(), Subject: p.Annotation})
+	e.queued.Send()
 }
 
-func (e *Events) queue(n ...Notice) {
-	e.waiting = append(e.waiting, n...)
-	if more := len(e.waiting) - maxWaiting; more > 0 {
-		e.waiting = append([]Notice(nil), e.waiting[more:]...)
+func (e *Events) enqueue(n ...Notice) {
+	e.queue = append(e.queue, n...)
+	if more := len(e.queue) - maxQueued; more > 0 {
+		e.queue = append([]Notice(nil), e.queue[more:]...)
 	}
 }
 
-func (e *Events) pass(ctx context.Context) (again time.Duration) {
+func (e *Events) pass(ctx context.Context) (requeueAfter time.Duration) {
 	pods, _ := e.Pods.Rows()
 	if err := e.read(ctx, pods); err != nil && !store.IsEmpty(err) {
-		e.Log.Warn("the journal cannot be read", "error", err)
-		again = retry
+		e.Log.Warn("reading the journal failed", "error", err)
+		requeueAfter = retry
 	}
 	for {
 		n, ok := e.next()
 		if !ok {
-			return again
+			return requeueAfter
 		}
 		err := post(ctx, e.Client, Event(n, objectUID(pods, n), e.Node))
 		switch {
 		case err == nil:
 		case isFinal(err):
-			e.Log.Warn("an event was refused", "reason", n.Reason, "pod", n.Namespace+"/"+n.Pod, "error", err)
+			e.Log.Warn("creating an event failed", "reason", n.Reason, "pod", n.Namespace+"/"+n.Pod, "error", err)
 		default:
 			e.putBack(n)
 			return retry
@@ -100,26 +101,27 @@ func (e *Events) pass(ctx context.Context) (again time.Duration) {
 func (e *Events) next() (Notice, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if len(e.waiting) == 0 {
+	if len(e.queue) == 0 {
 		return Notice{}, false
 	}
-	n := e.waiting[0]
-	e.waiting = e.waiting[1:]
+	n := e.queue[0]
+	e.queue = e.queue[1:]
 	return n, true
 }
 
 func (e *Events) putBack(n Notice) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.waiting = append([]Notice{n}, e.waiting...)
+	e.queue = append([]Notice{n}, e.queue...)
 }
 
-// isFinal tells whether the server's answer to the same event would be the same again.
+// isFinal reports whether a retry would fail as well.
 func isFinal(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err)
 }
 
-// read makes notices of what is new in the journal. At the start it reads all of it, to know what came before.
+// read queues notices for the new entries of the journal. The first call reads the whole journal,
+// to know the former address of each pod.
 func (e *Events) read(ctx context.Context, pods map[live.Name]nodepods.Pod) error {
 	var entries []store.Entry
 	cursor, err := e.Service.Journal(ctx, e.cursor, func(_ uint64, n store.Entry) { entries = append(entries, n) })
@@ -135,15 +137,16 @@ func (e *Events) read(ctx context.Context, pods map[live.Name]nodepods.Pod) erro
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, n := range notices {
-		if e.started || time.Since(n.Time) < told {
-			e.queue(n)
+		if e.started || time.Since(n.Time) < maxAge {
+			e.enqueue(n)
 		}
 	}
 	e.started = true
 	return nil
 }
 
-// objectUID is the UID of the pod's object: another than the runtime's for a static pod.
+// objectUID returns the UID of the pod in the API. A static pod's is not the one that the runtime
+// passes.
 func objectUID(pods map[live.Name]nodepods.Pod, n Notice) types.UID {
 	if p, here := pods[live.Name{Namespace: n.Namespace, Name: n.Pod}]; here && p.UID == n.UID {
 		return p.ObjectUID

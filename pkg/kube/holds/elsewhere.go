@@ -17,36 +17,39 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// place is where a pod lives.
-type place struct{ node, uid string }
+// location is the node and the UID of a pod.
+type location struct{ node, uid string }
 
-// listed is how many pods one list asks for.
-const listed = 50
+// listSize is the number of pods that one list request selects.
+const listSize = 50
 
-// turns is how many pods that no agent claims and nobody has seen elsewhere a pass asks for. There may be hundreds that are
-// kept forever, for as long.
-const turns = 20
+// maxUnclaimed is the number of pods that a pass requests without a sign that they run elsewhere.
+// There may be hundreds whose addresses are kept forever.
+const maxUnclaimed = 20
 
-// suspects returns the pods that may live on another node: those that another node's agent claims, those that were seen
-// there, and, by turns, those for which something is kept forever: a pod whose annotation was taken away is in nobody's word.
-func (h *Holds) suspects(held map[live.Name][]lease.Lease, claims map[live.Name][]place, seen map[live.Name]sight) []live.Name {
+// candidates returns the pods that may run on another node: those that another node's agent claims,
+// those that were seen there, and, in maxUnclaimed, those whose addresses are kept forever, because
+// no agent claims a pod whose annotation was removed.
+func (h *Holds) candidates(
+	held map[live.Name][]lease.Lease, claims map[live.Name][]location, seen map[live.Name]sighting,
+) []live.Name {
 	var now, later []live.Name
 	for pod, leases := range held {
 		if _, is := seen[pod]; is || len(claims[pod]) > 0 {
 			now = append(now, pod)
-		} else if isEndless(leases) {
+		} else if keptForever(leases) {
 			later = append(later, pod)
 		}
 	}
 	slices.SortFunc(later, order)
-	first, found := slices.BinarySearchFunc(later, h.turn, order)
+	first, found := slices.BinarySearchFunc(later, h.cursor, order)
 	if found {
 		first++
 	}
 	later = slices.Concat(later[first:], later[:first])
-	later = later[:min(turns, len(later))]
+	later = later[:min(maxUnclaimed, len(later))]
 	if len(later) > 0 {
-		h.turn = later[len(later)-1]
+		h.cursor = later[len(later)-1]
 	}
 	return append(now, later...)
 }
@@ -55,29 +58,32 @@ func order(a, b live.Name) int {
 	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
-func isEndless(leases []lease.Lease) bool {
+func keptForever(leases []lease.Lease) bool {
 	return slices.ContainsFunc(leases, func(l lease.Lease) bool { return l.Hold == lease.Forever })
 }
 
-// elsewhere tells on which other node a pod lives; nowhere if it is not known to: the pod is there and Ready, and where its
-// hold will end by itself that node's agent says that it has addresses. The agent's word alone may be old, for its node may
-// be down. What is kept forever waits for no word.
-func (h *Holds) elsewhere(ctx context.Context, pod live.Name, leases []lease.Lease, claims []place, as state) (place, error) {
-	at, err := h.where(ctx, pod, as)
-	if err != nil || at.node == h.Node || !isEndless(leases) && !slices.Contains(claims, at) {
-		return place{}, err
+// movedTo returns the other node on which a pod runs, or the zero location. The pod must be Ready
+// there, and if its hold ends by itself, the agent of that node must claim it too. A claim alone
+// may be out of date, because its node may be down. For addresses that are kept forever no claim is
+// needed.
+func (h *Holds) movedTo(
+	ctx context.Context, pod live.Name, leases []lease.Lease, claims []location, read consistency,
+) (location, error) {
+	at, err := h.readyOn(ctx, pod, read)
+	if err != nil || at.node == h.Node || !keptForever(leases) && !slices.Contains(claims, at) {
+		return location{}, err
 	}
 	return at, nil
 }
 
-func (h *Holds) claims(ctx context.Context, held map[live.Name][]lease.Lease) (map[live.Name][]place, error) {
+func (h *Holds) claims(ctx context.Context, held map[live.Name][]lease.Lease) (map[live.Name][]location, error) {
 	var hashes []string
 	for pod := range held {
 		hashes = append(hashes, ipamv1.Hash(pod.Name))
 	}
 	slices.Sort(hashes)
 	var objects []ipamv1.IPReservation
-	for some := range slices.Chunk(slices.Compact(hashes), listed) {
+	for some := range slices.Chunk(slices.Compact(hashes), listSize) {
 		list, err := h.list(ctx, some)
 		if err != nil {
 			return nil, err
@@ -87,15 +93,15 @@ func (h *Holds) claims(ctx context.Context, held map[live.Name][]lease.Lease) (m
 	return Claims(h.Node, objects), nil
 }
 
-// Claims returns where other nodes say that they have a pod, in a sandbox that has proved itself. Several may say so: a
-// node that is down does not take its word back.
-func Claims(node string, objects []ipamv1.IPReservation) map[live.Name][]place {
-	claims := map[live.Name][]place{}
+// Claims returns the locations at which other nodes' agents claim pods, with a confirmed sandbox.
+// There may be several for a pod: the agent of a node that is down does not withdraw its claim.
+func Claims(node string, objects []ipamv1.IPReservation) map[live.Name][]location {
+	claims := map[live.Name][]location{}
 	for _, r := range objects {
 		s := r.Status
 		if r.Spec.NodeName != node && s.State == ipamv1.Bound && s.Confirmed && s.PodUID != "" {
 			pod := live.Name{Namespace: r.Namespace, Name: r.Spec.PodName}
-			claims[pod] = append(claims[pod], place{r.Spec.NodeName, s.PodUID})
+			claims[pod] = append(claims[pod], location{r.Spec.NodeName, s.PodUID})
 		}
 	}
 	return claims
@@ -109,32 +115,33 @@ func (h *Holds) list(ctx context.Context, hashes []string) ([]ipamv1.IPReservati
 		return nil, err
 	}
 	list := &ipamv1.IPReservationList{}
-	options := metav1.ListOptions{LabelSelector: labels.NewSelector().Add(*one).String(), ResourceVersion: string(recent)}
-	err = h.Clients.IPAM.Get().Resource("ipreservations").VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Into(list)
+	options := metav1.ListOptions{LabelSelector: labels.NewSelector().Add(*one).String(), ResourceVersion: string(cached)}
+	err = h.Clients.IPAM.Get().Resource("ipreservations").VersionedParams(&options,
+		metav1.ParameterCodec).Do(ctx).Into(list)
 	return list.Items, err
 }
 
-// state is the resource version that is asked for.
-type state string
+// consistency is the resource version of a read.
+type consistency string
 
 const (
-	recent state = "0" // from the server's memory, and as old as that is
-	latest state = ""
+	cached consistency = "0" // from the API server's watch cache, which may be out of date
+	latest consistency = ""  // from etcd
 )
 
-// where tells where the pod is Ready; nowhere if it is not.
-func (h *Holds) where(ctx context.Context, name live.Name, as state) (place, error) {
+// readyOn returns where the pod is Ready, or the zero location if it is not.
+func (h *Holds) readyOn(ctx context.Context, name live.Name, read consistency) (location, error) {
 	ctx, cancel := context.WithTimeout(ctx, live.RequestTimeout)
 	defer cancel()
 	pod := &corev1.Pod{}
-	options := metav1.GetOptions{ResourceVersion: string(as)}
+	options := metav1.GetOptions{ResourceVersion: string(read)}
 	err := h.Clients.Core.Get().Namespace(name.Namespace).Resource("pods").Name(name.Name).
 		VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Into(pod)
 	if apierrors.IsNotFound(err) {
-		return place{}, nil
+		return location{}, nil
 	}
 	if err != nil || !nodepods.IsReady(pod) {
-		return place{}, err
+		return location{}, err
 	}
-	return place{pod.Spec.NodeName, nodepods.Of(pod).UID}, nil
+	return location{pod.Spec.NodeName, nodepods.Of(pod).UID}, nil
 }

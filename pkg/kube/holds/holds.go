@@ -1,6 +1,7 @@
-// Package holds ends the holds of pods that will not come back to this node, as far as the API knows: those that live on
-// another node (DESIGN 6, moveGrace), and those that are kept forever for a number that a StatefulSet no longer has.
-// Both must be seen to be so for minutes, by this process's own clock. A look that failed is none.
+// Package holds ends the holds of pods that will not come back to this node: pods that run on
+// another node now, and pods whose addresses are kept forever although their StatefulSet no longer
+// has their ordinal. Either must have been observed for several minutes, measured by this process.
+// A failed observation does not count.
 package holds
 
 import (
@@ -17,29 +18,30 @@ import (
 )
 
 const (
-	// MoveGrace is how long a pod is Ready on another node before this one lets its addresses go.
+	// MoveGrace is how long a pod must be Ready on another node before its hold here ends.
 	MoveGrace = 5 * time.Minute
-	// OwnerGrace is how long a StatefulSet has not had a number before what is kept for it forever goes.
+	// OwnerGrace is how long an ordinal must be missing from its StatefulSet before a hold without
+	// end ends.
 	OwnerGrace = 10 * time.Minute
-	// looks is how many looks make up a grace.
-	looks = 5
+	// passesPerGrace is the number of passes within the shorter of the two.
+	passesPerGrace = 5
 )
 
-// Holds is the task.
+// Holds is the task that ends such holds.
 type Holds struct {
 	Service *ipam.Service
 	Node    string
 	Clients *live.Clients
 	Log     *slog.Logger
-	// MoveGrace is in place of the constant of this name; for tests.
+	// MoveGrace replaces the constant of this name.
 	MoveGrace time.Duration
 
-	moved    streaks[sight]
+	moved    streaks[sighting]
 	orphaned streaks[string]
-	turn     live.Name // the last pod that was asked for by turns
+	cursor   live.Name // the last pod that was requested in turn, see candidates
 }
 
-// Run looks until ctx is done.
+// Run ends holds until ctx is done.
 func (h *Holds) Run(ctx context.Context) error {
 	period := h.begin()
 	return live.Loop(ctx, period, nil, func(ctx context.Context) time.Duration {
@@ -48,10 +50,10 @@ func (h *Holds) Run(ctx context.Context) error {
 	})
 }
 
-// begin forgets what was seen, and returns how often to look.
+// begin resets all observations, and returns the time between two passes.
 func (h *Holds) begin() (period time.Duration) {
-	period = min(h.MoveGrace, OwnerGrace) / looks
-	h.moved = streaks[sight]{gap: 3 * period}
+	period = min(h.MoveGrace, OwnerGrace) / passesPerGrace
+	h.moved = streaks[sighting]{gap: 3 * period}
 	h.orphaned = streaks[string]{gap: 3 * period}
 	return period
 }
@@ -60,82 +62,82 @@ func (h *Holds) pass(ctx context.Context, now time.Time) {
 	view, err := h.Service.Look(ctx, func(l lease.Lease) bool { return l.State == lease.Held && l.Firm })
 	if err != nil {
 		if !store.IsEmpty(err) {
-			h.Log.Warn("holds are not looked at", "error", err)
+			h.Log.Warn("reading the leases failed, no holds ended", "error", err)
 		}
 		return
 	}
 	held := windows.ByPod(view.Leases)
-	h.letMovedGo(ctx, held, now)
-	h.letOrphanedGo(ctx, held, now)
+	h.endMoved(ctx, held, now)
+	h.endOrphaned(ctx, held, now)
 }
 
-// sight is that a pod lives somewhere.
-type sight struct {
+// sighting is the observation that a pod is Ready on another node.
+type sighting struct {
 	pod live.Name
-	at  place
+	at  location
 }
 
-// letMovedGo ends the holds of pods that live elsewhere. The looks come from the server's memory, which may be old; the one
-// that ends a hold does not.
-func (h *Holds) letMovedGo(ctx context.Context, held map[live.Name][]lease.Lease, now time.Time) {
+// endMoved ends the holds of pods that run on another node. It reads the pods from the API server's
+// watch cache, except for the last read before a hold ends.
+func (h *Holds) endMoved(ctx context.Context, held map[live.Name][]lease.Lease, now time.Time) {
 	claims, err := h.claims(ctx, held)
 	if err != nil {
-		h.Log.Debug("it is not known which pods have moved", "error", err)
+		h.Log.Debug("listing other nodes' reservations failed", "error", err)
 		return
 	}
-	before := map[live.Name]sight{}
+	before := map[live.Name]sighting{}
 	for s := range h.moved.last {
 		before[s.pod] = s
 	}
-	seen := map[sight]bool{}
-	for _, pod := range h.suspects(held, claims, before) {
-		at, err := h.elsewhere(ctx, pod, held[pod], claims[pod], recent)
-		is := err == nil && at != place{}
-		if is && h.moved.saw(sight{pod, at}, now) >= h.MoveGrace {
-			var still place
-			still, err = h.elsewhere(ctx, pod, held[pod], claims[pod], latest)
-			if is = err == nil && still == at; is {
+	seen := map[sighting]bool{}
+	for _, pod := range h.candidates(held, claims, before) {
+		at, err := h.movedTo(ctx, pod, held[pod], claims[pod], cached)
+		hasMoved := err == nil && at != location{}
+		if hasMoved && h.moved.observe(sighting{pod, at}, now) >= h.MoveGrace {
+			var still location
+			still, err = h.movedTo(ctx, pod, held[pod], claims[pod], latest)
+			if hasMoved = err == nil && still == at; hasMoved {
 				h.end(ctx, held[pod], fmt.Sprintf("the pod has been Ready on node %s for %s", at.node, h.MoveGrace))
 			}
 		}
 		switch {
 		case err != nil:
-			seen[before[pod]] = true // neither seen nor forgotten
-			h.Log.Debug("it is not known whether a pod has moved", "pod", pod.String(), "error", err)
-		case is:
-			seen[sight{pod, at}] = true
+			seen[before[pod]] = true // keep its streak, without counting this pass
+			h.Log.Debug("reading a pod failed", "pod", pod.String(), "error", err)
+		case hasMoved:
+			seen[sighting{pod, at}] = true
 		}
 	}
-	h.moved.forget(seen)
+	h.moved.retain(seen)
 }
 
-// letOrphanedGo ends the holds without end of pods whose StatefulSet does not want them.
-func (h *Holds) letOrphanedGo(ctx context.Context, held map[live.Name][]lease.Lease, now time.Time) {
+// endOrphaned ends the holds without end whose StatefulSet no longer has the pod's ordinal.
+func (h *Holds) endOrphaned(ctx context.Context, held map[live.Name][]lease.Lease, now time.Time) {
 	seen := map[string]bool{}
-	asked := map[string]answer{}
+	sets := map[string]setState{}
 	for pod, leases := range held {
-		set, ordinal, ok := endlessOf(leases, pod.Name)
+		set, ordinal, ok := ownerOf(leases, pod.Name)
 		if !ok {
 			continue
 		}
 		path := set.path(pod.Namespace)
-		if _, ok := asked[path]; !ok {
-			asked[path] = h.ask(ctx, path)
+		if _, ok := sets[path]; !ok {
+			sets[path] = h.getSet(ctx, path)
 		}
-		a := asked[path]
+		s := sets[path]
 		key := pod.String()
 		switch {
-		case a.err != nil:
-			seen[key] = true // neither seen nor forgotten
-			h.Log.Debug("it is not known whether a StatefulSet wants its pod", "pod", key, "error", a.err)
-		case !a.wants.Has(ordinal):
+		case s.err != nil:
+			seen[key] = true // keep its streak, without counting this pass
+			h.Log.Debug("reading a StatefulSet failed", "pod", key, "error", s.err)
+		case !s.ordinals.Has(ordinal):
 			seen[key] = true
-			if h.orphaned.saw(key, now) >= OwnerGrace {
-				h.end(ctx, leases, fmt.Sprintf("its StatefulSet has not had number %d for %s", ordinal, OwnerGrace))
+			if h.orphaned.observe(key, now) >= OwnerGrace {
+				h.end(ctx, leases, fmt.Sprintf("its StatefulSet has not had ordinal %d for %s", ordinal, OwnerGrace))
 			}
 		}
 	}
-	h.orphaned.forget(seen)
+	h.orphaned.retain(seen)
 }
 
 func (h *Holds) end(ctx context.Context, leases []lease.Lease, reason string) {
@@ -144,23 +146,23 @@ func (h *Holds) end(ctx context.Context, leases []lease.Lease, reason string) {
 		refs = append(refs, ipam.RefTo(l))
 	}
 	if err := h.Service.EndHolds(ctx, refs, reason); err != nil {
-		h.Log.Warn("a hold cannot end yet", "error", err)
+		h.Log.Warn("ending a hold failed", "error", err)
 		return
 	}
 	for _, l := range leases {
-		h.Log.Info("a hold has ended", "address", l.Address.String(), "pod", l.Namespace+"/"+l.Name, "reason", reason)
+		h.Log.Info("hold ended", "address", l.Address.String(), "pod", l.Namespace+"/"+l.Name, "reason", reason)
 	}
 }
 
-// streaks tell for how long something has been seen without a gap.
+// streaks records since when each key has been observed without a gap.
 type streaks[K comparable] struct {
-	gap   time.Duration // longer than this unseen, and it begins anew
+	gap   time.Duration // a longer time without an observation starts a new streak
 	first map[K]time.Time
 	last  map[K]time.Time
 }
 
-// saw notes that it is so now, and returns for how long it has been.
-func (s *streaks[K]) saw(k K, now time.Time) time.Duration {
+// observe records an observation, and returns the length of its streak.
+func (s *streaks[K]) observe(k K, now time.Time) time.Duration {
 	if s.first == nil {
 		s.first, s.last = map[K]time.Time{}, map[K]time.Time{}
 	}
@@ -171,10 +173,10 @@ func (s *streaks[K]) saw(k K, now time.Time) time.Duration {
 	return now.Sub(s.first[k])
 }
 
-// forget drops all but these.
-func (s *streaks[K]) forget(but map[K]bool) {
+// retain ends all streaks except those of the given keys.
+func (s *streaks[K]) retain(keys map[K]bool) {
 	for k := range s.last {
-		if !but[k] {
+		if !keys[k] {
 			delete(s.first, k)
 			delete(s.last, k)
 		}

@@ -13,34 +13,34 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-func TestAStreakEndsWithAGap(t *testing.T) {
+func TestStreaks(t *testing.T) {
 	s := streaks[string]{gap: 3 * time.Minute}
 	at := time.Unix(1_700_000_000, 0)
 	for _, c := range []struct {
 		after  time.Duration
-		unseen bool // somebody looked, and it was not so
+		unseen bool // observed as not being so
 		want   time.Duration
 	}{
 		{after: 0, want: 0},
 		{after: time.Minute, want: time.Minute},
-		{after: 3 * time.Minute, want: 4 * time.Minute}, // two looks failed
-		{after: 4 * time.Minute, want: 0},               // three did
+		{after: 3 * time.Minute, want: 4 * time.Minute}, // two passes failed
+		{after: 4 * time.Minute, want: 0},               // three passes failed
 		{after: time.Minute, want: time.Minute},
 		{after: time.Minute, unseen: true},
 		{after: time.Minute, want: 0},
 	} {
 		at = at.Add(c.after)
 		if c.unseen {
-			s.forget(map[string]bool{"another": true})
+			s.retain(map[string]bool{"another": true})
 			continue
 		}
-		if got := s.saw("db/db-0", at); got != c.want {
+		if got := s.observe("db/db-0", at); got != c.want {
 			t.Errorf("after %s: %s, want %s", c.after, got, c.want)
 		}
 	}
 }
 
-func TestWhichPodsOtherNodesHave(t *testing.T) {
+func TestClaims(t *testing.T) {
 	object := func(pod, node string, state ipamv1.State, confirmed bool) ipamv1.IPReservation {
 		return ipamv1.IPReservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db"},
 			Spec:   ipamv1.IPReservationSpec{PodName: pod, NodeName: node},
@@ -53,16 +53,17 @@ func TestWhichPodsOtherNodesHave(t *testing.T) {
 		object("here", "node1", ipamv1.Bound, true),
 		object("there", "node3", ipamv1.Bound, true),
 	})
-	want := map[live.Name][]place{{Namespace: "db", Name: "there"}: {{"node2", "u-there"}, {"node3", "u-there"}}}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(place{})); diff != "" {
+	want := map[live.Name][]location{{Namespace: "db", Name: "there"}: {{"node2", "u-there"}, {"node3", "u-there"}}}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(location{})); diff != "" {
 		t.Error(diff)
 	}
 }
 
-// There may be hundreds that are kept forever: a pass asks for some of them, and for every one of which there is a word.
-func TestWhoIsAskedFor(t *testing.T) {
+// There may be hundreds of pods whose addresses are kept forever: a pass requests some of them, and
+// all pods that are claimed or were seen elsewhere.
+func TestCandidates(t *testing.T) {
 	held := map[live.Name][]lease.Lease{}
-	for i := range 3*turns - 1 {
+	for i := range 3*maxUnclaimed - 1 {
 		held[live.Name{Namespace: "db", Name: fmt.Sprint("db-", i)}] = []lease.Lease{{Hold: lease.Forever}}
 	}
 	claimed, seen := live.Name{Namespace: "db", Name: "web"}, live.Name{Namespace: "db", Name: "seen"}
@@ -70,20 +71,20 @@ func TestWhoIsAskedFor(t *testing.T) {
 	held[live.Name{Namespace: "db", Name: "away"}] = []lease.Lease{{Hold: time.Hour}}
 	h, times := Holds{}, map[live.Name]int{}
 	for pass := range 3 {
-		asked := h.suspects(held, map[live.Name][]place{claimed: {{"node2", "u2"}}}, map[live.Name]sight{seen: {}})
-		if len(asked) != 2+turns {
-			t.Errorf("pass %d asks for %v", pass, asked)
+		pods := h.candidates(held, map[live.Name][]location{claimed: {{"node2", "u2"}}}, map[live.Name]sighting{seen: {}})
+		if len(pods) != 2+maxUnclaimed {
+			t.Errorf("pass %d: candidates %v", pass, pods)
 		}
-		for _, pod := range asked {
+		for _, pod := range pods {
 			times[pod]++
 		}
 	}
 	if times[claimed] != 3 || times[seen] != 3 || len(times) != len(held)-1 {
-		t.Errorf("asked for: %v", times)
+		t.Errorf("candidates: %v", times)
 	}
 }
 
-func TestWhichNumbersAStatefulSetWants(t *testing.T) {
+func TestParseSet(t *testing.T) {
 	for _, c := range []struct{ object, want string }{
 		{`{"spec":{"replicas":3}}`, "[0 1 2]"},
 		{`{"spec":{}}`, "[0]"},
@@ -97,13 +98,13 @@ func TestWhichNumbersAStatefulSetWants(t *testing.T) {
 		{`{"spec":`, "unknown"},
 	} {
 		a := parseSet([]byte(c.object))
-		var numbers []int64
+		var ordinals []int64
 		for n := range int64(9) {
-			if a.wants.Has(n) {
-				numbers = append(numbers, n)
+			if a.ordinals.Has(n) {
+				ordinals = append(ordinals, n)
 			}
 		}
-		got := fmt.Sprint(numbers)
+		got := fmt.Sprint(ordinals)
 		if a.err != nil {
 			got = "unknown"
 		}

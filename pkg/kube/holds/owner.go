@@ -20,8 +20,9 @@ func (s set) path(namespace string) string {
 	return fmt.Sprintf("/apis/%s/%s/namespaces/%s/statefulsets/%s", s.Group, s.Version, namespace, s.Name)
 }
 
-// endlessOf returns the StatefulSet and the number of a pod for which something is held without end.
-func endlessOf(leases []lease.Lease, pod string) (set, int64, bool) {
+// ownerOf returns the StatefulSet and the ordinal of a pod for which an address is held without
+// end.
+func ownerOf(leases []lease.Lease, pod string) (set, int64, bool) {
 	for _, l := range leases {
 		if s, ordinal, ok := windows.ParseOwner(l.Owner, pod); ok && l.Hold == lease.Forever {
 			return set{s}, ordinal, true
@@ -30,32 +31,32 @@ func endlessOf(leases []lease.Lease, pod string) (set, int64, bool) {
 	return set{}, 0, false
 }
 
-// answer is what the API says of a StatefulSet: an error, or which pods it wants, now or as soon as it comes to them. One
-// that is gone wants none.
-type answer struct {
-	err   error
-	wants ordinals.Set
+// setState is the result of reading a StatefulSet: an error, or the ordinals that it has according
+// to its spec. One that was deleted has none.
+type setState struct {
+	err      error
+	ordinals ordinals.Set
 }
 
-func (h *Holds) ask(ctx context.Context, path string) answer {
+func (h *Holds) getSet(ctx context.Context, path string) setState {
 	ctx, cancel := context.WithTimeout(ctx, live.RequestTimeout)
 	defer cancel()
 	result := h.Clients.Any.Get().AbsPath(path).Do(ctx)
-	err := result.Error() // Raw alone would not read the server's reason
+	err := result.Error() // Raw alone would not decode the reason
 	switch {
 	case apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
-		return answer{} // it is gone, and its kind is not
+		return setState{} // the object is missing, its kind is not
 	case err != nil:
-		return answer{err: err}
+		return setState{err: err}
 	}
 	raw, err := result.Raw()
 	if err != nil {
-		return answer{err: err}
+		return setState{err: err}
 	}
 	return parseSet(raw)
 }
 
-func parseSet(raw []byte) answer {
+func parseSet(raw []byte) setState {
 	var object struct {
 		Metadata struct {
 			DeletionTimestamp *metav1.Time `json:"deletionTimestamp"`
@@ -63,11 +64,11 @@ func parseSet(raw []byte) answer {
 		Spec map[string]any `json:"spec"`
 	}
 	if err := json.Unmarshal(raw, &object); err != nil {
-		return answer{err: err}
+		return setState{err: err}
 	}
 	if object.Metadata.DeletionTimestamp != nil {
-		return answer{}
+		return setState{}
 	}
-	wants, err := ordinals.Of(object.Spec, 1)
-	return answer{err, wants}
+	wanted, err := ordinals.Of(object.Spec, 1)
+	return setState{err, wanted}
 }

@@ -16,21 +16,23 @@ import (
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 )
 
-// Clients are the few parts of the API that a node's agent speaks to. They know the types of these parts alone: the
-// clientset's scheme of all of Kubernetes costs more memory than the rest of the agent.
+// Clients are REST clients for the API groups that the node agent uses. Their scheme contains only
+// the types of these groups: the clientset's scheme of all of Kubernetes uses more memory than the
+// rest of the agent.
 type Clients struct {
 	Core   rest.Interface // v1
 	Events rest.Interface // events.k8s.io/v1
 	IPAM   rest.Interface // ipam.leasehold.dev/v1alpha1
-	Any    rest.Interface // absolute paths, for raw answers
+	Any    rest.Interface // requests to absolute paths, with raw responses
 }
 
-// RequestTimeout bounds every request that is no watch.
+// RequestTimeout is the timeout of every request except watches.
 const RequestTimeout = 10 * time.Second
 
-// DetectDeadConnections has this process's connections to the API server tested after 5 s without traffic, and given up 5 s
-// later, unless the environment says otherwise: client-go takes 30 s and 15 s, in which watches show nothing and calls have no
-// answer. It is to be called before the first connection is made.
+// DetectDeadConnections makes this process test its connections to the API server after 5 s without
+// traffic, and close them 5 s later, unless the environment says otherwise. The defaults of client-go are
+// 30 s and 15 s, during which watches deliver nothing and requests get no response. It must be called
+// before the first connection is made.
 func DetectDeadConnections() {
 	for _, name := range []string{"HTTP2_READ_IDLE_TIMEOUT_SECONDS", "HTTP2_PING_TIMEOUT_SECONDS"} {
 		if os.Getenv(name) == "" {
@@ -39,8 +41,8 @@ func DetectDeadConnections() {
 	}
 }
 
-// NewClients returns clients that share a configuration and, each kind for itself, a rate of requests: one kind must
-// not wait for another.
+// NewClients returns clients with the given configuration. Each has its own rate limit, so that
+// requests to one group are not delayed by those to another.
 func NewClients(config *rest.Config) (*Clients, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{addCore, addEvents, ipamv1.AddToScheme} {

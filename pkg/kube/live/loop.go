@@ -7,23 +7,28 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/signal"
 )
 
-// Loop calls pass at once, after every word from wake, and after the time that the last pass asked for (0 for none),
-// until ctx is done. pace is the least time between two passes: what comes in a burst is one pass.
-func Loop(ctx context.Context, pace time.Duration, wake <-chan struct{}, pass func(context.Context) (again time.Duration)) error {
+// Loop calls pass at once, after each value from wake, and when the duration that the last pass
+// returned has elapsed (0: do not requeue), until ctx is done. minInterval is the least time
+// between two passes, so that a burst of changes causes one pass. It returns ctx.Err().
+func Loop(
+	ctx context.Context, minInterval time.Duration, wake <-chan struct{},
+	pass func(context.Context) (requeueAfter time.Duration),
+) error {
 	for {
-		again := pass(ctx)
-		if !sleep(ctx, nil, pace) {
+		requeueAfter := pass(ctx)
+		if !sleep(ctx, nil, minInterval) {
 			return ctx.Err()
 		}
-		if again == 0 {
-			again = 24 * time.Hour
+		if requeueAfter == 0 {
+			requeueAfter = 24 * time.Hour
 		}
-		if !sleep(ctx, wake, again-pace) {
+		if !sleep(ctx, wake, requeueAfter-minInterval) {
 			return ctx.Err()
 		}
 	}
 }
 
+// sleep waits for d or wake. It reports false if ctx is done.
 func sleep(ctx context.Context, wake <-chan struct{}, d time.Duration) bool {
 	timer := time.NewTimer(max(d, 0))
 	defer timer.Stop()
@@ -36,7 +41,8 @@ func sleep(ctx context.Context, wake <-chan struct{}, d time.Duration) bool {
 	return ctx.Err() == nil
 }
 
-// Any merges channels of words into one.
+// Any returns a channel that receives a value after each value from one of the channels, until ctx
+// is done.
 func Any(ctx context.Context, from ...<-chan struct{}) <-chan struct{} {
 	var merged signal.Signal
 	out := merged.Subscribe()

@@ -1,5 +1,5 @@
-// Package live keeps small copies of what the API server lists, for as long as it can be reached and after that as they
-// were: a list that failed changes nothing.
+// Package live keeps trimmed copies of lists from the API server. While the server cannot be
+// reached they stay as they were: a failed list changes nothing.
 package live
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/signal"
 )
 
-// Name is an object's namespace and name.
+// Name is the namespace and name of an object.
 type Name struct{ Namespace, Name string }
 
 func (n Name) String() string { return n.Namespace + "/" + n.Name }
@@ -29,16 +29,18 @@ type Object interface {
 	metav1.Object
 }
 
-// Table is a live copy of a list of objects, each trimmed to a row. Any number of goroutines may read it.
+// Table is a copy of a list of objects, kept up to date by a watch, with each object trimmed to a
+// row. It is safe for concurrent use.
 type Table[O Object, R any] struct {
-	// Trim makes a row of an object, and may keep parts of it.
+	// Trim converts an object to a row, which may refer to parts of the object.
 	Trim func(O) R
-	// Strip takes from an object what no row needs, before it is kept anywhere.
+	// Strip removes from an object what no row needs. It is called before the object is stored, by
+	// the reflector too.
 	Strip func(O)
 
 	mu      sync.Mutex
 	rows    map[Name]row[R]
-	lists   int
+	lists   int // complete lists received
 	changes signal.Signal
 }
 
@@ -47,7 +49,8 @@ type row[R any] struct {
 	version string
 }
 
-// Rows returns the rows, and whether they were ever listed as a whole. The map is the caller's, what is in it is not.
+// Rows returns the rows, and reports whether a complete list was ever received. The caller may
+// modify the map, but not the rows.
 func (t *Table[O, R]) Rows() (rows map[Name]R, synced bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -58,14 +61,15 @@ func (t *Table[O, R]) Rows() (rows map[Name]R, synced bool) {
 	return rows, t.lists > 0
 }
 
-// Lists is how often a whole list came. A new one means that the server answers again.
+// Lists returns the number of complete lists received. It grows when the server can be reached
+// again after a failure.
 func (t *Table[O, R]) Lists() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.lists
 }
 
-// Get returns one row.
+// Get returns the row of an object.
 func (t *Table[O, R]) Get(n Name) (r R, found bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -73,11 +77,11 @@ func (t *Table[O, R]) Get(n Name) (r R, found bool) {
 	return at.value, found
 }
 
-// Changes returns a channel that gets a word after the table has changed.
+// Changes returns a channel that receives a value after the table has changed.
 func (t *Table[O, R]) Changes() <-chan struct{} { return t.changes.Subscribe() }
 
-// Learn takes an object that the API server has answered with: so that nobody acts again on what its own write has
-// changed. With gone it takes that the object was deleted.
+// Learn stores an object that the API server returned to a write, so that the writer does not act
+// again before the watch delivers its own change. gone says that the object was deleted.
 func (t *Table[O, R]) Learn(o O, gone bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -88,8 +92,9 @@ func (t *Table[O, R]) Learn(o O, gone bool) {
 	t.take(o, false)
 }
 
-// take takes what is news. What we have written ourselves is known before the watch has brought what was there before it,
-// and the other way round.
+// take stores an object unless a newer version is known: the response to our own write and the
+// watch event for it may come in either order, and the watch may still deliver versions from before
+// the write.
 func (t *Table[O, R]) take(o O, gone bool) {
 	n := nameOf(o)
 	old, known := t.rows[n]
@@ -116,21 +121,21 @@ func (t *Table[O, R]) put(n Name, o O) {
 	t.rows[n] = row[R]{t.Trim(o), o.GetResourceVersion()}
 }
 
-// The rest is what a reflector asks of its store.
+// The remaining methods implement cache.TransformingStore, the store of a reflector.
 
-// Add takes an object that the watch brings.
+// Add stores an object that the watch delivered.
 func (t *Table[O, R]) Add(obj any) error { return t.change(obj, false) }
 
-// Update does as Add.
+// Update does the same as Add.
 func (t *Table[O, R]) Update(obj any) error { return t.change(obj, false) }
 
-// Delete takes that an object is gone.
+// Delete removes an object that was deleted.
 func (t *Table[O, R]) Delete(obj any) error { return t.change(obj, true) }
 
 func (t *Table[O, R]) change(obj any, gone bool) error {
 	o, ok := obj.(O)
 	if !ok {
-		return fmt.Errorf("a %T came in a watch of %T", obj, o)
+		return fmt.Errorf("watch: unexpected type %T, want %T", obj, o)
 	}
 	t.mu.Lock()
 	t.take(o, gone)
@@ -139,7 +144,7 @@ func (t *Table[O, R]) change(obj any, gone bool) error {
 	return nil
 }
 
-// Replace takes a whole list.
+// Replace stores a complete list.
 func (t *Table[O, R]) Replace(objects []any, _ string) error {
 	t.mu.Lock()
 	t.rows = make(map[Name]row[R], len(objects))
@@ -147,7 +152,7 @@ func (t *Table[O, R]) Replace(objects []any, _ string) error {
 		o, ok := obj.(O)
 		if !ok {
 			t.mu.Unlock()
-			return fmt.Errorf("a %T came in a list of %T", obj, o)
+			return fmt.Errorf("list: unexpected type %T, want %T", obj, o)
 		}
 		t.put(nameOf(o), o)
 	}
@@ -157,10 +162,10 @@ func (t *Table[O, R]) Replace(objects []any, _ string) error {
 	return nil
 }
 
-// Resync has no meaning here.
+// Resync does nothing.
 func (t *Table[O, R]) Resync() error { return nil }
 
-// Transformer makes the reflector keep small what it keeps itself.
+// Transformer strips the objects that the reflector itself keeps.
 func (t *Table[O, R]) Transformer() cache.TransformFunc {
 	return func(obj any) (any, error) {
 		if o, ok := obj.(O); ok {
@@ -170,15 +175,16 @@ func (t *Table[O, R]) Transformer() cache.TransformFunc {
 	}
 }
 
-// retry is how often a server that is away is asked: the answer must be here a few seconds after it returns.
+// retry is the backoff of requests to a server that cannot be reached. It is short, because changes
+// must be known a few seconds after the server is back.
 var retry = wait.Backoff{Duration: 500 * time.Millisecond, Factor: 1.5, Jitter: 0.5, Steps: 6, Cap: 2 * time.Second}
 
-// Watch keeps the table up to date until ctx is done.
+// Watch keeps the table up to date until ctx is done. It returns ctx.Err().
 func (t *Table[O, R]) Watch(ctx context.Context, lw cache.ListerWatcher, name string, log *slog.Logger) error {
 	backoff := retry
 	var expected O
 	r := cache.NewReflectorWithOptions(lw, expected, t, cache.ReflectorOptions{Name: name, Backoff: &backoff})
-	log.Debug("watching", "what", name)
+	log.Debug("watch started", "objects", name)
 	r.RunWithContext(ctx)
 	return ctx.Err()
 }

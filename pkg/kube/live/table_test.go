@@ -38,57 +38,71 @@ func text(t *Table[*object, string]) string {
 	return fmt.Sprint(synced, out)
 }
 
-func TestATableFollowsListAndWatch(t *testing.T) {
+func TestTableFollowsListAndWatch(t *testing.T) {
 	table := newTable()
 	changes := table.Changes()
 	for _, c := range []struct {
-		story string
-		do    func() error
-		want  string
-		tells bool
+		name    string
+		do      func() error
+		want    string
+		signals bool
 	}{
-		{"nothing was listed", func() error { return nil }, "false []", false},
-		{"a list", func() error { return table.Replace([]any{some("a", "1", "old"), some("b", "2", "old")}, "2") }, "true [a=old b=old]", true},
+		{"no list yet", func() error { return nil }, "false []", false},
+		{"a list", func() error { return table.Replace([]any{some("a", "1", "old"), some("b", "2", "old")}, "2") },
+			"true [a=old b=old]", true},
 		{"a change", func() error { return table.Update(some("a", "3", "new")) }, "true [a=new b=old]", true},
-		{"our own write", func() error { table.Learn(some("b", "5", "written"), false); return nil }, "true [a=new b=written]", false},
-		{"what was there before it", func() error { table.Learn(some("b", "4", "old"), false); return nil }, "true [a=new b=written]", false},
-		{"the watch brings it, too", func() error { return table.Update(some("b", "5", "written")) }, "true [a=new b=written]", true},
-		{"our own write, before the watch", func() error { table.Learn(some("b", "9", "again"), false); return nil }, "true [a=new b=again]", false},
-		{"what was there before it comes", func() error { return table.Update(some("b", "7", "other")) }, "true [a=new b=again]", true},
-		{"and that it was gone", func() error { return table.Delete(some("b", "8", "other")) }, "true [a=new b=again]", true},
-		{"a new one", func() error { return table.Add(some("c", "6", "new")) }, "true [a=new b=again c=new]", true},
-		{"gone", func() error { return table.Delete(some("a", "7", "")) }, "true [b=again c=new]", true},
-		{"gone by our own word", func() error { table.Learn(some("c", "8", ""), true); return nil }, "true [b=again]", false},
-		{"what we made again after our own word", func() error { table.Learn(some("c", "12", "again"), false); return nil }, "true [b=again c=again]", false},
-		{"the watch brings our word", func() error { return table.Delete(some("c", "9", "")) }, "true [b=again c=again]", true},
-		{"gone, in the version that is known", func() error { return table.Delete(some("c", "12", "")) }, "true [b=again]", true},
-		{"a list that fails is none", func() error { return nil }, "true [b=again]", false},
-		{"a list is the truth, of whatever version", func() error { return table.Replace([]any{some("b", "2", "restored")}, "3") }, "true [b=restored]", true},
+		{"a write of our own", func() error { table.Learn(some("b", "5", "written"), false); return nil },
+			"true [a=new b=written]", false},
+		{"the version before it", func() error { table.Learn(some("b", "4", "old"), false); return nil },
+			"true [a=new b=written]", false},
+		{"the watch event of the write", func() error { return table.Update(some("b", "5", "written")) },
+			"true [a=new b=written]", true},
+		{"a write of our own, before older watch events", func() error {
+			table.Learn(some("b", "9", "again"),
+				false)
+			return nil
+		}, "true [a=new b=again]", false},
+		{"a watch event from before the write", func() error { return table.Update(some("b", "7", "other")) },
+			"true [a=new b=again]", true},
+		{"a delete event from before the write", func() error { return table.Delete(some("b", "8", "other")) },
+			"true [a=new b=again]", true},
+		{"a created object", func() error { return table.Add(some("c", "6", "new")) }, "true [a=new b=again c=new]", true},
+		{"a deleted object", func() error { return table.Delete(some("a", "7", "")) }, "true [b=again c=new]", true},
+		{"a deletion of our own", func() error { table.Learn(some("c", "8", ""), true); return nil },
+			"true [b=again]", false},
+		{"created again after our own deletion", func() error { table.Learn(some("c", "12", "again"), false); return nil },
+			"true [b=again c=again]", false},
+		{"the watch event of our own deletion", func() error { return table.Delete(some("c", "9", "")) },
+			"true [b=again c=again]", true},
+		{"deleted in the known version", func() error { return table.Delete(some("c", "12", "")) }, "true [b=again]", true},
+		{"a failed list", func() error { return nil }, "true [b=again]", false},
+		{"a list with older versions", func() error { return table.Replace([]any{some("b", "2", "restored")}, "3") },
+			"true [b=restored]", true},
 		{"an empty list", func() error { return table.Replace(nil, "9") }, "true []", true},
 	} {
 		if err := c.do(); err != nil {
-			t.Errorf("%s: %v", c.story, err)
+			t.Errorf("%s: %v", c.name, err)
 		}
 		if got := text(table); got != c.want {
-			t.Errorf("%s: %s, want %s", c.story, got, c.want)
+			t.Errorf("%s: %s, want %s", c.name, got, c.want)
 		}
 		select {
 		case <-changes:
-			if !c.tells {
-				t.Errorf("%s: it said that something has changed", c.story)
+			if !c.signals {
+				t.Errorf("%s: signalled a change", c.name)
 			}
 		default:
-			if c.tells {
-				t.Errorf("%s: it did not say that something has changed", c.story)
+			if c.signals {
+				t.Errorf("%s: did not signal a change", c.name)
 			}
 		}
 	}
 	if err := table.Add(&metav1.Status{}); err == nil {
-		t.Error("a stranger was taken")
+		t.Error("an object of another type was accepted")
 	}
 }
 
-func TestALoopGathersBursts(t *testing.T) {
+func TestLoopMergesBursts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		var a, b signal.Signal
@@ -113,7 +127,7 @@ func TestALoopGathersBursts(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		stop()
 		if err := <-done; err == nil {
-			t.Error("it ended without a word")
+			t.Error("Loop returned no error")
 		}
 		want := []time.Duration{0, 10 * time.Second, 11 * time.Second, 12 * time.Second, 13 * time.Second}
 		if !slices.Equal(passes, want) {
@@ -122,7 +136,7 @@ func TestALoopGathersBursts(t *testing.T) {
 	})
 }
 
-func TestALoopComesAgainByItself(t *testing.T) {
+func TestLoopRequeues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithTimeout(t.Context(), 3*time.Minute-time.Second)
 		defer stop()

@@ -1,4 +1,5 @@
-// Package nodepods knows the pods of one node, as far as their addresses go.
+// Package nodepods watches the pods of one node and keeps the parts of them that concern their
+// addresses.
 package nodepods
 
 import (
@@ -18,32 +19,36 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
-// Pod is what matters of a pod.
+// Pod is the part of a pod that concerns its addresses.
 type Pod struct {
 	live.Name
-	// UID is the one that the runtime passes to plugins. A static pod's is the kubelet's own; the object that stands for
-	// it in the API has another.
+	// UID is the UID that the runtime passes to plugins. For a static pod that is the one that the
+	// kubelet generated; its mirror pod in the API has another.
 	UID string
-	// ObjectUID is the UID of the API's object.
+	// ObjectUID is the UID of the object in the API.
 	ObjectUID types.UID
-	// Asked is the annotation that asks for a window, if Asks.
-	Asked string
-	Asks  bool
-	Owner Owner
-	// OwnClaim: it has a volume whose claim is named after it.
+	// Annotation is the value of the annotation that asks for a window, valid if HasAnnotation.
+	Annotation    string
+	HasAnnotation bool
+	Owner         Owner
+	// OwnClaim reports whether the pod has a volume whose claim is named after the pod.
 	OwnClaim bool
-	// Expected: the pod has or will have a sandbox of its own network.
+	// Expected reports whether the pod has, or will have, a sandbox with a network of its own.
 	Expected bool
 	Ready    bool
 }
 
-// Owner is the controller that makes the pod. Its zero value is none.
+// Owner is the controller of a pod. The zero value means that it has none.
 type Owner struct{ Group, Kind, Name string }
 
-// kubeletHash is the annotation by which the API's object of a static pod names the UID that the kubelet gave it.
-const kubeletHash, mirrorMark = "kubernetes.io/config.hash", corev1.MirrorPodAnnotationKey
+// Annotations of a mirror pod, the object of a static pod in the API. kubeletHash is the UID that
+// the kubelet gave the static pod.
+const (
+	kubeletHash = "kubernetes.io/config.hash"
+	mirrorPod   = corev1.MirrorPodAnnotationKey
+)
 
-// Of reads a pod.
+// Of returns the Pod of an API object.
 func Of(p *corev1.Pod) Pod {
 	out := Pod{
 		Name: live.Name{Namespace: p.Namespace, Name: p.Name}, UID: string(p.UID), ObjectUID: p.UID,
@@ -52,13 +57,13 @@ func Of(p *corev1.Pod) Pod {
 		Ready: IsReady(p),
 	}
 	out.OwnClaim = slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return isOwnClaim(v, p.Name) })
-	out.Asked, out.Asks = p.Annotations[policy.Annotation]
-	if hash := p.Annotations[kubeletHash]; hash != "" && p.Annotations[mirrorMark] != "" {
+	out.Annotation, out.HasAnnotation = p.Annotations[policy.Annotation]
+	if hash := p.Annotations[kubeletHash]; hash != "" && p.Annotations[mirrorPod] != "" {
 		out.UID = hash
 	}
 	if c := metav1.GetControllerOf(p); c != nil {
-		group, _, grouped := strings.Cut(c.APIVersion, "/")
-		if !grouped {
+		group, _, hasGroup := strings.Cut(c.APIVersion, "/")
+		if !hasGroup {
 			group = ""
 		}
 		out.Owner = Owner{group, c.Kind, c.Name}
@@ -66,13 +71,14 @@ func Of(p *corev1.Pod) Pod {
 	return out
 }
 
-// isOwnClaim: controllers name such a claim "<template>-<pod>".
+// isOwnClaim reports whether a volume's claim was created for the pod: such claims are named
+// "<template>-<pod>".
 func isOwnClaim(v corev1.Volume, pod string) bool {
 	claim := v.PersistentVolumeClaim
 	return claim != nil && strings.HasSuffix(claim.ClaimName, "-"+pod)
 }
 
-// IsReady tells whether a pod's Ready condition is true.
+// IsReady reports whether a pod's Ready condition is true.
 func IsReady(p *corev1.Pod) bool {
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodReady {
@@ -82,7 +88,7 @@ func IsReady(p *corev1.Pod) bool {
 	return false
 }
 
-// strip leaves what Of reads.
+// strip removes all that Of does not read.
 func strip(p *corev1.Pod) {
 	kept := corev1.Pod{
 		TypeMeta: p.TypeMeta,
@@ -93,7 +99,7 @@ func strip(p *corev1.Pod) {
 		Spec:   corev1.PodSpec{NodeName: p.Spec.NodeName, HostNetwork: p.Spec.HostNetwork},
 		Status: corev1.PodStatus{Phase: p.Status.Phase},
 	}
-	for _, key := range []string{policy.Annotation, kubeletHash, mirrorMark} {
+	for _, key := range []string{policy.Annotation, kubeletHash, mirrorPod} {
 		if v, ok := p.Annotations[key]; ok {
 			metav1.SetMetaDataAnnotation(&kept.ObjectMeta, key, v)
 		}
@@ -111,7 +117,7 @@ func strip(p *corev1.Pod) {
 	*p = kept
 }
 
-// Pods is the live list.
+// Pods is the list of a node's pods.
 type Pods struct {
 	live.Table[*corev1.Pod, Pod]
 	core rest.Interface
@@ -119,13 +125,14 @@ type Pods struct {
 	log  *slog.Logger
 }
 
-// New returns the list of a node's pods; Run fills it.
+// New returns the empty list of a node's pods. Run fills it.
 func New(core rest.Interface, node string, log *slog.Logger) *Pods {
 	return &Pods{Table: live.Table[*corev1.Pod, Pod]{Trim: Of, Strip: strip}, core: core, node: node, log: log}
 }
 
-// Run keeps it up to date until ctx is done.
+// Run keeps the list up to date until ctx is done. It returns ctx.Err().
 func (p *Pods) Run(ctx context.Context) error {
-	lw := cache.NewListWatchFromClient(p.core, "pods", metav1.NamespaceAll, fields.OneTermEqualSelector("spec.nodeName", p.node))
+	lw := cache.NewListWatchFromClient(p.core, "pods", metav1.NamespaceAll,
+		fields.OneTermEqualSelector("spec.nodeName", p.node))
 	return p.Watch(ctx, lw, "pods of this node", p.log)
 }

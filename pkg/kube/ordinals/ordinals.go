@@ -1,5 +1,5 @@
-// Package ordinals knows which numbers the pods of a StatefulSet have: Kubernetes' own, Kruise's, and kinds that are like
-// them.
+// Package ordinals computes the ordinals of the pods of a StatefulSet: of Kubernetes, of Kruise,
+// and of similar kinds.
 package ordinals
 
 import (
@@ -11,31 +11,32 @@ import (
 	"strings"
 )
 
-// Set is the numbers of a workload's pods: the first Replicas from Start on that are not reserved. Its zero value has none.
+// Set is the ordinals of a workload's pods: the first Replicas from Start on that are not reserved.
+// The zero value is empty.
 type Set struct {
 	Start, Replicas int64
-	Reserved        []Range // in order, apart from each other: see Merge
+	Reserved        []Range // sorted and disjoint, see Merge
 }
 
-// Range is from First to Last, both included.
+// Range is the ordinals from First to Last, inclusive.
 type Range struct{ First, Last int64 }
 
-// Of reads the spec of a workload as JSON has it: replicas, or otherwise where that is left out, ordinals.start
-// (Kubernetes) and reserveOrdinals (Kruise: numbers, and words like "3" or "3-5"). What of it cannot be read is left out,
-// and the error says so.
-func Of(spec map[string]any, otherwise int64) (Set, error) {
+// Of reads the spec of a workload as decoded from JSON: replicas (defaultReplicas if it is
+// missing), ordinals.start (Kubernetes) and reserveOrdinals (Kruise: numbers, and strings like "3"
+// or "3-5"). Invalid parts are ignored and reported by the error; the set is usable all the same.
+func Of(spec map[string]any, defaultReplicas int64) (Set, error) {
 	ordinals, _ := spec["ordinals"].(map[string]any)
-	s := Set{Start: max(number(ordinals["start"], 0), 0), Replicas: number(spec["replicas"], otherwise)}
+	s := Set{Start: max(number(ordinals["start"], 0), 0), Replicas: number(spec["replicas"], defaultReplicas)}
 	var err error
 	list, isList := spec["reserveOrdinals"].([]any)
 	if !isList && spec["reserveOrdinals"] != nil {
-		err = fmt.Errorf("reserveOrdinals is no list")
+		err = fmt.Errorf("reserveOrdinals is not a list")
 	}
 	var reserved []Range
 	for _, item := range list {
 		r, ok := rangeOf(item)
 		if !ok {
-			err = fmt.Errorf("reserveOrdinals: %v is no number or range", item)
+			err = fmt.Errorf("reserveOrdinals: %v is not a number or range", item)
 			continue
 		}
 		reserved = append(reserved, r)
@@ -44,8 +45,9 @@ func Of(spec map[string]any, otherwise int64) (Set, error) {
 	return s, err
 }
 
-// number reads what JSON and the API's own decoder make of an integer.
-func number(v any, otherwise int64) int64 {
+// number returns an integer as decoded by encoding/json or by the API machinery, or defaultValue if
+// v is none.
+func number(v any, defaultValue int64) int64 {
 	switch n := v.(type) {
 	case int64:
 		return n
@@ -54,10 +56,10 @@ func number(v any, otherwise int64) int64 {
 			return int64(n)
 		}
 	}
-	return otherwise
+	return defaultValue
 }
 
-// Has tells whether a pod of that number should exist.
+// Has reports whether a pod with ordinal n should exist.
 func (s Set) Has(n int64) bool {
 	if n < s.Start {
 		return false
@@ -75,8 +77,8 @@ func (s Set) Has(n int64) bool {
 }
 
 func rangeOf(item any) (Range, bool) {
-	s, isWord := item.(string)
-	if !isWord {
+	s, isString := item.(string)
+	if !isString {
 		n := number(item, -1)
 		return Range{n, n}, n >= 0
 	}
@@ -89,7 +91,7 @@ func rangeOf(item any) (Range, bool) {
 	return Range{from, to}, ok1 && ok2 && from <= to
 }
 
-// Merge sorts ranges and joins those that overlap.
+// Merge sorts ranges in place and joins those that overlap.
 func Merge(ranges []Range) []Range {
 	slices.SortFunc(ranges, func(a, b Range) int { return cmp.Compare(a.First, b.First) })
 	var merged []Range
@@ -103,13 +105,14 @@ func Merge(ranges []Range) []Range {
 	return merged
 }
 
-// parse reads a number: digits, at most 32 bits with a sign, as the API has it.
+// parse reads an ordinal: decimal digits, at most math.MaxInt32 as in the API.
 func parse(s string) (int64, bool) {
 	n, err := strconv.ParseUint(s, 10, 31)
 	return int64(n), err == nil
 }
 
-// InName is the number in the name of a workload's pod, as the workload writes it; false for any other name.
+// InName returns the ordinal in the name of a workload's pod. It reports false for any name that
+// the workload would not generate, such as one with leading zeros.
 func InName(workload, pod string) (int64, bool) {
 	digits, ok := strings.CutPrefix(pod, workload+"-")
 	if !ok {

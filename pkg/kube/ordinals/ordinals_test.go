@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestWhichNumbersAWorkloadHas(t *testing.T) {
+func TestOf(t *testing.T) {
 	for _, tt := range []struct {
 		spec    string
 		has     []int64
@@ -16,7 +16,7 @@ func TestWhichNumbersAWorkloadHas(t *testing.T) {
 		errs    bool
 	}{
 		{`{"replicas":3}`, []int64{0, 1, 2}, []int64{3, -1}, false},
-		{`{}`, []int64{0}, []int64{1}, false}, // what it is otherwise
+		{`{}`, []int64{0}, []int64{1}, false}, // the default
 		{`{"replicas":0}`, nil, []int64{0}, false},
 		{`{"replicas":3,"ordinals":{"start":5}}`, []int64{5, 6, 7}, []int64{0, 4, 8}, false},
 		{`{"replicas":3,"ordinals":{"start":-5}}`, []int64{0, 2}, []int64{-1, 3}, false},
@@ -51,8 +51,8 @@ func TestWhichNumbersAWorkloadHas(t *testing.T) {
 	}
 }
 
-// The arithmetic is that of counting.
-func TestItIsAsCounted(t *testing.T) {
+// TestHasMatchesCounting compares the arithmetic of Has with counting one by one.
+func TestHasMatchesCounting(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := Set{Start: rapid.Int64Range(0, 9).Draw(t, "start"), Replicas: rapid.Int64Range(0, 9).Draw(t, "replicas")}
 		for range rapid.IntRange(0, 4).Draw(t, "ranges") {
@@ -78,7 +78,7 @@ func TestItIsAsCounted(t *testing.T) {
 	})
 }
 
-// FuzzInName proves that a number is read from names that such a workload makes, and from no other.
+// FuzzInName verifies that an ordinal is read only from a name that the workload generates for it.
 func FuzzInName(f *testing.F) {
 	f.Add("db", "db-0")
 	f.Add("db", "db-00")
@@ -91,7 +91,7 @@ func FuzzInName(f *testing.F) {
 	})
 }
 
-// FuzzOf proves that whatever a user writes is read in bounded time and to numbers that can be asked for.
+// FuzzOf verifies that any spec is read in bounded time, and to a set that Has accepts.
 func FuzzOf(f *testing.F) {
 	f.Add([]byte(`{"replicas":3,"reserveOrdinals":[1,"3-4"]}`), int64(3))
 	f.Add([]byte(`{"replicas":1,"reserveOrdinals":["0-2147483647"],"ordinals":{"start":2147483647}}`), int64(1)<<62)

@@ -1,6 +1,7 @@
-// Package publish shows what a node's store says as IPReservations: one object for each pod that the node keeps
-// addresses for (DESIGN 6). What should be there is a pure function of the store; the objects are brought to it, again
-// and again. That an object is absent means nothing, so one that was deleted comes back.
+// Package publish writes the leases of a node's store to the API as IPReservations, one object for
+// each pod that the node has addresses for. The desired objects are a pure function of the store.
+// The task applies them whenever the store or the objects change, so that an object that somebody
+// deleted is created again.
 package publish
 
 import (
@@ -19,36 +20,38 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// Node is whose objects they are.
+// Node identifies the node.
 type Node struct{ Name, UID string }
 
-// confirmedAfter is how long a sandbox has lived that its pod can start on this node.
+// confirmedAfter is how long a sandbox must live to show that its pod can start on this node.
 const confirmedAfter = 30 * time.Second
 
-// IsKept tells whether a lease promises something to its pod's name.
+// IsKept reports whether a lease is retained: bound with a window, or firmly held.
 func IsKept(l lease.Lease) bool {
 	return !l.Key().IsZero() && (l.State == lease.Bound && l.Window > 0 || l.State == lease.Held && l.Firm)
 }
 
-// Wanted is an object as it should be, and since when.
+// Wanted is the desired state of an object.
 type Wanted struct {
 	Object ipamv1.IPReservation
-	Since  lease.Instant // when the pod got or left its addresses
+	Since  lease.Instant // when the pod got or released its addresses
 	Leases []ipam.Ref
 }
 
-// Plan is what the objects of a node should be.
+// Plan is what a pass has to do.
 type Plan struct {
 	Objects map[live.Name]Wanted // by the object's name
-	// GiveUp are the leases of each pod whose object asks for it (spec.release).
-	GiveUp [][]ipam.Ref
-	// Again is when time alone will change something; 0 for never.
-	Again time.Duration
+	// Release lists the leases of each pod whose object requests their release (spec.release).
+	Release [][]ipam.Ref
+	// RequeueAfter is the time until the plan changes by itself, 0 for never.
+	RequeueAfter time.Duration
 }
 
-// Make returns what should be, from what the store says, the node's pods, and the objects that are there: they say what
-// users ask for, and remember what was confirmed.
-func Make(node Node, view ipam.NodeView, pods map[live.Name]nodepods.Pod, there map[live.Name]*ipamv1.IPReservation) Plan {
+// Make returns the plan for the leases of a node, its pods and the existing objects, which contain
+// requests of users and whether the sandbox was confirmed before.
+func Make(
+	node Node, view ipam.NodeView, pods map[live.Name]nodepods.Pod, existing map[live.Name]*ipamv1.IPReservation,
+) Plan {
 	plan := Plan{Objects: map[live.Name]Wanted{}}
 	for pod, leases := range windows.ByPod(view.Leases) {
 		leases = slices.DeleteFunc(leases, func(l lease.Lease) bool { return !IsKept(l) || l.Lapsed(view.Now) })
@@ -57,20 +60,21 @@ func Make(node Node, view ipam.NodeView, pods map[live.Name]nodepods.Pod, there 
 		}
 		slices.SortFunc(leases, order)
 		name := live.Name{Namespace: pod.Namespace, Name: ipamv1.ObjectName(pod.Name, node.UID)}
-		object := there[name]
+		object := existing[name]
 		w := want(node, pod, leases, view.Now)
 		if object != nil && object.Spec.Release == w.Object.Status.ID {
-			plan.GiveUp = append(plan.GiveUp, w.Leases)
+			plan.Release = append(plan.Release, w.Leases)
 		}
 		w.Object.Status.Confirmed = plan.isConfirmed(leases, pods[pod], object, w.Object.Status, view.Now)
 		w.Object.Status.Conditions = conditions(object, w.Object.Status.ID, view.Now.Wall)
 		plan.Objects[name] = w
-		plan.wakeAtEnd(leases, view.Now)
+		plan.requeueAtEnd(leases, view.Now)
 	}
 	return plan
 }
 
-// order puts first the lease whose id stands for all: it is the same whatever comes or goes behind it.
+// order sorts the leases of a pod, so that the same lease is the first, whose id is that of the
+// object, whatever others are added.
 func order(a, b lease.Lease) int {
 	return cmp.Or(cmp.Compare(a.Pool.Network, b.Pool.Network), cmp.Compare(a.Pool.DataDir, b.Pool.DataDir),
 		cmp.Compare(a.Holder.IfName, b.Holder.IfName), a.Address.Compare(b.Address))
@@ -88,7 +92,7 @@ func want(node Node, pod live.Name, leases []lease.Lease, now lease.Instant) Wan
 		},
 		Spec: ipamv1.IPReservationSpec{PodName: pod.Name, NodeName: node.Name, NodeUID: node.UID},
 		Status: ipamv1.IPReservationStatus{
-			ID: leases[0].ID, State: ipamv1.Held, PodUID: last.UID, Window: windows.Text(last.Window),
+			ID: leases[0].ID, State: ipamv1.Held, PodUID: last.UID, Window: windows.FormatWindow(last.Window),
 		},
 	}}
 	status := &w.Object.Status
@@ -116,7 +120,7 @@ func want(node Node, pod live.Name, leases []lease.Lease, now lease.Instant) Wan
 	return w
 }
 
-// newest is the lease that changed last: a bound one if there is any.
+// newest returns the lease that changed last, preferring bound ones.
 func newest(leases []lease.Lease) lease.Lease {
 	return slices.MaxFunc(leases, func(a, b lease.Lease) int {
 		if a.State != b.State {
@@ -133,10 +137,13 @@ func since(l lease.Lease) lease.Instant {
 	return l.BoundAt
 }
 
-// isConfirmed tells whether the pod is known to start on this node: its sandbox has lived long enough, the pod is
-// Ready, or the object has said so of this pod before.
-func (plan *Plan) isConfirmed(leases []lease.Lease, pod nodepods.Pod, there *ipamv1.IPReservation, s ipamv1.IPReservationStatus, now lease.Instant) bool {
-	if there != nil && there.Status.Confirmed && there.Status.ID == s.ID && there.Status.PodUID == s.PodUID {
+// isConfirmed reports whether the pod can start on this node: its sandbox has lived long enough,
+// the pod is Ready, or the existing object says so of the same pod.
+func (plan *Plan) isConfirmed(
+	leases []lease.Lease, pod nodepods.Pod, existing *ipamv1.IPReservation, s ipamv1.IPReservationStatus,
+	now lease.Instant,
+) bool {
+	if existing != nil && existing.Status.Confirmed && existing.Status.ID == s.ID && existing.Status.PodUID == s.PodUID {
 		return true
 	}
 	l := newest(leases)
@@ -148,24 +155,24 @@ func (plan *Plan) isConfirmed(leases []lease.Lease, pod nodepods.Pod, there *ipa
 	}
 	lived := now.Since(l.BoundAt)
 	if lived < confirmedAfter {
-		plan.again(confirmedAfter - lived)
+		plan.requeueAfter(confirmedAfter - lived)
 	}
 	return lived >= confirmedAfter
 }
 
-// ConditionReleased says what became of spec.release where it has no effect.
+// ConditionReleased is the type of the condition that is set if spec.release has no effect.
 const ConditionReleased = "Released"
 
-func conditions(there *ipamv1.IPReservation, id string, now time.Time) []metav1.Condition {
-	if there == nil || there.Spec.Release == "" || there.Spec.Release == id {
+func conditions(existing *ipamv1.IPReservation, id string, now time.Time) []metav1.Condition {
+	if existing == nil || existing.Spec.Release == "" || existing.Spec.Release == id {
 		return nil
 	}
 	c := metav1.Condition{
 		Type: ConditionReleased, Status: metav1.ConditionFalse, Reason: "OtherLease",
-		Message:            "spec.release names lease " + there.Spec.Release + ", this is lease " + id,
+		Message:            "spec.release names lease " + existing.Spec.Release + ", this is lease " + id,
 		LastTransitionTime: metav1.Time{Time: now.Truncate(time.Second)},
 	}
-	for _, old := range there.Status.Conditions {
+	for _, old := range existing.Status.Conditions {
 		if old.Type == c.Type && old.Status == c.Status {
 			c.LastTransitionTime = old.LastTransitionTime
 		}
@@ -173,17 +180,17 @@ func conditions(there *ipamv1.IPReservation, id string, now time.Time) []metav1.
 	return []metav1.Condition{c}
 }
 
-func (plan *Plan) wakeAtEnd(leases []lease.Lease, now lease.Instant) {
+func (plan *Plan) requeueAtEnd(leases []lease.Lease, now lease.Instant) {
 	for _, l := range leases {
 		if rest := l.Remaining(now); l.State == lease.Held && rest != lease.Forever {
-			plan.again(rest)
+			plan.requeueAfter(rest)
 		}
 	}
 }
 
-func (plan *Plan) again(in time.Duration) {
-	in += 10 * time.Millisecond // not a moment too early
-	if plan.Again == 0 || in < plan.Again {
-		plan.Again = in
+func (plan *Plan) requeueAfter(d time.Duration) {
+	d += 10 * time.Millisecond // so that the pass is not early
+	if plan.RequeueAfter == 0 || d < plan.RequeueAfter {
+		plan.RequeueAfter = d
 	}
 }

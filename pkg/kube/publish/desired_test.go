@@ -50,14 +50,14 @@ func status(change func(*ipamv1.IPReservationStatus)) ipamv1.IPReservationStatus
 	return s
 }
 
-func TestTheObjectOfAPod(t *testing.T) {
-	type story struct {
-		name   string
-		leases []lease.Lease
-		pod    nodepods.Pod
-		there  *ipamv1.IPReservation
-		want   *ipamv1.IPReservationStatus
-		again  time.Duration
+func TestMake(t *testing.T) {
+	type testCase struct {
+		name     string
+		leases   []lease.Lease
+		pod      nodepods.Pod
+		existing *ipamv1.IPReservation
+		want     *ipamv1.IPReservationStatus
+		after    time.Duration
 	}
 	until := func(d time.Duration) *metav1.Time { return &metav1.Time{Time: now.Wall.Add(d)} }
 	is := func(change func(*ipamv1.IPReservationStatus)) *ipamv1.IPReservationStatus {
@@ -71,48 +71,56 @@ func TestTheObjectOfAPod(t *testing.T) {
 		s.Addresses = append(s.Addresses, ipamv1.Address{Network: "cbr0", Interface: "eth0", Address: "fd00::2"})
 		s.Confirmed = true
 	}
-	for _, c := range []story{
-		{name: "nothing"},
-		{name: "a sandbox of five seconds", leases: []lease.Lease{bound("10.0.0.2", id1, 5*time.Second)},
-			want: is(func(*ipamv1.IPReservationStatus) {}), again: 25*time.Second + 10*time.Millisecond},
-		{name: "whose pod is Ready", leases: []lease.Lease{bound("10.0.0.2", id1, 5*time.Second)},
+	for _, c := range []testCase{
+		{name: "no leases"},
+		{name: "a sandbox after 5 s", leases: []lease.Lease{bound("10.0.0.2", id1, 5*time.Second)},
+			want: is(func(*ipamv1.IPReservationStatus) {}), after: 25*time.Second + 10*time.Millisecond},
+		{name: "a sandbox after 5 s, pod Ready", leases: []lease.Lease{bound("10.0.0.2", id1, 5*time.Second)},
 			pod:  nodepods.Pod{UID: "u1", Ready: true},
 			want: is(func(s *ipamv1.IPReservationStatus) { s.Confirmed = true })},
-		{name: "where another pod of the name is Ready", leases: []lease.Lease{bound("10.0.0.2", id1, 5*time.Second)},
+		{name: "a sandbox after 5 s, another pod of the name Ready", leases: []lease.Lease{bound("10.0.0.2", id1,
+			5*time.Second)},
 			pod:  nodepods.Pod{UID: "u0", Ready: true},
-			want: is(func(*ipamv1.IPReservationStatus) {}), again: 25*time.Second + 10*time.Millisecond},
-		{name: "confirmed before, of this pod", leases: []lease.Lease{bound("10.0.0.2", id1, 5*time.Second)},
-			there: &ipamv1.IPReservation{Status: ipamv1.IPReservationStatus{ID: id1, PodUID: "u1", Confirmed: true}},
-			want:  is(func(s *ipamv1.IPReservationStatus) { s.Confirmed = true })},
-		{name: "confirmed before, of its predecessor", leases: []lease.Lease{bound("10.0.0.2", id1, 30*time.Second-time.Nanosecond)},
-			there: &ipamv1.IPReservation{Status: ipamv1.IPReservationStatus{ID: id1, PodUID: "u0", Confirmed: true}},
-			want:  is(func(*ipamv1.IPReservationStatus) {}), again: 10*time.Millisecond + 1},
-		{name: "a sandbox of thirty seconds", leases: []lease.Lease{bound("10.0.0.2", id1, 30*time.Second)},
+			want: is(func(*ipamv1.IPReservationStatus) {}), after: 25*time.Second + 10*time.Millisecond},
+		{name: "confirmed before, same pod", leases: []lease.Lease{bound("10.0.0.2", id1, 5*time.Second)},
+			existing: &ipamv1.IPReservation{Status: ipamv1.IPReservationStatus{ID: id1, PodUID: "u1", Confirmed: true}},
+			want:     is(func(s *ipamv1.IPReservationStatus) { s.Confirmed = true })},
+		{name: "confirmed before, former pod", leases: []lease.Lease{bound("10.0.0.2", id1, 30*time.Second-time.Nanosecond)},
+			existing: &ipamv1.IPReservation{Status: ipamv1.IPReservationStatus{ID: id1, PodUID: "u0", Confirmed: true}},
+			want:     is(func(*ipamv1.IPReservationStatus) {}), after: 10*time.Millisecond + 1},
+		{name: "a sandbox after 30 s", leases: []lease.Lease{bound("10.0.0.2", id1, 30*time.Second)},
 			want: is(func(s *ipamv1.IPReservationStatus) { s.Confirmed = true })},
 		{name: "two families", leases: two, want: is(both)},
 		{name: "held", leases: []lease.Lease{held(bound("10.0.0.2", id1, 10*time.Minute), time.Minute)},
 			want: is(func(s *ipamv1.IPReservationStatus) {
 				s.State, s.HeldUntil, s.Confirmed = ipamv1.Held, until(59*time.Minute), true
-			}), again: 59*time.Minute + 10*time.Millisecond},
+			}), after: 59*time.Minute + 10*time.Millisecond},
 		{name: "held after a short life", leases: []lease.Lease{held(bound("10.0.0.2", id1, 61*time.Second), time.Minute)},
 			want:  is(func(s *ipamv1.IPReservationStatus) { s.State, s.HeldUntil = ipamv1.Held, until(59*time.Minute) }),
-			again: 59*time.Minute + 10*time.Millisecond},
-		{name: "held forever", leases: []lease.Lease{held(change(bound("10.0.0.2", id1, time.Hour), func(l *lease.Lease) { l.Window = lease.Forever }), time.Minute)},
+			after: 59*time.Minute + 10*time.Millisecond},
+		{name: "held forever", leases: []lease.Lease{held(change(bound("10.0.0.2", id1, time.Hour),
+			func(l *lease.Lease) { l.Window = lease.Forever }), time.Minute)},
 			want: is(func(s *ipamv1.IPReservationStatus) { s.State, s.Window, s.Confirmed = ipamv1.Held, "forever", true })},
-		{name: "one interface is back, one not yet", leases: []lease.Lease{
+		{name: "one address bound, one held", leases: []lease.Lease{
 			bound("10.0.0.2", id1, time.Minute), held(bound("fd00::2", id2, time.Hour), time.Minute)},
-			want: is(both), again: 59*time.Minute + 10*time.Millisecond},
-		{name: "a hold that is over", leases: []lease.Lease{held(bound("10.0.0.2", id1, 3*time.Hour), time.Hour)}},
-		{name: "no window", leases: []lease.Lease{change(bound("10.0.0.2", id1, time.Minute), func(l *lease.Lease) { l.Window = 0 })}},
-		{name: "a cool-down", leases: []lease.Lease{change(held(bound("10.0.0.2", id1, time.Hour), time.Minute), func(l *lease.Lease) { l.Firm = false })}},
-		{name: "given up", leases: []lease.Lease{change(bound("10.0.0.2", id1, time.Hour), func(l *lease.Lease) { l.Superseded = true })}},
-		{name: "of no pod", leases: []lease.Lease{change(bound("10.0.0.2", id1, time.Hour), func(l *lease.Lease) { l.Namespace, l.Name = "", "" })}},
+			want: is(both), after: 59*time.Minute + 10*time.Millisecond},
+		{name: "an expired hold", leases: []lease.Lease{held(bound("10.0.0.2", id1, 3*time.Hour), time.Hour)}},
+		{name: "no window", leases: []lease.Lease{change(bound("10.0.0.2", id1, time.Minute),
+			func(l *lease.Lease) { l.Window = 0 })}},
+		{name: "a cool-down", leases: []lease.Lease{change(held(bound("10.0.0.2", id1, time.Hour), time.Minute),
+			func(l *lease.Lease) { l.Firm = false })}},
+		{name: "superseded", leases: []lease.Lease{change(bound("10.0.0.2", id1, time.Hour),
+			func(l *lease.Lease) { l.Superseded = true })}},
+		{name: "without a pod", leases: []lease.Lease{change(bound("10.0.0.2", id1, time.Hour),
+			func(l *lease.Lease) { l.Namespace, l.Name = "", "" })}},
 	} {
 		view := ipam.NodeView{Leases: c.leases, Now: now}
-		plan := Make(node, view, map[live.Name]nodepods.Pod{podsNS: c.pod}, map[live.Name]*ipamv1.IPReservation{object: c.there})
+		plan := Make(node, view, map[live.Name]nodepods.Pod{podsNS: c.pod},
+			map[live.Name]*ipamv1.IPReservation{object: c.existing})
 		var got *ipamv1.IPReservationStatus
 		for name, w := range plan.Objects {
-			if name != object || w.Object.Spec != (ipamv1.IPReservationSpec{PodName: "db-0", NodeName: "node1", NodeUID: node.UID}) {
+			if name != object || w.Object.Spec != (ipamv1.IPReservationSpec{PodName: "db-0", NodeName: "node1",
+				NodeUID: node.UID}) {
 				t.Errorf("%s: object %s with %+v", c.name, name, w.Object.Spec)
 			}
 			got = &w.Object.Status
@@ -120,11 +128,11 @@ func TestTheObjectOfAPod(t *testing.T) {
 		if diff := cmp.Diff(c.want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.name, diff)
 		}
-		if plan.Again != c.again {
-			t.Errorf("%s: again in %s, want %s", c.name, plan.Again, c.again)
+		if plan.RequeueAfter != c.after {
+			t.Errorf("%s: requeue after %s, want %s", c.name, plan.RequeueAfter, c.after)
 		}
-		if len(plan.GiveUp) > 0 {
-			t.Errorf("%s: gives up %v", c.name, plan.GiveUp)
+		if len(plan.Release) > 0 {
+			t.Errorf("%s: releases %v", c.name, plan.Release)
 		}
 	}
 }
@@ -133,34 +141,34 @@ func TestSpecRelease(t *testing.T) {
 	leases := []lease.Lease{bound("10.0.0.2", id1, time.Minute), bound("fd00::2", id2, time.Minute)}
 	view := ipam.NodeView{Leases: leases, Now: now}
 	with := func(release string) Plan {
-		there := &ipamv1.IPReservation{Spec: ipamv1.IPReservationSpec{Release: release}}
-		return Make(node, view, nil, map[live.Name]*ipamv1.IPReservation{object: there})
+		existing := &ipamv1.IPReservation{Spec: ipamv1.IPReservationSpec{Release: release}}
+		return Make(node, view, nil, map[live.Name]*ipamv1.IPReservation{object: existing})
 	}
-	if got := with(id1).GiveUp; len(got) != 1 || len(got[0]) != 2 || got[0][0].ID != id1 || got[0][1].ID != id2 {
-		t.Errorf("the lease's id: gives up %v", got)
+	if got := with(id1).Release; len(got) != 1 || len(got[0]) != 2 || got[0][0].ID != id1 || got[0][1].ID != id2 {
+		t.Errorf("the lease's id: releases %v", got)
 	}
 	other := with("3333333333333333")
-	if len(other.GiveUp) != 0 {
-		t.Errorf("another id: gives up %v", other.GiveUp)
+	if len(other.Release) != 0 {
+		t.Errorf("another id: releases %v", other.Release)
 	}
 	if c := other.Objects[object].Object.Status.Conditions; len(c) != 1 || c[0].Reason != "OtherLease" {
 		t.Errorf("another id: %v", c)
 	}
-	if got := with(""); len(got.GiveUp) != 0 || len(got.Objects[object].Object.Status.Conditions) != 0 {
+	if got := with(""); len(got.Release) != 0 || len(got.Objects[object].Object.Status.Conditions) != 0 {
 		t.Errorf("no id: %+v", got)
 	}
 }
 
-func TestWhatIsToBeWritten(t *testing.T) {
+func TestCompare(t *testing.T) {
 	view := ipam.NodeView{Leases: []lease.Lease{held(bound("10.0.0.2", id1, time.Hour), time.Minute)}, Now: now}
 	want := Make(node, view, nil, nil).Objects[object].Object
 	for _, c := range []struct {
-		story  string
+		name   string
 		change func(*ipamv1.IPReservation)
 		want   Change
 	}{
-		{"as it should be", func(*ipamv1.IPReservation) {}, Change{}},
-		{"a user's wish, annotation and label", func(r *ipamv1.IPReservation) {
+		{"equal", func(*ipamv1.IPReservation) {}, Change{}},
+		{"a user's release request, annotation and label", func(r *ipamv1.IPReservation) {
 			r.Spec.Release = id2
 			r.Annotations = map[string]string{"leasehold.dev/released": id1}
 			r.Labels["team"] = "db"
@@ -168,10 +176,10 @@ func TestWhatIsToBeWritten(t *testing.T) {
 		{"another controller's condition", func(r *ipamv1.IPReservation) {
 			r.Status.Conditions = []metav1.Condition{{Type: "Audited", Status: metav1.ConditionTrue}}
 		}, Change{}},
-		{"our own condition, of before", func(r *ipamv1.IPReservation) {
+		{"an obsolete condition of our own", func(r *ipamv1.IPReservation) {
 			r.Status.Conditions = []metav1.Condition{{Type: ConditionReleased, Status: metav1.ConditionFalse}}
 		}, Change{Status: true}},
-		{"the clocks' jitter", func(r *ipamv1.IPReservation) {
+		{"an end within the inaccuracy of the clocks", func(r *ipamv1.IPReservation) {
 			r.Status.HeldUntil = &metav1.Time{Time: r.Status.HeldUntil.Add(time.Second)}
 		}, Change{}},
 		{"another end", func(r *ipamv1.IPReservation) {
@@ -182,10 +190,10 @@ func TestWhatIsToBeWritten(t *testing.T) {
 		{"no status yet", func(r *ipamv1.IPReservation) { r.Status = ipamv1.IPReservationStatus{} }, Change{Status: true}},
 		{"a lost label", func(r *ipamv1.IPReservation) { delete(r.Labels, ipamv1.LabelPodHash) }, Change{Spec: true}},
 	} {
-		there := want.DeepCopy()
-		c.change(there)
-		if got := Compare(&want, there); got != c.want {
-			t.Errorf("%s: %+v, want %+v", c.story, got, c.want)
+		existing := want.DeepCopy()
+		c.change(existing)
+		if got := Compare(&want, existing); got != c.want {
+			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
 		}
 	}
 	if got := Compare(&want, nil); got != (Change{true, true}) {

@@ -9,21 +9,22 @@ import (
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 )
 
-// Change is what has to be written so that an object is as it should be.
+// Change says which parts of an object have to be written.
 type Change struct{ Spec, Status bool }
 
-// Compare returns it. there is nil for an object that is not there. What others wrote beside our fields does not count.
-func Compare(want *ipamv1.IPReservation, there *ipamv1.IPReservation) Change {
-	if there == nil {
+// Compare returns the parts of an existing object that differ from the desired one. existing is nil
+// if there is no object. Fields that others own are ignored.
+func Compare(want, existing *ipamv1.IPReservation) Change {
+	if existing == nil {
 		return Change{Spec: true, Status: true}
 	}
-	spec := there.Spec
+	spec := existing.Spec
 	spec.Release = ""
 	c := Change{Spec: spec != want.Spec}
 	for key, value := range want.Labels {
-		c.Spec = c.Spec || there.Labels[key] != value
+		c.Spec = c.Spec || existing.Labels[key] != value
 	}
-	a, b := want.Status, there.Status
+	a, b := want.Status, existing.Status
 	if isClose(a, b) {
 		a.HeldUntil, b.HeldUntil = nil, nil
 	}
@@ -32,7 +33,8 @@ func Compare(want *ipamv1.IPReservation, there *ipamv1.IPReservation) Change {
 	return c
 }
 
-// ours are the conditions that the agent sets. Others' are not its to remove: an applied configuration leaves them.
+// ours returns the conditions that the agent owns. Server-side apply leaves those of others as they
+// are.
 func ours(all []metav1.Condition) (own []metav1.Condition) {
 	for _, c := range all {
 		if c.Type == ConditionReleased {
@@ -42,7 +44,8 @@ func ours(all []metav1.Condition) (own []metav1.Condition) {
 	return own
 }
 
-// isClose: an end is reckoned anew each time, from two clocks. What has moved by no more than their jitter stands.
+// isClose reports whether two ends of a hold differ only by the inaccuracy of their computation,
+// which reads two clocks.
 func isClose(a, b ipamv1.IPReservationStatus) bool {
 	if a.HeldUntil == nil || b.HeldUntil == nil {
 		return false

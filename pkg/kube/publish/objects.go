@@ -21,27 +21,29 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/live"
 )
 
-// FieldManager is the name under which the agent applies its fields; others' stay as they are.
+// FieldManager is the agent's field manager for server-side apply.
 const FieldManager = "leasehold-agent"
 
-// Objects is the live list of the node's objects, and how they are written.
+// Objects is the list of the node's IPReservations, and writes them.
 type Objects struct {
 	live.Table[*ipamv1.IPReservation, *ipamv1.IPReservation]
 	client rest.Interface
 	node   string
 	log    *slog.Logger
-	// byLabel: the API server has no field selectors for custom resources (before 1.31).
+	// byLabel is set if the API server does not support field selectors for custom resources
+	// (before Kubernetes 1.31).
 	byLabel atomic.Bool
 }
 
-// NewObjects returns the list of a node's objects; Run fills it.
+// NewObjects returns the empty list of a node's objects. Run fills it.
 func NewObjects(client rest.Interface, node string, log *slog.Logger) *Objects {
 	return &Objects{client: client, node: node, log: log, Table: live.Table[*ipamv1.IPReservation, *ipamv1.IPReservation]{
 		Trim: func(r *ipamv1.IPReservation) *ipamv1.IPReservation { return r },
 		Strip: func(r *ipamv1.IPReservation) {
 			r.ManagedFields = nil
 			if r.Spec.NodeName != node {
-				// Selected by a hash that another node's name shares: there is nothing of ours in it.
+				// The label selects another node's object too if the hashes of their names are
+				// equal.
 				r.Spec, r.Status = ipamv1.IPReservationSpec{}, ipamv1.IPReservationStatus{}
 			}
 		},
@@ -50,28 +52,28 @@ func NewObjects(client rest.Interface, node string, log *slog.Logger) *Objects {
 
 const resource = "ipreservations"
 
-// Run keeps the list up to date until ctx is done.
+// Run keeps the list up to date until ctx is done. It returns ctx.Err().
 func (o *Objects) Run(ctx context.Context) error {
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 			list := &ipamv1.IPReservationList{}
-			o.choose(&options)
+			o.selectNode(&options)
 			err := o.client.Get().Resource(resource).VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Into(list)
-			o.learnSelector(err)
+			o.detectSelector(err)
 			return list, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 			options.Watch = true
-			o.choose(&options)
+			o.selectNode(&options)
 			w, err := o.client.Get().Resource(resource).VersionedParams(&options, metav1.ParameterCodec).Watch(ctx)
-			o.learnSelector(err)
+			o.detectSelector(err)
 			return w, err
 		},
 	}
 	return o.Watch(ctx, lw, "reservations of this node", o.log)
 }
 
-func (o *Objects) choose(options *metav1.ListOptions) {
+func (o *Objects) selectNode(options *metav1.ListOptions) {
 	if o.byLabel.Load() {
 		options.LabelSelector = labels.Set{ipamv1.LabelNodeHash: ipamv1.Hash(o.node)}.String()
 		return
@@ -79,13 +81,14 @@ func (o *Objects) choose(options *metav1.ListOptions) {
 	options.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", o.node).String()
 }
 
-func (o *Objects) learnSelector(err error) {
+// detectSelector switches to the label selector if the API server rejected the field selector.
+func (o *Objects) detectSelector(err error) {
 	if apierrors.IsBadRequest(err) && !o.byLabel.Swap(true) {
-		o.log.Info("the API server selects reservations by label alone", "error", err)
+		o.log.Info("field selector not supported, selecting reservations by label", "error", err)
 	}
 }
 
-// identity is what every applied configuration begins with.
+// identity is the part that all applied configurations have in common.
 type identity struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -102,7 +105,7 @@ func identify(r *ipamv1.IPReservation) identity {
 	return i
 }
 
-// ApplySpec makes the object, or brings its spec and labels to what is wanted.
+// ApplySpec creates the object, or updates its spec and labels.
 func (o *Objects) ApplySpec(ctx context.Context, want *ipamv1.IPReservation) error {
 	body := struct {
 		identity `json:",inline"`
@@ -112,7 +115,7 @@ func (o *Objects) ApplySpec(ctx context.Context, want *ipamv1.IPReservation) err
 	return o.apply(ctx, want, body)
 }
 
-// ApplyStatus brings the status of an object that is there to what is wanted.
+// ApplyStatus updates the status of an existing object.
 func (o *Objects) ApplyStatus(ctx context.Context, want *ipamv1.IPReservation) error {
 	body := struct {
 		identity `json:",inline"`
@@ -137,7 +140,7 @@ func (o *Objects) apply(ctx context.Context, want *ipamv1.IPReservation, body an
 	return err
 }
 
-// Remove deletes the very object that was seen.
+// Remove deletes an object, unless it was replaced by another of the same name.
 func (o *Objects) Remove(ctx context.Context, r *ipamv1.IPReservation) error {
 	ctx, cancel := context.WithTimeout(ctx, live.RequestTimeout)
 	defer cancel()
@@ -150,7 +153,7 @@ func (o *Objects) Remove(ctx context.Context, r *ipamv1.IPReservation) error {
 	return nil
 }
 
-// NodeUID asks for the UID of the node's object.
+// NodeUID returns the UID of the node's object.
 func NodeUID(ctx context.Context, core rest.Interface, node string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, live.RequestTimeout)
 	defer cancel()

@@ -17,9 +17,9 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/live"
 )
 
-// An API server before 1.31 knows no field selectors for custom resources. None of these is at hand, so what it
-// answers is played.
-func TestAnOldServerSelectsByLabel(t *testing.T) {
+// API servers before Kubernetes 1.31 do not support field selectors for custom resources. The test
+// uses a fake one.
+func TestOldServerSelectsByLabel(t *testing.T) {
 	var mu sync.Mutex
 	var lists []string
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -31,7 +31,8 @@ func TestAnOldServerSelectsByLabel(t *testing.T) {
 		switch {
 		case q.Get("fieldSelector") != "", q.Get("sendInitialEvents") != "":
 			w.WriteHeader(http.StatusBadRequest)
-			json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: "Failure",
+			json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
+				Status: "Failure",
 				Reason: metav1.StatusReasonBadRequest, Code: 400, Message: "field label not supported: spec.nodeName"})
 		case q.Get("watch") != "":
 			w.(http.Flusher).Flush()
@@ -59,12 +60,13 @@ func TestAnOldServerSelectsByLabel(t *testing.T) {
 	select {
 	case <-changes:
 	case <-ctx.Done():
-		t.Fatal("no list came")
+		t.Fatal("no list received")
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	if want := ipamv1.LabelNodeHash + "=" + ipamv1.Hash("node1"); lists[0] != "spec.nodeName=node1" || lists[len(lists)-1] != want {
-		t.Errorf("it asked for %q", lists)
+	if want := ipamv1.LabelNodeHash + "=" + ipamv1.Hash("node1"); lists[0] != "spec.nodeName=node1" ||
+		lists[len(lists)-1] != want {
+		t.Errorf("selectors: %q", lists)
 	}
 	if r, _ := o.Get(live.Name{Namespace: "db", Name: "mine"}); r == nil || r.Spec.PodName != "db-0" {
 		t.Errorf("ours: %+v", r)

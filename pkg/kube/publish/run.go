@@ -25,18 +25,20 @@ import (
 )
 
 const (
-	pace    = 100 * time.Millisecond
-	retry   = 5 * time.Second
-	workers = 4
-	// identityFor is how long the node's UID is taken for true without asking. A node that was made anew has another.
-	identityFor = time.Minute
-	// oldLease: what is published of such a lease for the first time is no news.
-	oldLease = time.Minute
-	// vainFor is how long nothing is done about an object to which something was applied in vain.
-	vainFor = 10 * time.Minute
+	minInterval = 100 * time.Millisecond
+	retry       = 5 * time.Second
+	workers     = 4
+	// identityInterval is how often the node's UID is read. It changes if the node's object is
+	// deleted and created again.
+	identityInterval = time.Minute
+	// maxLag is the age of a lease above which its first publication does not count as a lag: the
+	// agent, or the CRD, may not have been there before.
+	maxLag = time.Minute
+	// noEffectInterval is the time until an apply that changed nothing is repeated.
+	noEffectInterval = 10 * time.Minute
 )
 
-// Publisher is the task.
+// Publisher is the task that writes the node's IPReservations.
 type Publisher struct {
 	Service *ipam.Service
 	Node    string
@@ -47,41 +49,41 @@ type Publisher struct {
 	Metrics *Metrics
 
 	queue    workqueue.TypedDelayingInterface[live.Name]
-	identity signal.Signal // node is another
-	said     string        // the last trouble that was logged
+	identity signal.Signal // node has changed
+	problem  string        // the last problem that was logged
 
-	mu     sync.Mutex
-	lists  int               // of the objects, that have come
-	failed map[live.Name]int // how often in a row; such an object waits for its next turn
-	vain   map[live.Name]attempt
-	node   Node // without a UID while it is not known
-	plan   map[live.Name]Wanted
-	view   ipam.NodeView // of which the plan was made
+	mu       sync.Mutex
+	lists    int               // complete lists of the objects that were received
+	failed   map[live.Name]int // failed writes in a row; such an object waits in the queue
+	noEffect map[live.Name]attempt
+	node     Node // the UID is empty while it is not known
+	plan     map[live.Name]Wanted
+	view     ipam.NodeView // that the plan was made from, without leases
 }
 
-// attempt is what was applied in vain, with the version that it has not changed, and when.
+// attempt is an apply that changed nothing: the object with its resource version, and the time.
 type attempt struct {
 	object ipamv1.IPReservation
 	at     lease.Instant
 }
 
-// Metrics are what the publisher counts.
+// Metrics are the metrics of the publisher.
 type Metrics struct {
 	lag    prometheus.Histogram
 	writes *prometheus.CounterVec
 }
 
-// NewMetrics registers them.
+// NewMetrics creates and registers the metrics.
 func NewMetrics(r prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		lag: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "leasehold_publish_lag_seconds",
-			Help:    "Time from a pod's getting or leaving its addresses to its reservation's saying so.",
+			Help:    "Time from a pod getting or releasing its addresses until its IPReservation shows it.",
 			Buckets: []float64{.1, .25, .5, 1, 2, 5, 10, 30, 60, 300},
 		}),
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "leasehold_publish_writes_total",
-			Help: "Reservations written: by what (spec, status, delete) and how it went (ok, error).",
+			Help: "Writes of IPReservations, by part (spec, status, delete) and result (ok, error).",
 		}, []string{"what", "result"}),
 	}
 	r.MustRegister(m.lag, m.writes)
@@ -96,7 +98,7 @@ func (m *Metrics) wrote(what string, err error) {
 	m.writes.WithLabelValues(what, result).Inc()
 }
 
-// Run publishes until ctx is done. changes brings a word when the store has changed.
+// Run publishes until ctx is done. changes receives a value when the store has changed.
 func (p *Publisher) Run(ctx context.Context, changes <-chan struct{}) error {
 	p.begin()
 	var running sync.WaitGroup
@@ -110,73 +112,74 @@ func (p *Publisher) Run(ctx context.Context, changes <-chan struct{}) error {
 	}
 	wake := live.Any(ctx, changes, p.Pods.Changes(), p.Objects.Changes(), p.identity.Subscribe())
 	running.Go(func() { _ = live.Loop(ctx, time.Second, nil, p.identify) })
-	return live.Loop(ctx, pace, wake, p.pass)
+	return live.Loop(ctx, minInterval, wake, p.pass)
 }
 
 func (p *Publisher) begin() {
 	p.queue = workqueue.NewTypedDelayingQueue[live.Name]()
-	p.failed, p.vain = map[live.Name]int{}, map[live.Name]attempt{}
+	p.failed, p.noEffect = map[live.Name]int{}, map[live.Name]attempt{}
 }
 
-// pass looks and plans; the workers act.
-func (p *Publisher) pass(ctx context.Context) (again time.Duration) {
-	p.forgive(p.Objects.Lists())
-	there, listed := p.Objects.Rows()
+// pass makes a plan, and queues the objects that the workers have to write.
+func (p *Publisher) pass(ctx context.Context) (requeueAfter time.Duration) {
+	p.resetFailures(p.Objects.Lists())
+	existing, listed := p.Objects.Rows()
 	if !listed {
-		return 0 // what is published is not known yet
+		return 0 // the objects have not been listed yet
 	}
 	p.mu.Lock()
 	node := p.node
 	p.mu.Unlock()
 	if node.UID == "" {
-		return 0 // identify says when it is known
+		return 0 // identify wakes the loop when it is known
 	}
 	view, err := p.Service.Look(ctx, IsKept)
 	if store.IsEmpty(err) {
-		view, err = ipam.NodeView{}, nil // it knows of no network, so nothing is deleted
+		view, err = ipam.NodeView{}, nil // all networks are unknown, so nothing is deleted
 	}
 	if err != nil {
-		p.say("reservations wait for the store", err)
+		p.logProblem("reading the leases failed, reservations not updated", err)
 		return retry
 	}
 	pods, _ := p.Pods.Rows()
-	plan := Make(node, view, pods, there)
+	plan := Make(node, view, pods, existing)
 	p.set(plan, view)
 	for name := range plan.Objects {
-		p.check(name)
+		p.enqueue(name)
 	}
-	for name := range there {
-		p.check(name)
+	for name := range existing {
+		p.enqueue(name)
 	}
-	err = p.giveUp(ctx, plan.GiveUp)
-	p.say("addresses cannot be given up yet", err)
+	err = p.release(ctx, plan.Release)
+	p.logProblem("releasing addresses failed", err)
 	if err != nil {
 		return retry
 	}
 	return plan.next()
 }
 
-// next is when the next pass is due if nothing happens before: what was applied in vain has its turn again.
+// next returns the time until the next pass if nothing changes before. It is limited, so that an
+// apply without effect is repeated.
 func (plan *Plan) next() time.Duration {
-	plan.again(wait.Jitter(vainFor, 0.5))
-	return plan.Again
+	plan.requeueAfter(wait.Jitter(noEffectInterval, 0.5))
+	return plan.RequeueAfter
 }
 
-// say logs what passes have to wait for when it comes, changes and goes.
-func (p *Publisher) say(trouble string, err error) {
+// logProblem logs why passes fail when that begins, changes and ends.
+func (p *Publisher) logProblem(message string, err error) {
 	text := ""
 	if err != nil {
-		text = trouble + ": " + err.Error()
+		text = message + ": " + err.Error()
 	}
 	switch {
-	case text == p.said:
+	case text == p.problem:
 		return
 	case err != nil:
-		p.Log.Warn(trouble, "error", err)
+		p.Log.Warn(message, "error", err)
 	default:
-		p.Log.Info("what reservations had to wait for is over")
+		p.Log.Info("updating reservations works again")
 	}
-	p.said = text
+	p.problem = text
 }
 
 func (p *Publisher) set(plan Plan, view ipam.NodeView) {
@@ -184,15 +187,15 @@ func (p *Publisher) set(plan Plan, view ipam.NodeView) {
 	defer p.mu.Unlock()
 	view.Leases, view.Windows = nil, nil
 	p.plan, p.view = plan.Objects, view
-	maps.DeleteFunc(p.vain, func(name live.Name, v attempt) bool {
+	maps.DeleteFunc(p.noEffect, func(name live.Name, v attempt) bool {
 		_, wanted := p.plan[name]
-		return !wanted || view.Now.Since(v.at) >= vainFor
+		return !wanted || view.Now.Since(v.at) >= noEffectInterval
 	})
 }
 
-// identify asks for the node's UID now and then. Not in a pass: where packets are lost an answer may take RequestTimeout,
-// and meanwhile what is known is as true as before.
-func (p *Publisher) identify(ctx context.Context) (again time.Duration) {
+// identify reads the node's UID. It runs in a loop of its own: if packets are lost a request may
+// take RequestTimeout, and passes need not wait for it.
+func (p *Publisher) identify(ctx context.Context) (requeueAfter time.Duration) {
 	uid, err := NodeUID(ctx, p.Core, p.Node)
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -202,73 +205,76 @@ func (p *Publisher) identify(ctx context.Context) (again time.Duration) {
 			p.node = now
 			p.identity.Send()
 		}
-		return identityFor
+		return identityInterval
 	case apierrors.IsNotFound(err):
 		p.node = Node{}
 	}
 	if p.node.UID == "" && ctx.Err() == nil {
-		p.Log.Warn("reservations wait for the node's object", "error", err)
+		p.Log.Warn("reading the node failed, reservations not updated", "error", err)
 	}
 	return wait.Jitter(retry/2, 1)
 }
 
-func (p *Publisher) giveUp(ctx context.Context, pods [][]ipam.Ref) error {
-	err := p.Service.GiveUp(ctx, pods, "its reservation was told to release it (spec.release)")
+func (p *Publisher) release(ctx context.Context, pods [][]ipam.Ref) error {
+	err := p.Service.GiveUp(ctx, pods, "released by spec.release of its reservation")
 	if err != nil {
 		return err
 	}
 	for _, r := range slices.Concat(pods...) {
-		p.Log.Info("an address was given up by spec.release", "address", r.Address.String(), "lease", r.ID)
+		p.Log.Info("address released by spec.release", "address", r.Address.String(), "lease", r.ID)
 	}
 	return nil
 }
 
-// task is what is to be done about one object.
+// task is what has to be done about one object.
 type task struct {
-	want   *Wanted
-	there  *ipamv1.IPReservation
-	change Change
-	remove bool
+	want     *Wanted
+	existing *ipamv1.IPReservation
+	change   Change
+	remove   bool
 }
 
-func (t task) isNothing() bool { return t.change == Change{} && !t.remove }
+func (t task) isEmpty() bool { return t.change == Change{} && !t.remove }
 
-// look decides about one object, from the last plan and what is there now.
-func (p *Publisher) look(name live.Name) task {
+// taskFor compares the last plan for one object with the existing one.
+func (p *Publisher) taskFor(name live.Name) task {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	there, _ := p.Objects.Get(name)
-	t := task{there: there}
+	existing, _ := p.Objects.Get(name)
+	t := task{existing: existing}
 	if w, ok := p.plan[name]; ok {
-		t.want, t.change = &w, Compare(&w.Object, there)
-		v, tried := p.vain[name]
-		if tried && there != nil && v.object.ResourceVersion == there.ResourceVersion && Compare(&w.Object, &v.object) == (Change{}) {
+		t.want, t.change = &w, Compare(&w.Object, existing)
+		v, tried := p.noEffect[name]
+		isUnchanged := tried && existing != nil && v.object.ResourceVersion == existing.ResourceVersion
+		if isUnchanged && Compare(&w.Object, &v.object) == (Change{}) {
 			t.change = Change{}
 		}
 		return t
 	}
-	t.remove = there != nil && there.Spec.NodeName == p.node.Name && there.Spec.NodeUID == p.node.UID && p.isOver(there)
+	isOurs := existing != nil && existing.Spec.NodeName == p.node.Name && existing.Spec.NodeUID == p.node.UID
+	t.remove = isOurs && p.isObsolete(existing)
 	return t
 }
 
-// forgive ends the waiting of what failed, or was in vain, when a new list has come: the server, or the CRD, is back, or is
-// another.
-func (p *Publisher) forgive(lists int) {
+// resetFailures makes objects whose write failed, or had no effect, due again if a new list was
+// received: the API server is available again, or the CRD may have changed.
+func (p *Publisher) resetFailures(lists int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if lists != p.lists {
 		p.lists = lists
 		clear(p.failed)
-		clear(p.vain)
+		clear(p.noEffect)
 	}
 }
 
-// isOver tells whether it is certain that the node keeps nothing of what an object without leases says.
-func (p *Publisher) isOver(there *ipamv1.IPReservation) bool {
-	if len(there.Status.Addresses) == 0 {
-		return !p.view.Now.IsZero() // it says nothing
+// isObsolete reports whether an object without leases may be deleted: the store knows all leases of
+// its networks.
+func (p *Publisher) isObsolete(existing *ipamv1.IPReservation) bool {
+	if len(existing.Status.Addresses) == 0 {
+		return !p.view.Now.IsZero()
 	}
-	for _, a := range there.Status.Addresses {
+	for _, a := range existing.Status.Addresses {
 		if !p.view.Knows(a.Network) {
 			return false
 		}
@@ -276,12 +282,13 @@ func (p *Publisher) isOver(there *ipamv1.IPReservation) bool {
 	return true
 }
 
-// check has the workers look at an object that is not as it should be.
-func (p *Publisher) check(name live.Name) {
+// enqueue queues an object for the workers if it has to be written and does not wait after a
+// failure.
+func (p *Publisher) enqueue(name live.Name) {
 	p.mu.Lock()
 	waits := p.failed[name] > 0
 	p.mu.Unlock()
-	if !waits && !p.look(name).isNothing() {
+	if !waits && !p.taskFor(name).isEmpty() {
 		p.queue.Add(name)
 	}
 }
@@ -292,20 +299,21 @@ func (p *Publisher) work(ctx context.Context) bool {
 		return false
 	}
 	defer p.queue.Done(name)
-	err := p.bring(ctx, p.look(name))
+	err := p.write(ctx, p.taskFor(name))
 	if ctx.Err() != nil {
 		return true
 	}
-	if again := p.count(name, err); again > 0 {
-		p.Log.Debug("a reservation was not written", "object", name.String(), "again", again, "error", err)
-		p.queue.AddAfter(name, again)
+	if retryAfter := p.backoff(name, err); retryAfter > 0 {
+		p.Log.Debug("writing a reservation failed", "object", name.String(), "retryAfter", retryAfter, "error", err)
+		p.queue.AddAfter(name, retryAfter)
 	}
 	return true
 }
 
-// count remembers how a write went, and returns how long one that failed waits: a server that is away may be back any
-// moment; one that says no will say so again.
-func (p *Publisher) count(name live.Name, err error) time.Duration {
+// backoff records the result of a write, and returns the time until its retry, 0 if it succeeded. A
+// server that does not respond may be back at any moment; one that rejects a request will do so
+// again.
+func (p *Publisher) backoff(name live.Name, err error) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err == nil {
@@ -313,7 +321,7 @@ func (p *Publisher) count(name live.Name, err error) time.Duration {
 		return 0
 	}
 	limit := time.Minute
-	if isAway(err) {
+	if isTransient(err) {
 		limit = 2 * time.Second
 	}
 	d := min(200*time.Millisecond<<min(p.failed[name], 10), limit)
@@ -321,20 +329,20 @@ func (p *Publisher) count(name live.Name, err error) time.Duration {
 	return wait.Jitter(d, 0.2)
 }
 
-// isAway tells whether the server gave no answer, or one that may be another the next time.
-func isAway(err error) bool {
+// isTransient reports whether the server did not respond, or may respond otherwise to a retry.
+func isTransient(err error) bool {
 	var status apierrors.APIStatus
 	return !errors.As(err, &status) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) ||
 		apierrors.IsInternalError(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsTooManyRequests(err)
 }
 
-// bring writes what is needed.
-func (p *Publisher) bring(ctx context.Context, t task) error {
-	if t.isNothing() {
-		return nil // it was done while it was queued
+// write does what the task says.
+func (p *Publisher) write(ctx context.Context, t task) error {
+	if t.isEmpty() {
+		return nil // done while it was queued
 	}
 	if t.remove {
-		err := p.Objects.Remove(ctx, t.there)
+		err := p.Objects.Remove(ctx, t.existing)
 		p.Metrics.wrote("delete", err)
 		return err
 	}
@@ -351,34 +359,36 @@ func (p *Publisher) bring(ctx context.Context, t task) error {
 		if err != nil {
 			return err
 		}
-		p.measure(t)
+		p.observeLag(t)
 	}
-	p.doubt(t)
+	p.checkEffect(t)
 	return nil
 }
 
-// doubt notes that the server has taken a configuration and changed nothing, though the object is not as it should be: a
-// field that its CRD does not know, or one that somebody else insists on. It is not written again until one of them changes, a new list comes, or vainFor has passed:
-// another CRD changes no object, and may end no watch so that it lists anew.
-func (p *Publisher) doubt(t task) {
+// checkEffect records if the server accepted a configuration and changed nothing, although the
+// object differs: its CRD lacks a field, or another controller insists on a value. The object is
+// written again when it or the plan changes, a new list is received, or noEffectInterval has
+// passed: a new version of the CRD changes no object, and may not cause a new list.
+func (p *Publisher) checkEffect(t task) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	name := live.Name{Namespace: t.want.Object.Namespace, Name: t.want.Object.Name}
 	now, _ := p.Objects.Get(name)
-	if t.there == nil || now == nil || now.ResourceVersion != t.there.ResourceVersion {
-		delete(p.vain, name)
+	if t.existing == nil || now == nil || now.ResourceVersion != t.existing.ResourceVersion {
+		delete(p.noEffect, name)
 		return
 	}
 	v := attempt{t.want.Object, p.view.Now}
 	v.object.ResourceVersion = now.ResourceVersion
-	p.vain[name] = v
-	p.Log.Warn("a reservation cannot be brought to what it should be: is the CRD of this version?", "object", name.String())
+	p.noEffect[name] = v
+	p.Log.Warn("applying a reservation had no effect; check the version of the CRD", "object", name.String())
 }
 
-// measure notes how long a move of the pod was unknown to the API. What is only published again does not count.
-func (p *Publisher) measure(t task) {
-	if t.there != nil {
-		a, b := t.want.Object.Status, t.there.Status
+// observeLag measures how long a change of the pod's addresses was not visible in the API.
+// Publishing the same state again does not count.
+func (p *Publisher) observeLag(t task) {
+	if t.existing != nil {
+		a, b := t.want.Object.Status, t.existing.Status
 		if a.State == b.State && a.PodUID == b.PodUID && a.ID == b.ID {
 			return
 		}
@@ -386,8 +396,8 @@ func (p *Publisher) measure(t task) {
 	now := p.Service.Clock()
 	now.BootID = p.Service.Host.BootID()
 	lag := now.Since(t.want.Since)
-	if t.there == nil && lag > oldLease {
-		return // an old lease, published for the first time or again
+	if t.existing == nil && lag > maxLag {
+		return // see maxLag
 	}
 	p.Metrics.lag.Observe(lag.Seconds())
 }

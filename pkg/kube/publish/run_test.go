@@ -33,36 +33,39 @@ const (
 	nodePath = "/api/v1/nodes/node1"
 )
 
-// press is a publisher that takes its steps one by one, in a cluster that is played.
-type press struct {
+// fixture is a publisher that is driven step by step, with a fake API server.
+type fixture struct {
 	*Publisher
 	t      *testing.T
 	node   apitest.Node
 	server *apitest.Server
 }
 
-func newPress(t *testing.T) *press {
+func newFixture(t *testing.T) *fixture {
 	n, server := apitest.NewNode(t), apitest.New(t)
-	server.Put(nodePath, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "node1", UID: types.UID(node.UID)}})
-	p := &press{t: t, node: n, server: server, Publisher: &Publisher{
-		Service: n.Service, Node: "node1", Core: server.Clients.Core, Pods: nodepods.New(server.Clients.Core, "node1", apitest.Log),
-		Objects: NewObjects(server.Clients.IPAM, "node1", apitest.Log), Log: apitest.Log, Metrics: NewMetrics(prometheus.NewRegistry()),
+	server.Put(nodePath, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "node1",
+		UID: types.UID(node.UID)}})
+	p := &fixture{t: t, node: n, server: server, Publisher: &Publisher{
+		Service: n.Service, Node: "node1", Core: server.Clients.Core, Pods: nodepods.New(server.Clients.Core, "node1",
+			apitest.Log),
+		Objects: NewObjects(server.Clients.IPAM, "node1", apitest.Log), Log: apitest.Log,
+		Metrics: NewMetrics(prometheus.NewRegistry()),
 	}}
 	p.begin()
 	t.Cleanup(p.queue.ShutDown)
-	p.queue = noTurns{p.queue}
+	p.queue = noDelayed{p.queue}
 	return p
 }
 
-// noTurns is a queue in which nothing that waits has its turn within a test.
-type noTurns struct {
+// noDelayed is a queue that drops what is added with a delay.
+type noDelayed struct {
 	workqueue.TypedDelayingInterface[live.Name]
 }
 
-func (noTurns) AddAfter(live.Name, time.Duration) {}
+func (noDelayed) AddAfter(live.Name, time.Duration) {}
 
-// list is what the watch would bring when it begins.
-func (p *press) list() {
+// list delivers the list of a new watch.
+func (p *fixture) list() {
 	var all []any
 	for _, at := range p.server.Paths() {
 		if name, ok := strings.CutPrefix(at, objects); ok {
@@ -76,32 +79,33 @@ func (p *press) list() {
 	}
 }
 
-// publish takes one pass, and all that is due after it; it returns what was asked of the server, by its last word.
-func (p *press) publish() []string {
+// publish runs a pass and processes the queue. It returns the requests, each as its method and the
+// last element of its path.
+func (p *fixture) publish() []string {
 	p.t.Helper()
-	p.server.Asked()
+	p.server.Requests()
 	p.identify(p.t.Context())
 	p.pass(p.t.Context())
 	for p.queue.Len() > 0 {
 		p.work(p.t.Context())
 	}
-	var asked []string
-	for _, a := range p.server.Asked() {
+	var requests []string
+	for _, a := range p.server.Requests() {
 		if method, at, _ := strings.Cut(a, " "); at != nodePath {
-			asked = append(asked, method+" "+path.Base(at))
+			requests = append(requests, method+" "+path.Base(at))
 		}
 	}
-	return asked
+	return requests
 }
 
-func (p *press) expect(story string, got []string, want ...string) {
+func (p *fixture) expect(name string, got []string, want ...string) {
 	p.t.Helper()
 	if !slices.Equal(got, want) {
-		p.t.Errorf("%s: asked for %q, want %q", story, got, want)
+		p.t.Errorf("%s: requests %q, want %q", name, got, want)
 	}
 }
 
-func (p *press) state(name string) string {
+func (p *fixture) state(name string) string {
 	var r ipamv1.IPReservation
 	if !p.server.Get(objects+name, &r) {
 		return "none"
@@ -111,16 +115,16 @@ func (p *press) state(name string) string {
 
 const mine = "db-0-5f1c9a02"
 
-func TestALeaseIsPublishedFollowedAndTakenBack(t *testing.T) {
-	p := newPress(t)
+func TestLifeOfAReservation(t *testing.T) {
+	p := newFixture(t)
 	l := p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
-	p.expect("nothing is known of what is published", p.publish())
+	p.expect("the objects are not listed yet", p.publish())
 	p.list()
 	p.expect("a new lease", p.publish(), "PATCH "+mine, "PATCH status")
 	if got := p.state(mine); got != "Bound 10.0.0.2" {
 		t.Error(got)
 	}
-	p.expect("again", p.publish())
+	p.expect("no change", p.publish())
 	p.node.Release(l)
 	p.expect("held", p.publish(), "PATCH status")
 	if got := p.state(mine); got != "Held 10.0.0.2" {
@@ -128,26 +132,26 @@ func TestALeaseIsPublishedFollowedAndTakenBack(t *testing.T) {
 	}
 	p.server.Remove(objects + mine)
 	p.list()
-	p.expect("somebody deletes it", p.publish(), "PATCH "+mine, "PATCH status")
+	p.expect("a user deleted the object", p.publish(), "PATCH "+mine, "PATCH status")
 	p.node.Update(func(tx *store.Tx) error { return tx.Put(l.Pool, l.Address, lease.Lease{}) })
-	p.expect("its window has ended", p.publish(), "DELETE "+mine)
-	p.expect("again", p.publish())
+	p.expect("the window has ended", p.publish(), "DELETE "+mine)
+	p.expect("no change", p.publish())
 }
 
-func TestALookThatFailsChangesNothing(t *testing.T) {
-	for story, breakIt := range map[string]func(*press){
-		"the store is lost": func(p *press) {
+func TestUnknownStateChangesNothing(t *testing.T) {
+	for name, breakIt := range map[string]func(*fixture){
+		"the store is lost": func(p *fixture) {
 			if err := os.Truncate(p.db(), 100); err != nil {
 				t.Fatal(err)
 			}
 		},
-		"and replaced by one that knows nothing yet": func(p *press) {
+		"the store was replaced by an empty one": func(p *fixture) {
 			if err := os.Truncate(p.db(), 100); err != nil {
 				t.Fatal(err)
 			}
 			p.node.Update(func(*store.Tx) error { return nil })
 		},
-		"it was gone after a boot, and another network is used": func(p *press) {
+		"the store was removed at boot, and only another network adopted": func(p *fixture) {
 			if err := errors.Join(os.Remove(p.db()), os.RemoveAll(p.node.Store.Dirs().Run)); err != nil {
 				t.Fatal(err)
 			}
@@ -155,42 +159,45 @@ func TestALookThatFailsChangesNothing(t *testing.T) {
 				return tx.SetKnown(lease.Pool{DataDir: p.node.Pool.DataDir, Network: "another"})
 			})
 		},
-		"the node is not there": func(p *press) { p.server.Remove(nodePath) },
-		"the node is another": func(p *press) {
+		"the node does not exist": func(p *fixture) { p.server.Remove(nodePath) },
+		"the node has another UID": func(p *fixture) {
 			p.server.Put(nodePath, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "node1", UID: "0a0a0a0a-1"}})
-			p.node.Update(func(tx *store.Tx) error { return tx.Put(p.node.Pool, netip.MustParseAddr("10.0.0.2"), lease.Lease{}) })
+			p.node.Update(func(tx *store.Tx) error {
+				return tx.Put(p.node.Pool, netip.MustParseAddr("10.0.0.2"),
+					lease.Lease{})
+			})
 		},
 	} {
-		p := newPress(t)
+		p := newFixture(t)
 		p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
 		p.list()
 		p.publish()
 		breakIt(p)
-		p.expect(story, p.publish())
+		p.expect(name, p.publish())
 		if got := p.state(mine); got != "Bound 10.0.0.2" {
-			t.Errorf("%s: %s", story, got)
+			t.Errorf("%s: %s", name, got)
 		}
 	}
 }
 
-func (p *press) db() string { return p.node.Store.Dirs().State + "/leases.db" }
+func (p *fixture) db() string { return p.node.Store.Dirs().State + "/leases.db" }
 
-func TestWhatIsRefusedWaitsForItsTurnOrANewList(t *testing.T) {
-	p := newPress(t)
+func TestRejectedWriteWaitsForANewList(t *testing.T) {
+	p := newFixture(t)
 	p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
 	p.list()
-	p.server.Refuse(writes(http.StatusForbidden))
-	p.expect("refused", p.publish(), "PATCH "+mine)
-	p.expect("it waits", p.publish())
+	p.server.Reject(writes(http.StatusForbidden))
+	p.expect("rejected", p.publish(), "PATCH "+mine)
+	p.expect("waiting", p.publish())
 	p.list()
 	p.expect("a new list", p.publish(), "PATCH "+mine)
-	p.server.Refuse(nil)
+	p.server.Reject(nil)
 	p.list()
-	p.expect("it is taken", p.publish(), "PATCH "+mine, "PATCH status")
-	p.expect("all is well", p.publish())
+	p.expect("accepted", p.publish(), "PATCH "+mine, "PATCH status")
+	p.expect("no change", p.publish())
 }
 
-// writes refuses what is no question.
+// writes rejects all requests except GET.
 func writes(code int) func(*http.Request) int {
 	return func(r *http.Request) int {
 		if r.Method == http.MethodGet {
@@ -200,29 +207,29 @@ func writes(code int) func(*http.Request) int {
 	}
 }
 
-func TestAServerThatIsAwayIsAskedSoonerThanOneThatSaysNo(t *testing.T) {
-	p := newPress(t)
-	away := errors.New("connection refused")
-	var last, no time.Duration
+func TestBackoff(t *testing.T) {
+	p := newFixture(t)
+	transient := errors.New("connection refused")
+	var afterTransient, afterRejection time.Duration
 	for range 12 {
-		last = p.count(live.Name{Name: "a"}, away)
-		no = p.count(live.Name{Name: "b"}, &refusal{})
+		afterTransient = p.backoff(live.Name{Name: "a"}, transient)
+		afterRejection = p.backoff(live.Name{Name: "b"}, &rejection{})
 	}
-	if last > 3*time.Second || no < 30*time.Second {
-		t.Errorf("away: again in %s; refused: again in %s", last, no)
+	if afterTransient > 3*time.Second || afterRejection < 30*time.Second {
+		t.Errorf("transient failure: retry after %s; rejection: retry after %s", afterTransient, afterRejection)
 	}
 }
 
-type refusal struct{}
+type rejection struct{}
 
-func (refusal) Status() metav1.Status {
+func (rejection) Status() metav1.Status {
 	return metav1.Status{Reason: metav1.StatusReasonForbidden, Code: 403}
 }
-func (refusal) Error() string { return "no" }
+func (rejection) Error() string { return "forbidden" }
 
-// Another controller's condition stays, and is no reason to write.
-func TestOthersConditionsAreLeftAlone(t *testing.T) {
-	p := newPress(t)
+// Another controller's condition causes no write.
+func TestConditionsOfOthers(t *testing.T) {
+	p := newFixture(t)
 	p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
 	p.list()
 	p.publish()
@@ -231,12 +238,12 @@ func TestOthersConditionsAreLeftAlone(t *testing.T) {
 	r.Status.Conditions = []metav1.Condition{{Type: "Audited", Status: metav1.ConditionTrue}}
 	p.server.Put(objects+mine, r)
 	p.list()
-	p.expect("a condition of somebody's", p.publish())
+	p.expect("another controller's condition", p.publish())
 }
 
-// A CRD of an older version drops what it does not know. To write that again would not help.
-func TestWhatCannotBeBroughtRightIsWrittenOnce(t *testing.T) {
-	p := newPress(t)
+// A CRD of an older version drops unknown fields. Writing them again would have no effect either.
+func TestApplyWithoutEffectIsNotRepeated(t *testing.T) {
+	p := newFixture(t)
 	l := p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
 	p.list()
 	p.publish()
@@ -246,38 +253,38 @@ func TestWhatCannotBeBroughtRightIsWrittenOnce(t *testing.T) {
 	r.Status.AddressList = ""
 	p.server.Put(objects+mine, r)
 	p.list()
-	p.expect("it is tried", p.publish(), "PATCH status")
-	p.expect("once", p.publish())
+	p.expect("first attempt", p.publish(), "PATCH status")
+	p.expect("not repeated", p.publish())
 	p.node.Release(l)
-	p.expect("something else has changed", p.publish(), "PATCH status")
-	p.expect("tried", p.publish(), "PATCH status")
-	p.expect("once", p.publish())
+	p.expect("another change", p.publish(), "PATCH status")
+	p.expect("its first attempt", p.publish(), "PATCH status")
+	p.expect("not repeated", p.publish())
 	if got := p.state(mine); got != "Held " {
 		t.Error(got)
 	}
 	p.list()
-	p.expect("a new list: the CRD may be another", p.publish(), "PATCH status")
-	p.expect("once", p.publish())
-	if again := p.pass(t.Context()); again < vainFor || again > 2*vainFor {
-		t.Errorf("the next pass is in %s", again)
+	p.expect("a new list: the CRD may have changed", p.publish(), "PATCH status")
+	p.expect("not repeated", p.publish())
+	if after := p.pass(t.Context()); after < noEffectInterval || after > 2*noEffectInterval {
+		t.Errorf("requeue after %s", after)
 	}
 	p.server.Drop("")
 	clock := p.Service.Clock
 	p.Service.Clock = func() lease.Instant {
 		now := clock()
-		now.Wall, now.Boot = now.Wall.Add(2*vainFor), now.Boot+2*vainFor
+		now.Wall, now.Boot = now.Wall.Add(2*noEffectInterval), now.Boot+2*noEffectInterval
 		return now
 	}
-	p.expect("the CRD is another, and no list has said so", p.publish(), "PATCH status")
+	p.expect("the CRD has changed, without a new list", p.publish(), "PATCH status")
 	if got := p.state(mine); got != "Held 10.0.0.2" {
 		t.Error(got)
 	}
-	p.expect("all is well", p.publish())
+	p.expect("no change", p.publish())
 }
 
-// What stops every pass is said when it comes, changes and goes.
-func TestTroubleIsSaidOnce(t *testing.T) {
-	p := newPress(t)
+// A problem that stops every pass is logged when it begins and when it ends.
+func TestProblemsAreLoggedOnce(t *testing.T) {
+	p := newFixture(t)
 	var out bytes.Buffer
 	p.Log = slog.New(slog.NewTextHandler(&out, nil))
 	p.node.Release(p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, ""))
@@ -288,54 +295,54 @@ func TestTroubleIsSaidOnce(t *testing.T) {
 	r.Spec.Release = r.Status.ID
 	p.server.Put(objects+mine, r)
 	p.list()
-	said := func(story, want string, n int) {
+	logged := func(name, want string, n int) {
 		t.Helper()
 		for range 3 {
 			p.publish()
 		}
 		if got := strings.Count(out.String(), want); got != n {
-			t.Errorf("%s: %q is said %d times:\n%s", story, want, got, &out)
+			t.Errorf("%s: %q is logged %d times:\n%s", name, want, got, &out)
 		}
 	}
 	p.node.Update(func(tx *store.Tx) error { return tx.SetSpaces(apitest.Boot + " elsewhere") })
-	said("the host cannot be seen", "cannot be given up yet", 1)
+	logged("the agent does not see the host", "releasing addresses failed", 1)
 	p.server.Remove(objects + mine)
 	p.list()
-	said("nothing is to be given up", "is over", 1)
+	logged("no release requested", "works again", 1)
 	p.server.Put(objects+mine, r)
 	p.list()
-	said("it comes again", "cannot be given up yet", 2)
+	logged("the problem is back", "releasing addresses failed", 2)
 }
 
-// What is queued may have been done, or undone, by its turn.
-func TestAnObjectThatIsAsItShouldBeIsLeftAlone(t *testing.T) {
-	p := newPress(t)
+// An object may be up to date, or deleted, by the time a worker takes it from the queue.
+func TestUpToDateObjectIsNotWritten(t *testing.T) {
+	p := newFixture(t)
 	p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
 	p.list()
 	p.publish()
 	p.queue.Add(live.Name{Namespace: "db", Name: mine})
 	p.queue.Add(live.Name{Namespace: "db", Name: "gone"})
-	p.expect("nothing is to be done", p.publish())
-	if len(p.vain) > 0 {
-		t.Errorf("applied in vain: %v", p.vain)
+	p.expect("up to date", p.publish())
+	if len(p.noEffect) > 0 {
+		t.Errorf("recorded as without effect: %v", p.noEffect)
 	}
 }
 
-// Where packets are lost an answer takes its time. Passes do not wait for it.
-func TestWhoTheNodeIsIsNotAskedInAPass(t *testing.T) {
-	p := newPress(t)
+// A pass does not wait for the read of the node, which may take until the request times out.
+func TestPassDoesNotReadTheNode(t *testing.T) {
+	p := newFixture(t)
 	p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
 	p.list()
 	p.identify(t.Context())
-	p.server.Asked()
+	p.server.Requests()
 	p.pass(t.Context())
-	if asked := p.server.Asked(); len(asked) > 0 {
-		t.Errorf("a pass asks for %q", asked)
+	if requests := p.server.Requests(); len(requests) > 0 {
+		t.Errorf("requests in a pass: %q", requests)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	p.identify(ctx) // no answer: it is who it was
+	p.identify(ctx) // fails: the UID stays
 	if p.Publisher.node.UID != node.UID {
-		t.Errorf("it is %+v", p.Publisher.node)
+		t.Errorf("the node is %+v", p.Publisher.node)
 	}
 }

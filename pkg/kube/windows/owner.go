@@ -7,13 +7,14 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/ordinals"
 )
 
-// setKind is the kind whose pods are numbered, in the groups that have it.
+// setKind is the kind whose pods have ordinals, setGroups the API groups and versions that have it.
 const setKind = "StatefulSet"
 
 var setGroups = map[string]string{"apps": "v1", "apps.kruise.io": "v1beta1"}
 
-// OwnerText is how a lease remembers who makes its pod again: "StatefulSet.apps/db". It is empty for owners of whom it
-// cannot be known when they give up a name: what such a pod keeps forever is released by hand.
+// OwnerText returns how a lease stores the controller that recreates its pod, such as
+// "StatefulSet.apps/db". It is empty for controllers of which it cannot be determined whether they
+// will use the pod's name again: a user must release what such a pod keeps forever.
 func OwnerText(o nodepods.Owner) string {
 	if o.Kind != setKind || setGroups[o.Group] == "" {
 		return ""
@@ -21,10 +22,11 @@ func OwnerText(o nodepods.Owner) string {
 	return setKind + "." + o.Group + "/" + o.Name
 }
 
-// Set is a StatefulSet that a lease remembers.
+// Set identifies the StatefulSet in the text that OwnerText returned.
 type Set struct{ Group, Version, Name string }
 
-// ParseOwner reads OwnerText and the pod's number in the set; ok is false for anything else.
+// ParseOwner parses a text that OwnerText returned, and the ordinal in the name of the set's pod.
+// It reports false for anything else.
 func ParseOwner(text, pod string) (set Set, ordinal int64, ok bool) {
 	kind, name, _ := strings.Cut(text, "/")
 	group, isSet := strings.CutPrefix(kind, setKind+".")

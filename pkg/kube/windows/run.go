@@ -13,29 +13,28 @@ import (
 )
 
 const (
-	pace  = 100 * time.Millisecond
-	retry = 5 * time.Second
+	minInterval = 100 * time.Millisecond
+	retry       = 5 * time.Second
 )
 
-// Windows is the task.
+// Windows is the task that sets the windows of a node's leases.
 type Windows struct {
 	Service *ipam.Service
 	Pods    *nodepods.Pods
 	Log     *slog.Logger
-	// Invalid is told of every pod whose annotation is no window, as often as it is seen.
+	// Invalid is called for every pod with an invalid annotation, in each pass.
 	Invalid func(nodepods.Pod, error)
 }
 
-// Run follows the pods until ctx is done. changes brings a word when the store has changed.
+// Run follows the pods until ctx is done. changes receives a value when the store has changed.
 func (w *Windows) Run(ctx context.Context, changes <-chan struct{}) error {
-	return live.Loop(ctx, pace, live.Any(ctx, changes, w.Pods.Changes()), w.pass)
+	return live.Loop(ctx, minInterval, live.Any(ctx, changes, w.Pods.Changes()), w.pass)
 }
 
-// pass looks, plans and acts.
-func (w *Windows) pass(ctx context.Context) (again time.Duration) {
+func (w *Windows) pass(ctx context.Context) (requeueAfter time.Duration) {
 	pods, synced := w.Pods.Rows()
 	if !synced {
-		return 0 // nothing is known of any pod
+		return 0 // the pods have not been listed yet
 	}
 	view, err := w.Service.Look(ctx, func(l lease.Lease) bool {
 		_, here := pods[live.Name{Namespace: l.Namespace, Name: l.Name}]
@@ -45,7 +44,7 @@ func (w *Windows) pass(ctx context.Context) (again time.Duration) {
 		return 0
 	}
 	if err != nil {
-		w.Log.Warn("the windows of this node's pods wait", "error", err)
+		w.Log.Warn("reading the leases failed, windows not updated", "error", err)
 		return retry
 	}
 	plan := Make(pods, view)
@@ -53,21 +52,21 @@ func (w *Windows) pass(ctx context.Context) (again time.Duration) {
 		w.Invalid(pods[name], err)
 	}
 	if err := w.act(ctx, plan); err != nil {
-		w.Log.Warn("the windows of this node's pods wait", "error", err)
+		w.Log.Warn("updating windows failed", "error", err)
 		return retry
 	}
-	return plan.Again
+	return plan.RequeueAfter
 }
 
 func (w *Windows) act(ctx context.Context, plan Plan) error {
 	for _, p := range plan.Follow {
-		w.Log.Info("a pod's window is set", "pod", p.Namespace+"/"+p.Name, "window", Text(p.Window))
+		w.Log.Info("setting the window of a pod", "pod", p.Namespace+"/"+p.Name, "window", FormatWindow(p.Window))
 	}
 	if err := w.Service.Follow(ctx, plan.Follow); err != nil {
 		return err
 	}
 	for _, p := range plan.Expect {
-		w.Log.Info("a hold waits on for its pod", "pod", p.Namespace+"/"+p.Name)
+		w.Log.Info("extending a hold, its pod is starting", "pod", p.Namespace+"/"+p.Name)
 	}
 	return w.Service.Defer(ctx, plan.Expect, DeferTo)
 }

@@ -16,15 +16,15 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-func TestAPassFollowsThePods(t *testing.T) {
+func TestPass(t *testing.T) {
 	node := apitest.NewNode(t)
-	var wrong []string
+	var invalid []string
 	w := &Windows{Service: node.Service, Pods: nodepods.New(nil, "node1", apitest.Log), Log: apitest.Log,
-		Invalid: func(p nodepods.Pod, _ error) { wrong = append(wrong, p.Asked) }}
-	pods := func(asked string) {
+		Invalid: func(p nodepods.Pod, _ error) { invalid = append(invalid, p.Annotation) }}
+	pods := func(annotation string) {
 		t.Helper()
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0", UID: "u1", ResourceVersion: "1",
-			Annotations: map[string]string{policy.Annotation: asked}}}
+			Annotations: map[string]string{policy.Annotation: annotation}}}
 		if err := w.Pods.Replace([]any{p}, ""); err != nil {
 			t.Fatal(err)
 		}
@@ -37,17 +37,17 @@ func TestAPassFollowsThePods(t *testing.T) {
 		}
 		return v.Leases[0].Window
 	}
-	expect := func(story string, again, want time.Duration) {
+	expect := func(name string, requeueAfter, want time.Duration) {
 		t.Helper()
-		if got := w.pass(t.Context()); got != again {
-			t.Errorf("%s: again in %s, want %s", story, got, again)
+		if got := w.pass(t.Context()); got != requeueAfter {
+			t.Errorf("%s: requeue after %s, want %s", name, got, requeueAfter)
 		}
 		if got := window(); got != want {
-			t.Errorf("%s: the window is %s, want %s", story, got, want)
+			t.Errorf("%s: the window is %s, want %s", name, got, want)
 		}
 	}
 	node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
-	expect("the pods are not known yet", 0, time.Hour)
+	expect("the pods are not listed yet", 0, time.Hour)
 	pods("10")
 	expect("another window", 0, 10*time.Minute)
 	before, err := os.Stat(node.Store.Dirs().State + "/leases.db")
@@ -56,12 +56,12 @@ func TestAPassFollowsThePods(t *testing.T) {
 	}
 	expect("again", 0, 10*time.Minute)
 	if after, err := os.Stat(node.Store.Dirs().State + "/leases.db"); err != nil || after.ModTime() != before.ModTime() {
-		t.Errorf("what is so already was written: %v", err)
+		t.Errorf("a pass without a change wrote to the store: %v", err)
 	}
 	pods("soon")
-	expect("a wrong word", 0, 10*time.Minute)
-	if !slices.Equal(wrong, []string{"soon"}) {
-		t.Errorf("told of %q", wrong)
+	expect("an invalid annotation", 0, 10*time.Minute)
+	if !slices.Equal(invalid, []string{"soon"}) {
+		t.Errorf("Invalid was called for %q", invalid)
 	}
 	node.Release(node.Bind("10.0.0.2", "db-0", "u0", time.Minute, ""))
 	pods("1")
@@ -74,17 +74,17 @@ func TestAPassFollowsThePods(t *testing.T) {
 	}
 	w.pass(t.Context())
 	if rest := view(); rest <= time.Minute {
-		t.Errorf("the pod is expected back, and %s is left", rest)
+		t.Errorf("%s of the hold is left, want more than %s", rest, time.Minute)
 	}
 
 	if err := os.Truncate(node.Store.Dirs().State+"/leases.db", 100); err != nil {
 		t.Fatal(err)
 	}
-	if again := w.pass(t.Context()); again != retry {
-		t.Errorf("the store is lost: again in %s", again)
+	if after := w.pass(t.Context()); after != retry {
+		t.Errorf("lost store: requeue after %s, want %s", after, retry)
 	}
 	node.Update(func(*store.Tx) error { return nil })
-	if again := w.pass(t.Context()); again != 0 {
-		t.Errorf("the store is empty: again in %s", again)
+	if after := w.pass(t.Context()); after != 0 {
+		t.Errorf("empty store: requeue after %s, want 0", after)
 	}
 }

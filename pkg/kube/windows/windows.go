@@ -1,5 +1,6 @@
-// Package windows brings the windows in the annotations of a node's pods to the node's leases: the second of the two
-// roads of DESIGN 3. It works with flannel's stock configuration, with runtimes that pass no annotations, and follows an
+// Package windows applies the windows in the annotations of a node's pods to the node's leases. The
+// plugin reads the annotation from the CNI request where the runtime passes it; this package also
+// serves runtimes and configurations that do not, such as flannel's default one, and follows an
 // annotation that is changed while the pod runs.
 package windows
 
@@ -15,14 +16,16 @@ import (
 )
 
 const (
-	// DeferBelow is how little of a hold is left when its end is put off.
+	// DeferBelow is the remaining time of a hold below which it is extended, if its pod is
+	// starting.
 	DeferBelow = time.Minute
-	// DeferTo is how much is left then.
+	// DeferTo is the remaining time of a hold after it was extended.
 	DeferTo = 2 * time.Minute
 )
 
-// generated are the controllers whose pods have generated names: such a name never comes back, and what is kept for it
-// is lost. A pod that was made by hand from generateName keeps what it asks for: its maker may make it again by its name.
+// generated lists the controllers whose pods have generated names. Such a name is never used again,
+// so that an address reserved for it would be lost to others for the window. A pod without a
+// controller keeps its window even if its name was generated: its creator may use the name again.
 var generated = map[nodepods.Owner]bool{
 	{Group: "apps", Kind: "ReplicaSet"}:             true,
 	{Group: "apps", Kind: "DaemonSet"}:              true,
@@ -34,26 +37,28 @@ var generated = map[nodepods.Owner]bool{
 	cloneSet: true,
 }
 
-// cloneSet makes a pod again under its name where the pod has a volume claim of its own: the claim outlives a pod that is
-// deleted or evicted, and the name is made of the same instance id.
+// cloneSet recreates a pod under the same name if the pod has a volume claim of its own: the claim
+// outlives a pod that is deleted or evicted, and the name is derived from the claim's instance id.
 var cloneSet = nodepods.Owner{Group: "apps.kruise.io", Kind: "CloneSet"}
 
-func returns(p nodepods.Pod) bool {
+// keepsName reports whether the pod's name will be used again.
+func keepsName(p nodepods.Pod) bool {
 	kind := nodepods.Owner{Group: p.Owner.Group, Kind: p.Owner.Kind}
 	return !generated[kind] || kind == cloneSet && p.OwnClaim
 }
 
-// Decide returns the window that a pod's leases should have. An error is that of the annotation: what is stored stands.
+// Decide returns the window that a pod's leases should have. It returns an error if the annotation
+// is invalid; then the window in the store must not change.
 func Decide(p nodepods.Pod) (ipam.PodWindow, error) {
 	w := ipam.PodWindow{Namespace: p.Namespace, Name: p.Name.Name, UID: p.UID}
-	if !p.Asks {
+	if !p.HasAnnotation {
 		return w, nil
 	}
-	window, err := policy.ParseWindow(p.Asked)
+	window, err := policy.ParseWindow(p.Annotation)
 	if err != nil {
 		return w, fmt.Errorf("annotation %s: %w", policy.Annotation, err)
 	}
-	if !returns(p) {
+	if !keepsName(p) {
 		return w, nil
 	}
 	w.Window = window
@@ -63,16 +68,17 @@ func Decide(p nodepods.Pod) (ipam.PodWindow, error) {
 	return w, nil
 }
 
-// Plan is what is to be done.
+// Plan is what a pass has to do.
 type Plan struct {
-	Follow  []ipam.PodWindow // leases that have another window than their pod asks for
-	Expect  []ipam.Expected  // holds whose pod is about to come back, and that are about to end
-	Invalid map[live.Name]error
-	// Again is when a hold will be about to end; 0 for never.
-	Again time.Duration
+	Follow  []ipam.PodWindow    // windows of pods with a lease whose window differs
+	Expect  []ipam.Expected     // starting pods whose hold is about to end
+	Invalid map[live.Name]error // pods with an invalid annotation
+	// RequeueAfter is the time until the hold of a starting pod will be about to end, 0 for none.
+	RequeueAfter time.Duration
 }
 
-// Make plans for the pods of a node and what its store says. It is idempotent: what was done needs no plan.
+// Make returns the plan for the pods of a node and the leases in its store. It is idempotent: for
+// leases that were changed as planned, the plan is empty.
 func Make(pods map[live.Name]nodepods.Pod, view ipam.NodeView) Plan {
 	plan := Plan{Invalid: map[live.Name]error{}}
 	for name, leases := range ByPod(view.Leases) {
@@ -89,7 +95,7 @@ func Make(pods map[live.Name]nodepods.Pod, view ipam.NodeView) Plan {
 	return plan
 }
 
-// ByPod sorts leases that have a claimant by its name.
+// ByPod groups leases by the pod that they belong to. It omits leases without a pod.
 func ByPod(leases []lease.Lease) map[live.Name][]lease.Lease {
 	out := map[live.Name][]lease.Lease{}
 	for _, l := range leases {
@@ -122,7 +128,7 @@ func (plan *Plan) expect(p nodepods.Pod, leases []lease.Lease, now lease.Instant
 	rest := lease.Forever
 	for _, l := range leases {
 		if l.State == lease.Bound && l.UID == p.UID {
-			return // it has its sandbox
+			return // the pod has its sandbox
 		}
 		if l.Firm {
 			rest = min(rest, l.Remaining(now))
@@ -132,20 +138,20 @@ func (plan *Plan) expect(p nodepods.Pod, leases []lease.Lease, now lease.Instant
 	case rest == lease.Forever:
 	case rest <= DeferBelow:
 		plan.Expect = append(plan.Expect, ipam.Expected{Namespace: p.Namespace, Name: p.Name.Name})
-		plan.again(DeferTo - DeferBelow)
+		plan.requeueAfter(DeferTo - DeferBelow)
 	default:
-		plan.again(rest - DeferBelow)
+		plan.requeueAfter(rest - DeferBelow)
 	}
 }
 
-func (plan *Plan) again(in time.Duration) {
-	if plan.Again == 0 || in < plan.Again {
-		plan.Again = max(in, time.Second)
+func (plan *Plan) requeueAfter(d time.Duration) {
+	if plan.RequeueAfter == 0 || d < plan.RequeueAfter {
+		plan.RequeueAfter = max(d, time.Second)
 	}
 }
 
-// Text is a window for people and in objects: a Go duration, or "forever".
-func Text(w time.Duration) string {
+// FormatWindow formats a window as a Go duration, or "forever".
+func FormatWindow(w time.Duration) string {
 	if w == lease.Forever {
 		return policy.ForeverWord
 	}

@@ -23,61 +23,66 @@ func ago(d time.Duration) lease.Instant {
 	return lease.Instant{Wall: now.Wall.Add(-d), Boot: now.Boot - d, BootID: "b"}
 }
 
-func pod(asked string) nodepods.Pod {
-	return nodepods.Pod{Name: name, UID: "u1", Owner: set, Asked: asked, Asks: true, Expected: true}
+func pod(annotation string) nodepods.Pod {
+	return nodepods.Pod{Name: name, UID: "u1", Owner: set, Annotation: annotation, HasAnnotation: true, Expected: true}
 }
 
-func TestTheWindowOfAPod(t *testing.T) {
+func TestDecide(t *testing.T) {
 	with := func(p nodepods.Pod, change func(*nodepods.Pod)) nodepods.Pod { change(&p); return p }
 	by := func(group, kind string) nodepods.Pod {
 		return with(pod("10"), func(p *nodepods.Pod) { p.Owner = nodepods.Owner{Group: group, Kind: kind, Name: "x"} })
 	}
 	for _, c := range []struct {
-		story string
-		pod   nodepods.Pod
-		want  string // window and owner, or an error
+		name string
+		pod  nodepods.Pod
+		want string // window and owner, or an error
 	}{
 		{"minutes", pod("10"), "10m0s "},
 		{"a duration", pod("90s"), "1m30s "},
 		{"none", pod("0"), "0s "},
 		{"forever", pod("forever"), "forever StatefulSet.apps/db"},
-		{"forever, by hand", with(pod("forever"), func(p *nodepods.Pod) { p.Owner = nodepods.Owner{} }), "forever "},
-		{"forever, of Kruise", with(pod("forever"), func(p *nodepods.Pod) { p.Owner.Group = "apps.kruise.io" }), "forever StatefulSet.apps.kruise.io/db"},
-		{"no annotation", with(pod(""), func(p *nodepods.Pod) { p.Asks = false }), "0s "},
+		{"forever, without a controller", with(pod("forever"), func(p *nodepods.Pod) { p.Owner = nodepods.Owner{} }),
+			"forever "},
+		{"forever, of Kruise", with(pod("forever"), func(p *nodepods.Pod) { p.Owner.Group = "apps.kruise.io" }),
+			"forever StatefulSet.apps.kruise.io/db"},
+		{"no annotation", with(pod(""), func(p *nodepods.Pod) { p.HasAnnotation = false }), "0s "},
 		{"an empty one", pod(""), "error"},
-		{"a word", pod("ten"), "error"},
+		{"an invalid one", pod("ten"), "error"},
 		{"of a ReplicaSet", by("apps", "ReplicaSet"), "0s "},
 		{"of a Job", by("batch", "Job"), "0s "},
 		{"of a DaemonSet", by("apps", "DaemonSet"), "0s "},
 		{"of a ReplicationController", by("", "ReplicationController"), "0s "},
 		{"of Kruise's DaemonSet", by("apps.kruise.io", "DaemonSet"), "0s "},
 		{"of a CloneSet", by("apps.kruise.io", "CloneSet"), "0s "},
-		{"of a CloneSet, with a volume of its own", with(by("apps.kruise.io", "CloneSet"), func(p *nodepods.Pod) { p.OwnClaim = true }), "10m0s "},
+		{"of a CloneSet, with a volume of its own", with(by("apps.kruise.io", "CloneSet"),
+			func(p *nodepods.Pod) { p.OwnClaim = true }), "10m0s "},
 		{"of a Job, with a volume of its own", with(by("batch", "Job"), func(p *nodepods.Pod) { p.OwnClaim = true }), "0s "},
 		{"of an operator", by("example.com", "Database"), "10m0s "},
 		{"of another group's Job", by("example.com", "Job"), "10m0s "},
-		{"an invalid one of a Job", with(by("batch", "Job"), func(p *nodepods.Pod) { p.Asked = "ten" }), "error"},
+		{"an invalid one of a Job", with(by("batch", "Job"), func(p *nodepods.Pod) { p.Annotation = "ten" }), "error"},
 	} {
 		w, err := Decide(c.pod)
-		got := Text(w.Window) + " " + w.Owner
+		got := FormatWindow(w.Window) + " " + w.Owner
 		if err != nil {
 			got = "error"
 		}
 		if got != c.want {
-			t.Errorf("%s: %s, want %s (%v)", c.story, got, c.want, err)
+			t.Errorf("%s: %s, want %s (%v)", c.name, got, c.want, err)
 		}
 	}
 }
 
 func bound(uid string, window time.Duration) lease.Lease {
-	return lease.Lease{State: lease.Bound, Namespace: "db", Name: "db-0", UID: uid, Window: window, BoundAt: ago(time.Minute)}
+	return lease.Lease{State: lease.Bound, Namespace: "db", Name: "db-0", UID: uid, Window: window,
+		BoundAt: ago(time.Minute)}
 }
 
 func held(uid string, hold, since time.Duration) lease.Lease {
-	return lease.Lease{State: lease.Held, Firm: true, Namespace: "db", Name: "db-0", UID: uid, Window: hold, Hold: hold, ReleasedAt: ago(since)}
+	return lease.Lease{State: lease.Held, Firm: true, Namespace: "db", Name: "db-0", UID: uid, Window: hold, Hold: hold,
+		ReleasedAt: ago(since)}
 }
 
-func TestPlans(t *testing.T) {
+func TestMake(t *testing.T) {
 	const hour = time.Hour
 	follow := func(w time.Duration) []ipam.PodWindow {
 		return []ipam.PodWindow{{Namespace: "db", Name: "db-0", UID: "u1", Window: w}}
@@ -86,29 +91,33 @@ func TestPlans(t *testing.T) {
 	deleted := pod("60")
 	deleted.Expected = false
 	for _, c := range []struct {
-		story  string
+		name   string
 		pod    nodepods.Pod
 		leases []lease.Lease
 		stored time.Duration // 0 is none
 		want   Plan
 	}{
-		{"all is well", pod("60"), []lease.Lease{bound("u1", hour)}, hour, Plan{}},
+		{"no change", pod("60"), []lease.Lease{bound("u1", hour)}, hour, Plan{}},
 		{"no lease yet", pod("60"), nil, 0, Plan{}},
 		{"a new window", pod("60"), []lease.Lease{bound("u1", 0)}, 0, Plan{Follow: follow(hour)}},
 		{"not stored yet", pod("60"), []lease.Lease{bound("u1", hour)}, 0, Plan{Follow: follow(hour)}},
 		{"another window", pod("10"), []lease.Lease{bound("u1", hour)}, hour, Plan{Follow: follow(10 * time.Minute)}},
-		{"one of two interfaces", pod("60"), []lease.Lease{bound("u1", hour), bound("u1", 0)}, hour, Plan{Follow: follow(hour)}},
-		{"taken away", pod("0"), []lease.Lease{bound("u1", hour)}, hour, Plan{Follow: follow(0)}},
-		{"never asked", pod("0"), []lease.Lease{bound("u1", 0)}, 0, Plan{}},
+		{"one of two interfaces", pod("60"), []lease.Lease{bound("u1", hour), bound("u1", 0)}, hour,
+			Plan{Follow: follow(hour)}},
+		{"annotation set to 0", pod("0"), []lease.Lease{bound("u1", hour)}, hour, Plan{Follow: follow(0)}},
+		{"never retained", pod("0"), []lease.Lease{bound("u1", 0)}, 0, Plan{}},
 		{"the lease of a former pod", pod("60"), []lease.Lease{bound("u0", 0)}, hour, Plan{}},
-		{"a word", pod("ten"), []lease.Lease{bound("u1", hour)}, hour, Plan{}},
-		{"expected back, in time", pod("60"), []lease.Lease{held("u0", hour, 10*time.Minute)}, hour, Plan{Again: 49 * time.Minute}},
-		{"expected back, late", pod("60"), []lease.Lease{held("u0", hour, hour-time.Second)}, hour, Plan{Expect: expect, Again: time.Minute}},
-		{"expected back, with two addresses", pod("60"), []lease.Lease{held("u0", hour, 10*time.Minute), held("u0", hour, hour)}, hour,
-			Plan{Expect: expect, Again: time.Minute}},
-		{"not expected", deleted, []lease.Lease{held("u0", hour, hour)}, hour, Plan{}},
-		{"forever needs no putting off", pod("60"), []lease.Lease{held("u0", lease.Forever, hour)}, hour, Plan{}},
-		{"it has its sandbox", pod("60"), []lease.Lease{bound("u1", hour), held("u0", hour, hour)}, hour, Plan{}},
+		{"an invalid one", pod("ten"), []lease.Lease{bound("u1", hour)}, hour, Plan{}},
+		{"starting, in time", pod("60"), []lease.Lease{held("u0", hour, 10*time.Minute)}, hour,
+			Plan{RequeueAfter: 49 * time.Minute}},
+		{"starting, late", pod("60"), []lease.Lease{held("u0", hour, hour-time.Second)}, hour,
+			Plan{Expect: expect, RequeueAfter: time.Minute}},
+		{"starting, with two addresses", pod("60"), []lease.Lease{held("u0", hour, 10*time.Minute), held("u0", hour, hour)},
+			hour,
+			Plan{Expect: expect, RequeueAfter: time.Minute}},
+		{"not starting", deleted, []lease.Lease{held("u0", hour, hour)}, hour, Plan{}},
+		{"held forever", pod("60"), []lease.Lease{held("u0", lease.Forever, hour)}, hour, Plan{}},
+		{"the pod has its sandbox", pod("60"), []lease.Lease{bound("u1", hour), held("u0", hour, hour)}, hour, Plan{}},
 	} {
 		view := ipam.NodeView{Leases: c.leases, Windows: map[lease.Key]time.Duration{}, Now: now}
 		for _, l := range c.leases {
@@ -117,17 +126,17 @@ func TestPlans(t *testing.T) {
 			}
 		}
 		got := Make(map[live.Name]nodepods.Pod{name: c.pod}, view)
-		if (c.pod.Asked == "ten") != (len(got.Invalid) == 1) {
-			t.Errorf("%s: invalid: %v", c.story, got.Invalid)
+		if (c.pod.Annotation == "ten") != (len(got.Invalid) == 1) {
+			t.Errorf("%s: invalid: %v", c.name, got.Invalid)
 		}
 		got.Invalid = nil
 		if diff := cmp.Diff(c.want, got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", c.story, diff)
+			t.Errorf("%s (-want +got):\n%s", c.name, diff)
 		}
 	}
 }
 
-func TestOwners(t *testing.T) {
+func TestParseOwner(t *testing.T) {
 	for _, c := range []struct{ text, pod, want string }{
 		{"StatefulSet.apps/db", "db-0", "{apps v1 db} 0"},
 		{"StatefulSet.apps/db", "db-12", "{apps v1 db} 12"},

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Labels are the node labels of a term, in whatever spelling they were given.
+// Labels returns the node labels of a term, under whichever name they were given.
 func (t NodeTopologyTerm) Labels() []string {
 	if t.Keys != nil {
 		return t.Keys
@@ -13,17 +13,18 @@ func (t NodeTopologyTerm) Labels() []string {
 	return t.NodeTopologyKeys
 }
 
-// Term is a list of node labels in both spellings.
+// Term returns a term with the node labels under both names.
 func Term(labels ...string) NodeTopologyTerm {
 	return NodeTopologyTerm{Keys: labels, NodeTopologyKeys: slices.Clone(labels)}
 }
 
-// Normalize gives every term both spellings of its list, each label once, and removes terms that name no label. old is
-// the spec that is stored; nil for a new object.
+// Normalize sets keys and nodeTopologyKeys of every term to the same list, without duplicates, and
+// removes terms without labels. old is the stored spec, nil for a new object.
 //
-// A stored term has both spellings, and most writers know only one. So where a term has one, that one is meant. Where it
-// has two that differ, one of them is what was stored before, which its writer did not look at, and the other is meant.
-// Where neither or both were stored before, nobody can know what is meant: an error.
+// A stored term has both lists, and most clients know only one of them. A term with one list means
+// that one. If a term has two different lists and one of them is what was stored, the client did
+// not know it and means the other. If neither or both were stored, the intent is unknown and
+// Normalize returns an error.
 func (s *PersistentPodStateSpec) Normalize(old *PersistentPodStateSpec) error {
 	var required []NodeTopologyTerm
 	var preferred []NodeTopologyTerm
@@ -53,19 +54,19 @@ func (s *PersistentPodStateSpec) Normalize(old *PersistentPodStateSpec) error {
 	return nil
 }
 
-// normalize is for the i-th term of a list.
+// normalize normalizes the i-th term of a list; old is the stored list.
 func (t *NodeTopologyTerm) normalize(i int, old []NodeTopologyTerm) error {
 	meant, ok := t.meant(i, old)
 	if !ok {
-		return fmt.Errorf("keys %q and nodeTopologyKeys %q are two names of one list and differ; give one of them, or both the same",
+		return fmt.Errorf("keys %q and nodeTopologyKeys %q differ, but name the same list; set one of them, or both alike",
 			t.Keys, t.NodeTopologyKeys)
 	}
 	*t = Term(distinct(meant)...)
 	return nil
 }
 
-// meant is the list that a writer had in mind. The stored term in the same place is asked first, then all: a writer may
-// have moved it.
+// meant returns the list that the client means. It compares with the stored term at the same index
+// first, then with all of them, because the client may have moved the term.
 func (t *NodeTopologyTerm) meant(i int, old []NodeTopologyTerm) ([]string, bool) {
 	if t.Keys == nil || t.NodeTopologyKeys == nil || slices.Equal(t.Keys, t.NodeTopologyKeys) {
 		return t.Labels(), true
@@ -78,7 +79,8 @@ func (t *NodeTopologyTerm) meant(i int, old []NodeTopologyTerm) ([]string, bool)
 	return t.changed(old)
 }
 
-// changed is the one list of the two that was not stored before.
+// changed returns the one list of the two that was not stored before. It reports false if both or
+// none was.
 func (t *NodeTopologyTerm) changed(old []NodeTopologyTerm) ([]string, bool) {
 	stored := func(list []string) bool {
 		return slices.ContainsFunc(old, func(o NodeTopologyTerm) bool { return slices.Equal(o.Labels(), list) })
@@ -93,7 +95,7 @@ func (t *NodeTopologyTerm) changed(old []NodeTopologyTerm) ([]string, bool) {
 	}
 }
 
-// distinct keeps the order.
+// distinct returns the list without duplicates, in its order.
 func distinct(list []string) []string {
 	var once []string
 	for _, s := range list {

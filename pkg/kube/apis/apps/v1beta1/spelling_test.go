@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// spec reads a spec as a client wrote it.
+// spec decodes a spec as a client writes it.
 func spec(t testing.TB, text string) *PersistentPodStateSpec {
 	t.Helper()
 	if text == "" {
@@ -31,62 +31,70 @@ func TestNormalize(t *testing.T) {
 		kruise = `{"requiredPersistentTopology":{"nodeTopologyKeys":["zone"]}}`
 	)
 	tests := []struct {
-		story, old, written string
-		required            []string
-		preferred           [][]string
-		refused             bool
+		name, old, written string
+		required           []string
+		preferred          [][]string
+		rejected           bool
 	}{
-		{story: "a new object of v1alpha1", written: `{"requiredPersistentTopology":{"nodeTopologyKeys":["zone","host"]}}`,
+		{name: "a new object of v1alpha1", written: `{"requiredPersistentTopology":{"nodeTopologyKeys":["zone","host"]}}`,
 			required: []string{"zone", "host"}},
-		{story: "a new object of v1beta1", written: `{"preferredPersistentTopology":[{"weight":1,"preference":{"keys":["host"]}}]}`,
+		{name: "a new object of v1beta1",
+			written:   `{"preferredPersistentTopology":[{"weight":1,"preference":{"keys":["host"]}}]}`,
 			preferred: [][]string{{"host"}}},
-		{story: "both words, the same list", written: `{"requiredPersistentTopology":{"keys":["zone"],"nodeTopologyKeys":["zone"]}}`,
+		{name: "both names, the same list",
+			written:  `{"requiredPersistentTopology":{"keys":["zone"],"nodeTopologyKeys":["zone"]}}`,
 			required: []string{"zone"}},
-		{story: "both words, two lists", written: `{"requiredPersistentTopology":{"keys":["zone"],"nodeTopologyKeys":["host"]}}`,
-			refused: true},
-		{story: "a label twice", written: `{"requiredPersistentTopology":{"keys":["zone","zone"]}}`, required: []string{"zone"}},
-		{story: "no label", written: `{"requiredPersistentTopology":{"keys":[]},"preferredPersistentTopology":[{"weight":1,"preference":{"nodeTopologyKeys":[]}}]}`},
-		{story: "a client of v1alpha1 writes back what it read", old: stored,
+		{name: "both names, two lists",
+			written:  `{"requiredPersistentTopology":{"keys":["zone"],"nodeTopologyKeys":["host"]}}`,
+			rejected: true},
+		{name: "a label twice", written: `{"requiredPersistentTopology":{"keys":["zone","zone"]}}`,
+			required: []string{"zone"}},
+		{name: "no label",
+			written: `{"requiredPersistentTopology":{"keys":[]},
+				"preferredPersistentTopology":[{"weight":1,"preference":{"nodeTopologyKeys":[]}}]}`},
+		{name: "a client of v1alpha1 writes back what it read", old: stored,
 			written: `{"requiredPersistentTopology":{"nodeTopologyKeys":["zone"]},"preferredPersistentTopology":[
-				{"weight":100,"preference":{"nodeTopologyKeys":["host"]}},{"weight":50,"preference":{"nodeTopologyKeys":["rack"]}}]}`,
+				{"weight":100,"preference":{"nodeTopologyKeys":["host"]}},
+				{"weight":50,"preference":{"nodeTopologyKeys":["rack"]}}]}`,
 			required: []string{"zone"}, preferred: [][]string{{"host"}, {"rack"}}},
-		{story: "an editor changes keys only", old: stored,
+		{name: "an editor changes keys only", old: stored,
 			written:  `{"requiredPersistentTopology":{"keys":["region"],"nodeTopologyKeys":["zone"]}}`,
 			required: []string{"region"}},
-		{story: "an editor changes nodeTopologyKeys only", old: stored,
+		{name: "an editor changes nodeTopologyKeys only", old: stored,
 			written:  `{"requiredPersistentTopology":{"keys":["zone"],"nodeTopologyKeys":["region"]}}`,
 			required: []string{"region"}},
-		{story: "an editor empties keys", old: stored,
+		{name: "an editor empties keys", old: stored,
 			written: `{"requiredPersistentTopology":{"keys":[],"nodeTopologyKeys":["zone"]}}`},
-		{story: "an editor changes both, to two lists", old: stored,
-			written: `{"requiredPersistentTopology":{"keys":["region"],"nodeTopologyKeys":["host"]}}`, refused: true},
-		{story: "an editor changes both, to one list", old: stored,
+		{name: "an editor changes both, to two lists", old: stored,
+			written: `{"requiredPersistentTopology":{"keys":["region"],"nodeTopologyKeys":["host"]}}`, rejected: true},
+		{name: "an editor changes both, to one list", old: stored,
 			written:  `{"requiredPersistentTopology":{"keys":["region"],"nodeTopologyKeys":["region"]}}`,
 			required: []string{"region"}},
-		{story: "a patch changes keys and removes the other word", old: stored,
+		{name: "a patch changes keys and removes the other name", old: stored,
 			written:  `{"requiredPersistentTopology":{"keys":["region"]}}`,
 			required: []string{"region"}},
-		{story: "a manifest moves to the other word and keeps the list", old: stored,
+		{name: "a manifest changes to the other name and keeps the list", old: stored,
 			written:  `{"requiredPersistentTopology":{"nodeTopologyKeys":["zone"]}}`,
 			required: []string{"zone"}},
-		{story: "an editor removes the first term and changes the second", old: stored,
-			written:   `{"preferredPersistentTopology":[{"weight":50,"preference":{"keys":["room"],"nodeTopologyKeys":["rack"]}}]}`,
-			preferred: [][]string{{"room"}}},
-		{story: "an editor makes the second term equal to the first", old: stored,
+		{name: "an editor removes the first term and changes the second", old: stored,
+			written: `{"preferredPersistentTopology":[
+				{"weight":50,"preference":{"keys":["row"],"nodeTopologyKeys":["rack"]}}]}`,
+			preferred: [][]string{{"row"}}},
+		{name: "an editor makes the second term equal to the first", old: stored,
 			written: `{"preferredPersistentTopology":[{"weight":100,"preference":{"keys":["host"],"nodeTopologyKeys":["host"]}},
 				{"weight":50,"preference":{"keys":["host"],"nodeTopologyKeys":["rack"]}}]}`,
 			preferred: [][]string{{"host"}, {"host"}}},
-		{story: "an object from before, with one word", old: kruise,
+		{name: "an object that Kruise stored, with one name", old: kruise,
 			written:  `{"requiredPersistentTopology":{"keys":["host"],"nodeTopologyKeys":["zone"]}}`,
 			required: []string{"host"}},
 	}
 	for _, tt := range tests {
-		t.Run(tt.story, func(t *testing.T) {
+		t.Run(tt.name, func(t *testing.T) {
 			got := spec(t, tt.written)
 			err := got.Normalize(spec(t, tt.old))
-			if tt.refused {
+			if tt.rejected {
 				if err == nil {
-					t.Fatalf("it became %+v", got)
+					t.Fatalf("normalized to %+v, want an error", got)
 				}
 				return
 			}
@@ -98,7 +106,7 @@ func TestNormalize(t *testing.T) {
 	}
 }
 
-// check holds a normalised spec against lists, in both spellings.
+// check compares a normalized spec with lists, under both names.
 func check(t interface {
 	Helper()
 	Errorf(string, ...any)
@@ -120,9 +128,9 @@ func check(t interface {
 	}
 }
 
-// TestWhatIsWrittenInOneVersionReadsRightInTheOther has clients of both versions, and editors that see both words, write
+// TestClientsOfBothVersions has clients of both versions, and editors that see both lists, write
 // one object in turn, and compares it with a plain list of lists.
-func TestWhatIsWrittenInOneVersionReadsRightInTheOther(t *testing.T) {
+func TestClientsOfBothVersions(t *testing.T) {
 	labels := rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"a", "b", "c", "d"}), 1, 3, rapid.ID[string])
 	rapid.Check(t, func(t *rapid.T) {
 		var model [][]string
@@ -133,7 +141,8 @@ func TestWhatIsWrittenInOneVersionReadsRightInTheOther(t *testing.T) {
 				i = rapid.IntRange(0, len(model)-1).Draw(t, "place")
 			}
 			list := labels.Draw(t, "labels")
-			writer := rapid.SampledFrom([]string{"v1alpha1", "v1beta1", "edits keys", "edits nodeTopologyKeys"}).Draw(t, "writer")
+			writer := rapid.SampledFrom([]string{"v1alpha1", "v1beta1", "edits keys", "edits nodeTopologyKeys"}).Draw(t,
+				"writer")
 			switch change := rapid.SampledFrom([]string{"add", "change", "remove", "none"}).Draw(t, "change"); {
 			case change == "add" || len(model) == 0:
 				model = slices.Insert(slices.Clone(model), i, list)
@@ -169,8 +178,10 @@ func TestWhatIsWrittenInOneVersionReadsRightInTheOther(t *testing.T) {
 	})
 }
 
-// write reads the stored spec, changes it, and stores what comes of it, as the API server would.
-func write(t *rapid.T, stored *PersistentPodStateSpec, writer string, change func([]NodeTopologyTerm) []NodeTopologyTerm) *PersistentPodStateSpec {
+// write reads the stored spec, changes it, and normalizes it, as an update through the API server
+// does.
+func write(t *rapid.T, stored *PersistentPodStateSpec, writer string,
+	change func([]NodeTopologyTerm) []NodeTopologyTerm) *PersistentPodStateSpec {
 	var terms []NodeTopologyTerm
 	if stored != nil {
 		for _, p := range stored.DeepCopy().PreferredPersistentTopology {
@@ -185,7 +196,8 @@ func write(t *rapid.T, stored *PersistentPodStateSpec, writer string, change fun
 		case "v1beta1":
 			term.NodeTopologyKeys = nil
 		}
-		written.PreferredPersistentTopology = append(written.PreferredPersistentTopology, PreferredTopologyTerm{Weight: 1, Preference: term})
+		written.PreferredPersistentTopology = append(written.PreferredPersistentTopology, PreferredTopologyTerm{Weight: 1,
+			Preference: term})
 	}
 	if err := written.Normalize(stored); err != nil {
 		t.Fatalf("%s: %v", writer, err)
@@ -193,11 +205,13 @@ func write(t *rapid.T, stored *PersistentPodStateSpec, writer string, change fun
 	return written
 }
 
-// FuzzNormalize proves that whatever two clients write, a normalised spec has both words, is its own normal form, and
-// reads the same when it is written back in either version.
+// FuzzNormalize verifies that a normalized spec has both lists, does not change when it is
+// normalized again, and stays the same when a client of either version writes it back.
 func FuzzNormalize(f *testing.F) {
-	f.Add(`{"requiredPersistentTopology":{"keys":["zone"]}}`, `{"requiredPersistentTopology":{"keys":["a"],"nodeTopologyKeys":["zone"]}}`)
-	f.Add(`{"preferredPersistentTopology":[{"preference":{"nodeTopologyKeys":["a","a"]}}]}`, `{"preferredPersistentTopology":[{"preference":{"keys":[]}}]}`)
+	f.Add(`{"requiredPersistentTopology":{"keys":["zone"]}}`,
+		`{"requiredPersistentTopology":{"keys":["a"],"nodeTopologyKeys":["zone"]}}`)
+	f.Add(`{"preferredPersistentTopology":[{"preference":{"nodeTopologyKeys":["a","a"]}}]}`,
+		`{"preferredPersistentTopology":[{"preference":{"keys":[]}}]}`)
 	f.Fuzz(func(t *testing.T, first, second string) {
 		var old, s PersistentPodStateSpec
 		if json.Unmarshal([]byte(first), &old) != nil || json.Unmarshal([]byte(second), &s) != nil {

@@ -1,7 +1,8 @@
-// Package v1beta1 is the API apps.kruise.io PersistentPodState, in both of its versions. They differ in one word: what
-// v1beta1 calls keys, v1alpha1 calls nodeTopologyKeys. One schema takes both words in both versions, the CRD needs no
-// conversion (DESIGN 7), and Normalize gives every stored object both, so that what is written in one version reads right
-// in the other.
+// Package v1beta1 is the PersistentPodState of the API group apps.kruise.io, in both of its
+// versions. They differ in one field: what v1beta1 calls keys, v1alpha1 calls nodeTopologyKeys. One
+// schema accepts both fields in both versions, so that the CRD needs no conversion webhook, and
+// Normalize sets both in every stored object, so that clients of either version read what the other
+// has written.
 //
 // +kubebuilder:object:generate=true
 // +groupName=apps.kruise.io
@@ -13,30 +14,30 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// GroupVersion is the version that is stored, and the one that this project speaks.
+// GroupVersion is the storage version, and the one that leasehold reads and writes.
 var GroupVersion = schema.GroupVersion{Group: "apps.kruise.io", Version: "v1beta1"}
 
-// Alpha is the older version, whose objects are the same.
+// Alpha is the older version, with the same schema.
 const Alpha = "v1alpha1"
 
-// The annotations of a workload that ask for a PersistentPodState, and those of a pod that has been touched by one. Keys
-// are joined by commas.
+// Annotations of a workload that ask for a PersistentPodState, and of a pod that one was applied
+// to. Values that list keys separate them by commas.
 const (
 	AnnotationGenerate          = "kruise.io/auto-generate-persistent-pod-state" // "true"
 	AnnotationRequiredTopology  = "kruise.io/required-persistent-topology"
 	AnnotationPreferredTopology = "kruise.io/preferred-persistent-topology"
 	AnnotationPodAnnotations    = "kruise.io/persistent-pod-annotations"
-	AnnotationInjected          = "kruise.io/injected-persistent-pod-state" // the object's name
+	AnnotationInjected          = "kruise.io/injected-persistent-pod-state" // the name of the PersistentPodState
 )
 
-// AddToScheme makes the types known to a scheme.
+// AddToScheme registers the types.
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion, &PersistentPodState{}, &PersistentPodStateList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }
 
-// PersistentPodState has the recreated pods of a workload return to where they were.
+// PersistentPodState makes the recreated pods of a workload return to nodes like those they ran on.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=persistentpodstates,singular=persistentpodstate,shortName=pps
@@ -58,11 +59,11 @@ type PersistentPodState struct {
 	Status PersistentPodStateStatus `json:"status,omitempty"`
 }
 
-// PersistentPodStateSpec says whose pods return, and by which labels a node is known.
+// PersistentPodStateSpec selects the workload and the node labels that identify where its pods ran.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.requiredPersistentTopology) || has(self.preferredPersistentTopology) && size(self.preferredPersistentTopology) > 0",message="requiredPersistentTopology and preferredPersistentTopology are both empty; at least one must name a node label"
 type PersistentPodStateSpec struct {
-	// TargetRef is the workload, which is in the object's namespace.
+	// TargetRef is the workload, in the namespace of the PersistentPodState.
 	// +required
 	TargetRef TargetReference `json:"targetRef"`
 	// PersistentPodAnnotations are restored on a recreated pod whose template does not have them.
@@ -70,28 +71,31 @@ type PersistentPodStateSpec struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	PersistentPodAnnotations []PersistentPodAnnotation `json:"persistentPodAnnotations,omitempty"`
-	// RequiredPersistentTopology are the node labels that a recreated pod must find again.
+	// RequiredPersistentTopology lists the node labels whose values the new node must share with
+	// the former one.
 	// +optional
 	RequiredPersistentTopology *NodeTopologyTerm `json:"requiredPersistentTopology,omitempty"`
-	// PreferredPersistentTopology are the node labels that a recreated pod should find again.
+	// PreferredPersistentTopology lists the node labels whose values the new node should share with
+	// the former one.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
 	PreferredPersistentTopology []PreferredTopologyTerm `json:"preferredPersistentTopology,omitempty"`
-	// PersistentPodStateRetentionPolicy: WhenScaled (the default) forgets a pod that was scaled down, WhenDeleted
-	// remembers all until the workload is deleted.
+	// PersistentPodStateRetentionPolicy is WhenScaled (the default), which removes the state of a
+	// pod that was scaled down, or WhenDeleted, which keeps all states until the workload is
+	// deleted.
 	// +optional
 	PersistentPodStateRetentionPolicy RetentionPolicy `json:"persistentPodStateRetentionPolicy,omitempty"`
 }
 
-// RetentionPolicy is when a pod's state is forgotten.
+// RetentionPolicy says when the state of a pod is removed.
 // +kubebuilder:validation:Enum=WhenScaled;WhenDeleted
 type RetentionPolicy string
 
 const (
-	// WhenScaled is the default.
+	// WhenScaled removes the state of a pod that was scaled down. It is the default.
 	WhenScaled RetentionPolicy = "WhenScaled"
-	// WhenDeleted keeps what is known of pods that were scaled down.
+	// WhenDeleted keeps all states until the workload is deleted.
 	WhenDeleted RetentionPolicy = "WhenDeleted"
 )
 
@@ -100,30 +104,30 @@ const (
 // +structType=atomic
 // +kubebuilder:validation:XValidation:rule="self.kind == oldSelf.kind && self.name == oldSelf.name && self.apiVersion.split('/')[0] == oldSelf.apiVersion.split('/')[0]",message="targetRef cannot be changed; make another PersistentPodState"
 type TargetReference struct {
-	// APIVersion is the workload's, as apps/v1.
+	// APIVersion is the API version of the workload, such as apps/v1.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
 	APIVersion string `json:"apiVersion"`
-	// Kind is the workload's: StatefulSet, or another whose pods have names that return.
+	// Kind is the kind of the workload: StatefulSet, or another whose pods keep their names.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	Kind string `json:"kind"`
-	// Name is the workload's.
+	// Name is the name of the workload.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
 }
 
-// NodeTopologyTerm is a list of node labels, in either spelling.
+// NodeTopologyTerm is a list of node labels, under either of its two names.
 //
 // +structType=atomic
 // +kubebuilder:validation:XValidation:rule="has(self.keys) || has(self.nodeTopologyKeys)",message="keys (v1beta1) or nodeTopologyKeys (v1alpha1) must name a node label"
 // +kubebuilder:validation:XValidation:rule="!has(self.keys) || !has(self.nodeTopologyKeys) || self.keys == self.nodeTopologyKeys",message="keys and nodeTopologyKeys are two names of one list; give one of them"
 type NodeTopologyTerm struct {
-	// Keys are labels of nodes; v1alpha1 calls them nodeTopologyKeys.
+	// Keys are the keys of node labels; v1alpha1 calls them nodeTopologyKeys.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
@@ -137,19 +141,19 @@ type NodeTopologyTerm struct {
 	NodeTopologyKeys []string `json:"nodeTopologyKeys,omitempty"`
 }
 
-// PreferredTopologyTerm is a list of node labels and what they weigh.
+// PreferredTopologyTerm is a list of node labels with a weight.
 type PreferredTopologyTerm struct {
-	// Weight is from 1 to 100, as in the pod's affinity.
+	// Weight is from 1 to 100, as in a pod's node affinity.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	Weight int32 `json:"weight"`
-	// Preference is the list.
+	// Preference is the list of node labels.
 	// +required
 	Preference NodeTopologyTerm `json:"preference"`
 }
 
-// PersistentPodAnnotation names an annotation of the pods.
+// PersistentPodAnnotation is the key of an annotation.
 type PersistentPodAnnotation struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
@@ -157,32 +161,33 @@ type PersistentPodAnnotation struct {
 	Key string `json:"key"`
 }
 
-// PersistentPodStateStatus is what is known of the pods.
+// PersistentPodStateStatus is the recorded state of the pods.
 type PersistentPodStateStatus struct {
-	// ObservedGeneration is the generation of the spec that podStates follow.
+	// ObservedGeneration is the generation of the spec that podStates were recorded for.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// TargetUID tells the workload from an earlier one of its name, whose pods are of no concern to it.
+	// TargetUID is the UID of the workload. States of an earlier workload with the same name are
+	// not used.
 	// +optional
 	TargetUID string `json:"targetUID,omitempty"`
-	// PodStates are the pods by name.
+	// PodStates are the states by pod name.
 	// +optional
 	PodStates map[string]PodState `json:"podStates,omitempty"`
 }
 
-// PodState is where a pod was when it was last Ready.
+// PodState records where a pod was when it was last Ready.
 type PodState struct {
 	// +optional
 	NodeName string `json:"nodeName,omitempty"`
-	// NodeTopologyLabels are those of the labels in question that the node has.
+	// NodeTopologyLabels are the values of the spec's node labels on the node.
 	// +optional
 	NodeTopologyLabels map[string]string `json:"nodeTopologyLabels,omitempty"`
-	// Annotations are those of the annotations in question that the pod had.
+	// Annotations are the values of the spec's annotations on the pod.
 	// +optional
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
-// PersistentPodStateList is a list of them.
+// PersistentPodStateList is a list of PersistentPodStates.
 //
 // +kubebuilder:object:root=true
 type PersistentPodStateList struct {

@@ -6,11 +6,12 @@ import (
 	"strings"
 )
 
-// maxName is the longest name of an object (RFC 1123 subdomain).
+// maxName is the longest name of an object: that of an RFC 1123 subdomain.
 const maxName = 253
 
-// ObjectName is the name of the one object of a pod and a node: "<pod>-<8 hex digits of the node's UID>". The end of a pod
-// name that leaves no room for that gives way to its hash.
+// ObjectName returns the name of the IPReservation of a pod and a node: "<pod>-<8 hex digits of the
+// node's UID>". If that is too long, the end of the pod's name is replaced by the Hash of all of
+// it.
 func ObjectName(pod, nodeUID string) string {
 	suffix := "-" + uidDigits(nodeUID)
 	if len(pod)+len(suffix) > maxName {
@@ -20,7 +21,8 @@ func ObjectName(pod, nodeUID string) string {
 	return pod + suffix
 }
 
-// uidDigits are the first 8 hexadecimal digits of a UID; those of its hash where it has other letters.
+// uidDigits returns the first 8 hexadecimal digits of a UID, or those of its Hash if it does not
+// begin with digits.
 func uidDigits(uid string) string {
 	if len(uid) >= 8 && strings.Trim(uid[:8], "0123456789abcdef") == "" {
 		return uid[:8]
@@ -28,8 +30,9 @@ func uidDigits(uid string) string {
 	return Hash(uid)[:8]
 }
 
-// Hash makes a label's value of a name that may be longer than the 63 characters that a label takes: the values of
-// LabelNodeHash and LabelPodHash. Two names may share one, so readers compare the name as well.
+// Hash returns a label value for a name that may be longer than the 63 characters of a label value.
+// It is used for LabelNodeHash and LabelPodHash. Two names may have the same hash, so readers
+// compare the name as well.
 func Hash(name string) string {
 	h := fnv.New64a()
 	h.Write([]byte(name))

@@ -1,5 +1,5 @@
-// Package v1alpha1 is the API ipam.leasehold.dev/v1alpha1: IPReservation, what a node's agent says of the addresses that
-// it keeps for a pod.
+// Package v1alpha1 is the API group ipam.leasehold.dev/v1alpha1. An IPReservation shows the
+// addresses that a node has reserved for a pod.
 //
 // +kubebuilder:object:generate=true
 // +groupName=ipam.leasehold.dev
@@ -11,40 +11,42 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// GroupVersion is the API's name.
+// GroupVersion is the group and version of this API.
 var GroupVersion = schema.GroupVersion{Group: "ipam.leasehold.dev", Version: "v1alpha1"}
 
-// Resource is IPReservation as clients ask for it.
+// Resource is the resource of IPReservations.
 var Resource = GroupVersion.WithResource("ipreservations")
 
-// The labels by which reservations are found where field selectors do not serve (NAMES, Kubernetes).
+// Labels of an IPReservation, for API servers that do not support field selectors (before
+// Kubernetes 1.31).
 const (
-	// LabelNodeHash is hashed from the node's name.
+	// LabelNodeHash is the Hash of the node's name.
 	LabelNodeHash = "leasehold.dev/node-hash"
-	// LabelPodHash is hashed from the pod's name; the namespace is the object's.
+	// LabelPodHash is the Hash of the pod's name; its namespace is the object's.
 	LabelPodHash = "leasehold.dev/pod-hash"
 )
 
-// AddToScheme makes the types known to a scheme.
+// AddToScheme registers the types.
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion, &IPReservation{}, &IPReservationList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }
 
-// State is a lease's state.
+// State is the state of the addresses.
 // +kubebuilder:validation:Enum=Bound;Held
 type State string
 
 const (
 	// Bound addresses belong to a sandbox.
 	Bound State = "Bound"
-	// Held addresses wait for their pod.
+	// Held addresses are reserved for a pod that is away.
 	Held State = "Held"
 )
 
-// IPReservation says which addresses one node has for one pod. The node's agent alone writes it. That it is absent says
-// nothing: an agent publishes it again for as long as there is a lease.
+// IPReservation shows which addresses one node has reserved for one pod. Only the node's agent
+// writes it. A missing IPReservation does not mean that there is no lease: the agent publishes it
+// again as long as there is one.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=ipreservations,singular=ipreservation,shortName=ipr,categories=leasehold
@@ -66,7 +68,7 @@ type IPReservation struct {
 	Status IPReservationStatus `json:"status,omitempty"`
 }
 
-// IPReservationSpec names the pod and the node, and carries what users ask for.
+// IPReservationSpec identifies the pod and the node. Users set release.
 //
 // +kubebuilder:validation:XValidation:rule="self.podName == oldSelf.podName && self.nodeName == oldSelf.nodeName && self.nodeUID == oldSelf.nodeUID",message="podName, nodeName and nodeUID cannot be changed"
 type IPReservationSpec struct {
@@ -75,29 +77,32 @@ type IPReservationSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	PodName string `json:"podName"`
-	// NodeName is the node that has the addresses.
+	// NodeName is the name of the node that has the addresses.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	NodeName string `json:"nodeName"`
-	// NodeUID tells a node from another of its name.
+	// NodeUID distinguishes a node from another with the same name.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	NodeUID string `json:"nodeUID"`
-	// Release gives the addresses up: status.id of the lease that is meant. Another id is without effect.
+	// Release releases the addresses if it is the id of the lease (status.id). Any other id has no
+	// effect.
 	// +optional
 	// +kubebuilder:validation:Pattern=`^([0-9a-f]{16})?$`
 	Release string `json:"release,omitempty"`
 }
 
-// IPReservationStatus is what the node's store says.
+// IPReservationStatus shows the lease in the node's store.
 type IPReservationStatus struct {
-	// ID is the lease's: 16 hexadecimal digits, made when the pod first gets its addresses and kept while it keeps them.
+	// ID is the id of the lease: 16 hexadecimal digits, generated when the pod first gets its
+	// addresses and constant while it keeps them.
 	// +optional
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{16}$`
 	ID string `json:"id,omitempty"`
-	// State is Bound while a sandbox has the addresses, and Held while they wait for the pod.
+	// State is Bound while a sandbox has the addresses, and Held while they are reserved for a pod
+	// that is away.
 	// +optional
 	State State `json:"state,omitempty"`
 	// Addresses are the pod's addresses, by network and interface.
@@ -105,19 +110,22 @@ type IPReservationStatus struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	Addresses []Address `json:"addresses,omitempty"`
-	// AddressList is the same for people, joined by commas.
+	// AddressList is the addresses separated by commas, for display.
 	// +optional
 	AddressList string `json:"addressList,omitempty"`
-	// PodUID is the last pod that had the addresses.
+	// PodUID is the UID of the last pod that had the addresses.
 	// +optional
 	PodUID string `json:"podUID,omitempty"`
-	// Window is how long the addresses wait for the pod, as a Go duration, or "forever".
+	// Window is how long the addresses stay reserved while the pod is away, as a Go duration, or
+	// "forever".
 	// +optional
 	Window string `json:"window,omitempty"`
-	// HeldUntil is when the wait ends; not set while the pod is there, or if the wait has no end.
+	// HeldUntil is when the reservation ends. It is not set while the pod runs, or if the window is
+	// "forever".
 	// +optional
 	HeldUntil *metav1.Time `json:"heldUntil,omitempty"`
-	// Confirmed: the sandbox has lived for 30 seconds or the pod is Ready, so the pod can start on this node.
+	// Confirmed is true when the sandbox has lived for 30 seconds or the pod was Ready: the pod can
+	// start on this node.
 	// +optional
 	Confirmed bool `json:"confirmed,omitempty"`
 	// +optional
@@ -131,15 +139,15 @@ type Address struct {
 	// Network is the name of the CNI network.
 	// +required
 	Network string `json:"network"`
-	// Interface is the pod's interface.
+	// Interface is the name of the pod's interface.
 	// +required
 	Interface string `json:"interface"`
-	// Address is the address, without a prefix length.
+	// Address is the IP address, without a prefix length.
 	// +required
 	Address string `json:"address"`
 }
 
-// IPReservationList is a list of them.
+// IPReservationList is a list of IPReservations.
 //
 // +kubebuilder:object:root=true
 type IPReservationList struct {
