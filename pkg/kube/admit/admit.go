@@ -18,9 +18,9 @@ import (
 // labels, annotations, scheduling gates, node selector and affinity; other modifications are
 // dropped. change must take the namespace from the request: it may not be set in the pod yet.
 //
-// If change fails or panics, the pod cannot be decoded, or it would have more annotations than the API
-// server accepts, the pod is admitted unchanged. An error must not be returned to the API server, which
-// would reject the pod: failurePolicy covers only calls that fail.
+// If change fails or panics, the pod cannot be decoded, or it would have more annotations than the
+// API server accepts, the pod is admitted unchanged. An error must not be returned to the API
+// server, which would reject the pod: failurePolicy covers only calls that fail.
 func Pods(
 	log logr.Logger, change func(ctx context.Context, req admission.Request, pod *corev1.Pod) error,
 ) admission.Handler {

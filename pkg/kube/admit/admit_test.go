@@ -49,7 +49,8 @@ func TestPodsAreAdmittedUnchangedOnFailure(t *testing.T) {
 	}
 }
 
-// A pod whose annotations would exceed the API server's limit is admitted unchanged: it would be rejected otherwise.
+// A pod whose annotations would exceed the API server's limit is admitted unchanged: it would be
+// rejected otherwise.
 func TestPodsAreAdmittedUnchangedAtTheAnnotationLimit(t *testing.T) {
 	for size, patched := range map[int]bool{256<<10 - 100: true, 256<<10 - 10: false} {
 		object := `{"metadata":{"name":"db-0","annotations":{"a":"` + strings.Repeat("b", size-1) + `"}},"spec":{}}`

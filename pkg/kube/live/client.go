@@ -30,9 +30,9 @@ type Clients struct {
 const RequestTimeout = 10 * time.Second
 
 // DetectDeadConnections makes this process test its connections to the API server after 5 s without
-// traffic, and close them 5 s later, unless the environment says otherwise. The defaults of client-go are
-// 30 s and 15 s, during which watches deliver nothing and requests get no response. It must be called
-// before the first connection is made.
+// traffic, and close them 5 s later, unless the environment says otherwise. The defaults of
+// client-go are 30 s and 15 s, during which watches deliver nothing and requests get no response.
+// It must be called before the first connection is made.
 func DetectDeadConnections() {
 	for _, name := range []string{"HTTP2_READ_IDLE_TIMEOUT_SECONDS", "HTTP2_PING_TIMEOUT_SECONDS"} {
 		if os.Getenv(name) == "" {

@@ -66,7 +66,7 @@ func TestPinAndPersistentPodState(t *testing.T) {
 		t.Run(tt.story, func(t *testing.T) {
 			var o pps.PersistentPodState
 			tt.topology(&o.Spec)
-			memory := topology.Memory{PodState: pps.PodState{NodeName: tt.was.Name, NodeTopologyLabels: tt.was.Labels}}
+			memory := topology.FormerState{PodState: pps.PodState{NodeName: tt.was.Name, NodeTopologyLabels: tt.was.Labels}}
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "db-0"}}
 			var verdict Verdict
 			for range 2 { // as the API server calls both again when another webhook has changed the pod

@@ -8,31 +8,32 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 )
 
-// A bell says what has to be looked at again to a controller's queue, once there is one. It is the controller's only
-// source: what rings it may come and go.
-type bell[T comparable] struct {
+// An enqueuer adds items to the workqueue of a controller, once the controller has started. It is
+// the controller's only source, because the informers that call it may start and stop at any time.
+type enqueuer[T comparable] struct {
 	mu    sync.Mutex
 	queue workqueue.TypedRateLimitingInterface[T]
 }
 
-func (b *bell[T]) ring(items ...T) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.queue == nil {
+func (e *enqueuer[T]) enqueue(items ...T) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.queue == nil {
 		return
 	}
 	for _, item := range items {
-		b.queue.Add(item)
+		e.queue.Add(item)
 	}
 }
 
-// source is what a controller watches; all is what is there when it begins to.
-func (b *bell[T]) source(all func() []T) source.TypedSource[T] {
+// source returns the source for the controller to watch. all returns the items to enqueue when it
+// starts.
+func (e *enqueuer[T]) source(all func() []T) source.TypedSource[T] {
 	return source.TypedFunc[T](func(_ context.Context, queue workqueue.TypedRateLimitingInterface[T]) error {
-		b.mu.Lock()
-		b.queue = queue
-		b.mu.Unlock()
-		b.ring(all()...)
+		e.mu.Lock()
+		e.queue = queue
+		e.mu.Unlock()
+		e.enqueue(all()...)
 		return nil
 	})
 }

@@ -8,20 +8,20 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/meta"
 )
 
-// ConfigurationName is the name of both webhook configurations, which are in the manifests with no webhook in them: RBAC can
-// confine whom the manager writes to, but not what it makes. Configurations are called in the order of their names: this
-// one before the pin's, so that the pin sees what is required here as it sees the user's own selectors (DESIGN 7,
-// precedence).
+// ConfigurationName is the name of both webhook configurations. The manifests contain them without
+// webhooks: RBAC can restrict which configurations the manager updates, but not which it creates.
+// The API server calls configurations in the order of their names, this one before the pin's, so
+// that the pin treats the labels required here like the user's own selectors.
 const ConfigurationName = "leasehold-apps-kruise-io"
 
-// Where the webhooks are served.
+// Paths of the webhooks.
 const (
 	podsPath      = "/persistentpodstate/pods"
 	normalizePath = "/persistentpodstate/normalize"
 	validatePath  = "/persistentpodstate/validate"
 )
 
-// service is how the API server reaches the webhooks.
+// service is the address and the CA bundle of the webhooks.
 type service struct {
 	namespace string
 	ca        []byte
@@ -29,10 +29,12 @@ type service struct {
 
 func (s service) at(path string) admission.WebhookClientConfig {
 	return admission.WebhookClientConfig{CABundle: s.ca,
-		Service: &admission.ServiceReference{Namespace: s.namespace, Name: meta.ManagerName, Path: &path, Port: new(int32(443))}}
+		Service: &admission.ServiceReference{Namespace: s.namespace, Name: meta.ManagerName, Path: &path,
+			Port: new(int32(443))}}
 }
 
-// objects is the rule for PersistentPodStates themselves; v1alpha1 comes as v1beta1.
+// objects returns the rules for PersistentPodStates themselves. With MatchPolicy Equivalent the
+// webhooks receive objects of v1alpha1 as v1beta1.
 func objects() []admission.RuleWithOperations {
 	return []admission.RuleWithOperations{{
 		Operations: []admission.OperationType{admission.Create, admission.Update},
@@ -41,7 +43,8 @@ func objects() []admission.RuleWithOperations {
 	}}
 }
 
-// mutating normalises PersistentPodStates, and binds the pods of certain kinds while there is one.
+// mutating returns the webhook that normalizes PersistentPodStates and, if pods is set, the one
+// that modifies the pods of the given kinds.
 func (s service) mutating(kinds Kinds, pods bool) []admission.MutatingWebhook {
 	hooks := []admission.MutatingWebhook{{
 		Name:                    "normalize.persistentpodstates.leasehold.dev",
@@ -67,13 +70,14 @@ func (s service) mutating(kinds Kinds, pods bool) []admission.MutatingWebhook {
 			Rule: admission.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"},
 				Scope: new(admission.NamespacedScope)},
 		}},
-		FailurePolicy:      new(admission.Ignore), // a pod that cannot be bound starts all the same
+		FailurePolicy:      new(admission.Ignore), // pods must start without the webhook too
 		MatchPolicy:        new(admission.Equivalent),
 		SideEffects:        new(admission.SideEffectClassNone),
 		TimeoutSeconds:     new(int32(2)),
-		ReinvocationPolicy: new(admission.IfNeededReinvocationPolicy), // others may add selectors afterwards
+		ReinvocationPolicy: new(admission.IfNeededReinvocationPolicy), // later webhooks may add selectors
 		NamespaceSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
-			Key: "kubernetes.io/metadata.name", Operator: metav1.LabelSelectorOpNotIn, Values: []string{s.namespace, metav1.NamespaceSystem}}}},
+			Key: "kubernetes.io/metadata.name", Operator: metav1.LabelSelectorOpNotIn, Values: []string{s.namespace,
+				metav1.NamespaceSystem}}}},
 		ObjectSelector: &metav1.LabelSelector{},
 		MatchConditions: []admission.MatchCondition{
 			{Name: "workload", Expression: kinds.celOfPods()},
@@ -83,7 +87,7 @@ func (s service) mutating(kinds Kinds, pods bool) []admission.MutatingWebhook {
 	})
 }
 
-// validating refuses what cannot work.
+// validating returns the webhook that validates PersistentPodStates.
 func (s service) validating() []admission.ValidatingWebhook {
 	return []admission.ValidatingWebhook{{
 		Name:                    "validate.persistentpodstates.leasehold.dev",

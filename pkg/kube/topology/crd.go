@@ -11,39 +11,41 @@ import (
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 )
 
-// crdName is the name of the CRD, whoever made it.
+// crdName is the name of the CRD, leasehold's or Kruise's.
 const crdName = "persistentpodstates.apps.kruise.io"
 
-// Whoever made the CRD is its owner: Kruise's is left as it is.
+// The label and annotation of a CRD that leasehold created. Any other is never changed.
 const (
 	managedBy = "app.kubernetes.io/managed-by"
 	us        = "leasehold"
-	// crdVersion is a hash of the CRD as it was made here, so that a newer manager renews it.
+	// crdVersion is a hash of the embedded CRD, so that a newer manager updates it.
 	crdVersion = "leasehold.dev/crd-version"
 )
 
 //go:embed crd/apps.kruise.io_persistentpodstates.yaml
 var crdText []byte
 
-// CRD is the PersistentPodState's, in both versions with one schema: there is nothing to convert.
+// CRD returns the embedded CRD of PersistentPodState. Its two versions have the same schema, so
+// that no conversion is needed.
 func CRD() (*unstructured.Unstructured, error) {
 	var crd unstructured.Unstructured
 	if err := yaml.Unmarshal(crdText, &crd.Object); err != nil {
-		return nil, fmt.Errorf("reading the CRD that is built in: %w", err)
+		return nil, fmt.Errorf("parsing the embedded CRD: %w", err)
 	}
 	crd.SetLabels(map[string]string{managedBy: us})
 	crd.SetAnnotations(map[string]string{crdVersion: fmt.Sprintf("%.8x", sha256.Sum256(crdText))})
 	versions, _, err := unstructured.NestedSlice(crd.Object, "spec", "versions")
 	if err != nil || len(versions) != 1 {
-		return nil, fmt.Errorf("the CRD that is built in has %d versions, want 1: %w", len(versions), err)
+		return nil, fmt.Errorf("the embedded CRD has %d versions, want 1: %w", len(versions), err)
 	}
 	alpha := (&unstructured.Unstructured{Object: versions[0].(map[string]any)}).DeepCopy().Object
 	alpha["name"], alpha["storage"] = pps.Alpha, false
 	return &crd, unstructured.SetNestedSlice(crd.Object, append([]any{alpha}, versions...), "spec", "versions")
 }
 
-// unfit says why a CRD, which may be somebody else's, cannot be served; "" if it can. Nil is one that is not there yet.
-func unfit(crd *unstructured.Unstructured) string {
+// unsupported returns why leasehold cannot serve an existing CRD, or "" if it can. crd is nil if
+// there is none.
+func unsupported(crd *unstructured.Unstructured) string {
 	if crd == nil {
 		return ""
 	}
@@ -54,9 +56,11 @@ func unfit(crd *unstructured.Unstructured) string {
 			continue
 		}
 		if _, has, _ := unstructured.NestedMap(version, "subresources", "status"); !has {
-			return fmt.Sprintf("in its CRD, which is somebody else's, version %s has no status of its own", pps.GroupVersion.Version)
+			return fmt.Sprintf("version %s of its CRD, which leasehold did not create, has no status subresource",
+				pps.GroupVersion.Version)
 		}
 		return ""
 	}
-	return fmt.Sprintf("its CRD, which is somebody else's, does not have version %s: it is an older Kruise's", pps.GroupVersion.Version)
+	return fmt.Sprintf("its CRD, which leasehold did not create, does not have version %s: it is from an older Kruise",
+		pps.GroupVersion.Version)
 }

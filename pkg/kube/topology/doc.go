@@ -1,12 +1,13 @@
-// Package topology serves PersistentPodState: the recreated pods of a StatefulSet return to nodes with the labels that
-// their old ones had (DESIGN 7; FIELD 5.2 are the faults of the original, P1 to P17).
+// Package topology implements PersistentPodState: the recreated pods of a StatefulSet return to
+// nodes with the same labels as their former ones.
 //
-// Decisions are pure functions: Status (what to record), Inject (what a new pod gets), Generate (what a workload's
-// annotations ask for), Normalize (in the API's package) and validate. Around them:
+// Decisions are pure functions: Status (what to record), Inject (how a new pod is modified),
+// Generate (what a workload's annotations ask for), Normalize (in the API package) and validate.
+// The other parts call them:
 //
-//	View       informers and the memory of pods and nodes, in every replica; looks up, and rings for what has to be looked at again
-//	recorder   a PersistentPodState's status, and pods that wait for a node that is gone; the leader
-//	generator  a PersistentPodState for a workload's annotations; the leader
-//	keeper     the CRD, the webhook configurations, and whether Kruise does all this itself; the leader
-//	hooks      the webhooks, in every replica
+//	View       informers and the history of pods and nodes; enqueues what has to be reconciled (all replicas)
+//	recorder   the status of PersistentPodStates, and pods that wait for a node that is gone (leader)
+//	generator  PersistentPodStates from the annotations of workloads (leader)
+//	installer  the CRD and the webhook configurations, unless Kruise serves them itself (leader)
+//	hooks      the webhooks (all replicas)
 package topology

@@ -11,19 +11,19 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/meta"
 )
 
-// Action is what to do for a workload's annotations. At most one of the objects is set.
+// Action is what to do about a workload's annotations. At most one of the objects is set.
 type Action struct {
 	Create, Update, Delete *pps.PersistentPodState
-	// Problem says for people why the annotations have no effect; "" if they have.
+	// Problem explains to users why the annotations have no effect, "" if they have one.
 	Problem string
 }
 
-// Generate compares what a workload's annotations ask for with the object of its name, and with the others that have it
-// as their target. The workload is nil when it is gone, the object nil when there is none. What a person made is never
-// touched (FIELD, P11).
+// Generate compares what a workload's annotations ask for with the PersistentPodState of its name.
+// workload is nil if it was deleted, object nil if there is none; others are the names of further
+// objects with this target. Objects that users created are never changed.
 func Generate(target Target, workload *Workload, object *pps.PersistentPodState, others []string) Action {
-	if workload == nil || workload.Leaving || workload.Annotations[pps.AnnotationGenerate] != "true" {
-		if object != nil && labelled(object) && targetOf(object) == target && object.DeletionTimestamp == nil {
+	if workload == nil || workload.Terminating || workload.Annotations[pps.AnnotationGenerate] != "true" {
+		if object != nil && isGenerated(object) && targetOf(object) == target && object.DeletionTimestamp == nil {
 			return Action{Delete: object}
 		}
 		return Action{}
@@ -33,21 +33,25 @@ func Generate(target Target, workload *Workload, object *pps.PersistentPodState,
 	case err != nil:
 		return Action{Problem: err.Error()}
 	case object == nil && len(others) > 0:
-		return Action{Problem: fmt.Sprintf("PersistentPodState %s is for it already; none is generated", others[0])}
+		return Action{Problem: fmt.Sprintf("PersistentPodState %s has this workload as its target; none is generated",
+			others[0])}
 	case object == nil:
 		return Action{Create: want}
 	case object.DeletionTimestamp != nil:
-		return Action{} // its end is the next occasion
-	case !labelled(object) && !controlled(object, workload):
+		return Action{} // its deletion enqueues the workload again
+	case !isGenerated(object) && !isControlledBy(object, workload):
 		if targetOf(object) != target {
-			return Action{Problem: fmt.Sprintf("PersistentPodState %s is somebody's, for %s; none is generated", object.Name, targetOf(object))}
+			return Action{Problem: fmt.Sprintf("PersistentPodState %s was created by a user for %s; none is generated",
+				object.Name, targetOf(object))}
 		}
 		return Action{}
 	case targetOf(object) != target:
-		return Action{Problem: fmt.Sprintf("PersistentPodState %s was generated for %s; none is generated", object.Name, targetOf(object))}
+		return Action{Problem: fmt.Sprintf("PersistentPodState %s was generated for %s; none is generated", object.Name,
+			targetOf(object))}
 	}
 	if owner := metav1.GetControllerOfNoCopy(object); owner != nil && owner.UID != workload.UID {
-		// It was made for an earlier workload of that name, whose pods are of no concern to this one.
+		// It was generated for an earlier workload with the same name, whose pods do not belong to
+		// this one.
 		return Action{Delete: object}
 	}
 	updated := object.DeepCopy()
@@ -63,17 +67,20 @@ func Generate(target Target, workload *Workload, object *pps.PersistentPodState,
 	return Action{Update: updated}
 }
 
-// labelled tells whether an object was made for annotations, or taken over for them.
-func labelled(o *pps.PersistentPodState) bool { return o.Labels[meta.LabelGenerated] == meta.Generated }
+// isGenerated reports whether an object was generated, or adopted as generated.
+func isGenerated(o *pps.PersistentPodState) bool {
+	return o.Labels[meta.LabelGenerated] == meta.Generated
+}
 
-// controlled tells whether a workload controls an object that is about it. That is how Kruise makes them; so may a person.
-// While the workload asks for one it is taken for generated, and labelled.
-func controlled(o *pps.PersistentPodState, w *Workload) bool {
+// isControlledBy reports whether a workload controls an object that has it as its target. Kruise
+// generates such objects, but users may create them too: while the workload asks for one it is
+// adopted and labelled.
+func isControlledBy(o *pps.PersistentPodState, w *Workload) bool {
 	owner, ref := ownerTarget(o)
 	return ref != nil && owner == targetOf(o) && ref.UID == w.UID
 }
 
-// generated is the object that a workload's annotations ask for.
+// generated returns the object that a workload's annotations ask for.
 func generated(w *Workload) (*pps.PersistentPodState, error) {
 	o := &pps.PersistentPodState{ObjectMeta: metav1.ObjectMeta{
 		Namespace: w.Namespace,
@@ -83,13 +90,13 @@ func generated(w *Workload) (*pps.PersistentPodState, error) {
 			APIVersion: w.APIVersion, Kind: w.Kind.Kind, Name: w.Name, UID: w.UID, Controller: new(true)}},
 	}}
 	o.Spec.TargetRef = pps.TargetReference{APIVersion: w.APIVersion, Kind: w.Kind.Kind, Name: w.Name}
-	if keys := words(w.Annotations[pps.AnnotationRequiredTopology]); len(keys) > 0 {
+	if keys := splitList(w.Annotations[pps.AnnotationRequiredTopology]); len(keys) > 0 {
 		o.Spec.RequiredPersistentTopology = new(pps.Term(keys...))
 	}
-	if keys := words(w.Annotations[pps.AnnotationPreferredTopology]); len(keys) > 0 {
+	if keys := splitList(w.Annotations[pps.AnnotationPreferredTopology]); len(keys) > 0 {
 		o.Spec.PreferredPersistentTopology = []pps.PreferredTopologyTerm{{Weight: 100, Preference: pps.Term(keys...)}}
 	}
-	for _, key := range words(w.Annotations[pps.AnnotationPodAnnotations]) {
+	for _, key := range splitList(w.Annotations[pps.AnnotationPodAnnotations]) {
 		o.Spec.PersistentPodAnnotations = append(o.Spec.PersistentPodAnnotations, pps.PersistentPodAnnotation{Key: key})
 	}
 	if len(labelsOf(&o.Spec)) == 0 {
@@ -99,12 +106,12 @@ func generated(w *Workload) (*pps.PersistentPodState, error) {
 	return o, ValidateSpec(&o.Spec)
 }
 
-// words splits a list at its commas; each word counts once.
-func words(list string) []string {
+// splitList splits a list at its commas, and removes spaces, empty and duplicate elements.
+func splitList(list string) []string {
 	var all []string
-	for word := range strings.SplitSeq(list, ",") {
-		if word = strings.TrimSpace(word); word != "" && !slices.Contains(all, word) {
-			all = append(all, word)
+	for element := range strings.SplitSeq(list, ",") {
+		if element = strings.TrimSpace(element); element != "" && !slices.Contains(all, element) {
+			all = append(all, element)
 		}
 	}
 	return all

@@ -15,26 +15,27 @@ import (
 	ctrlrecorder "sigs.k8s.io/controller-runtime/pkg/recorder"
 )
 
-// A generator makes the PersistentPodStates that workloads ask for by annotations. The leader does.
+// A generator is the controller that creates the PersistentPodStates that workloads ask for by
+// annotations. It runs in the leader.
 type generator struct {
-	view   *View
-	client client.Client
-	stance *stance
-	events ctrlrecorder.EventRecorder
-	said   once
+	view     *View
+	client   client.Client
+	role     *role
+	events   ctrlrecorder.EventRecorder
+	reported onceSet
 }
 
-// Reconcile looks at one workload.
+// Reconcile creates, updates or deletes the PersistentPodState of one workload.
 func (g *generator) Reconcile(ctx context.Context, target Target) (reconcile.Result, error) {
-	if wait := g.stance.wait(); wait > 0 {
+	if wait := g.role.requeueAfter(); wait > 0 {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
-	if !g.view.Known() {
+	if !g.view.HasSynced() {
 		return reconcile.Result{RequeueAfter: time.Second}, nil
 	}
 	workload, err := g.view.Workload(target)
 	if err != nil {
-		return again(err)
+		return requeue(err)
 	}
 	var others []string
 	for _, o := range g.view.Objects(target) {
@@ -44,7 +45,7 @@ func (g *generator) Reconcile(ctx context.Context, target Target) (reconcile.Res
 	}
 	object := g.view.Object(types.NamespacedName{Namespace: target.Namespace, Name: target.Name})
 	a := Generate(target, workload, object, others)
-	if a.Problem != "" && g.said.first(string(workload.UID)+a.Problem) {
+	if a.Problem != "" && g.reported.add(string(workload.UID)+a.Problem) {
 		g.events.Eventf(workloadRef(workload), nil, corev1.EventTypeWarning, reasonInvalid, "Generate", "%s", a.Problem)
 	}
 	return reconcile.Result{}, g.act(ctx, a)
@@ -55,14 +56,15 @@ func (g *generator) act(ctx context.Context, a Action) error {
 	switch {
 	case a.Create != nil:
 		if err = g.client.Create(ctx, a.Create); apierrors.IsAlreadyExists(err) {
-			return nil // the view is a moment late
+			return nil // the informer has not seen it yet
 		}
 	case a.Update != nil:
 		err = g.client.Update(ctx, a.Update)
 	case a.Delete != nil:
-		err = g.client.Delete(ctx, a.Delete, client.Preconditions{UID: &a.Delete.UID, ResourceVersion: &a.Delete.ResourceVersion})
+		err = g.client.Delete(ctx, a.Delete, client.Preconditions{UID: &a.Delete.UID,
+			ResourceVersion: &a.Delete.ResourceVersion})
 	}
-	return ignoreLost(err)
+	return ignoreConflict(err)
 }
 
 func workloadRef(w *Workload) *unstructured.Unstructured {

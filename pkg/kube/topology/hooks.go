@@ -18,74 +18,77 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/meta"
 )
 
-// binder is the webhook of pods. What cannot be looked up keeps no pod from starting: the pod says so (FIELD, P7 and P16).
-type binder struct {
-	view    *View
-	release bool
-	grace   time.Duration // how long a node that has left counts as there
-	log     logr.Logger
+// podWebhook is the mutating webhook for pods. If a lookup fails the pod starts unmodified, with an
+// annotation that says so.
+type podWebhook struct {
+	view *View
+	// releaseGone drops the hostname of a node that is gone from the requirements.
+	releaseGone bool
+	grace       time.Duration // how long a node that was removed counts as present
+	log         logr.Logger
 }
 
-func (b *binder) handler() admission.Handler { return admit.Pods(b.log, b.change) }
+func (w *podWebhook) handler() admission.Handler { return admit.Pods(w.log, w.change) }
 
-func (b *binder) change(ctx context.Context, req admission.Request, pod *corev1.Pod) error {
+func (w *podWebhook) change(ctx context.Context, req admission.Request, pod *corev1.Pod) error {
 	Undo(pod)
-	if err := b.bind(ctx, req.Namespace, pod); err != nil {
-		b.log.Error(err, "a pod is not bound", "pod", req.Namespace+"/"+pod.Name)
-		annotate(pod, meta.AnnotationTopologyReason, "not looked up: "+err.Error())
+	if err := w.inject(ctx, req.Namespace, pod); err != nil {
+		w.log.Error(err, "admitting a pod without its former topology", "pod", req.Namespace+"/"+pod.Name)
+		annotate(pod, meta.AnnotationTopologyReason, "lookup failed: "+err.Error())
 	}
 	return nil
 }
 
-// bind looks up what is known of a pod, and injects it.
-func (b *binder) bind(ctx context.Context, namespace string, pod *corev1.Pod) error {
+// inject looks up the former node of a pod, and modifies the pod.
+func (w *podWebhook) inject(ctx context.Context, namespace string, pod *corev1.Pod) error {
 	target, owner := ownerTarget(pod)
-	target.Namespace = namespace // in the pod it may be missing yet
+	target.Namespace = namespace // it may not be set in the pod yet
 	if owner == nil || pod.Name == "" || pod.Spec.NodeName != "" {
 		return nil
 	}
-	if !b.view.Known() {
-		return errUnknown
+	if !w.view.HasSynced() {
+		return errNotSynced
 	}
-	objects := b.view.Objects(target)
+	objects := w.view.Objects(target)
 	if len(objects) == 0 || objects[0].DeletionTimestamp != nil {
 		return nil
 	}
 	o := objects[0]
-	last := b.view.sights.Last(target, owner.UID, pod.Name)
+	last := w.view.history.Last(target, owner.UID, pod.Name)
 	if uid := o.Status.TargetUID; uid != "" && uid != string(owner.UID) {
-		o = o.DeepCopy() // what is recorded is of an earlier workload of that name (FIELD, P2)
+		o = o.DeepCopy() // the states belong to an earlier workload with the same name
 		o.Status.PodStates = nil
 	}
 	names := []string{o.Status.PodStates[pod.Name].NodeName}
 	if last != nil {
 		names = append(names, last.Node)
 	}
-	nodes, err := b.view.Nodes(ctx, names...)
+	nodes, err := w.view.Nodes(ctx, names...)
 	if err != nil {
 		return err
 	}
-	m, known := Recall(o, pod.Name, last, nodes)
+	former, known := Former(o, pod.Name, last, nodes)
 	if !known {
 		return nil
 	}
-	m.NodeGone = m.NodeGone && time.Since(b.view.looksSince()) >= b.grace
-	var choice []*corev1.Node
+	former.NodeGone = former.NodeGone && time.Since(w.view.watchingSince()) >= w.grace
+	var nodesToCheck []*corev1.Node
 	if o.Spec.RequiredPersistentTopology != nil {
-		if choice, err = b.view.Choice(ctx, pod, m.NodeName); err != nil {
+		if nodesToCheck, err = w.view.NodesToCheck(ctx, pod, former.NodeName); err != nil {
 			return err
 		}
 	}
-	injected, reasons := Inject(pod, o, m, choice, b.release)
-	b.log.V(1).Info("looked up", "pod", namespace+"/"+pod.Name, "object", o.Name, "node", m.NodeName, "injected", injected, "reasons", reasons)
+	injected, reasons := Inject(pod, o, former, nodesToCheck, w.releaseGone)
+	w.log.V(1).Info("topology applied", "pod", namespace+"/"+pod.Name, "object", o.Name, "node", former.NodeName,
+		"injected", injected, "reasons", reasons)
 	return nil
 }
 
-// normalizer is the mutating webhook of PersistentPodStates.
+// normalizer is the mutating webhook for PersistentPodStates.
 type normalizer struct{}
 
 func (normalizer) Handle(_ context.Context, req admission.Request) admission.Response {
-	o, old, err := read(req)
+	o, old, err := decode(req)
 	if err != nil {
 		return admission.Errored(http.StatusBadRequest, err)
 	}
@@ -107,19 +110,19 @@ func (normalizer) Handle(_ context.Context, req admission.Request) admission.Res
 	return admission.PatchResponseFromRaw(before, after)
 }
 
-// validator is the validating webhook of PersistentPodStates.
+// validator is the validating webhook for PersistentPodStates.
 type validator struct {
 	view  *View
 	kinds Kinds
 }
 
 func (v *validator) Handle(_ context.Context, req admission.Request) admission.Response {
-	o, old, err := read(req)
+	o, old, err := decode(req)
 	if err != nil {
 		return admission.Errored(http.StatusBadRequest, err)
 	}
 	if old != nil && equality.Semantic.DeepEqual(old.Spec, o.Spec) {
-		return admission.Allowed("") // it may be older than the check, and must still be allowed to go
+		return admission.Allowed("") // it may be older than the check, and its finalizers must stay removable
 	}
 	var others []string
 	for _, other := range v.view.Objects(targetOf(o)) {
@@ -128,7 +131,7 @@ func (v *validator) Handle(_ context.Context, req admission.Request) admission.R
 		}
 	}
 	if old != nil {
-		others = nil // its target cannot change; of two that are there already, the older one counts
+		others = nil // the target cannot change; of two existing ones the older is used
 	}
 	if err := validate(o, v.kinds, others); err != nil {
 		return admission.Denied(err.Error())
@@ -136,17 +139,17 @@ func (v *validator) Handle(_ context.Context, req admission.Request) admission.R
 	return admission.Allowed("")
 }
 
-// read reads what a request is about; old is nil at a creation.
-func read(req admission.Request) (o, old *pps.PersistentPodState, err error) {
+// decode returns the objects of a request. old is nil if the request creates the object.
+func decode(req admission.Request) (o, old *pps.PersistentPodState, err error) {
 	o = &pps.PersistentPodState{}
 	if err := json.Unmarshal(req.Object.Raw, o); err != nil {
-		return nil, nil, fmt.Errorf("reading the PersistentPodState: %w", err)
+		return nil, nil, fmt.Errorf("decoding the PersistentPodState: %w", err)
 	}
 	o.Namespace = req.Namespace
 	if req.Operation == admissionv1.Update {
 		old = &pps.PersistentPodState{}
 		if err := json.Unmarshal(req.OldObject.Raw, old); err != nil {
-			return nil, nil, fmt.Errorf("reading the old PersistentPodState: %w", err)
+			return nil, nil, fmt.Errorf("decoding the old PersistentPodState: %w", err)
 		}
 		old.Namespace = req.Namespace
 	}

@@ -23,8 +23,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/meta"
 )
 
-// creation is the API server's question about a new object; of an old one, about its change.
-func creation(t *testing.T, object any, old ...any) admission.Request {
+// request returns the admission request for a new object or, with an old one, for its update.
+func request(t *testing.T, object any, old ...any) admission.Request {
 	t.Helper()
 	raw := func(o any) runtime.RawExtension {
 		if text, ok := o.(string); ok {
@@ -44,11 +44,11 @@ func creation(t *testing.T, object any, old ...any) admission.Request {
 	return req
 }
 
-// patched is what becomes of the object.
+// patched returns the object with the response's patches applied.
 func patched[T any](t *testing.T, req admission.Request, resp admission.Response) T {
 	t.Helper()
 	if !resp.Allowed {
-		t.Fatalf("refused: %v", resp.Result)
+		t.Fatalf("denied: %v", resp.Result)
 	}
 	text := req.Object.Raw
 	if len(resp.Patches) > 0 {
@@ -71,99 +71,108 @@ func patched[T any](t *testing.T, req admission.Request, resp admission.Response
 	return o
 }
 
-// P7 and P16: what cannot be looked up stops no pod, and the pod says so.
-func TestP7APodThatCannotBeLookedUpStartsAndSaysSo(t *testing.T) {
-	b := &binder{view: &View{kinds: builtIn, sights: NewSights(), listed: func() bool { return false }}, release: true, log: logr.Discard()}
-	req := creation(t, aPod("db-0"))
+// A failed lookup does not stop a pod, and is reported in an annotation.
+func TestFailedLookupAdmitsThePod(t *testing.T) {
+	v := &View{kinds: builtIn, history: NewHistory(), nodesSynced: func() bool { return false }}
+	b := &podWebhook{view: v, releaseGone: true, log: logr.Discard()}
+	req := request(t, aPod("db-0"))
 	pod := patched[corev1.Pod](t, req, b.handler().Handle(t.Context(), req))
-	if why := pod.Annotations[meta.AnnotationTopologyReason]; why != "not looked up: not everything has been listed yet" {
-		t.Errorf("it says %q", why)
+	if why := pod.Annotations[meta.AnnotationTopologyReason]; why != "lookup failed: the informers have not synced yet" {
+		t.Errorf("annotation %q", why)
 	}
 }
 
-// told is a registration of somebody who has been told of everything, or not yet.
-type told struct {
+// registration is the registration of an event handler that has been called for the complete list,
+// or not yet.
+type registration struct {
 	toolscache.ResourceEventHandlerRegistration
 	synced bool
 }
 
-func (t told) HasSynced() bool { return t.synced }
+func (t registration) HasSynced() bool { return t.synced }
 
-// viewOf has objects, without an API server.
+// viewOf returns a view of the given objects, without an API server.
 func viewOf(objects ...*pps.PersistentPodState) *View {
 	informer := toolscache.NewSharedIndexInformer(nil, &pps.PersistentPodState{}, 0, indexers)
 	for _, o := range objects {
 		informer.GetStore().Add(o)
 	}
-	return &View{kinds: builtIn, sights: NewSights(), leavers: NewLeavers(time.Minute), nodes: three(),
-		listed: func() bool { return true }, objects: &watched{SharedIndexInformer: informer, told: told{synced: true}},
+	return &View{kinds: builtIn, history: NewHistory(), departed: newDepartedNodes(time.Minute), nodes: three(),
+		nodesSynced: func() bool { return true }, objects: &watched{SharedIndexInformer: informer,
+			handler: registration{synced: true}},
 		crdsGone: map[string]bool{}, workloads: map[schema.GroupKind]*watched{}}
 }
 
-func TestAPatchTakesNothingAwayThatWeDoNotKnow(t *testing.T) {
-	b := &binder{view: viewOf(), log: logr.Discard()}
-	req := creation(t, `{"metadata":{"name":"db-0","annotations":{"`+pps.AnnotationInjected+`":"copied"}},"spec":{"newFieldOfTomorrow":{"a":1}}}`)
+func TestPatchKeepsUnknownFields(t *testing.T) {
+	b := &podWebhook{view: viewOf(), log: logr.Discard()}
+	req := request(t,
+		`{"metadata":{"name":"db-0","annotations":{"`+pps.AnnotationInjected+`":"copied"}},"spec":{"futureField":{"a":1}}}`)
 	pod := patched[map[string]any](t, req, b.handler().Handle(t.Context(), req))
-	if _, found, _ := unstructured.NestedFieldNoCopy(pod, "spec", "newFieldOfTomorrow", "a"); !found {
+	if _, found, _ := unstructured.NestedFieldNoCopy(pod, "spec", "futureField", "a"); !found {
 		t.Errorf("spec is %v", pod["spec"])
 	}
 	if strings.Contains(fmt.Sprint(pod), "copied") {
-		t.Errorf("a mark that was copied stays: %v", pod)
+		t.Errorf("a copied annotation stays: %v", pod)
 	}
 }
 
 func TestNormalizer(t *testing.T) {
 	const (
-		object = `{"apiVersion":"apps.kruise.io/v1beta1","metadata":{"name":"db"},"spec":{"targetRef":{"apiVersion":"apps/v1","kind":"StatefulSet","name":"db"},%s}}`
-		alpha  = `"requiredPersistentTopology":{"nodeTopologyKeys":["zone"]},"preferredPersistentTopology":[{"weight":1,"preference":{"keys":["a"]}}]`
-		both   = `"requiredPersistentTopology":{"keys":["%s"],"nodeTopologyKeys":["%s"]}`
+		object = `{"apiVersion":"apps.kruise.io/v1beta1","metadata":{"name":"db"},` +
+			`"spec":{"targetRef":{"apiVersion":"apps/v1","kind":"StatefulSet","name":"db"},%s}}`
+		alpha = `"requiredPersistentTopology":{"nodeTopologyKeys":["zone"]},` +
+			`"preferredPersistentTopology":[{"weight":1,"preference":{"keys":["a"]}}]`
+		both = `"requiredPersistentTopology":{"keys":["%s"],"nodeTopologyKeys":["%s"]}`
 	)
-	req := creation(t, fmt.Sprintf(object, alpha))
+	req := request(t, fmt.Sprintf(object, alpha))
 	o := patched[pps.PersistentPodState](t, req, normalizer{}.Handle(t.Context(), req))
-	if r := o.Spec.RequiredPersistentTopology; !slices.Equal(r.Keys, []string{"zone"}) || !slices.Equal(r.NodeTopologyKeys, r.Keys) {
+	if r := o.Spec.RequiredPersistentTopology; !slices.Equal(r.Keys, []string{"zone"}) ||
+		!slices.Equal(r.NodeTopologyKeys, r.Keys) {
 		t.Errorf("required %+v", r)
 	}
 	if p := o.Spec.PreferredPersistentTopology[0].Preference; !slices.Equal(p.NodeTopologyKeys, []string{"a"}) {
 		t.Errorf("preferred %+v", p)
 	}
-	change := creation(t, fmt.Sprintf(object, fmt.Sprintf(both, "zone", "host")), fmt.Sprintf(object, fmt.Sprintf(both, "zone", "zone")))
+	change := request(t, fmt.Sprintf(object, fmt.Sprintf(both, "zone", "host")),
+		fmt.Sprintf(object, fmt.Sprintf(both, "zone", "zone")))
 	o = patched[pps.PersistentPodState](t, change, normalizer{}.Handle(t.Context(), change))
 	if r := o.Spec.RequiredPersistentTopology; !slices.Equal(r.Keys, []string{"host"}) {
 		t.Errorf("changed to %+v", r)
 	}
 	for _, empty := range []string{`"keys":[]`, `"nodeTopologyKeys":[]`, `"keys":[],"nodeTopologyKeys":["zone"]`} {
-		req := creation(t, fmt.Sprintf(object, `"requiredPersistentTopology":{`+empty+`}`), fmt.Sprintf(object, fmt.Sprintf(both, "zone", "zone")))
+		req := request(t, fmt.Sprintf(object, `"requiredPersistentTopology":{`+empty+`}`),
+			fmt.Sprintf(object, fmt.Sprintf(both, "zone", "zone")))
 		o := patched[pps.PersistentPodState](t, req, normalizer{}.Handle(t.Context(), req))
 		if o.Spec.RequiredPersistentTopology != nil {
 			t.Errorf("%s is %+v", empty, o.Spec.RequiredPersistentTopology)
 		}
 	}
-	resp := normalizer{}.Handle(t.Context(), creation(t, fmt.Sprintf(object, fmt.Sprintf(both, "a", "b"))))
-	if resp.Allowed || !strings.Contains(resp.Result.Message, "two names of one list") {
+	resp := normalizer{}.Handle(t.Context(), request(t, fmt.Sprintf(object, fmt.Sprintf(both, "a", "b"))))
+	if resp.Allowed || !strings.Contains(resp.Result.Message, "name the same list") {
 		t.Errorf("%+v", resp)
 	}
 }
 
-func TestValidatorLetsOldObjectsGo(t *testing.T) {
+func TestValidatorAllowsChangesToOldObjects(t *testing.T) {
 	v := &validator{view: viewOf(state()), kinds: builtIn}
 	bad := state(func(o *pps.PersistentPodState) { o.Name, o.Spec.TargetRef.Kind = "old", "Deployment" })
 	going := bad.DeepCopy()
 	going.Finalizers = []string{"somebody/else"}
-	if resp := v.Handle(t.Context(), creation(t, going, bad)); !resp.Allowed {
-		t.Errorf("its finalizers cannot be changed: %v", resp.Result)
+	if resp := v.Handle(t.Context(), request(t, going, bad)); !resp.Allowed {
+		t.Errorf("a change of finalizers was denied: %v", resp.Result)
 	}
 	going.Spec.PreferredPersistentTopology[0].Weight = 7
-	if resp := v.Handle(t.Context(), creation(t, going, bad)); resp.Allowed {
-		t.Error("its spec can be changed")
+	if resp := v.Handle(t.Context(), request(t, going, bad)); resp.Allowed {
+		t.Error("an invalid change of the spec was allowed")
 	}
 	second := state(func(o *pps.PersistentPodState) { o.Name = "second" })
-	if resp := v.Handle(t.Context(), creation(t, second)); resp.Allowed {
-		t.Error("a second one is let in")
+	if resp := v.Handle(t.Context(), request(t, second)); resp.Allowed {
+		t.Error("a second object with the target was allowed")
 	}
 }
 
-// P17: what a look-up costs does not grow with the number of objects. Run with -bench.
-func BenchmarkLookUp(b *testing.B) {
+// BenchmarkLookup shows that the cost of a lookup does not grow with the number of objects.
+func BenchmarkLookup(b *testing.B) {
 	for _, n := range []int{10, 10_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			var all []*pps.PersistentPodState
@@ -181,7 +190,7 @@ func BenchmarkLookUp(b *testing.B) {
 	}
 }
 
-func TestTheOldestObjectOfATargetCounts(t *testing.T) {
+func TestOldestObjectIsFirst(t *testing.T) {
 	at := func(name string, minute int) *pps.PersistentPodState {
 		return state(func(o *pps.PersistentPodState) {
 			o.Name, o.CreationTimestamp = name, metav1.NewTime(began.Add(time.Duration(minute)*time.Minute))
@@ -218,6 +227,6 @@ func TestCRD(t *testing.T) {
 		t.Errorf("versions %q, want %q", names, want)
 	}
 	if schemas[0] != schemas[1] {
-		t.Error("the versions have different schemas: there would be something to convert")
+		t.Error("the versions have different schemas")
 	}
 }

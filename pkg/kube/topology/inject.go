@@ -15,17 +15,17 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/meta"
 )
 
-// Memory is what is known of a pod that was there before.
-type Memory struct {
+// FormerState is the state of a pod's predecessor with the same name.
+type FormerState struct {
 	pps.PodState
-	// NodeGone: the cluster has no such node any more.
+	// NodeGone reports whether the cluster no longer has the node.
 	NodeGone bool
 }
 
-// Recall puts together what is known of a pod: what is recorded, and where its name was last seen. The latter is newer,
-// and may not have been recorded yet: the pod was gone too soon. That a pod was assigned to a node where it never had an
-// address only counts where nothing better is known.
-func Recall(o *pps.PersistentPodState, pod string, last *Seen, nodes Nodes) (Memory, bool) {
+// Former combines the recorded state of a pod with the last observation of a pod of its name, which
+// is newer and may not have been recorded before the pod was deleted. A node on which the pod never
+// got an address counts only if nothing else is known. It reports false if nothing is known.
+func Former(o *pps.PersistentPodState, pod string, last *Observation, nodes Nodes) (FormerState, bool) {
 	state, recorded := o.Status.PodStates[pod]
 	if last != nil && (!recorded || last.stage >= started) {
 		if last.Node != state.NodeName {
@@ -37,7 +37,7 @@ func Recall(o *pps.PersistentPodState, pod string, last *Seen, nodes Nodes) (Mem
 		}
 		recorded = true
 	}
-	m := Memory{PodState: state}
+	m := FormerState{PodState: state}
 	if labels, exists := nodes(state.NodeName); exists {
 		m.NodeTopologyLabels = pick(labels, labelsOf(&o.Spec))
 	} else {
@@ -46,8 +46,8 @@ func Recall(o *pps.PersistentPodState, pod string, last *Seen, nodes Nodes) (Mem
 	return m, recorded
 }
 
-// Undo takes back what an earlier call of the same admission has injected, or one whose pod was copied into a manifest: what
-// is left is what the pod's own template says.
+// Undo removes what an earlier call in the same admission has injected, or what a manifest copied
+// from an injected pod contains. The pod is left with what its own template says.
 func Undo(pod *corev1.Pod) {
 	for key, value := range requiredOf(pod.Annotations) {
 		if pod.Spec.NodeSelector[key] == value {
@@ -59,38 +59,42 @@ func Undo(pod *corev1.Pod) {
 	}
 }
 
-// requiredOf are the node labels that were injected into a pod's node selector, as its annotations say.
+// requiredOf returns the node labels that were injected into a pod's node selector, according to
+// its annotations.
 func requiredOf(annotations map[string]string) map[string]string {
 	required, err := labels.ConvertSelectorToLabelsMap(annotations[meta.AnnotationTopologyRequired])
 	if err != nil {
-		return nil // somebody else's words
+		return nil // not written by leasehold
 	}
 	return required
 }
 
-// Inject binds a pod that is about to be created to where it was, and restores its annotations. What the pod's own
-// template says stands: reasons say for people which of it kept something from being injected. nodes are those that are
-// known; if the pod's own selectors take the node where it was, that one will do.
+// Inject makes a pod that is being created return to where its predecessor was, and restores its
+// annotations. The pod's own template takes precedence; reasons explain to users what was not
+// injected because of it. nodes are the nodes to check the requirements against; if the pod's own
+// selectors match its former node, that one suffices.
 //
-// With release, the hostname of a node that is gone binds nobody (FIELD, P1).
-func Inject(pod *corev1.Pod, o *pps.PersistentPodState, m Memory, nodes []*corev1.Node, release bool) (injected bool, reasons []string) {
+// With releaseGone, the hostname of a node that is gone is not required.
+func Inject(
+	pod *corev1.Pod, o *pps.PersistentPodState, former FormerState, nodes []*corev1.Node, releaseGone bool,
+) (injected bool, reasons []string) {
 	known := func(key string) (string, bool) {
-		value, ok := m.NodeTopologyLabels[key]
-		return value, ok && !(m.NodeGone && release && key == corev1.LabelHostname)
+		value, ok := former.NodeTopologyLabels[key]
+		return value, ok && !(former.NodeGone && releaseGone && key == corev1.LabelHostname)
 	}
 	if r := o.Spec.RequiredPersistentTopology; r != nil {
-		choice := choiceOf(pod, nodes)
+		c := candidatesOf(pod, nodes)
 		added := labels.Set{}
 		for _, key := range r.Labels() {
 			value, ok := known(key)
-			own, asked := pod.Spec.NodeSelector[key]
+			own, isSet := pod.Spec.NodeSelector[key]
 			switch {
-			case !ok && m.NodeGone && key == corev1.LabelHostname:
-				reasons = append(reasons, fmt.Sprintf("node %s is gone", m.NodeName))
+			case !ok && former.NodeGone && key == corev1.LabelHostname:
+				reasons = append(reasons, fmt.Sprintf("node %s is gone", former.NodeName))
 			case !ok:
-				reasons = append(reasons, fmt.Sprintf("node %s has no label %s", m.NodeName, key))
-			case asked && own == value:
-			case !choice.narrow(key, value):
+				reasons = append(reasons, fmt.Sprintf("node %s has no label %s", former.NodeName, key))
+			case isSet && own == value:
+			case !c.narrow(key, value):
 				reasons = append(reasons, fmt.Sprintf("the pod's own selectors leave no node with %s=%s", key, value))
 			default:
 				added[key] = value
@@ -116,7 +120,7 @@ func Inject(pod *corev1.Pod, o *pps.PersistentPodState, m Memory, nodes []*corev
 		}
 	}
 	for _, key := range annotationsOf(o) {
-		if value, ok := m.Annotations[key]; ok && !has(pod.Annotations, key) {
+		if value, ok := former.Annotations[key]; ok && !has(pod.Annotations, key) {
 			annotate(pod, key, value)
 			injected = true
 		}
@@ -130,31 +134,32 @@ func Inject(pod *corev1.Pod, o *pps.PersistentPodState, m Memory, nodes []*corev
 	return injected, reasons
 }
 
-// A choice is what a pod's own selectors leave it to choose from.
-type choice struct {
+// candidates are the nodes that a pod may run on.
+type candidates struct {
 	pod   *corev1.Pod
-	nodes []*corev1.Node // all that are known
-	any   bool           // of which some satisfy the pod's own selectors
-	left  []*corev1.Node // and these all that was added to them
+	nodes []*corev1.Node // all nodes
+	any   bool           // some of them match the pod's own selectors
+	left  []*corev1.Node // those that match its own selectors and the labels added so far
 }
 
-func choiceOf(pod *corev1.Pod, nodes []*corev1.Node) *choice {
-	left := slices.DeleteFunc(slices.Clone(nodes), func(n *corev1.Node) bool { return !takes(pod, n) })
-	return &choice{pod: pod, nodes: nodes, any: len(left) > 0, left: left}
+func candidatesOf(pod *corev1.Pod, nodes []*corev1.Node) *candidates {
+	left := slices.DeleteFunc(slices.Clone(nodes), func(n *corev1.Node) bool { return !matches(pod, n) })
+	return &candidates{pod: pod, nodes: nodes, any: len(left) > 0, left: left}
 }
 
-// takes tells whether the pod's own selectors allow a node.
-func takes(pod *corev1.Pod, node *corev1.Node) bool {
+// matches reports whether the pod's own selectors match a node.
+func matches(pod *corev1.Pod, node *corev1.Node) bool {
 	ok, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node)
 	return ok && err == nil
 }
 
-// narrow asks for a label besides; false, and nothing is changed, if the pod's own selectors win. They do where they rule
-// the value out by what they say of that label, and where they choose nodes of which none has it, while others have.
+// narrow adds a required label. It reports false and changes nothing if the pod's own selectors
+// take precedence: they exclude the value of that label, or they select nodes without the value
+// while other nodes have it.
 //
-// What is not known does not count: a zone without nodes may get some, and so may selectors that no node satisfies. Not so a
-// hostname, which no other node will have.
-func (c *choice) narrow(key, value string) bool {
+// Missing nodes are no reason: a zone without nodes, or selectors that match no node, may match one
+// that is added later. A hostname cannot, because no other node will have it.
+func (c *candidates) narrow(key, value string) bool {
 	if with := having(c.left, key, value); len(with) > 0 {
 		c.left = with
 		return true
@@ -166,7 +171,7 @@ func (c *choice) narrow(key, value string) bool {
 	return !elsewhere || !c.any && key != corev1.LabelHostname
 }
 
-// having are the nodes that have a label.
+// having returns the nodes with the given label and value.
 func having(nodes []*corev1.Node, key, value string) []*corev1.Node {
 	return slices.DeleteFunc(slices.Clone(nodes), func(n *corev1.Node) bool {
 		v, ok := n.Labels[key]
@@ -174,7 +179,8 @@ func having(nodes []*corev1.Node, key, value string) []*corev1.Node {
 	})
 }
 
-// excludes tells whether the pod's own selectors rule out a value of a label, whatever else a node may have.
+// excludes reports whether the pod's own selectors exclude a value of a label, whatever other
+// labels a node has.
 func excludes(pod *corev1.Pod, key, value string) bool {
 	if own, ok := pod.Spec.NodeSelector[key]; ok && own != value {
 		return true
@@ -187,7 +193,7 @@ func excludes(pod *corev1.Pod, key, value string) bool {
 	return !slices.ContainsFunc(terms, func(t corev1.NodeSelectorTerm) bool { return allows(t, key, value) })
 }
 
-// allows tells whether that part of a term which is about one label takes a value of it.
+// allows reports whether the requirements of a term for one label match a value.
 func allows(t corev1.NodeSelectorTerm, key, value string) bool {
 	var part []corev1.NodeSelectorRequirement
 	for _, r := range t.MatchExpressions {
@@ -201,7 +207,7 @@ func allows(t corev1.NodeSelectorTerm, key, value string) bool {
 	selector, err := nodeaffinity.NewNodeSelector(&corev1.NodeSelector{
 		NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: part}}})
 	if err != nil {
-		return true // the API server will refuse the pod
+		return true // invalid: the API server will reject the pod
 	}
 	node := &corev1.Node{}
 	node.Labels = map[string]string{key: value}
@@ -215,7 +221,7 @@ func require(pod *corev1.Pod, labels map[string]string) {
 	maps.Copy(pod.Spec.NodeSelector, labels)
 }
 
-// prefer adds a term that is not there yet.
+// prefer adds a term, unless the pod has it already.
 func prefer(pod *corev1.Pod, term corev1.PreferredSchedulingTerm) {
 	if pod.Spec.Affinity == nil {
 		pod.Spec.Affinity = &corev1.Affinity{}
@@ -224,9 +230,10 @@ func prefer(pod *corev1.Pod, term corev1.PreferredSchedulingTerm) {
 		pod.Spec.Affinity.NodeAffinity = &corev1.NodeAffinity{}
 	}
 	a := pod.Spec.Affinity.NodeAffinity
-	if !slices.ContainsFunc(a.PreferredDuringSchedulingIgnoredDuringExecution, func(t corev1.PreferredSchedulingTerm) bool {
-		return equality.Semantic.DeepEqual(t, term)
-	}) {
+	if !slices.ContainsFunc(a.PreferredDuringSchedulingIgnoredDuringExecution,
+		func(t corev1.PreferredSchedulingTerm) bool {
+			return equality.Semantic.DeepEqual(t, term)
+		}) {
 		a.PreferredDuringSchedulingIgnoredDuringExecution = append(a.PreferredDuringSchedulingIgnoredDuringExecution, term)
 	}
 }

@@ -15,19 +15,21 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/meta"
 )
 
-// inject recalls a pod and binds it; it checks that doing so twice is as doing it once.
-func inject(t *testing.T, pod *corev1.Pod, o *pps.PersistentPodState, last *Seen, c cluster, release bool) (reasons []string) {
+// injectTwice modifies a pod according to its former state, and checks that doing so twice makes no
+// difference.
+func injectTwice(t *testing.T, pod *corev1.Pod, o *pps.PersistentPodState, last *Observation, c cluster,
+	release bool) (reasons []string) {
 	t.Helper()
-	m, known := Recall(o, pod.Name, last, c.nodes)
+	former, known := Former(o, pod.Name, last, c.nodes)
 	if !known {
 		return nil
 	}
-	_, reasons = Inject(pod, o, m, c.all(), release)
+	_, reasons = Inject(pod, o, former, c.all(), release)
 	again := pod.DeepCopy()
 	Undo(again)
-	Inject(again, o, m, c.all(), release)
+	Inject(again, o, former, c.all(), release)
 	if diff := cmp.Diff(pod, again); diff != "" {
-		t.Errorf("twice is not as once:\n%s", diff)
+		t.Errorf("the second time makes a difference:\n%s", diff)
 	}
 	return reasons
 }
@@ -54,62 +56,63 @@ func prefer100(weight int32, keys ...string) pps.PreferredTopologyTerm {
 
 func TestInject(t *testing.T) {
 	pod := aPod("db-0")
-	reasons := inject(t, pod, state(recorded("db-0", "node1")), nil, three(), true)
+	reasons := injectTwice(t, pod, state(recorded("db-0", "node1")), nil, three(), true)
 	if len(reasons) > 0 {
 		t.Errorf("reasons %q", reasons)
 	}
 	if diff := cmp.Diff(map[string]string{zone: "a"}, pod.Spec.NodeSelector); diff != "" {
 		t.Errorf("required (-want +got):\n%s", diff)
 	}
-	// The manual's third step.
+	// As in the third step of Kruise's manual.
 	if diff := cmp.Diff([]corev1.PreferredSchedulingTerm{in(100, hostname, "node1")}, preferred(pod)); diff != "" {
 		t.Errorf("preferred (-want +got):\n%s", diff)
 	}
 	if got := pod.Annotations[pps.AnnotationInjected]; got != "db" {
-		t.Errorf("the mark is %q", got)
+		t.Errorf("annotation %q", got)
 	}
 }
 
-func TestAPodThatIsNotKnownIsLeftAlone(t *testing.T) {
+func TestUnknownPodIsNotModified(t *testing.T) {
 	pod, before := aPod("db-1"), (*corev1.Pod)(nil)
 	before = pod.DeepCopy()
-	inject(t, pod, state(recorded("db-0", "node1")), nil, three(), true)
+	injectTwice(t, pod, state(recorded("db-0", "node1")), nil, three(), true)
 	if diff := cmp.Diff(before, pod); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
-func TestP1AHostnameThatIsGoneBindsNobody(t *testing.T) {
+func TestHostnameOfAGoneNodeIsNotInjected(t *testing.T) {
 	c := three()
 	delete(c, "node1")
 	o := state(recorded("db-0", "node1"), requires(hostname))
 	pod := aPod("db-0")
-	reasons := inject(t, pod, o, nil, c, true)
+	reasons := injectTwice(t, pod, o, nil, c, true)
 	if len(pod.Spec.NodeSelector) > 0 || len(preferred(pod)) > 0 {
-		t.Errorf("bound to %v, %v", pod.Spec.NodeSelector, preferred(pod))
+		t.Errorf("injected %v, %v", pod.Spec.NodeSelector, preferred(pod))
 	}
-	if !slices.Equal(reasons, []string{"node node1 is gone"}) || pod.Annotations[meta.AnnotationTopologyReason] != "node node1 is gone" {
+	if !slices.Equal(reasons, []string{"node node1 is gone"}) ||
+		pod.Annotations[meta.AnnotationTopologyReason] != "node node1 is gone" {
 		t.Errorf("reasons %q, annotated %q", reasons, pod.Annotations[meta.AnnotationTopologyReason])
 	}
 	waits := aPod("db-0")
-	inject(t, waits, o, nil, c, false)
+	injectTwice(t, waits, o, nil, c, false)
 	if waits.Spec.NodeSelector[hostname] != "node1" {
-		t.Errorf("switched off, it is bound to %v", waits.Spec.NodeSelector)
+		t.Errorf("without releaseGone: injected %v", waits.Spec.NodeSelector)
 	}
 	zoned := aPod("db-0")
-	inject(t, zoned, state(recorded("db-0", "node1"), requires(hostname, zone)), nil, c, true)
+	injectTwice(t, zoned, state(recorded("db-0", "node1"), requires(hostname, zone)), nil, c, true)
 	if diff := cmp.Diff(map[string]string{zone: "a"}, zoned.Spec.NodeSelector); diff != "" {
-		t.Errorf("the zone is still there (-want +got):\n%s", diff)
+		t.Errorf("its zone (-want +got):\n%s", diff)
 	}
 }
 
-func TestP4AnnotationsAreRestored(t *testing.T) {
+func TestAnnotationsAreRestored(t *testing.T) {
 	o := state(recorded("db-0", "node1"), keeps("cni/ip", "role", "absent"))
 	s := o.Status.PodStates["db-0"]
 	s.Annotations = map[string]string{"cni/ip": "10.0.0.1", "role": "leader", "not/asked": "x"}
 	o.Status.PodStates["db-0"] = s
 	pod := aPod("db-0", annotated("role", "from the template"))
-	inject(t, pod, o, nil, three(), true)
+	injectTwice(t, pod, o, nil, three(), true)
 	want := map[string]string{"cni/ip": "10.0.0.1", "role": "from the template", pps.AnnotationInjected: "db",
 		meta.AnnotationTopologyRequired: zone + "=a"}
 	if diff := cmp.Diff(want, pod.Annotations); diff != "" {
@@ -117,32 +120,33 @@ func TestP4AnnotationsAreRestored(t *testing.T) {
 	}
 }
 
-func TestP6WhatWasSeenLastCountsBeforeItIsRecorded(t *testing.T) {
+func TestFormerPrefersTheLastObservation(t *testing.T) {
 	target := targetOf(state())
 	moved := aPod("db-0", startedOn("node2"))
 	tests := []struct {
-		story string
-		on    *pps.PersistentPodState
-		seen  *Sights
-		want  string
+		name string
+		on   *pps.PersistentPodState
+		seen *History
+		want string
 	}{
-		{"recreated before it was recorded", state(), seen(aPod("db-0", readyOn("node2"))), "node2"},
-		{"moved, and gone before it was Ready", state(recorded("db-0", "node1")), seen(moved).without(moved), "node2"},
-		{"assigned only, nothing else is known", state(), seen(aPod("db-0", assignedTo("node2"))), "node2"},
-		{"assigned only, and was Ready before", state(recorded("db-0", "node1")), seen(aPod("db-0", assignedTo("node2"))), "node1"},
-		{"assigned elsewhere after it had run", state(), seen(aPod("db-0", readyOn("node1")), aPod("db-0", assignedTo("node2"))), "node1"},
-		{"the same name of another workload", state(recorded("db-0", "node1")),
+		{"recreated before the state was recorded", state(), seen(aPod("db-0", readyOn("node2"))), "node2"},
+		{"moved, and deleted before it was Ready", state(recorded("db-0", "node1")), seen(moved).without(moved), "node2"},
+		{"only scheduled, nothing else known", state(), seen(aPod("db-0", assignedTo("node2"))), "node2"},
+		{"only scheduled, Ready before", state(recorded("db-0", "node1")), seen(aPod("db-0", assignedTo("node2"))), "node1"},
+		{"scheduled elsewhere after it had run", state(), seen(aPod("db-0", readyOn("node1")),
+			aPod("db-0", assignedTo("node2"))), "node1"},
+		{"pod of another workload with the name", state(recorded("db-0", "node1")),
 			seen(aPod("db-0", readyOn("node2"), ownedBy("set-0"))), "node1"},
 	}
 	for _, tt := range tests {
-		m, known := Recall(tt.on, "db-0", tt.seen.Last(target, "set-1", "db-0"), three().nodes)
+		m, known := Former(tt.on, "db-0", tt.seen.Last(target, "set-1", "db-0"), three().nodes)
 		if !known || m.NodeName != tt.want || m.NodeTopologyLabels[hostname] != tt.want {
-			t.Errorf("%s: %s with %v, want %s", tt.story, m.NodeName, m.NodeTopologyLabels, tt.want)
+			t.Errorf("%s: %s with %v, want %s", tt.name, m.NodeName, m.NodeTopologyLabels, tt.want)
 		}
 	}
 }
 
-func TestP9TheUsersSelectorsWin(t *testing.T) {
+func TestOwnSelectorsTakePrecedence(t *testing.T) {
 	selector := func(terms ...corev1.NodeSelectorTerm) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
 			p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
@@ -154,10 +158,10 @@ func TestP9TheUsersSelectorsWin(t *testing.T) {
 			{Key: "disk", Operator: corev1.NodeSelectorOpExists}, {Key: zone, Operator: op, Values: values}}}
 	}
 	for _, tt := range []struct {
-		story string
-		own   func(*corev1.Pod)
-		want  string // the zone in the pod's node selector
-		why   bool
+		name string
+		own  func(*corev1.Pod)
+		want string // the zone in the pod's node selector
+		why  bool
 	}{
 		{"none", func(*corev1.Pod) {}, "a", false},
 		{"another zone", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{zone: "b"} }, "b", true},
@@ -166,13 +170,14 @@ func TestP9TheUsersSelectorsWin(t *testing.T) {
 		{"affinity to another zone", selector(zoneIs(corev1.NodeSelectorOpIn, "b", "c")), "", true},
 		{"affinity to two zones", selector(zoneIs(corev1.NodeSelectorOpIn, "a", "b")), "a", false},
 		{"affinity to not this zone", selector(zoneIs(corev1.NodeSelectorOpNotIn, "a")), "", true},
-		{"one of two terms allows it", selector(zoneIs(corev1.NodeSelectorOpIn, "b"), zoneIs(corev1.NodeSelectorOpIn, "a")), "a", false},
+		{"one of two terms allows it", selector(zoneIs(corev1.NodeSelectorOpIn, "b"), zoneIs(corev1.NodeSelectorOpIn, "a")),
+			"a", false},
 		{"affinity to a node's name", selector(corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{
 			{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{"node1"}}}}), "a", false},
 	} {
-		t.Run(tt.story, func(t *testing.T) {
+		t.Run(tt.name, func(t *testing.T) {
 			pod := aPod("db-0", tt.own)
-			reasons := inject(t, pod, state(recorded("db-0", "node1")), nil, three(), true)
+			reasons := injectTwice(t, pod, state(recorded("db-0", "node1")), nil, three(), true)
 			if got := pod.Spec.NodeSelector[zone]; got != tt.want || (len(reasons) > 0) != tt.why {
 				t.Errorf("zone %q, reasons %q", got, reasons)
 			}
@@ -186,13 +191,15 @@ func TestP9TheUsersSelectorsWin(t *testing.T) {
 	}
 }
 
-// P9, where what the user chose is another label than the one that is recorded.
-func TestP9SelectorsThatChooseOtherNodesWin(t *testing.T) {
+// The pod's own selectors also take precedence if they refer to another label than the injected
+// one.
+func TestOwnSelectorsOfOtherNodesTakePrecedence(t *testing.T) {
 	named := func(name string) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
 			p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 				RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-					MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{name}}}}}}}}
+					MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn,
+						Values: []string{name}}}}}}}}
 		}
 	}
 	disk := func(kind string) func(*corev1.Pod) {
@@ -206,97 +213,103 @@ func TestP9SelectorsThatChooseOtherNodesWin(t *testing.T) {
 	gone := maps.Clone(c)
 	delete(gone, "node1")
 	for _, tt := range []struct {
-		story    string
+		name     string
 		own      func(*corev1.Pod)
 		cluster  cluster
 		requires []string
-		want     map[string]string // that is injected
+		want     map[string]string // the injected labels
 		reasons  []string
 	}{
-		{"the node that it was on", named("node1"), c, []string{hostname, zone}, map[string]string{hostname: "node1", zone: "a"}, nil},
-		{"a disk that the node does not have", disk("ssd"), c, []string{hostname}, nil,
+		{"the former node", named("node1"), c, []string{hostname, zone}, map[string]string{hostname: "node1", zone: "a"},
+			nil},
+		{"a label that the former node does not have", disk("ssd"), c, []string{hostname}, nil,
 			[]string{"the pod's own selectors leave no node with " + hostname + "=node1"}},
-		{"a disk that is in another zone alone", disk("ssd"), c, []string{zone}, nil,
+		{"a label that only nodes of another zone have", disk("ssd"), c, []string{zone}, nil,
 			[]string{"the pod's own selectors leave no node with " + zone + "=a"}},
-		{"a disk that another node of the zone has", disk("hdd"), c, []string{zone, hostname}, map[string]string{zone: "a"},
+		{"a label that another node of the zone has", disk("hdd"), c, []string{zone, hostname}, map[string]string{zone: "a"},
 			[]string{"the pod's own selectors leave no node with " + hostname + "=node1"}},
-		{"a disk that no node has yet", disk("nvme"), c, []string{zone, hostname}, map[string]string{zone: "a"},
+		{"a label that no node has", disk("nvme"), c, []string{zone, hostname}, map[string]string{zone: "a"},
 			[]string{"the pod's own selectors leave no node with " + hostname + "=node1"}},
-		{"a node of another zone by its name", named("node2"), c, []string{zone}, nil,
+		{"the name of a node in another zone", named("node2"), c, []string{zone}, nil,
 			[]string{"the pod's own selectors leave no node with " + zone + "=a"}},
-		{"its node is gone, the zone has another", disk("ssd"), gone, []string{zone}, nil,
+		{"former node gone, zone has another", disk("ssd"), gone, []string{zone}, nil,
 			[]string{"the pod's own selectors leave no node with " + zone + "=a"}},
-		{"its node is gone, the zone is empty", disk("ssd"), cluster{"node2": c["node2"]}, []string{zone}, map[string]string{zone: "a"}, nil},
-		{"its own selector says the same", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{hostname: "node1"} }, c,
+		{"former node gone, zone empty", disk("ssd"), cluster{"node2": c["node2"]}, []string{zone},
+			map[string]string{zone: "a"}, nil},
+		{"own selector with the same value",
+			func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{hostname: "node1"} }, c,
 			[]string{hostname, zone}, map[string]string{zone: "a"}, nil},
 	} {
-		t.Run(tt.story, func(t *testing.T) {
+		t.Run(tt.name, func(t *testing.T) {
 			pod := aPod("db-0", tt.own)
 			own := pod.DeepCopy()
-			reasons := inject(t, pod, state(recorded("db-0", "node1"), requires(tt.requires...), prefers()), nil, tt.cluster, true)
+			reasons := injectTwice(t, pod, state(recorded("db-0", "node1"), requires(tt.requires...), prefers()), nil,
+				tt.cluster, true)
 			if diff := cmp.Diff(tt.reasons, reasons); diff != "" {
 				t.Errorf("reasons (-want +got):\n%s", diff)
 			}
 			if diff := cmp.Diff(tt.want, requiredOf(pod.Annotations), cmpopts.EquateEmpty()); diff != "" {
-				t.Errorf("said to be injected (-want +got):\n%s", diff)
+				t.Errorf("annotated as injected (-want +got):\n%s", diff)
 			}
 			for key, value := range tt.want {
 				if pod.Spec.NodeSelector[key] != value {
-					t.Errorf("the selector is %v", pod.Spec.NodeSelector)
+					t.Errorf("node selector %v", pod.Spec.NodeSelector)
 				}
 			}
 			Undo(pod)
 			if diff := cmp.Diff(own, pod, cmpopts.EquateEmpty()); diff != "" {
-				t.Errorf("undone (-want +got):\n%s", diff)
+				t.Errorf("after Undo (-want +got):\n%s", diff)
 			}
 		})
 	}
 }
 
-func TestP10NoWeightIsRefusedByTheAPIServer(t *testing.T) {
+func TestWeightsAreValid(t *testing.T) {
 	pod := aPod("db-0")
-	inject(t, pod, state(recorded("db-0", "node1"), prefers(prefer100(0, hostname), prefer100(1000, zone))), nil, three(), true)
+	injectTwice(t, pod, state(recorded("db-0", "node1"), prefers(prefer100(0, hostname), prefer100(1000, zone))), nil,
+		three(), true)
 	want := []corev1.PreferredSchedulingTerm{in(1, hostname, "node1"), in(100, zone, "a")}
 	if diff := cmp.Diff(want, preferred(pod)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
-func TestP13ALabelThatTheNodeDidNotHaveIsNotInjected(t *testing.T) {
+func TestMissingLabelIsNotInjected(t *testing.T) {
 	pod := aPod("db-0")
 	o := state(recorded("db-0", "node3"), prefers(prefer100(100, zone), prefer100(50, zone, hostname)))
-	reasons := inject(t, pod, o, nil, three(), true)
+	reasons := injectTwice(t, pod, o, nil, three(), true)
 	if len(pod.Spec.NodeSelector) > 0 {
 		t.Errorf("required %v", pod.Spec.NodeSelector)
 	}
 	if diff := cmp.Diff([]corev1.PreferredSchedulingTerm{in(50, hostname, "node3")}, preferred(pod)); diff != "" {
-		t.Errorf("an empty term, or a label of no node (-want +got):\n%s", diff)
+		t.Errorf("preferred (-want +got):\n%s", diff)
 	}
 	if !slices.Equal(reasons, []string{"node node3 has no label " + zone}) {
 		t.Errorf("reasons %q", reasons)
 	}
 	bare := aPod("db-0")
 	o = state(recorded("db-0", "node3"), requires("rack"), prefers(prefer100(100, zone)))
-	inject(t, bare, o, nil, three(), true)
+	injectTwice(t, bare, o, nil, three(), true)
 	if has(bare.Annotations, pps.AnnotationInjected) {
-		t.Error("a pod that nothing was injected into is marked")
+		t.Error("a pod without an injection is annotated")
 	}
 }
 
-func TestTheUsersPreferencesStay(t *testing.T) {
+func TestOwnPreferencesStay(t *testing.T) {
 	own := in(7, "disk", "ssd")
 	pod := aPod("db-0", func(p *corev1.Pod) { prefer(p, own) })
-	inject(t, pod, state(recorded("db-0", "node1")), nil, three(), true)
+	injectTwice(t, pod, state(recorded("db-0", "node1")), nil, three(), true)
 	if diff := cmp.Diff([]corev1.PreferredSchedulingTerm{own, in(100, hostname, "node1")}, preferred(pod)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
-// TestWhatIsRequiredIsNeverImpossible proves for pods with selectors of their own, in any cluster that has their old node: if
-// they had a node to go to before, they have one with what is injected.
-func TestWhatIsRequiredIsNeverImpossible(t *testing.T) {
+// TestInjectKeepsPodsSchedulable verifies, for pods with selectors of their own in any cluster with
+// their former node, that a pod which matches a node before the injection matches one after it.
+func TestInjectKeepsPodsSchedulable(t *testing.T) {
 	keys := []string{zone, hostname, "disk"}
-	ops := []corev1.NodeSelectorOperator{corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn, corev1.NodeSelectorOpExists, corev1.NodeSelectorOpDoesNotExist}
+	ops := []corev1.NodeSelectorOperator{corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn,
+		corev1.NodeSelectorOpExists, corev1.NodeSelectorOpDoesNotExist}
 	rapid.Check(t, func(t *rapid.T) {
 		value := func(of string) string { return rapid.SampledFrom([]string{"a", "b"}).Draw(t, of) }
 		c := cluster{}
@@ -313,14 +326,16 @@ func TestWhatIsRequiredIsNeverImpossible(t *testing.T) {
 		for range rapid.IntRange(0, 2).Draw(t, "terms") {
 			var term corev1.NodeSelectorTerm
 			for range rapid.IntRange(1, 2).Draw(t, "requirements") {
-				r := corev1.NodeSelectorRequirement{Key: rapid.SampledFrom(keys).Draw(t, "key"), Operator: rapid.SampledFrom(ops).Draw(t, "operator")}
+				r := corev1.NodeSelectorRequirement{Key: rapid.SampledFrom(keys).Draw(t, "key"),
+					Operator: rapid.SampledFrom(ops).Draw(t, "operator")}
 				if r.Operator == corev1.NodeSelectorOpIn || r.Operator == corev1.NodeSelectorOpNotIn {
 					r.Values = []string{value("value")}
 				}
 				term.MatchExpressions = append(term.MatchExpressions, r)
 			}
 			if rapid.Bool().Draw(t, "by name") {
-				term.MatchFields = []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{value("name")}}}
+				term.MatchFields = []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn,
+					Values: []string{value("name")}}}
 			}
 			terms = append(terms, term)
 		}
@@ -332,21 +347,21 @@ func TestWhatIsRequiredIsNeverImpossible(t *testing.T) {
 			pod.Spec.NodeSelector = map[string]string{rapid.SampledFrom(keys).Draw(t, "selects"): value("selected")}
 		}
 		fits := func() bool {
-			return slices.ContainsFunc(c.all(), func(n *corev1.Node) bool { return takes(pod, n) })
+			return slices.ContainsFunc(c.all(), func(n *corev1.Node) bool { return matches(pod, n) })
 		}
-		before, home, own := fits(), takes(pod, c.all()[0]), maps.Clone(pod.Spec.NodeSelector)
+		before, home, own := fits(), matches(pod, c.all()[0]), maps.Clone(pod.Spec.NodeSelector)
 		o := state(requires(rapid.Permutation([]string{zone, hostname}).Draw(t, "required")...))
-		Inject(pod, o, Memory{PodState: pps.PodState{NodeName: "a", NodeTopologyLabels: c["a"]}}, c.all(), true)
+		Inject(pod, o, FormerState{PodState: pps.PodState{NodeName: "a", NodeTopologyLabels: c["a"]}}, c.all(), true)
 		if before && !fits() {
-			t.Fatalf("of %v the pod took one, and no longer does: %v", c, pod.Spec.NodeSelector)
+			t.Fatalf("the pod matches no node of %v any more: %v", c, pod.Spec.NodeSelector)
 		}
 		for key, value := range own {
 			if pod.Spec.NodeSelector[key] != value {
-				t.Fatalf("its own %s=%s became %s", key, value, pod.Spec.NodeSelector[key])
+				t.Fatalf("own selector %s=%s changed to %s", key, value, pod.Spec.NodeSelector[key])
 			}
 		}
 		if home && pod.Spec.NodeSelector[hostname] != "a" {
-			t.Fatalf("it could go where it was, and is bound by %v", pod.Spec.NodeSelector)
+			t.Fatalf("the former node matched, and no longer does: %v", pod.Spec.NodeSelector)
 		}
 	})
 }

@@ -26,171 +26,178 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/meta"
 )
 
-// Kruise is present where both are (NAMES, Kruise present).
+// Kruise serves PersistentPodStates if both of these exist and the manager is ready.
 const (
 	kruiseConfiguration = "kruise-mutating-webhook-configuration"
 	kruiseNamespace     = "kruise-system"
 	kruiseManager       = "kruise-controller-manager"
 )
 
-// patience is how long Kruise's manager may be away before this is done here: a drain or an upgrade is no end.
-const patience = 3 * time.Minute
+// kruiseGrace is how long Kruise's manager may be unready before leasehold takes over. It covers a
+// drain or an upgrade.
+const kruiseGrace = 3 * time.Minute
 
-// lookEvery is how often the keeper looks when nothing rings.
-const lookEvery = 10 * time.Second
+// resyncInterval is how often the installer reconciles without an event.
+const resyncInterval = 10 * time.Second
 
-// stance is what the leader has found out about whose job this is.
-type stance struct {
-	state atomic.Int32
-	ours  atomic.Bool // the CRD is the built-in one, which keeps both spellings
+// role is whether leasehold or Kruise serves PersistentPodStates, as determined by the leader.
+type role struct {
+	state   atomic.Int32
+	ownsCRD atomic.Bool // the CRD is the embedded one, which has both field names
 }
 
 const (
 	undecided int32 = iota
 	serving
-	aside // somebody else's
+	standby // Kruise serves them, or the CRD cannot be used
 )
 
-// wait is when to ask again whether to do anything; 0 if now.
-func (s *stance) wait() time.Duration {
-	switch s.state.Load() {
+// requeueAfter returns the time until the other controllers check the role again, 0 if they may
+// wori.
+func (r *role) requeueAfter() time.Duration {
+	switch r.state.Load() {
 	case serving:
 		return 0
-	case aside:
-		return lookEvery
+	case standby:
+		return resyncInterval
 	}
 	return time.Second
 }
 
-// A keeper has the CRD and the webhook configurations be as they should. The leader does.
-type keeper struct {
+// An installer is the controller that creates the CRD and fills the webhook configurations. It runs
+// in the leader.
+type installer struct {
 	view      *View
 	kinds     Kinds
 	namespace string
 	client    client.Client // reads the Secret from the manager's cache
 	live      client.Reader
-	stance    *stance
+	role      *role
 	events    ctrlrecorder.EventRecorder
 	log       logr.Logger
 
 	kruise  kruise
-	why     string // we stand aside
-	missing once
+	reason  string  // why the role is standby
+	missing onceSet // webhook configurations that were reported missing
 }
 
-// Reconcile looks at the whole.
-func (k *keeper) Reconcile(ctx context.Context, _ struct{}) (reconcile.Result, error) {
-	configured, ready, err := k.lookForKruise(ctx)
+// Reconcile decides on the role, and installs what it requires.
+func (i *installer) Reconcile(ctx context.Context, _ struct{}) (reconcile.Result, error) {
+	configured, ready, err := i.findKruise(ctx)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	switch k.kruise.decide(k.stance.state.Load(), configured, ready, time.Now()) {
-	case aside:
-		return reconcile.Result{RequeueAfter: lookEvery}, k.standAside(ctx, "KruisePresent", "Kruise is here and serves PersistentPodStates; "+
-			"leasehold leaves them to it, and goes on pinning pods to their addresses")
+	switch i.kruise.decide(i.role.state.Load(), configured, ready, time.Now()) {
+	case standby:
+		return reconcile.Result{RequeueAfter: resyncInterval}, i.standBy(ctx, "KruisePresent",
+			"Kruise serves PersistentPodStates in this cluster; "+
+				"leasehold does not, and continues to pin pods to their addresses")
 	case undecided:
-		return reconcile.Result{RequeueAfter: lookEvery}, nil
+		return reconcile.Result{RequeueAfter: resyncInterval}, nil
 	}
-	crd, err := k.readCRD(ctx)
+	crd, err := i.readCRD(ctx)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if why := unfit(crd); why != "" {
-		return reconcile.Result{RequeueAfter: lookEvery}, k.standAside(ctx, "CRDUnfit", "leasehold does not serve PersistentPodStates: "+why)
+	if why := unsupported(crd); why != "" {
+		return reconcile.Result{RequeueAfter: resyncInterval}, i.standBy(ctx, "CRDUnfit",
+			"leasehold does not serve PersistentPodStates: "+why)
 	}
-	s, err := k.service(ctx)
+	s, err := i.service(ctx)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
 	if s.ca == nil {
-		return reconcile.Result{RequeueAfter: time.Second}, nil // the certificate is being made
+		return reconcile.Result{RequeueAfter: time.Second}, nil // the certificate has not been created yet
 	}
-	// The webhooks come first: nothing gets in that they have not seen.
-	err = k.writeWebhooks(ctx, s.validating(), func(now []admission.MutatingWebhook) []admission.MutatingWebhook {
-		// While it is not known whether there is a PersistentPodState, what is there stays.
-		return s.mutating(k.kinds, k.view.Count() > 0 || !k.view.Known() && len(now) > 1)
+	// The webhooks precede the CRD, so that no object is created without them.
+	err = i.writeWebhooks(ctx, s.validating(), func(now []admission.MutatingWebhook) []admission.MutatingWebhook {
+		// While it is not known whether there are PersistentPodStates, the pod webhook stays as it
+		// is.
+		return s.mutating(i.kinds, i.view.Count() > 0 || !i.view.HasSynced() && len(now) > 1)
 	})
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if err := k.ensureCRD(ctx, crd); err != nil {
+	if err := i.ensureCRD(ctx, crd); err != nil {
 		return reconcile.Result{}, err
 	}
-	if k.stance.state.Swap(serving) == aside {
-		k.log.Info("PersistentPodStates are served here from now on")
+	if i.role.state.Swap(serving) == standby {
+		i.log.Info("serving PersistentPodStates")
 	}
-	k.why = ""
-	return reconcile.Result{RequeueAfter: lookEvery}, nil
+	i.reason = ""
+	return reconcile.Result{RequeueAfter: resyncInterval}, nil
 }
 
-// kruise is what is known of Kruise's manager.
+// kruise is the state of Kruise's manager.
 type kruise struct {
-	away time.Time // since when it is configured and not ready; zero while it is ready, or nobody expects it
+	unreadySince time.Time // zero while it is ready, or not configured
 }
 
-// decide tells whose job this is. Where Kruise is configured and not ready it may be on its way in or out: whoever has
-// the job keeps it, for a while.
-func (k *kruise) decide(stance int32, configured, ready bool, now time.Time) int32 {
+// decide returns the new role. While Kruise is configured but not ready, it may be being installed,
+// upgraded or removed: the role stays for kruiseGrace.
+func (k *kruise) decide(role int32, configured, ready bool, now time.Time) int32 {
 	switch {
 	case !configured:
-		k.away = time.Time{}
+		k.unreadySince = time.Time{}
 		return serving
 	case ready:
-		k.away = time.Time{}
-		return aside
+		k.unreadySince = time.Time{}
+		return standby
 	}
-	if k.away.IsZero() {
-		k.away = now
+	if k.unreadySince.IsZero() {
+		k.unreadySince = now
 	}
-	if now.Sub(k.away) >= patience {
+	if now.Sub(k.unreadySince) >= kruiseGrace {
 		return serving
 	}
-	return stance
+	return role
 }
 
-// lookForKruise looks whether Kruise is in the cluster, and whether its manager works.
-func (k *keeper) lookForKruise(ctx context.Context) (configured, ready bool, err error) {
-	err = k.live.Get(ctx, types.NamespacedName{Name: kruiseConfiguration}, &admission.MutatingWebhookConfiguration{})
+// findKruise returns whether Kruise's webhooks are configured, and whether its manager is ready.
+func (i *installer) findKruise(ctx context.Context) (configured, ready bool, err error) {
+	err = i.live.Get(ctx, types.NamespacedName{Name: kruiseConfiguration}, &admission.MutatingWebhookConfiguration{})
 	if err != nil {
 		return false, false, client.IgnoreNotFound(err)
 	}
 	var d appsv1.Deployment
-	err = k.live.Get(ctx, types.NamespacedName{Namespace: kruiseNamespace, Name: kruiseManager}, &d)
+	err = i.live.Get(ctx, types.NamespacedName{Namespace: kruiseNamespace, Name: kruiseManager}, &d)
 	return true, err == nil && d.Status.ReadyReplicas > 0, client.IgnoreNotFound(err)
 }
 
-// standAside does not serve this API, and says so once.
-func (k *keeper) standAside(ctx context.Context, reason, why string) error {
-	k.stance.state.Store(aside)
-	err := k.writeWebhooks(ctx, nil, func([]admission.MutatingWebhook) []admission.MutatingWebhook { return nil })
-	if err != nil || k.why == why {
+// standBy removes the webhooks, and reports the reason once.
+func (i *installer) standBy(ctx context.Context, reason, why string) error {
+	i.role.state.Store(standby)
+	err := i.writeWebhooks(ctx, nil, func([]admission.MutatingWebhook) []admission.MutatingWebhook { return nil })
+	if err != nil || i.reason == why {
 		return err
 	}
-	k.why = why
-	k.log.Info(why)
+	i.reason = why
+	i.log.Info(why)
 	var crd metav1.PartialObjectMetadata
 	crd.SetGroupVersionKind(crdKind)
-	if err := k.live.Get(ctx, types.NamespacedName{Name: crdName}, &crd); err == nil {
-		k.events.Eventf(&crd, nil, corev1.EventTypeNormal, reason, "StandAside", "%s", why)
+	if err := i.live.Get(ctx, types.NamespacedName{Name: crdName}, &crd); err == nil {
+		i.events.Eventf(&crd, nil, corev1.EventTypeNormal, reason, "StandAside", "%s", why)
 	}
 	return nil
 }
 
-// service gathers what the webhook configurations need.
-func (k *keeper) service(ctx context.Context) (service, error) {
+// service returns the address and the CA bundle for the webhook configurations.
+func (i *installer) service(ctx context.Context) (service, error) {
 	var secret corev1.Secret
-	err := k.client.Get(ctx, types.NamespacedName{Namespace: k.namespace, Name: meta.ManagerName}, &secret)
+	err := i.client.Get(ctx, types.NamespacedName{Namespace: i.namespace, Name: meta.ManagerName}, &secret)
 	if client.IgnoreNotFound(err) != nil {
 		return service{}, fmt.Errorf("reading the CA: %w", err)
 	}
-	return service{namespace: k.namespace, ca: secret.Data["ca.crt"]}, nil
+	return service{namespace: i.namespace, ca: secret.Data["ca.crt"]}, nil
 }
 
-// writeWebhooks has both configurations be as they should. The validating one comes first: nothing gets in unchecked.
-func (k *keeper) writeWebhooks(ctx context.Context, validating []admission.ValidatingWebhook,
+// writeWebhooks updates both configurations, the validating one first, so that no object is
+// normalized without being validated.
+func (i *installer) writeWebhooks(ctx context.Context, validating []admission.ValidatingWebhook,
 	mutating func(now []admission.MutatingWebhook) []admission.MutatingWebhook) error {
 	var v admission.ValidatingWebhookConfiguration
-	err := k.write(ctx, &v, func() bool {
+	err := i.write(ctx, &v, func() bool {
 		before := v.Webhooks
 		v.Webhooks = validating
 		return !equality.Semantic.DeepEqual(before, validating)
@@ -199,58 +206,59 @@ func (k *keeper) writeWebhooks(ctx context.Context, validating []admission.Valid
 		return err
 	}
 	var m admission.MutatingWebhookConfiguration
-	return k.write(ctx, &m, func() bool {
+	return i.write(ctx, &m, func() bool {
 		before := m.Webhooks
 		m.Webhooks = mutating(before)
 		return !equality.Semantic.DeepEqual(before, m.Webhooks)
 	})
 }
 
-// write changes a webhook configuration of the manifests. One that somebody has deleted cannot be made here, and is looked
-// for again.
-func (k *keeper) write(ctx context.Context, c client.Object, change func() bool) error {
-	err := k.live.Get(ctx, types.NamespacedName{Name: ConfigurationName}, c)
+// write updates a webhook configuration. One that was deleted cannot be created by the manager; it
+// is logged once, and looked up again in the next pass.
+func (i *installer) write(ctx context.Context, c client.Object, change func() bool) error {
+	err := i.live.Get(ctx, types.NamespacedName{Name: ConfigurationName}, c)
 	if apierrors.IsNotFound(err) {
-		if kind := fmt.Sprintf("%T", c); k.missing.first(kind) {
-			k.log.Info("a webhook configuration is missing; apply the manifests again", "kind", kind, "name", ConfigurationName)
+		if kind := fmt.Sprintf("%T", c); i.missing.add(kind) {
+			i.log.Info("webhook configuration missing; apply the manifests again", "kind", kind, "name", ConfigurationName)
 		}
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("the webhooks of PersistentPodState: %w", err)
+		return fmt.Errorf("reading the webhook configuration of PersistentPodState: %w", err)
 	}
 	if !change() {
 		return nil
 	}
-	return k.client.Update(ctx, c)
+	return i.client.Update(ctx, c)
 }
 
 var crdKind = schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"}
 
-// readCRD reads the CRD, whoever made it; nil if there is none.
-func (k *keeper) readCRD(ctx context.Context) (*unstructured.Unstructured, error) {
+// readCRD returns the existing CRD, nil if there is none.
+func (i *installer) readCRD(ctx context.Context) (*unstructured.Unstructured, error) {
 	crd := &unstructured.Unstructured{}
 	crd.SetGroupVersionKind(crdKind)
-	err := k.live.Get(ctx, types.NamespacedName{Name: crdName}, crd)
+	err := i.live.Get(ctx, types.NamespacedName{Name: crdName}, crd)
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
 	return crd, err
 }
 
-// ensureCRD makes the CRD where there is none, and renews its own.
-func (k *keeper) ensureCRD(ctx context.Context, have *unstructured.Unstructured) error {
+// ensureCRD creates the CRD if there is none, and updates it if leasehold created it.
+func (i *installer) ensureCRD(ctx context.Context, have *unstructured.Unstructured) error {
 	want, err := CRD()
 	if err != nil {
 		return err
 	}
 	if have == nil {
-		k.log.Info("making the CRD of PersistentPodState: there is none")
-		return k.client.Create(ctx, want)
+		i.log.Info("creating the CRD of PersistentPodState")
+		return i.client.Create(ctx, want)
 	}
 	ours := have.GetLabels()[managedBy] == us
-	k.stance.ours.Store(ours)
-	if !ours || have.GetDeletionTimestamp() != nil || have.GetAnnotations()[crdVersion] == want.GetAnnotations()[crdVersion] {
+	i.role.ownsCRD.Store(ours)
+	if !ours || have.GetDeletionTimestamp() != nil ||
+		have.GetAnnotations()[crdVersion] == want.GetAnnotations()[crdVersion] {
 		return nil
 	}
 	versions, _, err := unstructured.NestedSlice(want.Object, "spec", "versions")
@@ -261,14 +269,14 @@ func (k *keeper) ensureCRD(ctx context.Context, have *unstructured.Unstructured)
 		return err
 	}
 	have.SetAnnotations(want.GetAnnotations())
-	return k.client.Update(ctx, have)
+	return i.client.Update(ctx, have)
 }
 
-func (k *keeper) setup(mgr manager.Manager) error {
-	c, err := controller.NewTyped("persistentpodstate-keeper", mgr, controller.TypedOptions[struct{}]{Reconciler: k,
-		RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[struct{}](time.Second, lookEvery)})
+func (i *installer) setup(mgr manager.Manager) error {
+	c, err := controller.NewTyped("persistentpodstate-keeper", mgr, controller.TypedOptions[struct{}]{Reconciler: i,
+		RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[struct{}](time.Second, resyncInterval)})
 	if err != nil {
 		return err
 	}
-	return c.Watch(k.view.house.source(func() []struct{} { return []struct{}{{}} }))
+	return c.Watch(i.view.cluster.source(func() []struct{} { return []struct{}{{}} }))
 }

@@ -16,42 +16,47 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-func TestWhoseJobThisIs(t *testing.T) {
-	type look struct {
+func TestDecideRole(t *testing.T) {
+	type step struct {
 		configured, ready bool
-		after             time.Duration // since the look before
+		after             time.Duration // since the step before
 		want              int32
 	}
-	for story, looks := range map[string][]look{
-		"no Kruise":                {{false, false, 0, serving}, {false, true, 0, serving}},
-		"Kruise is here":           {{true, true, 0, aside}},
-		"it is being installed":    {{false, false, 0, serving}, {true, false, time.Second, serving}, {true, true, time.Minute, aside}},
-		"its manager is drained":   {{true, true, 0, aside}, {true, false, time.Second, aside}, {true, false, time.Minute, aside}, {true, true, time.Minute, aside}},
-		"twice, shortly":           {{true, true, 0, aside}, {true, false, 0, aside}, {true, true, 2 * time.Minute, aside}, {true, false, time.Second, aside}, {true, false, 2 * time.Minute, aside}},
-		"its manager is dead":      {{true, true, 0, aside}, {true, false, time.Second, aside}, {true, false, patience, serving}, {true, false, time.Second, serving}},
-		"it is removed":            {{true, true, 0, aside}, {false, false, time.Second, serving}},
-		"a new leader, unready":    {{true, false, 0, undecided}, {true, false, time.Minute, undecided}, {true, true, time.Minute, aside}},
-		"a new leader, it is dead": {{true, false, 0, undecided}, {true, false, patience, serving}},
+	for name, steps := range map[string][]step{
+		"no Kruise":   {{false, false, 0, serving}, {false, true, 0, serving}},
+		"Kruise runs": {{true, true, 0, standby}},
+		"being installed": {{false, false, 0, serving}, {true, false, time.Second, serving},
+			{true, true, time.Minute, standby}},
+		"manager drained": {{true, true, 0, standby}, {true, false, time.Second, standby},
+			{true, false, time.Minute, standby}, {true, true, time.Minute, standby}},
+		"drained twice": {{true, true, 0, standby}, {true, false, 0, standby}, {true, true, 2 * time.Minute,
+			standby}, {true, false, time.Second, standby}, {true, false, 2 * time.Minute, standby}},
+		"manager unready for long": {{true, true, 0, standby}, {true, false, time.Second, standby},
+			{true, false, kruiseGrace, serving}, {true, false, time.Second, serving}},
+		"removed": {{true, true, 0, standby}, {false, false, time.Second, serving}},
+		"a new leader, unready": {{true, false, 0, undecided}, {true, false, time.Minute, undecided},
+			{true, true, time.Minute, standby}},
+		"a new leader, for long": {{true, false, 0, undecided}, {true, false, kruiseGrace, serving}},
 	} {
 		var k kruise
-		now, stance := began, undecided
-		for i, l := range looks {
-			now = now.Add(l.after)
-			if stance = k.decide(stance, l.configured, l.ready, now); stance != l.want {
-				t.Errorf("%s: %d after look %d, want %d", story, stance, i+1, l.want)
+		now, role := began, undecided
+		for i, s := range steps {
+			now = now.Add(s.after)
+			if role = k.decide(role, s.configured, s.ready, now); role != s.want {
+				t.Errorf("%s: role %d after step %d, want %d", name, role, i+1, s.want)
 			}
 		}
 	}
 }
 
-// unlisted is an API server with a Secret, to which configurations and a CRD may come.
-type unlisted struct {
+// fakeAPI is an API server with a Secret and, if configured, the webhook configurations.
+type fakeAPI struct {
 	client.Client
 	configured bool
 	written    []string
 }
 
-func (u *unlisted) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+func (u *fakeAPI) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
 	if secret, ok := o.(*corev1.Secret); ok {
 		secret.Data = map[string][]byte{"ca.crt": []byte("ca")}
 		return nil
@@ -62,39 +67,42 @@ func (u *unlisted) Get(_ context.Context, key client.ObjectKey, o client.Object,
 	return apierrors.NewNotFound(schema.GroupResource{}, key.Name)
 }
 
-func (u *unlisted) Create(_ context.Context, o client.Object, _ ...client.CreateOption) error {
+func (u *fakeAPI) Create(_ context.Context, o client.Object, _ ...client.CreateOption) error {
 	u.written = append(u.written, fmt.Sprintf("+%T", o))
 	return nil
 }
 
-func (u *unlisted) Update(_ context.Context, o client.Object, _ ...client.UpdateOption) error {
+func (u *fakeAPI) Update(_ context.Context, o client.Object, _ ...client.UpdateOption) error {
 	u.written = append(u.written, fmt.Sprintf("%T", o))
 	return nil
 }
 
-// What somebody has deleted of the manifests stops nothing else, and counts from when it is there again.
-func TestAMissingConfigurationStopsNothing(t *testing.T) {
-	api := &unlisted{}
-	k := &keeper{view: viewOf(), kinds: builtIn, client: api, live: api, stance: &stance{}, log: logr.Discard()}
-	look := func() {
+// A deleted webhook configuration does not stop the installer, and is filled when it exists again.
+func TestMissingConfiguration(t *testing.T) {
+	api := &fakeAPI{}
+	i := &installer{view: viewOf(), kinds: builtIn, client: api, live: api, role: &role{}, log: logr.Discard()}
+	reconcile := func() {
 		t.Helper()
-		result, err := k.Reconcile(t.Context(), struct{}{})
-		if err != nil || result.RequeueAfter != lookEvery || k.stance.state.Load() != serving {
-			t.Errorf("%+v, %v, stance %d", result, err, k.stance.state.Load())
+		result, err := i.Reconcile(t.Context(), struct{}{})
+		if err != nil || result.RequeueAfter != resyncInterval || i.role.state.Load() != serving {
+			t.Errorf("%+v, %v, role %d", result, err, i.role.state.Load())
 		}
 	}
-	look()
+	reconcile()
 	if want := []string{"+*unstructured.Unstructured"}; !slices.Equal(api.written, want) {
 		t.Errorf("without: %q, want %q", api.written, want)
 	}
 	api.configured, api.written = true, nil
-	look()
-	if want := []string{"*v1.ValidatingWebhookConfiguration", "*v1.MutatingWebhookConfiguration", "+*unstructured.Unstructured"}; !slices.Equal(api.written, want) {
+	reconcile()
+	want := []string{
+		"*v1.ValidatingWebhookConfiguration", "*v1.MutatingWebhookConfiguration", "+*unstructured.Unstructured",
+	}
+	if !slices.Equal(api.written, want) {
 		t.Errorf("with: %q, want %q", api.written, want)
 	}
 }
 
-func TestUnfitCRDs(t *testing.T) {
+func TestUnsupported(t *testing.T) {
 	ours, err := CRD()
 	if err != nil {
 		t.Fatal(err)
@@ -108,18 +116,27 @@ func TestUnfitCRDs(t *testing.T) {
 		}
 		return crd
 	}
-	for story, tt := range map[string]struct {
+	for name, tt := range map[string]struct {
 		crd  *unstructured.Unstructured
 		want string
 	}{
-		"none":           {nil, ""},
-		"ours":           {ours, ""},
-		"an older one":   {versions(func(alpha, _ map[string]any) []any { return []any{alpha} }), "does not have version v1beta1"},
-		"not served":     {versions(func(alpha, beta map[string]any) []any { beta["served"] = false; return []any{alpha, beta} }), "does not have version v1beta1"},
-		"without status": {versions(func(_, beta map[string]any) []any { delete(beta, "subresources"); return []any{beta} }), "has no status of its own"},
+		"none": {nil, ""},
+		"ours": {ours, ""},
+		"an older one": {versions(func(alpha, _ map[string]any) []any { return []any{alpha} }),
+			"does not have version v1beta1"},
+		"not served": {versions(func(alpha, beta map[string]any) []any {
+			beta["served"] = false
+			return []any{alpha,
+				beta}
+		}), "does not have version v1beta1"},
+		"without status": {versions(func(_, beta map[string]any) []any {
+			delete(beta,
+				"subresources")
+			return []any{beta}
+		}), "has no status subresource"},
 	} {
-		if got := unfit(tt.crd); !strings.Contains(got, tt.want) || (got == "") != (tt.want == "") {
-			t.Errorf("%s: %q", story, got)
+		if got := unsupported(tt.crd); !strings.Contains(got, tt.want) || (got == "") != (tt.want == "") {
+			t.Errorf("%s: %q", name, got)
 		}
 	}
 }

@@ -9,62 +9,63 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Leavers are the nodes that have left the cluster a moment ago. For a while they count as there: a node that is made again
-// (a cloud that stops and starts a machine, `kubectl delete node` and a kubelet that registers anew) was never gone, and
-// its pods wait for it. A node that this replica has never seen is gone for good once it has looked for as long.
-type Leavers struct {
+// departedNodes are the nodes that were removed from the cluster within the grace period. They
+// count as present, because a node may be registered again: a cloud provider stops and starts a
+// machine, or a user deletes the Node object and the kubelet creates it. A node that this replica
+// has never seen counts as gone once the replica has watched nodes for the grace period.
+type departedNodes struct {
 	grace time.Duration
 
 	mu    sync.Mutex
-	nodes map[string]leaver
+	nodes map[string]departed
 }
 
-type leaver struct {
+type departed struct {
 	node *corev1.Node
 	at   time.Time
 }
 
-// NewLeavers knows none. The grace is how long a node counts as there.
-func NewLeavers(grace time.Duration) *Leavers {
-	return &Leavers{grace: grace, nodes: map[string]leaver{}}
+// newDepartedNodes returns an empty set.
+func newDepartedNodes(grace time.Duration) *departedNodes {
+	return &departedNodes{grace: grace, nodes: map[string]departed{}}
 }
 
-// Went takes note of a node that is gone.
-func (l *Leavers) Went(n *corev1.Node, now time.Time) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.nodes[n.Name] = leaver{n, now}
+// Removed records that a node was removed from the cluster.
+func (d *departedNodes) Removed(n *corev1.Node, now time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.nodes[n.Name] = departed{n, now}
 }
 
-// Came takes note of a node that is there.
-func (l *Leavers) Came(node string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.nodes, node)
+// Added records that a node is present.
+func (d *departedNodes) Added(node string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.nodes, node)
 }
 
-// Over removes and returns the nodes whose grace is over.
-func (l *Leavers) Over(now time.Time) []*corev1.Node {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var over []*corev1.Node
-	maps.DeleteFunc(l.nodes, func(_ string, left leaver) bool {
-		if now.Sub(left.at) < l.grace {
+// Expire removes and returns the nodes whose grace period is over.
+func (d *departedNodes) Expire(now time.Time) []*corev1.Node {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var expired []*corev1.Node
+	maps.DeleteFunc(d.nodes, func(_ string, left departed) bool {
+		if now.Sub(left.at) < d.grace {
 			return false
 		}
-		over = append(over, left.node)
+		expired = append(expired, left.node)
 		return true
 	})
-	return over
+	return expired
 }
 
-// All are those that still count as there.
-func (l *Leavers) All() []*corev1.Node {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// All returns the nodes that still count as present.
+func (d *departedNodes) All() []*corev1.Node {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	var all []*corev1.Node
-	for _, name := range slices.Sorted(maps.Keys(l.nodes)) {
-		all = append(all, l.nodes[name].node)
+	for _, name := range slices.Sorted(maps.Keys(d.nodes)) {
+		all = append(all, d.nodes[name].node)
 	}
 	return all
 }

@@ -10,30 +10,30 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Sight is what was seen of a pod, and of those that had its name before it.
-type Sight struct {
-	// Pod is the living pod, which may be on its way out.
-	Pod *Seen
-	// Ready is the last of that name that was seen Ready, as it was then.
-	Ready *Seen
-	// Last is where a pod of that name was last: with an address, or, if none ever had one, just assigned.
-	Last *Seen
+// PodHistory is what was observed of the pods with one name.
+type PodHistory struct {
+	// Pod is the existing pod, nil if there is none. It may be terminating.
+	Pod *Observation
+	// Ready is the last observation of a pod that was Ready.
+	Ready *Observation
+	// Last is the last observation of a pod with an address or, if none ever had one, with a node.
+	Last *Observation
 
-	gone time.Time // since when there is no pod; zero while there is
+	deletedAt time.Time // zero while the pod exists
 }
 
-// Alive tells whether there is a pod.
-func (s Sight) Alive() bool { return s.Pod != nil }
+// Exists reports whether the pod exists.
+func (s PodHistory) Exists() bool { return s.Pod != nil }
 
-// Seen is a pod at a moment.
-type Seen struct {
+// Observation is the state of a pod at one moment.
+type Observation struct {
 	UID             types.UID
 	ResourceVersion string
 	Owner           types.UID // of the workload
 	Created         time.Time
-	Leaving         bool   // being deleted
-	Node            string // "" while it waits for one
-	Hostname        string // the hostname that was injected into its node selector
+	Terminating     bool
+	Node            string // "" while the pod is not scheduled
+	Hostname        string // the hostname that was injected into its node selector, "" if none
 	Annotations     map[string]string
 	stage           stage
 }
@@ -41,90 +41,92 @@ type Seen struct {
 type stage int
 
 const (
-	waiting  stage = iota // for a node
-	assigned              // to a node
+	waiting  stage = iota // not scheduled
+	assigned              // scheduled to a node
 	started               // has an address
 	ready
 )
 
-// Sights are the pods of all workloads of certain kinds, from their binding on: a pod may be gone before anything of it
-// is recorded, and its successor there a moment later.
-type Sights struct {
+// History is the history of the pods of all workloads. It is needed beside the recorded state,
+// because a pod may be deleted before its state is recorded, and its successor created a moment
+// later.
+type History struct {
 	mu   sync.Mutex
-	pods map[Target]map[string]*Sight // by workload, by pod name
+	pods map[Target]map[string]*PodHistory // by workload, by pod name
 }
 
-// NewSights knows nothing yet.
-func NewSights() *Sights { return &Sights{pods: map[Target]map[string]*Sight{}} }
+// NewHistory returns an empty history.
+func NewHistory() *History { return &History{pods: map[Target]map[string]*PodHistory{}} }
 
-// See takes note of a pod.
-func (s *Sights) See(target Target, pod string, seen *Seen) {
+// Observe adds an observation of a pod.
+func (s *History) Observe(target Target, pod string, seen *Observation) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	byName := s.pods[target]
 	if byName == nil {
-		byName = map[string]*Sight{}
+		byName = map[string]*PodHistory{}
 		s.pods[target] = byName
 	}
-	sight := byName[pod]
-	if sight == nil {
-		sight = &Sight{}
-		byName[pod] = sight
+	h := byName[pod]
+	if h == nil {
+		h = &PodHistory{}
+		byName[pod] = h
 	}
-	sight.Pod, sight.gone = seen, time.Time{}
+	h.Pod, h.deletedAt = seen, time.Time{}
 	if seen.stage == ready {
-		sight.Ready = seen
+		h.Ready = seen
 	}
-	if seen.stage >= started || seen.stage == assigned && (sight.Last == nil || sight.Last.stage == assigned) {
-		sight.Last = seen
-	}
-}
-
-// Miss takes note that a pod is gone, or the workload's no longer.
-func (s *Sights) Miss(target Target, pod string, uid types.UID, now time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if sight := s.pods[target][pod]; sight != nil && sight.Pod != nil && sight.Pod.UID == uid {
-		sight.Pod, sight.gone = nil, now
+	if seen.stage >= started || seen.stage == assigned && (h.Last == nil || h.Last.stage == assigned) {
+		h.Last = seen
 	}
 }
 
-// Of are the pods of a workload, by name.
-func (s *Sights) Of(t Target) map[string]Sight {
+// Deleted records that a pod was deleted, or no longer belongs to the workload.
+func (s *History) Deleted(target Target, pod string, uid types.UID, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	pods := make(map[string]Sight, len(s.pods[t]))
-	for name, sight := range s.pods[t] {
-		pods[name] = *sight
+	if h := s.pods[target][pod]; h != nil && h.Pod != nil && h.Pod.UID == uid {
+		h.Pod, h.deletedAt = nil, now
+	}
+}
+
+// Pods returns the histories of a workload's pods by name.
+func (s *History) Pods(t Target) map[string]PodHistory {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	pods := make(map[string]PodHistory, len(s.pods[t]))
+	for name, h := range s.pods[t] {
+		pods[name] = *h
 	}
 	return pods
 }
 
-// Last is where a pod of a name was last, if it was the same workload's.
-func (s *Sights) Last(t Target, owner types.UID, pod string) *Seen {
+// Last returns the Last observation of a pod if it belonged to the workload with that UID, else
+// nil.
+func (s *History) Last(t Target, owner types.UID, pod string) *Observation {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if sight := s.pods[t][pod]; sight != nil && sight.Last != nil && sight.Last.Owner == owner {
-		return sight.Last
+	if h := s.pods[t][pod]; h != nil && h.Last != nil && h.Last.Owner == owner {
+		return h.Last
 	}
 	return nil
 }
 
-// Drop forgets the absent pods of a workload that are not expected back.
-func (s *Sights) Drop(t Target, expected func(pod string) bool) {
+// Prune removes the deleted pods of a workload that are not expected to be recreated.
+func (s *History) Prune(t Target, expected func(pod string) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	maps.DeleteFunc(s.pods[t], func(pod string, sight *Sight) bool { return !sight.Alive() && !expected(pod) })
+	maps.DeleteFunc(s.pods[t], func(pod string, h *PodHistory) bool { return !h.Exists() && !expected(pod) })
 }
 
-// Waiting are the workloads that have a pod which waits for a hostname that was injected.
-func (s *Sights) Waiting(hostname string) []Target {
+// Waiting returns the workloads with a pod that waits for an injected hostname.
+func (s *History) Waiting(hostname string) []Target {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var targets []Target
 	for target, byName := range s.pods {
-		for _, sight := range byName {
-			if sight.Alive() && sight.Pod.stage == waiting && sight.Pod.Hostname == hostname {
+		for _, h := range byName {
+			if h.Exists() && h.Pod.stage == waiting && h.Pod.Hostname == hostname {
 				targets = append(targets, target)
 				break
 			}
@@ -133,28 +135,31 @@ func (s *Sights) Waiting(hostname string) []Target {
 	return targets
 }
 
-// Forget removes what was last seen before a time: by then it is recorded, or nobody wanted it.
-func (s *Sights) Forget(before time.Time) {
+// Expire removes the pods that were deleted before a time: by then their state is recorded, or no
+// PersistentPodState needs it.
+func (s *History) Expire(before time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	maps.DeleteFunc(s.pods, func(_ Target, byName map[string]*Sight) bool {
-		maps.DeleteFunc(byName, func(_ string, sight *Sight) bool {
-			return !sight.Alive() && sight.gone.Before(before)
+	maps.DeleteFunc(s.pods, func(_ Target, byName map[string]*PodHistory) bool {
+		maps.DeleteFunc(byName, func(_ string, h *PodHistory) bool {
+			return !h.Exists() && h.deletedAt.Before(before)
 		})
 		return len(byName) == 0
 	})
 }
 
-// A glance is what is needed of a pod. The informer keeps glances and not the pods: there may be a lot of pods.
-type glance struct {
+// A podView is the part of a pod that the informer keeps.
+type podView struct {
 	metav1.ObjectMeta         // namespace, name, UID
-	target            *Target // nil if it is of no concern
-	seen              *Seen
+	target            *Target // nil if no workload of the kinds controls the pod
+	seen              *Observation
 }
 
-// glanceAt makes the glance of a pod; of a pod that no workload of these kinds has, it keeps the name alone.
-func glanceAt(pod *corev1.Pod, kinds Kinds) *glance {
-	g := &glance{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion}}
+// podViewOf returns the view of a pod. That of a pod that no workload of the kinds controls has
+// only the metadata.
+func podViewOf(pod *corev1.Pod, kinds Kinds) *podView {
+	g := &podView{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
+		ResourceVersion: pod.ResourceVersion}}
 	target, owner := ownerTarget(pod)
 	if owner == nil {
 		return g
@@ -165,12 +170,12 @@ func glanceAt(pod *corev1.Pod, kinds Kinds) *glance {
 	annotations := maps.Clone(pod.Annotations)
 	delete(annotations, corev1.LastAppliedConfigAnnotation)
 	g.target = &target
-	g.seen = &Seen{
+	g.seen = &Observation{
 		UID:             pod.UID,
 		ResourceVersion: pod.ResourceVersion,
 		Owner:           owner.UID,
 		Created:         pod.CreationTimestamp.Time,
-		Leaving:         pod.DeletionTimestamp != nil,
+		Terminating:     pod.DeletionTimestamp != nil,
 		Node:            pod.Spec.NodeName,
 		Hostname:        injectedHostname(pod),
 		Annotations:     annotations,
@@ -179,9 +184,11 @@ func glanceAt(pod *corev1.Pod, kinds Kinds) *glance {
 	return g
 }
 
-// injectedHostname is the hostname that a pod waits for because it was injected; "" if that is its user's wish, or nobody's.
+// injectedHostname returns the hostname that was injected into a pod's node selector, "" if there
+// is none or the user set it.
 func injectedHostname(pod *corev1.Pod) string {
-	if hostname := requiredOf(pod.Annotations)[corev1.LabelHostname]; hostname == pod.Spec.NodeSelector[corev1.LabelHostname] {
+	hostname := requiredOf(pod.Annotations)[corev1.LabelHostname]
+	if hostname == pod.Spec.NodeSelector[corev1.LabelHostname] {
 		return hostname
 	}
 	return ""

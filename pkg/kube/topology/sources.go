@@ -17,16 +17,18 @@ import (
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 )
 
-// The indexes of the informer of PersistentPodStates: no look-up lists them (FIELD, P17).
+// Indexes of the informer of PersistentPodStates. Lookups use them, so that their cost does not
+// grow with the number of objects.
 const (
 	byTarget = "target"
 	byNode   = "node"
 )
 
-// podName is the label of a StatefulSet's pods, built in or Kruise's.
+// podName is the label of the pods of a StatefulSet, of Kubernetes or Kruise.
 const podName = "statefulset.kubernetes.io/pod-name"
 
-// sources make informers that keep no more than is needed. What they keep is not to be written to.
+// sources start informers whose transforms keep only the fields that are needed. Their objects must
+// not be modified.
 type sources struct {
 	client   kubernetes.Interface
 	dynamic  dynamic.Interface
@@ -46,90 +48,101 @@ func newSources(mgr manager.Manager) (*sources, error) {
 	return &s, err
 }
 
-// watched is an informer that can be ended.
+// watched is an informer that can be stopped.
 type watched struct {
 	toolscache.SharedIndexInformer
-	told     toolscache.ResourceEventHandlerRegistration
-	resource string // as a CRD is named
+	handler  toolscache.ResourceEventHandlerRegistration
+	resource string // resource.group, the name of the CRD
 	stop     context.CancelFunc
 }
 
-// HasSynced tells whether everything has been listed, and whoever wants to know has been told of it: that comes later.
-func (w *watched) HasSynced() bool { return w.told.HasSynced() }
+// HasSynced reports whether the list is complete and the event handler has been called for all of
+// it, which is later than the informer's own HasSynced.
+func (w *watched) HasSynced() bool { return w.handler.HasSynced() }
 
-// events are what an informer tells of objects of one type. A nil function is for what nobody wants to know.
-type events[T any] struct {
-	came    func(T)
-	changed func(before, now T)
-	went    func(T)
+// handler is an event handler for objects of one type. Its functions may be nil.
+type handler[T any] struct {
+	added   func(T)
+	updated func(before, now T)
+	deleted func(T)
 }
 
-func (e events[T]) OnAdd(object any, _ bool) {
-	if o, ok := object.(T); ok && e.came != nil {
-		e.came(o)
+func (e handler[T]) OnAdd(object any, _ bool) {
+	if o, ok := object.(T); ok && e.added != nil {
+		e.added(o)
 	}
 }
 
-func (e events[T]) OnUpdate(before, now any) {
+func (e handler[T]) OnUpdate(before, now any) {
 	b, ok1 := before.(T)
 	n, ok2 := now.(T)
-	if ok1 && ok2 && e.changed != nil {
-		e.changed(b, n)
+	if ok1 && ok2 && e.updated != nil {
+		e.updated(b, n)
 	}
 }
 
-func (e events[T]) OnDelete(object any) {
-	if gone, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
-		object = gone.Obj
+func (e handler[T]) OnDelete(object any) {
+	if unknown, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
+		object = unknown.Obj
 	}
-	if o, ok := object.(T); ok && e.went != nil {
-		e.went(o)
+	if o, ok := object.(T); ok && e.deleted != nil {
+		e.deleted(o)
 	}
 }
 
 // run starts an informer of a resource.
 func run(ctx context.Context, resource schema.GroupVersionResource, lw *toolscache.ListWatch, example runtime.Object,
-	transform toolscache.TransformFunc, indexers toolscache.Indexers, tell toolscache.ResourceEventHandler) (*watched, error) {
+	transform toolscache.TransformFunc, indexers toolscache.Indexers,
+	eventHandler toolscache.ResourceEventHandler) (*watched, error) {
 	informer := toolscache.NewSharedIndexInformerWithOptions(lw, example, toolscache.SharedIndexInformerOptions{
 		Indexers: indexers, ObjectDescription: resource.String()})
 	if err := informer.SetTransform(transform); err != nil {
 		return nil, err
 	}
-	told, err := informer.AddEventHandler(tell)
+	registration, err := informer.AddEventHandler(eventHandler)
 	if err != nil {
 		return nil, err
 	}
 	ctx, stop := context.WithCancel(ctx)
 	go informer.RunWithContext(ctx)
-	return &watched{informer, told, resource.GroupResource().String(), stop}, nil
+	return &watched{informer, registration, resource.GroupResource().String(), stop}, nil
 }
 
 // crds watches the names of all CRDs.
-func (s *sources) crds(ctx context.Context, tell events[*metav1.PartialObjectMetadata]) (*watched, error) {
-	resource := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+func (s *sources) crds(ctx context.Context, eventHandler handler[*metav1.PartialObjectMetadata]) (*watched, error) {
+	resource := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
+		Resource: "customresourcedefinitions"}
 	c := s.metadata.Resource(resource)
 	return run(ctx, resource, &toolscache.ListWatch{
-		ListWithContextFunc:  func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return c.List(ctx, o) },
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object,
+			error) {
+			return c.List(ctx, o)
+		},
 		WatchFuncWithContext: c.Watch,
 	}, &metav1.PartialObjectMetadata{}, func(object any) (any, error) {
 		if o, ok := object.(*metav1.PartialObjectMetadata); ok {
 			o.ObjectMeta = metav1.ObjectMeta{Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion}
 		}
 		return object, nil
-	}, nil, tell)
+	}, nil, eventHandler)
 }
 
 // unstructuredOf watches objects of any kind.
-func (s *sources) unstructuredOf(ctx context.Context, resource schema.GroupVersionResource, transform toolscache.TransformFunc,
-	indexers toolscache.Indexers, tell toolscache.ResourceEventHandler) (*watched, error) {
+func (s *sources) unstructuredOf(ctx context.Context, resource schema.GroupVersionResource,
+	transform toolscache.TransformFunc,
+	indexers toolscache.Indexers, eventHandler toolscache.ResourceEventHandler) (*watched, error) {
 	c := s.dynamic.Resource(resource)
 	return run(ctx, resource, &toolscache.ListWatch{
-		ListWithContextFunc:  func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return c.List(ctx, o) },
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object,
+			error) {
+			return c.List(ctx, o)
+		},
 		WatchFuncWithContext: c.Watch,
-	}, &unstructured.Unstructured{}, transform, indexers, tell)
+	}, &unstructured.Unstructured{}, transform, indexers, eventHandler)
 }
 
-func (s *sources) objects(ctx context.Context, resource schema.GroupVersionResource, tell events[*pps.PersistentPodState]) (*watched, error) {
+func (s *sources) objects(ctx context.Context, resource schema.GroupVersionResource,
+	eventHandler handler[*pps.PersistentPodState]) (*watched, error) {
 	return s.unstructuredOf(ctx, resource, func(object any) (any, error) {
 		u, ok := object.(*unstructured.Unstructured)
 		if !ok {
@@ -137,15 +150,16 @@ func (s *sources) objects(ctx context.Context, resource schema.GroupVersionResou
 		}
 		var o pps.PersistentPodState
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &o); err != nil {
-			// Somebody else's CRD let it pass. It has no target, and stands in nobody's way.
-			o = pps.PersistentPodState{ObjectMeta: metav1.ObjectMeta{Namespace: u.GetNamespace(), Name: u.GetName(), UID: u.GetUID()}}
+			// A CRD of another project accepted it. Without a target it has no effect.
+			o = pps.PersistentPodState{ObjectMeta: metav1.ObjectMeta{Namespace: u.GetNamespace(), Name: u.GetName(),
+				UID: u.GetUID()}}
 		}
 		o.ManagedFields = nil
 		return &o, nil
-	}, indexers, tell)
+	}, indexers, eventHandler)
 }
 
-// indexers find PersistentPodStates.
+// indexers are the index functions for PersistentPodStates.
 var indexers = toolscache.Indexers{
 	byTarget: func(object any) ([]string, error) {
 		return []string{targetOf(object.(*pps.PersistentPodState)).String()}, nil
@@ -159,37 +173,40 @@ var indexers = toolscache.Indexers{
 	},
 }
 
-// workloadView lets an informer keep workloads.
+// workloadView is the object that the informer of a workload kind keeps.
 type workloadView struct {
 	metav1.ObjectMeta // namespace, name, UID
 	workload          *Workload
 }
 
-func (s *sources) workloads(ctx context.Context, resource schema.GroupVersionResource, tell events[*workloadView]) (*watched, error) {
+func (s *sources) workloads(ctx context.Context, resource schema.GroupVersionResource,
+	eventHandler handler[*workloadView]) (*watched, error) {
 	return s.unstructuredOf(ctx, resource, func(object any) (any, error) {
 		u, ok := object.(*unstructured.Unstructured)
 		if !ok {
 			return object, nil
 		}
 		return &workloadView{
-			metav1.ObjectMeta{Namespace: u.GetNamespace(), Name: u.GetName(), UID: u.GetUID(), ResourceVersion: u.GetResourceVersion()},
+			metav1.ObjectMeta{Namespace: u.GetNamespace(), Name: u.GetName(), UID: u.GetUID(),
+				ResourceVersion: u.GetResourceVersion()},
 			workloadOf(u)}, nil
-	}, toolscache.Indexers{}, tell)
+	}, toolscache.Indexers{}, eventHandler)
 }
 
-// pods watches the pods of StatefulSets; of other kinds it is not known what their pods have in common.
-func (s *sources) pods(ctx context.Context, kinds Kinds, tell events[*glance]) (*watched, error) {
-	narrow := func(o *metav1.ListOptions) {
+// pods watches the pods of StatefulSets only, by their label, unless other kinds are configured,
+// whose labels are not known.
+func (s *sources) pods(ctx context.Context, kinds Kinds, eventHandler handler[*podView]) (*watched, error) {
+	selectPods := func(o *metav1.ListOptions) {
 		if len(kinds) == len(builtIn) {
 			o.LabelSelector = podName
 		}
 	}
 	return run(ctx, corev1.SchemeGroupVersion.WithResource("pods"),
-		toolscache.NewFilteredListWatchFromClient(s.client.CoreV1().RESTClient(), "pods", metav1.NamespaceAll, narrow),
+		toolscache.NewFilteredListWatchFromClient(s.client.CoreV1().RESTClient(), "pods", metav1.NamespaceAll, selectPods),
 		&corev1.Pod{}, func(object any) (any, error) {
 			if p, ok := object.(*corev1.Pod); ok {
-				return glanceAt(p, kinds), nil
+				return podViewOf(p, kinds), nil
 			}
 			return object, nil
-		}, nil, tell)
+		}, nil, eventHandler)
 }

@@ -8,21 +8,24 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/ordinals"
 )
 
-// Nodes finds the labels of a node by its name; false if there is no such node.
+// Nodes returns the labels of a node by its name. It reports false if the node does not exist.
 type Nodes func(name string) (labels map[string]string, exists bool)
 
-// Status is what should be recorded of a workload's pods. It follows from what was recorded and what is seen now; the
-// workload is nil when it is gone.
+// Status returns the status to record, from the recorded one and the history of the workload's
+// pods. workload is nil if it was deleted.
 //
-//   - A pod that is Ready, or was when it was last seen, is recorded where it is.
-//   - What is known of a pod that is away stays while its number is one that the workload should have; with WhenDeleted
-//     as long as the workload is there.
-//   - A workload of the same name but another UID is another workload, and knows only the pods that it has adopted.
-//   - The labels of a node are those that it has now. Of a node that is gone, the last known ones stay: its zone is still
-//     there.
-func Status(o *pps.PersistentPodState, workload *Workload, pods map[string]Sight, nodes Nodes) pps.PersistentPodStateStatus {
+//   - The state of a pod is where it was last Ready.
+//   - The state of a deleted pod stays while the workload has its ordinal or, with WhenDeleted, while the
+//     workload exists.
+//   - A workload with the same name but another UID is another workload. Only the states of pods that it
+//     has adopted stay.
+//   - The labels are those that the node has now. Those of a node that is gone stay as last recorded,
+//     because its zone may still exist.
+func Status(
+	o *pps.PersistentPodState, workload *Workload, pods map[string]PodHistory, nodes Nodes,
+) pps.PersistentPodStateStatus {
 	status := pps.PersistentPodStateStatus{ObservedGeneration: o.Generation, TargetUID: o.Status.TargetUID}
-	if workload != nil && !workload.Leaving {
+	if workload != nil && !workload.Terminating {
 		status.TargetUID = string(workload.UID)
 	}
 	states := map[string]pps.PodState{}
@@ -41,7 +44,7 @@ func Status(o *pps.PersistentPodState, workload *Workload, pods map[string]Sight
 		if labels, exists := nodes(state.NodeName); exists {
 			state.NodeTopologyLabels = pick(labels, labelsOf(&o.Spec))
 		} else if state.NodeName != o.Status.PodStates[name].NodeName {
-			state.NodeTopologyLabels = nil // those of another node are not true of it
+			state.NodeTopologyLabels = nil // they were those of another node
 		}
 		states[name] = state
 	}
@@ -51,32 +54,33 @@ func Status(o *pps.PersistentPodState, workload *Workload, pods map[string]Sight
 	return status
 }
 
-// stays tells whether the record of a pod is still of use.
-func stays(o *pps.PersistentPodState, w *Workload, name string, pod Sight) bool {
+// stays reports whether the recorded state of a pod stays.
+func stays(o *pps.PersistentPodState, w *Workload, name string, pod PodHistory) bool {
 	switch {
-	case w == nil || w.Leaving:
-		return pod.Alive()
+	case w == nil || w.Terminating:
+		return pod.Exists()
 	case o.Status.TargetUID == "" || o.Status.TargetUID == string(w.UID):
-		return pod.Alive() || remembered(o, w, name)
+		return pod.Exists() || isExpected(o, w, name)
 	}
-	return pod.Alive() && pod.Pod.Owner == w.UID && pod.Pod.Created.Before(w.Created)
+	return pod.Exists() && pod.Pod.Owner == w.UID && pod.Pod.Created.Before(w.Created)
 }
 
-// counts tells whether a pod that was Ready is to be recorded: it is there, or it will be back.
-func counts(o *pps.PersistentPodState, w *Workload, name string, pod Sight) bool {
-	if pod.Alive() && pod.Pod.UID == pod.Ready.UID {
-		return w == nil || w.Leaving || pod.Pod.Owner == w.UID
+// counts reports whether the state of a pod that was Ready is recorded: it exists, or will be
+// recreated.
+func counts(o *pps.PersistentPodState, w *Workload, name string, pod PodHistory) bool {
+	if pod.Exists() && pod.Pod.UID == pod.Ready.UID {
+		return w == nil || w.Terminating || pod.Pod.Owner == w.UID
 	}
-	return w != nil && !w.Leaving && pod.Ready.Owner == w.UID && (pod.Alive() || remembered(o, w, name))
+	return w != nil && !w.Terminating && pod.Ready.Owner == w.UID && (pod.Exists() || isExpected(o, w, name))
 }
 
-// remembered tells whether a pod that is away is expected back.
-func remembered(o *pps.PersistentPodState, w *Workload, pod string) bool {
+// isExpected reports whether a deleted pod is expected to be recreated.
+func isExpected(o *pps.PersistentPodState, w *Workload, pod string) bool {
 	n, ok := ordinals.InName(w.Name, pod)
 	return ok && (o.Spec.PersistentPodStateRetentionPolicy == pps.WhenDeleted || w.Ordinals.Has(n))
 }
 
-// labelsOf are all node labels that a spec speaks of.
+// labelsOf returns all node labels in a spec.
 func labelsOf(s *pps.PersistentPodStateSpec) []string {
 	var keys []string
 	if s.RequiredPersistentTopology != nil {
@@ -97,7 +101,7 @@ func annotationsOf(o *pps.PersistentPodState) []string {
 	return keys
 }
 
-// pick is the part of a map that has certain keys; nil if there is none.
+// pick returns the entries of a map with the given keys, nil if there are none.
 func pick(from map[string]string, keys []string) map[string]string {
 	var picked map[string]string
 	for _, key := range keys {
@@ -111,13 +115,13 @@ func pick(from map[string]string, keys []string) map[string]string {
 	return picked
 }
 
-// missing are the labels in question that a node does not have.
+// missing returns the node labels of the spec that a node does not have.
 func missing(o *pps.PersistentPodState, labels map[string]string) []string {
 	return slices.DeleteFunc(labelsOf(&o.Spec), func(key string) bool { _, ok := labels[key]; return ok })
 }
 
-// same tells whether two statuses say the same.
-func same(a, b pps.PersistentPodStateStatus) bool {
+// isEqual reports whether two statuses are equal.
+func isEqual(a, b pps.PersistentPodStateStatus) bool {
 	return a.ObservedGeneration == b.ObservedGeneration && a.TargetUID == b.TargetUID &&
 		maps.EqualFunc(a.PodStates, b.PodStates, func(a, b pps.PodState) bool {
 			return a.NodeName == b.NodeName && maps.Equal(a.NodeTopologyLabels, b.NodeTopologyLabels) &&

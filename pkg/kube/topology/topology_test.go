@@ -25,7 +25,7 @@ const (
 
 var began = time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
 
-// cluster is what the tests have of one: nodes by name.
+// cluster is the labels of nodes by the nodes' names.
 type cluster map[string]map[string]string
 
 func (c cluster) nodes(name string) (map[string]string, bool) {
@@ -33,7 +33,7 @@ func (c cluster) nodes(name string) (map[string]string, bool) {
 	return labels, ok
 }
 
-// all are the nodes as the API has them.
+// all returns the nodes as API objects.
 func (c cluster) all() []*corev1.Node {
 	var nodes []*corev1.Node
 	for _, name := range slices.Sorted(maps.Keys(c)) {
@@ -42,7 +42,7 @@ func (c cluster) all() []*corev1.Node {
 	return nodes
 }
 
-// Get and List are what the manager's cache answers.
+// Get and List implement the manager's cache.
 func (c cluster) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
 	for _, n := range c.all() {
 		if n.Name == key.Name {
@@ -63,7 +63,7 @@ func (c cluster) List(_ context.Context, list client.ObjectList, options ...clie
 	return nil
 }
 
-// three nodes, of which the third has no zone.
+// three returns a cluster of three nodes. The third has no zone.
 func three() cluster {
 	return cluster{
 		"node1": {hostname: "node1", zone: "a"},
@@ -72,7 +72,7 @@ func three() cluster {
 	}
 }
 
-// db is a StatefulSet of three.
+// db returns a StatefulSet with three replicas.
 func db(change ...func(*unstructured.Unstructured)) *Workload {
 	u := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "apps/v1", "kind": "StatefulSet",
@@ -94,7 +94,7 @@ func with(value any, path ...string) func(*unstructured.Unstructured) {
 	}
 }
 
-// state is an object for db: the zone is required, the host preferred.
+// state returns a PersistentPodState for db, with the zone required and the hostname preferred.
 func state(change ...func(*pps.PersistentPodState)) *pps.PersistentPodState {
 	required := pps.Term(zone)
 	o := &pps.PersistentPodState{
@@ -112,7 +112,7 @@ func state(change ...func(*pps.PersistentPodState)) *pps.PersistentPodState {
 	return o
 }
 
-// recorded puts pods on nodes in a status.
+// recorded sets the status, given as names of pods and nodes.
 func recorded(podOnNode ...string) func(*pps.PersistentPodState) {
 	return func(o *pps.PersistentPodState) {
 		o.Status.PodStates = map[string]pps.PodState{}
@@ -124,7 +124,7 @@ func recorded(podOnNode ...string) func(*pps.PersistentPodState) {
 	}
 }
 
-// requires replaces what is required, prefers what is preferred.
+// requires sets the required labels.
 func requires(keys ...string) func(*pps.PersistentPodState) {
 	return func(o *pps.PersistentPodState) {
 		o.Spec.RequiredPersistentTopology = nil
@@ -151,7 +151,7 @@ func until(p pps.RetentionPolicy) func(*pps.PersistentPodState) {
 	return func(o *pps.PersistentPodState) { o.Spec.PersistentPodStateRetentionPolicy = p }
 }
 
-// pods makes the pods of a set: each call is another pod of the name.
+// made counts the pods, so that each has its own UID.
 var made int
 
 func aPod(name string, change ...func(*corev1.Pod)) *corev1.Pod {
@@ -192,23 +192,23 @@ func ownedBy(uid types.UID) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.OwnerReferences[0].UID = uid }
 }
 
-// seen are sights of pods, in that order.
-func seen(pods ...*corev1.Pod) *Sights {
-	s := NewSights()
+// seen returns the history of the pods, in that order.
+func seen(pods ...*corev1.Pod) *History {
+	s := NewHistory()
 	for _, p := range pods {
-		s.see(p)
+		s.observe(p)
 	}
 	return s
 }
 
-func (s *Sights) see(pod *corev1.Pod) {
-	g := glanceAt(pod, builtIn)
-	s.See(*g.target, g.Name, g.seen)
+func (s *History) observe(pod *corev1.Pod) {
+	g := podViewOf(pod, builtIn)
+	s.Observe(*g.target, g.Name, g.seen)
 }
 
-func (s *Sights) without(pods ...*corev1.Pod) *Sights {
+func (s *History) without(pods ...*corev1.Pod) *History {
 	for _, p := range pods {
-		s.Miss(targetOf(state()), p.Name, p.UID, began.Add(time.Hour))
+		s.Deleted(targetOf(state()), p.Name, p.UID, began.Add(time.Hour))
 	}
 	return s
 }

@@ -10,11 +10,11 @@ import (
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 )
 
-// ValidateSpec checks what the CRD's schema cannot: the names of labels and annotations.
+// ValidateSpec checks what the schema of the CRD cannot: the names of labels and annotations.
 func ValidateSpec(s *pps.PersistentPodStateSpec) error {
 	for _, key := range labelsOf(s) {
 		if errs := validation.IsQualifiedName(key); len(errs) > 0 {
-			return fmt.Errorf("%q is not the name of a node label, as kubernetes.io/hostname: %s", key, strings.Join(errs, "; "))
+			return fmt.Errorf("%q is not the name of a node label: %s", key, strings.Join(errs, "; "))
 		}
 	}
 	for _, a := range s.PersistentPodAnnotations {
@@ -25,15 +25,17 @@ func ValidateSpec(s *pps.PersistentPodStateSpec) error {
 	return nil
 }
 
-// validate checks an object against the kinds that are served and against the other objects of its target.
+// validate checks an object against the configured kinds and the other objects with its target.
 func validate(o *pps.PersistentPodState, kinds Kinds, others []string) error {
 	if _, ok := kinds.find(targetOf(o).Kind); !ok {
-		return fmt.Errorf("spec.targetRef: %s of %s is not a kind that is served; want %s (more by the manager's --pps-kinds)",
+		return fmt.Errorf(
+			"spec.targetRef: %s of %s is not a supported kind; want %s (add kinds with the manager's --pps-kinds)",
 			o.Spec.TargetRef.Kind, o.Spec.TargetRef.APIVersion, kinds)
 	}
 	if len(others) > 0 {
-		return fmt.Errorf("spec.targetRef: PersistentPodState %s has %s %s already; a workload has one", others[0],
-			o.Spec.TargetRef.Kind, o.Spec.TargetRef.Name)
+		return fmt.Errorf(
+			"spec.targetRef: PersistentPodState %s has the target %s %s already; a workload can have only one",
+			others[0], o.Spec.TargetRef.Kind, o.Spec.TargetRef.Name)
 	}
 	if err := ValidateSpec(&o.Spec); err != nil {
 		return fmt.Errorf("spec: %w", err)

@@ -24,48 +24,47 @@ import (
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 )
 
-// memory is for how long the place of a pod that is gone is remembered without being recorded.
-const memory = 15 * time.Minute
+// historyAge is how long the history of a deleted pod is kept.
+const historyAge = 15 * time.Minute
 
-// errUnknown is the answer while not everything has been listed for the first time, errNoKind where the API has no such
-// kind.
 var (
-	errUnknown = errors.New("not everything has been listed yet")
-	errNoKind  = errors.New("the API has no such kind")
+	errNotSynced = errors.New("the informers have not synced yet")
+	errNoKind    = errors.New("the API server does not serve this kind")
 )
 
-// View is what a replica knows of the cluster. PersistentPodStates and workloads are watched where their CRDs are; pods
-// from the first PersistentPodState on.
+// View is a replica's view of the cluster. It watches PersistentPodStates and workloads as soon as
+// their CRDs exist, and pods as soon as there is a PersistentPodState.
 type View struct {
-	kinds   Kinds
-	sources *sources
-	mapper  apimeta.RESTMapper
-	nodes   client.Reader
-	listed  func() bool // the nodes are
-	leavers *Leavers
-	sights  *Sights
+	kinds       Kinds
+	sources     *sources
+	mapper      apimeta.RESTMapper
+	nodes       client.Reader
+	nodesSynced func() bool
+	departed    *departedNodes
+	history     *History
 
-	// What has to be looked at again.
-	states  bell[types.NamespacedName]
-	targets bell[Target]
-	house   bell[struct{}]
+	// Items for the controllers to reconcile.
+	states  enqueuer[types.NamespacedName]
+	targets enqueuer[Target]
+	cluster enqueuer[struct{}]
 
-	crds chan struct{} // a CRD came
+	crds chan struct{} // receives a value when a CRD was added
 
 	mu        sync.Mutex
-	ctx       context.Context // of everything that is watched; nil before that
-	began     time.Time
-	known     bool // has been once
+	ctx       context.Context // of all watches; nil before Start
+	startedAt time.Time
+	wasReady  bool
 	crdList   *watched
-	crdsGone  map[string]bool // of which the mapper may still know the kinds
+	crdsGone  map[string]bool // deleted CRDs, whose kinds the mapper may still have
 	objects   *watched
 	workloads map[schema.GroupKind]*watched
 	pods      *watched
 }
 
 func newView(ctx context.Context, mgr manager.Manager, kinds Kinds, grace time.Duration) (*View, error) {
-	v := &View{kinds: kinds, mapper: mgr.GetRESTMapper(), nodes: mgr.GetClient(), leavers: NewLeavers(grace), sights: NewSights(),
-		crds: make(chan struct{}, 1), crdsGone: map[string]bool{}, workloads: map[schema.GroupKind]*watched{}}
+	v := &View{kinds: kinds, mapper: mgr.GetRESTMapper(), nodes: mgr.GetClient(), departed: newDepartedNodes(grace),
+		history: NewHistory(),
+		crds:    make(chan struct{}, 1), crdsGone: map[string]bool{}, workloads: map[schema.GroupKind]*watched{}}
 	var err error
 	if v.sources, err = newSources(mgr); err != nil {
 		return nil, err
@@ -74,46 +73,47 @@ func newView(ctx context.Context, mgr manager.Manager, kinds Kinds, grace time.D
 	if err != nil {
 		return nil, fmt.Errorf("watching nodes: %w", err)
 	}
-	v.listed = nodes.HasSynced
-	_, err = nodes.AddEventHandler(events[*corev1.Node]{
-		came: func(n *corev1.Node) {
-			v.leavers.Came(n.Name)
-			v.states.ring(v.on(n.Name)...)
+	v.nodesSynced = nodes.HasSynced
+	_, err = nodes.AddEventHandler(handler[*corev1.Node]{
+		added: func(n *corev1.Node) {
+			v.departed.Added(n.Name)
+			v.states.enqueue(v.statesOnNode(n.Name)...)
 		},
-		changed: func(before, n *corev1.Node) {
-			if !maps.Equal(before.Labels, n.Labels) { // nodes report often
-				v.nodeLost(before)
+		updated: func(before, n *corev1.Node) {
+			if !maps.Equal(before.Labels, n.Labels) { // most updates of a node change only its status
+				v.nodeGone(before)
 			}
 		},
-		went: func(n *corev1.Node) { v.leavers.Went(n, time.Now()) },
+		deleted: func(n *corev1.Node) { v.departed.Removed(n, time.Now()) },
 	})
 	return v, err
 }
 
-// looksSince is since when this replica sees nodes leave. One that it does not know may have left just before.
-func (v *View) looksSince() time.Time {
+// watchingSince returns since when this replica observes the removal of nodes. A node that is not
+// present may have been removed just before.
+func (v *View) watchingSince() time.Time {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.began
+	return v.startedAt
 }
 
-// nodeLost has everything looked at that a node with these labels was of concern to.
-func (v *View) nodeLost(n *corev1.Node) {
-	v.states.ring(v.on(n.Name)...)
-	for _, t := range v.sights.Waiting(n.Labels[corev1.LabelHostname]) {
-		v.states.ring(v.of(t)...)
+// nodeGone enqueues all objects that refer to a node, or to its hostname.
+func (v *View) nodeGone(n *corev1.Node) {
+	v.states.enqueue(v.statesOnNode(n.Name)...)
+	for _, t := range v.history.Waiting(n.Labels[corev1.LabelHostname]) {
+		v.states.enqueue(v.statesOf(t)...)
 	}
 }
 
-// NeedLeaderElection: every replica looks.
+// NeedLeaderElection returns false: the view runs in every replica.
 func (v *View) NeedLeaderElection() bool { return false }
 
-// Start watches until the manager ends.
+// Start watches until ctx is done.
 func (v *View) Start(ctx context.Context) error {
 	v.mu.Lock()
-	v.ctx, v.began = ctx, time.Now()
+	v.ctx, v.startedAt = ctx, time.Now()
 	v.mu.Unlock()
-	crds, err := v.sources.crds(ctx, events[*metav1.PartialObjectMetadata]{came: v.crdCame, went: v.crdWent})
+	crds, err := v.sources.crds(ctx, handler[*metav1.PartialObjectMetadata]{added: v.crdAdded, deleted: v.crdDeleted})
 	if err != nil {
 		return fmt.Errorf("watching CRDs: %w", err)
 	}
@@ -122,8 +122,8 @@ func (v *View) Start(ctx context.Context) error {
 	v.mu.Unlock()
 	tick := time.NewTicker(2 * time.Second)
 	defer tick.Stop()
-	// A CRD is there a moment before its resource is, and nobody says when that comes: every two seconds for half a minute
-	// after a CRD, then every half minute.
+	// The API server serves the resource of a CRD some time after the CRD was created, without an
+	// event: try every two seconds for half a minute after a CRD was added, then every half minute.
 	for tries := 0; ; {
 		if tries < 15 || tries%15 == 0 {
 			if err := v.watchKinds(); err != nil {
@@ -137,16 +137,16 @@ func (v *View) Start(ctx context.Context) error {
 			tries = 0
 		case now := <-tick.C:
 			tries++
-			v.sights.Forget(now.Add(-memory))
-			for _, n := range v.leavers.Over(now) {
-				v.nodeLost(n)
+			v.history.Expire(now.Add(-historyAge))
+			for _, n := range v.departed.Expire(now) {
+				v.nodeGone(n)
 			}
 		}
 	}
 }
 
-// watchKinds watches what is there and not watched yet. The API server may be slow to tell what is there: nobody waits for
-// that but the caller.
+// watchKinds starts the watches of the kinds that are served and not watched yet. It does not hold
+// v.mu during discovery, which may be slow.
 func (v *View) watchKinds() error {
 	for _, kind := range v.unwatched() {
 		if resource, ok := v.resource(kind); ok {
@@ -182,21 +182,21 @@ func (v *View) watch(kind schema.GroupKind, resource schema.GroupVersionResource
 		return nil
 	}
 	if kind == objectKind.GroupKind() {
-		w, err := v.sources.objects(v.ctx, resource, events[*pps.PersistentPodState]{
-			came: v.objectCame, changed: v.objectChanged, went: v.objectWent})
+		w, err := v.sources.objects(v.ctx, resource, handler[*pps.PersistentPodState]{
+			added: v.objectAdded, updated: v.objectUpdated, deleted: v.objectDeleted})
 		v.objects = w
 		return err
 	}
-	w, err := v.sources.workloads(v.ctx, resource, events[*workloadView]{
-		came:    func(w *workloadView) { v.workloadMoved(w.workload) },
-		changed: func(_, w *workloadView) { v.workloadMoved(w.workload) },
-		went:    func(w *workloadView) { v.workloadWent(w.workload) },
+	w, err := v.sources.workloads(v.ctx, resource, handler[*workloadView]{
+		added:   func(w *workloadView) { v.workloadUpdated(w.workload) },
+		updated: func(_, w *workloadView) { v.workloadUpdated(w.workload) },
+		deleted: func(w *workloadView) { v.workloadDeleted(w.workload) },
 	})
 	v.workloads[kind] = w
 	return err
 }
 
-// resource finds what the API serves for a kind; another version will do.
+// resource returns the resource of a kind, in another version if the given one is not served.
 func (v *View) resource(kind schema.GroupVersionKind) (schema.GroupVersionResource, bool) {
 	mapping, err := v.mapper.RESTMapping(kind.GroupKind(), kind.Version)
 	if err != nil {
@@ -208,23 +208,24 @@ func (v *View) resource(kind schema.GroupVersionKind) (schema.GroupVersionResour
 	return mapping.Resource, true
 }
 
-// crdCame has its resource watched. A watch that has found nothing so far begins anew: it would wait longer and longer.
-func (v *View) crdCame(crd *metav1.PartialObjectMetadata) {
-	v.end(crd.Name, false, func(w *watched) bool { return !w.HasSynced() })
+// crdAdded starts the watch of the CRD's resource. A watch that has not synced is restarted,
+// because its backoff may be long.
+func (v *View) crdAdded(crd *metav1.PartialObjectMetadata) {
+	v.stopWatch(crd.Name, false, func(w *watched) bool { return !w.HasSynced() })
 	select {
 	case v.crds <- struct{}{}:
 	default:
 	}
-	v.house.ring(struct{}{})
+	v.cluster.enqueue(struct{}{})
 }
 
-// crdWent ends the watch of its resource, whose objects are gone.
-func (v *View) crdWent(crd *metav1.PartialObjectMetadata) {
-	v.end(crd.Name, true, func(*watched) bool { return true })
-	v.house.ring(struct{}{})
+// crdDeleted stops the watch of the CRD's resource, whose objects were deleted.
+func (v *View) crdDeleted(crd *metav1.PartialObjectMetadata) {
+	v.stopWatch(crd.Name, true, func(*watched) bool { return true })
+	v.cluster.enqueue(struct{}{})
 }
 
-func (v *View) end(resource string, gone bool, which func(*watched) bool) {
+func (v *View) stopWatch(resource string, gone bool, which func(*watched) bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if gone {
@@ -244,109 +245,109 @@ func (v *View) end(resource string, gone bool, which func(*watched) bool) {
 	}
 }
 
-// watchPods begins with the first PersistentPodState.
+// watchPods starts the watch of pods, when the first PersistentPodState was added.
 func (v *View) watchPods() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.pods != nil {
 		return
 	}
-	w, err := v.sources.pods(v.ctx, v.kinds, events[*glance]{
-		came: func(g *glance) { v.see(nil, g) },
-		changed: func(before, now *glance) {
-			v.see(before, now)
+	w, err := v.sources.pods(v.ctx, v.kinds, handler[*podView]{
+		added: func(g *podView) { v.observe(nil, g) },
+		updated: func(before, now *podView) {
+			v.observe(before, now)
 		},
-		went: func(g *glance) { v.see(g, nil) },
+		deleted: func(g *podView) { v.observe(g, nil) },
 	})
-	if err == nil { // it can only fail for a programmer's mistake
+	if err == nil { // it fails only if the informer was already started
 		v.pods = w
 	}
 }
 
-func (v *View) objectCame(o *pps.PersistentPodState) {
+func (v *View) objectAdded(o *pps.PersistentPodState) {
 	v.watchPods()
-	v.objectChanged(o, o)
-	v.house.ring(struct{}{})
+	v.objectUpdated(o, o)
+	v.cluster.enqueue(struct{}{})
 }
 
-func (v *View) objectChanged(_, o *pps.PersistentPodState) {
-	v.states.ring(types.NamespacedName{Namespace: o.Namespace, Name: o.Name})
-	v.targets.ring(targetOf(o))
+func (v *View) objectUpdated(_, o *pps.PersistentPodState) {
+	v.states.enqueue(types.NamespacedName{Namespace: o.Namespace, Name: o.Name})
+	v.targets.enqueue(targetOf(o))
 }
 
-func (v *View) objectWent(o *pps.PersistentPodState) {
-	v.targets.ring(targetOf(o))
-	v.states.ring(v.of(targetOf(o))...) // another one may take its place
-	v.house.ring(struct{}{})
+func (v *View) objectDeleted(o *pps.PersistentPodState) {
+	v.targets.enqueue(targetOf(o))
+	v.states.enqueue(v.statesOf(targetOf(o))...) // another with the same target may be used now
+	v.cluster.enqueue(struct{}{})
 }
 
-func (v *View) workloadMoved(w *Workload) {
-	v.drop(w)
-	v.workloadWent(w)
+func (v *View) workloadUpdated(w *Workload) {
+	v.prune(w)
+	v.workloadDeleted(w)
 }
 
-func (v *View) workloadWent(w *Workload) {
-	v.targets.ring(w.Target)
-	v.states.ring(v.of(w.Target)...)
+func (v *View) workloadDeleted(w *Workload) {
+	v.targets.enqueue(w.Target)
+	v.states.enqueue(v.statesOf(w.Target)...)
 }
 
-// drop forgets where the pods were that a workload does not want any more.
-func (v *View) drop(w *Workload) {
+// prune removes the history of pods that a workload no longer has.
+func (v *View) prune(w *Workload) {
 	if objects := v.Objects(w.Target); len(objects) > 0 {
-		v.sights.Drop(w.Target, func(pod string) bool { return remembered(objects[0], w, pod) })
+		v.history.Prune(w.Target, func(pod string) bool { return isExpected(objects[0], w, pod) })
 	}
 }
 
-// see takes note of a pod. It may have changed hands.
-func (v *View) see(before, now *glance) {
+// observe updates the history of a pod, which may have got another controller.
+func (v *View) observe(before, now *podView) {
 	if before != nil && before.target != nil && (now == nil || now.target == nil || *now.target != *before.target) {
-		v.sights.Miss(*before.target, before.Name, before.UID, time.Now())
+		v.history.Deleted(*before.target, before.Name, before.UID, time.Now())
 		if w, err := v.Workload(*before.target); err == nil && w != nil {
-			v.drop(w)
+			v.prune(w)
 		}
-		v.states.ring(v.of(*before.target)...)
+		v.states.enqueue(v.statesOf(*before.target)...)
 	}
 	if now != nil && now.target != nil {
-		v.sights.See(*now.target, now.Name, now.seen)
-		v.states.ring(v.of(*now.target)...)
+		v.history.Observe(*now.target, now.Name, now.seen)
+		v.states.enqueue(v.statesOf(*now.target)...)
 	}
 }
 
-// informer is the one of PersistentPodStates; nil while there is none.
+// informer returns the informer of PersistentPodStates, nil while there is none.
 func (v *View) informer() *watched {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.objects
 }
 
-// Ready tells whether this replica can look up what is known of a pod. Once it could it stays so, and after a minute it is as
-// well as it will be: it has other work.
+// Ready is a readiness check: it returns an error until the informers have synced for the first
+// time, at most for a minute, because the replica has other webhooks to serve.
 func (v *View) Ready(*http.Request) error {
-	known := v.Known()
+	synced := v.HasSynced()
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.crdList == nil {
-		return errUnknown
+		return errNotSynced
 	}
 	if v.crdList.HasSynced() {
-		_, there, _ := v.crdList.GetStore().GetByKey(crdName)
-		v.known = v.known || known || !there
+		_, exists, _ := v.crdList.GetStore().GetByKey(crdName)
+		v.wasReady = v.wasReady || synced || !exists
 	}
-	if v.known || time.Since(v.began) > time.Minute {
+	if v.wasReady || time.Since(v.startedAt) > time.Minute {
 		return nil
 	}
-	return errUnknown
+	return errNotSynced
 }
 
-// Known tells whether everything that is watched has been listed.
-func (v *View) Known() bool {
+// HasSynced reports whether the informers of PersistentPodStates and nodes have synced.
+func (v *View) HasSynced() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.objects != nil && v.objects.HasSynced() && v.listed()
+	return v.objects != nil && v.objects.HasSynced() && v.nodesSynced()
 }
 
-// PodsKnown tells it of the pods.
-func (v *View) PodsKnown() bool {
+// PodsSynced reports whether the informer of pods has synced.
+func (v *View) PodsSynced() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.pods != nil && v.pods.HasSynced()
@@ -357,7 +358,7 @@ func (v *View) indexed(index, value string) []*pps.PersistentPodState {
 	if w == nil {
 		return nil
 	}
-	list, _ := w.GetIndexer().ByIndex(index, value) // an error says that there is no such index
+	list, _ := w.GetIndexer().ByIndex(index, value) // it fails only for an unknown index
 	var objects []*pps.PersistentPodState
 	for _, o := range list {
 		objects = append(objects, o.(*pps.PersistentPodState))
@@ -365,7 +366,8 @@ func (v *View) indexed(index, value string) []*pps.PersistentPodState {
 	return objects
 }
 
-// Objects are the PersistentPodStates of a workload. The first is the one that counts.
+// Objects returns the PersistentPodStates of a workload, the oldest first. Only the first has an
+// effect.
 func (v *View) Objects(t Target) []*pps.PersistentPodState {
 	objects := v.indexed(byTarget, t.String())
 	slices.SortFunc(objects, func(a, b *pps.PersistentPodState) int {
@@ -374,9 +376,11 @@ func (v *View) Objects(t Target) []*pps.PersistentPodState {
 	return objects
 }
 
-func (v *View) of(t Target) []types.NamespacedName { return keys(v.indexed(byTarget, t.String())) }
+func (v *View) statesOf(t Target) []types.NamespacedName {
+	return keys(v.indexed(byTarget, t.String()))
+}
 
-func (v *View) on(node string) []types.NamespacedName { return keys(v.indexed(byNode, node)) }
+func (v *View) statesOnNode(node string) []types.NamespacedName { return keys(v.indexed(byNode, node)) }
 
 func keys(objects []*pps.PersistentPodState) []types.NamespacedName {
 	var keys []types.NamespacedName
@@ -386,7 +390,7 @@ func keys(objects []*pps.PersistentPodState) []types.NamespacedName {
 	return keys
 }
 
-// Object is a PersistentPodState by its name; nil if there is none.
+// Object returns a PersistentPodState, nil if there is none.
 func (v *View) Object(key types.NamespacedName) *pps.PersistentPodState {
 	w := v.informer()
 	if w == nil {
@@ -399,7 +403,7 @@ func (v *View) Object(key types.NamespacedName) *pps.PersistentPodState {
 	return o.(*pps.PersistentPodState)
 }
 
-// Count is how many PersistentPodStates there are.
+// Count returns the number of PersistentPodStates.
 func (v *View) Count() int {
 	if w := v.informer(); w != nil {
 		return len(w.GetStore().ListKeys())
@@ -407,7 +411,7 @@ func (v *View) Count() int {
 	return 0
 }
 
-// Workload is a workload; nil if it is gone. An error says that nobody knows.
+// Workload returns a workload, nil if it does not exist. It returns an error if that is not known.
 func (v *View) Workload(t Target) (*Workload, error) {
 	v.mu.Lock()
 	w := v.workloads[t.Kind]
@@ -416,7 +420,7 @@ func (v *View) Workload(t Target) (*Workload, error) {
 	case w == nil:
 		return nil, errNoKind
 	case !w.HasSynced():
-		return nil, errUnknown
+		return nil, errNotSynced
 	}
 	o, found, err := w.GetStore().GetByKey(t.Namespace + "/" + t.Name)
 	if err != nil || !found {
@@ -449,10 +453,11 @@ func (v *View) allTargets() []Target {
 	return all
 }
 
-// Nodes looks nodes up. An error says that it is not known of one whether it exists.
+// Nodes returns a lookup of the given nodes. It returns an error if it is not known whether one
+// exists.
 func (v *View) Nodes(ctx context.Context, names ...string) (Nodes, error) {
-	if !v.listed() {
-		return nil, errUnknown
+	if !v.nodesSynced() {
+		return nil, errNotSynced
 	}
 	labels := map[string]map[string]string{}
 	for _, name := range names {
@@ -460,13 +465,13 @@ func (v *View) Nodes(ctx context.Context, names ...string) (Nodes, error) {
 		err := v.nodes.Get(ctx, types.NamespacedName{Name: name}, &n)
 		switch {
 		case apierrors.IsNotFound(err):
-			for _, left := range v.leavers.All() {
+			for _, left := range v.departed.All() {
 				if left.Name == name {
 					labels[name] = left.Labels
 				}
 			}
 		case err != nil:
-			return nil, fmt.Errorf("looking up node %s: %w", name, err)
+			return nil, fmt.Errorf("getting node %s: %w", name, err)
 		default:
 			labels[name] = n.Labels
 		}
@@ -474,35 +479,35 @@ func (v *View) Nodes(ctx context.Context, names ...string) (Nodes, error) {
 	return func(name string) (map[string]string, bool) { l, ok := labels[name]; return l, ok }, nil
 }
 
-// Choice are the nodes that count when a pod is bound: if its own selectors take the node where it was, that one, and else
-// all.
-func (v *View) Choice(ctx context.Context, pod *corev1.Pod, was string) ([]*corev1.Node, error) {
+// NodesToCheck returns the nodes to check the requirements of a pod against: its former node if the
+// pod's own selectors match it, else all.
+func (v *View) NodesToCheck(ctx context.Context, pod *corev1.Pod, was string) ([]*corev1.Node, error) {
 	var n corev1.Node
 	err := v.nodes.Get(ctx, types.NamespacedName{Name: was}, &n)
-	if err == nil && takes(pod, &n) {
+	if err == nil && matches(pod, &n) {
 		return []*corev1.Node{&n}, nil
 	}
 	if client.IgnoreNotFound(err) != nil {
-		return nil, fmt.Errorf("looking up node %s: %w", was, err)
+		return nil, fmt.Errorf("getting node %s: %w", was, err)
 	}
 	return v.allNodes(ctx)
 }
 
-// allNodes are all nodes, which are not to be written to, and those that have just left.
+// allNodes returns all nodes, including departed ones. They must not be modified.
 func (v *View) allNodes(ctx context.Context, options ...client.ListOption) ([]*corev1.Node, error) {
 	var list corev1.NodeList
 	if err := v.nodes.List(ctx, &list, append(options, client.UnsafeDisableDeepCopy)...); err != nil {
-		return nil, fmt.Errorf("looking up nodes: %w", err)
+		return nil, fmt.Errorf("listing nodes: %w", err)
 	}
-	nodes := v.leavers.All()
+	nodes := v.departed.All()
 	for i := range list.Items {
 		nodes = append(nodes, &list.Items[i])
 	}
 	return nodes, nil
 }
 
-// Hosts tells whether a node has a hostname.
-func (v *View) Hosts(ctx context.Context, hostname string) (bool, error) {
+// HostExists reports whether a node has the given hostname.
+func (v *View) HostExists(ctx context.Context, hostname string) (bool, error) {
 	nodes, err := v.allNodes(ctx, client.MatchingLabels{corev1.LabelHostname: hostname})
 	return len(having(nodes, corev1.LabelHostname, hostname)) > 0, err
 }

@@ -26,70 +26,73 @@ import (
 
 var statefulSet = schema.GroupKind{Group: "apps", Kind: "StatefulSet"}
 
-// has gives a view the workloads of a kind.
+// has adds the workloads of a kind to a view.
 func (v *View) has(kind schema.GroupKind, synced bool, workloads ...*Workload) *View {
 	informer := toolscache.NewSharedIndexInformer(nil, &unstructured.Unstructured{}, 0, toolscache.Indexers{})
 	for _, w := range workloads {
 		informer.GetStore().Add(&workloadView{metav1.ObjectMeta{Namespace: w.Namespace, Name: w.Name}, w})
 	}
-	v.workloads[kind] = &watched{SharedIndexInformer: informer, told: told{synced: synced}}
+	v.workloads[kind] = &watched{SharedIndexInformer: informer, handler: registration{synced: synced}}
 	return v
 }
 
-// admit has a view's binder look at a new pod.
+// admit returns a new pod after its admission by a podWebhook with the view.
 func (v *View) admit(t *testing.T, pod *corev1.Pod) corev1.Pod {
 	t.Helper()
-	req := creation(t, pod)
-	return patched[corev1.Pod](t, req, (&binder{view: v, release: true, grace: time.Minute, log: logr.Discard()}).handler().Handle(t.Context(), req))
+	req := request(t, pod)
+	w := &podWebhook{view: v, releaseGone: true, grace: time.Minute, log: logr.Discard()}
+	return patched[corev1.Pod](t, req, w.handler().Handle(t.Context(), req))
 }
 
-// What has been scaled away is forgotten by the memory of pods as well as by the record.
-func TestWhatIsScaledAwayIsForgotten(t *testing.T) {
+// The history of pods that were scaled down is removed, as their recorded state is.
+func TestScaledDownPodIsForgotten(t *testing.T) {
 	three, one := db(), db(with(int64(1), "spec", "replicas"))
 	for _, tt := range []struct {
-		story  string
+		name   string
 		object *pps.PersistentPodState
-		events func(v *View, pod *glance)
+		events func(v *View, pod *podView)
 		bound  bool
 	}{
-		{"deleted", state(requires(hostname)), func(v *View, pod *glance) {
-			v.see(pod, nil)
+		{"deleted", state(requires(hostname)), func(v *View, pod *podView) {
+			v.observe(pod, nil)
 		}, true},
-		{"scaled down, then gone", state(requires(hostname)), func(v *View, pod *glance) {
-			v.has(statefulSet, true, one).workloadMoved(one)
-			v.see(pod, nil)
-			v.has(statefulSet, true, three).workloadMoved(three)
+		{"scaled down, then deleted", state(requires(hostname)), func(v *View, pod *podView) {
+			v.has(statefulSet, true, one).workloadUpdated(one)
+			v.observe(pod, nil)
+			v.has(statefulSet, true, three).workloadUpdated(three)
 		}, false},
-		{"gone, then scaled down as far as this replica has heard", state(requires(hostname)), func(v *View, pod *glance) {
-			v.see(pod, nil)
-			v.has(statefulSet, true, one).workloadMoved(one)
-			v.has(statefulSet, true, three).workloadMoved(three)
+		{"deletion observed before the scale down", state(requires(hostname)), func(v *View, pod *podView) {
+			v.observe(pod, nil)
+			v.has(statefulSet, true, one).workloadUpdated(one)
+			v.has(statefulSet, true, three).workloadUpdated(three)
 		}, false},
-		{"scaled down and up again while it is on its way out", state(requires(hostname)), func(v *View, pod *glance) {
-			v.has(statefulSet, true, one).workloadMoved(one)
-			v.has(statefulSet, true, three).workloadMoved(three)
-			v.see(pod, nil)
+		{"scaled down and up while terminating", state(requires(hostname)), func(v *View, pod *podView) {
+			v.has(statefulSet, true, one).workloadUpdated(one)
+			v.has(statefulSet, true, three).workloadUpdated(three)
+			v.observe(pod, nil)
 		}, true},
-		{"scaled down, WhenDeleted", state(requires(hostname), until(pps.WhenDeleted)), func(v *View, pod *glance) {
-			v.has(statefulSet, true, one).workloadMoved(one)
-			v.see(pod, nil)
+		{"scaled down, WhenDeleted", state(requires(hostname), until(pps.WhenDeleted)), func(v *View, pod *podView) {
+			v.has(statefulSet, true, one).workloadUpdated(one)
+			v.observe(pod, nil)
 		}, true},
-		{"nobody knows how many there should be", state(requires(hostname)), func(v *View, pod *glance) {
+		{"workload not synced", state(requires(hostname)), func(v *View, pod *podView) {
 			v.has(statefulSet, false, one)
-			v.see(pod, nil)
+			v.observe(pod, nil)
 		}, true},
 	} {
 		v := viewOf(tt.object).has(statefulSet, true, three)
-		pod := glanceAt(aPod("db-2", readyOn("node1")), builtIn)
-		v.see(nil, pod)
+		pod := podViewOf(aPod("db-2", readyOn("node1")), builtIn)
+		v.observe(nil, pod)
 		tt.events(v, pod)
-		if got := v.admit(t, aPod("db-2")); (got.Spec.NodeSelector[hostname] == "node1") != tt.bound || (got.Annotations[pps.AnnotationInjected] != "") != tt.bound {
-			t.Errorf("%s: bound to %v, %v", tt.story, got.Spec.NodeSelector, got.Annotations)
+		got := v.admit(t, aPod("db-2"))
+		isInjected := got.Annotations[pps.AnnotationInjected] != ""
+		if (got.Spec.NodeSelector[hostname] == "node1") != tt.bound || isInjected != tt.bound {
+			t.Errorf("%s: injected %v, %v", tt.name, got.Spec.NodeSelector, got.Annotations)
 		}
 	}
 }
 
-// P1: pods that wait for a node that is gone are told from pods that wait for something else.
+// Pods that wait for a node that is gone are distinguished from pods that wait for something else.
 func TestStuckPods(t *testing.T) {
 	o := state(requires(hostname, zone))
 	bound := func(v *View, pod *corev1.Pod) *corev1.Pod { p := v.admit(t, pod); p.UID = pod.UID; return &p }
@@ -97,82 +100,88 @@ func TestStuckPods(t *testing.T) {
 	selects := func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{hostname: "node1"} }
 	remembers := func(objects ...*pps.PersistentPodState) *View {
 		v := viewOf(objects...).has(statefulSet, true, db())
-		v.see(nil, glanceAt(aPod("db-0", startedOn("node1")), builtIn))
+		v.observe(nil, podViewOf(aPod("db-0", startedOn("node1")), builtIn))
 		return v
 	}
 	for _, tt := range []struct {
-		story string
-		pod   *corev1.Pod
-		nodes cluster
-		age   time.Duration
-		looks time.Duration // since when this replica does
-		want  bool
-		later time.Duration
+		name         string
+		pod          *corev1.Pod
+		nodes        cluster
+		age          time.Duration
+		watching     time.Duration // for how long this replica watches nodes
+		want         bool
+		requeueAfter time.Duration
 	}{
-		{"bound from its record", bound(viewOf(state(requires(hostname), recorded("db-0", "node1"))), aPod("db-0")), nil, time.Hour, 2 * time.Hour, true, 0},
-		{"bound from memory, never recorded", bound(remembers(o), aPod("db-0")), nil, time.Hour, 2 * time.Hour, true, 0},
-		{"its node is there", bound(remembers(o), aPod("db-0")), three(), time.Hour, 2 * time.Hour, false, 0},
-		{"its user chose the hostname, the zone is injected", bound(remembers(o), aPod("db-0", selects)), nil, time.Hour, 2 * time.Hour, false, 0},
-		{"its user chose the hostname, by a copied manifest", bound(remembers(o), aPod("db-0", selects, annotated("leasehold.dev/topology-required", "a=b"))),
+		{"injected from the recorded state", bound(viewOf(state(requires(hostname), recorded("db-0", "node1"))),
+			aPod("db-0")), nil, time.Hour, 2 * time.Hour, true, 0},
+		{"injected from the history, never recorded", bound(remembers(o), aPod("db-0")), nil, time.Hour,
+			2 * time.Hour, true, 0},
+		{"its node exists", bound(remembers(o), aPod("db-0")), three(), time.Hour, 2 * time.Hour, false, 0},
+		{"hostname set by the user, zone injected", bound(remembers(o), aPod("db-0", selects)), nil, time.Hour,
+			2 * time.Hour, false, 0},
+		{"hostname set by the user in a copied manifest",
+			bound(remembers(o), aPod("db-0", selects, annotated("leasehold.dev/topology-required", "a=b"))),
 			nil, time.Hour, 2 * time.Hour, false, 0},
-		{"it has a node", bound(remembers(o), aPod("db-0", assignedTo("node1"))), nil, time.Hour, 2 * time.Hour, false, 0},
-		{"another object bound it", another(bound(remembers(o), aPod("db-0"))), nil, time.Hour, 2 * time.Hour, false, 0},
-		{"it is young", bound(remembers(o), aPod("db-0")), nil, 50 * time.Second, time.Hour, false, 10 * time.Second},
-		{"this replica has just begun, and may not have seen its node leave", bound(remembers(o), aPod("db-0")), nil, time.Hour, 20 * time.Second, false, 40 * time.Second},
-		{"it is on its way out already", bound(remembers(o), aPod("db-0", leaving)), nil, time.Hour, 2 * time.Hour, false, 0},
+		{"scheduled", bound(remembers(o), aPod("db-0", assignedTo("node1"))), nil, time.Hour, 2 * time.Hour, false, 0},
+		{"injected from another object", another(bound(remembers(o), aPod("db-0"))), nil, time.Hour, 2 * time.Hour, false, 0},
+		{"too young", bound(remembers(o), aPod("db-0")), nil, 50 * time.Second, time.Hour, false, 10 * time.Second},
+		{"this replica has just started", bound(remembers(o), aPod("db-0")), nil, time.Hour, 20 * time.Second, false,
+			40 * time.Second},
+		{"terminating", bound(remembers(o), aPod("db-0", leaving)), nil, time.Hour, 2 * time.Hour, false, 0},
 	} {
 		v := remembers(o)
 		v.nodes = tt.nodes
-		r := &recorder{view: v, release: true, grace: time.Minute}
+		r := &recorder{view: v, releaseGone: true, grace: time.Minute}
 		now := tt.pod.CreationTimestamp.Add(tt.age)
-		v.began = now.Add(-tt.looks)
-		names, later, err := r.stuck(t.Context(), o, seen(tt.pod).Of(targetOf(o)), now)
-		if err != nil || slices.Equal(names, []string{"db-0"}) != tt.want || later != tt.later {
-			t.Errorf("%s: %q, %v, %v; it waits for %v", tt.story, names, later, err, tt.pod.Spec.NodeSelector)
+		v.startedAt = now.Add(-tt.watching)
+		names, requeueAfter, err := r.stuck(t.Context(), o, seen(tt.pod).Pods(targetOf(o)), now)
+		if err != nil || slices.Equal(names, []string{"db-0"}) != tt.want || requeueAfter != tt.requeueAfter {
+			t.Errorf("%s: %q, %v, %v; node selector %v", tt.name, names, requeueAfter, err, tt.pod.Spec.NodeSelector)
 		}
 	}
 }
 
-// A node that is made again before the grace is over was never gone.
-func TestANodeThatHasJustLeftIsWaitedFor(t *testing.T) {
+// A node that is registered again within the grace period counts as present all the time.
+func TestDepartedNodeIsWaitedFor(t *testing.T) {
 	v := viewOf(state(requires(hostname), recorded("db-0", "node1")))
 	left := three()
 	delete(left, "node1")
 	v.nodes = left
 	bound := func() bool { pod := v.admit(t, aPod("db-0")); return pod.Spec.NodeSelector[hostname] == "node1" }
-	hosts := func() bool {
-		yes, err := v.Hosts(t.Context(), "node1")
+	hostExists := func() bool {
+		exists, err := v.HostExists(t.Context(), "node1")
 		if err != nil {
 			t.Fatal(err)
 		}
-		return yes
+		return exists
 	}
-	v.began = time.Now()
+	v.startedAt = time.Now()
 	if !bound() {
-		t.Error("a node that may have left before this replica began is not waited for")
+		t.Error("a node that may have been removed before this replica started is not waited for")
 	}
-	v.began = time.Now().Add(-time.Hour)
-	if bound() || hosts() {
-		t.Error("a node that was never seen is waited for")
+	v.startedAt = time.Now().Add(-time.Hour)
+	if bound() || hostExists() {
+		t.Error("a node that was never observed is waited for")
 	}
-	v.leavers.Went(three().all()[0], began)
-	if !bound() || !hosts() {
-		t.Error("it is not waited for")
+	v.departed.Removed(three().all()[0], began)
+	if !bound() || !hostExists() {
+		t.Error("a departed node is not waited for")
 	}
-	if over := v.leavers.Over(began.Add(59 * time.Second)); len(over) > 0 || !bound() {
-		t.Errorf("over too soon: %v", over)
+	if expired := v.departed.Expire(began.Add(59 * time.Second)); len(expired) > 0 || !bound() {
+		t.Errorf("expired too early: %v", expired)
 	}
-	if over := v.leavers.Over(began.Add(time.Minute)); len(over) != 1 || over[0].Name != "node1" || bound() || hosts() {
-		t.Errorf("not over: %v", over)
+	if expired := v.departed.Expire(began.Add(time.Minute)); len(expired) != 1 || expired[0].Name != "node1" ||
+		bound() || hostExists() {
+		t.Errorf("not expired: %v", expired)
 	}
-	v.leavers.Went(three().all()[0], began)
-	v.leavers.Came("node1")
-	if over := v.leavers.Over(began.Add(time.Hour)); len(over) > 0 {
-		t.Errorf("it is back, and over: %v", over)
+	v.departed.Removed(three().all()[0], began)
+	v.departed.Added("node1")
+	if expired := v.departed.Expire(began.Add(time.Hour)); len(expired) > 0 {
+		t.Errorf("a node that was added again expired: %v", expired)
 	}
 }
 
-func TestWhoWaitsForANodeIsFound(t *testing.T) {
+func TestWaiting(t *testing.T) {
 	s := seen(aPod("db-0", func(p *corev1.Pod) {
 		require(p, map[string]string{hostname: "node1"})
 		annotate(p, "leasehold.dev/topology-required", hostname+"=node1")
@@ -185,7 +194,7 @@ func TestWhoWaitsForANodeIsFound(t *testing.T) {
 	}
 }
 
-// lists is an API that has these objects, and never another.
+// lists returns a ListWatch with the given objects and without events.
 func lists(objects ...runtime.Object) *toolscache.ListWatch {
 	return &toolscache.ListWatch{
 		ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
@@ -201,72 +210,73 @@ func lists(objects ...runtime.Object) *toolscache.ListWatch {
 	}
 }
 
-// Who asks for what a handler makes of the first list must not be answered before the handler has made it.
-func TestSyncedIsWhatHasBeenTold(t *testing.T) {
-	began, goOn := make(chan struct{}), make(chan struct{})
+// HasSynced must not be true before the event handler has returned for the complete list.
+func TestHasSyncedWaitsForTheHandler(t *testing.T) {
+	called, proceed := make(chan struct{}), make(chan struct{})
 	w, err := run(t.Context(), corev1.SchemeGroupVersion.WithResource("pods"), lists(aPod("db-0")), &corev1.Pod{},
-		func(o any) (any, error) { return o, nil }, nil, events[*corev1.Pod]{came: func(*corev1.Pod) { close(began); <-goOn }})
+		func(o any) (any, error) { return o, nil }, nil,
+		handler[*corev1.Pod]{added: func(*corev1.Pod) { close(called); <-proceed }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	<-began
+	<-called
 	if !toolscache.WaitForCacheSync(t.Context().Done(), w.SharedIndexInformer.HasSynced) {
-		t.Fatal("it is not listed")
+		t.Fatal("not listed")
 	}
 	if w.HasSynced() {
-		t.Error("synced, and the handler has not returned")
+		t.Error("synced before the handler has returned")
 	}
-	close(goOn)
+	close(proceed)
 	if !toolscache.WaitForCacheSync(t.Context().Done(), w.HasSynced) {
 		t.Error("never synced")
 	}
 }
 
-// What is looked at while its kind is being listed, or is not there yet, is looked at again.
-func TestWhatIsNotListedYetIsLookedAtAgain(t *testing.T) {
-	serves := &stance{}
-	serves.state.Store(serving)
+// Reconciling is repeated if a kind is not served or not synced yet.
+func TestReconcileIsRepeatedUntilSynced(t *testing.T) {
+	r := &role{}
+	r.state.Store(serving)
 	object := state()
-	pods := &watched{told: told{synced: true}}
+	pods := &watched{handler: registration{synced: true}}
 	for _, v := range []*View{viewOf(object), viewOf(object).has(statefulSet, false)} {
 		v.pods = pods
-		g, err := (&generator{view: v, stance: serves}).Reconcile(t.Context(), db().Target)
+		g, err := (&generator{view: v, role: r}).Reconcile(t.Context(), db().Target)
 		if err != nil || g.RequeueAfter <= 0 {
-			t.Errorf("the generator: %+v, %v", g, err)
+			t.Errorf("generator:  %+v, %v", g, err)
 		}
-		r, err := (&recorder{view: v, stance: serves}).Reconcile(t.Context(), keys([]*pps.PersistentPodState{object})[0])
-		if err != nil || r.RequeueAfter <= 0 {
-			t.Errorf("the recorder: %+v, %v", r, err)
+		result, err := (&recorder{view: v, role: r}).Reconcile(t.Context(), keys([]*pps.PersistentPodState{object})[0])
+		if err != nil || result.RequeueAfter <= 0 {
+			t.Errorf("recorder: %+v, %v", result, err)
 		}
 	}
 }
 
-// slow is an API server that takes its time to say what it serves.
-type slow struct {
+// slowMapper is a RESTMapper that blocks until answer is closed.
+type slowMapper struct {
 	apimeta.RESTMapper
-	asked, answer chan struct{}
+	called, answer chan struct{}
 }
 
-func (s slow) RESTMapping(kind schema.GroupKind, _ ...string) (*apimeta.RESTMapping, error) {
-	s.asked <- struct{}{}
+func (s slowMapper) RESTMapping(kind schema.GroupKind, _ ...string) (*apimeta.RESTMapping, error) {
+	s.called <- struct{}{}
 	<-s.answer
 	return nil, &apimeta.NoKindMatchError{GroupKind: kind}
 }
 
-func TestNobodyWaitsForDiscovery(t *testing.T) {
+func TestAdmissionDoesNotWaitForDiscovery(t *testing.T) {
 	v := viewOf(state(recorded("db-0", "node1")))
-	api := slow{asked: make(chan struct{}), answer: make(chan struct{})}
+	api := slowMapper{called: make(chan struct{}), answer: make(chan struct{})}
 	v.mapper = api
 	done := make(chan error)
 	go func() { done <- v.watchKinds() }()
-	<-api.asked
+	<-api.called
 	if pod := v.admit(t, aPod("db-0")); pod.Annotations[pps.AnnotationInjected] != "db" {
 		t.Errorf("%v", pod.Annotations)
 	}
 	close(api.answer)
 	for {
 		select {
-		case <-api.asked:
+		case <-api.called:
 			continue
 		case err := <-done:
 			if err != nil {
@@ -277,8 +287,8 @@ func TestNobodyWaitsForDiscovery(t *testing.T) {
 	}
 }
 
-// A RESTMapper keeps the kinds of a CRD that is gone.
-func TestAKindWhoseCRDIsGoneIsNotWatched(t *testing.T) {
+// A RESTMapper keeps the kinds of a CRD that was deleted.
+func TestKindOfADeletedCRDIsNotWatched(t *testing.T) {
 	kind := builtIn[1]
 	mapper := apimeta.NewDefaultRESTMapper(nil)
 	mapper.Add(kind, apimeta.RESTScopeNamespace)
@@ -294,10 +304,10 @@ func TestAKindWhoseCRDIsGoneIsNotWatched(t *testing.T) {
 		event func()
 		want  error
 	}{
-		{func() { v.crdCame(crd) }, errUnknown},
-		{func() { v.crdWent(other) }, errUnknown},
-		{func() { v.crdWent(crd) }, errNoKind},
-		{func() { v.crdCame(crd) }, errUnknown},
+		{func() { v.crdAdded(crd) }, errNotSynced},
+		{func() { v.crdDeleted(other) }, errNotSynced},
+		{func() { v.crdDeleted(crd) }, errNoKind},
+		{func() { v.crdAdded(crd) }, errNotSynced},
 	} {
 		step.event()
 		if err := v.watchKinds(); err != nil {
@@ -315,42 +325,42 @@ func TestReady(t *testing.T) {
 		for _, name := range names {
 			informer.GetStore().Add(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name}})
 		}
-		return &watched{SharedIndexInformer: informer, told: told{synced: synced}}
+		return &watched{SharedIndexInformer: informer, handler: registration{synced: synced}}
 	}
 	none := func(v *View) *View { v.objects = nil; return v }
 	for _, tt := range []struct {
-		story string
-		view  *View
-		crds  *watched
-		want  bool
+		name string
+		view *View
+		crds *watched
+		want bool
 	}{
-		{"nothing is known of CRDs", viewOf(), nil, false},
-		{"CRDs are being listed", viewOf(), crds(false), false},
-		{"there is none", none(viewOf()), crds(true, "others.example.com"), true},
-		{"there is one, its objects are not listed", none(viewOf()), crds(true, crdName), false},
-		{"there is one, its objects are listed", viewOf(), crds(true, crdName), true},
+		{"CRDs are not watched yet", viewOf(), nil, false},
+		{"CRDs are not synced", viewOf(), crds(false), false},
+		{"no CRD", none(viewOf()), crds(true, "others.example.com"), true},
+		{"CRD, objects not synced", none(viewOf()), crds(true, crdName), false},
+		{"CRD, objects synced", viewOf(), crds(true, crdName), true},
 	} {
-		tt.view.crdList, tt.view.began = tt.crds, time.Now()
+		tt.view.crdList, tt.view.startedAt = tt.crds, time.Now()
 		err := tt.view.Ready(nil)
 		if (err == nil) != tt.want {
-			t.Errorf("%s: %v", tt.story, err)
+			t.Errorf("%s: %v", tt.name, err)
 		}
 		if tt.want {
-			tt.view.objects = nil // the CRD is made anew
+			tt.view.objects = nil // the CRD is created again
 			tt.view.crdList = crds(true, crdName)
 			if err := tt.view.Ready(nil); err != nil {
-				t.Errorf("%s, and later: %v", tt.story, err)
+				t.Errorf("%s, and later: %v", tt.name, err)
 			}
 		}
 	}
 	late := none(viewOf())
-	late.crdList, late.began = crds(true, crdName), time.Now().Add(-time.Hour)
+	late.crdList, late.startedAt = crds(true, crdName), time.Now().Add(-time.Hour)
 	if err := late.Ready(nil); err != nil {
-		t.Errorf("one API that cannot be listed stops everything: %v", err)
+		t.Errorf("not ready an hour after the start: %v", err)
 	}
 }
 
-func TestAWorkloadThatDoesNotSayHowManyMayHaveAny(t *testing.T) {
+func TestWorkloadWithoutReplicasHasAnyOrdinal(t *testing.T) {
 	w := db(func(u *unstructured.Unstructured) { delete(u.Object["spec"].(map[string]any), "replicas") })
 	o := state(recorded("db-7", "node1"))
 	if got := Status(o, w, nil, three().nodes); !maps.Equal(places(got), map[string]string{"db-7": "node1"}) {

@@ -10,28 +10,29 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/ordinals"
 )
 
-// Workload is what must be known of a StatefulSet, or of a kind that is like one.
+// Workload is the part of a StatefulSet, or of a similar kind, that is needed.
 type Workload struct {
 	Target
 	APIVersion  string
 	UID         types.UID
 	Created     time.Time
-	Leaving     bool // being deleted
+	Terminating bool
 	Annotations map[string]string
 	Ordinals    ordinals.Set
 }
 
-// workloadOf reads a workload of any kind. One that does not say how many pods it has may have any.
+// workloadOf returns the Workload of an object of any kind. Without replicas in its spec it may
+// have any ordinal.
 func workloadOf(u *unstructured.Unstructured) *Workload {
 	spec, _, _ := unstructured.NestedMap(u.Object, "spec")
-	numbers, _ := ordinals.Of(spec, math.MaxInt64)
+	set, _ := ordinals.Of(spec, math.MaxInt64)
 	return &Workload{
 		Target:      Target{u.GroupVersionKind().GroupKind(), u.GetNamespace(), u.GetName()},
 		APIVersion:  u.GetAPIVersion(),
 		UID:         u.GetUID(),
 		Created:     u.GetCreationTimestamp().Time,
-		Leaving:     u.GetDeletionTimestamp() != nil,
+		Terminating: u.GetDeletionTimestamp() != nil,
 		Annotations: u.GetAnnotations(),
-		Ordinals:    numbers,
+		Ordinals:    set,
 	}
 }
