@@ -23,6 +23,8 @@ func TestMarker(t *testing.T) {
 			"#held db/db-0 eth0 firm forever forever u1\r\neth0"},
 		{"a soft hold", with(func(l *lease.Lease) { l.Firm, l.Window, l.Hold = false, 0, 1500*time.Millisecond }),
 			"#held db/db-0 eth0 soft 0 1795255202 u1\r\neth0"},
+		{"a pod whose name is a subdomain", with(func(l *lease.Lease) { l.Name = "db.example-0" }),
+			"#held db/db.example-0 eth0 firm 3600 1795258800 u1\r\neth0"},
 		{"no UID", with(func(l *lease.Lease) { l.UID = "" }), "#held db/db-0 eth0 firm 3600 1795258800 -\r\neth0"},
 		{"no key", with(func(l *lease.Lease) { l.Superseded, l.Firm, l.Window = true, false, 0 }),
 			"#held - eth0 soft 0 1795258800 -\r\neth0"},

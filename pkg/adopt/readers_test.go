@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -227,4 +229,32 @@ func FuzzParseKruise(f *testing.F) {
 			t.Errorf("%+v", c)
 		}
 	})
+}
+
+func TestReadFile(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name string, size int) string {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, make([]byte, size), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	link := filepath.Join(dir, "link")
+	if err := os.Symlink(write("target", 1), link); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]bool{
+		write("empty", 0): true, write("largest", maxFile): true, write("larger", maxFile+1): false, link: false, dir: false,
+		"/proc/self/mem": false, // opens, and its first byte cannot be read
+	} {
+		b, at, err := readFile(path)
+		if (err == nil) != want {
+			t.Errorf("%s: %d bytes, %v", path, len(b), err)
+		}
+		if info, e := os.Stat(path); want && (e != nil || !at.Equal(info.ModTime()) || int64(len(b)) != info.Size()) {
+			t.Errorf("%s: %d bytes of %s, %v", path, len(b), at, e)
+		}
+	}
 }

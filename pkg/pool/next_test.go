@@ -117,6 +117,13 @@ func TestNextIsTheModel(t *testing.T) {
 		if limit := len(s) + 1 + len(s.gateways()); asked > limit {
 			t.Fatalf("set %s: asked %d times, want at most %d", s, asked, limit)
 		}
+		asked = 0
+		if got, found := s.Next(cursor, func(netip.Addr, netip.Addr) (netip.Addr, bool) { asked++; return netip.Addr{}, false }); found {
+			t.Fatalf("set %s is full: got %s", s, got)
+		}
+		if limit := len(s) + 1 + len(s.gateways()); asked > limit {
+			t.Fatalf("set %s is full: asked %d times, want at most %d", s, asked, limit)
+		}
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"runtime"
 	"strings"
 	"sync"
@@ -198,6 +199,72 @@ func TestFreeAgainstAModel(t *testing.T) {
 			r.Fatal(err)
 		}
 	})
+}
+
+func TestALeaseIsPutAtItsOwnAddressOnly(t *testing.T) {
+	s := open(t)
+	l := fresh("10.0.0.5", "db-0", "c1")
+	elsewhere := lease.Pool{DataDir: testPool.DataDir, Network: "elsewhere"}
+	for story, put := range map[string]func(*Tx) error{
+		"another address": func(tx *Tx) error { return tx.Put(l.Pool, netip.MustParseAddr("10.0.0.6"), l) },
+		"another pool":    func(tx *Tx) error { return tx.Put(elsewhere, l.Address, l) },
+		"no lease at all": func(tx *Tx) error { l := l; l.ID = ""; return tx.Put(l.Pool, l.Address, l) },
+	} {
+		if err := s.Update(context.Background(), put); err == nil {
+			t.Errorf("%s: accepted", story)
+		}
+	}
+}
+
+// A process that has the file open goes on only while it is the one at the path.
+func TestIsAt(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	write := func() {
+		t.Helper()
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !isAt(f, path) {
+		t.Error("it is not where it was opened")
+	}
+	if err := os.Rename(path, path+".old"); err != nil {
+		t.Fatal(err)
+	}
+	if isAt(f, path) {
+		t.Error("it is where nothing is")
+	}
+	write()
+	if isAt(f, path) || !isAt(f, path+".old") {
+		t.Error("it was renamed, and another is in its place")
+	}
+	f.Close()
+	if isAt(f, path+".old") {
+		t.Error("a closed file is nowhere")
+	}
+}
+
+func TestAJournalEntryIsReadAsItWasWritten(t *testing.T) {
+	l := fresh("10.0.0.5", "db-0", "c1")
+	n := About(l, EventKept, t0, "why")
+	n.UID = "u1"
+	if v := reflect.ValueOf(n); n.Time != t0.Wall || n.Window != time.Hour {
+		t.Errorf("about %+v: %+v", l, n)
+	} else {
+		for i := range v.NumField() {
+			if v.Field(i).IsZero() {
+				t.Errorf("%s is not set: this test would not see that it is lost", v.Type().Field(i).Name)
+			}
+		}
+	}
+	if got, err := decodeEntry(encodeEntry(n)); err != nil || got != n {
+		t.Errorf("got %+v, %v; want %+v", got, err, n)
+	}
 }
 
 func TestTheJournalIsARing(t *testing.T) {

@@ -67,7 +67,8 @@ func TestStoredWindowsAFewAtATime(t *testing.T) {
 		for i := range n {
 			errs = errors.Join(errs, tx.SetWindow(lease.Key{Pool: testPool, Namespace: "db", Name: fmt.Sprint("db-", i), IfName: "eth0"}, time.Hour, t0.Wall))
 		}
-		return errors.Join(errs, tx.put(bucketWindows, []byte("not a key"), nil))
+		hour := binary.AppendVarint(nil, int64(time.Hour))
+		return errors.Join(errs, tx.put(bucketWindows, []byte("not a key"), hour), tx.put(bucketWindows, []byte("no"), hour))
 	})
 	for limit := 1; limit <= n+2; limit++ {
 		var got []string

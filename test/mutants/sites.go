@@ -266,8 +266,8 @@ var (
 	negated  = map[token.Token]string{token.EQL: "!=", token.NEQ: "==", token.LSS: ">=", token.GTR: "<=", token.LEQ: ">", token.GEQ: "<"}
 	boundary = map[token.Token]string{token.LSS: "<=", token.LEQ: "<", token.GTR: ">=", token.GEQ: ">"}
 	syncs    = []string{"Sync", "syncDir", "Fsync", "Fdatasync", "Syncfs"}
-	// alike are calls to which the order of arguments means nothing.
-	alike = []string{"make", "min", "max", "errors.Join", "bytes.Equal", "slices.Equal", "reflect.DeepEqual", "maps.Equal"}
+	// alike are calls to which the order of arguments means nothing; that of errors.Is is proven by make lint (SA1032).
+	alike = []string{"errors.Is", "errors.As", "make", "min", "max", "errors.Join", "bytes.Equal", "slices.Equal", "reflect.DeepEqual", "maps.Equal"}
 )
 
 const (
