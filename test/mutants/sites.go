@@ -352,8 +352,8 @@ func (s *seeker) literal(n *ast.BasicLit) {
 	}
 	switch in := s.parent().(type) {
 	case *ast.BinaryExpr:
-		if in.Op != token.ADD && in.Op != token.SUB && negated[in.Op] == "" {
-			return
+		if in.Op != token.ADD && in.Op != token.SUB && negated[in.Op] == "" || isDuration(s.info.Types[in.X].Type) {
+			return // a nanosecond more or less
 		}
 	case *ast.IndexExpr, *ast.SliceExpr:
 	default:
@@ -361,6 +361,8 @@ func (s *seeker) literal(n *ast.BasicLit) {
 	}
 	s.add(offByOne, n.Pos(), n.End(), n.Value+"+1")
 }
+
+func isDuration(t types.Type) bool { return t != nil && t.String() == "time.Duration" }
 
 // syncKind is the kind of a dropped call that makes something last.
 func syncKind(x ast.Expr) string {
@@ -461,6 +463,8 @@ func (s *seeker) returns(n *ast.ReturnStmt) {
 			s.add(ignoredError, r.Pos(), r.End(), "nil")
 		case implementsError(tv.Type) && len(n.Results) == 1:
 			s.add(ignoredError, r.Pos(), r.End(), "nil")
+		case s.fails(n):
+			// What is returned beside an error means nothing.
 		default:
 			zero := s.zero(tv.Type)
 			if zero != "" && zero != s.text(r) && !strings.HasSuffix(s.text(r), "{}") {
@@ -470,6 +474,23 @@ func (s *seeker) returns(n *ast.ReturnStmt) {
 			}
 		}
 	}
+}
+
+// fails reports whether a return certainly returns an error: one that is made there, or that was compared with nil.
+func (s *seeker) fails(n *ast.ReturnStmt) bool {
+	last := n.Results[len(n.Results)-1]
+	if tv := s.info.Types[last]; len(n.Results) < 2 || tv.IsNil() || !isError(tv.Type) && !implementsError(tv.Type) {
+		return false
+	}
+	if call, ok := last.(*ast.CallExpr); ok && isWordCall(call) || strings.HasPrefix(s.text(last), "Err") {
+		return true
+	}
+	for i := len(s.path) - 1; i > 0; i-- {
+		if in, ok := s.path[i-1].(*ast.IfStmt); ok && in.Body == s.path[i] && strings.Contains(s.text(in.Cond), s.text(last)+" != nil") {
+			return true
+		}
+	}
+	return false
 }
 
 func implementsError(t types.Type) bool {
