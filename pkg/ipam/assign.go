@@ -427,9 +427,9 @@ func (a *assignment) writePick(p pick) error {
 // give way.
 func (a *assignment) warnOfLowPool(p pick) error {
 	counts, size := a.tx.Counts(a.req.Pool, p.next.Set), p.set.Size()
-	used := min(uint64(counts.Bound)+uint64(counts.Firm), size)
+	used := min(uint64(counts.Bound)+uint64(counts.Firm), size) // the fresh one, at least
 	isLow := func(used uint64) bool { return size-used <= (size-1)/10 }
-	if used == 0 || !isLow(used) || isLow(used-1) {
+	if !isLow(used) || isLow(used-1) {
 		return nil
 	}
 	return a.log(p.next, store.EventPoolLow, fmt.Sprintf("%d of %d addresses of range set %s are left", size-used, size, p.set))

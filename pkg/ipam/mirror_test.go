@@ -95,6 +95,21 @@ func TestHostLocalsFilesFollowTheLeases(t *testing.T) {
 	w.same("over", w.files(), "10.0.0.4=x")
 }
 
+// How old a file is tells whose it is, so it is written when the address changes hands and at no other time.
+func TestAFileIsWrittenOnlyWhenTheAddressChangesHands(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "db-0", container: "c1", silent: true})
+	old := time.Unix(1_600_000_000, 0)
+	if err := os.Chtimes(w.path("10.0.0.2"), old, old); err != nil {
+		t.Fatal(err)
+	}
+	w.follow("uid-of-c1", hour)
+	w.same("asked again", w.add(ask{pod: "db-0", container: "c1", silent: true}), "10.0.0.2")
+	if info, err := os.Stat(w.path("10.0.0.2")); err != nil || !info.ModTime().Equal(old) {
+		t.Errorf("%v, %v", info.ModTime(), err)
+	}
+}
+
 func TestAnAddressThatHostLocalGaveIsInUse(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.4")
 	w.add(ask{pod: "a", container: "c1"})
@@ -364,6 +379,18 @@ func TestADamagedRecordIsMendedFromWhatTheHostShows(t *testing.T) {
 	w.add(ask{pod: "x", container: "c4", requested: "10.0.0.9"})
 	w.refused(ask{pod: "y", container: "c5", requested: "10.0.0.2"}, ErrTaken)
 	w.same("nobody knows", w.leases(), "10.0.0.2=/Bound 10.0.0.3=db-1/Bound 10.0.0.9=x/Bound")
+}
+
+// What is learnt again of a soft hold lasts as long as the configuration of the call says, at most.
+func TestAMendedCoolDownLastsAsConfigured(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.options.SoftHold = hour
+	w.add(ask{pod: "db-0", container: "c1", uid: "u1"})
+	w.stop("c1")
+	spoilRecord(t, filepath.Join(w.stateDir(), "leases.db"), "db-0")
+	w.add(ask{pod: "db-0", container: "c2", uid: "another", requested: "10.0.0.9"})
+	w.after(50 * time.Minute)
+	w.same("back", w.add(ask{pod: "db-0", container: "c3", uid: "u1"}), "10.0.0.2")
 }
 
 // spoilRecord damages the records that name the word.

@@ -42,6 +42,16 @@ func TestABadSnapshotIsSaidSo(t *testing.T) {
 			t.Errorf("%q: %v", content, err)
 		}
 	}
+	if err := errors.Join(os.Remove(s.snapshotPath()), os.Symlink(t.TempDir(), s.snapshotPath())); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := s.ReadSnapshot(); !errors.Is(err, ErrIO) {
+		t.Errorf("a directory: %v", err)
+	}
+	// What cannot be read may be all that is left of a lost store: it is not replaced.
+	if err := s.WriteSnapshot(context.Background(), t0); !errors.Is(err, ErrIO) {
+		t.Errorf("a directory: %v", err)
+	}
 }
 
 // The last snapshot is all there is of a store that was lost: it stays until

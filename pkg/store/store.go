@@ -124,6 +124,7 @@ func (s *Store) once(ctx context.Context, write bool, fn func(*Tx) error) error 
 	}
 	return s.transact(ctx, f, write, func(tx *Tx) error {
 		tx.health = state
+		tx.refuse, _ = ctx.Value(refuseKey{}).(func() error)
 		return fn(tx)
 	})
 }

@@ -42,6 +42,7 @@ type Tx struct {
 	b      *bolt.Tx
 	health health
 	dirty  bool
+	refuse func() error // see RefuseWrites; nil where no write is refused
 
 	pools map[lease.Pool]poolID
 	names map[poolID]lease.Pool
@@ -82,6 +83,9 @@ func (tx *Tx) readPools() error {
 func (tx *Tx) bucket(name []byte) *bolt.Bucket { return tx.b.Bucket(name) }
 
 func (tx *Tx) put(bucket, k, v []byte) error {
+	if err := tx.refuses(); err != nil {
+		return err
+	}
 	tx.dirty = true
 	if err := tx.bucket(bucket).Put(k, v); err != nil {
 		return fmt.Errorf("%w: %w", ErrIO, err)
@@ -90,6 +94,9 @@ func (tx *Tx) put(bucket, k, v []byte) error {
 }
 
 func (tx *Tx) delete(bucket, k []byte) error {
+	if err := tx.refuses(); err != nil {
+		return err
+	}
 	tx.dirty = true
 	if err := tx.bucket(bucket).Delete(k); err != nil {
 		return fmt.Errorf("%w: %w", ErrIO, err)
@@ -229,11 +236,8 @@ func (tx *Tx) reindex(id poolID, k []byte, old, next lease.Lease) error {
 	if err := tx.recount(id, old, next); err != nil {
 		return err
 	}
-	if old.State == lease.None && next.State != lease.None {
-		return tx.setTaken(k, true)
-	}
-	if next.State == lease.None {
-		return tx.setTaken(k, false)
+	if is, was := next.State != lease.None, old.State != lease.None; is != was {
+		return tx.setTaken(k, is)
 	}
 	return nil
 }

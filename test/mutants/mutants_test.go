@@ -75,7 +75,6 @@ func TestTheFaultsOfASmallPackage(t *testing.T) {
 		"boundary: if by <= 3 && by != 1 {",
 		"boundary: if by < 3+1 && by != 1 {",
 		"comparison: if by < 3 && by == 1 {",
-		"boundary: if by < 3 && by != 1+1 {",
 		"comparison: ok := p.x <= 0",
 		"boundary: ok := p.x >= 0",
 		"boundary: ok := p.x > 0+1",

@@ -267,7 +267,7 @@ var (
 	boundary = map[token.Token]string{token.LSS: "<=", token.LEQ: "<", token.GTR: ">=", token.GEQ: ">"}
 	syncs    = []string{"Sync", "syncDir", "Fsync", "Fdatasync", "Syncfs"}
 	// alike are calls to which the order of arguments means nothing; that of errors.Is is proven by make lint (SA1032).
-	alike = []string{"errors.Is", "errors.As", "make", "min", "max", "errors.Join", "bytes.Equal", "slices.Equal", "reflect.DeepEqual", "maps.Equal"}
+	alike = []string{"append", "errors.Is", "errors.As", "make", "min", "max", "errors.Join", "bytes.Equal", "slices.Equal", "reflect.DeepEqual", "maps.Equal", "sameFile", "live.Any"}
 )
 
 const (
@@ -354,6 +354,9 @@ func (s *seeker) literal(n *ast.BasicLit) {
 	case *ast.BinaryExpr:
 		if in.Op != token.ADD && in.Op != token.SUB && negated[in.Op] == "" || isDuration(s.info.Types[in.X].Type) {
 			return // a nanosecond more or less
+		}
+		if of, ok := in.X.(*ast.CallExpr); (in.Op == token.EQL || in.Op == token.NEQ) && !(ok && nameOfCall(of) == "len") {
+			return // whether it is another value than this one
 		}
 	case *ast.IndexExpr, *ast.SliceExpr:
 	default:

@@ -1,0 +1,190 @@
+package ipam
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+// A call is one transaction: where one write of it fails, whichever it is, the call fails and nothing has changed.
+func TestAWriteThatFailsFailsTheCall(t *testing.T) {
+	assign := func(a ask) func(context.Context, *world) error {
+		return func(ctx context.Context, w *world) error {
+			if _, ok := w.netns["/run/netns/"+a.container]; !ok {
+				w.unpack(a.container)
+			}
+			_, err := w.service.Assign(ctx, w.request(a))
+			return err
+		}
+	}
+	collect := func(ctx context.Context, w *world) error {
+		_, err := w.service.Act(ctx, Plan(w.survey()))
+		return err
+	}
+	pod := ask{pod: "db-0", container: "c1", window: hour}
+	again := ask{pod: "db-0", container: "c2", window: hour}
+	for story, c := range map[string]struct {
+		before func(*world)
+		call   func(context.Context, *world) error
+	}{
+		"a first ADD":    {func(*world) {}, assign(pod)},
+		"a cut window":   {func(w *world) { w.add(ask{container: "x"}); w.options.MaxWindow = time.Minute }, assign(pod)},
+		"the last but 0": {func(w *world) { w.setRanges("10.0.0.0/29 10.0.0.2-10.0.0.2") }, assign(pod)},
+		"a pod comes back": {func(w *world) {
+			w.add(pod)
+			w.stop("c1")
+		}, assign(again)},
+		"a take-over": {func(w *world) {
+			w.add(pod)
+			w.burn("c1")
+		}, assign(again)},
+		"a pod without a window whose sandbox is dead": {func(w *world) {
+			w.add(ask{pod: "db-0", container: "c1", uid: "u1"})
+			w.burn("c1")
+		}, assign(ask{pod: "db-0", container: "c2", uid: "u1"})},
+		"a newcomer is sent away": {func(w *world) { w.add(pod) }, assign(again)},
+		"a newcomer has waited": {func(w *world) {
+			w.add(pod)
+			w.refused(ask{pod: "db-0", container: "c3", uid: "u2", window: hour}, ErrHolderAlive)
+			w.after(2 * time.Minute)
+		}, assign(ask{pod: "db-0", container: "c4", uid: "u2", window: hour})},
+		"a request for another address": {func(w *world) {
+			w.add(pod)
+			w.stop("c1")
+		}, assign(ask{pod: "db-0", container: "c2", window: hour, requested: "10.0.0.4"})},
+		"a full pool": {func(w *world) {
+			w.setRanges("10.0.0.0/29 10.0.0.2-10.0.0.3")
+			w.options.OnExhaustion = policy.Yield
+			w.add(pod)
+			w.add(ask{pod: "dead", container: "c3"})
+			w.stop("c1")
+			w.burn("c3")
+			w.after(lookEvery)
+		}, assign(ask{pod: "x", container: "c2"})},
+		"an ADD after a boot": {func(w *world) {
+			w.add(pod)
+			w.add(ask{pod: "db-1", container: "c3", window: hour})
+			w.stop("c3")
+			w.reboot()
+			w.now.Wall = w.now.Wall.Add(-hour)
+		}, assign(again)},
+		"host-local has given an address": {func(w *world) {
+			w.add(pod)
+			w.hostLocal("10.0.0.3", "theirs")
+		}, assign(ask{pod: "x", container: "c2"})},
+		"a DEL": {func(w *world) { w.add(pod) }, func(ctx context.Context, w *world) error {
+			return w.service.update(ctx, scopeOf(w.where()), func(c *call) error { return c.release(Attachment{"c1", "eth0"}, c.now, "DEL") })
+		}},
+		"a DEL beyond maxHeldShare": {func(w *world) {
+			w.options.MaxHeldShare = 0.1
+			w.setRanges("10.0.0.0/24 10.0.0.2-10.0.0.5")
+			w.add(ask{pod: "db-1", container: "c0", window: hour})
+			w.stop("c0")
+			w.add(pod)
+		}, func(ctx context.Context, w *world) error {
+			return w.service.update(ctx, scopeOf(w.where()), func(c *call) error { return c.release(Attachment{"c1", "eth0"}, c.now, "DEL") })
+		}},
+		"a GC": {func(w *world) { w.add(pod) }, func(ctx context.Context, w *world) error {
+			return w.service.Collect(ctx, w.where().Pool, nil)
+		}},
+		"a hold is over": {func(w *world) {
+			w.add(pod)
+			w.stop("c1")
+			w.after(hour)
+		}, collect},
+		"a sandbox is dead": {func(w *world) {
+			w.add(pod)
+			w.add(ask{pod: "living", container: "c0"})
+			w.burn("c1")
+		}, collect},
+		"a window is followed": {func(w *world) { w.add(ask{pod: "db-0", container: "c1", silent: true}) }, func(ctx context.Context, w *world) error {
+			return w.service.Follow(ctx, []PodWindow{{Namespace: "db", Name: "db-0", UID: "uid-of-c1", Window: hour}})
+		}},
+		"a followed window is cut": {func(w *world) {
+			w.options.MaxWindow = time.Minute
+			w.add(ask{pod: "db-0", container: "c1", silent: true})
+		}, func(ctx context.Context, w *world) error {
+			return w.service.Follow(ctx, []PodWindow{{Namespace: "db", Name: "db-0", UID: "uid-of-c1", Window: hour}})
+		}},
+		"the end is put off": {func(w *world) {
+			w.add(pod)
+			w.stop("c1")
+		}, func(ctx context.Context, w *world) error {
+			return w.service.Defer(ctx, []Expected{{"db", "db-0"}}, 2*hour)
+		}},
+		"a hold is given up": {func(w *world) {
+			w.add(pod)
+			w.stop("c1")
+		}, func(ctx context.Context, w *world) error { return w.giveUp(ctx, w.leaseOf("db-0")) }},
+		"a stored window is forgotten": {func(w *world) {
+			w.add(pod)
+			w.follow("uid-of-c1", hour)
+			w.stop("c1")
+			w.after(hour)
+			w.collect()
+			w.after(48 * hour)
+		}, func(ctx context.Context, w *world) error { return w.service.ForgetWindows(ctx) }},
+		"a hardware address": {func(w *world) { w.add(pod) }, func(ctx context.Context, w *world) error {
+			_, _, err := w.service.KeepMAC(ctx, Attachment{"c1", "eth0"}, []netip.Addr{w.leaseOf("db-0").Address}, []byte{2, 0, 0, 0, 0, 1}, false)
+			return err
+		}},
+	} {
+		t.Run(story, func(t *testing.T) {
+			w := newWorld(t, "10.0.0.0/24")
+			w.network = "another"
+			w.add(ask{container: "first"})
+			w.network = "cbr0"
+			c.before(w)
+			refusal := errors.New("no")
+			for n := 0; ; n++ {
+				before, writes := w.everything(), 0
+				err := c.call(store.RefuseWrites(context.Background(), func() error {
+					if writes++; writes == n+1 {
+						return refusal
+					}
+					return nil
+				}), w)
+				if writes <= n { // all of them were made
+					if n == 0 || before == w.everything() || err != nil && !isRefusal(err) {
+						t.Errorf("after %d writes: %v, and the store is as before: %v", n, err, before == w.everything())
+					}
+					return
+				}
+				if !errors.Is(err, refusal) {
+					t.Errorf("write %d failed, and the call says %v", n+1, err)
+				}
+				if after := w.everything(); after != before {
+					t.Fatalf("write %d failed, and yet it is\n%s\nbefore it was\n%s", n+1, after, before)
+				}
+			}
+		})
+	}
+}
+
+// everything prints all that the store and host-local's directory know.
+func (w *world) everything() string {
+	var out string
+	w.view(func(tx *store.Tx) {
+		tx.All(func(l lease.Lease, err error) bool {
+			out += fmt.Sprintf("%+v %v\n", l, err)
+			return true
+		})
+		tx.Journal(func(n store.Entry) bool {
+			out += fmt.Sprintf("%+v\n", n)
+			return true
+		})
+		tx.WindowsAfter("", 99, func(k lease.Key, d time.Duration, at time.Time) { out += fmt.Sprint(k, d, at, "\n") })
+		for _, set := range w.sets {
+			out += fmt.Sprint(tx.Cursor(w.where().Pool, set.ID()), tx.Counts(w.where().Pool, set.ID()), "\n")
+		}
+		out += fmt.Sprint(tx.Boot(), tx.Look(), tx.Spaces(), tx.Counters())
+	})
+	return out
+}
