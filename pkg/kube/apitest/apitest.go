@@ -195,6 +195,10 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 // conditions that others have set.
 func (s *Server) apply(w http.ResponseWriter, r *http.Request) {
 	at, isStatus := strings.CutSuffix(r.URL.Path, "/status")
+	if q := r.URL.Query(); q.Get("fieldManager") == "" || q.Get("force") != "true" {
+		fail(w, http.StatusBadRequest) // a manager must have a name; without force it fails where others manage a field
+		return
+	}
 	var body map[string]any
 	if json.NewDecoder(r.Body).Decode(&body) != nil {
 		fail(w, http.StatusBadRequest)

@@ -1,6 +1,8 @@
 package holds
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -178,6 +180,36 @@ func TestEndlessHoldEndsWithoutAClaim(t *testing.T) {
 	s.expect("before moveGrace", "10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held")
 	s.minutes(1)
 	s.expect("after moveGrace", "10.0.0.3=db-1/Held")
+}
+
+// The task itself, with clocks of its own.
+func TestRun(t *testing.T) {
+	s := newFixture(t)
+	s.held(time.Hour, "")
+	s.claim("o", "node2", "u2")
+	s.pod("node2", "u2", corev1.ConditionTrue)
+	s.holds.MoveGrace = 50 * time.Millisecond
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- s.holds.Run(ctx) }()
+	for end := time.Now().Add(10 * time.Second); len(s.node.Leases()) > 1 && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
+	}
+	s.expect("after moveGrace", "10.0.0.3=db-1/Held")
+	stop()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+// Without the claims of others nothing is known of where pods are.
+func TestEndlessHoldStaysWhileClaimsCannotBeListed(t *testing.T) {
+	s := newFixture(t)
+	s.held(lease.Forever, "")
+	s.pod("node2", "u2", corev1.ConditionTrue)
+	s.server.Reject(only("/ipreservations", 503))
+	s.minutes(20)
+	s.expect("listing fails", "10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held")
 }
 
 // The watch cache may be out of date: the read before a hold ends bypasses it.

@@ -104,6 +104,10 @@ func TestMake(t *testing.T) {
 		{name: "one address bound, one held", leases: []lease.Lease{
 			bound("10.0.0.2", id1, time.Minute), held(bound("fd00::2", id2, time.Hour), time.Minute)},
 			want: is(both), after: 59*time.Minute + 10*time.Millisecond},
+		{name: "one address bound, one held since by another pod of the name", leases: []lease.Lease{
+			bound("10.0.0.2", id1, time.Minute),
+			change(held(bound("fd00::2", id2, time.Hour), time.Second), func(l *lease.Lease) { l.UID = "u0" })},
+			want: is(both), after: time.Hour - time.Second + 10*time.Millisecond},
 		{name: "an expired hold", leases: []lease.Lease{held(bound("10.0.0.2", id1, 3*time.Hour), time.Hour)}},
 		{name: "no window", leases: []lease.Lease{change(bound("10.0.0.2", id1, time.Minute),
 			func(l *lease.Lease) { l.Window = 0 })}},
@@ -151,7 +155,8 @@ func TestSpecRelease(t *testing.T) {
 	if len(other.Release) != 0 {
 		t.Errorf("another id: releases %v", other.Release)
 	}
-	if c := other.Objects[object].Object.Status.Conditions; len(c) != 1 || c[0].Reason != "OtherLease" {
+	if c := other.Objects[object].Object.Status.Conditions; len(c) != 1 || c[0].Reason != "OtherLease" ||
+		!c[0].LastTransitionTime.Time.Equal(now.Wall) {
 		t.Errorf("another id: %v", c)
 	}
 	if got := with(""); len(got.Release) != 0 || len(got.Objects[object].Object.Status.Conditions) != 0 {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/apitest"
 	"github.com/leasehold-cni/leasehold/pkg/kube/live"
 )
 
@@ -74,4 +75,30 @@ func TestOldServerSelectsByLabel(t *testing.T) {
 	if r, _ := o.Get(live.Name{Namespace: "db", Name: "other"}); r != nil && r.Spec.PodName != "" {
 		t.Errorf("another node's: %+v", r)
 	}
+}
+
+// The list follows the watch.
+func TestObjectsAreWatched(t *testing.T) {
+	kind := apitest.Kind{GroupVersionKind: ipamv1.GroupVersion.WithKind("IPReservation"), Resource: resource, Namespaced: true}
+	c := apitest.NewCluster(t, kind)
+	clients, err := live.NewClients(c.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := NewObjects(clients.IPAM, "node1", slog.New(slog.DiscardHandler))
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = o.Run(ctx) }()
+	defer func() { stop(); <-done }()
+	c.Until("a list", func() bool { _, listed := o.Rows(); return listed })
+	at := live.Name{Namespace: "db", Name: "mine"}
+	has := func(pod string) func() bool {
+		return func() bool { r, _ := o.Get(at); return pod == "" && r == nil || r != nil && r.Spec.PodName == pod }
+	}
+	for _, pod := range []string{"db-0", "db-1"} {
+		c.Put(objects+at.Name, ipamv1.IPReservation{Spec: ipamv1.IPReservationSpec{PodName: pod, NodeName: "node1"}})
+		c.Until("the object of "+pod, has(pod))
+	}
+	c.Remove(objects + at.Name)
+	c.Until("it is gone", has(""))
 }

@@ -197,6 +197,37 @@ func TestRejectedWriteWaitsForANewList(t *testing.T) {
 	p.expect("no change", p.publish())
 }
 
+func TestRejectedStatusWaitsForANewList(t *testing.T) {
+	p := newFixture(t)
+	p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
+	p.list()
+	p.server.Reject(func(r *http.Request) int {
+		if strings.HasSuffix(r.URL.Path, "/status") {
+			return http.StatusForbidden
+		}
+		return 0
+	})
+	p.expect("rejected", p.publish(), "PATCH "+mine, "PATCH status")
+	p.expect("waiting", p.publish())
+	p.server.Reject(nil)
+	p.list()
+	p.expect("a new list", p.publish(), "PATCH status")
+}
+
+// A pass that could not read the leases is repeated soon, though nothing changes before.
+func TestUnreadableStoreIsReadAgain(t *testing.T) {
+	p := newFixture(t)
+	p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
+	p.list()
+	p.publish()
+	if err := os.Truncate(p.db(), 100); err != nil {
+		t.Fatal(err)
+	}
+	if after := p.pass(t.Context()); after != retry {
+		t.Errorf("requeue after %s, want %s", after, retry)
+	}
+}
+
 // writes rejects all requests except GET.
 func writes(code int) func(*http.Request) int {
 	return func(r *http.Request) int {
