@@ -1,4 +1,4 @@
-// leasectl looks at and manages the lease store of a node.
+// leasectl inspects and manages the lease store of a node.
 package main
 
 import (

@@ -17,15 +17,16 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/windows"
 )
 
-// serviceAccount is where a pod finds its token.
+// serviceAccount is the directory with the token of a pod's service account.
 const serviceAccount = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-// kubeConfig says how to reach the API server. It is called before the process moves to the host's root, and what it
-// returns needs no path of the container's.
+// kubeConfig returns the configuration of the API client. It must be called before the process
+// changes its root directory: the returned configuration refers to no path in the container.
 func kubeConfig(file string) (*rest.Config, error) {
 	config, err := anyConfig(file)
 	if err != nil {
-		return nil, fmt.Errorf("how to reach the API server: %w; --kubeconfig names a file, --no-kube works without", err)
+		return nil, fmt.Errorf(
+			"configuring the API client: %w; set --kubeconfig, or --no-kube to work without the API server", err)
 	}
 	if err := rest.LoadTLSFiles(config); err != nil {
 		return nil, err
@@ -44,16 +45,17 @@ func anyConfig(file string) (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir, err := agent.Keep(serviceAccount)
+	dir, err := agent.OpenDirPath(serviceAccount)
 	if err != nil {
 		return nil, err
 	}
-	// The kubelet writes a new token now and then, and the client reads it again.
+	// The kubelet renews the token, and the client reads the file again.
 	config.BearerToken, config.BearerTokenFile = "", dir+"/token"
 	return config, nil
 }
 
-// kubeTasks are those that speak to the API server. Without it they wait, and the node's own go on.
+// kubeTasks returns the tasks that use the API server. They wait while it cannot be reached; the
+// other tasks do not.
 func kubeTasks(node agent.Node, config *rest.Config, o options) ([]agent.Task, error) {
 	clients, err := live.NewClients(config)
 	if err != nil {
@@ -63,24 +65,24 @@ func kubeTasks(node agent.Node, config *rest.Config, o options) ([]agent.Task, e
 	klog.SetSlogLogger(log.With("from", "client-go"))
 	pods := nodepods.New(clients.Core, o.nodeName, log)
 	objects := publish.NewObjects(clients.IPAM, o.nodeName, log)
-	teller := &events.Events{Service: node.Service, Node: o.nodeName, Client: clients.Events, Pods: pods, Log: log}
-	follower := &windows.Windows{Service: node.Service, Pods: pods, Log: log, Invalid: teller.Invalid}
-	publisher := &publish.Publisher{
+	eventTask := &events.Events{Service: node.Service, Node: o.nodeName, Client: clients.Events, Pods: pods, Log: log}
+	windowTask := &windows.Windows{Service: node.Service, Pods: pods, Log: log, Invalid: eventTask.Invalid}
+	publishTask := &publish.Publisher{
 		Service: node.Service, Node: o.nodeName, Core: clients.Core, Pods: pods, Objects: objects,
 		Log: log, Metrics: publish.NewMetrics(node.Metrics),
 	}
-	watcher := &holds.Holds{Service: node.Service, Node: o.nodeName, Clients: clients, Log: log, MoveGrace: o.moveGrace}
+	holdTask := &holds.Holds{Service: node.Service, Node: o.nodeName, Clients: clients, Log: log, MoveGrace: o.moveGrace}
 
-	following := func(run func(context.Context, <-chan struct{}) error) func(context.Context) error {
+	withChanges := func(run func(context.Context, <-chan struct{}) error) func(context.Context) error {
 		changes := node.Changes.Subscribe()
 		return func(ctx context.Context) error { return run(ctx, changes) }
 	}
 	return []agent.Task{
 		{Name: "pods", Run: pods.Run},
 		{Name: "reservations", Run: objects.Run},
-		{Name: "windows", Run: following(follower.Run)},
-		{Name: "publish", Run: following(publisher.Run)},
-		{Name: "events", Run: following(teller.Run)},
-		{Name: "holds", Run: watcher.Run},
+		{Name: "windows", Run: withChanges(windowTask.Run)},
+		{Name: "publish", Run: withChanges(publishTask.Run)},
+		{Name: "events", Run: withChanges(eventTask.Run)},
+		{Name: "holds", Run: holdTask.Run},
 	}, nil
 }

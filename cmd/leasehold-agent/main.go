@@ -1,4 +1,5 @@
-// leasehold-agent takes care of the lease store of a node (DESIGN 6).
+// leasehold-agent is the node agent: it maintains the lease store of a node and connects it to the
+// API server.
 package main
 
 import (
@@ -26,7 +27,7 @@ import (
 
 var version string // set at link time
 
-// options are the command line.
+// options are the command-line options.
 type options struct {
 	kubeconfig  string
 	nodeName    string
@@ -60,7 +61,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	if err := run(ctx, o, log); err != nil {
-		log.Error("the agent ends", "error", err)
+		log.Error("agent failed", "error", err)
 		os.Exit(1)
 	}
 }
@@ -69,26 +70,28 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	var o options
 	f := flag.NewFlagSet("leasehold-agent", flag.ContinueOnError)
 	f.SetOutput(stderr)
-	f.StringVar(&o.kubeconfig, "kubeconfig", "", "how to reach the API server; the pod's own service account if empty")
-	f.StringVar(&o.nodeName, "node-name", os.Getenv("NODE_NAME"), "name of this node's object; $NODE_NAME if not given")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "",
+		"`path` of a kubeconfig file; if empty, the pod's service account is used")
+	f.StringVar(&o.nodeName, "node-name", os.Getenv("NODE_NAME"), "name of this node; $NODE_NAME if not set")
 	f.BoolVar(&o.noKube, "no-kube", false, "work without an API server")
-	f.StringVar(&o.hostRoot, "host-root", "/", "where the host's file system is: / or /proc/<pid>/root")
-	f.StringVar(&o.metricsAddr, "metrics-addr", ":9470", "address to serve /metrics, /healthz and /readyz at; empty for none")
+	f.StringVar(&o.hostRoot, "host-root", "/", "root of the host's file system: / or /proc/<pid>/root")
+	f.StringVar(&o.metricsAddr, "metrics-addr", ":9470", "address of /metrics, /healthz and /readyz; empty disables them")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
-	f.DurationVar(&o.moveGrace, "move-grace", holds.MoveGrace, "how long a pod is Ready on another node before its addresses here are let go")
+	f.DurationVar(&o.moveGrace, "move-grace", holds.MoveGrace,
+		"how long a pod must be Ready on another node before its addresses here are released")
 	f.BoolVar(&o.version, "version", false, "print the version")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
 	if f.NArg() > 0 {
-		return o, fmt.Errorf("%q: no arguments are taken", f.Arg(0))
+		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
 	}
 	if !o.noKube && o.nodeName == "" {
-		return o, errors.New("--node-name is needed to work with the API server; --no-kube works without it")
+		return o, errors.New("--node-name is not set; set it, or --no-kube to work without the API server")
 	}
 	if o.moveGrace < 10*time.Second {
-		return o, fmt.Errorf("--move-grace %s: 10s is the least", o.moveGrace)
+		return o, fmt.Errorf("--move-grace %s is too short; want at least 10s", o.moveGrace)
 	}
 	return o, nil
 }
@@ -96,7 +99,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 func newLog(o options, w io.Writer) (*slog.Logger, error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(o.logLevel)); err != nil {
-		return nil, fmt.Errorf("--log-level %q: it is debug, info, warn or error", o.logLevel)
+		return nil, fmt.Errorf("--log-level %q is invalid; want debug, info, warn or error", o.logLevel)
 	}
 	opts := &slog.HandlerOptions{Level: level}
 	switch o.logFormat {
@@ -105,7 +108,7 @@ func newLog(o options, w io.Writer) (*slog.Logger, error) {
 	case "json":
 		return slog.New(slog.NewJSONHandler(w, opts)), nil
 	}
-	return nil, fmt.Errorf("--log-format %q: it is text or json", o.logFormat)
+	return nil, fmt.Errorf("--log-format %q is invalid; want text or json", o.logFormat)
 }
 
 func run(ctx context.Context, o options, log *slog.Logger) error {
@@ -119,8 +122,8 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 			return err
 		}
 	}
-	// What is read of the container's own files is read before this.
-	seen, err := agent.Enter(o.hostRoot, host.Host)
+	// From here on the container's own files cannot be read.
+	view, err := agent.EnterHostRoot(o.hostRoot, host.Host)
 	if err != nil {
 		return err
 	}
@@ -128,7 +131,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	node := agent.Node{
 		Service: &ipam.Service{
-			Store: store.New(host.Dirs), Host: seen, Clock: host.Clock,
+			Store: store.New(host.Dirs), Host: view, Clock: host.Clock,
 			Warn: func(text string) { log.Warn(text) },
 		},
 		Changes: agent.NewChanges(host.Dirs.State, log),
@@ -142,7 +145,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		agent.Collect(node, health),
 		agent.Snapshot(node),
 		metrics.Task(),
-		agent.Announce(node, seen),
+		agent.Announce(node, view),
 	}
 	if o.metricsAddr != "" {
 		tasks = append(tasks, agent.Serve(o.metricsAddr, registry, health, log))
@@ -154,9 +157,9 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		}
 		tasks = append(tasks, more...)
 	}
-	log.Info("the agent starts", "version", env.Version(version), "stateDir", host.Dirs.State, "hostRoot", o.hostRoot)
+	log.Info("agent starting", "version", env.Version(version), "stateDir", host.Dirs.State, "hostRoot", o.hostRoot)
 	err = agent.Run(metrics.Watch(ctx), log, tasks)
 	locks := metrics.Locks()
-	log.Info("the agent has stopped", "longestLock", locks.Longest, "locks", locks.All, "over2ms", locks.Long)
+	log.Info("agent stopped", "longestLock", locks.Longest, "locks", locks.All, "over2ms", locks.Long)
 	return err
 }

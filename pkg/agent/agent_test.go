@@ -25,7 +25,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// newNode is a node with a real store and the real kernel, of an invented boot.
+// newNode returns a node with a real store, whose host is the real kernel with another boot id.
 func newNode(t *testing.T) (Node, *bytes.Buffer) {
 	t.Helper()
 	dir := t.TempDir()
@@ -55,13 +55,15 @@ func update(t *testing.T, node Node, fn func(*store.Tx) error) {
 	}
 }
 
-// bound is a lease of a holder of a boot.
+// bound returns the lease of a holder that started in the given boot.
 func bound(t *testing.T, addr, pod, boot string) lease.Lease {
 	t.Helper()
 	l, err := lease.Apply(lease.Lease{}, lease.Bind{
-		ID: "00112233445566aa", Pool: lease.Pool{DataDir: "/does-not-exist", Network: "net"}, Address: netip.MustParseAddr(addr), Set: "s",
+		ID: "00112233445566aa", Pool: lease.Pool{DataDir: "/does-not-exist", Network: "net"},
+		Address: netip.MustParseAddr(addr), Set: "s",
 		Namespace: "db", Name: pod, UID: "u", Window: time.Hour, Soft: time.Minute,
-		Holder: lease.Holder{ContainerID: "c-" + pod, IfName: "eth0", BootID: boot, Netns: lease.Netns{Path: "/does-not-exist", Dev: 4, Ino: 5}},
+		Holder: lease.Holder{ContainerID: "c-" + pod, IfName: "eth0", BootID: boot,
+			Netns: lease.Netns{Path: "/does-not-exist", Dev: 4, Ino: 5}},
 	}, lease.Instant{Wall: time.Now(), Boot: time.Minute, BootID: boot})
 	if err != nil {
 		t.Fatal(err)
@@ -69,15 +71,16 @@ func bound(t *testing.T, addr, pod, boot string) lease.Lease {
 	return l
 }
 
-func TestMetricsAreClean(t *testing.T) {
+func TestMetrics(t *testing.T) {
 	node, _ := newNode(t)
 	a, b := bound(t, "10.0.0.2", "db-0", "boot-1"), bound(t, "10.0.0.3", "db-1", "boot-1")
 	update(t, node, func(tx *store.Tx) error {
 		held, err := lease.Apply(b, lease.Release{Holder: b.Holder}, a.BoundAt)
-		return errors.Join(err, tx.Put(a.Pool, a.Address, a), tx.Put(held.Pool, held.Address, held), tx.Count("leases/kept", 3))
+		return errors.Join(err, tx.Put(a.Pool, a.Address, a), tx.Put(held.Pool, held.Address, held),
+			tx.Count("leases/kept", 3))
 	})
 	m := NewMetrics(node)
-	m.read() // from now on calls are counted
+	m.read() // starts the call log
 	node.Service.Store.Tally(store.Call{Verb: "ADD", Result: "ok", Took: 3 * time.Millisecond, Waited: time.Millisecond})
 	node.Service.Store.Tally(store.Call{Verb: "ADD", Result: "11", Took: 10 * time.Second, Waited: 10 * time.Second})
 	problems, err := testutil.CollectAndLint(m)
@@ -85,33 +88,39 @@ func TestMetricsAreClean(t *testing.T) {
 		t.Errorf("%v %v", problems, err)
 	}
 	want := `
-# HELP leasehold_addresses Addresses of this node by network and state: bound to a sandbox, held for a pod that is away, or in their cool-down.
+# HELP leasehold_addresses Addresses of this node, by network and state (Bound, Held, CoolDown).
 # TYPE leasehold_addresses gauge
 leasehold_addresses{network="net",state="Bound"} 1
 leasehold_addresses{network="net",state="CoolDown"} 0
 leasehold_addresses{network="net",state="Held"} 1
-# HELP leasehold_calls_total Calls of the plugin since the agent has started, by verb and result: ok, or the code of the error.
+# HELP leasehold_calls_total Calls of the plugin since the agent started, by verb and result: ok, or the error code.
 # TYPE leasehold_calls_total counter
 leasehold_calls_total{result="11",verb="ADD"} 1
 leasehold_calls_total{result="ok",verb="ADD"} 1
-# HELP leasehold_leases_kept_total Addresses that a pod came back to.
+# HELP leasehold_leases_kept_total Addresses that pods came back to.
 # TYPE leasehold_leases_kept_total counter
 leasehold_leases_kept_total 3
 # HELP leasehold_store_readable Whether the lease store could be read for this scrape.
 # TYPE leasehold_store_readable gauge
 leasehold_store_readable 1
 `
-	names := []string{"leasehold_addresses", "leasehold_calls_total", "leasehold_leases_kept_total", "leasehold_store_readable"}
+	names := []string{"leasehold_addresses", "leasehold_calls_total", "leasehold_leases_kept_total",
+		"leasehold_store_readable"}
 	if err := testutil.CollectAndCompare(m, strings.NewReader(want), names...); err != nil {
 		t.Error(err)
 	}
 	if n := testutil.CollectAndCount(m, "leasehold_call_duration_seconds", "leasehold_lock_wait_seconds"); n != 2 {
-		t.Errorf("%d histograms of calls", n)
+		t.Errorf("%d histograms of calls, want 2", n)
 	}
 	os.Remove(filepath.Join(node.Service.Store.Dirs().State, "leases.db"))
-	gone := "# HELP leasehold_store_readable Whether the lease store could be read for this scrape.\n# TYPE leasehold_store_readable gauge\nleasehold_store_readable 0\n"
-	if err := testutil.CollectAndCompare(m, strings.NewReader(gone), "leasehold_store_readable", "leasehold_addresses"); err != nil {
-		t.Errorf("the store is lost: %v", err)
+	gone := `
+# HELP leasehold_store_readable Whether the lease store could be read for this scrape.
+# TYPE leasehold_store_readable gauge
+leasehold_store_readable 0
+`
+	if err := testutil.CollectAndCompare(m, strings.NewReader(gone), "leasehold_store_readable",
+		"leasehold_addresses"); err != nil {
+		t.Errorf("lost store: %v", err)
 	}
 }
 
@@ -129,18 +138,18 @@ func get(t *testing.T, url string) (int, string) {
 	return r.StatusCode, string(b)
 }
 
-func TestReadyAfterAWholeLook(t *testing.T) {
+func TestReadyAfterASurvey(t *testing.T) {
 	health := &Health{}
 	server := httptest.NewServer(handler(prometheus.NewRegistry(), health))
 	defer server.Close()
-	expect := func(path string, code int, words string) {
+	expect := func(path string, code int, text string) {
 		t.Helper()
-		if got, text := get(t, server.URL+path); got != code || !strings.Contains(text, words) {
-			t.Errorf("%s: %d %q; want %d %q", path, got, text, code, words)
+		if got, body := get(t, server.URL+path); got != code || !strings.Contains(body, text) {
+			t.Errorf("%s: %d %q; want %d %q", path, got, body, code, text)
 		}
 	}
 	expect("/healthz", 200, "ok")
-	expect("/readyz", 503, "not been looked at")
+	expect("/readyz", 503, "not been surveyed")
 	health.SetReady(ipam.ErrBlind)
 	expect("/readyz", 503, "cannot be seen")
 	health.SetReady(nil)
@@ -148,24 +157,28 @@ func TestReadyAfterAWholeLook(t *testing.T) {
 	expect("/metrics", 200, "")
 }
 
-// Of the dead of another boot, and of holders of this one that nobody can see.
-func TestCollectReleasesWhatIsProven(t *testing.T) {
+// Holders of another boot are dead; a holder of this boot whose namespace cannot be examined may be
+// alive.
+func TestCollectReleasesOnlyProvenDead(t *testing.T) {
 	node, out := newNode(t)
 	old := bound(t, "10.0.0.2", "db-0", "boot-0")
-	word := node.Service.Host.Spaces("boot-1") // as the plugin leaves it
-	update(t, node, func(tx *store.Tx) error { return errors.Join(tx.Put(old.Pool, old.Address, old), tx.SetSpaces(word)) })
+	spaces := node.Service.Host.Spaces("boot-1") // as the plugin records them
+	update(t, node, func(tx *store.Tx) error {
+		return errors.Join(tx.Put(old.Pool, old.Address, old),
+			tx.SetSpaces(spaces))
+	})
 	health := &Health{}
 	c := newCollector(node, health)
 	c.once(context.Background())
 	if state(t, node, old) != lease.Held || health.Ready() != nil {
-		t.Errorf("it is %s, ready: %v\n%s", state(t, node, old), health.Ready(), out)
+		t.Errorf("state %s, ready: %v\n%s", state(t, node, old), health.Ready(), out)
 	}
 	living, here := bound(t, "10.0.0.4", "db-2", "boot-1"), bound(t, "10.0.0.3", "db-1", "boot-1")
 	netns, err := node.Service.Host.Netns("/proc/self/ns/net")
 	if err != nil {
 		t.Fatal(err)
 	}
-	living.Holder.Netns, here.Holder.Netns.Path = netns, "/"+strings.Repeat("x", 300) // no file has such a name
+	living.Holder.Netns, here.Holder.Netns.Path = netns, "/"+strings.Repeat("x", 300) // longer than a file name may be
 	update(t, node, func(tx *store.Tx) error {
 		return errors.Join(tx.Put(living.Pool, living.Address, living), tx.Put(here.Pool, here.Address, here))
 	})
@@ -173,20 +186,20 @@ func TestCollectReleasesWhatIsProven(t *testing.T) {
 		c.once(context.Background())
 	}
 	if state(t, node, here) != lease.Bound || health.Ready() != nil || testutil.ToFloat64(c.doubtful) != 1 {
-		t.Errorf("it is %s, ready: %v, doubtful: %v", state(t, node, here), health.Ready(), testutil.ToFloat64(c.doubtful))
+		t.Errorf("state %s, ready: %v, doubtful: %v", state(t, node, here), health.Ready(), testutil.ToFloat64(c.doubtful))
 	}
 	if n := strings.Count(out.String(), "it cannot be told"); n != 1 {
-		t.Errorf("the doubt is said %d times:\n%s", n, out)
+		t.Errorf("the doubt is logged %d times:\n%s", n, out)
 	}
 	update(t, node, func(tx *store.Tx) error { return tx.SetSpaces("boot-1 elsewhere") })
 	for range 3 {
 		c.once(context.Background())
 	}
 	if state(t, node, here) != lease.Bound || !errors.Is(health.Ready(), ipam.ErrBlind) {
-		t.Errorf("it is %s, ready: %v", state(t, node, here), health.Ready())
+		t.Errorf("state %s, ready: %v", state(t, node, here), health.Ready())
 	}
 	if n := strings.Count(out.String(), "level=ERROR"); n != 1 {
-		t.Errorf("the blindness is said %d times:\n%s", n, out)
+		t.Errorf("the failure is logged %d times:\n%s", n, out)
 	}
 }
 
@@ -203,7 +216,7 @@ func state(t *testing.T, node Node, l lease.Lease) (s lease.State) {
 	return s
 }
 
-func TestAStoreThatWasNeverUsedIsLeftAlone(t *testing.T) {
+func TestUnusedStoreIsNotCreated(t *testing.T) {
 	node, _ := newNode(t)
 	health := &Health{}
 	c := newCollector(node, health)
@@ -212,7 +225,7 @@ func TestAStoreThatWasNeverUsedIsLeftAlone(t *testing.T) {
 		t.Error(health.Ready())
 	}
 	if _, err := os.Stat(filepath.Join(node.Service.Store.Dirs().State, "leases.db")); err == nil {
-		t.Error("a store is made where no plugin has made one")
+		t.Error("the agent created a store")
 	}
 }
 
@@ -234,10 +247,10 @@ func TestChangesAreSignalled(t *testing.T) {
 	all := NewChanges(dir, node.Log)
 	changes, others := all.Subscribe(), all.Subscribe()
 	go func() { _ = all.Run(ctx) }()
-	next(t, changes) // at once
+	next(t, changes) // at the start
 	next(t, others)
 	written := make(chan struct{})
-	go func() { // until it is heard: the watch may not be there yet
+	go func() { // repeatedly: the watch may not have started yet
 		for {
 			select {
 			case <-written:
@@ -255,8 +268,8 @@ func TestChangesAreSignalled(t *testing.T) {
 	close(written)
 }
 
-// A directory that cannot be watched is said once, and watched as soon as it can be.
-func TestThatTheKernelTellsNothingIsSaidOnce(t *testing.T) {
+// A directory that cannot be watched is logged once, and watched as soon as it can be.
+func TestWatchFailureIsLoggedOnce(t *testing.T) {
 	var out bytes.Buffer
 	dir := filepath.Join(t.TempDir(), "file", "state")
 	if err := os.WriteFile(filepath.Dir(dir), nil, 0o600); err != nil {
@@ -266,7 +279,7 @@ func TestThatTheKernelTellsNothingIsSaidOnce(t *testing.T) {
 	c.watch()
 	c.watch()
 	if n := strings.Count(out.String(), "level=WARN"); n != 1 || c.files != nil {
-		t.Errorf("said %d times:\n%s", n, &out)
+		t.Errorf("logged %d times:\n%s", n, &out)
 	}
 	os.Remove(filepath.Dir(dir))
 	c.watch()
@@ -276,33 +289,34 @@ func TestThatTheKernelTellsNothingIsSaidOnce(t *testing.T) {
 	}
 }
 
-func TestTheTasksEndTogether(t *testing.T) {
+func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := slog.New(slog.DiscardHandler)
 		wait := Task{"wait", func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }}
 		boom := errors.New("boom")
 		fail := Task{"fail", func(context.Context) error { time.Sleep(time.Minute); return boom }}
 		end := Task{"end", func(context.Context) error { return nil }}
-		if err := Run(context.Background(), log, []Task{wait, fail, wait}); !errors.Is(err, boom) || !strings.Contains(err.Error(), "fail: ") {
-			t.Errorf("one fails: %v", err)
+		if err := Run(context.Background(), log, []Task{wait, fail, wait}); !errors.Is(err, boom) ||
+			!strings.Contains(err.Error(), "fail: ") {
+			t.Errorf("a failing task: %v", err)
 		}
 		if err := Run(context.Background(), log, []Task{wait, end}); err == nil {
-			t.Error("one ends by itself, and nobody says so")
+			t.Error("a task that ends: no error")
 		}
 		ctx, cancel := context.WithCancel(context.Background())
 		time.AfterFunc(time.Hour, cancel)
 		if err := Run(ctx, log, []Task{wait, wait}); err != nil {
-			t.Errorf("told to stop: %v", err)
+			t.Errorf("stopped: %v", err)
 		}
 	})
 }
 
-func TestEnterSaysWhatIsMissing(t *testing.T) {
+func TestEnterHostRootErrors(t *testing.T) {
 	host := sandbox.New("/proc", sandbox.DefaultBootIDFile)
-	if got, err := Enter("/", host); got != host || err != nil {
+	if got, err := EnterHostRoot("/", host); got != host || err != nil {
 		t.Errorf("%v", err)
 	}
-	for root, words := range map[string]string{
+	for root, text := range map[string]string{
 		"":                "/ or /proc/<pid>/root",
 		"/host":           "/ or /proc/<pid>/root",
 		"/proc/self/root": "/ or /proc/<pid>/root",
@@ -310,25 +324,25 @@ func TestEnterSaysWhatIsMissing(t *testing.T) {
 		"/proc/0/root":    "/ or /proc/<pid>/root",
 		"/proc/" + strings.Repeat("9", 10) + "/root": "hostPID",
 	} {
-		if _, err := Enter(root, host); err == nil || !strings.Contains(err.Error(), words) {
+		if _, err := EnterHostRoot(root, host); err == nil || !strings.Contains(err.Error(), text) {
 			t.Errorf("%q: %v", root, err)
 		}
 	}
 }
 
-func TestKeepLeadsToTheSameDirectory(t *testing.T) {
+func TestOpenDirPath(t *testing.T) {
 	dir := t.TempDir()
-	kept, err := Keep(dir)
+	path, err := OpenDirPath(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "token"), []byte("later"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if b, err := os.ReadFile(kept + "/token"); err != nil || string(b) != "later" {
+	if b, err := os.ReadFile(path + "/token"); err != nil || string(b) != "later" {
 		t.Errorf("%q, %v", b, err)
 	}
-	if _, err := Keep(filepath.Join(dir, "gone")); err == nil {
-		t.Error("a directory that is not there is kept")
+	if _, err := OpenDirPath(filepath.Join(dir, "gone")); err == nil {
+		t.Error("no error for a missing directory")
 	}
 }

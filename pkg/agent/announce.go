@@ -11,13 +11,12 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 )
 
-// Announce is the task that tells neighbours where the pods are that came back
-// to their addresses. What it sees of their hardware addresses goes to their
-// leases.
+// Announce returns the task that announces the addresses of pods that came back to them, and
+// records the hardware addresses of their interfaces in the leases.
 func Announce(node Node, host *sandbox.Host) Task {
 	announced := prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "leasehold_announcements_total",
-		Help: "Addresses that came back and were announced to their neighbours.",
+		Help: "Addresses announced to their neighbours after their pod came back.",
 	})
 	node.Metrics.MustRegister(announced)
 	a := announce.Announcer{
@@ -29,11 +28,11 @@ func Announce(node Node, host *sandbox.Host) Task {
 		Clock:  node.Service.Clock,
 		Log:    node.Log.With("task", "announce"),
 	}
-	a.Announced = func(ctx context.Context, told announce.Announcement) {
+	a.Announced = func(ctx context.Context, sent announce.Announcement) {
 		announced.Inc()
-		who := ipam.Attachment{ContainerID: told.Holder.ContainerID, IfName: told.Holder.IfName}
-		if err := node.Service.RecordMAC(ctx, who, told.MAC); err != nil {
-			a.Log.Warn("the hardware address is not recorded", "address", told.Addr.String(), "error", err)
+		who := ipam.Attachment{ContainerID: sent.Holder.ContainerID, IfName: sent.Holder.IfName}
+		if err := node.Service.RecordMAC(ctx, who, sent.MAC); err != nil {
+			a.Log.Warn("recording the hardware address failed", "address", sent.Addr.String(), "error", err)
 		}
 	}
 	return Task{Name: "announce", Run: a.Run}

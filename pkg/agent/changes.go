@@ -13,43 +13,44 @@ import (
 )
 
 const (
-	// settle is how long writes are gathered into one signal: one ADD writes
-	// several pages, and several ADDs come together.
+	// settle is how long writes are collected into one signal: one ADD writes several pages, and
+	// ADDs come in bursts.
 	settle = 100 * time.Millisecond
-	// slowPoll is how often there is a signal without any sign of a change, for
-	// where the kernel tells nothing.
-	slowPoll = 30 * time.Second
+	// pollInterval is how often a signal is sent without an event, in case events are lost or the
+	// directory cannot be watched.
+	pollInterval = 30 * time.Second
 )
 
-// Changes tells tasks that the store may have changed: soon after every write,
-// and every slowPoll. Nothing is said about what has changed, and a signal that
-// nobody takes is not repeated: whoever gets one looks at all of it.
+// Changes signals tasks that the store may have changed: soon after every write, and every
+// pollInterval. A signal carries no data, and one that is not received is not repeated: the
+// receiver reads the whole store.
 //
-// One watch serves all: a user has few of them (fs.inotify.max_user_instances).
+// All tasks share one watch, because the number of watches per user is limited
+// (fs.inotify.max_user_instances).
 type Changes struct {
 	dir    string
 	log    *slog.Logger
 	signal signal.Signal
 	files  *fsnotify.Watcher // nil while the directory cannot be watched
-	said   bool              // that it cannot
+	logged bool              // that it cannot be watched
 }
 
-// NewChanges returns the watch of a store's state directory; Run keeps it.
+// NewChanges returns the Changes of a store's state directory. Run watches it.
 func NewChanges(stateDir string, log *slog.Logger) *Changes {
 	return &Changes{dir: stateDir, log: log}
 }
 
-// Subscribe returns a channel that gets a word at every signal; never closed.
+// Subscribe returns a channel that receives every signal. It is never closed.
 func (c *Changes) Subscribe() <-chan struct{} { return c.signal.Subscribe() }
 
 // Run watches until ctx is done.
 func (c *Changes) Run(ctx context.Context) error {
-	poll := time.NewTicker(slowPoll)
+	poll := time.NewTicker(pollInterval)
 	defer poll.Stop()
 	var settled <-chan time.Time
 	c.watch()
 	defer c.unwatch()
-	c.signal.Send() // for what was written before
+	c.signal.Send() // for changes before the start
 	for {
 		var events <-chan fsnotify.Event
 		var errs <-chan error
@@ -67,7 +68,7 @@ func (c *Changes) Run(ctx context.Context) error {
 				settled = time.After(settle)
 			}
 		case err := <-errs: // events may be missing
-			c.log.Debug("watching the store", "error", err)
+			c.log.Debug("events of the store lost", "error", err)
 			c.signal.Send()
 		case <-settled:
 			settled = nil
@@ -79,9 +80,9 @@ func (c *Changes) Run(ctx context.Context) error {
 	}
 }
 
-// watch watches the directory, for the file in it may be replaced. It makes one
-// where there is none, or the first pods of a new node would be seen late. Where
-// that fails it is tried again at the next poll.
+// watch watches the directory rather than the file, which may be replaced. It creates a missing
+// directory, so that the first lease of a new node is noticed at once. If it fails it is retried at
+// the next poll.
 func (c *Changes) watch() {
 	if c.files != nil {
 		return
@@ -89,17 +90,18 @@ func (c *Changes) watch() {
 	files, err := fsnotify.NewWatcher()
 	if err == nil {
 		if err := os.MkdirAll(c.dir, 0o700); err != nil {
-			c.log.Debug("the store has no directory", "error", err)
+			c.log.Debug("creating the store's directory failed", "error", err)
 		}
 		if err = files.Add(c.dir); err == nil {
-			c.files, c.said = files, false
+			c.files, c.logged = files, false
 			return
 		}
 		files.Close()
 	}
-	if !c.said {
-		c.said = true
-		c.log.Warn("the store cannot be watched: what changes is noticed late", "dir", c.dir, "every", slowPoll, "error", err)
+	if !c.logged {
+		c.logged = true
+		c.log.Warn("watching the store failed, changes are noticed late", "dir", c.dir, "pollInterval", pollInterval,
+			"error", err)
 	}
 }
 

@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	// lookEvery is how often the node is looked at.
-	lookEvery = 10 * time.Second
-	// lookPause is the least time between two looks.
-	lookPause = time.Second
-	// forgetEvery is how often windows that nobody needs are looked for.
-	forgetEvery = time.Hour
+	// surveyInterval is the longest time between two surveys of the node.
+	surveyInterval = 10 * time.Second
+	// minSurveyInterval is the shortest time between two surveys.
+	minSurveyInterval = time.Second
+	// forgetInterval is how often stored windows that are no longer needed are removed.
+	forgetInterval = time.Hour
 )
 
-// Collect is the task that ends what is over and releases what is dead
-// (ipam.Survey, Plan, Act). Health hears how each look went.
+// Collect returns the task that ends expired holds and releases the leases of dead holders
+// (ipam.Survey, Plan, Act). It reports the result of each survey to health.
 func Collect(node Node, health *Health) Task {
 	return Task{Name: "collect", Run: newCollector(node, health).run}
 }
@@ -29,14 +29,14 @@ type collector struct {
 	Node
 	health    *Health
 	doubtful  prometheus.Gauge
-	said      string // the last trouble that was logged
+	problem   string // the last problem that was logged
 	forgotten time.Time
 }
 
 func newCollector(node Node, health *Health) *collector {
 	c := &collector{Node: node, health: health, doubtful: prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "leasehold_doubtful_leases",
-		Help: "Leases whose sandboxes the agent does not find and cannot prove to be gone: they stay bound. Its log says why.",
+		Help: "Leases that stay bound because it cannot be determined whether their sandboxes exist.",
 	})}
 	node.Metrics.MustRegister(c.doubtful)
 	return c
@@ -53,30 +53,30 @@ func (c *collector) run(ctx context.Context) error {
 	}
 }
 
-// once looks, plans and acts, and says when to look again.
+// once surveys the node and does what is due. It returns the time until the next survey.
 func (c *collector) once(ctx context.Context) time.Duration {
 	v, err := c.Service.Survey(ctx)
 	if ctx.Err() != nil {
-		return lookEvery
+		return surveyInterval
 	}
 	if err == nil {
 		err = v.Blind
 	}
 	c.health.SetReady(err)
 	c.doubtful.Set(float64(v.Doubtful))
-	c.say(err, v)
+	c.logProblem(err, v)
 	if err != nil {
-		return lookEvery
+		return surveyInterval
 	}
 	plan := ipam.Plan(v)
-	c.Log.Debug("looked", "leases", len(v.Leases), "due", len(plan))
+	c.Log.Debug("node surveyed", "leases", len(v.Leases), "due", len(plan))
 	if len(plan) > 0 {
 		c.act(ctx, plan)
 	}
 	if !v.Unused {
 		c.forget(ctx)
 	}
-	return min(lookEvery, max(lookPause, v.NextEnd()))
+	return min(surveyInterval, max(minSurveyInterval, v.NextEnd()))
 }
 
 func (c *collector) act(ctx context.Context, plan []ipam.Action) {
@@ -86,9 +86,10 @@ func (c *collector) act(ctx context.Context, plan []ipam.Action) {
 		a := plan[i]
 		c.Log.Info(string(a.Do), append(about(a.Lease), "reason", a.Reason)...)
 	}
-	c.Log.Info("collected", "steps", len(done.Taken), "of", len(plan), "longestLock", done.Longest, "took", time.Since(began))
+	c.Log.Info("plan executed", "steps", len(done.Taken), "planned", len(plan), "longestLock", done.Longest, "took",
+		time.Since(began))
 	if err != nil && ctx.Err() == nil {
-		c.Log.Warn("the rest is left to the next look", "error", err)
+		c.Log.Warn("executing the plan failed, continuing after the next survey", "error", err)
 	}
 }
 
@@ -103,8 +104,8 @@ func about(l lease.Lease) []any {
 	return attrs
 }
 
-// say logs trouble when it comes, changes and goes.
-func (c *collector) say(err error, v ipam.Survey) {
+// logProblem logs a problem when it begins, changes and ends.
+func (c *collector) logProblem(err error, v ipam.Survey) {
 	text, level := "", c.Log.Warn
 	switch {
 	case err != nil:
@@ -115,22 +116,22 @@ func (c *collector) say(err error, v ipam.Survey) {
 		text = v.Unproven.Error() + "; there are no leases yet"
 	}
 	switch {
-	case text == c.said:
+	case text == c.problem:
 		return
 	case text == "":
-		c.Log.Info("the node can be looked at again")
+		c.Log.Info("node survey works again")
 	default:
-		level("looking at the node", "error", text)
+		level("node survey failed", "error", text)
 	}
-	c.said = text
+	c.problem = text
 }
 
 func (c *collector) forget(ctx context.Context) {
-	if time.Since(c.forgotten) < forgetEvery {
+	if time.Since(c.forgotten) < forgetInterval {
 		return
 	}
 	if err := c.Service.ForgetWindows(ctx); err != nil {
-		c.Log.Warn("windows that are not needed any more", "error", err)
+		c.Log.Warn("removing unused windows failed", "error", err)
 		return
 	}
 	c.forgotten = time.Now()

@@ -1,8 +1,7 @@
-// Package agent is what runs on a node all the time. The plugin is right
-// without it; with it, addresses come back when their time is over, a lost
-// store has a copy, and somebody can be asked what is going on (DESIGN 6).
+// Package agent implements the node agent: a set of tasks that run on a node all the time. The
+// plugin works correctly without it. The agent ends holds when their time is over, keeps a copy of
+// the store, and serves metrics.
 //
-// It is a list of tasks over one Node, and each is level-based: a task looks at
-// how things stand, and never remembers what it was told. Nothing in here knows
-// of Kubernetes; what does stands beside these tasks, in pkg/kube.
+// Each task is level-triggered: it reads the current state instead of relying on earlier events.
+// Nothing in this package depends on Kubernetes; the tasks that do are in pkg/kube.
 package agent

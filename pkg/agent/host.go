@@ -14,22 +14,21 @@ import (
 
 var rootOf = regexp.MustCompile(`^/proc/([1-9][0-9]{0,9})/root$`)
 
-// Enter moves this process for good into the host's file system, and returns
-// the host as it is seen from there. root is "/" for a process that is in it,
-// or /proc/<pid>/root of one that is.
+// EnterHostRoot changes the root directory of this process to the host's, permanently, and returns
+// the host as seen from there. root is "/" for a process that runs on the host, or /proc/<pid>/root
+// of one that does. It must be called before other goroutines use paths.
 //
-// It changes the root directory instead of putting a prefix before every path.
-// The store names paths as the plugin knows them, and many lead through absolute
-// links (/var/run/netns, with /var/run -> /run): behind a prefix such a link
-// leads back into this container, where nothing is, and a living sandbox would
-// look dead.
-func Enter(root string, host *sandbox.Host) (*sandbox.Host, error) {
+// It uses chroot(2) instead of putting a prefix before every path. The store contains paths as the
+// plugin sees them, and many lead through absolute symbolic links (/var/run/netns, with /var/run ->
+// /run). With a prefix such a link leads into this container's file system, where the namespace
+// does not exist, and a living sandbox would look dead.
+func EnterHostRoot(root string, host *sandbox.Host) (*sandbox.Host, error) {
 	if root == "/" {
 		return host, nil
 	}
 	m := rootOf.FindStringSubmatch(root)
 	if m == nil {
-		return nil, fmt.Errorf("--host-root %q: it is / or /proc/<pid>/root", root)
+		return nil, fmt.Errorf("--host-root %q is invalid; want / or /proc/<pid>/root", root)
 	}
 	pid := m[1]
 	own, err := os.Readlink("/proc/self/ns/mnt")
@@ -38,20 +37,23 @@ func Enter(root string, host *sandbox.Host) (*sandbox.Host, error) {
 	}
 	others, err := os.Readlink(filepath.Join("/proc", pid, "ns/mnt"))
 	if err != nil {
-		return nil, fmt.Errorf("--host-root %s: process %s cannot be looked at (hostPID, CAP_SYS_PTRACE and no AppArmor profile are needed): %w", root, pid, err)
+		return nil, fmt.Errorf("--host-root %s: reading the namespaces of process %s: %w; "+
+			"hostPID, CAP_SYS_PTRACE and no AppArmor profile are needed", root, pid, err)
 	}
 	if own == others {
-		return nil, fmt.Errorf("--host-root %s: process %s is in this very container, not on the host: hostPID is not set (on the host itself it is --host-root=/)", root, pid)
+		return nil, fmt.Errorf("--host-root %s: process %s runs in this container, not on the host; "+
+			"set hostPID, or --host-root=/ on the host itself", root, pid)
 	}
 	if err := errors.Join(syscall.Chroot(root), os.Chdir("/")); err != nil {
-		return nil, fmt.Errorf("--host-root %s (CAP_SYS_CHROOT and CAP_SYS_PTRACE are needed): %w", root, err)
+		return nil, fmt.Errorf("--host-root %s: %w; CAP_SYS_CHROOT and CAP_SYS_PTRACE are needed", root, err)
 	}
 	return host.Through(pid), nil
 }
 
-// Keep returns a path that leads to the directory also after Enter: for the
-// token of the service account, which is read again and again.
-func Keep(dir string) (string, error) {
+// OpenDirPath opens a directory, and returns a path to it that stays valid after EnterHostRoot. It
+// is used for the service account's token, which is read again when it is renewed. The directory
+// stays open until the process ends.
+func OpenDirPath(dir string) (string, error) {
 	fd, err := syscall.Open(dir, syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_CLOEXEC, 0)
 	if err != nil {
 		return "", &os.PathError{Op: "open", Path: dir, Err: err}

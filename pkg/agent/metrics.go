@@ -10,15 +10,15 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// Metrics is what the store and the plugin say, read when somebody asks: gauges
-// and the counters of leases in one short View, and the calls of the plugin from
-// the lines that it leaves (store.Tally). Register it once.
+// Metrics is a collector of what the store and the plugin report. For each scrape it reads the
+// gauges and the counters of leases in one short View, and the calls of the plugin from its call
+// log (store.Tally). Register it once.
 type Metrics struct {
 	node Node
 
 	mu      sync.Mutex
 	locks   Locks
-	tallied *store.Tallied // nil until the first look
+	tallied *store.Tallied // nil until the first read
 
 	calls  *prometheus.CounterVec
 	took   *prometheus.HistogramVec
@@ -28,25 +28,25 @@ type Metrics struct {
 
 var (
 	descAddresses = prometheus.NewDesc("leasehold_addresses",
-		"Addresses of this node by network and state: bound to a sandbox, held for a pod that is away, or in their cool-down.",
+		"Addresses of this node, by network and state (Bound, Held, CoolDown).",
 		[]string{"network", "state"}, nil)
 	descReadable = prometheus.NewDesc("leasehold_store_readable",
 		"Whether the lease store could be read for this scrape.", nil, nil)
 
-	// leaseCounters are those that the plugin keeps in the store, by the name
-	// that they have there.
+	// leaseCounters are the counters in the store, by their names there.
 	leaseCounters = map[string]*prometheus.Desc{
-		"leases/kept":      leaseCounter("kept", "Addresses that a pod came back to."),
-		"leases/changed":   leaseCounter("changed", "Addresses that a pod lost to another one because its former sandbox outlived busyTimeout."),
-		"leases/expired":   leaseCounter("expired", "Holds that came to their end."),
-		"leases/orphaned":  leaseCounter("orphaned", "Leases whose holder died without a DEL."),
-		"leases/recovered": leaseCounter("recovered", "Leases that were learnt again after the store was lost or damaged."),
-		"leases/limited":   leaseCounter("limited", "Promises that a configured limit has cut."),
+		"leases/kept": leaseCounter("kept", "Addresses that pods came back to."),
+		"leases/changed": leaseCounter("changed",
+			"Times that a pod got another address because its former sandbox outlived busyTimeout."),
+		"leases/expired":   leaseCounter("expired", "Holds that expired."),
+		"leases/orphaned":  leaseCounter("orphaned", "Leases released because their holder died without a DEL."),
+		"leases/recovered": leaseCounter("recovered", "Leases recovered after the store was lost or damaged."),
+		"leases/limited":   leaseCounter("limited", "Windows and holds shortened by a configured limit."),
 	}
 
-	// callBuckets reach from a fast disk to the longest wait (I7), in seconds.
+	// callBuckets are in seconds. The longest is store.MaxWait.
 	callBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
-	// lockBuckets are around what the agent allows itself.
+	// lockBuckets are in seconds. The agent intends to hold the lock for at most 2 ms at a time.
 	lockBuckets = []float64{.0001, .00025, .0005, .001, .002, .005, .01, .025, .05, .1, .5}
 )
 
@@ -63,15 +63,17 @@ func NewMetrics(node Node) *Metrics {
 		node: node,
 		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "leasehold_calls_total",
-			Help: "Calls of the plugin since the agent has started, by verb and result: ok, or the code of the error.",
+			Help: "Calls of the plugin since the agent started, by verb and result: ok, or the error code.",
 		}, []string{"verb", "result"}),
-		took:   histogram("leasehold_call_duration_seconds", "How long the plugin took for a call.", callBuckets, "verb"),
-		waited: histogram("leasehold_lock_wait_seconds", "How long a call of the plugin waited for the store's lock.", callBuckets, "verb"),
-		locked: histogram("leasehold_agent_lock_seconds", "How long the agent held the store's lock at a time.", lockBuckets),
+		took: histogram("leasehold_call_duration_seconds", "Duration of calls of the plugin.", callBuckets, "verb"),
+		waited: histogram("leasehold_lock_wait_seconds", "Time that calls of the plugin waited for the store's lock.",
+			callBuckets, "verb"),
+		locked: histogram("leasehold_agent_lock_seconds", "Time that the agent held the store's lock per transaction.",
+			lockBuckets),
 	}
 }
 
-// Watch makes the agent's own use of the lock under ctx part of the metrics.
+// Watch returns a context whose transactions are measured: the agent's own use of the store's lock.
 func (m *Metrics) Watch(ctx context.Context) context.Context {
 	own := m.locked.WithLabelValues()
 	return store.Measured(ctx, func(t store.Timing) {
@@ -86,22 +88,22 @@ func (m *Metrics) Watch(ctx context.Context) context.Context {
 	})
 }
 
-// Locks is how the agent has used the store's lock.
+// Locks summarizes how the agent has used the store's lock.
 type Locks struct {
 	Longest time.Duration
-	All     int // how often
-	Long    int // for more than 2 ms
+	All     int // times held
+	Long    int // times held for more than 2 ms
 }
 
-// Locks returns it.
+// Locks returns the summary so far.
 func (m *Metrics) Locks() Locks {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.locks
 }
 
-// Task reads the plugin's lines also while nobody asks, so that their file does
-// not grow.
+// Task returns the task that reads the call log without a scrape too, so that the file does not
+// grow.
 func (m *Metrics) Task() Task {
 	return Task{Name: "metrics", Run: func(ctx context.Context) error {
 		defer m.close()
@@ -110,7 +112,7 @@ func (m *Metrics) Task() Task {
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
-			case <-time.After(slowPoll):
+			case <-time.After(pollInterval):
 			}
 		}
 	}}
@@ -125,8 +127,8 @@ func (m *Metrics) close() {
 	}
 }
 
-// read counts the calls since the last time. The file goes with its directory
-// at a reboot, or with a careless cleaner: then it is made anew.
+// read counts the calls since the last read. If the log was removed, at a reboot or by a cleaner,
+// it starts a new one.
 func (m *Metrics) read() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -134,7 +136,7 @@ func (m *Metrics) read() {
 		if m.tallied == nil {
 			t, err := m.node.Service.Store.Tallied()
 			if err != nil {
-				m.node.Log.Debug("calls are not counted", "error", err)
+				m.node.Log.Debug("reading the call log failed", "error", err)
 				return
 			}
 			m.tallied = t
@@ -176,7 +178,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 	readable := 1.0
 	if err := m.collectStore(ch); err != nil && !store.IsEmpty(err) {
-		m.node.Log.Debug("the store cannot be read for a scrape", "error", err)
+		m.node.Log.Debug("reading the store for a scrape failed", "error", err)
 		readable = 0
 	}
 	ch <- prometheus.MustNewConstMetric(descReadable, prometheus.GaugeValue, readable)

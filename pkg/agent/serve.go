@@ -14,33 +14,32 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Health is whether the agent is ready: its last look at the node was a whole
-// one. Its zero value is not.
+// Health is the readiness of the agent: it is ready if its last survey of the node was complete.
+// The zero value is not ready.
 type Health struct {
-	mu     sync.Mutex
-	looked bool
-	err    error
+	mu       sync.Mutex
+	surveyed bool
+	err      error
 }
 
-// SetReady records how the last look went; nil makes the agent ready.
+// SetReady records the result of the last survey. nil makes the agent ready.
 func (h *Health) SetReady(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.looked, h.err = true, err
+	h.surveyed, h.err = true, err
 }
 
-// Ready returns nil, or why not.
+// Ready returns nil if the agent is ready, else the reason.
 func (h *Health) Ready() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !h.looked {
-		return errors.New("the node has not been looked at yet")
+	if !h.surveyed {
+		return errors.New("the node has not been surveyed yet")
 	}
 	return h.err
 }
 
-// Serve is the task that answers /metrics, /healthz (the process lives) and
-// /readyz.
+// Serve returns the task that serves /metrics, /healthz (the process runs) and /readyz at addr.
 func Serve(addr string, metrics prometheus.Gatherer, health *Health, log *slog.Logger) Task {
 	return Task{Name: "serve", Run: func(ctx context.Context) error {
 		listener, err := net.Listen("tcp", addr)

@@ -8,11 +8,11 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// snapshotPause is the least time between two snapshots: each is synced.
+// snapshotPause is the shortest time between two snapshots, each of which is synced to disk.
 const snapshotPause = 10 * time.Second
 
-// Snapshot is the task that keeps a copy of all leases, for the day when the
-// store is lost. A copy is made after changes, and with every slow poll.
+// Snapshot returns the task that keeps a copy of all leases, in case the store is lost. It makes
+// one after each change of the store, and at each poll.
 func Snapshot(node Node) Task {
 	changes := node.Changes.Subscribe()
 	return Task{Name: "snapshot", Run: func(ctx context.Context) error {
@@ -26,9 +26,9 @@ func Snapshot(node Node) Task {
 			switch {
 			case err == nil, store.IsEmpty(err), ctx.Err() != nil:
 			case errors.Is(err, store.ErrLost):
-				node.Log.Warn("the last snapshot is kept", "reason", err)
+				node.Log.Warn("store lost, keeping the last snapshot", "error", err)
 			default:
-				node.Log.Error("no snapshot could be written", "error", err)
+				node.Log.Error("writing a snapshot failed", "error", err)
 			}
 			select {
 			case <-ctx.Done():

@@ -12,7 +12,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 )
 
-// Node is what every task works on.
+// Node is what the tasks have in common.
 type Node struct {
 	Service *ipam.Service
 	Changes *Changes
@@ -20,15 +20,15 @@ type Node struct {
 	Metrics prometheus.Registerer
 }
 
-// Task is one of the things that the agent does until ctx is done. An error is
-// one that the agent cannot go on with; what may pass is logged and tried again.
+// Task is one activity of the agent. Run returns when ctx is done, or with an error that the agent
+// cannot continue after; a task logs and retries temporary failures itself.
 type Task struct {
 	Name string
 	Run  func(ctx context.Context) error
 }
 
-// Run runs all tasks until ctx is done and every one of them has returned. If
-// one ends before, so do the others, and its error is returned.
+// Run runs all tasks until ctx is done and each of them has returned. If one returns before, the
+// others are stopped, and its error is returned.
 func Run(ctx context.Context, log *slog.Logger, tasks []Task) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -40,7 +40,7 @@ func Run(ctx context.Context, log *slog.Logger, tasks []Task) error {
 			case ctx.Err() != nil && (err == nil || errors.Is(err, context.Canceled)):
 				log.Debug("task stopped", "task", t.Name)
 			case err == nil:
-				stop(fmt.Errorf("%s: it ended by itself", t.Name))
+				stop(fmt.Errorf("%s: task ended unexpectedly", t.Name))
 			default:
 				stop(fmt.Errorf("%s: %w", t.Name, err))
 			}

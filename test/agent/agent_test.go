@@ -105,7 +105,7 @@ func (d *daemon) says(words string) {
 // end stops the agent as a kubelet does. It has to be quick, and to end well.
 func (d *daemon) end() {
 	d.t.Helper()
-	d.says("the agent starts") // before that a signal is the end
+	d.says(`msg="agent starting"`) // before that a signal kills it
 	d.cmd.Process.Signal(syscall.SIGTERM)
 	if err := d.cmd.Wait(); err != nil {
 		d.t.Errorf("the agent ended with %v:\n%s", err, d.out)

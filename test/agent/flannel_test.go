@@ -49,7 +49,7 @@ func TestFlannelForgets(t *testing.T) {
 		t.Fatalf("the second DEL has reached the plugin: the lease is %s", state())
 	}
 	agent := begin(t, node, views[0])
-	agent.says("msg=looked")
+	agent.says(`msg="node surveyed"`)
 	if state() != "Bound" {
 		t.Errorf("its sandbox is there, and the lease is %s", state())
 	}

@@ -44,7 +44,7 @@ func TestReboot(t *testing.T) {
 
 	leaveWord(t, node)
 	agent = begin(t, node, views[0])
-	agent.says("msg=looked") // from here on it is ready
+	agent.says(`msg="node surveyed"`) // from here on it is ready
 	ready := time.Now()
 	eventually(t, func() string {
 		if now := states(node); now != "away Held firm, kept Held firm, plain Held" {

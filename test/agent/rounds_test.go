@@ -311,7 +311,7 @@ func (c *crowd) round(v view) {
 		}
 	} else {
 		d := begin(c.t, c.node, v)
-		d.says("msg=looked")
+		d.says(`msg="node surveyed"`)
 		eventually(c.t, func() string { return c.unreleased(d) })
 		d.end()
 	}

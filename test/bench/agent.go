@@ -215,7 +215,7 @@ func (b *bench) idle() {
 	a := &agentRun{c: c}
 	a.start("--log-level=debug")
 	a.waitFor(func() bool {
-		return strings.Contains(a.text(), "msg=looked") && strings.Contains(a.text(), "msg=serving")
+		return strings.Contains(a.text(), `msg="node surveyed"`) && strings.Contains(a.text(), "msg=serving")
 	}, time.Minute)
 	leave := a.visit()
 	length := time.Duration(b.rounds(90)) * time.Second
@@ -328,7 +328,7 @@ func (a *agentRun) waitFor(isSo func() bool, most time.Duration) {
 }
 
 var (
-	longestLock = regexp.MustCompile(`the agent has stopped" longestLock=(\S+) locks=(\d+) over2ms=(\d+)`)
+	longestLock = regexp.MustCompile(`msg="agent stopped" longestLock=(\S+) locks=(\d+) over2ms=(\d+)`)
 	clockTick   = time.Second / 100 // USER_HZ
 )
 

@@ -286,7 +286,7 @@ func (w *World) complaint(pod corev1.Pod, since time.Time) string {
 			return err
 		}
 		for line := range strings.Lines(string(data)) {
-			if strings.Contains(line, "looking at the node") || strings.Contains(line, "level=ERROR") {
+			if strings.Contains(line, "node survey failed") || strings.Contains(line, "level=ERROR") {
 				found = strings.TrimSpace(line)
 				return nil
 			}
