@@ -12,17 +12,16 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// AnnounceDir is the announce queue: an empty file for each attachment that has
-// come back to an address, named by lease.Holder.Name. What is to be announced
-// stands in the store alone. Whoever announces (the node agent) takes the files
-// away; the directory goes with the boot.
+// AnnounceDir returns the directory of the announce queue: an empty file for each attachment that
+// came back to an address, named by lease.Holder.Name. What to announce is read from the store. The
+// node agent removes the files; the directory does not survive a reboot.
 func (s *Store) AnnounceDir() string { return filepath.Join(s.dirs.Run, "announce") }
 
-// maxAnnouncements bounds the queue of a node where nobody reads it.
+// maxAnnouncements limits the queue of a node without an agent.
 const maxAnnouncements = 4096
 
-// Announce puts an attachment into the queue, without the store's lock. A full
-// queue takes nothing more, and that is no error: nobody reads it.
+// Announce adds an attachment to the queue. It does not need the store's lock. If the queue is full
+// nobody reads it; the attachment is not added, and that is no error.
 func (s *Store) Announce(who lease.Holder) error {
 	dir, err := os.Open(s.AnnounceDir())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -44,8 +43,8 @@ func (s *Store) Announce(who lease.Holder) error {
 	return f.Close()
 }
 
-// Unannounce takes an attachment out of the queue, for it has ended. It costs one
-// system call where it is not in.
+// Unannounce removes an attachment that has ended from the queue. It costs one system call if the
+// attachment is not in the queue.
 func (s *Store) Unannounce(who lease.Holder) {
 	_ = unix.Unlink(filepath.Join(s.AnnounceDir(), who.Name()))
 }

@@ -22,46 +22,46 @@ func queue(t *testing.T, s *Store) []string {
 	return names
 }
 
-// A note is there once, whatever is repeated, and goes with its attachment.
+// An attachment is queued once, and removed when it ends.
 func TestAnnounce(t *testing.T) {
 	s := New(Dirs{State: t.TempDir(), Run: filepath.Join(t.TempDir(), "run")})
 	who := lease.Holder{ContainerID: "c1", IfName: "eth0"}
-	s.Unannounce(who) // nothing is there yet
+	s.Unannounce(who) // without a queue
 	for range 2 {
 		if err := s.Announce(who); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if got := queue(t, s); len(got) != 1 || got[0] != "c1@eth0" {
-		t.Errorf("the queue has %q, want the one note", got)
+		t.Errorf("the queue has %q, want one entry", got)
 	}
 	s.Unannounce(lease.Holder{ContainerID: "c1", IfName: "eth1"})
 	if got := queue(t, s); len(got) != 1 {
-		t.Errorf("another attachment's end took the note away: %q", got)
+		t.Errorf("the end of another attachment changed the queue: %q", got)
 	}
 	s.Unannounce(who)
 	if got := queue(t, s); len(got) != 0 {
-		t.Errorf("after its end the queue has %q", got)
+		t.Errorf("the queue has %q, want no entries", got)
 	}
 }
 
-// On a node where nobody reads the queue it does not grow for ever.
+// The queue of a node without an agent is limited.
 func TestAnnounceIsBounded(t *testing.T) {
 	s := New(Dirs{State: t.TempDir(), Run: t.TempDir()})
-	note := func(i int) lease.Holder { return lease.Holder{ContainerID: fmt.Sprint("c", i), IfName: "eth0"} }
-	if err := s.Announce(note(0)); err != nil {
+	holder := func(i int) lease.Holder { return lease.Holder{ContainerID: fmt.Sprint("c", i), IfName: "eth0"} }
+	if err := s.Announce(holder(0)); err != nil {
 		t.Fatal(err)
 	}
 	for i := 1; i < maxAnnouncements; i++ {
-		if err := os.WriteFile(filepath.Join(s.AnnounceDir(), note(i).Name()), nil, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(s.AnnounceDir(), holder(i).Name()), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := s.Announce(note(maxAnnouncements)); err != nil {
+	if err := s.Announce(holder(maxAnnouncements)); err != nil {
 		t.Error(err)
 	}
 	if n := len(queue(t, s)); n != maxAnnouncements {
-		t.Errorf("the queue has %d notes, want %d", n, maxAnnouncements)
+		t.Errorf("the queue has %d entries, want %d", n, maxAnnouncements)
 	}
 }
 
@@ -72,6 +72,6 @@ func TestAnnounceWithoutItsDirectory(t *testing.T) {
 	}
 	s := New(Dirs{State: t.TempDir(), Run: file})
 	if err := s.Announce(lease.Holder{ContainerID: "c", IfName: "eth0"}); err == nil {
-		t.Error("a queue below a file took a note")
+		t.Error("no error for a queue that cannot be created")
 	}
 }

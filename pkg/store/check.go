@@ -10,12 +10,11 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// Check proves the file: its pages, every record's checksum and invariant, and
-// that each index is exactly what the records make of it. It returns what is
-// wrong, one sentence each; nothing is changed.
+// Check verifies the file: its pages, the checksum and the invariants of every record, and that
+// each index matches the records. It returns one sentence for each problem, and changes nothing.
 func (tx *Tx) Check() []string {
 	if wrong := prove(tx.b.DB().Path()); wrong != "" {
-		return []string{"pages: " + wrong} // the rest would be read through them
+		return []string{"pages: " + wrong} // reading the rest could follow damaged pages
 	}
 	var found []string
 	want := newExpected()
@@ -25,13 +24,13 @@ func (tx *Tx) Check() []string {
 		if err != nil {
 			found = append(found, err.Error())
 			if id, addr, ok := splitLease(k); ok {
-				want.take(id, addr) // its address stays out of use
+				want.take(id, addr) // its address must not be assigned
 			}
 			continue
 		}
 		id, _, _ := splitLease(k)
 		if _, ok := tx.names[id]; !ok {
-			found = append(found, fmt.Sprintf("%s: its pool %d is unknown", l.Address, id))
+			found = append(found, fmt.Sprintf("%s: unknown pool %d", l.Address, id))
 		}
 		want.add(id, k, l)
 	}
@@ -42,7 +41,7 @@ func (tx *Tx) Check() []string {
 	return append(found, tx.compareCounts(want)...)
 }
 
-// expected is what the indexes must be.
+// expected is the content that the indexes must have.
 type expected struct {
 	index  map[string]map[string][]byte // bucket -> key -> value
 	counts map[string]Counts            // set key -> counts
@@ -50,7 +49,8 @@ type expected struct {
 }
 
 func newExpected() *expected {
-	e := &expected{index: map[string]map[string][]byte{}, counts: map[string]Counts{}, owned: map[lease.Key][]lease.Lease{}}
+	e := &expected{index: map[string]map[string][]byte{}, counts: map[string]Counts{},
+		owned: map[lease.Key][]lease.Lease{}}
 	for _, b := range [][]byte{bucketHolders, bucketKeys, bucketExpiry, bucketTaken} {
 		e.index[string(b)] = map[string][]byte{}
 	}
@@ -85,15 +85,15 @@ func (e *expected) take(id poolID, a netip.Addr) {
 	bits[bit/8] |= 1 << (bit % 8)
 }
 
-// oneOwner proves that a key has at most one address, bound or firmly held, of
-// each range set.
+// oneOwner verifies that a key has at most one address, bound or firmly held, in each range set.
 func (e *expected) oneOwner() []string {
 	var found []string
 	for key, leases := range e.owned {
 		seen := map[string]lease.Lease{}
 		for _, l := range leases {
 			if o, ok := seen[l.Set]; ok && l.Set != "" {
-				found = append(found, fmt.Sprintf("%s/%s has both %s and %s of one range set", key.Namespace, key.Name, o.Address, l.Address))
+				found = append(found, fmt.Sprintf("%s/%s has both %s and %s of one range set", key.Namespace, key.Name, o.Address,
+					l.Address))
 			}
 			seen[l.Set] = l
 		}
@@ -109,12 +109,12 @@ func (tx *Tx) compare(bucket []byte, want map[string][]byte) []string {
 	for k, v := c.First(); k != nil; k, v = c.Next() {
 		w, ok := want[string(k)]
 		if !ok {
-			found = append(found, fmt.Sprintf("index %s: %q has no lease behind it", bucket, k))
+			found = append(found, fmt.Sprintf("index %s: %q has no lease", bucket, k))
 			continue
 		}
 		seen++
 		if len(w) > 0 && !bytes.Equal(w, v) {
-			found = append(found, fmt.Sprintf("index %s: %x is not what the leases say", bucket, k))
+			found = append(found, fmt.Sprintf("index %s: %x does not match the leases", bucket, k))
 		}
 	}
 	if seen < len(want) {
@@ -129,12 +129,13 @@ func (tx *Tx) compareCounts(want *expected) []string {
 	for k, _ := c.First(); k != nil; k, _ = c.Next() {
 		id := poolID(binary.BigEndian.Uint32(k))
 		if got := tx.readSet(id, string(k[4:])).counts; got != want.counts[string(k)] {
-			found = append(found, fmt.Sprintf("set %s: counts are %+v, the leases say %+v", k[4:], got, want.counts[string(k)]))
+			found = append(found, fmt.Sprintf("set %s: counts are %+v, but the leases add up to %+v", k[4:], got,
+				want.counts[string(k)]))
 		}
 		delete(want.counts, string(k))
 	}
 	for k := range want.counts {
-		found = append(found, fmt.Sprintf("set %q: it has leases and no counts", k[4:]))
+		found = append(found, fmt.Sprintf("set %q: has leases but no counts", k[4:]))
 	}
 	return found
 }

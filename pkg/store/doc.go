@@ -1,25 +1,26 @@
-// Package store keeps the leases of a node in one bbolt file, and lets nobody
-// hold it: Update and View lock, open, run one closure, commit, close.
+// Package store keeps the leases of a node in one bbolt file. No process keeps it open: Update and
+// View lock, open, run one closure, commit and close.
 //
-// The lock is a file of its own in the run directory, taken with a blocking
-// flock under a deadline; bbolt's own polling lock is never waited for (FACTS
-// 7.2). After locking, and again after a commit, the path must still be the
-// file that was opened (7.12).
+// The lock is a separate file in the run directory, taken with a blocking flock(2) and a deadline,
+// because bbolt's own lock is polled every 50 ms. Waiting for it would take longer, and be unfair.
+// After locking, and again after a commit, the path must still lead to the file that was opened: it
+// may have been removed or replaced.
 //
-// On disk (format 1), all integers big-endian, P = a pool's number, A = family
-// byte and address:
+// Format 1 on disk, with all integers big-endian. P is the number of a pool, A the family byte and
+// the address:
 //
-//	meta      format, boot, look, spaces, lost         what the node last did
+//	meta      format, boot, look, spaces, lost         the node's state
 //	pools     dataDir 0 network        -> P, known
-//	leases    P A                      -> record       the one truth
+//	leases    P A                      -> record       the authoritative records
 //	holders   container 0 ifname 0 P A -> -            bound leases by holder
 //	keys      P ns 0 name 0 ifname 0 A -> -            leases by key
 //	expiry    P end(wall, ns) A        -> -            holds by their end
 //	taken     P A/256                  -> 256 bits     addresses that have a lease
 //	sets      P set                    -> cursor, counts
-//	windows   P ns 0 name 0 ifname     -> window       what the agent knows of a key
+//	windows   P ns 0 name 0 ifname     -> window       windows that the agent has set, by key
 //	journal   sequence                 -> entry        a ring
 //	counters  name                     -> count
 //
-// Everything below leases is derived from it, by Put alone; Check proves it.
+// The buckets holders, keys, expiry, taken and sets are indexes of leases. Only Put writes them,
+// and Check verifies them.
 package store

@@ -3,16 +3,16 @@ package store
 import "errors"
 
 var (
-	// ErrBusy is returned when the lock could not be had in time.
+	// ErrBusy is returned if the lock was not acquired in time.
 	ErrBusy = errors.New("the lease store is busy")
-	// ErrLost is returned when the store is missing, empty or damaged although
-	// it was in use: what it knew has to be learnt again from the host.
+	// ErrLost is returned if a store that was in use is missing, empty or damaged: its leases have
+	// to be recovered from the host.
 	ErrLost = errors.New("the lease store is lost")
-	// ErrNewer is returned when a newer version has written the store.
+	// ErrNewer is returned if a newer version has written the store.
 	ErrNewer = errors.New("the lease store was written by a newer version")
-	// ErrIO is returned when the disk refuses to read or to write.
+	// ErrIO is returned if a file cannot be read or written.
 	ErrIO = errors.New("the lease store cannot be read or written")
-	// ErrDamaged is returned for one record that fails its checksum. Others are
-	// not touched by it.
+	// ErrDamaged is returned for one record whose checksum or content is invalid. Other records are
+	// not affected.
 	ErrDamaged = errors.New("the record of a lease is damaged")
 )

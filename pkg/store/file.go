@@ -16,24 +16,24 @@ import (
 
 const (
 	pageSize    = 4096
-	preallocate = 4 << 20 // so that a release can be recorded on a full disk (FACTS 7.5)
+	preallocate = 4 << 20 // so that a release can be recorded on a full disk
 	formatNow   = 1
 
-	// maxSize is what no store reaches: a lease takes about 600 bytes with its
-	// index entries. A damaged page can make bbolt grow a file without measure.
+	// maxSize is far above the size of any store: a lease needs about 600 bytes, with its index
+	// entries. A damaged page could make bbolt extend the file without limit.
 	maxSize = 1 << 30
 )
 
-// health is what the first two pages of the file say, read before bbolt maps
-// it: bbolt re-initialises an empty file and falls back by a transaction where
-// one of the two is damaged, both without a word (FACTS 7.8).
+// health is the state of the file's two meta pages, read before bbolt maps the file. bbolt silently
+// initializes an empty file, and silently falls back to the previous transaction if one meta page
+// is damaged.
 type health struct {
 	fellBack bool // one of the two meta pages is damaged
 	inode    uint64
 }
 
-// openExamined opens the file and proves that bbolt may have it. ErrLost says
-// why not; fs.ErrNotExist is returned as it is.
+// openExamined opens the file and checks that bbolt may open it. It returns ErrLost if not, and
+// fs.ErrNotExist if there is no file.
 func openExamined(path string, write bool) (*os.File, health, error) {
 	flag := os.O_RDONLY
 	if write {
@@ -60,7 +60,7 @@ func examine(f *os.File) (health, error) {
 		return health{}, fmt.Errorf("%w: %w", ErrIO, err)
 	}
 	if !info.Mode().IsRegular() {
-		return health{}, fmt.Errorf("%w: %s is no regular file", ErrIO, f.Name())
+		return health{}, fmt.Errorf("%w: %s is not a regular file", ErrIO, f.Name())
 	}
 	if info.Size() < 4*pageSize {
 		return health{}, fmt.Errorf("%w: it has %d bytes", ErrLost, info.Size())
@@ -93,19 +93,19 @@ func examineMetas(head []byte, size int64) (health, error) {
 		}
 	}
 	if valid == 0 {
-		return health{}, fmt.Errorf("%w: neither of its two head pages is intact", ErrLost)
+		return health{}, fmt.Errorf("%w: both meta pages are damaged", ErrLost)
 	}
 	if best.pages*pageSize > uint64(size) {
-		return health{}, fmt.Errorf("%w: it is cut off at %d of %d bytes", ErrLost, size, best.pages*pageSize)
+		return health{}, fmt.Errorf("%w: truncated to %d of %d bytes", ErrLost, size, best.pages*pageSize)
 	}
 	return health{fellBack: valid == 1}, nil
 }
 
-// meta is the part of bbolt's head page that we look at.
+// meta is the part of bbolt's meta page that is examined.
 type meta struct {
 	root     uint64 // page of the root bucket
-	freelist uint64 // page of the list of free pages
-	pages    uint64 // of the file that are in use
+	freelist uint64 // page of the freelist
+	pages    uint64 // number of pages in use
 	tx       uint64
 }
 
@@ -129,9 +129,8 @@ func parseMeta(page []byte) (meta, bool) {
 	}, ok
 }
 
-// create makes a new store beside the path and moves it there when it is whole
-// and on the disk, so that no crash leaves a half-made one (FACTS 7.9). lost
-// says why it replaces another one, "" for the first.
+// create creates a new store under another name, syncs it, and renames it, so that a crash leaves
+// no incomplete one. lost is the reason why it replaces another store, "" if it is the first.
 func create(path, lost string) error {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -188,8 +187,9 @@ func initialise(path, lost string) error {
 	return f.Sync()
 }
 
-// reserve gives the file its blocks, written once with zeros: overwriting is
-// cheaper for fdatasync than filling reserved blocks. Best effort.
+// reserve allocates the blocks of the file, and writes zeros to them: fdatasync is faster when
+// blocks are overwritten than when allocated blocks are written for the first time. Errors are
+// ignored.
 func reserve(f *os.File) {
 	info, err := f.Stat()
 	if err != nil || syscall.Fallocate(int(f.Fd()), 0, 0, preallocate) != nil {

@@ -9,34 +9,34 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// JournalSize is how many entries the journal keeps.
+// JournalSize is the number of entries that the journal keeps.
 const JournalSize = 4096
 
-// journalSlack entries are removed at once when the ring is full, so that its
-// two ends are not both written for each entry.
+// journalSlack is the number of entries that are removed at a time, so that not every new entry
+// writes to both ends of the journal.
 const journalSlack = 64
 
-// Event is what happened to a lease, in the journal's words.
+// Event is what happened to a lease.
 type Event string
 
 const (
-	EventBound      Event = "Bound"      // a fresh address was handed out
+	EventBound      Event = "Bound"      // a pod got a new address
 	EventKept       Event = "Kept"       // a pod came back to its address
-	EventTakenOver  Event = "TakenOver"  // from a holder that was proven dead
+	EventTakenOver  Event = "TakenOver"  // a pod came back to its address, whose holder was dead
 	EventReleased   Event = "Released"   // by its holder's DEL; a hold may follow
 	EventOrphaned   Event = "Orphaned"   // its holder died without a DEL
-	EventExpired    Event = "Expired"    // the hold is over
-	EventYielded    Event = "Yielded"    // the hold gave way to a full pool
-	EventDropped    Event = "Dropped"    // by hand, by a request, by changed ranges
+	EventExpired    Event = "Expired"    // a hold ended
+	EventYielded    Event = "Yielded"    // a hold was ended because the pool was exhausted
+	EventDropped    Event = "Dropped"    // released by a user, by the agent, or because the ranges changed
 	EventSuperseded Event = "Superseded" // the key got another address
-	EventRefused    Event = "Refused"    // a newcomer was sent away
-	EventLimited    Event = "Limited"    // a configured limit cut a promise
-	EventAdopted    Event = "Adopted"    // learnt from the host
+	EventRefused    Event = "Refused"    // an ADD was rejected
+	EventLimited    Event = "Limited"    // a configured limit shortened a window or hold
+	EventAdopted    Event = "Adopted"    // a lease was created from what the host shows
 	EventRecovered  Event = "Recovered"  // a lost store was replaced
-	EventPoolLow    Event = "PoolLow"    // less than a tenth of a range set is left
+	EventPoolLow    Event = "PoolLow"    // less than a tenth of a range set is free
 )
 
-// Entry is one line of the journal.
+// Entry is one entry of the journal.
 type Entry struct {
 	Time      time.Time
 	Event     Event
@@ -47,11 +47,11 @@ type Entry struct {
 	UID       string
 	Container string
 	IfName    string
-	Window    time.Duration // of the lease that it is about
+	Window    time.Duration // of the lease
 	Reason    string
 }
 
-// About returns the entry of an event of this lease.
+// About returns the entry for an event of a lease.
 func About(l lease.Lease, ev Event, now lease.Instant, reason string) Entry {
 	return Entry{
 		Time: now.Wall, Event: ev, Network: l.Pool.Network, Address: l.Address,
@@ -117,7 +117,7 @@ func decodeEntry(b []byte) (n Entry, err error) {
 // Log appends to the journal.
 func (tx *Tx) Log(n Entry) error {
 	b := tx.bucket(bucketJournal)
-	b.FillPercent = 0.9 // it only grows at its end
+	b.FillPercent = 0.9 // keys are only appended
 	seq, err := b.NextSequence()
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrIO, err)
@@ -141,8 +141,8 @@ func (tx *Tx) trimJournal(upTo uint64) error {
 	return nil
 }
 
-// Journal calls fn for each entry, the oldest first, until fn returns false.
-// Damaged entries are left out.
+// Journal calls fn for each entry, the oldest first, until fn returns false. It skips damaged
+// entries.
 func (tx *Tx) Journal(fn func(Entry) bool) {
 	c := tx.bucket(bucketJournal).Cursor()
 	for _, v := c.First(); v != nil; _, v = c.Next() {
@@ -152,9 +152,9 @@ func (tx *Tx) Journal(fn func(Entry) bool) {
 	}
 }
 
-// JournalAfter calls fn for up to limit entries whose number is greater than
-// seq, the oldest first, and returns the number of the last. Numbers begin with
-// 1 and grow by one; those of a store that took a lost one's place begin anew.
+// JournalAfter calls fn for up to limit entries with a number greater than seq, the oldest first,
+// and returns the number of the last one. Numbers start at 1 and increase by one. A store that
+// replaced a lost one starts at 1 again.
 func (tx *Tx) JournalAfter(seq uint64, limit int, fn func(uint64, Entry)) uint64 {
 	c := tx.bucket(bucketJournal).Cursor()
 	k, v := c.Seek(binary.BigEndian.AppendUint64(nil, seq+1))
@@ -168,17 +168,17 @@ func (tx *Tx) JournalAfter(seq uint64, limit int, fn func(uint64, Entry)) uint64
 	return seq
 }
 
-// JournalEnd is the number of the last entry.
+// JournalEnd returns the number of the last entry.
 func (tx *Tx) JournalEnd() uint64 { return tx.bucket(bucketJournal).Sequence() }
 
-// Count adds to a counter. A transaction that changes nothing else must not
-// count, for it would be written for that alone.
+// Count adds to a counter. A transaction must not call it if it changes nothing else: it would be
+// written only for the counter.
 func (tx *Tx) Count(name string, by uint64) error {
 	v := binary.BigEndian.AppendUint64(nil, tx.Counter(name)+by)
 	return tx.put(bucketCounters, []byte(name), v)
 }
 
-// Counter returns a counter's value.
+// Counter returns the value of a counter.
 func (tx *Tx) Counter(name string) uint64 {
 	if v := tx.bucket(bucketCounters).Get([]byte(name)); len(v) == 8 {
 		return binary.BigEndian.Uint64(v)

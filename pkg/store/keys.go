@@ -8,7 +8,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// poolID is a pool's number in this file. Numbers are given out once.
+// poolID is the number of a pool in this file. Numbers are never reused.
 type poolID uint32
 
 func (p poolID) prefix() []byte { return binary.BigEndian.AppendUint32(nil, uint32(p)) }
@@ -33,7 +33,7 @@ func addrOf(b []byte) (netip.Addr, bool) {
 
 func leaseKey(p poolID, a netip.Addr) []byte { return appendAddr(p.prefix(), a) }
 
-// splitLease undoes leaseKey.
+// splitLease is the inverse of leaseKey.
 func splitLease(k []byte) (poolID, netip.Addr, bool) {
 	if len(k) < 5 {
 		return 0, netip.Addr{}, false
@@ -55,9 +55,8 @@ func expiryKey(p poolID, end time.Time, a netip.Addr) []byte {
 	return appendAddr(b, a)
 }
 
-// end is a hold's end by the wall clock of its release: an order for the
-// expiry index, never the last word (lease.Remaining is). ok is false for one
-// that has no end.
+// end returns the end of a hold by the wall clock of its release. It is the order of the expiry
+// index; lease.Remaining decides whether a hold has ended. ok is false if the hold has no end.
 func end(l lease.Lease) (t time.Time, ok bool) {
 	if l.State != lease.Held || l.Hold > 100*365*24*time.Hour {
 		return time.Time{}, false
@@ -65,8 +64,8 @@ func end(l lease.Lease) (t time.Time, ok bool) {
 	return l.ReleasedAt.Wall.Add(l.Hold), true
 }
 
-// Addresses are marked as taken in chunks of 256, so that finding the next
-// free one costs a look at a few bits, however many leases there are.
+// chunkBytes is the size of a bitmap of 256 addresses in the bucket taken. With it the next free
+// address is found without reading the leases.
 const chunkBytes = 32
 
 func chunkOf(a netip.Addr) (base netip.Addr, bit int) {

@@ -16,8 +16,8 @@ const (
 	lockExclusive = syscall.LOCK_EX
 )
 
-// patient has a deadline that nothing watches until somebody waits. Most calls
-// never do, and an armed timer costs a short process a thread.
+// patient is a context with a deadline but without a timer: flock starts one when it has to wait.
+// Most calls do not wait, and a running timer costs a short-lived process a thread.
 type patient struct {
 	context.Context
 	until time.Time
@@ -25,8 +25,8 @@ type patient struct {
 
 func (p patient) Deadline() (time.Time, bool) { return p.until, true }
 
-// Patient bounds the waiting of one call by MaxWait, or by an earlier deadline
-// of ctx.
+// Patient returns a context that limits the waiting of one call to MaxWait, or to an earlier
+// deadline of ctx.
 func Patient(ctx context.Context) context.Context {
 	until := time.Now().Add(MaxWait)
 	if at, ok := ctx.Deadline(); ok && at.Before(until) {
@@ -35,15 +35,14 @@ func Patient(ctx context.Context) context.Context {
 	return patient{ctx, until}
 }
 
-// Acquire takes the exclusive flock of any lock file, such as host-local's, in
-// the way of the store's own.
+// Acquire acquires an exclusive flock on any lock file, such as host-local's, in the same way as
+// the store's own. Closing the file releases it. It returns ErrBusy if ctx is done before.
 func Acquire(ctx context.Context, path string) (*os.File, error) {
 	return acquire(ctx, path, lockExclusive)
 }
 
-// acquire takes the lock file, shared or exclusive, and returns the open file:
-// closing it is the unlock. It waits in the kernel, not by polling, until ctx
-// is done; then ErrBusy.
+// acquire acquires the lock file, shared or exclusive, and returns the open file, which the caller
+// closes to unlock. It waits until ctx is done, and then returns ErrBusy.
 func acquire(ctx context.Context, path string, how int) (*os.File, error) {
 	for {
 		f, err := openLock(path)
@@ -56,7 +55,7 @@ func acquire(ctx context.Context, path string, how int) (*os.File, error) {
 		if isAt(f, path) {
 			return f, nil
 		}
-		f.Close() // removed or replaced while we waited: others lock another file now
+		f.Close() // removed or replaced while we waited: others lock another file now, so try again
 	}
 }
 
@@ -71,13 +70,12 @@ func openLock(path string) (*os.File, error) {
 	return f, err
 }
 
-// pollLimit is the longest wait that asks again and again. A longer one is left to
-// the kernel, which wakes who waits at once, but cannot be made to give up: its
-// thread stays until the lock is free, which may be never.
+// pollLimit is the longest wait that polls. The kernel wakes a longer wait at once, but cannot
+// interrupt it: its thread stays until the lock is free, which may be never.
 const pollLimit = 20 * time.Millisecond
 
-// flock owns f: on any error the file is closed, now or, where a wait cannot be
-// interrupted, as soon as the kernel grants it.
+// flock locks f, and owns it if it fails: the file is closed at once or, since the wait cannot be
+// interrupted, as soon as the kernel grants the lock.
 func flock(ctx context.Context, f *os.File, how int) error {
 	err := flockEINTR(f, how|syscall.LOCK_NB)
 	if err == nil {
@@ -110,7 +108,7 @@ func flock(ctx context.Context, f *os.File, how int) error {
 	}
 }
 
-// poll is flock for a short wait.
+// poll is flock for a wait of at most pollLimit.
 func poll(f *os.File, how int, until time.Time) error {
 	for {
 		time.Sleep(min(time.Until(until), time.Millisecond/4))
@@ -135,7 +133,7 @@ func flockEINTR(f *os.File, how int) error {
 	}
 }
 
-// isAt tells whether the open file is still what stands at the path.
+// isAt reports whether the path still leads to the open file.
 func isAt(f *os.File, path string) bool {
 	open, err := f.Stat()
 	if err != nil {

@@ -6,14 +6,13 @@ import (
 	"fmt"
 )
 
-// provePages proves the structure of a bbolt file from its bytes: every page
-// that the newest head leads to is what it should be, keys are in order, no
-// page is used twice or both used and free. bbolt's own check follows damaged
-// pointers into faults that nobody can catch, in a goroutine of its own; this
-// one bounds every step, so it may look at anything.
+// provePages verifies the structure of a bbolt file from its bytes: every page that the newest meta
+// page leads to has the right type, keys are in order, and no page is used twice, or both used and
+// free. bbolt's own check follows damaged pointers into page faults that cannot be recovered from,
+// in a goroutine of its own. This one checks every bound, so that it is safe for any input.
 func provePages(file []byte) error {
 	if len(file) < 2*pageSize {
-		return fmt.Errorf("%d bytes are no store", len(file))
+		return fmt.Errorf("%d bytes are too short for a store", len(file))
 	}
 	var head meta
 	found := false
@@ -23,10 +22,10 @@ func provePages(file []byte) error {
 		}
 	}
 	if !found {
-		return fmt.Errorf("neither head page is intact")
+		return fmt.Errorf("both meta pages are damaged")
 	}
 	if head.pages*pageSize > uint64(len(file)) {
-		return fmt.Errorf("cut off at %d of %d bytes", len(file), head.pages*pageSize)
+		return fmt.Errorf("truncated to %d of %d bytes", len(file), head.pages*pageSize)
 	}
 	p := prover{file: file, pages: head.pages, seen: map[uint64]bool{0: true, 1: true}}
 	if err := p.walk(head.root, 0); err != nil {
@@ -38,7 +37,7 @@ func provePages(file []byte) error {
 type prover struct {
 	file  []byte
 	pages uint64
-	seen  map[uint64]bool // by their ids; a page with overflow counts for each
+	seen  map[uint64]bool // by id; an overflow page counts as well
 }
 
 const (
@@ -50,12 +49,12 @@ const (
 	maxDepth     = 32
 )
 
-// page is one page with its overflow, or the inline page of a small bucket.
+// page is a page with its overflow pages, or the inline page of a small bucket.
 type page struct {
 	id    uint64
 	flags uint16
 	count int
-	data  []byte // from the page's first byte on
+	data  []byte // starting with the page header
 }
 
 func parsePage(id uint64, b []byte) page {
@@ -63,18 +62,18 @@ func parsePage(id uint64, b []byte) page {
 	return page{id: id, flags: le.Uint16(b[8:]), count: int(le.Uint16(b[10:])), data: b}
 }
 
-// take returns a page and marks it as used.
+// take returns a page, and marks it as used.
 func (p *prover) take(id uint64) (page, error) {
 	if id < 2 || id >= p.pages {
-		return page{}, fmt.Errorf("page %d: there are %d", id, p.pages)
+		return page{}, fmt.Errorf("page %d: out of range, there are %d pages", id, p.pages)
 	}
 	at := p.file[id*pageSize:]
 	if got := binary.LittleEndian.Uint64(at); got != id {
-		return page{}, fmt.Errorf("page %d: it says that it is %d", id, got)
+		return page{}, fmt.Errorf("page %d: has the id %d", id, got)
 	}
 	overflow := uint64(binary.LittleEndian.Uint32(at[12:]))
 	if overflow >= p.pages-id {
-		return page{}, fmt.Errorf("page %d: it goes on for %d pages", id, overflow)
+		return page{}, fmt.Errorf("page %d: has %d overflow pages, beyond the end of the file", id, overflow)
 	}
 	for i := id; i <= id+overflow; i++ {
 		if p.seen[i] {
@@ -85,7 +84,7 @@ func (p *prover) take(id uint64) (page, error) {
 	return parsePage(id, at[:(overflow+1)*pageSize]), nil
 }
 
-// walk proves the tree below a page.
+// walk verifies the tree below a page.
 func (p *prover) walk(id uint64, depth int) error {
 	if depth > maxDepth {
 		return fmt.Errorf("page %d: too deep", id)
@@ -99,10 +98,10 @@ func (p *prover) walk(id uint64, depth int) error {
 
 func (p *prover) elements(pg page, depth int) error {
 	if pg.flags != flagBranch && pg.flags != flagLeaf {
-		return fmt.Errorf("page %d: it is of no known kind (%#x)", pg.id, pg.flags)
+		return fmt.Errorf("page %d: unknown type %#x", pg.id, pg.flags)
 	}
 	if pageHeader+pg.count*elementSize > len(pg.data) {
-		return fmt.Errorf("page %d: it has no room for %d elements", pg.id, pg.count)
+		return fmt.Errorf("page %d: too small for %d elements", pg.id, pg.count)
 	}
 	var last []byte
 	for i := range pg.count {
@@ -128,8 +127,8 @@ func (p *prover) elements(pg page, depth int) error {
 	return nil
 }
 
-// element reads one element: of a branch its child, of a leaf its value, and
-// child 1 where that is a bucket.
+// element decodes one element. For a branch page it returns the child page, for a leaf page the
+// value, and child 1 if the value is a bucket.
 func (pg page) element(at int) (key, value []byte, child uint64, err error) {
 	le := binary.LittleEndian
 	e := pg.data[at:][:elementSize]
@@ -141,12 +140,12 @@ func (pg page) element(at int) (key, value []byte, child uint64, err error) {
 	}
 	from := uint64(at) + pos
 	if end := from + ksize + vsize; pos < elementSize || ksize == 0 || end > uint64(len(pg.data)) {
-		return nil, nil, 0, fmt.Errorf("it reaches from %d to %d of %d bytes", from, end, len(pg.data))
+		return nil, nil, 0, fmt.Errorf("extends from byte %d to %d of %d", from, end, len(pg.data))
 	}
 	return pg.data[from:][:ksize], pg.data[from+ksize:][:vsize], child, nil
 }
 
-// bucket proves a nested bucket: a page of its own, or one inside the value.
+// bucket verifies a nested bucket: a page of its own, or an inline page in the value.
 func (p *prover) bucket(value []byte, depth int) error {
 	if len(value) < 16 {
 		return fmt.Errorf("a bucket of %d bytes", len(value))
@@ -161,14 +160,14 @@ func (p *prover) bucket(value []byte, depth int) error {
 	return p.elements(parsePage(0, inline), depth+1)
 }
 
-// freelist proves that no free page is in use.
+// freelist verifies that no free page is in use.
 func (p *prover) freelist(id uint64) error {
 	pg, err := p.take(id)
 	if err != nil {
-		return fmt.Errorf("list of free pages: %w", err)
+		return fmt.Errorf("freelist: %w", err)
 	}
 	if pg.flags != flagFreelist {
-		return fmt.Errorf("page %d: it should list the free pages", id)
+		return fmt.Errorf("page %d: not a freelist page", id)
 	}
 	le := binary.LittleEndian
 	count, ids := uint64(pg.count), pg.data[pageHeader:]
@@ -176,12 +175,12 @@ func (p *prover) freelist(id uint64) error {
 		count, ids = le.Uint64(ids), ids[8:]
 	}
 	if count > uint64(len(ids)/8) {
-		return fmt.Errorf("page %d: it has no room for %d free pages", id, count)
+		return fmt.Errorf("page %d: too small for %d free pages", id, count)
 	}
 	for i := range count {
 		free := le.Uint64(ids[i*8:])
 		if free < 2 || free >= p.pages || p.seen[free] {
-			return fmt.Errorf("page %d: it is listed as free", free)
+			return fmt.Errorf("page %d: listed as free, but in use, listed twice or out of range", free)
 		}
 		p.seen[free] = true
 	}

@@ -10,12 +10,11 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// A record is a list of fields, each a tag, a length and its bytes, and the
-// FNV-1a of all that: it notices every damage to a single byte, and unlike the
-// CRC-32C it needs no tables, which would cost a quarter of a millisecond at the
-// start of a process that lives for four. Absent fields are zero. Fields of a tag that this
-// version does not know are kept and written back, so that a newer version may
-// add some without older ones losing them.
+// A record is a list of fields, each with a tag, a length and its bytes, followed by the FNV-1a
+// hash of them. The hash detects any damage to a single byte. Unlike CRC-32C it needs no tables,
+// which would add 0.25 ms to the start of a process that runs for 4 ms. Missing fields are zero.
+// Fields with an unknown tag are kept and written back, so that an older version does not lose what
+// a newer one has added.
 const (
 	tagAddress = 1 + iota
 	tagID
@@ -77,8 +76,7 @@ func (e *encoder) flag(tag uint64, v bool) {
 	}
 }
 
-// instant writes both clocks; the boot id only where it is not the one that
-// the record has anyway.
+// instant writes both clocks, and the boot id if it differs from the holder's.
 func (e *encoder) instant(tag uint64, v lease.Instant, boot string) {
 	if !v.IsZero() {
 		e.bytes(tag, appendInstant(nil, v, boot))
@@ -94,7 +92,7 @@ func appendInstant(b []byte, v lease.Instant, boot string) []byte {
 	return b
 }
 
-// seal closes the record with its checksum.
+// seal appends the checksum.
 func (e *encoder) seal() []byte {
 	return binary.BigEndian.AppendUint64(e.b, checksum(e.b))
 }
@@ -132,10 +130,10 @@ func encode(l lease.Lease) []byte {
 	return e.seal()
 }
 
-// fields walks the fields of a sealed record.
+// fields verifies the checksum of a record, and calls visit for each field.
 func fields(b []byte, visit func(tag uint64, raw, v []byte) error) error {
 	if len(b) < sumBytes {
-		return fmt.Errorf("%w: %d bytes are no record", ErrDamaged, len(b))
+		return fmt.Errorf("%w: only %d bytes", ErrDamaged, len(b))
 	}
 	body, sum := b[:len(b)-sumBytes], binary.BigEndian.Uint64(b[len(b)-sumBytes:])
 	if checksum(body) != sum {
@@ -159,7 +157,7 @@ func fields(b []byte, visit func(tag uint64, raw, v []byte) error) error {
 	return nil
 }
 
-// decode reads a record of the pool, whose name is in the key and not in it.
+// decode decodes a record of a pool. The pool is part of the key, not of the record.
 func decode(b []byte, p lease.Pool) (lease.Lease, error) {
 	l := lease.Lease{Pool: p}
 	last := uint64(0)
@@ -194,7 +192,7 @@ func decodeField(l *lease.Lease, tag uint64, v []byte) (err error) {
 	case tagAddress:
 		addr, ok := netip.AddrFromSlice(v)
 		if !ok {
-			return fmt.Errorf("%d bytes are no address", len(v))
+			return fmt.Errorf("invalid address of %d bytes", len(v))
 		}
 		l.Address = addr
 	case tagID:
@@ -254,7 +252,7 @@ func decodeField(l *lease.Lease, tag uint64, v []byte) (err error) {
 func number(v []byte) (int64, error) {
 	x, n := binary.Varint(v)
 	if n <= 0 || n != len(v) {
-		return 0, fmt.Errorf("no number")
+		return 0, fmt.Errorf("invalid number")
 	}
 	return x, nil
 }
@@ -281,7 +279,7 @@ func netnsFile(v []byte) (dev, ino uint64, err error) {
 	return dev, ino, nil
 }
 
-// sameBoot stands for the holder's boot id until the whole record is read.
+// sameBoot stands for the holder's boot id until the record is decoded.
 const sameBoot = "\x00"
 
 func instant(v []byte) (lease.Instant, error) {

@@ -22,10 +22,11 @@ func someInstant(t *rapid.T, label string) lease.Instant {
 	}
 }
 
-// someLease draws a valid lease, with every field used now and then.
+// someLease draws a valid lease.
 func someLease(t *rapid.T) lease.Lease {
 	text := rapid.StringMatching(`[a-z0-9-]{0,12}`)
-	addr := netip.AddrFrom4([4]byte{10, 0, byte(rapid.IntRange(0, 1).Draw(t, "hi")), byte(rapid.IntRange(0, 255).Draw(t, "lo"))})
+	addr := netip.AddrFrom4([4]byte{10, 0, byte(rapid.IntRange(0, 1).Draw(t, "hi")),
+		byte(rapid.IntRange(0, 255).Draw(t, "lo"))})
 	if rapid.Bool().Draw(t, "v6") {
 		addr = netip.MustParseAddr("fd00::1:2").Next()
 	}
@@ -75,7 +76,7 @@ func TestRecordsRoundTrip(t *testing.T) {
 	})
 }
 
-// A newer version's field goes through an older one unharmed.
+// A field of a newer version is kept by an older one.
 func TestUnknownFieldsAreKept(t *testing.T) {
 	l := fresh("10.0.0.5", "db-0", "c1")
 	e := encoder{b: encode(l)}
@@ -87,11 +88,11 @@ func TestUnknownFieldsAreKept(t *testing.T) {
 	}
 	got.UID = "changed"
 	if again := encode(got); !bytes.Contains(again, []byte("from the future")) {
-		t.Error("the unknown field is gone")
+		t.Error("the unknown field was lost")
 	}
 }
 
-func TestOneFlippedBitIsNoticed(t *testing.T) {
+func TestFlippedBitIsDetected(t *testing.T) {
 	b := encode(fresh("10.0.0.5", "db-0", "c1"))
 	for i := range b {
 		for bit := range 8 {
@@ -108,7 +109,7 @@ func FuzzDecodeRecord(f *testing.F) {
 	f.Add(encode(fresh("10.0.0.5", "db-0", "c1")))
 	f.Add(encodeEntry(Entry{Event: EventBound, Network: "n"}))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		sealed := (&encoder{b: bytes.Clone(body)}).seal() // else the checksum hides everything
+		sealed := (&encoder{b: bytes.Clone(body)}).seal() // otherwise most inputs fail the checksum
 		for _, b := range [][]byte{body, sealed} {
 			_, _ = decodeEntry(b)
 			l, err := decode(b, testPool)

@@ -12,11 +12,11 @@ import (
 
 func (s *Store) lostDir() string { return filepath.Join(s.dirs.State, "lost") }
 
-// replace moves a lost store aside, never deleting it, and puts an empty one in
-// its place that knows what it is. The caller has the lock.
+// replace moves a lost store to the directory lost, and creates an empty one that contains the
+// reason. The caller holds the lock.
 func (s *Store) replace(why error) error {
 	if err := s.setAside(); err != nil {
-		return fmt.Errorf("%w: moving it aside: %w", ErrIO, err)
+		return fmt.Errorf("%w: moving the lost store: %w", ErrIO, err)
 	}
 	if err := create(s.path(), why.Error()); err != nil {
 		return err
@@ -38,7 +38,7 @@ func (s *Store) setAside() error {
 	return syncDir(s.lostDir())
 }
 
-// Discard declares the store lost by hand, as if it had been found damaged.
+// Discard treats the store as lost, as if it had been found damaged. It is for a user's request.
 func (s *Store) Discard(ctx context.Context, why string) error {
 	lock, err := acquire(Patient(ctx), s.lock(), lockExclusive)
 	if err != nil {
@@ -48,8 +48,8 @@ func (s *Store) Discard(ctx context.Context, why string) error {
 	return s.replace(fmt.Errorf("%w: %s", ErrLost, why))
 }
 
-// panicked tells damage from a mistake of ours: only a file that does not prove
-// sound is lost for a panic.
+// panicked returns the error for a panic. Only a damaged file is lost; otherwise the panic is a
+// bug.
 func panicked(path string, p any) error {
 	if found := prove(path); found != "" {
 		return fmt.Errorf("%w: reading it failed (%.200v): %s", ErrLost, p, found)
@@ -57,7 +57,7 @@ func panicked(path string, p any) error {
 	return fmt.Errorf("%w: internal error: %.200v", ErrIO, p)
 }
 
-// prove reads the whole file, and says what is wrong with it.
+// prove verifies the whole file. It returns what is wrong, "" if nothing is.
 func prove(path string) string {
 	b, err := readUpTo(path, maxSize)
 	if err == nil {
@@ -75,7 +75,7 @@ func readUpTo(path string, limit int64) ([]byte, error) {
 		return nil, err
 	}
 	if info.Size() > limit {
-		return nil, fmt.Errorf("it has %d bytes", info.Size())
+		return nil, fmt.Errorf("%d bytes are too many", info.Size())
 	}
 	return os.ReadFile(path)
 }

@@ -7,14 +7,14 @@ import (
 
 type refuseKey struct{}
 
-// RefuseWrites makes each write inside the transactions under the context ask refuse first, and
-// fail with ErrIO where that returns an error. It is for tests of what a call leaves behind that
-// fails halfway: bbolt keeps what is written in memory until the commit, so no disk fails there.
+// RefuseWrites returns a context in whose transactions each write calls refuse first, and fails
+// with ErrIO if that returns an error. It is for tests of calls that fail halfway: bbolt keeps
+// writes in memory until the commit, so that no failing disk has this effect.
 func RefuseWrites(ctx context.Context, refuse func() error) context.Context {
 	return context.WithValue(ctx, refuseKey{}, refuse)
 }
 
-// refuses returns why a write is not to be made.
+// refuses returns the error with which a write fails, nil if it does not.
 func (tx *Tx) refuses() error {
 	if tx.refuse == nil {
 		return nil

@@ -9,8 +9,8 @@ import (
 	berrors "go.etcd.io/bbolt/errors"
 )
 
-// Reindex makes every index anew from the records. The address of a damaged
-// record stays taken; cursors stay.
+// Reindex builds every index anew from the records. The address of a damaged record stays taken,
+// and cursors stay as they are.
 func (tx *Tx) Reindex() error {
 	want := newExpected()
 	c := tx.bucket(bucketLeases).Cursor()

@@ -7,10 +7,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// Counts are the leases that were taken from one range set.
-//
-// Invariant: each is the number of leases in the pool with that Set and state;
-// Check recomputes them.
+// Counts are the numbers of leases of one range set by state. Check verifies them.
 type Counts struct{ Bound, Firm, Soft uint32 }
 
 type setRecord struct {
@@ -40,14 +37,13 @@ func (tx *Tx) writeSet(id poolID, set string, r setRecord) error {
 	return tx.put(bucketSets, setKey(id, set), v)
 }
 
-// Cursor returns the address that was last handed out of a range set, the zero
-// address at first. It belongs to the set's content, not to its place in the
-// configuration.
+// Cursor returns the last address that was assigned from a range set, the zero address if there is
+// none. A set is identified by its content, not by its position in the configuration.
 func (tx *Tx) Cursor(p lease.Pool, set string) netip.Addr {
 	return tx.readSet(tx.pools[p], set).cursor
 }
 
-// SetCursor moves it.
+// SetCursor sets the address that Cursor returns.
 func (tx *Tx) SetCursor(p lease.Pool, set string, a netip.Addr) error {
 	id, err := tx.poolID(p)
 	if err != nil {
@@ -58,13 +54,13 @@ func (tx *Tx) SetCursor(p lease.Pool, set string, a netip.Addr) error {
 	return tx.writeSet(id, set, r)
 }
 
-// Counts returns how many leases a range set has.
+// Counts returns the counts of a range set.
 func (tx *Tx) Counts(p lease.Pool, set string) Counts {
 	return tx.readSet(tx.pools[p], set).counts
 }
 
-// Totals adds up the counts of each network. It costs a look at the sets, however
-// many leases there are.
+// Totals returns the sum of the counts for each network. It reads only the bucket sets, not the
+// leases.
 func (tx *Tx) Totals() map[string]Counts {
 	out := map[string]Counts{}
 	_ = tx.bucket(bucketSets).ForEach(func(k, _ []byte) error {
@@ -81,7 +77,7 @@ func (tx *Tx) Totals() map[string]Counts {
 	return out
 }
 
-// count returns where a lease is counted, nil for none.
+// of returns the count that includes a lease, nil if none does.
 func (c *Counts) of(l lease.Lease) *uint32 {
 	switch {
 	case l.State == lease.Bound:

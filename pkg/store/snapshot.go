@@ -16,9 +16,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// A snapshot is a copy of all leases in a file of its own, for the day when the
-// store is lost: the agent takes one now and then. Records keep their checksums
-// in it.
+// A snapshot is a copy of all leases in a separate file, in case the store is lost. The agent
+// writes it. Records keep their checksums.
 type snapshot struct {
 	Format int       `json:"format"`
 	Taken  time.Time `json:"taken"`
@@ -33,18 +32,18 @@ type record struct {
 
 func (s *Store) snapshotPath() string { return filepath.Join(s.dirs.State, "snapshot.json") }
 
-// snapshotBatch is how many leases are copied under one lock.
+// snapshotBatch is the number of leases that are copied in one transaction.
 const snapshotBatch = 128
 
-// WriteSnapshot copies all leases to the snapshot, whole and on the disk or not
-// at all. Leases that change meanwhile are copied as they were or as they are.
-// A copy that would say the same as the last one is not written.
+// WriteSnapshot copies all leases to the snapshot, which is replaced atomically and synced. A lease
+// that changes meanwhile is copied either as it was or as it is. If the leases are the same as in
+// the last snapshot, nothing is written.
 //
-// The last copy may be all that is left of a store that was lost, or of a record
-// that was damaged since. What it says of pools that the store does not know
-// stays in it, and so does what it says of addresses whose record cannot be read;
-// with either the time that it was taken at, so that nothing old outweighs what
-// the host shows since. Where nothing was ever stored nothing is written.
+// The last snapshot may be the only copy of a store that was lost, or of a record that was damaged
+// since. The leases of pools that the store does not know stay in the snapshot, and so do those of
+// addresses whose records cannot be read. If there are any, the snapshot keeps its former time, so
+// that an old lease is not preferred to newer evidence from the host. If the store was never used
+// nothing is written.
 func (s *Store) WriteSnapshot(ctx context.Context, now lease.Instant) error {
 	last, err := s.readSnapshot()
 	if errors.Is(err, ErrNewer) || errors.Is(err, ErrIO) {
@@ -105,7 +104,7 @@ func recordOf(l lease.Lease) record { return record{l.Pool.DataDir, l.Pool.Netwo
 
 func (r record) pool() lease.Pool { return lease.Pool{DataDir: r.DataDir, Network: r.Network} }
 
-// place is where a lease is.
+// place identifies a lease.
 type place struct {
 	pool lease.Pool
 	addr netip.Addr
@@ -121,15 +120,14 @@ func (s snapshot) byAddress() map[place]record {
 	return out
 }
 
-// says tells whether two snapshots have the same leases.
+// says reports whether two snapshots have the same leases.
 func (s snapshot) says(o snapshot) bool {
 	same := func(a, b record) bool { return a.pool() == b.pool() && bytes.Equal(a.Record, b.Record) }
 	return s.Format == o.Format && slices.EqualFunc(s.Leases, o.Leases, same)
 }
 
-// unknownOf are the pools of a snapshot that the store does not know (again): it
-// took a lost one's place, or was not there any more when the node booted, which
-// is no different from a first use.
+// unknownOf returns the pools of a snapshot that the store does not know: it replaced a lost one,
+// or was removed before the node booted, which is the same as if it was never used.
 func unknownOf(tx *Tx, snap snapshot) map[lease.Pool]bool {
 	out := map[lease.Pool]bool{}
 	for _, r := range snap.Leases {
@@ -140,8 +138,8 @@ func unknownOf(tx *Tx, snap snapshot) map[lease.Pool]bool {
 	return out
 }
 
-// writeWhole replaces a file, so that whoever reads it sees all or nothing of
-// it, also after a power cut.
+// writeWhole replaces a file atomically: a reader sees either all or nothing of the new content,
+// also after a power failure.
 func writeWhole(path string, b []byte) error {
 	tmp := path + ".new"
 	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
@@ -160,8 +158,8 @@ func writeWhole(path string, b []byte) error {
 	return syncDir(filepath.Dir(path))
 }
 
-// ReadSnapshot returns the last snapshot's leases and when it was taken; none
-// where there is no snapshot. Damaged records are left out.
+// ReadSnapshot returns the leases of the last snapshot and its time, or none if there is no
+// snapshot. It skips damaged records.
 func (s *Store) ReadSnapshot() ([]lease.Lease, time.Time, error) {
 	snap, err := s.readSnapshot()
 	var out []lease.Lease
@@ -186,7 +184,8 @@ func (s *Store) readSnapshot() (snapshot, error) {
 		return snapshot{}, fmt.Errorf("%w: snapshot: %w", ErrDamaged, err)
 	}
 	if snap.Format > formatNow {
-		return snapshot{}, fmt.Errorf("%w: the snapshot has format %d, this one knows up to %d", ErrNewer, snap.Format, formatNow)
+		return snapshot{}, fmt.Errorf("%w: the snapshot has format %d, this version supports up to %d", ErrNewer,
+			snap.Format, formatNow)
 	}
 	return snap, nil
 }

@@ -14,10 +14,10 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-func TestASnapshotOutlivesTheStore(t *testing.T) {
+func TestSnapshotOutlivesTheStore(t *testing.T) {
 	s := open(t)
 	if got, _, err := s.ReadSnapshot(); err != nil || got != nil {
-		t.Errorf("before any: %v %v", got, err)
+		t.Errorf("no snapshot yet: %v %v", got, err)
 	}
 	a, b := fresh("10.0.0.5", "db-0", "c1"), fresh("10.0.0.6", "db-1", "c2")
 	update(t, s, func(tx *Tx) error { return errors.Join(put(tx, a), put(tx, b)) })
@@ -31,7 +31,7 @@ func TestASnapshotOutlivesTheStore(t *testing.T) {
 	}
 }
 
-func TestABadSnapshotIsSaidSo(t *testing.T) {
+func TestInvalidSnapshot(t *testing.T) {
 	s := open(t)
 	update(t, s, func(tx *Tx) error { return put(tx, fresh("10.0.0.5", "db-0", "c1")) })
 	for content, want := range map[string]error{"{": ErrDamaged, "": ErrDamaged, `{"format":9}`: ErrNewer} {
@@ -54,9 +54,9 @@ func TestABadSnapshotIsSaidSo(t *testing.T) {
 	}
 }
 
-// The last snapshot is all there is of a store that was lost: it stays until
-// what it knows is known again.
-func TestASnapshotIsNotReplacedByLess(t *testing.T) {
+// The last snapshot may be the only copy of a lost store: its leases stay until the pool is known
+// again.
+func TestSnapshotKeepsLeasesOfUnknownPools(t *testing.T) {
 	s := open(t)
 	ctx := context.Background()
 	update(t, s, func(tx *Tx) error {
@@ -73,7 +73,7 @@ func TestASnapshotIsNotReplacedByLess(t *testing.T) {
 	}
 	os.Remove(s.path())
 	if err := s.WriteSnapshot(ctx, t0); !errors.Is(err, ErrLost) {
-		t.Errorf("the store is lost: %v", err)
+		t.Errorf("lost store: %v", err)
 	}
 	whole("lost", 1)
 	later := t0
@@ -86,7 +86,7 @@ func TestASnapshotIsNotReplacedByLess(t *testing.T) {
 	}
 	whole("one network is known again", 2)
 	if _, at, _ := s.ReadSnapshot(); !at.Equal(t0.Wall) {
-		t.Errorf("what is old in it is from %v", at)
+		t.Errorf("with old leases: the time is %v", at)
 	}
 	update(t, s, func(tx *Tx) error {
 		return errors.Join(put(tx, fresh("10.0.0.6", "db-1", "c2")), tx.SetKnown(testPool))
@@ -96,17 +96,17 @@ func TestASnapshotIsNotReplacedByLess(t *testing.T) {
 	}
 	whole("all are", 2)
 	if _, at, _ := s.ReadSnapshot(); !at.Equal(later.Wall) {
-		t.Errorf("it is from %v", at)
+		t.Errorf("without old leases: the time is %v", at)
 	}
 	os.Remove(s.path())
 	os.Remove(s.mark()) // as after a boot
 	if err := s.WriteSnapshot(ctx, t0); !IsEmpty(err) {
-		t.Errorf("nothing was ever stored: %v", err)
+		t.Errorf("unused store: %v", err)
 	}
 	whole("removed while the node was off", 2)
 	update(t, s, func(tx *Tx) error {
 		if tx.Lost() != "" {
-			t.Errorf("it is not told from a first use: %s", tx.Lost())
+			t.Errorf("reported as lost: %s", tx.Lost())
 		}
 		return errors.Join(put(tx, other), tx.SetKnown(other.Pool))
 	})
@@ -115,12 +115,12 @@ func TestASnapshotIsNotReplacedByLess(t *testing.T) {
 	}
 	whole("and one network is used again", 2)
 	if got, _, _ := s.ReadSnapshot(); !slices.ContainsFunc(got, func(l lease.Lease) bool { return l.Pool == testPool }) {
-		t.Errorf("the other one is not in it: %+v", got)
+		t.Errorf("the other network is missing: %+v", got)
 	}
 }
 
-// What cannot be read now was copied before.
-func TestASnapshotKeepsWhatIsDamagedSince(t *testing.T) {
+// A record that is damaged now may have been copied before.
+func TestSnapshotKeepsRecordsDamagedSince(t *testing.T) {
 	s := open(t)
 	ctx := context.Background()
 	a, b := fresh("10.0.0.5", "db-0", "c1"), fresh("10.0.0.6", "db-1", "c2")
@@ -141,20 +141,20 @@ func TestASnapshotKeepsWhatIsDamagedSince(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	if !at.Equal(t0.Wall) {
-		t.Errorf("what is old in it is from %v", at)
+		t.Errorf("with old leases: the time is %v", at)
 	}
-	update(t, s, func(tx *Tx) error { // sound again
+	update(t, s, func(tx *Tx) error { // replaces the damaged record
 		return errors.Join(put(tx, a), put(tx, fresh("10.0.0.8", "db-3", "c4")))
 	})
 	if err := s.WriteSnapshot(ctx, later); err != nil {
 		t.Fatal(err)
 	}
 	if _, at, _ := s.ReadSnapshot(); !at.Equal(later.Wall) {
-		t.Errorf("nothing in it is old, and it is from %v", at)
+		t.Errorf("without old leases: the time is %v", at)
 	}
 }
 
-func TestASnapshotThatSaysNothingNewIsNotWritten(t *testing.T) {
+func TestUnchangedSnapshotIsNotWritten(t *testing.T) {
 	s := open(t)
 	ctx := context.Background()
 	update(t, s, func(tx *Tx) error { return put(tx, fresh("10.0.0.5", "db-0", "c1")) })
@@ -173,24 +173,25 @@ func TestASnapshotThatSaysNothingNewIsNotWritten(t *testing.T) {
 	later.Wall = t0.Wall.Add(time.Hour)
 	first := written(t0)
 	if !os.SameFile(first, written(later)) {
-		t.Error("it is written again")
+		t.Error("written without a change")
 	}
 	update(t, s, func(tx *Tx) error { return put(tx, fresh("10.0.0.6", "db-1", "c2")) })
 	if os.SameFile(first, written(later)) {
-		t.Error("it is not written after a change")
+		t.Error("not written after a change")
 	}
 	if got, at, _ := s.ReadSnapshot(); len(got) != 2 || !at.Equal(later.Wall) {
 		t.Errorf("%d leases of %v", len(got), at)
 	}
 }
 
-func TestASnapshotInManyReads(t *testing.T) {
+func TestSnapshotInBatches(t *testing.T) {
 	s := open(t)
 	const n = 3*snapshotBatch + 1
 	update(t, s, func(tx *Tx) error {
 		var errs error
 		for i := range n {
-			errs = errors.Join(errs, put(tx, fresh(fmt.Sprintf("10.0.%d.%d", i/200, 1+i%200), fmt.Sprintf("p%d", i), fmt.Sprintf("c%d", i))))
+			errs = errors.Join(errs, put(tx, fresh(fmt.Sprintf("10.0.%d.%d", i/200, 1+i%200), fmt.Sprintf("p%d", i),
+				fmt.Sprintf("c%d", i))))
 		}
 		return errs
 	})

@@ -13,22 +13,23 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// Spooled is a release that could not be recorded in the store: an empty file
-// in the run directory whose name is the record, for a name is written whole
-// or not at all. It is replayed before anything else happens in the store.
+// Spooled is a release that could not be recorded in the store. It is recorded as an empty file in
+// the run directory whose name has all its data, because a name is written atomically. It is
+// replayed before any other operation on the store.
 //
-// The directory goes with the boot, when the boot id tells the same.
+// The directory does not survive a reboot, and need not: after one the boot id shows that the
+// holder is dead.
 type Spooled struct {
 	ContainerID string
 	IfName      string
-	At          lease.Instant // of the release, in this boot
+	At          lease.Instant // the time of the release, in this boot
 
 	file string
 }
 
 func (s *Store) spool() string { return filepath.Join(s.dirs.Run, "spool") }
 
-// Spool records a release without the store and without its lock.
+// Spool records a release. It needs neither the store nor its lock.
 func (s *Store) Spool(containerID, ifName string, now lease.Instant) error {
 	if err := os.MkdirAll(s.spool(), 0o700); err != nil {
 		return fmt.Errorf("%w: spool: %w", ErrIO, err)
@@ -42,8 +43,7 @@ func (s *Store) Spool(containerID, ifName string, now lease.Instant) error {
 	return f.Close()
 }
 
-// Spooled returns the recorded releases, the oldest first. Files whose names
-// are no records are left alone.
+// Spooled returns the recorded releases, the oldest first. It ignores files with other names.
 func (s *Store) Spooled(bootID string) ([]Spooled, error) {
 	files, err := os.ReadDir(s.spool())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -75,7 +75,7 @@ func parseSpooled(name, bootID string) (Spooled, bool) {
 	return Spooled{ContainerID: who.ContainerID, IfName: who.IfName, At: at}, true
 }
 
-// Unspool removes records once what they say is committed.
+// Unspool removes records. It must be called after their replay is committed.
 func (s *Store) Unspool(records []Spooled) error {
 	var failed error
 	for _, r := range records {

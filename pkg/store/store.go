@@ -18,52 +18,51 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MaxWait bounds how long any call waits for the store (I7).
+// MaxWait is the longest time that a call waits for the store.
 const MaxWait = 10 * time.Second
 
-// Dirs are the two places of the store. State survives a reboot, Run does not
-// (tmpfs): what it says holds for this boot alone.
+// Dirs are the two directories of the store. State survives a reboot. Run is on a tmpfs and does
+// not, so that its content is valid for this boot only.
 type Dirs struct {
 	State string // leases.db, 0600 in 0700
 	Run   string // lock, spool, mark
 }
 
-// DefaultDirs are the places on a node.
+// DefaultDirs are the directories on a node.
 var DefaultDirs = Dirs{State: "/var/lib/leasehold", Run: "/run/leasehold"}
 
-// Store is the way to the leases of one node. It keeps no file open.
+// Store is the lease store of one node. It keeps no file open between calls.
 type Store struct {
 	dirs    Dirs
 	bad     atomic.Pointer[broken]
 	reading turn
 }
 
-// New returns the store in these directories. Nothing is touched before the
-// first Update.
+// New returns the store in the given directories. It accesses no files; the first Update creates
+// them.
 func New(d Dirs) *Store { return &Store{dirs: d, reading: newTurn()} }
 
 func (s *Store) path() string { return filepath.Join(s.dirs.State, "leases.db") }
 func (s *Store) lock() string { return filepath.Join(s.dirs.Run, "lock") }
 func (s *Store) mark() string { return filepath.Join(s.dirs.Run, "used") }
 
-// Dirs returns where the store is.
+// Dirs returns the directories of the store.
 func (s *Store) Dirs() Dirs { return s.dirs }
 
-// errReplaced: the file was removed or replaced under a transaction, which is
-// therefore nowhere. The whole call begins anew.
+// errReplaced is returned if the file was removed or replaced during a transaction, which is
+// therefore lost. The call is repeated.
 var errReplaced = fmt.Errorf("%w: its file was replaced while in use", ErrIO)
 
-// Update runs fn in the one write transaction that may run on this node, and
-// commits what it changed, on the disk before Update returns. A transaction
-// that changed nothing writes nothing. When fn returns an error nothing is
-// kept and the error is returned. fn may run more than once, and must not
-// wait for anything.
+// Update runs fn in a write transaction, of which there is one at a time on a node. The changes are
+// committed and synced before Update returns. A transaction that changed nothing writes nothing. If
+// fn returns an error nothing is committed, and Update returns the error. fn may run more than
+// once, and must not block.
 //
-// A store that is lost is moved aside and replaced by an empty one before fn
-// runs; Tx.Lost says so until the node's leases are known again.
+// A store that is lost is moved to the directory lost and replaced by an empty one before fn runs.
+// Tx.Lost returns the reason until the node's leases are recovered.
 //
-// Errors: ErrBusy, ErrNewer, ErrIO. After ErrIO it is unknown whether the change
-// is there; it was not confirmed.
+// Update returns ErrBusy, ErrNewer or ErrIO. After ErrIO it is unknown whether the changes were
+// written.
 func (s *Store) Update(ctx context.Context, fn func(*Tx) error) error {
 	ctx = Patient(ctx)
 	w := watch(ctx)
@@ -78,9 +77,9 @@ func (s *Store) Update(ctx context.Context, fn func(*Tx) error) error {
 	return s.locked(ctx, true, fn)
 }
 
-// View runs fn in a read transaction beside those of other processes; in this one
-// Views take turns, so fn must not call View. A lost store is ErrLost here:
-// nothing is replaced by looking.
+// View runs fn in a read transaction, which may overlap with those of other processes. The Views of
+// one process take turns, so fn must not call View. If the store is lost View returns ErrLost; it
+// does not replace the store.
 func (s *Store) View(ctx context.Context, fn func(*Tx) error) error {
 	ctx = Patient(ctx)
 	w := watch(ctx)
@@ -95,7 +94,7 @@ func (s *Store) View(ctx context.Context, fn func(*Tx) error) error {
 	return s.locked(ctx, false, fn)
 }
 
-// locked runs fn under the lock that the caller has.
+// locked runs fn. The caller holds the lock.
 func (s *Store) locked(ctx context.Context, write bool, fn func(*Tx) error) (err error) {
 	for range 3 {
 		err = s.once(ctx, write, fn)
@@ -112,7 +111,7 @@ func (s *Store) locked(ctx context.Context, write bool, fn func(*Tx) error) (err
 	return err
 }
 
-// once does one attempt, under the lock.
+// once makes one attempt of locked.
 func (s *Store) once(ctx context.Context, write bool, fn func(*Tx) error) error {
 	f, state, err := s.ready(write)
 	if err != nil {
@@ -129,14 +128,14 @@ func (s *Store) once(ctx context.Context, write bool, fn func(*Tx) error) error 
 	})
 }
 
-// ready opens a store that bbolt may have. The mark in the run directory tells
-// a store that was removed from one that never was.
+// ready opens the store if bbolt may open it. The mark in the run directory distinguishes a store
+// that was removed from one that never existed.
 func (s *Store) ready(write bool) (*os.File, health, error) {
 	f, h, err := openExamined(s.path(), write)
 	_, unmarked := os.Stat(s.mark())
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && unmarked == nil:
-		return nil, h, fmt.Errorf("%w: %s is missing, and was there before in this boot", ErrLost, s.path())
+		return nil, h, fmt.Errorf("%w: %s is missing, but existed earlier in this boot", ErrLost, s.path())
 	case errors.Is(err, fs.ErrNotExist) && !write:
 		return nil, h, errEmpty
 	case errors.Is(err, fs.ErrNotExist):
@@ -152,10 +151,10 @@ func (s *Store) ready(write bool) (*os.File, health, error) {
 	return f, h, err
 }
 
-// errEmpty ends a View of a store that was never used.
-var errEmpty = errors.New("nothing was ever stored")
+// errEmpty is returned by View if the store was never used.
+var errEmpty = errors.New("the lease store was never used")
 
-// IsEmpty tells whether a View failed because the store was never used.
+// IsEmpty reports whether a View failed because the store was never used.
 func IsEmpty(err error) bool { return errors.Is(err, errEmpty) }
 
 func (s *Store) setMark() error {
@@ -166,9 +165,8 @@ func (s *Store) setMark() error {
 	return f.Close()
 }
 
-// transact runs fn in one transaction over the open file, and closes it. A
-// panic of bbolt (it panics on damage, FACTS 7.7) and a fault in its mapping
-// become ErrLost.
+// transact runs fn in one transaction over the open file, and closes the file. bbolt panics if the
+// file is damaged; such a panic, and a page fault in its mapping, are returned as ErrLost.
 func (s *Store) transact(ctx context.Context, f *os.File, write bool, fn func(*Tx) error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -200,22 +198,22 @@ func openBolt(f *os.File, readOnly bool, wait time.Duration) (*bolt.DB, error) {
 	})
 }
 
-// broken is a file that bbolt panicked over, as it was then.
+// broken is a file that made bbolt panic, and its state then.
 type broken struct {
 	info os.FileInfo
 	err  error
 }
 
-// setBroken remembers that. What abandon leaves behind stays to the end of the
-// process, and one that runs for long would leave it behind at every look. So
-// each state of a file is tried once.
+// setBroken remembers a file that made bbolt panic. Its mapping stays until the process ends (see
+// abandon), so that a long-running process must not open the same state of the file again.
 func (s *Store) setBroken(f *os.File, err error) {
 	if info, e := f.Stat(); e == nil && errors.Is(err, ErrLost) {
 		s.bad.Store(&broken{info, err})
 	}
 }
 
-// knownBroken returns what became of the last attempt with this very file.
+// knownBroken returns the error of the last attempt with the same state of the file, nil if there
+// was none.
 func (s *Store) knownBroken(f *os.File) error {
 	b := s.bad.Load()
 	if b == nil {
@@ -228,8 +226,8 @@ func (s *Store) knownBroken(f *os.File) error {
 	return nil
 }
 
-// abandon lets go of a file that bbolt panicked over: it may still hold locks of
-// its own, so that its Close would hang, and its mapping keeps the file open.
+// abandon unlocks and closes a file that made bbolt panic. It does not close the bolt.DB, which may
+// still hold locks of its own, so that Close would block; its mapping stays.
 func abandon(f *os.File) {
 	if f != nil {
 		_ = flockEINTR(f, syscall.LOCK_UN)
@@ -270,7 +268,7 @@ func inTx(db *bolt.DB, f *os.File, write bool, fn func(*Tx) error) error {
 	return err
 }
 
-// failed tells a disk that refuses from a file that leads bbolt astray.
+// failed distinguishes an error of the disk from a damaged file.
 func failed(f *os.File, err error) error {
 	var errno syscall.Errno
 	if !errors.As(err, &errno) {
@@ -288,8 +286,8 @@ func remaining(ctx context.Context) time.Duration {
 	return MaxWait
 }
 
-// Probe tells, without the lock, whether an Update could work: the directories
-// can be written, and the file, if there is one, has an intact head.
+// Probe checks, without the lock, whether an Update could succeed: the directories can be written,
+// and the meta pages of the file are intact, if there is one.
 func (s *Store) Probe() error {
 	for _, dir := range []string{s.dirs.State, s.dirs.Run} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -300,13 +298,13 @@ func (s *Store) Probe() error {
 		}
 	}
 	var err error
-	for range 2 { // a commit may be writing just now
+	for range 2 { // the first attempt may race with a commit
 		var f *os.File
 		if f, _, err = openExamined(s.path(), false); err == nil {
 			return f.Close()
 		}
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrLost) {
-			return nil // the next call makes one, or makes it anew
+			return nil // the next Update creates or replaces it
 		}
 	}
 	return err

@@ -24,7 +24,7 @@ import (
 
 var t0 = lease.Instant{Wall: time.Unix(1_700_000_000, 0).UTC(), Boot: time.Hour, BootID: "b1"}
 
-// open returns a store that proves itself when the test ends.
+// open returns a store that is checked when the test ends.
 func open(t *testing.T) *Store {
 	dir := t.TempDir()
 	s := New(Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")})
@@ -70,10 +70,11 @@ func fresh(addr, pod, container string) lease.Lease {
 
 func put(tx *Tx, l lease.Lease) error { return tx.Put(l.Pool, l.Address, l) }
 
-func TestALeaseIsFoundByAddressHolderKeyAndEnd(t *testing.T) {
+func TestIndexes(t *testing.T) {
 	s := open(t)
 	bound := fresh("10.0.0.5", "db-0", "c1")
-	held, err := lease.Apply(fresh("10.0.0.6", "db-1", "c2"), lease.Release{Holder: fresh("10.0.0.6", "", "c2").Holder}, t0)
+	held, err := lease.Apply(fresh("10.0.0.6", "db-1", "c2"), lease.Release{Holder: fresh("10.0.0.6", "", "c2").Holder},
+		t0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,13 +102,13 @@ func TestALeaseIsFoundByAddressHolderKeyAndEnd(t *testing.T) {
 	update(t, s, func(tx *Tx) error { return tx.Put(testPool, held.Address, lease.Lease{}) })
 	view(t, s, func(tx *Tx) {
 		if l, _ := tx.ByKey(held.Key()); len(l) != 0 || tx.Len() != 1 {
-			t.Errorf("removed, and yet there: %+v", l)
+			t.Errorf("found after its removal: %+v", l)
 		}
 	})
 }
 
-// A key that is the beginning of another one does not find it.
-func TestKeysDoNotRunIntoEachOther(t *testing.T) {
+// A key that is a prefix of another does not match it.
+func TestKeyPrefixes(t *testing.T) {
 	s := open(t)
 	update(t, s, func(tx *Tx) error {
 		return errors.Join(put(tx, fresh("10.0.0.5", "db-1", "c1")), put(tx, fresh("10.0.0.6", "db-10", "c10")))
@@ -122,7 +123,7 @@ func TestKeysDoNotRunIntoEachOther(t *testing.T) {
 	})
 }
 
-func TestAnErrorKeepsNothing(t *testing.T) {
+func TestErrorRollsBack(t *testing.T) {
 	s := open(t)
 	update(t, s, func(tx *Tx) error { return tx.SetKnown(testPool) })
 	boom := errors.New("boom")
@@ -134,12 +135,12 @@ func TestAnErrorKeepsNothing(t *testing.T) {
 	}
 	view(t, s, func(tx *Tx) {
 		if tx.Len() != 0 {
-			t.Error("the lease is there")
+			t.Error("the lease was committed")
 		}
 	})
 }
 
-func TestAnUpdateWithoutChangeWritesNothing(t *testing.T) {
+func TestUpdateWithoutChangeWritesNothing(t *testing.T) {
 	s := open(t)
 	l := fresh("10.0.0.5", "db-0", "c1")
 	update(t, s, func(tx *Tx) error { return put(tx, l) })
@@ -154,7 +155,7 @@ func TestAnUpdateWithoutChangeWritesNothing(t *testing.T) {
 	}
 }
 
-// The bitmap against the dumb way: look at each address.
+// TestFreeAgainstAModel compares the bitmap with checking each address.
 func TestFreeAgainstAModel(t *testing.T) {
 	s := open(t)
 	undo := errors.New("undo")
@@ -201,8 +202,8 @@ func TestFreeAgainstAModel(t *testing.T) {
 	})
 }
 
-// Each write of each method: where it fails, so does the method.
-func TestAWriteThatFailsIsAnError(t *testing.T) {
+// If any write of a method fails, the method returns its error.
+func TestFailedWriteIsReturned(t *testing.T) {
 	s := open(t)
 	bound, other := fresh("10.0.0.5", "db-0", "c1"), fresh("10.0.0.6", "db-1", "c2")
 	held, err := lease.Apply(bound, lease.Release{Holder: bound.Holder}, t0)
@@ -257,22 +258,22 @@ func TestAWriteThatFailsIsAnError(t *testing.T) {
 	}
 }
 
-func TestALeaseIsPutAtItsOwnAddressOnly(t *testing.T) {
+func TestPutRejectsOtherAddresses(t *testing.T) {
 	s := open(t)
 	l := fresh("10.0.0.5", "db-0", "c1")
 	elsewhere := lease.Pool{DataDir: testPool.DataDir, Network: "elsewhere"}
-	for story, put := range map[string]func(*Tx) error{
+	for name, put := range map[string]func(*Tx) error{
 		"another address": func(tx *Tx) error { return tx.Put(l.Pool, netip.MustParseAddr("10.0.0.6"), l) },
 		"another pool":    func(tx *Tx) error { return tx.Put(elsewhere, l.Address, l) },
 		"no lease at all": func(tx *Tx) error { l := l; l.ID = ""; return tx.Put(l.Pool, l.Address, l) },
 	} {
 		if err := s.Update(context.Background(), put); err == nil {
-			t.Errorf("%s: accepted", story)
+			t.Errorf("%s: accepted", name)
 		}
 	}
 }
 
-// A process that has the file open goes on only while it is the one at the path.
+// TestIsAt replaces and closes the file that a path led to.
 func TestIsAt(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	write := func() {
@@ -287,25 +288,25 @@ func TestIsAt(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !isAt(f, path) {
-		t.Error("it is not where it was opened")
+		t.Error("false for the file that was just opened")
 	}
 	if err := os.Rename(path, path+".old"); err != nil {
 		t.Fatal(err)
 	}
 	if isAt(f, path) {
-		t.Error("it is where nothing is")
+		t.Error("true for a path without a file")
 	}
 	write()
 	if isAt(f, path) || !isAt(f, path+".old") {
-		t.Error("it was renamed, and another is in its place")
+		t.Error("wrong after the file was renamed and another created")
 	}
 	f.Close()
 	if isAt(f, path+".old") {
-		t.Error("a closed file is nowhere")
+		t.Error("true for a closed file")
 	}
 }
 
-func TestAJournalEntryIsReadAsItWasWritten(t *testing.T) {
+func TestJournalEntryRoundTrip(t *testing.T) {
 	l := fresh("10.0.0.5", "db-0", "c1")
 	n := About(l, EventKept, t0, "why")
 	n.UID = "u1"
@@ -314,7 +315,7 @@ func TestAJournalEntryIsReadAsItWasWritten(t *testing.T) {
 	} else {
 		for i := range v.NumField() {
 			if v.Field(i).IsZero() {
-				t.Errorf("%s is not set: this test would not see that it is lost", v.Type().Field(i).Name)
+				t.Errorf("%s is zero: the test would not detect its loss", v.Type().Field(i).Name)
 			}
 		}
 	}
@@ -323,7 +324,7 @@ func TestAJournalEntryIsReadAsItWasWritten(t *testing.T) {
 	}
 }
 
-func TestTheJournalIsARing(t *testing.T) {
+func TestJournalIsLimited(t *testing.T) {
 	s := open(t)
 	total := JournalSize + 3*journalSlack + 5
 	update(t, s, func(tx *Tx) error {
@@ -346,7 +347,7 @@ func TestTheJournalIsARing(t *testing.T) {
 	})
 }
 
-func TestParallelUpdatesAllCount(t *testing.T) {
+func TestParallelUpdates(t *testing.T) {
 	s := open(t)
 	var wg sync.WaitGroup
 	for range 32 {
@@ -364,7 +365,7 @@ func TestParallelUpdatesAllCount(t *testing.T) {
 	})
 }
 
-func TestBusyIsSaidInTime(t *testing.T) {
+func TestBusy(t *testing.T) {
 	s := open(t)
 	update(t, s, func(tx *Tx) error { return tx.Count("n", 1) })
 	f, err := os.OpenFile(s.lock(), os.O_RDWR, 0)
@@ -383,8 +384,8 @@ func TestBusyIsSaidInTime(t *testing.T) {
 	update(t, s, func(tx *Tx) error { return tx.Count("n", 1) })
 }
 
-// A lock file that is removed while others wait for it must not let two in.
-func TestALockFileThatIsReplacedExcludesAllTheSame(t *testing.T) {
+// A lock file that is removed while others wait for it must not let two hold the lock.
+func TestReplacedLockFile(t *testing.T) {
 	s := open(t)
 	update(t, s, func(tx *Tx) error { return tx.Count("n", 1) })
 	var wg sync.WaitGroup
@@ -406,7 +407,7 @@ func TestALockFileThatIsReplacedExcludesAllTheSame(t *testing.T) {
 	})
 }
 
-func TestTheFileIsRemovedUnderATransaction(t *testing.T) {
+func TestFileRemovedDuringATransaction(t *testing.T) {
 	s := open(t)
 	update(t, s, func(tx *Tx) error { return tx.Count("n", 1) })
 	runs := 0
@@ -422,17 +423,17 @@ func TestTheFileIsRemovedUnderATransaction(t *testing.T) {
 	isLost(t, s, "missing")
 }
 
-// isLost: the store knows that it has replaced another one, and why.
+// isLost checks that the store has replaced a lost one, and the reason.
 func isLost(t *testing.T, s *Store, why string) {
 	t.Helper()
 	view(t, s, func(tx *Tx) {
 		if !strings.Contains(tx.Lost(), why) || tx.Len() != 0 || tx.Known(testPool) {
-			t.Errorf("lost because %q, %d leases", tx.Lost(), tx.Len())
+			t.Errorf("Lost() is %q, with %d leases", tx.Lost(), tx.Len())
 		}
 	})
 }
 
-func TestANewerFormatIsRefused(t *testing.T) {
+func TestNewerFormat(t *testing.T) {
 	s := open(t)
 	update(t, s, func(tx *Tx) error { return tx.put(bucketMeta, metaFormat, []byte{formatNow + 1}) })
 	err := s.Update(context.Background(), func(*Tx) error { return nil })
@@ -441,7 +442,7 @@ func TestANewerFormatIsRefused(t *testing.T) {
 	}
 }
 
-func TestOneDamagedRecordStopsNothingElse(t *testing.T) {
+func TestDamagedRecordDoesNotAffectOthers(t *testing.T) {
 	s := open(t)
 	good, bad := fresh("10.0.0.5", "db-0", "c1"), fresh("10.0.0.6", "db-1", "c2")
 	update(t, s, func(tx *Tx) error { return errors.Join(put(tx, good), put(tx, bad)) })
@@ -453,20 +454,20 @@ func TestOneDamagedRecordStopsNothingElse(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 		if l, err := tx.ByKey(good.Key()); err != nil || len(l) != 1 {
-			t.Errorf("the other one: %+v %v", l, err)
+			t.Errorf("the other record: %+v %v", l, err)
 		}
 		if _, free := tx.Free(testPool, bad.Address, bad.Address); free {
-			t.Error("its address is free")
+			t.Error("the address of a damaged record is free")
 		}
 		if found := tx.Check(); len(found) == 0 || !strings.Contains(strings.Join(found, "\n"), "10.0.0.6") {
-			t.Errorf("check says %q", found)
+			t.Errorf("Check returned %q", found)
 		}
 	})
-	// Written anew, it is sound again: the check at the end says so.
+	// Writing it again repairs it, as the check at the end of the test verifies.
 	update(t, s, func(tx *Tx) error { return put(tx, bad) })
 }
 
-func TestSpooledReleasesKeepTheirTimeAndOrder(t *testing.T) {
+func TestSpool(t *testing.T) {
 	s := open(t)
 	later := lease.Instant{Wall: t0.Wall.Add(time.Second), Boot: t0.Boot + time.Second}
 	for container, at := range map[string]lease.Instant{"a.b-1": t0, "c2": later} {
@@ -492,9 +493,8 @@ func TestSpooledReleasesKeepTheirTimeAndOrder(t *testing.T) {
 	}
 }
 
-// Whatever is done to the file, opening it is an error and never a panic, and
-// never an empty store.
-func TestADamagedFileIsLostNeverEmpty(t *testing.T) {
+// Opening a damaged file returns an error. It never panics, and never yields an empty store.
+func TestDamagedFileIsLost(t *testing.T) {
 	whole := open(t)
 	update(t, whole, func(tx *Tx) error {
 		for i := range 200 {
@@ -511,34 +511,40 @@ func TestADamagedFileIsLostNeverEmpty(t *testing.T) {
 	used := int(binary.LittleEndian.Uint64(image[16+40:])) * pageSize
 	used = max(used, int(binary.LittleEndian.Uint64(image[pageSize+16+40:]))*pageSize)
 	damage := map[string]func() []byte{
-		"empty":                func() []byte { return nil },
-		"one byte":             func() []byte { return image[:1] },
-		"both heads zero":      func() []byte { return append(make([]byte, 2*pageSize), image[2*pageSize:]...) },
-		"cut inside":           func() []byte { return image[:used-1] },
-		"cut after the heads":  func() []byte { return image[:2*pageSize] },
-		"all but heads zero":   func() []byte { return append(append([]byte(nil), image[:2*pageSize]...), make([]byte, len(image))...) },
-		"garbage after heads":  func() []byte { return append(append([]byte(nil), image[:2*pageSize]...), garbage(len(image))...) },
+		"empty":               func() []byte { return nil },
+		"one byte":            func() []byte { return image[:1] },
+		"both heads zero":     func() []byte { return append(make([]byte, 2*pageSize), image[2*pageSize:]...) },
+		"cut inside":          func() []byte { return image[:used-1] },
+		"cut after the heads": func() []byte { return image[:2*pageSize] },
+		"all but heads zero": func() []byte {
+			return append(append([]byte(nil), image[:2*pageSize]...),
+				make([]byte, len(image))...)
+		},
+		"garbage after heads": func() []byte {
+			return append(append([]byte(nil), image[:2*pageSize]...),
+				garbage(len(image))...)
+		},
 		"garbage from the top": func() []byte { return garbage(len(image)) },
 	}
-	for story, b := range damage {
-		t.Run(story, func(t *testing.T) {
+	for name, b := range damage {
+		t.Run(name, func(t *testing.T) {
 			s := open(t)
 			update(t, s, func(tx *Tx) error { return tx.SetKnown(testPool) })
 			if err := os.WriteFile(s.path(), b(), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			if err := s.View(context.Background(), func(*Tx) error { return nil }); !errors.Is(err, ErrLost) {
-				t.Errorf("a View got %v", err)
+				t.Errorf("View returned %v", err)
 			}
 			damaged, _ := os.ReadFile(s.path())
 			update(t, s, func(*Tx) error { return nil })
 			isLost(t, s, ErrLost.Error())
 			aside, err := filepath.Glob(filepath.Join(s.lostDir(), "leases.db.*"))
 			if err != nil || len(aside) != 1 {
-				t.Fatalf("moved aside: %q %v", aside, err)
+				t.Fatalf("moved files: %q %v", aside, err)
 			}
 			if kept, _ := os.ReadFile(aside[0]); !bytes.Equal(kept, damaged) {
-				t.Error("what was moved aside is not what was there")
+				t.Error("the moved file differs")
 			}
 		})
 	}
@@ -551,9 +557,9 @@ func TestADamagedFileIsLostNeverEmpty(t *testing.T) {
 	})
 }
 
-// Whoever runs for long looks at a damaged file again and again, until a plugin
-// replaces it. What bbolt leaves mapped when it panics must not pile up.
-func TestADamagedFileIsMappedOnce(t *testing.T) {
+// A long-running process reads a damaged file repeatedly, until a plugin replaces it. The mappings
+// that bbolt leaves when it panics must not accumulate.
+func TestDamagedFileIsMappedOnce(t *testing.T) {
 	s := open(t)
 	update(t, s, func(tx *Tx) error { return put(tx, fresh("10.0.0.5", "db-0", "c1")) })
 	b, err := os.ReadFile(s.path())
@@ -564,8 +570,9 @@ func TestADamagedFileIsMappedOnce(t *testing.T) {
 	if err := os.WriteFile(s.path(), b, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	look := func() int {
-		if err := s.View(context.Background(), func(tx *Tx) error { tx.All(func(lease.Lease, error) bool { return true }); return nil }); !errors.Is(err, ErrLost) {
+	mappings := func() int {
+		if err := s.View(context.Background(),
+			func(tx *Tx) error { tx.All(func(lease.Lease, error) bool { return true }); return nil }); !errors.Is(err, ErrLost) {
 			t.Fatalf("got %v", err)
 		}
 		maps, err := os.ReadFile("/proc/self/maps")
@@ -574,24 +581,24 @@ func TestADamagedFileIsMappedOnce(t *testing.T) {
 		}
 		return bytes.Count(maps, []byte(s.path()))
 	}
-	first := look()
+	first := mappings()
 	if first == 0 {
-		t.Fatal("bbolt does not panic over this damage any more: find another")
+		t.Fatal("bbolt does not panic on this damage any more; the test needs another")
 	}
 	for range 20 {
-		look()
+		mappings()
 	}
-	if last := look(); last != first {
-		t.Errorf("%d mappings, and %d after more looks", first, last)
+	if last := mappings(); last != first {
+		t.Errorf("%d mappings, and %d after more reads", first, last)
 	}
 	update(t, s, func(*Tx) error { return nil })
 	if err := s.View(context.Background(), func(*Tx) error { return nil }); err != nil {
-		t.Errorf("a replaced file is still the broken one: %v", err)
+		t.Errorf("reading the replaced file: %v", err)
 	}
 }
 
-// A mistake of ours that panics must not cost a sound store.
-func TestAPanicOverASoundFileIsNoLoss(t *testing.T) {
+// A panic of our own must not lose an intact store.
+func TestPanicWithAnIntactFile(t *testing.T) {
 	s := open(t)
 	update(t, s, func(tx *Tx) error { return put(tx, fresh("10.0.0.5", "db-0", "c1")) })
 	err := s.Update(context.Background(), func(*Tx) error { panic("boom") })
@@ -600,14 +607,14 @@ func TestAPanicOverASoundFileIsNoLoss(t *testing.T) {
 	}
 	view(t, s, func(tx *Tx) {
 		if tx.Len() != 1 {
-			t.Error("the lease is gone")
+			t.Error("the lease was lost")
 		}
 	})
 }
 
-// bbolt falls back by a transaction without a word; we notice, and the next
-// commit mends the page.
-func TestADamagedHeadPageIsNoticed(t *testing.T) {
+// bbolt silently falls back to the previous transaction. That is detected, and the next commit
+// repairs the page.
+func TestDamagedMetaPageIsDetected(t *testing.T) {
 	s := open(t)
 	for range 3 {
 		update(t, s, func(tx *Tx) error { return tx.Count("n", 1) })
@@ -631,7 +638,7 @@ func TestADamagedHeadPageIsNoticed(t *testing.T) {
 	})
 	view(t, s, func(tx *Tx) {
 		if tx.FellBack() {
-			t.Error("not mended by a commit")
+			t.Error("not repaired by a commit")
 		}
 	})
 }
@@ -648,8 +655,8 @@ func garbage(n int) []byte {
 	return b
 }
 
-// Our proof of the pages against bbolt's: on a file that has grown and shrunk
-// both find nothing, and no flipped bit makes ours fall over.
+// TestProvePages compares provePages with bbolt's check: both accept a file that has grown and
+// shrunk, and provePages panics on no flipped bit.
 func TestProvePages(t *testing.T) {
 	s := open(t)
 	for round := range 4 {
@@ -692,14 +699,15 @@ func TestProvePages(t *testing.T) {
 		image[at] ^= 0x80
 	}
 	if noticed == 0 {
-		t.Error("no flipped bit was noticed")
+		t.Error("no flipped bit was detected")
 	}
 }
 
 func FuzzProvePages(f *testing.F) {
 	dir := f.TempDir()
 	s := New(Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")})
-	if err := s.Update(context.Background(), func(tx *Tx) error { return put(tx, fresh("10.0.0.5", "db-0", "c1")) }); err != nil {
+	if err := s.Update(context.Background(),
+		func(tx *Tx) error { return put(tx, fresh("10.0.0.5", "db-0", "c1")) }); err != nil {
 		f.Fatal(err)
 	}
 	image, err := os.ReadFile(s.path())
@@ -710,12 +718,12 @@ func FuzzProvePages(f *testing.F) {
 	f.Fuzz(func(t *testing.T, at uint32, b []byte) {
 		damaged := bytes.Clone(image[:16*pageSize])
 		copy(damaged[int(at)%len(damaged):], b)
-		_ = provePages(damaged) // whatever it says, it says it
+		_ = provePages(damaged) // must not panic
 	})
 }
 
-// A wait that the kernel does not end keeps a thread, and a process may have 10,000: an agent that meets a lock that
-// nobody releases must not collect them.
+// A wait that the kernel does not end keeps a thread, and a process may have 10,000: an agent that
+// meets a lock that nobody releases must not collect them.
 func TestShortWaitsForALockLeaveNothingBehind(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	lock, err := Acquire(context.Background(), path)

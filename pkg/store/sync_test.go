@@ -20,9 +20,9 @@ var (
 	callPaths = regexp.MustCompile(`<(/[^>]*)>|"(/[^"]*)"`)
 )
 
-// What gets its name by a rename is on the disk before, whole, and the name is after. A power cut in between leaves the old
-// file or the new one. (What a power cut leaves of a transaction is bbolt's to say, and test/crash looks at it.)
-func TestWhatIsRenamedIsOnTheDisk(t *testing.T) {
+// A file is synced before it is renamed, and its directory after, so that a power failure leaves
+// either the old file or the new one. (test/crash covers transactions, whose syncs are bbolt's.)
+func TestRenamedFilesAreSynced(t *testing.T) {
 	if dir := os.Getenv(syncedEnv); dir != "" {
 		writeEveryFile(t, dir)
 		return
@@ -39,8 +39,9 @@ func TestWhatIsRenamedIsOnTheDisk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	written, renamed := map[string]bool{}, map[string]int{} // files with data in memory only; how often each name was given
-	var unsynced []string                                   // directories with a new name in memory only
+	// files with data in memory only; how often each name was given
+	written, renamed := map[string]bool{}, map[string]int{}
+	var unsynced []string // directories with a new name in memory only
 	for line := range strings.Lines(string(lines)) {
 		name := callName.FindStringSubmatch(line)
 		var paths []string
@@ -59,10 +60,10 @@ func TestWhatIsRenamedIsOnTheDisk(t *testing.T) {
 		case "rename", "renameat", "renameat2":
 			from, to := paths[len(paths)-2], paths[len(paths)-1]
 			if written[from] {
-				t.Errorf("%s is renamed to %s before it is on the disk", from, to)
+				t.Errorf("%s is renamed to %s before it is synced", from, to)
 			}
 			if slices.Contains(unsynced, filepath.Dir(to)) {
-				t.Errorf("%s gets another name before the last one is on the disk", filepath.Dir(to))
+				t.Errorf("%s: renamed into before the last rename is synced", filepath.Dir(to))
 			}
 			renamed[strings.Split(filepath.Base(to), ".2")[0]]++
 			unsynced = append(unsynced, filepath.Dir(to))
@@ -71,14 +72,14 @@ func TestWhatIsRenamedIsOnTheDisk(t *testing.T) {
 		}
 	}
 	if len(unsynced) > 0 {
-		t.Errorf("names that a power cut takes away in %q", unsynced)
+		t.Errorf("directories not synced after a rename: %q", unsynced)
 	}
-	if renamed["leases.db"] != 3 || renamed["snapshot.json"] != 1 { // made, lost, made again
-		t.Errorf("the trace shows %v: is strace at work?", renamed)
+	if renamed["leases.db"] != 3 || renamed["snapshot.json"] != 1 { // created, moved to lost, created again
+		t.Errorf("renames in the trace: %v; does strace work?", renamed)
 	}
 }
 
-// writeEveryFile makes a store, a snapshot and a store in place of a lost one.
+// writeEveryFile creates a store, a snapshot, and a store that replaces a lost one.
 func writeEveryFile(t *testing.T, dir string) {
 	s, ctx := New(Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}), context.Background()
 	put := func(addr string) error {

@@ -12,26 +12,26 @@ import (
 	"time"
 )
 
-// Call is one call of the plugin, for whoever counts them.
+// Call is one call of the plugin, for the metrics.
 type Call struct {
-	Verb   string        // CNI's
-	Result string        // "ok", or the code of the error
-	Took   time.Duration // from the first line of ours to the answer
-	Waited time.Duration // of that, for the store's lock
+	Verb   string        // the CNI verb
+	Result string        // "ok", or the error code
+	Took   time.Duration // from the start of main to the result
+	Waited time.Duration // part of Took: for the store's lock
 }
 
-// A call that changes nothing must write nothing, one that fails has no
-// transaction, and none knows before its commit how long it will take. So calls
-// are not counted in the store. They are a line each in a file of the run
-// directory, which is memory: no sync, no lock, some microseconds. The reader
-// makes the file; where there is none, nobody counts.
+// Calls are not counted in the store: a call that changes nothing must write nothing, one that
+// fails has no transaction, and its duration is not known before the commit. Instead each call
+// appends a line to a file in the run directory, which is in memory. That needs no sync and no
+// lock, and takes a few microseconds. The reader creates the file; without a file nothing is
+// written.
 
-// maxTally is where the file stops growing: its reader has gone.
+// maxTally is the size in bytes at which the file stops growing, because its reader has stopped.
 const maxTally = 1 << 20
 
 func (s *Store) tally() string { return filepath.Join(s.dirs.Run, "calls") }
 
-// Tally leaves a line about a call. What cannot be counted is not.
+// Tally appends a line about a call to the call log. Errors are ignored.
 func (s *Store) Tally(c Call) {
 	f, err := os.OpenFile(s.tally(), os.O_WRONLY|os.O_APPEND|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
 	if err != nil {
@@ -41,17 +41,17 @@ func (s *Store) Tally(c Call) {
 	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() || info.Size() > maxTally {
 		return
 	}
-	// One write to a file opened for appending is in one piece.
+	// One write to a file that is opened for appending is atomic.
 	fmt.Fprintf(f, "%s %s %d %d\n", c.Verb, c.Result, c.Took.Microseconds(), c.Waited.Microseconds())
 }
 
-// Tallied reads the lines that Tally leaves. It is for one reader.
+// Tallied reads the call log. There may be only one at a time.
 type Tallied struct {
 	file *os.File
 	at   int64
 }
 
-// Tallied begins to count, with the next call.
+// Tallied starts the call log, with the next call of the plugin.
 func (s *Store) Tallied() (*Tallied, error) {
 	if err := os.MkdirAll(s.dirs.Run, 0o700); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrIO, err)
@@ -63,9 +63,9 @@ func (s *Store) Tallied() (*Tallied, error) {
 	return &Tallied{file: f}, nil
 }
 
-// Next calls fn for every call since the last time. The file begins anew when
-// it has grown; a call that ends in that very moment may go uncounted. An error
-// says that it was replaced or cannot be read: then Tallied has to be called again.
+// Next calls fn for every call since the last Next. It truncates the file when that is long; a call
+// that ends at that moment may be missed. It returns an error if the file was replaced or cannot be
+// read; then the reader must be closed and Tallied called again.
 func (t *Tallied) Next(fn func(Call)) error {
 	if !isAt(t.file, t.file.Name()) {
 		return fmt.Errorf("%w: %s was removed", ErrIO, t.file.Name())
@@ -91,7 +91,7 @@ func (t *Tallied) Next(fn func(Call)) error {
 	return nil
 }
 
-// Close ends the counting.
+// Close stops the call log.
 func (t *Tallied) Close() {
 	if isAt(t.file, t.file.Name()) {
 		os.Remove(t.file.Name())
@@ -99,8 +99,8 @@ func (t *Tallied) Close() {
 	t.file.Close()
 }
 
-// parseCall reads a line. Verbs and results become labels, of which there must
-// be few: anything but a short word of CNI's is refused.
+// parseCall parses a line. Verbs and results become label values, whose number must be small:
+// longer strings than those of CNI are rejected.
 func parseCall(line string) (Call, bool) {
 	words := strings.Fields(line)
 	if len(words) != 4 || len(words[0]) > 8 || len(words[1]) > 8 || !isWord(words[0]+words[1]) {
@@ -108,7 +108,8 @@ func parseCall(line string) (Call, bool) {
 	}
 	took, err1 := strconv.ParseUint(words[2], 10, 40)
 	waited, err2 := strconv.ParseUint(words[3], 10, 40)
-	c := Call{Verb: words[0], Result: words[1], Took: time.Duration(took) * time.Microsecond, Waited: time.Duration(waited) * time.Microsecond}
+	c := Call{Verb: words[0], Result: words[1], Took: time.Duration(took) * time.Microsecond,
+		Waited: time.Duration(waited) * time.Microsecond}
 	return c, err1 == nil && err2 == nil
 }
 

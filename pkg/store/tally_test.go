@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-func TestCallsAreCountedWhileSomebodyCounts(t *testing.T) {
+func TestCallLog(t *testing.T) {
 	s := open(t)
 	add := Call{Verb: "ADD", Result: "ok", Took: 2 * time.Millisecond, Waited: time.Microsecond}
 	del := Call{Verb: "DEL", Result: "11", Took: 10 * time.Second, Waited: 10 * time.Second}
 	s.Tally(add)
 	if _, err := os.Stat(s.tally()); err == nil {
-		t.Error("a line is left for nobody")
+		t.Error("written without a reader")
 	}
 	counted, err := s.Tallied()
 	if err != nil {
@@ -40,20 +40,20 @@ func TestCallsAreCountedWhileSomebodyCounts(t *testing.T) {
 		t.Errorf("%d calls, %v", len(got), err)
 	}
 	if info, err := os.Stat(s.tally()); err != nil || info.Size() != 0 {
-		t.Errorf("it does not begin anew: %v, %v", info, err)
+		t.Errorf("not truncated: %v, %v", info, err)
 	}
 	s.Tally(del)
 	if got, err := next(); err != nil || !reflect.DeepEqual(got, []Call{del}) {
-		t.Errorf("after it began anew: %v, %v", got, err)
+		t.Errorf("after it was truncated: %v, %v", got, err)
 	}
 	os.Remove(s.tally())
 	if _, err := next(); err == nil {
-		t.Error("the file is gone, and nobody says so")
+		t.Error("no error for a removed file")
 	}
 	counted.Close()
 }
 
-func TestTheTallyDoesNotGrowForEver(t *testing.T) {
+func TestCallLogIsLimited(t *testing.T) {
 	s := open(t)
 	counted, err := s.Tallied()
 	if err != nil {
@@ -68,7 +68,7 @@ func TestTheTallyDoesNotGrowForEver(t *testing.T) {
 	}
 	counted.Close()
 	if _, err := os.Stat(s.tally()); err == nil {
-		t.Error("nobody counts, and the file is there")
+		t.Error("the file exists after Close")
 	}
 }
 
@@ -77,13 +77,14 @@ func FuzzCall(f *testing.F) {
 	f.Add("DEL 11 10000000 10000000\n")
 	f.Fuzz(func(t *testing.T, line string) {
 		c, ok := parseCall(line)
-		if ok && (strings.Trim(c.Verb+c.Result, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789") != "" || c.Took < 0 || c.Waited < 0) {
+		if ok && (strings.Trim(c.Verb+c.Result, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789") != "" ||
+			c.Took < 0 || c.Waited < 0) {
 			t.Errorf("%q is %+v", line, c)
 		}
 	})
 }
 
-func TestATimingTellsWhatACallCostOthers(t *testing.T) {
+func TestTiming(t *testing.T) {
 	s := open(t)
 	var outer, inner []Timing
 	ctx := Measured(context.Background(), func(t Timing) { outer = append(outer, t) })

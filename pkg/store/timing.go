@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// Timing is what one Update or View cost those who want the store as well.
+// Timing is how long one Update or View waited for the store's lock, and held it.
 type Timing struct {
-	Waited time.Duration // for the lock, and for the turn of a View
-	Held   time.Duration // of the lock: from its grant until it is given back
+	Waited time.Duration // for the lock and, in a View, for its turn
+	Held   time.Duration // from acquiring the lock until its release
 }
 
 type timingKey struct{}
 
-// Measured makes every Update and View under the context tell what it cost,
-// after it has given the lock back or passed it on. Whoever asked before is told as well.
+// Measured returns a context whose Updates and Views call tell after they have released the lock. A
+// function of an outer Measured is called as well.
 func Measured(ctx context.Context, tell func(Timing)) context.Context {
 	if before, ok := ctx.Value(timingKey{}).(func(Timing)); ok {
 		after := tell
@@ -25,9 +25,9 @@ func Measured(ctx context.Context, tell func(Timing)) context.Context {
 
 // stopwatch measures one call.
 type stopwatch struct {
-	told    func(Timing) // nil where nobody asks
+	told    func(Timing) // may be nil
 	asked   time.Time
-	granted time.Time // zero where it was not
+	granted time.Time // zero until the lock is acquired
 }
 
 func watch(ctx context.Context) *stopwatch {
@@ -35,7 +35,7 @@ func watch(ctx context.Context) *stopwatch {
 	return &stopwatch{told: told, asked: time.Now()}
 }
 
-// tell is called when the lock is given back, or was not granted.
+// tell must be called after the lock was released, or was not acquired.
 func (w *stopwatch) tell() {
 	switch {
 	case w.told == nil:

@@ -7,28 +7,29 @@ import (
 	"time"
 )
 
-// turn lets the readers of one process at the store one after the other, in
-// periods that it leaves alone between. The kernel favours no writer: shared locks
-// that overlap keep everybody's exclusive one out until the last of them is given
-// back, and one that follows at once overtakes a writer that has to wake up first.
+// turn makes the readers of one process take turns, in periods with a pause between them. flock(2)
+// does not prefer writers: overlapping shared locks keep an exclusive one waiting until the last of
+// them is released, and a shared lock that follows at once overtakes a writer, which has to wake up
+// first.
 //
-// Beside busy writers it is the lock that takes long to get. So a period is for
-// all who wait for their turn, under one lock, as long as it is not too long.
+// If writers are busy it takes long to acquire the lock. So all readers that wait for their turn
+// share one lock for a period, up to longestPeriod.
 type turn struct {
-	free chan time.Time // has the time from which on the next period may begin
-	next chan *period   // from one reader to another that waits; nothing stays in it
+	free chan time.Time // contains the time at which the next period may start
+	next chan *period   // unbuffered, from a reader to one that waits
 }
 
-// period is a time under one lock.
+// period is the time under one shared lock.
 type period struct {
 	lock  io.Closer
 	began time.Time
 }
 
 const (
-	// longestPeriod is after how long nobody else is let in (DESIGN 4: 2 ms).
+	// longestPeriod is the time after which no other reader joins a period: a writer waits for 2 ms
+	// and the last reader.
 	longestPeriod = 2 * time.Millisecond
-	leastRest     = time.Millisecond // longer than a writer takes to wake up
+	leastRest     = time.Millisecond // longer than a writer needs to wake up
 	mostRest      = 10 * time.Millisecond
 )
 
@@ -38,8 +39,8 @@ func newTurn() turn {
 	return t
 }
 
-// take waits for the turn. Who begins a period gets the lock for it. ErrBusy when
-// ctx is done before.
+// take waits for the turn. The first reader of a period acquires the lock for it. take returns
+// ErrBusy if ctx is done before.
 func (t turn) take(ctx context.Context, acquire func() (io.Closer, error)) (*period, error) {
 	p, err := t.wait(ctx)
 	if p != nil || err != nil {
@@ -53,17 +54,17 @@ func (t turn) take(ctx context.Context, acquire func() (io.Closer, error)) (*per
 	return &period{lock, time.Now()}, nil
 }
 
-// wait returns the period to go on with, nil where one is to begin.
+// wait returns the current period, nil if the caller has to start one.
 func (t turn) wait(ctx context.Context) (*period, error) {
 	if t.isFree() {
 		return nil, nil
 	}
-	if until, ok := ctx.Deadline(); ok { // a patient context has no timer of its own
+	if until, ok := ctx.Deadline(); ok { // see patient
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithDeadline(ctx, until)
 		defer cancel()
 	}
-	busy := fmt.Errorf("%w: this process reads it already", ErrBusy)
+	busy := fmt.Errorf("%w: another reader of this process has the lock", ErrBusy)
 	select {
 	case p := <-t.next:
 		return p, nil
@@ -80,8 +81,8 @@ func (t turn) wait(ctx context.Context) (*period, error) {
 	}
 }
 
-// isFree takes the turn where there is nothing to wait for: most processes read
-// once, and an armed timer costs them a thread.
+// isFree takes the turn if it is free, and reports whether it was. Most processes read once, so
+// that this avoids a timer, which costs a thread.
 func (t turn) isFree() bool {
 	select {
 	case at := <-t.free:
@@ -94,13 +95,13 @@ func (t turn) isFree() bool {
 	return false
 }
 
-// give passes the period on, or ends it: then follows a rest as long.
+// give passes the period to a waiting reader, or ends it. A pause of the same length follows.
 func (t turn) give(p *period) {
 	if time.Since(p.began) < longestPeriod {
 		select {
 		case t.next <- p:
 			return
-		default: // nobody waits
+		default: // no reader waits
 		}
 	}
 	p.lock.Close()

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Shared locks that overlap keep writers out. Within a process there is one at a time.
+// Overlapping shared locks keep writers waiting, so there is one at a time in a process.
 func TestReadersTakeTurns(t *testing.T) {
 	s := open(t)
 	update(t, s, func(tx *Tx) error { return put(tx, fresh("10.0.0.5", "db-0", "c1")) })
@@ -19,7 +19,7 @@ func TestReadersTakeTurns(t *testing.T) {
 		for _, other := range []struct {
 			store *Store
 			want  error
-		}{{s, ErrBusy}, {New(s.Dirs()), nil}} { // another process is not in our way
+		}{{s, ErrBusy}, {New(s.Dirs()), nil}} { // like another process
 			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 			if err := other.store.View(ctx, nothing); !errors.Is(err, other.want) {
 				t.Errorf("meanwhile: %v, want %v", err, other.want)
@@ -36,14 +36,14 @@ func TestReadersTakeTurns(t *testing.T) {
 	}
 }
 
-// locks counts what a turn takes and gives back.
-type locks struct{ taken, given int }
+// locks counts the acquired and released locks.
+type locks struct{ acquired, released int }
 
-func (l *locks) acquire() (io.Closer, error) { l.taken++; return l, nil }
-func (l *locks) Close() error                { l.given++; return nil }
+func (l *locks) acquire() (io.Closer, error) { l.acquired++; return l, nil }
+func (l *locks) Close() error                { l.released++; return nil }
 
-// Between two periods a writer has the time to wake up.
-func TestAPeriodIsFollowedByARest(t *testing.T) {
+// The pause between two periods is long enough for a writer to wake up.
+func TestPauseAfterAPeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reading, ctx, lock := newTurn(), context.Background(), &locks{}
 		take := func(ctx context.Context) *period {
@@ -61,7 +61,7 @@ func TestAPeriodIsFollowedByARest(t *testing.T) {
 			reading.give(p)
 			gave := time.Now()
 			p = take(ctx)
-			if time.Since(gave) != want || lock.taken != lock.given+1 {
+			if time.Since(gave) != want || lock.acquired != lock.released+1 {
 				t.Errorf("after %v: %v, want %v; %+v", held, time.Since(gave), want, *lock)
 			}
 			reading.give(p)
@@ -75,20 +75,20 @@ func TestAPeriodIsFollowedByARest(t *testing.T) {
 		short, cancel := context.WithTimeout(ctx, mostRest/2)
 		defer cancel()
 		if _, err := reading.take(short, lock.acquire); !errors.Is(err, ErrBusy) {
-			t.Errorf("no time to rest: %v", err)
+			t.Errorf("deadline within the pause: %v", err)
 		}
 		if _, err := reading.take(ctx, func() (io.Closer, error) { return nil, ErrIO }); !errors.Is(err, ErrIO) {
 			t.Errorf("no lock: %v", err)
 		}
-		reading.give(take(ctx)) // the turn is not lost
-		if lock.taken != lock.given {
+		reading.give(take(ctx)) // the turn is free again
+		if lock.acquired != lock.released {
 			t.Errorf("%+v", *lock)
 		}
 	})
 }
 
-// The lock may take long to get: who waits meanwhile need not wait for another.
-func TestWhoWaitsForTheTurnGoesOnUnderTheSameLock(t *testing.T) {
+// Readers that wait while the lock is acquired share it.
+func TestWaitingReadersShareTheLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const readers, long = 30, longestPeriod / 10
 		reading, lock, busy := newTurn(), &locks{}, 0
@@ -104,7 +104,7 @@ func TestWhoWaitsForTheTurnGoesOnUnderTheSameLock(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				if busy++; busy > 1 || lock.taken != lock.given+1 {
+				if busy++; busy > 1 || lock.acquired != lock.released+1 {
 					t.Errorf("%d at the same time, %+v", busy, *lock)
 				}
 				time.Sleep(long)
@@ -115,13 +115,13 @@ func TestWhoWaitsForTheTurnGoesOnUnderTheSameLock(t *testing.T) {
 		gone, cancel := context.WithTimeout(t.Context(), long)
 		defer cancel()
 		if _, err := reading.take(gone, lock.acquire); !errors.Is(err, ErrBusy) {
-			t.Errorf("who does not wait any longer: %v", err)
+			t.Errorf("cancelled reader: %v", err)
 		}
-		first.began = time.Now() // the lock is granted
+		first.began = time.Now() // the lock is acquired
 		reading.give(first)
 		wait.Wait()
-		if lock.taken != readers/10 || lock.given != lock.taken {
-			t.Errorf("%d readers took the lock so often: %+v", readers, *lock)
+		if lock.acquired != readers/10 || lock.released != lock.acquired {
+			t.Errorf("%d readers: %+v", readers, *lock)
 		}
 	})
 }

@@ -37,12 +37,12 @@ var (
 	metaSpaces = []byte("spaces")
 )
 
-// Tx is one transaction. It is valid inside the closure that got it.
+// Tx is a transaction. It is valid only inside the closure that it was passed to.
 type Tx struct {
 	b      *bolt.Tx
 	health health
 	dirty  bool
-	refuse func() error // see RefuseWrites; nil where no write is refused
+	refuse func() error // see RefuseWrites; may be nil
 
 	pools map[lease.Pool]poolID
 	names map[poolID]lease.Pool
@@ -53,15 +53,15 @@ func newTx(b *bolt.Tx) (*Tx, error) {
 	tx := &Tx{b: b, pools: map[lease.Pool]poolID{}, names: map[poolID]lease.Pool{}, known: map[lease.Pool]bool{}}
 	for _, name := range allBuckets {
 		if b.Bucket(name) == nil {
-			return nil, fmt.Errorf("%w: it has no %q", ErrLost, name)
+			return nil, fmt.Errorf("%w: bucket %q is missing", ErrLost, name)
 		}
 	}
 	format := tx.bucket(bucketMeta).Get(metaFormat)
 	if len(format) != 1 {
-		return nil, fmt.Errorf("%w: it names no format", ErrLost)
+		return nil, fmt.Errorf("%w: the format is missing", ErrLost)
 	}
 	if format[0] > formatNow {
-		return nil, fmt.Errorf("%w: it has format %d, this one knows up to %d", ErrNewer, format[0], formatNow)
+		return nil, fmt.Errorf("%w: the store has format %d, this version supports up to %d", ErrNewer, format[0], formatNow)
 	}
 	return tx, tx.readPools()
 }
@@ -70,7 +70,7 @@ func (tx *Tx) readPools() error {
 	return tx.bucket(bucketPools).ForEach(func(k, v []byte) error {
 		dir, network, ok := bytes.Cut(k, []byte{0})
 		if !ok || len(v) < 4 {
-			return fmt.Errorf("%w: its list of pools is damaged", ErrLost)
+			return fmt.Errorf("%w: the list of pools is damaged", ErrLost)
 		}
 		p := lease.Pool{DataDir: string(dir), Network: string(network)}
 		id := poolID(binary.BigEndian.Uint32(v))
@@ -104,12 +104,12 @@ func (tx *Tx) delete(bucket, k []byte) error {
 	return nil
 }
 
-// Known tells whether all is known that the host showed of the pool when it
-// was first used, or first used after a loss: others may have addresses in use
-// that the store has not heard of.
+// Known reports whether the store contains all that the host showed of the pool when it was first
+// used, or first used after a loss. If not, addresses may be in use that have no lease in the
+// store.
 func (tx *Tx) Known(p lease.Pool) bool { return tx.known[p] }
 
-// SetKnown records that it is.
+// SetKnown makes a pool Known.
 func (tx *Tx) SetKnown(p lease.Pool) error {
 	if tx.known[p] {
 		return nil
@@ -122,7 +122,7 @@ func (tx *Tx) SetKnown(p lease.Pool) error {
 	return tx.put(bucketPools, poolKey(p), append(id.prefix(), 1))
 }
 
-// ClearKnown records that it is not (any more).
+// ClearKnown makes a pool unknown.
 func (tx *Tx) ClearKnown(p lease.Pool) error {
 	id, met := tx.pools[p]
 	if !met || !tx.known[p] {
@@ -151,7 +151,7 @@ func (tx *Tx) poolID(p lease.Pool) (poolID, error) {
 	return id, tx.put(bucketPools, poolKey(p), id.prefix())
 }
 
-// Get returns the lease of an address, of State None where there is none.
+// Get returns the lease of an address, with State None if there is none.
 func (tx *Tx) Get(p lease.Pool, a netip.Addr) (lease.Lease, error) {
 	id, ok := tx.pools[p]
 	if !ok {
@@ -160,7 +160,7 @@ func (tx *Tx) Get(p lease.Pool, a netip.Addr) (lease.Lease, error) {
 	return tx.at(leaseKey(id, a))
 }
 
-// at reads the record under a lease key.
+// at decodes the record of a lease key.
 func (tx *Tx) at(k []byte) (lease.Lease, error) {
 	v := tx.bucket(bucketLeases).Get(k)
 	if v == nil {
@@ -168,20 +168,20 @@ func (tx *Tx) at(k []byte) (lease.Lease, error) {
 	}
 	id, addr, ok := splitLease(k)
 	if !ok {
-		return lease.Lease{}, fmt.Errorf("%w: its key is %x", ErrDamaged, k)
+		return lease.Lease{}, fmt.Errorf("%w: invalid key %x", ErrDamaged, k)
 	}
 	l, err := decode(v, tx.names[id])
 	if err != nil {
 		return lease.Lease{}, fmt.Errorf("%s: %w", addr, err)
 	}
 	if l.Address != addr {
-		return lease.Lease{}, fmt.Errorf("%s: %w: it says %s", addr, ErrDamaged, l.Address)
+		return lease.Lease{}, fmt.Errorf("%s: %w: the record is of %s", addr, ErrDamaged, l.Address)
 	}
 	return l, nil
 }
 
-// Put writes the lease of an address, or removes it where next has State None,
-// and keeps every index in step. A lease that is there already is not written.
+// Put writes the lease of an address, or removes it if next has State None, and updates every
+// index. If the record is the same nothing is written.
 func (tx *Tx) Put(p lease.Pool, a netip.Addr, next lease.Lease) error {
 	id, err := tx.poolID(p)
 	if err != nil {
@@ -211,12 +211,12 @@ func (tx *Tx) Put(p lease.Pool, a netip.Addr, next lease.Lease) error {
 		return err
 	}
 	if damaged != nil {
-		return tx.Reindex() // nobody knows what entries the damaged record had
+		return tx.Reindex() // the index entries of the damaged record are not known
 	}
 	return tx.reindex(id, k, old, next)
 }
 
-// reindex takes the index entries of old away and makes those of next.
+// reindex removes the index entries of old, and adds those of next.
 func (tx *Tx) reindex(id poolID, k []byte, old, next lease.Lease) error {
 	before, after := entries(id, k, old), entries(id, k, next)
 	for i, e := range before {
@@ -244,8 +244,8 @@ func (tx *Tx) reindex(id poolID, k []byte, old, next lease.Lease) error {
 
 type entry struct{ bucket, key []byte }
 
-// entries are the index entries of a lease: by holder while it is bound, by
-// its key, by its end. A nil key is no entry.
+// entries returns the index entries of a lease: by holder while it is bound, by its key, and by its
+// end. An entry with a nil key does not exist.
 func entries(id poolID, k []byte, l lease.Lease) [3]entry {
 	var e [3]entry
 	if l.State == lease.Bound {
@@ -277,8 +277,8 @@ func (tx *Tx) setTaken(k []byte, on bool) error {
 	return tx.put(bucketTaken, ck, bits)
 }
 
-// Free returns the lowest address of [lo, hi] that has no lease. Its cost is a
-// look at 256 addresses at a time.
+// Free returns the lowest address from lo to hi, inclusive, that has no lease. It reads a bitmap of
+// 256 addresses at a time.
 func (tx *Tx) Free(p lease.Pool, lo, hi netip.Addr) (netip.Addr, bool) {
 	id, ok := tx.pools[p]
 	if !ok {
@@ -299,16 +299,16 @@ func (tx *Tx) Free(p lease.Pool, lo, hi netip.Addr) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// ByHolder, ByKey and Get return ErrDamaged where a record that they need cannot
-// be read; what lists leases leaves such records out.
+// ByHolder, ByKey, ByPod and Get return ErrDamaged if a record that they need is damaged. Methods
+// that list leases skip such records.
 
-// ByHolder returns the leases that are bound to an attachment, in all pools: a
-// DEL may come with another configuration than its ADD (FACTS 2.12, rule 3).
+// ByHolder returns the leases that are bound to an attachment, in all pools: the configuration of a
+// DEL may differ from that of its ADD.
 func (tx *Tx) ByHolder(containerID, ifName string) ([]lease.Lease, error) {
 	return tx.collect(bucketHolders, holderPrefix(containerID, ifName), func(rest []byte) []byte { return rest })
 }
 
-// ByKey returns the leases that a key has a claim on, bound and held.
+// ByKey returns the bound and held leases of a key.
 func (tx *Tx) ByKey(key lease.Key) ([]lease.Lease, error) {
 	id, ok := tx.pools[key.Pool]
 	if !ok || key.IsZero() {
@@ -317,8 +317,7 @@ func (tx *Tx) ByKey(key lease.Key) ([]lease.Lease, error) {
 	return tx.collect(bucketKeys, podPrefix(id, key), func(rest []byte) []byte { return append(id.prefix(), rest...) })
 }
 
-// ByPod returns the leases that a pod has a claim on, in all pools and on all
-// interfaces, bound and held.
+// ByPod returns the bound and held leases of a pod, in all pools and on all interfaces.
 func (tx *Tx) ByPod(namespace, name string) ([]lease.Lease, error) {
 	var out []lease.Lease
 	for _, p := range tx.Pools() {
@@ -326,9 +325,9 @@ func (tx *Tx) ByPod(namespace, name string) ([]lease.Lease, error) {
 		c := tx.bucket(bucketKeys).Cursor()
 		prefix := append(id.prefix(), namespace+"\x00"+name+"\x00"...)
 		for k, _ := c.Seek(prefix); k != nil && bytes.HasPrefix(k, prefix); k, _ = c.Next() {
-			at := bytes.IndexByte(k[len(prefix):], 0) // behind the interface comes the address
+			at := bytes.IndexByte(k[len(prefix):], 0) // the address follows the interface
 			if at < 0 {
-				return nil, fmt.Errorf("%w: an entry of the index by key", ErrDamaged)
+				return nil, fmt.Errorf("%w: invalid entry of the index by key", ErrDamaged)
 			}
 			l, err := tx.at(append(id.prefix(), k[len(prefix)+at+1:]...))
 			if err != nil {
@@ -342,7 +341,7 @@ func (tx *Tx) ByPod(namespace, name string) ([]lease.Lease, error) {
 	return out, nil
 }
 
-// collect reads the leases behind the index entries with the prefix.
+// collect returns the leases of the index entries with a prefix.
 func (tx *Tx) collect(bucket, prefix []byte, leaseKeyOf func([]byte) []byte) ([]lease.Lease, error) {
 	var out []lease.Lease
 	c := tx.bucket(bucket).Cursor()
@@ -358,7 +357,7 @@ func (tx *Tx) collect(bucket, prefix []byte, leaseKeyOf func([]byte) []byte) ([]
 	return out, nil
 }
 
-// Damaged calls fn for every address whose record cannot be read.
+// Damaged calls fn for every address whose record is damaged.
 func (tx *Tx) Damaged(fn func(lease.Pool, netip.Addr)) {
 	c := tx.bucket(bucketLeases).Cursor()
 	for k, _ := c.First(); k != nil; k, _ = c.Next() {
@@ -370,8 +369,8 @@ func (tx *Tx) Damaged(fn func(lease.Pool, netip.Addr)) {
 	}
 }
 
-// Unrecorded calls fn for every address that is marked as taken and has no record:
-// the key of its record may be damaged.
+// Unrecorded calls fn for every address that is marked as taken but has no record. The key of its
+// record may be damaged.
 func (tx *Tx) Unrecorded(fn func(lease.Pool, netip.Addr)) {
 	c := tx.bucket(bucketTaken).Cursor()
 	for k, bits := c.First(); k != nil; k, bits = c.Next() {
@@ -388,16 +387,16 @@ func (tx *Tx) Unrecorded(fn func(lease.Pool, netip.Addr)) {
 	}
 }
 
-// placeOf undoes leaseKey. A record of no pool and no address is out of
-// everybody's way: Check alone tells of it.
+// placeOf returns the pool and the address of a lease key. It reports false for an invalid key,
+// which only Check reports.
 func (tx *Tx) placeOf(k []byte) (p lease.Pool, addr netip.Addr, ok bool) {
 	id, addr, ok := splitLease(k)
 	p, known := tx.names[id]
 	return p, addr, ok && known
 }
 
-// All calls fn for every lease, ordered by pool and address, until fn returns
-// false. Damaged records come as a lease of State None and the error.
+// All calls fn for every lease, ordered by pool and address, until fn returns false. For a damaged
+// record it passes a lease with State None and the error.
 func (tx *Tx) All(fn func(lease.Lease, error) bool) {
 	c := tx.bucket(bucketLeases).Cursor()
 	for k, _ := c.First(); k != nil; k, _ = c.Next() {
@@ -407,16 +406,16 @@ func (tx *Tx) All(fn func(lease.Lease, error) bool) {
 	}
 }
 
-// Mark is a place in the order of All: an address of a pool, in one file. The zero
-// Mark is before the first of any.
+// Mark is a position in the order of All: an address of a pool, in one file. The zero Mark is
+// before the first lease of any file.
 type Mark struct {
 	file fileID
 	pool poolID
 	addr netip.Addr
 }
 
-// fileID tells a store from one that took its place. An inode may be used again;
-// where the former was removed, the next one says that it was lost.
+// fileID distinguishes a store from one that replaced it. An inode may be reused, but the store
+// that replaced a removed one has the reason of the loss.
 type fileID struct {
 	inode uint64
 	lost  string
@@ -424,13 +423,13 @@ type fileID struct {
 
 func (tx *Tx) file() fileID { return fileID{tx.health.inode, tx.Lost()} }
 
-// Has tells whether a mark is a place in this store. Where it is not, what was
-// read before it was another's.
+// Has reports whether a mark is a position in this store. If not, the leases read before it are
+// those of another store.
 func (tx *Tx) Has(m Mark) bool { return m == (Mark{}) || m.file == tx.file() }
 
-// After is All for up to limit leases behind a mark. Of a damaged one fn is told
-// the pool and the address. It returns the mark to go on from, and whether there
-// is more.
+// After calls fn for up to limit leases after a mark. For a damaged record it passes the pool, the
+// address and the error. It returns the mark to continue from, and reports whether there are more
+// leases.
 func (tx *Tx) After(m Mark, limit int, fn func(lease.Lease, error)) (next Mark, more bool) {
 	c, file := tx.bucket(bucketLeases).Cursor(), tx.file()
 	k, _ := c.First()
@@ -458,7 +457,7 @@ func (tx *Tx) After(m Mark, limit int, fn func(lease.Lease, error)) (next Mark, 
 	return m, k != nil
 }
 
-// InPool returns the leases of a pool, ordered by address, without damaged ones.
+// InPool returns the leases of a pool, ordered by address, except damaged ones.
 func (tx *Tx) InPool(p lease.Pool) []lease.Lease {
 	id, ok := tx.pools[p]
 	if !ok {
@@ -483,8 +482,8 @@ func (tx *Tx) hasLease(p lease.Pool) bool {
 	return bytes.HasPrefix(k, id.prefix())
 }
 
-// Ending returns up to limit holds of a pool, the earliest end first, going by
-// the wall clock of their release. It is an order to look in; Lapsed decides.
+// Ending returns up to limit holds of a pool, the earliest end first according to the wall clock of
+// their release. Whether a hold has ended must be decided by lease.Lapsed.
 func (tx *Tx) Ending(p lease.Pool, limit int) []lease.Lease {
 	id, ok := tx.pools[p]
 	if !ok {
@@ -500,11 +499,11 @@ func (tx *Tx) Ending(p lease.Pool, limit int) []lease.Lease {
 	return out
 }
 
-// Lost says why this store had to replace another one, "" if it did not. What
-// the other one knew is not known yet of pools that are not Known.
+// Lost returns why this store replaced another one, "" if it did not. The leases of pools that are
+// not Known have not been recovered yet.
 func (tx *Tx) Lost() string { return string(tx.bucket(bucketMeta).Get(metaLost)) }
 
-// AcceptLoss ends that: whatever no witness has told is given up.
+// AcceptLoss clears Lost: leases that were not recovered so far are abandoned.
 func (tx *Tx) AcceptLoss() error {
 	if tx.Lost() == "" {
 		return nil
@@ -512,26 +511,26 @@ func (tx *Tx) AcceptLoss() error {
 	return tx.delete(bucketMeta, metaLost)
 }
 
-// FellBack tells that one of the file's two head pages is damaged, so that its
-// last transaction may be missing. The next commit mends the page.
+// FellBack reports whether one of the file's two meta pages is damaged, so that the last
+// transaction may be missing. The next commit repairs the page.
 func (tx *Tx) FellBack() bool { return tx.health.fellBack }
 
-// Boot returns the boot id that the node's dead were last looked for in.
+// Boot returns the id of the boot in which dead holders were last released.
 func (tx *Tx) Boot() string { return string(tx.bucket(bucketMeta).Get(metaBoot)) }
 
-// SetBoot records that in this boot they were.
+// SetBoot sets the boot id that Boot returns.
 func (tx *Tx) SetBoot(id string) error { return tx.put(bucketMeta, metaBoot, []byte(id)) }
 
-// Spaces is where the plugin that wrote last lived, in its own words: what it
-// could see of the node (sandbox.Host.Spaces). "" where none has said it.
+// Spaces returns the namespaces of the plugin that wrote last (sandbox.Host.Spaces), which show
+// what it could see of the node. It is "" if none has recorded them.
 func (tx *Tx) Spaces() string { return string(tx.bucket(bucketMeta).Get(metaSpaces)) }
 
-// SetSpaces records it.
+// SetSpaces sets what Spaces returns.
 func (tx *Tx) SetSpaces(spaces string) error {
 	return tx.put(bucketMeta, metaSpaces, []byte(spaces))
 }
 
-// Look returns when a full pool last had its holders looked at.
+// Look returns when the holders of an exhausted pool were last examined.
 func (tx *Tx) Look() lease.Instant {
 	i, err := instant(tx.bucket(bucketMeta).Get(metaLook))
 	if err != nil {
@@ -540,12 +539,12 @@ func (tx *Tx) Look() lease.Instant {
 	return i
 }
 
-// SetLook records such a look.
+// SetLook sets the time that Look returns.
 func (tx *Tx) SetLook(now lease.Instant) error {
 	return tx.put(bucketMeta, metaLook, appendInstant(nil, now, ""))
 }
 
-// Len is the number of records.
+// Len returns the number of records.
 func (tx *Tx) Len() int {
 	n := 0
 	c := tx.bucket(bucketLeases).Cursor()

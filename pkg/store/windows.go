@@ -9,9 +9,9 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// Windows are stored by key as well as in the leases: what the agent read from a
-// pod, for later ADDs of callers that are told no annotations. Each carries when
-// it was last seen to matter, so that those of pods that never come back go.
+// Windows are stored by key, in addition to the leases. They are the windows that the agent read
+// from pods, for later ADDs whose runtime does not pass annotations. Each has the time at which it
+// was last in use, so that those of pods that do not come back can be removed.
 
 // Window returns the window that was stored for a key.
 func (tx *Tx) Window(key lease.Key) (time.Duration, bool) {
@@ -19,7 +19,7 @@ func (tx *Tx) Window(key lease.Key) (time.Duration, bool) {
 	return w, ok
 }
 
-// WindowSeen is Window, and when it was last seen to matter.
+// WindowSeen returns the window of a key, and when it was last in use.
 func (tx *Tx) WindowSeen(key lease.Key) (w time.Duration, seen time.Time, ok bool) {
 	id, ok := tx.pools[key.Pool]
 	if !ok {
@@ -29,7 +29,7 @@ func (tx *Tx) WindowSeen(key lease.Key) (w time.Duration, seen time.Time, ok boo
 	return w, seen, err == nil
 }
 
-// SetWindow stores it. seen is now.
+// SetWindow stores the window of a key. seen is the current time.
 func (tx *Tx) SetWindow(key lease.Key, w time.Duration, seen time.Time) error {
 	id, err := tx.poolID(key.Pool)
 	if err != nil {
@@ -39,7 +39,7 @@ func (tx *Tx) SetWindow(key lease.Key, w time.Duration, seen time.Time) error {
 	return tx.put(bucketWindows, podPrefix(id, key), binary.AppendVarint(v, seen.Unix()))
 }
 
-// DropWindow forgets it.
+// DropWindow removes the window of a key.
 func (tx *Tx) DropWindow(key lease.Key) error {
 	id, ok := tx.pools[key.Pool]
 	if !ok {
@@ -48,14 +48,13 @@ func (tx *Tx) DropWindow(key lease.Key) error {
 	return tx.delete(bucketWindows, podPrefix(id, key))
 }
 
-// WindowMark is a place in the order of the stored windows. The zero one is before
-// the first.
+// WindowMark is a position in the order of the stored windows. The zero value is before the first.
 type WindowMark string
 
-// WindowsAfter calls fn for up to limit stored windows behind a mark, without those
-// that cannot be read. It returns the mark to go on from, and whether there is
-// more.
-func (tx *Tx) WindowsAfter(m WindowMark, limit int, fn func(key lease.Key, w time.Duration, seen time.Time)) (next WindowMark, more bool) {
+// WindowsAfter calls fn for up to limit stored windows after a mark, except damaged ones. It
+// returns the mark to continue from, and reports whether there are more windows.
+func (tx *Tx) WindowsAfter(m WindowMark, limit int, fn func(key lease.Key, w time.Duration,
+	seen time.Time)) (next WindowMark, more bool) {
 	c := tx.bucket(bucketWindows).Cursor()
 	k, v := c.Seek([]byte(m))
 	if m != "" && string(k) == string(m) {
@@ -72,7 +71,7 @@ func (tx *Tx) WindowsAfter(m WindowMark, limit int, fn func(key lease.Key, w tim
 	return m, k != nil
 }
 
-// splitPod undoes podPrefix.
+// splitPod is the inverse of podPrefix.
 func (tx *Tx) splitPod(k []byte) (lease.Key, bool) {
 	if len(k) < 4 {
 		return lease.Key{}, false
@@ -85,8 +84,8 @@ func (tx *Tx) splitPod(k []byte) (lease.Key, bool) {
 	return lease.Key{Pool: p, Namespace: string(words[0]), Name: string(words[1]), IfName: string(words[2])}, true
 }
 
-// decodeWindow reads a window and when it was seen; the time is zero in records
-// of versions that stored none.
+// decodeWindow decodes a window and the time at which it was last in use. The time is zero if the
+// record has none.
 func decodeWindow(v []byte) (time.Duration, time.Time, error) {
 	w, n := binary.Varint(v)
 	if n <= 0 || w < 0 {

@@ -42,9 +42,9 @@ func TestStoredWindows(t *testing.T) {
 	})
 	update(func(tx *Tx) error {
 		if _, known := tx.Window(key); known {
-			t.Error("it is there after it was dropped")
+			t.Error("found after DropWindow")
 		}
-		// As versions wrote it that stored no time.
+		// A record without a time.
 		id, err := tx.poolID(key.Pool)
 		if err != nil {
 			return err
@@ -53,19 +53,20 @@ func TestStoredWindows(t *testing.T) {
 			return err
 		}
 		if w, known := tx.Window(key); w != time.Hour || !known {
-			t.Errorf("an old record: %s, %v", w, known)
+			t.Errorf("a record without a time: %s, %v", w, known)
 		}
 		return nil
 	})
 }
 
-func TestStoredWindowsAFewAtATime(t *testing.T) {
+func TestWindowsAfter(t *testing.T) {
 	s := open(t)
 	const n = 7
 	update(t, s, func(tx *Tx) error {
 		var errs error
 		for i := range n {
-			errs = errors.Join(errs, tx.SetWindow(lease.Key{Pool: testPool, Namespace: "db", Name: fmt.Sprint("db-", i), IfName: "eth0"}, time.Hour, t0.Wall))
+			errs = errors.Join(errs, tx.SetWindow(lease.Key{Pool: testPool, Namespace: "db", Name: fmt.Sprint("db-", i),
+				IfName: "eth0"}, time.Hour, t0.Wall))
 		}
 		hour := binary.AppendVarint(nil, int64(time.Hour))
 		return errors.Join(errs, tx.put(bucketWindows, []byte("not a key"), hour), tx.put(bucketWindows, []byte("no"), hour))
