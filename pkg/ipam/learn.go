@@ -264,18 +264,21 @@ func isComplete(p lease.Pool, found []adopt.Finding) bool {
 func (c *call) outweighs(f, cur lease.Lease) bool {
 	living := f.Holder.Netns.Ino != 0 && f.State == lease.Bound
 	same := cur.Holder.Netns.Same(f.Holder.Netns)
+	_, foreign, err := c.foreignTo(cur) // whether host-local has given it to another container
+	foreign = foreign && err == nil
 	switch {
 	case cur.State == lease.None:
 		return true
 	case f.State == lease.Held:
 		return false
 	case (cur.State == lease.Bound || same) && c.look(cur) == lease.Alive:
-		_, foreign, err := c.foreignTo(cur)
-		return err == nil && foreign && living && !same // host-local has given it to a container that has it
+		return foreign && living && !same
+	case same && cur.State == lease.Bound && f.Holder.ContainerID == "":
+		return false // its namespace lives, though not at its path
 	case cur.Holder.ContainerID == f.Holder.ContainerID:
 		return living && (cur.State == lease.Held || !same)
 	}
-	return living || f.Holder.ContainerID != ""
+	return living || foreign
 }
 
 // foreignTo reports whether host-local's file of a lease names somebody else: then host-local has
@@ -434,12 +437,14 @@ func (c *call) heard(leases []lease.Lease) error {
 			}
 			continue
 		}
-		life := c.prove(l)
-		if life == lease.Dead || life == lease.Unknown && l.Holder.Netns.Ino == 0 {
-			err = c.releaseLease(l, life, c.now, "host-local has heard its DEL")
-		} else {
-			now := c.now
+		const why = "host-local has heard its DEL"
+		switch life, now := c.prove(l), c.now; {
+		case life == lease.Alive, life == lease.Unknown && l.Holder.Netns.Ino != 0:
 			c.mirrors.after = append(c.mirrors.after, func() error { return mirror.Write(l, now) })
+		case l.Holder.ContainerID == "":
+			err = c.record(l, lease.Lease{}, store.EventReleased, why) // nobody known can release it
+		default:
+			err = c.releaseLease(l, life, now, why)
 		}
 		if err != nil {
 			return err

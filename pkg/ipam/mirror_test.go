@@ -464,3 +464,50 @@ func TestTheFileOfAnUnknownOwnerNamesNobody(t *testing.T) {
 	w.reboot()
 	w.same("after a boot", w.add(ask{pod: "a", container: "c2"}), "10.0.0.2")
 }
+
+// An empty file is what a power cut leaves of one that was not synced.
+func TestAnAddressOfAnUnknownOwnerIsFreeOnceItsFileIsGone(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.2")
+	w.hostLocal("10.0.0.2", "theirs")
+	if err := os.Truncate(w.path("10.0.0.2"), 0); err != nil {
+		t.Fatal(err)
+	}
+	w.refused(ask{pod: "a", container: "c1"}, ErrExhausted)
+	w.wipe(w.path("10.0.0.2"))
+	w.same("free", w.add(ask{pod: "a", container: "c1"}), "10.0.0.2")
+}
+
+func TestAWipedDirectoryTakesNoNameFromALeaseWhoseNamespaceLivesUnmounted(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.2")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	w.addrs["/proc/77/ns/net"] = []netip.Addr{netip.MustParseAddr("10.0.0.2")}
+	w.netns["/proc/77/ns/net"] = w.netns["/run/netns/c1"]
+	w.inPID[w.netns["/run/netns/c1"]] = true
+	w.burn("c1")
+	w.wipe(w.dataDir)
+	w.refused(ask{pod: "x", container: "c2"}, ErrExhausted)
+	w.same("leases", w.leases(), "10.0.0.2=db-0/Bound")
+	w.del("c1")
+	w.same("its window", w.leases(), "10.0.0.2=db-0/Firm")
+}
+
+// A call was killed before it wrote its file, and the directory is not in step: what the file said
+// before is no evidence against the store.
+func TestAnOldFileReplacesNoLeaseWhereTheDirectoryIsBroughtInStep(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	old, t0 := w.file("10.0.0.2"), w.now.Wall
+	w.reboot()
+	w.add(ask{pod: "db-0", container: "c2", window: hour})
+	if err := os.WriteFile(w.path("10.0.0.2"), []byte(old), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chtimes(w.path("10.0.0.2"), t0, t0); err != nil {
+		t.Fatal(err)
+	}
+	w.wipe(w.path(".leasehold"))
+	w.burn("c2")
+	w.add(ask{pod: "x", container: "c3"})
+	w.same("leases", w.leases(), "10.0.0.2=db-0/Bound 10.0.0.3=x/Bound")
+	w.same("files", w.files(), "10.0.0.2=c2 10.0.0.3=c3")
+}
