@@ -291,11 +291,11 @@ func (f rangeFields) newRange(place string) (pool.Range, error) {
 
 // options are the policies in the ipam section.
 func (c *config) options() (policy.Config, error) {
-	var words policy.Words
-	if err := c.ipam.decode(&words, "an object"); err != nil {
+	var raw policy.RawConfig
+	if err := c.ipam.decode(&raw, "an object"); err != nil {
 		return policy.Config{}, err
 	}
-	options, err := words.Config()
+	options, err := raw.Config()
 	if err != nil {
 		return options, fmt.Errorf("%w: %w", errConfig, err)
 	}

@@ -10,46 +10,46 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// OnBusy is what happens to a recreated pod whose predecessor outlives
-// busyTimeout.
+// OnBusy is the policy for a recreated pod whose old sandbox still runs after BusyTimeout.
 type OnBusy int
 
 const (
-	New    OnBusy = iota // it gets another address
-	Refuse               // it waits on
+	New    OnBusy = iota // the pod gets another address
+	Refuse               // ADD keeps failing until the old sandbox has ended
 )
 
-func (b OnBusy) String() string { return onBusyWords[b] }
+func (b OnBusy) String() string { return onBusyNames[b] }
 
-// OnExhaustion is what happens to a newcomer where only firm holds are left.
+// OnExhaustion is the policy for a pod without an address when every address of the range set is
+// bound or in a firm hold.
 type OnExhaustion int
 
 const (
-	Fail  OnExhaustion = iota // it is refused, as by host-local
-	Yield                     // the firm hold nearest to its end gives way
+	Fail  OnExhaustion = iota // ADD fails, as with host-local
+	Yield                     // the firm hold that expires first is released
 )
 
-func (e OnExhaustion) String() string { return onExhaustionWords[e] }
+func (e OnExhaustion) String() string { return onExhaustionNames[e] }
 
 var (
-	onBusyWords       = [...]string{New: "new", Refuse: "refuse"}
-	onExhaustionWords = [...]string{Fail: "fail", Yield: "yield"}
+	onBusyNames       = [...]string{New: "new", Refuse: "refuse"}
+	onExhaustionNames = [...]string{Fail: "fail", Yield: "yield"}
 )
 
-// Config is the policies of one ipam section, checked.
+// Config contains the validated policies of an ipam section.
 type Config struct {
 	OnBusy        OnBusy
-	BusyTimeout   time.Duration // 0 to MaxWindow, from the first refusal on
+	BusyTimeout   time.Duration // 0 to MaxWindow, counted from the first refused ADD
 	OnExhaustion  OnExhaustion
 	MaxWindow     time.Duration // 0 = no limit
-	MaxHeldShare  float64       // of a range set's usable addresses, 0 to 1
+	MaxHeldShare  float64       // share of a range set's usable addresses in firm holds, 0 to 1
 	SoftHold      time.Duration // 0 to MaxWindow
-	DefaultWindow time.Duration // where a runtime passes no annotations; 0 = none, up to lease.Forever
-	Mirror        bool          // keep host-local's own files as well
-	CNICacheDirs  []string      // beside libcni's usual ones; absolute and clean
+	DefaultWindow time.Duration // if the runtime passes no annotations; 0 = none, up to lease.Forever
+	Mirror        bool          // maintain host-local's files as well
+	CNICacheDirs  []string      // in addition to libcni's default directories; absolute and clean
 }
 
-// Defaults are the policies of an ipam section that names none.
+// Defaults returns the policies of an ipam section that sets none.
 func Defaults() Config {
 	return Config{
 		OnBusy:       New,
@@ -61,9 +61,9 @@ func Defaults() Config {
 	}
 }
 
-// Words are the policies as they stand in the ipam section, beside
-// host-local's keys. What is absent, null or "" keeps its default.
-type Words struct {
+// RawConfig contains the policies as written in the ipam section, next to host-local's fields.
+// Fields that are absent, null or "" keep their defaults.
+type RawConfig struct {
 	OnBusy        string   `json:"onBusy"`
 	BusyTimeout   string   `json:"busyTimeout"`
 	OnExhaustion  string   `json:"onExhaustion"`
@@ -75,23 +75,22 @@ type Words struct {
 	CNICacheDirs  []string `json:"cniCacheDirs"`
 }
 
-// Config checks the words. An error begins with the field that is wrong, as in
-// "ipam.busyTimeout: ...", and says what would be accepted; all wrong fields
-// are named.
-func (w Words) Config() (Config, error) {
+// Config validates the fields. The error names every invalid field and the values that are
+// accepted, as in `ipam.onBusy: "wait" is not known; want "new" or "refuse"`.
+func (r RawConfig) Config() (Config, error) {
 	c := Defaults()
 	err := errors.Join(
-		field("onBusy", w.OnBusy, &c.OnBusy, oneOf[OnBusy](onBusyWords[:])),
-		field("busyTimeout", w.BusyTimeout, &c.BusyTimeout, parseSpan),
-		field("onExhaustion", w.OnExhaustion, &c.OnExhaustion, oneOf[OnExhaustion](onExhaustionWords[:])),
-		field("maxWindow", w.MaxWindow, &c.MaxWindow, parseLimit),
-		field("softHold", w.SoftHold, &c.SoftHold, parseSpan),
-		field("defaultWindow", w.DefaultWindow, &c.DefaultWindow, ParseWindow),
-		setShare(&c.MaxHeldShare, w.MaxHeldShare),
-		setDirs(&c.CNICacheDirs, w.CNICacheDirs),
+		field("onBusy", r.OnBusy, &c.OnBusy, oneOf[OnBusy](onBusyNames[:])),
+		field("busyTimeout", r.BusyTimeout, &c.BusyTimeout, parseDuration),
+		field("onExhaustion", r.OnExhaustion, &c.OnExhaustion, oneOf[OnExhaustion](onExhaustionNames[:])),
+		field("maxWindow", r.MaxWindow, &c.MaxWindow, parseMaxWindow),
+		field("softHold", r.SoftHold, &c.SoftHold, parseDuration),
+		field("defaultWindow", r.DefaultWindow, &c.DefaultWindow, ParseWindow),
+		setShare(&c.MaxHeldShare, r.MaxHeldShare),
+		setDirs(&c.CNICacheDirs, r.CNICacheDirs),
 	)
-	if w.Mirror != nil {
-		c.Mirror = *w.Mirror
+	if r.Mirror != nil {
+		c.Mirror = *r.Mirror
 	}
 	if err != nil {
 		return Config{}, err
@@ -99,12 +98,12 @@ func (w Words) Config() (Config, error) {
 	return c, nil
 }
 
-// field parses one word into its place, and leaves the default for none.
-func field[T any](name, word string, into *T, parse func(string) (T, error)) error {
-	if word == "" {
+// field parses text into *into. It leaves the default if text is empty.
+func field[T any](name, text string, into *T, parse func(string) (T, error)) error {
+	if text == "" {
 		return nil
 	}
-	v, err := parse(word)
+	v, err := parse(text)
 	if err != nil {
 		return fmt.Errorf("ipam.%s: %w", name, err)
 	}
@@ -112,35 +111,38 @@ func field[T any](name, word string, into *T, parse func(string) (T, error)) err
 	return nil
 }
 
-// oneOf parses a word of a list into its index.
-func oneOf[T ~int](words []string) func(string) (T, error) {
+// oneOf returns a parser that accepts the given names and returns their index.
+func oneOf[T ~int](names []string) func(string) (T, error) {
 	return func(s string) (T, error) {
-		for i, word := range words {
-			if s == word {
+		for i, name := range names {
+			if s == name {
 				return T(i), nil
 			}
 		}
-		return 0, fmt.Errorf("%s is not known; want \"%s\"", Quote(s), strings.Join(words, `" or "`))
+		return 0, fmt.Errorf("%s is not known; want \"%s\"", Quote(s), strings.Join(names, `" or "`))
 	}
 }
 
-// parseSpan reads how long something may take.
-func parseSpan(s string) (time.Duration, error) {
+// parseDuration parses a Go duration from 0 to MaxWindow.
+func parseDuration(s string) (time.Duration, error) {
 	d, err := time.ParseDuration(s)
 	if err != nil || d < 0 || d > MaxWindow {
-		return 0, fmt.Errorf(`%s is not accepted; want a duration such as "2m" or "90s", from "0s" to "87600h"`, Quote(s))
+		return 0, fmt.Errorf(`%s is not accepted; want a duration such as "2m" or "90s", from "0s" to "87600h"`,
+			Quote(s))
 	}
 	return d, nil
 }
 
-// parseLimit reads the longest window that is granted, as Config's MaxWindow.
-func parseLimit(s string) (time.Duration, error) {
+// parseMaxWindow parses Config.MaxWindow. "forever" is no limit.
+func parseMaxWindow(s string) (time.Duration, error) {
 	d, err := ParseWindow(s)
 	switch {
 	case err != nil:
 		return 0, err
 	case d == 0:
-		return 0, fmt.Errorf("%s would forbid all retention, which maxHeldShare does; leave maxWindow out for no limit", Quote(s))
+		return 0,
+			fmt.Errorf("%s would disable retention; set maxHeldShare to 0 for that, or omit maxWindow for no limit",
+				Quote(s))
 	case d == lease.Forever:
 		return 0, nil
 	}
@@ -151,7 +153,7 @@ func setShare(into, share *float64) error {
 	if share == nil {
 		return nil
 	}
-	if !(*share >= 0 && *share <= 1) { // also refuses what is no number
+	if !(*share >= 0 && *share <= 1) { // also rejects NaN
 		return fmt.Errorf("ipam.maxHeldShare: %v is not accepted; want a share of the range set from 0 to 1", *share)
 	}
 	*into = *share

@@ -12,41 +12,46 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-func words(t *testing.T, text string) Words {
+func decode(t *testing.T, text string) RawConfig {
 	t.Helper()
-	var w Words
-	if err := json.Unmarshal([]byte(text), &w); err != nil {
+	var r RawConfig
+	if err := json.Unmarshal([]byte(text), &r); err != nil {
 		t.Fatal(err)
 	}
-	return w
+	return r
 }
 
-func TestWordsConfig(t *testing.T) {
+func TestRawConfig(t *testing.T) {
 	with := func(change func(*Config)) Config {
 		c := Defaults()
 		change(&c)
 		return c
 	}
 	tests := []struct {
-		story, text string
-		want        Config
+		name, text string
+		want       Config
 	}{
-		{"nothing said", `{}`, Defaults()},
-		{"null and empty words keep the defaults", `{"onBusy":null,"busyTimeout":"","mirror":null,"maxHeldShare":null,"cniCacheDirs":null,"maxWindow":""}`, Defaults()},
-		{"everything said",
+		{"no field is set", `{}`, Defaults()},
+		{"null and empty strings keep the defaults",
+			`{"onBusy":null,"busyTimeout":"","mirror":null,"maxHeldShare":null,"cniCacheDirs":null,"maxWindow":""}`,
+			Defaults()},
+		{"every field is set",
 			`{"onBusy":"refuse","busyTimeout":"30s","onExhaustion":"yield","maxWindow":"24h","maxHeldShare":0.5,
 			  "softHold":"0s","defaultWindow":"10","mirror":false,"cniCacheDirs":["/run/cni/","/a/../b"]}`,
 			Config{OnBusy: Refuse, BusyTimeout: 30 * time.Second, OnExhaustion: Yield, MaxWindow: 24 * time.Hour,
 				MaxHeldShare: 0.5, DefaultWindow: 10 * time.Minute, CNICacheDirs: []string{"/run/cni", "/b"}}},
-		{"the defaults by name", `{"onBusy":"new","onExhaustion":"fail","busyTimeout":"2m","softHold":"2m","mirror":true,"maxHeldShare":1}`, Defaults()},
-		{"no pod may hold", `{"maxHeldShare":0}`, with(func(c *Config) { c.MaxHeldShare = 0 })},
-		{"a limit of for ever is none", `{"maxWindow":"forever"}`, Defaults()},
-		{"no default window", `{"defaultWindow":"0"}`, Defaults()},
-		{"a default of for ever", `{"defaultWindow":"forever"}`, with(func(c *Config) { c.DefaultWindow = lease.Forever })},
+		{"the defaults, set explicitly",
+			`{"onBusy":"new","onExhaustion":"fail","busyTimeout":"2m","softHold":"2m","mirror":true,"maxHeldShare":1}`,
+			Defaults()},
+		{"maxHeldShare 0", `{"maxHeldShare":0}`, with(func(c *Config) { c.MaxHeldShare = 0 })},
+		{"maxWindow forever is no limit", `{"maxWindow":"forever"}`, Defaults()},
+		{"defaultWindow 0", `{"defaultWindow":"0"}`, Defaults()},
+		{"defaultWindow forever", `{"defaultWindow":"forever"}`,
+			with(func(c *Config) { c.DefaultWindow = lease.Forever })},
 	}
 	for _, tt := range tests {
-		t.Run(tt.story, func(t *testing.T) {
-			got, err := words(t, tt.text).Config()
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := decode(t, tt.text).Config()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -57,7 +62,7 @@ func TestWordsConfig(t *testing.T) {
 	}
 }
 
-func TestWordsConfigRefuses(t *testing.T) {
+func TestRawConfigRejects(t *testing.T) {
 	tests := []struct{ text, want string }{
 		{`{"onBusy":"wait"}`, `ipam.onBusy: "wait" is not known; want "new" or "refuse"`},
 		{`{"onBusy":"New"}`, `ipam.onBusy: "New"`},
@@ -65,32 +70,33 @@ func TestWordsConfigRefuses(t *testing.T) {
 		{`{"busyTimeout":"2"}`, `ipam.busyTimeout: "2" is not accepted; want a duration such as "2m"`},
 		{`{"busyTimeout":"-1s"}`, `ipam.busyTimeout: "-1s"`},
 		{`{"softHold":"100000h"}`, `ipam.softHold: "100000h"`},
-		{`{"maxWindow":"0"}`, `ipam.maxWindow: "0" would forbid all retention`},
+		{`{"maxWindow":"0"}`, `ipam.maxWindow: "0" would disable retention`},
 		{`{"maxWindow":"1e3"}`, `ipam.maxWindow: "1e3" is not a window; want whole minutes`},
 		{`{"defaultWindow":" 10 "}`, `ipam.defaultWindow: " 10 " is not a window`},
 		{`{"maxHeldShare":1.01}`, `ipam.maxHeldShare: 1.01 is not accepted; want a share`},
 		{`{"maxHeldShare":-1}`, `ipam.maxHeldShare: -1`},
-		{`{"cniCacheDirs":["/ok","results"]}`, `ipam.cniCacheDirs[1]: "results" is not accepted; want an absolute path`},
+		{`{"cniCacheDirs":["/ok","results"]}`,
+			`ipam.cniCacheDirs[1]: "results" is not accepted; want an absolute path`},
 		{`{"cniCacheDirs":["/a\u0000b"]}`, `ipam.cniCacheDirs[0]: "/a\x00b"`},
 	}
 	for _, tt := range tests {
-		_, err := words(t, tt.text).Config()
+		_, err := decode(t, tt.text).Config()
 		if err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: error %v, want %q in it", tt.text, err, tt.want)
 		}
 	}
 
 	nan := math.NaN()
-	if _, err := (Words{MaxHeldShare: &nan}).Config(); err == nil {
-		t.Error("a share that is no number was accepted")
+	if _, err := (RawConfig{MaxHeldShare: &nan}).Config(); err == nil {
+		t.Error("maxHeldShare NaN was accepted")
 	}
-	_, err := words(t, `{"onBusy":"a","softHold":"b"}`).Config()
+	_, err := decode(t, `{"onBusy":"a","softHold":"b"}`).Config()
 	if err == nil || !strings.Contains(err.Error(), "onBusy") || !strings.Contains(err.Error(), "softHold") {
 		t.Errorf("error %v, want both fields in it", err)
 	}
 }
 
-func TestEnumsPrintThemselves(t *testing.T) {
+func TestPolicyStrings(t *testing.T) {
 	for got, want := range map[string]string{
 		New.String(): "new", Refuse.String(): "refuse", Fail.String(): "fail", Yield.String(): "yield",
 	} {

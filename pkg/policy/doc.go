@@ -1,4 +1,3 @@
-// Package policy turns the words that users write - the pod annotation, and
-// the policies of the ipam section - into types that cannot be wrong. It
-// decides nothing.
+// Package policy parses and validates what users write: the pod annotation, the policies of the
+// ipam section, and pin modes. It does not apply them.
 package policy

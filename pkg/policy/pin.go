@@ -5,24 +5,25 @@ import (
 	"slices"
 )
 
-// PinMode is how a recreated pod is brought back to the node that has its address (DESIGN 7).
+// PinMode says how a recreated pod is brought back to the node that has its address
+// (docs/design.md, "Modes").
 type PinMode string
 
 const (
 	// PinNominate suggests the node to the scheduler, which takes it if the pod fits there.
 	PinNominate PinMode = "nominate"
-	// PinRequire has the pod wait for the node.
+	// PinRequire requires the node: the pod stays pending until it fits there.
 	PinRequire PinMode = "require"
-	// PinPrefer gives the node points, which may lose to others.
+	// PinPrefer adds a preferred node affinity, which may lose to other scores.
 	PinPrefer PinMode = "prefer"
-	// PinNone leaves the pod alone.
+	// PinNone does not change the pod.
 	PinNone PinMode = "none"
 )
 
-// pinModes is the expression of the admission policy as well; testdata/pins.txt tests both.
+// The admission policy has the same list; testdata/pins.txt tests both.
 var pinModes = []PinMode{PinNominate, PinRequire, PinPrefer, PinNone}
 
-// ParsePinMode reads a mode. Nothing is trimmed and case counts.
+// ParsePinMode parses a mode. It trims nothing and is case-sensitive.
 func ParsePinMode(s string) (PinMode, error) {
 	if m := PinMode(s); slices.Contains(pinModes, m) {
 		return m, nil

@@ -14,11 +14,12 @@ func TestParsePinMode(t *testing.T) {
 	}
 	_, err := ParsePinMode("always")
 	if err == nil || !strings.Contains(err.Error(), `"always" is not a pin mode; want "nominate", "require"`) {
-		t.Errorf("error %v names no accepted forms", err)
+		t.Errorf("error %v does not name the accepted modes", err)
 	}
 }
 
-// FuzzParsePinMode proves that what is accepted means itself, and that no error text grows with the value.
+// FuzzParsePinMode verifies that an accepted mode equals its text, and that the length of an error
+// does not depend on the length of the text.
 func FuzzParsePinMode(f *testing.F) {
 	for _, row := range readTable(f, "testdata/pins.txt") {
 		f.Add(row.value)
@@ -26,10 +27,10 @@ func FuzzParsePinMode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string) {
 		mode, err := ParsePinMode(s)
 		if err == nil && string(mode) != s {
-			t.Errorf("%q means %q", s, mode)
+			t.Errorf("%q is parsed as %q", s, mode)
 		}
 		if err != nil && len(err.Error()) > 400 {
-			t.Errorf("an error text of %d bytes", len(err.Error()))
+			t.Errorf("the error has %d bytes", len(err.Error()))
 		}
 	})
 }

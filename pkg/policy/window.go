@@ -11,36 +11,36 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// Annotation is the pod annotation that asks for retention: for how long after
-// the pod's deletion nobody else gets its address.
+// Annotation is the pod annotation that requests retention. Its value says for how long after the
+// pod's deletion its address is reserved for a pod of the same name.
 const Annotation = "io.kubernetes.cri/reserved-ip-duration"
 
-// The forms of a window, as regular expressions in the syntax that Go and CEL
-// share. The admission policy uses the same ones, and testdata/windows.txt
-// tests both.
+// The forms of a window, as regular expressions in the syntax that Go and CEL have in common. The
+// admission policy uses the same expressions; testdata/windows.txt tests both.
 const (
 	MinutesPattern  = `^(0|[1-9][0-9]{0,8})$`
 	DurationPattern = `^([0-9]+(\.[0-9]+)?(ns|us|ms|s|m|h))+$`
 	ForeverWord     = "forever"
 )
 
-// MaxWindow is the longest window that a clock ends: ten years of 365 days.
-// Whoever means longer means forever.
+// MaxWindow is the longest window other than "forever": ten years of 365 days.
 const MaxWindow = 10 * 365 * 24 * time.Hour
 
-// windowForms ends every error about a window.
-const windowForms = `want whole minutes ("10"), a duration ("90s", "24h"), "forever", or "0" for no retention; at most 10 years ("87600h")`
+// windowForms is the end of every error about a window.
+const windowForms = `want whole minutes ("10"), a duration ("90s", "24h"), "forever", or "0" for no retention; ` +
+	`at most 10 years ("87600h")`
 
-// Compiled at the first use: a plugin call without annotation pays nothing.
+// The expressions are compiled at the first use, so that a plugin call without an annotation does
+// not pay for them.
 var (
 	minutesRE  = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(MinutesPattern) })
 	durationRE = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(DurationPattern) })
 )
 
-// ParseWindow reads a window in the annotation's grammar (DESIGN 3): whole
-// minutes, a Go duration without sign, or "forever". The result is 0 for no
-// retention, at most MaxWindow, or lease.Forever. Nothing is trimmed and an
-// empty string is no window, so that the admission policy can say the same.
+// ParseWindow parses the value of the annotation: whole minutes, a Go duration without a sign, or
+// "forever". It returns 0 for no retention, at most MaxWindow, or lease.Forever. It trims nothing
+// and rejects an empty string, so that the admission policy can apply the same rules
+// (docs/design.md, "The annotation").
 func ParseWindow(s string) (time.Duration, error) {
 	d, err := parseWindow(s)
 	if err != nil {
@@ -63,7 +63,7 @@ func parseWindow(s string) (time.Duration, error) {
 	case durationRE().MatchString(s):
 		var err error
 		if d, err = time.ParseDuration(s); err != nil {
-			return 0, errTooLong // the form is right, so it is the size
+			return 0, errTooLong // the form is valid, so the value overflows
 		}
 	default:
 		return 0, errors.New("is not a window")
@@ -76,16 +76,16 @@ func parseWindow(s string) (time.Duration, error) {
 
 var errTooLong = errors.New("is too long")
 
-// Asked is what a caller's pod annotations say of retention.
+// Asked is what a pod's annotations say about retention.
 type Asked struct {
-	Known  bool          // the annotations were passed, if only as an empty map
-	Window time.Duration // with Known: 0 ends retention (DESIGN 3)
+	Known  bool          // the runtime passed annotations, possibly an empty map
+	Window time.Duration // if Known; 0 ends retention
 }
 
-// AskedFrom reads a pod's annotations. present tells whether the runtime
-// passed any; a null map counts as passed, for that is how a pod without
-// annotations looks (FACTS 2.10). A missing map says nothing: what is stored
-// for the pod stands.
+// AskedFrom reads a pod's annotations. present reports whether the runtime passed a map: without
+// one, the window that is stored for the pod stays in effect. A null map counts as present, because
+// containerd passes null for a pod without annotations (docs/facts.md, "Pod annotations arrive as a
+// capability, and may be null").
 func AskedFrom(annotations map[string]string, present bool) (Asked, error) {
 	value, found := annotations[Annotation]
 	if !found {
@@ -98,11 +98,11 @@ func AskedFrom(annotations map[string]string, present bool) (Asked, error) {
 	return Asked{Known: true, Window: window}, nil
 }
 
-// maxQuoted is how many bytes of a user's word an error text repeats.
+// maxQuoted is how many bytes of a user's text an error repeats.
 const maxQuoted = 64
 
-// Quote is a user's word as it may stand in an error text or on a terminal:
-// quoted, unprintable characters escaped, cut after 64 bytes.
+// Quote returns s in a form that is safe in an error and on a terminal: quoted, with unprintable
+// characters escaped, and truncated to 64 bytes.
 func Quote(s string) string {
 	if len(s) <= maxQuoted {
 		return strconv.Quote(s)

@@ -11,7 +11,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// tableRow is a line of a table in testdata.
+// tableRow is a line of a file in testdata.
 type tableRow struct {
 	value, meaning string
 }
@@ -49,7 +49,7 @@ func (r tableRow) want(t *testing.T) time.Duration {
 	}
 	d, err := time.ParseDuration(r.meaning)
 	if err != nil {
-		t.Fatalf("the table's meaning %q: %v", r.meaning, err)
+		t.Fatalf("windows.txt: %q: %v", r.meaning, err)
 	}
 	return d
 }
@@ -60,7 +60,7 @@ func TestParseWindow(t *testing.T) {
 			got, err := ParseWindow(row.value)
 			if row.meaning == "error" {
 				if err == nil {
-					t.Fatalf("%q means %v, want an error", row.value, got)
+					t.Fatalf("%q is parsed as %v, want an error", row.value, got)
 				}
 				for _, part := range []string{strconv.Quote(row.value), `"10"`, `"90s"`, `"forever"`, "10 years"} {
 					if !strings.Contains(err.Error(), part) {
@@ -70,7 +70,7 @@ func TestParseWindow(t *testing.T) {
 				return
 			}
 			if want := row.want(t); err != nil || got != want {
-				t.Errorf("%q means %v (%v), want %v", row.value, got, err, want)
+				t.Errorf("%q is parsed as %v (%v), want %v", row.value, got, err, want)
 			}
 		})
 	}
@@ -78,20 +78,20 @@ func TestParseWindow(t *testing.T) {
 
 func TestAskedFrom(t *testing.T) {
 	tests := []struct {
-		story       string
+		name        string
 		annotations map[string]string
 		present     bool
 		want        Asked
 	}{
-		{"a runtime that passes no annotations says nothing", nil, false, Asked{}},
-		{"a pod without annotations ends retention", nil, true, Asked{Known: true}},
-		{"so does a pod with others", map[string]string{"a": "b"}, true, Asked{Known: true}},
-		{"a zero window is said, and ends retention", map[string]string{Annotation: "0"}, true, Asked{Known: true}},
+		{"the runtime passes no annotations", nil, false, Asked{}},
+		{"the pod has no annotations", nil, true, Asked{Known: true}},
+		{"the pod has other annotations", map[string]string{"a": "b"}, true, Asked{Known: true}},
+		{"zero", map[string]string{Annotation: "0"}, true, Asked{Known: true}},
 		{"ten minutes", map[string]string{Annotation: "10"}, true, Asked{Known: true, Window: 10 * time.Minute}},
-		{"for ever", map[string]string{Annotation: "forever"}, true, Asked{Known: true, Window: lease.Forever}},
+		{"forever", map[string]string{Annotation: "forever"}, true, Asked{Known: true, Window: lease.Forever}},
 	}
 	for _, tt := range tests {
-		t.Run(tt.story, func(t *testing.T) {
+		t.Run(tt.name, func(t *testing.T) {
 			got, err := AskedFrom(tt.annotations, tt.present)
 			if err != nil || got != tt.want {
 				t.Errorf("got %+v (%v), want %+v", got, err, tt.want)
@@ -120,8 +120,8 @@ func TestQuote(t *testing.T) {
 	}
 }
 
-// FuzzParseWindow proves that what is accepted is in range, matches the
-// exported expressions, and that no error text grows with the value.
+// FuzzParseWindow verifies that an accepted window is in range and matches the exported
+// expressions, and that the length of an error does not depend on the length of the text.
 func FuzzParseWindow(f *testing.F) {
 	for _, row := range readWindows(f) {
 		f.Add(row.value)
@@ -131,15 +131,15 @@ func FuzzParseWindow(f *testing.F) {
 		d, err := ParseWindow(s)
 		if err != nil {
 			if len(err.Error()) > 600 {
-				t.Errorf("an error text of %d bytes", len(err.Error()))
+				t.Errorf("the error has %d bytes", len(err.Error()))
 			}
 			return
 		}
 		if d < 0 || (d > MaxWindow && d != lease.Forever) {
-			t.Errorf("%q means %v", s, d)
+			t.Errorf("%q is parsed as %v", s, d)
 		}
 		if !forms.MatchString(s) {
-			t.Errorf("%q means %v, but the admission policy would refuse it", s, d)
+			t.Errorf("%q is parsed as %v, but the admission policy would reject it", s, d)
 		}
 	})
 }
