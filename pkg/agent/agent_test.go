@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -287,6 +288,107 @@ func TestWatchFailureIsLoggedOnce(t *testing.T) {
 	if c.files == nil {
 		t.Error("not watched")
 	}
+}
+
+// A directory that is gone is watched again where it is made anew.
+func TestADirectoryIsWatchedAgain(t *testing.T) {
+	c := NewChanges(filepath.Join(t.TempDir(), "state"), slog.New(slog.DiscardHandler))
+	for range 2 {
+		c.watch()
+		if c.files == nil {
+			t.Fatal("not watched")
+		}
+		if err := os.WriteFile(filepath.Join(c.dir, "file"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-c.files.Events:
+		case <-time.After(5 * time.Second):
+			t.Error("nothing is noticed")
+		}
+		files := c.files
+		c.unwatch()
+		c.unwatch()
+		if c.files != nil || files.Add(c.dir) == nil {
+			t.Error("still watched")
+		}
+		if err := os.RemoveAll(c.dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// The store is copied after it has changed.
+func TestASnapshotFollowsAChange(t *testing.T) {
+	node, _ := newNode(t)
+	ctx, stop := context.WithCancel(context.Background())
+	task, ended := Snapshot(node), make(chan error)
+	go func() { ended <- task.Run(ctx) }()
+	update(t, node, func(tx *store.Tx) error {
+		l := bound(t, "10.0.0.5", "db-0", "b")
+		return tx.Put(l.Pool, l.Address, l)
+	})
+	node.Changes.signal.Send()
+	for end := time.Now().Add(5 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		if leases, _, err := node.Service.Store.ReadSnapshot(); err == nil && len(leases) == 1 && leases[0].Name == "db-0" {
+			break
+		} else if time.Now().After(end) {
+			t.Fatalf("%+v, %v", leases, err)
+		}
+	}
+	stop()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+// What is asked over HTTP, from the start to the end of the task.
+func TestServe(t *testing.T) {
+	var out safeBuffer
+	registry, health := prometheus.NewRegistry(), &Health{}
+	registry.MustRegister(prometheus.NewCounter(prometheus.CounterOpts{Name: "some_total"}))
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() {
+		ended <- Serve("127.0.0.1:0", registry, health, slog.New(slog.NewTextHandler(&out, nil))).Run(ctx)
+	}()
+	var addr string
+	for addr == "" {
+		_, rest, _ := strings.Cut(out.String(), "addr=")
+		addr, _, _ = strings.Cut(rest, "\n")
+		time.Sleep(time.Millisecond)
+	}
+	if code, _ := get(t, "http://"+addr+"/healthz"); code != 200 {
+		t.Errorf("/healthz: %d", code)
+	}
+	if _, text := get(t, "http://"+addr+"/metrics"); !strings.Contains(text, "some_total 0") {
+		t.Errorf("/metrics: %s", text)
+	}
+	if err := Serve(addr, registry, health, slog.New(slog.DiscardHandler)).Run(ctx); err == nil {
+		t.Error("two serve one address")
+	}
+	stop()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+// safeBuffer is a buffer that one may read while others write.
+type safeBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *safeBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *safeBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
 }
 
 func TestRun(t *testing.T) {

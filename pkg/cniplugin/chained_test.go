@@ -137,6 +137,20 @@ func TestChainedLeavesAlone(t *testing.T) {
 	}
 }
 
+// An address that names no interface of the result may be the container's.
+func TestChainedWithAnAddressOfNoInterface(t *testing.T) {
+	for _, i := range []string{"-1", "3", "99"} {
+		stdin := strings.ReplaceAll(string(chained("1.0.0", "")), `"interface":0`, `"interface":`+i)
+		r, l := &recorder{keeps: hw(former)}, &links{link: sandbox.Link{Kind: "veth", MAC: hw(own)}}
+		if _, _, err := addChained(t, r, l, []byte(stdin), ""); err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(r.addrs); got != "[10.0.0.2 fd00::2 10.9.9.9]" {
+			t.Errorf("interface %s: the service was asked for %s", i, got)
+		}
+	}
+}
+
 // What the interface cannot have is not the lease's any more.
 func TestChainedTellsTheLeaseWhatIsTrue(t *testing.T) {
 	r, l := &recorder{keeps: hw(former)}, &links{link: sandbox.Link{Kind: "macvlan", MAC: hw(own)}, refuses: errors.New("address in use")}
