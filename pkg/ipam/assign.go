@@ -323,7 +323,7 @@ func (a *assignment) bind(l lease.Lease, addr netip.Addr, set string) lease.Bind
 			e.Last = a.prove(l)
 		}
 	case lease.Held:
-		e.Last = a.look(l)
+		e.Last = a.last(l)
 	}
 	return e
 }
@@ -383,7 +383,7 @@ func (a *assignment) drop(l lease.Lease) error {
 	if a.mayGive(l) != nil {
 		reason = "host-local's file of it names another container, or cannot be read"
 	}
-	var e lease.Event = lease.Drop{Last: a.prove(l)}
+	var e lease.Event = lease.Drop{Last: a.lifeOf(l)}
 	if l.State == lease.Bound && a.prove(l) != lease.Dead {
 		e = lease.Supersede{}
 	}

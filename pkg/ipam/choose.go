@@ -120,7 +120,7 @@ func (a *assignment) chooseRequested(set pool.Set, addr netip.Addr) (pick, error
 		return p, err
 	}
 	// Nothing is better than what was asked for: a hold that is over or soft gives way.
-	if _, err := lease.Apply(l, a.yield(l, false), a.now); err == nil || l.Lapsed(a.now) && a.look(l) != lease.Alive {
+	if _, err := lease.Apply(l, a.yield(l, false), a.now); err == nil || l.Lapsed(a.now) && a.last(l) == lease.Dead {
 		if a.mayGive(l) == nil {
 			return a.fresh(set, addr, &l)
 		}
@@ -245,7 +245,7 @@ func (a *assignment) collectDead(leases []lease.Lease) error {
 }
 
 func (a *assignment) yield(l lease.Lease, firm bool) lease.Yield {
-	return lease.Yield{Last: a.look(l), Firm: firm}
+	return lease.Yield{Last: a.last(l), Firm: firm}
 }
 
 // giveWay finds the hold that a full pool takes: a soft one, the oldest first;
@@ -266,6 +266,19 @@ func (a *assignment) giveWay(leases []lease.Lease) (lease.Lease, bool) {
 	return lease.Lease{}, false
 }
 
+// standing says why a hold that is over has not ended.
+func (a *assignment) standing(l lease.Lease) string {
+	who := fmt.Sprintf("container %s still has %s", l.Holder.ContainerID, l.Address)
+	life, unseen := a.lastHas(l)
+	switch err := a.mayGive(l); {
+	case unseen != nil:
+		return "it cannot be told whether " + who + ": " + unseen.Error()
+	case life == lease.Dead && err != nil:
+		return err.Error()
+	}
+	return who
+}
+
 // exhausted is host-local's sentence and what an operator asks next.
 func (a *assignment) exhausted(set pool.Set, leases []lease.Lease) error {
 	var bound, firm, soft int
@@ -284,7 +297,10 @@ func (a *assignment) exhausted(set pool.Set, leases []lease.Lease) error {
 		}
 	}
 	next := "no hold will end"
-	if first.State == lease.Held {
+	switch {
+	case first.Lapsed(a.now):
+		next = "the next hold is over, but " + a.standing(first)
+	case first.State == lease.Held:
 		next = "the next hold ends: " + untilText(first.Until(a.now))
 	}
 	return fmt.Errorf("%w: %s (%d bound, %d firmly held, %d in cool-down; %s)", ErrExhausted, set, bound, firm, soft, next)

@@ -22,7 +22,11 @@ func (s *Service) Collect(ctx context.Context, p lease.Pool, valid []Attachment)
 			if l.State != lease.Bound || l.Holder.ContainerID == "" || keep[Attachment{l.Holder.ContainerID, l.Holder.IfName}] {
 				continue
 			}
-			if err := c.releaseLease(l, c.look(l), c.now, "GC"); err != nil {
+			last := c.last(l)
+			if last == lease.Unknown {
+				last = lease.Alive // its address stays out of use until that can be told
+			}
+			if err := c.releaseLease(l, last, c.now, "GC"); err != nil {
 				return err
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"net/netip"
 	"slices"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -21,6 +22,7 @@ type evidence struct {
 	// look, and mounts as well. For whoever has the time.
 	twice bool
 
+	plugged map[lease.Netns]plugged // what interfaces have
 	looked  map[lease.Holder]lease.Life
 	proven  map[lease.Holder]lease.Life
 	procs   *sandbox.Processes       // asked for when they are needed first
@@ -48,7 +50,7 @@ func boundBy(tx *store.Tx) iter.Seq[lease.Lease] {
 func newEvidence(host Host, boot string, bound iter.Seq[lease.Lease]) evidence {
 	return evidence{
 		host: host, boot: boot, bound: bound,
-		looked: map[lease.Holder]lease.Life{}, proven: map[lease.Holder]lease.Life{},
+		plugged: map[lease.Netns]plugged{}, looked: map[lease.Holder]lease.Life{}, proven: map[lease.Holder]lease.Life{},
 	}
 }
 
@@ -82,6 +84,53 @@ func (e *evidence) proveAnew(l lease.Lease) lease.Life {
 		return lease.Dead
 	}
 	return life
+}
+
+// plugged are the addresses in a network namespace, or why they cannot be told.
+type plugged struct {
+	addrs []netip.Addr
+	err   error
+}
+
+// lastHas reports whether the last holder of a held lease still has the address: on an
+// interface of its network namespace, which may live on for long after the interface
+// was unplugged. Unknown, and why, where it cannot be looked at. A holder of whom no
+// namespace is known has nothing to look at: its DEL is all there is.
+func (e *evidence) lastHas(l lease.Lease) (lease.Life, error) {
+	switch life := e.look(l); {
+	case life == lease.Dead, l.Holder.Netns.Ino == 0:
+		return lease.Dead, nil
+	case life == lease.Unknown && e.host.Gone(l.Holder):
+		return lease.Dead, nil
+	}
+	in, known := e.plugged[l.Holder.Netns]
+	if !known {
+		in.addrs, in.err = e.host.AddressesIn(l.Holder.Netns)
+		e.plugged[l.Holder.Netns] = in
+	}
+	switch {
+	case errors.Is(in.err, sandbox.ErrEnded):
+		return lease.Dead, nil
+	case in.err != nil:
+		return lease.Unknown, in.err
+	case slices.Contains(in.addrs, l.Address):
+		return lease.Alive, nil
+	}
+	return lease.Dead, nil
+}
+
+// last is lastHas for an event of the lease.
+func (e *evidence) last(l lease.Lease) lease.Life {
+	life, _ := e.lastHas(l)
+	return life
+}
+
+// lifeOf is what an event that ends a lease has to know: a proof for a bound one.
+func (e *evidence) lifeOf(l lease.Lease) lease.Life {
+	if l.State == lease.Held {
+		return e.last(l)
+	}
+	return e.prove(l)
 }
 
 func (e *evidence) processes() sandbox.Processes {
@@ -208,8 +257,8 @@ func (c *call) sweep(leases []lease.Lease) error {
 		if !l.Lapsed(c.now) {
 			continue
 		}
-		last := c.look(l)
-		if last == lease.Alive {
+		last := c.last(l)
+		if last != lease.Dead {
 			continue
 		}
 		if _, err := c.move(l, lease.Expire{Last: last}, store.EventExpired, "it was held for "+windowText(l.Hold)); err != nil {

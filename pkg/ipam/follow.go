@@ -165,7 +165,7 @@ func (c *call) ending(l lease.Lease) lease.Event {
 	if l.State == lease.Bound {
 		return lease.Supersede{}
 	}
-	return lease.Drop{Last: c.look(l)}
+	return lease.Drop{Last: c.last(l)}
 }
 
 const (

@@ -22,6 +22,7 @@ type Host interface {
 	Netns(path string) (lease.Netns, error)
 	Look(holder lease.Holder, boot string) lease.Life
 	Gone(holder lease.Holder) bool
+	AddressesIn(netns lease.Netns) ([]netip.Addr, error)
 	Processes() sandbox.Processes
 	Mounted() sandbox.Processes
 	Namespaces() ([]sandbox.Namespace, error)

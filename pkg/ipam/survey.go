@@ -24,9 +24,11 @@ type Survey struct {
 	NewBoot bool // no ADD has been in this boot: holds may come from the future
 	Leases  []lease.Lease
 	Damaged []lease.Lease // pool and address of those whose record cannot be read
-	// Life of the holders that matter: proven for Bound leases, looked at for
-	// holds that are over.
-	Life    map[lease.Holder]lease.Life
+	// Life of the holders of bound leases, proven.
+	Life map[lease.Holder]lease.Life
+	// Last tells of holds that are over whether their last holders still have the
+	// addresses.
+	Last    map[Ref]lease.Life
 	Spooled []store.Spooled
 	// Unmirrored are bound leases without the file that host-local knows them by.
 	Unmirrored []lease.Lease
@@ -47,7 +49,7 @@ var ErrBlind = errors.New("the host cannot be seen from here, so nothing is done
 // Survey looks at the store and at the host, in this order: a lease that is
 // bound meanwhile is not in it.
 func (s *Service) Survey(ctx context.Context) (Survey, error) {
-	v := Survey{Life: map[lease.Holder]lease.Life{}}
+	v := Survey{Life: map[lease.Holder]lease.Life{}, Last: map[Ref]lease.Life{}}
 	var word, boot string
 	err := s.Store.View(ctx, func(tx *store.Tx) error {
 		word, boot = tx.Spaces(), tx.Boot()
@@ -84,7 +86,7 @@ func (s *Service) Survey(ctx context.Context) (Survey, error) {
 	return v, nil
 }
 
-// lookAtHolders fills Life. unseen says why not every process could be asked,
+// lookAtHolders fills Life and Last. unseen says why not every process could be asked,
 // where it mattered.
 func (s *Service) lookAtHolders(v *Survey) (unseen error) {
 	e := newEvidence(s.Host, v.Now.BootID, boundIn(v.Leases))
@@ -94,7 +96,7 @@ func (s *Service) lookAtHolders(v *Survey) (unseen error) {
 		case l.State == lease.Bound:
 			v.Life[l.Holder] = e.prove(l)
 		case l.Lapsed(v.Now):
-			v.Life[l.Holder] = e.look(l)
+			v.Last[RefTo(l)] = e.last(l)
 		}
 	}
 	if e.procs == nil {
@@ -210,7 +212,7 @@ func Plan(v Survey) []Action {
 		switch {
 		case l.State == lease.Bound && v.Life[l.Holder] == lease.Dead:
 			out = append(out, Action{Do: Release, Lease: l, Life: lease.Dead, Reason: v.obituary(l)})
-		case l.Lapsed(v.Now) && v.Life[l.Holder] != lease.Alive:
+		case l.Lapsed(v.Now) && v.Last[RefTo(l)] == lease.Dead:
 			over := l.ReleasedAt.Wall.Add(l.Hold).UTC().Format(time.RFC3339)
 			out = append(out, Action{Do: Expire, Lease: l, Reason: "its time was over at " + over})
 		case l.State == lease.Held && v.NewBoot:

@@ -98,6 +98,7 @@ func TestAnOldPlanHarmsNobody(t *testing.T) {
 	w.burn("c3")
 	old := w.survey()
 	old.Now.Boot, old.Now.Wall = old.Now.Boot+time.Hour, old.Now.Wall.Add(time.Hour) // by a clock that runs ahead
+	old.Last[RefTo(w.leaseOf("db-1"))] = lease.Dead
 	plan := Plan(old)
 	if len(plan) != 3 {
 		t.Fatalf("planned: %+v", plan)

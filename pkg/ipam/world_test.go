@@ -39,7 +39,9 @@ type world struct {
 	network string
 	warned  []string
 
-	addrs     map[string][]netip.Addr // path -> addresses in the namespace
+	addrs     map[string][]netip.Addr // path -> addresses in the namespace, as Namespaces shows them
+	plugged   map[string][]netip.Addr // path -> those that ADDs gave it, on its interfaces
+	closed    map[string]bool         // paths of namespaces that cannot be entered
 	forgotten []netip.Addr            // neighbours
 }
 
@@ -47,7 +49,7 @@ func newWorld(t testing.TB, ranges ...string) *world {
 	dir := t.TempDir()
 	w := &world{
 		t: t, dataDir: filepath.Join(dir, "networks"), netns: map[string]uint64{}, inPID: map[uint64]bool{},
-		addrs: map[string][]netip.Addr{}, last: 100, network: "cbr0", options: policy.Defaults(),
+		addrs: map[string][]netip.Addr{}, plugged: map[string][]netip.Addr{}, last: 100, network: "cbr0", options: policy.Defaults(),
 		now: lease.Instant{Wall: time.Unix(1_700_000_000, 0).UTC(), Boot: time.Hour, BootID: "boot-1"},
 	}
 	w.setRanges(ranges...)
@@ -123,6 +125,17 @@ func (w *world) Look(h lease.Holder, boot string) lease.Life {
 func (w *world) Gone(h lease.Holder) bool {
 	ino, ok := w.netns[h.Netns.Path]
 	return h.Netns.Ino != 0 && (!ok || ino != h.Netns.Ino) && !w.hidden[h.Netns.Path]
+}
+
+func (w *world) AddressesIn(n lease.Netns) ([]netip.Addr, error) {
+	ino, ok := w.netns[n.Path]
+	switch {
+	case w.hidden[n.Path] || w.closed[n.Path]:
+		return nil, fmt.Errorf("%s: permission denied", n.Path)
+	case !ok || ino != n.Ino:
+		return nil, sandbox.ErrEnded
+	}
+	return slices.Concat(w.plugged[n.Path], w.addrs[n.Path]), nil
 }
 
 func (w *world) unseen() error {
@@ -223,6 +236,7 @@ func (w *world) request(a ask) Request {
 func (w *world) unpack(container string) {
 	w.last++
 	w.netns["/run/netns/"+container] = w.last
+	delete(w.plugged, "/run/netns/"+container)
 }
 
 // burn removes it.
@@ -232,7 +246,41 @@ func (w *world) tryAdd(a ask) (Result, error) {
 	if _, ok := w.netns["/run/netns/"+a.container]; !ok && a.netns == "" {
 		w.unpack(a.container)
 	}
-	return w.service.Assign(context.Background(), w.request(a))
+	req := w.request(a)
+	r, err := w.service.Assign(context.Background(), req)
+	for _, given := range r.Addresses { // the plugin that called puts them on an interface
+		w.plug(req.NetnsPath, given.Address.Addr())
+	}
+	return r, err
+}
+
+// plug puts an address on an interface of the namespace at the path.
+func (w *world) plug(path string, addr netip.Addr) {
+	if _, lives := w.netns[path]; lives {
+		w.plugged[path] = append(w.plugged[path], addr)
+	}
+}
+
+// unplug is a DEL for an interface of a sandbox that lives on; then the interface goes.
+func (w *world) unplug(container, ifName string) {
+	w.t.Helper()
+	who := Attachment{container, ifName}
+	leases, err := w.service.Bound(context.Background(), who)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if err := w.service.Release(context.Background(), who, w.where()); err != nil {
+		w.t.Fatalf("DEL of %s, %s: %v", container, ifName, err)
+	}
+	for _, l := range leases {
+		w.take(container, l.Address)
+	}
+}
+
+// take takes an address off the interfaces of a sandbox.
+func (w *world) take(container string, addr netip.Addr) {
+	path := "/run/netns/" + container
+	w.plugged[path] = slices.DeleteFunc(w.plugged[path], func(a netip.Addr) bool { return a == addr })
 }
 
 // add returns the addresses, separated by commas.

@@ -19,8 +19,10 @@
 //   - soft: a short hold that every other pod gets. Only the same pod (UID) may
 //     claim it; it yields when the pool has nothing better.
 //
-// Two rules stand above all moves. Fencing (I6): a release acts only for the
-// holder that it names. Evidence (DESIGN section 2): a bound lease is taken
-// over or collected only from a holder that is proven dead; a held one is
-// claimed, ended or yielded only while its last holder is not proven alive.
+// Two rules stand above all moves. Fencing: a release acts only for the holder
+// that it names. Evidence: a bound lease is taken over or collected only from a
+// holder that is proven dead. A held one is claimed, ended or yielded only where
+// its last holder has lost the address: after a DEL its sandbox may live on, and
+// a pod whose interface was unplugged does, so it is the address that tells (see
+// Life). What could not be looked at is never a proof.
 package lease

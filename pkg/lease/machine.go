@@ -12,7 +12,7 @@ var (
 	// key, another pod's soft hold, or an attachment without a window.
 	ErrTaken = errors.New("the address belongs to another lease")
 	// ErrHolderAlive is returned when the move needs the (last) holder to be
-	// gone, and it is alive or, for a bound lease, not proven dead.
+	// dead, and that is not proven.
 	ErrHolderAlive = errors.New("the last holder of the address may still be alive")
 	// ErrNotHolder is returned when a release names somebody who does not hold
 	// the lease. It is no failure: such a release changes nothing (I6).
@@ -110,7 +110,7 @@ func (e Bind) mayClaim(l Lease, now Instant) error {
 	if !l.Firm && (e.UID == "" || e.UID != l.UID) {
 		return ErrTaken
 	}
-	if e.Last == Alive && !l.Holder.Netns.Same(e.Holder.Netns) {
+	if e.Last != Dead && !l.Holder.Netns.Same(e.Holder.Netns) {
 		return ErrHolderAlive
 	}
 	return nil
@@ -209,7 +209,7 @@ func (e Yield) apply(l Lease, _ Instant) (Lease, error) {
 }
 
 func ended(l Lease, last Life) (Lease, error) {
-	if last == Alive {
+	if last != Dead {
 		return l, ErrHolderAlive
 	}
 	return Lease{}, nil
@@ -232,7 +232,7 @@ func (e Drop) apply(l Lease, now Instant) (Lease, error) {
 	switch {
 	case l.State == None:
 		return l, ErrInvalid
-	case e.Force, l.State == Bound && e.Last == Dead, l.State == Held && e.Last != Alive:
+	case e.Force, e.Last == Dead:
 		return Lease{}, nil
 	case l.State == Bound:
 		return l, ErrHolderAlive

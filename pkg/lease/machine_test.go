@@ -78,9 +78,11 @@ func events() map[string]Event {
 		"late-del":        Release{Holder: newOne},
 		"orphan/dead":     Orphan{Last: Dead},
 		"orphan/unknown":  Orphan{Last: Unknown},
-		"expire":          Expire{Last: Unknown},
+		"expire":          Expire{Last: Dead},
+		"expire/unknown":  Expire{Last: Unknown},
 		"expire/alive":    Expire{Last: Alive},
-		"yield":           Yield{Last: Unknown},
+		"yield":           Yield{Last: Dead},
+		"yield/unknown":   Yield{Last: Unknown, Firm: true},
 		"yield/firm":      Yield{Last: Dead, Firm: true},
 		"yield/alive":     Yield{Last: Alive, Firm: true},
 		"drop":            Drop{Last: Unknown},
@@ -107,9 +109,9 @@ func events() map[string]Event {
 const everyPair = `
                 none       bound      windowed   keyless    superseded waiting    firm       deferred   soft       firm-over  soft-over  unclaimed
 again           Bound      same       same       same       same       same       Bound      Bound      Bound      (taken)    (taken)    (taken)
-again/moved     Bound      Bound      Bound      Bound      Bound*     Bound      Bound      Bound      Bound      (taken)    (taken)    (taken)
+again/moved     Bound      Bound      Bound      Bound      Bound*     Bound      (alive)    (alive)    (alive)    (taken)    (taken)    (taken)
 back/dead       Bound      (taken)    Bound      (taken)    (taken)    Bound      Bound      Bound      (taken)    (taken)    (taken)    (taken)
-back/unknown    Bound      (taken)    (alive)    (taken)    (taken)    (alive)    Bound      Bound      (taken)    (taken)    (taken)    (taken)
+back/unknown    Bound      (taken)    (alive)    (taken)    (taken)    (alive)    (alive)    (alive)    (taken)    (taken)    (taken)    (taken)
 back/alive      Bound      (taken)    (alive)    (taken)    (taken)    (alive)    (alive)    (alive)    (taken)    (taken)    (taken)    (taken)
 back/same-netns Bound      (taken)    Bound      (taken)    (taken)    Bound      Bound      Bound      (taken)    (taken)    (taken)    (taken)
 same-uid        Bound      (taken)    Bound      (taken)    (taken)    Bound      Bound      Bound      Bound      (taken)    (taken)    (taken)
@@ -121,11 +123,13 @@ late-del        (holder)   (holder)   (holder)   (holder)   (holder)   (holder) 
 orphan/dead     (invalid)  soft       firm       None       soft*      firm       (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)
 orphan/unknown  (invalid)  (alive)    (alive)    (alive)    (alive)    (alive)    (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)
 expire          (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (due)      (due)      (due)      None       None       (due)
+expire/unknown  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (due)      (due)      (due)      (alive)    (alive)    (due)
 expire/alive    (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (due)      (due)      (due)      (alive)    (alive)    (due)
 yield           (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (taken)    (taken)    None       (taken)    None       None
 yield/firm      (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  None       (taken)    None       None       None       None
+yield/unknown   (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (alive)    (taken)    (alive)    (alive)    (alive)    (alive)
 yield/alive     (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (alive)    (taken)    (alive)    (alive)    (alive)    (alive)
-drop            (invalid)  (alive)    (alive)    (alive)    (alive)    (alive)    None       None       None       None       None       None
+drop            (invalid)  (alive)    (alive)    (alive)    (alive)    (alive)    soft*      soft*      soft*      soft*      soft*      soft*
 drop/dead       (invalid)  None       None       None       None       None       None       None       None       None       None       None
 drop/alive      (invalid)  (alive)    (alive)    (alive)    (alive)    (alive)    soft*      soft*      soft*      soft*      soft*      soft*
 drop/force      (invalid)  None       None       None       None       None       None       None       None       None       None       None
@@ -199,7 +203,7 @@ func equal(a, b Lease) bool { return reflect.DeepEqual(a, b) }
 
 func TestAClaimKeepsTheLeaseAndTakesTheNewcomersWindow(t *testing.T) {
 	firm := states()["firm"]
-	got, err := Apply(firm, bind(newOne, "u2", Unknown), after(time.Minute))
+	got, err := Apply(firm, bind(newOne, "u2", Dead), after(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}

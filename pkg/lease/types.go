@@ -73,7 +73,10 @@ func ParseHolder(name string) (Holder, bool) {
 	return Holder{ContainerID: containerID, IfName: ifName}, true
 }
 
-// Life is what is known about a holder. The zero value is Unknown, so that
+// Life is what is known about a holder. Of the holder of a bound lease: whether its
+// network namespace lives. Of the last holder of a held one, whose DEL was heard:
+// Alive while the address is on an interface of its namespace, Dead where it is on
+// none, or the namespace is no longer at its path. The zero value is Unknown, so that
 // forgetting to look can never free an address.
 type Life int
 

@@ -49,7 +49,10 @@ func moveTo(n lease.Netns) error {
 	}
 	defer unix.Close(fd)
 	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil || n.Ino == 0 || st.Ino != n.Ino || uint64(st.Dev) != n.Dev {
+	if err := unix.Fstat(fd, &st); err != nil {
+		return fmt.Errorf("network namespace %s cannot be looked at: %w", n.Path, err)
+	}
+	if n.Ino == 0 || st.Ino != n.Ino || uint64(st.Dev) != n.Dev {
 		return ErrEnded
 	}
 	if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {

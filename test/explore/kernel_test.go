@@ -123,6 +123,19 @@ func (h host) Gone(holder lease.Holder) bool {
 	return holder.Netns.Ino != 0 && (!ok || n.inode != holder.Netns.Ino)
 }
 
+func (h host) AddressesIn(netns lease.Netns) (out []netip.Addr, err error) {
+	n, ok := h.at(netns.Path)
+	if !ok || n.inode != netns.Ino {
+		return nil, sandbox.ErrEnded
+	}
+	for _, a := range n.addrs {
+		if a.IsValid() {
+			out = append(out, a)
+		}
+	}
+	return out, nil
+}
+
 func (h host) inodes(with func(namespace) bool) sandbox.Processes {
 	var out []uint64
 	for _, n := range h.spaces {
