@@ -7,8 +7,9 @@ import (
 	"path/filepath"
 )
 
-// install copies a program into a folder in one step. The runtime may call the plugin at any moment, and a running
-// program cannot be written to: so the new file is complete, on disk and executable before it takes the name.
+// install copies a program into a directory atomically. The runtime may call the plugin at any
+// moment, and a running program cannot be written to, so the new file is complete, synced and
+// executable before it is renamed.
 func install(from, to string) error {
 	target := filepath.Join(to, filepath.Base(from))
 	if same, err := equal(from, target); err != nil || same {
@@ -19,12 +20,12 @@ func install(from, to string) error {
 		return err
 	}
 	defer in.Close()
-	// The leading dot keeps programs that list the folder away from the unfinished file.
+	// A leading dot hides the unfinished file from programs that list the directory.
 	tmp, err := os.CreateTemp(to, "."+filepath.Base(from)+"-")
 	if err != nil {
 		return err
 	}
-	defer os.Remove(tmp.Name()) // after the rename there is nothing of that name
+	defer os.Remove(tmp.Name()) // fails after the rename, which is fine
 	defer tmp.Close()
 	if _, err := io.Copy(tmp, in); err != nil {
 		return err
@@ -41,7 +42,8 @@ func install(from, to string) error {
 	return syncDir(to)
 }
 
-// equal tells whether the target is the very same program already; then a restarted pod need not touch the node.
+// equal reports whether the target has the same content and mode, so that a restarted pod does not
+// replace it.
 func equal(from, target string) (bool, error) {
 	want, err := os.ReadFile(from)
 	if err != nil {

@@ -36,7 +36,7 @@ func TestInstallReplacesARunningProgram(t *testing.T) {
 	}
 	got, err := os.ReadFile(target)
 	if err != nil || string(got) != "new" {
-		t.Errorf("target holds %q, %v; want %q", got, err, "new")
+		t.Errorf("target has %q, %v; want %q", got, err, "new")
 	}
 	info, err := os.Stat(target)
 	if err != nil || info.Mode().Perm() != 0o755 {
@@ -45,7 +45,7 @@ func TestInstallReplacesARunningProgram(t *testing.T) {
 	assertNames(t, dir, "plugin")
 }
 
-func TestInstallTwiceLeavesTheFileAlone(t *testing.T) {
+func TestInstallTwiceKeepsTheFile(t *testing.T) {
 	dir, src := t.TempDir(), t.TempDir()
 	from := filepath.Join(src, "plugin")
 	if err := os.WriteFile(from, []byte("one"), 0o755); err != nil {
@@ -66,7 +66,7 @@ func TestInstallTwiceLeavesTheFileAlone(t *testing.T) {
 	}
 }
 
-func TestInstallFailsWithoutATrace(t *testing.T) {
+func TestFailedInstallLeavesNoFile(t *testing.T) {
 	dir := t.TempDir()
 	if err := install(filepath.Join(dir, "absent"), dir); err == nil {
 		t.Error("installing an absent file succeeded")
@@ -85,6 +85,6 @@ func assertNames(t *testing.T, dir string, want ...string) {
 		got = append(got, e.Name())
 	}
 	if len(got) != len(want) || (len(got) > 0 && got[0] != want[0]) {
-		t.Errorf("folder holds %q, want %q", got, want)
+		t.Errorf("directory has %q, want %q", got, want)
 	}
 }

@@ -1,5 +1,5 @@
-// Installer puts the CNI plugin on a node: `installer install` in the DaemonSet's init container. `installer idle` then
-// keeps the pod alive.
+// Installer installs the CNI plugin on a node, with `installer install` in an init container of the
+// DaemonSet. `installer idle` keeps a pod running.
 package main
 
 import (
@@ -19,13 +19,13 @@ func main() {
 
 func run(args []string) error {
 	if len(args) == 0 {
-		return fmt.Errorf("want a command: install or idle")
+		return fmt.Errorf("no command; want install or idle")
 	}
 	switch args[0] {
 	case "install":
 		flags := flag.NewFlagSet("install", flag.ContinueOnError)
-		from := flags.String("from", "/leasehold", "the plugin `file`")
-		to := flags.String("to", "/host/opt/cni/bin", "the node's plugin `folder`")
+		from := flags.String("from", "/leasehold", "`path` of the plugin")
+		to := flags.String("to", "/host/opt/cni/bin", "`directory` of the node's plugins")
 		if err := flags.Parse(args[1:]); err != nil {
 			return err
 		}
@@ -36,6 +36,6 @@ func run(args []string) error {
 		<-c
 		return nil
 	default:
-		return fmt.Errorf("no command %q, want install or idle", args[0])
+		return fmt.Errorf("unknown command %q; want install or idle", args[0])
 	}
 }

@@ -459,7 +459,7 @@ func ppsWebhook(w *World) {
 	// The name of the manager, with an administrator's rights.
 	out, err := w.kubectl(strings.ReplaceAll(kruisesCRD("v1beta1"), "persistentpodstate", "otherpodstate"), "create", "-f", "-",
 		"--as=system:serviceaccount:leasehold-system:leasehold-manager", "--as-group=system:masters")
-	if err == nil || !strings.Contains(out, "the manager makes one CRD") {
+	if err == nil || !strings.Contains(out, "the manager may only create the CRD of PersistentPodState") {
 		w.Fatalf("it makes another CRD: %v, %s", err, out)
 	}
 }
