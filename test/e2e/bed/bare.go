@@ -8,8 +8,9 @@ import (
 	"path/filepath"
 )
 
-// NewBare returns a bed without nodes, for benchmarks that simulate theirs. Its folder lies in that of a bed of machines, with
-// which it shares what is built; both can be up at the same time.
+// NewBare returns a bed without nodes, for benchmarks that simulate nodes. Its directory is inside
+// that of a bed with nodes, with which it shares the built programs. Both can be up at the same
+// time.
 func NewBare(repo, dir string) (*Bed, error) {
 	bare := filepath.Join(dir, "bare")
 	if err := os.MkdirAll(bare, 0o755); err != nil {
@@ -28,10 +29,10 @@ func NewBare(repo, dir string) (*Bed, error) {
 	return New(repo, bare, Options{}), nil
 }
 
-// UpControl starts the control plane alone. If it fails, nothing is left but what it built and the logs.
+// UpControl starts only the control plane. If it fails, only built programs and logs are left.
 func (b *Bed) UpControl(ctx context.Context) (err error) {
 	if os.Geteuid() != 0 {
-		return fmt.Errorf("namespaces, mounts and bridges need root")
+		return fmt.Errorf("must run as root, to create namespaces, mounts and bridges")
 	}
 	if err := b.installTools(ctx); err != nil {
 		return err
@@ -40,11 +41,11 @@ func (b *Bed) UpControl(ctx context.Context) (err error) {
 		return err
 	}
 	if err := b.Down(ctx); err != nil {
-		return fmt.Errorf("removing what was left: %w", err)
+		return fmt.Errorf("removing a former cluster: %w", err)
 	}
 	defer func() {
 		if err != nil {
-			b.say("failed, removing what was started; the logs stay in %s", b.path("run/logs"))
+			b.say("failed, stopping the cluster; the logs are in %s", b.path("run/logs"))
 			b.takeDown(context.WithoutCancel(ctx))
 		}
 	}()
@@ -68,14 +69,14 @@ func (b *Bed) startBare(ctx context.Context) error {
 	return b.startControlPlane(ctx)
 }
 
-// Control is the machine of the control plane.
+// Control is the name of the control plane's machine.
 const Control = control
 
-// ControlAddr is its address.
+// ControlAddr returns the address of the control plane's machine.
 func (b *Bed) ControlAddr() netip.Addr { return b.controlAddr().Addr() }
 
 // Build builds a program of the repository and returns its path.
 func (b *Bed) Build(ctx context.Context, p Program) (string, error) { return b.buildProgram(ctx, p) }
 
-// Scratch is a folder that goes with the cluster.
+// Scratch returns the path of a directory that is removed with the cluster.
 func (b *Bed) Scratch(name string) string { return b.path("run/" + name) }

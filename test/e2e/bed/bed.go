@@ -10,34 +10,36 @@ import (
 	"time"
 )
 
-// Bed is a cluster and the folder that it lives in:
+// Bed is a cluster and its directory:
 //
-//	bin/       what was built, kept from run to run
+//	bin/       built programs, kept between runs
 //	images/    container images as tarballs
 //	run/       the running cluster: keys, configuration, sockets, logs, the machines' disks
-//	failed/    what the scenarios that failed left to look at
+//	failed/    artefacts of failed scenarios
 type Bed struct {
 	Options
 	Dir  string
 	Repo string
-	// ID tells beds of other folders on the same host apart: it is in the names of links and in the addresses.
+	// ID distinguishes the clusters of different directories on one host. It is part of link names
+	// and addresses.
 	ID int
-	// NodeGrace is how long a node may be silent before it is called lost. Short by default: scenarios that lose a node
-	// should not take a minute to notice.
+	// NodeGrace is the node-monitor-grace-period of the controller manager. The default is short,
+	// so that scenarios which lose a node do not wait for a minute.
 	NodeGrace time.Duration
-	// Machines are the running machines by name, as they were started: a pid alone may be another process by now.
+	// Machines are the running machines by name. The pid alone would not do, because pids are
+	// reused.
 	Machines map[string]Process
 
 	say func(format string, args ...any)
 }
 
-// Process names a process for good.
+// Process identifies a process uniquely.
 type Process struct {
 	PID   int
 	Start uint64 // field 22 of /proc/PID/stat
 }
 
-// New returns a bed that is not up yet.
+// New returns a bed whose cluster is not running yet.
 func New(repo, dir string, o Options) *Bed {
 	h := fnv.New32a()
 	h.Write([]byte(dir))
@@ -49,7 +51,7 @@ func New(repo, dir string, o Options) *Bed {
 		}}
 }
 
-// Load returns the bed that is up in a folder, or an error that is os.ErrNotExist.
+// Load returns the bed whose cluster runs in a directory, or os.ErrNotExist.
 func Load(repo, dir string) (*Bed, error) {
 	b := New(repo, dir, Options{})
 	data, err := os.ReadFile(b.path("run/cluster.json"))
@@ -69,15 +71,15 @@ func (b *Bed) save() error {
 
 func (b *Bed) path(rel string) string { return filepath.Join(b.Dir, rel) }
 
-// Kubeconfig is the file that kubectl needs.
+// Kubeconfig returns the path of the administrator's kubeconfig.
 func (b *Bed) Kubeconfig() string { return b.path("run/admin.kubeconfig") }
 
-// Kubectl is the program.
+// Kubectl returns the path of kubectl.
 func (b *Bed) Kubectl() string { return b.path("bin/kubernetes/kubectl") }
 
 const control = "control"
 
-// NodeNames lists the nodes.
+// NodeNames returns the names of the nodes.
 func (b *Bed) NodeNames() []string {
 	var names []string
 	for i := range b.Nodes {
@@ -88,7 +90,8 @@ func (b *Bed) NodeNames() []string {
 
 func (b *Bed) bridge() string { return fmt.Sprintf("lh%d", b.ID) }
 
-// hostAddr is the host's address in the machines' network, controlAddr that of the control plane.
+// hostAddr and controlAddr return the addresses of the host and the control plane in the machines'
+// network.
 func (b *Bed) hostAddr() netip.Prefix    { return b.machineAddr(1) }
 func (b *Bed) controlAddr() netip.Prefix { return b.machineAddr(10) }
 
@@ -98,17 +101,17 @@ func (b *Bed) machineAddr(last int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(128 + b.ID), 0, byte(last)}), 24)
 }
 
-// v6 is the IPv6 address that goes with a machine's IPv4 address.
+// v6 returns the IPv6 address of a machine with the given IPv4 address.
 func (b *Bed) v6(p netip.Prefix) netip.Prefix {
 	return netip.MustParsePrefix(fmt.Sprintf("fd4c:%x::%x/64", b.ID, p.Addr().As4()[3]))
 }
 
-// PodSubnet is node i's share of the pod network.
+// PodSubnet returns the pod CIDR of node i.
 func (b *Bed) PodSubnet(i int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(64 + b.ID), byte(i + 1), 0}), 24)
 }
 
-// PodSubnet6 is the same for IPv6.
+// PodSubnet6 returns the IPv6 pod CIDR of node i.
 func (b *Bed) PodSubnet6(i int) netip.Prefix {
 	return netip.MustParsePrefix(fmt.Sprintf("fd4c:%x:%x::/64", b.ID, i+1))
 }
@@ -117,7 +120,7 @@ func (b *Bed) podNetwork() netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(64 + b.ID), 0, 0}), 16)
 }
 
-// serviceNetwork exists inside the cluster alone, so it may be the same in every bed.
+// The service network exists only inside the cluster, so it is the same in all clusters.
 const (
 	serviceNetwork = "10.96.0.0/16"
 	apiService     = "10.96.0.1"
@@ -125,18 +128,20 @@ const (
 	dnsService     = "10.96.0.10"
 )
 
-// apiURL is where the API server answers everybody but the pods, who know it as https://10.96.0.1 from their environment.
+// apiURL returns the URL of the API server for clients that are not pods. Pods use the cluster IP,
+// from their environment.
 func (b *Bed) apiURL() string { return fmt.Sprintf("https://%v:%d", b.controlAddr().Addr(), apiPort) }
 
 func writeFile(path string, data []byte) error { return writeFileMode(path, data, 0o644) }
 
-// writeFileMode renames the file into place: containerd watches its CNI folder and would read half a file.
+// writeFileMode writes a file atomically: containerd watches its CNI directory, and could read an
+// incomplete one.
 func writeFileMode(path string, data []byte, mode os.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
 	tmp := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".tmp")
-	os.Remove(tmp) // left by a run that was killed, perhaps with another mode
+	os.Remove(tmp) // a killed run may have left it, with another mode
 	if err := os.WriteFile(tmp, data, mode); err != nil {
 		return err
 	}

@@ -16,9 +16,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// CheckDeploy proves the manifests of daemonset/ on an API server of their own, without nodes: every field is known, the kinds
-// are established, the expressions of the policies fit what they are about, the images are ones that the project makes, and
-// everything goes again.
+// CheckDeploy verifies the manifests in daemonset/ with an API server without nodes: all fields are
+// known, the CRDs are established, the expressions of the policies pass type checking, all images
+// are built by the project, and everything can be deleted.
 func (b *Bed) CheckDeploy(ctx context.Context) error {
 	if err := b.UpControl(ctx); err != nil {
 		return err
@@ -29,13 +29,14 @@ func (b *Bed) CheckDeploy(ctx context.Context) error {
 func (b *Bed) checkDeploy(ctx context.Context) error {
 	base := filepath.Join(b.Repo, "daemonset")
 	b.say("applying %s", base)
-	out, err := exec.CommandContext(ctx, b.Kubectl(), b.kubectl("apply", "--validate=strict", "-k", base)[1:]...).CombinedOutput()
+	out, err := exec.CommandContext(ctx, b.Kubectl(), b.kubectl("apply", "--validate=strict", "-k",
+		base)[1:]...).CombinedOutput()
 	fmt.Print(string(out))
 	if err != nil {
 		return err
 	}
 	if strings.Contains(string(out), "Warning:") {
-		return errors.New("the API server warns of something")
+		return errors.New("the API server printed a warning")
 	}
 	if err := run(ctx, b.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")...); err != nil {
 		return err
@@ -48,7 +49,7 @@ func (b *Bed) checkDeploy(ctx context.Context) error {
 	if err := errors.Join(checkPolicies(ctx, client), b.checkImages(ctx, client)); err != nil {
 		return err
 	}
-	b.say("applying it again, and removing it")
+	b.say("applying it again, then deleting it")
 	for _, args := range [][]string{
 		{"apply", "--validate=strict", "-k", base},
 		{"delete", "-k", base, "--timeout=1m"},
@@ -60,7 +61,7 @@ func (b *Bed) checkDeploy(ctx context.Context) error {
 	return nil
 }
 
-// checkPolicies waits for what the API server finds in the expressions of the policies when it checks their types.
+// checkPolicies waits until the API server has type-checked the policies, and returns its warnings.
 func checkPolicies(ctx context.Context, client *kubernetes.Clientset) error {
 	var policies *admissionv1.ValidatingAdmissionPolicyList
 	err := poll(ctx, 30*time.Second, func() (err error) {
@@ -70,7 +71,7 @@ func checkPolicies(ctx context.Context, client *kubernetes.Clientset) error {
 		}
 		for _, p := range policies.Items {
 			if p.Status.ObservedGeneration < p.Generation || p.Status.TypeChecking == nil {
-				return fmt.Errorf("policy %s is not checked yet", p.Name)
+				return fmt.Errorf("policy %s is not type-checked yet", p.Name)
 			}
 		}
 		return nil
@@ -87,7 +88,7 @@ func checkPolicies(ctx context.Context, client *kubernetes.Clientset) error {
 	return errors.Join(errs...)
 }
 
-// checkImages tells of images that nobody makes.
+// checkImages returns an error for each image that the project does not build.
 func (b *Bed) checkImages(ctx context.Context, client *kubernetes.Clientset) error {
 	var ours []string
 	for _, image := range b.ProductImages("latest") {
@@ -112,7 +113,8 @@ func (b *Bed) checkImages(ctx context.Context, client *kubernetes.Clientset) err
 	for _, s := range specs {
 		for _, c := range slices.Concat(s.InitContainers, s.Containers) {
 			if !slices.Contains(ours, c.Image) {
-				errs = append(errs, fmt.Errorf("container %s wants %s; the project makes %s", c.Name, c.Image, strings.Join(ours, ", ")))
+				errs = append(errs, fmt.Errorf("container %s uses the image %s; the project builds %s", c.Name, c.Image,
+					strings.Join(ours, ", ")))
 			}
 		}
 	}

@@ -14,22 +14,24 @@ import (
 // object is a piece of CNI configuration.
 type object = map[string]any
 
-// annotations makes the runtime hand the pod's annotations to a plugin, and the plugin hand them to its IPAM.
+// annotations is the capability with which the runtime passes a pod's annotations to a plugin, and
+// the plugin passes them to its IPAM plugin.
 var annotations = object{"io.kubernetes.cri.pod-annotations": true}
 
-// Network is a CNI network of a node, written as a conflist.
+// Network is a CNI network of a node.
 type Network struct {
 	Name    string
 	Type    string // flannel, bridge or ptp
-	Version string // cniVersion; empty: what the plugin's users have
+	Version string // cniVersion; if empty, the usual one for the plugin
 	Subnets []netip.Prefix
-	// Stock leaves flannel's own list as kube-flannel ships it: no capability, and the default IPAM plugin.
+	// Stock uses flannel's configuration as shipped with kube-flannel: without the capability, and
+	// with the default IPAM plugin.
 	Stock bool
 	// IPAM are further keys of the ipam section.
 	IPAM map[string]any
 }
 
-// Conflist is the network as the container runtime reads it.
+// Conflist returns the network configuration list for the container runtime.
 func (n Network) Conflist(ipam string) ([]byte, error) {
 	section := object{"type": ipam}
 	for k, v := range n.IPAM {
@@ -39,7 +41,7 @@ func (n Network) Conflist(ipam string) ([]byte, error) {
 	var plugins []any
 	switch n.Type {
 	case "flannel":
-		// kube-flannel's own list, with the capability and the ipam type added.
+		// As shipped with kube-flannel, with the capability and the IPAM type added.
 		if version == "" {
 			version = "0.3.1"
 		}
@@ -71,12 +73,12 @@ func (n Network) Conflist(ipam string) ([]byte, error) {
 		}
 		plugins = []any{plugin}
 	default:
-		return nil, fmt.Errorf("network %s: no plugin %q", n.Name, n.Type)
+		return nil, fmt.Errorf("network %s: unknown plugin %q", n.Name, n.Type)
 	}
 	return json.MarshalIndent(object{"cniVersion": version, "name": n.Name, "plugins": plugins}, "", "  ")
 }
 
-// bridge is the name of the network's bridge, whatever the length of its own.
+// bridge returns the name of the network's bridge, which fits into a link name.
 func (n Network) bridge() string {
 	h := fnv.New32a()
 	h.Write([]byte(n.Name))
@@ -90,7 +92,7 @@ func unspecified(a netip.Addr) netip.Addr {
 	return netip.IPv4Unspecified()
 }
 
-// DefaultNetwork is the network that the bed was made with.
+// DefaultNetwork returns the network of the cluster's options.
 func (n *Node) DefaultNetwork() Network {
 	name := map[string]string{"flannel": "cbr0", "bridge": "cni0", "ptp": "ptp0"}[n.bed.CNI]
 	subnets := []netip.Prefix{n.bed.PodSubnet(n.Index)}
@@ -102,8 +104,8 @@ func (n *Node) DefaultNetwork() Network {
 
 const confDir = "/etc/cni/net.d"
 
-// SetNetworks makes these the node's networks; the runtime takes note by itself. The node's pods should be gone: it is
-// the new configuration that their DEL would come with.
+// SetNetworks replaces the node's CNI configuration. The node should have no pods, because the
+// runtime would call DEL for them with the new configuration.
 func (n *Node) SetNetworks(networks ...Network) error {
 	keep := map[string]bool{}
 	for i, network := range networks {
@@ -128,19 +130,21 @@ func (n *Node) SetNetworks(networks ...Network) error {
 			}
 		}
 	}
-	// containerd reads the folder when inotify tells it; a pod started in the same breath may see the old list.
+	// containerd reads the directory on an inotify event; a pod started before could get the old
+	// configuration.
 	time.Sleep(500 * time.Millisecond)
 	return nil
 }
 
-// RemoveBridge removes what a network without pods leaves on the node; its subnet may then be used by another.
+// RemoveBridge removes the bridge of a network without pods, so that another network can use its
+// subnet.
 func (n *Node) RemoveBridge(ctx context.Context, network Network) error {
 	_, err := n.Machine().Run(ctx, "sh", "-c", `if ip link show "$0" >/dev/null 2>&1; then ip link delete "$0"; fi`,
 		network.bridge())
 	return err
 }
 
-// writeFlannelSubnet writes what flanneld would: it is the only word that the flannel plugin hears from it.
+// writeFlannelSubnet writes the file that flanneld writes for the flannel plugin.
 func (n *Node) writeFlannelSubnet() error {
 	subnet := n.bed.PodSubnet(n.Index)
 	gateway := netip.PrefixFrom(subnet.Addr().Next(), subnet.Bits())
@@ -148,7 +152,7 @@ func (n *Node) writeFlannelSubnet() error {
 		"FLANNEL_NETWORK=%s\nFLANNEL_SUBNET=%s\nFLANNEL_MTU=1500\nFLANNEL_IPMASQ=true\n", n.bed.podNetwork(), gateway))
 }
 
-// installPlugins puts the upstream plugins on the node, as its packages would. leasehold comes by its DaemonSet.
+// installPlugins installs the upstream plugins on the node. The DaemonSet installs leasehold's.
 func (n *Node) installPlugins() error {
 	entries, err := os.ReadDir(n.bed.path("bin/cni"))
 	if err != nil {
@@ -166,7 +170,7 @@ func (n *Node) installPlugins() error {
 	return nil
 }
 
-// furnish gives a machine that has just been switched on for the first time what makes it a node.
+// furnish sets up a machine as a node after its first boot.
 func (n *Node) furnish(ctx context.Context) error {
 	if err := n.installPlugins(); err != nil {
 		return err

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Collect puts everything that may explain a failed scenario into one folder: the logs of all services since it began,
-// the API's objects, and what each node has.
+// Collect saves what may explain a failed scenario in one directory: the logs of all services since
+// it started, the API objects, and the state of each node.
 func (b *Bed) Collect(ctx context.Context, dir, namespace string, since time.Time) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -30,7 +30,8 @@ func (b *Bed) Collect(ctx context.Context, dir, namespace string, since time.Tim
 	save("objects.yaml", append(kubectl, "get", "all", "-n", namespace, "-o", "yaml")...)
 	save("system.yaml", append(kubectl, "get", "all", "-n", System, "-o", "yaml")...)
 	save("reservations.yaml", append(kubectl, "get", "ipr", "-A", "-o", "yaml")...)
-	save("webhooks.yaml", append(kubectl, "get", "mutatingwebhookconfigurations,validatingadmissionpolicies", "-o", "yaml")...)
+	save("webhooks.yaml", append(kubectl, "get", "mutatingwebhookconfigurations,validatingadmissionpolicies", "-o",
+		"yaml")...)
 	save("system-events.txt", append(kubectl, "get", "events", "-n", System, "--sort-by=.lastTimestamp")...)
 	save("nodes.yaml", append(kubectl, "get", "nodes", "-o", "yaml")...)
 	save("events.txt", append(kubectl, "get", "events", "-n", namespace, "--sort-by=.lastTimestamp")...)
@@ -65,8 +66,8 @@ func (b *Bed) Collect(ctx context.Context, dir, namespace string, since time.Tim
 	return errors.Join(errs...)
 }
 
-// copyPodLogs copies what the containers of a namespace's pods have written on a node, off its disk: it may be that the
-// node does not answer. The name of such a file is NAMESPACE_POD_UID/CONTAINER/RESTARTS.log.
+// copyPodLogs copies the container logs of a namespace's pods from a node's disk, because the node
+// may not respond. The path of such a log is NAMESPACE_POD_UID/CONTAINER/RESTARTS.log.
 func (b *Bed) copyPodLogs(dir, node, namespace string, since time.Time) error {
 	root := b.Node(node).Disk("/var/log/pods")
 	logs, err := filepath.Glob(filepath.Join(root, namespace+"_*/*/*.log"))
@@ -83,7 +84,7 @@ func (b *Bed) copyPodLogs(dir, node, namespace string, since time.Time) error {
 	return errors.Join(errs...)
 }
 
-// copyTail copies the end of a log, if anything was written to it since a moment.
+// copyTail copies the end of a log if it was written to since the given time.
 func copyTail(to, from string, since time.Time) error {
 	const most = 4 << 20
 	info, err := os.Stat(from)

@@ -14,7 +14,7 @@ import (
 	"github.com/leasehold-cni/leasehold/test/e2e/machine"
 )
 
-// The parts of the control plane, in the order in which they start.
+// The components of the control plane, in the order in which they are started.
 const (
 	Etcd              = "etcd"
 	APIServer         = "kube-apiserver"
@@ -58,7 +58,8 @@ func (b *Bed) controlService(name string) machine.Start {
 	return machine.Start{Name: name, Argv: argv, Log: b.Log(control, name)}
 }
 
-// startControlPlane boots the machine of the control plane and waits until the API server answers.
+// startControlPlane boots the machine of the control plane, and waits until the API server is
+// ready.
 func (b *Bed) startControlPlane(ctx context.Context) error {
 	if err := b.powerOn(ctx, control, b.controlAddr()); err != nil {
 		return err
@@ -66,12 +67,12 @@ func (b *Bed) startControlPlane(ctx context.Context) error {
 	return b.RunControl(ctx)
 }
 
-// StopControl stops a part of the control plane; RunControl brings it back.
+// StopControl stops a component of the control plane. RunControl starts it again.
 func (b *Bed) StopControl(ctx context.Context, name string) error {
 	return b.Machine(control).Stop(ctx, name)
 }
 
-// RunControl starts whatever part of the control plane does not run.
+// RunControl starts the components of the control plane that do not run.
 func (b *Bed) RunControl(ctx context.Context) error {
 	reply, err := b.Machine(control).Call(ctx, machine.Request{List: true})
 	if err != nil {
@@ -79,7 +80,7 @@ func (b *Bed) RunControl(ctx context.Context) error {
 	}
 	for _, name := range []string{Etcd, APIServer, ControllerManager, Scheduler} {
 		if name == ControllerManager {
-			// The later parts give up if they start long before the API.
+			// The other components exit if the API server is not ready for long.
 			if err := b.waitAPI(ctx); err != nil {
 				return err
 			}
@@ -106,7 +107,7 @@ func (b *Bed) waitAPI(ctx context.Context) error {
 	return poll(ctx, 2*time.Minute, func() error {
 		resp, err := client.Get(b.apiURL() + "/readyz")
 		if err != nil {
-			return fmt.Errorf("the API server does not answer: %w", err)
+			return fmt.Errorf("the API server does not respond: %w", err)
 		}
 		defer resp.Body.Close()
 		body, _ := io.ReadAll(resp.Body)

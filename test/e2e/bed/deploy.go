@@ -19,16 +19,16 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// System is the namespace of leasehold's own pods.
+// System is the namespace of leasehold's pods.
 const System = "leasehold-system"
 
-// The workloads of that namespace.
+// The names of leasehold's workloads.
 const (
 	Agent   = "leasehold-agent"
 	Manager = "leasehold-manager"
 )
 
-// apply applies daemonset/ with the bed's images, and waits until the API server knows the project's kinds.
+// apply applies daemonset/ with the cluster's images, and waits until the CRDs are established.
 func (b *Bed) apply(ctx context.Context) error {
 	for _, args := range [][]string{
 		{"apply", "-k", filepath.Join(b.Repo, "test/e2e/manifests")},
@@ -45,8 +45,8 @@ func (b *Bed) kubectl(args ...string) []string {
 	return append([]string{b.Kubectl(), "--kubeconfig=" + b.Kubeconfig()}, args...)
 }
 
-// WaitDeployed waits until leasehold's own workloads run in their newest form, and tells what is wrong with the pods if
-// they do not within the limit.
+// WaitDeployed waits until leasehold's workloads are rolled out. After the limit it returns an
+// error that describes the pods that are not ready.
 func (b *Bed) WaitDeployed(ctx context.Context, limit time.Duration) error {
 	if !b.Keeps() {
 		return nil
@@ -84,7 +84,8 @@ func deployed(ctx context.Context, client *kubernetes.Clientset) error {
 func daemonSetDone(d appsv1.DaemonSet) error {
 	s, want := d.Status, d.Status.DesiredNumberScheduled
 	if s.ObservedGeneration < d.Generation || want == 0 || s.UpdatedNumberScheduled < want || s.NumberAvailable < want {
-		return fmt.Errorf("%s: %d of %d pods are up to date, %d available", d.Name, s.UpdatedNumberScheduled, want, s.NumberAvailable)
+		return fmt.Errorf("%s: %d of %d pods are up to date, %d available", d.Name, s.UpdatedNumberScheduled, want,
+			s.NumberAvailable)
 	}
 	return nil
 }
@@ -92,12 +93,14 @@ func daemonSetDone(d appsv1.DaemonSet) error {
 func deploymentDone(d appsv1.Deployment) error {
 	s, want := d.Status, *d.Spec.Replicas
 	if s.ObservedGeneration < d.Generation || s.UpdatedReplicas < want || s.AvailableReplicas < want || s.Replicas > want {
-		return fmt.Errorf("%s: %d of %d pods are up to date, %d available", d.Name, s.UpdatedReplicas, want, s.AvailableReplicas)
+		return fmt.Errorf("%s: %d of %d pods are up to date, %d available", d.Name, s.UpdatedReplicas, want,
+			s.AvailableReplicas)
 	}
 	return nil
 }
 
-// whyNotReady tells of each of leasehold's pods that is not ready what Kubernetes says about it and what it said itself last.
+// whyNotReady describes leasehold's pods that are not ready: their conditions, events and the ends
+// of their logs.
 func whyNotReady(ctx context.Context, client *kubernetes.Clientset) string {
 	pods, err := client.CoreV1().Pods(System).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -118,12 +121,13 @@ func whyNotReady(ctx context.Context, client *kubernetes.Clientset) string {
 			switch {
 			case c.Ready:
 			case c.State.Waiting != nil:
-				fmt.Fprintf(&out, "  %s waits: %s %s\n", c.Name, c.State.Waiting.Reason, c.State.Waiting.Message)
+				fmt.Fprintf(&out, "  %s is waiting: %s %s\n", c.Name, c.State.Waiting.Reason, c.State.Waiting.Message)
 			case c.State.Terminated != nil:
-				fmt.Fprintf(&out, "  %s has ended: exit %d %s\n", c.Name, c.State.Terminated.ExitCode, c.State.Terminated.Reason)
+				fmt.Fprintf(&out, "  %s has terminated: exit code %d %s\n", c.Name, c.State.Terminated.ExitCode,
+					c.State.Terminated.Reason)
 			}
 			if !c.Ready {
-				out.WriteString(lastWords(ctx, client, p.Name, c))
+				out.WriteString(logTail(ctx, client, p.Name, c))
 			}
 		}
 		events, _ := client.CoreV1().Events(System).List(ctx, metav1.ListOptions{
@@ -135,8 +139,8 @@ func whyNotReady(ctx context.Context, client *kubernetes.Clientset) string {
 	return out.String()
 }
 
-// lastWords is the end of a container's log, of the run before if this one has just begun.
-func lastWords(ctx context.Context, client *kubernetes.Clientset, pod string, c corev1.ContainerStatus) string {
+// logTail returns the end of a container's log, of the previous instance if it was restarted.
+func logTail(ctx context.Context, client *kubernetes.Clientset, pod string, c corev1.ContainerStatus) string {
 	lines := int64(20)
 	data, err := client.CoreV1().Pods(System).GetLogs(pod, &corev1.PodLogOptions{
 		Container: c.Name, TailLines: &lines, Previous: c.RestartCount > 0}).DoRaw(ctx)
@@ -155,12 +159,12 @@ func podReady(p corev1.Pod) bool {
 	return false
 }
 
-// restart replaces the pods of leasehold's workloads: their images have changed under the same name.
+// restart restarts leasehold's workloads after their images have changed under the same tag.
 func (b *Bed) restart(ctx context.Context) error {
 	return run(ctx, b.kubectl("-n", System, "rollout", "restart", "daemonset,deployment")...)
 }
 
-// importEverywhere gives the running nodes every image that was built, and notes which they were.
+// importEverywhere imports all built images on all nodes, and records their checksums.
 func (b *Bed) importEverywhere(ctx context.Context) error {
 	names := b.NodeNames()
 	errs := make([]error, len(names))
@@ -172,7 +176,7 @@ func (b *Bed) importEverywhere(ctx context.Context) error {
 	return errors.Join(append(errs, b.noteImages())...)
 }
 
-// noteImages writes down which images the nodes have.
+// noteImages records the checksums of the images that the nodes have.
 func (b *Bed) noteImages() error {
 	sum, err := b.imagesSum()
 	if err != nil {
@@ -181,7 +185,7 @@ func (b *Bed) noteImages() error {
 	return writeFile(b.path("run/images.sum"), sum)
 }
 
-// imagesChanged tells whether the built images are others than the nodes have.
+// imagesChanged reports whether the built images differ from those of the nodes.
 func (b *Bed) imagesChanged() (bool, error) {
 	sum, err := b.imagesSum()
 	if err != nil {

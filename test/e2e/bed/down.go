@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// Down removes the cluster that runs in the bed's folder, if one does, with everything but what was built.
+// Down stops the cluster in the bed's directory, if there is one, and removes everything except
+// built programs.
 func (b *Bed) Down(ctx context.Context) error {
 	if err := b.takeDown(ctx); err != nil {
 		return err
@@ -18,7 +19,7 @@ func (b *Bed) Down(ctx context.Context) error {
 	return os.RemoveAll(b.path("run"))
 }
 
-// takeDown stops the machines that the folder knows, and sweeps up after them.
+// takeDown stops the cluster's machines, and removes their links and cgroups.
 func (b *Bed) takeDown(ctx context.Context) error {
 	running := b
 	if old, err := Load(b.Repo, b.Dir); err == nil {
@@ -39,13 +40,13 @@ func (b *Bed) takeDown(ctx context.Context) error {
 		poll(ctx, 10*time.Second, func() error { return removeCgroups(b.cgroups()) }))...)
 }
 
-// cgroup is the host's name for the root of a machine's cgroups.
+// cgroup returns the root of a machine's cgroups on the host.
 func (b *Bed) cgroup(machine string) string { return b.cgroups() + "/" + machine }
 
 func (b *Bed) cgroups() string { return "/leasehold-" + b.bridge() }
 
-// removeCgroups removes the folders that a machine's containers were in, or all of the bed's. Only empty ones can be
-// removed, so it cannot hit anything that runs.
+// removeCgroups removes the cgroups of a machine, or of all machines. Only empty cgroups can be
+// removed, so it does not affect running processes.
 func removeCgroups(group string) error {
 	hierarchies, err := filepath.Glob("/sys/fs/cgroup/*") // of version 1
 	if err != nil {

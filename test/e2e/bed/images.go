@@ -20,22 +20,23 @@ import (
 
 const (
 	pauseImage = "leasehold/pause:bed"
-	// memberImage starts the bed's own etcd, which is mounted.
+	// memberImage runs the etcd of the test cluster, which is mounted into the container.
 	memberImage = "leasehold/member:bed"
-	// echoImage has the name that the manual's manifest uses, so that the manifest can be taken as it is.
+	// echoImage has the name in the manifest of Kruise's manual, so that the manifest can be used
+	// unchanged.
 	echoImage = "cilium/echoserver:latest"
 )
 
-// Image is a container image: an empty file system and some static programs at its root.
+// Image is a container image: static programs in the root of an empty file system.
 type Image struct {
 	Tag      string
 	Programs []Program
 }
 
-// Program is a Go program and the module that it is in, both below the repository.
+// Program is a Go program and its module, relative to the repository.
 type Program struct{ Module, Package string }
 
-// ProductImages are the images that the project's manifests ask for.
+// ProductImages returns the images in the project's manifests.
 func (b *Bed) ProductImages(tag string) []Image {
 	images := []Image{{Tag: "leasehold/installer:" + tag, Programs: []Program{
 		{".", "daemonset/installer"}, // the first is the entrypoint
@@ -60,10 +61,10 @@ func bedImages() []Image {
 
 var leasectl = Program{".", "cmd/leasectl"}
 
-// Leasectl is the program; it sees what a node sees when it runs there.
+// Leasectl returns the path of leasectl, which must be run on a node.
 func (b *Bed) Leasectl() string { return b.path("bin/own/leasectl") }
 
-// BuildImages builds images into images/ and returns the tarballs.
+// BuildImages builds images into images/, and returns the paths of the tarballs.
 func (b *Bed) BuildImages(ctx context.Context, images []Image) ([]string, error) {
 	var tarballs []string
 	for _, image := range images {
@@ -98,7 +99,7 @@ func (b *Bed) buildProgram(ctx context.Context, p Program) (string, error) {
 func writeImage(to string, ref name.Tag, files map[string]string, entrypoint string) error {
 	var layer bytes.Buffer
 	w := tar.NewWriter(&layer)
-	for _, file := range slices.Sorted(maps.Keys(files)) { // the same programs make the same image
+	for _, file := range slices.Sorted(maps.Keys(files)) { // for reproducible images
 		data, err := os.ReadFile(files[file])
 		if err != nil {
 			return err
@@ -139,7 +140,7 @@ func writeImage(to string, ref name.Tag, files map[string]string, entrypoint str
 	return tarball.WriteToFile(to, ref, image)
 }
 
-// importImages gives a node every image that was built.
+// importImages imports all built images on a node.
 func (n *Node) importImages(ctx context.Context) error {
 	tarballs, err := filepath.Glob(n.bed.path("images/*.tar"))
 	if err != nil {

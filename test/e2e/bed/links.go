@@ -10,7 +10,7 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// makeBridge makes the host's bridge, the cable between all machines.
+// makeBridge creates the bridge on the host that connects all machines.
 func (b *Bed) makeBridge() error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = b.bridge()
@@ -33,10 +33,10 @@ func (b *Bed) families(p netip.Prefix) []netip.Prefix {
 	return []netip.Prefix{p}
 }
 
-// port is the host's end of a machine's cable.
+// port returns the name of the host's end of a machine's veth.
 func (b *Bed) port(name string) string { return b.bridge() + "-" + name }
 
-// plugIn gives a machine its eth0, and routes to the pods of every node.
+// plugIn creates eth0 of a machine, with routes to the pods of all nodes.
 func (b *Bed) plugIn(name string, pid int, addr netip.Prefix) error {
 	br, err := netlink.LinkByName(b.bridge())
 	if err != nil {
@@ -71,7 +71,7 @@ func (b *Bed) plugIn(name string, pid int, addr netip.Prefix) error {
 	for _, p := range b.families(addr) {
 		a := &netlink.Addr{IPNet: ipNet(p)}
 		if p.Addr().Is6() {
-			a.Flags = 0x02 // IFA_F_NODAD: nobody else has it, and the kubelet would not wait
+			a.Flags = 0x02 // IFA_F_NODAD: the address is unique, and the kubelet does not wait for DAD
 		}
 		if err := inside.AddrAdd(eth0, a); err != nil {
 			return err
@@ -99,12 +99,12 @@ func (b *Bed) plugIn(name string, pid int, addr netip.Prefix) error {
 	if err := b.leadToAPI(inside, eth0, addr); err != nil {
 		return fmt.Errorf("route to the API server's Service: %w", err)
 	}
-	// The kubelet wants a default route to exist; nothing answers there.
+	// The kubelet requires a default route. Its gateway forwards nothing.
 	return inside.RouteAdd(&netlink.Route{Gw: b.hostAddr().Addr().AsSlice(), LinkIndex: eth0.Attrs().Index})
 }
 
-// leadToAPI makes the cluster IP of the Service "kubernetes" work, the one that every pod finds in its environment, without
-// a kube-proxy: the control plane has that address, listens on that port, and everybody else has a route.
+// leadToAPI makes the cluster IP of the Service "kubernetes" reachable without kube-proxy: the
+// control plane has the address and listens on the port, and all other machines have a route to it.
 func (b *Bed) leadToAPI(inside *netlink.Handle, eth0 netlink.Link, addr netip.Prefix) error {
 	service := ipNet(netip.MustParsePrefix(apiService + "/32"))
 	if addr == b.controlAddr() {
@@ -114,7 +114,7 @@ func (b *Bed) leadToAPI(inside *netlink.Handle, eth0 netlink.Link, addr netip.Pr
 		LinkIndex: eth0.Attrs().Index})
 }
 
-// unplug removes a link of the host if it is there.
+// unplug removes a link of the host, if it exists.
 func unplug(name string) error {
 	link, err := netlink.LinkByName(name)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
@@ -126,7 +126,7 @@ func unplug(name string) error {
 	return netlink.LinkDel(link)
 }
 
-// setPort cuts a machine's cable or mends it.
+// setPort sets the host's end of a machine's veth up or down.
 func (b *Bed) setPort(name string, up bool) error {
 	link, err := netlink.LinkByName(b.port(name))
 	if err != nil {

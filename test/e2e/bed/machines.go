@@ -18,12 +18,12 @@ import (
 	"github.com/leasehold-cni/leasehold/test/e2e/machine"
 )
 
-// Machine talks to a machine's pid 1.
+// Machine returns a client of a machine's pid 1.
 func (b *Bed) Machine(name string) machine.Client {
 	return machine.Client{Socket: b.path("run/" + name + ".sock")}
 }
 
-// PID is pid 1 of a machine as the host sees it, 0 if the machine is off.
+// PID returns the pid of a machine's pid 1 on the host, 0 if the machine is off.
 func (b *Bed) PID(name string) int {
 	p, ok := b.Machines[name]
 	if !ok || !p.alive() {
@@ -32,16 +32,16 @@ func (b *Bed) PID(name string) int {
 	return p.PID
 }
 
-// Root is a machine's file system as the host sees it. Take care with absolute symbolic links such as /var/run: they
-// lead back to the host.
+// Root returns the path of a machine's file system on the host. Absolute symbolic links in it, such
+// as /var/run, are resolved on the host.
 func (b *Bed) Root(name string) string { return fmt.Sprintf("/proc/%d/root", b.PID(name)) }
 
-// Log is the log file of a service of a machine.
+// Log returns the path of a service's log file.
 func (b *Bed) Log(name, service string) string {
 	return b.path("run/logs/" + name + "-" + service + ".log")
 }
 
-// powerOn boots a machine that is off: with the disk it had, a new boot id, and nothing else.
+// powerOn boots a machine that is off, with its disk and a new boot id.
 func (b *Bed) powerOn(ctx context.Context, name string, addr netip.Prefix) error {
 	config := machine.Config{
 		Name:   name,
@@ -76,10 +76,10 @@ func (b *Bed) powerOn(ctx context.Context, name string, addr netip.Prefix) error
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	go cmd.Wait() // so that it leaves no zombie when it ends before this program does
+	go cmd.Wait() // so that it does not become a zombie
 	start, err := startTime(cmd.Process.Pid)
 	if err != nil {
-		return fmt.Errorf("machine %s ended at once, see %s", name, log.Name())
+		return fmt.Errorf("machine %s exited at once, see %s", name, log.Name())
 	}
 	b.Machines[name] = Process{cmd.Process.Pid, start}
 	if err := b.save(); err != nil {
@@ -90,14 +90,14 @@ func (b *Bed) powerOn(ctx context.Context, name string, addr netip.Prefix) error
 	}
 	return poll(ctx, 10*time.Second, func() error {
 		if b.PID(name) == 0 {
-			return fmt.Errorf("machine %s has ended, see %s", name, log.Name())
+			return fmt.Errorf("machine %s has exited, see %s", name, log.Name())
 		}
 		_, err := b.Machine(name).Call(ctx, machine.Request{List: true})
 		return err
 	})
 }
 
-// powerOff pulls the plug.
+// powerOff kills all processes of a machine, as a power failure does.
 func (b *Bed) powerOff(ctx context.Context, name string) error {
 	p, ok := b.Machines[name]
 	if !ok {
@@ -110,7 +110,7 @@ func (b *Bed) powerOff(ctx context.Context, name string) error {
 	}
 	err := poll(ctx, 30*time.Second, func() error {
 		if p.alive() {
-			return fmt.Errorf("machine %s (pid %d) is still there", name, p.PID)
+			return fmt.Errorf("machine %s (pid %d) still runs", name, p.PID)
 		}
 		return nil
 	})
@@ -122,7 +122,7 @@ func (b *Bed) powerOff(ctx context.Context, name string) error {
 	if err := unplug(b.port(name)); err != nil {
 		return err
 	}
-	// The host does not reboot, so the cgroups of the dead would stay, and the kubelet go through them at its start.
+	// Unlike at a real reboot the cgroups would stay, and the kubelet would read them at its start.
 	err = poll(ctx, 10*time.Second, func() error { return removeCgroups(b.cgroup(name)) })
 	if err != nil {
 		return err
@@ -130,19 +130,19 @@ func (b *Bed) powerOff(ctx context.Context, name string) error {
 	return b.save()
 }
 
-// alive tells whether the process lives; a zombie does not.
+// alive reports whether the process runs and is not a zombie.
 func (p Process) alive() bool {
 	start, err := startTime(p.PID)
 	return err == nil && start == p.Start
 }
 
-// startTime reads when a process was started, in clock ticks since the boot of the host.
+// startTime returns when a process was started, in clock ticks since the host's boot.
 func startTime(pid int) (uint64, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, err
 	}
-	// The second field is the program's name in parentheses and may hold anything.
+	// The second field is the program's name in parentheses, which may contain any character.
 	f := strings.Fields(string(data[strings.LastIndexByte(string(data), ')')+1:]))
 	if len(f) < 20 || f[0] == "Z" {
 		return 0, fs.ErrNotExist
@@ -157,7 +157,7 @@ func newUUID() string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
 }
 
-// poll repeats until f succeeds; the last error tells what was missing.
+// poll calls f until it succeeds. After the limit it returns the last error.
 func poll(ctx context.Context, limit time.Duration, f func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

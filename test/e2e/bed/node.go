@@ -27,7 +27,7 @@ type Node struct {
 	bed   *Bed
 }
 
-// Node finds a node by its name.
+// Node returns a node by its name. It panics if there is none.
 func (b *Bed) Node(name string) *Node {
 	i := slices.Index(b.NodeNames(), name)
 	if i < 0 {
@@ -36,22 +36,23 @@ func (b *Bed) Node(name string) *Node {
 	return &Node{name, i, b}
 }
 
-// Machine runs commands on the node and starts and stops its services.
+// Machine returns the client that runs commands and manages services on the node.
 func (n *Node) Machine() machine.Client { return n.bed.Machine(n.Name) }
 
-// Root is the node's file system as the host sees it.
+// Root returns the path of the node's file system on the host.
 func (n *Node) Root() string { return n.bed.Root(n.Name) }
 
-// Disk is where a path of the node's /etc, /opt, /var/lib or /var/log lies on the host, also while the node is off.
+// Disk returns the path on the host of a file in the node's /etc, /opt, /var/lib or /var/log. It is
+// valid while the node is off, too.
 func (n *Node) Disk(path string) string { return filepath.Join(n.bed.path("run/disks/"+n.Name), path) }
 
-// ContainerdVersion is the release line of the node's containerd, "1.6" or "2.4".
+// ContainerdVersion returns the minor version of the node's containerd, "1.6" or "2.4".
 func (n *Node) ContainerdVersion() string { return n.bed.ContainerdOf(n.Index) }
 
-// PowerOff pulls the node's plug.
+// PowerOff switches the node off without a shutdown.
 func (n *Node) PowerOff(ctx context.Context) error { return n.bed.powerOff(ctx, n.Name) }
 
-// PowerOn boots the node again, with the same disk and another boot id.
+// PowerOn boots the node, with the same disk and another boot id.
 func (n *Node) PowerOn(ctx context.Context) error {
 	if err := n.bed.powerOn(ctx, n.Name, n.bed.nodeAddr(n.Index)); err != nil {
 		return err
@@ -65,13 +66,13 @@ func (n *Node) PowerOn(ctx context.Context) error {
 	return n.StartKubelet(ctx)
 }
 
-// CutOff takes the node off the network; Reconnect puts it back.
+// CutOff disconnects the node from the network.
 func (n *Node) CutOff() error { return n.bed.setPort(n.Name, false) }
 
-// Reconnect undoes CutOff.
+// Reconnect connects the node to the network again.
 func (n *Node) Reconnect() error { return n.bed.setPort(n.Name, true) }
 
-// StartContainerd starts containerd and waits until it answers.
+// StartContainerd starts containerd, and waits until its CRI service responds.
 func (n *Node) StartContainerd(ctx context.Context) error {
 	if err := n.writeContainerdConfig(1); err != nil {
 		return err
@@ -79,8 +80,8 @@ func (n *Node) StartContainerd(ctx context.Context) error {
 	return n.startContainerd(ctx)
 }
 
-// StartContainerdWithNetworks is StartContainerd for pods that get an interface in each of the first k networks of
-// /etc/cni/net.d.
+// StartContainerdWithNetworks is like StartContainerd, but pods get an interface in each of the
+// first k networks in /etc/cni/net.d.
 func (n *Node) StartContainerdWithNetworks(ctx context.Context, k int) error {
 	if err := n.writeContainerdConfig(k); err != nil {
 		return err
@@ -91,19 +92,20 @@ func (n *Node) StartContainerdWithNetworks(ctx context.Context, k int) error {
 func (n *Node) startContainerd(ctx context.Context) error {
 	err := n.Machine().Start(ctx, machine.Start{Name: Containerd, Log: n.bed.Log(n.Name, Containerd),
 		Argv: []string{n.containerdBin("containerd"), "--config", "/etc/containerd/config.toml"},
-		// The shim stands beside containerd; Debian's /usr/sbin is not on everybody's PATH.
+		// The shim is in containerd's directory. /usr/sbin may not be in the caller's PATH.
 		Env: []string{"PATH=" + n.containerdBin("") + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}})
 	if err != nil {
 		return err
 	}
-	// Not `ctr version`: the part that the kubelet asks is there later, and the kubelet gives up if it is not.
+	// `ctr version` would not do: the CRI service starts later, and the kubelet exits if it does
+	// not respond.
 	return poll(ctx, 30*time.Second, func() error {
 		_, err := look.Sandboxes(ctx, n.Root(), "")
 		return err
 	})
 }
 
-// StartKubelet starts the kubelet and does not wait for anything.
+// StartKubelet starts the kubelet, without waiting for it.
 func (n *Node) StartKubelet(ctx context.Context) error {
 	argv := []string{n.bed.path("bin/kubernetes/kubelet"), "--config=/etc/kubernetes/kubelet.yaml",
 		"--kubeconfig=" + n.bed.path("run/"+n.Name+".kubeconfig"), "--hostname-override=" + n.Name,
@@ -111,13 +113,13 @@ func (n *Node) StartKubelet(ctx context.Context) error {
 	return n.Machine().Start(ctx, machine.Start{Name: Kubelet, Log: n.bed.Log(n.Name, Kubelet), Argv: argv})
 }
 
-// Stop asks a service to end, Kill does not ask.
+// Stop terminates a service with SIGTERM.
 func (n *Node) Stop(ctx context.Context, service string) error { return n.Machine().Stop(ctx, service) }
 
-// Kill ends a service at once.
+// Kill terminates a service with SIGKILL.
 func (n *Node) Kill(ctx context.Context, service string) error { return n.Machine().Kill(ctx, service) }
 
-// Ctr runs containerd's own client on the node.
+// Ctr runs ctr on the node.
 func (n *Node) Ctr(ctx context.Context, args ...string) ([]byte, error) {
 	return n.Machine().Run(ctx, append([]string{n.containerdBin("ctr"), "-n", "k8s.io"}, args...)...)
 }
@@ -151,7 +153,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// restrict_oom_score_adj: a machine that may not lower the score starts no sandbox without it.
+// restrict_oom_score_adj is needed on hosts that do not allow to lower the score.
 var containerdConfig = map[string]*template.Template{
 	"1.6": template.Must(template.New("").Parse(`version = 2
 oom_score = 0
@@ -197,11 +199,12 @@ func (n *Node) writeContainerdConfig(networks int) error {
 	return n.write("/etc/containerd/config.toml", s.String())
 }
 
-// write writes a file of the node. It goes through the machine's own view: a file put under the upper folder of a
-// mounted overlay need not show.
+// write writes a file on the node. It uses the machine's mounts: a file that is written to the
+// upper directory of a mounted overlay may not be visible in it.
 func (n *Node) write(path, text string) error { return writeFile(n.Root()+path, []byte(text)) }
 
-// writeKubeletConfig writes a configuration for a small machine: no cgroups per QoS, nothing reserved, quick reports.
+// writeKubeletConfig writes a configuration for a small machine: no cgroups per QoS class, no
+// reserved resources, frequent status updates.
 func (n *Node) writeKubeletConfig() error {
 	if err := os.MkdirAll(n.Root()+"/etc/kubernetes/manifests", 0o755); err != nil {
 		return err

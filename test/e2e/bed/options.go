@@ -1,5 +1,6 @@
-// Package bed runs a real Kubernetes cluster on one Linux machine: etcd, API server, controller manager and scheduler on
-// one machine of package machine, and nodes with a containerd and a kubelet each on others.
+// Package bed runs a real Kubernetes cluster on one Linux host: etcd, API server, controller
+// manager and scheduler in one container of package machine, and nodes with containerd and kubelet
+// in others.
 package bed
 
 import (
@@ -11,7 +12,7 @@ import (
 	"strings"
 )
 
-// Options are the variables of `make cluster` and `make e2e`.
+// Options are the environment variables of `make cluster` and `make e2e`.
 type Options struct {
 	Nodes      int
 	Containerd string // "1.6", "2.4", or empty: 1.6 and, on the last of three or more nodes, 2.4
@@ -20,7 +21,7 @@ type Options struct {
 	DualStack  bool
 }
 
-// OptionsFromEnv reads the variables and refuses what cannot be had.
+// OptionsFromEnv reads the options from the environment, and rejects invalid ones.
 func OptionsFromEnv() (Options, error) {
 	o := Options{Nodes: 3, CNI: "flannel", IPAM: "leasehold"}
 	if s := os.Getenv("NODES"); s != "" {
@@ -31,9 +32,9 @@ func OptionsFromEnv() (Options, error) {
 		o.Nodes = n
 	}
 	for _, v := range []struct {
-		name  string
-		value *string
-		words []string
+		name   string
+		value  *string
+		values []string
 	}{
 		{"CONTAINERD", &o.Containerd, []string{"1.6", "2.4"}},
 		{"CNI", &o.CNI, []string{"flannel", "bridge", "ptp"}},
@@ -43,8 +44,8 @@ func OptionsFromEnv() (Options, error) {
 		if s == "" {
 			continue
 		}
-		if !slices.Contains(v.words, s) {
-			return o, fmt.Errorf("%s=%s: want %s", v.name, s, strings.Join(v.words, " or "))
+		if !slices.Contains(v.values, s) {
+			return o, fmt.Errorf("%s=%s: want %s", v.name, s, strings.Join(v.values, " or "))
 		}
 		*v.value = s
 	}
@@ -56,15 +57,15 @@ func OptionsFromEnv() (Options, error) {
 		return o, fmt.Errorf("DUALSTACK=%s: want 0 or 1", s)
 	}
 	if o.DualStack && o.CNI == "flannel" {
-		return o, fmt.Errorf("DUALSTACK=1: the flannel plugin of the bed knows IPv4 alone; try CNI=bridge")
+		return o, fmt.Errorf("DUALSTACK=1: the flannel plugin is configured for IPv4 only; use CNI=bridge or CNI=ptp")
 	}
 	return o, nil
 }
 
-// Keeps tells whether the plugin under test keeps addresses.
+// Keeps reports whether the plugin under test retains addresses.
 func (o Options) Keeps() bool { return o.IPAM == "leasehold" }
 
-// ContainerdOf is the containerd that node i (counted from 0) runs.
+// ContainerdOf returns the version of containerd on node i, counted from 0.
 func (o Options) ContainerdOf(i int) string {
 	switch {
 	case o.Containerd != "":
@@ -76,7 +77,7 @@ func (o Options) ContainerdOf(i int) string {
 	}
 }
 
-// Dir is the folder of the bed: BED, or .bed in the repository.
+// Dir returns the directory of the bed: BED, or .bed in the repository.
 func Dir(repo string) (string, error) {
 	dir := os.Getenv("BED")
 	if dir == "" {
@@ -88,11 +89,11 @@ func Dir(repo string) (string, error) {
 	}
 	for _, hidden := range []string{"/etc", "/opt", "/run", "/var/lib", "/var/log", "/var/run"} {
 		if strings.HasPrefix(dir+"/", hidden+"/") || strings.HasPrefix(repo+"/", hidden+"/") {
-			return "", fmt.Errorf("a machine of the bed has its own %s and would not see %s or %s there", hidden, repo, dir)
+			return "", fmt.Errorf("machines have their own %s; %s and %s must be outside of it", hidden, repo, dir)
 		}
 	}
 	if len(dir) > 80 {
-		return "", fmt.Errorf("%s: too long for the path of a socket in it (80 characters at most)", dir)
+		return "", fmt.Errorf("%s: too long for the path of a socket; want at most 80 characters", dir)
 	}
 	return dir, os.MkdirAll(dir, 0o755)
 }

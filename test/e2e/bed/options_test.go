@@ -67,7 +67,7 @@ func TestContainerdOf(t *testing.T) {
 	}
 }
 
-func TestDirRefusesWhatAMachineCannotSee(t *testing.T) {
+func TestDirRejectsHiddenDirectories(t *testing.T) {
 	for _, dir := range []string{"/var/lib/bed", "/opt/bed", "/run/bed", "/etc/bed", "/tmp/" + strings.Repeat("x", 80)} {
 		t.Setenv("BED", dir)
 		if got, err := Dir("/src"); err == nil {
@@ -76,7 +76,7 @@ func TestDirRefusesWhatAMachineCannotSee(t *testing.T) {
 	}
 }
 
-func TestBedsOfTwoFoldersDoNotMeet(t *testing.T) {
+func TestBedsOfTwoDirectoriesDiffer(t *testing.T) {
 	o := Options{Nodes: 3}
 	one, two := New("/src", "/tmp/one", o), New("/src", "/tmp/two", o)
 	if one.bridge() == two.bridge() || one.controlAddr() == two.controlAddr() || one.PodSubnet(0) == two.PodSubnet(0) {

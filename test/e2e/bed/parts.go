@@ -11,10 +11,11 @@ import (
 	"time"
 )
 
-// A part is a piece of somebody else's software, built from a go.mod of its own so that nobody's versions meet.
+// A part is software of another project. Each is built from its own go.mod, so that their
+// dependencies do not conflict.
 type part struct {
-	name    string // the folder below test/e2e/parts
-	to      string // the folder below bin
+	name    string // directory in test/e2e/parts
+	to      string // directory in bin
 	tags    string
 	ldflags string
 	about   string
@@ -34,7 +35,7 @@ func parts() []part {
 	}
 }
 
-// buildParts builds what is missing or was built from another go.mod.
+// buildParts builds the parts that are missing or were built from another go.mod.
 func (b *Bed) buildParts(ctx context.Context) error {
 	for _, p := range parts() {
 		src := filepath.Join(b.Repo, "test/e2e/parts", p.name)
@@ -64,8 +65,8 @@ func (b *Bed) buildParts(ctx context.Context) error {
 	return b.unpackDebian(ctx)
 }
 
-// unpackDebian fetches Debian's containerd and runc and unpacks them into the bed: installed, they would start, and
-// take the place of what the host may run.
+// unpackDebian downloads Debian's containerd and runc and unpacks them into the bed. Installing
+// them would start containerd, and replace the host's.
 func (b *Bed) unpackDebian(ctx context.Context) error {
 	dir := b.path("bin/debian")
 	if _, err := os.Stat(dir); err == nil {
@@ -87,7 +88,7 @@ rm -- *.deb`
 	return os.Rename(tmp, dir)
 }
 
-// installTools installs the few host programs that the nodes call.
+// installTools installs the programs of the host that nodes need.
 func (b *Bed) installTools(ctx context.Context) error {
 	var missing []string
 	for program, pkg := range map[string]string{"iptables": "iptables", "mount": "mount", "ip": "iproute2"} {
@@ -103,10 +104,11 @@ func (b *Bed) installTools(ctx context.Context) error {
 	}
 	b.say("installing %s", strings.Join(missing, ", "))
 	install := "apt-get install -y --no-install-recommends " + strings.Join(missing, " ")
-	return run(ctx, "bash", "-euc", "export DEBIAN_FRONTEND=noninteractive; "+install+" || { apt-get update && "+install+"; }")
+	return run(ctx, "bash", "-euc",
+		"export DEBIAN_FRONTEND=noninteractive; "+install+" || { apt-get update && "+install+"; }")
 }
 
-// goTool runs the go command and says every half minute that it is still at it.
+// goTool runs the go command, and prints the elapsed time every 30 s.
 func (b *Bed) goTool(ctx context.Context, what, dir string, args ...string) error {
 	began := time.Now()
 	b.say("%s", what)
@@ -132,7 +134,7 @@ func run(ctx context.Context, argv ...string) error {
 	return runCmd(exec.CommandContext(ctx, argv[0], argv[1:]...))
 }
 
-// runCmd keeps a command's output to itself unless it fails.
+// runCmd runs a command. Its output is part of the error if it fails.
 func runCmd(cmd *exec.Cmd) error {
 	out, err := cmd.CombinedOutput()
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// A ca signs the cluster's certificates. Its key lives no longer than the call that starts the cluster.
+// A ca signs the cluster's certificates. Its key is not stored.
 type ca struct {
 	cert *x509.Certificate
 	key  crypto.Signer
@@ -52,7 +52,7 @@ func certTemplate(name string, groups []string) *x509.Certificate {
 	}
 }
 
-// issue makes a key and a certificate, both as PEM.
+// issue returns a new certificate and its key, PEM-encoded.
 func (c *ca) issue(name string, groups []string, ips []net.IP, hosts ...string) (cert, key []byte, err error) {
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -73,7 +73,7 @@ func keyPEM(k *ecdsa.PrivateKey) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), err
 }
 
-// writeKeys makes everything that the cluster's parts prove themselves with.
+// writeKeys creates the keys, certificates and kubeconfigs of the cluster.
 func (b *Bed) writeKeys() error {
 	authority, err := newCA()
 	if err != nil {
@@ -122,7 +122,7 @@ func (b *Bed) writeKeys() error {
 	return nil
 }
 
-// writeClient makes FILE.kubeconfig, and the certificate beside it for programs that want the bare files.
+// writeClient writes FILE.kubeconfig, and the certificate and key as separate files.
 func (b *Bed) writeClient(authority *ca, file, name, group string) error {
 	var groups []string
 	if group != "" {

@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// Healthy tells why a bed that was up cannot be used as it is, if so.
+// Healthy returns an error if a running cluster cannot be used.
 func (b *Bed) Healthy(ctx context.Context) error {
 	if exists(b.path("run/borrowed")) {
-		return errors.New("a run on it did not come to its end")
+		return errors.New("the last run did not finish")
 	}
 	for _, name := range append(b.NodeNames(), control) {
 		if b.PID(name) == 0 {
@@ -21,13 +21,15 @@ func (b *Bed) Healthy(ctx context.Context) error {
 	return b.waitReadyFor(ctx, 30*time.Second)
 }
 
-// Borrow notes that somebody is about to change the nodes, giveBack that all is as it was.
+// Borrow marks the cluster as being changed by a run. giveBack removes the mark, when the run has
+// restored the nodes.
 func (b *Bed) Borrow() (giveBack func() error, err error) {
 	path := b.path("run/borrowed")
 	return func() error { return os.Remove(path) }, writeFile(path, nil)
 }
 
-// Refresh brings a cluster that is up to what is in the source tree now: plugin, agent, manager and manifests.
+// Refresh deploys the plugin, the agent, the manager and the manifests of the source tree to a
+// running cluster.
 func (b *Bed) Refresh(ctx context.Context) error {
 	if err := b.buildTrace(ctx); err != nil {
 		return err
@@ -46,7 +48,7 @@ func (b *Bed) Refresh(ctx context.Context) error {
 		return err
 	}
 	if changed {
-		b.say("the nodes have other images: importing these")
+		b.say("importing changed images on the nodes")
 		if err := b.importEverywhere(ctx); err != nil {
 			return err
 		}

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A Call is a call of the IPAM plugin that was traced.
+// A Call is a traced call of the IPAM plugin.
 type Call struct {
 	Time      time.Time
 	Verb      string
@@ -17,12 +17,12 @@ type Call struct {
 	NetNS     string
 }
 
-// Trace notes every call of the node's IPAM plugin from now on; Untrace stops it.
+// Trace starts to log the calls of the node's IPAM plugin.
 func (n *Node) Trace() error {
 	plugin := n.Disk("/opt/cni/bin/" + n.bed.IPAM)
 	os.Remove(n.Disk("/var/log/cni-trace.log"))
 	if !exists(plugin + ".real") {
-		// A copy: the name must lead to a program at every moment.
+		// Copied rather than renamed, because the runtime may call the plugin at any moment.
 		if err := copyProgram(plugin, plugin+".real"); err != nil {
 			return err
 		}
@@ -30,7 +30,7 @@ func (n *Node) Trace() error {
 	return copyProgram(n.bed.path("bin/own/trace"), plugin)
 }
 
-// Untrace puts the plugin back.
+// Untrace stops what Trace started.
 func (n *Node) Untrace() error {
 	plugin := n.Disk("/opt/cni/bin/" + n.bed.IPAM)
 	err := os.Rename(plugin+".real", plugin)
@@ -40,7 +40,7 @@ func (n *Node) Untrace() error {
 	return err
 }
 
-// Calls returns what was traced.
+// Calls returns the traced calls.
 func (n *Node) Calls() ([]Call, error) {
 	data, err := os.ReadFile(n.Disk("/var/log/cni-trace.log"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -64,7 +64,7 @@ func (n *Node) Calls() ([]Call, error) {
 	return calls, nil
 }
 
-// buildTrace builds the program that traces.
+// buildTrace builds the program that logs calls and executes the plugin.
 func (b *Bed) buildTrace(ctx context.Context) error {
 	_, err := b.buildProgram(ctx, Program{"test/e2e", "images/trace"})
 	return err

@@ -18,11 +18,11 @@ import (
 
 const goarch = runtime.GOARCH
 
-// Up builds what is missing and starts the cluster. What an earlier run left behind is removed first; if it fails,
-// nothing is left but what it built and the logs.
+// Up builds all programs and starts the cluster, after removing a former one. If it fails, only
+// built programs and logs are left.
 func (b *Bed) Up(ctx context.Context) (err error) {
 	if os.Geteuid() != 0 {
-		return fmt.Errorf("namespaces, mounts and bridges need root")
+		return fmt.Errorf("must run as root, to create namespaces, mounts and bridges")
 	}
 	if err := b.installTools(ctx); err != nil {
 		return err
@@ -31,7 +31,7 @@ func (b *Bed) Up(ctx context.Context) (err error) {
 		return err
 	}
 	if err := b.Down(ctx); err != nil {
-		return fmt.Errorf("removing what was left: %w", err)
+		return fmt.Errorf("removing a former cluster: %w", err)
 	}
 	images := bedImages()
 	if b.Keeps() {
@@ -53,7 +53,7 @@ func (b *Bed) Up(ctx context.Context) (err error) {
 	}
 	defer func() {
 		if err != nil {
-			b.say("failed, removing what was started; the logs stay in %s", b.path("run/logs"))
+			b.say("failed, stopping the cluster; the logs are in %s", b.path("run/logs"))
 			b.takeDown(context.WithoutCancel(ctx))
 		}
 	}()
@@ -74,16 +74,16 @@ func (b *Bed) start(ctx context.Context) error {
 			return err
 		}
 	}
-	b.say("waiting until the nodes are ready")
+	b.say("waiting for the nodes to be ready")
 	if err := b.waitReady(ctx); err != nil {
 		return err
 	}
-	b.say("waiting for leasehold's own pods")
+	b.say("waiting for leasehold's pods")
 	return b.WaitDeployed(ctx, 2*time.Minute)
 }
 
-// startNodes boots the nodes one after the other - the state of the bed is written on the way - and brings up what
-// runs on them side by side.
+// startNodes boots the nodes one after the other, because each boot writes the state of the bed,
+// and then starts their services in parallel.
 func (b *Bed) startNodes(ctx context.Context) error {
 	for i, name := range b.NodeNames() {
 		if err := b.powerOn(ctx, name, b.nodeAddr(i)); err != nil {
@@ -109,7 +109,7 @@ func (b *Bed) startNodes(ctx context.Context) error {
 	return b.noteImages()
 }
 
-// Client returns a client of the cluster with all rights.
+// Client returns a client with administrator's permissions.
 func (b *Bed) Client() (*kubernetes.Clientset, error) {
 	config, err := b.clientConfig()
 	if err != nil {
@@ -118,7 +118,7 @@ func (b *Bed) Client() (*kubernetes.Clientset, error) {
 	return kubernetes.NewForConfig(config)
 }
 
-// Dynamic returns a client for kinds that it need not know.
+// Dynamic returns a dynamic client with administrator's permissions.
 func (b *Bed) Dynamic() (*dynamic.DynamicClient, error) {
 	config, err := b.clientConfig()
 	if err != nil {
@@ -136,7 +136,7 @@ func (b *Bed) clientConfig() (*rest.Config, error) {
 	return config, nil
 }
 
-// waitReady waits until every node is Ready and has its IPAM plugin.
+// waitReady waits until all nodes are Ready and have the IPAM plugin.
 func (b *Bed) waitReady(ctx context.Context) error { return b.waitReadyFor(ctx, 3*time.Minute) }
 
 func (b *Bed) waitReadyFor(ctx context.Context, limit time.Duration) error {
@@ -161,7 +161,7 @@ func (b *Bed) waitReadyFor(ctx context.Context, limit time.Duration) error {
 	})
 }
 
-// NodeReady tells whether a node's Ready condition is true.
+// NodeReady reports whether a node's Ready condition is true.
 func NodeReady(node *corev1.Node) bool {
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady {

@@ -10,14 +10,15 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Container is a container of a pod that runs.
+// Container is a running container of a pod.
 type Container struct {
 	ID   string
 	Name string
-	PID  int // of its first process, inside the node
+	PID  int // of its first process, in the node's PID namespace
 }
 
-// Containers asks the runtime of a node, whose file system is root, for a pod's running containers.
+// Containers returns the running containers of a pod, from the runtime of the node with the file
+// system root.
 func Containers(ctx context.Context, root, podUID string) ([]Container, error) {
 	conn, err := dial(root)
 	if err != nil {
@@ -36,7 +37,7 @@ func Containers(ctx context.Context, root, podUID string) ([]Container, error) {
 	for _, item := range list.Containers {
 		reply, err := client.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: item.Id, Verbose: true})
 		if status.Code(err) == codes.NotFound {
-			continue // ended since the list was made
+			continue // ended since it was listed
 		}
 		if err != nil {
 			return nil, fmt.Errorf("container %s: %w", item.Id, err)

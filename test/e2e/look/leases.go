@@ -11,7 +11,7 @@ import (
 	"github.com/leasehold-cni/leasehold/test/e2e/machine"
 )
 
-// Lease is a line of `leasectl -o json list`.
+// Lease is an element of the output of `leasectl -o json list`.
 type Lease struct {
 	Network   string
 	Address   string
@@ -26,13 +26,14 @@ type Lease struct {
 	Until     string
 }
 
-// Leases reads a node's store, on the node. Holds that are over and not yet collected come with all alone.
+// Leases runs leasectl on a node. Expired holds that the agent has not ended yet are included only
+// if all is set.
 func Leases(ctx context.Context, node machine.Client, leasectl string, all bool) (leases []Lease, err error) {
-	err = ask(ctx, node, &leases, leasectl, "-o", "json", "list", fmt.Sprintf("--all=%v", all))
+	err = runJSON(ctx, node, &leases, leasectl, "-o", "json", "list", fmt.Sprintf("--all=%v", all))
 	return leases, err
 }
 
-// Entry is a line of `leasectl -o json history`.
+// Entry is an element of the output of `leasectl -o json history`.
 type Entry struct {
 	Time      time.Time
 	Event     string
@@ -46,14 +47,14 @@ type Entry struct {
 	Reason    string
 }
 
-// History reads the journal of a node, the oldest entry first.
+// History returns the journal of a node, the oldest entry first.
 func History(ctx context.Context, node machine.Client, leasectl string) (entries []Entry, err error) {
-	err = ask(ctx, node, &entries, leasectl, "-o", "json", "history")
+	err = runJSON(ctx, node, &entries, leasectl, "-o", "json", "history")
 	return entries, err
 }
 
-// ask reads the JSON that a command prints on a node.
-func ask(ctx context.Context, node machine.Client, into any, argv ...string) error {
+// runJSON runs a command on a node, and decodes the JSON that it prints.
+func runJSON(ctx context.Context, node machine.Client, into any, argv ...string) error {
 	out, err := node.Run(ctx, argv...)
 	if err != nil {
 		return err

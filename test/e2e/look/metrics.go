@@ -10,25 +10,25 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// Metrics are the metrics of a program at one moment, by name.
+// Metrics is one scrape of a program's metrics, by name.
 type Metrics map[string]*dto.MetricFamily
 
-// ReadMetrics reads the Prometheus text format.
+// ReadMetrics parses the Prometheus text format.
 func ReadMetrics(r io.Reader) (Metrics, error) {
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(r)
 	return families, err
 }
 
-// Has tells whether a metric is there at all: one that is missing has the sum 0, too.
+// Has reports whether a metric exists. The sum of one that does not is 0.
 func (m Metrics) Has(name string) bool { return m[name] != nil }
 
-// Sum adds up the metric's values over all label sets that have these labels, each written as "name=value". Of a histogram
-// or a summary it takes the number of observations.
+// Sum returns the sum of a metric's values over all label sets with the given labels, each as
+// "name=value". For a histogram or a summary it sums the numbers of observations.
 func (m Metrics) Sum(name string, labels ...string) float64 {
 	sum := 0.0
 	for _, metric := range m[name].GetMetric() {
-		if carries(metric, labels) {
+		if hasLabels(metric, labels) {
 			sum += metric.GetCounter().GetValue() + metric.GetGauge().GetValue() + metric.GetUntyped().GetValue() +
 				float64(metric.GetHistogram().GetSampleCount()) + float64(metric.GetSummary().GetSampleCount())
 		}
@@ -36,7 +36,7 @@ func (m Metrics) Sum(name string, labels ...string) float64 {
 	return sum
 }
 
-// String lists the project's own metrics, for people.
+// String formats the project's metrics.
 func (m Metrics) String() string {
 	var out strings.Builder
 	for name, family := range m {
@@ -49,7 +49,7 @@ func (m Metrics) String() string {
 	return out.String()
 }
 
-func carries(metric *dto.Metric, labels []string) bool {
+func hasLabels(metric *dto.Metric, labels []string) bool {
 	has := map[string]bool{}
 	for _, l := range metric.GetLabel() {
 		has[l.GetName()+"="+l.GetValue()] = true

@@ -42,6 +42,6 @@ func TestMetricsSum(t *testing.T) {
 		}
 	}
 	if m.Has("leasehold_nothing") || !m.Has("leasehold_addresses") {
-		t.Error("Has does not know what is there")
+		t.Error("Has returned a wrong result")
 	}
 }

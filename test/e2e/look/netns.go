@@ -1,5 +1,5 @@
-// Package look looks at what is really there: the sandboxes that the runtime knows, the network namespaces on a node
-// and the addresses in them.
+// Package look inspects the state of nodes: the sandboxes of the runtime, the network namespaces,
+// the addresses in them, leases, reservations and metrics.
 package look
 
 import (
@@ -15,7 +15,8 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// NetNSes lists the network namespaces that a node's runtime keeps, as paths of the host. root is the node's file system.
+// NetNSes returns the paths on the host of a node's network namespaces. root is the node's file
+// system.
 func NetNSes(root string) ([]string, error) {
 	entries, err := os.ReadDir(filepath.Join(root, "run/netns"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -28,7 +29,8 @@ func NetNSes(root string) ([]string, error) {
 	return paths, err
 }
 
-// Addresses reads the addresses in a network namespace by interface, without loopback and link-local ones.
+// Addresses returns the addresses in a network namespace by interface, except loopback and
+// link-local ones.
 func Addresses(path string) (map[string][]netip.Addr, error) {
 	ns, err := netns.GetFromPath(path)
 	if err != nil {
@@ -59,12 +61,12 @@ func Addresses(path string) (map[string][]netip.Addr, error) {
 	return found, nil
 }
 
-// Inside calls f with the calling thread in another network namespace. What f connects is there; it must not start
-// goroutines that do.
+// Inside calls f on a thread in another network namespace. f must not start goroutines, which would
+// run in the original namespace.
 func Inside(path string, f func() error) error {
 	done := make(chan error)
 	go func() {
-		// Never unlocked: the thread ends with the goroutine and takes the foreign namespace with it.
+		// Never unlocked, so that the thread ends with the goroutine and is not used by another.
 		runtime.LockOSThread()
 		ns, err := netns.GetFromPath(path)
 		if err == nil {

@@ -12,9 +12,10 @@ import (
 )
 
 // IPReservations is the resource in which the agents publish their nodes' leases.
-var IPReservations = schema.GroupVersionResource{Group: "ipam.leasehold.dev", Version: "v1alpha1", Resource: "ipreservations"}
+var IPReservations = schema.GroupVersionResource{Group: "ipam.leasehold.dev", Version: "v1alpha1",
+	Resource: "ipreservations"}
 
-// Reservation is an IPReservation, as a user reads it.
+// Reservation is an IPReservation.
 type Reservation struct {
 	Metadata metav1.ObjectMeta
 	Spec     struct {
@@ -31,7 +32,7 @@ type Reservation struct {
 	}
 }
 
-// Reservations lists the reservations of a namespace.
+// Reservations returns the reservations in a namespace.
 func Reservations(ctx context.Context, client dynamic.Interface, namespace string) ([]Reservation, error) {
 	list, err := client.Resource(IPReservations).Namespace(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -56,7 +57,7 @@ func reservation(item unstructured.Unstructured) (r Reservation, err error) {
 	return r, json.Unmarshal(data, &r)
 }
 
-// IPs are the reservation's addresses on an interface, in their order.
+// IPs returns the reservation's addresses on an interface.
 func (r Reservation) IPs(link string) []string {
 	var ips []string
 	for _, a := range r.Status.Addresses {

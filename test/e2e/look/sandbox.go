@@ -16,7 +16,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Sandbox is a pod sandbox as the container runtime knows it.
+// Sandbox is a pod sandbox of the container runtime.
 type Sandbox struct {
 	ID        string
 	Namespace string
@@ -24,9 +24,9 @@ type Sandbox struct {
 	UID       string
 	Ready     bool
 	Created   time.Time
-	PID       int    // of the pause process, inside the node
-	Shim      string // the pid of the process's parent, inside the node
-	NetNS     string // as a path of the host, empty if there is none any more
+	PID       int    // of the pause process, in the node's PID namespace
+	Shim      string // the pid of the pause process's parent
+	NetNS     string // path on the host, empty if the namespace was removed
 }
 
 // dial connects to the runtime of a node.
@@ -35,7 +35,8 @@ func dial(root string) (*grpc.ClientConn, error) {
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
 }
 
-// Sandboxes asks the runtime of a node, whose file system is root, for the sandboxes of a namespace.
+// Sandboxes returns the sandboxes in a namespace, from the runtime of the node with the file system
+// root.
 func Sandboxes(ctx context.Context, root, namespace string) ([]Sandbox, error) {
 	conn, err := dial(root)
 	if err != nil {
@@ -56,7 +57,7 @@ func Sandboxes(ctx context.Context, root, namespace string) ([]Sandbox, error) {
 			Ready: item.State == cri.PodSandboxState_SANDBOX_READY, Created: time.Unix(0, item.CreatedAt)}
 		err := details(ctx, client, root, &s)
 		if status.Code(err) == codes.NotFound {
-			continue // removed since the list was made
+			continue // removed since it was listed
 		}
 		if err != nil {
 			return nil, err
@@ -85,14 +86,14 @@ func details(ctx context.Context, client cri.RuntimeServiceClient, root string, 
 	s.PID, s.Shim = info.PID, parent(root, info.PID)
 	for _, ns := range info.RuntimeSpec.Linux.Namespaces {
 		if ns.Type == "network" && ns.Path != "" {
-			// /var/run is an absolute link, which would lead to the host's.
+			// /var/run is an absolute symbolic link, which would be resolved on the host.
 			s.NetNS = filepath.Join(root, strings.Replace(ns.Path, "/var/run/", "/run/", 1))
 		}
 	}
 	return nil
 }
 
-// parent reads a process's parent, empty if there is no such process.
+// parent returns the pid of a process's parent, "" if there is no such process.
 func parent(root string, pid int) string {
 	data, err := os.ReadFile(fmt.Sprintf("%s/proc/%d/stat", root, pid))
 	f := strings.Fields(string(data[strings.LastIndexByte(string(data), ')')+1:]))

@@ -9,20 +9,22 @@ import (
 	"time"
 )
 
-// A Watch looks into every network namespace of some nodes again and again, for an address that is in two of them.
+// A Watch repeatedly reads the addresses in all network namespaces of some nodes, to find an
+// address that is in two of them.
 type Watch struct {
-	mu    sync.Mutex
-	seen  map[string]bool
-	found []string
-	looks int
+	mu     sync.Mutex
+	seen   map[string]bool
+	found  []string
+	passes int
 }
 
-// Start watches until the context ends. roots names the nodes' file systems, which change when a node reboots.
+// Start watches until ctx is done. roots returns the nodes' file systems, which change when a node
+// reboots.
 func (w *Watch) Start(ctx context.Context, roots func() []string) {
 	w.seen = map[string]bool{}
 	go func() {
 		for ctx.Err() == nil {
-			w.look(roots())
+			w.pass(roots())
 			select {
 			case <-ctx.Done():
 			case <-time.After(200 * time.Millisecond):
@@ -31,14 +33,14 @@ func (w *Watch) Start(ctx context.Context, roots func() []string) {
 	}()
 }
 
-// Found returns what was found, and how often the watch has looked.
+// Found returns a description of each duplicate, and the number of passes.
 func (w *Watch) Found() ([]string, int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return slices.Clone(w.found), w.looks
+	return slices.Clone(w.found), w.passes
 }
 
-func (w *Watch) look(roots []string) {
+func (w *Watch) pass(roots []string) {
 	holder := map[netip.Addr]string{}
 	for _, root := range roots {
 		paths, _ := NetNSes(root) // a node that is off has none
@@ -46,7 +48,7 @@ func (w *Watch) look(roots []string) {
 			for _, ip := range flatten(path) {
 				other, taken := holder[ip]
 				holder[ip] = path
-				// The address may have moved while we went from one to the other: only what is still there counts.
+				// The address may have moved in between, so read both again.
 				if taken && slices.Contains(flatten(other), ip) && slices.Contains(flatten(path), ip) {
 					w.report(fmt.Sprintf("%v is in %s and in %s", ip, other, path))
 				}
@@ -54,7 +56,7 @@ func (w *Watch) look(roots []string) {
 		}
 	}
 	w.mu.Lock()
-	w.looks++
+	w.passes++
 	w.mu.Unlock()
 }
 
@@ -69,7 +71,7 @@ func (w *Watch) report(s string) {
 
 func flatten(path string) []netip.Addr {
 	var all []netip.Addr
-	found, _ := Addresses(path) // a namespace that has just gone has none
+	found, _ := Addresses(path) // a namespace that was just removed has none
 	for _, addrs := range found {
 		all = append(all, addrs...)
 	}
