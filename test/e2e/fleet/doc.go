@@ -1,7 +1,8 @@
-// Package fleet simulates nodes: objects in a real API server whose pods have no processes, but real leases. Each node has
-// a lease store of its own; for each pod that is bound to it the real plugin is called, with a real network namespace that
-// lives as long as the pod, and what the store says is published as the node's agent would.
+// Package fleet simulates nodes: objects in a real API server whose pods have no processes, but
+// real leases. Each node has its own lease store. For each pod that is scheduled to a node, the
+// real IPAM plugin is called with a real network namespace, which exists as long as the pod, and
+// the tasks of the node agent publish the leases.
 //
-// What is not there: kubelet, container runtime, CNI plugin and image. So the times that a fleet shows are those of the
-// control plane and of IPAM.
+// There is no kubelet, container runtime, CNI plugin or image, so that measured times are those of
+// the control plane and of IPAM.
 package fleet

@@ -19,26 +19,26 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/live"
 )
 
-// Config is what a fleet is made of.
+// Config is the configuration of a Fleet.
 type Config struct {
-	API     *rest.Config // with all rights
-	Plugin  string       // the program
-	Dir     string       // the nodes' disks; removed with the fleet by its owner
+	API     *rest.Config // with administrator's permissions
+	Plugin  string       // path of the IPAM plugin
+	Dir     string       // directory of the nodes' files; the caller removes it
 	Network netip.Prefix // pod addresses, a /20 for each node
-	// Heartbeat is how often a node renews its Lease. Many nodes on a small machine need a long one, and a longer
-	// node-monitor-grace-period.
+	// Heartbeat is how often a node renews its Lease. Many nodes on a small machine need a long
+	// interval, and a longer node-monitor-grace-period.
 	Heartbeat time.Duration
 	Log       *slog.Logger // of the nodes
 }
 
-// Fleet is a number of nodes that are up.
+// Fleet is a set of simulated nodes.
 type Fleet struct {
 	Config
 	client  *kubernetes.Clientset
-	clients *live.Clients // for what the clientset does not know
+	clients *live.Clients // for kinds that the clientset does not have
 	nodes   map[string]*Node
 
-	calls chan struct{} // bounds how many plugins run at once
+	calls chan struct{} // limits the number of concurrent plugin calls
 
 	mu   sync.Mutex
 	pods map[podKey]*pod
@@ -49,7 +49,8 @@ type Fleet struct {
 func New(c Config) (*Fleet, error) {
 	api := rest.CopyConfig(c.API)
 	api.QPS = -1
-	api.ContentType, api.AcceptContentTypes = "application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf,application/json"
+	api.ContentType, api.AcceptContentTypes = "application/vnd.kubernetes.protobuf",
+		"application/vnd.kubernetes.protobuf,application/json"
 	clients, err := kubernetes.NewForConfig(api)
 	if err != nil {
 		return nil, err
@@ -62,8 +63,8 @@ func New(c Config) (*Fleet, error) {
 		calls: make(chan struct{}, 8)}, nil
 }
 
-// Start registers the nodes and waits until all are Ready and free of taints of the control plane's; from then on they run
-// what is bound to them, until ctx ends.
+// Start registers the nodes, and waits until all are Ready and without the not-ready taint. From
+// then on they run the pods that are scheduled to them, until ctx is done.
 func (f *Fleet) Start(ctx context.Context, nodes []*corev1.Node) error {
 	for i, object := range nodes {
 		n, err := f.newNode(i, object.Name)
@@ -81,7 +82,7 @@ func (f *Fleet) Start(ctx context.Context, nodes []*corev1.Node) error {
 		return err
 	}
 	for i, object := range nodes {
-		// Spread over the interval, as nodes that were not started by one program would be.
+		// Spread over the interval, as those of real nodes.
 		first := f.Heartbeat * time.Duration(i+1) / time.Duration(len(nodes))
 		f.wg.Go(func() { f.beat(ctx, object.Name, first) })
 	}
@@ -92,7 +93,7 @@ func (f *Fleet) Start(ctx context.Context, nodes []*corev1.Node) error {
 		}
 		f.wg.Go(func() {
 			if err := agent.Run(ctx, f.Log, tasks); err != nil {
-				f.warn(ctx, "nothing is published any more", "node", n.Name, "error", err)
+				f.warn(ctx, "publishing failed", "node", n.Name, "error", err)
 			}
 		})
 	}
@@ -102,8 +103,8 @@ func (f *Fleet) Start(ctx context.Context, nodes []*corev1.Node) error {
 	return f.waitReady(ctx)
 }
 
-// Wait returns when everything that the fleet does has ended, which the end of Start's context makes it do. The pods'
-// network namespaces are gone then.
+// Wait waits until the fleet has stopped, after the context of Start is done, and removes the
+// network namespaces of the pods.
 func (f *Fleet) Wait() {
 	f.wg.Wait()
 	f.mu.Lock()
@@ -148,9 +149,9 @@ func pause(ctx context.Context, d time.Duration) error {
 }
 
 func (f *Fleet) warn(ctx context.Context, message string, args ...any) {
-	if ctx.Err() == nil { // what fails because all ends is no news
+	if ctx.Err() == nil { // errors during the shutdown are expected
 		f.Log.Warn(message, args...)
 	}
 }
 
-var errNoRoom = errors.New("the network has no room for so many nodes")
+var errNoRoom = errors.New("the network is too small for the number of nodes")

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A namespace is a network namespace that nothing but an open file keeps: no mount outlives this program. It has a path of
-// its own, as those of a runtime have.
+// A namespace is a network namespace that is kept by an open file instead of a mount, so that it
+// does not outlive this program. It has a path, like those of a runtime.
 type namespace struct {
 	file *os.File
 	path string
@@ -29,12 +29,12 @@ func newNamespace(dir, id string) (*namespace, error) {
 	return n, nil
 }
 
-// makeNetns makes the namespace on a thread that ends with it.
+// makeNetns creates the namespace on a thread that ends afterwards.
 func makeNetns() (file *os.File, err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // never unlocked: nobody else shall run in there
+		runtime.LockOSThread() // never unlocked, so that no other goroutine uses the thread
 		if err = unix.Unshare(unix.CLONE_NEWNET); err == nil {
 			file, err = os.Open(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()))
 		}

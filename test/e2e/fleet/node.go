@@ -15,11 +15,11 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// Node is a node's side that the API does not show.
+// Node is the part of a simulated node that is not in the API.
 type Node struct {
 	Name   string
 	UID    string
-	Addr   netip.Addr   // its own; nothing answers there
+	Addr   netip.Addr   // of the node; nothing listens there
 	Subnet netip.Prefix // of its pods
 	Dirs   store.Dirs
 	dir    string
@@ -46,7 +46,7 @@ func (n *Node) netns() string    { return filepath.Join(n.dir, "netns") }
 func (n *Node) networks() string { return filepath.Join(n.dir, "networks") }
 func (n *Node) caches() string   { return filepath.Join(n.dir, "results") }
 
-// nthSubnet is the i-th IPv4 subnet of that many bits, counted from 0.
+// nthSubnet returns the i-th IPv4 subnet with the given prefix length, counted from 0.
 func nthSubnet(of netip.Prefix, i, bits int) (netip.Prefix, bool) {
 	a := of.Masked().Addr().As4()
 	base := binary.BigEndian.Uint32(a[:])
@@ -55,7 +55,7 @@ func nthSubnet(of netip.Prefix, i, bits int) (netip.Prefix, bool) {
 	return p, of.Bits() <= bits && of.Contains(p.Addr())
 }
 
-// register makes the node's object and its first Lease.
+// register creates the Node and its Lease.
 func (f *Fleet) register(ctx context.Context, object *corev1.Node) error {
 	n := f.nodes[object.Name]
 	object = object.DeepCopy()
@@ -74,7 +74,8 @@ func (f *Fleet) register(ctx context.Context, object *corev1.Node) error {
 		return err
 	}
 	n.UID = string(created.UID)
-	_, err = f.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Create(ctx, newLease(object.Name), metav1.CreateOptions{})
+	_, err = f.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Create(ctx, newLease(object.Name),
+		metav1.CreateOptions{})
 	return err
 }
 
@@ -84,7 +85,7 @@ func newLease(node string) *coordinationv1.Lease {
 		Spec: coordinationv1.LeaseSpec{HolderIdentity: &node, LeaseDurationSeconds: &seconds, RenewTime: &now}}
 }
 
-// beat renews a node's Lease until ctx ends.
+// beat renews a node's Lease until ctx is done.
 func (f *Fleet) beat(ctx context.Context, node string, first time.Duration) {
 	leases := f.client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
 	for wait := first; pause(ctx, wait) == nil; wait = f.Heartbeat {
@@ -94,7 +95,7 @@ func (f *Fleet) beat(ctx context.Context, node string, first time.Duration) {
 			_, err = leases.Update(ctx, lease, metav1.UpdateOptions{})
 		}
 		if err != nil {
-			f.warn(ctx, "no heartbeat", "node", node, "error", err)
+			f.warn(ctx, "renewing the lease failed", "node", node, "error", err)
 		}
 	}
 }

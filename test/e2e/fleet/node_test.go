@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestEveryNodeHasASubnetOfItsOwn(t *testing.T) {
+func TestNthSubnet(t *testing.T) {
 	network := netip.MustParsePrefix("100.64.0.0/10")
 	for _, c := range []struct {
 		i    int

@@ -18,7 +18,7 @@ import (
 
 type fields = map[string]any
 
-// call runs the plugin as a runtime and a CNI plugin would together, and returns its output.
+// call runs the IPAM plugin as a runtime and a CNI plugin do, and returns its output.
 func (f *Fleet) call(ctx context.Context, verb string, n *Node, p *corev1.Pod, id, netns string) ([]byte, error) {
 	select {
 	case f.calls <- struct{}{}:
@@ -52,7 +52,7 @@ func (f *Fleet) call(ctx context.Context, verb string, n *Node, p *corev1.Pod, i
 	return out.Bytes(), nil
 }
 
-// add returns the pod's address.
+// add calls ADD and returns the pod's address.
 func (f *Fleet) add(ctx context.Context, n *Node, p *corev1.Pod, id, netns string) (netip.Addr, error) {
 	out, err := f.call(ctx, "ADD", n, p, id, netns)
 	if err != nil {
@@ -75,7 +75,7 @@ func (f *Fleet) del(ctx context.Context, n *Node, p *corev1.Pod, id, netns strin
 }
 
 func init() {
-	// The plugin's node is told by variables; those of this program are not its.
+	// These variables select the plugin's node. Those of this program must not be inherited.
 	for _, name := range []string{env.StateDir, env.RunDir, env.BootIDFile, env.ClockOffset} {
 		os.Unsetenv(name)
 	}

@@ -20,10 +20,10 @@ import (
 
 type podKey = types.UID
 
-// A pod is one that a node runs: from the time that it was bound there until its DEL.
+// A pod is a pod that a node runs, from its binding until its DEL.
 type pod struct {
 	node *Node
-	stop chan struct{} // closed when the pod is to end
+	stop chan struct{} // closed when the pod has to stop
 	once sync.Once
 
 	netns *namespace
@@ -36,7 +36,7 @@ func (p *pod) close() {
 	}
 }
 
-// watchPods starts and ends the pods of the fleet's nodes, as the API says.
+// watchPods starts and stops the pods of the fleet's nodes.
 func (f *Fleet) watchPods(ctx context.Context) error {
 	factory := informers.NewSharedInformerFactory(f.client, 0)
 	informer := factory.Core().V1().Pods().Informer()
@@ -44,8 +44,8 @@ func (f *Fleet) watchPods(ctx context.Context) error {
 		AddFunc:    func(o any) { f.sync(ctx, o.(*corev1.Pod)) },
 		UpdateFunc: func(_, o any) { f.sync(ctx, o.(*corev1.Pod)) },
 		DeleteFunc: func(o any) {
-			if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
-				o = gone.Obj
+			if unknown, ok := o.(cache.DeletedFinalStateUnknown); ok {
+				o = unknown.Obj
 			}
 			f.end(o.(*corev1.Pod))
 		},
@@ -91,7 +91,7 @@ func (f *Fleet) end(object *corev1.Pod) {
 	}
 }
 
-// live is a pod's whole life on its node. When all ends with ctx, it leaves the pod to Wait.
+// live runs a pod until it is stopped. When ctx is done it leaves the cleanup to Wait.
 func (f *Fleet) live(ctx context.Context, p *pod, object *corev1.Pod) {
 	id := containerID()
 	if f.run(ctx, p, object, id) {
@@ -106,7 +106,7 @@ func (f *Fleet) live(ctx context.Context, p *pod, object *corev1.Pod) {
 		if err == nil {
 			break
 		}
-		f.warn(ctx, "a pod cannot be ended", "error", err)
+		f.warn(ctx, "stopping a pod failed", "error", err)
 		pause(ctx, time.Second)
 	}
 	if ctx.Err() != nil {
@@ -116,14 +116,15 @@ func (f *Fleet) live(ctx context.Context, p *pod, object *corev1.Pod) {
 	err := f.client.CoreV1().Pods(object.Namespace).Delete(ctx, object.Name, metav1.DeleteOptions{
 		GracePeriodSeconds: new(int64), Preconditions: &metav1.Preconditions{UID: &object.UID}})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-		f.warn(ctx, "a pod cannot be removed", "pod", object.Namespace+"/"+object.Name, "error", err)
+		f.warn(ctx, "deleting a pod failed", "pod", object.Namespace+"/"+object.Name, "error", err)
 	}
 	f.mu.Lock()
 	delete(f.pods, object.UID)
 	f.mu.Unlock()
 }
 
-// run makes the sandbox, again and again if need be, and reports it. It returns false if the pod was ended before.
+// run creates the sandbox, with retries, and reports its status. It returns false if the pod was
+// stopped before.
 func (f *Fleet) run(ctx context.Context, p *pod, object *corev1.Pod, id string) bool {
 	for {
 		addr, err := f.sandbox(ctx, p, object, id)
@@ -133,7 +134,7 @@ func (f *Fleet) run(ctx context.Context, p *pod, object *corev1.Pod, id string) 
 		if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 			return true
 		}
-		f.warn(ctx, "a pod cannot be started", "error", err)
+		f.warn(ctx, "starting a pod failed", "error", err)
 		select {
 		case <-p.stop:
 			return false
@@ -162,17 +163,19 @@ func (p *pod) netnsPath() string {
 	return p.netns.path
 }
 
-// report tells the API that the pod is running and ready.
+// report sets the status of the pod to running and ready.
 func (f *Fleet) report(ctx context.Context, n *Node, object *corev1.Pod, addr netip.Addr) error {
 	now := metav1.Now()
 	status := corev1.PodStatus{Phase: corev1.PodRunning, HostIP: n.Addr.String(), StartTime: &now, PodIP: addr.String(),
 		PodIPs: []corev1.PodIP{{IP: addr.String()}}}
 	for _, c := range []corev1.PodConditionType{corev1.PodInitialized, corev1.ContainersReady, corev1.PodReady} {
-		status.Conditions = append(status.Conditions, corev1.PodCondition{Type: c, Status: corev1.ConditionTrue, LastTransitionTime: now})
+		status.Conditions = append(status.Conditions, corev1.PodCondition{Type: c, Status: corev1.ConditionTrue,
+			LastTransitionTime: now})
 	}
 	for _, c := range object.Spec.Containers {
 		started := true
-		status.ContainerStatuses = append(status.ContainerStatuses, corev1.ContainerStatus{Name: c.Name, Image: c.Image, Ready: true,
+		status.ContainerStatuses = append(status.ContainerStatuses, corev1.ContainerStatus{Name: c.Name, Image: c.Image,
+			Ready:   true,
 			Started: &started, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}}})
 	}
 	patch, err := json.Marshal(fields{"metadata": fields{"uid": object.UID}, "status": status})

@@ -18,7 +18,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// publishing are those tasks of a node's agent that make the API say what the node's store says.
+// publishing returns the tasks of the node agent that publish the leases of a node.
 func (f *Fleet) publishing(n *Node) ([]agent.Task, error) {
 	here, err := env.Read(func(string) string { return "" })
 	if err != nil {
@@ -37,18 +37,18 @@ func (f *Fleet) publishing(n *Node) ([]agent.Task, error) {
 		Metrics: publish.NewMetrics(prometheus.NewRegistry()),
 	}
 	changes := agent.NewChanges(n.Dirs.State, log)
-	word := changes.Subscribe()
+	changed := changes.Subscribe()
 	return []agent.Task{
 		{Name: "changes", Run: changes.Run},
 		{Name: "pods", Run: pods.Run},
 		{Name: "reservations", Run: objects.Run},
 		{Name: "publish", Run: func(ctx context.Context) error {
-			return publisher.Run(ctx, word)
+			return publisher.Run(ctx, changed)
 		}},
 	}, nil
 }
 
-// Reserved lists what the API shows of a namespace's reservations, as "pod node state" in order.
+// Reserved returns the sorted reservations in a namespace, as "pod node state".
 func (f *Fleet) Reserved(ctx context.Context, namespace string) ([]string, error) {
 	var list v1alpha1.IPReservationList
 	err := f.clients.IPAM.Get().Namespace(namespace).Resource("ipreservations").

@@ -11,15 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A hierarchy is a mounted cgroup tree of the host: the one of version 2, or one of version 1's many.
+// A hierarchy is a mounted cgroup hierarchy of the host, of version 1 or 2.
 type hierarchy struct {
-	dir     string // where it is mounted
+	dir     string // mount point
 	fstype  string
-	options string // what names it among its kind
+	options string // controllers and name, for version 1
 }
 
-// IsolateCgroups moves this process into a cgroup of its own in every hierarchy and makes that the root of all that the
-// machine sees. Then exec, as the namespace belongs to one thread alone.
+// IsolateCgroups moves this process into its own cgroup in every hierarchy, and unshares the cgroup
+// namespace with that as its root. The caller must exec afterwards, because only the calling thread
+// is in the namespace.
 func IsolateCgroups(c Config) error {
 	runtime.LockOSThread()
 	all, err := hierarchies()
@@ -34,14 +35,14 @@ func IsolateCgroups(c Config) error {
 	return os.NewSyscallError("unshare", unix.Unshare(unix.CLONE_NEWCGROUP))
 }
 
-// mountCgroups shows the machine its own cgroups in the place of the host's.
+// mountCgroups replaces the host's cgroup mounts with those of the machine.
 func mountCgroups() error {
 	all, err := hierarchies()
 	if err != nil {
 		return err
 	}
 	for _, h := range all {
-		// Not over it: the kernel takes the same file system on the same place for a mistake.
+		// Unmounted first: the kernel does not mount the same file system twice on one mount point.
 		if err := unix.Unmount(h.dir, unix.MNT_DETACH); err != nil {
 			return fmt.Errorf("%s: %w", h.dir, err)
 		}
@@ -49,7 +50,7 @@ func mountCgroups() error {
 			return fmt.Errorf("%s: %w", h.dir, err)
 		}
 		if h.fstype == "cgroup2" {
-			// Controllers can be handed down only by a group without processes.
+			// Controllers can only be enabled for the children of a cgroup without processes.
 			if err := h.join("/init"); err != nil {
 				return err
 			}
@@ -58,7 +59,7 @@ func mountCgroups() error {
 	return nil
 }
 
-// hierarchies reads them from the mounts of this process.
+// hierarchies returns the mounted hierarchies.
 func hierarchies() ([]hierarchy, error) {
 	data, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -82,7 +83,7 @@ func hierarchies() ([]hierarchy, error) {
 	return found, nil
 }
 
-// kindOf keeps of a mount's options the controllers and the name.
+// kindOf returns the controllers and the name in the options of a mount.
 func kindOf(options string) string {
 	var kind []string
 	named := false
@@ -103,7 +104,7 @@ func kindOf(options string) string {
 	return strings.Join(kind, ",")
 }
 
-// join makes a group and moves this process into it.
+// join creates a cgroup, and moves this process into it.
 func (h hierarchy) join(group string) error {
 	dir := h.dir
 	for name := range strings.SplitSeq(strings.Trim(group, "/"), "/") {
@@ -112,7 +113,7 @@ func (h hierarchy) join(group string) error {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
-		// A new group of version 1 has no processors and no memory to run on.
+		// A new cpuset cgroup of version 1 has no CPUs and memory nodes.
 		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 			value, err := os.ReadFile(filepath.Join(parent, file))
 			if err != nil || h.fstype != "cgroup" || len(bytes.TrimSpace(value)) == 0 {

@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// A Client talks to a machine through its socket.
+// A Client sends requests to a machine.
 type Client struct{ Socket string }
 
-// Call sends one request and waits for its reply until the context ends.
+// Call sends a request, and waits for its reply until ctx is done.
 func (c Client) Call(ctx context.Context, r Request) (Reply, error) {
 	var reply Reply
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", c.Socket)
@@ -42,7 +42,7 @@ func (c Client) Start(ctx context.Context, s Start) error {
 	return err
 }
 
-// Stop asks a service to end and insists after ten seconds.
+// Stop terminates a service, and kills it after ten seconds.
 func (c Client) Stop(ctx context.Context, name string) error {
 	if c.signal(ctx, name, syscall.SIGTERM, 10*time.Second) == nil {
 		return nil
@@ -50,7 +50,7 @@ func (c Client) Stop(ctx context.Context, name string) error {
 	return c.Kill(ctx, name)
 }
 
-// Kill ends a service at once.
+// Kill kills a service.
 func (c Client) Kill(ctx context.Context, name string) error {
 	return c.signal(ctx, name, syscall.SIGKILL, 10*time.Second)
 }
@@ -60,15 +60,15 @@ func (c Client) signal(ctx context.Context, name string, sig syscall.Signal, wai
 	return err
 }
 
-// Run runs a command in the machine and returns its standard output; a non-zero exit is an error that shows what the
-// command wrote.
+// Run runs a command in the machine, and returns its standard output. A non-zero exit code is an
+// error with the output.
 func (c Client) Run(ctx context.Context, argv ...string) ([]byte, error) {
 	reply, err := c.Call(ctx, Request{Exec: &Exec{Argv: argv}})
 	if err != nil {
 		return nil, err
 	}
 	if reply.Exit != 0 {
-		return reply.Stdout, fmt.Errorf("%s: exit %d: %s", strings.Join(argv, " "), reply.Exit,
+		return reply.Stdout, fmt.Errorf("%s: exit code %d: %s", strings.Join(argv, " "), reply.Exit,
 			strings.TrimSpace(string(reply.Stdout)+string(reply.Stderr)))
 	}
 	return reply.Stdout, nil

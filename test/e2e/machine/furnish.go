@@ -9,15 +9,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// furnish turns the fresh namespaces into a machine: its own /proc and boot id, its own cgroups and disk, an empty /run.
-func furnish(c Config) error {
+// setUp sets up the new namespaces as a machine, with its own /proc, boot id, cgroups and disk, and
+// an empty /run.
+func setUp(c Config) error {
 	if err := unix.Sethostname([]byte(c.Name)); err != nil {
 		return fmt.Errorf("hostname: %w", err)
 	}
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("private mounts: %w", err)
 	}
-	// Shared among the machine's own mount namespaces, as on a real node: a pod may ask for mount propagation.
+	// Shared among the machine's mount namespaces, as on a real node, because pods may use mount
+	// propagation.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil {
 		return fmt.Errorf("shared mounts: %w", err)
 	}
@@ -48,7 +50,8 @@ func furnish(c Config) error {
 	return network()
 }
 
-// overlay lets the machine read the host's folder and write to its own.
+// overlay mounts an overlay with the host's directory as lower and the machine's as upper
+// directory.
 func overlay(dir, disk string) error {
 	upper, work := filepath.Join(disk, dir), filepath.Join(disk, ".work", dir)
 	for _, d := range []string{upper, work} {

@@ -18,7 +18,7 @@ import (
 
 // Init is the machine's pid 1.
 type Init struct {
-	mu       sync.Mutex // held from fork to the entry in the maps, so that the reaper finds every child that it ends
+	mu       sync.Mutex // held from fork until the maps are updated, so that reap finds every child
 	services map[string]*service
 	children map[int]chan syscall.WaitStatus
 }
@@ -28,9 +28,9 @@ type service struct {
 	ended chan syscall.WaitStatus
 }
 
-// Main furnishes the machine and serves requests until it is killed.
+// Main sets up the machine, and serves requests until it is killed.
 func Main(c Config) error {
-	if err := furnish(c); err != nil {
+	if err := setUp(c); err != nil {
 		return err
 	}
 	in := &Init{services: map[string]*service{}, children: map[int]chan syscall.WaitStatus{}}
@@ -86,7 +86,7 @@ func (in *Init) start(s Start) error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if in.services[s.Name] != nil {
-		return fmt.Errorf("%s runs already", s.Name)
+		return fmt.Errorf("%s is already running", s.Name)
 	}
 	pid, ended, err := in.fork(s.Argv, s.Env, null, log, log)
 	if err != nil {
@@ -96,8 +96,8 @@ func (in *Init) start(s Start) error {
 	return nil
 }
 
-// fork starts a process; the caller holds the mutex. exec.Cmd cannot be used: it waits for its child itself, and pid 1
-// must wait for all of them.
+// fork starts a process. The caller holds in.mu. exec.Cmd cannot be used, because it waits for its
+// child, and pid 1 must wait for all processes.
 func (in *Init) fork(argv, env []string, files ...*os.File) (int, chan syscall.WaitStatus, error) {
 	path, err := exec.LookPath(argv[0])
 	if err != nil {
@@ -128,9 +128,9 @@ func (in *Init) signal(s Signal) error {
 	}
 	for end := time.Now().Add(s.Wait); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		in.mu.Lock()
-		gone := in.services[s.Name] != svc
+		ended := in.services[s.Name] != svc
 		in.mu.Unlock()
-		if gone {
+		if ended {
 			return nil
 		}
 	}
@@ -185,7 +185,7 @@ func (in *Init) list() map[string]int {
 	return pids
 }
 
-// reap collects the machine's dead: its services and the orphans that fall to pid 1, such as the containers' shims.
+// reap waits for ended processes: services, and orphans such as the containers' shims.
 func (in *Init) reap() {
 	c := make(chan os.Signal, 1)
 	signal.Notify(c, syscall.SIGCHLD)

@@ -1,26 +1,28 @@
-// Package machine is one machine of the bed: a process that is pid 1 of its own mount, pid, network and host-name
-// namespaces, and that starts and stops services there when it is told to.
+// Package machine implements a machine of the test cluster: a process that is pid 1 of its own
+// mount, PID, network and UTS namespaces, and that starts and stops services there on request.
 //
-// Ending pid 1 is pulling the plug: the kernel kills every process of the machine and with them go its mounts and its
-// network. What was written to its disk (Config.Disk) is there at the next start, what was in memory is not.
+// Killing pid 1 is like a power failure: the kernel kills all processes of the machine, which
+// removes its mounts and its network. Files on its disk (Config.Disk) exist at the next start,
+// those in memory do not.
 package machine
 
 import "time"
 
-// Config says what a machine is made of.
+// Config is the configuration of a machine.
 type Config struct {
 	Name string
-	// Disk holds what survives a reboot: the machine's own /etc (laid over the host's), /opt, /var/lib and /var/log.
+	// Disk is the directory of what survives a reboot: the machine's /etc (an overlay over the
+	// host's), /opt, /var/lib and /var/log.
 	Disk string
-	// BootID is the file that the machine shows as the kernel's boot id.
+	// BootID is the file that is mounted as the kernel's boot id.
 	BootID string
-	// Cgroup is the group that is the root of the machine's own cgroups.
+	// Cgroup is the root of the machine's cgroups.
 	Cgroup string
-	// Socket is where the machine takes requests.
+	// Socket is the path of the socket for requests.
 	Socket string
 }
 
-// Request asks a machine for one thing; exactly one field is set.
+// Request is a request to a machine. Exactly one field is set.
 type Request struct {
 	Start  *Start  `json:",omitempty"`
 	Signal *Signal `json:",omitempty"`
@@ -28,7 +30,7 @@ type Request struct {
 	List   bool    `json:",omitempty"`
 }
 
-// Start starts a service, whose output is appended to Log.
+// Start starts a service. Its output is appended to Log.
 type Start struct {
 	Name string
 	Argv []string
@@ -36,25 +38,25 @@ type Start struct {
 	Log  string
 }
 
-// Signal sends a signal to a service and waits until it has ended, for Wait at most. A service that is not running
-// has ended.
+// Signal sends a signal to a service, and waits until it has ended, at most for Wait. It does
+// nothing if the service does not run.
 type Signal struct {
 	Name   string
 	Number int
 	Wait   time.Duration
 }
 
-// Exec runs a command to its end.
+// Exec runs a command, and waits until it has ended.
 type Exec struct {
 	Argv  []string
 	Env   []string
 	Stdin []byte
 }
 
-// Reply answers a Request. Error is empty when it was done.
+// Reply is the reply to a Request. Error is empty if it succeeded.
 type Reply struct {
 	Error    string
-	Services map[string]int // name -> pid inside the machine, of what runs
+	Services map[string]int // running services: name -> pid in the machine
 	Exit     int
 	Stdout   []byte
 	Stderr   []byte

@@ -1,4 +1,4 @@
-// Package story runs end-to-end scenarios and tells what happened.
+// Package story runs end-to-end scenarios and reports their results.
 package story
 
 import (
@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// Scenario is one thing that must be true of a cluster.
+// Scenario is one end-to-end test.
 type Scenario struct {
 	Name  string
 	About string
-	// Keeps marks a scenario about addresses that are kept: a plugin that keeps none must fail it, and in no other way
-	// than by losing an address.
+	// Keeps marks a scenario that requires retention: with a plugin without retention its outcome
+	// must be Lost.
 	Keeps bool
 	Run   func(*T)
 }
@@ -29,13 +29,13 @@ const (
 	Broken
 )
 
-// Result is a scenario that was run.
+// Result is the result of a scenario.
 type Result struct {
 	Scenario Scenario
 	Outcome  Outcome
 	Text     string
 	Took     time.Duration
-	Tidying  time.Duration // what the cleanups took on top
+	Tidying  time.Duration // duration of the cleanups
 	Untidy   bool          // a cleanup failed
 }
 
@@ -50,18 +50,18 @@ type T struct {
 	print    func(string)
 }
 
-// Step tells what is done next.
+// Step logs a step of the scenario.
 func (t *T) Step(format string, args ...any) {
 	t.print(fmt.Sprintf("  %5.1fs  %s", time.Since(t.began).Seconds(), fmt.Sprintf(format, args...)))
 }
 
-// Fatalf ends the scenario as broken.
+// Fatalf ends the scenario with the outcome Broken.
 func (t *T) Fatalf(format string, args ...any) { t.end(Broken, fmt.Sprintf(format, args...)) }
 
-// Lostf ends the scenario because an address was not kept.
+// Lostf ends the scenario with the outcome Lost.
 func (t *T) Lostf(format string, args ...any) { t.end(Lost, fmt.Sprintf(format, args...)) }
 
-// Must ends the scenario if there is an error.
+// Must ends the scenario with the outcome Broken if err is not nil.
 func (t *T) Must(err error) {
 	if err != nil {
 		_, file, line, _ := runtime.Caller(1)
@@ -74,10 +74,11 @@ func (t *T) end(o Outcome, text string) {
 	runtime.Goexit()
 }
 
-// Cleanup has f called after the scenario, the last one first, also if it failed.
+// Cleanup registers a function to call after the scenario, even if it failed. The last one is
+// called first.
 func (t *T) Cleanup(f func()) { t.cleanups = append(t.cleanups, f) }
 
-// Eventually repeats f until it succeeds.
+// Eventually calls f until it succeeds. After the limit it ends the scenario.
 func (t *T) Eventually(limit time.Duration, what string, f func() error) {
 	end := time.Now().Add(limit)
 	for {
@@ -86,13 +87,13 @@ func (t *T) Eventually(limit time.Duration, what string, f func() error) {
 			return
 		}
 		if time.Now().After(end) || t.Ctx.Err() != nil {
-			t.Fatalf("%s: not within %v: %v", what, limit, err)
+			t.Fatalf("%s: timed out after %v: %v", what, limit, err)
 		}
 		t.Sleep(200 * time.Millisecond)
 	}
 }
 
-// Sleep waits, or ends the scenario when its time is up.
+// Sleep waits. It ends the scenario when its context is done.
 func (t *T) Sleep(d time.Duration) {
 	select {
 	case <-t.Ctx.Done():
@@ -109,7 +110,7 @@ func Run(ctx context.Context, s Scenario, limit time.Duration, print func(string
 	inOwnGoroutine(t, func() { s.Run(t) })
 	if t.outcome != Passed {
 		print(fmt.Sprintf("  %5.1fs  %s", time.Since(t.began).Seconds(), t.text))
-		// A scenario out of time must still be able to tidy up.
+		// The context of the scenario may be done.
 		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
 		t.Ctx = late
@@ -126,14 +127,15 @@ func Run(ctx context.Context, s Scenario, limit time.Duration, print func(string
 		}
 		result.Untidy = true
 		if result.Outcome == Passed {
-			result.Outcome, result.Text = Broken, "tidying up: "+t.text
+			result.Outcome, result.Text = Broken, "cleanup: "+t.text
 		}
 	}
 	result.Tidying = time.Since(t.began) - result.Took
 	return result
 }
 
-// inOwnGoroutine lets f end itself, or panic, without taking the others along.
+// inOwnGoroutine calls f in a goroutine that f may end with runtime.Goexit. A panic sets the
+// outcome Broken.
 func inOwnGoroutine(t *T, f func()) {
 	done := make(chan struct{})
 	go func() {

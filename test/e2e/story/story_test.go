@@ -9,9 +9,9 @@ import (
 )
 
 func run(s Scenario, limit time.Duration) (Result, bool) {
-	asked := false
-	r := Run(context.Background(), s, limit, func(string) {}, func(*T, Outcome) { asked = true })
-	return r, asked
+	collected := false
+	r := Run(context.Background(), s, limit, func(string) {}, func(*T, Outcome) { collected = true })
+	return r, collected
 }
 
 func TestRun(t *testing.T) {
@@ -30,7 +30,7 @@ func TestRun(t *testing.T) {
 			t.Eventually(time.Millisecond, "a pod", func() error { return errors.New("pending") })
 		}, Broken, "pending"},
 		{"out of time", func(t *T) { t.Sleep(time.Hour) }, Broken, "out of time"},
-		{"cleanup fails", func(t *T) { t.Cleanup(func() { t.Must(errors.New("busy")) }) }, Broken, "tidying up"},
+		{"cleanup fails", func(t *T) { t.Cleanup(func() { t.Must(errors.New("busy")) }) }, Broken, "cleanup: "},
 		{"cleanup fails too", func(t *T) {
 			t.Cleanup(func() { t.Must(errors.New("busy")) })
 			t.Lostf("lost")
@@ -38,21 +38,21 @@ func TestRun(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			r, asked := run(Scenario{Run: tt.run}, 300*time.Millisecond)
+			r, collected := run(Scenario{Run: tt.run}, 300*time.Millisecond)
 			if r.Outcome != tt.want || !strings.Contains(r.Text, tt.text) {
 				t.Errorf("got %d %q, want %d with %q", r.Outcome, r.Text, tt.want, tt.text)
 			}
 			if untidy := strings.HasPrefix(tt.name, "cleanup fails"); r.Untidy != untidy {
 				t.Errorf("untidy: %v, want %v", r.Untidy, untidy)
 			}
-			if failedFirst := r.Outcome != Passed && !strings.HasPrefix(r.Text, "tidying"); asked != failedFirst {
-				t.Errorf("logs asked for: %v, want %v", asked, failedFirst)
+			if failedFirst := r.Outcome != Passed && !strings.HasPrefix(r.Text, "cleanup: "); collected != failedFirst {
+				t.Errorf("logs collected: %v, want %v", collected, failedFirst)
 			}
 		})
 	}
 }
 
-func TestCleanupsRunInReverseAlsoAfterAFailure(t *testing.T) {
+func TestCleanups(t *testing.T) {
 	var order []string
 	run(Scenario{Run: func(t *T) {
 		t.Cleanup(func() { order = append(order, "first") })
@@ -106,6 +106,6 @@ func TestSummarize(t *testing.T) {
 		t.Errorf("leasehold:\n%s", out.String())
 	}
 	if !strings.Contains(out.String(), "10.0.0.1 became 10.0.0.2") {
-		t.Errorf("the failure is not explained:\n%s", out.String())
+		t.Errorf("the text of the failure is missing:\n%s", out.String())
 	}
 }

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// Judge says of a result whether it is as it should be, and how to put it. keeps tells whether the plugin under test
-// is one that keeps addresses.
-func Judge(r Result, keeps bool) (good bool, word string) {
+// Judge reports whether a result is as expected, and returns its description. keeps says whether
+// the plugin under test has retention.
+func Judge(r Result, keeps bool) (good bool, text string) {
 	switch {
 	case r.Outcome == Broken:
 		return false, "FAILED"
@@ -26,23 +26,24 @@ func Judge(r Result, keeps bool) (good bool, word string) {
 	}
 }
 
-// Summarize prints the table of a run, which took so long in all, and its last line, and tells whether all is well.
+// Summarize prints the results of a run, which took the given time, and reports whether all are as
+// expected.
 func Summarize(w io.Writer, results []Result, keeps bool, took time.Duration) bool {
 	tab := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tab, "SCENARIO\tTIME\tTIDYING\tRESULT\tABOUT")
+	fmt.Fprintln(tab, "SCENARIO\tTIME\tCLEANUP\tRESULT\tABOUT")
 	passed := 0
 	for _, r := range results {
-		good, word := Judge(r, keeps)
+		good, text := Judge(r, keeps)
 		if good {
 			passed++
 		}
-		fmt.Fprintf(tab, "%s\t%s\t%s\t%s\t%s\n", r.Scenario.Name, seconds(r.Took), seconds(r.Tidying), word, r.Scenario.About)
+		fmt.Fprintf(tab, "%s\t%s\t%s\t%s\t%s\n", r.Scenario.Name, seconds(r.Took), seconds(r.Tidying), text, r.Scenario.About)
 	}
 	fmt.Fprintf(tab, "all\t%s\t\t\t\n", seconds(took))
 	tab.Flush()
 	for _, r := range results {
-		if good, word := Judge(r, keeps); !good {
-			fmt.Fprintf(w, "\n%s: %s: %s\n", r.Scenario.Name, strings.ToLower(word), r.Text)
+		if good, text := Judge(r, keeps); !good {
+			fmt.Fprintf(w, "\n%s: %s: %s\n", r.Scenario.Name, strings.ToLower(text), r.Text)
 		}
 	}
 	fmt.Fprintf(w, "\n%d passed, %d failed\n", passed, len(results)-passed)

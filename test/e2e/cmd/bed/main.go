@@ -1,4 +1,4 @@
-// Bed runs the cluster of the end-to-end tests; see docs/testbed.md.
+// Bed manages the test cluster and runs the end-to-end tests. See docs/testbed.md.
 //
 //	bed REPOSITORY up|down|images|check-deploy|e2e
 package main
@@ -50,7 +50,7 @@ func command(ctx context.Context, repo, verb string) error {
 		if err := b.Up(ctx); err != nil {
 			return err
 		}
-		greet(b)
+		printUsage(b)
 		return nil
 	case "down":
 		b, err := bed.Load(repo, dir)
@@ -78,11 +78,11 @@ func command(ctx context.Context, repo, verb string) error {
 		fmt.Println(strings.Join(tarballs, "\n"))
 		return err
 	default:
-		return fmt.Errorf("no command %q", verb)
+		return fmt.Errorf("unknown command %q; want up, down, images, check-deploy or e2e", verb)
 	}
 }
 
-// e2e runs the scenarios on the bed that is up, or on one of its own that it removes again.
+// e2e runs the scenarios on the running cluster, or on a temporary one.
 func e2e(ctx context.Context, repo, dir string, o bed.Options) (err error) {
 	chosen, err := scenarios.Choose(scenarios.All(), os.Getenv("RUN"))
 	if err != nil {
@@ -98,7 +98,7 @@ func e2e(ctx context.Context, repo, dir string, o bed.Options) (err error) {
 		}
 	} else {
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			fmt.Println("the cluster that was up cannot be used:", err)
+			fmt.Println("the running cluster cannot be used:", err)
 		}
 		b = bed.New(repo, dir, o)
 		if err := b.Up(ctx); err != nil {
@@ -109,7 +109,7 @@ func e2e(ctx context.Context, repo, dir string, o bed.Options) (err error) {
 	return scenarios.Run(ctx, os.Stdout, b, chosen, os.Getenv("LONG") == "1")
 }
 
-func greet(b *bed.Bed) {
+func printUsage(b *bed.Bed) {
 	kubectl := b.Kubectl()
 	fmt.Printf(`
 The cluster is up: %d nodes, %s with %s.

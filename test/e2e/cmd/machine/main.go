@@ -1,4 +1,4 @@
-// Machine is pid 1 of a machine of the bed; see package machine.
+// Machine is pid 1 of a machine of the test cluster. See package machine.
 package main
 
 import (

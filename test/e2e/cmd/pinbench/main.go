@@ -1,4 +1,4 @@
-// Pinbench measures the pin; see package pinbench.
+// Pinbench measures the pin. See package pinbench.
 //
 //	pinbench [flags] REPOSITORY
 package main
@@ -21,17 +21,17 @@ import (
 )
 
 var (
-	nodes    = flag.String("nodes", "6,300", "how many nodes are simulated; a table for each number")
-	count    = flag.Int("recreations", 200, "how many pods are recreated in each mode")
-	parallel = flag.Int("parallel", 2, "how many StatefulSets there are at a time")
-	modes    = flag.String("modes", strings.Join(pinbench.Modes, ","), "the modes, separated by commas")
-	short    = flag.Bool("short", false, "what CI runs: -nodes 6 -recreations 32 -modes reference,nominate")
+	nodes    = flag.String("nodes", "6,300", "numbers of simulated nodes, separated by commas; each gets a table")
+	count    = flag.Int("recreations", 200, "number of recreated pods per mode")
+	parallel = flag.Int("parallel", 2, "number of concurrent StatefulSets")
+	modes    = flag.String("modes", strings.Join(pinbench.Modes, ","), "modes, separated by commas")
+	short    = flag.Bool("short", false, "as in CI: -nodes 6 -recreations 32 -modes reference,nominate")
 
-	scale        = flag.Bool("scale", os.Getenv("SCALE") == "1", "instead: what the manager costs in a big cluster")
-	scaleNodes   = flag.Int("scale-nodes", 5000, "its nodes")
-	reservations = flag.Int("reservations", 50000, "its reservations")
-	rate         = flag.Int("rate", 50, "admissions a second")
-	lasting      = flag.Duration("for", time.Minute, "how long there are so many")
+	scale        = flag.Bool("scale", os.Getenv("SCALE") == "1", "measure the manager's cost in a large cluster instead")
+	scaleNodes   = flag.Int("scale-nodes", 5000, "number of nodes for -scale")
+	reservations = flag.Int("reservations", 50000, "number of reservations for -scale")
+	rate         = flag.Int("rate", 50, "admissions per second for -scale")
+	lasting      = flag.Duration("for", time.Minute, "duration of the admissions for -scale")
 )
 
 func main() {
@@ -59,7 +59,7 @@ func run(ctx context.Context, repo string) error {
 			return err
 		})
 		if err == nil && !fine {
-			err = errors.New("a goal was missed, as the lines above say")
+			err = errors.New("a goal was missed, see above")
 		}
 		return err
 	}
@@ -67,7 +67,7 @@ func run(ctx context.Context, repo string) error {
 	for field := range strings.SplitSeq(*nodes, ",") {
 		n, err := strconv.Atoi(field)
 		if err != nil || n < 2 {
-			return fmt.Errorf("-nodes %s: want numbers from 2 on, separated by commas", *nodes)
+			return fmt.Errorf("-nodes %s: want numbers of at least 2, separated by commas", *nodes)
 		}
 		err = on(ctx, repo, func(b *pinbench.Bench) error {
 			ok, err := b.Recreations(ctx, n, *count, *parallel, strings.Split(*modes, ","))
@@ -79,12 +79,12 @@ func run(ctx context.Context, repo string) error {
 		}
 	}
 	if !fine {
-		return errors.New("a pod did not start, or did not come back, as the lines above say")
+		return errors.New("a pod did not start or did not return, see above")
 	}
 	return nil
 }
 
-// on measures on a control plane of its own.
+// on calls measure with a control plane that it starts and stops.
 func on(ctx context.Context, repo string, measure func(*pinbench.Bench) error) (err error) {
 	if repo, err = filepath.Abs(repo); err != nil {
 		return err

@@ -1,5 +1,5 @@
-// Echo answers every HTTP request with the pod's name and addresses. With STUBBORN set it ignores a polite request
-// to end, like the slow database that a force delete is aimed at.
+// Echo responds to every HTTP request with the pod's name and addresses. If STUBBORN is set it
+// ignores SIGTERM, like a process that a user deletes with --force.
 package main
 
 import (

@@ -1,5 +1,6 @@
-// Member becomes a member of an etcd cluster whose members know each other by address. It is told the addresses once, by
-// POST to :8080; it keeps them beside its data and asks nobody again. The etcd binary is mounted at /etcd.
+// Member runs a member of an etcd cluster whose members are configured by IP address. It receives
+// the addresses once, by POST to :8080, and stores them with its data. The etcd binary is mounted
+// at /etcd.
 package main
 
 import (
@@ -19,18 +20,18 @@ const (
 func main() {
 	list, err := os.ReadFile(members)
 	if os.IsNotExist(err) {
-		list, err = beTold()
+		list, err = receiveMembers()
 	}
 	if err == nil {
-		err = become(os.Getenv("POD_NAME"), os.Getenv("POD_IP"), string(list))
+		err = execEtcd(os.Getenv("POD_NAME"), os.Getenv("POD_IP"), string(list))
 	}
 	fmt.Fprintln(os.Stderr, "member:", err)
 	os.Exit(1)
 }
 
-// beTold waits for the list. It returns once whoever told it has its answer.
-func beTold() ([]byte, error) {
-	told := make(chan []byte, 1)
+// receiveMembers waits for the list. It returns after the client has received the response.
+func receiveMembers() ([]byte, error) {
+	received := make(chan []byte, 1)
 	mux := http.NewServeMux()
 	server := &http.Server{Addr: ":8080", Handler: mux}
 	mux.HandleFunc("POST /members", func(w http.ResponseWriter, r *http.Request) {
@@ -43,21 +44,22 @@ func beTold() ([]byte, error) {
 			return
 		}
 		select {
-		case told <- list:
+		case received <- list:
 			go server.Shutdown(context.Background())
-		default: // it was told before
+		default: // received before
 		}
 	})
 	if err := server.ListenAndServe(); err != http.ErrServerClosed {
 		return nil, err
 	}
-	list := <-told
-	return list, server.Shutdown(context.Background()) // waits for the answer
+	list := <-received
+	return list, server.Shutdown(context.Background()) // waits until the response is sent
 }
 
-func become(name, ip, list string) error {
+func execEtcd(name, ip, list string) error {
 	peer, client := "http://"+ip+":2380", "http://"+ip+":2379"
-	return syscall.Exec(etcd, []string{etcd, "--name=" + name, "--data-dir=/data/etcd", "--log-level=warn", "--unsafe-no-fsync",
+	return syscall.Exec(etcd, []string{etcd, "--name=" + name, "--data-dir=/data/etcd", "--log-level=warn",
+		"--unsafe-no-fsync",
 		"--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer,
 		"--listen-client-urls=" + client, "--advertise-client-urls=" + client,
 		"--initial-cluster=" + list, "--heartbeat-interval=200", "--election-timeout=2000"}, os.Environ())

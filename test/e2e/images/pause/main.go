@@ -1,4 +1,4 @@
-// Pause holds a pod's namespaces open until it is told to go.
+// Pause keeps a pod's namespaces until it is terminated.
 package main
 
 import (

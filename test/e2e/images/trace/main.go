@@ -1,4 +1,5 @@
-// Trace stands in for a CNI plugin: it notes the call and becomes the plugin, which lies beside it as NAME.real.
+// Trace replaces a CNI plugin: it logs the call, and executes the plugin, which is NAME.real in the
+// same directory.
 package main
 
 import (
@@ -11,7 +12,7 @@ import (
 func main() {
 	self, err := os.Executable()
 	if err == nil {
-		err = note()
+		err = logCall()
 	}
 	if err == nil {
 		err = syscall.Exec(self+".real", os.Args, os.Environ())
@@ -20,8 +21,8 @@ func main() {
 	os.Exit(1)
 }
 
-// note appends one line in one write, so that calls at the same time do not mix.
-func note() error {
+// logCall appends a line with one write, so that concurrent calls do not mix.
+func logCall() error {
 	f, err := os.OpenFile("/var/log/cni-trace.log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
