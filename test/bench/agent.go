@@ -30,50 +30,55 @@ import (
 const (
 	expiredHolds = 10_000
 	workers      = 16
-	// mostCollecting is when the agent has shown enough: it stands back behind callers who never pause.
+	// mostCollecting limits the measurement, because the agent yields to callers that never pause.
 	mostCollecting = 3 * time.Minute
 )
 
-// collect lets the agent end 10,000 holds at once while 16 workers call ADD and DEL on the same store, in another network,
-// so that they do not end them themselves. Then it has a tenth of a processor (a quota on its cgroup), and a fifth of the holds.
+// collect measures how the agent ends 10,000 expired holds while 16 workers call ADD and DEL on the
+// same store, in another network, so that they do not end them themselves. A second run limits the
+// agent to a tenth of a CPU, by a quota of its cgroup, with a fifth of the holds.
 //
-// As on a node, callers and agent are in cgroups of their own: there the plugin is a child of the container runtime's.
+// Callers and agent are in separate cgroups, as on a node, where the plugin is a child of the
+// runtime.
 func (b *bench) collect() {
 	defer b.inOwnCgroup()()
 	b.node = lab.NewNode(b)
 	b.sandbox = b.node.Sandbox(lab.NewPod("default", "bench", "10"))
 	sync := fdatasync(b, b.node.Dir)
-	fmt.Printf("\n%d expired holds collected while %d workers call ADD and DEL; one fdatasync here: p50 %s ms, p99 %s ms\n\n",
+	fmt.Printf("\n%d expired holds collected while %d workers call ADD and DEL; "+
+		"one fdatasync here: p50 %s ms, p99 %s ms\n\n",
 		b.rounds(expiredHolds), workers, ms(percentile(sync, 50)), ms(percentile(sync, 99)))
 	w := tabwriter.NewWriter(os.Stdout, 0, 4, 3, ' ', 0)
 	fmt.Fprintln(w, "RUN\tCALLS\tCALL P50\tCALL P99\tCOLLECTED\tAGENT'S LONGEST LOCK\tLOCKS OVER 2 MS")
-	var said []string
+	var summaries []string
 	for _, run := range []struct {
 		name, quota string
 		holds       int
 	}{{"agent", "", expiredHolds}, {"agent with a tenth of a processor", "10000", expiredHolds / 5}} {
 		if group, err := newCgroup(run.quota); err == nil {
 			b.Cleanup(group.remove)
-			said = append(said, b.collectOnce(w, run.name, group.procs, b.rounds(run.holds)))
+			summaries = append(summaries, b.collectOnce(w, run.name, group.procs, b.rounds(run.holds)))
 		} else {
-			said = append(said, fmt.Sprintf("%s: not measured: %v", run.name, err))
+			summaries = append(summaries, fmt.Sprintf("%s: not measured: %v", run.name, err))
 		}
 		w.Flush()
 	}
-	fmt.Printf("\n%s\n\ntimes in ms; the rows without the agent are of the same workers, before and after it. Goal: no lock over 2 ms where one\n"+
-		"fdatasync takes at most 0.3 ms, and one small commit does not take longer.\n", strings.Join(said, "\n"))
+	fmt.Printf("\n%s\n\ntimes in ms; rows without the agent are the same workers before and after.\n"+
+		"Goal: no lock over 2 ms if one "+
+		"fdatasync takes at most 0.3 ms, and one small commit takes no longer.\n", strings.Join(summaries, "\n"))
 }
 
-// collectOnce adds its rows to the table, and says it in a sentence.
+// collectOnce adds its rows to the table, and returns a summary.
 func (b *bench) collectOnce(w *tabwriter.Writer, name, cgroup string, holds int) string {
 	c := b.contender("leasehold", 0)
-	// Pods that nothing is kept for: these have no namespace of their own, so nobody could announce them.
+	// Pods without retention: these have no namespaces, so that their addresses could not be
+	// announced.
 	c.stdin = strings.Replace(c.stdin, `"io.kubernetes.cri/reserved-ip-duration":"10"`, "", 1)
-	c.call("ADD", c.id()) // one that stays, and the plugin's word of where it runs
+	c.call("ADD", c.id()) // so that the plugin records its namespaces
 	c.expire(holds)
 	calm := time.Duration(b.rounds(10)) * time.Second
 
-	b.progress("%s: workers alone, then with it", name)
+	b.progress("%s: workers alone, then with the agent", name)
 	var commits []time.Duration
 	before := c.work(func() { commits = c.commits(calm) })
 	var took time.Duration
@@ -97,13 +102,14 @@ func (b *bench) collectOnce(w *tabwriter.Writer, name, cgroup string, holds int)
 	line(name, during, fmt.Sprintf("%d in %.1f s\t%s\t%s", holds-left, took.Seconds(), ms(float64(longest)), over))
 	line("no "+name+", after", after, "-\t-\t-")
 	with, without := percentile(during, 99), percentile(append(before, after...), 99)
-	return fmt.Sprintf("%s: its longest lock was %s ms; the workers' p99 was %s ms with it and %s ms without (%.2f);\n"+
-		"  one small commit by itself beside the workers held the lock for %s ms (p50), %s ms at most",
-		name, ms(float64(longest)), ms(with), ms(without), with/without, ms(percentile(commits, 50)), ms(percentile(commits, 100)))
+	return fmt.Sprintf("%s: its longest lock was %s ms; the workers' p99 was %s ms with and %s ms without it (%.2f);\n"+
+		"  a small commit during the workers' calls held the lock for %s ms (p50), %s ms (max)",
+		name, ms(float64(longest)), ms(with), ms(without), with/without, ms(percentile(commits, 50)),
+		ms(percentile(commits, 100)))
 }
 
-// commits is how long the least that changes something has the lock: on a machine with more to do than processors, nobody's
-// lock is shorter.
+// commits measures how long the smallest possible commit holds the lock. On a busy machine no other
+// transaction is shorter.
 func (c *contender) commits(length time.Duration) (held []time.Duration) {
 	ctx := store.Measured(context.Background(), func(t store.Timing) { held = append(held, t.Held) })
 	s := c.store()
@@ -113,14 +119,14 @@ func (c *contender) commits(length time.Duration) (held []time.Duration) {
 	return held
 }
 
-// overdue is how many of expire's holds are left, by their files.
+// overdue returns the number of expire's holds that are left, by their files.
 func (c *contender) overdue() int {
 	files, err := filepath.Glob(filepath.Join(c.dataDir(), "over", "10.*"))
 	c.b.check(err)
 	return len(files)
 }
 
-// expire gives a network of its own holds that are over.
+// expire creates n expired holds in a separate network.
 func (c *contender) expire(n int) {
 	clock, err := env.Read(func(string) string { return "" })
 	c.b.check(err)
@@ -131,7 +137,7 @@ func (c *contender) expire(n int) {
 	p := lease.Pool{DataDir: c.dataDir(), Network: "over"}
 	dir := filepath.Join(c.dataDir(), "over")
 	c.b.check(os.MkdirAll(dir, 0o755))
-	c.b.check(os.WriteFile(filepath.Join(dir, ".leasehold"), nil, 0o600)) // as the mirror has it
+	c.b.check(os.WriteFile(filepath.Join(dir, ".leasehold"), nil, 0o600)) // as the plugin does
 	next := netip.MustParseAddr("10.65.0.1")
 	c.b.check(c.store().Update(context.Background(), func(tx *store.Tx) error {
 		for i := range n {
@@ -163,10 +169,11 @@ func (c *contender) expire(n int) {
 }
 
 func (c *contender) store() *store.Store {
-	return store.New(store.Dirs{State: filepath.Join(c.dir, "state"), Run: filepath.Join("/run/lab", filepath.Base(c.dir))})
+	return store.New(store.Dirs{State: filepath.Join(c.dir, "state"), Run: filepath.Join("/run/lab",
+		filepath.Base(c.dir))})
 }
 
-// work runs the workers while something goes on, and returns how long each of their calls took.
+// work runs the workers during meanwhile, and returns the durations of their calls.
 func (c *contender) work(meanwhile func()) []time.Duration {
 	var mu sync.Mutex
 	var all []time.Duration
@@ -202,11 +209,11 @@ func (c *contender) work(meanwhile func()) []time.Duration {
 	return all
 }
 
-// rest is how long the start and the first snapshot may take.
+// rest is the time for the start and the first snapshot before the measurement.
 const rest = 12 * time.Second
 
-// idle is what an agent costs that has 250 leases to look after, and nothing to do: without an API server, but for the rest
-// as the DaemonSet runs it. What the DaemonSet's own costs is measured on a cluster (test/e2e, storm).
+// idle measures an idle agent with 250 leases: without an API server, otherwise as in the
+// DaemonSet. The DaemonSet's agent is measured in a cluster (test/e2e, scenario storm).
 func (b *bench) idle() {
 	b.node = lab.NewNode(b)
 	b.sandbox = b.node.Sandbox(lab.NewPod("default", "bench", "10"))
@@ -230,22 +237,23 @@ func (b *bench) idle() {
 
 	fmt.Printf("\nan idle agent with 250 leases, over %v\n\n", length)
 	w := tabwriter.NewWriter(os.Stdout, 0, 4, 3, ' ', 0)
-	fmt.Fprintln(w, "FIGURE\tMEASURED\tGOAL\tMET")
+	fmt.Fprintln(w, "METRIC\tMEASURED\tGOAL\tMET")
 	yes := map[bool]string{true: "yes", false: "NO"}
 	fmt.Fprintf(w, "resident memory, MiB\t%.1f (at most %.1f)\t<= 40\t%s\n", resident, peak, yes[resident <= 40])
-	fmt.Fprintf(w, "processor, %% of a core\t%.3f\t<= 0.2\t%s\n", share*100, yes[share*100 <= 0.2])
+	fmt.Fprintf(w, "CPU, %% of a core\t%.3f\t<= 0.2\t%s\n", share*100, yes[share*100 <= 0.2])
 	w.Flush()
-	fmt.Println("\nwithout an API server, but scraped and probed; `make e2e RUN=storm` prints the figures of the DaemonSet's agent.")
+	fmt.Println("\nwithout an API server, but scraped and probed; `make e2e RUN=storm` measures the DaemonSet's agent")
 }
 
-// visit asks the agent what a kubelet and a Prometheus ask it, as often, until the returned function is called.
+// visit sends the requests of a kubelet and a Prometheus to the agent until stop is called.
 func (a *agentRun) visit() (stop func()) {
 	const (
 		readiness = 5 * time.Second // as in daemonset.yaml
-		liveness  = 4               // every so many of these
+		liveness  = 4               // once per so many readiness probes
 		scrape    = 3
 	)
-	client := &http.Client{Transport: &http.Transport{DialContext: func(_ context.Context, network, addr string) (conn net.Conn, err error) {
+	client := &http.Client{Transport: &http.Transport{DialContext: func(_ context.Context, network,
+		addr string) (conn net.Conn, err error) {
 		err = a.c.b.node.Do(func() error {
 			conn, err = net.Dial(network, addr)
 			return err
@@ -261,8 +269,8 @@ func (a *agentRun) visit() (stop func()) {
 		}
 	}
 	ended, ticker := make(chan struct{}), time.NewTicker(readiness)
-	var visitor sync.WaitGroup
-	visitor.Go(func() {
+	var prober sync.WaitGroup
+	prober.Go(func() {
 		for n := 0; ; n++ {
 			for path, every := range map[string]int{"/readyz": 1, "/healthz": liveness, "/metrics": scrape} {
 				if n%every == 0 {
@@ -276,13 +284,13 @@ func (a *agentRun) visit() (stop func()) {
 			}
 		}
 	})
-	return func() { ticker.Stop(); close(ended); visitor.Wait() }
+	return func() { ticker.Stop(); close(ended); prober.Wait() }
 }
 
-// An agentRun is the agent on a contender's files.
+// An agentRun is an agent process with a contender's files.
 type agentRun struct {
 	c      *contender
-	cgroup string // its file of processes, "" for none
+	cgroup string // path of cgroup.procs, "" for none
 	cmd    *exec.Cmd
 	mu     sync.Mutex
 	out    bytes.Buffer
@@ -308,7 +316,7 @@ func (a *agentRun) start(args ...string) {
 	a.cmd = exec.Command("sh", "-c", script)
 	a.cmd.Env = append(os.Environ(), a.c.env...)
 	a.cmd.Stdout, a.cmd.Stderr = a, a
-	a.c.b.check(a.c.b.node.Do(a.cmd.Start)) // where nobody else has its port
+	a.c.b.check(a.c.b.node.Do(a.cmd.Start)) // in the node's network namespace, where its port is free
 	a.c.b.Cleanup(func() {
 		if a.cmd.ProcessState == nil {
 			a.cmd.Process.Kill()
@@ -317,14 +325,14 @@ func (a *agentRun) start(args ...string) {
 	})
 }
 
-func (a *agentRun) waitFor(isSo func() bool, most time.Duration) {
+func (a *agentRun) waitFor(done func() bool, most time.Duration) {
 	for end := time.Now().Add(most); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		if isSo() {
+		if done() {
 			return
 		}
 	}
 	text := a.text()
-	a.c.b.Fatalf("the agent has not come to it:\n%s", text[max(0, len(text)-4000):])
+	a.c.b.Fatalf("timed out waiting for the agent; log:\n%s", text[max(0, len(text)-4000):])
 }
 
 var (
@@ -332,20 +340,20 @@ var (
 	clockTick   = time.Second / 100 // USER_HZ
 )
 
-// stop ends the agent, and returns what it says of its locks.
+// stop stops the agent, and returns its lock statistics from its log.
 func (a *agentRun) stop() (longest time.Duration, over string) {
 	a.cmd.Process.Signal(syscall.SIGTERM)
 	a.c.b.check(a.cmd.Wait())
 	m := longestLock.FindStringSubmatch(a.text())
 	if m == nil {
-		a.c.b.Fatalf("the agent says nothing of its locks:\n%.4000s", a.text())
+		a.c.b.Fatalf("no lock statistics in the agent's log:\n%.4000s", a.text())
 	}
 	longest, err := time.ParseDuration(m[1])
 	a.c.b.check(err)
 	return longest, m[3] + " of " + m[2]
 }
 
-// cpu is the processor time of the agent until now.
+// cpu returns the CPU time of the agent.
 func (a *agentRun) cpu() time.Duration {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", a.cmd.Process.Pid))
 	a.c.b.check(err)
@@ -357,7 +365,7 @@ func (a *agentRun) cpu() time.Duration {
 	return time.Duration(user+system) * clockTick
 }
 
-// memory is a figure of /proc/PID/status, in MiB.
+// memory returns a value of /proc/PID/status, in MiB.
 func (a *agentRun) memory(name string) float64 {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", a.cmd.Process.Pid))
 	a.c.b.check(err)
@@ -367,11 +375,11 @@ func (a *agentRun) memory(name string) float64 {
 	return kib / 1024
 }
 
-// A cgroup has its share of the processors, as a container has.
+// A cgroup is a cgroup with a share of the CPUs, like that of a container.
 type cgroup struct{ dir, procs string }
 
-// newCgroup makes one, of the first or the second version of cgroups, with a quota in microseconds of a period of 100 ms, or
-// none.
+// newCgroup creates a cgroup of version 1 or 2. quota is the CPU quota in microseconds per 100 ms,
+// "" for none.
 func newCgroup(quota string) (cgroup, error) {
 	root, file, content := cpuCgroups(), "cpu.cfs_quota_us", quota
 	if root == cgroups {
@@ -399,7 +407,7 @@ func newCgroup(quota string) (cgroup, error) {
 
 const cgroups = "/sys/fs/cgroup"
 
-// cpuCgroups is the root of the hierarchy that shares out the processors.
+// cpuCgroups returns the root of the hierarchy with the cpu controller.
 func cpuCgroups() string {
 	if _, err := os.Stat(cgroups + "/cgroup.controllers"); err == nil {
 		return cgroups
@@ -407,11 +415,12 @@ func cpuCgroups() string {
 	return cgroups + "/cpu"
 }
 
-// inOwnCgroup moves this process, and whatever it starts from now on, until leave is called.
+// inOwnCgroup moves this process, and the processes that it starts, to a new cgroup until leave is
+// called.
 func (b *bench) inOwnCgroup() (leave func()) {
 	g, err := newCgroup("")
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "bench: callers share a cgroup with all others:", err)
+		fmt.Fprintln(os.Stderr, "bench: callers have no cgroup of their own:", err)
 		return func() {}
 	}
 	b.Cleanup(g.remove)
@@ -423,7 +432,7 @@ func (b *bench) inOwnCgroup() (leave func()) {
 	return leave
 }
 
-// ownCgroup is where this process is in that hierarchy (cgroups(7)).
+// ownCgroup returns the path of this process in that hierarchy (cgroups(7)).
 func ownCgroup() string {
 	content, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
@@ -439,7 +448,7 @@ func ownCgroup() string {
 	return ""
 }
 
-// remove waits a moment for the last process in it, which may just have been killed.
+// remove retries for 2 s, because a process in the cgroup may just have been killed.
 func (g cgroup) remove() {
 	for end := time.Now().Add(2 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		err := os.Remove(g.dir)

@@ -17,13 +17,15 @@ import (
 	"github.com/leasehold-cni/leasehold/test/lab"
 )
 
-// connect measures how long it takes, from the start of its ADD, until somebody can connect to a pod that came back to its
-// address, while a sibling and the node have never ceased to try: every 10 ms each, by TCP. Against a fresh address, which
-// nobody can know before its ADD has ended, and of which they try from then on.
+// connect measures the time from the start of ADD until a sibling and the node can connect to a pod
+// that came back to its address, while they try to connect by TCP interval 10 ms all the time. It
+// compares that with a fresh address, which they try from the end of ADD, because it is not known
+// before.
 //
-// Whoever gets no help is tried every 50 ms after a second without success, and all its rounds run at once.
+// Variants without announcements are tried interval 50 ms after a second without success, and all
+// their rounds run at the same time.
 func (b *bench) connect() {
-	agent, chained := b.street("bridge", false), b.street("bridge", true)
+	agent, chained := b.setup("bridge", false), b.setup("bridge", true)
 	agent.node.Agent()
 	table := &connects{}
 	variants := []func(){
@@ -40,12 +42,12 @@ func (b *bench) connect() {
 			variants[(i+j)%len(variants)]()
 		}
 	}
-	b.progress("bridge without help: this takes a minute and more")
-	b.unhelped(table, keptAlone, b.street("bridge", false))
-	b.unhelped(table, hostLocal, b.streetOf("host-local", "bridge", false))
+	b.progress("bridge without announcements: this takes more than a minute")
+	b.unhelped(table, keptAlone, b.setup("bridge", false))
+	b.unhelped(table, hostLocal, b.setupOf("host-local", "bridge", false))
 
-	// A link of its own for each pod: there is little to get wrong. IPv4, for ptp spends seconds on addresses of IPv6.
-	none, agent, chained := b.streetOf("host-local", "ptp", false), b.street("ptp", false), b.street("ptp", true)
+	// With ptp each pod has its own link. Only IPv4, because ptp takes seconds for IPv6 addresses.
+	none, agent, chained := b.setupOf("host-local", "ptp", false), b.setup("ptp", false), b.setup("ptp", true)
 	agent.node.Agent()
 	for i := range b.rounds(20) {
 		if i%5 == 0 {
@@ -61,8 +63,8 @@ func (b *bench) connect() {
 // A variant is a row of the table.
 type variant struct {
 	what    string
-	against *variant // nil: others are measured against it
-	goal    float64  // of the medians' ratio; 0 for none
+	against *variant // the row to compare with; nil for none
+	goal    float64  // for the ratio of the medians; 0 for none
 }
 
 var (
@@ -70,20 +72,20 @@ var (
 	keptByAgent  = &variant{"bridge: kept, with the agent", fresh, 1.5}
 	freshChained = &variant{"bridge and chained entry: a fresh address", fresh, 0}
 	keptChained  = &variant{"bridge and chained entry: kept, without agent", freshChained, 1.5}
-	keptAlone    = &variant{"bridge: kept, the plugin alone", fresh, 0}
+	keptAlone    = &variant{"bridge: kept, only the plugin", fresh, 0}
 	hostLocal    = &variant{"bridge: the same address by host-local", fresh, 0}
 	ptpHostLocal = &variant{what: "ptp: the same address by host-local"}
 	ptpAgent     = &variant{"ptp: kept, with the agent", ptpHostLocal, 1.1} // not worse than before
 	ptpChained   = &variant{"ptp and chained entry: kept, without agent", ptpHostLocal, 0}
 )
 
-// unhelped runs a few rounds at once.
-func (b *bench) unhelped(table *connects, what *variant, s *street) {
+// unhelped runs a few rounds at the same time.
+func (b *bench) unhelped(table *connects, what *variant, s *setup) {
 	var running sync.WaitGroup
 	results := make(chan times, 8)
 	s.init()
 	for range max(2, b.rounds(6)) {
-		running.Go(func() { results <- (&street{b: b, node: s.node, net: s.net, sibling: s.sibling, ips: s.ips}).kept() })
+		running.Go(func() { results <- (&setup{b: b, node: s.node, net: s.net, sibling: s.sibling, ips: s.ips}).kept() })
 		time.Sleep(150 * time.Millisecond) // so that their processes do not hinder each other
 	}
 	running.Wait()
@@ -93,33 +95,33 @@ func (b *bench) unhelped(table *connects, what *variant, s *street) {
 	}
 }
 
-const street4, street6 = "10.1.0.0/16", "fd01::/64"
+const subnet4, subnet6 = "10.1.0.0/16", "fd01::/64"
 
-// A street is a network, a pod on it that is made again and again, and its neighbours.
-type street struct {
+// A setup is a network with a pod that is recreated in each round, and its neighbours.
+type setup struct {
 	b       *bench
 	node    *lab.Node
 	net     *lab.Network
 	sibling *lab.Sandbox
-	ips     bool // the runtime asks for the addresses again
+	ips     bool // the runtime requests the same addresses again
 
 	pod     lab.Pod
-	life    *lab.Sandbox
+	sandbox *lab.Sandbox
 	addrs   []string
-	knocks  []*knocker
+	probers []*prober
 	counter int
 }
 
-func (b *bench) street(plugin string, chained bool) *street {
-	return b.streetOf("leasehold", plugin, chained)
+func (b *bench) setup(plugin string, chained bool) *setup {
+	return b.setupOf("leasehold", plugin, chained)
 }
 
-func (b *bench) streetOf(ipamType, plugin string, chained bool) *street {
+func (b *bench) setupOf(ipamType, plugin string, chained bool) *setup {
 	node := lab.NewNode(b)
-	s := &street{b: b, node: node, ips: ipamType == "host-local"}
-	subnets := []string{street4}
+	s := &setup{b: b, node: node, ips: ipamType == "host-local"}
+	subnets := []string{subnet4}
 	if plugin == "bridge" {
-		subnets = append(subnets, street6)
+		subnets = append(subnets, subnet6)
 	}
 	conf := lab.With(node.IPAM(subnets...), lab.Conf{"type": ipamType})
 	entries := []lab.Conf{node.Bridge(conf)}
@@ -134,7 +136,7 @@ func (b *bench) streetOf(ipamType, plugin string, chained bool) *street {
 	return s
 }
 
-func (s *street) init() {
+func (s *setup) init() {
 	if s.sibling == nil {
 		s.sibling = s.node.Sandbox(lab.NewPod("default", "sibling", ""))
 		_, err := s.sibling.Add(s.net)
@@ -145,62 +147,62 @@ func (s *street) init() {
 	}
 }
 
-// birth makes the next sandbox of a pod, with somebody in it who answers.
-func (s *street) birth(pod lab.Pod) *lab.Sandbox {
-	life := s.node.Sandbox(pod)
+// newSandbox creates the next sandbox of a pod, with an echo server.
+func (s *setup) newSandbox(pod lab.Pod) *lab.Sandbox {
+	sandbox := s.node.Sandbox(pod)
 	if s.ips && s.addrs != nil {
-		life.Capabilities["ips"] = s.addrs
+		sandbox.Capabilities["ips"] = s.addrs
 	}
-	life.Echo()
-	return life
+	sandbox.Echo()
+	return sandbox
 }
 
-// fresh is a pod that nobody has known before.
-func (s *street) fresh() times {
+// fresh measures a pod with a new address.
+func (s *setup) fresh() times {
 	s.init()
 	s.counter++
-	life := s.birth(lab.NewPod("default", fmt.Sprint("fresh-", s.counter), ""))
+	sandbox := s.newSandbox(lab.NewPod("default", fmt.Sprint("fresh-", s.counter), ""))
 	began := time.Now()
-	addrs, err := life.Add(s.net)
+	addrs, err := sandbox.Add(s.net)
 	s.b.check(err)
-	knocks := s.knock(addrs)
-	expect(knocks)
-	took := s.b.await(knocks, began)
-	stop(knocks)
-	s.b.check(life.Stop(s.net))
+	probers := s.probe(addrs)
+	expect(probers)
+	took := s.b.await(probers, began)
+	stop(probers)
+	s.b.check(sandbox.Stop(s.net))
 	return took
 }
 
-// kept is another life of the street's pod.
-func (s *street) kept() times {
+// kept measures the next sandbox of the setup's pod.
+func (s *setup) kept() times {
 	s.init()
-	if s.life == nil {
-		s.life = s.birth(s.pod)
-		addrs, err := s.life.Add(s.net)
+	if s.sandbox == nil {
+		s.sandbox = s.newSandbox(s.pod)
+		addrs, err := s.sandbox.Add(s.net)
 		s.b.check(err)
 		s.addrs = addrs
-		s.knocks = s.knock(addrs)
-		expect(s.knocks)
-		s.b.await(s.knocks, time.Now())
+		s.probers = s.probe(addrs)
+		expect(s.probers)
+		s.b.await(s.probers, time.Now())
 	}
-	time.Sleep(300 * time.Millisecond) // of talking to it
-	s.b.check(s.life.Stop(s.net))
-	time.Sleep(200 * time.Millisecond) // of being away
+	time.Sleep(300 * time.Millisecond) // while the neighbours connect to it
+	s.b.check(s.sandbox.Stop(s.net))
+	time.Sleep(200 * time.Millisecond) // while the pod is away
 	s.pod.UID = lab.NewPod("", "", "").UID
-	s.life = s.birth(s.pod)
-	expect(s.knocks)
+	s.sandbox = s.newSandbox(s.pod)
+	expect(s.probers)
 	began := time.Now()
-	addrs, err := s.life.Add(s.net)
+	addrs, err := s.sandbox.Add(s.net)
 	s.b.check(err)
 	if strings.Join(addrs, " ") != strings.Join(s.addrs, " ") {
-		s.b.Fatalf("it came back with %v, not with %v", addrs, s.addrs)
+		s.b.Fatalf("the pod came back with %v, want %v", addrs, s.addrs)
 	}
-	return s.b.await(s.knocks, began)
+	return s.b.await(s.probers, began)
 }
 
-// knock has the sibling and the node try each of the addresses from now on.
-func (s *street) knock(addrs []string) []*knocker {
-	var out []*knocker
+// probe starts probers of each address from the sibling and the node.
+func (s *setup) probe(addrs []string) []*prober {
+	var out []*prober
 	for _, addr := range addrs {
 		for _, from := range []struct {
 			who   string
@@ -211,7 +213,8 @@ func (s *street) knock(addrs []string) []*knocker {
 			}},
 			{"node", s.node.Do},
 		} {
-			k := &knocker{what: from.who + " " + family(addr), to: netip.MustParseAddr(addr), first: make(chan time.Time, 1), end: make(chan struct{})}
+			k := &prober{what: from.who + " " + family(addr), to: netip.MustParseAddr(addr), first: make(chan time.Time, 1),
+				end: make(chan struct{})}
 			go from.place(k.run)
 			out = append(out, k)
 		}
@@ -227,61 +230,62 @@ func family(addr string) string {
 	return "IPv4"
 }
 
-// A knocker tries to connect again and again, from one place to one address.
-type knocker struct {
+// A prober repeatedly connects to one address from one network namespace.
+type prober struct {
 	what     string
 	to       netip.Addr
 	expected atomic.Bool
-	first    chan time.Time // when it first succeeded since it was expected to
+	first    chan time.Time // time of the first success since expect
 	end      chan struct{}
 	once     sync.Once
 }
 
-// times are how long the first success took, by who had it.
+// times are the times of the first success by prober.
 type times map[string]time.Duration
 
-// expect begins a measurement: nobody answers now.
-func expect(knocks []*knocker) {
-	for _, k := range knocks {
+// expect starts a measurement.
+func expect(probers []*prober) {
+	for _, k := range probers {
 		k.expected.Store(true)
 	}
 }
 
-// await waits for everybody's first success since expect.
-func (b *bench) await(knocks []*knocker, began time.Time) times {
-	const limit = 2 * time.Minute // neighbours find out by themselves within 45 s
+// await waits for the first success of each prober since expect.
+func (b *bench) await(probers []*prober, began time.Time) times {
+	const limit = 2 * time.Minute // neighbour entries expire within 45 s
 	took := times{}
-	for _, k := range knocks {
+	for _, k := range probers {
 		select {
 		case first := <-k.first:
 			took[k.what] = first.Sub(began)
 		case <-time.After(limit):
-			b.Fatalf("%s: nobody answers at %s after %v", k.what, k.to, limit)
+			b.Fatalf("%s: no connection to %s after %v", k.what, k.to, limit)
 		}
 	}
 	return took
 }
 
-func stop(knocks []*knocker) {
-	for _, k := range knocks {
+func stop(probers []*prober) {
+	for _, k := range probers {
 		k.once.Do(func() { close(k.end) })
 	}
 }
 
 const (
-	every    = 10 * time.Millisecond
-	rarely   = 50 * time.Millisecond
-	patience = 300 * time.Millisecond // with one attempt
+	interval       = 10 * time.Millisecond
+	slowInterval   = 50 * time.Millisecond
+	attemptTimeout = 300 * time.Millisecond
 )
 
-// attempt is a connection that is being made.
+// attempt is a pending connection.
 type attempt struct {
 	fd    int
 	began time.Time
 }
 
-// run makes attempts without waiting for the ones before, on a thread in the right network namespace.
-func (k *knocker) run() error {
+// run starts attempts without waiting for earlier ones. It must be called on a thread in the right
+// network namespace.
+func (k *prober) run() error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var open []attempt
@@ -302,9 +306,9 @@ func (k *knocker) run() error {
 			if fd, err := dial(k.to); err == nil {
 				open = append(open, attempt{fd, now})
 			}
-			next = now.Add(every)
+			next = now.Add(interval)
 			if now.Sub(last) > time.Second {
-				next = now.Add(rarely)
+				next = now.Add(slowInterval)
 			}
 		}
 		var succeeded bool
@@ -337,7 +341,7 @@ func dial(to netip.Addr) (int, error) {
 	return fd, nil
 }
 
-// reap waits at most so long for an attempt to end, and closes those that have ended or are too old.
+// reap waits up to wait for an attempt to end, and closes those that have ended or timed out.
 func reap(open []attempt, wait time.Duration) (left []attempt, succeeded bool) {
 	polled := make([]unix.PollFd, len(open))
 	for i, a := range open {
@@ -345,7 +349,7 @@ func reap(open []attempt, wait time.Duration) (left []attempt, succeeded bool) {
 	}
 	unix.Poll(polled, int(max(0, wait.Milliseconds())+1))
 	for i, a := range open {
-		if polled[i].Revents == 0 && time.Since(a.began) < patience {
+		if polled[i].Revents == 0 && time.Since(a.began) < attemptTimeout {
 			left = append(left, a)
 			continue
 		}
@@ -358,10 +362,10 @@ func reap(open []attempt, wait time.Duration) (left []attempt, succeeded bool) {
 	return left, succeeded
 }
 
-// connects is the table of all that.
+// connects is the table of results.
 type connects struct {
 	order []*variant
-	rows  map[*variant]map[string][]time.Duration // by who had success
+	rows  map[*variant]map[string][]time.Duration // by prober
 }
 
 func (c *connects) add(v *variant, t times) {
@@ -378,7 +382,9 @@ func (c *connects) add(v *variant, t times) {
 }
 
 func (c *connects) print() {
-	fmt.Println("\nFirst connect, in ms from the start of ADD: p50, p90, and the ratio of the p50 to that of a fresh address of\nthe same network (of the fresh address with the chained entry: to that without it; of ptp: to no help). Goal: that ratio, and p90 <= 500.")
+	fmt.Println("\nFirst connect, in ms from the start of ADD: p50, p90, and the ratio of the p50 to that of a fresh\n" +
+		"address in the same network (a fresh address with the chained entry: to one without; ptp: to\n" +
+		"host-local). Goal: that ratio, and p90 <= 500.")
 	w := tabwriter.NewWriter(os.Stdout, 0, 4, 3, ' ', 0)
 	who := []string{"sibling IPv4", "node IPv4", "sibling IPv6", "node IPv6"}
 	fmt.Fprintln(w, "WHAT\tN\t"+strings.ToUpper(strings.Join(who, "\t"))+"\tGOAL\tMET")

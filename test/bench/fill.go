@@ -14,7 +14,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// subnet has room for 65,000 leases and a burst.
+// subnet is large enough for 65,000 leases and a burst.
 const subnet = "10.64.0.0/16"
 
 // addresses returns the first n addresses of the subnet after its gateway.
@@ -28,7 +28,7 @@ func addresses(n int) []netip.Addr {
 	return all
 }
 
-// fillHostLocal writes the files that host-local would.
+// fillHostLocal writes files as host-local does.
 func (c *contender) fillHostLocal(leases int) {
 	dir := filepath.Join(c.dataDir(), "bench")
 	c.b.check(os.MkdirAll(dir, 0o755))
@@ -38,7 +38,8 @@ func (c *contender) fillHostLocal(leases int) {
 	}
 }
 
-// fillLeasehold writes the leases in one transaction; through the plugin 65,000 would take minutes.
+// fillLeasehold writes the leases in one transaction. With calls of the plugin 65,000 would take
+// minutes.
 func (c *contender) fillLeasehold(leases int) {
 	if leases == 0 {
 		return

@@ -16,15 +16,16 @@ import (
 	"github.com/leasehold-cni/leasehold/test/lab"
 )
 
-// looks is what a caller waits for the store while tasks of the agent look at all of it, one look after the other: four do
-// after every change (windows, reservations, events, the snapshot), and the collector now and then. The caller changes
-// nothing, so what it takes is the waiting.
+// looks measures how long a caller waits for the store while tasks of the agent read all leases
+// without a pause. In the agent four tasks do so after every change (windows, reservations, events,
+// snapshot), and the collector periodically. The caller changes nothing, so that its duration is
+// the waiting time.
 func (b *bench) looks() {
 	b.node = lab.NewNode(b)
 	b.sandbox = b.node.Sandbox(lab.NewPod("default", "bench", "10"))
-	fmt.Println("\nan empty transaction beside tasks of the agent that look at all leases without a pause; times in ms")
+	fmt.Println("\nan empty transaction while tasks of the agent read all leases without a pause; times in ms")
 	w := tabwriter.NewWriter(os.Stdout, 0, 4, 3, ' ', 0)
-	fmt.Fprintln(w, "LEASES\tTASKS\tCALLS\tP50\tP99\tMAX\tONE LOOK, P50")
+	fmt.Fprintln(w, "LEASES\tTASKS\tCALLS\tP50\tP99\tMAX\tONE READ, P50")
 	for _, leases := range []int{250, 1000, 10000} {
 		c := b.contender("leasehold", leases)
 		for _, tasks := range []int{0, 1, 5} {
@@ -33,24 +34,27 @@ func (b *bench) looks() {
 			if len(looks) > 0 {
 				look = ms(percentile(looks, 50))
 			}
-			fmt.Fprintf(w, "%d\t%d\t%d\t%s\t%s\t%s\t%s\n", leases, tasks, len(calls), ms(percentile(calls, 50)), ms(percentile(calls, 99)), ms(percentile(calls, 100)), look)
+			fmt.Fprintf(w, "%d\t%d\t%d\t%s\t%s\t%s\t%s\n", leases, tasks, len(calls), ms(percentile(calls, 50)),
+				ms(percentile(calls, 99)), ms(percentile(calls, 100)), look)
 		}
 	}
 	w.Flush()
-	fmt.Println("\n64 tasks of the agent that read a little (announcements, a scrape) beside callers that commit without a pause; times in ms")
+	fmt.Println("\n64 tasks of the agent with small reads (announcements, a scrape) while callers commit; times in ms")
 	w = tabwriter.NewWriter(os.Stdout, 0, 4, 3, ' ', 0)
 	fmt.Fprintln(w, "CALLERS\tWORK OF EACH\tCOMMITS/S\tREADS/S\tREAD P50\tP99")
 	c := b.contender("leasehold", 250)
 	for _, work := range []time.Duration{0, 10 * time.Millisecond} {
 		const callers, lasts = 8, 1500 * time.Millisecond
 		commits, reads := c.readBesideCommits(callers, 64, work, lasts)
-		fmt.Fprintf(w, "%d\t%s\t%.0f\t%.0f\t%s\t%s\n", callers, ms(float64(work)), float64(commits)/lasts.Seconds(), float64(len(reads))/lasts.Seconds(), ms(percentile(reads, 50)), ms(percentile(reads, 99)))
+		fmt.Fprintf(w, "%d\t%s\t%.0f\t%.0f\t%s\t%s\n", callers, ms(float64(work)), float64(commits)/lasts.Seconds(),
+			float64(len(reads))/lasts.Seconds(), ms(percentile(reads, 50)), ms(percentile(reads, 99)))
 	}
 	w.Flush()
 }
 
-// readBesideCommits returns how many commits there were, and what each small read took.
-func (c *contender) readBesideCommits(callers, tasks int, work, lasts time.Duration) (commits int, reads []time.Duration) {
+// readBesideCommits returns the number of commits, and the durations of the small reads.
+func (c *contender) readBesideCommits(callers, tasks int, work, lasts time.Duration) (commits int,
+	reads []time.Duration) {
 	ctx, stop := context.WithTimeout(context.Background(), lasts)
 	defer stop()
 	var mu sync.Mutex
@@ -67,7 +71,7 @@ func (c *contender) readBesideCommits(callers, tasks int, work, lasts time.Durat
 		})
 	}
 	for range callers {
-		caller := c.store() // as a process of its own
+		caller := c.store() // like a separate process
 		commit := func(tx *store.Tx) error {
 			time.Sleep(work)
 			return tx.Count("bench", 1)
@@ -80,7 +84,8 @@ func (c *contender) readBesideCommits(callers, tasks int, work, lasts time.Durat
 		return err
 	}
 	for range tasks {
-		repeat(func() error { return agent.View(context.Background(), read) }, func(took time.Duration) { reads = append(reads, took) })
+		repeat(func() error { return agent.View(context.Background(), read) },
+			func(took time.Duration) { reads = append(reads, took) })
 	}
 	wait.Wait()
 	return commits, reads

@@ -1,5 +1,5 @@
-// Bench times the plugin against upstream host-local, both built with the same flags, both on the same disk, call by call
-// in turn. `make bench` runs it. It measures and judges nothing: what it prints beside a goal is for people.
+// Bench compares the plugin with upstream host-local, both built with the same flags and on the
+// same disk, in alternating calls. `make bench` runs it. It does not fail if a goal is missed.
 package main
 
 import (
@@ -20,11 +20,11 @@ import (
 )
 
 var (
-	quick = flag.Bool("quick", false, "a tenth of the rounds, to see that it works")
-	only  = flag.String("run", "", "the parts whose names match this regular expression; all if empty")
+	quick = flag.Bool("quick", false, "run a tenth of the rounds, to check that it works")
+	only  = flag.String("run", "", "run only the parts that match the regular `expression`")
 )
 
-// parts are what is measured, each for itself.
+// parts are the independent parts of the benchmark.
 var parts = []part{
 	{"calls", (*bench).calls},
 	{"connect", (*bench).connect},
@@ -59,7 +59,7 @@ func main() {
 	}))
 }
 
-// run leaves nothing behind that could disturb the next part, or that outlives the program: also when it is interrupted.
+// run runs a part and cleans up after it, even if it is interrupted.
 func run(p part) {
 	b := &bench{}
 	defer b.close()
@@ -75,14 +75,14 @@ func run(p part) {
 	p.run(b)
 }
 
-// calls times the verbs.
+// calls measures the CNI verbs.
 func (b *bench) calls() {
 	b.node = lab.NewNode(b)
 	b.sandbox = b.node.Sandbox(lab.NewPod("default", "bench", "10"))
 	sync := fdatasync(b, b.node.Dir)
-	fmt.Printf("one fdatasync on this disk (%s): p50 %s, p99 %s; the goals hold where p50 is at most 0.3 ms\n\n",
+	fmt.Printf("one fdatasync on this disk (%s): p50 %s, p99 %s; the goals are valid if p50 is at most 0.3 ms\n\n",
 		fileSystem(b.node.Dir), ms(percentile(sync, 50)), ms(percentile(sync, 99)))
-	fmt.Println("p50 of what one call takes, in ms, as seen by its caller; calls in turn")
+	fmt.Println("p50 of the duration of one call, in ms; alternating calls")
 
 	ours, theirs := b.contender("leasehold", 0), b.contender("host-local", 0)
 	b.size()
@@ -101,7 +101,7 @@ func (b *bench) calls() {
 	b.print()
 }
 
-// size compares the two binaries.
+// size compares the sizes of the binaries.
 func (b *bench) size() {
 	size := func(name string) float64 {
 		info, err := os.Stat(lab.Bin(name))
@@ -109,15 +109,18 @@ func (b *bench) size() {
 		return float64(info.Size()) / (1 << 20)
 	}
 	ours, theirs := size("leasehold"), size("host-local")
-	b.add(row{what: "binary, MiB", ours: fmt.Sprintf("%.2f", ours), theirs: fmt.Sprintf("%.2f", theirs), ratio: ours / theirs, goal: "<= 4.5 MiB", met: ours <= 4.5})
+	b.add(row{what: "binary, MiB", ours: fmt.Sprintf("%.2f", ours), theirs: fmt.Sprintf("%.2f", theirs),
+		ratio: ours / theirs, goal: "<= 4.5 MiB", met: ours <= 4.5})
 }
 
 func (b *bench) versionCall(ours, theirs *contender) {
-	our, their := interleave(b.rounds(300), func() time.Duration { return ours.call("VERSION", "v") }, func() time.Duration { return theirs.call("VERSION", "v") })
+	our, their := interleave(b.rounds(300), func() time.Duration { return ours.call("VERSION", "v") },
+		func() time.Duration { return theirs.call("VERSION", "v") })
 	b.compare("VERSION", our, their, 1)
 }
 
-// pairs is one pod that is made anew again and again, on a node with that many other leases: ADD and DEL together.
+// pairs measures ADD and DEL of one pod that is recreated repeatedly, on a node with a number of
+// other leases.
 func (b *bench) pairs(leases, rounds int, goal float64) {
 	ours, theirs := b.contender("leasehold", leases), b.contender("host-local", leases)
 	pair := func(c *contender) func() time.Duration {
@@ -127,7 +130,7 @@ func (b *bench) pairs(leases, rounds int, goal float64) {
 	b.compare(fmt.Sprintf("ADD+DEL at %d leases (%d pairs)", leases, rounds), our, their, goal)
 }
 
-// freshPods is the same with another pod each time, none of which has a window.
+// freshPods is like pairs, with another pod each time.
 func (b *bench) freshPods() {
 	ours, theirs := b.contender("leasehold", 0), b.contender("host-local", 0)
 	pair := func(c *contender) func() time.Duration {
@@ -141,7 +144,7 @@ func (b *bench) freshPods() {
 	b.compare("ADD+DEL, another pod each time", our, their, 0)
 }
 
-// manyLeases is one ADD in a store that is nearly full against one in an empty store.
+// manyLeases compares ADD in a store with 65,000 leases with ADD in an empty one.
 func (b *bench) manyLeases() {
 	full, empty := b.contender("leasehold", 65000), b.contender("leasehold", 0)
 	one := func(c *contender) func() time.Duration {
@@ -149,10 +152,11 @@ func (b *bench) manyLeases() {
 	}
 	at65000, at0 := interleave(b.rounds(100), one(full), one(empty))
 	ratio := percentile(at65000, 50) / percentile(at0, 50)
-	b.add(row{what: "ADD at 65,000 leases, against ADD at 0", ours: ms(percentile(at65000, 50)), theirs: ms(percentile(at0, 50)) + " (ours)", ratio: ratio, goal: "<= 1.5", met: ratio <= 1.5})
+	b.add(row{what: "ADD at 65,000 leases, against ADD at 0", ours: ms(percentile(at65000, 50)),
+		theirs: ms(percentile(at0, 50)) + " (ours)", ratio: ratio, goal: "<= 1.5", met: ratio <= 1.5})
 }
 
-// againstNothing is one ADD against the least that a durable one can cost: a process and two fdatasync.
+// againstNothing compares ADD with the minimum for a durable one: a process and two fdatasync.
 func (b *bench) againstNothing(sync float64) {
 	c := b.contender("leasehold", 0)
 	nothing := &contender{b: b, program: filepath.Join(lab.Root(), ".cache/empty")}
@@ -164,10 +168,11 @@ func (b *bench) againstNothing(sync float64) {
 	}, func() time.Duration { return nothing.call("", "") })
 	least := percentile(start, 50) + 2*sync
 	ratio := percentile(add, 50) / least
-	b.add(row{what: "ADD, against an empty Go program and two fdatasync", ours: ms(percentile(add, 50)), theirs: ms(least) + " (nothing)", ratio: ratio, goal: "<= 2", met: ratio <= 2})
+	b.add(row{what: "ADD, against an empty Go program and two fdatasync", ours: ms(percentile(add, 50)),
+		theirs: ms(least) + " (nothing)", ratio: ratio, goal: "<= 2", met: ratio <= 2})
 }
 
-// parallel starts 64 ADDs at once, of 64 pods, again and again.
+// parallel measures bursts of 64 concurrent ADDs.
 func (b *bench) parallel(leases int, goal float64) {
 	ours, theirs := b.contender("leasehold", leases), b.contender("host-local", leases)
 	var our, their, ourSteps, theirSteps []time.Duration
@@ -190,11 +195,12 @@ func (b *bench) parallel(leases int, goal float64) {
 		b.add(r)
 	}
 	o, t := percentile(ourSteps, 50), percentile(theirSteps, 50)
-	b.add(row{what: what + "widest step", ours: ms(o), theirs: ms(t), ratio: o / t, goal: "< 50 ms", met: o < float64(50*time.Millisecond)})
+	b.add(row{what: what + "widest step", ours: ms(o), theirs: ms(t), ratio: o / t, goal: "< 50 ms",
+		met: o < float64(50*time.Millisecond)})
 }
 
-// widestStep is the longest time within a burst in which no call ended. A lock that is polled every 50 ms shows in the middle
-// one of several bursts.
+// widestStep returns the longest time within a burst in which no call ended. A lock that is polled
+// every 50 ms shows in its median over several bursts.
 func widestStep(burst []time.Duration) (widest time.Duration) {
 	slices.Sort(burst)
 	for i := 1; i < len(burst); i++ {
@@ -227,7 +233,7 @@ func (b *bench) compare(what string, ours, theirs []time.Duration, goal float64)
 
 func (b *bench) print() {
 	w := tabwriter.NewWriter(os.Stdout, 0, 4, 3, ' ', 0)
-	fmt.Fprintln(w, "\nFIGURE\tLEASEHOLD\tHOST-LOCAL\tRATIO\tGOAL\tMET")
+	fmt.Fprintln(w, "\nMETRIC\tLEASEHOLD\tHOST-LOCAL\tRATIO\tGOAL\tMET")
 	for _, r := range b.rows {
 		ratio, met := "-", ""
 		if r.ratio > 0 {
@@ -243,7 +249,7 @@ func (b *bench) print() {
 
 func ms(d float64) string { return fmt.Sprintf("%.2f", d/float64(time.Millisecond)) }
 
-// percentile of some times, in nanoseconds.
+// percentile returns a percentile of times, in nanoseconds.
 func percentile(times []time.Duration, p float64) float64 {
 	sorted := slices.Sorted(slices.Values(times))
 	return float64(sorted[min(len(sorted)-1, int(float64(len(sorted))*p/100))])

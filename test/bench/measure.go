@@ -16,10 +16,10 @@ import (
 	"github.com/leasehold-cni/leasehold/test/lab"
 )
 
-// bench is what the contenders share. As a lab.TB it is also what the lab reports to.
+// bench is the state that the contenders share. It implements lab.TB.
 type bench struct {
 	node    *lab.Node
-	sandbox *lab.Sandbox // whose network namespace all callers name
+	sandbox *lab.Sandbox // its network namespace is used in all calls
 	rows    []row
 
 	mu       sync.Mutex // of cleanups
@@ -27,7 +27,7 @@ type bench struct {
 	closing  sync.Mutex
 }
 
-// A contender is an IPAM plugin with files of its own.
+// A contender is an IPAM plugin with its own files.
 type contender struct {
 	b       *bench
 	program string
@@ -38,16 +38,18 @@ type contender struct {
 	calls   int
 }
 
-// contender returns a plugin that has handed out that many addresses.
+// contender returns a plugin with a number of leases.
 func (b *bench) contender(name string, leases int) *contender {
 	dir := filepath.Join(b.node.Dir, lab.Link("bench"))
 	b.check(os.MkdirAll(dir, 0o755))
 	c := &contender{b: b, program: lab.Bin(name), dir: dir, pod: "bench"}
-	c.stdin = fmt.Sprintf(`{"cniVersion":"1.0.0","name":"bench","type":"bridge","ipam":{"type":%q,"ranges":[[{"subnet":%q}]],"dataDir":%q},`+
+	c.stdin = fmt.Sprintf(`{"cniVersion":"1.0.0","name":"bench","type":"bridge",`+
+		`"ipam":{"type":%q,"ranges":[[{"subnet":%q}]],"dataDir":%q},`+
 		`"runtimeConfig":{%q:{"io.kubernetes.cri/reserved-ip-duration":"10"}}}`, name, subnet, c.dataDir(), lab.Annotations)
 	c.env = []string{
 		"CNI_PATH=" + b.node.Path[0], "CNI_NETNS=" + b.sandbox.NetNS, "CNI_IFNAME=eth0",
-		"LEASEHOLD_STATE_DIR=" + filepath.Join(dir, "state"), "LEASEHOLD_RUN_DIR=" + filepath.Join("/run/lab", filepath.Base(dir)),
+		"LEASEHOLD_STATE_DIR=" + filepath.Join(dir, "state"), "LEASEHOLD_RUN_DIR=" + filepath.Join("/run/lab",
+			filepath.Base(dir)),
 	}
 	if name == "host-local" {
 		c.fillHostLocal(leases)
@@ -59,13 +61,13 @@ func (b *bench) contender(name string, leases int) *contender {
 
 func (c *contender) dataDir() string { return filepath.Join(c.dir, "networks") }
 
-// id returns a container id that was not there before.
+// id returns a new container id.
 func (c *contender) id() string {
 	c.calls++
 	return fmt.Sprintf("%064x", c.calls)
 }
 
-// call runs the program once and returns how long that took.
+// call runs the program once, and returns the duration.
 func (c *contender) call(verb, id string) time.Duration {
 	cmd := c.command(verb, id, c.pod)
 	began := time.Now()
@@ -78,7 +80,8 @@ func (c *contender) call(verb, id string) time.Duration {
 func (c *contender) command(verb, id, pod string) *exec.Cmd {
 	cmd := exec.Command(c.program)
 	cmd.Env = append(slices.Clone(c.env), "CNI_COMMAND="+verb, "CNI_CONTAINERID="+id,
-		"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME="+pod+";K8S_POD_INFRA_CONTAINER_ID="+id+";K8S_POD_UID=uid-"+id)
+		"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME="+pod+
+			";K8S_POD_INFRA_CONTAINER_ID="+id+";K8S_POD_UID=uid-"+id)
 	cmd.Stdin, cmd.Stdout = strings.NewReader(c.stdin), &bytes.Buffer{}
 	return cmd
 }
@@ -89,7 +92,8 @@ func (c *contender) failed(cmd *exec.Cmd, err error) {
 	}
 }
 
-// burst runs ADDs of n pods at once, and their DELs untimed, and returns when each ADD had ended.
+// burst runs n concurrent ADDs, and returns when each ended, from the start of the burst. It runs
+// the DELs afterwards.
 func (c *contender) burst(n int) []time.Duration {
 	type job struct {
 		cmd  *exec.Cmd
@@ -120,7 +124,7 @@ func (c *contender) burst(n int) []time.Duration {
 	return times
 }
 
-// interleave measures a and b in turn, so that both see the same disk and the same noise.
+// interleave calls a and b alternately, so that both are measured under the same conditions.
 func interleave(rounds int, a, b func() time.Duration) (as, bs []time.Duration) {
 	a()
 	b()
@@ -134,7 +138,7 @@ func interleave(rounds int, a, b func() time.Duration) (as, bs []time.Duration) 
 	return as, bs
 }
 
-// fdatasync measures what the disk takes for one page.
+// fdatasync measures fdatasync of one page.
 func fdatasync(b *bench, dir string) (times []time.Duration) {
 	f, err := os.Create(filepath.Join(dir, "fdatasync"))
 	b.check(err)
@@ -174,7 +178,7 @@ func (b *bench) check(err error) {
 	}
 }
 
-// progress tells those who wait.
+// progress prints the progress to stderr.
 func (b *bench) progress(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "  "+format+"\n", args...)
 }
@@ -197,7 +201,7 @@ func (b *bench) Fatalf(format string, args ...any) {
 	os.Exit(1)
 }
 
-// close cleans up, last things first. Whoever calls it while another does waits for that.
+// close calls the cleanups in reverse order. Concurrent calls wait for each other.
 func (b *bench) close() {
 	b.closing.Lock()
 	defer b.closing.Unlock()

@@ -1,5 +1,5 @@
-// Demo tells what leasehold does, on real CNI plugins in network namespaces of its own, and checks every sentence it says.
-// `make demo` runs it.
+// Demo shows what leasehold does, with real CNI plugins in its own network namespaces, and checks
+// every statement that it prints. `make demo` runs it.
 package main
 
 import (
@@ -18,21 +18,23 @@ import (
 func main() {
 	os.Exit(lab.Run(func() int {
 		began := time.Now()
-		s := &stage{}
+		s := &presenter{}
 		defer s.close()
-		story(s)
-		s.say("That was all, in %.0f s; everything it made is gone again.", time.Since(began).Seconds())
+		run(s)
+		s.say("Done, in %.0f s. Everything that was created is removed.", time.Since(began).Seconds())
 		return 0
 	}))
 }
 
-func story(s *stage) {
+func run(s *presenter) {
 	node := lab.NewNode(s)
 	s.node = node
 
-	// Eight addresses, so that they can run out before the reader's patience.
-	pool := lab.With(node.IPAM(), lab.Conf{"ranges": [][]lab.Conf{{{"subnet": "10.22.0.0/24", "rangeStart": "10.22.0.10", "rangeEnd": "10.22.0.17"}}}})
-	net := node.Network("podnet", "1.0.0", node.Bridge(pool), lab.Conf{"type": "portmap", "capabilities": lab.Conf{"portMappings": true}})
+	// Only eight addresses, so that the pool is exhausted quickly.
+	pool := lab.With(node.IPAM(),
+		lab.Conf{"ranges": [][]lab.Conf{{{"subnet": "10.22.0.0/24", "rangeStart": "10.22.0.10", "rangeEnd": "10.22.0.17"}}}})
+	net := node.Network("podnet", "1.0.0", node.Bridge(pool), lab.Conf{"type": "portmap",
+		"capabilities": lab.Conf{"portMappings": true}})
 
 	node.Agent()
 
@@ -47,20 +49,20 @@ func story(s *stage) {
 	db.Echo()
 	s.answers(web, home, hostPort)
 
-	s.step("db-0 is deleted. Its address is held from now on.")
+	s.step("db-0 is deleted. Its address is held.")
 	old := *db
 	s.check(db.Stop(net))
 	s.show()
-	s.so(strings.Contains(s.leasectl("list"), "Held"), "the list shows a hold")
+	s.so(strings.Contains(s.leasectl("list"), "Held"), "the list contains a hold")
 
-	s.step("Other pods come and go. Nobody gets %s.", home)
+	s.step("Other pods start and stop. None of them gets %s.", home)
 	for i := range 10 {
 		guest := node.Sandbox(lab.NewPod("default", fmt.Sprintf("guest-%d", i), ""))
 		s.so(s.add(guest, net) != home, "guest-%d has another address", i)
 		s.check(guest.Stop(net))
 	}
 
-	s.step("The pool fills to the last address; still nobody gets %s.", home)
+	s.step("The pool is used up. Still no other pod gets %s.", home)
 	var crowd []*lab.Sandbox
 	for i := range 6 {
 		pod := node.Sandbox(lab.NewPod("default", fmt.Sprintf("crowd-%d", i), ""))
@@ -68,8 +70,8 @@ func story(s *stage) {
 		crowd = append(crowd, pod)
 	}
 	_, err := node.Sandbox(lab.NewPod("default", "crowd-6", "")).Add(net)
-	s.so(err != nil && strings.Contains(err.Error(), "no IP addresses available"), "the next ADD is refused: %v", err)
-	s.say("  ADD default/crowd-6 is refused:\n    %v", err)
+	s.so(err != nil && strings.Contains(err.Error(), "no IP addresses available"), "the next ADD fails: %v", err)
+	s.say("  ADD default/crowd-6 fails:\n    %v", err)
 	s.show()
 
 	s.step("db-0 returns: the same name, another UID, another container, another network namespace.")
@@ -78,17 +80,18 @@ func story(s *stage) {
 	s.so(s.add(db, net) == home, "db-0 has %s again", home)
 	s.show()
 	db.Echo()
-	s.say("  web-1 and the node talked to the old db-0, whose interface had another MAC. The agent on the node has told them.")
+	s.say("  web-1 and the node have a neighbour entry with the MAC of the old db-0. The agent announces the new one.")
 	began := time.Now()
 	s.answers(web, home, hostPort)
-	s.so(time.Since(began) < 5*time.Second, "it answers at once, not when their neighbour entries have aged (%s)", time.Since(began))
+	s.so(time.Since(began) < 5*time.Second, "it replies at once, not after the neighbour entries have expired (%s)",
+		time.Since(began))
 
-	s.step("The runtime repeats the DEL of the old container, late. It changes nothing.")
+	s.step("The runtime repeats the DEL of the old container. It changes nothing.")
 	before := s.leasectl("list")
 	s.check(old.Del(net))
-	s.so(s.leasectl("list") == before, "the list is what it was")
+	s.so(s.leasectl("list") == before, "the list is unchanged")
 	s.check(db.Check(net))
-	s.say("  DEL default/db-0 (%.8s): ok; CHECK default/db-0 (%.8s): ok; the list is what it was", old.ID, db.ID)
+	s.say("  DEL default/db-0 (%.8s): ok; CHECK default/db-0 (%.8s): ok; the list is unchanged", old.ID, db.ID)
 
 	s.step("A window ends. job-0 asks for 3 seconds, and is deleted.")
 	s.check(crowd[0].Stop(net))
@@ -98,13 +101,13 @@ func story(s *stage) {
 	s.show("--state", "held")
 	next := node.Sandbox(lab.NewPod("default", "next-1", ""))
 	_, err = next.Add(net)
-	s.so(err != nil, "the pool is full until then")
-	s.say("  ADD default/next-1 is refused:\n    %v", err)
+	s.so(err != nil, "the pool is exhausted until then")
+	s.say("  ADD default/next-1 fails:\n    %v", err)
 	s.check(next.Stop(net))
 	s.say("  ... 3 seconds later ...")
 	time.Sleep(3200 * time.Millisecond)
 	next = node.Sandbox(lab.NewPod("default", "next-1", ""))
-	s.so(s.add(next, net) == jobAddress, "next-1 has the address that job-0 had, %s", jobAddress)
+	s.so(s.add(next, net) == jobAddress, "next-1 has the former address of job-0, %s", jobAddress)
 
 	s.step("Both families, through flannel: the pod comes back with its IPv4 and its IPv6 address.")
 	flannel := node.IPAM()
@@ -119,66 +122,67 @@ func story(s *stage) {
 	s.show("--network", "cbr0")
 
 	s.leasectl("check")
-	s.say("\n`leasectl check` finds the store in order.")
+	s.say("\n`leasectl check` reports no problems.")
 }
 
-// portMapping publishes the pod's echo server on the node, where iptables is there for the portmap plugin.
-func portMapping(s *stage, sandbox *lab.Sandbox) (hostPort string) {
+// portMapping publishes the pod's echo server on the node, if iptables is installed for the portmap
+// plugin.
+func portMapping(s *presenter, sandbox *lab.Sandbox) (hostPort string) {
 	if _, err := exec.LookPath("iptables"); err != nil {
-		s.say("  (no iptables on this machine: portmap publishes no port)")
+		s.say("  (iptables is not installed: no port is published)")
 		return ""
 	}
 	sandbox.Capabilities["portMappings"] = []map[string]any{{"hostPort": 8080, "containerPort": 7, "protocol": "tcp"}}
 	return "10.22.0.1:8080"
 }
 
-// A stage is where the story is told. As a lab.TB it is also what the lab reports to.
-type stage struct {
+// A presenter prints and checks the steps of the demo. It implements lab.TB.
+type presenter struct {
 	node     *lab.Node
 	steps    int
 	cleanups []func()
 }
 
-func (s *stage) say(format string, args ...any) { fmt.Printf(format+"\n", args...) }
+func (s *presenter) say(format string, args ...any) { fmt.Printf(format+"\n", args...) }
 
-func (s *stage) step(format string, args ...any) {
+func (s *presenter) step(format string, args ...any) {
 	s.steps++
 	s.say("\n"+bold("%d. "+format), append([]any{s.steps}, args...)...)
 }
 
-// so ends the story when what it has just told is not so.
-func (s *stage) so(ok bool, format string, args ...any) {
+// so ends the demo if a statement is false.
+func (s *presenter) so(ok bool, format string, args ...any) {
 	if !ok {
-		s.Fatalf("NOT SO: "+format, args...)
+		s.Fatalf("FAILED: "+format, args...)
 	}
 }
 
-func (s *stage) check(err error) { s.so(err == nil, "no error (%v)", err) }
+func (s *presenter) check(err error) { s.so(err == nil, "no error (%v)", err) }
 
-func (s *stage) leasectl(args ...string) string {
+func (s *presenter) leasectl(args ...string) string {
 	out, err := s.node.Leasectl(args...)
 	s.check(err)
 	return out
 }
 
-func (s *stage) add(sandbox *lab.Sandbox, net *lab.Network) string {
+func (s *presenter) add(sandbox *lab.Sandbox, net *lab.Network) string {
 	addrs, err := sandbox.Add(net)
 	s.check(err)
 	s.say("  ADD %s/%s (%.8s) -> %s", sandbox.Pod.Namespace, sandbox.Pod.Name, sandbox.ID, strings.Join(addrs, ", "))
 	return strings.Join(addrs, ", ")
 }
 
-func (s *stage) answers(sibling *lab.Sandbox, address, hostPort string) {
+func (s *presenter) answers(sibling *lab.Sandbox, address, hostPort string) {
 	s.check(sibling.Ask(address))
-	s.say("  a sibling asks %s over TCP: it answers", address)
+	s.say("  a sibling connects to %s: it replies", address)
 	if hostPort != "" {
 		s.check(s.node.Ask(hostPort))
-		s.say("  the node asks the published port %s: it answers", hostPort)
+		s.say("  the node connects to the published port %s: it replies", hostPort)
 	}
 }
 
-// show prints the real list.
-func (s *stage) show(filter ...string) {
+// show prints the output of leasectl list.
+func (s *presenter) show(filter ...string) {
 	args := append([]string{"list"}, filter...)
 	s.say("  $ leasectl %s", strings.Join(args, " "))
 	for line := range strings.Lines(s.leasectl(args...)) {
@@ -186,21 +190,21 @@ func (s *stage) show(filter ...string) {
 	}
 }
 
-func (s *stage) Helper()          {}
-func (s *stage) Cleanup(f func()) { s.cleanups = append(s.cleanups, f) }
-func (s *stage) TempDir() string {
+func (s *presenter) Helper()          {}
+func (s *presenter) Cleanup(f func()) { s.cleanups = append(s.cleanups, f) }
+func (s *presenter) TempDir() string {
 	dir, err := os.MkdirTemp("", "demo-")
 	s.check(err)
 	return dir
 }
 
-func (s *stage) Fatalf(format string, args ...any) {
+func (s *presenter) Fatalf(format string, args ...any) {
 	s.say(format, args...)
 	s.close()
 	os.Exit(1)
 }
 
-func (s *stage) close() {
+func (s *presenter) close() {
 	for _, f := range slices.Backward(s.cleanups) {
 		f()
 	}

@@ -13,63 +13,62 @@ import (
 
 const module = "github.com/leasehold-cni/leasehold"
 
-// layers is a statement of policy: what a package may know of. An import
-// points to a smaller layer, so that data moves one way: words, types,
-// decision, record (DESIGN 8). pkg/lease is the language that all of them
-// speak, and layer 0 may import it as well.
+// layers assigns each package to a layer. A package may only import packages of smaller layers, so
+// that dependencies have one direction. As an exception, the packages of layer 0 may import
+// pkg/lease, whose types all packages use.
 //
-// DESIGN counts adopt and ipam as one layer. They are two here, for every use
-// case goes through what adopt finds, and adopt knows of no use case.
-//
-// A name that ends in a slash stands for everything below it. A package that is
-// not here has no place yet: decide its layer before it is written.
+// A name with a trailing slash includes all packages below it. A package must be added to the table
+// when it is created.
 var layers = map[string]int{
 	"pkg/lease":  0, // the state machine
 	"pkg/pool":   0, // addresses
-	"pkg/policy": 0, // the words users write
-	"pkg/signal": 0, // that there is news
+	"pkg/policy": 0, // annotations and configuration of users
+	"pkg/signal": 0, // wake-ups
 
 	"pkg/store":    1, // the disk
 	"pkg/sandbox":  1, // the kernel
 	"pkg/announce": 1, // ARP and ND
 
 	"pkg/adopt": 2, // what the host shows
-	"pkg/env":   2, // what mains read from their surroundings
+	"pkg/env":   2, // what programs read from their environment
 
 	"pkg/ipam": 3, // the use cases
 
-	"pkg/cniplugin": 4, // the runtime's border
-	"pkg/cli":       4, // the operator's border
-	"pkg/agent":     4, // the node loops
+	"pkg/cniplugin": 4, // the interface to the runtime
+	"pkg/cli":       4, // the interface to the operator
+	"pkg/agent":     4, // the tasks of the node agent
 
 	"pkg/kube/": 5, // Kubernetes
 }
 
-// speech is what layer 0 may import of itself.
-const speech = "pkg/lease"
+// shared is the package that layer 0 may import too.
+const shared = "pkg/lease"
 
-// programs stand above all layers: they wire.
+// programs are above all layers.
 var programs = []string{"plugins/", "cmd/"}
 
-// strangers are what a program, or a part of the house, must not link, and why.
-var strangers = []struct {
-	in     []string // of which these packages are free, with all that they link
+// forbidden lists the packages that others must not link, with the reason.
+var forbidden = []struct {
+	in     []string // packages that must not depend on prefix, directly or indirectly
 	prefix string
 	why    string
 }{
-	{[]string{"plugins/", "pkg/cniplugin"}, "k8s.io/", "the plugin starts once per pod: client-go costs 60 MB and 7 ms (STYLE B2)"},
-	{[]string{"plugins/", "pkg/cniplugin"}, "sigs.k8s.io/", "as k8s.io"},
-	{[]string{"plugins/", "pkg/cniplugin"}, "github.com/prometheus/", "nobody scrapes a process of 5 ms: the agent exports the store's counters"},
+	{[]string{"plugins/", "pkg/cniplugin"}, "k8s.io/",
+		"the plugin starts for every pod, and client-go costs 60 MB and 7 ms"},
+	{[]string{"plugins/", "pkg/cniplugin"}, "sigs.k8s.io/", "see k8s.io"},
+	{[]string{"plugins/", "pkg/cniplugin"}, "github.com/prometheus/",
+		"a process of 5 ms cannot be scraped: the agent exports its metrics"},
 	{[]string{"plugins/", "pkg/cniplugin"}, "github.com/spf13/", "the plugin has no command line"},
-	{[]string{"plugins/", "pkg/cniplugin"}, "github.com/mdlayher/", "ARP and ND are the agent's"},
-	{[]string{"plugins/", "pkg/cniplugin"}, module + "/pkg/announce", "ARP and ND are the agent's"},
-	{[]string{"plugins/", "pkg/cniplugin"}, "github.com/containernetworking/plugins/", "host-local is the oracle of tests, not a part"},
-	{[]string{"plugins/", "pkg/cniplugin"}, "net/http", "no verb makes a network call (I7)"},
-	{[]string{"plugins/", "pkg/cniplugin"}, "crypto/tls", "no verb makes a network call (I7)"},
-	{[]string{"pkg/store", "pkg/sandbox", "pkg/adopt", "pkg/ipam", "pkg/env", "pkg/cli", "pkg/agent"}, "k8s.io/", "only pkg/kube and mains know Kubernetes"},
+	{[]string{"plugins/", "pkg/cniplugin"}, "github.com/mdlayher/", "the agent sends ARP and ND"},
+	{[]string{"plugins/", "pkg/cniplugin"}, module + "/pkg/announce", "the agent sends ARP and ND"},
+	{[]string{"plugins/", "pkg/cniplugin"}, "github.com/containernetworking/plugins/", "host-local is used by tests only"},
+	{[]string{"plugins/", "pkg/cniplugin"}, "net/http", "the plugin uses no network"},
+	{[]string{"plugins/", "pkg/cniplugin"}, "crypto/tls", "the plugin uses no network"},
+	{[]string{"pkg/store", "pkg/sandbox", "pkg/adopt", "pkg/ipam", "pkg/env", "pkg/cli", "pkg/agent"}, "k8s.io/",
+		"only pkg/kube and the programs use Kubernetes"},
 }
 
-// golist is what `go list` says of a package.
+// golist is the output of `go list` for a package.
 type golist struct {
 	ImportPath string
 	Imports    []string
@@ -77,11 +76,12 @@ type golist struct {
 	Standard   bool
 }
 
-// packages lists the module's packages and, among their Deps, all they link.
-// Tests of theirs do not count.
+// packages returns the module's packages, without their tests, and which dependencies are of the
+// standard library.
 func packages(t *testing.T) (ours []golist, standard map[string]bool) {
 	t.Helper()
-	cmd := exec.Command("go", "list", "-deps", "-json=ImportPath,Imports,Deps,Standard", "./pkg/...", "./plugins/...", "./cmd/...")
+	cmd := exec.Command("go", "list", "-deps", "-json=ImportPath,Imports,Deps,Standard", "./pkg/...", "./plugins/...",
+		"./cmd/...")
 	cmd.Dir = "../.."
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -104,10 +104,10 @@ func packages(t *testing.T) (ours []golist, standard map[string]bool) {
 	}
 }
 
-// within is a path inside the module; false for what is not ours.
+// within returns a path relative to the module. It reports false for other modules.
 func within(path string) (string, bool) { return strings.CutPrefix(path, module+"/") }
 
-// covers tells whether a name of a table stands for the package.
+// covers reports whether a name in a table includes the package.
 func covers(name, path string) bool {
 	return path == name || strings.HasSuffix(name, "/") && strings.HasPrefix(path, name)
 }
@@ -130,11 +130,10 @@ func layerOf(path string) (int, bool) {
 	return 0, false
 }
 
-// breach says what is wrong with an import of one of our packages by another;
-// "" if nothing is.
+// breach returns why an import is not allowed, "" if it is.
 func breach(from, to string) string {
 	if isProgram(to) {
-		return "nobody imports a program"
+		return "a program must not be imported"
 	}
 	above, found := layerOf(to)
 	if !found {
@@ -147,15 +146,15 @@ func breach(from, to string) string {
 	switch {
 	case !found:
 		return "its importer has no layer; add it to the table"
-	case above < below, below == 0 && to == speech && from != speech:
+	case above < below, below == 0 && to == shared && from != shared:
 		return ""
 	case covers("pkg/kube/", from) && covers("pkg/kube/", to):
-		return "" // rooms of one house
+		return "" // within the layer
 	}
-	return "an import points to a smaller layer"
+	return "only smaller layers may be imported"
 }
 
-func TestEveryImportPointsDown(t *testing.T) {
+func TestImportsFollowLayers(t *testing.T) {
 	ours, _ := packages(t)
 	for _, p := range ours {
 		from, _ := within(p.ImportPath)
@@ -172,8 +171,9 @@ func TestEveryImportPointsDown(t *testing.T) {
 	}
 }
 
-// impure is what layer 0 must not name itself, though fmt and others link it.
-var impure = []string{"os", "os/exec", "io/fs", "net", "net/http", "syscall", "log", "log/slog", "math/rand", "math/rand/v2"}
+// impure lists what layer 0 must not import directly, although fmt and others link it.
+var impure = []string{"os", "os/exec", "io/fs", "net", "net/http", "syscall", "log", "log/slog", "math/rand",
+	"math/rand/v2"}
 
 func TestLayer0IsPure(t *testing.T) {
 	ours, standard := packages(t)
@@ -184,22 +184,22 @@ func TestLayer0IsPure(t *testing.T) {
 		}
 		for _, path := range p.Deps {
 			if _, ok := within(path); !ok && !standard[path] {
-				t.Errorf("%s links %s: layer 0 is the standard library", from, path)
+				t.Errorf("%s links %s: layer 0 may only link the standard library", from, path)
 			}
 		}
 		for _, path := range p.Imports {
 			if slices.Contains(impure, path) {
-				t.Errorf("%s imports %s: layer 0 is pure", from, path)
+				t.Errorf("%s imports %s: layer 0 must be pure", from, path)
 			}
 		}
 	}
 }
 
-func TestNoStrangers(t *testing.T) {
+func TestForbiddenDependencies(t *testing.T) {
 	ours, _ := packages(t)
 	for _, p := range ours {
 		from, _ := within(p.ImportPath)
-		for _, s := range strangers {
+		for _, s := range forbidden {
 			if !coveredBy(s.in, from) {
 				continue
 			}
@@ -221,32 +221,32 @@ func coveredBy(names []string, path string) bool {
 	return false
 }
 
-// TestTheTableCanFail holds the rules against imports that never were.
-func TestTheTableCanFail(t *testing.T) {
+// TestBreach applies the rules to imports that do not exist.
+func TestBreach(t *testing.T) {
 	tests := []struct {
-		story, from, to string
-		allowed         bool
+		name, from, to string
+		allowed        bool
 	}{
-		{"a border uses the use cases", "pkg/cniplugin", "pkg/ipam", true},
-		{"policy speaks of leases", "pkg/policy", "pkg/lease", true},
-		{"a main wires", "cmd/leasectl", "pkg/cli", true},
+		{"an interface uses the use cases", "pkg/cniplugin", "pkg/ipam", true},
+		{"policy uses lease", "pkg/policy", "pkg/lease", true},
+		{"a program", "cmd/leasectl", "pkg/cli", true},
 		{"publishing uses the agent's types", "pkg/kube/publish", "pkg/agent", true},
-		{"two rooms of Kubernetes", "pkg/kube/pin", "pkg/kube/topology", true},
-		{"the machine reads no policy", "pkg/lease", "pkg/policy", false},
-		{"pools know no policies", "pkg/pool", "pkg/policy", false},
-		{"the store decides nothing", "pkg/store", "pkg/ipam", false},
-		{"the kernel is not the disk's", "pkg/store", "pkg/sandbox", false},
-		{"use cases go through what the host shows", "pkg/ipam", "pkg/adopt", true},
-		{"and not the other way", "pkg/adopt", "pkg/ipam", false},
-		{"use cases print nothing", "pkg/ipam", "pkg/cniplugin", false},
-		{"the agent does not know Kubernetes", "pkg/agent", "pkg/kube/publish", false},
+		{"within pkg/kube", "pkg/kube/pin", "pkg/kube/topology", true},
+		{"lease uses policy", "pkg/lease", "pkg/policy", false},
+		{"pool uses policy", "pkg/pool", "pkg/policy", false},
+		{"store uses ipam", "pkg/store", "pkg/ipam", false},
+		{"within layer 1", "pkg/store", "pkg/sandbox", false},
+		{"ipam uses adopt", "pkg/ipam", "pkg/adopt", true},
+		{"adopt uses ipam", "pkg/adopt", "pkg/ipam", false},
+		{"ipam uses cniplugin", "pkg/ipam", "pkg/cniplugin", false},
+		{"agent uses pkg/kube", "pkg/agent", "pkg/kube/publish", false},
 		{"an unknown package", "pkg/store", "pkg/utils", false},
 		{"an unknown importer", "pkg/utils", "pkg/lease", false},
-		{"a program is no library", "pkg/cli", "cmd/leasectl", false},
+		{"a program is imported", "pkg/cli", "cmd/leasectl", false},
 	}
 	for _, tt := range tests {
 		if why := breach(tt.from, tt.to); (why == "") != tt.allowed {
-			t.Errorf("%s: %s imports %s: %q, want allowed: %t", tt.story, tt.from, tt.to, why, tt.allowed)
+			t.Errorf("%s: %s imports %s: %q, want allowed: %t", tt.name, tt.from, tt.to, why, tt.allowed)
 		}
 	}
 }

@@ -1,3 +1,2 @@
-// Package deps holds the import rules of the module as a test. It has no code
-// of its own.
+// Package deps tests the import rules of the module.
 package deps

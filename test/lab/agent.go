@@ -6,10 +6,11 @@ import (
 	"time"
 )
 
-// Agent runs leasehold-agent on the node, without a cluster, until the test ends or the returned function is called.
+// Agent runs leasehold-agent on the node, without a cluster, until the test ends or stop is called.
 func (n *Node) Agent(args ...string) (stop func()) {
 	n.t.Helper()
-	cmd := exec.Command(Bin("leasehold-agent"), append([]string{"--no-kube", "--metrics-addr", "", "--log-level", "debug"}, args...)...)
+	cmd := exec.Command(Bin("leasehold-agent"), append([]string{"--no-kube", "--metrics-addr", "", "--log-level",
+		"debug"}, args...)...)
 	cmd.Env = append(os.Environ(), n.Environ()...)
 	cmd.Stdout, cmd.Stderr = n.Log, n.Log
 	if err := n.Do(cmd.Start); err != nil {

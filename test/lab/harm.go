@@ -14,50 +14,60 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Harm is what happens to a Call at one of its file-system calls: that one fails with EIO, or the process is killed before
-// it. The first is the reading of stdin: what the Go runtime does before main is not the plugin's. To be killed makes a
-// difference only after a call that changes something, so At counts only the calls after those, unless Every is set.
+// A Harm injects a fault into a Call at one of its file-system calls: that one fails with EIO, or
+// the process is killed before it. Counting starts with the first read of stdin, because the calls
+// of the Go runtime before main are not the plugin's. A kill makes a difference only after a call
+// that changes something, so At counts only the calls that follow one, unless Every is set.
 //
-// The kernel asks us at every file-system call, whatever thread makes it (seccomp's user notification). strace injects
-// faults as well, but counts each thread's calls apart, and a Go program changes threads as it likes.
+// It uses seccomp user notifications, with which the kernel notifies us of every file-system call
+// of any thread. strace can inject faults too, but counts the calls of each thread separately, and
+// Go programs change threads at any time.
 type Harm struct {
 	At    int // counted from 1
 	Kill  bool
 	Every bool
 }
 
-// fileCalls are the calls that the kernel asks about. Of memory maps, only those of a file count.
+// fileCalls are the file-system calls. mmap counts only if it maps a file.
 var fileCalls = []int{
-	unix.SYS_OPENAT, unix.SYS_CLOSE, unix.SYS_READ, unix.SYS_PREAD64, unix.SYS_WRITE, unix.SYS_PWRITE64, unix.SYS_LSEEK, unix.SYS_MMAP,
+	unix.SYS_OPENAT, unix.SYS_CLOSE, unix.SYS_READ, unix.SYS_PREAD64, unix.SYS_WRITE, unix.SYS_PWRITE64, unix.SYS_LSEEK,
+	unix.SYS_MMAP,
 	unix.SYS_FSTAT, sysFstatat, unix.SYS_STATX, unix.SYS_IOCTL, unix.SYS_FLOCK, unix.SYS_GETDENTS64, unix.SYS_READLINKAT,
-	unix.SYS_FDATASYNC, unix.SYS_FSYNC, unix.SYS_FTRUNCATE, unix.SYS_FALLOCATE, unix.SYS_FCHMOD, unix.SYS_FCHMODAT, unix.SYS_UTIMENSAT,
+	unix.SYS_FDATASYNC, unix.SYS_FSYNC, unix.SYS_FTRUNCATE, unix.SYS_FALLOCATE, unix.SYS_FCHMOD, unix.SYS_FCHMODAT,
+	unix.SYS_UTIMENSAT,
 	unix.SYS_MKDIRAT, unix.SYS_UNLINKAT, unix.SYS_RENAMEAT, unix.SYS_RENAMEAT2, unix.SYS_LINKAT, unix.SYS_SYMLINKAT,
 }
 
-// changing are those that may leave something behind.
+// changing are the calls that may change a file.
 var changing = []int{
-	unix.SYS_WRITE, unix.SYS_PWRITE64, unix.SYS_FLOCK, unix.SYS_FDATASYNC, unix.SYS_FSYNC, unix.SYS_FTRUNCATE, unix.SYS_FALLOCATE,
-	unix.SYS_FCHMOD, unix.SYS_FCHMODAT, unix.SYS_UTIMENSAT, unix.SYS_MKDIRAT, unix.SYS_UNLINKAT, unix.SYS_RENAMEAT, unix.SYS_RENAMEAT2,
+	unix.SYS_WRITE, unix.SYS_PWRITE64, unix.SYS_FLOCK, unix.SYS_FDATASYNC, unix.SYS_FSYNC, unix.SYS_FTRUNCATE,
+	unix.SYS_FALLOCATE,
+	unix.SYS_FCHMOD, unix.SYS_FCHMODAT, unix.SYS_UTIMENSAT, unix.SYS_MKDIRAT, unix.SYS_UNLINKAT, unix.SYS_RENAMEAT,
+	unix.SYS_RENAMEAT2,
 	unix.SYS_LINKAT, unix.SYS_SYMLINKAT,
 }
 
-// byPath are those whose second argument is a path; that of the others is told by their first, a file descriptor.
-var byPath = []int{unix.SYS_OPENAT, sysFstatat, unix.SYS_STATX, unix.SYS_READLINKAT, unix.SYS_FCHMODAT, unix.SYS_UTIMENSAT, unix.SYS_MKDIRAT, unix.SYS_UNLINKAT}
+// byPath are the calls whose second argument is a path. The first argument of the others is a file
+// descriptor.
+var byPath = []int{unix.SYS_OPENAT, sysFstatat, unix.SYS_STATX, unix.SYS_READLINKAT, unix.SYS_FCHMODAT,
+	unix.SYS_UTIMENSAT, unix.SYS_MKDIRAT, unix.SYS_UNLINKAT}
 
-// sysFstatat has a name for each architecture and no common one.
+// sysFstatat has different names on different architectures.
 var sysFstatat = map[string]int{"amd64": 262, "arm64": 79}[runtime.GOARCH]
 
-// harmVar is set for the program that puts itself under the filter and becomes the plugin.
+// harmVar is set for the process that installs the filter and executes the plugin.
 const harmVar = "LEASEHOLD_LAB_HARM"
 
-// becomeHarmed replaces this program by the one in os.Args, whose file-system calls are asked about at file descriptor 3.
+// becomeHarmed executes the program in os.Args with a filter for file-system calls. It sends the
+// listener to the socket at file descriptor 3.
 func becomeHarmed() error {
 	os.Unsetenv(harmVar)
 	runtime.LockOSThread()
 	var filter []unix.SockFilter
 	filter = append(filter, unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}) // the call's number
 	for i, nr := range fileCalls {
-		filter = append(filter, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(nr), Jt: uint8(len(fileCalls) - i)})
+		filter = append(filter, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(nr),
+			Jt: uint8(len(fileCalls) - i)})
 	}
 	filter = append(filter,
 		unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
@@ -69,8 +79,10 @@ func becomeHarmed() error {
 	rights := unix.UnixRights(-1) // to be filled in
 	message := unix.Msghdr{Control: &rights[0], Controllen: uint64(len(rights))}
 
-	// Under the filter this thread may make no file-system call before somebody answers, so the Go scheduler must not have it.
-	listener, _, errno := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER, uintptr(unsafe.Pointer(&prog)))
+	// From here on file-system calls of this thread block until they are answered, so the Go
+	// scheduler must not run on it.
+	listener, _, errno := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER,
+		unix.SECCOMP_FILTER_FLAG_NEW_LISTENER, uintptr(unsafe.Pointer(&prog)))
 	if errno != 0 {
 		return fmt.Errorf("seccomp: %w", errno)
 	}
@@ -81,11 +93,12 @@ func becomeHarmed() error {
 	return syscall.Exec(os.Args[1], os.Args[1:], os.Environ())
 }
 
-// run starts the command under harm and waits for it. It returns the call that was harmed, "" if there were fewer calls.
+// run runs the command with the fault, and waits for it. It returns the call that was affected, ""
+// if there were fewer calls.
 func (h Harm) run(cmd *exec.Cmd) (harmed string, err error) {
 	cmd.Args = append([]string{"lab-harm"}, cmd.Args...)
 	cmd.Path = "/proc/self/exe"
-	cmd.Env = append(cmd.Env, harmVar+"=1", "GODEBUG=asyncpreemptoff=1") // a signal would make the kernel ask twice
+	cmd.Env = append(cmd.Env, harmVar+"=1", "GODEBUG=asyncpreemptoff=1") // a signal would cause a second notification
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return "", err
@@ -123,7 +136,7 @@ func receiveFD(socket int) (int, error) {
 	}
 	messages, err := unix.ParseSocketControlMessage(oob[:n])
 	if err != nil || len(messages) != 1 {
-		return 0, fmt.Errorf("no listener (%v)", err)
+		return 0, fmt.Errorf("no listener received (%v)", err)
 	}
 	fds, err := unix.ParseUnixRights(&messages[0])
 	if err != nil {
@@ -150,7 +163,7 @@ type (
 	}
 )
 
-// answer lets all calls through but one.
+// answer lets all calls proceed except one.
 func (h Harm) answer(listener int, process *os.Process) (harmed string, err error) {
 	n, begun, changed := 0, false, true
 	for {
@@ -158,14 +171,15 @@ func (h Harm) answer(listener int, process *os.Process) (harmed string, err erro
 		if n, err := unix.Poll(poll, 60_000); err == unix.EINTR {
 			continue
 		} else if err != nil || n == 0 {
-			return harmed, fmt.Errorf("it hangs (%v)", err)
+			return harmed, fmt.Errorf("no system call within a minute (%v)", err)
 		}
 		if poll[0].Revents&unix.POLLIN == 0 {
-			return harmed, nil // nobody is left to ask
+			return harmed, nil // all processes have ended
 		}
 		var q question
-		if err := ioctl(listener, unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(&q)); err == unix.ENOENT || err == unix.EINTR {
-			continue // the asker has died
+		if err := ioctl(listener, unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(&q)); err == unix.ENOENT ||
+			err == unix.EINTR {
+			continue // the caller was killed
 		} else if err != nil {
 			return harmed, err
 		}
@@ -198,7 +212,7 @@ func ioctl(fd int, request uintptr, arg unsafe.Pointer) error {
 	return nil
 }
 
-// describe names the call and its file, while the asker waits.
+// describe returns the call and its file, while the caller waits.
 func describe(q question) string {
 	fd := q.args[0]
 	if int(q.nr) == unix.SYS_MMAP {

@@ -8,7 +8,7 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// TestUpstream runs the lab with upstream host-local: what fails here is the lab's own fault.
+// TestUpstream tests the lab itself, with upstream host-local.
 func TestUpstream(t *testing.T) {
 	for name, conf := range map[string]func(*lab.Node, lab.Conf) lab.Conf{
 		"bridge":  (*lab.Node).Bridge,
@@ -19,7 +19,8 @@ func TestUpstream(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			node := lab.NewNode(t)
 			ipam := lab.With(node.IPAM("10.9.0.0/24", "fd09::/64"), lab.Conf{"type": "host-local"})
-			net := node.Network(name, "0.4.0", conf(node, ipam), lab.Conf{"type": "portmap", "capabilities": lab.Conf{"portMappings": true}})
+			net := node.Network(name, "0.4.0", conf(node, ipam), lab.Conf{"type": "portmap",
+				"capabilities": lab.Conf{"portMappings": true}})
 			a, b := node.Sandbox(lab.NewPod("ns", "a", "")), node.Sandbox(lab.NewPod("ns", "b", ""))
 			if name == "bridge" {
 				a.Capabilities["portMappings"] = []map[string]any{{"hostPort": 8080, "containerPort": 7, "protocol": "tcp"}}
@@ -34,7 +35,7 @@ func TestUpstream(t *testing.T) {
 			a.Echo()
 			for _, addr := range addrs {
 				if err := b.Ask(addr); err != nil {
-					t.Errorf("a sibling asks: %v", err)
+					t.Errorf("connection from a sibling: %v", err)
 				}
 			}
 			if err := a.Stop(net); err != nil {

@@ -18,7 +18,7 @@ import (
 // A Conf is a piece of CNI configuration.
 type Conf = map[string]any
 
-// A Network is a conflist on a node.
+// A Network is a CNI network configuration list on a node.
 type Network struct {
 	Name    string
 	Version string
@@ -28,7 +28,7 @@ type Network struct {
 	list *libcni.NetworkConfigList
 }
 
-// Network makes a conflist of plugins.
+// Network returns a network configuration list with the given plugins.
 func (n *Node) Network(name, version string, plugins ...Conf) *Network {
 	n.t.Helper()
 	bytes, err := json.Marshal(Conf{"cniVersion": version, "name": name, "plugins": plugins})
@@ -42,7 +42,7 @@ func (n *Node) Network(name, version string, plugins ...Conf) *Network {
 	return &Network{Name: name, Version: version, Main: plugins[0], node: n, list: list}
 }
 
-// IPAM is the `ipam` section of a pool: one range set for each subnet.
+// IPAM returns an `ipam` section with one range set for each subnet.
 func (n *Node) IPAM(subnets ...string) Conf {
 	var ranges [][]Conf
 	for _, subnet := range subnets {
@@ -51,7 +51,7 @@ func (n *Node) IPAM(subnets ...string) Conf {
 	return Conf{"type": "leasehold", "ranges": ranges, "dataDir": n.NetworksDir()}
 }
 
-// With returns conf with more set in it.
+// With returns a copy of conf with the keys of more added.
 func With(conf, more Conf) Conf {
 	conf = maps.Clone(conf)
 	maps.Copy(conf, more)
@@ -60,17 +60,18 @@ func With(conf, more Conf) Conf {
 
 var links atomic.Int64
 
-// Link returns a name for a link that no other has.
+// Link returns a unique link name.
 func Link(prefix string) string { return fmt.Sprintf("%s%d", prefix, links.Add(1)) }
 
-// Bridge, PTP, Macvlan and Flannel are entries of the real plugins with the given pool. They pass annotations on.
+// Bridge, PTP, Macvlan and Flannel return the configuration of the upstream plugins with an `ipam`
+// section, and the capability to receive annotations.
 func (n *Node) Bridge(ipam Conf) Conf {
 	return annotated(Conf{"type": "bridge", "bridge": Link("br"), "isGateway": true, "ipam": ipam})
 }
 
 func (n *Node) PTP(ipam Conf) Conf { return annotated(Conf{"type": "ptp", "ipam": ipam}) }
 
-// Macvlan needs a master link, which it makes.
+// Macvlan also creates the master link.
 func (n *Node) Macvlan(ipam Conf) Conf {
 	master := Link("eth")
 	err := n.Do(func() error {
@@ -95,7 +96,7 @@ func (n *Node) Macvlan(ipam Conf) Conf {
 	return annotated(Conf{"type": "macvlan", "master": master, "ipam": ipam})
 }
 
-// Flannel delegates to bridge; the subnets go where flanneld writes them.
+// Flannel also writes the subnet file, as flanneld does. The plugin delegates to bridge.
 func (n *Node) Flannel(ipam Conf, subnet, subnet6 string) Conf {
 	lines := []string{"FLANNEL_MTU=1450", "FLANNEL_IPMASQ=false"}
 	for prefix, subnet := range map[string]string{"FLANNEL_": subnet, "FLANNEL_IPV6_": subnet6} {
@@ -118,7 +119,7 @@ func annotated(conf Conf) Conf {
 	return conf
 }
 
-// Stdin is what the network's first plugin hands to its IPAM plugin.
+// Stdin returns the configuration that the network's first plugin passes to its IPAM plugin.
 func (net *Network) Stdin(more Conf) string {
 	conf := With(With(net.Main, Conf{"cniVersion": net.Version, "name": net.Name}), more)
 	bytes, err := json.Marshal(conf)
@@ -128,12 +129,12 @@ func (net *Network) Stdin(more Conf) string {
 	return string(bytes)
 }
 
-// GC tells the network's plugins which of its attachments still stand.
+// GC calls GC with the valid attachments.
 func (net *Network) GC(valid ...types.GCAttachment) error {
 	return net.node.cni.GCNetworkList(context.Background(), net.list, &libcni.GCArgs{ValidAttachments: valid})
 }
 
-// Status asks whether the network can take pods.
+// Status calls STATUS.
 func (net *Network) Status() error {
 	return net.node.cni.GetStatusNetworkList(context.Background(), net.list)
 }

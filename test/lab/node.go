@@ -17,10 +17,11 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 )
 
-// Annotations is the capability by which runtimes hand a pod's annotations to a plugin.
+// Annotations is the capability with which runtimes pass a pod's annotations to a plugin.
 const Annotations = "io.kubernetes.cri.pod-annotations"
 
-// A TB is what a Node needs of a *testing.T, *testing.B or *rapid.T; the demo has its own.
+// A TB is the part of *testing.T, *testing.B and *rapid.T that a Node uses. The demo implements it
+// too.
 type TB interface {
 	Helper()
 	Cleanup(func())
@@ -28,26 +29,28 @@ type TB interface {
 	Fatalf(format string, args ...any)
 }
 
-// A Node is one machine: a network namespace for its links, the plugin's state, a boot id and a clock.
+// A Node simulates a machine: a network namespace for its links, the plugin's state, a boot id and
+// a clock.
 type Node struct {
 	Dir   string        // its files: state, networks, cache, bin
 	Path  []string      // CNI_PATH; Dir/bin comes first
-	Clock time.Duration // how far its clock is ahead of the real one
-	Env   []string      // more environment for whatever runs on it
-	Log   io.Writer     // what its agent prints; nil for nothing
+	Clock time.Duration // offset of its clock from the real one
+	Env   []string      // additional environment variables
+	Log   io.Writer     // output of its agent; may be nil
 
 	t    TB
 	host string // its network namespace
 	cni  *libcni.CNIConfig
 }
 
-// NewNode switches a machine on; the test's end switches it off.
+// NewNode returns a node that is removed when the test ends.
 func NewNode(t TB) *Node {
 	t.Helper()
 	n := &Node{Dir: t.TempDir(), t: t}
 	n.Path = []string{filepath.Join(n.Dir, "bin")}
 	n.mkdir("bin")
-	for _, name := range []string{"leasehold", "bridge", "flannel", "host-local", "loopback", "macvlan", "portmap", "ptp"} {
+	for _, name := range []string{"leasehold", "bridge", "flannel", "host-local", "loopback", "macvlan",
+		"portmap", "ptp"} {
 		n.Install(name, Bin(name))
 	}
 	n.Reboot()
@@ -57,11 +60,12 @@ func NewNode(t TB) *Node {
 		t.Fatalf("network namespace of the node: %v", err)
 	}
 	t.Cleanup(func() { removeNetNS(n.host) })
-	n.cni = libcni.NewCNIConfigWithCacheDir(n.Path, n.mkdir("cache"), &runtimeExec{DefaultExec: invoke.DefaultExec{RawExec: &invoke.RawExec{}}, node: n})
+	n.cni = libcni.NewCNIConfigWithCacheDir(n.Path, n.mkdir("cache"),
+		&runtimeExec{DefaultExec: invoke.DefaultExec{RawExec: &invoke.RawExec{}}, node: n})
 	return n
 }
 
-// Install puts a program into the node's plugin folder under a name.
+// Install installs a program in the node's plugin directory.
 func (n *Node) Install(name, program string) {
 	path := filepath.Join(n.Dir, "bin", name)
 	os.Remove(path)
@@ -70,7 +74,7 @@ func (n *Node) Install(name, program string) {
 	}
 }
 
-// Reboot gives the node another boot id and an empty /run. What ran before is for the caller to kill.
+// Reboot gives the node another boot id and an empty run directory. The caller kills its processes.
 func (n *Node) Reboot() {
 	os.RemoveAll(n.RunDir())
 	os.MkdirAll(filepath.Dir(n.RunDir()), 0o755)
@@ -79,7 +83,7 @@ func (n *Node) Reboot() {
 	}
 }
 
-// StateDir, RunDir and NetworksDir are where the node's plugin keeps its files.
+// StateDir, RunDir and NetworksDir return the directories of the node's plugin.
 func (n *Node) StateDir() string { return filepath.Join(n.Dir, "state") }
 func (n *Node) RunDir() string {
 	return filepath.Join("/run/lab", strings.ReplaceAll(strings.Trim(n.Dir, "/"), "/", "_"))
@@ -95,7 +99,7 @@ func (n *Node) mkdir(name string) string {
 	return dir
 }
 
-// Environ is what the node's programs find in their environment beside CNI's variables.
+// Environ returns the environment variables of the node's programs, without those of CNI.
 func (n *Node) Environ() []string {
 	return append([]string{
 		"LEASEHOLD_STATE_DIR=" + n.StateDir(),
@@ -105,12 +109,12 @@ func (n *Node) Environ() []string {
 	}, n.Env...)
 }
 
-// Do calls f on a thread that is in the node's network namespace.
+// Do calls f on a thread in the node's network namespace.
 func (n *Node) Do(f func() error) error {
 	return ns.WithNetNSPath(n.host, func(ns.NetNS) error { return f() })
 }
 
-// Command runs a program on the node and returns what it printed.
+// Command runs a program on the node, and returns its standard output.
 func (n *Node) Command(name string, args ...string) (string, error) {
 	cmd := exec.Command(name, args...)
 	cmd.Env = append(os.Environ(), n.Environ()...)
@@ -128,7 +132,7 @@ func (n *Node) Command(name string, args ...string) (string, error) {
 // Leasectl runs leasectl on the node.
 func (n *Node) Leasectl(args ...string) (string, error) { return n.Command(Bin("leasectl"), args...) }
 
-// A Lease is one line of `leasectl -o json list`.
+// A Lease is an element of the output of `leasectl -o json list`.
 type Lease struct {
 	Network   string `json:"network"`
 	Address   string `json:"address"`
@@ -146,7 +150,7 @@ type Lease struct {
 	ID        string `json:"id"`
 }
 
-// Leases lists the node's leases; filter is more arguments for `leasectl list`.
+// Leases returns the node's leases. filter is passed to `leasectl list`.
 func (n *Node) Leases(filter ...string) []Lease {
 	n.t.Helper()
 	out, err := n.Leasectl(append([]string{"-o", "json", "list"}, filter...)...)
@@ -160,13 +164,14 @@ func (n *Node) Leases(filter ...string) []Lease {
 	return leases
 }
 
-// runtimeExec starts a plugin as a runtime on the node does.
+// runtimeExec executes plugins like a runtime on the node.
 type runtimeExec struct {
 	invoke.DefaultExec
 	node *Node
 }
 
-func (e *runtimeExec) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) (out []byte, err error) {
+func (e *runtimeExec) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) (out []byte,
+	err error) {
 	doErr := e.node.Do(func() error {
 		out, err = e.DefaultExec.ExecPlugin(ctx, path, stdin, append(environ, e.node.Environ()...))
 		return nil
@@ -177,9 +182,9 @@ func (e *runtimeExec) ExecPlugin(ctx context.Context, path string, stdin []byte,
 	return out, err
 }
 
-// A Call is one call of a plugin binary without libcni, for what libcni would not do.
+// A Call is a call of a plugin binary without libcni, for calls that libcni does not make.
 type Call struct {
-	Plugin      string // in the node's plugin folder; leasehold if empty
+	Plugin      string // in the node's plugin directory; default leasehold
 	Verb        string
 	ContainerID string
 	NetNS       string
@@ -190,12 +195,12 @@ type Call struct {
 	Harm        *Harm    // nil for none
 }
 
-// A Reply is how a Call ended.
+// A Reply is the result of a Call.
 type Reply struct {
 	Stdout, Stderr string
 	Exit           int          // -1: killed by a signal
-	Err            *types.Error // what stdout says when Exit is not 0
-	Harmed         string       // the call that came to harm, "" if none did
+	Err            *types.Error // the CNI error on stdout if Exit is not 0
+	Harmed         string       // the system call that failed because of Harm, "" if none
 }
 
 // Call runs a plugin binary.
@@ -206,8 +211,10 @@ func (n *Node) Call(c Call) Reply {
 	}
 	argv := append(append([]string{}, c.Wrap...), filepath.Join(n.Dir, "bin", c.Plugin))
 	cmd := exec.Command(argv[0], argv[1:]...)
-	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "CNI_PATH=" + n.Path[0], "CNI_COMMAND=" + c.Verb}, n.Environ()...)
-	for name, value := range map[string]string{"CNI_CONTAINERID": c.ContainerID, "CNI_NETNS": c.NetNS, "CNI_IFNAME": c.IfName, "CNI_ARGS": c.Args} {
+	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "CNI_PATH=" + n.Path[0], "CNI_COMMAND=" + c.Verb},
+		n.Environ()...)
+	for name, value := range map[string]string{"CNI_CONTAINERID": c.ContainerID, "CNI_NETNS": c.NetNS,
+		"CNI_IFNAME": c.IfName, "CNI_ARGS": c.Args} {
 		if value != "" {
 			cmd.Env = append(cmd.Env, name+"="+value)
 		}

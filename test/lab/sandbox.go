@@ -23,13 +23,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Pod is what a runtime is told about a pod.
+// A Pod is the part of a pod that a runtime passes to plugins.
 type Pod struct {
 	Namespace, Name, UID string
-	Annotations          map[string]string // nil is passed on as null, as containerd does
+	Annotations          map[string]string // nil is passed as null, as containerd does
 }
 
-// NewPod returns a pod with a UID of its own. An empty window is a pod without the annotation.
+// NewPod returns a pod with a new UID. If window is empty it has no annotation.
 func NewPod(namespace, name, window string) Pod {
 	pod := Pod{Namespace: namespace, Name: name, UID: newUUID()}
 	if window != "" {
@@ -38,8 +38,8 @@ func NewPod(namespace, name, window string) Pod {
 	return pod
 }
 
-// A Sandbox is one life of a pod on a node. Its fields are what the runtime passes on in every call; a test changes them to
-// play a runtime that passes on something else.
+// A Sandbox is a pod sandbox on a node. Its fields are passed to plugins in every call. A test may
+// change them to simulate a runtime that passes other values.
 type Sandbox struct {
 	Pod          Pod
 	ID           string
@@ -47,15 +47,15 @@ type Sandbox struct {
 	IfName       string
 	Args         [][2]string       // CNI_ARGS
 	Capabilities map[string]any    // runtimeConfig
-	MACs         map[string]string // of its interfaces, as the last result says
+	MACs         map[string]string // of its interfaces, according to the last result
 
 	node    *Node
-	mount   string // NetNS as it was made
-	number  uint64 // of the namespace: its inode
+	mount   string // the original NetNS
+	number  uint64 // inode of the namespace
 	closers []func()
 }
 
-// Sandbox makes a network namespace for a pod, as a runtime does before it calls a plugin.
+// Sandbox creates a network namespace for a pod, as a runtime does before it calls a plugin.
 func (n *Node) Sandbox(pod Pod) *Sandbox {
 	n.t.Helper()
 	path, err := newNetNS()
@@ -80,7 +80,8 @@ func (n *Node) Sandbox(pod Pod) *Sandbox {
 }
 
 func (s *Sandbox) runtimeConf() *libcni.RuntimeConf {
-	return &libcni.RuntimeConf{ContainerID: s.ID, NetNS: s.NetNS, IfName: s.IfName, Args: s.Args, CapabilityArgs: s.Capabilities}
+	return &libcni.RuntimeConf{ContainerID: s.ID, NetNS: s.NetNS, IfName: s.IfName, Args: s.Args,
+		CapabilityArgs: s.Capabilities}
 }
 
 // Add attaches the sandbox to a network and returns its addresses, in the order of the result.
@@ -111,19 +112,19 @@ func (s *Sandbox) Del(net *Network) error {
 	return s.node.cni.DelNetworkList(context.Background(), net.list, s.runtimeConf())
 }
 
-// Check asks the plugins whether the attachment still stands.
+// Check calls CHECK.
 func (s *Sandbox) Check(net *Network) error {
 	return s.node.cni.CheckNetworkList(context.Background(), net.list, s.runtimeConf())
 }
 
-// Stop does what a runtime does to end a sandbox: DEL, then its network namespace goes.
+// Stop calls DEL and removes the network namespace, as a runtime does to stop a sandbox.
 func (s *Sandbox) Stop(net *Network) error {
 	err := s.Del(net)
 	s.Remove()
 	return err
 }
 
-// Remove takes the network namespace away, with what runs in it, and calls no plugin.
+// Remove removes the network namespace and kills its processes, without calling a plugin.
 func (s *Sandbox) Remove() {
 	for _, closer := range s.closers {
 		closer()
@@ -132,8 +133,9 @@ func (s *Sandbox) Remove() {
 	s.Unmount()
 }
 
-// Reissued tells of a sandbox that was removed whether a process of the machine is in a namespace that got its number, which
-// the plugin must take for a sign of life (docs/operations.md, Known limits). Other tests make namespaces all the time.
+// Reissued reports whether a process is in a namespace that got the inode of a removed sandbox,
+// which the plugin must treat as a sign of life (docs/operations.md, Known limits). That happens
+// because other tests create namespaces at the same time.
 func (s *Sandbox) Reissued() bool {
 	want := fmt.Sprintf("net:[%d]", s.number)
 	processes, _ := filepath.Glob("/proc/[0-9]*/ns/net")
@@ -143,10 +145,10 @@ func (s *Sandbox) Reissued() bool {
 	})
 }
 
-// Unmount takes the network namespace's mount away. The namespace itself lives on while something runs in it.
+// Unmount unmounts the network namespace. The namespace exists as long as a process is in it.
 func (s *Sandbox) Unmount() { removeNetNS(s.mount) }
 
-// CNIArgs is the sandbox's CNI_ARGS variable.
+// CNIArgs returns the value of CNI_ARGS.
 func (s *Sandbox) CNIArgs() string {
 	var args []string
 	for _, arg := range s.Args {
@@ -155,12 +157,12 @@ func (s *Sandbox) CNIArgs() string {
 	return strings.Join(args, ";")
 }
 
-// Call calls the network's IPAM plugin itself, as the network's first plugin would for this sandbox.
+// Call calls the network's IPAM plugin directly, as the network's first plugin does.
 func (s *Sandbox) Call(net *Network, verb string) Reply {
 	return s.node.Call(s.IPAMCall(net, verb))
 }
 
-// IPAMCall is what Call calls.
+// IPAMCall returns the call that Call makes.
 func (s *Sandbox) IPAMCall(net *Network, verb string) Call {
 	return Call{
 		Plugin: net.Main["ipam"].(Conf)["type"].(string), Verb: verb, ContainerID: s.ID, NetNS: s.NetNS, IfName: s.IfName,
@@ -168,11 +170,12 @@ func (s *Sandbox) IPAMCall(net *Network, verb string) Call {
 	}
 }
 
-// Inherit puts the network namespace of another sandbox at the path of this one. The other one's path is gone then.
+// Inherit mounts the network namespace of another sandbox at the path of this one, and removes the
+// other's path.
 func (s *Sandbox) Inherit(other *Sandbox) {
 	unix.Unmount(s.mount, unix.MNT_DETACH)
 	if err := unix.Mount(other.mount, s.mount, "", unix.MS_BIND, ""); err != nil {
-		s.node.t.Fatalf("mount the other network namespace: %v", err)
+		s.node.t.Fatalf("mounting the other network namespace: %v", err)
 	}
 	other.Remove()
 }
@@ -188,7 +191,7 @@ func (s *Sandbox) Start(name string, args ...string) *os.Process {
 	return cmd.Process
 }
 
-// EchoPort is where Echo answers.
+// EchoPort is the port of Echo.
 const EchoPort = "7"
 
 // Echo starts a TCP echo server in the sandbox.
@@ -213,15 +216,16 @@ func (s *Sandbox) Echo() {
 	}()
 }
 
-// Ask sends a line to the echo server at address, from the sandbox, and waits for its answer.
+// Ask sends a message to the echo server at address from the sandbox, and waits for the reply.
 func (s *Sandbox) Ask(address string) error {
 	return ns.WithNetNSPath(s.mount, func(ns.NetNS) error { return ask(net.JoinHostPort(address, EchoPort)) })
 }
 
-// Ask sends a line to an echo server at host:port, from the node.
+// Ask sends a message to an echo server at host:port from the node, and waits for the reply.
 func (n *Node) Ask(hostPort string) error { return n.Do(func() error { return ask(hostPort) }) }
 
-// ask keeps trying for a while: a neighbour may still believe in the address's former MAC.
+// ask retries for 20 s, because the sender may have a neighbour entry with the address's former
+// MAC.
 func ask(hostPort string) error {
 	deadline := time.Now().Add(20 * time.Second)
 	for {
@@ -248,14 +252,15 @@ func askOnce(hostPort string) error {
 		return err
 	}
 	if string(answer) != "hello" {
-		return fmt.Errorf("%s answered %q", hostPort, answer)
+		return fmt.Errorf("%s replied %q", hostPort, answer)
 	}
 	return nil
 }
 
 const netnsDir = "/run/netns"
 
-// newNetNS makes a network namespace and keeps it by a bind mount with a random name, as containerd and CRI-O do.
+// newNetNS creates a network namespace, bind-mounted at a path with a random name, as containerd
+// and CRI-O do.
 func newNetNS() (string, error) {
 	if err := os.MkdirAll(netnsDir, 0o755); err != nil {
 		return "", err
@@ -275,9 +280,9 @@ func newNetNS() (string, error) {
 	return path, nil
 }
 
-// inNewNetNS calls f on a thread in a new network namespace, and brings the thread back.
+// inNewNetNS calls f on a thread in a new network namespace, and restores the thread's namespace.
 func inNewNetNS(f func() error) error {
-	runtime.LockOSThread() // not the first thread: that is locked to the main goroutine
+	runtime.LockOSThread() // not the main thread, which is locked to the main goroutine
 	home, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
 		return err
@@ -288,13 +293,13 @@ func inNewNetNS(f func() error) error {
 	}
 	err = f()
 	if back := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET); back != nil {
-		return errors.Join(err, back) // and the thread stays locked: nobody else gets it
+		return errors.Join(err, back) // the thread stays locked, so that no other goroutine uses it
 	}
 	runtime.UnlockOSThread()
 	return err
 }
 
-// removeNetNS may be called again.
+// removeNetNS may be called more than once.
 func removeNetNS(path string) {
 	unix.Unmount(path, unix.MNT_DETACH)
 	os.Remove(path)

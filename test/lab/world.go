@@ -1,12 +1,13 @@
-// Package lab plays a container runtime on machines of its own, for the tests, the demo and the benchmarks.
+// Package lab acts as a container runtime on simulated machines, for tests, the demo and
+// benchmarks.
 //
-// [Run] puts the calling program into a world apart: its own network, mount, process and (where root is missing) user
-// namespace. In that world a [Node] is one machine with its bridges, state and boot id. It runs real CNI plugins through
-// libcni, as containerd does. A [Sandbox] is one life of a pod: a container id and a network namespace, bind-mounted
-// under a random name.
+// [Run] runs the calling program in namespaces of its own: network, mount, PID and, without root,
+// user. A [Node] is a simulated machine there, with its bridges, state and boot id. It runs real
+// CNI plugins through libcni, as containerd does. A [Sandbox] is a pod sandbox: a container id and
+// a network namespace, bind-mounted at a path with a random name.
 //
-// Nothing outlives the program, however it ends: the kernel takes the namespaces down, with every link, mount and process
-// in them, and [Run] removes the files.
+// Nothing outlives the program, even if it is killed: the kernel removes the namespaces with all
+// links, mounts and processes in them, and [Run] removes the files.
 package lab
 
 import (
@@ -22,30 +23,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// insideVar is set for the program that runs in the world apart; its value is the folder for temporary files.
+// insideVar is set for the process inside the namespaces. Its value is the directory for temporary
+// files.
 const insideVar = "LEASEHOLD_LAB_DIR"
 
-// The first thread is what /proc/PID/ns/net speaks of, so it must never go into another network namespace.
+// The main thread must not change its network namespace, because /proc/PID/ns/net shows that of the
+// main thread.
 func init() { runtime.LockOSThread() }
 
-// Main is what a TestMain calls.
+// Main is called by TestMain.
 func Main(m interface{ Run() int }) { os.Exit(Run(m.Run)) }
 
-// Run builds the binaries and calls f in a world apart, which is this same program, started again. It returns what f
-// returned, or 1 when the world could not be made.
+// Run builds the binaries, starts this program again in new namespaces, and calls f there. It
+// returns the result of f, or 1 if the namespaces could not be created.
 func Run(f func() int) int {
 	if os.Getenv(harmVar) != "" {
 		fmt.Fprintln(os.Stderr, "lab:", becomeHarmed())
 		return 1
 	}
 	if os.Getenv(insideVar) != "" {
-		if err := furnish(); err != nil {
+		if err := setUp(); err != nil {
 			fmt.Fprintln(os.Stderr, "lab:", err)
 			return 1
 		}
 		return f()
 	}
-	code, err := runApart()
+	code, err := runInNamespaces()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "lab:", err)
 		return 1
@@ -53,7 +56,7 @@ func Run(f func() int) int {
 	return code
 }
 
-func runApart() (int, error) {
+func runInNamespaces() (int, error) {
 	for _, script := range []string{"scripts/build", "scripts/build-lab"} {
 		build := exec.Command(filepath.Join(Root(), script))
 		build.Stdout, build.Stderr = os.Stderr, os.Stderr
@@ -82,10 +85,10 @@ func runApart() (int, error) {
 
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
-	// The death signal comes when the thread ends that started the child.
+	// Pdeathsig is sent when the thread that started the child ends.
 	runtime.LockOSThread()
 	if err := self.Start(); err != nil {
-		return 0, fmt.Errorf("no namespaces of our own: %w", err)
+		return 0, fmt.Errorf("creating namespaces: %w", err)
 	}
 	go func() {
 		for s := range signals {
@@ -97,24 +100,25 @@ func runApart() (int, error) {
 	return self.ProcessState.ExitCode(), nil
 }
 
-// furnish makes the new namespaces a machine that has just been switched on.
-func furnish() error {
+// setUp mounts /proc and empty directories in the new namespaces, as on a machine that has just
+// booted.
+func setUp() error {
 	os.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin")
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("make the mounts private: %w", err)
+		return fmt.Errorf("making mounts private: %w", err)
 	}
 	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
-		return fmt.Errorf("mount /proc: %w", err)
+		return fmt.Errorf("mounting /proc: %w", err)
 	}
 	for _, dir := range []string{"/run", "/var/lib"} {
 		if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755"); err != nil {
-			return fmt.Errorf("mount a tmpfs over %s: %w", dir, err)
+			return fmt.Errorf("mounting a tmpfs at %s: %w", dir, err)
 		}
 	}
 	return nil
 }
 
-// Root returns the folder of this repository.
+// Root returns the directory of this repository.
 func Root() string {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -129,10 +133,12 @@ func Root() string {
 	return dir
 }
 
-// Bin returns the path of a program of the product (leasehold, leasectl) or of an upstream plugin (bridge, host-local). The
-// product's are in bin/, or where LEASEHOLD_TEST_BIN says.
+// Bin returns the path of a program of the project (leasehold, leasectl) or of an upstream plugin
+// (bridge, host-local). It panics if there is none. Those of the project are in LEASEHOLD_TEST_BIN,
+// or in bin/.
 func Bin(name string) string {
-	for _, dir := range []string{os.Getenv("LEASEHOLD_TEST_BIN"), filepath.Join(Root(), "bin"), filepath.Join(Root(), ".cache/cni-bin")} {
+	for _, dir := range []string{os.Getenv("LEASEHOLD_TEST_BIN"), filepath.Join(Root(), "bin"),
+		filepath.Join(Root(), ".cache/cni-bin")} {
 		if path := filepath.Join(dir, name); dir != "" && exists(path) {
 			return path
 		}

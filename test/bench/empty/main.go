@@ -1,4 +1,4 @@
-// Empty is a program that does nothing: what a process costs at least.
+// Empty does nothing. It shows the minimum cost of a process.
 package main
 
 func main() {}
