@@ -162,6 +162,8 @@ func TestDecide(t *testing.T) {
 			[]string{"10.0.0.5 Bound db-0 c1 eth0 02:00:00:00:00:05 /run/netns/db-0"}},
 		{"only the file knows the container", []Claim{seen, file},
 			[]string{"10.0.0.5 Bound nobody c1 eth0 02:00:00:00:00:05 /run/netns/db-0"}},
+		{"the namespace knows its interface better than the file", []Claim{seen, claim(File, a, time.Hour, container("c1"), func(c *Claim) { c.IfName = "net1" })},
+			[]string{"10.0.0.5 Bound nobody c1 eth0 02:00:00:00:00:05 /run/netns/db-0"}},
 		{"it is marked as held, and lives", []Claim{seen, mark},
 			[]string{"10.0.0.5 Bound db-0/u1 eth0 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s"}},
 

@@ -2,11 +2,13 @@ package adopt
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime/debug"
 	"strings"
 	"testing"
 	"time"
@@ -256,5 +258,71 @@ func TestReadFile(t *testing.T) {
 		if info, e := os.Stat(path); want && (e != nil || !at.Equal(info.ModTime()) || int64(len(b)) != info.Size()) {
 			t.Errorf("%s: %d bytes of %s, %v", path, len(b), at, e)
 		}
+	}
+}
+
+// The longest names that Kubernetes and CNI have, and those that are longer.
+func TestTheLengthsOfNames(t *testing.T) {
+	a := func(n int) string { return strings.Repeat("a", n) }
+	for _, tt := range []struct {
+		what          string
+		longest, over bool
+	}{
+		{"a namespace", isPod(a(63), "p"), isPod(a(64), "p")},
+		{"a pod", isPod("ns", a(253)), isPod("ns", a(254))},
+		{"a UID", isUID(a(128)), isUID(a(129))},
+		{"a container", isContainerID(a(255)), isContainerID(a(256))},
+		{"a network", isNetwork(a(255)), isNetwork(a(256))},
+		{"an interface", isIfName(a(15)), isIfName(a(16))},
+	} {
+		if !tt.longest || tt.over {
+			t.Errorf("%s: the longest is one: %v, a longer one: %v", tt.what, tt.longest, tt.over)
+		}
+	}
+	for name, want := range map[string]bool{"": false, "a": true, "-": false, "-a": false, "a-": false, "a-b": true, "A": false} {
+		if isLabel(name) != want {
+			t.Errorf("label %q: %v", name, !want)
+		}
+	}
+}
+
+// A plugin's call ends soon, an agent's process does not.
+func TestReadersCloseWhatTheyOpen(t *testing.T) {
+	p := lease.Pool{DataDir: t.TempDir(), Network: "cbr0"}
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // a collected file is closed
+	opened := func() int {
+		t.Helper()
+		fds, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(fds)
+	}
+	l := snapshotLease(lease.Bound, "c1")
+	all := func() {
+		m, err := OpenMirror(t.Context(), p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		_, err = m.Addresses()
+		if err := errors.Join(err, m.Write(l, now), m.Remove(l.Address), m.Write(l, now)); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := m.Read(l.Address); err != nil {
+			t.Fatal(err)
+		}
+		n := Node{Host: host{}, CacheDirs: []string{t.TempDir()}}
+		if _, _, err := Find(n, p, nil, now, testSoft, ids()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all()
+	before := opened()
+	for range 3 {
+		all()
+	}
+	if after := opened(); after != before {
+		t.Errorf("%d descriptors before, %d after", before, after)
 	}
 }

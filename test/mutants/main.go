@@ -70,6 +70,11 @@ func run(seed uint64, n int, targets []target, list bool, workers int) error {
 	if len(packages) == 0 {
 		return errors.New("-package: no package matches")
 	}
+	for _, k := range known {
+		if isStale(packages, k) {
+			fmt.Printf("equivalent.txt: %s %s is not there (any more)\n", k.pkg, k.function)
+		}
+	}
 	fmt.Printf("seed %d: %d faults in %d packages\n", seed, n, len(packages))
 	dice := rand.New(rand.NewPCG(seed, 0))
 	quotas := share(dice, packages, n)

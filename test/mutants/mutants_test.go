@@ -121,28 +121,3 @@ func TestASeedDrawsTheSameFaultsOfDifferentLines(t *testing.T) {
 		t.Errorf("seed 1 drew %q and %q", a, b)
 	}
 }
-
-// An entry whose line has gone excuses nothing any more.
-func TestEveryEntryOfTheListIsOfALineThatIsThere(t *testing.T) {
-	known, err := readKnown("equivalent.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, k := range known {
-		files, err := filepath.Glob(filepath.Join("../..", k.pkg, "*.go"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, name, method := strings.Cut(k.function, ".")
-		if !method {
-			name = k.function
-		}
-		if !slices.ContainsFunc(files, func(file string) bool {
-			b, err := os.ReadFile(file)
-			return err == nil && strings.Contains(string(b), " "+name+"(") && strings.Contains(string(b), k.before) ||
-				err == nil && strings.Contains(string(b), ") "+name+"(") && strings.Contains(string(b), k.before)
-		}) {
-			t.Errorf("%s %s: %q is not there", k.pkg, k.function, k.before)
-		}
-	}
-}

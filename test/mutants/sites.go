@@ -45,6 +45,8 @@ type pack struct {
 	sources map[string][]byte
 	imports types.Importer
 	sites   []*fault
+
+	functions []string
 }
 
 // load reads the packages with their types.
@@ -124,7 +126,8 @@ func find(in target, names []string, fset *token.FileSet, imports types.Importer
 		s := &seeker{fset: p.fset, info: info, pkg: p.dir, file: file, source: p.sources[file]}
 		for _, decl := range p.files[file].Decls {
 			if fn, ok := decl.(*ast.FuncDecl); ok && fn.Body != nil {
-				s.function, s.result = nameOf(fn), fn.Type.Results
+				s.function = nameOf(fn)
+				p.functions = append(p.functions, s.function)
 				if s.function != "init" && !strings.HasSuffix(s.function, ".String") && !strings.HasSuffix(s.function, ".Error") &&
 					!onlyWords(known, p.dir, s.function) {
 					s.seek(fn.Body)
@@ -217,7 +220,6 @@ type seeker struct {
 	file     string
 	source   []byte
 	function string
-	result   *ast.FieldList
 	path     []ast.Node // from the function's body to the node
 	found    []*fault
 }

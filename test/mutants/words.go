@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"go/ast"
+	"go/token"
 	"os"
 	"slices"
 	"strings"
@@ -42,12 +43,37 @@ func (s *seeker) isWords(n ast.Node) bool {
 	case *ast.ExprStmt:
 		call, ok := n.X.(*ast.CallExpr)
 		return ok && isWordCall(call)
+	case *ast.AssignStmt:
+		return s.isWording(n)
 	case *ast.KeyValueExpr:
 		return slices.Contains(wordFields, s.text(n.Key))
 	case *ast.IfStmt:
 		return n.Init == nil && s.onlyWords(n)
 	}
 	return false
+}
+
+// isWording reports whether a statement gives a local variable a text that is written there.
+func (s *seeker) isWording(n *ast.AssignStmt) bool {
+	if n.Tok == token.DEFINE || len(n.Lhs) != 1 {
+		return false
+	}
+	if _, ok := n.Lhs[0].(*ast.Ident); !ok {
+		return false
+	}
+	text := n.Rhs[0]
+	for {
+		sum, ok := text.(*ast.BinaryExpr)
+		if !ok {
+			break
+		}
+		if lit, ok := sum.Y.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+			return true
+		}
+		text = sum.X
+	}
+	lit, ok := text.(*ast.BasicLit)
+	return ok && lit.Kind == token.STRING
 }
 
 // onlyWords reports whether an if decides on messages alone.
@@ -114,6 +140,19 @@ func readKnown(path string) ([]equivalent, error) {
 		}
 	}
 	return known, nil
+}
+
+// isStale reports whether an entry is of a function or of a line that its package does not have.
+func isStale(packages []*pack, k equivalent) bool {
+	for _, p := range packages {
+		if p.dir == k.pkg {
+			return !slices.Contains(p.functions, k.function) ||
+				k.before != "" && !slices.ContainsFunc(p.sites, func(f *fault) bool {
+					return f.function == k.function && lineAt(p.sources[f.file], f.from) == k.before
+				})
+		}
+	}
+	return false
 }
 
 func onlyWords(known []equivalent, pkg, function string) bool {
