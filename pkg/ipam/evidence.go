@@ -157,8 +157,7 @@ func (e *evidence) isReissued(l lease.Lease) bool {
 		}
 	}
 	return slices.ContainsFunc(e.inNetns[l.Holder.Netns.Ino], func(o lease.Lease) bool {
-		return o.Holder.ContainerID != l.Holder.ContainerID && o.Holder.IfName == l.Holder.IfName &&
-			o.BoundAt.BootID == l.BoundAt.BootID && o.BoundAt.Boot > l.BoundAt.Boot
+		return o.Holder.ContainerID != l.Holder.ContainerID && o.Holder.IfName == l.Holder.IfName && o.BoundAt.IsAfter(l.BoundAt)
 	})
 }
 

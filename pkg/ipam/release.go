@@ -51,12 +51,17 @@ func scopeOf(in Where) scope {
 	return s
 }
 
+// release ends what the attachment held at that time. What it was given later is of a
+// new life of the container: ids are used again.
 func (c *call) release(who Attachment, at lease.Instant, reason string) error {
 	leases, err := c.tx.ByHolder(who.ContainerID, who.IfName)
 	if err != nil {
 		return err
 	}
 	for _, l := range leases {
+		if l.BoundAt.IsAfter(at) {
+			continue
+		}
 		if err := c.releaseLease(l, lease.Unknown, at, reason); err != nil {
 			return err
 		}

@@ -246,7 +246,7 @@ func (v Survey) replays() []Action {
 		reason := "the DEL of " + r.At.Wall.UTC().Format(time.RFC3339) + " was spooled"
 		met := false
 		for _, l := range v.Leases {
-			if l.State == lease.Bound && l.Holder.Is(who) {
+			if l.State == lease.Bound && l.Holder.Is(who) && !l.BoundAt.IsAfter(r.At) {
 				met = true
 				out = append(out, Action{Do: Replay, Lease: l, Reason: reason})
 			}

@@ -403,6 +403,31 @@ func TestSpooledReleasesAreReplayed(t *testing.T) {
 	w.expect(w.plan(), "", "the spool is empty")
 }
 
+// Container ids come back: nerdctl and podman restart a container under its own. A record of an old DEL that is still in the
+// spool, because it could not be removed, is not of the container's new life.
+func TestAnOldReleaseIsNotReplayedIntoANewLife(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "a", container: "c1", uid: "u1"})
+	at := w.now
+	w.after(time.Second)
+	w.stop("c1")
+	w.after(time.Second)
+	w.add(ask{pod: "a", container: "c1", uid: "u1"})
+	w.after(time.Second)
+	w.add(ask{pod: "b", container: "c2"})
+	for _, container := range []string{"c1", "c2"} {
+		if err := w.service.Store.Spool(container, "eth0", at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if plan := Plan(w.survey()); len(plan) != 2 || !strings.Contains(plan[0].Reason, "nothing") {
+		t.Errorf("planned: %+v", plan)
+	}
+	w.same("c", w.add(ask{pod: "c", container: "c3"}), "10.0.0.4")
+	w.same("leases", w.leases(), "10.0.0.2=a/Bound 10.0.0.3=b/Bound 10.0.0.4=c/Bound")
+	w.expect(w.plan(), "", "the spool is empty")
+}
+
 // A hold of the last boot, by a clock that was wrong then or is wrong now.
 func TestAHoldFromTheFutureBeginsAgain(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")

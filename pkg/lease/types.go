@@ -106,6 +106,12 @@ func (i Instant) Since(then Instant) time.Duration {
 	return max(d, 0)
 }
 
+// IsAfter reports whether it is certain that the instant is later than the other: both
+// are of one boot, whose clock tells.
+func (i Instant) IsAfter(o Instant) bool {
+	return i.BootID != "" && i.BootID == o.BootID && i.Boot > o.Boot
+}
+
 // IsZero tells whether the instant was never set.
 func (i Instant) IsZero() bool { return i.Wall.IsZero() && i.Boot == 0 && i.BootID == "" }
 
