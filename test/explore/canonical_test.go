@@ -179,18 +179,23 @@ func (w *world) stepsClock() bool {
 	return w.with[forward]+w.with[back]+w.with[rebootEpoch] > 0
 }
 
-// wall is how long ago a time of the wall clock was, where that matters.
+// wallAge is how long ago a time of the wall clock was, by that clock and by the right one, where that
+// matters.
 func (f *former) wallAge(t time.Time) string {
 	if !f.stepsClock() || t.IsZero() {
 		return ""
 	}
-	return fmt.Sprint("w", age(f.kernel.now().Wall.Sub(t)))
+	return fmt.Sprint(" wall ", age(f.kernel.now().Wall.Sub(t)), " ", age(began.Add(f.elapsed).Sub(t)))
 }
 
 func (f *former) nodeLines() {
 	for _, b := range f.inOrder() {
-		n := f.spaces[b]
-		f.line("%s %d %d %v %+v", f.box(b), n.phase, n.inode, n.addrs, f.node.boxes[b])
+		n, told := f.spaces[b], f.node.boxes[b]
+		if n.alive() {
+			f.line("%s %d %d %v told %v %v %v %v", f.box(b), n.phase, n.inode, n.addrs, told.addrs, told.byHost, told.deleted, told.unkept)
+		} else {
+			f.line("%s %d %v %v", f.box(b), n.phase, told.told(), told.byHost)
+		}
 	}
 	for p := range f.pods {
 		for q, name := range f.names {
@@ -232,7 +237,8 @@ func (f *former) storeLines() {
 	for _, l := range f.leases {
 		f.line("%s", f.lease(l))
 	}
-	f.line("boot %s lost %v spaces %s", f.bootName(f.contents.boot), f.lost != "", strings.Replace(f.view, "boot-"+strconv.Itoa(f.kernel.boot), "this", 1))
+	viewBoot, _, _ := strings.Cut(f.view, " ")
+	f.line("boot %s lost %v view of boot %s", f.bootName(f.contents.boot), f.lost != "", f.bootName(viewBoot))
 	for n := range f.nets {
 		f.line("net %d known %v cursors %v counts %v", n, f.known[n], f.cursors[n], f.counts[n])
 	}
@@ -254,6 +260,8 @@ func (f *former) lease(l lease.Lease) string {
 	if !l.RefusedAt.IsZero() {
 		fmt.Fprintf(&out, " refused %s since %d", f.uid(l.RefusedFor), min(int(now.Since(l.RefusedAt)/busy), 1))
 	}
+	fmt.Fprintf(&out, " hold %d deferred %v", rest(l.Hold), l.Deferred())
+	l.Hold = 0
 	l.ID, l.Pool.DataDir, l.Name, l.UID, l.Holder = "", "", "", "", lease.Holder{}
 	l.BoundAt, l.ReleasedAt, l.RefusedAt, l.RefusedFor = lease.Instant{}, lease.Instant{}, lease.Instant{}, ""
 	fmt.Fprintf(&out, " %+v", l)
@@ -337,15 +345,15 @@ func (f *former) fileText(name string, v file, missing bool) string {
 	written, l := time.Unix(0, v.Wall), f.leaseOf(net, addr)
 	at := netAddr{net, addr}
 	id, _, _ := strings.Cut(v.Content, "\r\n")
-	return fmt.Sprintf("%s %s bound %d released %d journal %d given %v%s", name, f.content(v.Content),
-		written.Compare(l.BoundAt.Wall), written.Compare(l.ReleasedAt.Wall), written.Compare(f.last[at]),
-		f.given[gift{at, id}], f.wallAge(written))
+	return fmt.Sprintf("%s %s older than bound %v released %v given %v %v%s", name, f.content(v.Content),
+		written.Before(l.BoundAt.Wall), written.Before(l.ReleasedAt.Wall),
+		f.given[gift{at, id}], written.Before(f.last[at]), f.wallAge(written))
 }
 
 func (f *former) content(text string) string {
 	if c, ok := adopt.ParseMarker(text); ok {
 		return fmt.Sprintf("held for %s uid %s firm %v window %v %s rest %d", f.pod(c.Name), f.uid(c.UID), c.Firm, c.Window, c.IfName,
-			rest(c.Until.Sub(f.kernel.now().Wall)))
+			min(rest(c.Until.Sub(f.kernel.now().Wall)), rest(window)+1)) // no hold is longer than its window
 	}
 	id, ifName, _ := strings.Cut(text, "\r\n")
 	return f.container(id) + " " + ifName

@@ -36,9 +36,11 @@ type config struct {
 	lives int // sandboxes of each pod
 	nets  []netConfig
 
+	known  bool         // leasehold has been called before
 	with   map[kind]int // events, and how often each may happen; see always
 	kills  int          // how often a call may be killed; see always
 	probe  probe        // how it is proven that no address is lost for good
+	short  int          // the depth to which the short form goes
 	limits limits
 }
 
@@ -57,8 +59,8 @@ type netConfig struct {
 
 // limits bound a search; zero is none.
 type limits struct {
-	depth  int
-	states int
+	depth int
+	time  time.Duration
 }
 
 func (c config) boxCount() int { return len(c.pods) * c.lives }

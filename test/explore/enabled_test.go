@@ -53,7 +53,7 @@ func (w *world) enabledFor(b int, may func(kind, event)) {
 		}
 		return
 	case living:
-		if !me.deleted && !me.byHost {
+		if !me.deleted && !me.byHost && !(me.told() && w.damage.lost) { // with the store went who had what
 			may(add, e)
 		}
 		if me.deleted && n.addrs[0].IsValid() {

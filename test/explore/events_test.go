@@ -338,8 +338,13 @@ func (w *world) round() error {
 	if err != nil {
 		return err
 	}
-	_, err = s.Act(ctx, ipam.Plan(v))
-	return err
+	// A plan is carried out in as many transactions as it takes: here in as many as it can.
+	for _, action := range ipam.Plan(v) {
+		if _, err := s.Act(ctx, []ipam.Action{action}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // hostAssign is host-local's ADD: its own code, as its main calls it.

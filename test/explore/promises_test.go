@@ -90,8 +90,13 @@ func (w *world) account(e event, out outcome) string {
 		if e.killed == 0 {
 			return w.accountAdd(e.box, out)
 		}
+		if w.siblingLives(e.box) {
+			w.kept[w.podOf(e.box)] = promise{} // it may have got other addresses, and has the key by now
+		}
 	case lateAdd:
-		if e.killed == 0 && !errors.Is(out.err, ipam.ErrNetns) {
+		excused := errors.Is(out.err, store.ErrBusy) && w.locked[w.netOf(e.box)] ||
+			errors.Is(out.err, ipam.ErrNoWitness) && w.damage.lost
+		if e.killed == 0 && !excused && !errors.Is(out.err, ipam.ErrNetns) {
 			return fmt.Sprintf("an ADD of a sandbox that has ended was answered %v, %v", out.addrs, out.err)
 		}
 	case del:
@@ -101,7 +106,8 @@ func (w *world) account(e event, out outcome) string {
 			return fmt.Sprintf("a DEL failed: %v", out.err)
 		}
 	case agent, snapshot:
-		if out.err != nil && e.killed == 0 && !errors.Is(out.err, store.ErrBusy) && !errors.Is(out.err, store.ErrLost) {
+		waits := errors.Is(out.err, store.ErrBusy) || errors.Is(out.err, context.DeadlineExceeded)
+		if out.err != nil && !(waits && w.locked != [maxNets]bool{}) && !errors.Is(out.err, store.ErrLost) {
 			return fmt.Sprintf("the agent failed: %v", out.err)
 		}
 	default:
@@ -121,6 +127,7 @@ func (w *world) accountNode(e event, out outcome) string {
 			}
 		}
 		w.clockChanged()
+		w.locked = [maxNets]bool{}
 		w.damage.files = w.damage.files || e.kind == powerCut
 	case forward, back, correct:
 		w.clockChanged()
@@ -154,7 +161,7 @@ func (w *world) accountAdd(b int, out outcome) string {
 			return fmt.Sprintf("I5: sandbox %s got addresses of some range sets only", w.boxName(b))
 		case me.told() && me.addrs[i] != a:
 			return fmt.Sprintf("I4: sandbox %s was told %s before, and now %s", w.boxName(b), me.addrs[i], a)
-		case kept.IsValid() && w.kept[pod].addrs[i] != a && !w.siblingLives(b):
+		case !me.told() && kept.IsValid() && w.kept[pod].addrs[i] != a && !w.siblingLives(b):
 			return fmt.Sprintf("I2: pod %s did not come back to %s, which is kept for it", podName(pod), w.kept[pod].addrs[i])
 		}
 		if why := w.inUse(b, a); why != "" {
@@ -203,9 +210,9 @@ func (w *world) siblingSeemsAlive(b int) bool {
 func (w *world) inUse(b int, a netip.Addr) string {
 	for o := range w.boxCount() {
 		n := w.spaces[o]
-		// After the DEL of one that nobody sees any more, or that host-local served, nothing shows that it
-		// is there: its address is free, as with host-local.
-		free := w.boxes[o].deleted && (n.phase == hidden || w.boxes[o].byHost)
+		// After the DEL of one that is not to be seen, or of whose pod nothing is known, its address is
+		// free at once, as with host-local.
+		free := w.boxes[o].deleted && (n.phase == hidden || w.boxes[o].byHost || w.boxes[o].unkept)
 		if o == b || w.netOf(o) != w.netOf(b) || !n.alive() || free {
 			continue
 		}
@@ -308,16 +315,15 @@ func (w *world) clockChanged() {
 	}
 }
 
-// storeLost: what is left is what host-local's files say of holds.
+// storeLost: host-local's files say what was held, unless a kill has left an older one behind. Where
+// they were removed nothing may be given away before an operator says so.
 func (w *world) storeLost() {
 	w.damage.lost = true
 	for q := range w.pods {
 		for _, a := range w.kept[q].addrs {
-			if !a.IsValid() {
-				continue
-			}
-			f := w.is.Files[w.netDir(w.pods[q].net)+"/"+a.String()]
-			if c, ok := adopt.ParseMarker(f.Content); !ok || c.Name != podName(q) || !c.Firm {
+			f, exists := w.is.Files[w.netDir(w.pods[q].net)+"/"+a.String()]
+			c, held := adopt.ParseMarker(f.Content)
+			if a.IsValid() && exists && (!held || c.Name != podName(q) || !c.Firm) {
 				w.kept[q] = promise{}
 			}
 		}
@@ -338,6 +344,9 @@ func (w *world) examine(c contents) string {
 	}
 	for b := range w.boxCount() {
 		if why := w.examineBox(c, b); why != "" {
+			return why
+		}
+		if why := w.examineSets(c, b); why != "" {
 			return why
 		}
 	}
@@ -363,6 +372,20 @@ func (w *world) examineBox(c contents, b int) string {
 	return ""
 }
 
+// examineSets: a sandbox has an address of each range set, or none.
+func (w *world) examineSets(c contents, b int) string {
+	bound, sets := 0, len(w.sets[w.netOf(b)])
+	for _, l := range c.leases {
+		if l.State == lease.Bound && l.Holder.ContainerID == w.boxName(b) {
+			bound++
+		}
+	}
+	if w.boxes[b].byHost || w.damage.files || bound == 0 || bound == sets || !w.spaces[b].alive() {
+		return ""
+	}
+	return fmt.Sprintf("I5: sandbox %s has addresses of %d of %d range sets", w.boxName(b), bound, sets)
+}
+
 // examineFiles: a file that leasehold has written is of a lease.
 func (w *world) examineFiles(c contents) string {
 	for _, name := range sortedKeys(w.is.Files) {
@@ -378,6 +401,9 @@ func (w *world) examineFiles(c contents) string {
 			continue
 		}
 		id, _, _ := strings.Cut(w.is.Files[name].Content, "\r\n")
+		if adopt.IsMarker(id) && !w.known {
+			continue // a hold that was over when the directory was brought in step: the next ADD removes it
+		}
 		if b := w.boxNamed(id); b >= 0 && w.boxes[b].byHost || b >= 0 && w.served(b) {
 			continue
 		}
@@ -398,24 +424,28 @@ const (
 	rebootProbe       // the node boots as well: until then an address of an unknown owner is in use
 )
 
-// leaks says which addresses can never be handed out again. It changes the world.
-func (w *world) leaks() string {
+// leaks says which addresses can never be handed out again. It changes the world. What was promised
+// does not matter any more, so what is left of many states is the same, and is tried once: seen
+// reports whether it was.
+func (w *world) leaks(c contents, seen func(key) bool) string {
 	for b := range w.boxCount() {
-		if w.spaces[b].alive() {
-			w.end(b)
-		}
+		w.end(b)
 	}
-	w.locked = [maxNets]bool{}
+	w.boxes, w.kept, w.left, w.killsLeft, w.unsynced = [maxBoxes]box{}, [maxPods]promise{}, [len(kinds)]int{}, 0, nil
+	w.locked, w.damage.kill, w.damage.files = [maxNets]bool{}, false, false
+	w.kernel.wall = max(w.kernel.wall, w.elapsed) // a clock that is behind is set some day
+	w.kernel.pass(10 * window)
+	if seen(w.keyOf(c)) {
+		return ""
+	}
 	if w.config.probe == rebootProbe {
-		w.kernel.pass(10 * window)
 		for net := range w.nets {
 			w.meetAll(net)
 		}
 		w.clearRun()
 		w.reboot()
+		w.kernel.pass(10 * window)
 	}
-	w.kernel.wall = max(w.kernel.wall, w.elapsed) // a clock that is behind is set some day
-	w.kernel.pass(10 * window)
 	for net := range w.nets {
 		if why := w.fill(net); why != "" {
 			return why
@@ -452,9 +482,12 @@ func (w *world) fill(net int) string {
 	for n := range w.size(net) {
 		w.kernel.pass(moment)
 		err := w.probeAdd(net, n)
-		if errors.Is(err, ipam.ErrExhausted) { // a death that was found just now has its window, too
-			w.kernel.pass(10 * window)
-			err = w.probeAdd(net, n)
+		// A death that is found now has its window as well, and is looked for in one range set at a time.
+		for range w.sets[net] {
+			if errors.Is(err, ipam.ErrExhausted) {
+				w.kernel.pass(10 * window)
+				err = w.probeAdd(net, n)
+			}
 		}
 		if err != nil {
 			w.capture(w.kernel.now().Wall)

@@ -42,6 +42,12 @@ func (w *world) tell(e event) string {
 	return text
 }
 
+// What a story begins and ends with.
+const (
+	storyBegins = "a counter-example: "
+	storyEnds   = "(end)"
+)
+
 // story plays the shortest way to a failure once more, and writes it down.
 func (s *search) story() string {
 	var path []event
@@ -52,10 +58,9 @@ func (s *search) story() string {
 		path = append(path, s.reached[n].by)
 	}
 	w := s.worlds[0]
-	w.restore(image{Files: map[string]file{}})
-	w.node = newNode(s.config)
+	w.prepare()
 	var out strings.Builder
-	fmt.Fprintf(&out, "%s\n", s.failure.why)
+	fmt.Fprintf(&out, "%s%s\n", storyBegins, s.failure.why)
 	for i := len(path) - 1; i >= 0; i-- {
 		text, result := w.replay(path[i])
 		fmt.Fprintf(&out, "%3d. %s", len(path)-i, text)
@@ -64,7 +69,7 @@ func (s *search) story() string {
 		}
 		fmt.Fprintf(&out, "\n     %s\n", w.summary())
 	}
-	return out.String()
+	return out.String() + storyEnds
 }
 
 // replay makes an event happen again.

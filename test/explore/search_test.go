@@ -1,6 +1,7 @@
 package explore
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,18 +10,22 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
 )
 
 // search goes through a world breadth first: all states that one event leads to, then all that two
 // lead to, and so on. So the first counter-example is one of the shortest.
 type search struct {
 	config
-	worlds []*world // a worker each
-	begun  time.Time
+	worlds   []*world     // a worker each
+	progress func(string) // gets a line after each depth; may be nil
+	begun    time.Time
 
 	sync.Mutex
 	visited     map[key]int32
-	reached     []edge // by the number of a state
+	probed      map[key]bool // see leaks
+	reached     []edge       // by the number of a state
 	frontier    []*found
 	next        []*found
 	sampled     map[int32]*found // states that are kept to compare what follows from them
@@ -65,7 +70,7 @@ func newSearch(t testing.TB, c config, workers int) *search {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(base) })
-	s := &search{config: c, visited: map[key]int32{}, sampled: map[int32]*found{}, begun: time.Now()}
+	s := &search{config: c, visited: map[key]int32{}, probed: map[key]bool{}, sampled: map[int32]*found{}, begun: time.Now()}
 	for i := range workers {
 		root := filepath.Join(base, fmt.Sprintf("%02d", i))
 		w, err := newWorld(c, root)
@@ -90,11 +95,17 @@ func tmpfs() string {
 func (s *search) run() {
 	s.begin()
 	for s.failure == nil && len(s.frontier) > 0 {
-		if s.limits.depth > 0 && s.depth == s.limits.depth || s.limits.states > 0 && len(s.reached) >= s.limits.states {
+		if s.limits.depth > 0 && s.depth == s.limits.depth {
 			return
 		}
 		s.level()
+		if s.outOfTime() {
+			return
+		}
 		s.depth++
+		if s.progress != nil {
+			s.progress(s.row())
+		}
 		s.frontier, s.next = s.next, nil
 	}
 	s.complete = s.failure == nil
@@ -102,10 +113,22 @@ func (s *search) run() {
 
 func (s *search) begin() {
 	w := s.worlds[0]
-	w.node = newNode(s.config)
-	w.restore(w.capture(began))
+	w.prepare()
 	s.settle(w, -1, event{}, "")
 	s.frontier, s.next = s.next, nil
+}
+
+// prepare brings a world to its first state.
+func (w *world) prepare() {
+	w.restore(image{Files: map[string]file{}})
+	w.node = newNode(w.config)
+	for n := range w.nets {
+		if w.known {
+			must(w.service().Release(context.Background(), ipam.Attachment{ContainerID: "nobody", IfName: ifName}, w.where(n)))
+		}
+	}
+	w.kernel.pass(step)
+	w.capture(w.kernel.now().Wall)
 }
 
 // level goes on from every state of the frontier.
@@ -133,8 +156,10 @@ func (s *search) level() {
 func (s *search) stop() bool {
 	s.Lock()
 	defer s.Unlock()
-	return s.failure != nil
+	return s.failure != nil || s.outOfTime()
 }
+
+func (s *search) outOfTime() bool { return s.limits.time > 0 && time.Since(s.begun) > s.limits.time }
 
 func (s *search) expand(w *world, f *found) {
 	s.eachNext(w, f, func(e event, why string) { s.settle(w, f.number, e, why) })
@@ -193,15 +218,21 @@ func (s *search) settle(w *world, from int32, e event, why string) {
 	s.Unlock()
 	switch {
 	case !known:
-		s.keep(w, number, from, e)
+		s.keep(w, c, number, from, e)
 	case sample != nil && due:
 		s.compare(w, sample, from, e)
 	}
 }
 
-func (s *search) keep(w *world, number, from int32, e event) {
+func (s *search) keep(w *world, c contents, number, from int32, e event) {
 	f := &found{number, w.is.pack([]byte(w.root)), w.node}
-	why := w.leaks()
+	why := w.leaks(c, func(k key) bool {
+		s.Lock()
+		defer s.Unlock()
+		seen := s.probed[k]
+		s.probed[k] = true
+		return seen
+	})
 	w.capture(w.kernel.now().Wall)
 	s.Lock()
 	defer s.Unlock()

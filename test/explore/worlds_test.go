@@ -1,44 +1,158 @@
 package explore
 
 import (
+	"maps"
 	"os"
 	"runtime"
+	"strconv"
+	"strings"
 	"testing"
+	"time"
 )
 
-const twoAddresses = "10.0.0.0/24 10.0.0.2-10.0.0.3"
+const (
+	oneAddress   = "10.0.0.0/24 10.0.0.2-10.0.0.2"
+	twoAddresses = "10.0.0.0/24 10.0.0.2-10.0.0.3"
+	two6         = "fd00::/64 fd00::2-fd00::3"
+	one6         = "fd00::/64 fd00::2-fd00::2"
+)
 
-// worlds are the worlds that are gone through. The short form bounds each.
+var (
+	asks    = podConfig{window: window}
+	plain   = podConfig{}
+	oneNet  = []netConfig{{name: "net", sets: []string{twoAddresses}}}
+	twoNets = []netConfig{{name: "one", sets: []string{oneAddress}}, {name: "two", sets: []string{oneAddress}}}
+)
+
+// everyVerb are the events of every world, and what a world has beside them.
+func everyVerb(more map[kind]int) map[kind]int {
+	out := map[kind]int{add: always, del: always, lateAdd: always, end: always, pass: always, agent: always}
+	maps.Copy(out, more)
+	return out
+}
+
+// worlds are the worlds that are gone through. short is how deep the short form goes; the long one has
+// no bound.
 var worlds = []config{
 	{
-		name:  "windows",
-		about: "two pods that ask for a window, two sandboxes each, two addresses, a reboot, host-local, a kill anywhere",
-		pods:  []podConfig{{window: window}, {window: window}}, lives: 2,
-		nets: []netConfig{{name: "net", sets: []string{twoAddresses}}},
-		with: map[kind]int{
-			add: always, del: always, lateAdd: always, end: always, pass: always, agent: always, reboot: 1, hostAdd: 1, hostDel: 1,
-		},
-		kills: 1, probe: rebootProbe,
-		limits: limits{depth: 4},
+		name: "windows", about: "two pods that ask for a window, two sandboxes each, two addresses, a reboot",
+		pods: []podConfig{asks, asks}, lives: 2, known: true, nets: oneNet,
+		with: everyVerb(map[kind]int{reboot: 1, long: always}), short: 5,
+	},
+	{
+		name: "kills", about: "the same, and a call is killed before any of its file operations",
+		pods: []podConfig{asks, asks}, lives: 2, known: true, nets: oneNet,
+		with: everyVerb(map[kind]int{reboot: 1}), kills: 1, short: 4,
+	},
+	{
+		name: "one pod", about: "a pod that asks for no window, one address, more kills and reboots",
+		pods: []podConfig{plain}, lives: 2, known: true, nets: []netConfig{{name: "net", sets: []string{oneAddress}}},
+		with: everyVerb(map[kind]int{reboot: 2, hide: 1, unplug: 1}), kills: 2, short: 4,
+	},
+	{
+		name: "host-local", about: "the same, and host-local serves some calls",
+		pods: []podConfig{asks, asks}, lives: 2, nets: oneNet,
+		with:  everyVerb(map[kind]int{reboot: 1, hostAdd: 1, hostDel: 1}),
+		kills: 1, probe: rebootProbe, short: 3,
+	},
+	{
+		name: "two sets", about: "two range sets of which one is full before the other",
+		pods: []podConfig{asks, plain}, lives: 2, known: true,
+		nets: []netConfig{{name: "net", sets: []string{two6, oneAddress}}},
+		with: everyVerb(map[kind]int{reboot: 1}), kills: 1, short: 3,
+	},
+	{
+		name: "two networks", about: "two networks of which one is locked by somebody for any time",
+		pods: []podConfig{{net: 0, window: window}, {net: 1, window: window}}, lives: 2, known: true, nets: twoNets,
+		with: everyVerb(map[kind]int{lock: 1, unlock: always, reboot: 1}), short: 4,
+	},
+	{
+		name: "lost", about: "wiped directories, old snapshots, a lost store",
+		pods: []podConfig{asks, plain}, lives: 2, nets: oneNet,
+		with:  everyVerb(map[kind]int{snapshot: 2, lose: 1, wipe: 1, wipePlain: 1, reboot: 1}),
+		probe: rebootProbe, short: 4,
+	},
+	{
+		name: "old snapshot", about: "one address, a snapshot at any time, and then a wiped directory or a lost store",
+		pods: []podConfig{plain, plain}, lives: 1, nets: []netConfig{{name: "net", sets: []string{oneAddress}}},
+		known: true, with: map[kind]int{add: always, del: always, end: always, hide: 1, pass: 1, snapshot: 1, lose: 1, wipe: 1},
+		probe: rebootProbe, short: 5,
+	},
+	{
+		name: "power cut", about: "a power cut after which any part of the files that are never synced is there",
+		pods: []podConfig{asks, plain}, lives: 2, nets: oneNet,
+		with:  everyVerb(map[kind]int{powerCut: 1}),
+		probe: rebootProbe, short: 4,
+	},
+	{
+		name: "clocks", about: "the wall clock is set forward and back, is at 1970 after a boot; a suspend",
+		pods: []podConfig{asks, plain}, lives: 2, known: true, nets: oneNet,
+		with: everyVerb(map[kind]int{forward: 2, back: 2, correct: 2, rebootEpoch: 1, reboot: 1, long: always}), short: 4,
+	},
+	{
+		name: "namespaces", about: "three pods, namespaces that live on unmounted, addresses unplugged from living pods",
+		pods: []podConfig{asks, plain, plain}, lives: 2, known: true, nets: oneNet,
+		with: everyVerb(map[kind]int{hide: 2, unplug: 2}), short: 4,
 	},
 }
 
-func isLong() bool { return os.Getenv("LONG") != "" }
+// form bounds a search. The short form goes to a depth, with one processor; the long one has both, and
+// no bound but the time that LIMIT gives to each world.
+func form(t *testing.T, c *config) (workers int) {
+	if os.Getenv("LONG") == "" {
+		c.limits.depth = c.short
+		if text := os.Getenv("DEPTH"); text != "" {
+			var err error
+			if c.limits.depth, err = strconv.Atoi(text); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return 1
+	}
+	if text := os.Getenv("LIMIT"); text != "" {
+		var err error
+		if c.limits.time, err = time.ParseDuration(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return runtime.NumCPU()
+}
 
 func TestWorlds(t *testing.T) {
-	t.Log(heading)
+	rows := []string{heading}
 	for _, c := range worlds {
 		t.Run(c.name, func(t *testing.T) {
-			workers := 1
-			if isLong() {
-				c.limits, workers = limits{}, runtime.NumCPU()
-			}
-			s := newSearch(t, c, workers)
+			s := newSearch(t, c, form(t, &c))
+			s.progress = func(row string) { t.Log(row) }
 			s.run()
-			t.Log("\n" + s.row())
+			rows = append(rows, s.row())
 			if s.failure != nil {
 				t.Error(s.story())
 			}
 		})
+	}
+	t.Log("\n" + strings.Join(rows, "\n"))
+}
+
+// TestMoreEventsMakeMoreStates: an event that is added is one that happens.
+func TestMoreEventsMakeMoreStates(t *testing.T) {
+	c := config{
+		name: "few events", pods: []podConfig{asks}, lives: 1, nets: oneNet, known: true,
+		with:   map[kind]int{add: always, del: always, end: always},
+		limits: limits{depth: 3},
+	}
+	former := 0
+	for _, k := range []kind{add, pass, reboot, agent, hide, forward, snapshot, wipe, lose, hostAdd, hostDel, powerCut} {
+		c.with[k] = max(c.with[k], 1)
+		c.probe = rebootProbe
+		s := newSearch(t, c, 1)
+		s.run()
+		if s.failure != nil {
+			t.Fatal(s.story())
+		}
+		if len(s.reached) <= former {
+			t.Errorf("with %q there are %d states, and %d without it", k, len(s.reached), former)
+		}
+		former = len(s.reached)
 	}
 }

@@ -1,0 +1,152 @@
+package explore
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// fault is a mistake that is planted into the code under test.
+type fault struct {
+	name  string
+	world string   // that has to find it
+	says  string   // what the story begins with
+	in    []change // all of them, each in a file of the module
+	quick bool     // a part of the short form
+	depth string   // where it takes more than the short form
+}
+
+type change struct{ file, from, to string }
+
+var faults = []fault{
+	{
+		name: "a DEL releases whatever is bound", world: "windows", says: "I4:",
+		in: []change{{"pkg/ipam/release.go", `
+	for _, l := range leases {
+		if err := c.releaseLease(l, lease.Unknown, at, reason); err != nil {`, `
+	if len(leases) == 0 {
+		c.tx.All(func(l lease.Lease, _ error) bool { leases = append(leases, l); return true })
+	}
+	for _, l := range leases {
+		if l.State != lease.Bound {
+			continue
+		}
+		if err := c.releaseLease(l, lease.Unknown, at, reason); err != nil {`}},
+	},
+	{
+		name: "the clocks of two boots are compared", world: "windows", says: "I3:",
+		in: []change{{"pkg/lease/types.go", `if i.BootID != "" && i.BootID == then.BootID {`, `if i.BootID != "" {`}},
+	},
+	{
+		name: "unknown counts as dead", world: "namespaces", says: "I1:", quick: true,
+		in: []change{{"pkg/ipam/evidence.go", `if life := e.look(l); life != lease.Unknown || !e.host.Gone(l.Holder) {
+		return life
+	}`, `if life := e.look(l); life == lease.Unknown {
+		return lease.Dead
+	}`}},
+	},
+	{
+		name: "a refusal keeps the range sets that were decided before", world: "two sets", says: "I5:",
+		in: []change{{"pkg/ipam/assign.go", `if refused, err = a.decide(); err != nil || refused != nil {
+			return err
+		}`, `if refused, err = a.decide(); err != nil {
+			return err
+		}`}},
+	},
+	{
+		name: "a file is written before the commit", world: "kills", says: "order:", quick: true,
+		in: []change{{"pkg/ipam/mirror.go",
+			`c.mirrors.after = append(c.mirrors.after, func() error { return mirror.Write(next, now) })`,
+			`if err := mirror.Write(next, now); err != nil {
+			return err
+		}`}},
+	},
+	{
+		name: "a file is removed after the commit", world: "one pod", says: "order:", depth: "5",
+		in: []change{{"pkg/ipam/mirror.go", `
+		c.mirrors.remove(mirror, at.Address)
+	}`, `
+		c.mirrors.after = append(c.mirrors.after, func() error { c.mirrors.remove(mirror, at.Address); return nil })
+	}`}},
+	},
+	{
+		name: "an old snapshot is trusted", world: "old snapshot", says: "I4:", depth: "8",
+		in: []change{
+			{"pkg/ipam/learn.go", `if known && len(damaged) == 0 {`, `if known && len(damaged) < 0 {`},
+			{"pkg/ipam/learn.go", `if !known {
+		return all, at`, `if true {
+		return all, at`},
+		},
+	},
+}
+
+// TestPlantedFaults proves that the worlds find what they are for: each fault, by a story.
+func TestPlantedFaults(t *testing.T) {
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range faults {
+		if !f.quick && os.Getenv("LONG") == "" {
+			continue
+		}
+		t.Run(f.name, func(t *testing.T) { f.mustBeFound(t, root) })
+	}
+}
+
+func (f fault) mustBeFound(t *testing.T, root string) {
+	pattern := "^TestWorlds$/^" + strings.ReplaceAll(f.world, " ", "_") + "$"
+	cmd := exec.Command("go", "test", "-count=1", "-overlay", f.plant(t, root), "-run", pattern, "./test/explore")
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "LONG=", "DEPTH="+f.depth)
+	out, err := cmd.CombinedOutput()
+	_, story, found := strings.Cut(string(out), storyBegins)
+	story, _, _ = strings.Cut(story, storyEnds)
+	switch {
+	case err == nil:
+		t.Fatalf("the world %q does not find it", f.world)
+	case !found:
+		t.Fatalf("the world %q could not be gone through: %v\n%s", f.world, err, out)
+	case !strings.HasPrefix(strings.TrimSpace(story), f.says):
+		t.Fatalf("the story should begin with %q:\n%s", f.says, story)
+	}
+	t.Logf("found by the world %q: %s", f.world, story)
+}
+
+// plant makes the altered copies, and an overlay (go help build) that puts them in their places.
+func (f fault) plant(t *testing.T, root string) string {
+	dir, altered, overlay := t.TempDir(), map[string]string{}, struct{ Replace map[string]string }{map[string]string{}}
+	for _, c := range f.in {
+		path := filepath.Join(root, c.file)
+		text, planted := altered[path]
+		if !planted {
+			b, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text = string(b)
+		}
+		if n := strings.Count(text, c.from); n != 1 {
+			t.Fatalf("%s has the text %d times that the fault is planted in; say it as it is now: %s", c.file, n, c.from)
+		}
+		altered[path] = strings.Replace(text, c.from, c.to, 1)
+	}
+	for path, text := range altered {
+		overlay.Replace[path] = filepath.Join(dir, filepath.Base(path))
+		if err := os.WriteFile(overlay.Replace[path], []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b, err := json.Marshal(overlay)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(dir, "overlay.json")
+	if err := os.WriteFile(name, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
