@@ -290,8 +290,8 @@ func TestWatchFailureIsLoggedOnce(t *testing.T) {
 	}
 }
 
-// A directory that is gone is watched again where it is made anew.
-func TestADirectoryIsWatchedAgain(t *testing.T) {
+// A directory that was removed is created and watched again.
+func TestDirectoryIsWatchedAgain(t *testing.T) {
 	c := NewChanges(filepath.Join(t.TempDir(), "state"), slog.New(slog.DiscardHandler))
 	for range 2 {
 		c.watch()
@@ -304,7 +304,7 @@ func TestADirectoryIsWatchedAgain(t *testing.T) {
 		select {
 		case <-c.files.Events:
 		case <-time.After(5 * time.Second):
-			t.Error("nothing is noticed")
+			t.Error("no event")
 		}
 		files := c.files
 		c.unwatch()
@@ -318,8 +318,8 @@ func TestADirectoryIsWatchedAgain(t *testing.T) {
 	}
 }
 
-// The store is copied after it has changed.
-func TestASnapshotFollowsAChange(t *testing.T) {
+// A change of the store causes a snapshot.
+func TestSnapshotAfterAChange(t *testing.T) {
 	node, _ := newNode(t)
 	ctx, stop := context.WithCancel(context.Background())
 	task, ended := Snapshot(node), make(chan error)
@@ -342,7 +342,7 @@ func TestASnapshotFollowsAChange(t *testing.T) {
 	}
 }
 
-// What is asked over HTTP, from the start to the end of the task.
+// TestServe sends requests to a running task, and stops it.
 func TestServe(t *testing.T) {
 	var out safeBuffer
 	registry, health := prometheus.NewRegistry(), &Health{}
@@ -365,7 +365,7 @@ func TestServe(t *testing.T) {
 		t.Errorf("/metrics: %s", text)
 	}
 	if err := Serve(addr, registry, health, slog.New(slog.DiscardHandler)).Run(ctx); err == nil {
-		t.Error("two serve one address")
+		t.Error("no error for an address in use")
 	}
 	stop()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
@@ -373,7 +373,7 @@ func TestServe(t *testing.T) {
 	}
 }
 
-// safeBuffer is a buffer that one may read while others write.
+// safeBuffer is a buffer that is safe for concurrent use.
 type safeBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer

@@ -1,6 +1,5 @@
-// Package env is what every main reads from its surroundings and hands on: the
-// clock, and the variables that point tests and odd hosts at other places. No
-// other package reads either.
+// Package env reads the environment of the programs: the clock, and the variables with which tests
+// and unusual hosts change paths. No other package reads either.
 package env
 
 import (
@@ -15,34 +14,34 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// The variables. They are set for nothing but tests and odd hosts.
+// Environment variables, for tests and unusual hosts.
 const (
 	StateDir    = "LEASEHOLD_STATE_DIR"
 	RunDir      = "LEASEHOLD_RUN_DIR"
 	BootIDFile  = "LEASEHOLD_BOOT_ID_FILE"
-	ClockOffset = "LEASEHOLD_CLOCK_OFFSET" // a Go duration, added to both clocks
+	ClockOffset = "LEASEHOLD_CLOCK_OFFSET" // Go duration, added to both clocks
 )
 
-// Node is where a program finds its node.
+// Node is how a program accesses its node.
 type Node struct {
 	Dirs  store.Dirs
 	Host  *sandbox.Host
-	Clock func() lease.Instant // both clocks, without the boot id
+	Clock func() lease.Instant // the wall clock and the boot clock, without the boot id
 }
 
-// Read builds the node from the variables, or names the one that is wrong.
+// Read returns the node according to the environment variables. The error names an invalid one.
 func Read(getenv func(string) string) (Node, error) {
-	or := func(name, otherwise string) string {
+	or := func(name, defaultValue string) string {
 		if v := getenv(name); v != "" {
 			return v
 		}
-		return otherwise
+		return defaultValue
 	}
 	var offset time.Duration
 	if v := getenv(ClockOffset); v != "" {
 		var err error
 		if offset, err = time.ParseDuration(v); err != nil {
-			return Node{}, fmt.Errorf("%s is %q: a duration such as \"90s\" or \"-2h\" is accepted", ClockOffset, v)
+			return Node{}, fmt.Errorf("%s %q is invalid; want a duration such as \"90s\" or \"-2h\"", ClockOffset, v)
 		}
 	}
 	return Node{
@@ -63,7 +62,7 @@ func clock(offset time.Duration) lease.Instant {
 	}
 }
 
-// Version is the version set at link time, or what the build knows of itself.
+// Version returns the version that was set at link time, or else that of the build information.
 func Version(linked string) string {
 	if linked != "" {
 		return linked

@@ -87,7 +87,7 @@ func (s *Store) WriteSnapshot(ctx context.Context, now lease.Instant) error {
 			snap.Leases = append(snap.Leases, r)
 		}
 	}
-	if snap.says(last) {
+	if snap.equals(last) {
 		return nil
 	}
 	b, err := json.Marshal(snap)
@@ -120,8 +120,8 @@ func (s snapshot) byAddress() map[place]record {
 	return out
 }
 
-// says reports whether two snapshots have the same leases.
-func (s snapshot) says(o snapshot) bool {
+// equals reports whether two snapshots have the same leases.
+func (s snapshot) equals(o snapshot) bool {
 	same := func(a, b record) bool { return a.pool() == b.pool() && bytes.Equal(a.Record, b.Record) }
 	return s.Format == o.Format && slices.EqualFunc(s.Leases, o.Leases, same)
 }

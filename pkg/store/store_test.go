@@ -723,7 +723,7 @@ func FuzzProvePages(f *testing.F) {
 }
 
 // A wait that the kernel does not end keeps a thread, and a process may have 10,000: an agent that
-// meets a lock that nobody releases must not collect them.
+// waits for a lock that is never released must not accumulate them.
 func TestShortWaitsForALockLeaveNothingBehind(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	lock, err := Acquire(context.Background(), path)

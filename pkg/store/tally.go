@@ -102,17 +102,17 @@ func (t *Tallied) Close() {
 // parseCall parses a line. Verbs and results become label values, whose number must be small:
 // longer strings than those of CNI are rejected.
 func parseCall(line string) (Call, bool) {
-	words := strings.Fields(line)
-	if len(words) != 4 || len(words[0]) > 8 || len(words[1]) > 8 || !isWord(words[0]+words[1]) {
+	fields := strings.Fields(line)
+	if len(fields) != 4 || len(fields[0]) > 8 || len(fields[1]) > 8 || !isAlphanumeric(fields[0]+fields[1]) {
 		return Call{}, false
 	}
-	took, err1 := strconv.ParseUint(words[2], 10, 40)
-	waited, err2 := strconv.ParseUint(words[3], 10, 40)
-	c := Call{Verb: words[0], Result: words[1], Took: time.Duration(took) * time.Microsecond,
+	took, err1 := strconv.ParseUint(fields[2], 10, 40)
+	waited, err2 := strconv.ParseUint(fields[3], 10, 40)
+	c := Call{Verb: fields[0], Result: fields[1], Took: time.Duration(took) * time.Microsecond,
 		Waited: time.Duration(waited) * time.Microsecond}
 	return c, err1 == nil && err2 == nil
 }
 
-func isWord(s string) bool {
+func isAlphanumeric(s string) bool {
 	return strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789") == ""
 }

@@ -25,23 +25,23 @@ func Measured(ctx context.Context, tell func(Timing)) context.Context {
 
 // stopwatch measures one call.
 type stopwatch struct {
-	told    func(Timing) // may be nil
-	asked   time.Time
-	granted time.Time // zero until the lock is acquired
+	tellTiming func(Timing) // may be nil
+	asked      time.Time
+	granted    time.Time // zero until the lock is acquired
 }
 
 func watch(ctx context.Context) *stopwatch {
-	told, _ := ctx.Value(timingKey{}).(func(Timing))
-	return &stopwatch{told: told, asked: time.Now()}
+	tell, _ := ctx.Value(timingKey{}).(func(Timing))
+	return &stopwatch{tellTiming: tell, asked: time.Now()}
 }
 
 // tell must be called after the lock was released, or was not acquired.
 func (w *stopwatch) tell() {
 	switch {
-	case w.told == nil:
+	case w.tellTiming == nil:
 	case w.granted.IsZero():
-		w.told(Timing{Waited: time.Since(w.asked)})
+		w.tellTiming(Timing{Waited: time.Since(w.asked)})
 	default:
-		w.told(Timing{Waited: w.granted.Sub(w.asked), Held: time.Since(w.granted)})
+		w.tellTiming(Timing{Waited: w.granted.Sub(w.asked), Held: time.Since(w.granted)})
 	}
 }

@@ -77,11 +77,11 @@ func (tx *Tx) splitPod(k []byte) (lease.Key, bool) {
 		return lease.Key{}, false
 	}
 	p, ok := tx.names[poolID(binary.BigEndian.Uint32(k))]
-	words := bytes.Split(k[4:], []byte{0})
-	if !ok || len(words) != 4 {
+	parts := bytes.Split(k[4:], []byte{0})
+	if !ok || len(parts) != 4 {
 		return lease.Key{}, false
 	}
-	return lease.Key{Pool: p, Namespace: string(words[0]), Name: string(words[1]), IfName: string(words[2])}, true
+	return lease.Key{Pool: p, Namespace: string(parts[0]), Name: string(parts[1]), IfName: string(parts[2])}, true
 }
 
 // decodeWindow decodes a window and the time at which it was last in use. The time is zero if the

@@ -25,11 +25,11 @@ type Kind struct {
 	schema.GroupVersionKind
 	Resource   string
 	Namespaced bool
-	HasStatus  bool // a subresource of its own, which an update of the object leaves as it is
+	HasStatus  bool // has the status subresource, which an update of the object does not change
 }
 
-// Cluster is a fake API server that a manager can run with: it serves discovery, lists and watches,
-// and keeps what is written. It validates nothing and calls no webhook.
+// Cluster is a fake API server for a controller-runtime manager: it serves discovery, lists and
+// watches, and stores objects. It does not validate them, and calls no webhooks.
 type Cluster struct {
 	Config *rest.Config
 
@@ -65,7 +65,8 @@ func NewCluster(t testing.TB, kinds ...Kind) *Cluster {
 		server.CloseClientConnections()
 		server.Close()
 	})
-	c.Config = &rest.Config{Host: server.URL, QPS: -1, ContentConfig: rest.ContentConfig{ContentType: runtime.ContentTypeJSON}}
+	c.Config = &rest.Config{Host: server.URL, QPS: -1,
+		ContentConfig: rest.ContentConfig{ContentType: runtime.ContentTypeJSON}}
 	return c
 }
 
@@ -76,7 +77,7 @@ func prefix(gv schema.GroupVersion) string {
 	return "/apis/" + gv.String()
 }
 
-// target is what a request's path names.
+// target is the resource or object of a request.
 type target struct {
 	kind      Kind
 	resource  string // its path
@@ -91,16 +92,16 @@ func (c *Cluster) find(path string) (at target, ok bool) {
 		if !ok {
 			continue
 		}
-		words := strings.Split(rest, "/")
+		elements := strings.Split(rest, "/")
 		at := target{kind: k, resource: prefix(k.GroupVersion()) + "/" + k.Resource}
-		if len(words) > 2 && words[0] == "namespaces" && k.Namespaced {
-			at.namespace, words = words[1], words[2:]
+		if len(elements) > 2 && elements[0] == "namespaces" && k.Namespaced {
+			at.namespace, elements = elements[1], elements[2:]
 		}
-		if words[0] != k.Resource || len(words) > 3 || len(words) == 3 && words[2] != "status" {
+		if elements[0] != k.Resource || len(elements) > 3 || len(elements) == 3 && elements[2] != "status" {
 			continue
 		}
-		at.status = len(words) == 3
-		if len(words) > 1 {
+		at.status = len(elements) == 3
+		if len(elements) > 1 {
 			at.path = strings.TrimSuffix(path, "/status")
 		}
 		return at, true
@@ -122,7 +123,7 @@ func (c *Cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	switch {
 	case r.Method == http.MethodGet && query.Get("watch") != "" && query.Get("sendInitialEvents") != "":
-		fail(w, http.StatusBadRequest) // as servers do that are older
+		fail(w, http.StatusBadRequest) // as older API servers do
 		return
 	case r.Method == http.MethodGet && query.Get("watch") != "":
 		c.watch(w, r, at)
@@ -195,7 +196,7 @@ func metaOf(o object) object {
 	return meta
 }
 
-// write stores an object, unless it is stored already.
+// write stores an object, unless it is unchanged.
 func (c *Cluster) write(at target, o object) object {
 	meta, old, kind := maps.Clone(metaOf(o)), c.objects[at.path], "ADDED"
 	o = maps.Clone(o)
@@ -267,7 +268,7 @@ func asAsked(r *http.Request, o object) object {
 	return object{"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": o["metadata"]}
 }
 
-// watch sends what changes after a version, until the client or the test ends.
+// watch sends the events after a version, until the client disconnects or the test ends.
 func (c *Cluster) watch(w http.ResponseWriter, r *http.Request, at target) {
 	since, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
 	stop := make(chan struct{})
@@ -286,7 +287,8 @@ func (c *Cluster) watch(w http.ResponseWriter, r *http.Request, at target) {
 	for r.Context().Err() == nil {
 		c.mu.Lock()
 		next := slices.IndexFunc(c.events, func(e event) bool {
-			return e.version > since && e.under == at.resource && (at.namespace == "" || metaOf(e.object)["namespace"] == at.namespace)
+			return e.version > since && e.under == at.resource && (at.namespace == "" ||
+				metaOf(e.object)["namespace"] == at.namespace)
 		})
 		if next < 0 && !c.closed {
 			c.changed.Wait()
@@ -312,7 +314,8 @@ func (c *Cluster) discover(path string) any {
 		gv := k.GroupVersion()
 		list := versions[prefix(gv)]
 		list.TypeMeta, list.GroupVersion = metav1.TypeMeta{APIVersion: "v1", Kind: "APIResourceList"}, gv.String()
-		list.APIResources = append(list.APIResources, metav1.APIResource{Name: k.Resource, Namespaced: k.Namespaced, Kind: k.Kind,
+		list.APIResources = append(list.APIResources, metav1.APIResource{Name: k.Resource, Namespaced: k.Namespaced,
+			Kind:  k.Kind,
 			Verbs: metav1.Verbs{"get", "list", "watch", "create", "update", "delete"}})
 		versions[prefix(gv)] = list
 		if v := (metav1.GroupVersionForDiscovery{GroupVersion: gv.String(), Version: gv.Version}); gv.Group != "" &&
@@ -332,7 +335,7 @@ func (c *Cluster) discover(path string) any {
 	return nil
 }
 
-// Put creates or replaces an object, at its path, and with its status.
+// Put creates or replaces an object, including its status.
 func (c *Cluster) Put(path string, o any) {
 	c.t.Helper()
 	at, ok := c.find(path)
@@ -349,8 +352,8 @@ func (c *Cluster) Put(path string, o any) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	words := strings.Split(path, "/")
-	metaOf(body)["name"] = words[len(words)-1]
+	elements := strings.Split(path, "/")
+	metaOf(body)["name"] = elements[len(elements)-1]
 	if at.namespace != "" {
 		metaOf(body)["namespace"] = at.namespace
 	}
@@ -383,12 +386,12 @@ func (c *Cluster) Get(path string, into any) bool {
 	return true
 }
 
-// Until waits until something is true, for ten seconds at most.
-func (c *Cluster) Until(what string, is func() bool) {
+// Until waits until a condition is true, at most ten seconds.
+func (c *Cluster) Until(what string, condition func() bool) {
 	c.t.Helper()
-	for end := time.Now().Add(10 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(10 * time.Second); !condition(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			c.t.Fatalf("not within 10 s: %s", what)
+			c.t.Fatalf("timed out after 10 s waiting until %s", what)
 		}
 	}
 }

@@ -182,7 +182,7 @@ func TestEndlessHoldEndsWithoutAClaim(t *testing.T) {
 	s.expect("after moveGrace", "10.0.0.3=db-1/Held")
 }
 
-// The task itself, with clocks of its own.
+// TestRun runs the task with the real clock.
 func TestRun(t *testing.T) {
 	s := newFixture(t)
 	s.held(time.Hour, "")
@@ -202,7 +202,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// Without the claims of others nothing is known of where pods are.
+// Holds stay while the claims of other agents are not known.
 func TestEndlessHoldStaysWhileClaimsCannotBeListed(t *testing.T) {
 	s := newFixture(t)
 	s.held(lease.Forever, "")

@@ -77,9 +77,10 @@ func TestOldServerSelectsByLabel(t *testing.T) {
 	}
 }
 
-// The list follows the watch.
+// TestObjectsAreWatched creates, changes and deletes an object.
 func TestObjectsAreWatched(t *testing.T) {
-	kind := apitest.Kind{GroupVersionKind: ipamv1.GroupVersion.WithKind("IPReservation"), Resource: resource, Namespaced: true}
+	kind := apitest.Kind{GroupVersionKind: ipamv1.GroupVersion.WithKind("IPReservation"), Resource: resource,
+		Namespaced: true}
 	c := apitest.NewCluster(t, kind)
 	clients, err := live.NewClients(c.Config)
 	if err != nil {
@@ -100,5 +101,5 @@ func TestObjectsAreWatched(t *testing.T) {
 		c.Until("the object of "+pod, has(pod))
 	}
 	c.Remove(objects + at.Name)
-	c.Until("it is gone", has(""))
+	c.Until("it is deleted", has(""))
 }

@@ -214,7 +214,7 @@ func TestRejectedStatusWaitsForANewList(t *testing.T) {
 	p.expect("a new list", p.publish(), "PATCH status")
 }
 
-// A pass that could not read the leases is repeated soon, though nothing changes before.
+// A pass that cannot read the leases is repeated after retry.
 func TestUnreadableStoreIsReadAgain(t *testing.T) {
 	p := newFixture(t)
 	p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")

@@ -25,7 +25,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/apitest"
 )
 
-// noWebhooks is a webhook server that serves nobody: the fake API server calls none.
+// noWebhooks is a webhook server that does nothing: the fake API server calls no webhooks.
 type noWebhooks struct{ webhook.Server }
 
 func (noWebhooks) Register(string, http.Handler)   {}
@@ -42,7 +42,8 @@ const (
 	nodesPath  = "/api/v1/nodes/"
 )
 
-// startManager runs the whole of Setup with a fake cluster of three nodes, in which db has two pods.
+// startManager runs a manager with Setup and a fake cluster of three nodes, in which db has two
+// pods.
 func startManager(t *testing.T, more func(*apitest.Cluster)) *apitest.Cluster {
 	kind := func(group, version, kind, resource string, namespaced bool) apitest.Kind {
 		k := apitest.Kind{Resource: resource, Namespaced: namespaced, HasStatus: kind == "PersistentPodState"}
@@ -50,17 +51,20 @@ func startManager(t *testing.T, more func(*apitest.Cluster)) *apitest.Cluster {
 		return k
 	}
 	c := apitest.NewCluster(t,
-		kind("", "v1", "Node", "nodes", false), kind("", "v1", "Pod", "pods", true), kind("", "v1", "Secret", "secrets", true),
+		kind("", "v1", "Node", "nodes", false), kind("", "v1", "Pod", "pods", true), kind("", "v1", "Secret",
+			"secrets", true),
 		kind("apps", "v1", "StatefulSet", "statefulsets", true), kind("apps", "v1", "Deployment", "deployments", true),
 		kind("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", false),
 		kind("admissionregistration.k8s.io", "v1", "MutatingWebhookConfiguration", "mutatingwebhookconfigurations", false),
-		kind("admissionregistration.k8s.io", "v1", "ValidatingWebhookConfiguration", "validatingwebhookconfigurations", false),
+		kind("admissionregistration.k8s.io", "v1", "ValidatingWebhookConfiguration", "validatingwebhookconfigurations",
+			false),
 		kind("apps.kruise.io", "v1beta1", "PersistentPodState", "persistentpodstates", true),
 		kind("events.k8s.io", "v1", "Event", "events", true))
 	for name, labels := range three() {
 		c.Put(nodesPath+name, corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: labels}})
 	}
-	c.Put("/api/v1/namespaces/leasehold/secrets/leasehold-manager", corev1.Secret{Data: map[string][]byte{"ca.crt": []byte("ca")}})
+	c.Put("/api/v1/namespaces/leasehold/secrets/leasehold-manager",
+		corev1.Secret{Data: map[string][]byte{"ca.crt": []byte("ca")}})
 	c.Put(mutating+ConfigurationName, admission.MutatingWebhookConfiguration{})
 	c.Put(validating+ConfigurationName, admission.ValidatingWebhookConfiguration{})
 	put(c, aPod("db-0", readyOn("node1")))
@@ -105,7 +109,8 @@ func put(c *apitest.Cluster, pod *corev1.Pod) {
 }
 
 func putSet(c *apitest.Cluster, change ...func(*unstructured.Unstructured)) {
-	u := &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"uid": "set-1"}, "spec": map[string]any{"replicas": int64(2)}}}
+	u := &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"uid": "set-1"},
+		"spec": map[string]any{"replicas": int64(2)}}}
 	for _, do := range change {
 		do(u)
 	}
@@ -113,10 +118,11 @@ func putSet(c *apitest.Cluster, change ...func(*unstructured.Unstructured)) {
 }
 
 func generates(u *unstructured.Unstructured) {
-	u.SetAnnotations(map[string]string{pps.AnnotationGenerate: "true", pps.AnnotationRequiredTopology: hostname + "," + zone})
+	u.SetAnnotations(map[string]string{pps.AnnotationGenerate: "true", pps.AnnotationRequiredTopology: hostname +
+		"," + zone})
 }
 
-// statusOfDB is what is recorded, as "db-0=node1/a".
+// recordedOf returns the recorded states, such as "db-0=node1/a".
 func recordedOf(c *apitest.Cluster) string {
 	var o pps.PersistentPodState
 	c.Get(statesPath+"db", &o)
@@ -129,8 +135,9 @@ func recordedOf(c *apitest.Cluster) string {
 	return strings.Join(out, " ")
 }
 
-// The whole of it, from an annotated workload to a recorded state, and each event that changes it.
-func TestAnAnnotatedWorkloadIsRecordedAndFollowed(t *testing.T) {
+// TestAnnotatedWorkload covers all controllers, from an annotated workload to the recorded states,
+// and the events that change them.
+func TestAnnotatedWorkload(t *testing.T) {
 	c := startManager(t, func(c *apitest.Cluster) { putSet(c, generates) })
 	recorded := func(when, want string) {
 		t.Helper()
@@ -138,7 +145,7 @@ func TestAnAnnotatedWorkloadIsRecordedAndFollowed(t *testing.T) {
 	}
 	recorded("at first", "db-0=node1/a db-1=node2/b")
 	if !c.Get(crdPath, &unstructured.Unstructured{Object: map[string]any{}}) {
-		t.Error("there is no CRD")
+		t.Error("the CRD was not created")
 	}
 	c.Until("pods are sent to the webhook", func() bool {
 		var m admission.MutatingWebhookConfiguration
@@ -170,8 +177,8 @@ func TestAnAnnotatedWorkloadIsRecordedAndFollowed(t *testing.T) {
 	})
 }
 
-// A pod that requires the hostname of a node that is gone is deleted, after GoneGrace and not before.
-func TestAPodThatWaitsForAGoneNodeIsDeleted(t *testing.T) {
+// A pod that requires the hostname of a node that is gone is deleted after GoneGrace.
+func TestPodOfAGoneNodeIsDeleted(t *testing.T) {
 	c := startManager(t, func(c *apitest.Cluster) { putSet(c) })
 	c.Put(statesPath+"db", state(requires(hostname)))
 	c.Until("recorded", func() bool { return recordedOf(c) != "" })
@@ -184,7 +191,7 @@ func TestAPodThatWaitsForAGoneNodeIsDeleted(t *testing.T) {
 	put(c, aPod("db-0", waits))
 	time.Sleep(2 * time.Second)
 	if !c.Get(podsOf+"db-0", &corev1.Pod{}) {
-		t.Fatal("deleted while its node is there")
+		t.Fatal("deleted although its node exists")
 	}
 	c.Remove(nodesPath + "node1")
 	c.Until("its node is gone for longer than GoneGrace", func() bool { return !c.Get(podsOf+"db-0", &corev1.Pod{}) })
@@ -202,8 +209,8 @@ func hasEvent(c *apitest.Cluster, namespace, reason string) bool {
 	return false
 }
 
-// Where Kruise is, its own webhooks and controllers do the work.
-func TestKruiseIsLeftAlone(t *testing.T) {
+// If Kruise is installed, leasehold stands by.
+func TestStandbyForKruise(t *testing.T) {
 	c := startManager(t, func(c *apitest.Cluster) {
 		putSet(c, generates)
 		c.Put(mutating+kruiseConfiguration, admission.MutatingWebhookConfiguration{})
@@ -220,10 +227,11 @@ func TestKruiseIsLeftAlone(t *testing.T) {
 	c.Until("no webhook is left", func() bool {
 		var m admission.MutatingWebhookConfiguration
 		var v admission.ValidatingWebhookConfiguration
-		return c.Get(mutating+ConfigurationName, &m) && c.Get(validating+ConfigurationName, &v) && len(m.Webhooks)+len(v.Webhooks) == 0
+		return c.Get(mutating+ConfigurationName, &m) && c.Get(validating+ConfigurationName, &v) &&
+			len(m.Webhooks)+len(v.Webhooks) == 0
 	})
 	c.Until("an Event says why", func() bool { return hasEvent(c, "default", "KruisePresent") })
 	if c.Get(statesPath+"db", &pps.PersistentPodState{}) {
-		t.Error("one was generated all the same")
+		t.Error("an object was generated")
 	}
 }

@@ -1,7 +1,7 @@
-// leasehold is a CNI IPAM plugin: host-local's configuration and behaviour,
-// and pods that keep their addresses when they are made again. It works the
-// same when it is installed under the name host-local. As an entry of its own
-// behind the plugin that makes the interface it keeps the hardware address too.
+// leasehold is a CNI IPAM plugin with the configuration and behaviour of host-local that keeps the
+// addresses of pods while they are recreated. It works the same if it is installed as host-local.
+// As a chained plugin, after the one that creates the interface, it also keeps the hardware
+// address.
 package main
 
 import (
@@ -23,7 +23,7 @@ import (
 var version string // set at link time
 
 func main() {
-	signal.Ignore(syscall.SIGPIPE) // a result that nobody reads is an error to act on, not the end
+	signal.Ignore(syscall.SIGPIPE) // a result that cannot be written must release its address
 	node, err := env.Read(os.Getenv)
 	if err != nil {
 		_ = types.NewError(types.ErrInvalidEnvironmentVariables, err.Error(), "unset it, unless this is a test").Print()
@@ -39,7 +39,7 @@ func main() {
 
 		NetnsOverride: os.Getenv(cniplugin.NetnsOverride),
 	}
-	os.Setenv(cniplugin.NetnsOverride, "TRUE") // the plugin asks that itself, and in time
+	os.Setenv(cniplugin.NetnsOverride, "TRUE") // the plugin makes that check itself
 	skel.PluginMainFuncs(plugin.Funcs(), cni.All, "CNI plugin leasehold "+env.Version(version))
 }
 

@@ -33,7 +33,8 @@ func newNode(t *testing.T) node { return node{t, t.TempDir()} }
 
 // conf is a good configuration with one address, and with these fields in ipam.
 func (n node) conf(fields string) string {
-	return `{"cniVersion":"1.0.0","name":"net","ipam":{"type":"leasehold","subnet":"10.0.0.0/30","dataDir":"` + n.root + `/nets"` + fields + `}}`
+	return `{"cniVersion":"1.0.0","name":"net","ipam":{"type":"leasehold","subnet":"10.0.0.0/30","dataDir":"` + n.root +
+		`/nets"` + fields + `}}`
 }
 
 // command is a run of the plugin. The last of two values of a variable counts.
@@ -41,7 +42,8 @@ func (n node) command(verb, stdin string, env ...string) *exec.Cmd {
 	cmd := exec.Command(os.Args[0])
 	cmd.Dir = n.root
 	cmd.Env = append([]string{
-		asPlugin + "=1", "CNI_PATH=/nowhere", "CNI_COMMAND=" + verb, "CNI_CONTAINERID=c1", "CNI_IFNAME=eth0", "CNI_NETNS=/does/not/exist",
+		asPlugin + "=1", "CNI_PATH=/nowhere", "CNI_COMMAND=" + verb, "CNI_CONTAINERID=c1", "CNI_IFNAME=eth0",
+		"CNI_NETNS=/does/not/exist",
 		"LEASEHOLD_STATE_DIR=" + n.root + "/state", "LEASEHOLD_RUN_DIR=" + n.root + "/run",
 	}, env...)
 	cmd.Stdin = strings.NewReader(stdin)
@@ -99,22 +101,31 @@ func TestBadInput(t *testing.T) {
 		{"ipam missing", `{"cniVersion":"1.0.0","name":"net"}`, nil, 7, "ipam: missing"},
 		{"overlapping ranges", n.conf(`,"ranges":[[{"subnet":"10.0.0.0/24"}]]`), nil, 7, "range sets overlap"},
 		{"a network name with a way out", strings.Replace(n.conf(""), `"net"`, `"../../etc/x"`, 1), nil, 7, "../../etc/x"},
-		{"a network name of 10 kB", strings.Replace(n.conf(""), `"net"`, `"`+strings.Repeat("n", 10000)+`"`, 1), nil, 7, "want at most 255 characters"},
+		{"a network name of 10 kB", strings.Replace(n.conf(""), `"net"`, `"`+strings.Repeat("n", 10000)+`"`, 1), nil, 7,
+			"want at most 255 characters"},
 		{"a network name with a newline", strings.Replace(n.conf(""), `"net"`, `"a\nb"`, 1), nil, 7, "invalid characters"},
-		{"a container id with a way out", n.conf(""), []string{"CNI_CONTAINERID=../x"}, 4, "invalid characters in containerID"},
+		{"a container id with a way out", n.conf(""), []string{"CNI_CONTAINERID=../x"}, 4,
+			"invalid characters in containerID"},
 		{"a container id of 10 kB", n.conf(""), []string{"CNI_CONTAINERID=" + strings.Repeat("c", 10000)}, 4, "at most 128"},
 		{"an interface with a way out", n.conf(""), []string{"CNI_IFNAME=../x"}, 4, "interface name contains"},
-		{"a pod name with a way out", n.conf(""), []string{"CNI_ARGS=K8S_POD_NAMESPACE=a;K8S_POD_NAME=../../etc/x"}, 4, "K8S_POD_NAME="},
-		{"a namespace with a newline", n.conf(""), []string{"CNI_ARGS=K8S_POD_NAMESPACE=a\nb;K8S_POD_NAME=c"}, 4, `K8S_POD_NAMESPACE=\"a\\nb\"`},
-		{"a pod name of 10 kB", n.conf(""), []string{"CNI_ARGS=K8S_POD_NAMESPACE=a;K8S_POD_NAME=" + strings.Repeat("x", 10000)}, 4, "(10000 bytes)"},
-		{"two pod names", n.conf(""), []string{"CNI_ARGS=K8S_POD_NAME=b;K8S_POD_NAMESPACE=a;K8S_POD_NAME=c"}, 4, "K8S_POD_NAME is both"},
+		{"a pod name with a way out", n.conf(""), []string{"CNI_ARGS=K8S_POD_NAMESPACE=a;K8S_POD_NAME=../../etc/x"}, 4,
+			"K8S_POD_NAME="},
+		{"a namespace with a newline", n.conf(""), []string{"CNI_ARGS=K8S_POD_NAMESPACE=a\nb;K8S_POD_NAME=c"}, 4,
+			`K8S_POD_NAMESPACE=\"a\\nb\"`},
+		{"a pod name of 10 kB", n.conf(""), []string{"CNI_ARGS=K8S_POD_NAMESPACE=a;K8S_POD_NAME=" + strings.Repeat("x",
+			10000)}, 4, "(10000 bytes)"},
+		{"two pod names", n.conf(""), []string{"CNI_ARGS=K8S_POD_NAME=b;K8S_POD_NAMESPACE=a;K8S_POD_NAME=c"}, 4,
+			"K8S_POD_NAME is both"},
 		{"a look-alike", n.conf(""), []string{"CNI_ARGS=X_K8S_POD_NAME=b"}, 4, "unknown pair"},
-		{"a pod whose network namespace is gone", n.conf(""), []string{"CNI_ARGS=K8S_POD_NAME=b;K8S_POD_NAMESPACE=a"}, 4, "CNI_NETNS"},
+		{"a pod whose network namespace is gone", n.conf(""), []string{"CNI_ARGS=K8S_POD_NAME=b;K8S_POD_NAMESPACE=a"}, 4,
+			"CNI_NETNS"},
 		{"a version from the future", strings.Replace(n.conf(""), "1.0.0", "9.9.9", 1), nil, 1, "incompatible CNI versions"},
 	}
-	for _, value := range []string{`"abc"`, `"-5"`, `"1e3"`, `""`, `" 10 "`, `"99999999999999999999"`, `"153722868"`, `5`, `null`, `{}`} {
+	for _, value := range []string{`"abc"`, `"-5"`, `"1e3"`, `""`, `" 10 "`, `"99999999999999999999"`, `"153722868"`,
+		`5`, `null`, `{}`} {
 		stdin := strings.TrimSuffix(n.conf(""), "}") + `,"runtimeConfig":{` + annotations + value + `}}}`
-		runs = append(runs, run{"the annotation " + value, stdin, nil, 7, "annotation io.kubernetes.cri/reserved-ip-duration: "})
+		runs = append(runs, run{"the annotation " + value, stdin, nil, 7,
+			"annotation io.kubernetes.cri/reserved-ip-duration: "})
 	}
 	for _, r := range runs {
 		t.Run(r.story, func(t *testing.T) {
@@ -159,7 +170,8 @@ func TestNullAnnotations(t *testing.T) {
 func TestDelWithAnything(t *testing.T) {
 	n := newNode(t)
 	for _, stdin := range []string{
-		`{"name":"net"}`, `{"name":"other","ipam":null}`, `{"name":"net","ipam":"x"}`, `{"name":"net","cniVersion":"0.4.0","ipam":{"ranges":[[]]},"prevResult":5}`,
+		`{"name":"net"}`, `{"name":"other","ipam":null}`, `{"name":"net","ipam":"x"}`,
+		`{"name":"net","cniVersion":"0.4.0","ipam":{"ranges":[[]]},"prevResult":5}`,
 	} {
 		for _, env := range [][]string{nil, {"CNI_NETNS="}, {"CNI_ARGS=x;;="}} {
 			if stdout, ok := n.call("ADD", n.conf(`,"softHold":"0s"`)); !ok {
@@ -208,7 +220,8 @@ func TestVersionAndAbout(t *testing.T) {
 	if stdout, ok := n.call("", ""); !ok || stdout != "" {
 		t.Errorf("without a verb: %q, want nothing on stdout", stdout)
 	}
-	if stdout, ok := n.call("VERSION", "", "LEASEHOLD_CLOCK_OFFSET=x"); ok || !strings.Contains(stdout, `"code": 4`) || !strings.Contains(stdout, "LEASEHOLD_CLOCK_OFFSET") {
+	if stdout, ok := n.call("VERSION", "", "LEASEHOLD_CLOCK_OFFSET=x"); ok || !strings.Contains(stdout, `"code": 4`) ||
+		!strings.Contains(stdout, "LEASEHOLD_CLOCK_OFFSET") {
 		t.Errorf("a bad variable: %s, want code 4 and its name", stdout)
 	}
 	if len(n.written()) > 0 {

@@ -69,7 +69,7 @@ func TestJudge(t *testing.T) {
 		pluginKeeps, scenarioKeeps bool
 		outcome                    Outcome
 		good                       bool
-		word                       string
+		text                       string
 	}{
 		{true, true, Passed, true, "passed"},
 		{true, true, Lost, false, "ADDRESS LOST"},
@@ -85,9 +85,9 @@ func TestJudge(t *testing.T) {
 		{false, false, Broken, false, "FAILED"},
 	}
 	for _, tt := range tests {
-		good, word := Judge(Result{Scenario: Scenario{Keeps: tt.scenarioKeeps}, Outcome: tt.outcome}, tt.pluginKeeps)
-		if good != tt.good || word != tt.word {
-			t.Errorf("%+v: got %v %q", tt, good, word)
+		good, text := Judge(Result{Scenario: Scenario{Keeps: tt.scenarioKeeps}, Outcome: tt.outcome}, tt.pluginKeeps)
+		if good != tt.good || text != tt.text {
+			t.Errorf("%+v: got %v %q", tt, good, text)
 		}
 	}
 }
