@@ -1,4 +1,5 @@
-// Package agent_test runs the node agent as it is shipped, on machines of their own with real network namespaces.
+// Package agent_test runs the node agent's binary on simulated machines with real network
+// namespaces.
 package agent_test
 
 import (
@@ -17,12 +18,12 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// A view is how an agent is started: what it sees of the machine.
+// A view is a way to start the agent: it determines what the agent sees of the machine.
 type view struct {
 	name  string
 	blind bool
 	flags uintptr // of clone(2)
-	setup string  // run by a shell in the agent's own namespaces, before the agent
+	setup string  // shell command to run in the agent's namespaces before it
 	args  []string
 }
 
@@ -49,7 +50,7 @@ type daemon struct {
 	out *log
 }
 
-// log may be read while it is written.
+// log is a buffer that is safe for concurrent use.
 type log struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -80,7 +81,7 @@ func begin(t *testing.T, node *lab.Node, v view, args ...string) *daemon {
 	d.cmd.Stdout, d.cmd.Stderr = d.out, d.out
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: v.flags}
 	if err := d.cmd.Start(); err != nil {
-		t.Fatalf("the agent: %v", err)
+		t.Fatalf("starting the agent: %v", err)
 	}
 	t.Cleanup(func() {
 		if d.cmd.ProcessState == nil {
@@ -91,28 +92,28 @@ func begin(t *testing.T, node *lab.Node, v view, args ...string) *daemon {
 	return d
 }
 
-// says waits until the agent has said it.
-func (d *daemon) says(words string) {
+// says waits until the agent's log contains text.
+func (d *daemon) says(text string) {
 	d.t.Helper()
 	eventually(d.t, func() string {
-		if strings.Contains(d.out.String(), words) {
+		if strings.Contains(d.out.String(), text) {
 			return ""
 		}
-		return fmt.Sprintf("the agent has not said %q:\n%s", words, d.out)
+		return fmt.Sprintf("%q is not in the agent's log:\n%s", text, d.out)
 	})
 }
 
-// end stops the agent as a kubelet does. It has to be quick, and to end well.
+// end stops the agent with SIGTERM, as a kubelet does. It must exit with code 0.
 func (d *daemon) end() {
 	d.t.Helper()
 	d.says(`msg="agent starting"`) // before that a signal kills it
 	d.cmd.Process.Signal(syscall.SIGTERM)
 	if err := d.cmd.Wait(); err != nil {
-		d.t.Errorf("the agent ended with %v:\n%s", err, d.out)
+		d.t.Errorf("the agent exited with %v:\n%s", err, d.out)
 	}
 }
 
-// eventually waits until wrong has nothing to say.
+// eventually waits until wrong returns "".
 func eventually(t *testing.T, wrong func() string) {
 	t.Helper()
 	var last string

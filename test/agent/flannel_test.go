@@ -9,8 +9,9 @@ import (
 	"github.com/leasehold-cni/leasehold/test/lab"
 )
 
-// TestFlannelForgets: flannel's DEL removes its scratch file even where the address could not be released, and the next
-// one, without that file, does not call the plugin at all (FACTS 6.4, 6.5).
+// TestFlannelForgets: flannel's DEL removes its scratch file even if its IPAM plugin fails, and a
+// repeated DEL without that file does not call the IPAM plugin at all. The agent has to release the
+// address.
 func TestFlannelForgets(t *testing.T) {
 	node := lab.NewNode(t)
 	net := node.Network("cbr0", "0.3.1", node.Flannel(node.IPAM(), "10.9.0.0/24", ""))
@@ -27,10 +28,11 @@ func TestFlannelForgets(t *testing.T) {
 	}
 	node.Install("leasehold", "/bin/false")
 	if err := leaked.Del(net); err == nil {
-		t.Fatal("a plugin that fails has not failed")
+		t.Fatal("DEL succeeded although the IPAM plugin failed")
 	}
 	node.Install("leasehold", lab.Bin("leasehold"))
-	// The version here (containernetworking/plugins) keeps its file when the plugin fails; flannel's own since 1.2.0 does not.
+	// The flannel plugin of containernetworking/plugins keeps its file if the IPAM plugin fails,
+	// the one of flannel-io does not since 1.2.0.
 	if err := os.Remove(scratch); err != nil && !os.IsNotExist(err) {
 		t.Fatal(err)
 	}
@@ -46,12 +48,12 @@ func TestFlannelForgets(t *testing.T) {
 		return "none"
 	}
 	if state() != "Bound" {
-		t.Fatalf("the second DEL has reached the plugin: the lease is %s", state())
+		t.Fatalf("the second DEL called the IPAM plugin: the lease is %s", state())
 	}
 	agent := begin(t, node, views[0])
 	agent.says(`msg="node surveyed"`)
 	if state() != "Bound" {
-		t.Errorf("its sandbox is there, and the lease is %s", state())
+		t.Errorf("its sandbox exists, but the lease is %s", state())
 	}
 	agent.end()
 
@@ -59,7 +61,7 @@ func TestFlannelForgets(t *testing.T) {
 	agent = begin(t, node, views[0])
 	eventually(t, func() string {
 		if s := state(); s != "Held" {
-			return "its sandbox is gone, and the lease is " + s
+			return "its sandbox is gone, but the lease is " + s
 		}
 		return ""
 	})

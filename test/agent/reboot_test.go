@@ -14,8 +14,9 @@ import (
 	"github.com/leasehold-cni/leasehold/test/lab"
 )
 
-// TestReboot: after a boot no DEL comes for what ran before, and on a node that gets no pods no ADD either, which would do
-// the same. The agent alone has to release it all, and must not before it is certain whose boot id it reads.
+// TestReboot: after a reboot the runtime calls no DEL for former sandboxes and, if no pods start,
+// no ADD, which would release their leases. The agent has to do it, but not before it is certain
+// that the boot id is that of the node.
 func TestReboot(t *testing.T) {
 	node := lab.NewNode(t)
 	net := node.Network("net", "1.0.0", node.Bridge(node.IPAM("10.3.0.0/24")))
@@ -39,16 +40,16 @@ func TestReboot(t *testing.T) {
 	agent.says("the host cannot be seen from here, so nothing is done")
 	agent.end()
 	if now := states(node); now != before {
-		t.Errorf("an agent that cannot know which boot this is has made %s of %s", now, before)
+		t.Errorf("an agent that cannot know the boot changed the leases to %s, want %s", now, before)
 	}
 
-	leaveWord(t, node)
+	recordSpaces(t, node)
 	agent = begin(t, node, views[0])
-	agent.says(`msg="node surveyed"`) // from here on it is ready
+	agent.says(`msg="node surveyed"`) // it is ready now
 	ready := time.Now()
 	eventually(t, func() string {
 		if now := states(node); now != "away Held firm, kept Held firm, plain Held" {
-			return fmt.Sprintf("it is %s:\n%s", now, agent.out)
+			return fmt.Sprintf("leases: %s\n%s", now, agent.out)
 		}
 		return ""
 	})
@@ -62,7 +63,7 @@ func TestReboot(t *testing.T) {
 	}
 }
 
-// states are the leases of a node by the names of their pods.
+// states returns the states of a node's leases by pod.
 func states(node *lab.Node) string {
 	var out []string
 	for _, name := range []string{"away", "kept", "plain"} {
@@ -80,17 +81,17 @@ func states(node *lab.Node) string {
 	return strings.Join(out, ", ")
 }
 
-// leaveWord makes it certain that this is the node's boot, as it is in a machine's first process namespace. The plugin says
-// so in an ADD, which would release the dead as well.
-func leaveWord(t *testing.T, node *lab.Node) {
+// recordSpaces records the namespaces of this process in the store, as ADD does, so that the agent
+// is certain of the boot. An ADD would also release the dead holders.
+func recordSpaces(t *testing.T, node *lab.Node) {
 	t.Helper()
 	boot, err := os.ReadFile(filepath.Join(node.Dir, "boot_id"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	word := sandbox.New("/proc", "").Spaces(strings.TrimSpace(string(boot)))
+	spaces := sandbox.New("/proc", "").Spaces(strings.TrimSpace(string(boot)))
 	s := store.New(store.Dirs{State: node.StateDir(), Run: node.RunDir()})
-	if err := s.Update(context.Background(), func(tx *store.Tx) error { return tx.SetSpaces(word) }); err != nil {
+	if err := s.Update(context.Background(), func(tx *store.Tx) error { return tx.SetSpaces(spaces) }); err != nil {
 		t.Fatal(err)
 	}
 }

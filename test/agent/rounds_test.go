@@ -18,9 +18,10 @@ import (
 	"github.com/leasehold-cni/leasehold/test/lab"
 )
 
-// TestRounds lets an agent loose on a machine on which pods live, move about and vanish, a hundred times. It looks from
-// where an agent may be started, also from places where it cannot see the machine. Whatever it does, no living pod may
-// lose its address; and where it sees, everything that vanished has to be released.
+// TestRounds runs an agent a hundred times on a machine on which pods start, move and vanish. The
+// agent is started in different views, including ones in which it does not see the machine. No
+// living pod may lose its address. If the agent sees the machine, the leases of all vanished pods
+// must be released.
 func TestRounds(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	if s := os.Getenv("SEED"); s != "" {
@@ -30,16 +31,16 @@ func TestRounds(t *testing.T) {
 		}
 	}
 	t.Logf("SEED=%d", seed)
-	c := newCrowd(t, seed)
+	c := newPods(t, seed)
 	for round := range 100 {
 		v := views[c.Intn(len(views))]
-		c.story = append(c.story, fmt.Sprintf("round %d, an agent %s", round, v.name))
+		c.history = append(c.history, fmt.Sprintf("round %d, an agent %s", round, v.name))
 		var early *daemon
 		if !v.blind && c.Intn(3) == 0 {
-			early = begin(t, c.node, v) // it looks while things happen
+			early = begin(t, c.node, v) // it runs during the actions
 		}
 		for range 1 + c.Intn(6) {
-			c.deed()
+			c.act()
 		}
 		if early != nil {
 			early.end()
@@ -50,61 +51,62 @@ func TestRounds(t *testing.T) {
 			c.round(v)
 		}
 		if t.Failed() {
-			t.Fatalf("SEED=%d\n%s", seed, strings.Join(c.story[max(0, len(c.story)-40):], "\n"))
+			t.Fatalf("SEED=%d\n%s", seed, strings.Join(c.history[max(0, len(c.history)-40):], "\n"))
 		}
 	}
 	t.Logf("%d pods lived, %d vanished and were released; %v", c.made, c.vanished, c.counts)
 }
 
-// A crowd is the pods of one machine, and what is known of them.
-type crowd struct {
+// pods is the pods of one machine, and their expected state.
+type pods struct {
 	t        *testing.T
 	rand     *rand.Rand
 	node     *lab.Node
 	net      *lab.Network
-	living   []*life
-	dead     []*life // vanished, and not yet seen to be released
+	living   []*instance
+	dead     []*instance // vanished, and not known to be released
 	gone     []lab.Pod
-	story    []string
+	history  []string
 	made     int
 	vanished int
 	counts   map[string]int
 }
 
-// A life is one sandbox of a pod.
-type life struct {
+// An instance is one sandbox of a pod.
+type instance struct {
 	*lab.Sandbox
 	addr    string
 	how     string
-	process bool   // one is in the namespace
-	first   string // where it was made
-	mounted string // where it is now, "" for nowhere
+	process bool   // a process is in the namespace
+	first   string // original path of the namespace
+	mounted string // current path of its mount, "" if it is not mounted
 }
 
-func newCrowd(t *testing.T, seed uint64) *crowd {
+func newPods(t *testing.T, seed uint64) *pods {
 	node := lab.NewNode(t)
-	c := &crowd{t: t, rand: rand.New(rand.NewPCG(seed, seed)), node: node, counts: map[string]int{}}
+	c := &pods{t: t, rand: rand.New(rand.NewPCG(seed, seed)), node: node, counts: map[string]int{}}
 	c.net = node.Network("net", "1.0.0", node.Bridge(node.IPAM("10.1.0.0/22")))
 	t.Cleanup(func() {
 		if out, err := node.Leasectl("check"); err != nil {
 			t.Errorf("leasectl check: %v\n%s", err, out)
 		}
 	})
-	c.start("mounted") // one that stays, so that there is a living one always
+	c.start("mounted") // stays, so that there is always a living pod
 	return c
 }
 
-func (c *crowd) Intn(n int) int { return c.rand.IntN(n) }
+func (c *pods) Intn(n int) int { return c.rand.IntN(n) }
 
-func (c *crowd) say(format string, args ...any) {
-	c.story = append(c.story, "  "+fmt.Sprintf(format, args...))
+func (c *pods) say(format string, args ...any) {
+	c.history = append(c.history, "  "+fmt.Sprintf(format, args...))
 }
 
-// kinds are the ways in which a sandbox keeps its namespace, and in which the runtime names it.
-var kinds = []string{"mounted", "mounted, with a process", "in another directory", "behind a link", "by a process alone", "address elsewhere"}
+// kinds are the ways in which a namespace is kept, and in which the runtime refers to it.
+var kinds = []string{"mounted", "mounted, with a process", "in another directory", "behind a link",
+	"only by a process", "address elsewhere"}
 
-// deed does one thing to the crowd.
-func (c *crowd) deed() {
+// act performs one random action.
+func (c *pods) act() {
 	others := c.living[1:]
 	if len(others) < 4 {
 		c.start(kinds[c.Intn(len(kinds))])
@@ -124,33 +126,33 @@ func (c *crowd) deed() {
 		c.move(c.living[i])
 	case what == 8:
 		c.node.Clock += time.Duration(c.Intn(240)) * time.Second
-		c.say("the clock goes to %v", c.node.Clock)
+		c.say("the clock is %v ahead", c.node.Clock)
 	default:
 		c.comeBack()
 	}
 }
 
-func (c *crowd) start(how string) {
+func (c *pods) start(how string) {
 	window := []string{"", "1", "10", "24h"}[c.Intn(4)]
 	c.made++
 	c.startPod(lab.NewPod("ns", fmt.Sprintf("pod-%d", c.made), window), how)
 }
 
-// comeBack makes a pod again that has vanished or was stopped.
-func (c *crowd) comeBack() {
+// comeBack recreates a pod that has vanished or was stopped.
+func (c *pods) comeBack() {
 	if len(c.gone) == 0 {
 		return
 	}
 	old := c.gone[c.Intn(len(c.gone))]
-	if slices.ContainsFunc(c.living, func(l *life) bool { return l.Pod.Name == old.Name }) {
+	if slices.ContainsFunc(c.living, func(l *instance) bool { return l.Pod.Name == old.Name }) {
 		return
 	}
 	pod := lab.NewPod(old.Namespace, old.Name, "10")
 	c.startPod(pod, kinds[c.Intn(len(kinds))])
 }
 
-func (c *crowd) startPod(pod lab.Pod, how string) {
-	l := &life{Sandbox: c.node.Sandbox(pod), how: how}
+func (c *pods) startPod(pod lab.Pod, how string) {
+	l := &instance{Sandbox: c.node.Sandbox(pod), how: how}
 	l.first, l.mounted = l.NetNS, l.NetNS
 	switch how {
 	case "mounted, with a process":
@@ -162,14 +164,14 @@ func (c *crowd) startPod(pod lab.Pod, how string) {
 		link := filepath.Join(c.node.Dir, "run")
 		os.Symlink("/run/netns", link)
 		l.NetNS = filepath.Join(link, filepath.Base(l.NetNS))
-	case "by a process alone":
+	case "only by a process":
 		p := l.Start("sleep", "600")
 		l.process = true
 		l.Unmount()
 		l.mounted = ""
 		l.NetNS = fmt.Sprintf("/proc/%d/ns/net", p.Pid)
 	}
-	if how == "address elsewhere" { // as with gVisor: the plugin has given it, and it is in no namespace
+	if how == "address elsewhere" { // as with gVisor: the address is in no namespace
 		reply := l.Call(c.net, "ADD")
 		if reply.Exit != 0 {
 			c.t.Fatalf("ADD %s: %s %s", pod.Name, reply.Stdout, reply.Stderr)
@@ -178,18 +180,18 @@ func (c *crowd) startPod(pod lab.Pod, how string) {
 	} else {
 		addrs, err := l.Add(c.net)
 		if err != nil {
-			c.t.Fatalf("ADD %s: %v\n%s", pod.Name, err, strings.Join(c.story, "\n"))
+			c.t.Fatalf("ADD %s: %v\n%s", pod.Name, err, strings.Join(c.history, "\n"))
 		}
 		l.addr = addrs[0]
 	}
 	c.counts[how]++
 	c.living = append(c.living, l)
-	// A lease that was taken over is not an orphan any more.
-	c.dead = slices.DeleteFunc(c.dead, func(d *life) bool { return d.addr == l.addr })
+	// A lease that was taken over is no longer expected to be released.
+	c.dead = slices.DeleteFunc(c.dead, func(d *instance) bool { return d.addr == l.addr })
 	c.say("%s starts, %s, at %s, netns %s, container %s", pod.Name, how, l.addr, l.NetNS, l.ID[:12])
 }
 
-func (c *crowd) addressOf(container string) string {
+func (c *pods) addressOf(container string) string {
 	for _, l := range c.node.Leases() {
 		if l.Container == container {
 			return l.Address
@@ -199,8 +201,8 @@ func (c *crowd) addressOf(container string) string {
 	return ""
 }
 
-// remount mounts the namespace at another path, and takes the old mount away.
-func (c *crowd) remount(l *life, to string) string {
+// remount mounts the namespace at another path, and unmounts it from the old one.
+func (c *pods) remount(l *instance, to string) string {
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 		c.t.Fatal(err)
 	}
@@ -216,7 +218,7 @@ func (c *crowd) remount(l *life, to string) string {
 	return to
 }
 
-func (c *crowd) unmount(l *life) {
+func (c *pods) unmount(l *instance) {
 	if l.mounted != "" {
 		unix.Unmount(l.mounted, unix.MNT_DETACH)
 		os.Remove(l.mounted)
@@ -224,8 +226,8 @@ func (c *crowd) unmount(l *life) {
 	}
 }
 
-// vanish ends a sandbox, and nobody calls DEL.
-func (c *crowd) vanish(i int) {
+// vanish removes a sandbox without a DEL.
+func (c *pods) vanish(i int) {
 	l := c.take(i)
 	c.unmount(l)
 	l.Remove()
@@ -234,8 +236,8 @@ func (c *crowd) vanish(i int) {
 	c.say("%s vanishes, container %s", l.Pod.Name, l.ID[:12])
 }
 
-// stop ends a sandbox as it should be.
-func (c *crowd) stop(i int) {
+// stop removes a sandbox with a DEL.
+func (c *pods) stop(i int) {
 	l := c.take(i)
 	var err error
 	if l.how == "address elsewhere" {
@@ -253,21 +255,22 @@ func (c *crowd) stop(i int) {
 	c.say("%s is stopped", l.Pod.Name)
 }
 
-func (c *crowd) take(i int) *life {
+func (c *pods) take(i int) *instance {
 	l := c.living[i]
 	c.living = slices.Delete(c.living, i, i+1)
 	c.gone = append(c.gone, l.Pod)
 	return l
 }
 
-// weaken takes away one of the two things that keep a namespace, where there are two.
-func (c *crowd) weaken(l *life) {
+// weaken unmounts a namespace that is also kept by a process, or starts a process in one that is
+// only mounted.
+func (c *pods) weaken(l *instance) {
 	if l.mounted == "" {
 		return
 	}
 	if !l.process {
 		if l.mounted != l.first {
-			return // no way in
+			return // a process cannot be started in it
 		}
 		l.Start("sleep", "600")
 		l.process = true
@@ -275,11 +278,11 @@ func (c *crowd) weaken(l *life) {
 		return
 	}
 	c.unmount(l)
-	c.say("%s is mounted nowhere any more", l.Pod.Name)
+	c.say("%s is not mounted any more", l.Pod.Name)
 }
 
-// move mounts a namespace at another path than the lease knows.
-func (c *crowd) move(l *life) {
+// move mounts a namespace at another path than that of the lease.
+func (c *pods) move(l *instance) {
 	if l.mounted == "" {
 		return
 	}
@@ -287,8 +290,8 @@ func (c *crowd) move(l *life) {
 	c.say("%s is moved to %s", l.Pod.Name, l.mounted)
 }
 
-// untouched: every living pod has the lease that it was given.
-func (c *crowd) untouched() {
+// untouched checks that every living pod still has its lease.
+func (c *pods) untouched() {
 	c.t.Helper()
 	leases := map[string]lab.Lease{}
 	for _, l := range c.node.Leases("--all") {
@@ -296,16 +299,17 @@ func (c *crowd) untouched() {
 	}
 	for _, l := range c.living {
 		if got := leases[l.addr]; got.State != "Bound" || got.Container != l.ID {
-			c.t.Errorf("%s lives (%s) and its address %s is %s, for container %.12s", l.Pod.Name, l.how, l.addr, cmp.Or(got.State, "free"), got.Container)
+			c.t.Errorf("%s lives (%s) and its address %s is %s, for container %.12s", l.Pod.Name, l.how, l.addr,
+				cmp.Or(got.State, "free"), got.Container)
 		}
 	}
 }
 
-// round is with an agent that sees: it has to release what has vanished.
-func (c *crowd) round(v view) {
+// round runs an agent that sees the machine, which must release the leases of vanished pods.
+func (c *pods) round(v view) {
 	c.t.Helper()
 	if c.Intn(4) == 0 {
-		c.story = append(c.story, "leasectl gc instead")
+		c.history = append(c.history, "leasectl gc instead")
 		if _, err := c.node.Leasectl("gc"); err != nil {
 			c.t.Error(err)
 		}
@@ -322,7 +326,7 @@ func (c *crowd) round(v view) {
 	c.untouched()
 }
 
-func (c *crowd) unreleased(d *daemon) string {
+func (c *pods) unreleased(d *daemon) string {
 	bound := map[string]bool{}
 	for _, l := range c.node.Leases() {
 		if l.State == "Bound" {
@@ -341,14 +345,14 @@ func (c *crowd) unreleased(d *daemon) string {
 	return ""
 }
 
-// blindRound is with an agent that does not see: it has to do nothing, and to say so.
-func (c *crowd) blindRound(v view) {
+// blindRound runs an agent that does not see the machine, which must change nothing and log that.
+func (c *pods) blindRound(v view) {
 	c.t.Helper()
 	list := func() []lab.Lease {
 		leases := c.node.Leases("--all")
 		for i := range leases {
-			leases[i].Until = "" // two clocks are read for it, one after the other
-			leases[i].MAC = ""   // seen by whoever announces, in a namespace of the very number that the lease has
+			leases[i].Until = "" // computed from two clocks, with some jitter
+			leases[i].MAC = ""   // recorded when an address is announced
 		}
 		return leases
 	}
