@@ -9,27 +9,26 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
-// The keys of CNI_ARGS that mean something here. Others are refused, unless
-// IgnoreUnknown says otherwise.
+// The keys of CNI_ARGS that are known. Others are rejected unless IgnoreUnknown is true.
 const (
 	keyIgnoreUnknown = "IgnoreUnknown"
 	keyIP            = "IP"
 	keyNamespace     = "K8S_POD_NAMESPACE"
 	keyName          = "K8S_POD_NAME"
 	keyUID           = "K8S_POD_UID"
-	keySandbox       = "K8S_POD_INFRA_CONTAINER_ID" // said again in CNI_CONTAINERID
+	keySandbox       = "K8S_POD_INFRA_CONTAINER_ID" // ignored: CNI_CONTAINERID has the same value
 )
 
-// cniArgs is CNI_ARGS, checked.
+// cniArgs contains the validated CNI_ARGS.
 type cniArgs struct {
 	pod ipam.Pod
-	ip  netip.Addr // requested; zero if none is
+	ip  netip.Addr // the requested address; zero if there is none
 }
 
-// parseArgs reads CNI_ARGS: KEY=VALUE pairs between semicolons, in any order
-// and possibly repeated, for runtimes append their own environment (FACTS 2.9,
-// 3.2, 4.1). Of IP and IgnoreUnknown the last counts, as with host-local; what
-// names the pod must not contradict itself.
+// parseArgs parses CNI_ARGS: KEY=VALUE pairs separated by semicolons, in any order and possibly
+// repeated, because runtimes append to CNI_ARGS of their own environment (docs/facts.md, "CNI_ARGS
+// come in any order, and repeated"). The last IP and IgnoreUnknown win, as with host-local. The
+// keys that identify the pod must have one value each.
 func parseArgs(s string) (cniArgs, error) {
 	var out cniArgs
 	if s == "" {
@@ -40,7 +39,8 @@ func parseArgs(s string) (cniArgs, error) {
 	for pair := range strings.SplitSeq(s, ";") {
 		key, value, found := strings.Cut(pair, "=")
 		if !found || strings.Contains(value, "=") {
-			return out, badArgs("invalid pair %s; want KEY=VALUE pairs with semicolons between them", policy.Quote(pair))
+			return out, badArgs("invalid pair %s; want KEY=VALUE pairs with semicolons between them",
+				policy.Quote(pair))
 		}
 		var err error
 		switch key {
@@ -58,7 +58,8 @@ func parseArgs(s string) (cniArgs, error) {
 		}
 	}
 	if unknown != "" && !ignore {
-		return out, badArgs("unknown pair %s; add IgnoreUnknown=1 if it is not meant for this plugin", policy.Quote(unknown))
+		return out, badArgs("unknown pair %s; add IgnoreUnknown=1 if it is not meant for this plugin",
+			policy.Quote(unknown))
 	}
 	var err error
 	out.pod, err = parsePod(pod)
@@ -98,51 +99,54 @@ func setOnce(values map[string]string, key, value string) error {
 	return nil
 }
 
-// parsePod checks the pod's names, for they become keys of the store and words
-// on an operator's terminal.
+// parsePod validates the pod's names, because they become keys of the store and are printed on
+// terminals.
 func parsePod(values map[string]string) (ipam.Pod, error) {
 	pod := ipam.Pod{Namespace: values[keyNamespace], Name: values[keyName], UID: values[keyUID]}
 	switch {
 	case pod.Namespace == "" && pod.Name == "":
-		return ipam.Pod{}, nil // a caller that is no kubelet
+		return ipam.Pod{}, nil // the caller is not a kubelet
 	case pod.Namespace == "":
 		return pod, badArgs("%s without %s; want both or neither", keyName, keyNamespace)
 	case pod.Name == "":
 		return pod, badArgs("%s without %s; want both or neither", keyNamespace, keyName)
 	case !isNamespace(pod.Namespace):
-		return pod, badArgs("%s=%s; want a DNS label of at most 63 characters: a-z, 0-9 and inner -", keyNamespace, policy.Quote(pod.Namespace))
+		return pod, badArgs("%s=%s; want a DNS label of at most 63 characters: a-z, 0-9, and - except at the ends",
+			keyNamespace, policy.Quote(pod.Namespace))
 	case !isPodName(pod.Name):
-		return pod, badArgs("%s=%s; want a DNS name of at most 253 characters: a-z, 0-9, inner - and .", keyName, policy.Quote(pod.Name))
+		return pod,
+			badArgs("%s=%s; want a DNS name of at most 253 characters: labels of a-z, 0-9 and -, separated by .",
+				keyName, policy.Quote(pod.Name))
 	case !isUID(pod.UID):
 		return pod, badArgs("%s=%s; want at most 128 letters, digits, -, _, : and .", keyUID, policy.Quote(pod.UID))
 	}
 	return pod, nil
 }
 
-// isNamespace tells whether Kubernetes accepts the name for a namespace (RFC
-// 1123 label).
-func isNamespace(s string) bool { return len(s) <= 63 && isDNSPart(s) }
+// isNamespace reports whether s is a valid name of a namespace (an RFC 1123 label).
+func isNamespace(s string) bool { return len(s) <= 63 && isDNSLabel(s) }
 
-// isPodName tells whether Kubernetes accepts the name for a pod (RFC 1123
-// subdomain; it does not bound the parts).
+// isPodName reports whether s is a valid name of a pod (an RFC 1123 subdomain; Kubernetes does not
+// limit the length of its labels).
 func isPodName(s string) bool {
 	if len(s) > 253 {
 		return false
 	}
-	for part := range strings.SplitSeq(s, ".") {
-		if !isDNSPart(part) {
+	for label := range strings.SplitSeq(s, ".") {
+		if !isDNSLabel(label) {
 			return false
 		}
 	}
 	return true
 }
 
-func isDNSPart(s string) bool {
+func isDNSLabel(s string) bool {
 	return s != "" && s[0] != '-' && s[len(s)-1] != '-' &&
 		strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
 }
 
-// isUID is generous: the UID of a static pod is a hash, and only equality counts.
+// isUID reports whether s can be stored as a UID. It accepts more than UUIDs, because the UID of a
+// static pod is a hash; UIDs are only compared for equality.
 func isUID(s string) bool {
 	return len(s) <= 128 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_:.") == ""
 }

@@ -14,36 +14,38 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 )
 
-// chainedType is the `type` of our entry behind the one that makes the
-// interface.
+// chainedType is the type of leasehold's entry as a chained plugin, after the entry of the plugin
+// that creates the interface.
 const chainedType = "leasehold"
 
-// isChained tells whether the configuration is an entry of our own in a network's
-// list, {"type": "leasehold"}, and not that of a plugin that has us as its IPAM
-// plugin. It keeps a pod's hardware address (NAMES, "As a chained plugin").
+// isChained reports whether the configuration is an entry {"type": "leasehold"} of a plugin list,
+// and not that of a plugin that delegates IPAM to leasehold. The entry keeps the MAC address of a
+// returned pod (docs/design.md, "A returned address has a new MAC").
 func (c *config) isChained() bool { return c.ipam.absent() && c.Type == chainedType }
 
-// ownMAC are the kinds of interface whose hardware address is the pod's own. All
-// of an ipvlan share their master's, and hardware has one for good.
-var ownMAC = map[string]bool{"veth": true, "macvlan": true, "macvtap": true}
+// settableMAC contains the kinds of interface whose MAC address can be set for one pod. The
+// interfaces of an ipvlan share the MAC of their master, and that of a device must not be changed.
+var settableMAC = map[string]bool{"veth": true, "macvlan": true, "macvtap": true}
 
-// addChained gives the interface the hardware address that the pod had before,
-// so that nobody who talked to it has to learn anything. That its neighbours
-// learn a new one instead fails no pod: the notes say why.
+// addChained sets the MAC address that the pod's interface had before, so that the ARP and
+// neighbour entries of its peers stay valid. If that fails, ADD succeeds with the new MAC, and a
+// note on stderr says why.
 func (p *Plugin) addChained(ctx context.Context, c *config, args *skel.CmdArgs) error {
 	result, err := c.previous()
 	if err != nil {
 		return err
 	}
 	if result == nil {
-		return c.prevResult.errorf(`missing; an entry {"type": %q} without ipam stands behind the one that makes the interface`, chainedType)
+		return c.prevResult.errorf(`missing; put an entry {"type": %q} without ipam after the plugin that creates `+
+			`the interface`,
+			chainedType)
 	}
 	if err := p.checkNetns(args); err != nil {
 		return err
 	}
 	mac, err := p.keepMAC(ctx, c, args, result)
 	if err != nil {
-		p.note(fmt.Sprintf("container %s keeps no hardware address: %v", args.ContainerID, err))
+		p.note(fmt.Sprintf("keeping the MAC address of container %s failed: %v", args.ContainerID, err))
 	}
 	if mac != nil {
 		for _, i := range result.Interfaces {
@@ -55,35 +57,37 @@ func (p *Plugin) addChained(ctx context.Context, c *config, args *skel.CmdArgs) 
 	return printAs(p.Stdout, c.CNIVersion, result)
 }
 
-// keepMAC returns the hardware address that the interface has in the end; nil
-// where it was left alone.
-func (p *Plugin) keepMAC(ctx context.Context, c *config, args *skel.CmdArgs, result *current.Result) (net.HardwareAddr, error) {
+// keepMAC sets the MAC address of the interface to the one of its lease and returns it. It returns
+// nil if the interface was not changed.
+func (p *Plugin) keepMAC(ctx context.Context, c *config, args *skel.CmdArgs, result *current.Result) (net.HardwareAddr,
+	error) {
 	link, err := p.Links.Link(args.Netns, args.IfName)
 	if err != nil {
 		return nil, err
 	}
-	if !ownMAC[link.Kind] || !ipam.IsUsable(link.MAC) {
+	if !settableMAC[link.Kind] || !ipam.IsUsable(link.MAC) {
 		return nil, nil
 	}
 	who := ipam.Attachment{ContainerID: args.ContainerID, IfName: args.IfName}
 	addrs := addressesOf(result, args.IfName)
-	fixed := c.isMACChosen(args.Args)
+	fixed := c.isMACRequested(args.Args)
 	mac, ok, err := p.Service.KeepMAC(ctx, who, addrs, link.MAC, fixed)
 	if err != nil || !ok || mac.String() == link.MAC.String() {
 		return nil, err
 	}
 	if err := p.Links.SetMAC(args.Netns, args.IfName, mac); err != nil {
-		_, _, told := p.Service.KeepMAC(ctx, who, addrs, link.MAC, true) // what is true now
-		return nil, errors.Join(err, told)
+		_, _, recordErr := p.Service.KeepMAC(ctx, who, addrs, link.MAC, true) // record the MAC that stays
+		return nil, errors.Join(err, recordErr)
 	}
 	return mac, nil
 }
 
-// addressesOf are the addresses of the result that the interface has.
+// addressesOf returns the addresses of the interface in the result, and those without an interface.
 func addressesOf(result *current.Result, ifName string) []netip.Addr {
 	var out []netip.Addr
 	for _, ip := range result.IPs {
-		if i := ip.Interface; i != nil && *i >= 0 && *i < len(result.Interfaces) && result.Interfaces[*i].Name != ifName {
+		if i := ip.Interface; i != nil && *i >= 0 && *i < len(result.Interfaces) &&
+			result.Interfaces[*i].Name != ifName {
 			continue
 		}
 		out = append(out, fromIP(ip.Address.IP))
@@ -91,9 +95,8 @@ func addressesOf(result *current.Result, ifName string) []netip.Addr {
 	return out
 }
 
-// isMACChosen tells whether somebody has asked for a certain hardware address: by
-// CNI_ARGS, or by the runtime.
-func (c *config) isMACChosen(args string) bool {
+// isMACRequested reports whether CNI_ARGS or the runtime requests a MAC address.
+func (c *config) isMACRequested(args string) bool {
 	for pair := range strings.SplitSeq(args, ";") {
 		if key, value, _ := strings.Cut(pair, "="); key == "MAC" && value != "" {
 			return true

@@ -18,20 +18,21 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 )
 
-// defaultDataDir is host-local's: it names the pool where none is given.
+// defaultDataDir is host-local's default of dataDir, which is part of the pool's identity.
 const defaultDataDir = "/var/lib/cni/networks"
 
-// maxNetworkName is what the name of host-local's directory may have.
+// maxNetworkName is the maximum length of a network's name in bytes: NAME_MAX, because host-local
+// has a directory of that name.
 const maxNetworkName = 255
 
-// config is a network configuration as it came, its first level read. The
-// verbs read on where they need to.
+// config is a network configuration of which only the first level is decoded. Each verb decodes the
+// values that it needs.
 type config struct {
 	Name       string
 	CNIVersion string
-	Type       string // the entry's own plugin: of its IPAM plugin's caller, if it has one
+	Type       string // the plugin of this entry; with ipam, the plugin that delegates IPAM to leasehold
 
-	ipam           value // absent where the plugin is not used for IPAM
+	ipam           value // absent in the entry of a chained plugin
 	ipRanges       value
 	runtimeIPs     value
 	annotations    value
@@ -42,7 +43,7 @@ type config struct {
 	mac            value
 }
 
-// ipamSection is the ipam section, its first level read.
+// ipamSection is the first level of the ipam section.
 type ipamSection struct {
 	Subnet     json.RawMessage `json:"subnet"`
 	RangeStart json.RawMessage `json:"rangeStart"`
@@ -54,8 +55,7 @@ type ipamSection struct {
 	ResolvConf json.RawMessage `json:"resolvConf"`
 }
 
-// loadConfig reads the first level of a configuration, and the levels above
-// what is read later.
+// loadConfig decodes the first level of a configuration, and those of runtimeConfig and args.
 func loadConfig(stdin []byte) (*config, error) {
 	var top struct {
 		Name           string          `json:"name"`
@@ -72,7 +72,8 @@ func loadConfig(stdin []byte) (*config, error) {
 		return nil, fmt.Errorf("%w: %w", errJSON, err)
 	}
 	if len(top.Name) > maxNetworkName {
-		return nil, fmt.Errorf("%w: name: %s; want at most %d characters", errConfig, policy.Quote(top.Name), maxNetworkName)
+		return nil, fmt.Errorf("%w: name: %s; want at most %d characters",
+			errConfig, policy.Quote(top.Name), maxNetworkName)
 	}
 	c := &config{
 		Name: top.Name, CNIVersion: top.CNIVersion, Type: top.Type,
@@ -95,10 +96,10 @@ func (c *config) loadRuntime(v value) error {
 		return nil
 	}
 	err := v.decode(&runtime, "an object")
-	c.ipRanges = value{v.place + ".ipRanges", runtime.IPRanges}
-	c.runtimeIPs = value{v.place + ".ips", runtime.IPs}
-	c.mac = value{v.place + ".mac", runtime.MAC}
-	c.annotations = value{v.place + `["io.kubernetes.cri.pod-annotations"]`, runtime.Annotations}
+	c.ipRanges = value{v.path + ".ipRanges", runtime.IPRanges}
+	c.runtimeIPs = value{v.path + ".ips", runtime.IPs}
+	c.mac = value{v.path + ".mac", runtime.MAC}
+	c.annotations = value{v.path + `["io.kubernetes.cri.pod-annotations"]`, runtime.Annotations}
 	return err
 }
 
@@ -115,16 +116,16 @@ func (c *config) loadArgs(v value) error {
 	var cni struct {
 		IPs json.RawMessage `json:"ips"`
 	}
-	inner := value{v.place + ".cni", args.CNI}
+	inner := value{v.path + ".cni", args.CNI}
 	if inner.absent() {
 		return nil
 	}
 	err := inner.decode(&cni, "an object")
-	c.argsIPs = value{inner.place + ".ips", cni.IPs}
+	c.argsIPs = value{inner.path + ".ips", cni.IPs}
 	return err
 }
 
-// section reads the ipam section, which all verbs but DEL need.
+// section decodes the first level of the ipam section. It is an error if there is none.
 func (c *config) section() (ipamSection, error) {
 	var s ipamSection
 	if c.ipam.absent() {
@@ -133,8 +134,8 @@ func (c *config) section() (ipamSection, error) {
 	return s, c.ipam.decode(&s, "an object")
 }
 
-// pool is host-local's dataDir and the network's name: what it takes for one
-// directory is one pool.
+// pool returns the pool of the configuration. Like host-local's directory, it is identified by
+// dataDir and the network's name.
 func (c *config) pool() (lease.Pool, error) {
 	s, err := c.section()
 	if err != nil {
@@ -151,14 +152,14 @@ func (c *config) pool() (lease.Pool, error) {
 	if strings.ContainsRune(dir, 0) {
 		return lease.Pool{}, v.errorf("%s has a NUL; want a directory such as %s", policy.Quote(dir), defaultDataDir)
 	}
-	if dir, err = filepath.Abs(dir); err != nil { // relative to where the runtime runs, as host-local's
+	if dir, err = filepath.Abs(dir); err != nil { // relative to the runtime's directory, as with host-local
 		return lease.Pool{}, v.errorf("%w; want an absolute path", err)
 	}
 	return lease.Pool{DataDir: dir, Network: c.Name}, nil
 }
 
-// sets are the range sets: those of the runtime, then the old-style subnet,
-// then those of the configuration. None is not an error here.
+// sets returns the range sets: those of runtimeConfig, then the one of ipam.subnet, then those of
+// ipam.ranges, which is host-local's order. There may be none.
 func (c *config) sets() ([]pool.Set, error) {
 	s, err := c.section()
 	if err != nil {
@@ -168,7 +169,7 @@ func (c *config) sets() ([]pool.Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	fromSubnet, err := oldStyleSet(s)
+	fromSubnet, err := subnetSet(s)
 	if err != nil {
 		return nil, err
 	}
@@ -183,8 +184,8 @@ func (c *config) sets() ([]pool.Set, error) {
 	return sets, c.checkFamilies(sets)
 }
 
-// checkFamilies: results before CNI 0.3.0 have room for one address of each
-// family.
+// checkFamilies returns an error if there is more than one set of a family and the CNI version is
+// older than 0.3.0, whose results have one field for each family.
 func (c *config) checkFamilies(sets []pool.Set) error {
 	if modern, _ := version.GreaterThanOrEqualTo(c.CNIVersion, "0.3.0"); modern {
 		return nil
@@ -194,7 +195,8 @@ func (c *config) checkFamilies(sets []pool.Set) error {
 		families[set[0].Start.Is4()]++
 	}
 	if families[true] > 1 || families[false] > 1 {
-		return c.ipam.errorf("CNI version %s does not support more than 1 address per family; want one range set for each, or cniVersion 0.3.0 and above", policy.Quote(c.CNIVersion))
+		return c.ipam.errorf("CNI version %s does not support more than 1 address per family; "+
+			"want one range set per family, or cniVersion 0.3.0 or newer", policy.Quote(c.CNIVersion))
 	}
 	return nil
 }
@@ -235,9 +237,9 @@ func readSet(v value) (pool.Set, error) {
 	return set, nil
 }
 
-// oldStyleSet is the single range of an ipam section with a subnet of its own.
-// Without one the other fields mean nothing, as for host-local.
-func oldStyleSet(s ipamSection) ([]pool.Set, error) {
+// subnetSet returns the set of ipam.subnet, which has one range. Without ipam.subnet it returns
+// none and ignores rangeStart, rangeEnd and gateway, as host-local does.
+func subnetSet(s ipamSection) ([]pool.Set, error) {
 	f, err := readFields("ipam", s)
 	if err != nil || !f.subnet.IsValid() {
 		return nil, err
@@ -250,46 +252,46 @@ func oldStyleSet(s ipamSection) ([]pool.Set, error) {
 }
 
 func readRange(v value) (pool.Range, error) {
-	var s ipamSection // a range has the same fields as an old-style section
+	var s ipamSection // the fields of a range are also fields of the section
 	if err := v.decode(&s, "an object with a subnet"); err != nil {
 		return pool.Range{}, err
 	}
-	f, err := readFields(v.place, s)
+	f, err := readFields(v.path, s)
 	if err != nil {
 		return pool.Range{}, err
 	}
-	return f.newRange(v.place)
+	return f.newRange(v.path)
 }
 
-// rangeFields are the fields of a range, each for itself.
+// rangeFields contains the fields of a range, each valid, but not compared with each other.
 type rangeFields struct {
 	subnet              netip.Prefix
 	start, end, gateway netip.Addr
 }
 
-func readFields(place string, s ipamSection) (f rangeFields, err error) {
-	if f.subnet, err = (value{place + ".subnet", s.Subnet}).prefix(); err != nil {
+func readFields(path string, s ipamSection) (f rangeFields, err error) {
+	if f.subnet, err = (value{path + ".subnet", s.Subnet}).prefix(); err != nil {
 		return f, err
 	}
-	if f.start, err = (value{place + ".rangeStart", s.RangeStart}).addr(); err != nil {
+	if f.start, err = (value{path + ".rangeStart", s.RangeStart}).addr(); err != nil {
 		return f, err
 	}
-	if f.end, err = (value{place + ".rangeEnd", s.RangeEnd}).addr(); err != nil {
+	if f.end, err = (value{path + ".rangeEnd", s.RangeEnd}).addr(); err != nil {
 		return f, err
 	}
-	f.gateway, err = (value{place + ".gateway", s.Gateway}).addr()
+	f.gateway, err = (value{path + ".gateway", s.Gateway}).addr()
 	return f, err
 }
 
-func (f rangeFields) newRange(place string) (pool.Range, error) {
+func (f rangeFields) newRange(path string) (pool.Range, error) {
 	r, err := pool.NewRange(f.subnet, f.start, f.end, f.gateway)
 	if err != nil {
-		return r, fmt.Errorf("%w: %s.%w", errConfig, place, err)
+		return r, fmt.Errorf("%w: %s.%w", errConfig, path, err)
 	}
 	return r, nil
 }
 
-// options are the policies in the ipam section.
+// options returns the policies of the ipam section.
 func (c *config) options() (policy.Config, error) {
 	var raw policy.RawConfig
 	if err := c.ipam.decode(&raw, "an object"); err != nil {
@@ -302,8 +304,8 @@ func (c *config) options() (policy.Config, error) {
 	return options, nil
 }
 
-// asked is what the pod's annotations say of retention. Annotations of others
-// are none of our business, whatever they are.
+// asked returns what the pod's annotations say about retention. Other annotations are not decoded,
+// so that their type does not matter.
 func (c *config) asked() (policy.Asked, error) {
 	if c.annotations.raw == nil {
 		return policy.AskedFrom(nil, false)
@@ -318,7 +320,8 @@ func (c *config) asked() (policy.Asked, error) {
 	}
 	var text *string
 	if err := json.Unmarshal(raw, &text); err != nil || text == nil {
-		return policy.Asked{}, fmt.Errorf("%w: annotation %s: want a string, not %s", errAnnotation, policy.Annotation, policy.Quote(string(raw)))
+		return policy.Asked{}, fmt.Errorf("%w: annotation %s: want a string, not %s",
+			errAnnotation, policy.Annotation, policy.Quote(string(raw)))
 	}
 	asked, err := policy.AskedFrom(map[string]string{policy.Annotation: *text}, true)
 	if err != nil {
@@ -327,8 +330,8 @@ func (c *config) asked() (policy.Asked, error) {
 	return asked, nil
 }
 
-// requested are the addresses asked for: by CNI_ARGS, by args.cni and by the
-// runtime, in this order, each once.
+// requested returns the requested addresses of CNI_ARGS, args.cni.ips and runtimeConfig.ips, in
+// this order and without duplicates.
 func (c *config) requested(fromArgs netip.Addr) ([]netip.Addr, error) {
 	var out []netip.Addr
 	if fromArgs.IsValid() {
@@ -352,30 +355,31 @@ func (c *config) requested(fromArgs netip.Addr) ([]netip.Addr, error) {
 	return out, nil
 }
 
-// checkRequested refuses what no set can give, in host-local's words. Of two
-// addresses of one set the first is the one that could be had.
+// checkRequested returns an error, in host-local's words, if the sets cannot serve all requested
+// addresses. A set serves one; of two requested addresses of a set, the error names the second.
 func checkRequested(requested []netip.Addr, sets []pool.Set) error {
-	var left []string
+	var unserved []string
 	served := map[int]bool{}
 	for _, addr := range requested {
 		i := slices.IndexFunc(sets, func(s pool.Set) bool { return s.Contains(addr) })
 		switch {
 		case i < 0 || served[i]:
-			left = append(left, addr.String())
+			unserved = append(unserved, addr.String())
 		case !sets[i].Usable(addr):
-			return fmt.Errorf("%w: requested ip %s is subnet's gateway; want another address of %s", errConfig, addr, sets[i])
+			return fmt.Errorf("%w: requested ip %s is subnet's gateway; want another address of %s",
+				errConfig, addr, sets[i])
 		default:
 			served[i] = true
 		}
 	}
-	if len(left) > 0 {
-		return fmt.Errorf("%w: %w: %s", errConfig, ipam.ErrRequest, strings.Join(left, " "))
+	if len(unserved) > 0 {
+		return fmt.Errorf("%w: %w: %s", errConfig, ipam.ErrRequest, strings.Join(unserved, " "))
 	}
 	return nil
 }
 
-// validAttachments are the attachments that GC keeps. listed is false where
-// the runtime sent no list at all; null is an empty one (FACTS 1.14).
+// validAttachments returns the attachments that GC must not release. listed is false if the runtime
+// sent no list; null is an empty list (docs/facts.md, "An absent list is not an empty list").
 func (c *config) validAttachments() (valid []ipam.Attachment, listed bool, err error) {
 	v := c.attachments
 	if v.raw == nil {

@@ -15,12 +15,12 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
-// conf is a configuration with these fields beside its name and version.
+// conf returns a configuration with a name, a version and the given fields.
 func conf(fields string) []byte {
 	return []byte(`{"cniVersion":"1.0.0","name":"net",` + fields + `}`)
 }
 
-// addArgs is a call of ADD for container c1.
+// addArgs returns the arguments of an ADD for container c1.
 func addArgs(stdin []byte, args string) *skel.CmdArgs {
 	return &skel.CmdArgs{ContainerID: "c1", IfName: "eth0", Netns: "/run/netns/none", Args: args, StdinData: stdin}
 }
@@ -45,7 +45,8 @@ func TestAddRequest(t *testing.T) {
 	const kubelet = "IgnoreUnknown=1;K8S_POD_NAMESPACE=db;K8S_POD_NAME=db-0;K8S_POD_UID=8d0f;IP=10.0.0.9"
 	got, err := addRequest(conf(`
 		"ipam": {
-			"type": "leasehold", "subnet": "10.0.0.0/24", "rangeEnd": "10.0.0.99", "gateway": "10.0.0.254", "unknown": {},
+			"type": "leasehold", "subnet": "10.0.0.0/24", "rangeEnd": "10.0.0.99",
+			"gateway": "10.0.0.254", "unknown": {},
 			"ranges": [[{"subnet": "fd00::/64"}, {"subnet": "fd00:1::/64", "rangeStart": "fd00:1::5"}]],
 			"dataDir": "/run/pools/", "onBusy": "refuse", "maxWindow": "24h"
 		},
@@ -58,9 +59,10 @@ func TestAddRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	sets := []string{"10.1.0.1-10.1.255.254", "10.0.0.1-10.0.0.99", "fd00::1-fd00::ffff:ffff:ffff:ffff,fd00:1::5-fd00:1::ffff:ffff:ffff:ffff"}
+	sets := []string{"10.1.0.1-10.1.255.254", "10.0.0.1-10.0.0.99",
+		"fd00::1-fd00::ffff:ffff:ffff:ffff,fd00:1::5-fd00:1::ffff:ffff:ffff:ffff"}
 	if diff := cmp.Diff(sets, texts(got.Sets)); diff != "" {
-		t.Errorf("the runtime's sets, the old-style one, the configured ones: -want +got:\n%s", diff)
+		t.Errorf("the runtime's sets, of ipam.subnet, of ipam.ranges: -want +got:\n%s", diff)
 	}
 	if gateway := got.Sets[1][0].Gateway.String(); gateway != "10.0.0.254" {
 		t.Errorf("gateway %s", gateway)
@@ -86,19 +88,24 @@ func TestAddRequest(t *testing.T) {
 func TestAsked(t *testing.T) {
 	const subnet = `"ipam":{"subnet":"10.0.0.0/24"}`
 	tests := []struct {
-		story, fields string
-		want          policy.Asked
+		name, fields string
+		want         policy.Asked
 	}{
 		{"a runtime without the capability", subnet, policy.Asked{}},
-		{"a runtime that says other things", subnet + `,"runtimeConfig":{"portMappings":[]}`, policy.Asked{}},
+		{"a runtime with other capabilities", subnet + `,"runtimeConfig":{"portMappings":[]}`, policy.Asked{}},
 		{"null for everything", subnet + `,"runtimeConfig":null,"args":null`, policy.Asked{}},
-		{"a pod without annotations", subnet + `,"runtimeConfig":{"io.kubernetes.cri.pod-annotations":null}`, policy.Asked{Known: true}},
-		{"a pod with others, whatever they are", subnet + `,"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"a":5,"b":null}}`, policy.Asked{Known: true}},
-		{"for ever", subnet + `,"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"io.kubernetes.cri/reserved-ip-duration":"forever"}}`,
+		{"a pod without annotations", subnet + `,"runtimeConfig":{"io.kubernetes.cri.pod-annotations":null}`,
+			policy.Asked{Known: true}},
+		{"a pod with other annotations, of any type",
+			subnet + `,"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"a":5,"b":null}}`,
+			policy.Asked{Known: true}},
+		{"forever", subnet +
+			`,"runtimeConfig":{"io.kubernetes.cri.pod-annotations":` +
+			`{"io.kubernetes.cri/reserved-ip-duration":"forever"}}`,
 			policy.Asked{Known: true, Window: lease.Forever}},
 	}
 	for _, tt := range tests {
-		t.Run(tt.story, func(t *testing.T) {
+		t.Run(tt.name, func(t *testing.T) {
 			got, err := addRequest(conf(tt.fields), "")
 			if err != nil || got.Asked != tt.want {
 				t.Errorf("got %+v (%v), want %+v", got.Asked, err, tt.want)
@@ -116,7 +123,7 @@ func TestPool(t *testing.T) {
 		`null`:        "/var/lib/cni/networks",
 		`""`:          "/var/lib/cni/networks",
 		`"/a/../b//"`: "/b",
-		`"pools"`:     filepath.Join(cwd, "pools"), // host-local takes it from the runtime's directory as well
+		`"pools"`:     filepath.Join(cwd, "pools"), // relative to the runtime's directory, as with host-local
 	} {
 		got, err := addRequest(conf(`"ipam":{"subnet":"10.0.0.0/24","dataDir":`+dir+`}`), "")
 		if err != nil || got.Pool != (lease.Pool{DataDir: want, Network: "net"}) {
@@ -125,60 +132,89 @@ func TestPool(t *testing.T) {
 	}
 }
 
-func TestAddRequestRefuses(t *testing.T) {
+func TestAddRequestRejects(t *testing.T) {
 	const subnet = `"subnet":"10.0.0.0/24"`
 	asked := func(annotation string) string {
 		return `"ipam":{` + subnet + `},"runtimeConfig":{"io.kubernetes.cri.pod-annotations":` + annotation + `}`
 	}
 	window := func(w string) string { return asked(`{"io.kubernetes.cri/reserved-ip-duration":` + w + `}`) }
 	tests := []struct {
-		story, fields, want string
+		name, fields, want string
 	}{
 		{"no ipam", `"bridge":"cni0"`, `ipam: missing; want an object such as`},
 		{"null for ipam", `"ipam":null`, `ipam: missing`},
-		{"a word for ipam", `"ipam":"host-local"`, `ipam: want an object, not "\"host-local\""`},
-		{"no ranges", `"ipam":{"type":"leasehold","ranges":[]}`, `ipam: no IP ranges specified; want a subnet`},
+		{"a string for ipam", `"ipam":"host-local"`, `ipam: want an object, not "\"host-local\""`},
+		{"no ranges", `"ipam":{"type":"leasehold","ranges":[]}`, `ipam: no IP ranges specified; want subnet`},
 		{"a start without a subnet", `"ipam":{"rangeStart":"10.0.0.5"}`, `ipam: no IP ranges specified`},
-		{"a wrong start without a subnet", `"ipam":{"rangeStart":"x"}`, `ipam.rangeStart: "x" is no IP address`},
-		{"a subnet that is none", `"ipam":{"subnet":"10.0.0.0"}`, `ipam.subnet: "10.0.0.0" is no network; want one such as 10.0.0.0/24`},
-		{"null for a subnet", `"ipam":{"subnet":null}`, `ipam.subnet: "" is no network`},
+		{"an invalid start without a subnet", `"ipam":{"rangeStart":"x"}`, `ipam.rangeStart: "x" is not an IP address`},
+		{"an address for a subnet", `"ipam":{"subnet":"10.0.0.0"}`,
+			`ipam.subnet: "10.0.0.0" is not a network; want one such as 10.0.0.0/24`},
+		{"null for a subnet", `"ipam":{"subnet":null}`, `ipam.subnet: "" is not a network`},
 		{"a number for a subnet", `"ipam":{"subnet":10}`, `ipam.subnet: want a string, not "10"`},
-		{"host bits", `"ipam":{"subnet":"10.0.0.7/24"}`, `ipam.subnet: 10.0.0.7/24 has host bits set; the network is 10.0.0.0/24`},
-		{"an address with a zone", `"ipam":{"subnet":"fe80::/64","gateway":"fe80::1%eth0"}`, `ipam.gateway: "fe80::1%eth0" is no IP address`},
-		{"a range deep inside", `"ipam":{"ranges":[[{"subnet":"10.0.0.0/24"}],[{"subnet":"10.0.1.0/24","rangeStart":"10.0.0.5"}]]}`,
+		{"host bits", `"ipam":{"subnet":"10.0.0.7/24"}`,
+			`ipam.subnet: 10.0.0.7/24 has host bits set; the network is 10.0.0.0/24`},
+		{"an address with a zone", `"ipam":{"subnet":"fe80::/64","gateway":"fe80::1%eth0"}`,
+			`ipam.gateway: "fe80::1%eth0" is not an IP address`},
+		{"a range of the second set",
+			`"ipam":{"ranges":[[{"subnet":"10.0.0.0/24"}],[{"subnet":"10.0.1.0/24","rangeStart":"10.0.0.5"}]]}`,
 			`ipam.ranges[1][0].rangeStart: 10.0.0.5 is not in subnet 10.0.1.0/24`},
-		{"a range without a subnet", `"ipam":{"ranges":[[{"subnet":"10.0.0.0/24"},{}]]}`, `ipam.ranges[0][1].subnet: missing`},
+		{"a range without a subnet", `"ipam":{"ranges":[[{"subnet":"10.0.0.0/24"},{}]]}`,
+			`ipam.ranges[0][1].subnet: missing`},
 		{"an empty set", `"ipam":{"ranges":[[]]}`, `ipam.ranges[0]: empty range set`},
 		{"null for a set", `"ipam":{"ranges":[null]}`, `ipam.ranges[0]: empty range set`},
-		{"a range where a set belongs", `"ipam":{"ranges":[{"subnet":"10.0.0.0/24"}]}`, `ipam.ranges[0]: want a list of ranges, not "{`},
-		{"a word where ranges belong", `"ipam":{"ranges":"10.0.0.0/24"}`, `ipam.ranges: want a list of range sets, not`},
-		{"two families in a set", `"ipam":{"ranges":[[{"subnet":"10.0.0.0/24"},{"subnet":"fd00::/64"}]]}`, `ipam.ranges[0]: ranges 10.0.0.1-10.0.0.254 and fd00::1-fd00::ffff:ffff:ffff:ffff are of different address families`},
-		{"overlapping ranges", `"ipam":{"ranges":[[{"subnet":"10.0.0.0/24"},{"subnet":"10.0.0.0/16"}]]}`, `ipam.ranges[0]: ranges 10.0.0.1-10.0.0.254 and 10.0.0.1-10.0.255.254 overlap`},
-		{"overlapping sets", `"ipam":{` + subnet + `,"ranges":[[{"subnet":"10.0.0.0/16"}]]}`, `ipam: range sets overlap: `},
-		{"the runtime's ranges", `"ipam":{},"runtimeConfig":{"ipRanges":[[{"subnet":"10.0.0.0/31"}]]}`, `runtimeConfig.ipRanges[0][0].subnet: 10.0.0.0/31 is too small`},
-		{"a list for runtimeConfig", `"ipam":{` + subnet + `},"runtimeConfig":[]`, `runtimeConfig: want an object, not "[]"`},
+		{"a range for a set", `"ipam":{"ranges":[{"subnet":"10.0.0.0/24"}]}`,
+			`ipam.ranges[0]: want a list of ranges, not "{`},
+		{"a string for ranges", `"ipam":{"ranges":"10.0.0.0/24"}`, `ipam.ranges: want a list of range sets, not`},
+		{"two families in a set", `"ipam":{"ranges":[[{"subnet":"10.0.0.0/24"},{"subnet":"fd00::/64"}]]}`,
+			`ipam.ranges[0]: ranges 10.0.0.1-10.0.0.254 and fd00::1-fd00::ffff:ffff:ffff:ffff are of different ` +
+				`address families`},
+		{"overlapping ranges", `"ipam":{"ranges":[[{"subnet":"10.0.0.0/24"},{"subnet":"10.0.0.0/16"}]]}`,
+			`ipam.ranges[0]: ranges 10.0.0.1-10.0.0.254 and 10.0.0.1-10.0.255.254 overlap`},
+		{"overlapping sets", `"ipam":{` + subnet + `,"ranges":[[{"subnet":"10.0.0.0/16"}]]}`,
+			`ipam: range sets overlap: `},
+		{"the runtime's ranges", `"ipam":{},"runtimeConfig":{"ipRanges":[[{"subnet":"10.0.0.0/31"}]]}`,
+			`runtimeConfig.ipRanges[0][0].subnet: 10.0.0.0/31 is too small`},
+		{"a list for runtimeConfig", `"ipam":{` + subnet + `},"runtimeConfig":[]`,
+			`runtimeConfig: want an object, not "[]"`},
 		{"a list for args", `"ipam":{` + subnet + `},"args":[]`, `args: want an object`},
 		{"a list for args.cni", `"ipam":{` + subnet + `},"args":{"cni":[]}`, `args.cni: want an object`},
-		{"a requested address that is none", `"ipam":{` + subnet + `},"runtimeConfig":{"ips":["10.0.0.9","x"]}`, `runtimeConfig.ips[1]: "x" is no IP address`},
-		{"null for a requested address", `"ipam":{` + subnet + `},"args":{"cni":{"ips":[null]}}`, `args.cni.ips[0]: "" is no IP address`},
-		{"a requested address from elsewhere", `"ipam":{` + subnet + `},"runtimeConfig":{"ips":["10.0.1.9","10.0.0.9","fd00::1"]}`, `failed to allocate all requested IPs: 10.0.1.9 fd00::1`},
-		{"two requested addresses of one set", `"ipam":{` + subnet + `},"args":{"cni":{"ips":["10.0.0.8"]}},"runtimeConfig":{"ips":["10.0.0.9"]}`, `failed to allocate all requested IPs: 10.0.0.9`},
-		{"the gateway requested", `"ipam":{` + subnet + `},"runtimeConfig":{"ips":["10.0.0.1"]}`, `requested ip 10.0.0.1 is subnet's gateway`},
+		{"an invalid requested address", `"ipam":{` + subnet + `},"runtimeConfig":{"ips":["10.0.0.9","x"]}`,
+			`runtimeConfig.ips[1]: "x" is not an IP address`},
+		{"null for a requested address", `"ipam":{` + subnet + `},"args":{"cni":{"ips":[null]}}`,
+			`args.cni.ips[0]: "" is not an IP address`},
+		{"requested addresses outside the sets",
+			`"ipam":{` + subnet + `},"runtimeConfig":{"ips":["10.0.1.9","10.0.0.9","fd00::1"]}`,
+			`failed to allocate all requested IPs: 10.0.1.9 fd00::1`},
+		{"two requested addresses of one set",
+			`"ipam":{` + subnet + `},"args":{"cni":{"ips":["10.0.0.8"]}},"runtimeConfig":{"ips":["10.0.0.9"]}`,
+			`failed to allocate all requested IPs: 10.0.0.9`},
+		{"the gateway requested", `"ipam":{` + subnet + `},"runtimeConfig":{"ips":["10.0.0.1"]}`,
+			`requested ip 10.0.0.1 is subnet's gateway`},
 		{"a NUL in a directory", `"ipam":{` + subnet + `,"dataDir":"/a\u0000"}`, `ipam.dataDir: "/a\x00" has a NUL`},
 		{"a number for a directory", `"ipam":{` + subnet + `,"dataDir":5}`, `ipam.dataDir: want a string, not "5"`},
-		{"a policy that is none", `"ipam":{` + subnet + `,"onBusy":"wait"}`, `ipam.onBusy: "wait" is not known; want "new" or "refuse"`},
-		{"a number for a policy", `"ipam":{` + subnet + `,"busyTimeout":120}`, `ipam.busyTimeout: want a string, not a JSON number`},
-		{"a word for a number", `"ipam":{` + subnet + `,"maxHeldShare":"0.5"}`, `ipam.maxHeldShare: want a number, not a JSON string`},
-		{"a word for a switch", `"ipam":{` + subnet + `,"mirror":"no"}`, `ipam.mirror: want true or false, not a JSON string`},
-		{"a word for a list", `"ipam":{` + subnet + `,"cniCacheDirs":"/x"}`, `ipam.cniCacheDirs: want a list, not a JSON string`},
-		{"a list for annotations", asked(`[]`), `runtimeConfig["io.kubernetes.cri.pod-annotations"]: want an object or null, not "[]"`},
-		{"a number for the annotation", window(`10`), `annotation io.kubernetes.cri/reserved-ip-duration: want a string, not "10"`},
-		{"null for the annotation", window(`null`), `annotation io.kubernetes.cri/reserved-ip-duration: want a string, not "null"`},
-		{"an annotation that is no window", window(`" 10 "`), `annotation io.kubernetes.cri/reserved-ip-duration: " 10 " is not a window; want whole minutes`},
-		{"a network name that is no directory's", `"ipam":{` + subnet + `},"name":"` + strings.Repeat("n", 256) + `"`, `name: "nnnn`},
+		{"an unknown policy", `"ipam":{` + subnet + `,"onBusy":"wait"}`,
+			`ipam.onBusy: "wait" is not known; want "new" or "refuse"`},
+		{"a number for a policy", `"ipam":{` + subnet + `,"busyTimeout":120}`,
+			`ipam.busyTimeout: want a string, not a JSON number`},
+		{"a string for a number", `"ipam":{` + subnet + `,"maxHeldShare":"0.5"}`,
+			`ipam.maxHeldShare: want a number, not a JSON string`},
+		{"a string for a boolean", `"ipam":{` + subnet + `,"mirror":"no"}`,
+			`ipam.mirror: want true or false, not a JSON string`},
+		{"a string for a list", `"ipam":{` + subnet + `,"cniCacheDirs":"/x"}`,
+			`ipam.cniCacheDirs: want a list, not a JSON string`},
+		{"a list for annotations", asked(`[]`),
+			`runtimeConfig["io.kubernetes.cri.pod-annotations"]: want an object or null, not "[]"`},
+		{"a number for the annotation", window(`10`),
+			`annotation io.kubernetes.cri/reserved-ip-duration: want a string, not "10"`},
+		{"null for the annotation", window(`null`),
+			`annotation io.kubernetes.cri/reserved-ip-duration: want a string, not "null"`},
+		{"an annotation that is not a window", window(`" 10 "`),
+			`annotation io.kubernetes.cri/reserved-ip-duration: " 10 " is not a window; want whole minutes`},
+		{"a network name that is too long for a directory",
+			`"ipam":{` + subnet + `},"name":"` + strings.Repeat("n", 256) + `"`, `name: "nnnn`},
 	}
 	for _, tt := range tests {
-		t.Run(tt.story, func(t *testing.T) {
+		t.Run(tt.name, func(t *testing.T) {
 			_, err := addRequest(conf(tt.fields), "")
 			if err == nil {
 				t.Fatal("accepted")
@@ -187,7 +223,7 @@ func TestAddRequestRefuses(t *testing.T) {
 				t.Errorf("code %d, error %q; want 7 and %q in it", code, err, tt.want)
 			}
 			if len(err.Error()) > 500 {
-				t.Errorf("an error text of %d bytes", len(err.Error()))
+				t.Errorf("the error has %d bytes", len(err.Error()))
 			}
 		})
 	}
@@ -198,7 +234,7 @@ func TestOldVersionsHaveOneAddressPerFamily(t *testing.T) {
 	const dual = `"name":"net","ipam":{"ranges":[[{"subnet":"10.0.0.0/24"}],[{"subnet":"fd00::/64"}]]}}`
 	for stdin, accepted := range map[string]bool{
 		`{"cniVersion":"0.2.0",` + two:  false,
-		`{` + two:                       false, // no version is 0.1.0
+		`{` + two:                       false, // the default is 0.1.0
 		`{"cniVersion":"0.3.0",` + two:  true,
 		`{"cniVersion":"0.2.0",` + dual: true,
 	} {
@@ -207,7 +243,7 @@ func TestOldVersionsHaveOneAddressPerFamily(t *testing.T) {
 			t.Errorf("%s: error %v, want accepted: %t", stdin, err, accepted)
 		}
 		if err != nil && !strings.Contains(err.Error(), "does not support more than 1 address per family") {
-			t.Errorf("error %q has not host-local's words", err)
+			t.Errorf("error %q differs from host-local's", err)
 		}
 	}
 }
@@ -215,20 +251,24 @@ func TestOldVersionsHaveOneAddressPerFamily(t *testing.T) {
 func TestValidAttachments(t *testing.T) {
 	a := ipam.Attachment{ContainerID: "a", IfName: "eth0"}
 	tests := []struct {
-		story, fields string
-		valid         []ipam.Attachment
-		listed        bool
+		name, fields string
+		valid        []ipam.Attachment
+		listed       bool
 	}{
-		{"no list: nothing is known", `"ipam":{}`, nil, false},
+		{"no list", `"ipam":{}`, nil, false},
 		{"null is an empty list", `"cni.dev/valid-attachments":null`, nil, true},
 		{"an empty list", `"cni.dev/valid-attachments":[]`, nil, true},
-		{"a list", `"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0","more":1}]`, []ipam.Attachment{a}, true},
+		{"a list", `"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0","more":1}]`, []ipam.Attachment{a},
+			true},
 		{"the older key", `"cni.dev/attachments":[{"containerID":"a","ifname":"eth0"}]`, []ipam.Attachment{a}, true},
-		{"both: the newer one counts", `"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"}],"cni.dev/attachments":null`, []ipam.Attachment{a}, true},
-		{"also where it lists none", `"cni.dev/valid-attachments":null,"cni.dev/attachments":[{"containerID":"a","ifname":"eth0"}]`, nil, true},
+		{"both keys: the newer one wins",
+			`"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"}],"cni.dev/attachments":null`,
+			[]ipam.Attachment{a}, true},
+		{"both keys, the newer one null",
+			`"cni.dev/valid-attachments":null,"cni.dev/attachments":[{"containerID":"a","ifname":"eth0"}]`, nil, true},
 	}
 	for _, tt := range tests {
-		t.Run(tt.story, func(t *testing.T) {
+		t.Run(tt.name, func(t *testing.T) {
 			c, err := loadConfig(conf(tt.fields))
 			if err != nil {
 				t.Fatal(err)
@@ -240,8 +280,10 @@ func TestValidAttachments(t *testing.T) {
 		})
 	}
 	for fields, want := range map[string]string{
-		`"cni.dev/valid-attachments":{}`:                        `"cni.dev/valid-attachments": want a list of attachments`,
-		`"cni.dev/valid-attachments":[{"containerID":"a"}]`:     `"cni.dev/valid-attachments"[0]: want both containerID and ifname`,
+		`"cni.dev/valid-attachments":{}`: `"cni.dev/valid-attachments": want a list of ` +
+			`attachments`,
+		`"cni.dev/valid-attachments":[{"containerID":"a"}]`: `"cni.dev/valid-attachments"[0]: want both ` +
+			`containerID and ifname`,
 		`"cni.dev/valid-attachments":[null]`:                    `"cni.dev/valid-attachments"[0]: want both`,
 		`"cni.dev/attachments":[{"containerID":5,"ifname":""}]`: `"cni.dev/attachments"[0].containerID: want a string`,
 	} {

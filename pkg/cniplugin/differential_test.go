@@ -17,31 +17,30 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The parser is held against host-local's own: for any configuration both
-// refuse it, or both read the same from it. These are the differences on
-// purpose, and all of them:
+// The tests of this file compare the parser with host-local's: both must reject a configuration, or
+// both must read the same values from it. These are all intended differences:
 //
-//	what                                     host-local           here, and why
-//	rangeStart after the default rangeEnd    accepts, then never  refuses
+//	what                                     host-local             leasehold
+//	rangeStart after the default rangeEnd    accepts, then never    rejects
 //	                                         finds the end
-//	IPv6 subnets in ::/96                    turns addresses      reads them as they are
-//	                                         into IPv4 ones
-//	null among requested addresses           panics               refuses
-//	routes that are null or without dst      prints what no       refuses
-//	                                         caller can read
-//	"type" and "name" in ipam                must be strings      reads neither
-//	a key twice in one object                merges the values    the last counts
-//	K8S_POD_* in CNI_ARGS                    unknown              known, and checked
-//	CommonArgs in CNI_ARGS                   an odd error         unknown like others
-//	network names above 255 characters      fails later          refuses
-//	a relative dataDir                       is left so           is made absolute
-//	a NUL in dataDir                         fails later          refuses
+//	IPv6 subnets in ::/96                    converts addresses to  keeps the addresses
+//	                                         IPv4
+//	null among requested addresses           panics                 rejects
+//	routes that are null or without dst      prints a result that   rejects
+//	                                         callers cannot read
+//	"type" and "name" in ipam                must be strings        ignores
+//	a key twice in one object                merges the values      uses the last one
+//	K8S_POD_* in CNI_ARGS                    unknown                known, and validated
+//	CommonArgs in CNI_ARGS                   another error          unknown key
+//	network names above 255 characters       fails later            rejects
+//	a relative dataDir                       keeps it               makes it absolute
+//	a NUL in dataDir                         fails later            rejects
 //
-// And beside the parser: another range's gateway is never handed out
-// (pool.Set.Usable), of two requested addresses of one set the first is
-// served (upstream: a random one; both then fail).
+// Two more do not concern the parser: leasehold does not assign an address that is the gateway of
+// another range of the set (pool.Set.Usable), and of two requested addresses of a set it serves the
+// first, while host-local serves a random one (both then fail).
 
-// parsed is what both parsers say of a configuration, in one form.
+// parsed contains what both parsers read from a configuration.
 type parsed struct {
 	Ranges    [][]string
 	Requested []string
@@ -139,9 +138,8 @@ func asJSON(v any) string {
 	return string(b)
 }
 
-// onPurpose tells whether the two may differ over this configuration, by the
-// table above.
-func onPurpose(stdin []byte, got, want parsed, wantErr error) bool {
+// mayDiffer reports whether the table above allows a difference for this configuration.
+func mayDiffer(stdin []byte, got, want parsed, wantErr error) bool {
 	for _, set := range slices.Concat(got.Ranges, want.Ranges) {
 		for _, r := range set {
 			var subnet, run string
@@ -179,7 +177,7 @@ func compare(t interface {
 	t.Helper()
 	got, gotErr := ours(stdin, args)
 	want, wantErr := upstreams(stdin, args)
-	if onPurpose(stdin, got, want, wantErr) {
+	if mayDiffer(stdin, got, want, wantErr) {
 		return false, true
 	}
 	if (gotErr == nil) != (wantErr == nil) {
@@ -193,10 +191,10 @@ func compare(t interface {
 	return gotErr == nil, false
 }
 
-// TestLikeUpstream draws configurations, most of them nearly right, some of
-// them broken in one place.
+// TestLikeUpstream draws configurations, most of them nearly valid, a third of them with one value
+// replaced.
 func TestLikeUpstream(t *testing.T) {
-	var accepted, refused int
+	var accepted, rejected int
 	rapid.Check(t, func(t *rapid.T) {
 		conf := drawConf(t)
 		if rapid.IntRange(0, 2).Draw(t, "broken") == 0 {
@@ -211,11 +209,11 @@ func TestLikeUpstream(t *testing.T) {
 		case yes:
 			accepted++
 		default:
-			refused++
+			rejected++
 		}
 	})
-	if accepted < 10 || refused < 10 {
-		t.Errorf("%d configurations accepted and %d refused by both: too few to prove anything", accepted, refused)
+	if accepted < 10 || rejected < 10 {
+		t.Errorf("%d configurations were accepted and %d rejected by both, want at least 10 each", accepted, rejected)
 	}
 }
 
@@ -242,9 +240,11 @@ func drawConf(t *rapid.T) object {
 	}
 	sometimes(t, ipam, "dataDir", 4, func() any { return pick(t, "dir", "/run/x", "", "rel/../x", "/a//b/") })
 	sometimes(t, ipam, "routes", 4, func() any {
-		return []any{object{"dst": pick(t, "dst", "0.0.0.0/0", "fd00::/8", "10.0.0.7/24", "10.0.0.7"), "gw": pick(t, "gw", "10.0.0.1", "", "x")}}
+		return []any{object{"dst": pick(t, "dst", "0.0.0.0/0", "fd00::/8", "10.0.0.7/24", "10.0.0.7"),
+			"gw": pick(t, "gw", "10.0.0.1", "", "x")}}
 	})
-	conf := object{"name": "net", "cniVersion": pick(t, "version", "", "0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"), "ipam": ipam}
+	conf := object{"name": "net", "cniVersion": pick(t, "version", "", "0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0",
+		"1.0.0", "1.1.0"), "ipam": ipam}
 	runtime := object{}
 	sometimes(t, runtime, "ipRanges", 5, func() any { return drawSets(t) })
 	sometimes(t, runtime, "ips", 5, func() any { return []any{drawIP(t), drawIP(t)} })
@@ -267,8 +267,10 @@ func drawSets(t *rapid.T) any {
 
 func drawRange(t *rapid.T) object {
 	r := object{"subnet": mostly(t, "subnet",
-		[]string{"10.0.0.0/24", "10.0.1.0/24", "10.0.2.0/30", "10.0.3.0/024", "fd00::/64", "fd00:1::/64", "fd00:2::/126", "10.9.0.0/16"},
-		[]string{"0.0.0.0/0", "10.0.0.7/24", "10.0.0.0/31", "10.0.0.0/33", "fd00::/127", "fd00::1/64", "fd00::/8", "::/0", "::a00:0/120", "::ffff:10.0.0.0/120", "10.0.0.0", ""})}
+		[]string{"10.0.0.0/24", "10.0.1.0/24", "10.0.2.0/30", "10.0.3.0/024", "fd00::/64", "fd00:1::/64",
+			"fd00:2::/126", "10.9.0.0/16"},
+		[]string{"0.0.0.0/0", "10.0.0.7/24", "10.0.0.0/31", "10.0.0.0/33", "fd00::/127", "fd00::1/64", "fd00::/8",
+			"::/0", "::a00:0/120", "::ffff:10.0.0.0/120", "10.0.0.0", ""})}
 	for _, key := range []string{"rangeStart", "rangeEnd", "gateway"} {
 		sometimes(t, r, key, 8, func() any { return drawIP(t) })
 	}
@@ -277,7 +279,8 @@ func drawRange(t *rapid.T) object {
 
 func drawIP(t *rapid.T) any {
 	return mostly(t, "ip",
-		[]string{"10.0.0.0", "10.0.0.1", "10.0.0.5", "10.0.0.9", "10.0.0.255", "10.0.1.7", "10.0.2.2", "::ffff:10.0.0.9", "fd00::1", "fd00::5", "fd00::ff", "fd00:1::7", ""},
+		[]string{"10.0.0.0", "10.0.0.1", "10.0.0.5", "10.0.0.9", "10.0.0.255", "10.0.1.7", "10.0.2.2",
+			"::ffff:10.0.0.9", "fd00::1", "fd00::5", "fd00::ff", "fd00:1::7", ""},
 		[]string{"10.0.0.09", "fe80::1%eth0", "10.0.0.9/24", "fd00::9/64", "10.0.0.9/33", "/24", "x"})
 }
 
@@ -290,14 +293,15 @@ func mostly(t *rapid.T, label string, good, bad []string) string {
 }
 
 func drawArgs(t *rapid.T) string {
-	return mostly(t, "args", []string{"", "", "IgnoreUnknown=1;A=b", "A=b;IgnoreUnknown=True", "IP=10.0.0.9;IP=10.0.0.5", "IP=10.0.0.9/24", "IP=", "IP=10.0.0.9"},
+	return mostly(t, "args", []string{"", "", "IgnoreUnknown=1;A=b", "A=b;IgnoreUnknown=True",
+		"IP=10.0.0.9;IP=10.0.0.5", "IP=10.0.0.9/24", "IP=", "IP=10.0.0.9"},
 		[]string{"IP=x", "IP=x;IP=10.0.0.5",
 			"A=b", "A=b;IgnoreUnknown=0", "IgnoreUnknown=1;IgnoreUnknown=false;A=b",
-			"IgnoreUnknown=yes", "IgnoreUnknown=", "IgnoreUnknown", "IgnoreUnknown=1;A=b=c", "IgnoreUnknown=1;", ";", "=", "IgnoreUnknown=1;=", "ip=10.0.0.9", "X_K8S_POD_NAME=a", " IP=10.0.0.9"})
+			"IgnoreUnknown=yes", "IgnoreUnknown=", "IgnoreUnknown", "IgnoreUnknown=1;A=b=c", "IgnoreUnknown=1;", ";",
+			"=", "IgnoreUnknown=1;=", "ip=10.0.0.9", "X_K8S_POD_NAME=a", " IP=10.0.0.9"})
 }
 
-// breakOne replaces one value anywhere in the tree, but those that host-local
-// alone reads.
+// breakOne replaces one value of the configuration, except "type", which only host-local reads.
 func breakOne(t *rapid.T, conf object) object {
 	var places []func(any)
 	var walk func(v any)
@@ -319,26 +323,27 @@ func breakOne(t *rapid.T, conf object) object {
 		}
 	}
 	walk(conf)
-	broken := []any{nil, "", "x", 5, -1.5, true, []any{}, []any{nil}, []any{5}, object{}, object{"subnet": "10.9.0.0/24"}}
+	broken := []any{nil, "", "x", 5, -1.5, true, []any{}, []any{nil}, []any{5}, object{},
+		object{"subnet": "10.9.0.0/24"}}
 	places[rapid.IntRange(0, len(places)-1).Draw(t, "place")](pick(t, "with", broken...))
 	return conf
 }
 
-// FuzzLikeUpstream mutates whole configurations.
+// FuzzLikeUpstream compares the parsers over mutated texts.
 func FuzzLikeUpstream(f *testing.F) {
 	for _, seed := range seedConfigs {
 		f.Add([]byte(seed), "IP=10.0.0.9")
 	}
 	f.Fuzz(func(t *testing.T, stdin []byte, args string) {
-		if readsOtherwise(stdin, args) {
+		if mayDifferByText(stdin, args) {
 			t.Skip()
 		}
 		compare(t, stdin, args)
 	})
 }
 
-// readsOtherwise finds the differences of the table that only show in the text.
-func readsOtherwise(stdin []byte, args string) bool {
+// mayDifferByText reports whether the table above allows a difference that only the text shows.
+func mayDifferByText(stdin []byte, args string) bool {
 	if strings.Contains(args, "K8S_POD_") || strings.Contains(args, "CommonArgs") {
 		return true
 	}
@@ -356,8 +361,7 @@ func readsOtherwise(stdin []byte, args string) bool {
 	return !isText(top.IPAM.Type) || !isText(top.IPAM.Name)
 }
 
-// hasDuplicates tells whether an object of this valid JSON has one key twice,
-// in whatever case.
+// hasDuplicates reports whether an object of valid JSON has a key twice, ignoring case.
 func hasDuplicates(d *json.Decoder) bool {
 	token, _ := d.Token()
 	delim, nested := token.(json.Delim)
@@ -378,6 +382,6 @@ func hasDuplicates(d *json.Decoder) bool {
 			return true
 		}
 	}
-	_, _ = d.Token() // the closing one
+	_, _ = d.Token() // the closing delimiter
 	return false
 }

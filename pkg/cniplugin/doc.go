@@ -1,17 +1,17 @@
-// Package cniplugin is the border to the container runtime: what it sends on
-// stdin and in the environment becomes an ipam.Request, and what the use cases
-// answer becomes CNI's JSON and error codes. Nothing behind it sees JSON or
-// CNI_ARGS, nothing in it knows the store.
+// Package cniplugin implements the CNI protocol: it parses stdin and the environment into an
+// ipam.Request, and prints results and errors as CNI's JSON. No other package sees the network
+// configuration or CNI_ARGS, and this one does not access leases except through Service.
 //
 //	stdin, CNI_ARGS -> config, args -> ipam.Request -> Service -> ipam.Result -> stdout
 //	                                                          \-> error -> coded -> stdout
 //
-// The configuration is host-local's own, with leasehold's policies beside it in
-// the ipam section. It is read level by level, so that an error can name the
-// place: "ipam.ranges[1][0].rangeStart: ...". Unknown fields are ignored.
+// The configuration is host-local's, with leasehold's policies as additional fields of the ipam
+// section. It is decoded level by level, so that an error can name the field:
+// "ipam.ranges[1][0].rangeStart: ...". Unknown fields are ignored.
 //
-// Each verb reads only what it needs, for each meets other configurations
-// (FACTS 1, 2.12, 6.4): DEL refuses none and takes what it can read of it, GC
-// reads the name and dataDir, STATUS no ranges that a runtime would pass with an
-// ADD, CHECK no annotation.
+// Each verb reads only the fields that it needs, because the configuration of one verb may be
+// incomplete or another one than at ADD (docs/facts.md, "The CNI specification", "DEL uses the
+// configuration that is on disk now", "flannel's DEL reads only its scratch file"): DEL accepts any
+// configuration and uses what is valid of it, GC reads the name and dataDir, STATUS does not need
+// ranges that a runtime passes with an ADD, and CHECK ignores the annotation.
 package cniplugin

@@ -22,45 +22,45 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// Service is the use cases behind the verbs: *ipam.Service, or a recording
-// twin in tests.
+// Service is implemented by *ipam.Service. Every method is one transaction of the store.
 type Service interface {
 	Assign(context.Context, ipam.Request) (ipam.Result, error)
 	Release(context.Context, ipam.Attachment, ipam.Where) error
 	Verify(context.Context, ipam.Request) error
 	Collect(context.Context, lease.Pool, []ipam.Attachment) error
 	Status(context.Context, lease.Pool) error
-	KeepMAC(ctx context.Context, who ipam.Attachment, addrs []netip.Addr, has net.HardwareAddr, fixed bool) (net.HardwareAddr, bool, error)
+	KeepMAC(
+		ctx context.Context, who ipam.Attachment, addrs []netip.Addr, has net.HardwareAddr, fixed bool,
+	) (net.HardwareAddr, bool, error)
 }
 
-// Links are the interfaces of containers: *sandbox.Host, or a simulated one in
-// tests.
+// Links reads and changes the interfaces of containers. It is implemented by *sandbox.Host.
 type Links interface {
 	Link(netns, name string) (sandbox.Link, error)
 	SetMAC(netns, name string, mac net.HardwareAddr) error
 }
 
-// Plugin answers CNI's verbs. Its methods have the form that skel calls, after
-// it has checked the environment, the network's name and the CNI version.
-// Every error that they return is a *types.Error with a code of its own, also
-// where something panicked.
+// Plugin implements CNI's verbs. Its methods are called by skel, which has validated the
+// environment, the network's name and the CNI version. Every error that they return is a
+// *types.Error with a code of docs/design.md, "CNI error codes"; a panic is returned as such an
+// error as well.
 type Plugin struct {
 	Service Service
 	Links   Links
 	Stdout  io.Writer // the result of ADD, and nothing else
-	Stderr  io.Writer // notes for an operator, a line each
+	Stderr  io.Writer // notes for an operator, one line each
 
-	NetnsOverride string // the variable of that name, as the runtime has set it
+	NetnsOverride string // the value of CNI_NETNS_OVERRIDE
 
-	Tally func(store.Call) // gets every call once it has its answer; may be nil
+	Tally func(store.Call) // called with every finished call; may be nil
 }
 
-// Funcs are the verbs as skel takes them.
+// Funcs returns the verbs in the form that skel takes.
 func (p *Plugin) Funcs() skel.CNIFuncs {
 	return skel.CNIFuncs{Add: p.Add, Del: p.Del, Check: p.Check, GC: p.GC, Status: p.Status}
 }
 
-// Add gives the container its addresses and prints them.
+// Add assigns addresses to the container and prints the result.
 func (p *Plugin) Add(args *skel.CmdArgs) error {
 	return p.guard(verbAdd, func(ctx context.Context) error { return p.add(ctx, args) })
 }
@@ -98,67 +98,70 @@ func (p *Plugin) add(ctx context.Context, args *skel.CmdArgs) error {
 	return err
 }
 
-// release ends what the attachment holds. It takes back an answer that its
-// caller never read (FACTS 1.18), but not one that repeats an earlier answer:
-// that container may be using its addresses.
+// release releases the addresses of the attachment. add calls it if the result of a first ADD could
+// not be printed, because no DEL may follow (docs/facts.md, "A killed plugin leaves its IPAM plugin
+// running"); after a repeated ADD it must not be called, because the container may use the
+// addresses.
 //
-// It needs no configuration, for a DEL may come with another one than its ADD,
-// or with a broken one (FACTS 2.12, rule 3); what can be read of it says where
-// host-local may know the container.
+// The configuration of a DEL may differ from that of its ADD, or be invalid (docs/facts.md, "DEL
+// uses the configuration that is on disk now"). It only serves as a hint where host-local may have
+// files of the container.
 func (p *Plugin) release(ctx context.Context, args *skel.CmdArgs) error {
 	who := ipam.Attachment{ContainerID: args.ContainerID, IfName: args.IfName}
-	return p.Service.Release(ctx, who, where(args.StdinData))
+	return p.Service.Release(ctx, who, poolHint(args.StdinData))
 }
 
-// NetnsOverride is CNI's variable that allows a container in the plugin's own
+// NetnsOverride is the environment variable of skel that allows a container in the plugin's own
 // network namespace.
 const NetnsOverride = "CNI_NETNS_OVERRIDE"
 
-// checkNetns asks what skel asks after ADD: whether the namespace is the
-// plugin's own. Then the result is printed and an address is taken, and a
-// failure prints a second answer behind the first (FACTS 1.12). So it is asked
-// here, before, and a main tells skel not to.
+// checkNetns returns an error if the container's network namespace is the plugin's own. skel checks
+// that after ADD, when an address is assigned and the result is printed, and would print an error
+// after the result (docs/facts.md, "skel can print an error behind a result"). Therefore the main
+// function disables skel's check.
 func (p *Plugin) checkNetns(args *skel.CmdArgs) error {
 	if o := p.NetnsOverride; strings.EqualFold(o, "true") || o == "1" {
 		return nil
 	}
 	own, err := ns.CheckNetNS(args.Netns)
 	if err != nil {
-		return fmt.Errorf("%w: CNI_NETNS %s cannot be compared with the plugin's own: %s", errEnvironment, args.Netns, err.Msg)
+		return fmt.Errorf("%w: comparing CNI_NETNS %s with the plugin's network namespace failed: %s",
+			errEnvironment, args.Netns, err.Msg)
 	}
 	if own {
-		return fmt.Errorf("%w: CNI_NETNS %s is the plugin's own network namespace; want the container's", errEnvironment, args.Netns)
+		return fmt.Errorf("%w: CNI_NETNS %s is the plugin's own network namespace; want the container's",
+			errEnvironment, args.Netns)
 	}
 	return nil
 }
 
-// Del releases what the attachment holds.
+// Del releases the addresses of the attachment.
 func (p *Plugin) Del(args *skel.CmdArgs) error {
 	return p.guard(verbDel, func(ctx context.Context) error {
 		if c, err := loadConfig(args.StdinData); err == nil && c.isChained() {
-			return nil // the IPAM entry's DEL releases
+			return nil // the DEL of the plugin that delegates IPAM releases the addresses
 		}
 		return p.release(ctx, args)
 	})
 }
 
-// where reads of a configuration what it can, and is silent about the rest.
-func where(stdin []byte) (w ipam.Where) {
+// poolHint returns what is valid in a configuration and ignores errors.
+func poolHint(stdin []byte) (hint ipam.Where) {
 	c, err := loadConfig(stdin)
 	if err != nil {
-		return w
+		return hint
 	}
-	if w.Pool, err = c.pool(); err != nil {
-		return w
+	if hint.Pool, err = c.pool(); err != nil {
+		return hint
 	}
-	w.Sets, _ = c.sets()
+	hint.Sets, _ = c.sets()
 	if options, err := c.options(); err == nil {
-		w.Options = &options
+		hint.Options = &options
 	}
-	return w
+	return hint
 }
 
-// Check verifies that the container holds what prevResult says.
+// Check verifies that the container has the addresses of prevResult.
 func (p *Plugin) Check(args *skel.CmdArgs) error {
 	return p.guard(verbCheck, func(ctx context.Context) error {
 		c, err := loadConfig(args.StdinData)
@@ -173,8 +176,8 @@ func (p *Plugin) Check(args *skel.CmdArgs) error {
 	})
 }
 
-// GC releases the pool's attachments that the runtime does not list as valid.
-// Without a list it does nothing; an empty one lists none (FACTS 1.14).
+// GC releases the pool's attachments that are not in the runtime's list of valid attachments.
+// Without a list it does nothing (docs/facts.md, "An absent list is not an empty list").
 func (p *Plugin) GC(args *skel.CmdArgs) error {
 	return p.guard(verbGC, func(ctx context.Context) error {
 		c, err := loadConfig(args.StdinData)
@@ -193,7 +196,7 @@ func (p *Plugin) GC(args *skel.CmdArgs) error {
 	})
 }
 
-// Status tells whether an ADD with this configuration could work.
+// Status returns an error if an ADD with this configuration could not succeed.
 func (p *Plugin) Status(args *skel.CmdArgs) error {
 	return p.guard(verbStatus, func(ctx context.Context) error {
 		c, err := loadConfig(args.StdinData)
@@ -208,12 +211,12 @@ func (p *Plugin) Status(args *skel.CmdArgs) error {
 	})
 }
 
-// guard translates what a verb returns, and turns a panic into an error: a
-// runtime that gets no JSON cannot tell the user anything.
-func (p *Plugin) guard(verb string, call func(context.Context) error) (err error) {
-	tally := store.Call{Verb: verb}
+// guard runs a verb, translates its error, and recovers from a panic: without a JSON error on
+// stdout the runtime could not tell the user what happened.
+func (p *Plugin) guard(verb string, run func(context.Context) error) (err error) {
+	call := store.Call{Verb: verb}
 	began := time.Now()
-	ctx := store.Measured(context.Background(), func(t store.Timing) { tally.Waited += t.Waited })
+	ctx := store.Measured(context.Background(), func(t store.Timing) { call.Waited += t.Waited })
 	defer func() {
 		if r := recover(); r != nil {
 			p.note(fmt.Sprintf("%s panicked: %v\n%s", verb, r, debug.Stack()))
@@ -223,15 +226,15 @@ func (p *Plugin) guard(verb string, call func(context.Context) error) (err error
 			err = coded(verb, err)
 		}
 		if p.Tally != nil {
-			tally.Result, tally.Took = result(err), time.Since(began)
-			p.Tally(tally)
+			call.Result, call.Took = resultLabel(err), time.Since(began)
+			p.Tally(call)
 		}
 	}()
-	return call(ctx)
+	return run(ctx)
 }
 
-// result is how a call ended, for the tally: "ok", or CNI's code.
-func result(err error) string {
+// resultLabel returns the label of a call's result in the metrics: "ok", or CNI's code.
+func resultLabel(err error) string {
 	var coded *types.Error
 	switch {
 	case err == nil:

@@ -26,7 +26,7 @@ import (
 
 func sortedKeys(o object) []string { return slices.Sorted(maps.Keys(o)) }
 
-// recorder is a Service that remembers what it was asked.
+// recorder is a Service that records its calls.
 type recorder struct {
 	calls  []string
 	req    ipam.Request
@@ -38,7 +38,7 @@ type recorder struct {
 	err    error
 	panics bool
 
-	keeps net.HardwareAddr // the lease's; nil where there is no lease
+	keeps net.HardwareAddr // the MAC of the lease; nil if there is no lease
 	addrs []netip.Addr
 	has   net.HardwareAddr
 	fixed []bool
@@ -77,7 +77,8 @@ func (r *recorder) Status(_ context.Context, p lease.Pool) error {
 	return r.called("Status")
 }
 
-func (r *recorder) KeepMAC(_ context.Context, who ipam.Attachment, addrs []netip.Addr, has net.HardwareAddr, fixed bool) (net.HardwareAddr, bool, error) {
+func (r *recorder) KeepMAC(_ context.Context, who ipam.Attachment, addrs []netip.Addr, has net.HardwareAddr,
+	fixed bool) (net.HardwareAddr, bool, error) {
 	r.who, r.addrs, r.has, r.fixed = who, addrs, has, append(r.fixed, fixed)
 	if r.keeps == nil || fixed {
 		return has, r.keeps != nil, r.called("KeepMAC")
@@ -85,13 +86,13 @@ func (r *recorder) KeepMAC(_ context.Context, who ipam.Attachment, addrs []netip
 	return r.keeps, true, r.called("KeepMAC")
 }
 
-// plugin is a Plugin over a recorder, and where it prints.
+// plugin returns a Plugin that calls the recorder, and its output.
 func plugin(r *recorder) (p *Plugin, stdout, stderr *bytes.Buffer) {
 	stdout, stderr = &bytes.Buffer{}, &bytes.Buffer{}
 	return &Plugin{Service: r, Stdout: stdout, Stderr: stderr}, stdout, stderr
 }
 
-// code is the CNI code of a verb's error; 0 for none.
+// code returns the CNI code of a verb's error; 0 if it is nil.
 func code(t *testing.T, err error) uint {
 	t.Helper()
 	if err == nil {
@@ -112,24 +113,30 @@ var dualStack = ipam.Result{
 	Notes: []string{"the window is cut to 24h"},
 }
 
-func TestAddPrintsInTheCallersVersion(t *testing.T) {
+func TestAddPrintsTheRequestedVersion(t *testing.T) {
 	resolvConf := filepath.Join(t.TempDir(), "resolv.conf")
-	text := "# a comment\n; another\nnameserver 10.0.0.53 # the first word counts\n nameserver fd00::53\ndomain a.example\nsearch b.example c.example\noptions ndots:5 rotate\nnameserver\nsortlist x y\n"
+	text := "# a comment\n; another\nnameserver 10.0.0.53 # the first word counts\n nameserver fd00::53\n" +
+		"domain a.example\nsearch b.example c.example\noptions ndots:5 rotate\nnameserver\nsortlist x y\n"
 	if err := os.WriteFile(resolvConf, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	section := `"name":"net","ipam":{"ranges":[[{"subnet":"10.0.0.0/24"}],[{"subnet":"fd00::/64"}]],
 		"routes":[{"dst":"0.0.0.0/0"},{"dst":"fd01::/16","gw":"fd00::9"}],"resolvConf":"` + resolvConf + `"}}`
-	const dns = `"dns":{"nameservers":["10.0.0.53","fd00::53"],"domain":"a.example","search":["b.example","c.example"],"options":["ndots:5","rotate"]}`
+	const dns = `"dns":{"nameservers":["10.0.0.53","fd00::53"],"domain":"a.example","search":["b.example",` +
+		`"c.example"],"options":["ndots:5","rotate"]}`
 	const routes = `"routes":[{"dst":"0.0.0.0/0"},{"dst":"fd01::/16","gw":"fd00::9"}]`
 	modern := func(v string) string {
-		return `{"cniVersion":"` + v + `","ips":[{"address":"10.0.0.2/24","gateway":"10.0.0.1"},{"address":"fd00::2/64","gateway":"fd00::1"}],` + routes + `,` + dns + `}`
+		return `{"cniVersion":"` + v + `","ips":[{"address":"10.0.0.2/24","gateway":"10.0.0.1"},` +
+			`{"address":"fd00::2/64","gateway":"fd00::1"}],` + routes + `,` + dns + `}`
 	}
 	withFamily := func(v string) string {
-		return `{"cniVersion":"` + v + `","ips":[{"version":"4","address":"10.0.0.2/24","gateway":"10.0.0.1"},{"version":"6","address":"fd00::2/64","gateway":"fd00::1"}],` + routes + `,` + dns + `}`
+		return `{"cniVersion":"` + v + `","ips":[{"version":"4","address":"10.0.0.2/24","gateway":"10.0.0.1"},` +
+			`{"version":"6","address":"fd00::2/64","gateway":"fd00::1"}],` + routes + `,` + dns + `}`
 	}
 	old := func(v string) string {
-		return `{"cniVersion":"` + v + `","ip4":{"ip":"10.0.0.2/24","gateway":"10.0.0.1","routes":[{"dst":"0.0.0.0/0"}]},"ip6":{"ip":"fd00::2/64","gateway":"fd00::1","routes":[{"dst":"fd01::/16","gw":"fd00::9"}]},` + dns + `}`
+		return `{"cniVersion":"` + v + `","ip4":{"ip":"10.0.0.2/24","gateway":"10.0.0.1",` +
+			`"routes":[{"dst":"0.0.0.0/0"}]},"ip6":{"ip":"fd00::2/64","gateway":"fd00::1",` +
+			`"routes":[{"dst":"fd01::/16","gw":"fd00::9"}]},` + dns + `}`
 	}
 	for version, want := range map[string]string{
 		"": old("0.1.0"), "0.1.0": old("0.1.0"), "0.2.0": old("0.2.0"),
@@ -160,9 +167,9 @@ func decoded(t *testing.T, text string) (out any) {
 	return out
 }
 
-// TestAddRefusesBeforeAnythingIsAssigned: what cannot be printed, or what skel
-// refuses after the call, must not cost an address.
-func TestAddRefusesBeforeAnythingIsAssigned(t *testing.T) {
+// TestAddValidatesBeforeItAssigns verifies that ADD assigns no address if the result could not be
+// printed, or if skel would reject the call after it.
+func TestAddValidatesBeforeItAssigns(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "fifo")
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
@@ -173,26 +180,32 @@ func TestAddRefusesBeforeAnythingIsAssigned(t *testing.T) {
 	}
 	change := func(f func(*skel.CmdArgs)) *skel.CmdArgs { a := addArgs(ok, ""); f(a); return a }
 	tests := []struct {
-		story string
-		args  *skel.CmdArgs
-		code  uint
-		want  string
+		name string
+		args *skel.CmdArgs
+		code uint
+		want string
 	}{
-		{"broken JSON", addArgs([]byte(`{"name":"net"`), ""), 6, "unexpected end"},
-		{"another kind of JSON", addArgs([]byte(`["net"]`), ""), 6, "array"},
-		{"broken CNI_ARGS", addArgs(ok, "x"), 4, `invalid pair "x"`},
-		{"a missing resolv.conf", with(`"resolvConf":"/does/not/exist"`), 7, `ipam.resolvConf: "/does/not/exist": stat`},
-		{"a resolv.conf that would never end", with(`"resolvConf":"` + fifo + `"`), 7, "is no regular file"},
+		{"invalid JSON", addArgs([]byte(`{"name":"net"`), ""), 6, "unexpected end"},
+		{"a JSON array", addArgs([]byte(`["net"]`), ""), 6, "array"},
+		{"invalid CNI_ARGS", addArgs(ok, "x"), 4, `invalid pair "x"`},
+		{"a missing resolv.conf", with(`"resolvConf":"/does/not/exist"`), 7,
+			`ipam.resolvConf: "/does/not/exist": stat`},
+		{"a FIFO as resolv.conf", with(`"resolvConf":"` + fifo + `"`), 7, "not a regular file"},
 		{"a number for a resolv.conf", with(`"resolvConf":5`), 7, `ipam.resolvConf: want a string`},
-		{"a route without a destination", with(`"routes":[{"dst":"0.0.0.0/0"},{"gw":"10.0.0.1"}]`), 7, `ipam.routes[1]: dst is missing`},
+		{"a route without a destination", with(`"routes":[{"dst":"0.0.0.0/0"},{"gw":"10.0.0.1"}]`), 7,
+			`ipam.routes[1]: dst is missing`},
 		{"null for a route", with(`"routes":[null]`), 7, `ipam.routes[0]: dst is missing`},
-		{"a destination that is none", with(`"routes":[{"dst":"x"}]`), 7, `ipam.routes[0]: invalid CIDR address: x; want an object such as`},
-		{"a number for a gateway", with(`"routes":[{"dst":"0.0.0.0/0","mtu":"x"}]`), 7, `ipam.routes[0].mtu: want a number, not a JSON string`},
-		{"the plugin's own network namespace", change(func(a *skel.CmdArgs) { a.Netns = "/proc/self/ns/net" }), 4, "is the plugin's own network namespace"},
-		{"a container id too long for a file's name", change(func(a *skel.CmdArgs) { a.ContainerID = strings.Repeat("c", 129) }), 4, "at most 128 characters"},
+		{"an invalid destination", with(`"routes":[{"dst":"x"}]`), 7,
+			`ipam.routes[0]: invalid CIDR address: x; want an object such as`},
+		{"a string for an MTU", with(`"routes":[{"dst":"0.0.0.0/0","mtu":"x"}]`), 7,
+			`ipam.routes[0].mtu: want a number, not a JSON string`},
+		{"the plugin's own network namespace", change(func(a *skel.CmdArgs) { a.Netns = "/proc/self/ns/net" }), 4,
+			"is the plugin's own network namespace"},
+		{"a container ID too long for a file name",
+			change(func(a *skel.CmdArgs) { a.ContainerID = strings.Repeat("c", 129) }), 4, "at most 128 characters"},
 	}
 	for _, tt := range tests {
-		t.Run(tt.story, func(t *testing.T) {
+		t.Run(tt.name, func(t *testing.T) {
 			r := &recorder{}
 			p, stdout, _ := plugin(r)
 			err := p.Add(tt.args)
@@ -214,8 +227,9 @@ func TestAddRefusesBeforeAnythingIsAssigned(t *testing.T) {
 	}
 }
 
-// TestAddTakesBackWhatItCannotPrint, unless the container had it before.
-func TestAddTakesBackWhatItCannotPrint(t *testing.T) {
+// TestAddReleasesWhatItCannotPrint verifies that ADD releases its addresses if printing the result
+// fails, unless the container had them before.
+func TestAddReleasesWhatItCannotPrint(t *testing.T) {
 	for again, want := range map[bool][]string{false: {"Assign", "Release"}, true: {"Assign"}} {
 		r := &recorder{result: dualStack}
 		r.result.Again = again
@@ -225,7 +239,7 @@ func TestAddTakesBackWhatItCannotPrint(t *testing.T) {
 			t.Errorf("error %v, want code 5", err)
 		}
 		if !slices.Equal(r.calls, want) {
-			t.Errorf("answered before: %t; calls %v, want %v", again, r.calls, want)
+			t.Errorf("repeated ADD: %t; calls %v, want %v", again, r.calls, want)
 		}
 		if !again && r.who != (ipam.Attachment{ContainerID: "c1", IfName: "eth0"}) {
 			t.Errorf("released %+v", r.who)
@@ -237,10 +251,11 @@ type broken struct{}
 
 func (broken) Write([]byte) (int, error) { return 0, syscall.EPIPE }
 
-// TestDelNeedsNothing: DEL succeeds with whatever skel lets through.
-func TestDelNeedsNothing(t *testing.T) {
+// TestDelAcceptsAnyConfiguration verifies that DEL succeeds with any input that skel accepts.
+func TestDelAcceptsAnyConfiguration(t *testing.T) {
 	for _, stdin := range []string{
-		`{"name":"net"}`, `{"name":"net","ipam":null}`, `{"name":"net","ipam":5}`, `{"name":"net","ipam":{"subnet":"x","ranges":{}}}`,
+		`{"name":"net"}`, `{"name":"net","ipam":null}`, `{"name":"net","ipam":5}`,
+		`{"name":"net","ipam":{"subnet":"x","ranges":{}}}`,
 		`{"name":"net","runtimeConfig":5,"args":"x","prevResult":[]}`, ``,
 	} {
 		for _, args := range []string{"", "x", "K8S_POD_NAME=../../etc/x", "A=b"} {
@@ -254,21 +269,23 @@ func TestDelNeedsNothing(t *testing.T) {
 	}
 }
 
-// TestDelReadsWhatItCan of a configuration.
-func TestDelReadsWhatItCan(t *testing.T) {
+// TestDelUsesValidFields verifies which fields of a configuration DEL uses if others are invalid.
+func TestDelUsesValidFields(t *testing.T) {
 	net := lease.Pool{DataDir: "/run/x", Network: "net"}
 	tests := []struct {
-		story, stdin string
-		pool         lease.Pool
-		sets         []string
+		name, stdin string
+		pool        lease.Pool
+		sets        []string
 	}{
-		{"all of it", string(conf(`"ipam":{"dataDir":"/run/x","subnet":"10.0.0.0/24"}`)), net, []string{"10.0.0.1-10.0.0.254"}},
-		{"the pool, where the ranges are broken", string(conf(`"ipam":{"dataDir":"/run/x","subnet":"10.0.0.0/24","ranges":[[]]}`)), net, []string{}},
+		{"all of it", string(conf(`"ipam":{"dataDir":"/run/x","subnet":"10.0.0.0/24"}`)), net,
+			[]string{"10.0.0.1-10.0.0.254"}},
+		{"the pool, if the ranges are invalid",
+			string(conf(`"ipam":{"dataDir":"/run/x","subnet":"10.0.0.0/24","ranges":[[]]}`)), net, []string{}},
 		{"nothing, without ipam", string(conf(`"type":"bridge"`)), lease.Pool{}, []string{}},
-		{"nothing, of broken JSON", `{`, lease.Pool{}, []string{}},
+		{"nothing, with invalid JSON", `{`, lease.Pool{}, []string{}},
 	}
 	for _, tt := range tests {
-		t.Run(tt.story, func(t *testing.T) {
+		t.Run(tt.name, func(t *testing.T) {
 			r := &recorder{}
 			p, _, _ := plugin(r)
 			if err := p.Del(addArgs([]byte(tt.stdin), "")); err != nil {
@@ -284,35 +301,45 @@ func TestDelReadsWhatItCan(t *testing.T) {
 func TestCheck(t *testing.T) {
 	const subnet = `"ipam":{"subnet":"10.0.0.0/24"}`
 	tests := []struct {
-		story, stdin string
-		known        bool
-		prev         []netip.Addr
+		name, stdin string
+		known       bool
+		prev        []netip.Addr
 	}{
 		{"without a prevResult", `{"cniVersion":"1.0.0","name":"net",` + subnet + `}`, false, nil},
-		{"with one of this version", `{"cniVersion":"1.1.0","name":"net",` + subnet + `,"prevResult":{"cniVersion":"1.1.0","ips":[{"address":"10.0.0.2/24"},{"address":"fd00::2/64"}]}}`,
+		{"with a prevResult of the current version",
+			`{"cniVersion":"1.1.0","name":"net",` + subnet +
+				`,"prevResult":{"cniVersion":"1.1.0","ips":[{"address":"10.0.0.2/24"},{"address":"fd00::2/64"}]}}`,
 			true, []netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("fd00::2")}},
-		{"with an older one", `{"cniVersion":"0.4.0","name":"net",` + subnet + `,"prevResult":{"ips":[{"version":"4","address":"10.0.0.2/24","interface":0}],"interfaces":[{"name":"eth0"}]}}`,
+		{"with a prevResult of an older version",
+			`{"cniVersion":"0.4.0","name":"net",` + subnet +
+				`,"prevResult":{"ips":[{"version":"4","address":"10.0.0.2/24","interface":0}],` +
+				`"interfaces":[{"name":"eth0"}]}}`,
 			true, []netip.Addr{netip.MustParseAddr("10.0.0.2")}},
-		{"with one without addresses", `{"cniVersion":"1.0.0","name":"net",` + subnet + `,"prevResult":{"cniVersion":"1.0.0"}}`, true, nil},
-		{"of a pod whose annotation nobody checked when it was made",
-			`{"cniVersion":"1.0.0","name":"net",` + subnet + `,"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"io.kubernetes.cri/reserved-ip-duration":"abc"}}}`, false, nil},
+		{"with a prevResult without addresses",
+			`{"cniVersion":"1.0.0","name":"net",` + subnet + `,"prevResult":{"cniVersion":"1.0.0"}}`, true, nil},
+		{"with an invalid annotation",
+			`{"cniVersion":"1.0.0","name":"net",` + subnet +
+				`,"runtimeConfig":{"io.kubernetes.cri.pod-annotations":` +
+				`{"io.kubernetes.cri/reserved-ip-duration":"abc"}}}`, false, nil},
 	}
 	for _, tt := range tests {
-		t.Run(tt.story, func(t *testing.T) {
+		t.Run(tt.name, func(t *testing.T) {
 			r := &recorder{}
 			p, stdout, _ := plugin(r)
 			if err := p.Check(addArgs([]byte(tt.stdin), "")); err != nil {
 				t.Fatal(err)
 			}
-			if r.req.PrevKnown != tt.known || !slices.Equal(r.req.Prev, tt.prev) || r.req.ContainerID != "c1" || len(r.req.Sets) != 1 {
-				t.Errorf("asked %+v, want prevResult known: %t, %v", r.req, tt.known, tt.prev)
+			if r.req.PrevKnown != tt.known || !slices.Equal(r.req.Prev, tt.prev) || r.req.ContainerID != "c1" ||
+				len(r.req.Sets) != 1 {
+				t.Errorf("request %+v, want prevResult known: %t, %v", r.req, tt.known, tt.prev)
 			}
 			if stdout.Len() > 0 {
 				t.Errorf("CHECK printed %q", stdout)
 			}
 		})
 	}
-	for _, prev := range []string{`5`, `{"cniVersion":"9.9.9"}`, `{"ips":[{"address":"x"}]}`, `{"cniVersion":"0.4.0","ips":[null]}`} {
+	for _, prev := range []string{`5`, `{"cniVersion":"9.9.9"}`, `{"ips":[{"address":"x"}]}`,
+		`{"cniVersion":"0.4.0","ips":[null]}`} {
 		r := &recorder{}
 		p, _, _ := plugin(r)
 		err := p.Check(addArgs([]byte(`{"cniVersion":"0.4.0","name":"net",`+subnet+`,"prevResult":`+prev+`}`), ""))
@@ -325,20 +352,26 @@ func TestCheck(t *testing.T) {
 func TestGC(t *testing.T) {
 	pool := lease.Pool{DataDir: "/run/x", Network: "net"}
 	tests := []struct {
-		story, fields string
-		code          uint
-		want          recorder
+		name, fields string
+		code         uint
+		want         recorder
 	}{
-		{"without a list it does nothing", `"ipam":{"dataDir":"/run/x"}`, 0, recorder{}},
-		{"not even without ipam", `"type":"bridge"`, 0, recorder{}},
-		{"null lists none as valid", `"ipam":{"dataDir":"/run/x"},"cni.dev/valid-attachments":null`, 0, recorder{calls: []string{"Collect"}, pool: pool}},
-		{"a list, with ranges that nobody reads", `"ipam":{"dataDir":"/run/x","ranges":5},"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"}]`, 0,
-			recorder{calls: []string{"Collect"}, pool: pool, valid: []ipam.Attachment{{ContainerID: "a", IfName: "eth0"}}}},
-		{"half a list is none", `"ipam":{"dataDir":"/run/x"},"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"},{}]`, 7, recorder{}},
-		{"a pool that nobody named", `"cni.dev/valid-attachments":[]`, 7, recorder{}},
+		{"no list", `"ipam":{"dataDir":"/run/x"}`, 0, recorder{}},
+		{"no list and no ipam", `"type":"bridge"`, 0, recorder{}},
+		{"null is an empty list", `"ipam":{"dataDir":"/run/x"},"cni.dev/valid-attachments":null`, 0,
+			recorder{calls: []string{"Collect"}, pool: pool}},
+		{"a list, and invalid ranges",
+			`"ipam":{"dataDir":"/run/x","ranges":5},"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"}]`,
+			0,
+			recorder{calls: []string{"Collect"}, pool: pool,
+				valid: []ipam.Attachment{{ContainerID: "a", IfName: "eth0"}}}},
+		{"a list with an invalid element",
+			`"ipam":{"dataDir":"/run/x"},"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"},{}]`, 7,
+			recorder{}},
+		{"a list without ipam", `"cni.dev/valid-attachments":[]`, 7, recorder{}},
 	}
 	for _, tt := range tests {
-		t.Run(tt.story, func(t *testing.T) {
+		t.Run(tt.name, func(t *testing.T) {
 			r := &recorder{}
 			p, _, _ := plugin(r)
 			if err := p.GC(&skel.CmdArgs{StdinData: conf(tt.fields)}); code(t, err) != tt.code {
@@ -353,17 +386,17 @@ func TestGC(t *testing.T) {
 
 func TestStatus(t *testing.T) {
 	tests := []struct {
-		story, fields string
-		code          uint
+		name, fields string
+		code         uint
 	}{
-		{"a configuration that works", `"ipam":{"subnet":"10.0.0.0/24","dataDir":"/run/x"}`, 0},
-		{"ranges that come with each ADD", `"ipam":{"dataDir":"/run/x"}`, 0},
-		{"ranges that cannot work", `"ipam":{"subnet":"10.0.0.0/31"}`, 50},
-		{"a policy that is none", `"ipam":{"subnet":"10.0.0.0/24","onBusy":"x"}`, 50},
+		{"a valid configuration", `"ipam":{"subnet":"10.0.0.0/24","dataDir":"/run/x"}`, 0},
+		{"no ranges", `"ipam":{"dataDir":"/run/x"}`, 0},
+		{"invalid ranges", `"ipam":{"subnet":"10.0.0.0/31"}`, 50},
+		{"an invalid policy", `"ipam":{"subnet":"10.0.0.0/24","onBusy":"x"}`, 50},
 		{"no ipam", `"type":"bridge"`, 50},
 	}
 	for _, tt := range tests {
-		t.Run(tt.story, func(t *testing.T) {
+		t.Run(tt.name, func(t *testing.T) {
 			r := &recorder{}
 			p, _, _ := plugin(r)
 			err := p.Status(&skel.CmdArgs{StdinData: conf(tt.fields)})
@@ -377,13 +410,15 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// TestEveryVerbSurvivesAPanic and answers with a code.
+// TestEveryVerbSurvivesAPanic verifies that a panic is printed to stderr and returned as an error
+// with a code.
 func TestEveryVerbSurvivesAPanic(t *testing.T) {
 	stdin := conf(`"ipam":{"subnet":"10.0.0.0/24"},"cni.dev/valid-attachments":null`)
 	for verb, want := range map[string]uint{verbAdd: 11, verbDel: 11, verbCheck: 11, verbGC: 11, verbStatus: 50} {
 		p, stdout, stderr := plugin(&recorder{panics: true})
 		funcs := p.Funcs()
-		call := map[string]func(*skel.CmdArgs) error{verbAdd: funcs.Add, verbDel: funcs.Del, verbCheck: funcs.Check, verbGC: funcs.GC, verbStatus: funcs.Status}[verb]
+		call := map[string]func(*skel.CmdArgs) error{verbAdd: funcs.Add, verbDel: funcs.Del, verbCheck: funcs.Check,
+			verbGC: funcs.GC, verbStatus: funcs.Status}[verb]
 		err := call(addArgs(stdin, ""))
 		if code(t, err) != want || stdout.Len() > 0 {
 			t.Errorf("%s: error %v, printed %q; want code %d", verb, err, stdout, want)
@@ -392,36 +427,45 @@ func TestEveryVerbSurvivesAPanic(t *testing.T) {
 			t.Errorf("%s: stderr %.200q has no stack", verb, stderr)
 		}
 		if verb == verbDel && strings.Contains(err.Error(), "no such file or directory") {
-			t.Errorf("DEL's error %v would be swallowed", err)
+			t.Errorf("containerd would take DEL's error %v for success", err)
 		}
 	}
 }
 
-// seedConfigs are the configurations that fuzzing begins with.
+// seedConfigs is the seed corpus of the fuzz targets.
 var seedConfigs = []string{
 	`{"cniVersion":"1.0.0","name":"net","ipam":{"type":"host-local","subnet":"10.0.0.0/24"}}`,
-	`{"cniVersion":"0.3.1","name":"net","ipam":{"ranges":[[{"subnet":"10.0.0.0/24","rangeStart":"10.0.0.5","rangeEnd":"10.0.0.9","gateway":"10.0.0.254"},{"subnet":"10.0.1.0/24"}],[{"subnet":"fd00::/64"}]],"routes":[{"dst":"0.0.0.0/0","gw":"10.0.0.1"}],"dataDir":"/run/x"}}`,
-	`{"cniVersion":"1.0.0","name":"net","ipam":{},"runtimeConfig":{"ipRanges":[[{"subnet":"10.0.0.0/24"}]],"ips":["10.0.0.7/24","fd00::1"],"io.kubernetes.cri.pod-annotations":{"io.kubernetes.cri/reserved-ip-duration":"10"}},"args":{"cni":{"ips":["10.0.0.8"]}}}`,
-	`{"cniVersion":"1.1.0","name":"net","ipam":{"subnet":"10.0.0.0/24","onBusy":"refuse","busyTimeout":"1m","maxHeldShare":0.5,"mirror":false,"cniCacheDirs":["/x"]},"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"}]}`,
-	`{"cniVersion":"1.0.0","name":"net","ipam":{"subnet":"10.0.0.0/24"},"prevResult":{"cniVersion":"1.0.0","ips":[{"address":"10.0.0.2/24","gateway":"10.0.0.1"}]}}`,
+	`{"cniVersion":"0.3.1","name":"net","ipam":{"ranges":[[{"subnet":"10.0.0.0/24","rangeStart":"10.0.0.5",` +
+		`"rangeEnd":"10.0.0.9","gateway":"10.0.0.254"},{"subnet":"10.0.1.0/24"}],[{"subnet":"fd00::/64"}]],` +
+		`"routes":[{"dst":"0.0.0.0/0","gw":"10.0.0.1"}],"dataDir":"/run/x"}}`,
+	`{"cniVersion":"1.0.0","name":"net","ipam":{},"runtimeConfig":{"ipRanges":[[{"subnet":"10.0.0.0/24"}]],` +
+		`"ips":["10.0.0.7/24","fd00::1"],` +
+		`"io.kubernetes.cri.pod-annotations":{"io.kubernetes.cri/reserved-ip-duration":"10"}},` +
+		`"args":{"cni":{"ips":["10.0.0.8"]}}}`,
+	`{"cniVersion":"1.1.0","name":"net","ipam":{"subnet":"10.0.0.0/24","onBusy":"refuse","busyTimeout":"1m",` +
+		`"maxHeldShare":0.5,"mirror":false,"cniCacheDirs":["/x"]},"cni.dev/valid-attachments":[{"containerID":"a",` +
+		`"ifname":"eth0"}]}`,
+	`{"cniVersion":"1.0.0","name":"net","ipam":{"subnet":"10.0.0.0/24"},"prevResult":{"cniVersion":"1.0.0",` +
+		`"ips":[{"address":"10.0.0.2/24","gateway":"10.0.0.1"}]}}`,
 	`{"cniVersion":"0.4.0","name":"net","ipam":{"subnet":"10.0.0.0/24"},"prevResult":{"ips":[null]}}`,
 }
 
-// FuzzStdin proves that no configuration makes a verb panic or answer without
-// a code of its own, that DEL always works, and that a request which gets
-// through is one that its sets can serve.
+// FuzzStdin verifies that no configuration makes a verb panic or fail without one of the documented
+// codes, that DEL always succeeds, and that the sets can serve the addresses of an accepted
+// request.
 func FuzzStdin(f *testing.F) {
 	for _, seed := range seedConfigs {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, stdin []byte) {
 		if bytes.Contains(bytes.ToLower(stdin), []byte("resolvconf")) {
-			t.Skip() // it may name any file of this machine
+			t.Skip() // the field may name any file of this machine
 		}
 		r := &recorder{}
 		p, _, stderr := plugin(r)
 		args := addArgs(stdin, "")
-		for verb, call := range map[string]func(*skel.CmdArgs) error{verbAdd: p.Add, verbCheck: p.Check, verbGC: p.GC, verbStatus: p.Status} {
+		for verb, call := range map[string]func(*skel.CmdArgs) error{verbAdd: p.Add, verbCheck: p.Check, verbGC: p.GC,
+			verbStatus: p.Status} {
 			switch c := code(t, call(args)); c {
 			case 0, 5, 6, 7, 50:
 			default:
@@ -436,7 +480,7 @@ func FuzzStdin(f *testing.F) {
 		}
 		for _, addr := range r.req.Requested {
 			if !slices.ContainsFunc(r.req.Sets, func(s pool.Set) bool { return s.Usable(addr) }) {
-				t.Errorf("%s was let through, which no set can give", addr)
+				t.Errorf("requested address %s was accepted, but no set can serve it", addr)
 			}
 		}
 	})

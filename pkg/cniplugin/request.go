@@ -16,11 +16,11 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
-// maxContainerID bounds what becomes part of a file's name in the spool. The
-// ids of runtimes have 64 characters at most.
+// maxContainerID is the maximum length of a container ID in bytes, because the ID becomes part of a
+// file name in the spool. The IDs of runtimes have at most 64.
 const maxContainerID = 128
 
-// addRequest is everything that ADD needs, checked.
+// addRequest returns the validated request of an ADD.
 func (c *config) addRequest(args *skel.CmdArgs) (ipam.Request, error) {
 	req, err := c.request(args)
 	if err != nil {
@@ -30,8 +30,8 @@ func (c *config) addRequest(args *skel.CmdArgs) (ipam.Request, error) {
 	return req, err
 }
 
-// checkRequest is everything that CHECK needs. Annotations are not: a pod that
-// was made before this plugin was installed may have any.
+// checkRequest returns the validated request of a CHECK. It ignores annotations, because those of a
+// pod that was created before this plugin was installed were never validated.
 func (c *config) checkRequest(args *skel.CmdArgs) (ipam.Request, error) {
 	req, err := c.request(args)
 	if err != nil {
@@ -41,10 +41,11 @@ func (c *config) checkRequest(args *skel.CmdArgs) (ipam.Request, error) {
 	return req, err
 }
 
-// request is what ADD and CHECK have in common.
+// request returns the part of a request that ADD and CHECK have in common.
 func (c *config) request(args *skel.CmdArgs) (ipam.Request, error) {
 	if len(args.ContainerID) > maxContainerID {
-		return ipam.Request{}, fmt.Errorf("%w: CNI_CONTAINERID %s; want at most %d characters", errEnvironment, policy.Quote(args.ContainerID), maxContainerID)
+		return ipam.Request{}, fmt.Errorf("%w: CNI_CONTAINERID %s; want at most %d characters",
+			errEnvironment, policy.Quote(args.ContainerID), maxContainerID)
 	}
 	env, err := parseArgs(args.Args)
 	if err != nil {
@@ -58,7 +59,7 @@ func (c *config) request(args *skel.CmdArgs) (ipam.Request, error) {
 		return req, err
 	}
 	if len(req.Sets) == 0 {
-		return req, c.ipam.errorf("no IP ranges specified; want a subnet, or ranges with range sets in it")
+		return req, c.ipam.errorf("no IP ranges specified; want subnet, or ranges with at least one range set")
 	}
 	if req.Options, err = c.options(); err != nil {
 		return req, err
@@ -69,8 +70,9 @@ func (c *config) request(args *skel.CmdArgs) (ipam.Request, error) {
 	return req, checkRequested(req.Requested, req.Sets)
 }
 
-// statusPool reads all that STATUS can see of the configuration. Ranges may
-// come with each ADD instead (runtimeConfig.ipRanges), so none is no fault.
+// statusPool validates the configuration for STATUS and returns its pool. It accepts a
+// configuration without ranges, because the runtime may pass them with each ADD
+// (runtimeConfig.ipRanges).
 func (c *config) statusPool() (lease.Pool, error) {
 	if _, err := c.sets(); err != nil {
 		return lease.Pool{}, err
@@ -81,7 +83,7 @@ func (c *config) statusPool() (lease.Pool, error) {
 	return c.pool()
 }
 
-// prevAddresses are the addresses of prevResult.
+// prevAddresses returns the addresses of prevResult; known is false if there is no prevResult.
 func (c *config) prevAddresses() (addresses []netip.Addr, known bool, err error) {
 	result, err := c.previous()
 	if result == nil || err != nil {
@@ -93,14 +95,13 @@ func (c *config) prevAddresses() (addresses []netip.Addr, known bool, err error)
 	return addresses, true, nil
 }
 
-// previous is prevResult, which the CNI library reads in the version of the
-// configuration; nil where there is none.
+// previous returns prevResult, decoded by libcni according to cniVersion, or nil if there is none.
 func (c *config) previous() (result *current.Result, err error) {
 	if c.prevResult.absent() {
 		return nil, nil
 	}
 	defer func() {
-		if r := recover(); r != nil { // the library's converters do so over a null in a list
+		if r := recover(); r != nil { // libcni's converters panic if a list contains null
 			err = c.prevResult.errorf("want a result of CNI version %s: %.100v", policy.Quote(c.CNIVersion), r)
 		}
 	}()
@@ -115,7 +116,7 @@ func (c *config) previous() (result *current.Result, err error) {
 		return nil, c.prevResult.errorf("%w", err)
 	}
 	if slices.Contains(result.IPs, nil) || slices.Contains(result.Interfaces, nil) {
-		return nil, c.prevResult.errorf("want no null in a list")
+		return nil, c.prevResult.errorf("ips or interfaces contains null")
 	}
 	return result, nil
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
-// extras is what a result carries beside the addresses. It is read before an
-// address is taken, so that a bad route cannot cost one.
+// extras contains the parts of a result that are not assigned but configured. They are read before
+// an address is assigned, so that an invalid route cannot leak one.
 type extras struct {
 	routes []*types.Route
 	dns    types.DNS
@@ -37,8 +37,7 @@ func (c *config) extras() (extras, error) {
 	return out, err
 }
 
-// readRoutes takes the library's own type, for a result hands routes through
-// as they are.
+// readRoutes decodes routes into libcni's type, because they are copied to the result.
 func readRoutes(v value) ([]*types.Route, error) {
 	elements, err := v.list("a list of routes")
 	if err != nil {
@@ -50,7 +49,7 @@ func readRoutes(v value) ([]*types.Route, error) {
 		if err := e.decode(&r, `an object such as {"dst": "0.0.0.0/0"}`); err != nil {
 			return nil, err
 		}
-		if r == nil || r.Dst.IP == nil { // its caller could not read the result
+		if r == nil || r.Dst.IP == nil { // the caller could not decode a result with such a route
 			return nil, e.errorf(`dst is missing; want an object such as {"dst": "0.0.0.0/0"}`)
 		}
 		routes = append(routes, r)
@@ -58,11 +57,10 @@ func readRoutes(v value) ([]*types.Route, error) {
 	return routes, nil
 }
 
-// maxResolvConf bounds what is read of a resolv.conf.
+// maxResolvConf is how many bytes of a resolv.conf are read.
 const maxResolvConf = 1 << 20
 
-// readResolvConf reads the file that ipam.resolvConf names, in resolv.conf(5)'s
-// form; lines that are none are skipped.
+// readResolvConf reads the file of ipam.resolvConf, which has the format of resolv.conf(5).
 func readResolvConf(v value) (types.DNS, error) {
 	path, err := v.text()
 	if err != nil || path == "" {
@@ -70,7 +68,7 @@ func readResolvConf(v value) (types.DNS, error) {
 	}
 	info, err := os.Stat(path)
 	if err == nil && !info.Mode().IsRegular() {
-		err = errors.New("is no regular file") // reading a FIFO would not end
+		err = errors.New("not a regular file") // reading a FIFO could block for ever
 	}
 	if err != nil {
 		return types.DNS{}, v.errorf("%s: %w; want a readable file", policy.Quote(path), err)
@@ -87,8 +85,8 @@ func readResolvConf(v value) (types.DNS, error) {
 	return dns, nil
 }
 
-// parseResolvConf takes the four words that a result has room for. What begins
-// otherwise, comments too, means nothing.
+// parseResolvConf parses the four keywords that a CNI result has fields for, and ignores other
+// lines.
 func parseResolvConf(r io.Reader) (types.DNS, error) {
 	var dns types.DNS
 	lines := bufio.NewScanner(r)
@@ -111,7 +109,7 @@ func parseResolvConf(r io.Reader) (types.DNS, error) {
 	return dns, lines.Err()
 }
 
-// printResult prints an ADD's answer in the caller's CNI version.
+// printResult prints the result of an ADD in the given CNI version.
 func printResult(w io.Writer, cniVersion string, result ipam.Result, with extras) error {
 	full := &current.Result{CNIVersion: current.ImplementedSpecVersion, Routes: with.routes, DNS: with.dns}
 	for _, a := range result.Addresses {

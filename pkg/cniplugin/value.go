@@ -12,22 +12,22 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
-// value is a piece of the configuration and the place where it stands, as in
+// value is an undecoded field of the configuration and its path, such as
 // "ipam.ranges[1][0].rangeStart".
 type value struct {
-	place string
-	raw   json.RawMessage // nil where nothing stands
+	path string
+	raw  json.RawMessage // nil if the field is not there
 }
 
-// absent: null stands for nothing, as for host-local.
+// absent reports whether the field is not there, or null, which host-local treats alike.
 func (v value) absent() bool { return v.raw == nil || string(v.raw) == "null" }
 
-// errorf is an error about this place.
+// errorf returns an error about this field.
 func (v value) errorf(format string, args ...any) error {
-	return fmt.Errorf("%w: %s: "+format, append([]any{errConfig, v.place}, args...)...)
+	return fmt.Errorf("%w: %s: "+format, append([]any{errConfig, v.path}, args...)...)
 }
 
-// decode reads the value into a Go type. want is what to call that.
+// decode unmarshals the value. want describes the type in an error, as in "a list of routes".
 func (v value) decode(into any, want string) error {
 	err := json.Unmarshal(v.raw, into)
 	var wrong *json.UnmarshalTypeError
@@ -39,12 +39,12 @@ func (v value) decode(into any, want string) error {
 	case wrong.Field == "":
 		return v.errorf("want %s, not %s", want, policy.Quote(string(v.raw)))
 	}
-	field := value{place: v.place + "." + wrong.Field}
-	return field.errorf("want %s, not a JSON %s", nameOf(wrong.Type.Kind()), wrong.Value)
+	field := value{path: v.path + "." + wrong.Field}
+	return field.errorf("want %s, not a JSON %s", jsonType(wrong.Type.Kind()), wrong.Value)
 }
 
-// nameOf is what a field of that kind is called in JSON.
-func nameOf(k reflect.Kind) string {
+// jsonType returns the JSON type of a Go kind, with its article.
+func jsonType(k reflect.Kind) string {
 	switch k {
 	case reflect.Bool:
 		return "true or false"
@@ -56,7 +56,7 @@ func nameOf(k reflect.Kind) string {
 	return "a string"
 }
 
-// list is the value's elements, each with its place.
+// list returns the elements of a list with their paths; none if it is absent.
 func (v value) list(want string) ([]value, error) {
 	if v.absent() {
 		return nil, nil
@@ -67,12 +67,12 @@ func (v value) list(want string) ([]value, error) {
 	}
 	out := make([]value, len(raws))
 	for i, raw := range raws {
-		out[i] = value{fmt.Sprintf("%s[%d]", v.place, i), raw}
+		out[i] = value{fmt.Sprintf("%s[%d]", v.path, i), raw}
 	}
 	return out, nil
 }
 
-// text is a string; "" where nothing stands.
+// text returns a string; "" if it is absent.
 func (v value) text() (string, error) {
 	if v.absent() {
 		return "", nil
@@ -81,7 +81,7 @@ func (v value) text() (string, error) {
 	return s, v.decode(&s, "a string")
 }
 
-// addr is an address; the zero Addr where nothing stands, or "".
+// addr returns an IP address; the zero Addr if it is absent or "".
 func (v value) addr() (netip.Addr, error) {
 	s, err := v.text()
 	if err != nil || s == "" {
@@ -89,13 +89,13 @@ func (v value) addr() (netip.Addr, error) {
 	}
 	ip := net.ParseIP(s)
 	if ip == nil {
-		return netip.Addr{}, v.errorf("%s is no IP address; want one such as 10.0.0.1 or fd00::1", policy.Quote(s))
+		return netip.Addr{}, v.errorf("%s is not an IP address; want one such as 10.0.0.1 or fd00::1", policy.Quote(s))
 	}
 	return fromIP(ip), nil
 }
 
-// prefix is a network; the zero Prefix where nothing stands. Unlike elsewhere
-// null and "" are errors, as for host-local.
+// prefix returns a network; the zero Prefix if the field is not there. Unlike in other fields, null
+// and "" are errors, as with host-local.
 func (v value) prefix() (netip.Prefix, error) {
 	if v.raw == nil {
 		return netip.Prefix{}, nil
@@ -106,7 +106,8 @@ func (v value) prefix() (netip.Prefix, error) {
 	}
 	ip, network, err := net.ParseCIDR(s)
 	if err != nil {
-		return netip.Prefix{}, v.errorf("%s is no network; want one such as 10.0.0.0/24 or fd00::/64", policy.Quote(s))
+		return netip.Prefix{}, v.errorf("%s is not a network; want one such as 10.0.0.0/24 or fd00::/64",
+			policy.Quote(s))
 	}
 	ones, bits := network.Mask.Size()
 	addr, _ := netip.AddrFromSlice(ip)
@@ -116,7 +117,7 @@ func (v value) prefix() (netip.Prefix, error) {
 	return netip.PrefixFrom(addr, ones), nil
 }
 
-// requested is an address that a caller asks for, with or without a length.
+// requested returns a requested address, which may have a prefix length.
 func (v value) requested() (netip.Addr, error) {
 	s, err := v.text()
 	if err != nil {
@@ -129,15 +130,15 @@ func (v value) requested() (netip.Addr, error) {
 	return addr, nil
 }
 
-// parseIP reads an address "10.0.0.7" or "10.0.0.7/24", whose length counts for
-// nothing.
+// parseIP parses an address with or without a prefix length, which is ignored.
 func parseIP(s string) (netip.Addr, error) {
 	ip := net.ParseIP(s)
 	if strings.Contains(s, "/") {
 		ip, _, _ = net.ParseCIDR(s)
 	}
 	if ip == nil {
-		return netip.Addr{}, fmt.Errorf("%s is no IP address; want one such as 10.0.0.7, 10.0.0.7/24 or fd00::7", policy.Quote(s))
+		return netip.Addr{}, fmt.Errorf("%s is not an IP address; want one such as 10.0.0.7, 10.0.0.7/24 or fd00::7",
+			policy.Quote(s))
 	}
 	return fromIP(ip), nil
 }
