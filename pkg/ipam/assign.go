@@ -102,14 +102,6 @@ func newAssignment(c *call, req Request, netns lease.Netns) *assignment {
 	return a
 }
 
-// newcomer names who is asking, across retries: each has another container id.
-func (a *assignment) newcomer() string {
-	if a.req.Pod.UID != "" {
-		return a.req.Pod.UID
-	}
-	return a.req.ContainerID
-}
-
 // decide fills picks. refused is an answer that keeps what housekeeping wrote;
 // err undoes everything.
 func (a *assignment) decide() (refused, err error) {
@@ -270,7 +262,7 @@ func (a *assignment) waitForFormer() (refused, err error) {
 func isKept(l lease.Lease) bool { return l.Firm || l.State == lease.Bound && l.Window > 0 }
 
 func (a *assignment) supersede() lease.Supersede {
-	return lease.Supersede{Newcomer: a.newcomer(), Timeout: a.req.Options.BusyTimeout}
+	return lease.Supersede{Newcomer: a.req.Pod.UID, Timeout: a.req.Options.BusyTimeout}
 }
 
 // supersedeAll plans to take the key from its whole old set, for the new set
@@ -289,7 +281,7 @@ func (a *assignment) supersedeAll(busy []lease.Lease) {
 func (a *assignment) refuse(busy []lease.Lease) (refused, err error) {
 	l := busy[0]
 	for _, l := range busy {
-		next, err := lease.Apply(l, lease.Refuse{Newcomer: a.newcomer()}, a.now)
+		next, err := lease.Apply(l, lease.Refuse{Newcomer: a.req.Pod.UID}, a.now)
 		if err != nil {
 			return nil, err
 		}
@@ -360,7 +352,7 @@ func (a *assignment) write() error {
 		}
 	}
 	for _, l := range a.superseded {
-		e := lease.Supersede{Newcomer: a.newcomer()} // its time was decided for the set as a whole
+		e := lease.Supersede{Newcomer: a.req.Pod.UID} // its time was decided for the set as a whole
 		if _, err := a.move(l, e, store.EventSuperseded, a.outlived); err != nil {
 			return err
 		}

@@ -91,6 +91,30 @@ func TestForceDeleteWaitsForTheOldSandboxThenGivesAnother(t *testing.T) {
 	w.same("the new set owns the key", w.add(ask{pod: "db-0", container: "c4", window: hour}), "10.0.0.3")
 }
 
+// A runtime that passes no UID is not made to wait for ever: each retry comes from another container.
+func TestBusyTimeoutEndsWithoutAUID(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	add := func(container string) (string, error) {
+		w.unpack(container)
+		r := w.request(ask{pod: "db-0", container: container, window: hour})
+		r.Pod.UID = ""
+		out, err := w.service.Assign(context.Background(), r)
+		return addresses(out), err
+	}
+	if addr, err := add("old"); err != nil || addr != "10.0.0.2" {
+		t.Fatal(addr, err)
+	}
+	for i := range 4 {
+		if addr, err := add(fmt.Sprint("new", i)); !errors.Is(err, ErrHolderAlive) {
+			t.Fatalf("got %s, %v", addr, err)
+		}
+		w.after(30 * time.Second)
+	}
+	if addr, err := add("last"); err != nil || addr != "10.0.0.3" {
+		t.Errorf("after busyTimeout: %s, %v", addr, err)
+	}
+}
+
 // The new set owns the key; where there is no new set, the old one keeps it.
 func TestForceDeleteWithAFullPoolLosesNothing(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")

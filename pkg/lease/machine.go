@@ -241,9 +241,12 @@ func (e Drop) apply(l Lease, now Instant) (Lease, error) {
 }
 
 // Refuse records that a newcomer of the key was sent away because the holder
-// may be alive. Only the first time counts, for each newcomer (its UID, or its
-// container id where it has none).
-type Refuse struct{ Newcomer string }
+// may be alive. Only the first time counts, for each newcomer.
+type Refuse struct {
+	// Newcomer is its UID. All without one count as one: the next try of a pod comes
+	// from another container, so nothing else tells it from the last.
+	Newcomer string
+}
 
 func (e Refuse) apply(l Lease, now Instant) (Lease, error) {
 	if l.State == None {
@@ -260,7 +263,7 @@ func (e Refuse) apply(l Lease, now Instant) (Lease, error) {
 // newcomer gets another address; this one is free of the key, and its release
 // promises nothing.
 type Supersede struct {
-	Newcomer string
+	Newcomer string // as in Refuse
 	Timeout  time.Duration
 }
 

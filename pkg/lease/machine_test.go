@@ -301,6 +301,8 @@ func TestARefusalCountsFromItsFirstTimeForEachNewcomer(t *testing.T) {
 		{"u2", after(0), after(0)},
 		{"u2", after(time.Minute), after(0)},
 		{"u3", after(2 * time.Minute), after(2 * time.Minute)},
+		{"", after(3 * time.Minute), after(3 * time.Minute)}, // one without a UID, and the next
+		{"", after(4 * time.Minute), after(3 * time.Minute)},
 	}
 	for _, s := range steps {
 		var err error
@@ -313,6 +315,12 @@ func TestARefusalCountsFromItsFirstTimeForEachNewcomer(t *testing.T) {
 	}
 	if _, err := Apply(l, Supersede{Newcomer: "u2", Timeout: time.Minute}, after(time.Hour)); !errors.Is(err, ErrNotDue) {
 		t.Errorf("u2's waiting was over when u3 came, got %v", err)
+	}
+	if _, err := Apply(l, Supersede{Timeout: time.Minute}, after(4*time.Minute)); err != nil {
+		t.Errorf("without a UID: %v", err)
+	}
+	if _, err := Apply(states()["windowed"], Supersede{Timeout: time.Minute}, after(time.Hour)); !errors.Is(err, ErrNotDue) {
+		t.Errorf("without a UID, and nobody was refused: %v", err)
 	}
 }
 

@@ -156,7 +156,7 @@ type Lease struct {
 
 	Superseded bool    // the key belongs to a newer set: its release promises nothing
 	RefusedAt  Instant // Bound or Held: since when RefusedFor has been sent away
-	RefusedFor string  // UID (or container id) of that newcomer
+	RefusedFor string  // UID of that newcomer; "" where its runtime passes none
 
 	Extra []byte // fields of a newer format, kept as they are
 }
