@@ -133,12 +133,16 @@ func (s *Store) once(ctx context.Context, write bool, fn func(*Tx) error) error 
 func (s *Store) ready(write bool) (*os.File, health, error) {
 	f, h, err := openExamined(s.path(), write)
 	_, unmarked := os.Stat(s.mark())
+	missing := errors.Is(err, fs.ErrNotExist)
 	switch {
-	case errors.Is(err, fs.ErrNotExist) && unmarked == nil:
+	case missing && unmarked == nil:
 		return nil, h, fmt.Errorf("%w: %s is missing, but existed earlier in this boot", ErrLost, s.path())
-	case errors.Is(err, fs.ErrNotExist) && !write:
+	case missing && !errors.Is(unmarked, fs.ErrNotExist):
+		return nil, h, fmt.Errorf("%w: %s is missing, and whether it existed earlier in this boot cannot be told: %w",
+			ErrIO, s.path(), unmarked)
+	case missing && !write:
 		return nil, h, errEmpty
-	case errors.Is(err, fs.ErrNotExist):
+	case missing:
 		if err = create(s.path(), ""); err == nil {
 			f, h, err = openExamined(s.path(), write)
 		}

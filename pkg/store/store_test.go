@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -40,6 +41,28 @@ func open(t *testing.T) *Store {
 		}
 	})
 	return s
+}
+
+// Where it cannot be told whether a missing store was there before, it is neither made nor taken for lost.
+func TestAMissingStoreWithAnUnreadableMark(t *testing.T) {
+	s := open(t)
+	mark := filepath.Join(s.dirs.Run, "used")
+	if err := errors.Join(os.MkdirAll(s.dirs.Run, 0o700), os.Symlink("used", mark)); err != nil { // to itself
+		t.Fatal(err)
+	}
+	nothing := func(*Tx) error { return nil }
+	if err := s.Update(context.Background(), nothing); !errors.Is(err, ErrIO) {
+		t.Errorf("Update: %v, want ErrIO", err)
+	}
+	if err := s.View(context.Background(), nothing); !errors.Is(err, ErrIO) {
+		t.Errorf("View: %v, want ErrIO", err)
+	}
+	if _, err := os.Lstat(s.path()); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a store was made: %v", err)
+	}
+	if err := os.Remove(mark); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func update(t *testing.T, s *Store, fn func(*Tx) error) {
