@@ -57,7 +57,7 @@ func (n Node) CacheEntry(network, containerID, ifName string) (claims []Claim, p
 		return nil, nil
 	}
 	var notes notes
-	all := n.cacheFiles(network, network+"-"+containerID+"-"+ifName, n.alive(n.Host.Namespaces), &notes)
+	all := n.cacheFiles(network, network+"-"+containerID+"-"+ifName, n.alive(n.Host.Namespaces, &notes), &notes)
 	for _, c := range all {
 		if c.ContainerID == containerID && (ifName == "" || c.IfName == ifName) {
 			claims = append(claims, c)
@@ -211,12 +211,16 @@ func (f *cacheFile) addresses() []netip.Addr {
 // cannot be mistaken for another. The number in /proc/PID/ns/net may meanwhile
 // be another process's, one of the host's own even: such a path lives only if
 // it leads to one of the namespaces found, which are never the host's.
-func (n Node) alive(spaces func() ([]sandbox.Namespace, error)) func(string) (lease.Netns, bool) {
+func (n Node) alive(spaces func() ([]sandbox.Namespace, error), notes *notes) func(string) (lease.Netns, bool) {
 	return func(path string) (lease.Netns, bool) {
 		if path == "" {
 			return lease.Netns{}, false
 		}
 		netns, err := n.Host.Netns(path)
+		if err != nil && !errors.Is(err, sandbox.ErrNotNetns) {
+			notes.add("whether network namespace %s lives cannot be told, so its addresses count as in use: %v", path, err)
+			return netns, true
+		}
 		if err != nil || !strings.HasPrefix(filepath.Clean(path), "/proc/") {
 			return netns, err == nil
 		}

@@ -67,7 +67,7 @@ func (n Node) Gather(p lease.Pool) (claims []Claim, problems []string, err error
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", ErrBlind, err)
 	}
-	alive := n.alive(func() ([]sandbox.Namespace, error) { return spaces, nil })
+	alive := n.alive(func() ([]sandbox.Namespace, error) { return spaces, nil }, &notes)
 	claims = slices.Concat(n.snapshot(p, &notes), living(spaces, &notes),
 		n.cache(p.Network, alive, &notes), kruise(p.DataDir, &notes), files)
 	return claims, notes.list(), nil

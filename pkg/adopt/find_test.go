@@ -34,6 +34,9 @@ func (h host) Netns(path string) (lease.Netns, error) {
 	if path == "/proc/7/ns/net" { // a process of the host's own
 		return lease.Netns{Path: path, Dev: 4, Ino: 1}, nil
 	}
+	if strings.HasSuffix(path, "/unreadable") {
+		return lease.Netns{Path: path}, unix.EIO
+	}
 	return lease.Netns{Path: path}, sandbox.ErrNotNetns
 }
 
@@ -254,6 +257,19 @@ func TestFindDoesNotBelieveOldProcesses(t *testing.T) {
 }
 
 // Odd files are in nobody's way, and an address with a file stays in use.
+// A namespace that cannot be looked at is not one that is gone.
+func TestFindUnreadableNetns(t *testing.T) {
+	n := newNode(t)
+	n.write("results/cbr0-c4-eth0", string(entry(func(f map[string]any) {
+		f["containerId"], f["netns"] = "c4", "/run/netns/unreadable"
+	})))
+	found, problems := n.find()
+	n.want(found, "10.0.0.5 Bound db-0/u1 c4 eth0 window 10m0s", "fd00::5 Bound db-0/u1 c4 eth0 window 10m0s")
+	if len(problems) != 1 || !strings.Contains(problems[0], "/run/netns/unreadable") {
+		t.Errorf("problems: %q", problems)
+	}
+}
+
 func TestFindOddFiles(t *testing.T) {
 	n := newNode(t)
 	n.write("networks/cbr0/10.0.0.5", strings.Repeat("x", maxFile+1))

@@ -67,9 +67,16 @@ func (a *app) netnsText(l lease.Lease, now lease.Instant) string {
 	if l.Holder.Netns.Path == "" {
 		return "-"
 	}
-	life := a.Host.Look(l.Holder, now.BootID)
-	if life == lease.Unknown && a.Host.Gone(l.Holder) {
-		life = a.Host.Processes().Have(l.Holder.Netns)
+	life, why := a.Host.Look(l.Holder, now.BootID), error(nil)
+	if life == lease.Unknown {
+		var gone bool
+		if gone, why = a.Host.Gone(l.Holder); gone {
+			processes := a.Host.Processes()
+			life, why = processes.Have(l.Holder.Netns), processes.Unseen()
+		}
+	}
+	if life == lease.Unknown && why != nil {
+		return fmt.Sprintf("%s (%s: %v)", l.Holder.Netns.Path, life, why)
 	}
 	return fmt.Sprintf("%s (%s)", l.Holder.Netns.Path, life)
 }

@@ -296,8 +296,12 @@ func (a *assignment) refuse(busy []lease.Lease) (refused, err error) {
 	if a.req.Options.OnBusy == policy.Refuse {
 		then = "it is refused on (onBusy: refuse)"
 	}
-	return fmt.Errorf("%w: %s of pod %s/%s is held by container %s, whose network namespace %s is still there; after busyTimeout (%s) %s",
-		ErrHolderAlive, l.Address, l.Namespace, l.Name, l.Holder.ContainerID, l.Holder.Netns.Path, a.req.Options.BusyTimeout, then), nil
+	known := fmt.Sprintf("whose network namespace %s is still there", l.Holder.Netns.Path)
+	if doubt := a.doubt(l); doubt != nil {
+		known = fmt.Sprintf("which is not proven to be gone (%v)", doubt)
+	}
+	return fmt.Errorf("%w: %s of pod %s/%s is held by container %s, %s; after busyTimeout (%s) %s",
+		ErrHolderAlive, l.Address, l.Namespace, l.Name, l.Holder.ContainerID, known, a.req.Options.BusyTimeout, then), nil
 }
 
 // bind is the event that gives l's address to the caller.

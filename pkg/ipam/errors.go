@@ -10,8 +10,9 @@ var (
 	// ErrExhausted is returned when a range set has no address to hand out.
 	ErrExhausted = errors.New("no IP addresses available in range set")
 	// ErrHolderAlive is returned when the pod's address is still held by its
-	// old sandbox. The caller should come again.
-	ErrHolderAlive = errors.New("the pod's address is still in use by its former sandbox")
+	// old sandbox, which lives or is not proven to be gone. The caller should come
+	// again.
+	ErrHolderAlive = errors.New("the pod's address may still be in use by its former sandbox")
 	// ErrTaken is returned when a requested address belongs to somebody else.
 	ErrTaken = errors.New("requested IP address is not available")
 	// ErrRequest is returned for requested addresses that the configuration

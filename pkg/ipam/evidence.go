@@ -1,6 +1,7 @@
 package ipam
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"iter"
@@ -25,6 +26,7 @@ type evidence struct {
 	plugged map[lease.Netns]plugged // what interfaces have
 	looked  map[lease.Holder]lease.Life
 	proven  map[lease.Holder]lease.Life
+	doubts  map[lease.Holder]error   // why it is proven neither that they live nor that they do not
 	procs   *sandbox.Processes       // asked for when they are needed first
 	inNetns map[uint64][]lease.Lease // bound, by the number of the namespace
 }
@@ -51,6 +53,7 @@ func newEvidence(host Host, boot string, bound iter.Seq[lease.Lease]) evidence {
 	return evidence{
 		host: host, boot: boot, bound: bound,
 		plugged: map[lease.Netns]plugged{}, looked: map[lease.Holder]lease.Life{}, proven: map[lease.Holder]lease.Life{},
+		doubts: map[lease.Holder]error{},
 	}
 }
 
@@ -69,21 +72,40 @@ func (e *evidence) look(l lease.Lease) lease.Life {
 func (e *evidence) prove(l lease.Lease) lease.Life {
 	life, ok := e.proven[l.Holder]
 	if !ok {
-		life = e.proveAnew(l)
+		life, e.doubts[l.Holder] = e.proveAnew(l)
 		e.proven[l.Holder] = life
 	}
 	return life
 }
 
-func (e *evidence) proveAnew(l lease.Lease) lease.Life {
-	if life := e.look(l); life != lease.Unknown || !e.host.Gone(l.Holder) {
-		return life
+// doubt returns why prove could not tell whether a holder lives; nil where it could.
+func (e *evidence) doubt(l lease.Lease) error {
+	if e.prove(l) != lease.Unknown {
+		return nil
+	}
+	err := cmp.Or(e.doubts[l.Holder], errors.New("it could not be looked at"))
+	if e.boot == "" {
+		err = fmt.Errorf("%w, and the boot id cannot be read", err)
+	}
+	return err
+}
+
+func (e *evidence) proveAnew(l lease.Lease) (lease.Life, error) {
+	if life := e.look(l); life != lease.Unknown {
+		return life, nil
+	}
+	gone, err := e.host.Gone(l.Holder)
+	if err != nil {
+		return lease.Unknown, err
+	}
+	if !gone {
+		return lease.Alive, nil // it is there by now
 	}
 	life := e.processes().Have(l.Holder.Netns)
 	if life == lease.Alive && e.isReissued(l) {
-		return lease.Dead
+		return lease.Dead, nil
 	}
-	return life
+	return life, e.processes().Unseen()
 }
 
 // plugged are the addresses in a network namespace, or why they cannot be told.
@@ -100,8 +122,13 @@ func (e *evidence) lastHas(l lease.Lease) (lease.Life, error) {
 	switch life := e.look(l); {
 	case life == lease.Dead, l.Holder.Netns.Ino == 0:
 		return lease.Dead, nil
-	case life == lease.Unknown && e.host.Gone(l.Holder):
-		return lease.Dead, nil
+	case life == lease.Unknown:
+		switch gone, err := e.host.Gone(l.Holder); {
+		case err != nil:
+			return lease.Unknown, err
+		case gone:
+			return lease.Dead, nil
+		}
 	}
 	in, known := e.plugged[l.Holder.Netns]
 	if !known {

@@ -49,6 +49,9 @@ func (s *Service) Revoke(ctx context.Context, match func(lease.Lease) bool, forc
 			if err != nil {
 				err = fmt.Errorf("%s is held by container %s: %w", l.Address, l.Holder.ContainerID, err)
 			}
+			if doubt := c.doubt(l); err != nil && doubt != nil {
+				err = fmt.Errorf("%w: it is not proven to be gone (%w)", err, doubt)
+			}
 			out = append(out, Revoked{l, err})
 		}
 		return nil

@@ -21,7 +21,7 @@ type Host interface {
 	BootID() string
 	Netns(path string) (lease.Netns, error)
 	Look(holder lease.Holder, boot string) lease.Life
-	Gone(holder lease.Holder) bool
+	Gone(holder lease.Holder) (bool, error)
 	AddressesIn(netns lease.Netns) ([]netip.Addr, error)
 	Processes() sandbox.Processes
 	Mounted() sandbox.Processes

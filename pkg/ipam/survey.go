@@ -79,16 +79,15 @@ func (s *Service) Survey(ctx context.Context) (Survey, error) {
 		v.Blind = fmt.Errorf("%w: %w", ErrBlind, v.Unproven)
 		return v, nil
 	}
-	unseen := s.lookAtHolders(&v)
-	v.doubt(unseen)
+	v.doubt(s.lookAtHolders(&v))
 	v.canary(v.Unproven == nil && sandbox.IsOfBoot(word, v.Now.BootID))
 	v.Unmirrored = unmirrored(v.Leases)
 	return v, nil
 }
 
-// lookAtHolders fills Life and Last. unseen says why not every process could be asked,
-// where it mattered.
-func (s *Service) lookAtHolders(v *Survey) (unseen error) {
+// lookAtHolders fills Life and Last. It returns what says why the life of a Bound
+// lease's holder is unknown.
+func (s *Service) lookAtHolders(v *Survey) (why func(lease.Lease) error) {
 	e := newEvidence(s.Host, v.Now.BootID, boundIn(v.Leases))
 	e.twice = true
 	for _, l := range v.Leases {
@@ -99,10 +98,7 @@ func (s *Service) lookAtHolders(v *Survey) (unseen error) {
 			v.Last[RefTo(l)] = e.last(l)
 		}
 	}
-	if e.procs == nil {
-		return nil
-	}
-	return e.procs.Unseen()
+	return e.doubt
 }
 
 // here are the leases that were bound in this boot to a namespace that is known,
@@ -120,16 +116,13 @@ func (v Survey) here() map[lease.Life][]lease.Lease {
 
 // doubt counts those of whom it cannot tell. One process that cannot be asked, at
 // every look, is enough for no death ever to be proven.
-func (v *Survey) doubt(unseen error) {
+func (v *Survey) doubt(why func(lease.Lease) error) {
 	unknown := v.here()[lease.Unknown]
 	if len(unknown) == 0 {
 		return
 	}
-	if unseen == nil {
-		unseen = fmt.Errorf("%s cannot be looked at", unknown[0].Holder.Netns.Path)
-	}
 	v.Doubtful = len(unknown)
-	v.Doubt = fmt.Errorf("of %d leases it cannot be told whether their sandboxes are gone: %w", v.Doubtful, unseen)
+	v.Doubt = fmt.Errorf("of %d leases it cannot be told whether their sandboxes are gone: %w", v.Doubtful, why(unknown[0]))
 }
 
 // canary: if of the leases that were bound in this boot none is alive, then it

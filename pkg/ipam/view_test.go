@@ -165,3 +165,36 @@ func (w *world) cacheEntry(container, pod, addr string) {
 		w.t.Fatal(err)
 	}
 }
+
+// Whoever is sent away is told what was found: that the former sandbox lives, or why its
+// end is not proven.
+func TestARefusalSaysWhatIsKnown(t *testing.T) {
+	const path = "/run/netns/c1"
+	hide := func(w *world) { w.hidden = map[string]bool{path: true} }
+	for story, tt := range map[string]struct {
+		do  func(w *world)
+		say string
+	}{
+		"it lives": {func(*world) {}, "whose network namespace /run/netns/c1 is still there"},
+		"a process lives on in it": {func(w *world) {
+			w.inPID[w.netns[path]] = true
+			w.burn("c1")
+		}, "is still there"},
+		"its path cannot be looked at": {hide, "/run/netns/c1: permission denied"},
+		"a process cannot be looked at": {func(w *world) {
+			w.burn("c1")
+			w.blind = true
+		}, "/proc/77/ns/net: permission denied"},
+		"the boot id cannot be read": {func(w *world) {
+			hide(w)
+			w.now.BootID = ""
+		}, "boot id"},
+	} {
+		t.Run(story, func(t *testing.T) {
+			w := newWorld(t, "10.0.0.0/24")
+			w.add(ask{pod: "db-0", container: "c1", window: hour})
+			tt.do(w)
+			w.refused(ask{pod: "db-0", container: "c2", window: hour}, ErrHolderAlive, tt.say, "c1")
+		})
+	}
+}

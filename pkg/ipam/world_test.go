@@ -122,9 +122,12 @@ func (w *world) Look(h lease.Holder, boot string) lease.Life {
 	return lease.Unknown
 }
 
-func (w *world) Gone(h lease.Holder) bool {
+func (w *world) Gone(h lease.Holder) (bool, error) {
+	if h.Netns.Ino == 0 || w.hidden[h.Netns.Path] {
+		return false, fmt.Errorf("%s: permission denied", h.Netns.Path)
+	}
 	ino, ok := w.netns[h.Netns.Path]
-	return h.Netns.Ino != 0 && (!ok || ino != h.Netns.Ino) && !w.hidden[h.Netns.Path]
+	return !ok || ino != h.Netns.Ino, nil
 }
 
 func (w *world) AddressesIn(n lease.Netns) ([]netip.Addr, error) {

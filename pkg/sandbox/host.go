@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"strings"
@@ -44,23 +43,36 @@ func (h *Host) Through(pid string) *Host {
 // BootID is the id of this boot, "" where it cannot be read: then no holder is
 // ever dead by it.
 func (h *Host) BootID() string {
+	id, _ := h.readBootID()
+	return id
+}
+
+func (h *Host) readBootID() (string, error) {
 	b, err := os.ReadFile(h.bootIDFile)
-	if err != nil {
-		return ""
+	id := strings.TrimSpace(string(b))
+	if err == nil && id == "" {
+		err = fmt.Errorf("%s is empty", h.bootIDFile)
 	}
-	return strings.TrimSpace(string(b))
+	if err != nil {
+		return "", fmt.Errorf("the boot id cannot be read: %w", err)
+	}
+	return id, nil
 }
 
 // ErrNotNetns is returned for a path where no network namespace lives.
 var ErrNotNetns = errors.New("no living network namespace")
 
 // Netns returns the network namespace that is mounted at the path, or that a
-// /proc/PID/ns/net path leads to.
+// /proc/PID/ns/net path leads to. Errors other than ErrNotNetns say that it
+// cannot be told whether one lives there.
 func (h *Host) Netns(path string) (lease.Netns, error) {
 	n := lease.Netns{Path: path}
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
+	if isNothing(err) || errors.Is(err, syscall.ENXIO) {
 		return n, fmt.Errorf("%w at %q: %w", ErrNotNetns, path, err)
+	}
+	if err != nil {
+		return n, err
 	}
 	defer f.Close()
 	// On a file that is no namespace the request is unknown or fails.
@@ -70,7 +82,7 @@ func (h *Host) Netns(path string) (lease.Netns, error) {
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		return n, fmt.Errorf("%w at %q: %w", ErrNotNetns, path, err)
+		return n, &os.PathError{Op: "stat", Path: path, Err: err}
 	}
 	n.Dev, n.Ino = uint64(st.Dev), st.Ino
 	return n, nil
@@ -94,18 +106,28 @@ func (h *Host) Look(holder lease.Holder, boot string) lease.Life {
 	return lease.Unknown
 }
 
-// Gone tells whether the path of the holder's namespace certainly leads to it
-// no longer: nothing is there, or something else.
-func (h *Host) Gone(holder lease.Holder) bool {
+// Gone reports whether the path of the holder's namespace certainly leads to it
+// no longer: nothing is there, or something else. An error says why that cannot
+// be told.
+func (h *Host) Gone(holder lease.Holder) (bool, error) {
 	if holder.Netns.Ino == 0 {
-		return false
+		return false, errors.New("its network namespace was never seen")
 	}
 	var st unix.Stat_t
 	err := unix.Stat(holder.Netns.Path, &st)
-	if err == nil {
-		return st.Ino != holder.Netns.Ino || uint64(st.Dev) != holder.Netns.Dev
+	switch {
+	case err == nil:
+		return st.Ino != holder.Netns.Ino || uint64(st.Dev) != holder.Netns.Dev, nil
+	case isNothing(err):
+		return true, nil
 	}
-	return err == syscall.ENOENT || err == syscall.ENOTDIR
+	return false, &os.PathError{Op: "stat", Path: holder.Netns.Path, Err: err}
+}
+
+// isNothing reports whether an error says that nothing is at a path. Any other one
+// says nothing about what is there.
+func isNothing(err error) bool {
+	return errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ESRCH)
 }
 
 // Processes are the network namespaces that the host's processes are in.
@@ -133,8 +155,9 @@ func (p Processes) Unseen() error {
 }
 
 // Processes asks every process. It costs some microseconds for each, so it is
-// for taking over and collecting only. The first process is always there, so a
-// list without it shows some of the processes alone.
+// for taking over and collecting only. Process 1 is always there, so a list
+// without it shows some of the processes alone. It is in the host's own namespace,
+// so it does not matter where that may not be read, as of a confined one.
 func (h *Host) Processes() Processes {
 	p := Processes{inodes: map[uint64]bool{}}
 	dir, err := os.Open(h.proc)
@@ -152,17 +175,21 @@ func (h *Host) Processes() Processes {
 		}
 		link, err := os.Readlink(h.processNetns(name))
 		switch {
-		case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ESRCH):
+		case isNothing(err):
 			// One that has ended meanwhile is in no namespace.
+		case name == "1":
+			first = true
+			if err == nil {
+				p.add(link)
+			}
 		case err != nil:
 			p.miss(err)
 		default:
 			p.add(link)
-			first = first || name == "1"
 		}
 	}
 	if !first {
-		p.miss(fmt.Errorf("%s does not show the network namespace of process 1", h.proc))
+		p.miss(fmt.Errorf("%s does not show process 1", h.proc))
 	}
 	return p
 }

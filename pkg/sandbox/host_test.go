@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -20,6 +21,13 @@ func TestOnlyANetworkNamespaceIsOne(t *testing.T) {
 	plain := filepath.Join(dir, "plain")
 	if err := os.WriteFile(plain, nil, 0o600); err != nil {
 		t.Fatal(err)
+	}
+	loop := filepath.Join(dir, "loop")
+	if err := os.Symlink("loop", loop); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.Netns(loop); err == nil || errors.Is(err, ErrNotNetns) {
+		t.Errorf("it cannot be told what is there: %v", err)
 	}
 	fifo := filepath.Join(dir, "fifo") // opening one must not hang
 	if err := unix.Mkfifo(fifo, 0o600); err != nil {
@@ -50,13 +58,15 @@ func TestEvidenceOfLife(t *testing.T) {
 		t.Fatal(err)
 	}
 	holder := lease.Holder{ContainerID: "c1", IfName: "eth0", Netns: n, BootID: "boot-1"}
+	told := "" // why it cannot be told whether it is gone
 	see := func(story string, boot string, look lease.Life, gone bool) {
 		t.Helper()
 		if l := h.Look(holder, boot); l != look {
 			t.Errorf("%s: the look says %s, want %s", story, l, look)
 		}
-		if g := h.Gone(holder); g != gone {
-			t.Errorf("%s: gone is %v, want %v", story, g, gone)
+		g, err := h.Gone(holder)
+		if g != gone || (err != nil) != (told != "") || err != nil && !strings.Contains(err.Error(), told) {
+			t.Errorf("%s: gone is %v, %v; want %v", story, g, err, gone)
 		}
 	}
 	see("mounted", "boot-1", lease.Alive, false)
@@ -77,9 +87,10 @@ func TestEvidenceOfLife(t *testing.T) {
 	if err := os.Symlink("netns", path); err != nil { // to itself
 		t.Fatal(err)
 	}
+	told = "too many levels of symbolic links"
 	see("a path that cannot be resolved", "boot-1", lease.Unknown, false)
 	see("removed, in a boot that nobody knows", "", lease.Unknown, false)
-	holder.Netns = lease.Netns{Path: path}
+	told, holder.Netns = "never seen", lease.Netns{Path: path}
 	see("never seen alive: nothing is ever proven", "boot-1", lease.Unknown, false)
 	see("but by a boot", "boot-2", lease.Dead, false)
 	holder.BootID = ""
@@ -110,6 +121,31 @@ func TestProcesses(t *testing.T) {
 	} {
 		if got := c.p.Have(c.n); got != c.want {
 			t.Errorf("%s: %s, want %s", story, got, c.want)
+		}
+	}
+}
+
+// Process 1 is in the host's own namespace, which no lease has, so it need not be looked at. Any other
+// process may be in a sandbox.
+func TestProcessOneMayBeConfined(t *testing.T) {
+	old := lease.Netns{Ino: 3}
+	h := fakeProc(t, links{"1": {"net"}, "7": {"net:5"}, "self": {"net:4"}})
+	if got := h.Processes(); got.Have(old) != lease.Dead || got.Have(lease.Netns{Ino: 5}) != lease.Alive {
+		t.Errorf("process 1 cannot be looked at: %s, %v", got.Have(old), got.Unseen())
+	}
+	for story, tt := range map[string]struct {
+		processes links
+		want      string
+	}{
+		"process 1 is not listed":           {links{"7": {"net:5"}}, "process 1"},
+		"process 7 cannot be looked at":     {links{"1": {"net:1"}, "7": {"net"}}, "/7/ns/net"},
+		"neither of them can be looked at":  {links{"1": {"net"}, "7": {"net"}}, "/7/ns/net"},
+		"process 11 cannot be looked at":    {links{"1": {"net:1"}, "11": {"net"}}, "/11/ns/net"},
+		"process 7 is in no such namespace": {links{"1": {"net:1"}, "7": {"net:x"}}, "net:[x]"},
+	} {
+		p := fakeProc(t, tt.processes).Processes()
+		if p.Have(old) != lease.Unknown || p.Unseen() == nil || !strings.Contains(p.Unseen().Error(), tt.want) {
+			t.Errorf("%s: %s, %v", story, p.Have(old), p.Unseen())
 		}
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"net"
 	"net/netip"
@@ -13,7 +12,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -58,7 +56,11 @@ func (h *Host) Namespaces() ([]Namespace, error) {
 			found[id] = n
 		}
 	}
-	for _, own := range []string{"thread-self", "1"} {
+	host := []string{"thread-self", "1"}
+	if h.isFirst() {
+		host = append(host, kernelThreads)
+	}
+	for _, own := range host {
 		if n, err := h.Netns(h.processNetns(own)); err == nil {
 			delete(found, nsfs{n.Dev, n.Ino})
 		}
@@ -160,8 +162,11 @@ func (h *Host) running() (found map[nsfs]lease.Netns, unseen []Namespace, err er
 		n := lease.Netns{Path: h.processNetns(name)}
 		var st unix.Stat_t
 		err := unix.Stat(n.Path, &st)
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+		if isNothing(err) {
 			continue // it has ended meanwhile
+		}
+		if err != nil && name == "1" {
+			continue // a confined one: it is in the host's own, see Processes
 		}
 		if err != nil {
 			unseen = append(unseen, Namespace{Netns: n, Err: fmt.Errorf("%s cannot be looked at: %w", n.Path, err)})

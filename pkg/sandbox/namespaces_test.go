@@ -244,6 +244,22 @@ func TestNamespacesWithoutProc(t *testing.T) {
 	}
 }
 
+// Process 1 may be confined. It is in the host's own namespace, which is left out in any case.
+func TestNamespacesWithoutProcessOne(t *testing.T) {
+	dir := t.TempDir()
+	for _, pid := range []string{"1", "7"} {
+		ns := filepath.Join(dir, pid, "ns")
+		err := errors.Join(os.MkdirAll(ns, 0o700), os.Symlink("net", filepath.Join(ns, "net"))) // to itself
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, unseen, err := New(dir, "").running()
+	if err != nil || len(unseen) != 1 || !strings.Contains(unseen[0].Netns.Path, "/7/") {
+		t.Errorf("unseen: %+v, %v; want process 7", unseen, err)
+	}
+}
+
 func TestNetnsMount(t *testing.T) {
 	for _, tt := range []struct {
 		line string

@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"iter"
@@ -48,7 +49,8 @@ var ErrNotHost = errors.New("this is not proven to be the host's view")
 // ErrNotHost.
 func (h *Host) ProveView(word, boot string, bound iter.Seq[lease.Lease]) error {
 	if boot == "" {
-		return fmt.Errorf("%w: the boot id cannot be read from %s", ErrNotHost, h.bootIDFile)
+		_, err := h.readBootID()
+		return fmt.Errorf("%w: %w", ErrNotHost, cmp.Or(err, errors.New("the boot id could not be read")))
 	}
 	if self, err := os.Readlink(filepath.Join(h.proc, "self")); err != nil || self != strconv.Itoa(os.Getpid()) {
 		return fmt.Errorf("%w: %s shows other processes than this one's (self is %q): is hostPID set?",
@@ -60,7 +62,7 @@ func (h *Host) ProveView(word, boot string, bound iter.Seq[lease.Lease]) error {
 	}
 	errFirst := h.proveFirstMounts()
 	if !IsOfBoot(word, boot) {
-		if pid, err := h.space("self", "pid"); err != nil || pid != initialPID {
+		if !h.isFirst() {
 			return fmt.Errorf("%w: this is not the machine's first process namespace, "+
 				"and the plugin has not said in this boot where it runs", ErrNotHost)
 		}
@@ -84,14 +86,22 @@ func (h *Host) ProveView(word, boot string, bound iter.Seq[lease.Lease]) error {
 // IsOfBoot reports whether the plugin left the word in the boot.
 func IsOfBoot(word, boot string) bool { return boot != "" && strings.HasPrefix(word, boot+" ") }
 
+// kernelThreads is the process that makes the kernel's own threads, in the first
+// process namespace. It is in the first namespace of every kind, as process 1 is.
+const kernelThreads = "2"
+
+// isFirst reports whether /proc shows the first process namespace of the machine.
+func (h *Host) isFirst() bool {
+	pid, err := h.space("self", "pid")
+	return err == nil && pid == initialPID
+}
+
 // proveFirstMounts proves that paths lead through the mounts of process 1.
 func (h *Host) proveFirstMounts() error {
 	first, err := h.space("1", "mnt")
-	if pid, e := h.space("self", "pid"); err != nil && e == nil && pid == initialPID {
-		// Process 1 may be confined. The kernel's own threads have the same mounts, and
-		// the one that makes them is process 2 of the first process namespace.
-		if kernel, e := h.space("2", "mnt"); e == nil {
-			first, err = kernel, nil
+	if err != nil && h.isFirst() {
+		if kernel, e := h.space(kernelThreads, "mnt"); e == nil {
+			first, err = kernel, nil // process 1 may be confined
 		}
 	}
 	if err != nil {

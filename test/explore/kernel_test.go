@@ -118,9 +118,12 @@ func (h host) Look(holder lease.Holder, boot string) lease.Life {
 	return lease.Unknown
 }
 
-func (h host) Gone(holder lease.Holder) bool {
+func (h host) Gone(holder lease.Holder) (bool, error) {
+	if holder.Netns.Ino == 0 {
+		return false, errors.New("its network namespace was never seen")
+	}
 	n, ok := h.at(holder.Netns.Path)
-	return holder.Netns.Ino != 0 && (!ok || n.inode != holder.Netns.Ino)
+	return !ok || n.inode != holder.Netns.Ino, nil
 }
 
 func (h host) AddressesIn(netns lease.Netns) (out []netip.Addr, err error) {

@@ -128,3 +128,22 @@ func TestThePluginMayHaveMountsOfItsOwn(t *testing.T) {
 		t.Errorf("leases of the dead pod: %+v, want a firm hold", leases)
 	}
 }
+
+// A process 1 that is confined may not be looked at, also by root. It is in the host's own network
+// namespace: a pod's former sandbox is proven to be gone all the same.
+func TestProcessOneIsConfined(t *testing.T) {
+	node := newNode(t)
+	net := bridge(node, "10.1.0.0/24", nil)
+	pod := lab.NewPod("default", "db-0", "10")
+	old, home := start(t, node, net, pod)
+	old.Remove()
+	c := node.Sandbox(again(pod)).IPAMCall(net, "ADD")
+	c.Wrap = []string{"setpriv", "--bounding-set", "-sys_ptrace", "--"} // process 1 has more than that
+	reply := node.Call(c)
+	if err := cniError(t, reply); err != nil {
+		t.Fatalf("ADD: %v", err)
+	}
+	if !strings.Contains(reply.Stdout, home+"/24") {
+		t.Errorf("db-0 comes back with %s, want %s", reply.Stdout, home)
+	}
+}
