@@ -353,16 +353,16 @@ func ppsRefused(w *World) {
 		words []string
 	}{
 		{"a second one for the same StatefulSet", []string{"metadata:\n  name: echoserver", "metadata:\n  name: second"},
-			[]string{"PersistentPodState echoserver has StatefulSet echoserver already", "a workload has one"}},
+			[]string{"PersistentPodState echoserver has the target StatefulSet echoserver already", "can have only one"}},
 		{"another target", []string{"    name: echoserver", "    name: other"}, []string{"targetRef cannot be changed"}},
 		{"another kind of target", []string{"apiVersion: apps.kruise.io/v1beta1\n    kind: StatefulSet", "apiVersion: apps.kruise.io/v1beta1\n    kind: Deployment", "metadata:\n  name: echoserver", "metadata:\n  name: second"},
-			[]string{"Deployment of apps.kruise.io/v1beta1 is not a kind that is served", "StatefulSet of apps", "--pps-kinds"}},
+			[]string{"Deployment of apps.kruise.io/v1beta1 is not a supported kind", "StatefulSet of apps", "--pps-kinds"}},
 		{"weight 0", []string{"weight: 100", "weight: 0"}, []string{"weight", "greater than or equal to 1"}},
 		{"weight 101", []string{"weight: 100", "weight: 101"}, []string{"weight", "less than or equal to 100"}},
 		{"no labels", []string{"nodeTopologyKeys:\n      - failure-domain.beta.kubernetes.io/zone[,other node labels]", "nodeTopologyKeys: []",
 			"nodeTopologyKeys:\n          - kubernetes.io/hostname[,other node labels]", "nodeTopologyKeys: []"}, []string{"both empty"}},
 		{"two spellings of two lists", []string{"nodeTopologyKeys:\n      - failure-domain.beta.kubernetes.io/zone[,other node labels]",
-			"keys: [a]\n    nodeTopologyKeys: [b]"}, []string{"keys", "nodeTopologyKeys", "two names of one list"}},
+			"keys: [a]\n    nodeTopologyKeys: [b]"}, []string{"keys", "nodeTopologyKeys", "name the same list"}},
 		{"no name of a target", []string{"    name: echoserver", "    name: \"\""}, []string{"targetRef.name"}},
 		{"an unknown policy", []string{"spec:\n", "spec:\n  persistentPodStateRetentionPolicy: Never\n"}, []string{"WhenScaled", "WhenDeleted"}},
 	} {
