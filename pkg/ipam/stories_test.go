@@ -308,6 +308,17 @@ func TestARangeOverSeveral24(t *testing.T) {
 	w.refused(ask{container: "x"}, ErrExhausted, "5 bound")
 }
 
+// Neither the end of a window nor a request takes an address from an interface.
+func TestARequestDoesNotTakeAnAddressThatIsOnAnInterface(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "db-0", container: "c1", window: time.Minute})
+	w.del("c1") // the interface stays
+	w.after(time.Hour)
+	w.refused(ask{pod: "x", container: "c2", requested: "10.0.0.2"}, ErrTaken, "held for pod db/db-0")
+	w.burn("c1")
+	w.same("now", w.add(ask{pod: "x", container: "c3", requested: "10.0.0.2"}), "10.0.0.2")
+}
+
 func TestAClaimDoesNotMoveTheCursor(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{pod: "db-0", container: "c1", window: hour})

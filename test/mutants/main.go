@@ -128,7 +128,8 @@ type result struct {
 	took   time.Duration
 }
 
-// try plants the faults, package by package, so that what one compiles serves the next.
+// try plants the faults, package by package, so that what one compiles serves the next. First all of them meet the tests of
+// packages; those that survive meet those of the programs, which take longer.
 func try(dice *rand.Rand, packages []*pack, quotas []int, known []equivalent, workers int) error {
 	dir, err := os.MkdirTemp("", "mutants")
 	if err != nil {
@@ -136,27 +137,12 @@ func try(dice *rand.Rand, packages []*pack, quotas []int, known []equivalent, wo
 	}
 	defer remove(dir)
 	t := &tester{dir: dir, steps: map[string]*step{}}
-	jobs := make(chan func() error)
-	failed := make(chan error, workers)
-	var group sync.WaitGroup
-	for range workers {
-		group.Go(func() {
-			for job := range jobs {
-				if err := job(); err != nil {
-					select {
-					case failed <- err:
-					default:
-					}
-				}
-			}
-		})
-	}
 	var mu sync.Mutex // of the dice, of results and of what is printed
 	var results []result
-	total := sum(quotas)
+	var jobs []func() error
 	for i, p := range packages {
 		for range quotas[i] {
-			jobs <- func() error {
+			jobs = append(jobs, func() error {
 				for {
 					mu.Lock()
 					f := p.draw(dice)
@@ -164,7 +150,7 @@ func try(dice *rand.Rand, packages []*pack, quotas []int, known []equivalent, wo
 					if f == nil {
 						return nil // every fault of this package has been tried
 					}
-					r, compiled, err := t.test(f, p.target)
+					r, compiled, err := t.test(f, p.steps(false))
 					if err != nil {
 						return fmt.Errorf("%s: %w", f, err)
 					}
@@ -177,25 +163,70 @@ func try(dice *rand.Rand, packages []*pack, quotas []int, known []equivalent, wo
 						r.reason = reasonOf(known, f)
 					}
 					results = append(results, r)
-					fmt.Printf("%3d/%d %4.0fs %-9s %s %s\n", len(results), total, r.took.Seconds(), r.verdict(), f, r.killer)
+					r.print(len(results), sum(quotas))
 					return nil
 				}
-			}
-			if len(failed) > 0 {
-				break
-			}
+			})
 		}
 	}
-	close(jobs)
-	group.Wait()
-	select {
-	case err := <-failed:
+	if err := inParallel(workers, jobs); err != nil {
 		return err
-	default:
+	}
+	jobs = nil
+	for i, r := range results {
+		if p := packages[slices.IndexFunc(packages, func(p *pack) bool { return p.dir == r.pkg })]; r.verdict() == survived {
+			jobs = append(jobs, func() error {
+				after, _, err := t.test(r.fault, p.steps(true))
+				if err != nil {
+					return fmt.Errorf("%s: %w", r.fault, err)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				results[i] = after
+				if after.killer != "" {
+					after.print(i+1, len(results))
+				}
+				return nil
+			})
+		}
+	}
+	if err := inParallel(workers, jobs); err != nil {
+		return err
 	}
 	report(packages, results)
 	return nil
 }
+
+// inParallel runs jobs until one fails, whose error it returns.
+func inParallel(workers int, jobs []func() error) error {
+	queue, failed := make(chan func() error), make(chan error, len(jobs))
+	var group sync.WaitGroup
+	for range workers {
+		group.Go(func() {
+			for job := range queue {
+				if err := job(); err != nil {
+					failed <- err
+				}
+			}
+		})
+	}
+	for _, job := range jobs {
+		if len(failed) > 0 {
+			break
+		}
+		queue <- job
+	}
+	close(queue)
+	group.Wait()
+	close(failed)
+	return <-failed
+}
+
+func (r result) print(n, of int) {
+	fmt.Printf("%3d/%d %4.0fs %-9s %s %s\n", n, of, r.took.Seconds(), r.verdict(), r.fault, r.killer)
+}
+
+const survived = "SURVIVED"
 
 func (r result) verdict() string {
 	switch {
@@ -206,11 +237,11 @@ func (r result) verdict() string {
 	case r.reason != "":
 		return "the same"
 	}
-	return "SURVIVED"
+	return survived
 }
 
 func report(packages []*pack, results []result) {
-	for _, verdict := range []string{"the same", "SURVIVED"} {
+	for _, verdict := range []string{"the same", survived} {
 		for _, r := range results {
 			if r.verdict() == verdict {
 				fmt.Printf("\n%s %s\n\t- %s\n\t+ %s\n", verdict, r.fault, r.before, r.after)
@@ -229,7 +260,7 @@ func report(packages []*pack, results []result) {
 				continue
 			}
 			for i, is := range []bool{true, r.killer != "", r.own && !r.hung, r.killer != "" && !r.own && !r.hung, r.hung,
-				r.verdict() == "the same", r.verdict() == "SURVIVED"} {
+				r.verdict() == "the same", r.verdict() == survived} {
 				if is {
 					row[i]++
 					all[i]++

@@ -481,9 +481,13 @@ func (s *seeker) returns(n *ast.ReturnStmt) {
 	}
 }
 
-// fails reports whether a return certainly returns an error: one that is made there, or that was compared with nil.
+// fails reports whether a return certainly says that there is no result: with false, or with an error that is made there or
+// was compared with nil.
 func (s *seeker) fails(n *ast.ReturnStmt) bool {
 	last := n.Results[len(n.Results)-1]
+	if len(n.Results) > 1 && s.text(last) == "false" {
+		return true
+	}
 	if tv := s.info.Types[last]; len(n.Results) < 2 || tv.IsNil() || !isError(tv.Type) && !implementsError(tv.Type) {
 		return false
 	}

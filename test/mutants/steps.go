@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -28,15 +29,15 @@ type target struct {
 // The programs' tests are the last, for the programs have to be built for them.
 var (
 	service = []string{"./pkg/ipam"}
-	node    = []string{"./test/script", "./test/agent", "./test/crash", "./test/netns"}
+	node    = []string{"./test/explore", "./test/script", "./test/agent", "./test/crash", "./test/netns"}
 
 	targets = []target{
-		{"pkg/lease", append(service, node...)},
-		{"pkg/pool", append(service, node...)},
-		{"pkg/store", append(service, node...)},
-		{"pkg/adopt", append(service, node...)},
-		{"pkg/sandbox", append(service, node...)},
-		{"pkg/ipam", append([]string{"./pkg/cniplugin"}, node...)},
+		{"pkg/lease", slices.Concat(service, node)},
+		{"pkg/pool", slices.Concat(service, node)},
+		{"pkg/store", slices.Concat(service, node)},
+		{"pkg/adopt", slices.Concat(service, node)},
+		{"pkg/sandbox", slices.Concat(service, node)},
+		{"pkg/ipam", slices.Concat([]string{"./pkg/cniplugin"}, node)},
 		{"pkg/cniplugin", node},
 		{"pkg/agent", []string{"./test/agent", "./test/netns"}},
 		{"pkg/kube/windows", nil},
@@ -66,8 +67,13 @@ type step struct {
 	err  error
 }
 
+// steps are the packages whose tests a fault meets: those of packages, its own first, or those of programs.
+func (t target) steps(ofPrograms bool) []string {
+	return slices.DeleteFunc(append([]string{"./" + t.dir}, t.outside...), func(pkg string) bool { return isOfPrograms(pkg) != ofPrograms })
+}
+
 // test plants a fault and runs what tests it until something fails.
-func (t *tester) test(f *fault, in target) (r result, compiled bool, err error) {
+func (t *tester) test(f *fault, steps []string) (r result, compiled bool, err error) {
 	began := time.Now()
 	t.mu.Lock()
 	t.last++
@@ -79,13 +85,13 @@ func (t *tester) test(f *fault, in target) (r result, compiled bool, err error) 
 		return r, false, err
 	}
 	r = result{fault: f}
-	for i, pkg := range append([]string{"./" + in.dir}, in.outside...) {
+	for _, pkg := range steps {
 		failure, hung, err := t.step(pkg, dir, overlay)
 		if err != nil || failure == notCompiled {
 			return r, false, err
 		}
 		if failure != "" {
-			r.killer, r.hung, r.own = pkg+" "+failure, hung, i == 0
+			r.killer, r.hung, r.own = pkg+" "+failure, hung, pkg == "./"+f.pkg
 			break
 		}
 	}
@@ -204,12 +210,23 @@ func goCommand(ctx context.Context, dir, overlay string, args ...string) ([]byte
 	return out, err
 }
 
+// running is locked until this process ends, so that no other uses the copy.
+var running *os.File
+
 // enterCopy copies what git knows of the tree, and what it would add, and goes there. The programs that tests want beside
 // ours are linked.
 func enterCopy(dir string) error {
 	files, err := exec.Command("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard").Output()
 	if err != nil {
 		return fmt.Errorf("git ls-files: %w", err)
+	}
+	lock, err := os.OpenFile(dir+".lock", os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	running = lock
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return fmt.Errorf("another run is under way in this tree: %w", err)
 	}
 	if err := os.RemoveAll(dir); err != nil {
 		return err
