@@ -152,7 +152,7 @@ func TestAddRequestRejects(t *testing.T) {
 		{"null for a subnet", `"ipam":{"subnet":null}`, `ipam.subnet: "" is not a network`},
 		{"a number for a subnet", `"ipam":{"subnet":10}`, `ipam.subnet: want a string, not "10"`},
 		{"host bits", `"ipam":{"subnet":"10.0.0.7/24"}`,
-			`ipam.subnet: 10.0.0.7/24 has host bits set; the network is 10.0.0.0/24`},
+			`ipam.subnet: 10.0.0.7/24 has host bits set; want the network 10.0.0.0/24`},
 		{"an address with a zone", `"ipam":{"subnet":"fe80::/64","gateway":"fe80::1%eth0"}`,
 			`ipam.gateway: "fe80::1%eth0" is not an IP address`},
 		{"a range of the second set",

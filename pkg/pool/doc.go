@@ -1,16 +1,14 @@
-// Package pool knows addresses: ranges, the sets they form, their gateways,
-// and which address comes next. It is pure: it reads no file, no clock and no
-// store, and asks its caller which addresses are free.
+// Package pool implements address ranges, range sets, their gateways, and the order in which
+// addresses are assigned. It is pure: it reads no files, no clock and no store; callers pass a
+// function that finds free addresses.
 //
-// The rules are those of host-local, so that a configuration written for it
-// means the same addresses here, in the same order:
+// The rules are those of host-local, so that its configurations assign the same addresses in the
+// same order:
 //
-//   - A Range is a part of a subnet. Without a start it begins after the
-//     network address; without an end it stops before an IPv4 broadcast
-//     address and at the last IPv6 address. Network and broadcast address are
-//     handed out only where the user names them as start or end.
-//   - A Set is a list of ranges of one family; an interface gets one address
-//     of each set.
-//   - The next address is the one after the last handed out (the cursor), over
-//     all ranges of the set in their order, once around. Gateways are skipped.
+//   - A Range is a part of a subnet. By default it starts after the network address and ends before
+//     the IPv4 broadcast address or at the last IPv6 address. The network and the broadcast address
+//     are assigned only if the user sets them as start or end.
+//   - A Set is a list of ranges of one address family. An interface gets one address of each set.
+//   - The next address is the first free one after the last that was assigned (the cursor), over all
+//     ranges of the set in order, wrapping around at the end. Gateways are skipped.
 package pool

@@ -5,15 +5,13 @@ import (
 	"slices"
 )
 
-// Next is the address to hand out after the cursor: the first free one behind
-// it, over all ranges in their order and once around, the cursor's own address
-// last. A cursor that is zero or lies outside the set begins at the first
-// range. It is the order of host-local's iterator.
+// Next returns the next address to assign: the first free one after the cursor, over all ranges in
+// order, wrapping around and ending with the cursor itself. If the cursor is zero or not in the
+// set, it starts at the first range. This is the order of host-local's iterator.
 //
-// free returns the lowest free address of [lo, hi], or false if there is none.
-// It is asked for whole intervals without gateways, at most two for a range
-// and one more for a gateway, so that the cost grows neither with the size of
-// the pool nor with the number of leases.
+// free returns the lowest free address of [lo, hi], or false if there is none. Next calls it with
+// intervals that contain no gateway, at most once per range and gateway plus one, so that its cost
+// depends neither on the size of the pool nor on the number of leases.
 func (s Set) Next(cursor netip.Addr, free func(lo, hi netip.Addr) (netip.Addr, bool)) (netip.Addr, bool) {
 	gateways := s.gateways()
 	for _, span := range s.spansAfter(cursor) {
@@ -24,11 +22,11 @@ func (s Set) Next(cursor netip.Addr, free func(lo, hi netip.Addr) (netip.Addr, b
 	return netip.Addr{}, false
 }
 
-// span is a run of addresses, both ends included.
+// span is an interval of addresses, including both ends.
 type span struct{ lo, hi netip.Addr }
 
-// spansAfter is the whole set in the order of a walk that begins behind the
-// cursor. The cursor's range comes twice: its rest first, its beginning last.
+// spansAfter returns the intervals of the set in the order of Next. The range of the cursor is
+// split: what follows the cursor comes first, the rest last.
 func (s Set) spansAfter(cursor netip.Addr) []span {
 	spans := make([]span, 0, len(s)+1)
 	at := slices.IndexFunc(s, func(r Range) bool { return r.Contains(cursor) })
@@ -38,7 +36,7 @@ func (s Set) spansAfter(cursor netip.Addr) []span {
 		}
 		return spans
 	}
-	if cursor != s[at].End { // so there is an address behind it
+	if cursor != s[at].End {
 		spans = append(spans, span{cursor.Next(), s[at].End})
 	}
 	for i := 1; i < len(s); i++ {
@@ -48,7 +46,7 @@ func (s Set) spansAfter(cursor netip.Addr) []span {
 	return append(spans, span{s[at].Start, cursor})
 }
 
-// freeIn asks for the parts of a span between its gateways, which are sorted.
+// freeIn calls free for the parts of a span between its gateways, which must be sorted.
 func freeIn(in span, gateways []netip.Addr, free func(lo, hi netip.Addr) (netip.Addr, bool)) (netip.Addr, bool) {
 	for _, gw := range gateways {
 		if gw.Less(in.lo) || in.hi.Less(gw) {

@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// taken is a dumb store: it looks at every address.
+// taken contains the assigned addresses.
 type taken map[netip.Addr]bool
 
 func (t taken) free(lo, hi netip.Addr) (netip.Addr, bool) {
@@ -27,7 +27,7 @@ func (t taken) free(lo, hi netip.Addr) (netip.Addr, bool) {
 	}
 }
 
-// model is the order of a walk, told one address after the other.
+// model returns the usable addresses of the set in the order in which Next should find them.
 func model(s Set, cursor netip.Addr) []netip.Addr {
 	var all []netip.Addr
 	for _, r := range s {
@@ -44,8 +44,8 @@ func model(s Set, cursor netip.Addr) []netip.Addr {
 	return slices.DeleteFunc(all, func(a netip.Addr) bool { return !s.Usable(a) })
 }
 
-// drawSet draws one to four small ranges at the start, the middle or the end
-// of an address space, with gateways in and out of them.
+// drawSet draws one to four small ranges at the start, in the middle or at the end of an address
+// space, with gateways inside and outside the ranges.
 func drawSet(t *rapid.T) Set {
 	bases := rapid.SampledFrom([][]string{
 		{"10.0.0.0/29", "10.0.0.8/29", "10.0.1.0/30", "255.255.255.248/29"},
@@ -60,7 +60,7 @@ func drawSet(t *rapid.T) Set {
 			drawAddr(t, subnet, fmt.Sprintf("end %d", i)),
 			drawAddr(t, netip.MustParsePrefix(bases[0]), fmt.Sprintf("gateway %d", i)))
 		if err != nil {
-			t.Skip("no range:", err)
+			t.Skip("invalid range:", err)
 		}
 		ranges = append(ranges, r)
 	}
@@ -71,7 +71,7 @@ func drawSet(t *rapid.T) Set {
 	return s
 }
 
-// drawAddr draws an address of the subnet, or none.
+// drawAddr draws an address of the subnet, or the zero Addr.
 func drawAddr(t *rapid.T, subnet netip.Prefix, label string) netip.Addr {
 	n := rapid.IntRange(-1, 1<<(subnet.Addr().BitLen()-subnet.Bits())-1).Draw(t, label)
 	if n < 0 {
@@ -84,9 +84,9 @@ func drawAddr(t *rapid.T, subnet netip.Prefix, label string) netip.Addr {
 	return a
 }
 
-// TestNextIsTheModel holds one call against the dumb walk, for any cursor and
-// any addresses taken, and counts the questions asked.
-func TestNextIsTheModel(t *testing.T) {
+// TestNextMatchesTheModel compares one call of Next with the model, for any cursor and any assigned
+// addresses, and limits the calls of free.
+func TestNextMatchesTheModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawSet(t)
 		cursor := drawAddr(t, s[len(s)-1].Subnet, "cursor")
@@ -103,39 +103,40 @@ func TestNextIsTheModel(t *testing.T) {
 			want = order[i]
 		}
 
-		asked := 0
+		calls := 0
 		got, found := s.Next(cursor, func(lo, hi netip.Addr) (netip.Addr, bool) {
-			asked++
+			calls++
 			if hi.Less(lo) {
-				t.Fatalf("asked for %s to %s", lo, hi)
+				t.Fatalf("free was called with %s to %s", lo, hi)
 			}
 			return store.free(lo, hi)
 		})
 		if got != want || found != want.IsValid() {
 			t.Fatalf("set %s, cursor %s: got %s %t, want %s", s, cursor, got, found, want)
 		}
-		if limit := len(s) + 1 + len(s.gateways()); asked > limit {
-			t.Fatalf("set %s: asked %d times, want at most %d", s, asked, limit)
+		if limit := len(s) + 1 + len(s.gateways()); calls > limit {
+			t.Fatalf("set %s: %d calls of free, want at most %d", s, calls, limit)
 		}
-		asked = 0
-		if got, found := s.Next(cursor, func(netip.Addr, netip.Addr) (netip.Addr, bool) { asked++; return netip.Addr{}, false }); found {
+		calls = 0
+		none := func(netip.Addr, netip.Addr) (netip.Addr, bool) { calls++; return netip.Addr{}, false }
+		if got, found := s.Next(cursor, none); found {
 			t.Fatalf("set %s is full: got %s", s, got)
 		}
-		if limit := len(s) + 1 + len(s.gateways()); asked > limit {
-			t.Fatalf("set %s is full: asked %d times, want at most %d", s, asked, limit)
+		if limit := len(s) + 1 + len(s.gateways()); calls > limit {
+			t.Fatalf("set %s is full: %d calls of free, want at most %d", s, calls, limit)
 		}
 	})
 }
 
-// TestNextIsUpstreamsOrder hands out a whole set and holds it against
-// host-local's own iterator. Sets where one range's gateway lies in another
-// range are left out: upstream hands that address out, we do not.
-func TestNextIsUpstreamsOrder(t *testing.T) {
+// TestNextHasUpstreamsOrder assigns all addresses of a set and compares their order with
+// host-local's iterator. It skips sets in which the gateway of one range is in another range,
+// because host-local assigns that address and leasehold does not.
+func TestNextHasUpstreamsOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawSet(t)
 		for _, r := range s {
 			if in, found := s.RangeFor(r.Gateway); found && in != r {
-				t.Skip("a gateway lies in another range")
+				t.Skip("a gateway is in another range")
 			}
 		}
 		cursor := drawAddr(t, s[len(s)-1].Subnet, "cursor")
@@ -186,10 +187,14 @@ func upstreamOrder(t *rapid.T, s Set, cursor netip.Addr) []netip.Addr {
 	return order
 }
 
-// TestNextInAHugePool would not end if the cost grew with the pool.
-func TestNextInAHugePool(t *testing.T) {
+// TestNextInALargePool verifies that the cost of Next does not depend on the size of the pool; it
+// would not end otherwise.
+func TestNextInALargePool(t *testing.T) {
 	s := mustSet(t, mustRange(t, "fd00::/8", "", "", ""))
-	got, found := s.Next(addr("fd00::ffff:ffff:ffff:ffff"), func(lo, hi netip.Addr) (netip.Addr, bool) { return lo, true })
+	got, found := s.Next(addr("fd00::ffff:ffff:ffff:ffff"), func(lo, hi netip.Addr) (netip.Addr, bool) {
+		return lo,
+			true
+	})
 	if want := addr("fd00:0:0:1::"); !found || got != want {
 		t.Errorf("got %s %t, want %s", got, found, want)
 	}

@@ -8,11 +8,10 @@ import (
 	"net/netip"
 )
 
-// Range is a run of addresses of one subnet, both ends included.
+// Range is an interval of addresses of one subnet, including both ends.
 //
-// Invariant, kept by NewRange: Subnet is masked, Start and End lie in it, and
-// Start is not after End. The Gateway may lie anywhere, also outside the
-// subnet or in the other family, as with host-local.
+// NewRange guarantees that Subnet has no host bits, Start and End are in Subnet, and Start is not
+// after End. The Gateway may be outside the subnet or of the other family, as with host-local.
 type Range struct {
 	Subnet  netip.Prefix
 	Start   netip.Addr
@@ -20,25 +19,24 @@ type Range struct {
 	Gateway netip.Addr
 }
 
-// NewRange checks a range as a user wrote it. The zero Addr stands for "not
-// given": the start is then the first address after the network's, the end
-// the last one (IPv4: the one before it, which is the broadcast address), and
-// the gateway the first address after the network's.
+// NewRange validates a range as configured. The zero Addr means that a field is not set: start and
+// gateway default to the address after the network address, end to the last address of the subnet,
+// for IPv4 to the one before the broadcast address.
 //
-// An error begins with the field that is wrong, in host-local's spelling:
-// subnet, rangeStart, rangeEnd or gateway.
+// An error starts with host-local's name of the invalid field: subnet, rangeStart, rangeEnd or
+// gateway.
 func NewRange(subnet netip.Prefix, start, end, gateway netip.Addr) (Range, error) {
 	if err := checkSubnet(subnet); err != nil {
 		return Range{}, fmt.Errorf("subnet: %w", err)
 	}
 	r := Range{
 		Subnet:  subnet,
-		Start:   given(start, subnet.Addr().Next()),
-		End:     given(end, lastOf(subnet)),
-		Gateway: given(gateway, subnet.Addr().Next()),
+		Start:   orDefault(start, subnet.Addr().Next()),
+		End:     orDefault(end, lastOf(subnet)),
+		Gateway: orDefault(gateway, subnet.Addr().Next()),
 	}
 	if r.Gateway.Zone() != "" {
-		return Range{}, fmt.Errorf("gateway: %s has a zone, which is not accepted", r.Gateway)
+		return Range{}, fmt.Errorf("gateway: %s has a zone; want an address without one", r.Gateway)
 	}
 	if !subnet.Contains(r.Start) {
 		return Range{}, fmt.Errorf("rangeStart: %s is not in subnet %s", r.Start, subnet)
@@ -52,19 +50,19 @@ func NewRange(subnet netip.Prefix, start, end, gateway netip.Addr) (Range, error
 	return r, nil
 }
 
-// checkSubnet refuses what has no room for a network address, a gateway and a
-// pod, and what is not written as a network.
+// checkSubnet rejects subnets that are too small for a network address, a gateway and a pod, and
+// those with host bits.
 func checkSubnet(subnet netip.Prefix) error {
 	addr := subnet.Addr()
 	switch {
 	case !subnet.IsValid():
-		return fmt.Errorf("missing; a network is needed, such as 10.0.0.0/24")
+		return fmt.Errorf("missing; want a network such as 10.0.0.0/24")
 	case addr.Is4In6():
-		return fmt.Errorf("%s mixes IPv4 and IPv6; write it as %s", subnet, addr.Unmap())
+		return fmt.Errorf("%s is an IPv4-mapped IPv6 address; write it as %s", subnet, addr.Unmap())
 	case subnet.Bits() > addr.BitLen()-2:
-		return fmt.Errorf("%s is too small to allocate from; /%d or larger is needed", subnet, addr.BitLen()-2)
+		return fmt.Errorf("%s is too small to allocate from; want /%d or larger", subnet, addr.BitLen()-2)
 	case subnet.Masked() != subnet:
-		return fmt.Errorf("%s has host bits set; the network is %s", subnet, subnet.Masked())
+		return fmt.Errorf("%s has host bits set; want the network %s", subnet, subnet.Masked())
 	}
 	return nil
 }
@@ -73,18 +71,18 @@ func orderError(r Range, endGiven bool) error {
 	if endGiven {
 		return fmt.Errorf("rangeEnd: %s is before rangeStart %s", r.End, r.Start)
 	}
-	return fmt.Errorf("rangeStart: %s is after %s, where the range ends unless rangeEnd is given", r.Start, r.End)
+	return fmt.Errorf("rangeStart: %s is after %s, the default of rangeEnd", r.Start, r.End)
 }
 
-// given is addr in its plain form, or the default where it was not given.
-func given(addr, otherwise netip.Addr) netip.Addr {
+// orDefault returns addr, unmapped, or the default if addr is the zero Addr.
+func orDefault(addr, byDefault netip.Addr) netip.Addr {
 	if !addr.IsValid() {
-		return otherwise
+		return byDefault
 	}
 	return addr.Unmap()
 }
 
-// lastOf is the last address of a subnet that a pod may have by default.
+// lastOf returns the default of rangeEnd.
 func lastOf(subnet netip.Prefix) netip.Addr {
 	b := subnet.Addr().AsSlice()
 	for i := subnet.Bits(); i < len(b)*8; i++ {
@@ -97,15 +95,15 @@ func lastOf(subnet netip.Prefix) netip.Addr {
 	return last
 }
 
-// Contains tells whether the address lies between start and end.
+// Contains reports whether the address is in the range.
 func (r Range) Contains(addr netip.Addr) bool {
 	return addr.Zone() == "" && !addr.Less(r.Start) && !r.End.Less(addr)
 }
 
-// String is host-local's form: "10.0.0.1-10.0.0.254".
+// String returns host-local's notation, as in "10.0.0.1-10.0.0.254".
 func (r Range) String() string { return r.Start.String() + "-" + r.End.String() }
 
-// size counts the addresses, gateways included, up to math.MaxUint64.
+// size returns the number of addresses including gateways, at most math.MaxUint64.
 func (r Range) size() uint64 {
 	startHi, startLo := halves(r.Start)
 	endHi, endLo := halves(r.End)

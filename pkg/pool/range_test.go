@@ -40,11 +40,11 @@ func mustSet(t *testing.T, ranges ...Range) Set {
 
 func TestNewRange(t *testing.T) {
 	tests := []struct {
-		story                       string
+		name                        string
 		subnet, start, end, gateway string
 		want, wantGateway           string
 	}{
-		{"a plain subnet: .1 is the gateway and in the range, the broadcast address is not",
+		{"the defaults: .1 is the gateway and in the range, the broadcast address is not",
 			"10.0.0.0/24", "", "", "", "10.0.0.1-10.0.0.254", "10.0.0.1"},
 		{"the smallest subnet", "10.0.0.4/30", "", "", "", "10.0.0.5-10.0.0.6", "10.0.0.5"},
 		{"start and end may name the network and the broadcast address",
@@ -54,13 +54,14 @@ func TestNewRange(t *testing.T) {
 			"10.0.0.0/24", "", "", "169.254.1.1", "10.0.0.1-10.0.0.254", "169.254.1.1"},
 		{"IPv6 has no broadcast address", "fd00::/64", "", "", "", "fd00::1-fd00::ffff:ffff:ffff:ffff", "fd00::1"},
 		{"the end of the address space", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffc/126", "", "", "",
-			"ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffd-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffd"},
+			"ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffd-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff",
+			"ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffd"},
 		{"all of IPv4", "0.0.0.0/0", "", "", "", "0.0.0.1-255.255.255.254", "0.0.0.1"},
-		{"an IPv4 address in IPv6 clothes is the IPv4 address",
+		{"an IPv4-mapped IPv6 address is unmapped",
 			"10.0.0.0/24", "::ffff:10.0.0.7", "", "::ffff:10.0.0.2", "10.0.0.7-10.0.0.254", "10.0.0.2"},
 	}
 	for _, tt := range tests {
-		t.Run(tt.story, func(t *testing.T) {
+		t.Run(tt.name, func(t *testing.T) {
 			r := mustRange(t, tt.subnet, tt.start, tt.end, tt.gateway)
 			if r.String() != tt.want || r.Gateway.String() != tt.wantGateway {
 				t.Errorf("got %s gateway %s, want %s gateway %s", r, r.Gateway, tt.want, tt.wantGateway)
@@ -69,28 +70,36 @@ func TestNewRange(t *testing.T) {
 	}
 }
 
-func TestNewRangeRefuses(t *testing.T) {
+func TestNewRangeRejects(t *testing.T) {
 	tests := []struct {
-		story                       string
+		name                        string
 		subnet, start, end, gateway string
 		want                        string
 	}{
 		{"no subnet", "", "", "", "", "subnet: missing"},
-		{"a point-to-point net", "10.0.0.0/31", "", "", "", "subnet: 10.0.0.0/31 is too small to allocate from; /30 or larger is needed"},
+		{"a point-to-point subnet", "10.0.0.0/31", "", "", "",
+			"subnet: 10.0.0.0/31 is too small to allocate from; want /30 or larger"},
 		{"one IPv6 address", "fd00::1/128", "", "", "", "/126 or larger"},
-		{"an address instead of a network", "10.0.0.7/24", "", "", "", "subnet: 10.0.0.7/24 has host bits set; the network is 10.0.0.0/24"},
-		{"both families at once", "::ffff:10.0.0.0/120", "", "", "", "subnet: ::ffff:10.0.0.0/120 mixes"},
-		{"a start elsewhere", "10.0.0.0/24", "10.0.1.5", "", "", "rangeStart: 10.0.1.5 is not in subnet 10.0.0.0/24"},
+		{"an address instead of a network", "10.0.0.7/24", "", "", "",
+			"subnet: 10.0.0.7/24 has host bits set; want the network 10.0.0.0/24"},
+		{"an IPv4-mapped IPv6 subnet", "::ffff:10.0.0.0/120", "", "", "",
+			"subnet: ::ffff:10.0.0.0/120 is an IPv4-mapped"},
+		{"a start outside the subnet", "10.0.0.0/24", "10.0.1.5", "", "",
+			"rangeStart: 10.0.1.5 is not in subnet 10.0.0.0/24"},
 		{"a start in the other family", "10.0.0.0/24", "fd00::1", "", "", "rangeStart: fd00::1 is not in"},
-		{"an end elsewhere", "10.0.0.0/24", "", "10.0.1.5", "", "rangeEnd: 10.0.1.5 is not in subnet 10.0.0.0/24"},
-		{"the end before the start", "10.0.0.0/24", "10.0.0.9", "10.0.0.8", "", "rangeEnd: 10.0.0.8 is before rangeStart 10.0.0.9"},
-		{"a start that only the default end is before", "10.0.0.0/24", "10.0.0.255", "", "", "rangeStart: 10.0.0.255 is after 10.0.0.254"},
-		{"the network address as the end alone", "10.0.0.0/24", "", "10.0.0.0", "", "rangeEnd: 10.0.0.0 is before rangeStart 10.0.0.1"},
+		{"an end outside the subnet", "10.0.0.0/24", "", "10.0.1.5", "",
+			"rangeEnd: 10.0.1.5 is not in subnet 10.0.0.0/24"},
+		{"the end before the start", "10.0.0.0/24", "10.0.0.9", "10.0.0.8", "",
+			"rangeEnd: 10.0.0.8 is before rangeStart 10.0.0.9"},
+		{"a start after the default end", "10.0.0.0/24", "10.0.0.255", "", "",
+			"rangeStart: 10.0.0.255 is after 10.0.0.254"},
+		{"the network address as the end, with the default start", "10.0.0.0/24", "", "10.0.0.0", "",
+			"rangeEnd: 10.0.0.0 is before rangeStart 10.0.0.1"},
 		{"a start with a zone", "fe80::/64", "fe80::1%eth0", "", "", "rangeStart: "},
 		{"a gateway with a zone", "fe80::/64", "", "", "fe80::1%eth0", "gateway: "},
 	}
 	for _, tt := range tests {
-		t.Run(tt.story, func(t *testing.T) {
+		t.Run(tt.name, func(t *testing.T) {
 			r, err := NewRange(prefix(tt.subnet), addr(tt.start), addr(tt.end), addr(tt.gateway))
 			if err == nil {
 				t.Fatalf("accepted as %s", r)

@@ -12,19 +12,19 @@ import (
 
 // Set is a list of ranges from which an interface gets one address.
 //
-// Invariant, kept by NewSet: it is not empty, all ranges are of one family,
-// and no two overlap.
+// NewSet guarantees that it is not empty, that all ranges are of one address family, and that they
+// do not overlap.
 type Set []Range
 
-// NewSet checks that the ranges can stand together. Their order is kept: it
-// is the order in which addresses are handed out.
+// NewSet returns a set of the ranges. Addresses are assigned in the order of the ranges.
 func NewSet(ranges ...Range) (Set, error) {
 	if len(ranges) == 0 {
-		return nil, errors.New("empty range set; at least one range is needed")
+		return nil, errors.New("empty range set; want at least one range")
 	}
 	for _, r := range ranges[1:] {
 		if r.Start.BitLen() != ranges[0].Start.BitLen() {
-			return nil, fmt.Errorf("ranges %s and %s are of different address families; put them into two range sets", ranges[0], r)
+			return nil, fmt.Errorf("ranges %s and %s are of different address families; put them into two range sets",
+				ranges[0], r)
 		}
 	}
 	set := Set(slices.Clone(ranges))
@@ -34,8 +34,7 @@ func NewSet(ranges ...Range) (Set, error) {
 	return set, nil
 }
 
-// Disjoint returns an error if an address lies in two of the sets. It names
-// the two ranges.
+// Disjoint returns an error if an address is in two of the sets. The error names the two ranges.
 func Disjoint(sets []Set) error {
 	if a, b, found := overlap(slices.Concat(sets...)); found {
 		return fmt.Errorf("range sets overlap: %s and %s have addresses in common", a, b)
@@ -43,8 +42,8 @@ func Disjoint(sets []Set) error {
 	return nil
 }
 
-// overlap finds two ranges with a common address, if there are any. It sorts
-// first, so that a hostile list of ranges costs no quadratic time.
+// overlap returns two ranges with a common address, if there are any. It sorts the ranges first, so
+// that a long list does not take quadratic time.
 func overlap(ranges []Range) (a, b Range, found bool) {
 	sorted := slices.Clone(ranges)
 	slices.SortStableFunc(sorted, func(a, b Range) int { return a.Start.Compare(b.Start) })
@@ -56,7 +55,7 @@ func overlap(ranges []Range) (a, b Range, found bool) {
 	return Range{}, Range{}, false
 }
 
-// RangeFor is the range of the set that contains the address.
+// RangeFor returns the range of the set that contains the address.
 func (s Set) RangeFor(addr netip.Addr) (Range, bool) {
 	for _, r := range s {
 		if r.Contains(addr) {
@@ -66,15 +65,15 @@ func (s Set) RangeFor(addr netip.Addr) (Range, bool) {
 	return Range{}, false
 }
 
-// Contains tells whether one of the set's ranges contains the address.
+// Contains reports whether one of the set's ranges contains the address.
 func (s Set) Contains(addr netip.Addr) bool {
 	_, found := s.RangeFor(addr)
 	return found
 }
 
-// Usable tells whether the address may be handed out: it lies in the set and
-// is the gateway of none of its ranges. (host-local looks only at the gateway
-// of the address's own range, and so gives another range's gateway to a pod.)
+// Usable reports whether the address may be assigned: it is in the set and not the gateway of any
+// of its ranges. (host-local only compares with the gateway of the address's own range, and so
+// assigns the gateway of another range to a pod.)
 func (s Set) Usable(addr netip.Addr) bool {
 	return s.Contains(addr) && !s.isGateway(addr)
 }
@@ -83,19 +82,16 @@ func (s Set) isGateway(addr netip.Addr) bool {
 	return slices.ContainsFunc(s, func(r Range) bool { return r.Gateway == addr })
 }
 
-// ID names the set's content: 16 hex digits, the same for the same ranges in
-// the same order, wherever they stand in a configuration. What is remembered
-// for a set (the cursor, the count of its holds) is remembered under its ID,
-// so that a set added before it takes over nothing (DESIGN 3). Subnets and
-// gateways do not count: the addresses are the same with another gateway.
+// ID returns a hash of the ranges and their order, as 16 hex digits. The store keeps the cursor and
+// the number of holds of a set under its ID, and not under its index, so that another set can be
+// added before it. The ID does not depend on subnets and gateways, because the addresses do not.
 func (s Set) ID() string {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(s.String())) // a hash never fails
 	return fmt.Sprintf("%016x", h.Sum64())
 }
 
-// Size counts the usable addresses; math.MaxUint64 stands for that many or
-// more.
+// Size returns the number of usable addresses, at most math.MaxUint64.
 func (s Set) Size() uint64 {
 	var sum uint64
 	for _, r := range s {
@@ -108,7 +104,7 @@ func (s Set) Size() uint64 {
 	return sum - uint64(len(s.gateways()))
 }
 
-// gateways are the set's gateways that lie inside it, each once, in order.
+// gateways returns the gateways that are addresses of the set, sorted and without duplicates.
 func (s Set) gateways() []netip.Addr {
 	var in []netip.Addr
 	for _, r := range s {
@@ -120,7 +116,7 @@ func (s Set) gateways() []netip.Addr {
 	return slices.Compact(in)
 }
 
-// String is host-local's form: "10.0.0.1-10.0.0.254,10.0.1.1-10.0.1.254".
+// String returns host-local's notation, as in "10.0.0.1-10.0.0.254,10.0.1.1-10.0.1.254".
 func (s Set) String() string {
 	out := make([]string, len(s))
 	for i, r := range s {

@@ -6,23 +6,24 @@ import (
 	"testing"
 )
 
-func TestNewSetRefuses(t *testing.T) {
+func TestNewSetRejects(t *testing.T) {
 	a := mustRange(t, "10.0.0.0/24", "", "", "")
 	b := mustRange(t, "10.0.1.0/24", "", "", "")
 	inA := mustRange(t, "10.0.0.0/16", "10.0.0.254", "10.0.0.255", "")
 	v6 := mustRange(t, "fd00::/64", "", "", "")
 	tests := []struct {
-		story  string
+		name   string
 		ranges []Range
 		want   string
 	}{
 		{"nothing", nil, "empty range set"},
 		{"two families", []Range{a, b, v6}, "different address families"},
 		{"the same range twice", []Range{a, b, a}, "overlap"},
-		{"one common address, in whatever order", []Range{inA, b, a}, "ranges 10.0.0.1-10.0.0.254 and 10.0.0.254-10.0.0.255 overlap"},
+		{"one common address, in any order", []Range{inA, b, a},
+			"ranges 10.0.0.1-10.0.0.254 and 10.0.0.254-10.0.0.255 overlap"},
 	}
 	for _, tt := range tests {
-		t.Run(tt.story, func(t *testing.T) {
+		t.Run(tt.name, func(t *testing.T) {
 			_, err := NewSet(tt.ranges...)
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("error %v, want %q in it", err, tt.want)
@@ -30,7 +31,7 @@ func TestNewSetRefuses(t *testing.T) {
 		})
 	}
 	if _, err := NewSet(b, a); err != nil {
-		t.Errorf("two neighbours in falling order: %v", err)
+		t.Errorf("two adjacent ranges in descending order: %v", err)
 	}
 }
 
@@ -38,11 +39,12 @@ func TestDisjoint(t *testing.T) {
 	a := mustSet(t, mustRange(t, "10.0.0.0/24", "", "10.0.0.99", ""))
 	b := mustSet(t, mustRange(t, "10.0.0.0/24", "10.0.0.100", "", ""))
 	c := mustSet(t, mustRange(t, "10.0.1.0/24", "", "", ""), mustRange(t, "10.0.0.0/24", "10.0.0.50", "10.0.0.100", ""))
-	v6 := mustSet(t, mustRange(t, "::a00:0/120", "", "", "")) // the bits of 10.0.0.0
+	v6 := mustSet(t, mustRange(t, "::a00:0/120", "", "", "")) // the same bits as 10.0.0.0
 	if err := Disjoint([]Set{a, b, v6}); err != nil {
 		t.Errorf("disjoint sets: %v", err)
 	}
-	if err := Disjoint([]Set{b, v6, c}); err == nil || !strings.Contains(err.Error(), "10.0.0.50-10.0.0.100 and 10.0.0.100-10.0.0.254") {
+	if err := Disjoint([]Set{b, v6, c}); err == nil ||
+		!strings.Contains(err.Error(), "10.0.0.50-10.0.0.100 and 10.0.0.100-10.0.0.254") {
 		t.Errorf("error %v, want one that names both ranges", err)
 	}
 }
@@ -50,7 +52,7 @@ func TestDisjoint(t *testing.T) {
 func TestSetUsable(t *testing.T) {
 	s := mustSet(t,
 		mustRange(t, "10.0.0.0/29", "", "", ""),
-		mustRange(t, "10.0.1.0/29", "", "", "10.0.0.3"), // its gateway lies in the other range
+		mustRange(t, "10.0.1.0/29", "", "", "10.0.0.3"), // its gateway is in the other range
 	)
 	tests := []struct {
 		address          string
@@ -62,9 +64,9 @@ func TestSetUsable(t *testing.T) {
 		{"10.0.0.3", true, false}, // the other range's gateway
 		{"10.0.0.6", true, true},
 		{"10.0.0.7", false, false}, // the broadcast address
-		{"10.0.1.1", true, true},   // no gateway, since another one is given
+		{"10.0.1.1", true, true},   // not the gateway, because another one is set
 		{"fd00::1", false, false},
-		{"::ffff:10.0.0.2", false, false}, // callers unmap; nothing is stored under two names
+		{"::ffff:10.0.0.2", false, false}, // callers unmap addresses
 	}
 	for _, tt := range tests {
 		a := addr(tt.address)
@@ -101,12 +103,12 @@ func TestSetSize(t *testing.T) {
 	}
 	whole := mustSet(t, mustRange(t, "fd00::/64", "fd00::", "", "2001:db8::1"))
 	if whole.Size() != math.MaxUint64 {
-		t.Errorf("2^64 addresses: size %d, want it saturated", whole.Size())
+		t.Errorf("2^64 addresses: size %d, want math.MaxUint64", whole.Size())
 	}
 	half := func(subnet string) Range { return mustRange(t, subnet, "", "", "2001:db8::1") }
 	sum := mustSet(t, half("fd00::/64"), half("fd01::/64"))
 	if sum.Size() != math.MaxUint64 {
-		t.Errorf("two /64: size %d, want it saturated", sum.Size())
+		t.Errorf("two /64: size %d, want math.MaxUint64", sum.Size())
 	}
 }
 
@@ -129,12 +131,12 @@ func TestSetID(t *testing.T) {
 		}
 		ids[id] = name
 	}
-	// The ID is on disk: it must not change with a release.
+	// The ID is stored on disk, so that it must not change with a version.
 	if got, want := mustSet(t, a, b).ID(), "0b3b03837c7b36c1"; got != want {
-		t.Errorf("ID %s, want %s as ever", got, want)
+		t.Errorf("ID %s, want %s", got, want)
 	}
 	other := mustSet(t, mustRange(t, "10.0.0.0/24", "", "", "10.0.0.77"), b)
 	if other.ID() != mustSet(t, a, b).ID() {
-		t.Error("another gateway made it another set")
+		t.Error("the ID depends on the gateway")
 	}
 }
