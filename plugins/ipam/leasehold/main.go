@@ -26,7 +26,7 @@ func main() {
 	signal.Ignore(syscall.SIGPIPE) // a result that cannot be written must release its address
 	node, err := env.Read(os.Getenv)
 	if err != nil {
-		_ = types.NewError(types.ErrInvalidEnvironmentVariables, err.Error(), "unset it, unless this is a test").Print()
+		_ = types.NewError(types.ErrInvalidEnvironmentVariables, err.Error(), "unset the variable").Print()
 		os.Exit(1)
 	}
 	leases := store.New(node.Dirs)

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// asPlugin makes the test's own binary the plugin.
+// asPlugin is the environment variable that makes the test binary run as the plugin.
 const asPlugin = "LEASEHOLD_TEST_AS_PLUGIN"
 
 func TestMain(m *testing.M) {
@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// node is a place of its own for one plugin, and its pool of one address.
+// node is a directory with the state of a plugin whose pool has one address.
 type node struct {
 	t    *testing.T
 	root string
@@ -31,13 +31,13 @@ type node struct {
 
 func newNode(t *testing.T) node { return node{t, t.TempDir()} }
 
-// conf is a good configuration with one address, and with these fields in ipam.
+// conf returns a valid configuration with one address, and with additional fields in ipam.
 func (n node) conf(fields string) string {
 	return `{"cniVersion":"1.0.0","name":"net","ipam":{"type":"leasehold","subnet":"10.0.0.0/30","dataDir":"` + n.root +
 		`/nets"` + fields + `}}`
 }
 
-// command is a run of the plugin. The last of two values of a variable counts.
+// command returns a command that runs the plugin. env overrides the default variables.
 func (n node) command(verb, stdin string, env ...string) *exec.Cmd {
 	cmd := exec.Command(os.Args[0])
 	cmd.Dir = n.root
@@ -50,7 +50,7 @@ func (n node) command(verb, stdin string, env ...string) *exec.Cmd {
 	return cmd
 }
 
-// call runs it: what it prints, and whether it succeeded.
+// call runs the plugin and returns its output and whether it succeeded.
 func (n node) call(verb, stdin string, env ...string) (stdout string, ok bool) {
 	n.t.Helper()
 	cmd := n.command(verb, stdin, env...)
@@ -67,7 +67,7 @@ func (n node) call(verb, stdin string, env ...string) (stdout string, ok bool) {
 	return out.String(), err == nil
 }
 
-// written are the directories below the root that have anything in them.
+// written returns the names in the root directory.
 func (n node) written() map[string]bool {
 	n.t.Helper()
 	found := map[string]bool{}
@@ -83,32 +83,34 @@ func (n node) written() map[string]bool {
 	return found
 }
 
-// TestBadInput: a CNI error object on stdout with code, msg and details, a
-// failed exit, nothing written elsewhere, and no address lost.
-func TestBadInput(t *testing.T) {
+// TestInvalidInput verifies that invalid input results in a CNI error object on stdout and a failed
+// exit, that nothing is written outside the state directories, and that no address is leaked.
+func TestInvalidInput(t *testing.T) {
 	const annotations = `"io.kubernetes.cri.pod-annotations":{"io.kubernetes.cri/reserved-ip-duration":`
 	type run struct {
-		story, stdin string
-		env          []string
-		code         int
-		want         string
+		name, stdin string
+		env         []string
+		code        int
+		want        string
 	}
 	n := newNode(t)
 	runs := []run{
-		{"nothing at all", "", nil, 6, "unexpected end of JSON input"},
-		{"broken JSON", `{"name":`, nil, 6, "unexpected end of JSON input"},
-		{"a list", `[]`, nil, 6, "cannot unmarshal array"},
+		{"empty stdin", "", nil, 6, "unexpected end of JSON input"},
+		{"invalid JSON", `{"name":`, nil, 6, "unexpected end of JSON input"},
+		{"a JSON array", `[]`, nil, 6, "cannot unmarshal array"},
 		{"ipam missing", `{"cniVersion":"1.0.0","name":"net"}`, nil, 7, "ipam: missing"},
 		{"overlapping ranges", n.conf(`,"ranges":[[{"subnet":"10.0.0.0/24"}]]`), nil, 7, "range sets overlap"},
-		{"a network name with a way out", strings.Replace(n.conf(""), `"net"`, `"../../etc/x"`, 1), nil, 7, "../../etc/x"},
+		{"a network name with ..", strings.Replace(n.conf(""), `"net"`, `"../../etc/x"`, 1), nil, 7, "../../etc/x"},
 		{"a network name of 10 kB", strings.Replace(n.conf(""), `"net"`, `"`+strings.Repeat("n", 10000)+`"`, 1), nil, 7,
 			"want at most 255 characters"},
-		{"a network name with a newline", strings.Replace(n.conf(""), `"net"`, `"a\nb"`, 1), nil, 7, "invalid characters"},
-		{"a container id with a way out", n.conf(""), []string{"CNI_CONTAINERID=../x"}, 4,
+		{"a network name with a newline", strings.Replace(n.conf(""), `"net"`, `"a\nb"`, 1), nil, 7,
+			"invalid characters"},
+		{"a container ID with ..", n.conf(""), []string{"CNI_CONTAINERID=../x"}, 4,
 			"invalid characters in containerID"},
-		{"a container id of 10 kB", n.conf(""), []string{"CNI_CONTAINERID=" + strings.Repeat("c", 10000)}, 4, "at most 128"},
-		{"an interface with a way out", n.conf(""), []string{"CNI_IFNAME=../x"}, 4, "interface name contains"},
-		{"a pod name with a way out", n.conf(""), []string{"CNI_ARGS=K8S_POD_NAMESPACE=a;K8S_POD_NAME=../../etc/x"}, 4,
+		{"a container ID of 10 kB", n.conf(""), []string{"CNI_CONTAINERID=" + strings.Repeat("c", 10000)}, 4,
+			"at most 128"},
+		{"an interface with ..", n.conf(""), []string{"CNI_IFNAME=../x"}, 4, "interface name contains"},
+		{"a pod name with ..", n.conf(""), []string{"CNI_ARGS=K8S_POD_NAMESPACE=a;K8S_POD_NAME=../../etc/x"}, 4,
 			"K8S_POD_NAME="},
 		{"a namespace with a newline", n.conf(""), []string{"CNI_ARGS=K8S_POD_NAMESPACE=a\nb;K8S_POD_NAME=c"}, 4,
 			`K8S_POD_NAMESPACE=\"a\\nb\"`},
@@ -116,10 +118,12 @@ func TestBadInput(t *testing.T) {
 			10000)}, 4, "(10000 bytes)"},
 		{"two pod names", n.conf(""), []string{"CNI_ARGS=K8S_POD_NAME=b;K8S_POD_NAMESPACE=a;K8S_POD_NAME=c"}, 4,
 			"K8S_POD_NAME is both"},
-		{"a look-alike", n.conf(""), []string{"CNI_ARGS=X_K8S_POD_NAME=b"}, 4, "unknown pair"},
-		{"a pod whose network namespace is gone", n.conf(""), []string{"CNI_ARGS=K8S_POD_NAME=b;K8S_POD_NAMESPACE=a"}, 4,
+		{"an unknown key", n.conf(""), []string{"CNI_ARGS=X_K8S_POD_NAME=b"}, 4, "unknown pair"},
+		{"a network namespace that does not exist", n.conf(""), []string{"CNI_ARGS=K8S_POD_NAME=b;K8S_POD_NAMESPACE=a"},
+			4,
 			"CNI_NETNS"},
-		{"a version from the future", strings.Replace(n.conf(""), "1.0.0", "9.9.9", 1), nil, 1, "incompatible CNI versions"},
+		{"an unsupported CNI version", strings.Replace(n.conf(""), "1.0.0", "9.9.9", 1), nil, 1,
+			"incompatible CNI versions"},
 	}
 	for _, value := range []string{`"abc"`, `"-5"`, `"1e3"`, `""`, `" 10 "`, `"99999999999999999999"`, `"153722868"`,
 		`5`, `null`, `{}`} {
@@ -128,7 +132,7 @@ func TestBadInput(t *testing.T) {
 			"annotation io.kubernetes.cri/reserved-ip-duration: "})
 	}
 	for _, r := range runs {
-		t.Run(r.story, func(t *testing.T) {
+		t.Run(r.name, func(t *testing.T) {
 			n := node{t, n.root}
 			stdout, ok := n.call("ADD", r.stdin, r.env...)
 			var e struct {
@@ -136,19 +140,19 @@ func TestBadInput(t *testing.T) {
 				Msg, Details string
 			}
 			if err := json.Unmarshal([]byte(stdout), &e); err != nil || ok {
-				t.Fatalf("succeeded: %t, printed %q, want one error object (%v)", ok, stdout, err)
+				t.Fatalf("succeeded: %t, printed %q; want one error object (%v)", ok, stdout, err)
 			}
 			if e.Code != r.code || e.Msg == "" || !strings.Contains(stdout, r.want) {
 				t.Errorf("printed %s, want code %d and %q", stdout, r.code, r.want)
 			}
-			if len(stdout) > 1000 && r.code != 4 { // the library repeats a bad container id whole
-				t.Errorf("an error object of %d bytes", len(stdout))
+			if len(stdout) > 1000 && r.code != 4 { // skel repeats an invalid container ID in full
+				t.Errorf("the error object has %d bytes", len(stdout))
 			}
 		})
 	}
 
 	if stdout, ok := n.call("ADD", n.conf("")); !ok || !strings.Contains(stdout, `"10.0.0.2/30"`) {
-		t.Errorf("the only address was lost: %s", stdout)
+		t.Errorf("the only address was leaked: %s", stdout)
 	}
 	for name := range n.written() {
 		if name != "state" && name != "run" && name != "nets" {
@@ -157,7 +161,8 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// TestNullAnnotations is what a pod without annotations looks like.
+// TestNullAnnotations verifies that ADD accepts null, which containerd passes for a pod without
+// annotations.
 func TestNullAnnotations(t *testing.T) {
 	n := newNode(t)
 	stdin := strings.TrimSuffix(n.conf(""), "}") + `,"runtimeConfig":{"io.kubernetes.cri.pod-annotations":null}}`
@@ -166,8 +171,9 @@ func TestNullAnnotations(t *testing.T) {
 	}
 }
 
-// TestDelWithAnything frees the one address, whatever comes with the DEL.
-func TestDelWithAnything(t *testing.T) {
+// TestDelWithAnyConfiguration verifies that DEL releases the address with any configuration and
+// environment.
+func TestDelWithAnyConfiguration(t *testing.T) {
 	n := newNode(t)
 	for _, stdin := range []string{
 		`{"name":"net"}`, `{"name":"other","ipam":null}`, `{"name":"net","ipam":"x"}`,
@@ -184,15 +190,15 @@ func TestDelWithAnything(t *testing.T) {
 			}
 		}
 		if stdout, ok := n.call("ADD", n.conf(`,"softHold":"0s"`), "CNI_CONTAINERID=c2"); !ok {
-			t.Errorf("after DEL with %s another container gets nothing: %s", stdin, stdout)
+			t.Errorf("ADD of another container after DEL with %s: %s", stdin, stdout)
 		}
 		n.call("DEL", stdin, "CNI_CONTAINERID=c2")
 	}
 }
 
-// TestNobodyReads: the caller is gone when the result is printed, and the only
-// address is free again.
-func TestNobodyReads(t *testing.T) {
+// TestClosedStdout verifies that ADD fails and releases the address if the result cannot be
+// printed.
+func TestClosedStdout(t *testing.T) {
 	n := newNode(t)
 	read, write, err := os.Pipe()
 	if err != nil {
@@ -202,11 +208,11 @@ func TestNobodyReads(t *testing.T) {
 	cmd := n.command("ADD", n.conf(`,"softHold":"0s"`))
 	cmd.Stdout = write
 	if err := cmd.Run(); err == nil {
-		t.Error("an ADD succeeded whose result nobody could read")
+		t.Error("ADD succeeded with stdout closed")
 	}
 	write.Close()
 	if stdout, ok := n.call("ADD", n.conf(""), "CNI_CONTAINERID=c2"); !ok {
-		t.Errorf("its address was lost: %s", stdout)
+		t.Errorf("its address was leaked: %s", stdout)
 	}
 }
 
@@ -222,7 +228,7 @@ func TestVersionAndAbout(t *testing.T) {
 	}
 	if stdout, ok := n.call("VERSION", "", "LEASEHOLD_CLOCK_OFFSET=x"); ok || !strings.Contains(stdout, `"code": 4`) ||
 		!strings.Contains(stdout, "LEASEHOLD_CLOCK_OFFSET") {
-		t.Errorf("a bad variable: %s, want code 4 and its name", stdout)
+		t.Errorf("an invalid variable: %s, want code 4 and its name", stdout)
 	}
 	if len(n.written()) > 0 {
 		t.Errorf("VERSION wrote %v", n.written())
