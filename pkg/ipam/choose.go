@@ -100,32 +100,63 @@ func (a *assignment) chooseRequested(set pool.Set, addr netip.Addr) (pick, error
 	if !set.Usable(addr) {
 		return pick{}, fmt.Errorf("%w: %s is subnet's gateway", ErrRequest, addr)
 	}
-	l, err := a.tx.Get(a.req.Pool, addr)
+	l, err := a.leaseOf(addr)
 	if err != nil {
 		return pick{}, err
 	}
+	if l.State != lease.None {
+		if p, err := a.claim(l, set); err == nil || errors.Is(err, store.ErrBusy) {
+			return p, err
+		}
+		// Nobody else may look whether its holder is still there.
+		if err := a.collect(func() []lease.Lease { return a.read(addr) }, a.orphanDead); err != nil {
+			return pick{}, err
+		}
+		if l, err = a.leaseOf(addr); err != nil {
+			return pick{}, err
+		}
+	}
 	if l.State == lease.None {
-		inUse, err := a.admit(a.req.Pool, addr)
-		if err != nil {
-			return pick{}, err
-		}
-		if !inUse {
-			return a.fresh(set, addr, nil)
-		}
-		if l, err = a.tx.Get(a.req.Pool, addr); err != nil {
-			return pick{}, err
-		}
+		return a.fresh(set, addr, nil)
 	}
-	if p, err := a.claim(l, set); err == nil || errors.Is(err, store.ErrBusy) {
-		return p, err
-	}
-	// Nothing is better than what was asked for: a hold that is over or soft gives way.
-	if _, err := lease.Apply(l, a.yield(l, false), a.now); err == nil || l.Lapsed(a.now) && a.last(l) == lease.Dead {
-		if a.mayGive(l) == nil {
-			return a.fresh(set, addr, &l)
-		}
+	// Nothing is better than what was asked for: a soft hold gives way.
+	if _, err := lease.Apply(l, a.yield(l, false), a.now); err == nil && a.mayGive(l) == nil {
+		return a.fresh(set, addr, &l)
 	}
 	return pick{}, fmt.Errorf("%w: %s in range set %s %s", ErrTaken, addr, set, a.describe(l))
+}
+
+// leaseOf is the lease of an address, also where only host-local's file of it is there.
+func (a *assignment) leaseOf(addr netip.Addr) (lease.Lease, error) {
+	l, err := a.tx.Get(a.req.Pool, addr)
+	if err != nil || l.State != lease.None {
+		return l, err
+	}
+	if inUse, err := a.admit(a.req.Pool, addr); !inUse || err != nil {
+		return lease.Lease{}, err
+	}
+	return a.tx.Get(a.req.Pool, addr)
+}
+
+// read is the lease of an address, none where it has none.
+func (a *assignment) read(addr netip.Addr) []lease.Lease {
+	l, err := a.tx.Get(a.req.Pool, addr)
+	if err != nil || l.State == lease.None {
+		return nil
+	}
+	return []lease.Lease{l}
+}
+
+// collect ends what needs no holder any more: holds that are over, leases whose DEL
+// host-local has heard, and those of the dead, as dead finds them. Each step reads the
+// leases anew.
+func (a *assignment) collect(leases func() []lease.Lease, dead func([]lease.Lease) error) error {
+	for _, step := range []func([]lease.Lease) error{a.sweep, a.heard, dead} {
+		if err := step(leases()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // describe says who has an address and until when.
@@ -157,13 +188,7 @@ func (a *assignment) chooseFresh(set pool.Set) (pick, error) {
 	if addr, ok, err := a.next(set); ok || err != nil {
 		return a.freshOr(set, addr, err)
 	}
-	if err := a.sweep(a.inSet(set)); err != nil {
-		return pick{}, err
-	}
-	if err := a.heard(a.inSet(set)); err != nil {
-		return pick{}, err
-	}
-	if err := a.collectDead(a.inSet(set)); err != nil {
+	if err := a.collect(func() []lease.Lease { return a.inSet(set) }, a.collectDead); err != nil {
 		return pick{}, err
 	}
 	if addr, ok, err := a.next(set); ok || err != nil {
@@ -231,6 +256,13 @@ func (a *assignment) collectDead(leases []lease.Lease) error {
 	if last := a.tx.Look(); !last.IsZero() && last.BootID == a.now.BootID && a.now.Since(last) < lookEvery {
 		return nil
 	}
+	if err := a.orphanDead(leases); err != nil {
+		return err
+	}
+	return a.tx.SetLook(a.now)
+}
+
+func (a *assignment) orphanDead(leases []lease.Lease) error {
 	for _, l := range leases {
 		if l.State != lease.Bound {
 			continue
@@ -241,7 +273,7 @@ func (a *assignment) collectDead(leases []lease.Lease) error {
 			}
 		}
 	}
-	return a.tx.SetLook(a.now)
+	return nil
 }
 
 func (a *assignment) yield(l lease.Lease, firm bool) lease.Yield {

@@ -319,6 +319,47 @@ func TestARequestDoesNotTakeAnAddressThatIsOnAnInterface(t *testing.T) {
 	w.same("now", w.add(ask{pod: "x", container: "c3", requested: "10.0.0.2"}), "10.0.0.2")
 }
 
+// Without an agent nobody else finds out that the holder of a requested address is gone.
+func TestARequestedAddressOfADeadHolder(t *testing.T) {
+	for _, c := range []struct {
+		story string
+		lose  func(w *world)
+		free  bool
+	}{
+		{"it lives", func(*world) {}, false},
+		{"its sandbox is gone", func(w *world) { w.burn("c1") }, true},
+		{"a process lives on in its sandbox", func(w *world) {
+			w.inPID[w.netns["/run/netns/c1"]] = true
+			w.burn("c1")
+		}, false},
+		{"nothing can be proven", func(w *world) { w.burn("c1"); w.blind = true }, false},
+		{"host-local has heard its DEL", func(w *world) {
+			w.burn("c1")
+			w.wipe(w.path("10.0.0.50"))
+		}, true},
+	} {
+		for _, a := range []ask{{pod: "db-0", container: "c1"}, {container: "c1"}, {pod: "db-0", container: "c1", window: hour}} {
+			w := newWorld(t, "10.0.0.0/24")
+			a.requested = "10.0.0.50"
+			w.add(a)
+			c.lose(w)
+			next := ask{pod: "x", container: "c2", requested: "10.0.0.50"}
+			if c.free && a.window == 0 {
+				w.same(c.story, w.add(next), "10.0.0.50")
+				w.same(c.story, w.leases(), "10.0.0.50=x/Bound")
+				continue
+			}
+			w.refused(next, ErrTaken)
+			if !c.free {
+				continue
+			}
+			w.refused(next, ErrTaken, "held for pod db/db-0 until")
+			w.after(hour)
+			w.same(c.story+", and its window is over", w.add(next), "10.0.0.50")
+		}
+	}
+}
+
 func TestAClaimDoesNotMoveTheCursor(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{pod: "db-0", container: "c1", window: hour})
