@@ -108,12 +108,30 @@ func run(ctx context.Context, resource schema.GroupVersionResource, lw *toolscac
 	return &watched{informer, registration, resource.GroupResource().String(), stop}, nil
 }
 
+var crdResource = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
+	Resource: "customresourcedefinitions"}
+
+// serves reports whether the CRD of that name has a version that is served, be it now or in a moment.
+func (s *sources) serves(ctx context.Context, crd, version string) (bool, error) {
+	list, err := s.dynamic.Resource(crdResource).List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + crd})
+	if err != nil {
+		return false, err
+	}
+	for _, item := range list.Items {
+		versions, _, _ := unstructured.NestedSlice(item.Object, "spec", "versions")
+		for _, v := range versions {
+			if v, ok := v.(map[string]any); ok && v["name"] == version && v["served"] == true {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}
+
 // crds watches the names of all CRDs.
 func (s *sources) crds(ctx context.Context, eventHandler handler[*metav1.PartialObjectMetadata]) (*watched, error) {
-	resource := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
-		Resource: "customresourcedefinitions"}
-	c := s.metadata.Resource(resource)
-	return run(ctx, resource, &toolscache.ListWatch{
+	c := s.metadata.Resource(crdResource)
+	return run(ctx, crdResource, &toolscache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object,
 			error) {
 			return c.List(ctx, o)

@@ -196,16 +196,21 @@ func (v *View) watch(kind schema.GroupKind, resource schema.GroupVersionResource
 	return err
 }
 
-// resource returns the resource of a kind, in another version if the given one is not served.
+// resource returns the resource of a kind. It is in another version if the CRD says that the given one is not served: the
+// versions of a new CRD are served one after the other.
 func (v *View) resource(kind schema.GroupVersionKind) (schema.GroupVersionResource, bool) {
 	mapping, err := v.mapper.RESTMapping(kind.GroupKind(), kind.Version)
-	if err != nil {
-		mapping, err = v.mapper.RESTMapping(kind.GroupKind())
+	if err == nil {
+		return mapping.Resource, true
 	}
-	if err != nil {
+	if mapping, err = v.mapper.RESTMapping(kind.GroupKind()); err != nil {
 		return schema.GroupVersionResource{}, false
 	}
-	return mapping.Resource, true
+	v.mu.Lock()
+	ctx := v.ctx
+	v.mu.Unlock()
+	serves, err := v.sources.serves(ctx, mapping.Resource.GroupResource().String(), kind.Version)
+	return mapping.Resource, err == nil && !serves
 }
 
 // crdAdded starts the watch of the CRD's resource. A watch that has not synced is restarted,

@@ -3,7 +3,10 @@ package topology
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"testing"
 	"time"
@@ -316,6 +319,52 @@ func TestKindOfADeletedCRDIsNotWatched(t *testing.T) {
 		if _, err := v.Workload(Target{Kind: kind.GroupKind(), Namespace: "ns", Name: "db"}); !errors.Is(err, step.want) {
 			t.Errorf("event %d: %v, want %v", i+1, err, step.want)
 		}
+	}
+}
+
+// TestAVersionThatIsServedInAMoment has a CRD of which the API server serves one version already.
+func TestAVersionThatIsServedInAMoment(t *testing.T) {
+	versions := ""
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/apis/apiextensions.k8s.io/v1/customresourcedefinitions" ||
+			r.URL.Query().Get("fieldSelector") != "metadata.name=statefulsets.apps.kruise.io" {
+			t.Errorf("it asks for %s", r.URL)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinitionList","items":[%s]}`,
+			versions)
+	}))
+	defer server.Close()
+	api, err := dynamic.NewForConfig(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kind := builtIn[1]
+	mapper := apimeta.NewDefaultRESTMapper([]schema.GroupVersion{{Group: kind.Group, Version: "v1alpha1"}})
+	mapper.Add(kind.GroupKind().WithVersion("v1alpha1"), apimeta.RESTScopeNamespace)
+	v := viewOf()
+	v.ctx, v.mapper, v.sources = t.Context(), mapper, &sources{dynamic: api}
+	crd := `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition",` +
+		`"metadata":{"name":"statefulsets.apps.kruise.io"},"spec":{"versions":[%s]}}`
+	const alpha = `{"name":"v1alpha1","served":true}`
+	for list, want := range map[string]bool{
+		"":                      true, // of an aggregated API
+		fmt.Sprintf(crd, alpha): true,
+		fmt.Sprintf(crd, alpha+`,{"name":"v1beta1","served":false}`): true,
+		fmt.Sprintf(crd, alpha+`,{"name":"v1beta1","served":true}`):  false,
+	} {
+		versions = list
+		if resource, ok := v.resource(kind); ok != want || ok && resource.Version != "v1alpha1" {
+			t.Errorf("%s: %v, %t", list, resource, ok)
+		}
+	}
+	server.Close()
+	if resource, ok := v.resource(kind); ok {
+		t.Errorf("nobody knows what the CRD says, and %v is watched", resource)
+	}
+	mapper.Add(kind, apimeta.RESTScopeNamespace)
+	if resource, ok := v.resource(kind); !ok || resource.Version != kind.Version {
+		t.Errorf("%v, %t", resource, ok)
 	}
 }
 
