@@ -74,12 +74,17 @@ type pause struct {
 
 func (p *pause) is(now time.Time) bool { return now.Before(p.until) }
 
-// extend begins a pause, twice as long as the last one, if none is on.
-func (p *pause) extend(now time.Time) {
-	if !p.is(now) {
-		p.length = min(max(2*p.length, firstPause), maxPause)
-		p.until = now.Add(p.length)
+// tries reports whether a pause is over and nothing was lifted in time since. Then gates are made one at a time.
+func (p *pause) tries() bool { return p.length > 0 }
+
+// extend begins a pause, twice as long as the last one, if none is on, and reports whether it did.
+func (p *pause) extend(now time.Time) bool {
+	if p.is(now) {
+		return false
 	}
+	p.length = min(max(2*p.length, firstPause), maxPause)
+	p.until = now.Add(p.length)
+	return true
 }
 
 func newGateLimiter(now func() time.Time) *gateLimiter {
@@ -130,6 +135,8 @@ func (l *gateLimiter) admit(key string) (admitted bool, wait <-chan struct{}) {
 	}
 	switch {
 	case n.failing > 0, n.pause.is(now), l.watch.is(now), l.late.is(now), failing >= maxGates:
+		return false, nil
+	case (l.watch.tries() || l.late.tries()) && places > 0, n.pause.tries() && n.places > 0:
 		return false, nil
 	case places >= maxGates, n.places >= maxNamespaceGates:
 		return false, l.freed
@@ -275,7 +282,8 @@ func (l *gateLimiter) LiftedUnseen(p *podView) time.Duration {
 	return unseenLife
 }
 
-// Unwatched reports whether no watch has shown a pod for a while after its gate was lifted. Then no gate is made for a while.
+// Unwatched finds out whether a watch has shown a pod after its gate was lifted. If not, no gate is made for a while; it
+// reports whether that begins now.
 func (l *gateLimiter) Unwatched(key string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -283,8 +291,7 @@ func (l *gateLimiter) Unwatched(key string) bool {
 		return false
 	}
 	delete(l.gates, key)
-	l.watch.extend(l.now())
-	return true
+	return l.watch.extend(l.now())
 }
 
 // Failed says that a gate could not be lifted. It reports whether the pod is the one of its namespace that is tried often.
