@@ -333,6 +333,16 @@ func TestOldFilesOfOursAreNoWitness(t *testing.T) {
 	w.same("and nothing leaks", w.add(ask{container: "x"}), "10.0.0.3")
 }
 
+// Container ids are used again, by runtimes and by restarted containers: the age of a file says whose it is.
+func TestANewFileOfAContainerThatWasOursIsHostLocals(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
+	w.add(ask{container: "c1", netns: "/dummy"})
+	w.del("c1")
+	w.hostLocal("10.0.0.2", "c1")
+	w.same("passed over", w.add(ask{pod: "x", container: "c2"}), "10.0.0.3")
+	w.refused(ask{pod: "y", container: "c3"}, ErrExhausted, "2 bound")
+}
+
 func TestTheAgentsSnapshotKnowsAll(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{pod: "db-0", container: "c1", window: hour})

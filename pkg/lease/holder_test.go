@@ -10,6 +10,35 @@ func TestHolderName(t *testing.T) {
 	}
 }
 
+// The name of an attachment is that of a file: nothing else may be read as one.
+func TestWhatIsNoHoldersName(t *testing.T) {
+	for _, name := range []string{"", "@", "c1", "c1@", "@eth0", "../c@eth0", "c@e/th", "/@eth0"} {
+		if h, ok := ParseHolder(name); ok || h != (Holder{}) {
+			t.Errorf("%q is %+v", name, h)
+		}
+	}
+}
+
+func TestKey(t *testing.T) {
+	pool, holder := Pool{DataDir: "/d", Network: "net"}, Holder{ContainerID: "c1", IfName: "eth0"}
+	for _, tt := range []struct {
+		namespace, name string
+		superseded      bool
+		want            Key
+	}{
+		{"db", "db-0", false, Key{pool, "db", "db-0", "eth0"}},
+		{"db", "db-0", true, Key{}},
+		{"", "db-0", false, Key{pool, "", "db-0", "eth0"}},
+		{"db", "", false, Key{pool, "db", "", "eth0"}},
+		{"", "", false, Key{}}, // of the pool and the interface alone everybody would be the same
+	} {
+		l := Lease{Pool: pool, Namespace: tt.namespace, Name: tt.name, Holder: holder, Superseded: tt.superseded}
+		if got := l.Key(); got != tt.want || got.IsZero() != (tt.want == Key{}) {
+			t.Errorf("%+v: key %+v, zero %v", tt, got, got.IsZero())
+		}
+	}
+}
+
 func FuzzParseHolder(f *testing.F) {
 	for _, s := range []string{"c1@eth0", "", "@", "c1", "c1@", "@eth0", "../c@eth0", "c@e/th", "a@b@c"} {
 		f.Add(s)

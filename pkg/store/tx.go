@@ -324,7 +324,7 @@ func (tx *Tx) ByPod(namespace, name string) ([]lease.Lease, error) {
 		id := tx.pools[p]
 		c := tx.bucket(bucketKeys).Cursor()
 		prefix := append(id.prefix(), namespace+"\x00"+name+"\x00"...)
-		for k, _ := c.Seek(prefix); k != nil && bytes.HasPrefix(k, prefix); k, _ = c.Next() {
+		for k, _ := c.Seek(prefix); bytes.HasPrefix(k, prefix); k, _ = c.Next() {
 			at := bytes.IndexByte(k[len(prefix):], 0) // the address follows the interface
 			if at < 0 {
 				return nil, fmt.Errorf("%w: invalid entry of the index by key", ErrDamaged)
@@ -345,7 +345,7 @@ func (tx *Tx) ByPod(namespace, name string) ([]lease.Lease, error) {
 func (tx *Tx) collect(bucket, prefix []byte, leaseKeyOf func([]byte) []byte) ([]lease.Lease, error) {
 	var out []lease.Lease
 	c := tx.bucket(bucket).Cursor()
-	for k, _ := c.Seek(prefix); k != nil && bytes.HasPrefix(k, prefix); k, _ = c.Next() {
+	for k, _ := c.Seek(prefix); bytes.HasPrefix(k, prefix); k, _ = c.Next() {
 		l, err := tx.at(leaseKeyOf(k[len(prefix):]))
 		if err != nil {
 			return nil, err
@@ -465,7 +465,7 @@ func (tx *Tx) InPool(p lease.Pool) []lease.Lease {
 	}
 	var out []lease.Lease
 	c := tx.bucket(bucketLeases).Cursor()
-	for k, _ := c.Seek(id.prefix()); k != nil && bytes.HasPrefix(k, id.prefix()); k, _ = c.Next() {
+	for k, _ := c.Seek(id.prefix()); bytes.HasPrefix(k, id.prefix()); k, _ = c.Next() {
 		if l, err := tx.at(k); err == nil {
 			out = append(out, l)
 		}
@@ -491,7 +491,7 @@ func (tx *Tx) Ending(p lease.Pool, limit int) []lease.Lease {
 	}
 	var out []lease.Lease
 	c := tx.bucket(bucketExpiry).Cursor()
-	for k, _ := c.Seek(id.prefix()); k != nil && bytes.HasPrefix(k, id.prefix()) && len(out) < limit; k, _ = c.Next() {
+	for k, _ := c.Seek(id.prefix()); bytes.HasPrefix(k, id.prefix()) && len(out) < limit; k, _ = c.Next() {
 		if l, err := tx.at(append(id.prefix(), k[12:]...)); err == nil && l.State == lease.Held {
 			out = append(out, l)
 		}
