@@ -14,9 +14,13 @@ import (
 	"testing"
 	"time"
 
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/client-go/rest"
 )
 
@@ -170,6 +174,8 @@ func (c *Cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			body = written
 		}
 		respond(w, c.write(at, body))
+	case r.Method == http.MethodPatch:
+		c.patch(w, r, at, body)
 	case r.Method == http.MethodDelete:
 		wanted, _ := body["preconditions"].(object)
 		for _, field := range []string{"uid", "resourceVersion"} {
@@ -183,6 +189,48 @@ func (c *Cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		fail(w, http.StatusMethodNotAllowed)
 	}
+}
+
+// patch serves merge patches, and strategic ones of pods. A patch of the status changes nothing else,
+// and one of the object changes all but the status.
+func (c *Cluster) patch(w http.ResponseWriter, r *http.Request, at target, change object) {
+	old := c.objects[at.path]
+	for _, field := range []string{"uid", "resourceVersion"} {
+		if v := metaOf(change)[field]; v != nil && v != metaOf(old)[field] {
+			fail(w, http.StatusConflict)
+			return
+		}
+	}
+	before, err := json.Marshal(old)
+	if err != nil {
+		c.t.Error(err)
+	}
+	data, err := json.Marshal(change)
+	if err != nil {
+		c.t.Error(err)
+	}
+	var after []byte
+	if r.Header.Get("Content-Type") == string(types.StrategicMergePatchType) {
+		after, err = strategicpatch.StrategicMergePatch(before, data, corev1.Pod{})
+	} else {
+		after, err = jsonpatch.MergePatch(before, data)
+	}
+	var patched object
+	if err == nil {
+		err = json.Unmarshal(after, &patched)
+	}
+	if err != nil {
+		fail(w, http.StatusBadRequest)
+		return
+	}
+	written := patched
+	if at.status {
+		written = maps.Clone(old)
+		written["status"] = patched["status"]
+	} else if old["status"] != nil {
+		written["status"] = old["status"]
+	}
+	respond(w, c.write(at, written))
 }
 
 func metaOf(o object) object {
