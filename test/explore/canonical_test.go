@@ -192,7 +192,8 @@ func (f *former) nodeLines() {
 	for _, b := range f.inOrder() {
 		n, told := f.spaces[b], f.node.boxes[b]
 		if n.alive() {
-			f.line("%s %d %d %v told %v %v %v %v", f.box(b), n.phase, n.inode, n.addrs, told.addrs, told.byHost, told.deleted, told.unkept)
+			f.line("%s %d %d %v told %v %v %v %v %v", f.box(b), n.phase, n.inode, n.addrs,
+				told.addrs, told.byHost, told.deleted, told.heard, told.unkept)
 		} else {
 			f.line("%s %d %v %v", f.box(b), n.phase, told.told(), told.byHost)
 		}
@@ -201,7 +202,8 @@ func (f *former) nodeLines() {
 		for q, name := range f.names {
 			if name == p {
 				k := f.node.kept[q]
-				f.line("kept %v %d %v %s", k.addrs, rest(k.until-f.elapsed), k.boot == f.kernel.boot, f.box(k.current-1))
+				f.line("kept %v %d %v %s", k.addrs, rest(k.until-f.elapsed), k.boot == f.kernel.boot,
+					f.box(k.current-1))
 			}
 		}
 	}
@@ -252,10 +254,12 @@ func (f *former) lease(l lease.Lease) string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "%s %s %s pod %s uid %s holder %s/%s netns %s %d boot %s", l.Pool.Network, l.Address, l.State,
 		f.pod(l.Name), f.uid(l.UID), f.container(l.Holder.ContainerID), l.Holder.IfName,
-		f.container(strings.TrimPrefix(l.Holder.Netns.Path, netnsPath(""))), l.Holder.Netns.Ino, f.bootName(l.Holder.BootID))
+		f.container(strings.TrimPrefix(l.Holder.Netns.Path, netnsPath(""))), l.Holder.Netns.Ino,
+		f.bootName(l.Holder.BootID))
 	fmt.Fprintf(&out, " bound %s %d", f.bootName(l.BoundAt.BootID), f.laterThan(l))
 	if l.State == lease.Held {
-		fmt.Fprintf(&out, " rest %d of boot %s, %d longer held%s", rest(l.Remaining(now)), f.bootName(l.ReleasedAt.BootID), f.heldLonger(l, now), f.wallAge(l.ReleasedAt.Wall))
+		fmt.Fprintf(&out, " rest %d of boot %s, %d longer held%s",
+			rest(l.Remaining(now)), f.bootName(l.ReleasedAt.BootID), f.heldLonger(l, now), f.wallAge(l.ReleasedAt.Wall))
 	}
 	if !l.RefusedAt.IsZero() {
 		fmt.Fprintf(&out, " refused %s since %d", f.uid(l.RefusedFor), min(int(now.Since(l.RefusedAt)/busy), 1))
@@ -287,7 +291,8 @@ func (f *former) uid(s string) string {
 // laterThan counts the leases in a namespace of the same number that were bound before.
 func (f *former) laterThan(l lease.Lease) (n int) {
 	for _, o := range f.leases {
-		if l.Holder.Netns.Ino != 0 && o.Holder.Netns.Ino == l.Holder.Netns.Ino && o.BoundAt.BootID == l.BoundAt.BootID && o.BoundAt.Boot < l.BoundAt.Boot {
+		same := o.Holder.Netns.Same(l.Holder.Netns) && o.BoundAt.BootID == l.BoundAt.BootID
+		if same && o.BoundAt.Boot < l.BoundAt.Boot {
 			n++
 		}
 	}
@@ -297,7 +302,8 @@ func (f *former) laterThan(l lease.Lease) (n int) {
 // heldLonger counts the holds of the pool that began earlier: the oldest gives way first.
 func (f *former) heldLonger(l lease.Lease, now lease.Instant) (n int) {
 	for _, o := range f.leases {
-		if !l.Firm && o.State == lease.Held && !o.Firm && o.Pool == l.Pool && now.Since(o.ReleasedAt) > now.Since(l.ReleasedAt) {
+		both := !l.Firm && o.State == lease.Held && !o.Firm && o.Pool == l.Pool
+		if both && now.Since(o.ReleasedAt) > now.Since(l.ReleasedAt) {
 			n++
 		}
 	}
@@ -352,7 +358,8 @@ func (f *former) fileText(name string, v file, missing bool) string {
 
 func (f *former) content(text string) string {
 	if c, ok := adopt.ParseMarker(text); ok {
-		return fmt.Sprintf("held for %s uid %s firm %v window %v %s rest %d", f.pod(c.Name), f.uid(c.UID), c.Firm, c.Window, c.IfName,
+		return fmt.Sprintf("held for %s uid %s firm %v window %v %s rest %d",
+			f.pod(c.Name), f.uid(c.UID), c.Firm, c.Window, c.IfName,
 			min(rest(c.Until.Sub(f.kernel.now().Wall)), rest(window)+1)) // no hold is longer than its window
 	}
 	id, ifName, _ := strings.Cut(text, "\r\n")
@@ -370,7 +377,8 @@ func (f *former) spoolLines() {
 				before = r.At.Wall.Compare(l.BoundAt.Wall)
 			}
 		}
-		f.line("spooled %s age %d bound %d", f.container(r.ContainerID), age(f.kernel.now().Wall.Sub(r.At.Wall)), before)
+		since := f.kernel.now().Wall.Sub(r.At.Wall)
+		f.line("spooled %s age %d bound %d", f.container(r.ContainerID), age(since), before)
 	}
 }
 

@@ -104,7 +104,8 @@ type poolSet = pool.Set
 func parseSet(text string) pool.Set {
 	subnet, span, _ := strings.Cut(text, " ")
 	from, to, _ := strings.Cut(span, "-")
-	rng, err := pool.NewRange(netip.MustParsePrefix(subnet), netip.MustParseAddr(from), netip.MustParseAddr(to), netip.Addr{})
+	first, last := netip.MustParseAddr(from), netip.MustParseAddr(to)
+	rng, err := pool.NewRange(netip.MustParsePrefix(subnet), first, last, netip.Addr{})
 	if err != nil {
 		panic(err)
 	}

@@ -315,7 +315,8 @@ func (d *disk) operations() []operation {
 				panic("too many file operations to follow")
 			}
 			name := strings.TrimRight(string(buf[at+16:][:length]), "\x00")
-			if op, ok := operationOf(mask, filepath.Join(d.watched[w], name)); ok && (len(out) == 0 || out[len(out)-1] != op) {
+			op, ok := operationOf(mask, filepath.Join(d.watched[w], name))
+			if ok && (len(out) == 0 || out[len(out)-1] != op) {
 				out = append(out, op)
 			}
 			at += 16 + length
@@ -327,7 +328,8 @@ func (d *disk) operations() []operation {
 // or snapshot beside its place.
 func operationOf(mask uint32, name string) (operation, bool) {
 	base := filepath.Base(name)
-	ignored := base == "lock" || strings.HasSuffix(base, ".new") || base == "lost" || base == "announce" || mask&unix.IN_ISDIR != 0
+	ignored := base == "lock" || base == "lost" || base == "announce" || strings.HasSuffix(base, ".new") ||
+		mask&unix.IN_ISDIR != 0
 	switch {
 	case ignored:
 		return operation{}, false

@@ -18,6 +18,7 @@ func (w *world) enabled() []event {
 			continue
 		}
 		may(lock, event{net: n})
+		may(gc, event{net: n})
 		if len(w.mirrorFiles(n)) > 0 {
 			may(wipe, event{net: n})
 			may(wipePlain, event{net: n})
@@ -56,7 +57,10 @@ func (w *world) enabledFor(b int, may func(kind, event)) {
 		if !me.deleted && !me.byHost && !(me.told() && w.damage.lost) { // with the store went who had what
 			may(add, e)
 		}
-		if me.deleted && n.addrs[0].IsValid() {
+		if me.told() && !me.deleted && !me.byHost {
+			may(check, e)
+		}
+		if me.heard && n.addrs[0].IsValid() {
 			may(unplug, e)
 		}
 		may(hide, e)
@@ -99,4 +103,6 @@ func (w *world) mirrorFiles(net int) (out []string) {
 }
 
 // isCall reports whether an event is a process that may be killed.
-func (e event) isCall() bool { return e.kind == add || e.kind == del || e.kind == agent }
+func (e event) isCall() bool {
+	return e.kind == add || e.kind == del || e.kind == gc || e.kind == agent
+}

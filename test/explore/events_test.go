@@ -30,6 +30,8 @@ const (
 	add         kind = "add"          // leasehold serves an ADD: the first, a retry or a repeated one
 	lateAdd     kind = "late add"     // an ADD of a sandbox that has ended
 	del         kind = "del"          // leasehold serves a DEL: in time, late or repeated
+	gc          kind = "gc"           // leasehold serves a GC: whoever lives and had no DEL is valid
+	check       kind = "check"        // and a CHECK
 	unplug      kind = "unplug"       // the address is taken off the interface after a DEL, the pod lives on
 	end         kind = "end"          // the sandbox's namespace ends
 	hide        kind = "hide"         // it is unmounted, and a process lives on in it
@@ -200,6 +202,10 @@ func (w *world) happen(e event) (out outcome) {
 		return w.assign(e.box)
 	case del:
 		out.err = w.release(e.box)
+	case gc:
+		out.err = w.collect(e.net)
+	case check:
+		out.err = w.service().Verify(context.Background(), w.request(e.box))
 	case hostAdd:
 		w.create(e.box)
 		return w.hostAssign(e.box)
@@ -283,7 +289,8 @@ func (w *world) holdLocks() func() {
 	var held []int
 	for n := range w.nets {
 		if w.locked[n] {
-			fd, err := unix.Open(w.path(filepath.Join(w.netDir(n), "lock")), unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o600)
+			name := w.path(filepath.Join(w.netDir(n), "lock"))
+			fd, err := unix.Open(name, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o600)
 			must(err)
 			must(unix.Flock(fd, unix.LOCK_EX))
 			held = append(held, fd)
@@ -316,6 +323,22 @@ func (w *world) release(box int) error {
 	defer cancel()
 	return w.service().Release(ctx, w.attachment(box), w.where(w.netOf(box)))
 }
+
+// collect is a GC of a network.
+func (w *world) collect(net int) error {
+	var valid []ipam.Attachment
+	for b := range w.boxCount() {
+		if w.isValid(b) && w.netOf(b) == net {
+			valid = append(valid, w.attachment(b))
+		}
+	}
+	ctx, cancel := w.recorded()
+	defer cancel()
+	return w.service().Collect(ctx, w.pool(net), valid)
+}
+
+// isValid reports whether a runtime counts a sandbox among those that it has.
+func (w *world) isValid(b int) bool { return w.spaces[b].alive() && !w.boxes[b].deleted }
 
 func (w *world) attachment(box int) ipam.Attachment {
 	return ipam.Attachment{ContainerID: w.boxName(box), IfName: ifName}

@@ -130,7 +130,7 @@ func (f fault) plant(t *testing.T, root string) string {
 			text = string(b)
 		}
 		if n := strings.Count(text, c.from); n != 1 {
-			t.Fatalf("%s has the text %d times that the fault is planted in; say it as it is now: %s", c.file, n, c.from)
+			t.Fatalf("%s has the text %d times that the fault is planted in: %s", c.file, n, c.from)
 		}
 		altered[path] = strings.Replace(text, c.from, c.to, 1)
 	}

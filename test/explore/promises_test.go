@@ -32,6 +32,7 @@ type box struct {
 	addrs   [maxSets]netip.Addr // the answer of its ADD; invalid where it got none
 	byHost  bool                // host-local's answer
 	deleted bool                // a DEL was asked for
+	heard   bool                // and answered
 	unkept  bool                // its release promises nothing any more
 }
 
@@ -53,8 +54,8 @@ type damage struct {
 	kill  bool
 }
 
-var kinds = [...]kind{add, lateAdd, del, unplug, end, hide, pass, long, reboot, rebootEpoch, forward, back, correct,
-	powerCut, agent, snapshot, lose, wipe, wipePlain, hostAdd, hostDel, lock, unlock}
+var kinds = [...]kind{add, lateAdd, del, gc, check, unplug, end, hide, pass, long, reboot, rebootEpoch,
+	forward, back, correct, powerCut, agent, snapshot, lose, wipe, wipePlain, hostAdd, hostDel, lock, unlock}
 
 func newNode(c config) node {
 	n := node{kernel: newKernel(), killsLeft: c.kills}
@@ -102,8 +103,24 @@ func (w *world) account(e event, out outcome) string {
 	case del:
 		w.released(e.box)
 		w.boxes[e.box].deleted = true
+		w.boxes[e.box].heard = w.boxes[e.box].heard || e.killed == 0
 		if out.err != nil {
 			return fmt.Sprintf("a DEL failed: %v", out.err)
+		}
+	case gc:
+		for b := range w.boxCount() {
+			if w.netOf(b) == e.net && w.spaces[b].phase != unborn && !w.isValid(b) {
+				w.released(b)
+				w.boxes[b].deleted = true
+				w.boxes[b].heard = w.boxes[b].heard || e.killed == 0
+			}
+		}
+		if busy := errors.Is(out.err, store.ErrBusy) && w.locked[e.net]; out.err != nil && !busy {
+			return fmt.Sprintf("a GC failed: %v", out.err)
+		}
+	case check:
+		if out.err != nil && !w.damage.lost {
+			return fmt.Sprintf("I4: a CHECK of a sandbox that was given addresses failed: %v", out.err)
 		}
 	case agent, snapshot:
 		waits := errors.Is(out.err, store.ErrBusy) || errors.Is(out.err, context.DeadlineExceeded)
@@ -162,7 +179,8 @@ func (w *world) accountAdd(b int, out outcome) string {
 		case me.told() && me.addrs[i] != a:
 			return fmt.Sprintf("I4: sandbox %s was told %s before, and now %s", w.boxName(b), me.addrs[i], a)
 		case !me.told() && kept.IsValid() && w.kept[pod].addrs[i] != a && !w.siblingLives(b):
-			return fmt.Sprintf("I2: pod %s did not come back to %s, which is kept for it", podName(pod), w.kept[pod].addrs[i])
+			return fmt.Sprintf("I2: pod %s did not come back to %s, which is kept for it", podName(pod),
+				w.kept[pod].addrs[i])
 		}
 		if why := w.inUse(b, a); why != "" {
 			return why
@@ -218,7 +236,8 @@ func (w *world) inUse(b int, a netip.Addr) string {
 		}
 		for _, has := range n.addrs {
 			if has == a {
-				return fmt.Sprintf("I1: sandbox %s was given %s, which the living sandbox %s has", w.boxName(b), a, w.boxName(o))
+				return fmt.Sprintf("I1: sandbox %s was given %s, which the living sandbox %s has", w.boxName(b), a,
+					w.boxName(o))
 			}
 		}
 	}
@@ -292,7 +311,8 @@ func (w *world) givenAway(net int, a netip.Addr, to int) {
 // or the end of its namespace, whichever comes first.
 func (w *world) released(b int) {
 	me, pod := &w.boxes[b], w.podOf(b)
-	if !me.told() || me.byHost || me.unkept || w.kept[pod].current != b+1 || w.kept[pod].until > 0 || w.pods[pod].window == 0 {
+	isCurrent := w.kept[pod].current == b+1 && w.kept[pod].until == 0
+	if !me.told() || me.byHost || me.unkept || !isCurrent || w.pods[pod].window == 0 {
 		return
 	}
 	w.kept[pod] = promise{
@@ -424,12 +444,15 @@ const (
 	rebootProbe       // the node boots as well: until then an address of an unknown owner is in use
 )
 
-// leaks says which addresses can never be handed out again. It changes the world. What was promised
+// leaks says which addresses can never be handed out again, when all pods have ended but those whose
+// interface was unplugged. It changes the world. What was promised
 // does not matter any more, so what is left of many states is the same, and is tried once: seen
 // reports whether it was.
 func (w *world) leaks(c contents, seen func(key) bool) string {
 	for b := range w.boxCount() {
-		w.end(b)
+		if !w.isUnplugged(b) {
+			w.end(b)
+		}
 	}
 	w.boxes, w.kept, w.left, w.killsLeft, w.unsynced = [maxBoxes]box{}, [maxPods]promise{}, [len(kinds)]int{}, 0, nil
 	w.locked, w.damage.kill, w.damage.files = [maxNets]bool{}, false, false
@@ -452,6 +475,17 @@ func (w *world) leaks(c contents, seen func(key) bool) string {
 		}
 	}
 	return ""
+}
+
+// isUnplugged reports whether a sandbox lives on without an interface. One that has the number of a
+// namespace that has ended hides the death of that one's sandbox, and does not count.
+func (w *world) isUnplugged(b int) bool {
+	for o, n := range w.spaces {
+		if o != b && n.phase == gone && n.inode == w.spaces[b].inode {
+			return false
+		}
+	}
+	return w.spaces[b].phase == living && w.boxes[b].heard && !w.spaces[b].addrs[0].IsValid()
 }
 
 // meetAll makes leasehold meet every address of a network once.
@@ -491,8 +525,8 @@ func (w *world) fill(net int) string {
 		}
 		if err != nil {
 			w.capture(w.kernel.now().Wall)
-			return fmt.Sprintf("I3: when all pods have ended and all windows are over, only %d of %d addresses can be handed out: %v\n     %s",
-				n, w.size(net), err, w.summary())
+			return fmt.Sprintf("I3: when all pods have ended and all windows are over, "+
+				"only %d of %d addresses can be handed out: %v\n     %s", n, w.size(net), err, w.summary())
 		}
 	}
 	return ""

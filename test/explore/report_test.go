@@ -15,6 +15,8 @@ func (w *world) tell(e event) string {
 		add:         "ADD of sandbox " + name,
 		lateAdd:     "ADD of sandbox " + name + ", which has ended",
 		del:         "DEL of sandbox " + name,
+		gc:          "GC of network " + w.nets[e.net].name,
+		check:       "CHECK of sandbox " + name,
 		unplug:      "the address is taken off the interface of sandbox " + name + ", which lives on",
 		end:         "sandbox " + name + " ends",
 		hide:        "the namespace of sandbox " + name + " is unmounted; a process lives on in it",
@@ -186,8 +188,8 @@ func (s *search) row() string {
 		extent = "FAILED at depth " + fmt.Sprint(s.depth+1)
 	}
 	seconds := time.Since(s.begun).Seconds()
-	return fmt.Sprintf("%-14s %9d %12d %9.1f   %-22s %5.2f ms each, %d merges compared", s.name, len(s.reached), s.transitions,
-		seconds, extent, 1000*seconds/float64(max(s.transitions, 1)), s.compared)
+	return fmt.Sprintf("%-14s %9d %12d %9.1f   %-22s %5.2f ms each, %d merges compared",
+		s.name, len(s.reached), s.transitions, seconds, extent, 1000*seconds/float64(max(s.transitions, 1)), s.compared)
 }
 
 const heading = "world             states  transitions   seconds   extent"

@@ -70,7 +70,10 @@ func newSearch(t testing.TB, c config, workers int) *search {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(base) })
-	s := &search{config: c, visited: map[key]int32{}, probed: map[key]bool{}, sampled: map[int32]*found{}, begun: time.Now()}
+	s := &search{
+		config: c, begun: time.Now(),
+		visited: map[key]int32{}, probed: map[key]bool{}, sampled: map[int32]*found{},
+	}
 	for i := range workers {
 		root := filepath.Join(base, fmt.Sprintf("%02d", i))
 		w, err := newWorld(c, root)
@@ -124,7 +127,8 @@ func (w *world) prepare() {
 	w.node = newNode(w.config)
 	for n := range w.nets {
 		if w.known {
-			must(w.service().Release(context.Background(), ipam.Attachment{ContainerID: "nobody", IfName: ifName}, w.where(n)))
+			nobody := ipam.Attachment{ContainerID: "nobody", IfName: ifName}
+			must(w.service().Release(context.Background(), nobody, w.where(n)))
 		}
 	}
 	w.kernel.pass(step)

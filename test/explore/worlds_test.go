@@ -37,7 +37,7 @@ var worlds = []config{
 	{
 		name: "windows", about: "two pods that ask for a window, two sandboxes each, two addresses, a reboot",
 		pods: []podConfig{asks, asks}, lives: 2, known: true, nets: oneNet,
-		with: everyVerb(map[kind]int{reboot: 1, long: always}), short: 5,
+		with: everyVerb(map[kind]int{reboot: 1, long: always, gc: always}), short: 5,
 	},
 	{
 		name: "kills", about: "the same, and a call is killed before any of its file operations",
@@ -47,7 +47,7 @@ var worlds = []config{
 	{
 		name: "one pod", about: "a pod that asks for no window, one address, more kills and reboots",
 		pods: []podConfig{plain}, lives: 2, known: true, nets: []netConfig{{name: "net", sets: []string{oneAddress}}},
-		with: everyVerb(map[kind]int{reboot: 2, hide: 1, unplug: 1}), kills: 2, short: 4,
+		with: everyVerb(map[kind]int{reboot: 2, hide: 1, unplug: 1, gc: always, check: always}), kills: 2, short: 4,
 	},
 	{
 		name: "host-local", about: "the same, and host-local serves some calls",
@@ -75,7 +75,10 @@ var worlds = []config{
 	{
 		name: "old snapshot", about: "one address, a snapshot at any time, and then a wiped directory or a lost store",
 		pods: []podConfig{plain, plain}, lives: 1, nets: []netConfig{{name: "net", sets: []string{oneAddress}}},
-		known: true, with: map[kind]int{add: always, del: always, end: always, hide: 1, pass: 1, snapshot: 1, lose: 1, wipe: 1},
+		known: true,
+		with: map[kind]int{
+			add: always, del: always, end: always, hide: 1, pass: 1, snapshot: 1, lose: 1, wipe: 1,
+		},
 		probe: rebootProbe, short: 5,
 	},
 	{
@@ -87,10 +90,11 @@ var worlds = []config{
 	{
 		name: "clocks", about: "the wall clock is set forward and back, is at 1970 after a boot; a suspend",
 		pods: []podConfig{asks, plain}, lives: 2, known: true, nets: oneNet,
-		with: everyVerb(map[kind]int{forward: 2, back: 2, correct: 2, rebootEpoch: 1, reboot: 1, long: always}), short: 4,
+		with:  everyVerb(map[kind]int{forward: 2, back: 2, correct: 2, rebootEpoch: 1, reboot: 1, long: always}),
+		short: 4,
 	},
 	{
-		name: "namespaces", about: "three pods, namespaces that live on unmounted, addresses unplugged from living pods",
+		name: "namespaces", about: "three pods, namespaces that live on unmounted, interfaces that are unplugged",
 		pods: []podConfig{asks, plain, plain}, lives: 2, known: true, nets: oneNet,
 		with: everyVerb(map[kind]int{hide: 2, unplug: 2}), short: 4,
 	},
@@ -142,7 +146,8 @@ func TestMoreEventsMakeMoreStates(t *testing.T) {
 		limits: limits{depth: 3},
 	}
 	former := 0
-	for _, k := range []kind{add, pass, reboot, agent, hide, forward, snapshot, wipe, lose, hostAdd, hostDel, powerCut} {
+	more := []kind{add, pass, reboot, agent, hide, forward, snapshot, wipe, lose, hostAdd, hostDel, powerCut}
+	for _, k := range more {
 		c.with[k] = max(c.with[k], 1)
 		c.probe = rebootProbe
 		s := newSearch(t, c, 1)
