@@ -192,8 +192,8 @@ func (f *former) nodeLines() {
 	for _, b := range f.inOrder() {
 		n, told := f.spaces[b], f.node.boxes[b]
 		if n.alive() {
-			f.line("%s %d %d %v told %v %v %v %v %v", f.box(b), n.phase, n.inode, n.addrs,
-				told.addrs, told.byHost, told.deleted, told.heard, told.unkept)
+			f.line("%s %d %d %v told %v %v %v %v %v %v", f.box(b), n.phase, n.inode, n.addrs,
+				told.addrs, told.asked, told.byHost, told.deleted, told.heard, told.unkept)
 		} else {
 			f.line("%s %d %v %v", f.box(b), n.phase, told.told(), told.byHost)
 		}

@@ -4,6 +4,16 @@
 // each state that can be reached every possible next event is tried, and what was promised to pods
 // is checked after each. A counter-example is the shortest sequence of events that leads to it.
 //
+// The invariants, by the names that stories give them:
+//
+//	I1     no two living sandboxes were given one address
+//	I2     an address that is kept for a pod goes to nobody else, and the pod comes back to it
+//	I3     no address is lost for good
+//	I4     whoever was given an address, and lives, has it
+//	I5     a sandbox has an address of each range set, or none
+//	I6     a DEL of a sandbox whose DEL was answered before changes nothing
+//	order  a file of host-local's that leasehold has written is of a lease, also where a call was killed
+//
 // The files, in the order to read them:
 //
 //	config     what a world consists of, and which events it has
@@ -11,7 +21,10 @@
 //	disk       everything that is on the node's disk, saved and restored
 //	events     what may happen
 //	kills      the states that a killed call leaves behind
-//	promises   what sandboxes were told; the invariants
+//	enabled    which of it may happen in a state
+//	promises   what sandboxes were told; what an answer breaks
+//	examine    what a state breaks
+//	leaks      whether an address is lost for good
 //	canonical  when two states are the same
 //	search     breadth first
 //	report     stories and tables

@@ -72,8 +72,10 @@ type world struct {
 	node
 	sets [][]rangeSet
 
-	records []record // of the call that is running
-	warned  []string
+	records  []record // of the call that is running
+	before   contents // of the store, before the event
+	wasHeard bool     // whether the event's sandbox had its DEL answered before
+	warned   []string
 }
 
 // rangeSet is one range set as leasehold and as host-local see it.

@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"strings"
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
-	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -30,6 +28,7 @@ type node struct {
 // box is what a sandbox was told.
 type box struct {
 	addrs   [maxSets]netip.Addr // the answer of its ADD; invalid where it got none
+	asked   bool                // an ADD of it was killed
 	byHost  bool                // host-local's answer
 	deleted bool                // a DEL was asked for
 	heard   bool                // and answered
@@ -91,6 +90,7 @@ func (w *world) account(e event, out outcome) string {
 		if e.killed == 0 {
 			return w.accountAdd(e.box, out)
 		}
+		w.boxes[e.box].asked = true
 		if w.siblingLives(e.box) {
 			w.kept[w.podOf(e.box)] = promise{} // it may have got other addresses, and has the key by now
 		}
@@ -168,6 +168,8 @@ func (w *world) accountNode(e event, out outcome) string {
 func (w *world) accountAdd(b int, out outcome) string {
 	pod, me := w.podOf(b), &w.boxes[b]
 	kept := w.promiseTo(pod)
+	// One whose first ADD was killed may have addresses from then, and another sandbox the key by now.
+	overtaken := me.asked && w.kept[pod].current != 0 && w.kept[pod].current != b+1
 	if out.err != nil {
 		return w.accountRefusal(b, out.err)
 	}
@@ -178,7 +180,7 @@ func (w *world) accountAdd(b int, out outcome) string {
 			return fmt.Sprintf("I5: sandbox %s got addresses of some range sets only", w.boxName(b))
 		case me.told() && me.addrs[i] != a:
 			return fmt.Sprintf("I4: sandbox %s was told %s before, and now %s", w.boxName(b), me.addrs[i], a)
-		case !me.told() && kept.IsValid() && w.kept[pod].addrs[i] != a && !w.siblingLives(b):
+		case !me.told() && !overtaken && kept.IsValid() && w.kept[pod].addrs[i] != a && !w.siblingLives(b):
 			return fmt.Sprintf("I2: pod %s did not come back to %s, which is kept for it", podName(pod),
 				w.kept[pod].addrs[i])
 		}
@@ -187,7 +189,11 @@ func (w *world) accountAdd(b int, out outcome) string {
 		}
 	}
 	w.spaces[b].addrs = out.addrs
-	if !me.told() {
+	switch {
+	case me.told():
+	case overtaken:
+		me.addrs, me.unkept = out.addrs, true
+	default:
 		me.addrs = out.addrs
 		w.kept[pod] = promise{current: b + 1}
 	}
@@ -352,196 +358,4 @@ func (w *world) storeLost() {
 	for b := range w.boxes {
 		w.boxes[b].unkept = w.boxes[b].told()
 	}
-}
-
-// examine judges a state by itself.
-func (w *world) examine(c contents) string {
-	if len(c.broken) > 0 {
-		return "store.Check: " + strings.Join(c.broken, "; ")
-	}
-	if c.absent != nil || w.damage.lost {
-		return ""
-	}
-	for b := range w.boxCount() {
-		if why := w.examineBox(c, b); why != "" {
-			return why
-		}
-		if why := w.examineSets(c, b); why != "" {
-			return why
-		}
-	}
-	if !w.damage.files {
-		return w.examineFiles(c)
-	}
-	return ""
-}
-
-// examineBox: whoever was given addresses and lives has them.
-func (w *world) examineBox(c contents, b int) string {
-	me := w.boxes[b]
-	if !me.told() || me.byHost || me.deleted || me.unkept || !w.spaces[b].alive() {
-		return ""
-	}
-	for i := range w.sets[w.netOf(b)] {
-		l := c.leaseOf(w.nets[w.netOf(b)].name, me.addrs[i])
-		if l.State != lease.Bound || l.Holder.ContainerID != w.boxName(b) {
-			return fmt.Sprintf("I4: sandbox %s lives and was given %s, and the store has it %s by %q",
-				w.boxName(b), me.addrs[i], l.State, l.Holder.ContainerID)
-		}
-	}
-	return ""
-}
-
-// examineSets: a sandbox has an address of each range set, or none.
-func (w *world) examineSets(c contents, b int) string {
-	bound, sets := 0, len(w.sets[w.netOf(b)])
-	for _, l := range c.leases {
-		if l.State == lease.Bound && l.Holder.ContainerID == w.boxName(b) {
-			bound++
-		}
-	}
-	if w.boxes[b].byHost || w.damage.files || bound == 0 || bound == sets || !w.spaces[b].alive() {
-		return ""
-	}
-	return fmt.Sprintf("I5: sandbox %s has addresses of %d of %d range sets", w.boxName(b), bound, sets)
-}
-
-// examineFiles: a file that leasehold has written is of a lease.
-func (w *world) examineFiles(c contents) string {
-	for _, name := range sortedKeys(w.is.Files) {
-		parts := strings.Split(name, "/")
-		if len(parts) != 3 || parts[0] != netsDir {
-			continue
-		}
-		addr, err := netip.ParseAddr(parts[2])
-		if !has(w.is.Files, netsDir+"/"+parts[1]+"/"+wholeMark) {
-			continue // the next ADD looks at all of them
-		}
-		if err != nil || c.leaseOf(parts[1], addr).State != lease.None {
-			continue
-		}
-		id, _, _ := strings.Cut(w.is.Files[name].Content, "\r\n")
-		if adopt.IsMarker(id) && !w.known {
-			continue // a hold that was over when the directory was brought in step: the next ADD removes it
-		}
-		if b := w.boxNamed(id); b >= 0 && w.boxes[b].byHost || b >= 0 && w.served(b) {
-			continue
-		}
-		return fmt.Sprintf("order: host-local's file of %s says %q, and the store has no lease of it", addr, id)
-	}
-	return ""
-}
-
-// served reports whether host-local may have written a file for a sandbox.
-func (w *world) served(b int) bool { return w.with[hostAdd] > 0 && !w.boxes[b].told() }
-
-// probe is how it is proven that no address is lost for good: all sandboxes end and no DEL comes,
-// all windows are over, and leasehold alone serves ADDs.
-type probe int
-
-const (
-	plainProbe  probe = iota
-	rebootProbe       // the node boots as well: until then an address of an unknown owner is in use
-)
-
-// leaks says which addresses can never be handed out again, when all pods have ended but those whose
-// interface was unplugged. It changes the world. What was promised
-// does not matter any more, so what is left of many states is the same, and is tried once: seen
-// reports whether it was.
-func (w *world) leaks(c contents, seen func(key) bool) string {
-	for b := range w.boxCount() {
-		if !w.isUnplugged(b) {
-			w.end(b)
-		}
-	}
-	w.boxes, w.kept, w.left, w.killsLeft, w.unsynced = [maxBoxes]box{}, [maxPods]promise{}, [len(kinds)]int{}, 0, nil
-	w.locked, w.damage.kill, w.damage.files = [maxNets]bool{}, false, false
-	w.kernel.wall = max(w.kernel.wall, w.elapsed) // a clock that is behind is set some day
-	w.kernel.pass(10 * window)
-	if seen(w.keyOf(c)) {
-		return ""
-	}
-	if w.config.probe == rebootProbe {
-		for net := range w.nets {
-			w.meetAll(net)
-		}
-		w.clearRun()
-		w.reboot()
-		w.kernel.pass(10 * window)
-	}
-	for net := range w.nets {
-		if why := w.fill(net); why != "" {
-			return why
-		}
-	}
-	return ""
-}
-
-// isUnplugged reports whether a sandbox lives on without an interface. One that has the number of a
-// namespace that has ended hides the death of that one's sandbox, and does not count.
-func (w *world) isUnplugged(b int) bool {
-	for o, n := range w.spaces {
-		if o != b && n.phase == gone && n.inode == w.spaces[b].inode {
-			return false
-		}
-	}
-	return w.spaces[b].phase == living && w.boxes[b].heard && !w.spaces[b].addrs[0].IsValid()
-}
-
-// meetAll makes leasehold meet every address of a network once.
-func (w *world) meetAll(net int) {
-	for n := range w.size(net) {
-		w.kernel.pass(moment)
-		_ = w.probeAdd(net, n)
-	}
-	for n := range w.size(net) {
-		who := ipam.Attachment{ContainerID: probeName(net, n), IfName: ifName}
-		must(w.service().Release(context.Background(), who, w.where(net)))
-	}
-}
-
-// size is how many sandboxes have room in a network.
-func (w *world) size(net int) int {
-	size := uint64(1) << 32
-	for _, s := range w.sets[net] {
-		size = min(size, s.lease.Size())
-	}
-	return int(size)
-}
-
-func probeName(net, n int) string { return fmt.Sprint("probe-", net, "-", n) }
-
-// fill hands out every address of a network.
-func (w *world) fill(net int) string {
-	for n := range w.size(net) {
-		w.kernel.pass(moment)
-		err := w.probeAdd(net, n)
-		// A death that is found now has its window as well, and is looked for in one range set at a time.
-		for range w.sets[net] {
-			if errors.Is(err, ipam.ErrExhausted) {
-				w.kernel.pass(10 * window)
-				err = w.probeAdd(net, n)
-			}
-		}
-		if err != nil {
-			w.capture(w.kernel.now().Wall)
-			return fmt.Sprintf("I3: when all pods have ended and all windows are over, "+
-				"only %d of %d addresses can be handed out: %v\n     %s", n, w.size(net), err, w.summary())
-		}
-	}
-	return ""
-}
-
-func (w *world) probeAdd(net, n int) error {
-	s, ctx := w.service(), context.Background()
-	r := ipam.Request{
-		Pool: w.pool(net), ContainerID: probeName(net, n), IfName: ifName, NetnsPath: "/none",
-		Sets: w.leaseSets(net), Options: options(),
-	}
-	_, err := s.Assign(ctx, r)
-	if errors.Is(err, ipam.ErrNoWitness) && w.damage.lost {
-		must(s.AcceptLoss(ctx))
-		_, err = s.Assign(ctx, r)
-	}
-	return err
 }

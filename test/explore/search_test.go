@@ -175,9 +175,10 @@ func (s *search) eachNext(w *world, f *found, fn func(e event, why string)) {
 	from := w.unpackHere(f.disk)
 	w.restore(from)
 	w.node = f.node
+	before := w.read()
 	for _, e := range w.enabled() {
 		w.restore(from)
-		w.node = f.node
+		w.node, w.before, w.wasHeard = f.node, before, f.node.boxes[e.box].heard
 		out := w.do(e)
 		records, kernel := w.records, w.kernel
 		fn(e, w.account(e, out))
@@ -203,6 +204,9 @@ func (s *search) settle(w *world, from int32, e event, why string) {
 	c := w.read()
 	if why == "" {
 		why = w.examine(c)
+	}
+	if why == "" {
+		why = w.examineFence(e, w.before, c)
 	}
 	k := w.keyOf(c)
 	s.Lock()
