@@ -24,17 +24,15 @@ type change struct{ file, from, to string }
 var faults = []fault{
 	{
 		name: "a DEL releases whatever is bound", world: "windows", says: "I4:",
-		in: []change{{"pkg/ipam/release.go", `
-	for _, l := range leases {
-		if err := c.releaseLease(l, lease.Unknown, at, reason); err != nil {`, `
-	if len(leases) == 0 {
-		c.tx.All(func(l lease.Lease, _ error) bool { leases = append(leases, l); return true })
-	}
-	for _, l := range leases {
-		if l.State != lease.Bound {
-			continue
+		in: []change{{"pkg/ipam/release.go", `reason string) error {
+	leases, err := c.tx.ByHolder(who.ContainerID, who.IfName)`, `reason string) error {
+	leases, err := c.tx.ByHolder(who.ContainerID, who.IfName)
+	c.tx.All(func(l lease.Lease, _ error) bool {
+		if l.State == lease.Bound && len(leases) == 0 {
+			leases = append(leases, l)
 		}
-		if err := c.releaseLease(l, lease.Unknown, at, reason); err != nil {`}},
+		return true
+	})`}},
 	},
 	{
 		name: "the clocks of two boots are compared", world: "windows", says: "I3:",
@@ -42,11 +40,10 @@ var faults = []fault{
 	},
 	{
 		name: "unknown counts as dead", world: "namespaces", says: "I1:", quick: true,
-		in: []change{{"pkg/ipam/evidence.go", `if life := e.look(l); life != lease.Unknown || !e.host.Gone(l.Holder) {
-		return life
-	}`, `if life := e.look(l); life == lease.Unknown {
-		return lease.Dead
-	}`}},
+		in: []change{{"pkg/ipam/evidence.go", `if life := e.look(l); life != lease.Unknown {`,
+			`if life := e.look(l); life == lease.Unknown {
+		return lease.Dead, nil
+	} else {`}},
 	},
 	{
 		name: "a refusal keeps the range sets that were decided before", world: "two sets", says: "I5:",
