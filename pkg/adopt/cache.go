@@ -75,14 +75,17 @@ func (n Node) cacheFiles(network, prefix string, alive func(string) (lease.Netns
 	for _, dir := range dirs {
 		names, err := list(dir)
 		if err != nil {
-			notes.add("libcni's cache cannot be listed: %v", err)
+			notes.addUnread("libcni's cache cannot be listed: %v", err)
 		}
 		for _, name := range names {
 			if !strings.HasPrefix(name, prefix) {
 				continue
 			}
 			claims, err := readCache(filepath.Join(dir, name), network, alive)
-			if err != nil {
+			switch {
+			case err != nil && len(claims) == 0:
+				notes.addUnread("%v", err)
+			case err != nil:
 				notes.add("%v", err)
 			}
 			out = append(out, claims...)

@@ -38,39 +38,70 @@ type Node struct {
 	SnapshotAt time.Time
 }
 
-// Find says which leases of the pool the node amounts to, in the order of their
-// addresses. The problems are what could not be read; they are for stderr, one
-// line each, and nothing to stop for. An error wraps ErrBlind.
+// Found is what a node's sources amount to.
+type Found struct {
+	Findings []Finding // in the order of their addresses
+	// Problems are what could not be read; they are for stderr, one line each, and nothing to stop for.
+	Problems []string
+	// Named reports whether libcni's cache or the snapshot names the container of every address that is
+	// in use, and all that may tell of one could be read.
+	Named bool
+}
+
+// Find says which leases of the pool the node amounts to. An error wraps ErrBlind.
 //
 // The sets are those of the pool's configuration, nil where the caller knows
 // none: then what a namespace alone shows is left out. Soft is the length of holds without a window; newID makes the ID
 // of a lease.
-func Find(n Node, p lease.Pool, sets []pool.Set, now lease.Instant, soft time.Duration, newID func() string) ([]Finding, []string, error) {
-	claims, problems, err := n.Gather(p)
+func Find(n Node, p lease.Pool, sets []pool.Set, now lease.Instant, soft time.Duration, newID func() string) (Found, error) {
+	var notes notes
+	claims, err := n.gather(p, &notes)
+	found := Found{Problems: notes.list()}
 	if err != nil {
-		return nil, problems, err
+		return found, err
 	}
-	return Decide(within(claims, sets), p, now, soft, newID), problems, nil
+	found.Findings = Decide(within(claims, sets), p, now, soft, newID)
+	found.Named = !notes.unread && areNamed(found.Findings, claims)
+	return found, nil
 }
 
-// Gather hears all witnesses of a pool.
-func (n Node) Gather(p lease.Pool) (claims []Claim, problems []string, err error) {
-	if !filepath.IsAbs(p.DataDir) || !isNetwork(p.Network) {
-		return nil, nil, fmt.Errorf("%w: pool %q in %q has no directory", ErrBlind, p.Network, p.DataDir)
+// areNamed reports whether the container of each bound lease is known from a source that has an entry
+// for every container, and whether there is such an entry at all.
+func areNamed(findings []Finding, claims []Claim) bool {
+	type holder struct {
+		addr      netip.Addr
+		container string
 	}
-	var notes notes
+	named := map[holder]bool{}
+	for _, c := range claims {
+		if c.ContainerID != "" && (c.Kind == LiveCache || c.Kind == DeadCache || c.Kind == Snapshot) {
+			named[holder{c.Address, c.ContainerID}] = true
+		}
+	}
+	for _, f := range findings {
+		if f.Lease.State == lease.Bound && !named[holder{f.Lease.Address, f.Lease.Holder.ContainerID}] {
+			return false
+		}
+	}
+	return len(named) > 0
+}
+
+// gather reads all sources of a pool.
+func (n Node) gather(p lease.Pool, notes *notes) (claims []Claim, err error) {
+	if !filepath.IsAbs(p.DataDir) || !isNetwork(p.Network) {
+		return nil, fmt.Errorf("%w: pool %q in %q has no directory", ErrBlind, p.Network, p.DataDir)
+	}
 	spaces, err := n.Host.Namespaces()
 	if err != nil {
-		return nil, nil, fmt.Errorf("%w: %w", ErrBlind, err)
+		return nil, fmt.Errorf("%w: %w", ErrBlind, err)
 	}
-	files, err := hostLocal(p, &notes)
+	files, err := hostLocal(p, notes)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%w: %w", ErrBlind, err)
+		return nil, fmt.Errorf("%w: %w", ErrBlind, err)
 	}
-	alive := n.alive(func() ([]sandbox.Namespace, error) { return spaces, nil }, &notes)
-	claims = slices.Concat(n.snapshot(p, &notes), living(spaces, &notes),
-		n.cache(p.Network, alive, &notes), kruise(p.DataDir, &notes), files)
-	return claims, notes.list(), nil
+	alive := n.alive(func() ([]sandbox.Namespace, error) { return spaces, nil }, notes)
+	return slices.Concat(n.snapshot(p, notes), living(spaces, notes),
+		n.cache(p.Network, alive, notes), kruise(p.DataDir, notes), files), nil
 }
 
 // snapshot are the agent's leases of the pool.
@@ -81,7 +112,7 @@ func (n Node) snapshot(p lease.Pool, notes *notes) []Claim {
 			continue
 		}
 		if err := l.Validate(); err != nil {
-			notes.add("the snapshot's lease of %s is left out: %v", l.Address, err)
+			notes.addUnread("the snapshot's lease of %s is left out: %v", l.Address, err)
 			continue
 		}
 		out = append(out, Claim{

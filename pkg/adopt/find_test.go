@@ -82,14 +82,14 @@ func (n *node) node() Node {
 
 func (n *node) find(sets ...pool.Set) (stories, problems []string) {
 	n.t.Helper()
-	found, problems, err := Find(n.node(), n.pool, sets, now, testSoft, ids())
+	found, err := Find(n.node(), n.pool, sets, now, testSoft, ids())
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	for _, f := range found {
+	for _, f := range found.Findings {
 		stories = append(stories, story(f))
 	}
-	return stories, problems
+	return stories, found.Problems
 }
 
 func (n *node) want(got []string, want ...string) {
@@ -314,7 +314,7 @@ func TestFindSaysALotOfProblemsInFew(t *testing.T) {
 func TestFindBlind(t *testing.T) {
 	n := newNode(t)
 	n.host.blind = errors.New("no /proc")
-	if _, _, err := Find(n.node(), n.pool, nil, now, testSoft, ids()); !errors.Is(err, ErrBlind) {
+	if _, err := Find(n.node(), n.pool, nil, now, testSoft, ids()); !errors.Is(err, ErrBlind) {
 		t.Errorf("without namespaces: %v", err)
 	}
 	n = newNode(t)
@@ -322,11 +322,11 @@ func TestFindBlind(t *testing.T) {
 	if err := os.Symlink(filepath.Join(n.pool.DataDir, "cbr0"), filepath.Join(n.pool.DataDir, "cbr0")); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := Find(n.node(), n.pool, nil, now, testSoft, ids()); !errors.Is(err, ErrBlind) {
+	if _, err := Find(n.node(), n.pool, nil, now, testSoft, ids()); !errors.Is(err, ErrBlind) {
 		t.Errorf("with a directory that cannot be listed: %v", err)
 	}
 	for _, p := range []lease.Pool{{}, {DataDir: "networks", Network: "cbr0"}, {DataDir: "/x", Network: "../cbr0"}, {DataDir: "/x", Network: ".."}} {
-		if _, _, err := Find(n.node(), p, nil, now, testSoft, ids()); !errors.Is(err, ErrBlind) {
+		if _, err := Find(n.node(), p, nil, now, testSoft, ids()); !errors.Is(err, ErrBlind) {
 			t.Errorf("pool %+v: %v", p, err)
 		}
 	}

@@ -12,7 +12,7 @@ func living(spaces []sandbox.Namespace, notes *notes) []Claim {
 	var out []Claim
 	for _, s := range spaces {
 		if s.Err != nil {
-			notes.add("%v", s.Err)
+			notes.addUnread("%v", s.Err)
 		}
 		for _, a := range s.Addresses {
 			out = append(out, Claim{

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -30,25 +31,44 @@ import (
 // store knows it. So what a crash leaves behind is a lease without a file,
 // which is made again, and never a file without a lease.
 type Mirror struct {
-	dir  string
-	lock *os.File // nil where host-local's lock cannot be had: nothing is written
+	dir    string
+	lock   *os.File // nil where host-local's lock cannot be had: nothing is written
+	marked bool
+	leases int // that the mark names; Unproven where it names none
 }
 
 var errUnlocked = errors.New("host-local's lock cannot be opened, so nothing is written")
 
-// wholeName marks a directory in which every lease of the pool has its file.
-// host-local takes no notice of it: it is the address of nothing.
-const wholeName = ".leasehold"
+// The mark is a file of ours in the directory of a mirrored pool. It says how many leases have a file
+// there, so that a directory from which some were removed, or in which some could not be written, does
+// not pass for whole. host-local takes no notice of it: it is the address of nothing.
+//
+// Older versions marked a directory once and for all, whatever became of the files: theirs proves nothing.
+const (
+	markName = ".leasehold"
+	markText = " leases have their files here\n"
+	lockName = "lock" // host-local's
+)
+
+// Unproven is the number of leases in a mark that proves nothing.
+const Unproven = -1
 
 // Dir is where host-local keeps the files of a pool.
 func Dir(p lease.Pool) string { return filepath.Join(p.DataDir, p.Network) }
 
-// IsWhole tells, without the lock, whether the pool's directory was ever
-// brought in step with the store and not wiped since.
-func IsWhole(p lease.Pool) bool {
-	_, err := os.Lstat(filepath.Join(Dir(p), wholeName))
-	return err == nil
+// IsMirrored reports, without the lock, whether the pool's directory was ever brought in step with the
+// store and not removed since. Without host-local's lock file it was: the mark alone was left behind.
+func IsMirrored(p lease.Pool) bool {
+	for _, name := range []string{markName, lockName} {
+		if _, err := os.Lstat(filepath.Join(Dir(p), name)); err != nil {
+			return false
+		}
+	}
+	return true
 }
+
+// Unmark removes the mark of a directory that is not kept in step any more.
+func Unmark(p lease.Pool) error { return os.Remove(filepath.Join(Dir(p), markName)) }
 
 // HasDir tells whether host-local has a directory of the pool.
 func HasDir(p lease.Pool) bool {
@@ -59,7 +79,7 @@ func HasDir(p lease.Pool) bool {
 // Files are the names in the pool's directory, read without the lock; nil where
 // it is not in step with the store anyway, or cannot be read.
 func Files(p lease.Pool) map[string]bool {
-	if !IsWhole(p) {
+	if !IsMirrored(p) {
 		return nil
 	}
 	names, err := list(Dir(p))
@@ -80,11 +100,22 @@ func OpenMirror(ctx context.Context, p lease.Pool) (*Mirror, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
-	lock, err := store.Acquire(ctx, filepath.Join(dir, "lock"))
+	marked := IsMirrored(p)
+	lock, err := store.Acquire(ctx, filepath.Join(dir, lockName))
 	if err != nil {
 		return nil, err
 	}
-	return &Mirror{dir: dir, lock: lock}, nil
+	return &Mirror{dir: dir, lock: lock, marked: marked, leases: readMark(dir)}, nil
+}
+
+func readMark(dir string) int {
+	b, _, err := readFile(filepath.Join(dir, markName))
+	number, whole := strings.CutSuffix(string(b), markText)
+	n, ok := parseNumber(number)
+	if err != nil || !whole || !ok {
+		return Unproven
+	}
+	return int(n)
 }
 
 // ReadMirror is a mirror without host-local's lock, for reading alone; nil where there is no directory.
@@ -110,18 +141,38 @@ func (m *Mirror) Close() {
 	}
 }
 
-// Whole is IsWhole for an open mirror.
-func (m *Mirror) Whole() bool {
-	_, err := os.Lstat(filepath.Join(m.dir, wholeName))
-	return err == nil
-}
+// Mark returns how many leases have their files here by the directory's mark, or Unproven, and whether
+// there is one.
+func (m *Mirror) Mark() (leases int, marked bool) { return m.leases, m.marked }
 
-// SetWhole marks the directory.
-func (m *Mirror) SetWhole() error {
+// SetMark marks the directory as that of a pool with so many leases; Unproven where some may have no
+// file. Where that fails no mark is left that proves anything.
+func (m *Mirror) SetMark(leases int) error {
 	if !m.Locked() {
 		return errUnlocked
 	}
-	return os.WriteFile(filepath.Join(m.dir, wholeName), []byte("every lease of this pool has its file here\n"), 0o600)
+	text := "not all" + markText
+	if leases != Unproven {
+		text = strconv.Itoa(leases) + markText
+	}
+	if err := os.WriteFile(filepath.Join(m.dir, markName), []byte(text), 0o600); err != nil {
+		if readMark(m.dir) != Unproven {
+			err = errors.Join(err, os.Remove(filepath.Join(m.dir, markName)))
+		}
+		return err
+	}
+	m.leases, m.marked = leases, true
+	return nil
+}
+
+// IsWhole reports whether the directory proves that every lease of the pool has its file there. What
+// host-local gave to others since is more, not less.
+func (m *Mirror) IsWhole() bool {
+	if !m.Locked() || m.leases == Unproven {
+		return false
+	}
+	addrs, err := m.Addresses()
+	return err == nil && len(addrs) >= m.leases
 }
 
 func (m *Mirror) path(a netip.Addr) string { return filepath.Join(m.dir, a.String()) }

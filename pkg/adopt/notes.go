@@ -7,8 +7,15 @@ const maxNotes = 20
 
 // notes are the problems of one reading.
 type notes struct {
-	texts []string
-	more  int
+	texts  []string
+	more   int
+	unread bool // something that may tell of an address in use
+}
+
+// addUnread is add for what may tell of an address in use and cannot be read.
+func (n *notes) addUnread(format string, args ...any) {
+	n.unread = true
+	n.add(format, args...)
 }
 
 func (n *notes) add(format string, args ...any) {

@@ -306,14 +306,14 @@ func TestReadersCloseWhatTheyOpen(t *testing.T) {
 		}
 		defer m.Close()
 		_, err = m.Addresses()
-		if err := errors.Join(err, m.Write(l, now), m.Remove(l.Address), m.Write(l, now)); err != nil {
+		if err := errors.Join(err, m.Write(l, now), m.Remove(l.Address), m.Write(l, now), m.SetMark(1)); err != nil {
 			t.Fatal(err)
 		}
 		if _, _, err := m.Read(l.Address); err != nil {
 			t.Fatal(err)
 		}
 		n := Node{Host: host{}, CacheDirs: []string{t.TempDir()}}
-		if _, _, err := Find(n, p, nil, now, testSoft, ids()); err != nil {
+		if _, err := Find(n, p, nil, now, testSoft, ids()); err != nil {
 			t.Fatal(err)
 		}
 	}

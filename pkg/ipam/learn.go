@@ -53,10 +53,20 @@ func (c *call) learn(s scope) error {
 	if err != nil {
 		return err
 	}
-	if c.tx.Known(s.pool) && (mirror == nil || !mirror.Locked() || mirror.Whole()) {
+	if !c.tx.Known(s.pool) {
+		return c.adopt(s, mirror)
+	}
+	if mirror == nil || !mirror.Locked() {
 		return nil
 	}
-	return c.adopt(s, mirror)
+	leases, marked := mirror.Mark()
+	if !marked {
+		return c.adopt(s, mirror)
+	}
+	if leases != c.tx.LeaseCount(s.pool) {
+		c.export[s.pool] = mirror // a call ended before it had written all its files
+	}
+	return nil
 }
 
 // reconcile is for a store that may have lost its last transaction: the host is
@@ -68,7 +78,7 @@ func (c *call) reconcile(s scope) error {
 	}
 	c.mirrors.warn("%s", about.Reason)
 	for _, p := range c.tx.Pools() {
-		each := scope{pool: p, soft: s.soft, mirror: adopt.IsWhole(p)}
+		each := scope{pool: p, soft: s.soft, mirror: adopt.IsMirrored(p)}
 		if p == s.pool {
 			each = s
 		}
@@ -104,7 +114,7 @@ func (c *call) mend(in scope) error {
 		return err
 	}
 	for p, addrs := range lost {
-		each := scope{pool: p, soft: cmp.Or(in.soft, policy.Defaults().SoftHold), mirror: adopt.IsWhole(p), caches: in.caches}
+		each := scope{pool: p, soft: cmp.Or(in.soft, policy.Defaults().SoftHold), mirror: adopt.IsMirrored(p), caches: in.caches}
 		mirror, err := c.mirrors.use(p, each.mirror)
 		locked := errors.Is(err, store.ErrBusy) && in.isElsewhere(p)
 		if err == nil {
@@ -149,7 +159,8 @@ func (c *call) adopt(s scope, mirror *adopt.Mirror, damaged ...netip.Addr) error
 	if err := c.mayLearn(); err != nil {
 		return err
 	}
-	found, err := c.ask(s, damaged)
+	whole := mirror != nil && mirror.IsWhole()
+	found, err := c.ask(s, whole, damaged)
 	if err != nil {
 		return err
 	}
@@ -179,6 +190,7 @@ func (c *call) adopt(s scope, mirror *adopt.Mirror, damaged ...netip.Addr) error
 	}
 	if mirror != nil && mirror.Locked() {
 		c.export[s.pool] = mirror
+		c.whole[s.pool] = whole
 	}
 	if s.sets == nil {
 		return nil // without the ranges some of it was not asked: the next ADD does
@@ -186,19 +198,22 @@ func (c *call) adopt(s scope, mirror *adopt.Mirror, damaged ...netip.Addr) error
 	return c.tx.SetKnown(s.pool)
 }
 
-// ask returns what the host shows. A lost store needs a complete witness.
-func (c *call) ask(s scope, damaged []netip.Addr) ([]adopt.Finding, error) {
+// ask returns what the host shows. A lost store needs more than that: proof that nothing is missing.
+// It is a directory of host-local's that is whole, or that every address in use belongs to a
+// container that libcni's cache or the snapshot names, and all of it could be read. An address that
+// is in no namespace (gVisor's) may else be one that nobody names either.
+func (c *call) ask(s scope, whole bool, damaged []netip.Addr) ([]adopt.Finding, error) {
 	node := c.node
 	node.Snapshot, node.SnapshotAt = c.snapshot(s.pool, damaged)
-	found, problems, err := adopt.Find(node, s.pool, s.sets, c.now, s.soft, newID)
-	for _, p := range problems {
+	found, err := adopt.Find(node, s.pool, s.sets, c.now, s.soft, newID)
+	for _, p := range found.Problems {
 		c.mirrors.warn("%s", p)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if c.tx.Lost() == "" || c.tx.Known(s.pool) || isComplete(s.pool, found) {
-		return found, nil
+	if c.tx.Lost() == "" || c.tx.Known(s.pool) || whole || found.Named {
+		return found.Findings, nil
 	}
 	return nil, fmt.Errorf("%w: %s; 'leasectl recover --accept-loss' goes on without them, "+
 		"once no pod of network %s runs on this node or its addresses are known to be elsewhere", ErrNoWitness, c.tx.Lost(), s.pool.Network)
@@ -240,22 +255,6 @@ func (c *call) lastHolders(p lease.Pool) map[netip.Addr]string {
 		return true
 	})
 	return out
-}
-
-// isComplete tells whether what the host shows is all there is: host-local's
-// directory is whole, or there are containers that name their addresses and no
-// address lives that none of them names. Otherwise an address that is in no
-// namespace (gVisor's) may be one that nobody names either.
-func isComplete(p lease.Pool, found []adopt.Finding) bool {
-	if adopt.IsWhole(p) {
-		return true
-	}
-	for _, f := range found {
-		if f.Lease.Holder.ContainerID == "" {
-			return false
-		}
-	}
-	return len(found) > 0
 }
 
 // outweighs reports whether what the host shows replaces what the store says. Two
@@ -440,7 +439,7 @@ func (c *call) heard(leases []lease.Lease) error {
 		const why = "host-local has heard its DEL"
 		switch life, now := c.prove(l), c.now; {
 		case life == lease.Alive, life == lease.Unknown && l.Holder.Netns.Ino != 0:
-			c.mirrors.after = append(c.mirrors.after, func() error { return mirror.Write(l, now) })
+			c.mirrors.after = append(c.mirrors.after, func() error { return c.mirrors.write(mirror, l, now) })
 		case l.Holder.ContainerID == "":
 			err = c.record(l, lease.Lease{}, store.EventReleased, why) // nobody known can release it
 		default:

@@ -3,6 +3,8 @@ package ipam
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -194,4 +196,172 @@ func TestWithoutHostLocalsLockItsFilesAreReadAllTheSame(t *testing.T) {
 	w.del("c4")
 	w.options.Mirror = false
 	w.same("unless it is turned off", w.add(ask{container: "c5"}), "10.0.0.6")
+}
+
+// keep makes what a lost store must not give away: a hold, and a living pod whose address nobody sees.
+func (w *world) keep() {
+	w.t.Helper()
+	w.same("a pod that is away", w.add(ask{pod: "db-0", container: "c1", window: 24 * hour}), "10.0.0.2")
+	w.same("a pod whose address is in no namespace", w.add(ask{pod: "db-1", container: "c2"}), "10.0.0.3")
+	w.same("another one", w.add(ask{pod: "db-2", container: "c3"}), "10.0.0.4")
+	w.stop("c1")
+}
+
+// givesNothingAway loses the store and expects that nothing is handed out before somebody says so.
+func (w *world) givesNothingAway(what string) {
+	w.t.Helper()
+	w.wipe(w.stateDir())
+	for _, c := range []string{"x1", "x2", "x3"} {
+		if r, err := w.tryAdd(ask{pod: "x", container: c}); !errors.Is(err, ErrNoWitness) {
+			w.t.Errorf("%s: got %s %v, want %v", what, addresses(r), err, ErrNoWitness)
+		}
+	}
+}
+
+// cached writes libcni's entry of a container.
+func (w *world) cached(container, addr string) {
+	w.t.Helper()
+	dir := filepath.Join(filepath.Dir(w.dataDir), "results")
+	w.service.CacheDirs = []string{dir}
+	entry := fmt.Sprintf(`{"kind":"cniCacheV1","containerId":%q,"ifName":"eth0","networkName":%q,"netns":"/run/netns/%s",
+		"result":{"ips":[{"address":"%s/24"}]}}`, container, w.network, container, addr)
+	err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, w.network+"-"+container+"-eth0"), []byte(entry), 0o600))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func TestADirectoryProvesThatItIsWhole(t *testing.T) {
+	remove := func(w *world, names ...string) {
+		for _, name := range names {
+			w.wipe(w.path(name))
+		}
+	}
+	for what, harm := range map[string]func(w *world){
+		"nothing but the dot files is left": func(w *world) { remove(w, "10.0.0.2", "10.0.0.3", "10.0.0.4", "lock") },
+		"every address file was removed":    func(w *world) { remove(w, "10.0.0.2", "10.0.0.3", "10.0.0.4") },
+		"one was":                           func(w *world) { remove(w, "10.0.0.2") },
+		"all were, and one is new": func(w *world) {
+			remove(w, "10.0.0.2", "10.0.0.3", "10.0.0.4")
+			w.add(ask{container: "late"})
+		},
+		"mirroring was turned off": func(w *world) {
+			w.options.Mirror = false
+			w.add(ask{pod: "late", container: "late"})
+		},
+		"mirroring was turned off for a while": func(w *world) {
+			w.options.Mirror = false
+			w.add(ask{pod: "late", container: "late"})
+			w.wipe(w.stateDir())
+			w.options.Mirror = true
+		},
+		"a file could not be written": func(w *world) {
+			w.unreadable("10.0.0.3")
+			w.stop("c2")
+		},
+		"an older version marked it": func(w *world) {
+			remove(w, "10.0.0.2")
+			w.oldMark()
+		},
+		"its lock cannot be had": func(w *world) {
+			remove(w, "lock")
+			if err := os.Mkdir(w.path("lock"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			w.add(ask{pod: "late", container: "late"})
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			w := newWorld(t, "10.0.0.0/24")
+			w.keep()
+			harm(w)
+			w.givesNothingAway(what)
+		})
+	}
+}
+
+// What host-local does in between makes a directory no less whole, and what was not written is made good.
+func TestADirectoryIsWhole(t *testing.T) {
+	for what, change := range map[string]func(w *world){
+		"nothing happened":           func(*world) {},
+		"host-local gave an address": func(w *world) { w.hostLocal("10.0.0.9", "theirs") },
+		"an address came back":       func(w *world) { w.add(ask{container: "late"}); w.del("late") },
+		"mirroring is on again": func(w *world) {
+			w.options.Mirror = false
+			w.add(ask{container: "late"})
+			w.options.Mirror = true
+			w.del("late")
+		},
+		"an older version marked it":        func(w *world) { w.oldMark(); w.add(ask{container: "late"}); w.del("late") },
+		"an older one, and one was removed": func(w *world) { w.wipe(w.path("10.0.0.2")); w.oldMark(); w.add(ask{container: "late"}); w.del("late") },
+	} {
+		t.Run(what, func(t *testing.T) {
+			w := newWorld(t, "10.0.0.0/24")
+			w.keep()
+			change(w)
+			w.wipe(w.stateDir())
+			w.same("a new one", w.add(ask{container: "x", requested: "10.0.0.7"}), "10.0.0.7")
+			w.same("the hold", w.add(ask{pod: "db-0", container: "c4", window: hour}), "10.0.0.2")
+			w.refused(ask{pod: "y", container: "c5", requested: "10.0.0.3"}, ErrTaken)
+		})
+	}
+}
+
+// oldMark is the mark that the first versions wrote: it never changed, whatever happened to the files.
+func (w *world) oldMark() {
+	w.t.Helper()
+	if err := os.WriteFile(w.path(".leasehold"), []byte("every lease of this pool has its file here\n"), 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// Nothing but the mark is left. That is a wiped directory, and not one in which host-local has served
+// every DEL.
+func TestAMarkThatWasLeftBehind(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{container: "c1", netns: "/dummy"})
+	w.add(ask{pod: "db-0", container: "c2", window: hour})
+	w.stop("c2")
+	w.wipe(w.path("10.0.0.2"), w.path("10.0.0.3"), w.path("lock"))
+	w.collect()
+	w.add(ask{container: "c3"})
+	w.same("files", w.files(), "10.0.0.2=c1 10.0.0.3=#held:db/db-0:firm 10.0.0.4=c3")
+}
+
+// A DEL that knows no ranges cannot tell whether what is found is all.
+func TestADelAfterALossProvesNothing(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{container: "seen"})
+	w.add(ask{container: "hidden"})
+	w.add(ask{container: "known"})
+	w.addrs["/run/netns/seen"] = []netip.Addr{netip.MustParseAddr("10.0.0.2")}
+	w.cached("known", "10.0.0.4")
+	w.wipe(w.stateDir(), w.dataDir)
+	w.refused(ask{container: "c4"}, ErrNoWitness)
+	if err := w.service.Release(context.Background(), Attachment{"known", "eth0"}, Where{Pool: w.where().Pool}); err != nil {
+		t.Fatal(err)
+	}
+	w.refused(ask{container: "c4"}, ErrNoWitness)
+}
+
+// Files in a directory that is not whole name containers, and prove nothing of the others.
+func TestLibcnisCacheHasToNameWhatLives(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{container: "c1"})
+	w.add(ask{container: "c2"})
+	w.add(ask{container: "c3"})
+	w.cached("c1", "10.0.0.2")
+	w.wipe(w.path("10.0.0.3"), w.stateDir())
+	w.refused(ask{container: "x"}, ErrNoWitness)
+	w.cached("c2", "10.0.0.3")
+	w.refused(ask{container: "x"}, ErrNoWitness) // for c3 has a file and no entry
+	torn := filepath.Join(w.service.CacheDirs[0], w.network+"-c3-eth0")
+	w.cached("c3", "10.0.0.4")
+	entry, err := os.ReadFile(torn)
+	if err = errors.Join(err, os.WriteFile(torn, entry[:20], 0o600), os.Remove(w.path("10.0.0.4"))); err != nil {
+		t.Fatal(err)
+	}
+	w.refused(ask{container: "x"}, ErrNoWitness)
+	w.cached("c3", "10.0.0.4")
+	w.same("all are named", w.add(ask{container: "x"}), "10.0.0.5")
 }

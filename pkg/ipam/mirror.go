@@ -35,6 +35,9 @@ type mirrors struct {
 	open  map[lease.Pool]*adopt.Mirror // nil for a pool that is not mirrored
 	busy  map[lease.Pool]error         // whose lock was not to be had, in this attempt
 	after []func() error
+	marks map[*adopt.Mirror]int // to be set after them
+	// unproven are the directories in which a file could not be brought in step.
+	unproven map[*adopt.Mirror]bool
 
 	awaited lease.Pool // whose lock was waited for without the store's
 	locked  *adopt.Mirror
@@ -55,6 +58,11 @@ func (m *mirrors) use(p lease.Pool, on bool) (*adopt.Mirror, error) {
 	}
 	if !on {
 		m.open[p] = nil
+		if adopt.IsMirrored(p) { // not any more
+			if err := adopt.Unmark(p); err != nil {
+				m.warn("the files of network %s for host-local are not kept any more, and are marked as if they were: %v", p.Network, err)
+			}
+		}
 		return nil, nil
 	}
 	mirror, err := m.lock(p)
@@ -111,7 +119,7 @@ func (m *mirrors) of(p lease.Pool) (*adopt.Mirror, error) {
 	if mirror, ok := m.open[p]; ok {
 		return mirror, nil
 	}
-	return m.use(p, adopt.IsWhole(p))
+	return m.use(p, adopt.IsMirrored(p))
 }
 
 // put is how every change of a lease is written: to the store, and to the file
@@ -132,6 +140,7 @@ func (c *call) put(old, next lease.Lease) error {
 	switch {
 	case err != nil:
 		c.mirrors.warn("%v", err)
+		c.mirrors.unproven[mirror] = true
 		mirror = nil // whatever its file says, admit reads it again before anybody gets the address
 	case foreign:
 		next = c.foreign(at.Pool, at.Address, content)
@@ -146,9 +155,18 @@ func (c *call) put(old, next lease.Lease) error {
 	}
 	if mirror != nil && next.State != lease.None && !sameFile(old, next) {
 		now := c.now
-		c.mirrors.after = append(c.mirrors.after, func() error { return mirror.Write(next, now) })
+		c.mirrors.after = append(c.mirrors.after, func() error { return c.mirrors.write(mirror, next, now) })
 	}
 	return nil
+}
+
+// write brings the file of a lease in step with it.
+func (m *mirrors) write(mirror *adopt.Mirror, l lease.Lease, now lease.Instant) error {
+	err := mirror.Write(l, now)
+	if err != nil {
+		m.unproven[mirror] = true
+	}
+	return err
 }
 
 // remove removes the file of an address that is nobody's any more.
@@ -158,19 +176,29 @@ func (m *mirrors) remove(mirror *adopt.Mirror, a netip.Addr) {
 	}
 }
 
-// exportAll brings whole directories in step: after an adoption, and where they
-// were wiped.
+// exportAll brings whole directories in step: after an adoption, where they were
+// wiped, and where a call did not write all its files. And it says in each
+// directory's mark how many leases have a file there from now on.
 func (c *call) exportAll() {
-	for p, mirror := range c.export {
-		leases, now := c.tx.InPool(p), c.now
-		c.mirrors.after = append(c.mirrors.after, func() error {
-			for _, l := range leases {
-				if err := mirror.Write(l, now); err != nil {
-					return err
-				}
+	now := c.now
+	for p, mirror := range c.mirrors.open {
+		if mirror == nil || !mirror.Locked() {
+			continue
+		}
+		proven, _ := mirror.Mark()
+		leases := c.tx.LeaseCount(p)
+		if c.export[p] != nil {
+			for _, l := range c.tx.InPool(p) {
+				c.mirrors.after = append(c.mirrors.after, func() error { return c.mirrors.write(mirror, l, now) })
 			}
-			return mirror.SetWhole()
-		})
+			// Before all is known that the host shows, the files are all that there are only if they were before.
+			if !c.tx.Known(p) && !c.whole[p] {
+				leases = adopt.Unproven
+			}
+			c.mirrors.marks[mirror] = leases
+		} else if proven != adopt.Unproven && proven != leases {
+			c.mirrors.marks[mirror] = leases
+		}
 	}
 }
 
@@ -187,7 +215,8 @@ func (m *mirrors) reset() {
 			mirror.Close()
 		}
 	}
-	m.open, m.busy, m.after = map[lease.Pool]*adopt.Mirror{}, map[lease.Pool]error{}, nil
+	m.open, m.busy = map[lease.Pool]*adopt.Mirror{}, map[lease.Pool]error{}
+	m.after, m.marks, m.unproven = nil, map[*adopt.Mirror]int{}, map[*adopt.Mirror]bool{}
 	if m.locked != nil {
 		m.open[m.awaited] = m.locked
 	}
@@ -195,12 +224,30 @@ func (m *mirrors) reset() {
 
 // finish writes what the store has committed, and gives the locks back.
 func (m *mirrors) finish() {
-	for _, write := range m.after {
-		if err := write(); err != nil {
+	for _, do := range m.after {
+		if err := do(); err != nil {
 			m.warn("a file for host-local cannot be kept: %v", err)
 		}
 	}
+	for _, mirror := range m.open {
+		if mirror != nil {
+			m.setMark(mirror)
+		}
+	}
 	m.release()
+}
+
+func (m *mirrors) setMark(mirror *adopt.Mirror) {
+	leases, due := m.marks[mirror]
+	if _, marked := mirror.Mark(); m.unproven[mirror] && (marked || due) {
+		leases, due = adopt.Unproven, true
+	}
+	if !due {
+		return
+	}
+	if err := mirror.SetMark(leases); err != nil {
+		m.warn("the mark of a directory for host-local cannot be kept: %v", err)
+	}
 }
 
 // release gives all locks back.

@@ -25,11 +25,12 @@ func (s *Service) Preview(ctx context.Context, in Where) ([]adopt.Finding, []str
 	if err != nil && !store.IsEmpty(err) && !errors.Is(err, store.ErrLost) {
 		return nil, nil, err
 	}
-	found, problems, err := adopt.Find(s.node(scopeOf(in)), in.Pool, in.Sets, now, policy.Defaults().SoftHold, newID)
+	found, err := adopt.Find(s.node(scopeOf(in)), in.Pool, in.Sets, now, policy.Defaults().SoftHold, newID)
+	problems := found.Problems
 	if unproven != nil {
 		problems = append(problems, fmt.Sprintf("nothing of this would be adopted from here: %v", unproven))
 	}
-	return found, problems, err
+	return found.Findings, problems, err
 }
 
 // Import adopts what the host shows of a pool, also where the pool is known.

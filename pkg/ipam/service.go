@@ -70,6 +70,7 @@ type call struct {
 	now     lease.Instant
 	mirrors *mirrors
 	export  map[lease.Pool]*adopt.Mirror // to be brought in step as a whole
+	whole   map[lease.Pool]bool          // those that were whole before
 	mended  bool                         // damaged records were, as far as they can be
 }
 
@@ -159,7 +160,7 @@ func (s *Service) newCall(tx *store.Tx, in scope, m *mirrors) *call {
 		evidence: newEvidence(s.Host, now.BootID, boundBy(tx)),
 		plugin:   s.Plugin,
 		tx:       tx, store: s.Store, node: s.node(in), now: now, mirrors: m,
-		export: map[lease.Pool]*adopt.Mirror{},
+		export: map[lease.Pool]*adopt.Mirror{}, whole: map[lease.Pool]bool{},
 	}
 }
 

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"encoding/binary"
 	"net/netip"
 
@@ -57,6 +58,21 @@ func (tx *Tx) SetCursor(p lease.Pool, set string, a netip.Addr) error {
 // Counts returns the counts of a range set.
 func (tx *Tx) Counts(p lease.Pool, set string) Counts {
 	return tx.readSet(tx.pools[p], set).counts
+}
+
+// LeaseCount returns how many leases a pool has. It reads only the bucket sets, not the leases.
+func (tx *Tx) LeaseCount(p lease.Pool) int {
+	id, ok := tx.pools[p]
+	if !ok {
+		return 0
+	}
+	sum := 0
+	c := tx.bucket(bucketSets).Cursor()
+	for k, _ := c.Seek(id.prefix()); k != nil && bytes.HasPrefix(k, id.prefix()); k, _ = c.Next() {
+		counts := tx.readSet(id, string(k[4:])).counts
+		sum += int(counts.Bound) + int(counts.Firm) + int(counts.Soft)
+	}
+	return sum
 }
 
 // Totals returns the sum of the counts for each network. It reads only the bucket sets, not the

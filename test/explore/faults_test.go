@@ -56,7 +56,7 @@ var faults = []fault{
 	{
 		name: "a file is written before the commit", world: "kills", says: "order:", quick: true,
 		in: []change{{"pkg/ipam/mirror.go",
-			`c.mirrors.after = append(c.mirrors.after, func() error { return mirror.Write(next, now) })`,
+			`c.mirrors.after = append(c.mirrors.after, func() error { return c.mirrors.write(mirror, next, now) })`,
 			`if err := mirror.Write(next, now); err != nil {
 			return err
 		}`}},
