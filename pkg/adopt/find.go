@@ -43,8 +43,9 @@ type Found struct {
 	Findings []Finding // in the order of their addresses
 	// Problems are what could not be read; they are for stderr, one line each, and nothing to stop for.
 	Problems []string
-	// Named reports whether libcni's cache or the snapshot names the container of every address that is
-	// in use, and all that may tell of one could be read.
+	// Named reports whether libcni's cache, which has an entry for each container, or the snapshot names
+	// the container of every address that is in use, and all that may tell of one could be read. The
+	// snapshot alone is not enough: it knows nothing of what came after it.
 	Named bool
 }
 
@@ -65,16 +66,18 @@ func Find(n Node, p lease.Pool, sets []pool.Set, now lease.Instant, soft time.Du
 	return found, nil
 }
 
-// areNamed reports whether the container of each bound lease is known from a source that has an entry
-// for every container, and whether there is such an entry at all.
+// areNamed reports whether libcni's cache has an entry at all, and the container of each bound lease is
+// known from it or from the snapshot.
 func areNamed(findings []Finding, claims []Claim) bool {
 	type holder struct {
 		addr      netip.Addr
 		container string
 	}
-	named := map[holder]bool{}
+	named, cached := map[holder]bool{}, false
 	for _, c := range claims {
-		if c.ContainerID != "" && (c.Kind == LiveCache || c.Kind == DeadCache || c.Kind == Snapshot) {
+		isCached := c.Kind == LiveCache || c.Kind == DeadCache
+		cached = cached || isCached
+		if c.ContainerID != "" && (isCached || c.Kind == Snapshot) {
 			named[holder{c.Address, c.ContainerID}] = true
 		}
 	}
@@ -83,7 +86,7 @@ func areNamed(findings []Finding, claims []Claim) bool {
 			return false
 		}
 	}
-	return len(named) > 0
+	return cached
 }
 
 // gather reads all sources of a pool.

@@ -193,6 +193,12 @@ func (m *Mirror) Read(a netip.Addr) (f AddressFile, found bool, err error) {
 	return AddressFile{Content: string(bytes.TrimSpace(b)), Modified: modified}, true, err
 }
 
+// Has reports whether an address has a file. What cannot be looked at is there.
+func (m *Mirror) Has(a netip.Addr) bool {
+	_, err := os.Lstat(m.path(a))
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
 // Write brings the file of a lease in step with it.
 func (m *Mirror) Write(l lease.Lease, now lease.Instant) error {
 	if !m.Locked() {

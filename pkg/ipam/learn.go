@@ -159,8 +159,11 @@ func (c *call) adopt(s scope, mirror *adopt.Mirror, damaged ...netip.Addr) error
 	if err := c.mayLearn(); err != nil {
 		return err
 	}
-	whole := mirror != nil && mirror.IsWhole()
-	found, err := c.ask(s, whole, damaged)
+	var files *adopt.Mirror // all that there are
+	if mirror != nil && mirror.IsWhole() {
+		files = mirror
+	}
+	found, err := c.ask(s, files, damaged)
 	if err != nil {
 		return err
 	}
@@ -190,7 +193,7 @@ func (c *call) adopt(s scope, mirror *adopt.Mirror, damaged ...netip.Addr) error
 	}
 	if mirror != nil && mirror.Locked() {
 		c.export[s.pool] = mirror
-		c.whole[s.pool] = whole
+		c.whole[s.pool] = files != nil
 	}
 	if s.sets == nil {
 		return nil // without the ranges some of it was not asked: the next ADD does
@@ -199,12 +202,12 @@ func (c *call) adopt(s scope, mirror *adopt.Mirror, damaged ...netip.Addr) error
 }
 
 // ask returns what the host shows. A lost store needs more than that: proof that nothing is missing.
-// It is a directory of host-local's that is whole, or that every address in use belongs to a
-// container that libcni's cache or the snapshot names, and all of it could be read. An address that
-// is in no namespace (gVisor's) may else be one that nobody names either.
-func (c *call) ask(s scope, whole bool, damaged []netip.Addr) ([]adopt.Finding, error) {
+// It is a directory of host-local's that is whole, or that libcni's cache and the snapshot name the
+// container of every address in use (adopt.Found.Named). An address that is in no namespace (gVisor's)
+// may else be one that nobody names either.
+func (c *call) ask(s scope, whole *adopt.Mirror, damaged []netip.Addr) ([]adopt.Finding, error) {
 	node := c.node
-	node.Snapshot, node.SnapshotAt = c.snapshot(s.pool, damaged)
+	node.Snapshot, node.SnapshotAt = c.snapshot(s.pool, whole, damaged)
 	found, err := adopt.Find(node, s.pool, s.sets, c.now, s.soft, newID)
 	for _, p := range found.Problems {
 		c.mirrors.warn("%s", p)
@@ -212,7 +215,7 @@ func (c *call) ask(s scope, whole bool, damaged []netip.Addr) ([]adopt.Finding, 
 	if err != nil {
 		return nil, err
 	}
-	if c.tx.Lost() == "" || c.tx.Known(s.pool) || whole || found.Named {
+	if c.tx.Lost() == "" || c.tx.Known(s.pool) || whole != nil || found.Named {
 		return found.Findings, nil
 	}
 	return nil, fmt.Errorf("%w: %s; 'leasectl recover --accept-loss' goes on without them, "+
@@ -221,8 +224,8 @@ func (c *call) ask(s scope, whole bool, damaged []netip.Addr) ([]adopt.Finding, 
 
 // snapshot returns what counts of the agent's snapshot. It is older than the store, so it says
 // something of a pool that the store does not know, and of damaged addresses: those that nobody else
-// was given since.
-func (c *call) snapshot(p lease.Pool, damaged []netip.Addr) ([]lease.Lease, time.Time) {
+// was given since. In a directory that is whole an address without a file has no lease any more.
+func (c *call) snapshot(p lease.Pool, whole *adopt.Mirror, damaged []netip.Addr) ([]lease.Lease, time.Time) {
 	known := c.tx.Known(p)
 	if known && len(damaged) == 0 {
 		return nil, time.Time{}
@@ -231,13 +234,18 @@ func (c *call) snapshot(p lease.Pool, damaged []netip.Addr) ([]lease.Lease, time
 	if err != nil {
 		c.mirrors.warn("%v", err)
 	}
-	if !known {
-		return all, at
+	holders := map[netip.Addr]string{}
+	if known {
+		holders = c.lastHolders(p)
 	}
-	holders := c.lastHolders(p)
 	return slices.DeleteFunc(all, func(l lease.Lease) bool {
-		holder, logged := holders[l.Address]
-		return l.Pool != p || !slices.Contains(damaged, l.Address) || logged && holder != l.Holder.ContainerID
+		if l.Pool != p || known && !slices.Contains(damaged, l.Address) {
+			return true
+		}
+		if holder, logged := holders[l.Address]; logged && holder != l.Holder.ContainerID {
+			return true
+		}
+		return whole != nil && !whole.Has(l.Address)
 	}), at
 }
 

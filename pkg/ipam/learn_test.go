@@ -344,6 +344,32 @@ func TestADelAfterALossProvesNothing(t *testing.T) {
 	w.refused(ask{container: "c4"}, ErrNoWitness)
 }
 
+// A snapshot knows what was, and proves nothing of what came after it.
+func TestALostStoreIsNotWholeByItsSnapshot(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	w.snapshot()
+	w.add(ask{pod: "db-1", container: "c2"})
+	w.wipe(w.storeFile(), w.dataDir)
+	w.refused(ask{pod: "x", container: "c3"}, ErrNoWitness)
+	w.cached("c1", "10.0.0.2")
+	w.cached("c2", "10.0.0.3")
+	w.same("with libcni's cache", w.add(ask{pod: "x", container: "c3"}), "10.0.0.4")
+	w.same("leases", w.leases(), "10.0.0.2=db-0/Bound 10.0.0.3=/Bound 10.0.0.4=x/Bound")
+}
+
+// In a directory that is whole an address without a file has no lease, whatever the snapshot says.
+func TestAWholeDirectoryKnowsWhatCameAfterTheSnapshot(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{container: "plain"})
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	w.snapshot()
+	w.del("plain")
+	w.wipe(w.storeFile())
+	w.add(ask{pod: "x", container: "c2"})
+	w.same("leases", w.leases(), "10.0.0.2=x/Bound 10.0.0.3=db-0/Bound")
+}
+
 // Files in a directory that is not whole name containers, and prove nothing of the others.
 func TestLibcnisCacheHasToNameWhatLives(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")

@@ -350,6 +350,7 @@ func TestTheAgentsSnapshotKnowsAll(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.wipe(filepath.Join(w.stateDir(), "leases.db"), w.dataDir)
+	w.cached("c1", "10.0.0.2") // which names no pod
 	w.add(ask{pod: "x", container: "c2"})
 	w.same("leases", w.leases(), "10.0.0.2=db-0/Bound 10.0.0.3=x/Bound")
 }

@@ -73,9 +73,7 @@ var faults = []fault{
 		name: "an old snapshot is trusted", world: "old snapshot", says: "I4:", depth: "8",
 		in: []change{
 			{"pkg/ipam/learn.go", `if known && len(damaged) == 0 {`, `if known && len(damaged) < 0 {`},
-			{"pkg/ipam/learn.go", `if !known {
-		return all, at`, `if true {
-		return all, at`},
+			{"pkg/ipam/learn.go", `if l.Pool != p || known && !slices.Contains(damaged, l.Address) {`, `if l.Pool != p {`},
 		},
 	},
 }
