@@ -46,7 +46,31 @@ type cacheFile struct {
 
 // cache hears libcni's cache about the attachments of a network.
 func (n Node) cache(network string, alive func(string) (lease.Netns, bool), notes *notes) []Claim {
-	return n.cacheFiles(network, network+"-", alive, notes)
+	claims := n.cacheFiles(network, network+"-", alive, notes)
+	replaced(claims)
+	return claims
+}
+
+// replaced corrects the claims of containers that are gone although their namespaces seem to live:
+// one that was made anew at the same path. A namespace has an interface once, so of several containers
+// with the same one the newest is there.
+func replaced(claims []Claim) {
+	type place struct {
+		dev, ino uint64
+		ifName   string
+	}
+	newest := map[place]Claim{}
+	at := func(c Claim) place { return place{c.Netns.Dev, c.Netns.Ino, c.IfName} }
+	for _, c := range claims {
+		if n, known := newest[at(c)]; c.Netns.Ino != 0 && (!known || c.Modified.After(n.Modified)) {
+			newest[at(c)] = c
+		}
+	}
+	for i, c := range claims {
+		if n := newest[at(c)]; c.Netns.Ino != 0 && c.ContainerID != n.ContainerID && c.Modified.Before(n.Modified) {
+			claims[i].Kind, claims[i].Netns = DeadCache, lease.Netns{Path: c.Netns.Path}
+		}
+	}
 }
 
 // CacheEntry are the claims of one attachment's entry in libcni's cache, one

@@ -58,4 +58,5 @@ type Claim struct {
 type Finding struct {
 	Lease lease.Lease
 	Why   string
+	Seen  bool // an interface of the lease's network namespace has the address
 }

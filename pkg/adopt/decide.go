@@ -48,7 +48,7 @@ func Decide(claims []Claim, p lease.Pool, now lease.Instant, soft time.Duration,
 		if v.lease.ID == "" {
 			v.lease.ID = newID()
 		}
-		out = append(out, Finding{Lease: v.lease, Why: v.why})
+		out = append(out, Finding{Lease: v.lease, Why: v.why, Seen: v.seen})
 	}
 	return out
 }
@@ -64,6 +64,7 @@ type verdict struct {
 	lease lease.Lease
 	why   string
 	at    time.Time // of the evidence that names the owner
+	seen  bool      // see Finding
 }
 
 // evidence are the claims of one address, by kind, the newest first.
@@ -121,7 +122,9 @@ func (d decision) standing(nodes map[netip.Addr]evidence) []verdict {
 
 func (d decision) stands(e evidence) (verdict, bool) {
 	if e[Living] != nil {
-		return d.living(e), true
+		v := d.living(e)
+		v.seen = true
+		return v, true
 	}
 	if s := e.first(Snapshot); s != nil && !changedHands(s, e) {
 		return verdict{lease: s.Lease, why: "the agent's snapshot has it so", at: s.Modified}, true

@@ -257,6 +257,28 @@ func TestFindDoesNotBelieveOldProcesses(t *testing.T) {
 }
 
 // Odd files are in nobody's way, and an address with a file stays in use.
+// A namespace has an interface once: of two entries that name the same one the older is of a container
+// that is gone, and its namespace was made anew at its path.
+func TestFindTwoEntriesOfOneInterface(t *testing.T) {
+	n := newNode(t)
+	n.lives("/run/netns/by-hand", 11)
+	entryOf := func(container, ifName, addr string) {
+		n.write("results/cbr0-"+container+"-"+ifName, string(entry(func(f map[string]any) {
+			f["containerId"], f["ifName"], f["netns"] = container, ifName, "/run/netns/by-hand"
+			f["cniArgs"] = [][2]string{{"K8S_POD_NAMESPACE", "db"}, {"K8S_POD_NAME", "of-" + container}}
+			f["result"] = map[string]any{"ips": []any{map[string]any{"address": addr}}}
+		})))
+	}
+	entryOf("c1", "eth0", "10.0.0.5/24")
+	entryOf("c2", "net1", "10.0.0.6/24")
+	entryOf("c3", "eth0", "10.0.0.7/24")
+	found, problems := n.find()
+	n.want(found, "10.0.0.5 Held firm 10m0s of-c1 c1 eth0 window 10m0s",
+		"10.0.0.6 Bound of-c2 c2 net1 /run/netns/by-hand window 10m0s",
+		"10.0.0.7 Bound of-c3 c3 eth0 /run/netns/by-hand window 10m0s")
+	n.want(problems)
+}
+
 // A namespace that cannot be looked at is not one that is gone.
 func TestFindUnreadableNetns(t *testing.T) {
 	n := newNode(t)

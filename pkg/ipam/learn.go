@@ -177,14 +177,18 @@ func (c *call) adopt(s scope, mirror *adopt.Mirror, damaged ...netip.Addr) error
 		if err != nil && !errors.Is(err, store.ErrDamaged) {
 			return err
 		}
-		if !c.outweighs(f.Lease, cur) {
+		if !c.outweighs(f, cur) {
 			continue
 		}
 		taken++
-		if err := c.tx.Put(s.pool, f.Lease.Address, f.Lease); err != nil {
+		next := f.Lease
+		if cur.State != lease.None && cur.Holder.ContainerID == next.Holder.ContainerID {
+			next = foundAlive(cur, next.Holder)
+		}
+		if err := c.tx.Put(s.pool, next.Address, next); err != nil {
 			return err
 		}
-		if err := c.log(f.Lease, event, f.Why); err != nil {
+		if err := c.log(next, event, f.Why); err != nil {
 			return err
 		}
 	}
@@ -266,9 +270,10 @@ func (c *call) lastHolders(p lease.Pool) map[netip.Addr]string {
 }
 
 // outweighs reports whether what the host shows replaces what the store says. Two
-// that name one container agree, and the store knows more, unless it knows
-// nothing of the namespace that the container lives in.
-func (c *call) outweighs(f, cur lease.Lease) bool {
+// that name one container agree, and the store knows more, unless the container
+// lives in a namespace that the store does not know.
+func (c *call) outweighs(found adopt.Finding, cur lease.Lease) bool {
+	f := found.Lease
 	living := f.Holder.Netns.Ino != 0 && f.State == lease.Bound
 	same := cur.Holder.Netns.Same(f.Holder.Netns)
 	_, foreign, err := c.foreignTo(cur) // whether host-local has given it to another container
@@ -283,9 +288,18 @@ func (c *call) outweighs(f, cur lease.Lease) bool {
 	case same && cur.State == lease.Bound && f.Holder.ContainerID == "":
 		return false // its namespace lives, though not at its path
 	case cur.Holder.ContainerID == f.Holder.ContainerID:
-		return living && (cur.State == lease.Held || !same)
+		// Without the address in it, another namespace at the path is one made anew there.
+		known := cur.Holder.Netns.Ino != 0 && cur.Holder.Netns.Path == f.Holder.Netns.Path
+		return living && (cur.State == lease.Held || !same) && (found.Seen || same || !known)
 	}
 	return living || foreign
+}
+
+// foundAlive is the lease of a container that the store took for gone, or knew in another namespace.
+func foundAlive(l lease.Lease, holder lease.Holder) lease.Lease {
+	l.State, l.Holder = lease.Bound, holder
+	l.Firm, l.Hold, l.ReleasedAt = false, 0, lease.Instant{}
+	return l
 }
 
 // foreignTo reports whether host-local's file of a lease names somebody else: then host-local has

@@ -104,7 +104,7 @@ func TestALivingSandboxOutweighsAHoldOfItsContainer(t *testing.T) {
 	w.options.Mirror, w.options.SoftHold = false, time.Second
 	w.add(ask{pod: "living", container: "c1"})
 	w.has("c1", "10.0.0.2")
-	w.cacheEntry("c1", "living", "10.0.0.2")
+	w.cacheEntry("c1", "living", "10.0.0.2", "/run/netns/c1")
 	w.wipe(w.stateDir())
 	home := w.elsewhere()
 	w.service.Plugin = true // as every process could act before it had to prove its view
@@ -148,19 +148,56 @@ func TestExportKeepsWhatHostLocalHasGiven(t *testing.T) {
 	w.same("leases", w.leases(), "10.0.0.2=/Bound 10.0.0.7=/Bound")
 }
 
+// A path such as "ip netns add" makes may lead to another namespace by now. What libcni's cache says
+// of it is not about the container that was there, and the store knows that.
+func TestANamespaceMadeAnewAtItsPath(t *testing.T) {
+	const path = "/run/netns/by-hand"
+	for story, tt := range map[string]struct {
+		learn func(t *testing.T, w *world) // makes the next call look at the host
+		seen  bool                         // the new namespace has the address
+	}{
+		"host-local's directory is wiped": {func(_ *testing.T, w *world) { w.wipe(w.dataDir) }, false},
+		"a head page is damaged": {func(t *testing.T, w *world) {
+			w.add(ask{container: "other"})
+			spoilNewestHead(t, filepath.Join(w.stateDir(), "leases.db"))
+		}, false},
+		"the DEL was lost, and the agent has found out": {func(_ *testing.T, w *world) {
+			w.add(ask{container: "other"}) // one that lives
+			w.collect()
+			w.wipe(w.dataDir)
+		}, false},
+		"it has the address": {func(_ *testing.T, w *world) { w.wipe(w.dataDir) }, true},
+	} {
+		t.Run(story, func(t *testing.T) {
+			w := newWorld(t, "10.0.0.0/24")
+			w.netns[path] = 500
+			w.add(ask{pod: "db-0", container: "c1", window: hour, netns: path})
+			w.cacheEntry("c1", "db-0", "10.0.0.2", path)
+			w.netns[path] = 501
+			tt.learn(t, w)
+			if next := (ask{pod: "db-0", container: "c2", window: hour}); tt.seen {
+				w.addrs[path] = []netip.Addr{netip.MustParseAddr("10.0.0.2")}
+				w.refused(next, ErrHolderAlive)
+			} else {
+				w.same("it comes back", w.add(next), "10.0.0.2")
+			}
+		})
+	}
+}
+
 // has puts an address on the interface of a sandbox.
 func (w *world) has(container, addr string) {
 	w.addrs["/run/netns/"+container] = append(w.addrs["/run/netns/"+container], netip.MustParseAddr(addr))
 }
 
 // cacheEntry is what libcni keeps of an attachment until its DEL.
-func (w *world) cacheEntry(container, pod, addr string) {
+func (w *world) cacheEntry(container, pod, addr, path string) {
 	w.t.Helper()
 	dir := w.t.TempDir()
 	w.service.CacheDirs = append(w.service.CacheDirs, dir)
 	text := fmt.Sprintf(`{"kind": "cniCacheV1", "networkName": %q, "containerId": %q, "ifName": "eth0", "netns": %q,
 		"cniArgs": [["K8S_POD_NAMESPACE", "db"], ["K8S_POD_NAME", %q]], "result": {"ips": [{"address": "%s/24"}]}}`,
-		w.network, container, "/run/netns/"+container, pod, addr)
+		w.network, container, path, pod, addr)
 	if err := os.WriteFile(filepath.Join(dir, w.network+"-"+container+"-eth0"), []byte(text), 0o600); err != nil {
 		w.t.Fatal(err)
 	}
