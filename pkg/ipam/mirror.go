@@ -222,7 +222,7 @@ func (m *mirrors) reset() {
 	}
 }
 
-// finish writes what the store has committed, and gives the locks back.
+// finish writes what the store has committed.
 func (m *mirrors) finish() {
 	for _, do := range m.after {
 		if err := do(); err != nil {
@@ -234,7 +234,6 @@ func (m *mirrors) finish() {
 			m.setMark(mirror)
 		}
 	}
-	m.release()
 }
 
 func (m *mirrors) setMark(mirror *adopt.Mirror) {

@@ -302,12 +302,29 @@ func TestImportAndExportByHand(t *testing.T) {
 		t.Errorf("%d, then %d, %v", before, after, err)
 	}
 	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	w.first = false
+	if _, problems, err := w.service.Preview(context.Background(), w.where()); err != nil || len(problems) > 0 {
+		t.Errorf("problems: %q, %v", problems, err)
+	}
 	w.wipe(w.dataDir)
 	pools, err := w.service.Export(context.Background(), func(lease.Pool) bool { return true })
 	if err != nil || len(pools) != 1 {
 		t.Errorf("%v %v", pools, err)
 	}
 	w.same("files", w.files(), "10.0.0.2=c1 10.0.0.7=theirs")
+}
+
+// A DEL of a network that host-local has never had makes it no directory.
+func TestADelMakesNoDirectory(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	in := w.where()
+	in.Options = &w.options
+	if err := w.service.Release(context.Background(), Attachment{"c1", "eth0"}, in); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(w.dataDir); !os.IsNotExist(err) {
+		t.Errorf("there is a directory: %v", err)
+	}
 }
 
 // The files are never synced: a power cut brings old ones back, or none.

@@ -467,6 +467,21 @@ func TestTheNumberOfTheOldNamespaceIsGivenToThePodsOwnNewOne(t *testing.T) {
 	w.same("what is mounted is no obstacle", w.add(ask{pod: "db-0", container: "new", uid: "u2", window: hour}), "10.0.0.2")
 }
 
+// One ADD tidies up a few holds, and all of the range set that it needs an address of.
+func TestAFullRangeSetIsTidiedUpWhole(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	for i := range sweepBatch + 1 {
+		container := fmt.Sprint("c", i)
+		w.add(ask{pod: fmt.Sprint("db-", i), container: container, window: time.Minute})
+		w.stop(container)
+	}
+	w.setRanges("fd00::/64 fd00::2-fd00::2")
+	w.add(ask{pod: "last", container: "l", window: 2 * time.Minute})
+	w.stop("l")
+	w.after(hour)
+	w.same("its hold is over, as all are", w.add(ask{pod: "x", container: "x"}), "fd00::2")
+}
+
 func TestFirmHoldsYieldWhereThePolicySaysSo(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
 	w.add(ask{pod: "db-0", container: "c1", window: 2 * hour})

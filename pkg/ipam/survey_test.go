@@ -84,6 +84,22 @@ func (w *world) show() string {
 	return strings.Join(out, ", ")
 }
 
+// Without a mirror no file is missed, for a pool or for a hold.
+func TestNoFileIsMissedThatNobodyMade(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.options.Mirror = false
+	w.add(ask{pod: "db-0", container: "c1"})
+	w.expect(w.plan(), "", "without a mirror")
+	w.network, w.options.Mirror = "another", true
+	w.add(ask{pod: "db-1", container: "c2"})
+	w.add(ask{pod: "db-2", container: "c3", window: time.Hour})
+	w.stop("c3")
+	w.wipe(w.path("10.0.0.3"))
+	w.expect(w.plan(), "", "that of a hold: host-local does not release holds")
+	w.wipe(w.path("10.0.0.2"))
+	w.expect(w.plan(), "mirror 10.0.0.2", "that of a container")
+}
+
 // A plan is old when it is acted on: whatever has changed since stands.
 func TestAnOldPlanHarmsNobody(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
@@ -459,6 +475,10 @@ func TestThePace(t *testing.T) {
 	before := p.work()
 	if rest := p.after(ms/2, 90*ms); rest <= leastRest*ms || rest > longRest || p.work() > before || p.least > ms {
 		t.Errorf("one of them was held up: %+v, %v", *p, rest)
+	}
+	p = newPace()
+	if rest := p.after(0, max(lockBudget, 4*p.least)); p.rest != leastRest || rest != leastRest*lockBudget*2 {
+		t.Errorf("as long as it may take: %+v, %v", *p, rest)
 	}
 	p = newPace()
 	for i := range 200 { // a busy node: most are held up, some are not

@@ -296,6 +296,14 @@ func TestPutRejectsOtherAddresses(t *testing.T) {
 	}
 }
 
+func TestProvePagesNeedsWholePages(t *testing.T) {
+	for _, n := range []int{0, 1, pageSize, 2*pageSize - 1, 2 * pageSize} {
+		if err := provePages(make([]byte, n)); err == nil {
+			t.Errorf("%d bytes are a store", n)
+		}
+	}
+}
+
 // TestIsAt replaces and closes the file that a path led to.
 func TestIsAt(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")

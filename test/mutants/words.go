@@ -14,7 +14,7 @@ import (
 var (
 	wordFields = []string{"Reason", "Why", "Message", "Help", "reason", "why"}
 	// wordCalls are functions and methods that word, log or warn.
-	wordCalls = []string{"errors.New", "warn", "Warn", "note", "notes.add", "errorf", "panic", "prometheus.NewDesc", "Eventf"}
+	wordCalls = []string{"errors.New", "warn", "Warn", "note", "notes.add", "errorf", "panic", "prometheus.NewDesc", "Eventf", "With"}
 	// wordPrefixes are packages that do nothing else.
 	wordPrefixes = []string{"fmt.", "slog.", "log.", "klog."}
 	// logMethods do so for a logger.

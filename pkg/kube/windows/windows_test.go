@@ -136,6 +136,20 @@ func TestMake(t *testing.T) {
 	}
 }
 
+func TestOwnerText(t *testing.T) {
+	for _, c := range []struct{ group, kind, want string }{
+		{"apps", "StatefulSet", "StatefulSet.apps/db"},
+		{"apps.kruise.io", "StatefulSet", "StatefulSet.apps.kruise.io/db"},
+		{"apps", "ReplicaSet", ""}, // its pods have no ordinals
+		{"example.com", "StatefulSet", ""},
+		{"", "", ""},
+	} {
+		if got := OwnerText(nodepods.Owner{Group: c.group, Kind: c.kind, Name: "db"}); got != c.want {
+			t.Errorf("%s.%s: %q, want %q", c.kind, c.group, got, c.want)
+		}
+	}
+}
+
 func TestParseOwner(t *testing.T) {
 	for _, c := range []struct{ text, pod, want string }{
 		{"StatefulSet.apps/db", "db-0", "{apps v1 db} 0"},
