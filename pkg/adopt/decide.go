@@ -24,7 +24,8 @@ const maxDeadHold = 10 * time.Minute
 //  2. In the agent's snapshot: as it stood there, unless a newer file or entry
 //     names another container.
 //  3. In a cache entry whose namespace lives: bound, even if the address is in no
-//     namespace, for gVisor takes it out.
+//     namespace, for gVisor takes it out; to the container of a newer file, if
+//     that names another one.
 //  4. Marked as held by us: what is left of that hold, never more than its window.
 //  5. Of the rest the newest: Kruise's reservation is a firm hold of what is left
 //     of its window, all of it where no DEL came; a cache entry whose namespace is
@@ -129,7 +130,11 @@ func (d decision) stands(e evidence) (verdict, bool) {
 	if s := e.first(Snapshot); s != nil && !changedHands(s, e) {
 		return verdict{lease: s.Lease, why: "the agent's snapshot has it so", at: s.Modified}, true
 	}
-	if c := e.first(LiveCache); c != nil {
+	if e[LiveCache] != nil {
+		c := e.entry()
+		if c == nil || c.Kind != LiveCache {
+			return d.unknown(e.first(File))
+		}
 		who := d.complete(*c, e)
 		return d.bound(who, "in use"+by(who)+": "+c.Witness+" names a netns that lives"), true
 	}
@@ -199,7 +204,7 @@ func changedHands(s *Claim, e evidence) bool {
 func (d decision) living(e evidence) verdict {
 	seen, entry := join(e)
 	if s := e.first(Snapshot); s != nil && !changedHands(s, e) && (entry == nil || entry.ContainerID == s.ContainerID) {
-		return d.confirmed(*s, seen)
+		return d.confirmed(*s, seen, entry)
 	}
 	who := seen
 	if entry != nil {
@@ -218,8 +223,8 @@ func (d decision) living(e evidence) verdict {
 }
 
 // join finds the cache entry of a living address: the one of its namespace, or
-// else one whose own namespace lives, or the newest. An address may be in
-// several namespaces; the one that an entry names is the pod's.
+// else the one that counts. An address may be in several namespaces; the one
+// that an entry names is the pod's.
 func join(e evidence) (seen Claim, entry *Claim) {
 	for _, s := range e[Living] {
 		for i, c := range e[LiveCache] {
@@ -228,22 +233,52 @@ func join(e evidence) (seen Claim, entry *Claim) {
 			}
 		}
 	}
-	if entry = e.first(LiveCache); entry == nil {
-		entry = e.first(DeadCache)
+	return e[Living][0], e.entry()
+}
+
+// entry is the cache entry that counts at an address: the newest whose namespace
+// lives, or else the newest. A newer file that names another container overrules
+// it: then that container's entry counts, if it has one. So does a newer mark of
+// another pod overrule the entry of a container that is gone.
+func (e evidence) entry() *Claim {
+	c, file, mark := e.first(LiveCache), e.first(File), e.first(HeldMarker)
+	if c == nil {
+		c = e.first(DeadCache)
 	}
-	return e[Living][0], entry
+	if c == nil || c.Kind == DeadCache && mark != nil && mark.isNewerThan(c) && mark.hasPod() && !mark.samePod(c) {
+		return nil
+	}
+	if file == nil || !file.isNewerThan(c) || file.ContainerID == c.ContainerID {
+		return c
+	}
+	for _, k := range []Kind{LiveCache, DeadCache} {
+		for i := range e[k] {
+			if e[k][i].ContainerID == file.ContainerID {
+				return &e[k][i]
+			}
+		}
+	}
+	return nil
 }
 
 // confirmed is a lease of the snapshot whose address is seen in a namespace. A
-// hold stands while its last holder lives on; in any other namespace somebody
-// has come back to the address.
-func (d decision) confirmed(s Claim, seen Claim) verdict {
-	l := s.Lease
-	if !l.Holder.Netns.Same(seen.Netns) {
+// hold stands while its last holder lives on. In any other namespace somebody
+// has come back to the address, in a container that only an entry whose
+// namespace lives can name.
+func (d decision) confirmed(s, seen Claim, entry *Claim) verdict {
+	l, at := s.Lease, seen.Netns
+	named := entry != nil && entry.Kind == LiveCache
+	if named {
+		at = entry.Netns
+	}
+	if !l.Holder.Netns.Same(at) {
 		if l.State == lease.Held {
 			l.State, l.Firm, l.Hold, l.ReleasedAt, l.BoundAt = lease.Bound, false, 0, lease.Instant{}, d.now
 		}
-		l.Holder.Netns, l.Holder.BootID = seen.Netns, d.now.BootID
+		l.Holder.Netns, l.Holder.BootID = at, d.now.BootID
+		if !named {
+			l.Holder.ContainerID = ""
+		}
 	}
 	return verdict{lease: l, why: "the agent's snapshot has it so, and " + seen.Witness + " has the address", at: s.Modified}
 }

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
 )
@@ -390,4 +391,25 @@ func TestLibcnisCacheHasToNameWhatLives(t *testing.T) {
 	w.refused(ask{container: "x"}, ErrNoWitness)
 	w.cached("c3", "10.0.0.4")
 	w.same("all are named", w.add(ask{container: "x"}), "10.0.0.5")
+}
+
+// libcni's entry of a container whose DEL host-local has served is left. The address is another
+// container's by now, as its newer file says; the late DEL of the first one does not free it.
+func TestAnOldCacheEntryTakesNoLivingAddress(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.2")
+	w.cached("gone", "10.0.0.2")
+	entry, before := filepath.Join(w.service.CacheDirs[0], "cbr0-gone-eth0"), time.Now().Add(-time.Hour)
+	if err := os.Chtimes(entry, before, before); err != nil {
+		t.Fatal(err)
+	}
+	w.hostLocal("10.0.0.2", "lives")
+	w.unpack("lives")
+	w.addrs["/run/netns/lives"] = []netip.Addr{netip.MustParseAddr("10.0.0.2")}
+	w.refused(ask{container: "x"}, ErrExhausted)
+	w.del("gone")
+	w.refused(ask{container: "x"}, ErrExhausted)
+	w.del("lives")
+	delete(w.addrs, "/run/netns/lives")
+	w.burn("lives")
+	w.same("after its own DEL", w.add(ask{container: "x"}), "10.0.0.2")
 }
