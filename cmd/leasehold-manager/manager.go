@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
-	"log/slog"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -139,12 +138,4 @@ func newManager(config *rest.Config, o options, certOptions certs.Options, certi
 		LeaderElectionNamespace:       o.namespace,
 		LeaderElectionReleaseOnCancel: true,
 	})
-}
-
-func logger(o options) logr.Logger {
-	handler := slog.Handler(slog.NewTextHandler(o.logTo, &slog.HandlerOptions{Level: o.logLevel}))
-	if o.logJSON {
-		handler = slog.NewJSONHandler(o.logTo, &slog.HandlerOptions{Level: o.logLevel})
-	}
-	return logr.FromSlogHandler(handler)
 }
