@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 export VERSION
 
-.PHONY: help build demo test test-race bench fuzz crash explore mutants lint bench-pin cluster cluster-down e2e images check-deploy clean
+.PHONY: help build demo test test-race bench fuzz crash explore mutants lint bench-pin pin-faults cluster cluster-down e2e images check-deploy clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -24,6 +24,9 @@ bench: ## time, size, first connects, the agent's locks and memory, against upst
 
 bench-pin: ## recreated pods against every score, on simulated nodes (FLAGS=-short: a minute; SCALE=1: a crowd)
 	@scripts/bench-pin $(FLAGS)
+
+pin-faults: ## the pin while API server, scheduler, RBAC, policies, watches or managers fail (RUN=<regexp>; FLAGS=-short)
+	@scripts/pin-faults $(FLAGS)
 
 fuzz: ## every fuzz target, a minute each (FUZZTIME=10m for longer)
 	@FUZZTIME=$${FUZZTIME:-1m} scripts/fuzz

@@ -13,29 +13,34 @@ import (
 const (
 	// gateLife is for how long a pod waits for its nomination; then its gate is lifted without one.
 	gateLife = 2 * time.Second
-	// maxGates is how many pods may wait behind gates that this replica has made or could not lift. It bounds how many pods
-	// are held back if no gate can be lifted any more.
+	// maxGates is how many pods may wait behind gates that this replica has made or could not lift.
+	// It bounds how many pods are held back if no gate can be lifted any more.
 	maxGates = 10
 	// maxNamespaceGates is how many of them may be of one namespace.
 	maxNamespaceGates = maxGates / 2
-	// admissionWait is how long an admission waits at most until others' gates are lifted. The API server gives the webhook
-	// two seconds.
+	// admissionWait is how long an admission waits at most until others' gates are lifted. The API
+	// server gives the webhook two seconds.
 	admissionWait = time.Second
-	// unseenLife is after how long the API server is asked for a pod that this replica has admitted and no watch shows.
+	// unseenLife is after how long the API server is asked for a pod that this replica has admitted
+	// and no watch shows.
 	unseenLife = 500 * time.Millisecond
-	// createLife is after how long an admitted pod that does not exist was not created: no request lasts longer.
+	// createLife is after how long an admitted pod that does not exist was not created: no request
+	// lasts longer.
 	createLife = 75 * time.Second
-	// firstPause and maxPause bound for how long no gate is made after one was lifted too late. Each pause doubles the next.
+	// firstPause and maxPause bound for how long no gate is made after one was lifted too late.
+	// Each pause doubles the next.
 	firstPause = 2 * time.Second
 	maxPause   = time.Minute
 )
 
-// A gateLimiter knows the gates that this replica has made, or could not lift, and decides whether another may be made.
+// A gateLimiter knows the gates that this replica has made, or could not lift, and decides whether
+// another may be made.
 //
-// A pod holds one of a few places from its admission until its gate is lifted or the API server says that the pod does not
-// exist. If gates cannot be lifted, the places are soon taken, and no gate is made until one has been lifted. A namespace in
-// which a gate could not be lifted gets none until one of its gates was lifted, and its pods hold no places once a gate was
-// lifted in another namespace: the cause is its own.
+// A pod holds one of a few places from its admission until its gate is lifted or the API server
+// says that the pod does not exist. If gates cannot be lifted, the places are soon taken, and no
+// gate is made until one has been lifted. A namespace in which a gate could not be lifted gets none
+// until one of its gates was lifted, and its pods hold no places once a gate was lifted in another
+// namespace: the cause is its own.
 type gateLimiter struct {
 	now func() time.Time
 
@@ -74,7 +79,8 @@ type pause struct {
 
 func (p *pause) is(now time.Time) bool { return now.Before(p.until) }
 
-// tries reports whether a pause is over and nothing was lifted in time since. Then gates are made one at a time.
+// tries reports whether a pause is over and nothing was lifted in time since. Then gates are made
+// one at a time.
 func (p *pause) tries() bool { return p.length > 0 }
 
 // extend begins a pause, twice as long as the last one, if none is on, and reports whether it did.
@@ -88,7 +94,8 @@ func (p *pause) extend(now time.Time) bool {
 }
 
 func newGateLimiter(now func() time.Time) *gateLimiter {
-	return &gateLimiter{now: now, gates: map[string]*gate{}, namespaces: map[string]*namespaceGates{}, freed: make(chan struct{})}
+	return &gateLimiter{now: now, gates: map[string]*gate{}, namespaces: map[string]*namespaceGates{},
+		freed: make(chan struct{})}
 }
 
 func namespaceOf(key string) string {
@@ -96,8 +103,8 @@ func namespaceOf(key string) string {
 	return namespace
 }
 
-// Admit reports whether a pod that is being admitted may get a gate. Where the places are taken by pods that are on their
-// way, it waits a moment for one.
+// Admit reports whether a pod that is being admitted may get a gate. Where the places are taken by
+// pods that are on their way, it waits a moment for one.
 func (l *gateLimiter) Admit(ctx context.Context, key string) bool {
 	ctx, cancel := context.WithTimeout(ctx, admissionWait)
 	defer cancel()
@@ -217,8 +224,8 @@ func (l *gateLimiter) Seen(p *podView) {
 	}
 }
 
-// Gone says that a watch shows a pod no more: it is deleted, or lacks the label by which the watch finds it. It reports
-// whether the API server has to be asked which.
+// Gone says that a watch shows a pod no more: it is deleted, or lacks the label by which the watch
+// finds it. It reports whether the API server has to be asked which.
 func (l *gateLimiter) Gone(p *podView) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -247,7 +254,8 @@ func (l *gateLimiter) Unseen(key string) (admitted time.Time, ask bool) {
 	return g.admitted, true
 }
 
-// Missing says that the API server has no such pod, or not yet. It returns after how long to ask again; 0: never.
+// Missing says that the API server has no such pod, or not yet. It returns after how long to ask
+// again; 0: never.
 func (l *gateLimiter) Missing(key string) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -271,8 +279,8 @@ func (l *gateLimiter) Unanswered(key string) {
 	l.fail(key, "")
 }
 
-// LiftedUnseen says that the gate is lifted of a pod that no watch has shown. It returns after how long Unwatched is to be
-// asked.
+// LiftedUnseen says that the gate is lifted of a pod that no watch has shown. It returns after how
+// long Unwatched is to be asked.
 func (l *gateLimiter) LiftedUnseen(p *podView) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -282,8 +290,8 @@ func (l *gateLimiter) LiftedUnseen(p *podView) time.Duration {
 	return unseenLife
 }
 
-// Unwatched finds out whether a watch has shown a pod after its gate was lifted. If not, no gate is made for a while; it
-// reports whether that begins now.
+// Unwatched finds out whether a watch has shown a pod after its gate was lifted. If not, no gate is
+// made for a while; it reports whether that begins now.
 func (l *gateLimiter) Unwatched(key string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -294,7 +302,8 @@ func (l *gateLimiter) Unwatched(key string) bool {
 	return l.watch.extend(l.now())
 }
 
-// Failed says that a gate could not be lifted. It reports whether the pod is the one of its namespace that is tried often.
+// Failed says that a gate could not be lifted. It reports whether the pod is the one of its
+// namespace that is tried often.
 func (l *gateLimiter) Failed(p *podView) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -344,8 +353,8 @@ func (l *gateLimiter) Late(p *podView) {
 	}
 }
 
-// Lifted says that the gate is lifted of a pod that a watch shows, and whether in time. It returns the pods whose gates could not be lifted before, and
-// are to be tried again.
+// Lifted says that the gate is lifted of a pod that a watch shows, and whether in time. It returns
+// the pods whose gates could not be lifted before, and are to be tried again.
 func (l *gateLimiter) Lifted(p *podView, inTime bool) (again []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

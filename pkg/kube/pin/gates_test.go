@@ -15,10 +15,12 @@ import (
 // gatedPod is one of the key's, with our gate on it.
 func gatedPod(key string) *podView {
 	r := requestFor(key)
-	return &podView{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: r.Name, UID: types.UID("uid of " + key)}, Gated: true, Gates: 1}
+	meta := metav1.ObjectMeta{Namespace: r.Namespace, Name: r.Name, UID: types.UID("uid of " + key)}
+	return &podView{ObjectMeta: meta, Gated: true, Gates: 1}
 }
 
-// limited returns a limiter whose clock stands at noon until the test moves it, and a function that asks it without waiting.
+// limited returns a limiter whose clock stands at noon until the test moves it, and a function that
+// asks it without waiting.
 func limited() (l *gateLimiter, clock *time.Time, admitted func(key string) bool) {
 	at := noon
 	l = newGateLimiter(func() time.Time { return at })
@@ -113,7 +115,8 @@ func TestAdmissionsWaitForEachOther(t *testing.T) {
 	})
 }
 
-// TestGatesThatCannotBeLifted has every lift refused in ever more namespaces: RBAC removed, a policy that refuses it all.
+// TestGatesThatCannotBeLifted has every lift refused in ever more namespaces: RBAC removed, a
+// policy that refuses it all.
 func TestGatesThatCannotBeLifted(t *testing.T) {
 	l, clock, admitted := limited()
 	var stuck []string
@@ -142,7 +145,8 @@ func TestGatesThatCannotBeLifted(t *testing.T) {
 	}
 }
 
-// TestOneTenantsGates has the gates of a few namespaces refused for ever, and those of another lifted now and then.
+// TestOneTenantsGates has the gates of a few namespaces refused for ever, and those of another
+// lifted now and then.
 func TestOneTenantsGates(t *testing.T) {
 	l, _, admitted := limited()
 	for i := range 20 {
@@ -170,7 +174,8 @@ func TestOneTenantsGates(t *testing.T) {
 
 func TestOneOfTheFailedIsTriedOften(t *testing.T) {
 	l, _, _ := limited()
-	if !l.Failed(gatedPod("a/1")) || l.Failed(gatedPod("a/2")) || !l.Failed(gatedPod("b/2")) || !l.Failed(gatedPod("a/1")) {
+	if !l.Failed(gatedPod("a/1")) || l.Failed(gatedPod("a/2")) || !l.Failed(gatedPod("b/2")) ||
+		!l.Failed(gatedPod("a/1")) {
 		t.Error("want one in each namespace")
 	}
 	l.Gone(gatedPod("a/1")) // admitted by the other replica, and deleted

@@ -75,6 +75,9 @@ const Control = control
 // ControlAddr returns the address of the control plane's machine.
 func (b *Bed) ControlAddr() netip.Addr { return b.controlAddr().Addr() }
 
+// HostAddr is the host's address that all machines reach.
+func (b *Bed) HostAddr() netip.Addr { return b.hostAddr().Addr() }
+
 // Build builds a program of the repository and returns its path.
 func (b *Bed) Build(ctx context.Context, p Program) (string, error) { return b.buildProgram(ctx, p) }
 

@@ -18,6 +18,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/test/e2e/bed"
 	"github.com/leasehold-cni/leasehold/test/e2e/fleet"
+	"github.com/leasehold-cni/leasehold/test/e2e/machine"
 )
 
 // Bench is a control plane that runs, to measure on.
@@ -28,6 +29,8 @@ type Bench struct {
 	plugin string
 	out    io.Writer
 	began  time.Time
+
+	manager func(i int) machine.Start // how a replica is started
 }
 
 // podNetwork is nobody's (RFC 6598), so that no namespace of the host has addresses of it.

@@ -26,6 +26,7 @@ import (
 // of the reservations is held, for pods that are away; the others have their pods.
 type crowd struct {
 	Nodes, Reservations int
+	Away                bool // all pods are
 }
 
 const (
@@ -33,7 +34,7 @@ const (
 	namespaces = 100
 )
 
-func (c crowd) held(i int) bool { return i%5 == 0 }
+func (c crowd) held(i int) bool { return c.Away || i%5 == 0 }
 
 func (c crowd) node(i int) int         { return i % c.Nodes }
 func (c crowd) nodeName(i int) string  { return fmt.Sprintf("big-%d", c.node(i)) }

@@ -121,53 +121,82 @@ func (b *Bench) buildManager(ctx context.Context) (string, error) {
 }
 
 // startManager starts the real manager, with the rights of its service account, and waits until the API server can ask it.
-func (b *Bench) startManager(ctx context.Context) error {
+func (b *Bench) startManager(ctx context.Context) error { return b.startManagers(ctx, 1, nil) }
+
+// startManagers starts some replicas. through changes how they reach the API server, if it is not nil.
+func (b *Bench) startManagers(ctx context.Context, replicas int, through *proxy) error {
 	program, err := b.buildManager(ctx)
 	if err != nil {
 		return err
 	}
-	kubeconfig, err := b.serviceAccount(ctx, meta.Namespace, meta.ManagerName)
+	kubeconfig, err := b.serviceAccount(ctx, meta.Namespace, meta.ManagerName, through)
 	if err != nil {
 		return err
+	}
+	b.manager = func(i int) machine.Start {
+		return machine.Start{Name: managerName(i), Log: b.bed.Log(bed.Control, managerName(i)),
+			Argv: []string{program, "--kubeconfig=" + kubeconfig, "--cert-dir=" + certDir(i),
+				fmt.Sprintf("--webhook-port=%d", webhookPort+i), fmt.Sprintf("--metrics-addr=:%d", metricsPort+portsApart*i),
+				fmt.Sprintf("--health-addr=:%d", healthPort+portsApart*i)}}
 	}
 	b.say("starting the manager")
 	if err := b.apply(ctx, func(o *unstructured.Unstructured) bool { return o.GetKind() == webhookConfiguration }); err != nil {
 		return err
 	}
-	if err := b.leadService(ctx); err != nil {
-		return err
+	for i := range replicas {
+		if err := b.leadService(ctx, i); err != nil {
+			return err
+		}
+		if err := b.runManager(ctx, i); err != nil {
+			return err
+		}
 	}
-	err = b.control().Start(ctx, machine.Start{Name: meta.ManagerName, Log: b.bed.Log(bed.Control, meta.ManagerName),
-		Argv: []string{program, "--kubeconfig=" + kubeconfig, "--cert-dir=/run",
-			fmt.Sprintf("--webhook-port=%d", webhookPort), fmt.Sprintf("--metrics-addr=:%d", metricsPort),
-			fmt.Sprintf("--health-addr=:%d", healthPort)}})
-	if err != nil {
-		return err
-	}
-	if err := b.managerReady(ctx); err != nil {
-		return errors.Join(err, b.stopManager(ctx))
+	for i := range replicas {
+		if err := b.managerReady(ctx, i); err != nil {
+			return errors.Join(err, b.stopManager(ctx))
+		}
 	}
 	return nil
 }
 
+// portsApart is how far the ports of replicas are from each other where one has several in a row.
+const portsApart = 10
+
+func managerName(i int) string {
+	if i == 0 {
+		return meta.ManagerName
+	}
+	return fmt.Sprintf("%s-%d", meta.ManagerName, i)
+}
+
+func certDir(i int) string { return "/run/" + managerName(i) }
+
+// runManager starts a replica.
+func (b *Bench) runManager(ctx context.Context, i int) error {
+	if _, err := b.control().Run(ctx, "mkdir", "-p", certDir(i)); err != nil {
+		return err
+	}
+	return b.control().Start(ctx, b.manager(i))
+}
+
 func (b *Bench) control() machine.Client { return b.bed.Machine(bed.Control) }
 
-// stopManager ends the manager, and nobody is asked any more.
+// stopManager ends the replicas, and nobody is asked any more.
 func (b *Bench) stopManager(ctx context.Context) error {
 	ctx = context.WithoutCancel(ctx)
-	return errors.Join(b.control().Stop(ctx, meta.ManagerName),
+	return errors.Join(b.control().Stop(ctx, managerName(0)), b.control().Stop(ctx, managerName(1)),
 		ignoreNotFound(b.client.AdmissionregistrationV1().MutatingWebhookConfigurations().Delete(ctx, meta.ManagerName, metav1.DeleteOptions{})))
 }
 
-// leadService makes the manager's Service lead to the machine of the control plane.
-func (b *Bench) leadService(ctx context.Context) error {
+// leadService makes the manager's Service lead to a replica on the machine of the control plane.
+func (b *Bench) leadService(ctx context.Context, i int) error {
 	service, err := b.client.CoreV1().Services(meta.Namespace).Get(ctx, meta.ManagerName, metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
-	port, yes := int32(webhookPort), true
+	port, yes := int32(webhookPort+i), true
 	slice := &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{Name: meta.ManagerName, Labels: map[string]string{discoveryv1.LabelServiceName: service.Name}},
+		ObjectMeta: metav1.ObjectMeta{Name: managerName(i), Labels: map[string]string{discoveryv1.LabelServiceName: service.Name}},
 		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{b.bed.ControlAddr().String()},
 			Conditions: discoveryv1.EndpointConditions{Ready: &yes}}},
 		AddressType: discoveryv1.AddressTypeIPv4,
@@ -179,11 +208,11 @@ func (b *Bench) leadService(ctx context.Context) error {
 	return err
 }
 
-// managerReady waits until the manager says so and the API server trusts its certificate.
-func (b *Bench) managerReady(ctx context.Context) error {
+// managerReady waits until a replica says so and the API server trusts its certificate.
+func (b *Bench) managerReady(ctx context.Context, i int) error {
 	last := errors.New("not asked yet")
 	err := within(ctx, managerStart, func() (bool, error) {
-		resp, err := http.Get(fmt.Sprintf("http://%v:%d/readyz", b.bed.ControlAddr(), healthPort))
+		resp, err := http.Get(fmt.Sprintf("http://%v:%d/readyz", b.bed.ControlAddr(), healthPort+portsApart*i))
 		if err != nil {
 			last = err
 			return false, nil
@@ -201,13 +230,13 @@ func (b *Bench) managerReady(ctx context.Context) error {
 		return !slices.ContainsFunc(c.Webhooks, func(w admissionregistrationv1.MutatingWebhook) bool { return len(w.ClientConfig.CABundle) == 0 }), nil
 	})
 	if err != nil {
-		return fmt.Errorf("the manager is not ready: %w (%w); see %s", err, last, b.bed.Log(bed.Control, meta.ManagerName))
+		return fmt.Errorf("the manager is not ready: %w (%w); see %s", err, last, b.bed.Log(bed.Control, managerName(i)))
 	}
 	return nil
 }
 
-// serviceAccount writes a kubeconfig with a token of a service account.
-func (b *Bench) serviceAccount(ctx context.Context, namespace, name string) (string, error) {
+// serviceAccount writes a kubeconfig with a token of a service account. It leads through a proxy, if there is one.
+func (b *Bench) serviceAccount(ctx context.Context, namespace, name string, through *proxy) (string, error) {
 	day := int64((24 * time.Hour).Seconds())
 	token, err := b.client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, name,
 		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &day}}, metav1.CreateOptions{})
@@ -220,6 +249,11 @@ func (b *Bench) serviceAccount(ctx context.Context, namespace, name string) (str
 	}
 	for _, user := range config.AuthInfos {
 		user.ClientCertificateData, user.ClientKeyData, user.Token = nil, nil, token.Status.Token
+	}
+	for _, cluster := range config.Clusters {
+		if through != nil {
+			cluster.Server, cluster.CertificateAuthorityData = through.url, through.ca
+		}
 	}
 	path := b.bed.Scratch(name + ".kubeconfig")
 	return path, clientcmd.WriteToFile(*config, path)

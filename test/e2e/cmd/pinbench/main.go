@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -26,6 +27,15 @@ var (
 	parallel = flag.Int("parallel", 2, "number of concurrent StatefulSets")
 	modes    = flag.String("modes", strings.Join(pinbench.Modes, ","), "modes, separated by commas")
 	short    = flag.Bool("short", false, "as in CI: -nodes 6 -recreations 32 -modes reference,nominate")
+
+	faults = flag.String("faults", "",
+		"instead, create pods while things fail: a `regexp` of rbac, policy, policy-of-one, stalled, dead, slow, killed,"+
+			" annotations")
+	faultsRate = flag.Int("faults-rate", 20, "pods per second for -faults")
+	faultsFor  = flag.Duration("faults-for", 20*time.Second, "duration of each fault for -faults")
+
+	frozen    = flag.Int("frozen", 0, "instead, recreate this `number` of pods while the scheduler is frozen")
+	frozenFor = flag.Duration("frozen-for", time.Minute, "how long it is frozen for -frozen")
 
 	scale        = flag.Bool("scale", os.Getenv("SCALE") == "1", "measure the manager's cost in a large cluster instead")
 	scaleNodes   = flag.Int("scale-nodes", 5000, "number of nodes for -scale")
@@ -52,16 +62,22 @@ func main() {
 }
 
 func run(ctx context.Context, repo string) error {
-	if *scale {
-		var fine bool
-		err := on(ctx, repo, func(b *pinbench.Bench) (err error) {
-			fine, err = b.Scale(ctx, *scaleNodes, *reservations, *rate, *lasting)
-			return err
-		})
-		if err == nil && !fine {
-			err = errors.New("a goal was missed, see above")
+	if *faults != "" {
+		match, err := regexp.Compile(*faults)
+		if err != nil {
+			return fmt.Errorf("-faults: %w", err)
 		}
-		return err
+		return fineOn(ctx, repo, func(b *pinbench.Bench) (bool, error) {
+			return b.Faults(ctx, match, *faultsRate, *faultsFor)
+		})
+	}
+	if *frozen > 0 {
+		return fineOn(ctx, repo, func(b *pinbench.Bench) (bool, error) { return b.Frozen(ctx, *frozen, *frozenFor) })
+	}
+	if *scale {
+		return fineOn(ctx, repo, func(b *pinbench.Bench) (bool, error) {
+			return b.Scale(ctx, *scaleNodes, *reservations, *rate, *lasting)
+		})
 	}
 	fine := true
 	for field := range strings.SplitSeq(*nodes, ",") {
@@ -82,6 +98,19 @@ func run(ctx context.Context, repo string) error {
 		return errors.New("a pod did not start or did not return, see above")
 	}
 	return nil
+}
+
+// fineOn is on, and fails if a goal was missed.
+func fineOn(ctx context.Context, repo string, measure func(*pinbench.Bench) (bool, error)) error {
+	var fine bool
+	err := on(ctx, repo, func(b *pinbench.Bench) (err error) {
+		fine, err = measure(b)
+		return err
+	})
+	if err == nil && !fine {
+		err = errors.New("a goal was missed, see above")
+	}
+	return err
 }
 
 // on calls measure with a control plane that it starts and stops.

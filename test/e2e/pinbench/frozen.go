@@ -1,0 +1,198 @@
+package pinbench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/leasehold-cni/leasehold/pkg/policy"
+	"github.com/leasehold-cni/leasehold/test/e2e/bed"
+	"github.com/leasehold-cni/leasehold/test/e2e/fleet"
+	"github.com/leasehold-cni/leasehold/test/e2e/machine"
+)
+
+const (
+	frozenNodes = 20
+	setSize     = 50
+	// startAll is how long many pods may take to start on a small machine.
+	startAll = 10 * time.Minute
+)
+
+// Frozen recreates that many pods while the scheduler is frozen, lets it go on after some time, and
+// returns whether all pods came back to their nodes and addresses.
+func (b *Bench) Frozen(ctx context.Context, count int, away time.Duration) (fine bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	log, err := os.Create(b.bed.Log("host", "fleet"))
+	if err != nil {
+		return false, err
+	}
+	defer log.Close()
+	f, err := fleet.New(fleet.Config{API: b.api, Plugin: b.plugin, Dir: b.bed.Scratch("fleet"), Network: podNetwork,
+		Heartbeat: heartbeat, Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))})
+	if err != nil {
+		return false, err
+	}
+	defer func() {
+		cancel()
+		f.Wait()
+		err = errors.Join(err, os.RemoveAll(b.bed.Scratch("fleet")))
+	}()
+	if err := f.Start(ctx, nodes(frozenNodes)); err != nil {
+		return false, err
+	}
+	pods, err := track(ctx, b.client)
+	if err != nil {
+		return false, err
+	}
+	if err := b.startManagers(ctx, 2, nil); err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, b.stopManager(ctx)) }()
+	r := &recreator{client: b.client, fleet: f, pods: pods}
+	names, err := b.startSets(ctx, r, count)
+	if err != nil {
+		return false, err
+	}
+	b.say("%d pods run; the scheduler is frozen, and all of them are deleted", len(names))
+	before := map[types.NamespacedName]*corev1.Pod{}
+	for _, name := range names {
+		s, _ := pods.get(name)
+		before[name] = s.pod
+	}
+	thaw, err := b.freeze(ctx, bed.Scheduler)
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, thaw()) }()
+	frozen := time.Now()
+	for i := range sets(count) {
+		err := b.client.CoreV1().Pods(frozenNamespace(i)).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
+		if err != nil {
+			return false, err
+		}
+	}
+	made := func() (n, gated, nominated int) {
+		for _, name := range names {
+			s, _ := pods.get(name)
+			if s.pod == nil || s.pod.UID == before[name].UID {
+				continue
+			}
+			n++
+			if len(s.pod.Spec.SchedulingGates) > 0 {
+				gated++
+			}
+			if s.pod.Status.NominatedNodeName != "" {
+				nominated++
+			}
+		}
+		return n, gated, nominated
+	}
+	err = within(ctx, startAll, func() (bool, error) {
+		n, _, _ := made()
+		return n == len(names) && time.Since(frozen) >= away, nil
+	})
+	n, gated, nominated := made()
+	b.say("%.0f s later %d of them are there again, %d gated, %d nominated; the scheduler goes on",
+		time.Since(frozen).Seconds(), n, gated, nominated)
+	if err = errors.Join(err, thaw()); err != nil {
+		return false, err
+	}
+	thawed := time.Now()
+	limit, stop := context.WithTimeout(ctx, startAll)
+	defer stop()
+	elsewhere, others := 0, 0
+	for _, name := range names {
+		s, ok := pods.running(limit, name, before[name].UID)
+		if !ok {
+			return false, fmt.Errorf("a pod does not start:%s", describe(s.pod))
+		}
+		if s.pod.Spec.NodeName != before[name].Spec.NodeName {
+			if elsewhere++; elsewhere <= 5 {
+				b.say("    was on %s:%s", before[name].Spec.NodeName, describe(s.pod))
+			}
+		}
+		if s.pod.Status.PodIP != before[name].Status.PodIP {
+			others++
+		}
+	}
+	b.say("%.0f s later all %d run: %d on the same node, %d with the same address", time.Since(thawed).Seconds(),
+		len(names), len(names)-elsewhere, len(names)-others)
+	return elsewhere == 0 && others == 0, nil
+}
+
+func sets(count int) int { return (count + setSize - 1) / setSize }
+
+func frozenNamespace(set int) string { return fmt.Sprintf("frozen-%d", set) }
+
+// startSets starts StatefulSets that may run anywhere, each in a namespace of its own, and waits
+// until their addresses are published.
+func (b *Bench) startSets(ctx context.Context, r *recreator, count int) (names []types.NamespacedName, err error) {
+	for i := range sets(count) {
+		replicas := int32(min(setSize, count-i*setSize))
+		namespace := frozenNamespace(i)
+		if err := r.namespace(ctx, namespace); err != nil {
+			return nil, err
+		}
+		s := statefulSet(namespace, "set", "none", false)
+		s.Spec.Replicas = &replicas
+		s.Spec.Template.Annotations = map[string]string{policy.Annotation: "60m"}
+		s.Spec.Template.Spec.NodeSelector, s.Spec.Template.Spec.Containers = nil, containers("10m", "16Mi")
+		s.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{}
+		if _, err := b.client.AppsV1().StatefulSets(namespace).Create(ctx, s, metav1.CreateOptions{}); err != nil {
+			return nil, err
+		}
+		for j := range int(replicas) {
+			names = append(names, podOf(s, j))
+		}
+	}
+	limit, cancel := context.WithTimeout(ctx, startAll)
+	defer cancel()
+	for _, name := range names {
+		if s, ok := r.pods.running(limit, name, ""); !ok {
+			return nil, fmt.Errorf("a pod does not start:%s", describe(s.pod))
+		}
+	}
+	for i := range sets(count) {
+		err := within(ctx, startAll, func() (bool, error) {
+			lines, err := r.fleet.Reserved(ctx, frozenNamespace(i))
+			bound := 0
+			for _, line := range lines {
+				if strings.HasSuffix(line, " Bound") {
+					bound++
+				}
+			}
+			return bound == min(setSize, count-i*setSize), err
+		})
+		if err != nil {
+			return nil, fmt.Errorf("addresses are not published: %w", err)
+		}
+	}
+	return names, nil
+}
+
+// freeze stops a part of the control plane until the function that it returns is called, which may
+// be called again.
+func (b *Bench) freeze(ctx context.Context, name string) (thaw func() error, err error) {
+	reply, err := b.control().Call(ctx, machine.Request{List: true})
+	if err != nil {
+		return nil, err
+	}
+	pid := fmt.Sprint(reply.Services[name])
+	if _, err := b.control().Run(ctx, "kill", "-STOP", pid); err != nil {
+		return nil, err
+	}
+	return func() error {
+		_, err := b.control().Run(context.WithoutCancel(ctx), "kill", "-CONT", pid)
+		return err
+	}, nil
+}
