@@ -461,7 +461,7 @@ func (c *call) heard(leases []lease.Lease) error {
 		const why = "host-local has heard its DEL"
 		switch life, now := c.prove(l), c.now; {
 		case life == lease.Alive, life == lease.Unknown && l.Holder.Netns.Ino != 0:
-			c.mirrors.after = append(c.mirrors.after, func() error { return c.mirrors.write(mirror, l, now) })
+			c.mirrors.change(l.Pool, l.Address)
 		case l.Holder.ContainerID == "":
 			err = c.record(l, lease.Lease{}, store.EventReleased, why) // nobody known can release it
 		default:

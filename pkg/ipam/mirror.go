@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
@@ -29,13 +31,16 @@ func (e *busyError) Unwrap() error { return e.err }
 // mirrors are the host-local directories that a call has under host-local's
 // lock, and what it still has to write there once the store has committed.
 type mirrors struct {
-	ctx   context.Context
-	wait  time.Duration // see scope
-	warn  func(format string, args ...any)
-	open  map[lease.Pool]*adopt.Mirror // nil for a pool that is not mirrored
-	busy  map[lease.Pool]error         // whose lock was not to be had, in this attempt
-	after []func() error
-	marks map[*adopt.Mirror]int // to be set after them
+	ctx  context.Context
+	wait time.Duration // see scope
+	warn func(format string, args ...any)
+	open map[lease.Pool]*adopt.Mirror // nil for a pool that is not mirrored
+	busy map[lease.Pool]error         // whose lock was not to be had, in this attempt
+	// changed are the addresses whose files are brought in step with what the
+	// transaction leaves behind.
+	changed map[lease.Pool]map[netip.Addr]bool
+	after   []func() error
+	marks   map[*adopt.Mirror]int // to be set after them
 	// unproven are the directories in which a file could not be brought in step.
 	unproven map[*adopt.Mirror]bool
 
@@ -147,6 +152,9 @@ func (c *call) put(old, next lease.Lease) error {
 		c.mirrors.warn("%s: host-local has given the address to another container while %s/%s had it", at.Address, old.Namespace, old.Name)
 		mirror = nil // its file is true
 	}
+	if mirror == nil {
+		delete(c.mirrors.changed[at.Pool], at.Address)
+	}
 	if mirror != nil && next.State == lease.None {
 		c.mirrors.remove(mirror, at.Address)
 	}
@@ -154,10 +162,17 @@ func (c *call) put(old, next lease.Lease) error {
 		return err
 	}
 	if mirror != nil && next.State != lease.None && !sameFile(old, next) {
-		now := c.now
-		c.mirrors.after = append(c.mirrors.after, func() error { return c.mirrors.write(mirror, next, now) })
+		c.mirrors.change(at.Pool, at.Address)
 	}
 	return nil
+}
+
+// change has the file of an address written after the commit.
+func (m *mirrors) change(p lease.Pool, a netip.Addr) {
+	if m.changed[p] == nil {
+		m.changed[p] = map[netip.Addr]bool{}
+	}
+	m.changed[p][a] = true
 }
 
 // write brings the file of a lease in step with it.
@@ -176,9 +191,10 @@ func (m *mirrors) remove(mirror *adopt.Mirror, a netip.Addr) {
 	}
 }
 
-// exportAll brings whole directories in step: after an adoption, where they were
-// wiped, and where a call did not write all its files. And it says in each
-// directory's mark how many leases have a file there from now on.
+// exportAll brings files in step with what the transaction leaves behind: those of
+// leases that it changed, and whole directories after an adoption, where they were
+// wiped, and where a call did not write all its files. And it says in each directory's
+// mark how many leases have a file there from now on.
 func (c *call) exportAll() {
 	now := c.now
 	for p, mirror := range c.mirrors.open {
@@ -187,10 +203,10 @@ func (c *call) exportAll() {
 		}
 		proven, _ := mirror.Mark()
 		leases := c.tx.LeaseCount(p)
+		for _, l := range c.changedIn(p) {
+			c.mirrors.after = append(c.mirrors.after, func() error { return c.mirrors.write(mirror, l, now) })
+		}
 		if c.export[p] != nil {
-			for _, l := range c.tx.InPool(p) {
-				c.mirrors.after = append(c.mirrors.after, func() error { return c.mirrors.write(mirror, l, now) })
-			}
 			// Before all is known that the host shows, the files are all that there are only if they were before.
 			if !c.tx.Known(p) && !c.whole[p] {
 				leases = adopt.Unproven
@@ -200,6 +216,19 @@ func (c *call) exportAll() {
 			c.mirrors.marks[mirror] = leases
 		}
 	}
+}
+
+// changedIn are the leases of a pool whose files are to be written.
+func (c *call) changedIn(p lease.Pool) (out []lease.Lease) {
+	if c.export[p] != nil {
+		return c.tx.InPool(p)
+	}
+	for _, a := range slices.SortedFunc(maps.Keys(c.mirrors.changed[p]), netip.Addr.Compare) {
+		if l, err := c.tx.Get(p, a); err == nil && l.State != lease.None {
+			out = append(out, l)
+		}
+	}
+	return out
 }
 
 // sameFile tells whether a change leaves the address's file as it is.
@@ -216,7 +245,8 @@ func (m *mirrors) reset() {
 		}
 	}
 	m.open, m.busy = map[lease.Pool]*adopt.Mirror{}, map[lease.Pool]error{}
-	m.after, m.marks, m.unproven = nil, map[*adopt.Mirror]int{}, map[*adopt.Mirror]bool{}
+	m.changed, m.after = map[lease.Pool]map[netip.Addr]bool{}, nil
+	m.marks, m.unproven = map[*adopt.Mirror]int{}, map[*adopt.Mirror]bool{}
 	if m.locked != nil {
 		m.open[m.awaited] = m.locked
 	}

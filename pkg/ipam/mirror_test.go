@@ -144,6 +144,17 @@ func TestAMissingFileReleasesNobodyWhoMayBeAlive(t *testing.T) {
 	w.same("its file is made again", w.files(), "10.0.0.2=c1")
 }
 
+// A call may change a lease more than once: its file says what came of it, and nothing where nothing did.
+func TestALeaseThatEndsInTheSameCallLeavesNoFile(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	w.burn("c1")
+	w.wipe(w.path("10.0.0.2")) // its DEL, heard by host-local: a hold begins, which the pod's request for another address ends
+	w.add(ask{pod: "db-0", container: "c2", window: hour, requested: "10.0.0.9"})
+	w.same("leases", w.leases(), "10.0.0.9=db-0/Bound")
+	w.same("files", w.files(), "10.0.0.9=c2")
+}
+
 func TestHostLocalHearsADelAndGivesTheAddressAway(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
 	w.add(ask{container: "first", netns: "/dummy"})

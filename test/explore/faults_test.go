@@ -56,8 +56,8 @@ var faults = []fault{
 	{
 		name: "a file is written before the commit", world: "kills", says: "order:", quick: true,
 		in: []change{{"pkg/ipam/mirror.go",
-			`c.mirrors.after = append(c.mirrors.after, func() error { return c.mirrors.write(mirror, next, now) })`,
-			`if err := mirror.Write(next, now); err != nil {
+			`c.mirrors.change(at.Pool, at.Address)`,
+			`if err := mirror.Write(next, c.now); err != nil {
 			return err
 		}`}},
 	},
