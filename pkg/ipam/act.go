@@ -128,7 +128,7 @@ func (c *call) perform(a Action) error {
 		}
 	case Expire:
 		err = c.sweep([]lease.Lease{l})
-	case Restart:
+	case Rebase:
 		if next, e := lease.Apply(l, lease.Rebase{}, c.now); e == nil {
 			err = c.put(l, next)
 		}

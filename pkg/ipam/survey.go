@@ -21,7 +21,6 @@ import (
 type Survey struct {
 	Now     lease.Instant
 	Unused  bool // nothing was ever stored: there is nothing to look after
-	NewBoot bool // no ADD has been in this boot: holds may come from the future
 	Leases  []lease.Lease
 	Damaged []lease.Lease // pool and address of those whose record cannot be read
 	// Life of the holders of bound leases, proven.
@@ -50,9 +49,9 @@ var ErrBlind = errors.New("the host cannot be seen from here, so nothing is done
 // bound meanwhile is not in it.
 func (s *Service) Survey(ctx context.Context) (Survey, error) {
 	v := Survey{Life: map[lease.Holder]lease.Life{}, Last: map[Ref]lease.Life{}}
-	var word, boot string
+	var word string
 	err := s.Store.View(ctx, func(tx *store.Tx) error {
-		word, boot = tx.Spaces(), tx.Boot()
+		word = tx.Spaces()
 		return nil
 	})
 	if store.IsEmpty(err) {
@@ -68,7 +67,6 @@ func (s *Service) Survey(ctx context.Context) (Survey, error) {
 		return v, err
 	}
 	v.Leases, v.Damaged, v.Now = node.Leases, node.damaged, node.Now
-	v.NewBoot = boot != v.Now.BootID
 	if v.Spooled, err = s.Store.Spooled(v.Now.BootID); err != nil {
 		return v, err
 	}
@@ -179,8 +177,8 @@ const (
 	Release Deed = "release"
 	// Expire: a hold is over.
 	Expire Deed = "expire"
-	// Restart: a hold whose release lies in the future of the clock begins again.
-	Restart Deed = "restart"
+	// Rebase: a hold of an earlier boot counts by this boot's clock from now on.
+	Rebase Deed = "rebase"
 	// Mirror: host-local's file is missing. Its DEL was heard by host-local, or
 	// the file is made again.
 	Mirror Deed = "mirror"
@@ -208,9 +206,10 @@ func Plan(v Survey) []Action {
 		case l.Lapsed(v.Now) && v.Last[RefTo(l)] == lease.Dead:
 			over := l.ReleasedAt.Wall.Add(l.Hold).UTC().Format(time.RFC3339)
 			out = append(out, Action{Do: Expire, Lease: l, Reason: "its time was over at " + over})
-		case l.State == lease.Held && v.NewBoot:
-			if _, err := lease.Apply(l, lease.Rebase{}, v.Now); err == nil {
-				out = append(out, Action{Do: Restart, Lease: l, Reason: "it was released in the future of this boot's clock"})
+		case l.State == lease.Held:
+			if next, err := lease.Apply(l, lease.Rebase{}, v.Now); err == nil {
+				rest := windowText(next.Remaining(v.Now).Round(time.Second))
+				out = append(out, Action{Do: Rebase, Lease: l, Reason: "it was released in an earlier boot; left of it: " + rest})
 			}
 		}
 	}

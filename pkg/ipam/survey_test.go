@@ -452,7 +452,7 @@ func TestAHoldFromTheFutureBeginsAgain(t *testing.T) {
 	w.reboot()
 	w.first = true
 	w.now.Wall = w.now.Wall.Add(-24 * time.Hour)
-	w.expect(w.collect(), "restart 10.0.0.2", "the clock is behind")
+	w.expect(w.collect(), "rebase 10.0.0.2", "the clock is behind")
 	w.expect(w.collect(), "", "once")
 	w.after(time.Hour + time.Second)
 	w.expect(w.collect(), "expire 10.0.0.2", "it has a window of this boot")

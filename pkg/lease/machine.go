@@ -353,19 +353,25 @@ func (e Defer) apply(l Lease, now Instant) (Lease, error) {
 	return l, nil
 }
 
-// Rebase is for a hold whose release lies in the future of a new boot's wall
-// clock: the clock is wrong, or was. The hold begins again in this boot, once;
-// else it would not end before the clock has caught up.
+// Rebase is for a hold of an earlier boot, in the first call of a new one. What has
+// gone by is counted once, by the wall clock. From then on the hold counts by this
+// boot's clock, and nobody who sets the other one ends it or keeps it. A hold that was
+// released in the future begins again: the wall clock is wrong, or was.
 type Rebase struct{}
 
 func (Rebase) apply(l Lease, now Instant) (Lease, error) {
 	if l.State != Held {
 		return l, ErrInvalid
 	}
-	if l.ReleasedAt.BootID == now.BootID || !l.ReleasedAt.Wall.After(now.Wall) {
+	if now.BootID == "" || l.ReleasedAt.BootID == now.BootID {
 		return l, ErrNotDue
 	}
-	l.ReleasedAt = now
+	gone := now.Since(l.ReleasedAt)
+	released := Instant{Wall: now.Wall.Add(-gone), Boot: now.Boot - gone, BootID: now.BootID}
+	if !now.isSet() && l.ReleasedAt.isSet() {
+		released.Wall = l.ReleasedAt.Wall // for the next boot, which may know the time
+	}
+	l.ReleasedAt = released
 	return l, nil
 }
 

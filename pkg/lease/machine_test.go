@@ -12,7 +12,7 @@ import (
 var (
 	testPool = Pool{DataDir: "/var/lib/cni/networks", Network: "cbr0"}
 	testAddr = netip.MustParseAddr("10.0.0.5")
-	t0       = Instant{Wall: time.Unix(1_000_000, 0), Boot: time.Hour, BootID: "boot-1"}
+	t0       = Instant{Wall: time.Unix(1_700_000_000, 0), Boot: time.Hour, BootID: "boot-1"}
 	oldOne   = Holder{ContainerID: "old", IfName: "eth0", Netns: Netns{"/run/netns/old", 4, 11}, BootID: "boot-1"}
 	newOne   = Holder{ContainerID: "new", IfName: "eth0", Netns: Netns{"/run/netns/new", 4, 12}, BootID: "boot-1"}
 )
@@ -348,6 +348,56 @@ func TestPuttingOffTheEndDoesNotAddUp(t *testing.T) {
 		if l, err = Apply(l, Defer{Rest: c.rest}, after(c.at)); err != nil || l.Remaining(after(c.at)) != c.want {
 			t.Errorf("at %s: %s left, want %s (%v)", c.at, l.Remaining(after(c.at)), c.want, err)
 		}
+	}
+}
+
+// A hold of an earlier boot counts by the clock of this one, which nobody steps, from its first call on.
+func TestAHoldOfAnEarlierBoot(t *testing.T) {
+	boot := func(wall time.Duration) Instant {
+		return Instant{Wall: t0.Wall.Add(wall), Boot: time.Minute, BootID: "boot-2"}
+	}
+	y1970 := Instant{Wall: time.Unix(60, 0), Boot: time.Minute, BootID: "boot-2"}
+	old := func(wall time.Time) Lease {
+		l := states()["firm"] // an hour
+		l.ReleasedAt.Wall = wall
+		return l
+	}
+	for _, c := range []struct {
+		story string
+		hold  Lease
+		now   Instant
+		rest  time.Duration
+		wall  time.Time // of its release, for the boot after this one
+	}{
+		{"twenty minutes", states()["firm"], boot(20 * time.Minute), 40 * time.Minute, t0.Wall},
+		{"too long", states()["firm"], boot(2 * time.Hour), 0, t0.Wall},
+		{"put off", states()["deferred"], boot(30 * time.Minute), 90 * time.Minute, t0.Wall},
+		{"released in the future of a clock that may be right", old(t0.Wall.Add(time.Hour)), boot(0), time.Hour, t0.Wall},
+		{"the clock is at 1970 now", states()["firm"], y1970, time.Hour, t0.Wall},
+		{"the clock was at 1970 then", old(time.Unix(30, 0)), boot(0), time.Hour, t0.Wall},
+		{"then and now", old(time.Unix(30, 0)), y1970, time.Hour, y1970.Wall},
+	} {
+		l, err := Apply(c.hold, Rebase{}, c.now)
+		if err != nil {
+			t.Errorf("%s: %v", c.story, err)
+			continue
+		}
+		if rest := l.Remaining(c.now); rest != c.rest || !l.ReleasedAt.Wall.Equal(c.wall) {
+			t.Errorf("%s: %s left of a release at %s, want %s and %s", c.story, rest, l.ReleasedAt.Wall, c.rest, c.wall)
+		}
+		if l.Hold != c.hold.Hold || l.Window != c.hold.Window || l.Deferred() != c.hold.Deferred() {
+			t.Errorf("%s: %+v became %+v", c.story, c.hold, l)
+		}
+		stepped := c.now
+		stepped.Wall, stepped.Boot = stepped.Wall.Add(25*time.Hour), stepped.Boot+10*time.Minute
+		if rest := l.Remaining(stepped); rest != max(c.rest-10*time.Minute, 0) {
+			t.Errorf("%s: %s left ten minutes and a step later", c.story, rest)
+		}
+	}
+	unread := boot(time.Minute)
+	unread.BootID = ""
+	if _, err := Apply(states()["firm"], Rebase{}, unread); !errors.Is(err, ErrNotDue) {
+		t.Errorf("in a boot that has no name: %v", err)
 	}
 }
 

@@ -96,15 +96,24 @@ type Instant struct {
 	BootID string
 }
 
-// Since is the time that went by since then: never negative, whatever the
-// wall clock did.
+// Since is the time that went by since then: never negative, whatever the wall
+// clock did. Across boots it is 0 where a wall clock was not set then or is not now.
 func (i Instant) Since(then Instant) time.Duration {
-	d := i.Wall.Sub(then.Wall)
-	if i.BootID != "" && i.BootID == then.BootID {
-		d = i.Boot - then.Boot
+	switch {
+	case i.BootID != "" && i.BootID == then.BootID:
+		return max(i.Boot-then.Boot, 0)
+	case !i.isSet() || !then.isSet():
+		return 0
 	}
-	return max(d, 0)
+	return max(i.Wall.Sub(then.Wall), 0)
 }
+
+// neverSet is a time that a wall clock shows only if nobody has set it since the
+// machine started without one: this program is younger.
+var neverSet = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// isSet reports whether the wall clock may have been right.
+func (i Instant) isSet() bool { return !i.Wall.Before(neverSet) }
 
 // IsAfter reports whether it is certain that the instant is later than the other: both
 // are of one boot, whose clock tells.
