@@ -90,6 +90,19 @@ func (n Node) CacheEntry(network, containerID, ifName string) (claims []Claim, p
 	return claims, notes.list()
 }
 
+// IsLive reports whether libcni's cache says that the container that a file of host-local's names lives,
+// and has the address; also where the entry cannot be read.
+func (n Node) IsLive(network string, addr netip.Addr, content string) bool {
+	file, _ := parseFile(content)
+	claims, problems := n.CacheEntry(network, file.ContainerID, file.IfName)
+	for _, c := range claims {
+		if c.Kind == LiveCache && c.Address == addr {
+			return true
+		}
+	}
+	return len(claims) == 0 && len(problems) > 0
+}
+
 func (n Node) cacheFiles(network, prefix string, alive func(string) (lease.Netns, bool), notes *notes) []Claim {
 	dirs := n.CacheDirs
 	if dirs == nil {
@@ -97,7 +110,10 @@ func (n Node) cacheFiles(network, prefix string, alive func(string) (lease.Netns
 	}
 	var out []Claim
 	for _, dir := range dirs {
-		names, err := list(dir)
+		names, err := []string{prefix}, error(nil)
+		if strings.HasSuffix(prefix, "-") { // the beginning of a name, and no whole one
+			names, err = list(dir)
+		}
 		if err != nil {
 			notes.addUnread("libcni's cache cannot be listed: %v", err)
 		}

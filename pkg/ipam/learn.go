@@ -177,7 +177,7 @@ func (c *call) adopt(s scope, mirror *adopt.Mirror, damaged ...netip.Addr) error
 		if err != nil && !errors.Is(err, store.ErrDamaged) {
 			return err
 		}
-		if !c.outweighs(f, cur) {
+		if !c.outweighs(f, cur) || cur.State == lease.None && c.isLeftover(f.Lease, mirror) {
 			continue
 		}
 		taken++
@@ -320,7 +320,19 @@ func (c *call) foreignTo(l lease.Lease) (content string, foreign bool, err error
 		return "", false, nil
 	}
 	// An empty one is a write of ours that was cut off.
-	return file.Content, file.Content != "" && !c.wasOurs(l.Pool, l.Address, file), nil
+	return file.Content, file.Content != "" && !c.wasOurs(l.Pool, l.Address, file) && !c.isOlder(l, file), nil
+}
+
+// isOlder reports whether a file was written before its lease was bound or released in an earlier boot:
+// a power cut has brought it back, for these files are never synced. Within a boot nothing brings one
+// back, and the clock may have been set back since. Where the clock was wrong after the boot libcni's
+// cache may know that the file's container lives.
+func (c *call) isOlder(l lease.Lease, file adopt.AddressFile) bool {
+	before := func(at lease.Instant) bool {
+		earlier := c.now.BootID != "" && at.BootID != "" && at.BootID != c.now.BootID
+		return earlier && file.Modified.Before(at.Wall)
+	}
+	return (before(l.BoundAt) || before(l.ReleasedAt)) && !c.node.IsLive(l.Pool.Network, l.Address, file.Content)
 }
 
 func fileUnreadable(a netip.Addr, err error) error {
@@ -338,6 +350,20 @@ func (c *call) mayGive(l lease.Lease) error {
 		return lease.ErrTaken
 	}
 	return nil
+}
+
+// isLeftover reports whether what is found of an address without a lease is a file of ours alone that
+// is out of date, and removes it.
+func (c *call) isLeftover(l lease.Lease, mirror *adopt.Mirror) bool {
+	if mirror == nil || l.State != lease.Bound || l.Holder.Netns.Ino != 0 {
+		return false
+	}
+	file, found, err := mirror.Read(l.Address)
+	ours := err == nil && found && adopt.Names(file.Content, l.Holder.ContainerID, l.Holder.IfName) && c.wasOurs(l.Pool, l.Address, file)
+	if ours {
+		c.mirrors.remove(mirror, l.Address)
+	}
+	return ours
 }
 
 // wasOurs tells whether a file names a container that had the address from us,

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
+	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
 func (w *world) snapshot() {
@@ -412,4 +413,76 @@ func TestAnOldCacheEntryTakesNoLivingAddress(t *testing.T) {
 	delete(w.addrs, "/run/netns/lives")
 	w.burn("lives")
 	w.same("after its own DEL", w.add(ask{container: "x"}), "10.0.0.2")
+}
+
+// bringBack puts an old file in the place of an address's, as a power cut does: these files are never synced.
+func (w *world) bringBack(addr, content string, written time.Time) {
+	w.t.Helper()
+	w.wipe(w.path(addr))
+	if err := errors.Join(os.WriteFile(w.path(addr), []byte(content), 0o600), os.Chtimes(w.path(addr), written, written)); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// The journal has forgotten the container that an old file names. The file is older than the lease all the same.
+func TestAnOldFileIsToldByTheLeasesOwnTimes(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	w.add(ask{pod: "db-1", container: "b1", window: hour})
+	t0 := w.now.Wall
+	w.after(time.Minute)
+	w.stop("c1")
+	w.add(ask{pod: "db-0", container: "c2", window: hour})
+	w.stop("b1")
+	w.add(ask{pod: "db-1", container: "b2", window: hour})
+	w.stop("c2")
+	w.forget()
+	w.bringBack("10.0.0.2", "c1\r\neth0", t0)
+	w.bringBack("10.0.0.3", "b1\r\neth0", t0)
+	w.reboot()
+	w.same("held before the power cut", w.add(ask{pod: "db-0", container: "c3", window: hour}), "10.0.0.2")
+	w.same("bound before it", w.add(ask{pod: "db-1", container: "b3", window: hour}), "10.0.0.3")
+}
+
+// The clock is wrong after the boot, and host-local has given the address to a container that lives:
+// libcni's entry tells that its file is not an old one.
+func TestAFileOfALivingContainerIsNotAnOldOne(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	w.stop("c1")
+	w.forget()
+	w.reboot()
+	w.bringBack("10.0.0.2", "theirs\r\neth0", time.Unix(60, 0))
+	w.unpack("theirs")
+	w.cached("theirs", "10.0.0.2")
+	w.same("another address", w.add(ask{pod: "db-0", container: "c2", window: hour}), "10.0.0.3")
+}
+
+// The directory's mark is gone as well, so that all is read again.
+func TestAnOldFileWithoutALeaseIsNotAdopted(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.2")
+	w.add(ask{container: "c1"})
+	t0 := w.now.Wall
+	w.after(time.Minute)
+	w.stop("c1")
+	w.bringBack("10.0.0.2", "c1\r\neth0", t0)
+	w.wipe(w.path(".leasehold"))
+	w.reboot()
+	w.same("free", w.add(ask{container: "c2"}), "10.0.0.2")
+}
+
+// forget fills the journal, so that it knows nothing of what was before.
+func (w *world) forget() {
+	w.t.Helper()
+	err := w.service.Store.Update(context.Background(), func(tx *store.Tx) error {
+		for range store.JournalSize + 100 {
+			if err := tx.Log(store.Entry{Time: w.now.Wall, Event: store.EventRefused}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
 }
