@@ -9,11 +9,15 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrlrecorder "sigs.k8s.io/controller-runtime/pkg/recorder"
 )
 
 func TestDecideRole(t *testing.T) {
@@ -138,5 +142,46 @@ func TestUnsupported(t *testing.T) {
 		if got := unsupported(tt.crd); !strings.Contains(got, tt.want) || (got == "") != (tt.want == "") {
 			t.Errorf("%s: %q", name, got)
 		}
+	}
+}
+
+// reasons keeps the reasons of events.
+type reasons struct {
+	ctrlrecorder.EventRecorder
+	all []string
+}
+
+func (r *reasons) Eventf(_, _ runtime.Object, _, reason, _, _ string, _ ...any) {
+	r.all = append(r.all, reason)
+}
+
+// kruiseAPI is an API server with Kruise, and with our CRD.
+type kruiseAPI struct{ fakeAPI }
+
+func (u *kruiseAPI) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+	switch o := o.(type) {
+	case *appsv1.Deployment:
+		o.Status.ReadyReplicas = 1
+		return nil
+	case *metav1.PartialObjectMetadata:
+		return nil
+	}
+	if key.Name == kruiseConfiguration {
+		return nil
+	}
+	return u.fakeAPI.Get(ctx, key, o, options...)
+}
+
+// Why leasehold stands by is said once, however often it is found to be so.
+func TestTheReasonToStandByIsReportedOnce(t *testing.T) {
+	api, events := &kruiseAPI{fakeAPI{configured: true}}, &reasons{}
+	i := &installer{view: viewOf(), kinds: builtIn, client: api, live: api, role: &role{}, events: events, log: logr.Discard()}
+	for range 3 {
+		if _, err := i.Reconcile(t.Context(), struct{}{}); err != nil || i.role.state.Load() != standby {
+			t.Errorf("%v, role %d", err, i.role.state.Load())
+		}
+	}
+	if !slices.Equal(events.all, []string{"KruisePresent"}) {
+		t.Errorf("events: %q", events.all)
 	}
 }
