@@ -121,7 +121,7 @@ func readMark(dir string) int {
 // ReadMirror is a mirror without host-local's lock, for reading alone; nil where there is no directory.
 // An error wraps ErrBlind: which addresses host-local has given away is not known.
 func ReadMirror(p lease.Pool) (*Mirror, error) {
-	d, err := os.Open(Dir(p))
+	d, err := store.OpenDir(Dir(p))
 	if isMissing(err) {
 		return nil, nil
 	}
@@ -155,7 +155,7 @@ func (m *Mirror) SetMark(leases int) error {
 	if leases != Unproven {
 		text = strconv.Itoa(leases) + markText
 	}
-	if err := os.WriteFile(filepath.Join(m.dir, markName), []byte(text), 0o600); err != nil {
+	if err := writeFile(filepath.Join(m.dir, markName), text); err != nil {
 		if readMark(m.dir) != Unproven {
 			err = errors.Join(err, os.Remove(filepath.Join(m.dir, markName)))
 		}
@@ -204,7 +204,7 @@ func (m *Mirror) Write(l lease.Lease, now lease.Instant) error {
 	if !m.Locked() {
 		return errUnlocked
 	}
-	return os.WriteFile(m.path(l.Address), []byte(Content(l, now)), 0o600)
+	return writeFile(m.path(l.Address), Content(l, now))
 }
 
 // Remove removes the file of an address.
@@ -238,7 +238,7 @@ func Names(content, containerID, ifName string) bool {
 
 // Addresses returns the addresses that have a file.
 func (m *Mirror) Addresses() ([]netip.Addr, error) {
-	d, err := os.Open(m.dir)
+	d, err := store.OpenDir(m.dir)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", m.dir, err)
 	}

@@ -9,11 +9,33 @@ import (
 	"slices"
 	"syscall"
 	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
 // maxFile bounds what is read of any file. The largest real ones, cache
 // entries with a pod's annotations, stay below 300 KiB.
 const maxFile = 1 << 20
+
+// writeFile is os.WriteFile for a regular file or none. What else may lie at the path is refused
+// without waiting for it, and a link is not followed.
+func writeFile(path, content string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a regular file", path)
+	}
+	if err == nil {
+		err = f.Truncate(0)
+	}
+	if err == nil {
+		_, err = f.WriteString(content)
+	}
+	return errors.Join(err, f.Close())
+}
 
 // readFile reads a regular file, and says when it was written. What else may
 // lie in such a directory (a FIFO, a link) is refused without waiting for it.
@@ -39,7 +61,7 @@ func readFile(path string) ([]byte, time.Time, error) {
 
 // list returns the names in a directory, in order; none where it is missing.
 func list(dir string) ([]string, error) {
-	d, err := os.Open(dir)
+	d, err := store.OpenDir(dir)
 	if isMissing(err) {
 		return nil, nil
 	}

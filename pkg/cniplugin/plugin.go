@@ -7,12 +7,12 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"runtime/debug"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/ns"
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -123,12 +123,16 @@ func (p *Plugin) checkNetns(args *skel.CmdArgs) error {
 	if o := p.NetnsOverride; strings.EqualFold(o, "true") || o == "1" {
 		return nil
 	}
-	own, err := ns.CheckNetNS(args.Netns)
+	theirs, err := os.Stat(args.Netns) // does not open it: it may be a FIFO
 	if err != nil {
-		return fmt.Errorf("%w: comparing CNI_NETNS %s with the plugin's network namespace failed: %s",
-			errEnvironment, args.Netns, err.Msg)
+		return nil // what is there is looked at when the addresses are assigned
 	}
-	if own {
+	own, err := os.Stat("/proc/thread-self/ns/net")
+	if err != nil {
+		return fmt.Errorf("%w: comparing CNI_NETNS %s with the plugin's network namespace failed: %w",
+			errEnvironment, args.Netns, err)
+	}
+	if os.SameFile(own, theirs) {
 		return fmt.Errorf("%w: CNI_NETNS %s is the plugin's own network namespace; want the container's",
 			errEnvironment, args.Netns)
 	}

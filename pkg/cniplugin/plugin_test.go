@@ -189,7 +189,7 @@ func TestAddValidatesBeforeItAssigns(t *testing.T) {
 		{"a JSON array", addArgs([]byte(`["net"]`), ""), 6, "array"},
 		{"invalid CNI_ARGS", addArgs(ok, "x"), 4, `invalid pair "x"`},
 		{"a missing resolv.conf", with(`"resolvConf":"/does/not/exist"`), 7,
-			`ipam.resolvConf: "/does/not/exist": stat`},
+			`ipam.resolvConf: open /does/not/exist`},
 		{"a FIFO as resolv.conf", with(`"resolvConf":"` + fifo + `"`), 7, "not a regular file"},
 		{"a number for a resolv.conf", with(`"resolvConf":5`), 7, `ipam.resolvConf: want a string`},
 		{"a route without a destination", with(`"routes":[{"dst":"0.0.0.0/0"},{"gw":"10.0.0.1"}]`), 7,

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"syscall"
 
 	"github.com/containernetworking/cni/pkg/types"
 	current "github.com/containernetworking/cni/pkg/types/100"
@@ -66,18 +67,18 @@ func readResolvConf(v value) (types.DNS, error) {
 	if err != nil || path == "" {
 		return types.DNS{}, err
 	}
-	info, err := os.Stat(path)
-	if err == nil && !info.Mode().IsRegular() {
-		err = errors.New("not a regular file") // reading a FIFO could block for ever
-	}
-	if err != nil {
-		return types.DNS{}, v.errorf("%s: %w; want a readable file", policy.Quote(path), err)
-	}
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // reading a FIFO could block for ever
 	if err != nil {
 		return types.DNS{}, v.errorf("%w; want a readable file", err)
 	}
 	defer f.Close()
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = errors.New("not a regular file")
+	}
+	if err != nil {
+		return types.DNS{}, v.errorf("%s: %w; want a readable file", policy.Quote(path), err)
+	}
 	dns, err := parseResolvConf(io.LimitReader(f, maxResolvConf))
 	if err != nil {
 		return dns, v.errorf("%s: %w", policy.Quote(path), err)

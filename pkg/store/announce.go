@@ -23,10 +23,10 @@ const maxAnnouncements = 4096
 // Announce adds an attachment to the queue. It does not need the store's lock. If the queue is full
 // nobody reads it; the attachment is not added, and that is no error.
 func (s *Store) Announce(who lease.Holder) error {
-	dir, err := os.Open(s.AnnounceDir())
+	dir, err := OpenDir(s.AnnounceDir())
 	if errors.Is(err, fs.ErrNotExist) {
 		if err = os.MkdirAll(s.AnnounceDir(), 0o700); err == nil {
-			dir, err = os.Open(s.AnnounceDir())
+			dir, err = OpenDir(s.AnnounceDir())
 		}
 	}
 	if err != nil {
@@ -36,7 +36,7 @@ func (s *Store) Announce(who lease.Holder) error {
 	if names, _ := dir.Readdirnames(maxAnnouncements); len(names) == maxAnnouncements {
 		return nil
 	}
-	f, err := os.OpenFile(filepath.Join(s.AnnounceDir(), who.Name()), os.O_CREATE|os.O_WRONLY, 0o600)
+	f, err := openFile(filepath.Join(s.AnnounceDir(), who.Name()), os.O_CREATE|os.O_WRONLY)
 	if err != nil {
 		return fmt.Errorf("%w: announce queue: %w", ErrIO, err)
 	}

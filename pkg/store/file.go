@@ -39,7 +39,7 @@ func openExamined(path string, write bool) (*os.File, health, error) {
 	if write {
 		flag = os.O_RDWR
 	}
-	f, err := os.OpenFile(path, flag, 0)
+	f, err := openFile(path, flag)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, health{}, fs.ErrNotExist
 	}
@@ -204,7 +204,7 @@ func reserve(f *os.File) {
 }
 
 func syncDir(dir string) error {
-	d, err := os.Open(dir)
+	d, err := OpenDir(dir)
 	if err != nil {
 		return err
 	}

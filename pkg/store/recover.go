@@ -77,5 +77,5 @@ func readUpTo(path string, limit int64) ([]byte, error) {
 	if info.Size() > limit {
 		return nil, fmt.Errorf("%d bytes are too many", info.Size())
 	}
-	return os.ReadFile(path)
+	return readFile(path)
 }

@@ -172,7 +172,7 @@ func (s *Store) ReadSnapshot() ([]lease.Lease, time.Time, error) {
 }
 
 func (s *Store) readSnapshot() (snapshot, error) {
-	b, err := os.ReadFile(s.snapshotPath())
+	b, err := readFile(s.snapshotPath())
 	if errors.Is(err, fs.ErrNotExist) {
 		return snapshot{}, nil
 	}

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -36,7 +37,7 @@ func (s *Store) Spool(containerID, ifName string, now lease.Instant) error {
 	}
 	who := lease.Holder{ContainerID: containerID, IfName: ifName}
 	name := fmt.Sprintf("%d.%d.%s", now.Wall.UnixNano(), int64(now.Boot), who.Name())
-	f, err := os.OpenFile(filepath.Join(s.spool(), name), os.O_CREATE|os.O_WRONLY, 0o600)
+	f, err := openFile(filepath.Join(s.spool(), name), os.O_CREATE|os.O_WRONLY)
 	if err != nil {
 		return fmt.Errorf("%w: spool: %w", ErrIO, err)
 	}
@@ -45,9 +46,15 @@ func (s *Store) Spool(containerID, ifName string, now lease.Instant) error {
 
 // Spooled returns the recorded releases, the oldest first. It ignores files with other names.
 func (s *Store) Spooled(bootID string) ([]Spooled, error) {
-	files, err := os.ReadDir(s.spool())
+	dir, err := OpenDir(s.spool())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
+	}
+	var files []os.DirEntry
+	if err == nil {
+		defer dir.Close()
+		files, err = dir.ReadDir(-1)
+		slices.SortFunc(files, func(a, b os.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: spool: %w", ErrIO, err)

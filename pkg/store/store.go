@@ -162,7 +162,7 @@ var errEmpty = errors.New("the lease store was never used")
 func IsEmpty(err error) bool { return errors.Is(err, errEmpty) }
 
 func (s *Store) setMark() error {
-	f, err := os.OpenFile(s.mark(), os.O_CREATE|os.O_WRONLY, 0o600)
+	f, err := openFile(s.mark(), os.O_CREATE|os.O_WRONLY)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrIO, err)
 	}

@@ -1,6 +1,7 @@
 package netns_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/leasehold-cni/leasehold/test/lab"
 )
@@ -145,5 +147,60 @@ func TestProcessOneIsConfined(t *testing.T) {
 	}
 	if !strings.Contains(reply.Stdout, home+"/24") {
 		t.Errorf("db-0 comes back with %s, want %s", reply.Stdout, home)
+	}
+}
+
+// Nothing that lies in a directory of host-local's or libcni's, or that a caller names, stops the plugin.
+func TestFIFOs(t *testing.T) {
+	for name, tt := range map[string]struct {
+		place func(node *lab.Node) string
+		fails string // what an ADD says; "" where it works
+	}{
+		"an address's file":       {func(node *lab.Node) string { return node.NetworksDir() + "/net/10.1.0.10" }, ""},
+		"the directory's mark":    {func(node *lab.Node) string { return node.NetworksDir() + "/net/.leasehold" }, ""},
+		"host-local's lock":       {func(node *lab.Node) string { return node.NetworksDir() + "/net/lock" }, ""},
+		"the network's directory": {func(node *lab.Node) string { return node.NetworksDir() + "/net" }, ""},
+		"the fork's directory":    {func(node *lab.Node) string { return node.NetworksDir() + "/reserved" }, ""},
+		"a cache entry":           {func(node *lab.Node) string { return node.Dir + "/cache/results/net-x-eth0" }, ""},
+		"the cache":               {func(node *lab.Node) string { return node.Dir + "/cache/results" }, ""},
+		"the network namespace":   {func(node *lab.Node) string { return node.Dir + "/netns" }, "CNI_NETNS"},
+		"the store":               {func(node *lab.Node) string { return node.StateDir() + "/leases.db" }, "regular"},
+		"the snapshot":            {func(node *lab.Node) string { return node.StateDir() + "/snapshot.json" }, ""},
+		"the store's mark":        {func(node *lab.Node) string { return node.RunDir() + "/used" }, "lost"},
+		"the spool":               {func(node *lab.Node) string { return node.RunDir() + "/spool" }, ""},
+		"the announce queue":      {func(node *lab.Node) string { return node.RunDir() + "/announce" }, ""},
+		"the tally":               {func(node *lab.Node) string { return node.RunDir() + "/calls" }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			node := lab.NewNode(t)
+			caches := lab.Conf{"cniCacheDirs": []string{filepath.Join(node.Dir, "cache/results")}}
+			net := bridge(node, "10.1.0.0/24", few(caches))
+			box := node.Sandbox(lab.NewPod("default", "db-0", "10"))
+			fifo := tt.place(node)
+			if err := errors.Join(os.MkdirAll(filepath.Dir(fifo), 0o755), unix.Mkfifo(fifo, 0o600)); err != nil {
+				t.Fatal(err)
+			}
+			if name == "the network namespace" {
+				box.NetNS = fifo
+			}
+			for _, verb := range []string{"ADD", "ADD", "CHECK", "DEL", "STATUS", "GC"} {
+				call := box.IPAMCall(net, verb)
+				call.Wrap = []string{"timeout", "8"}
+				reply := node.Call(call)
+				if reply.Exit == 124 {
+					t.Fatalf("%s hangs", verb)
+				}
+				if verb != "ADD" {
+					continue
+				}
+				err := cniError(t, reply)
+				if (err == nil) != (tt.fails == "") || err != nil && !strings.Contains(err.Error(), tt.fails) {
+					t.Errorf("ADD: %v, want %q", err, tt.fails)
+				}
+				if name == "an address's file" && strings.Contains(reply.Stdout, "10.1.0.10/24") {
+					t.Errorf("ADD gave an address whose file cannot be read: %s", reply.Stdout)
+				}
+			}
+		})
 	}
 }

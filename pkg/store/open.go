@@ -1,0 +1,36 @@
+package store
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"syscall"
+)
+
+// openFile is os.OpenFile that does not wait: whatever somebody put at the path, a FIFO as well, is
+// opened or refused at once.
+func openFile(path string, flag int) (*os.File, error) {
+	return os.OpenFile(path, flag|syscall.O_NONBLOCK, 0o600)
+}
+
+// OpenDir opens a directory. It fails with ENOTDIR for anything else, and does not wait.
+func OpenDir(path string) (*os.File, error) {
+	return os.OpenFile(path, os.O_RDONLY|syscall.O_DIRECTORY, 0)
+}
+
+// readFile reads a regular file, and fails for anything else.
+func readFile(path string) ([]byte, error) {
+	f, err := openFile(path, os.O_RDONLY)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a regular file", path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(f)
+}
