@@ -244,7 +244,8 @@ func (a *assignment) next(set pool.Set) (netip.Addr, bool, error) {
 }
 
 func (a *assignment) inSet(set pool.Set) []lease.Lease {
-	return slices.DeleteFunc(a.tx.InPool(a.req.Pool), func(l lease.Lease) bool { return !set.Usable(l.Address) })
+	usable := set.Index()
+	return slices.DeleteFunc(a.tx.InPool(a.req.Pool), func(l lease.Lease) bool { return !usable(l.Address) })
 }
 
 // lookEvery bounds how often a full pool makes us ask every process.

@@ -48,9 +48,10 @@ func (s Set) spansAfter(cursor netip.Addr) []span {
 
 // freeIn calls free for the parts of a span between its gateways, which must be sorted.
 func freeIn(in span, gateways []netip.Addr, free func(lo, hi netip.Addr) (netip.Addr, bool)) (netip.Addr, bool) {
-	for _, gw := range gateways {
-		if gw.Less(in.lo) || in.hi.Less(gw) {
-			continue
+	first, _ := slices.BinarySearchFunc(gateways, in.lo, netip.Addr.Compare)
+	for _, gw := range gateways[first:] {
+		if in.hi.Less(gw) {
+			break
 		}
 		if in.lo.Less(gw) {
 			if addr, found := free(in.lo, gw.Prev()); found {

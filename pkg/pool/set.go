@@ -78,6 +78,29 @@ func (s Set) Usable(addr netip.Addr) bool {
 	return s.Contains(addr) && !s.isGateway(addr)
 }
 
+// Index returns Usable for many addresses: it costs a sort once, and then a binary search for each.
+func (s Set) Index() (usable func(netip.Addr) bool) {
+	gateways, contains := make(map[netip.Addr]bool, len(s)), s.index()
+	for _, r := range s {
+		gateways[r.Gateway] = true
+	}
+	return func(addr netip.Addr) bool { return contains(addr) && !gateways[addr] }
+}
+
+// index returns Contains for many addresses. The ranges of a set do not overlap, so only the last
+// one that starts at or before an address can contain it.
+func (s Set) index() (contains func(netip.Addr) bool) {
+	sorted := slices.Clone(s)
+	slices.SortFunc(sorted, func(a, b Range) int { return a.Start.Compare(b.Start) })
+	return func(addr netip.Addr) bool {
+		i, found := slices.BinarySearchFunc(sorted, addr, func(r Range, a netip.Addr) int { return r.Start.Compare(a) })
+		if !found {
+			i--
+		}
+		return i >= 0 && sorted[i].Contains(addr)
+	}
+}
+
 func (s Set) isGateway(addr netip.Addr) bool {
 	return slices.ContainsFunc(s, func(r Range) bool { return r.Gateway == addr })
 }
@@ -107,8 +130,9 @@ func (s Set) Size() uint64 {
 // gateways returns the gateways that are addresses of the set, sorted and without duplicates.
 func (s Set) gateways() []netip.Addr {
 	var in []netip.Addr
+	contains := s.index()
 	for _, r := range s {
-		if s.Contains(r.Gateway) {
+		if contains(r.Gateway) {
 			in = append(in, r.Gateway)
 		}
 	}

@@ -2,6 +2,7 @@ package pool
 
 import (
 	"math"
+	"net/netip"
 	"strings"
 	"testing"
 )
@@ -138,5 +139,37 @@ func TestSetID(t *testing.T) {
 	other := mustSet(t, mustRange(t, "10.0.0.0/24", "", "", "10.0.0.77"), b)
 	if other.ID() != mustSet(t, a, b).ID() {
 		t.Error("the ID depends on the gateway")
+	}
+}
+
+// A set of 200,000 ranges, each with a gateway of its own. Whatever takes a look at each range for each
+// of them would take minutes here, while the store is locked.
+func TestASetOfManyRanges(t *testing.T) {
+	const n = 200_000
+	ranges := make([]Range, 0, n)
+	for i := range n {
+		base := netip.AddrFrom4([4]byte{10, byte(i >> 14), byte(i >> 6), byte(i << 2)})
+		r, err := NewRange(netip.PrefixFrom(base, 30), netip.Addr{}, netip.Addr{}, netip.Addr{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ranges = append(ranges, r)
+	}
+	s := mustSet(t, ranges...)
+	if size := s.Size(); size != n {
+		t.Errorf("size %d, want %d", size, n)
+	}
+	asked := 0
+	if a, found := s.Next(addr("10.0.0.2"), func(netip.Addr, netip.Addr) (netip.Addr, bool) {
+		asked++
+		return netip.Addr{}, false
+	}); found || asked < n || asked > 2*n {
+		t.Errorf("a full set has %s, after %d questions", a, asked)
+	}
+	usable := s.Index()
+	for i, r := range ranges {
+		if !usable(r.End) || usable(r.Start) || usable(r.Subnet.Addr()) {
+			t.Fatalf("range %d, %s: usable %t %t %t", i, r, usable(r.End), usable(r.Start), usable(r.Subnet.Addr()))
+		}
 	}
 }
