@@ -12,6 +12,10 @@ import (
 // JournalSize is the number of entries that the journal keeps.
 const JournalSize = 4096
 
+// JournalBytes is how many bytes the entries of the journal may have together: a reason may name
+// thousands of ranges.
+const JournalBytes = 4 << 20
+
 // journalSlack is the number of entries that are removed at a time, so that not every new entry
 // writes to both ends of the journal.
 const journalSlack = 64
@@ -122,23 +126,48 @@ func (tx *Tx) Log(n Entry) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrIO, err)
 	}
-	if err := tx.put(bucketJournal, binary.BigEndian.AppendUint64(nil, seq), encodeEntry(n)); err != nil {
+	record := encodeEntry(n)
+	size := tx.journalSize() + len(record)
+	if err := tx.put(bucketJournal, binary.BigEndian.AppendUint64(nil, seq), record); err != nil {
 		return err
 	}
-	if seq%journalSlack != 0 || seq <= JournalSize {
-		return nil
+	keep := uint64(0)
+	if seq%journalSlack == 0 && seq > JournalSize {
+		keep = seq - JournalSize
 	}
-	return tx.trimJournal(seq - JournalSize)
+	return tx.trimJournal(size, keep, seq)
 }
 
-func (tx *Tx) trimJournal(upTo uint64) error {
+// journalSize returns the bytes of all entries. A store that has not counted them yet counts once.
+func (tx *Tx) journalSize() (size int) {
+	if v := tx.bucket(bucketMeta).Get(metaJournal); len(v) == 8 {
+		return int(binary.BigEndian.Uint64(v))
+	}
 	c := tx.bucket(bucketJournal).Cursor()
-	for k, _ := c.First(); k != nil && binary.BigEndian.Uint64(k) <= upTo; k, _ = c.First() {
+	for k, v := c.First(); k != nil; k, v = c.Next() {
+		size += len(v)
+	}
+	return size
+}
+
+// trimJournal removes the oldest entries: those up to a number, and as many as are more than
+// JournalBytes. The last one stays.
+func (tx *Tx) trimJournal(size int, upTo, last uint64) error {
+	c := tx.bucket(bucketJournal).Cursor()
+	for size > JournalBytes || upTo > 0 {
+		k, v := c.First()
+		if k == nil {
+			break
+		}
+		if seq := binary.BigEndian.Uint64(k); seq == last || seq > upTo && size <= JournalBytes {
+			break
+		}
+		size -= len(v)
 		if err := c.Delete(); err != nil {
 			return fmt.Errorf("%w: %w", ErrIO, err)
 		}
 	}
-	return nil
+	return tx.put(bucketMeta, metaJournal, binary.BigEndian.AppendUint64(nil, uint64(max(size, 0))))
 }
 
 // Journal calls fn for each entry, the oldest first, until fn returns false. It skips damaged

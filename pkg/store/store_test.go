@@ -787,3 +787,50 @@ func TestShortWaitsForALockLeaveNothingBehind(t *testing.T) {
 		}
 	}
 }
+
+// The journal is bounded in bytes as well: a reason may be as long as a configuration.
+func TestTheJournalIsBoundedInBytes(t *testing.T) {
+	s := open(t)
+	long := strings.Repeat("x", 64<<10)
+	for i := range 20 {
+		if err := s.Update(context.Background(), func(tx *Tx) error {
+			for j := range 10 {
+				if err := tx.Log(Entry{Event: EventBound, Reason: fmt.Sprint(i*10+j, " ", long)}); err != nil {
+					return err
+				}
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := s.View(context.Background(), func(tx *Tx) error {
+		size, last := 0, ""
+		tx.Journal(func(n Entry) bool {
+			size += len(encodeEntry(n))
+			last, _, _ = strings.Cut(n.Reason, " ")
+			return true
+		})
+		if size > JournalBytes || size < JournalBytes-2*len(long) || last != "199" || size != tx.journalSize() {
+			t.Errorf("%d bytes, counted as %d, up to entry %s", size, tx.journalSize(), last)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	huge := Entry{Event: EventBound, Reason: strings.Repeat("x", JournalBytes+1)}
+	if err := s.Update(context.Background(), func(tx *Tx) error { return tx.Log(huge) }); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.View(context.Background(), func(tx *Tx) error {
+		n := 0
+		tx.Journal(func(Entry) bool { n++; return true })
+		if n != 1 {
+			t.Errorf("%d entries beside one that is too large alone", n)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+}

@@ -30,11 +30,12 @@ var (
 	allBuckets = [][]byte{bucketMeta, bucketPools, bucketLeases, bucketHolders, bucketKeys, bucketExpiry,
 		bucketTaken, bucketSets, bucketWindows, bucketJournal, bucketCounters}
 
-	metaFormat = []byte("format")
-	metaBoot   = []byte("boot")
-	metaLook   = []byte("look")
-	metaLost   = []byte("lost")
-	metaSpaces = []byte("spaces")
+	metaFormat  = []byte("format")
+	metaBoot    = []byte("boot")
+	metaLook    = []byte("look")
+	metaLost    = []byte("lost")
+	metaSpaces  = []byte("spaces")
+	metaJournal = []byte("journal") // bytes of all its entries
 )
 
 // Tx is a transaction. It is valid only inside the closure that it was passed to.
