@@ -196,8 +196,17 @@ func changedHands(s *Claim, e evidence) bool {
 	live, file, mark := e.first(LiveCache), e.first(File), e.first(HeldMarker)
 	held := s.Lease.State == lease.Held
 	return since(live) && (held || live.ContainerID != s.ContainerID) ||
-		since(mark) && !(held && mark.samePod(s)) ||
+		since(mark) && !(held && mark.samePod(s) && endsWith(s.Lease, mark)) ||
 		since(file) && file.ContainerID != "" && file.ContainerID != s.ContainerID
+}
+
+// endsWith reports whether a hold ends when a mark says, so that they are one hold, of which the lease
+// knows more. A mark has whole seconds.
+func endsWith(l lease.Lease, mark *Claim) bool {
+	if l.Hold == lease.Forever || mark.Until.IsZero() {
+		return l.Hold == lease.Forever && mark.Until.IsZero()
+	}
+	return mark.Until.Sub(l.ReleasedAt.Wall.Add(l.Hold)).Abs() <= 2*time.Second
 }
 
 // living is the lease of an address that an interface has.

@@ -72,6 +72,13 @@ func snapshotLease(state lease.State, id string) lease.Lease {
 	return l
 }
 
+// heldFor is a hold of the snapshot with so much to go.
+func heldFor(rest time.Duration) lease.Lease {
+	l := snapshotLease(lease.Held, "c1")
+	l.Hold = rest
+	return l
+}
+
 // story is a finding in short: what the table wants to see of it.
 func story(f Finding) string {
 	l := f.Lease
@@ -217,7 +224,18 @@ func TestDecide(t *testing.T) {
 
 		{"held in the snapshot, and its container has come back", []Claim{inSnapshot(snapshotLease(lease.Held, "c1"), 2*time.Hour), live},
 			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
-		{"held in the snapshot, which knows more than our newer mark", []Claim{inSnapshot(snapshotLease(lease.Held, "c1"), time.Hour), mark},
+		{"held in the snapshot, which knows more of the same hold than our newer mark", []Claim{inSnapshot(snapshotLease(lease.Held, "c1"), time.Hour),
+			claim(HeldMarker, a, time.Minute, podNamed("db-0"), uid("u1"), window(time.Hour), firmly(), ending(time.Hour+time.Second))},
+			[]string{"10.0.0.5 Held firm 1h0m0s db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
+		{"held in the snapshot, and by our newer mark again, for longer", []Claim{inSnapshot(heldFor(10*time.Minute), time.Hour),
+			claim(HeldMarker, a, time.Minute, podNamed("db-0"), uid("u1"), window(time.Hour), firmly(), ending(59*time.Minute))},
+			[]string{"10.0.0.5 Held firm 59m0s db-0/u1 eth0 window 1h0m0s as before"}},
+		{"held in the snapshot, and by our newer mark forever", []Claim{inSnapshot(heldFor(10*time.Minute), time.Hour),
+			claim(HeldMarker, a, time.Minute, podNamed("db-0"), uid("u1"), window(lease.Forever), firmly(), func(c *Claim) { c.Released = true })},
+			[]string{"10.0.0.5 Held firm forever db-0/u1 eth0 window forever as before"}},
+		{"held in the snapshot, and by our newer mark for less", []Claim{inSnapshot(snapshotLease(lease.Held, "c1"), time.Hour), mark},
+			[]string{"10.0.0.5 Held firm 20m0s db-0/u1 eth0 window 1h0m0s as before"}},
+		{"held in the snapshot, and by our older mark", []Claim{inSnapshot(snapshotLease(lease.Held, "c1"), time.Second), mark},
 			[]string{"10.0.0.5 Held firm 1h0m0s db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
 		{"the living namespace is not that of the snapshot's container", []Claim{inSnapshot(snapshotLease(lease.Bound, "c0"), 0), seen, live},
 			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s as before"}},
