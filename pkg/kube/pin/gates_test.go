@@ -184,6 +184,19 @@ func TestOneOfTheFailedIsTriedOften(t *testing.T) {
 	}
 }
 
+// Whether a pod that is shown no more is deleted or has lost its label is asked at once: its gate may be left.
+func TestPodThatIsShownNoMore(t *testing.T) {
+	l, _, admitted := limited()
+	admitted("db/0")
+	l.Seen(gatedPod("db/0"))
+	if !l.Gone(gatedPod("db/0")) {
+		t.Error("the API server need not be asked")
+	}
+	if _, ask := l.Unseen("db/0"); !ask {
+		t.Error("it is not asked at once")
+	}
+}
+
 func TestUnseen(t *testing.T) {
 	l, clock, admitted := limited()
 	admitted("db/0")

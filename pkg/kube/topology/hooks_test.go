@@ -1,7 +1,9 @@
 package topology
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -17,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
@@ -79,6 +82,25 @@ func TestFailedLookupAdmitsThePod(t *testing.T) {
 	pod := patched[corev1.Pod](t, req, b.handler().Handle(t.Context(), req))
 	if why := pod.Annotations[meta.AnnotationTopologyReason]; why != "lookup failed: the informers have not synced yet" {
 		t.Errorf("annotation %q", why)
+	}
+}
+
+// failing is an API server whose nodes cannot be read.
+type failing struct{ client.Reader }
+
+func (failing) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
+	return errors.New("a bad moment")
+}
+
+func TestUnreadableNodesAreNoGoneNodes(t *testing.T) {
+	v := viewOf(state(requires(hostname), recorded("db-0", "node1")))
+	v.nodes = failing{}
+	pod := v.admit(t, aPod("db-0"))
+	if why := pod.Annotations[meta.AnnotationTopologyReason]; !strings.Contains(why, "lookup failed: getting node node1: a bad moment") {
+		t.Errorf("annotation %q", why)
+	}
+	if len(pod.Spec.NodeSelector) > 0 || pod.Annotations[pps.AnnotationInjected] != "" {
+		t.Errorf("injected %v, %v", pod.Spec.NodeSelector, pod.Annotations)
 	}
 }
 
