@@ -35,6 +35,12 @@ func everyVerb(more map[kind]int) map[kind]int {
 // no bound.
 var worlds = []config{
 	{
+		name: "one life", about: "one sandbox each of two pods, a kill and a reboot: small enough for every state",
+		pods: []podConfig{asks, plain}, lives: 1, known: true, nets: oneNet,
+		with:  everyVerb(map[kind]int{reboot: 1, gc: always}),
+		kills: 1, short: 4,
+	},
+	{
 		name: "windows", about: "two pods that ask for a window, two sandboxes each, two addresses, a reboot",
 		pods: []podConfig{asks, asks}, lives: 2, known: true, nets: oneNet,
 		with: everyVerb(map[kind]int{reboot: 1, long: always, gc: always}), short: 5,
