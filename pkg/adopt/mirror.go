@@ -100,12 +100,19 @@ func OpenMirror(ctx context.Context, p lease.Pool) (*Mirror, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
-	marked := IsMirrored(p)
+	marked, leases := IsMirrored(p), readMark(dir)
+	if !marked {
+		// The lock file, which is made now, would prove the mark of a directory that was emptied to the
+		// next call, where this one fails.
+		if err := Unmark(p); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+	}
 	lock, err := store.Acquire(ctx, filepath.Join(dir, lockName))
 	if err != nil {
 		return nil, err
 	}
-	return &Mirror{dir: dir, lock: lock, marked: marked, leases: readMark(dir)}, nil
+	return &Mirror{dir: dir, lock: lock, marked: marked, leases: leases}, nil
 }
 
 func readMark(dir string) int {

@@ -550,3 +550,14 @@ func TestAnOldFileReplacesNoLeaseWhereTheDirectoryIsBroughtInStep(t *testing.T) 
 	w.same("leases", w.leases(), "10.0.0.2=db-0/Bound 10.0.0.3=x/Bound")
 	w.same("files", w.files(), "10.0.0.2=c2 10.0.0.3=c3")
 }
+
+// rm * leaves the mark behind, and a call that fails makes host-local's lock file again.
+func TestACallThatFailsLeavesADirectoryToBeBroughtInStep(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	w.add(ask{pod: "db-1", container: "c2", window: hour})
+	w.wipe(w.path("10.0.0.2"), w.path("10.0.0.3"), w.path("lock"))
+	w.refused(ask{pod: "x", container: "c3", netns: "/run/netns/gone"}, ErrNetns)
+	w.add(ask{pod: "x", container: "c4", window: hour, requested: "10.0.0.9"})
+	w.same("files", w.files(), "10.0.0.2=c1 10.0.0.3=c2 10.0.0.9=c4")
+}
