@@ -262,7 +262,8 @@ func (f *former) lease(l lease.Lease) string {
 			rest(l.Remaining(now)), f.bootName(l.ReleasedAt.BootID), f.heldLonger(l, now), f.wallAge(l.ReleasedAt.Wall))
 	}
 	if !l.RefusedAt.IsZero() {
-		fmt.Fprintf(&out, " refused %s since %d", f.uid(l.RefusedFor), min(int(now.Since(l.RefusedAt)/busy), 1))
+		fmt.Fprintf(&out, " refused %s in boot %s since %d%s", f.uid(l.RefusedFor), f.bootName(l.RefusedAt.BootID),
+			min(int(now.Since(l.RefusedAt)/busy), 1), f.wallAge(l.RefusedAt.Wall))
 	}
 	fmt.Fprintf(&out, " hold %d deferred %v", rest(l.Hold), l.Deferred())
 	l.Hold = 0
@@ -323,12 +324,12 @@ func (c contents) leaseOf(net string, addr netip.Addr) lease.Lease {
 func (f *former) fileLines() {
 	for _, name := range sortedKeys(f.is.Files) {
 		switch {
-		case strings.HasSuffix(name, "/lock"):
+		case name == lockAt:
 		case name == snapAt:
 			f.snapshotLines(f.is.Files[name])
 		case strings.HasPrefix(name, spoolDir):
 		default:
-			f.line("%s", f.fileText(name, f.is.Files[name], false))
+			f.line("%s", f.fileText(name, f.is.Files[name], false)) // a lock shows that nobody removed it
 		}
 	}
 	f.spoolLines()

@@ -134,6 +134,7 @@ const (
 	netsDir  = "networks"
 	storeAt  = "state/leases.db"
 	markAt   = "run/used"
+	lockAt   = "run/lock"
 	snapAt   = "state/snapshot.json"
 
 	wholeMark = ".leasehold" // beside host-local's files, if every lease has its file there

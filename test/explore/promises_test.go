@@ -145,6 +145,9 @@ func (w *world) accountNode(e event, out outcome) string {
 		}
 		w.clockChanged()
 		w.locked = [maxNets]bool{}
+		if w.is.Store == nil && w.damage.lost {
+			w.storeLost()
+		}
 		w.damage.files = w.damage.files || e.kind == powerCut
 	case forward, back, correct:
 		w.clockChanged()
@@ -341,6 +344,9 @@ func (w *world) clockChanged() {
 	}
 }
 
+// looksNew reports whether nothing shows that there ever was a store: it went, and the node booted.
+func (w *world) looksNew() bool { return w.is.Store == nil && !has(w.is.Files, markAt) }
+
 // storeLost: host-local's files say what was held, unless a kill has left an older one behind. Where
 // they were removed nothing may be given away before an operator says so.
 func (w *world) storeLost() {
@@ -349,7 +355,7 @@ func (w *world) storeLost() {
 		for _, a := range w.kept[q].addrs {
 			f, exists := w.is.Files[w.netDir(w.pods[q].net)+"/"+a.String()]
 			c, held := adopt.ParseMarker(f.Content)
-			if a.IsValid() && exists && (!held || c.Name != podName(q) || !c.Firm) {
+			if a.IsValid() && exists && (!held || c.Name != podName(q) || !c.Firm) || !exists && w.looksNew() {
 				w.kept[q] = promise{}
 			}
 		}

@@ -2,6 +2,7 @@ package explore
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -49,6 +50,16 @@ const (
 	storyBegins = "a counter-example: "
 	storyEnds   = "(end)"
 )
+
+// tellPath names the events that lead to a state first.
+func (s *search) tellPath(w *world, number int32) string {
+	var out []string
+	for n := number; n > 0; n = s.reached[n].from {
+		out = append(out, w.tell(s.reached[n].by))
+	}
+	slices.Reverse(out)
+	return strings.Join(out, "; ")
+}
 
 // story plays the shortest way to a failure once more, and writes it down.
 func (s *search) story() string {

@@ -269,7 +269,7 @@ func (s *search) compare(w *world, first *found, from int32, e event) {
 	defer s.Unlock()
 	s.compared++
 	if diff := difference(one, other); diff != "" {
-		s.fail(from, e, "the canonical form is wrong: "+diff)
+		s.fail(from, e, "the canonical form is wrong: the first by "+s.tellPath(w, first.number)+"\n"+diff)
 	}
 }
 
