@@ -18,7 +18,8 @@ import (
 // served it, or the store may be lost.
 func (s *Service) Verify(ctx context.Context, req Request) error {
 	held, err := s.holds(ctx, req)
-	if len(held) == 0 && (err == nil || errors.Is(err, store.ErrLost) || store.IsEmpty(err)) {
+	unknown := err == nil || errors.Is(err, store.ErrLost) || errors.Is(err, store.ErrDamaged) || store.IsEmpty(err)
+	if unknown && len(held) == 0 {
 		held, err = s.learnHolder(ctx, req)
 	}
 	if errors.Is(err, store.ErrBusy) {
