@@ -45,6 +45,7 @@ type Env struct {
 
 // Run executes one command line and returns the exit code.
 func Run(ctx context.Context, env Env, args []string) int {
+	env.Stdout, env.Stderr = plain{env.Stdout}, plain{env.Stderr}
 	root := New(env)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
