@@ -359,6 +359,9 @@ func (d decision) dead(c, file *Claim, overtaken func(*Claim) bool) (verdict, bo
 	if v, ok := d.held(*c, d.left(*c), c.Witness); ok {
 		return v, true
 	}
+	if file != nil && c.Released && !file.isNewerThan(c) {
+		return d.nobody(*c) // the reservation proves that a DEL came after the file
+	}
 	return d.unknown(file)
 }
 
