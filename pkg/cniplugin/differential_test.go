@@ -195,25 +195,33 @@ func compare(t interface {
 // replaced.
 func TestLikeUpstream(t *testing.T) {
 	var accepted, rejected int
-	rapid.Check(t, func(t *rapid.T) {
-		conf := drawConf(t)
-		if rapid.IntRange(0, 2).Draw(t, "broken") == 0 {
-			conf = breakOne(t, conf)
-		}
-		stdin, err := json.Marshal(conf)
-		if err != nil {
-			t.Fatal(err)
-		}
-		switch yes, skipped := compare(t, stdin, drawArgs(t)); {
-		case skipped:
-		case yes:
-			accepted++
-		default:
-			rejected++
-		}
-	})
+	rounds := 1
+	if testing.Short() {
+		rounds = 5 // rapid draws a fifth then, too few to compare anything
+	}
+	for range rounds {
+		rapid.Check(t, func(t *rapid.T) { compareOne(t, &accepted, &rejected) })
+	}
 	if accepted < 10 || rejected < 10 {
 		t.Errorf("%d configurations were accepted and %d rejected by both, want at least 10 each", accepted, rejected)
+	}
+}
+
+func compareOne(t *rapid.T, accepted, rejected *int) {
+	conf := drawConf(t)
+	if rapid.IntRange(0, 2).Draw(t, "broken") == 0 {
+		conf = breakOne(t, conf)
+	}
+	stdin, err := json.Marshal(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	switch yes, skipped := compare(t, stdin, drawArgs(t)); {
+	case skipped:
+	case yes:
+		*accepted++
+	default:
+		*rejected++
 	}
 }
 
