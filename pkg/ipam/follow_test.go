@@ -330,6 +330,7 @@ func TestAPoolThatRunsLowSaysSoOnTheWay(t *testing.T) {
 	for size, want := range map[int]string{
 		20: "[PoolLow db-18: 1 of 20 addresses of range set 10.0.0.2-10.0.0.21 are left]",
 		21: "[PoolLow db-18: 2 of 21 addresses of range set 10.0.0.2-10.0.0.22 are left]",
+		1:  "[PoolLow db-0: 0 of 1 addresses of range set 10.0.0.2-10.0.0.2 are left]",
 		5:  "[PoolLow db-4: 0 of 5 addresses of range set 10.0.0.2-10.0.0.6 are left]",
 	} {
 		w := newWorld(t, fmt.Sprintf("10.0.0.0/24 10.0.0.2-10.0.0.%d", size+1))

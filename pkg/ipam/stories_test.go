@@ -277,28 +277,6 @@ func TestRequestedAddresses(t *testing.T) {
 	w.same("the cursor follows a request, as host-local's", w.add(ask{pod: "z", container: "c6"}), "10.0.0.61")
 }
 
-// Once, when less than a tenth is left, whatever is handed out after that.
-func TestTheJournalSaysWhenAPoolRunsLow(t *testing.T) {
-	for ranges, want := range map[string]string{
-		"10.0.0.0/24 10.0.0.2-10.0.0.2":  "1: 0 of 1 addresses of range set 10.0.0.2-10.0.0.2 are left",
-		"10.0.0.0/24 10.0.0.2-10.0.0.6":  "5: 0 of 5 addresses of range set 10.0.0.2-10.0.0.6 are left",
-		"10.0.0.0/24 10.0.0.2-10.0.0.12": "10: 1 of 11 addresses of range set 10.0.0.2-10.0.0.12 are left",
-	} {
-		w := newWorld(t, ranges)
-		var got []string
-		for i := range int(w.sets[0].Size()) {
-			w.add(ask{container: fmt.Sprint("c", i)})
-			for _, line := range w.journal() {
-				if text, ok := strings.CutPrefix(line, "PoolLow : "); ok && len(got) == 0 {
-					got = append(got, fmt.Sprint(i+1, ": ", text))
-				}
-			}
-		}
-		w.same("said once", fmt.Sprint(strings.Count(strings.Join(w.journal(), " "), "PoolLow")), "1")
-		w.same(ranges, strings.Join(got, "; "), want)
-	}
-}
-
 // In a range over several /24 an address that ends in 0 or 255 is one like any other.
 func TestARangeOverSeveral24(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/16 10.0.0.253-10.0.1.1")
@@ -615,6 +593,15 @@ func TestAnOperatorReleases(t *testing.T) {
 	w.stop("c2")
 	w.same("held", revoke(false), "false")
 	w.same("leases", w.leases(), "")
+	for i := range 3 {
+		w.add(ask{pod: fmt.Sprint("web-", i), container: fmt.Sprint("w", i), window: hour})
+		w.stop(fmt.Sprint("w", i))
+	}
+	one := func(l lease.Lease) bool { return l.Name == "web-2" }
+	if done, err := w.service.Revoke(context.Background(), one, false, "by hand"); err != nil || len(done) != 1 {
+		t.Errorf("%+v %v", done, err)
+	}
+	w.same("one of three", w.leases(), "10.0.0.4=web-0/Firm 10.0.0.5=web-1/Firm")
 }
 
 func TestTheJournalTellsTheStory(t *testing.T) {

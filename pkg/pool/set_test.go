@@ -106,6 +106,10 @@ func TestSetSize(t *testing.T) {
 	if whole.Size() != math.MaxUint64 {
 		t.Errorf("2^64 addresses: size %d, want math.MaxUint64", whole.Size())
 	}
+	over := mustSet(t, mustRange(t, "fd00::/32", "fd00::ffff:ffff:ffff:fff0", "fd00:0:0:1::f", ""))
+	if over.Size() != 32 {
+		t.Errorf("over the border of a /64: size %d, want 32", over.Size())
+	}
 	half := func(subnet string) Range { return mustRange(t, subnet, "", "", "2001:db8::1") }
 	sum := mustSet(t, half("fd00::/64"), half("fd01::/64"))
 	if sum.Size() != math.MaxUint64 {

@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"errors"
 	"net/netip"
 	"reflect"
 	"testing"
@@ -125,4 +126,32 @@ func FuzzDecodeRecord(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A field that cannot be read damages the record, whatever its checksum says.
+func TestFieldsThatCannotBeRead(t *testing.T) {
+	l := fresh("10.0.0.5", "db-0", "c1")
+	l.Owner = ""
+	for name, add := range map[string]func(*encoder){
+		"a number that is cut off":     func(e *encoder) { e.bytes(tagMaxWindow, []byte{0x80}) },
+		"a number and more":            func(e *encoder) { e.bytes(tagMaxWindow, []byte{2, 2}) },
+		"a namespace without an inode": func(e *encoder) { e.bytes(tagNetnsFile, []byte{4}) },
+		"an instant without a boot":    func(e *encoder) { e.bytes(tagRefusedAt, []byte{4}) },
+		"a field twice":                func(e *encoder) { e.text(tagOwner, "a"); e.text(tagOwner, "b") },
+	} {
+		whole := encode(l)
+		e := &encoder{b: append([]byte(nil), whole[:len(whole)-sumBytes]...)}
+		if _, err := decode(e.seal(), l.Pool); err != nil {
+			t.Fatal(err)
+		}
+		add(e)
+		if got, err := decode(e.seal(), l.Pool); !errors.Is(err, ErrDamaged) {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
+	}
+	for _, v := range [][]byte{nil, {4}, {4, 5, 6}, {0x80}, {4, 0x80}} {
+		if dev, ino, err := netnsFile(v); err == nil {
+			t.Errorf("%v is a namespace %d %d", v, dev, ino)
+		}
+	}
 }

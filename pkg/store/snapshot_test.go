@@ -214,3 +214,40 @@ func flip(tx *Tx, l lease.Lease) error {
 	b[len(b)/2] ^= 1
 	return tx.put(bucketLeases, k, b)
 }
+
+// A snapshot is of one store: one that takes its place meanwhile ends it.
+func TestASnapshotIsOfOneStore(t *testing.T) {
+	s := open(t)
+	const n = snapshotBatch + 10
+	fill := func(s *Store, pod string) {
+		t.Helper()
+		update(t, s, func(tx *Tx) error {
+			for i := range n {
+				if err := put(tx, fresh(fmt.Sprintf("10.0.%d.%d", i/250, i%250+1), fmt.Sprint(pod, i), fmt.Sprint("c", i))); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	other := open(t)
+	fill(s, "db-")
+	fill(other, "web-")
+	views := 0
+	ctx := Measured(context.Background(), func(Timing) {
+		if views++; views == 1 {
+			if err := os.Rename(other.path(), s.path()); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if err := s.WriteSnapshot(ctx, t0); err == nil {
+		leases, _, _ := s.ReadSnapshot()
+		t.Errorf("%d leases were copied, the first of %s, the last of %s", len(leases), leases[0].Name, leases[len(leases)-1].Name)
+	}
+	if ctx.Err() != nil {
+		t.Error("it does not end")
+	}
+}

@@ -296,6 +296,29 @@ func TestPutRejectsOtherAddresses(t *testing.T) {
 	}
 }
 
+// A hold that maxHeldShare made a short one promises nothing: its pod may have another address.
+func TestCheckAllowsAShortHoldBesideANewLease(t *testing.T) {
+	s := open(t)
+	bound, other := fresh("10.0.0.6", "db-0", "c2"), fresh("10.0.0.5", "db-0", "c1")
+	held, err := lease.Apply(other, lease.Release{Holder: other.Holder, Limited: true}, t0)
+	if err != nil || held.Firm || held.Window == 0 {
+		t.Fatalf("%+v, %v", held, err)
+	}
+	update(t, s, func(tx *Tx) error { return errors.Join(put(tx, held), put(tx, bound)) })
+	view(t, s, func(tx *Tx) {
+		if found := tx.Check(); len(found) > 0 {
+			t.Errorf("%q", found)
+		}
+	})
+	update(t, s, func(tx *Tx) error { return tx.Put(other.Pool, other.Address, other) })
+	view(t, s, func(tx *Tx) {
+		if len(tx.Check()) == 0 {
+			t.Error("one key has two addresses, and that is sound")
+		}
+	})
+	update(t, s, func(tx *Tx) error { return tx.Put(other.Pool, other.Address, held) })
+}
+
 func TestProvePagesNeedsWholePages(t *testing.T) {
 	for _, n := range []int{0, 1, pageSize, 2*pageSize - 1, 2 * pageSize} {
 		if err := provePages(make([]byte, n)); err == nil {

@@ -468,6 +468,8 @@ func (s *seeker) returns(n *ast.ReturnStmt) {
 			s.add(ignoredError, r.Pos(), r.End(), "nil")
 		case implementsError(tv.Type) && len(n.Results) == 1:
 			s.add(ignoredError, r.Pos(), r.End(), "nil")
+		case tv.Value != nil && (tv.Value.String() == "0" || tv.Value.String() == `""`):
+			// It is zero, by another name.
 		case s.fails(n):
 			// What is returned beside an error means nothing.
 		default:
