@@ -11,10 +11,10 @@ import (
 func (a *app) check() *cobra.Command {
 	return &cobra.Command{
 		Use:   "check",
-		Short: "Prove that the store is sound",
-		Long: `Read the whole store and prove it: its pages, the checksum and the invariant of
-each record, and that every index says what the records say. Exit status 1
-means that something is wrong; nothing is changed.`,
+		Short: "Check the integrity of the store",
+		Long: `Read the whole store and check its pages, the checksum and the invariants of each
+record, and that the indexes match the records. Every problem is printed, and the
+exit status is then 1. Nothing is changed.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var found []string
@@ -32,7 +32,7 @@ means that something is wrong; nothing is changed.`,
 			if len(found) > 0 {
 				return errProblems
 			}
-			fmt.Fprintf(a.Stdout, "sound: %d leases\n", leases)
+			fmt.Fprintf(a.Stdout, "no problems found: %d leases\n", leases)
 			return nil
 		},
 	}

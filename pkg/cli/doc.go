@@ -1,4 +1,3 @@
-// Package cli is leasectl's command tree: one verb a file, each a plain
-// function over the store. Nothing here decides about a lease; what changes one
-// goes through pkg/ipam.
+// Package cli implements the commands of leasectl, one in each file. Commands that only read use
+// the store; those that change leases call pkg/ipam.
 package cli

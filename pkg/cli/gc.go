@@ -14,16 +14,15 @@ func (a *app) gc() *cobra.Command {
 	var dryRun bool
 	c := &cobra.Command{
 		Use:   "gc",
-		Short: "End what is over and release what is dead, as the agent does",
-		Long: `Look at the store and at the host, and do what is due: holds that are over end,
-leases whose sandbox is proven dead become holds, releases that were spooled are
-made true. The node agent does the same all the time; this is for nodes without
-one, and with --dry-run to see what it would do, and why.
+		Short: "End expired holds and release leases of dead sandboxes",
+		Long: `Compare the store with the host once, as the node agent does all the time: end
+expired holds, release the leases of sandboxes that are proven dead, and replay
+spooled DELs. This command is for nodes without an agent; with --dry-run it shows
+what the agent would do, and why.
 
-Nothing is done where the host cannot be seen. What cannot be told of is left
-alone, and said on stderr: a lease whose sandbox is not to be found and not proven
-gone, or of which no other sandbox lives to compare with. It has to run on the
-node itself, as root.`,
+It has to run on the node itself, as root: without a view of the host's processes
+and mounts it does nothing. Leases whose sandbox is neither found nor proven dead
+are not released; if all sandboxes look dead, none is. Both are reported on stderr.`,
 		Example: "  leasectl gc --dry-run\n  leasectl gc --network cbr0 -o json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -41,18 +40,18 @@ node itself, as root.`,
 			if !dryRun {
 				done, err := a.service().Act(cmd.Context(), plan)
 				if err != nil {
-					fmt.Fprintf(a.Stderr, "leasectl: %d of %d steps were taken\n", len(done.Taken), len(plan))
+					fmt.Fprintf(a.Stderr, "leasectl: %d of %d steps were done\n", len(done.Taken), len(plan))
 					return err
 				}
 			}
 			return a.printPlan(plan, dryRun)
 		},
 	}
-	c.Flags().BoolVar(&dryRun, "dry-run", false, "only print what would be done, and why")
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "print what would be done, and why, without doing it")
 	return c
 }
 
-// due are the steps that the global filters select.
+// due returns the actions that the global filters select.
 func (a *app) due(plan []ipam.Action) []ipam.Action {
 	out := []ipam.Action{}
 	for _, p := range plan {
@@ -63,7 +62,7 @@ func (a *app) due(plan []ipam.Action) []ipam.Action {
 	return out
 }
 
-// step is an action as scripts see it.
+// step is the JSON form of an action. Its fields are part of the interface.
 type step struct {
 	Action    string `json:"action"`
 	Network   string `json:"network"`
@@ -97,7 +96,8 @@ func (a *app) printPlan(plan []ipam.Action, dryRun bool) error {
 		fmt.Fprintln(w, "ACTION\tNETWORK\tADDRESS\tPOD\tCONTAINER\tREASON")
 		for _, s := range steps {
 			pod := podText(row{Namespace: s.Namespace, Pod: s.Pod})
-			fmt.Fprintln(w, strings.Join([]string{s.Action, dash(s.Network), dash(s.Address), pod, short(s.Container), s.Reason}, "\t"))
+			fmt.Fprintln(w, strings.Join([]string{s.Action, dash(s.Network), dash(s.Address), pod, short(s.Container),
+				s.Reason}, "\t"))
 		}
 	})
 }

@@ -14,9 +14,9 @@ import (
 func (a *app) history() *cobra.Command {
 	return &cobra.Command{
 		Use:   "history [address | namespace/pod]",
-		Short: "Tell who had an address, when, and why it changed",
-		Long: fmt.Sprintf(`Print the journal of an address, of a pod, or of the node, the oldest entry first.
-The journal keeps the last %d entries.`, store.JournalSize),
+		Short: "Show which pods had an address, when, and why it changed",
+		Long: fmt.Sprintf(`Print the journal entries of an address, of a pod, or of the node, oldest first.
+The journal has the last %d entries.`, store.JournalSize),
 		Example:           "  leasectl history 10.244.1.7\n  leasectl history db/db-0\n  leasectl history",
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: a.completeSubject,
@@ -33,7 +33,8 @@ The journal keeps the last %d entries.`, store.JournalSize),
 			err := a.view(cmd.Context(), func(tx *store.Tx) error {
 				entries = nil
 				tx.Journal(func(n store.Entry) bool {
-					if keep(n) && (a.network == "" || n.Network == a.network) && (a.pod == "" || n.Namespace+"/"+n.Name == a.pod) {
+					if keep(n) && (a.network == "" || n.Network == a.network) &&
+						(a.pod == "" || n.Namespace+"/"+n.Name == a.pod) {
 						entries = append(entries, n)
 					}
 					return true
@@ -48,7 +49,7 @@ The journal keeps the last %d entries.`, store.JournalSize),
 	}
 }
 
-// line is a journal entry as scripts see it.
+// line is the JSON form of a journal entry. Its fields are part of the interface.
 type line struct {
 	Time      string `json:"time"`
 	Event     string `json:"event"`
@@ -77,7 +78,8 @@ func (a *app) printEntries(entries []store.Entry) error {
 		fmt.Fprintln(w, "TIME\tEVENT\tADDRESS\tPOD\tCONTAINER\tREASON")
 		for _, l := range lines {
 			pod := podText(row{Namespace: l.Namespace, Pod: l.Pod})
-			fmt.Fprintln(w, strings.Join([]string{l.Time, l.Event, dash(l.Address), pod, short(l.Container), dash(l.Reason)}, "\t"))
+			fmt.Fprintln(w, strings.Join([]string{l.Time, l.Event, dash(l.Address), pod, short(l.Container),
+				dash(l.Reason)}, "\t"))
 		}
 	})
 }

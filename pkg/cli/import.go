@@ -14,48 +14,50 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// witnesses are where the commands look that learn from the host.
-type witnesses struct {
+// importFlags are the flags of import and recover.
+type importFlags struct {
 	dataDir   string
 	cacheDirs []string
 	dryRun    bool
 }
 
-func (w *witnesses) flags(c *cobra.Command) {
-	c.Flags().StringVar(&w.dataDir, "data-dir", "/var/lib/cni/networks", "host-local's dataDir, with a directory for each network")
-	c.Flags().StringSliceVar(&w.cacheDirs, "cni-cache-dir", nil, "directory of libcni's results, beside the usual ones (may be repeated)")
-	c.Flags().BoolVar(&w.dryRun, "dry-run", false, "only print what would be adopted, and why")
+func (f *importFlags) register(c *cobra.Command) {
+	c.Flags().StringVar(&f.dataDir, "data-dir", "/var/lib/cni/networks",
+		"host-local's dataDir, with a directory for each network")
+	c.Flags().StringSliceVar(&f.cacheDirs, "cni-cache-dir", nil,
+		"directory of libcni's result cache, in addition to the default ones (may be repeated)")
+	c.Flags().BoolVar(&f.dryRun, "dry-run", false, "print what would be adopted, and why, without doing it")
 }
 
 func (a *app) importCmd() *cobra.Command {
-	var w witnesses
+	var flags importFlags
 	c := &cobra.Command{
 		Use:   "import",
-		Short: "Adopt the addresses that this node shows to be in use or promised",
-		Long: `Look for addresses that the store does not know: in living network namespaces, in
-libcni's result cache, in host-local's files and in the reservations of the
-Kruise fork; and make leases of them. Every first call for a network does the
-same by itself; this is to see it before, or to repeat it.`,
+		Short: "Adopt addresses that are in use or reserved on this node",
+		Long: `Create leases for addresses that are not in the store yet: those in living network
+namespaces, in libcni's result cache, in host-local's files, and in the
+reservations of the Kruise fork. The first call of the plugin for a network does
+the same; this command shows it in advance with --dry-run, or repeats it.`,
 		Example: "  leasectl import --dry-run\n  leasectl import --network cbr0",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			pools, err := a.networks(w.dataDir)
+			pools, err := a.networks(flags.dataDir)
 			if err != nil {
 				return err
 			}
 			if len(pools) == 0 {
-				fmt.Fprintf(a.Stderr, "leasectl: %s has no network; --network names one\n", w.dataDir)
+				fmt.Fprintf(a.Stderr, "leasectl: %s contains no networks; name one with --network\n", flags.dataDir)
 				return errProblems
 			}
-			return a.adopt(cmd, w, pools)
+			return a.adopt(cmd, flags, pools)
 		},
 	}
-	w.flags(c)
+	flags.register(c)
 	return c
 }
 
-// networks are the pools below a dataDir: the one of --network, or every
-// directory. The Kruise fork keeps its reservations beside them.
+// networks returns the pools of a dataDir: that of --network, or one for each directory except
+// "reserved", in which the Kruise fork has its reservations.
 func (a *app) networks(dataDir string) ([]lease.Pool, error) {
 	dataDir, err := filepath.Abs(dataDir)
 	if err != nil {
@@ -77,14 +79,14 @@ func (a *app) networks(dataDir string) ([]lease.Pool, error) {
 	return out, nil
 }
 
-func (a *app) adopt(cmd *cobra.Command, w witnesses, pools []lease.Pool) error {
+func (a *app) adopt(cmd *cobra.Command, flags importFlags, pools []lease.Pool) error {
 	svc := a.service()
-	svc.CacheDirs = w.cacheDirs
-	if len(w.cacheDirs) > 0 {
+	svc.CacheDirs = flags.cacheDirs
+	if len(flags.cacheDirs) > 0 {
 		svc.CacheDirs = append(svc.CacheDirs, defaultCacheDirs...)
 	}
 	for _, p := range pools {
-		if w.dryRun {
+		if flags.dryRun {
 			if err := a.preview(cmd.Context(), svc, p); err != nil {
 				return err
 			}
@@ -112,7 +114,8 @@ func (a *app) preview(ctx context.Context, svc *ipam.Service, p lease.Pool) erro
 		fmt.Fprintln(out, "NETWORK\tADDRESS\tPOD\tSTATE\tUNTIL\tCONTAINER\tWHY")
 		for _, f := range found {
 			r := rowOf(f.Lease, now)
-			fmt.Fprintln(out, strings.Join([]string{p.Network, r.Address, podText(r), stateText(r), or(r.Until), short(r.Container), f.Why}, "\t"))
+			fmt.Fprintln(out, strings.Join([]string{p.Network, r.Address, podText(r), stateText(r), or(r.Until),
+				short(r.Container), f.Why}, "\t"))
 		}
 	})
 }

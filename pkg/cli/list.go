@@ -19,9 +19,9 @@ func (a *app) list() *cobra.Command {
 	var all bool
 	c := &cobra.Command{
 		Use:   "list",
-		Short: "List the addresses that are in use or kept",
-		Long: `List every address that has a lease now: Bound to a living container, or Held
-for a pod that is away. A hold that is not firm is a short cool-down.`,
+		Short: "List the addresses that are in use or held",
+		Long: `List the leases of this node. An address is Bound to a container, or Held for a pod
+that is away. "Held (cool-down)" is a short hold of a pod without retention.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			leases, err := a.leases(cmd.Context(), func(l lease.Lease) bool { return all || !l.Lapsed(a.now()) })
@@ -31,11 +31,11 @@ for a pod that is away. A hold that is not firm is a short cool-down.`,
 			return a.print(leases)
 		},
 	}
-	c.Flags().BoolVar(&all, "all", false, "holds that are over and not yet collected as well")
+	c.Flags().BoolVar(&all, "all", false, "include expired holds")
 	return c
 }
 
-// leases reads those that pass the global filters and keep.
+// leases returns the leases that match the global filters and keep.
 func (a *app) leases(ctx context.Context, keep func(lease.Lease) bool) ([]lease.Lease, error) {
 	var out []lease.Lease
 	err := a.view(ctx, func(tx *store.Tx) error {
@@ -53,7 +53,7 @@ func (a *app) leases(ctx context.Context, keep func(lease.Lease) bool) ([]lease.
 	return out, err
 }
 
-// row is a lease as scripts see it; the keys are part of the interface.
+// row is the JSON form of a lease. Its fields are part of the interface.
 type row struct {
 	Network    string  `json:"network"`
 	Address    string  `json:"address"`
@@ -124,7 +124,8 @@ func (a *app) print(leases []lease.Lease) error {
 		}
 		fmt.Fprintln(w, head)
 		for _, r := range rows {
-			fmt.Fprint(w, strings.Join([]string{r.Network, r.Address, podText(r), r.Interface, stateText(r), or(r.Until), short(r.Container)}, "\t"))
+			fmt.Fprint(w, strings.Join([]string{r.Network, r.Address, podText(r), r.Interface, stateText(r),
+				or(r.Until), short(r.Container)}, "\t"))
 			if a.output == "wide" {
 				fmt.Fprint(w, "\t"+strings.Join([]string{dash(r.Window), dash(r.UID), dash(r.Netns), r.ID}, "\t"))
 			}
@@ -152,7 +153,7 @@ func podText(r row) string {
 	return r.Namespace + "/" + r.Pod
 }
 
-// stateText tells a cool-down from a promise.
+// stateText returns the state, and marks soft holds.
 func stateText(r row) string {
 	if r.State == lease.Held.String() && !r.Firm {
 		return "Held (cool-down)"
@@ -174,7 +175,7 @@ func or(s *string) string {
 	return *s
 }
 
-// short cuts a container id as container tools do.
+// short truncates a container ID to 13 characters, as crictl does.
 func short(id string) string {
 	if len(id) > 13 {
 		return id[:13]

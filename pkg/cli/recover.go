@@ -13,18 +13,18 @@ import (
 var defaultCacheDirs = adopt.DefaultCacheDirs
 
 func (a *app) recover() *cobra.Command {
-	var w witnesses
+	var flags importFlags
 	var accept bool
 	c := &cobra.Command{
 		Use:   "recover",
-		Short: "Make a lost store anew from what this node shows",
-		Long: `A store that is missing or damaged is moved aside by the next call, and made anew
-from what the node shows. This does it now, by hand. Where nothing on the node
-tells which addresses are in use, addresses are refused until --accept-loss says
-that none that matters is.
+		Short: "Rebuild a lost store from the state of this node",
+		Long: `Rebuild a store that is missing or damaged. The next call of the plugin does the
+same: it moves the damaged file aside and adopts the addresses that are in use on
+the node. If no complete source says which addresses are in use, no address is
+assigned until --accept-loss confirms that this is safe.
 
-From where the node's containers cannot be seen nothing is adopted: the next pod
-that starts on the node does it.`,
+It has to run on the node itself: without a view of the node's containers no
+address is adopted until the next pod starts there.`,
 		Example: "  leasectl recover --dry-run\n  leasectl recover\n  leasectl recover --accept-loss",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -37,25 +37,26 @@ that starts on the node does it.`,
 				return nil
 			}
 			fmt.Fprintln(a.Stdout, why)
-			if accept && !w.dryRun {
+			if accept && !flags.dryRun {
 				if err := a.service().AcceptLoss(cmd.Context()); err != nil {
 					return err
 				}
-				fmt.Fprintln(a.Stdout, "accepted: addresses that nothing on this node shows may be handed out")
+				fmt.Fprintln(a.Stdout, "loss accepted: addresses that are not known to be in use may be assigned")
 			}
-			pools, err := a.networks(w.dataDir)
+			pools, err := a.networks(flags.dataDir)
 			if err != nil {
 				return err
 			}
-			err = a.adopt(cmd, w, pools)
+			err = a.adopt(cmd, flags, pools)
 			if accept && errors.Is(err, ipam.ErrBlind) {
-				fmt.Fprintf(a.Stderr, "leasectl: nothing is adopted now, but by the next pod that starts: %v\n", err)
+				fmt.Fprintf(a.Stderr, "leasectl: no address was adopted; the next pod that starts does it: %v\n", err)
 				return nil
 			}
 			return err
 		},
 	}
-	w.flags(c)
-	c.Flags().BoolVar(&accept, "accept-loss", false, "go on although addresses may be in use that nothing on this node shows")
+	flags.register(c)
+	c.Flags().BoolVar(&accept, "accept-loss", false,
+		"assign addresses although some may be in use that no source on this node knows")
 	return c
 }

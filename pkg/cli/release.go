@@ -15,11 +15,11 @@ func (a *app) release() *cobra.Command {
 	var force bool
 	c := &cobra.Command{
 		Use:   "release <address | namespace/pod>",
-		Short: "Give up what is kept for an address or a pod",
-		Long: `Give up the leases of an address or a pod, so that others may get them. A lease
-whose container may still be running stays, and where the node's containers cannot
-be seen from here nothing is released. With --force both are: the address may then
-be handed out although a container uses it.`,
+		Short: "Release an address, or the addresses of a pod",
+		Long: `Release an address, or the addresses of a pod, so that other pods can get them. An
+address whose container may still run is not released, and none is without a view
+of the node's containers. --force releases it in both cases: it may then be
+assigned to another pod while the container still uses it.`,
 		Example:           "  leasectl release db/db-0\n  leasectl release 10.244.1.7 --force",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.completeSubject,
@@ -29,9 +29,11 @@ be handed out although a container uses it.`,
 				return err
 			}
 			match := func(l lease.Lease) bool { return a.selected(l) && s.is(l.Address, l.Namespace, l.Name) }
-			done, err := a.service().Revoke(cmd.Context(), match, force, fmt.Sprintf("released by hand by uid %d", os.Getuid()))
+			reason := fmt.Sprintf("released with leasectl by uid %d", os.Getuid())
+			done, err := a.service().Revoke(cmd.Context(), match, force, reason)
 			if errors.Is(err, ipam.ErrBlind) {
-				return fmt.Errorf("%w; run it on the node itself, or with --force where the container is known to be gone", err)
+				return fmt.Errorf("%w; run leasectl on the node itself, or use --force if the container does not run",
+					err)
 			}
 			if err != nil {
 				return err
@@ -40,21 +42,22 @@ be handed out although a container uses it.`,
 				fmt.Fprintf(a.Stderr, "leasectl: %s has no lease on this node\n", s)
 				return errProblems
 			}
-			stands := false
+			failed := false
 			for _, r := range done {
 				if r.Err != nil {
-					stands = true
-					fmt.Fprintf(a.Stderr, "leasectl: not released: %v; --force releases it all the same\n", r.Err)
+					failed = true
+					fmt.Fprintf(a.Stderr, "leasectl: not released: %v; use --force to release it nevertheless\n", r.Err)
 					continue
 				}
 				fmt.Fprintf(a.Stdout, "%s released\n", r.Lease.Address)
 			}
-			if stands {
+			if failed {
 				return errProblems
 			}
 			return nil
 		},
 	}
-	c.Flags().BoolVar(&force, "force", false, "also where the container may still be running, or cannot be seen from here")
+	c.Flags().BoolVar(&force, "force", false,
+		"release even if the container may still run, or without a view of the node's containers")
 	return c
 }

@@ -20,26 +20,26 @@ import (
 // Exit codes of leasectl.
 const (
 	ExitOK       = 0
-	ExitProblems = 1 // something was found, or could not be done
-	ExitUsage    = 2
+	ExitProblems = 1 // a check found problems, or the command failed
+	ExitUsage    = 2 // invalid arguments or flags
 )
 
-// errProblems ends a command that has already said what is wrong.
+// errProblems is returned by commands that have already printed what is wrong.
 var errProblems = errors.New("problems found")
 
-// errUsage marks what the caller can mend by typing something else.
+// errUsage marks errors about arguments and flags.
 var errUsage = errors.New("usage")
 
 func usage(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", errUsage, fmt.Sprintf(format, args...))
 }
 
-// Env is the world that a main hands in.
+// Env is the environment in which the commands run.
 type Env struct {
 	Stdout, Stderr io.Writer
 	Dirs           store.Dirs
 	Host           *sandbox.Host
-	Clock          func() lease.Instant // without a boot id
+	Clock          func() lease.Instant // returns the current time without the boot ID
 	Version        string
 }
 
@@ -62,18 +62,20 @@ func Run(ctx context.Context, env Env, args []string) int {
 	return ExitProblems
 }
 
-// isCobraUsage: cobra's own complaints about flags, arguments and commands
-// have no type.
+// isCobraUsage reports whether err is one of cobra's errors about flags, arguments and commands,
+// which have no type.
 func isCobraUsage(err error) bool {
-	for _, start := range []string{"unknown ", "invalid argument", "accepts ", "requires ", "flag needs", "required flag", "bad flag"} {
-		if strings.HasPrefix(err.Error(), start) {
+	for _, prefix := range []string{
+		"unknown ", "invalid argument", "accepts ", "requires ", "flag needs", "required flag", "bad flag",
+	} {
+		if strings.HasPrefix(err.Error(), prefix) {
 			return true
 		}
 	}
 	return false
 }
 
-// app is what the commands share.
+// app contains the environment and the global flags.
 type app struct {
 	Env
 	output  string
@@ -87,20 +89,20 @@ func New(env Env) *cobra.Command {
 	a := &app{Env: env}
 	root := &cobra.Command{
 		Use:   "leasectl",
-		Short: "Look at and manage the addresses that leasehold keeps on this node",
+		Short: "Show and manage the addresses of the leasehold IPAM plugin on this node",
 		Long: `leasectl reads and changes the lease store of the leasehold IPAM plugin on this
-node, as root. list, show, history and check only read: a pod that mounts the
-node's /var/lib/leasehold and /run/leasehold will do. Whatever changes leases has
-to see the node's processes and mounts, and refuses elsewhere: run it on the node
-itself, or from a privileged pod with hostPID by 'nsenter -t 1 -m leasectl'.`,
-		Example: `  leasectl list                       every address that is in use or kept
-  leasectl list --pod db/db-0 -o json what one pod has, for a script
-  leasectl show 10.244.1.7            who has this address, and why
-  leasectl history 10.244.1.7         who had it before
-  leasectl release db/db-0            give up what is kept for a pod
-  leasectl gc --dry-run               what is due to be collected, and why
-  leasectl check                      prove that the store is sound
-  leasectl import --dry-run           what this node shows to be in use, and why`,
+node. It has to run as root. list, show, history and check only read: they can run
+in a pod that mounts the node's /var/lib/leasehold and /run/leasehold. Commands
+that change leases need the node's processes and mounts: run them on the node
+itself, or in a privileged pod with hostPID as 'nsenter -t 1 -m leasectl'.`,
+		Example: `  leasectl list                       the addresses that are in use or held
+  leasectl list --pod db/db-0 -o json the addresses of a pod, for a script
+  leasectl show 10.244.1.7            the lease of an address in detail
+  leasectl history 10.244.1.7         which pods had it before
+  leasectl release db/db-0            release the addresses of a pod
+  leasectl gc --dry-run               what would be collected, and why
+  leasectl check                      check the integrity of the store
+  leasectl import --dry-run           which addresses would be adopted, and why`,
 		Version:       env.Version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -131,15 +133,15 @@ func (a *app) checkFlags() error {
 	switch a.output {
 	case "table", "wide", "json":
 	default:
-		return usage("--output %q: it is table, wide or json", a.output)
+		return usage("invalid --output %q; want table, wide or json", a.output)
 	}
 	switch a.state {
 	case "", "bound", "held":
 	default:
-		return usage("--state %q: it is bound or held", a.state)
+		return usage("invalid --state %q; want bound or held", a.state)
 	}
 	if a.pod != "" && strings.Count(a.pod, "/") != 1 {
-		return usage("--pod %q: it is namespace/name", a.pod)
+		return usage("invalid --pod %q; want namespace/name", a.pod)
 	}
 	return nil
 }
@@ -147,7 +149,8 @@ func (a *app) checkFlags() error {
 func (a *app) store() *store.Store { return store.New(a.Dirs) }
 
 func (a *app) service() *ipam.Service {
-	return &ipam.Service{Store: a.store(), Host: a.Host, Clock: a.Clock, Warn: func(s string) { fmt.Fprintln(a.Stderr, "leasectl:", s) }}
+	warn := func(text string) { fmt.Fprintln(a.Stderr, "leasectl:", text) }
+	return &ipam.Service{Store: a.store(), Host: a.Host, Clock: a.Clock, Warn: warn}
 }
 
 func (a *app) now() lease.Instant {
@@ -156,7 +159,7 @@ func (a *app) now() lease.Instant {
 	return now
 }
 
-// view reads; a store that was never used is an empty one.
+// view runs fn in a read transaction. It does not run it if no store was created yet.
 func (a *app) view(ctx context.Context, fn func(*store.Tx) error) error {
 	if _, err := os.Stat(a.Dirs.State); err != nil && os.IsNotExist(err) {
 		return nil
@@ -168,7 +171,7 @@ func (a *app) view(ctx context.Context, fn func(*store.Tx) error) error {
 	return err
 }
 
-// selected applies the global filters.
+// selected reports whether a lease matches the global filters.
 func (a *app) selected(l lease.Lease) bool {
 	return (a.network == "" || l.Pool.Network == a.network) &&
 		(a.pod == "" || l.Namespace+"/"+l.Name == a.pod) &&
@@ -188,7 +191,7 @@ func parseSubject(s string) (subject, error) {
 	if ns, name, ok := strings.Cut(s, "/"); ok && ns != "" && name != "" && !strings.Contains(name, "/") {
 		return subject{pod: s}, nil
 	}
-	return subject{}, usage("%q is neither an IP address nor namespace/pod", s)
+	return subject{}, usage("%q is neither an IP address nor namespace/pod; want one of them", s)
 }
 
 func (s subject) is(addr netip.Addr, namespace, name string) bool {
@@ -205,7 +208,7 @@ func (s subject) String() string {
 	return s.addr.String()
 }
 
-// completeSubject offers the addresses and pods that are there.
+// completeSubject completes addresses and pods of leases.
 func (a *app) completeSubject(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	var words []string
 	if len(args) == 0 {

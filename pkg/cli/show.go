@@ -12,9 +12,9 @@ import (
 func (a *app) show() *cobra.Command {
 	return &cobra.Command{
 		Use:   "show <address | namespace/pod>",
-		Short: "Show everything that is known of an address or a pod",
-		Long: `Show every field of the leases of an address or a pod, with what the node shows
-of the holder's network namespace just now.`,
+		Short: "Show the lease of an address, or the leases of a pod, in detail",
+		Long: `Show every field of the lease of an address, or of the leases of a pod, and whether
+the network namespace of the container exists now.`,
 		Example:           "  leasectl show 10.244.1.7\n  leasectl show db/db-0",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.completeSubject,
@@ -23,12 +23,16 @@ of the holder's network namespace just now.`,
 			if err != nil {
 				return err
 			}
-			leases, err := a.leases(cmd.Context(), func(l lease.Lease) bool { return s.is(l.Address, l.Namespace, l.Name) })
+			leases, err := a.leases(cmd.Context(), func(l lease.Lease) bool {
+				return s.is(l.Address, l.Namespace, l.Name)
+			})
 			if err != nil {
 				return err
 			}
 			if len(leases) == 0 {
-				fmt.Fprintf(a.Stderr, "leasectl: %s has no lease on this node; 'leasectl history %s' tells whether it had one\n", s, args[0])
+				fmt.Fprintf(a.Stderr,
+					"leasectl: %s has no lease on this node; 'leasectl history %s' shows whether it had one\n", s,
+					args[0])
 				return errProblems
 			}
 			if a.output == "json" {
@@ -48,8 +52,10 @@ func (a *app) details(leases []lease.Lease) error {
 			}
 			r := rowOf(l, now)
 			for _, line := range [][2]string{
-				{"Address", r.Address}, {"Network", r.Network}, {"Data directory", l.Pool.DataDir}, {"State", stateText(r)},
-				{"Pod", podText(r)}, {"Pod UID", dash(r.UID)}, {"Interface", r.Interface}, {"Container", dash(r.Container)},
+				{"Address", r.Address}, {"Network", r.Network}, {"Data directory", l.Pool.DataDir},
+				{"State", stateText(r)},
+				{"Pod", podText(r)}, {"Pod UID", dash(r.UID)}, {"Interface", r.Interface},
+				{"Container", dash(r.Container)},
 				{"Network namespace", a.netnsText(l, now)}, {"Window", dash(r.Window)},
 				{"Bound at", or(r.BoundAt)}, {"Released at", or(r.ReleasedAt)}, {"Held until", or(r.Until)},
 				{"Refused since", or(stamp(l.RefusedAt.Wall))}, {"Lease", r.ID},
@@ -57,7 +63,7 @@ func (a *app) details(leases []lease.Lease) error {
 				fmt.Fprintf(w, "%s:\t%s\n", line[0], line[1])
 			}
 			if l.Superseded {
-				fmt.Fprintln(w, "Note:\tthe pod has other addresses now; this one is free when its sandbox ends")
+				fmt.Fprintln(w, "Note:\tthe pod has another address now; this one is released when its sandbox ends")
 			}
 		}
 	})

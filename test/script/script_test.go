@@ -1,14 +1,17 @@
-// Package script_test tells stories about the real binaries, one in each file of testdata, and holds them against a model.
+// Package script_test runs the scripts of testdata with the real binaries, and compares random
+// calls of them with a model.
 //
-// Beside testscript's own commands a story has:
+// In addition to testscript's commands a script can use:
 //
-//	sandbox <name> <namespace/pod> [window]     a container id and a network namespace for a pod
-//	remove <name>                               takes the network namespace away
+//	sandbox <name> <namespace/pod> [window]     creates a container ID and a network namespace for a pod
+//	remove <name>                               removes the network namespace
 //	[!] cni <verb> <name> <file> [KEY=VALUE...] calls the plugin for a sandbox, with the configuration in the file
-//	clock <duration>                            puts the clock forward
+//	clock <duration>                            advances the clock
+//	reboot                                      changes the boot ID
 //
-// KEY=VALUE replaces a variable of the environment; {10k} in it stands for ten thousand letters. A call that fails must print a
-// CNI error, and no call may leave a file outside the plugin's own folders.
+// KEY=VALUE replaces a variable of the environment; {10k} in it stands for ten thousand letters. A
+// call that fails must print a CNI error, and no call may create files outside the plugin's
+// directories.
 package script_test
 
 import (
@@ -34,8 +37,8 @@ func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata",
 		Setup: func(env *testscript.Env) error {
-			s := &story{node: lab.NewNode(env.T().(lab.TB)), sandboxes: map[string]*lab.Sandbox{}}
-			env.Values["story"] = s
+			s := &state{node: lab.NewNode(env.T().(lab.TB)), sandboxes: map[string]*lab.Sandbox{}}
+			env.Values[stateKey] = s
 			env.Setenv("PATH", filepath.Dir(lab.Bin("leasectl"))+":"+env.Getenv("PATH"))
 			for _, variable := range s.node.Environ() {
 				name, value, _ := strings.Cut(variable, "=")
@@ -50,19 +53,21 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// A story is what the commands of one file share.
-type story struct {
+// state is shared by the commands of one script.
+type state struct {
 	node      *lab.Node
 	sandboxes map[string]*lab.Sandbox
 }
 
-func of(ts *testscript.TestScript) *story { return ts.Value("story").(*story) }
+const stateKey = "state"
+
+func stateOf(ts *testscript.TestScript) *state { return ts.Value(stateKey).(*state) }
 
 func sandbox(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 || len(args) > 3 {
 		ts.Fatalf("usage: sandbox <name> <namespace/pod> [window]")
 	}
-	s := of(ts)
+	s := stateOf(ts)
 	namespace, name, _ := strings.Cut(args[1], "/")
 	window := ""
 	if len(args) == 3 {
@@ -77,7 +82,7 @@ func remove(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: remove <name>")
 	}
-	of(ts).sandboxes[args[0]].Remove()
+	stateOf(ts).sandboxes[args[0]].Remove()
 }
 
 func clock(ts *testscript.TestScript, neg bool, args []string) {
@@ -86,22 +91,22 @@ func clock(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	ahead, err := time.ParseDuration(args[0])
 	ts.Check(err)
-	of(ts).node.Clock += ahead
-	ts.Setenv("LEASEHOLD_CLOCK_OFFSET", of(ts).node.Clock.String())
+	stateOf(ts).node.Clock += ahead
+	ts.Setenv("LEASEHOLD_CLOCK_OFFSET", stateOf(ts).node.Clock.String())
 }
 
 func reboot(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 0 {
 		ts.Fatalf("usage: reboot")
 	}
-	of(ts).node.Reboot()
+	stateOf(ts).node.Reboot()
 }
 
 func cni(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) < 3 {
 		ts.Fatalf("usage: [!] cni <verb> <sandbox> <file> [KEY=VALUE...]")
 	}
-	s := of(ts)
+	s := stateOf(ts)
 	sb := s.sandboxes[args[1]]
 	if sb == nil {
 		ts.Fatalf("no sandbox %q", args[1])
@@ -109,15 +114,17 @@ func cni(ts *testscript.TestScript, neg bool, args []string) {
 	conf := strings.ReplaceAll(ts.ReadFile(args[2]), "$NETWORKS", s.node.NetworksDir())
 	conf = strings.ReplaceAll(conf, "{10k}", strings.Repeat("a", 10_000))
 	call := lab.Call{
-		Verb: args[0], ContainerID: sb.ID, NetNS: sb.NetNS, IfName: "eth0", Args: sb.CNIArgs(), Stdin: annotated(conf, sb),
+		Verb: args[0], ContainerID: sb.ID, NetNS: sb.NetNS, IfName: "eth0", Args: sb.CNIArgs(),
+		Stdin: annotated(conf, sb),
 	}
 	variables := map[string]*string{
-		"CNI_CONTAINERID": &call.ContainerID, "CNI_NETNS": &call.NetNS, "CNI_IFNAME": &call.IfName, "CNI_ARGS": &call.Args,
+		"CNI_CONTAINERID": &call.ContainerID, "CNI_NETNS": &call.NetNS, "CNI_IFNAME": &call.IfName,
+		"CNI_ARGS": &call.Args,
 	}
 	for _, arg := range args[3:] {
 		name, value, _ := strings.Cut(arg, "=")
 		if variables[name] == nil {
-			ts.Fatalf("%q is none of CNI's variables", name)
+			ts.Fatalf("unknown variable %q; want CNI_CONTAINERID, CNI_NETNS, CNI_IFNAME or CNI_ARGS", name)
 		}
 		value = strings.ReplaceAll(value, "{10k}", strings.Repeat("a", 10_000))
 		*variables[name] = strings.ReplaceAll(value, `\n`, "\n")
@@ -128,10 +135,10 @@ func cni(ts *testscript.TestScript, neg bool, args []string) {
 	io.WriteString(ts.Stdout(), reply.Stdout)
 	io.WriteString(ts.Stderr(), reply.Stderr)
 	if diff := cmp.Diff(before, files(s.node)); diff != "" {
-		ts.Fatalf("files outside the plugin's folders (-before +after):\n%s", diff)
+		ts.Fatalf("files outside the plugin's directories (-before +after):\n%s", diff)
 	}
 	if strings.Contains(reply.Stderr, "panic") || strings.Contains(reply.Stderr, "goroutine ") {
-		ts.Fatalf("it panicked: %s", reply.Stderr)
+		ts.Fatalf("the plugin panicked: %s", reply.Stderr)
 	}
 	switch {
 	case neg && reply.Exit == 0:
@@ -143,10 +150,12 @@ func cni(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// annotated puts the sandbox's annotations where a runtime does, if the configuration is JSON and has none of its own.
+// annotated adds the sandbox's annotations to runtimeConfig, as a runtime does. It returns conf
+// unchanged if it is not a JSON object, or has a runtimeConfig.
 func annotated(conf string, sb *lab.Sandbox) string {
 	var object map[string]any
-	if json.Unmarshal([]byte(conf), &object) != nil || object == nil || object["runtimeConfig"] != nil || sb.Pod.Annotations == nil {
+	if json.Unmarshal([]byte(conf), &object) != nil || object == nil ||
+		object["runtimeConfig"] != nil || sb.Pod.Annotations == nil {
 		return conf
 	}
 	object["runtimeConfig"] = sb.Capabilities
@@ -157,8 +166,9 @@ func annotated(conf string, sb *lab.Sandbox) string {
 	return string(out)
 }
 
-// checkError: a runtime shows msg and details to the user, and acts on the code. 3 would say that no DEL is needed, 999 is the
-// library's for what it did not think of (FACTS 1.10).
+// checkError checks the CNI error of a call: users see its text, and no error may have code 3, with
+// which a runtime sends no DEL, or libcni's 999 (docs/facts.md, "Runtimes ignore the code of an
+// error and show its text").
 func checkError(ts *testscript.TestScript, call lab.Call, reply lab.Reply) {
 	e := reply.Err
 	if e == nil {
@@ -168,11 +178,11 @@ func checkError(ts *testscript.TestScript, call lab.Call, reply lab.Reply) {
 		ts.Fatalf("CNI error with code %d and msg %q", e.Code, e.Msg)
 	}
 	if call.Verb == "DEL" && (strings.Contains(e.Error(), "not found") || strings.Contains(e.Error(), "no such file")) {
-		ts.Fatalf("containerd swallows the text %q (FACTS 2.15)", e.Error())
+		ts.Fatalf("containerd takes the error %q for success", e.Error())
 	}
 }
 
-// files lists what is in the machine's folders for state, other than the plugin's own.
+// files returns the files in the state directories of the machine, except the plugin's own.
 func files(node *lab.Node) (all []string) {
 	own := []string{node.StateDir(), node.NetworksDir(), filepath.Dir(node.RunDir()), "/run/netns"}
 	for _, root := range []string{"/run", "/var/lib", node.Dir} {
