@@ -23,23 +23,25 @@ import (
 	"github.com/leasehold-cni/leasehold/test/lab"
 )
 
-// until fails the test unless so becomes true. It waits for less time than a neighbour takes to find out by itself (23 s at
-// least: 15 of belief, 5 of delay, 3 of questions).
-func until(t *testing.T, what string, so func() bool) {
+// waitFor fails the test if condition does not become true within 15 s. That is less than the
+// kernel needs to update a neighbour entry without an announcement: at least 23 s, of which it is
+// reachable for 15 s, in delay for 5 s and in probe for 3 s.
+func waitFor(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(15 * time.Second); !so(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(15 * time.Second); !condition(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("it does not become true: %s", what)
+			t.Fatalf("timed out waiting until %s", what)
 		}
 	}
 }
 
-// inside is the place of a sandbox; that of a node is its Do.
+// inside returns a function that runs another one in the network namespace of a sandbox, like
+// Node.Do in that of a node.
 func inside(s *lab.Sandbox) func(func() error) error {
 	return func(f func() error) error { return ns.WithNetNSPath(s.NetNS, func(ns.NetNS) error { return f() }) }
 }
 
-// macOf is the hardware address of a sandbox's interface.
+// macOf returns the MAC address of a sandbox's interface.
 func macOf(t *testing.T, s *lab.Sandbox) (mac string) {
 	t.Helper()
 	err := inside(s)(func() error {
@@ -55,10 +57,11 @@ func macOf(t *testing.T, s *lab.Sandbox) (mac string) {
 	return mac
 }
 
-// believed are the hardware addresses by which a place knows an address, as far as it can use them.
-func believed(t *testing.T, place func(func() error) error, address string) (macs []string) {
+// neighbourMACs returns the MAC addresses of the valid neighbour entries for an address. do runs a
+// function in the network namespace in question.
+func neighbourMACs(t *testing.T, do func(func() error) error, address string) (macs []string) {
 	t.Helper()
-	err := place(func() error {
+	err := do(func() error {
 		family := netlink.FAMILY_V4
 		if strings.Contains(address, ":") {
 			family = netlink.FAMILY_V6
@@ -77,8 +80,8 @@ func believed(t *testing.T, place func(func() error) error, address string) (mac
 	return macs
 }
 
-// notes is what waits in a node's announce queue.
-func notes(t *testing.T, node *lab.Node) []string {
+// queued returns the entries of a node's announce queue.
+func queued(t *testing.T, node *lab.Node) []string {
 	t.Helper()
 	files, err := os.ReadDir(filepath.Join(node.RunDir(), "announce"))
 	if err != nil && !os.IsNotExist(err) {
@@ -91,10 +94,10 @@ func notes(t *testing.T, node *lab.Node) []string {
 	return names
 }
 
-// An ear hears what reaches a sandbox's interface.
-type ear chan []byte
+// capture contains the frames that a sandbox's interface receives.
+type capture chan []byte
 
-func listen(t *testing.T, s *lab.Sandbox) ear {
+func startCapture(t *testing.T, s *lab.Sandbox) capture {
 	t.Helper()
 	var fd int
 	err := inside(s)(func() (err error) {
@@ -106,10 +109,10 @@ func listen(t *testing.T, s *lab.Sandbox) ear {
 		t.Fatalf("packet socket: %v", err)
 	}
 	f := os.NewFile(uintptr(fd), "packet socket") // so that Close ends Read
-	heard := make(ear, 10_000)
+	frames := make(capture, 10_000)
 	t.Cleanup(func() { f.Close() })
 	go func() {
-		defer close(heard)
+		defer close(frames)
 		for {
 			frame := make([]byte, 2048)
 			n, err := f.Read(frame)
@@ -117,19 +120,20 @@ func listen(t *testing.T, s *lab.Sandbox) ear {
 				return
 			}
 			select {
-			case heard <- frame[:n]:
+			case frames <- frame[:n]:
 			default:
 			}
 		}
 	}()
-	return heard
+	return frames
 }
 
-// announcement waits for a frame that announces the address, and returns its form and the hardware address in it.
-func (e ear) announcement(address netip.Addr) (form, mac string) {
+// announcement waits for a frame that announces the address, and returns its kind and MAC address.
+// It returns empty strings after 20 s.
+func (c capture) announcement(address netip.Addr) (form, mac string) {
 	for {
 		select {
-		case frame, open := <-e:
+		case frame, open := <-c:
 			if !open {
 				return "", ""
 			}
@@ -155,7 +159,8 @@ func parseAnnouncement(frame []byte, address netip.Addr) (form, mac string, ok b
 		}
 		form = map[arp.Operation]string{arp.OperationRequest: "request", arp.OperationReply: "reply"}[p.Operation]
 		return form, p.SenderHardwareAddr.String(), true
-	case kind == unix.ETH_P_IPV6 && len(frame) > header+ip6Header && frame[header+6] == icmp6 && frame[header+7] == ndp.HopLimit:
+	case kind == unix.ETH_P_IPV6 && len(frame) > header+ip6Header &&
+		frame[header+6] == icmp6 && frame[header+7] == ndp.HopLimit:
 		m, err := ndp.ParseMessage(frame[header+ip6Header:])
 		na, isNA := m.(*ndp.NeighborAdvertisement)
 		if err != nil || !isNA || na.TargetAddress != address || na.Solicited || !na.Override {
@@ -170,42 +175,43 @@ func parseAnnouncement(frame []byte, address netip.Addr) (form, mac string, ok b
 	return "", "", false
 }
 
-// With the agent, whoever talked to a pod knows its new hardware address as soon as it is back: the sibling and the node.
+// TestReturnIsAnnounced verifies that the agent announces the new MAC address of a returned pod, so
+// that a pod of the same bridge and the node update their neighbour entries.
 func TestReturnIsAnnounced(t *testing.T) {
 	node := newNode(t)
 	node.Agent()
 	net := node.Network("net", "1.0.0", node.Bridge(node.IPAM("10.1.0.0/24", "fd01::/64")))
 	db := lab.NewPod("default", "db-0", "10")
-	first, home := start(t, node, net, db)
+	first, original := start(t, node, net, db)
 	first.Echo()
 	sibling, _ := start(t, node, net, lab.NewPod("default", "web-0", ""))
-	if n := notes(t, node); len(n) != 0 {
-		t.Errorf("fresh addresses are to be announced: %q", n)
+	if n := queued(t, node); len(n) != 0 {
+		t.Errorf("new addresses are queued for announcement: %q", n)
 	}
-	addresses := strings.Fields(home)
+	addresses := strings.Fields(original)
 	old := macOf(t, first)
 	places := map[string]func(func() error) error{"the sibling": inside(sibling), "the node": node.Do}
 	for _, a := range addresses {
 		ask(t, sibling, node, a)
 		for who, place := range places {
-			if got := believed(t, place, a); !slices.Equal(got, []string{old}) {
-				t.Fatalf("%s knows %s as %v, want %s: the test has no start", who, a, got, old)
+			if got := neighbourMACs(t, place, a); !slices.Equal(got, []string{old}) {
+				t.Fatalf("before the return %s has %v for %s, want %s", who, got, a, old)
 			}
 		}
 	}
 	stop(t, first, net)
 
-	heard := map[string]ear{}
+	captures := map[string]capture{}
 	for _, a := range addresses {
-		heard[a] = listen(t, sibling)
+		captures[a] = startCapture(t, sibling)
 	}
-	second, again := start(t, node, net, again(db))
-	if again != home {
-		t.Fatalf("db-0 came back with %s, want %s", again, home)
+	second, again := start(t, node, net, recreated(db))
+	if again != original {
+		t.Fatalf("db-0 came back with %s, want %s", again, original)
 	}
 	now := macOf(t, second)
 	if now == old {
-		t.Fatal("the hardware address is the same: the test has no start")
+		t.Fatal("the MAC address did not change")
 	}
 	for _, a := range addresses {
 		missing := map[string]bool{"request": true, "reply": true}
@@ -213,17 +219,17 @@ func TestReturnIsAnnounced(t *testing.T) {
 			missing = map[string]bool{"advertisement": true}
 		}
 		for len(missing) > 0 {
-			form, mac := heard[a].announcement(netip.MustParseAddr(a))
+			form, mac := captures[a].announcement(netip.MustParseAddr(a))
 			if mac != now {
 				t.Fatalf("%s was announced by %q %q, want %s", a, form, mac, now)
 			}
 			delete(missing, form)
 		}
 		for who, place := range places {
-			until(t, who+" knows "+a+" as "+now, func() bool {
-				got := believed(t, place, a)
-				forgotten := who == "the node" && len(got) == 0 // and not asked for
-				return forgotten || slices.Equal(got, []string{now})
+			waitFor(t, who+" has "+now+" for "+a, func() bool {
+				got := neighbourMACs(t, place, a)
+				removed := who == "the node" && len(got) == 0 // by the plugin, and not resolved again yet
+				return removed || slices.Equal(got, []string{now})
 			})
 		}
 	}
@@ -231,16 +237,16 @@ func TestReturnIsAnnounced(t *testing.T) {
 	for _, a := range addresses {
 		ask(t, sibling, node, a)
 	}
-	until(t, "the queue is empty", func() bool { return len(notes(t, node)) == 0 })
+	waitFor(t, "the queue is empty", func() bool { return len(queued(t, node)) == 0 })
 	for _, l := range of(node.Leases(), db) {
 		if l.MAC != now {
-			t.Errorf("the lease of %s has the hardware address %q, want %s", l.Address, l.MAC, now)
+			t.Errorf("the lease of %s has the MAC address %q, want %s", l.Address, l.MAC, now)
 		}
 	}
 }
 
-// Interfaces of one name have one index each in their namespaces: moved links keep theirs. The announcements of one agent
-// do not mix them up.
+// TestReturnsToOtherIndexes verifies that one agent announces through the right interface in
+// namespaces in which eth0 has different indexes.
 func TestReturnsToOtherIndexes(t *testing.T) {
 	node := newNode(t)
 	node.Agent()
@@ -249,16 +255,16 @@ func TestReturnsToOtherIndexes(t *testing.T) {
 	indexes := map[int]bool{}
 	for i := range 3 {
 		db := lab.NewPod("default", fmt.Sprint("db-", i), "10")
-		first, home := start(t, node, net, db)
+		first, original := start(t, node, net, db)
 		stop(t, first, net)
-		second := node.Sandbox(again(db))
-		var heard []ear
-		for range strings.Fields(home) {
-			heard = append(heard, listen(t, sibling))
+		second := node.Sandbox(recreated(db))
+		var captures []capture
+		for range strings.Fields(original) {
+			captures = append(captures, startCapture(t, sibling))
 		}
 		err := inside(second)(func() error {
 			var errs []error
-			for range i { // each takes two indexes, and nobody gets them again
+			for range i { // each uses up two indexes
 				link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "was"}, PeerName: "there"}
 				errs = append(errs, netlink.LinkAdd(link), netlink.LinkDel(link))
 			}
@@ -279,11 +285,11 @@ func TestReturnsToOtherIndexes(t *testing.T) {
 			t.Fatal(err)
 		}
 		if indexes[index] {
-			t.Fatalf("two have the index %d: the test has no start", index)
+			t.Fatalf("two interfaces have the index %d", index)
 		}
 		indexes[index] = true
-		for j, a := range strings.Fields(home) {
-			if form, mac := heard[j].announcement(netip.MustParseAddr(a)); mac != macOf(t, second) {
+		for j, a := range strings.Fields(original) {
+			if form, mac := captures[j].announcement(netip.MustParseAddr(a)); mac != macOf(t, second) {
 				t.Errorf("with the index %d, %s was announced by %q %q, want %s", index, a, form, mac, macOf(t, second))
 			}
 		}
@@ -293,64 +299,67 @@ func TestReturnsToOtherIndexes(t *testing.T) {
 func ask(t *testing.T, sibling *lab.Sandbox, node *lab.Node, address string) {
 	t.Helper()
 	if err := sibling.Ask(address); err != nil {
-		t.Fatalf("a sibling asks: %v", err)
+		t.Fatalf("connect from another pod: %v", err)
 	}
 	if err := node.Ask(net.JoinHostPort(address, lab.EchoPort)); err != nil {
-		t.Fatalf("the node asks: %v", err)
+		t.Fatalf("connect from the node: %v", err)
 	}
 }
 
-// Without an agent the node itself believes nothing that is old, and the note waits as long as the container lives.
+// TestReturnWithoutAgent verifies that the plugin removes the node's own neighbour entry, and that
+// the announcement stays queued until the container ends.
 func TestReturnWithoutAgent(t *testing.T) {
 	node := newNode(t)
 	net := node.Network("net", "1.0.0", node.Bridge(node.IPAM("10.1.0.0/24", "fd01::/64")))
 	db := lab.NewPod("default", "db-0", "10")
-	first, home := start(t, node, net, db)
+	first, original := start(t, node, net, db)
 	first.Echo()
 	sibling, _ := start(t, node, net, lab.NewPod("default", "web-0", ""))
-	for _, a := range strings.Fields(home) {
+	for _, a := range strings.Fields(original) {
 		ask(t, sibling, node, a)
 	}
 	old := macOf(t, first)
 	stop(t, first, net)
-	second, _ := start(t, node, net, again(db))
-	for _, a := range strings.Fields(home) {
-		if got := believed(t, node.Do, a); slices.Contains(got, old) {
-			t.Errorf("the node still knows %s as %s", a, old)
+	second, _ := start(t, node, net, recreated(db))
+	for _, a := range strings.Fields(original) {
+		if got := neighbourMACs(t, node.Do, a); slices.Contains(got, old) {
+			t.Errorf("the node still has %s for %s", old, a)
 		}
 	}
-	if got := notes(t, node); !slices.Equal(got, []string{second.ID + "@eth0"}) {
-		t.Errorf("the queue has %q, want the note of %s", got, second.ID)
+	if got := queued(t, node); !slices.Equal(got, []string{second.ID + "@eth0"}) {
+		t.Errorf("the queue has %q, want the entry of %s", got, second.ID)
 	}
 	stop(t, second, net)
-	if got := notes(t, node); len(got) != 0 {
-		t.Errorf("after the end of its container the queue has %q", got)
+	if got := queued(t, node); len(got) != 0 {
+		t.Errorf("after DEL the queue has %q, want it empty", got)
 	}
 }
 
-// What waited while no agent ran is announced when it starts; what nobody can read, or nobody holds, goes.
-func TestAgentFindsTheQueue(t *testing.T) {
+// TestAgentProcessesTheQueueAtStart verifies that the agent announces addresses that were queued
+// before it started, and removes entries that are invalid or have no lease.
+func TestAgentProcessesTheQueueAtStart(t *testing.T) {
 	node := newNode(t)
 	net := node.Network("net", "1.0.0", node.Bridge(node.IPAM("10.1.0.0/24")))
 	db := lab.NewPod("default", "db-0", "10")
-	first, home := start(t, node, net, db)
+	first, original := start(t, node, net, db)
 	sibling, _ := start(t, node, net, lab.NewPod("default", "web-0", ""))
 	stop(t, first, net)
-	second, _ := start(t, node, net, again(db))
+	second, _ := start(t, node, net, recreated(db))
 	for _, name := range []string{"nonsense", first.ID + "@eth0", "cafe@eth0"} {
 		if err := os.WriteFile(filepath.Join(node.RunDir(), "announce", name), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	heard := listen(t, sibling)
+	frames := startCapture(t, sibling)
 	node.Agent()
-	if form, mac := heard.announcement(netip.MustParseAddr(home)); mac != macOf(t, second) {
-		t.Errorf("%s was announced by %q %q, want %s", home, form, mac, macOf(t, second))
+	if form, mac := frames.announcement(netip.MustParseAddr(original)); mac != macOf(t, second) {
+		t.Errorf("%s was announced by %q %q, want %s", original, form, mac, macOf(t, second))
 	}
-	until(t, "the queue is empty", func() bool { return len(notes(t, node)) == 0 })
+	waitFor(t, "the queue is empty", func() bool { return len(queued(t, node)) == 0 })
 }
 
-// The chained entry keeps the hardware address, whatever makes the interface.
+// TestChainedKeepsTheMAC verifies that leasehold as a chained plugin keeps the MAC address of a
+// returned pod with every main plugin.
 func TestChainedKeepsTheMAC(t *testing.T) {
 	const subnet, subnet6 = "10.1.0.0/24", "fd01::/64"
 	for _, tc := range []struct {
@@ -372,45 +381,46 @@ func TestChainedKeepsTheMAC(t *testing.T) {
 			node := newNode(t)
 			net := node.Network("net", tc.version, tc.conf(node), lab.Conf{"type": "leasehold"})
 			db := lab.NewPod("default", "db-0", "10")
-			sandbox, home := start(t, node, net, db)
+			sandbox, original := start(t, node, net, db)
 			sibling, _ := start(t, node, net, lab.NewPod("default", "web-0", ""))
 			mac := macOf(t, sandbox)
 			sandbox.Echo()
-			for _, a := range strings.Fields(home) {
+			for _, a := range strings.Fields(original) {
 				if err := sibling.Ask(a); err != nil {
-					t.Fatalf("a sibling asks: %v", err)
+					t.Fatalf("connect from another pod: %v", err)
 				}
 			}
 			for range 3 {
 				stop(t, sandbox, net)
 				var address string
-				sandbox, address = start(t, node, net, again(db))
-				if address != home {
-					t.Fatalf("db-0 came back with %s, want %s", address, home)
+				sandbox, address = start(t, node, net, recreated(db))
+				if address != original {
+					t.Fatalf("db-0 came back with %s, want %s", address, original)
 				}
 				if got := macOf(t, sandbox); got != mac {
-					t.Errorf("db-0 came back with the hardware address %s, want %s", got, mac)
+					t.Errorf("db-0 came back with the MAC address %s, want %s", got, mac)
 				}
 				if got := sandbox.MACs[sandbox.IfName]; got != mac {
-					t.Errorf("the result says %s, want %s", got, mac)
+					t.Errorf("the result has the MAC address %s, want %s", got, mac)
 				}
-				if tc.version != "0.3.1" { // which has no CHECK
+				if tc.version != "0.3.1" { // has no CHECK
 					if err := sandbox.Check(net); err != nil {
 						t.Errorf("CHECK: %v", err)
 					}
 				}
 				sandbox.Echo()
-				for _, a := range strings.Fields(home) {
-					if got := believed(t, inside(sibling), a); tc.plugin == "bridge" && !slices.Equal(got, []string{mac}) {
-						t.Errorf("the sibling knows %s as %v, want %s as ever", a, got, mac)
+				for _, a := range strings.Fields(original) {
+					if got := neighbourMACs(t, inside(sibling), a); tc.plugin == "bridge" &&
+						!slices.Equal(got, []string{mac}) {
+						t.Errorf("another pod has %v for %s, want %s", got, a, mac)
 					}
 					if err := sibling.Ask(a); err != nil {
-						t.Errorf("a sibling asks: %v", err)
+						t.Errorf("connect from another pod: %v", err)
 					}
 				}
 			}
 			if macOf(t, sibling) == mac {
-				t.Errorf("two pods have the hardware address %s", mac)
+				t.Errorf("two pods have the MAC address %s", mac)
 			}
 			for _, l := range of(node.Leases(), db) {
 				if l.MAC != mac || l.Container != sandbox.ID || l.State != "Bound" {
@@ -421,58 +431,64 @@ func TestChainedKeepsTheMAC(t *testing.T) {
 				if err := net.Status(); err != nil {
 					t.Errorf("STATUS: %v", err)
 				}
-				if err := net.GC(types.GCAttachment{ContainerID: sandbox.ID, IfName: "eth0"}, types.GCAttachment{ContainerID: sibling.ID, IfName: "eth0"}); err != nil {
+				err := net.GC(types.GCAttachment{ContainerID: sandbox.ID, IfName: "eth0"},
+					types.GCAttachment{ContainerID: sibling.ID, IfName: "eth0"})
+				if err != nil {
 					t.Errorf("GC: %v", err)
 				}
 				if got := macOf(t, sandbox); got != mac {
-					t.Errorf("after STATUS and GC it has %s", got)
+					t.Errorf("MAC address after STATUS and GC: %s, want %s", got, mac)
 				}
 			}
 		})
 	}
 }
 
-// A pod whose old sandbox lives on gets another address, and another hardware address.
+// TestChainedNeverTwice verifies that a pod whose old sandbox still runs gets another address and
+// another MAC address.
 func TestChainedNeverTwice(t *testing.T) {
 	node := newNode(t)
 	conf := node.Bridge(lab.With(node.IPAM("10.1.0.0/24"), lab.Conf{"busyTimeout": "1ms"}))
 	net := node.Network("net", "1.0.0", conf, lab.Conf{"type": "leasehold"})
 	db := lab.NewPod("default", "db-0", "10")
-	old, home := start(t, node, net, db)
-	returned := again(db)
+	old, original := start(t, node, net, db)
+	returned := recreated(db)
 	if _, err := node.Sandbox(returned).Add(net); err == nil {
-		t.Fatal("the old sandbox lives, and the first ADD succeeds")
+		t.Fatal("the first ADD succeeded although the old sandbox runs")
 	}
 	node.Clock += time.Second
 	second, address := start(t, node, net, returned)
-	if address == home || macOf(t, second) == macOf(t, old) {
-		t.Errorf("beside %s with %s there is now %s with %s", home, macOf(t, old), address, macOf(t, second))
+	if address == original || macOf(t, second) == macOf(t, old) {
+		t.Errorf("the old sandbox has %s and %s, the new one %s and %s", original, macOf(t, old), address,
+			macOf(t, second))
 	}
 }
 
-// A hardware address that was asked for stays, and becomes the lease's.
-func TestChainedLeavesAChosenMAC(t *testing.T) {
+// TestChainedKeepsARequestedMAC verifies that a requested MAC address is not changed, and is
+// recorded in the lease.
+func TestChainedKeepsARequestedMAC(t *testing.T) {
 	node := newNode(t)
 	net := node.Network("net", "1.0.0", node.Bridge(node.IPAM("10.1.0.0/24")), lab.Conf{"type": "leasehold"})
 	db := lab.NewPod("default", "db-0", "10")
 	first, _ := start(t, node, net, db)
 	stop(t, first, net)
-	const chosen = "02:11:22:33:44:55"
-	second := node.Sandbox(again(db))
-	second.Args = append(second.Args, [2]string{"MAC", chosen})
+	const requested = "02:11:22:33:44:55"
+	second := node.Sandbox(recreated(db))
+	second.Args = append(second.Args, [2]string{"MAC", requested})
 	add(t, second, net)
-	if got := macOf(t, second); got != chosen {
-		t.Errorf("it has %s, want %s", got, chosen)
+	if got := macOf(t, second); got != requested {
+		t.Errorf("MAC address %s, want %s", got, requested)
 	}
 	stop(t, second, net)
-	third, _ := start(t, node, net, again(db))
-	if got := macOf(t, third); got != chosen {
-		t.Errorf("it came back with %s, want %s as before", got, chosen)
+	third, _ := start(t, node, net, recreated(db))
+	if got := macOf(t, third); got != requested {
+		t.Errorf("MAC address %s after the return, want %s", got, requested)
 	}
 }
 
-// An interface of a kind that shares its hardware address, and a container that holds nothing, are left as they are.
-func TestChainedLeavesOthersAlone(t *testing.T) {
+// TestChainedIgnoresOtherInterfaces verifies that the MAC address is not changed if the interface
+// is of another kind, or the container has no lease.
+func TestChainedIgnoresOtherInterfaces(t *testing.T) {
 	node := newNode(t)
 	s := node.Sandbox(lab.NewPod("default", "db-0", "10"))
 	err := inside(s)(func() error {
@@ -487,18 +503,23 @@ func TestChainedLeavesOthersAlone(t *testing.T) {
 	for _, ifName := range []string{"eth0", "eth1"} {
 		s.IfName = ifName
 		mac := macOf(t, s)
-		stdin, _ := json.Marshal(lab.Conf{"cniVersion": "1.0.0", "name": "net", "type": "leasehold", "prevResult": lab.Conf{
-			"cniVersion": "1.0.0", "interfaces": []lab.Conf{{"name": ifName, "mac": mac, "sandbox": s.NetNS}}, "ips": []lab.Conf{{"address": "10.1.0.2/24", "interface": 0}},
-		}})
-		reply := node.Call(lab.Call{Verb: "ADD", ContainerID: s.ID, NetNS: s.NetNS, IfName: ifName, Args: s.CNIArgs(), Stdin: string(stdin)})
+		stdin, _ := json.Marshal(lab.Conf{"cniVersion": "1.0.0", "name": "net", "type": "leasehold",
+			"prevResult": lab.Conf{
+				"cniVersion": "1.0.0",
+				"interfaces": []lab.Conf{{"name": ifName, "mac": mac, "sandbox": s.NetNS}},
+				"ips":        []lab.Conf{{"address": "10.1.0.2/24", "interface": 0}},
+			}})
+		reply := node.Call(lab.Call{
+			Verb: "ADD", ContainerID: s.ID, NetNS: s.NetNS, IfName: ifName, Args: s.CNIArgs(), Stdin: string(stdin),
+		})
 		if err := cniError(t, reply); err != nil {
 			t.Fatalf("%s: %v", ifName, err)
 		}
 		if got := macOf(t, s); got != mac || !strings.Contains(reply.Stdout, mac) {
-			t.Errorf("%s has %s, want %s as before; the result is %s", ifName, got, mac, reply.Stdout)
+			t.Errorf("%s has %s, want %s; the result is %s", ifName, got, mac, reply.Stdout)
 		}
 	}
 	if leases := node.Leases(); len(leases) != 0 {
-		t.Errorf("leases came out of nothing: %+v", leases)
+		t.Errorf("unexpected leases: %+v", leases)
 	}
 }

@@ -14,22 +14,23 @@ import (
 	"github.com/leasehold-cni/leasehold/test/lab"
 )
 
-// A runtime repeats DEL, sometimes long after the pod has come back (FACTS 2.8, 5.3), and with less and less to go by.
-// None of it may touch the new lease, or the disk.
+// TestLateDel verifies that a DEL that is repeated after the pod has returned changes neither the
+// new lease nor the disk, with any part of its input missing (docs/facts.md, "containerd sends DEL
+// three times or more", "kubelet's garbage collection repeats the stop").
 func TestLateDel(t *testing.T) {
 	node := newNode(t)
 	net := bridge(node, "10.1.0.0/24", nil)
 	pod := lab.NewPod("default", "db-0", "10")
-	old, home := start(t, node, net, pod)
+	old, original := start(t, node, net, pod)
 	stop(t, old, net)
-	current, _ := start(t, node, net, again(pod))
+	current, _ := start(t, node, net, recreated(pod))
 	before := node.Leases()
 
 	for _, tc := range []struct {
 		name string
 		late func(s *lab.Sandbox)
 	}{
-		{"as it was", func(s *lab.Sandbox) {}},
+		{"unchanged", func(s *lab.Sandbox) {}},
 		{"without annotations", func(s *lab.Sandbox) { s.Capabilities = nil }},
 		{"without CNI_ARGS", func(s *lab.Sandbox) { s.Args = nil }},
 		{"without a netns", func(s *lab.Sandbox) { s.NetNS = "" }},
@@ -44,7 +45,7 @@ func TestLateDel(t *testing.T) {
 				}
 			}
 			if writes := writesOf(t, node, &late, net, "DEL"); len(writes) != 0 {
-				t.Errorf("a DEL that has nothing to do wrote:\n%s", strings.Join(writes, "\n"))
+				t.Errorf("the late DEL wrote:\n%s", strings.Join(writes, "\n"))
 			}
 			if diff := cmp.Diff(before, node.Leases()); diff != "" {
 				t.Errorf("leases (-before +after):\n%s", diff)
@@ -54,20 +55,22 @@ func TestLateDel(t *testing.T) {
 			}
 		})
 	}
-	if _, address := start(t, node, net, lab.NewPod("default", "third", "")); address == home {
+	if _, address := start(t, node, net, lab.NewPod("default", "third", "")); address == original {
 		t.Errorf("a third pod got %s, which db-0 has", address)
 	}
-	// The same look at a DEL that has something to do, to know that it sees writes at all.
+	// The DEL of the holder must write, or the check above would be without effect.
 	if writes := writesOf(t, node, current, net, "DEL"); len(writes) == 0 {
-		t.Error("no write seen in the holder's own DEL")
+		t.Error("no write found in the holder's own DEL")
 	}
 }
 
-// writesOf calls the IPAM plugin under strace and returns the system calls that changed something in the node's folders.
+// writesOf calls the IPAM plugin under strace and returns the system calls that changed files in
+// the node's directories.
 func writesOf(t *testing.T, node *lab.Node, s *lab.Sandbox, net *lab.Network, verb string) []string {
 	t.Helper()
 	trace := filepath.Join(t.TempDir(), "trace")
-	const calls = "write,pwrite64,writev,pwritev,pwritev2,fdatasync,fsync,ftruncate,fallocate,/^rename,/^unlink,/^mkdir,/^link,/^symlink,/^mknod,/^utime"
+	const calls = "write,pwrite64,writev,pwritev,pwritev2,fdatasync,fsync,ftruncate,fallocate," +
+		"/^rename,/^unlink,/^mkdir,/^link,/^symlink,/^mknod,/^utime"
 	call := s.IPAMCall(net, verb)
 	call.Wrap = []string{"strace", "-f", "-y", "-qq", "-e", "trace=" + calls, "-e", "signal=none", "-o", trace}
 	reply := node.Call(call)
@@ -89,15 +92,16 @@ func writesOf(t *testing.T, node *lab.Node, s *lab.Sandbox, net *lab.Network, ve
 	return writes
 }
 
-// A pod is deleted by force: its successor comes while the old sandbox lives (DESIGN 3, "bind by another holder").
+// TestForceDelete verifies what the successor of a force-deleted pod gets while the old sandbox
+// runs (docs/design.md, "A pod returns while its old sandbox lives").
 func TestForceDelete(t *testing.T) {
 	pod := lab.NewPod("default", "db-0", "10")
 
 	t.Run("the old sandbox outlives busyTimeout", func(t *testing.T) {
 		node := newNode(t)
 		net := bridge(node, "10.1.0.0/24", lab.Conf{"busyTimeout": "2m"})
-		old, home := start(t, node, net, pod)
-		successor := again(pod)
+		old, original := start(t, node, net, pod)
+		successor := recreated(pod)
 		for range 2 {
 			_, err := node.Sandbox(successor).Add(net)
 			wantCode(t, err, 11, old.ID)
@@ -105,129 +109,131 @@ func TestForceDelete(t *testing.T) {
 		}
 		node.Clock += time.Second
 		next, fresh := start(t, node, net, successor)
-		if fresh == home {
-			t.Fatalf("got %s, which lives in container %s", fresh, old.ID)
+		if fresh == original {
+			t.Fatalf("got %s, which container %s still uses", fresh, old.ID)
 		}
 
-		// The new set owns the key from here on; the old address goes back to the pool.
+		// From now on the new address is the one that is kept; the old one goes back to the pool.
 		stop(t, old, net)
 		for _, l := range node.Leases() {
-			if l.Address == home && l.Firm {
-				t.Errorf("the old address is still kept: %+v", l)
+			if l.Address == original && l.Firm {
+				t.Errorf("the old address is still held: %+v", l)
 			}
 		}
 		stop(t, next, net)
-		if _, address := start(t, node, net, again(pod)); address != fresh {
+		if _, address := start(t, node, net, recreated(pod)); address != fresh {
 			t.Errorf("came back with %s, want %s", address, fresh)
 		}
 	})
 
-	t.Run("busyTimeout is over and the pool is full", func(t *testing.T) {
+	t.Run("busyTimeout has expired and the pool is full", func(t *testing.T) {
 		node := newNode(t)
-		net := bridge(node, "10.1.0.0/24", few(lab.Conf{"busyTimeout": "2m"}))
-		old, home := start(t, node, net, pod)
+		net := bridge(node, "10.1.0.0/24", fourAddresses(lab.Conf{"busyTimeout": "2m"}))
+		old, original := start(t, node, net, pod)
 		for i := range 3 {
 			start(t, node, net, lab.NewPod("default", fmt.Sprint("web-", i), ""))
 		}
-		successor := again(pod)
+		successor := recreated(pod)
 		_, err := node.Sandbox(successor).Add(net)
 		wantCode(t, err, 11, old.ID)
 		node.Clock += 3 * time.Minute
 		_, err = node.Sandbox(successor).Add(net)
 		wantCode(t, err, 11)
 
-		// Without another address the pod has not moved: the old one is still its own.
+		// No other address was assigned, so that the old one is still kept for the pod.
 		stop(t, old, net)
 		if ls := of(node.Leases(), pod); len(ls) != 1 || !ls[0].Firm {
-			t.Errorf("leases of db-0: %+v, want %s kept", ls, home)
+			t.Errorf("leases of db-0: %+v, want %s held", ls, original)
 		}
-		if _, address := start(t, node, net, successor); address != home {
-			t.Errorf("got %s, want %s", address, home)
+		if _, address := start(t, node, net, successor); address != original {
+			t.Errorf("got %s, want %s", address, original)
 		}
 	})
 
 	t.Run("onBusy refuse", func(t *testing.T) {
 		node := newNode(t)
 		net := bridge(node, "10.1.0.0/24", lab.Conf{"busyTimeout": "2m", "onBusy": "refuse"})
-		old, home := start(t, node, net, pod)
-		successor := again(pod)
+		old, original := start(t, node, net, pod)
+		successor := recreated(pod)
 		for range 3 {
 			_, err := node.Sandbox(successor).Add(net)
 			wantCode(t, err, 11, old.ID)
 			node.Clock += 5 * time.Minute
 		}
 		stop(t, old, net)
-		if _, address := start(t, node, net, successor); address != home {
-			t.Errorf("got %s, want %s", address, home)
+		if _, address := start(t, node, net, successor); address != original {
+			t.Errorf("got %s, want %s", address, original)
 		}
 	})
 
-	t.Run("the old sandbox is gone and no DEL came", func(t *testing.T) {
+	t.Run("the old sandbox has ended without a DEL", func(t *testing.T) {
 		node := newNode(t)
 		net := bridge(node, "10.1.0.0/24", nil)
-		old, home := start(t, node, net, pod)
+		old, original := start(t, node, net, pod)
 		old.Remove()
-		next, address := start(t, node, net, again(pod))
-		if address != home {
-			t.Errorf("got %s, want %s", address, home)
+		next, address := start(t, node, net, recreated(pod))
+		if address != original {
+			t.Errorf("got %s, want %s", address, original)
 		}
 		if err := old.Del(net); err != nil {
-			t.Errorf("the DEL came after all: %v", err)
+			t.Errorf("late DEL: %v", err)
 		}
 		if err := next.Check(net); err != nil {
 			t.Errorf("CHECK: %v", err)
 		}
 	})
 
-	t.Run("its mount is gone and a process lives on in it", func(t *testing.T) {
+	t.Run("the mount of the old namespace is gone, but a process runs in it", func(t *testing.T) {
 		node := newNode(t)
 		net := bridge(node, "10.1.0.0/24", nil)
-		old, home := start(t, node, net, pod)
+		old, original := start(t, node, net, pod)
 		process := old.Start("sleep", "1000")
 		old.Unmount()
-		successor := again(pod)
+		successor := recreated(pod)
 		_, err := node.Sandbox(successor).Add(net)
 		wantCode(t, err, 11, old.ID)
 		process.Kill()
 		process.Wait()
-		if _, address := start(t, node, net, successor); address != home {
-			t.Errorf("got %s, want %s", address, home)
+		if _, address := start(t, node, net, successor); address != original {
+			t.Errorf("got %s, want %s", address, original)
 		}
 	})
 }
 
-// The kernel gives the inode number of a namespace that has ended to the next one. A process seen in the new one is no
-// sign that the old one lives. Here the old namespace itself plays the new one, under the new one's path: to whoever
-// compares numbers it is the same.
+// TestReissuedNetNS verifies that a process in a new namespace is not evidence that an old
+// namespace with the same inode number is alive, because the kernel uses the numbers of ended
+// namespaces again. The old namespace is mounted at the path of the new one, so that they have the
+// same number.
 func TestReissuedNetNS(t *testing.T) {
-	for _, who := range []string{"the pod's own next sandbox", "another pod"} {
+	for _, who := range []string{"the next sandbox of the pod", "another pod"} {
 		t.Run(who, func(t *testing.T) {
 			node := newNode(t)
 			net := bridge(node, "10.1.0.0/24", nil)
 			pod := lab.NewPod("default", "db-0", "10")
-			old, home := start(t, node, net, pod)
+			old, original := start(t, node, net, pod)
 
-			next := node.Sandbox(again(pod))
-			heir := next
+			next := node.Sandbox(recreated(pod))
+			reissued := next
 			if who == "another pod" {
-				heir = node.Sandbox(lab.NewPod("default", "other", ""))
+				reissued = node.Sandbox(lab.NewPod("default", "other", ""))
 			}
-			heir.Inherit(old)
-			heir.Start("sleep", "1000") // as runtimes do that start the pause container before ADD
-			for _, sandbox := range []*lab.Sandbox{heir, next} {
+			reissued.Inherit(old)
+			reissued.Start("sleep", "1000") // some runtimes start the pause container before ADD
+			for _, sandbox := range []*lab.Sandbox{reissued, next} {
 				if err := cniError(t, sandbox.Call(net, "ADD")); err != nil {
 					t.Fatalf("ADD %s: %v", sandbox.Pod.Name, err)
 				}
 			}
-			if ls := of(node.Leases(), pod); len(ls) != 1 || ls[0].Address != home || ls[0].Container != next.ID {
-				t.Errorf("leases of db-0: %+v, want %s bound to %s", ls, home, next.ID)
+			if ls := of(node.Leases(), pod); len(ls) != 1 || ls[0].Address != original || ls[0].Container != next.ID {
+				t.Errorf("leases of db-0: %+v, want %s bound to %s", ls, original, next.ID)
 			}
 		})
 	}
 }
 
-// An ADD whose runtime gave up goes on as an orphan (FACTS 1.18) and may commit after the runtime's DEL. Its own network
-// namespace is gone by then.
+// TestLateAdd verifies that an ADD that runs after the DEL of its container assigns nothing: its
+// network namespace does not exist any more (docs/facts.md, "A killed plugin leaves its IPAM plugin
+// running").
 func TestLateAdd(t *testing.T) {
 	node := newNode(t)
 	net := bridge(node, "10.1.0.0/24", nil)
@@ -235,7 +241,7 @@ func TestLateAdd(t *testing.T) {
 	gone := node.Sandbox(pod)
 	gone.Remove()
 	if err := cniError(t, gone.Call(net, "ADD")); err == nil {
-		t.Error("an ADD without its network namespace succeeded")
+		t.Error("ADD without its network namespace succeeded")
 	}
 	plain := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(plain, nil, 0o600); err != nil {
@@ -243,32 +249,33 @@ func TestLateAdd(t *testing.T) {
 	}
 	gone.NetNS = plain
 	if err := cniError(t, gone.Call(net, "ADD")); err == nil {
-		t.Error("an ADD with a plain file for its network namespace succeeded")
+		t.Error("ADD with a regular file as its network namespace succeeded")
 	}
 	if leases := node.Leases(); len(leases) != 0 {
-		t.Errorf("leases left behind: %+v", leases)
+		t.Errorf("unexpected leases: %+v", leases)
 	}
 
-	// The same with a successor that is there already: it keeps what it has.
-	late, home := start(t, node, net, pod)
+	// The same if the pod has returned: the new container keeps the address.
+	late, original := start(t, node, net, pod)
 	stop(t, late, net)
-	current, _ := start(t, node, net, again(pod))
+	current, _ := start(t, node, net, recreated(pod))
 	if err := cniError(t, late.Call(net, "ADD")); err == nil {
-		t.Error("a late ADD took the address from the pod's new container")
+		t.Error("a late ADD succeeded beside the pod's new container")
 	}
 	if err := current.Check(net); err != nil {
 		t.Errorf("CHECK: %v", err)
 	}
-	if leases := node.Leases(); len(leases) != 1 || leases[0].Address != home || leases[0].Container != current.ID {
-		t.Errorf("leases: %+v, want %s bound to %s", leases, home, current.ID)
+	if leases := node.Leases(); len(leases) != 1 || leases[0].Address != original || leases[0].Container != current.ID {
+		t.Errorf("leases: %+v, want %s bound to %s", leases, original, current.ID)
 	}
 }
 
-// The address stays in the pod while DEL has already been heard (ptp and macvlan call IPAM first, FACTS 1.20): nobody else
-// may have it yet.
-func TestHoldOfTheLiving(t *testing.T) {
+// TestHoldOfALivingSandbox verifies that an address is not assigned while its interface exists,
+// although DEL has released it and the hold has expired (docs/facts.md, "Some plugins call IPAM
+// before the link is gone").
+func TestHoldOfALivingSandbox(t *testing.T) {
 	node := newNode(t)
-	net := bridge(node, "10.1.0.0/24", few(lab.Conf{"softHold": "1s"}))
+	net := bridge(node, "10.1.0.0/24", fourAddresses(lab.Conf{"softHold": "1s"}))
 	var addresses []string
 	var last *lab.Sandbox
 	for i := range 4 {

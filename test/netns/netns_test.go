@@ -1,5 +1,5 @@
-// Package netns_test runs the plugin as a container runtime does: through libcni and the real bridge, ptp, macvlan and
-// flannel plugins, in real network namespaces.
+// Package netns_test runs the plugin like a container runtime: through libcni and the bridge, ptp,
+// macvlan and flannel plugins, in network namespaces of its own.
 package netns_test
 
 import (
@@ -30,18 +30,18 @@ func checkStore(t *testing.T, node *lab.Node) {
 	}
 }
 
-// bridge returns a network on the bridge plugin; more is set in its ipam section.
+// bridge returns a network with the bridge plugin, and additional fields in its ipam section.
 func bridge(node *lab.Node, subnet string, more lab.Conf) *lab.Network {
 	return node.Network("net", "1.0.0", node.Bridge(lab.With(node.IPAM(subnet), more)))
 }
 
-// few is a pool of the four addresses .10 to .13.
-func few(more lab.Conf) lab.Conf {
+// fourAddresses returns ipam fields for a pool of the four addresses .10 to .13.
+func fourAddresses(more lab.Conf) lab.Conf {
 	ranges := [][]lab.Conf{{{"subnet": "10.1.0.0/24", "rangeStart": "10.1.0.10", "rangeEnd": "10.1.0.13"}}}
 	return lab.With(lab.Conf{"ranges": ranges}, more)
 }
 
-// start runs a pod's next sandbox and returns it with its addresses.
+// start creates a sandbox of a pod, calls ADD, and returns the sandbox and its addresses.
 func start(t *testing.T, node *lab.Node, net *lab.Network, pod lab.Pod) (*lab.Sandbox, string) {
 	t.Helper()
 	sandbox := node.Sandbox(pod)
@@ -64,13 +64,13 @@ func stop(t *testing.T, sandbox *lab.Sandbox, net *lab.Network) {
 	}
 }
 
-// again returns the pod as its controller makes it anew: another UID.
-func again(pod lab.Pod) lab.Pod {
+// recreated returns the pod with another UID, as its controller recreates it.
+func recreated(pod lab.Pod) lab.Pod {
 	pod.UID = lab.NewPod("", "", "").UID
 	return pod
 }
 
-// wantCode fails the test unless err is a CNI error with the code and all the words.
+// wantCode fails the test unless err is a CNI error with the code that contains all the words.
 func wantCode(t *testing.T, err error, code uint, words ...string) {
 	t.Helper()
 	var e *types.Error
@@ -82,12 +82,12 @@ func wantCode(t *testing.T, err error, code uint, words ...string) {
 	}
 	for _, word := range words {
 		if !strings.Contains(e.Error(), word) {
-			t.Errorf("error %q does not say %q", e.Error(), word)
+			t.Errorf("error %q does not contain %q", e.Error(), word)
 		}
 	}
 }
 
-// cniError is what a direct call ended with, nil if it succeeded.
+// cniError returns the CNI error of a direct call, or nil if it succeeded.
 func cniError(t *testing.T, reply lab.Reply) error {
 	t.Helper()
 	if reply.Exit == 0 {
@@ -101,5 +101,6 @@ func cniError(t *testing.T, reply lab.Reply) error {
 
 // of returns the leases of a pod.
 func of(leases []lab.Lease, pod lab.Pod) []lab.Lease {
-	return slices.DeleteFunc(slices.Clone(leases), func(l lab.Lease) bool { return l.Namespace != pod.Namespace || l.Pod != pod.Name })
+	return slices.DeleteFunc(slices.Clone(leases),
+		func(l lab.Lease) bool { return l.Namespace != pod.Namespace || l.Pod != pod.Name })
 }

@@ -10,22 +10,24 @@ import (
 	"github.com/leasehold-cni/leasehold/test/lab"
 )
 
-// A full pool says what fills it, and when the next address comes free; then it does.
+// TestFullPool verifies that the error of a full pool says what the addresses are used for and when
+// the next one is free, and that ADD succeeds then.
 func TestFullPool(t *testing.T) {
 	node := newNode(t)
-	net := bridge(node, "10.1.0.0/24", few(nil))
-	var kept []string
+	net := bridge(node, "10.1.0.0/24", fourAddresses(nil))
+	var held []string
 	for i := range 4 {
 		window := []string{"10", "20", "", ""}[i]
 		sandbox, address := start(t, node, net, lab.NewPod("default", fmt.Sprint("pod-", i), window))
 		if window != "" {
 			stop(t, sandbox, net)
-			kept = append(kept, address)
+			held = append(held, address)
 		}
 	}
 	late := lab.NewPod("default", "late", "")
 	_, err := node.Sandbox(late).Add(net)
-	wantCode(t, err, 11, "no IP addresses available in range set: 10.1.0.10-10.1.0.13", "2 bound", "2 firmly held", "0 in cool-down")
+	wantCode(t, err, 11, "no IP addresses available in range set: 10.1.0.10-10.1.0.13",
+		"2 bound", "2 firmly held", "0 in cool-down")
 	next := regexp.MustCompile(`20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ`).FindString(err.Error())
 	until, parseErr := time.Parse(time.RFC3339, next)
 	if left := time.Until(until); parseErr != nil || left < 8*time.Minute || left > 10*time.Minute {
@@ -33,17 +35,18 @@ func TestFullPool(t *testing.T) {
 	}
 
 	node.Clock += 10*time.Minute + time.Second
-	if _, address := start(t, node, net, late); address != kept[0] {
-		t.Errorf("got %s, want %s, whose hold has ended", address, kept[0])
+	if _, address := start(t, node, net, late); address != held[0] {
+		t.Errorf("got %s, want %s, whose hold has expired", address, held[0])
 	}
 	_, err = node.Sandbox(lab.NewPod("default", "later", "")).Add(net)
 	wantCode(t, err, 11, "3 bound", "1 firmly held")
 }
 
-// With onExhaustion yield the firm hold that is nearest to its end gives way.
+// TestFullPoolYields verifies that with onExhaustion yield the firm hold that expires first is
+// released.
 func TestFullPoolYields(t *testing.T) {
 	node := newNode(t)
-	net := bridge(node, "10.1.0.0/24", few(lab.Conf{"onExhaustion": "yield"}))
+	net := bridge(node, "10.1.0.0/24", fourAddresses(lab.Conf{"onExhaustion": "yield"}))
 	var addresses []string
 	for i, window := range []string{"30", "10", "20", "40"} {
 		sandbox, address := start(t, node, net, lab.NewPod("default", fmt.Sprint("db-", i), window))
@@ -57,10 +60,11 @@ func TestFullPoolYields(t *testing.T) {
 	}
 }
 
-// Soft holds give way, oldest first, when the pool has nothing better.
-func TestSoftHoldsGiveWay(t *testing.T) {
+// TestSoftHoldsAreReused verifies that addresses in a soft hold are assigned, oldest first, if no
+// address is free.
+func TestSoftHoldsAreReused(t *testing.T) {
 	node := newNode(t)
-	net := bridge(node, "10.1.0.0/24", few(nil))
+	net := bridge(node, "10.1.0.0/24", fourAddresses(nil))
 	var addresses []string
 	for i := range 4 {
 		sandbox, address := start(t, node, net, lab.NewPod("default", fmt.Sprint("web-", i), ""))
@@ -74,20 +78,21 @@ func TestSoftHoldsGiveWay(t *testing.T) {
 	}
 }
 
-// A sandbox that crashes is made anew for the same pod UID: the short hold is for that.
+// TestSoftHoldIsForTheSameUID verifies that a soft hold is for a new sandbox of the same pod, and
+// not for another pod of the same name.
 func TestSoftHoldIsForTheSameUID(t *testing.T) {
 	node := newNode(t)
 	net := bridge(node, "10.1.0.0/24", nil)
 	pod := lab.NewPod("default", "web-0", "")
-	first, home := start(t, node, net, pod)
+	first, original := start(t, node, net, pod)
 	stop(t, first, net)
 	second, address := start(t, node, net, pod)
-	if address != home {
-		t.Errorf("the same pod got %s, want %s", address, home)
+	if address != original {
+		t.Errorf("the same pod got %s, want %s", address, original)
 	}
 	stop(t, second, net)
-	if _, address := start(t, node, net, again(pod)); address == home {
-		t.Errorf("another pod of that name got %s, which it did not ask to keep", address)
+	if _, address := start(t, node, net, recreated(pod)); address == original {
+		t.Errorf("another pod of that name got %s, want another address", address)
 	}
 }
 

@@ -7,8 +7,9 @@ import (
 	"github.com/leasehold-cni/leasehold/test/lab"
 )
 
-// What every delegating plugin must show: a pod with a window comes back to its addresses and answers there, its siblings
-// never get them, and a pod without a window gets what host-local would give it.
+// TestReturn verifies with every main plugin that a returned pod with a window has its addresses
+// and can be reached at them, that other pods do not get them, and that a pod without a window gets
+// the address that host-local would assign.
 func TestReturn(t *testing.T) {
 	const subnet, subnet6 = "10.1.0.0/24", "fd01::/64"
 	for _, tc := range []struct {
@@ -31,7 +32,7 @@ func TestReturn(t *testing.T) {
 			net := node.Network("net", tc.version, tc.conf(node))
 			db, web := lab.NewPod("default", "db-0", "10"), lab.NewPod("default", "web-0", "")
 
-			first, home := start(t, node, net, db)
+			first, original := start(t, node, net, db)
 			client, clientAddress := start(t, node, net, lab.NewPod("default", "client", ""))
 			plain, plainAddress := start(t, node, net, web)
 			stop(t, first, net)
@@ -39,18 +40,18 @@ func TestReturn(t *testing.T) {
 			seen := map[string]bool{clientAddress: true}
 			for i := range 5 {
 				_, address := start(t, node, net, lab.NewPod("default", fmt.Sprint("sibling-", i), ""))
-				if address == home || seen[address] {
-					t.Errorf("sibling %d got %s: %s is held, and %v are in use", i, address, home, seen)
+				if address == original || seen[address] {
+					t.Errorf("pod %d got %s, but %s is held and %v are in use", i, address, original, seen)
 				}
 				seen[address] = true
 			}
 
-			second, address := start(t, node, net, again(db))
-			if address != home {
-				t.Errorf("db-0 came back with %s, want %s", address, home)
+			second, address := start(t, node, net, recreated(db))
+			if address != original {
+				t.Errorf("db-0 came back with %s, want %s", address, original)
 			}
-			if _, address := start(t, node, net, again(web)); address == plainAddress {
-				t.Errorf("web-0 asks for nothing and came back to %s, want the next address", address)
+			if _, address := start(t, node, net, recreated(web)); address == plainAddress {
+				t.Errorf("web-0 has no window and got %s again, want the next address", address)
 			}
 			second.Echo()
 			held := of(node.Leases(), db)
@@ -59,24 +60,26 @@ func TestReturn(t *testing.T) {
 			}
 			for _, l := range held {
 				if l.Container != second.ID || l.State != "Bound" {
-					t.Errorf("the lease of %s is %s by %s, want Bound by %s", l.Address, l.State, l.Container, second.ID)
+					t.Errorf("the lease of %s is %s by %s, want Bound by %s", l.Address, l.State, l.Container,
+						second.ID)
 				}
 				if err := client.Ask(l.Address); err != nil {
-					t.Errorf("a sibling asks db-0: %v", err)
+					t.Errorf("connect from another pod to db-0: %v", err)
 				}
 			}
 		})
 	}
 }
 
-// A pod with several interfaces in several networks and families gets each of them back exactly.
+// TestReturnOfEveryInterface verifies that every interface of a pod gets its own addresses back,
+// with several networks, address families, and interfaces in the same network.
 func TestReturnOfEveryInterface(t *testing.T) {
 	node := newNode(t)
 	front := node.Network("front", "1.0.0", node.Bridge(node.IPAM("10.1.0.0/24", "fd01::/64")))
 	back := node.Network("back", "1.0.0", node.Bridge(node.IPAM("10.2.0.0/24")))
 	pod := lab.NewPod("default", "db-0", "10")
 	attach := func() (*lab.Sandbox, map[string]string) {
-		sandbox := node.Sandbox(again(pod))
+		sandbox := node.Sandbox(recreated(pod))
 		addresses := map[string]string{}
 		for _, a := range []struct {
 			ifname string
@@ -112,65 +115,70 @@ func TestReturnOfEveryInterface(t *testing.T) {
 	}
 }
 
-// After a reboot no DEL may ever come (FACTS 1.20): what was bound is held from then on, or free.
+// TestReturnAfterReboot verifies that the addresses of the previous boot are held or free without a
+// DEL (docs/facts.md, "Some leases never get a DEL").
 func TestReturnAfterReboot(t *testing.T) {
 	node := newNode(t)
-	net := bridge(node, "10.1.0.0/24", few(nil))
-	pods := []lab.Pod{lab.NewPod("default", "db-0", "10"), lab.NewPod("default", "db-1", "10"), lab.NewPod("default", "web-0", ""), lab.NewPod("default", "web-1", "")}
-	homes := map[string]string{}
+	net := bridge(node, "10.1.0.0/24", fourAddresses(nil))
+	pods := []lab.Pod{
+		lab.NewPod("default", "db-0", "10"), lab.NewPod("default", "db-1", "10"),
+		lab.NewPod("default", "web-0", ""), lab.NewPod("default", "web-1", ""),
+	}
+	originals := map[string]string{}
 	for _, pod := range pods {
 		sandbox, address := start(t, node, net, pod)
-		homes[pod.Name] = address
+		originals[pod.Name] = address
 		sandbox.Remove()
 	}
 	node.Reboot()
 	for range 2 {
-		if _, address := start(t, node, net, lab.NewPod("default", "new-"+newName(), "")); address == homes["db-0"] || address == homes["db-1"] {
-			t.Errorf("%s is held, and was given away after the reboot", address)
+		_, address := start(t, node, net, lab.NewPod("default", "new-"+newName(), ""))
+		if address == originals["db-0"] || address == originals["db-1"] {
+			t.Errorf("%s is held, but was assigned to another pod after the reboot", address)
 		}
 	}
 	for _, pod := range pods[:2] {
-		if _, address := start(t, node, net, again(pod)); address != homes[pod.Name] {
-			t.Errorf("%s came back with %s, want %s", pod.Name, address, homes[pod.Name])
+		if _, address := start(t, node, net, recreated(pod)); address != originals[pod.Name] {
+			t.Errorf("%s came back with %s, want %s", pod.Name, address, originals[pod.Name])
 		}
 	}
 }
 
 func newName() string { return lab.NewPod("", "", "").UID[:8] }
 
-// A pod that comes back again and again wears nothing out: in the end every address is free again (Kruise's fork leaked
-// one for each return).
+// TestReturnTwoHundredTimes verifies that returns leak no address. (Kruise's fork leaks one for
+// each.)
 func TestReturnTwoHundredTimes(t *testing.T) {
 	node := newNode(t)
 	ipam := lab.Conf{"softHold": "1s", "ranges": [][]lab.Conf{{{"subnet": "10.1.0.0/28"}}}}
 	net := bridge(node, "10.1.0.0/28", ipam)
 	pod := lab.NewPod("default", "db-0", "3s")
-	var home string
+	var original string
 	for i := range 200 {
-		sandbox, address := start(t, node, net, again(pod))
-		if home == "" {
-			home = address
+		sandbox, address := start(t, node, net, recreated(pod))
+		if original == "" {
+			original = address
 		}
-		if address != home {
-			t.Fatalf("return %d: got %s, want %s", i, address, home)
+		if address != original {
+			t.Fatalf("return %d: got %s, want %s", i, address, original)
 		}
 		stop(t, sandbox, net)
 	}
 	if leases := node.Leases(); len(leases) != 1 || leases[0].State != "Held" || !leases[0].Firm {
-		t.Errorf("before the window ends: %+v, want the one hold", leases)
+		t.Errorf("leases before the window expires: %+v, want one firm hold", leases)
 	}
 
 	node.Clock += 4e9
 	if leases := node.Leases(); len(leases) != 0 {
-		t.Errorf("after the window has ended: %+v, want nothing", leases)
+		t.Errorf("leases after the window has expired: %+v, want none", leases)
 	}
 	checkStore(t, node)
-	// 16 less network, broadcast and gateway.
+	// 16 addresses without network, broadcast and gateway.
 	seen := map[string]bool{}
 	for i := range 13 {
 		_, address := start(t, node, net, lab.NewPod("default", fmt.Sprint("pod-", i), ""))
 		if seen[address] {
-			t.Errorf("%s was handed out twice", address)
+			t.Errorf("%s was assigned twice", address)
 		}
 		seen[address] = true
 	}

@@ -12,11 +12,12 @@ import (
 	"github.com/leasehold-cni/leasehold/test/lab"
 )
 
-// A secondary interface of a running pod is unplugged: its address goes to others, at once where there is no other, and
-// after the cool-down in any case. While it is still on an interface nobody gets it.
+// TestUnpluggedInterface verifies that the address of an interface that was removed from a running
+// pod is assigned to other pods after the soft hold, or before if no other is free, but not while
+// an interface still has it.
 func TestUnpluggedInterface(t *testing.T) {
 	node := newNode(t)
-	net := bridge(node, "10.1.0.0/24", few(nil))
+	net := bridge(node, "10.1.0.0/24", fourAddresses(nil))
 	vm, _ := start(t, node, net, lab.NewPod("default", "vm", ""))
 	vm.IfName = "net1"
 	unplugged := add(t, vm, net)
@@ -27,12 +28,12 @@ func TestUnpluggedInterface(t *testing.T) {
 		t.Fatal(err)
 	}
 	vm.IfName = "net2"
-	if err := cniError(t, vm.Call(net, "DEL")); err != nil { // IPAM's alone: the interface stays
+	if err := cniError(t, vm.Call(net, "DEL")); err != nil { // of the IPAM plugin only: the interface stays
 		t.Fatal(err)
 	}
 	_, fourth := start(t, node, net, lab.NewPod("default", "web-0", ""))
 	if fourth == unplugged || fourth == plugged {
-		t.Errorf("got %s, which is in cool-down, before the last free one", fourth)
+		t.Errorf("got %s, which is in a soft hold, want the last free address", fourth)
 	}
 	second, address := start(t, node, net, lab.NewPod("default", "web-1", ""))
 	if address != unplugged {
@@ -53,12 +54,13 @@ func TestUnpluggedInterface(t *testing.T) {
 	}
 }
 
-// A thousand interfaces of one running pod come and go, in a pool of four addresses.
+// TestAThousandUnpluggedInterfaces adds and removes a thousand interfaces of a running pod, in a
+// pool of four addresses.
 func TestAThousandUnpluggedInterfaces(t *testing.T) {
 	t.Parallel()
 	node := newNode(t)
 	node.Env = []string{"LEASEHOLD_STATE_DIR=" + node.RunDir() + "-state"} // in memory: two thousand commits
-	net := bridge(node, "10.1.0.0/24", few(nil))
+	net := bridge(node, "10.1.0.0/24", fourAddresses(nil))
 	vm, first := start(t, node, net, lab.NewPod("default", "vm", ""))
 	for i := range 1000 {
 		vm.IfName = fmt.Sprint("net", i)

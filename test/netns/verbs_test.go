@@ -11,7 +11,7 @@ import (
 	"github.com/leasehold-cni/leasehold/test/lab"
 )
 
-// Every version of the specification gets its own form of the result.
+// TestVersions verifies that the result has the format of the requested CNI version.
 func TestVersions(t *testing.T) {
 	for _, version := range []string{"0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
 		t.Run(version, func(t *testing.T) {
@@ -19,14 +19,14 @@ func TestVersions(t *testing.T) {
 			node := newNode(t)
 			net := node.Network("net", version, node.Bridge(node.IPAM("10.1.0.0/24", "fd01::/64")))
 			pod := lab.NewPod("default", "db-0", "10")
-			sandbox, home := start(t, node, net, pod)
+			sandbox, original := start(t, node, net, pod)
 			if version >= "0.4.0" {
 				if err := sandbox.Check(net); err != nil {
 					t.Errorf("CHECK: %v", err)
 				}
 			}
 
-			reply := sandbox.Call(net, "ADD") // asked again: the same answer
+			reply := sandbox.Call(net, "ADD") // a repeated ADD prints the same result
 			var result struct {
 				CNIVersion string
 				IPs        []struct{ Version, Address string }
@@ -50,24 +50,25 @@ func TestVersions(t *testing.T) {
 			}
 
 			stop(t, sandbox, net)
-			if _, address := start(t, node, net, again(pod)); address != home {
-				t.Errorf("came back with %s, want %s", address, home)
+			if _, address := start(t, node, net, recreated(pod)); address != original {
+				t.Errorf("came back with %s, want %s", address, original)
 			}
 		})
 	}
 }
 
-// The binary may be put in the place of host-local, with configurations that know nothing of leasehold.
+// TestUnderTheNameHostLocal verifies that leasehold works as host-local's binary, with a
+// configuration of host-local.
 func TestUnderTheNameHostLocal(t *testing.T) {
 	node := newNode(t)
 	node.Install("host-local", lab.Bin("leasehold"))
 	net := bridge(node, "10.1.0.0/24", lab.Conf{"type": "host-local"})
 	pod := lab.NewPod("default", "db-0", "10")
-	first, home := start(t, node, net, pod)
+	first, original := start(t, node, net, pod)
 	stop(t, first, net)
 	start(t, node, net, lab.NewPod("default", "web-0", ""))
-	if _, address := start(t, node, net, again(pod)); address != home {
-		t.Errorf("came back with %s, want %s", address, home)
+	if _, address := start(t, node, net, recreated(pod)); address != original {
+		t.Errorf("came back with %s, want %s", address, original)
 	}
 }
 
@@ -77,7 +78,8 @@ func TestCheck(t *testing.T) {
 	sandbox, address := start(t, node, net, lab.NewPod("default", "db-0", "10"))
 	check := func(containerID string, prevResult any) error {
 		return cniError(t, node.Call(lab.Call{
-			Verb: "CHECK", ContainerID: containerID, NetNS: sandbox.NetNS, IfName: sandbox.IfName, Args: sandbox.CNIArgs(),
+			Verb: "CHECK", ContainerID: containerID, NetNS: sandbox.NetNS, IfName: sandbox.IfName,
+			Args:  sandbox.CNIArgs(),
 			Stdin: net.Stdin(lab.Conf{"prevResult": prevResult}),
 		}))
 	}
@@ -100,16 +102,19 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// GC ends what is in no list, in its own pool. A missing list says nothing; an empty one says that nothing is valid.
+// TestGC verifies that GC releases the attachments of its pool that are not in the list. Without a
+// list it releases none, with an empty one all.
 func TestGC(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		valid func(keep *lab.Sandbox) lab.Conf
-		bound []string // who is still bound afterwards
+		bound []string // the pods that are bound afterwards
 	}{
 		{"no list", func(*lab.Sandbox) lab.Conf { return nil }, []string{"keep", "lost", "elsewhere"}},
-		{"null", func(*lab.Sandbox) lab.Conf { return lab.Conf{"cni.dev/valid-attachments": nil} }, []string{"elsewhere"}},
-		{"an empty list", func(*lab.Sandbox) lab.Conf { return lab.Conf{"cni.dev/valid-attachments": []any{}} }, []string{"elsewhere"}},
+		{"null", func(*lab.Sandbox) lab.Conf { return lab.Conf{"cni.dev/valid-attachments": nil} },
+			[]string{"elsewhere"}},
+		{"an empty list", func(*lab.Sandbox) lab.Conf { return lab.Conf{"cni.dev/valid-attachments": []any{}} },
+			[]string{"elsewhere"}},
 		{"a list", func(keep *lab.Sandbox) lab.Conf {
 			return lab.Conf{"cni.dev/valid-attachments": []lab.Conf{{"containerID": keep.ID, "ifname": "eth0"}}}
 		}, []string{"keep", "elsewhere"}},
@@ -141,37 +146,38 @@ func TestGC(t *testing.T) {
 			if got, want := strings.Join(bound, " "), strings.Join(tc.bound, " "); got != want {
 				t.Errorf("bound afterwards: %s, want %s", got, want)
 			}
-			// An attachment that GC ends is a release, never a purge: the window runs.
+			// GC releases like DEL: the address is held for its window.
 			lost.Remove()
-			if _, address := start(t, node, net, again(lost.Pod)); address != lostAddress {
+			if _, address := start(t, node, net, recreated(lost.Pod)); address != lostAddress {
 				t.Errorf("lost came back with %s, want %s", address, lostAddress)
 			}
 		})
 	}
 }
 
-// libcni turns GC into a DEL for whatever its cache knows and the list does not (FACTS 1.14).
+// TestGCThroughLibcni verifies GC with libcni, which calls DEL for attachments that are in its
+// cache and not in the list (docs/facts.md, "libcni turns GC into DELs").
 func TestGCThroughLibcni(t *testing.T) {
 	node := newNode(t)
 	net := node.Network("net", "1.1.0", node.Bridge(node.IPAM("10.1.0.0/24")))
 	keep, _ := start(t, node, net, lab.NewPod("default", "keep", ""))
-	lost, home := start(t, node, net, lab.NewPod("default", "lost", "10"))
+	lost, original := start(t, node, net, lab.NewPod("default", "lost", "10"))
 	lost.Remove()
 	if err := net.GC(types.GCAttachment{ContainerID: keep.ID, IfName: "eth0"}); err != nil {
 		t.Fatalf("GC: %v", err)
 	}
-	if ls := of(node.Leases(), lost.Pod); len(ls) != 1 || ls[0].State != "Held" || ls[0].Address != home {
-		t.Errorf("leases of the lost pod: %+v, want %s held", ls, home)
+	if ls := of(node.Leases(), lost.Pod); len(ls) != 1 || ls[0].State != "Held" || ls[0].Address != original {
+		t.Errorf("leases of the lost pod: %+v, want %s held", ls, original)
 	}
 	if err := keep.Check(net); err != nil {
-		t.Errorf("CHECK of the pod that is still there: %v", err)
+		t.Errorf("CHECK of the remaining pod: %v", err)
 	}
 }
 
-// STATUS fails when the plugin cannot work, and for no other reason.
+// TestStatus verifies that STATUS fails only if ADD could not work.
 func TestStatus(t *testing.T) {
 	node := newNode(t)
-	net := node.Network("net", "1.1.0", node.Bridge(lab.With(node.IPAM(), few(nil))))
+	net := node.Network("net", "1.1.0", node.Bridge(lab.With(node.IPAM(), fourAddresses(nil))))
 	if err := net.Status(); err != nil {
 		t.Errorf("STATUS before the first ADD: %v", err)
 	}

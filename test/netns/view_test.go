@@ -14,22 +14,23 @@ import (
 	"github.com/leasehold-cni/leasehold/test/lab"
 )
 
-// inContainer runs leasectl in mount and process namespaces of its own, with the node's
-// files and without its network namespaces.
+// inContainer runs leasectl in its own mount and PID namespaces, with the node's files but without
+// its network namespaces.
 func inContainer(node *lab.Node, args string) (string, error) {
 	return node.Command("unshare", "--fork", "--pid", "--mount", "--mount-proc", "sh", "-c",
 		"mount -t tmpfs none /run/netns && exec "+lab.Bin("leasectl")+" "+args)
 }
 
-// From a container every sandbox of the node looks dead. No command may act on that.
+// TestLeasectlInAContainer verifies that leasectl changes nothing in a container, where every
+// sandbox of the node looks dead.
 func TestLeasectlInAContainer(t *testing.T) {
 	node := newNode(t)
-	net := bridge(node, "10.1.0.0/24", few(lab.Conf{"softHold": "1s"}))
+	net := bridge(node, "10.1.0.0/24", fourAddresses(lab.Conf{"softHold": "1s"}))
 	start(t, node, net, lab.NewPod("default", "web", ""))
 	db := lab.NewPod("default", "db-0", "10")
 	start(t, node, net, db)
 	held, _ := start(t, node, net, lab.NewPod("default", "held", "10"))
-	if err := held.Del(net); err != nil { // its namespace is still there, with the address
+	if err := held.Del(net); err != nil { // its network namespace and interface still exist
 		t.Fatal(err)
 	}
 	before := node.Leases()
@@ -63,11 +64,12 @@ func TestLeasectlInAContainer(t *testing.T) {
 	}
 }
 
-// A lost store is made again by whoever sees the node, and by nobody else.
+// TestRecoverInAContainer verifies that a lost store is not rebuilt in a container, but by the next
+// call of the plugin on the node.
 func TestRecoverInAContainer(t *testing.T) {
 	node := newNode(t)
-	net := bridge(node, "10.1.0.0/24", few(lab.Conf{"softHold": "1s"}))
-	_, home := start(t, node, net, lab.NewPod("default", "web", ""))
+	net := bridge(node, "10.1.0.0/24", fourAddresses(lab.Conf{"softHold": "1s"}))
+	_, original := start(t, node, net, lab.NewPod("default", "web", ""))
 	lose := func() {
 		t.Helper()
 		for _, dir := range []string{node.StateDir(), node.NetworksDir()} {
@@ -76,28 +78,31 @@ func TestRecoverInAContainer(t *testing.T) {
 			}
 		}
 	}
-	recover := "recover --network net --data-dir " + node.NetworksDir() + " --cni-cache-dir " + filepath.Join(node.Dir, "cache/results")
+	recover := "recover --network net --data-dir " + node.NetworksDir() + " --cni-cache-dir " +
+		filepath.Join(node.Dir, "cache/results")
 	lose()
-	if out, err := inContainer(node, recover); err == nil || !strings.Contains(err.Error(), "the host cannot be seen from here") {
+	if out, err := inContainer(node, recover); err == nil || !strings.Contains(err.Error(),
+		"the host cannot be seen from here") {
 		t.Errorf("leasectl recover in a container: %v\n%s", err, out)
 	}
 	if out, err := inContainer(node, recover+" --accept-loss"); err != nil || !strings.Contains(out, "accepted") {
 		t.Errorf("leasectl recover --accept-loss in a container: %v\n%s", err, out)
 	}
 	if leases := node.Leases(); len(leases) != 0 {
-		t.Errorf("adopted in a container: %+v", leases)
+		t.Errorf("leases were adopted in a container: %+v", leases)
 	}
 	node.Clock += time.Hour
 	for range 3 {
-		if _, address := start(t, node, net, lab.NewPod("default", "next", "")); address == home {
-			t.Errorf("the next pod got %s, which a living pod has", home)
+		if _, address := start(t, node, net, lab.NewPod("default", "next", "")); address == original {
+			t.Errorf("the next pod got %s, which a running pod uses", original)
 		}
 	}
 }
 
-// A runtime may call the plugin in mounts of its own, as Multus does in those of its daemon.
-// Whoever sees its network namespaces sees the node.
-func TestThePluginMayHaveMountsOfItsOwn(t *testing.T) {
+// TestPluginInItsOwnMountNamespace verifies that the plugin works in a mount namespace of its own,
+// like that of Multus' daemon, if the network namespaces are mounted there; leasectl gc without
+// them changes nothing.
+func TestPluginInItsOwnMountNamespace(t *testing.T) {
 	node := newNode(t)
 	net := bridge(node, "10.1.0.0/24", nil)
 	call := func(pod lab.Pod) *lab.Sandbox {
@@ -115,15 +120,17 @@ func TestThePluginMayHaveMountsOfItsOwn(t *testing.T) {
 	call(dead).Remove()
 	before := node.Leases()
 	for _, wrap := range []string{"unshare --mount", "unshare --fork --pid --mount --mount-proc"} {
-		out, err := node.Command("sh", "-c", wrap+" sh -c 'mount -t tmpfs none /run/netns && "+lab.Bin("leasectl")+" gc'")
+		out, err := node.Command("sh", "-c",
+			wrap+" sh -c 'mount -t tmpfs none /run/netns && "+lab.Bin("leasectl")+" gc'")
 		if err == nil || !strings.Contains(err.Error(), "the host cannot be seen from here") {
-			t.Errorf("leasectl gc behind %q: %v\n%s", wrap, err, out)
+			t.Errorf("leasectl gc with %q: %v\n%s", wrap, err, out)
 		}
 	}
 	if diff := cmp.Diff(before, node.Leases()); diff != "" {
 		t.Fatalf("leases (-before +after):\n%s", diff)
 	}
-	if out, err := node.Leasectl("gc"); err != nil || !strings.Contains(out, "default/dead") || strings.Contains(out, "living") {
+	if out, err := node.Leasectl("gc"); err != nil || !strings.Contains(out, "default/dead") || strings.Contains(out,
+		"living") {
 		t.Errorf("leasectl gc on the node: %v\n%s", err, out)
 	}
 	if leases := of(node.Leases(), dead); len(leases) != 1 || !leases[0].Firm {
@@ -131,22 +138,23 @@ func TestThePluginMayHaveMountsOfItsOwn(t *testing.T) {
 	}
 }
 
-// A process 1 that is confined may not be looked at, also by root. It is in the host's own network
-// namespace: a pod's former sandbox is proven to be gone all the same.
-func TestProcessOneIsConfined(t *testing.T) {
+// TestUnreadableProcessOne verifies that an ended sandbox is proven dead although the namespaces of
+// process 1 cannot be read, which also root may not with some security modules: process 1 is in the
+// host's network namespace.
+func TestUnreadableProcessOne(t *testing.T) {
 	node := newNode(t)
 	net := bridge(node, "10.1.0.0/24", nil)
 	pod := lab.NewPod("default", "db-0", "10")
-	old, home := start(t, node, net, pod)
+	old, original := start(t, node, net, pod)
 	old.Remove()
-	c := node.Sandbox(again(pod)).IPAMCall(net, "ADD")
-	c.Wrap = []string{"setpriv", "--bounding-set", "-sys_ptrace", "--"} // process 1 has more than that
+	c := node.Sandbox(recreated(pod)).IPAMCall(net, "ADD")
+	c.Wrap = []string{"setpriv", "--bounding-set", "-sys_ptrace", "--"} // process 1 has more capabilities
 	reply := node.Call(c)
 	if err := cniError(t, reply); err != nil {
 		t.Fatalf("ADD: %v", err)
 	}
-	if !strings.Contains(reply.Stdout, home+"/24") {
-		t.Errorf("db-0 comes back with %s, want %s", reply.Stdout, home)
+	if !strings.Contains(reply.Stdout, original+"/24") {
+		t.Errorf("db-0 came back with %s, want %s", reply.Stdout, original)
 	}
 }
 
