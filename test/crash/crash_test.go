@@ -1,14 +1,15 @@
-// Package crash_test does to the plugin what nodes do to it. Whatever happened, the next calls must find a store that is
-// whole, or make it so: no address twice, none lost, nothing forgotten whose result was printed.
+// Package crash_test injects faults into calls of the plugin and its files. Afterwards the next
+// calls must find a consistent store, or repair it: no address is assigned twice, none is leaked,
+// and none is lost after its result was printed.
 //
-//	crash_test.go    every file-system call fails, or is the last one
-//	storm_test.go    kills at any moment, many workers at once
+//	crash_test.go    every file-system call fails, or the process is killed at it
+//	storm_test.go    calls of concurrent workers are killed at random
 //	states_test.go   every state that a power cut may leave
-//	damage_test.go   flipped, cut off and foreign files
+//	damage_test.go   corrupted, truncated and foreign files
 //	full_test.go     disks that are full or read-only
-//	wipe_test.go     directories removed while pods run
-//	migrate_test.go  the real host-local before, after and in between
-//	odds_test.go     clocks, versions, locks taken away, callers that have gone
+//	wipe_test.go     directories that are removed while pods run
+//	migrate_test.go  upstream's host-local before, after and in between
+//	odds_test.go     clock steps, newer records, removed lock files, callers that have ended
 package crash_test
 
 import (
@@ -27,68 +28,71 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// A world is a node in the state that a story begins with.
-type world struct {
+// fixture is a node and the pod "db-0", which has a window.
+type fixture struct {
 	*testing.T
-	node *lab.Node
-	net  *lab.Network
-	pod  lab.Pod      // "db-0", which asks for a window
-	last *lab.Sandbox // its last sandbox, if it ever had one
-	home string       // and the address that it has, or that is held for it
+	node     *lab.Node
+	net      *lab.Network
+	pod      lab.Pod
+	last     *lab.Sandbox // the pod's last sandbox, or nil
+	original string       // the address that the pod has, or that is held for it
 }
 
-// A story is a state and the call that comes to harm in it.
-type story struct {
-	verb  string
-	begin func(w *world)
-	who   func(w *world) *lab.Sandbox
+// scenario is a state and the call into which a fault is injected.
+type scenario struct {
+	verb    string
+	setup   func(w *fixture)
+	sandbox func(w *fixture) *lab.Sandbox
 }
 
-var stories = map[string]story{
-	"ADD of the first pod": {"ADD", func(*world) {}, next},
-	"ADD of another pod":   {"ADD", func(w *world) { w.start("web-0"); w.start("web-1") }, next},
-	"ADD of a pod that comes back": {"ADD", func(w *world) {
+var scenarios = map[string]scenario{
+	"ADD of the first pod": {"ADD", func(*fixture) {}, next},
+	"ADD of another pod":   {"ADD", func(w *fixture) { w.start("web-0"); w.start("web-1") }, next},
+	"ADD of a returned pod": {"ADD", func(w *fixture) {
 		w.start("web-0")
 		w.bind()
 		w.release()
 	}, next},
-	"ADD in the place of a dead container": {"ADD", func(w *world) {
+	"ADD after a container ended without a DEL": {"ADD", func(w *fixture) {
 		w.start("web-0")
 		w.bind()
 		w.remove(w.last)
 	}, next},
-	"DEL": {"DEL", func(w *world) { w.start("web-0"); w.bind() }, current},
-	"DEL for the second time": {"DEL", func(w *world) {
+	"DEL": {"DEL", func(w *fixture) { w.start("web-0"); w.bind() }, current},
+	"repeated DEL": {"DEL", func(w *fixture) {
 		w.start("web-0")
 		w.bind()
 		w.release()
 	}, current},
 }
 
-// remove takes a sandbox's network namespace away. The kernel may not give its number out again before the test has ended:
-// the nodes of other tests, whose processes the plugin sees, are not in its store.
-func (w *world) remove(sandbox *lab.Sandbox) {
-	if number, err := os.Open(sandbox.NetNS); err == nil {
-		w.Cleanup(func() { number.Close() })
+// remove removes a sandbox's network namespace. It keeps a file of the namespace open, so that the
+// kernel does not use its inode number again during the test: the plugin also sees the processes of
+// other tests' nodes.
+func (w *fixture) remove(sandbox *lab.Sandbox) {
+	if f, err := os.Open(sandbox.NetNS); err == nil {
+		w.Cleanup(func() { f.Close() })
 	}
 	sandbox.Remove()
 }
 
-func next(w *world) *lab.Sandbox    { return w.node.Sandbox(again(w.pod)) }
-func current(w *world) *lab.Sandbox { return w.last }
+func next(w *fixture) *lab.Sandbox    { return w.node.Sandbox(recreated(w.pod)) }
+func current(w *fixture) *lab.Sandbox { return w.last }
 
+// TestEveryCall injects a fault into each file-system call of each scenario in turn.
 func TestEveryCall(t *testing.T) {
-	for name, s := range stories {
-		for _, harm := range []string{"EIO", "KILL"} {
-			t.Run(name+"/"+harm, func(t *testing.T) {
+	for name, s := range scenarios {
+		for _, fault := range []string{"EIO", "KILL"} {
+			t.Run(name+"/"+fault, func(t *testing.T) {
 				t.Parallel()
 				for n := 1; ; n++ {
 					if n > 1000 {
-						t.Fatal("no end in sight")
+						t.Fatal("more than 1000 file-system calls")
 					}
-					if !s.suffer(t, harm, n) {
-						if n < 4 || harm == "EIO" && n < 20 {
-							t.Errorf("only %d file-system calls: does anybody count them?", n-1)
+					if !s.run(t, fault, n) {
+						if n < 4 || fault == "EIO" && n < 20 {
+							t.Errorf("only %d file-system calls, want more: the fault injection does not count them",
+								n-1)
 						}
 						break
 					}
@@ -98,58 +102,61 @@ func TestEveryCall(t *testing.T) {
 	}
 }
 
-// stdout begins what reply.Harmed says of a write there. Nobody can be told anything then.
-var stdout = fmt.Sprintf("system call %d on fd 1,", unix.SYS_WRITE)
+// stdoutFault is the prefix of reply.Harmed for a fault in a write to stdout, after which no error
+// can be printed.
+var stdoutFault = fmt.Sprintf("system call %d on fd 1,", unix.SYS_WRITE)
 
-// suffer tells the story with harm at the n-th call and reports whether there was an n-th call.
-func (s story) suffer(t *testing.T, harm string, n int) (harmed bool) {
+// run runs the scenario with a fault at the n-th file-system call and reports whether there was
+// one.
+func (s scenario) run(t *testing.T, fault string, n int) (injected bool) {
 	t.Run(fmt.Sprint(n), func(t *testing.T) {
-		w := newWorld(t)
-		s.begin(w)
-		sandbox := s.who(w)
+		w := newFixture(t)
+		s.setup(w)
+		sandbox := s.sandbox(w)
 
 		call := sandbox.IPAMCall(w.net, s.verb)
-		call.Harm = &lab.Harm{At: n, Kill: harm == "KILL", Every: os.Getenv("LONG") != ""}
+		call.Harm = &lab.Harm{At: n, Kill: fault == "KILL", Every: os.Getenv("LONG") != ""}
 		reply := w.node.Call(call)
-		harmed = reply.Harmed != ""
+		injected = reply.Harmed != ""
 		defer func() {
 			if t.Failed() {
-				t.Logf("%s at call %d, %s: exit status %d, stdout %q, stderr %q", harm, n, reply.Harmed, reply.Exit, reply.Stdout, reply.Stderr)
+				t.Logf("%s at call %d, %s: exit status %d, stdout %q, stderr %q",
+					fault, n, reply.Harmed, reply.Exit, reply.Stdout, reply.Stderr)
 			}
 		}()
 
-		// The caller is told, and properly.
 		if strings.Contains(reply.Stderr, "panic") || strings.Contains(reply.Stderr, "goroutine ") {
-			t.Error("it panicked")
+			t.Error("the plugin panicked")
 		}
-		if reply.Exit > 0 && reply.Err == nil && !strings.HasPrefix(reply.Harmed, stdout) {
+		if reply.Exit > 0 && reply.Err == nil && !strings.HasPrefix(reply.Harmed, stdoutFault) {
 			t.Error("neither a result nor a CNI error on stdout")
 		}
-		if !harmed && reply.Exit != 0 {
-			t.Error("the unharmed call failed")
+		if !injected && reply.Exit != 0 {
+			t.Error("the call failed without a fault")
 		}
-		w.aftermath(s.verb, sandbox, reply)
+		w.checkInvariants(s.verb, sandbox, reply)
 	})
-	return harmed
+	return injected
 }
 
-// aftermath goes on as a runtime and a kubelet do, and checks what must always hold (DESIGN 1).
-func (w *world) aftermath(verb string, sandbox *lab.Sandbox, reply lab.Reply) {
+// checkInvariants continues after the call like a runtime and a kubelet, and checks the invariants
+// (docs/design.md, "Invariants").
+func (w *fixture) checkInvariants(verb string, sandbox *lab.Sandbox, reply lab.Reply) {
 	w.Helper()
 	w.checkStore()
 	printed := ""
 	if verb == "ADD" && reply.Exit == 0 {
 		printed = address(w.T, reply)
 		if ls := w.bound(sandbox); len(ls) != 1 || ls[0].Address != printed {
-			w.Errorf("%s was printed, and the store says %+v", printed, ls) // I4
+			w.Errorf("%s was printed, but the store has %+v", printed, ls) // I4
 		}
 	}
 
 	other := w.start("other-0")
-	if other == w.home || other == printed {
+	if other == w.original || other == printed {
 		w.Errorf("another pod got %s", other) // I1, I2
 	}
-	// Whatever the runtime was told, it calls DEL in the end, and then the pod comes back.
+	// With any result of the call, the runtime calls DEL in the end, and the pod returns.
 	if r := sandbox.Call(w.net, "DEL"); r.Exit != 0 {
 		w.Errorf("the next DEL failed: %+v", r)
 	}
@@ -157,17 +164,17 @@ func (w *world) aftermath(verb string, sandbox *lab.Sandbox, reply lab.Reply) {
 	if ls := w.bound(sandbox); len(ls) != 0 {
 		w.Errorf("bound after its DEL: %+v", ls) // I3
 	}
-	home := w.home
-	if home == "" {
-		home = printed
+	original := w.original
+	if original == "" {
+		original = printed
 	}
 	w.bind()
-	if home != "" && w.home != home {
-		w.Errorf("the pod came back with %s, want %s", w.home, home) // I2
+	if original != "" && w.original != original {
+		w.Errorf("the pod came back with %s, want %s", w.original, original) // I2
 	}
 	w.release()
 
-	// In the end nothing is left over: the holds end, and every address is there to be had.
+	// No address is leaked: when the holds have expired, all can be assigned.
 	w.node.Clock += time.Hour
 	for i := range 6 - len(w.node.Leases()) {
 		w.start(fmt.Sprint("filler-", i))
@@ -175,20 +182,22 @@ func (w *world) aftermath(verb string, sandbox *lab.Sandbox, reply lab.Reply) {
 	w.checkStore()
 }
 
-// newWorld is a node with a pool of six addresses.
-func newWorld(t *testing.T) *world {
+// newFixture returns a node with a pool of six addresses.
+func newFixture(t *testing.T) *fixture {
 	node := lab.NewNode(t)
-	ipam := lab.With(node.IPAM(), lab.Conf{"ranges": [][]lab.Conf{{{"subnet": "10.1.0.0/24", "rangeStart": "10.1.0.10", "rangeEnd": "10.1.0.15"}}}})
-	return &world{T: t, node: node, net: node.Network("net", "1.0.0", node.Bridge(ipam)), pod: lab.NewPod("default", "db-0", "10")}
+	ranges := [][]lab.Conf{{{"subnet": "10.1.0.0/24", "rangeStart": "10.1.0.10", "rangeEnd": "10.1.0.15"}}}
+	ipam := lab.With(node.IPAM(), lab.Conf{"ranges": ranges})
+	return &fixture{T: t, node: node, net: node.Network("net", "1.0.0", node.Bridge(ipam)),
+		pod: lab.NewPod("default", "db-0", "10")}
 }
 
-// start runs a pod and returns its address.
-func (w *world) start(name string) string {
+// start calls ADD for a new pod and returns its address.
+func (w *fixture) start(name string) string {
 	w.Helper()
 	return w.add(w.node.Sandbox(lab.NewPod("default", name, "")))
 }
 
-func (w *world) add(sandbox *lab.Sandbox) string {
+func (w *fixture) add(sandbox *lab.Sandbox) string {
 	w.Helper()
 	r := sandbox.Call(w.net, "ADD")
 	if r.Exit != 0 {
@@ -197,7 +206,7 @@ func (w *world) add(sandbox *lab.Sandbox) string {
 	return address(w.T, r)
 }
 
-// address is what an ADD printed.
+// address returns the address in the result of an ADD.
 func address(t *testing.T, r lab.Reply) string {
 	t.Helper()
 	var result struct{ IPs []struct{ Address string } }
@@ -208,14 +217,14 @@ func address(t *testing.T, r lab.Reply) string {
 	return addr
 }
 
-// bind gives db-0 its next sandbox.
-func (w *world) bind() {
+// bind calls ADD for the next sandbox of db-0.
+func (w *fixture) bind() {
 	w.Helper()
-	w.last = w.node.Sandbox(again(w.pod))
-	w.home = w.add(w.last)
+	w.last = w.node.Sandbox(recreated(w.pod))
+	w.original = w.add(w.last)
 }
 
-func (w *world) release() {
+func (w *fixture) release() {
 	w.Helper()
 	if r := w.last.Call(w.net, "DEL"); r.Exit != 0 {
 		w.Fatalf("DEL: %+v", r)
@@ -223,21 +232,22 @@ func (w *world) release() {
 	w.remove(w.last)
 }
 
-// bound returns the leases that a sandbox holds.
-func (w *world) bound(sandbox *lab.Sandbox) []lab.Lease {
+// bound returns the leases that are bound to a sandbox.
+func (w *fixture) bound(sandbox *lab.Sandbox) []lab.Lease {
 	w.Helper()
-	return slices.DeleteFunc(w.node.Leases("--state", "bound"), func(l lab.Lease) bool { return l.Container != sandbox.ID })
+	return slices.DeleteFunc(w.node.Leases("--state", "bound"),
+		func(l lab.Lease) bool { return l.Container != sandbox.ID })
 }
 
-func (w *world) checkStore() {
+func (w *fixture) checkStore() {
 	w.Helper()
 	if out, err := w.node.Leasectl("check"); err != nil {
 		w.Errorf("leasectl check: %v\n%s", err, out)
 	}
 }
 
-// again returns the pod as its controller makes it anew: another UID.
-func again(pod lab.Pod) lab.Pod {
+// recreated returns the pod with another UID, as its controller recreates it.
+func recreated(pod lab.Pod) lab.Pod {
 	pod.UID = lab.NewPod("", "", "").UID
 	return pod
 }

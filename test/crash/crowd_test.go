@@ -20,19 +20,19 @@ import (
 	"github.com/leasehold-cni/leasehold/test/lab"
 )
 
-// long is the form of `make crash`; `make test` tells each story in a short one.
+// long reports whether the tests run in full, as with `make crash`; `make test` runs a short form.
 var long = os.Getenv("LONG") != ""
 
-// howMany is a story's size in its two forms.
-func howMany(short, whole int) int {
+// howMany returns short or full, depending on the form in which the tests run.
+func howMany(short, full int) int {
 	if long {
-		return whole
+		return full
 	}
 	return short
 }
 
-// dice are random numbers that can be thrown again.
-func dice(t *testing.T) *rand.Rand {
+// newRand returns a random number generator. The seed is logged, and can be set with SEED.
+func newRand(t *testing.T) *rand.Rand {
 	seed := uint64(time.Now().UnixNano())
 	if text := os.Getenv("SEED"); text != "" {
 		var err error
@@ -40,26 +40,27 @@ func dice(t *testing.T) *rand.Rand {
 			t.Fatalf("SEED: %v", err)
 		}
 	}
-	t.Logf("SEED=%d throws the same dice again", seed)
+	t.Logf("SEED=%d", seed)
 	return rand.New(rand.NewPCG(seed, 0))
 }
 
-// A crowd is many pods on one node, and a plain model beside the plugin: which living container was told which address.
+// crowd is a node with many pods, and a model of which running container has which address.
 type crowd struct {
 	*testing.T
 	node   *lab.Node
 	net    *lab.Network
-	pool   []string // every address that there is
+	pool   []string // all usable addresses
 	subnet string
 
 	mu    sync.Mutex
-	owner map[string]*lab.Sandbox // by address, from its result to its DEL
+	owner map[string]*lab.Sandbox // by address, from the result of the ADD to the start of the DEL
 	calls int
 }
 
 var subnets atomic.Int64
 
-// newCrowd is a node with a pool of n addresses, which no other test's node has. More is set in its ipam section.
+// newCrowd returns a node with a pool of n addresses, which are not used by other tests, and
+// additional fields in the ipam section.
 func newCrowd(t *testing.T, n int, more lab.Conf) *crowd {
 	node := lab.NewNode(t)
 	subnet := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(100 + subnets.Add(1)), 0, 0}), 16)
@@ -70,27 +71,29 @@ func newCrowd(t *testing.T, n int, more lab.Conf) *crowd {
 		c.pool = append(c.pool, addr.String())
 	}
 	ranges := [][]lab.Conf{{{"subnet": c.subnet, "rangeStart": c.pool[0], "rangeEnd": c.pool[n-1]}}}
-	ipam := lab.With(node.IPAM(), lab.Conf{"ranges": ranges, "cniCacheDirs": []string{filepath.Join(node.Dir, "cache", "results")}})
+	ipam := lab.With(node.IPAM(), lab.Conf{
+		"ranges": ranges, "cniCacheDirs": []string{filepath.Join(node.Dir, "cache", "results")},
+	})
 	c.net = node.Network("net", "1.0.0", node.Bridge(lab.With(ipam, more)))
 	return c
 }
 
-// as is the same network with something else in its ipam section, such as another type.
+// as returns the network with other fields in its ipam section, such as another type.
 func (c *crowd) as(more lab.Conf) *lab.Network {
 	main := lab.With(c.net.Main, lab.Conf{"ipam": lab.With(c.net.Main["ipam"].(lab.Conf), more)})
 	return c.node.Network(c.net.Name, c.net.Version, main)
 }
 
-// call is one call of the plugin for a sandbox, and what the model learns of it.
-func (c *crowd) call(box *lab.Sandbox, verb string) lab.Reply {
-	return c.told(box, verb, func() lab.Reply { return box.Call(c.net, verb) })
+// call calls the plugin for a sandbox and updates the model.
+func (c *crowd) call(sandbox *lab.Sandbox, verb string) lab.Reply {
+	return c.track(sandbox, verb, func() lab.Reply { return sandbox.Call(c.net, verb) })
 }
 
-// told keeps the model in step with a call. An address is the container's from the result of its ADD to the beginning of its
-// DEL; nobody else may be told it meanwhile (I1).
-func (c *crowd) told(box *lab.Sandbox, verb string, call func() lab.Reply) lab.Reply {
+// track runs a call and updates the model. From the result of its ADD to the start of its DEL, no
+// other container may get the address of a container (I1).
+func (c *crowd) track(sandbox *lab.Sandbox, verb string, call func() lab.Reply) lab.Reply {
 	if verb == "DEL" {
-		c.forget(box)
+		c.forget(sandbox)
 	}
 	reply := call()
 	c.mu.Lock()
@@ -101,30 +104,31 @@ func (c *crowd) told(box *lab.Sandbox, verb string, call func() lab.Reply) lab.R
 	}
 	if verb == "ADD" && reply.Exit == 0 {
 		for _, addr := range addressesOf(reply) {
-			c.take(box, addr)
+			c.take(sandbox, addr)
 		}
 	}
 	return reply
 }
 
-func (c *crowd) take(box *lab.Sandbox, addr string) {
-	if other := c.owner[addr]; other != nil && other != box {
-		c.Errorf("%s went to %s (%.12s) while %s (%.12s) had it", addr, box.Pod.Name, box.ID, other.Pod.Name, other.ID) // I1
+func (c *crowd) take(sandbox *lab.Sandbox, addr string) {
+	if other := c.owner[addr]; other != nil && other != sandbox {
+		c.Errorf("%s was assigned to %s (%.12s) while %s (%.12s) had it",
+			addr, sandbox.Pod.Name, sandbox.ID, other.Pod.Name, other.ID) // I1
 	}
-	c.owner[addr] = box
+	c.owner[addr] = sandbox
 }
 
-func (c *crowd) forget(box *lab.Sandbox) {
+func (c *crowd) forget(sandbox *lab.Sandbox) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for addr, owner := range c.owner {
-		if owner == box {
+		if owner == sandbox {
 			delete(c.owner, addr)
 		}
 	}
 }
 
-// addressesOf reads the result of an ADD.
+// addressesOf returns the addresses in the result of an ADD.
 func addressesOf(reply lab.Reply) (addrs []string) {
 	var result struct {
 		IPs []struct{ Address string }
@@ -137,60 +141,61 @@ func addressesOf(reply lab.Reply) (addrs []string) {
 	return addrs
 }
 
-// start runs a pod and returns its sandbox and its first address.
+// start calls ADD for a pod and returns its sandbox and its first address.
 func (c *crowd) start(pod lab.Pod) (*lab.Sandbox, string) {
 	c.Helper()
-	box := c.node.Sandbox(again(pod))
-	return box, c.mustAdd(box)
+	sandbox := c.node.Sandbox(recreated(pod))
+	return sandbox, c.mustAdd(sandbox)
 }
 
-func (c *crowd) mustAdd(box *lab.Sandbox) string {
+func (c *crowd) mustAdd(sandbox *lab.Sandbox) string {
 	c.Helper()
-	reply := c.call(box, "ADD")
+	reply := c.call(sandbox, "ADD")
 	addrs := addressesOf(reply)
 	if reply.Exit != 0 || len(addrs) == 0 {
-		c.Fatalf("ADD of %s: %+v", box.Pod.Name, reply)
+		c.Fatalf("ADD of %s: %+v", sandbox.Pod.Name, reply)
 	}
 	return addrs[0]
 }
 
-// stop is DEL, and then the network namespace goes.
-func (c *crowd) stop(box *lab.Sandbox) {
+// stop calls DEL and removes the network namespace.
+func (c *crowd) stop(sandbox *lab.Sandbox) {
 	c.Helper()
-	if reply := c.call(box, "DEL"); reply.Exit != 0 {
-		c.Errorf("DEL of %s: %+v", box.Pod.Name, reply)
+	if reply := c.call(sandbox, "DEL"); reply.Exit != 0 {
+		c.Errorf("DEL of %s: %+v", sandbox.Pod.Name, reply)
 	}
-	box.Remove()
+	sandbox.Remove()
 }
 
-// attach and detach go through the network's own plugins, as a runtime does.
+// attach calls ADD through libcni and the main plugin, as a runtime does.
 func (c *crowd) attach(net *lab.Network, pod lab.Pod) *lab.Sandbox {
 	c.Helper()
-	box := c.node.Sandbox(again(pod))
-	addrs, err := box.Add(net)
+	sandbox := c.node.Sandbox(recreated(pod))
+	addrs, err := sandbox.Add(net)
 	if err != nil {
 		c.Fatalf("ADD of %s: %v", pod.Name, err)
 	}
 	c.calls++
 	for _, addr := range addrs {
-		c.take(box, addr)
+		c.take(sandbox, addr)
 	}
-	return box
+	return sandbox
 }
 
-func (c *crowd) detach(net *lab.Network, box *lab.Sandbox) {
+// detach calls DEL through libcni and the main plugin, as a runtime does.
+func (c *crowd) detach(net *lab.Network, sandbox *lab.Sandbox) {
 	c.Helper()
-	c.forget(box)
+	c.forget(sandbox)
 	c.calls++
-	if err := box.Stop(net); err != nil {
-		c.Errorf("DEL of %s: %v", box.Pod.Name, err)
+	if err := sandbox.Stop(net); err != nil {
+		c.Errorf("DEL of %s: %v", sandbox.Pod.Name, err)
 	}
 }
 
-// has are the addresses that a container was told.
-func (c *crowd) has(box *lab.Sandbox) (addrs []string) {
+// has returns the addresses of a container in the model.
+func (c *crowd) has(sandbox *lab.Sandbox) (addrs []string) {
 	for addr, owner := range c.owner {
-		if owner == box {
+		if owner == sandbox {
 			addrs = append(addrs, addr)
 		}
 	}
@@ -198,29 +203,31 @@ func (c *crowd) has(box *lab.Sandbox) (addrs []string) {
 	return addrs
 }
 
-// everyAddress fills the pool to its last address, which must give all of them that nobody has, and empties it again (I3).
-func (c *crowd) everyAddress() {
+// checkNoLeak assigns all addresses that no running container has, which must succeed (I3), and
+// releases them.
+func (c *crowd) checkNoLeak() {
 	c.Helper()
-	c.node.Clock += 24 * time.Hour // what is held is held no longer
-	var boxes []*lab.Sandbox
+	c.node.Clock += 24 * time.Hour // all holds expire
+	var sandboxes []*lab.Sandbox
 	for i := range len(c.pool) - len(c.owner) {
-		box := c.node.Sandbox(lab.NewPod("default", fmt.Sprint("filler-", i), ""))
-		boxes = append(boxes, box)
-		reply := c.call(box, "ADD")
+		sandbox := c.node.Sandbox(lab.NewPod("default", fmt.Sprint("filler-", i), ""))
+		sandboxes = append(sandboxes, sandbox)
+		reply := c.call(sandbox, "ADD")
 		if reply.Exit != 0 {
-			c.node.Clock += 24 * time.Hour // a container that nobody missed is found now, and its pod's window begins
-			reply = c.call(box, "ADD")
+			c.node.Clock += 24 * time.Hour // the first ADD may have found a dead container, and its hold starts then
+			reply = c.call(sandbox, "ADD")
 		}
 		if reply.Exit != 0 {
-			c.Errorf("%d of %d addresses are left over and not to be had: %+v\n%s", len(c.pool)-len(c.owner), len(c.pool), reply, c.list("--all")+c.files())
+			c.Errorf("%d of %d addresses are unused, but cannot be assigned: %+v\n%s",
+				len(c.pool)-len(c.owner), len(c.pool), reply, c.list("--all")+c.files())
 			break
 		}
 	}
 	if reply := c.node.Sandbox(lab.NewPod("default", "one-too-many", "")).Call(c.net, "ADD"); reply.Exit == 0 {
-		c.Errorf("the pool is full, and another pod got %s", reply.Stdout)
+		c.Errorf("ADD succeeded with a full pool: %s", reply.Stdout)
 	}
-	for _, box := range boxes {
-		c.stop(box)
+	for _, sandbox := range sandboxes {
+		c.stop(sandbox)
 	}
 	c.node.Clock += 24 * time.Hour
 }
@@ -233,7 +240,7 @@ func (c *crowd) list(filter ...string) string {
 	return out
 }
 
-// files are host-local's, with the beginning of what each says.
+// files lists host-local's files and the beginning of their contents.
 func (c *crowd) files() string {
 	d := newDisk()
 	if err := d.load(c.node.NetworksDir()); err != nil {
@@ -242,29 +249,30 @@ func (c *crowd) files() string {
 	return d.describe(c.node.NetworksDir())
 }
 
-// sound runs the store's own proof of itself.
-func (c *crowd) sound() {
+// checkStore runs leasectl check.
+func (c *crowd) checkStore() {
 	c.Helper()
 	if out, err := c.node.Leasectl("check"); err != nil {
 		c.Errorf("leasectl check: %v\n%s", err, out)
 	}
 }
 
-// agrees compares the store with the model: it must know every living container by its addresses.
-func (c *crowd) agrees() {
+// checkModel compares the store with the model: every address of a running container must be bound
+// to it.
+func (c *crowd) checkModel() {
 	c.Helper()
 	bound := map[string]lab.Lease{}
 	for _, l := range c.node.Leases("--state", "bound") {
 		bound[l.Address] = l
 	}
-	for addr, box := range c.owner {
-		if l := bound[addr]; l.Container != box.ID {
-			c.Errorf("%s was told %s, and the store says %+v", box.Pod.Name, addr, l)
+	for addr, sandbox := range c.owner {
+		if l := bound[addr]; l.Container != sandbox.ID {
+			c.Errorf("%s has %s, but the store has %+v", sandbox.Pod.Name, addr, l)
 		}
 	}
 }
 
-// onTmpfs puts a file system of its own, with so many bytes, at a directory.
+// onTmpfs mounts a tmpfs of the given size at a directory.
 func onTmpfs(t *testing.T, dir string, bytes int) {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o700); err != nil {

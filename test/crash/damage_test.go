@@ -13,39 +13,44 @@ import (
 	"github.com/leasehold-cni/leasehold/test/lab"
 )
 
-// A patient is a node with a populated store, which is damaged again and again.
-type patient struct {
+// damagedNode is a node with a populated store, which is damaged repeatedly.
+type damagedNode struct {
 	*crowd
-	dice  *rand.Rand
-	disk  disk
-	file  string // of the store
-	bound map[string]*lab.Sandbox
-	held  map[string]string // the pods that are away, by address
-	known map[string]string // address -> pod, of all that
-	rooms []*lab.Sandbox    // network namespaces for newcomers
+	rng        *rand.Rand
+	disk       disk
+	file       string                  // the path of the store
+	bound      map[string]*lab.Sandbox // by address
+	held       map[string]string       // the names of pods that are away, by address
+	known      map[string]string       // the names of all pods with an address, by address
+	namespaces []*lab.Sandbox          // network namespaces, which sandboxes share
 }
 
-// newPatient has pods in most of its addresses. They are called in this process: the store is the same.
-func newPatient(t *testing.T, mirror bool) *patient {
+// newDamagedNode returns a node on which pods have most of the addresses. The calls are made in
+// this process, which is faster.
+func newDamagedNode(t *testing.T, mirror bool) *damagedNode {
 	away, up := howMany(15, 100), howMany(40, 200)
-	p := &patient{crowd: newCrowd(t, away+up+howMany(20, 40), lab.Conf{"mirror": mirror}), dice: dice(t), held: map[string]string{}, known: map[string]string{}}
-	onTmpfs(t, p.node.StateDir(), 2<<30) // bbolt keeps the file mapped that it panicked over
+	p := &damagedNode{
+		crowd: newCrowd(t, away+up+howMany(20, 40), lab.Conf{"mirror": mirror}), rng: newRand(t),
+		held: map[string]string{}, known: map[string]string{},
+	}
+	onTmpfs(t, p.node.StateDir(), 2<<30) // after a panic bbolt keeps the file mapped
 	onTmpfs(t, p.node.NetworksDir(), 64<<20)
 	for range 16 {
-		p.rooms = append(p.rooms, p.node.Sandbox(lab.NewPod("default", "", "")))
+		p.namespaces = append(p.namespaces, p.node.Sandbox(lab.NewPod("default", "", "")))
 	}
 	gone := p.node.Sandbox(lab.NewPod("default", "", ""))
 	for i := range away {
 		pod := lab.NewPod("default", fmt.Sprint("away-", i), "24h")
-		box := p.in(gone, pod)
-		addr := addressesOf(p.add(box))[0]
-		p.told(box, "DEL", func() lab.Reply { return p.inside(box.IPAMCall(p.net, "DEL")) })
+		sandbox := p.in(gone, pod)
+		addr := addressesOf(p.add(sandbox))[0]
+		p.track(sandbox, "DEL", func() lab.Reply { return p.inside(sandbox.IPAMCall(p.net, "DEL")) })
 		p.held[addr], p.known[addr] = pod.Name, pod.Name
 	}
 	gone.Remove()
 	for i := range up {
-		box := p.in(p.rooms[i%len(p.rooms)], lab.NewPod("default", fmt.Sprint("up-", i), []string{"", "10"}[i%2]))
-		p.known[addressesOf(p.add(box))[0]] = box.Pod.Name
+		sandbox := p.in(p.namespaces[i%len(p.namespaces)],
+			lab.NewPod("default", fmt.Sprint("up-", i), []string{"", "10"}[i%2]))
+		p.known[addressesOf(p.add(sandbox))[0]] = sandbox.Pod.Name
 	}
 	p.bound = p.owner
 	p.file = filepath.Join(p.node.StateDir(), "leases.db")
@@ -58,21 +63,22 @@ func newPatient(t *testing.T, mirror bool) *patient {
 	return p
 }
 
-// in is a pod's sandbox in a network namespace that is there already.
-func (p *patient) in(room *lab.Sandbox, pod lab.Pod) *lab.Sandbox {
-	box := *room
-	box.Pod, box.ID = pod, fmt.Sprintf("%032x%032x", p.dice.Uint64(), p.dice.Uint64())
-	box.Args = [][2]string{{"K8S_POD_NAMESPACE", pod.Namespace}, {"K8S_POD_NAME", pod.Name}, {"K8S_POD_UID", pod.UID}}
-	box.Capabilities = map[string]any{lab.Annotations: pod.Annotations}
-	return &box
+// in returns a sandbox of a pod in an existing network namespace.
+func (p *damagedNode) in(namespace *lab.Sandbox, pod lab.Pod) *lab.Sandbox {
+	sandbox := *namespace
+	sandbox.Pod, sandbox.ID = pod, fmt.Sprintf("%032x%032x", p.rng.Uint64(), p.rng.Uint64())
+	sandbox.Args = [][2]string{{"K8S_POD_NAMESPACE", pod.Namespace}, {"K8S_POD_NAME", pod.Name},
+		{"K8S_POD_UID", pod.UID}}
+	sandbox.Capabilities = map[string]any{lab.Annotations: pod.Annotations}
+	return &sandbox
 }
 
-func (p *patient) add(box *lab.Sandbox) lab.Reply {
-	return p.told(box, "ADD", func() lab.Reply { return p.inside(box.IPAMCall(p.net, "ADD")) })
+func (p *damagedNode) add(sandbox *lab.Sandbox) lab.Reply {
+	return p.track(sandbox, "ADD", func() lab.Reply { return p.inside(sandbox.IPAMCall(p.net, "ADD")) })
 }
 
-// lay gives the patient its files back, with another one for the store.
-func (p *patient) lay(store contents) {
+// lay restores the files of the node, with other contents of the store.
+func (p *damagedNode) lay(store contents) {
 	p.Helper()
 	d := p.disk.clone()
 	d.files[d.names[p.file]] = store
@@ -80,39 +86,40 @@ func (p *patient) lay(store contents) {
 		p.Fatal(err)
 	}
 	p.owner = map[string]*lab.Sandbox{}
-	for addr, box := range p.bound {
-		p.owner[addr] = box
+	for addr, sandbox := range p.bound {
+		p.owner[addr] = sandbox
 	}
 }
 
-// healthy is the store's file before any damage.
-func (p *patient) healthy() contents { return p.disk.files[p.disk.names[p.file]] }
+// undamaged returns the contents of the store's file without damage.
+func (p *damagedNode) undamaged() contents { return p.disk.files[p.disk.names[p.file]] }
 
-// used is the number of pages that anything was ever written to.
-func (p *patient) used() int64 {
+// used returns the number of pages up to the last one that was written.
+func (p *damagedNode) used() int64 {
 	last := int64(0)
-	for at := range p.healthy().pages {
+	for at := range p.undamaged().pages {
 		last = max(last, at+1)
 	}
 	return last
 }
 
-// diagnosis is what became of a damage.
-type diagnosis string
+// outcome is the effect of damage.
+type outcome string
 
 const (
-	detected   diagnosis = "detected"
-	harmless   diagnosis = "harmless"
-	undetected diagnosis = "undetected"
-	refused    diagnosis = "refused"
+	detected   outcome = "detected"   // the plugin reported it, or replaced the store
+	harmless   outcome = "harmless"   // leasectl check found nothing, and no lease was changed
+	undetected outcome = "undetected" // none of the others
+	refused    outcome = "refused"    // ADD failed
 )
 
-// examine lets the plugin meet the damage, and then fills the pool: nobody may get an address that somebody has or that is
-// kept for somebody. What it meets first is met by the binary, for a fault may end the process.
-func (p *patient) examine() (what diagnosis, double []string) {
+// assignRest calls ADD with the damaged store and then assigns the rest of the pool. It returns the
+// addresses that were assigned although they are bound or held. The first call runs the binary,
+// because a fault may end the process.
+func (p *damagedNode) assignRest() (what outcome, double []string) {
 	p.Helper()
-	before, sound := p.leases()
-	reply := p.binary(p.newcomer(0))
+	before, ok := p.leases()
+	reply := p.binary(p.newPod(0))
 	if reply.Exit != 0 {
 		return refused, []string{fmt.Sprint(reply.Err)}
 	}
@@ -120,7 +127,7 @@ func (p *patient) examine() (what diagnosis, double []string) {
 	switch {
 	case reply.Stderr != "" || err == nil:
 		what = detected
-	case sound && equal(before, p.known):
+	case ok && equal(before, p.known):
 		what = harmless
 	default:
 		what = undetected
@@ -131,28 +138,29 @@ func (p *patient) examine() (what diagnosis, double []string) {
 				double = append(double, addr+" of "+p.known[addr])
 			}
 		}
-		reply = p.add(p.newcomer(i))
+		reply = p.add(p.newPod(i))
 	}
 	return what, double
 }
 
-// binary is an ADD by the real binary, within the time that any call may take.
-func (p *patient) binary(box *lab.Sandbox) lab.Reply {
-	call := box.IPAMCall(p.net, "ADD")
+// binary calls ADD with the real binary, with a timeout of 15 s.
+func (p *damagedNode) binary(sandbox *lab.Sandbox) lab.Reply {
+	call := sandbox.IPAMCall(p.net, "ADD")
 	call.Wrap = []string{"timeout", "--signal=QUIT", "15"}
-	reply := p.told(box, "ADD", func() lab.Reply { return p.node.Call(call) })
+	reply := p.track(sandbox, "ADD", func() lab.Reply { return p.node.Call(call) })
 	if reply.Exit != 0 && reply.Err == nil {
-		p.Errorf("ADD gives no answer: exit status %d, %.2000s", reply.Exit, reply.Stderr)
+		p.Errorf("ADD printed no result and no error: exit status %d, %.2000s", reply.Exit, reply.Stderr)
 	}
 	return reply
 }
 
-func (p *patient) newcomer(i int) *lab.Sandbox {
-	return p.in(p.rooms[i%len(p.rooms)], lab.NewPod("default", fmt.Sprint("newcomer-", i), ""))
+func (p *damagedNode) newPod(i int) *lab.Sandbox {
+	return p.in(p.namespaces[i%len(p.namespaces)], lab.NewPod("default", fmt.Sprint("new-", i), ""))
 }
 
-// leases are the pods that the store names, by address, and whether it proves sound.
-func (p *patient) leases() (found map[string]string, sound bool) {
+// leases returns the names of the pods in the store, by address, and whether leasectl check found
+// no problems.
+func (p *damagedNode) leases() (found map[string]string, ok bool) {
 	out, err := p.node.Command("timeout", "--signal=QUIT", "15", lab.Bin("leasectl"), "check")
 	if err != nil {
 		if !strings.Contains(err.Error(), "exit status 1:") || strings.Contains(err.Error(), "goroutine ") {
@@ -176,42 +184,43 @@ func equal(a, b map[string]string) bool {
 	return len(a) == len(b)
 }
 
-// ruin changes a page.
-type ruin struct {
+// damage is a way of damaging a page.
+type damage struct {
 	name string
-	do   func(dice *rand.Rand, page []byte)
+	do   func(rng *rand.Rand, page []byte)
 }
 
-var ruins = []ruin{
-	{"one bit", func(dice *rand.Rand, b []byte) { b[dice.IntN(len(b))] ^= 1 << dice.IntN(8) }},
-	{"one bit of its head", func(dice *rand.Rand, b []byte) { b[dice.IntN(64)] ^= 1 << dice.IntN(8) }},
+var damages = []damage{
+	{"one bit", func(rng *rand.Rand, b []byte) { b[rng.IntN(len(b))] ^= 1 << rng.IntN(8) }},
+	{"one bit of the header", func(rng *rand.Rand, b []byte) { b[rng.IntN(64)] ^= 1 << rng.IntN(8) }},
 	{"all bits", func(_ *rand.Rand, b []byte) {
 		for i := range b {
 			b[i] ^= 0xff
 		}
 	}},
 	{"zeros", func(_ *rand.Rand, b []byte) { clear(b) }},
-	{"a sector", func(dice *rand.Rand, b []byte) { clear(b[512*dice.IntN(8):][:512]) }},
+	{"a sector", func(rng *rand.Rand, b []byte) { clear(b[512*rng.IntN(8):][:512]) }},
 }
 
-// someRuins are two kinds for a page in the short form, and each kind several times in the long one.
-func (p *patient) someRuins() []ruin {
+// someDamage returns two random kinds of damage in the short form, and every kind twice in the long
+// one.
+func (p *damagedNode) someDamage() []damage {
 	if long {
-		return slices.Concat(ruins, ruins)
+		return slices.Concat(damages, damages)
 	}
-	p.dice.Shuffle(len(ruins), func(i, j int) { ruins[i], ruins[j] = ruins[j], ruins[i] })
-	return ruins[:2]
+	p.rng.Shuffle(len(damages), func(i, j int) { damages[i], damages[j] = damages[j], damages[i] })
+	return damages[:2]
 }
 
-// TestDamagedPages damages every page of a store in turn. With host-local's files as a witness nobody ever gets an address
-// that another has.
+// TestDamagedPages damages every page of a store in turn. With host-local's files as a source, no
+// address may be assigned twice.
 func TestDamagedPages(t *testing.T) {
-	p := newPatient(t, true)
-	counts := map[diagnosis]int{}
+	p := newDamagedNode(t, true)
+	counts := map[outcome]int{}
 	for at := range p.used() {
-		for _, r := range p.someRuins() {
-			p.lay(p.ruined(at, r))
-			what, double := p.examine()
+		for _, r := range p.someDamage() {
+			p.lay(p.damaged(at, r))
+			what, double := p.assignRest()
 			counts[what]++
 			if what == refused && !strings.Contains(double[0], "newer version") || what != refused && len(double) > 0 {
 				t.Errorf("page %d of %d, %s: %s, %v", at, p.used(), r.name, what, double)
@@ -221,52 +230,56 @@ func TestDamagedPages(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("damage: %d pages of a store with %d leases, each damaged in %d ways: %v; no address twice", p.used(), len(p.known), len(p.someRuins()), counts)
+	t.Logf("damage: %d pages of a store with %d leases, each damaged in %d ways: %v; no address twice",
+		p.used(), len(p.known), len(p.someDamage()), counts)
 }
 
-// ruined is the store's file with one page changed.
-func (p *patient) ruined(at int64, r ruin) contents {
+// damaged returns the contents of the store's file with one page damaged.
+func (p *damagedNode) damaged(at int64, r damage) contents {
 	d := p.disk.clone()
 	id := d.names[p.file]
 	b := make([]byte, page)
 	copy(b, d.files[id].pages[at])
-	r.do(p.dice, b)
+	r.do(p.rng, b)
 	d.do(change{kind: "page", file: id, at: at, data: string(b)}, page)
 	return d.files[id]
 }
 
-// TestDamagedPagesUnmirrored has no other witness than the store, whose branch and freelist pages carry no checksum. An
-// address may be handed out twice only by a call that says that the store's last change may be lost.
+// TestDamagedPagesUnmirrored damages pages without host-local's files. Since bbolt's branch and
+// freelist pages have no checksum, an address may then be assigned twice, but only by a call that
+// reports the damage.
 func TestDamagedPagesUnmirrored(t *testing.T) {
-	p := newPatient(t, false)
-	counts := map[diagnosis]int{}
+	p := newDamagedNode(t, false)
+	counts := map[outcome]int{}
 	twice := 0
 	for at := int64(0); at < p.used(); at += int64(howMany(3, 1)) {
-		for _, r := range p.someRuins() {
-			p.lay(p.ruined(at, r))
-			p.owner = map[string]*lab.Sandbox{} // counted, not judged
-			what, double := p.examine()
+		for _, r := range p.someDamage() {
+			p.lay(p.damaged(at, r))
+			p.owner = map[string]*lab.Sandbox{} // duplicates are counted below
+			what, double := p.assignRest()
 			counts[what]++
 			if what != refused && len(double) > 0 {
 				if twice++; what != detected {
-					t.Errorf("page %d, %s: %s, and handed out again: %v", at, r.name, what, double)
+					t.Errorf("page %d, %s: %s, and assigned again: %v", at, r.name, what, double)
 				}
-				t.Logf("page %d, %s: %s, and handed out again: %v", at, r.name, what, double)
+				t.Logf("page %d, %s: %s, and assigned again: %v", at, r.name, what, double)
 			}
 		}
 	}
-	t.Logf("damage without a mirror: %d pages of a store with %d leases, each damaged in %d ways: %v; %d of these handed out an address twice", p.used(), len(p.known), len(p.someRuins()), counts, twice)
+	t.Logf("damage without a mirror: %d pages of a store with %d leases, each damaged in %d ways: %v; "+
+		"%d times an address was assigned twice", p.used(), len(p.known), len(p.someDamage()), counts, twice)
 }
 
-// TestCutOff cuts the store's file at every page and at odd lengths, and puts garbage in its place.
+// TestCutOff truncates the store's file at every page and within pages, and replaces the rest with
+// random bytes in some cases.
 func TestCutOff(t *testing.T) {
-	p := newPatient(t, true)
+	p := newDamagedNode(t, true)
 	var lengths []int64
 	for at := range p.used() + 2 {
-		lengths = append(lengths, at*page, at*page+int64(p.dice.IntN(page)))
+		lengths = append(lengths, at*page, at*page+int64(p.rng.IntN(page)))
 	}
-	lengths = append(lengths, 1, page-1, page+1, 4*page-1, p.healthy().size-1)
-	counts := map[diagnosis]int{}
+	lengths = append(lengths, 1, page-1, page+1, 4*page-1, p.undamaged().size-1)
+	counts := map[outcome]int{}
 	var slowest time.Duration
 	for i, length := range lengths {
 		d := p.disk.clone()
@@ -274,63 +287,68 @@ func TestCutOff(t *testing.T) {
 		d.do(change{kind: "size", file: id, at: length}, page)
 		if i%5 == 4 {
 			for at := range length / page {
-				d.do(change{kind: "page", file: id, at: at, data: string(garbage(p.dice, page))}, page)
+				d.do(change{kind: "page", file: id, at: at, data: string(garbage(p.rng, page))}, page)
 			}
 		}
 		p.lay(d.files[id])
 		if i%5 == 3 {
-			os.RemoveAll(p.node.RunDir()) // no mark tells that there was a store
+			os.RemoveAll(p.node.RunDir()) // nothing shows that there was a store
 		}
 		start := time.Now()
-		what, double := p.examine()
+		what, double := p.assignRest()
 		slowest = max(slowest, time.Since(start))
 		counts[what]++
 		if what == refused || len(double) > 0 {
-			t.Fatalf("cut at %d: %s, %v", length, what, double)
+			t.Fatalf("truncated to %d: %s, %v", length, what, double)
 		}
 	}
-	t.Logf("cut off: %d lengths: %v; no address twice; the slowest recovery, with a full pool after it, took %s", len(lengths), counts, slowest.Round(time.Millisecond))
+	t.Logf("truncated: %d lengths: %v; no address twice; recovering and filling the pool took at most %s",
+		len(lengths), counts, slowest.Round(time.Millisecond))
 }
 
-// TestNoWitness: where nothing tells which addresses are in use, nothing is handed out before somebody says so.
-func TestNoWitness(t *testing.T) {
-	p := newPatient(t, true)
+// TestLossWithoutSource verifies that, if the store is lost and no source says which addresses are
+// in use, no address is assigned until the loss is accepted.
+func TestLossWithoutSource(t *testing.T) {
+	p := newDamagedNode(t, true)
 	for name, lost := range map[string]contents{
 		"cut off": {size: 3 * page},
 		"empty":   {},
-		"garbage": {size: 8 * page, pages: map[int64]string{0: strings.Repeat("garbage ", 512), 1: strings.Repeat("garbage ", 512)}},
+		"garbage": {size: 8 * page, pages: map[int64]string{
+			0: strings.Repeat("garbage ", 512), 1: strings.Repeat("garbage ", 512),
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p.lay(lost)
 			if err := os.RemoveAll(filepath.Join(p.node.NetworksDir(), "net")); err != nil {
 				t.Fatal(err)
 			}
-			box := p.newcomer(0)
+			sandbox := p.newPod(0)
 			for range 2 {
-				reply := p.call(box, "ADD")
-				if reply.Err == nil || reply.Err.Code != 11 || !strings.Contains(reply.Err.Error(), "leasectl recover --accept-loss") {
+				reply := p.call(sandbox, "ADD")
+				if reply.Err == nil || reply.Err.Code != 11 ||
+					!strings.Contains(reply.Err.Error(), "leasectl recover --accept-loss") {
 					t.Fatalf("ADD: %+v", reply)
 				}
 			}
-			if reply := p.call(box, "DEL"); reply.Exit != 0 {
+			if reply := p.call(sandbox, "DEL"); reply.Exit != 0 {
 				t.Errorf("DEL: %+v", reply)
 			}
 			if files, _ := filepath.Glob(filepath.Join(p.node.StateDir(), "lost", "*")); len(files) != 1 {
-				t.Errorf("kept of the lost store: %v", files)
+				t.Errorf("files of the lost store: %v, want one", files)
 			}
 			if out, err := p.node.Leasectl("recover", "--accept-loss"); err != nil {
 				t.Fatalf("leasectl recover --accept-loss: %v\n%s", err, out)
 			}
 			p.owner = map[string]*lab.Sandbox{}
-			p.mustAdd(p.newcomer(1))
-			p.sound()
+			p.mustAdd(p.newPod(1))
+			p.checkStore()
 		})
 	}
 }
 
-// TestNewerFormat: what a newer version has written is neither read nor replaced.
+// TestNewerFormat verifies that a store of a newer format is neither read nor replaced.
 func TestNewerFormat(t *testing.T) {
-	p := newPatient(t, true)
+	p := newDamagedNode(t, true)
 	d := p.disk.clone()
 	id := d.names[p.file]
 	changed := 0
@@ -341,15 +359,16 @@ func TestNewerFormat(t *testing.T) {
 		}
 	}
 	if changed == 0 {
-		t.Fatal("where does the store say its format?")
+		t.Fatal("the format was not found in the store's file")
 	}
 	p.lay(d.files[id])
-	reply := p.call(p.newcomer(0), "ADD")
-	if reply.Err == nil || reply.Err.Code != 11 || !strings.Contains(reply.Err.Error(), "format 2") || !strings.Contains(reply.Err.Error(), "1") {
+	reply := p.call(p.newPod(0), "ADD")
+	if reply.Err == nil || reply.Err.Code != 11 ||
+		!strings.Contains(reply.Err.Error(), "format 2") || !strings.Contains(reply.Err.Error(), "1") {
 		t.Errorf("ADD: %+v", reply)
 	}
-	for _, box := range p.bound {
-		if reply := p.call(box, "DEL"); reply.Exit != 0 {
+	for _, sandbox := range p.bound {
+		if reply := p.call(sandbox, "DEL"); reply.Exit != 0 {
 			t.Errorf("DEL: %+v", reply)
 		}
 		break
@@ -359,6 +378,6 @@ func TestNewerFormat(t *testing.T) {
 	}
 	b, err := os.ReadFile(p.file)
 	if err != nil || !slices.Equal(b, d.files[id].bytes()) {
-		t.Errorf("the newer store was written to (%v)", err)
+		t.Errorf("the newer store was changed (%v)", err)
 	}
 }

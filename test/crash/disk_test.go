@@ -12,15 +12,15 @@ import (
 	"time"
 )
 
-// A disk is what a file system may hold at a moment. Nothing on it is ever changed in place, so that a copy costs nothing.
+// disk is a state of a file system. Contents are not changed in place, so that clone is cheap.
 type disk struct {
 	names map[string]int   // path -> file
-	files map[int]contents // file -> what is in it
+	files map[int]contents // file -> its contents
 }
 
 type contents struct {
 	size  int64
-	pages map[int64]string // what is missing is zero
+	pages map[int64]string // missing pages are zero
 	mtime time.Time
 }
 
@@ -30,18 +30,19 @@ func newDisk() disk { return disk{map[string]int{}, map[int]contents{}} }
 
 func (d disk) clone() disk { return disk{maps.Clone(d.names), maps.Clone(d.files)} }
 
-// A change is one step of what a program did to a disk. A write is one page: the file system may do its pages in any order.
+// change is a change of a disk by a program. A write is split into pages, which the file system may
+// write in any order.
 type change struct {
-	kind string // page, size, link, unlink, rename, mkdir; and sync, printed, which change nothing
+	kind string // page, size, link, unlink, rename, mkdir; sync and printed do not change the disk
 	file int
-	path string // of a name; of a directory that is synced
-	to   string // of a rename
-	at   int64  // the page's number, or the size
-	data string // the page; or what was printed
+	path string // of the name, or of the directory that is synced
+	to   string // the target of a rename
+	at   int64  // the number of the page, or the size
+	data string // the page, or the printed text
 	when time.Time
 }
 
-// do makes the change. Of a torn page only the first bytes arrive; whole is page.
+// do applies a change. torn is how many bytes of a page are written; page for all.
 func (d disk) do(c change, torn int) {
 	f := d.files[c.file]
 	switch c.kind {
@@ -82,7 +83,7 @@ func (d disk) do(c change, torn int) {
 	d.files[c.file] = f
 }
 
-// lay puts the disk's files where they belong, and nothing else.
+// lay replaces the contents of the directories with the files of the disk.
 func (d disk) lay(dirs ...string) error {
 	for _, dir := range dirs {
 		entries, err := os.ReadDir(dir)
@@ -123,7 +124,7 @@ func (c contents) write(path string) error {
 	return os.Chtimes(path, c.mtime, c.mtime)
 }
 
-// describe lists the files below a directory, with the beginning of what is in them.
+// describe lists the files below a directory and the beginning of their contents.
 func (d disk) describe(dir string) string {
 	var b strings.Builder
 	for _, path := range slices.Sorted(maps.Keys(d.names)) {
@@ -171,7 +172,7 @@ func (c contents) bytes() []byte {
 	return b
 }
 
-// A recorder turns what strace saw of some processes, one after the other, into changes below some directories.
+// recorder converts the output of strace for consecutive processes into the changes below dirs.
 type recorder struct {
 	dirs    []string
 	changes []change
@@ -186,13 +187,14 @@ type recorder struct {
 type descriptor struct {
 	file int
 	path string
-	at   int64 // where write(2) goes on
+	at   int64 // the file offset of write(2)
 }
 
-// straceArgs make strace tell all that the recorder needs.
+// straceArgs returns a strace command whose output the recorder can read.
 func straceArgs(output string) []string {
 	return []string{"strace", "-f", "-ttt", "-xx", "-s", "99999999", "-o", output, "-e", "signal=none", "-e",
-		"trace=openat,close,write,pwrite64,writev,pwritev,ftruncate,truncate,fallocate,fsync,fdatasync,sync_file_range,rename,renameat,renameat2," +
+		"trace=openat,close,write,pwrite64,writev,pwritev,ftruncate,truncate,fallocate,fsync,fdatasync," +
+			"sync_file_range,rename,renameat,renameat2," +
 			"unlink,unlinkat,link,linkat,symlinkat,mkdir,mkdirat,dup,dup2,dup3,copy_file_range,sendfile,splice,msync"}
 }
 
@@ -202,7 +204,7 @@ var (
 	straceRest  = regexp.MustCompile(`^(\d+) +[\d.]+ <\.\.\. \w+ resumed>`)
 )
 
-// read adds one process, whose clock was so far ahead.
+// read adds the trace of a process, whose clock was ahead by the given duration.
 func (r *recorder) read(trace string, ahead time.Duration) error {
 	text, err := os.ReadFile(trace)
 	if err != nil {
@@ -232,7 +234,7 @@ func (r *recorder) read(trace string, ahead time.Duration) error {
 		seconds, err1 := strconv.ParseInt(begin[1], 10, 64)
 		micros, err2 := strconv.ParseInt(begin[2], 10, 64)
 		if err1 != nil || err2 != nil {
-			return fmt.Errorf("no time: %.200s", line)
+			return fmt.Errorf("invalid time: %.200s", line)
 		}
 		r.now = time.Unix(seconds, micros*1000).Add(ahead)
 		if err := r.call(begin[3], strings.Split(line[len(begin[0]):closing], ", "), end[1]); err != nil {
@@ -245,7 +247,7 @@ func (r *recorder) read(trace string, ahead time.Duration) error {
 func (r *recorder) call(name string, args []string, returned string) error {
 	result, err := strconv.Atoi(returned)
 	if err != nil || result < 0 {
-		return nil // it changed nothing
+		return nil // a failed call changes nothing
 	}
 	switch name {
 	case "openat":
@@ -255,17 +257,17 @@ func (r *recorder) call(name string, args []string, returned string) error {
 		r.rename(unhex(args[1]), unhex(args[3]))
 		return nil
 	case "unlinkat":
-		if path := unhex(args[1]); r.ours(path) {
+		if path := unhex(args[1]); r.isWatched(path) {
 			r.add(change{kind: "unlink", path: path})
 			delete(r.names, path)
 		}
 		return nil
 	case "mkdirat":
-		return nil // it is as lasting as what is in it
+		return nil // a directory is durable if a file in it is
 	}
 	fd, err := strconv.Atoi(args[0])
 	if err != nil {
-		return fmt.Errorf("who knows what that does to a disk")
+		return fmt.Errorf("unexpected system call")
 	}
 	d := r.fds[fd]
 	switch {
@@ -273,7 +275,7 @@ func (r *recorder) call(name string, args []string, returned string) error {
 		delete(r.fds, fd)
 	case name == "write" && fd == 1:
 		r.add(change{kind: "printed", data: unhex(args[1])})
-	case d == nil: // not one of ours
+	case d == nil: // a file outside dirs
 	case name == "write":
 		r.write(d.file, d.at, unhex(args[1])[:result])
 		d.at += int64(result)
@@ -293,18 +295,18 @@ func (r *recorder) call(name string, args []string, returned string) error {
 		offset, err1 := strconv.ParseInt(args[2], 10, 64)
 		length, err2 := strconv.ParseInt(args[3], 10, 64)
 		if args[1] != "0" || err1 != nil || err2 != nil {
-			return fmt.Errorf("another kind of fallocate")
+			return fmt.Errorf("unexpected mode of fallocate")
 		}
 		r.size(d.file, max(r.sizes[d.file], offset+length))
 	case name == "fsync" || name == "fdatasync":
 		r.add(change{kind: "sync", file: d.file, path: d.path})
 	default:
-		return fmt.Errorf("who knows what that does to a disk")
+		return fmt.Errorf("unexpected system call")
 	}
 	return nil
 }
 
-func (r *recorder) ours(path string) bool {
+func (r *recorder) isWatched(path string) bool {
 	return slices.ContainsFunc(r.dirs, func(dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") })
 }
 
@@ -315,7 +317,7 @@ func (r *recorder) add(c change) {
 
 func (r *recorder) open(path, flags string, fd int) {
 	delete(r.fds, fd)
-	if !r.ours(path) {
+	if !r.isWatched(path) {
 		return
 	}
 	id, there := r.names[path]
@@ -332,7 +334,7 @@ func (r *recorder) open(path, flags string, fd int) {
 }
 
 func (r *recorder) rename(from, to string) {
-	if r.ours(from) || r.ours(to) {
+	if r.isWatched(from) || r.isWatched(to) {
 		r.add(change{kind: "rename", path: from, to: to})
 		r.names[to] = r.names[from]
 		delete(r.names, from)
@@ -348,7 +350,7 @@ func (r *recorder) size(file int, size int64) {
 
 func (r *recorder) write(file int, at int64, data string) {
 	if at%page != 0 && len(data) > 0 && at/page != (at+int64(len(data))-1)/page {
-		panic("crash: a write across pages that does not begin with one")
+		panic("crash: unaligned write to more than one page")
 	}
 	for len(data) > 0 {
 		n := min(page, len(data))
@@ -359,7 +361,7 @@ func (r *recorder) write(file int, at int64, data string) {
 	r.sizes[file] = max(r.sizes[file], at)
 }
 
-// unhex reads strace's "\x41\x42".
+// unhex decodes a string of strace, such as "\x41\x42".
 func unhex(quoted string) string {
 	quoted = strings.Trim(quoted, `"`)
 	out := make([]byte, 0, len(quoted)/4)

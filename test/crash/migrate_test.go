@@ -10,76 +10,78 @@ import (
 	"github.com/leasehold-cni/leasehold/test/lab"
 )
 
-// TestMigration switches a node from upstream's host-local to leasehold and back and so on, with pods running on the real
-// bridge and flannel plugins all the time.
+// TestMigration switches a node between upstream's host-local and leasehold repeatedly, while pods
+// run on the bridge and flannel plugins.
 func TestMigration(t *testing.T) {
 	for name, conf := range map[string]func(c *crowd, ipam lab.Conf) lab.Conf{
 		"bridge": func(c *crowd, ipam lab.Conf) lab.Conf { return c.node.Bridge(ipam) },
-		// flannel replays what it was told at ADD to whatever binary that was (FACTS 6.4).
+		// flannel's DEL calls the IPAM plugin of the ADD with the configuration of the ADD
+		// (docs/facts.md, "flannel's DEL reads only its scratch file").
 		"flannel": func(c *crowd, ipam lab.Conf) lab.Conf {
-			return c.node.Flannel(lab.With(ipam, lab.Conf{"ranges": nil}), strings.Replace(c.subnet, "/16", "/24", 1), "")
+			return c.node.Flannel(lab.With(ipam, lab.Conf{"ranges": nil}), strings.Replace(c.subnet, "/16", "/24", 1),
+				"")
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCrowd(t, 60, nil)
 			main := conf(c, c.net.Main["ipam"].(lab.Conf))
 			c.net = c.node.Network("net", "0.4.0", main)
-			ours := c.net
-			theirs := c.as(lab.Conf{"type": "host-local"})
+			leasehold := c.net
+			hostLocal := c.as(lab.Conf{"type": "host-local"})
 
-			// A year of host-local.
+			// Pods start with host-local.
 			db, kept := lab.NewPod("db", "db-0", "10"), lab.NewPod("db", "db-1", "10")
-			first := c.attach(theirs, db)
-			home := c.has(first)
-			running := []*lab.Sandbox{c.attach(theirs, kept)}
+			first := c.attach(hostLocal, db)
+			original := c.has(first)
+			running := []*lab.Sandbox{c.attach(hostLocal, kept)}
 			for i := range 8 {
-				running = append(running, c.attach(theirs, lab.NewPod("web", fmt.Sprint("old-", i), "")))
+				running = append(running, c.attach(hostLocal, lab.NewPod("web", fmt.Sprint("old-", i), "")))
 			}
 			running[0].Echo()
 
-			// The switch. A pod that host-local started comes back under ours to the address that it had.
-			running = append(running, c.attach(ours, lab.NewPod("web", "new", "")))
-			c.agreesWith("db-0", home)
-			c.detach(ours, first)
-			running = append(running, c.attach(ours, lab.NewPod("web", "newer", "")))
-			second := c.attach(ours, db)
-			if got := c.has(second); !slices.Equal(got, home) {
-				t.Errorf("db-0 had %v under host-local and comes back with %v", home, got)
+			// After the switch a pod that was started with host-local gets its address back.
+			running = append(running, c.attach(leasehold, lab.NewPod("web", "new", "")))
+			c.checkAdopted("db-0", original)
+			c.detach(leasehold, first)
+			running = append(running, c.attach(leasehold, lab.NewPod("web", "newer", "")))
+			second := c.attach(leasehold, db)
+			if got := c.has(second); !slices.Equal(got, original) {
+				t.Errorf("db-0 had %v with host-local and came back with %v", original, got)
 			}
 
-			// There and back again.
+			// Switch back and forth.
 			for turn := range howMany(3, 12) {
-				net, other := ours, theirs
+				net, other := leasehold, hostLocal
 				if turn%2 == 0 {
-					net, other = theirs, ours
+					net, other = hostLocal, leasehold
 				}
 				for i := range 3 {
 					running = append(running, c.attach(net, lab.NewPod("web", fmt.Sprintf("turn-%d-%d", turn, i), "")))
 				}
-				c.detach(net, running[1])                // whoever has started it
-				c.detach(other, running[len(running)-2]) // and whoever does not run now
+				c.detach(net, running[1])                // started with either
+				c.detach(other, running[len(running)-2]) // by the plugin that is not installed now
 				running = slices.Delete(slices.Delete(running, len(running)-2, len(running)-1), 1, 2)
 				if err := running[len(running)-1].Ask(c.has(running[0])[0]); err != nil {
-					t.Errorf("turn %d: db-1 is not heard of: %v", turn, err)
+					t.Errorf("turn %d: connect to db-1: %v", turn, err)
 				}
 			}
 			for i := range 12 {
-				running = append(running, c.attach(ours, lab.NewPod("web", fmt.Sprint("last-", i), "")))
+				running = append(running, c.attach(leasehold, lab.NewPod("web", fmt.Sprint("last-", i), "")))
 			}
-			c.sound()
-			for _, box := range append(running, second) {
-				c.detach(ours, box)
+			c.checkStore()
+			for _, sandbox := range append(running, second) {
+				c.detach(leasehold, sandbox)
 			}
 			if name == "bridge" {
-				c.everyAddress()
+				c.checkNoLeak()
 			}
-			t.Logf("migration under %s: %d calls, no address twice", name, c.calls)
+			t.Logf("migration with %s: %d calls, no address twice", name, c.calls)
 		})
 	}
 }
 
-// agreesWith tells whether the store knows a pod by the addresses that somebody else gave it.
-func (c *crowd) agreesWith(pod string, addrs []string) {
+// checkAdopted checks that the store has the addresses of a pod that host-local assigned.
+func (c *crowd) checkAdopted(pod string, addrs []string) {
 	c.Helper()
 	var found []string
 	for _, l := range c.node.Leases("--state", "bound") {
@@ -88,68 +90,69 @@ func (c *crowd) agreesWith(pod string, addrs []string) {
 		}
 	}
 	if !slices.Equal(found, addrs) {
-		c.Errorf("the store knows %s by %v, want %v", pod, found, addrs)
+		c.Errorf("the store has %v for %s, want %v", found, pod, addrs)
 	}
 }
 
-// TestDealtCalls deals calls at random to leasehold and upstream's host-local over one directory.
-func TestDealtCalls(t *testing.T) {
+// TestMixedCalls calls leasehold and upstream's host-local at random with the same directory.
+func TestMixedCalls(t *testing.T) {
 	const pods = 24
-	rng := dice(t)
+	rng := newRand(t)
 	c := newCrowd(t, 40, nil)
-	theirs := c.as(lab.Conf{"type": "host-local"})
-	boxes, former := make([]*lab.Sandbox, pods), make([]*lab.Sandbox, pods)
+	hostLocal := c.as(lab.Conf{"type": "host-local"})
+	sandboxes, former := make([]*lab.Sandbox, pods), make([]*lab.Sandbox, pods)
 	served := map[string]int{}
 	for range howMany(500, 3000) {
 		i, net := rng.IntN(pods), c.net
 		if rng.IntN(2) == 0 {
-			net = theirs
+			net = hostLocal
 		}
 		who := net.Main["ipam"].(lab.Conf)["type"].(string)
 		served[who]++
-		box := boxes[i]
-		if box != nil {
-			reply := c.told(box, "DEL", func() lab.Reply { return box.Call(net, "DEL") })
+		sandbox := sandboxes[i]
+		if sandbox != nil {
+			reply := c.track(sandbox, "DEL", func() lab.Reply { return sandbox.Call(net, "DEL") })
 			if reply.Exit != 0 {
-				t.Errorf("%s, DEL of %s: %+v", who, box.Pod.Name, reply)
+				t.Errorf("%s, DEL of %s: %+v", who, sandbox.Pod.Name, reply)
 			}
-			box.Remove()
-			boxes[i], former[i] = nil, box
+			sandbox.Remove()
+			sandboxes[i], former[i] = nil, sandbox
 			continue
 		}
-		box = c.node.Sandbox(lab.NewPod("default", fmt.Sprint("pod-", i), []string{"", "1"}[i%2]))
-		reply := c.told(box, "ADD", func() lab.Reply { return box.Call(net, "ADD") })
+		sandbox = c.node.Sandbox(lab.NewPod("default", fmt.Sprint("pod-", i), []string{"", "1"}[i%2]))
+		reply := c.track(sandbox, "ADD", func() lab.Reply { return sandbox.Call(net, "ADD") })
 		if reply.Exit != 0 && who == "host-local" {
-			// It cannot take back what we hold: we serve this one.
+			// host-local cannot assign addresses that are held: leasehold serves this pod.
 			c.node.Clock += 2 * time.Minute
-			reply = c.call(box, "ADD")
+			reply = c.call(sandbox, "ADD")
 		}
-		if reply.Exit != 0 && strings.Contains(reply.Err.Msg, "former sandbox") && former[i] != nil && former[i].Reissued() {
-			t.Logf("the number of %s's last namespace belongs to a stranger", box.Pod.Name)
-			c.told(box, "DEL", func() lab.Reply { return box.Call(net, "DEL") })
-			box.Remove()
+		if reply.Exit != 0 && strings.Contains(reply.Err.Msg, "former sandbox") && former[i] != nil &&
+			former[i].Reissued() {
+			t.Logf("the inode number of %s's last namespace is in use again", sandbox.Pod.Name)
+			c.track(sandbox, "DEL", func() lab.Reply { return sandbox.Call(net, "DEL") })
+			sandbox.Remove()
 			continue
 		}
 		if reply.Exit != 0 {
-			t.Fatalf("%s, ADD of %s: %+v\n%s", who, box.Pod.Name, reply, c.list("--all"))
+			t.Fatalf("%s, ADD of %s: %+v\n%s", who, sandbox.Pod.Name, reply, c.list("--all"))
 		}
-		boxes[i] = box
+		sandboxes[i] = sandbox
 		if t.Failed() {
 			t.FailNow()
 		}
 	}
 	c.mustAdd(c.node.Sandbox(lab.NewPod("default", "last", "")))
-	c.sound()
-	for i, box := range boxes {
-		if box != nil {
-			net := []*lab.Network{c.net, theirs}[i%2]
-			if reply := c.told(box, "DEL", func() lab.Reply { return box.Call(net, "DEL") }); reply.Exit != 0 {
+	c.checkStore()
+	for i, sandbox := range sandboxes {
+		if sandbox != nil {
+			net := []*lab.Network{c.net, hostLocal}[i%2]
+			if reply := c.track(sandbox, "DEL", func() lab.Reply { return sandbox.Call(net, "DEL") }); reply.Exit != 0 {
 				t.Errorf("DEL: %+v", reply)
 			}
-			box.Remove()
+			sandbox.Remove()
 		}
 	}
-	c.everyAddress()
-	c.sound()
-	t.Logf("dealt calls: %d, of which %v; no address twice, none lost", c.calls, served)
+	c.checkNoLeak()
+	c.checkStore()
+	t.Logf("mixed calls: %d, of which %v; no address twice, none leaked", c.calls, served)
 }

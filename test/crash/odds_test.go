@@ -25,57 +25,59 @@ func TestClockSteps(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, reboot %t", step, reboot), func(t *testing.T) {
 				c := newCrowd(t, 6, nil)
 				pod := lab.NewPod("default", "db-0", "60")
-				box, home := c.start(pod)
-				c.stop(box)
+				sandbox, original := c.start(pod)
+				c.stop(sandbox)
 				c.node.Clock += step
 				if reboot {
 					c.node.Reboot()
 				}
 				c.start(lab.NewPod("default", "web", ""))
-				box, addr := c.start(pod)
-				if step < time.Hour && addr != home { // its window cannot be over yet
-					t.Errorf("db-0 came back with %s instead of %s", addr, home)
+				sandbox, addr := c.start(pod)
+				if step < time.Hour && addr != original { // its window cannot have expired
+					t.Errorf("db-0 came back with %s, want %s", addr, original)
 				}
-				c.stop(box)
+				c.stop(sandbox)
 				c.node.Clock -= step
-				box, back := c.start(pod)
+				sandbox, back := c.start(pod)
 				if step > -time.Hour && back != addr {
-					t.Errorf("db-0 came back with %s instead of %s", back, addr)
+					t.Errorf("db-0 came back with %s, want %s", back, addr)
 				}
-				c.stop(box)
-				c.sound()
-				c.everyAddress()
+				c.stop(sandbox)
+				c.checkStore()
+				c.checkNoLeak()
 			})
 		}
 	}
 }
 
-// TestClockSetBack: a node boots with its clock days behind. A hold may last for its window again, and no longer.
+// TestClockSetBack verifies that a hold lasts for at most its window after a boot at which the
+// clock is days behind.
 func TestClockSetBack(t *testing.T) {
 	c := newCrowd(t, 6, nil)
-	box, _ := c.start(lab.NewPod("default", "db-0", "60"))
-	c.stop(box)
+	sandbox, _ := c.start(lab.NewPod("default", "db-0", "60"))
+	c.stop(sandbox)
 	c.node.Reboot()
 	c.node.Clock -= 30 * 24 * time.Hour
 	_, _ = c.start(lab.NewPod("default", "web", ""))
 	c.node.Clock += 3 * time.Hour
 	for i := range 5 {
-		box := c.node.Sandbox(lab.NewPod("default", fmt.Sprint("filler-", i), ""))
-		if reply := c.call(box, "ADD"); reply.Exit != 0 {
-			t.Fatalf("three hours after a hold of one began again: %+v\n%s", reply, c.list("--all"))
+		sandbox := c.node.Sandbox(lab.NewPod("default", fmt.Sprint("filler-", i), ""))
+		if reply := c.call(sandbox, "ADD"); reply.Exit != 0 {
+			t.Fatalf("ADD three hours after the boot: %+v\n%s", reply, c.list("--all"))
 		}
 	}
 }
 
-// TestNewerRecord: a field that a newer version has put into a record survives all that this version does with it.
+// TestNewerRecord verifies that a field of a newer version stays in a record when this version
+// changes it.
 func TestNewerRecord(t *testing.T) {
 	c := newCrowd(t, 6, nil)
-	box, home := c.start(lab.NewPod("default", "db-0", "10"))
+	sandbox, original := c.start(lab.NewPod("default", "db-0", "10"))
 	extra := append([]byte{0xe7, 0x07, 5}, "later"...) // tag 999, five bytes
 	visit := func(write bool) (found []byte) {
 		t.Helper()
 		err := c.store().Update(context.Background(), func(tx *store.Tx) error {
-			l, err := tx.Get(tx.Pools()[0], netip.MustParseAddr(home))
+			l, err := tx.Get(tx.Pools()[0], netip.MustParseAddr(original))
 			found = l.Extra
 			if err == nil && write {
 				l.Extra = extra
@@ -90,23 +92,24 @@ func TestNewerRecord(t *testing.T) {
 	}
 	visit(true)
 	for _, verb := range []string{"ADD", "DEL"} {
-		if reply := c.call(box, verb); reply.Exit != 0 {
+		if reply := c.call(sandbox, verb); reply.Exit != 0 {
 			t.Fatalf("%s: %+v", verb, reply)
 		}
 		if found := visit(false); !bytes.Equal(found, extra) {
 			t.Errorf("after %s the newer field is %q", verb, found)
 		}
 	}
-	box.Remove()
-	if _, addr := c.start(box.Pod); addr != home || !bytes.Equal(visit(false), extra) {
-		t.Errorf("db-0 came back with %s and %q, want %s and %q", addr, visit(false), home, extra)
+	sandbox.Remove()
+	if _, addr := c.start(sandbox.Pod); addr != original || !bytes.Equal(visit(false), extra) {
+		t.Errorf("db-0 came back with %s and %q, want %s and %q", addr, visit(false), original, extra)
 	}
-	c.sound()
+	c.checkStore()
 }
 
-// TestTakenAway removes or replaces the lock or the store while many calls wait for them.
-func TestTakenAway(t *testing.T) {
-	for name, take := range map[string]func(c *crowd, lock, file string) error{
+// TestRemovedWhileWaiting removes or replaces the lock file or the store while calls wait for the
+// lock.
+func TestRemovedWhileWaiting(t *testing.T) {
+	for name, remove := range map[string]func(c *crowd, lock, file string) error{
 		"the lock is removed": func(_ *crowd, lock, _ string) error { return os.Remove(lock) },
 		"the lock is replaced": func(_ *crowd, lock, _ string) error {
 			return errors.Join(os.Remove(lock), os.WriteFile(lock, nil, 0o600))
@@ -136,96 +139,103 @@ func TestTakenAway(t *testing.T) {
 			}
 			var wg sync.WaitGroup
 			for i := range callers {
-				box := c.node.Sandbox(lab.NewPod("default", fmt.Sprint("new-", i), ""))
+				sandbox := c.node.Sandbox(lab.NewPod("default", fmt.Sprint("new-", i), ""))
 				wg.Go(func() {
-					if reply := c.call(box, "ADD"); reply.Exit != 0 {
+					if reply := c.call(sandbox, "ADD"); reply.Exit != 0 {
 						t.Errorf("ADD: %+v", reply)
 					}
 				})
 			}
-			time.Sleep(200 * time.Millisecond) // most of them wait by now; whoever does not comes too late for nothing
-			if err := take(c, path, filepath.Join(c.node.StateDir(), "leases.db")); err != nil {
+			time.Sleep(200 * time.Millisecond) // most calls wait for the lock then
+			if err := remove(c, path, filepath.Join(c.node.StateDir(), "leases.db")); err != nil {
 				t.Fatal(err)
 			}
 			lock.Close()
 			wg.Wait()
 			c.mustAdd(c.node.Sandbox(lab.NewPod("default", "last", "")))
-			c.agrees()
-			c.sound()
+			c.checkModel()
+			c.checkStore()
 		})
 	}
 }
 
-// TestNobodyListens: the caller has closed its end of the pipe before the result is printed.
-func TestNobodyListens(t *testing.T) {
+// TestClosedPipe verifies that ADD releases the address if the caller has closed the pipe before
+// the result is printed.
+func TestClosedPipe(t *testing.T) {
 	c := newCrowd(t, 6, nil)
-	box := c.node.Sandbox(lab.NewPod("default", "db-0", "10"))
-	call := box.IPAMCall(c.net, "ADD")
+	sandbox := c.node.Sandbox(lab.NewPod("default", "db-0", "10"))
+	call := sandbox.IPAMCall(c.net, "ADD")
 	call.Wrap = []string{"bash", "-c", `(sleep 0.1; exec "$0") | :; exit ${PIPESTATUS[0]}`}
-	if reply := c.node.Call(call); reply.Exit == 0 || reply.Stdout != "" || strings.Contains(reply.Stderr, "goroutine ") {
-		t.Errorf("ADD without a listener: %+v", reply)
+	if reply := c.node.Call(call); reply.Exit == 0 || reply.Stdout != "" ||
+		strings.Contains(reply.Stderr, "goroutine ") {
+		t.Errorf("ADD with a closed pipe: %+v", reply)
 	}
 	if bound := c.node.Leases("--state", "bound"); len(bound) > 0 {
-		t.Errorf("nobody was told of %+v", bound)
+		t.Errorf("bound after the failed ADD: %+v", bound)
 	}
-	c.sound()
-	if reply := c.call(box, "ADD"); reply.Exit != 0 { // a runtime that asks again
+	c.checkStore()
+	if reply := c.call(sandbox, "ADD"); reply.Exit != 0 { // a runtime that retries
 		t.Errorf("ADD: %+v", reply)
 	}
-	c.stop(box)
-	c.everyAddress()
+	c.stop(sandbox)
+	c.checkNoLeak()
 }
 
-// TestParentKilled: the runtime kills the bridge plugin, whose IPAM plugin goes on alone, while the runtime cleans up (FACTS
-// 1.18). The late ADD must not leave an address behind that nobody gives back.
+// TestParentKilled verifies that no address is leaked if the runtime kills the bridge plugin and
+// calls DEL while the IPAM plugin still runs (docs/facts.md, "A killed plugin leaves its IPAM
+// plugin running").
 func TestParentKilled(t *testing.T) {
-	for name, early := range map[string]bool{"the sandbox is gone before the late ADD": true, "the sandbox goes after the late ADD": false} {
+	for name, early := range map[string]bool{
+		"the sandbox is removed before the late ADD": true,
+		"the sandbox is removed after the late ADD":  false,
+	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCrowd(t, 6, nil)
-			late, over := filepath.Join(c.node.Dir, "late"), filepath.Join(c.node.Dir, "over")
-			script := fmt.Sprintf("#!/bin/sh\nsleep 1.5\n%s\necho >%s\n", lab.Bin("leasehold"), over)
+			late, done := filepath.Join(c.node.Dir, "late"), filepath.Join(c.node.Dir, "done")
+			script := fmt.Sprintf("#!/bin/sh\nsleep 1.5\n%s\necho >%s\n", lab.Bin("leasehold"), done)
 			if err := os.WriteFile(late, []byte(script), 0o755); err != nil {
 				t.Fatal(err)
 			}
 			c.node.Install("leasehold", late)
-			box := c.node.Sandbox(lab.NewPod("default", "db-0", "10"))
-			call := box.IPAMCall(c.net, "ADD")
+			sandbox := c.node.Sandbox(lab.NewPod("default", "db-0", "10"))
+			call := sandbox.IPAMCall(c.net, "ADD")
 			call.Plugin, call.Wrap = "bridge", []string{"timeout", "--foreground", "--signal=KILL", "1"}
 			if reply := c.node.Call(call); !wasKilled(reply) {
 				t.Errorf("the bridge plugin: %+v", reply)
 			}
 			c.node.Install("leasehold", lab.Bin("leasehold"))
-			if reply := c.call(box, "DEL"); reply.Exit != 0 {
+			if reply := c.call(sandbox, "DEL"); reply.Exit != 0 {
 				t.Errorf("DEL: %+v", reply)
 			}
 			if early {
-				box.Remove()
+				sandbox.Remove()
 			}
 			for n := 0; ; n++ {
-				if _, err := os.Stat(over); err == nil {
+				if _, err := os.Stat(done); err == nil {
 					break
 				} else if n == 1000 {
-					t.Fatal("the IPAM plugin did not go on alone")
+					t.Fatal("the IPAM plugin did not end within 10 s")
 				}
 				time.Sleep(10 * time.Millisecond)
 			}
-			if bound := c.node.Leases("--state", "bound"); len(bound) > 0 { // nobody was told
+			if bound := c.node.Leases("--state", "bound"); len(bound) > 0 {
 				t.Errorf("bound after the late ADD: %+v", bound)
 			}
-			box.Remove()
-			c.everyAddress()
-			c.sound()
+			sandbox.Remove()
+			c.checkNoLeak()
+			c.checkStore()
 		})
 	}
 }
 
-// TestLockKept: whoever keeps the lock stops no DEL and no node, and ADD says so in time.
+// TestLockKept verifies that ADD fails in time, and DEL succeeds, while another process keeps the
+// lock.
 func TestLockKept(t *testing.T) {
 	if !long {
-		t.Skip("it takes ten seconds")
+		t.Skip("takes ten seconds")
 	}
 	c := newCrowd(t, 6, nil)
-	box, _ := c.start(lab.NewPod("default", "db-0", "10"))
+	sandbox, _ := c.start(lab.NewPod("default", "db-0", "10"))
 	lock, err := os.OpenFile(filepath.Join(c.node.RunDir(), "lock"), os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -242,13 +252,13 @@ func TestLockKept(t *testing.T) {
 		}
 	})
 	wg.Go(func() {
-		if reply := c.call(box, "DEL"); reply.Exit != 0 {
+		if reply := c.call(sandbox, "DEL"); reply.Exit != 0 {
 			t.Errorf("DEL: %+v", reply)
 		}
 	})
 	wg.Wait()
 	lock.Close()
-	box.Remove()
-	c.honoured(box)
-	c.everyAddress()
+	sandbox.Remove()
+	c.checkReleased(sandbox)
+	c.checkNoLeak()
 }

@@ -21,50 +21,53 @@ import (
 	"github.com/leasehold-cni/leasehold/test/lab"
 )
 
-// A play is a sequence of real calls, every change that they made to the disk, and what their callers were told.
-type play struct {
+// recording is a sequence of calls, the changes that they made to the disk, and their results.
+type recording struct {
 	*crowd
-	dice  *rand.Rand
-	acts  []act
-	trace recorder
-	rooms []*lab.Sandbox // see boxes
+	rng        *rand.Rand
+	steps      []step
+	trace      recorder
+	namespaces []*lab.Sandbox // see sandboxes
 
-	tried, sampled int // states, and those of them that the binary met too
+	tried, sampled int // the number of states, and of those that were also tried with the binary
 }
 
-// An act is one call, and the place in the trace where it was over.
-type act struct {
-	verb string
-	box  *lab.Sandbox
-	told []string // ADD: the addresses of its result
-	end  int
+// step is a call, and the number of changes in the trace when it had ended.
+type step struct {
+	verb    string
+	sandbox *lab.Sandbox
+	printed []string // ADD: the addresses of the result
+	end     int
 }
 
-// TestCrashStates records every change that a run of ADDs and DELs makes to the disk, and cuts the power wherever it can be
-// cut. What a file system may leave then: of what was not synced, any of the pages, the last of them torn; and the names in
-// a directory as they were at some moment since it was synced. In each such state a node boots.
+// TestCrashStates records every change that a sequence of ADDs and DELs makes to the disk, and
+// boots the node in each state that a power cut may leave: any subset of the pages that were not
+// synced, the last of them torn, and the names of a directory as they were at any time since it was
+// synced.
 func TestCrashStates(t *testing.T) {
-	p := &play{crowd: newCrowd(t, 8, nil), dice: dice(t)}
+	p := &recording{crowd: newCrowd(t, 8, nil), rng: newRand(t)}
 	v4 := p.net.Main["ipam"].(lab.Conf)["ranges"].([][]lab.Conf)
 	v6 := []lab.Conf{{"subnet": "fd00:5::/64", "rangeStart": "fd00:5::10", "rangeEnd": "fd00:5::17"}}
-	p.net = p.as(lab.Conf{"ranges": append(v4, v6)}) // two sets, so that half a result would be seen
+	p.net = p.as(lab.Conf{"ranges": append(v4, v6)}) // two sets, to detect incomplete results
 	onTmpfs(t, p.node.StateDir(), 64<<20)
 	onTmpfs(t, p.node.NetworksDir(), 64<<20)
-	p.trace = recorder{dirs: []string{p.node.StateDir(), p.node.NetworksDir()}, names: map[string]int{}, sizes: map[int]int64{}}
+	p.trace = recorder{
+		dirs: []string{p.node.StateDir(), p.node.NetworksDir()}, names: map[string]int{}, sizes: map[int]int64{},
+	}
 
 	db := []lab.Pod{lab.NewPod("default", "db-0", "24h"), lab.NewPod("default", "db-1", "24h")}
 	web := lab.NewPod("default", "web", "")
-	first := p.act("ADD", p.node.Sandbox(db[0]))
-	second := p.act("ADD", p.node.Sandbox(web))
-	p.act("DEL", first)
-	third := p.act("ADD", p.node.Sandbox(again(db[0]))) // home again
-	p.act("ADD", p.node.Sandbox(db[1]))
-	p.act("DEL", second)
-	p.act("DEL", third)
-	p.node.Clock += time.Hour // the cool-down of web is over: its files go
+	first := p.step("ADD", p.node.Sandbox(db[0]))
+	second := p.step("ADD", p.node.Sandbox(web))
+	p.step("DEL", first)
+	third := p.step("ADD", p.node.Sandbox(recreated(db[0]))) // returns
+	p.step("ADD", p.node.Sandbox(db[1]))
+	p.step("DEL", second)
+	p.step("DEL", third)
+	p.node.Clock += time.Hour // the soft hold of web expires
 	for i := range howMany(1, 24) {
-		box := p.act("ADD", p.node.Sandbox(again([]lab.Pod{db[0], web}[i%2])))
-		p.act("DEL", box)
+		sandbox := p.step("ADD", p.node.Sandbox(recreated([]lab.Pod{db[0], web}[i%2])))
+		p.step("DEL", sandbox)
 	}
 
 	syncs := 0
@@ -81,24 +84,25 @@ func TestCrashStates(t *testing.T) {
 				}
 				if t.Failed() {
 					t.Log(d.describe(p.node.NetworksDir()))
-					t.Fatalf("in state %d, power cut before change %d of %d: %.200q", p.tried, i, len(p.trace.changes), fmt.Sprint(c.kind, c.path))
+					t.Fatalf("in state %d, power cut before change %d of %d: %.200q",
+						p.tried, i, len(p.trace.changes), fmt.Sprint(c.kind, c.path))
 				}
 			}
 		}
 	}
-	t.Logf("crash states: %d calls made %d changes and %d syncs; %d states tried, %d of them also through the binary, no violation",
-		len(p.acts), len(p.trace.changes), syncs, p.tried, p.sampled)
+	t.Logf("crash states: %d calls made %d changes and %d syncs; %d states tried, %d of them also with the binary",
+		len(p.steps), len(p.trace.changes), syncs, p.tried, p.sampled)
 }
 
-// act makes a call under strace.
-func (p *play) act(verb string, box *lab.Sandbox) *lab.Sandbox {
+// step makes a call with strace and records its changes.
+func (p *recording) step(verb string, sandbox *lab.Sandbox) *lab.Sandbox {
 	p.Helper()
 	output := filepath.Join(p.TempDir(), "trace")
-	call := box.IPAMCall(p.net, verb)
+	call := sandbox.IPAMCall(p.net, verb)
 	call.Wrap = straceArgs(output)
 	reply := p.node.Call(call)
 	if reply.Exit != 0 {
-		p.Fatalf("%s of %s: %+v", verb, box.Pod.Name, reply)
+		p.Fatalf("%s of %s: %+v", verb, sandbox.Pod.Name, reply)
 	}
 	before := len(p.trace.changes)
 	if err := p.trace.read(output, p.node.Clock); err != nil {
@@ -106,31 +110,32 @@ func (p *play) act(verb string, box *lab.Sandbox) *lab.Sandbox {
 	}
 	syncs := slices.ContainsFunc(p.trace.changes[before:], func(c change) bool { return c.kind == "sync" })
 	if !syncs {
-		p.Fatalf("%s of %s synced nothing: is strace at work?", verb, box.Pod.Name)
+		p.Fatalf("strace recorded no sync of %s of %s", verb, sandbox.Pod.Name)
 	}
-	p.acts = append(p.acts, act{verb, box, addressesOf(reply), len(p.trace.changes)})
+	p.steps = append(p.steps, step{verb, sandbox, addressesOf(reply), len(p.trace.changes)})
 	if verb == "DEL" {
-		box.Remove()
+		sandbox.Remove()
 	}
-	return box
+	return sandbox
 }
 
-// states are those that the disk may be in when the power is cut just before a change.
-func (p *play) states(cut int) (all []disk) {
-	lasting := newDisk()
-	var pages, names, mirror []change // what need not have arrived
+// states returns the states that a power cut just before a change may leave.
+func (p *recording) states(cut int) (all []disk) {
+	durable := newDisk()
+	var pages, names, mirror []change // changes that may be lost
 	for i, c := range p.trace.changes[:cut] {
 		inMirror := strings.HasPrefix(c.path, p.node.NetworksDir())
 		switch {
 		case c.kind == "sync" || c.kind == "printed":
 		case (c.kind == "link" || c.kind == "unlink" || c.kind == "rename") && inMirror:
 			mirror = append(mirror, c)
-		case p.isLasting(c, p.trace.changes[i:cut]):
-			lasting.do(c, page)
+		case p.isDurable(c, p.trace.changes[i:cut]):
+			durable.do(c, page)
 		case c.kind == "page" || c.kind == "size":
 			if p.isMirrorFile(c.file) {
 				mirror = append(mirror, c)
-			} else if c.kind == "size" || strings.Trim(c.data, "\x00") != "" || lasting.files[c.file].pages[c.at] != "" {
+			} else if c.kind == "size" || strings.Trim(c.data, "\x00") != "" ||
+				durable.files[c.file].pages[c.at] != "" {
 				pages = append(pages, c)
 			}
 		default:
@@ -138,7 +143,7 @@ func (p *play) states(cut int) (all []disk) {
 		}
 	}
 	for n := range len(names) + 1 {
-		base := lasting.clone()
+		base := durable.clone()
 		for _, c := range names[:n] {
 			base.do(c, page)
 		}
@@ -149,9 +154,9 @@ func (p *play) states(cut int) (all []disk) {
 	return all
 }
 
-// isLasting tells whether a change was synced before the power was cut. A directory's sync makes the names in it last; the
-// directory itself lasts with what is in it, as in every journalling file system.
-func (p *play) isLasting(c change, later []change) bool {
+// isDurable reports whether a change was synced before the power cut. Syncing a directory makes its
+// names durable, and the directory itself, as in every journalling file system.
+func (p *recording) isDurable(c change, later []change) bool {
 	return slices.ContainsFunc(later, func(s change) bool {
 		if c.kind == "page" || c.kind == "size" {
 			return s.kind == "sync" && s.file == c.file && s.file != 0
@@ -160,16 +165,16 @@ func (p *play) isLasting(c change, later []change) bool {
 	})
 }
 
-// isMirrorFile tells whether a file was made in the mirror.
-func (p *play) isMirrorFile(file int) bool {
+// isMirrorFile reports whether a file is one of host-local's.
+func (p *recording) isMirrorFile(file int) bool {
 	return slices.ContainsFunc(p.trace.changes, func(c change) bool {
 		return c.kind == "link" && c.file == file && strings.HasPrefix(c.path, p.node.NetworksDir())
 	})
 }
 
-// withSome makes the disks that have some of the pages: each subset, up to a bound on their number; and all of them with
-// one torn.
-func (p *play) withSome(base disk, pages []change) (all []disk) {
+// withSome returns disks with subsets of the pages: all subsets, or a limited number of them if
+// there are many; and those with all pages, of which the last is torn.
+func (p *recording) withSome(base disk, pages []change) (all []disk) {
 	bound := uint(howMany(4, 10))
 	n := uint(len(pages))
 	subsets := []uint64{}
@@ -178,15 +183,15 @@ func (p *play) withSome(base disk, pages []change) (all []disk) {
 			subsets = append(subsets, s)
 		}
 	} else {
-		for i := range min(n, 64) + 1 { // each prefix, each page missing, each alone; and some by chance
+		for i := range min(n, 64) + 1 { // each prefix, all without one, each page alone; and random subsets
 			subsets = append(subsets, 1<<i-1, ^uint64(0)&^(1<<i), 1<<i)
 		}
 		for range 1 << bound {
-			subsets = append(subsets, p.dice.Uint64())
+			subsets = append(subsets, p.rng.Uint64())
 		}
 		subsets = append(subsets, ^uint64(0))
 		if !long {
-			p.dice.Shuffle(len(subsets)-1, func(i, j int) { subsets[i], subsets[j] = subsets[j], subsets[i] })
+			p.rng.Shuffle(len(subsets)-1, func(i, j int) { subsets[i], subsets[j] = subsets[j], subsets[i] })
 			subsets = subsets[len(subsets)-1-1<<bound:]
 		}
 	}
@@ -212,9 +217,9 @@ func (p *play) withSome(base disk, pages []change) (all []disk) {
 	return all
 }
 
-// withMirror adds host-local's files, which nobody syncs: all that was written, the names without the newest contents, or
-// what was there some changes ago.
-func (p *play) withMirror(base disk, mirror []change) (all []disk) {
+// withMirror adds host-local's files, which are not synced: with all changes, without the newest
+// contents, or in an older state.
+func (p *recording) withMirror(base disk, mirror []change) (all []disk) {
 	whole, empty, old := base.clone(), base.clone(), base.clone()
 	for i, c := range mirror {
 		whole.do(c, page)
@@ -226,72 +231,73 @@ func (p *play) withMirror(base disk, mirror []change) (all []disk) {
 		}
 	}
 	all = []disk{whole}
-	if p.dice.IntN(howMany(8, 4)) == 0 {
+	if p.rng.IntN(howMany(8, 4)) == 0 {
 		all = append(all, empty, old)
 	}
 	return all
 }
 
-// boot lays a disk, boots the node with it and sees whether everything is there that anybody was told of.
-func (p *play) boot(d disk, cut int, call func(lab.Call) lab.Reply) {
+// boot boots the node with the disk and checks that every printed result is in the store.
+func (p *recording) boot(d disk, cut int, call func(lab.Call) lab.Reply) {
 	p.Helper()
 	if err := d.lay(p.node.StateDir(), p.node.NetworksDir()); err != nil {
 		p.Fatal(err)
 	}
 	p.node.Reboot()
 
-	homes := map[string][]string{} // what pods with a window were told last
-	for _, a := range p.acts {
-		name, window := a.box.Pod.Name, a.box.Pod.Annotations != nil
-		if a.verb == "ADD" && window && p.wasTold(a, cut) {
-			homes[name] = a.told
+	originals := map[string][]string{} // the last printed addresses of pods with a window
+	for _, a := range p.steps {
+		name, window := a.sandbox.Pod.Name, a.sandbox.Pod.Annotations != nil
+		if a.verb == "ADD" && window && p.wasPrinted(a, cut) {
+			originals[name] = a.printed
 		}
 	}
 	p.owner = map[string]*lab.Sandbox{}
-	add := func(box *lab.Sandbox) lab.Reply {
-		return p.told(box, "ADD", func() lab.Reply { return call(box.IPAMCall(p.net, "ADD")) })
+	add := func(sandbox *lab.Sandbox) lab.Reply {
+		return p.track(sandbox, "ADD", func() lab.Reply { return call(sandbox.IPAMCall(p.net, "ADD")) })
 	}
-	for i, box := range p.boxes() {
-		reply := add(box)
-		if home := homes[box.Pod.Name]; home != nil && !slices.Equal(home, addressesOf(reply)) {
-			p.Errorf("%s was told %v and gets %+v", box.Pod.Name, home, reply) // I2, I4
+	for i, sandbox := range p.sandboxes() {
+		reply := add(sandbox)
+		if original := originals[sandbox.Pod.Name]; original != nil && !slices.Equal(original, addressesOf(reply)) {
+			p.Errorf("%s had %v, and gets %+v", sandbox.Pod.Name, original, reply) // I2, I4
 		}
 		if i < 3 && (reply.Exit != 0 || len(addressesOf(reply)) != 2) {
-			p.Errorf("ADD of %s after the power cut: %+v", box.Pod.Name, reply)
+			p.Errorf("ADD of %s after the power cut: %+v", sandbox.Pod.Name, reply)
 		}
 		if i == 0 {
-			p.whole()
+			p.checkComplete()
 		}
 	}
-	p.whole()
+	p.checkComplete()
 	if len(p.owner) != 2*len(p.pool) {
-		p.Errorf("only %d of %d addresses are to be had\n%s", len(p.owner), 2*len(p.pool), p.list("--all")) // I3
+		p.Errorf("only %d of %d addresses can be assigned\n%s", len(p.owner), 2*len(p.pool), p.list("--all")) // I3
 	}
 }
 
-// boxes are containers for every address that there is: of somebody new, of the two that have a home, of fillers. Their
-// network namespaces are always the same, for it takes longer to make one than to boot a node.
-func (p *play) boxes() []*lab.Sandbox {
-	if p.rooms == nil {
+// sandboxes returns one sandbox for each address: of a new pod, of the two pods with a window, and
+// of other pods. They share network namespaces with those of earlier calls, because creating one
+// takes longer than a boot.
+func (p *recording) sandboxes() []*lab.Sandbox {
+	if p.namespaces == nil {
 		for i := range p.pool {
 			pod := lab.NewPod("default", fmt.Sprint("filler-", i), "")
 			if i == 1 || i == 2 {
 				pod = lab.NewPod("default", fmt.Sprint("db-", i-1), "10")
 			}
-			p.rooms = append(p.rooms, p.node.Sandbox(pod))
+			p.namespaces = append(p.namespaces, p.node.Sandbox(pod))
 		}
 	}
-	boxes := make([]*lab.Sandbox, len(p.rooms))
-	for i, room := range p.rooms {
-		box := *room
-		box.ID = fmt.Sprintf("%032x%032x", p.dice.Uint64(), i)
-		boxes[i] = &box
+	sandboxes := make([]*lab.Sandbox, len(p.namespaces))
+	for i, namespace := range p.namespaces {
+		sandbox := *namespace
+		sandbox.ID = fmt.Sprintf("%032x%032x", p.rng.Uint64(), i)
+		sandboxes[i] = &sandbox
 	}
-	return boxes
+	return sandboxes
 }
 
-// wasTold tells whether an act's caller had its result when the power was cut.
-func (p *play) wasTold(a act, cut int) bool {
+// wasPrinted reports whether the result of a call was printed before the power cut.
+func (p *recording) wasPrinted(a step, cut int) bool {
 	for i, c := range p.trace.changes[:min(cut, a.end)] {
 		if c.kind == "printed" && i >= p.begin(a) {
 			return true
@@ -300,9 +306,9 @@ func (p *play) wasTold(a act, cut int) bool {
 	return false
 }
 
-func (p *play) begin(a act) int {
+func (p *recording) begin(a step) int {
 	begin := 0
-	for _, other := range p.acts {
+	for _, other := range p.steps {
 		if other.end < a.end {
 			begin = other.end
 		}
@@ -310,8 +316,9 @@ func (p *play) begin(a act) int {
 	return begin
 }
 
-// whole reads the store in this process: it must be sound, and no container has half of what it asked for (I5).
-func (p *play) whole() {
+// checkComplete checks the store in this process: tx.Check finds no problems, and every container
+// has an address of both sets (I5).
+func (p *recording) checkComplete() {
 	p.Helper()
 	err := p.store().View(context.Background(), func(tx *store.Tx) error {
 		for _, found := range tx.Check() {
@@ -331,7 +338,7 @@ func (p *play) whole() {
 		return nil
 	})
 	if err != nil {
-		p.Errorf("the store cannot be read: %v", err)
+		p.Errorf("reading the store failed: %v", err)
 	}
 }
 
@@ -339,7 +346,7 @@ func (c *crowd) store() *store.Store {
 	return store.New(store.Dirs{State: c.node.StateDir(), Run: c.node.RunDir()})
 }
 
-// inside makes a call in this process: the same plugin without its start, for where there are thousands to be made.
+// inside makes a call in this process, which is faster than starting the binary.
 func (c *crowd) inside(call lab.Call) lab.Reply {
 	node, err := env.Read(func(name string) string {
 		return map[string]string{
@@ -352,13 +359,19 @@ func (c *crowd) inside(call lab.Call) lab.Reply {
 	}
 	var stdout, stderr bytes.Buffer
 	plugin := cniplugin.Plugin{
-		Service: &ipam.Service{Store: store.New(node.Dirs), Host: node.Host, Plugin: true, Clock: node.Clock, Warn: func(text string) { fmt.Fprintln(&stderr, text) }},
-		Stdout:  &stdout, Stderr: &stderr,
+		Service: &ipam.Service{
+			Store: store.New(node.Dirs), Host: node.Host, Plugin: true, Clock: node.Clock,
+			Warn: func(text string) { fmt.Fprintln(&stderr, text) },
+		},
+		Stdout: &stdout, Stderr: &stderr,
 	}
 	verb := map[string]func(*skel.CmdArgs) error{"ADD": plugin.Add, "DEL": plugin.Del, "CHECK": plugin.Check}[call.Verb]
 	done := make(chan error, 1)
 	go func() {
-		done <- verb(&skel.CmdArgs{ContainerID: call.ContainerID, Netns: call.NetNS, IfName: call.IfName, Args: call.Args, StdinData: []byte(call.Stdin)})
+		done <- verb(&skel.CmdArgs{
+			ContainerID: call.ContainerID, Netns: call.NetNS, IfName: call.IfName, Args: call.Args,
+			StdinData: []byte(call.Stdin),
+		})
 	}()
 	var reply lab.Reply
 	select {

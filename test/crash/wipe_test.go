@@ -17,30 +17,36 @@ import (
 	"github.com/leasehold-cni/leasehold/test/lab"
 )
 
-// TestWipe removes what a node knows, with 50 pods running on the real bridge. Whatever is left must do.
+// TestWipe removes or damages files of a node with 50 running pods. The next ADD must restore the
+// leases from the sources that are left.
 func TestWipe(t *testing.T) {
 	const pods, hidden = 50, 5
 	c := newCrowd(t, 100, nil)
-	rng := dice(t)
+	rng := newRand(t)
 	var hiddenOnes []*lab.Sandbox
 	for i := range pods {
-		box := c.attach(c.net, lab.NewPod("default", fmt.Sprint("pod-", i), []string{"", "10"}[i%2]))
+		sandbox := c.attach(c.net, lab.NewPod("default", fmt.Sprint("pod-", i), []string{"", "10"}[i%2]))
 		if i < hidden {
-			hide(t, box)
-			hiddenOnes = append(hiddenOnes, box)
+			hide(t, sandbox)
+			hiddenOnes = append(hiddenOnes, sandbox)
 		}
 	}
-	store, mirror, cache := filepath.Join(c.node.StateDir(), "leases.db"), filepath.Join(c.node.NetworksDir(), c.net.Name), filepath.Join(c.node.Dir, "cache")
+	store := filepath.Join(c.node.StateDir(), "leases.db")
+	mirror, cache := filepath.Join(c.node.NetworksDir(), c.net.Name), filepath.Join(c.node.Dir, "cache")
 	for _, harm := range []struct {
 		name  string
 		do    func() error
-		names bool // somebody still knows which pods these are
+		names bool // a source with the names of the pods is left
 	}{
 		{"rm -rf of the state directory", func() error { return os.RemoveAll(c.node.StateDir()) }, true},
-		{"the store cut off, libcni's cache as witness", func() error { return errors.Join(os.Truncate(store, rng.Int64N(64<<10)), os.RemoveAll(mirror)) }, true},
+		{"a truncated store, with libcni's cache", func() error {
+			return errors.Join(os.Truncate(store, rng.Int64N(64<<10)), os.RemoveAll(mirror))
+		}, true},
 		{"an empty store", func() error { return os.WriteFile(store, nil, 0o600) }, true},
 		{"rm -rf /var/lib/cni", func() error { return errors.Join(os.RemoveAll(mirror), os.RemoveAll(cache)) }, true},
-		{"garbage in the store, the mirror as witness", func() error { return os.WriteFile(store, garbage(rng, 64<<10), 0o600) }, false},
+		{"random bytes in the store, with host-local's files", func() error {
+			return os.WriteFile(store, garbage(rng, 64<<10), 0o600)
+		}, false},
 	} {
 		if err := harm.do(); err != nil {
 			t.Fatalf("%s: %v", harm.name, err)
@@ -48,23 +54,24 @@ func TestWipe(t *testing.T) {
 		start := time.Now()
 		c.attach(c.net, lab.NewPod("default", fmt.Sprint("after-", c.calls), "")) // no address twice
 		t.Logf("%s: the next ADD took %s", harm.name, time.Since(start).Round(time.Millisecond))
-		c.knows(harm.name, harm.names)
+		c.checkRestored(harm.name, harm.names)
 		if t.Failed() {
 			t.FailNow()
 		}
 	}
 
-	// Nothing is left but the namespaces, in some of which there is nothing to see, and a cache that has heard of the newest
-	// pod alone.
+	// Only the namespaces are left, some without an address in them, and a cache with the newest
+	// pod.
 	if err := errors.Join(os.RemoveAll(c.node.StateDir()), os.RemoveAll(mirror)); err != nil {
 		t.Fatal(err)
 	}
-	box := c.node.Sandbox(lab.NewPod("default", "too-early", ""))
-	if addrs, err := box.Add(c.net); err == nil || !strings.Contains(err.Error(), "leasectl recover --accept-loss") {
-		t.Fatalf("ADD with no witness: %v, %v", addrs, err)
+	sandbox := c.node.Sandbox(lab.NewPod("default", "too-early", ""))
+	if addrs, err := sandbox.Add(c.net); err == nil || !strings.Contains(err.Error(),
+		"leasectl recover --accept-loss") {
+		t.Fatalf("ADD without a complete source: %v, %v", addrs, err)
 	}
-	for _, box := range hiddenOnes {
-		c.detach(c.net, box)
+	for _, sandbox := range hiddenOnes {
+		c.detach(c.net, sandbox)
 	}
 	if out, err := c.node.Leasectl("recover", "--accept-loss"); err != nil {
 		t.Fatalf("leasectl recover --accept-loss: %v\n%s", err, out)
@@ -72,30 +79,33 @@ func TestWipe(t *testing.T) {
 	for i := range 20 {
 		c.attach(c.net, lab.NewPod("default", fmt.Sprint("new-", i), ""))
 	}
-	c.sound()
-	t.Logf("wipe: %d pods, %d of them with an address that nobody sees; %d calls, no address twice", pods, hidden, c.calls)
+	c.checkStore()
+	t.Logf("wipe: %d pods, %d of them with a hidden address; %d calls, no address twice", pods, hidden, c.calls)
 }
 
-// knows compares the store with the model, by container and, if anybody can know that, by pod; and the mirror with both.
-func (c *crowd) knows(after string, names bool) {
+// checkRestored compares the store with the model, by container and, with names, by pod, and checks
+// that host-local's files exist.
+func (c *crowd) checkRestored(after string, names bool) {
 	c.Helper()
-	c.sound()
+	c.checkStore()
 	bound := map[string]lab.Lease{}
 	for _, l := range c.node.Leases("--state", "bound") {
 		bound[l.Address] = l
 	}
-	for addr, box := range c.owner {
+	for addr, sandbox := range c.owner {
 		l := bound[addr]
-		if l.Container != box.ID || names && (l.Namespace != box.Pod.Namespace || l.Pod != box.Pod.Name) {
-			c.Errorf("%s: %s is of %q in container %.12q, want %s in %.12s", after, addr, l.Pod, l.Container, box.Pod.Name, box.ID)
+		if l.Container != sandbox.ID || names && (l.Namespace != sandbox.Pod.Namespace || l.Pod != sandbox.Pod.Name) {
+			c.Errorf("%s: %s has pod %q and container %.12q, want %s and %.12s",
+				after, addr, l.Pod, l.Container, sandbox.Pod.Name, sandbox.ID)
 		}
 		if _, err := os.Stat(filepath.Join(c.node.NetworksDir(), c.net.Name, addr)); err != nil {
-			c.Errorf("%s: host-local does not know of %s: %v", after, addr, err)
+			c.Errorf("%s: host-local's file of %s: %v", after, addr, err)
 		}
 	}
 }
 
-// TestDelFirst: after a loss the first call may be a DEL. It is the release of a pod that only libcni's cache remembers.
+// TestDelFirst verifies that a DEL as the first call after a loss is a release: the address is
+// held, though only libcni's cache knows the pod.
 func TestDelFirst(t *testing.T) {
 	for name, lose := range map[string]func(c *crowd) error{
 		"the store": func(c *crowd) error { return os.RemoveAll(c.node.StateDir()) },
@@ -106,26 +116,26 @@ func TestDelFirst(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := newCrowd(t, 10, nil)
 			c.attach(c.net, lab.NewPod("default", "web", ""))
-			box := c.attach(c.net, lab.NewPod("default", "db-0", "10"))
-			home := c.has(box)
+			sandbox := c.attach(c.net, lab.NewPod("default", "db-0", "10"))
+			original := c.has(sandbox)
 			if err := lose(c); err != nil {
 				t.Fatal(err)
 			}
-			c.detach(c.net, box)
+			c.detach(c.net, sandbox)
 			c.attach(c.net, lab.NewPod("default", "new", ""))
-			if got := c.has(c.attach(c.net, box.Pod)); !slices.Equal(got, home) {
-				t.Errorf("db-0 comes back with %v instead of %v", got, home)
+			if got := c.has(c.attach(c.net, sandbox.Pod)); !slices.Equal(got, original) {
+				t.Errorf("db-0 came back with %v, want %v", got, original)
 			}
-			c.sound()
+			c.checkStore()
 		})
 	}
 }
 
-// hide takes a sandbox's addresses out of its network namespace, as gVisor does.
-func hide(t *testing.T, box *lab.Sandbox) {
+// hide removes a sandbox's addresses from its network namespace, as gVisor does.
+func hide(t *testing.T, sandbox *lab.Sandbox) {
 	t.Helper()
-	err := ns.WithNetNSPath(box.NetNS, func(ns.NetNS) error {
-		link, err := netlink.LinkByName(box.IfName)
+	err := ns.WithNetNSPath(sandbox.NetNS, func(ns.NetNS) error {
+		link, err := netlink.LinkByName(sandbox.IfName)
 		if err != nil {
 			return err
 		}
@@ -141,14 +151,14 @@ func hide(t *testing.T, box *lab.Sandbox) {
 		return nil
 	})
 	if err != nil {
-		t.Fatalf("hide the address of %s: %v", box.Pod.Name, err)
+		t.Fatalf("hide the address of %s: %v", sandbox.Pod.Name, err)
 	}
 }
 
-func garbage(dice *rand.Rand, n int) []byte {
+func garbage(rng *rand.Rand, n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
-		b[i] = byte(dice.Uint32())
+		b[i] = byte(rng.Uint32())
 	}
 	return b
 }

@@ -282,7 +282,7 @@ func TestHoldOfALivingSandbox(t *testing.T) {
 		sandbox, address := start(t, node, net, lab.NewPod("default", fmt.Sprint("pod-", i), ""))
 		addresses, last = append(addresses, address), sandbox
 	}
-	if err := cniError(t, last.Call(net, "DEL")); err != nil { // IPAM's alone: the interface stays
+	if err := cniError(t, last.Call(net, "DEL")); err != nil { // of the IPAM plugin only: the interface stays
 		t.Fatal(err)
 	}
 	node.Clock += time.Minute

@@ -30,7 +30,7 @@ func TestLeasectlInAContainer(t *testing.T) {
 	db := lab.NewPod("default", "db-0", "10")
 	start(t, node, net, db)
 	held, _ := start(t, node, net, lab.NewPod("default", "held", "10"))
-	if err := held.Del(net); err != nil { // its network namespace and interface still exist
+	if err := held.Del(net); err != nil { // its network namespace still exists
 		t.Fatal(err)
 	}
 	before := node.Leases()
