@@ -191,7 +191,7 @@ func parseSubject(s string) (subject, error) {
 	if ns, name, ok := strings.Cut(s, "/"); ok && ns != "" && name != "" && !strings.Contains(name, "/") {
 		return subject{pod: s}, nil
 	}
-	return subject{}, usage("%q is neither an IP address nor namespace/pod; want one of them", s)
+	return subject{}, usage("%q is neither an IP address nor namespace/pod", s)
 }
 
 func (s subject) is(addr netip.Addr, namespace, name string) bool {

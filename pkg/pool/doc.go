@@ -9,6 +9,6 @@
 //     the IPv4 broadcast address or at the last IPv6 address. The network and the broadcast address
 //     are assigned only if the user sets them as start or end.
 //   - A Set is a list of ranges of one address family. An interface gets one address of each set.
-//   - The next address is the first free one after the last that was assigned (the cursor), over all
-//     ranges of the set in order, wrapping around at the end. Gateways are skipped.
+//   - The next address is the first free one after the last that was assigned (the cursor), over
+//     all ranges of the set in order, wrapping around at the end. Gateways are skipped.
 package pool

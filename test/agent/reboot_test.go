@@ -57,7 +57,8 @@ func TestReboot(t *testing.T) {
 	agent.end()
 	for _, name := range []string{"kept", "plain"} {
 		history, err := node.Leasectl("history", "ns/"+name)
-		if err != nil || !strings.Contains(history, "Orphaned") || !strings.Contains(history, "the node has booted since") {
+		if err != nil || !strings.Contains(history, "Orphaned") ||
+			!strings.Contains(history, "the node has booted since") {
 			t.Errorf("%s: %v\n%s", name, err, history)
 		}
 	}
