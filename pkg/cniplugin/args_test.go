@@ -51,7 +51,8 @@ func TestParseArgs(t *testing.T) {
 
 func TestTheLongestNames(t *testing.T) {
 	a := func(n int) string { return strings.Repeat("a", n) }
-	if !isNamespace(a(63)) || isNamespace(a(64)) || !isPodName(a(253)) || isPodName(a(254)) || !isUID(a(128)) || isUID(a(129)) {
+	if !isNamespace(a(63)) || isNamespace(a(64)) || !isPodName(a(253)) || isPodName(a(254)) || !isUID(a(128)) ||
+		isUID(a(129)) {
 		t.Error("a namespace has at most 63 letters, a pod's name 253, a UID 128")
 	}
 }

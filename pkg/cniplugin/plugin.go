@@ -125,7 +125,7 @@ func (p *Plugin) checkNetns(args *skel.CmdArgs) error {
 	}
 	theirs, err := os.Stat(args.Netns) // does not open it: it may be a FIFO
 	if err != nil {
-		return nil // what is there is looked at when the addresses are assigned
+		return nil // Service.Assign returns an error about it
 	}
 	own, err := os.Stat("/proc/thread-self/ns/net")
 	if err != nil {

@@ -78,7 +78,8 @@ func (s Set) Usable(addr netip.Addr) bool {
 	return s.Contains(addr) && !s.isGateway(addr)
 }
 
-// Index returns Usable for many addresses: it costs a sort once, and then a binary search for each.
+// Index returns a function like Usable for many addresses. It sorts the ranges once; the function
+// then does a binary search.
 func (s Set) Index() (usable func(netip.Addr) bool) {
 	gateways, contains := make(map[netip.Addr]bool, len(s)), s.index()
 	for _, r := range s {
@@ -87,8 +88,8 @@ func (s Set) Index() (usable func(netip.Addr) bool) {
 	return func(addr netip.Addr) bool { return contains(addr) && !gateways[addr] }
 }
 
-// index returns Contains for many addresses. The ranges of a set do not overlap, so only the last
-// one that starts at or before an address can contain it.
+// index returns a function like Contains for many addresses. The ranges of a set do not overlap, so
+// only the last one that starts at or before an address can contain it.
 func (s Set) index() (contains func(netip.Addr) bool) {
 	sorted := slices.Clone(s)
 	slices.SortFunc(sorted, func(a, b Range) int { return a.Start.Compare(b.Start) })

@@ -158,11 +158,11 @@ func TestUnreadableProcessOne(t *testing.T) {
 	}
 }
 
-// Nothing that lies in a directory of host-local's or libcni's, or that a caller names, stops the plugin.
+// TestFIFOs verifies that no call hangs if a file that the plugin reads is a FIFO.
 func TestFIFOs(t *testing.T) {
 	for name, tt := range map[string]struct {
-		place func(node *lab.Node) string
-		fails string // what an ADD says; "" where it works
+		path  func(node *lab.Node) string
+		fails string // part of the error of ADD; "" if it succeeds
 	}{
 		"an address's file":       {func(node *lab.Node) string { return node.NetworksDir() + "/net/10.1.0.10" }, ""},
 		"the directory's mark":    {func(node *lab.Node) string { return node.NetworksDir() + "/net/.leasehold" }, ""},
@@ -182,17 +182,17 @@ func TestFIFOs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			node := lab.NewNode(t)
 			caches := lab.Conf{"cniCacheDirs": []string{filepath.Join(node.Dir, "cache/results")}}
-			net := bridge(node, "10.1.0.0/24", few(caches))
-			box := node.Sandbox(lab.NewPod("default", "db-0", "10"))
-			fifo := tt.place(node)
+			net := bridge(node, "10.1.0.0/24", fourAddresses(caches))
+			sandbox := node.Sandbox(lab.NewPod("default", "db-0", "10"))
+			fifo := tt.path(node)
 			if err := errors.Join(os.MkdirAll(filepath.Dir(fifo), 0o755), unix.Mkfifo(fifo, 0o600)); err != nil {
 				t.Fatal(err)
 			}
 			if name == "the network namespace" {
-				box.NetNS = fifo
+				sandbox.NetNS = fifo
 			}
 			for _, verb := range []string{"ADD", "ADD", "CHECK", "DEL", "STATUS", "GC"} {
-				call := box.IPAMCall(net, verb)
+				call := sandbox.IPAMCall(net, verb)
 				call.Wrap = []string{"timeout", "8"}
 				reply := node.Call(call)
 				if reply.Exit == 124 {
@@ -206,7 +206,7 @@ func TestFIFOs(t *testing.T) {
 					t.Errorf("ADD: %v, want %q", err, tt.fails)
 				}
 				if name == "an address's file" && strings.Contains(reply.Stdout, "10.1.0.10/24") {
-					t.Errorf("ADD gave an address whose file cannot be read: %s", reply.Stdout)
+					t.Errorf("ADD assigned an address whose file cannot be read: %s", reply.Stdout)
 				}
 			}
 		})
