@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/leasehold-cni/leasehold/pkg/adopt"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
@@ -73,6 +74,9 @@ func (a *assignment) choose(set pool.Set, requested netip.Addr) (pick, error) {
 			continue
 		}
 		p, err := a.claim(l, set)
+		if errors.Is(err, adopt.ErrBlind) && isKept(l) {
+			return p, err // its promise stands: another look may show more
+		}
 		if errors.Is(err, lease.ErrTaken) || errors.Is(err, lease.ErrHolderAlive) && !isKept(l) {
 			continue // not for this pod, or a cool-down
 		}

@@ -149,15 +149,18 @@ func TestALeaseWhoseFileCannotBeReadIsGivenToNobody(t *testing.T) {
 	w.unreadable("10.0.0.4")
 	w.stop("plain")
 	w.refused(ask{pod: "x", container: "c3", requested: "10.0.0.3"}, ErrTaken)
-	w.same("another address", w.add(ask{pod: "db-0", container: "c4", window: hour}), "10.0.0.5")
-	w.refused(ask{pod: "x", container: "c5"}, ErrExhausted)
+	w.refused(ask{pod: "db-0", container: "c4", window: hour}, adopt.ErrBlind, "10.0.0.2")
+	w.same("a pod to which nothing is promised", w.add(ask{pod: "web", uid: "uid-of-c2", container: "c5"}), "10.0.0.5")
+	w.refused(ask{pod: "x", container: "c6"}, ErrExhausted)
 	for _, addr := range []string{"10.0.0.2", "10.0.0.3", "10.0.0.4"} {
 		w.stillUnreadable(addr)
 	}
+	w.wipe(w.path("10.0.0.2"))
+	w.same("once it can be read", w.add(ask{pod: "db-0", container: "c7", window: hour}), "10.0.0.2")
 	w.reboot()
 	w.after(hour)
-	w.wipe(w.path("10.0.0.2"), w.path("10.0.0.3"), w.path("10.0.0.4"))
-	for _, c := range []string{"d1", "d2", "d3"} {
+	w.wipe(w.path("10.0.0.3"), w.path("10.0.0.4"))
+	for _, c := range []string{"d1", "d2"} {
 		w.add(ask{container: c})
 	}
 }
