@@ -218,10 +218,14 @@ func (c *call) exportAll() {
 	}
 }
 
-// changedIn are the leases of a pool whose files are to be written.
+// changedIn are the leases of a pool whose files are to be written. Where a directory is brought in
+// step as a whole, a file that names another container stays: host-local has given the address away.
 func (c *call) changedIn(p lease.Pool) (out []lease.Lease) {
 	if c.export[p] != nil {
-		return c.tx.InPool(p)
+		return slices.DeleteFunc(c.tx.InPool(p), func(l lease.Lease) bool {
+			_, foreign, err := c.foreignTo(l)
+			return !c.mirrors.changed[p][l.Address] && (foreign || err != nil)
+		})
 	}
 	for _, a := range slices.SortedFunc(maps.Keys(c.mirrors.changed[p]), netip.Addr.Compare) {
 		if l, err := c.tx.Get(p, a); err == nil && l.State != lease.None {

@@ -561,3 +561,20 @@ func TestACallThatFailsLeavesADirectoryToBeBroughtInStep(t *testing.T) {
 	w.add(ask{pod: "x", container: "c4", window: hour, requested: "10.0.0.9"})
 	w.same("files", w.files(), "10.0.0.2=c1 10.0.0.3=c2 10.0.0.9=c4")
 }
+
+// An ADD was killed before it wrote its file, and host-local gave the address away meanwhile. The next
+// call writes the files that are missing, and no others.
+func TestTheFilesThatACallLeftOutReplaceNoneOfHostLocals(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.4")
+	w.add(ask{pod: "a", container: "c1"})
+	mark := w.file(".leasehold")
+	w.add(ask{pod: "b", container: "c2"})
+	if err := os.WriteFile(w.path(".leasehold"), []byte(mark), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.wipe(w.path("10.0.0.3"))
+	w.hostLocal("10.0.0.3", "theirs")
+	w.add(ask{pod: "a", container: "c1"})
+	w.same("files", w.files(), "10.0.0.2=c1 10.0.0.3=theirs")
+	w.same("the retry", w.add(ask{pod: "b", container: "c2"}), "10.0.0.4")
+}
