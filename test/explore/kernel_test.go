@@ -34,6 +34,7 @@ type kernel struct {
 type namespace struct {
 	phase phase
 	inode uint64              // stays when it has ended
+	boot  int                 // in which it was made
 	addrs [maxSets]netip.Addr // on its interface
 }
 
@@ -65,10 +66,12 @@ func (k *kernel) create(box int) {
 	for used[inode] {
 		inode++
 	}
-	k.spaces[box] = namespace{phase: living, inode: inode}
+	k.spaces[box] = namespace{phase: living, inode: inode, boot: k.boot}
 }
 
-func (k *kernel) end(box int) { k.spaces[box] = namespace{phase: gone, inode: k.spaces[box].inode} }
+func (k *kernel) end(box int) {
+	k.spaces[box] = namespace{phase: gone, inode: k.spaces[box].inode, boot: k.spaces[box].boot}
+}
 
 func (k *kernel) reboot() {
 	k.boot++

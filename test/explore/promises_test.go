@@ -225,7 +225,8 @@ func (w *world) siblingLives(b int) bool {
 func (w *world) siblingSeemsAlive(b int) bool {
 	for o := range w.boxCount() {
 		for _, n := range w.spaces {
-			if o != b && w.podOf(o) == w.podOf(b) && n.alive() && n.inode == w.spaces[o].inode {
+			same := n.inode == w.spaces[o].inode && n.boot == w.spaces[o].boot
+			if o != b && w.podOf(o) == w.podOf(b) && n.alive() && same {
 				return true
 			}
 		}
