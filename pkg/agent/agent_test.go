@@ -110,6 +110,12 @@ leasehold_store_readable 1
 	if err := testutil.CollectAndCompare(m, strings.NewReader(want), names...); err != nil {
 		t.Error(err)
 	}
+	if err := node.Service.Store.View(m.Watch(t.Context()), func(*store.Tx) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if n := testutil.CollectAndCount(m, "leasehold_agent_lock_seconds"); n != 1 {
+		t.Errorf("%d histograms of the agent's own use of the lock", n)
+	}
 	if n := testutil.CollectAndCount(m, "leasehold_call_duration_seconds", "leasehold_lock_wait_seconds"); n != 2 {
 		t.Errorf("%d histograms of calls, want 2", n)
 	}

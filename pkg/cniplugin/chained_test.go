@@ -225,6 +225,8 @@ func TestChainedErrors(t *testing.T) {
 			types.ErrInvalidNetworkConfig, "prevResult: missing; put an entry"},
 		"null": {`{"cniVersion":"1.0.0","name":"net","type":"leasehold","prevResult":null}`,
 			types.ErrInvalidNetworkConfig, "prevResult: missing"},
+		"a version that does not exist": {`{"cniVersion":"9.9.9","name":"net","type":"leasehold","prevResult":{"cniVersion":"9.9.9"}}`,
+			types.ErrInvalidNetworkConfig, "prevResult: unsupported CNI result version"},
 		"a number": {`{"cniVersion":"1.0.0","name":"net","type":"leasehold","prevResult":7}`,
 			types.ErrInvalidNetworkConfig, "prevResult"},
 		"null in a list": {`{"cniVersion":"1.0.0","name":"net","type":"leasehold",` +

@@ -200,6 +200,18 @@ func TestABlindSurveySaysSo(t *testing.T) {
 	}
 }
 
+// A call that cannot see where it runs takes back nothing that others have said of it.
+func TestACallThatCannotSeeWhereItRunsSaysNothing(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "a", container: "c1"})
+	w.spaces = "unreadable"
+	w.add(ask{pod: "b", container: "c2"})
+	w.spaces = ""
+	if v := w.survey(); v.Blind != nil || v.Unproven != nil {
+		t.Errorf("%v, %v", v.Blind, v.Unproven)
+	}
+}
+
 // Where one process cannot be asked no death is ever proven, and that is said.
 func TestWhatIsInDoubtIsSaid(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")

@@ -156,7 +156,12 @@ func (w *world) Mounted() sandbox.Processes {
 	return sandbox.NewProcesses(w.unseen(), slices.Collect(maps.Values(w.netns))...)
 }
 
-func (w *world) Spaces(boot string) string { return boot + " " + w.spaces }
+func (w *world) Spaces(boot string) string {
+	if w.spaces == "unreadable" {
+		return ""
+	}
+	return boot + " " + w.spaces
+}
 
 func (w *world) ProveView(word, boot string, _ iter.Seq[lease.Lease]) error {
 	if w.first && !sandbox.IsOfBoot(word, boot) {

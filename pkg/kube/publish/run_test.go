@@ -214,6 +214,30 @@ func TestRejectedStatusWaitsForANewList(t *testing.T) {
 	p.expect("a new list", p.publish(), "PATCH status")
 }
 
+// The task itself: it writes what the plan says, and ends with its workers.
+func TestRun(t *testing.T) {
+	p := newFixture(t)
+	p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
+	p.list()
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- p.Run(ctx, nil) }()
+	for end := time.Now().Add(10 * time.Second); p.state(mine) != "Bound 10.0.0.2"; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("after 10 s: %s", p.state(mine))
+		}
+	}
+	stop()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("a worker goes on")
+	}
+}
+
 // A pass that cannot read the leases is repeated after retry.
 func TestUnreadableStoreIsReadAgain(t *testing.T) {
 	p := newFixture(t)

@@ -104,6 +104,19 @@ func TestUnreadableNodesAreNoGoneNodes(t *testing.T) {
 	}
 }
 
+// What cannot be decoded is rejected, by both webhooks: it would be stored as it is.
+func TestObjectsThatCannotBeDecodedAreRejected(t *testing.T) {
+	for _, object := range []string{`{"spec":5}`, "", "[]"} {
+		req := admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Operation: admissionv1.Create,
+			Object: runtime.RawExtension{Raw: []byte(object)}}}
+		for name, h := range map[string]admission.Handler{"validator": &validator{view: viewOf(), kinds: builtIn}, "normalizer": normalizer{}} {
+			if r := h.Handle(t.Context(), req); r.Allowed || r.Result.Code != 400 {
+				t.Errorf("%s, %q: %+v", name, object, r)
+			}
+		}
+	}
+}
+
 // registration is the registration of an event handler that has been called for the complete list,
 // or not yet.
 type registration struct {

@@ -20,6 +20,24 @@ func places(s pps.PersistentPodStateStatus) map[string]string {
 	return at
 }
 
+// The recorded states are those of one workload, not of others that had or will have its name.
+func TestStatusNamesTheWorkload(t *testing.T) {
+	other := db()
+	other.UID = "set-2"
+	ends := db()
+	ends.UID, ends.Terminating = "set-3", true
+	for _, tt := range []struct {
+		workload *Workload
+		want     string
+	}{{db(), "set-1"}, {other, "set-2"}, {ends, "set-1"}, {nil, "set-1"}} {
+		o := state()
+		o.Generation = 7
+		if got := Status(o, tt.workload, nil, three().nodes); got.TargetUID != tt.want || got.ObservedGeneration != 7 {
+			t.Errorf("%+v: %q of generation %d", tt.workload, got.TargetUID, got.ObservedGeneration)
+		}
+	}
+}
+
 func TestStatus(t *testing.T) {
 	gone := aPod("db-0", readyOn("node2"))
 	later := metav1.NewTime(began.Add(2 * time.Hour))
