@@ -17,11 +17,11 @@ import (
 const cacheKind = "cniCacheV1"
 
 // annotationsKey is the capability under which the CRI runtimes pass a pod's
-// annotations (FACTS 2.10).
+// annotations (docs/facts.md, "Pod annotations arrive as a capability, and may be null").
 const annotationsKey = "io.kubernetes.cri.pod-annotations"
 
 // cacheFile is what is read of libcni's <network>-<container>-<interface>
-// (FACTS 1.15; cni/libcni/api.go, cachedInfo). It exists from the end of an ADD
+// (docs/facts.md, "libcni keeps a cache of results"). It exists from the end of an ADD
 // to the end of its DEL, for attachments whose whole chain succeeded.
 type cacheFile struct {
 	Kind           string                     `json:"kind"`
@@ -185,7 +185,8 @@ func parseCache(b []byte) (c Claim, addresses []netip.Addr, network string, err 
 	return c, f.addresses(), f.NetworkName, errors.Join(errPod, errWindow)
 }
 
-// readArgs takes the pod out of CNI_ARGS, which come in any order (FACTS 2.9).
+// readArgs takes the pod out of CNI_ARGS, which come in any order (docs/facts.md, "CNI_ARGS come in
+// any order, and repeated").
 func (c *Claim) readArgs(args [][2]string) error {
 	values := map[string]string{}
 	for _, pair := range args {

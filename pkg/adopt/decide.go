@@ -10,7 +10,7 @@ import (
 )
 
 // maxDeadHold bounds the hold of a pod whose namespace died unseen: nobody
-// knows when that was (DESIGN section 4).
+// knows when that was (docs/design.md, "Sources, and how they are weighed").
 const maxDeadHold = 10 * time.Minute
 
 // Decide weighs the claims of a pool and says which leases they amount to, in
@@ -104,7 +104,7 @@ type pod struct {
 
 func (c *Claim) pod() pod { return pod{c.Namespace, c.Name, c.IfName, c.Address.Is4()} }
 
-// hasPod tells whether the claim names a pod.
+// hasPod reports whether the claim names a pod.
 func (c *Claim) hasPod() bool { return c.Name != "" }
 
 func (c *Claim) samePod(o *Claim) bool { return c.hasPod() && c.pod() == o.pod() }
@@ -189,7 +189,7 @@ func podOf(l lease.Lease) pod {
 	return pod{l.Namespace, l.Name, l.Holder.IfName, l.Address.Is4()}
 }
 
-// changedHands tells whether somebody else has the address since the snapshot
+// changedHands reports whether somebody else has the address since the snapshot
 // was taken, or has come back to it.
 func changedHands(s *Claim, e evidence) bool {
 	since := func(c *Claim) bool { return c != nil && c.Modified.After(s.Modified) }

@@ -1,6 +1,6 @@
 // Package adopt learns from the host which addresses of a pool are in use or
 // promised, before anything is allocated: at the first use of a pool, and
-// whenever a store is lost (DESIGN section 4).
+// whenever a store is lost (docs/design.md, "Sources, and how they are weighed").
 //
 // Readers turn what one witness says into claims, and decide nothing; each has
 // a file of its own:

@@ -14,7 +14,7 @@ import (
 )
 
 // DefaultCacheDirs is where libcni keeps its results: containerd's and CRI-O's
-// place, and the one of older releases (FACTS 1.15).
+// place, and the one of older releases (docs/facts.md, "libcni keeps a cache of results").
 var DefaultCacheDirs = []string{"/var/lib/cni/results", "/var/lib/cni/cache/results"}
 
 // ErrBlind is returned where a witness is there and cannot be heard. What is

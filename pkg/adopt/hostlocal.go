@@ -8,9 +8,9 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// hostLocal hears the files that host-local and our mirror keep for a pool, one
-// for each address (FACTS 10.1, 10.2). Everything else in the directory has a
-// name that is no address. An error means that addresses in use may be unknown.
+// hostLocal hears the files that host-local and our mirror keep for a pool, one for each address
+// (docs/facts.md, "One file for each address"). Everything else in the directory has a name that is
+// no address. An error means that addresses in use may be unknown.
 func hostLocal(p lease.Pool, notes *notes) ([]Claim, error) {
 	names, err := list(Dir(p))
 	if err != nil {

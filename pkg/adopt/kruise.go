@@ -10,13 +10,15 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
-// kruiseTree is the fork's directory. It stands among the networks, but is none
-// (FACTS 10.5); one of that name has files there, beside the fork's directories.
+// kruiseTree is the fork's directory. It stands among the networks, but is none (docs/facts.md,
+// "Its reservations are files beside the networks"); one of that name has files there, beside the
+// fork's directories.
 const kruiseTree = "reserved"
 
-// kruiseFile is a reservation of the Kruise fork (FACTS 10.5), which knows one
-// address of a pod, in whatever network. The address joins it with the rest:
-// its container id may be another than that of host-local's file (FACTS 10.6).
+// kruiseFile is a reservation of the Kruise fork (docs/facts.md, "Its reservations are files beside
+// the networks"), which knows one address of a pod, in whatever network. The address joins it with
+// the rest: its container id may be another than that of host-local's file (docs/facts.md, "Its
+// files contradict host-local's").
 type kruiseFile struct {
 	ContainerID string `json:"containerId"`
 	IfName      string `json:"ifName"`

@@ -24,7 +24,7 @@ func living(spaces []sandbox.Namespace, notes *notes) []Claim {
 	return out
 }
 
-// lives tells whether a namespace is one of those found.
+// lives reports whether a namespace is one of those found.
 func lives(spaces []sandbox.Namespace, n lease.Netns) bool {
 	for _, s := range spaces {
 		if s.Netns.Same(n) {

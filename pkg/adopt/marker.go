@@ -23,7 +23,7 @@ const (
 const maxMarker = 1024
 
 // Marker is the content of host-local's file for a held address: host-local
-// leaves the address alone, and a lost store can be rebuilt (DESIGN section 4,
+// leaves the address alone, and a lost store can be rebuilt (docs/design.md,
 // Mirror). Its first line stands where the container id does otherwise:
 //
 //	#held db/db-0 eth0 firm 3600 1795226400 5f1c9a02-uid\r\neth0
@@ -73,7 +73,7 @@ func until(l lease.Lease, now lease.Instant) string {
 	return strconv.FormatInt(n, 10)
 }
 
-// IsMarker tells whether we wrote the content of one of host-local's files, for
+// IsMarker reports whether we wrote the content of one of host-local's files, for
 // a hold; whether all of it can still be read is another matter.
 func IsMarker(content string) bool { return strings.HasPrefix(content, markerWord+" ") }
 

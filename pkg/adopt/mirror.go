@@ -21,11 +21,10 @@ import (
 // a file for each address that has a lease, so that host-local may serve the
 // next call and hand nothing out twice. It is opened for one call and closed.
 //
-// Files of bound leases have host-local's content (container id, CR LF,
-// interface; FACTS 10.1). A held address keeps its file, with an id that no
-// container can have (see Marker): a repeated DEL that host-local serves must
-// not find it. Nothing is synced: the store is the truth, and a witness may be
-// late.
+// Files of bound leases have host-local's content (container id, CR LF, interface; docs/facts.md,
+// "One file for each address"). A held address keeps its file, with an id that no container can
+// have (see Marker): a repeated DEL that host-local serves must not find it. Nothing is synced: the
+// store is the truth, and a witness may be late.
 //
 // A file is removed before the store forgets its lease, and made after the
 // store knows it. So what a crash leaves behind is a lease without a file,
@@ -70,7 +69,7 @@ func IsMirrored(p lease.Pool) bool {
 // Unmark removes the mark of a directory that is not kept in step any more.
 func Unmark(p lease.Pool) error { return os.Remove(filepath.Join(Dir(p), markName)) }
 
-// HasDir tells whether host-local has a directory of the pool.
+// HasDir reports whether host-local has a directory of the pool.
 func HasDir(p lease.Pool) bool {
 	info, err := os.Stat(Dir(p))
 	return err == nil && info.IsDir() && p.Network != ""
@@ -236,8 +235,8 @@ func Content(l lease.Lease, now lease.Instant) string {
 	return l.Holder.ContainerID + lineBreak + l.Holder.IfName
 }
 
-// Names tells whether a file's content names the attachment: in today's
-// format, or with its container alone, as before v0.8.0 (FACTS 10.2).
+// Names reports whether a file's content names the attachment: in today's format, or with its
+// container alone, as before v0.8.0 (docs/facts.md, "Old files name only the container").
 func Names(content, containerID, ifName string) bool {
 	id, rest, ok := strings.Cut(content, lineBreak)
 	return id == containerID && id != "" && (!ok || rest == ifName)

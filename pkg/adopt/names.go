@@ -10,7 +10,7 @@ import (
 // The names that witnesses give become keys of the store, parts of paths and
 // words on a terminal: only those that CNI and Kubernetes accept are believed.
 
-// isPod tells whether Kubernetes accepts both: an RFC 1123 label and an RFC
+// isPod reports whether Kubernetes accepts both: an RFC 1123 label and an RFC
 // 1123 subdomain.
 func isPod(namespace, name string) bool {
 	if len(namespace) > 63 || !isLabel(namespace) || len(name) > 253 {

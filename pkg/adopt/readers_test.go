@@ -154,7 +154,7 @@ func TestParseKruise(t *testing.T) {
 		problem    string
 	}{
 		{"in use", file("60", ""), base, ""},
-		{"released (the sample of FACTS 10.5)", file("60", `,"releaseTime":"2026-11-21T00:16:09.2Z"`), with(func(c *Claim) {
+		{"released, as the fork writes it", file("60", `,"releaseTime":"2026-11-21T00:16:09.2Z"`), with(func(c *Claim) {
 			c.Released, c.Until = true, time.Date(2026, 11, 21, 1, 16, 9, 2e8, time.UTC)
 		}), ""},
 		{"no time", file("0", ""), with(func(c *Claim) { c.Window = 0 }), ""},

@@ -107,7 +107,7 @@ func macOf(leases []lease.Lease, otherwise net.HardwareAddr) net.HardwareAddr {
 	return otherwise
 }
 
-// IsUsable tells whether an Ethernet interface can have the hardware address: six
+// IsUsable reports whether an Ethernet interface can have the hardware address: six
 // bytes, not all zero, and not of a group.
 func IsUsable(mac net.HardwareAddr) bool {
 	return len(mac) == 6 && mac[0]&1 == 0 && !slices.Equal(mac, make(net.HardwareAddr, 6))

@@ -258,7 +258,7 @@ func (a *assignment) waitForFormer() (refused, err error) {
 	return a.refuse(busy)
 }
 
-// isKept tells whether the lease promises something to its key.
+// isKept reports whether the lease promises something to its key.
 func isKept(l lease.Lease) bool { return l.Firm || l.State == lease.Bound && l.Window > 0 }
 
 func (a *assignment) supersede() lease.Supersede {

@@ -18,8 +18,9 @@ var (
 	// ErrRequest is returned for requested addresses that the configuration
 	// cannot give.
 	ErrRequest = errors.New("failed to allocate all requested IPs")
-	// ErrNetns is returned when the caller's own network namespace is not there
-	// (any more): a late ADD of a sandbox that has ended (FACTS 1.18).
+	// ErrNetns is returned when the caller's own network namespace is not there (any more): a late
+	// ADD of a sandbox that has ended (docs/facts.md, "A killed plugin leaves its IPAM plugin
+	// running").
 	ErrNetns = errors.New("CNI_NETNS is no living network namespace")
 	// ErrNotHolder is returned by Verify when the container does not have the
 	// addresses that it should have.
@@ -28,7 +29,7 @@ var (
 	ErrNotReady = errors.New("the plugin cannot assign addresses")
 )
 
-// isStanding tells whether a move failed because the lease stands, and not
+// isStanding reports whether a move failed because the lease stands, and not
 // because the store failed.
 func isStanding(err error) bool {
 	return errors.Is(err, lease.ErrHolderAlive) || errors.Is(err, lease.ErrTaken) ||

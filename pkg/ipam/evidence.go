@@ -188,13 +188,13 @@ func (e *evidence) isReissued(l lease.Lease) bool {
 	})
 }
 
-// atLimit tells whether the lease's range set has as many firm holds as the
+// atLimit reports whether the lease's range set has as many firm holds as the
 // configuration allowed when the lease was bound.
 func (c *call) atLimit(l lease.Lease) bool {
 	return l.Window > 0 && c.isFull(l)
 }
 
-// isFull tells whether its range set may have no further firm hold.
+// isFull reports whether its range set may have no further firm hold.
 func (c *call) isFull(l lease.Lease) bool {
 	return l.HeldLimit != 0 && int(c.tx.Counts(l.Pool, l.Set).Firm) >= max(l.HeldLimit, 0)
 }

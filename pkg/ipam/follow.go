@@ -11,9 +11,9 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// The use cases of whoever knows the node's pods: the agent (DESIGN 6). Each
-// looks again in its transaction, so that a plan made a moment before harms
-// nobody, and takes a pod at a step (see inSteps), so that no plugin waits for it.
+// The use cases of whoever knows the node's pods: the agent (docs/design.md, "What it does with the
+// API"). Each looks again in its transaction, so that a plan made a moment before harms nobody, and
+// takes a pod at a step (see inSteps), so that no plugin waits for it.
 
 // PodWindow is what a pod's annotation says, and whose it is.
 type PodWindow struct {
@@ -50,13 +50,13 @@ func (c *call) follow(p PodWindow) error {
 	return nil
 }
 
-// FollowsWindow tells whether a lease has yet to follow the pod.
+// FollowsWindow reports whether a lease has yet to follow the pod.
 func FollowsWindow(p PodWindow, l lease.Lease) bool {
 	next, err := lease.Apply(l, lease.SetWindow{UID: p.UID, Window: p.Window, Owner: p.Owner}, lease.Instant{})
 	return err == nil && (next.Window != l.Window || next.Owner != l.Owner)
 }
 
-// StoresWindow tells whether the pod's window has yet to be stored for the key
+// StoresWindow reports whether the pod's window has yet to be stored for the key
 // of a lease of its name. No window is stored only where there was one.
 func StoresWindow(p PodWindow, l lease.Lease, stored time.Duration, known bool) bool {
 	if known {
@@ -228,7 +228,7 @@ type NodeView struct {
 	damaged []lease.Lease // pool and address of records that cannot be read
 }
 
-// Knows tells whether all leases of a network are known. Where they are not,
+// Knows reports whether all leases of a network are known. Where they are not,
 // that one is absent says nothing: the store was lost, or was gone when the node
 // booted, and no ADD has used the network since.
 func (v NodeView) Knows(network string) bool { return v.known[network] }

@@ -369,7 +369,7 @@ func (c *call) isLeftover(l lease.Lease, mirror *adopt.Mirror) bool {
 	return ours
 }
 
-// wasOurs tells whether a file names a container that had the address from us,
+// wasOurs reports whether a file names a container that had the address from us,
 // and is older than what the journal says of the address last: then a power cut
 // has brought it back, for these files are never synced. The journal goes back
 // much further than a file system leaves things unwritten.

@@ -235,7 +235,7 @@ func (c *call) changedIn(p lease.Pool) (out []lease.Lease) {
 	return out
 }
 
-// sameFile tells whether a change leaves the address's file as it is.
+// sameFile reports whether a change leaves the address's file as it is.
 func sameFile(old, next lease.Lease) bool {
 	return old.State == lease.Bound && next.State == lease.Bound && old.Holder.Is(next.Holder)
 }

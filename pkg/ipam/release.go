@@ -16,7 +16,7 @@ import (
 // host-local served, and for a store that does not know the pool.
 //
 // A release that the store cannot take is spooled. Only where that fails too
-// is there an error, for DEL has one chance (FACTS 3.7, 6.5).
+// is there an error, for DEL has one chance (docs/facts.md, "flannel's DEL has one chance").
 func (s *Service) Release(ctx context.Context, who Attachment, in Where) error {
 	s.Store.Unannounce(lease.Holder{ContainerID: who.ContainerID, IfName: who.IfName})
 	err := s.update(ctx, scopeOf(in), func(c *call) error {

@@ -226,7 +226,7 @@ func (c *call) log(about lease.Lease, ev store.Event, reason string) error {
 	return nil
 }
 
-// counted are the events that metrics count (NAMES, leasehold_leases_*_total).
+// counted are the events that metrics count (leasehold_leases_*_total).
 var counted = map[store.Event]string{
 	store.EventKept:       "leases/kept",
 	store.EventTakenOver:  "leases/kept",

@@ -47,7 +47,7 @@ func TestTheWindowEndsAndTheAddressGoesBack(t *testing.T) {
 	w.same("it is over", w.add(ask{pod: "web-2", container: "c3"}), "10.0.0.2")
 }
 
-// FACTS 2.8, 5.3: one sandbox yields at least three DELs, the last after the
+// One sandbox yields at least three DELs, the last after the
 // next one's ADD.
 func TestLateDelsOfTheOldSandboxChangeNothing(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
@@ -164,7 +164,7 @@ func TestWithoutAnAnnotation(t *testing.T) {
 	w.same("nothing else is left", w.add(ask{pod: "web-9", container: "c4"}), "10.0.0.2")
 }
 
-// FACTS 5.2: a crashed sandbox of the same pod; its DEL comes first.
+// A crashed sandbox of the same pod; its DEL comes first.
 func TestTheSamePodKeepsItsAddressThroughASandboxCrash(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{pod: "web-1", container: "c1", uid: "u1"})
@@ -184,7 +184,7 @@ func TestAPodWithoutAWindowDoesNotWaitForItsOldSandbox(t *testing.T) {
 	w.same("at once", w.add(ask{pod: "web-1", container: "c2", uid: "u1"}), "10.0.0.3")
 }
 
-// FACTS 1.18: the runtime has given up, DELeted and removed the namespace; then
+// The runtime has given up, DELeted and removed the namespace; then
 // the ADD that it had killed commits.
 func TestALateAddWithoutItsNamespaceIsRefused(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
@@ -196,7 +196,7 @@ func TestALateAddWithoutItsNamespaceIsRefused(t *testing.T) {
 func TestAHoldIsNotClaimedWhileItsLastHolderLives(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
 	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	w.del("c1") // ptp: IPAM first, then the link (FACTS 1.20)
+	w.del("c1") // ptp: IPAM first, then the link
 	w.refused(ask{pod: "db-0", container: "c2", window: hour}, ErrHolderAlive)
 	w.same("its own namespace is no obstacle",
 		w.add(ask{pod: "db-0", container: "c3", window: hour, netns: "/run/netns/c1"}), "10.0.0.2")

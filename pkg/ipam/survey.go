@@ -123,11 +123,10 @@ func (v *Survey) doubt(why func(lease.Lease) error) {
 	v.Doubt = fmt.Errorf("of %d leases it cannot be told whether their sandboxes are gone: %w", v.Doubtful, why(unknown[0]))
 }
 
-// canary: if of the leases that were bound in this boot none is alive, then it
-// may be not they that are dead, but we that are blind (DESIGN 2). Where the
-// plugin has said in this boot that it sees what we see, and nothing was hidden
-// from us, only their death is doubted: a drained node may have a lost DEL, and
-// its holds come to their end all the same.
+// canary: if of the leases that were bound in this boot none is alive, then it may be not they that
+// are dead, but we that are blind (docs/design.md, "Whose view it is"). Where the plugin has said
+// in this boot that it sees what we see, and nothing was hidden from us, only their death is
+// doubted: a drained node may have a lost DEL, and its holds come to their end all the same.
 func (v *Survey) canary(same bool) {
 	here := v.here()
 	dead := here[lease.Dead]

@@ -318,7 +318,7 @@ func TestADamagedHoldIsMendedAndEnds(t *testing.T) {
 	w.expect(w.show(), "10.0.0.2 living Bound", "all free but one")
 }
 
-// What cannot be mended stops nothing else (DESIGN 4), neither the collector nor an ADD.
+// A record that cannot be repaired stops neither the collector nor an ADD of another pod.
 func TestWhatCannotBeMendedStopsNothingElse(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/29 10.0.0.2-10.0.0.3")
 	w.add(ask{pod: "living", container: "c0"})

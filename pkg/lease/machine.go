@@ -145,7 +145,7 @@ func (e Release) apply(l Lease, now Instant) (Lease, error) {
 
 // Orphan is the release of a holder that no DEL will ever come for. It needs
 // proof of death, and starts the window like any release: an orphan is never
-// purged (FACTS rule 10).
+// purged (docs/design.md, "Release and orphans").
 type Orphan struct {
 	Last    Life
 	Limited bool
@@ -215,7 +215,7 @@ func ended(l Lease, last Life) (Lease, error) {
 	return Lease{}, nil
 }
 
-// Deferred tells whether the end of a firm hold was put off beyond its window:
+// Deferred reports whether the end of a firm hold was put off beyond its window:
 // the pod is expected back now.
 func (l Lease) Deferred() bool { return l.State == Held && l.Firm && l.Hold > l.Window }
 

@@ -19,7 +19,7 @@ type Pool struct {
 }
 
 // Key is what retention is promised to: a pod's interface in a pool. It holds
-// no UID, for a recreated pod has another one (FACTS 5.4, rule 2).
+// no UID, for a recreated pod has another one (docs/facts.md, "A recreated pod has another UID").
 type Key struct {
 	Pool      Pool
 	Namespace string
@@ -27,7 +27,7 @@ type Key struct {
 	IfName    string
 }
 
-// IsZero tells whether the caller sent no pod name: it has no key and gets
+// IsZero reports whether the caller sent no pod name: it has no key and gets
 // plain host-local behaviour.
 func (k Key) IsZero() bool { return k.Namespace == "" && k.Name == "" }
 
@@ -40,7 +40,7 @@ type Netns struct {
 	Ino  uint64
 }
 
-// Same tells whether both are known and one namespace, under whatever path.
+// Same reports whether both are known and one namespace, under whatever path.
 func (n Netns) Same(o Netns) bool { return n.Ino != 0 && n.Ino == o.Ino && n.Dev == o.Dev }
 
 // Holder is who has an address: an attachment (CNI's container id and
@@ -53,7 +53,7 @@ type Holder struct {
 	BootID      string
 }
 
-// Is tells whether both name the same attachment. It is the fence of every
+// Is reports whether both name the same attachment. It is the fence of every
 // release (I6).
 func (h Holder) Is(o Holder) bool {
 	return h.ContainerID != "" && h.ContainerID == o.ContainerID && h.IfName == o.IfName
@@ -121,7 +121,7 @@ func (i Instant) IsAfter(o Instant) bool {
 	return i.BootID != "" && i.BootID == o.BootID && i.Boot > o.Boot
 }
 
-// IsZero tells whether the instant was never set.
+// IsZero reports whether the instant was never set.
 func (i Instant) IsZero() bool { return i.Wall.IsZero() && i.Boot == 0 && i.BootID == "" }
 
 // State is where a lease stands. None is the state of an address without one.
@@ -205,7 +205,7 @@ func (l Lease) Remaining(now Instant) time.Duration {
 	return max(l.Hold-now.Since(l.ReleasedAt), 0)
 }
 
-// Lapsed tells whether the hold is over. Its last holder may still be alive.
+// Lapsed reports whether the hold is over. Its last holder may still be alive.
 func (l Lease) Lapsed(now Instant) bool { return l.State == Held && l.Remaining(now) == 0 }
 
 // Until is when the hold ends, in today's wall clock; the zero time for one

@@ -236,7 +236,7 @@ func (p Processes) And(o Processes) Processes {
 	return both
 }
 
-// Have tells whether a process lives in the namespace. Dead here means only
+// Have reports whether a process lives in the namespace. Dead here means only
 // that none does.
 func (p Processes) Have(n lease.Netns) lease.Life {
 	switch {

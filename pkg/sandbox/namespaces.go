@@ -34,10 +34,10 @@ type Address struct {
 	MAC    string
 }
 
-// Namespaces finds every living network namespace, by the processes in them
-// and by the mounts that keep them: a sandbox may have only one of the two, and
-// no directory has all of them (FACTS 2.3, 2.18). Where a namespace is mounted
-// that is its path, else it is a process's /proc/PID/ns/net.
+// Namespaces finds every living network namespace, by the processes in them and by the mounts that
+// keep them: a sandbox may have only one of the two, and no directory has all of them
+// (docs/facts.md, "The namespace is mounted before ADD and removed after DEL"). Where a namespace
+// is mounted that is its path, else it is a process's /proc/PID/ns/net.
 //
 // Left out are the namespaces of this process and of the host's first one, and
 // the addresses that every namespace has. An error says that the host could

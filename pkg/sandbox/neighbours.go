@@ -48,7 +48,7 @@ type neighbour struct {
 	addr   netip.Addr
 }
 
-// learnt tells whether the kernel found the entry out by itself.
+// learnt reports whether the kernel found the entry out by itself.
 func (n neighbour) learnt() bool {
 	return n.state&(unix.NUD_PERMANENT|unix.NUD_NOARP) == 0 && n.flags&(unix.NTF_PROXY|unix.NTF_EXT_LEARNED) == 0
 }

@@ -17,8 +17,8 @@ const preferWeight = 100
 // preferredAlready ends the reason of a pod that prefers its node without a term of ours, so that strip takes off no other.
 const preferredAlready = "; it prefers that already"
 
-// retained tells whether a new pod is one that the pin is about: it has an address of its own, which is kept, its name is
-// known and can return, and nobody has placed it.
+// retained reports whether a new pod is one that the pin is about: it has an address of its own,
+// which is kept, its name is known and can return, and nobody has placed it.
 func retained(p *corev1.Pod) bool {
 	if p.Name == "" || p.Spec.NodeName != "" || p.Spec.HostNetwork {
 		return false
@@ -84,7 +84,8 @@ func apply(p *corev1.Pod, v Verdict) {
 	}
 }
 
-// onNode is the requirement that DaemonSets use: the scheduler looks at no other node (FACTS 8.6).
+// onNode is the requirement that DaemonSets use: the scheduler looks at no other node
+// (docs/facts.md, "A required node name limits the search to that node").
 func onNode(node string) corev1.NodeSelectorRequirement {
 	return corev1.NodeSelectorRequirement{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{node}}
 }
@@ -163,7 +164,7 @@ func empty(t corev1.NodeSelectorTerm) bool {
 	return len(t.MatchExpressions) == 0 && len(t.MatchFields) == 0
 }
 
-// requires tells whether a pod can run on one node alone.
+// requires reports whether a pod can run on one node alone.
 func requires(p *corev1.Pod, node string) bool {
 	if p.Spec.Affinity == nil || p.Spec.Affinity.NodeAffinity == nil {
 		return false
@@ -190,7 +191,7 @@ func prefer(p *corev1.Pod, node, hostname string) bool {
 	return true
 }
 
-// isHost tells whether a term is about one hostname and nothing else.
+// isHost reports whether a term is about one hostname and nothing else.
 func isHost(t corev1.NodeSelectorTerm, hostname string) bool {
 	if len(t.MatchExpressions) != 1 || len(t.MatchFields) > 0 {
 		return false

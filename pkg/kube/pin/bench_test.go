@@ -22,7 +22,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
-// The size that DESIGN section 9 names.
+// The size of the goals (docs/design.md, "Goals").
 const (
 	manyReservations = 50_000
 	manyNodes        = 5_000

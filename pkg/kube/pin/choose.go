@@ -13,7 +13,8 @@ const (
 	publishLag = 30 * time.Second
 	// startGrace is how long a bound pod may be without a sandbox before its end counts as a failed start.
 	startGrace = 30 * time.Second
-	// maxFailures is how many failed starts in a row suspend the pin to a node (DESIGN 7).
+	// maxFailures is how many failed starts in a row suspend the pin to a node (docs/design.md,
+	// "Modes").
 	maxFailures = 2
 )
 
@@ -57,12 +58,14 @@ func (t trace) follow(p *podView, now time.Time) trace {
 	return next
 }
 
-// startFailed tells whether a pod that has ended never got as far as a sandbox, though it had the time.
+// startFailed reports whether a pod that has ended never got as far as a sandbox, though it had the
+// time.
 func startFailed(p *podView, now time.Time) bool {
 	return !p.Started && (p.Failed || !p.BoundAt.IsZero() && now.Sub(p.BoundAt) >= startGrace)
 }
 
-// unpublished tells whether a pod that ended a moment ago may have addresses on its node that are not published yet.
+// unpublished reports whether a pod that ended a moment ago may have addresses on its node that are
+// not published yet.
 func (t trace) unpublished(now time.Time) bool {
 	return t.Node != "" && (t.Lost == "" || t.Lost != t.PodUID) && now.Before(t.Until) && now.Sub(t.Ended) < publishLag
 }
@@ -94,9 +97,10 @@ func choose(all []*reservation, last trace, now time.Time) (place, bool) {
 	return place{Node: best.Node, NodeUID: best.NodeUID, Addresses: best.Addresses, Released: best.Released}, true
 }
 
-// newer tells whether a says more than b of where the pod was last. One that a pod has waited for in vain says least, and
-// that of the pod's last instance most; then the later release counts, or the later write. That one is Bound says nothing: it
-// stays so for as long as the object of a node that died.
+// newer reports whether a says more than b of where the pod was last. One that a pod has waited for
+// in vain says least, and that of the pod's last instance most; then the later release counts, or
+// the later write. That one is Bound says nothing: it stays so for as long as the object of a node
+// that died.
 func newer(a, b *reservation, last string) bool {
 	if a.Released != b.Released {
 		return b.Released

@@ -180,7 +180,7 @@ func (c *cluster) run(ctx context.Context) error {
 	}
 }
 
-// Synced tells whether the first look at everything is over.
+// Synced reports whether the first look at everything is over.
 func (c *cluster) Synced() bool {
 	for _, synced := range c.synced {
 		if !synced() {

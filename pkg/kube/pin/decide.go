@@ -67,7 +67,7 @@ type Verdict struct {
 	Text      string // for people
 }
 
-// Pinned tells whether the pod is pinned.
+// Pinned reports whether the pod is pinned.
 func (v Verdict) Pinned() bool { return v.Mode != policy.PinNone }
 
 // String is what stands in the pod's annotation: the reason, and for people the text, which begins with the mode if the pod
@@ -88,7 +88,7 @@ func modeIn(annotation string) policy.PinMode {
 	return mode
 }
 
-// Decide says whether and how a pod is pinned. It is a pure function (DESIGN 7).
+// Decide says whether and how a pod is pinned. It is a pure function.
 func Decide(f Facts) Verdict {
 	v := Verdict{Mode: policy.PinNone, Node: f.Place.Node, Addresses: f.Place.Addresses}
 	if v.Reason, v.Text = obstacle(f); v.Reason == "" {

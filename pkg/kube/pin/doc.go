@@ -1,4 +1,5 @@
-// Package pin brings a recreated pod back to the node that has its addresses (DESIGN 7).
+// Package pin brings a recreated pod back to the node that has its addresses (docs/design.md, "The
+// pin").
 //
 // At a pod's CREATE the webhook gathers [Facts] - the newest reservation of that name, or where the pod was seen last; the
 // node; the mode - and [Decide], a pure function, says whether the pod is pinned and how. What it said stands in the pod's

@@ -18,7 +18,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
-// The events that the manager writes on pods (NAMES, Kubernetes).
+// The events that the manager writes on pods.
 const (
 	reasonNotPossible = "PinNotPossible"
 	reasonReleased    = "PinReleased"

@@ -44,8 +44,8 @@ const (
 	firstAsk = 700 * time.Millisecond
 	// lookAgain is after how long to look again where the informer is late, or no worker is free to try again.
 	lookAgain = 50 * time.Millisecond
-	// probeMost is for how long at most the one pod of a namespace waits for another try that tells whether gates can be
-	// lifted again, and retryMost the others.
+	// probeMost is for how long at most the one pod of a namespace waits for another try that shows
+	// whether gates can be lifted again, and retryMost the others.
 	probeMost = time.Second
 	retryMost = 15 * time.Second
 	// workers lift gates side by side.
@@ -297,7 +297,7 @@ func unexpected(err error) error {
 	return err
 }
 
-// refused tells whether the API server is well and says no.
+// refused reports whether the API server is well and says no.
 func refused(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {

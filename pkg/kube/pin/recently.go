@@ -17,7 +17,7 @@ func newRecently(life time.Duration) *recently {
 	return &recently{life: life, when: map[string]time.Time{}}
 }
 
-// first tells whether a thing was not named within the life, and remembers it.
+// first reports whether a thing was not named within the life, and remembers it.
 func (r *recently) first(key string, now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

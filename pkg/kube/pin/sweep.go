@@ -24,8 +24,9 @@ const (
 	lostGates = time.Minute
 )
 
-// A sweeper deletes the reservations of nodes that no longer exist, whose agents cannot. Should the node come back, its
-// agent publishes them again: absence is never a release (DESIGN 6). The leader does.
+// A sweeper deletes the reservations of nodes that no longer exist, whose agents cannot. Should the
+// node come back, its agent publishes them again: absence is never a release (docs/design.md,
+// "Reservations"). The leader does.
 type sweeper struct {
 	cluster *cluster
 	live    client.Reader // the API server itself
@@ -112,7 +113,7 @@ func (s *sweeper) delete(ctx context.Context, r *reservation) error {
 		client.Preconditions{UID: &r.UID})
 }
 
-// gone tells whether a node has not existed for a while; the API server has the last word.
+// gone reports whether a node has not existed for a while; the API server has the last word.
 func (s *sweeper) gone(ctx context.Context, name string, uid types.UID) (bool, error) {
 	node, err := s.cluster.node(ctx, name)
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
-// What a PersistentPodState and a reservation want of one pod is said once (DESIGN 7, precedence).
+// What a PersistentPodState and a reservation want of one pod is said once (docs/design.md,
+// "Modes").
 func TestPinAndPersistentPodState(t *testing.T) {
 	host := corev1.LabelHostname
 	zone := corev1.LabelTopologyZone

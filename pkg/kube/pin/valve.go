@@ -25,9 +25,10 @@ import (
 // settle is how long the mark on a reservation is left to reach every replica before the pod that it is about is evicted.
 const settle = time.Second
 
-// A valve lets pods go that are required to wait for a node which does not take them: the affinity of a pending pod cannot
-// be relaxed (FACTS 8.9), so the pod is deleted and its controller makes another one, which is not pinned to that
-// reservation again. The leader does.
+// A valve lets pods go that are required to wait for a node which does not take them: the affinity
+// of a pending pod cannot be relaxed (docs/facts.md, "The affinity of a pending pod cannot be
+// relaxed"), so the pod is deleted and its controller makes another one, which is not pinned to
+// that reservation again. The leader does.
 type valve struct {
 	cluster *cluster
 	client  client.Client
@@ -54,12 +55,12 @@ type stay struct {
 	grace time.Duration
 }
 
-// stuck tells whether a pod waits for its node that a controller would make again.
+// stuck reports whether a pod waits for its node that a controller would make again.
 func (p *podView) stuck() bool {
 	return p.Required && p.Node == "" && p.Gates == 0 && p.Unschedulable && p.Controlled && p.DeletionTimestamp == nil
 }
 
-// over tells whether a pod that is stuck has waited long enough: why, or when to ask again.
+// over reports whether a pod that is stuck has waited long enough: why, or when to ask again.
 func (s stay) over(now time.Time) (why Reason, text string, again time.Duration) {
 	p := s.pod
 	waited := now.Sub(s.since)

@@ -17,7 +17,7 @@ import (
 )
 
 // A reservation is what the pin needs of an IPReservation. The informers keep such views and not the objects: with 50,000
-// of each that is what memory is made of (DESIGN 9).
+// of each that is what memory is made of.
 type reservation struct {
 	metav1.ObjectMeta // namespace, name, UID, resource version
 

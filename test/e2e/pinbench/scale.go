@@ -32,7 +32,7 @@ import (
 	"github.com/leasehold-cni/leasehold/test/e2e/machine"
 )
 
-// The goals of DESIGN section 9.
+// The goals (docs/design.md, "Goals").
 const (
 	latencyGoal = 5 * time.Millisecond // p99
 	memoryGoal  = 300                  // MiB

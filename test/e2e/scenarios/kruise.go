@@ -365,7 +365,7 @@ func (w *World) create(manifest string) {
 	}
 }
 
-// oursEstablished tells whether the CRD is leasehold's and served.
+// oursEstablished reports whether the CRD is leasehold's and served.
 func (w *World) oursEstablished() error {
 	out := w.Kubectl("get", "crd", "-l", "app.kubernetes.io/managed-by=leasehold", "-o",
 		`jsonpath={.items[*].status.conditions[?(@.type=="Established")].status}`)

@@ -605,7 +605,7 @@ func pinCertificate(w *World) {
 	w.Eventually(time.Minute, "the webhook is asked each time", w.webhookAnswers)
 }
 
-// webhookAnswers tells whether the webhook is asked for twenty pods in a row.
+// webhookAnswers reports whether the webhook is asked for twenty pods in a row.
 func (w *World) webhookAnswers() error {
 	probe := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "probe", Annotations: map[string]string{Window: "10"}},
 		Spec: w.echoserver("probe", nil, 1).Spec.Template.Spec}

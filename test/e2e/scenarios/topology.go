@@ -304,7 +304,7 @@ func ppsRetention(w *World) {
 	}
 	set.Scale(3)
 	after := set.Ready()
-	w.Kept(before, after) // by the reservation, which outlives what is recorded (FIELD, P8)
+	w.Kept(before, after) // by the reservation, which outlives what is recorded
 	w.Recorded("echoserver", after)
 
 	w.Step("WhenDeleted: all are remembered")
