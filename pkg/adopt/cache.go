@@ -225,7 +225,7 @@ func (c *Claim) readAnnotations(args map[string]json.RawMessage) error {
 		}
 		texts[policy.Annotation] = text
 	}
-	asked, err := policy.AskedFrom(texts, true)
+	asked, err := policy.RequestFrom(texts, true)
 	c.Window, c.WindowKnown = asked.Window, asked.Known
 	return err
 }

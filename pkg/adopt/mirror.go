@@ -107,7 +107,7 @@ func OpenMirror(ctx context.Context, p lease.Pool) (*Mirror, error) {
 			return nil, err
 		}
 	}
-	lock, err := store.Acquire(ctx, filepath.Join(dir, lockName))
+	lock, err := store.LockFile(ctx, filepath.Join(dir, lockName))
 	if err != nil {
 		return nil, err
 	}

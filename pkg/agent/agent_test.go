@@ -82,8 +82,8 @@ func TestMetrics(t *testing.T) {
 	})
 	m := NewMetrics(node)
 	m.read() // starts the call log
-	node.Service.Store.Tally(store.Call{Verb: "ADD", Result: "ok", Took: 3 * time.Millisecond, Waited: time.Millisecond})
-	node.Service.Store.Tally(store.Call{Verb: "ADD", Result: "11", Took: 10 * time.Second, Waited: 10 * time.Second})
+	node.Service.Store.LogCall(store.Call{Verb: "ADD", Result: "ok", Took: 3 * time.Millisecond, Waited: time.Millisecond})
+	node.Service.Store.LogCall(store.Call{Verb: "ADD", Result: "11", Took: 10 * time.Second, Waited: 10 * time.Second})
 	problems, err := testutil.CollectAndLint(m)
 	if err != nil || len(problems) > 0 {
 		t.Errorf("%v %v", problems, err)
@@ -169,10 +169,10 @@ func TestReadyAfterASurvey(t *testing.T) {
 func TestCollectReleasesOnlyProvenDead(t *testing.T) {
 	node, out := newNode(t)
 	old := bound(t, "10.0.0.2", "db-0", "boot-0")
-	spaces := node.Service.Host.Spaces("boot-1") // as the plugin records them
+	spaces := node.Service.Host.NamespaceIDs("boot-1") // as the plugin records them
 	update(t, node, func(tx *store.Tx) error {
 		return errors.Join(tx.Put(old.Pool, old.Address, old),
-			tx.SetSpaces(spaces))
+			tx.SetNamespaceIDs(spaces))
 	})
 	health := &Health{}
 	c := newCollector(node, health)
@@ -198,7 +198,7 @@ func TestCollectReleasesOnlyProvenDead(t *testing.T) {
 	if n := strings.Count(out.String(), "it cannot be told"); n != 1 {
 		t.Errorf("the doubt is logged %d times:\n%s", n, out)
 	}
-	update(t, node, func(tx *store.Tx) error { return tx.SetSpaces("boot-1 elsewhere") })
+	update(t, node, func(tx *store.Tx) error { return tx.SetNamespaceIDs("boot-1 elsewhere") })
 	for range 3 {
 		c.once(context.Background())
 	}

@@ -24,7 +24,7 @@ func Announce(node Node, host *sandbox.Host) Task {
 		Bound: func(ctx context.Context, who lease.Holder) ([]lease.Lease, error) {
 			return node.Service.Bound(ctx, ipam.Attachment{ContainerID: who.ContainerID, IfName: who.IfName})
 		},
-		Inside: host.Inside,
+		Inside: host.RunInNetns,
 		Clock:  node.Service.Clock,
 		Log:    node.Log.With("task", "announce"),
 	}

@@ -12,13 +12,13 @@ import (
 
 // Metrics is a collector of what the store and the plugin report. For each scrape it reads the
 // gauges and the counters of leases in one short View, and the calls of the plugin from its call
-// log (store.Tally). Register it once.
+// log (store.Store.LogCall). Register it once.
 type Metrics struct {
 	node Node
 
 	mu      sync.Mutex
 	locks   Locks
-	tallied *store.Tallied // nil until the first read
+	tallied *store.CallLogReader // nil until the first read
 
 	calls  *prometheus.CounterVec
 	took   *prometheus.HistogramVec
@@ -76,7 +76,7 @@ func NewMetrics(node Node) *Metrics {
 // Watch returns a context whose transactions are measured: the agent's own use of the store's lock.
 func (m *Metrics) Watch(ctx context.Context) context.Context {
 	own := m.locked.WithLabelValues()
-	return store.Measured(ctx, func(t store.Timing) {
+	return store.WithTiming(ctx, func(t store.Timing) {
 		own.Observe(t.Held.Seconds())
 		m.mu.Lock()
 		defer m.mu.Unlock()
@@ -134,7 +134,7 @@ func (m *Metrics) read() {
 	defer m.mu.Unlock()
 	for range 2 {
 		if m.tallied == nil {
-			t, err := m.node.Service.Store.Tallied()
+			t, err := m.node.Service.Store.OpenCallLog()
 			if err != nil {
 				m.node.Log.Debug("reading the call log failed", "error", err)
 				return

@@ -92,7 +92,7 @@ func (a *app) adopt(cmd *cobra.Command, flags importFlags, pools []lease.Pool) e
 			}
 			continue
 		}
-		before, after, err := svc.Import(cmd.Context(), ipam.Where{Pool: p})
+		before, after, err := svc.Import(cmd.Context(), ipam.PoolHint{Pool: p})
 		if err != nil {
 			return err
 		}
@@ -102,7 +102,7 @@ func (a *app) adopt(cmd *cobra.Command, flags importFlags, pools []lease.Pool) e
 }
 
 func (a *app) preview(ctx context.Context, svc *ipam.Service, p lease.Pool) error {
-	found, problems, err := svc.Preview(ctx, ipam.Where{Pool: p})
+	found, problems, err := svc.Preview(ctx, ipam.PoolHint{Pool: p})
 	for _, text := range problems {
 		fmt.Fprintln(a.Stderr, "leasectl:", text)
 	}

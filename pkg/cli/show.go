@@ -73,12 +73,12 @@ func (a *app) netnsText(l lease.Lease, now lease.Instant) string {
 	if l.Holder.Netns.Path == "" {
 		return "-"
 	}
-	life, why := a.Host.Look(l.Holder, now.BootID), error(nil)
+	life, why := a.Host.QuickState(l.Holder, now.BootID), error(nil)
 	if life == lease.Unknown {
 		var gone bool
-		if gone, why = a.Host.Gone(l.Holder); gone {
-			processes := a.Host.Processes()
-			life, why = processes.Have(l.Holder.Netns), processes.Unseen()
+		if gone, why = a.Host.PathGone(l.Holder); gone {
+			processes := a.Host.ProcessNetns()
+			life, why = processes.Liveness(l.Holder.Netns), processes.Incomplete()
 		}
 	}
 	if life == lease.Unknown && why != nil {

@@ -306,24 +306,24 @@ func (c *config) options() (policy.Config, error) {
 
 // asked returns what the pod's annotations say about retention. Other annotations are not decoded,
 // so that their type does not matter.
-func (c *config) asked() (policy.Asked, error) {
+func (c *config) asked() (policy.Request, error) {
 	if c.annotations.raw == nil {
-		return policy.AskedFrom(nil, false)
+		return policy.RequestFrom(nil, false)
 	}
 	var raws map[string]json.RawMessage
 	if err := c.annotations.decode(&raws, "an object or null"); err != nil {
-		return policy.Asked{}, err
+		return policy.Request{}, err
 	}
 	raw, found := raws[policy.Annotation]
 	if !found {
-		return policy.AskedFrom(nil, true)
+		return policy.RequestFrom(nil, true)
 	}
 	var text *string
 	if err := json.Unmarshal(raw, &text); err != nil || text == nil {
-		return policy.Asked{}, fmt.Errorf("%w: annotation %s: want a string, not %s",
+		return policy.Request{}, fmt.Errorf("%w: annotation %s: want a string, not %s",
 			errAnnotation, policy.Annotation, policy.Quote(string(raw)))
 	}
-	asked, err := policy.AskedFrom(map[string]string{policy.Annotation: *text}, true)
+	asked, err := policy.RequestFrom(map[string]string{policy.Annotation: *text}, true)
 	if err != nil {
 		return asked, fmt.Errorf("%w: %w", errAnnotation, err)
 	}

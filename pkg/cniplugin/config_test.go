@@ -76,9 +76,9 @@ func TestAddRequest(t *testing.T) {
 	want := ipam.Request{
 		Pool:        lease.Pool{DataDir: "/run/pools", Network: "net"},
 		ContainerID: "c1", IfName: "eth0", NetnsPath: "/run/netns/none",
-		Pod:     ipam.Pod{Namespace: "db", Name: "db-0", UID: "8d0f"},
-		Asked:   policy.Asked{Known: true, Window: 10 * time.Minute},
-		Options: options,
+		Pod:       ipam.Pod{Namespace: "db", Name: "db-0", UID: "8d0f"},
+		Retention: policy.Request{Known: true, Window: 10 * time.Minute},
+		Options:   options,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
@@ -89,26 +89,26 @@ func TestAsked(t *testing.T) {
 	const subnet = `"ipam":{"subnet":"10.0.0.0/24"}`
 	tests := []struct {
 		name, fields string
-		want         policy.Asked
+		want         policy.Request
 	}{
-		{"a runtime without the capability", subnet, policy.Asked{}},
-		{"a runtime with other capabilities", subnet + `,"runtimeConfig":{"portMappings":[]}`, policy.Asked{}},
-		{"null for everything", subnet + `,"runtimeConfig":null,"args":null`, policy.Asked{}},
+		{"a runtime without the capability", subnet, policy.Request{}},
+		{"a runtime with other capabilities", subnet + `,"runtimeConfig":{"portMappings":[]}`, policy.Request{}},
+		{"null for everything", subnet + `,"runtimeConfig":null,"args":null`, policy.Request{}},
 		{"a pod without annotations", subnet + `,"runtimeConfig":{"io.kubernetes.cri.pod-annotations":null}`,
-			policy.Asked{Known: true}},
+			policy.Request{Known: true}},
 		{"a pod with other annotations, of any type",
 			subnet + `,"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"a":5,"b":null}}`,
-			policy.Asked{Known: true}},
+			policy.Request{Known: true}},
 		{"forever", subnet +
 			`,"runtimeConfig":{"io.kubernetes.cri.pod-annotations":` +
 			`{"io.kubernetes.cri/reserved-ip-duration":"forever"}}`,
-			policy.Asked{Known: true, Window: lease.Forever}},
+			policy.Request{Known: true, Window: lease.Forever}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := addRequest(conf(tt.fields), "")
-			if err != nil || got.Asked != tt.want {
-				t.Errorf("got %+v (%v), want %+v", got.Asked, err, tt.want)
+			if err != nil || got.Retention != tt.want {
+				t.Errorf("got %+v (%v), want %+v", got.Retention, err, tt.want)
 			}
 		})
 	}

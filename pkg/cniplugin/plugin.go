@@ -25,7 +25,7 @@ import (
 // Service is implemented by *ipam.Service. Every method is one transaction of the store.
 type Service interface {
 	Assign(context.Context, ipam.Request) (ipam.Result, error)
-	Release(context.Context, ipam.Attachment, ipam.Where) error
+	Release(context.Context, ipam.Attachment, ipam.PoolHint) error
 	Verify(context.Context, ipam.Request) error
 	Collect(context.Context, lease.Pool, []ipam.Attachment) error
 	Status(context.Context, lease.Pool) error
@@ -52,7 +52,7 @@ type Plugin struct {
 
 	NetnsOverride string // the value of CNI_NETNS_OVERRIDE
 
-	Tally func(store.Call) // called with every finished call; may be nil
+	LogCall func(store.Call) // called with every finished call; may be nil
 }
 
 // Funcs returns the verbs in the form that skel takes.
@@ -92,7 +92,7 @@ func (p *Plugin) add(ctx context.Context, args *skel.CmdArgs) error {
 		p.note(note)
 	}
 	err = printResult(p.Stdout, c.CNIVersion, result, extras)
-	if err != nil && !result.Again {
+	if err != nil && !result.Existing {
 		err = errors.Join(err, p.release(ctx, args))
 	}
 	return err
@@ -150,7 +150,7 @@ func (p *Plugin) Del(args *skel.CmdArgs) error {
 }
 
 // poolHint returns what is valid in a configuration and ignores errors.
-func poolHint(stdin []byte) (hint ipam.Where) {
+func poolHint(stdin []byte) (hint ipam.PoolHint) {
 	c, err := loadConfig(stdin)
 	if err != nil {
 		return hint
@@ -220,7 +220,7 @@ func (p *Plugin) Status(args *skel.CmdArgs) error {
 func (p *Plugin) guard(verb string, run func(context.Context) error) (err error) {
 	call := store.Call{Verb: verb}
 	began := time.Now()
-	ctx := store.Measured(context.Background(), func(t store.Timing) { call.Waited += t.Waited })
+	ctx := store.WithTiming(context.Background(), func(t store.Timing) { call.Waited += t.Waited })
 	defer func() {
 		if r := recover(); r != nil {
 			p.note(fmt.Sprintf("%s panicked: %v\n%s", verb, r, debug.Stack()))
@@ -229,9 +229,9 @@ func (p *Plugin) guard(verb string, run func(context.Context) error) (err error)
 		if err != nil {
 			err = coded(verb, err)
 		}
-		if p.Tally != nil {
+		if p.LogCall != nil {
 			call.Result, call.Took = resultLabel(err), time.Since(began)
-			p.Tally(call)
+			p.LogCall(call)
 		}
 	}()
 	return run(ctx)

@@ -31,7 +31,7 @@ type recorder struct {
 	calls  []string
 	req    ipam.Request
 	who    ipam.Attachment
-	where  ipam.Where
+	where  ipam.PoolHint
 	pool   lease.Pool
 	valid  []ipam.Attachment
 	result ipam.Result
@@ -57,7 +57,7 @@ func (r *recorder) Assign(_ context.Context, req ipam.Request) (ipam.Result, err
 	return r.result, r.called("Assign")
 }
 
-func (r *recorder) Release(_ context.Context, who ipam.Attachment, in ipam.Where) error {
+func (r *recorder) Release(_ context.Context, who ipam.Attachment, in ipam.PoolHint) error {
 	r.who, r.where = who, in
 	return r.called("Release")
 }
@@ -232,7 +232,7 @@ func TestAddValidatesBeforeItAssigns(t *testing.T) {
 func TestAddReleasesWhatItCannotPrint(t *testing.T) {
 	for again, want := range map[bool][]string{false: {"Assign", "Release"}, true: {"Assign"}} {
 		r := &recorder{result: dualStack}
-		r.result.Again = again
+		r.result.Existing = again
 		p, _, _ := plugin(r)
 		p.Stdout = broken{}
 		if err := p.Add(addArgs(conf(`"ipam":{"subnet":"10.0.0.0/24"}`), "")); code(t, err) != 5 {

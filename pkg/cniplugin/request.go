@@ -26,7 +26,7 @@ func (c *config) addRequest(args *skel.CmdArgs) (ipam.Request, error) {
 	if err != nil {
 		return req, err
 	}
-	req.Asked, err = c.asked()
+	req.Retention, err = c.asked()
 	return req, err
 }
 

@@ -20,8 +20,8 @@ const (
 	busyTries = 10
 )
 
-// Acted is what became of a plan.
-type Acted struct {
+// ActResult is what became of a plan.
+type ActResult struct {
 	// Taken are the places in the plan of the steps that were taken, those that were
 	// no longer due among them.
 	Taken   []int
@@ -29,7 +29,7 @@ type Acted struct {
 }
 
 // Act takes the steps of a plan, each after a check whether it is still due.
-func (s *Service) Act(ctx context.Context, plan []Action) (Acted, error) {
+func (s *Service) Act(ctx context.Context, plan []Action) (ActResult, error) {
 	return s.inSteps(ctx, len(plan), func(c *call, i int) error { return c.perform(plan[i]) })
 }
 
@@ -39,8 +39,8 @@ func (s *Service) Act(ctx context.Context, plan []Action) (Acted, error) {
 // is there. The first that fails ends it; those before it are taken. But steps of
 // a network whose files stay locked end nothing: the others are taken, and the
 // error is an ErrBusy.
-func (s *Service) inSteps(ctx context.Context, steps int, take func(c *call, i int) error) (Acted, error) {
-	var out Acted
+func (s *Service) inSteps(ctx context.Context, steps int, take func(c *call, i int) error) (ActResult, error) {
+	var out ActResult
 	var left error
 	locked := map[lease.Pool]bool{}
 	p := newPace()
@@ -93,7 +93,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 // one. It tells how many they were (those before one that fails, which are
 // undone), how long that took and what it cost of the lock.
 func (s *Service) someSteps(ctx context.Context, first, end int, take func(*call, int) error, may time.Duration) (n int, worked time.Duration, cost store.Timing, err error) {
-	ctx = store.Measured(ctx, func(t store.Timing) { cost.Held, cost.Waited = max(cost.Held, t.Held), cost.Waited+t.Waited })
+	ctx = store.WithTiming(ctx, func(t store.Timing) { cost.Held, cost.Waited = max(cost.Held, t.Held), cost.Waited+t.Waited })
 	err = s.update(ctx, scope{wait: mirrorWait}, func(c *call) error {
 		began := time.Now()
 		worked = 0
@@ -112,7 +112,7 @@ func (s *Service) someSteps(ctx context.Context, first, end int, take func(*call
 // holder is not proven again: here, with the lock in hand, it would be by less.
 // A death stays true, for a namespace that has ended does not come back.
 //
-// A damaged record is mended by whoever reads it (update): Mend does no more.
+// A damaged record is repaired by the call that reads it (update): Repair does no more.
 func (c *call) perform(a Action) error {
 	if a.Do == Replay {
 		return nil // the housekeeping of this very transaction has done it
@@ -134,7 +134,7 @@ func (c *call) perform(a Action) error {
 		}
 	case Mirror:
 		c.proven[l.Holder] = a.Life
-		err = c.heard([]lease.Lease{l})
+		err = c.releaseUnmirrored([]lease.Lease{l})
 	}
 	return err
 }

@@ -121,7 +121,7 @@ func (a *assignment) decide() (refused, err error) {
 			a.mine = append(a.mine, l)
 			continue
 		}
-		if err := a.record(l, lease.Lease{}, store.EventDropped, "host-local has given it to another container"); err != nil {
+		if err := a.record(l, lease.Lease{}, store.EventRevoked, "host-local has given it to another container"); err != nil {
 			return nil, err
 		}
 	}
@@ -153,7 +153,7 @@ func (a *assignment) readFormer() error {
 	if err != nil {
 		return err
 	}
-	if err := a.heard(leases); err != nil {
+	if err := a.releaseUnmirrored(leases); err != nil {
 		return err
 	}
 	if a.former, err = a.tx.ByKey(a.key); err != nil {
@@ -161,7 +161,7 @@ func (a *assignment) readFormer() error {
 	}
 	a.former = slices.DeleteFunc(a.former, func(l lease.Lease) bool { return l.State == lease.Bound && l.Holder.Is(a.holder) })
 	slices.SortStableFunc(a.former, func(x, y lease.Lease) int { return rank(x) - rank(y) })
-	return a.buryUnkept()
+	return a.releaseDeadUnretained()
 }
 
 func rank(l lease.Lease) int {
@@ -171,9 +171,9 @@ func rank(l lease.Lease) int {
 	return 1
 }
 
-// buryUnkept turns the key's bound leases without a window into releases where
+// releaseDeadUnretained turns the key's bound leases without a window into releases where
 // their holder is dead: only the short hold for the same pod remains of them.
-func (a *assignment) buryUnkept() error {
+func (a *assignment) releaseDeadUnretained() error {
 	for i, l := range a.former {
 		if l.State != lease.Bound || l.Window > 0 {
 			continue
@@ -214,8 +214,8 @@ func (a *assignment) setWindow() {
 }
 
 func (a *assignment) askedWindow() time.Duration {
-	if a.req.Asked.Known {
-		return a.req.Asked.Window
+	if a.req.Retention.Known {
+		return a.req.Retention.Window
 	}
 	if stored, ok := a.tx.Window(a.key); ok {
 		return stored
@@ -316,10 +316,10 @@ func (a *assignment) bind(l lease.Lease, addr netip.Addr, set string) lease.Bind
 		e.ID = newID()
 	case lease.Bound:
 		if !l.Holder.Is(a.holder) {
-			e.Last = a.prove(l)
+			e.LastHolder = a.prove(l)
 		}
 	case lease.Held:
-		e.Last = a.last(l)
+		e.LastHolder = a.last(l)
 	}
 	return e
 }
@@ -379,12 +379,12 @@ func (a *assignment) drop(l lease.Lease) error {
 	if a.mayGive(l) != nil {
 		reason = "host-local's file of it names another container, or cannot be read"
 	}
-	var e lease.Event = lease.Drop{Last: a.lifeOf(l)}
+	var e lease.Event = lease.Revoke{LastHolder: a.lifeOf(l)}
 	if l.State == lease.Bound && a.prove(l) != lease.Dead {
 		e = lease.Supersede{}
 	}
 	a.notes = append(a.notes, fmt.Sprintf("pod %s/%s loses %s: %s", l.Namespace, l.Name, l.Address, reason))
-	_, err := a.move(l, e, store.EventDropped, reason)
+	_, err := a.move(l, e, store.EventRevoked, reason)
 	return err
 }
 
@@ -432,7 +432,7 @@ func (a *assignment) warnOfLowPool(p pick) error {
 }
 
 func (a *assignment) result() Result {
-	r := Result{Notes: a.notes, Again: a.hasAll()}
+	r := Result{Notes: a.notes, Existing: a.hasAll()}
 	for _, p := range a.picks {
 		rng, _ := p.set.RangeFor(p.next.Address)
 		r.Addresses = append(r.Addresses, Assigned{

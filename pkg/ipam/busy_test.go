@@ -15,7 +15,7 @@ import (
 // lockFiles takes host-local's lock of a network, as a host-local that hangs does.
 func (w *world) lockFiles(network string) *os.File {
 	w.t.Helper()
-	lock, err := store.Acquire(context.Background(), filepath.Join(w.dataDir, network, "lock"))
+	lock, err := store.LockFile(context.Background(), filepath.Join(w.dataDir, network, "lock"))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -145,7 +145,7 @@ func TestTheCollectorPassesABusyNetwork(t *testing.T) {
 	w.add(ask{pod: "last", container: "c4", window: hour})
 	w.burn("c4")
 	lock := w.lockFiles("netb")
-	act := func() (Acted, error) { return w.service.Act(context.Background(), Plan(w.survey())) }
+	act := func() (ActResult, error) { return w.service.Act(context.Background(), Plan(w.survey())) }
 	if did, err := act(); !errors.Is(err, store.ErrBusy) || len(did.Taken) != 1 {
 		t.Errorf("%+v: %v", did, err)
 	}

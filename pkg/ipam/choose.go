@@ -155,7 +155,7 @@ func (a *assignment) read(addr netip.Addr) []lease.Lease {
 // host-local has heard, and those of the dead, as dead finds them. Each step reads the
 // leases anew.
 func (a *assignment) collect(leases func() []lease.Lease, dead func([]lease.Lease) error) error {
-	for _, step := range []func([]lease.Lease) error{a.sweep, a.heard, dead} {
+	for _, step := range []func([]lease.Lease) error{a.sweep, a.releaseUnmirrored, dead} {
 		if err := step(leases()); err != nil {
 			return err
 		}
@@ -202,7 +202,7 @@ func (a *assignment) chooseFresh(set pool.Set) (pick, error) {
 	if l, ok := a.giveWay(leases); ok {
 		return a.fresh(set, l.Address, &l)
 	}
-	if !a.mended {
+	if !a.repaired {
 		if err := a.unreadable(); err != nil {
 			return pick{}, err
 		}
@@ -210,7 +210,7 @@ func (a *assignment) chooseFresh(set pool.Set) (pick, error) {
 	return pick{}, a.exhausted(set, leases)
 }
 
-// unreadable returns ErrDamaged where a record of the pool cannot be read: mended,
+// unreadable returns ErrDamaged where a record of the pool cannot be read: repaired,
 // its address may turn out to be nobody's.
 func (a *assignment) unreadable() (err error) {
 	a.tx.Damaged(func(p lease.Pool, addr netip.Addr) {
@@ -258,13 +258,13 @@ const lookEvery = 5 * time.Second
 // collectDead turns the leases of dead holders into releases, at most every
 // lookEvery.
 func (a *assignment) collectDead(leases []lease.Lease) error {
-	if last := a.tx.Look(); !last.IsZero() && last.BootID == a.now.BootID && a.now.Since(last) < lookEvery {
+	if last := a.tx.LastFullScan(); !last.IsZero() && last.BootID == a.now.BootID && a.now.Since(last) < lookEvery {
 		return nil
 	}
 	if err := a.orphanDead(leases); err != nil {
 		return err
 	}
-	return a.tx.SetLook(a.now)
+	return a.tx.SetLastFullScan(a.now)
 }
 
 func (a *assignment) orphanDead(leases []lease.Lease) error {
@@ -282,7 +282,7 @@ func (a *assignment) orphanDead(leases []lease.Lease) error {
 }
 
 func (a *assignment) yield(l lease.Lease, firm bool) lease.Yield {
-	return lease.Yield{Last: a.last(l), Firm: firm}
+	return lease.Yield{LastHolder: a.last(l), Firm: firm}
 }
 
 // giveWay finds the hold that a full pool takes: a soft one, the oldest first;

@@ -14,7 +14,7 @@ func (s *Service) Collect(ctx context.Context, p lease.Pool, valid []Attachment)
 	for _, a := range valid {
 		keep[a] = true
 	}
-	return s.update(ctx, scopeOf(Where{Pool: p}), func(c *call) error {
+	return s.update(ctx, scopeOf(PoolHint{Pool: p}), func(c *call) error {
 		if err := c.admitFiles(p, func(string) bool { return true }); err != nil {
 			return err
 		}

@@ -24,10 +24,10 @@ type evidence struct {
 	twice bool
 
 	plugged map[lease.Netns]plugged // what interfaces have
-	looked  map[lease.Holder]lease.Life
-	proven  map[lease.Holder]lease.Life
+	looked  map[lease.Holder]lease.Liveness
+	proven  map[lease.Holder]lease.Liveness
 	doubts  map[lease.Holder]error   // why it is proven neither that they live nor that they do not
-	procs   *sandbox.Processes       // asked for when they are needed first
+	procs   *sandbox.NetnsSet        // asked for when they are needed first
 	inNetns map[uint64][]lease.Lease // bound, by the number of the namespace
 }
 
@@ -52,16 +52,16 @@ func boundBy(tx *store.Tx) iter.Seq[lease.Lease] {
 func newEvidence(host Host, boot string, bound iter.Seq[lease.Lease]) evidence {
 	return evidence{
 		host: host, boot: boot, bound: bound,
-		plugged: map[lease.Netns]plugged{}, looked: map[lease.Holder]lease.Life{}, proven: map[lease.Holder]lease.Life{},
+		plugged: map[lease.Netns]plugged{}, looked: map[lease.Holder]lease.Liveness{}, proven: map[lease.Holder]lease.Liveness{},
 		doubts: map[lease.Holder]error{},
 	}
 }
 
 // look is the quick look at a holder.
-func (e *evidence) look(l lease.Lease) lease.Life {
+func (e *evidence) look(l lease.Lease) lease.Liveness {
 	life, ok := e.looked[l.Holder]
 	if !ok {
-		life = e.host.Look(l.Holder, e.boot)
+		life = e.host.QuickState(l.Holder, e.boot)
 		e.looked[l.Holder] = life
 	}
 	return life
@@ -69,7 +69,7 @@ func (e *evidence) look(l lease.Lease) lease.Life {
 
 // prove looks harder: where the path of the namespace leads to it no longer,
 // all processes are asked. For taking over and collecting only.
-func (e *evidence) prove(l lease.Lease) lease.Life {
+func (e *evidence) prove(l lease.Lease) lease.Liveness {
 	life, ok := e.proven[l.Holder]
 	if !ok {
 		life, e.doubts[l.Holder] = e.proveAnew(l)
@@ -90,22 +90,22 @@ func (e *evidence) doubt(l lease.Lease) error {
 	return err
 }
 
-func (e *evidence) proveAnew(l lease.Lease) (lease.Life, error) {
+func (e *evidence) proveAnew(l lease.Lease) (lease.Liveness, error) {
 	if life := e.look(l); life != lease.Unknown {
 		return life, nil
 	}
-	gone, err := e.host.Gone(l.Holder)
+	gone, err := e.host.PathGone(l.Holder)
 	if err != nil {
 		return lease.Unknown, err
 	}
 	if !gone {
 		return lease.Alive, nil // it is there by now
 	}
-	life := e.processes().Have(l.Holder.Netns)
+	life := e.processes().Liveness(l.Holder.Netns)
 	if life == lease.Alive && e.isReissued(l) {
 		return lease.Dead, nil
 	}
-	return life, e.processes().Unseen()
+	return life, e.processes().Incomplete()
 }
 
 // plugged are the addresses in a network namespace, or why they cannot be told.
@@ -118,12 +118,12 @@ type plugged struct {
 // interface of its network namespace, which may live on for long after the interface
 // was unplugged. Unknown, and why, where it cannot be looked at. A holder of whom no
 // namespace is known has nothing to look at: its DEL is all there is.
-func (e *evidence) lastHas(l lease.Lease) (lease.Life, error) {
+func (e *evidence) lastHas(l lease.Lease) (lease.Liveness, error) {
 	switch life := e.look(l); {
 	case life == lease.Dead, l.Holder.Netns.Ino == 0:
 		return lease.Dead, nil
 	case life == lease.Unknown:
-		switch gone, err := e.host.Gone(l.Holder); {
+		switch gone, err := e.host.PathGone(l.Holder); {
 		case err != nil:
 			return lease.Unknown, err
 		case gone:
@@ -136,7 +136,7 @@ func (e *evidence) lastHas(l lease.Lease) (lease.Life, error) {
 		e.plugged[l.Holder.Netns] = in
 	}
 	switch {
-	case errors.Is(in.err, sandbox.ErrEnded):
+	case errors.Is(in.err, sandbox.ErrNetnsGone):
 		return lease.Dead, nil
 	case in.err != nil:
 		return lease.Unknown, in.err
@@ -147,24 +147,24 @@ func (e *evidence) lastHas(l lease.Lease) (lease.Life, error) {
 }
 
 // last is lastHas for an event of the lease.
-func (e *evidence) last(l lease.Lease) lease.Life {
+func (e *evidence) last(l lease.Lease) lease.Liveness {
 	life, _ := e.lastHas(l)
 	return life
 }
 
 // lifeOf is what an event that ends a lease has to know: a proof for a bound one.
-func (e *evidence) lifeOf(l lease.Lease) lease.Life {
+func (e *evidence) lifeOf(l lease.Lease) lease.Liveness {
 	if l.State == lease.Held {
 		return e.last(l)
 	}
 	return e.prove(l)
 }
 
-func (e *evidence) processes() sandbox.Processes {
+func (e *evidence) processes() sandbox.NetnsSet {
 	if e.procs == nil {
-		p := e.host.Processes()
+		p := e.host.ProcessNetns()
 		if e.twice {
-			p = p.And(e.host.Processes()).And(e.host.Mounted())
+			p = p.Union(e.host.ProcessNetns()).Union(e.host.MountedNetns())
 		}
 		e.procs = &p
 	}
@@ -200,9 +200,9 @@ func (c *call) isFull(l lease.Lease) bool {
 }
 
 // orphan turns the lease of a holder that is proven dead into a release.
-func (c *call) orphan(l lease.Lease, last lease.Life, reason string) (lease.Lease, error) {
+func (c *call) orphan(l lease.Lease, last lease.Liveness, reason string) (lease.Lease, error) {
 	limited := c.atLimit(l)
-	next, err := c.move(l, lease.Orphan{Last: last, Limited: limited}, store.EventOrphaned, reason)
+	next, err := c.move(l, lease.Orphan{LastHolder: last, Limited: limited}, store.EventOrphaned, reason)
 	if err == nil && limited {
 		err = c.log(l, store.EventLimited, "maxHeldShare is reached: the hold is a short one")
 	}
@@ -251,8 +251,8 @@ func (c *call) newBootIn(p lease.Pool) error {
 // testify leaves word of where the plugin runs, which is where the runtime does:
 // the agent proves by it that it sees the same (Survey).
 func (c *call) testify() error {
-	if word := c.host.Spaces(c.now.BootID); word != "" && word != c.tx.Spaces() {
-		return c.tx.SetSpaces(word)
+	if word := c.host.NamespaceIDs(c.now.BootID); word != "" && word != c.tx.NamespaceIDs() {
+		return c.tx.SetNamespaceIDs(word)
 	}
 	return nil
 }
@@ -260,7 +260,7 @@ func (c *call) testify() error {
 // proveView returns ErrBlind where it is not proven that this process sees what
 // the plugin sees: there a living sandbox may look dead.
 func (c *call) proveView() error {
-	if err := c.host.ProveView(c.tx.Spaces(), c.now.BootID, c.bound); err != nil {
+	if err := c.host.ProveView(c.tx.NamespaceIDs(), c.now.BootID, c.bound); err != nil {
 		return fmt.Errorf("%w: %w", ErrBlind, err)
 	}
 	return nil
@@ -287,7 +287,7 @@ func (c *call) sweep(leases []lease.Lease) error {
 		if last != lease.Dead {
 			continue
 		}
-		if _, err := c.move(l, lease.Expire{Last: last}, store.EventExpired, "it was held for "+windowText(l.Hold)); err != nil {
+		if _, err := c.move(l, lease.Expire{LastHolder: last}, store.EventExpired, "it was held for "+windowText(l.Hold)); err != nil {
 			return err
 		}
 	}

@@ -123,18 +123,18 @@ type Ref struct {
 // RefTo returns the name of a lease.
 func RefTo(l lease.Lease) Ref { return Ref{l.Pool, l.Address, l.ID} }
 
-// GiveUp ends what the leases promise, pod by pod: all of one pod's or none. A
+// RevokePods ends what the leases promise, pod by pod: all of one pod's or none. A
 // hold is free for others at once, unless its last sandbox is alive. A bound
 // lease keeps its address until its holder is released or proven dead, and
 // nothing is kept for its name after that.
 //
 // ErrBlind where the host cannot be seen: there the living look dead.
-func (s *Service) GiveUp(ctx context.Context, pods [][]Ref, reason string) error {
+func (s *Service) RevokePods(ctx context.Context, pods [][]Ref, reason string) error {
 	_, err := s.inSteps(ctx, len(pods), func(c *call, i int) error { return c.endLeases(pods[i], reason, true) })
 	return err
 }
 
-// EndHolds is GiveUp for the holds of one pod: where it is back, nothing changes.
+// EndHolds is RevokePods for the holds of one pod: where it is back, nothing changes.
 func (s *Service) EndHolds(ctx context.Context, refs []Ref, reason string) error {
 	_, err := s.inSteps(ctx, 1, func(c *call, _ int) error { return c.endLeases(refs, reason, false) })
 	return err
@@ -152,7 +152,7 @@ func (c *call) endLeases(refs []Ref, reason string, bound bool) error {
 		if l.ID != r.ID || l.Key().IsZero() || l.State == lease.Bound && !bound {
 			continue
 		}
-		if _, err := c.move(l, c.ending(l), store.EventDropped, reason); err != nil {
+		if _, err := c.move(l, c.ending(l), store.EventRevoked, reason); err != nil {
 			return err
 		}
 	}
@@ -165,7 +165,7 @@ func (c *call) ending(l lease.Lease) lease.Event {
 	if l.State == lease.Bound {
 		return lease.Supersede{}
 	}
-	return lease.Drop{Last: c.last(l)}
+	return lease.Revoke{LastHolder: c.last(l)}
 }
 
 const (
@@ -180,7 +180,7 @@ const (
 func (s *Service) ForgetWindows(ctx context.Context) error {
 	var old []lease.Key
 	now := s.now()
-	var at store.WindowMark
+	var at store.WindowPosition
 	for more := true; more; {
 		from := at
 		err := s.Store.View(ctx, func(tx *store.Tx) error {
@@ -212,7 +212,7 @@ func (c *call) forgetWindow(key lease.Key) error {
 	case len(leases) > 0 || idle < 0:
 		return c.tx.SetWindow(key, window, c.now.Wall)
 	case idle >= windowIdle:
-		return c.tx.DropWindow(key)
+		return c.tx.DeleteWindow(key)
 	}
 	return nil
 }
@@ -228,10 +228,10 @@ type NodeView struct {
 	damaged []lease.Lease // pool and address of records that cannot be read
 }
 
-// Knows reports whether all leases of a network are known. Where they are not,
+// Adopted reports whether all leases of a network are known. Where they are not,
 // that one is absent says nothing: the store was lost, or was gone when the node
 // booted, and no ADD has used the network since.
-func (v NodeView) Knows(network string) bool { return v.known[network] }
+func (v NodeView) Adopted(network string) bool { return v.known[network] }
 
 // add goes on with the next part of a look. Known is what the last part knows and
 // none before it did not.
@@ -251,7 +251,7 @@ func knownNetworks(tx *store.Tx) map[string]bool {
 	out := map[string]bool{}
 	for _, p := range tx.Pools() {
 		known, met := out[p.Network]
-		out[p.Network] = tx.Known(p) && (known || !met)
+		out[p.Network] = tx.Adopted(p) && (known || !met)
 	}
 	return out
 }
@@ -259,18 +259,18 @@ func knownNetworks(tx *store.Tx) map[string]bool {
 // viewBatch is how many leases are read under one lock: well under 2 ms.
 const viewBatch = 128
 
-// Look reads the leases that match, a few at a time. They are those of one
+// List reads the leases that match, a few at a time. They are those of one
 // moment only if nobody wrote meanwhile; whoever acts on them looks again. They
-// are those of one store: where another took its place meanwhile, Look begins anew.
-func (s *Service) Look(ctx context.Context, match func(lease.Lease) bool) (NodeView, error) {
+// are those of one store: where another took its place meanwhile, List begins anew.
+func (s *Service) List(ctx context.Context, match func(lease.Lease) bool) (NodeView, error) {
 	var v NodeView
-	var at store.Mark
+	var at store.Position
 	for more := true; more; {
 		var part NodeView
-		var next store.Mark
+		var next store.Position
 		err := s.Store.View(ctx, func(tx *store.Tx) error {
 			if !tx.Has(at) {
-				v, at = NodeView{}, store.Mark{}
+				v, at = NodeView{}, store.Position{}
 			}
 			part = NodeView{Windows: map[lease.Key]time.Duration{}, known: knownNetworks(tx)}
 			next, more = tx.After(at, viewBatch, func(l lease.Lease, err error) {

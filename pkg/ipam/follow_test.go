@@ -18,7 +18,7 @@ import (
 // look is what whoever publishes sees.
 func (w *world) look() NodeView {
 	w.t.Helper()
-	v, err := w.service.Look(context.Background(), func(lease.Lease) bool { return true })
+	v, err := w.service.List(context.Background(), func(lease.Lease) bool { return true })
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -131,20 +131,20 @@ func TestTheEndOfAHoldIsPutOffWhileThePodIsExpected(t *testing.T) {
 	w.same("back", w.add(ask{pod: "db-0", container: "c2", window: time.Minute}), "10.0.0.2")
 }
 
-// giveUp gives up the leases of one pod.
-func (w *world) giveUp(ctx context.Context, leases ...lease.Lease) error {
+// revokePods gives up the leases of one pod.
+func (w *world) revokePods(ctx context.Context, leases ...lease.Lease) error {
 	var refs []Ref
 	for _, l := range leases {
 		refs = append(refs, RefTo(l))
 	}
-	return w.service.GiveUp(ctx, [][]Ref{refs}, "spec.release")
+	return w.service.RevokePods(ctx, [][]Ref{refs}, "spec.release")
 }
 
 func TestGivingUp(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24", "fd00::/64")
 	giveUp := func(leases ...lease.Lease) {
 		t.Helper()
-		if err := w.giveUp(context.Background(), leases...); err != nil {
+		if err := w.revokePods(context.Background(), leases...); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -185,7 +185,7 @@ func TestNothingIsGivenUpOnAViewThatIsNotProven(t *testing.T) {
 		before := w.leases()
 		all := w.look().Leases
 		breakIt(w)
-		if err := w.giveUp(context.Background(), all...); !errors.Is(err, ErrBlind) {
+		if err := w.revokePods(context.Background(), all...); !errors.Is(err, ErrBlind) {
 			t.Errorf("%s: spec.release: %v", story, err)
 		}
 		if err := w.service.EndHolds(context.Background(), []Ref{RefTo(all[1])}, "moved"); !errors.Is(err, ErrBlind) {
@@ -202,7 +202,7 @@ func TestTheAddressOfABoundLeaseThatIsGivenUpIsFreeWhenItsHolderIsProvenDead(t *
 	w.add(ask{pod: "db-0", container: "c1", window: hour})
 	w.burn("c1")
 	w.inPID[101] = true // a process has moved on, and its namespace with it
-	if err := w.giveUp(context.Background(), w.leaseOf("db-0")); err != nil {
+	if err := w.revokePods(context.Background(), w.leaseOf("db-0")); err != nil {
 		t.Fatal(err)
 	}
 	w.same("given up", w.leases(), "10.0.0.2=other/Bound 10.0.0.3=db-0/Bound*")
@@ -235,17 +235,17 @@ func TestAPodsAddressesAreGivenUpTogether(t *testing.T) {
 			both = append(both, RefTo(l))
 		}
 	}
-	lock, err := store.Acquire(context.Background(), w.path("lock"))
+	lock, err := store.LockFile(context.Background(), w.path("lock"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = w.service.GiveUp(context.Background(), append(pods, both), "spec.release")
+	err = w.service.RevokePods(context.Background(), append(pods, both), "spec.release")
 	if !errors.Is(err, store.ErrBusy) {
 		t.Errorf("while the second network is busy: %v", err)
 	}
 	w.same("while the second network is busy", w.leases(), "10.0.0.17=db-0/Firm 10.0.0.2=db-0/Firm")
 	lock.Close()
-	if err := w.service.GiveUp(context.Background(), append(pods, both), "spec.release"); err != nil {
+	if err := w.service.RevokePods(context.Background(), append(pods, both), "spec.release"); err != nil {
 		t.Error(err)
 	}
 	w.same("given up", w.leases(), "")
@@ -260,7 +260,7 @@ func TestTheAgentDoesNotWaitForHostLocalWithTheStoreInHand(t *testing.T) {
 		"Defer": func(w *world, ctx context.Context) error {
 			return w.service.Defer(ctx, []Expected{{"db", "db-0"}}, 2*hour)
 		},
-		"GiveUp": func(w *world, ctx context.Context) error { return w.giveUp(ctx, w.look().Leases...) },
+		"RevokePods": func(w *world, ctx context.Context) error { return w.revokePods(ctx, w.look().Leases...) },
 		"RecordMAC": func(w *world, ctx context.Context) error {
 			return w.service.RecordMAC(ctx, Attachment{"c2", "eth0"}, net.HardwareAddr{2, 0, 0, 0, 0, 1})
 		},
@@ -277,16 +277,16 @@ func TestTheAgentDoesNotWaitForHostLocalWithTheStoreInHand(t *testing.T) {
 		w.add(ask{pod: "db-0", container: "c1", window: hour})
 		w.stop("c1")
 		w.add(ask{pod: "db-1", container: "c2", window: hour})
-		lock, err := store.Acquire(ctx, w.path("lock"))
+		lock, err := store.LockFile(ctx, w.path("lock"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		var longest time.Duration
-		err = act(w, store.Measured(ctx, func(t store.Timing) { longest = max(longest, t.Held) }))
+		err = act(w, store.WithTiming(ctx, func(t store.Timing) { longest = max(longest, t.Held) }))
 		if !errors.Is(err, store.ErrBusy) || longest >= store.MaxWait {
 			t.Errorf("%s while host-local is busy: it had the store for %s: %v", story, longest, err)
 		}
-		done := store.Measured(ctx, func(store.Timing) { lock.Close() }) // after its first try
+		done := store.WithTiming(ctx, func(store.Timing) { lock.Close() }) // after its first try
 		if err := act(w, done); err != nil {
 			t.Errorf("%s when host-local is done: %v", story, err)
 		}
@@ -354,8 +354,8 @@ func TestALookReadsEverything(t *testing.T) {
 	for i := range n {
 		w.add(ask{pod: fmt.Sprintf("db-%d", i), container: fmt.Sprint("c", i), window: hour})
 	}
-	if got := w.look(); len(got.Leases) != n || !got.Knows("cbr0") {
-		t.Errorf("%d leases, known: %v", len(got.Leases), got.Knows("cbr0"))
+	if got := w.look(); len(got.Leases) != n || !got.Adopted("cbr0") {
+		t.Errorf("%d leases, known: %v", len(got.Leases), got.Adopted("cbr0"))
 	}
 	if got := w.journal(); len(got) != n {
 		t.Errorf("%d entries", len(got))
@@ -384,11 +384,11 @@ func TestANetworkIsKnownWhenEachOfItsPoolsIs(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		if w.look().Knows(w.network) {
+		if w.look().Adopted(w.network) {
 			t.Errorf("%s is known, %s is not, and it says that all is", first, second)
 		}
 		add(second, "db-3")
-		if !w.look().Knows(w.network) {
+		if !w.look().Adopted(w.network) {
 			t.Error("all is known, and it says that it is not")
 		}
 	}
@@ -402,13 +402,13 @@ func TestAStoreThatVanishedAcrossABootKnowsNothingAtFirst(t *testing.T) {
 	w.wipe(filepath.Join(w.stateDir(), "leases.db"), w.service.Store.Dirs().Run)
 	w.network = "another"
 	w.add(ask{pod: "web-0", container: "c2"})
-	if got := w.look(); got.Knows("cbr0") || !got.Knows("another") {
-		t.Errorf("known: %v, another: %v", got.Knows("cbr0"), got.Knows("another"))
+	if got := w.look(); got.Adopted("cbr0") || !got.Adopted("another") {
+		t.Errorf("known: %v, another: %v", got.Adopted("cbr0"), got.Adopted("another"))
 	}
 	w.network = "cbr0"
 	w.add(ask{pod: "db-1", container: "c3"})
-	if got := w.look(); !got.Knows("cbr0") || len(got.Leases) != 3 {
-		t.Errorf("known: %v, %v", got.Knows("cbr0"), got.Leases)
+	if got := w.look(); !got.Adopted("cbr0") || len(got.Leases) != 3 {
+		t.Errorf("known: %v, %v", got.Adopted("cbr0"), got.Leases)
 	}
 }
 
@@ -422,12 +422,12 @@ func TestALostStoreKnowsNothingAtFirst(t *testing.T) {
 	if err := w.service.Store.Update(context.Background(), func(*store.Tx) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
-	if got := w.look(); got.Knows("cbr0") || len(got.Leases) != 0 {
-		t.Errorf("known: %v, %v", got.Knows("cbr0"), got.Leases)
+	if got := w.look(); got.Adopted("cbr0") || len(got.Leases) != 0 {
+		t.Errorf("known: %v, %v", got.Adopted("cbr0"), got.Leases)
 	}
 	w.add(ask{pod: "db-1", container: "c2", window: hour}) // learns from host-local's files
-	if got := w.look(); !got.Knows("cbr0") || got.Knows("another") {
-		t.Errorf("known: %v, another: %v", got.Knows("cbr0"), got.Knows("another"))
+	if got := w.look(); !got.Adopted("cbr0") || got.Adopted("another") {
+		t.Errorf("known: %v, another: %v", got.Adopted("cbr0"), got.Adopted("another"))
 	}
 }
 
@@ -460,9 +460,9 @@ func TestALookIsOfOneStore(t *testing.T) {
 		}
 		ctx, read := context.Background(), 0
 		if !during {
-			ctx = store.Measured(ctx, func(store.Timing) { replace() })
+			ctx = store.WithTiming(ctx, func(store.Timing) { replace() })
 		}
-		got, err := w.service.Look(ctx, func(lease.Lease) bool {
+		got, err := w.service.List(ctx, func(lease.Lease) bool {
 			if read++; during && read > viewBatch {
 				replace()
 			}
@@ -471,8 +471,8 @@ func TestALookIsOfOneStore(t *testing.T) {
 		if err != nil || len(got.Leases) != 3 || got.Leases[0].Name != "old-0" {
 			t.Errorf("%s: %d leases, %v", story, len(got.Leases), err)
 		}
-		if !got.Knows("cbr0") || got.Knows("another") {
-			t.Errorf("%s: known: %v, another: %v", story, got.Knows("cbr0"), got.Knows("another"))
+		if !got.Adopted("cbr0") || got.Adopted("another") {
+			t.Errorf("%s: known: %v, another: %v", story, got.Adopted("cbr0"), got.Adopted("another"))
 		}
 	}
 }

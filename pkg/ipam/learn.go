@@ -53,7 +53,7 @@ func (c *call) learn(s scope) error {
 	if err != nil {
 		return err
 	}
-	if !c.tx.Known(s.pool) {
+	if !c.tx.Adopted(s.pool) {
 		return c.adopt(s, mirror)
 	}
 	if mirror == nil || !mirror.Locked() {
@@ -70,7 +70,7 @@ func (c *call) learn(s scope) error {
 }
 
 // reconcile is for a store that may have lost its last transaction: the host is
-// asked of every pool. The journal entry makes the commit that mends the file.
+// asked of every pool. The journal entry makes the commit that repairs the file.
 func (c *call) reconcile(s scope) error {
 	about := store.Entry{Time: c.now.Wall, Event: store.EventRecovered, Reason: "a head page of the store was damaged; its last change may be lost"}
 	if err := c.tx.Log(about); err != nil {
@@ -84,7 +84,7 @@ func (c *call) reconcile(s scope) error {
 		}
 		mirror, err := c.mirrors.use(p, each.mirror)
 		if errors.Is(err, store.ErrBusy) && s.isElsewhere(p) {
-			if err := c.tx.ClearKnown(p); err != nil { // it is learnt at its own next call
+			if err := c.tx.ClearAdopted(p); err != nil { // it is learnt at its own next call
 				return err
 			}
 			continue
@@ -99,10 +99,10 @@ func (c *call) reconcile(s scope) error {
 	return nil
 }
 
-// mend makes damaged records anew from what the host shows, and all indexes
+// repair makes damaged records anew from what the host shows, and all indexes
 // from the records. Where a record's key is damaged, all that is left of it is
 // that its address is marked as taken.
-func (c *call) mend(in scope) error {
+func (c *call) repair(in scope) error {
 	if err := c.mayLearn(); err != nil {
 		return err
 	}
@@ -127,7 +127,7 @@ func (c *call) mend(in scope) error {
 			if l, err := c.tx.Get(p, a); l.State != lease.None || err != nil && locked {
 				continue
 			}
-			if err := c.mendUnknown(p, a, mirror); err != nil {
+			if err := c.repairUnknown(p, a, mirror); err != nil {
 				return err
 			}
 		}
@@ -135,10 +135,10 @@ func (c *call) mend(in scope) error {
 	return nil
 }
 
-// mendUnknown is for an address that the host shows no lease of. Where host-local's
+// repairUnknown is for an address that the host shows no lease of. Where host-local's
 // file is that of a hold, the hold is over. Otherwise the address stays in use by
 // nobody known, until the next boot.
-func (c *call) mendUnknown(p lease.Pool, a netip.Addr, mirror *adopt.Mirror) error {
+func (c *call) repairUnknown(p lease.Pool, a netip.Addr, mirror *adopt.Mirror) error {
 	l, why := c.foreign(p, a, ""), "its record was damaged, and nothing shows whose it was"
 	next := l
 	if mirror != nil {
@@ -192,7 +192,7 @@ func (c *call) adopt(s scope, mirror *adopt.Mirror, damaged ...netip.Addr) error
 			return err
 		}
 	}
-	if lost != "" && !c.tx.Known(s.pool) {
+	if lost != "" && !c.tx.Adopted(s.pool) {
 		c.mirrors.warn("%s; %d leases of network %s are known again from this node; the old file is kept in the directory lost", lost, taken, s.pool.Network)
 	}
 	if mirror != nil && mirror.Locked() {
@@ -202,7 +202,7 @@ func (c *call) adopt(s scope, mirror *adopt.Mirror, damaged ...netip.Addr) error
 	if s.sets == nil {
 		return nil // without the ranges some of it was not asked: the next ADD does
 	}
-	return c.tx.SetKnown(s.pool)
+	return c.tx.SetAdopted(s.pool)
 }
 
 // ask returns what the host shows. A lost store needs more than that: proof that nothing is missing.
@@ -219,7 +219,7 @@ func (c *call) ask(s scope, whole *adopt.Mirror, damaged []netip.Addr) ([]adopt.
 	if err != nil {
 		return nil, err
 	}
-	if c.tx.Lost() == "" || c.tx.Known(s.pool) || whole != nil || found.Named {
+	if c.tx.Lost() == "" || c.tx.Adopted(s.pool) || whole != nil || found.Named {
 		return found.Findings, nil
 	}
 	return nil, fmt.Errorf("%w: %s; 'leasectl recover --accept-loss' goes on without them, "+
@@ -230,7 +230,7 @@ func (c *call) ask(s scope, whole *adopt.Mirror, damaged []netip.Addr) ([]adopt.
 // something of a pool that the store does not know, and of damaged addresses: those that nobody else
 // was given since. In a directory that is whole an address without a file has no lease any more.
 func (c *call) snapshot(p lease.Pool, whole *adopt.Mirror, damaged []netip.Addr) ([]lease.Lease, time.Time) {
-	known := c.tx.Known(p)
+	known := c.tx.Adopted(p)
 	if known && len(damaged) == 0 {
 		return nil, time.Time{}
 	}
@@ -466,13 +466,13 @@ func (c *call) giveUp(l lease.Lease) error {
 	if err != nil || !foreign || c.look(l) == lease.Alive {
 		return nil
 	}
-	return c.record(l, lease.Lease{}, store.EventDropped, "host-local has given it to another container")
+	return c.record(l, lease.Lease{}, store.EventRevoked, "host-local has given it to another container")
 }
 
-// heard looks for bound leases whose file is gone or another container's:
+// releaseUnmirrored looks for bound leases whose file is gone or another container's:
 // host-local has heard their DEL. Where the holder may be alive all the same, the file is made again.
 // Callers read the leases anew.
-func (c *call) heard(leases []lease.Lease) error {
+func (c *call) releaseUnmirrored(leases []lease.Lease) error {
 	for _, l := range leases {
 		if l.State != lease.Bound {
 			continue

@@ -343,7 +343,7 @@ func TestADelAfterALossProvesNothing(t *testing.T) {
 	w.cached("known", "10.0.0.4")
 	w.wipe(w.stateDir(), w.dataDir)
 	w.refused(ask{container: "c4"}, ErrNoWitness)
-	if err := w.service.Release(context.Background(), Attachment{"known", "eth0"}, Where{Pool: w.where().Pool}); err != nil {
+	if err := w.service.Release(context.Background(), Attachment{"known", "eth0"}, PoolHint{Pool: w.where().Pool}); err != nil {
 		t.Fatal(err)
 	}
 	w.refused(ask{container: "c4"}, ErrNoWitness)

@@ -208,7 +208,7 @@ func (c *call) exportAll() {
 		}
 		if c.export[p] != nil {
 			// Before all is known that the host shows, the files are all that there are only if they were before.
-			if !c.tx.Known(p) && !c.whole[p] {
+			if !c.tx.Adopted(p) && !c.whole[p] {
 				leases = adopt.Unproven
 			}
 			c.mirrors.marks[mirror] = leases

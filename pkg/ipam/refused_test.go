@@ -122,7 +122,7 @@ func TestAWriteThatFailsFailsTheCall(t *testing.T) {
 		"a hold is given up": {func(w *world) {
 			w.add(pod)
 			w.stop("c1")
-		}, func(ctx context.Context, w *world) error { return w.giveUp(ctx, w.leaseOf("db-0")) }},
+		}, func(ctx context.Context, w *world) error { return w.revokePods(ctx, w.leaseOf("db-0")) }},
 		"a stored window is forgotten": {func(w *world) {
 			w.add(pod)
 			w.follow("uid-of-c1", hour)
@@ -184,7 +184,7 @@ func (w *world) everything() string {
 		for _, set := range w.sets {
 			out += fmt.Sprint(tx.Cursor(w.where().Pool, set.ID()), tx.Counts(w.where().Pool, set.ID()), "\n")
 		}
-		out += fmt.Sprint(tx.Boot(), tx.Look(), tx.Spaces(), tx.Counters())
+		out += fmt.Sprint(tx.Boot(), tx.LastFullScan(), tx.NamespaceIDs(), tx.Counters())
 	})
 	return out
 }

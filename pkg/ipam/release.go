@@ -17,7 +17,7 @@ import (
 //
 // A release that the store cannot take is spooled. Only where that fails too
 // is there an error, for DEL has one chance (docs/facts.md, "flannel's DEL has one chance").
-func (s *Service) Release(ctx context.Context, who Attachment, in Where) error {
+func (s *Service) Release(ctx context.Context, who Attachment, in PoolHint) error {
 	s.Store.Unannounce(lease.Holder{ContainerID: who.ContainerID, IfName: who.IfName})
 	err := s.update(ctx, scopeOf(in), func(c *call) error {
 		leases, err := c.tx.ByHolder(who.ContainerID, who.IfName)
@@ -43,7 +43,7 @@ func (s *Service) Release(ctx context.Context, who Attachment, in Where) error {
 
 // scopeOf is the scope of a call that makes nothing new: a pool is mirrored only
 // where host-local has a directory of it. It may not know the policies.
-func scopeOf(in Where) scope {
+func scopeOf(in PoolHint) scope {
 	s := scope{pool: in.Pool, sets: in.Sets, soft: policy.Defaults().SoftHold, mirror: adopt.HasDir(in.Pool)}
 	if o := in.Options; o != nil {
 		s.soft, s.mirror, s.caches = o.SoftHold, o.Mirror && s.mirror, o.CNICacheDirs
@@ -69,9 +69,9 @@ func (c *call) release(who Attachment, at lease.Instant, reason string) error {
 	return nil
 }
 
-func (c *call) releaseLease(l lease.Lease, last lease.Life, at lease.Instant, reason string) error {
+func (c *call) releaseLease(l lease.Lease, last lease.Liveness, at lease.Instant, reason string) error {
 	limited := c.atLimit(l)
-	e := lease.Release{Holder: l.Holder, Limited: limited, Last: last}
+	e := lease.Release{Holder: l.Holder, Limited: limited, LastHolder: last}
 	if _, err := c.moveAt(l, e, store.EventReleased, reason, at); err != nil {
 		return err
 	}

@@ -15,11 +15,11 @@ import (
 
 // Preview returns what the host shows of a pool, and why. It changes nothing.
 // The problems say what is missing in that, also where Import would not act on it.
-func (s *Service) Preview(ctx context.Context, in Where) ([]adopt.Finding, []string, error) {
+func (s *Service) Preview(ctx context.Context, in PoolHint) ([]adopt.Finding, []string, error) {
 	now := s.now()
 	unproven := s.Host.ProveView("", now.BootID, nil) // where there is no store
 	err := s.Store.View(ctx, func(tx *store.Tx) error {
-		unproven = s.Host.ProveView(tx.Spaces(), now.BootID, boundBy(tx))
+		unproven = s.Host.ProveView(tx.NamespaceIDs(), now.BootID, boundBy(tx))
 		return nil
 	})
 	if err != nil && !store.IsEmpty(err) && !errors.Is(err, store.ErrLost) {
@@ -36,7 +36,7 @@ func (s *Service) Preview(ctx context.Context, in Where) ([]adopt.Finding, []str
 // Import adopts what the host shows of a pool, also where the pool is known.
 // It returns how many leases there were before and after. ErrBlind where the
 // view is not proven to be the host's.
-func (s *Service) Import(ctx context.Context, in Where) (before, after int, err error) {
+func (s *Service) Import(ctx context.Context, in PoolHint) (before, after int, err error) {
 	sc := scopeOf(in)
 	err = s.update(ctx, scope{}, func(c *call) error {
 		if err := c.proveView(); err != nil {

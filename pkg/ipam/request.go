@@ -25,10 +25,10 @@ type Request struct {
 	NetnsPath   string
 	Pod         Pod
 
-	Sets      []pool.Set    // at least one, disjoint, one address of each
-	Requested []netip.Addr  // each lies in one of Sets
-	Asked     policy.Asked  // what the pod's annotations say of retention
-	Options   policy.Config // the policies of the ipam section
+	Sets      []pool.Set     // at least one, disjoint, one address of each
+	Requested []netip.Addr   // each lies in one of Sets
+	Retention policy.Request // what the pod's annotations say of retention
+	Options   policy.Config  // the policies of the ipam section
 
 	Prev      []netip.Addr // CHECK: the addresses of prevResult
 	PrevKnown bool         // CHECK: prevResult was there
@@ -44,7 +44,7 @@ type Assigned struct {
 // Result is what an ADD hands out: one address for each set, in their order.
 type Result struct {
 	Addresses []Assigned
-	Again     bool     // the container had them all already
+	Existing  bool     // the container had them all already
 	Notes     []string // what an operator should know; one line each, for stderr
 }
 
@@ -65,9 +65,9 @@ type Attachment struct {
 	IfName      string
 }
 
-// Where is what a DEL's configuration says of its pool, as far as it can be
+// PoolHint is what a DEL's configuration says of its pool, as far as it can be
 // read: a DEL may come with any configuration. All of it may be zero.
-type Where struct {
+type PoolHint struct {
 	Pool    lease.Pool
 	Sets    []pool.Set
 	Options *policy.Config // nil where they cannot be read

@@ -42,7 +42,7 @@ func (s *Service) Revoke(ctx context.Context, match func(lease.Lease) bool, forc
 			s.warn("released without evidence: %v", err)
 		}
 		for _, l := range met {
-			_, err := c.move(l, lease.Drop{Last: c.lifeOf(l), Force: force}, store.EventDropped, reason)
+			_, err := c.move(l, lease.Revoke{LastHolder: c.lifeOf(l), Force: force}, store.EventRevoked, reason)
 			if err != nil && !isStanding(err) {
 				return err
 			}

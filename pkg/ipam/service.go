@@ -20,13 +20,13 @@ import (
 type Host interface {
 	BootID() string
 	Netns(path string) (lease.Netns, error)
-	Look(holder lease.Holder, boot string) lease.Life
-	Gone(holder lease.Holder) (bool, error)
+	QuickState(holder lease.Holder, boot string) lease.Liveness
+	PathGone(holder lease.Holder) (bool, error)
 	AddressesIn(netns lease.Netns) ([]netip.Addr, error)
-	Processes() sandbox.Processes
-	Mounted() sandbox.Processes
+	ProcessNetns() sandbox.NetnsSet
+	MountedNetns() sandbox.NetnsSet
 	Namespaces() ([]sandbox.Namespace, error)
-	Spaces(boot string) string
+	NamespaceIDs(boot string) string
 	ProveView(word, boot string, bound iter.Seq[lease.Lease]) error
 	ForgetNeighbours([]netip.Addr) error
 }
@@ -63,37 +63,37 @@ func (s *Service) warn(format string, args ...any) {
 // call is one use case inside its transaction.
 type call struct {
 	evidence
-	plugin  bool // see Service
-	tx      *store.Tx
-	store   *store.Store // for what lies beside the leases
-	node    adopt.Node   // what the host shows
-	now     lease.Instant
-	mirrors *mirrors
-	export  map[lease.Pool]*adopt.Mirror // to be brought in step as a whole
-	whole   map[lease.Pool]bool          // those that were whole before
-	mended  bool                         // damaged records were, as far as they can be
+	plugin   bool // see Service
+	tx       *store.Tx
+	store    *store.Store // for what lies beside the leases
+	node     adopt.Node   // what the host shows
+	now      lease.Instant
+	mirrors  *mirrors
+	export   map[lease.Pool]*adopt.Mirror // to be brought in step as a whole
+	whole    map[lease.Pool]bool          // those that were whole before
+	repaired bool                         // damaged records were, as far as they can be
 }
 
 // update runs a use case in a write transaction. A record that it needs and
-// that is damaged is mended first. Where that fails, only what needs the record fails.
+// that is damaged is repaired first. Where that fails, only what needs the record fails.
 func (s *Service) update(ctx context.Context, in scope, fn func(*call) error) error {
-	ctx = store.Patient(ctx) // host-local's lock counts into it
+	ctx = store.WithMaxWait(ctx) // host-local's lock counts into it
 	err := s.transact(ctx, in, fn)
 	if !errors.Is(err, store.ErrDamaged) {
 		return err
 	}
 	s.warn("%v; it is learnt again from this node", err)
-	mended := s.transact(ctx, scope{wait: in.wait}, func(c *call) error { return c.mend(in) })
+	repairErr := s.transact(ctx, scope{wait: in.wait}, func(c *call) error { return c.repair(in) })
 	err = s.transact(ctx, in, func(c *call) error {
-		c.mended = true
+		c.repaired = true
 		return fn(c)
 	})
-	if mended == nil {
+	if repairErr == nil {
 		return err
 	}
-	s.warn("it cannot be mended: %v", mended)
+	s.warn("it cannot be repaired: %v", repairErr)
 	if errors.Is(err, store.ErrDamaged) {
-		return mended
+		return repairErr
 	}
 	return err
 }

@@ -234,7 +234,7 @@ func TestTwoNetworksAndTwoInterfacesComeBackExactly(t *testing.T) {
 	}
 	attach("c1")
 	for _, i := range []string{"net1", "eth0"} {
-		if err := w.service.Release(context.Background(), Attachment{"c1", i}, Where{}); err != nil {
+		if err := w.service.Release(context.Background(), Attachment{"c1", i}, PoolHint{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -531,7 +531,7 @@ func TestADelThatFindsTheStoreLockedIsSpooled(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	err := w.service.Store.Update(context.Background(), func(*store.Tx) error { // holds the lock
-		return w.service.Release(ctx, Attachment{"c1", "eth0"}, Where{})
+		return w.service.Release(ctx, Attachment{"c1", "eth0"}, PoolHint{})
 	})
 	if err != nil || len(w.warned) != 1 {
 		t.Fatalf("%v, warned %q", err, w.warned)

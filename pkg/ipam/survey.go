@@ -24,10 +24,10 @@ type Survey struct {
 	Leases  []lease.Lease
 	Damaged []lease.Lease // pool and address of those whose record cannot be read
 	// Life of the holders of bound leases, proven.
-	Life map[lease.Holder]lease.Life
+	Life map[lease.Holder]lease.Liveness
 	// Last tells of holds that are over whether their last holders still have the
 	// addresses.
-	Last    map[Ref]lease.Life
+	Last    map[Ref]lease.Liveness
 	Spooled []store.Spooled
 	// Unmirrored are bound leases without the file that host-local knows them by.
 	Unmirrored []lease.Lease
@@ -48,10 +48,10 @@ var ErrBlind = errors.New("the host cannot be seen from here, so nothing is done
 // Survey looks at the store and at the host, in this order: a lease that is
 // bound meanwhile is not in it.
 func (s *Service) Survey(ctx context.Context) (Survey, error) {
-	v := Survey{Life: map[lease.Holder]lease.Life{}, Last: map[Ref]lease.Life{}}
+	v := Survey{Life: map[lease.Holder]lease.Liveness{}, Last: map[Ref]lease.Liveness{}}
 	var word string
 	err := s.Store.View(ctx, func(tx *store.Tx) error {
-		word = tx.Spaces()
+		word = tx.NamespaceIDs()
 		return nil
 	})
 	if store.IsEmpty(err) {
@@ -62,7 +62,7 @@ func (s *Service) Survey(ctx context.Context) (Survey, error) {
 	if err != nil {
 		return v, err
 	}
-	node, err := s.Look(ctx, func(lease.Lease) bool { return true })
+	node, err := s.List(ctx, func(lease.Lease) bool { return true })
 	if err != nil {
 		return v, err
 	}
@@ -77,15 +77,15 @@ func (s *Service) Survey(ctx context.Context) (Survey, error) {
 		v.Blind = fmt.Errorf("%w: %w", ErrBlind, v.Unproven)
 		return v, nil
 	}
-	v.doubt(s.lookAtHolders(&v))
+	v.doubt(s.examineHolders(&v))
 	v.canary(v.Unproven == nil && sandbox.IsOfBoot(word, v.Now.BootID))
 	v.Unmirrored = unmirrored(v.Leases)
 	return v, nil
 }
 
-// lookAtHolders fills Life and Last. It returns what says why the life of a Bound
+// examineHolders fills Life and Last. It returns what says why the life of a Bound
 // lease's holder is unknown.
-func (s *Service) lookAtHolders(v *Survey) (why func(lease.Lease) error) {
+func (s *Service) examineHolders(v *Survey) (why func(lease.Lease) error) {
 	e := newEvidence(s.Host, v.Now.BootID, boundIn(v.Leases))
 	e.twice = true
 	for _, l := range v.Leases {
@@ -101,8 +101,8 @@ func (s *Service) lookAtHolders(v *Survey) (why func(lease.Lease) error) {
 
 // here are the leases that were bound in this boot to a namespace that is known,
 // by the life of their holders.
-func (v Survey) here() map[lease.Life][]lease.Lease {
-	out := map[lease.Life][]lease.Lease{}
+func (v Survey) here() map[lease.Liveness][]lease.Lease {
+	out := map[lease.Liveness][]lease.Lease{}
 	for _, l := range v.Leases {
 		if l.State == lease.Bound && l.Holder.BootID == v.Now.BootID && l.Holder.Netns.Ino != 0 {
 			life := v.Life[l.Holder]
@@ -164,30 +164,30 @@ func unmirrored(leases []lease.Lease) []lease.Lease {
 	return out
 }
 
-// Deed is what an Action does.
-type Deed string
+// ActionKind is what an Action does.
+type ActionKind string
 
 const (
-	// Mend: a record is damaged, and is learnt again from what the host shows.
-	Mend Deed = "mend"
+	// Repair: a record is damaged, and is learnt again from what the host shows.
+	Repair ActionKind = "repair"
 	// Replay: a DEL that the store could not take when it came.
-	Replay Deed = "replay"
+	Replay ActionKind = "replay"
 	// Release: the holder is proven dead, and its window begins.
-	Release Deed = "release"
+	Release ActionKind = "release"
 	// Expire: a hold is over.
-	Expire Deed = "expire"
+	Expire ActionKind = "expire"
 	// Rebase: a hold of an earlier boot counts by this boot's clock from now on.
-	Rebase Deed = "rebase"
+	Rebase ActionKind = "rebase"
 	// Mirror: host-local's file is missing. Its DEL was heard by host-local, or
 	// the file is made again.
-	Mirror Deed = "mirror"
+	Mirror ActionKind = "mirror"
 )
 
 // Action is one step that is due, and why.
 type Action struct {
-	Do     Deed
-	Lease  lease.Lease // as it was seen
-	Life   lease.Life  // of its holder, as it was proven
+	Do     ActionKind
+	Lease  lease.Lease    // as it was seen
+	Life   lease.Liveness // of its holder, as it was proven
 	Reason string
 }
 
@@ -201,7 +201,7 @@ func Plan(v Survey) []Action {
 	for _, l := range v.Leases {
 		switch {
 		case l.State == lease.Bound && v.Life[l.Holder] == lease.Dead:
-			out = append(out, Action{Do: Release, Lease: l, Life: lease.Dead, Reason: v.obituary(l)})
+			out = append(out, Action{Do: Release, Lease: l, Life: lease.Dead, Reason: v.deathReason(l)})
 		case l.Lapsed(v.Now) && v.Last[RefTo(l)] == lease.Dead:
 			over := l.ReleasedAt.Wall.Add(l.Hold).UTC().Format(time.RFC3339)
 			out = append(out, Action{Do: Expire, Lease: l, Reason: "its time was over at " + over})
@@ -218,12 +218,12 @@ func Plan(v Survey) []Action {
 		}
 	}
 	for _, l := range v.Damaged { // last: the first step that fails is the last that is taken
-		out = append(out, Action{Do: Mend, Lease: l, Reason: "its record is damaged"})
+		out = append(out, Action{Do: Repair, Lease: l, Reason: "its record is damaged"})
 	}
 	return out
 }
 
-func (v Survey) obituary(l lease.Lease) string {
+func (v Survey) deathReason(l lease.Lease) string {
 	if l.Holder.BootID != v.Now.BootID {
 		return "the node has booted since"
 	}

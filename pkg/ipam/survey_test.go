@@ -194,7 +194,7 @@ func TestABlindSurveySaysSo(t *testing.T) {
 		t.Errorf("the canary is silent: %v", v.Blind)
 	}
 	w.blind, w.first = false, true
-	err := w.service.Store.Update(context.Background(), func(tx *store.Tx) error { return tx.SetSpaces("") })
+	err := w.service.Store.Update(context.Background(), func(tx *store.Tx) error { return tx.SetNamespaceIDs("") })
 	if v := w.survey(); err != nil || !errors.Is(v.Blind, ErrBlind) || !strings.Contains(v.Blind.Error(), "not one looks alive") {
 		t.Errorf("the plugin has not said where it runs: %v, %v", v.Blind, err)
 	}
@@ -313,7 +313,7 @@ func TestADamagedHoldIsMendedAndEnds(t *testing.T) {
 	}
 	w.after(time.Hour)
 	spoilRecord(t, filepath.Join(w.stateDir(), "leases.db"), "db-0")
-	w.expect(w.collect(), "mend 10.0.0.3", "one is damaged")
+	w.expect(w.collect(), "repair 10.0.0.3", "one is damaged")
 	w.expect(w.collect(), "expire 10.0.0.3", "its time is over")
 	w.expect(w.show(), "10.0.0.2 living Bound", "all free but one")
 }
@@ -330,7 +330,7 @@ func TestWhatCannotBeMendedStopsNothingElse(t *testing.T) {
 	w.after(time.Hour)
 	path := filepath.Join(w.stateDir(), "leases.db")
 	spoilRecord(t, path, "db-0")
-	lock, err := store.Acquire(context.Background(), filepath.Join(w.dataDir, "another", "lock")) // host-local is busy for long
+	lock, err := store.LockFile(context.Background(), filepath.Join(w.dataDir, "another", "lock")) // host-local is busy for long
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -339,7 +339,7 @@ func TestWhatCannotBeMendedStopsNothingElse(t *testing.T) {
 		return err
 	}
 	if err := act(); !errors.Is(err, store.ErrBusy) {
-		t.Errorf("it is mended: %v", err)
+		t.Errorf("it is repaired: %v", err)
 	}
 	if l := w.leaseOf("over"); l.State != lease.None {
 		t.Errorf("its time was over: %+v", l)
@@ -365,7 +365,7 @@ func TestASpooledReleaseOfADamagedRecordStopsNothing(t *testing.T) {
 	}
 	spoilRecord(t, filepath.Join(w.stateDir(), "leases.db"), "db-0")
 	w.same("somebody else", w.add(ask{pod: "new", container: "c2"}), "10.0.0.3")
-	w.collect() // the record is mended
+	w.collect() // the record is repaired
 	w.collect() // and the release replayed
 	if l := w.leaseOf("db-0"); l.State != lease.Held {
 		t.Errorf("it was released: %+v", l)

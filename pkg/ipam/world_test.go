@@ -112,7 +112,7 @@ func (w *world) Netns(path string) (lease.Netns, error) {
 	return lease.Netns{Path: path, Dev: 4, Ino: ino}, nil
 }
 
-func (w *world) Look(h lease.Holder, boot string) lease.Life {
+func (w *world) QuickState(h lease.Holder, boot string) lease.Liveness {
 	if h.BootID != "" && boot != "" && h.BootID != boot {
 		return lease.Dead
 	}
@@ -122,7 +122,7 @@ func (w *world) Look(h lease.Holder, boot string) lease.Life {
 	return lease.Unknown
 }
 
-func (w *world) Gone(h lease.Holder) (bool, error) {
+func (w *world) PathGone(h lease.Holder) (bool, error) {
 	if h.Netns.Ino == 0 || w.hidden[h.Netns.Path] {
 		return false, fmt.Errorf("%s: permission denied", h.Netns.Path)
 	}
@@ -136,7 +136,7 @@ func (w *world) AddressesIn(n lease.Netns) ([]netip.Addr, error) {
 	case w.hidden[n.Path] || w.closed[n.Path]:
 		return nil, fmt.Errorf("%s: permission denied", n.Path)
 	case !ok || ino != n.Ino:
-		return nil, sandbox.ErrEnded
+		return nil, sandbox.ErrNetnsGone
 	}
 	return slices.Concat(w.plugged[n.Path], w.addrs[n.Path]), nil
 }
@@ -148,15 +148,15 @@ func (w *world) unseen() error {
 	return nil
 }
 
-func (w *world) Processes() sandbox.Processes {
-	return sandbox.NewProcesses(w.unseen(), slices.Collect(maps.Keys(w.inPID))...)
+func (w *world) ProcessNetns() sandbox.NetnsSet {
+	return sandbox.NewNetnsSet(w.unseen(), slices.Collect(maps.Keys(w.inPID))...)
 }
 
-func (w *world) Mounted() sandbox.Processes {
-	return sandbox.NewProcesses(w.unseen(), slices.Collect(maps.Values(w.netns))...)
+func (w *world) MountedNetns() sandbox.NetnsSet {
+	return sandbox.NewNetnsSet(w.unseen(), slices.Collect(maps.Values(w.netns))...)
 }
 
-func (w *world) Spaces(boot string) string {
+func (w *world) NamespaceIDs(boot string) string {
 	if w.spaces == "unreadable" {
 		return ""
 	}
@@ -167,7 +167,7 @@ func (w *world) ProveView(word, boot string, _ iter.Seq[lease.Lease]) error {
 	if w.first && !sandbox.IsOfBoot(word, boot) {
 		return nil
 	}
-	if word != w.Spaces(boot) {
+	if word != w.NamespaceIDs(boot) {
 		return fmt.Errorf("%w: the plugin runs in %q", sandbox.ErrNotHost, word)
 	}
 	return nil
@@ -192,7 +192,7 @@ func (w *world) ForgetNeighbours(addrs []netip.Addr) error {
 	return nil
 }
 
-func (w *world) where() Where { return Where{Pool: w.request(ask{}).Pool, Sets: w.sets} }
+func (w *world) where() PoolHint { return PoolHint{Pool: w.request(ask{}).Pool, Sets: w.sets} }
 
 func (w *world) after(d time.Duration) {
 	w.now.Wall, w.now.Boot = w.now.Wall.Add(d), w.now.Boot+d
@@ -220,7 +220,7 @@ func (w *world) request(a ask) Request {
 	r := Request{
 		Pool:        lease.Pool{DataDir: w.dataDir, Network: w.network},
 		ContainerID: a.container, IfName: "eth0", NetnsPath: "/run/netns/" + a.container,
-		Sets: w.sets, Options: w.options, Asked: policy.Asked{Known: !a.silent, Window: a.window},
+		Sets: w.sets, Options: w.options, Retention: policy.Request{Known: !a.silent, Window: a.window},
 	}
 	if a.ifName != "" {
 		r.IfName = a.ifName

@@ -61,7 +61,7 @@ type Bind struct {
 	Soft      time.Duration
 	HeldLimit int
 
-	Last Life // of the lease's present or last holder
+	LastHolder Liveness // of the lease's present or last holder
 }
 
 func (e Bind) key() Key {
@@ -97,7 +97,7 @@ func (e Bind) mayTakeOver(l Lease) error {
 	if l.Window == 0 || l.Key().IsZero() || l.Key() != e.key() {
 		return ErrTaken
 	}
-	if e.Last != Dead && !l.Holder.Netns.Same(e.Holder.Netns) {
+	if e.LastHolder != Dead && !l.Holder.Netns.Same(e.Holder.Netns) {
 		return ErrHolderAlive
 	}
 	return nil
@@ -110,7 +110,7 @@ func (e Bind) mayClaim(l Lease, now Instant) error {
 	if !l.Firm && (e.UID == "" || e.UID != l.UID) {
 		return ErrTaken
 	}
-	if e.Last != Dead && !l.Holder.Netns.Same(e.Holder.Netns) {
+	if e.LastHolder != Dead && !l.Holder.Netns.Same(e.Holder.Netns) {
 		return ErrHolderAlive
 	}
 	return nil
@@ -131,37 +131,37 @@ func (e Bind) bound(l Lease, now Instant) Lease {
 type Release struct {
 	Holder  Holder
 	Limited bool
-	// Last matters to a lease without a key alone: it is free at once, as with
+	// LastHolder matters to a lease without a key alone: it is free at once, as with
 	// host-local, unless its holder is known to be alive.
-	Last Life
+	LastHolder Liveness
 }
 
 func (e Release) apply(l Lease, now Instant) (Lease, error) {
 	if l.State != Bound || !l.Holder.Is(e.Holder) {
 		return l, ErrNotHolder
 	}
-	return released(l, e.Limited, e.Last, now), nil
+	return released(l, e.Limited, e.LastHolder, now), nil
 }
 
 // Orphan is the release of a holder that no DEL will ever come for. It needs
 // proof of death, and starts the window like any release: an orphan is never
 // purged (docs/design.md, "Release and orphans").
 type Orphan struct {
-	Last    Life
-	Limited bool
+	LastHolder Liveness
+	Limited    bool
 }
 
 func (e Orphan) apply(l Lease, now Instant) (Lease, error) {
 	if l.State != Bound {
 		return l, ErrInvalid
 	}
-	if e.Last != Dead {
+	if e.LastHolder != Dead {
 		return l, ErrHolderAlive
 	}
-	return released(l, e.Limited, e.Last, now), nil
+	return released(l, e.Limited, e.LastHolder, now), nil
 }
 
-func released(l Lease, limited bool, last Life, now Instant) Lease {
+func released(l Lease, limited bool, last Liveness, now Instant) Lease {
 	keyed := l.Namespace != "" || l.Name != ""
 	switch {
 	case !l.Key().IsZero() && l.Window > 0 && !limited:
@@ -179,7 +179,7 @@ func becomeHeld(l Lease, firm bool, hold time.Duration, now Instant) Lease {
 }
 
 // Expire ends a hold whose time is over.
-type Expire struct{ Last Life }
+type Expire struct{ LastHolder Liveness }
 
 func (e Expire) apply(l Lease, now Instant) (Lease, error) {
 	if l.State != Held {
@@ -188,14 +188,14 @@ func (e Expire) apply(l Lease, now Instant) (Lease, error) {
 	if !l.Lapsed(now) {
 		return l, ErrNotDue
 	}
-	return ended(l, e.Last)
+	return ended(l, e.LastHolder)
 }
 
 // Yield ends a hold early because the pool has nothing better. Firm holds give
 // way only where the policy says so.
 type Yield struct {
-	Last Life
-	Firm bool // policy onExhaustion: yield
+	LastHolder Liveness
+	Firm       bool // policy onExhaustion: yield
 }
 
 func (e Yield) apply(l Lease, _ Instant) (Lease, error) {
@@ -205,10 +205,10 @@ func (e Yield) apply(l Lease, _ Instant) (Lease, error) {
 	if l.Firm && (!e.Firm || l.Deferred()) {
 		return l, ErrTaken
 	}
-	return ended(l, e.Last)
+	return ended(l, e.LastHolder)
 }
 
-func ended(l Lease, last Life) (Lease, error) {
+func ended(l Lease, last Liveness) (Lease, error) {
 	if last != Dead {
 		return l, ErrHolderAlive
 	}
@@ -219,20 +219,20 @@ func ended(l Lease, last Life) (Lease, error) {
 // the pod is expected back now.
 func (l Lease) Deferred() bool { return l.State == Held && l.Firm && l.Hold > l.Window }
 
-// Drop takes the claim away: an operator's release, a hold outside the ranges,
+// Revoke takes the claim away: an operator's release, a hold outside the ranges,
 // a request for another address. Force is the operator's own word that the
 // holder does not matter; without it a holder that may live keeps the address
 // out of use, though not for its key.
-type Drop struct {
-	Last  Life
-	Force bool
+type Revoke struct {
+	LastHolder Liveness
+	Force      bool
 }
 
-func (e Drop) apply(l Lease, now Instant) (Lease, error) {
+func (e Revoke) apply(l Lease, now Instant) (Lease, error) {
 	switch {
 	case l.State == None:
 		return l, ErrInvalid
-	case e.Force, e.Last == Dead:
+	case e.Force, e.LastHolder == Dead:
 		return Lease{}, nil
 	case l.State == Bound:
 		return l, ErrHolderAlive

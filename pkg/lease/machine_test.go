@@ -48,10 +48,10 @@ func states() map[string]Lease {
 	}
 }
 
-func bind(h Holder, uid string, last Life) Bind {
+func bind(h Holder, uid string, last Liveness) Bind {
 	return Bind{
 		ID: "ffeeddccbbaa9988", Pool: testPool, Address: testAddr, Set: "s",
-		Namespace: "db", Name: "db-0", UID: uid, Holder: h, Window: time.Minute, Soft: 2 * time.Minute, Last: last,
+		Namespace: "db", Name: "db-0", UID: uid, Holder: h, Window: time.Minute, Soft: 2 * time.Minute, LastHolder: last,
 	}
 }
 
@@ -74,21 +74,21 @@ func events() map[string]Event {
 		"stranger":        stranger,
 		"del":             Release{Holder: oldOne},
 		"del/limited":     Release{Holder: oldOne, Limited: true},
-		"gc/alive":        Release{Holder: oldOne, Last: Alive},
+		"gc/alive":        Release{Holder: oldOne, LastHolder: Alive},
 		"late-del":        Release{Holder: newOne},
-		"orphan/dead":     Orphan{Last: Dead},
-		"orphan/unknown":  Orphan{Last: Unknown},
-		"expire":          Expire{Last: Dead},
-		"expire/unknown":  Expire{Last: Unknown},
-		"expire/alive":    Expire{Last: Alive},
-		"yield":           Yield{Last: Dead},
-		"yield/unknown":   Yield{Last: Unknown, Firm: true},
-		"yield/firm":      Yield{Last: Dead, Firm: true},
-		"yield/alive":     Yield{Last: Alive, Firm: true},
-		"drop":            Drop{Last: Unknown},
-		"drop/dead":       Drop{Last: Dead},
-		"drop/alive":      Drop{Last: Alive},
-		"drop/force":      Drop{Last: Alive, Force: true},
+		"orphan/dead":     Orphan{LastHolder: Dead},
+		"orphan/unknown":  Orphan{LastHolder: Unknown},
+		"expire":          Expire{LastHolder: Dead},
+		"expire/unknown":  Expire{LastHolder: Unknown},
+		"expire/alive":    Expire{LastHolder: Alive},
+		"yield":           Yield{LastHolder: Dead},
+		"yield/unknown":   Yield{LastHolder: Unknown, Firm: true},
+		"yield/firm":      Yield{LastHolder: Dead, Firm: true},
+		"yield/alive":     Yield{LastHolder: Alive, Firm: true},
+		"drop":            Revoke{LastHolder: Unknown},
+		"drop/dead":       Revoke{LastHolder: Dead},
+		"drop/alive":      Revoke{LastHolder: Alive},
+		"drop/force":      Revoke{LastHolder: Alive, Force: true},
 		"refuse":          Refuse{Newcomer: "u2"},
 		"supersede/early": Supersede{Newcomer: "u2", Timeout: time.Minute},
 		"supersede":       Supersede{Newcomer: "u2", Timeout: 5 * time.Second},
@@ -326,7 +326,7 @@ func TestARefusalCountsFromItsFirstTimeForEachNewcomer(t *testing.T) {
 
 // Whoever waited for a holder that is gone has not waited for its hold yet.
 func TestAReleaseEndsTheWaiting(t *testing.T) {
-	for name, e := range map[string]Event{"del": Release{Holder: oldOne}, "orphan": Orphan{Last: Dead}} {
+	for name, e := range map[string]Event{"del": Release{Holder: oldOne}, "orphan": Orphan{LastHolder: Dead}} {
 		got, err := Apply(states()["waiting"], e, after(time.Minute))
 		if err != nil || got.State != Held || !got.RefusedAt.IsZero() || got.RefusedFor != "" {
 			t.Errorf("%s: %+v, %v", name, got, err)

@@ -73,20 +73,20 @@ func ParseHolder(name string) (Holder, bool) {
 	return Holder{ContainerID: containerID, IfName: ifName}, true
 }
 
-// Life is what is known about a holder. Of the holder of a bound lease: whether its
+// Liveness is what is known about a holder. Of the holder of a bound lease: whether its
 // network namespace lives. Of the last holder of a held one, whose DEL was heard:
 // Alive while the address is on an interface of its namespace, Dead where it is on
 // none, or the namespace is no longer at its path. The zero value is Unknown, so that
 // forgetting to look can never free an address.
-type Life int
+type Liveness int
 
 const (
-	Unknown Life = iota
+	Unknown Liveness = iota
 	Alive
 	Dead
 )
 
-func (l Life) String() string { return [...]string{"unknown", "alive", "dead"}[l] }
+func (l Liveness) String() string { return [...]string{"unknown", "alive", "dead"}[l] }
 
 // Instant is one reading of both clocks. Within a boot only Boot counts, for
 // nothing can step it; across boots only Wall is left.

@@ -76,26 +76,26 @@ func parseWindow(s string) (time.Duration, error) {
 
 var errTooLong = errors.New("is too long")
 
-// Asked is what a pod's annotations say about retention.
-type Asked struct {
+// Request is what a pod's annotations say about retention.
+type Request struct {
 	Known  bool          // the runtime passed annotations, possibly an empty map
 	Window time.Duration // if Known; 0 ends retention
 }
 
-// AskedFrom reads a pod's annotations. present reports whether the runtime passed a map: without
+// RequestFrom reads a pod's annotations. present reports whether the runtime passed a map: without
 // one, the window that is stored for the pod stays in effect. A null map counts as present, because
 // containerd passes null for a pod without annotations (docs/facts.md, "Pod annotations arrive as a
 // capability, and may be null").
-func AskedFrom(annotations map[string]string, present bool) (Asked, error) {
+func RequestFrom(annotations map[string]string, present bool) (Request, error) {
 	value, found := annotations[Annotation]
 	if !found {
-		return Asked{Known: present}, nil
+		return Request{Known: present}, nil
 	}
 	window, err := ParseWindow(value)
 	if err != nil {
-		return Asked{}, fmt.Errorf("annotation %s: %w", Annotation, err)
+		return Request{}, fmt.Errorf("annotation %s: %w", Annotation, err)
 	}
-	return Asked{Known: true, Window: window}, nil
+	return Request{Known: true, Window: window}, nil
 }
 
 // maxQuoted is how many bytes of a user's text an error repeats.

@@ -12,10 +12,10 @@ import (
 // AddressesIn returns every address that an interface in the network namespace has,
 // in whatever state the interface and the address are.
 //
-// Errors: ErrEnded where the path leads to the namespace no longer. After any other
+// Errors: ErrNetnsGone where the path leads to the namespace no longer. After any other
 // one nothing is known of its addresses.
 func (h *Host) AddressesIn(n lease.Netns) (addrs []netip.Addr, err error) {
-	err = h.Inside(n, func() error {
+	err = h.RunInNetns(n, func() error {
 		list, err := dump(unix.RTM_GETADDR, unix.AF_UNSPEC)
 		if err != nil {
 			return fmt.Errorf("the addresses in network namespace %s cannot be listed: %w", n.Path, err)

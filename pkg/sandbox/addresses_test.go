@@ -28,7 +28,7 @@ func TestTheAddressesInANamespace(t *testing.T) {
 	}
 	change := func(addr string, down bool, by func(netlink.Link, *netlink.Addr) error) {
 		t.Helper()
-		if err := h.Inside(n, func() error {
+		if err := h.RunInNetns(n, func() error {
 			link, err := netlink.LinkByName("eth0")
 			if err != nil {
 				return err
@@ -60,13 +60,13 @@ func TestTheAddressesInANamespace(t *testing.T) {
 
 	other := n
 	other.Ino++
-	if list, err := h.AddressesIn(other); !errors.Is(err, ErrEnded) {
+	if list, err := h.AddressesIn(other); !errors.Is(err, ErrNetnsGone) {
 		t.Errorf("another namespace has its path: %v, %v", list, err)
 	}
 	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
 		t.Fatal(err)
 	}
-	if list, err := h.AddressesIn(n); !errors.Is(err, ErrEnded) {
+	if list, err := h.AddressesIn(n); !errors.Is(err, ErrNetnsGone) {
 		t.Errorf("its mount is gone: %v, %v", list, err)
 	}
 }
@@ -85,7 +85,7 @@ func TestAddressesThatCannotBeSeen(t *testing.T) {
 	if err := unix.Symlink(n.Path, n.Path); err != nil {
 		t.Fatal(err)
 	}
-	if list, err := h.AddressesIn(n); err == nil || errors.Is(err, ErrEnded) {
+	if list, err := h.AddressesIn(n); err == nil || errors.Is(err, ErrNetnsGone) {
 		t.Errorf("a path that cannot be followed: %v, %v", list, err)
 	}
 }

@@ -88,10 +88,10 @@ func (h *Host) Netns(path string) (lease.Netns, error) {
 	return n, nil
 }
 
-// Look is the quick look: a holder of another boot is dead, one whose path
+// QuickState is the quick look: a holder of another boot is dead, one whose path
 // still leads to its namespace is alive. A path that does not is no proof of
 // death, for the namespace may live on in a process.
-func (h *Host) Look(holder lease.Holder, boot string) lease.Life {
+func (h *Host) QuickState(holder lease.Holder, boot string) lease.Liveness {
 	if holder.BootID != "" && boot != "" && holder.BootID != boot {
 		return lease.Dead
 	}
@@ -106,10 +106,10 @@ func (h *Host) Look(holder lease.Holder, boot string) lease.Life {
 	return lease.Unknown
 }
 
-// Gone reports whether the path of the holder's namespace certainly leads to it
+// PathGone reports whether the path of the holder's namespace certainly leads to it
 // no longer: nothing is there, or something else. An error says why that cannot
 // be told.
-func (h *Host) Gone(holder lease.Holder) (bool, error) {
+func (h *Host) PathGone(holder lease.Holder) (bool, error) {
 	if holder.Netns.Ino == 0 {
 		return false, errors.New("its network namespace was never seen")
 	}
@@ -130,36 +130,36 @@ func isNothing(err error) bool {
 	return errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ESRCH)
 }
 
-// Processes are the network namespaces that the host's processes are in.
-type Processes struct {
+// NetnsSet are the network namespaces that the host's processes are in.
+type NetnsSet struct {
 	inodes map[uint64]bool
 	unseen error // why not every process could be asked; nil if all were
 }
 
-// NewProcesses is a list made by hand, for simulated hosts.
-func NewProcesses(unseen error, inodes ...uint64) Processes {
-	p := Processes{inodes: map[uint64]bool{}, unseen: unseen}
+// NewNetnsSet is a list made by hand, for simulated hosts.
+func NewNetnsSet(unseen error, inodes ...uint64) NetnsSet {
+	p := NetnsSet{inodes: map[uint64]bool{}, unseen: unseen}
 	for _, ino := range inodes {
 		p.inodes[ino] = true
 	}
 	return p
 }
 
-// Unseen says which process could not be asked, and why; nil if all were. Then
+// Incomplete says which process could not be asked, and why; nil if all were. Then
 // that none is in a namespace proves something.
-func (p Processes) Unseen() error {
+func (p NetnsSet) Incomplete() error {
 	if p.inodes == nil {
 		return errors.New("nobody has looked")
 	}
 	return p.unseen
 }
 
-// Processes asks every process. It costs some microseconds for each, so it is
+// ProcessNetns asks every process. It costs some microseconds for each, so it is
 // for taking over and collecting only. Process 1 is always there, so a list
 // without it shows some of the processes alone. It is in the host's own namespace,
 // so it does not matter where that may not be read, as of a confined one.
-func (h *Host) Processes() Processes {
-	p := Processes{inodes: map[uint64]bool{}}
+func (h *Host) ProcessNetns() NetnsSet {
+	p := NetnsSet{inodes: map[uint64]bool{}}
 	dir, err := os.Open(h.proc)
 	if err != nil {
 		p.miss(err)
@@ -195,7 +195,7 @@ func (h *Host) Processes() Processes {
 }
 
 // add takes a namespace by what a link to it says.
-func (p *Processes) add(link string) {
+func (p *NetnsSet) add(link string) {
 	if ino, ok := spaceInode(link, "net"); ok {
 		p.inodes[ino] = true
 	} else {
@@ -204,18 +204,18 @@ func (p *Processes) add(link string) {
 }
 
 // miss keeps the first reason.
-func (p *Processes) miss(err error) {
+func (p *NetnsSet) miss(err error) {
 	if p.unseen == nil {
 		p.unseen = err
 	}
 }
 
-// Mounted are the namespaces that are mounted anywhere, as if a process were in
+// MountedNetns are the namespaces that are mounted anywhere, as if a process were in
 // each: what is in them lives on, whether or not a lease knows the path. It is for
 // whoever collects at leisure. Where a pod waits it would stand in the way: the
 // namespaces of new pods are mounted, and have the numbers of those that ended.
-func (h *Host) Mounted() Processes {
-	p := Processes{inodes: map[uint64]bool{}}
+func (h *Host) MountedNetns() NetnsSet {
+	p := NetnsSet{inodes: map[uint64]bool{}}
 	b, err := h.mountinfo()
 	p.miss(err)
 	for line := range bytes.Lines(b) {
@@ -226,25 +226,25 @@ func (h *Host) Mounted() Processes {
 	return p
 }
 
-// And returns what either look has found. A process that moves on while it is
+// Union returns what either look has found. A process that moves on while it is
 // looked for can hide from one of them.
-func (p Processes) And(o Processes) Processes {
-	both := NewProcesses(p.Unseen())
-	both.miss(o.Unseen())
+func (p NetnsSet) Union(o NetnsSet) NetnsSet {
+	both := NewNetnsSet(p.Incomplete())
+	both.miss(o.Incomplete())
 	maps.Copy(both.inodes, p.inodes)
 	maps.Copy(both.inodes, o.inodes)
 	return both
 }
 
-// Have reports whether a process lives in the namespace. Dead here means only
+// Liveness reports whether a process lives in the namespace. Dead here means only
 // that none does.
-func (p Processes) Have(n lease.Netns) lease.Life {
+func (p NetnsSet) Liveness(n lease.Netns) lease.Liveness {
 	switch {
 	case n.Ino == 0:
 		return lease.Unknown
 	case p.inodes[n.Ino]:
 		return lease.Alive
-	case p.Unseen() == nil:
+	case p.Incomplete() == nil:
 		return lease.Dead
 	}
 	return lease.Unknown

@@ -59,12 +59,12 @@ func TestEvidenceOfLife(t *testing.T) {
 	}
 	holder := lease.Holder{ContainerID: "c1", IfName: "eth0", Netns: n, BootID: "boot-1"}
 	told := "" // why it cannot be told whether it is gone
-	see := func(story string, boot string, look lease.Life, gone bool) {
+	see := func(story string, boot string, look lease.Liveness, gone bool) {
 		t.Helper()
-		if l := h.Look(holder, boot); l != look {
+		if l := h.QuickState(holder, boot); l != look {
 			t.Errorf("%s: the look says %s, want %s", story, l, look)
 		}
-		g, err := h.Gone(holder)
+		g, err := h.PathGone(holder)
 		if g != gone || (err != nil) != (told != "") || err != nil && !strings.Contains(err.Error(), told) {
 			t.Errorf("%s: gone is %v, %v; want %v", story, g, err, gone)
 		}
@@ -104,22 +104,22 @@ func TestProcesses(t *testing.T) {
 		n, err = h.Netns("/proc/thread-self/ns/net")
 		return err
 	})
-	if got := h.Processes().Have(n); got != lease.Alive {
+	if got := h.ProcessNetns().Liveness(n); got != lease.Alive {
 		t.Errorf("a process lives there, and it is %s", got)
 	}
 	for story, c := range map[string]struct {
-		p    Processes
+		p    NetnsSet
 		n    lease.Netns
-		want lease.Life
+		want lease.Liveness
 	}{
-		"none does":                     {NewProcesses(nil, 1, 2), lease.Netns{Ino: 3}, lease.Dead},
-		"not all could be asked":        {NewProcesses(fs.ErrPermission, 1, 2), lease.Netns{Ino: 3}, lease.Unknown},
-		"not all, but one that does":    {NewProcesses(fs.ErrPermission, 1, 3), lease.Netns{Ino: 3}, lease.Alive},
-		"no namespace was seen":         {NewProcesses(nil), lease.Netns{}, lease.Unknown},
-		"there is no /proc to look at":  {New(t.TempDir(), "").Processes(), lease.Netns{Ino: 3}, lease.Unknown},
-		"a /proc that cannot be opened": {New("/does-not-exist", "").Processes(), lease.Netns{Ino: 3}, lease.Unknown},
+		"none does":                     {NewNetnsSet(nil, 1, 2), lease.Netns{Ino: 3}, lease.Dead},
+		"not all could be asked":        {NewNetnsSet(fs.ErrPermission, 1, 2), lease.Netns{Ino: 3}, lease.Unknown},
+		"not all, but one that does":    {NewNetnsSet(fs.ErrPermission, 1, 3), lease.Netns{Ino: 3}, lease.Alive},
+		"no namespace was seen":         {NewNetnsSet(nil), lease.Netns{}, lease.Unknown},
+		"there is no /proc to look at":  {New(t.TempDir(), "").ProcessNetns(), lease.Netns{Ino: 3}, lease.Unknown},
+		"a /proc that cannot be opened": {New("/does-not-exist", "").ProcessNetns(), lease.Netns{Ino: 3}, lease.Unknown},
 	} {
-		if got := c.p.Have(c.n); got != c.want {
+		if got := c.p.Liveness(c.n); got != c.want {
 			t.Errorf("%s: %s, want %s", story, got, c.want)
 		}
 	}
@@ -130,8 +130,8 @@ func TestProcesses(t *testing.T) {
 func TestProcessOneMayBeConfined(t *testing.T) {
 	old := lease.Netns{Ino: 3}
 	h := fakeProc(t, links{"1": {"net"}, "7": {"net:5"}, "self": {"net:4"}})
-	if got := h.Processes(); got.Have(old) != lease.Dead || got.Have(lease.Netns{Ino: 5}) != lease.Alive {
-		t.Errorf("process 1 cannot be looked at: %s, %v", got.Have(old), got.Unseen())
+	if got := h.ProcessNetns(); got.Liveness(old) != lease.Dead || got.Liveness(lease.Netns{Ino: 5}) != lease.Alive {
+		t.Errorf("process 1 cannot be looked at: %s, %v", got.Liveness(old), got.Incomplete())
 	}
 	for story, tt := range map[string]struct {
 		processes links
@@ -143,9 +143,9 @@ func TestProcessOneMayBeConfined(t *testing.T) {
 		"process 11 cannot be looked at":    {links{"1": {"net:1"}, "11": {"net"}}, "/11/ns/net"},
 		"process 7 is in no such namespace": {links{"1": {"net:1"}, "7": {"net:x"}}, "net:[x]"},
 	} {
-		p := fakeProc(t, tt.processes).Processes()
-		if p.Have(old) != lease.Unknown || p.Unseen() == nil || !strings.Contains(p.Unseen().Error(), tt.want) {
-			t.Errorf("%s: %s, %v", story, p.Have(old), p.Unseen())
+		p := fakeProc(t, tt.processes).ProcessNetns()
+		if p.Liveness(old) != lease.Unknown || p.Incomplete() == nil || !strings.Contains(p.Incomplete().Error(), tt.want) {
+			t.Errorf("%s: %s, %v", story, p.Liveness(old), p.Incomplete())
 		}
 	}
 }

@@ -15,10 +15,10 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// Inside calls f on a thread that is in the namespace, if what is at its path is
+// RunInNetns calls f on a thread that is in the namespace, if what is at its path is
 // still the namespace that was seen there. Nothing else ever runs on the thread:
 // it is brought home and thrown away.
-func (h *Host) Inside(n lease.Netns, f func() error) error {
+func (h *Host) RunInNetns(n lease.Netns, f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
@@ -42,7 +42,7 @@ func (h *Host) Inside(n lease.Netns, f func() error) error {
 func moveTo(n lease.Netns) error {
 	fd, err := unix.Open(n.Path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
-		return ErrEnded
+		return ErrNetnsGone
 	}
 	if err != nil {
 		return fmt.Errorf("network namespace %s cannot be opened: %w", n.Path, err)
@@ -53,7 +53,7 @@ func moveTo(n lease.Netns) error {
 		return fmt.Errorf("network namespace %s cannot be looked at: %w", n.Path, err)
 	}
 	if n.Ino == 0 || st.Ino != n.Ino || uint64(st.Dev) != n.Dev {
-		return ErrEnded
+		return ErrNetnsGone
 	}
 	if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("network namespace %s cannot be entered: %w", n.Path, err)
@@ -108,7 +108,7 @@ func (h *Host) at(netns string, f func() error) error {
 	if err != nil {
 		return err
 	}
-	return h.Inside(n, f)
+	return h.RunInNetns(n, f)
 }
 
 func linkHere(name string) (Link, error) {

@@ -43,7 +43,7 @@ func TestTheMACOfALink(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := h.Inside(n, func() error {
+	if err := h.RunInNetns(n, func() error {
 		seen, err := netlink.LinkByName("eth0")
 		if err == nil && seen.Attrs().HardwareAddr.String() != "02:00:00:00:00:09" {
 			t.Errorf("eth0 has %s", seen.Attrs().HardwareAddr)
@@ -91,7 +91,7 @@ func TestInside(t *testing.T) {
 	}
 	for range 20 {
 		wrong := errors.New("as I said")
-		if err := h.Inside(n, func() error { return wrong }); err != wrong {
+		if err := h.RunInNetns(n, func() error { return wrong }); err != wrong {
 			t.Fatalf("the function's error became %v", err)
 		}
 	}
@@ -101,7 +101,7 @@ func TestInside(t *testing.T) {
 	called := false
 	other := lease.Netns{Path: path, Dev: n.Dev, Ino: n.Ino + 1}
 	for _, gone := range []lease.Netns{other, {Path: path}, {Path: path + "-gone", Dev: 4, Ino: 5}} {
-		if err := h.Inside(gone, func() error { called = true; return nil }); !errors.Is(err, ErrEnded) || called {
+		if err := h.RunInNetns(gone, func() error { called = true; return nil }); !errors.Is(err, ErrNetnsGone) || called {
 			t.Errorf("%+v: %v, called: %v", gone, err, called)
 		}
 	}

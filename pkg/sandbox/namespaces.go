@@ -208,7 +208,7 @@ func visitHere(list []lease.Netns) []Namespace {
 	out := make([]Namespace, 0, len(list))
 	for _, n := range list {
 		addresses, err := enter(n)
-		if !errors.Is(err, ErrEnded) {
+		if !errors.Is(err, ErrNetnsGone) {
 			out = append(out, Namespace{Netns: n, Addresses: addresses, Err: err})
 		}
 	}
@@ -223,9 +223,9 @@ func unvisited(list []lease.Netns, err error) []Namespace {
 	return out
 }
 
-// ErrEnded is returned for a namespace that has ended since it was found: it is
+// ErrNetnsGone is returned for a namespace that has ended since it was found: it is
 // no longer at its path.
-var ErrEnded = errors.New("the namespace has ended")
+var ErrNetnsGone = errors.New("the namespace has ended")
 
 // enter moves the thread into the namespace and lists its addresses.
 func enter(n lease.Netns) ([]Address, error) {

@@ -31,7 +31,7 @@ const (
 	EventOrphaned   Event = "Orphaned"   // its holder died without a DEL
 	EventExpired    Event = "Expired"    // a hold ended
 	EventYielded    Event = "Yielded"    // a hold was ended because the pool was exhausted
-	EventDropped    Event = "Dropped"    // released by a user, by the agent, or because the ranges changed
+	EventRevoked    Event = "Revoked"    // released by a user, by the agent, or because the ranges changed
 	EventSuperseded Event = "Superseded" // the key got another address
 	EventRefused    Event = "Refused"    // an ADD was rejected
 	EventLimited    Event = "Limited"    // a configured limit shortened a window or hold

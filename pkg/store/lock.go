@@ -16,28 +16,28 @@ const (
 	lockExclusive = syscall.LOCK_EX
 )
 
-// patient is a context with a deadline but without a timer: flock starts one when it has to wait.
+// deadlineContext is a context with a deadline but without a timer: flock starts one when it has to wait.
 // Most calls do not wait, and a running timer costs a short-lived process a thread.
-type patient struct {
+type deadlineContext struct {
 	context.Context
 	until time.Time
 }
 
-func (p patient) Deadline() (time.Time, bool) { return p.until, true }
+func (p deadlineContext) Deadline() (time.Time, bool) { return p.until, true }
 
-// Patient returns a context that limits the waiting of one call to MaxWait, or to an earlier
+// WithMaxWait returns a context that limits the waiting of one call to MaxWait, or to an earlier
 // deadline of ctx.
-func Patient(ctx context.Context) context.Context {
+func WithMaxWait(ctx context.Context) context.Context {
 	until := time.Now().Add(MaxWait)
 	if at, ok := ctx.Deadline(); ok && at.Before(until) {
 		return ctx
 	}
-	return patient{ctx, until}
+	return deadlineContext{ctx, until}
 }
 
-// Acquire acquires an exclusive flock on any lock file, such as host-local's, in the same way as
+// LockFile acquires an exclusive flock on any lock file, such as host-local's, in the same way as
 // the store's own. Closing the file releases it. It returns ErrBusy if ctx is done before.
-func Acquire(ctx context.Context, path string) (*os.File, error) {
+func LockFile(ctx context.Context, path string) (*os.File, error) {
 	return acquire(ctx, path, lockExclusive)
 }
 

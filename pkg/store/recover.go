@@ -40,7 +40,7 @@ func (s *Store) setAside() error {
 
 // Discard treats the store as lost, as if it had been found damaged. It is for a user's request.
 func (s *Store) Discard(ctx context.Context, why string) error {
-	lock, err := acquire(Patient(ctx), s.lock(), lockExclusive)
+	lock, err := acquire(WithMaxWait(ctx), s.lock(), lockExclusive)
 	if err != nil {
 		return err
 	}

@@ -52,7 +52,7 @@ func (s *Store) WriteSnapshot(ctx context.Context, now lease.Instant) error {
 	snap := snapshot{Format: formatNow, Taken: now.Wall}
 	former := last.byAddress()
 	var unknown map[lease.Pool]bool
-	var at Mark
+	var at Position
 	for more := true; more; {
 		var batch []record
 		from := at
@@ -131,7 +131,7 @@ func (s snapshot) equals(o snapshot) bool {
 func unknownOf(tx *Tx, snap snapshot) map[lease.Pool]bool {
 	out := map[lease.Pool]bool{}
 	for _, r := range snap.Leases {
-		if p := r.pool(); !tx.Known(p) && (tx.Lost() != "" || !tx.hasLease(p)) {
+		if p := r.pool(); !tx.Adopted(p) && (tx.Lost() != "" || !tx.hasLease(p)) {
 			out[p] = true
 		}
 	}

@@ -60,7 +60,7 @@ func TestSnapshotKeepsLeasesOfUnknownPools(t *testing.T) {
 	s := open(t)
 	ctx := context.Background()
 	update(t, s, func(tx *Tx) error {
-		return errors.Join(put(tx, fresh("10.0.0.5", "db-0", "c1")), tx.SetKnown(testPool))
+		return errors.Join(put(tx, fresh("10.0.0.5", "db-0", "c1")), tx.SetAdopted(testPool))
 	})
 	if err := s.WriteSnapshot(ctx, t0); err != nil {
 		t.Fatal(err)
@@ -80,7 +80,7 @@ func TestSnapshotKeepsLeasesOfUnknownPools(t *testing.T) {
 	later.Wall = t0.Wall.Add(time.Hour)
 	other := fresh("10.0.0.9", "web-0", "c9")
 	other.Pool.Network = "other"
-	update(t, s, func(tx *Tx) error { return errors.Join(put(tx, other), tx.SetKnown(other.Pool)) }) // replaced
+	update(t, s, func(tx *Tx) error { return errors.Join(put(tx, other), tx.SetAdopted(other.Pool)) }) // replaced
 	if err := s.WriteSnapshot(ctx, later); err != nil {
 		t.Error(err)
 	}
@@ -89,7 +89,7 @@ func TestSnapshotKeepsLeasesOfUnknownPools(t *testing.T) {
 		t.Errorf("with old leases: the time is %v", at)
 	}
 	update(t, s, func(tx *Tx) error {
-		return errors.Join(put(tx, fresh("10.0.0.6", "db-1", "c2")), tx.SetKnown(testPool))
+		return errors.Join(put(tx, fresh("10.0.0.6", "db-1", "c2")), tx.SetAdopted(testPool))
 	})
 	if err := s.WriteSnapshot(ctx, later); err != nil {
 		t.Error(err)
@@ -108,7 +108,7 @@ func TestSnapshotKeepsLeasesOfUnknownPools(t *testing.T) {
 		if tx.Lost() != "" {
 			t.Errorf("reported as lost: %s", tx.Lost())
 		}
-		return errors.Join(put(tx, other), tx.SetKnown(other.Pool))
+		return errors.Join(put(tx, other), tx.SetAdopted(other.Pool))
 	})
 	if err := s.WriteSnapshot(ctx, later); err != nil {
 		t.Error(err)
@@ -124,7 +124,7 @@ func TestSnapshotKeepsRecordsDamagedSince(t *testing.T) {
 	s := open(t)
 	ctx := context.Background()
 	a, b := fresh("10.0.0.5", "db-0", "c1"), fresh("10.0.0.6", "db-1", "c2")
-	update(t, s, func(tx *Tx) error { return errors.Join(put(tx, a), put(tx, b), tx.SetKnown(testPool)) })
+	update(t, s, func(tx *Tx) error { return errors.Join(put(tx, a), put(tx, b), tx.SetAdopted(testPool)) })
 	if err := s.WriteSnapshot(ctx, t0); err != nil {
 		t.Fatal(err)
 	}
@@ -234,7 +234,7 @@ func TestASnapshotIsOfOneStore(t *testing.T) {
 	fill(s, "db-")
 	fill(other, "web-")
 	views := 0
-	ctx := Measured(context.Background(), func(Timing) {
+	ctx := WithTiming(context.Background(), func(Timing) {
 		if views++; views == 1 {
 			if err := os.Rename(other.path(), s.path()); err != nil {
 				t.Error(err)

@@ -35,12 +35,12 @@ var DefaultDirs = Dirs{State: "/var/lib/leasehold", Run: "/run/leasehold"}
 type Store struct {
 	dirs    Dirs
 	bad     atomic.Pointer[broken]
-	reading turn
+	reading readGate
 }
 
 // New returns the store in the given directories. It accesses no files; the first Update creates
 // them.
-func New(d Dirs) *Store { return &Store{dirs: d, reading: newTurn()} }
+func New(d Dirs) *Store { return &Store{dirs: d, reading: newReadGate()} }
 
 func (s *Store) path() string { return filepath.Join(s.dirs.State, "leases.db") }
 func (s *Store) lock() string { return filepath.Join(s.dirs.Run, "lock") }
@@ -64,7 +64,7 @@ var errReplaced = fmt.Errorf("%w: its file was replaced while in use", ErrIO)
 // Update returns ErrBusy, ErrNewer or ErrIO. After ErrIO it is unknown whether the changes were
 // written.
 func (s *Store) Update(ctx context.Context, fn func(*Tx) error) error {
-	ctx = Patient(ctx)
+	ctx = WithMaxWait(ctx)
 	w := watch(ctx)
 	lock, err := acquire(ctx, s.lock(), lockExclusive)
 	if err != nil {
@@ -81,7 +81,7 @@ func (s *Store) Update(ctx context.Context, fn func(*Tx) error) error {
 // one process take turns, so fn must not call View. If the store is lost View returns ErrLost; it
 // does not replace the store.
 func (s *Store) View(ctx context.Context, fn func(*Tx) error) error {
-	ctx = Patient(ctx)
+	ctx = WithMaxWait(ctx)
 	w := watch(ctx)
 	p, err := s.reading.take(ctx, func() (io.Closer, error) { return acquire(ctx, s.lock(), lockShared) })
 	if err != nil {

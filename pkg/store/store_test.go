@@ -148,7 +148,7 @@ func TestKeyPrefixes(t *testing.T) {
 
 func TestErrorRollsBack(t *testing.T) {
 	s := open(t)
-	update(t, s, func(tx *Tx) error { return tx.SetKnown(testPool) })
+	update(t, s, func(tx *Tx) error { return tx.SetAdopted(testPool) })
 	boom := errors.New("boom")
 	err := s.Update(context.Background(), func(tx *Tx) error {
 		return errors.Join(put(tx, fresh("10.0.0.5", "db-0", "c1")), boom)
@@ -252,14 +252,14 @@ func TestFailedWriteIsReturned(t *testing.T) {
 			}
 			return tx.Reindex()
 		},
-		"SetWindow":  func(tx *Tx) error { return tx.SetWindow(other.Key(), time.Hour, t0.Wall) },
-		"DropWindow": func(tx *Tx) error { return tx.DropWindow(bound.Key()) },
-		"Log":        func(tx *Tx) error { return tx.Log(About(bound, EventKept, t0, "")) },
-		"Count":      func(tx *Tx) error { return tx.Count("c", 1) },
-		"SetBoot":    func(tx *Tx) error { return tx.SetBoot("b2") },
-		"SetSpaces":  func(tx *Tx) error { return tx.SetSpaces("s2") },
-		"SetCursor":  func(tx *Tx) error { return tx.SetCursor(testPool, "set1", bound.Address) },
-		"SetKnown":   func(tx *Tx) error { return tx.SetKnown(testPool) },
+		"SetWindow":       func(tx *Tx) error { return tx.SetWindow(other.Key(), time.Hour, t0.Wall) },
+		"DeleteWindow":    func(tx *Tx) error { return tx.DeleteWindow(bound.Key()) },
+		"Log":             func(tx *Tx) error { return tx.Log(About(bound, EventKept, t0, "")) },
+		"Count":           func(tx *Tx) error { return tx.Count("c", 1) },
+		"SetBoot":         func(tx *Tx) error { return tx.SetBoot("b2") },
+		"SetNamespaceIDs": func(tx *Tx) error { return tx.SetNamespaceIDs("s2") },
+		"SetCursor":       func(tx *Tx) error { return tx.SetCursor(testPool, "set1", bound.Address) },
+		"SetAdopted":      func(tx *Tx) error { return tx.SetAdopted(testPool) },
 	} {
 		undo, refusal := errors.New("undo"), errors.New("no")
 		for n, failed := 0, true; failed; n++ {
@@ -481,7 +481,7 @@ func TestFileRemovedDuringATransaction(t *testing.T) {
 func isLost(t *testing.T, s *Store, why string) {
 	t.Helper()
 	view(t, s, func(tx *Tx) {
-		if !strings.Contains(tx.Lost(), why) || tx.Len() != 0 || tx.Known(testPool) {
+		if !strings.Contains(tx.Lost(), why) || tx.Len() != 0 || tx.Adopted(testPool) {
 			t.Errorf("Lost() is %q, with %d leases", tx.Lost(), tx.Len())
 		}
 	})
@@ -583,7 +583,7 @@ func TestDamagedFileIsLost(t *testing.T) {
 	for name, b := range damage {
 		t.Run(name, func(t *testing.T) {
 			s := open(t)
-			update(t, s, func(tx *Tx) error { return tx.SetKnown(testPool) })
+			update(t, s, func(tx *Tx) error { return tx.SetAdopted(testPool) })
 			if err := os.WriteFile(s.path(), b(), 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -604,7 +604,7 @@ func TestDamagedFileIsLost(t *testing.T) {
 	}
 	t.Run("removed", func(t *testing.T) {
 		s := open(t)
-		update(t, s, func(tx *Tx) error { return tx.SetKnown(testPool) })
+		update(t, s, func(tx *Tx) error { return tx.SetAdopted(testPool) })
 		os.Remove(s.path())
 		update(t, s, func(*Tx) error { return nil })
 		isLost(t, s, "missing")
@@ -780,7 +780,7 @@ func FuzzProvePages(f *testing.F) {
 // waits for a lock that is never released must not accumulate them.
 func TestShortWaitsForALockLeaveNothingBehind(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
-	lock, err := Acquire(context.Background(), path)
+	lock, err := LockFile(context.Background(), path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -788,7 +788,7 @@ func TestShortWaitsForALockLeaveNothingBehind(t *testing.T) {
 	before := runtime.NumGoroutine()
 	for range 20 {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
-		if _, err := Acquire(ctx, path); !errors.Is(err, ErrBusy) {
+		if _, err := LockFile(ctx, path); !errors.Is(err, ErrBusy) {
 			t.Fatal(err)
 		}
 		cancel()
@@ -799,7 +799,7 @@ func TestShortWaitsForALockLeaveNothingBehind(t *testing.T) {
 	time.AfterFunc(2*time.Millisecond, func() { lock.Close() })
 	for tries := 0; ; tries++ {
 		ctx, cancel := context.WithTimeout(context.Background(), pollLimit)
-		again, err := Acquire(ctx, path)
+		again, err := LockFile(ctx, path)
 		cancel()
 		if err == nil {
 			again.Close()

@@ -13,9 +13,9 @@ type Timing struct {
 
 type timingKey struct{}
 
-// Measured returns a context whose Updates and Views call tell after they have released the lock. A
-// function of an outer Measured is called as well.
-func Measured(ctx context.Context, tell func(Timing)) context.Context {
+// WithTiming returns a context whose Updates and Views call tell after they have released the lock. A
+// function of an outer WithTiming is called as well.
+func WithTiming(ctx context.Context, tell func(Timing)) context.Context {
 	if before, ok := ctx.Value(timingKey{}).(func(Timing)); ok {
 		after := tell
 		tell = func(t Timing) { before(t); after(t) }

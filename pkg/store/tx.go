@@ -105,13 +105,13 @@ func (tx *Tx) delete(bucket, k []byte) error {
 	return nil
 }
 
-// Known reports whether the store contains all that the host showed of the pool when it was first
+// Adopted reports whether the store contains all that the host showed of the pool when it was first
 // used, or first used after a loss. If not, addresses may be in use that have no lease in the
 // store.
-func (tx *Tx) Known(p lease.Pool) bool { return tx.known[p] }
+func (tx *Tx) Adopted(p lease.Pool) bool { return tx.known[p] }
 
-// SetKnown makes a pool Known.
-func (tx *Tx) SetKnown(p lease.Pool) error {
+// SetAdopted sets what Adopted returns to true.
+func (tx *Tx) SetAdopted(p lease.Pool) error {
 	if tx.known[p] {
 		return nil
 	}
@@ -123,8 +123,8 @@ func (tx *Tx) SetKnown(p lease.Pool) error {
 	return tx.put(bucketPools, poolKey(p), append(id.prefix(), 1))
 }
 
-// ClearKnown makes a pool unknown.
-func (tx *Tx) ClearKnown(p lease.Pool) error {
+// ClearAdopted sets what Adopted returns to false.
+func (tx *Tx) ClearAdopted(p lease.Pool) error {
 	id, met := tx.pools[p]
 	if !met || !tx.known[p] {
 		return nil
@@ -407,9 +407,9 @@ func (tx *Tx) All(fn func(lease.Lease, error) bool) {
 	}
 }
 
-// Mark is a position in the order of All: an address of a pool, in one file. The zero Mark is
+// Position is a position in the order of All: an address of a pool, in one file. The zero Position is
 // before the first lease of any file.
-type Mark struct {
+type Position struct {
 	file fileID
 	pool poolID
 	addr netip.Addr
@@ -426,12 +426,12 @@ func (tx *Tx) file() fileID { return fileID{tx.health.inode, tx.Lost()} }
 
 // Has reports whether a mark is a position in this store. If not, the leases read before it are
 // those of another store.
-func (tx *Tx) Has(m Mark) bool { return m == (Mark{}) || m.file == tx.file() }
+func (tx *Tx) Has(m Position) bool { return m == (Position{}) || m.file == tx.file() }
 
 // After calls fn for up to limit leases after a mark. For a damaged record it passes the pool, the
 // address and the error. It returns the mark to continue from, and reports whether there are more
 // leases.
-func (tx *Tx) After(m Mark, limit int, fn func(lease.Lease, error)) (next Mark, more bool) {
+func (tx *Tx) After(m Position, limit int, fn func(lease.Lease, error)) (next Position, more bool) {
 	c, file := tx.bucket(bucketLeases).Cursor(), tx.file()
 	k, _ := c.First()
 	if m.addr.IsValid() {
@@ -443,7 +443,7 @@ func (tx *Tx) After(m Mark, limit int, fn func(lease.Lease, error)) (next Mark, 
 	for ; k != nil && limit > 0; k, _ = c.Next() {
 		limit--
 		if id, addr, ok := splitLease(k); ok {
-			m = Mark{file, id, addr}
+			m = Position{file, id, addr}
 		}
 		p, addr, ok := tx.placeOf(k)
 		if !ok {
@@ -501,7 +501,7 @@ func (tx *Tx) Ending(p lease.Pool, limit int) []lease.Lease {
 }
 
 // Lost returns why this store replaced another one, "" if it did not. The leases of pools that are
-// not Known have not been recovered yet.
+// not Adopted have not been recovered yet.
 func (tx *Tx) Lost() string { return string(tx.bucket(bucketMeta).Get(metaLost)) }
 
 // AcceptLoss clears Lost: leases that were not recovered so far are abandoned.
@@ -522,17 +522,17 @@ func (tx *Tx) Boot() string { return string(tx.bucket(bucketMeta).Get(metaBoot))
 // SetBoot sets the boot id that Boot returns.
 func (tx *Tx) SetBoot(id string) error { return tx.put(bucketMeta, metaBoot, []byte(id)) }
 
-// Spaces returns the namespaces of the plugin that wrote last (sandbox.Host.Spaces), which show
+// NamespaceIDs returns the namespaces of the plugin that wrote last (sandbox.Host.NamespaceIDs), which show
 // what it could see of the node. It is "" if none has recorded them.
-func (tx *Tx) Spaces() string { return string(tx.bucket(bucketMeta).Get(metaSpaces)) }
+func (tx *Tx) NamespaceIDs() string { return string(tx.bucket(bucketMeta).Get(metaSpaces)) }
 
-// SetSpaces sets what Spaces returns.
-func (tx *Tx) SetSpaces(spaces string) error {
+// SetNamespaceIDs sets what NamespaceIDs returns.
+func (tx *Tx) SetNamespaceIDs(spaces string) error {
 	return tx.put(bucketMeta, metaSpaces, []byte(spaces))
 }
 
-// Look returns when the holders of an exhausted pool were last examined.
-func (tx *Tx) Look() lease.Instant {
+// LastFullScan returns when the holders of an exhausted pool were last examined.
+func (tx *Tx) LastFullScan() lease.Instant {
 	i, err := instant(tx.bucket(bucketMeta).Get(metaLook))
 	if err != nil {
 		return lease.Instant{}
@@ -540,8 +540,8 @@ func (tx *Tx) Look() lease.Instant {
 	return i
 }
 
-// SetLook sets the time that Look returns.
-func (tx *Tx) SetLook(now lease.Instant) error {
+// SetLastFullScan sets the time that LastFullScan returns.
+func (tx *Tx) SetLastFullScan(now lease.Instant) error {
 	return tx.put(bucketMeta, metaLook, appendInstant(nil, now, ""))
 }
 

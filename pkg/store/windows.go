@@ -39,8 +39,8 @@ func (tx *Tx) SetWindow(key lease.Key, w time.Duration, seen time.Time) error {
 	return tx.put(bucketWindows, podPrefix(id, key), binary.AppendVarint(v, seen.Unix()))
 }
 
-// DropWindow removes the window of a key.
-func (tx *Tx) DropWindow(key lease.Key) error {
+// DeleteWindow removes the window of a key.
+func (tx *Tx) DeleteWindow(key lease.Key) error {
 	id, ok := tx.pools[key.Pool]
 	if !ok {
 		return nil
@@ -48,13 +48,13 @@ func (tx *Tx) DropWindow(key lease.Key) error {
 	return tx.delete(bucketWindows, podPrefix(id, key))
 }
 
-// WindowMark is a position in the order of the stored windows. The zero value is before the first.
-type WindowMark string
+// WindowPosition is a position in the order of the stored windows. The zero value is before the first.
+type WindowPosition string
 
 // WindowsAfter calls fn for up to limit stored windows after a mark, except damaged ones. It
 // returns the mark to continue from, and reports whether there are more windows.
-func (tx *Tx) WindowsAfter(m WindowMark, limit int, fn func(key lease.Key, w time.Duration,
-	seen time.Time)) (next WindowMark, more bool) {
+func (tx *Tx) WindowsAfter(m WindowPosition, limit int, fn func(key lease.Key, w time.Duration,
+	seen time.Time)) (next WindowPosition, more bool) {
 	c := tx.bucket(bucketWindows).Cursor()
 	k, v := c.Seek([]byte(m))
 	if m != "" && string(k) == string(m) {
@@ -62,7 +62,7 @@ func (tx *Tx) WindowsAfter(m WindowMark, limit int, fn func(key lease.Key, w tim
 	}
 	for ; k != nil && limit > 0; k, v = c.Next() {
 		limit--
-		m = WindowMark(k)
+		m = WindowPosition(k)
 		key, ok := tx.splitPod(k)
 		if w, seen, err := decodeWindow(v); ok && err == nil {
 			fn(key, w, seen)

@@ -38,11 +38,11 @@ func TestStoredWindows(t *testing.T) {
 		if found != 1 {
 			t.Errorf("%d windows", found)
 		}
-		return tx.DropWindow(key)
+		return tx.DeleteWindow(key)
 	})
 	update(func(tx *Tx) error {
 		if _, known := tx.Window(key); known {
-			t.Error("found after DropWindow")
+			t.Error("found after DeleteWindow")
 		}
 		// A record without a time.
 		id, err := tx.poolID(key.Pool)
@@ -74,7 +74,7 @@ func TestWindowsAfter(t *testing.T) {
 	for limit := 1; limit <= n+2; limit++ {
 		var got []string
 		view(t, s, func(tx *Tx) {
-			var at WindowMark
+			var at WindowPosition
 			for more := true; more; {
 				at, more = tx.WindowsAfter(at, limit, func(k lease.Key, _ time.Duration, _ time.Time) { got = append(got, k.Name) })
 			}

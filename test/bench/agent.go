@@ -111,7 +111,7 @@ func (b *bench) collectOnce(w *tabwriter.Writer, name, cgroup string, holds int)
 // commits measures how long the smallest possible commit holds the lock. On a busy machine no other
 // transaction is shorter.
 func (c *contender) commits(length time.Duration) (held []time.Duration) {
-	ctx := store.Measured(context.Background(), func(t store.Timing) { held = append(held, t.Held) })
+	ctx := store.WithTiming(context.Background(), func(t store.Timing) { held = append(held, t.Held) })
 	s := c.store()
 	for end := time.Now().Add(length); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		c.b.check(s.Update(ctx, func(tx *store.Tx) error { return tx.Count("bench", 1) }))
@@ -164,7 +164,7 @@ func (c *contender) expire(n int) {
 				return err
 			}
 		}
-		return tx.SetKnown(p)
+		return tx.SetAdopted(p)
 	}))
 }
 

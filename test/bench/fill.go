@@ -58,7 +58,7 @@ func (c *contender) fillLeasehold(leases int) {
 	p := lease.Pool{DataDir: c.dataDir(), Network: "bench"}
 	s := store.New(store.Dirs{State: filepath.Join(c.dir, "state"), Run: filepath.Join("/run/lab", filepath.Base(c.dir))})
 	c.b.check(s.Update(context.Background(), func(tx *store.Tx) error {
-		if err := tx.SetKnown(p); err != nil {
+		if err := tx.SetAdopted(p); err != nil {
 			return err
 		}
 		if err := tx.SetBoot(now.BootID); err != nil {

@@ -102,7 +102,7 @@ func (c *contender) callBesideLooks(tasks, rounds int) (calls, looks []time.Dura
 		wait.Go(func() {
 			for ctx.Err() == nil {
 				began := time.Now()
-				_, err := agent.Look(ctx, func(lease.Lease) bool { return true })
+				_, err := agent.List(ctx, func(lease.Lease) bool { return true })
 				if err != nil {
 					if !errors.Is(err, context.Canceled) && ctx.Err() == nil {
 						c.b.check(err)

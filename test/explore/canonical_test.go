@@ -56,9 +56,9 @@ func (w *world) read() contents {
 			c.leases = append(c.leases, l)
 			return true
 		})
-		c.boot, c.lost, c.view = tx.Boot(), tx.Lost(), tx.Spaces()
+		c.boot, c.lost, c.view = tx.Boot(), tx.Lost(), tx.NamespaceIDs()
 		for n := range w.nets {
-			c.known[n] = tx.Known(w.pool(n))
+			c.known[n] = tx.Adopted(w.pool(n))
 			for i, set := range w.sets[n] {
 				c.cursors[n][i] = tx.Cursor(w.pool(n), set.lease.ID())
 				c.counts[n][i] = tx.Counts(w.pool(n), set.lease.ID())

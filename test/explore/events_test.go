@@ -142,9 +142,9 @@ func (w *world) request(box int) ipam.Request {
 	pod, name := w.podOf(box), w.boxName(box)
 	r := ipam.Request{
 		Pool: w.pool(w.netOf(box)), ContainerID: name, IfName: ifName, NetnsPath: netnsPath(name),
-		Pod:     ipam.Pod{Namespace: "ns", Name: podName(pod), UID: "uid-" + name},
-		Asked:   policy.Asked{Known: true, Window: w.pods[pod].window},
-		Options: options(),
+		Pod:       ipam.Pod{Namespace: "ns", Name: podName(pod), UID: "uid-" + name},
+		Retention: policy.Request{Known: true, Window: w.pods[pod].window},
+		Options:   options(),
 	}
 	r.Sets = w.leaseSets(w.netOf(box))
 	return r
@@ -164,7 +164,7 @@ func (w *world) recorded() (context.Context, context.CancelFunc) {
 	if slices.Contains(w.locked[:], true) {
 		ctx, cancel = context.WithTimeout(ctx, lockWait)
 	}
-	return store.Measured(ctx, func(store.Timing) { w.record() }), cancel
+	return store.WithTiming(ctx, func(store.Timing) { w.record() }), cancel
 }
 
 // record ends a part of a call: a transaction, or what follows the last one.
@@ -346,9 +346,9 @@ func (w *world) attachment(box int) ipam.Attachment {
 	return ipam.Attachment{ContainerID: w.boxName(box), IfName: ifName}
 }
 
-func (w *world) where(net int) ipam.Where {
+func (w *world) where(net int) ipam.PoolHint {
 	o := options()
-	return ipam.Where{Pool: w.pool(net), Sets: w.leaseSets(net), Options: &o}
+	return ipam.PoolHint{Pool: w.pool(net), Sets: w.leaseSets(net), Options: &o}
 }
 
 // round is what the agent does all the time.

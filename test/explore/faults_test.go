@@ -72,7 +72,7 @@ var faults = []fault{
 	},
 	{
 		name: "an old snapshot is trusted", world: "old snapshot", says: "I4:", depth: "8",
-		in: []change{{"pkg/ipam/learn.go", `known := c.tx.Known(p)`, `known := false`}},
+		in: []change{{"pkg/ipam/learn.go", `known := c.tx.Adopted(p)`, `known := false`}},
 	},
 }
 

@@ -111,7 +111,7 @@ func (h host) Netns(path string) (lease.Netns, error) {
 	return lease.Netns{Path: path, Dev: nsfs, Ino: n.inode}, nil
 }
 
-func (h host) Look(holder lease.Holder, boot string) lease.Life {
+func (h host) QuickState(holder lease.Holder, boot string) lease.Liveness {
 	if holder.BootID != "" && boot != "" && holder.BootID != boot {
 		return lease.Dead
 	}
@@ -121,7 +121,7 @@ func (h host) Look(holder lease.Holder, boot string) lease.Life {
 	return lease.Unknown
 }
 
-func (h host) Gone(holder lease.Holder) (bool, error) {
+func (h host) PathGone(holder lease.Holder) (bool, error) {
 	if holder.Netns.Ino == 0 {
 		return false, errors.New("its network namespace was never seen")
 	}
@@ -132,7 +132,7 @@ func (h host) Gone(holder lease.Holder) (bool, error) {
 func (h host) AddressesIn(netns lease.Netns) (out []netip.Addr, err error) {
 	n, ok := h.at(netns.Path)
 	if !ok || n.inode != netns.Ino {
-		return nil, sandbox.ErrEnded
+		return nil, sandbox.ErrNetnsGone
 	}
 	for _, a := range n.addrs {
 		if a.IsValid() {
@@ -142,19 +142,19 @@ func (h host) AddressesIn(netns lease.Netns) (out []netip.Addr, err error) {
 	return out, nil
 }
 
-func (h host) inodes(with func(namespace) bool) sandbox.Processes {
+func (h host) inodes(with func(namespace) bool) sandbox.NetnsSet {
 	var out []uint64
 	for _, n := range h.spaces {
 		if with(n) {
 			out = append(out, n.inode)
 		}
 	}
-	return sandbox.NewProcesses(nil, out...)
+	return sandbox.NewNetnsSet(nil, out...)
 }
 
-func (h host) Processes() sandbox.Processes { return h.inodes(namespace.alive) }
+func (h host) ProcessNetns() sandbox.NetnsSet { return h.inodes(namespace.alive) }
 
-func (h host) Mounted() sandbox.Processes {
+func (h host) MountedNetns() sandbox.NetnsSet {
 	return h.inodes(func(n namespace) bool { return n.phase == living })
 }
 
@@ -180,10 +180,10 @@ func (h host) Namespaces() ([]sandbox.Namespace, error) {
 	return out, nil
 }
 
-func (h host) Spaces(boot string) string { return boot + " host" }
+func (h host) NamespaceIDs(boot string) string { return boot + " host" }
 
 func (h host) ProveView(word, boot string, _ iter.Seq[lease.Lease]) error {
-	if word != "" && word != h.Spaces(boot) && word[:len(boot)] == boot {
+	if word != "" && word != h.NamespaceIDs(boot) && word[:len(boot)] == boot {
 		return errors.New("the plugin runs elsewhere")
 	}
 	return nil

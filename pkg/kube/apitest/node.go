@@ -45,7 +45,9 @@ func NewNode(t testing.TB) Node {
 		Clock: func() lease.Instant { return lease.Instant{Wall: time.Now(), Boot: time.Hour + time.Since(started)} },
 	}}
 	// as ADD does
-	n.Update(func(tx *store.Tx) error { return errors.Join(tx.SetSpaces(n.Host.Spaces(Boot)), tx.SetKnown(n.Pool)) })
+	n.Update(func(tx *store.Tx) error {
+		return errors.Join(tx.SetNamespaceIDs(n.Host.NamespaceIDs(Boot)), tx.SetAdopted(n.Pool))
+	})
 	return n
 }
 
@@ -100,7 +102,7 @@ func (n Node) Release(l lease.Lease) lease.Lease {
 // Leases returns the addresses that are Bound or firmly held, such as "10.0.0.2=db-0/Held".
 func (n Node) Leases() (leases []string) {
 	n.t.Helper()
-	view, err := n.Look(context.Background(), func(l lease.Lease) bool { return l.State == lease.Bound || l.Firm })
+	view, err := n.List(context.Background(), func(l lease.Lease) bool { return l.State == lease.Bound || l.Firm })
 	if err != nil {
 		n.t.Fatal(err)
 	}

@@ -88,7 +88,7 @@ func (r *Reader) notice(e store.Entry) (n Notice, ok bool) {
 	case store.EventKept, store.EventTakenOver:
 		r.former[at] = former{address: e.Address}
 		n.Reason, n.Text = AddressKept, fmt.Sprintf("kept %s: %s", e.Address, keptText(e))
-	case store.EventExpired, store.EventYielded, store.EventDropped, store.EventSuperseded:
+	case store.EventExpired, store.EventYielded, store.EventRevoked, store.EventSuperseded:
 		r.noteLoss(at, e)
 		return n, false
 	case store.EventLimited:

@@ -69,7 +69,7 @@ func TestRead(t *testing.T) {
 			entry(store.EventBound, "db-0", "u2", "10.0.0.3", ""),
 		}, nil},
 		{"released on request, followed by a cool-down", []store.Entry{
-			entry(store.EventDropped, "db-0", "u1", "10.0.0.2", "released on request"),
+			entry(store.EventRevoked, "db-0", "u1", "10.0.0.2", "released on request"),
 			withoutWindow(entry(store.EventExpired, "db-0", "u1", "10.0.0.2", "it was held for 2m0s")),
 			entry(store.EventBound, "db-0", "u2", "10.0.0.3", ""),
 		}, []string{"AddressChanged db-0 u2: got 10.0.0.3 instead of 10.0.0.2: released on request"}},

@@ -59,7 +59,7 @@ func (h *Holds) begin() (period time.Duration) {
 }
 
 func (h *Holds) pass(ctx context.Context, now time.Time) {
-	view, err := h.Service.Look(ctx, func(l lease.Lease) bool { return l.State == lease.Held && l.Firm })
+	view, err := h.Service.List(ctx, func(l lease.Lease) bool { return l.State == lease.Held && l.Firm })
 	if err != nil {
 		if !store.IsEmpty(err) {
 			h.Log.Warn("reading the leases failed, no holds ended", "error", err)

@@ -133,7 +133,7 @@ func (p *Publisher) pass(ctx context.Context) (requeueAfter time.Duration) {
 	if node.UID == "" {
 		return 0 // identify wakes the loop when it is known
 	}
-	view, err := p.Service.Look(ctx, IsKept)
+	view, err := p.Service.List(ctx, IsKept)
 	if store.IsEmpty(err) {
 		view, err = ipam.NodeView{}, nil // all networks are unknown, so nothing is deleted
 	}
@@ -216,7 +216,7 @@ func (p *Publisher) identify(ctx context.Context) (requeueAfter time.Duration) {
 }
 
 func (p *Publisher) release(ctx context.Context, pods [][]ipam.Ref) error {
-	err := p.Service.GiveUp(ctx, pods, "released by spec.release of its reservation")
+	err := p.Service.RevokePods(ctx, pods, "released by spec.release of its reservation")
 	if err != nil {
 		return err
 	}
@@ -275,7 +275,7 @@ func (p *Publisher) isObsolete(existing *ipamv1.IPReservation) bool {
 		return !p.view.Now.IsZero()
 	}
 	for _, a := range existing.Status.Addresses {
-		if !p.view.Knows(a.Network) {
+		if !p.view.Adopted(a.Network) {
 			return false
 		}
 	}

@@ -156,7 +156,7 @@ func TestUnknownStateChangesNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 			p.node.Update(func(tx *store.Tx) error {
-				return tx.SetKnown(lease.Pool{DataDir: p.node.Pool.DataDir, Network: "another"})
+				return tx.SetAdopted(lease.Pool{DataDir: p.node.Pool.DataDir, Network: "another"})
 			})
 		},
 		"the node does not exist": func(p *fixture) { p.server.Remove(nodePath) },
@@ -359,7 +359,7 @@ func TestProblemsAreLoggedOnce(t *testing.T) {
 			t.Errorf("%s: %q is logged %d times:\n%s", name, want, got, &out)
 		}
 	}
-	p.node.Update(func(tx *store.Tx) error { return tx.SetSpaces(apitest.Boot + " elsewhere") })
+	p.node.Update(func(tx *store.Tx) error { return tx.SetNamespaceIDs(apitest.Boot + " elsewhere") })
 	logged("the agent does not see the host", "releasing addresses failed", 1)
 	p.server.Remove(objects + mine)
 	p.list()

@@ -36,7 +36,7 @@ func (w *Windows) pass(ctx context.Context) (requeueAfter time.Duration) {
 	if !synced {
 		return 0 // the pods have not been listed yet
 	}
-	view, err := w.Service.Look(ctx, func(l lease.Lease) bool {
+	view, err := w.Service.List(ctx, func(l lease.Lease) bool {
 		_, here := pods[live.Name{Namespace: l.Namespace, Name: l.Name}]
 		return here
 	})

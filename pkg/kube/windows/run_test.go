@@ -31,7 +31,7 @@ func TestPass(t *testing.T) {
 	}
 	window := func() (window time.Duration) {
 		t.Helper()
-		v, err := node.Look(t.Context(), func(l lease.Lease) bool { return l.Name == "db-0" })
+		v, err := node.List(t.Context(), func(l lease.Lease) bool { return l.Name == "db-0" })
 		if err != nil || len(v.Leases) != 1 {
 			t.Fatalf("%v, %v", v.Leases, err)
 		}
@@ -66,7 +66,7 @@ func TestPass(t *testing.T) {
 	node.Release(node.Bind("10.0.0.2", "db-0", "u0", time.Minute, ""))
 	pods("1")
 	view := func() time.Duration {
-		v, err := node.Look(t.Context(), func(lease.Lease) bool { return true })
+		v, err := node.List(t.Context(), func(lease.Lease) bool { return true })
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -32,7 +32,7 @@ func main() {
 	leases := store.New(node.Dirs)
 	plugin := cniplugin.Plugin{
 		Service: &ipam.Service{Store: leases, Host: node.Host, Plugin: true, Clock: node.Clock, Warn: warn},
-		Tally:   leases.Tally,
+		LogCall: leases.LogCall,
 		Links:   node.Host,
 		Stdout:  os.Stdout,
 		Stderr:  os.Stderr,

@@ -13,11 +13,11 @@ func TestCallLog(t *testing.T) {
 	s := open(t)
 	add := Call{Verb: "ADD", Result: "ok", Took: 2 * time.Millisecond, Waited: time.Microsecond}
 	del := Call{Verb: "DEL", Result: "11", Took: 10 * time.Second, Waited: 10 * time.Second}
-	s.Tally(add)
-	if _, err := os.Stat(s.tally()); err == nil {
+	s.LogCall(add)
+	if _, err := os.Stat(s.callLogPath()); err == nil {
 		t.Error("written without a reader")
 	}
-	counted, err := s.Tallied()
+	counted, err := s.OpenCallLog()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,28 +25,28 @@ func TestCallLog(t *testing.T) {
 		err = counted.Next(func(c Call) { out = append(out, c) })
 		return out, err
 	}
-	s.Tally(add)
-	s.Tally(del)
+	s.LogCall(add)
+	s.LogCall(del)
 	if got, err := next(); err != nil || !reflect.DeepEqual(got, []Call{add, del}) {
 		t.Errorf("%v, %v", got, err)
 	}
 	if got, err := next(); err != nil || got != nil {
 		t.Errorf("counted twice: %v, %v", got, err)
 	}
-	for range maxTally / 16 { // lines of about 14 bytes
-		s.Tally(add)
+	for range maxCallLog / 16 { // lines of about 14 bytes
+		s.LogCall(add)
 	}
-	if got, err := next(); err != nil || len(got) != maxTally/16 {
+	if got, err := next(); err != nil || len(got) != maxCallLog/16 {
 		t.Errorf("%d calls, %v", len(got), err)
 	}
-	if info, err := os.Stat(s.tally()); err != nil || info.Size() != 0 {
+	if info, err := os.Stat(s.callLogPath()); err != nil || info.Size() != 0 {
 		t.Errorf("not truncated: %v, %v", info, err)
 	}
-	s.Tally(del)
+	s.LogCall(del)
 	if got, err := next(); err != nil || !reflect.DeepEqual(got, []Call{del}) {
 		t.Errorf("after it was truncated: %v, %v", got, err)
 	}
-	os.Remove(s.tally())
+	os.Remove(s.callLogPath())
 	if _, err := next(); err == nil {
 		t.Error("no error for a removed file")
 	}
@@ -55,19 +55,19 @@ func TestCallLog(t *testing.T) {
 
 func TestCallLogIsLimited(t *testing.T) {
 	s := open(t)
-	counted, err := s.Tallied()
+	counted, err := s.OpenCallLog()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(s.tally(), make([]byte, maxTally+1), 0o600); err != nil {
+	if err := os.WriteFile(s.callLogPath(), make([]byte, maxCallLog+1), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s.Tally(Call{Verb: "ADD", Result: "ok"})
-	if info, err := os.Stat(s.tally()); err != nil || info.Size() != maxTally+1 {
+	s.LogCall(Call{Verb: "ADD", Result: "ok"})
+	if info, err := os.Stat(s.callLogPath()); err != nil || info.Size() != maxCallLog+1 {
 		t.Errorf("%v, %v", info, err)
 	}
 	counted.Close()
-	if _, err := os.Stat(s.tally()); err == nil {
+	if _, err := os.Stat(s.callLogPath()); err == nil {
 		t.Error("the file exists after Close")
 	}
 }
@@ -87,8 +87,8 @@ func FuzzCall(f *testing.F) {
 func TestTiming(t *testing.T) {
 	s := open(t)
 	var outer, inner []Timing
-	ctx := Measured(context.Background(), func(t Timing) { outer = append(outer, t) })
-	ctx = Measured(ctx, func(t Timing) { inner = append(inner, t) })
+	ctx := WithTiming(context.Background(), func(t Timing) { outer = append(outer, t) })
+	ctx = WithTiming(ctx, func(t Timing) { inner = append(inner, t) })
 	const pause = 3 * time.Millisecond
 	err := s.Update(ctx, func(*Tx) error { time.Sleep(pause); return nil })
 	if err != nil || len(outer) != 1 || !reflect.DeepEqual(outer, inner) || inner[0].Held < pause {

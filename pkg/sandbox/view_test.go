@@ -22,7 +22,7 @@ func TestTheViewIsProvenByTheSameWord(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := New("/proc", file)
-	word := h.Spaces("boot-1")
+	word := h.NamespaceIDs("boot-1")
 	if !strings.HasPrefix(word, "boot-1 pid:") || !strings.Contains(word, " mnt:") {
 		t.Fatalf("its word is %q", word)
 	}
@@ -45,7 +45,7 @@ func TestTheViewIsProvenByTheSameWord(t *testing.T) {
 			t.Errorf("%s: %v; want %q", story, err, tt.want)
 		}
 	}
-	if New(t.TempDir(), file).Spaces("boot-1") != "" || h.Spaces("") != "" {
+	if New(t.TempDir(), file).NamespaceIDs("boot-1") != "" || h.NamespaceIDs("") != "" {
 		t.Error("a word of nothing")
 	}
 }
@@ -121,14 +121,14 @@ func FuzzSpaceInode(f *testing.F) {
 }
 
 func TestTwoLooksSeeMoreThanOne(t *testing.T) {
-	a, b := NewProcesses(nil, 1, 2), NewProcesses(nil, 2, 3)
-	both := a.And(b)
+	a, b := NewNetnsSet(nil, 1, 2), NewNetnsSet(nil, 2, 3)
+	both := a.Union(b)
 	for ino := range uint64(5) {
 		if want := ino >= 1 && ino <= 3; both.inodes[ino] != want {
 			t.Errorf("%d is in it: %v", ino, both.inodes[ino])
 		}
 	}
-	if both.Unseen() != nil || a.And(NewProcesses(fs.ErrPermission)).Unseen() == nil || (Processes{}).And(a).Unseen() == nil {
+	if both.Incomplete() != nil || a.Union(NewNetnsSet(fs.ErrPermission)).Incomplete() == nil || (NetnsSet{}).Union(a).Incomplete() == nil {
 		t.Error("it is complete if both are")
 	}
 	if a.inodes[3] {
@@ -156,7 +156,7 @@ func TestOtherMountsAreProvenByALivingNamespace(t *testing.T) {
 	bound := func(n lease.Netns, boot string) iter.Seq[lease.Lease] {
 		return slices.Values([]lease.Lease{{State: lease.Bound, Holder: lease.Holder{Netns: n, BootID: boot}}})
 	}
-	own := h.Spaces(boot)
+	own := h.NamespaceIDs(boot)
 	pid, _, _ := strings.Cut(own, " mnt:")
 	word := pid + " mnt:1"
 	link := filepath.Join(dir, "link")

@@ -26,51 +26,51 @@ type Call struct {
 // lock, and takes a few microseconds. The reader creates the file; without a file nothing is
 // written.
 
-// maxTally is the size in bytes at which the file stops growing, because its reader has stopped.
-const maxTally = 1 << 20
+// maxCallLog is the size in bytes at which the file stops growing, because its reader has stopped.
+const maxCallLog = 1 << 20
 
-func (s *Store) tally() string { return filepath.Join(s.dirs.Run, "calls") }
+func (s *Store) callLogPath() string { return filepath.Join(s.dirs.Run, "calls") }
 
-// Tally appends a line about a call to the call log. Errors are ignored.
-func (s *Store) Tally(c Call) {
-	f, err := os.OpenFile(s.tally(), os.O_WRONLY|os.O_APPEND|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
+// LogCall appends a line about a call to the call log. Errors are ignored.
+func (s *Store) LogCall(c Call) {
+	f, err := os.OpenFile(s.callLogPath(), os.O_WRONLY|os.O_APPEND|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
 	if err != nil {
 		return
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() || info.Size() > maxTally {
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() || info.Size() > maxCallLog {
 		return
 	}
 	// One write to a file that is opened for appending is atomic.
 	fmt.Fprintf(f, "%s %s %d %d\n", c.Verb, c.Result, c.Took.Microseconds(), c.Waited.Microseconds())
 }
 
-// Tallied reads the call log. There may be only one at a time.
-type Tallied struct {
+// CallLogReader reads the call log. There may be only one at a time.
+type CallLogReader struct {
 	file *os.File
 	at   int64
 }
 
-// Tallied starts the call log, with the next call of the plugin.
-func (s *Store) Tallied() (*Tallied, error) {
+// OpenCallLog starts the call log, with the next call of the plugin.
+func (s *Store) OpenCallLog() (*CallLogReader, error) {
 	if err := os.MkdirAll(s.dirs.Run, 0o700); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrIO, err)
 	}
-	f, err := os.OpenFile(s.tally(), os.O_RDWR|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW, 0o600)
+	f, err := os.OpenFile(s.callLogPath(), os.O_RDWR|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrIO, err)
 	}
-	return &Tallied{file: f}, nil
+	return &CallLogReader{file: f}, nil
 }
 
 // Next calls fn for every call since the last Next. It truncates the file when that is long; a call
 // that ends at that moment may be missed. It returns an error if the file was replaced or cannot be
-// read; then the reader must be closed and Tallied called again.
-func (t *Tallied) Next(fn func(Call)) error {
+// read; then the reader must be closed and OpenCallLog called again.
+func (t *CallLogReader) Next(fn func(Call)) error {
 	if !isAt(t.file, t.file.Name()) {
 		return fmt.Errorf("%w: %s was removed", ErrIO, t.file.Name())
 	}
-	b, err := io.ReadAll(io.NewSectionReader(t.file, t.at, 2*maxTally))
+	b, err := io.ReadAll(io.NewSectionReader(t.file, t.at, 2*maxCallLog))
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrIO, err)
 	}
@@ -81,7 +81,7 @@ func (t *Tallied) Next(fn func(Call)) error {
 		}
 	}
 	t.at += int64(whole)
-	if t.at < maxTally/4 {
+	if t.at < maxCallLog/4 {
 		return nil
 	}
 	t.at = 0
@@ -92,7 +92,7 @@ func (t *Tallied) Next(fn func(Call)) error {
 }
 
 // Close stops the call log.
-func (t *Tallied) Close() {
+func (t *CallLogReader) Close() {
 	if isAt(t.file, t.file.Name()) {
 		os.Remove(t.file.Name())
 	}

@@ -45,7 +45,7 @@ func (l *locks) Close() error                { l.released++; return nil }
 // The pause between two periods is long enough for a writer to wake up.
 func TestPauseAfterAPeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		reading, ctx, lock := newTurn(), context.Background(), &locks{}
+		reading, ctx, lock := newReadGate(), context.Background(), &locks{}
 		take := func(ctx context.Context) *period {
 			t.Helper()
 			p, err := reading.take(ctx, lock.acquire)
@@ -91,7 +91,7 @@ func TestPauseAfterAPeriod(t *testing.T) {
 func TestWaitingReadersShareTheLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const readers, long = 30, longestPeriod / 10
-		reading, lock, busy := newTurn(), &locks{}, 0
+		reading, lock, busy := newReadGate(), &locks{}, 0
 		first, err := reading.take(t.Context(), lock.acquire)
 		if err != nil {
 			t.Fatal(err)

@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// turn makes the readers of one process take turns, in periods with a pause between them. flock(2)
+// readGate makes the readers of one process take turns, in periods with a pause between them. flock(2)
 // does not prefer writers: overlapping shared locks keep an exclusive one waiting until the last of
 // them is released, and a shared lock that follows at once overtakes a writer, which has to wake up
 // first.
 //
 // If writers are busy it takes long to acquire the lock. So all readers that wait for their turn
 // share one lock for a period, up to longestPeriod.
-type turn struct {
+type readGate struct {
 	free chan time.Time // contains the time at which the next period may start
 	next chan *period   // unbuffered, from a reader to one that waits
 }
@@ -33,15 +33,15 @@ const (
 	mostRest      = 10 * time.Millisecond
 )
 
-func newTurn() turn {
-	t := turn{make(chan time.Time, 1), make(chan *period)}
+func newReadGate() readGate {
+	t := readGate{make(chan time.Time, 1), make(chan *period)}
 	t.free <- time.Time{}
 	return t
 }
 
 // take waits for the turn. The first reader of a period acquires the lock for it. take returns
 // ErrBusy if ctx is done before.
-func (t turn) take(ctx context.Context, acquire func() (io.Closer, error)) (*period, error) {
+func (t readGate) take(ctx context.Context, acquire func() (io.Closer, error)) (*period, error) {
 	p, err := t.wait(ctx)
 	if p != nil || err != nil {
 		return p, err
@@ -55,11 +55,11 @@ func (t turn) take(ctx context.Context, acquire func() (io.Closer, error)) (*per
 }
 
 // wait returns the current period, nil if the caller has to start one.
-func (t turn) wait(ctx context.Context) (*period, error) {
+func (t readGate) wait(ctx context.Context) (*period, error) {
 	if t.isFree() {
 		return nil, nil
 	}
-	if until, ok := ctx.Deadline(); ok { // see patient
+	if until, ok := ctx.Deadline(); ok { // see deadlineContext
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithDeadline(ctx, until)
 		defer cancel()
@@ -83,7 +83,7 @@ func (t turn) wait(ctx context.Context) (*period, error) {
 
 // isFree takes the turn if it is free, and reports whether it was. Most processes read once, so
 // that this avoids a timer, which costs a thread.
-func (t turn) isFree() bool {
+func (t readGate) isFree() bool {
 	select {
 	case at := <-t.free:
 		if time.Until(at) <= 0 {
@@ -96,7 +96,7 @@ func (t turn) isFree() bool {
 }
 
 // give passes the period to a waiting reader, or ends it. A pause of the same length follows.
-func (t turn) give(p *period) {
+func (t readGate) give(p *period) {
 	if time.Since(p.began) < longestPeriod {
 		select {
 		case t.next <- p:
@@ -108,6 +108,6 @@ func (t turn) give(p *period) {
 	t.rest(time.Since(p.began))
 }
 
-func (t turn) rest(held time.Duration) {
+func (t readGate) rest(held time.Duration) {
 	t.free <- time.Now().Add(min(max(held, leastRest), mostRest))
 }

@@ -18,14 +18,14 @@ import (
 // (PROC_PID_INIT_INO, include/linux/proc_ns.h).
 const initialPID = 0xEFFFFFFC
 
-// Spaces says where this process lives, in one word: the boot (its id), the process
+// NamespaceIDs says where this process lives, in one word: the boot (its id), the process
 // namespace that its /proc shows, and the mounts that its paths lead through.
 // Two processes with the same word see the same processes, and find the same
 // namespaces at the same paths. "" where it cannot be told.
 //
 // The plugin leaves its word in the store (it runs where the runtime runs), so
 // that the agent can prove that it sees what the plugin saw.
-func (h *Host) Spaces(boot string) string {
+func (h *Host) NamespaceIDs(boot string) string {
 	pid, errPID := h.space("self", "pid")
 	mnt, errMnt := h.space(h.mounts, "mnt")
 	if errPID != nil || errMnt != nil || boot == "" {
@@ -56,7 +56,7 @@ func (h *Host) ProveView(word, boot string, bound iter.Seq[lease.Lease]) error {
 		return fmt.Errorf("%w: %s shows other processes than this one's (self is %q): is hostPID set?",
 			ErrNotHost, h.proc, self)
 	}
-	own := h.Spaces(boot)
+	own := h.NamespaceIDs(boot)
 	if own == "" {
 		return fmt.Errorf("%w: the namespaces of process %s cannot be read; CAP_SYS_PTRACE is needed", ErrNotHost, h.mounts)
 	}
@@ -135,7 +135,7 @@ func (h *Host) proveMounts(pair, boot string, bound iter.Seq[lease.Lease], noCop
 		bound = func(func(lease.Lease) bool) {}
 	}
 	for l := range bound {
-		if l.Holder.BootID == boot && mounted[l.Holder.Netns.Ino] && h.Look(l.Holder, boot) == lease.Alive {
+		if l.Holder.BootID == boot && mounted[l.Holder.Netns.Ino] && h.QuickState(l.Holder, boot) == lease.Alive {
 			h.proven.Store(pair, true)
 			return nil
 		}
