@@ -9,12 +9,12 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent"
-	"github.com/leasehold-cni/leasehold/pkg/kube/events"
-	"github.com/leasehold-cni/leasehold/pkg/kube/holds"
-	"github.com/leasehold-cni/leasehold/pkg/kube/live"
-	"github.com/leasehold-cni/leasehold/pkg/kube/nodepods"
-	"github.com/leasehold-cni/leasehold/pkg/kube/publish"
-	"github.com/leasehold-cni/leasehold/pkg/kube/windows"
+	"github.com/leasehold-cni/leasehold/pkg/agent/events"
+	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
+	"github.com/leasehold-cni/leasehold/pkg/agent/publish"
+	"github.com/leasehold-cni/leasehold/pkg/agent/reclaim"
+	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
+	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 )
 
 // serviceAccount is the directory with the token of a pod's service account.
@@ -33,7 +33,7 @@ func kubeConfig(file string) (*rest.Config, error) {
 	}
 	config.CAFile, config.CertFile, config.KeyFile = "", "", ""
 	config.UserAgent = "leasehold-agent"
-	live.DetectDeadConnections()
+	informer.DetectDeadConnections()
 	return config, nil
 }
 
@@ -57,21 +57,21 @@ func anyConfig(file string) (*rest.Config, error) {
 // kubeTasks returns the tasks that use the API server. They wait while it cannot be reached; the
 // other tasks do not.
 func kubeTasks(node agent.Node, config *rest.Config, o options) ([]agent.Task, error) {
-	clients, err := live.NewClients(config)
+	clients, err := informer.NewClients(config)
 	if err != nil {
 		return nil, err
 	}
 	log := node.Log
 	klog.SetSlogLogger(log.With("from", "client-go"))
-	pods := nodepods.New(clients.Core, o.nodeName, log)
+	pods := podcache.New(clients.Core, o.nodeName, log)
 	objects := publish.NewObjects(clients.IPAM, o.nodeName, log)
 	eventTask := &events.Events{Service: node.Service, Node: o.nodeName, Client: clients.Events, Pods: pods, Log: log}
-	windowTask := &windows.Windows{Service: node.Service, Pods: pods, Log: log, Invalid: eventTask.Invalid}
+	windowTask := &retention.Windows{Service: node.Service, Pods: pods, Log: log, Invalid: eventTask.Invalid}
 	publishTask := &publish.Publisher{
 		Service: node.Service, Node: o.nodeName, Core: clients.Core, Pods: pods, Objects: objects,
 		Log: log, Metrics: publish.NewMetrics(node.Metrics),
 	}
-	holdTask := &holds.Holds{Service: node.Service, Node: o.nodeName, Clients: clients, Log: log, MoveGrace: o.moveGrace}
+	holdTask := &reclaim.Holds{Service: node.Service, Node: o.nodeName, Clients: clients, Log: log, MoveGrace: o.moveGrace}
 
 	withChanges := func(run func(context.Context, <-chan struct{}) error) func(context.Context) error {
 		changes := node.Changes.Subscribe()

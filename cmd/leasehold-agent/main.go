@@ -19,9 +19,9 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent"
+	"github.com/leasehold-cni/leasehold/pkg/agent/reclaim"
 	"github.com/leasehold-cni/leasehold/pkg/env"
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
-	"github.com/leasehold-cni/leasehold/pkg/kube/holds"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -78,7 +78,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f.StringVar(&o.metricsAddr, "metrics-addr", ":9470", "address of /metrics, /healthz and /readyz; empty disables them")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
-	f.DurationVar(&o.moveGrace, "move-grace", holds.MoveGrace,
+	f.DurationVar(&o.moveGrace, "move-grace", reclaim.MoveGrace,
 		"how long a pod must be Ready on another node before its addresses here are released")
 	f.BoolVar(&o.version, "version", false, "print the version")
 	if err := f.Parse(args); err != nil {

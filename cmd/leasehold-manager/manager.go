@@ -26,15 +26,15 @@ import (
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
-	"github.com/leasehold-cni/leasehold/pkg/kube/certs"
-	"github.com/leasehold-cni/leasehold/pkg/kube/live"
-	"github.com/leasehold-cni/leasehold/pkg/kube/meta"
-	"github.com/leasehold-cni/leasehold/pkg/kube/pin"
-	"github.com/leasehold-cni/leasehold/pkg/kube/topology"
+	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
+	"github.com/leasehold-cni/leasehold/pkg/manager/certs"
+	"github.com/leasehold-cni/leasehold/pkg/manager/persistentpodstate"
+	"github.com/leasehold-cni/leasehold/pkg/manager/pin"
 )
 
 // webhookConfigurations are those whose caBundle is kept right.
-var webhookConfigurations = []string{meta.ManagerName}
+var webhookConfigurations = []string{wellknown.ManagerName}
 
 func run(ctx context.Context, o options, version string) error {
 	log := logger(o)
@@ -45,8 +45,8 @@ func run(ctx context.Context, o options, version string) error {
 	if err != nil {
 		return fmt.Errorf("reaching the API server: %w", err)
 	}
-	live.DetectDeadConnections()
-	config.UserAgent = meta.ManagerName
+	informer.DetectDeadConnections()
+	config.UserAgent = wellknown.ManagerName
 	// The API server knows better than a client how much it can take; whoever writes here bounds itself.
 	config.QPS = -1
 	if o.liftAndLeave {
@@ -54,8 +54,8 @@ func run(ctx context.Context, o options, version string) error {
 	}
 
 	certOptions := certs.Options{
-		Secret:   types.NamespacedName{Namespace: o.namespace, Name: meta.ManagerName},
-		Service:  meta.ManagerName,
+		Secret:   types.NamespacedName{Namespace: o.namespace, Name: wellknown.ManagerName},
+		Service:  wellknown.ManagerName,
 		Mutating: webhookConfigurations,
 		Dir:      o.certDir,
 	}
@@ -94,7 +94,7 @@ func liftGates(config *rest.Config, patience time.Duration, log logr.Logger) err
 		return fmt.Errorf("reaching the API server: %w", err)
 	}
 	var webhooks admissionregistrationv1.MutatingWebhookConfiguration
-	all := patience == 0 || apierrors.IsNotFound(c.Get(ctx, types.NamespacedName{Name: meta.ManagerName}, &webhooks))
+	all := patience == 0 || apierrors.IsNotFound(c.Get(ctx, types.NamespacedName{Name: wellknown.ManagerName}, &webhooks))
 	n, err := pin.LiftGates(ctx, c, patience, all)
 	if n > 0 {
 		log.Info("lifted gates", "pods", n)
@@ -106,7 +106,9 @@ func liftGates(config *rest.Config, patience time.Duration, log logr.Logger) err
 func rooms(o options) []func(context.Context, manager.Manager) error {
 	return []func(context.Context, manager.Manager) error{
 		func(ctx context.Context, mgr manager.Manager) error { return pin.Setup(ctx, mgr, o.pin) },
-		func(ctx context.Context, mgr manager.Manager) error { return topology.Setup(ctx, mgr, o.topology) },
+		func(ctx context.Context, mgr manager.Manager) error {
+			return persistentpodstate.Setup(ctx, mgr, o.topology)
+		},
 	}
 }
 
@@ -134,7 +136,7 @@ func newManager(config *rest.Config, o options, certOptions certs.Options, certi
 			TLSOpts: []func(*tls.Config){certificate.TLS},
 		}),
 		LeaderElection:                o.leaderElect,
-		LeaderElectionID:              meta.ManagerName,
+		LeaderElectionID:              wellknown.ManagerName,
 		LeaderElectionNamespace:       o.namespace,
 		LeaderElectionReleaseOnCancel: true,
 	})

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/leasehold-cni/leasehold/pkg/kube/meta"
-	"github.com/leasehold-cni/leasehold/pkg/kube/pin"
-	"github.com/leasehold-cni/leasehold/pkg/kube/topology"
+	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
+	"github.com/leasehold-cni/leasehold/pkg/manager/persistentpodstate"
+	"github.com/leasehold-cni/leasehold/pkg/manager/pin"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -21,7 +21,7 @@ type options struct {
 	namespace  string
 
 	pin      pin.Options
-	topology topology.Options
+	topology persistentpodstate.Options
 
 	webhookPort  int
 	metricsAddr  string
@@ -49,7 +49,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f := flag.NewFlagSet("leasehold-manager", flag.ContinueOnError)
 	f.SetOutput(io.Discard) // main says what is wrong, once
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "how to reach the API server; in a pod, its service account")
-	f.StringVar(&o.namespace, "namespace", meta.Namespace, "where the manager's Secret, Service and Lease are")
+	f.StringVar(&o.namespace, "namespace", wellknown.Namespace, "where the manager's Secret, Service and Lease are")
 	o.pin = pin.Options{Mode: policy.PinNominate, Fallback: policy.PinPrefer, Schedulers: []string{"default-scheduler"}}
 	pinModeVar(f, &o.pin.Mode, "pin-mode", "the `mode` of pods for which neither annotation nor namespace says one")
 	pinModeVar(f, &o.pin.Fallback, "fallback-pin-mode", "the `mode` in place of nominate for schedulers that are not known to honour it")
@@ -57,9 +57,9 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		func(s string) error { o.pin.Schedulers = strings.Split(s, ","); return nil })
 	f.DurationVar(&o.pin.Grace, "release-grace", 5*time.Minute,
 		"how long a pod in the mode require may be unschedulable before it may run elsewhere")
-	o.topology.Kinds, _ = topology.ParseKinds("")
+	o.topology.Kinds, _ = persistentpodstate.ParseKinds("")
 	f.Func("pps-kinds", "comma-separated `group/version/Kind`s, beside StatefulSets, whose pods a PersistentPodState may be about",
-		func(s string) (err error) { o.topology.Kinds, err = topology.ParseKinds(s); return err })
+		func(s string) (err error) { o.topology.Kinds, err = persistentpodstate.ParseKinds(s); return err })
 	f.BoolVar(&o.topology.KeepGone, "pps-keep-gone", false,
 		"have a pod whose hostname is required wait for its node also when the node is gone from the cluster")
 	f.DurationVar(&o.topology.GoneGrace, "pps-gone-grace", 3*time.Minute,

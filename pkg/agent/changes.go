@@ -9,7 +9,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
-	"github.com/leasehold-cni/leasehold/pkg/signal"
+	"github.com/leasehold-cni/leasehold/pkg/notify"
 )
 
 const (
@@ -30,7 +30,7 @@ const (
 type Changes struct {
 	dir    string
 	log    *slog.Logger
-	signal signal.Signal
+	signal notify.Signal
 	files  *fsnotify.Watcher // nil while the directory cannot be watched
 	logged bool              // that it cannot be watched
 }

@@ -23,7 +23,7 @@ var layers = map[string]int{
 	"pkg/lease":  0, // the state machine
 	"pkg/pool":   0, // addresses
 	"pkg/policy": 0, // annotations and configuration of users
-	"pkg/signal": 0, // wake-ups
+	"pkg/notify": 0, // wake-ups
 
 	"pkg/store":    1, // the disk
 	"pkg/sandbox":  1, // the kernel
@@ -38,7 +38,9 @@ var layers = map[string]int{
 	"pkg/cli":       4, // the interface to the operator
 	"pkg/agent":     4, // the tasks of the node agent
 
-	"pkg/kube/": 5, // Kubernetes
+	"pkg/kube/":    5, // what both programs use of Kubernetes
+	"pkg/agent/":   6, // the tasks of the node agent that use Kubernetes
+	"pkg/manager/": 6, // the manager
 }
 
 // shared is the package that layer 0 may import too.
@@ -65,7 +67,7 @@ var forbidden = []struct {
 	{[]string{"plugins/", "pkg/cniplugin"}, "net/http", "the plugin uses no network"},
 	{[]string{"plugins/", "pkg/cniplugin"}, "crypto/tls", "the plugin uses no network"},
 	{[]string{"pkg/store", "pkg/sandbox", "pkg/adopt", "pkg/ipam", "pkg/env", "pkg/cli", "pkg/agent"}, "k8s.io/",
-		"only pkg/kube and the programs use Kubernetes"},
+		"only pkg/kube, the packages below pkg/agent, pkg/manager and the programs use Kubernetes"},
 }
 
 // golist is the output of `go list` for a package.
@@ -148,8 +150,11 @@ func breach(from, to string) string {
 		return "its importer has no layer; add it to the table"
 	case above < below, below == 0 && to == shared && from != shared:
 		return ""
-	case covers("pkg/kube/", from) && covers("pkg/kube/", to):
-		return "" // within the layer
+	}
+	for _, tree := range []string{"pkg/kube/", "pkg/agent/", "pkg/manager/"} {
+		if covers(tree, from) && covers(tree, to) {
+			return "" // within one tree
+		}
 	}
 	return "only smaller layers may be imported"
 }
@@ -230,8 +235,11 @@ func TestBreach(t *testing.T) {
 		{"an interface uses the use cases", "pkg/cniplugin", "pkg/ipam", true},
 		{"policy uses lease", "pkg/policy", "pkg/lease", true},
 		{"a program", "cmd/leasectl", "pkg/cli", true},
-		{"publishing uses the agent's types", "pkg/kube/publish", "pkg/agent", true},
-		{"within pkg/kube", "pkg/kube/pin", "pkg/kube/topology", true},
+		{"publishing uses the agent's types", "pkg/agent/publish", "pkg/agent", true},
+		{"within the manager", "pkg/manager/pin", "pkg/manager/podwebhook", true},
+		{"the manager uses the agent", "pkg/manager/pin", "pkg/agent/podcache", false},
+		{"the agent uses the manager", "pkg/agent/publish", "pkg/manager/pin", false},
+		{"pkg/kube uses the manager", "pkg/kube/ordinals", "pkg/manager/pin", false},
 		{"lease uses policy", "pkg/lease", "pkg/policy", false},
 		{"pool uses policy", "pkg/pool", "pkg/policy", false},
 		{"store uses ipam", "pkg/store", "pkg/ipam", false},
@@ -239,7 +247,7 @@ func TestBreach(t *testing.T) {
 		{"ipam uses adopt", "pkg/ipam", "pkg/adopt", true},
 		{"adopt uses ipam", "pkg/adopt", "pkg/ipam", false},
 		{"ipam uses cniplugin", "pkg/ipam", "pkg/cniplugin", false},
-		{"agent uses pkg/kube", "pkg/agent", "pkg/kube/publish", false},
+		{"the loops without Kubernetes use a task", "pkg/agent", "pkg/agent/publish", false},
 		{"an unknown package", "pkg/store", "pkg/utils", false},
 		{"an unknown importer", "pkg/utils", "pkg/lease", false},
 		{"a program is imported", "pkg/cli", "cmd/leasectl", false},

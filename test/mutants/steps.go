@@ -40,11 +40,11 @@ var (
 		{"pkg/ipam", slices.Concat([]string{"./pkg/cniplugin"}, node)},
 		{"pkg/cniplugin", node},
 		{"pkg/agent", []string{"./test/agent", "./test/netns"}},
-		{"pkg/kube/windows", nil},
-		{"pkg/kube/publish", nil},
-		{"pkg/kube/holds", nil},
-		{"pkg/kube/topology", []string{"./pkg/kube/pin"}},
-		{"pkg/kube/pin", nil},
+		{"pkg/agent/retention", nil},
+		{"pkg/agent/publish", nil},
+		{"pkg/agent/reclaim", nil},
+		{"pkg/manager/persistentpodstate", []string{"./pkg/manager/pin"}},
+		{"pkg/manager/pin", nil},
 	}
 )
 

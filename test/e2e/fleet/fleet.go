@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent"
-	"github.com/leasehold-cni/leasehold/pkg/kube/live"
+	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 )
 
 // Config is the configuration of a Fleet.
@@ -35,7 +35,7 @@ type Config struct {
 type Fleet struct {
 	Config
 	client  *kubernetes.Clientset
-	clients *live.Clients // for kinds that the clientset does not have
+	clients *informer.Clients // for kinds that the clientset does not have
 	nodes   map[string]*Node
 
 	calls chan struct{} // limits the number of concurrent plugin calls
@@ -55,7 +55,7 @@ func New(c Config) (*Fleet, error) {
 	if err != nil {
 		return nil, err
 	}
-	others, err := live.NewClients(c.API)
+	others, err := informer.NewClients(c.API)
 	if err != nil {
 		return nil, err
 	}

@@ -9,12 +9,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent"
+	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
+	"github.com/leasehold-cni/leasehold/pkg/agent/publish"
 	"github.com/leasehold-cni/leasehold/pkg/env"
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
-	"github.com/leasehold-cni/leasehold/pkg/kube/live"
-	"github.com/leasehold-cni/leasehold/pkg/kube/nodepods"
-	"github.com/leasehold-cni/leasehold/pkg/kube/publish"
+	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -24,12 +24,12 @@ func (f *Fleet) publishing(n *Node) ([]agent.Task, error) {
 	if err != nil {
 		return nil, err
 	}
-	clients, err := live.NewClients(f.API)
+	clients, err := informer.NewClients(f.API)
 	if err != nil {
 		return nil, err
 	}
 	log := f.Log.With("node", n.Name)
-	pods := nodepods.New(clients.Core, n.Name, log)
+	pods := podcache.New(clients.Core, n.Name, log)
 	objects := publish.NewObjects(clients.IPAM, n.Name, log)
 	publisher := &publish.Publisher{
 		Service: &ipam.Service{Store: store.New(n.Dirs), Host: here.Host, Clock: here.Clock, CacheDirs: []string{n.caches()}},

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/leasehold-cni/leasehold/pkg/kube/meta"
+	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -60,7 +60,7 @@ func statefulSet(namespace, name, mode string, spread bool) *appsv1.StatefulSet 
 	labels := map[string]string{"set": name}
 	annotations := map[string]string{policy.Annotation: "60m"}
 	if needsManager(mode) {
-		annotations[meta.AnnotationPin] = mode
+		annotations[wellknown.AnnotationPin] = mode
 	}
 	replicas, no := int32(siblings), false
 	s := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
-	"github.com/leasehold-cni/leasehold/pkg/kube/meta"
+	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -94,7 +94,7 @@ func (c crowd) pod(i int) *corev1.Pod {
 // boundPod is the same once it is where it belongs, labelled as the webhook had done it.
 func (c crowd) boundPod(i int) *corev1.Pod {
 	p := c.pod(i)
-	p.Labels[meta.LabelRetained] = meta.Retained
+	p.Labels[wellknown.LabelRetained] = wellknown.Retained
 	p.Spec.NodeName = c.nodeName(i)
 	return p
 }

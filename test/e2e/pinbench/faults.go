@@ -23,7 +23,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/leasehold-cni/leasehold/pkg/kube/meta"
+	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
 	"github.com/leasehold-cni/leasehold/test/e2e/bed"
 )
 
@@ -209,7 +209,7 @@ func (r *faultRun) ping(ctx context.Context) {
 	config := rest.CopyConfig(r.api)
 	config.Host, config.CAData, config.CAFile = r.proxy.url, r.proxy.ca, ""
 	config.CertData, config.KeyData, config.CertFile, config.KeyFile = nil, nil, "", ""
-	managers, err := clientcmd.BuildConfigFromFlags("", r.bed.Scratch(meta.ManagerName+".kubeconfig"))
+	managers, err := clientcmd.BuildConfigFromFlags("", r.bed.Scratch(wellknown.ManagerName+".kubeconfig"))
 	if err != nil {
 		r.problem(err)
 		return
@@ -279,7 +279,7 @@ func everybody(string) bool { return true }
 func (r *faultRun) rbac(ctx context.Context) error {
 	r.excused = everybody
 	bindings := r.client.RbacV1().ClusterRoleBindings()
-	binding, err := bindings.Get(ctx, meta.ManagerName, metav1.GetOptions{})
+	binding, err := bindings.Get(ctx, wellknown.ManagerName, metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
@@ -317,7 +317,7 @@ func (r *faultRun) refuse(ctx context.Context, namespace string) error {
 		names := map[string]string{corev1.LabelMetadataName: namespace}
 		rules.NamespaceSelector = &metav1.LabelSelector{MatchLabels: names}
 	}
-	user := fmt.Sprintf("system:serviceaccount:%s:%s", meta.Namespace, meta.ManagerName)
+	user := fmt.Sprintf("system:serviceaccount:%s:%s", wellknown.Namespace, wellknown.ManagerName)
 	policies := r.client.AdmissionregistrationV1().ValidatingAdmissionPolicies()
 	bindings := r.client.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings()
 	_, err := policies.Create(ctx, &admissionregistrationv1.ValidatingAdmissionPolicy{
@@ -567,7 +567,7 @@ func (l *lives) created(p *corev1.Pod, at time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	v := l.of(p)
-	v.created, v.gated, v.reason = at, len(p.Spec.SchedulingGates) > 0, p.Annotations[meta.AnnotationPinReason]
+	v.created, v.gated, v.reason = at, len(p.Spec.SchedulingGates) > 0, p.Annotations[wellknown.AnnotationPinReason]
 }
 
 func (l *lives) see(p *corev1.Pod, at time.Time) {

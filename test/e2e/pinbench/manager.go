@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
-	"github.com/leasehold-cni/leasehold/pkg/kube/meta"
+	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
 	"github.com/leasehold-cni/leasehold/test/e2e/bed"
 	"github.com/leasehold-cni/leasehold/test/e2e/machine"
 )
@@ -129,7 +129,7 @@ func (b *Bench) startManagers(ctx context.Context, replicas int, through *proxy)
 	if err != nil {
 		return err
 	}
-	kubeconfig, err := b.serviceAccount(ctx, meta.Namespace, meta.ManagerName, through)
+	kubeconfig, err := b.serviceAccount(ctx, wellknown.Namespace, wellknown.ManagerName, through)
 	if err != nil {
 		return err
 	}
@@ -164,9 +164,9 @@ const portsApart = 10
 
 func managerName(i int) string {
 	if i == 0 {
-		return meta.ManagerName
+		return wellknown.ManagerName
 	}
-	return fmt.Sprintf("%s-%d", meta.ManagerName, i)
+	return fmt.Sprintf("%s-%d", wellknown.ManagerName, i)
 }
 
 func certDir(i int) string { return "/run/" + managerName(i) }
@@ -185,12 +185,12 @@ func (b *Bench) control() machine.Client { return b.bed.Machine(bed.Control) }
 func (b *Bench) stopManager(ctx context.Context) error {
 	ctx = context.WithoutCancel(ctx)
 	return errors.Join(b.control().Stop(ctx, managerName(0)), b.control().Stop(ctx, managerName(1)),
-		ignoreNotFound(b.client.AdmissionregistrationV1().MutatingWebhookConfigurations().Delete(ctx, meta.ManagerName, metav1.DeleteOptions{})))
+		ignoreNotFound(b.client.AdmissionregistrationV1().MutatingWebhookConfigurations().Delete(ctx, wellknown.ManagerName, metav1.DeleteOptions{})))
 }
 
 // leadService makes the manager's Service lead to a replica on the machine of the control plane.
 func (b *Bench) leadService(ctx context.Context, i int) error {
-	service, err := b.client.CoreV1().Services(meta.Namespace).Get(ctx, meta.ManagerName, metav1.GetOptions{})
+	service, err := b.client.CoreV1().Services(wellknown.Namespace).Get(ctx, wellknown.ManagerName, metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
@@ -204,7 +204,7 @@ func (b *Bench) leadService(ctx context.Context, i int) error {
 	for _, p := range service.Spec.Ports {
 		slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: &p.Name, Port: &port})
 	}
-	_, err = b.client.DiscoveryV1().EndpointSlices(meta.Namespace).Create(ctx, slice, metav1.CreateOptions{})
+	_, err = b.client.DiscoveryV1().EndpointSlices(wellknown.Namespace).Create(ctx, slice, metav1.CreateOptions{})
 	return err
 }
 
@@ -222,7 +222,7 @@ func (b *Bench) managerReady(ctx context.Context, i int) error {
 			last = fmt.Errorf("/readyz: %s", resp.Status)
 			return false, nil
 		}
-		c, err := b.client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, meta.ManagerName, metav1.GetOptions{})
+		c, err := b.client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, wellknown.ManagerName, metav1.GetOptions{})
 		if err != nil {
 			return false, err
 		}

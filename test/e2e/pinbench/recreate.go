@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/leasehold-cni/leasehold/pkg/kube/meta"
+	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
 	"github.com/leasehold-cni/leasehold/test/e2e/fleet"
 )
 
@@ -194,7 +194,7 @@ func describe(p *corev1.Pod) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, " %s %s node=%q address=%q nominated=%q gates=%v", p.Name, p.Status.Phase, p.Spec.NodeName, p.Status.PodIP,
 		p.Status.NominatedNodeName, p.Spec.SchedulingGates)
-	for _, key := range []string{meta.AnnotationPinnedNode, meta.AnnotationPinReason} {
+	for _, key := range []string{wellknown.AnnotationPinnedNode, wellknown.AnnotationPinReason} {
 		if v, ok := p.Annotations[key]; ok {
 			fmt.Fprintf(&b, " %s=%q", key, v)
 		}

@@ -27,7 +27,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
 
-	"github.com/leasehold-cni/leasehold/pkg/kube/meta"
+	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
 	"github.com/leasehold-cni/leasehold/test/e2e/bed"
 	"github.com/leasehold-cni/leasehold/test/e2e/machine"
 )
@@ -127,7 +127,7 @@ func (b *Bench) Scale(ctx context.Context, nodes, reservations, rate int, lastin
 	fmt.Fprintf(w, "create of a pod, at its client: p50, p99, max\t%s\t\n", spread(created))
 	fmt.Fprintf(w, "create to lifted gate, %d pods: p50, p99, max\t%s\t\n", len(opened), spread(opened))
 	fmt.Fprintf(w, "processor time of that, per pod: manager, API server, scheduler\t%s\t\n", perPod(idle, busy, len(created),
-		meta.ManagerName, bed.APIServer, bed.Scheduler))
+		wellknown.ManagerName, bed.APIServer, bed.Scheduler))
 	fmt.Fprintf(w, "manager, start to ready\t%s\t\n", seconds(ready))
 	fmt.Fprintf(w, "manager's memory, MiB: resting, after the load, peak\t%d, %d, %d\t%s\n", resting.now, loaded.now, loaded.peak,
 		mark(loaded.peak <= memoryGoal, fmt.Sprintf("peak <= %d", memoryGoal)))
@@ -168,9 +168,9 @@ func (b *Bench) memory(ctx context.Context) (resident, error) {
 	if err != nil {
 		return resident{}, err
 	}
-	pid := reply.Services[meta.ManagerName]
+	pid := reply.Services[wellknown.ManagerName]
 	if pid == 0 {
-		return resident{}, fmt.Errorf("the manager has ended; see %s", b.bed.Log(bed.Control, meta.ManagerName))
+		return resident{}, fmt.Errorf("the manager has ended; see %s", b.bed.Log(bed.Control, wellknown.ManagerName))
 	}
 	status, err := os.ReadFile(fmt.Sprintf("%s/proc/%d/status", b.bed.Root(bed.Control), pid))
 	if err != nil {
@@ -316,7 +316,7 @@ type hook struct {
 }
 
 func (b *Bench) webhook(ctx context.Context) (hook, error) {
-	config, err := b.client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, meta.ManagerName, metav1.GetOptions{})
+	config, err := b.client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, wellknown.ManagerName, metav1.GetOptions{})
 	if err != nil {
 		return hook{}, err
 	}
@@ -372,7 +372,7 @@ func (h hook) ask(ctx context.Context, review []byte) (pinned bool, err error) {
 	if err := json.Unmarshal(body, &answer); err != nil || answer.Response == nil || !answer.Response.Allowed {
 		return false, fmt.Errorf("the webhook answers %s (%v): %.300s", resp.Status, err, body)
 	}
-	return bytes.Contains(answer.Response.Patch, []byte(meta.GateNominate)), nil
+	return bytes.Contains(answer.Response.Patch, []byte(wellknown.GateNominate)), nil
 }
 
 // create creates pods that were away, and waits until their gates are lifted. It returns how long each took.
@@ -419,7 +419,7 @@ func (b *Bench) watchGates(ctx context.Context) (*gates, error) {
 		return nil, err
 	}
 	w, err := b.client.CoreV1().Pods("").Watch(ctx, metav1.ListOptions{ResourceVersion: now.ResourceVersion,
-		LabelSelector: meta.LabelRetained + "=" + meta.Retained})
+		LabelSelector: wellknown.LabelRetained + "=" + wellknown.Retained})
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,84 @@
+package events
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"strings"
+	"unicode/utf8"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+)
+
+// controller is the reportingController of all Events.
+const controller = "leasehold-agent"
+
+// maxNote is the longest note that the API accepts, in bytes.
+const maxNote = 1024
+
+// Event returns the API object for a notice. objectUID is the UID of the pod in the API, node the
+// node that reports.
+func Event(n Notice, objectUID types.UID, node string) *eventsv1.Event {
+	kind := corev1.EventTypeNormal
+	if n.Warning {
+		kind = corev1.EventTypeWarning
+	}
+	return &eventsv1.Event{
+		TypeMeta:            metav1.TypeMeta{APIVersion: "events.k8s.io/v1", Kind: "Event"},
+		ObjectMeta:          metav1.ObjectMeta{Namespace: n.Namespace, Name: objectName(n)},
+		EventTime:           metav1.NewMicroTime(n.Time),
+		ReportingController: controller,
+		ReportingInstance:   node,
+		Action:              "Assign",
+		Reason:              n.Reason,
+		Type:                kind,
+		Note:                cut(n.Text, maxNote),
+		Regarding: corev1.ObjectReference{
+			APIVersion: "v1", Kind: "Pod", Namespace: n.Namespace, Name: n.Pod, UID: objectUID},
+	}
+}
+
+// objectName returns the same name for the same occurrence. An invalid annotation is one occurrence
+// for as long as it has the same value, so its time does not count.
+func objectName(n Notice) string {
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%s\x00%s\x00%s", n.UID, n.Reason, n.Subject)
+	if n.Reason != InvalidReservation {
+		fmt.Fprintf(h, "\x00%d", n.Time.UnixNano())
+	}
+	pod := n.Pod
+	if len(pod) > 230 {
+		pod = strings.TrimRight(pod[:230], ".-")
+	}
+	return fmt.Sprintf("%s.%016x", pod, h.Sum64())
+}
+
+// cut shortens a text to at most limit bytes, at a character boundary.
+func cut(s string, limit int) string {
+	if len(s) <= limit {
+		return s
+	}
+	for limit > 0 && !utf8.RuneStart(s[limit]) {
+		limit--
+	}
+	return s[:limit]
+}
+
+// post creates an Event. It is no error if the Event exists or its namespace is being deleted.
+func post(ctx context.Context, client rest.Interface, e *eventsv1.Event) error {
+	ctx, cancel := context.WithTimeout(ctx, informer.RequestTimeout)
+	defer cancel()
+	err := client.Post().Namespace(e.Namespace).Resource("events").Body(e).Do(ctx).Error()
+	isGone := apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
+	if apierrors.IsAlreadyExists(err) || isGone {
+		return nil
+	}
+	return err
+}

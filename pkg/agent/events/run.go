@@ -1,0 +1,155 @@
+package events
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
+	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/notify"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+const (
+	minInterval = 250 * time.Millisecond
+	retry       = 2 * time.Second
+	// maxAge is how old an entry may be that is reported after a start. It is shorter than the API
+	// server keeps Events, so that an entry that was reported before has an Event of that name.
+	maxAge = 10 * time.Minute
+	// maxQueued limits the notices that wait for the API server. The oldest are dropped.
+	maxQueued = 1024
+)
+
+// Events is the task that creates Events from the store's journal.
+type Events struct {
+	Service *ipam.Service
+	Node    string
+	Client  rest.Interface
+	Pods    *podcache.Pods
+	Log     *slog.Logger
+
+	reader  Reader
+	cursor  uint64
+	started bool
+
+	mu      sync.Mutex
+	queue   []Notice
+	invalid map[informer.Name]string // the invalid annotation that was last reported of a pod
+	queued  notify.Signal
+}
+
+// Run creates Events until ctx is done. changes receives a value when the store has changed.
+func (e *Events) Run(ctx context.Context, changes <-chan struct{}) error {
+	return informer.Loop(ctx, minInterval, informer.Any(ctx, changes, e.queued.Subscribe()), e.pass)
+}
+
+// Invalid reports an invalid annotation of a pod, once for each value.
+func (e *Events) Invalid(p podcache.Pod, problem error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	value := p.Annotation + "\x00" + string(p.ObjectUID)
+	if reported, ok := e.invalid[p.Name]; ok && reported == value {
+		return
+	}
+	if e.invalid == nil || len(e.invalid) > 4*maxQueued {
+		e.invalid = map[informer.Name]string{}
+	}
+	e.invalid[p.Name] = value
+	e.enqueue(Notice{Namespace: p.Namespace, Pod: p.Name.Name, UID: p.UID, Reason: InvalidReservation, Warning: true,
+		Text: problem.Error() + "; the previous value stays in effect", Time: time.Now(), Subject: p.Annotation})
+	e.queued.Send()
+}
+
+func (e *Events) enqueue(n ...Notice) {
+	e.queue = append(e.queue, n...)
+	if more := len(e.queue) - maxQueued; more > 0 {
+		e.queue = append([]Notice(nil), e.queue[more:]...)
+	}
+}
+
+func (e *Events) pass(ctx context.Context) (requeueAfter time.Duration) {
+	pods, _ := e.Pods.Rows()
+	if err := e.read(ctx, pods); err != nil && !store.IsEmpty(err) {
+		e.Log.Warn("reading the journal failed", "error", err)
+		requeueAfter = retry
+	}
+	for {
+		n, ok := e.next()
+		if !ok {
+			return requeueAfter
+		}
+		err := post(ctx, e.Client, Event(n, objectUID(pods, n), e.Node))
+		switch {
+		case err == nil:
+		case isFinal(err):
+			e.Log.Warn("creating an event failed", "reason", n.Reason, "pod", n.Namespace+"/"+n.Pod, "error", err)
+		default:
+			e.putBack(n)
+			return retry
+		}
+	}
+}
+
+func (e *Events) next() (Notice, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.queue) == 0 {
+		return Notice{}, false
+	}
+	n := e.queue[0]
+	e.queue = e.queue[1:]
+	return n, true
+}
+
+func (e *Events) putBack(n Notice) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.queue = append([]Notice{n}, e.queue...)
+}
+
+// isFinal reports whether a retry would fail as well.
+func isFinal(err error) bool {
+	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err)
+}
+
+// read queues notices for the new entries of the journal. The first call reads the whole journal,
+// to know the former address of each pod.
+func (e *Events) read(ctx context.Context, pods map[informer.Name]podcache.Pod) error {
+	var entries []store.Entry
+	cursor, err := e.Service.Journal(ctx, e.cursor, func(_ uint64, n store.Entry) { entries = append(entries, n) })
+	if err != nil {
+		return err
+	}
+	e.cursor = cursor
+	notices := e.reader.Read(entries, func(namespace, name, uid string) bool {
+		p, here := pods[informer.Name{Namespace: namespace, Name: name}]
+		w, err := retention.Decide(p)
+		return here && p.UID == uid && err == nil && w.Window > 0
+	})
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, n := range notices {
+		if e.started || time.Since(n.Time) < maxAge {
+			e.enqueue(n)
+		}
+	}
+	e.started = true
+	return nil
+}
+
+// objectUID returns the UID of the pod in the API. A static pod's is not the one that the runtime
+// passes.
+func objectUID(pods map[informer.Name]podcache.Pod, n Notice) types.UID {
+	if p, here := pods[informer.Name{Namespace: n.Namespace, Name: n.Pod}]; here && p.UID == n.UID {
+		return p.ObjectUID
+	}
+	return types.UID(n.UID)
+}

@@ -1,0 +1,160 @@
+package events
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
+	"github.com/leasehold-cni/leasehold/pkg/kube/fakeapi"
+	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+// fixture is a node with a journal, and a fake API server.
+type fixture struct {
+	*Events
+	t      *testing.T
+	node   fakeapi.Node
+	server *fakeapi.Server
+}
+
+func newFixture(t *testing.T) *fixture {
+	w := &fixture{t: t, node: fakeapi.NewNode(t), server: fakeapi.New(t)}
+	w.restart()
+	return w
+}
+
+// restart starts an agent without state.
+func (w *fixture) restart() {
+	w.Events = &Events{Service: w.node.Service, Node: "node1", Client: w.server.Clients.Events, Log: fakeapi.Log,
+		Pods: podcache.New(w.server.Clients.Core, "node1", fakeapi.Log)}
+}
+
+// kept adds a journal entry: db-0 came back to its address, ago before now.
+func (w *fixture) kept(n int, ago time.Duration) {
+	e := entry(store.EventKept, "db-0", fmt.Sprint("u", n), "10.0.0.2", fmt.Sprint("after ", n, "s"))
+	e.Time = time.Now().Add(-ago)
+	w.node.Update(func(tx *store.Tx) error { return tx.Log(e) })
+}
+
+// created returns the sorted notes of the Events that the server has.
+func (w *fixture) created() (texts []string) {
+	w.t.Helper()
+	for _, at := range w.server.Paths() {
+		var e eventsv1.Event
+		w.server.Get(at, &e)
+		texts = append(texts, fmt.Sprint(e.Regarding.UID, " ", e.Note))
+	}
+	slices.Sort(texts)
+	return texts
+}
+
+func (w *fixture) expect(name string, want ...string) {
+	w.t.Helper()
+	var texts []string
+	for _, n := range want {
+		texts = append(texts, fmt.Sprintf("u%s kept 10.0.0.2: the pod was away for %ss", n, n))
+	}
+	if got := w.created(); !slices.Equal(got, texts) {
+		w.t.Errorf("%s: created %q, want %q", name, got, texts)
+	}
+}
+
+func (w *fixture) runPass() time.Duration { return w.pass(context.Background()) }
+
+func TestJournalIsReportedOnceInOrder(t *testing.T) {
+	w := newFixture(t)
+	w.kept(1, time.Hour) // older than maxAge
+	w.kept(2, time.Minute)
+	w.runPass()
+	w.expect("at the start", "2")
+	w.kept(3, 20*time.Minute) // an entry written after the start is reported at any age
+	w.runPass()
+	w.expect("a new entry", "2", "3")
+	w.server.Requests()
+	w.runPass()
+	if requests := w.server.Requests(); len(requests) > 0 {
+		t.Errorf("requests without a new entry: %q", requests)
+	}
+	w.restart()
+	w.runPass()
+	w.expect("after a restart", "2", "3") // 2 is created again, under the same name
+}
+
+func TestFailedEventsStayQueuedInOrder(t *testing.T) {
+	w := newFixture(t)
+	w.runPass()
+	w.server.Reject(fakeapi.Always(http.StatusServiceUnavailable))
+	w.kept(1, 0)
+	w.kept(2, 0)
+	for range 3 {
+		if requeueAfter := w.runPass(); requeueAfter != retry {
+			t.Errorf("requeue after %s, want %s", requeueAfter, retry)
+		}
+	}
+	if len(w.queue) != 2 || w.queue[0].UID != "u1" {
+		t.Errorf("queue: %+v", w.queue)
+	}
+	w.server.Reject(nil)
+	w.kept(3, 0)
+	w.runPass()
+	w.expect("the server is available again", "1", "2", "3")
+
+	w.server.Reject(fakeapi.Always(http.StatusForbidden))
+	w.kept(4, 0)
+	if requeueAfter := w.runPass(); requeueAfter != 0 || len(w.queue) != 0 {
+		t.Errorf("forbidden: requeue after %s, queue %+v", requeueAfter, w.queue)
+	}
+	w.server.Reject(nil)
+	w.kept(5, 0)
+	w.runPass()
+	w.expect("the next entry", "1", "2", "3", "5")
+}
+
+func TestFullQueueDropsTheOldest(t *testing.T) {
+	w := newFixture(t)
+	for i := range maxQueued + 3 {
+		w.enqueue(Notice{UID: fmt.Sprint(i)})
+	}
+	if len(w.queue) != maxQueued || w.queue[0].UID != "3" {
+		t.Errorf("%d queued, the first is %s", len(w.queue), w.queue[0].UID)
+	}
+}
+
+func TestInvalidAnnotationIsReportedOncePerValue(t *testing.T) {
+	w := newFixture(t)
+	pod := podcache.Pod{Name: informer.Name{Namespace: "db", Name: "db-0"}, UID: "u1", ObjectUID: "o1", Annotation: "soon"}
+	for _, value := range []string{"soon", "soon", "later", "soon"} {
+		pod.Annotation = value
+		w.Invalid(pod, errors.New("no window: "+value))
+		w.runPass()
+	}
+	if got := w.created(); len(got) != 2 || !strings.Contains(got[0], "later") || !strings.Contains(got[1], "soon") {
+		t.Errorf("created %q", got)
+	}
+}
+
+// The mirror pod of a static pod has another UID than the one that the runtime passes.
+func TestStaticPodEventsRegardTheMirrorPod(t *testing.T) {
+	w := newFixture(t)
+	mirror := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0", UID: "object", ResourceVersion: "1",
+		Annotations: map[string]string{"kubernetes.io/config.hash": "u1", corev1.MirrorPodAnnotationKey: "u1"}}}
+	if err := w.Pods.Replace([]any{mirror}, ""); err != nil {
+		t.Fatal(err)
+	}
+	w.kept(1, 0)
+	w.runPass()
+	if got := w.created(); len(got) != 1 || !strings.HasPrefix(got[0], "object ") {
+		t.Errorf("created %q", got)
+	}
+}

@@ -1,0 +1,138 @@
+// Package podcache watches the pods of one node and keeps the parts of them that concern their
+// addresses.
+package podcache
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
+)
+
+// Pod is the part of a pod that concerns its addresses.
+type Pod struct {
+	informer.Name
+	// UID is the UID that the runtime passes to plugins. For a static pod that is the one that the
+	// kubelet generated; its mirror pod in the API has another.
+	UID string
+	// ObjectUID is the UID of the object in the API.
+	ObjectUID types.UID
+	// Annotation is the value of the annotation that asks for a window, valid if HasAnnotation.
+	Annotation    string
+	HasAnnotation bool
+	Owner         Owner
+	// OwnClaim reports whether the pod has a volume whose claim is named after the pod.
+	OwnClaim bool
+	// Expected reports whether the pod has, or will have, a sandbox with a network of its own.
+	Expected bool
+	Ready    bool
+}
+
+// Owner is the controller of a pod. The zero value means that it has none.
+type Owner struct{ Group, Kind, Name string }
+
+// Annotations of a mirror pod, the object of a static pod in the API. kubeletHash is the UID that
+// the kubelet gave the static pod.
+const (
+	kubeletHash = "kubernetes.io/config.hash"
+	mirrorPod   = corev1.MirrorPodAnnotationKey
+)
+
+// Of returns the Pod of an API object.
+func Of(p *corev1.Pod) Pod {
+	out := Pod{
+		Name: informer.Name{Namespace: p.Namespace, Name: p.Name}, UID: string(p.UID), ObjectUID: p.UID,
+		Expected: !p.Spec.HostNetwork && p.DeletionTimestamp == nil &&
+			p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed,
+		Ready: IsReady(p),
+	}
+	out.OwnClaim = slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return isOwnClaim(v, p.Name) })
+	out.Annotation, out.HasAnnotation = p.Annotations[policy.Annotation]
+	if hash := p.Annotations[kubeletHash]; hash != "" && p.Annotations[mirrorPod] != "" {
+		out.UID = hash
+	}
+	if c := metav1.GetControllerOf(p); c != nil {
+		group, _, hasGroup := strings.Cut(c.APIVersion, "/")
+		if !hasGroup {
+			group = ""
+		}
+		out.Owner = Owner{group, c.Kind, c.Name}
+	}
+	return out
+}
+
+// isOwnClaim reports whether a volume's claim was created for the pod: such claims are named
+// "<template>-<pod>".
+func isOwnClaim(v corev1.Volume, pod string) bool {
+	claim := v.PersistentVolumeClaim
+	return claim != nil && strings.HasSuffix(claim.ClaimName, "-"+pod)
+}
+
+// IsReady reports whether a pod's Ready condition is true.
+func IsReady(p *corev1.Pod) bool {
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// strip removes all that Of does not read.
+func strip(p *corev1.Pod) {
+	kept := corev1.Pod{
+		TypeMeta: p.TypeMeta,
+		ObjectMeta: metav1.ObjectMeta{
+			Name: p.Name, Namespace: p.Namespace, UID: p.UID, ResourceVersion: p.ResourceVersion,
+			DeletionTimestamp: p.DeletionTimestamp, OwnerReferences: p.OwnerReferences,
+		},
+		Spec:   corev1.PodSpec{NodeName: p.Spec.NodeName, HostNetwork: p.Spec.HostNetwork},
+		Status: corev1.PodStatus{Phase: p.Status.Phase},
+	}
+	for _, key := range []string{policy.Annotation, kubeletHash, mirrorPod} {
+		if v, ok := p.Annotations[key]; ok {
+			metav1.SetMetaDataAnnotation(&kept.ObjectMeta, key, v)
+		}
+	}
+	for _, v := range p.Spec.Volumes {
+		if isOwnClaim(v, p.Name) {
+			kept.Spec.Volumes = []corev1.Volume{v}
+		}
+	}
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			kept.Status.Conditions = []corev1.PodCondition{{Type: c.Type, Status: c.Status}}
+		}
+	}
+	*p = kept
+}
+
+// Pods is the list of a node's pods.
+type Pods struct {
+	informer.Table[*corev1.Pod, Pod]
+	core rest.Interface
+	node string
+	log  *slog.Logger
+}
+
+// New returns the empty list of a node's pods. Run fills it.
+func New(core rest.Interface, node string, log *slog.Logger) *Pods {
+	return &Pods{Table: informer.Table[*corev1.Pod, Pod]{Trim: Of, Strip: strip}, core: core, node: node, log: log}
+}
+
+// Run keeps the list up to date until ctx is done. It returns ctx.Err().
+func (p *Pods) Run(ctx context.Context) error {
+	lw := cache.NewListWatchFromClient(p.core, "pods", metav1.NamespaceAll,
+		fields.OneTermEqualSelector("spec.nodeName", p.node))
+	return p.Watch(ctx, lw, "pods of this node", p.log)
+}

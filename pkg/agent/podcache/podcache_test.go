@@ -1,0 +1,78 @@
+package podcache
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+)
+
+func controlled(apiVersion, kind, name string) []metav1.OwnerReference {
+	yes := true
+	return []metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: name, Controller: &yes}}
+}
+
+func TestOf(t *testing.T) {
+	name := informer.Name{Namespace: "db", Name: "db-0"}
+	meta := metav1.ObjectMeta{Namespace: "db", Name: "db-0", UID: "u1"}
+	with := func(change func(*corev1.Pod)) *corev1.Pod {
+		p := &corev1.Pod{ObjectMeta: *meta.DeepCopy()}
+		p.Spec.Containers = []corev1.Container{{Name: "big"}}
+		p.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "big"}}
+		change(p)
+		return p
+	}
+	for _, c := range []struct {
+		name string
+		pod  *corev1.Pod
+		want Pod
+	}{
+		{"plain", with(func(*corev1.Pod) {}), Pod{Name: name, UID: "u1", ObjectUID: "u1", Expected: true}},
+		{"with the annotation", with(func(p *corev1.Pod) {
+			p.Annotations = map[string]string{"io.kubernetes.cri/reserved-ip-duration": "", "other": "big"}
+		}), Pod{Name: name, UID: "u1", ObjectUID: "u1", Expected: true, HasAnnotation: true}},
+		{"ready, of a StatefulSet", with(func(p *corev1.Pod) {
+			p.OwnerReferences = controlled("apps/v1", "StatefulSet", "db")
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue},
+				{Type: corev1.PodReady, Status: corev1.ConditionTrue, Message: "big"}}
+		}), Pod{Name: name, UID: "u1", ObjectUID: "u1", Expected: true, Ready: true,
+			Owner: Owner{"apps", "StatefulSet", "db"}}},
+		{"of the core group",
+			with(func(p *corev1.Pod) { p.OwnerReferences = controlled("v1", "ReplicationController", "rc") }),
+			Pod{Name: name, UID: "u1", ObjectUID: "u1", Expected: true, Owner: Owner{"", "ReplicationController", "rc"}}},
+		{"static", with(func(p *corev1.Pod) {
+			p.Annotations = map[string]string{"kubernetes.io/config.hash": "h1", "kubernetes.io/config.mirror": "h1"}
+		}), Pod{Name: name, UID: "h1", ObjectUID: "u1", Expected: true}},
+		{"a hash without the mirror annotation", with(func(p *corev1.Pod) {
+			p.Annotations = map[string]string{"kubernetes.io/config.hash": "h1"}
+		}), Pod{Name: name, UID: "u1", ObjectUID: "u1", Expected: true}},
+		{"with a claim of its own", with(func(p *corev1.Pod) {
+			p.Spec.Volumes = []corev1.Volume{{Name: "tmp"}, {Name: "data", VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data-db-0"}}}}
+		}), Pod{Name: name, UID: "u1", ObjectUID: "u1", Expected: true, OwnClaim: true}},
+		{"with a shared claim", with(func(p *corev1.Pod) {
+			p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data-db"}}}}
+		}), Pod{Name: name, UID: "u1", ObjectUID: "u1", Expected: true}},
+		{"with host network", with(func(p *corev1.Pod) { p.Spec.HostNetwork = true }), Pod{Name: name, UID: "u1",
+			ObjectUID: "u1"}},
+		{"succeeded", with(func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }), Pod{Name: name, UID: "u1",
+			ObjectUID: "u1"}},
+		{"terminating", with(func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{} }), Pod{Name: name, UID: "u1",
+			ObjectUID: "u1"}},
+	} {
+		if diff := cmp.Diff(c.want, Of(c.pod)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", c.name, diff)
+		}
+		strip(c.pod)
+		if diff := cmp.Diff(c.want, Of(c.pod)); diff != "" {
+			t.Errorf("%s, stripped (-want +got):\n%s", c.name, diff)
+		}
+		if c.pod.ManagedFields != nil || c.pod.Spec.Containers != nil {
+			t.Errorf("%s: strip kept managed fields or containers", c.name)
+		}
+	}
+}

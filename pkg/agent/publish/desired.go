@@ -1,0 +1,196 @@
+// Package publish writes the leases of a node's store to the API as IPReservations, one object for
+// each pod that the node has addresses for. The desired objects are a pure function of the store.
+// The task applies them whenever the store or the objects change, so that an object that somebody
+// deleted is created again.
+package publish
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
+	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+// Node identifies the node.
+type Node struct{ Name, UID string }
+
+// confirmedAfter is how long a sandbox must live to show that its pod can start on this node.
+const confirmedAfter = 30 * time.Second
+
+// IsKept reports whether a lease is retained: bound with a window, or firmly held.
+func IsKept(l lease.Lease) bool {
+	return !l.Key().IsZero() && (l.State == lease.Bound && l.Window > 0 || l.State == lease.Held && l.Firm)
+}
+
+// Wanted is the desired state of an object.
+type Wanted struct {
+	Object ipamv1.IPReservation
+	Since  lease.Instant // when the pod got or released its addresses
+	Leases []ipam.Ref
+}
+
+// Plan is what a pass has to do.
+type Plan struct {
+	Objects map[informer.Name]Wanted // by the object's name
+	// Release lists the leases of each pod whose object requests their release (spec.release).
+	Release [][]ipam.Ref
+	// RequeueAfter is the time until the plan changes by itself, 0 for never.
+	RequeueAfter time.Duration
+}
+
+// Make returns the plan for the leases of a node, its pods and the existing objects, which contain
+// requests of users and whether the sandbox was confirmed before.
+func Make(
+	node Node, view ipam.NodeView, pods map[informer.Name]podcache.Pod, existing map[informer.Name]*ipamv1.IPReservation,
+) Plan {
+	plan := Plan{Objects: map[informer.Name]Wanted{}}
+	for pod, leases := range retention.ByPod(view.Leases) {
+		leases = slices.DeleteFunc(leases, func(l lease.Lease) bool { return !IsKept(l) || l.Lapsed(view.Now) })
+		if len(leases) == 0 {
+			continue
+		}
+		slices.SortFunc(leases, order)
+		name := informer.Name{Namespace: pod.Namespace, Name: ipamv1.ObjectName(pod.Name, node.UID)}
+		object := existing[name]
+		w := want(node, pod, leases, view.Now)
+		if object != nil && object.Spec.Release == w.Object.Status.ID {
+			plan.Release = append(plan.Release, w.Leases)
+		}
+		w.Object.Status.Confirmed = plan.isConfirmed(leases, pods[pod], object, w.Object.Status, view.Now)
+		w.Object.Status.Conditions = conditions(object, w.Object.Status.ID, view.Now.Wall)
+		plan.Objects[name] = w
+		plan.requeueAtEnd(leases, view.Now)
+	}
+	return plan
+}
+
+// order sorts the leases of a pod, so that the same lease is the first, whose id is that of the
+// object, whatever others are added.
+func order(a, b lease.Lease) int {
+	return cmp.Or(cmp.Compare(a.Pool.Network, b.Pool.Network), cmp.Compare(a.Pool.DataDir, b.Pool.DataDir),
+		cmp.Compare(a.Holder.IfName, b.Holder.IfName), a.Address.Compare(b.Address))
+}
+
+func want(node Node, pod informer.Name, leases []lease.Lease, now lease.Instant) Wanted {
+	last := newest(leases)
+	w := Wanted{Since: since(last), Object: ipamv1.IPReservation{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: pod.Namespace, Name: ipamv1.ObjectName(pod.Name, node.UID),
+			Labels: map[string]string{
+				ipamv1.LabelNodeHash: ipamv1.Hash(node.Name),
+				ipamv1.LabelPodHash:  ipamv1.Hash(pod.Name),
+			},
+		},
+		Spec: ipamv1.IPReservationSpec{PodName: pod.Name, NodeName: node.Name, NodeUID: node.UID},
+		Status: ipamv1.IPReservationStatus{
+			ID: leases[0].ID, State: ipamv1.Held, PodUID: last.UID, Window: retention.FormatWindow(last.Window),
+		},
+	}}
+	status := &w.Object.Status
+	var texts []string
+	var until time.Time
+	endless := false
+	for _, l := range leases {
+		w.Leases = append(w.Leases, ipam.RefTo(l))
+		texts = append(texts, l.Address.String())
+		status.Addresses = append(status.Addresses, ipamv1.Address{
+			Network: l.Pool.Network, Interface: l.Holder.IfName, Address: l.Address.String()})
+		if l.State == lease.Bound {
+			status.State = ipamv1.Bound
+		}
+		end := l.Until(now)
+		endless = endless || end.IsZero()
+		if end.After(until) {
+			until = end
+		}
+	}
+	status.AddressList = strings.Join(texts, ",")
+	if status.State == ipamv1.Held && !endless {
+		status.HeldUntil = &metav1.Time{Time: until.Truncate(time.Second).UTC()}
+	}
+	return w
+}
+
+// newest returns the lease that changed last, preferring bound ones.
+func newest(leases []lease.Lease) lease.Lease {
+	return slices.MaxFunc(leases, func(a, b lease.Lease) int {
+		if a.State != b.State {
+			return cmp.Compare(b.State, a.State) // Bound comes before Held
+		}
+		return since(a).Wall.Compare(since(b).Wall)
+	})
+}
+
+func since(l lease.Lease) lease.Instant {
+	if l.State == lease.Held {
+		return l.ReleasedAt
+	}
+	return l.BoundAt
+}
+
+// isConfirmed reports whether the pod can start on this node: its sandbox has lived long enough,
+// the pod is Ready, or the existing object says so of the same pod.
+func (plan *Plan) isConfirmed(
+	leases []lease.Lease, pod podcache.Pod, existing *ipamv1.IPReservation, s ipamv1.IPReservationStatus,
+	now lease.Instant,
+) bool {
+	if existing != nil && existing.Status.Confirmed && existing.Status.ID == s.ID && existing.Status.PodUID == s.PodUID {
+		return true
+	}
+	l := newest(leases)
+	if l.State == lease.Held {
+		return l.ReleasedAt.Since(l.BoundAt) >= confirmedAfter
+	}
+	if pod.Ready && pod.UID == l.UID {
+		return true
+	}
+	lived := now.Since(l.BoundAt)
+	if lived < confirmedAfter {
+		plan.requeueAfter(confirmedAfter - lived)
+	}
+	return lived >= confirmedAfter
+}
+
+// ConditionReleased is the type of the condition that is set if spec.release has no effect.
+const ConditionReleased = "Released"
+
+func conditions(existing *ipamv1.IPReservation, id string, now time.Time) []metav1.Condition {
+	if existing == nil || existing.Spec.Release == "" || existing.Spec.Release == id {
+		return nil
+	}
+	c := metav1.Condition{
+		Type: ConditionReleased, Status: metav1.ConditionFalse, Reason: "OtherLease",
+		Message:            "spec.release names lease " + existing.Spec.Release + ", this is lease " + id,
+		LastTransitionTime: metav1.Time{Time: now.Truncate(time.Second)},
+	}
+	for _, old := range existing.Status.Conditions {
+		if old.Type == c.Type && old.Status == c.Status {
+			c.LastTransitionTime = old.LastTransitionTime
+		}
+	}
+	return []metav1.Condition{c}
+}
+
+func (plan *Plan) requeueAtEnd(leases []lease.Lease, now lease.Instant) {
+	for _, l := range leases {
+		if rest := l.Remaining(now); l.State == lease.Held && rest != lease.Forever {
+			plan.requeueAfter(rest)
+		}
+	}
+}
+
+func (plan *Plan) requeueAfter(d time.Duration) {
+	d += 10 * time.Millisecond // so that the pass is not early
+	if plan.RequeueAfter == 0 || d < plan.RequeueAfter {
+		plan.RequeueAfter = d
+	}
+}

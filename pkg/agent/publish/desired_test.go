@@ -1,0 +1,207 @@
+package publish
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+var (
+	now    = lease.Instant{Wall: time.Unix(1_700_000_000, 0).UTC(), Boot: 9 * time.Hour, BootID: "b"}
+	node   = Node{"node1", "5f1c9a02-1111-2222-3333-444455556666"}
+	podsNS = informer.Name{Namespace: "db", Name: "db-0"}
+	object = informer.Name{Namespace: "db", Name: "db-0-5f1c9a02"}
+)
+
+func ago(d time.Duration) lease.Instant {
+	return lease.Instant{Wall: now.Wall.Add(-d), Boot: now.Boot - d, BootID: "b"}
+}
+
+func bound(addr, id string, since time.Duration) lease.Lease {
+	return lease.Lease{
+		ID: id, Address: netip.MustParseAddr(addr), Pool: lease.Pool{DataDir: "/d", Network: "cbr0"}, State: lease.Bound,
+		Namespace: "db", Name: "db-0", UID: "u1", Holder: lease.Holder{ContainerID: "c1", IfName: "eth0"},
+		Window: time.Hour, BoundAt: ago(since),
+	}
+}
+
+func held(l lease.Lease, since time.Duration) lease.Lease {
+	l.State, l.Firm, l.Hold, l.ReleasedAt = lease.Held, true, l.Window, ago(since)
+	return l
+}
+
+const id1, id2 = "1111111111111111", "2222222222222222"
+
+func status(change func(*ipamv1.IPReservationStatus)) ipamv1.IPReservationStatus {
+	s := ipamv1.IPReservationStatus{
+		ID: id1, State: ipamv1.Bound, PodUID: "u1", Window: "1h0m0s", AddressList: "10.0.0.2",
+		Addresses: []ipamv1.Address{{Network: "cbr0", Interface: "eth0", Address: "10.0.0.2"}},
+	}
+	change(&s)
+	return s
+}
+
+func TestMake(t *testing.T) {
+	type testCase struct {
+		name     string
+		leases   []lease.Lease
+		pod      podcache.Pod
+		existing *ipamv1.IPReservation
+		want     *ipamv1.IPReservationStatus
+		after    time.Duration
+	}
+	until := func(d time.Duration) *metav1.Time { return &metav1.Time{Time: now.Wall.Add(d)} }
+	is := func(change func(*ipamv1.IPReservationStatus)) *ipamv1.IPReservationStatus {
+		s := status(change)
+		return &s
+	}
+	change := func(l lease.Lease, f func(*lease.Lease)) lease.Lease { f(&l); return l }
+	two := []lease.Lease{bound("fd00::2", id2, time.Minute), bound("10.0.0.2", id1, time.Minute)}
+	both := func(s *ipamv1.IPReservationStatus) {
+		s.AddressList = "10.0.0.2,fd00::2"
+		s.Addresses = append(s.Addresses, ipamv1.Address{Network: "cbr0", Interface: "eth0", Address: "fd00::2"})
+		s.Confirmed = true
+	}
+	for _, c := range []testCase{
+		{name: "no leases"},
+		{name: "a sandbox after 5 s", leases: []lease.Lease{bound("10.0.0.2", id1, 5*time.Second)},
+			want: is(func(*ipamv1.IPReservationStatus) {}), after: 25*time.Second + 10*time.Millisecond},
+		{name: "a sandbox after 5 s, pod Ready", leases: []lease.Lease{bound("10.0.0.2", id1, 5*time.Second)},
+			pod:  podcache.Pod{UID: "u1", Ready: true},
+			want: is(func(s *ipamv1.IPReservationStatus) { s.Confirmed = true })},
+		{name: "a sandbox after 5 s, another pod of the name Ready", leases: []lease.Lease{bound("10.0.0.2", id1,
+			5*time.Second)},
+			pod:  podcache.Pod{UID: "u0", Ready: true},
+			want: is(func(*ipamv1.IPReservationStatus) {}), after: 25*time.Second + 10*time.Millisecond},
+		{name: "confirmed before, same pod", leases: []lease.Lease{bound("10.0.0.2", id1, 5*time.Second)},
+			existing: &ipamv1.IPReservation{Status: ipamv1.IPReservationStatus{ID: id1, PodUID: "u1", Confirmed: true}},
+			want:     is(func(s *ipamv1.IPReservationStatus) { s.Confirmed = true })},
+		{name: "confirmed before, former pod", leases: []lease.Lease{bound("10.0.0.2", id1, 30*time.Second-time.Nanosecond)},
+			existing: &ipamv1.IPReservation{Status: ipamv1.IPReservationStatus{ID: id1, PodUID: "u0", Confirmed: true}},
+			want:     is(func(*ipamv1.IPReservationStatus) {}), after: 10*time.Millisecond + 1},
+		{name: "a sandbox after 30 s", leases: []lease.Lease{bound("10.0.0.2", id1, 30*time.Second)},
+			want: is(func(s *ipamv1.IPReservationStatus) { s.Confirmed = true })},
+		{name: "two families", leases: two, want: is(both)},
+		{name: "held", leases: []lease.Lease{held(bound("10.0.0.2", id1, 10*time.Minute), time.Minute)},
+			want: is(func(s *ipamv1.IPReservationStatus) {
+				s.State, s.HeldUntil, s.Confirmed = ipamv1.Held, until(59*time.Minute), true
+			}), after: 59*time.Minute + 10*time.Millisecond},
+		{name: "held after a short life", leases: []lease.Lease{held(bound("10.0.0.2", id1, 61*time.Second), time.Minute)},
+			want:  is(func(s *ipamv1.IPReservationStatus) { s.State, s.HeldUntil = ipamv1.Held, until(59*time.Minute) }),
+			after: 59*time.Minute + 10*time.Millisecond},
+		{name: "held forever", leases: []lease.Lease{held(change(bound("10.0.0.2", id1, time.Hour),
+			func(l *lease.Lease) { l.Window = lease.Forever }), time.Minute)},
+			want: is(func(s *ipamv1.IPReservationStatus) { s.State, s.Window, s.Confirmed = ipamv1.Held, "forever", true })},
+		{name: "one address bound, one held", leases: []lease.Lease{
+			bound("10.0.0.2", id1, time.Minute), held(bound("fd00::2", id2, time.Hour), time.Minute)},
+			want: is(both), after: 59*time.Minute + 10*time.Millisecond},
+		{name: "one address bound, one held since by another pod of the name", leases: []lease.Lease{
+			bound("10.0.0.2", id1, time.Minute),
+			change(held(bound("fd00::2", id2, time.Hour), time.Second), func(l *lease.Lease) { l.UID = "u0" })},
+			want: is(both), after: time.Hour - time.Second + 10*time.Millisecond},
+		{name: "an expired hold", leases: []lease.Lease{held(bound("10.0.0.2", id1, 3*time.Hour), time.Hour)}},
+		{name: "no window", leases: []lease.Lease{change(bound("10.0.0.2", id1, time.Minute),
+			func(l *lease.Lease) { l.Window = 0 })}},
+		{name: "a cool-down", leases: []lease.Lease{change(held(bound("10.0.0.2", id1, time.Hour), time.Minute),
+			func(l *lease.Lease) { l.Firm = false })}},
+		{name: "superseded", leases: []lease.Lease{change(bound("10.0.0.2", id1, time.Hour),
+			func(l *lease.Lease) { l.Superseded = true })}},
+		{name: "without a pod", leases: []lease.Lease{change(bound("10.0.0.2", id1, time.Hour),
+			func(l *lease.Lease) { l.Namespace, l.Name = "", "" })}},
+	} {
+		view := ipam.NodeView{Leases: c.leases, Now: now}
+		plan := Make(node, view, map[informer.Name]podcache.Pod{podsNS: c.pod},
+			map[informer.Name]*ipamv1.IPReservation{object: c.existing})
+		var got *ipamv1.IPReservationStatus
+		for name, w := range plan.Objects {
+			if name != object || w.Object.Spec != (ipamv1.IPReservationSpec{PodName: "db-0", NodeName: "node1",
+				NodeUID: node.UID}) {
+				t.Errorf("%s: object %s with %+v", c.name, name, w.Object.Spec)
+			}
+			got = &w.Object.Status
+		}
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", c.name, diff)
+		}
+		if plan.RequeueAfter != c.after {
+			t.Errorf("%s: requeue after %s, want %s", c.name, plan.RequeueAfter, c.after)
+		}
+		if len(plan.Release) > 0 {
+			t.Errorf("%s: releases %v", c.name, plan.Release)
+		}
+	}
+}
+
+func TestSpecRelease(t *testing.T) {
+	leases := []lease.Lease{bound("10.0.0.2", id1, time.Minute), bound("fd00::2", id2, time.Minute)}
+	view := ipam.NodeView{Leases: leases, Now: now}
+	with := func(release string) Plan {
+		existing := &ipamv1.IPReservation{Spec: ipamv1.IPReservationSpec{Release: release}}
+		return Make(node, view, nil, map[informer.Name]*ipamv1.IPReservation{object: existing})
+	}
+	if got := with(id1).Release; len(got) != 1 || len(got[0]) != 2 || got[0][0].ID != id1 || got[0][1].ID != id2 {
+		t.Errorf("the lease's id: releases %v", got)
+	}
+	other := with("3333333333333333")
+	if len(other.Release) != 0 {
+		t.Errorf("another id: releases %v", other.Release)
+	}
+	if c := other.Objects[object].Object.Status.Conditions; len(c) != 1 || c[0].Reason != "OtherLease" ||
+		!c[0].LastTransitionTime.Time.Equal(now.Wall) {
+		t.Errorf("another id: %v", c)
+	}
+	if got := with(""); len(got.Release) != 0 || len(got.Objects[object].Object.Status.Conditions) != 0 {
+		t.Errorf("no id: %+v", got)
+	}
+}
+
+func TestCompare(t *testing.T) {
+	view := ipam.NodeView{Leases: []lease.Lease{held(bound("10.0.0.2", id1, time.Hour), time.Minute)}, Now: now}
+	want := Make(node, view, nil, nil).Objects[object].Object
+	for _, c := range []struct {
+		name   string
+		change func(*ipamv1.IPReservation)
+		want   Change
+	}{
+		{"equal", func(*ipamv1.IPReservation) {}, Change{}},
+		{"a user's release request, annotation and label", func(r *ipamv1.IPReservation) {
+			r.Spec.Release = id2
+			r.Annotations = map[string]string{"leasehold.dev/released": id1}
+			r.Labels["team"] = "db"
+		}, Change{}},
+		{"another controller's condition", func(r *ipamv1.IPReservation) {
+			r.Status.Conditions = []metav1.Condition{{Type: "Audited", Status: metav1.ConditionTrue}}
+		}, Change{}},
+		{"an obsolete condition of our own", func(r *ipamv1.IPReservation) {
+			r.Status.Conditions = []metav1.Condition{{Type: ConditionReleased, Status: metav1.ConditionFalse}}
+		}, Change{Status: true}},
+		{"an end within the inaccuracy of the clocks", func(r *ipamv1.IPReservation) {
+			r.Status.HeldUntil = &metav1.Time{Time: r.Status.HeldUntil.Add(time.Second)}
+		}, Change{}},
+		{"another end", func(r *ipamv1.IPReservation) {
+			r.Status.HeldUntil = &metav1.Time{Time: r.Status.HeldUntil.Add(time.Minute)}
+		}, Change{Status: true}},
+		{"no end", func(r *ipamv1.IPReservation) { r.Status.HeldUntil = nil }, Change{Status: true}},
+		{"another state", func(r *ipamv1.IPReservation) { r.Status.State = ipamv1.Bound }, Change{Status: true}},
+		{"no status yet", func(r *ipamv1.IPReservation) { r.Status = ipamv1.IPReservationStatus{} }, Change{Status: true}},
+		{"a lost label", func(r *ipamv1.IPReservation) { delete(r.Labels, ipamv1.LabelPodHash) }, Change{Spec: true}},
+	} {
+		existing := want.DeepCopy()
+		c.change(existing)
+		if got := Compare(&want, existing); got != c.want {
+			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
+		}
+	}
+	if got := Compare(&want, nil); got != (Change{true, true}) {
+		t.Errorf("no object: %+v", got)
+	}
+}

@@ -1,0 +1,170 @@
+package publish
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+)
+
+// FieldManager is the agent's field manager for server-side apply.
+const FieldManager = "leasehold-agent"
+
+// Objects is the list of the node's IPReservations, and writes them.
+type Objects struct {
+	informer.Table[*ipamv1.IPReservation, *ipamv1.IPReservation]
+	client rest.Interface
+	node   string
+	log    *slog.Logger
+	// byLabel is set if the API server does not support field selectors for custom resources
+	// (before Kubernetes 1.31).
+	byLabel atomic.Bool
+}
+
+// NewObjects returns the empty list of a node's objects. Run fills it.
+func NewObjects(client rest.Interface, node string, log *slog.Logger) *Objects {
+	return &Objects{client: client, node: node, log: log, Table: informer.Table[*ipamv1.IPReservation, *ipamv1.IPReservation]{
+		Trim: func(r *ipamv1.IPReservation) *ipamv1.IPReservation { return r },
+		Strip: func(r *ipamv1.IPReservation) {
+			r.ManagedFields = nil
+			if r.Spec.NodeName != node {
+				// The label selects another node's object too if the hashes of their names are
+				// equal.
+				r.Spec, r.Status = ipamv1.IPReservationSpec{}, ipamv1.IPReservationStatus{}
+			}
+		},
+	}}
+}
+
+const resource = "ipreservations"
+
+// Run keeps the list up to date until ctx is done. It returns ctx.Err().
+func (o *Objects) Run(ctx context.Context) error {
+	lw := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			list := &ipamv1.IPReservationList{}
+			o.selectNode(&options)
+			err := o.client.Get().Resource(resource).VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Into(list)
+			o.detectSelector(err)
+			return list, err
+		},
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			options.Watch = true
+			o.selectNode(&options)
+			w, err := o.client.Get().Resource(resource).VersionedParams(&options, metav1.ParameterCodec).Watch(ctx)
+			o.detectSelector(err)
+			return w, err
+		},
+	}
+	return o.Watch(ctx, lw, "reservations of this node", o.log)
+}
+
+func (o *Objects) selectNode(options *metav1.ListOptions) {
+	if o.byLabel.Load() {
+		options.LabelSelector = labels.Set{ipamv1.LabelNodeHash: ipamv1.Hash(o.node)}.String()
+		return
+	}
+	options.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", o.node).String()
+}
+
+// detectSelector switches to the label selector if the API server rejected the field selector.
+func (o *Objects) detectSelector(err error) {
+	if apierrors.IsBadRequest(err) && !o.byLabel.Swap(true) {
+		o.log.Info("field selector not supported, selecting reservations by label", "error", err)
+	}
+}
+
+// identity is the part that all applied configurations have in common.
+type identity struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Metadata   struct {
+		Name      string            `json:"name"`
+		Namespace string            `json:"namespace"`
+		Labels    map[string]string `json:"labels,omitempty"`
+	} `json:"metadata"`
+}
+
+func identify(r *ipamv1.IPReservation) identity {
+	i := identity{APIVersion: ipamv1.GroupVersion.String(), Kind: "IPReservation"}
+	i.Metadata.Name, i.Metadata.Namespace = r.Name, r.Namespace
+	return i
+}
+
+// ApplySpec creates the object, or updates its spec and labels.
+func (o *Objects) ApplySpec(ctx context.Context, want *ipamv1.IPReservation) error {
+	body := struct {
+		identity `json:",inline"`
+		Spec     ipamv1.IPReservationSpec `json:"spec"`
+	}{identify(want), want.Spec}
+	body.Metadata.Labels = want.Labels
+	return o.apply(ctx, want, body)
+}
+
+// ApplyStatus updates the status of an existing object.
+func (o *Objects) ApplyStatus(ctx context.Context, want *ipamv1.IPReservation) error {
+	body := struct {
+		identity `json:",inline"`
+		Status   ipamv1.IPReservationStatus `json:"status"`
+	}{identify(want), want.Status}
+	return o.apply(ctx, want, body, "status")
+}
+
+func (o *Objects) apply(ctx context.Context, want *ipamv1.IPReservation, body any, subresource ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, informer.RequestTimeout)
+	defer cancel()
+	data, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	got := &ipamv1.IPReservation{}
+	err = o.client.Patch(types.ApplyPatchType).Namespace(want.Namespace).Resource(resource).Name(want.Name).
+		SubResource(subresource...).Param("fieldManager", FieldManager).Param("force", "true").Body(data).Do(ctx).Into(got)
+	if err == nil {
+		o.Learn(got, false)
+	}
+	return err
+}
+
+// Remove deletes an object, unless it was replaced by another of the same name.
+func (o *Objects) Remove(ctx context.Context, r *ipamv1.IPReservation) error {
+	ctx, cancel := context.WithTimeout(ctx, informer.RequestTimeout)
+	defer cancel()
+	err := o.client.Delete().Namespace(r.Namespace).Resource(resource).Name(r.Name).
+		Body(&metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &r.UID}}).Do(ctx).Error()
+	if err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	o.Learn(r, true)
+	return nil
+}
+
+// NodeUID returns the UID of the node's object.
+func NodeUID(ctx context.Context, core rest.Interface, node string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, informer.RequestTimeout)
+	defer cancel()
+	object := &metav1.PartialObjectMetadata{}
+	raw, err := core.Get().Resource("nodes").Name(node).
+		SetHeader("Accept", "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1").Do(ctx).Raw()
+	if err == nil {
+		err = json.Unmarshal(raw, object)
+	}
+	if err == nil && object.UID == "" {
+		err = fmt.Errorf("node %s has no UID", node)
+	}
+	return string(object.UID), err
+}

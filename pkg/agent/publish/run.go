@@ -1,0 +1,403 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/notify"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+const (
+	minInterval = 100 * time.Millisecond
+	retry       = 5 * time.Second
+	workers     = 4
+	// identityInterval is how often the node's UID is read. It changes if the node's object is
+	// deleted and created again.
+	identityInterval = time.Minute
+	// maxLag is the age of a lease above which its first publication does not count as a lag: the
+	// agent, or the CRD, may not have been there before.
+	maxLag = time.Minute
+	// noEffectInterval is the time until an apply that changed nothing is repeated.
+	noEffectInterval = 10 * time.Minute
+)
+
+// Publisher is the task that writes the node's IPReservations.
+type Publisher struct {
+	Service *ipam.Service
+	Node    string
+	Core    rest.Interface
+	Pods    *podcache.Pods
+	Objects *Objects
+	Log     *slog.Logger
+	Metrics *Metrics
+
+	queue    workqueue.TypedDelayingInterface[informer.Name]
+	identity notify.Signal // node has changed
+	problem  string        // the last problem that was logged
+
+	mu       sync.Mutex
+	lists    int                   // complete lists of the objects that were received
+	failed   map[informer.Name]int // failed writes in a row; such an object waits in the queue
+	noEffect map[informer.Name]attempt
+	node     Node // the UID is empty while it is not known
+	plan     map[informer.Name]Wanted
+	view     ipam.NodeView // that the plan was made from, without leases
+}
+
+// attempt is an apply that changed nothing: the object with its resource version, and the time.
+type attempt struct {
+	object ipamv1.IPReservation
+	at     lease.Instant
+}
+
+// Metrics are the metrics of the publisher.
+type Metrics struct {
+	lag    prometheus.Histogram
+	writes *prometheus.CounterVec
+}
+
+// NewMetrics creates and registers the metrics.
+func NewMetrics(r prometheus.Registerer) *Metrics {
+	m := &Metrics{
+		lag: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "leasehold_publish_lag_seconds",
+			Help:    "Time from a pod getting or releasing its addresses until its IPReservation shows it.",
+			Buckets: []float64{.1, .25, .5, 1, 2, 5, 10, 30, 60, 300},
+		}),
+		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "leasehold_publish_writes_total",
+			Help: "Writes of IPReservations, by part (spec, status, delete) and result (ok, error).",
+		}, []string{"what", "result"}),
+	}
+	r.MustRegister(m.lag, m.writes)
+	return m
+}
+
+func (m *Metrics) wrote(what string, err error) {
+	result := "ok"
+	if err != nil {
+		result = "error"
+	}
+	m.writes.WithLabelValues(what, result).Inc()
+}
+
+// Run publishes until ctx is done. changes receives a value when the store has changed.
+func (p *Publisher) Run(ctx context.Context, changes <-chan struct{}) error {
+	p.begin()
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer p.queue.ShutDown()
+	for range workers {
+		running.Go(func() {
+			for p.work(ctx) {
+			}
+		})
+	}
+	wake := informer.Any(ctx, changes, p.Pods.Changes(), p.Objects.Changes(), p.identity.Subscribe())
+	running.Go(func() { _ = informer.Loop(ctx, time.Second, nil, p.identify) })
+	return informer.Loop(ctx, minInterval, wake, p.pass)
+}
+
+func (p *Publisher) begin() {
+	p.queue = workqueue.NewTypedDelayingQueue[informer.Name]()
+	p.failed, p.noEffect = map[informer.Name]int{}, map[informer.Name]attempt{}
+}
+
+// pass makes a plan, and queues the objects that the workers have to write.
+func (p *Publisher) pass(ctx context.Context) (requeueAfter time.Duration) {
+	p.resetFailures(p.Objects.Lists())
+	existing, listed := p.Objects.Rows()
+	if !listed {
+		return 0 // the objects have not been listed yet
+	}
+	p.mu.Lock()
+	node := p.node
+	p.mu.Unlock()
+	if node.UID == "" {
+		return 0 // identify wakes the loop when it is known
+	}
+	view, err := p.Service.List(ctx, IsKept)
+	if store.IsEmpty(err) {
+		view, err = ipam.NodeView{}, nil // all networks are unknown, so nothing is deleted
+	}
+	if err != nil {
+		p.logProblem("reading the leases failed, reservations not updated", err)
+		return retry
+	}
+	pods, _ := p.Pods.Rows()
+	plan := Make(node, view, pods, existing)
+	p.set(plan, view)
+	for name := range plan.Objects {
+		p.enqueue(name)
+	}
+	for name := range existing {
+		p.enqueue(name)
+	}
+	err = p.release(ctx, plan.Release)
+	p.logProblem("releasing addresses failed", err)
+	if err != nil {
+		return retry
+	}
+	return plan.next()
+}
+
+// next returns the time until the next pass if nothing changes before. It is limited, so that an
+// apply without effect is repeated.
+func (plan *Plan) next() time.Duration {
+	plan.requeueAfter(wait.Jitter(noEffectInterval, 0.5))
+	return plan.RequeueAfter
+}
+
+// logProblem logs why passes fail when that begins, changes and ends.
+func (p *Publisher) logProblem(message string, err error) {
+	text := ""
+	if err != nil {
+		text = message + ": " + err.Error()
+	}
+	switch {
+	case text == p.problem:
+		return
+	case err != nil:
+		p.Log.Warn(message, "error", err)
+	default:
+		p.Log.Info("updating reservations works again")
+	}
+	p.problem = text
+}
+
+func (p *Publisher) set(plan Plan, view ipam.NodeView) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	view.Leases, view.Windows = nil, nil
+	p.plan, p.view = plan.Objects, view
+	maps.DeleteFunc(p.noEffect, func(name informer.Name, v attempt) bool {
+		_, wanted := p.plan[name]
+		return !wanted || view.Now.Since(v.at) >= noEffectInterval
+	})
+}
+
+// identify reads the node's UID. It runs in a loop of its own: if packets are lost a request may
+// take RequestTimeout, and passes need not wait for it.
+func (p *Publisher) identify(ctx context.Context) (requeueAfter time.Duration) {
+	uid, err := NodeUID(ctx, p.Core, p.Node)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case err == nil:
+		if now := (Node{p.Node, uid}); now != p.node {
+			p.node = now
+			p.identity.Send()
+		}
+		return identityInterval
+	case apierrors.IsNotFound(err):
+		p.node = Node{}
+	}
+	if p.node.UID == "" && ctx.Err() == nil {
+		p.Log.Warn("reading the node failed, reservations not updated", "error", err)
+	}
+	return wait.Jitter(retry/2, 1)
+}
+
+func (p *Publisher) release(ctx context.Context, pods [][]ipam.Ref) error {
+	err := p.Service.RevokePods(ctx, pods, "released by spec.release of its reservation")
+	if err != nil {
+		return err
+	}
+	for _, r := range slices.Concat(pods...) {
+		p.Log.Info("address released by spec.release", "address", r.Address.String(), "lease", r.ID)
+	}
+	return nil
+}
+
+// task is what has to be done about one object.
+type task struct {
+	want     *Wanted
+	existing *ipamv1.IPReservation
+	change   Change
+	remove   bool
+}
+
+func (t task) isEmpty() bool { return t.change == Change{} && !t.remove }
+
+// taskFor compares the last plan for one object with the existing one.
+func (p *Publisher) taskFor(name informer.Name) task {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	existing, _ := p.Objects.Get(name)
+	t := task{existing: existing}
+	if w, ok := p.plan[name]; ok {
+		t.want, t.change = &w, Compare(&w.Object, existing)
+		v, tried := p.noEffect[name]
+		isUnchanged := tried && existing != nil && v.object.ResourceVersion == existing.ResourceVersion
+		if isUnchanged && Compare(&w.Object, &v.object) == (Change{}) {
+			t.change = Change{}
+		}
+		return t
+	}
+	isOurs := existing != nil && existing.Spec.NodeName == p.node.Name && existing.Spec.NodeUID == p.node.UID
+	t.remove = isOurs && p.isObsolete(existing)
+	return t
+}
+
+// resetFailures makes objects whose write failed, or had no effect, due again if a new list was
+// received: the API server is available again, or the CRD may have changed.
+func (p *Publisher) resetFailures(lists int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if lists != p.lists {
+		p.lists = lists
+		clear(p.failed)
+		clear(p.noEffect)
+	}
+}
+
+// isObsolete reports whether an object without leases may be deleted: the store knows all leases of
+// its networks.
+func (p *Publisher) isObsolete(existing *ipamv1.IPReservation) bool {
+	if len(existing.Status.Addresses) == 0 {
+		return !p.view.Now.IsZero()
+	}
+	for _, a := range existing.Status.Addresses {
+		if !p.view.Adopted(a.Network) {
+			return false
+		}
+	}
+	return true
+}
+
+// enqueue queues an object for the workers if it has to be written and does not wait after a
+// failure.
+func (p *Publisher) enqueue(name informer.Name) {
+	p.mu.Lock()
+	waits := p.failed[name] > 0
+	p.mu.Unlock()
+	if !waits && !p.taskFor(name).isEmpty() {
+		p.queue.Add(name)
+	}
+}
+
+func (p *Publisher) work(ctx context.Context) bool {
+	name, stop := p.queue.Get()
+	if stop {
+		return false
+	}
+	defer p.queue.Done(name)
+	err := p.write(ctx, p.taskFor(name))
+	if ctx.Err() != nil {
+		return true
+	}
+	if retryAfter := p.backoff(name, err); retryAfter > 0 {
+		p.Log.Debug("writing a reservation failed", "object", name.String(), "retryAfter", retryAfter, "error", err)
+		p.queue.AddAfter(name, retryAfter)
+	}
+	return true
+}
+
+// backoff records the result of a write, and returns the time until its retry, 0 if it succeeded. A
+// server that does not respond may be back at any moment; one that rejects a request will do so
+// again.
+func (p *Publisher) backoff(name informer.Name, err error) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err == nil {
+		delete(p.failed, name)
+		return 0
+	}
+	limit := time.Minute
+	if isTransient(err) {
+		limit = 2 * time.Second
+	}
+	d := min(200*time.Millisecond<<min(p.failed[name], 10), limit)
+	p.failed[name]++
+	return wait.Jitter(d, 0.2)
+}
+
+// isTransient reports whether the server did not respond, or may respond otherwise to a retry.
+func isTransient(err error) bool {
+	var status apierrors.APIStatus
+	return !errors.As(err, &status) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) ||
+		apierrors.IsInternalError(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsTooManyRequests(err)
+}
+
+// write does what the task says.
+func (p *Publisher) write(ctx context.Context, t task) error {
+	if t.isEmpty() {
+		return nil // done while it was queued
+	}
+	if t.remove {
+		err := p.Objects.Remove(ctx, t.existing)
+		p.Metrics.wrote("delete", err)
+		return err
+	}
+	if t.change.Spec {
+		err := p.Objects.ApplySpec(ctx, &t.want.Object)
+		p.Metrics.wrote("spec", err)
+		if err != nil {
+			return err
+		}
+	}
+	if t.change.Status {
+		err := p.Objects.ApplyStatus(ctx, &t.want.Object)
+		p.Metrics.wrote("status", err)
+		if err != nil {
+			return err
+		}
+		p.observeLag(t)
+	}
+	p.checkEffect(t)
+	return nil
+}
+
+// checkEffect records if the server accepted a configuration and changed nothing, although the
+// object differs: its CRD lacks a field, or another controller insists on a value. The object is
+// written again when it or the plan changes, a new list is received, or noEffectInterval has
+// passed: a new version of the CRD changes no object, and may not cause a new list.
+func (p *Publisher) checkEffect(t task) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	name := informer.Name{Namespace: t.want.Object.Namespace, Name: t.want.Object.Name}
+	now, _ := p.Objects.Get(name)
+	if t.existing == nil || now == nil || now.ResourceVersion != t.existing.ResourceVersion {
+		delete(p.noEffect, name)
+		return
+	}
+	v := attempt{t.want.Object, p.view.Now}
+	v.object.ResourceVersion = now.ResourceVersion
+	p.noEffect[name] = v
+	p.Log.Warn("applying a reservation had no effect; check the version of the CRD", "object", name.String())
+}
+
+// observeLag measures how long a change of the pod's addresses was not visible in the API.
+// Publishing the same state again does not count.
+func (p *Publisher) observeLag(t task) {
+	if t.existing != nil {
+		a, b := t.want.Object.Status, t.existing.Status
+		if a.State == b.State && a.PodUID == b.PodUID && a.ID == b.ID {
+			return
+		}
+	}
+	now := p.Service.Clock()
+	now.BootID = p.Service.Host.BootID()
+	lag := now.Since(t.want.Since)
+	if t.existing == nil && lag > maxLag {
+		return // see maxLag
+	}
+	p.Metrics.lag.Observe(lag.Seconds())
+}

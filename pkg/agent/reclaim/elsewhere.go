@@ -1,0 +1,147 @@
+package reclaim
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+
+	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
+	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+// location is the node and the UID of a pod.
+type location struct{ node, uid string }
+
+// listSize is the number of pods that one list request selects.
+const listSize = 50
+
+// maxUnclaimed is the number of pods that a pass requests without a sign that they run elsewhere.
+// There may be hundreds whose addresses are kept forever.
+const maxUnclaimed = 20
+
+// candidates returns the pods that may run on another node: those that another node's agent claims,
+// those that were seen there, and, in maxUnclaimed, those whose addresses are kept forever, because
+// no agent claims a pod whose annotation was removed.
+func (h *Holds) candidates(
+	held map[informer.Name][]lease.Lease, claims map[informer.Name][]location, seen map[informer.Name]sighting,
+) []informer.Name {
+	var now, later []informer.Name
+	for pod, leases := range held {
+		if _, is := seen[pod]; is || len(claims[pod]) > 0 {
+			now = append(now, pod)
+		} else if keptForever(leases) {
+			later = append(later, pod)
+		}
+	}
+	slices.SortFunc(later, order)
+	first, found := slices.BinarySearchFunc(later, h.cursor, order)
+	if found {
+		first++
+	}
+	later = slices.Concat(later[first:], later[:first])
+	later = later[:min(maxUnclaimed, len(later))]
+	if len(later) > 0 {
+		h.cursor = later[len(later)-1]
+	}
+	return append(now, later...)
+}
+
+func order(a, b informer.Name) int {
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+}
+
+func keptForever(leases []lease.Lease) bool {
+	return slices.ContainsFunc(leases, func(l lease.Lease) bool { return l.Hold == lease.Forever })
+}
+
+// movedTo returns the other node on which a pod runs, or the zero location. The pod must be Ready
+// there, and if its hold ends by itself, the agent of that node must claim it too. A claim alone
+// may be out of date, because its node may be down. For addresses that are kept forever no claim is
+// needed.
+func (h *Holds) movedTo(
+	ctx context.Context, pod informer.Name, leases []lease.Lease, claims []location, read consistency,
+) (location, error) {
+	at, err := h.readyOn(ctx, pod, read)
+	if err != nil || at.node == h.Node || !keptForever(leases) && !slices.Contains(claims, at) {
+		return location{}, err
+	}
+	return at, nil
+}
+
+func (h *Holds) claims(ctx context.Context, held map[informer.Name][]lease.Lease) (map[informer.Name][]location, error) {
+	var hashes []string
+	for pod := range held {
+		hashes = append(hashes, ipamv1.Hash(pod.Name))
+	}
+	slices.Sort(hashes)
+	var objects []ipamv1.IPReservation
+	for some := range slices.Chunk(slices.Compact(hashes), listSize) {
+		list, err := h.list(ctx, some)
+		if err != nil {
+			return nil, err
+		}
+		objects = append(objects, list...)
+	}
+	return Claims(h.Node, objects), nil
+}
+
+// Claims returns the locations at which other nodes' agents claim pods, with a confirmed sandbox.
+// There may be several for a pod: the agent of a node that is down does not withdraw its claim.
+func Claims(node string, objects []ipamv1.IPReservation) map[informer.Name][]location {
+	claims := map[informer.Name][]location{}
+	for _, r := range objects {
+		s := r.Status
+		if r.Spec.NodeName != node && s.State == ipamv1.Bound && s.Confirmed && s.PodUID != "" {
+			pod := informer.Name{Namespace: r.Namespace, Name: r.Spec.PodName}
+			claims[pod] = append(claims[pod], location{r.Spec.NodeName, s.PodUID})
+		}
+	}
+	return claims
+}
+
+func (h *Holds) list(ctx context.Context, hashes []string) ([]ipamv1.IPReservation, error) {
+	ctx, cancel := context.WithTimeout(ctx, informer.RequestTimeout)
+	defer cancel()
+	one, err := labels.NewRequirement(ipamv1.LabelPodHash, selection.In, hashes)
+	if err != nil {
+		return nil, err
+	}
+	list := &ipamv1.IPReservationList{}
+	options := metav1.ListOptions{LabelSelector: labels.NewSelector().Add(*one).String(), ResourceVersion: string(cached)}
+	err = h.Clients.IPAM.Get().Resource("ipreservations").VersionedParams(&options,
+		metav1.ParameterCodec).Do(ctx).Into(list)
+	return list.Items, err
+}
+
+// consistency is the resource version of a read.
+type consistency string
+
+const (
+	cached consistency = "0" // from the API server's watch cache, which may be out of date
+	latest consistency = ""  // from etcd
+)
+
+// readyOn returns where the pod is Ready, or the zero location if it is not.
+func (h *Holds) readyOn(ctx context.Context, name informer.Name, read consistency) (location, error) {
+	ctx, cancel := context.WithTimeout(ctx, informer.RequestTimeout)
+	defer cancel()
+	pod := &corev1.Pod{}
+	options := metav1.GetOptions{ResourceVersion: string(read)}
+	err := h.Clients.Core.Get().Namespace(name.Namespace).Resource("pods").Name(name.Name).
+		VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Into(pod)
+	if apierrors.IsNotFound(err) {
+		return location{}, nil
+	}
+	if err != nil || !podcache.IsReady(pod) {
+		return location{}, err
+	}
+	return location{pod.Spec.NodeName, podcache.Of(pod).UID}, nil
+}

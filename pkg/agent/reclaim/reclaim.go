@@ -1,0 +1,184 @@
+// Package reclaim ends the holds of pods that will not come back to this node: pods that run on
+// another node now, and pods whose addresses are kept forever although their StatefulSet no longer
+// has their ordinal. Either must have been observed for several minutes, measured by this process.
+// A failed observation does not count.
+package reclaim
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+const (
+	// MoveGrace is how long a pod must be Ready on another node before its hold here ends.
+	MoveGrace = 5 * time.Minute
+	// OwnerGrace is how long an ordinal must be missing from its StatefulSet before a hold without
+	// end ends.
+	OwnerGrace = 10 * time.Minute
+	// passesPerGrace is the number of passes within the shorter of the two.
+	passesPerGrace = 5
+)
+
+// Holds is the task that ends such holds.
+type Holds struct {
+	Service *ipam.Service
+	Node    string
+	Clients *informer.Clients
+	Log     *slog.Logger
+	// MoveGrace replaces the constant of this name.
+	MoveGrace time.Duration
+
+	moved    streaks[sighting]
+	orphaned streaks[string]
+	cursor   informer.Name // the last pod that was requested in turn, see candidates
+}
+
+// Run ends holds until ctx is done.
+func (h *Holds) Run(ctx context.Context) error {
+	period := h.begin()
+	return informer.Loop(ctx, period, nil, func(ctx context.Context) time.Duration {
+		h.pass(ctx, time.Now())
+		return period
+	})
+}
+
+// begin resets all observations, and returns the time between two passes.
+func (h *Holds) begin() (period time.Duration) {
+	period = min(h.MoveGrace, OwnerGrace) / passesPerGrace
+	h.moved = streaks[sighting]{gap: 3 * period}
+	h.orphaned = streaks[string]{gap: 3 * period}
+	return period
+}
+
+func (h *Holds) pass(ctx context.Context, now time.Time) {
+	view, err := h.Service.List(ctx, func(l lease.Lease) bool { return l.State == lease.Held && l.Firm })
+	if err != nil {
+		if !store.IsEmpty(err) {
+			h.Log.Warn("reading the leases failed, no holds ended", "error", err)
+		}
+		return
+	}
+	held := retention.ByPod(view.Leases)
+	h.endMoved(ctx, held, now)
+	h.endOrphaned(ctx, held, now)
+}
+
+// sighting is the observation that a pod is Ready on another node.
+type sighting struct {
+	pod informer.Name
+	at  location
+}
+
+// endMoved ends the holds of pods that run on another node. It reads the pods from the API server's
+// watch cache, except for the last read before a hold ends.
+func (h *Holds) endMoved(ctx context.Context, held map[informer.Name][]lease.Lease, now time.Time) {
+	claims, err := h.claims(ctx, held)
+	if err != nil {
+		h.Log.Debug("listing other nodes' reservations failed", "error", err)
+		return
+	}
+	before := map[informer.Name]sighting{}
+	for s := range h.moved.last {
+		before[s.pod] = s
+	}
+	seen := map[sighting]bool{}
+	for _, pod := range h.candidates(held, claims, before) {
+		at, err := h.movedTo(ctx, pod, held[pod], claims[pod], cached)
+		hasMoved := err == nil && at != location{}
+		if hasMoved && h.moved.observe(sighting{pod, at}, now) >= h.MoveGrace {
+			var still location
+			still, err = h.movedTo(ctx, pod, held[pod], claims[pod], latest)
+			if hasMoved = err == nil && still == at; hasMoved {
+				h.end(ctx, held[pod], fmt.Sprintf("the pod has been Ready on node %s for %s", at.node, h.MoveGrace))
+			}
+		}
+		switch {
+		case err != nil:
+			seen[before[pod]] = true // keep its streak, without counting this pass
+			h.Log.Debug("reading a pod failed", "pod", pod.String(), "error", err)
+		case hasMoved:
+			seen[sighting{pod, at}] = true
+		}
+	}
+	h.moved.retain(seen)
+}
+
+// endOrphaned ends the holds without end whose StatefulSet no longer has the pod's ordinal.
+func (h *Holds) endOrphaned(ctx context.Context, held map[informer.Name][]lease.Lease, now time.Time) {
+	seen := map[string]bool{}
+	sets := map[string]setState{}
+	for pod, leases := range held {
+		set, ordinal, ok := ownerOf(leases, pod.Name)
+		if !ok {
+			continue
+		}
+		path := set.path(pod.Namespace)
+		if _, ok := sets[path]; !ok {
+			sets[path] = h.getSet(ctx, path)
+		}
+		s := sets[path]
+		key := pod.String()
+		switch {
+		case s.err != nil:
+			seen[key] = true // keep its streak, without counting this pass
+			h.Log.Debug("reading a StatefulSet failed", "pod", key, "error", s.err)
+		case !s.ordinals.Has(ordinal):
+			seen[key] = true
+			if h.orphaned.observe(key, now) >= OwnerGrace {
+				h.end(ctx, leases, fmt.Sprintf("its StatefulSet has not had ordinal %d for %s", ordinal, OwnerGrace))
+			}
+		}
+	}
+	h.orphaned.retain(seen)
+}
+
+func (h *Holds) end(ctx context.Context, leases []lease.Lease, reason string) {
+	var refs []ipam.Ref
+	for _, l := range leases {
+		refs = append(refs, ipam.RefTo(l))
+	}
+	if err := h.Service.EndHolds(ctx, refs, reason); err != nil {
+		h.Log.Warn("ending a hold failed", "error", err)
+		return
+	}
+	for _, l := range leases {
+		h.Log.Info("hold ended", "address", l.Address.String(), "pod", l.Namespace+"/"+l.Name, "reason", reason)
+	}
+}
+
+// streaks records since when each key has been observed without a gap.
+type streaks[K comparable] struct {
+	gap   time.Duration // a longer time without an observation starts a new streak
+	first map[K]time.Time
+	last  map[K]time.Time
+}
+
+// observe records an observation, and returns the length of its streak.
+func (s *streaks[K]) observe(k K, now time.Time) time.Duration {
+	if s.first == nil {
+		s.first, s.last = map[K]time.Time{}, map[K]time.Time{}
+	}
+	if last, ok := s.last[k]; !ok || now.Sub(last) > s.gap {
+		s.first[k] = now
+	}
+	s.last[k] = now
+	return now.Sub(s.first[k])
+}
+
+// retain ends all streaks except those of the given keys.
+func (s *streaks[K]) retain(keys map[K]bool) {
+	for k := range s.last {
+		if !keys[k] {
+			delete(s.first, k)
+			delete(s.last, k)
+		}
+	}
+}

@@ -1,0 +1,115 @@
+package reclaim
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+func TestStreaks(t *testing.T) {
+	s := streaks[string]{gap: 3 * time.Minute}
+	at := time.Unix(1_700_000_000, 0)
+	for _, c := range []struct {
+		after  time.Duration
+		unseen bool // observed as not being so
+		want   time.Duration
+	}{
+		{after: 0, want: 0},
+		{after: time.Minute, want: time.Minute},
+		{after: 3 * time.Minute, want: 4 * time.Minute}, // two passes failed
+		{after: 4 * time.Minute, want: 0},               // three passes failed
+		{after: time.Minute, want: time.Minute},
+		{after: time.Minute, unseen: true},
+		{after: time.Minute, want: 0},
+	} {
+		at = at.Add(c.after)
+		if c.unseen {
+			s.retain(map[string]bool{"another": true})
+			continue
+		}
+		if got := s.observe("db/db-0", at); got != c.want {
+			t.Errorf("after %s: %s, want %s", c.after, got, c.want)
+		}
+	}
+}
+
+func TestClaims(t *testing.T) {
+	object := func(pod, node string, state ipamv1.State, confirmed bool) ipamv1.IPReservation {
+		return ipamv1.IPReservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db"},
+			Spec:   ipamv1.IPReservationSpec{PodName: pod, NodeName: node},
+			Status: ipamv1.IPReservationStatus{State: state, Confirmed: confirmed, PodUID: "u-" + pod}}
+	}
+	got := Claims("node1", []ipamv1.IPReservation{
+		object("there", "node2", ipamv1.Bound, true),
+		object("young", "node2", ipamv1.Bound, false),
+		object("away", "node2", ipamv1.Held, true),
+		object("here", "node1", ipamv1.Bound, true),
+		object("there", "node3", ipamv1.Bound, true),
+	})
+	want := map[informer.Name][]location{{Namespace: "db", Name: "there"}: {{"node2", "u-there"}, {"node3", "u-there"}}}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(location{})); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// There may be hundreds of pods whose addresses are kept forever: a pass requests some of them, and
+// all pods that are claimed or were seen elsewhere.
+func TestCandidates(t *testing.T) {
+	held := map[informer.Name][]lease.Lease{}
+	for i := range 3*maxUnclaimed - 1 {
+		held[informer.Name{Namespace: "db", Name: fmt.Sprint("db-", i)}] = []lease.Lease{{Hold: lease.Forever}}
+	}
+	claimed, seen := informer.Name{Namespace: "db", Name: "web"}, informer.Name{Namespace: "db", Name: "seen"}
+	held[claimed], held[seen] = []lease.Lease{{Hold: time.Hour}}, []lease.Lease{{Hold: lease.Forever}}
+	held[informer.Name{Namespace: "db", Name: "away"}] = []lease.Lease{{Hold: time.Hour}}
+	h, times := Holds{}, map[informer.Name]int{}
+	for pass := range 3 {
+		pods := h.candidates(held, map[informer.Name][]location{claimed: {{"node2", "u2"}}}, map[informer.Name]sighting{seen: {}})
+		if len(pods) != 2+maxUnclaimed {
+			t.Errorf("pass %d: candidates %v", pass, pods)
+		}
+		for _, pod := range pods {
+			times[pod]++
+		}
+	}
+	if times[claimed] != 3 || times[seen] != 3 || len(times) != len(held)-1 {
+		t.Errorf("candidates: %v", times)
+	}
+}
+
+func TestParseSet(t *testing.T) {
+	for _, c := range []struct{ object, want string }{
+		{`{"spec":{"replicas":3}}`, "[0 1 2]"},
+		{`{"spec":{}}`, "[0]"},
+		{`{"spec":{"replicas":0}}`, "[]"},
+		{`{"spec":{"replicas":2,"ordinals":{"start":5}}}`, "[5 6]"},
+		{`{"spec":{"replicas":3,"reserveOrdinals":[1,"3-4"]}}`, "[0 2 5]"},
+		{`{"spec":{"replicas":3},"metadata":{"deletionTimestamp":"2026-11-21T10:00:00Z"}}`, "[]"},
+		{`{"spec":{"replicas":3,"reserveOrdinals":["some"]}}`, "unknown"},
+		{`{"spec":{"replicas":1,"reserveOrdinals":["0-9000000000000000000"]}}`, "unknown"},
+		{`{"spec":{"replicas":1,"reserveOrdinals":["0-2147483646"]}}`, "[]"},
+		{`{"spec":`, "unknown"},
+	} {
+		a := parseSet([]byte(c.object))
+		var ordinals []int64
+		for n := range int64(9) {
+			if a.ordinals.Has(n) {
+				ordinals = append(ordinals, n)
+			}
+		}
+		got := fmt.Sprint(ordinals)
+		if a.err != nil {
+			got = "unknown"
+		}
+		if got != c.want {
+			t.Errorf("%s: %s, want %s", c.object, got, c.want)
+		}
+	}
+}

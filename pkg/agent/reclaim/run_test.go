@@ -1,0 +1,307 @@
+package reclaim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/fakeapi"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+// fixture is node1 with a fake API server and a simulated clock.
+type fixture struct {
+	t      *testing.T
+	node   fakeapi.Node
+	server *fakeapi.Server
+	holds  *Holds
+	now    time.Time
+}
+
+func newFixture(t *testing.T) *fixture {
+	s := &fixture{t: t, node: fakeapi.NewNode(t), server: fakeapi.New(t), now: time.Unix(1_700_000_000, 0)}
+	s.holds = &Holds{Service: s.node.Service, Node: "node1", Clients: s.server.Clients, Log: fakeapi.Log,
+		MoveGrace: MoveGrace}
+	if period := s.holds.begin(); period != time.Minute {
+		t.Fatalf("a pass every %s, want 1m0s", period)
+	}
+	return s
+}
+
+// minutes runs n passes, one per minute.
+func (s *fixture) minutes(n int) {
+	for range n {
+		s.holds.pass(s.t.Context(), s.now)
+		s.now = s.now.Add(time.Minute)
+	}
+}
+
+func (s *fixture) expect(name string, want ...string) {
+	s.t.Helper()
+	if got := s.node.Leases(); fmt.Sprint(got) != fmt.Sprint(want) {
+		s.t.Errorf("%s: leases %v, want %v", name, got, want)
+	}
+}
+
+// claim creates the reservation of db-0 by another node's agent.
+func (s *fixture) claim(object, node, uid string) {
+	s.server.Put("/apis/ipam.leasehold.dev/v1alpha1/namespaces/db/ipreservations/"+object, ipamv1.IPReservation{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: object,
+			Labels: map[string]string{ipamv1.LabelPodHash: ipamv1.Hash("db-0")}},
+		Spec:   ipamv1.IPReservationSpec{PodName: "db-0", NodeName: node},
+		Status: ipamv1.IPReservationStatus{State: ipamv1.Bound, Confirmed: true, PodUID: uid},
+	})
+}
+
+const podPath = "/api/v1/namespaces/db/pods/db-0"
+
+func (s *fixture) pod(node, uid string, ready corev1.ConditionStatus) {
+	s.server.Put(podPath, corev1.Pod{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0", UID: types.UID(uid)},
+		Spec:       corev1.PodSpec{NodeName: node},
+		Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}},
+	})
+}
+
+// held adds holds for db-0, and for db-1, which has not moved.
+func (s *fixture) held(window time.Duration, owner string) {
+	s.node.Release(s.node.Bind("10.0.0.2", "db-0", "u1", window, owner))
+	s.node.Release(s.node.Bind("10.0.0.3", "db-1", "v1", time.Hour, ""))
+}
+
+func TestHoldOfAMovedPodEnds(t *testing.T) {
+	// The claim of node2, which is down, is listed before or after that of node3.
+	for _, stale := range []string{"db-0-a", "db-0-z"} {
+		s := newFixture(t)
+		s.held(time.Hour, "")
+		s.claim(stale, "node2", "u2")
+		s.claim("db-0-m", "node3", "u3")
+		s.pod("node3", "u3", corev1.ConditionTrue)
+		s.minutes(5)
+		s.expect("before moveGrace", "10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held")
+		s.minutes(1)
+		s.expect("after moveGrace", "10.0.0.3=db-1/Held")
+	}
+}
+
+func TestHoldStaysUnlessThePodHasMoved(t *testing.T) {
+	for name, set := range map[string]func(*fixture){
+		"no claim":               func(s *fixture) { s.pod("node2", "u2", corev1.ConditionTrue) },
+		"the pod does not exist": func(s *fixture) { s.claim("o", "node2", "u2") },
+		"the pod is not Ready": func(s *fixture) {
+			s.claim("o", "node2", "u2")
+			s.pod("node2", "u2",
+				corev1.ConditionFalse)
+		},
+		"another pod with the name": func(s *fixture) {
+			s.claim("o", "node2", "u2")
+			s.pod("node2", "u3",
+				corev1.ConditionTrue)
+		},
+		"ready on a third node": func(s *fixture) {
+			s.claim("o", "node2", "u2")
+			s.pod("node3", "u2",
+				corev1.ConditionTrue)
+		},
+		"ready on this node": func(s *fixture) {
+			s.claim("o", "node2", "u2")
+			s.pod("node1", "u2",
+				corev1.ConditionTrue)
+		},
+		"listing reservations fails": func(s *fixture) {
+			s.claim("o", "node2", "u2")
+			s.pod("node2", "u2", corev1.ConditionTrue)
+			s.server.Reject(only("/ipreservations", 503))
+		},
+		"reading pods fails": func(s *fixture) {
+			s.claim("o", "node2", "u2")
+			s.pod("node2", "u2", corev1.ConditionTrue)
+			s.server.Reject(only("/pods/", 403))
+		},
+	} {
+		s := newFixture(t)
+		s.held(time.Hour, "")
+		set(s)
+		s.minutes(20)
+		s.expect(name, "10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held")
+	}
+}
+
+// notServed responds as an API server without Kruise: without a Status.
+func notServed(r *http.Request) int {
+	if strings.Contains(r.URL.Path, "/statefulsets/") {
+		return fakeapi.NotServed
+	}
+	return 0
+}
+
+// only rejects the requests whose path contains part.
+func only(part string, code int) func(*http.Request) int {
+	return func(r *http.Request) int {
+		if strings.Contains(r.URL.Path, part) {
+			return code
+		}
+		return 0
+	}
+}
+
+func TestFailedPassesDoNotCount(t *testing.T) {
+	s := newFixture(t)
+	s.held(time.Hour, "")
+	s.claim("o", "node2", "u2")
+	s.pod("node2", "u2", corev1.ConditionTrue)
+	s.minutes(3)
+	s.server.Reject(fakeapi.Always(500))
+	s.minutes(2)
+	s.server.Reject(nil)
+	s.expect("two passes failed", "10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held")
+	s.minutes(1)
+	s.expect("moveGrace has passed", "10.0.0.3=db-1/Held")
+}
+
+// The annotation was removed when the pod moved, so no agent claims the pod.
+func TestEndlessHoldEndsWithoutAClaim(t *testing.T) {
+	s := newFixture(t)
+	s.held(lease.Forever, "StatefulSet.apps/db")
+	s.set(`{"replicas":1}`)
+	s.pod("node2", "u2", corev1.ConditionTrue)
+	s.minutes(5)
+	s.expect("before moveGrace", "10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held")
+	s.minutes(1)
+	s.expect("after moveGrace", "10.0.0.3=db-1/Held")
+}
+
+// TestRun runs the task with the real clock.
+func TestRun(t *testing.T) {
+	s := newFixture(t)
+	s.held(time.Hour, "")
+	s.claim("o", "node2", "u2")
+	s.pod("node2", "u2", corev1.ConditionTrue)
+	s.holds.MoveGrace = 50 * time.Millisecond
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- s.holds.Run(ctx) }()
+	for end := time.Now().Add(10 * time.Second); len(s.node.Leases()) > 1 && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
+	}
+	s.expect("after moveGrace", "10.0.0.3=db-1/Held")
+	stop()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+// Holds stay while the claims of other agents are not known.
+func TestEndlessHoldStaysWhileClaimsCannotBeListed(t *testing.T) {
+	s := newFixture(t)
+	s.held(lease.Forever, "")
+	s.pod("node2", "u2", corev1.ConditionTrue)
+	s.server.Reject(only("/ipreservations", 503))
+	s.minutes(20)
+	s.expect("listing fails", "10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held")
+}
+
+// The watch cache may be out of date: the read before a hold ends bypasses it.
+func TestHoldStaysIfTheLatestReadDiffers(t *testing.T) {
+	for name, code := range map[string]int{"the pod does not exist": 404, "the read fails": 503} {
+		s := newFixture(t)
+		s.held(time.Hour, "")
+		s.claim("o", "node2", "u2")
+		s.pod("node2", "u2", corev1.ConditionTrue)
+		var latest atomic.Int32
+		s.server.Reject(func(r *http.Request) int {
+			if strings.Contains(r.URL.Path, "/pods/") && r.URL.Query().Get("resourceVersion") != "0" {
+				latest.Add(1)
+				return code
+			}
+			return 0
+		})
+		s.minutes(5)
+		if n := latest.Load(); n != 0 {
+			t.Errorf("%s: %d reads before moveGrace bypassed the watch cache", name, n)
+		}
+		s.minutes(15)
+		if latest.Load() == 0 {
+			t.Errorf("%s: no read bypassed the watch cache", name)
+		}
+		s.expect(name, "10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held")
+	}
+}
+
+func TestFailedReadOfOnePod(t *testing.T) {
+	s := newFixture(t)
+	for i := range 3 {
+		s.moved(i)
+	}
+	s.minutes(4)
+	s.server.Reject(only("/pods/db-1", 500))
+	s.minutes(1)
+	s.expect("before moveGrace", "10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held", "10.0.0.4=db-2/Held")
+	s.minutes(1)
+	s.expect("the others have moved", "10.0.0.3=db-1/Held")
+	s.server.Reject(nil)
+	s.minutes(1)
+	s.expect("its streak continued")
+}
+
+// moved adds a pod whose address is kept forever here, and that runs on node2.
+func (s *fixture) moved(i int) {
+	name := fmt.Sprint("db-", i)
+	s.node.Release(s.node.Bind(fmt.Sprint("10.0.0.", 2+i), name, "u1", lease.Forever, ""))
+	s.server.Put("/api/v1/namespaces/db/pods/"+name, corev1.Pod{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name, UID: "u2"},
+		Spec:       corev1.PodSpec{NodeName: "node2"},
+		Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady,
+			Status: corev1.ConditionTrue}}},
+	})
+}
+
+const setPath = "/apis/apps/v1/namespaces/db/statefulsets/db"
+
+func (s *fixture) set(spec string) {
+	s.server.Put(setPath, map[string]any{"spec": raw(spec)})
+}
+
+type raw string
+
+func (r raw) MarshalJSON() ([]byte, error) { return []byte(r), nil }
+
+func TestEndlessHoldEndsWithItsOrdinal(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*fixture)
+		ends   bool
+	}{
+		"scaled down":     {func(s *fixture) { s.set(`{"replicas":0}`) }, true},
+		"deleted":         {func(s *fixture) { s.server.Remove(setPath) }, true},
+		"kind not served": {func(s *fixture) { s.server.Reject(notServed) }, false},
+		"wanted":          {func(s *fixture) {}, false},
+		"invalid spec":    {func(s *fixture) { s.set(`{"replicas":0,"reserveOrdinals":["some"]}`) }, false},
+		"reading fails": {func(s *fixture) { s.set(`{"replicas":0}`); s.server.Reject(only("/statefulsets/", 503)) },
+			false},
+	} {
+		s := newFixture(t)
+		s.held(lease.Forever, "StatefulSet.apps/db")
+		s.set(`{"replicas":1}`)
+		c.change(s)
+		s.minutes(10)
+		s.expect(name+", before ten minutes", "10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held")
+		s.minutes(1)
+		if c.ends {
+			s.expect(name, "10.0.0.3=db-1/Held")
+		} else {
+			s.expect(name, "10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held")
+		}
+	}
+}

@@ -1,0 +1,159 @@
+// Package retention applies the windows in the annotations of a node's pods to the node's leases. The
+// plugin reads the annotation from the CNI request where the runtime passes it; this package also
+// serves runtimes and configurations that do not, such as flannel's default one, and follows an
+// annotation that is changed while the pod runs.
+package retention
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
+)
+
+const (
+	// DeferBelow is the remaining time of a hold below which it is extended, if its pod is
+	// starting.
+	DeferBelow = time.Minute
+	// DeferTo is the remaining time of a hold after it was extended.
+	DeferTo = 2 * time.Minute
+)
+
+// generated lists the controllers whose pods have generated names. Such a name is never used again,
+// so that an address reserved for it would be lost to others for the window. A pod without a
+// controller keeps its window even if its name was generated: its creator may use the name again.
+var generated = map[podcache.Owner]bool{
+	{Group: "apps", Kind: "ReplicaSet"}:             true,
+	{Group: "apps", Kind: "DaemonSet"}:              true,
+	{Group: "batch", Kind: "Job"}:                   true,
+	{Group: "", Kind: "ReplicationController"}:      true,
+	{Group: "extensions", Kind: "ReplicaSet"}:       true,
+	{Group: "apps.kruise.io", Kind: "BroadcastJob"}: true,
+	{Group: "apps.kruise.io", Kind: "DaemonSet"}:    true,
+	cloneSet: true,
+}
+
+// cloneSet recreates a pod under the same name if the pod has a volume claim of its own: the claim
+// outlives a pod that is deleted or evicted, and the name is derived from the claim's instance id.
+var cloneSet = podcache.Owner{Group: "apps.kruise.io", Kind: "CloneSet"}
+
+// keepsName reports whether the pod's name will be used again.
+func keepsName(p podcache.Pod) bool {
+	kind := podcache.Owner{Group: p.Owner.Group, Kind: p.Owner.Kind}
+	return !generated[kind] || kind == cloneSet && p.OwnClaim
+}
+
+// Decide returns the window that a pod's leases should have. It returns an error if the annotation
+// is invalid; then the window in the store must not change.
+func Decide(p podcache.Pod) (ipam.PodWindow, error) {
+	w := ipam.PodWindow{Namespace: p.Namespace, Name: p.Name.Name, UID: p.UID}
+	if !p.HasAnnotation {
+		return w, nil
+	}
+	window, err := policy.ParseWindow(p.Annotation)
+	if err != nil {
+		return w, fmt.Errorf("annotation %s: %w", policy.Annotation, err)
+	}
+	if !keepsName(p) {
+		return w, nil
+	}
+	w.Window = window
+	if window == lease.Forever {
+		w.Owner = OwnerText(p.Owner)
+	}
+	return w, nil
+}
+
+// Plan is what a pass has to do.
+type Plan struct {
+	Follow  []ipam.PodWindow        // windows of pods with a lease whose window differs
+	Expect  []ipam.Expected         // starting pods whose hold is about to end
+	Invalid map[informer.Name]error // pods with an invalid annotation
+	// RequeueAfter is the time until the hold of a starting pod will be about to end, 0 for none.
+	RequeueAfter time.Duration
+}
+
+// Make returns the plan for the pods of a node and the leases in its store. It is idempotent: for
+// leases that were changed as planned, the plan is empty.
+func Make(pods map[informer.Name]podcache.Pod, view ipam.NodeView) Plan {
+	plan := Plan{Invalid: map[informer.Name]error{}}
+	for name, leases := range ByPod(view.Leases) {
+		if p, ok := pods[name]; ok {
+			plan.follow(p, leases, view)
+			plan.expect(p, leases, view.Now)
+		}
+	}
+	for name, p := range pods {
+		if _, err := Decide(p); err != nil {
+			plan.Invalid[name] = err
+		}
+	}
+	return plan
+}
+
+// ByPod groups leases by the pod that they belong to. It omits leases without a pod.
+func ByPod(leases []lease.Lease) map[informer.Name][]lease.Lease {
+	out := map[informer.Name][]lease.Lease{}
+	for _, l := range leases {
+		if !l.Key().IsZero() {
+			n := informer.Name{Namespace: l.Namespace, Name: l.Name}
+			out[n] = append(out[n], l)
+		}
+	}
+	return out
+}
+
+func (plan *Plan) follow(p podcache.Pod, leases []lease.Lease, view ipam.NodeView) {
+	w, err := Decide(p)
+	if err != nil {
+		return
+	}
+	for _, l := range leases {
+		stored, known := view.Windows[l.Key()]
+		if ipam.FollowsWindow(w, l) || ipam.StoresWindow(w, l, stored, known) {
+			plan.Follow = append(plan.Follow, w)
+			return
+		}
+	}
+}
+
+func (plan *Plan) expect(p podcache.Pod, leases []lease.Lease, now lease.Instant) {
+	if !p.Expected {
+		return
+	}
+	rest := lease.Forever
+	for _, l := range leases {
+		if l.State == lease.Bound && l.UID == p.UID {
+			return // the pod has its sandbox
+		}
+		if l.Firm {
+			rest = min(rest, l.Remaining(now))
+		}
+	}
+	switch {
+	case rest == lease.Forever:
+	case rest <= DeferBelow:
+		plan.Expect = append(plan.Expect, ipam.Expected{Namespace: p.Namespace, Name: p.Name.Name})
+		plan.requeueAfter(DeferTo - DeferBelow)
+	default:
+		plan.requeueAfter(rest - DeferBelow)
+	}
+}
+
+func (plan *Plan) requeueAfter(d time.Duration) {
+	if plan.RequeueAfter == 0 || d < plan.RequeueAfter {
+		plan.RequeueAfter = max(d, time.Second)
+	}
+}
+
+// FormatWindow formats a window as a Go duration, or "forever".
+func FormatWindow(w time.Duration) string {
+	if w == lease.Forever {
+		return policy.ForeverWord
+	}
+	return w.String()
+}

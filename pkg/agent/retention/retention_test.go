@@ -1,0 +1,193 @@
+package retention
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+var (
+	now  = lease.Instant{Wall: time.Unix(1_700_000_000, 0).UTC(), Boot: time.Hour, BootID: "b"}
+	name = informer.Name{Namespace: "db", Name: "db-0"}
+	set  = podcache.Owner{Group: "apps", Kind: "StatefulSet", Name: "db"}
+)
+
+func ago(d time.Duration) lease.Instant {
+	return lease.Instant{Wall: now.Wall.Add(-d), Boot: now.Boot - d, BootID: "b"}
+}
+
+func pod(annotation string) podcache.Pod {
+	return podcache.Pod{Name: name, UID: "u1", Owner: set, Annotation: annotation, HasAnnotation: true, Expected: true}
+}
+
+func TestDecide(t *testing.T) {
+	with := func(p podcache.Pod, change func(*podcache.Pod)) podcache.Pod { change(&p); return p }
+	by := func(group, kind string) podcache.Pod {
+		return with(pod("10"), func(p *podcache.Pod) { p.Owner = podcache.Owner{Group: group, Kind: kind, Name: "x"} })
+	}
+	for _, c := range []struct {
+		name string
+		pod  podcache.Pod
+		want string // window and owner, or an error
+	}{
+		{"minutes", pod("10"), "10m0s "},
+		{"a duration", pod("90s"), "1m30s "},
+		{"none", pod("0"), "0s "},
+		{"forever", pod("forever"), "forever StatefulSet.apps/db"},
+		{"forever, without a controller", with(pod("forever"), func(p *podcache.Pod) { p.Owner = podcache.Owner{} }),
+			"forever "},
+		{"forever, of Kruise", with(pod("forever"), func(p *podcache.Pod) { p.Owner.Group = "apps.kruise.io" }),
+			"forever StatefulSet.apps.kruise.io/db"},
+		{"no annotation", with(pod(""), func(p *podcache.Pod) { p.HasAnnotation = false }), "0s "},
+		{"an empty one", pod(""), "error"},
+		{"an invalid one", pod("ten"), "error"},
+		{"of a ReplicaSet", by("apps", "ReplicaSet"), "0s "},
+		{"of a Job", by("batch", "Job"), "0s "},
+		{"of a DaemonSet", by("apps", "DaemonSet"), "0s "},
+		{"of a ReplicationController", by("", "ReplicationController"), "0s "},
+		{"of Kruise's DaemonSet", by("apps.kruise.io", "DaemonSet"), "0s "},
+		{"of a CloneSet", by("apps.kruise.io", "CloneSet"), "0s "},
+		{"of a CloneSet, with a volume of its own", with(by("apps.kruise.io", "CloneSet"),
+			func(p *podcache.Pod) { p.OwnClaim = true }), "10m0s "},
+		{"of a Job, with a volume of its own", with(by("batch", "Job"), func(p *podcache.Pod) { p.OwnClaim = true }), "0s "},
+		{"of an operator", by("example.com", "Database"), "10m0s "},
+		{"of another group's Job", by("example.com", "Job"), "10m0s "},
+		{"an invalid one of a Job", with(by("batch", "Job"), func(p *podcache.Pod) { p.Annotation = "ten" }), "error"},
+	} {
+		w, err := Decide(c.pod)
+		got := FormatWindow(w.Window) + " " + w.Owner
+		if err != nil {
+			got = "error"
+		}
+		if got != c.want {
+			t.Errorf("%s: %s, want %s (%v)", c.name, got, c.want, err)
+		}
+	}
+}
+
+func bound(uid string, window time.Duration) lease.Lease {
+	return lease.Lease{State: lease.Bound, Namespace: "db", Name: "db-0", UID: uid, Window: window,
+		BoundAt: ago(time.Minute)}
+}
+
+func held(uid string, hold, since time.Duration) lease.Lease {
+	return lease.Lease{State: lease.Held, Firm: true, Namespace: "db", Name: "db-0", UID: uid, Window: hold, Hold: hold,
+		ReleasedAt: ago(since)}
+}
+
+func TestMake(t *testing.T) {
+	const hour = time.Hour
+	follow := func(w time.Duration) []ipam.PodWindow {
+		return []ipam.PodWindow{{Namespace: "db", Name: "db-0", UID: "u1", Window: w}}
+	}
+	expect := []ipam.Expected{{Namespace: "db", Name: "db-0"}}
+	deleted := pod("60")
+	deleted.Expected = false
+	for _, c := range []struct {
+		name   string
+		pod    podcache.Pod
+		leases []lease.Lease
+		stored time.Duration // 0 is none
+		want   Plan
+	}{
+		{"no change", pod("60"), []lease.Lease{bound("u1", hour)}, hour, Plan{}},
+		{"no lease yet", pod("60"), nil, 0, Plan{}},
+		{"a new window", pod("60"), []lease.Lease{bound("u1", 0)}, 0, Plan{Follow: follow(hour)}},
+		{"not stored yet", pod("60"), []lease.Lease{bound("u1", hour)}, 0, Plan{Follow: follow(hour)}},
+		{"another window", pod("10"), []lease.Lease{bound("u1", hour)}, hour, Plan{Follow: follow(10 * time.Minute)}},
+		{"one of two interfaces", pod("60"), []lease.Lease{bound("u1", hour), bound("u1", 0)}, hour,
+			Plan{Follow: follow(hour)}},
+		{"annotation set to 0", pod("0"), []lease.Lease{bound("u1", hour)}, hour, Plan{Follow: follow(0)}},
+		{"never retained", pod("0"), []lease.Lease{bound("u1", 0)}, 0, Plan{}},
+		{"the lease of a former pod", pod("60"), []lease.Lease{bound("u0", 0)}, hour, Plan{}},
+		{"an invalid one", pod("ten"), []lease.Lease{bound("u1", hour)}, hour, Plan{}},
+		{"starting, in time", pod("60"), []lease.Lease{held("u0", hour, 10*time.Minute)}, hour,
+			Plan{RequeueAfter: 49 * time.Minute}},
+		{"starting, late", pod("60"), []lease.Lease{held("u0", hour, hour-time.Second)}, hour,
+			Plan{Expect: expect, RequeueAfter: time.Minute}},
+		{"starting, with two addresses", pod("60"), []lease.Lease{held("u0", hour, 10*time.Minute), held("u0", hour, hour)},
+			hour,
+			Plan{Expect: expect, RequeueAfter: time.Minute}},
+		{"not starting", deleted, []lease.Lease{held("u0", hour, hour)}, hour, Plan{}},
+		{"held forever", pod("60"), []lease.Lease{held("u0", lease.Forever, hour)}, hour, Plan{}},
+		{"the pod has its sandbox", pod("60"), []lease.Lease{bound("u1", hour), held("u0", hour, hour)}, hour, Plan{}},
+	} {
+		view := ipam.NodeView{Leases: c.leases, Windows: map[lease.Key]time.Duration{}, Now: now}
+		for _, l := range c.leases {
+			if c.stored > 0 {
+				view.Windows[l.Key()] = c.stored
+			}
+		}
+		got := Make(map[informer.Name]podcache.Pod{name: c.pod}, view)
+		if (c.pod.Annotation == "ten") != (len(got.Invalid) == 1) {
+			t.Errorf("%s: invalid: %v", c.name, got.Invalid)
+		}
+		got.Invalid = nil
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", c.name, diff)
+		}
+	}
+}
+
+func TestOwnerText(t *testing.T) {
+	for _, c := range []struct{ group, kind, want string }{
+		{"apps", "StatefulSet", "StatefulSet.apps/db"},
+		{"apps.kruise.io", "StatefulSet", "StatefulSet.apps.kruise.io/db"},
+		{"apps", "ReplicaSet", ""}, // its pods have no ordinals
+		{"example.com", "StatefulSet", ""},
+		{"", "", ""},
+	} {
+		if got := OwnerText(podcache.Owner{Group: c.group, Kind: c.kind, Name: "db"}); got != c.want {
+			t.Errorf("%s.%s: %q, want %q", c.kind, c.group, got, c.want)
+		}
+	}
+}
+
+func TestParseOwner(t *testing.T) {
+	for _, c := range []struct{ text, pod, want string }{
+		{"StatefulSet.apps/db", "db-0", "{apps v1 db} 0"},
+		{"StatefulSet.apps/db", "db-12", "{apps v1 db} 12"},
+		{"StatefulSet.apps.kruise.io/a.b-c", "a.b-c-3", "{apps.kruise.io v1beta1 a.b-c} 3"},
+		{"StatefulSet.apps/db", "db-01", ""},
+		{"StatefulSet.apps/db", "db--1", ""},
+		{"StatefulSet.apps/db", "db-x", ""},
+		{"StatefulSet.apps/db", "other-0", ""},
+		{"StatefulSet.example.com/db", "db-0", ""},
+		{"Job.batch/db", "db-0", ""},
+		{"", "db-0", ""},
+	} {
+		set, ordinal, ok := ParseOwner(c.text, c.pod)
+		got := fmt.Sprint(set, " ", ordinal)
+		if !ok {
+			got = ""
+		}
+		if got != c.want {
+			t.Errorf("%s of %q: %q, want %q", c.pod, c.text, got, c.want)
+		}
+	}
+}
+
+func FuzzParseOwner(f *testing.F) {
+	f.Add("StatefulSet.apps/db", "db-0")
+	f.Add("StatefulSet.apps.kruise.io/db", "db-9999999999999999999999")
+	f.Add("StatefulSet.apps.kruise.io/db", "db-9000000000000000001")
+	f.Fuzz(func(t *testing.T, text, pod string) {
+		set, ordinal, ok := ParseOwner(text, pod)
+		if !ok {
+			return
+		}
+		if again := OwnerText(podcache.Owner{Group: set.Group, Kind: "StatefulSet", Name: set.Name}); again != text {
+			t.Errorf("%q reads as %q", text, again)
+		}
+		if again := fmt.Sprintf("%s-%d", set.Name, ordinal); again != pod {
+			t.Errorf("pod %q reads as %q", pod, again)
+		}
+	})
+}

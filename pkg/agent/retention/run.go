@@ -1,0 +1,72 @@
+package retention
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+const (
+	minInterval = 100 * time.Millisecond
+	retry       = 5 * time.Second
+)
+
+// Windows is the task that sets the windows of a node's leases.
+type Windows struct {
+	Service *ipam.Service
+	Pods    *podcache.Pods
+	Log     *slog.Logger
+	// Invalid is called for every pod with an invalid annotation, in each pass.
+	Invalid func(podcache.Pod, error)
+}
+
+// Run follows the pods until ctx is done. changes receives a value when the store has changed.
+func (w *Windows) Run(ctx context.Context, changes <-chan struct{}) error {
+	return informer.Loop(ctx, minInterval, informer.Any(ctx, changes, w.Pods.Changes()), w.pass)
+}
+
+func (w *Windows) pass(ctx context.Context) (requeueAfter time.Duration) {
+	pods, synced := w.Pods.Rows()
+	if !synced {
+		return 0 // the pods have not been listed yet
+	}
+	view, err := w.Service.List(ctx, func(l lease.Lease) bool {
+		_, here := pods[informer.Name{Namespace: l.Namespace, Name: l.Name}]
+		return here
+	})
+	if store.IsEmpty(err) {
+		return 0
+	}
+	if err != nil {
+		w.Log.Warn("reading the leases failed, windows not updated", "error", err)
+		return retry
+	}
+	plan := Make(pods, view)
+	for name, err := range plan.Invalid {
+		w.Invalid(pods[name], err)
+	}
+	if err := w.act(ctx, plan); err != nil {
+		w.Log.Warn("updating windows failed", "error", err)
+		return retry
+	}
+	return plan.RequeueAfter
+}
+
+func (w *Windows) act(ctx context.Context, plan Plan) error {
+	for _, p := range plan.Follow {
+		w.Log.Info("setting the window of a pod", "pod", p.Namespace+"/"+p.Name, "window", FormatWindow(p.Window))
+	}
+	if err := w.Service.Follow(ctx, plan.Follow); err != nil {
+		return err
+	}
+	for _, p := range plan.Expect {
+		w.Log.Info("extending a hold, its pod is starting", "pod", p.Namespace+"/"+p.Name)
+	}
+	return w.Service.Defer(ctx, plan.Expect, DeferTo)
+}

@@ -1,0 +1,90 @@
+package retention
+
+import (
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
+	"github.com/leasehold-cni/leasehold/pkg/kube/fakeapi"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+func TestPass(t *testing.T) {
+	node := fakeapi.NewNode(t)
+	var invalid []string
+	w := &Windows{Service: node.Service, Pods: podcache.New(nil, "node1", fakeapi.Log), Log: fakeapi.Log,
+		Invalid: func(p podcache.Pod, _ error) { invalid = append(invalid, p.Annotation) }}
+	pods := func(annotation string) {
+		t.Helper()
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0", UID: "u1", ResourceVersion: "1",
+			Annotations: map[string]string{policy.Annotation: annotation}}}
+		if err := w.Pods.Replace([]any{p}, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	window := func() (window time.Duration) {
+		t.Helper()
+		v, err := node.List(t.Context(), func(l lease.Lease) bool { return l.Name == "db-0" })
+		if err != nil || len(v.Leases) != 1 {
+			t.Fatalf("%v, %v", v.Leases, err)
+		}
+		return v.Leases[0].Window
+	}
+	expect := func(name string, requeueAfter, want time.Duration) {
+		t.Helper()
+		if got := w.pass(t.Context()); got != requeueAfter {
+			t.Errorf("%s: requeue after %s, want %s", name, got, requeueAfter)
+		}
+		if got := window(); got != want {
+			t.Errorf("%s: the window is %s, want %s", name, got, want)
+		}
+	}
+	node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
+	expect("the pods are not listed yet", 0, time.Hour)
+	pods("10")
+	expect("another window", 0, 10*time.Minute)
+	before, err := os.Stat(node.Store.Dirs().State + "/leases.db")
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect("again", 0, 10*time.Minute)
+	if after, err := os.Stat(node.Store.Dirs().State + "/leases.db"); err != nil || after.ModTime() != before.ModTime() {
+		t.Errorf("a pass without a change wrote to the store: %v", err)
+	}
+	pods("soon")
+	expect("an invalid annotation", 0, 10*time.Minute)
+	if !slices.Equal(invalid, []string{"soon"}) {
+		t.Errorf("Invalid was called for %q", invalid)
+	}
+	node.Release(node.Bind("10.0.0.2", "db-0", "u0", time.Minute, ""))
+	pods("1")
+	view := func() time.Duration {
+		v, err := node.List(t.Context(), func(lease.Lease) bool { return true })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v.Leases[0].Remaining(v.Now)
+	}
+	w.pass(t.Context())
+	if rest := view(); rest <= time.Minute {
+		t.Errorf("%s of the hold is left, want more than %s", rest, time.Minute)
+	}
+
+	if err := os.Truncate(node.Store.Dirs().State+"/leases.db", 100); err != nil {
+		t.Fatal(err)
+	}
+	if after := w.pass(t.Context()); after != retry {
+		t.Errorf("lost store: requeue after %s, want %s", after, retry)
+	}
+	node.Update(func(*store.Tx) error { return nil })
+	if after := w.pass(t.Context()); after != 0 {
+		t.Errorf("empty store: requeue after %s, want 0", after)
+	}
+}

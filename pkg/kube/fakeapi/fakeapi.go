@@ -1,0 +1,288 @@
+// Package fakeapi is a fake API server for tests of the agent's loops: it serves the requests that
+// they make, and can fail or refuse them. test/e2e runs the same loops against a real one.
+package fakeapi
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"path"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/rest"
+
+	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+)
+
+// Server stores objects as JSON, by their paths.
+type Server struct {
+	Clients *informer.Clients
+
+	t        testing.TB
+	mu       sync.Mutex
+	objects  map[string]map[string]any
+	version  int
+	reject   func(*http.Request) int
+	drop     string // a field that is removed from each status
+	requests []string
+}
+
+// New starts a server without objects. It runs as long as the test.
+func New(t testing.TB) *Server {
+	s := &Server{t: t, objects: map[string]map[string]any{}}
+	server := httptest.NewServer(s)
+	t.Cleanup(server.Close)
+	clients, err := informer.NewClients(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Clients = clients
+	return s
+}
+
+// Reject makes the server respond with the status code that fn returns. Requests for which fn
+// returns 0, and all requests if fn is nil, are served.
+func (s *Server) Reject(fn func(*http.Request) int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reject = fn
+}
+
+// Always returns a function for Reject that rejects all requests with code.
+func Always(code int) func(*http.Request) int { return func(*http.Request) int { return code } }
+
+// Drop makes the server remove a field from every status that is applied, as an API server does
+// whose CRD does not have it.
+func (s *Server) Drop(field string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.drop = field
+}
+
+// Put creates or replaces an object.
+func (s *Server) Put(path string, object any) {
+	data, err := json.Marshal(object)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	var o map[string]any
+	if err := json.Unmarshal(data, &o); err != nil {
+		s.t.Fatal(err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.put(path, o)
+}
+
+func (s *Server) put(path string, o map[string]any) {
+	s.version++
+	meta, _ := o["metadata"].(map[string]any)
+	if meta == nil {
+		meta = map[string]any{}
+		o["metadata"] = meta
+	}
+	meta["resourceVersion"] = strconv.Itoa(s.version)
+	if meta["uid"] == nil {
+		meta["uid"] = fmt.Sprint("uid-", s.version)
+	}
+	s.objects[path] = o
+}
+
+// Remove deletes an object.
+func (s *Server) Remove(path string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.objects, path)
+}
+
+// Get decodes an object into another. It reports false if there is none.
+func (s *Server) Get(path string, into any) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o, ok := s.objects[path]
+	if !ok {
+		return false
+	}
+	data, err := json.Marshal(o)
+	if err == nil {
+		err = json.Unmarshal(data, into)
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return true
+}
+
+// Paths returns the sorted paths of the objects.
+func (s *Server) Paths() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Sorted(maps.Keys(s.objects))
+}
+
+// Requests returns the requests since the last call, such as "GET /api/v1/nodes/node1".
+func (s *Server) Requests() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	requests := s.requests
+	s.requests = nil
+	return requests
+}
+
+// ServeHTTP serves a request.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	s.requests = append(s.requests, r.Method+" "+r.URL.Path)
+	reject := s.reject
+	s.mu.Unlock()
+	if reject != nil {
+		if code := reject(r); code != 0 {
+			fail(w, code)
+			return
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch o, found := s.objects[r.URL.Path]; {
+	case r.Method == http.MethodGet && found:
+		respond(w, o)
+	case r.Method == http.MethodGet:
+		s.list(w, r)
+	case r.Method == http.MethodPatch:
+		s.apply(w, r)
+	case r.Method == http.MethodPost:
+		s.create(w, r)
+	case r.Method == http.MethodDelete && found:
+		delete(s.objects, r.URL.Path)
+		respond(w, metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusSuccess})
+	default:
+		fail(w, http.StatusNotFound)
+	}
+}
+
+// list lists a resource in all namespaces. A path with a namespace is that of an object that does
+// not exist.
+func (s *Server) list(w http.ResponseWriter, r *http.Request) {
+	selector, err := labels.Parse(r.URL.Query().Get("labelSelector"))
+	if err != nil || strings.Contains(r.URL.Path, "/namespaces/") {
+		fail(w, http.StatusNotFound)
+		return
+	}
+	group, resource := path.Split(r.URL.Path)
+	items := []any{}
+	for _, p := range slices.Sorted(maps.Keys(s.objects)) {
+		if in, ok := strings.CutPrefix(p, group+"namespaces/"); ok && path.Base(path.Dir(in)) == resource {
+			var o metav1.PartialObjectMetadata
+			data, _ := json.Marshal(s.objects[p])
+			if json.Unmarshal(data, &o) == nil && selector.Matches(labels.Set(o.Labels)) {
+				items = append(items, s.objects[p])
+			}
+		}
+	}
+	respond(w, map[string]any{"metadata": map[string]any{"resourceVersion": strconv.Itoa(s.version)}, "items": items})
+}
+
+// apply is server-side apply for a single manager that owns the whole spec and status, except for
+// conditions that others have set.
+func (s *Server) apply(w http.ResponseWriter, r *http.Request) {
+	at, isStatus := strings.CutSuffix(r.URL.Path, "/status")
+	if q := r.URL.Query(); q.Get("fieldManager") == "" || q.Get("force") != "true" {
+		fail(w, http.StatusBadRequest) // a manager must have a name; without force it fails where others manage a field
+		return
+	}
+	var body map[string]any
+	if json.NewDecoder(r.Body).Decode(&body) != nil {
+		fail(w, http.StatusBadRequest)
+		return
+	}
+	o, found := s.objects[at]
+	switch {
+	case !found && isStatus:
+		fail(w, http.StatusNotFound)
+		return
+	case !found:
+		delete(body, "status")
+		o = body
+		s.put(at, o)
+	default:
+		part := "spec"
+		if isStatus {
+			part = "status"
+			keepConditions(body, o)
+			if status, _ := body["status"].(map[string]any); s.drop != "" {
+				delete(status, s.drop)
+			}
+		}
+		if !reflect.DeepEqual(o[part], body[part]) {
+			o[part] = body[part]
+			s.put(at, o)
+		}
+	}
+	respond(w, o)
+}
+
+// keepConditions adds the conditions that other managers have set.
+func keepConditions(body, there map[string]any) {
+	status, _ := body["status"].(map[string]any)
+	old, _ := there["status"].(map[string]any)
+	all, _ := old["conditions"].([]any)
+	for _, c := range all {
+		if condition, _ := c.(map[string]any); condition["type"] != "Released" {
+			mine, _ := status["conditions"].([]any)
+			status["conditions"] = append(mine, c)
+		}
+	}
+}
+
+func (s *Server) create(w http.ResponseWriter, r *http.Request) {
+	var o map[string]any
+	if json.NewDecoder(r.Body).Decode(&o) != nil {
+		fail(w, http.StatusBadRequest)
+		return
+	}
+	meta, _ := o["metadata"].(map[string]any)
+	at := path.Join(r.URL.Path, fmt.Sprint(meta["name"]))
+	if _, found := s.objects[at]; found {
+		fail(w, http.StatusConflict)
+		return
+	}
+	s.put(at, o)
+	respond(w, o)
+}
+
+func respond(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(v)
+}
+
+var reasons = map[int]metav1.StatusReason{
+	http.StatusBadRequest:         metav1.StatusReasonBadRequest,
+	http.StatusForbidden:          metav1.StatusReasonForbidden,
+	http.StatusNotFound:           metav1.StatusReasonNotFound,
+	http.StatusConflict:           metav1.StatusReasonAlreadyExists,
+	http.StatusServiceUnavailable: metav1.StatusReasonServiceUnavailable,
+}
+
+// NotServed makes Reject respond as to a resource that is not served: with 404 in plain text, not a
+// Status.
+const NotServed = -404
+
+func fail(w http.ResponseWriter, code int) {
+	if code == NotServed {
+		http.NotFound(w, nil)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
+		Status: metav1.StatusFailure, Reason: reasons[code], Code: int32(code), Message: http.StatusText(code)})
+}

@@ -1,0 +1,113 @@
+package fakeapi
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/sandbox"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+// Boot is the boot id of a Node.
+const Boot = "boot-1"
+
+// Log discards all messages.
+var Log = slog.New(slog.DiscardHandler)
+
+// Node is a node with a real store, whose host is the real kernel with another boot id.
+type Node struct {
+	*ipam.Service
+	Pool lease.Pool
+
+	t testing.TB
+}
+
+// NewNode returns a node whose store was written from the network namespace of the test, so that
+// the agent trusts its view of the host.
+func NewNode(t testing.TB) Node {
+	dir := t.TempDir()
+	boot := filepath.Join(dir, "boot_id")
+	if err := os.WriteFile(boot, []byte(Boot+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	started := time.Now()
+	n := Node{t: t, Pool: lease.Pool{DataDir: filepath.Join(dir, "networks"), Network: "net"}, Service: &ipam.Service{
+		Store: store.New(store.Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}),
+		Host:  sandbox.New("/proc", boot),
+		Clock: func() lease.Instant { return lease.Instant{Wall: time.Now(), Boot: time.Hour + time.Since(started)} },
+	}}
+	// as ADD does
+	n.Update(func(tx *store.Tx) error {
+		return errors.Join(tx.SetNamespaceIDs(n.Host.NamespaceIDs(Boot)), tx.SetAdopted(n.Pool))
+	})
+	return n
+}
+
+// Update runs a transaction in the store.
+func (n Node) Update(fn func(*store.Tx) error) {
+	n.t.Helper()
+	if err := n.Store.Update(context.Background(), fn); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// Now returns the node's time.
+func (n Node) Now() lease.Instant {
+	now := n.Clock()
+	now.BootID = Boot
+	return now
+}
+
+// Bind gives an address to a pod of namespace db, one minute ago. Its sandbox cannot be found on
+// the host.
+func (n Node) Bind(addr, pod, uid string, window time.Duration, owner string) lease.Lease {
+	n.t.Helper()
+	then := n.Now()
+	then.Wall, then.Boot = then.Wall.Add(-time.Minute), then.Boot-time.Minute
+	a := netip.MustParseAddr(addr)
+	bytes := a.As4()
+	l, err := lease.Apply(lease.Lease{}, lease.Bind{
+		ID:   "00112233445566" + string("0123456789abcdef"[bytes[3]>>4]) + string("0123456789abcdef"[bytes[3]&15]),
+		Pool: n.Pool, Address: a, Set: "s", Namespace: "db", Name: pod, UID: uid, Window: window, Soft: time.Minute,
+		Holder: lease.Holder{ContainerID: "c-" + uid, IfName: "eth0", BootID: Boot,
+			Netns: lease.Netns{Path: "/does-not-exist", Dev: 4, Ino: 5}},
+	}, then)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	l.Owner = owner
+	n.Update(func(tx *store.Tx) error { return tx.Put(l.Pool, l.Address, l) })
+	return l
+}
+
+// Release releases a lease, as DEL does.
+func (n Node) Release(l lease.Lease) lease.Lease {
+	n.t.Helper()
+	held, err := lease.Apply(l, lease.Release{Holder: l.Holder}, n.Now())
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.Update(func(tx *store.Tx) error { return tx.Put(l.Pool, l.Address, held) })
+	return held
+}
+
+// Leases returns the addresses that are Bound or firmly held, such as "10.0.0.2=db-0/Held".
+func (n Node) Leases() (leases []string) {
+	n.t.Helper()
+	view, err := n.List(context.Background(), func(l lease.Lease) bool { return l.State == lease.Bound || l.Firm })
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, l := range view.Leases {
+		leases = append(leases, l.Address.String()+"="+l.Name+"/"+l.State.String())
+	}
+	return leases
+}

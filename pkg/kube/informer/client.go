@@ -1,0 +1,98 @@
+package informer
+
+import (
+	"fmt"
+	"os"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
+
+	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+)
+
+// Clients are REST clients for the API groups that the node agent uses. Their scheme contains only
+// the types of these groups: the clientset's scheme of all of Kubernetes uses more memory than the
+// rest of the agent.
+type Clients struct {
+	Core   rest.Interface // v1
+	Events rest.Interface // events.k8s.io/v1
+	IPAM   rest.Interface // ipam.leasehold.dev/v1alpha1
+	Any    rest.Interface // requests to absolute paths, with raw responses
+}
+
+// RequestTimeout is the timeout of every request except watches.
+const RequestTimeout = 10 * time.Second
+
+// DetectDeadConnections makes this process test its connections to the API server after 5 s without
+// traffic, and close them 5 s later, unless the environment says otherwise. The defaults of
+// client-go are 30 s and 15 s, during which watches deliver nothing and requests get no response.
+// It must be called before the first connection is made.
+func DetectDeadConnections() {
+	for _, name := range []string{"HTTP2_READ_IDLE_TIMEOUT_SECONDS", "HTTP2_PING_TIMEOUT_SECONDS"} {
+		if os.Getenv(name) == "" {
+			os.Setenv(name, "5")
+		}
+	}
+}
+
+// NewClients returns clients with the given configuration. Each has its own rate limit, so that
+// requests to one group are not delayed by those to another.
+func NewClients(config *rest.Config) (*Clients, error) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{addCore, addEvents, ipamv1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, err
+		}
+	}
+	codecs := serializer.NewCodecFactory(scheme)
+	var c Clients
+	for _, part := range []struct {
+		into  *rest.Interface
+		group schema.GroupVersion
+		media string
+		qps   float32
+		burst int
+	}{
+		{&c.Core, corev1.SchemeGroupVersion, runtime.ContentTypeProtobuf, 10, 20},
+		{&c.Events, eventsv1.SchemeGroupVersion, runtime.ContentTypeJSON, 5, 25},
+		{&c.IPAM, ipamv1.GroupVersion, runtime.ContentTypeJSON, 50, 100},
+		{&c.Any, schema.GroupVersion{}, runtime.ContentTypeJSON, 5, 10},
+	} {
+		own := rest.CopyConfig(config)
+		own.QPS, own.Burst = part.qps, part.burst
+		own.GroupVersion, own.APIPath = &part.group, "/apis"
+		if part.group.Group == "" {
+			own.APIPath = "/api"
+		}
+		own.ContentType, own.AcceptContentTypes = part.media, part.media
+		if part.media == runtime.ContentTypeProtobuf {
+			own.AcceptContentTypes += "," + runtime.ContentTypeJSON
+		}
+		own.NegotiatedSerializer = codecs.WithoutConversion()
+		client, err := rest.RESTClientFor(own)
+		if err != nil {
+			return nil, fmt.Errorf("API %s: %w", part.group, err)
+		}
+		*part.into = client
+	}
+	return &c, nil
+}
+
+func addCore(s *runtime.Scheme) error {
+	s.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Pod{}, &corev1.PodList{}, &corev1.Node{})
+	s.AddKnownTypes(schema.GroupVersion{Version: "v1"}, &metav1.Status{})
+	metav1.AddToGroupVersion(s, corev1.SchemeGroupVersion)
+	return nil
+}
+
+func addEvents(s *runtime.Scheme) error {
+	s.AddKnownTypes(eventsv1.SchemeGroupVersion, &eventsv1.Event{})
+	metav1.AddToGroupVersion(s, eventsv1.SchemeGroupVersion)
+	return nil
+}

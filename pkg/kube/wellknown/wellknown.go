@@ -1,0 +1,50 @@
+// Package wellknown defines the annotations, labels and scheduling gates that leasehold sets on
+// Kubernetes objects of other projects, and the names of its own objects. The annotation that asks
+// for a retention window is in pkg/policy; the labels of an IPReservation are in its API package.
+package wellknown
+
+const (
+	// AnnotationPin chooses the mode of a pod's pin (policy.PinMode). A namespace sets the default
+	// for its pods with a label of the same key.
+	AnnotationPin = "leasehold.dev/pin"
+	// AnnotationPinnedNode is the name of the node that a pod was pinned to at admission.
+	AnnotationPinnedNode = "leasehold.dev/pinned-node"
+	// AnnotationPinReason explains to users why a pod is or is not pinned.
+	AnnotationPinReason = "leasehold.dev/pin-reason"
+	// AnnotationExpectedAddresses lists the addresses reserved for a pod on its pinned node,
+	// separated by commas.
+	AnnotationExpectedAddresses = "leasehold.dev/expected-addresses"
+
+	// AnnotationTopologyRequired lists the node labels that a PersistentPodState added to a pod's
+	// node selector, as key=value, separated by commas.
+	AnnotationTopologyRequired = "leasehold.dev/topology-required"
+	// AnnotationTopologyReason explains to users which part of a PersistentPodState was not applied
+	// to a pod, and why.
+	AnnotationTopologyReason = "leasehold.dev/topology-reason"
+
+	// AnnotationReleased, on an IPReservation, is the id of the lease (status.id) that pods are no
+	// longer pinned for, because a pod could not be scheduled to its node in time.
+	AnnotationReleased = "leasehold.dev/released"
+
+	// LabelRetained marks the pods that ask for retention, so that a watch can select them.
+	LabelRetained = "leasehold.dev/retained"
+	// Retained is the value of LabelRetained.
+	Retained = "true"
+
+	// LabelGenerated marks the PersistentPodStates that were generated from a workload's
+	// annotations.
+	LabelGenerated = "leasehold.dev/generated"
+	// Generated is the value of LabelGenerated.
+	Generated = "true"
+
+	// GateNominate is the scheduling gate of a pod until its node is nominated.
+	GateNominate = "leasehold.dev/nominate"
+)
+
+const (
+	// Namespace is the namespace of leasehold's own pods.
+	Namespace = "leasehold-system"
+	// ManagerName is the name of the manager's Deployment, service account, Secret, leader election
+	// and webhook configuration.
+	ManagerName = "leasehold-manager"
+)

@@ -1,0 +1,66 @@
+package persistentpodstate
+
+import (
+	"crypto/sha256"
+	_ "embed"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+
+	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
+)
+
+// crdName is the name of the CRD, leasehold's or Kruise's.
+const crdName = "persistentpodstates.apps.kruise.io"
+
+// The label and annotation of a CRD that leasehold created. Any other is never changed.
+const (
+	managedBy = "app.kubernetes.io/managed-by"
+	us        = "leasehold"
+	// crdVersion is a hash of the embedded CRD, so that a newer manager updates it.
+	crdVersion = "leasehold.dev/crd-version"
+)
+
+//go:embed crd/apps.kruise.io_persistentpodstates.yaml
+var crdText []byte
+
+// CRD returns the embedded CRD of PersistentPodState. Its two versions have the same schema, so
+// that no conversion is needed.
+func CRD() (*unstructured.Unstructured, error) {
+	var crd unstructured.Unstructured
+	if err := yaml.Unmarshal(crdText, &crd.Object); err != nil {
+		return nil, fmt.Errorf("parsing the embedded CRD: %w", err)
+	}
+	crd.SetLabels(map[string]string{managedBy: us})
+	crd.SetAnnotations(map[string]string{crdVersion: fmt.Sprintf("%.8x", sha256.Sum256(crdText))})
+	versions, _, err := unstructured.NestedSlice(crd.Object, "spec", "versions")
+	if err != nil || len(versions) != 1 {
+		return nil, fmt.Errorf("the embedded CRD has %d versions, want 1: %w", len(versions), err)
+	}
+	alpha := (&unstructured.Unstructured{Object: versions[0].(map[string]any)}).DeepCopy().Object
+	alpha["name"], alpha["storage"] = pps.Alpha, false
+	return &crd, unstructured.SetNestedSlice(crd.Object, append([]any{alpha}, versions...), "spec", "versions")
+}
+
+// unsupported returns why leasehold cannot serve an existing CRD, or "" if it can. crd is nil if
+// there is none.
+func unsupported(crd *unstructured.Unstructured) string {
+	if crd == nil {
+		return ""
+	}
+	versions, _, _ := unstructured.NestedSlice(crd.Object, "spec", "versions")
+	for _, item := range versions {
+		version, _ := item.(map[string]any)
+		if version["name"] != pps.GroupVersion.Version || version["served"] != true {
+			continue
+		}
+		if _, has, _ := unstructured.NestedMap(version, "subresources", "status"); !has {
+			return fmt.Sprintf("version %s of its CRD, which leasehold did not create, has no status subresource",
+				pps.GroupVersion.Version)
+		}
+		return ""
+	}
+	return fmt.Sprintf("its CRD, which leasehold did not create, does not have version %s: it is from an older Kruise",
+		pps.GroupVersion.Version)
+}

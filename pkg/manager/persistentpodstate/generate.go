@@ -1,0 +1,118 @@
+package persistentpodstate
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
+)
+
+// Action is what to do about a workload's annotations. At most one of the objects is set.
+type Action struct {
+	Create, Update, Delete *pps.PersistentPodState
+	// Problem explains to users why the annotations have no effect, "" if they have one.
+	Problem string
+}
+
+// Generate compares what a workload's annotations ask for with the PersistentPodState of its name.
+// workload is nil if it was deleted, object nil if there is none; others are the names of further
+// objects with this target. Objects that users created are never changed.
+func Generate(target Target, workload *Workload, object *pps.PersistentPodState, others []string) Action {
+	if workload == nil || workload.Terminating || workload.Annotations[pps.AnnotationGenerate] != "true" {
+		if object != nil && isGenerated(object) && targetOf(object) == target && object.DeletionTimestamp == nil {
+			return Action{Delete: object}
+		}
+		return Action{}
+	}
+	want, err := generated(workload)
+	switch {
+	case err != nil:
+		return Action{Problem: err.Error()}
+	case object == nil && len(others) > 0:
+		return Action{Problem: fmt.Sprintf("PersistentPodState %s has this workload as its target; none is generated",
+			others[0])}
+	case object == nil:
+		return Action{Create: want}
+	case object.DeletionTimestamp != nil:
+		return Action{} // its deletion enqueues the workload again
+	case !isGenerated(object) && !isControlledBy(object, workload):
+		if targetOf(object) != target {
+			return Action{Problem: fmt.Sprintf("PersistentPodState %s was created by a user for %s; none is generated",
+				object.Name, targetOf(object))}
+		}
+		return Action{}
+	case targetOf(object) != target:
+		return Action{Problem: fmt.Sprintf("PersistentPodState %s was generated for %s; none is generated", object.Name,
+			targetOf(object))}
+	}
+	if owner := metav1.GetControllerOfNoCopy(object); owner != nil && owner.UID != workload.UID {
+		// It was generated for an earlier workload with the same name, whose pods do not belong to
+		// this one.
+		return Action{Delete: object}
+	}
+	updated := object.DeepCopy()
+	updated.Spec.TargetRef = want.Spec.TargetRef
+	updated.Spec.RequiredPersistentTopology = want.Spec.RequiredPersistentTopology
+	updated.Spec.PreferredPersistentTopology = want.Spec.PreferredPersistentTopology
+	updated.Spec.PersistentPodAnnotations = want.Spec.PersistentPodAnnotations
+	updated.OwnerReferences = want.OwnerReferences
+	metav1.SetMetaDataLabel(&updated.ObjectMeta, wellknown.LabelGenerated, wellknown.Generated)
+	if equal(object, updated) {
+		return Action{}
+	}
+	return Action{Update: updated}
+}
+
+// isGenerated reports whether an object was generated, or adopted as generated.
+func isGenerated(o *pps.PersistentPodState) bool {
+	return o.Labels[wellknown.LabelGenerated] == wellknown.Generated
+}
+
+// isControlledBy reports whether a workload controls an object that has it as its target. Kruise
+// generates such objects, but users may create them too: while the workload asks for one it is
+// adopted and labelled.
+func isControlledBy(o *pps.PersistentPodState, w *Workload) bool {
+	owner, ref := ownerTarget(o)
+	return ref != nil && owner == targetOf(o) && ref.UID == w.UID
+}
+
+// generated returns the object that a workload's annotations ask for.
+func generated(w *Workload) (*pps.PersistentPodState, error) {
+	o := &pps.PersistentPodState{ObjectMeta: metav1.ObjectMeta{
+		Namespace: w.Namespace,
+		Name:      w.Name,
+		Labels:    map[string]string{wellknown.LabelGenerated: wellknown.Generated},
+		OwnerReferences: []metav1.OwnerReference{{
+			APIVersion: w.APIVersion, Kind: w.Kind.Kind, Name: w.Name, UID: w.UID, Controller: new(true)}},
+	}}
+	o.Spec.TargetRef = pps.TargetReference{APIVersion: w.APIVersion, Kind: w.Kind.Kind, Name: w.Name}
+	if keys := splitList(w.Annotations[pps.AnnotationRequiredTopology]); len(keys) > 0 {
+		o.Spec.RequiredPersistentTopology = new(pps.Term(keys...))
+	}
+	if keys := splitList(w.Annotations[pps.AnnotationPreferredTopology]); len(keys) > 0 {
+		o.Spec.PreferredPersistentTopology = []pps.PreferredTopologyTerm{{Weight: 100, Preference: pps.Term(keys...)}}
+	}
+	for _, key := range splitList(w.Annotations[pps.AnnotationPodAnnotations]) {
+		o.Spec.PersistentPodAnnotations = append(o.Spec.PersistentPodAnnotations, pps.PersistentPodAnnotation{Key: key})
+	}
+	if len(labelsOf(&o.Spec)) == 0 {
+		return nil, fmt.Errorf("%s is true, but neither %s nor %s names a node label", pps.AnnotationGenerate,
+			pps.AnnotationRequiredTopology, pps.AnnotationPreferredTopology)
+	}
+	return o, ValidateSpec(&o.Spec)
+}
+
+// splitList splits a list at its commas, and removes spaces, empty and duplicate elements.
+func splitList(list string) []string {
+	var all []string
+	for element := range strings.SplitSeq(list, ",") {
+		if element = strings.TrimSpace(element); element != "" && !slices.Contains(all, element) {
+			all = append(all, element)
+		}
+	}
+	return all
+}

@@ -1,0 +1,86 @@
+package persistentpodstate
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	ctrlrecorder "sigs.k8s.io/controller-runtime/pkg/recorder"
+)
+
+// A generator is the controller that creates the PersistentPodStates that workloads ask for by
+// annotations. It runs in the leader.
+type generator struct {
+	view     *View
+	client   client.Client
+	role     *role
+	events   ctrlrecorder.EventRecorder
+	reported onceSet
+}
+
+// Reconcile creates, updates or deletes the PersistentPodState of one workload.
+func (g *generator) Reconcile(ctx context.Context, target Target) (reconcile.Result, error) {
+	if wait := g.role.requeueAfter(); wait > 0 {
+		return reconcile.Result{RequeueAfter: wait}, nil
+	}
+	if !g.view.HasSynced() {
+		return reconcile.Result{RequeueAfter: time.Second}, nil
+	}
+	workload, err := g.view.Workload(target)
+	if err != nil {
+		return requeue(err)
+	}
+	var others []string
+	for _, o := range g.view.Objects(target) {
+		if o.Name != target.Name {
+			others = append(others, o.Name)
+		}
+	}
+	object := g.view.Object(types.NamespacedName{Namespace: target.Namespace, Name: target.Name})
+	a := Generate(target, workload, object, others)
+	if a.Problem != "" && g.reported.add(string(workload.UID)+a.Problem) {
+		g.events.Eventf(workloadRef(workload), nil, corev1.EventTypeWarning, reasonInvalid, "Generate", "%s", a.Problem)
+	}
+	return reconcile.Result{}, g.act(ctx, a)
+}
+
+func (g *generator) act(ctx context.Context, a Action) error {
+	var err error
+	switch {
+	case a.Create != nil:
+		if err = g.client.Create(ctx, a.Create); apierrors.IsAlreadyExists(err) {
+			return nil // the informer has not seen it yet
+		}
+	case a.Update != nil:
+		err = g.client.Update(ctx, a.Update)
+	case a.Delete != nil:
+		err = g.client.Delete(ctx, a.Delete, client.Preconditions{UID: &a.Delete.UID,
+			ResourceVersion: &a.Delete.ResourceVersion})
+	}
+	return ignoreConflict(err)
+}
+
+func workloadRef(w *Workload) *unstructured.Unstructured {
+	u := &unstructured.Unstructured{}
+	u.SetAPIVersion(w.APIVersion)
+	u.SetKind(w.Kind.Kind)
+	u.SetNamespace(w.Namespace)
+	u.SetName(w.Name)
+	u.SetUID(w.UID)
+	return u
+}
+
+func (g *generator) setup(mgr manager.Manager) error {
+	c, err := controller.NewTyped("persistentpodstate-generator", mgr, controller.TypedOptions[Target]{Reconciler: g})
+	if err != nil {
+		return err
+	}
+	return c.Watch(g.view.targets.source(g.view.allTargets))
+}

@@ -1,0 +1,157 @@
+package persistentpodstate
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/go-logr/logr"
+	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
+	"github.com/leasehold-cni/leasehold/pkg/manager/podwebhook"
+)
+
+// podWebhook is the mutating webhook for pods. If a lookup fails the pod starts unmodified, with an
+// annotation that says so.
+type podWebhook struct {
+	view *View
+	// releaseGone drops the hostname of a node that is gone from the requirements.
+	releaseGone bool
+	grace       time.Duration // how long a node that was removed counts as present
+	log         logr.Logger
+}
+
+func (w *podWebhook) handler() admission.Handler { return podwebhook.Pods(w.log, w.change) }
+
+func (w *podWebhook) change(ctx context.Context, req admission.Request, pod *corev1.Pod) error {
+	Undo(pod)
+	if err := w.inject(ctx, req.Namespace, pod); err != nil {
+		w.log.Error(err, "admitting a pod without its former topology", "pod", req.Namespace+"/"+pod.Name)
+		annotate(pod, wellknown.AnnotationTopologyReason, "lookup failed: "+err.Error())
+	}
+	return nil
+}
+
+// inject looks up the former node of a pod, and modifies the pod.
+func (w *podWebhook) inject(ctx context.Context, namespace string, pod *corev1.Pod) error {
+	target, owner := ownerTarget(pod)
+	target.Namespace = namespace // it may not be set in the pod yet
+	if owner == nil || pod.Name == "" || pod.Spec.NodeName != "" {
+		return nil
+	}
+	if !w.view.HasSynced() {
+		return errNotSynced
+	}
+	objects := w.view.Objects(target)
+	if len(objects) == 0 || objects[0].DeletionTimestamp != nil {
+		return nil
+	}
+	o := objects[0]
+	last := w.view.history.Last(target, owner.UID, pod.Name)
+	if uid := o.Status.TargetUID; uid != "" && uid != string(owner.UID) {
+		o = o.DeepCopy() // the states belong to an earlier workload with the same name
+		o.Status.PodStates = nil
+	}
+	names := []string{o.Status.PodStates[pod.Name].NodeName}
+	if last != nil {
+		names = append(names, last.Node)
+	}
+	nodes, err := w.view.Nodes(ctx, names...)
+	if err != nil {
+		return err
+	}
+	former, known := Former(o, pod.Name, last, nodes)
+	if !known {
+		return nil
+	}
+	former.NodeGone = former.NodeGone && time.Since(w.view.watchingSince()) >= w.grace
+	var nodesToCheck []*corev1.Node
+	if o.Spec.RequiredPersistentTopology != nil {
+		if nodesToCheck, err = w.view.NodesToCheck(ctx, pod, former.NodeName); err != nil {
+			return err
+		}
+	}
+	injected, reasons := Inject(pod, o, former, nodesToCheck, w.releaseGone)
+	w.log.V(1).Info("topology applied", "pod", namespace+"/"+pod.Name, "object", o.Name, "node", former.NodeName,
+		"injected", injected, "reasons", reasons)
+	return nil
+}
+
+// normalizer is the mutating webhook for PersistentPodStates.
+type normalizer struct{}
+
+func (normalizer) Handle(_ context.Context, req admission.Request) admission.Response {
+	o, old, err := decode(req)
+	if err != nil {
+		return admission.Errored(http.StatusBadRequest, err)
+	}
+	before, err := json.Marshal(o)
+	if err != nil {
+		return admission.Errored(http.StatusInternalServerError, err)
+	}
+	var oldSpec *pps.PersistentPodStateSpec
+	if old != nil {
+		oldSpec = &old.Spec
+	}
+	if err := o.Spec.Normalize(oldSpec); err != nil {
+		return admission.Denied(err.Error())
+	}
+	after, err := json.Marshal(o)
+	if err != nil {
+		return admission.Errored(http.StatusInternalServerError, err)
+	}
+	return admission.PatchResponseFromRaw(before, after)
+}
+
+// validator is the validating webhook for PersistentPodStates.
+type validator struct {
+	view  *View
+	kinds Kinds
+}
+
+func (v *validator) Handle(_ context.Context, req admission.Request) admission.Response {
+	o, old, err := decode(req)
+	if err != nil {
+		return admission.Errored(http.StatusBadRequest, err)
+	}
+	if old != nil && equality.Semantic.DeepEqual(old.Spec, o.Spec) {
+		return admission.Allowed("") // it may be older than the check, and its finalizers must stay removable
+	}
+	var others []string
+	for _, other := range v.view.Objects(targetOf(o)) {
+		if other.Name != o.Name && other.DeletionTimestamp == nil {
+			others = append(others, other.Name)
+		}
+	}
+	if old != nil {
+		others = nil // the target cannot change; of two existing ones the older is used
+	}
+	if err := validate(o, v.kinds, others); err != nil {
+		return admission.Denied(err.Error())
+	}
+	return admission.Allowed("")
+}
+
+// decode returns the objects of a request. old is nil if the request creates the object.
+func decode(req admission.Request) (o, old *pps.PersistentPodState, err error) {
+	o = &pps.PersistentPodState{}
+	if err := json.Unmarshal(req.Object.Raw, o); err != nil {
+		return nil, nil, fmt.Errorf("decoding the PersistentPodState: %w", err)
+	}
+	o.Namespace = req.Namespace
+	if req.Operation == admissionv1.Update {
+		old = &pps.PersistentPodState{}
+		if err := json.Unmarshal(req.OldObject.Raw, old); err != nil {
+			return nil, nil, fmt.Errorf("decoding the old PersistentPodState: %w", err)
+		}
+		old.Namespace = req.Namespace
+	}
+	return o, old, nil
+}

@@ -1,0 +1,248 @@
+package persistentpodstate
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+
+	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
+)
+
+// FormerState is the state of a pod's predecessor with the same name.
+type FormerState struct {
+	pps.PodState
+	// NodeGone reports whether the cluster no longer has the node.
+	NodeGone bool
+}
+
+// Former combines the recorded state of a pod with the last observation of a pod of its name, which
+// is newer and may not have been recorded before the pod was deleted. A node on which the pod never
+// got an address counts only if nothing else is known. It reports false if nothing is known.
+func Former(o *pps.PersistentPodState, pod string, last *Observation, nodes Nodes) (FormerState, bool) {
+	state, recorded := o.Status.PodStates[pod]
+	if last != nil && (!recorded || last.stage >= started) {
+		if last.Node != state.NodeName {
+			state.NodeTopologyLabels = nil
+		}
+		state.NodeName = last.Node
+		if last.stage == ready {
+			state.Annotations = pick(last.Annotations, annotationsOf(o))
+		}
+		recorded = true
+	}
+	m := FormerState{PodState: state}
+	if labels, exists := nodes(state.NodeName); exists {
+		m.NodeTopologyLabels = pick(labels, labelsOf(&o.Spec))
+	} else {
+		m.NodeGone = true
+	}
+	return m, recorded
+}
+
+// Undo removes what an earlier call in the same admission has injected, or what a manifest copied
+// from an injected pod contains. The pod is left with what its own template says.
+func Undo(pod *corev1.Pod) {
+	for key, value := range requiredOf(pod.Annotations) {
+		if pod.Spec.NodeSelector[key] == value {
+			delete(pod.Spec.NodeSelector, key)
+		}
+	}
+	for _, key := range []string{pps.AnnotationInjected, wellknown.AnnotationTopologyRequired, wellknown.AnnotationTopologyReason} {
+		delete(pod.Annotations, key)
+	}
+}
+
+// requiredOf returns the node labels that were injected into a pod's node selector, according to
+// its annotations.
+func requiredOf(annotations map[string]string) map[string]string {
+	required, err := labels.ConvertSelectorToLabelsMap(annotations[wellknown.AnnotationTopologyRequired])
+	if err != nil {
+		return nil // not written by leasehold
+	}
+	return required
+}
+
+// Inject makes a pod that is being created return to where its predecessor was, and restores its
+// annotations. The pod's own template takes precedence; reasons explain to users what was not
+// injected because of it. nodes are the nodes to check the requirements against; if the pod's own
+// selectors match its former node, that one suffices.
+//
+// With releaseGone, the hostname of a node that is gone is not required.
+func Inject(
+	pod *corev1.Pod, o *pps.PersistentPodState, former FormerState, nodes []*corev1.Node, releaseGone bool,
+) (injected bool, reasons []string) {
+	known := func(key string) (string, bool) {
+		value, ok := former.NodeTopologyLabels[key]
+		return value, ok && !(former.NodeGone && releaseGone && key == corev1.LabelHostname)
+	}
+	if r := o.Spec.RequiredPersistentTopology; r != nil {
+		c := candidatesOf(pod, nodes)
+		added := labels.Set{}
+		for _, key := range r.Labels() {
+			value, ok := known(key)
+			own, isSet := pod.Spec.NodeSelector[key]
+			switch {
+			case !ok && former.NodeGone && key == corev1.LabelHostname:
+				reasons = append(reasons, fmt.Sprintf("node %s is gone", former.NodeName))
+			case !ok:
+				reasons = append(reasons, fmt.Sprintf("node %s has no label %s", former.NodeName, key))
+			case isSet && own == value:
+			case !c.narrow(key, value):
+				reasons = append(reasons, fmt.Sprintf("the pod's own selectors leave no node with %s=%s", key, value))
+			default:
+				added[key] = value
+			}
+		}
+		if len(added) > 0 {
+			require(pod, added)
+			annotate(pod, wellknown.AnnotationTopologyRequired, added.String())
+			injected = true
+		}
+	}
+	for _, p := range o.Spec.PreferredPersistentTopology {
+		var term corev1.NodeSelectorTerm
+		for _, key := range p.Preference.Labels() {
+			if value, ok := known(key); ok {
+				term.MatchExpressions = append(term.MatchExpressions, corev1.NodeSelectorRequirement{
+					Key: key, Operator: corev1.NodeSelectorOpIn, Values: []string{value}})
+			}
+		}
+		if len(term.MatchExpressions) > 0 {
+			prefer(pod, corev1.PreferredSchedulingTerm{Weight: min(max(p.Weight, 1), 100), Preference: term})
+			injected = true
+		}
+	}
+	for _, key := range annotationsOf(o) {
+		if value, ok := former.Annotations[key]; ok && !has(pod.Annotations, key) {
+			annotate(pod, key, value)
+			injected = true
+		}
+	}
+	if injected {
+		annotate(pod, pps.AnnotationInjected, o.Name)
+	}
+	if len(reasons) > 0 {
+		annotate(pod, wellknown.AnnotationTopologyReason, strings.Join(reasons, "; "))
+	}
+	return injected, reasons
+}
+
+// candidates are the nodes that a pod may run on.
+type candidates struct {
+	pod   *corev1.Pod
+	nodes []*corev1.Node // all nodes
+	any   bool           // some of them match the pod's own selectors
+	left  []*corev1.Node // those that match its own selectors and the labels added so far
+}
+
+func candidatesOf(pod *corev1.Pod, nodes []*corev1.Node) *candidates {
+	left := slices.DeleteFunc(slices.Clone(nodes), func(n *corev1.Node) bool { return !matches(pod, n) })
+	return &candidates{pod: pod, nodes: nodes, any: len(left) > 0, left: left}
+}
+
+// matches reports whether the pod's own selectors match a node.
+func matches(pod *corev1.Pod, node *corev1.Node) bool {
+	ok, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node)
+	return ok && err == nil
+}
+
+// narrow adds a required label. It reports false and changes nothing if the pod's own selectors
+// take precedence: they exclude the value of that label, or they select nodes without the value
+// while other nodes have it.
+//
+// Missing nodes are no reason: a zone without nodes, or selectors that match no node, may match one
+// that is added later. A hostname cannot, because no other node will have it.
+func (c *candidates) narrow(key, value string) bool {
+	if with := having(c.left, key, value); len(with) > 0 {
+		c.left = with
+		return true
+	}
+	if excludes(c.pod, key, value) {
+		return false
+	}
+	elsewhere := len(having(c.nodes, key, value)) > 0
+	return !elsewhere || !c.any && key != corev1.LabelHostname
+}
+
+// having returns the nodes with the given label and value.
+func having(nodes []*corev1.Node, key, value string) []*corev1.Node {
+	return slices.DeleteFunc(slices.Clone(nodes), func(n *corev1.Node) bool {
+		v, ok := n.Labels[key]
+		return !ok || v != value
+	})
+}
+
+// excludes reports whether the pod's own selectors exclude a value of a label, whatever other
+// labels a node has.
+func excludes(pod *corev1.Pod, key, value string) bool {
+	if own, ok := pod.Spec.NodeSelector[key]; ok && own != value {
+		return true
+	}
+	a := pod.Spec.Affinity
+	if a == nil || a.NodeAffinity == nil || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return false
+	}
+	terms := a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	return !slices.ContainsFunc(terms, func(t corev1.NodeSelectorTerm) bool { return allows(t, key, value) })
+}
+
+// allows reports whether the requirements of a term for one label match a value.
+func allows(t corev1.NodeSelectorTerm, key, value string) bool {
+	var part []corev1.NodeSelectorRequirement
+	for _, r := range t.MatchExpressions {
+		if r.Key == key {
+			part = append(part, r)
+		}
+	}
+	if len(part) == 0 {
+		return true
+	}
+	selector, err := nodeaffinity.NewNodeSelector(&corev1.NodeSelector{
+		NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: part}}})
+	if err != nil {
+		return true // invalid: the API server will reject the pod
+	}
+	node := &corev1.Node{}
+	node.Labels = map[string]string{key: value}
+	return selector.Match(node)
+}
+
+func require(pod *corev1.Pod, labels map[string]string) {
+	if pod.Spec.NodeSelector == nil {
+		pod.Spec.NodeSelector = map[string]string{}
+	}
+	maps.Copy(pod.Spec.NodeSelector, labels)
+}
+
+// prefer adds a term, unless the pod has it already.
+func prefer(pod *corev1.Pod, term corev1.PreferredSchedulingTerm) {
+	if pod.Spec.Affinity == nil {
+		pod.Spec.Affinity = &corev1.Affinity{}
+	}
+	if pod.Spec.Affinity.NodeAffinity == nil {
+		pod.Spec.Affinity.NodeAffinity = &corev1.NodeAffinity{}
+	}
+	a := pod.Spec.Affinity.NodeAffinity
+	if !slices.ContainsFunc(a.PreferredDuringSchedulingIgnoredDuringExecution,
+		func(t corev1.PreferredSchedulingTerm) bool {
+			return equality.Semantic.DeepEqual(t, term)
+		}) {
+		a.PreferredDuringSchedulingIgnoredDuringExecution = append(a.PreferredDuringSchedulingIgnoredDuringExecution, term)
+	}
+}
+
+func annotate(pod *corev1.Pod, key, value string) {
+	if pod.Annotations == nil {
+		pod.Annotations = map[string]string{}
+	}
+	pod.Annotations[key] = value
+}
+
+func has(m map[string]string, key string) bool { _, ok := m[key]; return ok }

@@ -1,0 +1,367 @@
+package persistentpodstate
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
+	"pgregory.net/rapid"
+
+	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
+)
+
+// injectTwice modifies a pod according to its former state, and checks that doing so twice makes no
+// difference.
+func injectTwice(t *testing.T, pod *corev1.Pod, o *pps.PersistentPodState, last *Observation, c cluster,
+	release bool) (reasons []string) {
+	t.Helper()
+	former, known := Former(o, pod.Name, last, c.nodes)
+	if !known {
+		return nil
+	}
+	_, reasons = Inject(pod, o, former, c.all(), release)
+	again := pod.DeepCopy()
+	Undo(again)
+	Inject(again, o, former, c.all(), release)
+	if diff := cmp.Diff(pod, again); diff != "" {
+		t.Errorf("the second time makes a difference:\n%s", diff)
+	}
+	return reasons
+}
+
+func preferred(pod *corev1.Pod) []corev1.PreferredSchedulingTerm {
+	if pod.Spec.Affinity == nil || pod.Spec.Affinity.NodeAffinity == nil {
+		return nil
+	}
+	return pod.Spec.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution
+}
+
+func in(weight int32, labels ...string) corev1.PreferredSchedulingTerm {
+	t := corev1.PreferredSchedulingTerm{Weight: weight}
+	for i := 0; i < len(labels); i += 2 {
+		t.Preference.MatchExpressions = append(t.Preference.MatchExpressions, corev1.NodeSelectorRequirement{
+			Key: labels[i], Operator: corev1.NodeSelectorOpIn, Values: labels[i+1 : i+2]})
+	}
+	return t
+}
+
+func prefer100(weight int32, keys ...string) pps.PreferredTopologyTerm {
+	return pps.PreferredTopologyTerm{Weight: weight, Preference: pps.Term(keys...)}
+}
+
+func TestInject(t *testing.T) {
+	pod := aPod("db-0")
+	reasons := injectTwice(t, pod, state(recorded("db-0", "node1")), nil, three(), true)
+	if len(reasons) > 0 {
+		t.Errorf("reasons %q", reasons)
+	}
+	if diff := cmp.Diff(map[string]string{zone: "a"}, pod.Spec.NodeSelector); diff != "" {
+		t.Errorf("required (-want +got):\n%s", diff)
+	}
+	// As in the third step of Kruise's manual.
+	if diff := cmp.Diff([]corev1.PreferredSchedulingTerm{in(100, hostname, "node1")}, preferred(pod)); diff != "" {
+		t.Errorf("preferred (-want +got):\n%s", diff)
+	}
+	if got := pod.Annotations[pps.AnnotationInjected]; got != "db" {
+		t.Errorf("annotation %q", got)
+	}
+}
+
+func TestUnknownPodIsNotModified(t *testing.T) {
+	pod, before := aPod("db-1"), (*corev1.Pod)(nil)
+	before = pod.DeepCopy()
+	injectTwice(t, pod, state(recorded("db-0", "node1")), nil, three(), true)
+	if diff := cmp.Diff(before, pod); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestHostnameOfAGoneNodeIsNotInjected(t *testing.T) {
+	c := three()
+	delete(c, "node1")
+	o := state(recorded("db-0", "node1"), requires(hostname))
+	pod := aPod("db-0")
+	reasons := injectTwice(t, pod, o, nil, c, true)
+	if len(pod.Spec.NodeSelector) > 0 || len(preferred(pod)) > 0 {
+		t.Errorf("injected %v, %v", pod.Spec.NodeSelector, preferred(pod))
+	}
+	if !slices.Equal(reasons, []string{"node node1 is gone"}) ||
+		pod.Annotations[wellknown.AnnotationTopologyReason] != "node node1 is gone" {
+		t.Errorf("reasons %q, annotated %q", reasons, pod.Annotations[wellknown.AnnotationTopologyReason])
+	}
+	waits := aPod("db-0")
+	injectTwice(t, waits, o, nil, c, false)
+	if waits.Spec.NodeSelector[hostname] != "node1" {
+		t.Errorf("without releaseGone: injected %v", waits.Spec.NodeSelector)
+	}
+	zoned := aPod("db-0")
+	injectTwice(t, zoned, state(recorded("db-0", "node1"), requires(hostname, zone)), nil, c, true)
+	if diff := cmp.Diff(map[string]string{zone: "a"}, zoned.Spec.NodeSelector); diff != "" {
+		t.Errorf("its zone (-want +got):\n%s", diff)
+	}
+}
+
+func TestAnnotationsAreRestored(t *testing.T) {
+	o := state(recorded("db-0", "node1"), keeps("cni/ip", "role", "absent"))
+	s := o.Status.PodStates["db-0"]
+	s.Annotations = map[string]string{"cni/ip": "10.0.0.1", "role": "leader", "not/asked": "x"}
+	o.Status.PodStates["db-0"] = s
+	pod := aPod("db-0", annotated("role", "from the template"))
+	injectTwice(t, pod, o, nil, three(), true)
+	want := map[string]string{"cni/ip": "10.0.0.1", "role": "from the template", pps.AnnotationInjected: "db",
+		wellknown.AnnotationTopologyRequired: zone + "=a"}
+	if diff := cmp.Diff(want, pod.Annotations); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestFormerPrefersTheLastObservation(t *testing.T) {
+	target := targetOf(state())
+	moved := aPod("db-0", startedOn("node2"))
+	tests := []struct {
+		name string
+		on   *pps.PersistentPodState
+		seen *History
+		want string
+	}{
+		{"recreated before the state was recorded", state(), seen(aPod("db-0", readyOn("node2"))), "node2"},
+		{"moved, and deleted before it was Ready", state(recorded("db-0", "node1")), seen(moved).without(moved), "node2"},
+		{"only scheduled, nothing else known", state(), seen(aPod("db-0", assignedTo("node2"))), "node2"},
+		{"only scheduled, Ready before", state(recorded("db-0", "node1")), seen(aPod("db-0", assignedTo("node2"))), "node1"},
+		{"scheduled elsewhere after it had run", state(), seen(aPod("db-0", readyOn("node1")),
+			aPod("db-0", assignedTo("node2"))), "node1"},
+		{"pod of another workload with the name", state(recorded("db-0", "node1")),
+			seen(aPod("db-0", readyOn("node2"), ownedBy("set-0"))), "node1"},
+	}
+	for _, tt := range tests {
+		m, known := Former(tt.on, "db-0", tt.seen.Last(target, "set-1", "db-0"), three().nodes)
+		if !known || m.NodeName != tt.want || m.NodeTopologyLabels[hostname] != tt.want {
+			t.Errorf("%s: %s with %v, want %s", tt.name, m.NodeName, m.NodeTopologyLabels, tt.want)
+		}
+	}
+}
+
+func TestOwnSelectorsTakePrecedence(t *testing.T) {
+	selector := func(terms ...corev1.NodeSelectorTerm) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+				RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: terms}}}
+		}
+	}
+	zoneIs := func(op corev1.NodeSelectorOperator, values ...string) corev1.NodeSelectorTerm {
+		return corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{
+			{Key: "disk", Operator: corev1.NodeSelectorOpExists}, {Key: zone, Operator: op, Values: values}}}
+	}
+	for _, tt := range []struct {
+		name string
+		own  func(*corev1.Pod)
+		want string // the zone in the pod's node selector
+		why  bool
+	}{
+		{"none", func(*corev1.Pod) {}, "a", false},
+		{"another zone", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{zone: "b"} }, "b", true},
+		{"the same zone", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{zone: "a"} }, "a", false},
+		{"another label", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"disk": "ssd"} }, "a", false},
+		{"affinity to another zone", selector(zoneIs(corev1.NodeSelectorOpIn, "b", "c")), "", true},
+		{"affinity to two zones", selector(zoneIs(corev1.NodeSelectorOpIn, "a", "b")), "a", false},
+		{"affinity to not this zone", selector(zoneIs(corev1.NodeSelectorOpNotIn, "a")), "", true},
+		{"one of two terms allows it", selector(zoneIs(corev1.NodeSelectorOpIn, "b"), zoneIs(corev1.NodeSelectorOpIn, "a")),
+			"a", false},
+		{"affinity to a node's name", selector(corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{
+			{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{"node1"}}}}), "a", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			pod := aPod("db-0", tt.own)
+			reasons := injectTwice(t, pod, state(recorded("db-0", "node1")), nil, three(), true)
+			if got := pod.Spec.NodeSelector[zone]; got != tt.want || (len(reasons) > 0) != tt.why {
+				t.Errorf("zone %q, reasons %q", got, reasons)
+			}
+			if tt.why && !strings.Contains(pod.Annotations[wellknown.AnnotationTopologyReason], "topology.kubernetes.io/zone=a") {
+				t.Errorf("annotated %q", pod.Annotations[wellknown.AnnotationTopologyReason])
+			}
+			if len(preferred(pod)) != 1 {
+				t.Errorf("preferred %v", preferred(pod))
+			}
+		})
+	}
+}
+
+// The pod's own selectors also take precedence if they refer to another label than the injected
+// one.
+func TestOwnSelectorsOfOtherNodesTakePrecedence(t *testing.T) {
+	named := func(name string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+				RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+					MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn,
+						Values: []string{name}}}}}}}}
+		}
+	}
+	disk := func(kind string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"disk": kind} }
+	}
+	c := cluster{
+		"node1": {hostname: "node1", zone: "a"},
+		"node2": {hostname: "node2", zone: "b", "disk": "ssd"},
+		"node3": {hostname: "node3", zone: "a", "disk": "hdd"},
+	}
+	gone := maps.Clone(c)
+	delete(gone, "node1")
+	for _, tt := range []struct {
+		name     string
+		own      func(*corev1.Pod)
+		cluster  cluster
+		requires []string
+		want     map[string]string // the injected labels
+		reasons  []string
+	}{
+		{"the former node", named("node1"), c, []string{hostname, zone}, map[string]string{hostname: "node1", zone: "a"},
+			nil},
+		{"a label that the former node does not have", disk("ssd"), c, []string{hostname}, nil,
+			[]string{"the pod's own selectors leave no node with " + hostname + "=node1"}},
+		{"a label that only nodes of another zone have", disk("ssd"), c, []string{zone}, nil,
+			[]string{"the pod's own selectors leave no node with " + zone + "=a"}},
+		{"a label that another node of the zone has", disk("hdd"), c, []string{zone, hostname}, map[string]string{zone: "a"},
+			[]string{"the pod's own selectors leave no node with " + hostname + "=node1"}},
+		{"a label that no node has", disk("nvme"), c, []string{zone, hostname}, map[string]string{zone: "a"},
+			[]string{"the pod's own selectors leave no node with " + hostname + "=node1"}},
+		{"the name of a node in another zone", named("node2"), c, []string{zone}, nil,
+			[]string{"the pod's own selectors leave no node with " + zone + "=a"}},
+		{"former node gone, zone has another", disk("ssd"), gone, []string{zone}, nil,
+			[]string{"the pod's own selectors leave no node with " + zone + "=a"}},
+		{"former node gone, zone empty", disk("ssd"), cluster{"node2": c["node2"]}, []string{zone},
+			map[string]string{zone: "a"}, nil},
+		{"own selector with the same value",
+			func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{hostname: "node1"} }, c,
+			[]string{hostname, zone}, map[string]string{zone: "a"}, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			pod := aPod("db-0", tt.own)
+			own := pod.DeepCopy()
+			reasons := injectTwice(t, pod, state(recorded("db-0", "node1"), requires(tt.requires...), prefers()), nil,
+				tt.cluster, true)
+			if diff := cmp.Diff(tt.reasons, reasons); diff != "" {
+				t.Errorf("reasons (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(tt.want, requiredOf(pod.Annotations), cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("annotated as injected (-want +got):\n%s", diff)
+			}
+			for key, value := range tt.want {
+				if pod.Spec.NodeSelector[key] != value {
+					t.Errorf("node selector %v", pod.Spec.NodeSelector)
+				}
+			}
+			Undo(pod)
+			if diff := cmp.Diff(own, pod, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("after Undo (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestWeightsAreValid(t *testing.T) {
+	pod := aPod("db-0")
+	injectTwice(t, pod, state(recorded("db-0", "node1"), prefers(prefer100(0, hostname), prefer100(1000, zone))), nil,
+		three(), true)
+	want := []corev1.PreferredSchedulingTerm{in(1, hostname, "node1"), in(100, zone, "a")}
+	if diff := cmp.Diff(want, preferred(pod)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestMissingLabelIsNotInjected(t *testing.T) {
+	pod := aPod("db-0")
+	o := state(recorded("db-0", "node3"), prefers(prefer100(100, zone), prefer100(50, zone, hostname)))
+	reasons := injectTwice(t, pod, o, nil, three(), true)
+	if len(pod.Spec.NodeSelector) > 0 {
+		t.Errorf("required %v", pod.Spec.NodeSelector)
+	}
+	if diff := cmp.Diff([]corev1.PreferredSchedulingTerm{in(50, hostname, "node3")}, preferred(pod)); diff != "" {
+		t.Errorf("preferred (-want +got):\n%s", diff)
+	}
+	if !slices.Equal(reasons, []string{"node node3 has no label " + zone}) {
+		t.Errorf("reasons %q", reasons)
+	}
+	bare := aPod("db-0")
+	o = state(recorded("db-0", "node3"), requires("rack"), prefers(prefer100(100, zone)))
+	injectTwice(t, bare, o, nil, three(), true)
+	if has(bare.Annotations, pps.AnnotationInjected) {
+		t.Error("a pod without an injection is annotated")
+	}
+}
+
+func TestOwnPreferencesStay(t *testing.T) {
+	own := in(7, "disk", "ssd")
+	pod := aPod("db-0", func(p *corev1.Pod) { prefer(p, own) })
+	injectTwice(t, pod, state(recorded("db-0", "node1")), nil, three(), true)
+	if diff := cmp.Diff([]corev1.PreferredSchedulingTerm{own, in(100, hostname, "node1")}, preferred(pod)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestInjectKeepsPodsSchedulable verifies, for pods with selectors of their own in any cluster with
+// their former node, that a pod which matches a node before the injection matches one after it.
+func TestInjectKeepsPodsSchedulable(t *testing.T) {
+	keys := []string{zone, hostname, "disk"}
+	ops := []corev1.NodeSelectorOperator{corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn,
+		corev1.NodeSelectorOpExists, corev1.NodeSelectorOpDoesNotExist}
+	rapid.Check(t, func(t *rapid.T) {
+		value := func(of string) string { return rapid.SampledFrom([]string{"a", "b"}).Draw(t, of) }
+		c := cluster{}
+		for _, name := range []string{"a", "b", "c"}[:rapid.IntRange(1, 3).Draw(t, "nodes")] {
+			c[name] = map[string]string{hostname: name}
+			for _, key := range []string{zone, "disk"} {
+				if rapid.Bool().Draw(t, name+" has a "+key) {
+					c[name][key] = value("its " + key)
+				}
+			}
+		}
+		pod := aPod("db-0")
+		var terms []corev1.NodeSelectorTerm
+		for range rapid.IntRange(0, 2).Draw(t, "terms") {
+			var term corev1.NodeSelectorTerm
+			for range rapid.IntRange(1, 2).Draw(t, "requirements") {
+				r := corev1.NodeSelectorRequirement{Key: rapid.SampledFrom(keys).Draw(t, "key"),
+					Operator: rapid.SampledFrom(ops).Draw(t, "operator")}
+				if r.Operator == corev1.NodeSelectorOpIn || r.Operator == corev1.NodeSelectorOpNotIn {
+					r.Values = []string{value("value")}
+				}
+				term.MatchExpressions = append(term.MatchExpressions, r)
+			}
+			if rapid.Bool().Draw(t, "by name") {
+				term.MatchFields = []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn,
+					Values: []string{value("name")}}}
+			}
+			terms = append(terms, term)
+		}
+		if len(terms) > 0 {
+			pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+				RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: terms}}}
+		}
+		if rapid.Bool().Draw(t, "selector") {
+			pod.Spec.NodeSelector = map[string]string{rapid.SampledFrom(keys).Draw(t, "selects"): value("selected")}
+		}
+		fits := func() bool {
+			return slices.ContainsFunc(c.all(), func(n *corev1.Node) bool { return matches(pod, n) })
+		}
+		before, home, own := fits(), matches(pod, c.all()[0]), maps.Clone(pod.Spec.NodeSelector)
+		o := state(requires(rapid.Permutation([]string{zone, hostname}).Draw(t, "required")...))
+		Inject(pod, o, FormerState{PodState: pps.PodState{NodeName: "a", NodeTopologyLabels: c["a"]}}, c.all(), true)
+		if before && !fits() {
+			t.Fatalf("the pod matches no node of %v any more: %v", c, pod.Spec.NodeSelector)
+		}
+		for key, value := range own {
+			if pod.Spec.NodeSelector[key] != value {
+				t.Fatalf("own selector %s=%s changed to %s", key, value, pod.Spec.NodeSelector[key])
+			}
+		}
+		if home && pod.Spec.NodeSelector[hostname] != "a" {
+			t.Fatalf("the former node matched, and no longer does: %v", pod.Spec.NodeSelector)
+		}
+	})
+}

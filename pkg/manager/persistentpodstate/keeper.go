@@ -1,0 +1,282 @@
+package persistentpodstate
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	admission "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	ctrlrecorder "sigs.k8s.io/controller-runtime/pkg/recorder"
+
+	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
+)
+
+// Kruise serves PersistentPodStates if both of these exist and the manager is ready.
+const (
+	kruiseConfiguration = "kruise-mutating-webhook-configuration"
+	kruiseNamespace     = "kruise-system"
+	kruiseManager       = "kruise-controller-manager"
+)
+
+// kruiseGrace is how long Kruise's manager may be unready before leasehold takes over. It covers a
+// drain or an upgrade.
+const kruiseGrace = 3 * time.Minute
+
+// resyncInterval is how often the installer reconciles without an event.
+const resyncInterval = 10 * time.Second
+
+// role is whether leasehold or Kruise serves PersistentPodStates, as determined by the leader.
+type role struct {
+	state   atomic.Int32
+	ownsCRD atomic.Bool // the CRD is the embedded one, which has both field names
+}
+
+const (
+	undecided int32 = iota
+	serving
+	standby // Kruise serves them, or the CRD cannot be used
+)
+
+// requeueAfter returns the time until the other controllers check the role again, 0 if they may
+// wori.
+func (r *role) requeueAfter() time.Duration {
+	switch r.state.Load() {
+	case serving:
+		return 0
+	case standby:
+		return resyncInterval
+	}
+	return time.Second
+}
+
+// An installer is the controller that creates the CRD and fills the webhook configurations. It runs
+// in the leader.
+type installer struct {
+	view      *View
+	kinds     Kinds
+	namespace string
+	client    client.Client // reads the Secret from the manager's cache
+	live      client.Reader
+	role      *role
+	events    ctrlrecorder.EventRecorder
+	log       logr.Logger
+
+	kruise  kruise
+	reason  string  // why the role is standby
+	missing onceSet // webhook configurations that were reported missing
+}
+
+// Reconcile decides on the role, and installs what it requires.
+func (i *installer) Reconcile(ctx context.Context, _ struct{}) (reconcile.Result, error) {
+	configured, ready, err := i.findKruise(ctx)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	switch i.kruise.decide(i.role.state.Load(), configured, ready, time.Now()) {
+	case standby:
+		return reconcile.Result{RequeueAfter: resyncInterval}, i.standBy(ctx, "KruisePresent",
+			"Kruise serves PersistentPodStates in this cluster; "+
+				"leasehold does not, and continues to pin pods to their addresses")
+	case undecided:
+		return reconcile.Result{RequeueAfter: resyncInterval}, nil
+	}
+	crd, err := i.readCRD(ctx)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if why := unsupported(crd); why != "" {
+		return reconcile.Result{RequeueAfter: resyncInterval}, i.standBy(ctx, "CRDUnfit",
+			"leasehold does not serve PersistentPodStates: "+why)
+	}
+	s, err := i.service(ctx)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if s.ca == nil {
+		return reconcile.Result{RequeueAfter: time.Second}, nil // the certificate has not been created yet
+	}
+	// The webhooks precede the CRD, so that no object is created without them.
+	err = i.writeWebhooks(ctx, s.validating(), func(now []admission.MutatingWebhook) []admission.MutatingWebhook {
+		// While it is not known whether there are PersistentPodStates, the pod webhook stays as it
+		// is.
+		return s.mutating(i.kinds, i.view.Count() > 0 || !i.view.HasSynced() && len(now) > 1)
+	})
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if err := i.ensureCRD(ctx, crd); err != nil {
+		return reconcile.Result{}, err
+	}
+	if i.role.state.Swap(serving) == standby {
+		i.log.Info("serving PersistentPodStates")
+	}
+	i.reason = ""
+	return reconcile.Result{RequeueAfter: resyncInterval}, nil
+}
+
+// kruise is the state of Kruise's manager.
+type kruise struct {
+	unreadySince time.Time // zero while it is ready, or not configured
+}
+
+// decide returns the new role. While Kruise is configured but not ready, it may be being installed,
+// upgraded or removed: the role stays for kruiseGrace.
+func (k *kruise) decide(role int32, configured, ready bool, now time.Time) int32 {
+	switch {
+	case !configured:
+		k.unreadySince = time.Time{}
+		return serving
+	case ready:
+		k.unreadySince = time.Time{}
+		return standby
+	}
+	if k.unreadySince.IsZero() {
+		k.unreadySince = now
+	}
+	if now.Sub(k.unreadySince) >= kruiseGrace {
+		return serving
+	}
+	return role
+}
+
+// findKruise returns whether Kruise's webhooks are configured, and whether its manager is ready.
+func (i *installer) findKruise(ctx context.Context) (configured, ready bool, err error) {
+	err = i.live.Get(ctx, types.NamespacedName{Name: kruiseConfiguration}, &admission.MutatingWebhookConfiguration{})
+	if err != nil {
+		return false, false, client.IgnoreNotFound(err)
+	}
+	var d appsv1.Deployment
+	err = i.live.Get(ctx, types.NamespacedName{Namespace: kruiseNamespace, Name: kruiseManager}, &d)
+	return true, err == nil && d.Status.ReadyReplicas > 0, client.IgnoreNotFound(err)
+}
+
+// standBy removes the webhooks, and reports the reason once.
+func (i *installer) standBy(ctx context.Context, reason, why string) error {
+	i.role.state.Store(standby)
+	err := i.writeWebhooks(ctx, nil, func([]admission.MutatingWebhook) []admission.MutatingWebhook { return nil })
+	if err != nil || i.reason == why {
+		return err
+	}
+	i.reason = why
+	i.log.Info(why)
+	var crd metav1.PartialObjectMetadata
+	crd.SetGroupVersionKind(crdKind)
+	if err := i.live.Get(ctx, types.NamespacedName{Name: crdName}, &crd); err == nil {
+		i.events.Eventf(&crd, nil, corev1.EventTypeNormal, reason, "StandAside", "%s", why)
+	}
+	return nil
+}
+
+// service returns the address and the CA bundle for the webhook configurations.
+func (i *installer) service(ctx context.Context) (service, error) {
+	var secret corev1.Secret
+	err := i.client.Get(ctx, types.NamespacedName{Namespace: i.namespace, Name: wellknown.ManagerName}, &secret)
+	if client.IgnoreNotFound(err) != nil {
+		return service{}, fmt.Errorf("reading the CA: %w", err)
+	}
+	return service{namespace: i.namespace, ca: secret.Data["ca.crt"]}, nil
+}
+
+// writeWebhooks updates both configurations, the validating one first, so that no object is
+// normalized without being validated.
+func (i *installer) writeWebhooks(ctx context.Context, validating []admission.ValidatingWebhook,
+	mutating func(now []admission.MutatingWebhook) []admission.MutatingWebhook) error {
+	var v admission.ValidatingWebhookConfiguration
+	err := i.write(ctx, &v, func() bool {
+		before := v.Webhooks
+		v.Webhooks = validating
+		return !equality.Semantic.DeepEqual(before, validating)
+	})
+	if err != nil {
+		return err
+	}
+	var m admission.MutatingWebhookConfiguration
+	return i.write(ctx, &m, func() bool {
+		before := m.Webhooks
+		m.Webhooks = mutating(before)
+		return !equality.Semantic.DeepEqual(before, m.Webhooks)
+	})
+}
+
+// write updates a webhook configuration. One that was deleted cannot be created by the manager; it
+// is logged once, and looked up again in the next pass.
+func (i *installer) write(ctx context.Context, c client.Object, change func() bool) error {
+	err := i.live.Get(ctx, types.NamespacedName{Name: ConfigurationName}, c)
+	if apierrors.IsNotFound(err) {
+		if kind := fmt.Sprintf("%T", c); i.missing.add(kind) {
+			i.log.Info("webhook configuration missing; apply the manifests again", "kind", kind, "name", ConfigurationName)
+		}
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("reading the webhook configuration of PersistentPodState: %w", err)
+	}
+	if !change() {
+		return nil
+	}
+	return i.client.Update(ctx, c)
+}
+
+var crdKind = schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"}
+
+// readCRD returns the existing CRD, nil if there is none.
+func (i *installer) readCRD(ctx context.Context) (*unstructured.Unstructured, error) {
+	crd := &unstructured.Unstructured{}
+	crd.SetGroupVersionKind(crdKind)
+	err := i.live.Get(ctx, types.NamespacedName{Name: crdName}, crd)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	return crd, err
+}
+
+// ensureCRD creates the CRD if there is none, and updates it if leasehold created it.
+func (i *installer) ensureCRD(ctx context.Context, have *unstructured.Unstructured) error {
+	want, err := CRD()
+	if err != nil {
+		return err
+	}
+	if have == nil {
+		i.log.Info("creating the CRD of PersistentPodState")
+		return i.client.Create(ctx, want)
+	}
+	ours := have.GetLabels()[managedBy] == us
+	i.role.ownsCRD.Store(ours)
+	if !ours || have.GetDeletionTimestamp() != nil ||
+		have.GetAnnotations()[crdVersion] == want.GetAnnotations()[crdVersion] {
+		return nil
+	}
+	versions, _, err := unstructured.NestedSlice(want.Object, "spec", "versions")
+	if err == nil {
+		err = unstructured.SetNestedSlice(have.Object, versions, "spec", "versions")
+	}
+	if err != nil {
+		return err
+	}
+	have.SetAnnotations(want.GetAnnotations())
+	return i.client.Update(ctx, have)
+}
+
+func (i *installer) setup(mgr manager.Manager) error {
+	c, err := controller.NewTyped("persistentpodstate-keeper", mgr, controller.TypedOptions[struct{}]{Reconciler: i,
+		RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[struct{}](time.Second, resyncInterval)})
+	if err != nil {
+		return err
+	}
+	return c.Watch(i.view.cluster.source(func() []struct{} { return []struct{}{{}} }))
+}

@@ -1,0 +1,101 @@
+package persistentpodstate
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
+)
+
+// Kinds are the kinds of workload whose pods are named `<workload>-<ordinal>`, so that a recreated
+// pod keeps its name.
+type Kinds []schema.GroupVersionKind
+
+// builtIn are the StatefulSets of Kubernetes and Kruise, which are always included.
+var builtIn = Kinds{
+	{Group: "apps", Version: "v1", Kind: "StatefulSet"},
+	{Group: "apps.kruise.io", Version: "v1beta1", Kind: "StatefulSet"},
+}
+
+// ParseKinds parses the value of --pps-kinds, group/version/Kind separated by commas, and adds
+// builtIn.
+func ParseKinds(s string) (Kinds, error) {
+	kinds := slices.Clone(builtIn)
+	if s == "" {
+		return kinds, nil
+	}
+	for element := range strings.SplitSeq(s, ",") {
+		parts := strings.Split(element, "/")
+		if len(parts) != 3 || len(validation.IsDNS1123Subdomain(parts[0])) > 0 ||
+			slices.ContainsFunc(parts[1:],
+				func(s string) bool { return len(validation.IsDNS1035Label(strings.ToLower(s))) > 0 }) {
+			return nil, fmt.Errorf("%q is not a kind; want group/version/Kind, such as example.com/v1/Database", element)
+		}
+		kind := schema.GroupVersionKind{Group: parts[0], Version: parts[1], Kind: parts[2]}
+		if _, known := kinds.find(kind.GroupKind()); !known {
+			kinds = append(kinds, kind)
+		}
+	}
+	return kinds, nil
+}
+
+// find returns the kind with the version to watch.
+func (k Kinds) find(kind schema.GroupKind) (schema.GroupVersionKind, bool) {
+	i := slices.IndexFunc(k, func(known schema.GroupVersionKind) bool { return known.GroupKind() == kind })
+	if i < 0 {
+		return schema.GroupVersionKind{}, false
+	}
+	return k[i], true
+}
+
+// String formats the kinds for messages.
+func (k Kinds) String() string {
+	var names []string
+	for _, kind := range k {
+		names = append(names, kind.Kind+" of "+kind.Group)
+	}
+	return strings.Join(names, ", ")
+}
+
+// celOfPods returns the CEL expression that matches pods controlled by one of the kinds.
+func (k Kinds) celOfPods() string {
+	var any []string
+	for _, kind := range k {
+		any = append(any, fmt.Sprintf("o.kind == '%s' && o.apiVersion.startsWith('%s/')", kind.Kind, kind.Group))
+	}
+	return "has(object.metadata.name) && has(object.metadata.ownerReferences) && " +
+		"object.metadata.ownerReferences.exists(o, has(o.controller) && o.controller && (" + strings.Join(any, " || ") + "))"
+}
+
+// Target identifies a workload. It has no version, because one object can be referred to in
+// several.
+type Target struct {
+	Kind            schema.GroupKind
+	Namespace, Name string
+}
+
+func (t Target) String() string { return t.Kind.String() + " " + t.Namespace + "/" + t.Name }
+
+// targetOf returns the workload of a PersistentPodState.
+func targetOf(o *pps.PersistentPodState) Target {
+	return Target{kindOf(o.Spec.TargetRef.APIVersion, o.Spec.TargetRef.Kind), o.Namespace, o.Spec.TargetRef.Name}
+}
+
+// ownerTarget returns the workload that controls an object and its owner reference, nil if there is
+// none.
+func ownerTarget(o metav1.Object) (Target, *metav1.OwnerReference) {
+	owner := metav1.GetControllerOfNoCopy(o)
+	if owner == nil {
+		return Target{}, nil
+	}
+	return Target{kindOf(owner.APIVersion, owner.Kind), o.GetNamespace(), owner.Name}, owner
+}
+
+func kindOf(apiVersion, kind string) schema.GroupKind {
+	return schema.FromAPIVersionAndKind(apiVersion, kind).GroupKind()
+}

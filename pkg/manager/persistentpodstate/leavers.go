@@ -1,0 +1,71 @@
+package persistentpodstate
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// departedNodes are the nodes that were removed from the cluster within the grace period. They
+// count as present, because a node may be registered again: a cloud provider stops and starts a
+// machine, or a user deletes the Node object and the kubelet creates it. A node that this replica
+// has never seen counts as gone once the replica has watched nodes for the grace period.
+type departedNodes struct {
+	grace time.Duration
+
+	mu    sync.Mutex
+	nodes map[string]departed
+}
+
+type departed struct {
+	node *corev1.Node
+	at   time.Time
+}
+
+// newDepartedNodes returns an empty set.
+func newDepartedNodes(grace time.Duration) *departedNodes {
+	return &departedNodes{grace: grace, nodes: map[string]departed{}}
+}
+
+// Removed records that a node was removed from the cluster.
+func (d *departedNodes) Removed(n *corev1.Node, now time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.nodes[n.Name] = departed{n, now}
+}
+
+// Added records that a node is present.
+func (d *departedNodes) Added(node string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.nodes, node)
+}
+
+// Expire removes and returns the nodes whose grace period is over.
+func (d *departedNodes) Expire(now time.Time) []*corev1.Node {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var expired []*corev1.Node
+	maps.DeleteFunc(d.nodes, func(_ string, left departed) bool {
+		if now.Sub(left.at) < d.grace {
+			return false
+		}
+		expired = append(expired, left.node)
+		return true
+	})
+	return expired
+}
+
+// All returns the nodes that still count as present.
+func (d *departedNodes) All() []*corev1.Node {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var all []*corev1.Node
+	for _, name := range slices.Sorted(maps.Keys(d.nodes)) {
+		all = append(all, d.nodes[name].node)
+	}
+	return all
+}

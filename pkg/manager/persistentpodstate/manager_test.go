@@ -1,0 +1,237 @@
+package persistentpodstate
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	admission "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/webhook"
+
+	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/fakeapi"
+)
+
+// noWebhooks is a webhook server that does nothing: the fake API server calls no webhooks.
+type noWebhooks struct{ webhook.Server }
+
+func (noWebhooks) Register(string, http.Handler)   {}
+func (noWebhooks) Start(ctx context.Context) error { <-ctx.Done(); return nil }
+func (noWebhooks) NeedLeaderElection() bool        { return false }
+
+const (
+	crdPath    = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/" + crdName
+	mutating   = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/"
+	validating = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/"
+	statesPath = "/apis/apps.kruise.io/v1beta1/namespaces/ns/persistentpodstates/"
+	setsPath   = "/apis/apps/v1/namespaces/ns/statefulsets/"
+	podsOf     = "/api/v1/namespaces/ns/pods/"
+	nodesPath  = "/api/v1/nodes/"
+)
+
+// startManager runs a manager with Setup and a fake cluster of three nodes, in which db has two
+// pods.
+func startManager(t *testing.T, more func(*fakeapi.Cluster)) *fakeapi.Cluster {
+	kind := func(group, version, kind, resource string, namespaced bool) fakeapi.Kind {
+		k := fakeapi.Kind{Resource: resource, Namespaced: namespaced, HasStatus: kind == "PersistentPodState"}
+		k.Group, k.Version, k.Kind = group, version, kind
+		return k
+	}
+	c := fakeapi.NewCluster(t,
+		kind("", "v1", "Node", "nodes", false), kind("", "v1", "Pod", "pods", true), kind("", "v1", "Secret",
+			"secrets", true),
+		kind("apps", "v1", "StatefulSet", "statefulsets", true), kind("apps", "v1", "Deployment", "deployments", true),
+		kind("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", false),
+		kind("admissionregistration.k8s.io", "v1", "MutatingWebhookConfiguration", "mutatingwebhookconfigurations", false),
+		kind("admissionregistration.k8s.io", "v1", "ValidatingWebhookConfiguration", "validatingwebhookconfigurations",
+			false),
+		kind("apps.kruise.io", "v1beta1", "PersistentPodState", "persistentpodstates", true),
+		kind("events.k8s.io", "v1", "Event", "events", true))
+	for name, labels := range three() {
+		c.Put(nodesPath+name, corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: labels}})
+	}
+	c.Put("/api/v1/namespaces/leasehold/secrets/leasehold-manager",
+		corev1.Secret{Data: map[string][]byte{"ca.crt": []byte("ca")}})
+	c.Put(mutating+ConfigurationName, admission.MutatingWebhookConfiguration{})
+	c.Put(validating+ConfigurationName, admission.ValidatingWebhookConfiguration{})
+	put(c, aPod("db-0", readyOn("node1")))
+	put(c, aPod("db-1", readyOn("node2")))
+	if more != nil {
+		more(c)
+	}
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, pps.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mgr, err := manager.New(c.Config, manager.Options{
+		Scheme: scheme, Logger: logr.Discard(), WebhookServer: noWebhooks{}, HealthProbeBindAddress: "0",
+		Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	o := Options{Kinds: builtIn, Namespace: "leasehold", GoneGrace: time.Second}
+	if err := Setup(ctx, mgr, o); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error)
+	go func() { ended <- mgr.Start(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+func put(c *fakeapi.Cluster, pod *corev1.Pod) {
+	labelled := pod.DeepCopy()
+	labelled.Labels = map[string]string{podName: pod.Name}
+	labelled.CreationTimestamp = metav1.Now()
+	c.Put(podsOf+pod.Name, labelled)
+}
+
+func putSet(c *fakeapi.Cluster, change ...func(*unstructured.Unstructured)) {
+	u := &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"uid": "set-1"},
+		"spec": map[string]any{"replicas": int64(2)}}}
+	for _, do := range change {
+		do(u)
+	}
+	c.Put(setsPath+"db", u.Object)
+}
+
+func generates(u *unstructured.Unstructured) {
+	u.SetAnnotations(map[string]string{pps.AnnotationGenerate: "true", pps.AnnotationRequiredTopology: hostname +
+		"," + zone})
+}
+
+// recordedOf returns the recorded states, such as "db-0=node1/a".
+func recordedOf(c *fakeapi.Cluster) string {
+	var o pps.PersistentPodState
+	c.Get(statesPath+"db", &o)
+	var out []string
+	for _, pod := range []string{"db-0", "db-1"} {
+		if s, ok := o.Status.PodStates[pod]; ok {
+			out = append(out, pod+"="+s.NodeName+"/"+s.NodeTopologyLabels[zone])
+		}
+	}
+	return strings.Join(out, " ")
+}
+
+// TestAnnotatedWorkload covers all controllers, from an annotated workload to the recorded states,
+// and the events that change them.
+func TestAnnotatedWorkload(t *testing.T) {
+	c := startManager(t, func(c *fakeapi.Cluster) { putSet(c, generates) })
+	recorded := func(when, want string) {
+		t.Helper()
+		c.Until(when+": "+want, func() bool { return recordedOf(c) == want })
+	}
+	recorded("at first", "db-0=node1/a db-1=node2/b")
+	if !c.Get(crdPath, &unstructured.Unstructured{Object: map[string]any{}}) {
+		t.Error("the CRD was not created")
+	}
+	c.Until("pods are sent to the webhook", func() bool {
+		var m admission.MutatingWebhookConfiguration
+		return c.Get(mutating+ConfigurationName, &m) && len(m.Webhooks) == 2
+	})
+
+	labels := map[string]string{hostname: "node1", zone: "c"}
+	c.Put(nodesPath+"node1", corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: labels}})
+	recorded("a node has another label", "db-0=node1/c db-1=node2/b")
+
+	c.Remove(podsOf + "db-1")
+	put(c, aPod("db-1", readyOn("node1")))
+	recorded("a pod is ready elsewhere", "db-0=node1/c db-1=node1/c")
+
+	putSet(c, generates, func(u *unstructured.Unstructured) {
+		_ = unstructured.SetNestedField(u.Object, int64(1), "spec", "replicas")
+	})
+	c.Remove(podsOf + "db-1")
+	recorded("scaled down", "db-0=node1/c")
+
+	c.Remove(statesPath + "db")
+	recorded("somebody has deleted it", "db-0=node1/c")
+
+	putSet(c)
+	c.Until("the annotation was removed", func() bool { return !c.Get(statesPath+"db", &pps.PersistentPodState{}) })
+	c.Until("pods are not sent to the webhook", func() bool {
+		var m admission.MutatingWebhookConfiguration
+		return c.Get(mutating+ConfigurationName, &m) && len(m.Webhooks) == 1
+	})
+}
+
+// A pod that requires the hostname of a node that is gone is deleted after GoneGrace.
+func TestPodOfAGoneNodeIsDeleted(t *testing.T) {
+	c := startManager(t, func(c *fakeapi.Cluster) { putSet(c) })
+	c.Put(statesPath+"db", state(requires(hostname)))
+	c.Until("recorded", func() bool { return recordedOf(c) != "" })
+	waits := func(p *corev1.Pod) {
+		require(p, map[string]string{hostname: "node1"})
+		annotate(p, "leasehold.dev/topology-required", hostname+"=node1")
+		annotate(p, pps.AnnotationInjected, "db")
+	}
+	c.Remove(podsOf + "db-0")
+	put(c, aPod("db-0", waits))
+	time.Sleep(2 * time.Second)
+	if !c.Get(podsOf+"db-0", &corev1.Pod{}) {
+		t.Fatal("deleted although its node exists")
+	}
+	c.Remove(nodesPath + "node1")
+	c.Until("its node is gone for longer than GoneGrace", func() bool { return !c.Get(podsOf+"db-0", &corev1.Pod{}) })
+	c.Until("an Event says why", func() bool { return hasEvent(c, "ns", reasonReleased) })
+}
+
+func hasEvent(c *fakeapi.Cluster, namespace, reason string) bool {
+	var list eventsv1.EventList
+	c.List("/apis/events.k8s.io/v1/namespaces/"+namespace+"/events", &list)
+	for _, e := range list.Items {
+		if e.Reason == reason {
+			return true
+		}
+	}
+	return false
+}
+
+// If Kruise is installed, leasehold stands by.
+func TestStandbyForKruise(t *testing.T) {
+	c := startManager(t, func(c *fakeapi.Cluster) {
+		putSet(c, generates)
+		c.Put(mutating+kruiseConfiguration, admission.MutatingWebhookConfiguration{})
+		c.Put("/apis/apps/v1/namespaces/"+kruiseNamespace+"/deployments/"+kruiseManager,
+			appsv1.Deployment{Status: appsv1.DeploymentStatus{ReadyReplicas: 1}})
+		crd, err := CRD()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Put(crdPath, crd.Object)
+		c.Put(mutating+ConfigurationName, admission.MutatingWebhookConfiguration{Webhooks: service{}.mutating(builtIn, true)})
+		c.Put(validating+ConfigurationName, admission.ValidatingWebhookConfiguration{Webhooks: service{}.validating()})
+	})
+	c.Until("no webhook is left", func() bool {
+		var m admission.MutatingWebhookConfiguration
+		var v admission.ValidatingWebhookConfiguration
+		return c.Get(mutating+ConfigurationName, &m) && c.Get(validating+ConfigurationName, &v) &&
+			len(m.Webhooks)+len(v.Webhooks) == 0
+	})
+	c.Until("an Event says why", func() bool { return hasEvent(c, "default", "KruisePresent") })
+	if c.Get(statesPath+"db", &pps.PersistentPodState{}) {
+		t.Error("an object was generated")
+	}
+}

@@ -1,0 +1,271 @@
+package persistentpodstate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	ctrlrecorder "sigs.k8s.io/controller-runtime/pkg/recorder"
+
+	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
+)
+
+// Reasons of the Events on pods, PersistentPodStates and workloads.
+const (
+	reasonNotPossible = "PinNotPossible"
+	reasonReleased    = "PinReleased"
+	reasonInvalid     = "InvalidPersistentPodState"
+)
+
+// maxReportAge is the age up to which a pod gets Events. It keeps a new leader from repeating the
+// Events of its predecessor.
+const maxReportAge = 30 * time.Second
+
+// A recorder is the controller that keeps the status of PersistentPodStates up to date, reports
+// what was not injected, and deletes pods that wait for a node that is gone. It runs in the leader.
+type recorder struct {
+	view        *View
+	client      client.Client
+	role        *role
+	releaseGone bool
+	grace       time.Duration // how long a removed node counts as present, and how old a pod must be to be deleted
+	events      ctrlrecorder.EventRecorder
+	log         logr.Logger
+	reported    onceSet
+}
+
+// Reconcile handles one PersistentPodState and its pods.
+func (r *recorder) Reconcile(ctx context.Context, key types.NamespacedName) (reconcile.Result, error) {
+	o := r.view.Object(key)
+	if o == nil || o.DeletionTimestamp != nil {
+		return reconcile.Result{}, nil
+	}
+	if wait := r.role.requeueAfter(); wait > 0 {
+		return reconcile.Result{RequeueAfter: wait}, nil
+	}
+	if !r.view.HasSynced() || !r.view.PodsSynced() {
+		return reconcile.Result{RequeueAfter: time.Second}, nil
+	}
+	target := targetOf(o)
+	if all := r.view.Objects(target); len(all) > 0 && all[0].Name != o.Name {
+		r.warn(o, nil, reasonInvalid, fmt.Sprintf("older PersistentPodState %s has the target %s; this one has no effect",
+			all[0].Name, target))
+		return reconcile.Result{}, nil
+	}
+	if r.role.ownsCRD.Load() {
+		normal := o.DeepCopy()
+		if err := normal.Spec.Normalize(nil); err == nil && !equality.Semantic.DeepEqual(normal.Spec, o.Spec) {
+			// It was written while no webhook normalized it. The update enqueues it again.
+			return reconcile.Result{}, ignoreConflict(r.client.Update(ctx, normal))
+		}
+	}
+	workload, err := r.view.Workload(target)
+	if err != nil {
+		return requeue(err)
+	}
+	pods := r.view.history.Pods(target)
+	nodes, err := r.view.Nodes(ctx, nodesOf(o, pods)...)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	r.report(o, pods, nodes)
+	recordErr := r.record(ctx, o, Status(o, workload, pods, nodes))
+	requeueAfter, err := r.deleteStuck(ctx, o, pods)
+	if err := errors.Join(recordErr, err); err != nil {
+		return reconcile.Result{}, err
+	}
+	return reconcile.Result{RequeueAfter: requeueAfter}, nil
+}
+
+func (r *recorder) record(ctx context.Context, o *pps.PersistentPodState, status pps.PersistentPodStateStatus) error {
+	if isEqual(o.Status, status) {
+		return nil
+	}
+	recorded := o.DeepCopy()
+	recorded.Status = status
+	return ignoreConflict(r.client.Status().Update(ctx, recorded))
+}
+
+// requeue returns when to reconcile again after an error of the view.
+func requeue(err error) (reconcile.Result, error) {
+	switch {
+	case errors.Is(err, errNoKind):
+		return reconcile.Result{RequeueAfter: resyncInterval}, nil
+	case errors.Is(err, errNotSynced):
+		return reconcile.Result{RequeueAfter: time.Second}, nil
+	}
+	return reconcile.Result{}, err
+}
+
+// ignoreConflict ignores the failure of a write to an object that has changed or was deleted: that
+// change enqueues it again.
+func ignoreConflict(err error) error {
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+func nodesOf(o *pps.PersistentPodState, pods map[string]PodHistory) []string {
+	var names []string
+	for _, s := range o.Status.PodStates {
+		names = append(names, s.NodeName)
+	}
+	for _, p := range pods {
+		if p.Ready != nil {
+			names = append(names, p.Ready.Node)
+		}
+	}
+	return names
+}
+
+// report creates Events on pods about what was not injected, and on the object about labels that
+// nodes do not have.
+func (r *recorder) report(o *pps.PersistentPodState, pods map[string]PodHistory, nodes Nodes) {
+	for name, p := range pods {
+		if !p.Exists() {
+			continue
+		}
+		why := p.Pod.Annotations[wellknown.AnnotationTopologyReason]
+		if why != "" && time.Since(p.Pod.Created) < maxReportAge && r.reported.add(string(p.Pod.UID)) {
+			r.events.Eventf(podRef(o.Namespace, name, p.Pod.UID), nil, corev1.EventTypeWarning, reasonNotPossible, "Inject",
+				"PersistentPodState %s: %s", o.Name, why)
+		}
+		if p.Pod.stage != ready {
+			continue
+		}
+		if labels, exists := nodes(p.Pod.Node); exists {
+			if keys := missing(o, labels); len(keys) > 0 {
+				node := &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
+					ObjectMeta: metav1.ObjectMeta{Name: p.Pod.Node}}
+				r.warn(o, node, reasonNotPossible,
+					fmt.Sprintf("node %s has no label %s: pods that ran there are not restricted by it",
+						p.Pod.Node, strings.Join(keys, ", ")))
+			}
+		}
+	}
+}
+
+// warn creates a warning Event on an object, once for each text. related distinguishes Events with
+// different texts: the API server would merge them otherwise.
+func (r *recorder) warn(o *pps.PersistentPodState, related runtime.Object, reason, text string) {
+	if r.reported.add(string(o.UID) + text) {
+		ref := o.DeepCopy()
+		ref.SetGroupVersionKind(pps.GroupVersion.WithKind("PersistentPodState"))
+		r.events.Eventf(ref, related, corev1.EventTypeWarning, reason, "Record", "%s", text)
+	}
+}
+
+// deleteStuck deletes pods that wait for the hostname of a node that is gone: the API server does
+// not allow their node selector to be removed. The pods that replace them do not require the
+// hostname.
+func (r *recorder) deleteStuck(
+	ctx context.Context, o *pps.PersistentPodState, pods map[string]PodHistory,
+) (requeueAfter time.Duration, err error) {
+	if !r.releaseGone {
+		return 0, nil
+	}
+	names, requeueAfter, err := r.stuck(ctx, o, pods, time.Now())
+	if err != nil {
+		return 0, err
+	}
+	for _, name := range names {
+		err = errors.Join(err, r.deletePod(ctx, o.Namespace, name, pods[name].Pod))
+	}
+	return requeueAfter, err
+}
+
+// stuck returns the pods that wait for a hostname that o has injected and no node has. It does not
+// look at the recorded state, which may not contain what the pod waits for. A pod must be older
+// than the grace period, so that it is not deleted again and again, and this replica must have
+// watched nodes for as long, because it may not have seen the node being removed. requeueAfter is
+// the time until the first pod that is not old enough will be, 0 for none.
+func (r *recorder) stuck(
+	ctx context.Context, o *pps.PersistentPodState, pods map[string]PodHistory, now time.Time,
+) (names []string, requeueAfter time.Duration, err error) {
+	watching := r.view.watchingSince()
+	for name, p := range pods {
+		isWaiting := p.Exists() && !p.Pod.Terminating && p.Pod.stage == waiting && p.Pod.Hostname != ""
+		if !isWaiting || p.Pod.Annotations[pps.AnnotationInjected] != o.Name {
+			continue
+		}
+		switch exists, err := r.view.HostExists(ctx, p.Pod.Hostname); {
+		case err != nil:
+			return nil, 0, err
+		case exists:
+			continue
+		}
+		since := p.Pod.Created
+		if since.Before(watching) {
+			since = watching
+		}
+		if wait := since.Add(r.grace).Sub(now); wait <= 0 {
+			names = append(names, name)
+		} else if requeueAfter == 0 || wait < requeueAfter {
+			requeueAfter = wait
+		}
+	}
+	return names, requeueAfter, nil
+}
+
+// deletePod deletes one pod, unless it has changed since it was observed.
+func (r *recorder) deletePod(ctx context.Context, namespace, name string, seen *Observation) error {
+	pod := podRef(namespace, name, seen.UID)
+	err := r.client.Delete(ctx, pod, client.Preconditions{UID: &seen.UID, ResourceVersion: &seen.ResourceVersion})
+	if err == nil {
+		r.log.Info("deleted a pod that waited for a node that is gone", "pod", namespace+"/"+name, "hostname", seen.Hostname)
+		r.events.Eventf(pod, nil, corev1.EventTypeWarning, reasonReleased, "Release",
+			"deleted, because it waited for node %s, which is gone; its successor may run elsewhere", seen.Hostname)
+	}
+	if ignoreConflict(err) != nil {
+		return fmt.Errorf("deleting pod %s/%s: %w", namespace, name, err)
+	}
+	return nil
+}
+
+func podRef(namespace, name string, uid types.UID) *corev1.Pod {
+	return &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: uid}}
+}
+
+func (r *recorder) setup(mgr manager.Manager) error {
+	c, err := controller.NewTyped("persistentpodstate", mgr, controller.TypedOptions[types.NamespacedName]{Reconciler: r})
+	if err != nil {
+		return err
+	}
+	return c.Watch(r.view.states.source(r.view.allStates))
+}
+
+// onceSet remembers what was reported. It is emptied when it is full, so that something may be
+// reported again.
+type onceSet struct {
+	mu   sync.Mutex
+	seen map[string]bool
+}
+
+// add reports whether the text was not in the set before.
+func (s *onceSet) add(text string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.seen == nil || len(s.seen) > 10_000 {
+		s.seen = map[string]bool{}
+	}
+	isNew := !s.seen[text]
+	s.seen[text] = true
+	return isNew
+}

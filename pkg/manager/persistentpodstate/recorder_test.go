@@ -1,0 +1,65 @@
+package persistentpodstate
+
+import (
+	"context"
+	"testing"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
+)
+
+// keepsPods is an API server that rejects every deletion of a pod.
+type keepsPods struct {
+	client.Client
+	deletions map[string]bool
+	recorded  []pps.PersistentPodStateStatus
+}
+
+func (k *keepsPods) Delete(_ context.Context, o client.Object, _ ...client.DeleteOption) error {
+	k.deletions[o.GetName()] = true
+	return apierrors.NewForbidden(corev1.Resource("pods"), o.GetName(), nil)
+}
+
+func (k *keepsPods) Status() client.SubResourceWriter { return statusOf{k: k} }
+
+type statusOf struct {
+	client.SubResourceWriter
+	k *keepsPods
+}
+
+func (s statusOf) Update(_ context.Context, o client.Object, _ ...client.SubResourceUpdateOption) error {
+	s.k.recorded = append(s.k.recorded, o.(*pps.PersistentPodState).Status)
+	return nil
+}
+
+// A pod that cannot be deleted does not stop the deletion of others, or the recording.
+func TestFailedDeletionOfAStuckPod(t *testing.T) {
+	o := state(requires(hostname), recorded("db-0", "node9", "db-1", "node9"))
+	v := viewOf(o).has(statefulSet, true, db())
+	v.pods = &watched{handler: registration{synced: true}}
+	waits := func(p *corev1.Pod) {
+		require(p, map[string]string{hostname: "node9"})
+		annotate(p, "leasehold.dev/topology-required", hostname+"=node9")
+		annotate(p, pps.AnnotationInjected, o.Name)
+	}
+	for _, pod := range []*corev1.Pod{aPod("db-0", waits), aPod("db-1", waits), aPod("db-2", readyOn("node2"))} {
+		v.observe(nil, podViewOf(pod, builtIn))
+	}
+	r := &role{}
+	r.state.Store(serving)
+	api := &keepsPods{deletions: map[string]bool{}}
+	rec := &recorder{view: v, client: api, role: r, releaseGone: true, log: logr.Discard()}
+	if _, err := rec.Reconcile(t.Context(), keys([]*pps.PersistentPodState{o})[0]); !apierrors.IsForbidden(err) {
+		t.Errorf("unexpected error: %v", err)
+	}
+	if len(api.recorded) != 1 || api.recorded[0].PodStates["db-2"].NodeName != "node2" {
+		t.Errorf("recorded %+v", api.recorded)
+	}
+	if !api.deletions["db-0"] || !api.deletions["db-1"] {
+		t.Errorf("deletions: %v", api.deletions)
+	}
+}

@@ -1,0 +1,216 @@
+package persistentpodstate
+
+import (
+	"maps"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// PodHistory is what was observed of the pods with one name.
+type PodHistory struct {
+	// Pod is the existing pod, nil if there is none. It may be terminating.
+	Pod *Observation
+	// Ready is the last observation of a pod that was Ready.
+	Ready *Observation
+	// Last is the last observation of a pod with an address or, if none ever had one, with a node.
+	Last *Observation
+
+	deletedAt time.Time // zero while the pod exists
+}
+
+// Exists reports whether the pod exists.
+func (s PodHistory) Exists() bool { return s.Pod != nil }
+
+// Observation is the state of a pod at one moment.
+type Observation struct {
+	UID             types.UID
+	ResourceVersion string
+	Owner           types.UID // of the workload
+	Created         time.Time
+	Terminating     bool
+	Node            string // "" while the pod is not scheduled
+	Hostname        string // the hostname that was injected into its node selector, "" if none
+	Annotations     map[string]string
+	stage           stage
+}
+
+type stage int
+
+const (
+	waiting  stage = iota // not scheduled
+	assigned              // scheduled to a node
+	started               // has an address
+	ready
+)
+
+// History is the history of the pods of all workloads. It is needed beside the recorded state,
+// because a pod may be deleted before its state is recorded, and its successor created a moment
+// later.
+type History struct {
+	mu   sync.Mutex
+	pods map[Target]map[string]*PodHistory // by workload, by pod name
+}
+
+// NewHistory returns an empty history.
+func NewHistory() *History { return &History{pods: map[Target]map[string]*PodHistory{}} }
+
+// Observe adds an observation of a pod.
+func (s *History) Observe(target Target, pod string, seen *Observation) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	byName := s.pods[target]
+	if byName == nil {
+		byName = map[string]*PodHistory{}
+		s.pods[target] = byName
+	}
+	h := byName[pod]
+	if h == nil {
+		h = &PodHistory{}
+		byName[pod] = h
+	}
+	h.Pod, h.deletedAt = seen, time.Time{}
+	if seen.stage == ready {
+		h.Ready = seen
+	}
+	if seen.stage >= started || seen.stage == assigned && (h.Last == nil || h.Last.stage == assigned) {
+		h.Last = seen
+	}
+}
+
+// Deleted records that a pod was deleted, or no longer belongs to the workload.
+func (s *History) Deleted(target Target, pod string, uid types.UID, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h := s.pods[target][pod]; h != nil && h.Pod != nil && h.Pod.UID == uid {
+		h.Pod, h.deletedAt = nil, now
+	}
+}
+
+// Pods returns the histories of a workload's pods by name.
+func (s *History) Pods(t Target) map[string]PodHistory {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	pods := make(map[string]PodHistory, len(s.pods[t]))
+	for name, h := range s.pods[t] {
+		pods[name] = *h
+	}
+	return pods
+}
+
+// Last returns the Last observation of a pod if it belonged to the workload with that UID, else
+// nil.
+func (s *History) Last(t Target, owner types.UID, pod string) *Observation {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h := s.pods[t][pod]; h != nil && h.Last != nil && h.Last.Owner == owner {
+		return h.Last
+	}
+	return nil
+}
+
+// Prune removes the deleted pods of a workload that are not expected to be recreated.
+func (s *History) Prune(t Target, expected func(pod string) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.pods[t], func(pod string, h *PodHistory) bool { return !h.Exists() && !expected(pod) })
+}
+
+// Waiting returns the workloads with a pod that waits for an injected hostname.
+func (s *History) Waiting(hostname string) []Target {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var targets []Target
+	for target, byName := range s.pods {
+		for _, h := range byName {
+			if h.Exists() && h.Pod.stage == waiting && h.Pod.Hostname == hostname {
+				targets = append(targets, target)
+				break
+			}
+		}
+	}
+	return targets
+}
+
+// Expire removes the pods that were deleted before a time: by then their state is recorded, or no
+// PersistentPodState needs it.
+func (s *History) Expire(before time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.pods, func(_ Target, byName map[string]*PodHistory) bool {
+		maps.DeleteFunc(byName, func(_ string, h *PodHistory) bool {
+			return !h.Exists() && h.deletedAt.Before(before)
+		})
+		return len(byName) == 0
+	})
+}
+
+// A podView is the part of a pod that the informer keeps.
+type podView struct {
+	metav1.ObjectMeta         // namespace, name, UID
+	target            *Target // nil if no workload of the kinds controls the pod
+	seen              *Observation
+}
+
+// podViewOf returns the view of a pod. That of a pod that no workload of the kinds controls has
+// only the metadata.
+func podViewOf(pod *corev1.Pod, kinds Kinds) *podView {
+	g := &podView{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
+		ResourceVersion: pod.ResourceVersion}}
+	target, owner := ownerTarget(pod)
+	if owner == nil {
+		return g
+	}
+	if _, ours := kinds.find(target.Kind); !ours {
+		return g
+	}
+	annotations := maps.Clone(pod.Annotations)
+	delete(annotations, corev1.LastAppliedConfigAnnotation)
+	g.target = &target
+	g.seen = &Observation{
+		UID:             pod.UID,
+		ResourceVersion: pod.ResourceVersion,
+		Owner:           owner.UID,
+		Created:         pod.CreationTimestamp.Time,
+		Terminating:     pod.DeletionTimestamp != nil,
+		Node:            pod.Spec.NodeName,
+		Hostname:        injectedHostname(pod),
+		Annotations:     annotations,
+		stage:           stageOf(pod),
+	}
+	return g
+}
+
+// injectedHostname returns the hostname that was injected into a pod's node selector, "" if there
+// is none or the user set it.
+func injectedHostname(pod *corev1.Pod) string {
+	hostname := requiredOf(pod.Annotations)[corev1.LabelHostname]
+	if hostname == pod.Spec.NodeSelector[corev1.LabelHostname] {
+		return hostname
+	}
+	return ""
+}
+
+func stageOf(pod *corev1.Pod) stage {
+	switch {
+	case pod.Spec.NodeName == "":
+		return waiting
+	case isReady(pod):
+		return ready
+	case pod.Status.PodIP != "":
+		return started
+	}
+	return assigned
+}
+
+func isReady(pod *corev1.Pod) bool {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}

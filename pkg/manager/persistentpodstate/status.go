@@ -1,0 +1,130 @@
+package persistentpodstate
+
+import (
+	"maps"
+	"slices"
+
+	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/ordinals"
+)
+
+// Nodes returns the labels of a node by its name. It reports false if the node does not exist.
+type Nodes func(name string) (labels map[string]string, exists bool)
+
+// Status returns the status to record, from the recorded one and the history of the workload's
+// pods. workload is nil if it was deleted.
+//
+//   - The state of a pod is where it was last Ready.
+//   - The state of a deleted pod stays while the workload has its ordinal or, with WhenDeleted, while the
+//     workload exists.
+//   - A workload with the same name but another UID is another workload. Only the states of pods that it
+//     has adopted stay.
+//   - The labels are those that the node has now. Those of a node that is gone stay as last recorded,
+//     because its zone may still exist.
+func Status(
+	o *pps.PersistentPodState, workload *Workload, pods map[string]PodHistory, nodes Nodes,
+) pps.PersistentPodStateStatus {
+	status := pps.PersistentPodStateStatus{ObservedGeneration: o.Generation, TargetUID: o.Status.TargetUID}
+	if workload != nil && !workload.Terminating {
+		status.TargetUID = string(workload.UID)
+	}
+	states := map[string]pps.PodState{}
+	for name, state := range o.Status.PodStates {
+		if stays(o, workload, name, pods[name]) {
+			states[name] = state
+		}
+	}
+	for name, pod := range pods {
+		if seen := pod.Ready; seen != nil && counts(o, workload, name, pod) {
+			states[name] = pps.PodState{NodeName: seen.Node, Annotations: pick(seen.Annotations, annotationsOf(o)),
+				NodeTopologyLabels: states[name].NodeTopologyLabels}
+		}
+	}
+	for name, state := range states {
+		if labels, exists := nodes(state.NodeName); exists {
+			state.NodeTopologyLabels = pick(labels, labelsOf(&o.Spec))
+		} else if state.NodeName != o.Status.PodStates[name].NodeName {
+			state.NodeTopologyLabels = nil // they were those of another node
+		}
+		states[name] = state
+	}
+	if len(states) > 0 {
+		status.PodStates = states
+	}
+	return status
+}
+
+// stays reports whether the recorded state of a pod stays.
+func stays(o *pps.PersistentPodState, w *Workload, name string, pod PodHistory) bool {
+	switch {
+	case w == nil || w.Terminating:
+		return pod.Exists()
+	case o.Status.TargetUID == "" || o.Status.TargetUID == string(w.UID):
+		return pod.Exists() || isExpected(o, w, name)
+	}
+	return pod.Exists() && pod.Pod.Owner == w.UID && pod.Pod.Created.Before(w.Created)
+}
+
+// counts reports whether the state of a pod that was Ready is recorded: it exists, or will be
+// recreated.
+func counts(o *pps.PersistentPodState, w *Workload, name string, pod PodHistory) bool {
+	if pod.Exists() && pod.Pod.UID == pod.Ready.UID {
+		return w == nil || w.Terminating || pod.Pod.Owner == w.UID
+	}
+	return w != nil && !w.Terminating && pod.Ready.Owner == w.UID && (pod.Exists() || isExpected(o, w, name))
+}
+
+// isExpected reports whether a deleted pod is expected to be recreated.
+func isExpected(o *pps.PersistentPodState, w *Workload, pod string) bool {
+	n, ok := ordinals.InName(w.Name, pod)
+	return ok && (o.Spec.PersistentPodStateRetentionPolicy == pps.WhenDeleted || w.Ordinals.Has(n))
+}
+
+// labelsOf returns all node labels in a spec.
+func labelsOf(s *pps.PersistentPodStateSpec) []string {
+	var keys []string
+	if s.RequiredPersistentTopology != nil {
+		keys = append(keys, s.RequiredPersistentTopology.Labels()...)
+	}
+	for _, p := range s.PreferredPersistentTopology {
+		keys = append(keys, p.Preference.Labels()...)
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+func annotationsOf(o *pps.PersistentPodState) []string {
+	var keys []string
+	for _, a := range o.Spec.PersistentPodAnnotations {
+		keys = append(keys, a.Key)
+	}
+	return keys
+}
+
+// pick returns the entries of a map with the given keys, nil if there are none.
+func pick(from map[string]string, keys []string) map[string]string {
+	var picked map[string]string
+	for _, key := range keys {
+		if value, ok := from[key]; ok {
+			if picked == nil {
+				picked = map[string]string{}
+			}
+			picked[key] = value
+		}
+	}
+	return picked
+}
+
+// missing returns the node labels of the spec that a node does not have.
+func missing(o *pps.PersistentPodState, labels map[string]string) []string {
+	return slices.DeleteFunc(labelsOf(&o.Spec), func(key string) bool { _, ok := labels[key]; return ok })
+}
+
+// isEqual reports whether two statuses are equal.
+func isEqual(a, b pps.PersistentPodStateStatus) bool {
+	return a.ObservedGeneration == b.ObservedGeneration && a.TargetUID == b.TargetUID &&
+		maps.EqualFunc(a.PodStates, b.PodStates, func(a, b pps.PodState) bool {
+			return a.NodeName == b.NodeName && maps.Equal(a.NodeTopologyLabels, b.NodeTopologyLabels) &&
+				maps.Equal(a.Annotations, b.Annotations)
+		})
+}

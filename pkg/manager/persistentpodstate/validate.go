@@ -1,0 +1,49 @@
+package persistentpodstate
+
+import (
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
+)
+
+// ValidateSpec checks what the schema of the CRD cannot: the names of labels and annotations.
+func ValidateSpec(s *pps.PersistentPodStateSpec) error {
+	for _, key := range labelsOf(s) {
+		if errs := validation.IsQualifiedName(key); len(errs) > 0 {
+			return fmt.Errorf("%q is not the name of a node label: %s", key, strings.Join(errs, "; "))
+		}
+	}
+	for _, a := range s.PersistentPodAnnotations {
+		if errs := validation.IsQualifiedName(strings.ToLower(a.Key)); len(errs) > 0 {
+			return fmt.Errorf("%q is not the name of an annotation: %s", a.Key, strings.Join(errs, "; "))
+		}
+	}
+	return nil
+}
+
+// validate checks an object against the configured kinds and the other objects with its target.
+func validate(o *pps.PersistentPodState, kinds Kinds, others []string) error {
+	if _, ok := kinds.find(targetOf(o).Kind); !ok {
+		return fmt.Errorf(
+			"spec.targetRef: %s of %s is not a supported kind; want %s (add kinds with the manager's --pps-kinds)",
+			o.Spec.TargetRef.Kind, o.Spec.TargetRef.APIVersion, kinds)
+	}
+	if len(others) > 0 {
+		return fmt.Errorf(
+			"spec.targetRef: PersistentPodState %s has the target %s %s already; a workload can have only one",
+			others[0], o.Spec.TargetRef.Kind, o.Spec.TargetRef.Name)
+	}
+	if err := ValidateSpec(&o.Spec); err != nil {
+		return fmt.Errorf("spec: %w", err)
+	}
+	return nil
+}
+
+func equal(a, b *pps.PersistentPodState) bool {
+	return equality.Semantic.DeepEqual(a.Spec, b.Spec) && equality.Semantic.DeepEqual(a.Labels, b.Labels) &&
+		equality.Semantic.DeepEqual(a.OwnerReferences, b.OwnerReferences)
+}

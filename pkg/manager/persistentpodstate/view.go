@@ -1,0 +1,518 @@
+package persistentpodstate
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
+)
+
+// historyAge is how long the history of a deleted pod is kept.
+const historyAge = 15 * time.Minute
+
+var (
+	errNotSynced = errors.New("the informers have not synced yet")
+	errNoKind    = errors.New("the API server does not serve this kind")
+)
+
+// View is a replica's view of the cluster. It watches PersistentPodStates and workloads as soon as
+// their CRDs exist, and pods as soon as there is a PersistentPodState.
+type View struct {
+	kinds       Kinds
+	sources     *sources
+	mapper      apimeta.RESTMapper
+	nodes       client.Reader
+	nodesSynced func() bool
+	departed    *departedNodes
+	history     *History
+
+	// Items for the controllers to reconcile.
+	states  enqueuer[types.NamespacedName]
+	targets enqueuer[Target]
+	cluster enqueuer[struct{}]
+
+	crds chan struct{} // receives a value when a CRD was added
+
+	mu        sync.Mutex
+	ctx       context.Context // of all watches; nil before Start
+	startedAt time.Time
+	wasReady  bool
+	crdList   *watched
+	crdsGone  map[string]bool // deleted CRDs, whose kinds the mapper may still have
+	objects   *watched
+	workloads map[schema.GroupKind]*watched
+	pods      *watched
+}
+
+func newView(ctx context.Context, mgr manager.Manager, kinds Kinds, grace time.Duration) (*View, error) {
+	v := &View{kinds: kinds, mapper: mgr.GetRESTMapper(), nodes: mgr.GetClient(), departed: newDepartedNodes(grace),
+		history: NewHistory(),
+		crds:    make(chan struct{}, 1), crdsGone: map[string]bool{}, workloads: map[schema.GroupKind]*watched{}}
+	var err error
+	if v.sources, err = newSources(mgr); err != nil {
+		return nil, err
+	}
+	nodes, err := mgr.GetCache().GetInformer(ctx, &corev1.Node{}, cache.BlockUntilSynced(false))
+	if err != nil {
+		return nil, fmt.Errorf("watching nodes: %w", err)
+	}
+	v.nodesSynced = nodes.HasSynced
+	_, err = nodes.AddEventHandler(handler[*corev1.Node]{
+		added: func(n *corev1.Node) {
+			v.departed.Added(n.Name)
+			v.states.enqueue(v.statesOnNode(n.Name)...)
+		},
+		updated: func(before, n *corev1.Node) {
+			if !maps.Equal(before.Labels, n.Labels) { // most updates of a node change only its status
+				v.nodeGone(before)
+			}
+		},
+		deleted: func(n *corev1.Node) { v.departed.Removed(n, time.Now()) },
+	})
+	return v, err
+}
+
+// watchingSince returns since when this replica observes the removal of nodes. A node that is not
+// present may have been removed just before.
+func (v *View) watchingSince() time.Time {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.startedAt
+}
+
+// nodeGone enqueues all objects that refer to a node, or to its hostname.
+func (v *View) nodeGone(n *corev1.Node) {
+	v.states.enqueue(v.statesOnNode(n.Name)...)
+	for _, t := range v.history.Waiting(n.Labels[corev1.LabelHostname]) {
+		v.states.enqueue(v.statesOf(t)...)
+	}
+}
+
+// NeedLeaderElection returns false: the view runs in every replica.
+func (v *View) NeedLeaderElection() bool { return false }
+
+// Start watches until ctx is done.
+func (v *View) Start(ctx context.Context) error {
+	v.mu.Lock()
+	v.ctx, v.startedAt = ctx, time.Now()
+	v.mu.Unlock()
+	crds, err := v.sources.crds(ctx, handler[*metav1.PartialObjectMetadata]{added: v.crdAdded, deleted: v.crdDeleted})
+	if err != nil {
+		return fmt.Errorf("watching CRDs: %w", err)
+	}
+	v.mu.Lock()
+	v.crdList = crds
+	v.mu.Unlock()
+	tick := time.NewTicker(2 * time.Second)
+	defer tick.Stop()
+	// The API server serves the resource of a CRD some time after the CRD was created, without an
+	// event: try every two seconds for half a minute after a CRD was added, then every half minute.
+	for tries := 0; ; {
+		if tries < 15 || tries%15 == 0 {
+			if err := v.watchKinds(); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-v.crds:
+			tries = 0
+		case now := <-tick.C:
+			tries++
+			v.history.Expire(now.Add(-historyAge))
+			for _, n := range v.departed.Expire(now) {
+				v.nodeGone(n)
+			}
+		}
+	}
+}
+
+// watchKinds starts the watches of the kinds that are served and not watched yet. It does not hold
+// v.mu during discovery, which may be slow.
+func (v *View) watchKinds() error {
+	for _, kind := range v.unwatched() {
+		if resource, ok := v.resource(kind); ok {
+			if err := v.watch(kind.GroupKind(), resource); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+var objectKind = pps.GroupVersion.WithKind("PersistentPodState")
+
+func (v *View) unwatched() Kinds {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	var kinds Kinds
+	if v.objects == nil {
+		kinds = append(kinds, objectKind)
+	}
+	for _, kind := range v.kinds {
+		if v.workloads[kind.GroupKind()] == nil {
+			kinds = append(kinds, kind)
+		}
+	}
+	return kinds
+}
+
+func (v *View) watch(kind schema.GroupKind, resource schema.GroupVersionResource) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.crdsGone[resource.GroupResource().String()] {
+		return nil
+	}
+	if kind == objectKind.GroupKind() {
+		w, err := v.sources.objects(v.ctx, resource, handler[*pps.PersistentPodState]{
+			added: v.objectAdded, updated: v.objectUpdated, deleted: v.objectDeleted})
+		v.objects = w
+		return err
+	}
+	w, err := v.sources.workloads(v.ctx, resource, handler[*workloadView]{
+		added:   func(w *workloadView) { v.workloadUpdated(w.workload) },
+		updated: func(_, w *workloadView) { v.workloadUpdated(w.workload) },
+		deleted: func(w *workloadView) { v.workloadDeleted(w.workload) },
+	})
+	v.workloads[kind] = w
+	return err
+}
+
+// resource returns the resource of a kind. It is in another version if the CRD says that the given one is not served: the
+// versions of a new CRD are served one after the other.
+func (v *View) resource(kind schema.GroupVersionKind) (schema.GroupVersionResource, bool) {
+	mapping, err := v.mapper.RESTMapping(kind.GroupKind(), kind.Version)
+	if err == nil {
+		return mapping.Resource, true
+	}
+	if mapping, err = v.mapper.RESTMapping(kind.GroupKind()); err != nil {
+		return schema.GroupVersionResource{}, false
+	}
+	v.mu.Lock()
+	ctx := v.ctx
+	v.mu.Unlock()
+	serves, err := v.sources.serves(ctx, mapping.Resource.GroupResource().String(), kind.Version)
+	return mapping.Resource, err == nil && !serves
+}
+
+// crdAdded starts the watch of the CRD's resource. A watch that has not synced is restarted,
+// because its backoff may be long.
+func (v *View) crdAdded(crd *metav1.PartialObjectMetadata) {
+	v.stopWatch(crd.Name, false, func(w *watched) bool { return !w.HasSynced() })
+	select {
+	case v.crds <- struct{}{}:
+	default:
+	}
+	v.cluster.enqueue(struct{}{})
+}
+
+// crdDeleted stops the watch of the CRD's resource, whose objects were deleted.
+func (v *View) crdDeleted(crd *metav1.PartialObjectMetadata) {
+	v.stopWatch(crd.Name, true, func(*watched) bool { return true })
+	v.cluster.enqueue(struct{}{})
+}
+
+func (v *View) stopWatch(resource string, gone bool, which func(*watched) bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if gone {
+		v.crdsGone[resource] = true
+	} else {
+		delete(v.crdsGone, resource)
+	}
+	if w := v.objects; w != nil && w.resource == resource && which(w) {
+		w.stop()
+		v.objects = nil
+	}
+	for kind, w := range v.workloads {
+		if w.resource == resource && which(w) {
+			w.stop()
+			delete(v.workloads, kind)
+		}
+	}
+}
+
+// watchPods starts the watch of pods, when the first PersistentPodState was added.
+func (v *View) watchPods() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.pods != nil {
+		return
+	}
+	w, err := v.sources.pods(v.ctx, v.kinds, handler[*podView]{
+		added: func(g *podView) { v.observe(nil, g) },
+		updated: func(before, now *podView) {
+			v.observe(before, now)
+		},
+		deleted: func(g *podView) { v.observe(g, nil) },
+	})
+	if err == nil { // it fails only if the informer was already started
+		v.pods = w
+	}
+}
+
+func (v *View) objectAdded(o *pps.PersistentPodState) {
+	v.watchPods()
+	v.objectUpdated(o, o)
+	v.cluster.enqueue(struct{}{})
+}
+
+func (v *View) objectUpdated(_, o *pps.PersistentPodState) {
+	v.states.enqueue(types.NamespacedName{Namespace: o.Namespace, Name: o.Name})
+	v.targets.enqueue(targetOf(o))
+}
+
+func (v *View) objectDeleted(o *pps.PersistentPodState) {
+	v.targets.enqueue(targetOf(o))
+	v.states.enqueue(v.statesOf(targetOf(o))...) // another with the same target may be used now
+	v.cluster.enqueue(struct{}{})
+}
+
+func (v *View) workloadUpdated(w *Workload) {
+	v.prune(w)
+	v.workloadDeleted(w)
+}
+
+func (v *View) workloadDeleted(w *Workload) {
+	v.targets.enqueue(w.Target)
+	v.states.enqueue(v.statesOf(w.Target)...)
+}
+
+// prune removes the history of pods that a workload no longer has.
+func (v *View) prune(w *Workload) {
+	if objects := v.Objects(w.Target); len(objects) > 0 {
+		v.history.Prune(w.Target, func(pod string) bool { return isExpected(objects[0], w, pod) })
+	}
+}
+
+// observe updates the history of a pod, which may have got another controller.
+func (v *View) observe(before, now *podView) {
+	if before != nil && before.target != nil && (now == nil || now.target == nil || *now.target != *before.target) {
+		v.history.Deleted(*before.target, before.Name, before.UID, time.Now())
+		if w, err := v.Workload(*before.target); err == nil && w != nil {
+			v.prune(w)
+		}
+		v.states.enqueue(v.statesOf(*before.target)...)
+	}
+	if now != nil && now.target != nil {
+		v.history.Observe(*now.target, now.Name, now.seen)
+		v.states.enqueue(v.statesOf(*now.target)...)
+	}
+}
+
+// informer returns the informer of PersistentPodStates, nil while there is none.
+func (v *View) informer() *watched {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.objects
+}
+
+// Ready is a readiness check: it returns an error until the informers have synced for the first
+// time, at most for a minute, because the replica has other webhooks to serve.
+func (v *View) Ready(*http.Request) error {
+	synced := v.HasSynced()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.crdList == nil {
+		return errNotSynced
+	}
+	if v.crdList.HasSynced() {
+		_, exists, _ := v.crdList.GetStore().GetByKey(crdName)
+		v.wasReady = v.wasReady || synced || !exists
+	}
+	if v.wasReady || time.Since(v.startedAt) > time.Minute {
+		return nil
+	}
+	return errNotSynced
+}
+
+// HasSynced reports whether the informers of PersistentPodStates and nodes have synced.
+func (v *View) HasSynced() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.objects != nil && v.objects.HasSynced() && v.nodesSynced()
+}
+
+// PodsSynced reports whether the informer of pods has synced.
+func (v *View) PodsSynced() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.pods != nil && v.pods.HasSynced()
+}
+
+func (v *View) indexed(index, value string) []*pps.PersistentPodState {
+	w := v.informer()
+	if w == nil {
+		return nil
+	}
+	list, _ := w.GetIndexer().ByIndex(index, value) // it fails only for an unknown index
+	var objects []*pps.PersistentPodState
+	for _, o := range list {
+		objects = append(objects, o.(*pps.PersistentPodState))
+	}
+	return objects
+}
+
+// Objects returns the PersistentPodStates of a workload, the oldest first. Only the first has an
+// effect.
+func (v *View) Objects(t Target) []*pps.PersistentPodState {
+	objects := v.indexed(byTarget, t.String())
+	slices.SortFunc(objects, func(a, b *pps.PersistentPodState) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+	})
+	return objects
+}
+
+func (v *View) statesOf(t Target) []types.NamespacedName {
+	return keys(v.indexed(byTarget, t.String()))
+}
+
+func (v *View) statesOnNode(node string) []types.NamespacedName { return keys(v.indexed(byNode, node)) }
+
+func keys(objects []*pps.PersistentPodState) []types.NamespacedName {
+	var keys []types.NamespacedName
+	for _, o := range objects {
+		keys = append(keys, types.NamespacedName{Namespace: o.Namespace, Name: o.Name})
+	}
+	return keys
+}
+
+// Object returns a PersistentPodState, nil if there is none.
+func (v *View) Object(key types.NamespacedName) *pps.PersistentPodState {
+	w := v.informer()
+	if w == nil {
+		return nil
+	}
+	o, found, err := w.GetStore().GetByKey(key.String())
+	if err != nil || !found {
+		return nil
+	}
+	return o.(*pps.PersistentPodState)
+}
+
+// Count returns the number of PersistentPodStates.
+func (v *View) Count() int {
+	if w := v.informer(); w != nil {
+		return len(w.GetStore().ListKeys())
+	}
+	return 0
+}
+
+// Workload returns a workload, nil if it does not exist. It returns an error if that is not known.
+func (v *View) Workload(t Target) (*Workload, error) {
+	v.mu.Lock()
+	w := v.workloads[t.Kind]
+	v.mu.Unlock()
+	switch {
+	case w == nil:
+		return nil, errNoKind
+	case !w.HasSynced():
+		return nil, errNotSynced
+	}
+	o, found, err := w.GetStore().GetByKey(t.Namespace + "/" + t.Name)
+	if err != nil || !found {
+		return nil, err
+	}
+	return o.(*workloadView).workload, nil
+}
+
+func (v *View) allStates() []types.NamespacedName {
+	w := v.informer()
+	if w == nil {
+		return nil
+	}
+	var all []types.NamespacedName
+	for _, o := range w.GetStore().List() {
+		all = append(all, keys([]*pps.PersistentPodState{o.(*pps.PersistentPodState)})...)
+	}
+	return all
+}
+
+func (v *View) allTargets() []Target {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	var all []Target
+	for _, w := range v.workloads {
+		for _, o := range w.GetStore().List() {
+			all = append(all, o.(*workloadView).workload.Target)
+		}
+	}
+	return all
+}
+
+// Nodes returns a lookup of the given nodes. It returns an error if it is not known whether one
+// exists.
+func (v *View) Nodes(ctx context.Context, names ...string) (Nodes, error) {
+	if !v.nodesSynced() {
+		return nil, errNotSynced
+	}
+	labels := map[string]map[string]string{}
+	for _, name := range names {
+		var n corev1.Node
+		err := v.nodes.Get(ctx, types.NamespacedName{Name: name}, &n)
+		switch {
+		case apierrors.IsNotFound(err):
+			for _, left := range v.departed.All() {
+				if left.Name == name {
+					labels[name] = left.Labels
+				}
+			}
+		case err != nil:
+			return nil, fmt.Errorf("getting node %s: %w", name, err)
+		default:
+			labels[name] = n.Labels
+		}
+	}
+	return func(name string) (map[string]string, bool) { l, ok := labels[name]; return l, ok }, nil
+}
+
+// NodesToCheck returns the nodes to check the requirements of a pod against: its former node if the
+// pod's own selectors match it, else all.
+func (v *View) NodesToCheck(ctx context.Context, pod *corev1.Pod, was string) ([]*corev1.Node, error) {
+	var n corev1.Node
+	err := v.nodes.Get(ctx, types.NamespacedName{Name: was}, &n)
+	if err == nil && matches(pod, &n) {
+		return []*corev1.Node{&n}, nil
+	}
+	if client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("getting node %s: %w", was, err)
+	}
+	return v.allNodes(ctx)
+}
+
+// allNodes returns all nodes, including departed ones. They must not be modified.
+func (v *View) allNodes(ctx context.Context, options ...client.ListOption) ([]*corev1.Node, error) {
+	var list corev1.NodeList
+	if err := v.nodes.List(ctx, &list, append(options, client.UnsafeDisableDeepCopy)...); err != nil {
+		return nil, fmt.Errorf("listing nodes: %w", err)
+	}
+	nodes := v.departed.All()
+	for i := range list.Items {
+		nodes = append(nodes, &list.Items[i])
+	}
+	return nodes, nil
+}
+
+// HostExists reports whether a node has the given hostname.
+func (v *View) HostExists(ctx context.Context, hostname string) (bool, error) {
+	nodes, err := v.allNodes(ctx, client.MatchingLabels{corev1.LabelHostname: hostname})
+	return len(having(nodes, corev1.LabelHostname, hostname)) > 0, err
+}

@@ -1,0 +1,418 @@
+package persistentpodstate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+
+	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
+)
+
+var statefulSet = schema.GroupKind{Group: "apps", Kind: "StatefulSet"}
+
+// has adds the workloads of a kind to a view.
+func (v *View) has(kind schema.GroupKind, synced bool, workloads ...*Workload) *View {
+	informer := toolscache.NewSharedIndexInformer(nil, &unstructured.Unstructured{}, 0, toolscache.Indexers{})
+	for _, w := range workloads {
+		informer.GetStore().Add(&workloadView{metav1.ObjectMeta{Namespace: w.Namespace, Name: w.Name}, w})
+	}
+	v.workloads[kind] = &watched{SharedIndexInformer: informer, handler: registration{synced: synced}}
+	return v
+}
+
+// admit returns a new pod after its admission by a podWebhook with the view.
+func (v *View) admit(t *testing.T, pod *corev1.Pod) corev1.Pod {
+	t.Helper()
+	req := request(t, pod)
+	w := &podWebhook{view: v, releaseGone: true, grace: time.Minute, log: logr.Discard()}
+	return patched[corev1.Pod](t, req, w.handler().Handle(t.Context(), req))
+}
+
+// The history of pods that were scaled down is removed, as their recorded state is.
+func TestScaledDownPodIsForgotten(t *testing.T) {
+	three, one := db(), db(with(int64(1), "spec", "replicas"))
+	for _, tt := range []struct {
+		name   string
+		object *pps.PersistentPodState
+		events func(v *View, pod *podView)
+		bound  bool
+	}{
+		{"deleted", state(requires(hostname)), func(v *View, pod *podView) {
+			v.observe(pod, nil)
+		}, true},
+		{"scaled down, then deleted", state(requires(hostname)), func(v *View, pod *podView) {
+			v.has(statefulSet, true, one).workloadUpdated(one)
+			v.observe(pod, nil)
+			v.has(statefulSet, true, three).workloadUpdated(three)
+		}, false},
+		{"deletion observed before the scale down", state(requires(hostname)), func(v *View, pod *podView) {
+			v.observe(pod, nil)
+			v.has(statefulSet, true, one).workloadUpdated(one)
+			v.has(statefulSet, true, three).workloadUpdated(three)
+		}, false},
+		{"scaled down and up while terminating", state(requires(hostname)), func(v *View, pod *podView) {
+			v.has(statefulSet, true, one).workloadUpdated(one)
+			v.has(statefulSet, true, three).workloadUpdated(three)
+			v.observe(pod, nil)
+		}, true},
+		{"scaled down, WhenDeleted", state(requires(hostname), until(pps.WhenDeleted)), func(v *View, pod *podView) {
+			v.has(statefulSet, true, one).workloadUpdated(one)
+			v.observe(pod, nil)
+		}, true},
+		{"workload not synced", state(requires(hostname)), func(v *View, pod *podView) {
+			v.has(statefulSet, false, one)
+			v.observe(pod, nil)
+		}, true},
+	} {
+		v := viewOf(tt.object).has(statefulSet, true, three)
+		pod := podViewOf(aPod("db-2", readyOn("node1")), builtIn)
+		v.observe(nil, pod)
+		tt.events(v, pod)
+		got := v.admit(t, aPod("db-2"))
+		isInjected := got.Annotations[pps.AnnotationInjected] != ""
+		if (got.Spec.NodeSelector[hostname] == "node1") != tt.bound || isInjected != tt.bound {
+			t.Errorf("%s: injected %v, %v", tt.name, got.Spec.NodeSelector, got.Annotations)
+		}
+	}
+}
+
+// Pods that wait for a node that is gone are distinguished from pods that wait for something else.
+func TestStuckPods(t *testing.T) {
+	o := state(requires(hostname, zone))
+	bound := func(v *View, pod *corev1.Pod) *corev1.Pod { p := v.admit(t, pod); p.UID = pod.UID; return &p }
+	another := func(p *corev1.Pod) *corev1.Pod { annotate(p, pps.AnnotationInjected, "web"); return p }
+	selects := func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{hostname: "node1"} }
+	remembers := func(objects ...*pps.PersistentPodState) *View {
+		v := viewOf(objects...).has(statefulSet, true, db())
+		v.observe(nil, podViewOf(aPod("db-0", startedOn("node1")), builtIn))
+		return v
+	}
+	for _, tt := range []struct {
+		name         string
+		pod          *corev1.Pod
+		nodes        cluster
+		age          time.Duration
+		watching     time.Duration // for how long this replica watches nodes
+		want         bool
+		requeueAfter time.Duration
+	}{
+		{"injected from the recorded state", bound(viewOf(state(requires(hostname), recorded("db-0", "node1"))),
+			aPod("db-0")), nil, time.Hour, 2 * time.Hour, true, 0},
+		{"injected from the history, never recorded", bound(remembers(o), aPod("db-0")), nil, time.Hour,
+			2 * time.Hour, true, 0},
+		{"its node exists", bound(remembers(o), aPod("db-0")), three(), time.Hour, 2 * time.Hour, false, 0},
+		{"hostname set by the user, zone injected", bound(remembers(o), aPod("db-0", selects)), nil, time.Hour,
+			2 * time.Hour, false, 0},
+		{"hostname set by the user in a copied manifest",
+			bound(remembers(o), aPod("db-0", selects, annotated("leasehold.dev/topology-required", "a=b"))),
+			nil, time.Hour, 2 * time.Hour, false, 0},
+		{"scheduled", bound(remembers(o), aPod("db-0", assignedTo("node1"))), nil, time.Hour, 2 * time.Hour, false, 0},
+		{"injected from another object", another(bound(remembers(o), aPod("db-0"))), nil, time.Hour, 2 * time.Hour, false, 0},
+		{"too young", bound(remembers(o), aPod("db-0")), nil, 50 * time.Second, time.Hour, false, 10 * time.Second},
+		{"this replica has just started", bound(remembers(o), aPod("db-0")), nil, time.Hour, 20 * time.Second, false,
+			40 * time.Second},
+		{"terminating", bound(remembers(o), aPod("db-0", leaving)), nil, time.Hour, 2 * time.Hour, false, 0},
+	} {
+		v := remembers(o)
+		v.nodes = tt.nodes
+		r := &recorder{view: v, releaseGone: true, grace: time.Minute}
+		now := tt.pod.CreationTimestamp.Add(tt.age)
+		v.startedAt = now.Add(-tt.watching)
+		names, requeueAfter, err := r.stuck(t.Context(), o, seen(tt.pod).Pods(targetOf(o)), now)
+		if err != nil || slices.Equal(names, []string{"db-0"}) != tt.want || requeueAfter != tt.requeueAfter {
+			t.Errorf("%s: %q, %v, %v; node selector %v", tt.name, names, requeueAfter, err, tt.pod.Spec.NodeSelector)
+		}
+	}
+}
+
+// A node that is registered again within the grace period counts as present all the time.
+func TestDepartedNodeIsWaitedFor(t *testing.T) {
+	v := viewOf(state(requires(hostname), recorded("db-0", "node1")))
+	left := three()
+	delete(left, "node1")
+	v.nodes = left
+	bound := func() bool { pod := v.admit(t, aPod("db-0")); return pod.Spec.NodeSelector[hostname] == "node1" }
+	hostExists := func() bool {
+		exists, err := v.HostExists(t.Context(), "node1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return exists
+	}
+	v.startedAt = time.Now()
+	if !bound() {
+		t.Error("a node that may have been removed before this replica started is not waited for")
+	}
+	v.startedAt = time.Now().Add(-time.Hour)
+	if bound() || hostExists() {
+		t.Error("a node that was never observed is waited for")
+	}
+	v.departed.Removed(three().all()[0], began)
+	if !bound() || !hostExists() {
+		t.Error("a departed node is not waited for")
+	}
+	if expired := v.departed.Expire(began.Add(59 * time.Second)); len(expired) > 0 || !bound() {
+		t.Errorf("expired too early: %v", expired)
+	}
+	if expired := v.departed.Expire(began.Add(time.Minute)); len(expired) != 1 || expired[0].Name != "node1" ||
+		bound() || hostExists() {
+		t.Errorf("not expired: %v", expired)
+	}
+	v.departed.Removed(three().all()[0], began)
+	v.departed.Added("node1")
+	if expired := v.departed.Expire(began.Add(time.Hour)); len(expired) > 0 {
+		t.Errorf("a node that was added again expired: %v", expired)
+	}
+}
+
+func TestWaiting(t *testing.T) {
+	s := seen(aPod("db-0", func(p *corev1.Pod) {
+		require(p, map[string]string{hostname: "node1"})
+		annotate(p, "leasehold.dev/topology-required", hostname+"=node1")
+	}))
+	if got := s.Waiting("node1"); !slices.Equal(got, []Target{db().Target}) {
+		t.Errorf("%v", got)
+	}
+	if got := s.Waiting("node2"); len(got) > 0 {
+		t.Errorf("%v wait for another node", got)
+	}
+}
+
+// lists returns a ListWatch with the given objects and without events.
+func lists(objects ...runtime.Object) *toolscache.ListWatch {
+	return &toolscache.ListWatch{
+		ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
+			list := &metav1.List{ListMeta: metav1.ListMeta{ResourceVersion: "1"}}
+			return list, apimeta.SetList(list, objects)
+		},
+		WatchFuncWithContext: func(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			if o.SendInitialEvents != nil {
+				return nil, apierrors.NewBadRequest("an API server that is older")
+			}
+			return watch.NewFake(), nil
+		},
+	}
+}
+
+// HasSynced must not be true before the event handler has returned for the complete list.
+func TestHasSyncedWaitsForTheHandler(t *testing.T) {
+	called, proceed := make(chan struct{}), make(chan struct{})
+	w, err := run(t.Context(), corev1.SchemeGroupVersion.WithResource("pods"), lists(aPod("db-0")), &corev1.Pod{},
+		func(o any) (any, error) { return o, nil }, nil,
+		handler[*corev1.Pod]{added: func(*corev1.Pod) { close(called); <-proceed }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-called
+	if !toolscache.WaitForCacheSync(t.Context().Done(), w.SharedIndexInformer.HasSynced) {
+		t.Fatal("not listed")
+	}
+	if w.HasSynced() {
+		t.Error("synced before the handler has returned")
+	}
+	close(proceed)
+	if !toolscache.WaitForCacheSync(t.Context().Done(), w.HasSynced) {
+		t.Error("never synced")
+	}
+}
+
+// Reconciling is repeated if a kind is not served or not synced yet.
+func TestReconcileIsRepeatedUntilSynced(t *testing.T) {
+	r := &role{}
+	r.state.Store(serving)
+	object := state()
+	pods := &watched{handler: registration{synced: true}}
+	for _, v := range []*View{viewOf(object), viewOf(object).has(statefulSet, false)} {
+		v.pods = pods
+		g, err := (&generator{view: v, role: r}).Reconcile(t.Context(), db().Target)
+		if err != nil || g.RequeueAfter <= 0 {
+			t.Errorf("generator:  %+v, %v", g, err)
+		}
+		result, err := (&recorder{view: v, role: r}).Reconcile(t.Context(), keys([]*pps.PersistentPodState{object})[0])
+		if err != nil || result.RequeueAfter <= 0 {
+			t.Errorf("recorder: %+v, %v", result, err)
+		}
+	}
+}
+
+// slowMapper is a RESTMapper that blocks until answer is closed.
+type slowMapper struct {
+	apimeta.RESTMapper
+	called, answer chan struct{}
+}
+
+func (s slowMapper) RESTMapping(kind schema.GroupKind, _ ...string) (*apimeta.RESTMapping, error) {
+	s.called <- struct{}{}
+	<-s.answer
+	return nil, &apimeta.NoKindMatchError{GroupKind: kind}
+}
+
+func TestAdmissionDoesNotWaitForDiscovery(t *testing.T) {
+	v := viewOf(state(recorded("db-0", "node1")))
+	api := slowMapper{called: make(chan struct{}), answer: make(chan struct{})}
+	v.mapper = api
+	done := make(chan error)
+	go func() { done <- v.watchKinds() }()
+	<-api.called
+	if pod := v.admit(t, aPod("db-0")); pod.Annotations[pps.AnnotationInjected] != "db" {
+		t.Errorf("%v", pod.Annotations)
+	}
+	close(api.answer)
+	for {
+		select {
+		case <-api.called:
+			continue
+		case err := <-done:
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		break
+	}
+}
+
+// A RESTMapper keeps the kinds of a CRD that was deleted.
+func TestKindOfADeletedCRDIsNotWatched(t *testing.T) {
+	kind := builtIn[1]
+	mapper := apimeta.NewDefaultRESTMapper(nil)
+	mapper.Add(kind, apimeta.RESTScopeNamespace)
+	api, err := dynamic.NewForConfig(&rest.Config{Host: "http://127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := viewOf()
+	v.ctx, v.mapper, v.sources, v.crds = t.Context(), mapper, &sources{dynamic: api}, make(chan struct{}, 1)
+	crd := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "statefulsets.apps.kruise.io"}}
+	other := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "others.apps.kruise.io"}}
+	for i, step := range []struct {
+		event func()
+		want  error
+	}{
+		{func() { v.crdAdded(crd) }, errNotSynced},
+		{func() { v.crdDeleted(other) }, errNotSynced},
+		{func() { v.crdDeleted(crd) }, errNoKind},
+		{func() { v.crdAdded(crd) }, errNotSynced},
+	} {
+		step.event()
+		if err := v.watchKinds(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := v.Workload(Target{Kind: kind.GroupKind(), Namespace: "ns", Name: "db"}); !errors.Is(err, step.want) {
+			t.Errorf("event %d: %v, want %v", i+1, err, step.want)
+		}
+	}
+}
+
+// TestAVersionThatIsServedInAMoment has a CRD of which the API server serves one version already.
+func TestAVersionThatIsServedInAMoment(t *testing.T) {
+	versions := ""
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/apis/apiextensions.k8s.io/v1/customresourcedefinitions" ||
+			r.URL.Query().Get("fieldSelector") != "metadata.name=statefulsets.apps.kruise.io" {
+			t.Errorf("it asks for %s", r.URL)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinitionList","items":[%s]}`,
+			versions)
+	}))
+	defer server.Close()
+	api, err := dynamic.NewForConfig(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kind := builtIn[1]
+	mapper := apimeta.NewDefaultRESTMapper([]schema.GroupVersion{{Group: kind.Group, Version: "v1alpha1"}})
+	mapper.Add(kind.GroupKind().WithVersion("v1alpha1"), apimeta.RESTScopeNamespace)
+	v := viewOf()
+	v.ctx, v.mapper, v.sources = t.Context(), mapper, &sources{dynamic: api}
+	crd := `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition",` +
+		`"metadata":{"name":"statefulsets.apps.kruise.io"},"spec":{"versions":[%s]}}`
+	const alpha = `{"name":"v1alpha1","served":true}`
+	for list, want := range map[string]bool{
+		"":                      true, // of an aggregated API
+		fmt.Sprintf(crd, alpha): true,
+		fmt.Sprintf(crd, alpha+`,{"name":"v1beta1","served":false}`): true,
+		fmt.Sprintf(crd, alpha+`,{"name":"v1beta1","served":true}`):  false,
+	} {
+		versions = list
+		if resource, ok := v.resource(kind); ok != want || ok && resource.Version != "v1alpha1" {
+			t.Errorf("%s: %v, %t", list, resource, ok)
+		}
+	}
+	server.Close()
+	if resource, ok := v.resource(kind); ok {
+		t.Errorf("nobody knows what the CRD says, and %v is watched", resource)
+	}
+	mapper.Add(kind, apimeta.RESTScopeNamespace)
+	if resource, ok := v.resource(kind); !ok || resource.Version != kind.Version {
+		t.Errorf("%v, %t", resource, ok)
+	}
+}
+
+func TestReady(t *testing.T) {
+	crds := func(synced bool, names ...string) *watched {
+		informer := toolscache.NewSharedIndexInformer(nil, &metav1.PartialObjectMetadata{}, 0, toolscache.Indexers{})
+		for _, name := range names {
+			informer.GetStore().Add(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name}})
+		}
+		return &watched{SharedIndexInformer: informer, handler: registration{synced: synced}}
+	}
+	none := func(v *View) *View { v.objects = nil; return v }
+	for _, tt := range []struct {
+		name string
+		view *View
+		crds *watched
+		want bool
+	}{
+		{"CRDs are not watched yet", viewOf(), nil, false},
+		{"CRDs are not synced", viewOf(), crds(false), false},
+		{"no CRD", none(viewOf()), crds(true, "others.example.com"), true},
+		{"CRD, objects not synced", none(viewOf()), crds(true, crdName), false},
+		{"CRD, objects synced", viewOf(), crds(true, crdName), true},
+	} {
+		tt.view.crdList, tt.view.startedAt = tt.crds, time.Now()
+		err := tt.view.Ready(nil)
+		if (err == nil) != tt.want {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+		if tt.want {
+			tt.view.objects = nil // the CRD is created again
+			tt.view.crdList = crds(true, crdName)
+			if err := tt.view.Ready(nil); err != nil {
+				t.Errorf("%s, and later: %v", tt.name, err)
+			}
+		}
+	}
+	late := none(viewOf())
+	late.crdList, late.startedAt = crds(true, crdName), time.Now().Add(-time.Hour)
+	if err := late.Ready(nil); err != nil {
+		t.Errorf("not ready an hour after the start: %v", err)
+	}
+}
+
+func TestWorkloadWithoutReplicasHasAnyOrdinal(t *testing.T) {
+	w := db(func(u *unstructured.Unstructured) { delete(u.Object["spec"].(map[string]any), "replicas") })
+	o := state(recorded("db-7", "node1"))
+	if got := Status(o, w, nil, three().nodes); !maps.Equal(places(got), map[string]string{"db-7": "node1"}) {
+		t.Errorf("%v", places(got))
+	}
+}

@@ -1,0 +1,216 @@
+package pin
+
+import (
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
+)
+
+// preferWeight is the most that one preferred term may weigh.
+const preferWeight = 100
+
+// preferredAlready ends the reason of a pod that prefers its node without a term of ours, so that strip takes off no other.
+const preferredAlready = "; it prefers that already"
+
+// retained reports whether a new pod is one that the pin is about: it has an address of its own,
+// which is kept, its name is known and can return, and nobody has placed it.
+func retained(p *corev1.Pod) bool {
+	if p.Name == "" || p.Spec.NodeName != "" || p.Spec.HostNetwork {
+		return false
+	}
+	if owner := metav1.GetControllerOfNoCopy(p); owner != nil && owner.Kind == "DaemonSet" {
+		return false
+	}
+	window, err := policy.ParseWindow(p.Annotations[policy.Annotation])
+	return err == nil && window != 0
+}
+
+// strip takes off all that apply writes but the label. It is not its user's to say: it comes from a copied manifest, or from
+// an earlier call of the same admission, and what was decided there may not hold any more.
+func strip(p *corev1.Pod) {
+	node, reason := p.Annotations[wellknown.AnnotationPinnedNode], p.Annotations[wellknown.AnnotationPinReason]
+	switch modeIn(reason) {
+	case policy.PinRequire:
+		unrequire(p, node)
+	case policy.PinPrefer:
+		if !strings.HasSuffix(reason, preferredAlready) {
+			unprefer(p, node)
+		}
+	}
+	for _, key := range []string{wellknown.AnnotationPinnedNode, wellknown.AnnotationPinReason, wellknown.AnnotationExpectedAddresses} {
+		delete(p.Annotations, key)
+	}
+	p.Spec.SchedulingGates = slices.DeleteFunc(p.Spec.SchedulingGates, isOurs)
+	if len(p.Spec.SchedulingGates) == 0 {
+		p.Spec.SchedulingGates = nil
+	}
+}
+
+func isOurs(g corev1.PodSchedulingGate) bool { return g.Name == wellknown.GateNominate }
+
+func gated(p *corev1.Pod) bool { return slices.ContainsFunc(p.Spec.SchedulingGates, isOurs) }
+
+// apply writes a verdict on a stripped pod. To do it twice is to do it once.
+func apply(p *corev1.Pod, v Verdict) {
+	if p.Labels == nil {
+		p.Labels = map[string]string{}
+	}
+	p.Labels[wellknown.LabelRetained] = wellknown.Retained
+	if p.Annotations == nil {
+		p.Annotations = map[string]string{}
+	}
+	p.Annotations[wellknown.AnnotationPinReason] = v.String()
+	if !v.Pinned() {
+		return
+	}
+	p.Annotations[wellknown.AnnotationPinnedNode] = v.Node
+	if v.Addresses != "" {
+		p.Annotations[wellknown.AnnotationExpectedAddresses] = v.Addresses
+	}
+	switch v.Mode {
+	case policy.PinNominate:
+		p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: wellknown.GateNominate})
+	case policy.PinRequire:
+		require(p, v.Node)
+	case policy.PinPrefer:
+		if !prefer(p, v.Node, v.Hostname) {
+			p.Annotations[wellknown.AnnotationPinReason] += preferredAlready
+		}
+	}
+}
+
+// onNode is the requirement that DaemonSets use: the scheduler looks at no other node
+// (docs/facts.md, "A required node name limits the search to that node").
+func onNode(node string) corev1.NodeSelectorRequirement {
+	return corev1.NodeSelectorRequirement{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{node}}
+}
+
+// naming is where in a term the last such requirement stands; -1: nowhere.
+func naming(t corev1.NodeSelectorTerm, node string) int {
+	for i, r := range slices.Backward(t.MatchFields) {
+		if r.Key == metav1.ObjectNameField && r.Operator == corev1.NodeSelectorOpIn && slices.Equal(r.Values, []string{node}) {
+			return i
+		}
+	}
+	return -1
+}
+
+func nodeAffinity(p *corev1.Pod) *corev1.NodeAffinity {
+	if p.Spec.Affinity == nil {
+		p.Spec.Affinity = &corev1.Affinity{}
+	}
+	if p.Spec.Affinity.NodeAffinity == nil {
+		p.Spec.Affinity.NodeAffinity = &corev1.NodeAffinity{}
+	}
+	return p.Spec.Affinity.NodeAffinity
+}
+
+// require narrows every required term to a node: terms are alternatives, so one that is left wide would let the pod go. An
+// empty term stays, for it is no wide one: it matches nothing. One that names the node already gets the requirement as well,
+// so that unrequire takes off ours and leaves the user's.
+func require(p *corev1.Pod, node string) {
+	a := nodeAffinity(p)
+	if a.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		a.RequiredDuringSchedulingIgnoredDuringExecution = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
+			{MatchFields: []corev1.NodeSelectorRequirement{onNode(node)}}}}
+		return
+	}
+	terms := a.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	for i := range terms {
+		if !empty(terms[i]) {
+			terms[i].MatchFields = append(terms[i].MatchFields, onNode(node))
+		}
+	}
+}
+
+// unrequire undoes require. A term that was nothing but ours is one that require made, the only one.
+func unrequire(p *corev1.Pod, node string) {
+	if p.Spec.Affinity == nil || p.Spec.Affinity.NodeAffinity == nil {
+		return
+	}
+	a := p.Spec.Affinity.NodeAffinity
+	if a.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return
+	}
+	terms := a.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	for i := range terms {
+		if ours := naming(terms[i], node); ours >= 0 {
+			terms[i].MatchFields = slices.Delete(terms[i].MatchFields, ours, ours+1)
+			if empty(terms[i]) {
+				a.RequiredDuringSchedulingIgnoredDuringExecution = nil
+			}
+		}
+	}
+	tidy(p)
+}
+
+// tidy takes away what is left of an affinity that says nothing.
+func tidy(p *corev1.Pod) {
+	a := p.Spec.Affinity
+	if n := a.NodeAffinity; n.RequiredDuringSchedulingIgnoredDuringExecution == nil && len(n.PreferredDuringSchedulingIgnoredDuringExecution) == 0 {
+		a.NodeAffinity = nil
+	}
+	if a.NodeAffinity == nil && a.PodAffinity == nil && a.PodAntiAffinity == nil {
+		p.Spec.Affinity = nil
+	}
+}
+
+func empty(t corev1.NodeSelectorTerm) bool {
+	return len(t.MatchExpressions) == 0 && len(t.MatchFields) == 0
+}
+
+// requires reports whether a pod can run on one node alone.
+func requires(p *corev1.Pod, node string) bool {
+	if p.Spec.Affinity == nil || p.Spec.Affinity.NodeAffinity == nil {
+		return false
+	}
+	required := p.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+	return required != nil && len(required.NodeSelectorTerms) > 0 &&
+		!slices.ContainsFunc(required.NodeSelectorTerms, func(t corev1.NodeSelectorTerm) bool {
+			return !empty(t) && naming(t, node) < 0
+		})
+}
+
+// prefer adds our term, unless one says the same by the node's hostname: that is how a PersistentPodState has it. It tells
+// whether it did.
+func prefer(p *corev1.Pod, node, hostname string) bool {
+	a := nodeAffinity(p)
+	for _, t := range a.PreferredDuringSchedulingIgnoredDuringExecution {
+		if t.Weight == preferWeight && isHost(t.Preference, hostname) {
+			return false
+		}
+	}
+	a.PreferredDuringSchedulingIgnoredDuringExecution = append(a.PreferredDuringSchedulingIgnoredDuringExecution,
+		corev1.PreferredSchedulingTerm{Weight: preferWeight,
+			Preference: corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{onNode(node)}}})
+	return true
+}
+
+// isHost reports whether a term is about one hostname and nothing else.
+func isHost(t corev1.NodeSelectorTerm, hostname string) bool {
+	if len(t.MatchExpressions) != 1 || len(t.MatchFields) > 0 {
+		return false
+	}
+	r := t.MatchExpressions[0]
+	return r.Key == corev1.LabelHostname && r.Operator == corev1.NodeSelectorOpIn && slices.Equal(r.Values, []string{hostname})
+}
+
+// unprefer undoes prefer.
+func unprefer(p *corev1.Pod, node string) {
+	if p.Spec.Affinity == nil || p.Spec.Affinity.NodeAffinity == nil {
+		return
+	}
+	a := p.Spec.Affinity.NodeAffinity
+	for i, t := range slices.Backward(a.PreferredDuringSchedulingIgnoredDuringExecution) {
+		if t.Weight == preferWeight && len(t.Preference.MatchExpressions) == 0 && len(t.Preference.MatchFields) == 1 && naming(t.Preference, node) == 0 {
+			a.PreferredDuringSchedulingIgnoredDuringExecution = slices.Delete(a.PreferredDuringSchedulingIgnoredDuringExecution, i, i+1)
+			break
+		}
+	}
+	tidy(p)
+}

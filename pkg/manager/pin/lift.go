@@ -1,0 +1,112 @@
+package pin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
+)
+
+// listLife is how long the API server has to list what waits: all pages.
+const listLife = 30 * time.Second
+
+// LiftGates lifts the gates of pods that wait, until none does. It is for the end. A manager ends, and another replica may
+// still nominate: it leaves it patience to do so, and takes only pods that wait for nothing else. Or leasehold ends in a
+// cluster: then all, also those that somebody else holds back, for later on nobody will take ours off them. It returns how
+// many it lifted, and what went wrong, if gates are left when the context ends.
+func LiftGates(ctx context.Context, c client.Client, patience time.Duration, all bool) (int, error) {
+	l := newLifter(c, c, patience, all)
+	var problem error
+	for {
+		waiting, err := l.round(ctx, time.Now())
+		if waiting == 0 && err == nil {
+			return l.lifted, nil
+		}
+		if ctx.Err() == nil || problem == nil { // a round that was cut short does not know why gates are left
+			problem = err
+		}
+		select {
+		case <-ctx.Done():
+			return l.lifted, errors.Join(fmt.Errorf("pods with the gate %s are left: %w", wellknown.GateNominate, ctx.Err()), problem)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// A lifter lifts the gates of pods that it has seen waiting for a while.
+type lifter struct {
+	reader   client.Reader // the API server itself
+	client   client.Client
+	patience time.Duration
+	limit    time.Duration // for each call, so that one that is not answered keeps no other pod
+	all      bool          // also of pods that somebody else holds back
+
+	first  map[types.UID]time.Time // when a pod was first seen to wait
+	lifted int
+}
+
+func newLifter(r client.Reader, c client.Client, patience time.Duration, all bool) *lifter {
+	return &lifter{reader: r, client: c, patience: patience, limit: callLife, all: all, first: map[types.UID]time.Time{}}
+}
+
+// round looks once, and tells how many pods wait. One whose gate cannot be lifted keeps no other.
+func (l *lifter) round(ctx context.Context, now time.Time) (int, error) {
+	waiting, err := l.waiting(ctx)
+	if err != nil {
+		return 0, err
+	}
+	first := make(map[types.UID]time.Time, len(waiting))
+	var problems []error
+	for _, p := range waiting {
+		seen := since(l.first[p.UID], true, now)
+		first[p.UID] = seen
+		if now.Sub(seen) < l.patience {
+			continue
+		}
+		if err := l.lift(ctx, p); unexpected(err) != nil {
+			problems = append(problems, fmt.Errorf("lifting the gate of %s/%s: %w", p.Namespace, p.Name, err))
+		} else {
+			l.lifted++
+		}
+	}
+	l.first = first
+	return len(waiting), errors.Join(problems...)
+}
+
+func (l *lifter) lift(ctx context.Context, p metav1.ObjectMeta) error {
+	call, cancel := context.WithTimeout(ctx, l.limit)
+	defer cancel()
+	_, err := liftGate(call, l.client, p.Namespace, p.Name, p.UID)
+	return err
+}
+
+// waiting lists the pods with our gate, not all at once. The API server leaves out all that run.
+func (l *lifter) waiting(ctx context.Context) ([]metav1.ObjectMeta, error) {
+	ctx, cancel := context.WithTimeout(ctx, listLife)
+	defer cancel()
+	var waiting []metav1.ObjectMeta
+	for token := ""; ; {
+		var pending corev1.PodList
+		err := l.reader.List(ctx, &pending, client.Limit(500), client.Continue(token), client.MatchingFieldsSelector{
+			Selector: fields.SelectorFromSet(fields.Set{"spec.nodeName": "", "status.phase": string(corev1.PodPending)})})
+		if err != nil {
+			return nil, fmt.Errorf("listing the pods that wait: %w", err)
+		}
+		for _, p := range pending.Items {
+			if gated(&p) && (l.all || len(p.Spec.SchedulingGates) == 1) {
+				waiting = append(waiting, identity(&p.ObjectMeta))
+			}
+		}
+		if token = pending.Continue; token == "" {
+			return waiting, nil
+		}
+	}
+}

@@ -1,0 +1,204 @@
+package pin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/fakeapi"
+	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
+)
+
+// hooks is a webhook server without a port: tests call what is registered.
+type hooks struct {
+	ctrlwebhook.Server
+	handler http.Handler
+}
+
+func (h *hooks) Register(_ string, handler http.Handler) { h.handler = handler }
+func (h *hooks) Start(ctx context.Context) error         { <-ctx.Done(); return nil }
+func (h *hooks) NeedLeaderElection() bool                { return false }
+
+// whole is the whole of Setup, with a fake cluster.
+type whole struct {
+	*fakeapi.Cluster
+	t     *testing.T
+	hooks *hooks
+}
+
+const (
+	podsIn         = "/api/v1/namespaces/db/pods/"
+	reservationsIn = "/apis/ipam.leasehold.dev/v1alpha1/namespaces/db/ipreservations/"
+)
+
+func startManager(t *testing.T, o Options) *whole {
+	kind := func(group, version, kind, resource string, namespaced bool) fakeapi.Kind {
+		k := fakeapi.Kind{Resource: resource, Namespaced: namespaced}
+		k.Group, k.Version, k.Kind = group, version, kind
+		return k
+	}
+	c := fakeapi.NewCluster(t,
+		kind("", "v1", "Node", "nodes", false), kind("", "v1", "Namespace", "namespaces", false), kind("", "v1", "Pod", "pods", true),
+		kind(ipam.GroupVersion.Group, ipam.GroupVersion.Version, "IPReservation", "ipreservations", true),
+		kind("events.k8s.io", "v1", "Event", "events", true))
+	w := &whole{Cluster: c, t: t, hooks: &hooks{}}
+	c.Put("/api/v1/namespaces/db", corev1.Namespace{})
+	for _, name := range []string{"node1", "node2"} {
+		n := node(name)
+		n.UID = types.UID("uid-" + name)
+		c.Put("/api/v1/nodes/"+name, n)
+	}
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, ipam.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mgr, err := manager.New(c.Config, manager.Options{
+		Scheme: scheme, Logger: logr.Discard(), WebhookServer: w.hooks, HealthProbeBindAddress: "0",
+		Cache:   cache.Options{ByObject: CacheOptions()},
+		Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	if err := Setup(ctx, mgr, o); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error)
+	go func() { ended <- mgr.Start(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return w
+}
+
+// reserve is what node's agent publishes of a pod that is away.
+func (w *whole) reserve(pod, node, uid string) {
+	w.Put(reservationsIn+pod+"-"+node, ipam.IPReservation{
+		Spec: ipam.IPReservationSpec{PodName: pod, NodeName: node, NodeUID: "uid-" + node},
+		Status: ipam.IPReservationStatus{
+			ID: "1111111111111111", State: ipam.Held, Confirmed: true, PodUID: uid, Window: "1h0m0s",
+			HeldUntil: &metav1.Time{Time: time.Now().Add(time.Hour)}, AddressList: "10.0.0.2",
+			Addresses: []ipam.Address{{Network: "cbr0", Interface: "eth0", Address: "10.0.0.2"}},
+		},
+	})
+}
+
+// create admits a pod as the API server does, and stores it.
+func (w *whole) create(name string, change ...func(*corev1.Pod)) corev1.Pod {
+	w.t.Helper()
+	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "db", Annotations: map[string]string{policy.Annotation: "60"}},
+		Spec: corev1.PodSpec{SchedulerName: "default-scheduler", Containers: []corev1.Container{{Name: "db", Image: "db"}}}}
+	for _, c := range change {
+		c(&pod)
+	}
+	object, err := json.Marshal(pod)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	review, err := json.Marshal(admissionv1.AdmissionReview{
+		TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"},
+		Request:  &admissionv1.AdmissionRequest{UID: "1", Namespace: "db", Operation: admissionv1.Create, Object: runtime.RawExtension{Raw: object}},
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	r := httptest.NewRequest(http.MethodPost, Path, bytes.NewReader(review))
+	r.Header.Set("Content-Type", "application/json")
+	out := httptest.NewRecorder()
+	w.hooks.handler.ServeHTTP(out, r)
+	var answer admissionv1.AdmissionReview
+	if err := json.Unmarshal(out.Body.Bytes(), &answer); err != nil || answer.Response == nil || !answer.Response.Allowed {
+		w.t.Fatalf("%v: %s", err, out.Body)
+	}
+	var response admission.Response
+	if len(answer.Response.Patch) > 0 {
+		if err := json.Unmarshal(answer.Response.Patch, &response.Patches); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	pod = corev1.Pod{}
+	if err := json.Unmarshal([]byte(patched(w.t, object, response)), &pod); err != nil {
+		w.t.Fatal(err)
+	}
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonSchedulingGated}}
+	w.Put(podsIn+name, pod)
+	return pod
+}
+
+func (w *whole) pod(name string) (p corev1.Pod) {
+	w.Get(podsIn+name, &p)
+	return p
+}
+
+func (w *whole) hasEvent(reason, text string) bool {
+	var list eventsv1.EventList
+	w.List("/apis/events.k8s.io/v1/namespaces/db/events", &list)
+	for _, e := range list.Items {
+		if e.Reason == reason && strings.Contains(e.Note, text) {
+			return true
+		}
+	}
+	return false
+}
+
+// What a recreated pod goes through, from its admission until it is scheduled: by every part that Setup starts.
+func TestARecreatedPodIsPinned(t *testing.T) {
+	w := startManager(t, Options{Mode: policy.PinNominate, Fallback: policy.PinPrefer, Schedulers: []string{"default-scheduler"}, Grace: time.Second})
+	w.reserve("db-0", "node1", "former")
+	w.reserve("db-1", "node2", "former")
+	var db0 corev1.Pod
+	w.Until("reservations are known", func() bool {
+		db0 = w.create("db-0")
+		return len(db0.Spec.SchedulingGates) == 1
+	})
+	if db0.Annotations[wellknown.AnnotationPinnedNode] != "node1" || db0.Labels[wellknown.LabelRetained] != "true" {
+		t.Errorf("admitted as %v, %v", db0.Annotations, db0.Labels)
+	}
+	w.Until("its node is nominated and its gate lifted", func() bool {
+		p := w.pod("db-0")
+		return p.Status.NominatedNodeName == "node1" && len(p.Spec.SchedulingGates) == 0
+	})
+
+	db1 := w.create("db-1", func(p *corev1.Pod) { p.Annotations[wellknown.AnnotationPin] = "require" })
+	if len(db1.Spec.SchedulingGates) != 0 || db1.Spec.Affinity == nil {
+		t.Errorf("require: %+v", db1.Spec)
+	}
+	bound := w.pod("db-0")
+	bound.Spec.NodeName, bound.Status.NominatedNodeName = "node2", ""
+	bound.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}}
+	w.Put(podsIn+"db-0", bound)
+	w.Until("an Event says that it is elsewhere", func() bool { return w.hasEvent(reasonChanged, "node1") })
+
+	other := w.create("unknown-0")
+	if len(other.Spec.SchedulingGates) != 0 || other.Spec.Affinity != nil || other.Annotations[wellknown.AnnotationPinReason] == "" {
+		t.Errorf("without a reservation: %+v %v", other.Spec, other.Annotations)
+	}
+}

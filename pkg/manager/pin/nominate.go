@@ -1,0 +1,524 @@
+package pin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
+)
+
+const (
+	// takeOver is after how long a replica lifts the gate of a pod that another one admitted.
+	takeOver = 700 * time.Millisecond
+	// nominationLife is how long a nomination lasts if no scheduler tries the pod. The scheduler may be starting anew or have
+	// a long queue, so this only bounds how long room is kept for a pod that its plugins keep out of the queue.
+	nominationLife = 5 * time.Minute
+	// preemptionTime is how long after the scheduler has failed with a pod the pods that it preempts may not be marked yet.
+	preemptionTime = 3 * time.Second
+	// preemptionAgain is after how long it is asked again whether preempted pods are still there.
+	preemptionAgain = 10 * time.Second
+	// callLife is how long the API server has to answer the last call of a step: one that is slow for everybody is not made
+	// faster by repeating the call.
+	callLife = 15 * time.Second
+	// firstAsk is how long it has to answer the first time that a pod is asked for: the connection may be dead.
+	firstAsk = 700 * time.Millisecond
+	// lookAgain is after how long to look again where the informer is late, or no worker is free to try again.
+	lookAgain = 50 * time.Millisecond
+	// probeMost is for how long at most the one pod of a namespace waits for another try that shows
+	// whether gates can be lifted again, and retryMost the others.
+	probeMost = time.Second
+	retryMost = 15 * time.Second
+	// workers lift gates side by side.
+	workers = 16
+	// retries is how many workers may be busy with pods that have failed before, so that others find one.
+	retries = workers / 2
+)
+
+// A step is what is to be done with a pod's gate or nomination.
+type step int
+
+const (
+	leave    step = iota
+	nominate      // nominate the node, then lift the gate
+	lift          // lift the gate: it is too late for a nomination
+	withdraw      // take the nomination back
+)
+
+// A sight is what a replica has seen of a pod on its way. Its times are of this replica's clock: the API server's may differ.
+type sight struct {
+	alone     time.Time // since when our gate is the last
+	lifted    bool      // by this replica
+	failed    bool      // this replica could not lift it, or not in time
+	told      bool      // it was said on the pod
+	nominated time.Time // since when the pod waits for a scheduler, nominated and without gate
+	tried     time.Time // since when a scheduler has failed with it and the nomination is still there
+}
+
+// look updates a sight by what a pod is like now.
+func (s sight) look(p *podView, now time.Time) sight {
+	s.alone = since(s.alone, p.Gated && p.Gates == 1, now)
+	s.nominated = since(s.nominated, !p.Gated && p.waits(), now)
+	s.tried = since(s.tried, p.waits() && p.NotScheduled != "", now)
+	return s
+}
+
+// since is the moment since when something is so: zero if it is not.
+func since(before time.Time, is bool, now time.Time) time.Time {
+	switch {
+	case !is:
+		return time.Time{}
+	case before.IsZero():
+		return now
+	}
+	return before
+}
+
+// waits reports whether a pod has a nomination that the manager wrote, and is not bound yet.
+func (p *podView) waits() bool {
+	return p.Node == "" && p.NominatedByUs && p.Nominated != "" && p.Nominated == p.Pinned
+}
+
+// next is the step for a pod as it is now, after how long to ask again, and the reason of a withdrawal. own: this replica
+// admitted the pod.
+func next(p *podView, s sight, own bool, now time.Time) (step, time.Duration, string) {
+	switch {
+	case p.Gated && (p.Gates > 1 || s.lifted):
+		return leave, 0, "" // ours is the last; or the informer is late
+	case p.Gated:
+		return gateStep(p, s, own, now)
+	case !p.waits():
+		return leave, 0, ""
+	case p.NotScheduled != "":
+		// Where nothing was left to preempt, the scheduler has removed the nomination itself. If it preempts pods on that
+		// very node, the nomination is its own by now, although it did not have to write it.
+		if age := now.Sub(s.tried); !p.NeverPreempts && age < preemptionTime {
+			return leave, preemptionTime - age, ""
+		}
+		return withdraw, 0, p.NotScheduled
+	}
+	if age := now.Sub(s.nominated); age < nominationLife {
+		return leave, nominationLife - age, ""
+	}
+	return withdraw, 0, "TimedOut"
+}
+
+func gateStep(p *podView, s sight, own bool, now time.Time) (step, time.Duration, string) {
+	age := now.Sub(s.alone)
+	switch {
+	case age >= gateLife, p.Pinned == "":
+		return lift, 0, ""
+	case !own && age < takeOver:
+		return leave, takeOver - age, ""
+	case p.Nominated == p.Pinned:
+		return lift, 0, "" // the other replica got that far
+	}
+	return nominate, 0, ""
+}
+
+// retryAfter is after how long a gate is tried again that could not be lifted at this age: soon at first, in time for the
+// end of its life, then less and less often.
+func retryAfter(age, most time.Duration) time.Duration {
+	again := min(max(age/2, 20*time.Millisecond), most)
+	if age < gateLife {
+		again = min(again, gateLife-age)
+	}
+	return again
+}
+
+// A nominator lifts the gates of pods, in every replica.
+type nominator struct {
+	cluster *cluster
+	gates   *gateLimiter
+	client  client.Client
+	live    client.Reader // the API server itself
+	redial  func()        // has later calls of client and live use new connections
+	meters  *meters
+	tell    func(p *podView, reason, text string)
+	log     logr.Logger
+
+	retries chan struct{} // as many as workers that try again
+
+	mu     sync.Mutex
+	sights map[types.UID]sight
+	queue  workqueue.TypedRateLimitingInterface[reconcile.Request] // nil until the controller runs
+}
+
+// admit reports whether a pod that is being admitted may get a gate, and then sees to it that the gate is lifted.
+func (n *nominator) admit(ctx context.Context, namespace, name string) bool {
+	n.mu.Lock()
+	queue := n.queue
+	n.mu.Unlock()
+	if queue == nil || !n.gates.Admit(ctx, namespace+"/"+name) {
+		return false
+	}
+	queue.AddAfter(requestFor(namespace+"/"+name), unseenLife)
+	return true
+}
+
+// find returns the pod that is to be worked on: what a watch shows or, of a pod that this replica has admitted and that no
+// watch shows, what the API server says. unseen: no watch shows it, although it has the label for that. It returns no pod if
+// there is none, and after how long to ask again.
+func (n *nominator) find(ctx context.Context, req reconcile.Request) (p *podView, unseen bool, again time.Duration) {
+	key := req.String()
+	p = n.cluster.pod(key)
+	if n.gates.Unwatched(key) {
+		n.log.Info("the watch of pods shows nothing: no gates are made for a while", "pod", key)
+		n.cluster.watchAgain()
+	}
+	admitted, ask := n.gates.Unseen(key)
+	if !ask {
+		return p, false, 0
+	}
+	limit := callLife
+	age := n.cluster.now().Sub(admitted)
+	if age < unseenLife+firstAsk {
+		limit = firstAsk
+	}
+	call, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	var pod corev1.Pod
+	err := n.live.Get(call, req.NamespacedName, &pod)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, false, n.gates.Missing(key)
+	case err != nil:
+		n.gates.Unanswered(key)
+		n.redial()
+		again = retryAfter(age, probeMost)
+		n.log.Error(err, "asking for a pod that no watch shows", "pod", key, "again", again)
+		return nil, false, again
+	case !gated(&pod):
+		n.gates.Cancel(key)
+		return p, false, 0
+	case p != nil && p.UID == pod.UID:
+		return p, false, 0
+	}
+	view, _ := viewPod(&pod) // of a pod, it does not fail
+	p = view.(*podView)
+	n.lookSince(p, admitted)
+	return p, pod.Labels[wellknown.LabelRetained] != "", 0
+}
+
+// Reconcile does the next step for a pod.
+func (n *nominator) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	p, unseen, again := n.find(ctx, req)
+	if p == nil {
+		return reconcile.Result{RequeueAfter: again}, nil // its sight went with the event
+	}
+	now := n.cluster.now()
+	s := n.look(p, now)
+	what, again, why := next(p, s, n.gates.Own(req.String()), now)
+	var err error
+	switch what {
+	case leave:
+		return reconcile.Result{RequeueAfter: again}, nil
+	case withdraw:
+		preempting, problem := n.preempting(ctx, p)
+		if preempting || problem != nil {
+			return reconcile.Result{RequeueAfter: preemptionAgain}, problem
+		}
+		if err = n.withdraw(ctx, p, why); !apierrors.IsConflict(err) {
+			return reconcile.Result{}, client.IgnoreNotFound(err)
+		}
+	default:
+		left := time.Duration(0)
+		if what == nominate {
+			left = gateLife - now.Sub(s.alone)
+		}
+		if s.failed {
+			select {
+			case n.retries <- struct{}{}:
+				defer func() { <-n.retries }()
+			default:
+				return reconcile.Result{RequeueAfter: lookAgain}, nil
+			}
+		}
+		var again time.Duration
+		if again, err = n.lift(ctx, p, left, unseen); err == nil {
+			return reconcile.Result{RequeueAfter: again}, nil
+		}
+	}
+	switch {
+	case apierrors.IsConflict(err):
+		return reconcile.Result{RequeueAfter: lookAgain}, nil // the informer will know more
+	case unexpected(err) != nil:
+		return reconcile.Result{RequeueAfter: n.failed(p, err)}, nil
+	}
+	return reconcile.Result{}, nil
+}
+
+// failed remembers that a pod's gate could not be lifted, and returns when to try again.
+func (n *nominator) failed(p *podView, err error) time.Duration {
+	now := n.cluster.now()
+	most := retryMost
+	if n.gates.Failed(p) {
+		most = probeMost
+	}
+	var age time.Duration
+	tell := false
+	n.note(p, func(s *sight) {
+		age = now.Sub(s.alone)
+		tell = age >= gateLife && !s.told
+		s.failed, s.told = true, s.told || tell
+	})
+	again := retryAfter(age, most)
+	n.log.Error(err, "a gate is left", "pod", p.Namespace+"/"+p.Name, "age", age, "again", again)
+	if tell {
+		n.tell(p, reasonNotPossible, "it waits, for its gate cannot be lifted: "+err.Error())
+	}
+	return again
+}
+
+// unexpected leaves out what the other replica's work looks like.
+func unexpected(err error) error {
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// refused reports whether the API server is well and says no.
+func refused(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return false
+	}
+	switch code := status.Status().Code; code {
+	case http.StatusUnauthorized, http.StatusRequestTimeout, http.StatusTooManyRequests:
+		return false
+	default:
+		return code >= 400 && code < 500
+	}
+}
+
+func (n *nominator) look(p *podView, now time.Time) sight {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s := n.sights[p.UID].look(p, now)
+	n.sights[p.UID] = s
+	return s
+}
+
+// lookSince is look at a pod that has been waiting for us alone since a moment, as far as is known.
+func (n *nominator) lookSince(p *podView, alone time.Time) {
+	n.look(p, n.cluster.now())
+	n.note(p, func(s *sight) {
+		if s.alone.After(alone) {
+			s.alone = alone
+		}
+	})
+}
+
+func (n *nominator) note(p *podView, change func(*sight)) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if s, found := n.sights[p.UID]; found {
+		change(&s)
+		n.sights[p.UID] = s
+	}
+}
+
+func (n *nominator) lose(p *podView) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.sights, p.UID)
+}
+
+// lift takes the gate off a pod, and nominates its node before if there is time left for that. Where the nomination is
+// refused or not answered in time, the pod starts without one. It returns after how long to look again at a pod that no watch
+// has shown.
+func (n *nominator) lift(ctx context.Context, p *podView, left time.Duration, unseen bool) (again time.Duration, err error) {
+	start := n.cluster.now()
+	nominated, late := false, false
+	if left > 0 {
+		inTime, cancel := context.WithTimeout(ctx, left)
+		err := n.nominate(inTime, p, p.Pinned)
+		late = inTime.Err() != nil
+		cancel()
+		if err != nil && !late && !refused(err) || apierrors.IsConflict(err) {
+			return 0, fmt.Errorf("nominating %s for %s/%s: %w", p.Pinned, p.Namespace, p.Name, err)
+		}
+		nominated = err == nil
+	}
+	if late {
+		n.gates.Late(p) // before the gate: that may take as long
+		n.redial()
+	}
+	call, cancel := context.WithTimeout(ctx, callLife)
+	defer cancel()
+	lifted, err := liftGate(call, n.client, p.Namespace, p.Name, p.UID)
+	if err != nil {
+		if call.Err() != nil {
+			n.redial()
+		}
+		return 0, fmt.Errorf("lifting the gate of %s/%s: %w", p.Namespace, p.Name, err)
+	}
+	if took := n.cluster.now().Sub(start); !late && took > gateLife {
+		n.gates.Late(p)
+		late = true
+	}
+	for _, key := range n.gates.Lifted(p, !late && !unseen) {
+		n.queue.Add(requestFor(key))
+	}
+	if unseen {
+		again = n.gates.LiftedUnseen(p)
+		n.lose(p)
+	}
+	n.note(p, func(s *sight) { s.lifted = true })
+	// A nomination may have been written although its answer was late, or by the other replica.
+	nominated = nominated || p.Pinned != "" && lifted.Status.NominatedNodeName == p.Pinned
+	n.meters.lifted.WithLabelValues(fmt.Sprint(nominated)).Inc()
+	if !nominated && p.Pinned != "" && lifted.Spec.NodeName == "" {
+		n.tell(p, reasonReleased, fmt.Sprintf("its gate is lifted: %s could not be nominated in time", p.Pinned))
+	}
+	return again, nil
+}
+
+// preempting reports whether a scheduler that has tried the pod removes others from the nominated node to make room for it.
+func (n *nominator) preempting(ctx context.Context, p *podView) (bool, error) {
+	if p.NotScheduled == "" || p.NeverPreempts {
+		return false, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, callLife)
+	defer cancel()
+	var there corev1.PodList
+	err := n.live.List(ctx, &there, client.MatchingFields{"spec.nodeName": p.Nominated})
+	if err != nil {
+		return false, fmt.Errorf("listing the pods on %s: %w", p.Nominated, err)
+	}
+	return slices.ContainsFunc(there.Items, func(victim corev1.Pod) bool {
+		return slices.ContainsFunc(victim.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue && c.Reason == corev1.PodReasonPreemptionByScheduler
+		})
+	}), nil
+}
+
+// withdraw takes a nomination back, so that it keeps no room for a pod that does not come.
+func (n *nominator) withdraw(ctx context.Context, p *podView, why string) error {
+	if err := n.nominate(ctx, p, ""); err != nil {
+		return fmt.Errorf("withdrawing the nomination of %s/%s: %w", p.Namespace, p.Name, err)
+	}
+	n.meters.withdrawals.WithLabelValues(why).Inc()
+	text := fmt.Sprintf("the nomination of %s is withdrawn: no scheduler has tried the pod for %s", p.Pinned, nominationLife)
+	if p.NotScheduled != "" {
+		text = fmt.Sprintf("the nomination of %s is withdrawn: %s", p.Pinned, p.UnschedulableWhy)
+	}
+	n.tell(p, reasonReleased, text)
+	return nil
+}
+
+// nominate writes the pod's nominated node, if nobody has written the pod since it was seen.
+func (n *nominator) nominate(ctx context.Context, p *podView, node string) error {
+	var value any // null takes the field away
+	if node != "" {
+		value = node
+	}
+	return n.client.Status().Patch(ctx, bare(p), merge(map[string]any{
+		"metadata": map[string]any{"uid": p.UID, "resourceVersion": p.ResourceVersion},
+		"status":   map[string]any{"nominatedNodeName": value},
+	}), client.FieldOwner(wellknown.ManagerName))
+}
+
+// liftGate takes our gate off a pod, whatever else has happened to it; once it is off, nothing happens. It returns the pod as
+// it is then.
+func liftGate(ctx context.Context, c client.Client, namespace, name string, uid types.UID) (*corev1.Pod, error) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": uid},
+		"spec":     map[string]any{"schedulingGates": []any{map[string]any{"$patch": "delete", "name": wellknown.GateNominate}}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return pod, c.Patch(ctx, pod, client.RawPatch(types.StrategicMergePatchType, patch))
+}
+
+// bare is a pod's name, as clients want it.
+func bare(p *podView) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: p.UID}}
+}
+
+func merge(fields map[string]any) client.Patch {
+	patch, err := json.Marshal(fields)
+	if err != nil {
+		panic(err) // strings alone
+	}
+	return client.RawPatch(types.MergePatchType, patch)
+}
+
+func (n *nominator) setup(mgr manager.Manager) error {
+	nobody := false
+	c, err := controller.New("nominate", mgr, controller.Options{
+		Reconciler: n, NeedLeaderElection: &nobody, MaxConcurrentReconciles: workers, ReconciliationTimeout: gateLife + 2*callLife,
+		RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](20*time.Millisecond, 500*time.Millisecond),
+	})
+	if err != nil {
+		return err
+	}
+	return c.Watch(source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		n.mu.Lock()
+		n.queue = queue
+		n.mu.Unlock()
+		gone := func(p *podView) {
+			n.lose(p)
+			if n.gates.Gone(p) {
+				queue.Add(requestOf(p))
+			}
+		}
+		add := func(object any) {
+			p := object.(*podView)
+			n.gates.Seen(p)
+			if p.Gated || p.waits() {
+				n.look(p, n.cluster.now()) // its time in the queue counts
+				queue.Add(requestOf(p))
+			}
+		}
+		_, err := n.cluster.pods.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+			AddFunc: add,
+			UpdateFunc: func(before, now any) {
+				if b, p := before.(*podView), now.(*podView); b.UID != p.UID {
+					gone(b)
+				} else if p.Node != "" {
+					n.lose(b)
+				}
+				add(now)
+			},
+			DeleteFunc: func(object any) {
+				if p := ended[podView](object); p != nil {
+					gone(p)
+				}
+			},
+		})
+		return err
+	}))
+}
+
+func requestOf(p *podView) reconcile.Request { return requestFor(keyOf(p)) }
+
+func keyOf(p *podView) string { return p.Namespace + "/" + p.Name }
+
+// requestFor is about the pod of a key "namespace/name".
+func requestFor(key string) reconcile.Request {
+	namespace, name, _ := strings.Cut(key, "/")
+	return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}
+}

@@ -1,0 +1,207 @@
+package pin
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"time"
+	"unique"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
+)
+
+// A reservation is what the pin needs of an IPReservation. The informers keep such views and not the objects: with 50,000
+// of each that is what memory is made of.
+type reservation struct {
+	metav1.ObjectMeta // namespace, name, UID, resource version
+
+	Pod, Node, NodeUID string
+	ID, PodUID         string
+	Bound              bool
+	Addresses          string        // joined by commas
+	Until              time.Time     // of a hold; zero: it has no end
+	Window             time.Duration // 0 if it is not known
+	GoingAway          bool          // somebody gives the addresses up
+	Released           bool          // nobody is pinned to it again
+}
+
+// viewReservation makes the view; it leaves a view alone, because informers may call it twice.
+func viewReservation(object any) (any, error) {
+	r, ok := object.(*ipam.IPReservation)
+	if !ok {
+		return object, nil
+	}
+	v := &reservation{
+		ObjectMeta: identity(&r.ObjectMeta),
+		Pod:        r.Spec.PodName,
+		Node:       shared(r.Spec.NodeName),
+		NodeUID:    shared(r.Spec.NodeUID),
+		ID:         r.Status.ID,
+		PodUID:     r.Status.PodUID,
+		Bound:      r.Status.State == ipam.Bound,
+		Addresses:  addressList(r.Status),
+		GoingAway:  r.Spec.Release != "" && r.Spec.Release == r.Status.ID,
+		Released:   r.Status.ID != "" && r.Annotations[wellknown.AnnotationReleased] == r.Status.ID,
+	}
+	if r.Status.HeldUntil != nil {
+		v.Until = r.Status.HeldUntil.Time
+	}
+	v.Window, _ = policy.ParseWindow(r.Status.Window)
+	return v, nil
+}
+
+func addressList(s ipam.IPReservationStatus) string {
+	if s.AddressList != "" {
+		return s.AddressList
+	}
+	var list []string
+	for _, a := range s.Addresses {
+		list = append(list, a.Address)
+	}
+	return strings.Join(list, ",")
+}
+
+// A podView is what the pin needs of a retained pod.
+type podView struct {
+	metav1.ObjectMeta // namespace, name, UID, resource version, creation and deletion time
+
+	Node       string // "" until it is bound
+	BoundAt    time.Time
+	Controlled bool // a controller makes it again
+	Window     time.Duration
+
+	Gated  bool // our gate is on it
+	Gates  int  // all gates
+	Pinned string
+	Reason string // of the pin, as in the annotation
+	// Required: the pod can run on the pinned node alone, and we have made it so.
+	Required    bool
+	Tolerations []corev1.Toleration // with Required
+	Nominated   string
+	// NominatedByUs: the API server's record of field owners says that the manager wrote Nominated last.
+	NominatedByUs bool
+	NeverPreempts bool // by its preemption policy
+
+	// NotScheduled is why a scheduler that has tried the pod did not place it, in one word; "" as long as none has tried it,
+	// also where the pod was held back by gates.
+	NotScheduled     string
+	Unschedulable    bool // NotScheduled is Unschedulable
+	UnschedulableWhy string
+	Evicted          bool // by the eviction API
+	Failed, Started  bool // phase Failed; its sandbox has had addresses
+	Addresses        string
+}
+
+// viewPod makes the view; it leaves a view alone.
+func viewPod(object any) (any, error) {
+	p, ok := object.(*corev1.Pod)
+	if !ok {
+		return object, nil
+	}
+	v := &podView{
+		ObjectMeta: identity(&p.ObjectMeta),
+		Node:       shared(p.Spec.NodeName),
+		Controlled: metav1.GetControllerOfNoCopy(p) != nil,
+		Gated:      gated(p),
+		Gates:      len(p.Spec.SchedulingGates),
+		Pinned:     shared(p.Annotations[wellknown.AnnotationPinnedNode]),
+		Nominated:  shared(p.Status.NominatedNodeName),
+
+		NominatedByUs: p.Status.NominatedNodeName != "" && nominatedByUs(p.ManagedFields),
+		NeverPreempts: p.Spec.PreemptionPolicy != nil && *p.Spec.PreemptionPolicy == corev1.PreemptNever,
+
+		Failed:  p.Status.Phase == corev1.PodFailed,
+		Started: len(p.Status.PodIPs) > 0,
+	}
+	v.Window, _ = policy.ParseWindow(p.Annotations[policy.Annotation])
+	var ips []string
+	for _, ip := range p.Status.PodIPs {
+		ips = append(ips, ip.IP)
+	}
+	v.Addresses = strings.Join(ips, ",")
+	if p.Spec.NodeName == "" || v.Pinned != v.Node {
+		v.Reason = shared(p.Annotations[wellknown.AnnotationPinReason])
+	}
+	if p.Spec.NodeName == "" {
+		if v.Required = modeIn(v.Reason) == policy.PinRequire && requires(p, v.Pinned); v.Required {
+			v.Tolerations = p.Spec.Tolerations
+		}
+	}
+	for _, c := range p.Status.Conditions {
+		switch {
+		case c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue:
+			v.BoundAt = c.LastTransitionTime.Time
+		case c.Type == corev1.PodScheduled && c.Reason != "" && c.Reason != corev1.PodReasonSchedulingGated:
+			v.NotScheduled, v.UnschedulableWhy = c.Reason, c.Message
+			v.Unschedulable = c.Reason == corev1.PodReasonUnschedulable
+		case c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue:
+			v.Evicted = c.Reason == "EvictionByEvictionAPI"
+		}
+	}
+	return v, nil
+}
+
+// nominatedByUs reports whether the manager is the last that wrote a pod's nominated node. A scheduler that nominates another
+// node, or this one after ours was removed, becomes the owner of the field.
+func nominatedByUs(fields []metav1.ManagedFieldsEntry) bool {
+	return slices.ContainsFunc(fields, func(f metav1.ManagedFieldsEntry) bool {
+		return f.Manager == wellknown.ManagerName && f.Subresource == "status" && f.FieldsV1 != nil &&
+			bytes.Contains(f.FieldsV1.Raw, []byte(`"f:nominatedNodeName"`))
+	})
+}
+
+// identity is as much of an object's metadata as tells it from others.
+func identity(m *metav1.ObjectMeta) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Namespace: shared(m.Namespace), Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion,
+		CreationTimestamp: m.CreationTimestamp, DeletionTimestamp: m.DeletionTimestamp,
+	}
+}
+
+// shared keeps one copy of a text that thousands of objects have.
+func shared(s string) string { return unique.Make(s).Value() }
+
+// trimNode keeps of a Node what decides whether a pod may run there.
+func trimNode(object any) (any, error) {
+	n, ok := object.(*corev1.Node)
+	if !ok {
+		return object, nil
+	}
+	trimmed := &corev1.Node{ObjectMeta: identity(&n.ObjectMeta)}
+	trimmed.Labels = n.Labels
+	trimmed.Spec = corev1.NodeSpec{Taints: n.Spec.Taints, Unschedulable: n.Spec.Unschedulable}
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			trimmed.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status, LastTransitionTime: c.LastTransitionTime}}
+		}
+	}
+	return trimmed, nil
+}
+
+// trimNamespace keeps the one label that chooses the pods' mode.
+func trimNamespace(object any) (any, error) {
+	ns, ok := object.(*metav1.PartialObjectMetadata)
+	if !ok {
+		return object, nil
+	}
+	mode, said := ns.Labels[wellknown.AnnotationPin]
+	ns.ObjectMeta = identity(&ns.ObjectMeta)
+	if said {
+		ns.Labels = map[string]string{wellknown.AnnotationPin: mode}
+	}
+	return ns, nil
+}
+
+// keep is for how long it is remembered what became of a pod: no longer than its addresses wait for the next.
+func keep(window time.Duration) time.Duration {
+	if window == lease.Forever {
+		return memoryLife
+	}
+	return min(window, memoryLife)
+}

@@ -1,0 +1,102 @@
+// Package podwebhook implements mutating webhooks for pods that never reject a pod.
+package podwebhook
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"runtime/debug"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission/metrics"
+)
+
+// Pods returns a mutating webhook for pods. The patch contains what change modifies of the pod's
+// labels, annotations, scheduling gates, node selector and affinity; other modifications are
+// dropped. change must take the namespace from the request: it may not be set in the pod yet.
+//
+// If change fails or panics, the pod cannot be decoded, or it would have more annotations than the
+// API server accepts, the pod is admitted unchanged. An error must not be returned to the API
+// server, which would reject the pod: failurePolicy covers only calls that fail.
+func Pods(
+	log logr.Logger, change func(ctx context.Context, req admission.Request, pod *corev1.Pod) error,
+) admission.Handler {
+	return admission.HandlerFunc(func(ctx context.Context, req admission.Request) (response admission.Response) {
+		fail := func(err error, more ...any) {
+			log.Error(err, "patching the pod failed, admitting it unchanged",
+				append(more, "namespace", req.Namespace, "pod", req.Name)...)
+			response = admission.Allowed("")
+		}
+		defer func() {
+			if r := recover(); r != nil {
+				metrics.WebhookPanics.WithLabelValues().Inc()
+				fail(fmt.Errorf("panic: %v", r), "stack", string(debug.Stack()))
+			}
+		}()
+		patched, err := patch(ctx, req, change)
+		if err != nil {
+			fail(err)
+			return response
+		}
+		return patched
+	})
+}
+
+func patch(
+	ctx context.Context, req admission.Request, change func(context.Context, admission.Request, *corev1.Pod) error,
+) (admission.Response, error) {
+	var pod corev1.Pod
+	if err := json.Unmarshal(req.Object.Raw, &pod); err != nil {
+		return admission.Response{}, fmt.Errorf("decoding the pod: %w", err)
+	}
+	before, err := mutablePart(&pod)
+	if err != nil {
+		return admission.Response{}, err
+	}
+	if err := change(ctx, req, &pod); err != nil {
+		return admission.Response{}, err
+	}
+	if size := annotationBytes(&pod); size > apivalidation.TotalAnnotationSizeLimitB {
+		return admission.Response{}, fmt.Errorf("annotations of %d bytes exceed the limit of %d bytes",
+			size, apivalidation.TotalAnnotationSizeLimitB)
+	}
+	after, err := mutablePart(&pod)
+	if err != nil {
+		return admission.Response{}, err
+	}
+	response := admission.PatchResponseFromRaw(before, after)
+	if !response.Allowed {
+		return admission.Response{}, fmt.Errorf("creating the patch: %s", response.Result.Message)
+	}
+	return response, nil
+}
+
+// annotationBytes returns the size of a pod's annotations as the API server computes it.
+func annotationBytes(p *corev1.Pod) (size int) {
+	for key, value := range p.Annotations {
+		size += len(key) + len(value)
+	}
+	return size
+}
+
+// mutablePart returns the fields that change may modify, as JSON. The patch is computed from two
+// such documents, encoded by the same types, so that it does not remove fields that these types do
+// not know. The rest of the pod is left out because it is most of its size.
+func mutablePart(p *corev1.Pod) ([]byte, error) {
+	type metadata struct {
+		Labels      map[string]string `json:"labels,omitempty"`
+		Annotations map[string]string `json:"annotations,omitempty"`
+	}
+	type spec struct {
+		SchedulingGates []corev1.PodSchedulingGate `json:"schedulingGates,omitempty"`
+		NodeSelector    map[string]string          `json:"nodeSelector,omitempty"`
+		Affinity        *corev1.Affinity           `json:"affinity,omitempty"`
+	}
+	return json.Marshal(struct {
+		Metadata metadata `json:"metadata"`
+		Spec     spec     `json:"spec"`
+	}{metadata{p.Labels, p.Annotations}, spec{p.Spec.SchedulingGates, p.Spec.NodeSelector, p.Spec.Affinity}})
+}

@@ -1,0 +1,105 @@
+package podwebhook
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/go-logr/logr"
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+)
+
+// handle serves one request through controller-runtime, as if the API server had sent it.
+func handle(object string, change func(*corev1.Pod) error) admission.Response {
+	hook := admission.Webhook{Handler: Pods(logr.Discard(), func(_ context.Context, _ admission.Request,
+		p *corev1.Pod) error {
+		return change(p)
+	})}
+	return hook.Handle(context.Background(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
+		UID: "r1", Namespace: "db", Object: runtime.RawExtension{Raw: []byte(object)}}})
+}
+
+func TestPodsAreAdmittedUnchangedOnFailure(t *testing.T) {
+	for name, change := range map[string]func(*corev1.Pod) error{
+		"an error": func(p *corev1.Pod) error {
+			p.Labels = map[string]string{"half": "done"}
+			return errors.New("no answer")
+		},
+		"a panic": func(p *corev1.Pod) error {
+			p.Labels["a"] = "b"
+			return nil
+		},
+	} {
+		if r := handle(`{"metadata":{"name":"db-0"},"spec":{}}`, change); !r.Allowed || len(r.Patch) > 0 || r.UID != "r1" ||
+			r.Result.Code != 200 {
+			t.Errorf("%s: %+v", name, r)
+		}
+	}
+	for _, object := range []string{"", "[]", `{"metadata":5}`} {
+		if r := handle(object, func(*corev1.Pod) error { panic("called with an invalid pod") }); !r.Allowed ||
+			len(r.Patch) > 0 {
+			t.Errorf("%q: %+v", object, r)
+		}
+	}
+}
+
+// A pod whose annotations would exceed the API server's limit is admitted unchanged: it would be
+// rejected otherwise.
+func TestPodsAreAdmittedUnchangedAtTheAnnotationLimit(t *testing.T) {
+	for size, patched := range map[int]bool{256<<10 - 100: true, 256<<10 - 10: false} {
+		object := `{"metadata":{"name":"db-0","annotations":{"a":"` + strings.Repeat("b", size-1) + `"}},"spec":{}}`
+		r := handle(object, func(p *corev1.Pod) error {
+			p.Annotations["leasehold.dev/pin-reason"] = "some reason"
+			return nil
+		})
+		if !r.Allowed || len(r.Patch) > 0 != patched {
+			t.Errorf("%d bytes: %t, patch %t", size, r.Allowed, len(r.Patch) > 0)
+		}
+	}
+}
+
+// TestPodsPatch verifies that a patch contains all modifications, and keeps fields that the types
+// do not know.
+func TestPodsPatch(t *testing.T) {
+	const object = `{"metadata":{"name":"db-0","annotations":{"a/b":"c"},"later":1},` +
+		`"spec":{"containers":[{"name":"main"}],"later":2,` +
+		`"affinity":{"later":3,"nodeAffinity":{"later":4}},"schedulingGates":[{"name":"a.b/c"},{"name":"d.e/f"}]}}`
+	if r := handle(object, func(*corev1.Pod) error { return nil }); !r.Allowed || len(r.Patch) > 0 || r.PatchType != nil {
+		t.Errorf("without a modification: %+v", r)
+	}
+	r := handle(object, func(p *corev1.Pod) error {
+		p.Labels = map[string]string{"l": "m"}
+		delete(p.Annotations, "a/b")
+		p.Spec.SchedulingGates = p.Spec.SchedulingGates[1:]
+		p.Spec.NodeSelector = map[string]string{"disk": "ssd"}
+		nodes := p.Spec.Affinity.NodeAffinity
+		nodes.PreferredDuringSchedulingIgnoredDuringExecution = []corev1.PreferredSchedulingTerm{{Weight: 7}}
+		return nil
+	})
+	patch, err := jsonpatch.DecodePatch(r.Patch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := patch.Apply([]byte(object))
+	if err != nil {
+		t.Fatalf("%s: %v", r.Patch, err)
+	}
+	var sorted any
+	if err := json.Unmarshal(out, &sorted); err != nil {
+		t.Fatal(err)
+	}
+	out, _ = json.Marshal(sorted)
+	const want = `{"metadata":{"labels":{"l":"m"},"later":1,"name":"db-0"},"spec":{` +
+		`"affinity":{"later":3,"nodeAffinity":{"later":4,` +
+		`"preferredDuringSchedulingIgnoredDuringExecution":[{"preference":{},"weight":7}]}},` +
+		`"containers":[{"name":"main"}],"later":2,"nodeSelector":{"disk":"ssd"},"schedulingGates":[{"name":"d.e/f"}]}}`
+	if string(out) != want {
+		t.Errorf("the pod is\n%s\nwant\n%s", out, want)
+	}
+}
