@@ -134,7 +134,7 @@ func ReadMirror(p lease.Pool) (*Mirror, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrBlind, err)
 	}
-	return &Mirror{dir: Dir(p)}, d.Close()
+	return &Mirror{dir: Dir(p), marked: IsMirrored(p), leases: readMark(Dir(p))}, d.Close()
 }
 
 // Locked reports whether the mirror has host-local's lock, so that it may write.
@@ -171,10 +171,14 @@ func (m *Mirror) SetMark(leases int) error {
 	return nil
 }
 
-// IsWhole reports whether the directory proves that every lease of the pool has its file there. What
-// host-local gave to others since is more, not less.
-func (m *Mirror) IsWhole() bool {
-	if !m.Locked() || m.leases == Unproven {
+// IsWhole reports whether the directory proves that every lease of the pool has its file there, and
+// cannot change meanwhile: the mirror has host-local's lock. What host-local gave to others since is
+// more, not less.
+func (m *Mirror) IsWhole() bool { return m.Locked() && m.IsComplete() }
+
+// IsComplete is IsWhole without the lock.
+func (m *Mirror) IsComplete() bool {
+	if m.leases == Unproven {
 		return false
 	}
 	addrs, err := m.Addresses()

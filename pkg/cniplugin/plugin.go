@@ -28,7 +28,7 @@ type Service interface {
 	Release(context.Context, ipam.Attachment, ipam.PoolHint) error
 	Verify(context.Context, ipam.Request) error
 	Collect(context.Context, lease.Pool, []ipam.Attachment) error
-	Status(context.Context, lease.Pool) error
+	Status(context.Context, ipam.PoolHint) error
 	KeepMAC(
 		ctx context.Context, who ipam.Attachment, addrs []netip.Addr, has net.HardwareAddr, fixed bool,
 	) (net.HardwareAddr, bool, error)
@@ -207,11 +207,11 @@ func (p *Plugin) Status(args *skel.CmdArgs) error {
 		if err != nil || c.isChained() {
 			return err
 		}
-		pool, err := c.statusPool()
+		hint, err := c.statusHint()
 		if err != nil {
 			return err
 		}
-		return p.Service.Status(ctx, pool)
+		return p.Service.Status(ctx, hint)
 	})
 }
 

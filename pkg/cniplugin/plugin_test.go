@@ -72,8 +72,8 @@ func (r *recorder) Collect(_ context.Context, p lease.Pool, valid []ipam.Attachm
 	return r.called("Collect")
 }
 
-func (r *recorder) Status(_ context.Context, p lease.Pool) error {
-	r.pool = p
+func (r *recorder) Status(_ context.Context, hint ipam.PoolHint) error {
+	r.pool = hint.Pool
 	return r.called("Status")
 }
 

@@ -12,7 +12,6 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
-	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -70,17 +69,20 @@ func (c *config) request(args *skel.CmdArgs) (ipam.Request, error) {
 	return req, checkRequested(req.Requested, req.Sets)
 }
 
-// statusPool validates the configuration for STATUS and returns its pool. It accepts a
-// configuration without ranges, because the runtime may pass them with each ADD
+// statusHint validates the configuration for STATUS and returns what it says of its pool. It accepts
+// a configuration without ranges, because the runtime may pass them with each ADD
 // (runtimeConfig.ipRanges).
-func (c *config) statusPool() (lease.Pool, error) {
-	if _, err := c.sets(); err != nil {
-		return lease.Pool{}, err
+func (c *config) statusHint() (hint ipam.PoolHint, err error) {
+	if hint.Sets, err = c.sets(); err != nil {
+		return hint, err
 	}
-	if _, err := c.options(); err != nil {
-		return lease.Pool{}, err
+	options, err := c.options()
+	if err != nil {
+		return hint, err
 	}
-	return c.pool()
+	hint.Options = &options
+	hint.Pool, err = c.pool()
+	return hint, err
 }
 
 // prevAddresses returns the addresses of prevResult; known is false if there is no prevResult.

@@ -219,16 +219,29 @@ func (c *call) ask(s scope, whole *adopt.Mirror, damaged []netip.Addr) ([]adopt.
 	if err != nil {
 		return nil, err
 	}
-	if c.tx.Lost() == "" || c.tx.Adopted(s.pool) || whole != nil || found.Named {
-		return found.Findings, nil
+	if !c.tx.Adopted(s.pool) {
+		err = proveComplete(found, s.pool, c.tx.Lost(), whole)
 	}
-	return nil, fmt.Errorf("%w: %s; 'leasectl recover --accept-loss' goes on without them, "+
-		"once no pod of network %s runs on this node or its addresses are known to be elsewhere", ErrNoWitness, c.tx.Lost(), s.pool.Network)
+	if err != nil {
+		return nil, err
+	}
+	return found.Findings, nil
+}
+
+// proveComplete returns ErrNoWitness if a store was lost, for the given reason, and neither found
+// nor host-local's directory proves to name all addresses in use. Whole is nil if the directory is
+// not complete.
+func proveComplete(found adopt.Found, p lease.Pool, lost string, whole *adopt.Mirror) error {
+	if lost == "" || whole != nil || found.Named {
+		return nil
+	}
+	return fmt.Errorf("%w: %s; 'leasectl recover --accept-loss' goes on without them, "+
+		"once no pod of network %s runs on this node or its addresses are known to be elsewhere", ErrNoWitness, lost, p.Network)
 }
 
 // snapshot returns what counts of the agent's snapshot. It is older than the store, so it says
 // something of a pool that the store does not know, and of damaged addresses: those that nobody else
-// was given since. In a directory that is whole an address without a file has no lease any more.
+// was given since.
 func (c *call) snapshot(p lease.Pool, whole *adopt.Mirror, damaged []netip.Addr) ([]lease.Lease, time.Time) {
 	known := c.tx.Adopted(p)
 	if known && len(damaged) == 0 {
@@ -242,15 +255,21 @@ func (c *call) snapshot(p lease.Pool, whole *adopt.Mirror, damaged []netip.Addr)
 	if known {
 		holders = c.lastHolders(p)
 	}
-	return slices.DeleteFunc(all, func(l lease.Lease) bool {
-		if l.Pool != p || known && !slices.Contains(damaged, l.Address) {
+	return slices.DeleteFunc(snapshotOf(all, p, whole), func(l lease.Lease) bool {
+		if known && !slices.Contains(damaged, l.Address) {
 			return true
 		}
-		if holder, logged := holders[l.Address]; logged && holder != l.Holder.ContainerID {
-			return true
-		}
-		return whole != nil && !whole.Has(l.Address)
+		holder, logged := holders[l.Address]
+		return logged && holder != l.Holder.ContainerID
 	}), at
+}
+
+// snapshotOf returns the snapshot's leases of a pool, without those whose files were removed since.
+// Whole is nil if host-local's directory is not complete.
+func snapshotOf(all []lease.Lease, p lease.Pool, whole *adopt.Mirror) []lease.Lease {
+	return slices.DeleteFunc(all, func(l lease.Lease) bool {
+		return l.Pool != p || whole != nil && !whole.Has(l.Address)
+	})
 }
 
 // lastHolders returns the containers that were given the pool's addresses last, as far as the journal

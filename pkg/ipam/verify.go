@@ -86,13 +86,3 @@ func verify(req Request, held []netip.Addr) error {
 	}
 	return nil
 }
-
-// Status reports whether an ADD could work. It takes no lock, for a busy store is
-// a healthy one, and a full pool is no failure: the node would be NotReady and
-// evicted for it (docs/facts.md, "A STATUS error makes the node NotReady").
-func (s *Service) Status(_ context.Context, _ lease.Pool) error {
-	if err := s.Store.Probe(); err != nil {
-		return fmt.Errorf("%w: %w", ErrNotReady, err)
-	}
-	return nil
-}

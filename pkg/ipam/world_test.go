@@ -23,21 +23,22 @@ import (
 // world is a simulated node over a real store: namespaces come and go, clocks
 // run, the node boots.
 type world struct {
-	t       testing.TB
-	service *Service
-	now     lease.Instant
-	netns   map[string]uint64 // path -> inode
-	inPID   map[uint64]bool   // inodes that only a process keeps alive
-	hidden  map[string]bool   // paths that cannot be looked at
-	last    uint64
-	blind   bool   // /proc cannot be read whole
-	first   bool   // it is the machine itself: no plugin needs to say so
-	spaces  string // what else is not the same in a container
-	sets    []pool.Set
-	options policy.Config
-	dataDir string
-	network string
-	warned  []string
+	t        testing.TB
+	service  *Service
+	now      lease.Instant
+	netns    map[string]uint64 // path -> inode
+	inPID    map[uint64]bool   // inodes that only a process keeps alive
+	hidden   map[string]bool   // paths that cannot be looked at
+	last     uint64
+	blind    bool   // /proc cannot be read whole
+	unlisted bool   // namespaces cannot be listed
+	first    bool   // it is the machine itself: no plugin needs to say so
+	spaces   string // what else is not the same in a container
+	sets     []pool.Set
+	options  policy.Config
+	dataDir  string
+	network  string
+	warned   []string
 
 	addrs     map[string][]netip.Addr // path -> addresses in the namespace, as Namespaces shows them
 	plugged   map[string][]netip.Addr // path -> those that ADDs gave it, on its interfaces
@@ -174,6 +175,9 @@ func (w *world) ProveView(word, boot string, _ iter.Seq[lease.Lease]) error {
 }
 
 func (w *world) Namespaces() ([]sandbox.Namespace, error) {
+	if w.unlisted {
+		return nil, errors.New("open /proc/self/mountinfo: permission denied")
+	}
 	var out []sandbox.Namespace
 	for path, addrs := range w.addrs {
 		if netns, err := w.Netns(path); err == nil {
