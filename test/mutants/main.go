@@ -80,10 +80,8 @@ func run(seed uint64, n int, targets []target, list bool, workers int) error {
 	quotas := share(dice, packages, n)
 	if list {
 		for i, p := range packages {
-			for range quotas[i] {
-				if f := p.draw(dice); f != nil {
-					fmt.Printf("%s\n\t- %s\n\t+ %s\n", f, f.before, f.after)
-				}
+			for _, f := range p.drawAll(dice, quotas[i]) {
+				fmt.Printf("%s\n\t- %s\n\t+ %s\n", f, f.before, f.after)
 			}
 		}
 		return nil
@@ -137,35 +135,24 @@ func try(dice *rand.Rand, packages []*pack, quotas []int, known []equivalent, wo
 	}
 	defer remove(dir)
 	t := &tester{dir: dir, steps: map[string]*step{}}
-	var mu sync.Mutex // of the dice, of results and of what is printed
+	var mu sync.Mutex // of results and of what is printed
 	var results []result
 	var jobs []func() error
 	for i, p := range packages {
-		for range quotas[i] {
+		for _, f := range p.drawAll(dice, quotas[i]) {
 			jobs = append(jobs, func() error {
-				for {
-					mu.Lock()
-					f := p.draw(dice)
-					mu.Unlock()
-					if f == nil {
-						return nil // every fault of this package has been tried
-					}
-					r, compiled, err := t.test(f, p.steps(false))
-					if err != nil {
-						return fmt.Errorf("%s: %w", f, err)
-					}
-					if !compiled {
-						continue
-					}
-					mu.Lock()
-					defer mu.Unlock()
-					if r.killer == "" {
-						r.reason = reasonOf(known, f)
-					}
-					results = append(results, r)
-					r.print(len(results), sum(quotas))
-					return nil
+				r, err := t.test(f, p.steps(false))
+				if err != nil {
+					return fmt.Errorf("%s: %w", f, err)
 				}
+				mu.Lock()
+				defer mu.Unlock()
+				if r.killer == "" {
+					r.reason = reasonOf(known, f)
+				}
+				results = append(results, r)
+				r.print(len(results), sum(quotas))
+				return nil
 			})
 		}
 	}
@@ -176,7 +163,7 @@ func try(dice *rand.Rand, packages []*pack, quotas []int, known []equivalent, wo
 	for i, r := range results {
 		if p := packages[slices.IndexFunc(packages, func(p *pack) bool { return p.dir == r.pkg })]; r.verdict() == survived {
 			jobs = append(jobs, func() error {
-				after, _, err := t.test(r.fault, p.steps(true))
+				after, err := t.test(r.fault, p.steps(true))
 				if err != nil {
 					return fmt.Errorf("%s: %w", r.fault, err)
 				}

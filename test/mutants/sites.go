@@ -190,6 +190,16 @@ func (p *pack) draw(dice *rand.Rand) *fault {
 	return nil
 }
 
+// drawAll draws n faults, or all that there are. The draw depends on the dice and on the code alone.
+func (p *pack) drawAll(dice *rand.Rand, n int) (out []*fault) {
+	for range n {
+		if f := p.draw(dice); f != nil {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
 // compiles makes the fault's source, and reports whether it is Go.
 func (p *pack) compiles(f *fault) bool {
 	source := p.sources[f.file]
@@ -269,7 +279,7 @@ var (
 	boundary = map[token.Token]string{token.LSS: "<=", token.LEQ: "<", token.GTR: ">=", token.GEQ: ">"}
 	syncs    = []string{"Sync", "syncDir", "Fsync", "Fdatasync", "Syncfs"}
 	// alike are calls to which the order of arguments means nothing; that of errors.Is is proven by make lint (SA1032).
-	alike = []string{"append", "errors.Is", "errors.As", "make", "min", "max", "errors.Join", "bytes.Equal", "slices.Equal", "reflect.DeepEqual", "maps.Equal", "sameFile", "live.Any"}
+	alike = []string{"append", "errors.Is", "errors.As", "make", "min", "max", "errors.Join", "bytes.Equal", "slices.Equal", "reflect.DeepEqual", "equality.Semantic.DeepEqual", "maps.Equal", "sameFile", "live.Any"}
 )
 
 const (

@@ -73,7 +73,7 @@ func (t target) steps(ofPrograms bool) []string {
 }
 
 // test plants a fault and runs what tests it until something fails.
-func (t *tester) test(f *fault, steps []string) (r result, compiled bool, err error) {
+func (t *tester) test(f *fault, steps []string) (r result, err error) {
 	began := time.Now()
 	t.mu.Lock()
 	t.last++
@@ -82,13 +82,13 @@ func (t *tester) test(f *fault, steps []string) (r result, compiled bool, err er
 	defer remove(dir)
 	overlay, err := f.plant(dir)
 	if err != nil {
-		return r, false, err
+		return r, err
 	}
 	r = result{fault: f}
 	for _, pkg := range steps {
 		failure, hung, err := t.step(pkg, dir, overlay)
-		if err != nil || failure == notCompiled {
-			return r, false, err
+		if err != nil {
+			return r, err
 		}
 		if failure != "" {
 			r.killer, r.hung, r.own = pkg+" "+failure, hung, pkg == "./"+f.pkg
@@ -96,7 +96,7 @@ func (t *tester) test(f *fault, steps []string) (r result, compiled bool, err er
 		}
 	}
 	r.took = time.Since(began)
-	return r, true, nil
+	return r, nil
 }
 
 // plant writes the changed file and the overlay that has it in the old one's place.
@@ -138,8 +138,6 @@ func (t *tester) step(pkg, dir, overlay string) (failure string, hung bool, err 
 	return t.goTest(pkg, dir, overlay, limit+4*s.took)
 }
 
-const notCompiled = "does not compile"
-
 var failedTest = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
 
 // goTest returns what failed; "" if nothing did.
@@ -166,7 +164,7 @@ func (t *tester) goTest(pkg, dir, overlay string, limit time.Duration) (failure 
 	case !errors.As(err, &exit):
 		return "", false, err
 	case bytes.Contains(out, []byte("[build failed]")), bytes.Contains(out, []byte("[setup failed]")):
-		return notCompiled, false, nil
+		return "", false, fmt.Errorf("does not compile: %s", out)
 	}
 	if m := failedTest.FindAllSubmatch(out, -1); m != nil {
 		return string(m[len(m)-1][1]), false, nil
