@@ -90,10 +90,10 @@ func byAddress(claims []Claim) map[netip.Addr]evidence {
 	return out
 }
 
-// newestFirst orders claims so that their own order does not matter.
+// newestFirst orders claims by age, and those of one age by the names of their sources and by their
+// addresses, so that the order in which they were read does not matter.
 func newestFirst(a, b Claim) int {
-	return cmp.Or(b.Modified.Compare(a.Modified), cmp.Compare(a.Witness, b.Witness), a.Address.Compare(b.Address),
-		cmp.Compare(a.ContainerID, b.ContainerID), cmp.Compare(a.IfName, b.IfName), cmp.Compare(a.Netns.Path, b.Netns.Path))
+	return cmp.Or(b.Modified.Compare(a.Modified), cmp.Compare(a.Witness, b.Witness), a.Address.Compare(b.Address))
 }
 
 // pod is who a promise is made to: a pod's interface, in one address family.

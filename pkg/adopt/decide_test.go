@@ -267,6 +267,10 @@ func TestDecide(t *testing.T) {
 			claim(DeadCache, a, 0, podNamed("web-0"), container("c9"), window(time.Minute), func(c *Claim) { c.Witness = "z" }),
 			claim(DeadCache, a, time.Hour, podNamed("db-0"), container("c1"), window(time.Hour), func(c *Claim) { c.Witness = "a" })},
 			[]string{"10.0.0.5 Held firm 1m0s web-0 c9 eth0 window 1m0s"}},
+		{"of two entries of one age the first by name counts", []Claim{
+			claim(DeadCache, a, 0, podNamed("web-0"), container("c9"), window(time.Minute), func(c *Claim) { c.Witness = "z" }),
+			claim(DeadCache, a, 0, podNamed("db-0"), container("c1"), window(time.Minute), func(c *Claim) { c.Witness = "a" })},
+			[]string{"10.0.0.5 Held firm 1m0s db-0 c1 eth0 window 1m0s"}},
 		{"of two entries of a pod the newer one counts", []Claim{dead,
 			claim(DeadCache, b, time.Minute, podNamed("db-0"), container("c2"), window(time.Hour))},
 			[]string{"10.0.0.6 Held firm 10m0s db-0 c2 eth0 window 1h0m0s"}},

@@ -60,7 +60,7 @@ func Serve(addr string, metrics prometheus.Gatherer, health *Health, log *slog.L
 			return err
 		}
 		<-closed
-		return ctx.Err()
+		return nil
 	}}
 }
 

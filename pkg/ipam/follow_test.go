@@ -309,7 +309,7 @@ func TestStoredWindowsGoADayAfterTheLastLease(t *testing.T) {
 			}
 		}
 	}
-	pass(48)
+	pass(49)
 	if stored() != 1 {
 		t.Error("forgotten while the pod runs")
 	}

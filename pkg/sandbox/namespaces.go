@@ -103,11 +103,11 @@ func (h *Host) mounted() (map[nsfs]lease.Netns, error) {
 func (h *Host) mountinfo() ([]byte, error) {
 	file := filepath.Join(h.proc, h.mounts, "mountinfo")
 	b, err := os.ReadFile(file)
-	if err == nil && len(b) == 0 {
-		err = fmt.Errorf("%s is empty", file)
-	}
 	if err != nil {
 		return nil, fmt.Errorf("the mounts cannot be listed: %w", err)
+	}
+	if len(b) == 0 {
+		return nil, fmt.Errorf("the mounts cannot be listed: %s is empty", file)
 	}
 	return b, nil
 }

@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"errors"
+	"io/fs"
 	"net"
 	"net/netip"
 	"os"
@@ -109,6 +110,7 @@ func TestNamespacesOfMounts(t *testing.T) {
 	h := testHost(t)
 	path := filepath.Join(t.TempDir(), "a pod's netns") // the kernel escapes the space
 	mounted(t, path, "10.9.8.7/24", "fd00:9::7/64", "fe80::7:7/64")
+	mounted(t, path+" 2")
 	before, err := h.Netns(path)
 	if err != nil {
 		t.Fatal(err)
@@ -128,6 +130,9 @@ func TestNamespacesOfMounts(t *testing.T) {
 	}
 	if got.Err != nil || !got.Netns.Same(before) || !slices.Equal(got.Addresses, want) {
 		t.Errorf("seen: %+v\nwant: %+v in %+v", got, want, before)
+	}
+	if !slices.IsSortedFunc(list, func(a, b Namespace) int { return strings.Compare(a.Netns.Path, b.Netns.Path) }) {
+		t.Errorf("not in the order of their paths: %+v", list)
 	}
 }
 
@@ -239,8 +244,8 @@ func TestNamespaceThatCannotBeEntered(t *testing.T) {
 }
 
 func TestNamespacesWithoutProc(t *testing.T) {
-	if list, err := New(t.TempDir(), DefaultBootIDFile).Namespaces(); err == nil {
-		t.Errorf("a host that cannot be looked at has %v", list)
+	if list, err := New(t.TempDir(), DefaultBootIDFile).Namespaces(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a host whose /proc is missing has %v: %v", list, err)
 	}
 }
 

@@ -179,6 +179,19 @@ func TestOtherMountsAreProvenByALivingNamespace(t *testing.T) {
 			t.Errorf("%s: %v, want ErrNotHost", story, err)
 		}
 	}
+	proc, self := t.TempDir(), strconv.Itoa(os.Getpid()) // without mountinfo
+	err = os.Symlink(self, filepath.Join(proc, "self"))
+	for _, pid := range []string{self, "1"} {
+		err = errors.Join(err, os.Mkdir(filepath.Join(proc, pid), 0o700),
+			os.Symlink(filepath.Join("/proc", pid, "ns"), filepath.Join(proc, pid, "ns")))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	blind := New(proc, DefaultBootIDFile)
+	if err := blind.ProveView(word, boot, bound(n, boot)); !errors.Is(err, ErrNotHost) || !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the mounts cannot be listed: %v", err)
+	}
 	if err := h.ProveView(strings.Replace(word, "pid:", "pid:1", 1), boot, bound(n, boot)); !errors.Is(err, ErrNotHost) {
 		t.Errorf("other processes: %v, want ErrNotHost", err)
 	}

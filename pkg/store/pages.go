@@ -37,7 +37,7 @@ func provePages(file []byte) error {
 type prover struct {
 	file  []byte
 	pages uint64
-	seen  map[uint64]bool // by id; an overflow page counts as well
+	seen  map[uint64]bool // by id, the meta pages from the beginning; an overflow page counts as well
 }
 
 const (
@@ -179,7 +179,7 @@ func (p *prover) freelist(id uint64) error {
 	}
 	for i := range count {
 		free := le.Uint64(ids[i*8:])
-		if free < 2 || free >= p.pages || p.seen[free] {
+		if free >= p.pages || p.seen[free] {
 			return fmt.Errorf("page %d: listed as free, but in use, listed twice or out of range", free)
 		}
 		p.seen[free] = true

@@ -545,6 +545,14 @@ func TestSpool(t *testing.T) {
 	if left, _ := s.Spooled("b1"); len(left) != 0 {
 		t.Errorf("left: %+v", left)
 	}
+	if err := errors.Join(os.Remove(filepath.Join(s.spool(), "not-a-record")), os.Remove(s.spool()),
+		os.WriteFile(s.spool(), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	var failed *fs.PathError
+	if err := s.Spool("c1", "eth0", t0); !errors.Is(err, ErrIO) || !errors.As(err, &failed) || failed.Op != "mkdir" {
+		t.Errorf("a file is where the directory should be: %v", err)
+	}
 }
 
 // Opening a damaged file returns an error. It never panics, and never yields an empty store.
@@ -744,6 +752,19 @@ func TestProvePages(t *testing.T) {
 	}
 	a, _ := parseMeta(image[:pageSize])
 	b, _ := parseMeta(image[pageSize:])
+	newest := a
+	if b.tx > a.tx {
+		newest = b
+	}
+	free := image[newest.freelist*pageSize+pageHeader:]
+	for _, id := range []uint64{0, 1, newest.freelist, newest.pages} {
+		was := binary.LittleEndian.Uint64(free)
+		binary.LittleEndian.PutUint64(free, id)
+		if err := provePages(image); err == nil {
+			t.Errorf("page %d of %d is listed as free", id, newest.pages)
+		}
+		binary.LittleEndian.PutUint64(free, was)
+	}
 	noticed := 0
 	for at := 2 * pageSize; at < int(max(a.pages, b.pages))*pageSize; at += 97 {
 		image[at] ^= 0x80

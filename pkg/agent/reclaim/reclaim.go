@@ -92,11 +92,11 @@ func (h *Holds) endMoved(ctx context.Context, held map[informer.Name][]lease.Lea
 	seen := map[sighting]bool{}
 	for _, pod := range h.candidates(held, claims, before) {
 		at, err := h.movedTo(ctx, pod, held[pod], claims[pod], cached)
-		hasMoved := err == nil && at != location{}
+		hasMoved := at != location{}
 		if hasMoved && h.moved.observe(sighting{pod, at}, now) >= h.MoveGrace {
 			var still location
 			still, err = h.movedTo(ctx, pod, held[pod], claims[pod], latest)
-			if hasMoved = err == nil && still == at; hasMoved {
+			if hasMoved = still == at; hasMoved {
 				h.end(ctx, held[pod], fmt.Sprintf("the pod has been Ready on node %s for %s", at.node, h.MoveGrace))
 			}
 		}
