@@ -242,3 +242,19 @@ func TestChainedErrors(t *testing.T) {
 		})
 	}
 }
+
+// TestChainedInThePluginsOwnNetns: the MAC address of an interface of the node is never changed.
+func TestChainedInThePluginsOwnNetns(t *testing.T) {
+	r, l := &recorder{keeps: hw(former)}, &links{link: sandbox.Link{Kind: "veth", MAC: hw(own)}}
+	p, stdout, _ := plugin(r)
+	p.Links = l
+	args := addArgs(chained("1.0.0", ""), "")
+	args.Netns = "/proc/self/ns/net"
+	err := p.Add(args)
+	if code(t, err) != types.ErrInvalidEnvironmentVariables || !strings.Contains(err.Error(), "is the plugin's own network namespace") {
+		t.Errorf("error %v", err)
+	}
+	if len(l.set) > 0 || len(r.calls) > 0 || stdout.Len() > 0 {
+		t.Errorf("SetMAC was called with %q, the service with %q; printed %q", l.set, r.calls, stdout)
+	}
+}

@@ -188,3 +188,20 @@ func TestARecordIsRepairedBesideABusyNetwork(t *testing.T) {
 	w.collect()
 	w.same("and repaired", w.leases(), "10.0.0.2=/Bound 10.0.0.3=/Bound 10.0.0.4=z/Bound 10.0.0.2=/Bound 10.0.0.9=x/Bound")
 }
+
+// An ADD of B waits for host-local, and releases what was spooled of A, whose files are not kept any more.
+func TestWaitingForANetworkBesideOneThatIsNotMirrored(t *testing.T) {
+	w := twoNetworks(t)
+	if err := os.Remove(filepath.Join(w.dataDir, "neta", ".leasehold")); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.service.Store.Spool("a1", "eth0", w.service.now()); err != nil {
+		t.Fatal(err)
+	}
+	lock := w.lockFiles("netb")
+	time.AfterFunc(100*time.Millisecond, func() { lock.Close() })
+	w.same("B", w.soon("netb", ask{pod: "x", container: "c1"}), "10.0.0.3")
+	if l := w.leaseOf("db-a"); l.State != lease.Held {
+		t.Errorf("not replayed: %+v", l)
+	}
+}
