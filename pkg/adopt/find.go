@@ -17,9 +17,9 @@ import (
 // place, and the one of older releases (docs/facts.md, "libcni keeps a cache of results").
 var DefaultCacheDirs = []string{"/var/lib/cni/results", "/var/lib/cni/cache/results"}
 
-// ErrBlind is returned where a witness is there and cannot be heard. What is
+// ErrUnreadable is returned where a witness is there and cannot be heard. What is
 // not known then may be in use, so nothing may be allocated from a lost store.
-var ErrBlind = errors.New("the host could not be looked at")
+var ErrUnreadable = errors.New("the host could not be looked at")
 
 // Host is what the readers ask the kernel: *sandbox.Host, or a simulated one.
 type Host interface {
@@ -49,7 +49,7 @@ type Found struct {
 	Named bool
 }
 
-// Find says which leases of the pool the node amounts to. An error wraps ErrBlind.
+// Find says which leases of the pool the node amounts to. An error wraps ErrUnreadable.
 //
 // The sets are those of the pool's configuration, nil where the caller knows
 // none: then what a namespace alone shows is left out. Soft is the length of holds without a window; newID makes the ID
@@ -92,15 +92,15 @@ func areNamed(findings []Finding, claims []Claim) bool {
 // gather reads all sources of a pool.
 func (n Node) gather(p lease.Pool, notes *notes) (claims []Claim, err error) {
 	if !filepath.IsAbs(p.DataDir) || !isNetwork(p.Network) {
-		return nil, fmt.Errorf("%w: pool %q in %q has no directory", ErrBlind, p.Network, p.DataDir)
+		return nil, fmt.Errorf("%w: pool %q in %q has no directory", ErrUnreadable, p.Network, p.DataDir)
 	}
 	spaces, err := n.Host.Namespaces()
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrBlind, err)
+		return nil, fmt.Errorf("%w: %w", ErrUnreadable, err)
 	}
 	files, err := hostLocal(p, notes)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrBlind, err)
+		return nil, fmt.Errorf("%w: %w", ErrUnreadable, err)
 	}
 	alive := n.alive(func() ([]sandbox.Namespace, error) { return spaces, nil }, notes)
 	return slices.Concat(n.snapshot(p, notes), living(spaces, notes),

@@ -336,7 +336,7 @@ func TestFindSaysALotOfProblemsInFew(t *testing.T) {
 func TestFindBlind(t *testing.T) {
 	n := newNode(t)
 	n.host.blind = errors.New("no /proc")
-	if _, err := Find(n.node(), n.pool, nil, now, testSoft, ids()); !errors.Is(err, ErrBlind) {
+	if _, err := Find(n.node(), n.pool, nil, now, testSoft, ids()); !errors.Is(err, ErrUnreadable) {
 		t.Errorf("without namespaces: %v", err)
 	}
 	n = newNode(t)
@@ -344,11 +344,11 @@ func TestFindBlind(t *testing.T) {
 	if err := os.Symlink(filepath.Join(n.pool.DataDir, "cbr0"), filepath.Join(n.pool.DataDir, "cbr0")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Find(n.node(), n.pool, nil, now, testSoft, ids()); !errors.Is(err, ErrBlind) {
+	if _, err := Find(n.node(), n.pool, nil, now, testSoft, ids()); !errors.Is(err, ErrUnreadable) {
 		t.Errorf("with a directory that cannot be listed: %v", err)
 	}
 	for _, p := range []lease.Pool{{}, {DataDir: "networks", Network: "cbr0"}, {DataDir: "/x", Network: "../cbr0"}, {DataDir: "/x", Network: ".."}} {
-		if _, err := Find(n.node(), p, nil, now, testSoft, ids()); !errors.Is(err, ErrBlind) {
+		if _, err := Find(n.node(), p, nil, now, testSoft, ids()); !errors.Is(err, ErrUnreadable) {
 			t.Errorf("pool %+v: %v", p, err)
 		}
 	}

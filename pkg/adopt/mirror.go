@@ -125,14 +125,14 @@ func readMark(dir string) int {
 }
 
 // ReadMirror is a mirror without host-local's lock, for reading alone; nil where there is no directory.
-// An error wraps ErrBlind: which addresses host-local has given away is not known.
+// An error wraps ErrUnreadable: which addresses host-local has given away is not known.
 func ReadMirror(p lease.Pool) (*Mirror, error) {
 	d, err := store.OpenDir(Dir(p))
 	if isMissing(err) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrBlind, err)
+		return nil, fmt.Errorf("%w: %w", ErrUnreadable, err)
 	}
 	return &Mirror{dir: Dir(p), marked: IsMirrored(p), leases: readMark(Dir(p))}, d.Close()
 }

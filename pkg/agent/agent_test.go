@@ -162,7 +162,7 @@ func TestReadyAfterASurvey(t *testing.T) {
 	}
 	expect("/healthz", 200, "ok")
 	expect("/readyz", 503, "not been surveyed")
-	health.SetReady(ipam.ErrBlind)
+	health.SetReady(ipam.ErrNoHostView)
 	expect("/readyz", 503, "cannot be seen")
 	health.SetReady(nil)
 	expect("/readyz", 200, "ok")
@@ -207,7 +207,7 @@ func TestCollectReleasesOnlyProvenDead(t *testing.T) {
 	for range 3 {
 		c.once(context.Background())
 	}
-	if state(t, node, here) != lease.Bound || !errors.Is(health.Ready(), ipam.ErrBlind) {
+	if state(t, node, here) != lease.Bound || !errors.Is(health.Ready(), ipam.ErrNoHostView) {
 		t.Errorf("state %s, ready: %v", state(t, node, here), health.Ready())
 	}
 	if n := strings.Count(out.String(), "level=ERROR"); n != 1 {

@@ -60,7 +60,7 @@ func (c *collector) once(ctx context.Context) time.Duration {
 		return surveyInterval
 	}
 	if err == nil {
-		err = v.Blind
+		err = v.Unsafe
 	}
 	c.health.SetReady(err)
 	c.doubtful.Set(float64(v.Doubtful))

@@ -30,8 +30,8 @@ are not released; if all sandboxes look dead, none is. Both are reported on stde
 			if err != nil {
 				return err
 			}
-			if survey.Blind != nil {
-				return survey.Blind
+			if survey.Unsafe != nil {
+				return survey.Unsafe
 			}
 			if survey.Doubt != nil {
 				fmt.Fprintf(a.Stderr, "leasectl: %v\n", survey.Doubt)

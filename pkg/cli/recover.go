@@ -48,7 +48,7 @@ address is adopted until the next pod starts there.`,
 				return err
 			}
 			err = a.adopt(cmd, flags, pools)
-			if accept && errors.Is(err, ipam.ErrBlind) {
+			if accept && errors.Is(err, ipam.ErrNoHostView) {
 				fmt.Fprintf(a.Stderr, "leasectl: no address was adopted; the next pod that starts does it: %v\n", err)
 				return nil
 			}

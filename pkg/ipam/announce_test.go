@@ -150,7 +150,7 @@ func TestTheMACGoesToNobodyElse(t *testing.T) {
 	w.add(ask{pod: "db-0", container: "old", window: hour})
 	w.keepMAC("old", macA, false, "10.0.0.2")
 	again := ask{pod: "db-0", container: "new", uid: "u2", window: hour}
-	w.refused(again, ErrHolderAlive)
+	w.refused(again, ErrAddressInUse)
 	w.after(w.options.BusyTimeout)
 	w.same("the old one outlives busyTimeout", w.add(again), "10.0.0.3")
 	w.same("the new one has its own", w.keepMAC("new", macB, false, "10.0.0.3"), macB)

@@ -21,7 +21,7 @@ import (
 // The pod's own addresses come first: those that it holds, those that are kept
 // for it. A repeated call of the same container gets the same answer.
 //
-// Errors: ErrNetns, ErrHolderAlive, ErrTaken, ErrRequest, ErrExhausted, and
+// Errors: ErrNetns, ErrAddressInUse, ErrUnavailable, ErrRequest, ErrExhausted, and
 // those of the store.
 func (s *Service) Assign(ctx context.Context, req Request) (Result, error) {
 	var a *assignment
@@ -301,7 +301,7 @@ func (a *assignment) refuse(busy []lease.Lease) (refused, err error) {
 		known = fmt.Sprintf("which is not proven to be gone (%v)", doubt)
 	}
 	return fmt.Errorf("%w: %s of pod %s/%s is held by container %s, %s; after busyTimeout (%s) %s",
-		ErrHolderAlive, l.Address, l.Namespace, l.Name, l.Holder.ContainerID, known, a.req.Options.BusyTimeout, then), nil
+		ErrAddressInUse, l.Address, l.Namespace, l.Name, l.Holder.ContainerID, known, a.req.Options.BusyTimeout, then), nil
 }
 
 // bind is the event that gives l's address to the caller.

@@ -182,7 +182,7 @@ func TestARecordIsRepairedBesideABusyNetwork(t *testing.T) {
 	w.burn("a1")
 	w.soon("neta", ask{pod: "x", container: "c2", requested: "10.0.0.9"})
 	w.network = "neta"
-	w.refused(ask{pod: "y", container: "c4", requested: "10.0.0.2"}, ErrTaken)
+	w.refused(ask{pod: "y", container: "c4", requested: "10.0.0.2"}, ErrUnavailable)
 	lock.Close()
 	w.same("B is taken", w.soon("netb", ask{pod: "z", container: "c3"}), "10.0.0.4")
 	w.collect()

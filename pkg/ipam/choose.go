@@ -45,7 +45,7 @@ func (a *assignment) chooseAll() (refused, err error) {
 }
 
 func isRefusal(err error) bool {
-	return errors.Is(err, ErrExhausted) || errors.Is(err, ErrTaken) || errors.Is(err, ErrRequest) || errors.Is(err, ErrHolderAlive)
+	return errors.Is(err, ErrExhausted) || errors.Is(err, ErrUnavailable) || errors.Is(err, ErrRequest) || errors.Is(err, ErrAddressInUse)
 }
 
 // take removes the first requested address that the set contains.
@@ -74,7 +74,7 @@ func (a *assignment) choose(set pool.Set, requested netip.Addr) (pick, error) {
 			continue
 		}
 		p, err := a.claim(l, set)
-		if errors.Is(err, adopt.ErrBlind) && isKept(l) {
+		if errors.Is(err, adopt.ErrUnreadable) && isKept(l) {
 			return p, err // its promise stands: another look may show more
 		}
 		if errors.Is(err, lease.ErrTaken) || errors.Is(err, lease.ErrHolderAlive) && !isKept(l) {
@@ -127,7 +127,7 @@ func (a *assignment) chooseRequested(set pool.Set, addr netip.Addr) (pick, error
 	if _, err := lease.Apply(l, a.yield(l, false), a.now); err == nil && a.mayGive(l) == nil {
 		return a.fresh(set, addr, &l)
 	}
-	return pick{}, fmt.Errorf("%w: %s in range set %s %s", ErrTaken, addr, set, a.describe(l))
+	return pick{}, fmt.Errorf("%w: %s in range set %s %s", ErrUnavailable, addr, set, a.describe(l))
 }
 
 // leaseOf is the lease of an address, also where only host-local's file of it is there.

@@ -257,16 +257,16 @@ func (c *call) testify() error {
 	return nil
 }
 
-// proveView returns ErrBlind where it is not proven that this process sees what
+// proveView returns ErrNoHostView where it is not proven that this process sees what
 // the plugin sees: there a living sandbox may look dead.
 func (c *call) proveView() error {
 	if err := c.host.ProveView(c.tx.NamespaceIDs(), c.now.BootID, c.bound); err != nil {
-		return fmt.Errorf("%w: %w", ErrBlind, err)
+		return fmt.Errorf("%w: %w", ErrNoHostView, err)
 	}
 	return nil
 }
 
-// mayLearn returns ErrBlind where what the host shows may not become leases.
+// mayLearn returns ErrNoHostView where what the host shows may not become leases.
 func (c *call) mayLearn() error {
 	if c.plugin {
 		return nil

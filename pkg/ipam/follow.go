@@ -86,17 +86,17 @@ func (c *call) setWindow(l lease.Lease, p PodWindow) error {
 	return nil
 }
 
-// Expected is a pod of this node that waits for its sandbox.
-type Expected struct{ Namespace, Name string }
+// PendingPod is a pod of this node that waits for its sandbox.
+type PendingPod struct{ Namespace, Name string }
 
 // Defer puts off the end of the firm holds of pods that are about to come back:
 // at least rest is left from now on.
-func (s *Service) Defer(ctx context.Context, pods []Expected, rest time.Duration) error {
+func (s *Service) Defer(ctx context.Context, pods []PendingPod, rest time.Duration) error {
 	_, err := s.inSteps(ctx, len(pods), func(c *call, i int) error { return c.deferEnd(pods[i], rest) })
 	return err
 }
 
-func (c *call) deferEnd(p Expected, rest time.Duration) error {
+func (c *call) deferEnd(p PendingPod, rest time.Duration) error {
 	leases, err := c.tx.ByPod(p.Namespace, p.Name)
 	if err != nil {
 		return err
@@ -128,7 +128,7 @@ func RefTo(l lease.Lease) Ref { return Ref{l.Pool, l.Address, l.ID} }
 // lease keeps its address until its holder is released or proven dead, and
 // nothing is kept for its name after that.
 //
-// ErrBlind where the host cannot be seen: there the living look dead.
+// ErrNoHostView where the host cannot be seen: there the living look dead.
 func (s *Service) RevokePods(ctx context.Context, pods [][]Ref, reason string) error {
 	_, err := s.inSteps(ctx, len(pods), func(c *call, i int) error { return c.endLeases(pods[i], reason, true) })
 	return err

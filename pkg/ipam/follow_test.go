@@ -122,7 +122,7 @@ func TestTheEndOfAHoldIsPutOffWhileThePodIsExpected(t *testing.T) {
 	w.stop("c1")
 	w.after(50 * time.Second)
 	for range 5 {
-		if err := w.service.Defer(context.Background(), []Expected{{"db", "db-0"}, {"db", "nobody"}}, 2*time.Minute); err != nil {
+		if err := w.service.Defer(context.Background(), []PendingPod{{"db", "db-0"}, {"db", "nobody"}}, 2*time.Minute); err != nil {
 			t.Fatal(err)
 		}
 		w.after(100 * time.Second)
@@ -185,10 +185,10 @@ func TestNothingIsGivenUpOnAViewThatIsNotProven(t *testing.T) {
 		before := w.leases()
 		all := w.look().Leases
 		breakIt(w)
-		if err := w.revokePods(context.Background(), all...); !errors.Is(err, ErrBlind) {
+		if err := w.revokePods(context.Background(), all...); !errors.Is(err, ErrNoHostView) {
 			t.Errorf("%s: spec.release: %v", story, err)
 		}
-		if err := w.service.EndHolds(context.Background(), []Ref{RefTo(all[1])}, "moved"); !errors.Is(err, ErrBlind) {
+		if err := w.service.EndHolds(context.Background(), []Ref{RefTo(all[1])}, "moved"); !errors.Is(err, ErrNoHostView) {
 			t.Errorf("%s: moveGrace: %v", story, err)
 		}
 		w.same(story, w.leases(), before)
@@ -258,7 +258,7 @@ func TestTheAgentDoesNotWaitForHostLocalWithTheStoreInHand(t *testing.T) {
 	for story, act := range map[string]func(*world, context.Context) error{
 		"Follow": func(w *world, ctx context.Context) error { return w.service.Follow(ctx, []PodWindow{pod}) },
 		"Defer": func(w *world, ctx context.Context) error {
-			return w.service.Defer(ctx, []Expected{{"db", "db-0"}}, 2*hour)
+			return w.service.Defer(ctx, []PendingPod{{"db", "db-0"}}, 2*hour)
 		},
 		"RevokePods": func(w *world, ctx context.Context) error { return w.revokePods(ctx, w.look().Leases...) },
 		"RecordMAC": func(w *world, ctx context.Context) error {

@@ -355,11 +355,11 @@ func (c *call) isOlder(l lease.Lease, file adopt.AddressFile) bool {
 }
 
 func fileUnreadable(a netip.Addr, err error) error {
-	return fmt.Errorf("%w: host-local's file of %s cannot be read, so the address counts as in use: %w", adopt.ErrBlind, a, err)
+	return fmt.Errorf("%w: host-local's file of %s cannot be read, so the address counts as in use: %w", adopt.ErrUnreadable, a, err)
 }
 
 // mayGive returns nil if the address of a lease may be given to somebody, as far as host-local's file
-// of it shows; lease.ErrTaken if it names another container, and adopt.ErrBlind as well if it cannot be
+// of it shows; lease.ErrTaken if it names another container, and adopt.ErrUnreadable as well if it cannot be
 // read.
 func (c *call) mayGive(l lease.Lease) error {
 	_, foreign, err := c.foreignTo(l)

@@ -126,7 +126,7 @@ func TestAnAddressWhoseFileCannotBeReadIsInUse(t *testing.T) {
 	w.unreadable("10.0.0.3")
 	w.same("passed over", w.add(ask{container: "c1"}), "10.0.0.4")
 	w.refused(ask{container: "c2"}, ErrExhausted, "3 bound")
-	w.refused(ask{container: "c2", requested: "10.0.0.3"}, ErrTaken)
+	w.refused(ask{container: "c2", requested: "10.0.0.3"}, ErrUnavailable)
 	w.stillUnreadable("10.0.0.3")
 	w.wipe(w.path("10.0.0.3"))
 	w.hostLocal("10.0.0.3", "theirs") // as it turns out
@@ -148,8 +148,8 @@ func TestALeaseWhoseFileCannotBeReadIsGivenToNobody(t *testing.T) {
 	w.unreadable("10.0.0.3")
 	w.unreadable("10.0.0.4")
 	w.stop("plain")
-	w.refused(ask{pod: "x", container: "c3", requested: "10.0.0.3"}, ErrTaken)
-	w.refused(ask{pod: "db-0", container: "c4", window: hour}, adopt.ErrBlind, "10.0.0.2")
+	w.refused(ask{pod: "x", container: "c3", requested: "10.0.0.3"}, ErrUnavailable)
+	w.refused(ask{pod: "db-0", container: "c4", window: hour}, adopt.ErrUnreadable, "10.0.0.2")
 	w.same("a pod to which nothing is promised", w.add(ask{pod: "web", uid: "uid-of-c2", container: "c5"}), "10.0.0.5")
 	w.refused(ask{pod: "x", container: "c6"}, ErrExhausted)
 	for _, addr := range []string{"10.0.0.2", "10.0.0.3", "10.0.0.4"} {
@@ -172,7 +172,7 @@ func TestARequestedHoldThatHostLocalGaveAway(t *testing.T) {
 	w.stop("c1")
 	w.wipe(w.path("10.0.0.2"))
 	w.hostLocal("10.0.0.2", "theirs")
-	w.refused(ask{pod: "x", container: "c2", requested: "10.0.0.2"}, ErrTaken)
+	w.refused(ask{pod: "x", container: "c2", requested: "10.0.0.2"}, ErrUnavailable)
 	w.del("theirs")
 	w.same("after their DEL", w.add(ask{pod: "x", container: "c2", requested: "10.0.0.2"}), "10.0.0.2")
 }
@@ -197,7 +197,7 @@ func TestWithoutHostLocalsLockItsFilesAreReadAllTheSame(t *testing.T) {
 	if err := os.Symlink("networks", w.dataDir); err != nil { // leads nowhere, for ever
 		t.Fatal(err)
 	}
-	w.refused(ask{container: "c5"}, adopt.ErrBlind)
+	w.refused(ask{container: "c5"}, adopt.ErrUnreadable)
 	w.del("c4")
 	w.options.Mirror = false
 	w.same("unless it is turned off", w.add(ask{container: "c5"}), "10.0.0.6")
@@ -307,7 +307,7 @@ func TestADirectoryIsWhole(t *testing.T) {
 			w.wipe(w.stateDir())
 			w.same("a new one", w.add(ask{container: "x", requested: "10.0.0.7"}), "10.0.0.7")
 			w.same("the hold", w.add(ask{pod: "db-0", container: "c4", window: hour}), "10.0.0.2")
-			w.refused(ask{pod: "y", container: "c5", requested: "10.0.0.3"}, ErrTaken)
+			w.refused(ask{pod: "y", container: "c5", requested: "10.0.0.3"}, ErrUnavailable)
 		})
 	}
 }

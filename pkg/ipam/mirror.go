@@ -56,7 +56,7 @@ func newMirrors(ctx context.Context, wait time.Duration, warn func(string, ...an
 
 // use opens the mirror of a pool if the configuration has it on. A mirror that
 // cannot be kept is reported and fails nothing, as long as it can be read: a busy
-// lock (busyError) and a directory that cannot be read (adopt.ErrBlind) are errors.
+// lock (busyError) and a directory that cannot be read (adopt.ErrUnreadable) are errors.
 func (m *mirrors) use(p lease.Pool, on bool) (*adopt.Mirror, error) {
 	if mirror, ok := m.open[p]; ok {
 		return mirror, nil

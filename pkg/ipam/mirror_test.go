@@ -116,7 +116,7 @@ func TestAnAddressThatHostLocalGaveIsInUse(t *testing.T) {
 	w.hostLocal("10.0.0.3", "theirs")
 	w.same("passed over", w.add(ask{pod: "b", container: "c2"}), "10.0.0.4")
 	w.refused(ask{pod: "c", container: "c3"}, ErrExhausted, "3 bound")
-	w.refused(ask{pod: "c", container: "c3", requested: "10.0.0.3"}, ErrTaken, "container theirs")
+	w.refused(ask{pod: "c", container: "c3", requested: "10.0.0.3"}, ErrUnavailable, "container theirs")
 	w.del("theirs") // host-local's container, and its DEL comes to us
 	w.same("free", w.add(ask{pod: "c", container: "c3"}), "10.0.0.3")
 }
@@ -416,7 +416,7 @@ func TestADamagedRecordIsMendedFromWhatTheHostShows(t *testing.T) {
 	spoilRecord(t, filepath.Join(w.stateDir(), "leases.db"), "third")
 	w.wipe(w.path("10.0.0.2"))
 	w.add(ask{pod: "x", container: "c4", requested: "10.0.0.9"})
-	w.refused(ask{pod: "y", container: "c5", requested: "10.0.0.2"}, ErrTaken)
+	w.refused(ask{pod: "y", container: "c5", requested: "10.0.0.2"}, ErrUnavailable)
 	w.same("nobody knows", w.leases(), "10.0.0.2=/Bound 10.0.0.3=db-1/Bound 10.0.0.9=x/Bound")
 }
 

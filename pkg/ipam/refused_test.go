@@ -52,7 +52,7 @@ func TestAWriteThatFailsFailsTheCall(t *testing.T) {
 		"a newcomer is sent away": {func(w *world) { w.add(pod) }, assign(again)},
 		"a newcomer has waited": {func(w *world) {
 			w.add(pod)
-			w.refused(ask{pod: "db-0", container: "c3", uid: "u2", window: hour}, ErrHolderAlive)
+			w.refused(ask{pod: "db-0", container: "c3", uid: "u2", window: hour}, ErrAddressInUse)
 			w.after(2 * time.Minute)
 		}, assign(ask{pod: "db-0", container: "c4", uid: "u2", window: hour})},
 		"a request for another address": {func(w *world) {
@@ -117,7 +117,7 @@ func TestAWriteThatFailsFailsTheCall(t *testing.T) {
 			w.add(pod)
 			w.stop("c1")
 		}, func(ctx context.Context, w *world) error {
-			return w.service.Defer(ctx, []Expected{{"db", "db-0"}}, 2*hour)
+			return w.service.Defer(ctx, []PendingPod{{"db", "db-0"}}, 2*hour)
 		}},
 		"a hold is given up": {func(w *world) {
 			w.add(pod)

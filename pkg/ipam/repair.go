@@ -34,7 +34,7 @@ func (s *Service) Preview(ctx context.Context, in PoolHint) ([]adopt.Finding, []
 }
 
 // Import adopts what the host shows of a pool, also where the pool is known.
-// It returns how many leases there were before and after. ErrBlind where the
+// It returns how many leases there were before and after. ErrNoHostView where the
 // view is not proven to be the host's.
 func (s *Service) Import(ctx context.Context, in PoolHint) (before, after int, err error) {
 	sc := scopeOf(in)
@@ -56,7 +56,7 @@ func (s *Service) Import(ctx context.Context, in PoolHint) (before, after int, e
 
 // Export brings host-local's files of every pool that match selects in step
 // with the store, and returns the pools. What host-local has given meanwhile
-// becomes a lease first. ErrBlind where the view is not proven to be the host's:
+// becomes a lease first. ErrNoHostView where the view is not proven to be the host's:
 // the files may be others.
 func (s *Service) Export(ctx context.Context, match func(lease.Pool) bool) (pools []lease.Pool, err error) {
 	err = s.update(ctx, scope{}, func(c *call) error {

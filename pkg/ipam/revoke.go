@@ -19,7 +19,7 @@ type Revoked struct {
 // bound lease whose holder is not proven dead stays, unless forced. The reason
 // goes to the journal.
 //
-// ErrBlind where the view is not proven to be the host's. With force nothing
+// ErrNoHostView where the view is not proven to be the host's. With force nothing
 // that is seen there decides, so it works from everywhere.
 func (s *Service) Revoke(ctx context.Context, match func(lease.Lease) bool, force bool, reason string) ([]Revoked, error) {
 	var out []Revoked

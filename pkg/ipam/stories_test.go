@@ -76,10 +76,10 @@ func TestForceDeleteWaitsForTheOldSandboxThenGivesAnother(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{pod: "db-0", container: "old", window: hour})
 	again := ask{pod: "db-0", container: "new1", uid: "u2", window: hour}
-	w.refused(again, ErrHolderAlive, "container old", "10.0.0.2")
+	w.refused(again, ErrAddressInUse, "container old", "10.0.0.2")
 	w.after(100 * time.Second)
 	again.container = "new2" // each retry is a new sandbox
-	w.refused(again, ErrHolderAlive)
+	w.refused(again, ErrAddressInUse)
 	w.after(20 * time.Second)
 	again.container = "new3"
 	w.same("after busyTimeout", w.add(again), "10.0.0.3")
@@ -105,7 +105,7 @@ func TestBusyTimeoutEndsWithoutAUID(t *testing.T) {
 		t.Fatal(addr, err)
 	}
 	for i := range 4 {
-		if addr, err := add(fmt.Sprint("new", i)); !errors.Is(err, ErrHolderAlive) {
+		if addr, err := add(fmt.Sprint("new", i)); !errors.Is(err, ErrAddressInUse) {
 			t.Fatalf("got %s, %v", addr, err)
 		}
 		w.after(30 * time.Second)
@@ -121,7 +121,7 @@ func TestForceDeleteWithAFullPoolLosesNothing(t *testing.T) {
 	w.add(ask{pod: "db-0", container: "old", window: hour})
 	w.add(ask{pod: "x", container: "c1"})
 	again := ask{pod: "db-0", container: "new", uid: "u2", window: hour}
-	w.refused(again, ErrHolderAlive)
+	w.refused(again, ErrAddressInUse)
 	w.after(2 * time.Minute)
 	w.refused(again, ErrExhausted)
 	w.stop("old")
@@ -131,13 +131,13 @@ func TestForceDeleteWithAFullPoolLosesNothing(t *testing.T) {
 func TestForceDeleteTakesOverOnceTheOldSandboxIsGone(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{pod: "db-0", container: "old", window: hour})
-	w.refused(ask{pod: "db-0", container: "new1", uid: "u2", window: hour}, ErrHolderAlive)
+	w.refused(ask{pod: "db-0", container: "new1", uid: "u2", window: hour}, ErrAddressInUse)
 	w.inPID[w.netns["/run/netns/old"]] = true
 	w.burn("old") // unmounted, but a process lives in it
-	w.refused(ask{pod: "db-0", container: "new2", uid: "u2", window: hour}, ErrHolderAlive)
+	w.refused(ask{pod: "db-0", container: "new2", uid: "u2", window: hour}, ErrAddressInUse)
 	clear(w.inPID)
 	w.blind = true // now nothing can be proven
-	w.refused(ask{pod: "db-0", container: "new3", uid: "u2", window: hour}, ErrHolderAlive)
+	w.refused(ask{pod: "db-0", container: "new3", uid: "u2", window: hour}, ErrAddressInUse)
 	w.blind = false
 	w.same("gone without a DEL", w.add(ask{pod: "db-0", container: "new4", uid: "u2", window: hour}), "10.0.0.2")
 	w.del("old")
@@ -149,7 +149,7 @@ func TestPolicyRefuseWaitsOn(t *testing.T) {
 	w.options.OnBusy = policy.Refuse
 	w.add(ask{pod: "db-0", container: "old", window: hour})
 	for i := range 5 {
-		w.refused(ask{pod: "db-0", container: fmt.Sprint("new", i), uid: "u2", window: hour}, ErrHolderAlive, "onBusy: refuse")
+		w.refused(ask{pod: "db-0", container: fmt.Sprint("new", i), uid: "u2", window: hour}, ErrAddressInUse, "onBusy: refuse")
 		w.after(hour)
 	}
 }
@@ -197,7 +197,7 @@ func TestAHoldIsNotClaimedWhileItsLastHolderLives(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
 	w.add(ask{pod: "db-0", container: "c1", window: hour})
 	w.del("c1") // ptp: IPAM first, then the link
-	w.refused(ask{pod: "db-0", container: "c2", window: hour}, ErrHolderAlive)
+	w.refused(ask{pod: "db-0", container: "c2", window: hour}, ErrAddressInUse)
 	w.same("its own namespace is no obstacle",
 		w.add(ask{pod: "db-0", container: "c3", window: hour, netns: "/run/netns/c1"}), "10.0.0.2")
 	w.add(ask{pod: "web-1", container: "c4"})
@@ -265,9 +265,9 @@ func TestAHoldOutsideTheRangesIsVoid(t *testing.T) {
 func TestRequestedAddresses(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.same("free", w.add(ask{pod: "db-0", container: "c1", window: hour, requested: "10.0.0.50"}), "10.0.0.50")
-	w.refused(ask{pod: "x", container: "c2", requested: "10.0.0.50"}, ErrTaken, "belongs to pod db/db-0")
+	w.refused(ask{pod: "x", container: "c2", requested: "10.0.0.50"}, ErrUnavailable, "belongs to pod db/db-0")
 	w.stop("c1")
-	w.refused(ask{pod: "x", container: "c2", requested: "10.0.0.50"}, ErrTaken, "held for pod db/db-0 until 2023-11-14T23:13:20Z")
+	w.refused(ask{pod: "x", container: "c2", requested: "10.0.0.50"}, ErrUnavailable, "held for pod db/db-0 until 2023-11-14T23:13:20Z")
 	w.same("its own hold", w.add(ask{pod: "db-0", container: "c3", window: hour, requested: "10.0.0.50"}), "10.0.0.50")
 	w.stop("c3")
 	w.same("the request wins", w.add(ask{pod: "db-0", container: "c4", window: hour, requested: "10.0.0.60"}), "10.0.0.60")
@@ -292,7 +292,7 @@ func TestARequestDoesNotTakeAnAddressThatIsOnAnInterface(t *testing.T) {
 	w.add(ask{pod: "db-0", container: "c1", window: time.Minute})
 	w.del("c1") // the interface stays
 	w.after(time.Hour)
-	w.refused(ask{pod: "x", container: "c2", requested: "10.0.0.2"}, ErrTaken, "held for pod db/db-0")
+	w.refused(ask{pod: "x", container: "c2", requested: "10.0.0.2"}, ErrUnavailable, "held for pod db/db-0")
 	w.burn("c1")
 	w.same("now", w.add(ask{pod: "x", container: "c3", requested: "10.0.0.2"}), "10.0.0.2")
 }
@@ -327,11 +327,11 @@ func TestARequestedAddressOfADeadHolder(t *testing.T) {
 				w.same(c.story, w.leases(), "10.0.0.50=x/Bound")
 				continue
 			}
-			w.refused(next, ErrTaken)
+			w.refused(next, ErrUnavailable)
 			if !c.free {
 				continue
 			}
-			w.refused(next, ErrTaken, "held for pod db/db-0 until")
+			w.refused(next, ErrUnavailable, "held for pod db/db-0 until")
 			w.after(hour)
 			w.same(c.story+", and its window is over", w.add(next), "10.0.0.50")
 		}
@@ -420,7 +420,7 @@ func TestAPathThatCannotBeLookedAtProvesNothing(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{pod: "db-0", container: "old", window: hour})
 	w.hidden = map[string]bool{"/run/netns/old": true}
-	w.refused(ask{pod: "db-0", container: "new1", uid: "u2", window: hour}, ErrHolderAlive)
+	w.refused(ask{pod: "db-0", container: "new1", uid: "u2", window: hour}, ErrAddressInUse)
 	w.hidden = nil
 	w.burn("old")
 	w.same("gone", w.add(ask{pod: "db-0", container: "new2", uid: "u2", window: hour}), "10.0.0.2")
@@ -432,7 +432,7 @@ func TestAnUnreadableBootIDProvesNobodyDead(t *testing.T) {
 	w.add(ask{pod: "db-0", container: "c1", window: hour})
 	w.now.BootID = ""
 	w.refused(ask{pod: "x", container: "c2"}, ErrExhausted, "1 bound")
-	w.refused(ask{pod: "db-0", container: "c3", uid: "u2", window: hour}, ErrHolderAlive)
+	w.refused(ask{pod: "db-0", container: "c3", uid: "u2", window: hour}, ErrAddressInUse)
 }
 
 func TestTheNumberOfTheOldNamespaceIsGivenToThePodsOwnNewOne(t *testing.T) {
@@ -554,7 +554,7 @@ func TestCheck(t *testing.T) {
 		}
 		return w.service.Verify(context.Background(), r)
 	}
-	if err := verify("c1"); !errors.Is(err, ErrNotHolder) {
+	if err := verify("c1"); !errors.Is(err, ErrCheckFailed) {
 		t.Errorf("before any ADD: %v", err)
 	}
 	w.add(ask{pod: "db-0", container: "c1", window: hour})
@@ -570,7 +570,7 @@ func TestCheck(t *testing.T) {
 		{"without its address", verify("c1", "192.168.0.7"), false},
 		{"somebody else", verify("c2"), false},
 	} {
-		if (c.err == nil) != c.ok || c.err != nil && !errors.Is(c.err, ErrNotHolder) {
+		if (c.err == nil) != c.ok || c.err != nil && !errors.Is(c.err, ErrCheckFailed) {
 			t.Errorf("%s: %v", c.story, c.err)
 		}
 	}

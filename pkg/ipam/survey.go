@@ -38,12 +38,12 @@ type Survey struct {
 	Doubt    error
 	// Unproven says why the view is not proven to be the host's; nil if it is.
 	Unproven error
-	// Blind says why nothing of this may be acted on; nil if it may.
-	Blind error
+	// Unsafe says why nothing of this may be acted on; nil if it may.
+	Unsafe error
 }
 
-// ErrBlind is why a survey may not be acted on.
-var ErrBlind = errors.New("the host cannot be seen from here, so nothing is done")
+// ErrNoHostView is why a survey may not be acted on.
+var ErrNoHostView = errors.New("the host cannot be seen from here, so nothing is done")
 
 // Survey looks at the store and at the host, in this order: a lease that is
 // bound meanwhile is not in it.
@@ -74,7 +74,7 @@ func (s *Service) Survey(ctx context.Context) (Survey, error) {
 	if v.Unproven != nil && len(v.Leases)+len(v.Damaged) > 0 {
 		// Not even the boot id is the node's for certain: a sandbox with a kernel
 		// of its own has its own.
-		v.Blind = fmt.Errorf("%w: %w", ErrBlind, v.Unproven)
+		v.Unsafe = fmt.Errorf("%w: %w", ErrNoHostView, v.Unproven)
 		return v, nil
 	}
 	v.doubt(s.examineHolders(&v))
@@ -136,9 +136,9 @@ func (v *Survey) canary(same bool) {
 	none := fmt.Sprintf("of %d leases that were bound in this boot not one looks alive", len(dead)+v.Doubtful)
 	switch {
 	case v.Doubt != nil:
-		v.Blind = fmt.Errorf("%w: %s; %w", ErrBlind, none, v.Doubt)
+		v.Unsafe = fmt.Errorf("%w: %s; %w", ErrNoHostView, none, v.Doubt)
 	case !same:
-		v.Blind = fmt.Errorf("%w: %s", ErrBlind, none)
+		v.Unsafe = fmt.Errorf("%w: %s", ErrNoHostView, none)
 	default:
 		for _, l := range dead {
 			v.Life[l.Holder] = lease.Unknown
@@ -194,7 +194,7 @@ type Action struct {
 // Plan says what is to be done after a survey; nothing after a blind one. It
 // looks at nothing else.
 func Plan(v Survey) []Action {
-	if v.Blind != nil {
+	if v.Unsafe != nil {
 		return nil
 	}
 	out := v.replays()

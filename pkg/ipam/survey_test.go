@@ -180,23 +180,23 @@ func TestNothingIsDoneOnHalfAView(t *testing.T) {
 func TestABlindSurveySaysSo(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{pod: "a", container: "c1", window: time.Hour})
-	if v := w.survey(); v.Blind != nil || v.Unproven != nil {
-		t.Errorf("all is to be seen, and it says %v, %v", v.Blind, v.Unproven)
+	if v := w.survey(); v.Unsafe != nil || v.Unproven != nil {
+		t.Errorf("all is to be seen, and it says %v, %v", v.Unsafe, v.Unproven)
 	}
 	w.spaces = "in a container"
-	if v := w.survey(); !errors.Is(v.Blind, ErrBlind) || !errors.Is(v.Blind, sandbox.ErrNotHost) {
-		t.Errorf("another view: %v", v.Blind)
+	if v := w.survey(); !errors.Is(v.Unsafe, ErrNoHostView) || !errors.Is(v.Unsafe, sandbox.ErrNotHost) {
+		t.Errorf("another view: %v", v.Unsafe)
 	}
 	w.spaces = ""
 	clear(w.netns)
 	w.blind = true
-	if v := w.survey(); !errors.Is(v.Blind, ErrBlind) || !strings.Contains(v.Blind.Error(), "not one looks alive") || !strings.Contains(v.Blind.Error(), "/proc/77") {
-		t.Errorf("the canary is silent: %v", v.Blind)
+	if v := w.survey(); !errors.Is(v.Unsafe, ErrNoHostView) || !strings.Contains(v.Unsafe.Error(), "not one looks alive") || !strings.Contains(v.Unsafe.Error(), "/proc/77") {
+		t.Errorf("the canary is silent: %v", v.Unsafe)
 	}
 	w.blind, w.first = false, true
 	err := w.service.Store.Update(context.Background(), func(tx *store.Tx) error { return tx.SetNamespaceIDs("") })
-	if v := w.survey(); err != nil || !errors.Is(v.Blind, ErrBlind) || !strings.Contains(v.Blind.Error(), "not one looks alive") {
-		t.Errorf("the plugin has not said where it runs: %v, %v", v.Blind, err)
+	if v := w.survey(); err != nil || !errors.Is(v.Unsafe, ErrNoHostView) || !strings.Contains(v.Unsafe.Error(), "not one looks alive") {
+		t.Errorf("the plugin has not said where it runs: %v, %v", v.Unsafe, err)
 	}
 }
 
@@ -207,8 +207,8 @@ func TestACallThatCannotSeeWhereItRunsSaysNothing(t *testing.T) {
 	w.spaces = "unreadable"
 	w.add(ask{pod: "b", container: "c2"})
 	w.spaces = ""
-	if v := w.survey(); v.Blind != nil || v.Unproven != nil {
-		t.Errorf("%v, %v", v.Blind, v.Unproven)
+	if v := w.survey(); v.Unsafe != nil || v.Unproven != nil {
+		t.Errorf("%v, %v", v.Unsafe, v.Unproven)
 	}
 }
 
@@ -223,8 +223,8 @@ func TestWhatIsInDoubtIsSaid(t *testing.T) {
 	}
 	w.burn("c2")
 	w.expect(w.plan(), "", "it is not proven gone")
-	if v := w.survey(); v.Blind != nil || v.Doubtful != 1 || v.Doubt == nil || !strings.Contains(v.Doubt.Error(), "/proc/77/ns/net") {
-		t.Errorf("%d: %v, %v", v.Doubtful, v.Doubt, v.Blind)
+	if v := w.survey(); v.Unsafe != nil || v.Doubtful != 1 || v.Doubt == nil || !strings.Contains(v.Doubt.Error(), "/proc/77/ns/net") {
+		t.Errorf("%d: %v, %v", v.Doubtful, v.Doubt, v.Unsafe)
 	}
 	w.blind = false
 	w.expect(w.collect(), "release 10.0.0.3", "all could be asked")
@@ -238,8 +238,8 @@ func TestADrainedNodeIsLookedAfter(t *testing.T) {
 	w.burn("c1")
 	w.stop("c2")
 	w.after(2 * time.Minute)
-	if v := w.survey(); v.Blind != nil || v.Doubtful != 1 || v.Doubt == nil || !strings.Contains(v.Doubt.Error(), "not one looks alive") {
-		t.Errorf("%d: %v, %v", v.Doubtful, v.Doubt, v.Blind)
+	if v := w.survey(); v.Unsafe != nil || v.Doubtful != 1 || v.Doubt == nil || !strings.Contains(v.Doubt.Error(), "not one looks alive") {
+		t.Errorf("%d: %v, %v", v.Doubtful, v.Doubt, v.Unsafe)
 	}
 	w.expect(w.collect(), "expire 10.0.0.3", "one is over, and the other in doubt")
 	w.add(ask{pod: "new", container: "c3"})
@@ -254,8 +254,8 @@ func TestAfterABoot(t *testing.T) {
 	w.del("c2")
 	w.reboot()
 	w.after(time.Minute)
-	if v := w.survey(); v.Blind == nil || len(Plan(v)) > 0 {
-		t.Errorf("a boot id of who knows where: %v, %v", v.Blind, Plan(v))
+	if v := w.survey(); v.Unsafe == nil || len(Plan(v)) > 0 {
+		t.Errorf("a boot id of who knows where: %v, %v", v.Unsafe, Plan(v))
 	}
 	w.first = true
 	if reason := Plan(w.survey())[0].Reason; reason != "the node has booted since" {

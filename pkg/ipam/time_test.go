@@ -117,7 +117,7 @@ func TestOtherHoldsOfAnEarlierBoot(t *testing.T) {
 	w.add(ask{pod: "db-1", container: "c2", window: lease.Forever})
 	w.stop("c1")
 	w.stop("c2")
-	if err := w.service.Defer(context.Background(), []Expected{{"db", "db-0"}}, 3*hour); err != nil {
+	if err := w.service.Defer(context.Background(), []PendingPod{{"db", "db-0"}}, 3*hour); err != nil {
 		t.Fatal(err)
 	}
 	w.after(hour)
@@ -218,7 +218,7 @@ func TestAYearOfUptime(t *testing.T) {
 	w.stop("c2")
 	w.after(199 * day)
 	w.same("a day before its end", w.add(ask{pod: "db-0", container: "c3", window: 200 * day}), "10.0.0.2")
-	w.refused(ask{pod: "db-0", container: "new", uid: "u2", window: 200 * day}, ErrHolderAlive)
+	w.refused(ask{pod: "db-0", container: "new", uid: "u2", window: 200 * day}, ErrAddressInUse)
 	w.after(2 * time.Minute)
 	w.same("busyTimeout", w.add(ask{pod: "db-0", container: "new", uid: "u2", window: 200 * day}), "10.0.0.4")
 	w.stop("new")
@@ -234,10 +234,10 @@ func TestBusyTimeoutOutlivesEveryStepOfTheClock(t *testing.T) {
 		w := newWorld(t, "10.0.0.0/24")
 		w.add(ask{pod: "db-0", container: "old", window: hour})
 		again := ask{pod: "db-0", container: "new", uid: "u2", window: hour}
-		w.refused(again, ErrHolderAlive)
+		w.refused(again, ErrAddressInUse)
 		w.after(time.Minute)
 		w.stepClock(step)
-		w.refused(again, ErrHolderAlive)
+		w.refused(again, ErrAddressInUse)
 		w.after(time.Minute)
 		w.same(step.String(), w.add(again), "10.0.0.3")
 	}

@@ -41,7 +41,7 @@ func TestAnAddressThatIsStillPluggedStays(t *testing.T) {
 	}
 	w.after(hour)
 	w.refused(ask{pod: "a", container: "c2"}, ErrExhausted, "1 in cool-down", "but container c1 still has 10.0.0.3")
-	w.refused(ask{pod: "a", container: "c2", requested: "10.0.0.3"}, ErrTaken)
+	w.refused(ask{pod: "a", container: "c2", requested: "10.0.0.3"}, ErrUnavailable)
 	w.expect(w.collect(), "", "the collector")
 	w.take("c1", w.request(ask{requested: "10.0.0.3"}).Requested[0])
 	w.expect(w.collect(), "expire 10.0.0.3", "the collector, when it is off")
@@ -60,7 +60,7 @@ func TestAnUnpluggedAddressStaysWhereNobodyCanLook(t *testing.T) {
 		t.Helper()
 		w.refused(ask{pod: "a", container: "c2"}, ErrExhausted, "1 in cool-down", "the next hold is over, but "+
 			"it cannot be told whether container c1 still has 10.0.0.3: /run/netns/c1: permission denied")
-		w.refused(ask{pod: "a", container: "c2", requested: "10.0.0.3"}, ErrTaken)
+		w.refused(ask{pod: "a", container: "c2", requested: "10.0.0.3"}, ErrUnavailable)
 		if l := w.leaseOf("vm"); l.State == 0 {
 			t.Errorf("%s: %+v", story, l)
 		}

@@ -67,20 +67,20 @@ func addressesIn(leases []lease.Lease, p lease.Pool) []netip.Addr {
 // plugin's, and an address that we gave must be in it.
 func verify(req Request, held []netip.Addr) error {
 	if len(held) == 0 {
-		return fmt.Errorf("%w: container %s has none on %s", ErrNotHolder, req.ContainerID, req.IfName)
+		return fmt.Errorf("%w: container %s has none on %s", ErrCheckFailed, req.ContainerID, req.IfName)
 	}
 	if !req.PrevKnown {
 		return nil
 	}
 	for _, a := range held {
 		if !slices.Contains(req.Prev, a) {
-			return fmt.Errorf("%w: container %s holds %s, which prevResult does not name", ErrNotHolder, req.ContainerID, a)
+			return fmt.Errorf("%w: container %s holds %s, which prevResult does not name", ErrCheckFailed, req.ContainerID, a)
 		}
 	}
 	for _, a := range req.Prev {
 		for _, set := range req.Sets {
 			if set.Usable(a) && !slices.Contains(held, a) {
-				return fmt.Errorf("%w: prevResult names %s, which container %s does not hold", ErrNotHolder, a, req.ContainerID)
+				return fmt.Errorf("%w: prevResult names %s, which container %s does not hold", ErrCheckFailed, a, req.ContainerID)
 			}
 		}
 	}

@@ -16,7 +16,7 @@ func TestCheckOfADamagedRecord(t *testing.T) {
 		t.Errorf("CHECK: %v", err)
 	}
 	err := w.service.Verify(context.Background(), w.request(ask{pod: "db-1", container: "c2"}))
-	if !errors.Is(err, ErrNotHolder) {
-		t.Errorf("CHECK of another container: %v, want ErrNotHolder", err)
+	if !errors.Is(err, ErrCheckFailed) {
+		t.Errorf("CHECK of another container: %v, want ErrCheckFailed", err)
 	}
 }

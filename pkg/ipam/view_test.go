@@ -63,8 +63,8 @@ func TestNoCommandActsOnAnUnprovenView(t *testing.T) {
 			w.del("c2")
 			w.options.SoftHold = time.Second
 			home := w.elsewhere()
-			if err := command(w); !errors.Is(err, ErrBlind) {
-				t.Errorf("got error %v, want ErrBlind", err)
+			if err := command(w); !errors.Is(err, ErrNoHostView) {
+				t.Errorf("got error %v, want ErrNoHostView", err)
 			}
 			home()
 			w.after(time.Minute)
@@ -177,7 +177,7 @@ func TestANamespaceMadeAnewAtItsPath(t *testing.T) {
 			tt.learn(t, w)
 			if next := (ask{pod: "db-0", container: "c2", window: hour}); tt.seen {
 				w.addrs[path] = []netip.Addr{netip.MustParseAddr("10.0.0.2")}
-				w.refused(next, ErrHolderAlive)
+				w.refused(next, ErrAddressInUse)
 			} else {
 				w.same("it comes back", w.add(next), "10.0.0.2")
 			}
@@ -231,7 +231,7 @@ func TestARefusalSaysWhatIsKnown(t *testing.T) {
 			w := newWorld(t, "10.0.0.0/24")
 			w.add(ask{pod: "db-0", container: "c1", window: hour})
 			tt.do(w)
-			w.refused(ask{pod: "db-0", container: "c2", window: hour}, ErrHolderAlive, tt.say, "c1")
+			w.refused(ask{pod: "db-0", container: "c2", window: hour}, ErrAddressInUse, tt.say, "c1")
 		})
 	}
 }

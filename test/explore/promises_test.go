@@ -268,7 +268,7 @@ func (w *world) accountRefusal(b int, err error) string {
 	switch {
 	case errors.Is(err, store.ErrBusy) && w.locked[w.netOf(b)]:
 	case errors.Is(err, ipam.ErrNoWitness) && w.damage.lost:
-	case errors.Is(err, ipam.ErrHolderAlive), errors.Is(err, ipam.ErrExhausted):
+	case errors.Is(err, ipam.ErrAddressInUse), errors.Is(err, ipam.ErrExhausted):
 		if w.promiseTo(w.podOf(b)).IsValid() && !w.siblingSeemsAlive(b) && !w.locked[w.netOf(b)] {
 			return fmt.Sprintf("I2: pod %s was refused the address that is kept for it: %v", podName(w.podOf(b)), err)
 		}

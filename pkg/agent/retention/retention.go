@@ -71,7 +71,7 @@ func Decide(p podcache.Pod) (ipam.PodWindow, error) {
 // Plan is what a pass has to do.
 type Plan struct {
 	Follow  []ipam.PodWindow        // windows of pods with a lease whose window differs
-	Expect  []ipam.Expected         // starting pods whose hold is about to end
+	Expect  []ipam.PendingPod       // starting pods whose hold is about to end
 	Invalid map[informer.Name]error // pods with an invalid annotation
 	// RequeueAfter is the time until the hold of a starting pod will be about to end, 0 for none.
 	RequeueAfter time.Duration
@@ -137,7 +137,7 @@ func (plan *Plan) expect(p podcache.Pod, leases []lease.Lease, now lease.Instant
 	switch {
 	case rest == lease.Forever:
 	case rest <= DeferBelow:
-		plan.Expect = append(plan.Expect, ipam.Expected{Namespace: p.Namespace, Name: p.Name.Name})
+		plan.Expect = append(plan.Expect, ipam.PendingPod{Namespace: p.Namespace, Name: p.Name.Name})
 		plan.requeueAfter(DeferTo - DeferBelow)
 	default:
 		plan.requeueAfter(rest - DeferBelow)

@@ -87,7 +87,7 @@ func TestMake(t *testing.T) {
 	follow := func(w time.Duration) []ipam.PodWindow {
 		return []ipam.PodWindow{{Namespace: "db", Name: "db-0", UID: "u1", Window: w}}
 	}
-	expect := []ipam.Expected{{Namespace: "db", Name: "db-0"}}
+	expect := []ipam.PendingPod{{Namespace: "db", Name: "db-0"}}
 	deleted := pod("60")
 	deleted.Expected = false
 	for _, c := range []struct {
