@@ -52,7 +52,8 @@ func newAPI(t *testing.T) *api {
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
 	mapper.Add(ipam.GroupVersion.WithKind("IPReservation"), meta.RESTScopeNamespace)
 	var err error
-	config := &rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{ContentType: runtime.ContentTypeJSON}}
+	// The manager has no rate limit either.
+	config := &rest.Config{Host: server.URL, QPS: -1, ContentConfig: rest.ContentConfig{ContentType: runtime.ContentTypeJSON}}
 	if a.client, err = client.New(config, client.Options{Scheme: scheme, Mapper: mapper}); err != nil {
 		t.Fatal(err)
 	}
