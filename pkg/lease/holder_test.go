@@ -10,8 +10,8 @@ func TestHolderName(t *testing.T) {
 	}
 }
 
-// The name of an attachment is that of a file: nothing else may be read as one.
-func TestWhatIsNoHoldersName(t *testing.T) {
+// Names of attachments are used as file names, so that others must be rejected.
+func TestParseHolderRejects(t *testing.T) {
 	for _, name := range []string{"", "@", "c1", "c1@", "@eth0", "../c@eth0", "c@e/th", "/@eth0"} {
 		if h, ok := ParseHolder(name); ok || h != (Holder{}) {
 			t.Errorf("%q is %+v", name, h)
@@ -30,7 +30,7 @@ func TestKey(t *testing.T) {
 		{"db", "db-0", true, Key{}},
 		{"", "db-0", false, Key{pool, "", "db-0", "eth0"}},
 		{"db", "", false, Key{pool, "db", "", "eth0"}},
-		{"", "", false, Key{}}, // of the pool and the interface alone everybody would be the same
+		{"", "", false, Key{}}, // every caller without a pod name would have the same key
 	} {
 		l := Lease{Pool: pool, Namespace: tt.namespace, Name: tt.name, Holder: holder, Superseded: tt.superseded}
 		if got := l.Key(); got != tt.want || got.IsZero() != (tt.want == Key{}) {

@@ -8,28 +8,28 @@ import (
 )
 
 var (
-	// ErrTaken is returned when the address belongs to somebody else: another
-	// key, another pod's soft hold, or an attachment without a window.
+	// ErrTaken is returned if the address belongs to another key, is in another pod's soft hold, or
+	// belongs to an attachment without a window.
 	ErrTaken = errors.New("the address belongs to another lease")
-	// ErrHolderAlive is returned when the move needs the (last) holder to be
-	// dead, and that is not proven.
+	// ErrHolderAlive is returned if an event requires that the (last) holder is dead, and that is not
+	// proven.
 	ErrHolderAlive = errors.New("the last holder of the address may still be alive")
-	// ErrNotHolder is returned when a release names somebody who does not hold
-	// the lease. It is no failure: such a release changes nothing (I6).
+	// ErrNotHolder is returned if an event names a container that does not hold the lease. A DEL that
+	// is repeated late meets it: it changes nothing and succeeds.
 	ErrNotHolder = errors.New("not the holder of the lease")
-	// ErrNotDue is returned when the time of an event has not come.
+	// ErrNotDue is returned for an event that is too early.
 	ErrNotDue = errors.New("not due yet")
-	// ErrInvalid is returned for an event that has no meaning in this state.
-	ErrInvalid = errors.New("event has no meaning in this state")
+	// ErrInvalid is returned for an event that is not possible in the state of the lease.
+	ErrInvalid = errors.New("not possible in this state")
 )
 
-// Event is what may happen to a lease. The set is closed.
+// Event is something that happens to a lease. Only this package implements it.
 type Event interface {
 	apply(Lease, Instant) (Lease, error)
 }
 
-// Apply returns the lease as it stands after the event, or the lease as it was
-// and one of the package's errors. It never changes its argument.
+// Apply returns the lease after the event, or the unchanged lease and one of the errors of this
+// package.
 func Apply(l Lease, e Event, now Instant) (Lease, error) {
 	next, err := e.apply(l, now)
 	if err != nil {
@@ -43,11 +43,11 @@ func eventName(e Event) string {
 	return name[len("lease."):]
 }
 
-// Bind gives the address to a holder: a fresh one, the one who has it already
-// (nothing changes), the key's next one (a claim of a hold), or a newcomer of
-// the key after a holder that is proven dead (a take-over).
+// Bind gives the address to a holder: a new one, the one that has it already (nothing changes), a
+// pod with the key of a hold (a claim), or a pod with the key of a bound lease whose holder is
+// proven dead (a take-over).
 type Bind struct {
-	ID      string // for a fresh lease only; a claim keeps the lease's own
+	ID      string // of a new lease; a claimed lease keeps its ID
 	Pool    Pool
 	Address netip.Addr
 	Set     string
@@ -61,7 +61,7 @@ type Bind struct {
 	Soft      time.Duration
 	HeldLimit int
 
-	LastHolder Liveness // of the lease's present or last holder
+	LastHolder Liveness // of the lease's holder or last holder
 }
 
 func (e Bind) key() Key {
@@ -74,7 +74,7 @@ func (e Bind) apply(l Lease, now Instant) (Lease, error) {
 		return e.bound(Lease{ID: e.ID}, now), nil
 	case Bound:
 		if l.Holder.Is(e.Holder) && l.Pool == e.Pool {
-			l.Holder = e.Holder // the namespace may have moved; the rest stands
+			l.Holder = e.Holder // the namespace may be another one; nothing else changes
 			return l, nil
 		}
 		if err := e.mayTakeOver(l); err != nil {
@@ -90,9 +90,9 @@ func (e Bind) apply(l Lease, now Instant) (Lease, error) {
 	return l, ErrInvalid
 }
 
-// mayTakeOver: only the key of a lease with a window has a claim on a bound
-// address, and only after death. One namespace cannot hold the same interface
-// twice, so a newcomer in the holder's own namespace has replaced it.
+// mayTakeOver returns nil if the pod may take over a bound lease: it has the key, the lease has a
+// window, and the holder is dead. A namespace cannot contain two interfaces of the same name, so a
+// container in the holder's own namespace has replaced it.
 func (e Bind) mayTakeOver(l Lease) error {
 	if l.Window == 0 || l.Key().IsZero() || l.Key() != e.key() {
 		return ErrTaken
@@ -125,14 +125,13 @@ func (e Bind) bound(l Lease, now Instant) Lease {
 	}
 }
 
-// Release is the holder's own DEL, or a GC that no longer lists it. It starts
-// the window that is stored in the lease. Limited says that the range set may
-// have no further firm hold: then the hold is soft.
+// Release is a DEL of the holder, or a GC that does not list it. It starts the window of the lease.
+// If Limited is set, the range set has as many firm holds as it may, and the hold is soft.
 type Release struct {
 	Holder  Holder
 	Limited bool
-	// LastHolder matters to a lease without a key alone: it is free at once, as with
-	// host-local, unless its holder is known to be alive.
+	// LastHolder matters only to a lease without a key: the address is free at once, as with
+	// host-local, unless the holder is known to be alive.
 	LastHolder Liveness
 }
 
@@ -143,9 +142,8 @@ func (e Release) apply(l Lease, now Instant) (Lease, error) {
 	return released(l, e.Limited, e.LastHolder, now), nil
 }
 
-// Orphan is the release of a holder that no DEL will ever come for. It needs
-// proof of death, and starts the window like any release: an orphan is never
-// purged (docs/design.md, "Release and orphans").
+// Orphan is the release of a holder that will get no DEL. It requires proof of its death, and
+// starts the window as any release does (docs/design.md, "Release and orphans").
 type Orphan struct {
 	LastHolder Liveness
 	Limited    bool
@@ -191,8 +189,8 @@ func (e Expire) apply(l Lease, now Instant) (Lease, error) {
 	return ended(l, e.LastHolder)
 }
 
-// Yield ends a hold early because the pool has nothing better. Firm holds give
-// way only where the policy says so.
+// Yield ends a hold early because the pool is exhausted. A firm hold is ended only if the policy
+// allows it.
 type Yield struct {
 	LastHolder Liveness
 	Firm       bool // policy onExhaustion: yield
@@ -215,14 +213,14 @@ func ended(l Lease, last Liveness) (Lease, error) {
 	return Lease{}, nil
 }
 
-// Deferred reports whether the end of a firm hold was put off beyond its window:
-// the pod is expected back now.
+// Deferred reports whether the end of a firm hold was deferred beyond its window, because the pod
+// is expected back.
 func (l Lease) Deferred() bool { return l.State == Held && l.Firm && l.Hold > l.Window }
 
-// Revoke takes the claim away: an operator's release, a hold outside the ranges,
-// a request for another address. Force is the operator's own word that the
-// holder does not matter; without it a holder that may live keeps the address
-// out of use, though not for its key.
+// Revoke takes the address from its pod: a release by an operator or the API, a hold outside of the
+// ranges, or a request for another address. Force means that the operator does not care about the
+// holder. Without Force, a holder that may be alive keeps the address out of use, but no longer for
+// its key.
 type Revoke struct {
 	LastHolder Liveness
 	Force      bool
@@ -240,11 +238,11 @@ func (e Revoke) apply(l Lease, now Instant) (Lease, error) {
 	return superseded(l, now), nil
 }
 
-// Refuse records that a newcomer of the key was sent away because the holder
-// may be alive. Only the first time counts, for each newcomer.
+// Refuse records that an ADD of a pod with the key was rejected because the holder may be alive.
+// Only the first time is recorded for each pod.
 type Refuse struct {
-	// Newcomer is its UID. All without one count as one: the next try of a pod comes
-	// from another container, so nothing else tells it from the last.
+	// Newcomer is the UID of the pod. All pods without a UID count as one: each attempt of a pod
+	// uses another container, so nothing else identifies it.
 	Newcomer string
 }
 
@@ -258,10 +256,9 @@ func (e Refuse) apply(l Lease, now Instant) (Lease, error) {
 	return l, nil
 }
 
-// Supersede takes the key from a lease whose holder outlived the time that a
-// newcomer was made to wait (busyTimeout, counted from the first Refuse). The
-// newcomer gets another address; this one is free of the key, and its release
-// promises nothing.
+// Supersede takes the key from a lease whose holder is still alive Timeout after the first Refuse.
+// The pod gets another address. This one no longer has the key, and its release starts no firm
+// hold.
 type Supersede struct {
 	Newcomer string // as in Refuse
 	Timeout  time.Duration
@@ -287,15 +284,15 @@ func superseded(l Lease, now Instant) Lease {
 	return l
 }
 
-// SetWindow follows the annotation of the pod that has the lease (UID), as the
-// agent sees it. A bound lease gets the window, as far as its configuration
-// grants it. A hold becomes what its release would have made of it: a soft one
-// firm, a firm one longer, shorter or soft. Only what was put off stays off.
+// SetWindow applies the annotation of the pod that has the lease (UID), as the agent reads it. A
+// bound lease gets the window, as far as its configuration allows. A hold becomes what its release
+// would have made of it: a soft one firm, a firm one longer, shorter or soft. An end that was
+// deferred stays deferred.
 type SetWindow struct {
 	UID     string
 	Window  time.Duration
-	Owner   string // who makes the pod again
-	Limited bool   // the range set may have no further firm hold: a soft one stays
+	Owner   string // the controller that recreates the pod
+	Limited bool   // the range set has as many firm holds as it may: a soft hold stays soft
 }
 
 func (e SetWindow) apply(l Lease, _ Instant) (Lease, error) {
@@ -324,8 +321,8 @@ func (e SetWindow) apply(l Lease, _ Instant) (Lease, error) {
 	return l, nil
 }
 
-// SetMAC records the hardware address of the holder's interface, as the holder
-// says. The lease keeps it for the pod's next life.
+// SetMAC records the hardware address of the holder's interface, as the holder reports it. The
+// lease keeps it for the recreated pod.
 type SetMAC struct {
 	Holder Holder
 	MAC    string
@@ -339,8 +336,8 @@ func (e SetMAC) apply(l Lease, _ Instant) (Lease, error) {
 	return l, nil
 }
 
-// Defer puts off the end of a firm hold: at least Rest is left from now on.
-// The pod is expected back.
+// Defer puts off the end of a firm hold, so that at least Rest is left from now on, because the pod
+// is expected back.
 type Defer struct{ Rest time.Duration }
 
 func (e Defer) apply(l Lease, now Instant) (Lease, error) {
@@ -353,10 +350,10 @@ func (e Defer) apply(l Lease, now Instant) (Lease, error) {
 	return l, nil
 }
 
-// Rebase is for a hold of an earlier boot, in the first call of a new one. What has
-// gone by is counted once, by the wall clock. From then on the hold counts by this
-// boot's clock, and nobody who sets the other one ends it or keeps it. A hold that was
-// released in the future begins again: the wall clock is wrong, or was.
+// Rebase counts a hold of an earlier boot by the clock of this one. It is applied in the first call
+// after a boot: the time since the release is computed once, by the wall clock, and later changes
+// of the wall clock have no effect. A hold whose release is in the future starts again, because the
+// wall clock is wrong now or was then.
 type Rebase struct{}
 
 func (Rebase) apply(l Lease, now Instant) (Lease, error) {
@@ -366,20 +363,20 @@ func (Rebase) apply(l Lease, now Instant) (Lease, error) {
 	if now.BootID == "" || l.ReleasedAt.BootID == now.BootID {
 		return l, ErrNotDue
 	}
-	gone := now.Since(l.ReleasedAt)
-	released := Instant{Wall: now.Wall.Add(-gone), Boot: now.Boot - gone, BootID: now.BootID}
+	passed := now.Since(l.ReleasedAt)
+	released := Instant{Wall: now.Wall.Add(-passed), Boot: now.Boot - passed, BootID: now.BootID}
 	if !now.isSet() && l.ReleasedAt.isSet() {
-		released.Wall = l.ReleasedAt.Wall // for the next boot, which may know the time
+		released.Wall = l.ReleasedAt.Wall // the next boot may know the time
 	}
 	l.ReleasedAt = released
 	return l, nil
 }
 
-// Validate proves the invariant of the type.
+// Validate returns an error if the lease violates an invariant of the type.
 func (l Lease) Validate() error {
 	switch {
 	case l.State == None:
-		return errors.New("a lease without state is none and has no record")
+		return errors.New("a lease in state None has no record")
 	case l.State != Bound && l.State != Held:
 		return fmt.Errorf("state %d is unknown", int(l.State))
 	case !l.Address.IsValid():
@@ -389,11 +386,11 @@ func (l Lease) Validate() error {
 	case len(l.ID) != 16:
 		return fmt.Errorf("id %q is not 16 hex digits", l.ID)
 	case l.State == Bound && (l.Firm || l.Hold != 0 || !l.ReleasedAt.IsZero()):
-		return errors.New("bound, with the marks of a hold")
+		return errors.New("bound, with fields of a hold")
 	case l.State == Held && l.ReleasedAt.IsZero():
-		return errors.New("held since never")
+		return errors.New("held without the time of its release")
 	case l.State == Held && l.Firm && (l.Hold == 0 || l.Key().IsZero()):
-		return errors.New("firmly held without a key or a time")
+		return errors.New("firmly held without a key or a length")
 	case l.Window < 0 || l.MaxWindow < 0 || l.Soft < 0 || l.Hold < 0:
 		return errors.New("negative time")
 	}

@@ -10,22 +10,22 @@ import (
 )
 
 var (
-	testPool = Pool{DataDir: "/var/lib/cni/networks", Network: "cbr0"}
-	testAddr = netip.MustParseAddr("10.0.0.5")
-	t0       = Instant{Wall: time.Unix(1_700_000_000, 0), Boot: time.Hour, BootID: "boot-1"}
-	oldOne   = Holder{ContainerID: "old", IfName: "eth0", Netns: Netns{"/run/netns/old", 4, 11}, BootID: "boot-1"}
-	newOne   = Holder{ContainerID: "new", IfName: "eth0", Netns: Netns{"/run/netns/new", 4, 12}, BootID: "boot-1"}
+	testPool  = Pool{DataDir: "/var/lib/cni/networks", Network: "cbr0"}
+	testAddr  = netip.MustParseAddr("10.0.0.5")
+	t0        = Instant{Wall: time.Unix(1_700_000_000, 0), Boot: time.Hour, BootID: "boot-1"}
+	oldHolder = Holder{ContainerID: "old", IfName: "eth0", Netns: Netns{"/run/netns/old", 4, 11}, BootID: "boot-1"}
+	newHolder = Holder{ContainerID: "new", IfName: "eth0", Netns: Netns{"/run/netns/new", 4, 12}, BootID: "boot-1"}
 )
 
 func after(d time.Duration) Instant {
 	return Instant{Wall: t0.Wall.Add(d), Boot: t0.Boot + d, BootID: t0.BootID}
 }
 
-// The lease of db/db-0, uid u1, seen 10 s after whatever made it so.
+// states returns leases of db/db-0, uid u1. All events are applied 10 s after their last change.
 func states() map[string]Lease {
 	bound := Lease{
 		ID: "00112233445566aa", Pool: testPool, Address: testAddr, Set: "s", State: Bound,
-		Namespace: "db", Name: "db-0", UID: "u1", Holder: oldOne, Soft: 2 * time.Minute, BoundAt: t0,
+		Namespace: "db", Name: "db-0", UID: "u1", Holder: oldHolder, Soft: 2 * time.Minute, BoundAt: t0,
 	}
 	with := func(l Lease, change func(*Lease)) Lease { change(&l); return l }
 	windowed := with(bound, func(l *Lease) { l.Window = time.Hour })
@@ -56,26 +56,26 @@ func bind(h Holder, uid string, last Liveness) Bind {
 }
 
 func events() map[string]Event {
-	stranger := bind(newOne, "u9", Dead)
-	stranger.Name = "web-1"
-	sameNetns := bind(newOne, "u2", Alive)
-	sameNetns.Holder.Netns = oldOne.Netns
+	otherPod := bind(newHolder, "u9", Dead)
+	otherPod.Name = "web-1"
+	sameNetns := bind(newHolder, "u2", Alive)
+	sameNetns.Holder.Netns = oldHolder.Netns
 	sameNetns.Holder.Netns.Path = "/proc/77/ns/net"
-	moved := bind(oldOne, "u1", Unknown)
-	moved.Holder.Netns = newOne.Netns
+	moved := bind(oldHolder, "u1", Unknown)
+	moved.Holder.Netns = newHolder.Netns
 	return map[string]Event{
-		"again":           bind(oldOne, "u1", Unknown),
+		"again":           bind(oldHolder, "u1", Unknown),
 		"again/moved":     moved,
-		"back/dead":       bind(newOne, "u2", Dead),
-		"back/unknown":    bind(newOne, "u2", Unknown),
-		"back/alive":      bind(newOne, "u2", Alive),
+		"back/dead":       bind(newHolder, "u2", Dead),
+		"back/unknown":    bind(newHolder, "u2", Unknown),
+		"back/alive":      bind(newHolder, "u2", Alive),
 		"back/same-netns": sameNetns,
-		"same-uid":        bind(newOne, "u1", Dead),
-		"stranger":        stranger,
-		"del":             Release{Holder: oldOne},
-		"del/limited":     Release{Holder: oldOne, Limited: true},
-		"gc/alive":        Release{Holder: oldOne, LastHolder: Alive},
-		"late-del":        Release{Holder: newOne},
+		"same-uid":        bind(newHolder, "u1", Dead),
+		"other-pod":       otherPod,
+		"del":             Release{Holder: oldHolder},
+		"del/limited":     Release{Holder: oldHolder, Limited: true},
+		"gc/alive":        Release{Holder: oldHolder, LastHolder: Alive},
+		"late-del":        Release{Holder: newHolder},
 		"orphan/dead":     Orphan{LastHolder: Dead},
 		"orphan/unknown":  Orphan{LastHolder: Unknown},
 		"expire":          Expire{LastHolder: Dead},
@@ -85,10 +85,10 @@ func events() map[string]Event {
 		"yield/unknown":   Yield{LastHolder: Unknown, Firm: true},
 		"yield/firm":      Yield{LastHolder: Dead, Firm: true},
 		"yield/alive":     Yield{LastHolder: Alive, Firm: true},
-		"drop":            Revoke{LastHolder: Unknown},
-		"drop/dead":       Revoke{LastHolder: Dead},
-		"drop/alive":      Revoke{LastHolder: Alive},
-		"drop/force":      Revoke{LastHolder: Alive, Force: true},
+		"revoke":          Revoke{LastHolder: Unknown},
+		"revoke/dead":     Revoke{LastHolder: Dead},
+		"revoke/alive":    Revoke{LastHolder: Alive},
+		"revoke/force":    Revoke{LastHolder: Alive, Force: true},
 		"refuse":          Refuse{Newcomer: "u2"},
 		"supersede/early": Supersede{Newcomer: "u2", Timeout: time.Minute},
 		"supersede":       Supersede{Newcomer: "u2", Timeout: 5 * time.Second},
@@ -99,13 +99,13 @@ func events() map[string]Event {
 		"window/other":    SetWindow{UID: "u9", Window: time.Hour},
 		"defer":           Defer{Rest: 3 * time.Hour},
 		"rebase":          Rebase{},
-		"mac":             SetMAC{Holder: oldOne, MAC: "02:00:00:00:00:01"},
-		"mac/other":       SetMAC{Holder: newOne, MAC: "02:00:00:00:00:01"},
+		"mac":             SetMAC{Holder: oldHolder, MAC: "02:00:00:00:00:01"},
+		"mac/other":       SetMAC{Holder: newHolder, MAC: "02:00:00:00:00:01"},
 	}
 }
 
-// Every state and every event. "same" is an unchanged lease, * a lease
-// without its key, a word in parentheses an error.
+// everyPair has the result of every event in every state: "same" is an unchanged lease, * a lease
+// that lost its key, a word in parentheses an error.
 const everyPair = `
                 none       bound      windowed   keyless    superseded waiting    firm       deferred   soft       firm-over  soft-over  unclaimed
 again           Bound      same       same       same       same       same       Bound      Bound      Bound      (taken)    (taken)    (taken)
@@ -115,7 +115,7 @@ back/unknown    Bound      (taken)    (alive)    (taken)    (taken)    (alive)  
 back/alive      Bound      (taken)    (alive)    (taken)    (taken)    (alive)    (alive)    (alive)    (taken)    (taken)    (taken)    (taken)
 back/same-netns Bound      (taken)    Bound      (taken)    (taken)    Bound      Bound      Bound      (taken)    (taken)    (taken)    (taken)
 same-uid        Bound      (taken)    Bound      (taken)    (taken)    Bound      Bound      Bound      Bound      (taken)    (taken)    (taken)
-stranger        Bound      (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)
+other-pod       Bound      (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)
 del             (holder)   soft       firm       None       soft*      firm       (holder)   (holder)   (holder)   (holder)   (holder)   (holder)
 del/limited     (holder)   soft       soft       None       soft*      soft       (holder)   (holder)   (holder)   (holder)   (holder)   (holder)
 gc/alive        (holder)   soft       firm       soft       soft*      firm       (holder)   (holder)   (holder)   (holder)   (holder)   (holder)
@@ -129,10 +129,10 @@ yield           (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)
 yield/firm      (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  None       (taken)    None       None       None       None
 yield/unknown   (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (alive)    (taken)    (alive)    (alive)    (alive)    (alive)
 yield/alive     (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (alive)    (taken)    (alive)    (alive)    (alive)    (alive)
-drop            (invalid)  (alive)    (alive)    (alive)    (alive)    (alive)    soft*      soft*      soft*      soft*      soft*      soft*
-drop/dead       (invalid)  None       None       None       None       None       None       None       None       None       None       None
-drop/alive      (invalid)  (alive)    (alive)    (alive)    (alive)    (alive)    soft*      soft*      soft*      soft*      soft*      soft*
-drop/force      (invalid)  None       None       None       None       None       None       None       None       None       None       None
+revoke          (invalid)  (alive)    (alive)    (alive)    (alive)    (alive)    soft*      soft*      soft*      soft*      soft*      soft*
+revoke/dead     (invalid)  None       None       None       None       None       None       None       None       None       None       None
+revoke/alive    (invalid)  (alive)    (alive)    (alive)    (alive)    (alive)    soft*      soft*      soft*      soft*      soft*      soft*
+revoke/force    (invalid)  None       None       None       None       None       None       None       None       None       None       None
 refuse          (invalid)  Bound      Bound      Bound      Bound*     same       firm       firm       soft       firm       soft       soft*
 supersede/early (invalid)  (due)      (due)      (due)      (due)      (due)      (due)      (due)      (due)      (due)      (due)      (due)
 supersede       (invalid)  (due)      (due)      (due)      (due)      Bound*     (due)      (due)      (due)      (due)      (due)      (due)
@@ -147,7 +147,7 @@ mac             (holder)   Bound      Bound      Bound      Bound*     Bound    
 mac/other       (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)
 `
 
-func TestEveryStateMeetsEveryEvent(t *testing.T) {
+func TestApply(t *testing.T) {
 	rows := strings.Split(strings.TrimSpace(everyPair), "\n")
 	columns := strings.Fields(rows[0])
 	all, ev := states(), events()
@@ -158,20 +158,20 @@ func TestEveryStateMeetsEveryEvent(t *testing.T) {
 		cells := strings.Fields(row)
 		e, ok := ev[cells[0]]
 		if !ok || len(cells) != len(columns)+1 {
-			t.Fatalf("bad row %q", row)
+			t.Fatalf("invalid row %q", row)
 		}
 		for i, name := range columns {
 			before := all[name]
 			next, err := Apply(before, e, after(10*time.Second))
 			if got := outcome(before, next, err); got != cells[i+1] {
-				t.Errorf("%s meets %s: %s, want %s (%v)", name, cells[0], got, cells[i+1], err)
+				t.Errorf("%s of %s: %s, want %s (%v)", cells[0], name, got, cells[i+1], err)
 			}
 			if err != nil && !equal(next, before) {
-				t.Errorf("%s meets %s: refused, and yet changed", name, cells[0])
+				t.Errorf("%s of %s failed and changed the lease", cells[0], name)
 			}
 			if next.State != None {
 				if err := next.Validate(); err != nil {
-					t.Errorf("%s meets %s: %v", name, cells[0], err)
+					t.Errorf("%s of %s: %v", cells[0], name, err)
 				}
 			}
 		}
@@ -201,53 +201,53 @@ func outcome(before, next Lease, err error) string {
 
 func equal(a, b Lease) bool { return reflect.DeepEqual(a, b) }
 
-func TestAClaimKeepsTheLeaseAndTakesTheNewcomersWindow(t *testing.T) {
+func TestClaim(t *testing.T) {
 	firm := states()["firm"]
-	got, err := Apply(firm, bind(newOne, "u2", Dead), after(time.Minute))
+	got, err := Apply(firm, bind(newHolder, "u2", Dead), after(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got.ID != firm.ID || got.Address != firm.Address {
 		t.Errorf("lease %s %s became %s %s", firm.ID, firm.Address, got.ID, got.Address)
 	}
-	if got.Window != time.Minute || got.UID != "u2" || got.Holder != newOne || got.BoundAt != after(time.Minute) {
-		t.Errorf("not the newcomer's: %+v", got)
+	if got.Window != time.Minute || got.UID != "u2" || got.Holder != newHolder || got.BoundAt != after(time.Minute) {
+		t.Errorf("got %+v, want the window, the UID and the holder of the claim", got)
 	}
 }
 
-// Evidence is asked about the namespace in which the container is now, so that is what the lease names.
-func TestARepeatedBindNamesTheNamespaceOfNow(t *testing.T) {
-	again := bind(oldOne, "u1", Unknown)
-	again.Holder.Netns = newOne.Netns
+// Evidence of life is read for the namespace in the lease, so a repeated ADD must update it.
+func TestRepeatedBindUpdatesTheNamespace(t *testing.T) {
+	again := bind(oldHolder, "u1", Unknown)
+	again.Holder.Netns = newHolder.Netns
 	got, err := Apply(states()["windowed"], again, after(time.Minute))
-	if err != nil || got.Holder.Netns != newOne.Netns || got.BoundAt != t0 || got.Window != time.Hour {
+	if err != nil || got.Holder.Netns != newHolder.Netns || got.BoundAt != t0 || got.Window != time.Hour {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
 
-// A soft hold is for the same pod, and the UID alone says which pod is the same.
-func TestWithoutAUIDNobodyIsTheSamePod(t *testing.T) {
+// A soft hold is for the same pod, and only the UID identifies a pod.
+func TestSoftHoldNeedsAUID(t *testing.T) {
 	soft := states()["soft"]
 	soft.UID = ""
-	if _, err := Apply(soft, bind(newOne, "", Dead), after(time.Second)); !errors.Is(err, ErrTaken) {
+	if _, err := Apply(soft, bind(newHolder, "", Dead), after(time.Second)); !errors.Is(err, ErrTaken) {
 		t.Errorf("two pods without a UID: %v", err)
 	}
 }
 
-func TestAWindowLearntLateMakesOfAHoldWhatItsReleaseWouldHave(t *testing.T) {
+func TestSetWindowOfAHold(t *testing.T) {
 	for _, c := range []struct {
-		story, state string
-		window, max  time.Duration
-		limit        int
-		want         Lease // its Window, Firm and Hold
+		name, state string
+		window, max time.Duration
+		limit       int
+		want        Lease // its Window, Firm and Hold
 	}{
 		{"longer", "firm", 3 * time.Hour, 0, 0, Lease{Window: 3 * time.Hour, Firm: true, Hold: 3 * time.Hour}},
 		{"shorter", "firm", time.Minute, 0, 0, Lease{Window: time.Minute, Firm: true, Hold: time.Minute}},
-		{"what was put off stays off", "deferred", time.Minute, 0, 0, Lease{Window: time.Minute, Firm: true, Hold: 2 * time.Hour}},
-		{"longer than what was put off", "deferred", 3 * time.Hour, 0, 0, Lease{Window: 3 * time.Hour, Firm: true, Hold: 3 * time.Hour}},
-		{"no window after all", "firm", 0, 0, 0, Lease{Hold: 2 * time.Minute}},
-		{"more than is granted", "soft", Forever, time.Hour, 0, Lease{Window: time.Hour, Firm: true, Hold: time.Hour}},
-		{"nothing is granted", "soft", time.Hour, 0, NoneHeld, Lease{Hold: 2 * time.Minute}},
+		{"shorter, the end was deferred", "deferred", time.Minute, 0, 0, Lease{Window: time.Minute, Firm: true, Hold: 2 * time.Hour}},
+		{"longer than the deferred end", "deferred", 3 * time.Hour, 0, 0, Lease{Window: 3 * time.Hour, Firm: true, Hold: 3 * time.Hour}},
+		{"no window", "firm", 0, 0, 0, Lease{Hold: 2 * time.Minute}},
+		{"longer than the configuration allows", "soft", Forever, time.Hour, 0, Lease{Window: time.Hour, Firm: true, Hold: time.Hour}},
+		{"the configuration allows no firm holds", "soft", time.Hour, 0, NoneHeld, Lease{Hold: 2 * time.Minute}},
 	} {
 		l := states()[c.state]
 		l.MaxWindow, l.HeldLimit = c.max, c.limit
@@ -256,42 +256,42 @@ func TestAWindowLearntLateMakesOfAHoldWhatItsReleaseWouldHave(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got.Window != c.want.Window || got.Firm != c.want.Firm || got.Hold != c.want.Hold || got.Owner != "StatefulSet.apps/db" {
-			t.Errorf("%s: window %s, firm %v, hold %s", c.story, got.Window, got.Firm, got.Hold)
+			t.Errorf("%s: window %s, firm %v, hold %s", c.name, got.Window, got.Firm, got.Hold)
 		}
 	}
 }
 
-// Within a boot only the boot clock counts, across boots only the wall clock,
-// and a rest is never more than the hold.
-func TestClocks(t *testing.T) {
+// TestRemaining: within a boot the boot clock is used, across boots the wall clock, and the result
+// is never more than the hold.
+func TestRemaining(t *testing.T) {
 	l := states()["firm"] // released at t0, held for an hour
 	at := func(wall, boot time.Duration, id string) Instant {
 		return Instant{Wall: t0.Wall.Add(wall), Boot: boot, BootID: id}
 	}
 	for _, c := range []struct {
-		story string
-		now   Instant
-		want  time.Duration
+		name string
+		now  Instant
+		want time.Duration
 	}{
 		{"ten minutes later", after(10 * time.Minute), 50 * time.Minute},
-		{"the wall clock jumped a day ahead", at(24*time.Hour, t0.Boot+10*time.Minute, "boot-1"), 50 * time.Minute},
-		{"the wall clock jumped a day back", at(-24*time.Hour, t0.Boot+10*time.Minute, "boot-1"), 50 * time.Minute},
-		{"after a reboot the wall clock counts", at(20*time.Minute, time.Minute, "boot-2"), 40 * time.Minute},
-		{"after a reboot into the past the whole hold is left", at(-48*time.Hour, time.Minute, "boot-2"), time.Hour},
-		{"after a reboot far in the future nothing is", at(99*time.Hour, time.Minute, "boot-2"), 0},
-		{"an unknown boot is another boot", at(20*time.Minute, t0.Boot, ""), 40 * time.Minute},
+		{"the wall clock is set a day ahead", at(24*time.Hour, t0.Boot+10*time.Minute, "boot-1"), 50 * time.Minute},
+		{"the wall clock is set a day back", at(-24*time.Hour, t0.Boot+10*time.Minute, "boot-1"), 50 * time.Minute},
+		{"after a reboot", at(20*time.Minute, time.Minute, "boot-2"), 40 * time.Minute},
+		{"after a reboot, the wall clock is in the past", at(-48*time.Hour, time.Minute, "boot-2"), time.Hour},
+		{"after a reboot, the wall clock is far in the future", at(99*time.Hour, time.Minute, "boot-2"), 0},
+		{"the boot id is unknown", at(20*time.Minute, t0.Boot, ""), 40 * time.Minute},
 	} {
 		if got := l.Remaining(c.now); got != c.want {
-			t.Errorf("%s: %s left, want %s", c.story, got, c.want)
+			t.Errorf("%s: %s left, want %s", c.name, got, c.want)
 		}
 	}
 	l.Hold = Forever
 	if now := after(1e6 * time.Hour); l.Lapsed(now) || !l.Until(now).IsZero() {
-		t.Error("forever has an end")
+		t.Error("a hold without an end has one")
 	}
 }
 
-func TestARefusalCountsFromItsFirstTimeForEachNewcomer(t *testing.T) {
+func TestRefuseKeepsTheFirstTimeOfEachPod(t *testing.T) {
 	l := states()["windowed"]
 	steps := []struct {
 		newcomer string
@@ -301,7 +301,7 @@ func TestARefusalCountsFromItsFirstTimeForEachNewcomer(t *testing.T) {
 		{"u2", after(0), after(0)},
 		{"u2", after(time.Minute), after(0)},
 		{"u3", after(2 * time.Minute), after(2 * time.Minute)},
-		{"", after(3 * time.Minute), after(3 * time.Minute)}, // one without a UID, and the next
+		{"", after(3 * time.Minute), after(3 * time.Minute)}, // two pods without a UID
 		{"", after(4 * time.Minute), after(3 * time.Minute)},
 	}
 	for _, s := range steps {
@@ -310,23 +310,23 @@ func TestARefusalCountsFromItsFirstTimeForEachNewcomer(t *testing.T) {
 			t.Fatal(err)
 		}
 		if l.RefusedAt != s.since {
-			t.Errorf("%s waits since %v, want %v", s.newcomer, l.RefusedAt, s.since)
+			t.Errorf("%q was first rejected at %v, want %v", s.newcomer, l.RefusedAt, s.since)
 		}
 	}
 	if _, err := Apply(l, Supersede{Newcomer: "u2", Timeout: time.Minute}, after(time.Hour)); !errors.Is(err, ErrNotDue) {
-		t.Errorf("u2's waiting was over when u3 came, got %v", err)
+		t.Errorf("u3 was rejected since; got %v, want ErrNotDue", err)
 	}
 	if _, err := Apply(l, Supersede{Timeout: time.Minute}, after(4*time.Minute)); err != nil {
 		t.Errorf("without a UID: %v", err)
 	}
 	if _, err := Apply(states()["windowed"], Supersede{Timeout: time.Minute}, after(time.Hour)); !errors.Is(err, ErrNotDue) {
-		t.Errorf("without a UID, and nobody was refused: %v", err)
+		t.Errorf("without a UID and without a rejected ADD: %v", err)
 	}
 }
 
-// Whoever waited for a holder that is gone has not waited for its hold yet.
-func TestAReleaseEndsTheWaiting(t *testing.T) {
-	for name, e := range map[string]Event{"del": Release{Holder: oldOne}, "orphan": Orphan{LastHolder: Dead}} {
+// The time that a pod waited for the holder does not count against the hold.
+func TestReleaseClearsTheRefusal(t *testing.T) {
+	for name, e := range map[string]Event{"del": Release{Holder: oldHolder}, "orphan": Orphan{LastHolder: Dead}} {
 		got, err := Apply(states()["waiting"], e, after(time.Minute))
 		if err != nil || got.State != Held || !got.RefusedAt.IsZero() || got.RefusedFor != "" {
 			t.Errorf("%s: %+v, %v", name, got, err)
@@ -334,8 +334,8 @@ func TestAReleaseEndsTheWaiting(t *testing.T) {
 	}
 }
 
-// However often the end is put off, it is Rest from now, and never earlier than it was.
-func TestPuttingOffTheEndDoesNotAddUp(t *testing.T) {
+// The end is at least Rest from now, and never earlier than before.
+func TestDefer(t *testing.T) {
 	l := states()["firm"] // an hour from t0
 	for _, c := range []struct{ at, rest, want time.Duration }{
 		{10 * time.Minute, 30 * time.Minute, 50 * time.Minute},
@@ -351,58 +351,58 @@ func TestPuttingOffTheEndDoesNotAddUp(t *testing.T) {
 	}
 }
 
-// A hold of an earlier boot counts by the clock of this one, which nobody steps, from its first call on.
-func TestAHoldOfAnEarlierBoot(t *testing.T) {
+// After the first call of a boot, holds of earlier boots are counted by the boot clock.
+func TestRebase(t *testing.T) {
 	boot := func(wall time.Duration) Instant {
 		return Instant{Wall: t0.Wall.Add(wall), Boot: time.Minute, BootID: "boot-2"}
 	}
-	y1970 := Instant{Wall: time.Unix(60, 0), Boot: time.Minute, BootID: "boot-2"}
+	unset := Instant{Wall: time.Unix(60, 0), Boot: time.Minute, BootID: "boot-2"}
 	old := func(wall time.Time) Lease {
 		l := states()["firm"] // an hour
 		l.ReleasedAt.Wall = wall
 		return l
 	}
 	for _, c := range []struct {
-		story string
-		hold  Lease
-		now   Instant
-		rest  time.Duration
-		wall  time.Time // of its release, for the boot after this one
+		name string
+		hold Lease
+		now  Instant
+		rest time.Duration
+		wall time.Time // of its release, for the boot after this one
 	}{
 		{"twenty minutes", states()["firm"], boot(20 * time.Minute), 40 * time.Minute, t0.Wall},
-		{"too long", states()["firm"], boot(2 * time.Hour), 0, t0.Wall},
-		{"put off", states()["deferred"], boot(30 * time.Minute), 90 * time.Minute, t0.Wall},
-		{"released in the future of a clock that may be right", old(t0.Wall.Add(time.Hour)), boot(0), time.Hour, t0.Wall},
-		{"the clock is at 1970 now", states()["firm"], y1970, time.Hour, t0.Wall},
-		{"the clock was at 1970 then", old(time.Unix(30, 0)), boot(0), time.Hour, t0.Wall},
-		{"then and now", old(time.Unix(30, 0)), y1970, time.Hour, y1970.Wall},
+		{"longer than the hold", states()["firm"], boot(2 * time.Hour), 0, t0.Wall},
+		{"deferred", states()["deferred"], boot(30 * time.Minute), 90 * time.Minute, t0.Wall},
+		{"released in the future, by a clock that is set", old(t0.Wall.Add(time.Hour)), boot(0), time.Hour, t0.Wall},
+		{"the clock is not set now", states()["firm"], unset, time.Hour, t0.Wall},
+		{"the clock was not set at the release", old(time.Unix(30, 0)), boot(0), time.Hour, t0.Wall},
+		{"the clock was not set at the release and is not now", old(time.Unix(30, 0)), unset, time.Hour, unset.Wall},
 	} {
 		l, err := Apply(c.hold, Rebase{}, c.now)
 		if err != nil {
-			t.Errorf("%s: %v", c.story, err)
+			t.Errorf("%s: %v", c.name, err)
 			continue
 		}
 		if rest := l.Remaining(c.now); rest != c.rest || !l.ReleasedAt.Wall.Equal(c.wall) {
-			t.Errorf("%s: %s left of a release at %s, want %s and %s", c.story, rest, l.ReleasedAt.Wall, c.rest, c.wall)
+			t.Errorf("%s: %s left of a release at %s, want %s and %s", c.name, rest, l.ReleasedAt.Wall, c.rest, c.wall)
 		}
 		if l.Hold != c.hold.Hold || l.Window != c.hold.Window || l.Deferred() != c.hold.Deferred() {
-			t.Errorf("%s: %+v became %+v", c.story, c.hold, l)
+			t.Errorf("%s: %+v became %+v", c.name, c.hold, l)
 		}
 		stepped := c.now
 		stepped.Wall, stepped.Boot = stepped.Wall.Add(25*time.Hour), stepped.Boot+10*time.Minute
 		if rest := l.Remaining(stepped); rest != max(c.rest-10*time.Minute, 0) {
-			t.Errorf("%s: %s left ten minutes and a step later", c.story, rest)
+			t.Errorf("%s: %s left ten minutes later, after the wall clock was set", c.name, rest)
 		}
 	}
 	unread := boot(time.Minute)
 	unread.BootID = ""
 	if _, err := Apply(states()["firm"], Rebase{}, unread); !errors.Is(err, ErrNotDue) {
-		t.Errorf("in a boot that has no name: %v", err)
+		t.Errorf("without a boot id: %v", err)
 	}
 }
 
-// A dead clock: the node boots a month before the release.
-func TestAHoldFromTheFutureBeginsAgainOnce(t *testing.T) {
+// The clock of the node is reset: it boots a month before the release.
+func TestRebaseOfAReleaseInTheFuture(t *testing.T) {
 	l := states()["firm"]
 	boot := Instant{Wall: t0.Wall.Add(-30 * 24 * time.Hour), Boot: time.Minute, BootID: "boot-2"}
 	l, err := Apply(l, Rebase{}, boot)
@@ -411,16 +411,16 @@ func TestAHoldFromTheFutureBeginsAgainOnce(t *testing.T) {
 	}
 	later := boot
 	later.Boot += 59 * time.Minute
-	later.Wall = t0.Wall // the clock is set right meanwhile
+	later.Wall = t0.Wall // the clock has been set
 	if rest := l.Remaining(later); rest != time.Minute {
 		t.Errorf("%s left, want a minute", rest)
 	}
 	if _, err := Apply(l, Rebase{}, later); !errors.Is(err, ErrNotDue) {
-		t.Errorf("again: %v", err)
+		t.Errorf("a second time: %v", err)
 	}
 	back := later
-	back.Wall = boot.Wall.Add(-time.Hour) // stepped back within the boot: its own clock is the one that counts
+	back.Wall = boot.Wall.Add(-time.Hour) // set back within the boot: the boot clock is used
 	if _, err := Apply(l, Rebase{}, back); !errors.Is(err, ErrNotDue) {
-		t.Errorf("within its boot: %v", err)
+		t.Errorf("within the boot: %v", err)
 	}
 }

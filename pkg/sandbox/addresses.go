@@ -9,16 +9,16 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// AddressesIn returns every address that an interface in the network namespace has,
-// in whatever state the interface and the address are.
+// AddressesIn returns all addresses of all interfaces in the network namespace, whatever the state
+// of the interface and the address.
 //
-// Errors: ErrNetnsGone where the path leads to the namespace no longer. After any other
-// one nothing is known of its addresses.
+// It returns ErrNetnsGone if the path no longer leads to the namespace. After another error nothing
+// is known about its addresses.
 func (h *Host) AddressesIn(n lease.Netns) (addrs []netip.Addr, err error) {
 	err = h.RunInNetns(n, func() error {
 		list, err := dump(unix.RTM_GETADDR, unix.AF_UNSPEC)
 		if err != nil {
-			return fmt.Errorf("the addresses in network namespace %s cannot be listed: %w", n.Path, err)
+			return fmt.Errorf("failed to list the addresses in network namespace %s: %w", n.Path, err)
 		}
 		for _, m := range list {
 			if m.Header.Type == unix.RTM_NEWADDR && len(m.Data) >= unix.SizeofIfAddrmsg {
@@ -30,8 +30,8 @@ func (h *Host) AddressesIn(n lease.Netns) (addrs []netip.Addr, err error) {
 	return addrs, err
 }
 
-// addressesOf are the addresses that one message names: on a point-to-point link the
-// interface's own is IFA_LOCAL and the other end's is IFA_ADDRESS.
+// addressesOf returns the addresses in one message: on a point-to-point link IFA_LOCAL is the
+// interface's own and IFA_ADDRESS that of the other end.
 func addressesOf(message []byte) (addrs []netip.Addr) {
 	for _, a := range attributes(message[unix.SizeofIfAddrmsg:]) {
 		if addr, ok := netip.AddrFromSlice(a.value); ok && (a.kind == unix.IFA_LOCAL || a.kind == unix.IFA_ADDRESS) {

@@ -11,19 +11,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestTheAddressesInANamespace(t *testing.T) {
+func TestAddressesIn(t *testing.T) {
 	h := testHost(t)
 	path := filepath.Join(t.TempDir(), "netns")
-	mounted(t, path, "10.1.2.3/24", "fd00::5/64", "fe80::77/64", "169.254.9.9/16")
+	newMounted(t, path, "10.1.2.3/24", "fd00::5/64", "fe80::77/64", "169.254.9.9/16")
 	n, err := h.Netns(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	has := func(story, addr string, want bool) {
+	has := func(name, addr string, want bool) {
 		t.Helper()
 		list, err := h.AddressesIn(n)
 		if got := slices.Contains(list, netip.MustParseAddr(addr)); err != nil || got != want {
-			t.Errorf("%s: %s: got %v, want %v, of %v, %v", story, addr, got, want, list, err)
+			t.Errorf("%s: %s: got %v, want %v, of %v, %v", name, addr, got, want, list, err)
 		}
 	}
 	change := func(addr string, down bool, by func(netlink.Link, *netlink.Addr) error) {
@@ -46,37 +46,37 @@ func TestTheAddressesInANamespace(t *testing.T) {
 		}
 	}
 	for _, addr := range []string{"10.1.2.3", "fd00::5", "fe80::77", "169.254.9.9"} {
-		has("as it was made", addr, true)
+		has("unchanged", addr, true)
 	}
-	has("nobody's", "10.1.2.4", false)
+	has("another address", "10.1.2.4", false)
 	change("10.1.2.3/24", false, netlink.AddrDel)
 	has("removed", "10.1.2.3", false)
 	change("10.7.7.7/32", true, func(l netlink.Link, a *netlink.Addr) error {
 		a.Peer, _ = netlink.ParseIPNet("10.8.8.8/32")
 		return netlink.AddrAdd(l, a)
 	})
-	has("one end of a point-to-point link, which is down", "10.7.7.7", true)
-	has("others", "169.254.9.9", true)
+	has("of a point-to-point link that is down", "10.7.7.7", true)
+	has("of another interface", "169.254.9.9", true)
 
 	other := n
 	other.Ino++
 	if list, err := h.AddressesIn(other); !errors.Is(err, ErrNetnsGone) {
-		t.Errorf("another namespace has its path: %v, %v", list, err)
+		t.Errorf("another namespace at the path: %v, %v", list, err)
 	}
 	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
 		t.Fatal(err)
 	}
 	if list, err := h.AddressesIn(n); !errors.Is(err, ErrNetnsGone) {
-		t.Errorf("its mount is gone: %v, %v", list, err)
+		t.Errorf("unmounted: %v, %v", list, err)
 	}
 }
 
-// A namespace that cannot be looked at has not ended.
-func TestAddressesThatCannotBeSeen(t *testing.T) {
+// A namespace that cannot be read must not count as ended.
+func TestAddressesInUnreadablePath(t *testing.T) {
 	h := testHost(t)
 	dir := t.TempDir()
 	path := filepath.Join(dir, "netns")
-	mounted(t, path, "10.1.2.3/24")
+	newMounted(t, path, "10.1.2.3/24")
 	n, err := h.Netns(path)
 	if err != nil {
 		t.Fatal(err)

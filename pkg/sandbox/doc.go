@@ -1,10 +1,9 @@
-// Package sandbox looks at the kernel for evidence of life: is the network
-// namespace of a lease's holder still there? It answers with three values, and
-// says dead only with proof: another boot, or a namespace that neither its
-// path nor any process leads to (docs/design.md, "Evidence of life").
+// Package sandbox reads evidence of life from the kernel: whether the network namespace of a lease's
+// holder still exists. It answers with three values, and Dead only with proof: another boot, or a
+// namespace that neither its path nor any process leads to (docs/design.md, "Evidence of life").
 //
-// It looks below one /proc, which must be the host's own.
+// It reads one /proc, which must be the host's.
 //
-// For pods that come back to an address it also does what a netlink socket can
-// do for them: it forgets neighbours, and gives interfaces a hardware address.
+// For pods that return to an address it also uses netlink: it deletes neighbour entries, and sets
+// the hardware address of interfaces.
 package sandbox

@@ -15,33 +15,33 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// DefaultBootIDFile is where Linux says which boot this is.
+// DefaultBootIDFile is the file from which Linux shows the boot id.
 const DefaultBootIDFile = "/proc/sys/kernel/random/boot_id"
 
-// Host is the node as its /proc and its paths show it.
+// Host is the node, as its /proc and the paths of its root file system show it.
 type Host struct {
 	proc       string
 	bootIDFile string
-	mounts     string // the process whose mounts the paths lead through, as /proc names it
+	mounts     string // the process whose mounts paths are resolved in: a pid, or "self"
 
 	proven *sync.Map // see proveMounts
 }
 
-// New returns the host behind a /proc, seen through this process's own mounts.
+// New returns the host that a /proc shows, with paths resolved in the mounts of this process.
 func New(proc, bootIDFile string) *Host {
 	return &Host{proc: proc, bootIDFile: bootIDFile, mounts: "self", proven: &sync.Map{}}
 }
 
-// Through returns the host for a process that has moved its root into that of
-// another one (pid, or "self"): then paths lead through the other's mounts.
+// Through returns the host for a process that has changed its root to that of another process (a
+// pid, or "self"), so that paths are resolved in the mounts of that process.
 func (h *Host) Through(pid string) *Host {
 	moved := *h
 	moved.mounts = pid
 	return &moved
 }
 
-// BootID is the id of this boot, "" where it cannot be read: then no holder is
-// ever dead by it.
+// BootID returns the id of this boot, or "" if it cannot be read. Without it no holder is dead by
+// reason of another boot.
 func (h *Host) BootID() string {
 	id, _ := h.readBootID()
 	return id
@@ -54,17 +54,16 @@ func (h *Host) readBootID() (string, error) {
 		err = fmt.Errorf("%s is empty", h.bootIDFile)
 	}
 	if err != nil {
-		return "", fmt.Errorf("the boot id cannot be read: %w", err)
+		return "", fmt.Errorf("failed to read the boot id: %w", err)
 	}
 	return id, nil
 }
 
-// ErrNotNetns is returned for a path where no network namespace lives.
-var ErrNotNetns = errors.New("no living network namespace")
+// ErrNotNetns is returned for a path at which there is no network namespace.
+var ErrNotNetns = errors.New("no network namespace")
 
-// Netns returns the network namespace that is mounted at the path, or that a
-// /proc/PID/ns/net path leads to. Errors other than ErrNotNetns say that it
-// cannot be told whether one lives there.
+// Netns returns the network namespace that is mounted at the path, or that a /proc/PID/ns/net path
+// leads to. An error other than ErrNotNetns means that it is not known whether there is one.
 func (h *Host) Netns(path string) (lease.Netns, error) {
 	n := lease.Netns{Path: path}
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
@@ -75,10 +74,10 @@ func (h *Host) Netns(path string) (lease.Netns, error) {
 		return n, err
 	}
 	defer f.Close()
-	// On a file that is no namespace the request is unknown or fails.
+	// The request fails for a file that is not a namespace.
 	kind, err := unix.IoctlRetInt(int(f.Fd()), unix.NS_GET_NSTYPE)
 	if err != nil || kind != unix.CLONE_NEWNET {
-		return n, fmt.Errorf("%w at %q: it is another kind of file", ErrNotNetns, path)
+		return n, fmt.Errorf("%w at %q: the file is of another kind", ErrNotNetns, path)
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
@@ -88,9 +87,9 @@ func (h *Host) Netns(path string) (lease.Netns, error) {
 	return n, nil
 }
 
-// QuickState is the quick look: a holder of another boot is dead, one whose path
-// still leads to its namespace is alive. A path that does not is no proof of
-// death, for the namespace may live on in a process.
+// QuickState is the quick check: a holder of another boot is dead, and a holder whose path still
+// leads to its namespace is alive. If the path leads elsewhere the result is Unknown, because a
+// process may keep the namespace alive.
 func (h *Host) QuickState(holder lease.Holder, boot string) lease.Liveness {
 	if holder.BootID != "" && boot != "" && holder.BootID != boot {
 		return lease.Dead
@@ -106,12 +105,11 @@ func (h *Host) QuickState(holder lease.Holder, boot string) lease.Liveness {
 	return lease.Unknown
 }
 
-// PathGone reports whether the path of the holder's namespace certainly leads to it
-// no longer: nothing is there, or something else. An error says why that cannot
-// be told.
+// PathGone reports whether the path of the holder's namespace certainly no longer leads to it:
+// there is nothing, or something else. An error says why that is not known.
 func (h *Host) PathGone(holder lease.Holder) (bool, error) {
 	if holder.Netns.Ino == 0 {
-		return false, errors.New("its network namespace was never seen")
+		return false, errors.New("its network namespace is not known")
 	}
 	var st unix.Stat_t
 	err := unix.Stat(holder.Netns.Path, &st)
@@ -124,40 +122,40 @@ func (h *Host) PathGone(holder lease.Holder) (bool, error) {
 	return false, &os.PathError{Op: "stat", Path: holder.Netns.Path, Err: err}
 }
 
-// isNothing reports whether an error says that nothing is at a path. Any other one
-// says nothing about what is there.
+// isNothing reports whether an error means that there is nothing at a path. Other errors do not say
+// what is there.
 func isNothing(err error) bool {
 	return errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ESRCH)
 }
 
-// NetnsSet are the network namespaces that the host's processes are in.
+// NetnsSet is a set of network namespaces in use, which may be incomplete.
 type NetnsSet struct {
-	inodes map[uint64]bool
-	unseen error // why not every process could be asked; nil if all were
+	inodes     map[uint64]bool
+	incomplete error // the first namespace that could not be read; nil if all were
 }
 
-// NewNetnsSet is a list made by hand, for simulated hosts.
-func NewNetnsSet(unseen error, inodes ...uint64) NetnsSet {
-	p := NetnsSet{inodes: map[uint64]bool{}, unseen: unseen}
+// NewNetnsSet returns a set of the given inodes, for simulated hosts.
+func NewNetnsSet(incomplete error, inodes ...uint64) NetnsSet {
+	p := NetnsSet{inodes: map[uint64]bool{}, incomplete: incomplete}
 	for _, ino := range inodes {
 		p.inodes[ino] = true
 	}
 	return p
 }
 
-// Incomplete says which process could not be asked, and why; nil if all were. Then
-// that none is in a namespace proves something.
-func (p NetnsSet) Incomplete() error {
-	if p.inodes == nil {
-		return errors.New("nobody has looked")
+// Incomplete returns the first error that occurred while the set was read, or nil. If it is nil, a
+// namespace that is not in the set is not in use.
+func (s NetnsSet) Incomplete() error {
+	if s.inodes == nil {
+		return errors.New("the processes were not read")
 	}
-	return p.unseen
+	return s.incomplete
 }
 
-// ProcessNetns asks every process. It costs some microseconds for each, so it is
-// for taking over and collecting only. Process 1 is always there, so a list
-// without it shows some of the processes alone. It is in the host's own namespace,
-// so it does not matter where that may not be read, as of a confined one.
+// ProcessNetns returns the namespaces of all processes. It takes microseconds for each process, so
+// it is for take-overs and collecting only. Process 1 always exists, so a list without it is
+// incomplete. The namespace of process 1 itself is the host's and need not be readable, which it is
+// not if a security module confines the process.
 func (h *Host) ProcessNetns() NetnsSet {
 	p := NetnsSet{inodes: map[uint64]bool{}}
 	dir, err := os.Open(h.proc)
@@ -176,7 +174,7 @@ func (h *Host) ProcessNetns() NetnsSet {
 		link, err := os.Readlink(h.processNetns(name))
 		switch {
 		case isNothing(err):
-			// One that has ended meanwhile is in no namespace.
+			// The process has ended.
 		case name == "1":
 			first = true
 			if err == nil {
@@ -189,31 +187,30 @@ func (h *Host) ProcessNetns() NetnsSet {
 		}
 	}
 	if !first {
-		p.miss(fmt.Errorf("%s does not show process 1", h.proc))
+		p.miss(fmt.Errorf("process 1 is not in %s", h.proc))
 	}
 	return p
 }
 
-// add takes a namespace by what a link to it says.
-func (p *NetnsSet) add(link string) {
-	if ino, ok := spaceInode(link, "net"); ok {
-		p.inodes[ino] = true
+// add adds the namespace that a link in /proc names.
+func (s *NetnsSet) add(link string) {
+	if ino, ok := linkInode(link, "net"); ok {
+		s.inodes[ino] = true
 	} else {
-		p.miss(fmt.Errorf("%q is no network namespace", link))
+		s.miss(fmt.Errorf("%q is not a network namespace", link))
 	}
 }
 
-// miss keeps the first reason.
-func (p *NetnsSet) miss(err error) {
-	if p.unseen == nil {
-		p.unseen = err
+// miss records the first error.
+func (s *NetnsSet) miss(err error) {
+	if s.incomplete == nil {
+		s.incomplete = err
 	}
 }
 
-// MountedNetns are the namespaces that are mounted anywhere, as if a process were in
-// each: what is in them lives on, whether or not a lease knows the path. It is for
-// whoever collects at leisure. Where a pod waits it would stand in the way: the
-// namespaces of new pods are mounted, and have the numbers of those that ended.
+// MountedNetns returns the namespaces that are mounted anywhere, which are in use like those of a
+// process, whether or not a lease knows the path. It is for collecting. An ADD must not use it: the
+// namespaces of new pods are mounted, and may have reused the inodes of deleted ones.
 func (h *Host) MountedNetns() NetnsSet {
 	p := NetnsSet{inodes: map[uint64]bool{}}
 	b, err := h.mountinfo()
@@ -226,25 +223,25 @@ func (h *Host) MountedNetns() NetnsSet {
 	return p
 }
 
-// Union returns what either look has found. A process that moves on while it is
-// looked for can hide from one of them.
-func (p NetnsSet) Union(o NetnsSet) NetnsSet {
-	both := NewNetnsSet(p.Incomplete())
+// Union returns the namespaces of both sets. A process that changes its namespace during a scan may
+// be missed by that scan.
+func (s NetnsSet) Union(o NetnsSet) NetnsSet {
+	both := NewNetnsSet(s.Incomplete())
 	both.miss(o.Incomplete())
-	maps.Copy(both.inodes, p.inodes)
+	maps.Copy(both.inodes, s.inodes)
 	maps.Copy(both.inodes, o.inodes)
 	return both
 }
 
-// Liveness reports whether a process lives in the namespace. Dead here means only
-// that none does.
-func (p NetnsSet) Liveness(n lease.Netns) lease.Liveness {
+// Liveness returns Alive if the namespace is in the set, Dead if it is not and the set is complete,
+// and otherwise Unknown.
+func (s NetnsSet) Liveness(n lease.Netns) lease.Liveness {
 	switch {
 	case n.Ino == 0:
 		return lease.Unknown
-	case p.inodes[n.Ino]:
+	case s.inodes[n.Ino]:
 		return lease.Alive
-	case p.Incomplete() == nil:
+	case s.Incomplete() == nil:
 		return lease.Dead
 	}
 	return lease.Unknown

@@ -15,48 +15,47 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// RunInNetns calls f on a thread that is in the namespace, if what is at its path is
-// still the namespace that was seen there. Nothing else ever runs on the thread:
-// it is brought home and thrown away.
+// RunInNetns calls f on a thread in the namespace, if the namespace is still at its path. The
+// thread runs nothing else afterwards: it returns to its own namespace and ends.
 func (h *Host) RunInNetns(n lease.Netns, f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		home, err := os.Open(h.processNetns("thread-self"))
+		own, err := os.Open(h.processNetns("thread-self"))
 		if err != nil {
-			done <- fmt.Errorf("there is no way back from another namespace: %w", err)
+			done <- fmt.Errorf("failed to open the namespace of this thread: %w", err)
 			return
 		}
-		defer home.Close()
-		err = moveTo(n)
+		defer own.Close()
+		err = setNetns(n)
 		if err == nil {
 			err = f()
 		}
-		// The first thread of a process cannot be thrown away, only parked.
-		_ = unix.Setns(int(home.Fd()), unix.CLONE_NEWNET)
+		// The main thread of a process does not end, so it must return.
+		_ = unix.Setns(int(own.Fd()), unix.CLONE_NEWNET)
 		done <- err
 	}()
 	return <-done
 }
 
-func moveTo(n lease.Netns) error {
+func setNetns(n lease.Netns) error {
 	fd, err := unix.Open(n.Path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
 		return ErrNetnsGone
 	}
 	if err != nil {
-		return fmt.Errorf("network namespace %s cannot be opened: %w", n.Path, err)
+		return fmt.Errorf("failed to open network namespace %s: %w", n.Path, err)
 	}
 	defer unix.Close(fd)
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		return fmt.Errorf("network namespace %s cannot be looked at: %w", n.Path, err)
+		return fmt.Errorf("failed to read network namespace %s: %w", n.Path, err)
 	}
 	if n.Ino == 0 || st.Ino != n.Ino || uint64(st.Dev) != n.Dev {
 		return ErrNetnsGone
 	}
 	if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
-		return fmt.Errorf("network namespace %s cannot be entered: %w", n.Path, err)
+		return fmt.Errorf("failed to enter network namespace %s: %w", n.Path, err)
 	}
 	return nil
 }
@@ -68,42 +67,41 @@ type Link struct {
 	MAC   net.HardwareAddr
 }
 
-// ErrNoLink is returned for a name that no interface has.
+// ErrNoLink is returned if no interface has the name.
 var ErrNoLink = errors.New("no such interface")
 
-// Link finds an interface in the network namespace at the path.
+// Link returns an interface in the network namespace at the path.
 func (h *Host) Link(netns, name string) (l Link, err error) {
-	err = h.at(netns, func() error {
-		l, err = linkHere(name)
+	err = h.runAtPath(netns, func() error {
+		l, err = threadLink(name)
 		return err
 	})
 	return l, err
 }
 
-// SetMAC gives an interface in the network namespace at the path a hardware
-// address, and has the kernel tell the neighbours: with arp_notify and
-// ndisc_notify it sends a gratuitous ARP and an unsolicited neighbour
-// advertisement whenever the address of a running interface changes.
+// SetMAC sets the hardware address of an interface in the network namespace at the path. It makes
+// the kernel announce the address: with arp_notify and ndisc_notify it sends a gratuitous ARP and
+// an unsolicited neighbour advertisement when the hardware address of a running interface changes.
 func (h *Host) SetMAC(netns, name string, mac net.HardwareAddr) error {
-	return h.at(netns, func() error {
-		l, err := linkHere(name)
+	return h.runAtPath(netns, func() error {
+		l, err := threadLink(name)
 		if err != nil {
 			return err
 		}
 		for _, file := range []string{"ipv4/conf/%s/arp_notify", "ipv6/conf/%s/ndisc_notify"} {
-			// Where there is no IPv6 there is no such file.
+			// Without IPv6 the second file does not exist.
 			_ = os.WriteFile(filepath.Join("/proc/sys/net", fmt.Sprintf(file, name)), []byte("1"), 0)
 		}
 		b := make([]byte, unix.SizeofIfInfomsg)
 		binary.NativeEndian.PutUint32(b[4:], uint32(l.Index))
 		if err := change(unix.RTM_SETLINK, appendAttribute(b, unix.IFLA_ADDRESS, mac)); err != nil {
-			return fmt.Errorf("interface %s cannot have the hardware address %s: %w", name, mac, err)
+			return fmt.Errorf("failed to set the hardware address of interface %s to %s: %w", name, mac, err)
 		}
 		return nil
 	})
 }
 
-func (h *Host) at(netns string, f func() error) error {
+func (h *Host) runAtPath(netns string, f func() error) error {
 	n, err := h.Netns(netns)
 	if err != nil {
 		return err
@@ -111,10 +109,10 @@ func (h *Host) at(netns string, f func() error) error {
 	return h.RunInNetns(n, f)
 }
 
-func linkHere(name string) (Link, error) {
+func threadLink(name string) (Link, error) {
 	list, err := dump(unix.RTM_GETLINK, unix.AF_UNSPEC)
 	if err != nil {
-		return Link{}, fmt.Errorf("the interfaces cannot be listed: %w", err)
+		return Link{}, fmt.Errorf("failed to list the interfaces: %w", err)
 	}
 	for _, m := range list {
 		if l, called, ok := parseLink(m.Data); ok && m.Header.Type == unix.RTM_NEWLINK && called == name {
@@ -136,5 +134,5 @@ func parseLink(b []byte) (l Link, name string, ok bool) {
 	return l, name, name != ""
 }
 
-// text is a string of the kernel's, which ends with a NUL.
+// text returns a string of the kernel without its trailing NUL.
 func text(b []byte) string { return strings.TrimRight(string(b), "\x00") }

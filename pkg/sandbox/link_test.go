@@ -27,14 +27,14 @@ func mac(t *testing.T, s string) net.HardwareAddr {
 	return m
 }
 
-// A library is the oracle: it sees what was set.
-func TestTheMACOfALink(t *testing.T) {
+// TestSetMAC reads the result with another netlink library.
+func TestSetMAC(t *testing.T) {
 	h := testHost(t)
 	path := filepath.Join(t.TempDir(), "netns")
-	mounted(t, path)
+	newMounted(t, path)
 	l, err := h.Link(path, "eth0")
 	if err != nil || l.Kind != "veth" || l.Index == 0 || l.MAC.String() != "02:00:00:00:00:07" {
-		t.Fatalf("eth0 is %+v, %v; want the veth with its address", l, err)
+		t.Fatalf("eth0 is %+v, %v; want a veth with the address 02:00:00:00:00:07", l, err)
 	}
 	if err := h.SetMAC(path, "eth0", mac(t, "02:00:00:00:00:09")); err != nil {
 		t.Fatal(err)
@@ -59,12 +59,12 @@ func TestTheMACOfALink(t *testing.T) {
 	}
 }
 
-func TestALinkThatCannotHaveTheMAC(t *testing.T) {
+func TestSetMACErrors(t *testing.T) {
 	h := testHost(t)
 	path := filepath.Join(t.TempDir(), "netns")
-	mounted(t, path)
+	newMounted(t, path)
 	if err := h.SetMAC(path, "eth0", mac(t, "01:00:5e:00:00:01")); !errors.Is(err, syscall.EADDRNOTAVAIL) {
-		t.Errorf("a group's address: %v", err)
+		t.Errorf("a multicast address: %v", err)
 	}
 	if err := h.SetMAC(path, "eth1", mac(t, "02:00:00:00:00:01")); !errors.Is(err, ErrNoLink) {
 		t.Errorf("no such interface: %v", err)
@@ -77,37 +77,38 @@ func TestALinkThatCannotHaveTheMAC(t *testing.T) {
 	}
 }
 
-func TestInside(t *testing.T) {
+func TestRunInNetns(t *testing.T) {
 	h := testHost(t)
 	path := filepath.Join(t.TempDir(), "netns")
-	mounted(t, path, "10.9.8.12/24")
+	newMounted(t, path, "10.9.8.12/24")
 	n, err := h.Netns(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	home, err := h.Netns("/proc/self/ns/net")
+	own, err := h.Netns("/proc/self/ns/net")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for range 20 {
-		wrong := errors.New("as I said")
-		if err := h.RunInNetns(n, func() error { return wrong }); err != wrong {
-			t.Fatalf("the function's error became %v", err)
+		want := errors.New("failed")
+		if err := h.RunInNetns(n, func() error { return want }); err != want {
+			t.Fatalf("got %v, want the error of the function", err)
 		}
 	}
-	if now, err := h.Netns("/proc/self/ns/net"); err != nil || !now.Same(home) {
-		t.Errorf("the process is in %+v, %v; want %+v", now, err, home)
+	if now, err := h.Netns("/proc/self/ns/net"); err != nil || !now.Same(own) {
+		t.Errorf("the process is in %+v, %v; want %+v", now, err, own)
 	}
 	called := false
 	other := lease.Netns{Path: path, Dev: n.Dev, Ino: n.Ino + 1}
 	for _, gone := range []lease.Netns{other, {Path: path}, {Path: path + "-gone", Dev: 4, Ino: 5}} {
-		if err := h.RunInNetns(gone, func() error { called = true; return nil }); !errors.Is(err, ErrNetnsGone) || called {
+		err := h.RunInNetns(gone, func() error { called = true; return nil })
+		if !errors.Is(err, ErrNetnsGone) || called {
 			t.Errorf("%+v: %v, called: %v", gone, err, called)
 		}
 	}
 }
 
-// Only what was learnt of these addresses is forgotten, on all links.
+// TestForgetNeighbours: only learned entries of the given addresses are deleted, on all links.
 func TestForgetNeighbours(t *testing.T) {
 	h := testHost(t)
 	inNewNetns(t, func() error {
@@ -128,7 +129,8 @@ func TestForgetNeighbours(t *testing.T) {
 			}
 		}
 		add := func(l netlink.Link, addr string, state int) {
-			n := &netlink.Neigh{LinkIndex: l.Attrs().Index, IP: net.ParseIP(addr), HardwareAddr: mac(t, "02:00:00:00:00:08"), State: state}
+			n := &netlink.Neigh{LinkIndex: l.Attrs().Index, IP: net.ParseIP(addr),
+				HardwareAddr: mac(t, "02:00:00:00:00:08"), State: state}
 			if err := netlink.NeighAdd(n); err != nil {
 				t.Fatalf("%s: %v", addr, err)
 			}
@@ -138,7 +140,11 @@ func TestForgetNeighbours(t *testing.T) {
 		add(eth0, "fd00:9::7", netlink.NUD_REACHABLE)
 		add(eth0, "10.9.8.8", netlink.NUD_PERMANENT)
 		add(eth0, "10.9.8.9", netlink.NUD_REACHABLE)
-		if err := h.ForgetNeighbours([]netip.Addr{netip.MustParseAddr("10.9.8.7"), netip.MustParseAddr("fd00:9::7"), netip.MustParseAddr("10.9.8.8"), netip.MustParseAddr("10.9.8.77")}); err != nil {
+		var addrs []netip.Addr
+		for _, a := range []string{"10.9.8.7", "fd00:9::7", "10.9.8.8", "10.9.8.77"} {
+			addrs = append(addrs, netip.MustParseAddr(a))
+		}
+		if err := h.ForgetNeighbours(addrs); err != nil {
 			t.Errorf("%v", err)
 		}
 		var left []string
@@ -155,30 +161,33 @@ func TestForgetNeighbours(t *testing.T) {
 		}
 		slices.Sort(left)
 		if got := strings.Join(left, " "); got != "10.9.8.8 10.9.8.9" {
-			t.Errorf("left are %s; want the one made by hand and the one of another", got)
+			t.Errorf("%s are left; want the permanent entry and that of another address", got)
 		}
 		return h.ForgetNeighbours(nil)
 	})
 }
 
-func TestAcknowledged(t *testing.T) {
-	if err := acknowledged(nil); err == nil {
-		t.Error("silence is a yes")
+func TestParseAckRejects(t *testing.T) {
+	if err := parseAck(nil); err == nil {
+		t.Error("accepted an empty answer")
 	}
-	if err := acknowledged([]byte{1, 2, 3}); err == nil {
-		t.Error("noise is a yes")
+	if err := parseAck([]byte{1, 2, 3}); err == nil {
+		t.Error("accepted an invalid answer")
 	}
 }
 
 func FuzzNetlinkMessages(f *testing.F) {
 	f.Add(neighbour{family: unix.AF_INET, link: 3, addr: netip.MustParseAddr("10.0.0.1")}.request())
 	f.Add(appendAttribute(make([]byte, unix.SizeofIfInfomsg), unix.IFLA_IFNAME, []byte("eth0\x00")))
-	f.Add(appendAttribute(make([]byte, unix.SizeofIfInfomsg), unix.IFLA_LINKINFO, appendAttribute(nil, unix.IFLA_INFO_KIND, []byte("veth\x00"))))
+	kind := appendAttribute(nil, unix.IFLA_INFO_KIND, []byte("veth\x00"))
+	f.Add(appendAttribute(make([]byte, unix.SizeofIfInfomsg), unix.IFLA_LINKINFO, kind))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		parseLink(b)
-		_ = acknowledged(b)
+		_ = parseAck(b)
 		for _, a := range attributes(b) {
-			if again := attributes(appendAttribute(nil, a.kind, a.value)); len(a.value) < 1<<15 && (len(again) != 1 || again[0].kind != a.kind || !bytes.Equal(again[0].value, a.value)) {
+			again := attributes(appendAttribute(nil, a.kind, a.value))
+			same := len(again) == 1 && again[0].kind == a.kind && bytes.Equal(again[0].value, a.value)
+			if len(a.value) < 1<<15 && !same {
 				t.Errorf("%v became %v", a, again)
 			}
 		}

@@ -18,36 +18,35 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// Namespace is a network namespace that lives now, other than the host's own,
-// and what is seen in it.
+// Namespace is a network namespace other than the host's, and its addresses.
 type Namespace struct {
 	Netns     lease.Netns
 	Addresses []Address
-	// Err says why nothing could be seen, or not all of it.
+	// Err is not nil if Addresses is incomplete.
 	Err error
 }
 
-// Address is one that an interface has.
+// Address is an address of an interface.
 type Address struct {
 	Addr   netip.Addr
 	IfName string
 	MAC    string
 }
 
-// Namespaces finds every living network namespace, by the processes in them and by the mounts that
-// keep them: a sandbox may have only one of the two, and no directory has all of them
-// (docs/facts.md, "The namespace is mounted before ADD and removed after DEL"). Where a namespace
-// is mounted that is its path, else it is a process's /proc/PID/ns/net.
+// Namespaces returns every network namespace in use. It finds them by their processes and by their
+// mounts: a sandbox may have only one of the two, and no directory contains all of them
+// (docs/facts.md, "The namespace is mounted before ADD and removed after DEL"). The path of a
+// namespace is its mount, or else the /proc/PID/ns/net of a process.
 //
-// Left out are the namespaces of this process and of the host's first one, and
-// the addresses that every namespace has. An error says that the host could
-// not be looked at; one namespace that could not is in the list, with its own.
+// The namespaces of this process and of process 1 are omitted, and so are the addresses that every
+// namespace has. An error means that the host could not be read; a namespace that could not be read
+// is in the list, with its error.
 func (h *Host) Namespaces() ([]Namespace, error) {
-	found, err := h.mounted()
+	found, err := h.mountedNamespaces()
 	if err != nil {
 		return nil, err
 	}
-	running, unseen, err := h.running()
+	running, unread, err := h.processNamespaces()
 	if err != nil {
 		return nil, err
 	}
@@ -57,40 +56,40 @@ func (h *Host) Namespaces() ([]Namespace, error) {
 		}
 	}
 	host := []string{"thread-self", "1"}
-	if h.isFirst() {
+	if h.isInitialPIDNamespace() {
 		host = append(host, kernelThreads)
 	}
 	for _, own := range host {
 		if n, err := h.Netns(h.processNetns(own)); err == nil {
-			delete(found, nsfs{n.Dev, n.Ino})
+			delete(found, namespaceID{n.Dev, n.Ino})
 		}
 	}
 	sorted := slices.SortedFunc(maps.Values(found), func(a, b lease.Netns) int {
 		return strings.Compare(a.Path, b.Path)
 	})
-	return append(h.visit(sorted), unseen...), nil
+	return append(h.readAll(sorted), unread...), nil
 }
 
-// nsfs identifies a namespace: the device and the inode of its file.
-type nsfs struct{ dev, ino uint64 }
+// namespaceID identifies a namespace: the device and the inode of its file.
+type namespaceID struct{ dev, ino uint64 }
 
 func (h *Host) processNetns(pid string) string { return filepath.Join(h.proc, pid, "ns", "net") }
 
-// mounted finds the namespaces that a mount keeps. One that can no longer be
-// reached (another mount covers it) has to show itself by a process.
-func (h *Host) mounted() (map[nsfs]lease.Netns, error) {
+// mountedNamespaces returns the namespaces that are mounted. A namespace whose mount is covered by another
+// one is found only by its processes.
+func (h *Host) mountedNamespaces() (map[namespaceID]lease.Netns, error) {
 	b, err := h.mountinfo()
 	if err != nil {
 		return nil, err
 	}
-	found := map[nsfs]lease.Netns{}
+	found := map[namespaceID]lease.Netns{}
 	for line := range bytes.Lines(b) {
 		m, ok := netnsMount(string(line))
 		if !ok {
 			continue
 		}
 		if n, err := h.Netns(m.path); err == nil {
-			id := nsfs{n.Dev, n.Ino}
+			id := namespaceID{n.Dev, n.Ino}
 			if old, known := found[id]; !known || n.Path < old.Path {
 				found[id] = n
 			}
@@ -99,35 +98,35 @@ func (h *Host) mounted() (map[nsfs]lease.Netns, error) {
 	return found, nil
 }
 
-// mountinfo lists the mounts that paths lead through. There is one always.
+// mountinfo returns the mounts that paths are resolved in. The list is never empty.
 func (h *Host) mountinfo() ([]byte, error) {
 	file := filepath.Join(h.proc, h.mounts, "mountinfo")
 	b, err := os.ReadFile(file)
 	if err != nil {
-		return nil, fmt.Errorf("the mounts cannot be listed: %w", err)
+		return nil, fmt.Errorf("failed to list the mounts: %w", err)
 	}
 	if len(b) == 0 {
-		return nil, fmt.Errorf("the mounts cannot be listed: %s is empty", file)
+		return nil, fmt.Errorf("failed to list the mounts: %s is empty", file)
 	}
 	return b, nil
 }
 
-// mount is one of a network namespace.
+// mount is the mount of a network namespace.
 type mount struct {
 	ino        uint64 // of the namespace
 	path       string
-	propagates bool // it is part of a peer group, or gets what is mounted in one
+	propagates bool // it is part of a peer group, or receives its mounts
 }
 
-// netnsMount reads one line of mountinfo: "36 35 0:4 net:[4026532] /run/netns/x
-// rw shared:1 - nsfs nsfs rw" (proc_pid_mountinfo(5)).
+// netnsMount parses a line of mountinfo: "36 35 0:4 net:[4026532] /run/netns/x rw shared:1 - nsfs
+// nsfs rw" (proc_pid_mountinfo(5)).
 func netnsMount(line string) (m mount, ok bool) {
 	here, system, ok := strings.Cut(line, " - ")
 	fields := strings.Fields(here)
 	if !ok || len(fields) < 6 || !strings.HasPrefix(system, "nsfs ") {
 		return mount{}, false
 	}
-	if m.ino, ok = spaceInode(fields[3], "net"); !ok {
+	if m.ino, ok = linkInode(fields[3], "net"); !ok {
 		return mount{}, false
 	}
 	m.path = unescape(fields[4])
@@ -137,24 +136,24 @@ func netnsMount(line string) (m mount, ok bool) {
 	return m, true
 }
 
-// unescape undoes the kernel's \040 and the like.
+// unescape replaces the octal escapes of the kernel.
 func unescape(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 
-// running finds the namespaces that processes are in. Processes that may not be
-// asked are returned as namespaces of which nothing is known.
-func (h *Host) running() (found map[nsfs]lease.Netns, unseen []Namespace, err error) {
+// processNamespaces returns the namespaces of processes, and those of processes that could not be read, with
+// their errors.
+func (h *Host) processNamespaces() (found map[namespaceID]lease.Netns, unread []Namespace, err error) {
 	dir, err := os.Open(h.proc)
 	if err != nil {
-		return nil, nil, fmt.Errorf("the processes cannot be listed: %w", err)
+		return nil, nil, fmt.Errorf("failed to list the processes: %w", err)
 	}
 	defer dir.Close()
 	names, err := dir.Readdirnames(-1)
 	if err != nil {
-		return nil, nil, fmt.Errorf("the processes cannot be listed: %w", err)
+		return nil, nil, fmt.Errorf("failed to list the processes: %w", err)
 	}
-	found = map[nsfs]lease.Netns{}
+	found = map[namespaceID]lease.Netns{}
 	for _, name := range names {
 		if name[0] < '1' || name[0] > '9' {
 			continue
@@ -163,40 +162,39 @@ func (h *Host) running() (found map[nsfs]lease.Netns, unseen []Namespace, err er
 		var st unix.Stat_t
 		err := unix.Stat(n.Path, &st)
 		if isNothing(err) {
-			continue // it has ended meanwhile
+			continue // the process has ended
 		}
 		if err != nil && name == "1" {
-			continue // a confined one: it is in the host's own, see Processes
+			continue // it is in the host's namespace, see ProcessNetns
 		}
 		if err != nil {
-			unseen = append(unseen, Namespace{Netns: n, Err: fmt.Errorf("%s cannot be looked at: %w", n.Path, err)})
+			unread = append(unread, Namespace{Netns: n, Err: fmt.Errorf("failed to read %s: %w", n.Path, err)})
 			continue
 		}
 		n.Dev, n.Ino = uint64(st.Dev), st.Ino
-		id := nsfs{n.Dev, n.Ino}
+		id := namespaceID{n.Dev, n.Ino}
 		if old, known := found[id]; !known || n.Path < old.Path {
 			found[id] = n
 		}
 	}
-	return found, unseen, nil
+	return found, unread, nil
 }
 
-// visit looks into each namespace. The thread that enters them comes back; one
-// that cannot is thrown away with its goroutine, so that no other code ever
-// runs in a foreign namespace.
-func (h *Host) visit(list []lease.Netns) []Namespace {
+// readAll returns the addresses of each namespace. The thread that enters them returns to its own;
+// if it cannot, it ends with its goroutine, so that no other code runs in a foreign namespace.
+func (h *Host) readAll(list []lease.Netns) []Namespace {
 	done := make(chan []Namespace)
 	go func() {
 		runtime.LockOSThread()
-		home, err := os.Open(h.processNetns("thread-self"))
+		own, err := os.Open(h.processNetns("thread-self"))
 		if err != nil {
 			runtime.UnlockOSThread()
-			done <- unvisited(list, fmt.Errorf("there is no way back from another namespace: %w", err))
+			done <- unread(list, fmt.Errorf("failed to open the namespace of this thread: %w", err))
 			return
 		}
-		defer home.Close()
-		out := visitHere(list)
-		if unix.Setns(int(home.Fd()), unix.CLONE_NEWNET) == nil {
+		defer own.Close()
+		out := readInThread(list)
+		if unix.Setns(int(own.Fd()), unix.CLONE_NEWNET) == nil {
 			runtime.UnlockOSThread()
 		}
 		done <- out
@@ -204,10 +202,11 @@ func (h *Host) visit(list []lease.Netns) []Namespace {
 	return <-done
 }
 
-func visitHere(list []lease.Netns) []Namespace {
+// readInThread is readAll for a thread that is locked. It omits namespaces that have ended.
+func readInThread(list []lease.Netns) []Namespace {
 	out := make([]Namespace, 0, len(list))
 	for _, n := range list {
-		addresses, err := enter(n)
+		addresses, err := readAddresses(n)
 		if !errors.Is(err, ErrNetnsGone) {
 			out = append(out, Namespace{Netns: n, Addresses: addresses, Err: err})
 		}
@@ -215,7 +214,8 @@ func visitHere(list []lease.Netns) []Namespace {
 	return out
 }
 
-func unvisited(list []lease.Netns, err error) []Namespace {
+// unread returns the namespaces with an error.
+func unread(list []lease.Netns, err error) []Namespace {
 	out := make([]Namespace, 0, len(list))
 	for _, n := range list {
 		out = append(out, Namespace{Netns: n, Err: err})
@@ -223,25 +223,24 @@ func unvisited(list []lease.Netns, err error) []Namespace {
 	return out
 }
 
-// ErrNetnsGone is returned for a namespace that has ended since it was found: it is
-// no longer at its path.
-var ErrNetnsGone = errors.New("the namespace has ended")
+// ErrNetnsGone is returned if a namespace is no longer at its path.
+var ErrNetnsGone = errors.New("the network namespace has ended")
 
-// enter moves the thread into the namespace and lists its addresses.
-func enter(n lease.Netns) ([]Address, error) {
-	if err := moveTo(n); err != nil {
+// readAddresses moves the thread into the namespace and returns its addresses.
+func readAddresses(n lease.Netns) ([]Address, error) {
+	if err := setNetns(n); err != nil {
 		return nil, err
 	}
-	addresses, err := addressesHere()
+	addresses, err := threadAddresses()
 	if err != nil {
-		return addresses, fmt.Errorf("the addresses in network namespace %s cannot be listed: %w", n.Path, err)
+		return addresses, fmt.Errorf("failed to list the addresses in network namespace %s: %w", n.Path, err)
 	}
 	return addresses, nil
 }
 
-// addressesHere are those of the thread's namespace. Package net asks the
-// kernel anew on each call, by netlink, in the thread that it is called in.
-func addressesHere() ([]Address, error) {
+// threadAddresses returns the addresses in the namespace of the thread. Package net asks the kernel
+// at each call, by netlink, from the calling thread.
+func threadAddresses() ([]Address, error) {
 	interfaces, err := net.Interfaces()
 	if err != nil {
 		return nil, err
@@ -260,7 +259,8 @@ func addressesHere() ([]Address, error) {
 	return out, errors.Join(problems...)
 }
 
-// assigned leaves out what the kernel gives to every namespace by itself.
+// assigned returns the address, and reports whether somebody assigned it: loopback and link-local
+// addresses exist in every namespace.
 func assigned(a net.Addr) (netip.Addr, bool) {
 	p, err := netip.ParsePrefix(a.String())
 	addr := p.Addr().Unmap()

@@ -32,16 +32,16 @@ func testHost(t *testing.T) *Host {
 func inNewNetns(t *testing.T, fn func() error) {
 	t.Helper()
 	runtime.LockOSThread()
-	home, err := os.Open("/proc/thread-self/ns/net")
+	own, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer home.Close()
+	defer own.Close()
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		t.Fatal(err)
 	}
 	err = fn()
-	if back := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET); back != nil {
+	if back := unix.Setns(int(own.Fd()), unix.CLONE_NEWNET); back != nil {
 		t.Fatal(back)
 	}
 	runtime.UnlockOSThread()
@@ -50,24 +50,24 @@ func inNewNetns(t *testing.T, fn func() error) {
 	}
 }
 
-// keep mounts the thread's namespace on a file.
-func keep(path string) error {
+// mountNetns mounts the thread's namespace on a file.
+func mountNetns(path string) error {
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		return err
 	}
 	return unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, "")
 }
 
-// mounted makes a namespace that only a mount keeps, with an interface eth0
+// newMounted makes a namespace that only a mount keeps, with an interface eth0
 // that has the addresses.
-func mounted(t *testing.T, path string, addresses ...string) {
+func newMounted(t *testing.T, path string, addresses ...string) {
 	t.Helper()
 	t.Cleanup(func() { _ = unix.Unmount(path, unix.MNT_DETACH) })
-	inNewNetns(t, func() error { return errors.Join(addEth0(addresses...), keep(path)) })
+	inNewNetns(t, func() error { return errors.Join(addEth0(addresses...), mountNetns(path)) })
 }
 
-// running makes a namespace that a process is in.
-func running(t *testing.T, furnish func() error) {
+// newRunning makes a namespace that has a process and no mount.
+func newRunning(t *testing.T, setUp func() error) {
 	t.Helper()
 	sleep := exec.Command("sleep", "60") // a child of the thread, so in its namespace
 	t.Cleanup(func() {
@@ -76,10 +76,10 @@ func running(t *testing.T, furnish func() error) {
 			_ = sleep.Wait()
 		}
 	})
-	inNewNetns(t, func() error { return errors.Join(furnish(), sleep.Start()) })
+	inNewNetns(t, func() error { return errors.Join(setUp(), sleep.Start()) })
 }
 
-// addEth0 leaves the interface down: an address counts all the same.
+// addEth0 adds an interface and leaves it down: its addresses count all the same.
 func addEth0(addresses ...string) error {
 	mac, _ := net.ParseMAC("02:00:00:00:00:07")
 	link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0", HardwareAddr: mac}, PeerName: "peer"}
@@ -98,7 +98,7 @@ func addEth0(addresses ...string) error {
 	return nil
 }
 
-func spaceAt(list []Namespace, path string) (Namespace, bool) {
+func namespaceAt(list []Namespace, path string) (Namespace, bool) {
 	i := slices.IndexFunc(list, func(n Namespace) bool { return n.Netns.Path == path })
 	if i < 0 {
 		return Namespace{}, false
@@ -109,8 +109,8 @@ func spaceAt(list []Namespace, path string) (Namespace, bool) {
 func TestNamespacesOfMounts(t *testing.T) {
 	h := testHost(t)
 	path := filepath.Join(t.TempDir(), "a pod's netns") // the kernel escapes the space
-	mounted(t, path, "10.9.8.7/24", "fd00:9::7/64", "fe80::7:7/64")
-	mounted(t, path+" 2")
+	newMounted(t, path, "10.9.8.7/24", "fd00:9::7/64", "fe80::7:7/64")
+	newMounted(t, path+" 2")
 	before, err := h.Netns(path)
 	if err != nil {
 		t.Fatal(err)
@@ -120,26 +120,26 @@ func TestNamespacesOfMounts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, found := spaceAt(list, path)
+	got, found := namespaceAt(list, path)
 	if !found {
-		t.Fatalf("the namespace mounted at %s is not among %+v", path, list)
+		t.Fatalf("the namespace mounted at %s is not in %+v", path, list)
 	}
 	want := []Address{
 		{netip.MustParseAddr("10.9.8.7"), "eth0", "02:00:00:00:00:07"},
 		{netip.MustParseAddr("fd00:9::7"), "eth0", "02:00:00:00:00:07"},
 	}
 	if got.Err != nil || !got.Netns.Same(before) || !slices.Equal(got.Addresses, want) {
-		t.Errorf("seen: %+v\nwant: %+v in %+v", got, want, before)
+		t.Errorf("got %+v\nwant %+v in %+v", got, want, before)
 	}
 	if !slices.IsSortedFunc(list, func(a, b Namespace) int { return strings.Compare(a.Netns.Path, b.Netns.Path) }) {
 		t.Errorf("not in the order of their paths: %+v", list)
 	}
 }
 
-// A process's namespace that no mount keeps is found by the process.
+// A namespace that is not mounted is found by its process.
 func TestNamespacesOfProcesses(t *testing.T) {
 	h := testHost(t)
-	running(t, func() error { return addEth0("10.9.8.9/24") })
+	newRunning(t, func() error { return addEth0("10.9.8.9/24") })
 
 	list, err := h.Namespaces()
 	if err != nil {
@@ -150,26 +150,26 @@ func TestNamespacesOfProcesses(t *testing.T) {
 	}
 	i := slices.IndexFunc(list, has)
 	if i < 0 {
-		t.Fatalf("no namespace has the process's address: %+v", list)
+		t.Fatalf("no namespace has the address: %+v", list)
 	}
 	if p := list[i].Netns.Path; !strings.HasPrefix(p, "/proc/") || list[i].Netns.Ino == 0 {
 		t.Errorf("it is at %+v, want a process's /proc/PID/ns/net", list[i].Netns)
 	}
 }
 
-// A mount and a process lead to one namespace: it is listed once, by its mount.
-// The host's own is not listed, even if it is mounted somewhere.
-func TestNamespacesOnceAndNotTheHosts(t *testing.T) {
+// A namespace with a mount and a process is listed once, with the path of its mount. The host's is
+// not listed, even if it is mounted.
+func TestNamespacesListsEachOnce(t *testing.T) {
 	h := testHost(t)
 	dir := t.TempDir()
 	own := filepath.Join(dir, "host")
-	if err := keep(own); err != nil {
+	if err := mountNetns(own); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(own, unix.MNT_DETACH) })
 	path := filepath.Join(dir, "pod")
 	t.Cleanup(func() { _ = unix.Unmount(path, unix.MNT_DETACH) })
-	running(t, func() error { return errors.Join(addEth0("10.9.8.10/24"), keep(path)) })
+	newRunning(t, func() error { return errors.Join(addEth0("10.9.8.10/24"), mountNetns(path)) })
 
 	list, err := h.Namespaces()
 	if err != nil {
@@ -192,16 +192,16 @@ func TestNamespacesOnceAndNotTheHosts(t *testing.T) {
 			times++
 		}
 	}
-	if _, found := spaceAt(list, path); times != 1 || !found {
+	if _, found := namespaceAt(list, path); times != 1 || !found {
 		t.Errorf("the pod's namespace is listed %d times, at its mount: %v", times, found)
 	}
 }
 
-// Whatever is visited, this process stays where it is.
-func TestNamespacesComesBack(t *testing.T) {
+// All threads of the process stay in their namespace.
+func TestNamespacesKeepsThreads(t *testing.T) {
 	h := testHost(t)
-	mounted(t, filepath.Join(t.TempDir(), "pod"), "10.9.8.11/24")
-	home, _ := h.Netns("/proc/self/ns/net")
+	newMounted(t, filepath.Join(t.TempDir(), "pod"), "10.9.8.11/24")
+	own, _ := h.Netns("/proc/self/ns/net")
 	for range 20 {
 		if _, err := h.Namespaces(); err != nil {
 			t.Fatal(err)
@@ -212,14 +212,14 @@ func TestNamespacesComesBack(t *testing.T) {
 		t.Fatal(tasks, err)
 	}
 	for _, task := range tasks {
-		if n, err := h.Netns(task); err == nil && !n.Same(home) {
+		if n, err := h.Netns(task); err == nil && !n.Same(own) {
 			t.Errorf("thread %s is in another namespace, %+v", task, n)
 		}
 	}
 }
 
-// What cannot be entered is there all the same, and says so.
-func TestNamespaceThatCannotBeEntered(t *testing.T) {
+// A namespace that cannot be entered is listed with an error.
+func TestNamespacesReportsUnreadable(t *testing.T) {
 	h := testHost(t)
 	path := filepath.Join(t.TempDir(), "uts")
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
@@ -233,13 +233,13 @@ func TestNamespaceThatCannotBeEntered(t *testing.T) {
 	if err := unix.Stat(path, &st); err != nil {
 		t.Fatal(err)
 	}
-	got := h.visit([]lease.Netns{
+	got := h.readAll([]lease.Netns{
 		{Path: path, Dev: uint64(st.Dev), Ino: st.Ino},
 		{Path: path + "-gone", Dev: 1, Ino: 1},
 		{Path: path, Dev: uint64(st.Dev), Ino: st.Ino + 1}, // replaced since it was found
 	})
 	if len(got) != 1 || got[0].Err == nil || got[0].Netns.Ino != st.Ino {
-		t.Errorf("visited: %+v; want one namespace with an error, and two that have ended", got)
+		t.Errorf("got %+v; want one namespace with an error, without the two that have ended", got)
 	}
 }
 
@@ -249,7 +249,7 @@ func TestNamespacesWithoutProc(t *testing.T) {
 	}
 }
 
-// Process 1 may be confined. It is in the host's own namespace, which is left out in any case.
+// Process 1 may be unreadable. Its namespace is omitted in any case.
 func TestNamespacesWithoutProcessOne(t *testing.T) {
 	dir := t.TempDir()
 	for _, pid := range []string{"1", "7"} {
@@ -259,9 +259,9 @@ func TestNamespacesWithoutProcessOne(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	_, unseen, err := New(dir, "").running()
-	if err != nil || len(unseen) != 1 || !strings.Contains(unseen[0].Netns.Path, "/7/") {
-		t.Errorf("unseen: %+v, %v; want process 7", unseen, err)
+	_, unread, err := New(dir, "").processNamespaces()
+	if err != nil || len(unread) != 1 || !strings.Contains(unread[0].Netns.Path, "/7/") {
+		t.Errorf("unread: %+v, %v; want process 7", unread, err)
 	}
 }
 
@@ -293,7 +293,7 @@ func FuzzNetnsMount(f *testing.F) {
 	f.Add(`36 35 0:4 net:[4026532] /run/a\040b rw shared:1 - nsfs nsfs rw`)
 	f.Fuzz(func(t *testing.T, line string) {
 		if m, ok := netnsMount(line); !ok && m != (mount{}) {
-			t.Errorf("%q is refused and is %+v", line, m)
+			t.Errorf("%q is invalid, but returned %+v", line, m)
 		}
 	})
 }

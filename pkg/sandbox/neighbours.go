@@ -11,10 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ForgetNeighbours removes what the network namespace of this process has learnt
-// of who has the addresses, on all links: a pod that comes back has another
-// hardware address, and the kernel would go on believing in the former one for
-// half a minute. Entries that somebody has made by hand stay.
+// ForgetNeighbours deletes the neighbour entries of the addresses that the kernel learned in the
+// network namespace of this process, on all links. A recreated pod has another hardware address,
+// and the kernel would use the old entry for half a minute. Entries that were added by hand stay.
 func (h *Host) ForgetNeighbours(addrs []netip.Addr) error {
 	var failed []error
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
@@ -24,15 +23,16 @@ func (h *Host) ForgetNeighbours(addrs []netip.Addr) error {
 		}
 		list, err := dump(unix.RTM_GETNEIGH, family)
 		if err != nil {
-			return fmt.Errorf("the neighbours cannot be listed: %w", err)
+			return fmt.Errorf("failed to list the neighbours: %w", err)
 		}
 		for _, m := range list {
 			n, ok := parseNeighbour(m.Data)
-			if m.Header.Type != unix.RTM_NEWNEIGH || !ok || !n.learnt() || !slices.Contains(wanted, n.addr) {
+			if m.Header.Type != unix.RTM_NEWNEIGH || !ok || !n.isLearned() || !slices.Contains(wanted, n.addr) {
 				continue
 			}
-			if err := change(unix.RTM_DELNEIGH, n.request()); err != nil && !errors.Is(err, syscall.ENOENT) && !errors.Is(err, syscall.ENODEV) {
-				failed = append(failed, fmt.Errorf("the neighbour %s on link %d cannot be forgotten: %w", n.addr, n.link, err))
+			err := change(unix.RTM_DELNEIGH, n.request())
+			if err != nil && !errors.Is(err, syscall.ENOENT) && !errors.Is(err, syscall.ENODEV) {
+				failed = append(failed, fmt.Errorf("failed to delete the neighbour %s on link %d: %w", n.addr, n.link, err))
 			}
 		}
 	}
@@ -48,12 +48,13 @@ type neighbour struct {
 	addr   netip.Addr
 }
 
-// learnt reports whether the kernel found the entry out by itself.
-func (n neighbour) learnt() bool {
+// isLearned reports whether the kernel learned the entry by itself.
+func (n neighbour) isLearned() bool {
 	return n.state&(unix.NUD_PERMANENT|unix.NUD_NOARP) == 0 && n.flags&(unix.NTF_PROXY|unix.NTF_EXT_LEARNED) == 0
 }
 
-// The kernel's struct ndmsg: family, 3 bytes of nothing, link, state, flags, type.
+// sizeofNdMsg is the size of the kernel's struct ndmsg: family, 3 bytes of padding, link, state,
+// flags, type.
 const sizeofNdMsg = 12
 
 func parseNeighbour(b []byte) (neighbour, bool) {
@@ -66,7 +67,7 @@ func parseNeighbour(b []byte) (neighbour, bool) {
 	}, ok
 }
 
-// request is the body of a message that names the entry.
+// request returns the body of a message that names the entry.
 func (n neighbour) request() []byte {
 	b := make([]byte, sizeofNdMsg)
 	b[0] = n.family

@@ -11,15 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The plugin asks the kernel three things by rtnetlink(7), and only for a pod
-// that comes back. A library for it made every start of the plugin 0.06 ms
-// longer and its program 250 KiB larger, also for the pods that need none of it.
+// rtnetlink(7) is used for three requests, and only for pods that return. A library for it made
+// every start of the plugin 0.06 ms slower and the program 250 KiB larger, also for the pods that
+// need none of it.
 
-// dumpTries is how often a list is asked for that changes while it is read.
+// dumpTries is how often a list is requested that changes while it is read.
 const dumpTries = 5
 
-// dump lists what the kernel has of a kind in the namespace of this thread. A list
-// that changed while it was read may lack what was there all the time, so it is none.
+// dump returns the kernel's list of a kind in the namespace of this thread. A list that changed
+// while it was read may lack entries that existed all the time, so that it is not used.
 func dump(request int, family uint8) ([]syscall.NetlinkMessage, error) {
 	for range dumpTries {
 		b, err := syscall.NetlinkRIB(request, int(family))
@@ -31,19 +31,19 @@ func dump(request int, family uint8) ([]syscall.NetlinkMessage, error) {
 			return list, err
 		}
 	}
-	return nil, errors.New("netlink dump: the list changed while it was read, each time")
+	return nil, errors.New("netlink dump: the list kept changing while it was read")
 }
 
 func isInterrupted(m syscall.NetlinkMessage) bool { return m.Header.Flags&unix.NLM_F_DUMP_INTR != 0 }
 
-// attribute is one of a message's.
+// attribute is an attribute of a message.
 type attribute struct {
 	kind  uint16
 	value []byte
 }
 
-// attributes reads what follows a message's fixed part; what is cut off at the
-// end is left out.
+// attributes parses what follows the fixed part of a message. An attribute that is cut off at the
+// end is omitted.
 func attributes(b []byte) []attribute {
 	var out []attribute
 	for len(b) >= unix.SizeofRtAttr {
@@ -79,8 +79,7 @@ func appendAttribute(b []byte, kind uint16, value []byte) []byte {
 	return b
 }
 
-// change asks the kernel for one change, in the namespace of this thread, and
-// waits for its answer.
+// change requests one change in the namespace of this thread, and waits for the answer.
 func change(request uint16, body []byte) error {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	if err != nil {
@@ -99,11 +98,11 @@ func change(request uint16, body []byte) error {
 	if err != nil {
 		return os.NewSyscallError("netlink answer", err)
 	}
-	return acknowledged(answer[:n])
+	return parseAck(answer[:n])
 }
 
-// acknowledged reads the kernel's answer to one change.
-func acknowledged(answer []byte) error {
+// parseAck returns the result of a change from the kernel's answer.
+func parseAck(answer []byte) error {
 	list, err := syscall.ParseNetlinkMessage(answer)
 	if err != nil {
 		return fmt.Errorf("netlink answer: %w", err)
@@ -117,5 +116,5 @@ func acknowledged(answer []byte) error {
 		}
 		return nil
 	}
-	return errors.New("netlink answer: the kernel says neither yes nor no")
+	return errors.New("netlink answer: no acknowledgement")
 }

@@ -14,111 +14,108 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// initialPID is the inode of the first process namespace of every Linux kernel
-// (PROC_PID_INIT_INO, include/linux/proc_ns.h).
+// initialPID is the inode of the initial PID namespace of every Linux kernel (PROC_PID_INIT_INO,
+// include/linux/proc_ns.h).
 const initialPID = 0xEFFFFFFC
 
-// NamespaceIDs says where this process lives, in one word: the boot (its id), the process
-// namespace that its /proc shows, and the mounts that its paths lead through.
-// Two processes with the same word see the same processes, and find the same
-// namespaces at the same paths. "" where it cannot be told.
+// NamespaceIDs returns the boot id, the PID namespace that /proc shows and the mount namespace that
+// paths are resolved in, as one string. Two processes with the same string see the same processes,
+// and find the same namespaces at the same paths. It is "" if one of the three cannot be read.
 //
-// The plugin leaves its word in the store (it runs where the runtime runs), so
-// that the agent can prove that it sees what the plugin saw.
+// The plugin records the string in the store. It runs where the runtime runs, so the agent can
+// prove that it sees what the plugin sees.
 func (h *Host) NamespaceIDs(boot string) string {
-	pid, errPID := h.space("self", "pid")
-	mnt, errMnt := h.space(h.mounts, "mnt")
+	pid, errPID := h.namespaceInode("self", "pid")
+	mnt, errMnt := h.namespaceInode(h.mounts, "mnt")
 	if errPID != nil || errMnt != nil || boot == "" {
 		return ""
 	}
 	return fmt.Sprintf("%s pid:%d mnt:%d", boot, pid, mnt)
 }
 
-// ErrNotHost is returned where the view is not proven to be the host's.
-var ErrNotHost = errors.New("this is not proven to be the host's view")
+// ErrNotHost is returned if the view is not proven to be the host's.
+var ErrNotHost = errors.New("not proven to be the host's view")
 
-// ProveView proves that what is seen here is what the plugin sees, which left
-// its word: the same boot, the same processes, and mounts through which the
-// namespaces of the node are found. Those are the plugin's own where process 1
-// has them too, or such that the namespace of a bound lease is mounted there. (A
-// runtime may have mounts of its own, and Multus calls plugins in those of its
-// daemon.) Without a word of this boot, only the first process namespace and the
-// mounts of its first process are the host's for certain.
+// ProveView proves that this process sees what the plugin sees, whose NamespaceIDs are recorded:
+// the same boot, the same processes, and mounts in which the network namespaces of the node are
+// found. The mounts are proven if they are the plugin's and those of process 1, or if the namespace
+// of a bound lease is mounted in them. (A runtime may have mounts of its own, and Multus runs
+// plugins in those of its daemon.) If nothing was recorded in this boot, only the initial PID
+// namespace and the mounts of process 1 are certainly the host's.
 //
-// Bound are the leases that are Bound, nil where there are none. Errors wrap
-// ErrNotHost.
-func (h *Host) ProveView(word, boot string, bound iter.Seq[lease.Lease]) error {
+// bound yields the leases in state Bound; it may be nil. Errors wrap ErrNotHost.
+func (h *Host) ProveView(recorded, boot string, bound iter.Seq[lease.Lease]) error {
 	if boot == "" {
 		_, err := h.readBootID()
-		return fmt.Errorf("%w: %w", ErrNotHost, cmp.Or(err, errors.New("the boot id could not be read")))
+		return fmt.Errorf("%w: %w", ErrNotHost, cmp.Or(err, errors.New("no boot id")))
 	}
 	if self, err := os.Readlink(filepath.Join(h.proc, "self")); err != nil || self != strconv.Itoa(os.Getpid()) {
-		return fmt.Errorf("%w: %s shows other processes than this one's (self is %q): is hostPID set?",
+		return fmt.Errorf("%w: %s does not show this process (self is %q); set hostPID",
 			ErrNotHost, h.proc, self)
 	}
 	own := h.NamespaceIDs(boot)
 	if own == "" {
-		return fmt.Errorf("%w: the namespaces of process %s cannot be read; CAP_SYS_PTRACE is needed", ErrNotHost, h.mounts)
+		return fmt.Errorf("%w: failed to read the namespaces of process %s; CAP_SYS_PTRACE is needed", ErrNotHost, h.mounts)
 	}
-	errFirst := h.proveFirstMounts()
-	if !IsOfBoot(word, boot) {
-		if !h.isFirst() {
-			return fmt.Errorf("%w: this is not the machine's first process namespace, "+
-				"and the plugin has not said in this boot where it runs", ErrNotHost)
+	errMounts := h.proveFirstMounts()
+	if !IsOfBoot(recorded, boot) {
+		if !h.isInitialPIDNamespace() {
+			return fmt.Errorf("%w: this is not the initial PID namespace, "+
+				"and no plugin has recorded its namespaces in this boot", ErrNotHost)
 		}
-		return errFirst
+		return errMounts
 	}
 	ours, _, _ := strings.Cut(own, " mnt:")
-	if theirs, _, _ := strings.Cut(word, " mnt:"); ours != theirs {
-		return fmt.Errorf("%w: the plugin runs in %q, this is %q: hostPID and the host's own root are needed",
-			ErrNotHost, word, own)
+	if theirs, _, _ := strings.Cut(recorded, " mnt:"); ours != theirs {
+		return fmt.Errorf("%w: the plugin runs in %q, this is %q; hostPID and the host's root are needed",
+			ErrNotHost, recorded, own)
 	}
-	// The number alone may be that of mounts that came after the plugin's.
-	if word == own && errFirst == nil {
+	// The inode alone proves nothing: a mount namespace created later may have reused it.
+	if recorded == own && errMounts == nil {
 		return nil
 	}
-	if err := h.proveMounts(word+own, boot, bound, errFirst == nil || word == own); err != nil {
-		return fmt.Errorf("%w: the plugin runs in %q, this is %q, and %w", ErrNotHost, word, own, err)
+	if err := h.proveMounts(recorded+own, boot, bound, errMounts == nil || recorded == own); err != nil {
+		return fmt.Errorf("%w: the plugin runs in %q, this is %q, and %w", ErrNotHost, recorded, own, err)
 	}
 	return nil
 }
 
-// IsOfBoot reports whether the plugin left the word in the boot.
-func IsOfBoot(word, boot string) bool { return boot != "" && strings.HasPrefix(word, boot+" ") }
+// IsOfBoot reports whether NamespaceIDs were recorded in the boot.
+func IsOfBoot(recorded, boot string) bool { return boot != "" && strings.HasPrefix(recorded, boot+" ") }
 
-// kernelThreads is the process that makes the kernel's own threads, in the first
-// process namespace. It is in the first namespace of every kind, as process 1 is.
+// kernelThreads is the pid of kthreadd in the initial PID namespace. Like process 1 it is in the
+// initial namespace of every kind.
 const kernelThreads = "2"
 
-// isFirst reports whether /proc shows the first process namespace of the machine.
-func (h *Host) isFirst() bool {
-	pid, err := h.space("self", "pid")
+// isInitialPIDNamespace reports whether /proc shows the initial PID namespace.
+func (h *Host) isInitialPIDNamespace() bool {
+	pid, err := h.namespaceInode("self", "pid")
 	return err == nil && pid == initialPID
 }
 
-// proveFirstMounts proves that paths lead through the mounts of process 1.
+// proveFirstMounts proves that paths are resolved in the mounts of process 1.
 func (h *Host) proveFirstMounts() error {
-	first, err := h.space("1", "mnt")
-	if err != nil && h.isFirst() {
-		if kernel, e := h.space(kernelThreads, "mnt"); e == nil {
+	first, err := h.namespaceInode("1", "mnt")
+	if err != nil && h.isInitialPIDNamespace() {
+		if kernel, e := h.namespaceInode(kernelThreads, "mnt"); e == nil {
 			first, err = kernel, nil // process 1 may be confined
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("%w: the mounts of process 1 cannot be read: %w", ErrNotHost, err)
+		return fmt.Errorf("%w: failed to read the mounts of process 1: %w", ErrNotHost, err)
 	}
-	if own, err := h.space(h.mounts, "mnt"); err != nil || own != first {
-		return fmt.Errorf("%w: paths lead through other mounts than those of process 1", ErrNotHost)
+	if own, err := h.namespaceInode(h.mounts, "mnt"); err != nil || own != first {
+		return fmt.Errorf("%w: paths are not resolved in the mounts of process 1", ErrNotHost)
 	}
 	return nil
 }
 
-// proveMounts finds a bound lease whose network namespace is mounted here, at its
-// path. That is enough where later mounts appear here as well: where the caller
-// knows that these are no copy, or the mount is propagated. It stays proven for
-// the same pair of words.
-func (h *Host) proveMounts(pair, boot string, bound iter.Seq[lease.Lease], noCopy bool) error {
-	if _, known := h.proven.Load(pair); known {
+// proveMounts looks for a bound lease whose network namespace is mounted here, at its path. That is
+// proof only if later mounts appear here too: if the caller knows that these mounts are not a copy
+// (noCopy), or if the mount is propagated. The result is remembered for the same ids, the recorded
+// and our own NamespaceIDs.
+func (h *Host) proveMounts(ids, boot string, bound iter.Seq[lease.Lease], noCopy bool) error {
+	if _, known := h.proven.Load(ids); known {
 		return nil
 	}
 	mountinfo, err := h.mountinfo()
@@ -136,28 +133,28 @@ func (h *Host) proveMounts(pair, boot string, bound iter.Seq[lease.Lease], noCop
 	}
 	for l := range bound {
 		if l.Holder.BootID == boot && mounted[l.Holder.Netns.Ino] && h.QuickState(l.Holder, boot) == lease.Alive {
-			h.proven.Store(pair, true)
+			h.proven.Store(ids, true)
 			return nil
 		}
 	}
-	return errors.New("no network namespace of a bound lease is mounted at its path here: the host's own root is needed")
+	return errors.New("no network namespace of a bound lease is mounted at its path here; the host's root is needed")
 }
 
-// space returns the inode of a process's namespace of a kind.
-func (h *Host) space(pid, kind string) (uint64, error) {
+// namespaceOf returns the inode of a process's namespace of a kind.
+func (h *Host) namespaceInode(pid, kind string) (uint64, error) {
 	link, err := os.Readlink(filepath.Join(h.proc, pid, "ns", kind))
 	if err != nil {
 		return 0, err
 	}
-	ino, ok := spaceInode(link, kind)
+	ino, ok := linkInode(link, kind)
 	if !ok {
-		return 0, fmt.Errorf("%q is no %s namespace", link, kind)
+		return 0, fmt.Errorf("%q is not a %s namespace", link, kind)
 	}
 	return ino, nil
 }
 
-// spaceInode reads "net:[4026531840]".
-func spaceInode(link, kind string) (uint64, bool) {
+// linkInode parses a link such as "net:[4026531840]".
+func linkInode(link, kind string) (uint64, bool) {
 	digits, ok := strings.CutPrefix(link, kind+":[")
 	digits, closed := strings.CutSuffix(digits, "]")
 	n, err := strconv.ParseUint(digits, 10, 64)

@@ -123,7 +123,7 @@ func (h host) QuickState(holder lease.Holder, boot string) lease.Liveness {
 
 func (h host) PathGone(holder lease.Holder) (bool, error) {
 	if holder.Netns.Ino == 0 {
-		return false, errors.New("its network namespace was never seen")
+		return false, errors.New("its network namespace is not known")
 	}
 	n, ok := h.at(holder.Netns.Path)
 	return !ok || n.inode != holder.Netns.Ino, nil
