@@ -27,20 +27,19 @@ var crdText []byte
 
 // CRD returns the embedded CRD of PersistentPodState. Its two versions have the same schema, so
 // that no conversion is needed.
-func CRD() (*unstructured.Unstructured, error) {
+func CRD() *unstructured.Unstructured {
 	var crd unstructured.Unstructured
 	if err := yaml.Unmarshal(crdText, &crd.Object); err != nil {
-		return nil, fmt.Errorf("parsing the embedded CRD: %w", err)
+		panic(fmt.Sprintf("the embedded CRD: %v", err)) // it is part of the program, and TestCRD reads it
 	}
 	crd.SetLabels(map[string]string{managedBy: us})
 	crd.SetAnnotations(map[string]string{crdVersion: fmt.Sprintf("%.8x", sha256.Sum256(crdText))})
-	versions, _, err := unstructured.NestedSlice(crd.Object, "spec", "versions")
-	if err != nil || len(versions) != 1 {
-		return nil, fmt.Errorf("the embedded CRD has %d versions, want 1: %w", len(versions), err)
-	}
+	spec := crd.Object["spec"].(map[string]any)
+	versions := spec["versions"].([]any)
 	alpha := (&unstructured.Unstructured{Object: versions[0].(map[string]any)}).DeepCopy().Object
 	alpha["name"], alpha["storage"] = pps.Alpha, false
-	return &crd, unstructured.SetNestedSlice(crd.Object, append([]any{alpha}, versions...), "spec", "versions")
+	spec["versions"] = append([]any{alpha}, versions...)
+	return &crd
 }
 
 // unsupported returns why leasehold cannot serve an existing CRD, or "" if it can. crd is nil if

@@ -242,10 +242,7 @@ func TestOldestObjectIsFirst(t *testing.T) {
 }
 
 func TestCRD(t *testing.T) {
-	crd, err := CRD()
-	if err != nil {
-		t.Fatal(err)
-	}
+	crd := CRD()
 	if crd.GetName() != crdName || crd.GetLabels()[managedBy] != us || len(crd.GetAnnotations()[crdVersion]) != 16 {
 		t.Errorf("%v", crd.Object["metadata"])
 	}

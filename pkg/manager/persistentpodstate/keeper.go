@@ -247,10 +247,7 @@ func (i *installer) readCRD(ctx context.Context) (*unstructured.Unstructured, er
 
 // ensureCRD creates the CRD if there is none, and updates it if leasehold created it.
 func (i *installer) ensureCRD(ctx context.Context, have *unstructured.Unstructured) error {
-	want, err := CRD()
-	if err != nil {
-		return err
-	}
+	want := CRD()
 	if have == nil {
 		i.log.Info("creating the CRD of PersistentPodState")
 		return i.client.Create(ctx, want)
@@ -261,15 +258,8 @@ func (i *installer) ensureCRD(ctx context.Context, have *unstructured.Unstructur
 		have.GetAnnotations()[crdVersion] == want.GetAnnotations()[crdVersion] {
 		return nil
 	}
-	versions, _, err := unstructured.NestedSlice(want.Object, "spec", "versions")
-	if err == nil {
-		err = unstructured.SetNestedSlice(have.Object, versions, "spec", "versions")
-	}
-	if err != nil {
-		return err
-	}
-	have.SetAnnotations(want.GetAnnotations())
-	return i.client.Update(ctx, have)
+	want.SetResourceVersion(have.GetResourceVersion())
+	return i.client.Update(ctx, want)
 }
 
 func (i *installer) setup(mgr manager.Manager) error {

@@ -2,7 +2,10 @@ package persistentpodstate
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -18,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlrecorder "sigs.k8s.io/controller-runtime/pkg/recorder"
+	"sigs.k8s.io/yaml"
 )
 
 func TestDecideRole(t *testing.T) {
@@ -58,6 +62,7 @@ type fakeAPI struct {
 	client.Client
 	configured bool
 	written    []string
+	updated    client.Object // the last one
 }
 
 func (u *fakeAPI) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
@@ -77,7 +82,7 @@ func (u *fakeAPI) Create(_ context.Context, o client.Object, _ ...client.CreateO
 }
 
 func (u *fakeAPI) Update(_ context.Context, o client.Object, _ ...client.UpdateOption) error {
-	u.written = append(u.written, fmt.Sprintf("%T", o))
+	u.written, u.updated = append(u.written, fmt.Sprintf("%T", o)), o
 	return nil
 }
 
@@ -107,10 +112,7 @@ func TestMissingConfiguration(t *testing.T) {
 }
 
 func TestUnsupported(t *testing.T) {
-	ours, err := CRD()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ours := CRD()
 	versions := func(change func(alpha, beta map[string]any) []any) *unstructured.Unstructured {
 		crd := ours.DeepCopy()
 		list, _, _ := unstructured.NestedSlice(crd.Object, "spec", "versions")
@@ -156,12 +158,17 @@ func (r *reasons) Eventf(_, _ runtime.Object, _, reason, _, _ string, _ ...any) 
 }
 
 // kruiseAPI is an API server with Kruise, and with our CRD.
-type kruiseAPI struct{ fakeAPI }
+type kruiseAPI struct {
+	fakeAPI
+	unready bool
+}
 
 func (u *kruiseAPI) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
 	switch o := o.(type) {
 	case *appsv1.Deployment:
-		o.Status.ReadyReplicas = 1
+		if !u.unready {
+			o.Status.ReadyReplicas = 1
+		}
 		return nil
 	case *metav1.PartialObjectMetadata:
 		return nil
@@ -174,7 +181,7 @@ func (u *kruiseAPI) Get(ctx context.Context, key client.ObjectKey, o client.Obje
 
 // Why leasehold stands by is said once, however often it is found to be so.
 func TestTheReasonToStandByIsReportedOnce(t *testing.T) {
-	api, events := &kruiseAPI{fakeAPI{configured: true}}, &reasons{}
+	api, events := &kruiseAPI{fakeAPI: fakeAPI{configured: true}}, &reasons{}
 	i := &installer{view: viewOf(), kinds: builtIn, client: api, live: api, role: &role{}, events: events, log: logr.Discard()}
 	for range 3 {
 		if _, err := i.Reconcile(t.Context(), struct{}{}); err != nil || i.role.state.Load() != standby {
@@ -183,5 +190,134 @@ func TestTheReasonToStandByIsReportedOnce(t *testing.T) {
 	}
 	if !slices.Equal(events.all, []string{"KruisePresent"}) {
 		t.Errorf("events: %q", events.all)
+	}
+}
+
+// failingAPI is an API server that answers one call with an error.
+type failingAPI struct {
+	client.Client
+	calls, failing int
+}
+
+var errFailing = errors.New("the API server has failed")
+
+func (f *failingAPI) next() error {
+	f.calls++
+	if f.calls-1 == f.failing {
+		return errFailing
+	}
+	return nil
+}
+
+func (f *failingAPI) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+	if err := f.next(); err != nil {
+		return err
+	}
+	return f.Client.Get(ctx, key, o, options...)
+}
+
+func (f *failingAPI) Create(ctx context.Context, o client.Object, options ...client.CreateOption) error {
+	if err := f.next(); err != nil {
+		return err
+	}
+	return f.Client.Create(ctx, o, options...)
+}
+
+func (f *failingAPI) Update(ctx context.Context, o client.Object, options ...client.UpdateOption) error {
+	if err := f.next(); err != nil {
+		return err
+	}
+	return f.Client.Update(ctx, o, options...)
+}
+
+// oldAPI is an API server with an older version of our CRD.
+type oldAPI struct {
+	fakeAPI
+	change func(crd *unstructured.Unstructured)
+}
+
+func (u *oldAPI) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+	if crd, ok := o.(*unstructured.Unstructured); ok {
+		*crd = *CRD()
+		crd.SetAnnotations(map[string]string{crdVersion: "older"})
+		crd.SetResourceVersion("7")
+		if u.change != nil {
+			u.change(crd)
+		}
+		return nil
+	}
+	return u.fakeAPI.Get(ctx, key, o, options...)
+}
+
+// The installer returns every error of the API server, so that it tries again, and writes nothing after one.
+func TestTheInstallerReturnsEveryError(t *testing.T) {
+	for story, c := range map[string]struct {
+		api   func() (client.Client, *[]string)
+		calls int // that it makes, and for which an error matters
+	}{
+		"installing": {func() (client.Client, *[]string) { a := &fakeAPI{configured: true}; return a, &a.written }, 8},
+		"updating": {func() (client.Client, *[]string) {
+			a := &oldAPI{fakeAPI: fakeAPI{configured: true}}
+			return a, &a.written
+		}, 8},
+		"standing by": {func() (client.Client, *[]string) {
+			a := &kruiseAPI{fakeAPI: fakeAPI{configured: true}}
+			return a, &a.written
+		}, 4},
+	} {
+		for failing := range c.calls {
+			fake, written := c.api()
+			api := &failingAPI{Client: fake, failing: failing}
+			i := &installer{view: viewOf(), kinds: builtIn, client: api, live: api, role: &role{}, events: &reasons{}, log: logr.Discard()}
+			if _, err := i.Reconcile(t.Context(), struct{}{}); !errors.Is(err, errFailing) || api.calls != failing+1 {
+				t.Errorf("%s: call %d fails: %v, and %d calls were made; written: %q", story, failing, err, api.calls, *written)
+			}
+		}
+	}
+}
+
+// As long as Kruise's manager is configured and not ready, nobody decides.
+func TestKruiseIsNotReady(t *testing.T) {
+	api := &kruiseAPI{fakeAPI: fakeAPI{configured: true}, unready: true}
+	i := &installer{view: viewOf(), kinds: builtIn, client: api, live: api, role: &role{}, log: logr.Discard()}
+	if _, err := i.Reconcile(t.Context(), struct{}{}); err != nil || i.role.state.Load() != undecided || len(api.written) > 0 {
+		t.Errorf("%v, role %d, written %q", err, i.role.state.Load(), api.written)
+	}
+}
+
+// The webhooks as the API server gets them.
+func TestWebhookConfigurations(t *testing.T) {
+	s := service{namespace: "leasehold", ca: []byte("ca")}
+	got, err := yaml.Marshal(map[string]any{"mutating": s.mutating(builtIn, true), "validating": s.validating()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := os.ReadFile("testdata/webhooks.yaml")
+	if err != nil || string(got) != string(want) {
+		t.Errorf("%v; testdata/webhooks.yaml differs from\n%s", err, got)
+	}
+}
+
+// A CRD that leasehold has created is brought up to date. Any other is left alone.
+func TestOldCRD(t *testing.T) {
+	newer := CRD()
+	newer.SetResourceVersion("7")
+	for story, c := range map[string]struct {
+		change func(*unstructured.Unstructured)
+		want   client.Object
+	}{
+		"ours, of an older version": {func(crd *unstructured.Unstructured) { delete(crd.Object["spec"].(map[string]any), "names") }, newer},
+		"ours, of this version":     {func(crd *unstructured.Unstructured) { crd.SetAnnotations(newer.GetAnnotations()) }, nil},
+		"of somebody else":          {func(crd *unstructured.Unstructured) { crd.SetLabels(nil) }, nil},
+		"being deleted":             {func(crd *unstructured.Unstructured) { crd.SetDeletionTimestamp(&metav1.Time{Time: began}) }, nil},
+	} {
+		api := &oldAPI{change: c.change}
+		i := &installer{view: viewOf(), kinds: builtIn, client: api, live: api, role: &role{}, log: logr.Discard()}
+		if _, err := i.Reconcile(t.Context(), struct{}{}); err != nil || !reflect.DeepEqual(api.updated, c.want) {
+			t.Errorf("%s: %v; written: %v", story, err, api.updated)
+		}
+		if i.role.ownsCRD.Load() == (story == "of somebody else") {
+			t.Errorf("%s: leasehold owns the CRD: %t", story, i.role.ownsCRD.Load())
+		}
 	}
 }

@@ -216,11 +216,7 @@ func TestStandbyForKruise(t *testing.T) {
 		c.Put(mutating+kruiseConfiguration, admission.MutatingWebhookConfiguration{})
 		c.Put("/apis/apps/v1/namespaces/"+kruiseNamespace+"/deployments/"+kruiseManager,
 			appsv1.Deployment{Status: appsv1.DeploymentStatus{ReadyReplicas: 1}})
-		crd, err := CRD()
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.Put(crdPath, crd.Object)
+		c.Put(crdPath, CRD().Object)
 		c.Put(mutating+ConfigurationName, admission.MutatingWebhookConfiguration{Webhooks: service{}.mutating(builtIn, true)})
 		c.Put(validating+ConfigurationName, admission.ValidatingWebhookConfiguration{Webhooks: service{}.validating()})
 	})

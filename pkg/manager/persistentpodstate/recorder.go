@@ -251,6 +251,9 @@ func (r *recorder) setup(mgr manager.Manager) error {
 	return c.Watch(r.view.states.source(r.view.allStates))
 }
 
+// maxReported is how many texts a onceSet remembers.
+const maxReported = 10_000
+
 // onceSet remembers what was reported. It is emptied when it is full, so that something may be
 // reported again.
 type onceSet struct {
@@ -262,10 +265,12 @@ type onceSet struct {
 func (s *onceSet) add(text string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.seen == nil || len(s.seen) > 10_000 {
+	if s.seen[text] {
+		return false
+	}
+	if s.seen == nil || len(s.seen) >= maxReported {
 		s.seen = map[string]bool{}
 	}
-	isNew := !s.seen[text]
 	s.seen[text] = true
-	return isNew
+	return true
 }

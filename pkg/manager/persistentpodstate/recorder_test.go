@@ -2,11 +2,14 @@ package persistentpodstate
 
 import (
 	"context"
+	"strconv"
 	"testing"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
@@ -61,5 +64,40 @@ func TestFailedDeletionOfAStuckPod(t *testing.T) {
 	}
 	if !api.deletions["db-0"] || !api.deletions["db-1"] {
 		t.Errorf("deletions: %v", api.deletions)
+	}
+}
+
+// An object that is gone, or is being deleted, is left alone.
+func TestRecorderWithoutAnObject(t *testing.T) {
+	deleted := state(recorded("db-0", "node1"))
+	deleted.DeletionTimestamp = &metav1.Time{Time: began}
+	v := viewOf(deleted).has(statefulSet, true, db())
+	v.pods = &watched{handler: registration{synced: true}}
+	v.observe(nil, podViewOf(aPod("db-0", readyOn("node2")), builtIn))
+	r := &role{}
+	r.state.Store(serving)
+	api := &keepsPods{deletions: map[string]bool{}}
+	rec := &recorder{view: v, client: api, role: r, log: logr.Discard()}
+	for _, key := range []types.NamespacedName{keys([]*pps.PersistentPodState{deleted})[0], {Namespace: "db", Name: "gone"}} {
+		if result, err := rec.Reconcile(t.Context(), key); err != nil || !result.IsZero() || len(api.recorded) > 0 {
+			t.Errorf("%s: %+v, %v, recorded %+v", key, result, err, api.recorded)
+		}
+	}
+}
+
+func TestWhatIsReportedOnce(t *testing.T) {
+	var s onceSet
+	for i := range maxReported {
+		if !s.add(strconv.Itoa(i)) {
+			t.Fatalf("text %d is not new", i)
+		}
+	}
+	for _, i := range []int{0, maxReported - 1} {
+		if s.add(strconv.Itoa(i)) {
+			t.Errorf("text %d was not remembered", i)
+		}
+	}
+	if !s.add("one too many") || !s.add("0") || s.add("one too many") {
+		t.Error("want all forgotten when there is one text too many")
 	}
 }
