@@ -126,6 +126,8 @@ func TestFollow(t *testing.T) {
 			with(func(t *trace) { t.Node, t.Started, t.Addresses, t.Failures = "node2", false, "", 1 })},
 		{"it lived for a second, too short to start", before, pod(func(p *podView) { p.Started, p.Addresses, p.BoundAt = false, "", noon.Add(-time.Second) }),
 			with(func(t *trace) { t.Started, t.Addresses = false, "" })},
+		{"long enough to start", trace{Lost: "u9"}, pod(func(p *podView) { p.Started, p.Addresses, p.BoundAt = false, "", noon.Add(-startGrace) }),
+			with(func(t *trace) { t.Started, t.Addresses, t.Failures = false, "", 1 })},
 	}
 	for _, tt := range tests {
 		t.Run(tt.story, func(t *testing.T) {

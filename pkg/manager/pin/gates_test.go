@@ -178,7 +178,9 @@ func TestOneOfTheFailedIsTriedOften(t *testing.T) {
 		!l.Failed(gatedPod("a/1")) {
 		t.Error("want one in each namespace")
 	}
-	l.Gone(gatedPod("a/1")) // admitted by the other replica, and deleted
+	if l.Gone(gatedPod("a/1")) { // admitted by the other replica, and deleted
+		t.Error("the API server is asked for the pod of another replica")
+	}
 	if !l.Failed(gatedPod("a/2")) {
 		t.Error("nobody is tried often any more")
 	}

@@ -79,10 +79,9 @@ func newCaller(mgr manager.Manager) (c client.Client, redial func(), err error) 
 	config := rest.CopyConfig(mgr.GetConfig())
 	config.NextProtos = []string{"http/1.1"}
 	httpClient, err := rest.HTTPClientFor(config)
-	if err != nil {
-		return nil, nil, fmt.Errorf("reaching the API server: %w", err)
+	if err == nil {
+		c, err = client.New(config, client.Options{HTTPClient: httpClient, Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
 	}
-	c, err = client.New(config, client.Options{HTTPClient: httpClient, Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
 	if err != nil {
 		return nil, nil, fmt.Errorf("reaching the API server: %w", err)
 	}

@@ -79,19 +79,28 @@ func TestLargePodsGetNoGate(t *testing.T) {
 		}
 		return m
 	}
+	gates := func(n int) (out []corev1.PodSchedulingGate) {
+		for i := range n {
+			out = append(out, corev1.PodSchedulingGate{Name: fmt.Sprint("a.b/", i)})
+		}
+		return out
+	}
 	for story, c := range map[string]struct {
 		change func(*corev1.Pod)
 		gate   bool
 	}{
 		"as any":               {func(*corev1.Pod) {}, true},
 		"a hundred, a few KiB": {func(p *corev1.Pod) { p.Annotations, p.Labels = many(100), many(100) }, true},
-		"50,000 annotations":   {func(p *corev1.Pod) { p.Annotations = many(50000) }, false},
-		"many labels":          {func(p *corev1.Pod) { p.Labels = many(5000) }, false},
-		"many gates": {func(p *corev1.Pod) {
-			for i := range 1000 {
-				p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: fmt.Sprint("a.b/", i)})
-			}
-		}, false},
+		"the most of each": {func(p *corev1.Pod) {
+			p.Annotations, p.Labels = many(maxGatedAnnotations-1), many(maxGatedLabels) // and the one that asks
+			p.Spec.SchedulingGates = gates(maxGatedGates)
+		}, true},
+		"an annotation more": {func(p *corev1.Pod) { p.Annotations = many(maxGatedAnnotations) }, false},
+		"a label more":       {func(p *corev1.Pod) { p.Labels = many(maxGatedLabels + 1) }, false},
+		"a gate more":        {func(p *corev1.Pod) { p.Spec.SchedulingGates = gates(maxGatedGates + 1) }, false},
+		"50,000 annotations": {func(p *corev1.Pod) { p.Annotations = many(50000) }, false},
+		"many labels":        {func(p *corev1.Pod) { p.Labels = many(5000) }, false},
+		"many gates":         {func(p *corev1.Pod) { p.Spec.SchedulingGates = gates(1000) }, false},
 		"a large environment": {func(p *corev1.Pod) {
 			p.Spec.Containers = []corev1.Container{{Env: []corev1.EnvVar{{Name: "A", Value: strings.Repeat("a", 600<<10)}}}}
 		}, false},
