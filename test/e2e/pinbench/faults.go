@@ -38,6 +38,8 @@ var faultList = []fault{
 	{"rbac", "the manager may write nothing", (*faultRun).rbac},
 	{"policy", "a policy engine refuses each write of the manager", (*faultRun).policy},
 	{"policy-of-one", "the same in one namespace", (*faultRun).policyOfOne},
+	{"policy-of-tenant", "the same in one tenant's namespaces, where as many gates as may be are made first",
+		(*faultRun).policyOfTenant},
 	{"stalled", "watches show nothing, their connections stay open", (*faultRun).stalledWatch},
 	{"dead", "the managers' connections die without notice", (*faultRun).deadConnections},
 	{"slow", "the API server takes 5 s for each call", (*faultRun).slowCalls},
@@ -59,7 +61,7 @@ func (b *Bench) Faults(ctx context.Context, match *regexp.Regexp, rate int, last
 	if err := b.bed.StopControl(ctx, bed.ControllerManager); err != nil {
 		return false, err
 	}
-	c := crowd{Nodes: 20, Reservations: namespaces * max(20, 2*rate*int(lasting.Seconds())/tenants), Away: true}
+	c := crowd{Nodes: 20, Reservations: namespaces * max(30, 2*rate*int(lasting.Seconds())/tenants), Away: true}
 	if err := b.fill(ctx, c); err != nil {
 		return false, err
 	}
@@ -96,7 +98,10 @@ func (b *Bench) Faults(ctx context.Context, match *regexp.Regexp, rate int, last
 		b.say("%s: %s", f.name, f.about)
 		r := &faultRun{Bench: b, crowd: c, proxy: through, lives: watch, first: i * tenants, rate: rate, lasting: lasting}
 		if err := r.all(ctx, f); err != nil {
-			return false, fmt.Errorf("%s: %w", f.name, err)
+			if ctx.Err() != nil {
+				return false, err
+			}
+			r.problem(err)
 		}
 		problems := r.judge()
 		for _, p := range problems {
@@ -107,7 +112,7 @@ func (b *Bench) Faults(ctx context.Context, match *regexp.Regexp, rate int, last
 			seconds(r.longest), seconds(r.limit()), seconds(r.slowest), seconds(r.again),
 			map[bool]string{true: "", false: "FAILED"}[len(problems) == 0])
 	}
-	fmt.Fprintf(b.out, "\ntwo replicas; %d pods a second for %v in %d namespaces\n"+
+	fmt.Fprintf(b.out, "\ntwo replicas; %d pods each second for %v in %d namespaces\n"+
 		"pressure on this machine's processors: %s\n\n", rate, lasting, tenants, pressure())
 	return fine, table.Flush()
 }
@@ -182,7 +187,7 @@ func (r *faultRun) all(ctx context.Context, f fault) error {
 		namespace, name, _ := strings.Cut(key, "/")
 		err := r.client.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)})
 		if ignoreNotFound(err) != nil {
-			return err
+			r.problem(err)
 		}
 	}
 	return nil
@@ -268,9 +273,21 @@ func (r *faultRun) create(ctx context.Context, namespace, count int, change func
 	return keys
 }
 
-// traffic creates pods in all namespaces.
-func (r *faultRun) traffic(ctx context.Context, lasting time.Duration) {
-	steadily(ctx, int(lasting.Seconds()*float64(r.rate)), r.rate, func(i int) { r.create(ctx, r.first+i%tenants, 1, nil) })
+// traffic creates pods in all namespaces. Each second's come at once, as when a node is drained: a
+// gate that opens for a moment lets many through.
+func (r *faultRun) traffic(ctx context.Context) {
+	steadily(ctx, int(r.lasting.Seconds()), 1, func(second int) {
+		var burst sync.WaitGroup
+		for i := range r.rate {
+			burst.Go(func() { r.create(ctx, r.first+(second*r.rate+i)%tenants, 1, nil) })
+		}
+		burst.Wait()
+	})
+}
+
+// steady creates pods in some namespaces, one at a time.
+func (r *faultRun) steady(ctx context.Context, first, namespaces int) {
+	steadily(ctx, r.rate*int(r.lasting.Seconds()), r.rate, func(i int) { r.create(ctx, first+i%namespaces, 1, nil) })
 }
 
 // everybody is excused.
@@ -286,7 +303,7 @@ func (r *faultRun) rbac(ctx context.Context) error {
 	if err := bindings.Delete(ctx, binding.Name, metav1.DeleteOptions{}); err != nil {
 		return err
 	}
-	r.traffic(ctx, r.lasting)
+	r.traffic(ctx)
 	binding.ObjectMeta = metav1.ObjectMeta{Name: binding.Name, Labels: binding.Labels}
 	_, err = bindings.Create(ctx, binding, metav1.CreateOptions{})
 	r.healed = time.Now()
@@ -295,27 +312,53 @@ func (r *faultRun) rbac(ctx context.Context) error {
 
 func (r *faultRun) policy(ctx context.Context) error {
 	r.excused = everybody
-	return r.refuse(ctx, "")
+	return r.refuse(ctx, nil, r.traffic)
 }
 
 func (r *faultRun) policyOfOne(ctx context.Context) error {
 	one := r.crowd.namespace(r.first)
 	r.spared = func(namespace string) bool { return namespace != one }
 	r.excused = func(namespace string) bool { return namespace == one }
-	return r.refuse(ctx, one)
+	return r.refuse(ctx, []string{one}, func(ctx context.Context) { r.steady(ctx, r.first, tenants) })
 }
 
-// refuse has a policy refuse what the managers write on pods, of one namespace or of all.
-func (r *faultRun) refuse(ctx context.Context, namespace string) error {
+// policyOfTenant has one tenant use all gates before others' pods come. Until the managers know that
+// only the tenant's gates cannot be lifted, the others' pods may go without a gate.
+func (r *faultRun) policyOfTenant(ctx context.Context) error {
+	const mine = 3
+	var names []string
+	for i := range mine {
+		names = append(names, r.crowd.namespace(r.first+i))
+	}
+	first := r.crowd.namespace(r.first + mine)
+	r.excused = func(namespace string) bool { return slices.Contains(names, namespace) }
+	r.spared = func(namespace string) bool { return namespace != first && !slices.Contains(names, namespace) }
+	return r.refuse(ctx, names, func(ctx context.Context) {
+		var burst sync.WaitGroup
+		for i := range 2 * gateMost {
+			burst.Go(func() { r.create(ctx, r.first+i%mine, 1, nil) })
+		}
+		burst.Wait()
+		for range 6 {
+			r.create(ctx, r.first+mine, 1, nil)
+			_ = pause(ctx, 500*time.Millisecond)
+		}
+		r.steady(ctx, r.first+mine+1, tenants-mine-1)
+	})
+}
+
+// refuse has a policy refuse what the managers write on pods, of some namespaces or of all, while
+// pods are created.
+func (r *faultRun) refuse(ctx context.Context, namespaces []string, creating func(context.Context)) error {
 	const name = "refuses-the-manager"
 	rules := &admissionregistrationv1.MatchResources{ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{
 		RuleWithOperations: admissionregistrationv1.RuleWithOperations{
 			Operations: []admissionregistrationv1.OperationType{"UPDATE"},
 			Rule: admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"},
 				Resources: []string{"pods", "pods/status"}}}}}}
-	if namespace != "" {
-		names := map[string]string{corev1.LabelMetadataName: namespace}
-		rules.NamespaceSelector = &metav1.LabelSelector{MatchLabels: names}
+	if len(namespaces) > 0 {
+		rules.NamespaceSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
+			Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpIn, Values: namespaces}}}
 	}
 	user := fmt.Sprintf("system:serviceaccount:%s:%s", wellknown.Namespace, wellknown.ManagerName)
 	policies := r.client.AdmissionregistrationV1().ValidatingAdmissionPolicies()
@@ -358,7 +401,7 @@ func (r *faultRun) refuse(ctx context.Context, namespace string) error {
 	if err := until(ctx, func() (bool, error) { return refused(), nil }); err != nil {
 		return fmt.Errorf("the policy refuses nothing: %w", err)
 	}
-	r.traffic(ctx, r.lasting)
+	creating(ctx)
 	err = errors.Join(bindings.Delete(ctx, name, metav1.DeleteOptions{}),
 		policies.Delete(ctx, name, metav1.DeleteOptions{}))
 	if err != nil {
@@ -372,14 +415,14 @@ func (r *faultRun) refuse(ctx context.Context, namespace string) error {
 func (r *faultRun) stalledWatch(ctx context.Context) error {
 	resume := r.proxy.stall()
 	defer resume()
-	r.traffic(ctx, r.lasting)
+	r.traffic(ctx)
 	return pause(ctx, r.limit())
 }
 
 func (r *faultRun) deadConnections(ctx context.Context) error {
 	r.healed = time.Now()
 	r.proxy.kill()
-	r.traffic(ctx, r.lasting)
+	r.traffic(ctx)
 	return nil
 }
 
@@ -387,7 +430,7 @@ func (r *faultRun) slowCalls(ctx context.Context) error {
 	r.slow = 5 * time.Second
 	r.proxy.delay.Store(int64(r.slow))
 	defer r.proxy.delay.Store(0)
-	r.traffic(ctx, r.lasting)
+	r.traffic(ctx)
 	return pause(ctx, r.limit())
 }
 
@@ -395,16 +438,20 @@ func (r *faultRun) killed(ctx context.Context) error {
 	r.excused = everybody
 	r.proxy.delay.Store(int64(time.Second)) // so that pods are on their way
 	var creating sync.WaitGroup
-	creating.Go(func() { r.traffic(ctx, r.lasting) })
+	creating.Go(func() { r.traffic(ctx) })
 	err := pause(ctx, 1500*time.Millisecond)
 	for i := range 2 {
 		err = errors.Join(err, r.control().Kill(ctx, managerName(i)))
 	}
+	r.mu.Lock()
+	gated := r.lives.waiting(r.made)
+	r.mu.Unlock()
+	r.say("    %d pods are gated when the managers are killed", gated)
+	if gated < 2 {
+		r.problem(errors.New("the managers were killed too late or too early: want several gated pods then"))
+	}
 	r.proxy.delay.Store(0)
 	creating.Wait()
-	if r.lives.waiting(r.made) == 0 {
-		r.problem(errors.New("no pod was gated when the managers were killed"))
-	}
 	for i := range 2 {
 		err = errors.Join(err, r.runManager(ctx, i))
 	}
@@ -440,7 +487,7 @@ func (r *faultRun) annotations(ctx context.Context) error {
 		}
 	})
 	defer creating.Wait()
-	steadily(ctx, r.rate*int(r.lasting.Seconds()), r.rate, func(i int) { r.create(ctx, r.first+1+i%(tenants-1), 1, nil) })
+	r.steady(ctx, r.first+1, tenants-1)
 	return nil
 }
 

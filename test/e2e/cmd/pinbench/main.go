@@ -29,8 +29,8 @@ var (
 	short    = flag.Bool("short", false, "as in CI: -nodes 6 -recreations 32 -modes reference,nominate")
 
 	faults = flag.String("faults", "",
-		"instead, create pods while things fail: a `regexp` of rbac, policy, policy-of-one, stalled, dead, slow, killed,"+
-			" annotations")
+		"instead, create pods while things fail: a `regexp` of rbac, policy, policy-of-one, policy-of-tenant, stalled,"+
+			" dead, slow, killed, annotations")
 	faultsRate = flag.Int("faults-rate", 20, "pods per second for -faults")
 	faultsFor  = flag.Duration("faults-for", 20*time.Second, "duration of each fault for -faults")
 
