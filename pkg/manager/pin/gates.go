@@ -2,6 +2,7 @@ package pin
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -13,11 +14,14 @@ import (
 const (
 	// gateLife is for how long a pod waits for its nomination; then its gate is lifted without one.
 	gateLife = 2 * time.Second
-	// maxGates is how many pods may wait behind gates that this replica has made or could not lift.
-	// It bounds how many pods are held back if no gate can be lifted any more.
-	maxGates = 10
+	// maxGates is how many pods may wait behind gates that this replica has made or could not lift,
+	// but for one more after a probe. It bounds how many pods are held back if no gate can be lifted
+	// any more.
+	maxGates = 9
 	// maxNamespaceGates is how many of them may be of one namespace.
-	maxNamespaceGates = maxGates / 2
+	maxNamespaceGates = 5
+	// probeInterval is the time from one probe to the next.
+	probeInterval = time.Second
 	// admissionWait is how long an admission waits at most until others' gates are lifted. The API
 	// server gives the webhook two seconds.
 	admissionWait = time.Second
@@ -37,10 +41,16 @@ const (
 // another may be made.
 //
 // A pod holds one of a few places from its admission until its gate is lifted or the API server
-// says that the pod does not exist. If gates cannot be lifted, the places are soon taken, and no
-// gate is made until one has been lifted. A namespace in which a gate could not be lifted gets none
-// until one of its gates was lifted, and its pods hold no places once a gate was lifted in another
-// namespace: the cause is its own.
+// says that the pod does not exist. Namespaces take turns. If gates cannot be lifted, the places are
+// soon taken, and no gate is made until one has been lifted. A namespace in which a gate could not
+// be lifted gets none until one of its gates was lifted, and its pods hold no places once a gate was
+// lifted in another namespace: the cause is its own.
+//
+// All places may be held by one tenant whose gates cannot be lifted. So while no gate is made, the
+// API server is asked about pods of other namespaces, which have no gate, whether it would let the
+// manager change them (a probe, with a dry run). Where it would, one gate is made; if that is
+// lifted, gates are made again. If not, what the API server said about probes does not hold for
+// gates, and there is no further probe until a gate has been lifted.
 type gateLimiter struct {
 	now func() time.Time
 
@@ -51,6 +61,10 @@ type gateLimiter struct {
 	late       pause    // because gates of several namespaces were lifted late
 	lateIn     []string // the namespaces, since a gate was last lifted in time
 	freed      chan struct{}
+
+	probe  string    // the key of the pod that has no gate, and about which the API server is to be asked
+	probed time.Time // when it was chosen
+	misled bool      // a gate could not be lifted in spite of a probe, and none was lifted since
 }
 
 // A gate is one of a pod that this replica has admitted, or whose gate it could not lift.
@@ -65,10 +79,17 @@ type gate struct {
 
 // namespaceGates are a namespace's.
 type namespaceGates struct {
+	waiting int // admissions
 	places  int
 	failing int
 	own     bool // gates of another namespace were lifted while this one's could not
+	proven  bool // a probe says that gates can be lifted here
 	pause   pause
+}
+
+// unknown reports whether nothing is known about a namespace.
+func (n *namespaceGates) unknown(now time.Time) bool {
+	return n.waiting == 0 && n.places == 0 && !n.proven && now.Sub(n.pause.until) > maxPause
 }
 
 // A pause is a time in which no gate is made.
@@ -104,25 +125,45 @@ func namespaceOf(key string) string {
 }
 
 // Admit reports whether a pod that is being admitted may get a gate. Where the places are taken by
-// pods that are on their way, it waits a moment for one.
+// pods whose gates are about to be lifted, it waits for a place for at most admissionWait.
 func (l *gateLimiter) Admit(ctx context.Context, key string) bool {
+	admitted, freed := l.admit(key)
+	if freed == nil {
+		return admitted
+	}
 	ctx, cancel := context.WithTimeout(ctx, admissionWait)
 	defer cancel()
-	for {
-		admitted, wait := l.admit(key)
-		if wait == nil {
-			return admitted
-		}
+	l.wait(key, 1)
+	defer l.wait(key, -1)
+	for freed != nil {
 		select {
-		case <-wait:
+		case <-freed:
+			admitted, freed = l.admit(key)
 		case <-ctx.Done():
 			return false
 		}
 	}
+	return admitted
 }
 
-// admit returns what to wait for, if that makes sense.
-func (l *gateLimiter) admit(key string) (admitted bool, wait <-chan struct{}) {
+// wait adds to the admissions that wait for a place in the namespace of a pod.
+func (l *gateLimiter) wait(key string, change int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := l.namespace(key)
+	if n.waiting += change; n.waiting == 0 {
+		l.wake() // a place was reserved for this namespace
+	}
+}
+
+// wake has all admissions that wait look for a place.
+func (l *gateLimiter) wake() {
+	close(l.freed)
+	l.freed = make(chan struct{})
+}
+
+// admit returns a channel that is closed when it is to be called again, where it is worth waiting.
+func (l *gateLimiter) admit(key string) (admitted bool, freed <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.now()
@@ -131,8 +172,11 @@ func (l *gateLimiter) admit(key string) (admitted bool, wait <-chan struct{}) {
 	}
 	l.drop(key) // an earlier call of the same admission, or an earlier attempt to create the pod
 	n := l.namespace(key)
-	failing, places := 0, 0
+	failing, places, reserved := 0, 0, 0
 	for _, other := range l.namespaces {
+		if other.waiting > 0 && other.places == 0 {
+			reserved++ // for the next turn
+		}
 		if other.own {
 			places += other.places - other.failing
 			continue
@@ -141,11 +185,17 @@ func (l *gateLimiter) admit(key string) (admitted bool, wait <-chan struct{}) {
 		failing += other.failing
 	}
 	switch {
-	case n.failing > 0, n.pause.is(now), l.watch.is(now), l.late.is(now), failing >= maxGates:
+	case n.failing > 0, n.pause.is(now), l.watch.is(now), l.late.is(now):
 		return false, nil
+	case failing >= maxGates && !n.proven:
+		l.chooseProbe(key, now)
+		return false, nil
+	case failing >= maxGates && places > failing:
+		return false, l.freed // the gate after a probe
+	case failing >= maxGates:
 	case (l.watch.tries() || l.late.tries()) && places > 0, n.pause.tries() && n.places > 0:
 		return false, nil
-	case places >= maxGates, n.places >= maxNamespaceGates:
+	case places >= maxGates, n.places >= maxNamespaceGates, n.places > 0 && places+reserved >= maxGates:
 		return false, l.freed
 	}
 	n.places++
@@ -153,15 +203,46 @@ func (l *gateLimiter) admit(key string) (admitted bool, wait <-chan struct{}) {
 	return true, nil
 }
 
+// chooseProbe remembers a pod that gets no gate, to ask the API server about it once it exists.
+func (l *gateLimiter) chooseProbe(key string, now time.Time) {
+	if !l.misled && now.Sub(l.probed) >= probeInterval {
+		l.probe, l.probed = key, now
+	}
+}
+
+// IsProbe reports whether the API server is to be asked whether it would let the manager change a
+// pod that has no gate.
+func (l *gateLimiter) IsProbe(p *podView) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.probe == keyOf(p) && !p.Gated
+}
+
+// TakeProbe is IsProbe, true once for each probe.
+func (l *gateLimiter) TakeProbe(p *podView) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.probe != keyOf(p) || p.Gated {
+		return false
+	}
+	l.probe = ""
+	return true
+}
+
+// Probed says that the API server would let the manager change a pod. The next pod of its namespace
+// gets a gate.
+func (l *gateLimiter) Probed(p *podView) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.namespace(keyOf(p)).proven = true
+}
+
 func (l *gateLimiter) namespace(key string) *namespaceGates {
 	name := namespaceOf(key)
 	n := l.namespaces[name]
 	if n == nil {
-		for other, o := range l.namespaces { // those of which nothing is left to know
-			if o.places == 0 && l.now().Sub(o.pause.until) > maxPause {
-				delete(l.namespaces, other)
-			}
-		}
+		now := l.now()
+		maps.DeleteFunc(l.namespaces, func(_ string, other *namespaceGates) bool { return other.unknown(now) })
 		n = &namespaceGates{}
 		l.namespaces[name] = n
 	}
@@ -181,8 +262,7 @@ func (l *gateLimiter) free(key string) {
 		n.own = n.own && n.failing > 0
 	}
 	g.place, g.failing = false, false
-	close(l.freed)
-	l.freed = make(chan struct{})
+	l.wake()
 }
 
 func (l *gateLimiter) drop(key string) {
@@ -335,6 +415,8 @@ func (l *gateLimiter) fail(key string, uid types.UID) {
 	if !g.failing {
 		g.failing = true
 		n.failing++
+		l.misled = l.misled || n.proven
+		n.proven = false
 	}
 }
 
@@ -360,21 +442,24 @@ func (l *gateLimiter) Lifted(p *podView, inTime bool) (again []string) {
 	defer l.mu.Unlock()
 	key := keyOf(p)
 	g := l.gates[key]
-	failed := g != nil && g.failing
+	failed, seen := g != nil && g.failing, g != nil && g.seen
 	l.drop(key)
+	l.misled = false
+	for name, n := range l.namespaces {
+		n.proven = false
+		if name != p.Namespace {
+			n.own = n.failing > 0
+		}
+	}
 	if !inTime && !failed {
 		return nil
 	}
 	l.late, l.lateIn = pause{}, nil
-	if g != nil && g.seen {
+	if seen {
 		l.watch = pause{}
 	}
-	for name, n := range l.namespaces {
-		if name == p.Namespace {
-			n.pause = pause{}
-		} else {
-			n.own = n.failing > 0
-		}
+	if n := l.namespaces[p.Namespace]; n != nil {
+		n.pause = pause{}
 	}
 	if !failed {
 		return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,6 +18,13 @@ func gatedPod(key string) *podView {
 	r := requestFor(key)
 	meta := metav1.ObjectMeta{Namespace: r.Namespace, Name: r.Name, UID: types.UID("uid of " + key)}
 	return &podView{ObjectMeta: meta, Gated: true, Gates: 1}
+}
+
+// ungatedPod is one that got no gate.
+func ungatedPod(key string) *podView {
+	p := gatedPod(key)
+	p.Gated, p.Gates = false, 0
+	return p
 }
 
 // limited returns a limiter whose clock stands at noon until the test moves it, and a function that
@@ -170,6 +178,70 @@ func TestOneTenantsGates(t *testing.T) {
 	if again := fill(admitted, "again", 30); len(again) != maxGates {
 		t.Errorf("others have %d places left", len(again))
 	}
+}
+
+// TestTenantWithSeveralNamespaces has a tenant take all places with gates that cannot be lifted,
+// before any gate of another tenant is made.
+func TestTenantWithSeveralNamespaces(t *testing.T) {
+	l, clock, admitted := limited()
+	for _, key := range fill(admitted, "pod", 3) {
+		l.Seen(gatedPod(key))
+		l.Failed(gatedPod(key))
+	}
+	another := func(i int) (gate bool) {
+		key := fmt.Sprintf("good/pod-%d", i)
+		if gate = admitted(key); gate {
+			l.Seen(gatedPod(key))
+			l.Lifted(gatedPod(key), true)
+		} else if l.TakeProbe(ungatedPod(key)) {
+			l.Probed(ungatedPod(key))
+		}
+		*clock = clock.Add(time.Second)
+		return gate
+	}
+	if another(0) || !another(1) {
+		t.Error("a namespace gets no gate, although the API server would let it be lifted")
+	}
+	for i := range 10 {
+		if !another(2 + i) {
+			t.Errorf("pod %d after a gate was lifted has none", i)
+		}
+	}
+	for i := range 3 {
+		if admitted(fmt.Sprintf("ns%d/another", i)) {
+			t.Error("a gate is made in a namespace where it cannot be lifted")
+		}
+	}
+}
+
+// TestNamespacesTakeTurns has one tenant's pods wait for places in two namespaces, and then another's.
+func TestNamespacesTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const lifting = 50 * time.Millisecond
+		l := newGateLimiter(time.Now)
+		admit := func(key string, after time.Duration) bool {
+			time.Sleep(after)
+			ok := l.Admit(t.Context(), key)
+			if ok {
+				time.Sleep(lifting)
+				l.Lifted(gatedPod(key), true)
+			}
+			return ok
+		}
+		var all sync.WaitGroup
+		for i := range 400 {
+			after := time.Duration(i) * time.Millisecond
+			all.Go(func() { admit(fmt.Sprintf("large%d/pod-%d", i%2, i), after) })
+		}
+		for i := range 10 {
+			time.Sleep(25 * time.Millisecond)
+			began := time.Now()
+			if !admit(fmt.Sprintf("small/pod-%d", i), 0) || time.Since(began) > 2*lifting {
+				t.Errorf("pod %d of another namespace waits for %v", i, time.Since(began)-lifting)
+			}
+		}
+		all.Wait()
+	})
 }
 
 func TestOneOfTheFailedIsTriedOften(t *testing.T) {

@@ -221,6 +221,9 @@ func (n *nominator) find(ctx context.Context, req reconcile.Request) (p *podView
 
 // Reconcile does the next step for a pod.
 func (n *nominator) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	if p := n.cluster.pod(req.String()); p != nil && n.gates.TakeProbe(p) {
+		n.probe(ctx, p)
+	}
 	p, unseen, again := n.find(ctx, req)
 	if p == nil {
 		return reconcile.Result{RequeueAfter: again}, nil // its sight went with the event
@@ -265,6 +268,18 @@ func (n *nominator) Reconcile(ctx context.Context, req reconcile.Request) (recon
 		return reconcile.Result{RequeueAfter: n.failed(p, err)}, nil
 	}
 	return reconcile.Result{}, nil
+}
+
+// probe asks the API server, with a dry run, whether it would let the manager lift a gate in the
+// namespace of a pod that has none.
+func (n *nominator) probe(ctx context.Context, p *podView) {
+	call, cancel := context.WithTimeout(ctx, callLife)
+	defer cancel()
+	_, err := liftGate(call, n.client, p.Namespace, p.Name, p.UID, client.DryRunAll)
+	if err == nil {
+		n.gates.Probed(p)
+	}
+	n.log.Info("asked whether gates can be lifted, for none is made", "pod", keyOf(p), "refused", err)
 }
 
 // failed remembers that a pod's gate could not be lifted, and returns when to try again.
@@ -441,7 +456,8 @@ func (n *nominator) nominate(ctx context.Context, p *podView, node string) error
 
 // liftGate takes our gate off a pod, whatever else has happened to it; once it is off, nothing happens. It returns the pod as
 // it is then.
-func liftGate(ctx context.Context, c client.Client, namespace, name string, uid types.UID) (*corev1.Pod, error) {
+func liftGate(ctx context.Context, c client.Client, namespace, name string, uid types.UID,
+	options ...client.PatchOption) (*corev1.Pod, error) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": uid},
@@ -450,7 +466,7 @@ func liftGate(ctx context.Context, c client.Client, namespace, name string, uid 
 	if err != nil {
 		return nil, err
 	}
-	return pod, c.Patch(ctx, pod, client.RawPatch(types.StrategicMergePatchType, patch))
+	return pod, c.Patch(ctx, pod, client.RawPatch(types.StrategicMergePatchType, patch), options...)
 }
 
 // bare is a pod's name, as clients want it.
@@ -490,6 +506,8 @@ func (n *nominator) setup(mgr manager.Manager) error {
 			n.gates.Seen(p)
 			if p.Gated || p.waits() {
 				n.look(p, n.cluster.now()) // its time in the queue counts
+				queue.Add(requestOf(p))
+			} else if n.gates.IsProbe(p) {
 				queue.Add(requestOf(p))
 			}
 		}

@@ -2,6 +2,7 @@ package pin
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -370,6 +371,45 @@ func TestWithdraw(t *testing.T) {
 		t.Errorf("what cannot be listed counts as nothing: %v, %q", err, *told)
 	}
 	a.saw(t, "nothing is written", "GET /api/v1/pods")
+}
+
+// TestProbe has gates that cannot be lifted hold all places, and another namespace's pod, which gets none.
+func TestProbe(t *testing.T) {
+	n, a, _ := nominates(t, func(p *podView) { p.Gated, p.Gates = false, 0 })
+	n.gates.Cancel("db/db-0")
+	for i := range maxGates {
+		n.gates.Failed(gatedPod(fmt.Sprintf("bad%d/pod", i)))
+	}
+	dry := false
+	code := http.StatusForbidden
+	a.answer = func(_ string, r *http.Request) (int, any) {
+		dry = r.URL.Query().Get("dryRun") == metav1.DryRunAll
+		return code, nil
+	}
+	for _, code = range []int{http.StatusForbidden, 0} {
+		if n.admit(t.Context(), "db", "db-0") {
+			t.Fatal("a gate is made although none can be lifted")
+		}
+		for _, calls := range [][]string{{`PATCH ` + pod0 + ` ` + gateOff}, nil} {
+			if _, err := n.Reconcile(t.Context(), request("db-0")); err != nil {
+				t.Error(err)
+			}
+			a.saw(t, "the API server is asked once", calls...)
+			if calls != nil && !dry {
+				t.Error("it is not a dry run")
+			}
+		}
+		n.gates.probed = time.Time{}
+	}
+	if !n.admit(t.Context(), "db", "db-1") || n.admit(t.Context(), "other", "db-1") {
+		t.Error("a gate is made where the API server said that it can be lifted, and nowhere else")
+	}
+	if n.gates.Failed(gatedPod("db/db-1")); n.admit(t.Context(), "db", "db-2") {
+		t.Error("a gate is made where none can be lifted")
+	}
+	if n.admit(t.Context(), "other", "db-0"); n.gates.IsProbe(ungatedPod("other/db-0")) {
+		t.Error("what was said about a probe did not hold, and the API server is asked again")
+	}
 }
 
 // TestPodThatNoWatchShows has a pod of this replica that the API server alone shows.
