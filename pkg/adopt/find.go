@@ -137,8 +137,6 @@ func within(claims []Claim, sets []pool.Set) []Claim {
 	for _, c := range claims {
 		named[c.Address] = named[c.Address] || c.Kind != Living
 	}
-	return slices.DeleteFunc(slices.Clone(claims), func(c Claim) bool {
-		usable := func(s pool.Set) bool { return s.Usable(c.Address) }
-		return !named[c.Address] && !slices.ContainsFunc(sets, usable)
-	})
+	usable := pool.Index(sets...)
+	return slices.DeleteFunc(slices.Clone(claims), func(c Claim) bool { return !named[c.Address] && !usable(c.Address) })
 }

@@ -248,7 +248,7 @@ func (a *assignment) next(set pool.Set) (netip.Addr, bool, error) {
 }
 
 func (a *assignment) inSet(set pool.Set) []lease.Lease {
-	usable := set.Index()
+	usable := pool.Index(set)
 	return slices.DeleteFunc(a.tx.InPool(a.req.Pool), func(l lease.Lease) bool { return !usable(l.Address) })
 }
 

@@ -78,27 +78,41 @@ func (s Set) Usable(addr netip.Addr) bool {
 	return s.Contains(addr) && !s.isGateway(addr)
 }
 
-// Index returns a function like Usable for many addresses. It sorts the ranges once; the function
-// then does a binary search.
-func (s Set) Index() (usable func(netip.Addr) bool) {
-	gateways, contains := make(map[netip.Addr]bool, len(s)), s.index()
-	for _, r := range s {
-		gateways[r.Gateway] = true
+// Index returns a function that reports whether an address is Usable in one of the sets, which must
+// be Disjoint. It sorts all ranges once; the function then does a binary search.
+func Index(sets ...Set) (usable func(netip.Addr) bool) {
+	type gateway struct {
+		set  int
+		addr netip.Addr
 	}
-	return func(addr netip.Addr) bool { return contains(addr) && !gateways[addr] }
+	gateways, setAt := map[gateway]bool{}, map[netip.Addr]int{}
+	for i, set := range sets {
+		for _, r := range set {
+			gateways[gateway{i, r.Gateway}] = true
+			setAt[r.Start] = i
+		}
+	}
+	find := Set(slices.Concat(sets...)).search()
+	return func(addr netip.Addr) bool {
+		r, found := find(addr)
+		return found && !gateways[gateway{setAt[r.Start], addr}]
+	}
 }
 
-// index returns a function like Contains for many addresses. The ranges of a set do not overlap, so
-// only the last one that starts at or before an address can contain it.
-func (s Set) index() (contains func(netip.Addr) bool) {
+// search returns a function like RangeFor for many addresses. The ranges do not overlap, so only the
+// last one that starts at or before an address can contain it.
+func (s Set) search() func(netip.Addr) (Range, bool) {
 	sorted := slices.Clone(s)
 	slices.SortFunc(sorted, func(a, b Range) int { return a.Start.Compare(b.Start) })
-	return func(addr netip.Addr) bool {
+	return func(addr netip.Addr) (Range, bool) {
 		i, found := slices.BinarySearchFunc(sorted, addr, func(r Range, a netip.Addr) int { return r.Start.Compare(a) })
 		if !found {
 			i--
 		}
-		return i >= 0 && sorted[i].Contains(addr)
+		if i < 0 || !sorted[i].Contains(addr) {
+			return Range{}, false
+		}
+		return sorted[i], true
 	}
 }
 
@@ -131,9 +145,9 @@ func (s Set) Size() uint64 {
 // gateways returns the gateways that are addresses of the set, sorted and without duplicates.
 func (s Set) gateways() []netip.Addr {
 	var in []netip.Addr
-	contains := s.index()
+	find := s.search()
 	for _, r := range s {
-		if contains(r.Gateway) {
+		if _, found := find(r.Gateway); found {
 			in = append(in, r.Gateway)
 		}
 	}

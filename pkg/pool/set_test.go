@@ -55,6 +55,8 @@ func TestSetUsable(t *testing.T) {
 		mustRange(t, "10.0.0.0/29", "", "", ""),
 		mustRange(t, "10.0.1.0/29", "", "", "10.0.0.3"), // its gateway is in the other range
 	)
+	other := mustSet(t, mustRange(t, "10.0.2.0/29", "", "", "10.0.0.2")) // usable in s
+	usable := Index(other, s)
 	tests := []struct {
 		address          string
 		contains, usable bool
@@ -74,6 +76,12 @@ func TestSetUsable(t *testing.T) {
 		if s.Contains(a) != tt.contains || s.Usable(a) != tt.usable {
 			t.Errorf("%s: contains %t, usable %t; want %t, %t", a, s.Contains(a), s.Usable(a), tt.contains, tt.usable)
 		}
+		if usable(a) != tt.usable {
+			t.Errorf("%s: usable %t by the index of two sets, want %t", a, usable(a), tt.usable)
+		}
+	}
+	if !usable(addr("10.0.2.1")) || usable(addr("10.0.2.7")) {
+		t.Error("the index of two sets does not know the first")
 	}
 	if s.Size() != 10 {
 		t.Errorf("size %d, want 10: twice .1 to .6 without two gateways", s.Size())
@@ -170,7 +178,7 @@ func TestASetOfManyRanges(t *testing.T) {
 	}); found || calls < n || calls > 2*n {
 		t.Errorf("a full set has %s, after %d calls of free", a, calls)
 	}
-	usable := s.Index()
+	usable := Index(s)
 	for i, r := range ranges {
 		if !usable(r.End) || usable(r.Start) || usable(r.Subnet.Addr()) {
 			t.Fatalf("range %d, %s: usable %t %t %t", i, r, usable(r.End), usable(r.Start), usable(r.Subnet.Addr()))
