@@ -393,16 +393,48 @@ func (c *call) isLeftover(l lease.Lease, mirror *adopt.Mirror) bool {
 // has brought it back, for these files are never synced. The journal goes back
 // much further than a file system leaves things unwritten.
 func (c *call) wasOurs(p lease.Pool, addr netip.Addr, file adopt.AddressFile) bool {
-	ours, last := false, time.Time{}
-	c.tx.Journal(func(n store.Entry) bool {
-		if n.Address == addr && n.Network == p.Network {
-			given := n.Event == store.EventBound || n.Event == store.EventKept || n.Event == store.EventTakenOver
-			ours = ours || given && adopt.Names(file.Content, n.Container, n.IfName)
-			last = n.Time
-		}
-		return true
-	})
-	return ours && file.Modified.Before(last)
+	h := c.historyOf(p.Network, addr)
+	given := func(a Attachment) bool { return adopt.Names(file.Content, a.ContainerID, a.IfName) }
+	return slices.ContainsFunc(h.given, given) && file.Modified.Before(h.last)
+}
+
+// historyOf returns what the journal says of an address. The journal is read once in a transaction.
+func (c *call) historyOf(network string, addr netip.Addr) history {
+	if c.journal == nil {
+		c.journal = map[networkAddress]history{}
+		c.tx.Journal(func(n store.Entry) bool {
+			c.addHistory(n)
+			return true
+		})
+	}
+	return c.journal[networkAddress{network, addr}]
+}
+
+// addHistory adds an entry of the journal, if the journal was read.
+func (c *call) addHistory(n store.Entry) {
+	if c.journal == nil {
+		return
+	}
+	at := networkAddress{n.Network, n.Address}
+	h := c.journal[at]
+	switch n.Event {
+	case store.EventBound, store.EventKept, store.EventTakenOver:
+		h.given = append(h.given, Attachment{n.Container, n.IfName})
+	}
+	h.last = n.Time
+	c.journal[at] = h
+}
+
+// history is what the journal says of one address.
+type history struct {
+	given []Attachment // to which we gave it
+	last  time.Time    // of its last entry
+}
+
+// networkAddress is how the journal names an address.
+type networkAddress struct {
+	network string
+	addr    netip.Addr
 }
 
 // foreign is the lease behind a file that is not ours.

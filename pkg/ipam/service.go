@@ -71,6 +71,7 @@ type call struct {
 	mirrors  *mirrors
 	export   map[lease.Pool]*adopt.Mirror // to be brought in step as a whole
 	whole    map[lease.Pool]bool          // those that were whole before
+	journal  map[networkAddress]history   // nil until it is needed
 	repaired bool                         // damaged records were, as far as they can be
 }
 
@@ -217,9 +218,11 @@ func (c *call) record(old, next lease.Lease, ev store.Event, reason string) erro
 }
 
 func (c *call) log(about lease.Lease, ev store.Event, reason string) error {
-	if err := c.tx.Log(store.About(about, ev, c.now, reason)); err != nil {
+	entry := store.About(about, ev, c.now, reason)
+	if err := c.tx.Log(entry); err != nil {
 		return err
 	}
+	c.addHistory(entry)
 	if name, ok := counted[ev]; ok {
 		return c.tx.Count(name, 1)
 	}
