@@ -15,7 +15,7 @@ func (s *Service) Collect(ctx context.Context, p lease.Pool, valid []Attachment)
 		keep[a] = true
 	}
 	return s.update(ctx, scopeOf(PoolHint{Pool: p}), func(c *call) error {
-		if err := c.admitFiles(p, func(string) bool { return true }); err != nil {
+		if err := c.admitFiles(p); err != nil {
 			return err
 		}
 		for _, l := range c.tx.InPool(p) {

@@ -469,15 +469,26 @@ func (c *call) admit(p lease.Pool, addr netip.Addr) (inUse bool, err error) {
 	return true, c.log(l, store.EventAdopted, why)
 }
 
-// admitHolder makes leases of the files of an attachment that has none:
-// host-local has served it.
-func (c *call) admitHolder(p lease.Pool, who Attachment) error {
-	return c.admitFiles(p, func(content string) bool { return adopt.Names(content, who.ContainerID, who.IfName) })
+// admitHolder makes leases of the files that still name an attachment: host-local has served it.
+func (c *call) admitHolder(p lease.Pool, who Attachment, files []netip.Addr) error {
+	mirror, err := c.mirrors.of(p)
+	if err != nil || mirror == nil {
+		return err
+	}
+	for _, addr := range files {
+		file, _, err := mirror.Read(addr)
+		if err != nil || !adopt.Names(file.Content, who.ContainerID, who.IfName) {
+			continue
+		}
+		if err := c.admitFile(p, addr); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// admitFiles does so with every file whose content fits and that is not of the
-// lease of its address.
-func (c *call) admitFiles(p lease.Pool, fits func(content string) bool) error {
+// admitFiles makes leases of all files that are not of the leases of their addresses.
+func (c *call) admitFiles(p lease.Pool) error {
 	mirror, err := c.mirrors.of(p)
 	if err != nil || mirror == nil {
 		return err
@@ -487,24 +498,22 @@ func (c *call) admitFiles(p lease.Pool, fits func(content string) bool) error {
 		c.mirrors.warn("%v", err)
 	}
 	for _, addr := range addrs {
-		file, _, err := mirror.Read(addr)
-		if err != nil {
-			c.mirrors.warn("%v", fileUnreadable(addr, err))
-		}
-		if !fits(file.Content) {
-			continue
-		}
-		l, err := c.tx.Get(p, addr)
-		if err == nil && l.State == lease.None {
-			_, err = c.admit(p, addr)
-		} else if err == nil {
-			err = c.giveUp(l)
-		}
-		if err != nil {
+		if err := c.admitFile(p, addr); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// admitFile makes a lease of a file that is not of the lease of its address.
+func (c *call) admitFile(p lease.Pool, addr netip.Addr) error {
+	l, err := c.tx.Get(p, addr)
+	if err == nil && l.State == lease.None {
+		_, err = c.admit(p, addr)
+	} else if err == nil {
+		err = c.giveUp(l)
+	}
+	return err
 }
 
 // giveUp lets go of a lease whose address host-local has given to another
@@ -513,6 +522,9 @@ func (c *call) giveUp(l lease.Lease) error {
 	_, foreign, err := c.foreignTo(l)
 	if errors.Is(err, store.ErrBusy) {
 		return err
+	}
+	if err != nil {
+		c.mirrors.warn("%v", err)
 	}
 	if err != nil || !foreign || c.look(l) == lease.Alive {
 		return nil

@@ -3,6 +3,7 @@ package ipam
 import (
 	"context"
 	"errors"
+	"net/netip"
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -19,18 +20,7 @@ import (
 // is there an error, for DEL has one chance (docs/facts.md, "flannel's DEL has one chance").
 func (s *Service) Release(ctx context.Context, who Attachment, in PoolHint) error {
 	s.Store.Unannounce(lease.Holder{ContainerID: who.ContainerID, IfName: who.IfName})
-	err := s.update(ctx, scopeOf(in), func(c *call) error {
-		leases, err := c.tx.ByHolder(who.ContainerID, who.IfName)
-		if err != nil {
-			return err
-		}
-		if len(leases) == 0 {
-			if err := c.admitHolder(in.Pool, who); err != nil {
-				return err
-			}
-		}
-		return c.release(who, c.now, "DEL")
-	})
+	err := s.releaseFound(ctx, who, in)
 	if err == nil {
 		return nil
 	}
@@ -39,6 +29,63 @@ func (s *Service) Release(ctx context.Context, who Attachment, in PoolHint) erro
 	}
 	s.warn("the release of container %s is spooled: %v", who.ContainerID, err)
 	return nil
+}
+
+// releaseFound ends what the attachment holds. Where the store does not know it, host-local may have
+// served it: its files are searched without a lock, because they may be thousands, and DELs of
+// containers that nobody knows come often (docs/facts.md, "containerd sends DEL three times or
+// more").
+func (s *Service) releaseFound(ctx context.Context, who Attachment, in PoolHint) error {
+	release := func(files []netip.Addr) (found bool, err error) {
+		err = s.update(ctx, scopeOf(in), func(c *call) error {
+			if err := c.admitHolder(in.Pool, who, files); err != nil {
+				return err
+			}
+			leases, err := c.tx.ByHolder(who.ContainerID, who.IfName)
+			if found = len(leases) > 0; !found {
+				return err
+			}
+			return c.release(who, c.now, "DEL")
+		})
+		return found, err
+	}
+	found, err := release(nil)
+	if found || err != nil {
+		return err
+	}
+	if files := s.filesOf(scopeOf(in), who); len(files) > 0 {
+		_, err = release(files)
+	}
+	return err
+}
+
+// filesOf returns the addresses whose files name the attachment. It takes no lock: whoever acts on
+// them reads those files again.
+func (s *Service) filesOf(in scope, who Attachment) (named []netip.Addr) {
+	if !in.mirror {
+		return nil
+	}
+	mirror, err := adopt.ReadMirror(in.pool)
+	if mirror == nil {
+		if err != nil {
+			s.warn("%v", err)
+		}
+		return nil
+	}
+	addrs, err := mirror.Addresses()
+	if err != nil {
+		s.warn("%v", err)
+	}
+	for _, addr := range addrs {
+		file, _, err := mirror.Read(addr)
+		if err != nil {
+			s.warn("%v", fileUnreadable(addr, err))
+		}
+		if adopt.Names(file.Content, who.ContainerID, who.IfName) {
+			named = append(named, addr)
+		}
+	}
+	return named
 }
 
 // scopeOf is the scope of a call that makes nothing new: a pool is mirrored only

@@ -81,7 +81,7 @@ func (s *Service) Export(ctx context.Context, match func(lease.Pool) bool) (pool
 				}
 			}
 			c.export[p] = mirror
-			if err := c.admitFiles(p, func(string) bool { return true }); err != nil {
+			if err := c.admitFiles(p); err != nil {
 				return err
 			}
 		}

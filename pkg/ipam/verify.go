@@ -42,8 +42,10 @@ func (s *Service) holds(ctx context.Context, req Request) (held []netip.Addr, er
 }
 
 func (s *Service) learnHolder(ctx context.Context, req Request) (held []netip.Addr, err error) {
+	who := Attachment{req.ContainerID, req.IfName}
+	files := s.filesOf(req.scope(), who)
 	err = s.update(ctx, req.scope(), func(c *call) error {
-		if err := c.admitHolder(req.Pool, Attachment{req.ContainerID, req.IfName}); err != nil {
+		if err := c.admitHolder(req.Pool, who, files); err != nil {
 			return err
 		}
 		leases, err := c.tx.ByHolder(req.ContainerID, req.IfName)
