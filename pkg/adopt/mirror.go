@@ -28,7 +28,8 @@ import (
 //
 // A file is removed before the store forgets its lease, and made after the
 // store knows it. So what a crash leaves behind is a lease without a file,
-// which is made again, and never a file without a lease.
+// which is made again, and never a file without a lease. A file that names another container than the
+// lease that will be committed becomes a mark before.
 type Mirror struct {
 	dir    string
 	lock   *os.File // nil where host-local's lock cannot be had: nothing is written

@@ -553,7 +553,7 @@ func (c *call) releaseUnmirrored(leases []lease.Lease) error {
 		const why = "host-local has heard its DEL"
 		switch life, now := c.prove(l), c.now; {
 		case life == lease.Alive, life == lease.Unknown && l.Holder.Netns.Ino != 0:
-			c.mirrors.change(l.Pool, l.Address)
+			c.mirrors.change(l.Pool, l.Address, false)
 		case l.Holder.ContainerID == "":
 			err = c.record(l, lease.Lease{}, store.EventReleased, why) // nobody known can release it
 		default:

@@ -37,7 +37,8 @@ type mirrors struct {
 	open map[lease.Pool]*adopt.Mirror // nil for a pool that is not mirrored
 	busy map[lease.Pool]error         // whose lock was not to be had, in this attempt
 	// changed are the addresses whose files are brought in step with what the
-	// transaction leaves behind.
+	// transaction leaves behind. It is true where the file names a container that
+	// had the address before.
 	changed map[lease.Pool]map[netip.Addr]bool
 	after   []func() error
 	marks   map[*adopt.Mirror]int // to be set after them
@@ -162,17 +163,29 @@ func (c *call) put(old, next lease.Lease) error {
 		return err
 	}
 	if mirror != nil && next.State != lease.None && !sameFile(old, next) {
-		c.mirrors.change(at.Pool, at.Address)
+		c.mirrors.change(at.Pool, at.Address, old.State == lease.Bound)
 	}
 	return nil
 }
 
-// change has the file of an address written after the commit.
-func (m *mirrors) change(p lease.Pool, a netip.Addr) {
+// change has the file of an address written. See mirrors.changed for namesFormer.
+func (m *mirrors) change(p lease.Pool, a netip.Addr, namesFormer bool) {
 	if m.changed[p] == nil {
 		m.changed[p] = map[netip.Addr]bool{}
 	}
-	m.changed[p][a] = true
+	m.changed[p][a] = m.changed[p][a] || namesFormer
+}
+
+// hideFormer replaces the name of a container in the file of an address by a mark, before the store
+// gives the address to another or holds it. If the call is killed before it writes the file, a DEL
+// of that container, served by host-local, must not remove it: nobody would write it again.
+func (m *mirrors) hideFormer(mirror *adopt.Mirror, next lease.Lease, now lease.Instant) {
+	if next.State == lease.Bound {
+		next.State, next.ReleasedAt, next.Hold = lease.Held, now, next.Soft
+	}
+	if err := m.write(mirror, next, now); err != nil {
+		m.warn("a file for host-local cannot be kept: %v", err)
+	}
 }
 
 // write brings the file of a lease in step with it.
@@ -204,6 +217,12 @@ func (c *call) exportAll() {
 		proven, _ := mirror.Mark()
 		leases := c.tx.LeaseCount(p)
 		for _, l := range c.changedIn(p) {
+			if c.mirrors.changed[p][l.Address] {
+				c.mirrors.hideFormer(mirror, l, now)
+				if l.State == lease.Held {
+					continue // that is what its file says
+				}
+			}
 			c.mirrors.after = append(c.mirrors.after, func() error { return c.mirrors.write(mirror, l, now) })
 		}
 		if c.export[p] != nil {
@@ -224,7 +243,8 @@ func (c *call) changedIn(p lease.Pool) (out []lease.Lease) {
 	if c.export[p] != nil {
 		return slices.DeleteFunc(c.tx.InPool(p), func(l lease.Lease) bool {
 			_, foreign, err := c.foreignTo(l)
-			return !c.mirrors.changed[p][l.Address] && (foreign || err != nil)
+			_, changed := c.mirrors.changed[p][l.Address]
+			return !changed && (foreign || err != nil)
 		})
 	}
 	for _, a := range slices.SortedFunc(maps.Keys(c.mirrors.changed[p]), netip.Addr.Compare) {

@@ -14,6 +14,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
 // files prints host-local's directory: "10.0.0.2=c1", a hold by its mark.
@@ -577,4 +578,49 @@ func TestTheFilesThatACallLeftOutReplaceNoneOfHostLocals(t *testing.T) {
 	w.add(ask{pod: "a", container: "c1"})
 	w.same("files", w.files(), "10.0.0.2=c1 10.0.0.3=theirs")
 	w.same("the retry", w.add(ask{pod: "b", container: "c2"}), "10.0.0.4")
+}
+
+// killedAfterCommit ends a call when it has committed and given the store's lock back: its last files are not written.
+func killedAfterCommit(call func(context.Context)) {
+	ctx := store.WithTiming(context.Background(), func(store.Timing) { panic("killed") })
+	defer func() {
+		if r := recover(); r != "killed" {
+			panic(r)
+		}
+	}()
+	call(ctx)
+}
+
+// TestNoFileNamesTheFormerHolder verifies that the file of an address names its former container no
+// more when the store has given the address to another or holds it, wherever the call is killed: a
+// DEL of that container, served by host-local, would remove the file.
+func TestNoFileNamesTheFormerHolder(t *testing.T) {
+	tests := map[string]struct {
+		call          func(context.Context, *world)
+		leases, files string
+	}{
+		"a hold": {
+			func(ctx context.Context, w *world) {
+				w.service.Release(ctx, Attachment{"c1", "eth0"}, w.where())
+			},
+			"10.0.0.2=db-0/Firm", "10.0.0.2=#held:db/db-0:firm",
+		},
+		"a take-over": {
+			func(ctx context.Context, w *world) {
+				w.burn("c1")
+				w.unpack("c2")
+				w.service.Assign(ctx, w.request(ask{pod: "db-0", container: "c2", window: time.Hour}))
+			},
+			"10.0.0.2=db-0/Bound", "10.0.0.2=#held:db/db-0:soft",
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "10.0.0.0/29")
+			w.add(ask{pod: "db-0", container: "c1", window: time.Hour})
+			killedAfterCommit(func(ctx context.Context) { tt.call(ctx, w) })
+			w.same("the leases", w.leases(), tt.leases)
+			w.same("the files", w.files(), tt.files)
+		})
+	}
 }

@@ -57,7 +57,7 @@ var faults = []fault{
 	{
 		name: "a file is written before the commit", world: "kills", says: "order:", quick: true,
 		in: []change{{"pkg/ipam/mirror.go",
-			`c.mirrors.change(at.Pool, at.Address)`,
+			`c.mirrors.change(at.Pool, at.Address, old.State == lease.Bound)`,
 			`if err := mirror.Write(next, c.now); err != nil {
 			return err
 		}`}},
