@@ -63,7 +63,7 @@ func kubeTasks(node agent.Node, config *rest.Config, o options) ([]agent.Task, e
 	}
 	log := node.Log
 	klog.SetSlogLogger(log.With("from", "client-go"))
-	pods := podcache.New(clients.Core, o.nodeName, log)
+	pods := podcache.New(clients.Core, o.nodeName)
 	objects := publish.NewObjects(clients.IPAM, o.nodeName, log)
 	eventTask := &events.Events{Service: node.Service, Node: o.nodeName, Client: clients.Events, Pods: pods, Log: log}
 	windowTask := &retention.Windows{Service: node.Service, Pods: pods, Log: log, Invalid: eventTask.Invalid}

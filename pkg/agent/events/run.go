@@ -76,7 +76,7 @@ func (e *Events) enqueue(n ...Notice) {
 }
 
 func (e *Events) pass(ctx context.Context) (requeueAfter time.Duration) {
-	pods, _ := e.Pods.Rows()
+	pods, _ := e.Pods.Views()
 	if err := e.read(ctx, pods); err != nil && !store.IsEmpty(err) {
 		e.Log.Warn("reading the journal failed", "error", err)
 		requeueAfter = retry

@@ -37,7 +37,7 @@ func newFixture(t *testing.T) *fixture {
 // restart starts an agent without state.
 func (w *fixture) restart() {
 	w.Events = &Events{Service: w.node.Service, Node: "node1", Client: w.server.Clients.Events, Log: fakeapi.Log,
-		Pods: podcache.New(w.server.Clients.Core, "node1", fakeapi.Log)}
+		Pods: podcache.New(w.server.Clients.Core, "node1")}
 }
 
 // kept adds a journal entry: db-0 came back to its address, ago before now.

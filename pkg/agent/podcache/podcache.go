@@ -4,7 +4,6 @@ package podcache
 
 import (
 	"context"
-	"log/slog"
 	"slices"
 	"strings"
 
@@ -88,51 +87,21 @@ func IsReady(p *corev1.Pod) bool {
 	return false
 }
 
-// strip removes all that Of does not read.
-func strip(p *corev1.Pod) {
-	kept := corev1.Pod{
-		TypeMeta: p.TypeMeta,
-		ObjectMeta: metav1.ObjectMeta{
-			Name: p.Name, Namespace: p.Namespace, UID: p.UID, ResourceVersion: p.ResourceVersion,
-			DeletionTimestamp: p.DeletionTimestamp, OwnerReferences: p.OwnerReferences,
-		},
-		Spec:   corev1.PodSpec{NodeName: p.Spec.NodeName, HostNetwork: p.Spec.HostNetwork},
-		Status: corev1.PodStatus{Phase: p.Status.Phase},
-	}
-	for _, key := range []string{policy.Annotation, kubeletHash, mirrorPod} {
-		if v, ok := p.Annotations[key]; ok {
-			metav1.SetMetaDataAnnotation(&kept.ObjectMeta, key, v)
-		}
-	}
-	for _, v := range p.Spec.Volumes {
-		if isOwnClaim(v, p.Name) {
-			kept.Spec.Volumes = []corev1.Volume{v}
-		}
-	}
-	for _, c := range p.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			kept.Status.Conditions = []corev1.PodCondition{{Type: c.Type, Status: c.Status}}
-		}
-	}
-	*p = kept
-}
-
-// Pods is the list of a node's pods.
+// Pods are the pods of a node.
 type Pods struct {
-	informer.Table[*corev1.Pod, Pod]
+	*informer.Informer[Pod]
 	core rest.Interface
 	node string
-	log  *slog.Logger
 }
 
-// New returns the empty list of a node's pods. Run fills it.
-func New(core rest.Interface, node string, log *slog.Logger) *Pods {
-	return &Pods{Table: informer.Table[*corev1.Pod, Pod]{Trim: Of, Strip: strip}, core: core, node: node, log: log}
+// New returns the pods of a node. There are none until Run.
+func New(core rest.Interface, node string) *Pods {
+	return &Pods{informer.New(Of, nil), core, node}
 }
 
-// Run keeps the list up to date until ctx is done. It returns ctx.Err().
+// Run keeps the pods up to date until ctx is done. It returns ctx.Err().
 func (p *Pods) Run(ctx context.Context) error {
 	lw := cache.NewListWatchFromClient(p.core, "pods", metav1.NamespaceAll,
 		fields.OneTermEqualSelector("spec.nodeName", p.node))
-	return p.Watch(ctx, lw, "pods of this node", p.log)
+	return p.Informer.Run(ctx, lw, "pods of this node")
 }

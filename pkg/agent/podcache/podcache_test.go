@@ -67,12 +67,5 @@ func TestOf(t *testing.T) {
 		if diff := cmp.Diff(c.want, Of(c.pod)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.name, diff)
 		}
-		strip(c.pod)
-		if diff := cmp.Diff(c.want, Of(c.pod)); diff != "" {
-			t.Errorf("%s, stripped (-want +got):\n%s", c.name, diff)
-		}
-		if c.pod.ManagedFields != nil || c.pod.Spec.Containers != nil {
-			t.Errorf("%s: strip kept managed fields or containers", c.name)
-		}
 	}
 }

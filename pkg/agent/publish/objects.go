@@ -24,9 +24,9 @@ import (
 // FieldManager is the agent's field manager for server-side apply.
 const FieldManager = "leasehold-agent"
 
-// Objects is the list of the node's IPReservations, and writes them.
+// Objects keeps the node's IPReservations, and writes them.
 type Objects struct {
-	informer.Table[*ipamv1.IPReservation, *ipamv1.IPReservation]
+	*informer.Informer[*ipamv1.IPReservation]
 	client rest.Interface
 	node   string
 	log    *slog.Logger
@@ -35,24 +35,22 @@ type Objects struct {
 	byLabel atomic.Bool
 }
 
-// NewObjects returns the empty list of a node's objects. Run fills it.
+// NewObjects returns the objects of a node. There are none until Run.
 func NewObjects(client rest.Interface, node string, log *slog.Logger) *Objects {
-	return &Objects{client: client, node: node, log: log, Table: informer.Table[*ipamv1.IPReservation, *ipamv1.IPReservation]{
-		Trim: func(r *ipamv1.IPReservation) *ipamv1.IPReservation { return r },
-		Strip: func(r *ipamv1.IPReservation) {
-			r.ManagedFields = nil
-			if r.Spec.NodeName != node {
-				// The label selects another node's object too if the hashes of their names are
-				// equal.
-				r.Spec, r.Status = ipamv1.IPReservationSpec{}, ipamv1.IPReservationStatus{}
-			}
-		},
-	}}
+	view := func(r *ipamv1.IPReservation) *ipamv1.IPReservation {
+		r.ManagedFields = nil
+		if r.Spec.NodeName != node {
+			// The label selects another node's object too if the hashes of their names are equal.
+			r.Spec, r.Status = ipamv1.IPReservationSpec{}, ipamv1.IPReservationStatus{}
+		}
+		return r
+	}
+	return &Objects{Informer: informer.New(view, nil), client: client, node: node, log: log}
 }
 
 const resource = "ipreservations"
 
-// Run keeps the list up to date until ctx is done. It returns ctx.Err().
+// Run keeps the objects up to date until ctx is done. It returns ctx.Err().
 func (o *Objects) Run(ctx context.Context) error {
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
@@ -70,7 +68,7 @@ func (o *Objects) Run(ctx context.Context) error {
 			return w, err
 		},
 	}
-	return o.Watch(ctx, lw, "reservations of this node", o.log)
+	return o.Informer.Run(ctx, lw, "reservations of this node")
 }
 
 func (o *Objects) selectNode(options *metav1.ListOptions) {
@@ -134,10 +132,10 @@ func (o *Objects) apply(ctx context.Context, want *ipamv1.IPReservation, body an
 	got := &ipamv1.IPReservation{}
 	err = o.client.Patch(types.ApplyPatchType).Namespace(want.Namespace).Resource(resource).Name(want.Name).
 		SubResource(subresource...).Param("fieldManager", FieldManager).Param("force", "true").Body(data).Do(ctx).Into(got)
-	if err == nil {
-		o.Learn(got, false)
+	if err != nil {
+		return err
 	}
-	return err
+	return o.Learn(got, false)
 }
 
 // Remove deletes an object, unless it was replaced by another of the same name.
@@ -149,8 +147,7 @@ func (o *Objects) Remove(ctx context.Context, r *ipamv1.IPReservation) error {
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
-	o.Learn(r, true)
-	return nil
+	return o.Learn(r, true)
 }
 
 // NodeUID returns the UID of the node's object.

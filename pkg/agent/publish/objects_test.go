@@ -69,10 +69,10 @@ func TestOldServerSelectsByLabel(t *testing.T) {
 		lists[len(lists)-1] != want {
 		t.Errorf("selectors: %q", lists)
 	}
-	if r, _ := o.Get(informer.Name{Namespace: "db", Name: "mine"}); r == nil || r.Spec.PodName != "db-0" {
+	if r, _ := o.Get(informer.Name{Namespace: "db", Name: "mine"}.String()); r == nil || r.Spec.PodName != "db-0" {
 		t.Errorf("ours: %+v", r)
 	}
-	if r, _ := o.Get(informer.Name{Namespace: "db", Name: "other"}); r != nil && r.Spec.PodName != "" {
+	if r, _ := o.Get(informer.Name{Namespace: "db", Name: "other"}.String()); r != nil && r.Spec.PodName != "" {
 		t.Errorf("another node's: %+v", r)
 	}
 }
@@ -91,10 +91,13 @@ func TestObjectsAreWatched(t *testing.T) {
 	done := make(chan struct{})
 	go func() { defer close(done); _ = o.Run(ctx) }()
 	defer func() { stop(); <-done }()
-	c.Until("a list", func() bool { _, listed := o.Rows(); return listed })
+	c.Until("a list", func() bool { _, listed := o.Views(); return listed })
 	at := informer.Name{Namespace: "db", Name: "mine"}
 	has := func(pod string) func() bool {
-		return func() bool { r, _ := o.Get(at); return pod == "" && r == nil || r != nil && r.Spec.PodName == pod }
+		return func() bool {
+			r, _ := o.Get(at.String())
+			return pod == "" && r == nil || r != nil && r.Spec.PodName == pod
+		}
 	}
 	for _, pod := range []string{"db-0", "db-1"} {
 		c.Put(objects+at.Name, ipamv1.IPReservation{Spec: ipamv1.IPReservationSpec{PodName: pod, NodeName: "node1"}})

@@ -123,7 +123,7 @@ func (p *Publisher) begin() {
 // pass makes a plan, and queues the objects that the workers have to write.
 func (p *Publisher) pass(ctx context.Context) (requeueAfter time.Duration) {
 	p.resetFailures(p.Objects.Lists())
-	existing, listed := p.Objects.Rows()
+	existing, listed := p.Objects.Views()
 	if !listed {
 		return 0 // the objects have not been listed yet
 	}
@@ -141,7 +141,7 @@ func (p *Publisher) pass(ctx context.Context) (requeueAfter time.Duration) {
 		p.logProblem("reading the leases failed, reservations not updated", err)
 		return retry
 	}
-	pods, _ := p.Pods.Rows()
+	pods, _ := p.Pods.Views()
 	plan := Make(node, view, pods, existing)
 	p.set(plan, view)
 	for name := range plan.Objects {
@@ -240,7 +240,7 @@ func (t task) isEmpty() bool { return t.change == Change{} && !t.remove }
 func (p *Publisher) taskFor(name informer.Name) task {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	existing, _ := p.Objects.Get(name)
+	existing, _ := p.Objects.Get(name.String())
 	t := task{existing: existing}
 	if w, ok := p.plan[name]; ok {
 		t.want, t.change = &w, Compare(&w.Object, existing)
@@ -373,7 +373,7 @@ func (p *Publisher) checkEffect(t task) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	name := informer.Name{Namespace: t.want.Object.Namespace, Name: t.want.Object.Name}
-	now, _ := p.Objects.Get(name)
+	now, _ := p.Objects.Get(name.String())
 	if t.existing == nil || now == nil || now.ResourceVersion != t.existing.ResourceVersion {
 		delete(p.noEffect, name)
 		return

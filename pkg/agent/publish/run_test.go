@@ -46,8 +46,7 @@ func newFixture(t *testing.T) *fixture {
 	server.Put(nodePath, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "node1",
 		UID: types.UID(node.UID)}})
 	p := &fixture{t: t, node: n, server: server, Publisher: &Publisher{
-		Service: n.Service, Node: "node1", Core: server.Clients.Core, Pods: podcache.New(server.Clients.Core, "node1",
-			fakeapi.Log),
+		Service: n.Service, Node: "node1", Core: server.Clients.Core, Pods: podcache.New(server.Clients.Core, "node1"),
 		Objects: NewObjects(server.Clients.IPAM, "node1", fakeapi.Log), Log: fakeapi.Log,
 		Metrics: NewMetrics(prometheus.NewRegistry()),
 	}}

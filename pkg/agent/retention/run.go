@@ -32,7 +32,7 @@ func (w *Windows) Run(ctx context.Context, changes <-chan struct{}) error {
 }
 
 func (w *Windows) pass(ctx context.Context) (requeueAfter time.Duration) {
-	pods, synced := w.Pods.Rows()
+	pods, synced := w.Pods.Views()
 	if !synced {
 		return 0 // the pods have not been listed yet
 	}

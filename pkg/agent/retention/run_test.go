@@ -19,7 +19,7 @@ import (
 func TestPass(t *testing.T) {
 	node := fakeapi.NewNode(t)
 	var invalid []string
-	w := &Windows{Service: node.Service, Pods: podcache.New(nil, "node1", fakeapi.Log), Log: fakeapi.Log,
+	w := &Windows{Service: node.Service, Pods: podcache.New(nil, "node1"), Log: fakeapi.Log,
 		Invalid: func(p podcache.Pod, _ error) { invalid = append(invalid, p.Annotation) }}
 	pods := func(annotation string) {
 		t.Helper()

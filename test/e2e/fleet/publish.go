@@ -29,7 +29,7 @@ func (f *Fleet) publishing(n *Node) ([]agent.Task, error) {
 		return nil, err
 	}
 	log := f.Log.With("node", n.Name)
-	pods := podcache.New(clients.Core, n.Name, log)
+	pods := podcache.New(clients.Core, n.Name)
 	objects := publish.NewObjects(clients.IPAM, n.Name, log)
 	publisher := &publish.Publisher{
 		Service: &ipam.Service{Store: store.New(n.Dirs), Host: here.Host, Clock: here.Clock, CacheDirs: []string{n.caches()}},

@@ -1,0 +1,295 @@
+package informer
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/leasehold-cni/leasehold/pkg/notify"
+)
+
+type object = metav1.PartialObjectMetadata
+
+func newInformer() *Informer[string] {
+	return New(func(o *object) string { return o.Labels["is"] },
+		Indexes[string]{"first": func(is string) []string { return []string{is[:1]} }})
+}
+
+func some(name, version, is string) *object {
+	return &object{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name, ResourceVersion: version,
+		Labels: map[string]string{"is": is}}}
+}
+
+func text(i *Informer[string]) string {
+	views, synced := i.Views()
+	var out []string
+	for name, view := range views {
+		if got, found := i.Get(name.String()); !found || got != view {
+			out = append(out, "Get returns another "+name.Name)
+		}
+		out = append(out, name.Name+"="+view)
+	}
+	slices.Sort(out)
+	return fmt.Sprint(synced, out)
+}
+
+// recorded is a handler that writes down its calls.
+func recorded(to *[]string) Handler[string] {
+	return Handler[string]{
+		Added:   func(is string) { *to = append(*to, "+"+is) },
+		Updated: func(before, is string) { *to = append(*to, before+">"+is) },
+		Deleted: func(is string) { *to = append(*to, "-"+is) },
+	}
+}
+
+func TestInformerFollowsListAndWatch(t *testing.T) {
+	i := newInformer()
+	changes := i.Changes()
+	var calls []string
+	i.Handle(recorded(&calls))
+	for _, c := range []struct {
+		name    string
+		do      func() error
+		want    string
+		signals bool
+		calls   string // of the handler, sorted
+	}{
+		{"no list yet", func() error { return nil }, "false []", false, ""},
+		{"a list", func() error { return i.Replace([]any{some("a", "1", "old"), some("b", "2", "old")}, "2") },
+			"true [a=old b=old]", true, "+old +old"},
+		{"a change", func() error { return i.Update(some("a", "3", "new")) }, "true [a=new b=old]", true, "old>new"},
+		{"a write of our own", func() error { return i.Learn(some("b", "5", "written"), false) },
+			"true [a=new b=written]", false, ""},
+		{"the version before it", func() error { return i.Learn(some("b", "4", "old"), false) },
+			"true [a=new b=written]", false, ""},
+		{"the watch event of the write", func() error { return i.Update(some("b", "5", "written")) },
+			"true [a=new b=written]", true, ""},
+		{"a write of our own, before older watch events",
+			func() error { return i.Learn(some("b", "9", "again"), false) }, "true [a=new b=again]", false, ""},
+		{"a watch event from before the write", func() error { return i.Update(some("b", "7", "other")) },
+			"true [a=new b=again]", true, ""},
+		{"a delete event from before the write", func() error { return i.Delete(some("b", "8", "other")) },
+			"true [a=new b=again]", true, ""},
+		{"a created object", func() error { return i.Add(some("c", "6", "new")) }, "true [a=new b=again c=new]", true,
+			"+new"},
+		{"a deleted object", func() error { return i.Delete(some("a", "7", "last")) }, "true [b=again c=new]", true,
+			"-last"},
+		{"an object that was not known is deleted", func() error { return i.Delete(some("a", "7", "last")) },
+			"true [b=again c=new]", true, ""},
+		{"a deletion of our own", func() error { return i.Learn(some("c", "8", "new"), true) }, "true [b=again]", false, ""},
+		{"created again after our own deletion", func() error { return i.Learn(some("c", "12", "again"), false) },
+			"true [b=again c=again]", false, ""},
+		{"the watch event of our own deletion", func() error { return i.Delete(some("c", "9", "new")) },
+			"true [b=again c=again]", true, ""},
+		{"deleted in the known version", func() error { return i.Delete(some("c", "12", "again")) }, "true [b=again]", true,
+			"-again"},
+		{"a failed list", func() error { return nil }, "true [b=again]", false, ""},
+		{"a list with older versions", func() error { return i.Replace([]any{some("b", "2", "restored")}, "3") },
+			"true [b=restored]", true, "again>restored"},
+		{"the same list, and one more", func() error {
+			return i.Replace([]any{some("b", "2", "restored"), some("d", "3", "new")}, "4")
+		}, "true [b=restored d=new]", true, "+new"},
+		{"an empty list", func() error { return i.Replace(nil, "9") }, "true []", true, "-new -restored"},
+	} {
+		calls = nil
+		if err := c.do(); err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if got := text(i); got != c.want {
+			t.Errorf("%s: %s, want %s", c.name, got, c.want)
+		}
+		slices.Sort(calls)
+		if got := strings.Join(calls, " "); got != c.calls {
+			t.Errorf("%s: the handler was called with %s, want %s", c.name, got, c.calls)
+		}
+		select {
+		case <-changes:
+			if !c.signals {
+				t.Errorf("%s: signalled a change", c.name)
+			}
+		default:
+			if c.signals {
+				t.Errorf("%s: did not signal a change", c.name)
+			}
+		}
+	}
+	if i.Lists() != 4 {
+		t.Errorf("%d lists", i.Lists())
+	}
+	if err := i.Add(&metav1.Status{}); err == nil {
+		t.Error("an object of another type was accepted")
+	}
+}
+
+func TestIndex(t *testing.T) {
+	i := newInformer()
+	for _, o := range []*object{some("a", "1", "xa"), some("b", "2", "xb"), some("c", "3", "yc"), some("b", "4", "yb")} {
+		if err := i.Add(o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for value, want := range map[string]string{"x": "[xa]", "y": "[yb yc]", "z": "[]"} {
+		got := i.ByIndex("first", value)
+		if slices.Sort(got); fmt.Sprint(got) != want {
+			t.Errorf("%s: %v, want %s", value, got, want)
+		}
+	}
+	if got := i.List(); len(got) != 3 {
+		t.Errorf("List returns %v", got)
+	}
+}
+
+func TestHandlerThatComesLate(t *testing.T) {
+	i := newInformer()
+	if err := i.Add(some("a", "1", "old")); err != nil {
+		t.Fatal(err)
+	}
+	var calls []string
+	i.Handle(recorded(&calls))
+	i.Handle(Handler[string]{}) // its functions may be nil
+	if err := i.Update(some("a", "2", "new")); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"+old", "old>new"}; !slices.Equal(calls, want) {
+		t.Errorf("called with %q, want %q", calls, want)
+	}
+}
+
+// server is what an informer lists and watches.
+type server struct {
+	list    *metav1.List
+	watches chan *watch.FakeWatcher
+}
+
+func (s *server) listWatch() *cache.ListWatch {
+	return &cache.ListWatch{
+		ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) { return s.list, nil },
+		WatchFuncWithContext: func(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			if o.SendInitialEvents != nil {
+				return nil, apierrors.NewBadRequest("an API server that is older")
+			}
+			w := watch.NewFake()
+			s.watches <- w
+			return w, nil
+		},
+	}
+}
+
+func newServer(t *testing.T, objects ...runtime.Object) *server {
+	s := &server{&metav1.List{ListMeta: metav1.ListMeta{ResourceVersion: "1"}}, make(chan *watch.FakeWatcher)}
+	if err := meta.SetList(s.list, objects); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// HasSynced must not be true before the handlers have returned for the complete list.
+func TestHasSyncedWaitsForTheHandlers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		i, proceed, s := newInformer(), make(chan struct{}), newServer(t, some("a", "1", "old"))
+		i.Handle(Handler[string]{Added: func(string) { <-proceed }})
+		done := make(chan error)
+		go func() { done <- i.Run(ctx, s.listWatch(), "objects") }()
+		synctest.Wait()
+		if _, found := i.Get("db/a"); !found || i.HasSynced() {
+			t.Errorf("before the handler has returned: known %t, synced %t", found, i.HasSynced())
+		}
+		close(proceed)
+		<-s.watches
+		if !i.HasSynced() {
+			t.Error("not synced")
+		}
+		stop()
+		if err := <-done; err == nil {
+			t.Error("Run returned no error")
+		}
+	})
+}
+
+// A watch that delivers nothing is replaced, and nothing is listed again.
+func TestRestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		i, s := newInformer(), newServer(t, some("a", "1", "old"))
+		i.Restart() // there is no watch yet
+		done := make(chan error)
+		go func() { done <- i.Run(ctx, s.listWatch(), "objects") }()
+		first := <-s.watches
+		first.Modify(some("a", "2", "new"))
+		time.Sleep(time.Minute)
+		i.Restart()
+		began := time.Now()
+		second := <-s.watches
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("the next watch began after %v", took)
+		}
+		second.Modify(some("a", "3", "newer"))
+		synctest.Wait()
+		if got := text(i); got != "true [a=newer]" || i.Lists() != 1 {
+			t.Errorf("%s after %d lists", got, i.Lists())
+		}
+		stop()
+		<-done
+	})
+}
+
+func TestLoopMergesBursts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		var a, b notify.Signal
+		began, passes := time.Now(), []time.Duration{}
+		done := make(chan error)
+		wake := Any(ctx, a.Subscribe(), b.Subscribe())
+		go func() {
+			done <- Loop(ctx, time.Second, wake, func(context.Context) time.Duration {
+				passes = append(passes, time.Since(began))
+				if len(passes) == 2 {
+					return time.Minute
+				}
+				return 0
+			})
+		}()
+		time.Sleep(10 * time.Second)
+		for range 5 { // a burst of 2.5 s
+			a.Send()
+			b.Send()
+			time.Sleep(500 * time.Millisecond)
+		}
+		time.Sleep(2 * time.Minute)
+		stop()
+		if err := <-done; err == nil {
+			t.Error("Loop returned no error")
+		}
+		want := []time.Duration{0, 10 * time.Second, 11 * time.Second, 12 * time.Second, 13 * time.Second}
+		if !slices.Equal(passes, want) {
+			t.Errorf("passes at %v, want %v", passes, want)
+		}
+	})
+}
+
+func TestLoopRequeues(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithTimeout(t.Context(), 3*time.Minute-time.Second)
+		defer stop()
+		began, passes := time.Now(), []time.Duration{}
+		_ = Loop(ctx, time.Second, nil, func(context.Context) time.Duration {
+			passes = append(passes, time.Since(began))
+			return time.Minute
+		})
+		if want := []time.Duration{0, time.Minute, 2 * time.Minute}; !slices.Equal(passes, want) {
+			t.Errorf("passes at %v, want %v", passes, want)
+		}
+	})
+}
