@@ -49,8 +49,8 @@ cluster: ## a real Kubernetes cluster on this machine (NODES, CNI, IPAM, CONTAIN
 cluster-down: ## and away with it
 	@scripts/cluster down
 
-e2e: ## the tests in that cluster (RUN=<regexp>)
-	@scripts/e2e
+e2e: ## the tests in that cluster (RUN=<regexp>; FLAGS=-json, or another one of go test)
+	@scripts/e2e $(FLAGS)
 
 images: ## the container images, as tarballs
 	@scripts/images

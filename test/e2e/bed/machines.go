@@ -66,7 +66,7 @@ func (b *Bed) powerOn(ctx context.Context, name string, addr netip.Prefix) error
 	}
 	defer log.Close()
 	os.Remove(config.Socket)
-	cmd := exec.Command(b.path("bin/machine"), string(arg))
+	cmd := exec.Command(b.path("bin/own/machine"), string(arg))
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Setsid: true,

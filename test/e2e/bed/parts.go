@@ -35,8 +35,11 @@ func parts() []part {
 	}
 }
 
-// buildParts builds the parts that are missing or were built from another go.mod.
+// buildParts builds the parts that are missing or were built from another go.mod, and the program of the machines.
 func (b *Bed) buildParts(ctx context.Context) error {
+	if _, err := b.buildProgram(ctx, Program{"test/e2e", "cmd/machine"}); err != nil {
+		return err
+	}
 	for _, p := range parts() {
 		src := filepath.Join(b.Repo, "test/e2e/parts", p.name)
 		mod, err := os.ReadFile(filepath.Join(src, "go.mod"))

@@ -1,6 +1,6 @@
-// Bed manages the test cluster and runs the end-to-end tests. See docs/testbed.md.
+// Bed manages the test cluster. See docs/testbed.md.
 //
-//	bed REPOSITORY up|down|images|check-deploy|e2e
+//	bed REPOSITORY up|down|images|check-deploy
 package main
 
 import (
@@ -15,14 +15,13 @@ import (
 	"syscall"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/bed"
-	"github.com/leasehold-cni/leasehold/test/e2e/scenarios"
 )
 
 func main() {
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
 	if len(os.Args) != 3 {
-		fmt.Fprintln(os.Stderr, "usage: bed REPOSITORY up|down|images|check-deploy|e2e")
+		fmt.Fprintln(os.Stderr, "usage: bed REPOSITORY up|down|images|check-deploy")
 		os.Exit(2)
 	}
 	if err := command(ctx, os.Args[1], os.Args[2]); err != nil {
@@ -60,8 +59,6 @@ func command(ctx context.Context, repo, verb string) error {
 			return err
 		}
 		return b.Down(ctx)
-	case "e2e":
-		return e2e(ctx, repo, dir, o)
 	case "check-deploy":
 		b, err := bed.NewBare(repo, dir)
 		if err != nil {
@@ -78,35 +75,8 @@ func command(ctx context.Context, repo, verb string) error {
 		fmt.Println(strings.Join(tarballs, "\n"))
 		return err
 	default:
-		return fmt.Errorf("unknown command %q; want up, down, images, check-deploy or e2e", verb)
+		return fmt.Errorf("unknown command %q; want up, down, images or check-deploy", verb)
 	}
-}
-
-// e2e runs the scenarios on the running cluster, or on a temporary one.
-func e2e(ctx context.Context, repo, dir string, o bed.Options) (err error) {
-	chosen, err := scenarios.Choose(scenarios.All(), os.Getenv("RUN"))
-	if err != nil {
-		return err
-	}
-	b, err := bed.Load(repo, dir)
-	if err == nil && b.Options == o {
-		err = b.Healthy(ctx)
-	}
-	if err == nil && b.Options == o {
-		if err := b.Refresh(ctx); err != nil {
-			return err
-		}
-	} else {
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			fmt.Println("the running cluster cannot be used:", err)
-		}
-		b = bed.New(repo, dir, o)
-		if err := b.Up(ctx); err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, b.Down(context.WithoutCancel(ctx))) }()
-	}
-	return scenarios.Run(ctx, os.Stdout, b, chosen, os.Getenv("LONG") == "1")
 }
 
 func printUsage(b *bed.Bed) {

@@ -1,10 +1,12 @@
-// Package scenarios holds what must be true of a cluster with leasehold, one story each.
 package scenarios
 
 import (
+	"context"
 	"fmt"
+	"runtime/debug"
 	"slices"
 	"strings"
+	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,19 +16,138 @@ import (
 
 	"github.com/leasehold-cni/leasehold/test/e2e/bed"
 	"github.com/leasehold-cni/leasehold/test/e2e/look"
-	"github.com/leasehold-cni/leasehold/test/e2e/story"
 )
 
-// World is what a scenario has to work with: a cluster, and a namespace of its own in it.
+// A World is a running scenario: the test, the cluster, and a namespace of its own.
 type World struct {
-	*story.T
+	*testing.T
+	// Ctx is done at the scenario's limit. In a cleanup it is another one.
+	Ctx     context.Context
 	Bed     *bed.Bed
 	Client  *kubernetes.Clientset
 	Dynamic dynamic.Interface
 	NS      string
 	Long    bool
 
-	nodes []string // that the scenario may touch
+	suite      *suite
+	scenario   scenario
+	nodes      []string // that the scenario may use
+	began      time.Time
+	expectLoss bool   // the scenario has to lose an address
+	lost       bool   // it lost one that should have been kept
+	passed     bool   // it lost none, although it had to
+	reason     string // of the first failure
+}
+
+// Step logs a step of the scenario.
+func (w *World) Step(format string, args ...any) {
+	w.Helper()
+	w.Logf("%5.1fs  %s", time.Since(w.began).Seconds(), fmt.Sprintf(format, args...))
+}
+
+// Errorf fails the scenario and goes on. The summary shows the first failure.
+func (w *World) Errorf(format string, args ...any) {
+	w.Helper()
+	text := fmt.Sprintf(format, args...)
+	if w.reason == "" {
+		w.reason = text
+	}
+	w.T.Errorf("%5.1fs  %s", time.Since(w.began).Seconds(), text)
+}
+
+// Fatalf fails and ends the scenario.
+func (w *World) Fatalf(format string, args ...any) {
+	w.Helper()
+	w.Errorf(format, args...)
+	w.FailNow()
+}
+
+// Lostf ends a scenario in which an address was not kept. That is a failure, unless the plugin under test has no
+// retention and the scenario depends on it.
+func (w *World) Lostf(format string, args ...any) {
+	w.Helper()
+	if w.expectLoss {
+		panic(expectedLoss(fmt.Sprintf(format, args...)))
+	}
+	w.lost = true
+	w.Fatalf(format, args...)
+}
+
+// Must ends the scenario if err is not nil.
+func (w *World) Must(err error) {
+	w.Helper()
+	if err != nil {
+		w.Fatalf("%v", err)
+	}
+}
+
+// Cleanup registers a function to call after the scenario, even if it failed. The last one is called first, each has
+// two minutes, and one that fails or panics does not keep the others from being called.
+func (w *World) Cleanup(f func()) {
+	w.T.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(w.suite.ctx), 2*time.Minute)
+		defer cancel()
+		w.Ctx = ctx
+		done := false
+		defer func() {
+			if p := recover(); p != nil {
+				w.Errorf("panic in a cleanup: %v\n%s", p, debug.Stack())
+			}
+			if !done {
+				w.suite.setUnclean()
+			}
+		}()
+		f()
+		done = true
+	})
+}
+
+// Eventually calls f until it succeeds. After the limit it ends the scenario.
+func (w *World) Eventually(limit time.Duration, what string, f func() error) {
+	w.Helper()
+	end := time.Now().Add(limit)
+	for {
+		err := f()
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) || w.Ctx.Err() != nil {
+			w.Fatalf("%s: timed out after %v: %v", what, limit, err)
+		}
+		w.Sleep(200 * time.Millisecond)
+	}
+}
+
+// Sleep waits. It ends the scenario when its context is done.
+func (w *World) Sleep(d time.Duration) {
+	w.Helper()
+	select {
+	case <-w.Ctx.Done():
+		w.Fatalf("out of time: %v", context.Cause(w.Ctx))
+	case <-time.After(d):
+	}
+}
+
+// checkOverlap fails the scenario if an address has been in two pods at once.
+func (w *World) checkOverlap() {
+	if text := w.suite.overlap(); text != "" {
+		w.Errorf("an address was in two pods at once: %s", text)
+	}
+}
+
+// verdict describes how the scenario ended.
+func (w *World) verdict() string {
+	switch {
+	case w.passed:
+		return "PASSED, NOT EXPECTED"
+	case w.lost:
+		return "ADDRESS LOST"
+	case w.Failed():
+		return "FAILED"
+	case w.expectLoss:
+		return "expected failure"
+	}
+	return "passed"
 }
 
 // Node returns the i-th node, counted from 1, or the last if there are fewer.
@@ -35,7 +156,7 @@ func (w *World) Node(i int) *bed.Node { return w.own(nodeName(w.Bed.NodeNames(),
 // own returns a node that is the scenario's.
 func (w *World) own(name string) *bed.Node {
 	if !slices.Contains(w.nodes, name) {
-		w.Fatalf("%s may be another scenario's: see on(...) in all.go", name)
+		w.Fatalf("%s may be another scenario's: see on(...) in table_test.go", name)
 	}
 	return w.Bed.Node(name)
 }

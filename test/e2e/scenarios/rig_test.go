@@ -1,0 +1,140 @@
+package scenarios
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/leasehold-cni/leasehold/test/e2e/bed"
+	"github.com/leasehold-cni/leasehold/test/e2e/look"
+)
+
+// label marks the namespaces of scenarios, so that a later run can remove what an earlier one left.
+const label = "leasehold.dev/e2e"
+
+// A rig is the cluster of a run and what all scenarios share of it.
+type rig struct {
+	ctx      context.Context
+	cluster  *bed.Bed
+	client   *kubernetes.Clientset
+	dynamic  dynamic.Interface
+	watch    look.Watch
+	release  func() error
+	giveBack func() error
+
+	mu       sync.Mutex
+	overlaps int // that overlap has returned
+}
+
+// start acquires the cluster, removes what an earlier run left, and starts the watch for addresses in two pods.
+func (r *rig) start(repo, dir string, o bed.Options) (err error) {
+	if r.cluster, r.release, err = acquire(r.ctx, repo, dir, o); err != nil {
+		r.release = nil // a cluster that did not start is down
+		return err
+	}
+	if r.client, err = r.cluster.Client(); err != nil {
+		return err
+	}
+	if r.dynamic, err = r.cluster.Dynamic(); err != nil {
+		return err
+	}
+	if err := removeLeftovers(r.ctx, r.client); err != nil {
+		return fmt.Errorf("removing what an earlier run left: %w", err)
+	}
+	// Until the last scenario has cleaned up, the nodes may be in any state.
+	if r.giveBack, err = r.cluster.Borrow(); err != nil {
+		return err
+	}
+	r.watch.Start(r.ctx, func() []string {
+		var roots []string
+		for _, name := range r.cluster.NodeNames() {
+			if r.cluster.PID(name) != 0 {
+				roots = append(roots, r.cluster.Root(name))
+			}
+		}
+		return roots
+	})
+	return nil
+}
+
+// close releases the cluster. clean says that all scenarios have restored what they changed.
+func (r *rig) close(clean bool) error {
+	if r.release == nil {
+		return nil
+	}
+	var err error
+	if clean && r.giveBack != nil {
+		err = r.giveBack()
+	}
+	return errors.Join(err, r.release())
+}
+
+// prepare gives a scenario a new namespace and checks the stores of its nodes when it ends.
+func (r *rig) prepare(w *World) {
+	w.Bed, w.Client, w.Dynamic, w.Long = r.cluster, r.client, r.dynamic, long()
+	w.nodes = w.scenario.nodeNames(r.cluster.NodeNames())
+	// A new name, because addresses that an earlier run left held are for other pods.
+	var random [3]byte
+	rand.Read(random[:])
+	ns := fmt.Sprintf("%s-%x", w.scenario.name, random)
+	w.NS = ns
+	object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns, Labels: map[string]string{label: w.scenario.name}}}
+	_, err := r.client.CoreV1().Namespaces().Create(w.Ctx, object, metav1.CreateOptions{})
+	w.Must(err)
+	w.Cleanup(func() { w.Must(r.client.CoreV1().Namespaces().Delete(w.Ctx, ns, metav1.DeleteOptions{})) })
+	w.Cleanup(w.CheckStores)
+	// No pod is admitted before the service account exists.
+	w.Eventually(30*time.Second, "a service account", func() error {
+		_, err := r.client.CoreV1().ServiceAccounts(ns).Get(w.Ctx, "default", metav1.GetOptions{})
+		return err
+	})
+}
+
+func (r *rig) collect(ctx context.Context, w *World, dir string) {
+	if err := r.cluster.Collect(ctx, dir, w.NS, w.began); err != nil {
+		w.Logf("collecting artefacts: %v", err)
+	}
+}
+
+// overlap describes the addresses that were seen in two pods since it was called last.
+func (r *rig) overlap() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	found, _ := r.watch.Found()
+	fresh := slices.Clone(found[r.overlaps:])
+	r.overlaps = len(found)
+	return strings.Join(fresh, "; ")
+}
+
+// removeLeftovers removes the namespaces of earlier scenarios with everything in them.
+func removeLeftovers(ctx context.Context, client *kubernetes.Clientset) error {
+	now := int64(0)
+	list, err := client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: label})
+	if err != nil {
+		return err
+	}
+	for _, ns := range list.Items {
+		if ns.DeletionTimestamp == nil {
+			if err := client.CoreV1().Namespaces().Delete(ctx, ns.Name, metav1.DeleteOptions{}); err != nil {
+				return err
+			}
+		}
+		// Pods of a node that was removed would keep the namespace from ending.
+		err := client.CoreV1().Pods(ns.Name).DeleteCollection(ctx,
+			metav1.DeleteOptions{GracePeriodSeconds: &now}, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,188 @@
+package scenarios
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"testing"
+	"text/tabwriter"
+	"time"
+)
+
+// timeoutMargin is how long before the -timeout of go test the last scenario ends: artefacts are collected, scenarios
+// clean up and the cluster is stopped in that time.
+const timeoutMargin = 6 * time.Minute
+
+// A suite runs scenarios and records their results. What it needs of a cluster is behind functions, so that the suite
+// can be tested without one.
+type suite struct {
+	ctx     context.Context // done on an interrupt
+	table   []scenario
+	nodes   int           // number of nodes of the cluster
+	retains bool          // whether the plugin under test retains addresses
+	limit   time.Duration // of one scenario
+	failed  string        // directory for the artefacts of failed scenarios
+
+	start   func() error                                    // called once, before the first scenario
+	prepare func(*World)                                    // called at the start of each scenario
+	collect func(ctx context.Context, w *World, dir string) // saves artefacts in dir
+	overlap func() string                                   // describes addresses that were in two pods since the last call
+
+	mu      sync.Mutex
+	results []result
+	partial bool // a scenario was not started
+	unclean bool // a cleanup failed
+}
+
+// A result is the result of a scenario.
+type result struct {
+	scenario scenario
+	failed   bool
+	verdict  string
+	reason   string // of the failure
+	took     time.Duration
+	cleanup  time.Duration
+}
+
+// inGroup reports whether a scenario belongs to a group: those that use only node i, counted from 1, or with 0 those
+// that use several or all nodes. In a cluster of fewer nodes, the last one takes the place of those that are missing.
+func (s *suite) inGroup(sc scenario, i int) bool {
+	if len(sc.nodes) != 1 {
+		return i == 0
+	}
+	return min(sc.nodes[0], s.nodes) == i
+}
+
+// runGroup runs the scenarios of a group one after the other.
+func (s *suite) runGroup(t *testing.T, i int) {
+	deadline, limited := t.Deadline()
+	for _, sc := range s.table {
+		if !s.inGroup(sc, i) || sc.ours && !s.retains {
+			continue
+		}
+		switch {
+		case s.ctx.Err() != nil:
+			s.setPartial()
+			t.Fatalf("interrupted before %s", sc.name)
+		case limited && time.Until(deadline) < timeoutMargin:
+			s.setPartial()
+			t.Fatalf("%s is not started: -timeout leaves %v", sc.name, time.Until(deadline).Round(time.Second))
+		}
+		t.Run(sc.name, func(t *testing.T) { s.run(t, sc) })
+	}
+}
+
+func (s *suite) setPartial() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.partial = true
+}
+
+func (s *suite) setUnclean() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unclean = true
+}
+
+// run runs one scenario. A panic fails only this one: artefacts are collected and the cleanups run.
+func (s *suite) run(t *testing.T, sc scenario) {
+	if err := s.start(); err != nil {
+		s.setPartial()
+		t.Fatal(err)
+	}
+	began := time.Now()
+	until := began.Add(s.limit)
+	if deadline, limited := t.Deadline(); limited && deadline.Add(-timeoutMargin).Before(until) {
+		until = deadline.Add(-timeoutMargin)
+	}
+	ctx, cancel := context.WithDeadline(s.ctx, until)
+	w := &World{T: t, Ctx: ctx, suite: s, scenario: sc, began: began, expectLoss: sc.keeps && !s.retains}
+	r := result{scenario: sc}
+	t.Cleanup(func() { // the last one
+		cancel()
+		r.cleanup = time.Since(began) - r.took
+		w.checkOverlap()
+		r.failed, r.verdict, r.reason = t.Failed(), w.verdict(), w.reason
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.results = append(s.results, r)
+	})
+	collect := sync.OnceFunc(func() {
+		if s.ctx.Err() != nil {
+			return
+		}
+		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		dir := filepath.Join(s.failed, sc.name)
+		s.collect(late, w, dir)
+		t.Logf("the artefacts of %s are in %s", sc.name, dir)
+	})
+	// At the limit and not when the scenario returns, which may take long or never happen.
+	stop := context.AfterFunc(ctx, collect)
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case expectedLoss:
+			w.Logf("expected without retention: %s", string(p))
+		default:
+			w.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+		r.took = time.Since(began)
+		if timedOut := !stop(); timedOut || t.Failed() {
+			collect()
+		}
+	}()
+	t.Log(sc.about)
+	s.prepare(w)
+	sc.run(w)
+	if ctx.Err() != nil {
+		w.Errorf("out of time: %v", context.Cause(ctx))
+	}
+	w.checkOverlap()
+	if w.expectLoss {
+		w.passed = true
+		w.Errorf("no address was lost by a plugin that retains none: the scenario proves nothing")
+	}
+}
+
+// An expectedLoss ends a scenario that has to lose an address. It is a panic and not a failure, because a failed test
+// cannot pass.
+type expectedLoss string
+
+// close prints the results of all scenarios, and writes the names of those that failed to names.txt in the directory
+// of the artefacts, one per line, unless some were not run.
+func (s *suite) close(out io.Writer, took time.Duration) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	tab := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tab, "SCENARIO\tTIME\tCLEANUP\tRESULT\tABOUT")
+	var names, reasons strings.Builder
+	passed := 0
+	for _, r := range s.results {
+		fmt.Fprintf(tab, "%s\t%s\t%s\t%s\t%s\n", r.scenario.name, seconds(r.took), seconds(r.cleanup), r.verdict,
+			r.scenario.about)
+		if !r.failed {
+			passed++
+			continue
+		}
+		fmt.Fprintln(&names, r.scenario.name)
+		fmt.Fprintf(&reasons, "\n%s: %s: %s\n", r.scenario.name, strings.ToLower(r.verdict), r.reason)
+	}
+	fmt.Fprintf(tab, "all\t%s\t\t\t\n", seconds(took))
+	tab.Flush()
+	fmt.Fprintf(out, "%s\n%d passed, %d failed\n", &reasons, passed, len(s.results)-passed)
+	if s.partial {
+		return nil
+	}
+	if err := os.MkdirAll(s.failed, 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(s.failed, "names.txt"), []byte(names.String()), 0o644)
+}
+
+func seconds(d time.Duration) string { return fmt.Sprintf("%.1fs", d.Seconds()) }
