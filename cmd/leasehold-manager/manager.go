@@ -49,7 +49,7 @@ func run(ctx context.Context, o options, version string) error {
 	config.UserAgent = wellknown.ManagerName
 	// The API server knows better than a client how much it can take; whoever writes here bounds itself.
 	config.QPS = -1
-	if o.liftAndLeave {
+	if o.liftGatesOnly {
 		return liftGates(config, 0, log)
 	}
 

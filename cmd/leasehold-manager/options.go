@@ -23,16 +23,16 @@ type options struct {
 	pin      pin.Options
 	topology persistentpodstate.Options
 
-	webhookPort  int
-	metricsAddr  string
-	healthAddr   string
-	pprofAddr    string
-	leaderElect  bool
-	certDir      string
-	logLevel     slog.Level
-	logJSON      bool
-	logTo        io.Writer
-	liftAndLeave bool // the subcommand lift-gates
+	webhookPort   int
+	metricsAddr   string
+	healthAddr    string
+	pprofAddr     string
+	leaderElect   bool
+	certDir       string
+	logLevel      slog.Level
+	logJSON       bool
+	logTo         io.Writer
+	liftGatesOnly bool // the subcommand lift-gates
 }
 
 const usage = `usage: leasehold-manager [flags]              runs the manager
@@ -44,7 +44,7 @@ flags:
 func parse(args []string, stderr io.Writer) (options, error) {
 	o := options{logTo: stderr}
 	if len(args) > 0 && args[0] == "lift-gates" {
-		o.liftAndLeave, args = true, args[1:]
+		o.liftGatesOnly, args = true, args[1:]
 	}
 	f := flag.NewFlagSet("leasehold-manager", flag.ContinueOnError)
 	f.SetOutput(io.Discard) // main says what is wrong, once
@@ -55,8 +55,8 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	pinModeVar(f, &o.pin.Fallback, "fallback-pin-mode", "the `mode` in place of nominate for schedulers that are not known to honour it")
 	f.Func("schedulers", "comma-separated `names` of schedulers that honour a nomination (default default-scheduler)",
 		func(s string) error { o.pin.Schedulers = strings.Split(s, ","); return nil })
-	f.DurationVar(&o.pin.Grace, "release-grace", 5*time.Minute,
-		"how long a pod in the mode require may be unschedulable before it may run elsewhere")
+	f.DurationVar(&o.pin.RequireTimeout, "require-timeout", 5*time.Minute,
+		"how long a pod in the mode require may be unschedulable before it is evicted, to run elsewhere")
 	o.topology.Kinds, _ = persistentpodstate.ParseKinds("")
 	f.Func("pps-kinds", "comma-separated `group/version/Kind`s, beside StatefulSets, whose pods a PersistentPodState may be about",
 		func(s string) (err error) { o.topology.Kinds, err = persistentpodstate.ParseKinds(s); return err })
@@ -93,8 +93,8 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	if o.pin.Fallback == policy.PinNominate {
 		return o, fmt.Errorf("--fallback-pin-mode is what replaces nominate: want require, prefer or none")
 	}
-	if o.pin.Grace < 0 {
-		return o, fmt.Errorf("--release-grace %s: want a duration from 0s on", o.pin.Grace)
+	if o.pin.RequireTimeout < 0 {
+		return o, fmt.Errorf("--require-timeout %s: want a duration from 0s on", o.pin.RequireTimeout)
 	}
 	if o.topology.GoneGrace < 0 {
 		return o, fmt.Errorf("--pps-gone-grace %s: want a duration from 0s on", o.topology.GoneGrace)

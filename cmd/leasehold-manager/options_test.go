@@ -14,21 +14,23 @@ import (
 func TestParse(t *testing.T) {
 	var out bytes.Buffer
 	o, err := parse(nil, &out)
-	if err != nil || o.liftAndLeave || o.pin.Mode != "nominate" || o.pin.Fallback != "prefer" || o.pin.Grace != 5*time.Minute ||
+	if err != nil || o.liftGatesOnly || o.pin.Mode != "nominate" || o.pin.Fallback != "prefer" ||
+		o.pin.RequireTimeout != 5*time.Minute ||
 		!slices.Equal(o.pin.Schedulers, []string{"default-scheduler"}) || o.webhookPort != 9443 || o.metricsAddr != ":9471" || o.pprofAddr != "" {
 		t.Errorf("defaults: %+v, %v", o, err)
 	}
 	o, err = parse([]string{"lift-gates", "--kubeconfig=k", "--pin-mode", "require", "--fallback-pin-mode=none", "--schedulers=a,b",
-		"--release-grace=10s", "--log-level=debug", "--log-format=json"}, &out)
-	if err != nil || !o.liftAndLeave || o.kubeconfig != "k" || o.pin.Mode != "require" || o.pin.Fallback != "none" ||
-		!slices.Equal(o.pin.Schedulers, []string{"a", "b"}) || o.pin.Grace != 10*time.Second || o.logLevel != slog.LevelDebug || !o.logJSON {
+		"--require-timeout=10s", "--log-level=debug", "--log-format=json"}, &out)
+	if err != nil || !o.liftGatesOnly || o.kubeconfig != "k" || o.pin.Mode != "require" || o.pin.Fallback != "none" ||
+		!slices.Equal(o.pin.Schedulers, []string{"a", "b"}) || o.pin.RequireTimeout != 10*time.Second ||
+		o.logLevel != slog.LevelDebug || !o.logJSON {
 		t.Errorf("all of them: %+v, %v", o, err)
 	}
 	for arg, want := range map[string]string{
 		"--pin-mode=must":              `want "nominate", "require", "prefer" or "none"`,
 		"--fallback-pin-mode=nominate": "want require, prefer or none",
-		"--release-grace=-1s":          "want a duration from 0s on",
-		"--release-grace=1":            "release-grace",
+		"--require-timeout=-1s":        "want a duration from 0s on",
+		"--require-timeout=1":          "require-timeout",
 		"--log-format=xml":             `want "text" or "json"`,
 		"--no-such-flag":               "no-such-flag",
 		"stray":                        `unexpected argument "stray"`,
@@ -41,7 +43,7 @@ func TestParse(t *testing.T) {
 		t.Errorf("it wrote %q by itself", &out)
 	}
 	if _, err := parse([]string{"-h"}, &out); !errors.Is(err, flag.ErrHelp) || !strings.Contains(out.String(), "lift-gates") ||
-		!strings.Contains(out.String(), "-release-grace") {
+		!strings.Contains(out.String(), "-require-timeout") {
 		t.Errorf("help: %v\n%s", err, &out)
 	}
 }

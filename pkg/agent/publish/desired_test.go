@@ -175,7 +175,7 @@ func TestCompare(t *testing.T) {
 		{"equal", func(*ipamv1.IPReservation) {}, Change{}},
 		{"a user's release request, annotation and label", func(r *ipamv1.IPReservation) {
 			r.Spec.Release = id2
-			r.Annotations = map[string]string{"leasehold.dev/released": id1}
+			r.Annotations = map[string]string{"leasehold.dev/pin-abandoned": id1}
 			r.Labels["team"] = "db"
 		}, Change{}},
 		{"another controller's condition", func(r *ipamv1.IPReservation) {

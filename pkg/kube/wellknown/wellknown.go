@@ -22,9 +22,9 @@ const (
 	// to a pod, and why.
 	AnnotationTopologyReason = "leasehold.dev/topology-reason"
 
-	// AnnotationReleased, on an IPReservation, is the id of the lease (status.id) that pods are no
-	// longer pinned for, because a pod could not be scheduled to its node in time.
-	AnnotationReleased = "leasehold.dev/released"
+	// AnnotationPinAbandoned, on an IPReservation, is the id of the lease (status.id) that pods are
+	// no longer pinned for, because a pod could not be scheduled to its node in time.
+	AnnotationPinAbandoned = "leasehold.dev/pin-abandoned"
 
 	// LabelRetained marks the pods that ask for retention, so that a watch can select them.
 	LabelRetained = "leasehold.dev/retained"

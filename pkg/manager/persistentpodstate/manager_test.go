@@ -195,7 +195,7 @@ func TestPodOfAGoneNodeIsDeleted(t *testing.T) {
 	}
 	c.Remove(nodesPath + "node1")
 	c.Until("its node is gone for longer than GoneGrace", func() bool { return !c.Get(podsOf+"db-0", &corev1.Pod{}) })
-	c.Until("an Event says why", func() bool { return hasEvent(c, "ns", reasonReleased) })
+	c.Until("an Event says why", func() bool { return hasEvent(c, "ns", reasonEvicted) })
 }
 
 func hasEvent(c *fakeapi.Cluster, namespace, reason string) bool {

@@ -28,7 +28,7 @@ import (
 // Reasons of the Events on pods, PersistentPodStates and workloads.
 const (
 	reasonNotPossible = "PinNotPossible"
-	reasonReleased    = "PinReleased"
+	reasonEvicted     = "PodEvicted"
 	reasonInvalid     = "InvalidPersistentPodState"
 )
 
@@ -229,8 +229,8 @@ func (r *recorder) deletePod(ctx context.Context, namespace, name string, seen *
 	err := r.client.Delete(ctx, pod, client.Preconditions{UID: &seen.UID, ResourceVersion: &seen.ResourceVersion})
 	if err == nil {
 		r.log.Info("deleted a pod that waited for a node that is gone", "pod", namespace+"/"+name, "hostname", seen.Hostname)
-		r.events.Eventf(pod, nil, corev1.EventTypeWarning, reasonReleased, "Release",
-			"deleted, because it waited for node %s, which is gone; its successor may run elsewhere", seen.Hostname)
+		r.events.Eventf(pod, nil, corev1.EventTypeWarning, reasonEvicted, "Evict",
+			"evicted, because it waited for node %s, which is gone; its successor may run elsewhere", seen.Hostname)
 	}
 	if ignoreConflict(err) != nil {
 		return fmt.Errorf("deleting pod %s/%s: %w", namespace, name, err)

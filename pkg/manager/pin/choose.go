@@ -23,7 +23,7 @@ type place struct {
 	Node, NodeUID string // UID "" if only the name is known
 	Addresses     string // "" if they are not known
 	Remembered    bool   // nothing is published: the pod was seen there
-	Released      bool   // not again for this reservation
+	Abandoned     bool   // not again for this reservation
 }
 
 // A trace is what is remembered of a pod's last instance on a node.
@@ -43,7 +43,7 @@ type trace struct {
 func (t trace) follow(p *podView, now time.Time) trace {
 	if p.Node == "" {
 		if p.Required && p.Pinned == t.Node {
-			return trace{} // it waited for that node in vain
+			return trace{} // it waited for that node without effect
 		}
 		return t
 	}
@@ -94,16 +94,16 @@ func choose(all []*reservation, last trace, now time.Time) (place, bool) {
 	case best == nil:
 		return place{}, false
 	}
-	return place{Node: best.Node, NodeUID: best.NodeUID, Addresses: best.Addresses, Released: best.Released}, true
+	return place{Node: best.Node, NodeUID: best.NodeUID, Addresses: best.Addresses, Abandoned: best.Abandoned}, true
 }
 
-// newer reports whether a says more than b of where the pod was last. One that a pod has waited for
-// in vain says least, and that of the pod's last instance most; then the later release counts, or
+// newer reports whether a says more than b of where the pod was last. One that was
+// abandoned says least, and that of the pod's last instance most; then the later release counts, or
 // the later write. That one is Bound says nothing: it stays so for as long as the object of a node
 // that died.
 func newer(a, b *reservation, last string) bool {
-	if a.Released != b.Released {
-		return b.Released
+	if a.Abandoned != b.Abandoned {
+		return b.Abandoned
 	}
 	if a, b := a.PodUID == last, b.PodUID == last; last != "" && a != b {
 		return a

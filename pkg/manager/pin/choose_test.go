@@ -33,7 +33,7 @@ func TestChoose(t *testing.T) {
 		return r
 	}
 	released := func(r *reservation) *reservation {
-		r.Released = true
+		r.Abandoned = true
 		return r
 	}
 	on := func(node string, r *reservation) *reservation {
@@ -54,8 +54,8 @@ func TestChoose(t *testing.T) {
 		{"bound since", all{held("node1", "1", time.Minute), bound("node2", "9")}, trace{}, "node2"},
 		{"the pod's last instance, whose predecessor's end was told late", all{held("node1", "9", time.Minute), of("u1", bound("node2", "1"))},
 			trace{Node: "node2", PodUID: "u1", Ended: noon.Add(-time.Hour)}, "node2"},
-		{"waited for in vain", all{released(of("u1", bound("node1", "9"))), held("node2", "1", time.Minute)}, trace{PodUID: "u1"}, "node2"},
-		{"waited for in vain, and there is no other", all{released(bound("node1", "9"))}, trace{}, "node1"},
+		{"abandoned", all{released(of("u1", bound("node1", "9"))), held("node2", "1", time.Minute)}, trace{PodUID: "u1"}, "node2"},
+		{"abandoned, and there is no other", all{released(bound("node1", "9"))}, trace{}, "node1"},
 		{"the later write", all{bound("node1", "10"), bound("node2", "9")}, trace{}, "node1"},
 		{"the later release", all{held("node1", "1", 5*time.Minute), held("node2", "2", 4*time.Minute)}, trace{}, "node1"},
 		{"one that has no end, by its write", all{held("node1", "1", 5*time.Minute), forever}, trace{}, "node3"},

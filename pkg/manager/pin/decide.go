@@ -27,7 +27,7 @@ const (
 	NotWanted     Reason = "NotWanted"     // the mode is none
 	NoReservation Reason = "NoReservation" // no address waits for it
 	Unknown       Reason = "Unknown"       // it could not be looked up
-	Released      Reason = "Released"      // a pod has waited for this reservation in vain
+	Abandoned     Reason = "Abandoned"     // an earlier pod waited for its node and was evicted
 	Evicted       Reason = "Evicted"       // somebody wants it elsewhere
 	FailedStarts  Reason = "FailedStarts"  // it does not start there
 	NodeGone      Reason = "NodeGone"
@@ -145,8 +145,8 @@ func obstacle(f Facts) (Reason, string) {
 		return Unknown, "its address could not be looked up"
 	case !f.Found:
 		return NoReservation, "no address waits for it"
-	case f.Place.Released:
-		return Released, "a pod has waited for " + node + " in vain"
+	case f.Place.Abandoned:
+		return Abandoned, "an earlier pod waited for " + node + " and was evicted"
 	case f.Node == nil:
 		return NodeGone, node + " is gone"
 	case f.Place.NodeUID != "" && f.Place.NodeUID != string(f.Node.UID):

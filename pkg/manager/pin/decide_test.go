@@ -74,8 +74,8 @@ func TestDecide(t *testing.T) {
 		{"not wanted, and nothing is known", Facts{Mode: policy.PinNone}, "none", NotWanted, "the pin mode is none"},
 		{"a failed look-up is no absence", Facts{Mode: policy.PinNominate}, "none", Unknown, "its address could not be looked up"},
 		{"a new pod", facts(func(f *Facts) { f.Found, f.Place, f.Node = false, place{}, nil }), "none", NoReservation, "no address waits for it"},
-		{"waited in vain before", facts(in(policy.PinRequire), func(f *Facts) { f.Place.Released = true }),
-			"none", Released, "a pod has waited for node1 in vain"},
+		{"an earlier pod was evicted", facts(in(policy.PinRequire), func(f *Facts) { f.Place.Abandoned = true }),
+			"none", Abandoned, "an earlier pod waited for node1 and was evicted"},
 
 		{"the node is gone", facts(func(f *Facts) { f.Node = nil }), "none", NodeGone, "node1 is gone"},
 		{"require does not wait for what is gone", facts(in(policy.PinRequire), func(f *Facts) { f.Node = nil }), "none", NodeGone, "node1 is gone"},

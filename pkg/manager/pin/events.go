@@ -21,7 +21,8 @@ import (
 // The events that the manager writes on pods.
 const (
 	reasonNotPossible = "PinNotPossible"
-	reasonReleased    = "PinReleased"
+	reasonWithdrawn   = "PinWithdrawn"
+	reasonEvicted     = "PodEvicted"
 	reasonChanged     = "AddressChanged"
 )
 

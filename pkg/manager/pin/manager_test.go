@@ -171,7 +171,7 @@ func (w *whole) hasEvent(reason, text string) bool {
 
 // What a recreated pod goes through, from its admission until it is scheduled: by every part that Setup starts.
 func TestARecreatedPodIsPinned(t *testing.T) {
-	w := startManager(t, Options{Mode: policy.PinNominate, Fallback: policy.PinPrefer, Schedulers: []string{"default-scheduler"}, Grace: time.Second})
+	w := startManager(t, Options{Mode: policy.PinNominate, Fallback: policy.PinPrefer, Schedulers: []string{"default-scheduler"}, RequireTimeout: time.Second})
 	w.reserve("db-0", "node1", "former")
 	w.reserve("db-1", "node2", "former")
 	var db0 corev1.Pod

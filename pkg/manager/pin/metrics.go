@@ -30,7 +30,7 @@ func newMeters(registry prometheus.Registerer, gates func() float64) (*meters, e
 			Help: "Gates lifted, by whether the pod got its nomination before.",
 		}, []string{"nominated"}),
 		evictions: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "leasehold_pin_releases_total",
+			Name: "leasehold_pin_evictions_total",
 			Help: "Pending pods evicted because the node that they were required to wait for did not take them, by the reason.",
 		}, []string{"reason"}),
 	}

@@ -404,7 +404,7 @@ func (n *nominator) lift(ctx context.Context, p *podView, left time.Duration, un
 	nominated = nominated || p.Pinned != "" && lifted.Status.NominatedNodeName == p.Pinned
 	n.meters.lifted.WithLabelValues(fmt.Sprint(nominated)).Inc()
 	if !nominated && p.Pinned != "" && lifted.Spec.NodeName == "" {
-		n.tell(p, reasonReleased, fmt.Sprintf("its gate is lifted: %s could not be nominated in time", p.Pinned))
+		n.tell(p, reasonNotPossible, fmt.Sprintf("not pinned: %s could not be nominated in time", p.Pinned))
 	}
 	return again, nil
 }
@@ -438,7 +438,7 @@ func (n *nominator) withdraw(ctx context.Context, p *podView, why string) error 
 	if p.NotScheduled != "" {
 		text = fmt.Sprintf("the nomination of %s is withdrawn: %s", p.Pinned, p.UnschedulableWhy)
 	}
-	n.tell(p, reasonReleased, text)
+	n.tell(p, reasonWithdrawn, text)
 	return nil
 }
 

@@ -21,10 +21,10 @@ import (
 
 // Options are what the manager's command line says of the pin.
 type Options struct {
-	Mode       policy.PinMode // of pods for which neither annotation nor namespace says one
-	Fallback   policy.PinMode // in place of nominate for other schedulers; not nominate
-	Schedulers []string       // the names of those that honour a nomination
-	Grace      time.Duration  // how long a pod in the mode require may be unschedulable
+	Mode           policy.PinMode // of pods for which neither annotation nor namespace says one
+	Fallback       policy.PinMode // in place of nominate for other schedulers; not nominate
+	Schedulers     []string       // the names of those that honour a nomination
+	RequireTimeout time.Duration  // how long a pod in the mode require may be unschedulable
 }
 
 // plain spares each request a logger of its own: what is logged of a pod names it.
@@ -60,7 +60,7 @@ func Setup(ctx context.Context, mgr manager.Manager, o Options) error {
 	w := &webhook{Options: o, cluster: c, gate: n.admit, meters: m, log: log}
 	mgr.GetWebhookServer().Register(Path, &admission.Webhook{Handler: w.handler(), LogConstructor: plain})
 
-	v := &valve{cluster: c, client: mgr.GetClient(), grace: o.Grace, meters: m, tell: tell, log: log,
+	v := &valve{cluster: c, client: mgr.GetClient(), timeout: o.RequireTimeout, meters: m, tell: tell, log: log,
 		waits: map[types.NamespacedName]wait{}}
 	e := &explainer{cluster: c, tell: tell, said: newRecently(2 * eventLife)}
 	for _, room := range []interface{ setup(manager.Manager) error }{n, v, e} {

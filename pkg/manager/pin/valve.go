@@ -32,7 +32,7 @@ const settle = time.Second
 type valve struct {
 	cluster *cluster
 	client  client.Client
-	grace   time.Duration
+	timeout time.Duration
 	meters  *meters
 	tell    func(p *podView, reason, text string)
 	log     logr.Logger
@@ -48,11 +48,11 @@ type wait struct {
 
 // A stay is what decides how long a pod goes on waiting.
 type stay struct {
-	pod   *podView
-	node  *corev1.Node
-	lease []*reservation // on the pinned node
-	since time.Time      // when it was first seen to wait
-	grace time.Duration
+	pod     *podView
+	node    *corev1.Node
+	lease   []*reservation // on the pinned node
+	since   time.Time      // when it was first seen to wait
+	timeout time.Duration
 }
 
 // stuck reports whether a pod waits for its node that a controller would make again.
@@ -69,8 +69,8 @@ func (s stay) over(now time.Time) (why Reason, text string, again time.Duration)
 		why, text = NodeGone, p.Pinned+" is gone"
 	case len(s.lease) == 0:
 		// Nothing waits for it there any more. An agent may be a moment late with a new name for the same lease.
-		if waited < min(s.grace, publishLag) {
-			return "", "", min(s.grace, publishLag) - waited
+		if waited < min(s.timeout, publishLag) {
+			return "", "", min(s.timeout, publishLag) - waited
 		}
 		return NoReservation, "its address on " + p.Pinned + " is kept no longer", 0
 	default:
@@ -78,8 +78,8 @@ func (s stay) over(now time.Time) (why Reason, text string, again time.Duration)
 			why, text = "NodeFull", p.UnschedulableWhy
 		}
 	}
-	if waited < s.grace {
-		return "", "", s.grace - waited
+	if waited < s.timeout {
+		return "", "", s.timeout - waited
 	}
 	return why, text, 0
 }
@@ -101,7 +101,7 @@ func (v *valve) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	s := stay{pod: p, node: node, since: v.waits[req.NamespacedName].since, grace: v.grace}
+	s := stay{pod: p, node: node, since: v.waits[req.NamespacedName].since, timeout: v.timeout}
 	for _, r := range v.cluster.reservationsOf(req.String()) {
 		if r.Node == p.Pinned {
 			s.lease = append(s.lease, r)
@@ -125,12 +125,12 @@ func (v *valve) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 func (v *valve) mark(ctx context.Context, lease []*reservation) (bool, error) {
 	marked := false
 	for _, r := range lease {
-		if r.Released || r.ID == "" {
+		if r.Abandoned || r.ID == "" {
 			continue
 		}
 		object := &ipam.IPReservation{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: r.Name}}
 		err := v.client.Patch(ctx, object, merge(map[string]any{"metadata": map[string]any{
-			"uid": r.UID, "annotations": map[string]any{wellknown.AnnotationReleased: r.ID}}}))
+			"uid": r.UID, "annotations": map[string]any{wellknown.AnnotationPinAbandoned: r.ID}}}))
 		if client.IgnoreNotFound(err) != nil {
 			return false, fmt.Errorf("marking the reservation %s/%s: %w", r.Namespace, r.Name, err)
 		}
@@ -150,7 +150,8 @@ func (v *valve) evict(ctx context.Context, p *podView, why Reason, text string) 
 	}
 	v.meters.evictions.WithLabelValues(string(why)).Inc()
 	v.log.Info("released", "pod", p.Namespace+"/"+p.Name, "node", p.Pinned, "reason", why)
-	v.tell(p, reasonReleased, fmt.Sprintf("it waited for %s for more than %s and may run elsewhere now: %s", p.Pinned, v.grace, text))
+	v.tell(p, reasonEvicted, fmt.Sprintf("evicted after it waited %s for %s; its successor may run elsewhere: %s",
+		v.timeout, p.Pinned, text))
 	return nil
 }
 

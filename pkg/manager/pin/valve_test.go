@@ -9,11 +9,11 @@ import (
 )
 
 func TestStayOver(t *testing.T) {
-	// A pod that has been unschedulable for as long as the grace, and whose node looks well.
+	// A pod that has been unschedulable for as long as the timeout, and whose node looks well.
 	waits := func(change ...func(*stay)) stay {
 		s := stay{
 			pod:  &podView{Pinned: "node1", UnschedulableWhy: "0/3 nodes are available"},
-			node: node("node1"), lease: []*reservation{{Node: "node1"}}, grace: time.Minute, since: noon.Add(-time.Minute),
+			node: node("node1"), lease: []*reservation{{Node: "node1"}}, timeout: time.Minute, since: noon.Add(-time.Minute),
 		}
 		for _, c := range change {
 			c(&s)
@@ -43,7 +43,7 @@ func TestStayOver(t *testing.T) {
 			p.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 		})), "NodeFull", "0/3 nodes are available", 0},
 		{"the window has ended", waits(noLease), NoReservation, "its address on node1 is kept no longer", 0},
-		{"the window has ended before the grace", waits(noLease, since(publishLag)), NoReservation, "its address on node1 is kept no longer", 0},
+		{"the window has ended before the timeout", waits(noLease, since(publishLag)), NoReservation, "its address on node1 is kept no longer", 0},
 		{"it may not be published yet", waits(noLease, since(time.Second)), "", "", publishLag - time.Second},
 	}
 	for _, tt := range tests {

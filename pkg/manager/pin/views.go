@@ -28,7 +28,7 @@ type reservation struct {
 	Until              time.Time     // of a hold; zero: it has no end
 	Window             time.Duration // 0 if it is not known
 	GoingAway          bool          // somebody gives the addresses up
-	Released           bool          // nobody is pinned to it again
+	Abandoned          bool          // nobody is pinned to it again
 }
 
 // viewReservation makes the view; it leaves a view alone, because informers may call it twice.
@@ -47,7 +47,7 @@ func viewReservation(object any) (any, error) {
 		Bound:      r.Status.State == ipam.Bound,
 		Addresses:  addressList(r.Status),
 		GoingAway:  r.Spec.Release != "" && r.Spec.Release == r.Status.ID,
-		Released:   r.Status.ID != "" && r.Annotations[wellknown.AnnotationReleased] == r.Status.ID,
+		Abandoned:  r.Status.ID != "" && r.Annotations[wellknown.AnnotationPinAbandoned] == r.Status.ID,
 	}
 	if r.Status.HeldUntil != nil {
 		v.Until = r.Status.HeldUntil.Time

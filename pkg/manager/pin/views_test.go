@@ -36,7 +36,7 @@ func viewed[V any](t *testing.T, view func(any) (any, error), object any) V {
 
 func TestViewReservation(t *testing.T) {
 	object := read[ipam.IPReservation](t, `
-metadata: {namespace: db, name: db-0-5f1c9a02, uid: r1, resourceVersion: "7", labels: {a: b}, annotations: {leasehold.dev/released: 00000000000000a1}}
+metadata: {namespace: db, name: db-0-5f1c9a02, uid: r1, resourceVersion: "7", labels: {a: b}, annotations: {leasehold.dev/pin-abandoned: 00000000000000a1}}
 spec: {podName: db-0, nodeName: node1, nodeUID: n1, release: 00000000000000a1}
 status:
   id: 00000000000000a1
@@ -49,17 +49,17 @@ status:
 	want := &reservation{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0-5f1c9a02", UID: "r1", ResourceVersion: "7"},
 		Pod:        "db-0", Node: "node1", NodeUID: "n1", ID: "00000000000000a1", PodUID: "u1", Addresses: "10.0.0.7,fd00::7",
-		Until: noon, Window: 10 * time.Minute, GoingAway: true, Released: true,
+		Until: noon, Window: 10 * time.Minute, GoingAway: true, Abandoned: true,
 	}
 	if diff := cmp.Diff(want, viewed[*reservation](t, viewReservation, object), cmp.Transformer("UTC", time.Time.UTC)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 
-	object.Annotations["leasehold.dev/released"] = "00000000000000a0"
+	object.Annotations["leasehold.dev/pin-abandoned"] = "00000000000000a0"
 	object.Spec.Release = "00000000000000a0"
 	object.Status = ipam.IPReservationStatus{ID: "00000000000000a1", State: ipam.Bound, AddressList: "10.0.0.7", Window: "forever"}
 	v := viewed[*reservation](t, viewReservation, object)
-	if !v.Bound || v.GoingAway || v.Released || v.Window != lease.Forever || v.Addresses != "10.0.0.7" || !v.Until.IsZero() {
+	if !v.Bound || v.GoingAway || v.Abandoned || v.Window != lease.Forever || v.Addresses != "10.0.0.7" || !v.Until.IsZero() {
 		t.Errorf("marks of another lease count: %+v", v)
 	}
 }

@@ -47,7 +47,7 @@ func TestValve(t *testing.T) {
 	a := newAPI(t)
 	var told []string
 	v := &valve{cluster: clusterOf(t, map[string]*corev1.Node{"node1": node("node1", cordoned)}, &hour, p, r), client: a.client,
-		grace: time.Minute, meters: meter(t), tell: words(&told), log: logr.Discard(), waits: map[types.NamespacedName]wait{}}
+		timeout: time.Minute, meters: meter(t), tell: words(&told), log: logr.Discard(), waits: map[types.NamespacedName]wait{}}
 	look := func(story string, again time.Duration, calls ...string) {
 		t.Helper()
 		result, err := v.Reconcile(context.Background(), request("db-0"))
@@ -70,9 +70,9 @@ func TestValve(t *testing.T) {
 	look("a while later", 40*time.Second)
 	hour = hour.Add(40 * time.Second)
 	look("its time is over: the mark, and nothing else yet", settle,
-		`PATCH /apis/ipam.leasehold.dev/v1alpha1/namespaces/db/ipreservations/r1 {"metadata":{"annotations":{"leasehold.dev/released":"00000000000000a1"},"uid":"ru"}}`)
+		`PATCH /apis/ipam.leasehold.dev/v1alpha1/namespaces/db/ipreservations/r1 {"metadata":{"annotations":{"leasehold.dev/pin-abandoned":"00000000000000a1"},"uid":"ru"}}`)
 	marked := *r
-	marked.Released = true
+	marked.Abandoned = true
 	v.cluster.add(t, &marked)
 	a.answer = func(string, *http.Request) (int, any) { return http.StatusConflict, nil }
 	evict := `DELETE ` + pod0 + ` {"kind":"DeleteOptions","apiVersion":"v1","preconditions":{"uid":"u1","resourceVersion":"7"}}`
@@ -82,7 +82,7 @@ func TestValve(t *testing.T) {
 	}
 	a.answer = func(string, *http.Request) (int, any) { return 0, nil }
 	look("marked: this pod as it was seen, and no other", 0, evict)
-	want := []string{"db-0 PinReleased: it waited for node1 for more than 1m0s and may run elsewhere now: node1 is cordoned"}
+	want := []string{"db-0 PodEvicted: evicted after it waited 1m0s for node1; its successor may run elsewhere: node1 is cordoned"}
 	if !slices.Equal(told, want) {
 		t.Errorf("told %q, want %q", told, want)
 	}
@@ -334,7 +334,7 @@ func TestWithdraw(t *testing.T) {
 	}
 	withdrawn := `PATCH ` + pod0 + `/status {"metadata":{"resourceVersion":"7","uid":"u1"},"status":{"nominatedNodeName":null}}`
 	a.saw(t, "withdrawn, if nobody has nominated it since", withdrawn)
-	if want := []string{"db-0 PinReleased: the nomination of node1 is withdrawn: no room"}; !slices.Equal(*told, want) {
+	if want := []string{"db-0 PinWithdrawn: the nomination of node1 is withdrawn: no room"}; !slices.Equal(*told, want) {
 		t.Errorf("told %q, want %q", *told, want)
 	}
 

@@ -227,7 +227,7 @@ func pinFull(w *World) {
 		set.Scale(0)
 	}
 
-	w.Step("require: somebody else holds it for longer than its grace, and then its node is full")
+	w.Step("require: somebody else holds it for longer than the timeout, and then its node is full")
 	set := w.Echoserver("require", nil, 1, Pin("require"), Needing(slot), polite)
 	const name = "require-0"
 	before := set.Ready()
@@ -238,10 +238,10 @@ func pinFull(w *World) {
 	set.gateBy(hold)
 	set.Scale(1)
 	set.heldFor(name, home)
-	time.Sleep(pastGrace)
+	time.Sleep(pastTimeout)
 	w.ungate(name, hold)
 	waiting := set.waits(name, before)
-	w.Step("there is room before its grace is over")
+	w.Step("there is room before the timeout")
 	filler.Scale(0)
 	after := set.Ready()
 	w.cameHome(before, after)
@@ -257,7 +257,7 @@ func pinFull(w *World) {
 	set.heldFor(name, home)
 	w.ungate(name, hold)
 	waiting = set.waits(name, after)
-	w.SaidOf(waiting, "PinReleased", home.Name, "Insufficient "+slot)
+	w.SaidOf(waiting, "PodEvicted", home.Name, "Insufficient "+slot)
 	w.Eventually(time.Minute, "another pod is held", func() error {
 		if p, found := set.Pods()[name]; !found || p.UID == waiting.UID {
 			return errors.New("there is none")
@@ -266,11 +266,11 @@ func pinFull(w *World) {
 	})
 	w.ungate(name, hold)
 	p := w.moved(after, set.Ready(), name)
-	w.SaidOf(p, "AddressChanged", home.Name, "in vain")
+	w.SaidOf(p, "AddressChanged", home.Name, "was evicted")
 }
 
-// pastGrace is longer than the grace that the bed's manager gives required pods.
-const pastGrace = 15 * time.Second
+// pastTimeout is longer than the timeout that the bed's manager has for required pods.
+const pastTimeout = 15 * time.Second
 
 // heldFor waits until a pod is there, pinned to its home and held by somebody.
 func (s *Set) heldFor(name string, home *bed.Node) {
@@ -355,9 +355,9 @@ func pinNodeDead(w *World) {
 	waiting := sets["require-dead"].waits("require-dead-0", befores["require-dead"])
 	runs("nominate-dead", "is not Ready")
 	runs("prefer-dead", "is not Ready")
-	w.Step("the required one runs elsewhere after its grace")
-	w.SaidOf(waiting, "PinReleased", n.Name, "is not Ready")
-	runs("require-dead", "in vain")
+	w.Step("the required one runs elsewhere after the timeout")
+	w.SaidOf(waiting, "PodEvicted", n.Name, "is not Ready")
+	runs("require-dead", "was evicted")
 	w.Step("its object is deleted as well: no pod waits")
 	w.Must(w.Client.CoreV1().Nodes().Delete(w.Ctx, n.Name, metav1.DeleteOptions{}))
 	for _, mode := range []string{"require", "nominate", "prefer"} {
@@ -396,8 +396,8 @@ func pinRequire(w *World) {
 	waiting := set.waits(name, second)
 	third := set.ReadyBut(Pods{name: waiting})
 	p := w.moved(second, third, name)
-	w.SaidOf(waiting, "PinReleased", home.Name, "is cordoned")
-	w.SaidOf(p, "AddressChanged", home.Name, "in vain")
+	w.SaidOf(waiting, "PodEvicted", home.Name, "is cordoned")
+	w.SaidOf(p, "AddressChanged", home.Name, "was evicted")
 	uncordon()
 	w.Step("and stays there")
 	w.published(third)
@@ -426,7 +426,7 @@ func pinRequire(w *World) {
 		return errors.New("it is there")
 	})
 	again := create()
-	time.Sleep(pastGrace)
+	time.Sleep(pastTimeout)
 	p2, err := w.Client.CoreV1().Pods(w.NS).Get(w.Ctx, "bare", metav1.GetOptions{})
 	w.Must(err)
 	if p2.UID != again.UID || p2.Spec.NodeName != "" {

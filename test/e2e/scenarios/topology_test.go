@@ -406,7 +406,8 @@ func ppsGoneNode(w *World) {
 	if pod.Spec.NodeName == n.Name || pod.Annotations["leasehold.dev/topology-reason"] != "node "+n.Name+" is gone" {
 		w.Fatalf("it is on %s: %v", pod.Spec.NodeName, pod.Annotations)
 	}
-	w.Step("it was released (%s) and runs on %s", w.SaidOf(waiting, "PinReleased", n.Name, "gone"), pod.Spec.NodeName)
+	w.Step("it was evicted (%s) and runs on %s",
+		w.SaidOf(waiting, "PodEvicted", n.Name, "gone"), pod.Spec.NodeName)
 	w.Recorded("echoserver", after)
 }
 
