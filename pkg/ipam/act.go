@@ -123,7 +123,7 @@ func (c *call) perform(a Action) error {
 	}
 	switch a.Do {
 	case Release:
-		if c.look(l) != lease.Alive {
+		if c.look(l) != lease.Alive || c.isMadeAnew(l) {
 			_, err = c.orphan(l, a.Life, a.Reason)
 		}
 	case Expire:

@@ -91,7 +91,10 @@ func (e *evidence) doubt(l lease.Lease) error {
 }
 
 func (e *evidence) proveAnew(l lease.Lease) (lease.Liveness, error) {
-	if life := e.look(l); life != lease.Unknown {
+	switch life := e.look(l); {
+	case life == lease.Alive && e.isMadeAnew(l):
+		return lease.Dead, nil
+	case life != lease.Unknown:
 		return life, nil
 	}
 	gone, err := e.host.PathGone(l.Holder)
@@ -130,6 +133,12 @@ func (e *evidence) lastHas(l lease.Lease) (lease.Liveness, error) {
 			return lease.Dead, nil
 		}
 	}
+	return e.hasAddress(l)
+}
+
+// hasAddress reports whether an interface in the namespace at the holder's path has the address.
+// Unknown, and why, where it cannot be looked at.
+func (e *evidence) hasAddress(l lease.Lease) (lease.Liveness, error) {
 	in, known := e.plugged[l.Holder.Netns]
 	if !known {
 		in.addrs, in.err = e.host.AddressesIn(l.Holder.Netns)
@@ -169,6 +178,17 @@ func (e *evidence) processes() sandbox.NetnsSet {
 		e.procs = &p
 	}
 	return *e.procs
+}
+
+// isMadeAnew reports whether the namespace at the holder's path, which has the holder's number, is
+// another one, as after `ip netns del x; ip netns add x`: a later container has its interface
+// (isReissued), and no interface has the address.
+func (e *evidence) isMadeAnew(l lease.Lease) bool {
+	if !e.isReissued(l) {
+		return false
+	}
+	has, err := e.hasAddress(l)
+	return err == nil && has == lease.Dead
 }
 
 // isReissued: the kernel gives the number of a namespace that has ended to a
