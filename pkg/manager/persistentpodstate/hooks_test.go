@@ -18,11 +18,11 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
 )
 
@@ -117,25 +117,25 @@ func TestObjectsThatCannotBeDecodedAreRejected(t *testing.T) {
 	}
 }
 
-// registration is the registration of an event handler that has been called for the complete list,
-// or not yet.
-type registration struct {
-	toolscache.ResourceEventHandlerRegistration
-	synced bool
+// listed returns the watch of a complete list.
+func listed[O metav1.Object, V any](view func(O) V, indexes informer.Indexes[V], objects ...O) *watched[V] {
+	w := &watched[V]{Informer: informer.New(view, indexes)}
+	var list []any
+	for _, o := range objects {
+		list = append(list, o)
+	}
+	if err := w.Replace(list, ""); err != nil {
+		panic(err)
+	}
+	return w
 }
-
-func (t registration) HasSynced() bool { return t.synced }
 
 // viewOf returns a view of the given objects, without an API server.
 func viewOf(objects ...*pps.PersistentPodState) *View {
-	informer := toolscache.NewSharedIndexInformer(nil, &pps.PersistentPodState{}, 0, indexers)
-	for _, o := range objects {
-		informer.GetStore().Add(o)
-	}
+	asItIs := func(o *pps.PersistentPodState) *pps.PersistentPodState { return o }
 	return &View{kinds: builtIn, history: NewHistory(), departed: newDepartedNodes(time.Minute), nodes: three(),
-		nodesSynced: func() bool { return true }, objects: &watched{SharedIndexInformer: informer,
-			handler: registration{synced: true}},
-		crdsGone: map[string]bool{}, workloads: map[schema.GroupKind]*watched{}}
+		nodesSynced: func() bool { return true }, objects: listed(asItIs, indexes, objects...),
+		crdsGone: map[string]bool{}, workloads: map[schema.GroupKind]*watched[*Workload]{}}
 }
 
 func TestPatchKeepsUnknownFields(t *testing.T) {

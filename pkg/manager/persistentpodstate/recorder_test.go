@@ -43,7 +43,7 @@ func (s statusOf) Update(_ context.Context, o client.Object, _ ...client.SubReso
 func TestFailedDeletionOfAStuckPod(t *testing.T) {
 	o := state(requires(hostname), recorded("db-0", "node9", "db-1", "node9"))
 	v := viewOf(o).has(statefulSet, true, db())
-	v.pods = &watched{handler: registration{synced: true}}
+	v.pods = listed[*corev1.Pod, *podView](nil, nil)
 	waits := func(p *corev1.Pod) {
 		require(p, map[string]string{hostname: "node9"})
 		annotate(p, "leasehold.dev/topology-required", hostname+"=node9")
@@ -72,7 +72,7 @@ func TestRecorderWithoutAnObject(t *testing.T) {
 	deleted := state(recorded("db-0", "node1"))
 	deleted.DeletionTimestamp = &metav1.Time{Time: began}
 	v := viewOf(deleted).has(statefulSet, true, db())
-	v.pods = &watched{handler: registration{synced: true}}
+	v.pods = listed[*corev1.Pod, *podView](nil, nil)
 	v.observe(nil, podViewOf(aPod("db-0", readyOn("node2")), builtIn))
 	r := &role{}
 	r.state.Store(serving)

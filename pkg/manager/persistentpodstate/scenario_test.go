@@ -203,7 +203,7 @@ func seen(pods ...*corev1.Pod) *History {
 
 func (s *History) observe(pod *corev1.Pod) {
 	g := podViewOf(pod, builtIn)
-	s.Observe(*g.target, g.Name, g.seen)
+	s.Observe(g.target, g.name, g.seen)
 }
 
 func (s *History) without(pods ...*corev1.Pod) *History {

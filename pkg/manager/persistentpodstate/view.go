@@ -14,14 +14,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 )
 
 // historyAge is how long the history of a deleted pod is kept.
@@ -54,17 +55,17 @@ type View struct {
 	ctx       context.Context // of all watches; nil before Start
 	startedAt time.Time
 	wasReady  bool
-	crdList   *watched
+	crdList   *watched[string]
 	crdsGone  map[string]bool // deleted CRDs, whose kinds the mapper may still have
-	objects   *watched
-	workloads map[schema.GroupKind]*watched
-	pods      *watched
+	objects   *watched[*pps.PersistentPodState]
+	workloads map[schema.GroupKind]*watched[*Workload]
+	pods      *watched[*podView]
 }
 
 func newView(ctx context.Context, mgr manager.Manager, kinds Kinds, grace time.Duration) (*View, error) {
 	v := &View{kinds: kinds, mapper: mgr.GetRESTMapper(), nodes: mgr.GetClient(), departed: newDepartedNodes(grace),
 		history: NewHistory(),
-		crds:    make(chan struct{}, 1), crdsGone: map[string]bool{}, workloads: map[schema.GroupKind]*watched{}}
+		crds:    make(chan struct{}, 1), crdsGone: map[string]bool{}, workloads: map[schema.GroupKind]*watched[*Workload]{}}
 	var err error
 	if v.sources, err = newSources(mgr); err != nil {
 		return nil, err
@@ -74,17 +75,26 @@ func newView(ctx context.Context, mgr manager.Manager, kinds Kinds, grace time.D
 		return nil, fmt.Errorf("watching nodes: %w", err)
 	}
 	v.nodesSynced = nodes.HasSynced
-	_, err = nodes.AddEventHandler(handler[*corev1.Node]{
-		added: func(n *corev1.Node) {
+	_, err = nodes.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc: func(object any) {
+			n := object.(*corev1.Node)
 			v.departed.Added(n.Name)
 			v.states.enqueue(v.statesOnNode(n.Name)...)
 		},
-		updated: func(before, n *corev1.Node) {
-			if !maps.Equal(before.Labels, n.Labels) { // most updates of a node change only its status
-				v.nodeGone(before)
+		UpdateFunc: func(before, now any) {
+			b, n := before.(*corev1.Node), now.(*corev1.Node)
+			if !maps.Equal(b.Labels, n.Labels) { // most updates of a node change only its status
+				v.nodeGone(b)
 			}
 		},
-		deleted: func(n *corev1.Node) { v.departed.Removed(n, time.Now()) },
+		DeleteFunc: func(object any) {
+			if unknown, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
+				object = unknown.Obj
+			}
+			if n, ok := object.(*corev1.Node); ok {
+				v.departed.Removed(n, time.Now())
+			}
+		},
 	})
 	return v, err
 }
@@ -112,13 +122,7 @@ func (v *View) NeedLeaderElection() bool { return false }
 func (v *View) Start(ctx context.Context) error {
 	v.mu.Lock()
 	v.ctx, v.startedAt = ctx, time.Now()
-	v.mu.Unlock()
-	crds, err := v.sources.crds(ctx, handler[*metav1.PartialObjectMetadata]{added: v.crdAdded, deleted: v.crdDeleted})
-	if err != nil {
-		return fmt.Errorf("watching CRDs: %w", err)
-	}
-	v.mu.Lock()
-	v.crdList = crds
+	v.crdList = v.sources.crds(ctx, informer.Handler[string]{Added: v.crdAdded, Deleted: v.crdDeleted})
 	v.mu.Unlock()
 	tick := time.NewTicker(2 * time.Second)
 	defer tick.Stop()
@@ -126,9 +130,7 @@ func (v *View) Start(ctx context.Context) error {
 	// event: try every two seconds for half a minute after a CRD was added, then every half minute.
 	for tries := 0; ; {
 		if tries < 15 || tries%15 == 0 {
-			if err := v.watchKinds(); err != nil {
-				return err
-			}
+			v.watchKinds()
 		}
 		select {
 		case <-ctx.Done():
@@ -147,15 +149,12 @@ func (v *View) Start(ctx context.Context) error {
 
 // watchKinds starts the watches of the kinds that are served and not watched yet. It does not hold
 // v.mu during discovery, which may be slow.
-func (v *View) watchKinds() error {
+func (v *View) watchKinds() {
 	for _, kind := range v.unwatched() {
 		if resource, ok := v.resource(kind); ok {
-			if err := v.watch(kind.GroupKind(), resource); err != nil {
-				return err
-			}
+			v.watch(kind.GroupKind(), resource)
 		}
 	}
-	return nil
 }
 
 var objectKind = pps.GroupVersion.WithKind("PersistentPodState")
@@ -175,25 +174,21 @@ func (v *View) unwatched() Kinds {
 	return kinds
 }
 
-func (v *View) watch(kind schema.GroupKind, resource schema.GroupVersionResource) error {
+func (v *View) watch(kind schema.GroupKind, resource schema.GroupVersionResource) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.crdsGone[resource.GroupResource().String()] {
-		return nil
+	switch {
+	case v.crdsGone[resource.GroupResource().String()]:
+	case kind == objectKind.GroupKind():
+		v.objects = v.sources.objects(v.ctx, resource, informer.Handler[*pps.PersistentPodState]{
+			Added: v.objectAdded, Updated: v.objectUpdated, Deleted: v.objectDeleted})
+	default:
+		v.workloads[kind] = v.sources.workloads(v.ctx, resource, informer.Handler[*Workload]{
+			Added:   v.workloadUpdated,
+			Updated: func(_, w *Workload) { v.workloadUpdated(w) },
+			Deleted: v.workloadDeleted,
+		})
 	}
-	if kind == objectKind.GroupKind() {
-		w, err := v.sources.objects(v.ctx, resource, handler[*pps.PersistentPodState]{
-			added: v.objectAdded, updated: v.objectUpdated, deleted: v.objectDeleted})
-		v.objects = w
-		return err
-	}
-	w, err := v.sources.workloads(v.ctx, resource, handler[*workloadView]{
-		added:   func(w *workloadView) { v.workloadUpdated(w.workload) },
-		updated: func(_, w *workloadView) { v.workloadUpdated(w.workload) },
-		deleted: func(w *workloadView) { v.workloadDeleted(w.workload) },
-	})
-	v.workloads[kind] = w
-	return err
 }
 
 // resource returns the resource of a kind. It is in another version if the CRD says that the given one is not served: the
@@ -213,10 +208,10 @@ func (v *View) resource(kind schema.GroupVersionKind) (schema.GroupVersionResour
 	return mapping.Resource, err == nil && !serves
 }
 
-// crdAdded starts the watch of the CRD's resource. A watch that has not synced is restarted,
-// because its backoff may be long.
-func (v *View) crdAdded(crd *metav1.PartialObjectMetadata) {
-	v.stopWatch(crd.Name, false, func(w *watched) bool { return !w.HasSynced() })
+// crdAdded starts the watch of the CRD's resource. A watch that has not synced is begun anew: the
+// CRD may serve other versions.
+func (v *View) crdAdded(crd string) {
+	v.stopWatch(crd, false, func(synced bool) bool { return !synced })
 	select {
 	case v.crds <- struct{}{}:
 	default:
@@ -225,12 +220,12 @@ func (v *View) crdAdded(crd *metav1.PartialObjectMetadata) {
 }
 
 // crdDeleted stops the watch of the CRD's resource, whose objects were deleted.
-func (v *View) crdDeleted(crd *metav1.PartialObjectMetadata) {
-	v.stopWatch(crd.Name, true, func(*watched) bool { return true })
+func (v *View) crdDeleted(crd string) {
+	v.stopWatch(crd, true, func(bool) bool { return true })
 	v.cluster.enqueue(struct{}{})
 }
 
-func (v *View) stopWatch(resource string, gone bool, which func(*watched) bool) {
+func (v *View) stopWatch(resource string, gone bool, which func(synced bool) bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if gone {
@@ -238,12 +233,12 @@ func (v *View) stopWatch(resource string, gone bool, which func(*watched) bool) 
 	} else {
 		delete(v.crdsGone, resource)
 	}
-	if w := v.objects; w != nil && w.resource == resource && which(w) {
+	if w := v.objects; w != nil && w.resource == resource && which(w.HasSynced()) {
 		w.stop()
 		v.objects = nil
 	}
 	for kind, w := range v.workloads {
-		if w.resource == resource && which(w) {
+		if w.resource == resource && which(w.HasSynced()) {
 			w.stop()
 			delete(v.workloads, kind)
 		}
@@ -257,16 +252,11 @@ func (v *View) watchPods() {
 	if v.pods != nil {
 		return
 	}
-	w, err := v.sources.pods(v.ctx, v.kinds, handler[*podView]{
-		added: func(g *podView) { v.observe(nil, g) },
-		updated: func(before, now *podView) {
-			v.observe(before, now)
-		},
-		deleted: func(g *podView) { v.observe(g, nil) },
+	v.pods = v.sources.pods(v.ctx, v.kinds, informer.Handler[*podView]{
+		Added:   func(now *podView) { v.observe(nil, now) },
+		Updated: v.observe,
+		Deleted: func(last *podView) { v.observe(last, nil) },
 	})
-	if err == nil { // it fails only if the informer was already started
-		v.pods = w
-	}
 }
 
 func (v *View) objectAdded(o *pps.PersistentPodState) {
@@ -303,23 +293,24 @@ func (v *View) prune(w *Workload) {
 	}
 }
 
-// observe updates the history of a pod, which may have got another controller.
+// observe updates the history of a pod, which may have got another controller. before and now are
+// nil if no workload controls the pod.
 func (v *View) observe(before, now *podView) {
-	if before != nil && before.target != nil && (now == nil || now.target == nil || *now.target != *before.target) {
-		v.history.Deleted(*before.target, before.Name, before.UID, time.Now())
-		if w, err := v.Workload(*before.target); err == nil && w != nil {
+	if before != nil && (now == nil || now.target != before.target) {
+		v.history.Deleted(before.target, before.name, before.seen.UID, time.Now())
+		if w, err := v.Workload(before.target); err == nil && w != nil {
 			v.prune(w)
 		}
-		v.states.enqueue(v.statesOf(*before.target)...)
+		v.states.enqueue(v.statesOf(before.target)...)
 	}
-	if now != nil && now.target != nil {
-		v.history.Observe(*now.target, now.Name, now.seen)
-		v.states.enqueue(v.statesOf(*now.target)...)
+	if now != nil {
+		v.history.Observe(now.target, now.name, now.seen)
+		v.states.enqueue(v.statesOf(now.target)...)
 	}
 }
 
 // informer returns the informer of PersistentPodStates, nil while there is none.
-func (v *View) informer() *watched {
+func (v *View) informer() *watched[*pps.PersistentPodState] {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.objects
@@ -335,7 +326,7 @@ func (v *View) Ready(*http.Request) error {
 		return errNotSynced
 	}
 	if v.crdList.HasSynced() {
-		_, exists, _ := v.crdList.GetStore().GetByKey(crdName)
+		_, exists := v.crdList.Get(crdName)
 		v.wasReady = v.wasReady || synced || !exists
 	}
 	if v.wasReady || time.Since(v.startedAt) > time.Minute {
@@ -359,16 +350,10 @@ func (v *View) PodsSynced() bool {
 }
 
 func (v *View) indexed(index, value string) []*pps.PersistentPodState {
-	w := v.informer()
-	if w == nil {
-		return nil
+	if w := v.informer(); w != nil {
+		return w.ByIndex(index, value)
 	}
-	list, _ := w.GetIndexer().ByIndex(index, value) // it fails only for an unknown index
-	var objects []*pps.PersistentPodState
-	for _, o := range list {
-		objects = append(objects, o.(*pps.PersistentPodState))
-	}
-	return objects
+	return nil
 }
 
 // Objects returns the PersistentPodStates of a workload, the oldest first. Only the first has an
@@ -401,17 +386,14 @@ func (v *View) Object(key types.NamespacedName) *pps.PersistentPodState {
 	if w == nil {
 		return nil
 	}
-	o, found, err := w.GetStore().GetByKey(key.String())
-	if err != nil || !found {
-		return nil
-	}
-	return o.(*pps.PersistentPodState)
+	o, _ := w.Get(key.String())
+	return o
 }
 
 // Count returns the number of PersistentPodStates.
 func (v *View) Count() int {
 	if w := v.informer(); w != nil {
-		return len(w.GetStore().ListKeys())
+		return len(w.List())
 	}
 	return 0
 }
@@ -427,23 +409,15 @@ func (v *View) Workload(t Target) (*Workload, error) {
 	case !w.HasSynced():
 		return nil, errNotSynced
 	}
-	o, found, err := w.GetStore().GetByKey(t.Namespace + "/" + t.Name)
-	if err != nil || !found {
-		return nil, err
-	}
-	return o.(*workloadView).workload, nil
+	workload, _ := w.Get(t.Namespace + "/" + t.Name)
+	return workload, nil
 }
 
 func (v *View) allStates() []types.NamespacedName {
-	w := v.informer()
-	if w == nil {
-		return nil
+	if w := v.informer(); w != nil {
+		return keys(w.List())
 	}
-	var all []types.NamespacedName
-	for _, o := range w.GetStore().List() {
-		all = append(all, keys([]*pps.PersistentPodState{o.(*pps.PersistentPodState)})...)
-	}
-	return all
+	return nil
 }
 
 func (v *View) allTargets() []Target {
@@ -451,8 +425,8 @@ func (v *View) allTargets() []Target {
 	defer v.mu.Unlock()
 	var all []Target
 	for _, w := range v.workloads {
-		for _, o := range w.GetStore().List() {
-			all = append(all, o.(*workloadView).workload.Target)
+		for _, workload := range w.List() {
+			all = append(all, workload.Target)
 		}
 	}
 	return all

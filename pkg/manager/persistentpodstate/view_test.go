@@ -1,7 +1,6 @@
 package persistentpodstate
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -13,29 +12,34 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
-	toolscache "k8s.io/client-go/tools/cache"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 )
 
 var statefulSet = schema.GroupKind{Group: "apps", Kind: "StatefulSet"}
 
 // has adds the workloads of a kind to a view.
 func (v *View) has(kind schema.GroupKind, synced bool, workloads ...*Workload) *View {
-	informer := toolscache.NewSharedIndexInformer(nil, &unstructured.Unstructured{}, 0, toolscache.Indexers{})
+	var views []*unstructured.Unstructured
+	byName := map[string]*Workload{}
 	for _, w := range workloads {
-		informer.GetStore().Add(&workloadView{metav1.ObjectMeta{Namespace: w.Namespace, Name: w.Name}, w})
+		u := &unstructured.Unstructured{}
+		u.SetNamespace(w.Namespace)
+		u.SetName(w.Name)
+		views, byName[w.Name] = append(views, u), w
 	}
-	v.workloads[kind] = &watched{SharedIndexInformer: informer, handler: registration{synced: synced}}
+	view := func(u *unstructured.Unstructured) *Workload { return byName[u.GetName()] }
+	v.workloads[kind] = listed(view, nil, views...)
+	if !synced {
+		v.workloads[kind] = &watched[*Workload]{Informer: informer.New(view, nil)}
+	}
 	return v
 }
 
@@ -197,50 +201,12 @@ func TestWaiting(t *testing.T) {
 	}
 }
 
-// lists returns a ListWatch with the given objects and without events.
-func lists(objects ...runtime.Object) *toolscache.ListWatch {
-	return &toolscache.ListWatch{
-		ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
-			list := &metav1.List{ListMeta: metav1.ListMeta{ResourceVersion: "1"}}
-			return list, apimeta.SetList(list, objects)
-		},
-		WatchFuncWithContext: func(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			if o.SendInitialEvents != nil {
-				return nil, apierrors.NewBadRequest("an API server that is older")
-			}
-			return watch.NewFake(), nil
-		},
-	}
-}
-
-// HasSynced must not be true before the event handler has returned for the complete list.
-func TestHasSyncedWaitsForTheHandler(t *testing.T) {
-	called, proceed := make(chan struct{}), make(chan struct{})
-	w, err := run(t.Context(), corev1.SchemeGroupVersion.WithResource("pods"), lists(aPod("db-0")), &corev1.Pod{},
-		func(o any) (any, error) { return o, nil }, nil,
-		handler[*corev1.Pod]{added: func(*corev1.Pod) { close(called); <-proceed }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	<-called
-	if !toolscache.WaitForCacheSync(t.Context().Done(), w.SharedIndexInformer.HasSynced) {
-		t.Fatal("not listed")
-	}
-	if w.HasSynced() {
-		t.Error("synced before the handler has returned")
-	}
-	close(proceed)
-	if !toolscache.WaitForCacheSync(t.Context().Done(), w.HasSynced) {
-		t.Error("never synced")
-	}
-}
-
 // Reconciling is repeated if a kind is not served or not synced yet.
 func TestReconcileIsRepeatedUntilSynced(t *testing.T) {
 	r := &role{}
 	r.state.Store(serving)
 	object := state()
-	pods := &watched{handler: registration{synced: true}}
+	pods := listed[*corev1.Pod, *podView](nil, nil)
 	for _, v := range []*View{viewOf(object), viewOf(object).has(statefulSet, false)} {
 		v.pods = pods
 		g, err := (&generator{view: v, role: r}).Reconcile(t.Context(), db().Target)
@@ -270,8 +236,8 @@ func TestAdmissionDoesNotWaitForDiscovery(t *testing.T) {
 	v := viewOf(state(recorded("db-0", "node1")))
 	api := slowMapper{called: make(chan struct{}), answer: make(chan struct{})}
 	v.mapper = api
-	done := make(chan error)
-	go func() { done <- v.watchKinds() }()
+	done := make(chan struct{})
+	go func() { defer close(done); v.watchKinds() }()
 	<-api.called
 	if pod := v.admit(t, aPod("db-0")); pod.Annotations[pps.AnnotationInjected] != "db" {
 		t.Errorf("%v", pod.Annotations)
@@ -281,10 +247,7 @@ func TestAdmissionDoesNotWaitForDiscovery(t *testing.T) {
 		select {
 		case <-api.called:
 			continue
-		case err := <-done:
-			if err != nil {
-				t.Error(err)
-			}
+		case <-done:
 		}
 		break
 	}
@@ -301,8 +264,7 @@ func TestKindOfADeletedCRDIsNotWatched(t *testing.T) {
 	}
 	v := viewOf()
 	v.ctx, v.mapper, v.sources, v.crds = t.Context(), mapper, &sources{dynamic: api}, make(chan struct{}, 1)
-	crd := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "statefulsets.apps.kruise.io"}}
-	other := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "others.apps.kruise.io"}}
+	const crd, other = "statefulsets.apps.kruise.io", "others.apps.kruise.io"
 	for i, step := range []struct {
 		event func()
 		want  error
@@ -313,9 +275,7 @@ func TestKindOfADeletedCRDIsNotWatched(t *testing.T) {
 		{func() { v.crdAdded(crd) }, errNotSynced},
 	} {
 		step.event()
-		if err := v.watchKinds(); err != nil {
-			t.Fatal(err)
-		}
+		v.watchKinds()
 		if _, err := v.Workload(Target{Kind: kind.GroupKind(), Namespace: "ns", Name: "db"}); !errors.Is(err, step.want) {
 			t.Errorf("event %d: %v, want %v", i+1, err, step.want)
 		}
@@ -369,18 +329,22 @@ func TestAVersionThatIsServedInAMoment(t *testing.T) {
 }
 
 func TestReady(t *testing.T) {
-	crds := func(synced bool, names ...string) *watched {
-		informer := toolscache.NewSharedIndexInformer(nil, &metav1.PartialObjectMetadata{}, 0, toolscache.Indexers{})
+	crds := func(synced bool, names ...string) *watched[string] {
+		name := func(o *metav1.PartialObjectMetadata) string { return o.Name }
+		var list []*metav1.PartialObjectMetadata
 		for _, name := range names {
-			informer.GetStore().Add(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name}})
+			list = append(list, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name}})
 		}
-		return &watched{SharedIndexInformer: informer, handler: registration{synced: synced}}
+		if !synced {
+			return &watched[string]{Informer: informer.New(name, nil)}
+		}
+		return listed(name, nil, list...)
 	}
 	none := func(v *View) *View { v.objects = nil; return v }
 	for _, tt := range []struct {
 		name string
 		view *View
-		crds *watched
+		crds *watched[string]
 		want bool
 	}{
 		{"CRDs are not watched yet", viewOf(), nil, false},

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -148,29 +147,25 @@ func (s *History) Expire(before time.Time) {
 	})
 }
 
-// A podView is the part of a pod that the informer keeps.
+// A podView is the part of a workload's pod that the informer keeps.
 type podView struct {
-	metav1.ObjectMeta         // namespace, name, UID
-	target            *Target // nil if no workload of the kinds controls the pod
-	seen              *Observation
+	target Target
+	name   string
+	seen   *Observation
 }
 
-// podViewOf returns the view of a pod. That of a pod that no workload of the kinds controls has
-// only the metadata.
+// podViewOf returns the view of a pod, nil if no workload of the kinds controls the pod.
 func podViewOf(pod *corev1.Pod, kinds Kinds) *podView {
-	g := &podView{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
-		ResourceVersion: pod.ResourceVersion}}
 	target, owner := ownerTarget(pod)
 	if owner == nil {
-		return g
+		return nil
 	}
 	if _, ours := kinds.find(target.Kind); !ours {
-		return g
+		return nil
 	}
 	annotations := maps.Clone(pod.Annotations)
 	delete(annotations, corev1.LastAppliedConfigAnnotation)
-	g.target = &target
-	g.seen = &Observation{
+	return &podView{target, pod.Name, &Observation{
 		UID:             pod.UID,
 		ResourceVersion: pod.ResourceVersion,
 		Owner:           owner.UID,
@@ -180,8 +175,7 @@ func podViewOf(pod *corev1.Pod, kinds Kinds) *podView {
 		Hostname:        injectedHostname(pod),
 		Annotations:     annotations,
 		stage:           stageOf(pod),
-	}
-	return g
+	}}
 }
 
 // injectedHostname returns the hostname that was injected into a pod's node selector, "" if there

@@ -53,7 +53,7 @@ const (
 )
 
 // requeueAfter returns the time until the other controllers check the role again, 0 if they may
-// wori.
+// work.
 func (r *role) requeueAfter() time.Duration {
 	switch r.state.Load() {
 	case serving:
@@ -263,7 +263,7 @@ func (i *installer) ensureCRD(ctx context.Context, have *unstructured.Unstructur
 }
 
 func (i *installer) setup(mgr manager.Manager) error {
-	c, err := controller.NewTyped("persistentpodstate-keeper", mgr, controller.TypedOptions[struct{}]{Reconciler: i,
+	c, err := controller.NewTyped("persistentpodstate-installer", mgr, controller.TypedOptions[struct{}]{Reconciler: i,
 		RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[struct{}](time.Second, resyncInterval)})
 	if err != nil {
 		return err
