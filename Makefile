@@ -40,7 +40,7 @@ mutants: ## faults of one line, and which of them no test notices (FLAGS="-seed 
 explore: ## every state of small worlds, the long form: a table, and a story for each promise that is broken (RUN=<regexp>)
 	@scripts/explore
 
-lint: ## gofmt, vet, staticcheck
+lint: ## gofmt, vet, staticcheck, and the rules of CONTRIBUTING.md that a program can check
 	@scripts/lint
 
 cluster: ## a real Kubernetes cluster on this machine (NODES, CNI, IPAM, CONTAINERD, DUALSTACK)

@@ -71,7 +71,8 @@ func kubeTasks(node agent.Node, config *rest.Config, o options) ([]agent.Task, e
 		Service: node.Service, Node: o.nodeName, Core: clients.Core, Pods: pods, Objects: objects,
 		Log: log, Metrics: publish.NewMetrics(node.Metrics),
 	}
-	holdTask := &reclaim.Holds{Service: node.Service, Node: o.nodeName, Clients: clients, Log: log, MoveGrace: o.moveGrace}
+	holdTask := &reclaim.Holds{Service: node.Service, Node: o.nodeName, Clients: clients, Log: log,
+		MoveGrace: o.moveGrace}
 
 	withChanges := func(run func(context.Context, <-chan struct{}) error) func(context.Context) error {
 		changes := node.Changes.Subscribe()

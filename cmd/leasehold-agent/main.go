@@ -75,7 +75,8 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f.StringVar(&o.nodeName, "node-name", os.Getenv("NODE_NAME"), "name of this node; $NODE_NAME if not set")
 	f.BoolVar(&o.noKube, "no-kube", false, "work without an API server")
 	f.StringVar(&o.hostRoot, "host-root", "/", "root of the host's file system: / or /proc/<pid>/root")
-	f.StringVar(&o.metricsAddr, "metrics-addr", ":9470", "address of /metrics, /healthz and /readyz; empty disables them")
+	f.StringVar(&o.metricsAddr, "metrics-addr", ":9470",
+		"address of /metrics, /healthz and /readyz; empty disables them")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
 	f.DurationVar(&o.moveGrace, "move-grace", reclaim.MoveGrace,
@@ -128,7 +129,8 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		return err
 	}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	node := agent.Node{
 		Service: &ipam.Service{
 			Store: store.New(host.Dirs), Host: view, Clock: host.Clock,

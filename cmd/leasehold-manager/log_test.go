@@ -25,7 +25,8 @@ func TestErrorsOfARace(t *testing.T) {
 	var out bytes.Buffer
 	log := logger(options{logTo: &out}).WithName("cert-rotation").WithValues("a", "b")
 	for text, err := range map[string]error{
-		"level=INFO":  apierrors.NewConflict(corev1.Resource("secrets"), "leasehold-manager", errors.New("it was modified")),
+		"level=INFO": apierrors.NewConflict(corev1.Resource("secrets"), "leasehold-manager",
+			errors.New("it was modified")),
 		"level=INFO ": traced{errors.New("Cert secret is not well-formed, missing ca.crt")},
 		"level=ERROR": traced{errors.New("the disk is full")},
 	} {

@@ -47,7 +47,8 @@ func run(ctx context.Context, o options, version string) error {
 	}
 	informer.DetectDeadConnections()
 	config.UserAgent = wellknown.ManagerName
-	// The API server knows better than a client how much it can take; whoever writes here bounds itself.
+	// The API server knows better than a client how much it can take; whoever writes here bounds
+	// itself.
 	config.QPS = -1
 	if o.liftGatesOnly {
 		return liftGates(config, 0, log)
@@ -84,8 +85,9 @@ func run(ctx context.Context, o options, version string) error {
 	return liftGates(config, time.Second, log)
 }
 
-// liftGates is the last act of a manager, and all that the subcommand does: a pod whose gate nobody lifts never starts. Once
-// the webhook configuration is gone, leasehold leaves the cluster, and every gate goes.
+// liftGates is the last act of a manager, and all that the subcommand does: a pod whose gate nobody
+// lifts never starts. Once the webhook configuration is gone, leasehold leaves the cluster, and
+// every gate goes.
 func liftGates(config *rest.Config, patience time.Duration, log logr.Logger) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
@@ -94,7 +96,8 @@ func liftGates(config *rest.Config, patience time.Duration, log logr.Logger) err
 		return fmt.Errorf("reaching the API server: %w", err)
 	}
 	var webhooks admissionregistrationv1.MutatingWebhookConfiguration
-	all := patience == 0 || apierrors.IsNotFound(c.Get(ctx, types.NamespacedName{Name: wellknown.ManagerName}, &webhooks))
+	all := patience == 0 || apierrors.IsNotFound(c.Get(ctx, types.NamespacedName{Name: wellknown.ManagerName},
+		&webhooks))
 	n, err := pin.LiftGates(ctx, c, patience, all)
 	if n > 0 {
 		log.Info("lifted gates", "pods", n)
@@ -112,7 +115,8 @@ func rooms(o options) []func(context.Context, manager.Manager) error {
 	}
 }
 
-func newManager(config *rest.Config, o options, certOptions certs.Options, certificate *certs.Certificate, log logr.Logger) (manager.Manager, error) {
+func newManager(config *rest.Config, o options, certOptions certs.Options, certificate *certs.Certificate,
+	log logr.Logger) (manager.Manager, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, ipam.AddToScheme, pps.AddToScheme} {
 		if err := add(scheme); err != nil {

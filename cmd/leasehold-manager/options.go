@@ -52,13 +52,15 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f.StringVar(&o.namespace, "namespace", wellknown.Namespace, "where the manager's Secret, Service and Lease are")
 	o.pin = pin.Options{Mode: policy.PinNominate, Fallback: policy.PinPrefer, Schedulers: []string{"default-scheduler"}}
 	pinModeVar(f, &o.pin.Mode, "pin-mode", "the `mode` of pods for which neither annotation nor namespace says one")
-	pinModeVar(f, &o.pin.Fallback, "fallback-pin-mode", "the `mode` in place of nominate for schedulers that are not known to honour it")
+	pinModeVar(f, &o.pin.Fallback, "fallback-pin-mode",
+		"the `mode` in place of nominate for schedulers that are not known to honour it")
 	f.Func("schedulers", "comma-separated `names` of schedulers that honour a nomination (default default-scheduler)",
 		func(s string) error { o.pin.Schedulers = strings.Split(s, ","); return nil })
 	f.DurationVar(&o.pin.RequireTimeout, "require-timeout", 5*time.Minute,
 		"how long a pod in the mode require may be unschedulable before it is evicted, to run elsewhere")
 	o.topology.Kinds, _ = persistentpodstate.ParseKinds("")
-	f.Func("pps-kinds", "comma-separated `group/version/Kind`s, beside StatefulSets, whose pods a PersistentPodState may be about",
+	f.Func("pps-kinds",
+		"comma-separated `group/version/Kind`s, beside StatefulSets, whose pods a PersistentPodState may be about",
 		func(s string) (err error) { o.topology.Kinds, err = persistentpodstate.ParseKinds(s); return err })
 	f.BoolVar(&o.topology.KeepGone, "pps-keep-gone", false,
 		"have a pod whose hostname is required wait for its node also when the node is gone from the cluster")

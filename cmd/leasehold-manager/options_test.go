@@ -16,10 +16,12 @@ func TestParse(t *testing.T) {
 	o, err := parse(nil, &out)
 	if err != nil || o.liftGatesOnly || o.pin.Mode != "nominate" || o.pin.Fallback != "prefer" ||
 		o.pin.RequireTimeout != 5*time.Minute ||
-		!slices.Equal(o.pin.Schedulers, []string{"default-scheduler"}) || o.webhookPort != 9443 || o.metricsAddr != ":9471" || o.pprofAddr != "" {
+		!slices.Equal(o.pin.Schedulers, []string{"default-scheduler"}) || o.webhookPort != 9443 ||
+		o.metricsAddr != ":9471" || o.pprofAddr != "" {
 		t.Errorf("defaults: %+v, %v", o, err)
 	}
-	o, err = parse([]string{"lift-gates", "--kubeconfig=k", "--pin-mode", "require", "--fallback-pin-mode=none", "--schedulers=a,b",
+	o, err = parse([]string{"lift-gates", "--kubeconfig=k", "--pin-mode", "require", "--fallback-pin-mode=none",
+		"--schedulers=a,b",
 		"--require-timeout=10s", "--log-level=debug", "--log-format=json"}, &out)
 	if err != nil || !o.liftGatesOnly || o.kubeconfig != "k" || o.pin.Mode != "require" || o.pin.Fallback != "none" ||
 		!slices.Equal(o.pin.Schedulers, []string{"a", "b"}) || o.pin.RequireTimeout != 10*time.Second ||
@@ -42,7 +44,8 @@ func TestParse(t *testing.T) {
 	if out.Len() > 0 {
 		t.Errorf("it wrote %q by itself", &out)
 	}
-	if _, err := parse([]string{"-h"}, &out); !errors.Is(err, flag.ErrHelp) || !strings.Contains(out.String(), "lift-gates") ||
+	if _, err := parse([]string{"-h"}, &out); !errors.Is(err, flag.ErrHelp) ||
+		!strings.Contains(out.String(), "lift-gates") ||
 		!strings.Contains(out.String(), "-require-timeout") {
 		t.Errorf("help: %v\n%s", err, &out)
 	}

@@ -46,7 +46,9 @@ func newNode(t *testing.T) (Node, *bytes.Buffer) {
 		Service: &ipam.Service{
 			Store: store.New(store.Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}),
 			Host:  sandbox.New("/proc", boot),
-			Clock: func() lease.Instant { return lease.Instant{Wall: time.Now(), Boot: time.Since(started) + time.Hour} },
+			Clock: func() lease.Instant {
+				return lease.Instant{Wall: time.Now(), Boot: time.Since(started) + time.Hour}
+			},
 		},
 		Changes: NewChanges(filepath.Join(dir, "state"), log),
 		Log:     log,
@@ -87,7 +89,8 @@ func TestMetrics(t *testing.T) {
 	})
 	m := NewMetrics(node)
 	m.read() // starts the call log
-	node.Service.Store.LogCall(store.Call{Verb: "ADD", Result: "ok", Took: 3 * time.Millisecond, Waited: time.Millisecond})
+	node.Service.Store.LogCall(store.Call{Verb: "ADD", Result: "ok", Took: 3 * time.Millisecond,
+		Waited: time.Millisecond})
 	node.Service.Store.LogCall(store.Call{Verb: "ADD", Result: "11", Took: 10 * time.Second, Waited: 10 * time.Second})
 	problems, err := testutil.CollectAndLint(m)
 	if err != nil || len(problems) > 0 {
@@ -198,7 +201,8 @@ func TestCollectReleasesOnlyProvenDead(t *testing.T) {
 		c.once(context.Background())
 	}
 	if state(t, node, here) != lease.Bound || health.Ready() != nil || testutil.ToFloat64(c.doubtful) != 1 {
-		t.Errorf("state %s, ready: %v, doubtful: %v", state(t, node, here), health.Ready(), testutil.ToFloat64(c.doubtful))
+		t.Errorf("state %s, ready: %v, doubtful: %v", state(t, node, here), health.Ready(),
+			testutil.ToFloat64(c.doubtful))
 	}
 	if n := strings.Count(out.String(), "it cannot be told"); n != 1 {
 		t.Errorf("the doubt is logged %d times:\n%s", n, out)
@@ -341,7 +345,8 @@ func TestSnapshotAfterAChange(t *testing.T) {
 	})
 	node.Changes.signal.Send()
 	for end := time.Now().Add(5 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		if leases, _, err := node.Service.Store.ReadSnapshot(); err == nil && len(leases) == 1 && leases[0].Name == "db-0" {
+		if leases, _, err := node.Service.Store.ReadSnapshot(); err == nil && len(leases) == 1 &&
+			leases[0].Name == "db-0" {
 			break
 		} else if time.Now().After(end) {
 			t.Fatalf("%+v, %v", leases, err)

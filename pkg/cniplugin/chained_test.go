@@ -225,7 +225,8 @@ func TestChainedErrors(t *testing.T) {
 			types.ErrInvalidNetworkConfig, "prevResult: missing; put an entry"},
 		"null": {`{"cniVersion":"1.0.0","name":"net","type":"leasehold","prevResult":null}`,
 			types.ErrInvalidNetworkConfig, "prevResult: missing"},
-		"a version that does not exist": {`{"cniVersion":"9.9.9","name":"net","type":"leasehold","prevResult":{"cniVersion":"9.9.9"}}`,
+		"a version that does not exist": {`{"cniVersion":"9.9.9","name":"net","type":"leasehold",` +
+			`"prevResult":{"cniVersion":"9.9.9"}}`,
 			types.ErrInvalidNetworkConfig, "prevResult: unsupported CNI result version"},
 		"a number": {`{"cniVersion":"1.0.0","name":"net","type":"leasehold","prevResult":7}`,
 			types.ErrInvalidNetworkConfig, "prevResult"},
@@ -251,7 +252,8 @@ func TestChainedInThePluginsOwnNetns(t *testing.T) {
 	args := addArgs(chained("1.0.0", ""), "")
 	args.Netns = "/proc/self/ns/net"
 	err := p.Add(args)
-	if code(t, err) != types.ErrInvalidEnvironmentVariables || !strings.Contains(err.Error(), "is the plugin's own network namespace") {
+	if code(t, err) != types.ErrInvalidEnvironmentVariables ||
+		!strings.Contains(err.Error(), "is the plugin's own network namespace") {
 		t.Errorf("error %v", err)
 	}
 	if len(l.set) > 0 || len(r.calls) > 0 || stdout.Len() > 0 {

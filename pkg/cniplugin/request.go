@@ -69,8 +69,8 @@ func (c *config) request(args *skel.CmdArgs) (ipam.Request, error) {
 	return req, checkRequested(req.Requested, req.Sets)
 }
 
-// statusHint validates the configuration for STATUS and returns what it says of its pool. It accepts
-// a configuration without ranges, because the runtime may pass them with each ADD
+// statusHint validates the configuration for STATUS and returns what it says of its pool. It
+// accepts a configuration without ranges, because the runtime may pass them with each ADD
 // (runtimeConfig.ipRanges).
 func (c *config) statusHint() (hint ipam.PoolHint, err error) {
 	if hint.Sets, err = c.sets(); err != nil {

@@ -18,9 +18,9 @@
 //   - soft: a short hold that every other pod gets. Only the same pod (UID) may claim it, and it is
 //     ended early when the pool is exhausted.
 //
-// Two rules apply to all events. Fencing: a release has an effect only for the holder that it names.
-// Evidence: a bound lease is taken over or collected only from a holder that is proven dead. A held
-// lease is claimed, expired or yielded only if its last holder no longer has the address: the
-// sandbox may outlive its DEL, and a pod whose interface was unplugged does, so the address decides
-// (see Liveness). What could not be read proves nothing.
+// Two rules apply to all events. Fencing: a release has an effect only for the holder that it
+// names. Evidence: a bound lease is taken over or collected only from a holder that is proven dead.
+// A held lease is claimed, expired or yielded only if its last holder no longer has the address:
+// the sandbox may outlive its DEL, and a pod whose interface was unplugged does, so the address
+// decides (see Liveness). What could not be read proves nothing.
 package lease

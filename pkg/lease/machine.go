@@ -11,11 +11,11 @@ var (
 	// ErrTaken is returned if the address belongs to another key, is in another pod's soft hold, or
 	// belongs to an attachment without a window.
 	ErrTaken = errors.New("the address belongs to another lease")
-	// ErrHolderAlive is returned if an event requires that the (last) holder is dead, and that is not
-	// proven.
+	// ErrHolderAlive is returned if an event requires that the (last) holder is dead, and that is
+	// not proven.
 	ErrHolderAlive = errors.New("the last holder of the address may still be alive")
-	// ErrNotHolder is returned if an event names a container that does not hold the lease. A DEL that
-	// is repeated late meets it: it changes nothing and succeeds.
+	// ErrNotHolder is returned if an event names a container that does not hold the lease. A DEL
+	// that is repeated late meets it: it changes nothing and succeeds.
 	ErrNotHolder = errors.New("not the holder of the lease")
 	// ErrNotDue is returned for an event that is too early.
 	ErrNotDue = errors.New("not due yet")

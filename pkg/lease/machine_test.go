@@ -51,7 +51,8 @@ func states() map[string]Lease {
 func bind(h Holder, uid string, last Liveness) Bind {
 	return Bind{
 		ID: "ffeeddccbbaa9988", Pool: testPool, Address: testAddr, Set: "s",
-		Namespace: "db", Name: "db-0", UID: uid, Holder: h, Window: time.Minute, Soft: 2 * time.Minute, LastHolder: last,
+		Namespace: "db", Name: "db-0", UID: uid, Holder: h,
+		Window: time.Minute, Soft: 2 * time.Minute, LastHolder: last,
 	}
 }
 
@@ -152,7 +153,8 @@ func TestApply(t *testing.T) {
 	columns := strings.Fields(rows[0])
 	all, ev := states(), events()
 	if len(rows)-1 != len(ev) || len(columns) != len(all) {
-		t.Fatalf("the table has %d events and %d states, there are %d and %d", len(rows)-1, len(columns), len(ev), len(all))
+		t.Fatalf("the table has %d events and %d states, there are %d and %d", len(rows)-1, len(columns), len(ev),
+			len(all))
 	}
 	for _, row := range rows[1:] {
 		cells := strings.Fields(row)
@@ -179,7 +181,8 @@ func TestApply(t *testing.T) {
 }
 
 func outcome(before, next Lease, err error) string {
-	for e, word := range map[error]string{ErrTaken: "(taken)", ErrHolderAlive: "(alive)", ErrNotHolder: "(holder)", ErrNotDue: "(due)", ErrInvalid: "(invalid)"} {
+	for e, word := range map[error]string{ErrTaken: "(taken)", ErrHolderAlive: "(alive)", ErrNotHolder: "(holder)",
+		ErrNotDue: "(due)", ErrInvalid: "(invalid)"} {
 		if errors.Is(err, e) {
 			return word
 		}
@@ -243,10 +246,13 @@ func TestSetWindowOfAHold(t *testing.T) {
 	}{
 		{"longer", "firm", 3 * time.Hour, 0, 0, Lease{Window: 3 * time.Hour, Firm: true, Hold: 3 * time.Hour}},
 		{"shorter", "firm", time.Minute, 0, 0, Lease{Window: time.Minute, Firm: true, Hold: time.Minute}},
-		{"shorter, the end was deferred", "deferred", time.Minute, 0, 0, Lease{Window: time.Minute, Firm: true, Hold: 2 * time.Hour}},
-		{"longer than the deferred end", "deferred", 3 * time.Hour, 0, 0, Lease{Window: 3 * time.Hour, Firm: true, Hold: 3 * time.Hour}},
+		{"shorter, the end was deferred", "deferred", time.Minute, 0, 0,
+			Lease{Window: time.Minute, Firm: true, Hold: 2 * time.Hour}},
+		{"longer than the deferred end", "deferred", 3 * time.Hour, 0, 0,
+			Lease{Window: 3 * time.Hour, Firm: true, Hold: 3 * time.Hour}},
 		{"no window", "firm", 0, 0, 0, Lease{Hold: 2 * time.Minute}},
-		{"longer than the configuration allows", "soft", Forever, time.Hour, 0, Lease{Window: time.Hour, Firm: true, Hold: time.Hour}},
+		{"longer than the configuration allows", "soft", Forever, time.Hour, 0,
+			Lease{Window: time.Hour, Firm: true, Hold: time.Hour}},
 		{"the configuration allows no firm holds", "soft", time.Hour, 0, NoneHeld, Lease{Hold: 2 * time.Minute}},
 	} {
 		l := states()[c.state]
@@ -255,7 +261,8 @@ func TestSetWindowOfAHold(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got.Window != c.want.Window || got.Firm != c.want.Firm || got.Hold != c.want.Hold || got.Owner != "StatefulSet.apps/db" {
+		if got.Window != c.want.Window || got.Firm != c.want.Firm || got.Hold != c.want.Hold ||
+			got.Owner != "StatefulSet.apps/db" {
 			t.Errorf("%s: window %s, firm %v, hold %s", c.name, got.Window, got.Firm, got.Hold)
 		}
 	}
@@ -313,13 +320,15 @@ func TestRefuseKeepsTheFirstTimeOfEachPod(t *testing.T) {
 			t.Errorf("%q was first rejected at %v, want %v", s.newcomer, l.RefusedAt, s.since)
 		}
 	}
-	if _, err := Apply(l, Supersede{Newcomer: "u2", Timeout: time.Minute}, after(time.Hour)); !errors.Is(err, ErrNotDue) {
+	if _, err := Apply(l, Supersede{Newcomer: "u2", Timeout: time.Minute},
+		after(time.Hour)); !errors.Is(err, ErrNotDue) {
 		t.Errorf("u3 was rejected since; got %v, want ErrNotDue", err)
 	}
 	if _, err := Apply(l, Supersede{Timeout: time.Minute}, after(4*time.Minute)); err != nil {
 		t.Errorf("without a UID: %v", err)
 	}
-	if _, err := Apply(states()["windowed"], Supersede{Timeout: time.Minute}, after(time.Hour)); !errors.Is(err, ErrNotDue) {
+	if _, err := Apply(states()["windowed"], Supersede{Timeout: time.Minute},
+		after(time.Hour)); !errors.Is(err, ErrNotDue) {
 		t.Errorf("without a UID and without a rejected ADD: %v", err)
 	}
 }

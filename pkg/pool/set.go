@@ -99,8 +99,8 @@ func Index(sets ...Set) (usable func(netip.Addr) bool) {
 	}
 }
 
-// search returns a function like RangeFor for many addresses. The ranges do not overlap, so only the
-// last one that starts at or before an address can contain it.
+// search returns a function like RangeFor for many addresses. The ranges do not overlap, so only
+// the last one that starts at or before an address can contain it.
 func (s Set) search() func(netip.Addr) (Range, bool) {
 	sorted := slices.Clone(s)
 	slices.SortFunc(sorted, func(a, b Range) int { return a.Start.Compare(b.Start) })

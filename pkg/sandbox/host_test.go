@@ -35,7 +35,8 @@ func TestNetns(t *testing.T) {
 	}
 	for path, want := range map[string]bool{
 		alive: true, "/proc/thread-self/ns/net": true,
-		plain: false, fifo: false, dir: false, "/proc/thread-self/ns/mnt": false, filepath.Join(dir, "gone"): false, "": false,
+		plain: false, fifo: false, dir: false, "/proc/thread-self/ns/mnt": false,
+		filepath.Join(dir, "gone"): false, "": false,
 	} {
 		n, err := h.Netns(path)
 		if (err == nil) != want || want != (n.Ino != 0) || n.Path != path {
@@ -142,7 +143,8 @@ func TestProcessOneNeedNotBeReadable(t *testing.T) {
 		"process 7 has an invalid link": {links{"1": {"net:1"}, "7": {"net:x"}}, "net:[x]"},
 	} {
 		p := fakeProc(t, tt.processes).ProcessNetns()
-		if p.Liveness(old) != lease.Unknown || p.Incomplete() == nil || !strings.Contains(p.Incomplete().Error(), tt.want) {
+		if p.Liveness(old) != lease.Unknown || p.Incomplete() == nil ||
+			!strings.Contains(p.Incomplete().Error(), tt.want) {
 			t.Errorf("%s: %s, %v", name, p.Liveness(old), p.Incomplete())
 		}
 	}

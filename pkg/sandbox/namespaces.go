@@ -75,8 +75,8 @@ type namespaceID struct{ dev, ino uint64 }
 
 func (h *Host) processNetns(pid string) string { return filepath.Join(h.proc, pid, "ns", "net") }
 
-// mountedNamespaces returns the namespaces that are mounted. A namespace whose mount is covered by another
-// one is found only by its processes.
+// mountedNamespaces returns the namespaces that are mounted. A namespace whose mount is covered by
+// another one is found only by its processes.
 func (h *Host) mountedNamespaces() (map[namespaceID]lease.Netns, error) {
 	b, err := h.mountinfo()
 	if err != nil {
@@ -141,8 +141,8 @@ func unescape(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 
-// processNamespaces returns the namespaces of processes, and those of processes that could not be read, with
-// their errors.
+// processNamespaces returns the namespaces of processes, and those of processes that could not be
+// read, with their errors.
 func (h *Host) processNamespaces() (found map[namespaceID]lease.Netns, unread []Namespace, err error) {
 	dir, err := os.Open(h.proc)
 	if err != nil {

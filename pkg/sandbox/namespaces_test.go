@@ -272,7 +272,8 @@ func TestNetnsMount(t *testing.T) {
 	}{
 		{"36 35 0:4 net:[4026532] /run/netns/x rw shared:1 - nsfs nsfs rw", mount{4026532, "/run/netns/x", true}},
 		{"36 35 0:4 net:[4026532] /run/netns/x rw master:1 - nsfs nsfs rw", mount{4026532, "/run/netns/x", true}},
-		{"36 35 0:4 net:[4026532] /run/netns/x rw shared:2 master:1 - nsfs nsfs rw", mount{4026532, "/run/netns/x", true}},
+		{"36 35 0:4 net:[4026532] /run/netns/x rw shared:2 master:1 - nsfs nsfs rw",
+			mount{4026532, "/run/netns/x", true}},
 		{"36 35 0:4 net:[4026532] /run/netns/x rw unbindable - nsfs nsfs rw", mount{4026532, "/run/netns/x", false}},
 		{"36 35 0:4 net:[4026532] /run/shared:1 rw - nsfs nsfs rw", mount{4026532, "/run/shared:1", false}},
 		{`36 35 0:4 net:[4026532] /run/a\040b\134c rw - nsfs nsfs rw`, mount{4026532, `/run/a b\c`, false}},

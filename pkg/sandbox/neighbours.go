@@ -17,7 +17,9 @@ import (
 func (h *Host) ForgetNeighbours(addrs []netip.Addr) error {
 	var failed []error
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-		wanted := slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return a.Is4() != (family == unix.AF_INET) })
+		wanted := slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool {
+			return a.Is4() != (family == unix.AF_INET)
+		})
 		if len(wanted) == 0 {
 			continue
 		}
@@ -32,7 +34,8 @@ func (h *Host) ForgetNeighbours(addrs []netip.Addr) error {
 			}
 			err := change(unix.RTM_DELNEIGH, n.request())
 			if err != nil && !errors.Is(err, syscall.ENOENT) && !errors.Is(err, syscall.ENODEV) {
-				failed = append(failed, fmt.Errorf("failed to delete the neighbour %s on link %d: %w", n.addr, n.link, err))
+				failed = append(failed, fmt.Errorf("failed to delete the neighbour %s on link %d: %w", n.addr, n.link,
+					err))
 			}
 		}
 	}
@@ -63,7 +66,8 @@ func parseNeighbour(b []byte) (neighbour, bool) {
 	}
 	addr, ok := netip.AddrFromSlice(find(attributes(b[sizeofNdMsg:]), unix.NDA_DST))
 	return neighbour{
-		family: b[0], link: binary.NativeEndian.Uint32(b[4:]), state: binary.NativeEndian.Uint16(b[8:]), flags: b[10], addr: addr,
+		family: b[0], link: binary.NativeEndian.Uint32(b[4:]), state: binary.NativeEndian.Uint16(b[8:]),
+		flags: b[10], addr: addr,
 	}, ok
 }
 

@@ -35,13 +35,16 @@ func TestProveView(t *testing.T) {
 		recorded, boot string
 		want           string
 	}{
-		"other mounts":                          {h, pid + " mnt:1", "boot-1", "the plugin runs in"},
-		"other processes":                       {h, strings.Replace(recorded, "pid:", "pid:1", 1), "boot-1", "the plugin runs in"},
-		"no boot id":                            {h, recorded, "", "boot id"},
-		"no /proc":                              {New(t.TempDir(), file), recorded, "boot-1", "does not show this process"},
+		"other mounts": {h, pid + " mnt:1", "boot-1", "the plugin runs in"},
+		"other processes": {h, strings.Replace(recorded, "pid:", "pid:1", 1), "boot-1",
+			"the plugin runs in"},
+		"no boot id": {h, recorded, "", "boot id"},
+		"no /proc": {New(t.TempDir(), file), recorded, "boot-1",
+			"does not show this process"},
 		"through a process that does not exist": {h.Through("0"), recorded, "boot-1", "failed to read"},
 	} {
-		if err := tt.host.ProveView(tt.recorded, tt.boot, nil); !errors.Is(err, ErrNotHost) || !strings.Contains(err.Error(), tt.want) {
+		if err := tt.host.ProveView(tt.recorded, tt.boot, nil); !errors.Is(err, ErrNotHost) ||
+			!strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v; want %q", name, err, tt.want)
 		}
 	}
@@ -53,8 +56,8 @@ func TestProveView(t *testing.T) {
 // links maps processes to their namespaces, see fakeProc.
 type links map[string][]string
 
-// fakeProc makes a /proc whose processes have links to namespaces: "mnt:7" for the link "mnt:[7]". A
-// link without a number cannot be read.
+// fakeProc makes a /proc whose processes have links to namespaces: "mnt:7" for the link "mnt:[7]".
+// A link without a number cannot be read.
 func fakeProc(t *testing.T, processes links) *Host {
 	t.Helper()
 	dir := t.TempDir()
@@ -90,17 +93,21 @@ func TestProveViewOfTheInitialNamespaces(t *testing.T) {
 		recorded  string
 		proven    bool
 	}{
-		"the initial namespaces":           {links{"self": {here, "mnt:7"}, "1": {"mnt:7"}}, "", true},
-		"a record of another boot":         {links{"self": {here, "mnt:7"}, "1": {"mnt:7"}}, "boot-0 " + here + " mnt:7", true},
-		"other mounts":                     {links{"self": {here, "mnt:7"}, "1": {"mnt:8"}}, "", false},
-		"other processes":                  {links{"self": {nested, "mnt:7"}, "1": {"mnt:7"}}, "", false},
-		"the plugin's are the same":        {links{"self": {nested, "mnt:7"}, "1": {"mnt:7"}}, "boot-1 " + nested + " mnt:7", true},
-		"other mounts with the same inode": {links{"self": {here, "mnt:7"}, "1": {"mnt:8"}}, "boot-1 " + here + " mnt:7", false},
-		"process 1 is unreadable":          {links{"self": {here, "mnt:7"}, "1": {"mnt"}}, "", false},
-		"but kthreadd is not":              {links{"self": {here, "mnt:7"}, "1": {"mnt"}, "2": {"mnt:7"}}, "", true},
-		"kthreadd has other mounts":        {links{"self": {here, "mnt:7"}, "1": {"mnt"}, "2": {"mnt:8"}}, "", false},
-		"process 2 of a container":         {links{"self": {nested, "mnt:7"}, "1": {"mnt"}, "2": {"mnt:7"}}, "boot-1 " + nested + " mnt:7", false},
-		"kthreadd is unreadable as well":   {links{"self": {here, "mnt:7"}, "1": {"mnt"}, "2": {"mnt"}}, "", false},
+		"the initial namespaces": {links{"self": {here, "mnt:7"}, "1": {"mnt:7"}}, "", true},
+		"a record of another boot": {links{"self": {here, "mnt:7"}, "1": {"mnt:7"}}, "boot-0 " + here +
+			" mnt:7", true},
+		"other mounts":    {links{"self": {here, "mnt:7"}, "1": {"mnt:8"}}, "", false},
+		"other processes": {links{"self": {nested, "mnt:7"}, "1": {"mnt:7"}}, "", false},
+		"the plugin's are the same": {links{"self": {nested, "mnt:7"}, "1": {"mnt:7"}}, "boot-1 " + nested +
+			" mnt:7", true},
+		"other mounts with the same inode": {links{"self": {here, "mnt:7"}, "1": {"mnt:8"}}, "boot-1 " + here +
+			" mnt:7", false},
+		"process 1 is unreadable":   {links{"self": {here, "mnt:7"}, "1": {"mnt"}}, "", false},
+		"but kthreadd is not":       {links{"self": {here, "mnt:7"}, "1": {"mnt"}, "2": {"mnt:7"}}, "", true},
+		"kthreadd has other mounts": {links{"self": {here, "mnt:7"}, "1": {"mnt"}, "2": {"mnt:8"}}, "", false},
+		"process 2 of a container": {links{"self": {nested, "mnt:7"}, "1": {"mnt"}, "2": {"mnt:7"}}, "boot-1 " +
+			nested + " mnt:7", false},
+		"kthreadd is unreadable as well": {links{"self": {here, "mnt:7"}, "1": {"mnt"}, "2": {"mnt"}}, "", false},
 	} {
 		err := fakeProc(t, tt.processes).ProveView(tt.recorded, "boot-1", nil)
 		if (err == nil) != tt.proven || err != nil && !errors.Is(err, ErrNotHost) {
@@ -113,7 +120,8 @@ func FuzzLinkInode(f *testing.F) {
 	f.Add("net:[4026531840]", "net")
 	f.Add("mnt:[1]", "net")
 	f.Fuzz(func(t *testing.T, link, kind string) {
-		if n, ok := linkInode(link, kind); ok && (!strings.HasPrefix(link, kind) || n == 0 && !strings.Contains(link, "0")) {
+		if n, ok := linkInode(link, kind); ok && (!strings.HasPrefix(link, kind) || n == 0 &&
+			!strings.Contains(link, "0")) {
 			t.Errorf("%q of kind %q is %d", link, kind, n)
 		}
 	})
@@ -127,7 +135,8 @@ func TestUnion(t *testing.T) {
 			t.Errorf("%d is in the union: %v", ino, both.inodes[ino])
 		}
 	}
-	if both.Incomplete() != nil || a.Union(NewNetnsSet(fs.ErrPermission)).Incomplete() == nil || (NetnsSet{}).Union(a).Incomplete() == nil {
+	if both.Incomplete() != nil || a.Union(NewNetnsSet(fs.ErrPermission)).Incomplete() == nil ||
+		(NetnsSet{}).Union(a).Incomplete() == nil {
 		t.Error("the union is complete if and only if both sets are")
 	}
 	if a.inodes[3] {
@@ -188,10 +197,12 @@ func TestProveViewInOtherMounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	blind := New(proc, DefaultBootIDFile)
-	if err := blind.ProveView(recorded, boot, bound(n, boot)); !errors.Is(err, ErrNotHost) || !errors.Is(err, fs.ErrNotExist) {
+	if err := blind.ProveView(recorded, boot, bound(n, boot)); !errors.Is(err, ErrNotHost) ||
+		!errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("without a list of mounts: %v", err)
 	}
-	if err := h.ProveView(strings.Replace(recorded, "pid:", "pid:1", 1), boot, bound(n, boot)); !errors.Is(err, ErrNotHost) {
+	if err := h.ProveView(strings.Replace(recorded, "pid:", "pid:1", 1), boot,
+		bound(n, boot)); !errors.Is(err, ErrNotHost) {
 		t.Errorf("other processes: %v, want ErrNotHost", err)
 	}
 	if err := h.ProveView(recorded, boot, bound(n, boot)); err != nil {

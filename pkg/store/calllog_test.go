@@ -77,7 +77,8 @@ func FuzzCall(f *testing.F) {
 	f.Add("DEL 11 10000000 10000000\n")
 	f.Fuzz(func(t *testing.T, line string) {
 		c, ok := parseCall(line)
-		if ok && (strings.Trim(c.Verb+c.Result, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789") != "" ||
+		if ok && (strings.Trim(c.Verb+c.Result,
+			"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789") != "" ||
 			c.Took < 0 || c.Waited < 0) {
 			t.Errorf("%q is %+v", line, c)
 		}

@@ -92,7 +92,8 @@ func (e *expected) oneOwner() []string {
 		seen := map[string]lease.Lease{}
 		for _, l := range leases {
 			if o, ok := seen[l.Set]; ok && l.Set != "" {
-				found = append(found, fmt.Sprintf("%s/%s has both %s and %s of one range set", key.Namespace, key.Name, o.Address,
+				found = append(found, fmt.Sprintf("%s/%s has both %s and %s of one range set", key.Namespace, key.Name,
+					o.Address,
 					l.Address))
 			}
 			seen[l.Set] = l

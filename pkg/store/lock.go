@@ -16,8 +16,8 @@ const (
 	lockExclusive = syscall.LOCK_EX
 )
 
-// deadlineContext is a context with a deadline but without a timer: flock starts one when it has to wait.
-// Most calls do not wait, and a running timer costs a short-lived process a thread.
+// deadlineContext is a context with a deadline but without a timer: flock starts one when it has to
+// wait. Most calls do not wait, and a running timer costs a short-lived process a thread.
 type deadlineContext struct {
 	context.Context
 	until time.Time

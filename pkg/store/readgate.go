@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// readGate makes the readers of one process take turns, in periods with a pause between them. flock(2)
-// does not prefer writers: overlapping shared locks keep an exclusive one waiting until the last of
-// them is released, and a shared lock that follows at once overtakes a writer, which has to wake up
-// first.
+// readGate makes the readers of one process take turns, in periods with a pause between them.
+// flock(2) does not prefer writers: overlapping shared locks keep an exclusive one waiting until
+// the last of them is released, and a shared lock that follows at once overtakes a writer, which
+// has to wake up first.
 //
 // If writers are busy it takes long to acquire the lock. So all readers that wait for their turn
 // share one lock for a period, up to longestPeriod.

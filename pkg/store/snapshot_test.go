@@ -114,7 +114,8 @@ func TestSnapshotKeepsLeasesOfUnknownPools(t *testing.T) {
 		t.Error(err)
 	}
 	whole("and one network is used again", 2)
-	if got, _, _ := s.ReadSnapshot(); !slices.ContainsFunc(got, func(l lease.Lease) bool { return l.Pool == testPool }) {
+	if got, _, _ := s.ReadSnapshot(); !slices.ContainsFunc(got,
+		func(l lease.Lease) bool { return l.Pool == testPool }) {
 		t.Errorf("the other network is missing: %+v", got)
 	}
 }
@@ -223,7 +224,8 @@ func TestASnapshotIsOfOneStore(t *testing.T) {
 		t.Helper()
 		update(t, s, func(tx *Tx) error {
 			for i := range n {
-				if err := put(tx, fresh(fmt.Sprintf("10.0.%d.%d", i/250, i%250+1), fmt.Sprint(pod, i), fmt.Sprint("c", i))); err != nil {
+				if err := put(tx, fresh(fmt.Sprintf("10.0.%d.%d", i/250, i%250+1), fmt.Sprint(pod, i),
+					fmt.Sprint("c", i))); err != nil {
 					return err
 				}
 			}
@@ -245,7 +247,8 @@ func TestASnapshotIsOfOneStore(t *testing.T) {
 	defer cancel()
 	if err := s.WriteSnapshot(ctx, t0); err == nil {
 		leases, _, _ := s.ReadSnapshot()
-		t.Errorf("%d leases were copied, the first of %s, the last of %s", len(leases), leases[0].Name, leases[len(leases)-1].Name)
+		t.Errorf("%d leases were copied, the first of %s, the last of %s", len(leases), leases[0].Name,
+			leases[len(leases)-1].Name)
 	}
 	if ctx.Err() != nil {
 		t.Error("it does not end")

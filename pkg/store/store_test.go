@@ -43,7 +43,8 @@ func open(t *testing.T) *Store {
 	return s
 }
 
-// Where it cannot be told whether a missing store was there before, it is neither made nor taken for lost.
+// Where it cannot be told whether a missing store was there before, it is neither made nor taken
+// for lost.
 func TestAMissingStoreWithAnUnreadableMark(t *testing.T) {
 	s := open(t)
 	mark := filepath.Join(s.dirs.Run, "used")
@@ -83,7 +84,8 @@ func fresh(addr, pod, container string) lease.Lease {
 	l, err := lease.Apply(lease.Lease{}, lease.Bind{
 		ID: "00112233445566aa", Pool: testPool, Address: netip.MustParseAddr(addr), Set: "set1",
 		Namespace: "db", Name: pod, UID: "u-" + pod,
-		Holder: lease.Holder{ContainerID: container, IfName: "eth0", BootID: "b1"}, Window: time.Hour, Soft: time.Minute,
+		Holder: lease.Holder{ContainerID: container, IfName: "eth0",
+			BootID: "b1"}, Window: time.Hour, Soft: time.Minute,
 	}, t0)
 	if err != nil {
 		panic(err)
@@ -560,7 +562,8 @@ func TestDamagedFileIsLost(t *testing.T) {
 	whole := open(t)
 	update(t, whole, func(tx *Tx) error {
 		for i := range 200 {
-			if err := put(tx, fresh(fmt.Sprintf("10.0.1.%d", i+1), fmt.Sprint("db-", i), fmt.Sprint("c", i))); err != nil {
+			if err := put(tx, fresh(fmt.Sprintf("10.0.1.%d", i+1), fmt.Sprint("db-", i),
+				fmt.Sprint("c", i))); err != nil {
 				return err
 			}
 		}
@@ -633,8 +636,11 @@ func TestDamagedFileIsMappedOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	mappings := func() int {
-		if err := s.View(context.Background(),
-			func(tx *Tx) error { tx.All(func(lease.Lease, error) bool { return true }); return nil }); !errors.Is(err, ErrLost) {
+		err := s.View(context.Background(), func(tx *Tx) error {
+			tx.All(func(lease.Lease, error) bool { return true })
+			return nil
+		})
+		if !errors.Is(err, ErrLost) {
 			t.Fatalf("got %v", err)
 		}
 		maps, err := os.ReadFile("/proc/self/maps")

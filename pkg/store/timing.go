@@ -13,8 +13,8 @@ type Timing struct {
 
 type timingKey struct{}
 
-// WithTiming returns a context whose Updates and Views call tell after they have released the lock. A
-// function of an outer WithTiming is called as well.
+// WithTiming returns a context whose Updates and Views call tell after they have released the lock.
+// A function of an outer WithTiming is called as well.
 func WithTiming(ctx context.Context, tell func(Timing)) context.Context {
 	if before, ok := ctx.Value(timingKey{}).(func(Timing)); ok {
 		after := tell

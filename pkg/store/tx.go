@@ -62,7 +62,8 @@ func newTx(b *bolt.Tx) (*Tx, error) {
 		return nil, fmt.Errorf("%w: the format is missing", ErrLost)
 	}
 	if format[0] > formatNow {
-		return nil, fmt.Errorf("%w: the store has format %d, this version supports up to %d", ErrNewer, format[0], formatNow)
+		return nil, fmt.Errorf("%w: the store has format %d, this version supports up to %d", ErrNewer, format[0],
+			formatNow)
 	}
 	return tx, tx.readPools()
 }
@@ -407,8 +408,8 @@ func (tx *Tx) All(fn func(lease.Lease, error) bool) {
 	}
 }
 
-// Position is a position in the order of All: an address of a pool, in one file. The zero Position is
-// before the first lease of any file.
+// Position is a position in the order of All: an address of a pool, in one file. The zero Position
+// is before the first lease of any file.
 type Position struct {
 	file fileID
 	pool poolID
@@ -522,8 +523,8 @@ func (tx *Tx) Boot() string { return string(tx.bucket(bucketMeta).Get(metaBoot))
 // SetBoot sets the boot id that Boot returns.
 func (tx *Tx) SetBoot(id string) error { return tx.put(bucketMeta, metaBoot, []byte(id)) }
 
-// NamespaceIDs returns the namespaces of the plugin that wrote last (sandbox.Host.NamespaceIDs), which show
-// what it could see of the node. It is "" if none has recorded them.
+// NamespaceIDs returns the namespaces of the plugin that wrote last (sandbox.Host.NamespaceIDs),
+// which show what it could see of the node. It is "" if none has recorded them.
 func (tx *Tx) NamespaceIDs() string { return string(tx.bucket(bucketMeta).Get(metaSpaces)) }
 
 // SetNamespaceIDs sets what NamespaceIDs returns.

@@ -48,7 +48,8 @@ func (tx *Tx) DeleteWindow(key lease.Key) error {
 	return tx.delete(bucketWindows, podPrefix(id, key))
 }
 
-// WindowPosition is a position in the order of the stored windows. The zero value is before the first.
+// WindowPosition is a position in the order of the stored windows. The zero value is before the
+// first.
 type WindowPosition string
 
 // WindowsAfter calls fn for up to limit stored windows after a mark, except damaged ones. It

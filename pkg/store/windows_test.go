@@ -69,14 +69,17 @@ func TestWindowsAfter(t *testing.T) {
 				IfName: "eth0"}, time.Hour, t0.Wall))
 		}
 		hour := binary.AppendVarint(nil, int64(time.Hour))
-		return errors.Join(errs, tx.put(bucketWindows, []byte("not a key"), hour), tx.put(bucketWindows, []byte("no"), hour))
+		return errors.Join(errs, tx.put(bucketWindows, []byte("not a key"), hour),
+			tx.put(bucketWindows, []byte("no"), hour))
 	})
 	for limit := 1; limit <= n+2; limit++ {
 		var got []string
 		view(t, s, func(tx *Tx) {
 			var at WindowPosition
 			for more := true; more; {
-				at, more = tx.WindowsAfter(at, limit, func(k lease.Key, _ time.Duration, _ time.Time) { got = append(got, k.Name) })
+				at, more = tx.WindowsAfter(at, limit, func(k lease.Key, _ time.Duration, _ time.Time) {
+					got = append(got, k.Name)
+				})
 			}
 		})
 		if want := "db-0 db-1 db-2 db-3 db-4 db-5 db-6"; strings.Join(got, " ") != want {

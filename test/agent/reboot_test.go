@@ -92,7 +92,8 @@ func recordSpaces(t *testing.T, node *lab.Node) {
 	}
 	spaces := sandbox.New("/proc", "").NamespaceIDs(strings.TrimSpace(string(boot)))
 	s := store.New(store.Dirs{State: node.StateDir(), Run: node.RunDir()})
-	if err := s.Update(context.Background(), func(tx *store.Tx) error { return tx.SetNamespaceIDs(spaces) }); err != nil {
+	if err := s.Update(context.Background(),
+		func(tx *store.Tx) error { return tx.SetNamespaceIDs(spaces) }); err != nil {
 		t.Fatal(err)
 	}
 }

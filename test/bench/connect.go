@@ -85,7 +85,9 @@ func (b *bench) unhelped(table *connects, what *variant, s *setup) {
 	results := make(chan times, 8)
 	s.init()
 	for range max(2, b.rounds(6)) {
-		running.Go(func() { results <- (&setup{b: b, node: s.node, net: s.net, sibling: s.sibling, ips: s.ips}).kept() })
+		running.Go(func() {
+			results <- (&setup{b: b, node: s.node, net: s.net, sibling: s.sibling, ips: s.ips}).kept()
+		})
 		time.Sleep(150 * time.Millisecond) // so that their processes do not hinder each other
 	}
 	running.Wait()
@@ -213,8 +215,9 @@ func (s *setup) probe(addrs []string) []*prober {
 			}},
 			{"node", s.node.Do},
 		} {
-			k := &prober{what: from.who + " " + family(addr), to: netip.MustParseAddr(addr), first: make(chan time.Time, 1),
-				end: make(chan struct{})}
+			k := &prober{what: from.who + " " + family(addr), to: netip.MustParseAddr(addr),
+				first: make(chan time.Time, 1),
+				end:   make(chan struct{})}
 			go from.place(k.run)
 			out = append(out, k)
 		}
@@ -382,8 +385,8 @@ func (c *connects) add(v *variant, t times) {
 }
 
 func (c *connects) print() {
-	fmt.Println("\nFirst connect, in ms from the start of ADD: p50, p90, and the ratio of the p50 to that of a fresh\n" +
-		"address in the same network (a fresh address with the chained entry: to one without; ptp: to\n" +
+	fmt.Println("\nFirst connect, in ms from the start of ADD: p50, p90, and the ratio of the p50 to that of a\n" +
+		"fresh address in the same network (a fresh address with the chained entry: to one without; ptp: to\n" +
 		"host-local). Goal: that ratio, and p90 <= 500.")
 	w := tabwriter.NewWriter(os.Stdout, 0, 4, 3, ' ', 0)
 	who := []string{"sibling IPv4", "node IPv4", "sibling IPv6", "node IPv6"}

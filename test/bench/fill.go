@@ -56,7 +56,8 @@ func (c *contender) fillLeasehold(leases int) {
 
 	now := lease.Instant{Wall: time.Now(), BootID: string(boot[:36])}
 	p := lease.Pool{DataDir: c.dataDir(), Network: "bench"}
-	s := store.New(store.Dirs{State: filepath.Join(c.dir, "state"), Run: filepath.Join("/run/lab", filepath.Base(c.dir))})
+	s := store.New(store.Dirs{State: filepath.Join(c.dir, "state"),
+		Run: filepath.Join("/run/lab", filepath.Base(c.dir))})
 	c.b.check(s.Update(context.Background(), func(tx *store.Tx) error {
 		if err := tx.SetAdopted(p); err != nil {
 			return err

@@ -45,7 +45,8 @@ func (b *bench) contender(name string, leases int) *contender {
 	c := &contender{b: b, program: lab.Bin(name), dir: dir, pod: "bench"}
 	c.stdin = fmt.Sprintf(`{"cniVersion":"1.0.0","name":"bench","type":"bridge",`+
 		`"ipam":{"type":%q,"ranges":[[{"subnet":%q}]],"dataDir":%q},`+
-		`"runtimeConfig":{%q:{"io.kubernetes.cri/reserved-ip-duration":"10"}}}`, name, subnet, c.dataDir(), lab.Annotations)
+		`"runtimeConfig":{%q:{"io.kubernetes.cri/reserved-ip-duration":"10"}}}`,
+		name, subnet, c.dataDir(), lab.Annotations)
 	c.env = []string{
 		"CNI_PATH=" + b.node.Path[0], "CNI_NETNS=" + b.sandbox.NetNS, "CNI_IFNAME=eth0",
 		"LEASEHOLD_STATE_DIR=" + filepath.Join(dir, "state"), "LEASEHOLD_RUN_DIR=" + filepath.Join("/run/lab",

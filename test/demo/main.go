@@ -32,7 +32,8 @@ func run(s *presenter) {
 
 	// Only eight addresses, so that the pool is exhausted quickly.
 	pool := lab.With(node.IPAM(),
-		lab.Conf{"ranges": [][]lab.Conf{{{"subnet": "10.22.0.0/24", "rangeStart": "10.22.0.10", "rangeEnd": "10.22.0.17"}}}})
+		lab.Conf{"ranges": [][]lab.Conf{{{"subnet": "10.22.0.0/24", "rangeStart": "10.22.0.10",
+			"rangeEnd": "10.22.0.17"}}}})
 	net := node.Network("podnet", "1.0.0", node.Bridge(pool), lab.Conf{"type": "portmap",
 		"capabilities": lab.Conf{"portMappings": true}})
 

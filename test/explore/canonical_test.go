@@ -179,8 +179,8 @@ func (w *world) stepsClock() bool {
 	return w.with[forward]+w.with[back]+w.with[rebootEpoch] > 0
 }
 
-// wallAge is how long ago a time of the wall clock was, by that clock and by the right one, where that
-// matters.
+// wallAge is how long ago a time of the wall clock was, by that clock and by the right one, where
+// that matters.
 func (f *former) wallAge(t time.Time) string {
 	if !f.stepsClock() || t.IsZero() {
 		return ""
@@ -246,8 +246,8 @@ func (f *former) storeLines() {
 	}
 }
 
-// lease writes a lease down. What is not known here is written as it is, so that a field that is new
-// only makes more states.
+// lease writes a lease down. What is not known here is written as it is, so that a field that is
+// new only makes more states.
 func (f *former) lease(l lease.Lease) string {
 	now := f.kernel.now()
 	now.BootID = host{&f.kernel, f.config}.BootID()

@@ -325,8 +325,8 @@ func (d *disk) operations() []operation {
 	}
 }
 
-// operationOf leaves out what is no state of a node: locks, files that are being opened, and a store
-// or snapshot beside its place.
+// operationOf leaves out what is no state of a node: locks, files that are being opened, and a
+// store or snapshot beside its place.
 func operationOf(mask uint32, name string) (operation, bool) {
 	base := filepath.Base(name)
 	ignored := base == "lock" || base == "lost" || base == "announce" || strings.HasSuffix(base, ".new") ||

@@ -98,7 +98,8 @@ func (w *world) examineFence(e event, before, after contents) string {
 		return ""
 	}
 	if !reflect.DeepEqual(before.leases, after.leases) {
-		return fmt.Sprintf("I6: a DEL of sandbox %s, whose DEL was answered before, has changed a lease", w.boxName(e.box))
+		return fmt.Sprintf("I6: a DEL of sandbox %s, whose DEL was answered before, has changed a lease",
+			w.boxName(e.box))
 	}
 	return ""
 }

@@ -29,8 +29,8 @@ func remains(before image, records []record) []image {
 	return out[:len(out)-1]
 }
 
-// apply returns the disk after an operation, and before that any that is there in its middle: a file
-// is made empty before it is written.
+// apply returns the disk after an operation, and before that any that is there in its middle: a
+// file is made empty before it is written.
 func apply(now image, op operation, after image) []image {
 	next := now.clone()
 	then, remains := after.Files[op.name]

@@ -17,10 +17,9 @@ const (
 	rebootProbe       // the node boots as well: until then an address of an unknown owner is in use
 )
 
-// leaks says which addresses can never be handed out again, when all pods have ended but those whose
-// interface was unplugged. It changes the world. What was promised
-// does not matter any more, so what is left of many states is the same, and is tried once: seen
-// reports whether it was.
+// leaks says which addresses can never be handed out again, when all pods have ended but those
+// whose interface was unplugged. It changes the world. What was promised does not matter any more,
+// so what is left of many states is the same, and is tried once: seen reports whether it was.
 func (w *world) leaks(c contents, seen func(key) bool) string {
 	for b := range w.boxCount() {
 		if !w.isUnplugged(b) {
@@ -89,7 +88,8 @@ func (w *world) fill(net int) string {
 	for n := range w.size(net) {
 		w.kernel.pass(moment)
 		err := w.probeAdd(net, n)
-		// A death that is found now has its window as well, and is looked for in one range set at a time.
+		// A death that is found now has its window as well, and is looked for in one range set at a
+		// time.
 		for range w.sets[net] {
 			if errors.Is(err, ipam.ErrExhausted) {
 				w.kernel.pass(10 * window)

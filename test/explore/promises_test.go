@@ -171,7 +171,8 @@ func (w *world) accountNode(e event, out outcome) string {
 func (w *world) accountAdd(b int, out outcome) string {
 	pod, me := w.podOf(b), &w.boxes[b]
 	kept := w.promiseTo(pod)
-	// One whose first ADD was killed may have addresses from then, and another sandbox the key by now.
+	// One whose first ADD was killed may have addresses from then, and another sandbox the key by
+	// now.
 	overtaken := me.asked && w.kept[pod].current != 0 && w.kept[pod].current != b+1
 	if out.err != nil {
 		return w.accountRefusal(b, out.err)
@@ -220,8 +221,8 @@ func (w *world) siblingLives(b int) bool {
 	return false
 }
 
-// siblingSeemsAlive reports whether another sandbox of the pod lives, or a namespace does that has its
-// number.
+// siblingSeemsAlive reports whether another sandbox of the pod lives, or a namespace does that has
+// its number.
 func (w *world) siblingSeemsAlive(b int) bool {
 	for o := range w.boxCount() {
 		for _, n := range w.spaces {
@@ -238,8 +239,8 @@ func (w *world) siblingSeemsAlive(b int) bool {
 func (w *world) inUse(b int, a netip.Addr) string {
 	for o := range w.boxCount() {
 		n := w.spaces[o]
-		// After the DEL of one that is not to be seen, or of whose pod nothing is known, its address is
-		// free at once, as with host-local.
+		// After the DEL of one that is not to be seen, or of whose pod nothing is known, its
+		// address is free at once, as with host-local.
 		free := w.boxes[o].deleted && (n.phase == hidden || w.boxes[o].byHost || w.boxes[o].unkept)
 		if o == b || w.netOf(o) != w.netOf(b) || !n.alive() || free {
 			continue
@@ -348,8 +349,8 @@ func (w *world) clockChanged() {
 // looksNew reports whether nothing shows that there ever was a store: it went, and the node booted.
 func (w *world) looksNew() bool { return w.is.Store == nil && !has(w.is.Files, markAt) }
 
-// storeLost: host-local's files say what was held, unless a kill has left an older one behind. Where
-// they were removed nothing may be given away before an operator says so.
+// storeLost: host-local's files say what was held, unless a kill has left an older one behind.
+// Where they were removed nothing may be given away before an operator says so.
 func (w *world) storeLost() {
 	w.damage.lost = true
 	for q := range w.pods {

@@ -56,8 +56,9 @@ type failure struct {
 	why  string
 }
 
-// How many states are kept to compare what follows from them with what follows from others that were
-// taken for the same: one in so many, and so many comparisons at most for each thousand transitions.
+// How many states are kept to compare what follows from them with what follows from others that
+// were taken for the same: one in so many, and so many comparisons at most for each thousand
+// transitions.
 const (
 	sampleEvery = 7
 	comparisons = 4
@@ -169,8 +170,8 @@ func (s *search) expand(w *world, f *found) {
 	s.eachNext(w, f, func(e event, why string) { s.settle(w, f.number, e, why) })
 }
 
-// eachNext makes every event happen that may happen in a state, and every call be killed wherever it
-// can be. The world is in the state after it when fn is called.
+// eachNext makes every event happen that may happen in a state, and every call be killed wherever
+// it can be. The world is in the state after it when fn is called.
 func (s *search) eachNext(w *world, f *found, fn func(e event, why string)) {
 	from := w.unpackHere(f.disk)
 	w.restore(from)

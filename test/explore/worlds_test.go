@@ -31,8 +31,8 @@ func everyVerb(more map[kind]int) map[kind]int {
 	return out
 }
 
-// worlds are the worlds that are gone through. short is how deep the short form goes; the long one has
-// no bound.
+// worlds are the worlds that are gone through. short is how deep the short form goes; the long one
+// has no bound.
 var worlds = []config{
 	{
 		name: "one life", about: "one sandbox each of two pods, a kill and a reboot: small enough for every state",
@@ -106,8 +106,8 @@ var worlds = []config{
 	},
 }
 
-// form bounds a search. The short form goes to a depth, with one processor; the long one has both, and
-// no bound but the time that LIMIT gives to each world.
+// form bounds a search. The short form goes to a depth, with one processor; the long one has both,
+// and no bound but the time that LIMIT gives to each world.
 func form(t *testing.T, c *config) (workers int) {
 	if os.Getenv("LONG") == "" {
 		c.limits.depth = c.short

@@ -32,7 +32,8 @@ type Harm struct {
 var fileCalls = []int{
 	unix.SYS_OPENAT, unix.SYS_CLOSE, unix.SYS_READ, unix.SYS_PREAD64, unix.SYS_WRITE, unix.SYS_PWRITE64, unix.SYS_LSEEK,
 	unix.SYS_MMAP,
-	unix.SYS_FSTAT, sysFstatat, unix.SYS_STATX, unix.SYS_IOCTL, unix.SYS_FLOCK, unix.SYS_GETDENTS64, unix.SYS_READLINKAT,
+	unix.SYS_FSTAT, sysFstatat, unix.SYS_STATX,
+	unix.SYS_IOCTL, unix.SYS_FLOCK, unix.SYS_GETDENTS64, unix.SYS_READLINKAT,
 	unix.SYS_FDATASYNC, unix.SYS_FSYNC, unix.SYS_FTRUNCATE, unix.SYS_FALLOCATE, unix.SYS_FCHMOD, unix.SYS_FCHMODAT,
 	unix.SYS_UTIMENSAT,
 	unix.SYS_MKDIRAT, unix.SYS_UNLINKAT, unix.SYS_RENAMEAT, unix.SYS_RENAMEAT2, unix.SYS_LINKAT, unix.SYS_SYMLINKAT,
@@ -189,7 +190,8 @@ func (h Harm) answer(listener int, process *os.Process) (harmed string, err erro
 			n++
 		}
 		if own {
-			changed = slices.Contains(changing, int(q.nr)) || int(q.nr) == unix.SYS_OPENAT && q.args[2]&unix.O_CREAT != 0
+			changed = slices.Contains(changing, int(q.nr)) || int(q.nr) == unix.SYS_OPENAT &&
+				q.args[2]&unix.O_CREAT != 0
 		}
 		reply := answer{id: q.id, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}
 		if own && n == h.At && harmed == "" {
@@ -199,7 +201,8 @@ func (h Harm) answer(listener int, process *os.Process) (harmed string, err erro
 			}
 			reply.flags, reply.err = 0, -int32(unix.EIO)
 		}
-		if err := ioctl(listener, unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&reply)); err != nil && err != unix.ENOENT {
+		if err := ioctl(listener, unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&reply)); err != nil &&
+			err != unix.ENOENT {
 			return harmed, err
 		}
 	}

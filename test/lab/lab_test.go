@@ -23,7 +23,8 @@ func TestUpstream(t *testing.T) {
 				"capabilities": lab.Conf{"portMappings": true}})
 			a, b := node.Sandbox(lab.NewPod("ns", "a", "")), node.Sandbox(lab.NewPod("ns", "b", ""))
 			if name == "bridge" {
-				a.Capabilities["portMappings"] = []map[string]any{{"hostPort": 8080, "containerPort": 7, "protocol": "tcp"}}
+				a.Capabilities["portMappings"] = []map[string]any{{"hostPort": 8080, "containerPort": 7,
+					"protocol": "tcp"}}
 			}
 			addrs, err := a.Add(net)
 			if err != nil || len(addrs) != 2 {

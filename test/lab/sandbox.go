@@ -165,7 +165,8 @@ func (s *Sandbox) Call(net *Network, verb string) Reply {
 // IPAMCall returns the call that Call makes.
 func (s *Sandbox) IPAMCall(net *Network, verb string) Call {
 	return Call{
-		Plugin: net.Main["ipam"].(Conf)["type"].(string), Verb: verb, ContainerID: s.ID, NetNS: s.NetNS, IfName: s.IfName,
+		Plugin: net.Main["ipam"].(Conf)["type"].(string), Verb: verb,
+		ContainerID: s.ID, NetNS: s.NetNS, IfName: s.IfName,
 		Args: s.CNIArgs(), Stdin: net.Stdin(Conf{"runtimeConfig": s.Capabilities}),
 	}
 }

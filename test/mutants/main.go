@@ -1,13 +1,15 @@
-// Command mutants plants faults of one line in the packages that promises rest on, one at a time, and runs what tests
-// them: a fault that no test notices is a rule that nothing holds.
+// Command mutants plants faults of one line in the packages that promises rest on, one at a time,
+// and runs what tests them: a fault that no test notices is a rule that nothing holds.
 //
-// A fault is drawn by a seed: a comparison or a boundary changed, a condition negated or a part of it dropped, a call or a
-// sync skipped, two arguments of one type swapped, a field forgotten, an error ignored, a zero value returned. It is planted
-// with the go command's -overlay, and drawn again if it does not compile. The tests run in a copy of the tree, for a program
-// with a fault may write where it should not. Code that only words messages is left out.
+// A fault is drawn by a seed: a comparison or a boundary changed, a condition negated or a part of
+// it dropped, a call or a sync skipped, two arguments of one type swapped, a field forgotten, an
+// error ignored, a zero value returned. It is planted with the go command's -overlay, and drawn
+// again if it does not compile. The tests run in a copy of the tree, for a program with a fault may
+// write where it should not. Code that only words messages is left out.
 //
-// First the package's own tests run, then those that test it from outside, until one fails; one that hangs has failed. What
-// survives is printed as it was and as it is. equivalent.txt lists faults that are argued to change nothing.
+// First the package's own tests run, then those that test it from outside, until one fails; one
+// that hangs has failed. What survives is printed as it was and as it is. equivalent.txt lists
+// faults that are argued to change nothing.
 //
 // The exit status says whether it could run: the figures are the result.
 package main
@@ -35,7 +37,8 @@ func main() {
 	n := flag.Int("n", 100, "how many `faults`")
 	only := flag.String("package", "", "only packages that match the `regexp`, such as ^pkg/ipam$")
 	list := flag.Bool("list", false, "print the faults and run nothing")
-	short := flag.Bool("short", false, "leave out the tests of the programs, by which some of what survives then would be noticed")
+	short := flag.Bool("short", false,
+		"leave out the tests of the programs, by which some of what survives then would be noticed")
 	workers := flag.Int("j", 2, "how many faults are tried at the same time")
 	flag.Parse()
 	match, err := regexp.Compile(*only)
@@ -89,7 +92,8 @@ func run(seed uint64, n int, targets []target, list bool, workers int) error {
 	return try(dice, packages, quotas, known, workers)
 }
 
-// share says how many faults each package gets: a few at least, and the rest by how much code it has.
+// share says how many faults each package gets: a few at least, and the rest by how much code it
+// has.
 func share(dice *rand.Rand, packages []*pack, n int) []int {
 	quotas := make([]int, len(packages))
 	sites := 0
@@ -126,8 +130,9 @@ type result struct {
 	took   time.Duration
 }
 
-// try plants the faults, package by package, so that what one compiles serves the next. First all of them meet the tests of
-// packages; those that survive meet those of the programs, which take longer.
+// try plants the faults, package by package, so that what one compiles serves the next. First all
+// of them meet the tests of packages; those that survive meet those of the programs, which take
+// longer.
 func try(dice *rand.Rand, packages []*pack, quotas []int, known []equivalent, workers int) error {
 	dir, err := os.MkdirTemp("", "mutants")
 	if err != nil {
@@ -161,7 +166,8 @@ func try(dice *rand.Rand, packages []*pack, quotas []int, known []equivalent, wo
 	}
 	jobs = nil
 	for i, r := range results {
-		if p := packages[slices.IndexFunc(packages, func(p *pack) bool { return p.dir == r.pkg })]; r.verdict() == survived {
+		if p := packages[slices.IndexFunc(packages,
+			func(p *pack) bool { return p.dir == r.pkg })]; r.verdict() == survived {
 			jobs = append(jobs, func() error {
 				after, err := t.test(r.fault, p.steps(true))
 				if err != nil {
@@ -238,7 +244,8 @@ func report(packages []*pack, results []result) {
 			}
 		}
 	}
-	fmt.Printf("\n%-24s%8s%8s%10s%10s%8s%10s%10s\n", "package", "faults", "killed", "by itself", "outside", "hung", "the same", "survived")
+	fmt.Printf("\n%-24s%8s%8s%10s%10s%8s%10s%10s\n", "package", "faults", "killed", "by itself", "outside", "hung",
+		"the same", "survived")
 	var all [7]int
 	for _, p := range packages {
 		var row [7]int
@@ -246,7 +253,8 @@ func report(packages []*pack, results []result) {
 			if r.pkg != p.dir {
 				continue
 			}
-			for i, is := range []bool{true, r.killer != "", r.own && !r.hung, r.killer != "" && !r.own && !r.hung, r.hung,
+			for i, is := range []bool{true, r.killer != "", r.own && !r.hung, r.killer != "" && !r.own && !r.hung,
+				r.hung,
 				r.verdict() == "the same", r.verdict() == survived} {
 				if is {
 					row[i]++
@@ -260,5 +268,6 @@ func report(packages []*pack, results []result) {
 }
 
 func printRow(name string, row [7]int) {
-	fmt.Printf("%-24s%8d%8d%10d%10d%8d%10d%10d\n", strings.TrimPrefix(name, "pkg/"), row[0], row[1], row[2], row[3], row[4], row[5], row[6])
+	fmt.Printf("%-24s%8d%8d%10d%10d%8d%10d%10d\n", strings.TrimPrefix(name, "pkg/"), row[0], row[1], row[2], row[3],
+		row[4], row[5], row[6])
 }

@@ -71,10 +71,11 @@ func load(targets []target, known []equivalent) ([]*pack, error) {
 	return packs, nil
 }
 
-// compile returns the files of packages by their directories, and what they and their imports export, as the go command has
-// compiled it.
+// compile returns the files of packages by their directories, and what they and their imports
+// export, as the go command has compiled it.
 func compile(packages ...string) (goFiles map[string][]string, exports types.Importer, err error) {
-	cmd := exec.Command("go", append([]string{"list", "-export", "-deps", "-json=ImportPath,Export,Dir,GoFiles"}, packages...)...)
+	cmd := exec.Command("go", append([]string{"list", "-export", "-deps", "-json=ImportPath,Export,Dir,GoFiles"},
+		packages...)...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
@@ -128,7 +129,8 @@ func find(in target, names []string, fset *token.FileSet, imports types.Importer
 			if fn, ok := decl.(*ast.FuncDecl); ok && fn.Body != nil {
 				s.function = nameOf(fn)
 				p.functions = append(p.functions, s.function)
-				if s.function != "init" && !strings.HasSuffix(s.function, ".String") && !strings.HasSuffix(s.function, ".Error") &&
+				if s.function != "init" && !strings.HasSuffix(s.function, ".String") &&
+					!strings.HasSuffix(s.function, ".Error") &&
 					!onlyWords(known, p.dir, s.function) {
 					s.seek(fn.Body)
 				}
@@ -170,8 +172,8 @@ func (p *pack) check(files map[string]*ast.File, info *types.Info) error {
 	return err
 }
 
-// draw takes a fault that compiles: a kind first, for there are many more comparisons than syncs, then a place of that
-// kind. A line gets one fault. It returns nil where there is none left.
+// draw takes a fault that compiles: a kind first, for there are many more comparisons than syncs,
+// then a place of that kind. A line gets one fault. It returns nil where there is none left.
 func (p *pack) draw(dice *rand.Rand) *fault {
 	for len(p.sites) > 0 {
 		kinds := map[string][]*fault{}
@@ -182,7 +184,9 @@ func (p *pack) draw(dice *rand.Rand) *fault {
 		of := kinds[names[dice.IntN(len(names))]]
 		f := of[dice.IntN(len(of))]
 		ok := p.compiles(f)
-		p.sites = slices.DeleteFunc(p.sites, func(o *fault) bool { return o == f || ok && o.file == f.file && o.line == f.line })
+		p.sites = slices.DeleteFunc(p.sites, func(o *fault) bool {
+			return o == f || ok && o.file == f.file && o.line == f.line
+		})
 		if ok {
 			return f
 		}
@@ -190,7 +194,8 @@ func (p *pack) draw(dice *rand.Rand) *fault {
 	return nil
 }
 
-// drawAll draws n faults, or all that there are. The draw depends on the dice and on the code alone.
+// drawAll draws n faults, or all that there are. The draw depends on the dice and on the code
+// alone.
 func (p *pack) drawAll(dice *rand.Rand, n int) (out []*fault) {
 	for range n {
 		if f := p.draw(dice); f != nil {
@@ -275,11 +280,14 @@ func (s *seeker) add(kind string, from, to token.Pos, by string) {
 }
 
 var (
-	negated  = map[token.Token]string{token.EQL: "!=", token.NEQ: "==", token.LSS: ">=", token.GTR: "<=", token.LEQ: ">", token.GEQ: "<"}
+	negated = map[token.Token]string{token.EQL: "!=", token.NEQ: "==", token.LSS: ">=", token.GTR: "<=",
+		token.LEQ: ">", token.GEQ: "<"}
 	boundary = map[token.Token]string{token.LSS: "<=", token.LEQ: "<", token.GTR: ">=", token.GEQ: ">"}
 	syncs    = []string{"Sync", "syncDir", "Fsync", "Fdatasync", "Syncfs"}
-	// alike are calls to which the order of arguments means nothing; that of errors.Is is proven by make lint (SA1032).
-	alike = []string{"append", "errors.Is", "errors.As", "make", "min", "max", "errors.Join", "bytes.Equal", "slices.Equal", "reflect.DeepEqual", "equality.Semantic.DeepEqual", "maps.Equal", "sameFile", "live.Any"}
+	// alike are calls to which the order of arguments means nothing; that of errors.Is is proven by
+	// make lint (SA1032).
+	alike = []string{"append", "errors.Is", "errors.As", "make", "min", "max", "errors.Join", "bytes.Equal",
+		"slices.Equal", "reflect.DeepEqual", "equality.Semantic.DeepEqual", "maps.Equal", "sameFile", "live.Any"}
 )
 
 const (
@@ -367,7 +375,8 @@ func (s *seeker) literal(n *ast.BasicLit) {
 		if in.Op != token.ADD && in.Op != token.SUB && negated[in.Op] == "" || isDuration(s.info.Types[in.X].Type) {
 			return // a nanosecond more or less
 		}
-		if of, ok := in.X.(*ast.CallExpr); (in.Op == token.EQL || in.Op == token.NEQ) && !(ok && nameOfCall(of) == "len") {
+		if of, ok := in.X.(*ast.CallExpr); (in.Op == token.EQL || in.Op == token.NEQ) &&
+			!(ok && nameOfCall(of) == "len") {
 			return // whether it is another value than this one
 		}
 	case *ast.IndexExpr, *ast.SliceExpr:
@@ -493,8 +502,8 @@ func (s *seeker) returns(n *ast.ReturnStmt) {
 	}
 }
 
-// fails reports whether a return certainly says that there is no result: with false, or with an error that is made there or
-// was compared with nil.
+// fails reports whether a return certainly says that there is no result: with false, or with an
+// error that is made there or was compared with nil.
 func (s *seeker) fails(n *ast.ReturnStmt) bool {
 	last := n.Results[len(n.Results)-1]
 	if len(n.Results) > 1 && s.text(last) == "false" {
@@ -507,7 +516,8 @@ func (s *seeker) fails(n *ast.ReturnStmt) bool {
 		return true
 	}
 	for i := len(s.path) - 1; i > 0; i-- {
-		if in, ok := s.path[i-1].(*ast.IfStmt); ok && in.Body == s.path[i] && strings.Contains(s.text(in.Cond), s.text(last)+" != nil") {
+		if in, ok := s.path[i-1].(*ast.IfStmt); ok && in.Body == s.path[i] &&
+			strings.Contains(s.text(in.Cond), s.text(last)+" != nil") {
 			return true
 		}
 	}

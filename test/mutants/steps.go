@@ -67,9 +67,12 @@ type step struct {
 	err  error
 }
 
-// steps are the packages whose tests a fault meets: those of packages, its own first, or those of programs.
+// steps are the packages whose tests a fault meets: those of packages, its own first, or those of
+// programs.
 func (t target) steps(ofPrograms bool) []string {
-	return slices.DeleteFunc(append([]string{"./" + t.dir}, t.outside...), func(pkg string) bool { return isOfPrograms(pkg) != ofPrograms })
+	return slices.DeleteFunc(append([]string{"./" + t.dir}, t.outside...), func(pkg string) bool {
+		return isOfPrograms(pkg) != ofPrograms
+	})
 }
 
 // test plants a fault and runs what tests it until something fails.
@@ -113,7 +116,8 @@ func (f *fault) plant(dir string) (overlay string, err error) {
 	return overlay, errors.Join(err, os.WriteFile(changed, f.source, 0o644), os.WriteFile(overlay, b, 0o644))
 }
 
-// step runs the tests of a package. It runs them once without any fault before: what fails then would say nothing.
+// step runs the tests of a package. It runs them once without any fault before: what fails then
+// would say nothing.
 func (t *tester) step(pkg, dir, overlay string) (failure string, hung bool, err error) {
 	t.mu.Lock()
 	s := t.steps[pkg]
@@ -154,7 +158,8 @@ func (t *tester) goTest(pkg, dir, overlay string, limit time.Duration) (failure 
 			return "", false, fmt.Errorf("go build: %w: %s", err, out)
 		}
 	}
-	out, err := goCommand(ctx, dir, overlay, "test", "-vet=off", "-count=1", "-failfast", "-p=1", "-timeout="+limit.String(), pkg)
+	out, err := goCommand(ctx, dir, overlay, "test", "-vet=off", "-count=1", "-failfast", "-p=1",
+		"-timeout="+limit.String(), pkg)
 	var exit *exec.ExitError
 	switch {
 	case err == nil:
@@ -197,7 +202,8 @@ func goCommand(ctx context.Context, dir, overlay string, args ...string) ([]byte
 		flags += " -overlay=" + overlay
 	}
 	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Env = append(os.Environ(), "LEASEHOLD_TEST_BIN="+filepath.Join(dir, "bin"), "TMPDIR="+tmp, "GOFLAGS="+strings.TrimSpace(flags))
+	cmd.Env = append(os.Environ(), "LEASEHOLD_TEST_BIN="+filepath.Join(dir, "bin"), "TMPDIR="+tmp,
+		"GOFLAGS="+strings.TrimSpace(flags))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	kill := func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.Cancel, cmd.WaitDelay = kill, 5*time.Second
@@ -211,8 +217,8 @@ func goCommand(ctx context.Context, dir, overlay string, args ...string) ([]byte
 // running is locked until this process ends, so that no other uses the copy.
 var running *os.File
 
-// enterCopy copies what git knows of the tree, and what it would add, and goes there. The programs that tests want beside
-// ours are linked.
+// enterCopy copies what git knows of the tree, and what it would add, and goes there. The programs
+// that tests want beside ours are linked.
 func enterCopy(dir string) error {
 	files, err := exec.Command("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard").Output()
 	if err != nil {
@@ -239,7 +245,8 @@ func enterCopy(dir string) error {
 		}
 		b, err := os.ReadFile(file)
 		to := filepath.Join(dir, file)
-		if err := errors.Join(err, os.MkdirAll(filepath.Dir(to), 0o755), os.WriteFile(to, b, info.Mode().Perm())); err != nil {
+		if err := errors.Join(err, os.MkdirAll(filepath.Dir(to), 0o755),
+			os.WriteFile(to, b, info.Mode().Perm())); err != nil {
 			return err
 		}
 	}

@@ -14,7 +14,8 @@ import (
 var (
 	wordFields = []string{"Reason", "Why", "Message", "Help", "reason", "why"}
 	// wordCalls are functions and methods that word, log or warn.
-	wordCalls = []string{"errors.New", "warn", "Warn", "note", "notes.add", "errorf", "panic", "prometheus.NewDesc", "Eventf", "With"}
+	wordCalls = []string{"errors.New", "warn", "Warn", "note", "notes.add", "errorf", "panic", "prometheus.NewDesc",
+		"Eventf", "With"}
 	// wordPrefixes are packages that do nothing else.
 	wordPrefixes = []string{"fmt.", "slog.", "log.", "klog."}
 	// logMethods do so for a logger.
@@ -96,14 +97,15 @@ func isWordCall(call *ast.CallExpr) bool {
 		slices.Contains(logMethods, method) && len(call.Args) > 0
 }
 
-// An equivalent fault changes nothing, as somebody argues: in a function, by a line as it was and as it is, wherever that
-// line is. One without lines is about the whole function, which only words messages.
+// An equivalent fault changes nothing, as somebody argues: in a function, by a line as it was and
+// as it is, wherever that line is. One without lines is about the whole function, which only words
+// messages.
 type equivalent struct {
 	pkg, function, before, after, reason string
 }
 
-// readKnown reads equivalent.txt. An entry is "package function", the two lines after - and +, and the reason, all but the
-// first indented; # begins a comment.
+// readKnown reads equivalent.txt. An entry is "package function", the two lines after - and +, and
+// the reason, all but the first indented; # begins a comment.
 func readKnown(path string) ([]equivalent, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -156,7 +158,9 @@ func isStale(packages []*pack, k equivalent) bool {
 }
 
 func onlyWords(known []equivalent, pkg, function string) bool {
-	return slices.ContainsFunc(known, func(k equivalent) bool { return k.pkg == pkg && k.function == function && k.before == "" })
+	return slices.ContainsFunc(known, func(k equivalent) bool {
+		return k.pkg == pkg && k.function == function && k.before == ""
+	})
 }
 
 func reasonOf(known []equivalent, f *fault) string {

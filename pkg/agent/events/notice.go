@@ -138,7 +138,8 @@ func lossText(e store.Entry) string {
 func join(out []Notice, n Notice) []Notice {
 	for i := range out {
 		o := &out[i]
-		if o.UID == n.UID && o.Reason == n.Reason && o.Subject == n.Subject && o.Namespace == n.Namespace && o.Pod == n.Pod {
+		if o.UID == n.UID && o.Reason == n.Reason && o.Subject == n.Subject && o.Namespace == n.Namespace &&
+			o.Pod == n.Pod {
 			o.Text += "; " + n.Text
 			return out
 		}

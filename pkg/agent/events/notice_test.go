@@ -44,7 +44,8 @@ func TestRead(t *testing.T) {
 			entry(store.EventBound, "db-0", "u1", "10.0.0.2", ""),
 			entry(store.EventExpired, "db-0", "u1", "10.0.0.2", ""),
 			entry(store.EventBound, "db-0", "u2", "10.0.0.3", ""),
-		}, []string{"AddressChanged db-0 u2: got 10.0.0.3 instead of 10.0.0.2: its window ended before the pod came back"}},
+		}, []string{"AddressChanged db-0 u2: got 10.0.0.3 instead of 10.0.0.2: " +
+			"its window ended before the pod came back"}},
 		{"late, but the address was free", []store.Entry{
 			entry(store.EventExpired, "db-0", "u1", "10.0.0.2", ""),
 			entry(store.EventBound, "db-0", "u2", "10.0.0.2", ""),
@@ -52,7 +53,8 @@ func TestRead(t *testing.T) {
 		{"the old sandbox did not end in time", []store.Entry{
 			entry(store.EventSuperseded, "db-0", "u1", "10.0.0.2", "container c1 outlived busyTimeout 2m0s"),
 			entry(store.EventBound, "db-0", "u2", "10.0.0.3", ""),
-		}, []string{"AddressChanged db-0 u2: got 10.0.0.3 instead of 10.0.0.2: container c1 outlived busyTimeout 2m0s"}},
+		}, []string{"AddressChanged db-0 u2: got 10.0.0.3 instead of 10.0.0.2: " +
+			"container c1 outlived busyTimeout 2m0s"}},
 		{"yielded", []store.Entry{
 			entry(store.EventYielded, "db-0", "u1", "10.0.0.2", "to pod db/web-7"),
 			entry(store.EventBound, "db-0", "u2", "10.0.0.3", ""),
@@ -116,7 +118,8 @@ func TestOnlyRetainedPods(t *testing.T) {
 func TestEventName(t *testing.T) {
 	read := func() *Notice {
 		var r Reader
-		return &r.Read([]store.Entry{entry(store.EventKept, strings.Repeat("x", 253), "u2", "10.0.0.2", "after 3s")}, nil)[0]
+		return &r.Read([]store.Entry{entry(store.EventKept, strings.Repeat("x", 253), "u2", "10.0.0.2", "after 3s")},
+			nil)[0]
 	}
 	a, b := Event(*read(), "u2", "node1"), Event(*read(), "u2", "node1")
 	if a.Name != b.Name || len(a.Name) > 253 {

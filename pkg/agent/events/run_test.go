@@ -133,7 +133,8 @@ func TestFullQueueDropsTheOldest(t *testing.T) {
 
 func TestInvalidAnnotationIsReportedOncePerValue(t *testing.T) {
 	w := newFixture(t)
-	pod := podcache.Pod{Name: informer.Name{Namespace: "db", Name: "db-0"}, UID: "u1", ObjectUID: "o1", Annotation: "soon"}
+	pod := podcache.Pod{Name: informer.Name{Namespace: "db", Name: "db-0"}, UID: "u1", ObjectUID: "o1",
+		Annotation: "soon"}
 	for _, value := range []string{"soon", "soon", "later", "soon"} {
 		pod.Annotation = value
 		w.Invalid(pod, errors.New("no window: "+value))
@@ -147,8 +148,9 @@ func TestInvalidAnnotationIsReportedOncePerValue(t *testing.T) {
 // The mirror pod of a static pod has another UID than the one that the runtime passes.
 func TestStaticPodEventsRegardTheMirrorPod(t *testing.T) {
 	w := newFixture(t)
-	mirror := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0", UID: "object", ResourceVersion: "1",
-		Annotations: map[string]string{"kubernetes.io/config.hash": "u1", corev1.MirrorPodAnnotationKey: "u1"}}}
+	mirror := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0", UID: "object",
+		ResourceVersion: "1",
+		Annotations:     map[string]string{"kubernetes.io/config.hash": "u1", corev1.MirrorPodAnnotationKey: "u1"}}}
 	if err := w.Pods.Replace([]any{mirror}, ""); err != nil {
 		t.Fatal(err)
 	}

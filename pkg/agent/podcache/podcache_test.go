@@ -42,7 +42,8 @@ func TestOf(t *testing.T) {
 			Owner: Owner{"apps", "StatefulSet", "db"}}},
 		{"of the core group",
 			with(func(p *corev1.Pod) { p.OwnerReferences = controlled("v1", "ReplicationController", "rc") }),
-			Pod{Name: name, UID: "u1", ObjectUID: "u1", Expected: true, Owner: Owner{"", "ReplicationController", "rc"}}},
+			Pod{Name: name, UID: "u1", ObjectUID: "u1", Expected: true,
+				Owner: Owner{"", "ReplicationController", "rc"}}},
 		{"static", with(func(p *corev1.Pod) {
 			p.Annotations = map[string]string{"kubernetes.io/config.hash": "h1", "kubernetes.io/config.mirror": "h1"}
 		}), Pod{Name: name, UID: "h1", ObjectUID: "u1", Expected: true}},

@@ -50,7 +50,8 @@ type Plan struct {
 // Make returns the plan for the leases of a node, its pods and the existing objects, which contain
 // requests of users and whether the sandbox was confirmed before.
 func Make(
-	node Node, view ipam.NodeView, pods map[informer.Name]podcache.Pod, existing map[informer.Name]*ipamv1.IPReservation,
+	node Node, view ipam.NodeView, pods map[informer.Name]podcache.Pod,
+	existing map[informer.Name]*ipamv1.IPReservation,
 ) Plan {
 	plan := Plan{Objects: map[informer.Name]Wanted{}}
 	for pod, leases := range retention.ByPod(view.Leases) {
@@ -143,7 +144,8 @@ func (plan *Plan) isConfirmed(
 	leases []lease.Lease, pod podcache.Pod, existing *ipamv1.IPReservation, s ipamv1.IPReservationStatus,
 	now lease.Instant,
 ) bool {
-	if existing != nil && existing.Status.Confirmed && existing.Status.ID == s.ID && existing.Status.PodUID == s.PodUID {
+	if existing != nil && existing.Status.Confirmed && existing.Status.ID == s.ID &&
+		existing.Status.PodUID == s.PodUID {
 		return true
 	}
 	l := newest(leases)

@@ -28,7 +28,8 @@ func ago(d time.Duration) lease.Instant {
 
 func bound(addr, id string, since time.Duration) lease.Lease {
 	return lease.Lease{
-		ID: id, Address: netip.MustParseAddr(addr), Pool: lease.Pool{DataDir: "/d", Network: "cbr0"}, State: lease.Bound,
+		ID: id, Address: netip.MustParseAddr(addr), Pool: lease.Pool{DataDir: "/d", Network: "cbr0"},
+		State:     lease.Bound,
 		Namespace: "db", Name: "db-0", UID: "u1", Holder: lease.Holder{ContainerID: "c1", IfName: "eth0"},
 		Window: time.Hour, BoundAt: ago(since),
 	}
@@ -85,7 +86,8 @@ func TestMake(t *testing.T) {
 		{name: "confirmed before, same pod", leases: []lease.Lease{bound("10.0.0.2", id1, 5*time.Second)},
 			existing: &ipamv1.IPReservation{Status: ipamv1.IPReservationStatus{ID: id1, PodUID: "u1", Confirmed: true}},
 			want:     is(func(s *ipamv1.IPReservationStatus) { s.Confirmed = true })},
-		{name: "confirmed before, former pod", leases: []lease.Lease{bound("10.0.0.2", id1, 30*time.Second-time.Nanosecond)},
+		{name: "confirmed before, former pod", leases: []lease.Lease{bound("10.0.0.2", id1,
+			30*time.Second-time.Nanosecond)},
 			existing: &ipamv1.IPReservation{Status: ipamv1.IPReservationStatus{ID: id1, PodUID: "u0", Confirmed: true}},
 			want:     is(func(*ipamv1.IPReservationStatus) {}), after: 10*time.Millisecond + 1},
 		{name: "a sandbox after 30 s", leases: []lease.Lease{bound("10.0.0.2", id1, 30*time.Second)},
@@ -95,12 +97,18 @@ func TestMake(t *testing.T) {
 			want: is(func(s *ipamv1.IPReservationStatus) {
 				s.State, s.HeldUntil, s.Confirmed = ipamv1.Held, until(59*time.Minute), true
 			}), after: 59*time.Minute + 10*time.Millisecond},
-		{name: "held after a short life", leases: []lease.Lease{held(bound("10.0.0.2", id1, 61*time.Second), time.Minute)},
-			want:  is(func(s *ipamv1.IPReservationStatus) { s.State, s.HeldUntil = ipamv1.Held, until(59*time.Minute) }),
+		{name: "held after a short life", leases: []lease.Lease{held(bound("10.0.0.2", id1, 61*time.Second),
+			time.Minute)},
+			want: is(func(s *ipamv1.IPReservationStatus) {
+				s.State, s.HeldUntil = ipamv1.Held, until(59*time.Minute)
+			}),
 			after: 59*time.Minute + 10*time.Millisecond},
 		{name: "held forever", leases: []lease.Lease{held(change(bound("10.0.0.2", id1, time.Hour),
 			func(l *lease.Lease) { l.Window = lease.Forever }), time.Minute)},
-			want: is(func(s *ipamv1.IPReservationStatus) { s.State, s.Window, s.Confirmed = ipamv1.Held, "forever", true })},
+			want: is(func(s *ipamv1.IPReservationStatus) {
+				s.State, s.Window, s.Confirmed = ipamv1.Held, "forever",
+					true
+			})},
 		{name: "one address bound, one held", leases: []lease.Lease{
 			bound("10.0.0.2", id1, time.Minute), held(bound("fd00::2", id2, time.Hour), time.Minute)},
 			want: is(both), after: 59*time.Minute + 10*time.Millisecond},
@@ -192,7 +200,8 @@ func TestCompare(t *testing.T) {
 		}, Change{Status: true}},
 		{"no end", func(r *ipamv1.IPReservation) { r.Status.HeldUntil = nil }, Change{Status: true}},
 		{"another state", func(r *ipamv1.IPReservation) { r.Status.State = ipamv1.Bound }, Change{Status: true}},
-		{"no status yet", func(r *ipamv1.IPReservation) { r.Status = ipamv1.IPReservationStatus{} }, Change{Status: true}},
+		{"no status yet", func(r *ipamv1.IPReservation) { r.Status = ipamv1.IPReservationStatus{} },
+			Change{Status: true}},
 		{"a lost label", func(r *ipamv1.IPReservation) { delete(r.Labels, ipamv1.LabelPodHash) }, Change{Spec: true}},
 	} {
 		existing := want.DeepCopy()

@@ -131,7 +131,8 @@ func (o *Objects) apply(ctx context.Context, want *ipamv1.IPReservation, body an
 	}
 	got := &ipamv1.IPReservation{}
 	err = o.client.Patch(types.ApplyPatchType).Namespace(want.Namespace).Resource(resource).Name(want.Name).
-		SubResource(subresource...).Param("fieldManager", FieldManager).Param("force", "true").Body(data).Do(ctx).Into(got)
+		SubResource(subresource...).Param("fieldManager", FieldManager).Param("force", "true").
+		Body(data).Do(ctx).Into(got)
 	if err != nil {
 		return err
 	}

@@ -39,7 +39,8 @@ func TestOldServerSelectsByLabel(t *testing.T) {
 			w.(http.Flusher).Flush()
 			<-r.Context().Done()
 		default:
-			mine := ipamv1.IPReservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "mine", ResourceVersion: "1"},
+			mine := ipamv1.IPReservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "mine",
+				ResourceVersion: "1"},
 				Spec: ipamv1.IPReservationSpec{PodName: "db-0", NodeName: "node1"}}
 			other := mine
 			other.Name, other.Spec.NodeName = "other", "of-the-same-hash"

@@ -76,7 +76,8 @@ func (h *Holds) movedTo(
 	return at, nil
 }
 
-func (h *Holds) claims(ctx context.Context, held map[informer.Name][]lease.Lease) (map[informer.Name][]location, error) {
+func (h *Holds) claims(ctx context.Context,
+	held map[informer.Name][]lease.Lease) (map[informer.Name][]location, error) {
 	var hashes []string
 	for pod := range held {
 		hashes = append(hashes, ipamv1.Hash(pod.Name))
@@ -115,7 +116,8 @@ func (h *Holds) list(ctx context.Context, hashes []string) ([]ipamv1.IPReservati
 		return nil, err
 	}
 	list := &ipamv1.IPReservationList{}
-	options := metav1.ListOptions{LabelSelector: labels.NewSelector().Add(*one).String(), ResourceVersion: string(cached)}
+	options := metav1.ListOptions{LabelSelector: labels.NewSelector().Add(*one).String(),
+		ResourceVersion: string(cached)}
 	err = h.Clients.IPAM.Get().Resource("ipreservations").VersionedParams(&options,
 		metav1.ParameterCodec).Do(ctx).Into(list)
 	return list.Items, err

@@ -71,7 +71,8 @@ func TestCandidates(t *testing.T) {
 	held[informer.Name{Namespace: "db", Name: "away"}] = []lease.Lease{{Hold: time.Hour}}
 	h, times := Holds{}, map[informer.Name]int{}
 	for pass := range 3 {
-		pods := h.candidates(held, map[informer.Name][]location{claimed: {{"node2", "u2"}}}, map[informer.Name]sighting{seen: {}})
+		pods := h.candidates(held, map[informer.Name][]location{claimed: {{"node2", "u2"}}},
+			map[informer.Name]sighting{seen: {}})
 		if len(pods) != 2+maxUnclaimed {
 			t.Errorf("pass %d: candidates %v", pass, pods)
 		}

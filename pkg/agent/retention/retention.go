@@ -1,7 +1,7 @@
-// Package retention applies the windows in the annotations of a node's pods to the node's leases. The
-// plugin reads the annotation from the CNI request where the runtime passes it; this package also
-// serves runtimes and configurations that do not, such as flannel's default one, and follows an
-// annotation that is changed while the pod runs.
+// Package retention applies the windows in the annotations of a node's pods to the node's leases.
+// The plugin reads the annotation from the CNI request where the runtime passes it; this package
+// also serves runtimes and configurations that do not, such as flannel's default one, and follows
+// an annotation that is changed while the pod runs.
 package retention
 
 import (

@@ -55,7 +55,8 @@ func TestPass(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect("again", 0, 10*time.Minute)
-	if after, err := os.Stat(node.Store.Dirs().State + "/leases.db"); err != nil || after.ModTime() != before.ModTime() {
+	if after, err := os.Stat(node.Store.Dirs().State + "/leases.db"); err != nil ||
+		after.ModTime() != before.ModTime() {
 		t.Errorf("a pass without a change wrote to the store: %v", err)
 	}
 	pods("soon")

@@ -185,14 +185,15 @@ func (c *Cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			}
 		}
 		c.remove(at.path)
-		respond(w, metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusSuccess})
+		respond(w, metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
+			Status: metav1.StatusSuccess})
 	default:
 		fail(w, http.StatusMethodNotAllowed)
 	}
 }
 
-// patch serves merge patches, and strategic ones of pods. A patch of the status changes nothing else,
-// and one of the object changes all but the status.
+// patch serves merge patches, and strategic ones of pods. A patch of the status changes nothing
+// else, and one of the object changes all but the status.
 func (c *Cluster) patch(w http.ResponseWriter, r *http.Request, at target, change object) {
 	old := c.objects[at.path]
 	for _, field := range []string{"uid", "resourceVersion"} {

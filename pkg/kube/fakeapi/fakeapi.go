@@ -163,7 +163,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.create(w, r)
 	case r.Method == http.MethodDelete && found:
 		delete(s.objects, r.URL.Path)
-		respond(w, metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusSuccess})
+		respond(w, metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
+			Status: metav1.StatusSuccess})
 	default:
 		fail(w, http.StatusNotFound)
 	}

@@ -87,12 +87,14 @@ func TestInformerFollowsListAndWatch(t *testing.T) {
 			"-last"},
 		{"an object that was not known is deleted", func() error { return i.Delete(some("a", "7", "last")) },
 			"true [b=again c=new]", true, ""},
-		{"a deletion of our own", func() error { return i.Learn(some("c", "8", "new"), true) }, "true [b=again]", false, ""},
+		{"a deletion of our own", func() error { return i.Learn(some("c", "8", "new"), true) }, "true [b=again]", false,
+			""},
 		{"created again after our own deletion", func() error { return i.Learn(some("c", "12", "again"), false) },
 			"true [b=again c=again]", false, ""},
 		{"the watch event of our own deletion", func() error { return i.Delete(some("c", "9", "new")) },
 			"true [b=again c=again]", true, ""},
-		{"deleted in the known version", func() error { return i.Delete(some("c", "12", "again")) }, "true [b=again]", true,
+		{"deleted in the known version", func() error { return i.Delete(some("c", "12", "again")) }, "true [b=again]",
+			true,
 			"-again"},
 		{"a failed list", func() error { return nil }, "true [b=again]", false, ""},
 		{"a list with older versions", func() error { return i.Replace([]any{some("b", "2", "restored")}, "3") },
@@ -134,7 +136,8 @@ func TestInformerFollowsListAndWatch(t *testing.T) {
 
 func TestIndex(t *testing.T) {
 	i := newInformer()
-	for _, o := range []*object{some("a", "1", "xa"), some("b", "2", "xb"), some("c", "3", "yc"), some("b", "4", "yb")} {
+	for _, o := range []*object{some("a", "1", "xa"), some("b", "2", "xb"), some("c", "3", "yc"),
+		some("b", "4", "yb")} {
 		if err := i.Add(o); err != nil {
 			t.Fatal(err)
 		}

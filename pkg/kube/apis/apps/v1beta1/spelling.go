@@ -58,7 +58,7 @@ func (s *PersistentPodStateSpec) Normalize(old *PersistentPodStateSpec) error {
 func (t *NodeTopologyTerm) normalize(i int, old []NodeTopologyTerm) error {
 	meant, ok := t.meant(i, old)
 	if !ok {
-		return fmt.Errorf("keys %q and nodeTopologyKeys %q differ, but name the same list; set one of them, or both alike",
+		return fmt.Errorf("keys %q and nodeTopologyKeys %q differ; set one of them, or both to the same list",
 			t.Keys, t.NodeTopologyKeys)
 	}
 	*t = Term(distinct(meant)...)

@@ -36,7 +36,8 @@ func TestNormalize(t *testing.T) {
 		preferred          [][]string
 		rejected           bool
 	}{
-		{name: "a new object of v1alpha1", written: `{"requiredPersistentTopology":{"nodeTopologyKeys":["zone","host"]}}`,
+		{name: "a new object of v1alpha1",
+			written:  `{"requiredPersistentTopology":{"nodeTopologyKeys":["zone","host"]}}`,
 			required: []string{"zone", "host"}},
 		{name: "a new object of v1beta1",
 			written:   `{"preferredPersistentTopology":[{"weight":1,"preference":{"keys":["host"]}}]}`,
@@ -81,7 +82,8 @@ func TestNormalize(t *testing.T) {
 				{"weight":50,"preference":{"keys":["row"],"nodeTopologyKeys":["rack"]}}]}`,
 			preferred: [][]string{{"row"}}},
 		{name: "an editor makes the second term equal to the first", old: stored,
-			written: `{"preferredPersistentTopology":[{"weight":100,"preference":{"keys":["host"],"nodeTopologyKeys":["host"]}},
+			written: `{"preferredPersistentTopology":[` +
+				`{"weight":100,"preference":{"keys":["host"],"nodeTopologyKeys":["host"]}},
 				{"weight":50,"preference":{"keys":["host"],"nodeTopologyKeys":["rack"]}}]}`,
 			preferred: [][]string{{"host"}, {"host"}}},
 		{name: "an object that Kruise stored, with one name", old: kruise,
@@ -196,8 +198,9 @@ func write(t *rapid.T, stored *PersistentPodStateSpec, writer string,
 		case "v1beta1":
 			term.NodeTopologyKeys = nil
 		}
-		written.PreferredPersistentTopology = append(written.PreferredPersistentTopology, PreferredTopologyTerm{Weight: 1,
-			Preference: term})
+		written.PreferredPersistentTopology = append(written.PreferredPersistentTopology,
+			PreferredTopologyTerm{Weight: 1,
+				Preference: term})
 	}
 	if err := written.Normalize(stored); err != nil {
 		t.Fatalf("%s: %v", writer, err)

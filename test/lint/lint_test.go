@@ -1,0 +1,248 @@
+package lint
+
+import (
+	"bytes"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/scanner"
+	"go/token"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+const (
+	maxColumns = 120 // of a line of Go, a tab counts as 4
+	maxComment = 100 // of a line that is a comment only
+	maxSubject = 72  // of a commit, in characters
+)
+
+// firstCommit is the commit after which subjects are checked, if there is no tag yet. Some of the
+// earlier subjects are longer.
+const firstCommit = "f9d38368930bf6328a6713a51b45931f0e66a812"
+
+// git returns the output of a git command in the root of the repository.
+func git(t *testing.T, args ...string) string {
+	t.Helper()
+	cmd := exec.Command("git", append([]string{"-C", "../.."}, args...)...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("git %s: %v", strings.Join(args, " "), err)
+	}
+	return string(out)
+}
+
+// file is a file of the repository.
+type file struct {
+	name    string // relative to the root
+	content []byte
+}
+
+// tracked returns the files that are tracked, or not ignored, and match a pattern of git.
+func tracked(t *testing.T, patterns ...string) []file {
+	t.Helper()
+	args := append([]string{"ls-files", "-z", "--cached", "--others", "--exclude-standard", "--"}, patterns...)
+	var out []file
+	for name := range strings.SplitSeq(strings.TrimRight(git(t, args...), "\x00"), "\x00") {
+		path := filepath.Join("../..", name)
+		if info, err := os.Lstat(path); err != nil || !info.Mode().IsRegular() {
+			continue // removed in the work tree, or a link
+		}
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, file{name, b})
+	}
+	if len(out) == 0 {
+		t.Fatalf("no file matches %q", patterns)
+	}
+	return out
+}
+
+var generated = regexp.MustCompile(`(?m)^// Code generated .* DO NOT EDIT\.$`)
+
+// goFiles returns the Go files that are written by hand.
+func goFiles(t *testing.T) []file {
+	t.Helper()
+	var out []file
+	for _, f := range tracked(t, "*.go") {
+		if !generated.Match(f.content) {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// columns returns the width of a line.
+func columns(line string) int { return utf8.RuneCountInString(line) + 3*strings.Count(line, "\t") }
+
+// notYet matches files that have still to be wrapped.
+var notYet = regexp.MustCompile(`^(pkg/(adopt|ipam|manager)|test/e2e)/`)
+
+// rawStrings returns the lines that are inside of a raw string literal, whose width is that of
+// data.
+func rawStrings(f file) map[int]bool {
+	files := token.NewFileSet()
+	var s scanner.Scanner
+	s.Init(files.AddFile(f.name, -1, len(f.content)), f.content, nil, 0)
+	inside := map[int]bool{}
+	for {
+		pos, tok, lit := s.Scan()
+		if tok == token.EOF {
+			return inside
+		}
+		if tok == token.STRING && lit[0] == '`' {
+			first := files.Position(pos).Line
+			for i := range strings.Count(lit, "\n") {
+				inside[first+1+i] = true
+			}
+		}
+	}
+}
+
+// limitOf returns how many columns a line may have. The text of comments is wrapped earlier, except
+// preformatted lines, markers of generators, and single words such as links.
+func limitOf(line string) int {
+	text, comment := strings.CutPrefix(strings.TrimSpace(line), "// ")
+	switch {
+	case !comment:
+		return maxColumns
+	case strings.HasPrefix(text, "+"), !strings.Contains(text, " "):
+		return math.MaxInt
+	}
+	return maxComment
+}
+
+func TestColumns(t *testing.T) {
+	for _, f := range goFiles(t) {
+		raw := rawStrings(f)
+		if notYet.MatchString(f.name) {
+			continue
+		}
+		for i, line := range strings.Split(string(f.content), "\n") {
+			if n, limit := columns(line), limitOf(line); n > limit && !raw[i+1] {
+				t.Errorf("%s:%d has %d columns; want at most %d", f.name, i+1, n, limit)
+			}
+		}
+	}
+}
+
+var reports = regexp.MustCompile(`reports (whether|true|false)|returns (true|false)`)
+
+// TestBooleanComments checks the comments of functions whose only result is a bool.
+func TestBooleanComments(t *testing.T) {
+	for _, f := range goFiles(t) {
+		files := token.NewFileSet()
+		parsed, err := parser.ParseFile(files, f.name, f.content, parser.ParseComments|parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, decl := range parsed.Decls {
+			fn, ok := decl.(*ast.FuncDecl)
+			if notYet.MatchString(f.name) || !ok || fn.Doc == nil || !returnsBool(fn.Type) {
+				continue
+			}
+			if text := strings.Join(strings.Fields(fn.Doc.Text()), " "); !reports.MatchString(text) {
+				t.Errorf("%s: want a comment with \"reports whether\", not %q", files.Position(fn.Pos()), text)
+			}
+		}
+	}
+}
+
+func returnsBool(fn *ast.FuncType) bool {
+	if fn.Results == nil || fn.Results.NumFields() != 1 {
+		return false
+	}
+	name, ok := fn.Results.List[0].Type.(*ast.Ident)
+	return ok && name.Name == "bool"
+}
+
+// forbidden are expressions that the repository must not contain, and what to write instead. The
+// names are those of documents outside of it.
+var forbidden = map[string]*regexp.Regexp{
+	`write "reports whether"`: regexp.MustCompile(`(?i)tells ` + `whether`),
+	"name a heading in docs/": regexp.MustCompile(`\b(FACTS|DESIGN|NAMES|FIELD|STYLE|TESTBED|REVIEW)\b`),
+}
+
+func TestForbiddenWords(t *testing.T) {
+	for _, f := range tracked(t) {
+		if bytes.ContainsRune(f.content, 0) || f.name == "test/lint/lint_test.go" {
+			continue
+		}
+		for instead, words := range forbidden {
+			for i, line := range bytes.Split(f.content, []byte("\n")) {
+				if found := words.Find(line); found != nil {
+					t.Errorf("%s:%d contains %q; %s", f.name, i+1, found, instead)
+				}
+			}
+		}
+	}
+}
+
+// TestNamedTestsExist checks the names of tests in the docs.
+func TestNamedTestsExist(t *testing.T) {
+	defined := map[string]bool{}
+	definition := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)\w*)\(`)
+	for _, f := range tracked(t, "*_test.go") {
+		for _, m := range definition.FindAllSubmatch(f.content, -1) {
+			defined[string(m[1])] = true
+		}
+	}
+	name := regexp.MustCompile("\\b(?:Test|Fuzz|Benchmark)[A-Z]\\w+")
+	for _, f := range tracked(t, "*.md") {
+		for i, line := range strings.Split(string(f.content), "\n") {
+			for _, m := range name.FindAllString(line, -1) {
+				if !defined[m] {
+					t.Errorf("%s:%d: there is no test %s", f.name, i+1, m)
+				}
+			}
+		}
+	}
+}
+
+// TestSubjects checks the subjects of commits since the last tag.
+func TestSubjects(t *testing.T) {
+	base := firstCommit
+	if tags := strings.Fields(git(t, "tag", "--merged", "HEAD", "--sort=-creatordate", "--list", "v*")); len(tags) > 0 {
+		base = tags[0]
+	}
+	subject := regexp.MustCompile(`^[a-z0-9][a-z0-9/._-]*(, [a-z0-9][a-z0-9/._-]*)*: [a-z]`)
+	commits := git(t, "log", "--no-merges", "--format=%h %s", base+"..HEAD")
+	for commit := range strings.Lines(commits) {
+		id, s, _ := strings.Cut(strings.TrimSpace(commit), " ")
+		if n := utf8.RuneCountInString(s); n > maxSubject {
+			t.Errorf("commit %s: the subject has %d characters; want at most %d", id, n, maxSubject)
+		}
+		if !subject.MatchString(s) {
+			t.Errorf(`commit %s: %q; want a subject such as "ipam: replay spooled DELs"`, id, s)
+		}
+	}
+}
+
+func TestColumnsOfALine(t *testing.T) {
+	for line, want := range map[string]int{"": 0, "a": 1, "\ta": 5, "é\t\t": 9} {
+		if got := columns(line); got != want {
+			t.Errorf("%q has %d columns, want %d", line, got, want)
+		}
+	}
+	for line, want := range map[string]int{
+		"\tx()": maxColumns, "\t// a b": maxComment, "//\ta b": maxColumns, "// +a:b c": math.MaxInt,
+		"// https://a": math.MaxInt,
+	} {
+		if got := limitOf(line); got != want {
+			t.Errorf("%q may have %d columns, want %d", line, got, want)
+		}
+	}
+	f := file{"x.go", fmt.Appendf(nil, "package x\n\nconst a = `1\n2\n3` // %s\n", "comment")}
+	if raw := rawStrings(f); len(raw) != 2 || !raw[4] || !raw[5] {
+		t.Errorf("lines in a raw string: %v, want 4 and 5", raw)
+	}
+}
