@@ -3,6 +3,7 @@ package pin
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -20,10 +21,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
-	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 )
 
 // An api is an API server that knows nothing, and keeps what it is asked for.
@@ -98,21 +99,27 @@ func clusterOf(t testing.TB, nodes map[string]*corev1.Node, hour *time.Time, vie
 	t.Helper()
 	c := &cluster{reader: nodesOnly{nodes: nodes}, now: func() time.Time { return *hour }, traces: map[string]trace{},
 		synced:       []func() bool{func() bool { return true }},
-		pods:         toolscache.NewSharedIndexInformer(&toolscache.ListWatch{}, &corev1.Pod{}, 0, podIndexers()),
-		reservations: toolscache.NewSharedIndexInformer(&toolscache.ListWatch{}, &ipam.IPReservation{}, 0, reservationIndexers())}
+		pods:         informer.New(func(p *podView) *podView { return p }, podIndexes),
+		reservations: informer.New(func(r *reservation) *reservation { return r }, reservationIndexes)}
 	for _, v := range views {
 		c.add(t, v)
 	}
 	return c
 }
 
+// add stores a view in place of the one of that name.
 func (c *cluster) add(t testing.TB, view any) {
 	t.Helper()
-	store := c.pods.GetStore()
-	if _, ok := view.(*reservation); ok {
-		store = c.reservations.GetStore()
+	var err error
+	switch view := view.(type) {
+	case *podView:
+		err = errors.Join(c.pods.Delete(view), c.pods.Add(view))
+	case *reservation:
+		err = errors.Join(c.reservations.Delete(view), c.reservations.Add(view))
+	default:
+		t.Fatalf("unexpected type %T", view)
 	}
-	if err := store.Add(view); err != nil {
+	if err != nil {
 		t.Fatal(err)
 	}
 }

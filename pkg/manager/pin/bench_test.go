@@ -15,7 +15,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
@@ -56,29 +55,20 @@ func big(b *testing.B) *cluster {
 	}
 	c := clusterOf(b, reader.nodes, new(time.Time))
 	c.now = time.Now
-	add := func(store toolscache.Store, view func(any) (any, error), object any) {
-		v, err := view(object)
-		if err == nil {
-			err = store.Add(v)
-		}
-		if err != nil {
-			b.Fatal(err)
-		}
-	}
 	for i := range manyReservations {
 		pod, on := fmt.Sprintf("database-%d", i), fmt.Sprintf("node-%d", i%manyNodes)
-		add(c.reservations.GetStore(), viewReservation, &ipam.IPReservation{
+		c.add(b, viewReservation(&ipam.IPReservation{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: pod + "-01234567", UID: types.UID(fmt.Sprintf("0e1d2c3b-0000-4000-8000-%012d", i)),
 				ResourceVersion: fmt.Sprint(100000 + i), Labels: map[string]string{ipam.LabelNodeHash: "x", ipam.LabelPodHash: "y"}},
 			Spec: ipam.IPReservationSpec{PodName: pod, NodeName: on, NodeUID: "uid-1"},
 			Status: ipam.IPReservationStatus{ID: fmt.Sprintf("%016x", i), State: ipam.Bound, Window: "1h0m0s", PodUID: fmt.Sprintf("0e1d2c3b-0000-4000-9000-%012d", i),
-				AddressList: fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255)}})
+				AddressList: fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255)}}))
 		if i%2 == 0 {
 			p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: pod, UID: types.UID(fmt.Sprintf("0e1d2c3b-0000-4000-9000-%012d", i)),
 				ResourceVersion: fmt.Sprint(200000 + i), Annotations: map[string]string{policy.Annotation: "1h"}},
 				Spec: corev1.PodSpec{NodeName: on, SchedulerName: "default-scheduler"}}
 			p.Status.PodIPs = []corev1.PodIP{{IP: fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255)}}
-			add(c.pods.GetStore(), viewPod, p)
+			c.add(b, viewPod(p))
 		}
 	}
 	return c

@@ -9,11 +9,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -21,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
@@ -50,9 +49,9 @@ func namespaceMeta() *metav1.PartialObjectMetadata {
 // has its own.
 type cluster struct {
 	reader       client.Reader // of nodes and namespaces, from the manager's cache
-	pods         toolscache.SharedIndexInformer
-	reservations toolscache.SharedIndexInformer
-	watches      []*restartable
+	pods         *informer.Informer[*podView]
+	reservations *informer.Informer[*reservation]
+	tasks        []func(context.Context) error // of the informers
 	synced       []func() bool
 	now          func() time.Time
 
@@ -61,99 +60,58 @@ type cluster struct {
 }
 
 func newCluster(ctx context.Context, mgr manager.Manager, now func() time.Time) (*cluster, error) {
-	c := &cluster{reader: mgr.GetClient(), now: now, traces: map[string]trace{}}
-	var err error
-	c.pods, err = c.watch(mgr, corev1.SchemeGroupVersion.WithKind("Pod"), "pods", &corev1.Pod{},
-		func(o *metav1.ListOptions) { o.LabelSelector = wellknown.LabelRetained }, viewPod, podIndexers())
+	c := &cluster{reader: mgr.GetClient(), now: now, traces: map[string]trace{},
+		pods: informer.New(viewPod, podIndexes), reservations: informer.New(viewReservation, reservationIndexes)}
+	pods, err := listWatch(mgr, corev1.SchemeGroupVersion.WithKind("Pod"), "pods",
+		func(o *metav1.ListOptions) { o.LabelSelector = wellknown.LabelRetained })
 	if err != nil {
 		return nil, err
 	}
-	c.reservations, err = c.watch(mgr, ipam.GroupVersion.WithKind("IPReservation"), ipam.Resource.Resource, &ipam.IPReservation{},
-		func(*metav1.ListOptions) {}, viewReservation, reservationIndexers())
+	reservations, err := listWatch(mgr, ipam.GroupVersion.WithKind("IPReservation"), ipam.Resource.Resource, func(*metav1.ListOptions) {})
 	if err != nil {
 		return nil, err
 	}
-	if _, err := c.pods.AddEventHandler(toolscache.ResourceEventHandlerFuncs{DeleteFunc: c.remember}); err != nil {
-		return nil, err
+	c.tasks = []func(context.Context) error{
+		func(ctx context.Context) error { return c.pods.Run(ctx, pods, "retained pods") },
+		func(ctx context.Context) error { return c.reservations.Run(ctx, reservations, "reservations") },
 	}
-	if _, err := c.reservations.AddEventHandler(toolscache.ResourceEventHandlerFuncs{DeleteFunc: c.lose}); err != nil {
-		return nil, err
-	}
+	c.pods.Handle(informer.Handler[*podView]{Deleted: c.remember})
+	c.reservations.Handle(informer.Handler[*reservation]{Deleted: c.lose})
 	c.synced = []func() bool{c.pods.HasSynced, c.reservations.HasSynced}
 	for _, object := range []client.Object{&corev1.Node{}, namespaceMeta()} {
-		informer, err := mgr.GetCache().GetInformer(ctx, object, cache.BlockUntilSynced(false))
+		cached, err := mgr.GetCache().GetInformer(ctx, object, cache.BlockUntilSynced(false))
 		if err != nil {
 			return nil, fmt.Errorf("watching %T: %w", object, err)
 		}
-		c.synced = append(c.synced, informer.HasSynced)
+		c.synced = append(c.synced, cached.HasSynced)
 	}
 	return c, mgr.Add(everywhere(c.run))
 }
 
-func podIndexers() toolscache.Indexers {
-	return toolscache.Indexers{byGate: func(object any) ([]string, error) {
-		if p := object.(*podView); p.Gated && p.Gates == 1 {
-			return []string{theGate}, nil
-		}
-		return nil, nil
-	}}
-}
+var podIndexes = informer.Indexes[*podView]{byGate: func(p *podView) []string {
+	if p.Gated && p.Gates == 1 {
+		return []string{theGate}
+	}
+	return nil
+}}
 
-func reservationIndexers() toolscache.Indexers {
-	return toolscache.Indexers{byPod: func(object any) ([]string, error) {
-		r := object.(*reservation)
-		return []string{r.Namespace + "/" + r.Pod}, nil
-	}}
-}
+var reservationIndexes = informer.Indexes[*reservation]{byPod: func(r *reservation) []string {
+	return []string{r.Namespace + "/" + r.Pod}
+}}
 
-// watch makes an informer that keeps views, and whose watch can be restarted.
-func (c *cluster) watch(mgr manager.Manager, kind schema.GroupVersionKind, resource string, example runtime.Object,
-	narrow func(*metav1.ListOptions), view toolscache.TransformFunc, indexers toolscache.Indexers) (toolscache.SharedIndexInformer, error) {
+// listWatch lists and watches the objects of a kind with protobuf, if the API server has it for that kind.
+func listWatch(mgr manager.Manager, kind schema.GroupVersionKind, resource string, narrow func(*metav1.ListOptions)) (*toolscache.ListWatch, error) {
 	rest, err := apiutil.RESTClientForGVK(kind, false, false, mgr.GetConfig(), serializer.NewCodecFactory(mgr.GetScheme()), mgr.GetHTTPClient())
 	if err != nil {
 		return nil, fmt.Errorf("watching %s: %w", resource, err)
 	}
-	lw := toolscache.NewFilteredListWatchFromClient(rest, resource, metav1.NamespaceAll, narrow)
-	w := &restartable{begin: lw.WatchFuncWithContext}
-	lw.WatchFuncWithContext = w.watch
-	c.watches = append(c.watches, w)
-	informer := toolscache.NewSharedIndexInformerWithOptions(lw, example, toolscache.SharedIndexInformerOptions{
-		Indexers: indexers, ObjectDescription: resource})
-	return informer, informer.SetTransform(view)
-}
-
-// A restartable is the watch of an informer.
-type restartable struct {
-	begin toolscache.WatchFuncWithContext
-
-	mu      sync.Mutex
-	current watch.Interface
-}
-
-func (r *restartable) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-	w, err := r.begin(ctx, o)
-	if err == nil {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.current = w
-	}
-	return w, err
-}
-
-// restart ends the watch. The informer begins another one where this one ended.
-func (r *restartable) restart() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.current != nil {
-		r.current.Stop()
-	}
+	return toolscache.NewFilteredListWatchFromClient(rest, resource, metav1.NamespaceAll, narrow), nil
 }
 
 // watchAgain restarts the watches: an open one that shows nothing would be believed for minutes.
 func (c *cluster) watchAgain() {
-	for _, w := range c.watches {
-		w.restart()
-	}
+	c.pods.Restart()
+	c.reservations.Restart()
 }
 
 // everywhere is work that every replica does, leader or not.
@@ -164,8 +122,8 @@ func (everywhere) NeedLeaderElection() bool          { return false }
 
 func (c *cluster) run(ctx context.Context) error {
 	var wg sync.WaitGroup
-	for _, informer := range []toolscache.SharedIndexInformer{c.pods, c.reservations} {
-		wg.Go(func() { informer.RunWithContext(ctx) })
+	for _, task := range c.tasks {
+		wg.Go(func() { _ = task(ctx) })
 	}
 	forget := time.NewTicker(time.Minute)
 	defer forget.Stop()
@@ -191,11 +149,7 @@ func (c *cluster) Synced() bool {
 }
 
 // remember keeps where a pod was after it has ended.
-func (c *cluster) remember(object any) {
-	p := ended[podView](object)
-	if p == nil {
-		return
-	}
+func (c *cluster) remember(p *podView) {
 	key := p.Namespace + "/" + p.Name
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -208,9 +162,8 @@ func (c *cluster) remember(object any) {
 
 // lose remembers that nothing waits for a pod any more, once its reservation is deleted: be it over or given up, be the pod
 // still there or not. An agent that has it all the same publishes it again.
-func (c *cluster) lose(object any) {
-	r := ended[reservation](object)
-	if r == nil || r.PodUID == "" {
+func (c *cluster) lose(r *reservation) {
+	if r.PodUID == "" {
 		return
 	}
 	key := r.Namespace + "/" + r.Pod
@@ -222,15 +175,6 @@ func (c *cluster) lose(object any) {
 		t.Until = c.now().Add(memoryLife)
 	}
 	c.traces[key] = t
-}
-
-// ended is the last that an informer has seen of what is gone.
-func ended[View any](object any) *View {
-	if gone, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
-		object = gone.Obj
-	}
-	v, _ := object.(*View)
-	return v
 }
 
 func (c *cluster) forget() {
@@ -265,26 +209,15 @@ func (c *cluster) remembered(key string) trace {
 }
 
 func (c *cluster) pod(key string) *podView {
-	object, found, err := c.pods.GetStore().GetByKey(key)
-	if err != nil || !found {
-		return nil
-	}
-	return object.(*podView)
+	p, _ := c.pods.Get(key)
+	return p
 }
 
 // gatedPods are the pods that wait for us alone.
-func (c *cluster) gatedPods() []any {
-	list, _ := c.pods.GetIndexer().ByIndex(byGate, theGate) // an error says that there is no such index
-	return list
-}
+func (c *cluster) gatedPods() []*podView { return c.pods.ByIndex(byGate, theGate) }
 
 func (c *cluster) reservationsOf(key string) []*reservation {
-	list, _ := c.reservations.GetIndexer().ByIndex(byPod, key)
-	all := make([]*reservation, len(list))
-	for i, object := range list {
-		all[i] = object.(*reservation)
-	}
-	return all
+	return c.reservations.ByIndex(byPod, key)
 }
 
 // place is where a pod's addresses are, and what is remembered of the pod.

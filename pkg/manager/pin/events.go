@@ -7,7 +7,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -15,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/recorder"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -101,18 +101,18 @@ func (e *explainer) setup(mgr manager.Manager) error {
 		return err
 	}
 	return c.Watch(source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-		_, err := e.cluster.pods.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-			AddFunc: func(object any) {
-				if p := object.(*podView); e.cluster.now().Sub(p.CreationTimestamp.Time) < eventLife {
+		e.cluster.pods.Handle(informer.Handler[*podView]{
+			Added: func(p *podView) {
+				if e.cluster.now().Sub(p.CreationTimestamp.Time) < eventLife {
 					queue.Add(requestOf(p))
 				}
 			},
-			UpdateFunc: func(before, now any) {
-				if b, p := before.(*podView), now.(*podView); b.Node == "" && p.Node != "" {
+			Updated: func(before, p *podView) {
+				if before.Node == "" && p.Node != "" {
 					queue.Add(requestOf(p))
 				}
 			},
 		})
-		return err
+		return nil
 	}))
 }

@@ -16,7 +16,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -24,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
 )
 
@@ -213,8 +213,7 @@ func (n *nominator) find(ctx context.Context, req reconcile.Request) (p *podView
 	case p != nil && p.UID == pod.UID:
 		return p, false, 0
 	}
-	view, _ := viewPod(&pod) // of a pod, it does not fail
-	p = view.(*podView)
+	p = viewPod(&pod)
 	n.lookSince(p, admitted)
 	return p, pod.Labels[wellknown.LabelRetained] != "", 0
 }
@@ -501,8 +500,7 @@ func (n *nominator) setup(mgr manager.Manager) error {
 				queue.Add(requestOf(p))
 			}
 		}
-		add := func(object any) {
-			p := object.(*podView)
+		add := func(p *podView) {
 			n.gates.Seen(p)
 			if p.Gated || p.waits() {
 				n.look(p, n.cluster.now()) // its time in the queue counts
@@ -511,23 +509,19 @@ func (n *nominator) setup(mgr manager.Manager) error {
 				queue.Add(requestOf(p))
 			}
 		}
-		_, err := n.cluster.pods.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-			AddFunc: add,
-			UpdateFunc: func(before, now any) {
-				if b, p := before.(*podView), now.(*podView); b.UID != p.UID {
-					gone(b)
+		n.cluster.pods.Handle(informer.Handler[*podView]{
+			Added: add,
+			Updated: func(before, p *podView) {
+				if before.UID != p.UID {
+					gone(before)
 				} else if p.Node != "" {
-					n.lose(b)
+					n.lose(before)
 				}
-				add(now)
+				add(p)
 			},
-			DeleteFunc: func(object any) {
-				if p := ended[podView](object); p != nil {
-					gone(p)
-				}
-			},
+			Deleted: gone,
 		})
-		return err
+		return nil
 	}))
 }
 

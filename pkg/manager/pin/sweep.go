@@ -77,8 +77,7 @@ func (s *sweeper) sweep(ctx context.Context) error {
 	}
 	var problems []error
 	seen := map[types.UID]bool{}
-	for _, object := range s.cluster.reservations.GetStore().List() {
-		r := object.(*reservation)
+	for _, r := range s.cluster.reservations.List() {
 		uid := types.UID(r.NodeUID)
 		gone, known := seen[uid]
 		if !known {

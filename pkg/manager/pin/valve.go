@@ -10,7 +10,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -19,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
 )
 
@@ -163,18 +163,18 @@ func (v *valve) setup(mgr manager.Manager) error {
 	}
 	return c.Watch(source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		add := func(p *podView) {
-			if p != nil && p.stuck() {
+			if p.stuck() {
 				queue.Add(requestOf(p))
 			}
 		}
-		_, err := v.cluster.pods.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-			AddFunc: func(object any) { add(object.(*podView)) },
-			UpdateFunc: func(before, now any) {
-				add(before.(*podView)) // it may be over
-				add(now.(*podView))
+		v.cluster.pods.Handle(informer.Handler[*podView]{
+			Added: add,
+			Updated: func(before, p *podView) {
+				add(before) // it may be over
+				add(p)
 			},
-			DeleteFunc: func(object any) { add(ended[podView](object)) },
+			Deleted: add,
 		})
-		return err
+		return nil
 	}))
 }

@@ -31,12 +31,7 @@ type reservation struct {
 	Abandoned          bool          // nobody is pinned to it again
 }
 
-// viewReservation makes the view; it leaves a view alone, because informers may call it twice.
-func viewReservation(object any) (any, error) {
-	r, ok := object.(*ipam.IPReservation)
-	if !ok {
-		return object, nil
-	}
+func viewReservation(r *ipam.IPReservation) *reservation {
 	v := &reservation{
 		ObjectMeta: identity(&r.ObjectMeta),
 		Pod:        r.Spec.PodName,
@@ -53,7 +48,7 @@ func viewReservation(object any) (any, error) {
 		v.Until = r.Status.HeldUntil.Time
 	}
 	v.Window, _ = policy.ParseWindow(r.Status.Window)
-	return v, nil
+	return v
 }
 
 func addressList(s ipam.IPReservationStatus) string {
@@ -98,12 +93,7 @@ type podView struct {
 	Addresses        string
 }
 
-// viewPod makes the view; it leaves a view alone.
-func viewPod(object any) (any, error) {
-	p, ok := object.(*corev1.Pod)
-	if !ok {
-		return object, nil
-	}
+func viewPod(p *corev1.Pod) *podView {
 	v := &podView{
 		ObjectMeta: identity(&p.ObjectMeta),
 		Node:       shared(p.Spec.NodeName),
@@ -144,7 +134,7 @@ func viewPod(object any) (any, error) {
 			v.Evicted = c.Reason == "EvictionByEvictionAPI"
 		}
 	}
-	return v, nil
+	return v
 }
 
 // nominatedByUs reports whether the manager is the last that wrote a pod's nominated node. A scheduler that nominates another

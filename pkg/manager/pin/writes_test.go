@@ -499,7 +499,7 @@ func TestMemory(t *testing.T) {
 	}
 	c.add(t, ran)
 	is("it runs, and its successor is made already", "node1")
-	_ = c.pods.GetStore().Delete(ran)
+	_ = c.pods.Delete(ran)
 	c.remember(ran)
 	is("it has ended", "node1")
 	c.lose(r)
@@ -510,7 +510,7 @@ func TestMemory(t *testing.T) {
 	c.lose(r)
 	hour = hour.Add(2 * memoryLife)
 	c.forget()
-	_ = c.pods.GetStore().Delete(ran)
+	_ = c.pods.Delete(ran)
 	c.remember(ran)
 	is("its reservation was deleted while it ran", "")
 	hour = hour.Add(2 * memoryLife)
