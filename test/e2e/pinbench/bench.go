@@ -16,19 +16,19 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/leasehold-cni/leasehold/test/e2e/bed"
+	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 	"github.com/leasehold-cni/leasehold/test/e2e/fleet"
 	"github.com/leasehold-cni/leasehold/test/e2e/machine"
 )
 
 // Bench is a control plane that runs, to measure on.
 type Bench struct {
-	bed    *bed.Bed
-	api    *rest.Config
-	client *kubernetes.Clientset
-	plugin string
-	out    io.Writer
-	began  time.Time
+	cluster *cluster.Cluster
+	api     *rest.Config
+	client  *kubernetes.Clientset
+	plugin  string
+	out     io.Writer
+	began   time.Time
 
 	manager func(i int) machine.Start // how a replica is started
 }
@@ -41,15 +41,15 @@ const (
 	nodeGrace = 3 * time.Minute // 300 nodes share a machine with all else, and must not be lost over that
 )
 
-// Start builds what is needed and starts a control plane in the bed's folder. Close ends it.
+// Start builds what is needed and starts a control plane in the cluster's directory. Close ends it.
 func Start(ctx context.Context, repo, dir string, out io.Writer) (*Bench, error) {
-	b, err := bed.NewBare(repo, dir)
+	b, err := cluster.NewBare(repo, dir)
 	if err != nil {
 		return nil, err
 	}
 	b.NodeGrace = nodeGrace
-	bench := &Bench{bed: b, out: out, began: time.Now()}
-	if bench.plugin, err = b.Build(ctx, bed.Program{Module: ".", Package: "plugins/ipam/leasehold"}); err != nil {
+	bench := &Bench{cluster: b, out: out, began: time.Now()}
+	if bench.plugin, err = b.Build(ctx, cluster.Program{Module: ".", Package: "plugins/ipam/leasehold"}); err != nil {
 		return nil, err
 	}
 	if err := b.UpControl(ctx); err != nil {
@@ -62,7 +62,7 @@ func Start(ctx context.Context, repo, dir string, out io.Writer) (*Bench, error)
 }
 
 func (b *Bench) connect(ctx context.Context) (err error) {
-	if b.api, err = clientcmd.BuildConfigFromFlags("", b.bed.Kubeconfig()); err != nil {
+	if b.api, err = clientcmd.BuildConfigFromFlags("", b.cluster.Kubeconfig()); err != nil {
 		return err
 	}
 	b.api.QPS = -1
@@ -74,8 +74,8 @@ func (b *Bench) connect(ctx context.Context) (err error) {
 
 // Close removes the control plane and all that was on it, but for the logs.
 func (b *Bench) Close(ctx context.Context) error {
-	kept := filepath.Join(b.bed.Dir, "logs")
-	return errors.Join(os.RemoveAll(kept), os.Rename(b.bed.Scratch("logs"), kept), b.bed.Down(context.WithoutCancel(ctx)))
+	kept := filepath.Join(b.cluster.Dir, "logs")
+	return errors.Join(os.RemoveAll(kept), os.Rename(b.cluster.Scratch("logs"), kept), b.cluster.Down(context.WithoutCancel(ctx)))
 }
 
 func (b *Bench) say(format string, args ...any) {
@@ -87,12 +87,12 @@ func (b *Bench) say(format string, args ...any) {
 func (b *Bench) Recreations(ctx context.Context, nodeCount, count, parallel int, modes []string) (fine bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	log, err := os.Create(b.bed.Log("host", "fleet"))
+	log, err := os.Create(b.cluster.Log("host", "fleet"))
 	if err != nil {
 		return false, err
 	}
 	defer log.Close()
-	f, err := fleet.New(fleet.Config{API: b.api, Plugin: b.plugin, Dir: b.bed.Scratch("fleet"), Network: podNetwork,
+	f, err := fleet.New(fleet.Config{API: b.api, Plugin: b.plugin, Dir: b.cluster.Scratch("fleet"), Network: podNetwork,
 		Heartbeat: heartbeat, Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))})
 	if err != nil {
 		return false, err
@@ -100,7 +100,7 @@ func (b *Bench) Recreations(ctx context.Context, nodeCount, count, parallel int,
 	defer func() {
 		cancel()
 		f.Wait()
-		err = errors.Join(err, os.RemoveAll(b.bed.Scratch("fleet")))
+		err = errors.Join(err, os.RemoveAll(b.cluster.Scratch("fleet")))
 	}()
 	b.say("registering %d nodes", nodeCount)
 	if err := f.Start(ctx, nodes(nodeCount)); err != nil {

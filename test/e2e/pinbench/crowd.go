@@ -190,7 +190,7 @@ func (b *Bench) fillReservations(ctx context.Context, c crowd, uids []string) er
 }
 
 func (b *Bench) patchCRD(ctx context.Context, patch string) error {
-	cmd := exec.CommandContext(ctx, b.bed.Kubectl(), "--kubeconfig="+b.bed.Kubeconfig(), "patch", "crd",
+	cmd := exec.CommandContext(ctx, b.cluster.Kubectl(), "--kubeconfig="+b.cluster.Kubeconfig(), "patch", "crd",
 		v1alpha1.Resource.GroupResource().String(), "--type=json", "--patch="+patch)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("kubectl patch: %w\n%s", err, out)

@@ -24,7 +24,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
-	"github.com/leasehold-cni/leasehold/test/e2e/bed"
+	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 )
 
 // A fault is something that goes wrong while pods are created.
@@ -58,14 +58,14 @@ const (
 func (b *Bench) Faults(ctx context.Context, match *regexp.Regexp, rate int, lasting time.Duration) (fine bool,
 	err error) {
 	// These nodes renew no Lease, so nobody may look after them.
-	if err := b.bed.StopControl(ctx, bed.ControllerManager); err != nil {
+	if err := b.cluster.StopControl(ctx, cluster.ControllerManager); err != nil {
 		return false, err
 	}
 	c := crowd{Nodes: 20, Reservations: namespaces * max(30, 2*rate*int(lasting.Seconds())/tenants), Away: true}
 	if err := b.fill(ctx, c); err != nil {
 		return false, err
 	}
-	config, err := clientcmd.LoadFromFile(b.bed.Kubeconfig())
+	config, err := clientcmd.LoadFromFile(b.cluster.Kubeconfig())
 	if err != nil {
 		return false, err
 	}
@@ -75,7 +75,7 @@ func (b *Bench) Faults(ctx context.Context, match *regexp.Regexp, rate int, last
 			return false, errNoCA
 		}
 	}
-	through, err := newProxy(b.bed.HostAddr(), b.api.Host, pool)
+	through, err := newProxy(b.cluster.HostAddr(), b.api.Host, pool)
 	if err != nil {
 		return false, err
 	}
@@ -214,7 +214,7 @@ func (r *faultRun) ping(ctx context.Context) {
 	config := rest.CopyConfig(r.api)
 	config.Host, config.CAData, config.CAFile = r.proxy.url, r.proxy.ca, ""
 	config.CertData, config.KeyData, config.CertFile, config.KeyFile = nil, nil, "", ""
-	managers, err := clientcmd.BuildConfigFromFlags("", r.bed.Scratch(wellknown.ManagerName+".kubeconfig"))
+	managers, err := clientcmd.BuildConfigFromFlags("", r.cluster.Scratch(wellknown.ManagerName+".kubeconfig"))
 	if err != nil {
 		r.problem(err)
 		return

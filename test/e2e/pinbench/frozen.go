@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/leasehold-cni/leasehold/pkg/policy"
-	"github.com/leasehold-cni/leasehold/test/e2e/bed"
+	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 	"github.com/leasehold-cni/leasehold/test/e2e/fleet"
 	"github.com/leasehold-cni/leasehold/test/e2e/machine"
 )
@@ -32,12 +32,12 @@ const (
 func (b *Bench) Frozen(ctx context.Context, count int, away time.Duration) (fine bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	log, err := os.Create(b.bed.Log("host", "fleet"))
+	log, err := os.Create(b.cluster.Log("host", "fleet"))
 	if err != nil {
 		return false, err
 	}
 	defer log.Close()
-	f, err := fleet.New(fleet.Config{API: b.api, Plugin: b.plugin, Dir: b.bed.Scratch("fleet"), Network: podNetwork,
+	f, err := fleet.New(fleet.Config{API: b.api, Plugin: b.plugin, Dir: b.cluster.Scratch("fleet"), Network: podNetwork,
 		Heartbeat: heartbeat, Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))})
 	if err != nil {
 		return false, err
@@ -45,7 +45,7 @@ func (b *Bench) Frozen(ctx context.Context, count int, away time.Duration) (fine
 	defer func() {
 		cancel()
 		f.Wait()
-		err = errors.Join(err, os.RemoveAll(b.bed.Scratch("fleet")))
+		err = errors.Join(err, os.RemoveAll(b.cluster.Scratch("fleet")))
 	}()
 	if err := f.Start(ctx, nodes(frozenNodes)); err != nil {
 		return false, err
@@ -69,7 +69,7 @@ func (b *Bench) Frozen(ctx context.Context, count int, away time.Duration) (fine
 		s, _ := pods.get(name)
 		before[name] = s.pod
 	}
-	thaw, err := b.freeze(ctx, bed.Scheduler)
+	thaw, err := b.freeze(ctx, cluster.Scheduler)
 	if err != nil {
 		return false, err
 	}

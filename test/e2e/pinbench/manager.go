@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
-	"github.com/leasehold-cni/leasehold/test/e2e/bed"
+	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 	"github.com/leasehold-cni/leasehold/test/e2e/machine"
 )
 
@@ -43,7 +43,7 @@ const webhookConfiguration = "MutatingWebhookConfiguration"
 
 // render returns the project's manifests as a cluster receives them, without what would start pods.
 func (b *Bench) render(ctx context.Context) ([]*unstructured.Unstructured, error) {
-	cmd := exec.CommandContext(ctx, b.bed.Kubectl(), "kustomize", filepath.Join(b.bed.Repo, "daemonset"))
+	cmd := exec.CommandContext(ctx, b.cluster.Kubectl(), "kustomize", filepath.Join(b.cluster.Repo, "daemonset"))
 	var diag bytes.Buffer
 	cmd.Stderr = &diag
 	out, err := cmd.Output()
@@ -80,7 +80,7 @@ func (b *Bench) apply(ctx context.Context, want func(*unstructured.Unstructured)
 		}
 		docs = append(docs, string(text))
 	}
-	cmd := exec.CommandContext(ctx, b.bed.Kubectl(), "--kubeconfig="+b.bed.Kubeconfig(), "apply", "--server-side", "-f", "-")
+	cmd := exec.CommandContext(ctx, b.cluster.Kubectl(), "--kubeconfig="+b.cluster.Kubeconfig(), "apply", "--server-side", "-f", "-")
 	cmd.Stdin = strings.NewReader(strings.Join(docs, "---\n"))
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("kubectl apply: %w\n%s", err, out)
@@ -108,7 +108,7 @@ func (b *Bench) applyProduct(ctx context.Context) error {
 }
 
 func (b *Bench) established(ctx context.Context) error {
-	cmd := exec.CommandContext(ctx, b.bed.Kubectl(), "--kubeconfig="+b.bed.Kubeconfig(), "wait", "--for=condition=Established",
+	cmd := exec.CommandContext(ctx, b.cluster.Kubectl(), "--kubeconfig="+b.cluster.Kubeconfig(), "wait", "--for=condition=Established",
 		"--timeout=60s", "crd", "--all")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("kubectl wait: %w\n%s", err, out)
@@ -117,7 +117,7 @@ func (b *Bench) established(ctx context.Context) error {
 }
 
 func (b *Bench) buildManager(ctx context.Context) (string, error) {
-	return b.bed.Build(ctx, bed.Program{Module: ".", Package: "cmd/leasehold-manager"})
+	return b.cluster.Build(ctx, cluster.Program{Module: ".", Package: "cmd/leasehold-manager"})
 }
 
 // startManager starts the real manager, with the rights of its service account, and waits until the API server can ask it.
@@ -134,7 +134,7 @@ func (b *Bench) startManagers(ctx context.Context, replicas int, through *proxy)
 		return err
 	}
 	b.manager = func(i int) machine.Start {
-		return machine.Start{Name: managerName(i), Log: b.bed.Log(bed.Control, managerName(i)),
+		return machine.Start{Name: managerName(i), Log: b.cluster.Log(cluster.Control, managerName(i)),
 			Argv: []string{program, "--kubeconfig=" + kubeconfig, "--cert-dir=" + certDir(i),
 				fmt.Sprintf("--webhook-port=%d", webhookPort+i), fmt.Sprintf("--metrics-addr=:%d", metricsPort+portsApart*i),
 				fmt.Sprintf("--health-addr=:%d", healthPort+portsApart*i)}}
@@ -179,7 +179,7 @@ func (b *Bench) runManager(ctx context.Context, i int) error {
 	return b.control().Start(ctx, b.manager(i))
 }
 
-func (b *Bench) control() machine.Client { return b.bed.Machine(bed.Control) }
+func (b *Bench) control() machine.Client { return b.cluster.Machine(cluster.Control) }
 
 // stopManager ends the replicas, and nobody is asked any more.
 func (b *Bench) stopManager(ctx context.Context) error {
@@ -197,7 +197,7 @@ func (b *Bench) leadService(ctx context.Context, i int) error {
 	port, yes := int32(webhookPort+i), true
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{Name: managerName(i), Labels: map[string]string{discoveryv1.LabelServiceName: service.Name}},
-		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{b.bed.ControlAddr().String()},
+		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{b.cluster.ControlAddr().String()},
 			Conditions: discoveryv1.EndpointConditions{Ready: &yes}}},
 		AddressType: discoveryv1.AddressTypeIPv4,
 	}
@@ -212,7 +212,7 @@ func (b *Bench) leadService(ctx context.Context, i int) error {
 func (b *Bench) managerReady(ctx context.Context, i int) error {
 	last := errors.New("not asked yet")
 	err := within(ctx, managerStart, func() (bool, error) {
-		resp, err := http.Get(fmt.Sprintf("http://%v:%d/readyz", b.bed.ControlAddr(), healthPort+portsApart*i))
+		resp, err := http.Get(fmt.Sprintf("http://%v:%d/readyz", b.cluster.ControlAddr(), healthPort+portsApart*i))
 		if err != nil {
 			last = err
 			return false, nil
@@ -230,7 +230,7 @@ func (b *Bench) managerReady(ctx context.Context, i int) error {
 		return !slices.ContainsFunc(c.Webhooks, func(w admissionregistrationv1.MutatingWebhook) bool { return len(w.ClientConfig.CABundle) == 0 }), nil
 	})
 	if err != nil {
-		return fmt.Errorf("the manager is not ready: %w (%w); see %s", err, last, b.bed.Log(bed.Control, managerName(i)))
+		return fmt.Errorf("the manager is not ready: %w (%w); see %s", err, last, b.cluster.Log(cluster.Control, managerName(i)))
 	}
 	return nil
 }
@@ -243,7 +243,7 @@ func (b *Bench) serviceAccount(ctx context.Context, namespace, name string, thro
 	if err != nil {
 		return "", err
 	}
-	config, err := clientcmd.LoadFromFile(b.bed.Kubeconfig())
+	config, err := clientcmd.LoadFromFile(b.cluster.Kubeconfig())
 	if err != nil {
 		return "", err
 	}
@@ -255,6 +255,6 @@ func (b *Bench) serviceAccount(ctx context.Context, namespace, name string, thro
 			cluster.Server, cluster.CertificateAuthorityData = through.url, through.ca
 		}
 	}
-	path := b.bed.Scratch(name + ".kubeconfig")
+	path := b.cluster.Scratch(name + ".kubeconfig")
 	return path, clientcmd.WriteToFile(*config, path)
 }

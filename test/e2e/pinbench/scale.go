@@ -28,7 +28,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
-	"github.com/leasehold-cni/leasehold/test/e2e/bed"
+	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 	"github.com/leasehold-cni/leasehold/test/e2e/machine"
 )
 
@@ -46,7 +46,7 @@ const creations = 5
 // second, for that long. It returns whether it met the goals.
 func (b *Bench) Scale(ctx context.Context, nodes, reservations, rate int, lasting time.Duration) (fine bool, err error) {
 	// These nodes renew no Lease, so nobody may look after them.
-	if err := b.bed.StopControl(ctx, bed.ControllerManager); err != nil {
+	if err := b.cluster.StopControl(ctx, cluster.ControllerManager); err != nil {
 		return false, err
 	}
 	c := crowd{Nodes: nodes, Reservations: reservations}
@@ -127,7 +127,7 @@ func (b *Bench) Scale(ctx context.Context, nodes, reservations, rate int, lastin
 	fmt.Fprintf(w, "create of a pod, at its client: p50, p99, max\t%s\t\n", spread(created))
 	fmt.Fprintf(w, "create to lifted gate, %d pods: p50, p99, max\t%s\t\n", len(opened), spread(opened))
 	fmt.Fprintf(w, "processor time of that, per pod: manager, API server, scheduler\t%s\t\n", perPod(idle, busy, len(created),
-		wellknown.ManagerName, bed.APIServer, bed.Scheduler))
+		wellknown.ManagerName, cluster.APIServer, cluster.Scheduler))
 	fmt.Fprintf(w, "manager, start to ready\t%s\t\n", seconds(ready))
 	fmt.Fprintf(w, "manager's memory, MiB: resting, after the load, peak\t%d, %d, %d\t%s\n", resting.now, loaded.now, loaded.peak,
 		mark(loaded.peak <= memoryGoal, fmt.Sprintf("peak <= %d", memoryGoal)))
@@ -170,9 +170,9 @@ func (b *Bench) memory(ctx context.Context) (resident, error) {
 	}
 	pid := reply.Services[wellknown.ManagerName]
 	if pid == 0 {
-		return resident{}, fmt.Errorf("the manager has ended; see %s", b.bed.Log(bed.Control, wellknown.ManagerName))
+		return resident{}, fmt.Errorf("the manager has ended; see %s", b.cluster.Log(cluster.Control, wellknown.ManagerName))
 	}
-	status, err := os.ReadFile(fmt.Sprintf("%s/proc/%d/status", b.bed.Root(bed.Control), pid))
+	status, err := os.ReadFile(fmt.Sprintf("%s/proc/%d/status", b.cluster.Root(cluster.Control), pid))
 	if err != nil {
 		return resident{}, err
 	}
@@ -200,7 +200,7 @@ func (b *Bench) processorTime(ctx context.Context) (map[string]time.Duration, er
 	}
 	used := map[string]time.Duration{}
 	for name, pid := range reply.Services {
-		stat, err := os.ReadFile(fmt.Sprintf("%s/proc/%d/stat", b.bed.Root(bed.Control), pid))
+		stat, err := os.ReadFile(fmt.Sprintf("%s/proc/%d/stat", b.cluster.Root(cluster.Control), pid))
 		if err != nil {
 			return nil, err
 		}
@@ -279,7 +279,7 @@ func (b *Bench) ask(ctx context.Context, c crowd, away []int, rate int, lasting 
 	asked, pinged = &durations{}, &durations{}
 	steadily(ctx, rate*int(lasting.Seconds()), rate, func(i int) {
 		began := time.Now()
-		err := hook.ping(ctx, fmt.Sprintf("http://%v:%d/healthz", b.bed.ControlAddr(), healthPort))
+		err := hook.ping(ctx, fmt.Sprintf("http://%v:%d/healthz", b.cluster.ControlAddr(), healthPort))
 		pinged.add(time.Since(began), false, err)
 		review, err := json.Marshal(reviewOf(c.pod(away[i])))
 		if err != nil {
@@ -336,7 +336,7 @@ func (b *Bench) webhook(ctx context.Context) (hook, error) {
 		path = *to.Service.Path
 	}
 	return hook{&http.Client{Transport: transport, Timeout: 10 * time.Second},
-		"https://" + net.JoinHostPort(b.bed.ControlAddr().String(), fmt.Sprint(webhookPort)) + path}, nil
+		"https://" + net.JoinHostPort(b.cluster.ControlAddr().String(), fmt.Sprint(webhookPort)) + path}, nil
 }
 
 func (h hook) ping(ctx context.Context, url string) error {
@@ -467,7 +467,7 @@ func (g *gates) wait(ctx context.Context, uid types.UID, from time.Time) (time.D
 
 // ownWithin is the percentage of admissions that the manager itself has timed within the goal.
 func (b *Bench) ownWithin(ctx context.Context) (float64, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%v:%d/metrics", b.bed.ControlAddr(), metricsPort), nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%v:%d/metrics", b.cluster.ControlAddr(), metricsPort), nil)
 	if err != nil {
 		return 0, err
 	}

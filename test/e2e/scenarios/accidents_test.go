@@ -11,42 +11,42 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/leasehold-cni/leasehold/test/e2e/bed"
-	"github.com/leasehold-cni/leasehold/test/e2e/look"
+	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
+	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
 
 // accidents kills at random what may die on a node. Whoever lives keeps its address, in its namespace and in the store,
 // also a pod of whose network namespace nobody can see the address.
-func accidents(w *World) {
+func accidents(t *Test) {
 	rounds := 6
-	if w.Long {
+	if t.Long {
 		rounds = 100
 	}
-	n := w.Node(1)
-	w.Step("three echoservers start on %s, three without a window, and one that takes its address out of its namespace", n.Name)
-	set := w.Echoserver("echoserver", n, 3)
-	plain := w.Echoserver("plain", n, 3, KeptFor(""))
-	hidden := w.Echoserver("hidden", n, 1, KeptFor(""))
+	n := t.Node(1)
+	t.Step("three echoservers start on %s, three without a window, and one that takes its address out of its namespace", n.Name)
+	set := t.Echoserver("echoserver", n, 3)
+	plain := t.Echoserver("plain", n, 3, KeptFor(""))
+	hidden := t.Echoserver("hidden", n, 1, KeptFor(""))
 	kept := merge(set.Ready(), plain.Ready())
-	inside := w.Sandbox(n, hidden.Ready()["hidden-0"])
-	_, err := n.Machine().Run(w.Ctx, "nsenter", "--net="+w.inNode(n, inside.NetNS), "ip", "addr", "flush", "dev", "eth0")
-	w.Must(err)
+	inside := t.Sandbox(n, hidden.Ready()["hidden-0"])
+	_, err := n.Machine().Run(t.Ctx, "nsenter", "--net="+t.inNode(n, inside.NetNS), "ip", "addr", "flush", "dev", "eth0")
+	t.Must(err)
 
 	seed := uint64(time.Now().UnixNano())
 	dice := rand.New(rand.NewPCG(seed, 0))
-	w.Step("%d rounds with seed %d", rounds, seed)
+	t.Step("%d rounds with seed %d", rounds, seed)
 	names := slices.Sorted(maps.Keys(kept))
 	for range rounds {
 		victim := kept[names[dice.IntN(len(names))]]
 		kill := killers[dice.IntN(len(killers))]
-		kill.do(w, n, victim)
-		w.settled(n, kept)
-		w.heldBy(n, addresses(hidden.Ready()["hidden-0"]), inside.ID)
-		w.Step("%s: all seven have their addresses", strings.ReplaceAll(kill.name, "POD", victim.Name))
+		kill.do(t, n, victim)
+		t.settled(n, kept)
+		t.heldBy(n, addresses(hidden.Ready()["hidden-0"]), inside.ID)
+		t.Step("%s: all seven have their addresses", strings.ReplaceAll(kill.name, "POD", victim.Name))
 	}
-	for _, e := range w.History(n) {
+	for _, e := range t.History(n) {
 		if e.Pod == "hidden-0" && e.Event != "Bound" {
-			w.Fatalf("the pod whose address cannot be seen was touched: %+v", e)
+			t.Fatalf("the pod whose address cannot be seen was touched: %+v", e)
 		}
 	}
 }
@@ -54,47 +54,47 @@ func accidents(w *World) {
 // killers are the accidents. None of them removes a pod.
 var killers = []struct {
 	name string
-	do   func(w *World, n *bed.Node, pod corev1.Pod)
+	do   func(t *Test, n *cluster.Node, pod corev1.Pod)
 }{
-	{"the container of POD is killed", (*World).killContainers},
-	{"the sandbox of POD is killed", func(w *World, n *bed.Node, pod corev1.Pod) {
-		w.killPID(n, fmt.Sprint(w.Sandbox(n, pod).PID))
+	{"the container of POD is killed", (*Test).killContainers},
+	{"the sandbox of POD is killed", func(t *Test, n *cluster.Node, pod corev1.Pod) {
+		t.killPID(n, fmt.Sprint(t.Sandbox(n, pod).PID))
 	}},
-	{"the shim of POD is killed", func(w *World, n *bed.Node, pod corev1.Pod) { w.killPID(n, w.Sandbox(n, pod).Shim) }},
-	{"containerd is killed", func(w *World, n *bed.Node, _ corev1.Pod) {
-		w.Must(n.Kill(w.Ctx, bed.Containerd))
-		w.Cleanup(func() { w.runs(n, bed.Containerd) })
-		w.Must(n.StartContainerd(w.Ctx))
+	{"the shim of POD is killed", func(t *Test, n *cluster.Node, pod corev1.Pod) { t.killPID(n, t.Sandbox(n, pod).Shim) }},
+	{"containerd is killed", func(t *Test, n *cluster.Node, _ corev1.Pod) {
+		t.Must(n.Kill(t.Ctx, cluster.Containerd))
+		t.Cleanup(func() { t.runs(n, cluster.Containerd) })
+		t.Must(n.StartContainerd(t.Ctx))
 	}},
-	{"the kubelet is killed", func(w *World, n *bed.Node, _ corev1.Pod) {
-		w.Must(n.Kill(w.Ctx, bed.Kubelet))
-		w.Cleanup(func() { w.runs(n, bed.Kubelet) })
-		w.Must(n.StartKubelet(w.Ctx))
+	{"the kubelet is killed", func(t *Test, n *cluster.Node, _ corev1.Pod) {
+		t.Must(n.Kill(t.Ctx, cluster.Kubelet))
+		t.Cleanup(func() { t.runs(n, cluster.Kubelet) })
+		t.Must(n.StartKubelet(t.Ctx))
 	}},
-	{"the agent is killed", func(w *World, n *bed.Node, _ corev1.Pod) {
-		agent := w.Agent(n)
-		w.Eventually(6*time.Minute, "the agent runs", func() error { // killed before, it may have to wait as whoever fails often
-			if len(w.runningContainers(n, agent)) == 0 {
+	{"the agent is killed", func(t *Test, n *cluster.Node, _ corev1.Pod) {
+		agent := t.Agent(n)
+		t.Eventually(6*time.Minute, "the agent runs", func() error { // killed before, it may have to wait as whoever fails often
+			if len(t.runningContainers(n, agent)) == 0 {
 				return errors.New("it has no container")
 			}
 			return nil
 		})
-		w.killContainers(n, agent)
+		t.killContainers(n, agent)
 	}},
 }
 
-func (w *World) killContainers(n *bed.Node, pod corev1.Pod) {
-	for _, c := range w.containers(pod) {
-		w.killPID(n, fmt.Sprint(c.PID))
+func (t *Test) killContainers(n *cluster.Node, pod corev1.Pod) {
+	for _, c := range t.containers(pod) {
+		t.killPID(n, fmt.Sprint(c.PID))
 	}
 }
 
 // killPID kills a process of a node and waits until it is gone: what still dies would pass for what has been started again.
-func (w *World) killPID(n *bed.Node, pid string) {
-	_, err := n.Machine().Run(w.Ctx, "kill", "-9", pid)
-	w.Must(err)
-	w.Eventually(10*time.Second, "process "+pid+" is gone", func() error {
-		if _, err := n.Machine().Run(w.Ctx, "kill", "-0", pid); err == nil {
+func (t *Test) killPID(n *cluster.Node, pid string) {
+	_, err := n.Machine().Run(t.Ctx, "kill", "-9", pid)
+	t.Must(err)
+	t.Eventually(10*time.Second, "process "+pid+" is gone", func() error {
+		if _, err := n.Machine().Run(t.Ctx, "kill", "-0", pid); err == nil {
 			return errors.New("it is still there")
 		}
 		return nil
@@ -103,16 +103,16 @@ func (w *World) killPID(n *bed.Node, pid string) {
 
 // settled waits until each pod runs in a sandbox that the node's store knows, and ends the scenario if one has another
 // address than it had.
-func (w *World) settled(n *bed.Node, kept Pods) {
+func (t *Test) settled(n *cluster.Node, kept Pods) {
 	lost := ""
-	w.Eventually(90*time.Second, "all pods run again", func() error {
-		leases, known := w.Leases(n)
+	t.Eventually(90*time.Second, "all pods run again", func() error {
+		leases, known := t.Leases(n)
 		for name, pod := range kept {
-			now := w.now(n, pod)
+			now := t.now(n, pod)
 			if now == nil {
 				return errors.New(name + " has no sandbox")
 			}
-			addrs, err := look.Addresses(now.NetNS)
+			addrs, err := inspect.Addresses(now.NetNS)
 			if err != nil || len(addrs["eth0"]) == 0 {
 				return fmt.Errorf("%s has no address: %w", name, err)
 			}
@@ -120,25 +120,25 @@ func (w *World) settled(n *bed.Node, kept Pods) {
 				lost = fmt.Sprintf("%s had %s and has %s", name, pod.Status.PodIP, has)
 				return nil
 			}
-			if known && !slices.ContainsFunc(leases, func(l look.Lease) bool {
+			if known && !slices.ContainsFunc(leases, func(l inspect.Lease) bool {
 				return l.Address == pod.Status.PodIP && l.State == "Bound" && l.Container == now.ID
 			}) {
 				return fmt.Errorf("the store does not have %s for sandbox %.12s of %s", pod.Status.PodIP, now.ID, name)
 			}
-			if len(w.runningContainers(n, pod)) == 0 {
+			if len(t.runningContainers(n, pod)) == 0 {
 				return errors.New(name + " has no container")
 			}
 		}
 		return nil
 	})
 	if lost != "" {
-		w.Lostf("%s", lost)
+		t.Lostf("%s", lost)
 	}
 }
 
 // now returns the running sandbox of a pod, nil if there is none.
-func (w *World) now(n *bed.Node, pod corev1.Pod) *look.Sandbox {
-	for _, s := range w.sandboxes(n) {
+func (t *Test) now(n *cluster.Node, pod corev1.Pod) *inspect.Sandbox {
+	for _, s := range t.sandboxes(n) {
 		if s.UID == string(pod.UID) && s.Ready {
 			return &s
 		}
@@ -146,11 +146,11 @@ func (w *World) now(n *bed.Node, pod corev1.Pod) *look.Sandbox {
 	return nil
 }
 
-func (w *World) runningContainers(n *bed.Node, pod corev1.Pod) []look.Container {
-	containers, err := look.Containers(w.Ctx, n.Root(), string(pod.UID))
-	w.Must(err)
+func (t *Test) runningContainers(n *cluster.Node, pod corev1.Pod) []inspect.Container {
+	containers, err := inspect.Containers(t.Ctx, n.Root(), string(pod.UID))
+	t.Must(err)
 	return containers
 }
 
 // inNode turns a path of the host into the node's own.
-func (w *World) inNode(n *bed.Node, path string) string { return strings.TrimPrefix(path, n.Root()) }
+func (t *Test) inNode(n *cluster.Node, path string) string { return strings.TrimPrefix(path, n.Root()) }

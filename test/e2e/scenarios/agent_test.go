@@ -16,67 +16,67 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/leasehold-cni/leasehold/test/e2e/bed"
-	"github.com/leasehold-cni/leasehold/test/e2e/look"
+	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
+	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
 
 // ownNetwork gives a node a network of the scenario's own, whose numbers are nobody else's.
-func (w *World) ownNetwork(n *bed.Node, plugin, subnet string) bed.Network {
-	network := bed.Network{Name: w.NS, Type: plugin, Subnets: []netip.Prefix{netip.MustParsePrefix(subnet)}}
-	w.Networks(n, network)
+func (t *Test) ownNetwork(n *cluster.Node, plugin, subnet string) cluster.Network {
+	network := cluster.Network{Name: t.NS, Type: plugin, Subnets: []netip.Prefix{netip.MustParsePrefix(subnet)}}
+	t.Networks(n, network)
 	return network
 }
 
-func leaked(w *World) {
-	n := w.Node(1)
-	w.Step("two echoservers start on %s, and two without a window", n.Name)
-	set := w.Echoserver("echoserver", n, 2)
-	plain := w.Echoserver("plain", n, 2, KeptFor(""))
+func leaked(t *Test) {
+	n := t.Node(1)
+	t.Step("two echoservers start on %s, and two without a window", n.Name)
+	set := t.Echoserver("echoserver", n, 2)
+	plain := t.Echoserver("plain", n, 2, KeptFor(""))
 	kept, stays := set.Ready(), plain.Ready()
 	gone := merge(kept, Pods{"plain-1": stays["plain-1"]})
 	delete(stays, "plain-1")
-	w.Step("three sandboxes vanish, and nobody will ever send their DEL; plain-0 lives on")
+	t.Step("three sandboxes vanish, and nobody will ever send their DEL; plain-0 lives on")
 	began := time.Now()
-	w.forget(n, gone)
+	t.forget(n, gone)
 	set.Resize(0)
 	plain.Resize(1)
-	w.forceDelete(gone)
-	w.resume(n)
-	w.orphaned(n, gone, began)
-	w.held(n, kept)
-	w.heldBy(n, addresses(stays["plain-0"]), w.Sandbox(n, stays["plain-0"]).ID)
-	w.Step("the echoservers' addresses are kept; scaled back to 2")
+	t.forceDelete(gone)
+	t.resume(n)
+	t.orphaned(n, gone, began)
+	t.held(n, kept)
+	t.heldBy(n, addresses(stays["plain-0"]), t.Sandbox(n, stays["plain-0"]).ID)
+	t.Step("the echoservers' addresses are kept; scaled back to 2")
 	set.Resize(2)
-	w.Kept(kept, set.Ready())
-	w.Kept(stays, plain.Ready())
+	t.Kept(kept, set.Ready())
+	t.Kept(stays, plain.Ready())
 }
 
-func leakedReboot(w *World) {
-	n := w.Node(1)
-	w.Step("two echoservers start on %s, and two without a window", n.Name)
-	set := w.Echoserver("echoserver", n, 2)
-	plain := w.Echoserver("plain", n, 2, KeptFor(""))
+func leakedReboot(t *Test) {
+	n := t.Node(1)
+	t.Step("two echoservers start on %s, and two without a window", n.Name)
+	set := t.Echoserver("echoserver", n, 2)
+	plain := t.Echoserver("plain", n, 2, KeptFor(""))
 	kept := set.Ready()
 	gone := merge(kept, Pods{"plain-1": plain.Ready()["plain-1"]})
-	w.Step("the runtime forgets all but plain-0, and the plug is pulled")
-	w.forget(n, gone)
-	w.Must(n.PowerOff(w.Ctx))
-	w.Cleanup(func() { w.on(n) })
+	t.Step("the runtime forgets all but plain-0, and the plug is pulled")
+	t.forget(n, gone)
+	t.Must(n.PowerOff(t.Ctx))
+	t.Cleanup(func() { t.on(n) })
 	set.Resize(0)
 	plain.Resize(1)
-	w.forceDelete(gone)
+	t.forceDelete(gone)
 	booted := time.Now()
-	w.Must(n.PowerOn(w.Ctx))
-	w.WaitNode(n, booted)
+	t.Must(n.PowerOn(t.Ctx))
+	t.WaitNode(n, booted)
 	// In a machine whose processes are not the kernel's first ones, the agent believes what it sees when it sees the same as
 	// the plugin, which says so in the first ADD of the boot: plain-0's.
-	w.agentSince(n, booted)
-	w.Step("%s is back, its agent ready", n.Name)
-	w.orphaned(n, gone, booted)
-	w.held(n, kept)
-	w.Step("the echoservers' addresses are kept; scaled back to 2")
+	t.agentSince(n, booted)
+	t.Step("%s is back, its agent ready", n.Name)
+	t.orphaned(n, gone, booted)
+	t.held(n, kept)
+	t.Step("the echoservers' addresses are kept; scaled back to 2")
 	set.Resize(2)
-	w.Kept(kept, set.Ready())
+	t.Kept(kept, set.Ready())
 }
 
 func merge(all ...Pods) Pods {
@@ -91,49 +91,49 @@ func merge(all ...Pods) Pods {
 
 // forget makes the sandboxes of pods go in a way that nobody will ever send a DEL for: processes and network namespaces are
 // gone, and the runtime knows nothing of them. The kubelet and containerd are left stopped; resume starts them.
-func (w *World) forget(n *bed.Node, pods Pods) {
-	w.Must(n.Stop(w.Ctx, bed.Kubelet))
-	w.Cleanup(func() { w.runs(n, bed.Kubelet) })
+func (t *Test) forget(n *cluster.Node, pods Pods) {
+	t.Must(n.Stop(t.Ctx, cluster.Kubelet))
+	t.Cleanup(func() { t.runs(n, cluster.Kubelet) })
 	for _, pod := range pods {
-		sandbox := w.Sandbox(n, pod)
-		for _, c := range w.containers(pod) {
-			w.forgetContainer(n, c.ID, c.PID)
+		sandbox := t.Sandbox(n, pod)
+		for _, c := range t.containers(pod) {
+			t.forgetContainer(n, c.ID, c.PID)
 		}
-		w.forgetContainer(n, sandbox.ID, sandbox.PID)
+		t.forgetContainer(n, sandbox.ID, sandbox.PID)
 		netns := "/run/netns/" + filepath.Base(sandbox.NetNS)
-		_, err := n.Machine().Run(w.Ctx, "sh", "-c", `umount "$0" && rm "$0"`, netns)
-		w.Must(err)
+		_, err := n.Machine().Run(t.Ctx, "sh", "-c", `umount "$0" && rm "$0"`, netns)
+		t.Must(err)
 	}
-	w.Must(n.Kill(w.Ctx, bed.Containerd))
-	w.Cleanup(func() { w.runs(n, bed.Containerd) })
+	t.Must(n.Kill(t.Ctx, cluster.Containerd))
+	t.Cleanup(func() { t.runs(n, cluster.Containerd) })
 }
 
 // forgetContainer kills a container's process and takes the container out of the runtime's books.
-func (w *World) forgetContainer(n *bed.Node, id string, pid int) {
-	_, err := n.Machine().Run(w.Ctx, "kill", "-9", fmt.Sprint(pid))
-	w.Must(err)
-	w.Eventually(30*time.Second, "container "+id+" is forgotten", func() error {
-		n.Ctr(w.Ctx, "tasks", "rm", "--force", id) // unless containerd was quicker
-		_, err := n.Ctr(w.Ctx, "containers", "rm", id)
+func (t *Test) forgetContainer(n *cluster.Node, id string, pid int) {
+	_, err := n.Machine().Run(t.Ctx, "kill", "-9", fmt.Sprint(pid))
+	t.Must(err)
+	t.Eventually(30*time.Second, "container "+id+" is forgotten", func() error {
+		n.Ctr(t.Ctx, "tasks", "rm", "--force", id) // unless containerd was quicker
+		_, err := n.Ctr(t.Ctx, "containers", "rm", id)
 		return err
 	})
 }
 
 // resume starts what forget has stopped.
-func (w *World) resume(n *bed.Node) {
-	w.runs(n, bed.Containerd)
+func (t *Test) resume(n *cluster.Node) {
+	t.runs(n, cluster.Containerd)
 	started := time.Now()
-	w.runs(n, bed.Kubelet)
-	w.WaitNode(n, started)
+	t.runs(n, cluster.Kubelet)
+	t.WaitNode(n, started)
 }
 
 // agentSince waits until a node's agent is Ready in a container that was started after a moment.
-func (w *World) agentSince(n *bed.Node, since time.Time) {
-	if !w.Bed.Keeps() {
+func (t *Test) agentSince(n *cluster.Node, since time.Time) {
+	if !t.Cluster.Retains() {
 		return
 	}
-	w.Eventually(time.Minute, "the agent of "+n.Name+" starts again", func() error {
-		for _, c := range w.Agent(n).Status.ContainerStatuses {
+	t.Eventually(time.Minute, "the agent of "+n.Name+" starts again", func() error {
+		for _, c := range t.Agent(n).Status.ContainerStatuses {
 			if c.State.Running == nil || c.State.Running.StartedAt.Time.Before(since.Truncate(time.Second)) {
 				return errors.New(c.Name + " has not")
 			}
@@ -144,14 +144,14 @@ func (w *World) agentSince(n *bed.Node, since time.Time) {
 
 // orphaned waits until a node has noticed that pods are gone of which nobody has told: none of their addresses is bound, and
 // the journal says why.
-func (w *World) orphaned(n *bed.Node, pods Pods, since time.Time) {
-	if !w.Bed.Keeps() {
+func (t *Test) orphaned(n *cluster.Node, pods Pods, since time.Time) {
+	if !t.Cluster.Retains() {
 		return
 	}
 	reason := ""
-	w.Eventually(time.Minute, "the leaked addresses are back", func() error {
-		leases, _ := w.Leases(n)
-		history := w.History(n)
+	t.Eventually(time.Minute, "the leaked addresses are back", func() error {
+		leases, _ := t.Leases(n)
+		history := t.History(n)
 		for name, p := range pods {
 			for _, l := range leases {
 				if l.UID == string(p.UID) && l.State == "Bound" {
@@ -170,12 +170,12 @@ func (w *World) orphaned(n *bed.Node, pods Pods, since time.Time) {
 		}
 		return nil
 	})
-	w.Step("their addresses are back; the journal says: %s", reason)
+	t.Step("their addresses are back; the journal says: %s", reason)
 }
 
 // held checks that a node keeps the addresses of pods that are away.
-func (w *World) held(n *bed.Node, pods Pods) {
-	leases, ok := w.Leases(n)
+func (t *Test) held(n *cluster.Node, pods Pods) {
+	leases, ok := t.Leases(n)
 	if !ok {
 		return
 	}
@@ -187,24 +187,24 @@ func (w *World) held(n *bed.Node, pods Pods) {
 			}
 		}
 		if kept != len(p.Status.PodIPs) {
-			w.Fatalf("%s does not keep %s for %s: %+v", n.Name, addresses(p), name, leases)
+			t.Fatalf("%s does not keep %s for %s: %+v", n.Name, addresses(p), name, leases)
 		}
 	}
 }
 
 // blind has agents that cannot see the host, or not all of it: they must not take what they do not see for dead.
-func blind(w *World) {
-	n := w.Node(2)
-	w.Step("two echoservers start on %s; the sandbox of one vanishes without a DEL", n.Name)
-	set := w.Echoserver("echoserver", n, 2)
+func blind(t *Test) {
+	n := t.Node(2)
+	t.Step("two echoservers start on %s; the sandbox of one vanishes without a DEL", n.Name)
+	set := t.Echoserver("echoserver", n, 2)
 	lives := set.Ready()
 	gone := Pods{"echoserver-1": lives["echoserver-1"]}
 	delete(lives, "echoserver-1")
-	back := w.WithoutAgent(n)
-	w.forget(n, gone)
+	back := t.WithoutAgent(n)
+	t.forget(n, gone)
 	set.Resize(1)
-	w.forceDelete(gone)
-	w.resume(n)
+	t.forceDelete(gone)
+	t.resume(n)
 	for _, v := range []struct {
 		name   string
 		change func(*corev1.PodSpec)
@@ -217,26 +217,26 @@ func blind(w *World) {
 		{"processes-alone", ownRoot},
 	} {
 		began := time.Now()
-		agent := w.agentLike(v.name, n, v.change)
-		w.Step("an agent with %s complains: %s", v.name, w.complaint(agent, began))
-		w.Sleep(2 * time.Second) // to see what it does now
-		w.heldBy(n, addresses(gone["echoserver-1"]), "")
-		w.heldBy(n, addresses(lives["echoserver-0"]), "")
-		w.removeSystemPod(agent.Name)
+		agent := t.agentLike(v.name, n, v.change)
+		t.Step("an agent with %s complains: %s", v.name, t.complaint(agent, began))
+		t.Sleep(2 * time.Second) // to see what it does now
+		t.heldBy(n, addresses(gone["echoserver-1"]), "")
+		t.heldBy(n, addresses(lives["echoserver-0"]), "")
+		t.removeSystemPod(agent.Name)
 	}
-	w.Step("an agent that sees the host returns")
+	t.Step("an agent that sees the host returns")
 	began := time.Now()
 	back()
-	w.orphaned(n, gone, began)
-	w.held(n, gone)
-	w.Kept(lives, set.Ready())
+	t.orphaned(n, gone, began)
+	t.held(n, gone)
+	t.Kept(lives, set.Ready())
 }
 
 // ownRoot makes an agent look at its container's files, with the node's store among them.
 func ownRoot(s *corev1.PodSpec) {
 	agent := &s.Containers[0]
 	agent.Args = append(agent.Args, "--host-root=/")
-	// The boot id as well: a container of a real node has that of the node, here it has that of the bed's host.
+	// The boot id as well: a container of a real node has that of the node, here it has that of the host.
 	const bootID = "/e2e/boot_id"
 	agent.Env = append(agent.Env, corev1.EnvVar{Name: "LEASEHOLD_BOOT_ID_FILE", Value: bootID})
 	for _, v := range []struct{ name, host, path string }{
@@ -251,23 +251,23 @@ func ownRoot(s *corev1.PodSpec) {
 }
 
 // agentLike starts a pod on a node that is as the node's agent would be but for one thing.
-func (w *World) agentLike(name string, n *bed.Node, change func(*corev1.PodSpec)) corev1.Pod {
-	ds, err := w.Client.AppsV1().DaemonSets(bed.System).Get(w.Ctx, bed.Agent, metav1.GetOptions{})
-	w.Must(err)
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: bed.System}, Spec: ds.Spec.Template.Spec}
+func (t *Test) agentLike(name string, n *cluster.Node, change func(*corev1.PodSpec)) corev1.Pod {
+	ds, err := t.Client.AppsV1().DaemonSets(cluster.System).Get(t.Ctx, cluster.Agent, metav1.GetOptions{})
+	t.Must(err)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: cluster.System}, Spec: ds.Spec.Template.Spec}
 	pod.Spec.Affinity, pod.Spec.NodeName = nil, n.Name
 	change(&pod.Spec)
-	pod, err = w.Client.CoreV1().Pods(bed.System).Create(w.Ctx, pod, metav1.CreateOptions{})
-	w.Must(err)
-	w.Cleanup(func() { w.removeSystemPod(name) })
+	pod, err = t.Client.CoreV1().Pods(cluster.System).Create(t.Ctx, pod, metav1.CreateOptions{})
+	t.Must(err)
+	t.Cleanup(func() { t.removeSystemPod(name) })
 	return *pod
 }
 
-func (w *World) removeSystemPod(name string) {
-	pods := w.Client.CoreV1().Pods(bed.System)
+func (t *Test) removeSystemPod(name string) {
+	pods := t.Client.CoreV1().Pods(cluster.System)
 	second := int64(1)
-	w.Eventually(time.Minute, name+" goes", func() error {
-		err := pods.Delete(w.Ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &second})
+	t.Eventually(time.Minute, name+" goes", func() error {
+		err := pods.Delete(t.Ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &second})
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
@@ -276,12 +276,12 @@ func (w *World) removeSystemPod(name string) {
 }
 
 // complaint waits until an agent has logged that it cannot see the node, or an error, and returns it.
-func (w *World) complaint(pod corev1.Pod, since time.Time) string {
+func (t *Test) complaint(pod corev1.Pod, since time.Time) string {
 	found := ""
-	w.Eventually(time.Minute, pod.Name+" complains", func() error {
+	t.Eventually(time.Minute, pod.Name+" complains", func() error {
 		from := metav1.NewTime(since)
-		data, err := w.Client.CoreV1().Pods(bed.System).GetLogs(pod.Name,
-			&corev1.PodLogOptions{Container: pod.Spec.Containers[0].Name, SinceTime: &from}).DoRaw(w.Ctx)
+		data, err := t.Client.CoreV1().Pods(cluster.System).GetLogs(pod.Name,
+			&corev1.PodLogOptions{Container: pod.Spec.Containers[0].Name, SinceTime: &from}).DoRaw(t.Ctx)
 		if err != nil {
 			return err
 		}
@@ -297,49 +297,49 @@ func (w *World) complaint(pod corev1.Pod, since time.Time) string {
 }
 
 // expired: nobody calls the plugin, and the address is free all the same when its time is over.
-func expired(w *World) {
-	n := w.Node(2)
-	w.ownNetwork(n, "bridge", "10.248.0.0/24")
-	w.Must(n.Trace())
-	w.Cleanup(func() { w.Must(n.Untrace()) })
-	w.Step("two echoservers with a window of 10 s start on %s; scaled to 0", n.Name)
-	set := w.Echoserver("echoserver", n, 2, KeptFor("10s"))
+func expired(t *Test) {
+	n := t.Node(2)
+	t.ownNetwork(n, "bridge", "10.248.0.0/24")
+	t.Must(n.Trace())
+	t.Cleanup(func() { t.Must(n.Untrace()) })
+	t.Step("two echoservers with a window of 10 s start on %s; scaled to 0", n.Name)
+	set := t.Echoserver("echoserver", n, 2, KeptFor("10s"))
 	set.Ready()
 	set.Scale(0)
-	w.LeasesAre(n, "Held", 2)
-	calls := w.calls(n, "ADD") + w.calls(n, "DEL") + w.calls(n, "GC")
-	w.Eventually(time.Minute, "the holds are collected", func() error {
-		all, err := look.Leases(w.Ctx, n.Machine(), w.Bed.Leasectl(), true)
-		w.Must(err)
+	t.LeasesAre(n, "Held", 2)
+	calls := t.calls(n, "ADD") + t.calls(n, "DEL") + t.calls(n, "GC")
+	t.Eventually(time.Minute, "the holds are collected", func() error {
+		all, err := inspect.Leases(t.Ctx, n.Machine(), t.Cluster.Leasectl(), true)
+		t.Must(err)
 		for _, l := range all {
-			if l.Namespace == w.NS {
+			if l.Namespace == t.NS {
 				return fmt.Errorf("%s of %s is in the store, %s until %s", l.Address, l.Pod, l.State, l.Until)
 			}
 		}
 		return nil
 	})
-	if now := w.calls(n, "ADD") + w.calls(n, "DEL") + w.calls(n, "GC"); now != calls {
-		w.Fatalf("the plugin was called %d times meanwhile", now-calls)
+	if now := t.calls(n, "ADD") + t.calls(n, "DEL") + t.calls(n, "GC"); now != calls {
+		t.Fatalf("the plugin was called %d times meanwhile", now-calls)
 	}
 	over := 0
-	for _, e := range w.History(n) {
+	for _, e := range t.History(n) {
 		if e.Event == "Expired" {
 			over++
-			w.Step("%s of %s: %s", e.Address, e.Pod, e.Reason)
+			t.Step("%s of %s: %s", e.Address, e.Pod, e.Reason)
 		}
 	}
 	if over != 2 {
-		w.Fatalf("the journal tells of %d holds that are over, want 2", over)
+		t.Fatalf("the journal tells of %d holds that are over, want 2", over)
 	}
 }
 
 // counted: what the metrics say of a network right after pods come and go.
-func counted(w *World) {
-	n := w.Node(2)
-	network := w.ownNetwork(n, "bridge", "10.247.0.0/24").Name
+func counted(t *Test) {
+	n := t.Node(2)
+	network := t.ownNetwork(n, "bridge", "10.247.0.0/24").Name
 	has := func(want map[string]float64) {
-		w.Eventually(10*time.Second, fmt.Sprintf("the addresses are %v", want), func() error {
-			m := w.AgentMetrics(n)
+		t.Eventually(10*time.Second, fmt.Sprintf("the addresses are %v", want), func() error {
+			m := t.AgentMetrics(n)
 			for state, count := range want {
 				if is := m.Sum("leasehold_addresses", "network="+network, "state="+state); is != count {
 					return fmt.Errorf("%v are %s", is, state)
@@ -348,17 +348,17 @@ func counted(w *World) {
 			return nil
 		})
 	}
-	before := w.AgentMetrics(n)
+	before := t.AgentMetrics(n)
 	grown := func(name string, labels ...string) float64 {
-		return w.AgentMetrics(n).Sum(name, labels...) - before.Sum(name, labels...)
+		return t.AgentMetrics(n).Sum(name, labels...) - before.Sum(name, labels...)
 	}
-	w.Step("three echoservers start on %s", n.Name)
-	set := w.Echoserver("echoserver", n, 3)
+	t.Step("three echoservers start on %s", n.Name)
+	set := t.Echoserver("echoserver", n, 3)
 	has(map[string]float64{"Bound": 3, "Held": 0})
-	w.Step("scaled to 1")
+	t.Step("scaled to 1")
 	set.Scale(1)
 	has(map[string]float64{"Bound": 1, "Held": 2})
-	w.Step("scaled to 3, two of them come back to their addresses")
+	t.Step("scaled to 3, two of them come back to their addresses")
 	set.Scale(3)
 	set.Ready()
 	has(map[string]float64{"Bound": 3, "Held": 0})
@@ -373,113 +373,113 @@ func counted(w *World) {
 		{2, "leasehold_leases_kept_total", nil},
 	} {
 		if got := grown(c.name, c.labels...); got < c.least {
-			w.Fatalf("%s %v has grown by %v, want %v at least", c.name, c.labels, got, c.least)
+			t.Fatalf("%s %v has grown by %v, want %v at least", c.name, c.labels, got, c.least)
 		}
-		w.Step("%s %v has grown by %v", c.name, c.labels, grown(c.name, c.labels...))
+		t.Step("%s %v has grown by %v", c.name, c.labels, grown(c.name, c.labels...))
 	}
 }
 
 // agentless: the plugin alone is right, too.
-func agentless(w *World) {
-	n := w.Node(2)
-	w.Networks(n, five(w.NS, "bridge", n))
-	w.WithoutAgent(n)
-	w.Step("%s has no agent, and a network with five addresses; two echoservers start there, and two without a window", n.Name)
-	set := w.Echoserver("echoserver", n, 2)
-	plain := w.Echoserver("plain", n, 2, KeptFor(""))
+func agentless(t *Test) {
+	n := t.Node(2)
+	t.Networks(n, five(t.NS, "bridge", n))
+	t.WithoutAgent(n)
+	t.Step("%s has no agent, and a network with five addresses; two echoservers start there, and two without a window", n.Name)
+	set := t.Echoserver("echoserver", n, 2)
+	plain := t.Echoserver("plain", n, 2, KeptFor(""))
 	kept, gone := set.Ready(), plain.Ready()
-	w.Kept(kept, set.Recreate())
-	w.Step("the echoservers are kept; the two others vanish without a DEL, and three new ones come")
-	w.forget(n, gone)
+	t.Kept(kept, set.Recreate())
+	t.Step("the echoservers are kept; the two others vanish without a DEL, and three new ones come")
+	t.forget(n, gone)
 	plain.Resize(0)
-	w.forceDelete(gone)
-	w.resume(n)
-	w.strangers("others", n, 3, kept)
-	w.Kept(kept, set.Ready())
-	w.Step("all five addresses are in use again")
+	t.forceDelete(gone)
+	t.resume(n)
+	t.strangers("others", n, 3, kept)
+	t.Kept(kept, set.Ready())
+	t.Step("all five addresses are in use again")
 }
 
 // flannelsLeftover: without its file of the container, the flannel plugin hears a DEL and passes nothing on.
-func flannelsLeftover(w *World) {
-	n := w.Node(1)
-	if w.Bed.CNI != "flannel" {
-		w.Step("this bed has no flannel: nothing to see")
+func flannelsLeftover(t *Test) {
+	n := t.Node(1)
+	if t.Cluster.CNI != "flannel" {
+		t.Step("this cluster has no flannel: nothing to see")
 		return
 	}
-	w.Step("two echoservers start on %s; flannel loses its files of echoserver-1", n.Name)
-	set := w.Echoserver("echoserver", n, 2)
+	t.Step("two echoservers start on %s; flannel loses its files of echoserver-1", n.Name)
+	set := t.Echoserver("echoserver", n, 2)
 	kept := set.Ready()
 	lost := Pods{"echoserver-1": kept["echoserver-1"]}
-	file := "/var/lib/cni/flannel/" + w.Sandbox(n, kept["echoserver-1"]).ID
-	w.Must(os.Remove(n.Disk(file)))
+	file := "/var/lib/cni/flannel/" + t.Sandbox(n, kept["echoserver-1"]).ID
+	t.Must(os.Remove(n.Disk(file)))
 	began := time.Now()
-	w.Step("scaled to 1")
+	t.Step("scaled to 1")
 	set.Scale(1)
-	w.orphaned(n, lost, began)
-	w.held(n, lost)
-	w.Step("scaled to 2")
+	t.orphaned(n, lost, began)
+	t.held(n, lost)
+	t.Step("scaled to 2")
 	set.Scale(2)
-	w.Kept(kept, set.Ready())
+	t.Kept(kept, set.Ready())
 }
 
 // storeLost: a store that is gone comes back from the agent's copy, with what waits for pods that are away.
-func storeLost(w *World) {
-	n := w.Node(2)
+func storeLost(t *Test) {
+	n := t.Node(2)
 	// Last of all: from then on the node also takes networks of which nothing tells what was in use.
-	w.Cleanup(func() {
-		_, err := n.Machine().Run(w.Ctx, w.Bed.Leasectl(), "recover", "--accept-loss")
-		w.Must(err)
+	t.Cleanup(func() {
+		_, err := n.Machine().Run(t.Ctx, t.Cluster.Leasectl(), "recover", "--accept-loss")
+		t.Must(err)
 	})
-	w.Step("three echoservers start on %s; scaled to 1", n.Name)
-	set := w.Echoserver("echoserver", n, 3)
+	t.Step("three echoservers start on %s; scaled to 1", n.Name)
+	set := t.Echoserver("echoserver", n, 3)
 	kept := set.Ready()
 	began := time.Now()
 	set.Scale(1)
 	snapshot := n.Disk("/var/lib/leasehold/snapshot.json")
-	w.Eventually(time.Minute, "the agent has made a copy", func() error {
+	t.Eventually(time.Minute, "the agent has made a copy", func() error {
 		info, err := os.Stat(snapshot)
 		if err == nil && info.ModTime().Before(began) {
 			err = fmt.Errorf("it is of %v", info.ModTime())
 		}
 		return err
 	})
-	w.Step("the agent has made a copy since; the store and host-local's files are removed; four others come")
-	w.LeasesAre(n, "Held", 2*families(w), "echoserver-1", "echoserver-2")
-	w.Must(os.Remove(n.Disk("/var/lib/leasehold/leases.db")))
-	w.Must(os.RemoveAll(n.Disk("/var/lib/cni/networks")))
-	w.strangers("others", n, 4, kept)
-	w.Step("scaled to 3")
+	t.Step("the agent has made a copy since; the store and host-local's files are removed; four others come")
+	t.LeasesAre(n, "Held", 2*families(t), "echoserver-1", "echoserver-2")
+	t.Must(os.Remove(n.Disk("/var/lib/leasehold/leases.db")))
+	t.Must(os.RemoveAll(n.Disk("/var/lib/cni/networks")))
+	t.strangers("others", n, 4, kept)
+	t.Step("scaled to 3")
 	set.Scale(3)
-	w.Kept(kept, set.Ready())
-	for _, e := range w.History(n) {
+	t.Kept(kept, set.Ready())
+	for _, e := range t.History(n) {
 		if e.Event == "Recovered" || e.Event == "Adopted" {
-			w.Step("%s %s of %s: %s", e.Event, e.Address, e.Pod, e.Reason)
+			t.Step("%s %s of %s: %s", e.Event, e.Address, e.Pod, e.Reason)
 		}
 	}
 }
 
 // firstConnect: a kept address comes back with another MAC, and those who talked to the old one must notice.
-func firstConnect(w *World) {
-	n := w.Node(2)
-	w.ownNetwork(n, "bridge", "10.246.0.0/24")
-	w.Step("an echoserver and a sibling start on %s; the sibling and the node talk to it all the time", n.Name)
-	set := w.Echoserver("echoserver", n, 1)
-	sibling := w.Echoserver("sibling", n, 1).Ready()["sibling-0"]
+func firstConnect(t *Test) {
+	n := t.Node(2)
+	t.ownNetwork(n, "bridge", "10.246.0.0/24")
+	t.Step("an echoserver and a sibling start on %s; the sibling and the node talk to it all the time", n.Name)
+	set := t.Echoserver("echoserver", n, 1)
+	sibling := t.Echoserver("sibling", n, 1).Ready()["sibling-0"]
 	before := set.Ready()
 	server := net.JoinHostPort(before["echoserver-0"].Status.PodIP, "8080")
 	callers := map[string]string{
-		"the sibling": w.Sandbox(n, sibling).NetNS,
-		"the node":    fmt.Sprintf("/proc/%d/ns/net", w.Bed.PID(n.Name)),
+		"the sibling": t.Sandbox(n, sibling).NetNS,
+		"the node":    fmt.Sprintf("/proc/%d/ns/net", t.Cluster.PID(n.Name)),
 	}
 	firstAnswer := map[string]*atomic.Int64{}
-	ctx, stop := context.WithCancel(w.Ctx)
+	ctx, stop := context.WithCancel(t.Ctx)
 	defer stop()
 	for who, ns := range callers {
 		first := &atomic.Int64{}
 		firstAnswer[who] = first
 		go func() {
 			for ctx.Err() == nil {
-				if look.Inside(ns, func() error { return get(server) }) == nil {
+				if inspect.InNetNS(ns, func() error { return get(server) }) == nil {
 					first.CompareAndSwap(0, time.Now().UnixNano())
 				}
 				time.Sleep(20 * time.Millisecond)
@@ -493,7 +493,7 @@ func firstConnect(w *World) {
 		}
 		var took []string
 		for who, first := range firstAnswer {
-			w.Eventually(15*time.Second, who+" gets an answer", func() error {
+			t.Eventually(15*time.Second, who+" gets an answer", func() error {
 				if first.Load() == 0 {
 					return errors.New("none")
 				}
@@ -505,7 +505,7 @@ func firstConnect(w *World) {
 	}
 	answersFromNow()
 	for range 3 {
-		w.Kept(before, set.Recreate())
-		w.Step("recreated and ready; answers to %s", answersFromNow())
+		t.Kept(before, set.Recreate())
+		t.Step("recreated and ready; answers to %s", answersFromNow())
 	}
 }

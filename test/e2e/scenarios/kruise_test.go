@@ -35,37 +35,37 @@ spec:
 const anySchema = `{name: VERSION, served: true, storage: STORED, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}`
 
 // madeCRD makes a CRD for the length of the scenario. The last version is stored.
-func (w *World) madeCRD(group, plural, kind string, versions ...string) {
+func (t *Test) madeCRD(group, plural, kind string, versions ...string) {
 	var all []string
 	for i, v := range versions {
 		all = append(all, strings.NewReplacer("VERSION", v, "STORED", fmt.Sprint(i == len(versions)-1)).Replace(anySchema))
 	}
-	w.ApplyFor(strings.NewReplacer("GROUP", group, "PLURAL", plural, "KIND", kind, "VERSIONS", strings.Join(all, ", ")).Replace(likeStatefulSet))
-	w.Kubectl("wait", "--for=condition=Established", "crd/"+plural+"."+group, "--timeout=30s")
+	t.ApplyFor(strings.NewReplacer("GROUP", group, "PLURAL", plural, "KIND", kind, "VERSIONS", strings.Join(all, ", ")).Replace(likeStatefulSet))
+	t.Kubectl("wait", "--for=condition=Established", "crd/"+plural+"."+group, "--timeout=30s")
 }
 
 // ApplyFor applies a manifest of things outside of the scenario's namespace, and deletes them with the scenario.
-func (w *World) ApplyFor(manifest string) {
-	w.Cleanup(func() {
-		if out, err := w.kubectl(manifest, "delete", "--ignore-not-found", "-f", "-"); err != nil {
-			w.Fatalf("kubectl delete: %v\n%s", err, out)
+func (t *Test) ApplyFor(manifest string) {
+	t.Cleanup(func() {
+		if out, err := t.kubectl(manifest, "delete", "--ignore-not-found", "-f", "-"); err != nil {
+			t.Fatalf("kubectl delete: %v\n%s", err, out)
 		}
 	})
-	if out, err := w.kubectl(manifest, "apply", "-f", "-"); err != nil {
-		w.Fatalf("kubectl apply: %v\n%s", err, out)
+	if out, err := t.kubectl(manifest, "apply", "-f", "-"); err != nil {
+		t.Fatalf("kubectl apply: %v\n%s", err, out)
 	}
 }
 
 // podOf makes a pod of a workload, as its controller would: the workload's template, its name and its owner.
-func (w *World) podOf(resource schema.GroupVersionResource, workload, name string) corev1.Pod {
-	owner, err := w.Dynamic.Resource(resource).Namespace(w.NS).Get(w.Ctx, workload, metav1.GetOptions{})
-	w.Must(err)
+func (t *Test) podOf(resource schema.GroupVersionResource, workload, name string) corev1.Pod {
+	owner, err := t.Dynamic.Resource(resource).Namespace(t.NS).Get(t.Ctx, workload, metav1.GetOptions{})
+	t.Must(err)
 	template, _, err := unstructured.NestedMap(owner.Object, "spec", "template")
-	w.Must(err)
+	t.Must(err)
 	text, err := json.Marshal(template)
-	w.Must(err)
+	t.Must(err)
 	var pod corev1.Pod
-	w.Must(json.Unmarshal(text, &pod))
+	t.Must(json.Unmarshal(text, &pod))
 	pod.Name = name
 	pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: owner.GetAPIVersion(), Kind: owner.GetKind(), Name: workload,
 		UID: owner.GetUID(), Controller: new(true)}}
@@ -73,20 +73,20 @@ func (w *World) podOf(resource schema.GroupVersionResource, workload, name strin
 		pod.Labels = map[string]string{}
 	}
 	pod.Labels["statefulset.kubernetes.io/pod-name"] = name
-	w.Eventually(time.Minute, name+" is made", func() error {
-		_, err := w.Client.CoreV1().Pods(w.NS).Create(w.Ctx, &pod, metav1.CreateOptions{})
+	t.Eventually(time.Minute, name+" is made", func() error {
+		_, err := t.Client.CoreV1().Pods(t.NS).Create(t.Ctx, &pod, metav1.CreateOptions{})
 		if apierrors.IsAlreadyExists(err) { // its predecessor is on its way out
 			return err
 		}
-		w.Must(err)
+		t.Must(err)
 		return nil
 	})
 	return pod
 }
 
 // ppsKinds: workloads of kinds that come while the manager runs. Nobody but the scenario makes their pods.
-func ppsKinds(w *World) {
-	w.ApplyFor(`
+func ppsKinds(t *Test) {
+	t.ApplyFor(`
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata:
@@ -95,15 +95,15 @@ metadata:
 rules:
 - {apiGroups: ["e2e.leasehold.dev"], resources: ["databases"], verbs: ["get", "list", "watch"]}
 `)
-	w.Eventually(30*time.Second, "the manager may list databases", func() error {
-		if rules := w.Kubectl("get", "clusterrole", "leasehold-manager-kinds", "-o", "jsonpath={.rules}"); !strings.Contains(rules, "databases") {
+	t.Eventually(30*time.Second, "the manager may list databases", func() error {
+		if rules := t.Kubectl("get", "clusterrole", "leasehold-manager-kinds", "-o", "jsonpath={.rules}"); !strings.Contains(rules, "databases") {
 			return fmt.Errorf("its rules are %s", rules)
 		}
 		return nil
 	})
-	w.madeCRD("e2e.leasehold.dev", "databases", "Database", "v1")
-	w.madeCRD("apps.kruise.io", "statefulsets", "StatefulSet", "v1alpha1", "v1beta1")
-	manual := w.manifest("echoserver-kruise.yaml")
+	t.madeCRD("e2e.leasehold.dev", "databases", "Database", "v1")
+	t.madeCRD("apps.kruise.io", "statefulsets", "StatefulSet", "v1alpha1", "v1beta1")
+	manual := t.manifest("echoserver-kruise.yaml")
 	for _, kind := range []struct {
 		resource schema.GroupVersionResource
 		manifest string
@@ -115,31 +115,31 @@ rules:
 			"a kind of --pps-kinds"},
 	} {
 		name := kind.resource.GroupResource().String()
-		w.Step("%s: its annotations make a PersistentPodState", kind.about)
-		w.Apply(kind.manifest)
-		w.RecordedAt("echoserver", map[string]string{})
-		set := w.set("echoserver", 2)
-		w.podOf(kind.resource, "echoserver", "echoserver-0")
-		w.podOf(kind.resource, "echoserver", "echoserver-1")
+		t.Step("%s: its annotations make a PersistentPodState", kind.about)
+		t.Apply(kind.manifest)
+		t.RecordedAt("echoserver", map[string]string{})
+		set := t.set("echoserver", 2)
+		t.podOf(kind.resource, "echoserver", "echoserver-0")
+		t.podOf(kind.resource, "echoserver", "echoserver-1")
 		before := set.Ready()
-		u := w.Recorded("echoserver", before)
+		u := t.Recorded("echoserver", before)
 		if ref, _, _ := unstructured.NestedStringMap(u.Object, "spec", "targetRef"); ref["apiVersion"] != kind.resource.GroupVersion().String() {
-			w.Fatalf("its target is %v", ref)
+			t.Fatalf("its target is %v", ref)
 		}
 		set.Delete(before)
-		w.podOf(kind.resource, "echoserver", "echoserver-0")
-		w.podOf(kind.resource, "echoserver", "echoserver-1")
+		t.podOf(kind.resource, "echoserver", "echoserver-0")
+		t.podOf(kind.resource, "echoserver", "echoserver-1")
 		after := set.ReadyBut(before)
-		w.Kept(before, after)
+		t.Kept(before, after)
 		for _, p := range after {
-			w.boundTo(p, "echoserver", hostnameLabel, before[p.Name].Spec.NodeName)
+			t.boundTo(p, "echoserver", hostnameLabel, before[p.Name].Spec.NodeName)
 		}
-		w.Kubectl("patch", name, "echoserver", "--type=merge", `-p={"spec":{"replicas":1}}`)
+		t.Kubectl("patch", name, "echoserver", "--type=merge", `-p={"spec":{"replicas":1}}`)
 		set.Delete(Pods{"echoserver-1": after["echoserver-1"]})
-		w.RecordedAt("echoserver", map[string]string{"echoserver-0": after["echoserver-0"].Spec.NodeName})
-		w.Kubectl("delete", name, "echoserver")
-		w.noState("echoserver")
-		w.Clear()
+		t.RecordedAt("echoserver", map[string]string{"echoserver-0": after["echoserver-0"].Spec.NodeName})
+		t.Kubectl("delete", name, "echoserver")
+		t.noState("echoserver")
+		t.Clear()
 	}
 }
 
@@ -270,104 +270,104 @@ spec:
 
 // ppsKruise: from leasehold's CRD to Kruise's, and from Kruise to leasehold as docs/persistentpodstate.md says; no object is
 // lost. An older Kruise's CRD is not served.
-func ppsKruise(w *World) {
+func ppsKruise(t *Test) {
 	const crd = "persistentpodstates.apps.kruise.io"
-	w.Apply(w.manifest("echoserver.yaml"))
-	set := w.set("echoserver", 2)
+	t.Apply(t.manifest("echoserver.yaml"))
+	set := t.set("echoserver", 2)
 	before := set.Ready()
-	w.Recorded("echoserver", before)
-	w.Apply(awaySet)
+	t.Recorded("echoserver", before)
+	t.Apply(awaySet)
 
-	w.Step("Kruise comes")
+	t.Step("Kruise comes")
 	began := time.Now()
 	gone := untilDone(func() {
-		out, err := w.kubectl(kruise, "--namespace=kruise-system", "delete", "--ignore-not-found", "-f", "-")
+		out, err := t.kubectl(kruise, "--namespace=kruise-system", "delete", "--ignore-not-found", "-f", "-")
 		if err != nil {
-			w.Fatalf("kubectl delete: %v\n%s", err, out)
+			t.Fatalf("kubectl delete: %v\n%s", err, out)
 		}
 	})
-	w.Cleanup(gone)
+	t.Cleanup(gone)
 	comes := func() {
-		if out, err := w.kubectl(kruise, "--namespace=kruise-system", "apply", "-f", "-"); err != nil {
-			w.Fatalf("kubectl apply: %v\n%s", err, out)
+		if out, err := t.kubectl(kruise, "--namespace=kruise-system", "apply", "-f", "-"); err != nil {
+			t.Fatalf("kubectl apply: %v\n%s", err, out)
 		}
-		w.ourWebhooks(false)
+		t.ourWebhooks(false)
 	}
 	comes()
-	said := w.saidOnce(w.Kubectl("get", "crd", crd, "-o", "jsonpath={.metadata.uid}"), "KruisePresent")
-	w.Step("ours stands aside after %.0f s: %s", time.Since(began).Seconds(), said)
-	w.Kubectl("delete", "crd", crd)
+	said := t.saidOnce(t.Kubectl("get", "crd", crd, "-o", "jsonpath={.metadata.uid}"), "KruisePresent")
+	t.Step("ours stands aside after %.0f s: %s", time.Since(began).Seconds(), said)
+	t.Kubectl("delete", "crd", crd)
 	ours := untilDone(func() { // whatever becomes of Kruise's
-		w.Kubectl("delete", "crd", crd, "--ignore-not-found")
+		t.Kubectl("delete", "crd", crd, "--ignore-not-found")
 		gone()
-		w.Eventually(time.Minute, "leasehold's CRD", w.oursEstablished)
+		t.Eventually(time.Minute, "leasehold's CRD", t.oursEstablished)
 	})
-	w.Cleanup(ours)
-	w.create(kruisesCRD("v1alpha1"))
-	w.Kubectl("delete", "mutatingwebhookconfiguration", "kruise-mutating-webhook-configuration")
-	said = w.saidOnce(w.Kubectl("get", "crd", crd, "-o", "jsonpath={.metadata.uid}"), "CRDUnfit")
-	w.ourWebhooks(false)
-	w.Step("without Kruise, and with an older one's CRD: %s", said)
+	t.Cleanup(ours)
+	t.create(kruisesCRD("v1alpha1"))
+	t.Kubectl("delete", "mutatingwebhookconfiguration", "kruise-mutating-webhook-configuration")
+	said = t.saidOnce(t.Kubectl("get", "crd", crd, "-o", "jsonpath={.metadata.uid}"), "CRDUnfit")
+	t.ourWebhooks(false)
+	t.Step("without Kruise, and with an older one's CRD: %s", said)
 	comes()
-	w.Kubectl("delete", "crd", crd)
-	w.create(kruisesCRD("v1alpha1", "v1beta1"))
-	w.Kubectl("wait", "--for=condition=Established", "crd/"+crd, "--timeout=30s")
-	w.create(strings.ReplaceAll(kruisesObjects, "UID", w.Kubectl("get", "statefulset", "echoserver", "-o", "jsonpath={.metadata.uid}")))
-	w.Kubectl("patch", crd, "mine", "--subresource=status", "--type=merge",
+	t.Kubectl("delete", "crd", crd)
+	t.create(kruisesCRD("v1alpha1", "v1beta1"))
+	t.Kubectl("wait", "--for=condition=Established", "crd/"+crd, "--timeout=30s")
+	t.create(strings.ReplaceAll(kruisesObjects, "UID", t.Kubectl("get", "statefulset", "echoserver", "-o", "jsonpath={.metadata.uid}")))
+	t.Kubectl("patch", crd, "mine", "--subresource=status", "--type=merge",
 		`-p={"status":{"observedGeneration":1,"podStates":{"away-0":{"nodeName":"node1","nodeTopologyLabels":{"kubernetes.io/hostname":"node1"}}}}}`)
 	after := set.Recreate()
-	w.cameHome(before, after)
+	t.cameHome(before, after)
 	for _, p := range after {
 		if _, bound := p.Annotations[injected]; bound {
-			w.Fatalf("%s was bound by a PersistentPodState", p.Name)
+			t.Fatalf("%s was bound by a PersistentPodState", p.Name)
 		}
 	}
-	w.Step("with Kruise's CRD and objects, pods are pinned to their addresses as before")
+	t.Step("with Kruise's CRD and objects, pods are pinned to their addresses as before")
 
-	dir := filepath.Join(w.Bed.Dir, "run", w.NS)
-	w.Must(os.MkdirAll(dir, 0o700))
-	w.Cleanup(func() { os.RemoveAll(dir) })
-	save, restore := w.fromKruise()
-	out, err := w.shell(dir, save)
+	dir := filepath.Join(t.Cluster.Dir, "run", t.NS)
+	t.Must(os.MkdirAll(dir, 0o700))
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	save, restore := t.fromKruise()
+	out, err := t.shell(dir, save)
 	if err != nil || strings.TrimSpace(out) != "2" {
-		w.Fatalf("the recipe saved %s: %v", out, err)
+		t.Fatalf("the recipe saved %s: %v", out, err)
 	}
-	w.Kubectl("delete", "crd", crd)
+	t.Kubectl("delete", "crd", crd)
 	gone()
 	wait, apply, _ := strings.Cut(restore, "kubectl apply")
-	if out, err := w.shell(dir, wait); err != nil {
-		w.Fatalf("%v: %s", err, out)
+	if out, err := t.shell(dir, wait); err != nil {
+		t.Fatalf("%v: %s", err, out)
 	}
-	w.ourWebhooks(true)
-	w.Step("Kruise went with the CRD; ours is back, and so is the CRD")
-	w.Eventually(30*time.Second, "what was saved is there", func() error {
-		if out, err := w.shell(dir, "kubectl apply"+apply); err != nil {
+	t.ourWebhooks(true)
+	t.Step("Kruise went with the CRD; ours is back, and so is the CRD")
+	t.Eventually(30*time.Second, "what was saved is there", func() error {
+		if out, err := t.shell(dir, "kubectl apply"+apply); err != nil {
 			return fmt.Errorf("%w: %s", err, out)
 		}
 		return nil
 	})
-	w.Recorded("echoserver", after)
-	w.RecordedAt("mine", map[string]string{"away-0": "node1"})
+	t.Recorded("echoserver", after)
+	t.RecordedAt("mine", map[string]string{"away-0": "node1"})
 	again := set.Recreate()
-	w.Kept(after, again)
+	t.Kept(after, again)
 	for _, p := range again {
-		w.boundTo(p, "echoserver", hostnameLabel, p.Spec.NodeName)
+		t.boundTo(p, "echoserver", hostnameLabel, p.Spec.NodeName)
 	}
-	w.Kubectl("annotate", "statefulset", "echoserver", "kruise.io/auto-generate-persistent-pod-state-")
-	w.noState("echoserver")
-	w.Step("every object is back, pods are bound again, and what Kruise generated goes with its annotation")
+	t.Kubectl("annotate", "statefulset", "echoserver", "kruise.io/auto-generate-persistent-pod-state-")
+	t.noState("echoserver")
+	t.Step("every object is back, pods are bound again, and what Kruise generated goes with its annotation")
 }
 
 // create creates things that go with something else.
-func (w *World) create(manifest string) {
-	if out, err := w.kubectl(manifest, "create", "-f", "-"); err != nil {
-		w.Fatalf("kubectl create: %v\n%s", err, out)
+func (t *Test) create(manifest string) {
+	if out, err := t.kubectl(manifest, "create", "-f", "-"); err != nil {
+		t.Fatalf("kubectl create: %v\n%s", err, out)
 	}
 }
 
 // oursEstablished reports whether the CRD is leasehold's and served.
-func (w *World) oursEstablished() error {
-	out := w.Kubectl("get", "crd", "-l", "app.kubernetes.io/managed-by=leasehold", "-o",
+func (t *Test) oursEstablished() error {
+	out := t.Kubectl("get", "crd", "-l", "app.kubernetes.io/managed-by=leasehold", "-o",
 		`jsonpath={.items[*].status.conditions[?(@.type=="Established")].status}`)
 	if out != "True" {
 		return fmt.Errorf("established: %q", out)
@@ -376,9 +376,9 @@ func (w *World) oursEstablished() error {
 }
 
 // fromKruise are the commands of the section of docs/persistentpodstate.md, before and after Kruise is uninstalled.
-func (w *World) fromKruise() (save, restore string) {
-	text, err := os.ReadFile(filepath.Join(w.Bed.Repo, "docs/persistentpodstate.md"))
-	w.Must(err)
+func (t *Test) fromKruise() (save, restore string) {
+	text, err := os.ReadFile(filepath.Join(t.Cluster.Repo, "docs/persistentpodstate.md"))
+	t.Must(err)
 	_, section, _ := strings.Cut(string(text), "### From Kruise to leasehold\n")
 	section, _, _ = strings.Cut(section, "\n### ")
 	var commands strings.Builder
@@ -389,30 +389,30 @@ func (w *World) fromKruise() (save, restore string) {
 	}
 	save, restore, found := strings.Cut(commands.String(), "helm uninstall kruise\n")
 	if !found {
-		w.Fatalf("the recipe does not uninstall Kruise: %s", commands.String())
+		t.Fatalf("the recipe does not uninstall Kruise: %s", commands.String())
 	}
 	return save, restore
 }
 
 // shell runs commands as an administrator would.
-func (w *World) shell(dir, script string) (string, error) {
-	ctx, cancel := context.WithTimeout(w.Ctx, 90*time.Second)
+func (t *Test) shell(dir, script string) (string, error) {
+	ctx, cancel := context.WithTimeout(t.Ctx, 90*time.Second)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "bash", "-e", "-c", script)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+w.Bed.Kubeconfig(), "PATH="+filepath.Dir(w.Bed.Kubectl())+":"+os.Getenv("PATH"))
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+t.Cluster.Kubeconfig(), "PATH="+filepath.Dir(t.Cluster.Kubectl())+":"+os.Getenv("PATH"))
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
 
 // ourWebhooks waits until our webhook configurations have webhooks, or have none.
-func (w *World) ourWebhooks(there bool) {
-	w.Eventually(90*time.Second, "leasehold's webhooks for PersistentPodStates", func() error {
-		c := w.Client.AdmissionregistrationV1()
-		m, err := c.MutatingWebhookConfigurations().Get(w.Ctx, "leasehold-apps-kruise-io", metav1.GetOptions{})
-		w.Must(err)
-		v, err := c.ValidatingWebhookConfigurations().Get(w.Ctx, "leasehold-apps-kruise-io", metav1.GetOptions{})
-		w.Must(err)
+func (t *Test) ourWebhooks(there bool) {
+	t.Eventually(90*time.Second, "leasehold's webhooks for PersistentPodStates", func() error {
+		c := t.Client.AdmissionregistrationV1()
+		m, err := c.MutatingWebhookConfigurations().Get(t.Ctx, "leasehold-apps-kruise-io", metav1.GetOptions{})
+		t.Must(err)
+		v, err := c.ValidatingWebhookConfigurations().Get(t.Ctx, "leasehold-apps-kruise-io", metav1.GetOptions{})
+		t.Must(err)
 		if there != (len(m.Webhooks) > 0) || there != (len(v.Webhooks) > 0) {
 			return fmt.Errorf("there are %d and %d", len(m.Webhooks), len(v.Webhooks))
 		}
@@ -421,11 +421,11 @@ func (w *World) ourWebhooks(there bool) {
 }
 
 // saidOnce waits for an event on something outside of the scenario's namespace, and checks that it is the only one.
-func (w *World) saidOnce(uid, reason string) string {
+func (t *Test) saidOnce(uid, reason string) string {
 	var texts []string
-	w.Eventually(30*time.Second, "event "+reason, func() error {
-		events, err := w.Client.CoreV1().Events("").List(w.Ctx, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + uid + ",reason=" + reason})
-		w.Must(err)
+	t.Eventually(30*time.Second, "event "+reason, func() error {
+		events, err := t.Client.CoreV1().Events("").List(t.Ctx, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + uid + ",reason=" + reason})
+		t.Must(err)
 		texts = nil
 		for _, e := range events.Items {
 			texts = append(texts, e.Message)
@@ -436,45 +436,45 @@ func (w *World) saidOnce(uid, reason string) string {
 		return nil
 	})
 	if len(texts) > 1 {
-		w.Fatalf("said %d times: %q", len(texts), texts)
+		t.Fatalf("said %d times: %q", len(texts), texts)
 	}
 	return texts[0]
 }
 
 // ppsWebhook: pods are sent to the webhook only while there is a PersistentPodState.
-func ppsWebhook(w *World) {
-	w.pps("normalize")
-	w.Step("without a PersistentPodState no pod goes through its webhook")
-	w.Apply(w.explicit())
-	w.pps("normalize", "pods")
-	w.Step("with one, it does, also after the manifests were applied again")
-	w.Kubectl("apply", "-f", filepath.Join(w.Bed.Repo, "daemonset/manager/topology.yaml"))
-	c, err := w.Client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(w.Ctx, "leasehold-apps-kruise-io", metav1.GetOptions{})
-	w.Must(err)
+func ppsWebhook(t *Test) {
+	t.pps("normalize")
+	t.Step("without a PersistentPodState no pod goes through its webhook")
+	t.Apply(t.explicit())
+	t.pps("normalize", "pods")
+	t.Step("with one, it does, also after the manifests were applied again")
+	t.Kubectl("apply", "-f", filepath.Join(t.Cluster.Repo, "daemonset/manager/topology.yaml"))
+	c, err := t.Client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Ctx, "leasehold-apps-kruise-io", metav1.GetOptions{})
+	t.Must(err)
 	if len(c.Webhooks) != 2 {
-		w.Fatalf("%d webhooks are left", len(c.Webhooks))
+		t.Fatalf("%d webhooks are left", len(c.Webhooks))
 	}
-	w.Kubectl("delete", "pps", "echoserver")
-	w.pps("normalize")
+	t.Kubectl("delete", "pps", "echoserver")
+	t.pps("normalize")
 	// The name of the manager, with an administrator's rights.
-	out, err := w.kubectl(strings.ReplaceAll(kruisesCRD("v1beta1"), "persistentpodstate", "otherpodstate"), "create", "-f", "-",
+	out, err := t.kubectl(strings.ReplaceAll(kruisesCRD("v1beta1"), "persistentpodstate", "otherpodstate"), "create", "-f", "-",
 		"--as=system:serviceaccount:leasehold-system:leasehold-manager", "--as-group=system:masters")
 	if err == nil || !strings.Contains(out, "the manager may only create the CRD of PersistentPodState") {
-		w.Fatalf("it makes another CRD: %v, %s", err, out)
+		t.Fatalf("it makes another CRD: %v, %s", err, out)
 	}
 }
 
 // pps waits until the mutating webhooks for PersistentPodStates are these.
-func (w *World) pps(want ...string) {
-	w.Eventually(30*time.Second, fmt.Sprintf("webhooks %q", want), func() error {
-		c, err := w.Client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(w.Ctx, "leasehold-apps-kruise-io", metav1.GetOptions{})
+func (t *Test) pps(want ...string) {
+	t.Eventually(30*time.Second, fmt.Sprintf("webhooks %q", want), func() error {
+		c, err := t.Client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Ctx, "leasehold-apps-kruise-io", metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
 		var names []string
 		for _, h := range c.Webhooks {
 			if len(h.ClientConfig.CABundle) == 0 {
-				w.Fatalf("%s has no CA", h.Name)
+				t.Fatalf("%s has no CA", h.Name)
 			}
 			names = append(names, strings.Split(h.Name, ".")[0])
 		}

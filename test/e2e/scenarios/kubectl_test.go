@@ -6,18 +6,18 @@ import (
 )
 
 // Kubectl runs kubectl in the scenario's namespace and returns what it wrote; that it fails ends the scenario.
-func (w *World) Kubectl(args ...string) string {
-	out, err := w.kubectl("", args...)
+func (t *Test) Kubectl(args ...string) string {
+	out, err := t.kubectl("", args...)
 	if err != nil {
-		w.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
+		t.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
 	return out
 }
 
 // kubectl gives kubectl something to read, and returns standard output and error together: warnings are on the latter.
-func (w *World) kubectl(stdin string, args ...string) (string, error) {
-	cmd := exec.CommandContext(w.Ctx, w.Bed.Kubectl(),
-		append([]string{"--kubeconfig=" + w.Bed.Kubeconfig(), "--namespace=" + w.NS}, args...)...)
+func (t *Test) kubectl(stdin string, args ...string) (string, error) {
+	cmd := exec.CommandContext(t.Ctx, t.Cluster.Kubectl(),
+		append([]string{"--kubeconfig=" + t.Cluster.Kubeconfig(), "--namespace=" + t.NS}, args...)...)
 	cmd.Stdin = strings.NewReader(stdin)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
@@ -25,31 +25,31 @@ func (w *World) kubectl(stdin string, args ...string) (string, error) {
 
 // Apply applies a manifest as a user would, and returns what kubectl wrote, warnings with it. Its objects go with the
 // scenario.
-func (w *World) Apply(manifest string) string {
-	out, err := w.kubectl(manifest, "apply", "-f", "-")
-	w.Cleanup(func() {
-		out, err := w.kubectl(manifest, "delete", "--ignore-not-found", "--wait=false", "-f", "-")
+func (t *Test) Apply(manifest string) string {
+	out, err := t.kubectl(manifest, "apply", "-f", "-")
+	t.Cleanup(func() {
+		out, err := t.kubectl(manifest, "delete", "--ignore-not-found", "--wait=false", "-f", "-")
 		if err != nil {
-			w.Fatalf("kubectl delete: %v\n%s", err, out)
+			t.Fatalf("kubectl delete: %v\n%s", err, out)
 		}
-		w.Clear()
+		t.Clear()
 	})
 	if err != nil {
-		w.Fatalf("kubectl apply: %v\n%s", err, out)
+		t.Fatalf("kubectl apply: %v\n%s", err, out)
 	}
 	return out
 }
 
 // Refused applies a manifest that must be refused with a message that has all these words, and returns the message.
-func (w *World) Refused(manifest string, words ...string) string {
-	out, err := w.kubectl(manifest, "apply", "-f", "-")
+func (t *Test) Refused(manifest string, words ...string) string {
+	out, err := t.kubectl(manifest, "apply", "-f", "-")
 	if err == nil {
-		w.kubectl(manifest, "delete", "--ignore-not-found", "--wait=false", "-f", "-")
-		w.Fatalf("it was not refused: %s", out)
+		t.kubectl(manifest, "delete", "--ignore-not-found", "--wait=false", "-f", "-")
+		t.Fatalf("it was not refused: %s", out)
 	}
 	for _, word := range words {
 		if !strings.Contains(out, word) {
-			w.Fatalf("refused, but nothing says %q: %s", word, out)
+			t.Fatalf("refused, but nothing says %q: %s", word, out)
 		}
 	}
 	return strings.TrimSpace(out)

@@ -25,7 +25,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/leasehold-cni/leasehold/test/e2e/bed"
+	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 )
 
 // scenarios is the suite of this run.
@@ -65,11 +65,11 @@ func runOnCluster(ctx context.Context, m *testing.M) (code int, err error) {
 	if err != nil {
 		return 1, err
 	}
-	dir, err := bed.Dir(repo)
+	dir, err := cluster.Dir(repo)
 	if err != nil {
 		return 1, err
 	}
-	o, err := bed.OptionsFromEnv()
+	o, err := cluster.OptionsFromEnv()
 	if err != nil {
 		return 1, err
 	}
@@ -78,7 +78,7 @@ func runOnCluster(ctx context.Context, m *testing.M) (code int, err error) {
 		limit *= 10
 	}
 	r := &rig{ctx: ctx}
-	scenarios = &suite{ctx: ctx, table: table, nodes: o.Nodes, retains: o.Keeps(), limit: limit,
+	scenarios = &suite{ctx: ctx, table: table, nodes: o.Nodes, retains: o.Retains(), limit: limit,
 		failed: filepath.Join(dir, "failed"), prepare: r.prepare, collect: r.collect, overlap: r.overlap}
 	scenarios.start = sync.OnceValue(func() error {
 		if err := os.RemoveAll(scenarios.failed); err != nil {
@@ -98,7 +98,7 @@ func runOnCluster(ctx context.Context, m *testing.M) (code int, err error) {
 		}
 		return code, nil
 	}
-	if !o.Keeps() {
+	if !o.Retains() {
 		others := len(slices.DeleteFunc(slices.Clone(table), func(s scenario) bool { return s.ours }))
 		fmt.Printf("\n%d of %d scenarios are about leasehold's own pods, which this cluster does not have.\n",
 			len(table)-others, len(table))
@@ -112,8 +112,8 @@ func long() bool { return os.Getenv("LONG") == "1" }
 
 // acquire returns the running cluster if it has these options and is healthy, with the programs of this source tree,
 // or starts one. release stops a cluster that acquire has started.
-func acquire(ctx context.Context, repo, dir string, o bed.Options) (b *bed.Bed, release func() error, err error) {
-	b, err = bed.Load(repo, dir)
+func acquire(ctx context.Context, repo, dir string, o cluster.Options) (b *cluster.Cluster, release func() error, err error) {
+	b, err = cluster.Load(repo, dir)
 	if err == nil && b.Options == o {
 		err = b.Healthy(ctx)
 	}
@@ -123,6 +123,6 @@ func acquire(ctx context.Context, repo, dir string, o bed.Options) (b *bed.Bed, 
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		fmt.Println("the running cluster cannot be used:", err)
 	}
-	b = bed.New(repo, dir, o)
+	b = cluster.New(repo, dir, o)
 	return b, func() error { return b.Down(context.WithoutCancel(ctx)) }, b.Up(ctx)
 }

@@ -9,38 +9,38 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
 
-	"github.com/leasehold-cni/leasehold/test/e2e/bed"
+	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 )
 
 // Cordon closes a node to new pods until undo is called, or the scenario ends.
-func (w *World) Cordon(n *bed.Node) (undo func()) {
+func (t *Test) Cordon(n *cluster.Node) (undo func()) {
 	closed := func(value bool) object { return object{"spec": object{"unschedulable": value}} }
-	return w.mark(n, closed(true), closed(false))
+	return t.mark(n, closed(true), closed(false))
 }
 
 // Label labels a node until undo is called, or the scenario ends. The value that it had then comes back.
-func (w *World) Label(n *bed.Node, key, value string) (undo func()) {
-	node, err := w.Client.CoreV1().Nodes().Get(w.Ctx, n.Name, metav1.GetOptions{})
-	w.Must(err)
+func (t *Test) Label(n *cluster.Node, key, value string) (undo func()) {
+	node, err := t.Client.CoreV1().Nodes().Get(t.Ctx, n.Name, metav1.GetOptions{})
+	t.Must(err)
 	var before any // null removes the label
 	if old, ok := node.Labels[key]; ok {
 		before = old
 	}
 	label := func(value any) object { return object{"metadata": object{"labels": object{key: value}}} }
-	return w.mark(n, label(value), label(before))
+	return t.mark(n, label(value), label(before))
 }
 
 // Taint taints a node until undo is called, or the scenario ends.
-func (w *World) Taint(n *bed.Node, key, value string, effect corev1.TaintEffect) (undo func()) {
+func (t *Test) Taint(n *cluster.Node, key, value string, effect corev1.TaintEffect) (undo func()) {
 	taints := func(change func([]corev1.Taint) []corev1.Taint) {
 		// Not a patch: the list belongs to others as well.
-		w.Must(retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-			node, err := w.Client.CoreV1().Nodes().Get(w.Ctx, n.Name, metav1.GetOptions{})
+		t.Must(retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+			node, err := t.Client.CoreV1().Nodes().Get(t.Ctx, n.Name, metav1.GetOptions{})
 			if err != nil {
 				return err
 			}
 			node.Spec.Taints = change(node.Spec.Taints)
-			_, err = w.Client.CoreV1().Nodes().Update(w.Ctx, node, metav1.UpdateOptions{})
+			_, err = t.Client.CoreV1().Nodes().Update(t.Ctx, node, metav1.UpdateOptions{})
 			return err
 		}))
 	}
@@ -49,7 +49,7 @@ func (w *World) Taint(n *bed.Node, key, value string, effect corev1.TaintEffect)
 			return slices.DeleteFunc(all, func(t corev1.Taint) bool { return t.Key == key && t.Effect == effect })
 		})
 	})
-	w.Cleanup(undo)
+	t.Cleanup(undo)
 	taints(func(all []corev1.Taint) []corev1.Taint {
 		return append(all, corev1.Taint{Key: key, Value: value, Effect: effect})
 	})
@@ -71,15 +71,15 @@ func untilDone(f func()) func() {
 }
 
 // mark changes a node by one merge patch, and back by another.
-func (w *World) mark(n *bed.Node, on, off object) (undo func()) {
+func (t *Test) mark(n *cluster.Node, on, off object) (undo func()) {
 	patch := func(change object) {
 		data, err := json.Marshal(change)
-		w.Must(err)
-		_, err = w.Client.CoreV1().Nodes().Patch(w.Ctx, n.Name, types.MergePatchType, data, metav1.PatchOptions{})
-		w.Must(err)
+		t.Must(err)
+		_, err = t.Client.CoreV1().Nodes().Patch(t.Ctx, n.Name, types.MergePatchType, data, metav1.PatchOptions{})
+		t.Must(err)
 	}
 	undo = untilDone(func() { patch(off) })
-	w.Cleanup(undo)
+	t.Cleanup(undo)
 	patch(on)
 	return undo
 }

@@ -15,8 +15,8 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/leasehold-cni/leasehold/test/e2e/bed"
-	"github.com/leasehold-cni/leasehold/test/e2e/look"
+	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
+	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
 
 // label marks the namespaces of scenarios, so that a later run can remove what an earlier one left.
@@ -24,20 +24,20 @@ const label = "leasehold.dev/e2e"
 
 // A rig is the cluster of a run and what all scenarios share of it.
 type rig struct {
-	ctx      context.Context
-	cluster  *bed.Bed
-	client   *kubernetes.Clientset
-	dynamic  dynamic.Interface
-	watch    look.Watch
-	release  func() error
-	giveBack func() error
+	ctx     context.Context
+	cluster *cluster.Cluster
+	client  *kubernetes.Clientset
+	dynamic dynamic.Interface
+	watch   inspect.OverlapWatch
+	release func() error
+	unmark  func() error
 
 	mu       sync.Mutex
 	overlaps int // that overlap has returned
 }
 
 // start acquires the cluster, removes what an earlier run left, and starts the watch for addresses in two pods.
-func (r *rig) start(repo, dir string, o bed.Options) (err error) {
+func (r *rig) start(repo, dir string, o cluster.Options) (err error) {
 	if r.cluster, r.release, err = acquire(r.ctx, repo, dir, o); err != nil {
 		r.release = nil // a cluster that did not start is down
 		return err
@@ -52,7 +52,7 @@ func (r *rig) start(repo, dir string, o bed.Options) (err error) {
 		return fmt.Errorf("removing what an earlier run left: %w", err)
 	}
 	// Until the last scenario has cleaned up, the nodes may be in any state.
-	if r.giveBack, err = r.cluster.Borrow(); err != nil {
+	if r.unmark, err = r.cluster.MarkInUse(); err != nil {
 		return err
 	}
 	r.watch.Start(r.ctx, func() []string {
@@ -73,36 +73,36 @@ func (r *rig) close(clean bool) error {
 		return nil
 	}
 	var err error
-	if clean && r.giveBack != nil {
-		err = r.giveBack()
+	if clean && r.unmark != nil {
+		err = r.unmark()
 	}
 	return errors.Join(err, r.release())
 }
 
 // prepare gives a scenario a new namespace and checks the stores of its nodes when it ends.
-func (r *rig) prepare(w *World) {
-	w.Bed, w.Client, w.Dynamic, w.Long = r.cluster, r.client, r.dynamic, long()
-	w.nodes = w.scenario.nodeNames(r.cluster.NodeNames())
+func (r *rig) prepare(t *Test) {
+	t.Cluster, t.Client, t.Dynamic, t.Long = r.cluster, r.client, r.dynamic, long()
+	t.nodes = t.scenario.nodeNames(r.cluster.NodeNames())
 	// A new name, because addresses that an earlier run left held are for other pods.
 	var random [3]byte
 	rand.Read(random[:])
-	ns := fmt.Sprintf("%s-%x", w.scenario.name, random)
-	w.NS = ns
-	object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns, Labels: map[string]string{label: w.scenario.name}}}
-	_, err := r.client.CoreV1().Namespaces().Create(w.Ctx, object, metav1.CreateOptions{})
-	w.Must(err)
-	w.Cleanup(func() { w.Must(r.client.CoreV1().Namespaces().Delete(w.Ctx, ns, metav1.DeleteOptions{})) })
-	w.Cleanup(w.CheckStores)
+	ns := fmt.Sprintf("%s-%x", t.scenario.name, random)
+	t.NS = ns
+	object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns, Labels: map[string]string{label: t.scenario.name}}}
+	_, err := r.client.CoreV1().Namespaces().Create(t.Ctx, object, metav1.CreateOptions{})
+	t.Must(err)
+	t.Cleanup(func() { t.Must(r.client.CoreV1().Namespaces().Delete(t.Ctx, ns, metav1.DeleteOptions{})) })
+	t.Cleanup(t.CheckStores)
 	// No pod is admitted before the service account exists.
-	w.Eventually(30*time.Second, "a service account", func() error {
-		_, err := r.client.CoreV1().ServiceAccounts(ns).Get(w.Ctx, "default", metav1.GetOptions{})
+	t.Eventually(30*time.Second, "a service account", func() error {
+		_, err := r.client.CoreV1().ServiceAccounts(ns).Get(t.Ctx, "default", metav1.GetOptions{})
 		return err
 	})
 }
 
-func (r *rig) collect(ctx context.Context, w *World, dir string) {
-	if err := r.cluster.Collect(ctx, dir, w.NS, w.began); err != nil {
-		w.Logf("collecting artefacts: %v", err)
+func (r *rig) collect(ctx context.Context, t *Test, dir string) {
+	if err := r.cluster.Collect(ctx, dir, t.NS, t.began); err != nil {
+		t.Logf("collecting artefacts: %v", err)
 	}
 }
 

@@ -20,53 +20,53 @@ const samplesEnv = "LEASEHOLD_SAMPLES"
 
 // samples are scenarios that need no cluster and end in every possible way.
 var samples = []scenario{
-	works("passes", "-", func(*World) {}),
-	works("fatal", "-", func(w *World) { w.Fatalf("no %s", "pod") }),
-	works("error", "-", func(w *World) { w.Must(errors.New("refused")) }),
-	works("panics", "-", func(w *World) {
+	works("passes", "-", func(*Test) {}),
+	works("fatal", "-", func(t *Test) { t.Fatalf("no %s", "pod") }),
+	works("error", "-", func(t *Test) { t.Must(errors.New("refused")) }),
+	works("panics", "-", func(t *Test) {
 		var none map[string]int
 		none["x"] = 1
 	}),
-	works("never", "-", func(w *World) {
-		w.Eventually(time.Millisecond, "a pod", func() error { return errors.New("pending") })
+	works("never", "-", func(t *Test) {
+		t.Eventually(time.Millisecond, "a pod", func() error { return errors.New("pending") })
 	}),
-	works("out-of-time", "-", func(w *World) {
-		w.Cleanup(func() { w.Logf("cleaned up") })
-		w.Sleep(time.Hour)
+	works("out-of-time", "-", func(t *Test) {
+		t.Cleanup(func() { t.Logf("cleaned up") })
+		t.Sleep(time.Hour)
 	}),
-	works("stuck", "-", func(w *World) {
-		<-w.Ctx.Done()
+	works("stuck", "-", func(t *Test) {
+		<-t.Ctx.Done()
 		for range 500 { // like a call that does not heed its context
-			if _, err := os.Stat(filepath.Join(w.suite.failed, "stuck")); err == nil {
+			if _, err := os.Stat(filepath.Join(t.suite.failed, "stuck")); err == nil {
 				return // the artefacts are there before the scenario ends
 			}
 			time.Sleep(10 * time.Millisecond)
 		}
-		w.Fatalf("it is over and there are no artefacts")
+		t.Fatalf("it is over and there are no artefacts")
 	}),
-	works("lost", "-", func(w *World) { w.Lostf("10.0.0.1 became 10.0.0.2") }),
-	keeps("kept", "-", func(*World) {}),
-	keeps("kept-lost", "-", func(w *World) { w.Lostf("10.0.0.1 became 10.0.0.2") }),
-	keeps("kept-broken", "-", func(w *World) { w.Fatalf("no kubelet") }),
-	ours("own", "-", func(*World) {}),
-	works("cleanup", "-", func(w *World) {
-		w.Cleanup(func() { w.Logf("cleanup first") })
-		w.Cleanup(func() { w.Must(errors.New("busy")) })
-		w.Cleanup(func() { panic("nil map") })
-		w.Cleanup(func() { w.Logf("cleanup last") })
+	works("lost", "-", func(t *Test) { t.Lostf("10.0.0.1 became 10.0.0.2") }),
+	keeps("kept", "-", func(*Test) {}),
+	keeps("kept-lost", "-", func(t *Test) { t.Lostf("10.0.0.1 became 10.0.0.2") }),
+	keeps("kept-broken", "-", func(t *Test) { t.Fatalf("no kubelet") }),
+	ours("own", "-", func(*Test) {}),
+	works("cleanup", "-", func(t *Test) {
+		t.Cleanup(func() { t.Logf("cleanup first") })
+		t.Cleanup(func() { t.Must(errors.New("busy")) })
+		t.Cleanup(func() { panic("nil map") })
+		t.Cleanup(func() { t.Logf("cleanup last") })
 	}),
-	works("overlap", "-", func(w *World) { w.suite.overlap = func() string { return "10.0.0.1 is in a and in b" } }),
-	works("after", "-", func(w *World) { w.suite.overlap = func() string { return "" } }),
+	works("overlap", "-", func(t *Test) { t.suite.overlap = func() string { return "10.0.0.1 is in a and in b" } }),
+	works("after", "-", func(t *Test) { t.suite.overlap = func() string { return "" } }),
 }
 
 // runSamples runs the samples as TestCluster. The name of the directory says whether the plugin retains addresses.
 func runSamples(ctx context.Context, m *testing.M, dir string) (int, error) {
 	scenarios = &suite{ctx: ctx, table: samples, nodes: 3, retains: filepath.Base(dir) == "retains",
 		limit: 500 * time.Millisecond, failed: filepath.Join(dir, "failed"), start: func() error { return nil },
-		prepare: func(*World) {}, overlap: func() string { return "" },
-		collect: func(_ context.Context, w *World, dir string) {
+		prepare: func(*Test) {}, overlap: func() string { return "" },
+		collect: func(_ context.Context, t *Test, dir string) {
 			if err := os.MkdirAll(dir, 0o755); err != nil {
-				w.Errorf("%v", err)
+				t.Errorf("%v", err)
 			}
 		}}
 	if filepath.Base(dir) == "interrupted" {

@@ -28,10 +28,10 @@ type suite struct {
 	limit   time.Duration // of one scenario
 	failed  string        // directory for the artefacts of failed scenarios
 
-	start   func() error                                    // called once, before the first scenario
-	prepare func(*World)                                    // called at the start of each scenario
-	collect func(ctx context.Context, w *World, dir string) // saves artefacts in dir
-	overlap func() string                                   // describes addresses that were in two pods since the last call
+	start   func() error                                      // called once, before the first scenario
+	prepare func(*Test)                                       // called at the start of each scenario
+	collect func(ctx context.Context, test *Test, dir string) // saves artefacts in dir
+	overlap func() string                                     // describes addresses that were in two pods since the last call
 
 	mu      sync.Mutex
 	results []result
@@ -101,13 +101,13 @@ func (s *suite) run(t *testing.T, sc scenario) {
 		until = deadline.Add(-timeoutMargin)
 	}
 	ctx, cancel := context.WithDeadline(s.ctx, until)
-	w := &World{T: t, Ctx: ctx, suite: s, scenario: sc, began: began, expectLoss: sc.keeps && !s.retains}
+	test := &Test{T: t, Ctx: ctx, suite: s, scenario: sc, began: began, expectLoss: sc.keeps && !s.retains}
 	r := result{scenario: sc}
 	t.Cleanup(func() { // the last one
 		cancel()
 		r.cleanup = time.Since(began) - r.took
-		w.checkOverlap()
-		r.failed, r.verdict, r.reason = t.Failed(), w.verdict(), w.reason
+		test.checkOverlap()
+		r.failed, r.verdict, r.reason = t.Failed(), test.verdict(), test.reason
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.results = append(s.results, r)
@@ -119,7 +119,7 @@ func (s *suite) run(t *testing.T, sc scenario) {
 		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
 		dir := filepath.Join(s.failed, sc.name)
-		s.collect(late, w, dir)
+		s.collect(late, test, dir)
 		t.Logf("the artefacts of %s are in %s", sc.name, dir)
 	})
 	// At the limit and not when the scenario returns, which may take long or never happen.
@@ -128,9 +128,9 @@ func (s *suite) run(t *testing.T, sc scenario) {
 		switch p := recover().(type) {
 		case nil:
 		case expectedLoss:
-			w.Logf("expected without retention: %s", string(p))
+			test.Logf("expected without retention: %s", string(p))
 		default:
-			w.Errorf("panic: %v\n%s", p, debug.Stack())
+			test.Errorf("panic: %v\n%s", p, debug.Stack())
 		}
 		r.took = time.Since(began)
 		if timedOut := !stop(); timedOut || t.Failed() {
@@ -138,15 +138,15 @@ func (s *suite) run(t *testing.T, sc scenario) {
 		}
 	}()
 	t.Log(sc.about)
-	s.prepare(w)
-	sc.run(w)
+	s.prepare(test)
+	sc.run(test)
 	if ctx.Err() != nil {
-		w.Errorf("out of time: %v", context.Cause(ctx))
+		test.Errorf("out of time: %v", context.Cause(ctx))
 	}
-	w.checkOverlap()
-	if w.expectLoss {
-		w.passed = true
-		w.Errorf("no address was lost by a plugin that retains none: the scenario proves nothing")
+	test.checkOverlap()
+	if test.expectLoss {
+		test.passed = true
+		test.Errorf("no address was lost by a plugin that retains none: the scenario proves nothing")
 	}
 }
 

@@ -11,8 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/leasehold-cni/leasehold/test/e2e/bed"
-	"github.com/leasehold-cni/leasehold/test/e2e/look"
+	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
+	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
 
 // The ports of agent and manager.
@@ -22,10 +22,10 @@ const (
 )
 
 // system lists leasehold's own pods of one kind that are not on their way out.
-func (w *World) system(app string) []corev1.Pod {
-	list, err := w.Client.CoreV1().Pods(bed.System).List(w.Ctx, metav1.ListOptions{
+func (t *Test) system(app string) []corev1.Pod {
+	list, err := t.Client.CoreV1().Pods(cluster.System).List(t.Ctx, metav1.ListOptions{
 		LabelSelector: "app.kubernetes.io/name=" + app})
-	w.Must(err)
+	t.Must(err)
 	var pods []corev1.Pod
 	for _, p := range list.Items {
 		if p.DeletionTimestamp == nil {
@@ -36,10 +36,10 @@ func (w *World) system(app string) []corev1.Pod {
 }
 
 // Agent returns a node's agent once it is Ready.
-func (w *World) Agent(n *bed.Node) corev1.Pod {
+func (t *Test) Agent(n *cluster.Node) corev1.Pod {
 	var agent corev1.Pod
-	w.Eventually(time.Minute, "an agent on "+n.Name, func() error {
-		for _, p := range w.system(bed.Agent) {
+	t.Eventually(time.Minute, "an agent on "+n.Name, func() error {
+		for _, p := range t.system(cluster.Agent) {
 			if p.Spec.NodeName == n.Name && ready(p) {
 				agent = p
 				return nil
@@ -51,24 +51,24 @@ func (w *World) Agent(n *bed.Node) corev1.Pod {
 }
 
 // RestartAgent replaces a node's agent by another and returns that one.
-func (w *World) RestartAgent(n *bed.Node) corev1.Pod {
-	old := w.Agent(n)
-	w.Must(w.Client.CoreV1().Pods(bed.System).Delete(w.Ctx, old.Name, metav1.DeleteOptions{}))
-	w.Eventually(time.Minute, "the agent goes", func() error {
-		for _, p := range w.system(bed.Agent) {
+func (t *Test) RestartAgent(n *cluster.Node) corev1.Pod {
+	old := t.Agent(n)
+	t.Must(t.Client.CoreV1().Pods(cluster.System).Delete(t.Ctx, old.Name, metav1.DeleteOptions{}))
+	t.Eventually(time.Minute, "the agent goes", func() error {
+		for _, p := range t.system(cluster.Agent) {
 			if p.UID == old.UID {
 				return errors.New("it is there")
 			}
 		}
 		return nil
 	})
-	return w.Agent(n)
+	return t.Agent(n)
 }
 
 // Managers returns the manager's pods that are Ready.
-func (w *World) Managers() []corev1.Pod {
+func (t *Test) Managers() []corev1.Pod {
 	var pods []corev1.Pod
-	for _, p := range w.system(bed.Manager) {
+	for _, p := range t.system(cluster.Manager) {
 		if ready(p) {
 			pods = append(pods, p)
 		}
@@ -76,23 +76,23 @@ func (w *World) Managers() []corev1.Pod {
 	return pods
 }
 
-// withoutAgent is the label of a node that the bed's manifests keep the agent away from.
+// withoutAgent is the label of a node on which the cluster's manifests run no agent.
 const withoutAgent = "leasehold.dev/e2e-without-agent"
 
 // WithoutAgent takes the agent off a node until back is called, or the scenario ends.
-func (w *World) WithoutAgent(n *bed.Node) (back func()) {
-	if !w.Bed.Keeps() {
+func (t *Test) WithoutAgent(n *cluster.Node) (back func()) {
+	if !t.Cluster.Retains() {
 		return func() {}
 	}
-	gone := w.Agent(n)
-	unlabel := w.Label(n, withoutAgent, "")
+	gone := t.Agent(n)
+	unlabel := t.Label(n, withoutAgent, "")
 	back = untilDone(func() {
 		unlabel()
-		w.Agent(n)
+		t.Agent(n)
 	})
-	w.Cleanup(back)
-	w.Eventually(time.Minute, "the agent goes", func() error {
-		list, err := w.Client.CoreV1().Pods(bed.System).List(w.Ctx, metav1.ListOptions{
+	t.Cleanup(back)
+	t.Eventually(time.Minute, "the agent goes", func() error {
+		list, err := t.Client.CoreV1().Pods(cluster.System).List(t.Ctx, metav1.ListOptions{
 			FieldSelector: "metadata.name=" + gone.Name})
 		if err == nil && len(list.Items) > 0 {
 			err = errors.New("it is there")
@@ -103,24 +103,24 @@ func (w *World) WithoutAgent(n *bed.Node) (back func()) {
 }
 
 // WithoutManager stops all managers until back is called, or the scenario ends; what they have configured stays.
-func (w *World) WithoutManager() (back func()) {
-	manager, err := w.Client.AppsV1().Deployments(bed.System).Get(w.Ctx, bed.Manager, metav1.GetOptions{})
-	w.Must(err)
+func (t *Test) WithoutManager() (back func()) {
+	manager, err := t.Client.AppsV1().Deployments(cluster.System).Get(t.Ctx, cluster.Manager, metav1.GetOptions{})
+	t.Must(err)
 	scale := func(replicas int32) {
 		patch := fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas)
-		_, err := w.Client.AppsV1().Deployments(bed.System).Patch(w.Ctx, bed.Manager, types.MergePatchType, []byte(patch),
+		_, err := t.Client.AppsV1().Deployments(cluster.System).Patch(t.Ctx, cluster.Manager, types.MergePatchType, []byte(patch),
 			metav1.PatchOptions{})
-		w.Must(err)
+		t.Must(err)
 	}
 	back = untilDone(func() {
 		scale(*manager.Spec.Replicas)
-		w.Must(w.Bed.WaitDeployed(w.Ctx, time.Minute))
+		t.Must(t.Cluster.WaitDeployed(t.Ctx, time.Minute))
 	})
-	w.Cleanup(back)
+	t.Cleanup(back)
 	scale(0)
-	w.Eventually(time.Minute, "the managers go", func() error {
-		list, err := w.Client.CoreV1().Pods(bed.System).List(w.Ctx, metav1.ListOptions{
-			LabelSelector: "app.kubernetes.io/name=" + bed.Manager})
+	t.Eventually(time.Minute, "the managers go", func() error {
+		list, err := t.Client.CoreV1().Pods(cluster.System).List(t.Ctx, metav1.ListOptions{
+			LabelSelector: "app.kubernetes.io/name=" + cluster.Manager})
 		if err == nil && len(list.Items) > 0 {
 			err = fmt.Errorf("%d are there", len(list.Items))
 		}
@@ -130,76 +130,78 @@ func (w *World) WithoutManager() (back func()) {
 }
 
 // WithoutControl stops parts of the control plane until back is called, or the scenario ends.
-func (w *World) WithoutControl(parts ...string) (back func()) {
-	back = untilDone(func() { w.Must(w.Bed.RunControl(w.Ctx)) })
-	w.Cleanup(back)
+func (t *Test) WithoutControl(parts ...string) (back func()) {
+	back = untilDone(func() { t.Must(t.Cluster.RunControl(t.Ctx)) })
+	t.Cleanup(back)
 	for _, part := range parts {
-		w.Must(w.Bed.StopControl(w.Ctx, part))
+		t.Must(t.Cluster.StopControl(t.Ctx, part))
 	}
 	return back
 }
 
 // Freeze stops the processes of a pod's containers with SIGSTOP, and lets them go on when resume is called, or the
 // scenario ends. A container that was restarted in between is not frozen.
-func (w *World) Freeze(pod corev1.Pod) (resume func()) {
-	n := w.NodeOf(pod)
-	containers := w.containers(pod)
+func (t *Test) Freeze(pod corev1.Pod) (resume func()) {
+	n := t.NodeOf(pod)
+	containers := t.containers(pod)
 	resume = untilDone(func() {
 		for _, c := range containers {
-			n.Machine().Run(w.Ctx, "kill", "-CONT", fmt.Sprint(c.PID)) // it may have been killed meanwhile
+			n.Machine().Run(t.Ctx, "kill", "-CONT", fmt.Sprint(c.PID)) // it may have been killed meanwhile
 		}
 	})
-	w.Cleanup(resume)
-	w.Signal(pod, "STOP")
+	t.Cleanup(resume)
+	t.Signal(pod, "STOP")
 	return resume
 }
 
 // Signal sends a signal such as "STOP" to the first process of each of a pod's containers.
-func (w *World) Signal(pod corev1.Pod, signal string) {
-	for _, c := range w.containers(pod) {
-		_, err := w.NodeOf(pod).Machine().Run(w.Ctx, "kill", "-"+signal, fmt.Sprint(c.PID))
-		w.Must(err)
+func (t *Test) Signal(pod corev1.Pod, signal string) {
+	for _, c := range t.containers(pod) {
+		_, err := t.NodeOf(pod).Machine().Run(t.Ctx, "kill", "-"+signal, fmt.Sprint(c.PID))
+		t.Must(err)
 	}
 }
 
-func (w *World) containers(pod corev1.Pod) []look.Container {
-	containers := w.runningContainers(w.NodeOf(pod), pod)
+func (t *Test) containers(pod corev1.Pod) []inspect.Container {
+	containers := t.runningContainers(t.NodeOf(pod), pod)
 	if len(containers) == 0 {
-		w.Fatalf("%s on %s runs no container", pod.Name, pod.Spec.NodeName)
+		t.Fatalf("%s on %s runs no container", pod.Name, pod.Spec.NodeName)
 	}
 	return containers
 }
 
 // AgentMetrics reads the metrics of a node's agent.
-func (w *World) AgentMetrics(n *bed.Node) look.Metrics { return w.metrics(w.Agent(n), agentMetrics) }
-
-// ManagerMetrics reads the metrics of one manager.
-func (w *World) ManagerMetrics(manager corev1.Pod) look.Metrics {
-	return w.metrics(manager, managerMetrics)
+func (t *Test) AgentMetrics(n *cluster.Node) inspect.Metrics {
+	return t.metrics(t.Agent(n), agentMetrics)
 }
 
-func (w *World) metrics(pod corev1.Pod, port string) look.Metrics {
-	data, err := w.Client.CoreV1().Pods(pod.Namespace).ProxyGet("http", pod.Name, port, "/metrics", nil).DoRaw(w.Ctx)
-	w.Must(err)
-	m, err := look.ReadMetrics(bytes.NewReader(data))
-	w.Must(err)
+// ManagerMetrics reads the metrics of one manager.
+func (t *Test) ManagerMetrics(manager corev1.Pod) inspect.Metrics {
+	return t.metrics(manager, managerMetrics)
+}
+
+func (t *Test) metrics(pod corev1.Pod, port string) inspect.Metrics {
+	data, err := t.Client.CoreV1().Pods(pod.Namespace).ProxyGet("http", pod.Name, port, "/metrics", nil).DoRaw(t.Ctx)
+	t.Must(err)
+	m, err := inspect.ReadMetrics(bytes.NewReader(data))
+	t.Must(err)
 	return m
 }
 
 // Logs returns what a pod's container has logged since a moment.
-func (w *World) Logs(pod corev1.Pod, container string, since time.Time) string {
+func (t *Test) Logs(pod corev1.Pod, container string, since time.Time) string {
 	from := metav1.NewTime(since)
-	data, err := w.Client.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name,
-		&corev1.PodLogOptions{Container: container, SinceTime: &from}).DoRaw(w.Ctx)
-	w.Must(err)
+	data, err := t.Client.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name,
+		&corev1.PodLogOptions{Container: container, SinceTime: &from}).DoRaw(t.Ctx)
+	t.Must(err)
 	return string(data)
 }
 
 // Says waits until a pod's container has logged a line with all these words since a moment, and returns the line.
-func (w *World) Says(pod corev1.Pod, container string, since time.Time, words ...string) string {
+func (t *Test) Says(pod corev1.Pod, container string, since time.Time, words ...string) string {
 	var found string
-	w.Eventually(30*time.Second, fmt.Sprintf("%s says %q", pod.Name, words), func() error {
-		for line := range strings.Lines(w.Logs(pod, container, since)) {
+	t.Eventually(30*time.Second, fmt.Sprintf("%s says %q", pod.Name, words), func() error {
+		for line := range strings.Lines(t.Logs(pod, container, since)) {
 			if containsAll(line, words) {
 				found = strings.TrimSpace(line)
 				return nil
@@ -220,18 +222,18 @@ func containsAll(text string, words []string) bool {
 }
 
 // Reservations lists what the agents have published for the scenario's pods.
-func (w *World) Reservations() []look.Reservation {
-	found, err := look.Reservations(w.Ctx, w.Dynamic, w.NS)
-	w.Must(err)
+func (t *Test) Reservations() []inspect.Reservation {
+	found, err := inspect.Reservations(t.Ctx, t.Dynamic, t.NS)
+	t.Must(err)
 	return found
 }
 
 // Reservation finds the reservation of a pod on a node.
-func (w *World) Reservation(pod string, n *bed.Node) (look.Reservation, bool) {
-	for _, r := range w.Reservations() {
+func (t *Test) Reservation(pod string, n *cluster.Node) (inspect.Reservation, bool) {
+	for _, r := range t.Reservations() {
 		if r.Spec.PodName == pod && r.Spec.NodeName == n.Name {
 			return r, true
 		}
 	}
-	return look.Reservation{}, false
+	return inspect.Reservation{}, false
 }

@@ -4,24 +4,24 @@ package scenarios
 type scenario struct {
 	name  string // also the prefix of its namespace
 	about string
-	run   func(*World)
+	run   func(*Test)
 	// keeps marks a scenario that proves that an address is kept: with a plugin without retention it must lose one.
 	keeps bool
 	// ours marks a scenario about leasehold's own pods. It is not run with another plugin.
 	ours bool
-	// nodes are the nodes that the scenario uses, as World.Node counts them. One without any uses the whole cluster.
+	// nodes are the nodes that the scenario uses, as Test.Node counts them. One without any uses the whole cluster.
 	nodes []int
 }
 
-func keeps(name, about string, run func(*World)) scenario {
+func keeps(name, about string, run func(*Test)) scenario {
 	return scenario{name: name, about: about, run: run, keeps: true}
 }
 
-func works(name, about string, run func(*World)) scenario {
+func works(name, about string, run func(*Test)) scenario {
 	return scenario{name: name, about: about, run: run}
 }
 
-func ours(name, about string, run func(*World)) scenario {
+func ours(name, about string, run func(*Test)) scenario {
 	return scenario{name: name, about: about, run: run, keeps: true, ours: true}
 }
 

@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/leasehold-cni/leasehold/test/e2e/bed"
+	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 )
 
 const (
@@ -32,29 +32,29 @@ const (
 var podStates = schema.GroupVersionResource{Group: "apps.kruise.io", Version: "v1beta1", Resource: "persistentpodstates"}
 
 // manifest reads one of the manual's manifests and puts other words in.
-func (w *World) manifest(name string, oldnew ...string) string {
-	text, err := os.ReadFile(filepath.Join(w.Bed.Repo, "test/e2e/manifests", name))
-	w.Must(err)
+func (t *Test) manifest(name string, oldnew ...string) string {
+	text, err := os.ReadFile(filepath.Join(t.Cluster.Repo, "test/e2e/manifests", name))
+	t.Must(err)
 	return strings.NewReplacer(oldnew...).Replace(string(text))
 }
 
 // explicit is the manual's PersistentPodState for a built-in StatefulSet of the scenario's namespace, where what stands for
 // "more labels" is left out.
-func (w *World) explicit(oldnew ...string) string {
-	return w.manifest("persistentpodstate.yaml", append(oldnew, "[,other node labels]", "", "namespace: echoserver", "namespace: "+w.NS,
+func (t *Test) explicit(oldnew ...string) string {
+	return t.manifest("persistentpodstate.yaml", append(oldnew, "[,other node labels]", "", "namespace: echoserver", "namespace: "+t.NS,
 		"apiVersion: apps.kruise.io/v1beta1\n    kind: StatefulSet", "apiVersion: apps/v1\n    kind: StatefulSet")...)
 }
 
 // set is a StatefulSet that was applied.
-func (w *World) set(name string, size int) *Set { return &Set{w: w, Name: name, size: size} }
+func (t *Test) set(name string, size int) *Set { return &Set{t: t, Name: name, size: size} }
 
 // State reads a PersistentPodState; nil if there is none.
-func (w *World) State(name string) *unstructured.Unstructured {
-	u, err := w.Dynamic.Resource(podStates).Namespace(w.NS).Get(w.Ctx, name, metav1.GetOptions{})
+func (t *Test) State(name string) *unstructured.Unstructured {
+	u, err := t.Dynamic.Resource(podStates).Namespace(t.NS).Get(t.Ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
-	w.Must(err)
+	t.Must(err)
 	return u
 }
 
@@ -72,19 +72,19 @@ func recordedOf(u *unstructured.Unstructured) map[string]string {
 }
 
 // Recorded waits until a PersistentPodState has exactly these pods where they are.
-func (w *World) Recorded(name string, pods Pods) *unstructured.Unstructured {
+func (t *Test) Recorded(name string, pods Pods) *unstructured.Unstructured {
 	want := map[string]string{}
 	for pod, p := range pods {
 		want[pod] = p.Spec.NodeName
 	}
-	return w.RecordedAt(name, want)
+	return t.RecordedAt(name, want)
 }
 
 // RecordedAt waits until a PersistentPodState has exactly these pods on these nodes.
-func (w *World) RecordedAt(name string, want map[string]string) *unstructured.Unstructured {
+func (t *Test) RecordedAt(name string, want map[string]string) *unstructured.Unstructured {
 	var u *unstructured.Unstructured
-	w.Eventually(30*time.Second, fmt.Sprintf("PersistentPodState %s has %v", name, want), func() error {
-		if u = w.State(name); u == nil {
+	t.Eventually(30*time.Second, fmt.Sprintf("PersistentPodState %s has %v", name, want), func() error {
+		if u = t.State(name); u == nil {
 			return errors.New("there is none")
 		}
 		if got := recordedOf(u); !maps.Equal(got, want) {
@@ -96,9 +96,9 @@ func (w *World) RecordedAt(name string, want map[string]string) *unstructured.Un
 }
 
 // boundTo checks that a pod carries the mark of a PersistentPodState, and what it prefers.
-func (w *World) boundTo(pod corev1.Pod, object, key, value string) {
+func (t *Test) boundTo(pod corev1.Pod, object, key, value string) {
 	if pod.Annotations[injected] != object {
-		w.Fatalf("%s carries no mark of %s: %v", pod.Name, object, pod.Annotations)
+		t.Fatalf("%s carries no mark of %s: %v", pod.Name, object, pod.Annotations)
 	}
 	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
 		for _, t := range a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution {
@@ -109,20 +109,20 @@ func (w *World) boundTo(pod corev1.Pod, object, key, value string) {
 			}
 		}
 	}
-	w.Fatalf("%s does not prefer %s=%s: %+v", pod.Name, key, value, pod.Spec.Affinity)
+	t.Fatalf("%s does not prefer %s=%s: %+v", pod.Name, key, value, pod.Spec.Affinity)
 }
 
 // ppsManual is the manual's practice: annotations on the StatefulSet.
-func ppsManual(w *World) {
-	w.Step("the manual's echoserver")
-	w.Apply(w.manifest("echoserver.yaml"))
-	set := w.set("echoserver", 2)
+func ppsManual(t *Test) {
+	t.Step("the manual's echoserver")
+	t.Apply(t.manifest("echoserver.yaml"))
+	set := t.set("echoserver", 2)
 	before := set.Ready()
-	if w.Bed.Keeps() {
-		w.Recorded("echoserver", before)
-		w.Step("its PersistentPodState: %v", recordedOf(w.State("echoserver")))
+	if t.Cluster.Retains() {
+		t.Recorded("echoserver", before)
+		t.Step("its PersistentPodState: %v", recordedOf(t.State("echoserver")))
 		for version, key := range map[string]string{"v1alpha1": "nodeTopologyKeys", "v1beta1": "keys"} {
-			out := w.Kubectl("get", "persistentpodstates."+version+".apps.kruise.io", "echoserver", "-o", "yaml")
+			out := t.Kubectl("get", "persistentpodstates."+version+".apps.kruise.io", "echoserver", "-o", "yaml")
 			for _, p := range before {
 				for _, line := range []string{
 					"apiVersion: apps.kruise.io/" + version,
@@ -130,26 +130,26 @@ func ppsManual(w *World) {
 					"    " + p.Name + ":\n      nodeName: " + p.Spec.NodeName + "\n      nodeTopologyLabels:\n        kubernetes.io/hostname: " + p.Spec.NodeName,
 				} {
 					if !strings.Contains(out, line) {
-						w.Fatalf("kubectl get in %s shows no %q:\n%s", version, line, out)
+						t.Fatalf("kubectl get in %s shows no %q:\n%s", version, line, out)
 					}
 				}
 			}
 		}
 	}
-	w.Step("both pods are deleted")
+	t.Step("both pods are deleted")
 	after := set.Recreate()
-	w.Kept(before, after)
+	t.Kept(before, after)
 	for _, p := range after {
-		w.boundTo(p, "echoserver", hostnameLabel, p.Spec.NodeName)
+		t.boundTo(p, "echoserver", hostnameLabel, p.Spec.NodeName)
 	}
-	w.Step("both are back, with the injected affinity; the annotation is taken away")
-	w.Kubectl("annotate", "statefulset", "echoserver", "kruise.io/auto-generate-persistent-pod-state-")
-	w.noState("echoserver")
+	t.Step("both are back, with the injected affinity; the annotation is taken away")
+	t.Kubectl("annotate", "statefulset", "echoserver", "kruise.io/auto-generate-persistent-pod-state-")
+	t.noState("echoserver")
 }
 
-func (w *World) noState(name string) {
-	w.Eventually(30*time.Second, "PersistentPodState "+name+" goes", func() error {
-		if w.State(name) != nil {
+func (t *Test) noState(name string) {
+	t.Eventually(30*time.Second, "PersistentPodState "+name+" goes", func() error {
+		if t.State(name) != nil {
 			return errors.New("it is there")
 		}
 		return nil
@@ -157,116 +157,116 @@ func (w *World) noState(name string) {
 }
 
 // ppsExplicit is the manual's explicit object, in both versions.
-func ppsExplicit(w *World) {
-	for i := range w.Bed.NodeNames() {
-		w.Label(w.Node(i+1), oldZoneLabel, fmt.Sprintf("zone-%d", i/2))
+func ppsExplicit(t *Test) {
+	for i := range t.Cluster.NodeNames() {
+		t.Label(t.Node(i+1), oldZoneLabel, fmt.Sprintf("zone-%d", i/2))
 	}
 	without := []string{`kruise.io/auto-generate-persistent-pod-state: "true"`, ""}
-	if w.Bed.Keeps() {
-		w.Step("the manual's text to the letter is refused: it has words in place of a label")
-		w.Refused(w.explicit("[,other node labels]", "[,other node labels]"), "failure-domain.beta.kubernetes.io/zone[,other node labels]", "not the name of a node label")
+	if t.Cluster.Retains() {
+		t.Step("the manual's text to the letter is refused: it has words in place of a label")
+		t.Refused(t.explicit("[,other node labels]", "[,other node labels]"), "failure-domain.beta.kubernetes.io/zone[,other node labels]", "not the name of a node label")
 	}
 	for _, version := range []string{"v1alpha1", "v1beta1"} {
-		w.Step("in %s", version)
+		t.Step("in %s", version)
 		words := []string{}
 		if version == "v1beta1" {
 			words = []string{"apiVersion: apps.kruise.io/v1alpha1\nkind: PersistentPodState", "apiVersion: apps.kruise.io/v1beta1\nkind: PersistentPodState",
 				"nodeTopologyKeys:", "keys:"}
 		}
-		if w.Bed.Keeps() {
-			w.Apply(w.explicit(words...))
+		if t.Cluster.Retains() {
+			t.Apply(t.explicit(words...))
 		}
-		w.Apply(w.manifest("echoserver.yaml", without...))
-		set := w.set("echoserver", 2)
+		t.Apply(t.manifest("echoserver.yaml", without...))
+		set := t.set("echoserver", 2)
 		before := set.Ready()
-		if w.Bed.Keeps() {
-			w.Recorded("echoserver", before)
+		if t.Cluster.Retains() {
+			t.Recorded("echoserver", before)
 		}
 		after := set.Recreate()
-		w.Kept(before, after)
+		t.Kept(before, after)
 		for _, p := range after {
-			w.boundTo(p, "echoserver", hostnameLabel, p.Spec.NodeName)
-			node, err := w.Client.CoreV1().Nodes().Get(w.Ctx, p.Spec.NodeName, metav1.GetOptions{})
-			w.Must(err)
+			t.boundTo(p, "echoserver", hostnameLabel, p.Spec.NodeName)
+			node, err := t.Client.CoreV1().Nodes().Get(t.Ctx, p.Spec.NodeName, metav1.GetOptions{})
+			t.Must(err)
 			if zone := node.Labels[oldZoneLabel]; p.Spec.NodeSelector[oldZoneLabel] != zone {
-				w.Fatalf("%s is bound to the zone %q, want %q", p.Name, p.Spec.NodeSelector[oldZoneLabel], zone)
+				t.Fatalf("%s is bound to the zone %q, want %q", p.Name, p.Spec.NodeSelector[oldZoneLabel], zone)
 			}
 		}
 		if version == "v1alpha1" {
-			w.Step("an editor changes one spelling of one key")
-			w.Kubectl("patch", "pps", "echoserver", "--type=json",
+			t.Step("an editor changes one spelling of one key")
+			t.Kubectl("patch", "pps", "echoserver", "--type=json",
 				`-p=[{"op":"replace","path":"/spec/requiredPersistentTopology/keys","value":["kubernetes.io/os"]}]`)
-			out := w.Kubectl("get", "persistentpodstates.v1alpha1.apps.kruise.io", "echoserver", "-o", "jsonpath={.spec.requiredPersistentTopology.nodeTopologyKeys}")
+			out := t.Kubectl("get", "persistentpodstates.v1alpha1.apps.kruise.io", "echoserver", "-o", "jsonpath={.spec.requiredPersistentTopology.nodeTopologyKeys}")
 			if out != `["kubernetes.io/os"]` {
-				w.Fatalf("the other one says %s", out)
+				t.Fatalf("the other one says %s", out)
 			}
 		}
-		w.Kubectl("delete", "statefulset", "echoserver")
-		w.Kubectl("delete", "pps", "echoserver")
-		w.Clear()
+		t.Kubectl("delete", "statefulset", "echoserver")
+		t.Kubectl("delete", "pps", "echoserver")
+		t.Clear()
 	}
 }
 
 // ppsZone: the zone is required, the host preferred.
-func ppsZone(w *World) {
-	one, two, three := w.Node(1), w.Node(2), w.Node(3)
-	w.Label(one, zoneLabel, "a")
-	w.Label(two, zoneLabel, "a")
-	w.Label(three, zoneLabel, "b")
-	openTwo, openThree := w.Cordon(two), w.Cordon(three)
-	w.Step("an echoserver starts on %s; %s is in its zone, %s is not", one.Name, two.Name, three.Name)
+func ppsZone(t *Test) {
+	one, two, three := t.Node(1), t.Node(2), t.Node(3)
+	t.Label(one, zoneLabel, "a")
+	t.Label(two, zoneLabel, "a")
+	t.Label(three, zoneLabel, "b")
+	openTwo, openThree := t.Cordon(two), t.Cordon(three)
+	t.Step("an echoserver starts on %s; %s is in its zone, %s is not", one.Name, two.Name, three.Name)
 	const role = "e2e.leasehold.dev/role"
-	w.Apply(w.manifest("echoserver.yaml", "replicas: 2", "replicas: 1", "  annotations:\n    kruise.io", "  annotations:\n"+
+	t.Apply(t.manifest("echoserver.yaml", "replicas: 2", "replicas: 1", "  annotations:\n    kruise.io", "  annotations:\n"+
 		"    kruise.io/persistent-pod-annotations: "+role+"\n    kruise.io/required-persistent-topology: "+zoneLabel+"\n    kruise.io"))
-	set := w.set("echoserver", 1)
+	set := t.set("echoserver", 1)
 	set.Ready()
-	w.RecordedAt("echoserver", map[string]string{"echoserver-0": one.Name})
-	w.Kubectl("annotate", "pod", "echoserver-0", role+"=leader")
-	w.Eventually(30*time.Second, "its annotation is recorded", func() error {
-		if got, _, _ := unstructured.NestedString(w.State("echoserver").Object, "status", "podStates", "echoserver-0", "annotations", role); got != "leader" {
+	t.RecordedAt("echoserver", map[string]string{"echoserver-0": one.Name})
+	t.Kubectl("annotate", "pod", "echoserver-0", role+"=leader")
+	t.Eventually(30*time.Second, "its annotation is recorded", func() error {
+		if got, _, _ := unstructured.NestedString(t.State("echoserver").Object, "status", "podStates", "echoserver-0", "annotations", role); got != "leader" {
 			return fmt.Errorf("it is %q", got)
 		}
 		return nil
 	})
 	openTwo()
 	openThree()
-	openOne := w.Cordon(one)
+	openOne := t.Cordon(one)
 	second := set.Recreate()
 	if at := second["echoserver-0"].Spec.NodeName; at != two.Name {
-		w.Fatalf("%s is cordoned, and the pod went to %s, not to %s", one.Name, at, two.Name)
+		t.Fatalf("%s is cordoned, and the pod went to %s, not to %s", one.Name, at, two.Name)
 	}
-	w.Step("%s was cordoned: it runs on %s with %s", one.Name, two.Name, addresses(second["echoserver-0"]))
-	w.boundTo(second["echoserver-0"], "echoserver", hostnameLabel, one.Name)
+	t.Step("%s was cordoned: it runs on %s with %s", one.Name, two.Name, addresses(second["echoserver-0"]))
+	t.boundTo(second["echoserver-0"], "echoserver", hostnameLabel, one.Name)
 	if got := second["echoserver-0"].Annotations[role]; got != "leader" {
-		w.Fatalf("its annotation %s came back as %q", role, got)
+		t.Fatalf("its annotation %s came back as %q", role, got)
 	}
-	w.RecordedAt("echoserver", map[string]string{"echoserver-0": two.Name})
-	openTwo = w.Cordon(two)
+	t.RecordedAt("echoserver", map[string]string{"echoserver-0": two.Name})
+	openTwo = t.Cordon(two)
 	set.Delete(second)
-	w.waits("echoserver-0", second["echoserver-0"])
-	w.Step("with the whole zone cordoned it waits")
+	t.waits("echoserver-0", second["echoserver-0"])
+	t.Step("with the whole zone cordoned it waits")
 	openTwo()
 	third := set.ReadyBut(second)
 	if at := third["echoserver-0"].Spec.NodeName; at != two.Name {
-		w.Fatalf("it went to %s", at)
+		t.Fatalf("it went to %s", at)
 	}
 	openOne()
 
-	w.Step("the user's own selector asks for the other zone")
-	w.Kubectl("patch", "statefulset", "echoserver", "--type=merge",
+	t.Step("the user's own selector asks for the other zone")
+	t.Kubectl("patch", "statefulset", "echoserver", "--type=merge",
 		`-p={"spec":{"template":{"spec":{"nodeSelector":{"`+zoneLabel+`":"b"}}}}}`)
 	fourth := set.ReadyBut(third)
 	if at := fourth["echoserver-0"].Spec.NodeName; at != three.Name {
-		w.Fatalf("it went to %s", at)
+		t.Fatalf("it went to %s", at)
 	}
-	w.Step("it has what it asked for: %s", w.SaidOf(fourth["echoserver-0"], "PinNotPossible", "PersistentPodState echoserver", "own selector", zoneLabel+"=a"))
+	t.Step("it has what it asked for: %s", t.SaidOf(fourth["echoserver-0"], "PinNotPossible", "PersistentPodState echoserver", "own selector", zoneLabel+"=a"))
 }
 
 // waits checks that a new pod of a name is there and cannot be placed.
-func (w *World) waits(name string, old corev1.Pod) corev1.Pod {
+func (t *Test) waits(name string, old corev1.Pod) corev1.Pod {
 	var pod corev1.Pod
-	w.Eventually(time.Minute, "the new "+name+" waits", func() error {
-		p, err := w.Client.CoreV1().Pods(w.NS).Get(w.Ctx, name, metav1.GetOptions{})
+	t.Eventually(time.Minute, "the new "+name+" waits", func() error {
+		p, err := t.Client.CoreV1().Pods(t.NS).Get(t.Ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
@@ -275,7 +275,7 @@ func (w *World) waits(name string, old corev1.Pod) corev1.Pod {
 			return errors.New("it is the old one")
 		}
 		if pod.Spec.NodeName != "" {
-			w.Fatalf("it was sent to %s", pod.Spec.NodeName)
+			t.Fatalf("it was sent to %s", pod.Spec.NodeName)
 		}
 		for _, c := range pod.Status.Conditions {
 			if c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonUnschedulable {
@@ -288,32 +288,32 @@ func (w *World) waits(name string, old corev1.Pod) corev1.Pod {
 }
 
 // ppsRetention: who is forgotten when, and which numbers count.
-func ppsRetention(w *World) {
-	manual := w.manifest("echoserver.yaml", "replicas: 2", "replicas: 3\n  podManagementPolicy: Parallel\n  ordinals: {start: 5}")
-	w.Step("echoserver-5, -6 and -7 start")
-	w.Apply(manual)
-	set := w.set("echoserver", 3)
+func ppsRetention(t *Test) {
+	manual := t.manifest("echoserver.yaml", "replicas: 2", "replicas: 3\n  podManagementPolicy: Parallel\n  ordinals: {start: 5}")
+	t.Step("echoserver-5, -6 and -7 start")
+	t.Apply(manual)
+	set := t.set("echoserver", 3)
 	before := set.Ready()
-	if w.Bed.Keeps() {
-		w.Recorded("echoserver", before)
-		w.Step("scaled down to echoserver-5, and up again")
+	if t.Cluster.Retains() {
+		t.Recorded("echoserver", before)
+		t.Step("scaled down to echoserver-5, and up again")
 	}
 	set.Scale(1)
-	if w.Bed.Keeps() {
-		w.RecordedAt("echoserver", map[string]string{"echoserver-5": before["echoserver-5"].Spec.NodeName})
+	if t.Cluster.Retains() {
+		t.RecordedAt("echoserver", map[string]string{"echoserver-5": before["echoserver-5"].Spec.NodeName})
 	}
 	set.Scale(3)
 	after := set.Ready()
-	w.Kept(before, after) // by the reservation, which outlives what is recorded
-	w.Recorded("echoserver", after)
+	t.Kept(before, after) // by the reservation, which outlives what is recorded
+	t.Recorded("echoserver", after)
 
-	w.Step("WhenDeleted: all are remembered")
-	w.Kubectl("patch", "pps", "echoserver", "--type=merge", `-p={"spec":{"persistentPodStateRetentionPolicy":"WhenDeleted"}}`)
+	t.Step("WhenDeleted: all are remembered")
+	t.Kubectl("patch", "pps", "echoserver", "--type=merge", `-p={"spec":{"persistentPodStateRetentionPolicy":"WhenDeleted"}}`)
 	set.Scale(0)
-	u := w.Recorded("echoserver", after)
+	u := t.Recorded("echoserver", after)
 	if g, _, _ := unstructured.NestedInt64(u.Object, "status", "observedGeneration"); g != u.GetGeneration() {
-		w.Eventually(20*time.Second, "the generation is observed", func() error {
-			u := w.State("echoserver")
+		t.Eventually(20*time.Second, "the generation is observed", func() error {
+			u := t.State("echoserver")
 			if g, _, _ := unstructured.NestedInt64(u.Object, "status", "observedGeneration"); g != u.GetGeneration() {
 				return fmt.Errorf("it is %d of %d", g, u.GetGeneration())
 			}
@@ -322,31 +322,31 @@ func ppsRetention(w *World) {
 	}
 	set.Scale(3)
 	again := set.Ready()
-	w.Kept(before, again)
+	t.Kept(before, again)
 	for _, p := range again {
-		w.boundTo(p, "echoserver", hostnameLabel, p.Spec.NodeName)
+		t.boundTo(p, "echoserver", hostnameLabel, p.Spec.NodeName)
 	}
 
-	w.Step("the StatefulSet is deleted: its PersistentPodState goes with it")
-	w.Kubectl("delete", "statefulset", "echoserver", "--wait=false")
-	w.noState("echoserver")
-	w.Step("and made again, with a PersistentPodState of somebody's own")
-	w.Apply(w.explicit("nodeTopologyKeys:\n      - failure-domain.beta.kubernetes.io/zone", "nodeTopologyKeys:\n      - kubernetes.io/os"))
-	w.Eventually(time.Minute, "the pods go", func() error {
+	t.Step("the StatefulSet is deleted: its PersistentPodState goes with it")
+	t.Kubectl("delete", "statefulset", "echoserver", "--wait=false")
+	t.noState("echoserver")
+	t.Step("and made again, with a PersistentPodState of somebody's own")
+	t.Apply(t.explicit("nodeTopologyKeys:\n      - failure-domain.beta.kubernetes.io/zone", "nodeTopologyKeys:\n      - kubernetes.io/os"))
+	t.Eventually(time.Minute, "the pods go", func() error {
 		if n := len(set.Pods()); n > 0 {
 			return fmt.Errorf("%d are left", n)
 		}
 		return nil
 	})
-	w.Apply(strings.ReplaceAll(manual, `kruise.io/auto-generate-persistent-pod-state: "true"`, ""))
-	w.Recorded("echoserver", set.Ready())
-	w.Kubectl("delete", "statefulset", "echoserver")
-	w.RecordedAt("echoserver", map[string]string{})
+	t.Apply(strings.ReplaceAll(manual, `kruise.io/auto-generate-persistent-pod-state: "true"`, ""))
+	t.Recorded("echoserver", set.Ready())
+	t.Kubectl("delete", "statefulset", "echoserver")
+	t.RecordedAt("echoserver", map[string]string{})
 }
 
 // ppsRefused: what cannot work is refused, in words that help.
-func ppsRefused(w *World) {
-	w.Apply(w.explicit())
+func ppsRefused(t *Test) {
+	t.Apply(t.explicit())
 	for _, r := range []struct {
 		what  string
 		from  []string
@@ -366,62 +366,62 @@ func ppsRefused(w *World) {
 		{"no name of a target", []string{"    name: echoserver", "    name: \"\""}, []string{"targetRef.name"}},
 		{"an unknown policy", []string{"spec:\n", "spec:\n  persistentPodStateRetentionPolicy: Never\n"}, []string{"WhenScaled", "WhenDeleted"}},
 	} {
-		w.Step("%s: %s", r.what, w.Refused(w.explicit(r.from...), r.words...))
+		t.Step("%s: %s", r.what, t.Refused(t.explicit(r.from...), r.words...))
 	}
 }
 
 // ppsGoneNode: a required hostname whose node is gone binds nobody, not even a pod that waits already.
-func ppsGoneNode(w *World) {
-	n := w.Node(2)
-	open := []func(){w.Cordon(w.Node(1)), w.Cordon(w.Node(3))}
-	w.Step("an echoserver starts on %s, whose hostname is required; then its kubelet stops", n.Name)
-	w.Apply(w.manifest("echoserver.yaml", "replicas: 2", "replicas: 1", "preferred-persistent", "required-persistent"))
-	set := w.set("echoserver", 1)
+func ppsGoneNode(t *Test) {
+	n := t.Node(2)
+	open := []func(){t.Cordon(t.Node(1)), t.Cordon(t.Node(3))}
+	t.Step("an echoserver starts on %s, whose hostname is required; then its kubelet stops", n.Name)
+	t.Apply(t.manifest("echoserver.yaml", "replicas: 2", "replicas: 1", "preferred-persistent", "required-persistent"))
+	set := t.set("echoserver", 1)
 	before := set.Ready()
-	w.Recorded("echoserver", before)
+	t.Recorded("echoserver", before)
 	for _, o := range open {
 		o()
 	}
-	w.Must(n.Stop(w.Ctx, bed.Kubelet))
-	w.Cleanup(func() {
-		w.Must(n.StartKubelet(w.Ctx))
-		w.WaitNode(n, time.Now())
+	t.Must(n.Stop(t.Ctx, cluster.Kubelet))
+	t.Cleanup(func() {
+		t.Must(n.StartKubelet(t.Ctx))
+		t.WaitNode(n, time.Now())
 	})
-	w.Eventually(time.Minute, "the cluster misses the node", func() error {
-		node, err := w.Client.CoreV1().Nodes().Get(w.Ctx, n.Name, metav1.GetOptions{})
-		if err == nil && bed.NodeReady(node) {
+	t.Eventually(time.Minute, "the cluster misses the node", func() error {
+		node, err := t.Client.CoreV1().Nodes().Get(t.Ctx, n.Name, metav1.GetOptions{})
+		if err == nil && cluster.NodeReady(node) {
 			err = errors.New("it is still Ready")
 		}
 		return err
 	})
 	set.ForceDelete(before)
-	waiting := w.waits("echoserver-0", before["echoserver-0"])
+	waiting := t.waits("echoserver-0", before["echoserver-0"])
 	if waiting.Spec.NodeSelector[hostnameLabel] != n.Name {
-		w.Fatalf("it is bound to %v", waiting.Spec.NodeSelector)
+		t.Fatalf("it is bound to %v", waiting.Spec.NodeSelector)
 	}
-	w.Step("its successor waits for %s, which is now removed from the cluster", n.Name)
-	w.Must(w.Client.CoreV1().Nodes().Delete(w.Ctx, n.Name, metav1.DeleteOptions{}))
+	t.Step("its successor waits for %s, which is now removed from the cluster", n.Name)
+	t.Must(t.Client.CoreV1().Nodes().Delete(t.Ctx, n.Name, metav1.DeleteOptions{}))
 	after := set.ReadyBut(Pods{"echoserver-0": waiting})
 	pod := after["echoserver-0"]
 	if pod.Spec.NodeName == n.Name || pod.Annotations["leasehold.dev/topology-reason"] != "node "+n.Name+" is gone" {
-		w.Fatalf("it is on %s: %v", pod.Spec.NodeName, pod.Annotations)
+		t.Fatalf("it is on %s: %v", pod.Spec.NodeName, pod.Annotations)
 	}
-	w.Step("it was evicted (%s) and runs on %s",
-		w.SaidOf(waiting, "PodEvicted", n.Name, "gone"), pod.Spec.NodeName)
-	w.Recorded("echoserver", after)
+	t.Step("it was evicted (%s) and runs on %s",
+		t.SaidOf(waiting, "PodEvicted", n.Name, "gone"), pod.Spec.NodeName)
+	t.Recorded("echoserver", after)
 }
 
 // ppsShortLife: a pod without a kept address, gone before anything of it is recorded.
-func ppsShortLife(w *World) {
-	w.Step("an echoserver without a window, whose hostname is required, is removed as soon as it has an address, five times")
-	w.Apply(w.manifest("echoserver.yaml", "replicas: 2", "replicas: 1", "preferred-persistent", "required-persistent",
+func ppsShortLife(t *Test) {
+	t.Step("an echoserver without a window, whose hostname is required, is removed as soon as it has an address, five times")
+	t.Apply(t.manifest("echoserver.yaml", "replicas: 2", "replicas: 1", "preferred-persistent", "required-persistent",
 		`io.kubernetes.cri/reserved-ip-duration: "10"`, ""))
-	w.pps("normalize", "pods")
-	set := w.set("echoserver", 1)
+	t.pps("normalize", "pods")
+	set := t.set("echoserver", 1)
 	home := ""
 	for i := range 5 {
 		var pod corev1.Pod
-		w.Eventually(time.Minute, "it has an address", func() error {
+		t.Eventually(time.Minute, "it has an address", func() error {
 			p, found := set.Pods()["echoserver-0"]
 			if pod = p; !found || p.Status.PodIP == "" {
 				return errors.New("it has none")
@@ -430,46 +430,46 @@ func ppsShortLife(w *World) {
 		})
 		if home == "" {
 			home = pod.Spec.NodeName
-			w.Step("it runs on %s", home)
+			t.Step("it runs on %s", home)
 		}
 		if pod.Spec.NodeName != home || i > 0 && pod.Spec.NodeSelector[hostnameLabel] != home {
-			w.Fatalf("the %d. time it is on %s, bound to %v, %v", i+1, pod.Spec.NodeName, pod.Spec.NodeSelector, pod.Annotations)
+			t.Fatalf("the %d. time it is on %s, bound to %v, %v", i+1, pod.Spec.NodeName, pod.Spec.NodeSelector, pod.Annotations)
 		}
 		set.ForceDelete(Pods{"echoserver-0": pod})
 	}
-	w.Recorded("echoserver", set.Ready())
-	w.Step("scaled to nothing and up again, it is another pod")
+	t.Recorded("echoserver", set.Ready())
+	t.Step("scaled to nothing and up again, it is another pod")
 	set.Scale(0)
-	w.RecordedAt("echoserver", map[string]string{})
+	t.RecordedAt("echoserver", map[string]string{})
 	set.Scale(1)
 	if pod := set.Ready()["echoserver-0"]; pod.Annotations[injected] != "" || len(pod.Spec.NodeSelector) > 0 {
-		w.Fatalf("it is bound to %v: %v", pod.Spec.NodeSelector, pod.Annotations)
+		t.Fatalf("it is bound to %v: %v", pod.Spec.NodeSelector, pod.Annotations)
 	}
 }
 
 // ppsEtcd: members that know each other by address.
-func ppsEtcd(w *World) {
-	data := "/var/lib/e2e-etcd/" + w.NS
-	w.Cleanup(func() {
-		for _, name := range w.Bed.NodeNames() {
-			_, err := w.Bed.Machine(name).Run(w.Ctx, "rm", "-rf", data)
-			w.Must(err)
+func ppsEtcd(t *Test) {
+	data := "/var/lib/e2e-etcd/" + t.NS
+	t.Cleanup(func() {
+		for _, name := range t.Cluster.NodeNames() {
+			_, err := t.Cluster.Machine(name).Run(t.Ctx, "rm", "-rf", data)
+			t.Must(err)
 		}
 	})
-	w.Apply(w.manifest("etcd.yaml", "BINARIES", filepath.Join(w.Bed.Dir, "bin/etcd"), "DATA", data))
-	set := w.set("etcd", 3)
-	e := &etcdCluster{w: w, set: set}
+	t.Apply(t.manifest("etcd.yaml", "BINARIES", filepath.Join(t.Cluster.Dir, "bin/etcd"), "DATA", data))
+	set := t.set("etcd", 3)
+	e := &etcdCluster{t: t, set: set}
 	before := e.form()
-	w.Step("three members: %s", e.where(before))
+	t.Step("three members: %s", e.where(before))
 	pods := before
 	for _, name := range slices.Sorted(maps.Keys(before)) {
 		pods = e.replace(pods, name)
 	}
-	w.Step("every member was deleted in turn: %s", e.where(pods))
-	w.Step("a rolling update")
-	_, err := w.Client.AppsV1().StatefulSets(w.NS).Patch(w.Ctx, "etcd", types.MergePatchType,
+	t.Step("every member was deleted in turn: %s", e.where(pods))
+	t.Step("a rolling update")
+	_, err := t.Client.AppsV1().StatefulSets(t.NS).Patch(t.Ctx, "etcd", types.MergePatchType,
 		[]byte(`{"spec":{"template":{"metadata":{"annotations":{"rollout":"1"}}}}}`), metav1.PatchOptions{})
-	w.Must(err)
+	t.Must(err)
 	e.writesWhile(2*time.Minute, "the rolling update", func() error {
 		now := set.Pods()
 		for name, p := range now {
@@ -484,13 +484,13 @@ func ppsEtcd(w *World) {
 	})
 	after := set.ReadyBut(pods)
 	e.agree(after)
-	w.Kept(before, after)
-	w.Step("nothing was lost in %d writes; the longest pause was %.1f s", e.writes, e.longest.Seconds())
+	t.Kept(before, after)
+	t.Step("nothing was lost in %d writes; the longest pause was %.1f s", e.writes, e.longest.Seconds())
 }
 
 // etcdCluster is an etcd and what was written to it.
 type etcdCluster struct {
-	w       *World
+	t       *Test
 	set     *Set
 	writes  int
 	last    time.Time
@@ -500,7 +500,7 @@ type etcdCluster struct {
 // form waits for addresses, and tells the members.
 func (e *etcdCluster) form() Pods {
 	var pods Pods
-	e.w.Eventually(time.Minute, "the members have addresses", func() error {
+	e.t.Eventually(time.Minute, "the members have addresses", func() error {
 		if pods = e.set.Pods(); len(pods) != 3 {
 			return fmt.Errorf("%d members", len(pods))
 		}
@@ -516,8 +516,8 @@ func (e *etcdCluster) form() Pods {
 		list = append(list, name+"=http://"+pods[name].Status.PodIP+":2380")
 	}
 	for _, p := range pods {
-		e.w.Eventually(30*time.Second, p.Name+" listens", func() error {
-			_, err := e.w.post(p, 8080, "members", strings.Join(list, ","))
+		e.t.Eventually(30*time.Second, p.Name+" listens", func() error {
+			_, err := e.t.post(p, 8080, "members", strings.Join(list, ","))
 			return err
 		})
 	}
@@ -560,9 +560,9 @@ func (e *etcdCluster) writesWhile(limit time.Duration, what string, done func() 
 			return
 		}
 		if pause := time.Since(e.last); pause > 30*time.Second || time.Since(began) > limit {
-			e.w.Lostf("etcd did not survive while %s: no write for %.0f s, %v; %s", what, pause.Seconds(), err, e.where(e.set.Pods()))
+			e.t.Lostf("etcd did not survive while %s: no write for %.0f s, %v; %s", what, pause.Seconds(), err, e.where(e.set.Pods()))
 		}
-		e.w.Sleep(200 * time.Millisecond)
+		e.t.Sleep(200 * time.Millisecond)
 	}
 }
 
@@ -573,7 +573,7 @@ func (e *etcdCluster) write() bool {
 			continue
 		}
 		// {"key":"k0","value":"x"}
-		if _, err := e.w.post(p, 2379, "v3/kv/put", fmt.Sprintf(`{"key":%q,"value":"eA=="}`, key64(e.writes))); err == nil {
+		if _, err := e.t.post(p, 2379, "v3/kv/put", fmt.Sprintf(`{"key":%q,"value":"eA=="}`, key64(e.writes))); err == nil {
 			e.writes++
 			e.longest = max(e.longest, time.Since(e.last))
 			e.last = time.Now()
@@ -587,12 +587,12 @@ func (e *etcdCluster) write() bool {
 func (e *etcdCluster) agree(pods Pods) {
 	for _, p := range pods {
 		var said string
-		e.w.Eventually(30*time.Second, p.Name+" answers", func() (err error) {
-			said, err = e.w.post(p, 2379, "v3/kv/range", `{"key":"AA==","range_end":"AA==","count_only":true}`)
+		e.t.Eventually(30*time.Second, p.Name+" answers", func() (err error) {
+			said, err = e.t.post(p, 2379, "v3/kv/range", `{"key":"AA==","range_end":"AA==","count_only":true}`)
 			return err
 		})
 		if want := fmt.Sprintf(`"count":"%d"`, e.writes); !strings.Contains(said, want) {
-			e.w.Fatalf("%s has %s, want %s", p.Name, said, want)
+			e.t.Fatalf("%s has %s, want %s", p.Name, said, want)
 		}
 	}
 }
@@ -600,10 +600,10 @@ func (e *etcdCluster) agree(pods Pods) {
 func key64(n int) string { return base64.StdEncoding.EncodeToString(fmt.Appendf(nil, "k%d", n)) }
 
 // post sends something to a pod through the API server.
-func (w *World) post(p corev1.Pod, port int, path, body string) (string, error) {
-	ctx, cancel := context.WithTimeout(w.Ctx, 3*time.Second)
+func (t *Test) post(p corev1.Pod, port int, path, body string) (string, error) {
+	ctx, cancel := context.WithTimeout(t.Ctx, 3*time.Second)
 	defer cancel()
-	out, err := w.Client.CoreV1().RESTClient().Post().Namespace(p.Namespace).Resource("pods").
+	out, err := t.Client.CoreV1().RESTClient().Post().Namespace(p.Namespace).Resource("pods").
 		Name(fmt.Sprintf("%s:%d", p.Name, port)).SubResource("proxy").Suffix(path).Body([]byte(body)).DoRaw(ctx)
 	return string(out), err
 }

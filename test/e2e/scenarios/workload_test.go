@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
-	"github.com/leasehold-cni/leasehold/test/e2e/bed"
+	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 )
 
 // Window is the annotation that this project is about.
@@ -28,27 +28,27 @@ type Option func(*corev1.PodTemplateSpec)
 
 // KeptFor sets the window; empty removes the annotation.
 func KeptFor(window string) Option {
-	return func(t *corev1.PodTemplateSpec) {
-		delete(t.Annotations, Window)
+	return func(template *corev1.PodTemplateSpec) {
+		delete(template.Annotations, Window)
 		if window != "" {
-			t.Annotations[Window] = window
+			template.Annotations[Window] = window
 		}
 	}
 }
 
 // Stubborn pods ignore the signal to end and are killed when the grace is over.
 func Stubborn(grace time.Duration) Option {
-	return func(t *corev1.PodTemplateSpec) {
+	return func(template *corev1.PodTemplateSpec) {
 		seconds := int64(grace.Seconds())
-		t.Spec.TerminationGracePeriodSeconds = &seconds
-		t.Spec.Containers[0].Env = append(t.Spec.Containers[0].Env, corev1.EnvVar{Name: "STUBBORN", Value: "1"})
+		template.Spec.TerminationGracePeriodSeconds = &seconds
+		template.Spec.Containers[0].Env = append(template.Spec.Containers[0].Env, corev1.EnvVar{Name: "STUBBORN", Value: "1"})
 	}
 }
 
 // on makes a template's pods run on one node and no other.
-func on(n *bed.Node) Option {
-	return func(t *corev1.PodTemplateSpec) {
-		t.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+func on(n *cluster.Node) Option {
+	return func(template *corev1.PodTemplateSpec) {
+		template.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
 				NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{
 					{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{n.Name}}}}}}}}
@@ -57,29 +57,29 @@ func on(n *bed.Node) Option {
 
 // Set is a running StatefulSet.
 type Set struct {
-	w    *World
+	t    *Test
 	Name string
-	Node *bed.Node
+	Node *cluster.Node
 	size int
 }
 
 // Echoserver creates the manual's echoserver under a name, on one node or, with nil, where the scheduler sends it, and
 // waits until it runs.
-func (w *World) Echoserver(name string, n *bed.Node, replicas int, options ...Option) *Set {
-	set := w.echoserver(name, n, replicas, options...)
-	_, err := w.Client.AppsV1().StatefulSets(w.NS).Create(w.Ctx, &set, metav1.CreateOptions{})
-	w.Must(err)
-	w.Cleanup(w.Clear)
-	s := &Set{w, name, n, replicas}
+func (t *Test) Echoserver(name string, n *cluster.Node, replicas int, options ...Option) *Set {
+	set := t.echoserver(name, n, replicas, options...)
+	_, err := t.Client.AppsV1().StatefulSets(t.NS).Create(t.Ctx, &set, metav1.CreateOptions{})
+	t.Must(err)
+	t.Cleanup(t.Clear)
+	s := &Set{t, name, n, replicas}
 	s.Ready()
 	return s
 }
 
-func (w *World) echoserver(name string, n *bed.Node, replicas int, options ...Option) appsv1.StatefulSet {
+func (t *Test) echoserver(name string, n *cluster.Node, replicas int, options ...Option) appsv1.StatefulSet {
 	var set appsv1.StatefulSet
-	manifest, err := os.ReadFile(filepath.Join(w.Bed.Repo, "test/e2e/manifests/echoserver.yaml"))
-	w.Must(err)
-	w.Must(yaml.UnmarshalStrict(manifest, &set))
+	manifest, err := os.ReadFile(filepath.Join(t.Cluster.Repo, "test/e2e/manifests/echoserver.yaml"))
+	t.Must(err)
+	t.Must(yaml.UnmarshalStrict(manifest, &set))
 	count := int32(replicas)
 	set.Name, set.Spec.ServiceName, set.Spec.Replicas = name, name, &count
 	set.Spec.PodManagementPolicy = appsv1.ParallelPodManagement
@@ -96,20 +96,20 @@ func (w *World) echoserver(name string, n *bed.Node, replicas int, options ...Op
 
 // Deployment creates pods whose names never return, without a window unless an option says otherwise, and does not wait for
 // them.
-func (w *World) Deployment(name string, n *bed.Node, replicas int, options ...Option) *Set {
-	set := w.echoserver(name, n, replicas, append([]Option{KeptFor("")}, options...)...)
+func (t *Test) Deployment(name string, n *cluster.Node, replicas int, options ...Option) *Set {
+	set := t.echoserver(name, n, replicas, append([]Option{KeptFor("")}, options...)...)
 	d := appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	d.Spec.Replicas, d.Spec.Selector, d.Spec.Template = set.Spec.Replicas, set.Spec.Selector, set.Spec.Template
-	_, err := w.Client.AppsV1().Deployments(w.NS).Create(w.Ctx, &d, metav1.CreateOptions{})
-	w.Must(err)
-	w.Cleanup(w.Clear)
-	return &Set{w, name, n, replicas}
+	_, err := t.Client.AppsV1().Deployments(t.NS).Create(t.Ctx, &d, metav1.CreateOptions{})
+	t.Must(err)
+	t.Cleanup(t.Clear)
+	return &Set{t, name, n, replicas}
 }
 
 // Pods lists the workload's pods that are not on their way out.
 func (s *Set) Pods() Pods {
-	list, err := s.w.Client.CoreV1().Pods(s.w.NS).List(s.w.Ctx, metav1.ListOptions{LabelSelector: "app=" + s.Name})
-	s.w.Must(err)
+	list, err := s.t.Client.CoreV1().Pods(s.t.NS).List(s.t.Ctx, metav1.ListOptions{LabelSelector: "app=" + s.Name})
+	s.t.Must(err)
 	pods := Pods{}
 	for _, p := range list.Items {
 		if p.DeletionTimestamp == nil {
@@ -125,7 +125,7 @@ func (s *Set) Ready() Pods { return s.ReadyBut(nil) }
 // ReadyBut is Ready for pods that replace others: none of the old ones counts.
 func (s *Set) ReadyBut(old Pods) Pods {
 	var pods Pods
-	s.w.Eventually(3*time.Minute, s.Name+" is ready", func() error {
+	s.t.Eventually(3*time.Minute, s.Name+" is ready", func() error {
 		pods = s.Pods()
 		for name, p := range pods {
 			if p.UID == old[name].UID {
@@ -155,9 +155,9 @@ func ready(p corev1.Pod) bool {
 // Resize sets the size of a StatefulSet and does not wait.
 func (s *Set) Resize(size int) {
 	patch := fmt.Sprintf(`{"spec":{"replicas":%d}}`, size)
-	_, err := s.w.Client.AppsV1().StatefulSets(s.w.NS).Patch(s.w.Ctx, s.Name, types.MergePatchType, []byte(patch),
+	_, err := s.t.Client.AppsV1().StatefulSets(s.t.NS).Patch(s.t.Ctx, s.Name, types.MergePatchType, []byte(patch),
 		metav1.PatchOptions{})
-	s.w.Must(err)
+	s.t.Must(err)
 	s.size = size
 }
 
@@ -168,8 +168,8 @@ func (s *Set) Scale(size int) {
 	if !shrinks {
 		return
 	}
-	s.w.Eventually(2*time.Minute, s.Name+" shrinks", func() error {
-		list, err := s.w.Client.CoreV1().Pods(s.w.NS).List(s.w.Ctx, metav1.ListOptions{LabelSelector: "app=" + s.Name})
+	s.t.Eventually(2*time.Minute, s.Name+" shrinks", func() error {
+		list, err := s.t.Client.CoreV1().Pods(s.t.NS).List(s.t.Ctx, metav1.ListOptions{LabelSelector: "app=" + s.Name})
 		if err == nil && len(list.Items) > size {
 			err = fmt.Errorf("%d pods are left", len(list.Items))
 		}
@@ -180,24 +180,24 @@ func (s *Set) Scale(size int) {
 // Delete deletes pods as `kubectl delete pod` does, without waiting.
 func (s *Set) Delete(pods Pods) {
 	for name := range pods {
-		err := s.w.Client.CoreV1().Pods(s.w.NS).Delete(s.w.Ctx, name, metav1.DeleteOptions{})
+		err := s.t.Client.CoreV1().Pods(s.t.NS).Delete(s.t.Ctx, name, metav1.DeleteOptions{})
 		if !apierrors.IsNotFound(err) {
-			s.w.Must(err)
+			s.t.Must(err)
 		}
 	}
 }
 
 // ForceDelete removes the pods' objects at once, whatever their containers do.
-func (s *Set) ForceDelete(pods Pods) { s.w.forceDelete(pods) }
+func (s *Set) ForceDelete(pods Pods) { s.t.forceDelete(pods) }
 
 // forceDelete is ForceDelete for pods of any workload; those that have been replaced meanwhile are left alone.
-func (w *World) forceDelete(pods Pods) {
+func (t *Test) forceDelete(pods Pods) {
 	now := int64(0)
 	for name, p := range pods {
-		err := w.Client.CoreV1().Pods(w.NS).Delete(w.Ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &now,
+		err := t.Client.CoreV1().Pods(t.NS).Delete(t.Ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &now,
 			Preconditions: &metav1.Preconditions{UID: &p.UID}})
 		if !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-			w.Must(err)
+			t.Must(err)
 		}
 	}
 }
@@ -213,8 +213,8 @@ func (s *Set) Recreate() Pods {
 func (s *Set) Rollout() Pods {
 	old := s.Ready()
 	patch := `{"spec":{"template":{"metadata":{"annotations":{"rollout":` + strconv.Quote(time.Now().String()) + `}}}}}`
-	_, err := s.w.Client.AppsV1().StatefulSets(s.w.NS).Patch(s.w.Ctx, s.Name, types.MergePatchType, []byte(patch),
+	_, err := s.t.Client.AppsV1().StatefulSets(s.t.NS).Patch(s.t.Ctx, s.Name, types.MergePatchType, []byte(patch),
 		metav1.PatchOptions{})
-	s.w.Must(err)
+	s.t.Must(err)
 	return s.ReadyBut(old)
 }

@@ -14,16 +14,16 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/leasehold-cni/leasehold/test/e2e/bed"
-	"github.com/leasehold-cni/leasehold/test/e2e/look"
+	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
+	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
 
-// A World is a running scenario: the test, the cluster, and a namespace of its own.
-type World struct {
+// A Test is a running scenario: the test, the cluster, and a namespace of its own.
+type Test struct {
 	*testing.T
 	// Ctx is done at the scenario's limit. In a cleanup it is another one.
 	Ctx     context.Context
-	Bed     *bed.Bed
+	Cluster *cluster.Cluster
 	Client  *kubernetes.Clientset
 	Dynamic dynamic.Interface
 	NS      string
@@ -40,61 +40,61 @@ type World struct {
 }
 
 // Step logs a step of the scenario.
-func (w *World) Step(format string, args ...any) {
-	w.Helper()
-	w.Logf("%5.1fs  %s", time.Since(w.began).Seconds(), fmt.Sprintf(format, args...))
+func (t *Test) Step(format string, args ...any) {
+	t.Helper()
+	t.Logf("%5.1fs  %s", time.Since(t.began).Seconds(), fmt.Sprintf(format, args...))
 }
 
 // Errorf fails the scenario and goes on. The summary shows the first failure.
-func (w *World) Errorf(format string, args ...any) {
-	w.Helper()
+func (t *Test) Errorf(format string, args ...any) {
+	t.Helper()
 	text := fmt.Sprintf(format, args...)
-	if w.reason == "" {
-		w.reason = text
+	if t.reason == "" {
+		t.reason = text
 	}
-	w.T.Errorf("%5.1fs  %s", time.Since(w.began).Seconds(), text)
+	t.T.Errorf("%5.1fs  %s", time.Since(t.began).Seconds(), text)
 }
 
 // Fatalf fails and ends the scenario.
-func (w *World) Fatalf(format string, args ...any) {
-	w.Helper()
-	w.Errorf(format, args...)
-	w.FailNow()
+func (t *Test) Fatalf(format string, args ...any) {
+	t.Helper()
+	t.Errorf(format, args...)
+	t.FailNow()
 }
 
 // Lostf ends a scenario in which an address was not kept. That is a failure, unless the plugin under test has no
 // retention and the scenario depends on it.
-func (w *World) Lostf(format string, args ...any) {
-	w.Helper()
-	if w.expectLoss {
+func (t *Test) Lostf(format string, args ...any) {
+	t.Helper()
+	if t.expectLoss {
 		panic(expectedLoss(fmt.Sprintf(format, args...)))
 	}
-	w.lost = true
-	w.Fatalf(format, args...)
+	t.lost = true
+	t.Fatalf(format, args...)
 }
 
 // Must ends the scenario if err is not nil.
-func (w *World) Must(err error) {
-	w.Helper()
+func (t *Test) Must(err error) {
+	t.Helper()
 	if err != nil {
-		w.Fatalf("%v", err)
+		t.Fatalf("%v", err)
 	}
 }
 
 // Cleanup registers a function to call after the scenario, even if it failed. The last one is called first, each has
 // two minutes, and one that fails or panics does not keep the others from being called.
-func (w *World) Cleanup(f func()) {
-	w.T.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(w.suite.ctx), 2*time.Minute)
+func (t *Test) Cleanup(f func()) {
+	t.T.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.suite.ctx), 2*time.Minute)
 		defer cancel()
-		w.Ctx = ctx
+		t.Ctx = ctx
 		done := false
 		defer func() {
 			if p := recover(); p != nil {
-				w.Errorf("panic in a cleanup: %v\n%s", p, debug.Stack())
+				t.Errorf("panic in a cleanup: %v\n%s", p, debug.Stack())
 			}
 			if !done {
-				w.suite.setUnclean()
+				t.suite.setUnclean()
 			}
 		}()
 		f()
@@ -103,120 +103,120 @@ func (w *World) Cleanup(f func()) {
 }
 
 // Eventually calls f until it succeeds. After the limit it ends the scenario.
-func (w *World) Eventually(limit time.Duration, what string, f func() error) {
-	w.Helper()
+func (t *Test) Eventually(limit time.Duration, what string, f func() error) {
+	t.Helper()
 	end := time.Now().Add(limit)
 	for {
 		err := f()
 		if err == nil {
 			return
 		}
-		if time.Now().After(end) || w.Ctx.Err() != nil {
-			w.Fatalf("%s: timed out after %v: %v", what, limit, err)
+		if time.Now().After(end) || t.Ctx.Err() != nil {
+			t.Fatalf("%s: timed out after %v: %v", what, limit, err)
 		}
-		w.Sleep(200 * time.Millisecond)
+		t.Sleep(200 * time.Millisecond)
 	}
 }
 
 // Sleep waits. It ends the scenario when its context is done.
-func (w *World) Sleep(d time.Duration) {
-	w.Helper()
+func (t *Test) Sleep(d time.Duration) {
+	t.Helper()
 	select {
-	case <-w.Ctx.Done():
-		w.Fatalf("out of time: %v", context.Cause(w.Ctx))
+	case <-t.Ctx.Done():
+		t.Fatalf("out of time: %v", context.Cause(t.Ctx))
 	case <-time.After(d):
 	}
 }
 
 // checkOverlap fails the scenario if an address has been in two pods at once.
-func (w *World) checkOverlap() {
-	if text := w.suite.overlap(); text != "" {
-		w.Errorf("an address was in two pods at once: %s", text)
+func (t *Test) checkOverlap() {
+	if text := t.suite.overlap(); text != "" {
+		t.Errorf("an address was in two pods at once: %s", text)
 	}
 }
 
 // verdict describes how the scenario ended.
-func (w *World) verdict() string {
+func (t *Test) verdict() string {
 	switch {
-	case w.passed:
+	case t.passed:
 		return "PASSED, NOT EXPECTED"
-	case w.lost:
+	case t.lost:
 		return "ADDRESS LOST"
-	case w.Failed():
+	case t.Failed():
 		return "FAILED"
-	case w.expectLoss:
+	case t.expectLoss:
 		return "expected failure"
 	}
 	return "passed"
 }
 
 // Node returns the i-th node, counted from 1, or the last if there are fewer.
-func (w *World) Node(i int) *bed.Node { return w.own(nodeName(w.Bed.NodeNames(), i)) }
+func (t *Test) Node(i int) *cluster.Node { return t.own(nodeName(t.Cluster.NodeNames(), i)) }
 
 // own returns a node that is the scenario's.
-func (w *World) own(name string) *bed.Node {
-	if !slices.Contains(w.nodes, name) {
-		w.Fatalf("%s may be another scenario's: see on(...) in table_test.go", name)
+func (t *Test) own(name string) *cluster.Node {
+	if !slices.Contains(t.nodes, name) {
+		t.Fatalf("%s may be another scenario's: see on(...) in table_test.go", name)
 	}
-	return w.Bed.Node(name)
+	return t.Cluster.Node(name)
 }
 
 // NodeOf returns the node that a pod was sent to.
-func (w *World) NodeOf(pod corev1.Pod) *bed.Node {
+func (t *Test) NodeOf(pod corev1.Pod) *cluster.Node {
 	if pod.Spec.NodeName == "" {
-		w.Fatalf("%s has no node", pod.Name)
+		t.Fatalf("%s has no node", pod.Name)
 	}
-	return w.own(pod.Spec.NodeName)
+	return t.own(pod.Spec.NodeName)
 }
 
 // NodeWith returns a node that runs a certain containerd, or nil.
-func (w *World) NodeWith(containerd string) *bed.Node {
-	for _, name := range slices.Backward(w.Bed.NodeNames()) {
-		if n := w.Bed.Node(name); n.ContainerdVersion() == containerd {
-			return w.own(name)
+func (t *Test) NodeWith(containerd string) *cluster.Node {
+	for _, name := range slices.Backward(t.Cluster.NodeNames()) {
+		if n := t.Cluster.Node(name); n.ContainerdVersion() == containerd {
+			return t.own(name)
 		}
 	}
 	return nil
 }
 
 // Networks gives a node other networks for the length of the scenario.
-func (w *World) Networks(n *bed.Node, networks ...bed.Network) {
-	w.Must(n.SetNetworks(networks...))
-	w.Cleanup(func() {
-		w.Clear()
-		w.Must(n.SetNetworks(n.DefaultNetwork()))
+func (t *Test) Networks(n *cluster.Node, networks ...cluster.Network) {
+	t.Must(n.SetNetworks(networks...))
+	t.Cleanup(func() {
+		t.Clear()
+		t.Must(n.SetNetworks(n.DefaultNetwork()))
 		for _, network := range networks {
 			if network.Name != n.DefaultNetwork().Name {
-				w.Must(n.RemoveBridge(w.Ctx, network))
+				t.Must(n.RemoveBridge(t.Ctx, network))
 			}
 		}
 	})
 }
 
 // Clear removes the scenario's workloads and waits until their sandboxes are stopped.
-func (w *World) Clear() {
+func (t *Test) Clear() {
 	background := metav1.DeletePropagationBackground
 	all := metav1.DeleteOptions{PropagationPolicy: &background}
-	w.Must(w.Client.AppsV1().StatefulSets(w.NS).DeleteCollection(w.Ctx, all, metav1.ListOptions{}))
-	w.Must(w.Client.AppsV1().Deployments(w.NS).DeleteCollection(w.Ctx, all, metav1.ListOptions{}))
-	w.Must(w.Client.AppsV1().ReplicaSets(w.NS).DeleteCollection(w.Ctx, all, metav1.ListOptions{}))
-	w.Must(w.Client.BatchV1().Jobs(w.NS).DeleteCollection(w.Ctx, all, metav1.ListOptions{}))
+	t.Must(t.Client.AppsV1().StatefulSets(t.NS).DeleteCollection(t.Ctx, all, metav1.ListOptions{}))
+	t.Must(t.Client.AppsV1().Deployments(t.NS).DeleteCollection(t.Ctx, all, metav1.ListOptions{}))
+	t.Must(t.Client.AppsV1().ReplicaSets(t.NS).DeleteCollection(t.Ctx, all, metav1.ListOptions{}))
+	t.Must(t.Client.BatchV1().Jobs(t.NS).DeleteCollection(t.Ctx, all, metav1.ListOptions{}))
 	second := int64(1)
-	w.Eventually(90*time.Second, "the pods go", func() error {
-		err := w.Client.CoreV1().Pods(w.NS).DeleteCollection(w.Ctx,
+	t.Eventually(90*time.Second, "the pods go", func() error {
+		err := t.Client.CoreV1().Pods(t.NS).DeleteCollection(t.Ctx,
 			metav1.DeleteOptions{GracePeriodSeconds: &second}, metav1.ListOptions{})
 		if err != nil {
 			return err
 		}
-		pods, err := w.Client.CoreV1().Pods(w.NS).List(w.Ctx, metav1.ListOptions{})
+		pods, err := t.Client.CoreV1().Pods(t.NS).List(t.Ctx, metav1.ListOptions{})
 		if err == nil && len(pods.Items) > 0 {
 			err = fmt.Errorf("%d pods are left", len(pods.Items))
 		}
 		return err
 	})
-	w.Eventually(60*time.Second, "the sandboxes stop", func() error {
-		for _, name := range w.nodes {
-			sandboxes, err := look.Sandboxes(w.Ctx, w.Bed.Root(name), w.NS)
+	t.Eventually(60*time.Second, "the sandboxes stop", func() error {
+		for _, name := range t.nodes {
+			sandboxes, err := inspect.Sandboxes(t.Ctx, t.Cluster.Root(name), t.NS)
 			if err != nil {
 				return err
 			}
@@ -228,12 +228,12 @@ func (w *World) Clear() {
 		}
 		return nil
 	})
-	if !w.Bed.Keeps() {
+	if !t.Cluster.Retains() {
 		return
 	}
-	w.Eventually(30*time.Second, "nothing is leaked", func() error {
-		for _, name := range w.nodes {
-			leases, _ := w.Leases(w.Bed.Node(name))
+	t.Eventually(30*time.Second, "nothing is leaked", func() error {
+		for _, name := range t.nodes {
+			leases, _ := t.Leases(t.Cluster.Node(name))
 			for _, l := range leases {
 				if l.State == "Bound" {
 					return fmt.Errorf("%s is bound to %s, which is gone", l.Address, l.Pod)
@@ -245,23 +245,23 @@ func (w *World) Clear() {
 }
 
 // CheckStores has every node prove that its store is sound.
-func (w *World) CheckStores() {
-	if !w.Bed.Keeps() {
+func (t *Test) CheckStores() {
+	if !t.Cluster.Retains() {
 		return
 	}
-	for _, name := range w.nodes {
-		out, err := w.Bed.Machine(name).Run(w.Ctx, w.Bed.Leasectl(), "check")
+	for _, name := range t.nodes {
+		out, err := t.Cluster.Machine(name).Run(t.Ctx, t.Cluster.Leasectl(), "check")
 		if err != nil {
-			w.Fatalf("the store of %s: %v\n%s", name, err, out)
+			t.Fatalf("the store of %s: %v\n%s", name, err, out)
 		}
 	}
 }
 
 // Sandbox returns the running sandbox of a pod, which is on node n.
-func (w *World) Sandbox(n *bed.Node, pod corev1.Pod) look.Sandbox {
-	var running look.Sandbox
-	w.Eventually(30*time.Second, "a sandbox of "+pod.Name, func() error {
-		for _, s := range w.sandboxes(n) {
+func (t *Test) Sandbox(n *cluster.Node, pod corev1.Pod) inspect.Sandbox {
+	var running inspect.Sandbox
+	t.Eventually(30*time.Second, "a sandbox of "+pod.Name, func() error {
+		for _, s := range t.sandboxes(n) {
 			if s.UID == string(pod.UID) && s.Ready {
 				running = s
 				return nil
@@ -272,61 +272,61 @@ func (w *World) Sandbox(n *bed.Node, pod corev1.Pod) look.Sandbox {
 	return running
 }
 
-func (w *World) sandboxes(n *bed.Node) []look.Sandbox {
-	sandboxes, err := look.Sandboxes(w.Ctx, n.Root(), w.NS)
-	w.Must(err)
+func (t *Test) sandboxes(n *cluster.Node) []inspect.Sandbox {
+	sandboxes, err := inspect.Sandboxes(t.Ctx, n.Root(), t.NS)
+	t.Must(err)
 	return sandboxes
 }
 
 // Leases reads what a node's store holds for the scenario's pods. host-local has no store to read: the answer is false.
-func (w *World) Leases(n *bed.Node) ([]look.Lease, bool) {
-	if !w.Bed.Keeps() {
+func (t *Test) Leases(n *cluster.Node) ([]inspect.Lease, bool) {
+	if !t.Cluster.Retains() {
 		return nil, false
 	}
-	all, err := look.Leases(w.Ctx, n.Machine(), w.Bed.Leasectl(), false)
-	w.Must(err)
-	return slices.DeleteFunc(all, func(l look.Lease) bool { return l.Namespace != w.NS }), true
+	all, err := inspect.Leases(t.Ctx, n.Machine(), t.Cluster.Leasectl(), false)
+	t.Must(err)
+	return slices.DeleteFunc(all, func(l inspect.Lease) bool { return l.Namespace != t.NS }), true
 }
 
 // History reads what a node's journal says of the scenario's pods, the oldest entry first.
-func (w *World) History(n *bed.Node) []look.Entry {
-	all, err := look.History(w.Ctx, n.Machine(), w.Bed.Leasectl())
-	w.Must(err)
-	return slices.DeleteFunc(all, func(e look.Entry) bool { return e.Namespace != w.NS })
+func (t *Test) History(n *cluster.Node) []inspect.Entry {
+	all, err := inspect.History(t.Ctx, n.Machine(), t.Cluster.Leasectl())
+	t.Must(err)
+	return slices.DeleteFunc(all, func(e inspect.Entry) bool { return e.Namespace != t.NS })
 }
 
 // LeasesAre checks that the store of a node has exactly one lease per pod interface and family, all in one state. Soft
 // holds do not count: they keep an address from being given away too soon, and for nobody else. With names of pods, the
 // leases of others do not count either.
-func (w *World) LeasesAre(n *bed.Node, state string, count int, pods ...string) {
-	leases, ok := w.Leases(n)
+func (t *Test) LeasesAre(n *cluster.Node, state string, count int, pods ...string) {
+	leases, ok := t.Leases(n)
 	if !ok {
 		return
 	}
-	leases = slices.DeleteFunc(leases, func(l look.Lease) bool {
+	leases = slices.DeleteFunc(leases, func(l inspect.Lease) bool {
 		return l.State == "Held" && !l.Firm || len(pods) > 0 && !slices.Contains(pods, l.Pod)
 	})
 	owners := map[string]string{}
 	for _, l := range leases {
 		if l.State != state {
-			w.Fatalf("the store of %s has %s of %s as %s, want %s", n.Name, l.Address, l.Pod, l.State, state)
+			t.Fatalf("the store of %s has %s of %s as %s, want %s", n.Name, l.Address, l.Pod, l.State, state)
 		}
 		key := l.Network + " " + l.Pod + " " + l.Interface
 		if strings.Contains(l.Address, ":") {
 			key += " IPv6"
 		}
 		if other, ok := owners[key]; ok {
-			w.Fatalf("the store of %s has %s and %s for %s", n.Name, other, l.Address, key)
+			t.Fatalf("the store of %s has %s and %s for %s", n.Name, other, l.Address, key)
 		}
 		owners[key] = l.Address
 	}
 	if len(leases) != count {
-		w.Fatalf("the store of %s has %d leases for %d pods", n.Name, len(leases), count)
+		t.Fatalf("the store of %s has %d leases for %d pods", n.Name, len(leases), count)
 	}
 }
 
 // Kept ends the scenario if a pod has other addresses than before.
-func (w *World) Kept(before, after Pods) {
+func (t *Test) Kept(before, after Pods) {
 	var lost []string
 	for name, old := range before {
 		if now := addresses(after[name]); now != addresses(old) {
@@ -338,7 +338,7 @@ func (w *World) Kept(before, after Pods) {
 		lost = append(lost[:3], fmt.Sprintf("and %d more", more))
 	}
 	if len(lost) > 0 {
-		w.Lostf("%s", strings.Join(lost, "; "))
+		t.Lostf("%s", strings.Join(lost, "; "))
 	}
 }
 
@@ -351,10 +351,10 @@ func addresses(p corev1.Pod) string {
 }
 
 // Events returns the messages of a pod's events with a reason.
-func (w *World) Events(uid, reason string) []string {
-	events, err := w.Client.CoreV1().Events(w.NS).List(w.Ctx, metav1.ListOptions{
+func (t *Test) Events(uid, reason string) []string {
+	events, err := t.Client.CoreV1().Events(t.NS).List(t.Ctx, metav1.ListOptions{
 		FieldSelector: "involvedObject.uid=" + uid + ",reason=" + reason})
-	w.Must(err)
+	t.Must(err)
 	var texts []string
 	for _, e := range events.Items {
 		texts = append(texts, e.Message)
@@ -363,10 +363,10 @@ func (w *World) Events(uid, reason string) []string {
 }
 
 // SaidOf waits until a pod has an event of a reason whose message has all these words, and returns the message.
-func (w *World) SaidOf(pod corev1.Pod, reason string, words ...string) string {
+func (t *Test) SaidOf(pod corev1.Pod, reason string, words ...string) string {
 	var found string
-	w.Eventually(30*time.Second, fmt.Sprintf("event %s of %s with %q", reason, pod.Name, words), func() error {
-		texts := w.Events(string(pod.UID), reason)
+	t.Eventually(30*time.Second, fmt.Sprintf("event %s of %s with %q", reason, pod.Name, words), func() error {
+		texts := t.Events(string(pod.UID), reason)
 		for _, text := range texts {
 			if containsAll(text, words) {
 				found = text
@@ -379,17 +379,17 @@ func (w *World) SaidOf(pod corev1.Pod, reason string, words ...string) string {
 }
 
 // WaitNode waits until a node is Ready and has said so since a moment.
-func (w *World) WaitNode(n *bed.Node, since time.Time) {
-	w.Eventually(90*time.Second, n.Name+" is Ready", func() error {
-		lease, err := w.Client.CoordinationV1().Leases("kube-node-lease").Get(w.Ctx, n.Name, metav1.GetOptions{})
+func (t *Test) WaitNode(n *cluster.Node, since time.Time) {
+	t.Eventually(90*time.Second, n.Name+" is Ready", func() error {
+		lease, err := t.Client.CoordinationV1().Leases("kube-node-lease").Get(t.Ctx, n.Name, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
 		if lease.Spec.RenewTime == nil || lease.Spec.RenewTime.Before(&metav1.MicroTime{Time: since}) {
 			return fmt.Errorf("its kubelet has not reported")
 		}
-		node, err := w.Client.CoreV1().Nodes().Get(w.Ctx, n.Name, metav1.GetOptions{})
-		if err == nil && !bed.NodeReady(node) {
+		node, err := t.Client.CoreV1().Nodes().Get(t.Ctx, n.Name, metav1.GetOptions{})
+		if err == nil && !cluster.NodeReady(node) {
 			err = fmt.Errorf("it is not")
 		}
 		return err

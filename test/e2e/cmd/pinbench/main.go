@@ -17,7 +17,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/leasehold-cni/leasehold/test/e2e/bed"
+	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 	"github.com/leasehold-cni/leasehold/test/e2e/pinbench"
 )
 
@@ -118,7 +118,7 @@ func on(ctx context.Context, repo string, measure func(*pinbench.Bench) error) (
 	if repo, err = filepath.Abs(repo); err != nil {
 		return err
 	}
-	dir, err := bed.Dir(repo)
+	dir, err := cluster.Dir(repo)
 	if err != nil {
 		return err
 	}

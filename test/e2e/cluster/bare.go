@@ -1,0 +1,87 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+)
+
+// NewBare returns a cluster without nodes, for benchmarks that simulate nodes. Its directory is inside
+// that of a cluster with nodes, with which it shares the built programs. Both can be up at the same
+// time.
+func NewBare(repo, dir string) (*Cluster, error) {
+	bare := filepath.Join(dir, "bare")
+	if err := os.MkdirAll(bare, 0o755); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "bin"), 0o755); err != nil {
+		return nil, err
+	}
+	bin := filepath.Join(bare, "bin")
+	if to, err := os.Readlink(bin); err != nil || to != "../bin" {
+		os.Remove(bin)
+		if err := os.Symlink("../bin", bin); err != nil {
+			return nil, err
+		}
+	}
+	return New(repo, bare, Options{}), nil
+}
+
+// UpControl starts only the control plane. If it fails, only built programs and logs are left.
+func (c *Cluster) UpControl(ctx context.Context) (err error) {
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("must run as root, to create namespaces, mounts and bridges")
+	}
+	if err := c.installTools(ctx); err != nil {
+		return err
+	}
+	if err := c.buildParts(ctx); err != nil {
+		return err
+	}
+	if err := c.Down(ctx); err != nil {
+		return fmt.Errorf("removing a former cluster: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			c.logf("failed, stopping the cluster; the logs are in %s", c.path("run/logs"))
+			c.takeDown(context.WithoutCancel(ctx))
+		}
+	}()
+	return c.startBare(ctx)
+}
+
+func (c *Cluster) startBare(ctx context.Context) error {
+	c.logf("starting the control plane")
+	if err := os.MkdirAll(c.path("run"), 0o700); err != nil {
+		return err
+	}
+	if err := c.save(); err != nil {
+		return err
+	}
+	if err := c.writeKeys(); err != nil {
+		return err
+	}
+	if err := c.makeBridge(); err != nil {
+		return err
+	}
+	return c.startControlPlane(ctx)
+}
+
+// Control is the name of the control plane's machine.
+const Control = control
+
+// ControlAddr returns the address of the control plane's machine.
+func (c *Cluster) ControlAddr() netip.Addr { return c.controlAddr().Addr() }
+
+// HostAddr is the host's address that all machines reach.
+func (c *Cluster) HostAddr() netip.Addr { return c.hostAddr().Addr() }
+
+// Build builds a program of the repository and returns its path.
+func (c *Cluster) Build(ctx context.Context, p Program) (string, error) {
+	return c.buildProgram(ctx, p)
+}
+
+// Scratch returns the path of a directory that is removed with the cluster.
+func (c *Cluster) Scratch(name string) string { return c.path("run/" + name) }

@@ -1,0 +1,122 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+// CheckDeploy verifies the manifests in daemonset/ with an API server without nodes: all fields are
+// known, the CRDs are established, the expressions of the policies pass type checking, all images
+// are built by the project, and everything can be deleted.
+func (c *Cluster) CheckDeploy(ctx context.Context) error {
+	if err := c.UpControl(ctx); err != nil {
+		return err
+	}
+	return errors.Join(c.checkDeploy(ctx), c.Down(context.WithoutCancel(ctx)))
+}
+
+func (c *Cluster) checkDeploy(ctx context.Context) error {
+	base := filepath.Join(c.Repo, "daemonset")
+	c.logf("applying %s", base)
+	out, err := exec.CommandContext(ctx, c.Kubectl(), c.kubectl("apply", "--validate=strict", "-k",
+		base)[1:]...).CombinedOutput()
+	fmt.Print(string(out))
+	if err != nil {
+		return err
+	}
+	if strings.Contains(string(out), "Warning:") {
+		return errors.New("the API server printed a warning")
+	}
+	if err := run(ctx, c.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")...); err != nil {
+		return err
+	}
+	client, err := c.Client()
+	if err != nil {
+		return err
+	}
+	c.logf("checking policies and images")
+	if err := errors.Join(checkPolicies(ctx, client), c.checkImages(ctx, client)); err != nil {
+		return err
+	}
+	c.logf("applying it again, then deleting it")
+	for _, args := range [][]string{
+		{"apply", "--validate=strict", "-k", base},
+		{"delete", "-k", base, "--timeout=1m"},
+	} {
+		if err := run(ctx, c.kubectl(args...)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkPolicies waits until the API server has type-checked the policies, and returns its warnings.
+func checkPolicies(ctx context.Context, client *kubernetes.Clientset) error {
+	var policies *admissionv1.ValidatingAdmissionPolicyList
+	err := poll(ctx, 30*time.Second, func() (err error) {
+		policies, err = client.AdmissionregistrationV1().ValidatingAdmissionPolicies().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, p := range policies.Items {
+			if p.Status.ObservedGeneration < p.Generation || p.Status.TypeChecking == nil {
+				return fmt.Errorf("policy %s is not type-checked yet", p.Name)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, p := range policies.Items {
+		for _, w := range p.Status.TypeChecking.ExpressionWarnings {
+			errs = append(errs, fmt.Errorf("policy %s: %s: %s", p.Name, w.FieldRef, w.Warning))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkImages returns an error for each image that the project does not build.
+func (c *Cluster) checkImages(ctx context.Context, client *kubernetes.Clientset) error {
+	var ours []string
+	for _, image := range c.ProductImages("latest") {
+		ours = append(ours, image.Tag)
+	}
+	daemons, err := client.AppsV1().DaemonSets(System).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	deployments, err := client.AppsV1().Deployments(System).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	var specs []corev1.PodSpec
+	for _, d := range daemons.Items {
+		specs = append(specs, d.Spec.Template.Spec)
+	}
+	for _, d := range deployments.Items {
+		specs = append(specs, d.Spec.Template.Spec)
+	}
+	var errs []error
+	for _, s := range specs {
+		for _, c := range slices.Concat(s.InitContainers, s.Containers) {
+			if !slices.Contains(ours, c.Image) {
+				errs = append(errs, fmt.Errorf("container %s uses the image %s; the project builds %s", c.Name, c.Image,
+					strings.Join(ours, ", ")))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}

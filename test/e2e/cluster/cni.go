@@ -1,0 +1,191 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// object is a piece of CNI configuration.
+type object = map[string]any
+
+// annotations is the capability with which the runtime passes a pod's annotations to a plugin, and
+// the plugin passes them to its IPAM plugin.
+var annotations = object{"io.kubernetes.cri.pod-annotations": true}
+
+// Network is a CNI network of a node.
+type Network struct {
+	Name    string
+	Type    string // flannel, bridge or ptp
+	Version string // cniVersion; if empty, the usual one for the plugin
+	Subnets []netip.Prefix
+	// Stock uses flannel's configuration as shipped with kube-flannel: without the capability, and
+	// with the default IPAM plugin.
+	Stock bool
+	// IPAM are further keys of the ipam section.
+	IPAM map[string]any
+}
+
+// Conflist returns the network configuration list for the container runtime.
+func (n Network) Conflist(ipam string) ([]byte, error) {
+	section := object{"type": ipam}
+	for k, v := range n.IPAM {
+		section[k] = v
+	}
+	version := n.Version
+	var plugins []any
+	switch n.Type {
+	case "flannel":
+		// As shipped with kube-flannel, with the capability and the IPAM type added.
+		if version == "" {
+			version = "0.3.1"
+		}
+		flannel := object{"type": "flannel", "delegate": object{"hairpinMode": true, "isDefaultGateway": true}}
+		if !n.Stock {
+			flannel["capabilities"], flannel["ipam"] = annotations, section
+		}
+		plugins = []any{
+			flannel,
+			object{"type": "portmap", "capabilities": object{"portMappings": true}},
+		}
+	case "bridge", "ptp":
+		if version == "" {
+			version = "1.0.0"
+		}
+		var ranges, routes []any
+		for _, p := range n.Subnets {
+			ranges = append(ranges, []any{object{"subnet": p.String()}})
+			routes = append(routes, object{"dst": netip.PrefixFrom(unspecified(p.Addr()), 0).String()})
+		}
+		section["ranges"] = ranges
+		plugin := object{"type": n.Type, "capabilities": annotations, "ipam": section}
+		if n.Type == "bridge" {
+			plugin["bridge"] = n.bridge()
+			plugin["isDefaultGateway"] = true
+			plugin["hairpinMode"] = true
+		} else {
+			section["routes"] = routes
+		}
+		plugins = []any{plugin}
+	default:
+		return nil, fmt.Errorf("network %s: unknown plugin %q", n.Name, n.Type)
+	}
+	return json.MarshalIndent(object{"cniVersion": version, "name": n.Name, "plugins": plugins}, "", "  ")
+}
+
+// bridge returns the name of the network's bridge, which fits into a link name.
+func (n Network) bridge() string {
+	h := fnv.New32a()
+	h.Write([]byte(n.Name))
+	return fmt.Sprintf("br-%08x", h.Sum32())
+}
+
+func unspecified(a netip.Addr) netip.Addr {
+	if a.Is6() {
+		return netip.IPv6Unspecified()
+	}
+	return netip.IPv4Unspecified()
+}
+
+// DefaultNetwork returns the network of the cluster's options.
+func (n *Node) DefaultNetwork() Network {
+	name := map[string]string{"flannel": "cbr0", "bridge": "cni0", "ptp": "ptp0"}[n.cluster.CNI]
+	subnets := []netip.Prefix{n.cluster.PodSubnet(n.Index)}
+	if n.cluster.DualStack {
+		subnets = append(subnets, n.cluster.PodSubnet6(n.Index))
+	}
+	return Network{Name: name, Type: n.cluster.CNI, Subnets: subnets}
+}
+
+const confDir = "/etc/cni/net.d"
+
+// SetNetworks replaces the node's CNI configuration. The node should have no pods, because the
+// runtime would call DEL for them with the new configuration.
+func (n *Node) SetNetworks(networks ...Network) error {
+	keep := map[string]bool{}
+	for i, network := range networks {
+		list, err := network.Conflist(n.cluster.IPAM)
+		if err != nil {
+			return err
+		}
+		file := fmt.Sprintf("%d-%s.conflist", 10+i, network.Name)
+		if err := n.write(filepath.Join(confDir, file), string(list)); err != nil {
+			return err
+		}
+		keep[file] = true
+	}
+	entries, err := os.ReadDir(n.Root() + confDir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !keep[e.Name()] {
+			if err := os.Remove(filepath.Join(n.Root()+confDir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	// containerd reads the directory on an inotify event; a pod started before could get the old
+	// configuration.
+	time.Sleep(500 * time.Millisecond)
+	return nil
+}
+
+// RemoveBridge removes the bridge of a network without pods, so that another network can use its
+// subnet.
+func (n *Node) RemoveBridge(ctx context.Context, network Network) error {
+	_, err := n.Machine().Run(ctx, "sh", "-c", `if ip link show "$0" >/dev/null 2>&1; then ip link delete "$0"; fi`,
+		network.bridge())
+	return err
+}
+
+// writeFlannelSubnet writes the file that flanneld writes for the flannel plugin.
+func (n *Node) writeFlannelSubnet() error {
+	subnet := n.cluster.PodSubnet(n.Index)
+	gateway := netip.PrefixFrom(subnet.Addr().Next(), subnet.Bits())
+	return n.write("/run/flannel/subnet.env", fmt.Sprintf(
+		"FLANNEL_NETWORK=%s\nFLANNEL_SUBNET=%s\nFLANNEL_MTU=1500\nFLANNEL_IPMASQ=true\n", n.cluster.podNetwork(), gateway))
+}
+
+// installPlugins installs the upstream plugins on the node. The DaemonSet installs leasehold's.
+func (n *Node) installPlugins() error {
+	entries, err := os.ReadDir(n.cluster.path("bin/cni"))
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		to := n.Disk("/opt/cni/bin/" + e.Name())
+		if exists(to) {
+			continue
+		}
+		if err := copyProgram(n.cluster.path("bin/cni/"+e.Name()), to); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// prepare sets up a machine as a node after its first boot.
+func (n *Node) prepare(ctx context.Context) error {
+	if err := n.installPlugins(); err != nil {
+		return err
+	}
+	if err := n.writeFlannelSubnet(); err != nil {
+		return err
+	}
+	if err := n.SetNetworks(n.DefaultNetwork()); err != nil {
+		return err
+	}
+	if err := n.writeKubeletConfig(); err != nil {
+		return err
+	}
+	if err := n.StartContainerd(ctx); err != nil {
+		return err
+	}
+	return n.importImages(ctx)
+}

@@ -1,0 +1,119 @@
+package cluster
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/test/e2e/machine"
+)
+
+// The components of the control plane, in the order in which they are started.
+const (
+	Etcd              = "etcd"
+	APIServer         = "kube-apiserver"
+	ControllerManager = "kube-controller-manager"
+	Scheduler         = "kube-scheduler"
+)
+
+func (c *Cluster) controlService(name string) machine.Start {
+	pki := func(file string) string { return c.path("run/pki/" + file) }
+	bin := c.path("bin/kubernetes/" + name)
+	var argv []string
+	switch name {
+	case Etcd:
+		argv = []string{c.path("bin/etcd/server"), "--data-dir=/var/lib/etcd", "--unsafe-no-fsync", "--log-level=warn",
+			"--listen-client-urls=http://127.0.0.1:2379", "--advertise-client-urls=http://127.0.0.1:2379",
+			"--listen-peer-urls=http://127.0.0.1:2380", "--initial-advertise-peer-urls=http://127.0.0.1:2380",
+			"--initial-cluster=default=http://127.0.0.1:2380"}
+	case APIServer:
+		argv = []string{bin, "--etcd-servers=http://127.0.0.1:2379",
+			"--advertise-address=" + c.controlAddr().Addr().String(), fmt.Sprintf("--secure-port=%d", apiPort),
+			"--client-ca-file=" + pki("ca.crt"),
+			"--tls-cert-file=" + pki("apiserver.crt"), "--tls-private-key-file=" + pki("apiserver.key"),
+			"--kubelet-client-certificate=" + pki("apiserver-client.crt"),
+			"--kubelet-client-key=" + pki("apiserver-client.key"),
+			"--kubelet-preferred-address-types=InternalIP",
+			"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+			"--service-account-key-file=" + pki("service-accounts.key"),
+			"--service-account-signing-key-file=" + pki("service-accounts.key"),
+			"--service-cluster-ip-range=" + serviceNetwork,
+			"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
+			"--enable-aggregator-routing=true", "--allow-privileged=true", "--profiling=false"}
+	case ControllerManager:
+		argv = []string{bin, "--kubeconfig=" + c.path("run/controller-manager.kubeconfig"),
+			"--service-account-private-key-file=" + pki("service-accounts.key"), "--root-ca-file=" + pki("ca.crt"),
+			"--use-service-account-credentials=true", "--leader-elect=false", "--kube-api-qps=200", "--kube-api-burst=400",
+			"--node-monitor-grace-period=" + c.NodeGrace.String(), "--profiling=false"}
+	case Scheduler:
+		argv = []string{bin, "--kubeconfig=" + c.path("run/scheduler.kubeconfig"), "--leader-elect=false",
+			"--kube-api-qps=200", "--kube-api-burst=400", "--profiling=false"}
+	}
+	return machine.Start{Name: name, Argv: argv, Log: c.Log(control, name)}
+}
+
+// startControlPlane boots the machine of the control plane, and waits until the API server is
+// ready.
+func (c *Cluster) startControlPlane(ctx context.Context) error {
+	if err := c.powerOn(ctx, control, c.controlAddr()); err != nil {
+		return err
+	}
+	return c.RunControl(ctx)
+}
+
+// StopControl stops a component of the control plane. RunControl starts it again.
+func (c *Cluster) StopControl(ctx context.Context, name string) error {
+	return c.Machine(control).Stop(ctx, name)
+}
+
+// RunControl starts the components of the control plane that do not run.
+func (c *Cluster) RunControl(ctx context.Context) error {
+	reply, err := c.Machine(control).Call(ctx, machine.Request{List: true})
+	if err != nil {
+		return err
+	}
+	for _, name := range []string{Etcd, APIServer, ControllerManager, Scheduler} {
+		if name == ControllerManager {
+			// The other components exit if the API server is not ready for long.
+			if err := c.waitAPI(ctx); err != nil {
+				return err
+			}
+		}
+		if reply.Services[name] != 0 {
+			continue
+		}
+		if err := c.Machine(control).Start(ctx, c.controlService(name)); err != nil {
+			return err
+		}
+	}
+	return c.waitAPI(ctx)
+}
+
+func (c *Cluster) waitAPI(ctx context.Context) error {
+	ca, err := os.ReadFile(c.path("run/pki/ca.crt"))
+	if err != nil {
+		return err
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(ca)
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, DisableKeepAlives: true}
+	client := &http.Client{Timeout: 5 * time.Second, Transport: transport}
+	return poll(ctx, 2*time.Minute, func() error {
+		resp, err := client.Get(c.apiURL() + "/readyz")
+		if err != nil {
+			return fmt.Errorf("the API server does not respond: %w", err)
+		}
+		defer resp.Body.Close()
+		body, _ := io.ReadAll(resp.Body)
+		if resp.StatusCode != http.StatusOK {
+			return fmt.Errorf("the API server is not ready: %s", strings.TrimSpace(string(body)))
+		}
+		return nil
+	})
+}

@@ -1,0 +1,147 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// A part is software of another project. Each is built from its own go.mod, so that their
+// dependencies do not conflict.
+type part struct {
+	name    string // directory in test/e2e/parts
+	to      string // directory in bin
+	tags    string
+	ldflags string
+	about   string
+}
+
+const kubernetesVersion = "v1.36.3"
+
+func parts() []part {
+	v := "-X k8s.io/component-base/version."
+	return []part{
+		{name: "plugins", to: "cni", about: "CNI plugins 1.9.1"},
+		{name: "flannel", to: "cni", about: "the flannel CNI plugin"},
+		{name: "etcd", to: "etcd", about: "etcd"},
+		{name: "containerd", to: "containerd-2.4", tags: "no_btrfs,no_devmapper,no_zfs", about: "containerd 2.4"},
+		{name: "kubernetes", to: "kubernetes", about: "Kubernetes " + kubernetesVersion + " (some minutes the first time)",
+			ldflags: v + "gitVersion=" + kubernetesVersion + " " + v + "gitMajor=1 " + v + "gitMinor=36"},
+	}
+}
+
+// buildParts builds the parts that are missing or were built from another go.mod, and the program of the machines.
+func (c *Cluster) buildParts(ctx context.Context) error {
+	if _, err := c.buildProgram(ctx, Program{"test/e2e", "cmd/machine"}); err != nil {
+		return err
+	}
+	for _, p := range parts() {
+		src := filepath.Join(c.Repo, "test/e2e/parts", p.name)
+		mod, err := os.ReadFile(filepath.Join(src, "go.mod"))
+		if err != nil {
+			return err
+		}
+		recipe := append(mod, p.tags+p.ldflags...)
+		stamp := c.path("bin/." + p.name + ".built")
+		if old, err := os.ReadFile(stamp); err == nil && bytes.Equal(old, recipe) {
+			continue
+		}
+		args := []string{"build", "-trimpath", "-ldflags", "-s -w " + p.ldflags, "-o", c.path("bin/"+p.to) + "/"}
+		if p.tags != "" {
+			args = append(args, "-tags", p.tags)
+		}
+		if err := os.MkdirAll(c.path("bin/"+p.to), 0o755); err != nil {
+			return err
+		}
+		if err := c.goTool(ctx, "building "+p.about, src, append(args, "tool")...); err != nil {
+			return err
+		}
+		if err := writeFile(stamp, recipe); err != nil {
+			return err
+		}
+	}
+	return c.unpackDebian(ctx)
+}
+
+// unpackDebian downloads Debian's containerd and runc and unpacks them into bin/. Installing
+// them would start containerd, and replace the host's.
+func (c *Cluster) unpackDebian(ctx context.Context) error {
+	dir := c.path("bin/debian")
+	if _, err := os.Stat(dir); err == nil {
+		return nil
+	}
+	c.logf("fetching Debian's containerd and runc")
+	tmp := dir + ".tmp"
+	if err := os.MkdirAll(tmp, 0o777); err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	fetch := `cd "$1"
+apt-get download containerd runc || { apt-get update && apt-get download containerd runc; }
+for deb in *.deb; do dpkg-deb -x "$deb" .; done
+rm -- *.deb`
+	if err := run(ctx, "bash", "-euc", fetch, "fetch", tmp); err != nil {
+		return err
+	}
+	return os.Rename(tmp, dir)
+}
+
+// installTools installs the programs of the host that nodes need.
+func (c *Cluster) installTools(ctx context.Context) error {
+	var missing []string
+	for program, pkg := range map[string]string{"iptables": "iptables", "mount": "mount", "ip": "iproute2"} {
+		if _, err := exec.LookPath(program); err != nil {
+			missing = append(missing, pkg)
+		}
+	}
+	if matches, _ := filepath.Glob("/usr/lib/*/libseccomp.so.2"); len(matches) == 0 {
+		missing = append(missing, "libseccomp2")
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	c.logf("installing %s", strings.Join(missing, ", "))
+	install := "apt-get install -y --no-install-recommends " + strings.Join(missing, " ")
+	return run(ctx, "bash", "-euc",
+		"export DEBIAN_FRONTEND=noninteractive; "+install+" || { apt-get update && "+install+"; }")
+}
+
+// goTool runs the go command, and prints the elapsed time every 30 s.
+func (c *Cluster) goTool(ctx context.Context, what, dir string, args ...string) error {
+	began := time.Now()
+	c.logf("%s", what)
+	done := make(chan struct{})
+	defer close(done)
+	go func() {
+		for {
+			select {
+			case <-done:
+				return
+			case <-time.After(30 * time.Second):
+				c.logf("%s: %.0f s", what, time.Since(began).Seconds())
+			}
+		}
+	}()
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=-buildvcs=false")
+	return runCmd(cmd)
+}
+
+func run(ctx context.Context, argv ...string) error {
+	return runCmd(exec.CommandContext(ctx, argv[0], argv[1:]...))
+}
+
+// runCmd runs a command. Its output is part of the error if it fails.
+func runCmd(cmd *exec.Cmd) error {
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%s: %w\n%s", strings.Join(cmd.Args, " "), err, out)
+	}
+	return nil
+}

@@ -1,0 +1,65 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+)
+
+// Healthy returns an error if a running cluster cannot be used.
+func (c *Cluster) Healthy(ctx context.Context) error {
+	if exists(c.path("run/in-use")) {
+		return errors.New("the last run did not finish")
+	}
+	for _, name := range append(c.NodeNames(), control) {
+		if c.PID(name) == 0 {
+			return fmt.Errorf("machine %s is off", name)
+		}
+	}
+	return c.waitReadyFor(ctx, 30*time.Second)
+}
+
+// MarkInUse marks the cluster as being changed by a run. unmark removes the mark, when the run has
+// restored the nodes.
+func (c *Cluster) MarkInUse() (unmark func() error, err error) {
+	path := c.path("run/in-use")
+	return func() error { return os.Remove(path) }, writeFile(path, nil)
+}
+
+// Refresh deploys the plugin, the agent, the manager and the manifests of the source tree to a
+// running cluster.
+func (c *Cluster) Refresh(ctx context.Context) error {
+	if err := c.buildTrace(ctx); err != nil {
+		return err
+	}
+	if !c.Retains() {
+		return nil
+	}
+	if _, err := c.buildProgram(ctx, leasectl); err != nil {
+		return err
+	}
+	if _, err := c.BuildImages(ctx, append(testImages(), c.ProductImages("test")...)); err != nil {
+		return err
+	}
+	changed, err := c.imagesChanged()
+	if err != nil {
+		return err
+	}
+	if changed {
+		c.logf("importing changed images on the nodes")
+		if err := c.importEverywhere(ctx); err != nil {
+			return err
+		}
+	}
+	if err := c.apply(ctx); err != nil {
+		return err
+	}
+	if changed {
+		if err := c.restart(ctx); err != nil {
+			return err
+		}
+	}
+	return c.WaitDeployed(ctx, 2*time.Minute)
+}

@@ -1,0 +1,172 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+const goarch = runtime.GOARCH
+
+// Up builds all programs and starts the cluster, after removing a former one. If it fails, only
+// built programs and logs are left.
+func (c *Cluster) Up(ctx context.Context) (err error) {
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("must run as root, to create namespaces, mounts and bridges")
+	}
+	if err := c.installTools(ctx); err != nil {
+		return err
+	}
+	if err := c.buildParts(ctx); err != nil {
+		return err
+	}
+	if err := c.Down(ctx); err != nil {
+		return fmt.Errorf("removing a former cluster: %w", err)
+	}
+	images := testImages()
+	if c.Retains() {
+		images = append(images, c.ProductImages("test")...)
+	}
+	if err := os.RemoveAll(c.path("images")); err != nil {
+		return err
+	}
+	if _, err := c.BuildImages(ctx, images); err != nil {
+		return err
+	}
+	if err := c.buildTrace(ctx); err != nil {
+		return err
+	}
+	if c.Retains() {
+		if _, err := c.buildProgram(ctx, leasectl); err != nil {
+			return err
+		}
+	}
+	defer func() {
+		if err != nil {
+			c.logf("failed, stopping the cluster; the logs are in %s", c.path("run/logs"))
+			c.takeDown(context.WithoutCancel(ctx))
+		}
+	}()
+	return c.start(ctx)
+}
+
+func (c *Cluster) start(ctx context.Context) error {
+	if err := c.startBare(ctx); err != nil {
+		return err
+	}
+	c.logf("starting %d nodes", c.Nodes)
+	if err := c.startNodes(ctx); err != nil {
+		return err
+	}
+	if c.Retains() {
+		c.logf("applying the manifests of daemonset/")
+		if err := c.apply(ctx); err != nil {
+			return err
+		}
+	}
+	c.logf("waiting for the nodes to be ready")
+	if err := c.waitReady(ctx); err != nil {
+		return err
+	}
+	c.logf("waiting for leasehold's pods")
+	return c.WaitDeployed(ctx, 2*time.Minute)
+}
+
+// startNodes boots the nodes one after the other, because each boot writes the state of the cluster,
+// and then starts their services in parallel.
+func (c *Cluster) startNodes(ctx context.Context) error {
+	for i, name := range c.NodeNames() {
+		if err := c.powerOn(ctx, name, c.nodeAddr(i)); err != nil {
+			return err
+		}
+	}
+	errs := make([]error, c.Nodes)
+	var wg sync.WaitGroup
+	for i, name := range c.NodeNames() {
+		wg.Go(func() {
+			n := c.Node(name)
+			if errs[i] = n.prepare(ctx); errs[i] == nil {
+				errs[i] = n.StartKubelet(ctx)
+			}
+		})
+	}
+	wg.Wait()
+	for i, err := range errs {
+		if err != nil {
+			return fmt.Errorf("%s: %w", c.NodeNames()[i], err)
+		}
+	}
+	return c.recordImages()
+}
+
+// Client returns a client with administrator's permissions.
+func (c *Cluster) Client() (*kubernetes.Clientset, error) {
+	config, err := c.clientConfig()
+	if err != nil {
+		return nil, err
+	}
+	return kubernetes.NewForConfig(config)
+}
+
+// Dynamic returns a dynamic client with administrator's permissions.
+func (c *Cluster) Dynamic() (*dynamic.DynamicClient, error) {
+	config, err := c.clientConfig()
+	if err != nil {
+		return nil, err
+	}
+	return dynamic.NewForConfig(config)
+}
+
+func (c *Cluster) clientConfig() (*rest.Config, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig())
+	if err != nil {
+		return nil, err
+	}
+	config.QPS, config.Burst = 200, 400
+	return config, nil
+}
+
+// waitReady waits until all nodes are Ready and have the IPAM plugin.
+func (c *Cluster) waitReady(ctx context.Context) error { return c.waitReadyFor(ctx, 3*time.Minute) }
+
+func (c *Cluster) waitReadyFor(ctx context.Context, limit time.Duration) error {
+	client, err := c.Client()
+	if err != nil {
+		return err
+	}
+	return poll(ctx, limit, func() error {
+		for _, name := range c.NodeNames() {
+			node, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			if !NodeReady(node) {
+				return fmt.Errorf("%s is not Ready", name)
+			}
+			if plugin := c.Node(name).Disk("/opt/cni/bin/" + c.IPAM); !exists(plugin) {
+				return fmt.Errorf("%s has no plugin %s yet", name, c.IPAM)
+			}
+		}
+		return nil
+	})
+}
+
+// NodeReady reports whether a node's Ready condition is true.
+func NodeReady(node *corev1.Node) bool {
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}

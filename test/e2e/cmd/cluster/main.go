@@ -1,0 +1,94 @@
+// Cluster manages the test cluster. See docs/testbed.md.
+//
+//	cluster REPOSITORY up|down|images|check-deploy
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
+)
+
+func main() {
+	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer cancel()
+	if len(os.Args) != 3 {
+		fmt.Fprintln(os.Stderr, "usage: cluster REPOSITORY up|down|images|check-deploy")
+		os.Exit(2)
+	}
+	if err := command(ctx, os.Args[1], os.Args[2]); err != nil {
+		fmt.Fprintln(os.Stderr, "cluster:", err)
+		os.Exit(1)
+	}
+}
+
+func command(ctx context.Context, repo, verb string) error {
+	repo, err := filepath.Abs(repo)
+	if err != nil {
+		return err
+	}
+	dir, err := cluster.Dir(repo)
+	if err != nil {
+		return err
+	}
+	o, err := cluster.OptionsFromEnv()
+	if err != nil {
+		return err
+	}
+	switch verb {
+	case "up":
+		b := cluster.New(repo, dir, o)
+		if err := b.Up(ctx); err != nil {
+			return err
+		}
+		printUsage(b)
+		return nil
+	case "down":
+		b, err := cluster.Load(repo, dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			b = cluster.New(repo, dir, o)
+		} else if err != nil {
+			return err
+		}
+		return b.Down(ctx)
+	case "check-deploy":
+		b, err := cluster.NewBare(repo, dir)
+		if err != nil {
+			return err
+		}
+		return b.CheckDeploy(ctx)
+	case "images":
+		tag := os.Getenv("TAG")
+		if tag == "" {
+			tag = "latest"
+		}
+		b := cluster.New(repo, dir, o)
+		tarballs, err := b.BuildImages(ctx, b.ProductImages(tag))
+		fmt.Println(strings.Join(tarballs, "\n"))
+		return err
+	default:
+		return fmt.Errorf("unknown command %q; want up, down, images or check-deploy", verb)
+	}
+}
+
+func printUsage(b *cluster.Cluster) {
+	kubectl := b.Kubectl()
+	fmt.Printf(`
+The cluster is up: %d nodes, %s with %s.
+
+    export KUBECONFIG=%s
+
+Try:
+    %s get nodes -o wide
+    %s create -f %s/test/e2e/manifests/echoserver.yaml
+    %s get pods -o wide -w
+`, b.Nodes, b.CNI, b.IPAM, b.Kubeconfig(), kubectl, kubectl, b.Repo, kubectl)
+}

@@ -1,0 +1,66 @@
+package inspect
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/test/e2e/machine"
+)
+
+// Lease is an element of the output of `leasectl -o json list`.
+type Lease struct {
+	Network   string
+	Address   string
+	Namespace string
+	Pod       string
+	UID       string
+	Interface string
+	Container string
+	State     string // Bound or Held
+	Firm      bool
+	Window    string
+	Until     string
+}
+
+// Leases runs leasectl on a node. Expired holds that the agent has not ended yet are included only
+// if all is set.
+func Leases(ctx context.Context, node machine.Client, leasectl string, all bool) (leases []Lease, err error) {
+	err = runJSON(ctx, node, &leases, leasectl, "-o", "json", "list", fmt.Sprintf("--all=%v", all))
+	return leases, err
+}
+
+// Entry is an element of the output of `leasectl -o json history`.
+type Entry struct {
+	Time      time.Time
+	Event     string
+	Network   string
+	Address   string
+	Namespace string
+	Pod       string
+	UID       string
+	Container string
+	Interface string
+	Reason    string
+}
+
+// History returns the journal of a node, the oldest entry first.
+func History(ctx context.Context, node machine.Client, leasectl string) (entries []Entry, err error) {
+	err = runJSON(ctx, node, &entries, leasectl, "-o", "json", "history")
+	return entries, err
+}
+
+// runJSON runs a command on a node, and decodes the JSON that it prints.
+func runJSON(ctx context.Context, node machine.Client, into any, argv ...string) error {
+	out, err := node.Run(ctx, argv...)
+	if err != nil {
+		return err
+	}
+	if err := json.NewDecoder(bytes.NewReader(out)).Decode(into); err != nil {
+		return fmt.Errorf("%s: %w\n%s", strings.Join(argv, " "), err, out)
+	}
+	return nil
+}

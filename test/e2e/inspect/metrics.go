@@ -1,0 +1,63 @@
+package inspect
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+)
+
+// Metrics is one scrape of a program's metrics, by name.
+type Metrics map[string]*dto.MetricFamily
+
+// ReadMetrics parses the Prometheus text format.
+func ReadMetrics(r io.Reader) (Metrics, error) {
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(r)
+	return families, err
+}
+
+// Has reports whether a metric exists. The sum of one that does not is 0.
+func (m Metrics) Has(name string) bool { return m[name] != nil }
+
+// Sum returns the sum of a metric's values over all label sets with the given labels, each as
+// "name=value". For a histogram or a summary it sums the numbers of observations.
+func (m Metrics) Sum(name string, labels ...string) float64 {
+	sum := 0.0
+	for _, metric := range m[name].GetMetric() {
+		if hasLabels(metric, labels) {
+			sum += metric.GetCounter().GetValue() + metric.GetGauge().GetValue() + metric.GetUntyped().GetValue() +
+				float64(metric.GetHistogram().GetSampleCount()) + float64(metric.GetSummary().GetSampleCount())
+		}
+	}
+	return sum
+}
+
+// String formats the project's metrics.
+func (m Metrics) String() string {
+	var out strings.Builder
+	for name, family := range m {
+		if strings.HasPrefix(name, "leasehold_") {
+			if _, err := expfmt.MetricFamilyToText(&out, family); err != nil {
+				fmt.Fprintf(&out, "%s: %v\n", name, err)
+			}
+		}
+	}
+	return out.String()
+}
+
+func hasLabels(metric *dto.Metric, labels []string) bool {
+	has := map[string]bool{}
+	for _, l := range metric.GetLabel() {
+		has[l.GetName()+"="+l.GetValue()] = true
+	}
+	for _, l := range labels {
+		if !has[l] {
+			return false
+		}
+	}
+	return true
+}

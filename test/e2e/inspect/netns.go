@@ -1,0 +1,83 @@
+// Package inspect inspects the state of nodes: the sandboxes of the runtime, the network namespaces,
+// the addresses in them, leases, reservations and metrics.
+package inspect
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+)
+
+// NetNSes returns the paths on the host of a node's network namespaces. root is the node's file
+// system.
+func NetNSes(root string) ([]string, error) {
+	entries, err := os.ReadDir(filepath.Join(root, "run/netns"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var paths []string
+	for _, e := range entries {
+		paths = append(paths, filepath.Join(root, "run/netns", e.Name()))
+	}
+	return paths, err
+}
+
+// Addresses returns the addresses in a network namespace by interface, except loopback and
+// link-local ones.
+func Addresses(path string) (map[string][]netip.Addr, error) {
+	ns, err := netns.GetFromPath(path)
+	if err != nil {
+		return nil, err
+	}
+	defer ns.Close()
+	h, err := netlink.NewHandleAt(ns)
+	if err != nil {
+		return nil, err
+	}
+	defer h.Close()
+	links, err := h.LinkList()
+	if err != nil {
+		return nil, err
+	}
+	found := map[string][]netip.Addr{}
+	for _, link := range links {
+		addrs, err := h.AddrList(link, netlink.FAMILY_ALL)
+		if err != nil {
+			return nil, err
+		}
+		for _, a := range addrs {
+			if ip, ok := netip.AddrFromSlice(a.IP); ok && ip.Unmap().IsGlobalUnicast() {
+				found[link.Attrs().Name] = append(found[link.Attrs().Name], ip.Unmap())
+			}
+		}
+	}
+	return found, nil
+}
+
+// InNetNS calls f on a thread in another network namespace. f must not start goroutines, which would
+// run in the original namespace.
+func InNetNS(path string, f func() error) error {
+	done := make(chan error)
+	go func() {
+		// Never unlocked, so that the thread ends with the goroutine and is not used by another.
+		runtime.LockOSThread()
+		ns, err := netns.GetFromPath(path)
+		if err == nil {
+			err = netns.Set(ns)
+			ns.Close()
+		}
+		if err != nil {
+			done <- fmt.Errorf("%s: %w", path, err)
+			return
+		}
+		done <- f()
+	}()
+	return <-done
+}

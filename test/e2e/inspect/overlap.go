@@ -1,0 +1,79 @@
+package inspect
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+)
+
+// An OverlapWatch repeatedly reads the addresses in all network namespaces of some nodes, to find an
+// address that is in two of them.
+type OverlapWatch struct {
+	mu     sync.Mutex
+	seen   map[string]bool
+	found  []string
+	passes int
+}
+
+// Start watches until ctx is done. roots returns the nodes' file systems, which change when a node
+// reboots.
+func (w *OverlapWatch) Start(ctx context.Context, roots func() []string) {
+	w.seen = map[string]bool{}
+	go func() {
+		for ctx.Err() == nil {
+			w.pass(roots())
+			select {
+			case <-ctx.Done():
+			case <-time.After(200 * time.Millisecond):
+			}
+		}
+	}()
+}
+
+// Found returns a description of each duplicate, and the number of passes.
+func (w *OverlapWatch) Found() ([]string, int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.found), w.passes
+}
+
+func (w *OverlapWatch) pass(roots []string) {
+	holder := map[netip.Addr]string{}
+	for _, root := range roots {
+		paths, _ := NetNSes(root) // a node that is off has none
+		for _, path := range paths {
+			for _, ip := range allAddresses(path) {
+				other, taken := holder[ip]
+				holder[ip] = path
+				// The address may have moved in between, so read both again.
+				if taken && slices.Contains(allAddresses(other), ip) && slices.Contains(allAddresses(path), ip) {
+					w.report(fmt.Sprintf("%v is in %s and in %s", ip, other, path))
+				}
+			}
+		}
+	}
+	w.mu.Lock()
+	w.passes++
+	w.mu.Unlock()
+}
+
+func (w *OverlapWatch) report(s string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.seen[s] {
+		w.seen[s] = true
+		w.found = append(w.found, s)
+	}
+}
+
+func allAddresses(path string) []netip.Addr {
+	var all []netip.Addr
+	found, _ := Addresses(path) // a namespace that was just removed has none
+	for _, addrs := range found {
+		all = append(all, addrs...)
+	}
+	return all
+}

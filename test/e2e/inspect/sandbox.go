@@ -1,0 +1,104 @@
+package inspect
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Sandbox is a pod sandbox of the container runtime.
+type Sandbox struct {
+	ID        string
+	Namespace string
+	Pod       string
+	UID       string
+	Ready     bool
+	Created   time.Time
+	PID       int    // of the pause process, in the node's PID namespace
+	Shim      string // the pid of the pause process's parent
+	NetNS     string // path on the host, empty if the namespace was removed
+}
+
+// dial connects to the runtime of a node.
+func dial(root string) (*grpc.ClientConn, error) {
+	return grpc.NewClient("unix://"+root+"/run/containerd/containerd.sock",
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
+}
+
+// Sandboxes returns the sandboxes in a namespace, from the runtime of the node with the file system
+// root.
+func Sandboxes(ctx context.Context, root, namespace string) ([]Sandbox, error) {
+	conn, err := dial(root)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	client := cri.NewRuntimeServiceClient(conn)
+	list, err := client.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
+	if err != nil {
+		return nil, err
+	}
+	var found []Sandbox
+	for _, item := range list.Items {
+		if item.Metadata.Namespace != namespace {
+			continue
+		}
+		s := Sandbox{ID: item.Id, Namespace: namespace, Pod: item.Metadata.Name, UID: item.Metadata.Uid,
+			Ready: item.State == cri.PodSandboxState_SANDBOX_READY, Created: time.Unix(0, item.CreatedAt)}
+		err := details(ctx, client, root, &s)
+		if status.Code(err) == codes.NotFound {
+			continue // removed since it was listed
+		}
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, s)
+	}
+	return found, nil
+}
+
+func details(ctx context.Context, client cri.RuntimeServiceClient, root string, s *Sandbox) error {
+	reply, err := client.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: s.ID, Verbose: true})
+	if err != nil {
+		return fmt.Errorf("sandbox %s: %w", s.ID, err)
+	}
+	var info struct {
+		PID         int `json:"pid"`
+		RuntimeSpec struct {
+			Linux struct {
+				Namespaces []struct{ Type, Path string }
+			}
+		} `json:"runtimeSpec"`
+	}
+	if err := json.Unmarshal([]byte(reply.Info["info"]), &info); err != nil {
+		return fmt.Errorf("sandbox %s: %w", s.ID, err)
+	}
+	s.PID, s.Shim = info.PID, parent(root, info.PID)
+	for _, ns := range info.RuntimeSpec.Linux.Namespaces {
+		if ns.Type == "network" && ns.Path != "" {
+			// /var/run is an absolute symbolic link, which would be resolved on the host.
+			s.NetNS = filepath.Join(root, strings.Replace(ns.Path, "/var/run/", "/run/", 1))
+		}
+	}
+	return nil
+}
+
+// parent returns the pid of a process's parent, "" if there is no such process.
+func parent(root string, pid int) string {
+	data, err := os.ReadFile(fmt.Sprintf("%s/proc/%d/stat", root, pid))
+	f := strings.Fields(string(data[strings.LastIndexByte(string(data), ')')+1:]))
+	if err != nil || len(f) < 2 {
+		return ""
+	}
+	return f[1]
+}
