@@ -52,7 +52,7 @@ cluster-down: ## and away with it
 e2e: ## the tests in that cluster (RUN=<regexp>; FLAGS=-json, or another one of go test)
 	@scripts/e2e $(FLAGS)
 
-images: ## the container images, as tarballs
+images: ## the container images, as archives in bin/images (TAG, VERSION, GOARCH)
 	@scripts/images
 
 check-deploy: ## the manifests of daemonset/, proven on a real API server

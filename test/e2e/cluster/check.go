@@ -90,9 +90,9 @@ func checkPolicies(ctx context.Context, client *kubernetes.Clientset) error {
 
 // checkImages returns an error for each image that the project does not build.
 func (c *Cluster) checkImages(ctx context.Context, client *kubernetes.Clientset) error {
-	var ours []string
-	for _, image := range c.ProductImages("latest") {
-		ours = append(ours, image.Tag)
+	ours, err := c.productImages(ctx)
+	if err != nil {
+		return err
 	}
 	daemons, err := client.AppsV1().DaemonSets(System).List(ctx, metav1.ListOptions{})
 	if err != nil {

@@ -1,21 +1,11 @@
 package cluster
 
 import (
-	"archive/tar"
-	"bytes"
-	"compress/gzip"
 	"context"
-	"fmt"
-	"io"
-	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"slices"
-
-	"github.com/google/go-containerregistry/pkg/name"
-	"github.com/google/go-containerregistry/pkg/v1/empty"
-	"github.com/google/go-containerregistry/pkg/v1/mutate"
-	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"strings"
 )
 
 const (
@@ -27,66 +17,59 @@ const (
 	echoImage = "cilium/echoserver:latest"
 )
 
-// Image is a container image: static programs in the root of an empty file system.
-type Image struct {
-	Tag      string
-	Programs []Program
+// testImages are the images that only the test cluster needs, as arguments of scripts/images.
+var testImages = []string{
+	pauseImage + "=test/e2e/images/pause",
+	echoImage + "=test/e2e/images/echo",
+	memberImage + "=test/e2e/images/member",
 }
 
 // Program is a Go program and its module, relative to the repository.
 type Program struct{ Module, Package string }
-
-// ProductImages returns the images in the project's manifests.
-func (c *Cluster) ProductImages(tag string) []Image {
-	images := []Image{{Tag: "leasehold/installer:" + tag, Programs: []Program{
-		{".", "daemonset/installer"}, // the first is the entrypoint
-		{".", "plugins/ipam/leasehold"},
-	}}}
-	for _, name := range []string{"agent", "manager"} {
-		program := Program{".", "cmd/leasehold-" + name}
-		if exists(filepath.Join(c.Repo, program.Package)) {
-			images = append(images, Image{Tag: "leasehold/" + name + ":" + tag, Programs: []Program{program}})
-		}
-	}
-	return images
-}
-
-func testImages() []Image {
-	return []Image{
-		{Tag: pauseImage, Programs: []Program{{"test/e2e", "images/pause"}}},
-		{Tag: echoImage, Programs: []Program{{"test/e2e", "images/echo"}}},
-		{Tag: memberImage, Programs: []Program{{"test/e2e", "images/member"}}},
-	}
-}
 
 var leasectl = Program{".", "cmd/leasectl"}
 
 // Leasectl returns the path of leasectl, which must be run on a node.
 func (c *Cluster) Leasectl() string { return c.path("bin/own/leasectl") }
 
-// BuildImages builds images into images/, and returns the paths of the tarballs.
-func (c *Cluster) BuildImages(ctx context.Context, images []Image) ([]string, error) {
-	var tarballs []string
-	for _, image := range images {
-		files := map[string]string{}
-		for _, p := range image.Programs {
-			bin, err := c.buildProgram(ctx, p)
-			if err != nil {
-				return nil, err
-			}
-			files[filepath.Base(bin)] = bin
-		}
-		ref, err := name.NewTag(image.Tag)
-		if err != nil {
-			return nil, err
-		}
-		to := c.path(fmt.Sprintf("images/%s.tar", filepath.Base(ref.RepositoryStr())))
-		if err := writeImage(to, ref, files, "/"+filepath.Base(image.Programs[0].Package)); err != nil {
-			return nil, fmt.Errorf("%s: %w", image.Tag, err)
-		}
-		tarballs = append(tarballs, to)
+// buildImages builds the images of the test cluster, and leasehold's own if it is the plugin under test, into images/.
+func (c *Cluster) buildImages(ctx context.Context) error {
+	c.logf("building images")
+	if _, err := c.runImages(ctx, testImages...); err != nil {
+		return err
 	}
-	return tarballs, nil
+	if !c.Retains() {
+		return nil
+	}
+	_, err := c.runImages(ctx, "-tag", "test")
+	return err
+}
+
+// productImages returns the references of leasehold's own images with the tag of the manifests.
+func (c *Cluster) productImages(ctx context.Context) ([]string, error) {
+	out, err := c.runImages(ctx, "-list")
+	return strings.Fields(out), err
+}
+
+// removeImages removes the archives of a former cluster, which may have had other images.
+func (c *Cluster) removeImages() error {
+	archives, err := filepath.Glob(c.path("images/*.tar"))
+	if err != nil {
+		return err
+	}
+	for _, a := range archives {
+		if err := os.Remove(a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Cluster) runImages(ctx context.Context, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, filepath.Join(c.Repo, "scripts/images"), append([]string{"-o", c.path("images")}, args...)...)
+	// The same version always, so that images change only with their programs.
+	cmd.Env = append(os.Environ(), "VERSION=test", "TAG=latest")
+	return runCmd(cmd)
 }
 
 func (c *Cluster) buildProgram(ctx context.Context, p Program) (string, error) {
@@ -96,58 +79,14 @@ func (c *Cluster) buildProgram(ctx context.Context, p Program) (string, error) {
 		"build", "-trimpath", "-ldflags", "-s -w", "-o", to, "./"+p.Package)
 }
 
-func writeImage(to string, ref name.Tag, files map[string]string, entrypoint string) error {
-	var layer bytes.Buffer
-	w := tar.NewWriter(&layer)
-	for _, file := range slices.Sorted(maps.Keys(files)) { // for reproducible images
-		data, err := os.ReadFile(files[file])
-		if err != nil {
-			return err
-		}
-		if err := w.WriteHeader(&tar.Header{Name: file, Mode: 0o755, Size: int64(len(data))}); err != nil {
-			return err
-		}
-		if _, err := w.Write(data); err != nil {
-			return err
-		}
-	}
-	if err := w.Close(); err != nil {
-		return err
-	}
-	l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
-		return io.NopCloser(bytes.NewReader(layer.Bytes())), nil
-	}, tarball.WithCompressionLevel(gzip.BestSpeed))
-	if err != nil {
-		return err
-	}
-	image, err := mutate.AppendLayers(empty.Image, l)
-	if err != nil {
-		return err
-	}
-	config, err := image.ConfigFile()
-	if err != nil {
-		return err
-	}
-	config = config.DeepCopy()
-	config.OS, config.Architecture = "linux", goarch
-	config.Config.Entrypoint = []string{entrypoint}
-	if image, err = mutate.ConfigFile(image, config); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
-		return err
-	}
-	return tarball.WriteToFile(to, ref, image)
-}
-
 // importImages imports all built images on a node.
 func (n *Node) importImages(ctx context.Context) error {
-	tarballs, err := filepath.Glob(n.cluster.path("images/*.tar"))
+	archives, err := filepath.Glob(n.cluster.path("images/*.tar"))
 	if err != nil {
 		return err
 	}
-	for _, t := range tarballs {
-		if _, err := n.Ctr(ctx, "images", "import", t); err != nil {
+	for _, a := range archives {
+		if _, err := n.Ctr(ctx, "images", "import", a); err != nil {
 			return err
 		}
 	}

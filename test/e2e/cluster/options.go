@@ -1,4 +1,4 @@
-// Package bed runs a real Kubernetes cluster on one Linux host: etcd, API server, controller
+// Package cluster runs a real Kubernetes cluster on one Linux host: etcd, API server, controller
 // manager and scheduler in one container of package machine, and nodes with containerd and kubelet
 // in others.
 package cluster

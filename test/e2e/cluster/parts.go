@@ -130,18 +130,21 @@ func (c *Cluster) goTool(ctx context.Context, what, dir string, args ...string) 
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=-buildvcs=false")
-	return runCmd(cmd)
+	_, err := runCmd(cmd)
+	return err
 }
 
 func run(ctx context.Context, argv ...string) error {
-	return runCmd(exec.CommandContext(ctx, argv[0], argv[1:]...))
+	_, err := runCmd(exec.CommandContext(ctx, argv[0], argv[1:]...))
+	return err
 }
 
-// runCmd runs a command. Its output is part of the error if it fails.
-func runCmd(cmd *exec.Cmd) error {
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("%s: %w\n%s", strings.Join(cmd.Args, " "), err, out)
+// runCmd runs a command and returns its standard output. Standard error is part of the error if it fails.
+func runCmd(cmd *exec.Cmd) (string, error) {
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("%s: %w\n%s%s", strings.Join(cmd.Args, " "), err, &out, &errs)
 	}
-	return nil
+	return out.String(), nil
 }

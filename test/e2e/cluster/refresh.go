@@ -40,7 +40,7 @@ func (c *Cluster) Refresh(ctx context.Context) error {
 	if _, err := c.buildProgram(ctx, leasectl); err != nil {
 		return err
 	}
-	if _, err := c.BuildImages(ctx, append(testImages(), c.ProductImages("test")...)); err != nil {
+	if err := c.buildImages(ctx); err != nil {
 		return err
 	}
 	changed, err := c.imagesChanged()

@@ -33,14 +33,10 @@ func (c *Cluster) Up(ctx context.Context) (err error) {
 	if err := c.Down(ctx); err != nil {
 		return fmt.Errorf("removing a former cluster: %w", err)
 	}
-	images := testImages()
-	if c.Retains() {
-		images = append(images, c.ProductImages("test")...)
-	}
-	if err := os.RemoveAll(c.path("images")); err != nil {
+	if err := c.removeImages(); err != nil {
 		return err
 	}
-	if _, err := c.BuildImages(ctx, images); err != nil {
+	if err := c.buildImages(ctx); err != nil {
 		return err
 	}
 	if err := c.buildTrace(ctx); err != nil {

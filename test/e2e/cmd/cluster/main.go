@@ -1,6 +1,6 @@
 // Cluster manages the test cluster. See docs/testbed.md.
 //
-//	cluster REPOSITORY up|down|images|check-deploy
+//	cluster REPOSITORY up|down|check-deploy
 package main
 
 import (
@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"strings"
 	"syscall"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
@@ -21,7 +20,7 @@ func main() {
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
 	if len(os.Args) != 3 {
-		fmt.Fprintln(os.Stderr, "usage: cluster REPOSITORY up|down|images|check-deploy")
+		fmt.Fprintln(os.Stderr, "usage: cluster REPOSITORY up|down|check-deploy")
 		os.Exit(2)
 	}
 	if err := command(ctx, os.Args[1], os.Args[2]); err != nil {
@@ -65,17 +64,8 @@ func command(ctx context.Context, repo, verb string) error {
 			return err
 		}
 		return b.CheckDeploy(ctx)
-	case "images":
-		tag := os.Getenv("TAG")
-		if tag == "" {
-			tag = "latest"
-		}
-		b := cluster.New(repo, dir, o)
-		tarballs, err := b.BuildImages(ctx, b.ProductImages(tag))
-		fmt.Println(strings.Join(tarballs, "\n"))
-		return err
 	default:
-		return fmt.Errorf("unknown command %q; want up, down, images or check-deploy", verb)
+		return fmt.Errorf("unknown command %q; want up, down or check-deploy", verb)
 	}
 }
 
