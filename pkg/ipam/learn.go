@@ -554,8 +554,10 @@ func (c *call) releaseUnmirrored(leases []lease.Lease) error {
 		switch life, now := c.prove(l), c.now; {
 		case life == lease.Alive, life == lease.Unknown && l.Holder.Netns.Ino != 0:
 			c.mirrors.change(l.Pool, l.Address, false)
+		case l.Holder.ContainerID == "" && life == lease.Dead: // no DEL names its holder
+			_, err = c.orphan(l, life, why)
 		case l.Holder.ContainerID == "":
-			err = c.record(l, lease.Lease{}, store.EventReleased, why) // nobody known can release it
+			err = c.record(l, lease.Lease{}, store.EventReleased, why)
 		default:
 			err = c.releaseLease(l, life, now, why)
 		}

@@ -489,3 +489,21 @@ func (w *world) forget() {
 		w.t.Fatal(err)
 	}
 }
+
+// The store is lost while a pod's sandbox lives on after its DEL: who has the address is not known then, and what is promised to
+// the pod is. It stays promised when the namespace has ended and host-local's directory is wiped.
+func TestTheHoldOfAnUnknownContainerOutlivesItsFile(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.2")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	if err := w.service.Release(t.Context(), Attachment{"c1", "eth0"}, w.where()); err != nil {
+		t.Fatal(err)
+	}
+	w.wipe(w.storeFile())
+	w.addrs["/run/netns/c1"] = []netip.Addr{netip.MustParseAddr("10.0.0.2")}
+	w.refused(ask{pod: "web-0", container: "c2"}, ErrExhausted)
+	w.same("when the store was lost", w.leases(), "10.0.0.2=db-0/Bound")
+	w.burn("c1")
+	w.wipe(filepath.Join(w.dataDir, w.network))
+	w.refused(ask{pod: "web-0", container: "c2"}, ErrExhausted)
+	w.same("the pod", w.add(ask{pod: "db-0", container: "c3", window: hour}), "10.0.0.2")
+}
