@@ -24,12 +24,10 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
-	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
 	"github.com/leasehold-cni/leasehold/pkg/manager/certs"
-	"github.com/leasehold-cni/leasehold/pkg/manager/persistentpodstate"
 	"github.com/leasehold-cni/leasehold/pkg/manager/pin"
 )
 
@@ -74,8 +72,11 @@ func run(ctx context.Context, o options, version string) error {
 	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
 		return err
 	}
-	for _, setup := range rooms(o) {
-		if err := setup(ctx, mgr); err != nil {
+	if err := pin.Setup(ctx, mgr, o.pin); err != nil {
+		return err
+	}
+	for _, part := range o.features {
+		if err := part.Setup(ctx, mgr, o.namespace); err != nil {
 			return err
 		}
 	}
@@ -105,20 +106,10 @@ func liftGates(config *rest.Config, patience time.Duration, log logr.Logger) err
 	return err
 }
 
-// rooms are what the manager does: webhooks and controllers, each set up on its own.
-func rooms(o options) []func(context.Context, manager.Manager) error {
-	return []func(context.Context, manager.Manager) error{
-		func(ctx context.Context, mgr manager.Manager) error { return pin.Setup(ctx, mgr, o.pin) },
-		func(ctx context.Context, mgr manager.Manager) error {
-			return persistentpodstate.Setup(ctx, mgr, o.topology)
-		},
-	}
-}
-
 func newManager(config *rest.Config, o options, certOptions certs.Options, certificate *certs.Certificate,
 	log logr.Logger) (manager.Manager, error) {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, ipam.AddToScheme, pps.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, ipam.AddToScheme} {
 		if err := add(scheme); err != nil {
 			return nil, err
 		}

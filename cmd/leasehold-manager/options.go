@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -9,11 +10,28 @@ import (
 	"strings"
 	"time"
 
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
 	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
 	"github.com/leasehold-cni/leasehold/pkg/manager/persistentpodstate"
 	"github.com/leasehold-cni/leasehold/pkg/manager/pin"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
+
+// feature is a part of the manager beside the pin, with flags of its own.
+type feature interface {
+	// Validate checks the values of the flags.
+	Validate() error
+	// Setup adds webhooks and controllers to a manager in that namespace.
+	Setup(ctx context.Context, mgr manager.Manager, namespace string) error
+}
+
+// features defines the features' flags. Without its line here a package is not part of the manager.
+func features(f *flag.FlagSet) []feature {
+	return []feature{
+		persistentpodstate.New(f),
+	}
+}
 
 // options are the command line, checked.
 type options struct {
@@ -21,7 +39,7 @@ type options struct {
 	namespace  string
 
 	pin      pin.Options
-	topology persistentpodstate.Options
+	features []feature
 
 	webhookPort   int
 	metricsAddr   string
@@ -58,14 +76,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		func(s string) error { o.pin.Schedulers = strings.Split(s, ","); return nil })
 	f.DurationVar(&o.pin.RequireTimeout, "require-timeout", 5*time.Minute,
 		"how long a pod in the mode require may be unschedulable before it is evicted, to run elsewhere")
-	o.topology.Kinds, _ = persistentpodstate.ParseKinds("")
-	f.Func("pps-kinds",
-		"comma-separated `group/version/Kind`s, beside StatefulSets, whose pods a PersistentPodState may be about",
-		func(s string) (err error) { o.topology.Kinds, err = persistentpodstate.ParseKinds(s); return err })
-	f.BoolVar(&o.topology.KeepGone, "pps-keep-gone", false,
-		"have a pod whose hostname is required wait for its node also when the node is gone from the cluster")
-	f.DurationVar(&o.topology.GoneGrace, "pps-gone-grace", 3*time.Minute,
-		"how long a node must be gone from the cluster before pods whose hostname is required may run elsewhere")
+	o.features = features(f)
 	f.IntVar(&o.webhookPort, "webhook-port", 9443, "where the webhooks are served")
 	f.StringVar(&o.metricsAddr, "metrics-addr", ":9471", "where metrics are served")
 	f.StringVar(&o.healthAddr, "health-addr", ":9472", "where /healthz and /readyz are served")
@@ -88,7 +99,6 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	} else if err != nil {
 		return o, err
 	}
-	o.topology.Namespace = o.namespace
 	if f.NArg() > 0 {
 		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
 	}
@@ -98,8 +108,10 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	if o.pin.RequireTimeout < 0 {
 		return o, fmt.Errorf("--require-timeout %s: want a duration from 0s on", o.pin.RequireTimeout)
 	}
-	if o.topology.GoneGrace < 0 {
-		return o, fmt.Errorf("--pps-gone-grace %s: want a duration from 0s on", o.topology.GoneGrace)
+	for _, part := range o.features {
+		if err := part.Validate(); err != nil {
+			return o, err
+		}
 	}
 	return o, nil
 }

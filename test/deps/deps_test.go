@@ -5,7 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -74,6 +77,7 @@ var forbidden = []struct {
 // golist is the output of `go list` for a package.
 type golist struct {
 	ImportPath string
+	GoFiles    []string
 	Imports    []string
 	Deps       []string
 	Standard   bool
@@ -83,7 +87,7 @@ type golist struct {
 // standard library.
 func packages(t *testing.T) (ours []golist, standard map[string]bool) {
 	t.Helper()
-	cmd := exec.Command("go", "list", "-deps", "-json=ImportPath,Imports,Deps,Standard", "./pkg/...", "./plugins/...",
+	cmd := exec.Command("go", "list", "-deps", "-json=ImportPath,GoFiles,Imports,Deps,Standard", "./pkg/...", "./plugins/...",
 		"./cmd/...")
 	cmd.Dir = "../.."
 	var stderr bytes.Buffer
@@ -215,6 +219,45 @@ func TestForbiddenDependencies(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestPersistentPodStateCouldBeDeleted verifies that nothing but one line of the manager's program
+// refers to the feature, and that OpenKruise's names stay within it.
+func TestPersistentPodStateCouldBeDeleted(t *testing.T) {
+	const feature, types = "pkg/manager/persistentpodstate", "pkg/kube/apis/apps/v1beta1"
+	ours, _ := packages(t)
+	for _, p := range ours {
+		from, _ := within(p.ImportPath)
+		for _, path := range p.Imports {
+			to, _ := within(path)
+			if to == types && from != feature || to == feature && from != "cmd/leasehold-manager" {
+				t.Errorf("%s imports %s", from, to)
+			}
+		}
+	}
+	// Workloads of OpenKruise have pods, with or without the feature.
+	kinds := []string{"pkg/kube/ordinals", "pkg/agent/retention"}
+	word := regexp.MustCompile(`kruise\.io|persistentpodstate\.`)
+	uses := map[string]int{}
+	for _, p := range ours {
+		from, _ := within(p.ImportPath)
+		if from == feature || from == types || slices.Contains(kinds, from) {
+			continue
+		}
+		for _, name := range p.GoFiles {
+			text, err := os.ReadFile(filepath.Join("../..", from, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			uses[from] += len(word.FindAll(text, -1))
+		}
+		if want := map[string]int{"cmd/leasehold-manager": 1}[from]; uses[from] != want {
+			t.Errorf("%s refers to it %d times, want %d", from, uses[from], want)
+		}
+	}
+	if uses["cmd/leasehold-manager"] == 0 {
+		t.Error("nothing was read")
 	}
 }
 

@@ -1,25 +1,33 @@
 package retention
 
 import (
+	"slices"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
 	"github.com/leasehold-cni/leasehold/pkg/kube/ordinals"
 )
 
-// setKind is the kind whose pods have ordinals, setGroups the API groups and versions that have it.
-const setKind = "StatefulSet"
-
-var setGroups = map[string]string{"apps": "v1", "apps.kruise.io": "v1beta1"}
+// numberedSet returns the kind with the version to read, and reports whether its pods have
+// ordinals.
+func numberedSet(kind, group string) (schema.GroupVersionKind, bool) {
+	i := slices.IndexFunc(ordinals.Kinds, func(k schema.GroupVersionKind) bool { return k.Kind == kind && k.Group == group })
+	if i < 0 {
+		return schema.GroupVersionKind{}, false
+	}
+	return ordinals.Kinds[i], true
+}
 
 // OwnerText returns how a lease stores the controller that recreates its pod, such as
 // "StatefulSet.apps/db". It is empty for controllers of which it cannot be determined whether they
 // will use the pod's name again: a user must release what such a pod keeps forever.
 func OwnerText(o podcache.Owner) string {
-	if o.Kind != setKind || setGroups[o.Group] == "" {
+	if _, ok := numberedSet(o.Kind, o.Group); !ok {
 		return ""
 	}
-	return setKind + "." + o.Group + "/" + o.Name
+	return o.Kind + "." + o.Group + "/" + o.Name
 }
 
 // Set identifies the StatefulSet in the text that OwnerText returned.
@@ -28,9 +36,9 @@ type Set struct{ Group, Version, Name string }
 // ParseOwner parses a text that OwnerText returned, and the ordinal in the name of the set's pod.
 // It reports false for anything else.
 func ParseOwner(text, pod string) (set Set, ordinal int64, ok bool) {
-	kind, name, _ := strings.Cut(text, "/")
-	group, isSet := strings.CutPrefix(kind, setKind+".")
+	kindGroup, name, _ := strings.Cut(text, "/")
+	kindName, group, _ := strings.Cut(kindGroup, ".")
+	kind, isSet := numberedSet(kindName, group)
 	ordinal, isOf := ordinals.InName(name, pod)
-	set = Set{group, setGroups[group], name}
-	return set, ordinal, isSet && isOf && name != "" && set.Version != ""
+	return Set{group, kind.Version, name}, ordinal, isSet && isOf && name != ""
 }

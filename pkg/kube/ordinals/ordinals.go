@@ -1,5 +1,5 @@
-// Package ordinals computes the ordinals of the pods of a StatefulSet: of Kubernetes, of Kruise,
-// and of similar kinds.
+// Package ordinals computes the ordinals of the pods of numbered sets: workloads whose pods are
+// named <workload>-<ordinal>, such as StatefulSets.
 package ordinals
 
 import (
@@ -9,7 +9,16 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
+
+// Kinds are the numbered sets that are known without configuration, in the version to read: the
+// StatefulSets of Kubernetes and of OpenKruise.
+var Kinds = []schema.GroupVersionKind{
+	{Group: "apps", Version: "v1", Kind: "StatefulSet"},
+	{Group: "apps.kruise.io", Version: "v1beta1", Kind: "StatefulSet"},
+}
 
 // Set is the ordinals of a workload's pods: the first Replicas from Start on that are not reserved.
 // The zero value is empty.

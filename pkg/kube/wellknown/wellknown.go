@@ -15,13 +15,6 @@ const (
 	// separated by commas.
 	AnnotationExpectedAddresses = "leasehold.dev/expected-addresses"
 
-	// AnnotationTopologyRequired lists the node labels that a PersistentPodState added to a pod's
-	// node selector, as key=value, separated by commas.
-	AnnotationTopologyRequired = "leasehold.dev/topology-required"
-	// AnnotationTopologyReason explains to users which part of a PersistentPodState was not applied
-	// to a pod, and why.
-	AnnotationTopologyReason = "leasehold.dev/topology-reason"
-
 	// AnnotationPinAbandoned, on an IPReservation, is the id of the lease (status.id) that pods are
 	// no longer pinned for, because a pod could not be scheduled to its node in time.
 	AnnotationPinAbandoned = "leasehold.dev/pin-abandoned"
@@ -30,12 +23,6 @@ const (
 	LabelRetained = "leasehold.dev/retained"
 	// Retained is the value of LabelRetained.
 	Retained = "true"
-
-	// LabelGenerated marks the PersistentPodStates that were generated from a workload's
-	// annotations.
-	LabelGenerated = "leasehold.dev/generated"
-	// Generated is the value of LabelGenerated.
-	Generated = "true"
 
 	// GateNominate is the scheduling gate of a pod until its node is nominated.
 	GateNominate = "leasehold.dev/nominate"

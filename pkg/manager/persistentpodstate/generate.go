@@ -8,7 +8,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
-	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
 )
 
 // Action is what to do about a workload's annotations. At most one of the objects is set.
@@ -60,7 +59,7 @@ func Generate(target Target, workload *Workload, object *pps.PersistentPodState,
 	updated.Spec.PreferredPersistentTopology = want.Spec.PreferredPersistentTopology
 	updated.Spec.PersistentPodAnnotations = want.Spec.PersistentPodAnnotations
 	updated.OwnerReferences = want.OwnerReferences
-	metav1.SetMetaDataLabel(&updated.ObjectMeta, wellknown.LabelGenerated, wellknown.Generated)
+	metav1.SetMetaDataLabel(&updated.ObjectMeta, labelGenerated, generatedValue)
 	if equal(object, updated) {
 		return Action{}
 	}
@@ -69,7 +68,7 @@ func Generate(target Target, workload *Workload, object *pps.PersistentPodState,
 
 // isGenerated reports whether an object was generated, or adopted as generated.
 func isGenerated(o *pps.PersistentPodState) bool {
-	return o.Labels[wellknown.LabelGenerated] == wellknown.Generated
+	return o.Labels[labelGenerated] == generatedValue
 }
 
 // isControlledBy reports whether a workload controls an object that has it as its target. Kruise
@@ -85,7 +84,7 @@ func generated(w *Workload) (*pps.PersistentPodState, error) {
 	o := &pps.PersistentPodState{ObjectMeta: metav1.ObjectMeta{
 		Namespace: w.Namespace,
 		Name:      w.Name,
-		Labels:    map[string]string{wellknown.LabelGenerated: wellknown.Generated},
+		Labels:    map[string]string{labelGenerated: generatedValue},
 		OwnerReferences: []metav1.OwnerReference{{
 			APIVersion: w.APIVersion, Kind: w.Kind.Kind, Name: w.Name, UID: w.UID, Controller: new(true)}},
 	}}

@@ -14,7 +14,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
-	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
 	"github.com/leasehold-cni/leasehold/pkg/manager/podwebhook"
 )
 
@@ -34,7 +33,7 @@ func (w *podWebhook) change(ctx context.Context, req admission.Request, pod *cor
 	Undo(pod)
 	if err := w.inject(ctx, req.Namespace, pod); err != nil {
 		w.log.Error(err, "admitting a pod without its former topology", "pod", req.Namespace+"/"+pod.Name)
-		annotate(pod, wellknown.AnnotationTopologyReason, "lookup failed: "+err.Error())
+		annotate(pod, annotationReason, "lookup failed: "+err.Error())
 	}
 	return nil
 }

@@ -23,7 +23,6 @@ import (
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
-	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
 )
 
 // request returns the admission request for a new object or, with an old one, for its update.
@@ -80,7 +79,7 @@ func TestFailedLookupAdmitsThePod(t *testing.T) {
 	b := &podWebhook{view: v, releaseGone: true, log: logr.Discard()}
 	req := request(t, aPod("db-0"))
 	pod := patched[corev1.Pod](t, req, b.handler().Handle(t.Context(), req))
-	if why := pod.Annotations[wellknown.AnnotationTopologyReason]; why != "lookup failed: the informers have not synced yet" {
+	if why := pod.Annotations[annotationReason]; why != "lookup failed: the informers have not synced yet" {
 		t.Errorf("annotation %q", why)
 	}
 }
@@ -96,7 +95,7 @@ func TestUnreadableNodesAreNoGoneNodes(t *testing.T) {
 	v := viewOf(state(requires(hostname), recorded("db-0", "node1")))
 	v.nodes = failing{}
 	pod := v.admit(t, aPod("db-0"))
-	if why := pod.Annotations[wellknown.AnnotationTopologyReason]; !strings.Contains(why, "lookup failed: getting node node1: a bad moment") {
+	if why := pod.Annotations[annotationReason]; !strings.Contains(why, "lookup failed: getting node node1: a bad moment") {
 		t.Errorf("annotation %q", why)
 	}
 	if len(pod.Spec.NodeSelector) > 0 || pod.Annotations[pps.AnnotationInjected] != "" {
@@ -183,7 +182,7 @@ func TestNormalizer(t *testing.T) {
 		}
 	}
 	resp := normalizer{}.Handle(t.Context(), request(t, fmt.Sprintf(object, fmt.Sprintf(both, "a", "b"))))
-	if resp.Allowed || !strings.Contains(resp.Result.Message, "name the same list") {
+	if resp.Allowed || !strings.Contains(resp.Result.Message, "differ; set one of them") {
 		t.Errorf("%+v", resp)
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
-	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
 )
 
 // FormerState is the state of a pod's predecessor with the same name.
@@ -54,7 +53,7 @@ func Undo(pod *corev1.Pod) {
 			delete(pod.Spec.NodeSelector, key)
 		}
 	}
-	for _, key := range []string{pps.AnnotationInjected, wellknown.AnnotationTopologyRequired, wellknown.AnnotationTopologyReason} {
+	for _, key := range []string{pps.AnnotationInjected, annotationRequired, annotationReason} {
 		delete(pod.Annotations, key)
 	}
 }
@@ -62,7 +61,7 @@ func Undo(pod *corev1.Pod) {
 // requiredOf returns the node labels that were injected into a pod's node selector, according to
 // its annotations.
 func requiredOf(annotations map[string]string) map[string]string {
-	required, err := labels.ConvertSelectorToLabelsMap(annotations[wellknown.AnnotationTopologyRequired])
+	required, err := labels.ConvertSelectorToLabelsMap(annotations[annotationRequired])
 	if err != nil {
 		return nil // not written by leasehold
 	}
@@ -102,7 +101,7 @@ func Inject(
 		}
 		if len(added) > 0 {
 			require(pod, added)
-			annotate(pod, wellknown.AnnotationTopologyRequired, added.String())
+			annotate(pod, annotationRequired, added.String())
 			injected = true
 		}
 	}
@@ -129,7 +128,7 @@ func Inject(
 		annotate(pod, pps.AnnotationInjected, o.Name)
 	}
 	if len(reasons) > 0 {
-		annotate(pod, wellknown.AnnotationTopologyReason, strings.Join(reasons, "; "))
+		annotate(pod, annotationReason, strings.Join(reasons, "; "))
 	}
 	return injected, reasons
 }

@@ -12,7 +12,6 @@ import (
 	"pgregory.net/rapid"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
-	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
 )
 
 // injectTwice modifies a pod according to its former state, and checks that doing so twice makes no
@@ -91,8 +90,8 @@ func TestHostnameOfAGoneNodeIsNotInjected(t *testing.T) {
 		t.Errorf("injected %v, %v", pod.Spec.NodeSelector, preferred(pod))
 	}
 	if !slices.Equal(reasons, []string{"node node1 is gone"}) ||
-		pod.Annotations[wellknown.AnnotationTopologyReason] != "node node1 is gone" {
-		t.Errorf("reasons %q, annotated %q", reasons, pod.Annotations[wellknown.AnnotationTopologyReason])
+		pod.Annotations[annotationReason] != "node node1 is gone" {
+		t.Errorf("reasons %q, annotated %q", reasons, pod.Annotations[annotationReason])
 	}
 	waits := aPod("db-0")
 	injectTwice(t, waits, o, nil, c, false)
@@ -114,7 +113,7 @@ func TestAnnotationsAreRestored(t *testing.T) {
 	pod := aPod("db-0", annotated("role", "from the template"))
 	injectTwice(t, pod, o, nil, three(), true)
 	want := map[string]string{"cni/ip": "10.0.0.1", "role": "from the template", pps.AnnotationInjected: "db",
-		wellknown.AnnotationTopologyRequired: zone + "=a"}
+		annotationRequired: zone + "=a"}
 	if diff := cmp.Diff(want, pod.Annotations); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -181,8 +180,8 @@ func TestOwnSelectorsTakePrecedence(t *testing.T) {
 			if got := pod.Spec.NodeSelector[zone]; got != tt.want || (len(reasons) > 0) != tt.why {
 				t.Errorf("zone %q, reasons %q", got, reasons)
 			}
-			if tt.why && !strings.Contains(pod.Annotations[wellknown.AnnotationTopologyReason], "topology.kubernetes.io/zone=a") {
-				t.Errorf("annotated %q", pod.Annotations[wellknown.AnnotationTopologyReason])
+			if tt.why && !strings.Contains(pod.Annotations[annotationReason], "topology.kubernetes.io/zone=a") {
+				t.Errorf("annotated %q", pod.Annotations[annotationReason])
 			}
 			if len(preferred(pod)) != 1 {
 				t.Errorf("preferred %v", preferred(pod))

@@ -10,17 +10,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/ordinals"
 )
 
 // Kinds are the kinds of workload whose pods are named `<workload>-<ordinal>`, so that a recreated
 // pod keeps its name.
 type Kinds []schema.GroupVersionKind
 
-// builtIn are the StatefulSets of Kubernetes and Kruise, which are always included.
-var builtIn = Kinds{
-	{Group: "apps", Version: "v1", Kind: "StatefulSet"},
-	{Group: "apps.kruise.io", Version: "v1beta1", Kind: "StatefulSet"},
-}
+// builtIn are always included.
+var builtIn = Kinds(ordinals.Kinds)
 
 // ParseKinds parses the value of --pps-kinds, group/version/Kind separated by commas, and adds
 // builtIn.

@@ -42,7 +42,7 @@ const (
 	nodesPath  = "/api/v1/nodes/"
 )
 
-// startManager runs a manager with Setup and a fake cluster of three nodes, in which db has two
+// startManager runs a manager with the feature and a fake cluster of three nodes, in which db has two
 // pods.
 func startManager(t *testing.T, more func(*fakeapi.Cluster)) *fakeapi.Cluster {
 	kind := func(group, version, kind, resource string, namespaced bool) fakeapi.Kind {
@@ -73,10 +73,8 @@ func startManager(t *testing.T, more func(*fakeapi.Cluster)) *fakeapi.Cluster {
 		more(c)
 	}
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, pps.AddToScheme} {
-		if err := add(scheme); err != nil {
-			t.Fatal(err)
-		}
+	if err := clientgoscheme.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
 	}
 	mgr, err := manager.New(c.Config, manager.Options{
 		Scheme: scheme, Logger: logr.Discard(), WebhookServer: noWebhooks{}, HealthProbeBindAddress: "0",
@@ -86,8 +84,7 @@ func startManager(t *testing.T, more func(*fakeapi.Cluster)) *fakeapi.Cluster {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
-	o := Options{Kinds: builtIn, Namespace: "leasehold", GoneGrace: time.Second}
-	if err := Setup(ctx, mgr, o); err != nil {
+	if err := (&Feature{kinds: builtIn, goneGrace: time.Second}).Setup(ctx, mgr, "leasehold"); err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan error)

@@ -22,7 +22,6 @@ import (
 	ctrlrecorder "sigs.k8s.io/controller-runtime/pkg/recorder"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
-	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
 )
 
 // Reasons of the Events on pods, PersistentPodStates and workloads.
@@ -141,7 +140,7 @@ func (r *recorder) report(o *pps.PersistentPodState, pods map[string]PodHistory,
 		if !p.Exists() {
 			continue
 		}
-		why := p.Pod.Annotations[wellknown.AnnotationTopologyReason]
+		why := p.Pod.Annotations[annotationReason]
 		if why != "" && time.Since(p.Pod.Created) < maxReportAge && r.reported.add(string(p.Pod.UID)) {
 			r.events.Eventf(podRef(o.Namespace, name, p.Pod.UID), nil, corev1.EventTypeWarning, reasonNotPossible, "Inject",
 				"PersistentPodState %s: %s", o.Name, why)

@@ -2,28 +2,55 @@ package persistentpodstate
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
+
+	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 )
 
-// Options are the settings for PersistentPodStates.
-type Options struct {
-	Kinds     Kinds
-	Namespace string // of the manager's Service and Secret
-	// KeepGone makes pods wait for a node that is gone, if its hostname is required.
-	KeepGone bool
-	// GoneGrace is how long a node that was removed from the cluster counts as present.
-	GoneGrace time.Duration
+// Feature is the part of the manager that serves PersistentPodStates.
+type Feature struct {
+	kinds Kinds
+	// keepGone makes pods wait for a node that is gone, if its hostname is required.
+	keepGone bool
+	// goneGrace is how long a node that was removed from the cluster counts as present.
+	goneGrace time.Duration
 }
 
-// Setup adds the webhooks and controllers to a manager. Its cache must contain the labels of nodes
-// and the manager's Secret.
-func Setup(ctx context.Context, mgr manager.Manager, o Options) error {
+// New defines the flags --pps-*. The feature has their values once f was parsed.
+func New(f *flag.FlagSet) *Feature {
+	p := &Feature{kinds: builtIn}
+	f.Func("pps-kinds",
+		"comma-separated `group/version/Kind`s, beside StatefulSets, whose pods a PersistentPodState may be about",
+		func(s string) (err error) { p.kinds, err = ParseKinds(s); return err })
+	f.BoolVar(&p.keepGone, "pps-keep-gone", false,
+		"have a pod whose hostname is required wait for its node also when the node is gone from the cluster")
+	f.DurationVar(&p.goneGrace, "pps-gone-grace", 3*time.Minute,
+		"how long a node must be gone from the cluster before pods whose hostname is required may run elsewhere")
+	return p
+}
+
+// Validate returns an error if a flag has a value that is not accepted.
+func (p *Feature) Validate() error {
+	if p.goneGrace < 0 {
+		return fmt.Errorf("--pps-gone-grace %s: want a duration from 0s on", p.goneGrace)
+	}
+	return nil
+}
+
+// Setup adds the webhooks and controllers to a manager, which has not started yet and whose cache
+// must contain the labels of nodes and the manager's Secret. namespace is that of the manager's
+// Service and Secret.
+func (p *Feature) Setup(ctx context.Context, mgr manager.Manager, namespace string) error {
+	if err := pps.AddToScheme(mgr.GetScheme()); err != nil {
+		return err
+	}
 	log := mgr.GetLogger().WithName("persistentpodstate")
-	v, err := newView(ctx, mgr, o.Kinds, o.GoneGrace)
+	v, err := newView(ctx, mgr, p.kinds, p.goneGrace)
 	if err != nil {
 		return err
 	}
@@ -33,18 +60,18 @@ func Setup(ctx context.Context, mgr manager.Manager, o Options) error {
 	if err := mgr.AddReadyzCheck("persistentpodstate", v.Ready); err != nil {
 		return err
 	}
-	pods := &podWebhook{view: v, releaseGone: !o.KeepGone, grace: o.GoneGrace, log: log}
+	pods := &podWebhook{view: v, releaseGone: !p.keepGone, grace: p.goneGrace, log: log}
 	server := mgr.GetWebhookServer()
 	server.Register(podsPath, &webhook.Admission{Handler: pods.handler()})
 	server.Register(normalizePath, &webhook.Admission{Handler: normalizer{}})
-	server.Register(validatePath, &webhook.Admission{Handler: &validator{view: v, kinds: o.Kinds}})
+	server.Register(validatePath, &webhook.Admission{Handler: &validator{view: v, kinds: p.kinds}})
 
 	r := &role{}
 	events := mgr.GetEventRecorder("leasehold-manager")
 	for _, c := range []interface{ setup(manager.Manager) error }{
-		&installer{view: v, kinds: o.Kinds, namespace: o.Namespace, client: mgr.GetClient(), live: mgr.GetAPIReader(),
+		&installer{view: v, kinds: p.kinds, namespace: namespace, client: mgr.GetClient(), live: mgr.GetAPIReader(),
 			role: r, events: events, log: log},
-		&recorder{view: v, client: mgr.GetClient(), role: r, releaseGone: !o.KeepGone, grace: o.GoneGrace,
+		&recorder{view: v, client: mgr.GetClient(), role: r, releaseGone: !p.keepGone, grace: p.goneGrace,
 			events: events, log: log},
 		&generator{view: v, client: mgr.GetClient(), role: r, events: events},
 	} {

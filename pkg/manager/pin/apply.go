@@ -176,7 +176,7 @@ func requires(p *corev1.Pod, node string) bool {
 		})
 }
 
-// prefer adds our term, unless one says the same by the node's hostname: that is how a PersistentPodState has it. It tells
+// prefer adds our term, unless one says the same by the node's hostname, as PersistentPodStates do. It tells
 // whether it did.
 func prefer(p *corev1.Pod, node, hostname string) bool {
 	a := nodeAffinity(p)
