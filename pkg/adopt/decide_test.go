@@ -271,6 +271,10 @@ func TestDecide(t *testing.T) {
 			claim(DeadCache, a, 0, podNamed("web-0"), container("c9"), window(time.Minute), func(c *Claim) { c.Witness = "z" }),
 			claim(DeadCache, a, 0, podNamed("db-0"), container("c1"), window(time.Minute), func(c *Claim) { c.Witness = "a" })},
 			[]string{"10.0.0.5 Held firm 1m0s db-0 c1 eth0 window 1m0s"}},
+		{"of an entry and a reservation that agree in all but their pods the reservation counts", []Claim{
+			claim(Kruise, a, 0, podNamed("db-0"), window(time.Minute), firmly(), func(c *Claim) { c.Witness = "x" }),
+			claim(DeadCache, a, 0, podNamed("web-0"), container("c9"), window(time.Minute), func(c *Claim) { c.Witness = "x" })},
+			[]string{"10.0.0.5 Held firm 1m0s db-0 eth0 window 1m0s"}},
 		{"of two entries of a pod the newer one counts", []Claim{dead,
 			claim(DeadCache, b, time.Minute, podNamed("db-0"), container("c2"), window(time.Hour))},
 			[]string{"10.0.0.6 Held firm 10m0s db-0 c2 eth0 window 1h0m0s"}},

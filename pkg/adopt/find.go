@@ -120,9 +120,8 @@ func (n Node) snapshot(p lease.Pool, notes *notes) []Claim {
 		}
 		out = append(out, Claim{
 			Kind: Snapshot, Address: l.Address, Witness: "the agent's snapshot",
-			Namespace: l.Namespace, Name: l.Name, UID: l.UID,
-			ContainerID: l.Holder.ContainerID, IfName: l.Holder.IfName, Netns: l.Holder.Netns,
-			MAC: l.MAC, Window: l.Window, WindowKnown: true, Modified: n.SnapshotAt, Lease: l,
+			Namespace: l.Namespace, Name: l.Name, ContainerID: l.Holder.ContainerID, IfName: l.Holder.IfName,
+			Modified: n.SnapshotAt, Lease: l,
 		})
 	}
 	return out

@@ -229,9 +229,13 @@ func TestChainedErrors(t *testing.T) {
 			`"prevResult":{"cniVersion":"9.9.9"}}`,
 			types.ErrInvalidNetworkConfig, "prevResult: unsupported CNI result version"},
 		"a number": {`{"cniVersion":"1.0.0","name":"net","type":"leasehold","prevResult":7}`,
-			types.ErrInvalidNetworkConfig, "prevResult"},
+			types.ErrInvalidNetworkConfig, "prevResult: want an object"},
+		"a number for ips": {`{"cniVersion":"1.0.0","name":"net","type":"leasehold",` +
+			`"prevResult":{"cniVersion":"1.0.0","ips":7}}`,
+			types.ErrInvalidNetworkConfig, "prevResult: json: cannot unmarshal number"},
 		"null in a list": {`{"cniVersion":"1.0.0","name":"net","type":"leasehold",` +
-			`"prevResult":{"cniVersion":"1.0.0","ips":[null]}}`, types.ErrInvalidNetworkConfig, "prevResult"},
+			`"prevResult":{"cniVersion":"1.0.0","ips":[null]}}`,
+			types.ErrInvalidNetworkConfig, "prevResult: ips or interfaces contains null"},
 		"another type, without ipam": {`{"cniVersion":"1.0.0","name":"net","type":"bridge",` +
 			`"prevResult":{"cniVersion":"1.0.0"}}`, types.ErrInvalidNetworkConfig, "ipam"},
 	} {

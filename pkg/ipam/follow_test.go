@@ -114,6 +114,13 @@ func TestAWindowFromTheAgentObeysTheConfiguration(t *testing.T) {
 	w.stop("c2")
 	w.follow("uid-of-c2", hour)
 	w.same("one of four is held", w.leases(), "10.0.0.2=web-0/Firm 10.0.0.3=db-0/Held")
+
+	w = newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.5")
+	w.options.MaxHeldShare = 0.25
+	w.add(ask{pod: "db-0", container: "c1", window: time.Minute})
+	w.stop("c1")
+	w.follow("uid-of-c1", hour)
+	w.same("it is the one that is held", w.leases(), "10.0.0.2=db-0/Firm")
 }
 
 func TestTheEndOfAHoldIsPutOffWhileThePodIsExpected(t *testing.T) {

@@ -507,3 +507,17 @@ func TestTheHoldOfAnUnknownContainerOutlivesItsFile(t *testing.T) {
 	w.refused(ask{pod: "web-0", container: "c2"}, ErrExhausted)
 	w.same("the pod", w.add(ask{pod: "db-0", container: "c3", window: hour}), "10.0.0.2")
 }
+
+// What another namespace shows does not replace the lease of a container that lives, unless host-local has given the address away.
+func TestTheAddressOfALivingContainerInAnotherNamespace(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	w.unpack("other")
+	w.addrs["/run/netns/other"] = []netip.Addr{netip.MustParseAddr("10.0.0.2")}
+	w.wipe(filepath.Join(w.dataDir, w.network))
+	w.add(ask{pod: "web-0", container: "c2"})
+	w.same("all", w.leases(), "10.0.0.2=db-0/Bound 10.0.0.3=web-0/Bound")
+	if l := w.leaseOf("db-0"); l.Holder.ContainerID != "c1" || l.Holder.Netns.Path != "/run/netns/c1" {
+		t.Errorf("%+v", l)
+	}
+}

@@ -75,6 +75,7 @@ func TestCallLogIsLimited(t *testing.T) {
 func FuzzCall(f *testing.F) {
 	f.Add("ADD ok 2000 1\n")
 	f.Add("DEL 11 10000000 10000000\n")
+	f.Add("A\"D o{k 1 1\n")
 	f.Fuzz(func(t *testing.T, line string) {
 		c, ok := parseCall(line)
 		if ok && (strings.Trim(c.Verb+c.Result,

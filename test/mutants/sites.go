@@ -287,7 +287,7 @@ var (
 	// alike are calls to which the order of arguments means nothing; that of errors.Is is proven by
 	// make lint (SA1032).
 	alike = []string{"append", "errors.Is", "errors.As", "make", "min", "max", "errors.Join", "bytes.Equal",
-		"slices.Equal", "reflect.DeepEqual", "equality.Semantic.DeepEqual", "maps.Equal", "sameFile", "live.Any"}
+		"slices.Equal", "reflect.DeepEqual", ".DeepEqual", "maps.Equal", "sameFile", "live.Any"}
 )
 
 const (

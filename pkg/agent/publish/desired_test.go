@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
@@ -212,5 +213,37 @@ func TestCompare(t *testing.T) {
 	}
 	if got := Compare(&want, nil); got != (Change{true, true}) {
 		t.Errorf("no object: %+v", got)
+	}
+}
+
+func TestNewest(t *testing.T) {
+	bound := func(d time.Duration) lease.Lease {
+		return lease.Lease{State: lease.Bound, BoundAt: ago(d), ReleasedAt: ago(0)}
+	}
+	held := func(d time.Duration) lease.Lease {
+		return lease.Lease{State: lease.Held, BoundAt: ago(time.Hour), ReleasedAt: ago(d)}
+	}
+	for story, leases := range map[string][]lease.Lease{
+		"of two bound ones the later": {bound(time.Minute), bound(2 * time.Minute)},
+		"of two held ones the later":  {held(time.Minute), held(2 * time.Minute)},
+		"the bound one":               {bound(2 * time.Minute), held(time.Minute)},
+	} {
+		for _, l := range [][]lease.Lease{leases, {leases[1], leases[0]}} {
+			if got := newest(l); !cmp.Equal(got, leases[0], cmpopts.EquateComparable(netip.Addr{})) {
+				t.Errorf("%s: got %+v", story, got)
+			}
+		}
+	}
+}
+
+// A condition keeps the time since when it is so.
+func TestConditionKeepsItsTime(t *testing.T) {
+	r := &ipamv1.IPReservation{Spec: ipamv1.IPReservationSpec{Release: "another"}}
+	r.Status.Conditions = conditions(r, "this", now.Wall)
+	if len(r.Status.Conditions) != 1 || !r.Status.Conditions[0].LastTransitionTime.Time.Equal(now.Wall) {
+		t.Fatalf("at first: %+v", r.Status.Conditions)
+	}
+	if again := conditions(r, "this", now.Wall.Add(time.Hour)); !cmp.Equal(again, r.Status.Conditions) {
+		t.Errorf("an hour later: %+v", again)
 	}
 }

@@ -170,3 +170,11 @@ func TestHistoryExpires(t *testing.T) {
 		t.Error("the deletion of an earlier pod removed its successor")
 	}
 }
+
+// What was seen of a pod that is gone is not recorded where its workload is gone as well.
+func TestPodOfAWorkloadThatIsGone(t *testing.T) {
+	pod := aPod("db-0", readyOn("node1"))
+	if got := Status(state(), nil, seen(pod).without(pod).Pods(targetOf(state())), three().nodes); len(got.PodStates) > 0 {
+		t.Errorf("recorded %+v", got.PodStates)
+	}
+}

@@ -126,19 +126,17 @@ func (v *View) Start(ctx context.Context) error {
 	v.mu.Unlock()
 	tick := time.NewTicker(2 * time.Second)
 	defer tick.Stop()
-	// The API server serves the resource of a CRD some time after the CRD was created, without an
-	// event: try every two seconds for half a minute after a CRD was added, then every half minute.
-	for tries := 0; ; {
-		if tries < 15 || tries%15 == 0 {
+	for ticks := 0; ; {
+		if isDiscoveryDue(ticks) {
 			v.watchKinds()
 		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-v.crds:
-			tries = 0
+			ticks = 0
 		case now := <-tick.C:
-			tries++
+			ticks++
 			v.history.Expire(now.Add(-historyAge))
 			for _, n := range v.departed.Expire(now) {
 				v.nodeGone(n)
@@ -146,6 +144,11 @@ func (v *View) Start(ctx context.Context) error {
 		}
 	}
 }
+
+// isDiscoveryDue reports whether to look for new kinds, some ticks of two seconds after a CRD was
+// added. The API server serves its resource some time later, without an event: look at each tick for
+// 40 seconds, then every half minute.
+func isDiscoveryDue(ticks int) bool { return ticks < 20 || ticks%15 == 0 }
 
 // watchKinds starts the watches of the kinds that are served and not watched yet. It does not hold
 // v.mu during discovery, which may be slow.

@@ -380,3 +380,15 @@ func TestWorkloadWithoutReplicasHasAnyOrdinal(t *testing.T) {
 		t.Errorf("%v", places(got))
 	}
 }
+
+func TestDiscoveryIsDue(t *testing.T) {
+	var due []int
+	for ticks := range 50 {
+		if isDiscoveryDue(ticks) && ticks >= 18 {
+			due = append(due, ticks)
+		}
+	}
+	if want := []int{18, 19, 30, 45}; !slices.Equal(due, want) || !isDiscoveryDue(0) {
+		t.Errorf("due after %v ticks, want %v", due, want)
+	}
+}
