@@ -33,7 +33,8 @@ type contents struct {
 	given   map[gift]bool         // by the journal
 	last    map[netAddr]time.Time // the journal's last entry
 	counts  [maxNets][maxSets]store.Counts
-	broken  []string // what Check has found
+	windows [maxPods]time.Duration // stored for later ADDs
+	broken  []string               // what Check has found
 }
 
 type netAddr struct {
@@ -63,6 +64,10 @@ func (w *world) read() contents {
 				c.cursors[n][i] = tx.Cursor(w.pool(n), set.lease.ID())
 				c.counts[n][i] = tx.Counts(w.pool(n), set.lease.ID())
 			}
+		}
+		for p := range w.pods {
+			pool := w.pool(w.pods[p].net)
+			c.windows[p], _ = tx.Window(lease.Key{Pool: pool, Namespace: "ns", Name: podName(p), IfName: ifName})
 		}
 		tx.Journal(func(e store.Entry) bool {
 			at := netAddr{e.Network, e.Address}
@@ -192,18 +197,22 @@ func (f *former) nodeLines() {
 	for _, b := range f.inOrder() {
 		n, told := f.spaces[b], f.node.boxes[b]
 		if n.alive() {
-			f.line("%s %d %d %v told %v %v %v %v %v %v", f.box(b), n.phase, n.inode, n.addrs,
-				told.addrs, told.asked, told.byHost, told.deleted, told.heard, told.unkept)
+			f.line("%s %d %d %v told %v %v %v %v %v %v %v", f.box(b), n.phase, n.inode, n.addrs,
+				told.addrs, told.asked, told.byHost, told.deleted, told.heard, told.unkept, told.window)
 		} else {
-			f.line("%s %d %v %v", f.box(b), n.phase, told.told(), told.byHost)
+			heard := told.heard && f.with[hostDel]+f.with[again] > 0
+			f.line("%s %d %v %v %v", f.box(b), n.phase, told.told(), told.byHost, heard)
 		}
 	}
 	for p := range f.pods {
 		for q, name := range f.names {
 			if name == p {
 				k := f.node.kept[q]
-				f.line("kept %v %d %v %s", k.addrs, rest(k.until-f.elapsed), k.boot == f.kernel.boot,
-					f.box(k.current-1))
+				f.line("kept %v %d %v %s followed %v stored %v", k.addrs, rest(k.until-f.elapsed),
+					k.boot == f.kernel.boot, f.box(k.current-1), f.followed[q], f.windows[q])
+				if f.stepsClock() {
+					f.line("offset %d", k.offset/step)
+				}
 			}
 		}
 	}
@@ -260,6 +269,9 @@ func (f *former) lease(l lease.Lease) string {
 	if l.State == lease.Held {
 		fmt.Fprintf(&out, " rest %d of boot %s, %d longer held%s",
 			rest(l.Remaining(now)), f.bootName(l.ReleasedAt.BootID), f.heldLonger(l, now), f.wallAge(l.ReleasedAt.Wall))
+		if l.ReleasedAt.BootID != now.BootID {
+			fmt.Fprintf(&out, ", this boot is %d old", min(age(now.Boot), rest(l.Remaining(now))))
+		}
 	}
 	if !l.RefusedAt.IsZero() {
 		fmt.Fprintf(&out, " refused %s in boot %s since %d%s", f.uid(l.RefusedFor), f.bootName(l.RefusedAt.BootID),

@@ -39,6 +39,7 @@ type config struct {
 	known  bool         // leasehold has been called before
 	with   map[kind]int // events, and how often each may happen; see always
 	kills  int          // how often a call may be killed; see always
+	share  float64      // policy maxHeldShare, if not 0
 	probe  probe        // how it is proven that no address is lost for good
 	short  int          // the depth to which the short form goes
 	limits limits
@@ -50,6 +51,7 @@ const always = 1 << 20
 type podConfig struct {
 	net    int
 	window time.Duration
+	untold bool // to the plugin: the agent alone sees the pod's annotation
 }
 
 type netConfig struct {
@@ -116,8 +118,11 @@ func parseSet(text string) pool.Set {
 	return set
 }
 
-func options() policy.Config {
+func (c config) options() policy.Config {
 	o := policy.Defaults()
 	o.BusyTimeout, o.SoftHold = busy, soft
+	if c.share != 0 {
+		o.MaxHeldShare = c.share
+	}
 	return o
 }

@@ -1,5 +1,7 @@
 package explore
 
+import "slices"
+
 // enabled are the events that may happen in the world's state.
 func (w *world) enabled() []event {
 	var out []event
@@ -22,6 +24,9 @@ func (w *world) enabled() []event {
 		if len(w.mirrorFiles(n)) > 0 {
 			may(wipe, event{net: n})
 			may(wipePlain, event{net: n})
+		}
+		for _, name := range w.mirrorFiles(n) {
+			may(wipeOne, event{net: n, cut: name})
 		}
 	}
 	for _, k := range []kind{pass, long, reboot, rebootEpoch, agent, snapshot} {
@@ -65,10 +70,14 @@ func (w *world) enabledFor(b int, may func(kind, event)) {
 		}
 		may(hide, e)
 		may(end, e)
+		may(stop, e)
 	case hidden:
 		may(end, e)
 	case gone:
 		may(lateAdd, e)
+	}
+	if me.heard && n.phase != hidden {
+		may(again, e)
 	}
 	may(del, e)
 	if free {
@@ -99,6 +108,7 @@ func (w *world) mirrorFiles(net int) (out []string) {
 			out = append(out, name)
 		}
 	}
+	slices.Sort(out)
 	return out
 }
 

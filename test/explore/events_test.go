@@ -30,6 +30,7 @@ const (
 	add         kind = "add"          // leasehold serves an ADD: the first, a retry or a repeated one
 	lateAdd     kind = "late add"     // an ADD of a sandbox that has ended
 	del         kind = "del"          // leasehold serves a DEL: in time, late or repeated
+	stop        kind = "stop"         // a DEL, and the sandbox's namespace ends
 	gc          kind = "gc"           // leasehold serves a GC: whoever lives and had no DEL is valid
 	check       kind = "check"        // and a CHECK
 	unplug      kind = "unplug"       // the address is taken off the interface after a DEL, the pod lives on
@@ -48,10 +49,12 @@ const (
 	lose        kind = "lose"         // the store's file is removed
 	wipe        kind = "wipe"         // host-local's directory is emptied
 	wipePlain   kind = "wipe plain"   // the same by rm *, which leaves what begins with a dot
+	wipeOne     kind = "wipe one"     // one file in it is removed
 	hostAdd     kind = "host add"     // host-local serves an ADD
 	hostDel     kind = "host del"     // and a DEL
 	lock        kind = "lock"         // somebody takes host-local's lock of a network, and keeps it
 	unlock      kind = "unlock"
+	again       kind = "again" // a container gets a new sandbox after its DEL, by the same id
 )
 
 // event is one thing that happens: to a sandbox, a network, or the node.
@@ -61,7 +64,8 @@ type event struct {
 	net  int
 	// killed is 0, or 1 + the file operation before which the call is killed.
 	killed int
-	// cut are the choices of a power cut, one for each file that was not synced.
+	// cut are the choices of a power cut, one for each file that was not synced; or the file that
+	// is removed.
 	cut string
 }
 
@@ -142,9 +146,11 @@ func (w *world) request(box int) ipam.Request {
 	pod, name := w.podOf(box), w.boxName(box)
 	r := ipam.Request{
 		Pool: w.pool(w.netOf(box)), ContainerID: name, IfName: ifName, NetnsPath: netnsPath(name),
-		Pod:       ipam.Pod{Namespace: "ns", Name: podName(pod), UID: "uid-" + name},
-		Retention: policy.Request{Known: true, Window: w.pods[pod].window},
-		Options:   options(),
+		Pod:     ipam.Pod{Namespace: "ns", Name: podName(pod), UID: "uid-" + name},
+		Options: w.options(),
+	}
+	if p := w.pods[pod]; !p.untold {
+		r.Retention = policy.Request{Known: true, Window: p.window}
 	}
 	r.Sets = w.leaseSets(w.netOf(box))
 	return r
@@ -204,6 +210,9 @@ func (w *world) happen(e event) (out outcome) {
 		return w.assign(e.box)
 	case del:
 		out.err = w.release(e.box)
+	case stop:
+		out.err = w.release(e.box)
+		w.end(e.box)
 	case gc:
 		out.err = w.collect(e.net)
 	case check:
@@ -233,6 +242,8 @@ func (w *world) befall(e event) {
 		w.spaces[e.box].addrs = [maxSets]netip.Addr{}
 	case end:
 		w.end(e.box)
+	case again:
+		w.spaces[e.box] = namespace{}
 	case hide:
 		w.spaces[e.box].phase = hidden
 	case pass:
@@ -259,6 +270,8 @@ func (w *world) befall(e event) {
 		must(os.Remove(w.path(storeAt)))
 	case wipe, wipePlain:
 		w.wipe(e)
+	case wipeOne:
+		must(os.Remove(w.path(e.cut)))
 	}
 }
 
@@ -347,7 +360,7 @@ func (w *world) attachment(box int) ipam.Attachment {
 }
 
 func (w *world) where(net int) ipam.PoolHint {
-	o := options()
+	o := w.options()
 	return ipam.PoolHint{Pool: w.pool(net), Sets: w.leaseSets(net), Options: &o}
 }
 
@@ -356,6 +369,9 @@ func (w *world) round() error {
 	ctx, cancel := w.recorded()
 	defer cancel()
 	s := w.service()
+	if err := s.Follow(ctx, w.annotations()); err != nil {
+		return err
+	}
 	v, err := s.Survey(ctx)
 	if errors.Is(err, store.ErrLost) {
 		return nil // it says so, and looks again
@@ -370,6 +386,27 @@ func (w *world) round() error {
 		}
 	}
 	return nil
+}
+
+// annotations are what the API server says of the pods of which the plugin is told nothing.
+func (w *world) annotations() (out []ipam.PodWindow) {
+	for p, c := range w.pods {
+		if b := w.newest(p); c.untold && w.isValid(b) {
+			out = append(out, ipam.PodWindow{
+				Namespace: "ns", Name: podName(p), UID: "uid-" + w.boxName(b), Window: c.window,
+			})
+		}
+	}
+	return out
+}
+
+// newest is the sandbox of a pod that was made last; its first one where there is none.
+func (w *world) newest(pod int) int {
+	b := (pod+1)*w.lives - 1
+	for b > pod*w.lives && w.spaces[b].phase == unborn {
+		b--
+	}
+	return b
 }
 
 // hostAssign is host-local's ADD: its own code, as its main calls it.

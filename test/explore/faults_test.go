@@ -41,10 +41,9 @@ var faults = []fault{
 	},
 	{
 		name: "unknown counts as dead", world: "namespaces", says: "I1:", quick: true,
-		in: []change{{"pkg/ipam/evidence.go", `if life := e.look(l); life != lease.Unknown {`,
-			`if life := e.look(l); life == lease.Unknown {
+		in: []change{{"pkg/ipam/evidence.go", `case life != lease.Unknown:`, `case life == lease.Unknown:
 		return lease.Dead, nil
-	} else {`}},
+	case life != lease.Unknown:`}},
 	},
 	{
 		name: "a refusal keeps the range sets that were decided before", world: "two sets", says: "I5:",
@@ -73,6 +72,46 @@ var faults = []fault{
 	{
 		name: "an old snapshot is trusted", world: "old snapshot", says: "I4:", depth: "8",
 		in: []change{{"pkg/ipam/learn.go", `known := c.tx.Adopted(p)`, `known := false`}},
+	},
+	{
+		name: "the file of a firm hold names its container", world: "host-local", says: "by host-local: I", depth: "4",
+		in: []change{{"pkg/adopt/mirror.go", `	if l.State == lease.Held {
+		return Marker(l, now)
+	}
+	if l.Holder.ContainerID == ""`, `	if l.State == lease.Held && !l.Firm {
+		return Marker(l, now)
+	}
+	if l.Holder.ContainerID == ""`}},
+	},
+	{
+		name: "files that a killed call has left out are not written", world: "host-local", says: "by host-local: I1:",
+		depth: "4",
+		in:    []change{{"pkg/ipam/learn.go", `if leases != c.tx.LeaseCount(s.pool) {`, `if leases < 0 {`}},
+	},
+	{
+		name: "a hold of an earlier boot counts the time of this one twice", world: "windows", says: "I2:",
+		in: []change{{"pkg/lease/machine.go", `Boot: now.Boot - passed,`, `Boot: -passed,`}},
+	},
+	{
+		name: "the window that is stored for a pod is ignored", world: "untold", says: "I2:", depth: "7",
+		in: []change{{"pkg/ipam/assign.go", `if stored, ok := a.tx.Window(a.key); ok {`,
+			`if stored, ok := a.tx.Window(a.key); ok && stored < 0 {`}},
+	},
+	{
+		name: "within a boot an older file is not believed either", world: "shared clock", says: "I1:", depth: "7",
+		in: []change{{"pkg/ipam/learn.go", `return earlier && file`, `return (earlier || true) && file`}},
+	},
+	{
+		name: "a file of a container that ever had the address is removed", world: "same id", says: "I1:", depth: "7",
+		in: []change{{"pkg/ipam/learn.go", ` && file.Modified.Before(h.last)`, ``}},
+	},
+	{
+		name: "a directory proves to be complete by any file", world: "lost files", says: "I[12]:", depth: "6",
+		in: []change{{"pkg/adopt/mirror.go", `len(addrs) >= m.leases`, `len(addrs) > 0`}},
+	},
+	{
+		name: "the limit of holds counts bound leases", world: "share", says: "I2:", quick: true,
+		in: []change{{"pkg/ipam/evidence.go", `Counts(l.Pool, l.Set).Firm`, `Counts(l.Pool, l.Set).Bound`}},
 	},
 }
 

@@ -26,8 +26,9 @@ func (w *world) leaks(c contents, seen func(key) bool) string {
 			w.end(b)
 		}
 	}
+	w.followed = [maxPods]bool{}
 	w.boxes, w.kept, w.left, w.killsLeft, w.unsynced = [maxBoxes]box{}, [maxPods]promise{}, [len(kinds)]int{}, 0, nil
-	w.locked, w.damage.kill, w.damage.files = [maxNets]bool{}, false, false
+	w.locked, w.damage.files = [maxNets]bool{}, false
 	w.kernel.wall = max(w.kernel.wall, w.elapsed) // a clock that is behind is set some day
 	w.kernel.pass(10 * window)
 	if seen(w.keyOf(c)) {
@@ -109,7 +110,7 @@ func (w *world) probeAdd(net, n int) error {
 	s, ctx := w.service(), context.Background()
 	r := ipam.Request{
 		Pool: w.pool(net), ContainerID: probeName(net, n), IfName: ifName, NetnsPath: "/none",
-		Sets: w.leaseSets(net), Options: options(),
+		Sets: w.leaseSets(net), Options: w.options(),
 	}
 	_, err := s.Assign(ctx, r)
 	if errors.Is(err, ipam.ErrNoWitness) && w.damage.lost {

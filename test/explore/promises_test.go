@@ -18,6 +18,7 @@ type node struct {
 	kernel
 	boxes     [maxBoxes]box
 	kept      [maxPods]promise
+	followed  [maxPods]bool   // the agent has seen the pod's annotation
 	left      [len(kinds)]int // how often events may still happen
 	killsLeft int             // and how often a call may be killed
 	locked    [maxNets]bool
@@ -33,6 +34,7 @@ type box struct {
 	deleted bool                // a DEL was asked for
 	heard   bool                // and answered
 	unkept  bool                // its release promises nothing any more
+	window  bool                // its lease has the pod's window
 }
 
 func (b box) told() bool { return b.addrs[0].IsValid() }
@@ -50,11 +52,11 @@ type promise struct {
 type damage struct {
 	lost  bool // the store was removed
 	files bool // host-local's files were wiped, or lost by a power cut
-	kill  bool
 }
 
 var kinds = [...]kind{add, lateAdd, del, gc, check, unplug, end, hide, pass, long, reboot, rebootEpoch,
-	forward, back, correct, powerCut, agent, snapshot, lose, wipe, wipePlain, hostAdd, hostDel, lock, unlock}
+	forward, back, correct, powerCut, agent, snapshot, lose, wipe, wipePlain, wipeOne, hostAdd, hostDel, lock, unlock,
+	again, stop}
 
 func newNode(c config) node {
 	n := node{kernel: newKernel(), killsLeft: c.kills}
@@ -79,11 +81,8 @@ func (w *world) account(e event, out outcome) string {
 	if left := w.mayHappen(e.kind); *left < always {
 		*left--
 	}
-	if e.killed > 0 {
-		w.damage.kill = true
-		if w.killsLeft < always {
-			w.killsLeft--
-		}
+	if e.killed > 0 && w.killsLeft < always {
+		w.killsLeft--
 	}
 	switch e.kind {
 	case add:
@@ -100,7 +99,7 @@ func (w *world) account(e event, out outcome) string {
 		if e.killed == 0 && !excused && !errors.Is(out.err, ipam.ErrNetns) {
 			return fmt.Sprintf("an ADD of a sandbox that has ended was answered %v, %v", out.addrs, out.err)
 		}
-	case del:
+	case del, stop:
 		w.released(e.box)
 		w.boxes[e.box].deleted = true
 		w.boxes[e.box].heard = w.boxes[e.box].heard || e.killed == 0
@@ -123,6 +122,9 @@ func (w *world) account(e event, out outcome) string {
 			return fmt.Sprintf("I4: a CHECK of a sandbox that was given addresses failed: %v", out.err)
 		}
 	case agent, snapshot:
+		if e.kind == agent && e.killed == 0 && out.err == nil {
+			w.follow()
+		}
 		waits := errors.Is(out.err, store.ErrBusy) || errors.Is(out.err, context.DeadlineExceeded)
 		if out.err != nil && !(waits && w.locked != [maxNets]bool{}) && !errors.Is(out.err, store.ErrLost) {
 			return fmt.Sprintf("the agent failed: %v", out.err)
@@ -153,18 +155,32 @@ func (w *world) accountNode(e event, out outcome) string {
 		w.clockChanged()
 	case lose:
 		w.storeLost()
-	case wipe, wipePlain:
+	case wipe, wipePlain, wipeOne:
 		w.damage.files = true
 	case hostAdd:
 		return w.accountHostAdd(e.box, out)
 	case hostDel:
 		w.released(e.box)
 		w.boxes[e.box].deleted = true
-		w.damage.files = w.damage.files || !w.boxes[e.box].byHost
+		// A DEL that leasehold has answered leaves no file that names the sandbox.
+		ours := !w.boxes[e.box].byHost && !w.boxes[e.box].heard
+		w.damage.files = w.damage.files || ours
+	case again:
+		w.boxes[e.box] = box{}
 	case lock, unlock:
 		w.locked[e.net] = e.kind == lock
 	}
 	return ""
+}
+
+// follow notes whose annotations the agent has seen: a lease has the window from then on, and so
+// has each that the pod gets later.
+func (w *world) follow() {
+	for p, c := range w.pods {
+		if b := w.newest(p); c.untold && w.isValid(b) && w.boxes[b].told() {
+			w.boxes[b].window, w.followed[p] = true, true
+		}
+	}
 }
 
 // accountAdd judges the answer of leasehold's ADD.
@@ -198,7 +214,7 @@ func (w *world) accountAdd(b int, out outcome) string {
 	case overtaken:
 		me.addrs, me.unkept = out.addrs, true
 	default:
-		me.addrs = out.addrs
+		me.addrs, me.window = out.addrs, w.pods[pod].window > 0 && (!w.pods[pod].untold || w.followed[pod])
 		w.kept[pod] = promise{current: b + 1}
 	}
 	return ""
@@ -285,7 +301,7 @@ func (w *world) accountHostAdd(b int, out outcome) string {
 	if out.err != nil {
 		return ""
 	}
-	if !w.damage.files && !w.damage.kill && !w.damage.lost {
+	if !w.damage.files && !w.damage.lost {
 		for _, a := range out.addrs {
 			if why := w.inUse(b, a); a.IsValid() && why != "" {
 				return "by host-local: " + why
@@ -323,7 +339,12 @@ func (w *world) givenAway(net int, a netip.Addr, to int) {
 func (w *world) released(b int) {
 	me, pod := &w.boxes[b], w.podOf(b)
 	isCurrent := w.kept[pod].current == b+1 && w.kept[pod].until == 0
-	if !me.told() || me.byHost || me.unkept || !isCurrent || w.pods[pod].window == 0 {
+	if !me.told() || me.byHost || me.unkept || !isCurrent || !me.window {
+		return
+	}
+	if w.share != 0 && (w.spaces[b].phase == gone || w.isFull(w.netOf(b))) {
+		// How many holds there are when somebody notices that it has ended is not known.
+		w.kept[pod] = promise{}
 		return
 	}
 	w.kept[pod] = promise{
@@ -333,6 +354,23 @@ func (w *world) released(b int) {
 	if w.spaces[b].phase == gone {
 		w.kept[pod].boot = 0 // no call has heard of it
 	}
+}
+
+// isFull reports whether a range set of a network had as many firm holds before the event as it may
+// have.
+func (w *world) isFull(net int) bool {
+	for _, set := range w.sets[net] {
+		firm := 0
+		for _, l := range w.before.leases {
+			if l.Firm && l.Pool == w.pool(net) && set.lease.Contains(l.Address) {
+				firm++
+			}
+		}
+		if firm >= max(1, int(w.share*float64(set.lease.Size()))) {
+			return true
+		}
+	}
+	return false
 }
 
 // clockChanged: within a boot nothing can step the clock that holds go by. Of a hold of an earlier
@@ -362,6 +400,7 @@ func (w *world) storeLost() {
 			}
 		}
 		w.kept[q].current = 0
+		w.followed[q] = false
 	}
 	for b := range w.boxes {
 		w.boxes[b].unkept = w.boxes[b].told()

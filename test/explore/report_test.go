@@ -37,6 +37,9 @@ func (w *world) tell(e event) string {
 		hostAdd:     "ADD of sandbox " + name + ", served by host-local",
 		hostDel:     "DEL of sandbox " + name + ", served by host-local",
 		lock:        "somebody takes host-local's lock of network " + w.nets[e.net].name + " and keeps it",
+		stop:        "DEL of sandbox " + name + ", which ends",
+		wipeOne:     "somebody removes " + e.cut,
+		again:       "the container of sandbox " + name + " gets a new sandbox, by the same id",
 		unlock:      "host-local's lock of network " + w.nets[e.net].name + " is given back",
 	}[e.kind]
 	if e.killed > 0 {
@@ -63,6 +66,23 @@ func (s *search) tellPath(w *world, number int32) string {
 
 // story plays the shortest way to a failure once more, and writes it down.
 func (s *search) story() string {
+	path, w := s.failurePath(), s.worlds[0]
+	w.prepare()
+	var out strings.Builder
+	fmt.Fprintf(&out, "%s%s\n", storyBegins, s.failure.why)
+	for i, e := range path {
+		text, result := w.replay(e)
+		fmt.Fprintf(&out, "%3d. %s", i+1, text)
+		if result != "" {
+			fmt.Fprintf(&out, ": %s", result)
+		}
+		fmt.Fprintf(&out, "\n     %s\n", w.summary())
+	}
+	return out.String() + storyEnds
+}
+
+// failurePath are the events that lead to the failure.
+func (s *search) failurePath() []event {
 	var path []event
 	if s.failure.from >= 0 {
 		path = append(path, s.failure.by)
@@ -70,19 +90,8 @@ func (s *search) story() string {
 	for n := s.failure.from; n > 0; n = s.reached[n].from {
 		path = append(path, s.reached[n].by)
 	}
-	w := s.worlds[0]
-	w.prepare()
-	var out strings.Builder
-	fmt.Fprintf(&out, "%s%s\n", storyBegins, s.failure.why)
-	for i := len(path) - 1; i >= 0; i-- {
-		text, result := w.replay(path[i])
-		fmt.Fprintf(&out, "%3d. %s", len(path)-i, text)
-		if result != "" {
-			fmt.Fprintf(&out, ": %s", result)
-		}
-		fmt.Fprintf(&out, "\n     %s\n", w.summary())
-	}
-	return out.String() + storyEnds
+	slices.Reverse(path)
+	return path
 }
 
 // replay makes an event happen again.
@@ -196,7 +205,7 @@ func (s *search) row() string {
 	case s.complete:
 		extent = "complete, depth " + fmt.Sprint(s.depth)
 	case s.failure != nil:
-		extent = "FAILED at depth " + fmt.Sprint(s.depth+1)
+		extent = "FAILED at depth " + fmt.Sprint(len(s.failurePath()))
 	}
 	seconds := time.Since(s.begun).Seconds()
 	return fmt.Sprintf("%-14s %9d %12d %9.1f   %-22s %5.2f ms each, %d merges compared",

@@ -18,10 +18,12 @@ const (
 )
 
 var (
-	asks    = podConfig{window: window}
-	plain   = podConfig{}
-	oneNet  = []netConfig{{name: "net", sets: []string{twoAddresses}}}
-	twoNets = []netConfig{{name: "one", sets: []string{oneAddress}}, {name: "two", sets: []string{oneAddress}}}
+	asks          = podConfig{window: window}
+	plain         = podConfig{}
+	untold        = podConfig{window: window, untold: true}
+	oneNet        = []netConfig{{name: "net", sets: []string{twoAddresses}}}
+	oneAddressNet = []netConfig{{name: "net", sets: []string{oneAddress}}}
+	twoNets       = []netConfig{{name: "one", sets: []string{oneAddress}}, {name: "two", sets: []string{oneAddress}}}
 )
 
 // everyVerb are the events of every world, and what a world has beside them.
@@ -52,7 +54,7 @@ var worlds = []config{
 	},
 	{
 		name: "one pod", about: "a pod that asks for no window, one address, more kills and reboots",
-		pods: []podConfig{plain}, lives: 2, known: true, nets: []netConfig{{name: "net", sets: []string{oneAddress}}},
+		pods: []podConfig{plain}, lives: 2, known: true, nets: oneAddressNet,
 		with: everyVerb(map[kind]int{reboot: 2, hide: 1, unplug: 1, gc: always, check: always}), kills: 2, short: 4,
 	},
 	{
@@ -80,8 +82,7 @@ var worlds = []config{
 	},
 	{
 		name: "old snapshot", about: "one address, a snapshot at any time, and then a wiped directory or a lost store",
-		pods: []podConfig{plain, plain}, lives: 1, nets: []netConfig{{name: "net", sets: []string{oneAddress}}},
-		known: true,
+		pods: []podConfig{plain, plain}, lives: 1, nets: oneAddressNet, known: true,
 		with: map[kind]int{
 			add: always, del: always, end: always, hide: 1, pass: 1, snapshot: 1, lose: 1, wipe: 1,
 		},
@@ -103,6 +104,39 @@ var worlds = []config{
 		name: "namespaces", about: "three pods, namespaces that live on unmounted, interfaces that are unplugged",
 		pods: []podConfig{asks, plain, plain}, lives: 2, known: true, nets: oneNet,
 		with: everyVerb(map[kind]int{hide: 2, unplug: 2}), short: 4,
+	},
+	{
+		name: "shared clock", about: "host-local serves calls, and the wall clock is set back in one boot",
+		pods: []podConfig{plain, plain, plain}, lives: 1, nets: oneAddressNet,
+		with: map[kind]int{
+			add: always, del: always, end: always, hostAdd: 1, hostDel: 1, back: 1, correct: 1,
+		},
+		probe: rebootProbe, short: 4,
+	},
+	{
+		name: "same id", about: "containers that are started again keep their ids; host-local serves some calls",
+		pods: []podConfig{plain, plain}, lives: 1, known: true, nets: oneAddressNet,
+		with: map[kind]int{
+			add: always, del: always, end: always, pass: 1, agent: always, again: 1, hostAdd: 1, hostDel: 1,
+		},
+		probe: rebootProbe, short: 4,
+	},
+	{
+		name: "untold", about: "the agent alone sees the annotation of a pod",
+		pods: []podConfig{untold, plain}, lives: 2, known: true, nets: oneAddressNet,
+		with:  map[kind]int{add: always, stop: always, end: always, pass: always, long: 1, agent: always, reboot: 1},
+		short: 4,
+	},
+	{
+		name: "share", about: "no more than one of two addresses is held for pods that are away",
+		pods: []podConfig{asks, asks}, lives: 2, known: true, nets: oneNet, share: 0.5,
+		with: everyVerb(map[kind]int{gc: always, reboot: 1}), short: 4,
+	},
+	{
+		name: "lost files", about: "somebody removes a file of host-local's, and the store is lost",
+		pods: []podConfig{asks, plain, plain}, lives: 1, known: true, nets: oneNet,
+		with:  map[kind]int{add: always, stop: always, end: always, pass: 1, wipeOne: 1, lose: 1},
+		probe: rebootProbe, short: 4,
 	},
 }
 
