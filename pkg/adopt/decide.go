@@ -429,7 +429,7 @@ func (d decision) held(c Claim, hold time.Duration, why string) (verdict, bool) 
 	if c.hasPod() {
 		who = "pod " + c.Namespace + "/" + c.Name
 	}
-	return verdict{lease: l, why: strength + " held for " + who + ", " + length(hold) + " to go: " + why, at: c.Modified}, hold > 0
+	return verdict{lease: l, why: strength + " held for " + who + ", " + lease.FormatWindow(hold.Round(time.Second)) + " to go: " + why, at: c.Modified}, hold > 0
 }
 
 func (d decision) lease(c Claim) lease.Lease {
@@ -445,13 +445,6 @@ func by(c Claim) string {
 		return ""
 	}
 	return " by pod " + c.Namespace + "/" + c.Name
-}
-
-func length(d time.Duration) string {
-	if d == lease.Forever {
-		return "forever"
-	}
-	return d.Round(time.Second).String()
 }
 
 // supersede: where two containers of one pod live, as after a force delete,

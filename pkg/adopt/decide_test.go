@@ -88,7 +88,7 @@ func story(f Finding) string {
 		if l.Firm {
 			strength = "firm"
 		}
-		words = append(words, strength, length(l.Hold))
+		words = append(words, strength, lease.FormatWindow(l.Hold.Round(time.Second)))
 	}
 	who := "nobody"
 	if l.Name != "" {
@@ -107,7 +107,7 @@ func story(f Finding) string {
 		words = append(words, l.Holder.Netns.Path)
 	}
 	if l.Window != 0 {
-		words = append(words, "window", length(l.Window))
+		words = append(words, "window", lease.FormatWindow(l.Window.Round(time.Second)))
 	}
 	if l.Superseded {
 		words = append(words, "superseded")

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -35,7 +36,7 @@ func kruise(dataDir string, notes *notes) []Claim {
 	tree := filepath.Join(dataDir, kruiseTree)
 	var out []Claim
 	for _, namespace := range names(tree, notes) {
-		if !isLabel(namespace) {
+		if !lease.IsNamespace(namespace) {
 			continue
 		}
 		for _, name := range names(filepath.Join(tree, namespace), notes) {

@@ -15,7 +15,6 @@ const (
 	none       = "-"
 	firm       = "firm"
 	soft       = "soft"
-	forever    = "forever"
 )
 
 // maxMarker is more than any marker has: a pod's names, a UID, two interface
@@ -52,7 +51,7 @@ func Marker(l lease.Lease, now lease.Instant) string {
 
 func seconds(d time.Duration) string {
 	if d == lease.Forever {
-		return forever
+		return lease.ForeverWord
 	}
 	n := int64(d / time.Second)
 	if d%time.Second > 0 {
@@ -63,7 +62,7 @@ func seconds(d time.Duration) string {
 
 func until(l lease.Lease, now lease.Instant) string {
 	if l.Remaining(now) == lease.Forever {
-		return forever
+		return lease.ForeverWord
 	}
 	end := l.Until(now)
 	n := end.Unix()
@@ -120,7 +119,7 @@ func (c *Claim) setIfName(s string) bool {
 }
 
 func parseSeconds(s string) (time.Duration, bool) {
-	if s == forever {
+	if s == lease.ForeverWord {
 		return lease.Forever, true
 	}
 	n, ok := parseNumber(s)
@@ -129,7 +128,7 @@ func parseSeconds(s string) (time.Duration, bool) {
 
 // parseUntil: the end is the zero time where there is none.
 func parseUntil(s string) (time.Time, bool) {
-	if s == forever {
+	if s == lease.ForeverWord {
 		return time.Time{}, true
 	}
 	n, ok := parseNumber(s)

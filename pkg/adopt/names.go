@@ -5,35 +5,18 @@ import (
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/utils"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
 // The names that witnesses give become keys of the store, parts of paths and
 // words on a terminal: only those that CNI and Kubernetes accept are believed.
 
-// isPod reports whether Kubernetes accepts both: an RFC 1123 label and an RFC
-// 1123 subdomain.
-func isPod(namespace, name string) bool {
-	if len(namespace) > 63 || !isLabel(namespace) || len(name) > 253 {
-		return false
-	}
-	for part := range strings.SplitSeq(name, ".") {
-		if !isLabel(part) {
-			return false
-		}
-	}
-	return true
-}
+// isPod reports whether Kubernetes accepts both names.
+func isPod(namespace, name string) bool { return lease.IsNamespace(namespace) && lease.IsPodName(name) }
 
-func isLabel(s string) bool {
-	return s != "" && s[0] != '-' && s[len(s)-1] != '-' &&
-		strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
-}
-
-// isUID is generous: a static pod's UID is a hash, and only equality counts.
-func isUID(s string) bool {
-	return s != "" && s != none && len(s) <= 128 &&
-		strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_:.") == ""
-}
+// isUID reports whether s is a UID that was written for one.
+func isUID(s string) bool { return s != "" && s != none && lease.IsUID(s) }
 
 func isContainerID(s string) bool { return len(s) <= 255 && utils.ValidateContainerID(s) == nil }
 

@@ -279,11 +279,6 @@ func TestTheLengthsOfNames(t *testing.T) {
 			t.Errorf("%s: the longest is one: %v, a longer one: %v", tt.what, tt.longest, tt.over)
 		}
 	}
-	for name, want := range map[string]bool{"": false, "a": true, "-": false, "-a": false, "a-": false, "a-b": true, "A": false} {
-		if isLabel(name) != want {
-			t.Errorf("label %q: %v", name, !want)
-		}
-	}
 }
 
 // A plugin's call ends soon, an agent's process does not.

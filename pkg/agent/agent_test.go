@@ -47,7 +47,7 @@ func newNode(t *testing.T) (Node, *bytes.Buffer) {
 			Store: store.New(store.Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}),
 			Host:  sandbox.New("/proc", boot),
 			Clock: func() lease.Instant {
-				return lease.Instant{Wall: time.Now(), Boot: time.Since(started) + time.Hour}
+				return lease.Instant{Wall: time.Now(), Boot: time.Since(started) + time.Hour, BootID: "boot-1"}
 			},
 		},
 		Changes: NewChanges(filepath.Join(dir, "state"), log),

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/notify"
 )
 
 // Announcer processes the announce queue: it announces the addresses of the attachments in it, and
@@ -182,7 +183,7 @@ func (r *run) held(ctx context.Context, who lease.Holder) ([]lease.Lease, error)
 			return nil, ctx.Err()
 		}
 		r.logUnread(err)
-		if err == nil || r.Clock().Since(began) > maxAge || !pause(ctx, watched) {
+		if err == nil || r.Clock().Since(began) > maxAge || !notify.Wait(ctx, nil, watched) {
 			return leases, err
 		}
 	}
@@ -214,7 +215,7 @@ func (r *run) announce(ctx context.Context, l lease.Lease, log *slog.Logger) err
 	var sent *Announcement
 	var failed error
 	for _, after := range repeats {
-		if !pause(ctx, after) {
+		if !notify.Wait(ctx, nil, after) {
 			return ctx.Err()
 		}
 		mac, err := r.once(ctx, l)
@@ -250,7 +251,7 @@ func (r *run) await(ctx context.Context, l lease.Lease) error {
 		if !errors.Is(err, errNotReady) || r.Clock().Since(began) > maxWait {
 			return err
 		}
-		if !pause(ctx, wait) {
+		if !notify.Wait(ctx, nil, wait) {
 			return ctx.Err()
 		}
 	}
@@ -284,16 +285,4 @@ func (r *run) stillHeld(ctx context.Context, l lease.Lease) error {
 		}
 	}
 	return errNotHeld
-}
-
-// pause waits for d. It reports false if ctx is done before.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
+	"github.com/leasehold-cni/leasehold/pkg/notify"
 )
 
 // How often the queue is read without an event. unwatched applies where inotify cannot be used: the
@@ -54,7 +56,7 @@ func (w *watch) close() {
 // wait returns when the queue may have changed. It reports false if ctx is done.
 func (w *watch) wait(ctx context.Context) bool {
 	if w.watcher == nil {
-		return pause(ctx, unwatched)
+		return notify.Wait(ctx, nil, unwatched)
 	}
 	poll := time.NewTimer(watched)
 	defer poll.Stop()

@@ -77,7 +77,7 @@ type step struct {
 }
 
 func (a *app) printPlan(plan []ipam.Action, dryRun bool) error {
-	now := a.now()
+	now := a.Clock()
 	steps := make([]step, len(plan))
 	for i, p := range plan {
 		r := rowOf(p.Lease, now)

@@ -109,7 +109,7 @@ func (a *app) preview(ctx context.Context, svc *ipam.Service, p lease.Pool) erro
 	if err != nil {
 		return err
 	}
-	now := a.now()
+	now := a.Clock()
 	return table(a.Stdout, func(out io.Writer) {
 		fmt.Fprintln(out, "NETWORK\tADDRESS\tPOD\tSTATE\tUNTIL\tCONTAINER\tWHY")
 		for _, f := range found {

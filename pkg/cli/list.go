@@ -24,7 +24,7 @@ func (a *app) list() *cobra.Command {
 that is away. "Held (cool-down)" is a short hold of a pod without retention.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			leases, err := a.leases(cmd.Context(), func(l lease.Lease) bool { return all || !l.Lapsed(a.now()) })
+			leases, err := a.leases(cmd.Context(), func(l lease.Lease) bool { return all || !l.Lapsed(a.Clock()) })
 			if err != nil {
 				return err
 			}
@@ -77,13 +77,16 @@ func rowOf(l lease.Lease, now lease.Instant) row {
 	r := row{
 		Network: l.Pool.Network, Address: l.Address.String(), Namespace: l.Namespace, Pod: l.Name, UID: l.UID,
 		Interface: l.Holder.IfName, Container: l.Holder.ContainerID, Netns: l.Holder.Netns.Path, MAC: l.MAC,
-		State: l.State.String(), Firm: l.Firm, Window: windowText(l.Window), ID: l.ID,
+		State: l.State.String(), Firm: l.Firm, ID: l.ID,
 		BoundAt: stamp(l.BoundAt.Wall), ReleasedAt: stamp(l.ReleasedAt.Wall),
+	}
+	if l.Window > 0 {
+		r.Window = lease.FormatWindow(l.Window)
 	}
 	if l.State == lease.Held {
 		until := l.Until(now)
 		if r.Until = stamp(until); until.IsZero() {
-			forever := "forever"
+			forever := lease.ForeverWord
 			r.Until = &forever
 		}
 	}
@@ -98,18 +101,8 @@ func stamp(t time.Time) *string {
 	return &s
 }
 
-func windowText(w time.Duration) string {
-	switch w {
-	case 0:
-		return ""
-	case lease.Forever:
-		return "forever"
-	}
-	return w.String()
-}
-
 func (a *app) print(leases []lease.Lease) error {
-	now := a.now()
+	now := a.Clock()
 	rows := make([]row, len(leases))
 	for i, l := range leases {
 		rows[i] = rowOf(l, now)

@@ -153,12 +153,6 @@ func (a *app) service() *ipam.Service {
 	return &ipam.Service{Store: a.store(), Host: a.Host, Clock: a.Clock, Warn: warn}
 }
 
-func (a *app) now() lease.Instant {
-	now := a.Clock()
-	now.BootID = a.Host.BootID()
-	return now
-}
-
 // view runs fn in a read transaction. It does not run it if no store was created yet.
 func (a *app) view(ctx context.Context, fn func(*store.Tx) error) error {
 	if _, err := os.Stat(a.Dirs.State); err != nil && os.IsNotExist(err) {

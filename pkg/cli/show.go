@@ -44,7 +44,7 @@ the network namespace of the container exists now.`,
 }
 
 func (a *app) details(leases []lease.Lease) error {
-	now := a.now()
+	now := a.Clock()
 	return table(a.Stdout, func(w io.Writer) {
 		for i, l := range leases {
 			if i > 0 {

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -110,43 +111,15 @@ func parsePod(values map[string]string) (ipam.Pod, error) {
 		return pod, badArgs("%s without %s; want both or neither", keyName, keyNamespace)
 	case pod.Name == "":
 		return pod, badArgs("%s without %s; want both or neither", keyNamespace, keyName)
-	case !isNamespace(pod.Namespace):
+	case !lease.IsNamespace(pod.Namespace):
 		return pod, badArgs("%s=%s; want a DNS label of at most 63 characters: a-z, 0-9, and - except at the ends",
 			keyNamespace, policy.Quote(pod.Namespace))
-	case !isPodName(pod.Name):
+	case !lease.IsPodName(pod.Name):
 		return pod,
 			badArgs("%s=%s; want a DNS name of at most 253 characters: labels of a-z, 0-9 and -, separated by .",
 				keyName, policy.Quote(pod.Name))
-	case !isUID(pod.UID):
+	case !lease.IsUID(pod.UID):
 		return pod, badArgs("%s=%s; want at most 128 letters, digits, -, _, : and .", keyUID, policy.Quote(pod.UID))
 	}
 	return pod, nil
-}
-
-// isNamespace reports whether s is a valid name of a namespace (an RFC 1123 label).
-func isNamespace(s string) bool { return len(s) <= 63 && isDNSLabel(s) }
-
-// isPodName reports whether s is a valid name of a pod (an RFC 1123 subdomain; Kubernetes does not
-// limit the length of its labels).
-func isPodName(s string) bool {
-	if len(s) > 253 {
-		return false
-	}
-	for label := range strings.SplitSeq(s, ".") {
-		if !isDNSLabel(label) {
-			return false
-		}
-	}
-	return true
-}
-
-func isDNSLabel(s string) bool {
-	return s != "" && s[0] != '-' && s[len(s)-1] != '-' &&
-		strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
-}
-
-// isUID reports whether s can be stored as a UID. It accepts more than UUIDs, because the UID of a
-// static pod is a hash; UIDs are only compared for equality.
-func isUID(s string) bool {
-	return len(s) <= 128 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_:.") == ""
 }

@@ -26,7 +26,7 @@ const (
 type Node struct {
 	Dirs  store.Dirs
 	Host  *sandbox.Host
-	Clock func() lease.Instant // the wall clock and the boot clock, without the boot id
+	Clock func() lease.Instant // the wall clock, the boot clock and the boot id
 }
 
 // Read returns the node according to the environment variables. The error names an invalid one.
@@ -44,21 +44,22 @@ func Read(getenv func(string) string) (Node, error) {
 			return Node{}, fmt.Errorf("%s %q is invalid; want a duration such as \"90s\" or \"-2h\"", ClockOffset, v)
 		}
 	}
+	host := sandbox.New("/proc", or(BootIDFile, sandbox.DefaultBootIDFile))
 	return Node{
 		Dirs:  store.Dirs{State: or(StateDir, store.DefaultDirs.State), Run: or(RunDir, store.DefaultDirs.Run)},
-		Host:  sandbox.New("/proc", or(BootIDFile, sandbox.DefaultBootIDFile)),
-		Clock: func() lease.Instant { return clock(offset) },
+		Host:  host,
+		Clock: func() lease.Instant { return clock(host.BootID(), offset) },
 	}, nil
 }
 
-func clock(offset time.Duration) lease.Instant {
+func clock(bootID string, offset time.Duration) lease.Instant {
 	var boot unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot); err != nil {
 		panic("env: CLOCK_BOOTTIME: " + err.Error()) // Linux has had it since 2.6.39
 	}
 	return lease.Instant{
 		Wall: time.Now().Add(offset).UTC().Round(0),
-		Boot: time.Duration(boot.Nano()) + offset,
+		Boot: time.Duration(boot.Nano()) + offset, BootID: bootID,
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/notify"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -71,22 +72,11 @@ func (s *Service) inSteps(ctx context.Context, steps int, take func(c *call, i i
 			break
 		}
 		// Waiting for the lock was a rest as well.
-		if err := sleep(ctx, p.after(worked, cost.Held)-cost.Waited); err != nil {
-			return out, err
+		if !notify.Wait(ctx, nil, p.after(worked, cost.Held)-cost.Waited) {
+			return out, ctx.Err()
 		}
 	}
 	return out, left
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // someSteps takes steps from the first on for as long as it may work, at least

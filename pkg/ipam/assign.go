@@ -201,7 +201,7 @@ func (a *assignment) setWindow() {
 		a.window = 0
 	}
 	if limit := a.req.Options.MaxWindow; limit > 0 && a.window > limit {
-		a.limited = fmt.Sprintf("the window of %s is cut to maxWindow %s", windowText(a.window), limit)
+		a.limited = fmt.Sprintf("the window of %s is cut to maxWindow %s", lease.FormatWindow(a.window), limit)
 		a.window = limit
 	}
 	if a.req.Options.MaxHeldShare == 0 && a.window > 0 {
@@ -226,13 +226,6 @@ func (a *assignment) askedWindow() time.Duration {
 		}
 	}
 	return a.req.Options.DefaultWindow
-}
-
-func windowText(w time.Duration) string {
-	if w == lease.Forever {
-		return "forever"
-	}
-	return w.String()
 }
 
 // waitForFormer sends the newcomer away while the pod's old sandbox may still

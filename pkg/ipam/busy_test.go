@@ -52,7 +52,7 @@ func twoNetworks(t *testing.T) *world {
 // A DEL of network B is spooled and host-local's lock of B is held for long: only B waits.
 func TestASpooledReleaseOfABusyNetworkStopsNoOther(t *testing.T) {
 	w := twoNetworks(t)
-	if err := w.service.Store.Spool("b1", "eth0", w.service.now()); err != nil {
+	if err := w.service.Store.Spool("b1", "eth0", w.service.Clock()); err != nil {
 		t.Fatal(err)
 	}
 	lock := w.lockFiles("netb")
@@ -195,7 +195,7 @@ func TestWaitingForANetworkBesideOneThatIsNotMirrored(t *testing.T) {
 	if err := os.Remove(filepath.Join(w.dataDir, "neta", ".leasehold")); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.service.Store.Spool("a1", "eth0", w.service.now()); err != nil {
+	if err := w.service.Store.Spool("a1", "eth0", w.service.Clock()); err != nil {
 		t.Fatal(err)
 	}
 	lock := w.lockFiles("netb")

@@ -307,7 +307,7 @@ func (c *call) sweep(leases []lease.Lease) error {
 		if last != lease.Dead {
 			continue
 		}
-		if _, err := c.move(l, lease.Expire{LastHolder: last}, store.EventExpired, "it was held for "+windowText(l.Hold)); err != nil {
+		if _, err := c.move(l, lease.Expire{LastHolder: last}, store.EventExpired, "it was held for "+lease.FormatWindow(l.Hold)); err != nil {
 			return err
 		}
 	}

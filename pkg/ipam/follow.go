@@ -81,7 +81,7 @@ func (c *call) setWindow(l lease.Lease, p PodWindow) error {
 	case full && next.Window > 0:
 		return c.log(l, store.EventLimited, "maxHeldShare is reached: the hold is a short one")
 	case next.Window < p.Window:
-		return c.log(l, store.EventLimited, fmt.Sprintf("the window of %s is cut to %s", windowText(p.Window), windowText(next.Window)))
+		return c.log(l, store.EventLimited, fmt.Sprintf("the window of %s is cut to %s", lease.FormatWindow(p.Window), lease.FormatWindow(next.Window)))
 	}
 	return nil
 }
@@ -179,7 +179,7 @@ const (
 // remembers which have one. To be called about every hour.
 func (s *Service) ForgetWindows(ctx context.Context) error {
 	var old []lease.Key
-	now := s.now()
+	now := s.Clock()
 	var at store.WindowPosition
 	for more := true; more; {
 		from := at
@@ -295,7 +295,7 @@ func (s *Service) List(ctx context.Context, match func(lease.Lease) bool) (NodeV
 		at = next
 		v.add(part)
 	}
-	v.Now = s.now()
+	v.Now = s.Clock()
 	return v, nil
 }
 

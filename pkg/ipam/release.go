@@ -24,7 +24,7 @@ func (s *Service) Release(ctx context.Context, who Attachment, in PoolHint) erro
 	if err == nil {
 		return nil
 	}
-	if e := s.Store.Spool(who.ContainerID, who.IfName, s.now()); e != nil {
+	if e := s.Store.Spool(who.ContainerID, who.IfName, s.Clock()); e != nil {
 		return errors.Join(err, e)
 	}
 	s.warn("the release of container %s is spooled: %v", who.ContainerID, err)

@@ -16,7 +16,7 @@ import (
 // Preview returns what the host shows of a pool, and why. It changes nothing.
 // The problems say what is missing in that, also where Import would not act on it.
 func (s *Service) Preview(ctx context.Context, in PoolHint) ([]adopt.Finding, []string, error) {
-	now := s.now()
+	now := s.Clock()
 	unproven := s.Host.ProveView("", now.BootID, nil) // where there is no store
 	err := s.Store.View(ctx, func(tx *store.Tx) error {
 		unproven = s.Host.ProveView(tx.NamespaceIDs(), now.BootID, boundBy(tx))

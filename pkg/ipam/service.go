@@ -39,19 +39,12 @@ type Service struct {
 	// runs, so its own view of the host is the one that counts. Everybody else
 	// has to prove theirs before evidence may change a lease.
 	Plugin bool
-	// Clock reads both clocks; it is called once in each transaction. The boot
-	// id is filled in by the service.
+	// Clock reads both clocks and the boot id. It is called once in each transaction.
 	Clock func() lease.Instant
 	// CacheDirs are where libcni keeps its results; nil for the usual places.
 	CacheDirs []string
 	// Warn gets what an operator should know and no caller can be told; may be nil.
 	Warn func(string)
-}
-
-func (s *Service) now() lease.Instant {
-	now := s.Clock()
-	now.BootID = s.Host.BootID()
-	return now
 }
 
 func (s *Service) warn(format string, args ...any) {
@@ -156,7 +149,7 @@ func (s *Service) attempt(ctx context.Context, in scope, m *mirrors, fn func(*ca
 }
 
 func (s *Service) newCall(tx *store.Tx, in scope, m *mirrors) *call {
-	now := s.now()
+	now := s.Clock()
 	return &call{
 		evidence: newEvidence(s.Host, now.BootID, boundBy(tx)),
 		plugin:   s.Plugin,

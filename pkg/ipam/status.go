@@ -84,7 +84,7 @@ func (s *Service) canAdopt(in PoolHint, lost string, mirror *adopt.Mirror) error
 	}
 	node := s.node(scopeOf(in))
 	node.Snapshot, node.SnapshotAt = snapshotOf(all, in.Pool, mirror), at
-	found, err := adopt.Find(node, in.Pool, in.Sets, s.now(), policy.Defaults().SoftHold, newID)
+	found, err := adopt.Find(node, in.Pool, in.Sets, s.Clock(), policy.Defaults().SoftHold, newID)
 	if err != nil {
 		return err
 	}

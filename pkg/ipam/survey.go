@@ -55,7 +55,7 @@ func (s *Service) Survey(ctx context.Context) (Survey, error) {
 		return nil
 	})
 	if store.IsEmpty(err) {
-		v.Now, v.Unused = s.now(), true
+		v.Now, v.Unused = s.Clock(), true
 		v.Unproven = s.Host.ProveView("", v.Now.BootID, nil)
 		return v, nil
 	}
@@ -207,7 +207,7 @@ func Plan(v Survey) []Action {
 			out = append(out, Action{Do: Expire, Lease: l, Reason: "its time was over at " + over})
 		case l.State == lease.Held:
 			if next, err := lease.Apply(l, lease.Rebase{}, v.Now); err == nil {
-				rest := windowText(next.Remaining(v.Now).Round(time.Second))
+				rest := lease.FormatWindow(next.Remaining(v.Now).Round(time.Second))
 				out = append(out, Action{Do: Rebase, Lease: l, Reason: "it was released in an earlier boot; left of it: " + rest})
 			}
 		}

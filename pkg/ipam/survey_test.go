@@ -357,10 +357,10 @@ func TestWhatCannotBeMendedStopsNothingElse(t *testing.T) {
 func TestASpooledReleaseOfADamagedRecordStopsNothing(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	if err := w.service.Store.WriteSnapshot(context.Background(), w.service.now()); err != nil {
+	if err := w.service.Store.WriteSnapshot(context.Background(), w.service.Clock()); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.service.Store.Spool("c1", "eth0", w.service.now()); err != nil {
+	if err := w.service.Store.Spool("c1", "eth0", w.service.Clock()); err != nil {
 		t.Fatal(err)
 	}
 	spoilRecord(t, filepath.Join(w.stateDir(), "leases.db"), "db-0")

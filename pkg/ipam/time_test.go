@@ -249,7 +249,7 @@ func TestASpooledReleaseOutlivesAStepOfTheClock(t *testing.T) {
 		w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.2")
 		w.add(ask{pod: "db-0", container: "c1", window: hour})
 		w.after(time.Second)
-		if err := w.service.Store.Spool("c1", "eth0", w.service.now()); err != nil {
+		if err := w.service.Store.Spool("c1", "eth0", w.service.Clock()); err != nil {
 			t.Fatal(err)
 		}
 		w.burn("c1")

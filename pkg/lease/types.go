@@ -10,6 +10,17 @@ import (
 // ends it.
 const Forever time.Duration = 1<<63 - 1
 
+// ForeverWord is Forever in text.
+const ForeverWord = "forever"
+
+// FormatWindow formats a window or the rest of a hold: a Go duration, or ForeverWord.
+func FormatWindow(d time.Duration) string {
+	if d == Forever {
+		return ForeverWord
+	}
+	return d.String()
+}
+
 // Pool names a set of addresses on a node: host-local's dataDir and the CNI network name. Two
 // networks with the same dataDir are two pools, as they are two directories for host-local.
 type Pool struct {

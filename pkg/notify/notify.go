@@ -2,7 +2,11 @@
 // has changed itself.
 package notify
 
-import "sync"
+import (
+	"context"
+	"sync"
+	"time"
+)
 
 // Signal wakes any number of subscribers. Its zero value is ready to use.
 type Signal struct {
@@ -30,4 +34,17 @@ func (s *Signal) Send() {
 		default: // it has a value that was not received yet
 		}
 	}
+}
+
+// Wait waits for d, or for a value from wake, which may be nil. It reports false if ctx is done.
+func Wait(ctx context.Context, wake <-chan struct{}, d time.Duration) bool {
+	timer := time.NewTimer(max(d, 0))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-wake:
+	case <-timer.C:
+	}
+	return ctx.Err() == nil
 }

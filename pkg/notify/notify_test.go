@@ -1,6 +1,10 @@
 package notify
 
-import "testing"
+import (
+	"context"
+	"testing"
+	"time"
+)
 
 func TestSendWakesEachSubscriberOnce(t *testing.T) {
 	var s Signal
@@ -18,5 +22,22 @@ func TestSendWakesEachSubscriberOnce(t *testing.T) {
 	s.Send()
 	if len(a) != 1 || len(b) != 1 {
 		t.Error("not woken again")
+	}
+}
+
+func TestWait(t *testing.T) {
+	wake := make(chan struct{}, 1)
+	wake <- struct{}{}
+	if !Wait(t.Context(), wake, time.Hour) {
+		t.Error("not woken")
+	}
+	if !Wait(t.Context(), nil, time.Nanosecond) || !Wait(t.Context(), wake, -time.Hour) {
+		t.Error("the time has not elapsed")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	wake <- struct{}{}
+	if Wait(ctx, nil, time.Hour) || Wait(ctx, wake, time.Hour) {
+		t.Error("waited although the context is done")
 	}
 }

@@ -20,7 +20,6 @@ const Annotation = "io.kubernetes.cri/reserved-ip-duration"
 const (
 	MinutesPattern  = `^(0|[1-9][0-9]{0,8})$`
 	DurationPattern = `^([0-9]+(\.[0-9]+)?(ns|us|ms|s|m|h))+$`
-	ForeverWord     = "forever"
 )
 
 // MaxWindow is the longest window other than "forever": ten years of 365 days.
@@ -52,7 +51,7 @@ func ParseWindow(s string) (time.Duration, error) {
 func parseWindow(s string) (time.Duration, error) {
 	var d time.Duration
 	switch {
-	case s == ForeverWord:
+	case s == lease.ForeverWord:
 		return lease.Forever, nil
 	case minutesRE().MatchString(s):
 		n, err := strconv.Atoi(s)

@@ -129,10 +129,9 @@ func (c *contender) overdue() int {
 
 // expire creates n expired holds in a separate network.
 func (c *contender) expire(n int) {
-	clock, err := env.Read(func(string) string { return "" })
+	host, err := env.Read(func(string) string { return "" })
 	c.b.check(err)
-	now := clock.Clock()
-	now.BootID = clock.Host.BootID()
+	now := host.Clock()
 	then := now
 	then.Wall, then.Boot = now.Wall.Add(-time.Hour), now.Boot-time.Hour
 	p := lease.Pool{DataDir: c.dataDir(), Network: "over"}

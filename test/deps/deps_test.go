@@ -87,7 +87,8 @@ type golist struct {
 // standard library.
 func packages(t *testing.T) (ours []golist, standard map[string]bool) {
 	t.Helper()
-	cmd := exec.Command("go", "list", "-deps", "-json=ImportPath,GoFiles,Imports,Deps,Standard", "./pkg/...", "./plugins/...",
+	cmd := exec.Command("go", "list", "-deps", "-json=ImportPath,GoFiles,Imports,Deps,Standard", "./pkg/...",
+		"./plugins/...",
 		"./cmd/...")
 	cmd.Dir = "../.."
 	var stderr bytes.Buffer

@@ -259,7 +259,6 @@ func (f *former) storeLines() {
 // new only makes more states.
 func (f *former) lease(l lease.Lease) string {
 	now := f.kernel.now()
-	now.BootID = host{&f.kernel, f.config}.BootID()
 	var out strings.Builder
 	fmt.Fprintf(&out, "%s %s %s pod %s uid %s holder %s/%s netns %s %d boot %s", l.Pool.Network, l.Address, l.State,
 		f.pod(l.Name), f.uid(l.UID), f.container(l.Holder.ContainerID), l.Holder.IfName,

@@ -45,12 +45,14 @@ const nsfs = 4 // the device of all namespaces
 
 func newKernel() kernel { return kernel{uptime: 1000 * step, boot: 1} }
 
+func (k *kernel) bootID() string { return fmt.Sprintf("boot-%d", k.boot) }
+
 func (k *kernel) pass(d time.Duration) {
 	k.elapsed, k.wall, k.uptime = k.elapsed+d, k.wall+d, k.uptime+d
 }
 
 func (k *kernel) now() lease.Instant {
-	return lease.Instant{Wall: began.Add(k.wall), Boot: k.uptime}
+	return lease.Instant{Wall: began.Add(k.wall), Boot: k.uptime, BootID: k.bootID()}
 }
 
 // create makes a namespace. The kernel gives it the lowest number that is free, so numbers of
@@ -92,7 +94,7 @@ type host struct {
 	config
 }
 
-func (h host) BootID() string { return fmt.Sprintf("boot-%d", h.boot) }
+func (h host) BootID() string { return h.bootID() }
 
 func (h host) at(path string) (namespace, bool) {
 	for b := range h.boxCount() {

@@ -172,7 +172,6 @@ func (w *world) summary() string {
 		parts = append(parts, "no store")
 	}
 	now := w.kernel.now()
-	now.BootID = host{&w.kernel, w.config}.BootID()
 	for _, l := range c.leases {
 		parts = append(parts, tellLease(l, now))
 	}

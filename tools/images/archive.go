@@ -20,8 +20,8 @@ type manifest struct {
 	Layers   []string
 }
 
-// config is the part of an image's configuration that an image of static programs needs. See the OCI image
-// specification, config.md.
+// config is the part of an image's configuration that an image of static programs needs. See the
+// OCI image specification, config.md.
 type config struct {
 	Architecture string `json:"architecture"`
 	OS           string `json:"os"`
@@ -41,8 +41,8 @@ type file struct {
 	data []byte
 }
 
-// writeArchive writes an image with these programs in its root, of which the first is the entrypoint. The same
-// programs make the same archive. It replaces an archive atomically.
+// writeArchive writes an image with these programs in its root, of which the first is the
+// entrypoint. The same programs make the same archive. It replaces an archive atomically.
 func writeArchive(archive, ref, arch string, programs []string) error {
 	var files []file
 	for _, p := range programs {
@@ -69,12 +69,14 @@ func writeArchive(archive, ref, arch string, programs []string) error {
 	if err != nil {
 		return err
 	}
-	m := manifest{Config: sum(configuration) + ".json", RepoTags: []string{ref}, Layers: []string{sum(compressed) + ".tar.gz"}}
+	m := manifest{Config: sum(configuration) + ".json", RepoTags: []string{ref},
+		Layers: []string{sum(compressed) + ".tar.gz"}}
 	index, err := json.Marshal([]manifest{m})
 	if err != nil {
 		return err
 	}
-	data, err := pack([]file{{m.Config, 0o644, configuration}, {m.Layers[0], 0o644, compressed}, {"manifest.json", 0o644, index}})
+	data, err := pack([]file{{m.Config, 0o644, configuration}, {m.Layers[0], 0o644, compressed},
+		{"manifest.json", 0o644, index}})
 	if err != nil {
 		return err
 	}

@@ -1,11 +1,11 @@
-// Images builds container images without a container engine, as archives for `docker load`, `ctr images import` and
-// skopeo. An image has static Go programs in the root of an empty file system.
+// Images builds container images without a container engine, as archives for `docker load`, `ctr
+// images import` and skopeo. An image has static Go programs in the root of an empty file system.
 //
 //	images [-repo DIR] [-o DIR] [-tag TAG] [-version VERSION] [-list] [REFERENCE=PACKAGE[,PACKAGE]...]
 //
-// A PACKAGE is a directory below the repository; the first one is the entrypoint. Without arguments, the images are
-// leasehold's own, with the tag. GOARCH selects the architecture. It prints the path of each archive, or with -list
-// only the references.
+// A PACKAGE is a directory below the repository; the first one is the entrypoint. Without
+// arguments, the images are leasehold's own, with the tag. GOARCH selects the architecture. It
+// prints the path of each archive, or with -list only the references.
 package main
 
 import (
@@ -82,7 +82,8 @@ func run(ctx context.Context, args []string) error {
 	return nil
 }
 
-// build builds the programs of an image beside its archive, where the next build finds them, and writes the archive.
+// build builds the programs of an image beside its archive, where the next build finds them, and
+// writes the archive.
 func build(ctx context.Context, archive, ref string, packages []string) error {
 	var programs []string
 	for _, p := range packages {

@@ -81,7 +81,8 @@ func TestWriteArchive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.OS != "linux" || c.Architecture != "arm64" || !reflect.DeepEqual(c.Config.Entrypoint, []string{"/installer"}) ||
+	if c.OS != "linux" || c.Architecture != "arm64" ||
+		!reflect.DeepEqual(c.Config.Entrypoint, []string{"/installer"}) ||
 		c.RootFS.Type != "layers" || !reflect.DeepEqual(c.RootFS.DiffIDs, []string{"sha256:" + sum(layer)}) {
 		t.Errorf("configuration %+v", c)
 	}
@@ -100,7 +101,8 @@ func TestWriteArchive(t *testing.T) {
 }
 
 func TestRunRejects(t *testing.T) {
-	for _, arg := range []string{"leasehold/agent:latest", "leasehold/agent=cmd/leasehold-agent", "leasehold/agent:latest="} {
+	for _, arg := range []string{"leasehold/agent:latest", "leasehold/agent=cmd/leasehold-agent",
+		"leasehold/agent:latest="} {
 		if err := run(t.Context(), []string{arg}); err == nil {
 			t.Errorf("%q was accepted", arg)
 		}

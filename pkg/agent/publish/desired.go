@@ -93,7 +93,7 @@ func want(node Node, pod informer.Name, leases []lease.Lease, now lease.Instant)
 		},
 		Spec: ipamv1.IPReservationSpec{PodName: pod.Name, NodeName: node.Name, NodeUID: node.UID},
 		Status: ipamv1.IPReservationStatus{
-			ID: leases[0].ID, State: ipamv1.Held, PodUID: last.UID, Window: retention.FormatWindow(last.Window),
+			ID: leases[0].ID, State: ipamv1.Held, PodUID: last.UID, Window: lease.FormatWindow(last.Window),
 		},
 	}}
 	status := &w.Object.Status

@@ -393,9 +393,7 @@ func (p *Publisher) observeLag(t task) {
 			return
 		}
 	}
-	now := p.Service.Clock()
-	now.BootID = p.Service.Host.BootID()
-	lag := now.Since(t.want.Since)
+	lag := p.Service.Clock().Since(t.want.Since)
 	if t.existing == nil && lag > maxLag {
 		return // see maxLag
 	}

@@ -13,7 +13,9 @@ import (
 // numberedSet returns the kind with the version to read, and reports whether its pods have
 // ordinals.
 func numberedSet(kind, group string) (schema.GroupVersionKind, bool) {
-	i := slices.IndexFunc(ordinals.Kinds, func(k schema.GroupVersionKind) bool { return k.Kind == kind && k.Group == group })
+	i := slices.IndexFunc(ordinals.Kinds, func(k schema.GroupVersionKind) bool {
+		return k.Kind == kind && k.Group == group
+	})
 	if i < 0 {
 		return schema.GroupVersionKind{}, false
 	}

@@ -149,11 +149,3 @@ func (plan *Plan) requeueAfter(d time.Duration) {
 		plan.RequeueAfter = max(d, time.Second)
 	}
 }
-
-// FormatWindow formats a window as a Go duration, or "forever".
-func FormatWindow(w time.Duration) string {
-	if w == lease.Forever {
-		return policy.ForeverWord
-	}
-	return w.String()
-}

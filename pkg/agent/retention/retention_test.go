@@ -63,7 +63,7 @@ func TestDecide(t *testing.T) {
 		{"an invalid one of a Job", with(by("batch", "Job"), func(p *podcache.Pod) { p.Annotation = "ten" }), "error"},
 	} {
 		w, err := Decide(c.pod)
-		got := FormatWindow(w.Window) + " " + w.Owner
+		got := lease.FormatWindow(w.Window) + " " + w.Owner
 		if err != nil {
 			got = "error"
 		}

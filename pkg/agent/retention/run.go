@@ -60,7 +60,7 @@ func (w *Windows) pass(ctx context.Context) (requeueAfter time.Duration) {
 
 func (w *Windows) act(ctx context.Context, plan Plan) error {
 	for _, p := range plan.Follow {
-		w.Log.Info("setting the window of a pod", "pod", p.Namespace+"/"+p.Name, "window", FormatWindow(p.Window))
+		w.Log.Info("setting the window of a pod", "pod", p.Namespace+"/"+p.Name, "window", lease.FormatWindow(p.Window))
 	}
 	if err := w.Service.Follow(ctx, plan.Follow); err != nil {
 		return err

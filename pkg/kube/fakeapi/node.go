@@ -42,7 +42,9 @@ func NewNode(t testing.TB) Node {
 	n := Node{t: t, Pool: lease.Pool{DataDir: filepath.Join(dir, "networks"), Network: "net"}, Service: &ipam.Service{
 		Store: store.New(store.Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}),
 		Host:  sandbox.New("/proc", boot),
-		Clock: func() lease.Instant { return lease.Instant{Wall: time.Now(), Boot: time.Hour + time.Since(started)} },
+		Clock: func() lease.Instant {
+			return lease.Instant{Wall: time.Now(), Boot: time.Hour + time.Since(started), BootID: Boot}
+		},
 	}}
 	// as ADD does
 	n.Update(func(tx *store.Tx) error {
@@ -59,18 +61,11 @@ func (n Node) Update(fn func(*store.Tx) error) {
 	}
 }
 
-// Now returns the node's time.
-func (n Node) Now() lease.Instant {
-	now := n.Clock()
-	now.BootID = Boot
-	return now
-}
-
 // Bind gives an address to a pod of namespace db, one minute ago. Its sandbox cannot be found on
 // the host.
 func (n Node) Bind(addr, pod, uid string, window time.Duration, owner string) lease.Lease {
 	n.t.Helper()
-	then := n.Now()
+	then := n.Clock()
 	then.Wall, then.Boot = then.Wall.Add(-time.Minute), then.Boot-time.Minute
 	a := netip.MustParseAddr(addr)
 	bytes := a.As4()
@@ -91,7 +86,7 @@ func (n Node) Bind(addr, pod, uid string, window time.Duration, owner string) le
 // Release releases a lease, as DEL does.
 func (n Node) Release(l lease.Lease) lease.Lease {
 	n.t.Helper()
-	held, err := lease.Apply(l, lease.Release{Holder: l.Holder}, n.Now())
+	held, err := lease.Apply(l, lease.Release{Holder: l.Holder}, n.Clock())
 	if err != nil {
 		n.t.Fatal(err)
 	}

@@ -16,29 +16,16 @@ func Loop(
 ) error {
 	for {
 		requeueAfter := pass(ctx)
-		if !sleep(ctx, nil, minInterval) {
+		if !notify.Wait(ctx, nil, minInterval) {
 			return ctx.Err()
 		}
 		if requeueAfter == 0 {
 			requeueAfter = 24 * time.Hour
 		}
-		if !sleep(ctx, wake, requeueAfter-minInterval) {
+		if !notify.Wait(ctx, wake, requeueAfter-minInterval) {
 			return ctx.Err()
 		}
 	}
-}
-
-// sleep waits for d or wake. It reports false if ctx is done.
-func sleep(ctx context.Context, wake <-chan struct{}, d time.Duration) bool {
-	timer := time.NewTimer(max(d, 0))
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-wake:
-	case <-timer.C:
-	}
-	return ctx.Err() == nil
 }
 
 // Any returns a channel that receives a value after each value from one of the channels, until ctx

@@ -1,0 +1,34 @@
+package lease
+
+import "strings"
+
+// Names become keys of the store, parts of paths and words on a terminal, so that only those that
+// Kubernetes accepts may become part of a lease.
+
+// IsNamespace reports whether s is a valid name of a Kubernetes namespace (an RFC 1123 label).
+func IsNamespace(s string) bool { return len(s) <= 63 && isLabel(s) }
+
+// IsPodName reports whether s is a valid name of a pod (an RFC 1123 subdomain; Kubernetes does not
+// limit the length of its labels).
+func IsPodName(s string) bool {
+	if len(s) > 253 {
+		return false
+	}
+	for label := range strings.SplitSeq(s, ".") {
+		if !isLabel(label) {
+			return false
+		}
+	}
+	return true
+}
+
+func isLabel(s string) bool {
+	return s != "" && s[0] != '-' && s[len(s)-1] != '-' &&
+		strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
+}
+
+// IsUID reports whether s can be stored as the UID of a pod; "" can. It accepts more than UUIDs,
+// because the UID of a static pod is a hash; UIDs are only compared for equality.
+func IsUID(s string) bool {
+	return len(s) <= 128 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_:.") == ""
+}

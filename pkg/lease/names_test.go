@@ -1,0 +1,45 @@
+package lease
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestNames(t *testing.T) {
+	a := func(n int) string { return strings.Repeat("a", n) }
+	for _, tt := range []struct {
+		of      string
+		isValid func(string) bool
+		longest int
+		valid   []string
+		invalid []string
+	}{
+		{"namespace", IsNamespace, 63, []string{"a", "a-b", "0"},
+			[]string{"", "-", "-a", "a-", "A", "a.b", "a_b", "é"}},
+		{"pod", IsPodName, 253, []string{"a", "a.b-c", a(100) + ".b"},
+			[]string{"", ".", "a.", ".a", "a..b", "a.-b", "A"}},
+		{"UID", IsUID, 128, []string{"", "8d0f-1", "A_b:c.d"}, []string{" ", "a b", "a/b", "é"}},
+	} {
+		for name, want := range map[string]bool{a(tt.longest): true, a(tt.longest + 1): false} {
+			if tt.isValid(name) != want {
+				t.Errorf("%s of %d letters: valid is %v", tt.of, len(name), !want)
+			}
+		}
+		for _, name := range tt.valid {
+			if !tt.isValid(name) {
+				t.Errorf("%s %q is rejected", tt.of, name)
+			}
+		}
+		for _, name := range tt.invalid {
+			if tt.isValid(name) {
+				t.Errorf("%s %q is accepted", tt.of, name)
+			}
+		}
+	}
+}
+
+func TestFormatWindow(t *testing.T) {
+	if f, s := FormatWindow(Forever), FormatWindow(90e9); f != "forever" || s != "1m30s" {
+		t.Errorf("got %q and %q", f, s)
+	}
+}
