@@ -17,6 +17,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/go-logr/logr"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 	"github.com/leasehold-cni/leasehold/test/e2e/pinbench"
 )
@@ -48,6 +51,7 @@ func main() {
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
 	flag.Parse()
+	log.SetLogger(logr.Discard()) // of controller-runtime, which complains after 30 s without one
 	if flag.NArg() != 1 {
 		fmt.Fprintln(os.Stderr, "usage: pinbench [flags] REPOSITORY")
 		os.Exit(2)
