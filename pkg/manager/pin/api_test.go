@@ -54,7 +54,8 @@ func newAPI(t *testing.T) *api {
 	mapper.Add(ipam.GroupVersion.WithKind("IPReservation"), meta.RESTScopeNamespace)
 	var err error
 	// The manager has no rate limit either.
-	config := &rest.Config{Host: server.URL, QPS: -1, ContentConfig: rest.ContentConfig{ContentType: runtime.ContentTypeJSON}}
+	config := &rest.Config{Host: server.URL, QPS: -1,
+		ContentConfig: rest.ContentConfig{ContentType: runtime.ContentTypeJSON}}
 	if a.client, err = client.New(config, client.Options{Scheme: scheme, Mapper: mapper}); err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +84,8 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(object)
 }
 
-// saw fails the test if the server was asked for anything else than this, in this order, since it was last called.
+// saw fails the test if the server was asked for anything else than this, in this order, since it
+// was last called.
 func (a *api) saw(t *testing.T, story string, want ...string) {
 	t.Helper()
 	a.mu.Lock()
@@ -95,9 +97,10 @@ func (a *api) saw(t *testing.T, story string, want ...string) {
 }
 
 // clusterOf has nodes and views, and an hour that only the test moves on.
-func clusterOf(t testing.TB, nodes map[string]*corev1.Node, hour *time.Time, views ...any) *cluster {
+func clusterOf(t testing.TB, nodes map[string]*corev1.Node, clock *time.Time, views ...any) *cluster {
 	t.Helper()
-	c := &cluster{reader: nodesOnly{nodes: nodes}, now: func() time.Time { return *hour }, traces: map[string]trace{},
+	c := &cluster{reader: nodesOnly{nodes: nodes}, now: func() time.Time { return *clock },
+		instances:    map[string]instance{},
 		synced:       []func() bool{func() bool { return true }},
 		pods:         informer.New(func(p *podView) *podView { return p }, podIndexes),
 		reservations: informer.New(func(r *reservation) *reservation { return r }, reservationIndexes)}
@@ -124,13 +127,14 @@ func (c *cluster) add(t testing.TB, view any) {
 	}
 }
 
-// words collects what is told of pods.
+// words collects what is reported of pods.
 func words(to *[]string) func(*podView, string, string) {
 	return func(p *podView, reason, text string) { *to = append(*to, p.Name+" "+reason+": "+text) }
 }
 
 func named(name string, uid types.UID, change ...func(*podView)) *podView {
-	p := &podView{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name, UID: uid, ResourceVersion: "7"}, Pinned: "node1"}
+	p := &podView{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name, UID: uid, ResourceVersion: "7"},
+		Pinned: "node1"}
 	for _, c := range change {
 		c(p)
 	}

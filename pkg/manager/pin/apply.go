@@ -11,14 +11,15 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
-// preferWeight is the most that one preferred term may weigh.
+// preferWeight is the highest weight of a preferred term.
 const preferWeight = 100
 
-// preferredAlready ends the reason of a pod that prefers its node without a term of ours, so that strip takes off no other.
+// preferredAlready ends the reason of a pod that prefers its node without a term of ours, so that
+// strip removes no other.
 const preferredAlready = "; it prefers that already"
 
-// retained reports whether a new pod is one that the pin is about: it has an address of its own,
-// which is kept, its name is known and can return, and nobody has placed it.
+// retained reports whether a new pod may be pinned: it has an address of its own that is retained,
+// its name is known and may return, and it is not bound to a node.
 func retained(p *corev1.Pod) bool {
 	if p.Name == "" || p.Spec.NodeName != "" || p.Spec.HostNetwork {
 		return false
@@ -30,8 +31,9 @@ func retained(p *corev1.Pod) bool {
 	return err == nil && window != 0
 }
 
-// strip takes off all that apply writes but the label. It is not its user's to say: it comes from a copied manifest, or from
-// an earlier call of the same admission, and what was decided there may not hold any more.
+// strip removes what apply writes, except for the label. A user cannot set it: it comes from a
+// copied manifest, or from an earlier call of the same admission, whose decision may not be valid
+// any more.
 func strip(p *corev1.Pod) {
 	node, reason := p.Annotations[wellknown.AnnotationPinnedNode], p.Annotations[wellknown.AnnotationPinReason]
 	switch modeIn(reason) {
@@ -42,7 +44,8 @@ func strip(p *corev1.Pod) {
 			unprefer(p, node)
 		}
 	}
-	for _, key := range []string{wellknown.AnnotationPinnedNode, wellknown.AnnotationPinReason, wellknown.AnnotationExpectedAddresses} {
+	for _, key := range []string{wellknown.AnnotationPinnedNode, wellknown.AnnotationPinReason,
+		wellknown.AnnotationExpectedAddresses} {
 		delete(p.Annotations, key)
 	}
 	p.Spec.SchedulingGates = slices.DeleteFunc(p.Spec.SchedulingGates, isOurs)
@@ -55,8 +58,8 @@ func isOurs(g corev1.PodSchedulingGate) bool { return g.Name == wellknown.GateNo
 
 func gated(p *corev1.Pod) bool { return slices.ContainsFunc(p.Spec.SchedulingGates, isOurs) }
 
-// apply writes a verdict on a stripped pod. To do it twice is to do it once.
-func apply(p *corev1.Pod, v Verdict) {
+// apply writes a decision on a stripped pod. It is idempotent.
+func apply(p *corev1.Pod, v Decision) {
 	if p.Labels == nil {
 		p.Labels = map[string]string{}
 	}
@@ -84,16 +87,18 @@ func apply(p *corev1.Pod, v Verdict) {
 	}
 }
 
-// onNode is the requirement that DaemonSets use: the scheduler looks at no other node
+// onNode returns the requirement that DaemonSets use: the scheduler looks at no other node
 // (docs/facts.md, "A required node name limits the search to that node").
 func onNode(node string) corev1.NodeSelectorRequirement {
-	return corev1.NodeSelectorRequirement{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{node}}
+	return corev1.NodeSelectorRequirement{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn,
+		Values: []string{node}}
 }
 
-// naming is where in a term the last such requirement stands; -1: nowhere.
-func naming(t corev1.NodeSelectorTerm, node string) int {
+// nodeTerm returns the index of the last such requirement in a term; -1 if there is none.
+func nodeTerm(t corev1.NodeSelectorTerm, node string) int {
 	for i, r := range slices.Backward(t.MatchFields) {
-		if r.Key == metav1.ObjectNameField && r.Operator == corev1.NodeSelectorOpIn && slices.Equal(r.Values, []string{node}) {
+		if r.Key == metav1.ObjectNameField && r.Operator == corev1.NodeSelectorOpIn &&
+			slices.Equal(r.Values, []string{node}) {
 			return i
 		}
 	}
@@ -110,9 +115,9 @@ func nodeAffinity(p *corev1.Pod) *corev1.NodeAffinity {
 	return p.Spec.Affinity.NodeAffinity
 }
 
-// require narrows every required term to a node: terms are alternatives, so one that is left wide would let the pod go. An
-// empty term stays, for it is no wide one: it matches nothing. One that names the node already gets the requirement as well,
-// so that unrequire takes off ours and leaves the user's.
+// require limits every required term to a node, because terms are alternatives. An empty term is
+// left as it is: it matches nothing. A term that names the node already gets the requirement as
+// well, so that unrequire removes ours and leaves the user's.
 func require(p *corev1.Pod, node string) {
 	a := nodeAffinity(p)
 	if a.RequiredDuringSchedulingIgnoredDuringExecution == nil {
@@ -128,7 +133,8 @@ func require(p *corev1.Pod, node string) {
 	}
 }
 
-// unrequire undoes require. A term that was nothing but ours is one that require made, the only one.
+// unrequire undoes require. If a term has nothing but our requirement, require added the whole
+// selector.
 func unrequire(p *corev1.Pod, node string) {
 	if p.Spec.Affinity == nil || p.Spec.Affinity.NodeAffinity == nil {
 		return
@@ -139,20 +145,21 @@ func unrequire(p *corev1.Pod, node string) {
 	}
 	terms := a.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
 	for i := range terms {
-		if ours := naming(terms[i], node); ours >= 0 {
+		if ours := nodeTerm(terms[i], node); ours >= 0 {
 			terms[i].MatchFields = slices.Delete(terms[i].MatchFields, ours, ours+1)
 			if empty(terms[i]) {
 				a.RequiredDuringSchedulingIgnoredDuringExecution = nil
 			}
 		}
 	}
-	tidy(p)
+	removeEmptyAffinity(p)
 }
 
-// tidy takes away what is left of an affinity that says nothing.
-func tidy(p *corev1.Pod) {
+// removeEmptyAffinity removes the empty parts of a pod's affinity.
+func removeEmptyAffinity(p *corev1.Pod) {
 	a := p.Spec.Affinity
-	if n := a.NodeAffinity; n.RequiredDuringSchedulingIgnoredDuringExecution == nil && len(n.PreferredDuringSchedulingIgnoredDuringExecution) == 0 {
+	if n := a.NodeAffinity; n.RequiredDuringSchedulingIgnoredDuringExecution == nil &&
+		len(n.PreferredDuringSchedulingIgnoredDuringExecution) == 0 {
 		a.NodeAffinity = nil
 	}
 	if a.NodeAffinity == nil && a.PodAffinity == nil && a.PodAntiAffinity == nil {
@@ -164,7 +171,7 @@ func empty(t corev1.NodeSelectorTerm) bool {
 	return len(t.MatchExpressions) == 0 && len(t.MatchFields) == 0
 }
 
-// requires reports whether a pod can run on one node alone.
+// requires reports whether a pod can run only on one node.
 func requires(p *corev1.Pod, node string) bool {
 	if p.Spec.Affinity == nil || p.Spec.Affinity.NodeAffinity == nil {
 		return false
@@ -172,12 +179,12 @@ func requires(p *corev1.Pod, node string) bool {
 	required := p.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 	return required != nil && len(required.NodeSelectorTerms) > 0 &&
 		!slices.ContainsFunc(required.NodeSelectorTerms, func(t corev1.NodeSelectorTerm) bool {
-			return !empty(t) && naming(t, node) < 0
+			return !empty(t) && nodeTerm(t, node) < 0
 		})
 }
 
-// prefer adds our term, unless one says the same by the node's hostname, as PersistentPodStates do. It tells
-// whether it did.
+// prefer adds our term, unless one says the same by the node's hostname, as a PersistentPodState
+// does. It reports whether it did.
 func prefer(p *corev1.Pod, node, hostname string) bool {
 	a := nodeAffinity(p)
 	for _, t := range a.PreferredDuringSchedulingIgnoredDuringExecution {
@@ -197,7 +204,8 @@ func isHost(t corev1.NodeSelectorTerm, hostname string) bool {
 		return false
 	}
 	r := t.MatchExpressions[0]
-	return r.Key == corev1.LabelHostname && r.Operator == corev1.NodeSelectorOpIn && slices.Equal(r.Values, []string{hostname})
+	return r.Key == corev1.LabelHostname && r.Operator == corev1.NodeSelectorOpIn &&
+		slices.Equal(r.Values, []string{hostname})
 }
 
 // unprefer undoes prefer.
@@ -207,10 +215,12 @@ func unprefer(p *corev1.Pod, node string) {
 	}
 	a := p.Spec.Affinity.NodeAffinity
 	for i, t := range slices.Backward(a.PreferredDuringSchedulingIgnoredDuringExecution) {
-		if t.Weight == preferWeight && len(t.Preference.MatchExpressions) == 0 && len(t.Preference.MatchFields) == 1 && naming(t.Preference, node) == 0 {
-			a.PreferredDuringSchedulingIgnoredDuringExecution = slices.Delete(a.PreferredDuringSchedulingIgnoredDuringExecution, i, i+1)
+		if t.Weight == preferWeight && len(t.Preference.MatchExpressions) == 0 && len(t.Preference.MatchFields) == 1 &&
+			nodeTerm(t.Preference, node) == 0 {
+			a.PreferredDuringSchedulingIgnoredDuringExecution = slices.Delete(a.PreferredDuringSchedulingIgnoredDuringExecution,
+				i, i+1)
 			break
 		}
 	}
-	tidy(p)
+	removeEmptyAffinity(p)
 }

@@ -57,10 +57,12 @@ func anyPod(t *rapid.T) *corev1.Pod {
 		p.Annotations = map[string]string{"a": "b"}
 	}
 	if rapid.Bool().Draw(t, "copied") {
-		p.Annotations = map[string]string{"leasehold.dev/pinned-node": "node9", "leasehold.dev/pin-reason": "x", "leasehold.dev/expected-addresses": "y"}
+		p.Annotations = map[string]string{"leasehold.dev/pinned-node": "node9", "leasehold.dev/pin-reason": "x",
+			"leasehold.dev/expected-addresses": "y"}
 		p.Labels = map[string]string{"leasehold.dev/retained": "no"}
 	}
-	for _, gate := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"a.b/c", "leasehold.dev/nominate", "d.e/f"}), 0, 3, rapid.ID).Draw(t, "gates") {
+	for _, gate := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"a.b/c", "leasehold.dev/nominate", "d.e/f"}), 0,
+		3, rapid.ID).Draw(t, "gates") {
 		p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: gate})
 	}
 	if rapid.Bool().Draw(t, "selector") {
@@ -72,24 +74,28 @@ func anyPod(t *rapid.T) *corev1.Pod {
 		for range terms {
 			var term corev1.NodeSelectorTerm
 			if v := rapid.SampledFrom([]string{"", "ssd", "hdd"}).Draw(t, "expression"); v != "" {
-				term.MatchExpressions = []corev1.NodeSelectorRequirement{{Key: "disk", Operator: corev1.NodeSelectorOpIn, Values: []string{v}}}
+				term.MatchExpressions = []corev1.NodeSelectorRequirement{{Key: "disk", Operator: corev1.NodeSelectorOpIn,
+					Values: []string{v}}}
 			}
 			if n := rapid.SampledFrom([]string{"", "node1", "node2"}).Draw(t, "field"); n != "" {
 				term.MatchFields = []corev1.NodeSelectorRequirement{onNode(n)}
 			}
 			required.NodeSelectorTerms = append(required.NodeSelectorTerms, term)
 		}
-		p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: required}}
+		p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: required}}
 	}
 	if rapid.Bool().Draw(t, "preferred") {
-		nodeAffinity(p).PreferredDuringSchedulingIgnoredDuringExecution = []corev1.PreferredSchedulingTerm{{Weight: 1}, {Weight: preferWeight,
-			Preference: corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{onNode("node1")}}}}
+		nodeAffinity(p).PreferredDuringSchedulingIgnoredDuringExecution = []corev1.PreferredSchedulingTerm{{Weight: 1},
+			{Weight: preferWeight,
+				Preference: corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{onNode("node1")}}}}
 	}
 	if rapid.Bool().Draw(t, "persistent") {
 		a := nodeAffinity(p)
-		a.PreferredDuringSchedulingIgnoredDuringExecution = append(a.PreferredDuringSchedulingIgnoredDuringExecution, corev1.PreferredSchedulingTerm{
-			Weight: preferWeight, Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{
-				{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{"host1"}}}}})
+		a.PreferredDuringSchedulingIgnoredDuringExecution = append(a.PreferredDuringSchedulingIgnoredDuringExecution,
+			corev1.PreferredSchedulingTerm{
+				Weight: preferWeight, Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{
+					{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{"host1"}}}}})
 	}
 	return p
 }
@@ -102,15 +108,18 @@ func fits(t *rapid.T, p *corev1.Pod, n *corev1.Node) bool {
 	return fits
 }
 
-// TestApply proves that a verdict takes nothing away that a user wrote, that a required pod can run on its node alone, that
-// the other modes exclude no node, and that a second call of the same admission changes nothing.
+// TestApply proves that a decision takes nothing away that a user wrote, that a required pod can
+// run on its node alone, that the other modes exclude no node, and that a second call of the same
+// admission changes nothing.
 func TestApply(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		user := anyPod(t)
 		strip(user)
 		pod := user.DeepCopy()
-		mode := rapid.SampledFrom([]policy.PinMode{policy.PinNominate, policy.PinRequire, policy.PinPrefer, policy.PinNone}).Draw(t, "mode")
-		v := Verdict{Mode: mode, Node: "node1", Hostname: "host1", Addresses: "10.0.0.7", Reason: Reserved, Text: string(mode) + " node1"}
+		mode := rapid.SampledFrom([]policy.PinMode{policy.PinNominate, policy.PinRequire, policy.PinPrefer,
+			policy.PinNone}).Draw(t, "mode")
+		v := Decision{Mode: mode, Node: "node1", Hostname: "host1", Addresses: "10.0.0.7", Reason: Reserved,
+			Text: string(mode) + " node1"}
 		apply(pod, v)
 
 		again := pod.DeepCopy()
@@ -121,7 +130,8 @@ func TestApply(t *testing.T) {
 		}
 		strip(again)
 		delete(again.Labels, "leasehold.dev/retained")
-		if diff := cmp.Diff(user, again, cmpopts.EquateEmpty(), cmpopts.IgnoreMapEntries(func(k, _ string) bool { return k == "leasehold.dev/retained" })); diff != "" {
+		if diff := cmp.Diff(user, again, cmpopts.EquateEmpty(),
+			cmpopts.IgnoreMapEntries(func(k, _ string) bool { return k == "leasehold.dev/retained" })); diff != "" {
 			t.Fatalf("a second call that decides otherwise leaves something behind (-user +second):\n%s", diff)
 		}
 		for _, name := range []string{"node1", "node2"} {
@@ -144,7 +154,8 @@ func TestApply(t *testing.T) {
 		if diff := cmp.Diff(others, append([]corev1.PodSchedulingGate{}, pod.Spec.SchedulingGates...)); diff != "" {
 			t.Fatalf("gates (-want +got):\n%s", diff)
 		}
-		if pod.Labels["leasehold.dev/retained"] != "true" || !strings.HasPrefix(pod.Annotations["leasehold.dev/pin-reason"], v.String()) {
+		if pod.Labels["leasehold.dev/retained"] != "true" ||
+			!strings.HasPrefix(pod.Annotations["leasehold.dev/pin-reason"], v.String()) {
 			t.Fatalf("labels %v, annotations %v", pod.Labels, pod.Annotations)
 		}
 		if _, said := pod.Annotations["leasehold.dev/pinned-node"]; said != (mode != policy.PinNone) {

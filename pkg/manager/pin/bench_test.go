@@ -42,7 +42,8 @@ func (r nodesOnly) Get(_ context.Context, key types.NamespacedName, object clien
 	return nil
 }
 
-// big is a cluster of that size, as the informers would have it after the first list: half of the reservations have a pod.
+// big is a cluster of that size, as the informers would have it after the first list: half of the
+// reservations have a pod.
 func big(b *testing.B) *cluster {
 	b.Helper()
 	reader := nodesOnly{nodes: map[string]*corev1.Node{}}
@@ -58,13 +59,17 @@ func big(b *testing.B) *cluster {
 	for i := range manyReservations {
 		pod, on := fmt.Sprintf("database-%d", i), fmt.Sprintf("node-%d", i%manyNodes)
 		c.add(b, viewReservation(&ipam.IPReservation{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: pod + "-01234567", UID: types.UID(fmt.Sprintf("0e1d2c3b-0000-4000-8000-%012d", i)),
-				ResourceVersion: fmt.Sprint(100000 + i), Labels: map[string]string{ipam.LabelNodeHash: "x", ipam.LabelPodHash: "y"}},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: pod + "-01234567",
+				UID:             types.UID(fmt.Sprintf("0e1d2c3b-0000-4000-8000-%012d", i)),
+				ResourceVersion: fmt.Sprint(100000 + i), Labels: map[string]string{ipam.LabelNodeHash: "x",
+					ipam.LabelPodHash: "y"}},
 			Spec: ipam.IPReservationSpec{PodName: pod, NodeName: on, NodeUID: "uid-1"},
-			Status: ipam.IPReservationStatus{ID: fmt.Sprintf("%016x", i), State: ipam.Bound, Window: "1h0m0s", PodUID: fmt.Sprintf("0e1d2c3b-0000-4000-9000-%012d", i),
+			Status: ipam.IPReservationStatus{ID: fmt.Sprintf("%016x", i), State: ipam.Bound, Window: "1h0m0s",
+				PodUID:      fmt.Sprintf("0e1d2c3b-0000-4000-9000-%012d", i),
 				AddressList: fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255)}}))
 		if i%2 == 0 {
-			p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: pod, UID: types.UID(fmt.Sprintf("0e1d2c3b-0000-4000-9000-%012d", i)),
+			p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: pod,
+				UID:             types.UID(fmt.Sprintf("0e1d2c3b-0000-4000-9000-%012d", i)),
 				ResourceVersion: fmt.Sprint(200000 + i), Annotations: map[string]string{policy.Annotation: "1h"}},
 				Spec: corev1.PodSpec{NodeName: on, SchedulerName: "default-scheduler"}}
 			p.Status.PodIPs = []corev1.PodIP{{IP: fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255)}}
@@ -74,8 +79,8 @@ func big(b *testing.B) *cluster {
 	return c
 }
 
-// BenchmarkWebhook is what the webhook itself costs, and what its knowledge weighs, in a big cluster; make bench-pin measures
-// the whole manager.
+// BenchmarkWebhook is what the webhook itself costs, and what its knowledge weighs, in a big
+// cluster; make bench-pin measures the whole manager.
 func BenchmarkWebhook(b *testing.B) {
 	var before, after runtime.MemStats
 	runtime.GC()
@@ -84,17 +89,20 @@ func BenchmarkWebhook(b *testing.B) {
 	runtime.GC()
 	runtime.ReadMemStats(&after)
 
-	m, err := newMeters(prometheus.NewRegistry(), func() float64 { return 0 })
+	m, err := newCollectors(prometheus.NewRegistry(), func() float64 { return 0 })
 	if err != nil {
 		b.Fatal(err)
 	}
-	w := &webhook{Options: Options{Mode: policy.PinNominate, Fallback: policy.PinPrefer, Schedulers: []string{"default-scheduler"}},
-		cluster: c, gate: anyGate, meters: m, log: logr.Discard()}
+	w := &webhook{Options: Options{Mode: policy.PinNominate, Fallback: policy.PinPrefer,
+		Schedulers: []string{"default-scheduler"}},
+		cluster: c, gate: anyGate, collectors: m, log: logr.Discard()}
 	var took []time.Duration
 	for i := 0; b.Loop(); i++ {
-		pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("database-%d", i*7919%manyReservations), Namespace: "db",
-			Labels: map[string]string{"app": "database"}, Annotations: map[string]string{policy.Annotation: "1h"}},
-			Spec: corev1.PodSpec{SchedulerName: "default-scheduler", Containers: []corev1.Container{{Name: "main", Image: "example.com/db:1"}}}}
+		pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("database-%d", i*7919%manyReservations),
+			Namespace: "db",
+			Labels:    map[string]string{"app": "database"}, Annotations: map[string]string{policy.Annotation: "1h"}},
+			Spec: corev1.PodSpec{SchedulerName: "default-scheduler",
+				Containers: []corev1.Container{{Name: "main", Image: "example.com/db:1"}}}}
 		object, err := json.Marshal(&pod)
 		if err != nil {
 			b.Fatal(err)

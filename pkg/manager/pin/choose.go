@@ -6,12 +6,13 @@ import (
 )
 
 const (
-	// memoryLife is for how long it is remembered at most what became of a pod.
-	memoryLife = 10 * time.Minute
-	// publishLag is how long after a pod's end its last reservation may not have been published yet. An agent needs a
-	// second; this is for one that is being replaced.
+	// maxMemory is how long at most a pod that has ended is remembered.
+	maxMemory = 10 * time.Minute
+	// publishLag is how long after a pod's end its last reservation may not have been published
+	// yet. An agent needs a second; this is for one that is being replaced.
 	publishLag = 30 * time.Second
-	// startGrace is how long a bound pod may be without a sandbox before its end counts as a failed start.
+	// startGrace is how long a bound pod may be without a sandbox before its end counts as a failed
+	// start.
 	startGrace = 30 * time.Second
 	// maxFailures is how many failed starts in a row suspend the pin to a node (docs/design.md,
 	// "Modes").
@@ -26,8 +27,8 @@ type place struct {
 	Abandoned     bool   // not again for this reservation
 }
 
-// A trace is what is remembered of a pod's last instance on a node.
-type trace struct {
+// An instance is what is remembered of the last pod of a name that was bound to a node.
+type instance struct {
 	Node      string
 	PodUID    string
 	Addresses string
@@ -39,16 +40,16 @@ type trace struct {
 	Lost      string    // the UID of the last pod whose reservation was deleted
 }
 
-// follow is what is remembered once a pod has ended at a moment, given what was remembered before it.
-func (t trace) follow(p *podView, now time.Time) trace {
+// after returns what is remembered after a pod has ended, given what was remembered before.
+func (t instance) after(p *podView, now time.Time) instance {
 	if p.Node == "" {
 		if p.Required && p.Pinned == t.Node {
-			return trace{} // it waited for that node without effect
+			return instance{} // it waited for that node without effect
 		}
 		return t
 	}
-	next := trace{Node: p.Node, PodUID: string(p.UID), Addresses: p.Addresses, Started: p.Started, Evicted: p.Evicted,
-		Ended: now, Until: now.Add(keep(p.Window)), Lost: t.Lost}
+	next := instance{Node: p.Node, PodUID: string(p.UID), Addresses: p.Addresses, Started: p.Started, Evicted: p.Evicted,
+		Ended: now, Until: now.Add(rememberFor(p.Window)), Lost: t.Lost}
 	if startFailed(p, now) {
 		next.Failures = 1
 		if t.Node == p.Node {
@@ -66,17 +67,18 @@ func startFailed(p *podView, now time.Time) bool {
 
 // unpublished reports whether a pod that ended a moment ago may have addresses on its node that are
 // not published yet.
-func (t trace) unpublished(now time.Time) bool {
+func (t instance) unpublished(now time.Time) bool {
 	return t.Node != "" && (t.Lost == "" || t.Lost != t.PodUID) && now.Before(t.Until) && now.Sub(t.Ended) < publishLag
 }
 
-// choose is where a pod's addresses are: the newest reservation that has not lapsed. What is remembered stands in where
-// nothing is published yet, and wins for a moment over what other nodes have published before.
-func choose(all []*reservation, last trace, now time.Time) (place, bool) {
+// choose returns where a pod's addresses are: the newest reservation whose window has not ended.
+// The remembered instance replaces it where nothing is published yet, and for publishLag where only
+// other nodes have published.
+func choose(all []*reservation, last instance, now time.Time) (place, bool) {
 	var best *reservation
 	remembered := last.unpublished(now)
 	for _, r := range all {
-		if r.GoingAway {
+		if r.Releasing {
 			remembered = remembered && r.Node != last.Node
 			continue
 		}
@@ -97,10 +99,9 @@ func choose(all []*reservation, last trace, now time.Time) (place, bool) {
 	return place{Node: best.Node, NodeUID: best.NodeUID, Addresses: best.Addresses, Abandoned: best.Abandoned}, true
 }
 
-// newer reports whether a says more than b of where the pod was last. One that was
-// abandoned says least, and that of the pod's last instance most; then the later release counts, or
-// the later write. That one is Bound says nothing: it stays so for as long as the object of a node
-// that died.
+// newer reports whether a is to be preferred to b. An abandoned reservation comes last, and that of
+// the pod's last instance first; then the later hold counts, or the later write. The state Bound
+// does not count: the reservation of a node that died keeps it for as long as the object exists.
 func newer(a, b *reservation, last string) bool {
 	if a.Abandoned != b.Abandoned {
 		return b.Abandoned
@@ -115,7 +116,7 @@ func newer(a, b *reservation, last string) bool {
 	return version(a) > version(b)
 }
 
-// heldSince is when a hold began; zero if that is not known, or if it is none.
+// heldSince returns when a hold began; zero if that is not known, or if it is not a hold.
 func heldSince(r *reservation) time.Time {
 	if r.Bound || r.Until.IsZero() || r.Window <= 0 {
 		return time.Time{}
@@ -123,7 +124,7 @@ func heldSince(r *reservation) time.Time {
 	return r.Until.Add(-r.Window)
 }
 
-// version orders the writes to objects of one kind.
+// version returns a number that grows with each write to objects of one kind.
 func version(r *reservation) uint64 {
 	v, _ := strconv.ParseUint(r.ResourceVersion, 10, 64)
 	return v

@@ -23,10 +23,10 @@ func held(node, version string, left time.Duration) *reservation {
 
 func TestChoose(t *testing.T) {
 	forever := &reservation{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "9"}, Node: "node3", Window: lease.Forever}
-	goingAway := bound("node2", "8")
-	goingAway.GoingAway = true
-	ran := func(node string, ago time.Duration) trace {
-		return trace{Node: node, PodUID: "u1", Started: true, Ended: noon.Add(-ago), Until: noon.Add(time.Minute)}
+	releasing := bound("node2", "8")
+	releasing.Releasing = true
+	ran := func(node string, ago time.Duration) instance {
+		return instance{Node: node, PodUID: "u1", Started: true, Ended: noon.Add(-ago), Until: noon.Add(time.Minute)}
 	}
 	of := func(uid string, r *reservation) *reservation {
 		r.PodUID = uid
@@ -45,38 +45,45 @@ func TestChoose(t *testing.T) {
 	tests := []struct {
 		story string
 		all   all
-		last  trace
+		last  instance
 		want  string
 	}{
-		{"nothing", nil, trace{}, ""},
-		{"bound", all{bound("node1", "1")}, trace{}, "node1"},
-		{"bound on a node that died, and held since", all{bound("node1", "1"), held("node2", "9", time.Minute)}, trace{}, "node2"},
-		{"bound since", all{held("node1", "1", time.Minute), bound("node2", "9")}, trace{}, "node2"},
-		{"the pod's last instance, whose predecessor's end was told late", all{held("node1", "9", time.Minute), of("u1", bound("node2", "1"))},
-			trace{Node: "node2", PodUID: "u1", Ended: noon.Add(-time.Hour)}, "node2"},
-		{"abandoned", all{released(of("u1", bound("node1", "9"))), held("node2", "1", time.Minute)}, trace{PodUID: "u1"}, "node2"},
-		{"abandoned, and there is no other", all{released(bound("node1", "9"))}, trace{}, "node1"},
-		{"the later write", all{bound("node1", "10"), bound("node2", "9")}, trace{}, "node1"},
-		{"the later release", all{held("node1", "1", 5*time.Minute), held("node2", "2", 4*time.Minute)}, trace{}, "node1"},
-		{"one that has no end, by its write", all{held("node1", "1", 5*time.Minute), forever}, trace{}, "node3"},
-		{"what has lapsed does not count", all{held("node1", "1", -time.Second), held("node2", "1", time.Second)}, trace{}, "node2"},
-		{"only what has lapsed", all{held("node1", "1", 0)}, trace{}, ""},
-		{"what is given up does not count", all{held("node1", "1", time.Minute), goingAway}, trace{}, "node1"},
+		{"nothing", nil, instance{}, ""},
+		{"bound", all{bound("node1", "1")}, instance{}, "node1"},
+		{"bound on a node that died, and held since", all{bound("node1", "1"), held("node2", "9", time.Minute)}, instance{},
+			"node2"},
+		{"bound since", all{held("node1", "1", time.Minute), bound("node2", "9")}, instance{}, "node2"},
+		{"the pod's last instance, whose predecessor's end was reported late",
+			all{held("node1", "9", time.Minute), of("u1", bound("node2", "1"))},
+			instance{Node: "node2", PodUID: "u1", Ended: noon.Add(-time.Hour)}, "node2"},
+		{"abandoned", all{released(of("u1", bound("node1", "9"))), held("node2", "1", time.Minute)}, instance{PodUID: "u1"},
+			"node2"},
+		{"abandoned, and there is no other", all{released(bound("node1", "9"))}, instance{}, "node1"},
+		{"the later write", all{bound("node1", "10"), bound("node2", "9")}, instance{}, "node1"},
+		{"the later release", all{held("node1", "1", 5*time.Minute), held("node2", "2", 4*time.Minute)}, instance{}, "node1"},
+		{"one that has no end, by its write", all{held("node1", "1", 5*time.Minute), forever}, instance{}, "node3"},
+		{"what has lapsed does not count", all{held("node1", "1", -time.Second), held("node2", "1", time.Second)}, instance{},
+			"node2"},
+		{"only what has lapsed", all{held("node1", "1", 0)}, instance{}, ""},
+		{"what is given up does not count", all{held("node1", "1", time.Minute), releasing}, instance{}, "node1"},
 
 		{"seen, not published", nil, ran("node1", time.Second), "node1"},
-		{"seen too long ago for its window", nil, trace{Node: "node1", Started: true, Ended: noon, Until: noon}, ""},
+		{"seen too long ago for its window", nil, instance{Node: "node1", Started: true, Ended: noon, Until: noon}, ""},
 		{"seen so long ago that it would be published", nil, ran("node1", publishLag), ""},
-		{"seen, and given up since", all{on("node1", goingAway)}, ran("node1", time.Second), ""},
+		{"seen, and given up since", all{on("node1", releasing)}, ran("node1", time.Second), ""},
 		{"seen, and its reservation is gone since", nil,
-			trace{Node: "node1", PodUID: "u1", Lost: "u1", Started: true, Ended: noon, Until: noon.Add(time.Minute)}, ""},
+			instance{Node: "node1", PodUID: "u1", Lost: "u1", Started: true, Ended: noon, Until: noon.Add(time.Minute)}, ""},
 		{"seen, and its predecessor's reservation is gone since", nil,
-			trace{Node: "node1", PodUID: "u1", Lost: "u0", Started: true, Ended: noon, Until: noon.Add(time.Minute)}, "node1"},
-		{"seen, and another node's is given up", all{goingAway}, ran("node1", time.Second), "node1"},
+			instance{Node: "node1", PodUID: "u1", Lost: "u0", Started: true, Ended: noon, Until: noon.Add(time.Minute)},
+			"node1"},
+		{"seen, and another node's is given up", all{releasing}, ran("node1", time.Second), "node1"},
 		{"seen where it is published", all{held("node1", "1", time.Minute)}, ran("node1", time.Second), "node1"},
-		{"it has moved, which is not published yet", all{held("node1", "1", time.Minute)}, ran("node2", time.Second), "node2"},
-		{"it has moved long ago, which would be published", all{held("node1", "1", time.Minute)}, ran("node2", time.Minute), "node1"},
+		{"it has moved, which is not published yet", all{held("node1", "1", time.Minute)}, ran("node2", time.Second),
+			"node2"},
+		{"it has moved long ago, which would be published", all{held("node1", "1", time.Minute)}, ran("node2", time.Minute),
+			"node1"},
 		{"it did not start where it went", all{held("node1", "1", time.Minute)},
-			trace{Node: "node2", Ended: noon, Until: noon.Add(time.Minute)}, "node1"},
+			instance{Node: "node2", Ended: noon, Until: noon.Add(time.Minute)}, "node1"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.story, func(t *testing.T) {
@@ -88,8 +95,9 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-func TestFollow(t *testing.T) {
-	before := trace{Node: "node1", PodUID: "u0", Started: true, Ended: noon.Add(-time.Minute), Until: noon.Add(time.Minute), Failures: 1}
+func TestInstanceAfter(t *testing.T) {
+	before := instance{Node: "node1", PodUID: "u0", Started: true, Ended: noon.Add(-time.Minute),
+		Until: noon.Add(time.Minute), Failures: 1}
 	pod := func(change func(*podView)) *podView {
 		p := &podView{ObjectMeta: metav1.ObjectMeta{UID: "u1"}, Node: "node1", BoundAt: noon.Add(-time.Hour),
 			Window: time.Hour, Started: true, Addresses: "10.0.0.7"}
@@ -97,41 +105,48 @@ func TestFollow(t *testing.T) {
 		return p
 	}
 	before.Lost = "u9"
-	ended := trace{Lost: "u9", Node: "node1", PodUID: "u1", Addresses: "10.0.0.7", Started: true, Ended: noon, Until: noon.Add(memoryLife)}
-	with := func(change func(*trace)) trace {
+	ended := instance{Lost: "u9", Node: "node1", PodUID: "u1", Addresses: "10.0.0.7", Started: true, Ended: noon,
+		Until: noon.Add(maxMemory)}
+	with := func(change func(*instance)) instance {
 		t := ended
 		change(&t)
 		return t
 	}
 	tests := []struct {
 		story  string
-		before trace
+		before instance
 		pod    *podView
-		want   trace
+		want   instance
 	}{
 		{"it ran", before, pod(func(*podView) {}), ended},
-		{"a short window", before, pod(func(p *podView) { p.Window = time.Minute }), with(func(t *trace) { t.Until = noon.Add(time.Minute) })},
+		{"a short window", before, pod(func(p *podView) { p.Window = time.Minute }),
+			with(func(t *instance) { t.Until = noon.Add(time.Minute) })},
 		{"for ever", before, pod(func(p *podView) { p.Window = lease.Forever }), ended},
-		{"evicted", before, pod(func(p *podView) { p.Evicted = true }), with(func(t *trace) { t.Evicted = true })},
+		{"evicted", before, pod(func(p *podView) { p.Evicted = true }), with(func(t *instance) { t.Evicted = true })},
 		{"it never ran", before, pod(func(p *podView) { p.Node = "" }), before},
-		{"it waited for the node in vain", before, pod(func(p *podView) { p.Node, p.Required, p.Pinned = "", true, "node1" }), trace{}},
+		{"it waited for the node in vain", before, pod(func(p *podView) { p.Node, p.Required, p.Pinned = "", true, "node1" }),
+			instance{}},
 		{"it waited for another", before, pod(func(p *podView) { p.Node, p.Required, p.Pinned = "", true, "node2" }), before},
-		{"no sandbox in all that time", trace{Lost: "u9"}, pod(func(p *podView) { p.Started, p.Addresses = false, "" }),
-			with(func(t *trace) { t.Started, t.Addresses, t.Failures = false, "", 1 })},
+		{"no sandbox in all that time", instance{Lost: "u9"}, pod(func(p *podView) { p.Started, p.Addresses = false, "" }),
+			with(func(t *instance) { t.Started, t.Addresses, t.Failures = false, "", 1 })},
 		{"again", before, pod(func(p *podView) { p.Started, p.Addresses = false, "" }),
-			with(func(t *trace) { t.Started, t.Addresses, t.Failures = false, "", 2 })},
-		{"refused by the kubelet", before, pod(func(p *podView) { p.Started, p.Addresses, p.Failed, p.BoundAt = false, "", true, noon }),
-			with(func(t *trace) { t.Started, t.Addresses, t.Failures = false, "", 2 })},
-		{"on another node it counts from one", before, pod(func(p *podView) { p.Node, p.Started, p.Addresses = "node2", false, "" }),
-			with(func(t *trace) { t.Node, t.Started, t.Addresses, t.Failures = "node2", false, "", 1 })},
-		{"it lived for a second, too short to start", before, pod(func(p *podView) { p.Started, p.Addresses, p.BoundAt = false, "", noon.Add(-time.Second) }),
-			with(func(t *trace) { t.Started, t.Addresses = false, "" })},
-		{"long enough to start", trace{Lost: "u9"}, pod(func(p *podView) { p.Started, p.Addresses, p.BoundAt = false, "", noon.Add(-startGrace) }),
-			with(func(t *trace) { t.Started, t.Addresses, t.Failures = false, "", 1 })},
+			with(func(t *instance) { t.Started, t.Addresses, t.Failures = false, "", 2 })},
+		{"refused by the kubelet", before,
+			pod(func(p *podView) { p.Started, p.Addresses, p.Failed, p.BoundAt = false, "", true, noon }),
+			with(func(t *instance) { t.Started, t.Addresses, t.Failures = false, "", 2 })},
+		{"on another node it counts from one", before,
+			pod(func(p *podView) { p.Node, p.Started, p.Addresses = "node2", false, "" }),
+			with(func(t *instance) { t.Node, t.Started, t.Addresses, t.Failures = "node2", false, "", 1 })},
+		{"it lived for a second, too short to start", before,
+			pod(func(p *podView) { p.Started, p.Addresses, p.BoundAt = false, "", noon.Add(-time.Second) }),
+			with(func(t *instance) { t.Started, t.Addresses = false, "" })},
+		{"long enough to start", instance{Lost: "u9"},
+			pod(func(p *podView) { p.Started, p.Addresses, p.BoundAt = false, "", noon.Add(-startGrace) }),
+			with(func(t *instance) { t.Started, t.Addresses, t.Failures = false, "", 1 })},
 	}
 	for _, tt := range tests {
 		t.Run(tt.story, func(t *testing.T) {
-			if got := tt.before.follow(tt.pod, noon); got != tt.want {
+			if got := tt.before.after(tt.pod, noon); got != tt.want {
 				t.Errorf("got  %+v\nwant %+v", got, tt.want)
 			}
 		})

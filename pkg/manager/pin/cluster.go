@@ -31,7 +31,7 @@ const (
 	theGate = "gated" // its only value
 )
 
-// CacheOptions is what the manager's cache may hold of what this room reads through it.
+// CacheOptions limits what the manager's cache keeps of the objects that this package reads from it.
 func CacheOptions() map[client.Object]cache.ByObject {
 	return map[client.Object]cache.ByObject{
 		&corev1.Node{}:  {Transform: trimNode},
@@ -45,8 +45,7 @@ func namespaceMeta() *metav1.PartialObjectMetadata {
 	return ns
 }
 
-// A cluster is what the manager knows of the cluster: informers, and the memory of pods that have ended. Every replica
-// has its own.
+// A cluster has the informers, and remembers pods that have ended. Every replica has its own.
 type cluster struct {
 	reader       client.Reader // of nodes and namespaces, from the manager's cache
 	pods         *informer.Informer[*podView]
@@ -55,19 +54,20 @@ type cluster struct {
 	synced       []func() bool
 	now          func() time.Time
 
-	mu     sync.Mutex
-	traces map[string]trace // by "namespace/pod"
+	mu        sync.Mutex
+	instances map[string]instance // by "namespace/pod"
 }
 
 func newCluster(ctx context.Context, mgr manager.Manager, now func() time.Time) (*cluster, error) {
-	c := &cluster{reader: mgr.GetClient(), now: now, traces: map[string]trace{},
+	c := &cluster{reader: mgr.GetClient(), now: now, instances: map[string]instance{},
 		pods: informer.New(viewPod, podIndexes), reservations: informer.New(viewReservation, reservationIndexes)}
 	pods, err := listWatch(mgr, corev1.SchemeGroupVersion.WithKind("Pod"), "pods",
 		func(o *metav1.ListOptions) { o.LabelSelector = wellknown.LabelRetained })
 	if err != nil {
 		return nil, err
 	}
-	reservations, err := listWatch(mgr, ipam.GroupVersion.WithKind("IPReservation"), ipam.Resource.Resource, func(*metav1.ListOptions) {})
+	reservations, err := listWatch(mgr, ipam.GroupVersion.WithKind("IPReservation"), ipam.Resource.Resource,
+		func(*metav1.ListOptions) {})
 	if err != nil {
 		return nil, err
 	}
@@ -75,8 +75,8 @@ func newCluster(ctx context.Context, mgr manager.Manager, now func() time.Time) 
 		func(ctx context.Context) error { return c.pods.Run(ctx, pods, "retained pods") },
 		func(ctx context.Context) error { return c.reservations.Run(ctx, reservations, "reservations") },
 	}
-	c.pods.Handle(informer.Handler[*podView]{Deleted: c.remember})
-	c.reservations.Handle(informer.Handler[*reservation]{Deleted: c.lose})
+	c.pods.Handle(informer.Handler[*podView]{Deleted: c.podDeleted})
+	c.reservations.Handle(informer.Handler[*reservation]{Deleted: c.reservationDeleted})
 	c.synced = []func() bool{c.pods.HasSynced, c.reservations.HasSynced}
 	for _, object := range []client.Object{&corev1.Node{}, namespaceMeta()} {
 		cached, err := mgr.GetCache().GetInformer(ctx, object, cache.BlockUntilSynced(false))
@@ -85,7 +85,7 @@ func newCluster(ctx context.Context, mgr manager.Manager, now func() time.Time) 
 		}
 		c.synced = append(c.synced, cached.HasSynced)
 	}
-	return c, mgr.Add(everywhere(c.run))
+	return c, mgr.Add(onAllReplicas(c.run))
 }
 
 var podIndexes = informer.Indexes[*podView]{byGate: func(p *podView) []string {
@@ -99,26 +99,30 @@ var reservationIndexes = informer.Indexes[*reservation]{byPod: func(r *reservati
 	return []string{r.Namespace + "/" + r.Pod}
 }}
 
-// listWatch lists and watches the objects of a kind with protobuf, if the API server has it for that kind.
-func listWatch(mgr manager.Manager, kind schema.GroupVersionKind, resource string, narrow func(*metav1.ListOptions)) (*toolscache.ListWatch, error) {
-	rest, err := apiutil.RESTClientForGVK(kind, false, false, mgr.GetConfig(), serializer.NewCodecFactory(mgr.GetScheme()), mgr.GetHTTPClient())
+// listWatch lists and watches the objects of a kind with protobuf, if the API server has it for
+// that kind.
+func listWatch(mgr manager.Manager, kind schema.GroupVersionKind, resource string,
+	narrow func(*metav1.ListOptions)) (*toolscache.ListWatch, error) {
+	rest, err := apiutil.RESTClientForGVK(kind, false, false, mgr.GetConfig(), serializer.NewCodecFactory(mgr.GetScheme()),
+		mgr.GetHTTPClient())
 	if err != nil {
 		return nil, fmt.Errorf("watching %s: %w", resource, err)
 	}
 	return toolscache.NewFilteredListWatchFromClient(rest, resource, metav1.NamespaceAll, narrow), nil
 }
 
-// watchAgain restarts the watches: an open one that shows nothing would be believed for minutes.
+// watchAgain restarts the watches: one that is open and shows nothing would not be noticed for
+// minutes.
 func (c *cluster) watchAgain() {
 	c.pods.Restart()
 	c.reservations.Restart()
 }
 
-// everywhere is work that every replica does, leader or not.
-type everywhere func(context.Context) error
+// onAllReplicas is a Runnable that runs in every replica, leader or not.
+type onAllReplicas func(context.Context) error
 
-func (f everywhere) Start(ctx context.Context) error { return f(ctx) }
-func (everywhere) NeedLeaderElection() bool          { return false }
+func (f onAllReplicas) Start(ctx context.Context) error { return f(ctx) }
+func (onAllReplicas) NeedLeaderElection() bool          { return false }
 
 func (c *cluster) run(ctx context.Context) error {
 	var wg sync.WaitGroup
@@ -133,12 +137,12 @@ func (c *cluster) run(ctx context.Context) error {
 			wg.Wait()
 			return nil
 		case <-forget.C:
-			c.forget()
+			c.expireInstances()
 		}
 	}
 }
 
-// Synced reports whether the first look at everything is over.
+// Synced reports whether everything has been listed once.
 func (c *cluster) Synced() bool {
 	for _, synced := range c.synced {
 		if !synced() {
@@ -148,64 +152,64 @@ func (c *cluster) Synced() bool {
 	return true
 }
 
-// remember keeps where a pod was after it has ended.
-func (c *cluster) remember(p *podView) {
+// podDeleted remembers where a pod was.
+func (c *cluster) podDeleted(p *podView) {
 	key := p.Namespace + "/" + p.Name
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if t := c.traces[key].follow(p, c.now()); t.Node != "" {
-		c.traces[key] = t
+	if t := c.instances[key].after(p, c.now()); t.Node != "" {
+		c.instances[key] = t
 	} else {
-		delete(c.traces, key)
+		delete(c.instances, key)
 	}
 }
 
-// lose remembers that nothing waits for a pod any more, once its reservation is deleted: be it over or given up, be the pod
-// still there or not. An agent that has it all the same publishes it again.
-func (c *cluster) lose(r *reservation) {
+// reservationDeleted remembers that nothing is reserved for a pod any more, whether its window has
+// ended or it was released. An agent that still has the lease publishes it again.
+func (c *cluster) reservationDeleted(r *reservation) {
 	if r.PodUID == "" {
 		return
 	}
 	key := r.Namespace + "/" + r.Pod
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	t := c.traces[key]
+	t := c.instances[key]
 	t.Lost = r.PodUID
 	if t.Node == "" {
-		t.Until = c.now().Add(memoryLife)
+		t.Until = c.now().Add(maxMemory)
 	}
-	c.traces[key] = t
+	c.instances[key] = t
 }
 
-func (c *cluster) forget() {
+func (c *cluster) expireInstances() {
 	now := c.now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for key, t := range c.traces {
+	for key, t := range c.instances {
 		if !now.After(t.Until) {
 			continue
 		}
 		if p := c.pod(key); p == nil || t.Lost != string(p.UID) {
-			delete(c.traces, key)
+			delete(c.instances, key)
 		}
 	}
 }
 
-// last is what is known of a pod's last instance. One that has not been seen to end counts as ended now: a pod of its name
-// is being made.
-func (c *cluster) last(key string) trace {
-	t := c.remembered(key)
+// last returns what is known of a pod's last instance. One that has not been seen to end counts as
+// ended now: a pod of its name is being created.
+func (c *cluster) last(key string) instance {
+	t := c.lastEnded(key)
 	if p := c.pod(key); p != nil {
-		t = t.follow(p, c.now())
+		t = t.after(p, c.now())
 	}
 	return t
 }
 
-// remembered is what is known of a pod's last instance that has been seen to end.
-func (c *cluster) remembered(key string) trace {
+// lastEnded returns what is known of a pod's last instance that has been seen to end.
+func (c *cluster) lastEnded(key string) instance {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.traces[key]
+	return c.instances[key]
 }
 
 func (c *cluster) pod(key string) *podView {
@@ -213,21 +217,21 @@ func (c *cluster) pod(key string) *podView {
 	return p
 }
 
-// gatedPods are the pods that wait for us alone.
+// gatedPods returns the pods that have our gate and no other.
 func (c *cluster) gatedPods() []*podView { return c.pods.ByIndex(byGate, theGate) }
 
 func (c *cluster) reservationsOf(key string) []*reservation {
 	return c.reservations.ByIndex(byPod, key)
 }
 
-// place is where a pod's addresses are, and what is remembered of the pod.
-func (c *cluster) place(key string) (place, trace, bool) {
+// place returns where a pod's addresses are, and what is remembered of the pod.
+func (c *cluster) place(key string) (place, instance, bool) {
 	last := c.last(key)
 	p, found := choose(c.reservationsOf(key), last, c.now())
 	return p, last, found
 }
 
-// node is a node by its name; nil if there is none. That it cannot be looked up is an error.
+// node returns a node by its name; nil if there is none. It fails if it cannot be looked up.
 func (c *cluster) node(ctx context.Context, name string) (*corev1.Node, error) {
 	var n corev1.Node
 	err := c.reader.Get(ctx, types.NamespacedName{Name: name}, &n)
@@ -240,7 +244,7 @@ func (c *cluster) node(ctx context.Context, name string) (*corev1.Node, error) {
 	return &n, nil
 }
 
-// namespaceMode is the mode that a namespace says for its pods; "" if it says none.
+// namespaceMode returns the mode that a namespace sets for its pods; "" if it sets none.
 func (c *cluster) namespaceMode(ctx context.Context, name string) (string, error) {
 	ns := namespaceMeta()
 	if err := c.reader.Get(ctx, types.NamespacedName{Name: name}, ns); err != nil {
@@ -249,9 +253,10 @@ func (c *cluster) namespaceMode(ctx context.Context, name string) (string, error
 	return ns.Labels[wellknown.AnnotationPin], nil
 }
 
-// modeOf is the mode that applies to a pod: its own annotation, else its namespace's label, else the cluster's. A word
-// that is none is passed over, and the note says so.
-func modeOf(annotations map[string]string, namespace string, cluster policy.PinMode) (mode policy.PinMode, note string) {
+// modeOf returns the mode that applies to a pod: its own annotation, else its namespace's label,
+// else the cluster's. An invalid mode is ignored, and the note says so.
+func modeOf(annotations map[string]string, namespace string, cluster policy.PinMode) (mode policy.PinMode,
+	note string) {
 	pod, found := annotations[wellknown.AnnotationPin]
 	if found {
 		mode, err := policy.ParsePinMode(pod)

@@ -13,7 +13,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
-// A Reason is why a pod is pinned or not, in one word.
+// A Reason is why a pod is pinned or not, as one word for annotations and metrics.
 type Reason string
 
 // The reasons for which a pod is pinned.
@@ -37,44 +37,45 @@ const (
 	NodeTainted   Reason = "NodeTainted"
 )
 
-// Facts are what a decision is made of.
+// Facts are the input of a decision.
 type Facts struct {
-	Pod *corev1.Pod // as its user wants it: without marks of ours
-	// Mode is what applies to the pod; ModeNote is said with the reason.
+	Pod *corev1.Pod // without what the webhook adds
+	// Mode is what applies to the pod; ModeNote is appended to the text.
 	Mode     policy.PinMode
 	ModeNote string
 	// Fallback replaces nominate where it is not honoured.
 	Fallback policy.PinMode
-	// Honoured: the pod's scheduler takes nominations. Crowded: too many pods wait for theirs already. Large: it is not certain
-	// that the API server would let the manager lift the pod's gate.
+	// Honoured: the pod's scheduler honours nominations. Crowded: too many pods wait for theirs
+	// already. Large: it is not certain that the API server would let the manager lift the pod's
+	// gate.
 	Honoured, Crowded, Large bool
 
 	Known bool // the rest could be looked up
 	// Found: there is a place where the pod's addresses are.
 	Found bool
 	Place place
-	Last  trace
+	Last  instance
 	Node  *corev1.Node // the place's; nil: there is none
 }
 
-// A Verdict is what becomes of the pod.
-type Verdict struct {
+// A Decision says whether and how a pod is pinned.
+type Decision struct {
 	Mode      policy.PinMode // PinNone: it is not pinned
 	Node      string         // the pinned node; unpinned, the one that it is not pinned to, if any
 	Hostname  string         // the node's label of that name
-	Addresses string         // what waits there
+	Addresses string         // reserved there
 	Reason    Reason
 	Text      string // for people
 }
 
 // Pinned reports whether the pod is pinned.
-func (v Verdict) Pinned() bool { return v.Mode != policy.PinNone }
+func (v Decision) Pinned() bool { return v.Mode != policy.PinNone }
 
-// String is what stands in the pod's annotation: the reason, and for people the text, which begins with the mode if the pod
-// is pinned.
-func (v Verdict) String() string { return string(v.Reason) + ": " + v.Text }
+// String returns the value of the pod's annotation: the reason, and for people the text, which
+// begins with the mode if the pod is pinned.
+func (v Decision) String() string { return string(v.Reason) + ": " + v.Text }
 
-// modeIn is the mode of the pin that such an annotation is about.
+// modeIn returns the mode that such an annotation says.
 func modeIn(annotation string) policy.PinMode {
 	reason, text, _ := strings.Cut(annotation, ": ")
 	if Reason(reason) != Reserved && Reason(reason) != Remembered {
@@ -88,15 +89,15 @@ func modeIn(annotation string) policy.PinMode {
 	return mode
 }
 
-// Decide says whether and how a pod is pinned. It is a pure function.
-func Decide(f Facts) Verdict {
-	v := Verdict{Mode: policy.PinNone, Node: f.Place.Node, Addresses: f.Place.Addresses}
-	if v.Reason, v.Text = obstacle(f); v.Reason == "" {
+// Decide decides whether and how a pod is pinned. It is a pure function.
+func Decide(f Facts) Decision {
+	v := Decision{Mode: policy.PinNone, Node: f.Place.Node, Addresses: f.Place.Addresses}
+	if v.Reason, v.Text = blocker(f); v.Reason == "" {
 		v.Reason = Reserved
 		if f.Place.Remembered {
 			v.Reason = Remembered
 		}
-		v.Mode, v.Text = welcome(f)
+		v.Mode, v.Text = effectiveMode(f)
 		if v.Mode == policy.PinNone {
 			v.Reason = NotWanted
 		}
@@ -108,13 +109,14 @@ func Decide(f Facts) Verdict {
 	return v
 }
 
-// welcome is how a pod is pinned against which nothing speaks.
-func welcome(f Facts) (policy.PinMode, string) {
+// effectiveMode returns the mode of a pod that may be pinned, and the text for people.
+func effectiveMode(f Facts) (policy.PinMode, string) {
 	mode, instead := f.Mode, ""
 	switch {
 	case mode != policy.PinNominate:
 	case !f.Honoured:
-		mode, instead = f.Fallback, fmt.Sprintf("; not nominate: the scheduler %q is not among --schedulers", f.Pod.Spec.SchedulerName)
+		mode, instead = f.Fallback, fmt.Sprintf("; not nominate: the scheduler %q is not among --schedulers",
+			f.Pod.Spec.SchedulerName)
 	case f.Large:
 		mode, instead = policy.PinPrefer, "; not nominate: the pod is too large, or has too many annotations or gates"
 	case f.Crowded:
@@ -129,14 +131,14 @@ func welcome(f Facts) (policy.PinMode, string) {
 	default:
 		text += "its address"
 	}
-	if _, why := closed(f.Node, f.Pod.Spec.Tolerations); why != "" {
+	if _, why := unschedulable(f.Node, f.Pod.Spec.Tolerations); why != "" {
 		text += "; it waits: " + why
 	}
 	return mode, text + instead
 }
 
-// obstacle is what speaks against a pin, if anything.
-func obstacle(f Facts) (Reason, string) {
+// blocker returns why a pod is not pinned; "" if it may be.
+func blocker(f Facts) (Reason, string) {
 	node := f.Place.Node
 	switch {
 	case f.Mode == policy.PinNone:
@@ -162,28 +164,28 @@ func obstacle(f Facts) (Reason, string) {
 	if f.Mode == policy.PinRequire {
 		return "", "" // it waits
 	}
-	return closed(f.Node, f.Pod.Spec.Tolerations)
+	return unschedulable(f.Node, f.Pod.Spec.Tolerations)
 }
 
-// closed is why a node takes no pod like this one at the moment, if it does not.
-func closed(n *corev1.Node, tolerations []corev1.Toleration) (Reason, string) {
+// unschedulable returns why a node takes no pod with these tolerations now; "" if it does.
+func unschedulable(n *corev1.Node, tolerations []corev1.Toleration) (Reason, string) {
 	name := n.Name
 	if !nodeReady(n) {
 		return NodeNotReady, name + " is not Ready"
 	}
 	if n.Spec.Unschedulable {
 		cordon := []corev1.Taint{{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}}
-		if _, found := untolerated(cordon, tolerations); found {
+		if _, found := untoleratedTaint(cordon, tolerations); found {
 			return NodeCordoned, name + " is cordoned"
 		}
 	}
-	if taint, found := untolerated(n.Spec.Taints, tolerations); found {
+	if taint, found := untoleratedTaint(n.Spec.Taints, tolerations); found {
 		return NodeTainted, fmt.Sprintf("%s has the taint %s", name, taint.ToString())
 	}
 	return "", ""
 }
 
-func untolerated(taints []corev1.Taint, tolerations []corev1.Toleration) (corev1.Taint, bool) {
+func untoleratedTaint(taints []corev1.Taint, tolerations []corev1.Toleration) (corev1.Taint, bool) {
 	hard := func(t *corev1.Taint) bool { return t.Effect != corev1.TaintEffectPreferNoSchedule }
 	return schedulingcorev1.FindMatchingUntoleratedTaint(logr.Discard(), taints, tolerations, hard, true)
 }

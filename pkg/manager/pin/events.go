@@ -26,10 +26,11 @@ const (
 	reasonChanged     = "AddressChanged"
 )
 
-// eventLife is how old a pod's news may be: a leader that was just elected does not repeat what its predecessor said.
-const eventLife = 30 * time.Second
+// maxReportAge is the age up to which a pod gets Events for its creation. It keeps a new leader from
+// repeating the Events of its predecessor.
+const maxReportAge = 30 * time.Second
 
-func events(r recorder.EventRecorder) func(p *podView, reason, text string) {
+func newReporter(r recorder.EventRecorder) func(p *podView, reason, text string) {
 	return func(p *podView, reason, text string) {
 		pod := bare(p)
 		pod.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
@@ -37,11 +38,12 @@ func events(r recorder.EventRecorder) func(p *podView, reason, text string) {
 	}
 }
 
-// An explainer says on a pod why it is not pinned where its addresses are, and that it has got others. The leader does.
+// An explainer reports on a pod why it is not pinned where its addresses are, and that it has got
+// others. It runs in the leader.
 type explainer struct {
 	cluster *cluster
-	tell    func(p *podView, reason, text string)
-	said    *recently
+	report  func(p *podView, reason, text string)
+	recent  *recentKeys
 }
 
 // Reconcile looks at a pod that is new, or newly bound.
@@ -51,19 +53,20 @@ func (e *explainer) Reconcile(_ context.Context, req reconcile.Request) (reconci
 		return reconcile.Result{}, nil
 	}
 	now := e.cluster.now()
-	if text := notPossible(p); text != "" && e.said.first(string(p.UID)+reasonNotPossible, now) {
-		e.tell(p, reasonNotPossible, text)
+	if text := notPossible(p); text != "" && e.recent.first(string(p.UID)+reasonNotPossible, now) {
+		e.report(p, reasonNotPossible, text)
 	}
 	if p.Node == "" {
 		return reconcile.Result{}, nil
 	}
-	if text := changed(p, e.cluster.reservationsOf(req.String()), e.cluster.remembered(req.String()), now); text != "" && e.said.first(string(p.UID)+reasonChanged, now) {
-		e.tell(p, reasonChanged, text)
+	if text := changed(p, e.cluster.reservationsOf(req.String()), e.cluster.lastEnded(req.String()), now); text != "" &&
+		e.recent.first(string(p.UID)+reasonChanged, now) {
+		e.report(p, reasonChanged, text)
 	}
 	return reconcile.Result{}, nil
 }
 
-// notPossible is what is said of a pod whose addresses are somewhere, and that is not pinned there.
+// notPossible returns the Event of a pod that is not pinned where its addresses are; "" for others.
 func notPossible(p *podView) string {
 	reason, text, _ := strings.Cut(p.Reason, ": ")
 	switch Reason(reason) {
@@ -73,8 +76,9 @@ func notPossible(p *podView) string {
 	return "not pinned: " + text
 }
 
-// changed is what is said of a pod that runs on another node than the one that has kept its addresses.
-func changed(p *podView, all []*reservation, last trace, now time.Time) string {
+// changed returns the Event of a pod that runs on another node than the one that has its addresses;
+// "" for others.
+func changed(p *podView, all []*reservation, last instance, now time.Time) string {
 	var before []*reservation
 	for _, r := range all {
 		if r.PodUID != string(p.UID) {
@@ -100,10 +104,11 @@ func (e *explainer) setup(mgr manager.Manager) error {
 	if err != nil {
 		return err
 	}
-	return c.Watch(source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	return c.Watch(source.Func(func(_ context.Context,
+		queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		e.cluster.pods.Handle(informer.Handler[*podView]{
 			Added: func(p *podView) {
-				if e.cluster.now().Sub(p.CreationTimestamp.Time) < eventLife {
+				if e.cluster.now().Sub(p.CreationTimestamp.Time) < maxReportAge {
 					queue.Add(requestOf(p))
 				}
 			},

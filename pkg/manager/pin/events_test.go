@@ -23,7 +23,8 @@ func TestNotPossible(t *testing.T) {
 }
 
 func TestChanged(t *testing.T) {
-	home := &reservation{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "1"}, Node: "node1", PodUID: "u0", Until: noon.Add(time.Minute), Addresses: "10.0.0.7"}
+	home := &reservation{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "1"}, Node: "node1", PodUID: "u0",
+		Until: noon.Add(time.Minute), Addresses: "10.0.0.7"}
 	own := &reservation{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "2"}, Node: "node2", PodUID: "u1", Bound: true}
 	lapsed := &reservation{Node: "node1", PodUID: "u0", Until: noon}
 	pod := func(node, reason string) *podView {
@@ -35,26 +36,30 @@ func TestChanged(t *testing.T) {
 		story string
 		pod   *podView
 		all   []*reservation
-		last  trace
+		last  instance
 		want  string
 	}{
-		{"at home", pod("node1", ""), []*reservation{home}, trace{}, ""},
-		{"at an earlier home, which has kept another address", pod("node2", "NodeTainted: node1 has a taint"), []*reservation{home,
-			{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "0"}, Node: "node2", PodUID: "u-1", Until: noon.Add(time.Minute), Addresses: "10.0.1.1"}}, trace{},
+		{"at home", pod("node1", ""), []*reservation{home}, instance{}, ""},
+		{"at an earlier home, which has kept another address", pod("node2", "NodeTainted: node1 has a taint"),
+			[]*reservation{home,
+				{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "0"}, Node: "node2", PodUID: "u-1", Until: noon.Add(time.Minute),
+					Addresses: "10.0.1.1"}}, instance{},
 			"started on node2, but node1 has kept 10.0.0.7: it did not pass the scheduler's filters there"},
-		{"nothing was kept", pod("node2", ""), nil, trace{}, ""},
-		{"its own new lease is published already", pod("node2", ""), []*reservation{own}, trace{}, ""},
-		{"nothing is kept any more", unpinned, []*reservation{lapsed}, trace{}, ""},
-		{"not pinned", unpinned, []*reservation{home, own}, trace{}, "started on node2, but node1 has kept 10.0.0.7: node1 is cordoned"},
+		{"nothing was kept", pod("node2", ""), nil, instance{}, ""},
+		{"its own new lease is published already", pod("node2", ""), []*reservation{own}, instance{}, ""},
+		{"nothing is kept any more", unpinned, []*reservation{lapsed}, instance{}, ""},
+		{"not pinned", unpinned, []*reservation{home, own}, instance{},
+			"started on node2, but node1 has kept 10.0.0.7: node1 is cordoned"},
 		{"seen on another node a moment ago", unpinned, nil,
-			trace{Node: "node1", Started: true, Addresses: "10.0.0.8", Ended: noon, Until: noon.Add(time.Minute)},
+			instance{Node: "node1", Started: true, Addresses: "10.0.0.8", Ended: noon, Until: noon.Add(time.Minute)},
 			"started on node2, but node1 has kept 10.0.0.8: node1 is cordoned"},
 		{"seen on this node a moment ago", pod("node2", ""), nil,
-			trace{Node: "node2", Started: true, Addresses: "10.0.0.8", Ended: noon, Until: noon.Add(time.Minute)}, ""},
-		{"pinned in vain", pod("node2", "Reserved: nominate node1, which has 10.0.0.7"), []*reservation{home}, trace{},
+			instance{Node: "node2", Started: true, Addresses: "10.0.0.8", Ended: noon, Until: noon.Add(time.Minute)}, ""},
+		{"pinned in vain", pod("node2", "Reserved: nominate node1, which has 10.0.0.7"), []*reservation{home}, instance{},
 			"started on node2, but node1 has kept 10.0.0.7: it did not pass the scheduler's filters there"},
-		{"preferred in vain", pod("node2", "Reserved: prefer node1, which has 10.0.0.7"), []*reservation{home}, trace{},
-			"started on node2, but node1 has kept 10.0.0.7: it did not pass the scheduler's filters there, or other nodes had a higher score"},
+		{"preferred in vain", pod("node2", "Reserved: prefer node1, which has 10.0.0.7"), []*reservation{home}, instance{},
+			"started on node2, but node1 has kept 10.0.0.7: it did not pass the scheduler's filters there, " +
+				"or other nodes had a higher score"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.story, func(t *testing.T) {

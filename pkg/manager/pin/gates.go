@@ -12,11 +12,12 @@ import (
 )
 
 const (
-	// gateLife is for how long a pod waits for its nomination; then its gate is lifted without one.
-	gateLife = 2 * time.Second
+	// gateTimeout is for how long a pod waits for its nomination; then its gate is lifted without
+	// one.
+	gateTimeout = 2 * time.Second
 	// maxGates is how many pods may wait behind gates that this replica has made or could not lift,
-	// but for one more after a probe. It bounds how many pods are held back if no gate can be lifted
-	// any more.
+	// but for one more after a probe. It bounds how many pods are held back if no gate can be
+	// lifted any more.
 	maxGates = 9
 	// maxNamespaceGates is how many of them may be of one namespace.
 	maxNamespaceGates = 5
@@ -25,12 +26,12 @@ const (
 	// admissionWait is how long an admission waits at most until others' gates are lifted. The API
 	// server gives the webhook two seconds.
 	admissionWait = time.Second
-	// unseenLife is after how long the API server is asked for a pod that this replica has admitted
-	// and no watch shows.
-	unseenLife = 500 * time.Millisecond
-	// createLife is after how long an admitted pod that does not exist was not created: no request
-	// lasts longer.
-	createLife = 75 * time.Second
+	// unseenTimeout is after how long the API server is asked for a pod that this replica has
+	// admitted and no watch shows.
+	unseenTimeout = 500 * time.Millisecond
+	// createTimeout is after how long an admitted pod that does not exist was not created: no
+	// request lasts longer.
+	createTimeout = 75 * time.Second
 	// firstPause and maxPause bound for how long no gate is made after one was lifted too late.
 	// Each pause doubles the next.
 	firstPause = 2 * time.Second
@@ -41,10 +42,10 @@ const (
 // another may be made.
 //
 // A pod holds one of a few places from its admission until its gate is lifted or the API server
-// says that the pod does not exist. Namespaces take turns. If gates cannot be lifted, the places are
-// soon taken, and no gate is made until one has been lifted. A namespace in which a gate could not
-// be lifted gets none until one of its gates was lifted, and its pods hold no places once a gate was
-// lifted in another namespace: the cause is its own.
+// says that the pod does not exist. Namespaces take turns. If gates cannot be lifted, the places
+// are soon taken, and no gate is made until one has been lifted. A namespace in which a gate could
+// not be lifted gets none until one of its gates was lifted, and its pods hold no places once a
+// gate was lifted in another namespace: the cause is its own.
 //
 // All places may be held by one tenant whose gates cannot be lifted. So while no gate is made, the
 // API server is asked about pods of other namespaces, which have no gate, whether it would let the
@@ -319,7 +320,7 @@ func (l *gateLimiter) Gone(p *podView) bool {
 		return false
 	}
 	g.uid, g.seen = "", false
-	g.admitted = l.now().Add(-unseenLife)
+	g.admitted = l.now().Add(-unseenTimeout)
 	return true
 }
 
@@ -328,7 +329,7 @@ func (l *gateLimiter) Unseen(key string) (admitted time.Time, ask bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	g := l.gates[key]
-	if g == nil || g.seen || g.admitted.IsZero() || !g.lifted.IsZero() || l.now().Sub(g.admitted) < unseenLife {
+	if g == nil || g.seen || g.admitted.IsZero() || !g.lifted.IsZero() || l.now().Sub(g.admitted) < unseenTimeout {
 		return time.Time{}, false
 	}
 	return g.admitted, true
@@ -345,7 +346,7 @@ func (l *gateLimiter) Missing(key string) time.Duration {
 	}
 	l.free(key)
 	age := l.now().Sub(g.admitted)
-	if age > createLife {
+	if age > createTimeout {
 		delete(l.gates, key)
 		return 0
 	}
@@ -367,7 +368,7 @@ func (l *gateLimiter) LiftedUnseen(p *podView) time.Duration {
 	key := keyOf(p)
 	l.drop(key)
 	l.gates[key] = &gate{admitted: l.now(), uid: p.UID, lifted: l.now()}
-	return unseenLife
+	return unseenTimeout
 }
 
 // Unwatched finds out whether a watch has shown a pod after its gate was lifted. If not, no gate is
@@ -375,7 +376,7 @@ func (l *gateLimiter) LiftedUnseen(p *podView) time.Duration {
 func (l *gateLimiter) Unwatched(key string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if g := l.gates[key]; g == nil || g.lifted.IsZero() || l.now().Sub(g.lifted) < unseenLife {
+	if g := l.gates[key]; g == nil || g.lifted.IsZero() || l.now().Sub(g.lifted) < unseenTimeout {
 		return false
 	}
 	delete(l.gates, key)

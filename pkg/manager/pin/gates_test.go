@@ -214,7 +214,8 @@ func TestTenantWithSeveralNamespaces(t *testing.T) {
 	}
 }
 
-// TestNamespacesTakeTurns has one tenant's pods wait for places in two namespaces, and then another's.
+// TestNamespacesTakeTurns has one tenant's pods wait for places in two namespaces, and then
+// another's.
 func TestNamespacesTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const lifting = 50 * time.Millisecond
@@ -258,7 +259,8 @@ func TestOneOfTheFailedIsTriedOften(t *testing.T) {
 	}
 }
 
-// Whether a pod that is shown no more is deleted or has lost its label is asked at once: its gate may be left.
+// Whether a pod that is shown no more is deleted or has lost its label is asked at once: its gate
+// may be left.
 func TestPodThatIsShownNoMore(t *testing.T) {
 	l, _, admitted := limited()
 	admitted("db/0")
@@ -281,7 +283,7 @@ func TestUnseen(t *testing.T) {
 		}
 	}
 	asks("just admitted", false)
-	*clock = clock.Add(unseenLife)
+	*clock = clock.Add(unseenTimeout)
 	asks("no watch shows it", true)
 	other := gatedPod("db/0")
 	other.Gated = false
@@ -313,7 +315,7 @@ func TestUnseen(t *testing.T) {
 		t.Error("after a pause none is made, to see whether the watch is back")
 	}
 	l.LiftedUnseen(gatedPod("db/1"))
-	*clock = clock.Add(unseenLife)
+	*clock = clock.Add(unseenTimeout)
 	l.Unwatched("db/1")
 	*clock = clock.Add(firstPause)
 	if admitted("db/2") {
@@ -321,12 +323,12 @@ func TestUnseen(t *testing.T) {
 	}
 	*clock = clock.Add(firstPause)
 	admitted("db/2")
-	*clock = clock.Add(unseenLife)
+	*clock = clock.Add(unseenTimeout)
 	l.LiftedUnseen(gatedPod("db/2"))
 	lifted := gatedPod("db/2")
 	lifted.Gated = false
 	l.Seen(lifted)
-	*clock = clock.Add(unseenLife)
+	*clock = clock.Add(unseenTimeout)
 	if l.Unwatched("db/2") || !admitted("db/3") {
 		t.Error("a watch that is slow counts as dead")
 	}
@@ -336,13 +338,13 @@ func TestPodsThatAreNotCreated(t *testing.T) {
 	l, clock, admitted := limited()
 	made := fill(admitted, "pod", 1)
 	asked := 0
-	for age := unseenLife; age > 0; age = l.Missing(made[0]) {
+	for age := unseenTimeout; age > 0; age = l.Missing(made[0]) {
 		*clock = clock.Add(age)
 		if asked++; asked == 1 && admitted("ns0/more") {
 			t.Error("there is a place before it is known that the pod does not exist")
 		}
 	}
-	if asked < 5 || asked > 10 || clock.Sub(noon) < createLife {
+	if asked < 5 || asked > 10 || clock.Sub(noon) < createTimeout {
 		t.Errorf("asked %d times within %v", asked, clock.Sub(noon))
 	}
 	for range 100 { // somebody tries again and again to create a pod for which there is no quota

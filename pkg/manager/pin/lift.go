@@ -15,27 +15,29 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
 )
 
-// listLife is how long the API server has to list what waits: all pages.
-const listLife = 30 * time.Second
+// listTimeout is the time limit for listing the pods that wait, for all pages.
+const listTimeout = 30 * time.Second
 
-// LiftGates lifts the gates of pods that wait, until none does. It is for the end. A manager ends, and another replica may
-// still nominate: it leaves it patience to do so, and takes only pods that wait for nothing else. Or leasehold ends in a
-// cluster: then all, also those that somebody else holds back, for later on nobody will take ours off them. It returns how
-// many it lifted, and what went wrong, if gates are left when the context ends.
-func LiftGates(ctx context.Context, c client.Client, patience time.Duration, all bool) (int, error) {
-	l := newLifter(c, c, patience, all)
+// LiftGates lifts the gates of pods that wait, until there are none. It is for the end of a manager,
+// where another replica may still nominate: it leaves each pod to that replica for the delay, and
+// lifts gates only of pods that have no other. With all, it is for the removal of leasehold from a
+// cluster: it lifts ours also of pods that have other gates, because nobody else will. It returns
+// the number of lifted gates, and an error if gates are left when the context ends.
+func LiftGates(ctx context.Context, c client.Client, delay time.Duration, all bool) (int, error) {
+	l := newLifter(c, c, delay, all)
 	var problem error
 	for {
 		waiting, err := l.round(ctx, time.Now())
 		if waiting == 0 && err == nil {
 			return l.lifted, nil
 		}
-		if ctx.Err() == nil || problem == nil { // a round that was cut short does not know why gates are left
+		if ctx.Err() == nil || problem == nil { // a round that the context ended does not say why gates are left
 			problem = err
 		}
 		select {
 		case <-ctx.Done():
-			return l.lifted, errors.Join(fmt.Errorf("pods with the gate %s are left: %w", wellknown.GateNominate, ctx.Err()), problem)
+			return l.lifted, errors.Join(fmt.Errorf("pods with the gate %s are left: %w", wellknown.GateNominate, ctx.Err()),
+				problem)
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
@@ -43,21 +45,22 @@ func LiftGates(ctx context.Context, c client.Client, patience time.Duration, all
 
 // A lifter lifts the gates of pods that it has seen waiting for a while.
 type lifter struct {
-	reader   client.Reader // the API server itself
-	client   client.Client
-	patience time.Duration
-	limit    time.Duration // for each call, so that one that is not answered keeps no other pod
-	all      bool          // also of pods that somebody else holds back
+	reader client.Reader // the API server itself
+	client client.Client
+	delay  time.Duration
+	limit  time.Duration // for each call, so that one without an answer delays no other pod for long
+	all    bool          // also of pods that somebody else holds back
 
 	first  map[types.UID]time.Time // when a pod was first seen to wait
 	lifted int
 }
 
-func newLifter(r client.Reader, c client.Client, patience time.Duration, all bool) *lifter {
-	return &lifter{reader: r, client: c, patience: patience, limit: callLife, all: all, first: map[types.UID]time.Time{}}
+func newLifter(r client.Reader, c client.Client, delay time.Duration, all bool) *lifter {
+	return &lifter{reader: r, client: c, delay: delay, limit: callTimeout, all: all, first: map[types.UID]time.Time{}}
 }
 
-// round looks once, and tells how many pods wait. One whose gate cannot be lifted keeps no other.
+// round lists the pods that wait once, lifts gates, and returns how many waited. A gate that cannot
+// be lifted delays no other.
 func (l *lifter) round(ctx context.Context, now time.Time) (int, error) {
 	waiting, err := l.waiting(ctx)
 	if err != nil {
@@ -68,7 +71,7 @@ func (l *lifter) round(ctx context.Context, now time.Time) (int, error) {
 	for _, p := range waiting {
 		seen := since(l.first[p.UID], true, now)
 		first[p.UID] = seen
-		if now.Sub(seen) < l.patience {
+		if now.Sub(seen) < l.delay {
 			continue
 		}
 		if err := l.lift(ctx, p); unexpected(err) != nil {
@@ -88,9 +91,9 @@ func (l *lifter) lift(ctx context.Context, p metav1.ObjectMeta) error {
 	return err
 }
 
-// waiting lists the pods with our gate, not all at once. The API server leaves out all that run.
+// waiting lists the pods with our gate, in pages. The API server leaves out those that are bound.
 func (l *lifter) waiting(ctx context.Context) ([]metav1.ObjectMeta, error) {
-	ctx, cancel := context.WithTimeout(ctx, listLife)
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	var waiting []metav1.ObjectMeta
 	for token := ""; ; {

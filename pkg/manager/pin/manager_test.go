@@ -60,7 +60,8 @@ func startManager(t *testing.T, o Options) *whole {
 		return k
 	}
 	c := fakeapi.NewCluster(t,
-		kind("", "v1", "Node", "nodes", false), kind("", "v1", "Namespace", "namespaces", false), kind("", "v1", "Pod", "pods", true),
+		kind("", "v1", "Node", "nodes", false), kind("", "v1", "Namespace", "namespaces", false),
+		kind("", "v1", "Pod", "pods", true),
 		kind(ipam.GroupVersion.Group, ipam.GroupVersion.Version, "IPReservation", "ipreservations", true),
 		kind("events.k8s.io", "v1", "Event", "events", true))
 	w := &whole{Cluster: c, t: t, hooks: &hooks{}}
@@ -114,7 +115,8 @@ func (w *whole) reserve(pod, node, uid string) {
 // create admits a pod as the API server does, and stores it.
 func (w *whole) create(name string, change ...func(*corev1.Pod)) corev1.Pod {
 	w.t.Helper()
-	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "db", Annotations: map[string]string{policy.Annotation: "60"}},
+	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "db",
+		Annotations: map[string]string{policy.Annotation: "60"}},
 		Spec: corev1.PodSpec{SchedulerName: "default-scheduler", Containers: []corev1.Container{{Name: "db", Image: "db"}}}}
 	for _, c := range change {
 		c(&pod)
@@ -125,7 +127,8 @@ func (w *whole) create(name string, change ...func(*corev1.Pod)) corev1.Pod {
 	}
 	review, err := json.Marshal(admissionv1.AdmissionReview{
 		TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"},
-		Request:  &admissionv1.AdmissionRequest{UID: "1", Namespace: "db", Operation: admissionv1.Create, Object: runtime.RawExtension{Raw: object}},
+		Request: &admissionv1.AdmissionRequest{UID: "1", Namespace: "db", Operation: admissionv1.Create,
+			Object: runtime.RawExtension{Raw: object}},
 	})
 	if err != nil {
 		w.t.Fatal(err)
@@ -148,7 +151,8 @@ func (w *whole) create(name string, change ...func(*corev1.Pod)) corev1.Pod {
 	if err := json.Unmarshal([]byte(patched(w.t, object, response)), &pod); err != nil {
 		w.t.Fatal(err)
 	}
-	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonSchedulingGated}}
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
+		Reason: corev1.PodReasonSchedulingGated}}
 	w.Put(podsIn+name, pod)
 	return pod
 }
@@ -169,9 +173,11 @@ func (w *whole) hasEvent(reason, text string) bool {
 	return false
 }
 
-// What a recreated pod goes through, from its admission until it is scheduled: by every part that Setup starts.
+// What a recreated pod goes through, from its admission until it is scheduled: by every part that
+// Setup starts.
 func TestARecreatedPodIsPinned(t *testing.T) {
-	w := startManager(t, Options{Mode: policy.PinNominate, Fallback: policy.PinPrefer, Schedulers: []string{"default-scheduler"}, RequireTimeout: time.Second})
+	w := startManager(t, Options{Mode: policy.PinNominate, Fallback: policy.PinPrefer,
+		Schedulers: []string{"default-scheduler"}, RequireTimeout: time.Second})
 	w.reserve("db-0", "node1", "former")
 	w.reserve("db-1", "node2", "former")
 	var db0 corev1.Pod
@@ -198,7 +204,8 @@ func TestARecreatedPodIsPinned(t *testing.T) {
 	w.Until("an Event says that it is elsewhere", func() bool { return w.hasEvent(reasonChanged, "node1") })
 
 	other := w.create("unknown-0")
-	if len(other.Spec.SchedulingGates) != 0 || other.Spec.Affinity != nil || other.Annotations[wellknown.AnnotationPinReason] == "" {
+	if len(other.Spec.SchedulingGates) != 0 || other.Spec.Affinity != nil ||
+		other.Annotations[wellknown.AnnotationPinReason] == "" {
 		t.Errorf("without a reservation: %+v %v", other.Spec, other.Annotations)
 	}
 }

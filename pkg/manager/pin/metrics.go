@@ -2,7 +2,7 @@ package pin
 
 import "github.com/prometheus/client_golang/prometheus"
 
-type meters struct {
+type collectors struct {
 	decisions   *prometheus.CounterVec // by mode and reason
 	duration    prometheus.Histogram
 	withdrawals *prometheus.CounterVec // by reason
@@ -10,8 +10,8 @@ type meters struct {
 	evictions   *prometheus.CounterVec // by reason
 }
 
-func newMeters(registry prometheus.Registerer, gates func() float64) (*meters, error) {
-	m := &meters{
+func newCollectors(registry prometheus.Registerer, gates func() float64) (*collectors, error) {
+	m := &collectors{
 		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "leasehold_pin_decisions_total",
 			Help: "Retained pods admitted, by the mode of their pin (none: not pinned) and by the reason.",

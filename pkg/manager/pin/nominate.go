@@ -28,29 +28,33 @@ import (
 )
 
 const (
-	// takeOver is after how long a replica lifts the gate of a pod that another one admitted.
-	takeOver = 700 * time.Millisecond
-	// nominationLife is how long a nomination lasts if no scheduler tries the pod. The scheduler may be starting anew or have
-	// a long queue, so this only bounds how long room is kept for a pod that its plugins keep out of the queue.
-	nominationLife = 5 * time.Minute
-	// preemptionTime is how long after the scheduler has failed with a pod the pods that it preempts may not be marked yet.
+	// takeOverAfter is the age at which a replica lifts the gate of a pod that another one admitted.
+	takeOverAfter = 700 * time.Millisecond
+	// nominationTimeout is how long a nomination lasts if no scheduler tries the pod. The scheduler
+	// may be starting anew or have a long queue, so this only limits how long the node's resources
+	// are reserved for a pod that plugins keep out of the queue.
+	nominationTimeout = 5 * time.Minute
+	// preemptionTime is how long after the scheduler has failed with a pod the pods that it
+	// preempts may not have their condition yet.
 	preemptionTime = 3 * time.Second
-	// preemptionAgain is after how long it is asked again whether preempted pods are still there.
-	preemptionAgain = 10 * time.Second
-	// callLife is how long the API server has to answer the last call of a step: one that is slow for everybody is not made
-	// faster by repeating the call.
-	callLife = 15 * time.Second
-	// firstAsk is how long it has to answer the first time that a pod is asked for: the connection may be dead.
-	firstAsk = 700 * time.Millisecond
-	// lookAgain is after how long to look again where the informer is late, or no worker is free to try again.
-	lookAgain = 50 * time.Millisecond
-	// probeMost is for how long at most the one pod of a namespace waits for another try that shows
-	// whether gates can be lifted again, and retryMost the others.
-	probeMost = time.Second
-	retryMost = 15 * time.Second
+	// preemptionRecheck is the interval at which preempted pods are listed until they are gone.
+	preemptionRecheck = 10 * time.Second
+	// callTimeout is how long the API server has to answer the last call of a step: one that is
+	// slow for everybody is not made faster by repeating the call.
+	callTimeout = 15 * time.Second
+	// firstGetTimeout is how long it has to answer the first time that a pod is asked for: the
+	// connection may be dead.
+	firstGetTimeout = 700 * time.Millisecond
+	// recheckAfter is the delay before a pod is looked at again where the informer is late, or no
+	// worker is free for retries.
+	recheckAfter = 50 * time.Millisecond
+	// maxProbePause is the longest pause between tries for one pod of each namespace, which shows
+	// whether gates can be lifted again; maxRetryPause is that for the others.
+	maxProbePause = time.Second
+	maxRetryPause = 15 * time.Second
 	// workers lift gates side by side.
 	workers = 16
-	// retries is how many workers may be busy with pods that have failed before, so that others find one.
+	// retries is the number of workers that may be busy with pods that have failed before.
 	retries = workers / 2
 )
 
@@ -64,25 +68,26 @@ const (
 	withdraw      // take the nomination back
 )
 
-// A sight is what a replica has seen of a pod on its way. Its times are of this replica's clock: the API server's may differ.
-type sight struct {
-	alone     time.Time // since when our gate is the last
+// A podProgress is what a replica has seen of a pod on its way. Its times are of this replica's
+// clock: the API server's may differ.
+type podProgress struct {
+	lastGate  time.Time // since when our gate is the last
 	lifted    bool      // by this replica
 	failed    bool      // this replica could not lift it, or not in time
-	told      bool      // it was said on the pod
+	reported  bool      // an Event on the pod says so
 	nominated time.Time // since when the pod waits for a scheduler, nominated and without gate
 	tried     time.Time // since when a scheduler has failed with it and the nomination is still there
 }
 
-// look updates a sight by what a pod is like now.
-func (s sight) look(p *podView, now time.Time) sight {
-	s.alone = since(s.alone, p.Gated && p.Gates == 1, now)
-	s.nominated = since(s.nominated, !p.Gated && p.waits(), now)
-	s.tried = since(s.tried, p.waits() && p.NotScheduled != "", now)
+// observe returns the progress of a pod, given its present state.
+func (s podProgress) observe(p *podView, now time.Time) podProgress {
+	s.lastGate = since(s.lastGate, p.Gated && p.Gates == 1, now)
+	s.nominated = since(s.nominated, !p.Gated && p.awaitsScheduler(), now)
+	s.tried = since(s.tried, p.awaitsScheduler() && p.NotScheduled != "", now)
 	return s
 }
 
-// since is the moment since when something is so: zero if it is not.
+// since returns the time since when something is so; zero if it is not.
 func since(before time.Time, is bool, now time.Time) time.Time {
 	switch {
 	case !is:
@@ -93,77 +98,79 @@ func since(before time.Time, is bool, now time.Time) time.Time {
 	return before
 }
 
-// waits reports whether a pod has a nomination that the manager wrote, and is not bound yet.
-func (p *podView) waits() bool {
+// awaitsScheduler reports whether a pod has a nomination that the manager wrote, and is not bound yet.
+func (p *podView) awaitsScheduler() bool {
 	return p.Node == "" && p.NominatedByUs && p.Nominated != "" && p.Nominated == p.Pinned
 }
 
-// next is the step for a pod as it is now, after how long to ask again, and the reason of a withdrawal. own: this replica
-// admitted the pod.
-func next(p *podView, s sight, own bool, now time.Time) (step, time.Duration, string) {
+// next returns the step for a pod in its present state, after how long to ask again, and the reason
+// of a withdrawal. own: this replica admitted the pod.
+func next(p *podView, s podProgress, own bool, now time.Time) (step, time.Duration, string) {
 	switch {
 	case p.Gated && (p.Gates > 1 || s.lifted):
 		return leave, 0, "" // ours is the last; or the informer is late
 	case p.Gated:
 		return gateStep(p, s, own, now)
-	case !p.waits():
+	case !p.awaitsScheduler():
 		return leave, 0, ""
 	case p.NotScheduled != "":
-		// Where nothing was left to preempt, the scheduler has removed the nomination itself. If it preempts pods on that
-		// very node, the nomination is its own by now, although it did not have to write it.
+		// Where nothing was left to preempt, the scheduler has removed the nomination itself. If it
+		// preempts pods on that very node, the nomination is its own by now, although it did not
+		// have to write it.
 		if age := now.Sub(s.tried); !p.NeverPreempts && age < preemptionTime {
 			return leave, preemptionTime - age, ""
 		}
 		return withdraw, 0, p.NotScheduled
 	}
-	if age := now.Sub(s.nominated); age < nominationLife {
-		return leave, nominationLife - age, ""
+	if age := now.Sub(s.nominated); age < nominationTimeout {
+		return leave, nominationTimeout - age, ""
 	}
 	return withdraw, 0, "TimedOut"
 }
 
-func gateStep(p *podView, s sight, own bool, now time.Time) (step, time.Duration, string) {
-	age := now.Sub(s.alone)
+func gateStep(p *podView, s podProgress, own bool, now time.Time) (step, time.Duration, string) {
+	age := now.Sub(s.lastGate)
 	switch {
-	case age >= gateLife, p.Pinned == "":
+	case age >= gateTimeout, p.Pinned == "":
 		return lift, 0, ""
-	case !own && age < takeOver:
-		return leave, takeOver - age, ""
+	case !own && age < takeOverAfter:
+		return leave, takeOverAfter - age, ""
 	case p.Nominated == p.Pinned:
 		return lift, 0, "" // the other replica got that far
 	}
 	return nominate, 0, ""
 }
 
-// retryAfter is after how long a gate is tried again that could not be lifted at this age: soon at first, in time for the
-// end of its life, then less and less often.
+// retryAfter returns after how long to try again to lift a gate of this age: soon at first, then at
+// gateTimeout, then less and less often.
 func retryAfter(age, most time.Duration) time.Duration {
 	again := min(max(age/2, 20*time.Millisecond), most)
-	if age < gateLife {
-		again = min(again, gateLife-age)
+	if age < gateTimeout {
+		again = min(again, gateTimeout-age)
 	}
 	return again
 }
 
 // A nominator lifts the gates of pods, in every replica.
 type nominator struct {
-	cluster *cluster
-	gates   *gateLimiter
-	client  client.Client
-	live    client.Reader // the API server itself
-	redial  func()        // has later calls of client and live use new connections
-	meters  *meters
-	tell    func(p *podView, reason, text string)
-	log     logr.Logger
+	cluster    *cluster
+	gates      *gateLimiter
+	client     client.Client
+	live       client.Reader // the API server itself
+	redial     func()        // has later calls of client and live use new connections
+	collectors *collectors
+	report     func(p *podView, reason, text string)
+	log        logr.Logger
 
 	retries chan struct{} // as many as workers that try again
 
-	mu     sync.Mutex
-	sights map[types.UID]sight
-	queue  workqueue.TypedRateLimitingInterface[reconcile.Request] // nil until the controller runs
+	mu       sync.Mutex
+	progress map[types.UID]podProgress
+	queue    workqueue.TypedRateLimitingInterface[reconcile.Request] // nil until the controller runs
 }
 
-// admit reports whether a pod that is being admitted may get a gate, and then sees to it that the gate is lifted.
+// admit reports whether a pod that is being admitted may get a gate, and then sees to it that the
+// gate is lifted.
 func (n *nominator) admit(ctx context.Context, namespace, name string) bool {
 	n.mu.Lock()
 	queue := n.queue
@@ -171,13 +178,14 @@ func (n *nominator) admit(ctx context.Context, namespace, name string) bool {
 	if queue == nil || !n.gates.Admit(ctx, namespace+"/"+name) {
 		return false
 	}
-	queue.AddAfter(requestFor(namespace+"/"+name), unseenLife)
+	queue.AddAfter(requestFor(namespace+"/"+name), unseenTimeout)
 	return true
 }
 
-// find returns the pod that is to be worked on: what a watch shows or, of a pod that this replica has admitted and that no
-// watch shows, what the API server says. unseen: no watch shows it, although it has the label for that. It returns no pod if
-// there is none, and after how long to ask again.
+// find returns the pod that is to be worked on: what a watch shows or, of a pod that this replica
+// has admitted and that no watch shows, what the API server says. unseen: no watch shows it,
+// although it has the label for that. It returns no pod if there is none, and after how long to ask
+// again.
 func (n *nominator) find(ctx context.Context, req reconcile.Request) (p *podView, unseen bool, again time.Duration) {
 	key := req.String()
 	p = n.cluster.pod(key)
@@ -189,10 +197,10 @@ func (n *nominator) find(ctx context.Context, req reconcile.Request) (p *podView
 	if !ask {
 		return p, false, 0
 	}
-	limit := callLife
+	limit := callTimeout
 	age := n.cluster.now().Sub(admitted)
-	if age < unseenLife+firstAsk {
-		limit = firstAsk
+	if age < unseenTimeout+firstGetTimeout {
+		limit = firstGetTimeout
 	}
 	call, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -204,7 +212,7 @@ func (n *nominator) find(ctx context.Context, req reconcile.Request) (p *podView
 	case err != nil:
 		n.gates.Unanswered(key)
 		n.redial()
-		again = retryAfter(age, probeMost)
+		again = retryAfter(age, maxProbePause)
 		n.log.Error(err, "asking for a pod that no watch shows", "pod", key, "again", again)
 		return nil, false, again
 	case !gated(&pod):
@@ -214,7 +222,7 @@ func (n *nominator) find(ctx context.Context, req reconcile.Request) (p *podView
 		return p, false, 0
 	}
 	p = viewPod(&pod)
-	n.lookSince(p, admitted)
+	n.observeSince(p, admitted)
 	return p, pod.Labels[wellknown.LabelRetained] != "", 0
 }
 
@@ -225,10 +233,10 @@ func (n *nominator) Reconcile(ctx context.Context, req reconcile.Request) (recon
 	}
 	p, unseen, again := n.find(ctx, req)
 	if p == nil {
-		return reconcile.Result{RequeueAfter: again}, nil // its sight went with the event
+		return reconcile.Result{RequeueAfter: again}, nil // the event of its deletion removed its progress
 	}
 	now := n.cluster.now()
-	s := n.look(p, now)
+	s := n.observe(p, now)
 	what, again, why := next(p, s, n.gates.Own(req.String()), now)
 	var err error
 	switch what {
@@ -237,7 +245,7 @@ func (n *nominator) Reconcile(ctx context.Context, req reconcile.Request) (recon
 	case withdraw:
 		preempting, problem := n.preempting(ctx, p)
 		if preempting || problem != nil {
-			return reconcile.Result{RequeueAfter: preemptionAgain}, problem
+			return reconcile.Result{RequeueAfter: preemptionRecheck}, problem
 		}
 		if err = n.withdraw(ctx, p, why); !apierrors.IsConflict(err) {
 			return reconcile.Result{}, client.IgnoreNotFound(err)
@@ -245,14 +253,14 @@ func (n *nominator) Reconcile(ctx context.Context, req reconcile.Request) (recon
 	default:
 		left := time.Duration(0)
 		if what == nominate {
-			left = gateLife - now.Sub(s.alone)
+			left = gateTimeout - now.Sub(s.lastGate)
 		}
 		if s.failed {
 			select {
 			case n.retries <- struct{}{}:
 				defer func() { <-n.retries }()
 			default:
-				return reconcile.Result{RequeueAfter: lookAgain}, nil
+				return reconcile.Result{RequeueAfter: recheckAfter}, nil
 			}
 		}
 		var again time.Duration
@@ -262,7 +270,7 @@ func (n *nominator) Reconcile(ctx context.Context, req reconcile.Request) (recon
 	}
 	switch {
 	case apierrors.IsConflict(err):
-		return reconcile.Result{RequeueAfter: lookAgain}, nil // the informer will know more
+		return reconcile.Result{RequeueAfter: recheckAfter}, nil // the informer will know more
 	case unexpected(err) != nil:
 		return reconcile.Result{RequeueAfter: n.failed(p, err)}, nil
 	}
@@ -272,7 +280,7 @@ func (n *nominator) Reconcile(ctx context.Context, req reconcile.Request) (recon
 // probe asks the API server, with a dry run, whether it would let the manager lift a gate in the
 // namespace of a pod that has none.
 func (n *nominator) probe(ctx context.Context, p *podView) {
-	call, cancel := context.WithTimeout(ctx, callLife)
+	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	_, err := liftGate(call, n.client, p.Namespace, p.Name, p.UID, client.DryRunAll)
 	if err == nil {
@@ -281,29 +289,29 @@ func (n *nominator) probe(ctx context.Context, p *podView) {
 	n.log.Info("asked whether gates can be lifted, for none is made", "pod", keyOf(p), "refused", err)
 }
 
-// failed remembers that a pod's gate could not be lifted, and returns when to try again.
+// failed records that a pod's gate could not be lifted, and returns after how long to try again.
 func (n *nominator) failed(p *podView, err error) time.Duration {
 	now := n.cluster.now()
-	most := retryMost
+	most := maxRetryPause
 	if n.gates.Failed(p) {
-		most = probeMost
+		most = maxProbePause
 	}
 	var age time.Duration
-	tell := false
-	n.note(p, func(s *sight) {
-		age = now.Sub(s.alone)
-		tell = age >= gateLife && !s.told
-		s.failed, s.told = true, s.told || tell
+	report := false
+	n.update(p, func(s *podProgress) {
+		age = now.Sub(s.lastGate)
+		report = age >= gateTimeout && !s.reported
+		s.failed, s.reported = true, s.reported || report
 	})
 	again := retryAfter(age, most)
-	n.log.Error(err, "a gate is left", "pod", p.Namespace+"/"+p.Name, "age", age, "again", again)
-	if tell {
-		n.tell(p, reasonNotPossible, "it waits, for its gate cannot be lifted: "+err.Error())
+	n.log.Error(err, "lifting a gate failed", "pod", p.Namespace+"/"+p.Name, "age", age, "again", again)
+	if report {
+		n.report(p, reasonNotPossible, "it waits because its gate cannot be lifted: "+err.Error())
 	}
 	return again
 }
 
-// unexpected leaves out what the other replica's work looks like.
+// unexpected returns an error that another replica's work does not explain.
 func unexpected(err error) error {
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		return nil
@@ -311,7 +319,7 @@ func unexpected(err error) error {
 	return err
 }
 
-// refused reports whether the API server is well and says no.
+// refused reports whether the API server works and rejects the call.
 func refused(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
@@ -325,43 +333,44 @@ func refused(err error) bool {
 	}
 }
 
-func (n *nominator) look(p *podView, now time.Time) sight {
+func (n *nominator) observe(p *podView, now time.Time) podProgress {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	s := n.sights[p.UID].look(p, now)
-	n.sights[p.UID] = s
+	s := n.progress[p.UID].observe(p, now)
+	n.progress[p.UID] = s
 	return s
 }
 
-// lookSince is look at a pod that has been waiting for us alone since a moment, as far as is known.
-func (n *nominator) lookSince(p *podView, alone time.Time) {
-	n.look(p, n.cluster.now())
-	n.note(p, func(s *sight) {
-		if s.alone.After(alone) {
-			s.alone = alone
+// observeSince is observe for a pod that has had no gate but ours since a time, as far as is known.
+func (n *nominator) observeSince(p *podView, lastGate time.Time) {
+	n.observe(p, n.cluster.now())
+	n.update(p, func(s *podProgress) {
+		if s.lastGate.After(lastGate) {
+			s.lastGate = lastGate
 		}
 	})
 }
 
-func (n *nominator) note(p *podView, change func(*sight)) {
+func (n *nominator) update(p *podView, change func(*podProgress)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if s, found := n.sights[p.UID]; found {
+	if s, found := n.progress[p.UID]; found {
 		change(&s)
-		n.sights[p.UID] = s
+		n.progress[p.UID] = s
 	}
 }
 
-func (n *nominator) lose(p *podView) {
+func (n *nominator) forget(p *podView) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	delete(n.sights, p.UID)
+	delete(n.progress, p.UID)
 }
 
-// lift takes the gate off a pod, and nominates its node before if there is time left for that. Where the nomination is
-// refused or not answered in time, the pod starts without one. It returns after how long to look again at a pod that no watch
-// has shown.
-func (n *nominator) lift(ctx context.Context, p *podView, left time.Duration, unseen bool) (again time.Duration, err error) {
+// lift lifts the gate of a pod, and nominates its node before if there is time left for that.
+// Where the nomination is refused or not answered in time, the pod starts without one. It returns
+// after how long to look again at a pod that no watch has shown.
+func (n *nominator) lift(ctx context.Context, p *podView, left time.Duration, unseen bool) (again time.Duration,
+	err error) {
 	start := n.cluster.now()
 	nominated, late := false, false
 	if left > 0 {
@@ -378,7 +387,7 @@ func (n *nominator) lift(ctx context.Context, p *podView, left time.Duration, un
 		n.gates.Late(p) // before the gate: that may take as long
 		n.redial()
 	}
-	call, cancel := context.WithTimeout(ctx, callLife)
+	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	lifted, err := liftGate(call, n.client, p.Namespace, p.Name, p.UID)
 	if err != nil {
@@ -387,7 +396,7 @@ func (n *nominator) lift(ctx context.Context, p *podView, left time.Duration, un
 		}
 		return 0, fmt.Errorf("lifting the gate of %s/%s: %w", p.Namespace, p.Name, err)
 	}
-	if took := n.cluster.now().Sub(start); !late && took > gateLife {
+	if took := n.cluster.now().Sub(start); !late && took > gateTimeout {
 		n.gates.Late(p)
 		late = true
 	}
@@ -396,24 +405,25 @@ func (n *nominator) lift(ctx context.Context, p *podView, left time.Duration, un
 	}
 	if unseen {
 		again = n.gates.LiftedUnseen(p)
-		n.lose(p)
+		n.forget(p)
 	}
-	n.note(p, func(s *sight) { s.lifted = true })
+	n.update(p, func(s *podProgress) { s.lifted = true })
 	// A nomination may have been written although its answer was late, or by the other replica.
 	nominated = nominated || p.Pinned != "" && lifted.Status.NominatedNodeName == p.Pinned
-	n.meters.lifted.WithLabelValues(fmt.Sprint(nominated)).Inc()
+	n.collectors.lifted.WithLabelValues(fmt.Sprint(nominated)).Inc()
 	if !nominated && p.Pinned != "" && lifted.Spec.NodeName == "" {
-		n.tell(p, reasonNotPossible, fmt.Sprintf("not pinned: %s could not be nominated in time", p.Pinned))
+		n.report(p, reasonNotPossible, fmt.Sprintf("not pinned: %s could not be nominated in time", p.Pinned))
 	}
 	return again, nil
 }
 
-// preempting reports whether a scheduler that has tried the pod removes others from the nominated node to make room for it.
+// preempting reports whether a scheduler that has tried the pod removes others from the nominated
+// node to make room for it.
 func (n *nominator) preempting(ctx context.Context, p *podView) (bool, error) {
 	if p.NotScheduled == "" || p.NeverPreempts {
 		return false, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, callLife)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	var there corev1.PodList
 	err := n.live.List(ctx, &there, client.MatchingFields{"spec.nodeName": p.Nominated})
@@ -422,22 +432,24 @@ func (n *nominator) preempting(ctx context.Context, p *podView) (bool, error) {
 	}
 	return slices.ContainsFunc(there.Items, func(victim corev1.Pod) bool {
 		return slices.ContainsFunc(victim.Status.Conditions, func(c corev1.PodCondition) bool {
-			return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue && c.Reason == corev1.PodReasonPreemptionByScheduler
+			return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue &&
+				c.Reason == corev1.PodReasonPreemptionByScheduler
 		})
 	}), nil
 }
 
-// withdraw takes a nomination back, so that it keeps no room for a pod that does not come.
+// withdraw takes a nomination back, so that it reserves no resources for a pod that does not come.
 func (n *nominator) withdraw(ctx context.Context, p *podView, why string) error {
 	if err := n.nominate(ctx, p, ""); err != nil {
 		return fmt.Errorf("withdrawing the nomination of %s/%s: %w", p.Namespace, p.Name, err)
 	}
-	n.meters.withdrawals.WithLabelValues(why).Inc()
-	text := fmt.Sprintf("the nomination of %s is withdrawn: no scheduler has tried the pod for %s", p.Pinned, nominationLife)
+	n.collectors.withdrawals.WithLabelValues(why).Inc()
+	text := fmt.Sprintf("the nomination of %s is withdrawn: no scheduler has tried the pod for %s", p.Pinned,
+		nominationTimeout)
 	if p.NotScheduled != "" {
 		text = fmt.Sprintf("the nomination of %s is withdrawn: %s", p.Pinned, p.UnschedulableWhy)
 	}
-	n.tell(p, reasonWithdrawn, text)
+	n.report(p, reasonWithdrawn, text)
 	return nil
 }
 
@@ -453,14 +465,15 @@ func (n *nominator) nominate(ctx context.Context, p *podView, node string) error
 	}), client.FieldOwner(wellknown.ManagerName))
 }
 
-// liftGate takes our gate off a pod, whatever else has happened to it; once it is off, nothing happens. It returns the pod as
-// it is then.
+// liftGate removes our gate from a pod, whatever else has changed; if there is none, nothing
+// happens. It returns the new state of the pod.
 func liftGate(ctx context.Context, c client.Client, namespace, name string, uid types.UID,
 	options ...client.PatchOption) (*corev1.Pod, error) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": uid},
-		"spec":     map[string]any{"schedulingGates": []any{map[string]any{"$patch": "delete", "name": wellknown.GateNominate}}},
+		"spec": map[string]any{"schedulingGates": []any{map[string]any{"$patch": "delete",
+			"name": wellknown.GateNominate}}},
 	})
 	if err != nil {
 		return nil, err
@@ -468,7 +481,7 @@ func liftGate(ctx context.Context, c client.Client, namespace, name string, uid 
 	return pod, c.Patch(ctx, pod, client.RawPatch(types.StrategicMergePatchType, patch), options...)
 }
 
-// bare is a pod's name, as clients want it.
+// bare returns a Pod with the name and UID alone, for a client.
 func bare(p *podView) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: p.UID}}
 }
@@ -484,26 +497,29 @@ func merge(fields map[string]any) client.Patch {
 func (n *nominator) setup(mgr manager.Manager) error {
 	nobody := false
 	c, err := controller.New("nominate", mgr, controller.Options{
-		Reconciler: n, NeedLeaderElection: &nobody, MaxConcurrentReconciles: workers, ReconciliationTimeout: gateLife + 2*callLife,
-		RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](20*time.Millisecond, 500*time.Millisecond),
+		Reconciler: n, NeedLeaderElection: &nobody, MaxConcurrentReconciles: workers, ReconciliationTimeout: gateTimeout +
+			2*callTimeout,
+		RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](20*time.Millisecond,
+			500*time.Millisecond),
 	})
 	if err != nil {
 		return err
 	}
-	return c.Watch(source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	return c.Watch(source.Func(func(_ context.Context,
+		queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		n.mu.Lock()
 		n.queue = queue
 		n.mu.Unlock()
 		gone := func(p *podView) {
-			n.lose(p)
+			n.forget(p)
 			if n.gates.Gone(p) {
 				queue.Add(requestOf(p))
 			}
 		}
 		add := func(p *podView) {
 			n.gates.Seen(p)
-			if p.Gated || p.waits() {
-				n.look(p, n.cluster.now()) // its time in the queue counts
+			if p.Gated || p.awaitsScheduler() {
+				n.observe(p, n.cluster.now()) // its time in the queue counts
 				queue.Add(requestOf(p))
 			} else if n.gates.IsProbe(p) {
 				queue.Add(requestOf(p))
@@ -515,7 +531,7 @@ func (n *nominator) setup(mgr manager.Manager) error {
 				if before.UID != p.UID {
 					gone(before)
 				} else if p.Node != "" {
-					n.lose(before)
+					n.forget(before)
 				}
 				add(p)
 			},
@@ -529,7 +545,7 @@ func requestOf(p *podView) reconcile.Request { return requestFor(keyOf(p)) }
 
 func keyOf(p *podView) string { return p.Namespace + "/" + p.Name }
 
-// requestFor is about the pod of a key "namespace/name".
+// requestFor returns the request for a key "namespace/name".
 func requestFor(key string) reconcile.Request {
 	namespace, name, _ := strings.Cut(key, "/")
 	return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}

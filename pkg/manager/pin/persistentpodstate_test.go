@@ -22,7 +22,8 @@ func TestPinAndPersistentPodState(t *testing.T) {
 		return func(n *corev1.Node) { n.Labels = map[string]string{host: hostname, zone: in} }
 	}
 	home, other := node("node1.example.com", at("node1", "a")), node("node2.example.com", at("node2", "b"))
-	byHost := corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: host, Operator: corev1.NodeSelectorOpIn, Values: []string{"node1"}}}}
+	byHost := corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: host,
+		Operator: corev1.NodeSelectorOpIn, Values: []string{"node1"}}}}
 	byName := corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{onNode(home.Name)}}
 	preferred := func(weight int32, t corev1.NodeSelectorTerm) corev1.PreferredSchedulingTerm {
 		return corev1.PreferredSchedulingTerm{Weight: weight, Preference: t}
@@ -32,7 +33,8 @@ func TestPinAndPersistentPodState(t *testing.T) {
 	}
 	prefers := func(weight int32, keys ...string) func(*pps.PersistentPodStateSpec) {
 		return func(s *pps.PersistentPodStateSpec) {
-			s.PreferredPersistentTopology = append(s.PreferredPersistentTopology, pps.PreferredTopologyTerm{Weight: weight, Preference: pps.Term(keys...)})
+			s.PreferredPersistentTopology = append(s.PreferredPersistentTopology,
+				pps.PreferredTopologyTerm{Weight: weight, Preference: pps.Term(keys...)})
 		}
 	}
 	for _, tt := range []struct {
@@ -48,7 +50,8 @@ func TestPinAndPersistentPodState(t *testing.T) {
 	}{
 		{"nominate, host preferred", policy.PinNominate, prefers(100, host), home, nil, nil,
 			[]corev1.PreferredSchedulingTerm{preferred(100, byHost)}, 1, Reserved},
-		{"nominate, host required", policy.PinNominate, require(host), home, map[string]string{host: "node1"}, nil, nil, 1, Reserved},
+		{"nominate, host required", policy.PinNominate, require(host), home, map[string]string{host: "node1"}, nil, nil, 1,
+			Reserved},
 		{"prefer, host preferred", policy.PinPrefer, prefers(100, host), home, nil, nil,
 			[]corev1.PreferredSchedulingTerm{preferred(100, byHost)}, 0, Reserved},
 		{"prefer, host preferred a little", policy.PinPrefer, prefers(1, host), home, nil, nil,
@@ -57,29 +60,36 @@ func TestPinAndPersistentPodState(t *testing.T) {
 			[]corev1.PreferredSchedulingTerm{preferred(100, byName)}, 0, Reserved},
 		{"require, host preferred", policy.PinRequire, prefers(100, host), home, nil, []corev1.NodeSelectorTerm{byName},
 			[]corev1.PreferredSchedulingTerm{preferred(100, byHost)}, 0, Reserved},
-		{"require, zone required", policy.PinRequire, require(zone), home, map[string]string{zone: "a"}, []corev1.NodeSelectorTerm{byName}, nil, 0, Reserved},
-		{"require, another zone required", policy.PinRequire, require(zone), other, map[string]string{zone: "b"}, nil, nil, 0, NodeExcluded},
+		{"require, zone required", policy.PinRequire, require(zone), home, map[string]string{zone: "a"},
+			[]corev1.NodeSelectorTerm{byName}, nil, 0, Reserved},
+		{"require, another zone required", policy.PinRequire, require(zone), other, map[string]string{zone: "b"}, nil, nil, 0,
+			NodeExcluded},
 		{"prefer, another host preferred", policy.PinPrefer, prefers(100, host), other, nil, nil,
-			[]corev1.PreferredSchedulingTerm{preferred(100, corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{
-				{Key: host, Operator: corev1.NodeSelectorOpIn, Values: []string{"node2"}}}}), preferred(100, byName)}, 0, Reserved},
-		{"none, host preferred", policy.PinNone, prefers(100, host), home, nil, nil, []corev1.PreferredSchedulingTerm{preferred(100, byHost)}, 0, NotWanted},
+			[]corev1.PreferredSchedulingTerm{preferred(100,
+				corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{
+					{Key: host, Operator: corev1.NodeSelectorOpIn, Values: []string{"node2"}}}}),
+				preferred(100, byName)}, 0, Reserved},
+		{"none, host preferred", policy.PinNone, prefers(100, host), home, nil, nil,
+			[]corev1.PreferredSchedulingTerm{preferred(100, byHost)}, 0, NotWanted},
 	} {
 		t.Run(tt.story, func(t *testing.T) {
 			var o pps.PersistentPodState
 			tt.topology(&o.Spec)
-			memory := persistentpodstate.FormerState{PodState: pps.PodState{NodeName: tt.was.Name, NodeTopologyLabels: tt.was.Labels}}
+			memory := persistentpodstate.FormerState{PodState: pps.PodState{NodeName: tt.was.Name,
+				NodeTopologyLabels: tt.was.Labels}}
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "db-0"}}
-			var verdict Verdict
+			var decision Decision
 			for range 2 { // as the API server calls both again when another webhook has changed the pod
 				persistentpodstate.Undo(pod)
 				persistentpodstate.Inject(pod, &o, memory, []*corev1.Node{home, other}, true)
 				strip(pod)
-				verdict = Decide(Facts{Pod: pod, Mode: tt.mode, Fallback: policy.PinPrefer, Honoured: true, Known: true, Found: true,
+				decision = Decide(Facts{Pod: pod, Mode: tt.mode, Fallback: policy.PinPrefer, Honoured: true, Known: true,
+					Found: true,
 					Place: place{Node: home.Name}, Node: home})
-				apply(pod, verdict)
+				apply(pod, decision)
 			}
-			if verdict.Reason != tt.reason {
-				t.Errorf("%s: %s", verdict.Reason, verdict.Text)
+			if decision.Reason != tt.reason {
+				t.Errorf("%s: %s", decision.Reason, decision.Text)
 			}
 			if diff := cmp.Diff(tt.selector, pod.Spec.NodeSelector, cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("selector (-want +got):\n%s", diff)

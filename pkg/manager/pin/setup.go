@@ -19,16 +19,16 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
-// Options are what the manager's command line says of the pin.
+// Options are the settings of the pin on the manager's command line.
 type Options struct {
-	Mode           policy.PinMode // of pods for which neither annotation nor namespace says one
+	Mode           policy.PinMode // of pods for which neither annotation nor namespace sets one
 	Fallback       policy.PinMode // in place of nominate for other schedulers; not nominate
 	Schedulers     []string       // the names of those that honour a nomination
 	RequireTimeout time.Duration  // how long a pod in the mode require may be unschedulable
 }
 
-// plain spares each request a logger of its own: what is logged of a pod names it.
-func plain(base logr.Logger, _ *admission.Request) logr.Logger { return base }
+// sharedLogger avoids a logger for each request: each log line about a pod names it.
+func sharedLogger(base logr.Logger, _ *admission.Request) logr.Logger { return base }
 
 // Setup adds the webhook and the controllers to a manager, whose cache has CacheOptions.
 func Setup(ctx context.Context, mgr manager.Manager, o Options) error {
@@ -37,7 +37,7 @@ func Setup(ctx context.Context, mgr manager.Manager, o Options) error {
 	if err != nil {
 		return err
 	}
-	m, err := newMeters(metrics.Registry, func() float64 { return float64(len(c.gatedPods())) })
+	m, err := newCollectors(metrics.Registry, func() float64 { return float64(len(c.gatedPods())) })
 	if err != nil {
 		return err
 	}
@@ -54,33 +54,36 @@ func Setup(ctx context.Context, mgr manager.Manager, o Options) error {
 	if err != nil {
 		return err
 	}
-	tell := events(mgr.GetEventRecorder("leasehold-manager"))
-	n := &nominator{cluster: c, gates: newGateLimiter(time.Now), client: calls, live: calls, redial: redial, meters: m, tell: tell,
-		log: log, sights: map[types.UID]sight{}, retries: make(chan struct{}, retries)}
-	w := &webhook{Options: o, cluster: c, gate: n.admit, meters: m, log: log}
-	mgr.GetWebhookServer().Register(Path, &admission.Webhook{Handler: w.handler(), LogConstructor: plain})
+	report := newReporter(mgr.GetEventRecorder("leasehold-manager"))
+	n := &nominator{cluster: c, gates: newGateLimiter(time.Now), client: calls, live: calls, redial: redial, collectors: m,
+		report: report,
+		log:    log, progress: map[types.UID]podProgress{}, retries: make(chan struct{}, retries)}
+	w := &webhook{Options: o, cluster: c, gate: n.admit, collectors: m, log: log}
+	mgr.GetWebhookServer().Register(Path, &admission.Webhook{Handler: w.handler(), LogConstructor: sharedLogger})
 
-	v := &valve{cluster: c, client: mgr.GetClient(), timeout: o.RequireTimeout, meters: m, tell: tell, log: log,
-		waits: map[types.NamespacedName]wait{}}
-	e := &explainer{cluster: c, tell: tell, said: newRecently(2 * eventLife)}
-	for _, room := range []interface{ setup(manager.Manager) error }{n, v, e} {
-		if err := room.setup(mgr); err != nil {
+	v := &evictor{cluster: c, client: mgr.GetClient(), timeout: o.RequireTimeout, collectors: m, report: report, log: log,
+		waiting: map[types.NamespacedName]wait{}}
+	e := &explainer{cluster: c, report: report, recent: newRecentKeys(2 * maxReportAge)}
+	for _, c := range []interface{ setup(manager.Manager) error }{n, v, e} {
+		if err := c.setup(mgr); err != nil {
 			return err
 		}
 	}
 	return mgr.Add(&sweeper{cluster: c, live: mgr.GetAPIReader(), client: mgr.GetClient(), log: log,
-		limit: callLife, missing: map[types.UID]time.Time{}, gates: newLifter(mgr.GetAPIReader(), mgr.GetClient(), lostGates/2, false)})
+		limit: callTimeout, missing: map[types.UID]time.Time{}, gates: newLifter(mgr.GetAPIReader(), mgr.GetClient(),
+			unseenGatesInterval/2, false)})
 }
 
-// newCaller returns a client for short calls with connections of their own, which is not cached, and a function that closes
-// those that are not in use. With HTTP/1.1 a call that is given up closes its connection: one that has died without notice
-// delays no other call.
+// newCaller returns a client for short calls with connections of their own, which is not cached,
+// and a function that closes those that are not in use. With HTTP/1.1 a call that is given up
+// closes its connection: one that has died without notice delays no other call.
 func newCaller(mgr manager.Manager) (c client.Client, redial func(), err error) {
 	config := rest.CopyConfig(mgr.GetConfig())
 	config.NextProtos = []string{"http/1.1"}
 	httpClient, err := rest.HTTPClientFor(config)
 	if err == nil {
-		c, err = client.New(config, client.Options{HTTPClient: httpClient, Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
+		c, err = client.New(config, client.Options{HTTPClient: httpClient, Scheme: mgr.GetScheme(),
+			Mapper: mgr.GetRESTMapper()})
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("reaching the API server: %w", err)

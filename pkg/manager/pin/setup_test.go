@@ -20,12 +20,14 @@ func (c configured) GetScheme() *runtime.Scheme     { return runtime.NewScheme()
 func (c configured) GetRESTMapper() meta.RESTMapper { return meta.NewDefaultRESTMapper(nil) }
 
 func TestNewCaller(t *testing.T) {
-	if c, redial, err := newCaller(configured{config: rest.Config{Host: "https://10.0.0.1"}}); err != nil || c == nil || redial == nil {
+	if c, redial, err := newCaller(configured{config: rest.Config{Host: "https://10.0.0.1"}}); err != nil || c == nil ||
+		redial == nil {
 		t.Errorf("a valid configuration: %v", err)
 	}
 	for story, config := range map[string]rest.Config{
-		"a CA that cannot be read": {Host: "https://10.0.0.1", TLSClientConfig: rest.TLSClientConfig{CAFile: "/does/not/exist"}},
-		"a host that is none":      {Host: "https://%"},
+		"a CA that cannot be read": {Host: "https://10.0.0.1",
+			TLSClientConfig: rest.TLSClientConfig{CAFile: "/does/not/exist"}},
+		"a host that is none": {Host: "https://%"},
 	} {
 		if c, _, err := newCaller(configured{config: config}); err == nil || c != nil {
 			t.Errorf("%s: %v, %v", story, c, err)

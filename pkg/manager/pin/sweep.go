@@ -17,16 +17,18 @@ import (
 )
 
 const (
-	sweepEvery = 30 * time.Second
-	// goneFor is how long a node has to be absent before its reservations go: nodes are made again, too.
-	goneFor = 2 * time.Minute
-	// lostGates is how often gates are looked for that no nominator sees, because their pods lost the label.
-	lostGates = time.Minute
+	sweepInterval = 30 * time.Second
+	// nodeGoneAfter is how long a node must be absent before its reservations are deleted: nodes
+	// may be recreated.
+	nodeGoneAfter = 2 * time.Minute
+	// unseenGatesInterval is the interval of the search for gates of pods that lost the label, so
+	// that no nominator sees them.
+	unseenGatesInterval = time.Minute
 )
 
 // A sweeper deletes the reservations of nodes that no longer exist, whose agents cannot. Should the
 // node come back, its agent publishes them again: absence is never a release (docs/design.md,
-// "Reservations"). The leader does.
+// "Reservations"). It runs in the leader.
 type sweeper struct {
 	cluster *cluster
 	live    client.Reader // the API server itself
@@ -42,10 +44,10 @@ type sweeper struct {
 func (s *sweeper) Start(ctx context.Context) error {
 	var both sync.WaitGroup
 	both.Go(func() {
-		s.every(ctx, sweepEvery, "sweeping the reservations of nodes that are gone", s.sweep)
+		s.every(ctx, sweepInterval, "sweeping the reservations of nodes that are gone", s.sweep)
 	})
 	both.Go(func() {
-		s.every(ctx, lostGates, "lifting gates that the nominators do not see", func(ctx context.Context) error {
+		s.every(ctx, unseenGatesInterval, "lifting gates that the nominators do not see", func(ctx context.Context) error {
 			_, err := s.gates.round(ctx, s.cluster.now())
 			return err
 		})
@@ -54,7 +56,7 @@ func (s *sweeper) Start(ctx context.Context) error {
 	return nil
 }
 
-// every does a task again and again until the context ends.
+// every runs a task at an interval until the context ends.
 func (s *sweeper) every(ctx context.Context, interval time.Duration, what string, task func(context.Context) error) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
@@ -70,7 +72,8 @@ func (s *sweeper) every(ctx context.Context, interval time.Duration, what string
 	}
 }
 
-// sweep deletes what it can: one reservation that cannot be deleted, or one node that cannot be looked up, keeps nothing else.
+// sweep deletes what it can: a reservation that cannot be deleted, or a node that cannot be looked
+// up, does not keep it from the others.
 func (s *sweeper) sweep(ctx context.Context) error {
 	if !s.cluster.Synced() {
 		return nil
@@ -112,7 +115,8 @@ func (s *sweeper) delete(ctx context.Context, r *reservation) error {
 		client.Preconditions{UID: &r.UID})
 }
 
-// gone reports whether a node has not existed for a while; the API server has the last word.
+// gone reports whether a node has not existed for nodeGoneAfter. It asks the API server before it
+// says so.
 func (s *sweeper) gone(ctx context.Context, name string, uid types.UID) (bool, error) {
 	node, err := s.cluster.node(ctx, name)
 	if err != nil {
@@ -127,7 +131,7 @@ func (s *sweeper) gone(ctx context.Context, name string, uid types.UID) (bool, e
 		s.missing[uid] = s.cluster.now()
 		return false, nil
 	}
-	if s.cluster.now().Sub(first) < goneFor {
+	if s.cluster.now().Sub(first) < nodeGoneAfter {
 		return false, nil
 	}
 	var live corev1.Node

@@ -16,8 +16,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
-// A reservation is what the pin needs of an IPReservation. The informers keep such views and not the objects: with 50,000
-// of each that is what memory is made of.
+// A reservation has the fields of an IPReservation that the pin needs. The informers keep such views
+// and not the objects: with 50,000 of each they are most of the manager's memory.
 type reservation struct {
 	metav1.ObjectMeta // namespace, name, UID, resource version
 
@@ -27,21 +27,21 @@ type reservation struct {
 	Addresses          string        // joined by commas
 	Until              time.Time     // of a hold; zero: it has no end
 	Window             time.Duration // 0 if it is not known
-	GoingAway          bool          // somebody gives the addresses up
-	Abandoned          bool          // nobody is pinned to it again
+	Releasing          bool          // a user has asked to release the addresses
+	Abandoned          bool          // no pod is pinned to it again
 }
 
 func viewReservation(r *ipam.IPReservation) *reservation {
 	v := &reservation{
 		ObjectMeta: identity(&r.ObjectMeta),
 		Pod:        r.Spec.PodName,
-		Node:       shared(r.Spec.NodeName),
-		NodeUID:    shared(r.Spec.NodeUID),
+		Node:       intern(r.Spec.NodeName),
+		NodeUID:    intern(r.Spec.NodeUID),
 		ID:         r.Status.ID,
 		PodUID:     r.Status.PodUID,
 		Bound:      r.Status.State == ipam.Bound,
 		Addresses:  addressList(r.Status),
-		GoingAway:  r.Spec.Release != "" && r.Spec.Release == r.Status.ID,
+		Releasing:  r.Spec.Release != "" && r.Spec.Release == r.Status.ID,
 		Abandoned:  r.Status.ID != "" && r.Annotations[wellknown.AnnotationPinAbandoned] == r.Status.ID,
 	}
 	if r.Status.HeldUntil != nil {
@@ -62,29 +62,30 @@ func addressList(s ipam.IPReservationStatus) string {
 	return strings.Join(list, ",")
 }
 
-// A podView is what the pin needs of a retained pod.
+// A podView has the fields of a retained pod that the pin needs.
 type podView struct {
 	metav1.ObjectMeta // namespace, name, UID, resource version, creation and deletion time
 
 	Node       string // "" until it is bound
 	BoundAt    time.Time
-	Controlled bool // a controller makes it again
+	Controlled bool // a controller recreates it
 	Window     time.Duration
 
 	Gated  bool // our gate is on it
 	Gates  int  // all gates
 	Pinned string
 	Reason string // of the pin, as in the annotation
-	// Required: the pod can run on the pinned node alone, and we have made it so.
+	// Required: the pod can run on the pinned node only, by an affinity that the webhook added.
 	Required    bool
 	Tolerations []corev1.Toleration // with Required
 	Nominated   string
-	// NominatedByUs: the API server's record of field owners says that the manager wrote Nominated last.
+	// NominatedByUs: the API server's record of field owners says that the manager wrote Nominated
+	// last.
 	NominatedByUs bool
 	NeverPreempts bool // by its preemption policy
 
-	// NotScheduled is why a scheduler that has tried the pod did not place it, in one word; "" as long as none has tried it,
-	// also where the pod was held back by gates.
+	// NotScheduled is the reason of a scheduler that has tried the pod and did not place it; "" as
+	// long as none has tried it, also where gates held it back.
 	NotScheduled     string
 	Unschedulable    bool // NotScheduled is Unschedulable
 	UnschedulableWhy string
@@ -96,12 +97,12 @@ type podView struct {
 func viewPod(p *corev1.Pod) *podView {
 	v := &podView{
 		ObjectMeta: identity(&p.ObjectMeta),
-		Node:       shared(p.Spec.NodeName),
+		Node:       intern(p.Spec.NodeName),
 		Controlled: metav1.GetControllerOfNoCopy(p) != nil,
 		Gated:      gated(p),
 		Gates:      len(p.Spec.SchedulingGates),
-		Pinned:     shared(p.Annotations[wellknown.AnnotationPinnedNode]),
-		Nominated:  shared(p.Status.NominatedNodeName),
+		Pinned:     intern(p.Annotations[wellknown.AnnotationPinnedNode]),
+		Nominated:  intern(p.Status.NominatedNodeName),
 
 		NominatedByUs: p.Status.NominatedNodeName != "" && nominatedByUs(p.ManagedFields),
 		NeverPreempts: p.Spec.PreemptionPolicy != nil && *p.Spec.PreemptionPolicy == corev1.PreemptNever,
@@ -116,7 +117,7 @@ func viewPod(p *corev1.Pod) *podView {
 	}
 	v.Addresses = strings.Join(ips, ",")
 	if p.Spec.NodeName == "" || v.Pinned != v.Node {
-		v.Reason = shared(p.Annotations[wellknown.AnnotationPinReason])
+		v.Reason = intern(p.Annotations[wellknown.AnnotationPinReason])
 	}
 	if p.Spec.NodeName == "" {
 		if v.Required = modeIn(v.Reason) == policy.PinRequire && requires(p, v.Pinned); v.Required {
@@ -137,8 +138,9 @@ func viewPod(p *corev1.Pod) *podView {
 	return v
 }
 
-// nominatedByUs reports whether the manager is the last that wrote a pod's nominated node. A scheduler that nominates another
-// node, or this one after ours was removed, becomes the owner of the field.
+// nominatedByUs reports whether the manager is the last that wrote a pod's nominated node. A
+// scheduler that nominates another node, or this one after ours was removed, becomes the owner of
+// the field.
 func nominatedByUs(fields []metav1.ManagedFieldsEntry) bool {
 	return slices.ContainsFunc(fields, func(f metav1.ManagedFieldsEntry) bool {
 		return f.Manager == wellknown.ManagerName && f.Subresource == "status" && f.FieldsV1 != nil &&
@@ -146,18 +148,18 @@ func nominatedByUs(fields []metav1.ManagedFieldsEntry) bool {
 	})
 }
 
-// identity is as much of an object's metadata as tells it from others.
+// identity returns the part of an object's metadata that identifies it.
 func identity(m *metav1.ObjectMeta) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
-		Namespace: shared(m.Namespace), Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion,
+		Namespace: intern(m.Namespace), Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion,
 		CreationTimestamp: m.CreationTimestamp, DeletionTimestamp: m.DeletionTimestamp,
 	}
 }
 
-// shared keeps one copy of a text that thousands of objects have.
-func shared(s string) string { return unique.Make(s).Value() }
+// intern returns one copy of a text that thousands of objects have.
+func intern(s string) string { return unique.Make(s).Value() }
 
-// trimNode keeps of a Node what decides whether a pod may run there.
+// trimNode removes from a Node what does not decide whether a pod may run there.
 func trimNode(object any) (any, error) {
 	n, ok := object.(*corev1.Node)
 	if !ok {
@@ -168,13 +170,14 @@ func trimNode(object any) (any, error) {
 	trimmed.Spec = corev1.NodeSpec{Taints: n.Spec.Taints, Unschedulable: n.Spec.Unschedulable}
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady {
-			trimmed.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status, LastTransitionTime: c.LastTransitionTime}}
+			trimmed.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status,
+				LastTransitionTime: c.LastTransitionTime}}
 		}
 	}
 	return trimmed, nil
 }
 
-// trimNamespace keeps the one label that chooses the pods' mode.
+// trimNamespace removes all labels but the one that sets the mode of the pods.
 func trimNamespace(object any) (any, error) {
 	ns, ok := object.(*metav1.PartialObjectMetadata)
 	if !ok {
@@ -188,10 +191,11 @@ func trimNamespace(object any) (any, error) {
 	return ns, nil
 }
 
-// keep is for how long it is remembered what became of a pod: no longer than its addresses wait for the next.
-func keep(window time.Duration) time.Duration {
+// rememberFor returns how long a pod that has ended is remembered: no longer than its addresses are
+// held for the next.
+func rememberFor(window time.Duration) time.Duration {
 	if window == lease.Forever {
-		return memoryLife
+		return maxMemory
 	}
-	return min(window, memoryLife)
+	return min(window, maxMemory)
 }

@@ -24,7 +24,8 @@ func read[T any](t *testing.T, text string) *T {
 
 func TestViewReservation(t *testing.T) {
 	object := read[ipam.IPReservation](t, `
-metadata: {namespace: db, name: db-0-5f1c9a02, uid: r1, resourceVersion: "7", labels: {a: b}, annotations: {leasehold.dev/pin-abandoned: 00000000000000a1}}
+metadata: {namespace: db, name: db-0-5f1c9a02, uid: r1, resourceVersion: "7", labels: {a: b},
+  annotations: {leasehold.dev/pin-abandoned: 00000000000000a1}}
 spec: {podName: db-0, nodeName: node1, nodeUID: n1, release: 00000000000000a1}
 status:
   id: 00000000000000a1
@@ -37,7 +38,7 @@ status:
 	want := &reservation{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0-5f1c9a02", UID: "r1", ResourceVersion: "7"},
 		Pod:        "db-0", Node: "node1", NodeUID: "n1", ID: "00000000000000a1", PodUID: "u1", Addresses: "10.0.0.7,fd00::7",
-		Until: noon, Window: 10 * time.Minute, GoingAway: true, Abandoned: true,
+		Until: noon, Window: 10 * time.Minute, Releasing: true, Abandoned: true,
 	}
 	if diff := cmp.Diff(want, viewReservation(object), cmp.Transformer("UTC", time.Time.UTC)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
@@ -45,9 +46,11 @@ status:
 
 	object.Annotations["leasehold.dev/pin-abandoned"] = "00000000000000a0"
 	object.Spec.Release = "00000000000000a0"
-	object.Status = ipam.IPReservationStatus{ID: "00000000000000a1", State: ipam.Bound, AddressList: "10.0.0.7", Window: "forever"}
+	object.Status = ipam.IPReservationStatus{ID: "00000000000000a1", State: ipam.Bound, AddressList: "10.0.0.7",
+		Window: "forever"}
 	v := viewReservation(object)
-	if !v.Bound || v.GoingAway || v.Abandoned || v.Window != lease.Forever || v.Addresses != "10.0.0.7" || !v.Until.IsZero() {
+	if !v.Bound || v.Releasing || v.Abandoned || v.Window != lease.Forever || v.Addresses != "10.0.0.7" ||
+		!v.Until.IsZero() {
 		t.Errorf("marks of another lease count: %+v", v)
 	}
 }
@@ -60,11 +63,14 @@ metadata:
   uid: u1
   resourceVersion: "9"
   labels: {leasehold.dev/retained: "true"}
-  annotations: {io.kubernetes.cri/reserved-ip-duration: "10", leasehold.dev/pinned-node: node1, leasehold.dev/pin-reason: "Reserved: require node1"}
+  annotations: {io.kubernetes.cri/reserved-ip-duration: "10", leasehold.dev/pinned-node: node1,
+    leasehold.dev/pin-reason: "Reserved: require node1"}
   ownerReferences: [{apiVersion: apps/v1, kind: StatefulSet, name: db, uid: s1, controller: true}]
   managedFields:
-  - {manager: kube-scheduler, operation: Update, subresource: status, fieldsType: FieldsV1, fieldsV1: {"f:status": {"f:conditions": {}}}}
-  - {manager: leasehold-manager, operation: Update, subresource: status, fieldsType: FieldsV1, fieldsV1: {"f:status": {"f:nominatedNodeName": {}}}}
+  - {manager: kube-scheduler, operation: Update, subresource: status, fieldsType: FieldsV1,
+     fieldsV1: {"f:status": {"f:conditions": {}}}}
+  - {manager: leasehold-manager, operation: Update, subresource: status, fieldsType: FieldsV1,
+     fieldsV1: {"f:status": {"f:nominatedNodeName": {}}}}
 spec:
   schedulerName: default-scheduler
   schedulingGates: [{name: a.b/c}, {name: leasehold.dev/nominate}]
@@ -74,13 +80,15 @@ spec:
 status:
   phase: Pending
   nominatedNodeName: node1
-  conditions: [{type: PodScheduled, status: "False", reason: Unschedulable, message: no room, lastTransitionTime: "2026-11-21T12:00:00Z"}]
+  conditions: [{type: PodScheduled, status: "False", reason: Unschedulable, message: no room,
+    lastTransitionTime: "2026-11-21T12:00:00Z"}]
 `)
 	want := &podView{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0", UID: "u1", ResourceVersion: "9"},
 		Controlled: true, Window: 10 * time.Minute, Gated: true, Gates: 2, Pinned: "node1", Reason: "Reserved: require node1",
-		Required: true, Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}, Nominated: "node1", NominatedByUs: true,
-		NotScheduled: "Unschedulable", Unschedulable: true, UnschedulableWhy: "no room",
+		Required: true, Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}, Nominated: "node1",
+		NominatedByUs: true,
+		NotScheduled:  "Unschedulable", Unschedulable: true, UnschedulableWhy: "no room",
 	}
 	if diff := cmp.Diff(want, viewPod(waiting), cmp.Transformer("UTC", time.Time.UTC)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)

@@ -16,21 +16,21 @@ import (
 // Path is where the webhook is served.
 const Path = "/pin"
 
-// A webhook looks a new pod's address up, has Decide decide, and writes the verdict on the pod.
+// A webhook looks up a new pod's addresses, calls Decide, and writes the decision on the pod.
 type webhook struct {
 	Options
-	cluster *cluster
-	gate    func(ctx context.Context, namespace, name string) bool // the nominator's admit
-	meters  *meters
-	log     logr.Logger
+	cluster    *cluster
+	gate       func(ctx context.Context, namespace, name string) bool // the nominator's admit
+	collectors *collectors
+	log        logr.Logger
 }
 
-// handler is what is served: whatever goes wrong, it admits the pod.
+// handler returns the handler of admission requests. It admits a pod whatever goes wrong.
 func (w *webhook) handler() admission.Handler {
 	pods := podwebhook.Pods(w.log, w.pin)
 	return admission.HandlerFunc(func(ctx context.Context, req admission.Request) admission.Response {
 		start := time.Now()
-		defer func() { w.meters.duration.Observe(time.Since(start).Seconds()) }()
+		defer func() { w.collectors.duration.Observe(time.Since(start).Seconds()) }()
 		return pods.Handle(ctx, req)
 	})
 }
@@ -43,20 +43,21 @@ func (w *webhook) pin(ctx context.Context, req admission.Request, pod *corev1.Po
 	key := req.Namespace + "/" + pod.Name
 	facts := w.facts(ctx, key, req.Namespace, pod)
 	facts.Large = large(pod, len(req.Object.Raw))
-	verdict := Decide(facts)
+	decision := Decide(facts)
 	dryRun := req.DryRun != nil && *req.DryRun
-	if verdict.Mode == policy.PinNominate && !dryRun && !w.gate(ctx, req.Namespace, pod.Name) {
+	if decision.Mode == policy.PinNominate && !dryRun && !w.gate(ctx, req.Namespace, pod.Name) {
 		facts.Crowded = true
-		verdict = Decide(facts)
+		decision = Decide(facts)
 	}
-	apply(pod, verdict)
-	w.meters.decisions.WithLabelValues(string(verdict.Mode), string(verdict.Reason)).Inc()
-	w.log.V(1).Info("decided", "pod", key, "mode", verdict.Mode, "node", verdict.Node, "reason", verdict.Reason, "text", verdict.Text)
+	apply(pod, decision)
+	w.collectors.decisions.WithLabelValues(string(decision.Mode), string(decision.Reason)).Inc()
+	w.log.V(1).Info("decided", "pod", key, "mode", decision.Mode, "node", decision.Node, "reason", decision.Reason, "text",
+		decision.Text)
 	return nil
 }
 
-// What a pod with our gate may have at most. Removing the gate makes the pod's record larger, of which etcd takes 1.5 MiB, and
-// the policy that confines the manager looks at all of it, which may cost so much and no more.
+// The limits of a pod with our gate. Removing the gate makes the pod's record larger, of which etcd
+// takes 1.5 MiB, and the policy for the manager compares all of it, at a cost that is limited.
 const (
 	maxGatedBytes       = 512 << 10 // as JSON
 	maxGatedAnnotations = 1000
@@ -64,15 +65,16 @@ const (
 	maxGatedGates       = 100 // of others
 )
 
-// large reports whether a pod, which had so many bytes when it came, exceeds one of these.
+// large reports whether a pod, which had so many bytes in its request, exceeds one of the limits.
 func large(pod *corev1.Pod, bytes int) bool {
 	return bytes > maxGatedBytes || len(pod.Annotations) > maxGatedAnnotations || len(pod.Labels) > maxGatedLabels ||
 		len(pod.Spec.SchedulingGates) > maxGatedGates
 }
 
-// facts gathers what a decision is made of.
+// facts collects the input of a decision.
 func (w *webhook) facts(ctx context.Context, key, namespace string, pod *corev1.Pod) Facts {
-	f := Facts{Pod: pod, Mode: w.Mode, Fallback: w.Fallback, Honoured: slices.Contains(w.Schedulers, pod.Spec.SchedulerName)}
+	f := Facts{Pod: pod, Mode: w.Mode, Fallback: w.Fallback,
+		Honoured: slices.Contains(w.Schedulers, pod.Spec.SchedulerName)}
 	if !w.cluster.Synced() {
 		f.Mode, f.ModeNote = modeOf(pod.Annotations, "", w.Mode)
 		return f

@@ -25,14 +25,14 @@ import (
 // blind is a webhook that has not listed anything yet.
 func blind(t testing.TB) *webhook {
 	t.Helper()
-	m, err := newMeters(prometheus.NewRegistry(), func() float64 { return 0 })
+	m, err := newCollectors(prometheus.NewRegistry(), func() float64 { return 0 })
 	if err != nil {
 		t.Fatal(err)
 	}
 	return &webhook{
 		Options: Options{Mode: policy.PinNominate, Fallback: policy.PinPrefer},
 		cluster: &cluster{now: time.Now, synced: []func() bool{func() bool { return false }}},
-		gate:    anyGate, meters: m, log: logr.Discard(),
+		gate:    anyGate, collectors: m, log: logr.Discard(),
 	}
 }
 
@@ -50,28 +50,33 @@ func TestWebhookAdmitsWhatItCannotJudge(t *testing.T) {
 	}
 	broken := blind(t)
 	broken.cluster = nil
-	if r := ask(broken, []byte(`{"metadata":{"name":"db-0","annotations":{"io.kubernetes.cri/reserved-ip-duration":"10"}},"spec":{}}`)); !r.Allowed {
+	const metadata = `{"metadata":{"name":"db-0","annotations":{"io.kubernetes.cri/reserved-ip-duration":"10"}},`
+	if r := ask(broken, []byte(metadata+`"spec":{}}`)); !r.Allowed {
 		t.Errorf("a panic: %+v", r)
 	}
-	r := ask(w, []byte(`{"metadata":{"name":"db-0","annotations":{"io.kubernetes.cri/reserved-ip-duration":"10"}},"spec":{"later":{"field":1}}}`))
+	later := []byte(metadata + `"spec":{"later":{"field":1}}}`)
+	r := ask(w, later)
 	if !r.Allowed {
 		t.Fatalf("%+v", r)
 	}
-	got := patched(t, []byte(`{"metadata":{"name":"db-0","annotations":{"io.kubernetes.cri/reserved-ip-duration":"10"}},"spec":{"later":{"field":1}}}`), r)
+	got := patched(t, later, r)
 	if got != `{"metadata":{"annotations":{"io.kubernetes.cri/reserved-ip-duration":"10",`+
-		`"leasehold.dev/pin-reason":"Unknown: its address could not be looked up"},"labels":{"leasehold.dev/retained":"true"},"name":"db-0"},`+
+		`"leasehold.dev/pin-reason":"Unknown: its address could not be looked up"},`+
+		`"labels":{"leasehold.dev/retained":"true"},"name":"db-0"},`+
 		`"spec":{"later":{"field":1}}}` {
 		t.Errorf("the pod is %s", got)
 	}
 }
 
-// TestLargePodsGetNoGate has pods of which it is not certain that the manager's policy lets their gates be lifted.
+// TestLargePodsGetNoGate has pods of which it is not certain that the manager's policy lets their
+// gates be lifted.
 func TestLargePodsGetNoGate(t *testing.T) {
-	hour := noon
+	clock := noon
 	w := blind(t)
 	w.Schedulers = []string{"default-scheduler"}
-	w.cluster = clusterOf(t, map[string]*corev1.Node{"node1": node("node1")}, &hour,
-		&reservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db"}, Pod: "db-0", Node: "node1", NodeUID: "uid-1", Bound: true})
+	w.cluster = clusterOf(t, map[string]*corev1.Node{"node1": node("node1")}, &clock,
+		&reservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db"}, Pod: "db-0", Node: "node1", NodeUID: "uid-1",
+			Bound: true})
 	many := func(n int) map[string]string {
 		m := map[string]string{}
 		for i := range n {
@@ -105,7 +110,8 @@ func TestLargePodsGetNoGate(t *testing.T) {
 			p.Spec.Containers = []corev1.Container{{Env: []corev1.EnvVar{{Name: "A", Value: strings.Repeat("a", 600<<10)}}}}
 		}, false},
 	} {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "db-0"}, Spec: corev1.PodSpec{SchedulerName: "default-scheduler"}}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "db-0"},
+			Spec: corev1.PodSpec{SchedulerName: "default-scheduler"}}
 		c.change(pod)
 		if pod.Annotations == nil {
 			pod.Annotations = map[string]string{}
@@ -117,7 +123,8 @@ func TestLargePodsGetNoGate(t *testing.T) {
 		}
 		r := ask(w, object)
 		got := patched(t, object, r)
-		if gate := strings.Contains(got, "leasehold.dev/nominate"); !r.Allowed || gate != c.gate || strings.Contains(got, "the pod is too large") == c.gate {
+		if gate := strings.Contains(got, "leasehold.dev/nominate"); !r.Allowed || gate != c.gate ||
+			strings.Contains(got, "the pod is too large") == c.gate {
 			t.Errorf("%s: gate %t, want %t; %v", story, gate, c.gate, r.Patches)
 		}
 	}
@@ -149,8 +156,9 @@ func patched(t testing.TB, object []byte, r admission.Response) string {
 	return string(out)
 }
 
-// TestWebhookPatches proves that every answer is yes, that its patch applies, and that a second call adds nothing. It is no
-// fuzz target: those are built anew with all that they link, which here is Kubernetes.
+// TestWebhookPatches proves that every answer is yes, that its patch applies, and that a second
+// call adds nothing. It is no fuzz target: those are built anew with all that they link, which here
+// is Kubernetes.
 func TestWebhookPatches(t *testing.T) {
 	w := blind(t)
 	rapid.Check(t, func(rt *rapid.T) {

@@ -24,9 +24,9 @@ const (
 	gateOff = `{"metadata":{"uid":"u1"},"spec":{"schedulingGates":[{"$patch":"delete","name":"leasehold.dev/nominate"}]}}`
 )
 
-func meter(t testing.TB) *meters {
+func meter(t testing.TB) *collectors {
 	t.Helper()
-	m, err := newMeters(prometheus.NewRegistry(), func() float64 { return 0 })
+	m, err := newCollectors(prometheus.NewRegistry(), func() float64 { return 0 })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,17 +37,20 @@ func request(name string) reconcile.Request {
 	return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "db", Name: name}}
 }
 
-func TestValve(t *testing.T) {
-	hour := noon
+func TestEvictor(t *testing.T) {
+	clock := noon
 	p := named("db-0", "u1", func(p *podView) {
 		p.Required, p.Controlled, p.Gates = true, true, 1
 		p.CreationTimestamp = metav1.NewTime(noon.Add(-time.Hour))
 	})
-	r := &reservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "r1", UID: "ru"}, Pod: "db-0", Node: "node1", ID: "00000000000000a1"}
+	r := &reservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "r1", UID: "ru"}, Pod: "db-0", Node: "node1",
+		ID: "00000000000000a1"}
 	a := newAPI(t)
-	var told []string
-	v := &valve{cluster: clusterOf(t, map[string]*corev1.Node{"node1": node("node1", cordoned)}, &hour, p, r), client: a.client,
-		timeout: time.Minute, meters: meter(t), tell: words(&told), log: logr.Discard(), waits: map[types.NamespacedName]wait{}}
+	var reported []string
+	v := &evictor{cluster: clusterOf(t, map[string]*corev1.Node{"node1": node("node1", cordoned)}, &clock, p, r),
+		client:  a.client,
+		timeout: time.Minute, collectors: meter(t), report: words(&reported), log: logr.Discard(),
+		waiting: map[types.NamespacedName]wait{}}
 	look := func(story string, again time.Duration, calls ...string) {
 		t.Helper()
 		result, err := v.Reconcile(context.Background(), request("db-0"))
@@ -66,49 +69,55 @@ func TestValve(t *testing.T) {
 	look("somebody else holds it", 0)
 	become(func(p *podView) { p.Gates, p.Unschedulable = 0, true })
 	look("it was held for an hour, and waits from now on", time.Minute)
-	hour = hour.Add(20 * time.Second)
+	clock = clock.Add(20 * time.Second)
 	look("a while later", 40*time.Second)
-	hour = hour.Add(40 * time.Second)
-	look("its time is over: the mark, and nothing else yet", settle,
-		`PATCH /apis/ipam.leasehold.dev/v1alpha1/namespaces/db/ipreservations/r1 {"metadata":{"annotations":{"leasehold.dev/pin-abandoned":"00000000000000a1"},"uid":"ru"}}`)
+	clock = clock.Add(40 * time.Second)
+	look("its time is over: the mark, and nothing else yet", markDelay,
+		`PATCH /apis/ipam.leasehold.dev/v1alpha1/namespaces/db/ipreservations/r1 `+
+			`{"metadata":{"annotations":{"leasehold.dev/pin-abandoned":"00000000000000a1"},"uid":"ru"}}`)
 	marked := *r
 	marked.Abandoned = true
 	v.cluster.add(t, &marked)
 	a.answer = func(string, *http.Request) (int, any) { return http.StatusConflict, nil }
-	evict := `DELETE ` + pod0 + ` {"kind":"DeleteOptions","apiVersion":"v1","preconditions":{"uid":"u1","resourceVersion":"7"}}`
+	evict := `DELETE ` + pod0 +
+		` {"kind":"DeleteOptions","apiVersion":"v1","preconditions":{"uid":"u1","resourceVersion":"7"}}`
 	look("it has been bound meanwhile, say", 0, evict)
-	if len(told) > 0 {
-		t.Errorf("told of what was not done: %v", told)
+	if len(reported) > 0 {
+		t.Errorf("reported of what was not done: %v", reported)
 	}
 	a.answer = func(string, *http.Request) (int, any) { return 0, nil }
 	look("marked: this pod as it was seen, and no other", 0, evict)
-	want := []string{"db-0 PodEvicted: evicted after it waited 1m0s for node1; its successor may run elsewhere: node1 is cordoned"}
-	if !slices.Equal(told, want) {
-		t.Errorf("told %q, want %q", told, want)
+	want := []string{"db-0 PodEvicted: evicted after it waited 1m0s for node1; its successor may run elsewhere: " +
+		"node1 is cordoned"}
+	if !slices.Equal(reported, want) {
+		t.Errorf("reported %q, want %q", reported, want)
 	}
 
 	become(func(p *podView) { p.UID = "u2" })
 	look("another pod of that name begins anew", time.Minute)
 	become(func(p *podView) { p.Unschedulable = false })
 	look("it has come through", 0)
-	if len(v.waits) > 0 {
-		t.Errorf("it remembers %v", v.waits)
+	if len(v.waiting) > 0 {
+		t.Errorf("it remembers %v", v.waiting)
 	}
 }
 
 func TestSweep(t *testing.T) {
-	hour := noon
+	clock := noon
 	a := newAPI(t)
 	reservation := func(name, node, uid string) *reservation {
-		return &reservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name, UID: types.UID("u-" + name)}, Node: node, NodeUID: uid}
+		return &reservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name, UID: types.UID("u-" + name)},
+			Node: node, NodeUID: uid}
 	}
-	s := &sweeper{limit: callLife, live: a.client, client: a.client, log: logr.Discard(), missing: map[types.UID]time.Time{},
-		cluster: clusterOf(t, map[string]*corev1.Node{"node1": node("node1")}, &hour,
+	s := &sweeper{limit: callTimeout, live: a.client, client: a.client, log: logr.Discard(),
+		missing: map[types.UID]time.Time{},
+		cluster: clusterOf(t, map[string]*corev1.Node{"node1": node("node1")}, &clock,
 			reservation("here", "node1", "uid-1"), reservation("gone", "node2", "uid-2"), reservation("kept", "node3", "uid-3"))}
 	a.answer = func(call string, _ *http.Request) (int, any) {
 		switch {
 		case strings.HasSuffix(call, "/nodes/node3"): // the cache is late: it is there
-			return 0, &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: "node3", UID: "uid-3"}}
+			return 0, &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
+				ObjectMeta: metav1.ObjectMeta{Name: "node3", UID: "uid-3"}}
 		case strings.Contains(call, "/nodes/"):
 			return http.StatusNotFound, nil
 		}
@@ -120,10 +129,10 @@ func TestSweep(t *testing.T) {
 		}
 	}
 	sweep()
-	hour = hour.Add(goneFor - time.Second)
+	clock = clock.Add(nodeGoneAfter - time.Second)
 	sweep()
 	a.saw(t, "not gone for long")
-	hour = hour.Add(time.Second)
+	clock = clock.Add(time.Second)
 	sweep()
 	slices.Sort(a.calls)
 	gone := "DELETE /apis/ipam.leasehold.dev/v1alpha1/namespaces/db/ipreservations/gone " +
@@ -149,37 +158,41 @@ func TestSweep(t *testing.T) {
 // nominates is a nominator, and one pod of its own whose gate was made just now.
 func nominates(t *testing.T, change ...func(*podView)) (*nominator, *api, *[]string) {
 	a := newAPI(t)
-	hour, told := noon, &[]string{}
-	n := &nominator{gates: newGateLimiter(func() time.Time { return hour }), client: a.client, live: a.client, redial: func() {}, meters: meter(t),
-		tell: words(told), log: logr.Discard(), sights: map[types.UID]sight{}, retries: make(chan struct{}, retries),
+	clock, reported := noon, &[]string{}
+	n := &nominator{gates: newGateLimiter(func() time.Time { return clock }), client: a.client, live: a.client,
+		redial: func() {}, collectors: meter(t),
+		report: words(reported), log: logr.Discard(), progress: map[types.UID]podProgress{},
+		retries: make(chan struct{}, retries),
 		queue:   workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]()),
-		cluster: clusterOf(t, nil, &hour, named("db-0", "u1", append([]func(*podView){func(p *podView) { p.Gated, p.Gates = true, 1 }}, change...)...))}
+		cluster: clusterOf(t, nil, &clock,
+			named("db-0", "u1", append([]func(*podView){func(p *podView) { p.Gated, p.Gates = true, 1 }}, change...)...))}
 	if !n.admit(context.Background(), "db", "db-0") {
 		t.Fatal("no gate is made")
 	}
 	n.gates.Seen(n.cluster.pod("db/db-0"))
-	return n, a, told
+	return n, a, reported
 }
 
 func TestNominate(t *testing.T) {
-	n, a, told := nominates(t)
+	n, a, reported := nominates(t)
 	if _, err := n.Reconcile(context.Background(), request("db-0")); err != nil {
 		t.Fatal(err)
 	}
-	a.saw(t, "nominated, then lifted", `PATCH `+pod0+`/status {"metadata":{"resourceVersion":"7","uid":"u1"},"status":{"nominatedNodeName":"node1"}}`,
+	a.saw(t, "nominated, then lifted",
+		`PATCH `+pod0+`/status {"metadata":{"resourceVersion":"7","uid":"u1"},"status":{"nominatedNodeName":"node1"}}`,
 		`PATCH `+pod0+` `+gateOff)
 	if _, err := n.Reconcile(context.Background(), request("db-0")); err != nil {
 		t.Fatal(err)
 	}
 	a.saw(t, "done, and the informer is late")
-	if len(*told) > 0 {
-		t.Errorf("told %q", *told)
+	if len(*reported) > 0 {
+		t.Errorf("reported %q", *reported)
 	}
 }
 
 func TestNominationThatIsNotAnswered(t *testing.T) {
-	n, a, told := nominates(t)
-	n.sights["u1"] = sight{alone: noon.Add(10*time.Millisecond - gateLife)}
+	n, a, reported := nominates(t)
+	n.progress["u1"] = podProgress{lastGate: noon.Add(10*time.Millisecond - gateTimeout)}
 	a.answer = func(call string, r *http.Request) (int, any) {
 		if strings.HasSuffix(call, "/status") {
 			<-r.Context().Done() // for as long as the caller waits
@@ -189,18 +202,19 @@ func TestNominationThatIsNotAnswered(t *testing.T) {
 	if _, err := n.Reconcile(context.Background(), request("db-0")); err != nil {
 		t.Fatal(err)
 	}
-	if !n.sights["u1"].lifted || len(*told) != 1 {
-		t.Errorf("the gate is there: %+v, %q", n.sights["u1"], *told)
+	if !n.progress["u1"].lifted || len(*reported) != 1 {
+		t.Errorf("the gate is there: %+v, %q", n.progress["u1"], *reported)
 	}
 	if n.admit(context.Background(), "db", "db-1") || !n.admit(context.Background(), "other", "db-1") {
 		t.Error("it stops gates in its namespace for a while")
 	}
 }
 
-// TestNominationThatWasWritten has a nomination whose answer comes too late, or that the other replica writes.
+// TestNominationThatWasWritten has a nomination whose answer comes too late, or that the other
+// replica writes.
 func TestNominationThatWasWritten(t *testing.T) {
-	n, a, told := nominates(t)
-	n.sights["u1"] = sight{alone: noon.Add(10*time.Millisecond - gateLife)}
+	n, a, reported := nominates(t)
+	n.progress["u1"] = podProgress{lastGate: noon.Add(10*time.Millisecond - gateTimeout)}
 	a.answer = func(call string, r *http.Request) (int, any) {
 		if strings.HasSuffix(call, "/status") {
 			<-r.Context().Done() // for as long as the caller waits
@@ -211,24 +225,24 @@ func TestNominationThatWasWritten(t *testing.T) {
 		p.Status.NominatedNodeName = "node1"
 		return 0, &p
 	}
-	if _, err := n.Reconcile(context.Background(), request("db-0")); err != nil || len(*told) > 0 {
-		t.Errorf("%v; it is nominated, and told is %q", err, *told)
+	if _, err := n.Reconcile(context.Background(), request("db-0")); err != nil || len(*reported) > 0 {
+		t.Errorf("%v; it is nominated, and reported is %q", err, *reported)
 	}
 }
 
 func TestGateThatIsLiftedLate(t *testing.T) {
 	n, a, _ := nominates(t)
-	hour := noon
-	n.cluster.now = func() time.Time { return hour }
+	clock := noon
+	n.cluster.now = func() time.Time { return clock }
 	n.gates.now = n.cluster.now
 	a.answer = func(call string, _ *http.Request) (int, any) {
 		if strings.HasSuffix(call, pod0) {
-			hour = noon.Add(3 * time.Second)
+			clock = noon.Add(3 * time.Second)
 		}
 		return 0, nil
 	}
-	if _, err := n.Reconcile(context.Background(), request("db-0")); err != nil || !n.sights["u1"].lifted {
-		t.Fatalf("%v, %+v", err, n.sights["u1"])
+	if _, err := n.Reconcile(context.Background(), request("db-0")); err != nil || !n.progress["u1"].lifted {
+		t.Fatalf("%v, %+v", err, n.progress["u1"])
 	}
 	if n.admit(context.Background(), "db", "db-1") || !n.admit(context.Background(), "other", "db-1") {
 		t.Error("it stops gates in its namespace for a while")
@@ -243,8 +257,8 @@ func TestRefusedNominationLiftsTheGate(t *testing.T) {
 		}
 		return 0, nil
 	}
-	if _, err := n.Reconcile(context.Background(), request("db-0")); err != nil || !n.sights["u1"].lifted {
-		t.Errorf("%v, %+v", err, n.sights["u1"])
+	if _, err := n.Reconcile(context.Background(), request("db-0")); err != nil || !n.progress["u1"].lifted {
+		t.Errorf("%v, %+v", err, n.progress["u1"])
 	}
 }
 
@@ -258,7 +272,7 @@ func TestGateThatCannotBeLifted(t *testing.T) {
 		http.StatusNotFound:            false,
 		http.StatusConflict:            false,
 	} {
-		n, a, told := nominates(t)
+		n, a, reported := nominates(t)
 		a.answer = func(call string, _ *http.Request) (int, any) {
 			if strings.HasSuffix(call, pod0) {
 				return code, nil
@@ -266,18 +280,20 @@ func TestGateThatCannotBeLifted(t *testing.T) {
 			return 0, nil
 		}
 		for i := range 3 {
-			n.sights["u1"] = sight{alone: noon.Add(time.Duration(i) * -gateLife), failed: n.sights["u1"].failed, told: n.sights["u1"].told}
-			ctx := deadline(t, callLife) // a client waits before it repeats a 429
+			n.progress["u1"] = podProgress{lastGate: noon.Add(time.Duration(i) * -gateTimeout), failed: n.progress["u1"].failed,
+				reported: n.progress["u1"].reported}
+			ctx := deadline(t, callTimeout) // a client waits before it repeats a 429
 			result, err := n.Reconcile(ctx, request("db-0"))
-			if again := retryAfter(time.Duration(i)*gateLife, probeMost); err != nil || fails && result.RequeueAfter != again {
+			if again := retryAfter(time.Duration(i)*gateTimeout, maxProbePause); err != nil || fails &&
+				result.RequeueAfter != again {
 				t.Errorf("%d, time %d: %+v, want %v; %v", code, i+1, result, again, err)
 			}
 			if stops, _ := n.gates.admit("db/db-1"); stops == fails {
 				t.Errorf("%d, time %d: a gate is made: %t", code, i+1, stops)
 			}
 			n.gates.Cancel("db/db-1")
-			if want := fails && i > 0; len(*told) > 1 || len(*told) == 1 != want {
-				t.Errorf("%d, time %d: told %q", code, i+1, *told)
+			if want := fails && i > 0; len(*reported) > 1 || len(*reported) == 1 != want {
+				t.Errorf("%d, time %d: reported %q", code, i+1, *reported)
 			}
 		}
 	}
@@ -287,14 +303,15 @@ func TestGateThatCannotBeLifted(t *testing.T) {
 func TestRetryAfter(t *testing.T) {
 	var age time.Duration
 	tries, atEnd := 0, false
-	for ; age < time.Minute; age += retryAfter(age, retryMost) {
+	for ; age < time.Minute; age += retryAfter(age, maxRetryPause) {
 		tries++
-		atEnd = atEnd || age == gateLife
-		if again := retryAfter(age, retryMost); again <= 0 || again > max(age/2, 20*time.Millisecond) || again > retryMost {
+		atEnd = atEnd || age == gateTimeout
+		if again := retryAfter(age, maxRetryPause); again <= 0 || again > max(age/2, 20*time.Millisecond) ||
+			again > maxRetryPause {
 			t.Errorf("%v old: again after %v", age, again)
 		}
 	}
-	if again := retryAfter(time.Hour, probeMost); again != probeMost {
+	if again := retryAfter(time.Hour, maxProbePause); again != maxProbePause {
 		t.Errorf("the one that is tried often, after %v", again)
 	}
 	if !atEnd || tries > 40 {
@@ -307,18 +324,20 @@ func TestPodsThatFailLeaveWorkers(t *testing.T) {
 	for range retries {
 		n.retries <- struct{}{}
 	}
-	n.sights["u1"] = sight{alone: noon, failed: true}
-	if result, err := n.Reconcile(context.Background(), request("db-0")); err != nil || result.RequeueAfter != lookAgain {
+	n.progress["u1"] = podProgress{lastGate: noon, failed: true}
+	if result, err := n.Reconcile(context.Background(), request("db-0")); err != nil ||
+		result.RequeueAfter != recheckAfter {
 		t.Errorf("%+v, %v", result, err)
 	}
 	a.saw(t, "it waits for one of the workers that try again")
-	n.sights["u1"] = sight{alone: noon}
-	if _, err := n.Reconcile(context.Background(), request("db-0")); err != nil || !n.sights["u1"].lifted {
+	n.progress["u1"] = podProgress{lastGate: noon}
+	if _, err := n.Reconcile(context.Background(), request("db-0")); err != nil || !n.progress["u1"].lifted {
 		t.Errorf("a pod that has not failed waits, too: %v", err)
 	}
 	<-n.retries
-	n.sights["u1"] = sight{alone: noon.Add(-takeOver), failed: true}
-	if _, err := n.Reconcile(context.Background(), request("db-0")); err != nil || !n.sights["u1"].lifted || len(n.retries) != retries-1 {
+	n.progress["u1"] = podProgress{lastGate: noon.Add(-takeOverAfter), failed: true}
+	if _, err := n.Reconcile(context.Background(), request("db-0")); err != nil || !n.progress["u1"].lifted ||
+		len(n.retries) != retries-1 {
 		t.Errorf("one is free: %v, %d", err, len(n.retries))
 	}
 }
@@ -328,18 +347,20 @@ func TestWithdraw(t *testing.T) {
 		p.Gated, p.Gates, p.Nominated, p.NominatedByUs = false, 0, "node1", true
 		p.NotScheduled, p.Unschedulable, p.UnschedulableWhy = "Unschedulable", true, "no room"
 	}
-	n, a, told := nominates(t, unschedulable, func(p *podView) { p.NeverPreempts = true })
+	n, a, reported := nominates(t, unschedulable, func(p *podView) { p.NeverPreempts = true })
 	if _, err := n.Reconcile(context.Background(), request("db-0")); err != nil {
 		t.Fatal(err)
 	}
-	withdrawn := `PATCH ` + pod0 + `/status {"metadata":{"resourceVersion":"7","uid":"u1"},"status":{"nominatedNodeName":null}}`
+	withdrawn := `PATCH ` + pod0 +
+		`/status {"metadata":{"resourceVersion":"7","uid":"u1"},"status":{"nominatedNodeName":null}}`
 	a.saw(t, "withdrawn, if nobody has nominated it since", withdrawn)
-	if want := []string{"db-0 PinWithdrawn: the nomination of node1 is withdrawn: no room"}; !slices.Equal(*told, want) {
-		t.Errorf("told %q, want %q", *told, want)
+	if want := []string{"db-0 PinWithdrawn: the nomination of node1 is withdrawn: no room"}; !slices.Equal(*reported,
+		want) {
+		t.Errorf("reported %q, want %q", *reported, want)
 	}
 
-	n, a, told = nominates(t, unschedulable)
-	n.sights["u1"] = sight{nominated: noon, tried: noon.Add(-preemptionTime)}
+	n, a, reported = nominates(t, unschedulable)
+	n.progress["u1"] = podProgress{nominated: noon, tried: noon.Add(-preemptionTime)}
 	victim := pending("u9", "victim")
 	a.answer = func(_ string, r *http.Request) (int, any) {
 		if r.Method != http.MethodGet {
@@ -350,8 +371,10 @@ func TestWithdraw(t *testing.T) {
 		}
 		return 0, &corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, Items: []corev1.Pod{victim}}
 	}
-	victim.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonPreemptionByScheduler}}
-	if result, err := n.Reconcile(context.Background(), request("db-0")); err != nil || result.RequeueAfter != preemptionAgain {
+	victim.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue,
+		Reason: corev1.PodReasonPreemptionByScheduler}}
+	if result, err := n.Reconcile(context.Background(), request("db-0")); err != nil ||
+		result.RequeueAfter != preemptionRecheck {
 		t.Errorf("%+v, %v", result, err)
 	}
 	a.saw(t, "the scheduler preempts a pod there", "GET /api/v1/pods")
@@ -360,20 +383,21 @@ func TestWithdraw(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.saw(t, "the scheduler preempts nobody there", "GET /api/v1/pods", withdrawn)
-	if len(*told) != 1 {
-		t.Errorf("told %q", *told)
+	if len(*reported) != 1 {
+		t.Errorf("reported %q", *reported)
 	}
 
-	n, a, told = nominates(t, unschedulable)
-	n.sights["u1"] = sight{nominated: noon, tried: noon.Add(-preemptionTime)}
+	n, a, reported = nominates(t, unschedulable)
+	n.progress["u1"] = podProgress{nominated: noon, tried: noon.Add(-preemptionTime)}
 	a.answer = func(string, *http.Request) (int, any) { return http.StatusForbidden, nil }
-	if _, err := n.Reconcile(context.Background(), request("db-0")); err == nil || len(*told) > 0 {
-		t.Errorf("what cannot be listed counts as nothing: %v, %q", err, *told)
+	if _, err := n.Reconcile(context.Background(), request("db-0")); err == nil || len(*reported) > 0 {
+		t.Errorf("what cannot be listed counts as nothing: %v, %q", err, *reported)
 	}
 	a.saw(t, "nothing is written", "GET /api/v1/pods")
 }
 
-// TestProbe has gates that cannot be lifted hold all places, and another namespace's pod, which gets none.
+// TestProbe has gates that cannot be lifted hold all places, and another namespace's pod, which
+// gets none.
 func TestProbe(t *testing.T) {
 	n, a, _ := nominates(t, func(p *podView) { p.Gated, p.Gates = false, 0 })
 	n.gates.Cancel("db/db-0")
@@ -414,9 +438,9 @@ func TestProbe(t *testing.T) {
 
 // TestPodThatNoWatchShows has a pod of this replica that the API server alone shows.
 func TestPodThatNoWatchShows(t *testing.T) {
-	n, a, told := nominates(t)
-	hour := noon
-	n.cluster.now = func() time.Time { return hour }
+	n, a, reported := nominates(t)
+	clock := noon
+	n.cluster.now = func() time.Time { return clock }
 	n.gates.now = n.cluster.now
 	if !n.admit(context.Background(), "db", "db-1") {
 		t.Fatal("no gate is made")
@@ -431,12 +455,12 @@ func TestPodThatNoWatchShows(t *testing.T) {
 	}
 	const get = "GET /api/v1/namespaces/db/pods/db-1"
 	step("just admitted", 0)
-	hour = noon.Add(unseenLife)
+	clock = noon.Add(unseenTimeout)
 	a.answer = func(string, *http.Request) (int, any) { return http.StatusNotFound, nil }
-	step("it is not there yet", unseenLife, get)
-	hour = hour.Add(unseenLife)
+	step("it is not there yet", unseenTimeout, get)
+	clock = clock.Add(unseenTimeout)
 	a.answer = func(string, *http.Request) (int, any) { return http.StatusBadGateway, nil }
-	step("nobody knows", retryAfter(2*unseenLife, probeMost), get)
+	step("nobody knows", retryAfter(2*unseenTimeout, maxProbePause), get)
 	if n.admit(context.Background(), "db", "db-2") {
 		t.Error("a gate is made although nobody knows whether one can be lifted")
 	}
@@ -445,39 +469,43 @@ func TestPodThatNoWatchShows(t *testing.T) {
 	p.Annotations = map[string]string{"leasehold.dev/pinned-node": "node1"}
 	p.Labels = map[string]string{"leasehold.dev/retained": "true"}
 	a.answer = func(string, *http.Request) (int, any) { return 0, &p }
-	step("it is there", unseenLife, get, `PATCH /api/v1/namespaces/db/pods/db-1/status {"metadata":{"resourceVersion":"8","uid":"u2"},"status":{"nominatedNodeName":"node1"}}`,
-		`PATCH /api/v1/namespaces/db/pods/db-1 {"metadata":{"uid":"u2"},"spec":{"schedulingGates":[{"$patch":"delete","name":"leasehold.dev/nominate"}]}}`)
-	hour = hour.Add(unseenLife)
+	step("it is there", unseenTimeout, get,
+		`PATCH /api/v1/namespaces/db/pods/db-1/status `+
+			`{"metadata":{"resourceVersion":"8","uid":"u2"},"status":{"nominatedNodeName":"node1"}}`,
+		`PATCH /api/v1/namespaces/db/pods/db-1 {"metadata":{"uid":"u2"},`+
+			`"spec":{"schedulingGates":[{"$patch":"delete","name":"leasehold.dev/nominate"}]}}`)
+	clock = clock.Add(unseenTimeout)
 	step("still no watch shows it", 0)
 	if n.admit(context.Background(), "other", "db-0") {
 		t.Error("a gate is made although the watch shows nothing")
 	}
-	if _, found := n.sights["u2"]; found {
+	if _, found := n.progress["u2"]; found {
 		t.Error("what was seen of the pod is never forgotten")
 	}
 
-	hour = hour.Add(time.Hour)
+	clock = clock.Add(time.Hour)
 	n.gates.Cancel("db/db-0") // gates are made one at a time
 	if !n.admit(context.Background(), "db", "db-1") {
 		t.Fatal("no gate is made")
 	}
 	p.Labels = nil
-	hour = hour.Add(unseenLife)
-	if result, err := n.Reconcile(context.Background(), request("db-1")); err != nil || result.RequeueAfter != 0 || len(a.calls) != 3 {
+	clock = clock.Add(unseenTimeout)
+	if result, err := n.Reconcile(context.Background(), request("db-1")); err != nil || result.RequeueAfter != 0 ||
+		len(a.calls) != 3 {
 		t.Errorf("its label was removed: %+v, %v, %q", result, err, a.calls)
 	}
 	if !n.admit(context.Background(), "other", "db-0") {
 		t.Error("whoever removes a label stops all gates")
 	}
 	n.gates.Cancel("other/db-0")
-	if len(*told) > 0 {
-		t.Errorf("told %q", *told)
+	if len(*reported) > 0 {
+		t.Errorf("reported %q", *reported)
 	}
 }
 
 func TestGatesOpen(t *testing.T) {
-	hour := noon
-	c := clusterOf(t, nil, &hour,
+	clock := noon
+	c := clusterOf(t, nil, &clock,
 		named("db-0", "u0", func(p *podView) { p.Gated, p.Gates = true, 1 }),
 		named("db-1", "u1", func(p *podView) { p.Gated, p.Gates = true, 2 }),
 		named("db-2", "u2", func(p *podView) { p.Gates = 1 }))
@@ -487,9 +515,12 @@ func TestGatesOpen(t *testing.T) {
 }
 
 func TestMemory(t *testing.T) {
-	hour := noon
-	c := clusterOf(t, nil, &hour)
-	ran := named("db-0", "u1", func(p *podView) { p.Node, p.Window, p.Started, p.Addresses = "node1", time.Hour, true, "10.0.0.7" })
+	clock := noon
+	c := clusterOf(t, nil, &clock)
+	ran := named("db-0", "u1", func(p *podView) {
+		p.Node, p.Window, p.Started, p.Addresses = "node1", time.Hour, true,
+			"10.0.0.7"
+	})
 	r := &reservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db"}, Pod: "db-0", Node: "node1", PodUID: "u1"}
 	is := func(story, node string) {
 		t.Helper()
@@ -500,23 +531,23 @@ func TestMemory(t *testing.T) {
 	c.add(t, ran)
 	is("it runs, and its successor is made already", "node1")
 	_ = c.pods.Delete(ran)
-	c.remember(ran)
+	c.podDeleted(ran)
 	is("it has ended", "node1")
-	c.lose(r)
+	c.reservationDeleted(r)
 	is("its reservation is deleted", "")
 
-	c.traces = map[string]trace{}
+	c.instances = map[string]instance{}
 	c.add(t, ran)
-	c.lose(r)
-	hour = hour.Add(2 * memoryLife)
-	c.forget()
+	c.reservationDeleted(r)
+	clock = clock.Add(2 * maxMemory)
+	c.expireInstances()
 	_ = c.pods.Delete(ran)
-	c.remember(ran)
+	c.podDeleted(ran)
 	is("its reservation was deleted while it ran", "")
-	hour = hour.Add(2 * memoryLife)
-	c.forget()
-	if len(c.traces) > 0 {
-		t.Errorf("it remembers %v", c.traces)
+	clock = clock.Add(2 * maxMemory)
+	c.expireInstances()
+	if len(c.instances) > 0 {
+		t.Errorf("it remembers %v", c.instances)
 	}
 }
 
@@ -531,7 +562,8 @@ func pending(uid, name string, gates ...string) corev1.Pod {
 func TestLiftGates(t *testing.T) {
 	const ours = "leasehold.dev/nominate"
 	list := func(all []corev1.Pod, next string) any {
-		return &corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, ListMeta: metav1.ListMeta{Continue: next}, Items: all}
+		return &corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"},
+			ListMeta: metav1.ListMeta{Continue: next}, Items: all}
 	}
 	// end is called in the third round, in the middle of a request.
 	serve := func(a *api, end func()) {
@@ -578,7 +610,8 @@ func TestLiftGates(t *testing.T) {
 			t.Errorf("%s: lifted %d, want %d; %v", tt.story, n, tt.lifted, err)
 		}
 		patched := func(name string) bool {
-			return slices.ContainsFunc(a.calls, func(c string) bool { return strings.HasPrefix(c, "PATCH /api/v1/namespaces/db/pods/"+name+" ") })
+			return slices.ContainsFunc(a.calls,
+				func(c string) bool { return strings.HasPrefix(c, "PATCH /api/v1/namespaces/db/pods/"+name+" ") })
 		}
 		if !patched("alone") || patched("held") != tt.held || patched("others") || patched("free") {
 			t.Errorf("%s: %q", tt.story, a.calls)

@@ -1,0 +1,184 @@
+package pin
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
+)
+
+// markDelay is the time for the mark on a reservation to reach every replica before the pod is
+// evicted.
+const markDelay = time.Second
+
+// An evictor deletes pods that are required to wait for a node which does not take them: the
+// affinity of a pending pod cannot be relaxed (docs/facts.md, "The affinity of a pending pod cannot
+// be relaxed"). Their controllers create others, which are not pinned to that reservation again. It
+// runs in the leader.
+type evictor struct {
+	cluster    *cluster
+	client     client.Client
+	timeout    time.Duration
+	collectors *collectors
+	report     func(p *podView, reason, text string)
+	log        logr.Logger
+	waiting    map[types.NamespacedName]wait
+}
+
+// A wait says since when the leader has seen that the scheduler finds no node for a pod. The pod's
+// own condition may have the time of the pod's creation, if somebody else's gate was on it before.
+type wait struct {
+	pod   types.UID
+	since time.Time
+}
+
+// A pendingPod is a pod that waits for its node, with what decides for how long.
+type pendingPod struct {
+	pod     *podView
+	node    *corev1.Node
+	lease   []*reservation // on the pinned node
+	since   time.Time      // when it was first seen to wait
+	timeout time.Duration
+}
+
+// awaitsNode reports whether a pod waits for its node, and its controller would create another one.
+func (p *podView) awaitsNode() bool {
+	return p.Required && p.Node == "" && p.Gates == 0 && p.Unschedulable && p.Controlled && p.DeletionTimestamp == nil
+}
+
+// expired returns why a pod is to be evicted, or after how long to ask again.
+func (s pendingPod) expired(now time.Time) (why Reason, text string, again time.Duration) {
+	p := s.pod
+	waited := now.Sub(s.since)
+	switch {
+	case s.node == nil:
+		why, text = NodeGone, p.Pinned+" is gone"
+	case len(s.lease) == 0:
+		// Nothing is reserved for it there any more. An agent may not have published the same
+		// lease under a new name yet.
+		if waited < min(s.timeout, publishLag) {
+			return "", "", min(s.timeout, publishLag) - waited
+		}
+		return NoReservation, "its address on " + p.Pinned + " is no longer reserved", 0
+	default:
+		if why, text = unschedulable(s.node, p.Tolerations); why == "" {
+			why, text = "NodeFull", p.UnschedulableWhy
+		}
+	}
+	if waited < s.timeout {
+		return "", "", s.timeout - waited
+	}
+	return why, text, 0
+}
+
+// Reconcile evicts a pod that has waited long enough: it marks the reservations, then deletes the pod.
+func (v *evictor) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	p := v.cluster.pod(req.String())
+	if p == nil || !p.awaitsNode() {
+		delete(v.waiting, req.NamespacedName)
+		return reconcile.Result{}, nil
+	}
+	if v.waiting[req.NamespacedName].pod != p.UID {
+		v.waiting[req.NamespacedName] = wait{p.UID, v.cluster.now()}
+	}
+	if !v.cluster.Synced() {
+		return reconcile.Result{RequeueAfter: markDelay}, nil
+	}
+	node, err := v.cluster.node(ctx, p.Pinned)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	s := pendingPod{pod: p, node: node, since: v.waiting[req.NamespacedName].since, timeout: v.timeout}
+	for _, r := range v.cluster.reservationsOf(req.String()) {
+		if r.Node == p.Pinned {
+			s.lease = append(s.lease, r)
+		}
+	}
+	why, text, again := s.expired(v.cluster.now())
+	if why == "" {
+		return reconcile.Result{RequeueAfter: again}, nil
+	}
+	marked, err := v.mark(ctx, s.lease)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if marked {
+		return reconcile.Result{RequeueAfter: markDelay}, nil
+	}
+	return reconcile.Result{}, v.evict(ctx, p, why, text)
+}
+
+// mark marks reservations so that no pod is pinned to them again. It reports whether one was not
+// marked yet.
+func (v *evictor) mark(ctx context.Context, lease []*reservation) (bool, error) {
+	marked := false
+	for _, r := range lease {
+		if r.Abandoned || r.ID == "" {
+			continue
+		}
+		object := &ipam.IPReservation{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: r.Name}}
+		err := v.client.Patch(ctx, object, merge(map[string]any{"metadata": map[string]any{
+			"uid": r.UID, "annotations": map[string]any{wellknown.AnnotationPinAbandoned: r.ID}}}))
+		if client.IgnoreNotFound(err) != nil {
+			return false, fmt.Errorf("marking the reservation %s/%s: %w", r.Namespace, r.Name, err)
+		}
+		marked = true
+	}
+	return marked, nil
+}
+
+// evict deletes a pod that has not changed since it was looked at.
+func (v *evictor) evict(ctx context.Context, p *podView, why Reason, text string) error {
+	err := v.client.Delete(ctx, bare(p), client.Preconditions{UID: &p.UID, ResourceVersion: &p.ResourceVersion})
+	switch {
+	case apierrors.IsConflict(err):
+		return nil // it has changed: its next event brings it here again
+	case client.IgnoreNotFound(err) != nil:
+		return fmt.Errorf("evicting %s/%s: %w", p.Namespace, p.Name, err)
+	}
+	v.collectors.evictions.WithLabelValues(string(why)).Inc()
+	v.log.Info("evicted a pod that its node did not take", "pod", p.Namespace+"/"+p.Name, "node", p.Pinned, "reason", why)
+	v.report(p, reasonEvicted, fmt.Sprintf("evicted after it waited %s for %s; its successor may run elsewhere: %s",
+		v.timeout, p.Pinned, text))
+	return nil
+}
+
+func (v *evictor) setup(mgr manager.Manager) error {
+	c, err := controller.New("evict", mgr, controller.Options{Reconciler: v, ReconciliationTimeout: callTimeout,
+		MaxConcurrentReconciles: 1}) // because of waiting
+	if err != nil {
+		return err
+	}
+	return c.Watch(source.Func(func(_ context.Context,
+		queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		add := func(p *podView) {
+			if p.awaitsNode() {
+				queue.Add(requestOf(p))
+			}
+		}
+		v.cluster.pods.Handle(informer.Handler[*podView]{
+			Added: add,
+			Updated: func(before, p *podView) {
+				add(before) // its wait may have ended
+				add(p)
+			},
+			Deleted: add,
+		})
+		return nil
+	}))
+}
