@@ -165,9 +165,9 @@ func TestReadyAfterASurvey(t *testing.T) {
 	}
 	expect("/healthz", 200, "ok")
 	expect("/readyz", 503, "not been surveyed")
-	health.SetReady(ipam.ErrNoHostView)
+	health.setReady(ipam.ErrNoHostView)
 	expect("/readyz", 503, "cannot be seen")
-	health.SetReady(nil)
+	health.setReady(nil)
 	expect("/readyz", 200, "ok")
 	expect("/metrics", 200, "")
 }
@@ -185,8 +185,8 @@ func TestCollectReleasesOnlyProvenDead(t *testing.T) {
 	health := &Health{}
 	c := newCollector(node, health)
 	c.once(context.Background())
-	if state(t, node, old) != lease.Held || health.Ready() != nil {
-		t.Errorf("state %s, ready: %v\n%s", state(t, node, old), health.Ready(), out)
+	if state(t, node, old) != lease.Held || health.ready() != nil {
+		t.Errorf("state %s, ready: %v\n%s", state(t, node, old), health.ready(), out)
 	}
 	living, here := bound(t, "10.0.0.4", "db-2", "boot-1"), bound(t, "10.0.0.3", "db-1", "boot-1")
 	netns, err := node.Service.Host.Netns("/proc/self/ns/net")
@@ -200,8 +200,8 @@ func TestCollectReleasesOnlyProvenDead(t *testing.T) {
 	for range 3 {
 		c.once(context.Background())
 	}
-	if state(t, node, here) != lease.Bound || health.Ready() != nil || testutil.ToFloat64(c.doubtful) != 1 {
-		t.Errorf("state %s, ready: %v, doubtful: %v", state(t, node, here), health.Ready(),
+	if state(t, node, here) != lease.Bound || health.ready() != nil || testutil.ToFloat64(c.doubtful) != 1 {
+		t.Errorf("state %s, ready: %v, doubtful: %v", state(t, node, here), health.ready(),
 			testutil.ToFloat64(c.doubtful))
 	}
 	if n := strings.Count(out.String(), "it cannot be told"); n != 1 {
@@ -211,8 +211,8 @@ func TestCollectReleasesOnlyProvenDead(t *testing.T) {
 	for range 3 {
 		c.once(context.Background())
 	}
-	if state(t, node, here) != lease.Bound || !errors.Is(health.Ready(), ipam.ErrNoHostView) {
-		t.Errorf("state %s, ready: %v", state(t, node, here), health.Ready())
+	if state(t, node, here) != lease.Bound || !errors.Is(health.ready(), ipam.ErrNoHostView) {
+		t.Errorf("state %s, ready: %v", state(t, node, here), health.ready())
 	}
 	if n := strings.Count(out.String(), "level=ERROR"); n != 1 {
 		t.Errorf("the failure is logged %d times:\n%s", n, out)
@@ -237,8 +237,8 @@ func TestUnusedStoreIsNotCreated(t *testing.T) {
 	health := &Health{}
 	c := newCollector(node, health)
 	c.once(context.Background())
-	if health.Ready() != nil {
-		t.Error(health.Ready())
+	if health.ready() != nil {
+		t.Error(health.ready())
 	}
 	if _, err := os.Stat(filepath.Join(node.Service.Store.Dirs().State, "leases.db")); err == nil {
 		t.Error("the agent created a store")

@@ -62,7 +62,7 @@ func (c *collector) once(ctx context.Context) time.Duration {
 	if err == nil {
 		err = v.Unsafe
 	}
-	c.health.SetReady(err)
+	c.health.setReady(err)
 	c.doubtful.Set(float64(v.Doubtful))
 	c.logProblem(err, v)
 	if err != nil {

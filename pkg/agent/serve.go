@@ -22,15 +22,15 @@ type Health struct {
 	err      error
 }
 
-// SetReady records the result of the last survey. nil makes the agent ready.
-func (h *Health) SetReady(err error) {
+// setReady records the result of the last survey. nil makes the agent ready.
+func (h *Health) setReady(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.surveyed, h.err = true, err
 }
 
-// Ready returns nil if the agent is ready, else the reason.
-func (h *Health) Ready() error {
+// ready returns nil if the agent is ready, else the reason.
+func (h *Health) ready() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.surveyed {
@@ -69,7 +69,7 @@ func handler(metrics prometheus.Gatherer, health *Health) http.Handler {
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if err := health.Ready(); err != nil {
+		if err := health.ready(); err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}

@@ -19,8 +19,8 @@ import (
 
 // Exit codes of leasectl.
 const (
-	ExitOK       = 0
-	ExitProblems = 1 // a check found problems, or the command failed
+	exitOK       = 0
+	exitProblems = 1 // a check found problems, or the command failed
 	ExitUsage    = 2 // invalid arguments or flags
 )
 
@@ -46,20 +46,20 @@ type Env struct {
 // Run executes one command line and returns the exit code.
 func Run(ctx context.Context, env Env, args []string) int {
 	env.Stdout, env.Stderr = plain{env.Stdout}, plain{env.Stderr}
-	root := New(env)
+	root := newRoot(env)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	switch {
 	case err == nil:
-		return ExitOK
+		return exitOK
 	case errors.Is(err, errProblems):
-		return ExitProblems
+		return exitProblems
 	case errors.Is(err, errUsage), isCobraUsage(err):
 		fmt.Fprintf(env.Stderr, "leasectl: %s\nTry 'leasectl --help'.\n", strings.TrimPrefix(err.Error(), "usage: "))
 		return ExitUsage
 	}
 	fmt.Fprintf(env.Stderr, "leasectl: %v\n", err)
-	return ExitProblems
+	return exitProblems
 }
 
 // isCobraUsage reports whether err is one of cobra's errors about flags, arguments and commands,
@@ -84,8 +84,8 @@ type app struct {
 	state   string
 }
 
-// New returns the command tree.
-func New(env Env) *cobra.Command {
+// newRoot returns the command tree.
+func newRoot(env Env) *cobra.Command {
 	a := &app{Env: env}
 	root := &cobra.Command{
 		Use:   "leasectl",

@@ -302,7 +302,7 @@ func (e SetWindow) apply(l Lease, _ Instant) (Lease, error) {
 	if l.UID != e.UID {
 		return l, ErrNotHolder
 	}
-	window, deferred := l.Granted(e.Window), l.Deferred()
+	window, deferred := l.granted(e.Window), l.Deferred()
 	l.Owner = e.Owner
 	if window == l.Window {
 		return l, nil

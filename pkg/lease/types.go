@@ -180,8 +180,8 @@ type Lease struct {
 // NoneHeld is the HeldLimit of a range set that allows no firm holds.
 const NoneHeld = -1
 
-// Granted returns how much of a window the configuration of the lease allows.
-func (l Lease) Granted(w time.Duration) time.Duration {
+// granted returns how much of a window the configuration of the lease allows.
+func (l Lease) granted(w time.Duration) time.Duration {
 	switch {
 	case l.HeldLimit == NoneHeld:
 		return 0

@@ -18,8 +18,8 @@ const Annotation = "io.kubernetes.cri/reserved-ip-duration"
 // The forms of a window, as regular expressions in the syntax that Go and CEL have in common. The
 // admission policy uses the same expressions; testdata/windows.txt tests both.
 const (
-	MinutesPattern  = `^(0|[1-9][0-9]{0,8})$`
-	DurationPattern = `^([0-9]+(\.[0-9]+)?(ns|us|ms|s|m|h))+$`
+	minutesPattern  = `^(0|[1-9][0-9]{0,8})$`
+	durationPattern = `^([0-9]+(\.[0-9]+)?(ns|us|ms|s|m|h))+$`
 )
 
 // MaxWindow is the longest window other than "forever": ten years of 365 days.
@@ -32,8 +32,8 @@ const windowForms = `want whole minutes ("10"), a duration ("90s", "24h"), "fore
 // The expressions are compiled at the first use, so that a plugin call without an annotation does
 // not pay for them.
 var (
-	minutesRE  = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(MinutesPattern) })
-	durationRE = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(DurationPattern) })
+	minutesRE  = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(minutesPattern) })
+	durationRE = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(durationPattern) })
 )
 
 // ParseWindow parses the value of the annotation: whole minutes, a Go duration without a sign, or

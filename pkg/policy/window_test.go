@@ -126,7 +126,7 @@ func FuzzParseWindow(f *testing.F) {
 	for _, row := range readWindows(f) {
 		f.Add(row.value)
 	}
-	forms := regexp.MustCompile(MinutesPattern + "|" + DurationPattern + "|^" + lease.ForeverWord + "$")
+	forms := regexp.MustCompile(minutesPattern + "|" + durationPattern + "|^" + lease.ForeverWord + "$")
 	f.Fuzz(func(t *testing.T, s string) {
 		d, err := ParseWindow(s)
 		if err != nil {

@@ -29,7 +29,7 @@ type span struct{ lo, hi netip.Addr }
 // split: what follows the cursor comes first, the rest last.
 func (s Set) spansAfter(cursor netip.Addr) []span {
 	spans := make([]span, 0, len(s)+1)
-	at := slices.IndexFunc(s, func(r Range) bool { return r.Contains(cursor) })
+	at := slices.IndexFunc(s, func(r Range) bool { return r.contains(cursor) })
 	if at < 0 {
 		for _, r := range s {
 			spans = append(spans, span{r.Start, r.End})

@@ -95,8 +95,8 @@ func lastOf(subnet netip.Prefix) netip.Addr {
 	return last
 }
 
-// Contains reports whether the address is in the range.
-func (r Range) Contains(addr netip.Addr) bool {
+// contains reports whether the address is in the range.
+func (r Range) contains(addr netip.Addr) bool {
 	return addr.Zone() == "" && !addr.Less(r.Start) && !r.End.Less(addr)
 }
 

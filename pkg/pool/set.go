@@ -48,7 +48,7 @@ func overlap(ranges []Range) (a, b Range, found bool) {
 	sorted := slices.Clone(ranges)
 	slices.SortStableFunc(sorted, func(a, b Range) int { return a.Start.Compare(b.Start) })
 	for i := 1; i < len(sorted); i++ {
-		if sorted[i-1].Contains(sorted[i].Start) {
+		if sorted[i-1].contains(sorted[i].Start) {
 			return sorted[i-1], sorted[i], true
 		}
 	}
@@ -58,7 +58,7 @@ func overlap(ranges []Range) (a, b Range, found bool) {
 // RangeFor returns the range of the set that contains the address.
 func (s Set) RangeFor(addr netip.Addr) (Range, bool) {
 	for _, r := range s {
-		if r.Contains(addr) {
+		if r.contains(addr) {
 			return r, true
 		}
 	}
@@ -109,7 +109,7 @@ func (s Set) search() func(netip.Addr) (Range, bool) {
 		if !found {
 			i--
 		}
-		if i < 0 || !sorted[i].Contains(addr) {
+		if i < 0 || !sorted[i].contains(addr) {
 			return Range{}, false
 		}
 		return sorted[i], true

@@ -62,7 +62,7 @@ func setNetns(n lease.Netns) error {
 
 // Link is an interface in a namespace.
 type Link struct {
-	Index int
+	index int
 	Kind  string // "veth", "macvlan", ...; "" for hardware
 	MAC   net.HardwareAddr
 }
@@ -93,7 +93,7 @@ func (h *Host) SetMAC(netns, name string, mac net.HardwareAddr) error {
 			_ = os.WriteFile(filepath.Join("/proc/sys/net", fmt.Sprintf(file, name)), []byte("1"), 0)
 		}
 		b := make([]byte, unix.SizeofIfInfomsg)
-		binary.NativeEndian.PutUint32(b[4:], uint32(l.Index))
+		binary.NativeEndian.PutUint32(b[4:], uint32(l.index))
 		if err := change(unix.RTM_SETLINK, appendAttribute(b, unix.IFLA_ADDRESS, mac)); err != nil {
 			return fmt.Errorf("failed to set the hardware address of interface %s to %s: %w", name, mac, err)
 		}
@@ -127,7 +127,7 @@ func parseLink(b []byte) (l Link, name string, ok bool) {
 		return l, "", false
 	}
 	list := attributes(b[unix.SizeofIfInfomsg:])
-	l.Index = int(int32(binary.NativeEndian.Uint32(b[4:])))
+	l.index = int(int32(binary.NativeEndian.Uint32(b[4:])))
 	l.MAC = find(list, unix.IFLA_ADDRESS)
 	l.Kind = text(find(attributes(find(list, unix.IFLA_LINKINFO)), unix.IFLA_INFO_KIND))
 	name = text(find(list, unix.IFLA_IFNAME))

@@ -33,7 +33,7 @@ func TestSetMAC(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "netns")
 	newMounted(t, path)
 	l, err := h.Link(path, "eth0")
-	if err != nil || l.Kind != "veth" || l.Index == 0 || l.MAC.String() != "02:00:00:00:00:07" {
+	if err != nil || l.Kind != "veth" || l.index == 0 || l.MAC.String() != "02:00:00:00:00:07" {
 		t.Fatalf("eth0 is %+v, %v; want a veth with the address 02:00:00:00:00:07", l, err)
 	}
 	if err := h.SetMAC(path, "eth0", mac(t, "02:00:00:00:00:09")); err != nil {

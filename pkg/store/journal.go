@@ -12,9 +12,9 @@ import (
 // JournalSize is the number of entries that the journal keeps.
 const JournalSize = 4096
 
-// JournalBytes is how many bytes the entries of the journal may have together: a reason may name
+// journalBytes is how many bytes the entries of the journal may have together: a reason may name
 // thousands of ranges.
-const JournalBytes = 4 << 20
+const journalBytes = 4 << 20
 
 // journalSlack is the number of entries that are removed at a time, so that not every new entry
 // writes to both ends of the journal.
@@ -151,15 +151,15 @@ func (tx *Tx) journalSize() (size int) {
 }
 
 // trimJournal removes the oldest entries: those up to a number, and as many as are more than
-// JournalBytes. The last one stays.
+// journalBytes. The last one stays.
 func (tx *Tx) trimJournal(size int, upTo, last uint64) error {
 	c := tx.bucket(bucketJournal).Cursor()
-	for size > JournalBytes || upTo > 0 {
+	for size > journalBytes || upTo > 0 {
 		k, v := c.First()
 		if k == nil {
 			break
 		}
-		if seq := binary.BigEndian.Uint64(k); seq == last || seq > upTo && size <= JournalBytes {
+		if seq := binary.BigEndian.Uint64(k); seq == last || seq > upTo && size <= journalBytes {
 			break
 		}
 		size -= len(v)

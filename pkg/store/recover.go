@@ -38,8 +38,8 @@ func (s *Store) setAside() error {
 	return syncDir(s.lostDir())
 }
 
-// Discard treats the store as lost, as if it had been found damaged. It is for a user's request.
-func (s *Store) Discard(ctx context.Context, why string) error {
+// discard treats the store as lost, as if it had been found damaged. It is for a user's request.
+func (s *Store) discard(ctx context.Context, why string) error {
 	lock, err := acquire(WithMaxWait(ctx), s.lock(), lockExclusive)
 	if err != nil {
 		return err

@@ -861,7 +861,7 @@ func TestTheJournalIsBoundedInBytes(t *testing.T) {
 			last, _, _ = strings.Cut(n.Reason, " ")
 			return true
 		})
-		if size > JournalBytes || size < JournalBytes-2*len(long) || last != "199" || size != tx.journalSize() {
+		if size > journalBytes || size < journalBytes-2*len(long) || last != "199" || size != tx.journalSize() {
 			t.Errorf("%d bytes, counted as %d, up to entry %s", size, tx.journalSize(), last)
 		}
 		return nil
@@ -869,7 +869,7 @@ func TestTheJournalIsBoundedInBytes(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	huge := Entry{Event: EventBound, Reason: strings.Repeat("x", JournalBytes+1)}
+	huge := Entry{Event: EventBound, Reason: strings.Repeat("x", journalBytes+1)}
 	if err := s.Update(context.Background(), func(tx *Tx) error { return tx.Log(huge) }); err != nil {
 		t.Fatal(err)
 	}

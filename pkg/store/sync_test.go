@@ -88,7 +88,7 @@ func writeEveryFile(t *testing.T, dir string) {
 			return tx.Put(l.Pool, l.Address, l)
 		})
 	}
-	err := errors.Join(put("10.0.0.5"), s.Discard(ctx, "by hand"), put("10.0.0.6"), s.WriteSnapshot(ctx, t0))
+	err := errors.Join(put("10.0.0.5"), s.discard(ctx, "by hand"), put("10.0.0.6"), s.WriteSnapshot(ctx, t0))
 	if err != nil {
 		t.Fatal(err)
 	}
