@@ -168,7 +168,10 @@ func rest(d time.Duration) int { return int(max((d+step-1)/step, 0)) }
 
 // age is how many steps ago something was, up to a number that nothing asks beyond. A step's
 // fraction does not count: moments never add up to one.
-func age(d time.Duration) int { return int(min(max(floor(d, step), -30), 30)) }
+func age(d time.Duration) int { return int(min(max(floor(d, step), -oldest), oldest)) }
+
+// oldest is the longest window, twice how far the wall clock goes wrong, and a step for each.
+const oldest = (window+2*maxWrong)/step + 2
 
 func floor(d, by time.Duration) time.Duration {
 	n := d / by
@@ -370,9 +373,10 @@ func (f *former) fileText(name string, v file, missing bool) string {
 
 func (f *former) content(text string) string {
 	if c, ok := adopt.ParseMarker(text); ok {
-		return fmt.Sprintf("held for %s uid %s firm %v window %v %s rest %d",
+		return fmt.Sprintf("held for %s uid %s firm %v window %v %s rest %d%s",
 			f.pod(c.Name), f.uid(c.UID), c.Firm, c.Window, c.IfName,
-			min(rest(c.Until.Sub(f.kernel.now().Wall)), rest(window)+1)) // no hold is longer than its window
+			min(rest(c.Until.Sub(f.kernel.now().Wall)), rest(window)+1), // no hold is longer than its window
+			f.wallAge(c.Until))
 	}
 	id, ifName, _ := strings.Cut(text, "\r\n")
 	return f.container(id) + " " + ifName
@@ -403,6 +407,9 @@ func (f *former) snapshotLines(v file) {
 		order := "-"
 		if is, exists := f.is.Files[name]; exists {
 			order = fmt.Sprint(taken.Compare(time.Unix(0, is.Wall)))
+			if c, ok := adopt.ParseMarker(is.Content); ok { // whether both tell of one hold
+				order += fmt.Sprint(" ", c.Until.Sub(l.ReleasedAt.Wall.Add(l.Hold)).Abs() < moment)
+			}
 		}
 		now := f.leaseOf(l.Pool.Network, l.Address)
 		f.line("snapshot %s %s taken %s %d %d%s", f.lease(l), f.content(""), order,

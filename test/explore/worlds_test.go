@@ -81,6 +81,14 @@ var worlds = []config{
 		probe: rebootProbe, short: 4,
 	},
 	{
+		name: "one loss", about: "one address, a lost store and a wiped directory: small enough for every state",
+		pods: []podConfig{asks, plain}, lives: 1, known: true, nets: oneAddressNet,
+		with: map[kind]int{
+			add: always, del: always, end: always, pass: 2, lose: 1, wipe: 1, reboot: 1,
+		},
+		probe: rebootProbe, short: 4,
+	},
+	{
 		name: "old snapshot", about: "one address, a snapshot at any time, and then a wiped directory or a lost store",
 		pods: []podConfig{plain, plain}, lives: 1, nets: oneAddressNet, known: true,
 		with: map[kind]int{
@@ -98,6 +106,14 @@ var worlds = []config{
 		name: "clocks", about: "the wall clock is set forward and back, is at 1970 after a boot; a suspend",
 		pods: []podConfig{asks, plain}, lives: 2, known: true, nets: oneNet,
 		with:  everyVerb(map[kind]int{forward: 2, back: 2, correct: 2, rebootEpoch: 1, reboot: 1, long: always}),
+		short: 4,
+	},
+	{
+		name: "one clock", about: "a pod that asks for a window, its clock is wrong once: small enough for every state",
+		pods: []podConfig{asks}, lives: 2, known: true, nets: oneAddressNet,
+		with: map[kind]int{
+			add: always, del: always, end: always, pass: 3, forward: 1, back: 1, reboot: 1,
+		},
 		short: 4,
 	},
 	{
