@@ -391,14 +391,7 @@ func (c *Cluster) Put(path string, o any) {
 	if !ok {
 		c.t.Fatalf("%s is not served", path)
 	}
-	data, err := json.Marshal(o)
-	var body object
-	if err == nil {
-		err = json.Unmarshal(data, &body)
-	}
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	body := toObject(c.t, o)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	elements := strings.Split(path, "/")
@@ -425,13 +418,7 @@ func (c *Cluster) Get(path string, into any) bool {
 	if !ok {
 		return false
 	}
-	data, err := json.Marshal(o)
-	if err == nil {
-		err = json.Unmarshal(data, into)
-	}
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	decode(c.t, o, into)
 	return true
 }
 

@@ -29,7 +29,7 @@ type Server struct {
 
 	t        testing.TB
 	mu       sync.Mutex
-	objects  map[string]map[string]any
+	objects  map[string]object
 	version  int
 	reject   func(*http.Request) int
 	drop     string // a field that is removed from each status
@@ -38,7 +38,7 @@ type Server struct {
 
 // New starts a server without objects. It runs as long as the test.
 func New(t testing.TB) *Server {
-	s := &Server{t: t, objects: map[string]map[string]any{}}
+	s := &Server{t: t, objects: map[string]object{}}
 	server := httptest.NewServer(s)
 	t.Cleanup(server.Close)
 	clients, err := informer.NewClients(&rest.Config{Host: server.URL})
@@ -69,27 +69,17 @@ func (s *Server) Drop(field string) {
 }
 
 // Put creates or replaces an object.
-func (s *Server) Put(path string, object any) {
-	data, err := json.Marshal(object)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	var o map[string]any
-	if err := json.Unmarshal(data, &o); err != nil {
-		s.t.Fatal(err)
-	}
+func (s *Server) Put(path string, from any) {
+	s.t.Helper()
+	o := toObject(s.t, from)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.put(path, o)
 }
 
-func (s *Server) put(path string, o map[string]any) {
+func (s *Server) put(path string, o object) {
 	s.version++
-	meta, _ := o["metadata"].(map[string]any)
-	if meta == nil {
-		meta = map[string]any{}
-		o["metadata"] = meta
-	}
+	meta := metaOf(o)
 	meta["resourceVersion"] = strconv.Itoa(s.version)
 	if meta["uid"] == nil {
 		meta["uid"] = fmt.Sprint("uid-", s.version)
@@ -106,19 +96,14 @@ func (s *Server) Remove(path string) {
 
 // Get decodes an object into another. It reports false if there is none.
 func (s *Server) Get(path string, into any) bool {
+	s.t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	o, ok := s.objects[path]
 	if !ok {
 		return false
 	}
-	data, err := json.Marshal(o)
-	if err == nil {
-		err = json.Unmarshal(data, into)
-	}
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	decode(s.t, o, into)
 	return true
 }
 
@@ -189,7 +174,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 			}
 		}
 	}
-	respond(w, map[string]any{"metadata": map[string]any{"resourceVersion": strconv.Itoa(s.version)}, "items": items})
+	respond(w, object{"metadata": object{"resourceVersion": strconv.Itoa(s.version)}, "items": items})
 }
 
 // apply is server-side apply for a single manager that owns the whole spec and status, except for
@@ -200,7 +185,7 @@ func (s *Server) apply(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusBadRequest) // a manager must have a name; without force it fails where others manage a field
 		return
 	}
-	var body map[string]any
+	var body object
 	if json.NewDecoder(r.Body).Decode(&body) != nil {
 		fail(w, http.StatusBadRequest)
 		return
@@ -219,7 +204,7 @@ func (s *Server) apply(w http.ResponseWriter, r *http.Request) {
 		if isStatus {
 			part = "status"
 			keepConditions(body, o)
-			if status, _ := body["status"].(map[string]any); s.drop != "" {
+			if status, _ := body["status"].(object); s.drop != "" {
 				delete(status, s.drop)
 			}
 		}
@@ -232,12 +217,12 @@ func (s *Server) apply(w http.ResponseWriter, r *http.Request) {
 }
 
 // keepConditions adds the conditions that other managers have set.
-func keepConditions(body, there map[string]any) {
-	status, _ := body["status"].(map[string]any)
-	old, _ := there["status"].(map[string]any)
+func keepConditions(body, there object) {
+	status, _ := body["status"].(object)
+	old, _ := there["status"].(object)
 	all, _ := old["conditions"].([]any)
 	for _, c := range all {
-		if condition, _ := c.(map[string]any); condition["type"] != "Released" {
+		if condition, _ := c.(object); condition["type"] != "Released" {
 			mine, _ := status["conditions"].([]any)
 			status["conditions"] = append(mine, c)
 		}
@@ -245,19 +230,37 @@ func keepConditions(body, there map[string]any) {
 }
 
 func (s *Server) create(w http.ResponseWriter, r *http.Request) {
-	var o map[string]any
+	var o object
 	if json.NewDecoder(r.Body).Decode(&o) != nil {
 		fail(w, http.StatusBadRequest)
 		return
 	}
-	meta, _ := o["metadata"].(map[string]any)
-	at := path.Join(r.URL.Path, fmt.Sprint(meta["name"]))
+	at := path.Join(r.URL.Path, fmt.Sprint(metaOf(o)["name"]))
 	if _, found := s.objects[at]; found {
 		fail(w, http.StatusConflict)
 		return
 	}
 	s.put(at, o)
 	respond(w, o)
+}
+
+// toObject converts a typed object to JSON.
+func toObject(t testing.TB, from any) (o object) {
+	t.Helper()
+	decode(t, from, &o)
+	return o
+}
+
+// decode copies an object into another that has the same JSON.
+func decode(t testing.TB, from, into any) {
+	t.Helper()
+	data, err := json.Marshal(from)
+	if err == nil {
+		err = json.Unmarshal(data, into)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 func respond(w http.ResponseWriter, v any) {
