@@ -82,34 +82,45 @@ func (b *Bench) say(format string, args ...any) {
 	fmt.Fprintf(b.out, "%5.0fs  %s\n", time.Since(b.began).Seconds(), fmt.Sprintf(format, args...))
 }
 
+// startFleet registers that many simulated nodes, and follows their pods until stop is called.
+func (b *Bench) startFleet(ctx context.Context, count int) (f *fleet.Fleet, pods *tracker, stop func() error, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	dir := b.cluster.Scratch("fleet")
+	log, err := os.Create(b.cluster.Log("host", "fleet"))
+	if err != nil {
+		cancel()
+		return nil, nil, nil, err
+	}
+	stop = func() error {
+		cancel()
+		if f != nil {
+			f.Wait()
+		}
+		return errors.Join(os.RemoveAll(dir), log.Close())
+	}
+	f, err = fleet.New(fleet.Config{API: b.api, Plugin: b.plugin, Dir: dir, Network: podNetwork,
+		Heartbeat: heartbeat, Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))})
+	if err == nil {
+		b.say("registering %d nodes", count)
+		err = f.Start(ctx, nodes(count))
+	}
+	if err == nil {
+		pods, err = track(ctx, b.client)
+	}
+	if err != nil {
+		return nil, nil, nil, errors.Join(err, stop())
+	}
+	return f, pods, stop, nil
+}
+
 // Recreations recreates pods in each mode on a fleet of that many nodes, and prints the table. It returns false if the
 // manager left a pod stuck, or did not bring one back by the mode nominate.
 func (b *Bench) Recreations(ctx context.Context, nodeCount, count, parallel int, modes []string) (fine bool, err error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	log, err := os.Create(b.cluster.Log("host", "fleet"))
+	f, pods, stop, err := b.startFleet(ctx, nodeCount)
 	if err != nil {
 		return false, err
 	}
-	defer log.Close()
-	f, err := fleet.New(fleet.Config{API: b.api, Plugin: b.plugin, Dir: b.cluster.Scratch("fleet"), Network: podNetwork,
-		Heartbeat: heartbeat, Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))})
-	if err != nil {
-		return false, err
-	}
-	defer func() {
-		cancel()
-		f.Wait()
-		err = errors.Join(err, os.RemoveAll(b.cluster.Scratch("fleet")))
-	}()
-	b.say("registering %d nodes", nodeCount)
-	if err := f.Start(ctx, nodes(nodeCount)); err != nil {
-		return false, err
-	}
-	pods, err := track(ctx, b.client)
-	if err != nil {
-		return false, err
-	}
+	defer func() { err = errors.Join(err, stop()) }()
 	r := &recreator{client: b.client, fleet: f, pods: pods, parallel: parallel}
 	table := tabwriter.NewWriter(b.out, 0, 0, 2, ' ', 0)
 	fmt.Fprint(table, header)

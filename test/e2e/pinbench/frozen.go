@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"os"
 	"strings"
 	"time"
 
@@ -16,7 +14,6 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
-	"github.com/leasehold-cni/leasehold/test/e2e/fleet"
 	"github.com/leasehold-cni/leasehold/test/e2e/machine"
 )
 
@@ -30,30 +27,11 @@ const (
 // Frozen recreates that many pods while the scheduler is frozen, lets it go on after some time, and
 // returns whether all pods came back to their nodes and addresses.
 func (b *Bench) Frozen(ctx context.Context, count int, away time.Duration) (fine bool, err error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	log, err := os.Create(b.cluster.Log("host", "fleet"))
+	f, pods, stop, err := b.startFleet(ctx, frozenNodes)
 	if err != nil {
 		return false, err
 	}
-	defer log.Close()
-	f, err := fleet.New(fleet.Config{API: b.api, Plugin: b.plugin, Dir: b.cluster.Scratch("fleet"), Network: podNetwork,
-		Heartbeat: heartbeat, Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))})
-	if err != nil {
-		return false, err
-	}
-	defer func() {
-		cancel()
-		f.Wait()
-		err = errors.Join(err, os.RemoveAll(b.cluster.Scratch("fleet")))
-	}()
-	if err := f.Start(ctx, nodes(frozenNodes)); err != nil {
-		return false, err
-	}
-	pods, err := track(ctx, b.client)
-	if err != nil {
-		return false, err
-	}
+	defer func() { err = errors.Join(err, stop()) }()
 	if err := b.startManagers(ctx, 2, nil); err != nil {
 		return false, err
 	}
@@ -108,8 +86,8 @@ func (b *Bench) Frozen(ctx context.Context, count int, away time.Duration) (fine
 		return false, err
 	}
 	thawed := time.Now()
-	limit, stop := context.WithTimeout(ctx, startAll)
-	defer stop()
+	limit, cancel := context.WithTimeout(ctx, startAll)
+	defer cancel()
 	elsewhere, others := 0, 0
 	for _, name := range names {
 		s, ok := pods.running(limit, name, before[name].UID)
