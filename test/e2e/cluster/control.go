@@ -55,7 +55,8 @@ func (c *Cluster) controlService(name string) machine.Start {
 		argv = []string{bin, "--kubeconfig=" + c.path("run/scheduler.kubeconfig"), "--leader-elect=false",
 			"--kube-api-qps=200", "--kube-api-burst=400", "--profiling=false"}
 	}
-	return machine.Start{Name: name, Argv: argv, Log: c.Log(control, name)}
+	// As a kubelet does for a static pod: a scheduler exits if it finds its cache inconsistent.
+	return machine.Start{Name: name, Argv: argv, Log: c.Log(control, name), Restart: true}
 }
 
 // startControlPlane boots the machine of the control plane, and waits until the API server is
@@ -88,11 +89,23 @@ func (c *Cluster) RunControl(ctx context.Context) error {
 		if reply.Services[name] != 0 {
 			continue
 		}
-		if err := c.Machine(control).Start(ctx, c.controlService(name)); err != nil {
+		err := c.Machine(control).Start(ctx, c.controlService(name))
+		if err != nil && !c.controlRuns(ctx, name) { // it may have been restarted since
 			return err
 		}
 	}
 	return c.waitAPI(ctx)
+}
+
+func (c *Cluster) controlRuns(ctx context.Context, name string) bool {
+	reply, err := c.Machine(control).Call(ctx, machine.Request{List: true})
+	return err == nil && reply.Services[name] != 0
+}
+
+// ControlRestarts returns how often components of the control plane exited by themselves and were started again.
+func (c *Cluster) ControlRestarts(ctx context.Context) (map[string]int, error) {
+	reply, err := c.Machine(control).Call(ctx, machine.Request{List: true})
+	return reply.Restarts, err
 }
 
 func (c *Cluster) waitAPI(ctx context.Context) error {

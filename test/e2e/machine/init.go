@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -21,19 +22,30 @@ type Init struct {
 	mu       sync.Mutex // held from fork until the maps are updated, so that reap finds every child
 	services map[string]*service
 	children map[int]chan syscall.WaitStatus
+	waiting  map[string]bool // services that have exited and will be started again
+	restarts map[string]int
 }
 
 type service struct {
 	pid   int
 	ended chan syscall.WaitStatus
+	start Start
 }
+
+func newInit() *Init {
+	return &Init{services: map[string]*service{}, children: map[int]chan syscall.WaitStatus{},
+		waiting: map[string]bool{}, restarts: map[string]int{}}
+}
+
+// restartDelay is the time between the end of a service and its restart.
+const restartDelay = time.Second
 
 // Main sets up the machine, and serves requests until it is killed.
 func Main(c Config) error {
 	if err := setUp(c); err != nil {
 		return err
 	}
-	in := &Init{services: map[string]*service{}, children: map[int]chan syscall.WaitStatus{}}
+	in := newInit()
 	os.Remove(c.Socket)
 	l, err := net.Listen("unix", c.Socket)
 	if err != nil {
@@ -66,7 +78,7 @@ func (in *Init) serve(conn net.Conn) {
 	if err != nil {
 		reply.Error = err.Error()
 	}
-	reply.Services = in.list()
+	reply.Services, reply.Restarts = in.list()
 	json.NewEncoder(conn).Encode(reply)
 }
 
@@ -92,8 +104,27 @@ func (in *Init) start(s Start) error {
 	if err != nil {
 		return err
 	}
-	in.services[s.Name] = &service{pid, ended}
+	in.services[s.Name] = &service{pid, ended, s}
+	delete(in.waiting, s.Name)
 	return nil
+}
+
+// restart starts a service that has exited by itself, unless it was started or stopped meanwhile.
+func (in *Init) restart(s Start) {
+	time.Sleep(restartDelay)
+	in.mu.Lock()
+	waiting := in.waiting[s.Name]
+	in.mu.Unlock()
+	if !waiting {
+		return
+	}
+	if err := in.start(s); err != nil {
+		fmt.Fprintf(os.Stderr, "%s is not started again: %v\n", s.Name, err)
+		return
+	}
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.restarts[s.Name]++
 }
 
 // fork starts a process. The caller holds in.mu. exec.Cmd cannot be used, because it waits for its
@@ -119,7 +150,9 @@ func (in *Init) fork(argv, env []string, files ...*os.File) (int, chan syscall.W
 func (in *Init) signal(s Signal) error {
 	in.mu.Lock()
 	svc := in.services[s.Name]
+	delete(in.waiting, s.Name)
 	if svc != nil {
+		svc.start.Restart = false
 		syscall.Kill(svc.pid, syscall.Signal(s.Number))
 	}
 	in.mu.Unlock()
@@ -175,14 +208,15 @@ func (in *Init) exec(e Exec, reply *Reply) error {
 	return nil
 }
 
-func (in *Init) list() map[string]int {
+// list returns the pids of the running services, and how often services were restarted.
+func (in *Init) list() (running, restarts map[string]int) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	pids := map[string]int{}
 	for name, s := range in.services {
 		pids[name] = s.pid
 	}
-	return pids
+	return pids, maps.Clone(in.restarts)
 }
 
 // reap waits for ended processes: services, and orphans such as the containers' shims.
@@ -201,6 +235,10 @@ func (in *Init) reap() {
 			for name, s := range in.services {
 				if s.pid == pid {
 					delete(in.services, name)
+					if s.start.Restart {
+						in.waiting[name] = true
+						go in.restart(s.start)
+					}
 				}
 			}
 		}

@@ -36,6 +36,8 @@ type Start struct {
 	Argv []string
 	Env  []string
 	Log  string
+	// Restart starts the service again, after a second, if it exits without a Signal.
+	Restart bool
 }
 
 // Signal sends a signal to a service, and waits until it has ended, at most for Wait. It does
@@ -57,6 +59,7 @@ type Exec struct {
 type Reply struct {
 	Error    string
 	Services map[string]int // running services: name -> pid in the machine
+	Restarts map[string]int // name -> number of restarts of a service that exited by itself
 	Exit     int
 	Stdout   []byte
 	Stderr   []byte

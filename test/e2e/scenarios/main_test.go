@@ -103,8 +103,10 @@ func runOnCluster(ctx context.Context, m *testing.M) (code int, err error) {
 		fmt.Printf("\n%d of %d scenarios are about leasehold's own pods, which this cluster does not have.\n",
 			len(table)-others, len(table))
 	}
+	fmt.Println()
+	r.printRestarts()
 	found, passes := r.watch.Found()
-	fmt.Printf("\nLooked %d times into every pod: %d addresses were in two of them at once.\n\n", passes, len(found))
+	fmt.Printf("Looked %d times into every pod: %d addresses were in two of them at once.\n\n", passes, len(found))
 	return code, scenarios.close(os.Stdout, time.Since(began))
 }
 
