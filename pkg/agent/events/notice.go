@@ -21,8 +21,8 @@ const (
 	AddressPoolLow     = "AddressPoolLow"
 )
 
-// Notice describes an Event to create.
-type Notice struct {
+// notice describes an Event to create.
+type notice struct {
 	Namespace, Pod string
 	UID            string // of the pod, as the runtime passes it
 	Reason         string
@@ -32,8 +32,8 @@ type Notice struct {
 	Subject        string // distinguishes notices of one pod and reason: the container, or the invalid value
 }
 
-// Reader converts journal entries to notices. It remembers the last address of each pod.
-type Reader struct{ former map[attachment]former }
+// reader converts journal entries to notices. It remembers the last address of each pod.
+type reader struct{ former map[attachment]former }
 
 // attachment identifies the one address of a pod on an interface and network, per IP family.
 type attachment struct {
@@ -49,7 +49,7 @@ type former struct {
 // Read converts journal entries, in their order. retained reports whether a pod asks for a window.
 // Entries about pods that do not ask for one yield no notices, except for reservations that
 // existed.
-func (r *Reader) Read(entries []store.Entry, retained func(namespace, name, uid string) bool) []Notice {
+func (r *reader) Read(entries []store.Entry, retained func(namespace, name, uid string) bool) []notice {
 	if r.former == nil {
 		r.former = map[attachment]former{}
 	}
@@ -59,7 +59,7 @@ func (r *Reader) Read(entries []store.Entry, retained func(namespace, name, uid 
 		}
 		delete(r.former, at) // any entry: all that is lost is the reason in the text of a later Event
 	}
-	var out []Notice
+	var out []notice
 	for _, e := range entries {
 		if e.Name == "" {
 			continue
@@ -73,10 +73,10 @@ func (r *Reader) Read(entries []store.Entry, retained func(namespace, name, uid 
 	return out
 }
 
-func (r *Reader) notice(e store.Entry) (n Notice, ok bool) {
+func (r *reader) notice(e store.Entry) (n notice, ok bool) {
 	at := attachment{e.Namespace, e.Name, e.Network, e.IfName, e.Address.Is6()}
 	was, known := r.former[at]
-	n = Notice{Namespace: e.Namespace, Pod: e.Name, UID: e.UID, Time: e.Time, Subject: e.Container}
+	n = notice{Namespace: e.Namespace, Pod: e.Name, UID: e.UID, Time: e.Time, Subject: e.Container}
 	switch e.Event {
 	case store.EventBound:
 		r.former[at] = former{address: e.Address}
@@ -103,7 +103,7 @@ func (r *Reader) notice(e store.Entry) (n Notice, ok bool) {
 
 // noteLoss records that a pod has lost an address. The end of a hold without a window, such as a
 // cool-down, is not worth an Event, unless the pod lost a retained address before.
-func (r *Reader) noteLoss(at attachment, e store.Entry) {
+func (r *reader) noteLoss(at attachment, e store.Entry) {
 	was, known := r.former[at]
 	switch {
 	case known && was.address != e.Address: // it has another by now
@@ -135,7 +135,7 @@ func lossText(e store.Entry) string {
 }
 
 // join appends a notice, or adds its text to one about the other address of the same sandbox.
-func join(out []Notice, n Notice) []Notice {
+func join(out []notice, n notice) []notice {
 	for i := range out {
 		o := &out[i]
 		if o.UID == n.UID && o.Reason == n.Reason && o.Subject == n.Subject && o.Namespace == n.Namespace &&

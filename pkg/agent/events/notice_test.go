@@ -82,7 +82,7 @@ func TestRead(t *testing.T) {
 			[]string{"AddressPoolLow! db-0 u1: network cbr0: 1 of 20 addresses are left"}},
 		{"an entry without pod", []store.Entry{{Event: store.EventRecovered, Reason: "x"}}, nil},
 	} {
-		var r Reader
+		var r reader
 		var got []string
 		for _, n := range r.Read(c.entries, func(string, string, string) bool { return false }) {
 			warning := ""
@@ -103,7 +103,7 @@ func TestOnlyRetainedPods(t *testing.T) {
 	e := entry(store.EventKept, "web-0", "u2", "10.0.0.2", "after 3s")
 	e.Window = 0
 	for _, asks := range []bool{false, true} {
-		var r Reader
+		var r reader
 		got := r.Read([]store.Entry{e}, func(namespace, name, uid string) bool {
 			return asks && name == "web-0" &&
 				uid == "u2"
@@ -116,23 +116,23 @@ func TestOnlyRetainedPods(t *testing.T) {
 
 // The name of an Event is derived from what it reports.
 func TestEventName(t *testing.T) {
-	read := func() *Notice {
-		var r Reader
+	read := func() *notice {
+		var r reader
 		return &r.Read([]store.Entry{entry(store.EventKept, strings.Repeat("x", 253), "u2", "10.0.0.2", "after 3s")},
 			nil)[0]
 	}
-	a, b := Event(*read(), "u2", "node1"), Event(*read(), "u2", "node1")
+	a, b := eventOf(*read(), "u2", "node1"), eventOf(*read(), "u2", "node1")
 	if a.Name != b.Name || len(a.Name) > 253 {
 		t.Errorf("%s and %s", a.Name, b.Name)
 	}
 	later := read()
 	later.Time = later.Time.Add(time.Minute)
-	if c := Event(*later, "u2", "node1"); c.Name == a.Name {
+	if c := eventOf(*later, "u2", "node1"); c.Name == a.Name {
 		t.Error("a later occurrence has the same name")
 	}
 	long := read()
 	long.Text = strings.Repeat("ä", 1000)
-	if note := Event(*long, "u2", "node1").Note; len(note) != 1024 {
+	if note := eventOf(*long, "u2", "node1").Note; len(note) != 1024 {
 		t.Errorf("a note of %d bytes", len(note))
 	}
 }

@@ -23,9 +23,9 @@ const controller = "leasehold-agent"
 // maxNote is the longest note that the API accepts, in bytes.
 const maxNote = 1024
 
-// Event returns the API object for a notice. objectUID is the UID of the pod in the API, node the
+// eventOf returns the API object for a notice. objectUID is the UID of the pod in the API, node the
 // node that reports.
-func Event(n Notice, objectUID types.UID, node string) *eventsv1.Event {
+func eventOf(n notice, objectUID types.UID, node string) *eventsv1.Event {
 	kind := corev1.EventTypeNormal
 	if n.Warning {
 		kind = corev1.EventTypeWarning
@@ -47,7 +47,7 @@ func Event(n Notice, objectUID types.UID, node string) *eventsv1.Event {
 
 // objectName returns the same name for the same occurrence. An invalid annotation is one occurrence
 // for as long as it has the same value, so its time does not count.
-func objectName(n Notice) string {
+func objectName(n notice) string {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%s\x00%s\x00%s", n.UID, n.Reason, n.Subject)
 	if n.Reason != InvalidReservation {

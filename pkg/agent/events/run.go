@@ -36,12 +36,12 @@ type Events struct {
 	Pods    *podcache.Pods
 	Log     *slog.Logger
 
-	reader  Reader
+	reader  reader
 	cursor  uint64
 	started bool
 
 	mu      sync.Mutex
-	queue   []Notice
+	queue   []notice
 	invalid map[informer.Name]string // the invalid annotation that was last reported of a pod
 	queued  notify.Signal
 }
@@ -63,15 +63,15 @@ func (e *Events) Invalid(p podcache.Pod, problem error) {
 		e.invalid = map[informer.Name]string{}
 	}
 	e.invalid[p.Name] = value
-	e.enqueue(Notice{Namespace: p.Namespace, Pod: p.Name.Name, UID: p.UID, Reason: InvalidReservation, Warning: true,
+	e.enqueue(notice{Namespace: p.Namespace, Pod: p.Name.Name, UID: p.UID, Reason: InvalidReservation, Warning: true,
 		Text: problem.Error() + "; the previous value stays in effect", Time: time.Now(), Subject: p.Annotation})
 	e.queued.Send()
 }
 
-func (e *Events) enqueue(n ...Notice) {
+func (e *Events) enqueue(n ...notice) {
 	e.queue = append(e.queue, n...)
 	if more := len(e.queue) - maxQueued; more > 0 {
-		e.queue = append([]Notice(nil), e.queue[more:]...)
+		e.queue = append([]notice(nil), e.queue[more:]...)
 	}
 }
 
@@ -86,7 +86,7 @@ func (e *Events) pass(ctx context.Context) (requeueAfter time.Duration) {
 		if !ok {
 			return requeueAfter
 		}
-		err := post(ctx, e.Client, Event(n, objectUID(pods, n), e.Node))
+		err := post(ctx, e.Client, eventOf(n, objectUID(pods, n), e.Node))
 		switch {
 		case err == nil:
 		case isFinal(err):
@@ -98,21 +98,21 @@ func (e *Events) pass(ctx context.Context) (requeueAfter time.Duration) {
 	}
 }
 
-func (e *Events) next() (Notice, bool) {
+func (e *Events) next() (notice, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if len(e.queue) == 0 {
-		return Notice{}, false
+		return notice{}, false
 	}
 	n := e.queue[0]
 	e.queue = e.queue[1:]
 	return n, true
 }
 
-func (e *Events) putBack(n Notice) {
+func (e *Events) putBack(n notice) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.queue = append([]Notice{n}, e.queue...)
+	e.queue = append([]notice{n}, e.queue...)
 }
 
 // isFinal reports whether a retry would fail as well.
@@ -147,7 +147,7 @@ func (e *Events) read(ctx context.Context, pods map[informer.Name]podcache.Pod) 
 
 // objectUID returns the UID of the pod in the API. A static pod's is not the one that the runtime
 // passes.
-func objectUID(pods map[informer.Name]podcache.Pod, n Notice) types.UID {
+func objectUID(pods map[informer.Name]podcache.Pod, n notice) types.UID {
 	if p, here := pods[informer.Name{Namespace: n.Namespace, Name: n.Pod}]; here && p.UID == n.UID {
 		return p.ObjectUID
 	}

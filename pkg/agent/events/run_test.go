@@ -124,7 +124,7 @@ func TestFailedEventsStayQueuedInOrder(t *testing.T) {
 func TestFullQueueDropsTheOldest(t *testing.T) {
 	w := newFixture(t)
 	for i := range maxQueued + 3 {
-		w.enqueue(Notice{UID: fmt.Sprint(i)})
+		w.enqueue(notice{UID: fmt.Sprint(i)})
 	}
 	if len(w.queue) != maxQueued || w.queue[0].UID != "3" {
 		t.Errorf("%d queued, the first is %s", len(w.queue), w.queue[0].UID)

@@ -20,42 +20,42 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// Node identifies the node.
-type Node struct{ Name, UID string }
+// nodeIdentity identifies the node.
+type nodeIdentity struct{ Name, UID string }
 
 // confirmedAfter is how long a sandbox must live to show that its pod can start on this node.
 const confirmedAfter = 30 * time.Second
 
-// IsKept reports whether a lease is retained: bound with a window, or firmly held.
-func IsKept(l lease.Lease) bool {
+// isKept reports whether a lease is retained: bound with a window, or firmly held.
+func isKept(l lease.Lease) bool {
 	return !l.Key().IsZero() && (l.State == lease.Bound && l.Window > 0 || l.State == lease.Held && l.Firm)
 }
 
-// Wanted is the desired state of an object.
-type Wanted struct {
+// wanted is the desired state of an object.
+type wanted struct {
 	Object ipamv1.IPReservation
 	Since  lease.Instant // when the pod got or released its addresses
 	Leases []ipam.Ref
 }
 
-// Plan is what a pass has to do.
-type Plan struct {
-	Objects map[informer.Name]Wanted // by the object's name
+// plan is what a pass has to do.
+type plan struct {
+	Objects map[informer.Name]wanted // by the object's name
 	// Release lists the leases of each pod whose object requests their release (spec.release).
 	Release [][]ipam.Ref
 	// RequeueAfter is the time until the plan changes by itself, 0 for never.
 	RequeueAfter time.Duration
 }
 
-// Make returns the plan for the leases of a node, its pods and the existing objects, which contain
+// makePlan returns the plan for the leases of a node, its pods and the existing objects, which contain
 // requests of users and whether the sandbox was confirmed before.
-func Make(
-	node Node, view ipam.NodeView, pods map[informer.Name]podcache.Pod,
+func makePlan(
+	node nodeIdentity, view ipam.NodeView, pods map[informer.Name]podcache.Pod,
 	existing map[informer.Name]*ipamv1.IPReservation,
-) Plan {
-	plan := Plan{Objects: map[informer.Name]Wanted{}}
+) plan {
+	plan := plan{Objects: map[informer.Name]wanted{}}
 	for pod, leases := range retention.ByPod(view.Leases) {
-		leases = slices.DeleteFunc(leases, func(l lease.Lease) bool { return !IsKept(l) || l.Lapsed(view.Now) })
+		leases = slices.DeleteFunc(leases, func(l lease.Lease) bool { return !isKept(l) || l.Lapsed(view.Now) })
 		if len(leases) == 0 {
 			continue
 		}
@@ -81,9 +81,9 @@ func order(a, b lease.Lease) int {
 		cmp.Compare(a.Holder.IfName, b.Holder.IfName), a.Address.Compare(b.Address))
 }
 
-func want(node Node, pod informer.Name, leases []lease.Lease, now lease.Instant) Wanted {
+func want(node nodeIdentity, pod informer.Name, leases []lease.Lease, now lease.Instant) wanted {
 	last := newest(leases)
-	w := Wanted{Since: since(last), Object: ipamv1.IPReservation{
+	w := wanted{Since: since(last), Object: ipamv1.IPReservation{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: pod.Namespace, Name: ipamv1.ObjectName(pod.Name, node.UID),
 			Labels: map[string]string{
@@ -140,7 +140,7 @@ func since(l lease.Lease) lease.Instant {
 
 // isConfirmed reports whether the pod can start on this node: its sandbox has lived long enough,
 // the pod is Ready, or the existing object says so of the same pod.
-func (plan *Plan) isConfirmed(
+func (plan *plan) isConfirmed(
 	leases []lease.Lease, pod podcache.Pod, existing *ipamv1.IPReservation, s ipamv1.IPReservationStatus,
 	now lease.Instant,
 ) bool {
@@ -162,15 +162,15 @@ func (plan *Plan) isConfirmed(
 	return lived >= confirmedAfter
 }
 
-// ConditionReleased is the type of the condition that is set if spec.release has no effect.
-const ConditionReleased = "Released"
+// conditionReleased is the type of the condition that is set if spec.release has no effect.
+const conditionReleased = "Released"
 
 func conditions(existing *ipamv1.IPReservation, id string, now time.Time) []metav1.Condition {
 	if existing == nil || existing.Spec.Release == "" || existing.Spec.Release == id {
 		return nil
 	}
 	c := metav1.Condition{
-		Type: ConditionReleased, Status: metav1.ConditionFalse, Reason: "OtherLease",
+		Type: conditionReleased, Status: metav1.ConditionFalse, Reason: "OtherLease",
 		Message:            "spec.release names lease " + existing.Spec.Release + ", this is lease " + id,
 		LastTransitionTime: metav1.Time{Time: now.Truncate(time.Second)},
 	}
@@ -182,7 +182,7 @@ func conditions(existing *ipamv1.IPReservation, id string, now time.Time) []meta
 	return []metav1.Condition{c}
 }
 
-func (plan *Plan) requeueAtEnd(leases []lease.Lease, now lease.Instant) {
+func (plan *plan) requeueAtEnd(leases []lease.Lease, now lease.Instant) {
 	for _, l := range leases {
 		if rest := l.Remaining(now); l.State == lease.Held && rest != lease.Forever {
 			plan.requeueAfter(rest)
@@ -190,7 +190,7 @@ func (plan *Plan) requeueAtEnd(leases []lease.Lease, now lease.Instant) {
 	}
 }
 
-func (plan *Plan) requeueAfter(d time.Duration) {
+func (plan *plan) requeueAfter(d time.Duration) {
 	d += 10 * time.Millisecond // so that the pass is not early
 	if plan.RequeueAfter == 0 || d < plan.RequeueAfter {
 		plan.RequeueAfter = d

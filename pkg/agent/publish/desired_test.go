@@ -18,7 +18,7 @@ import (
 
 var (
 	now    = lease.Instant{Wall: time.Unix(1_700_000_000, 0).UTC(), Boot: 9 * time.Hour, BootID: "b"}
-	node   = Node{"node1", "5f1c9a02-1111-2222-3333-444455556666"}
+	node   = nodeIdentity{"node1", "5f1c9a02-1111-2222-3333-444455556666"}
 	podsNS = informer.Name{Namespace: "db", Name: "db-0"}
 	object = informer.Name{Namespace: "db", Name: "db-0-5f1c9a02"}
 )
@@ -128,7 +128,7 @@ func TestMake(t *testing.T) {
 			func(l *lease.Lease) { l.Namespace, l.Name = "", "" })}},
 	} {
 		view := ipam.NodeView{Leases: c.leases, Now: now}
-		plan := Make(node, view, map[informer.Name]podcache.Pod{podsNS: c.pod},
+		plan := makePlan(node, view, map[informer.Name]podcache.Pod{podsNS: c.pod},
 			map[informer.Name]*ipamv1.IPReservation{object: c.existing})
 		var got *ipamv1.IPReservationStatus
 		for name, w := range plan.Objects {
@@ -153,9 +153,9 @@ func TestMake(t *testing.T) {
 func TestSpecRelease(t *testing.T) {
 	leases := []lease.Lease{bound("10.0.0.2", id1, time.Minute), bound("fd00::2", id2, time.Minute)}
 	view := ipam.NodeView{Leases: leases, Now: now}
-	with := func(release string) Plan {
+	with := func(release string) plan {
 		existing := &ipamv1.IPReservation{Spec: ipamv1.IPReservationSpec{Release: release}}
-		return Make(node, view, nil, map[informer.Name]*ipamv1.IPReservation{object: existing})
+		return makePlan(node, view, nil, map[informer.Name]*ipamv1.IPReservation{object: existing})
 	}
 	if got := with(id1).Release; len(got) != 1 || len(got[0]) != 2 || got[0][0].ID != id1 || got[0][1].ID != id2 {
 		t.Errorf("the lease's id: releases %v", got)
@@ -175,43 +175,43 @@ func TestSpecRelease(t *testing.T) {
 
 func TestCompare(t *testing.T) {
 	view := ipam.NodeView{Leases: []lease.Lease{held(bound("10.0.0.2", id1, time.Hour), time.Minute)}, Now: now}
-	want := Make(node, view, nil, nil).Objects[object].Object
+	want := makePlan(node, view, nil, nil).Objects[object].Object
 	for _, c := range []struct {
 		name   string
 		change func(*ipamv1.IPReservation)
-		want   Change
+		want   change
 	}{
-		{"equal", func(*ipamv1.IPReservation) {}, Change{}},
+		{"equal", func(*ipamv1.IPReservation) {}, change{}},
 		{"a user's release request, annotation and label", func(r *ipamv1.IPReservation) {
 			r.Spec.Release = id2
 			r.Annotations = map[string]string{"leasehold.dev/pin-abandoned": id1}
 			r.Labels["team"] = "db"
-		}, Change{}},
+		}, change{}},
 		{"another controller's condition", func(r *ipamv1.IPReservation) {
 			r.Status.Conditions = []metav1.Condition{{Type: "Audited", Status: metav1.ConditionTrue}}
-		}, Change{}},
+		}, change{}},
 		{"an obsolete condition of our own", func(r *ipamv1.IPReservation) {
-			r.Status.Conditions = []metav1.Condition{{Type: ConditionReleased, Status: metav1.ConditionFalse}}
-		}, Change{Status: true}},
+			r.Status.Conditions = []metav1.Condition{{Type: conditionReleased, Status: metav1.ConditionFalse}}
+		}, change{Status: true}},
 		{"an end within the inaccuracy of the clocks", func(r *ipamv1.IPReservation) {
 			r.Status.HeldUntil = &metav1.Time{Time: r.Status.HeldUntil.Add(time.Second)}
-		}, Change{}},
+		}, change{}},
 		{"another end", func(r *ipamv1.IPReservation) {
 			r.Status.HeldUntil = &metav1.Time{Time: r.Status.HeldUntil.Add(time.Minute)}
-		}, Change{Status: true}},
-		{"no end", func(r *ipamv1.IPReservation) { r.Status.HeldUntil = nil }, Change{Status: true}},
-		{"another state", func(r *ipamv1.IPReservation) { r.Status.State = ipamv1.Bound }, Change{Status: true}},
+		}, change{Status: true}},
+		{"no end", func(r *ipamv1.IPReservation) { r.Status.HeldUntil = nil }, change{Status: true}},
+		{"another state", func(r *ipamv1.IPReservation) { r.Status.State = ipamv1.Bound }, change{Status: true}},
 		{"no status yet", func(r *ipamv1.IPReservation) { r.Status = ipamv1.IPReservationStatus{} },
-			Change{Status: true}},
-		{"a lost label", func(r *ipamv1.IPReservation) { delete(r.Labels, ipamv1.LabelPodHash) }, Change{Spec: true}},
+			change{Status: true}},
+		{"a lost label", func(r *ipamv1.IPReservation) { delete(r.Labels, ipamv1.LabelPodHash) }, change{Spec: true}},
 	} {
 		existing := want.DeepCopy()
 		c.change(existing)
-		if got := Compare(&want, existing); got != c.want {
+		if got := compare(&want, existing); got != c.want {
 			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
 		}
 	}
-	if got := Compare(&want, nil); got != (Change{true, true}) {
+	if got := compare(&want, nil); got != (change{true, true}) {
 		t.Errorf("no object: %+v", got)
 	}
 }

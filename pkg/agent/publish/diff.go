@@ -9,18 +9,18 @@ import (
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 )
 
-// Change says which parts of an object have to be written.
-type Change struct{ Spec, Status bool }
+// change says which parts of an object have to be written.
+type change struct{ Spec, Status bool }
 
-// Compare returns the parts of an existing object that differ from the desired one. existing is nil
+// compare returns the parts of an existing object that differ from the desired one. existing is nil
 // if there is no object. Fields that others own are ignored.
-func Compare(want, existing *ipamv1.IPReservation) Change {
+func compare(want, existing *ipamv1.IPReservation) change {
 	if existing == nil {
-		return Change{Spec: true, Status: true}
+		return change{Spec: true, Status: true}
 	}
 	spec := existing.Spec
 	spec.Release = ""
-	c := Change{Spec: spec != want.Spec}
+	c := change{Spec: spec != want.Spec}
 	for key, value := range want.Labels {
 		c.Spec = c.Spec || existing.Labels[key] != value
 	}
@@ -37,7 +37,7 @@ func Compare(want, existing *ipamv1.IPReservation) Change {
 // are.
 func ours(all []metav1.Condition) (own []metav1.Condition) {
 	for _, c := range all {
-		if c.Type == ConditionReleased {
+		if c.Type == conditionReleased {
 			own = append(own, c)
 		}
 	}

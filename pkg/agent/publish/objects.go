@@ -21,8 +21,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 )
 
-// FieldManager is the agent's field manager for server-side apply.
-const FieldManager = "leasehold-agent"
+// fieldManager is the agent's field manager for server-side apply.
+const fieldManager = "leasehold-agent"
 
 // Objects keeps the node's IPReservations, and writes them.
 type Objects struct {
@@ -131,7 +131,7 @@ func (o *Objects) apply(ctx context.Context, want *ipamv1.IPReservation, body an
 	}
 	got := &ipamv1.IPReservation{}
 	err = o.client.Patch(types.ApplyPatchType).Namespace(want.Namespace).Resource(resource).Name(want.Name).
-		SubResource(subresource...).Param("fieldManager", FieldManager).Param("force", "true").
+		SubResource(subresource...).Param("fieldManager", fieldManager).Param("force", "true").
 		Body(data).Do(ctx).Into(got)
 	if err != nil {
 		return err
@@ -151,8 +151,8 @@ func (o *Objects) Remove(ctx context.Context, r *ipamv1.IPReservation) error {
 	return o.Learn(r, true)
 }
 
-// NodeUID returns the UID of the node's object.
-func NodeUID(ctx context.Context, core rest.Interface, node string) (string, error) {
+// readNodeUID returns the UID of the node's object.
+func readNodeUID(ctx context.Context, core rest.Interface, node string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, informer.RequestTimeout)
 	defer cancel()
 	object := &metav1.PartialObjectMetadata{}

@@ -56,8 +56,8 @@ type Publisher struct {
 	lists    int                   // complete lists of the objects that were received
 	failed   map[informer.Name]int // failed writes in a row; such an object waits in the queue
 	noEffect map[informer.Name]attempt
-	node     Node // the UID is empty while it is not known
-	plan     map[informer.Name]Wanted
+	node     nodeIdentity // the UID is empty while it is not known
+	plan     map[informer.Name]wanted
 	view     ipam.NodeView // that the plan was made from, without leases
 }
 
@@ -133,7 +133,7 @@ func (p *Publisher) pass(ctx context.Context) (requeueAfter time.Duration) {
 	if node.UID == "" {
 		return 0 // identify wakes the loop when it is known
 	}
-	view, err := p.Service.List(ctx, IsKept)
+	view, err := p.Service.List(ctx, isKept)
 	if store.IsEmpty(err) {
 		view, err = ipam.NodeView{}, nil // all networks are unknown, so nothing is deleted
 	}
@@ -142,7 +142,7 @@ func (p *Publisher) pass(ctx context.Context) (requeueAfter time.Duration) {
 		return retry
 	}
 	pods, _ := p.Pods.Views()
-	plan := Make(node, view, pods, existing)
+	plan := makePlan(node, view, pods, existing)
 	p.set(plan, view)
 	for name := range plan.Objects {
 		p.enqueue(name)
@@ -160,7 +160,7 @@ func (p *Publisher) pass(ctx context.Context) (requeueAfter time.Duration) {
 
 // next returns the time until the next pass if nothing changes before. It is limited, so that an
 // apply without effect is repeated.
-func (plan *Plan) next() time.Duration {
+func (plan *plan) next() time.Duration {
 	plan.requeueAfter(wait.Jitter(noEffectInterval, 0.5))
 	return plan.RequeueAfter
 }
@@ -182,7 +182,7 @@ func (p *Publisher) logProblem(message string, err error) {
 	p.problem = text
 }
 
-func (p *Publisher) set(plan Plan, view ipam.NodeView) {
+func (p *Publisher) set(plan plan, view ipam.NodeView) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	view.Leases, view.Windows = nil, nil
@@ -196,18 +196,18 @@ func (p *Publisher) set(plan Plan, view ipam.NodeView) {
 // identify reads the node's UID. It runs in a loop of its own: if packets are lost a request may
 // take RequestTimeout, and passes need not wait for it.
 func (p *Publisher) identify(ctx context.Context) (requeueAfter time.Duration) {
-	uid, err := NodeUID(ctx, p.Core, p.Node)
+	uid, err := readNodeUID(ctx, p.Core, p.Node)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
 	case err == nil:
-		if now := (Node{p.Node, uid}); now != p.node {
+		if now := (nodeIdentity{p.Node, uid}); now != p.node {
 			p.node = now
 			p.identity.Send()
 		}
 		return identityInterval
 	case apierrors.IsNotFound(err):
-		p.node = Node{}
+		p.node = nodeIdentity{}
 	}
 	if p.node.UID == "" && ctx.Err() == nil {
 		p.Log.Warn("reading the node failed, reservations not updated", "error", err)
@@ -228,13 +228,13 @@ func (p *Publisher) release(ctx context.Context, pods [][]ipam.Ref) error {
 
 // task is what has to be done about one object.
 type task struct {
-	want     *Wanted
+	want     *wanted
 	existing *ipamv1.IPReservation
-	change   Change
+	change   change
 	remove   bool
 }
 
-func (t task) isEmpty() bool { return t.change == Change{} && !t.remove }
+func (t task) isEmpty() bool { return t.change == change{} && !t.remove }
 
 // taskFor compares the last plan for one object with the existing one.
 func (p *Publisher) taskFor(name informer.Name) task {
@@ -243,11 +243,11 @@ func (p *Publisher) taskFor(name informer.Name) task {
 	existing, _ := p.Objects.Get(name.String())
 	t := task{existing: existing}
 	if w, ok := p.plan[name]; ok {
-		t.want, t.change = &w, Compare(&w.Object, existing)
+		t.want, t.change = &w, compare(&w.Object, existing)
 		v, tried := p.noEffect[name]
 		isUnchanged := tried && existing != nil && v.object.ResourceVersion == existing.ResourceVersion
-		if isUnchanged && Compare(&w.Object, &v.object) == (Change{}) {
-			t.change = Change{}
+		if isUnchanged && compare(&w.Object, &v.object) == (change{}) {
+			t.change = change{}
 		}
 		return t
 	}

@@ -91,12 +91,12 @@ func (h *Holds) claims(ctx context.Context,
 		}
 		objects = append(objects, list...)
 	}
-	return Claims(h.Node, objects), nil
+	return claimsIn(h.Node, objects), nil
 }
 
-// Claims returns the locations at which other nodes' agents claim pods, with a confirmed sandbox.
+// claimsIn returns the locations at which other nodes' agents claim pods, with a confirmed sandbox.
 // There may be several for a pod: the agent of a node that is down does not withdraw its claim.
-func Claims(node string, objects []ipamv1.IPReservation) map[informer.Name][]location {
+func claimsIn(node string, objects []ipamv1.IPReservation) map[informer.Name][]location {
 	claims := map[informer.Name][]location{}
 	for _, r := range objects {
 		s := r.Status

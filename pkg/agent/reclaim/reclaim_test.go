@@ -46,7 +46,7 @@ func TestClaims(t *testing.T) {
 			Spec:   ipamv1.IPReservationSpec{PodName: pod, NodeName: node},
 			Status: ipamv1.IPReservationStatus{State: state, Confirmed: confirmed, PodUID: "u-" + pod}}
 	}
-	got := Claims("node1", []ipamv1.IPReservation{
+	got := claimsIn("node1", []ipamv1.IPReservation{
 		object("there", "node2", ipamv1.Bound, true),
 		object("young", "node2", ipamv1.Bound, false),
 		object("away", "node2", ipamv1.Held, true),

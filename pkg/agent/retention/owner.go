@@ -22,10 +22,10 @@ func numberedSet(kind, group string) (schema.GroupVersionKind, bool) {
 	return ordinals.Kinds[i], true
 }
 
-// OwnerText returns how a lease stores the controller that recreates its pod, such as
+// ownerText returns how a lease stores the controller that recreates its pod, such as
 // "StatefulSet.apps/db". It is empty for controllers of which it cannot be determined whether they
 // will use the pod's name again: a user must release what such a pod keeps forever.
-func OwnerText(o podcache.Owner) string {
+func ownerText(o podcache.Owner) string {
 	if _, ok := numberedSet(o.Kind, o.Group); !ok {
 		return ""
 	}

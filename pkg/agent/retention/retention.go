@@ -63,13 +63,13 @@ func Decide(p podcache.Pod) (ipam.PodWindow, error) {
 	}
 	w.Window = window
 	if window == lease.Forever {
-		w.Owner = OwnerText(p.Owner)
+		w.Owner = ownerText(p.Owner)
 	}
 	return w, nil
 }
 
-// Plan is what a pass has to do.
-type Plan struct {
+// plan is what a pass has to do.
+type plan struct {
 	Follow  []ipam.PodWindow        // windows of pods with a lease whose window differs
 	Expect  []ipam.PendingPod       // starting pods whose hold is about to end
 	Invalid map[informer.Name]error // pods with an invalid annotation
@@ -77,10 +77,10 @@ type Plan struct {
 	RequeueAfter time.Duration
 }
 
-// Make returns the plan for the pods of a node and the leases in its store. It is idempotent: for
+// makePlan returns the plan for the pods of a node and the leases in its store. It is idempotent: for
 // leases that were changed as planned, the plan is empty.
-func Make(pods map[informer.Name]podcache.Pod, view ipam.NodeView) Plan {
-	plan := Plan{Invalid: map[informer.Name]error{}}
+func makePlan(pods map[informer.Name]podcache.Pod, view ipam.NodeView) plan {
+	plan := plan{Invalid: map[informer.Name]error{}}
 	for name, leases := range ByPod(view.Leases) {
 		if p, ok := pods[name]; ok {
 			plan.follow(p, leases, view)
@@ -107,7 +107,7 @@ func ByPod(leases []lease.Lease) map[informer.Name][]lease.Lease {
 	return out
 }
 
-func (plan *Plan) follow(p podcache.Pod, leases []lease.Lease, view ipam.NodeView) {
+func (plan *plan) follow(p podcache.Pod, leases []lease.Lease, view ipam.NodeView) {
 	w, err := Decide(p)
 	if err != nil {
 		return
@@ -121,7 +121,7 @@ func (plan *Plan) follow(p podcache.Pod, leases []lease.Lease, view ipam.NodeVie
 	}
 }
 
-func (plan *Plan) expect(p podcache.Pod, leases []lease.Lease, now lease.Instant) {
+func (plan *plan) expect(p podcache.Pod, leases []lease.Lease, now lease.Instant) {
 	if !p.Expected {
 		return
 	}
@@ -144,7 +144,7 @@ func (plan *Plan) expect(p podcache.Pod, leases []lease.Lease, now lease.Instant
 	}
 }
 
-func (plan *Plan) requeueAfter(d time.Duration) {
+func (plan *plan) requeueAfter(d time.Duration) {
 	if plan.RequeueAfter == 0 || d < plan.RequeueAfter {
 		plan.RequeueAfter = max(d, time.Second)
 	}

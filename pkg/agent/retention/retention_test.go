@@ -96,30 +96,30 @@ func TestMake(t *testing.T) {
 		pod    podcache.Pod
 		leases []lease.Lease
 		stored time.Duration // 0 is none
-		want   Plan
+		want   plan
 	}{
-		{"no change", pod("60"), []lease.Lease{bound("u1", hour)}, hour, Plan{}},
-		{"no lease yet", pod("60"), nil, 0, Plan{}},
-		{"a new window", pod("60"), []lease.Lease{bound("u1", 0)}, 0, Plan{Follow: follow(hour)}},
-		{"not stored yet", pod("60"), []lease.Lease{bound("u1", hour)}, 0, Plan{Follow: follow(hour)}},
-		{"another window", pod("10"), []lease.Lease{bound("u1", hour)}, hour, Plan{Follow: follow(10 * time.Minute)}},
+		{"no change", pod("60"), []lease.Lease{bound("u1", hour)}, hour, plan{}},
+		{"no lease yet", pod("60"), nil, 0, plan{}},
+		{"a new window", pod("60"), []lease.Lease{bound("u1", 0)}, 0, plan{Follow: follow(hour)}},
+		{"not stored yet", pod("60"), []lease.Lease{bound("u1", hour)}, 0, plan{Follow: follow(hour)}},
+		{"another window", pod("10"), []lease.Lease{bound("u1", hour)}, hour, plan{Follow: follow(10 * time.Minute)}},
 		{"one of two interfaces", pod("60"), []lease.Lease{bound("u1", hour), bound("u1", 0)}, hour,
-			Plan{Follow: follow(hour)}},
-		{"annotation set to 0", pod("0"), []lease.Lease{bound("u1", hour)}, hour, Plan{Follow: follow(0)}},
-		{"never retained", pod("0"), []lease.Lease{bound("u1", 0)}, 0, Plan{}},
-		{"the lease of a former pod", pod("60"), []lease.Lease{bound("u0", 0)}, hour, Plan{}},
-		{"an invalid one", pod("ten"), []lease.Lease{bound("u1", hour)}, hour, Plan{}},
+			plan{Follow: follow(hour)}},
+		{"annotation set to 0", pod("0"), []lease.Lease{bound("u1", hour)}, hour, plan{Follow: follow(0)}},
+		{"never retained", pod("0"), []lease.Lease{bound("u1", 0)}, 0, plan{}},
+		{"the lease of a former pod", pod("60"), []lease.Lease{bound("u0", 0)}, hour, plan{}},
+		{"an invalid one", pod("ten"), []lease.Lease{bound("u1", hour)}, hour, plan{}},
 		{"starting, in time", pod("60"), []lease.Lease{held("u0", hour, 10*time.Minute)}, hour,
-			Plan{RequeueAfter: 49 * time.Minute}},
+			plan{RequeueAfter: 49 * time.Minute}},
 		{"starting, late", pod("60"), []lease.Lease{held("u0", hour, hour-time.Second)}, hour,
-			Plan{Expect: expect, RequeueAfter: time.Minute}},
+			plan{Expect: expect, RequeueAfter: time.Minute}},
 		{"starting, with two addresses", pod("60"), []lease.Lease{held("u0", hour, 10*time.Minute),
 			held("u0", hour, hour)},
 			hour,
-			Plan{Expect: expect, RequeueAfter: time.Minute}},
-		{"not starting", deleted, []lease.Lease{held("u0", hour, hour)}, hour, Plan{}},
-		{"held forever", pod("60"), []lease.Lease{held("u0", lease.Forever, hour)}, hour, Plan{}},
-		{"the pod has its sandbox", pod("60"), []lease.Lease{bound("u1", hour), held("u0", hour, hour)}, hour, Plan{}},
+			plan{Expect: expect, RequeueAfter: time.Minute}},
+		{"not starting", deleted, []lease.Lease{held("u0", hour, hour)}, hour, plan{}},
+		{"held forever", pod("60"), []lease.Lease{held("u0", lease.Forever, hour)}, hour, plan{}},
+		{"the pod has its sandbox", pod("60"), []lease.Lease{bound("u1", hour), held("u0", hour, hour)}, hour, plan{}},
 	} {
 		view := ipam.NodeView{Leases: c.leases, Windows: map[lease.Key]time.Duration{}, Now: now}
 		for _, l := range c.leases {
@@ -127,7 +127,7 @@ func TestMake(t *testing.T) {
 				view.Windows[l.Key()] = c.stored
 			}
 		}
-		got := Make(map[informer.Name]podcache.Pod{name: c.pod}, view)
+		got := makePlan(map[informer.Name]podcache.Pod{name: c.pod}, view)
 		if (c.pod.Annotation == "ten") != (len(got.Invalid) == 1) {
 			t.Errorf("%s: invalid: %v", c.name, got.Invalid)
 		}
@@ -146,7 +146,7 @@ func TestOwnerText(t *testing.T) {
 		{"example.com", "StatefulSet", ""},
 		{"", "", ""},
 	} {
-		if got := OwnerText(podcache.Owner{Group: c.group, Kind: c.kind, Name: "db"}); got != c.want {
+		if got := ownerText(podcache.Owner{Group: c.group, Kind: c.kind, Name: "db"}); got != c.want {
 			t.Errorf("%s.%s: %q, want %q", c.kind, c.group, got, c.want)
 		}
 	}
@@ -185,7 +185,7 @@ func FuzzParseOwner(f *testing.F) {
 		if !ok {
 			return
 		}
-		if again := OwnerText(podcache.Owner{Group: set.Group, Kind: "StatefulSet", Name: set.Name}); again != text {
+		if again := ownerText(podcache.Owner{Group: set.Group, Kind: "StatefulSet", Name: set.Name}); again != text {
 			t.Errorf("%q reads as %q", text, again)
 		}
 		if again := fmt.Sprintf("%s-%d", set.Name, ordinal); again != pod {

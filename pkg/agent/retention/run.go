@@ -47,7 +47,7 @@ func (w *Windows) pass(ctx context.Context) (requeueAfter time.Duration) {
 		w.Log.Warn("reading the leases failed, windows not updated", "error", err)
 		return retry
 	}
-	plan := Make(pods, view)
+	plan := makePlan(pods, view)
 	for name, err := range plan.Invalid {
 		w.Invalid(pods[name], err)
 	}
@@ -58,7 +58,7 @@ func (w *Windows) pass(ctx context.Context) (requeueAfter time.Duration) {
 	return plan.RequeueAfter
 }
 
-func (w *Windows) act(ctx context.Context, plan Plan) error {
+func (w *Windows) act(ctx context.Context, plan plan) error {
 	for _, p := range plan.Follow {
 		w.Log.Info("setting the window of a pod", "pod", p.Namespace+"/"+p.Name, "window", lease.FormatWindow(p.Window))
 	}

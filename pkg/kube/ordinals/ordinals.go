@@ -24,11 +24,11 @@ var Kinds = []schema.GroupVersionKind{
 // The zero value is empty.
 type Set struct {
 	Start, Replicas int64
-	Reserved        []Range // sorted and disjoint, see Merge
+	reserved        []span // sorted and disjoint, see merge
 }
 
-// Range is the ordinals from First to Last, inclusive.
-type Range struct{ First, Last int64 }
+// span is the ordinals from First to Last, inclusive.
+type span struct{ First, Last int64 }
 
 // Of reads the spec of a workload as decoded from JSON: replicas (defaultReplicas if it is
 // missing), ordinals.start (Kubernetes) and reserveOrdinals (Kruise: numbers, and strings like "3"
@@ -41,7 +41,7 @@ func Of(spec map[string]any, defaultReplicas int64) (Set, error) {
 	if !isList && spec["reserveOrdinals"] != nil {
 		err = fmt.Errorf("reserveOrdinals is not a list")
 	}
-	var reserved []Range
+	var reserved []span
 	for _, item := range list {
 		r, ok := rangeOf(item)
 		if !ok {
@@ -50,7 +50,7 @@ func Of(spec map[string]any, defaultReplicas int64) (Set, error) {
 		}
 		reserved = append(reserved, r)
 	}
-	s.Reserved = Merge(reserved)
+	s.reserved = merge(reserved)
 	return s, err
 }
 
@@ -74,7 +74,7 @@ func (s Set) Has(n int64) bool {
 		return false
 	}
 	before := n - s.Start
-	for _, r := range s.Reserved {
+	for _, r := range s.reserved {
 		if r.First <= n && n <= r.Last {
 			return false
 		}
@@ -85,11 +85,11 @@ func (s Set) Has(n int64) bool {
 	return before < s.Replicas
 }
 
-func rangeOf(item any) (Range, bool) {
+func rangeOf(item any) (span, bool) {
 	s, isString := item.(string)
 	if !isString {
 		n := number(item, -1)
-		return Range{n, n}, n >= 0
+		return span{n, n}, n >= 0
 	}
 	first, last, isRange := strings.Cut(s, "-")
 	if !isRange {
@@ -97,13 +97,13 @@ func rangeOf(item any) (Range, bool) {
 	}
 	from, ok1 := parse(first)
 	to, ok2 := parse(last)
-	return Range{from, to}, ok1 && ok2 && from <= to
+	return span{from, to}, ok1 && ok2 && from <= to
 }
 
-// Merge sorts ranges in place and joins those that overlap.
-func Merge(ranges []Range) []Range {
-	slices.SortFunc(ranges, func(a, b Range) int { return cmp.Compare(a.First, b.First) })
-	var merged []Range
+// merge sorts ranges in place and joins those that overlap.
+func merge(ranges []span) []span {
+	slices.SortFunc(ranges, func(a, b span) int { return cmp.Compare(a.First, b.First) })
+	var merged []span
 	for _, r := range ranges {
 		if last := len(merged) - 1; last >= 0 && r.First <= merged[last].Last {
 			merged[last].Last = max(merged[last].Last, r.Last)

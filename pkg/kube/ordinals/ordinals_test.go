@@ -57,19 +57,19 @@ func TestHasMatchesCounting(t *testing.T) {
 		s := Set{Start: rapid.Int64Range(0, 9).Draw(t, "start"), Replicas: rapid.Int64Range(0, 9).Draw(t, "replicas")}
 		for range rapid.IntRange(0, 4).Draw(t, "ranges") {
 			first := rapid.Int64Range(0, 20).Draw(t, "first")
-			s.Reserved = append(s.Reserved, Range{first, first + rapid.Int64Range(0, 5).Draw(t, "more")})
+			s.reserved = append(s.reserved, span{first, first + rapid.Int64Range(0, 5).Draw(t, "more")})
 		}
 		want := map[int64]bool{}
 		for n := s.Start; int64(len(want)) < s.Replicas; n++ {
 			free := true
-			for _, r := range s.Reserved {
+			for _, r := range s.reserved {
 				free = free && (n < r.First || n > r.Last)
 			}
 			if free {
 				want[n] = true
 			}
 		}
-		s.Reserved = Merge(s.Reserved)
+		s.reserved = merge(s.reserved)
 		for n := range int64(60) {
 			if s.Has(n) != want[n] {
 				t.Fatalf("%+v has %d: %v", s, n, s.Has(n))

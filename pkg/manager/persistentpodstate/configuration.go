@@ -8,11 +8,11 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
 )
 
-// ConfigurationName is the name of both webhook configurations. The manifests contain them without
+// configurationName is the name of both webhook configurations. The manifests contain them without
 // webhooks: RBAC can restrict which configurations the manager updates, but not which it creates.
 // The API server calls configurations in the order of their names, this one before the pin's, so
 // that the pin treats the labels required here like the user's own selectors.
-const ConfigurationName = "leasehold-apps-kruise-io"
+const configurationName = "leasehold-apps-kruise-io"
 
 // Paths of the webhooks.
 const (
@@ -45,7 +45,7 @@ func objects() []admission.RuleWithOperations {
 
 // mutating returns the webhook that normalizes PersistentPodStates and, if pods is set, the one
 // that modifies the pods of the given kinds.
-func (s service) mutating(kinds Kinds, pods bool) []admission.MutatingWebhook {
+func (s service) mutating(kinds kindList, pods bool) []admission.MutatingWebhook {
 	hooks := []admission.MutatingWebhook{{
 		Name:                    "normalize.persistentpodstates.leasehold.dev",
 		ClientConfig:            s.at(normalizePath),

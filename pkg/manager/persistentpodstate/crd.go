@@ -25,9 +25,9 @@ const (
 //go:embed crd/apps.kruise.io_persistentpodstates.yaml
 var crdText []byte
 
-// CRD returns the embedded CRD of PersistentPodState. Its two versions have the same schema, so
+// embeddedCRD returns the embedded CRD of PersistentPodState. Its two versions have the same schema, so
 // that no conversion is needed.
-func CRD() *unstructured.Unstructured {
+func embeddedCRD() *unstructured.Unstructured {
 	var crd unstructured.Unstructured
 	if err := yaml.Unmarshal(crdText, &crd.Object); err != nil {
 		panic(fmt.Sprintf("the embedded CRD: %v", err)) // it is part of the program, and TestCRD reads it

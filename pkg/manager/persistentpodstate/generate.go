@@ -10,48 +10,48 @@ import (
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 )
 
-// Action is what to do about a workload's annotations. At most one of the objects is set.
-type Action struct {
+// action is what to do about a workload's annotations. At most one of the objects is set.
+type action struct {
 	Create, Update, Delete *pps.PersistentPodState
 	// Problem explains to users why the annotations have no effect, "" if they have one.
 	Problem string
 }
 
-// Generate compares what a workload's annotations ask for with the PersistentPodState of its name.
+// generate compares what a workload's annotations ask for with the PersistentPodState of its name.
 // workload is nil if it was deleted, object nil if there is none; others are the names of further
 // objects with this target. Objects that users created are never changed.
-func Generate(target Target, workload *Workload, object *pps.PersistentPodState, others []string) Action {
+func generate(target targetKey, workload *workload, object *pps.PersistentPodState, others []string) action {
 	if workload == nil || workload.Terminating || workload.Annotations[pps.AnnotationGenerate] != "true" {
 		if object != nil && isGenerated(object) && targetOf(object) == target && object.DeletionTimestamp == nil {
-			return Action{Delete: object}
+			return action{Delete: object}
 		}
-		return Action{}
+		return action{}
 	}
 	want, err := generated(workload)
 	switch {
 	case err != nil:
-		return Action{Problem: err.Error()}
+		return action{Problem: err.Error()}
 	case object == nil && len(others) > 0:
-		return Action{Problem: fmt.Sprintf("PersistentPodState %s has this workload as its target; none is generated",
+		return action{Problem: fmt.Sprintf("PersistentPodState %s has this workload as its target; none is generated",
 			others[0])}
 	case object == nil:
-		return Action{Create: want}
+		return action{Create: want}
 	case object.DeletionTimestamp != nil:
-		return Action{} // its deletion enqueues the workload again
+		return action{} // its deletion enqueues the workload again
 	case !isGenerated(object) && !isControlledBy(object, workload):
 		if targetOf(object) != target {
-			return Action{Problem: fmt.Sprintf("PersistentPodState %s was created by a user for %s; none is generated",
+			return action{Problem: fmt.Sprintf("PersistentPodState %s was created by a user for %s; none is generated",
 				object.Name, targetOf(object))}
 		}
-		return Action{}
+		return action{}
 	case targetOf(object) != target:
-		return Action{Problem: fmt.Sprintf("PersistentPodState %s was generated for %s; none is generated", object.Name,
+		return action{Problem: fmt.Sprintf("PersistentPodState %s was generated for %s; none is generated", object.Name,
 			targetOf(object))}
 	}
 	if owner := metav1.GetControllerOfNoCopy(object); owner != nil && owner.UID != workload.UID {
 		// It was generated for an earlier workload with the same name, whose pods do not belong to
 		// this one.
-		return Action{Delete: object}
+		return action{Delete: object}
 	}
 	updated := object.DeepCopy()
 	updated.Spec.TargetRef = want.Spec.TargetRef
@@ -61,9 +61,9 @@ func Generate(target Target, workload *Workload, object *pps.PersistentPodState,
 	updated.OwnerReferences = want.OwnerReferences
 	metav1.SetMetaDataLabel(&updated.ObjectMeta, labelGenerated, generatedValue)
 	if equal(object, updated) {
-		return Action{}
+		return action{}
 	}
-	return Action{Update: updated}
+	return action{Update: updated}
 }
 
 // isGenerated reports whether an object was generated, or adopted as generated.
@@ -74,13 +74,13 @@ func isGenerated(o *pps.PersistentPodState) bool {
 // isControlledBy reports whether a workload controls an object that has it as its target. Kruise
 // generates such objects, but users may create them too: while the workload asks for one it is
 // adopted and labelled.
-func isControlledBy(o *pps.PersistentPodState, w *Workload) bool {
+func isControlledBy(o *pps.PersistentPodState, w *workload) bool {
 	owner, ref := ownerTarget(o)
 	return ref != nil && owner == targetOf(o) && ref.UID == w.UID
 }
 
 // generated returns the object that a workload's annotations ask for.
-func generated(w *Workload) (*pps.PersistentPodState, error) {
+func generated(w *workload) (*pps.PersistentPodState, error) {
 	o := &pps.PersistentPodState{ObjectMeta: metav1.ObjectMeta{
 		Namespace: w.Namespace,
 		Name:      w.Name,
@@ -102,7 +102,7 @@ func generated(w *Workload) (*pps.PersistentPodState, error) {
 		return nil, fmt.Errorf("%s is true, but neither %s nor %s names a node label", pps.AnnotationGenerate,
 			pps.AnnotationRequiredTopology, pps.AnnotationPreferredTopology)
 	}
-	return o, ValidateSpec(&o.Spec)
+	return o, validateSpec(&o.Spec)
 }
 
 // splitList splits a list at its commas, and removes spaces, empty and duplicate elements.

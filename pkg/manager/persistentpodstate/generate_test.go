@@ -12,7 +12,7 @@ import (
 )
 
 // asking returns db with the annotations of Kruise's manual, and more, given as keys and values.
-func asking(more ...string) *Workload {
+func asking(more ...string) *workload {
 	w := db()
 	w.Annotations = map[string]string{pps.AnnotationGenerate: "true", pps.AnnotationPreferredTopology: hostname}
 	for i := 0; i < len(more); i += 2 {
@@ -22,7 +22,7 @@ func asking(more ...string) *Workload {
 }
 
 // generatedObject returns the object that is generated for a workload.
-func generatedObject(t *testing.T, w *Workload) *pps.PersistentPodState {
+func generatedObject(t *testing.T, w *workload) *pps.PersistentPodState {
 	t.Helper()
 	o, err := generated(w)
 	if err != nil {
@@ -32,7 +32,7 @@ func generatedObject(t *testing.T, w *Workload) *pps.PersistentPodState {
 }
 
 func TestGenerate(t *testing.T) {
-	action := Generate(db().Target, asking(pps.AnnotationRequiredTopology, zone+", rack ,"+zone,
+	action := generate(db().targetKey, asking(pps.AnnotationRequiredTopology, zone+", rack ,"+zone,
 		pps.AnnotationPodAnnotations, "a,b"), nil, nil)
 	if action.Create == nil || action.Problem != "" {
 		t.Fatalf("%+v", action)
@@ -54,7 +54,7 @@ func TestGenerate(t *testing.T) {
 }
 
 func TestGenerateFollowsTheWorkload(t *testing.T) {
-	target := db().Target
+	target := db().targetKey
 	current := generatedObject(t, asking())
 	change := func(c func(*pps.PersistentPodState)) *pps.PersistentPodState { o := current.DeepCopy(); c(o); return o }
 	byHand := change(func(o *pps.PersistentPodState) { o.Labels, o.OwnerReferences = nil, nil })
@@ -69,7 +69,7 @@ func TestGenerateFollowsTheWorkload(t *testing.T) {
 	deleted.Terminating = true
 	tests := []struct {
 		name     string
-		workload *Workload
+		workload *workload
 		object   *pps.PersistentPodState
 		others   []string
 		want     string
@@ -102,7 +102,7 @@ func TestGenerateFollowsTheWorkload(t *testing.T) {
 		{"label removed", asking(pps.AnnotationPreferredTopology, ""), current, nil, "problem"},
 	}
 	for _, tt := range tests {
-		a := Generate(target, tt.workload, tt.object, tt.others)
+		a := generate(target, tt.workload, tt.object, tt.others)
 		var got []string
 		for action, isSet := range map[string]bool{
 			"create": a.Create != nil, "update": a.Update != nil, "delete": a.Delete != nil, "problem": a.Problem != "",
@@ -118,7 +118,7 @@ func TestGenerateFollowsTheWorkload(t *testing.T) {
 			t.Errorf("%s: %s %s, want %s", tt.name, got, a.Problem, tt.want)
 		}
 		if a.Update != nil {
-			if second := Generate(target, tt.workload, a.Update, nil); second != (Action{}) {
+			if second := generate(target, tt.workload, a.Update, nil); second != (action{}) {
 				t.Errorf("%s: not idempotent: %+v", tt.name, second)
 			}
 		}
@@ -129,10 +129,10 @@ func TestGenerateKeepsFieldsOfOthers(t *testing.T) {
 	o := generatedObject(t, asking())
 	o.Spec.PersistentPodStateRetentionPolicy = pps.WhenDeleted
 	o.Labels["mine"] = "yes"
-	if a := Generate(db().Target, asking(), o, nil); a != (Action{}) {
+	if a := generate(db().targetKey, asking(), o, nil); a != (action{}) {
 		t.Errorf("%+v", a)
 	}
-	a := Generate(db().Target, asking(pps.AnnotationRequiredTopology, zone), o, nil)
+	a := generate(db().targetKey, asking(pps.AnnotationRequiredTopology, zone), o, nil)
 	if a.Update == nil || a.Update.Spec.PersistentPodStateRetentionPolicy != pps.WhenDeleted ||
 		a.Update.Labels["mine"] != "yes" {
 		t.Errorf("%+v", a.Update)
@@ -140,7 +140,7 @@ func TestGenerateKeepsFieldsOfOthers(t *testing.T) {
 }
 
 func TestValidate(t *testing.T) {
-	kinds, err := ParseKinds("example.com/v1/Database")
+	kinds, err := parseKinds("example.com/v1/Database")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +174,7 @@ func TestValidate(t *testing.T) {
 }
 
 func TestParseKinds(t *testing.T) {
-	kinds, err := ParseKinds("example.com/v1/Database,apps/v1/StatefulSet")
+	kinds, err := parseKinds("example.com/v1/Database,apps/v1/StatefulSet")
 	if err != nil || len(kinds) != 3 {
 		t.Errorf("%v, %v", kinds, err)
 	}
@@ -182,7 +182,7 @@ func TestParseKinds(t *testing.T) {
 		t.Errorf("%v, %v", got, ok)
 	}
 	for _, bad := range []string{"Database", "example.com/Database", "example.com/v1/Database,", "a//B", "a/b/c/d"} {
-		if _, err := ParseKinds(bad); err == nil || !strings.Contains(err.Error(), "want group/version/Kind") {
+		if _, err := parseKinds(bad); err == nil || !strings.Contains(err.Error(), "want group/version/Kind") {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
@@ -194,7 +194,7 @@ func FuzzParseKinds(f *testing.F) {
 	f.Add("example.com/v1/Database")
 	f.Add("a/b/c') || (true")
 	f.Fuzz(func(t *testing.T, s string) {
-		kinds, err := ParseKinds(s)
+		kinds, err := parseKinds(s)
 		if err != nil {
 			return
 		}

@@ -18,7 +18,7 @@ import (
 // A generator is the controller that creates the PersistentPodStates that workloads ask for by
 // annotations. It runs in the leader.
 type generator struct {
-	view     *View
+	view     *clusterView
 	client   client.Client
 	role     *role
 	events   ctrlrecorder.EventRecorder
@@ -26,7 +26,7 @@ type generator struct {
 }
 
 // Reconcile creates, updates or deletes the PersistentPodState of one workload.
-func (g *generator) Reconcile(ctx context.Context, target Target) (reconcile.Result, error) {
+func (g *generator) Reconcile(ctx context.Context, target targetKey) (reconcile.Result, error) {
 	if wait := g.role.requeueAfter(); wait > 0 {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
@@ -44,14 +44,14 @@ func (g *generator) Reconcile(ctx context.Context, target Target) (reconcile.Res
 		}
 	}
 	object := g.view.Object(types.NamespacedName{Namespace: target.Namespace, Name: target.Name})
-	a := Generate(target, workload, object, others)
+	a := generate(target, workload, object, others)
 	if a.Problem != "" && g.reported.add(string(workload.UID)+a.Problem) {
 		g.events.Eventf(workloadRef(workload), nil, corev1.EventTypeWarning, reasonInvalid, "Generate", "%s", a.Problem)
 	}
 	return reconcile.Result{}, g.act(ctx, a)
 }
 
-func (g *generator) act(ctx context.Context, a Action) error {
+func (g *generator) act(ctx context.Context, a action) error {
 	var err error
 	switch {
 	case a.Create != nil:
@@ -67,7 +67,7 @@ func (g *generator) act(ctx context.Context, a Action) error {
 	return ignoreConflict(err)
 }
 
-func workloadRef(w *Workload) *unstructured.Unstructured {
+func workloadRef(w *workload) *unstructured.Unstructured {
 	u := &unstructured.Unstructured{}
 	u.SetAPIVersion(w.APIVersion)
 	u.SetKind(w.Kind.Kind)
@@ -78,7 +78,7 @@ func workloadRef(w *Workload) *unstructured.Unstructured {
 }
 
 func (g *generator) setup(mgr manager.Manager) error {
-	c, err := controller.NewTyped("persistentpodstate-generator", mgr, controller.TypedOptions[Target]{Reconciler: g})
+	c, err := controller.NewTyped("persistentpodstate-generator", mgr, controller.TypedOptions[targetKey]{Reconciler: g})
 	if err != nil {
 		return err
 	}

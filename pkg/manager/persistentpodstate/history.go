@@ -9,23 +9,23 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// PodHistory is what was observed of the pods with one name.
-type PodHistory struct {
+// podHistory is what was observed of the pods with one name.
+type podHistory struct {
 	// Pod is the existing pod, nil if there is none. It may be terminating.
-	Pod *Observation
+	Pod *observation
 	// Ready is the last observation of a pod that was Ready.
-	Ready *Observation
+	Ready *observation
 	// Last is the last observation of a pod with an address or, if none ever had one, with a node.
-	Last *Observation
+	Last *observation
 
 	deletedAt time.Time // zero while the pod exists
 }
 
 // Exists reports whether the pod exists.
-func (s PodHistory) Exists() bool { return s.Pod != nil }
+func (s podHistory) Exists() bool { return s.Pod != nil }
 
-// Observation is the state of a pod at one moment.
-type Observation struct {
+// observation is the state of a pod at one moment.
+type observation struct {
 	UID             types.UID
 	ResourceVersion string
 	Owner           types.UID // of the workload
@@ -46,29 +46,29 @@ const (
 	ready
 )
 
-// History is the history of the pods of all workloads. It is needed beside the recorded state,
+// history is the history of the pods of all workloads. It is needed beside the recorded state,
 // because a pod may be deleted before its state is recorded, and its successor created a moment
 // later.
-type History struct {
+type history struct {
 	mu   sync.Mutex
-	pods map[Target]map[string]*PodHistory // by workload, by pod name
+	pods map[targetKey]map[string]*podHistory // by workload, by pod name
 }
 
-// NewHistory returns an empty history.
-func NewHistory() *History { return &History{pods: map[Target]map[string]*PodHistory{}} }
+// newHistory returns an empty history.
+func newHistory() *history { return &history{pods: map[targetKey]map[string]*podHistory{}} }
 
 // Observe adds an observation of a pod.
-func (s *History) Observe(target Target, pod string, seen *Observation) {
+func (s *history) Observe(target targetKey, pod string, seen *observation) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	byName := s.pods[target]
 	if byName == nil {
-		byName = map[string]*PodHistory{}
+		byName = map[string]*podHistory{}
 		s.pods[target] = byName
 	}
 	h := byName[pod]
 	if h == nil {
-		h = &PodHistory{}
+		h = &podHistory{}
 		byName[pod] = h
 	}
 	h.Pod, h.deletedAt = seen, time.Time{}
@@ -81,7 +81,7 @@ func (s *History) Observe(target Target, pod string, seen *Observation) {
 }
 
 // Deleted records that a pod was deleted, or no longer belongs to the workload.
-func (s *History) Deleted(target Target, pod string, uid types.UID, now time.Time) {
+func (s *history) Deleted(target targetKey, pod string, uid types.UID, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if h := s.pods[target][pod]; h != nil && h.Pod != nil && h.Pod.UID == uid {
@@ -90,10 +90,10 @@ func (s *History) Deleted(target Target, pod string, uid types.UID, now time.Tim
 }
 
 // Pods returns the histories of a workload's pods by name.
-func (s *History) Pods(t Target) map[string]PodHistory {
+func (s *history) Pods(t targetKey) map[string]podHistory {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	pods := make(map[string]PodHistory, len(s.pods[t]))
+	pods := make(map[string]podHistory, len(s.pods[t]))
 	for name, h := range s.pods[t] {
 		pods[name] = *h
 	}
@@ -102,7 +102,7 @@ func (s *History) Pods(t Target) map[string]PodHistory {
 
 // Last returns the Last observation of a pod if it belonged to the workload with that UID, else
 // nil.
-func (s *History) Last(t Target, owner types.UID, pod string) *Observation {
+func (s *history) Last(t targetKey, owner types.UID, pod string) *observation {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if h := s.pods[t][pod]; h != nil && h.Last != nil && h.Last.Owner == owner {
@@ -112,17 +112,17 @@ func (s *History) Last(t Target, owner types.UID, pod string) *Observation {
 }
 
 // Prune removes the deleted pods of a workload that are not expected to be recreated.
-func (s *History) Prune(t Target, expected func(pod string) bool) {
+func (s *history) Prune(t targetKey, expected func(pod string) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	maps.DeleteFunc(s.pods[t], func(pod string, h *PodHistory) bool { return !h.Exists() && !expected(pod) })
+	maps.DeleteFunc(s.pods[t], func(pod string, h *podHistory) bool { return !h.Exists() && !expected(pod) })
 }
 
 // Waiting returns the workloads with a pod that waits for an injected hostname.
-func (s *History) Waiting(hostname string) []Target {
+func (s *history) Waiting(hostname string) []targetKey {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var targets []Target
+	var targets []targetKey
 	for target, byName := range s.pods {
 		for _, h := range byName {
 			if h.Exists() && h.Pod.stage == waiting && h.Pod.Hostname == hostname {
@@ -136,11 +136,11 @@ func (s *History) Waiting(hostname string) []Target {
 
 // Expire removes the pods that were deleted before a time: by then their state is recorded, or no
 // PersistentPodState needs it.
-func (s *History) Expire(before time.Time) {
+func (s *history) Expire(before time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	maps.DeleteFunc(s.pods, func(_ Target, byName map[string]*PodHistory) bool {
-		maps.DeleteFunc(byName, func(_ string, h *PodHistory) bool {
+	maps.DeleteFunc(s.pods, func(_ targetKey, byName map[string]*podHistory) bool {
+		maps.DeleteFunc(byName, func(_ string, h *podHistory) bool {
 			return !h.Exists() && h.deletedAt.Before(before)
 		})
 		return len(byName) == 0
@@ -149,13 +149,13 @@ func (s *History) Expire(before time.Time) {
 
 // A podView is the part of a workload's pod that the informer keeps.
 type podView struct {
-	target Target
+	target targetKey
 	name   string
-	seen   *Observation
+	seen   *observation
 }
 
 // podViewOf returns the view of a pod, nil if no workload of the kinds controls the pod.
-func podViewOf(pod *corev1.Pod, kinds Kinds) *podView {
+func podViewOf(pod *corev1.Pod, kinds kindList) *podView {
 	target, owner := ownerTarget(pod)
 	if owner == nil {
 		return nil
@@ -165,7 +165,7 @@ func podViewOf(pod *corev1.Pod, kinds Kinds) *podView {
 	}
 	annotations := maps.Clone(pod.Annotations)
 	delete(annotations, corev1.LastAppliedConfigAnnotation)
-	return &podView{target, pod.Name, &Observation{
+	return &podView{target, pod.Name, &observation{
 		UID:             pod.UID,
 		ResourceVersion: pod.ResourceVersion,
 		Owner:           owner.UID,

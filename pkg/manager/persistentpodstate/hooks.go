@@ -20,7 +20,7 @@ import (
 // podWebhook is the mutating webhook for pods. If a lookup fails the pod starts unmodified, with an
 // annotation that says so.
 type podWebhook struct {
-	view *View
+	view *clusterView
 	// releaseGone drops the hostname of a node that is gone from the requirements.
 	releaseGone bool
 	grace       time.Duration // how long a node that was removed counts as present
@@ -66,7 +66,7 @@ func (w *podWebhook) inject(ctx context.Context, namespace string, pod *corev1.P
 	if err != nil {
 		return err
 	}
-	former, known := Former(o, pod.Name, last, nodes)
+	former, known := findFormer(o, pod.Name, last, nodes)
 	if !known {
 		return nil
 	}
@@ -111,8 +111,8 @@ func (normalizer) Handle(_ context.Context, req admission.Request) admission.Res
 
 // validator is the validating webhook for PersistentPodStates.
 type validator struct {
-	view  *View
-	kinds Kinds
+	view  *clusterView
+	kinds kindList
 }
 
 func (v *validator) Handle(_ context.Context, req admission.Request) admission.Response {

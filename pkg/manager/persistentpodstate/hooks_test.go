@@ -75,7 +75,7 @@ func patched[T any](t *testing.T, req admission.Request, resp admission.Response
 
 // A failed lookup does not stop a pod, and is reported in an annotation.
 func TestFailedLookupAdmitsThePod(t *testing.T) {
-	v := &View{kinds: builtIn, history: NewHistory(), nodesSynced: func() bool { return false }}
+	v := &clusterView{kinds: builtIn, history: newHistory(), nodesSynced: func() bool { return false }}
 	b := &podWebhook{view: v, releaseGone: true, log: logr.Discard()}
 	req := request(t, aPod("db-0"))
 	pod := patched[corev1.Pod](t, req, b.handler().Handle(t.Context(), req))
@@ -130,11 +130,11 @@ func listed[O metav1.Object, V any](view func(O) V, indexes informer.Indexes[V],
 }
 
 // viewOf returns a view of the given objects, without an API server.
-func viewOf(objects ...*pps.PersistentPodState) *View {
+func viewOf(objects ...*pps.PersistentPodState) *clusterView {
 	asItIs := func(o *pps.PersistentPodState) *pps.PersistentPodState { return o }
-	return &View{kinds: builtIn, history: NewHistory(), departed: newDepartedNodes(time.Minute), nodes: three(),
+	return &clusterView{kinds: builtIn, history: newHistory(), departed: newDepartedNodes(time.Minute), nodes: three(),
 		nodesSynced: func() bool { return true }, objects: listed(asItIs, indexes, objects...),
-		crdsGone: map[string]bool{}, workloads: map[schema.GroupKind]*watched[*Workload]{}}
+		crdsGone: map[string]bool{}, workloads: map[schema.GroupKind]*watched[*workload]{}}
 }
 
 func TestPatchKeepsUnknownFields(t *testing.T) {
@@ -241,7 +241,7 @@ func TestOldestObjectIsFirst(t *testing.T) {
 }
 
 func TestCRD(t *testing.T) {
-	crd := CRD()
+	crd := embeddedCRD()
 	if crd.GetName() != crdName || crd.GetLabels()[managedBy] != us || len(crd.GetAnnotations()[crdVersion]) != 16 {
 		t.Errorf("%v", crd.Object["metadata"])
 	}

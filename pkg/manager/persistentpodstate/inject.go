@@ -21,10 +21,10 @@ type FormerState struct {
 	NodeGone bool
 }
 
-// Former combines the recorded state of a pod with the last observation of a pod of its name, which
+// findFormer combines the recorded state of a pod with the last observation of a pod of its name, which
 // is newer and may not have been recorded before the pod was deleted. A node on which the pod never
 // got an address counts only if nothing else is known. It reports false if nothing is known.
-func Former(o *pps.PersistentPodState, pod string, last *Observation, nodes Nodes) (FormerState, bool) {
+func findFormer(o *pps.PersistentPodState, pod string, last *observation, nodes nodeLabels) (FormerState, bool) {
 	state, recorded := o.Status.PodStates[pod]
 	if last != nil && (!recorded || last.stage >= started) {
 		if last.Node != state.NodeName {

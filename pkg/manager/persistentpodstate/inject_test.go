@@ -16,10 +16,10 @@ import (
 
 // injectTwice modifies a pod according to its former state, and checks that doing so twice makes no
 // difference.
-func injectTwice(t *testing.T, pod *corev1.Pod, o *pps.PersistentPodState, last *Observation, c cluster,
+func injectTwice(t *testing.T, pod *corev1.Pod, o *pps.PersistentPodState, last *observation, c cluster,
 	release bool) (reasons []string) {
 	t.Helper()
-	former, known := Former(o, pod.Name, last, c.nodes)
+	former, known := findFormer(o, pod.Name, last, c.nodes)
 	if !known {
 		return nil
 	}
@@ -125,7 +125,7 @@ func TestFormerPrefersTheLastObservation(t *testing.T) {
 	tests := []struct {
 		name string
 		on   *pps.PersistentPodState
-		seen *History
+		seen *history
 		want string
 	}{
 		{"recreated before the state was recorded", state(), seen(aPod("db-0", readyOn("node2"))), "node2"},
@@ -138,7 +138,7 @@ func TestFormerPrefersTheLastObservation(t *testing.T) {
 			seen(aPod("db-0", readyOn("node2"), ownedBy("set-0"))), "node1"},
 	}
 	for _, tt := range tests {
-		m, known := Former(tt.on, "db-0", tt.seen.Last(target, "set-1", "db-0"), three().nodes)
+		m, known := findFormer(tt.on, "db-0", tt.seen.Last(target, "set-1", "db-0"), three().nodes)
 		if !known || m.NodeName != tt.want || m.NodeTopologyLabels[hostname] != tt.want {
 			t.Errorf("%s: %s with %v, want %s", tt.name, m.NodeName, m.NodeTopologyLabels, tt.want)
 		}

@@ -67,8 +67,8 @@ func (r *role) requeueAfter() time.Duration {
 // An installer is the controller that creates the CRD and fills the webhook configurations. It runs
 // in the leader.
 type installer struct {
-	view      *View
-	kinds     Kinds
+	view      *clusterView
+	kinds     kindList
 	namespace string
 	client    client.Client // reads the Secret from the manager's cache
 	live      client.Reader
@@ -216,10 +216,10 @@ func (i *installer) writeWebhooks(ctx context.Context, validating []admission.Va
 // write updates a webhook configuration. One that was deleted cannot be created by the manager; it
 // is logged once, and looked up again in the next pass.
 func (i *installer) write(ctx context.Context, c client.Object, change func() bool) error {
-	err := i.live.Get(ctx, types.NamespacedName{Name: ConfigurationName}, c)
+	err := i.live.Get(ctx, types.NamespacedName{Name: configurationName}, c)
 	if apierrors.IsNotFound(err) {
 		if kind := fmt.Sprintf("%T", c); i.missing.add(kind) {
-			i.log.Info("webhook configuration missing; apply the manifests again", "kind", kind, "name", ConfigurationName)
+			i.log.Info("webhook configuration missing; apply the manifests again", "kind", kind, "name", configurationName)
 		}
 		return nil
 	}
@@ -247,7 +247,7 @@ func (i *installer) readCRD(ctx context.Context) (*unstructured.Unstructured, er
 
 // ensureCRD creates the CRD if there is none, and updates it if leasehold created it.
 func (i *installer) ensureCRD(ctx context.Context, have *unstructured.Unstructured) error {
-	want := CRD()
+	want := embeddedCRD()
 	if have == nil {
 		i.log.Info("creating the CRD of PersistentPodState")
 		return i.client.Create(ctx, want)

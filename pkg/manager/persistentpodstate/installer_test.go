@@ -70,7 +70,7 @@ func (u *fakeAPI) Get(_ context.Context, key client.ObjectKey, o client.Object, 
 		secret.Data = map[string][]byte{"ca.crt": []byte("ca")}
 		return nil
 	}
-	if u.configured && key.Name == ConfigurationName {
+	if u.configured && key.Name == configurationName {
 		return nil
 	}
 	return apierrors.NewNotFound(schema.GroupResource{}, key.Name)
@@ -112,7 +112,7 @@ func TestMissingConfiguration(t *testing.T) {
 }
 
 func TestUnsupported(t *testing.T) {
-	ours := CRD()
+	ours := embeddedCRD()
 	versions := func(change func(alpha, beta map[string]any) []any) *unstructured.Unstructured {
 		crd := ours.DeepCopy()
 		list, _, _ := unstructured.NestedSlice(crd.Object, "spec", "versions")
@@ -238,7 +238,7 @@ type oldAPI struct {
 
 func (u *oldAPI) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
 	if crd, ok := o.(*unstructured.Unstructured); ok {
-		*crd = *CRD()
+		*crd = *embeddedCRD()
 		crd.SetAnnotations(map[string]string{crdVersion: "older"})
 		crd.SetResourceVersion("7")
 		if u.change != nil {
@@ -298,9 +298,9 @@ func TestWebhookConfigurations(t *testing.T) {
 	}
 }
 
-// A CRD that leasehold has created is brought up to date. Any other is left alone.
+// A embeddedCRD that leasehold has created is brought up to date. Any other is left alone.
 func TestOldCRD(t *testing.T) {
-	newer := CRD()
+	newer := embeddedCRD()
 	newer.SetResourceVersion("7")
 	for story, c := range map[string]struct {
 		change func(*unstructured.Unstructured)

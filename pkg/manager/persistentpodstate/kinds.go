@@ -13,16 +13,16 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/ordinals"
 )
 
-// Kinds are the kinds of workload whose pods are named `<workload>-<ordinal>`, so that a recreated
+// kindList are the kinds of workload whose pods are named `<workload>-<ordinal>`, so that a recreated
 // pod keeps its name.
-type Kinds []schema.GroupVersionKind
+type kindList []schema.GroupVersionKind
 
 // builtIn are always included.
-var builtIn = Kinds(ordinals.Kinds)
+var builtIn = kindList(ordinals.Kinds)
 
-// ParseKinds parses the value of --pps-kinds, group/version/Kind separated by commas, and adds
+// parseKinds parses the value of --pps-kinds, group/version/Kind separated by commas, and adds
 // builtIn.
-func ParseKinds(s string) (Kinds, error) {
+func parseKinds(s string) (kindList, error) {
 	kinds := slices.Clone(builtIn)
 	if s == "" {
 		return kinds, nil
@@ -43,7 +43,7 @@ func ParseKinds(s string) (Kinds, error) {
 }
 
 // find returns the kind with the version to watch.
-func (k Kinds) find(kind schema.GroupKind) (schema.GroupVersionKind, bool) {
+func (k kindList) find(kind schema.GroupKind) (schema.GroupVersionKind, bool) {
 	i := slices.IndexFunc(k, func(known schema.GroupVersionKind) bool { return known.GroupKind() == kind })
 	if i < 0 {
 		return schema.GroupVersionKind{}, false
@@ -52,7 +52,7 @@ func (k Kinds) find(kind schema.GroupKind) (schema.GroupVersionKind, bool) {
 }
 
 // String formats the kinds for messages.
-func (k Kinds) String() string {
+func (k kindList) String() string {
 	var names []string
 	for _, kind := range k {
 		names = append(names, kind.Kind+" of "+kind.Group)
@@ -61,7 +61,7 @@ func (k Kinds) String() string {
 }
 
 // celOfPods returns the CEL expression that matches pods controlled by one of the kinds.
-func (k Kinds) celOfPods() string {
+func (k kindList) celOfPods() string {
 	var any []string
 	for _, kind := range k {
 		any = append(any, fmt.Sprintf("o.kind == '%s' && o.apiVersion.startsWith('%s/')", kind.Kind, kind.Group))
@@ -70,28 +70,28 @@ func (k Kinds) celOfPods() string {
 		"object.metadata.ownerReferences.exists(o, has(o.controller) && o.controller && (" + strings.Join(any, " || ") + "))"
 }
 
-// Target identifies a workload. It has no version, because one object can be referred to in
+// targetKey identifies a workload. It has no version, because one object can be referred to in
 // several.
-type Target struct {
+type targetKey struct {
 	Kind            schema.GroupKind
 	Namespace, Name string
 }
 
-func (t Target) String() string { return t.Kind.String() + " " + t.Namespace + "/" + t.Name }
+func (t targetKey) String() string { return t.Kind.String() + " " + t.Namespace + "/" + t.Name }
 
 // targetOf returns the workload of a PersistentPodState.
-func targetOf(o *pps.PersistentPodState) Target {
-	return Target{kindOf(o.Spec.TargetRef.APIVersion, o.Spec.TargetRef.Kind), o.Namespace, o.Spec.TargetRef.Name}
+func targetOf(o *pps.PersistentPodState) targetKey {
+	return targetKey{kindOf(o.Spec.TargetRef.APIVersion, o.Spec.TargetRef.Kind), o.Namespace, o.Spec.TargetRef.Name}
 }
 
 // ownerTarget returns the workload that controls an object and its owner reference, nil if there is
 // none.
-func ownerTarget(o metav1.Object) (Target, *metav1.OwnerReference) {
+func ownerTarget(o metav1.Object) (targetKey, *metav1.OwnerReference) {
 	owner := metav1.GetControllerOfNoCopy(o)
 	if owner == nil {
-		return Target{}, nil
+		return targetKey{}, nil
 	}
-	return Target{kindOf(owner.APIVersion, owner.Kind), o.GetNamespace(), owner.Name}, owner
+	return targetKey{kindOf(owner.APIVersion, owner.Kind), o.GetNamespace(), owner.Name}, owner
 }
 
 func kindOf(apiVersion, kind string) schema.GroupKind {

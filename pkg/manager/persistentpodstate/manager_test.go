@@ -65,8 +65,8 @@ func startManager(t *testing.T, more func(*fakeapi.Cluster)) *fakeapi.Cluster {
 	}
 	c.Put("/api/v1/namespaces/leasehold/secrets/leasehold-manager",
 		corev1.Secret{Data: map[string][]byte{"ca.crt": []byte("ca")}})
-	c.Put(mutating+ConfigurationName, admission.MutatingWebhookConfiguration{})
-	c.Put(validating+ConfigurationName, admission.ValidatingWebhookConfiguration{})
+	c.Put(mutating+configurationName, admission.MutatingWebhookConfiguration{})
+	c.Put(validating+configurationName, admission.ValidatingWebhookConfiguration{})
 	put(c, aPod("db-0", readyOn("node1")))
 	put(c, aPod("db-1", readyOn("node2")))
 	if more != nil {
@@ -146,7 +146,7 @@ func TestAnnotatedWorkload(t *testing.T) {
 	}
 	c.Until("pods are sent to the webhook", func() bool {
 		var m admission.MutatingWebhookConfiguration
-		return c.Get(mutating+ConfigurationName, &m) && len(m.Webhooks) == 2
+		return c.Get(mutating+configurationName, &m) && len(m.Webhooks) == 2
 	})
 
 	labels := map[string]string{hostname: "node1", zone: "c"}
@@ -170,7 +170,7 @@ func TestAnnotatedWorkload(t *testing.T) {
 	c.Until("the annotation was removed", func() bool { return !c.Get(statesPath+"db", &pps.PersistentPodState{}) })
 	c.Until("pods are not sent to the webhook", func() bool {
 		var m admission.MutatingWebhookConfiguration
-		return c.Get(mutating+ConfigurationName, &m) && len(m.Webhooks) == 1
+		return c.Get(mutating+configurationName, &m) && len(m.Webhooks) == 1
 	})
 }
 
@@ -213,14 +213,14 @@ func TestStandbyForKruise(t *testing.T) {
 		c.Put(mutating+kruiseConfiguration, admission.MutatingWebhookConfiguration{})
 		c.Put("/apis/apps/v1/namespaces/"+kruiseNamespace+"/deployments/"+kruiseManager,
 			appsv1.Deployment{Status: appsv1.DeploymentStatus{ReadyReplicas: 1}})
-		c.Put(crdPath, CRD().Object)
-		c.Put(mutating+ConfigurationName, admission.MutatingWebhookConfiguration{Webhooks: service{}.mutating(builtIn, true)})
-		c.Put(validating+ConfigurationName, admission.ValidatingWebhookConfiguration{Webhooks: service{}.validating()})
+		c.Put(crdPath, embeddedCRD().Object)
+		c.Put(mutating+configurationName, admission.MutatingWebhookConfiguration{Webhooks: service{}.mutating(builtIn, true)})
+		c.Put(validating+configurationName, admission.ValidatingWebhookConfiguration{Webhooks: service{}.validating()})
 	})
 	c.Until("no webhook is left", func() bool {
 		var m admission.MutatingWebhookConfiguration
 		var v admission.ValidatingWebhookConfiguration
-		return c.Get(mutating+ConfigurationName, &m) && c.Get(validating+ConfigurationName, &v) &&
+		return c.Get(mutating+configurationName, &m) && c.Get(validating+configurationName, &v) &&
 			len(m.Webhooks)+len(v.Webhooks) == 0
 	})
 	c.Until("an Event says why", func() bool { return hasEvent(c, "default", "KruisePresent") })

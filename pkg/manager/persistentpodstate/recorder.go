@@ -38,7 +38,7 @@ const maxReportAge = 30 * time.Second
 // A recorder is the controller that keeps the status of PersistentPodStates up to date, reports
 // what was not injected, and deletes pods that wait for a node that is gone. It runs in the leader.
 type recorder struct {
-	view        *View
+	view        *clusterView
 	client      client.Client
 	role        *role
 	releaseGone bool
@@ -83,7 +83,7 @@ func (r *recorder) Reconcile(ctx context.Context, key types.NamespacedName) (rec
 		return reconcile.Result{}, err
 	}
 	r.report(o, pods, nodes)
-	recordErr := r.record(ctx, o, Status(o, workload, pods, nodes))
+	recordErr := r.record(ctx, o, computeStatus(o, workload, pods, nodes))
 	requeueAfter, err := r.deleteStuck(ctx, o, pods)
 	if err := errors.Join(recordErr, err); err != nil {
 		return reconcile.Result{}, err
@@ -120,7 +120,7 @@ func ignoreConflict(err error) error {
 	return err
 }
 
-func nodesOf(o *pps.PersistentPodState, pods map[string]PodHistory) []string {
+func nodesOf(o *pps.PersistentPodState, pods map[string]podHistory) []string {
 	var names []string
 	for _, s := range o.Status.PodStates {
 		names = append(names, s.NodeName)
@@ -135,7 +135,7 @@ func nodesOf(o *pps.PersistentPodState, pods map[string]PodHistory) []string {
 
 // report creates Events on pods about what was not injected, and on the object about labels that
 // nodes do not have.
-func (r *recorder) report(o *pps.PersistentPodState, pods map[string]PodHistory, nodes Nodes) {
+func (r *recorder) report(o *pps.PersistentPodState, pods map[string]podHistory, nodes nodeLabels) {
 	for name, p := range pods {
 		if !p.Exists() {
 			continue
@@ -174,7 +174,7 @@ func (r *recorder) warn(o *pps.PersistentPodState, related runtime.Object, reaso
 // not allow their node selector to be removed. The pods that replace them do not require the
 // hostname.
 func (r *recorder) deleteStuck(
-	ctx context.Context, o *pps.PersistentPodState, pods map[string]PodHistory,
+	ctx context.Context, o *pps.PersistentPodState, pods map[string]podHistory,
 ) (requeueAfter time.Duration, err error) {
 	if !r.releaseGone {
 		return 0, nil
@@ -195,7 +195,7 @@ func (r *recorder) deleteStuck(
 // watched nodes for as long, because it may not have seen the node being removed. requeueAfter is
 // the time until the first pod that is not old enough will be, 0 for none.
 func (r *recorder) stuck(
-	ctx context.Context, o *pps.PersistentPodState, pods map[string]PodHistory, now time.Time,
+	ctx context.Context, o *pps.PersistentPodState, pods map[string]podHistory, now time.Time,
 ) (names []string, requeueAfter time.Duration, err error) {
 	watching := r.view.watchingSince()
 	for name, p := range pods {
@@ -223,7 +223,7 @@ func (r *recorder) stuck(
 }
 
 // deletePod deletes one pod, unless it has changed since it was observed.
-func (r *recorder) deletePod(ctx context.Context, namespace, name string, seen *Observation) error {
+func (r *recorder) deletePod(ctx context.Context, namespace, name string, seen *observation) error {
 	pod := podRef(namespace, name, seen.UID)
 	err := r.client.Delete(ctx, pod, client.Preconditions{UID: &seen.UID, ResourceVersion: &seen.ResourceVersion})
 	if err == nil {

@@ -73,7 +73,7 @@ func three() cluster {
 }
 
 // db returns a StatefulSet with three replicas.
-func db(change ...func(*unstructured.Unstructured)) *Workload {
+func db(change ...func(*unstructured.Unstructured)) *workload {
 	u := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "apps/v1", "kind": "StatefulSet",
 		"metadata": map[string]any{"namespace": "ns", "name": "db", "uid": "set-1",
@@ -193,20 +193,20 @@ func ownedBy(uid types.UID) func(*corev1.Pod) {
 }
 
 // seen returns the history of the pods, in that order.
-func seen(pods ...*corev1.Pod) *History {
-	s := NewHistory()
+func seen(pods ...*corev1.Pod) *history {
+	s := newHistory()
 	for _, p := range pods {
 		s.observe(p)
 	}
 	return s
 }
 
-func (s *History) observe(pod *corev1.Pod) {
+func (s *history) observe(pod *corev1.Pod) {
 	g := podViewOf(pod, builtIn)
 	s.Observe(g.target, g.name, g.seen)
 }
 
-func (s *History) without(pods ...*corev1.Pod) *History {
+func (s *history) without(pods ...*corev1.Pod) *history {
 	for _, p := range pods {
 		s.Deleted(targetOf(state()), p.Name, p.UID, began.Add(time.Hour))
 	}

@@ -14,7 +14,7 @@ import (
 
 // Feature is the part of the manager that serves PersistentPodStates.
 type Feature struct {
-	kinds Kinds
+	kinds kindList
 	// keepGone makes pods wait for a node that is gone, if its hostname is required.
 	keepGone bool
 	// goneGrace is how long a node that was removed from the cluster counts as present.
@@ -26,7 +26,7 @@ func New(f *flag.FlagSet) *Feature {
 	p := &Feature{kinds: builtIn}
 	f.Func("pps-kinds",
 		"comma-separated `group/version/Kind`s, beside StatefulSets, whose pods a PersistentPodState may be about",
-		func(s string) (err error) { p.kinds, err = ParseKinds(s); return err })
+		func(s string) (err error) { p.kinds, err = parseKinds(s); return err })
 	f.BoolVar(&p.keepGone, "pps-keep-gone", false,
 		"have a pod whose hostname is required wait for its node also when the node is gone from the cluster")
 	f.DurationVar(&p.goneGrace, "pps-gone-grace", 3*time.Minute,

@@ -111,7 +111,7 @@ func (s *sources) objects(ctx context.Context, resource schema.GroupVersionResou
 func objectOf(u *unstructured.Unstructured) *pps.PersistentPodState {
 	var o pps.PersistentPodState
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &o); err != nil {
-		// A CRD of another project accepted it. Without a target it has no effect.
+		// A embeddedCRD of another project accepted it. Without a target it has no effect.
 		o = pps.PersistentPodState{ObjectMeta: metav1.ObjectMeta{Namespace: u.GetNamespace(), Name: u.GetName(),
 			UID: u.GetUID()}}
 	}
@@ -131,14 +131,14 @@ var indexes = informer.Indexes[*pps.PersistentPodState]{
 }
 
 func (s *sources) workloads(ctx context.Context, resource schema.GroupVersionResource,
-	h informer.Handler[*Workload]) *watched[*Workload] {
+	h informer.Handler[*workload]) *watched[*workload] {
 	c := s.dynamic.Resource(resource)
 	return start(ctx, resource, informer.New(workloadOf, nil), listWatch(c.List, c.Watch), h)
 }
 
 // pods watches the pods of StatefulSets only, by their label, unless other kinds are configured,
 // whose labels are not known.
-func (s *sources) pods(ctx context.Context, kinds Kinds, h informer.Handler[*podView]) *watched[*podView] {
+func (s *sources) pods(ctx context.Context, kinds kindList, h informer.Handler[*podView]) *watched[*podView] {
 	lw := toolscache.NewFilteredListWatchFromClient(s.client.CoreV1().RESTClient(), "pods", metav1.NamespaceAll,
 		func(o *metav1.ListOptions) {
 			if len(kinds) == len(builtIn) {

@@ -8,10 +8,10 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/ordinals"
 )
 
-// Nodes returns the labels of a node by its name. It reports false if the node does not exist.
-type Nodes func(name string) (labels map[string]string, exists bool)
+// nodeLabels returns the labels of a node by its name. It reports false if the node does not exist.
+type nodeLabels func(name string) (labels map[string]string, exists bool)
 
-// Status returns the status to record, from the recorded one and the history of the workload's
+// computeStatus returns the status to record, from the recorded one and the history of the workload's
 // pods. workload is nil if it was deleted.
 //
 //   - The state of a pod is where it was last Ready.
@@ -21,8 +21,8 @@ type Nodes func(name string) (labels map[string]string, exists bool)
 //     has adopted stay.
 //   - The labels are those that the node has now. Those of a node that is gone stay as last recorded,
 //     because its zone may still exist.
-func Status(
-	o *pps.PersistentPodState, workload *Workload, pods map[string]PodHistory, nodes Nodes,
+func computeStatus(
+	o *pps.PersistentPodState, workload *workload, pods map[string]podHistory, nodes nodeLabels,
 ) pps.PersistentPodStateStatus {
 	status := pps.PersistentPodStateStatus{ObservedGeneration: o.Generation, TargetUID: o.Status.TargetUID}
 	if workload != nil && !workload.Terminating {
@@ -55,7 +55,7 @@ func Status(
 }
 
 // stays reports whether the recorded state of a pod stays.
-func stays(o *pps.PersistentPodState, w *Workload, name string, pod PodHistory) bool {
+func stays(o *pps.PersistentPodState, w *workload, name string, pod podHistory) bool {
 	switch {
 	case w == nil || w.Terminating:
 		return pod.Exists()
@@ -67,7 +67,7 @@ func stays(o *pps.PersistentPodState, w *Workload, name string, pod PodHistory) 
 
 // counts reports whether the state of a pod that was Ready is recorded: it exists, or will be
 // recreated.
-func counts(o *pps.PersistentPodState, w *Workload, name string, pod PodHistory) bool {
+func counts(o *pps.PersistentPodState, w *workload, name string, pod podHistory) bool {
 	if pod.Exists() && pod.Pod.UID == pod.Ready.UID {
 		return w == nil || w.Terminating || pod.Pod.Owner == w.UID
 	}
@@ -75,7 +75,7 @@ func counts(o *pps.PersistentPodState, w *Workload, name string, pod PodHistory)
 }
 
 // isExpected reports whether a deleted pod is expected to be recreated.
-func isExpected(o *pps.PersistentPodState, w *Workload, pod string) bool {
+func isExpected(o *pps.PersistentPodState, w *workload, pod string) bool {
 	n, ok := ordinals.InName(w.Name, pod)
 	return ok && (o.Spec.PersistentPodStateRetentionPolicy == pps.WhenDeleted || w.Ordinals.Has(n))
 }

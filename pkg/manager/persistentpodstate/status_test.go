@@ -27,12 +27,12 @@ func TestStatusNamesTheWorkload(t *testing.T) {
 	ends := db()
 	ends.UID, ends.Terminating = "set-3", true
 	for _, tt := range []struct {
-		workload *Workload
+		workload *workload
 		want     string
 	}{{db(), "set-1"}, {other, "set-2"}, {ends, "set-1"}, {nil, "set-1"}} {
 		o := state()
 		o.Generation = 7
-		if got := Status(o, tt.workload, nil, three().nodes); got.TargetUID != tt.want || got.ObservedGeneration != 7 {
+		if got := computeStatus(o, tt.workload, nil, three().nodes); got.TargetUID != tt.want || got.ObservedGeneration != 7 {
 			t.Errorf("%+v: %q of generation %d", tt.workload, got.TargetUID, got.ObservedGeneration)
 		}
 	}
@@ -41,12 +41,12 @@ func TestStatusNamesTheWorkload(t *testing.T) {
 func TestStatus(t *testing.T) {
 	gone := aPod("db-0", readyOn("node2"))
 	later := metav1.NewTime(began.Add(2 * time.Hour))
-	remade := func(w *Workload) *Workload { w.UID, w.Created = "set-2", began.Add(90*time.Minute); return w }
+	remade := func(w *workload) *workload { w.UID, w.Created = "set-2", began.Add(90*time.Minute); return w }
 	tests := []struct {
 		name     string
 		object   *pps.PersistentPodState
-		workload *Workload
-		pods     *History
+		workload *workload
+		pods     *history
 		want     map[string]string
 	}{
 		{"no pods yet", state(), db(), seen(), map[string]string{}},
@@ -91,12 +91,12 @@ func TestStatus(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got := Status(tt.object, tt.workload, tt.pods.Pods(targetOf(tt.object)), three().nodes)
+			got := computeStatus(tt.object, tt.workload, tt.pods.Pods(targetOf(tt.object)), three().nodes)
 			if diff := cmp.Diff(tt.want, places(got)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 			again := state(func(o *pps.PersistentPodState) { o.Spec, o.Status = tt.object.Spec, got })
-			if second := Status(again, tt.workload, tt.pods.Pods(targetOf(tt.object)), three().nodes); !isEqual(got, second) {
+			if second := computeStatus(again, tt.workload, tt.pods.Pods(targetOf(tt.object)), three().nodes); !isEqual(got, second) {
 				t.Errorf("not idempotent: %s", cmp.Diff(got, second))
 			}
 		})
@@ -107,8 +107,8 @@ func TestStatus(t *testing.T) {
 func TestStatusFollowsTheLabelsOfTheNode(t *testing.T) {
 	c := three()
 	c["node1"][zone] = "z"
-	for _, pods := range []*History{seen(aPod("db-0", readyOn("node1"))), seen()} {
-		got := Status(state(recorded("db-0", "node1")), db(), pods.Pods(targetOf(state())), c.nodes)
+	for _, pods := range []*history{seen(aPod("db-0", readyOn("node1"))), seen()} {
+		got := computeStatus(state(recorded("db-0", "node1")), db(), pods.Pods(targetOf(state())), c.nodes)
 		want := map[string]string{hostname: "node1", zone: "z"}
 		if diff := cmp.Diff(want, got.PodStates["db-0"].NodeTopologyLabels); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
@@ -119,7 +119,7 @@ func TestStatusFollowsTheLabelsOfTheNode(t *testing.T) {
 func TestLabelsOfAGoneNodeStay(t *testing.T) {
 	c := three()
 	delete(c, "node1")
-	got := Status(state(recorded("db-0", "node1")), db(), nil, c.nodes)
+	got := computeStatus(state(recorded("db-0", "node1")), db(), nil, c.nodes)
 	if diff := cmp.Diff(state(recorded("db-0", "node1")).Status.PodStates, got.PodStates); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -128,7 +128,7 @@ func TestLabelsOfAGoneNodeStay(t *testing.T) {
 func TestLabelsOfAnotherNodeAreNotKept(t *testing.T) {
 	c := three()
 	delete(c, "node2")
-	got := Status(state(recorded("db-0", "node1")), db(), seen(aPod("db-0", readyOn("node2"))).Pods(targetOf(state())),
+	got := computeStatus(state(recorded("db-0", "node1")), db(), seen(aPod("db-0", readyOn("node2"))).Pods(targetOf(state())),
 		c.nodes)
 	if labels := got.PodStates["db-0"].NodeTopologyLabels; len(labels) > 0 {
 		t.Errorf("node2 has %v", labels)
@@ -139,15 +139,15 @@ func TestLabelsOfAnotherNodeAreNotKept(t *testing.T) {
 func TestAnnotationsAreRecordedByKey(t *testing.T) {
 	pod := aPod("db-0", readyOn("node1"), annotated("a", "1"), annotated("b", "2"), annotated("c", "3"))
 	o := state(keeps("a", "b", "absent"))
-	o.Status = Status(o, db(), seen(pod).Pods(targetOf(o)), three().nodes)
+	o.Status = computeStatus(o, db(), seen(pod).Pods(targetOf(o)), three().nodes)
 	if diff := cmp.Diff(map[string]string{"a": "1", "b": "2"}, o.Status.PodStates["db-0"].Annotations); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if again := Status(o, db(), seen(pod).Pods(targetOf(o)), three().nodes); !isEqual(o.Status, again) {
+	if again := computeStatus(o, db(), seen(pod).Pods(targetOf(o)), three().nodes); !isEqual(o.Status, again) {
 		t.Error("an up-to-date status changes")
 	}
 	annotate(pod, "a", "changed")
-	if now := Status(o, db(), seen(pod).Pods(targetOf(o)),
+	if now := computeStatus(o, db(), seen(pod).Pods(targetOf(o)),
 		three().nodes); now.PodStates["db-0"].Annotations["a"] != "changed" {
 		t.Error("a changed annotation is not recorded")
 	}
@@ -174,7 +174,7 @@ func TestHistoryExpires(t *testing.T) {
 // What was seen of a pod that is gone is not recorded where its workload is gone as well.
 func TestPodOfAWorkloadThatIsGone(t *testing.T) {
 	pod := aPod("db-0", readyOn("node1"))
-	if got := Status(state(), nil, seen(pod).without(pod).Pods(targetOf(state())), three().nodes); len(got.PodStates) > 0 {
+	if got := computeStatus(state(), nil, seen(pod).without(pod).Pods(targetOf(state())), three().nodes); len(got.PodStates) > 0 {
 		t.Errorf("recorded %+v", got.PodStates)
 	}
 }

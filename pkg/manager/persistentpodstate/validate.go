@@ -10,8 +10,8 @@ import (
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 )
 
-// ValidateSpec checks what the schema of the CRD cannot: the names of labels and annotations.
-func ValidateSpec(s *pps.PersistentPodStateSpec) error {
+// validateSpec checks what the schema of the CRD cannot: the names of labels and annotations.
+func validateSpec(s *pps.PersistentPodStateSpec) error {
 	for _, key := range labelsOf(s) {
 		if errs := validation.IsQualifiedName(key); len(errs) > 0 {
 			return fmt.Errorf("%q is not the name of a node label: %s", key, strings.Join(errs, "; "))
@@ -26,7 +26,7 @@ func ValidateSpec(s *pps.PersistentPodStateSpec) error {
 }
 
 // validate checks an object against the configured kinds and the other objects with its target.
-func validate(o *pps.PersistentPodState, kinds Kinds, others []string) error {
+func validate(o *pps.PersistentPodState, kinds kindList, others []string) error {
 	if _, ok := kinds.find(targetOf(o).Kind); !ok {
 		return fmt.Errorf(
 			"spec.targetRef: %s of %s is not a supported kind; want %s (add kinds with the manager's --pps-kinds)",
@@ -37,7 +37,7 @@ func validate(o *pps.PersistentPodState, kinds Kinds, others []string) error {
 			"spec.targetRef: PersistentPodState %s has the target %s %s already; a workload can have only one",
 			others[0], o.Spec.TargetRef.Kind, o.Spec.TargetRef.Name)
 	}
-	if err := ValidateSpec(&o.Spec); err != nil {
+	if err := validateSpec(&o.Spec); err != nil {
 		return fmt.Errorf("spec: %w", err)
 	}
 	return nil

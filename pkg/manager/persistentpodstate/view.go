@@ -33,20 +33,20 @@ var (
 	errNoKind    = errors.New("the API server does not serve this kind")
 )
 
-// View is a replica's view of the cluster. It watches PersistentPodStates and workloads as soon as
+// clusterView is a replica's view of the cluster. It watches PersistentPodStates and workloads as soon as
 // their CRDs exist, and pods as soon as there is a PersistentPodState.
-type View struct {
-	kinds       Kinds
+type clusterView struct {
+	kinds       kindList
 	sources     *sources
 	mapper      apimeta.RESTMapper
 	nodes       client.Reader
 	nodesSynced func() bool
 	departed    *departedNodes
-	history     *History
+	history     *history
 
 	// Items for the controllers to reconcile.
 	states  enqueuer[types.NamespacedName]
-	targets enqueuer[Target]
+	targets enqueuer[targetKey]
 	cluster enqueuer[struct{}]
 
 	crds chan struct{} // receives a value when a CRD was added
@@ -58,14 +58,14 @@ type View struct {
 	crdList   *watched[string]
 	crdsGone  map[string]bool // deleted CRDs, whose kinds the mapper may still have
 	objects   *watched[*pps.PersistentPodState]
-	workloads map[schema.GroupKind]*watched[*Workload]
+	workloads map[schema.GroupKind]*watched[*workload]
 	pods      *watched[*podView]
 }
 
-func newView(ctx context.Context, mgr manager.Manager, kinds Kinds, grace time.Duration) (*View, error) {
-	v := &View{kinds: kinds, mapper: mgr.GetRESTMapper(), nodes: mgr.GetClient(), departed: newDepartedNodes(grace),
-		history: NewHistory(),
-		crds:    make(chan struct{}, 1), crdsGone: map[string]bool{}, workloads: map[schema.GroupKind]*watched[*Workload]{}}
+func newView(ctx context.Context, mgr manager.Manager, kinds kindList, grace time.Duration) (*clusterView, error) {
+	v := &clusterView{kinds: kinds, mapper: mgr.GetRESTMapper(), nodes: mgr.GetClient(), departed: newDepartedNodes(grace),
+		history: newHistory(),
+		crds:    make(chan struct{}, 1), crdsGone: map[string]bool{}, workloads: map[schema.GroupKind]*watched[*workload]{}}
 	var err error
 	if v.sources, err = newSources(mgr); err != nil {
 		return nil, err
@@ -101,14 +101,14 @@ func newView(ctx context.Context, mgr manager.Manager, kinds Kinds, grace time.D
 
 // watchingSince returns since when this replica observes the removal of nodes. A node that is not
 // present may have been removed just before.
-func (v *View) watchingSince() time.Time {
+func (v *clusterView) watchingSince() time.Time {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.startedAt
 }
 
 // nodeGone enqueues all objects that refer to a node, or to its hostname.
-func (v *View) nodeGone(n *corev1.Node) {
+func (v *clusterView) nodeGone(n *corev1.Node) {
 	v.states.enqueue(v.statesOnNode(n.Name)...)
 	for _, t := range v.history.Waiting(n.Labels[corev1.LabelHostname]) {
 		v.states.enqueue(v.statesOf(t)...)
@@ -116,10 +116,10 @@ func (v *View) nodeGone(n *corev1.Node) {
 }
 
 // NeedLeaderElection returns false: the view runs in every replica.
-func (v *View) NeedLeaderElection() bool { return false }
+func (v *clusterView) NeedLeaderElection() bool { return false }
 
 // Start watches until ctx is done.
-func (v *View) Start(ctx context.Context) error {
+func (v *clusterView) Start(ctx context.Context) error {
 	v.mu.Lock()
 	v.ctx, v.startedAt = ctx, time.Now()
 	v.crdList = v.sources.crds(ctx, informer.Handler[string]{Added: v.crdAdded, Deleted: v.crdDeleted})
@@ -152,7 +152,7 @@ func isDiscoveryDue(ticks int) bool { return ticks < 20 || ticks%15 == 0 }
 
 // watchKinds starts the watches of the kinds that are served and not watched yet. It does not hold
 // v.mu during discovery, which may be slow.
-func (v *View) watchKinds() {
+func (v *clusterView) watchKinds() {
 	for _, kind := range v.unwatched() {
 		if resource, ok := v.resource(kind); ok {
 			v.watch(kind.GroupKind(), resource)
@@ -162,10 +162,10 @@ func (v *View) watchKinds() {
 
 var objectKind = pps.GroupVersion.WithKind("PersistentPodState")
 
-func (v *View) unwatched() Kinds {
+func (v *clusterView) unwatched() kindList {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	var kinds Kinds
+	var kinds kindList
 	if v.objects == nil {
 		kinds = append(kinds, objectKind)
 	}
@@ -177,7 +177,7 @@ func (v *View) unwatched() Kinds {
 	return kinds
 }
 
-func (v *View) watch(kind schema.GroupKind, resource schema.GroupVersionResource) {
+func (v *clusterView) watch(kind schema.GroupKind, resource schema.GroupVersionResource) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	switch {
@@ -186,17 +186,17 @@ func (v *View) watch(kind schema.GroupKind, resource schema.GroupVersionResource
 		v.objects = v.sources.objects(v.ctx, resource, informer.Handler[*pps.PersistentPodState]{
 			Added: v.objectAdded, Updated: v.objectUpdated, Deleted: v.objectDeleted})
 	default:
-		v.workloads[kind] = v.sources.workloads(v.ctx, resource, informer.Handler[*Workload]{
+		v.workloads[kind] = v.sources.workloads(v.ctx, resource, informer.Handler[*workload]{
 			Added:   v.workloadUpdated,
-			Updated: func(_, w *Workload) { v.workloadUpdated(w) },
+			Updated: func(_, w *workload) { v.workloadUpdated(w) },
 			Deleted: v.workloadDeleted,
 		})
 	}
 }
 
-// resource returns the resource of a kind. It is in another version if the CRD says that the given one is not served: the
-// versions of a new CRD are served one after the other.
-func (v *View) resource(kind schema.GroupVersionKind) (schema.GroupVersionResource, bool) {
+// resource returns the resource of a kind. It is in another version if the CRD says that the given
+// one is not served: the versions of a new CRD are served one after the other.
+func (v *clusterView) resource(kind schema.GroupVersionKind) (schema.GroupVersionResource, bool) {
 	mapping, err := v.mapper.RESTMapping(kind.GroupKind(), kind.Version)
 	if err == nil {
 		return mapping.Resource, true
@@ -212,8 +212,8 @@ func (v *View) resource(kind schema.GroupVersionKind) (schema.GroupVersionResour
 }
 
 // crdAdded starts the watch of the CRD's resource. A watch that has not synced is begun anew: the
-// CRD may serve other versions.
-func (v *View) crdAdded(crd string) {
+// embeddedCRD may serve other versions.
+func (v *clusterView) crdAdded(crd string) {
 	v.stopWatch(crd, false, func(synced bool) bool { return !synced })
 	select {
 	case v.crds <- struct{}{}:
@@ -223,12 +223,12 @@ func (v *View) crdAdded(crd string) {
 }
 
 // crdDeleted stops the watch of the CRD's resource, whose objects were deleted.
-func (v *View) crdDeleted(crd string) {
+func (v *clusterView) crdDeleted(crd string) {
 	v.stopWatch(crd, true, func(bool) bool { return true })
 	v.cluster.enqueue(struct{}{})
 }
 
-func (v *View) stopWatch(resource string, gone bool, which func(synced bool) bool) {
+func (v *clusterView) stopWatch(resource string, gone bool, which func(synced bool) bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if gone {
@@ -249,7 +249,7 @@ func (v *View) stopWatch(resource string, gone bool, which func(synced bool) boo
 }
 
 // watchPods starts the watch of pods, when the first PersistentPodState was added.
-func (v *View) watchPods() {
+func (v *clusterView) watchPods() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.pods != nil {
@@ -262,43 +262,43 @@ func (v *View) watchPods() {
 	})
 }
 
-func (v *View) objectAdded(o *pps.PersistentPodState) {
+func (v *clusterView) objectAdded(o *pps.PersistentPodState) {
 	v.watchPods()
 	v.objectUpdated(o, o)
 	v.cluster.enqueue(struct{}{})
 }
 
-func (v *View) objectUpdated(_, o *pps.PersistentPodState) {
+func (v *clusterView) objectUpdated(_, o *pps.PersistentPodState) {
 	v.states.enqueue(types.NamespacedName{Namespace: o.Namespace, Name: o.Name})
 	v.targets.enqueue(targetOf(o))
 }
 
-func (v *View) objectDeleted(o *pps.PersistentPodState) {
+func (v *clusterView) objectDeleted(o *pps.PersistentPodState) {
 	v.targets.enqueue(targetOf(o))
 	v.states.enqueue(v.statesOf(targetOf(o))...) // another with the same target may be used now
 	v.cluster.enqueue(struct{}{})
 }
 
-func (v *View) workloadUpdated(w *Workload) {
+func (v *clusterView) workloadUpdated(w *workload) {
 	v.prune(w)
 	v.workloadDeleted(w)
 }
 
-func (v *View) workloadDeleted(w *Workload) {
-	v.targets.enqueue(w.Target)
-	v.states.enqueue(v.statesOf(w.Target)...)
+func (v *clusterView) workloadDeleted(w *workload) {
+	v.targets.enqueue(w.targetKey)
+	v.states.enqueue(v.statesOf(w.targetKey)...)
 }
 
 // prune removes the history of pods that a workload no longer has.
-func (v *View) prune(w *Workload) {
-	if objects := v.Objects(w.Target); len(objects) > 0 {
-		v.history.Prune(w.Target, func(pod string) bool { return isExpected(objects[0], w, pod) })
+func (v *clusterView) prune(w *workload) {
+	if objects := v.Objects(w.targetKey); len(objects) > 0 {
+		v.history.Prune(w.targetKey, func(pod string) bool { return isExpected(objects[0], w, pod) })
 	}
 }
 
 // observe updates the history of a pod, which may have got another controller. before and now are
 // nil if no workload controls the pod.
-func (v *View) observe(before, now *podView) {
+func (v *clusterView) observe(before, now *podView) {
 	if before != nil && (now == nil || now.target != before.target) {
 		v.history.Deleted(before.target, before.name, before.seen.UID, time.Now())
 		if w, err := v.Workload(before.target); err == nil && w != nil {
@@ -313,7 +313,7 @@ func (v *View) observe(before, now *podView) {
 }
 
 // informer returns the informer of PersistentPodStates, nil while there is none.
-func (v *View) informer() *watched[*pps.PersistentPodState] {
+func (v *clusterView) informer() *watched[*pps.PersistentPodState] {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.objects
@@ -321,7 +321,7 @@ func (v *View) informer() *watched[*pps.PersistentPodState] {
 
 // Ready is a readiness check: it returns an error until the informers have synced for the first
 // time, at most for a minute, because the replica has other webhooks to serve.
-func (v *View) Ready(*http.Request) error {
+func (v *clusterView) Ready(*http.Request) error {
 	synced := v.HasSynced()
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -339,20 +339,20 @@ func (v *View) Ready(*http.Request) error {
 }
 
 // HasSynced reports whether the informers of PersistentPodStates and nodes have synced.
-func (v *View) HasSynced() bool {
+func (v *clusterView) HasSynced() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.objects != nil && v.objects.HasSynced() && v.nodesSynced()
 }
 
 // PodsSynced reports whether the informer of pods has synced.
-func (v *View) PodsSynced() bool {
+func (v *clusterView) PodsSynced() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.pods != nil && v.pods.HasSynced()
 }
 
-func (v *View) indexed(index, value string) []*pps.PersistentPodState {
+func (v *clusterView) indexed(index, value string) []*pps.PersistentPodState {
 	if w := v.informer(); w != nil {
 		return w.ByIndex(index, value)
 	}
@@ -361,7 +361,7 @@ func (v *View) indexed(index, value string) []*pps.PersistentPodState {
 
 // Objects returns the PersistentPodStates of a workload, the oldest first. Only the first has an
 // effect.
-func (v *View) Objects(t Target) []*pps.PersistentPodState {
+func (v *clusterView) Objects(t targetKey) []*pps.PersistentPodState {
 	objects := v.indexed(byTarget, t.String())
 	slices.SortFunc(objects, func(a, b *pps.PersistentPodState) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
@@ -369,11 +369,13 @@ func (v *View) Objects(t Target) []*pps.PersistentPodState {
 	return objects
 }
 
-func (v *View) statesOf(t Target) []types.NamespacedName {
+func (v *clusterView) statesOf(t targetKey) []types.NamespacedName {
 	return keys(v.indexed(byTarget, t.String()))
 }
 
-func (v *View) statesOnNode(node string) []types.NamespacedName { return keys(v.indexed(byNode, node)) }
+func (v *clusterView) statesOnNode(node string) []types.NamespacedName {
+	return keys(v.indexed(byNode, node))
+}
 
 func keys(objects []*pps.PersistentPodState) []types.NamespacedName {
 	var keys []types.NamespacedName
@@ -384,7 +386,7 @@ func keys(objects []*pps.PersistentPodState) []types.NamespacedName {
 }
 
 // Object returns a PersistentPodState, nil if there is none.
-func (v *View) Object(key types.NamespacedName) *pps.PersistentPodState {
+func (v *clusterView) Object(key types.NamespacedName) *pps.PersistentPodState {
 	w := v.informer()
 	if w == nil {
 		return nil
@@ -394,15 +396,15 @@ func (v *View) Object(key types.NamespacedName) *pps.PersistentPodState {
 }
 
 // Count returns the number of PersistentPodStates.
-func (v *View) Count() int {
+func (v *clusterView) Count() int {
 	if w := v.informer(); w != nil {
 		return len(w.List())
 	}
 	return 0
 }
 
-// Workload returns a workload, nil if it does not exist. It returns an error if that is not known.
-func (v *View) Workload(t Target) (*Workload, error) {
+// workload returns a workload, nil if it does not exist. It returns an error if that is not known.
+func (v *clusterView) Workload(t targetKey) (*workload, error) {
 	v.mu.Lock()
 	w := v.workloads[t.Kind]
 	v.mu.Unlock()
@@ -416,28 +418,28 @@ func (v *View) Workload(t Target) (*Workload, error) {
 	return workload, nil
 }
 
-func (v *View) allStates() []types.NamespacedName {
+func (v *clusterView) allStates() []types.NamespacedName {
 	if w := v.informer(); w != nil {
 		return keys(w.List())
 	}
 	return nil
 }
 
-func (v *View) allTargets() []Target {
+func (v *clusterView) allTargets() []targetKey {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	var all []Target
+	var all []targetKey
 	for _, w := range v.workloads {
 		for _, workload := range w.List() {
-			all = append(all, workload.Target)
+			all = append(all, workload.targetKey)
 		}
 	}
 	return all
 }
 
-// Nodes returns a lookup of the given nodes. It returns an error if it is not known whether one
+// nodeLabels returns a lookup of the given nodes. It returns an error if it is not known whether one
 // exists.
-func (v *View) Nodes(ctx context.Context, names ...string) (Nodes, error) {
+func (v *clusterView) Nodes(ctx context.Context, names ...string) (nodeLabels, error) {
 	if !v.nodesSynced() {
 		return nil, errNotSynced
 	}
@@ -463,7 +465,7 @@ func (v *View) Nodes(ctx context.Context, names ...string) (Nodes, error) {
 
 // NodesToCheck returns the nodes to check the requirements of a pod against: its former node if the
 // pod's own selectors match it, else all.
-func (v *View) NodesToCheck(ctx context.Context, pod *corev1.Pod, was string) ([]*corev1.Node, error) {
+func (v *clusterView) NodesToCheck(ctx context.Context, pod *corev1.Pod, was string) ([]*corev1.Node, error) {
 	var n corev1.Node
 	err := v.nodes.Get(ctx, types.NamespacedName{Name: was}, &n)
 	if err == nil && matches(pod, &n) {
@@ -476,7 +478,7 @@ func (v *View) NodesToCheck(ctx context.Context, pod *corev1.Pod, was string) ([
 }
 
 // allNodes returns all nodes, including departed ones. They must not be modified.
-func (v *View) allNodes(ctx context.Context, options ...client.ListOption) ([]*corev1.Node, error) {
+func (v *clusterView) allNodes(ctx context.Context, options ...client.ListOption) ([]*corev1.Node, error) {
 	var list corev1.NodeList
 	if err := v.nodes.List(ctx, &list, append(options, client.UnsafeDisableDeepCopy)...); err != nil {
 		return nil, fmt.Errorf("listing nodes: %w", err)
@@ -489,7 +491,7 @@ func (v *View) allNodes(ctx context.Context, options ...client.ListOption) ([]*c
 }
 
 // HostExists reports whether a node has the given hostname.
-func (v *View) HostExists(ctx context.Context, hostname string) (bool, error) {
+func (v *clusterView) HostExists(ctx context.Context, hostname string) (bool, error) {
 	nodes, err := v.allNodes(ctx, client.MatchingLabels{corev1.LabelHostname: hostname})
 	return len(having(nodes, corev1.LabelHostname, hostname)) > 0, err
 }

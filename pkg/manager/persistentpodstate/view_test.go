@@ -26,25 +26,25 @@ import (
 var statefulSet = schema.GroupKind{Group: "apps", Kind: "StatefulSet"}
 
 // has adds the workloads of a kind to a view.
-func (v *View) has(kind schema.GroupKind, synced bool, workloads ...*Workload) *View {
+func (v *clusterView) has(kind schema.GroupKind, synced bool, workloads ...*workload) *clusterView {
 	var views []*unstructured.Unstructured
-	byName := map[string]*Workload{}
+	byName := map[string]*workload{}
 	for _, w := range workloads {
 		u := &unstructured.Unstructured{}
 		u.SetNamespace(w.Namespace)
 		u.SetName(w.Name)
 		views, byName[w.Name] = append(views, u), w
 	}
-	view := func(u *unstructured.Unstructured) *Workload { return byName[u.GetName()] }
+	view := func(u *unstructured.Unstructured) *workload { return byName[u.GetName()] }
 	v.workloads[kind] = listed(view, nil, views...)
 	if !synced {
-		v.workloads[kind] = &watched[*Workload]{Informer: informer.New(view, nil)}
+		v.workloads[kind] = &watched[*workload]{Informer: informer.New(view, nil)}
 	}
 	return v
 }
 
 // admit returns a new pod after its admission by a podWebhook with the view.
-func (v *View) admit(t *testing.T, pod *corev1.Pod) corev1.Pod {
+func (v *clusterView) admit(t *testing.T, pod *corev1.Pod) corev1.Pod {
 	t.Helper()
 	req := request(t, pod)
 	w := &podWebhook{view: v, releaseGone: true, grace: time.Minute, log: logr.Discard()}
@@ -57,32 +57,32 @@ func TestScaledDownPodIsForgotten(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		object *pps.PersistentPodState
-		events func(v *View, pod *podView)
+		events func(v *clusterView, pod *podView)
 		bound  bool
 	}{
-		{"deleted", state(requires(hostname)), func(v *View, pod *podView) {
+		{"deleted", state(requires(hostname)), func(v *clusterView, pod *podView) {
 			v.observe(pod, nil)
 		}, true},
-		{"scaled down, then deleted", state(requires(hostname)), func(v *View, pod *podView) {
+		{"scaled down, then deleted", state(requires(hostname)), func(v *clusterView, pod *podView) {
 			v.has(statefulSet, true, one).workloadUpdated(one)
 			v.observe(pod, nil)
 			v.has(statefulSet, true, three).workloadUpdated(three)
 		}, false},
-		{"deletion observed before the scale down", state(requires(hostname)), func(v *View, pod *podView) {
+		{"deletion observed before the scale down", state(requires(hostname)), func(v *clusterView, pod *podView) {
 			v.observe(pod, nil)
 			v.has(statefulSet, true, one).workloadUpdated(one)
 			v.has(statefulSet, true, three).workloadUpdated(three)
 		}, false},
-		{"scaled down and up while terminating", state(requires(hostname)), func(v *View, pod *podView) {
+		{"scaled down and up while terminating", state(requires(hostname)), func(v *clusterView, pod *podView) {
 			v.has(statefulSet, true, one).workloadUpdated(one)
 			v.has(statefulSet, true, three).workloadUpdated(three)
 			v.observe(pod, nil)
 		}, true},
-		{"scaled down, WhenDeleted", state(requires(hostname), until(pps.WhenDeleted)), func(v *View, pod *podView) {
+		{"scaled down, WhenDeleted", state(requires(hostname), until(pps.WhenDeleted)), func(v *clusterView, pod *podView) {
 			v.has(statefulSet, true, one).workloadUpdated(one)
 			v.observe(pod, nil)
 		}, true},
-		{"workload not synced", state(requires(hostname)), func(v *View, pod *podView) {
+		{"workload not synced", state(requires(hostname)), func(v *clusterView, pod *podView) {
 			v.has(statefulSet, false, one)
 			v.observe(pod, nil)
 		}, true},
@@ -102,10 +102,10 @@ func TestScaledDownPodIsForgotten(t *testing.T) {
 // Pods that wait for a node that is gone are distinguished from pods that wait for something else.
 func TestStuckPods(t *testing.T) {
 	o := state(requires(hostname, zone))
-	bound := func(v *View, pod *corev1.Pod) *corev1.Pod { p := v.admit(t, pod); p.UID = pod.UID; return &p }
+	bound := func(v *clusterView, pod *corev1.Pod) *corev1.Pod { p := v.admit(t, pod); p.UID = pod.UID; return &p }
 	another := func(p *corev1.Pod) *corev1.Pod { annotate(p, pps.AnnotationInjected, "web"); return p }
 	selects := func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{hostname: "node1"} }
-	remembers := func(objects ...*pps.PersistentPodState) *View {
+	remembers := func(objects ...*pps.PersistentPodState) *clusterView {
 		v := viewOf(objects...).has(statefulSet, true, db())
 		v.observe(nil, podViewOf(aPod("db-0", startedOn("node1")), builtIn))
 		return v
@@ -193,7 +193,7 @@ func TestWaiting(t *testing.T) {
 		require(p, map[string]string{hostname: "node1"})
 		annotate(p, "leasehold.dev/topology-required", hostname+"=node1")
 	}))
-	if got := s.Waiting("node1"); !slices.Equal(got, []Target{db().Target}) {
+	if got := s.Waiting("node1"); !slices.Equal(got, []targetKey{db().targetKey}) {
 		t.Errorf("%v", got)
 	}
 	if got := s.Waiting("node2"); len(got) > 0 {
@@ -207,9 +207,9 @@ func TestReconcileIsRepeatedUntilSynced(t *testing.T) {
 	r.state.Store(serving)
 	object := state()
 	pods := listed[*corev1.Pod, *podView](nil, nil)
-	for _, v := range []*View{viewOf(object), viewOf(object).has(statefulSet, false)} {
+	for _, v := range []*clusterView{viewOf(object), viewOf(object).has(statefulSet, false)} {
 		v.pods = pods
-		g, err := (&generator{view: v, role: r}).Reconcile(t.Context(), db().Target)
+		g, err := (&generator{view: v, role: r}).Reconcile(t.Context(), db().targetKey)
 		if err != nil || g.RequeueAfter <= 0 {
 			t.Errorf("generator:  %+v, %v", g, err)
 		}
@@ -276,7 +276,7 @@ func TestKindOfADeletedCRDIsNotWatched(t *testing.T) {
 	} {
 		step.event()
 		v.watchKinds()
-		if _, err := v.Workload(Target{Kind: kind.GroupKind(), Namespace: "ns", Name: "db"}); !errors.Is(err, step.want) {
+		if _, err := v.Workload(targetKey{Kind: kind.GroupKind(), Namespace: "ns", Name: "db"}); !errors.Is(err, step.want) {
 			t.Errorf("event %d: %v, want %v", i+1, err, step.want)
 		}
 	}
@@ -340,10 +340,10 @@ func TestReady(t *testing.T) {
 		}
 		return listed(name, nil, list...)
 	}
-	none := func(v *View) *View { v.objects = nil; return v }
+	none := func(v *clusterView) *clusterView { v.objects = nil; return v }
 	for _, tt := range []struct {
 		name string
-		view *View
+		view *clusterView
 		crds *watched[string]
 		want bool
 	}{
@@ -376,7 +376,7 @@ func TestReady(t *testing.T) {
 func TestWorkloadWithoutReplicasHasAnyOrdinal(t *testing.T) {
 	w := db(func(u *unstructured.Unstructured) { delete(u.Object["spec"].(map[string]any), "replicas") })
 	o := state(recorded("db-7", "node1"))
-	if got := Status(o, w, nil, three().nodes); !maps.Equal(places(got), map[string]string{"db-7": "node1"}) {
+	if got := computeStatus(o, w, nil, three().nodes); !maps.Equal(places(got), map[string]string{"db-7": "node1"}) {
 		t.Errorf("%v", places(got))
 	}
 }

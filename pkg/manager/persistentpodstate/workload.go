@@ -10,9 +10,9 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/ordinals"
 )
 
-// Workload is the part of a StatefulSet, or of a similar kind, that is needed.
-type Workload struct {
-	Target
+// workload is the part of a StatefulSet, or of a similar kind, that is needed.
+type workload struct {
+	targetKey
 	APIVersion  string
 	UID         types.UID
 	Created     time.Time
@@ -21,13 +21,13 @@ type Workload struct {
 	Ordinals    ordinals.Set
 }
 
-// workloadOf returns the Workload of an object of any kind. Without replicas in its spec it may
+// workloadOf returns the workload of an object of any kind. Without replicas in its spec it may
 // have any ordinal.
-func workloadOf(u *unstructured.Unstructured) *Workload {
+func workloadOf(u *unstructured.Unstructured) *workload {
 	spec, _, _ := unstructured.NestedMap(u.Object, "spec")
 	set, _ := ordinals.Of(spec, math.MaxInt64)
-	return &Workload{
-		Target:      Target{u.GroupVersionKind().GroupKind(), u.GetNamespace(), u.GetName()},
+	return &workload{
+		targetKey:   targetKey{u.GroupVersionKind().GroupKind(), u.GetNamespace(), u.GetName()},
 		APIVersion:  u.GetAPIVersion(),
 		UID:         u.GetUID(),
 		Created:     u.GetCreationTimestamp().Time,
