@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	berrors "go.etcd.io/bbolt/errors"
 	"pgregory.net/rapid"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -771,6 +772,21 @@ func TestProvePages(t *testing.T) {
 		}
 		binary.LittleEndian.PutUint64(free, was)
 	}
+	root := image[newest.root*pageSize+pageHeader:]
+	element := bytes.Clone(root[:elementSize])
+	pos, keySize := binary.LittleEndian.Uint32(root[4:]), binary.LittleEndian.Uint32(root[8:])
+	for story, to := range map[string][2]uint32{ // the value stays the same
+		"an empty key":                  {pos + keySize, 0},
+		"a key that begins too early":   {0, pos + keySize},
+		"a key in the element's header": {elementSize - 1, pos + keySize - elementSize + 1},
+	} {
+		binary.LittleEndian.PutUint32(root[4:], to[0])
+		binary.LittleEndian.PutUint32(root[8:], to[1])
+		if err := provePages(image); err == nil {
+			t.Errorf("%s is accepted", story)
+		}
+		copy(root, element)
+	}
 	noticed := 0
 	for at := 2 * pageSize; at < int(max(a.pages, b.pages))*pageSize; at += 97 {
 		image[at] ^= 0x80
@@ -883,4 +899,44 @@ func TestTheJournalIsBoundedInBytes(t *testing.T) {
 	}); err != nil {
 		t.Error(err)
 	}
+}
+
+func TestTheRunDirectoryCannotBeCreated(t *testing.T) {
+	dir := t.TempDir()
+	run := filepath.Join(dir, "run")
+	if err := os.Symlink("nowhere", run); err != nil {
+		t.Fatal(err)
+	}
+	var failed *fs.PathError
+	err := New(Dirs{State: filepath.Join(dir, "state"), Run: run}).Update(t.Context(), func(*Tx) error { return nil })
+	if !errors.Is(err, ErrIO) || !errors.As(err, &failed) || failed.Op != "mkdir" {
+		t.Errorf("error %v; want that of mkdir", err)
+	}
+}
+
+func TestOpenError(t *testing.T) {
+	for _, tt := range []struct{ err, want error }{
+		{berrors.ErrTimeout, ErrBusy},
+		{&fs.PathError{Op: "open", Path: "leases.db", Err: syscall.EIO}, ErrIO},
+		{berrors.ErrInvalid, ErrLost},
+	} {
+		if got := openError(tt.err); got != tt.want {
+			t.Errorf("%v: got %v, want %v", tt.err, got, tt.want)
+		}
+	}
+}
+
+func TestTotals(t *testing.T) {
+	s := open(t)
+	other := lease.Pool{DataDir: "/other", Network: testPool.Network}
+	update(t, s, func(tx *Tx) error {
+		a, b := fresh("10.0.0.5", "db-0", "c1"), fresh("10.0.0.6", "db-1", "c2")
+		b.Pool = other
+		return errors.Join(put(tx, a), put(tx, b))
+	})
+	view(t, s, func(tx *Tx) {
+		if got := tx.Totals(); len(got) != 1 || got[testPool.Network] != (Counts{Bound: 2}) {
+			t.Errorf("totals %+v", got)
+		}
+	})
 }
