@@ -266,7 +266,8 @@ func TestChangesAreSignalled(t *testing.T) {
 	next(t, changes) // at the start
 	next(t, others)
 	written := make(chan struct{})
-	go func() { // repeatedly: the watch may not have started yet
+	var writer sync.WaitGroup
+	writer.Go(func() { // repeatedly: the watch may not have started yet
 		for {
 			select {
 			case <-written:
@@ -275,13 +276,14 @@ func TestChangesAreSignalled(t *testing.T) {
 				_ = node.Service.Store.Update(ctx, func(tx *store.Tx) error { return tx.Count("n", 1) })
 			}
 		}
-	}()
+	})
 	next(t, changes)
 	next(t, others)
 	os.Remove(filepath.Join(dir, "leases.db")) // replaced by the next write
 	next(t, changes)
 	next(t, changes)
 	close(written)
+	writer.Wait() // it may be about to write to a directory that is removed
 }
 
 // A directory that cannot be watched is logged once, and watched as soon as it can be.
