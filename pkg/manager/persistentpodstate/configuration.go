@@ -38,8 +38,9 @@ func (s service) at(path string) admission.WebhookClientConfig {
 func objects() []admission.RuleWithOperations {
 	return []admission.RuleWithOperations{{
 		Operations: []admission.OperationType{admission.Create, admission.Update},
-		Rule: admission.Rule{APIGroups: []string{pps.GroupVersion.Group}, APIVersions: []string{pps.GroupVersion.Version},
-			Resources: []string{"persistentpodstates"}, Scope: new(admission.NamespacedScope)},
+		Rule: admission.Rule{APIGroups: []string{pps.GroupVersion.Group},
+			APIVersions: []string{pps.GroupVersion.Version},
+			Resources:   []string{"persistentpodstates"}, Scope: new(admission.NamespacedScope)},
 	}}
 }
 

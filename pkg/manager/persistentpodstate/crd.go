@@ -25,8 +25,8 @@ const (
 //go:embed crd/apps.kruise.io_persistentpodstates.yaml
 var crdText []byte
 
-// embeddedCRD returns the embedded CRD of PersistentPodState. Its two versions have the same schema, so
-// that no conversion is needed.
+// embeddedCRD returns the embedded CRD of PersistentPodState. Its two versions have the same
+// schema, so that no conversion is needed.
 func embeddedCRD() *unstructured.Unstructured {
 	var crd unstructured.Unstructured
 	if err := yaml.Unmarshal(crdText, &crd.Object); err != nil {

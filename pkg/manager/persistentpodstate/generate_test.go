@@ -98,7 +98,8 @@ func TestGenerateFollowsTheWorkload(t *testing.T) {
 		{"object for another kind", asking(), other, nil, "problem"},
 		{"object for another kind, no annotations", nil, other, nil, "nothing"},
 		{"no label", asking(pps.AnnotationPreferredTopology, " , "), nil, nil, "problem"},
-		{"invalid label", asking(pps.AnnotationPreferredTopology, hostname+"[,other node labels]"), nil, nil, "problem"},
+		{"invalid label", asking(pps.AnnotationPreferredTopology, hostname+"[,other node labels]"), nil, nil,
+			"problem"},
 		{"label removed", asking(pps.AnnotationPreferredTopology, ""), current, nil, "problem"},
 	}
 	for _, tt := range tests {

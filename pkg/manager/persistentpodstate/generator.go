@@ -78,7 +78,8 @@ func workloadRef(w *workload) *unstructured.Unstructured {
 }
 
 func (g *generator) setup(mgr manager.Manager) error {
-	c, err := controller.NewTyped("persistentpodstate-generator", mgr, controller.TypedOptions[targetKey]{Reconciler: g})
+	c, err := controller.NewTyped("persistentpodstate-generator", mgr,
+		controller.TypedOptions[targetKey]{Reconciler: g})
 	if err != nil {
 		return err
 	}

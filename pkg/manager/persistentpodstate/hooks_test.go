@@ -95,7 +95,8 @@ func TestUnreadableNodesAreNoGoneNodes(t *testing.T) {
 	v := viewOf(state(requires(hostname), recorded("db-0", "node1")))
 	v.nodes = failing{}
 	pod := v.admit(t, aPod("db-0"))
-	if why := pod.Annotations[annotationReason]; !strings.Contains(why, "lookup failed: getting node node1: a bad moment") {
+	if why := pod.Annotations[annotationReason]; !strings.Contains(why,
+		"lookup failed: getting node node1: a bad moment") {
 		t.Errorf("annotation %q", why)
 	}
 	if len(pod.Spec.NodeSelector) > 0 || pod.Annotations[pps.AnnotationInjected] != "" {
@@ -108,7 +109,8 @@ func TestObjectsThatCannotBeDecodedAreRejected(t *testing.T) {
 	for _, object := range []string{`{"spec":5}`, "", "[]"} {
 		req := admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Operation: admissionv1.Create,
 			Object: runtime.RawExtension{Raw: []byte(object)}}}
-		for name, h := range map[string]admission.Handler{"validator": &validator{view: viewOf(), kinds: builtIn}, "normalizer": normalizer{}} {
+		for name, h := range map[string]admission.Handler{"validator": &validator{view: viewOf(), kinds: builtIn},
+			"normalizer": normalizer{}} {
 			if r := h.Handle(t.Context(), req); r.Allowed || r.Result.Code != 400 {
 				t.Errorf("%s, %q: %+v", name, object, r)
 			}
@@ -140,7 +142,8 @@ func viewOf(objects ...*pps.PersistentPodState) *clusterView {
 func TestPatchKeepsUnknownFields(t *testing.T) {
 	b := &podWebhook{view: viewOf(), log: logr.Discard()}
 	req := request(t,
-		`{"metadata":{"name":"db-0","annotations":{"`+pps.AnnotationInjected+`":"copied"}},"spec":{"futureField":{"a":1}}}`)
+		`{"metadata":{"name":"db-0","annotations":{"`+pps.AnnotationInjected+`":"copied"}},"spec":{"futureField":{`+
+			`"a":1}}}`)
 	pod := patched[map[string]any](t, req, b.handler().Handle(t.Context(), req))
 	if _, found, _ := unstructured.NestedFieldNoCopy(pod, "spec", "futureField", "a"); !found {
 		t.Errorf("spec is %v", pod["spec"])
@@ -211,7 +214,10 @@ func BenchmarkLookup(b *testing.B) {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			var all []*pps.PersistentPodState
 			for i := range n {
-				all = append(all, state(func(o *pps.PersistentPodState) { o.Name = fmt.Sprint(i); o.Spec.TargetRef.Name = o.Name }))
+				all = append(all, state(func(o *pps.PersistentPodState) {
+					o.Name = fmt.Sprint(i)
+					o.Spec.TargetRef.Name = o.Name
+				}))
 			}
 			v := viewOf(all...)
 			target := targetOf(all[7])

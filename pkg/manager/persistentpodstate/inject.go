@@ -21,9 +21,9 @@ type FormerState struct {
 	NodeGone bool
 }
 
-// findFormer combines the recorded state of a pod with the last observation of a pod of its name, which
-// is newer and may not have been recorded before the pod was deleted. A node on which the pod never
-// got an address counts only if nothing else is known. It reports false if nothing is known.
+// findFormer combines the recorded state of a pod with the last observation of a pod of its name,
+// which is newer and may not have been recorded before the pod was deleted. A node on which the pod
+// never got an address counts only if nothing else is known. It reports false if nothing is known.
 func findFormer(o *pps.PersistentPodState, pod string, last *observation, nodes nodeLabels) (FormerState, bool) {
 	state, recorded := o.Status.PodStates[pod]
 	if last != nil && (!recorded || last.stage >= started) {
@@ -233,7 +233,8 @@ func prefer(pod *corev1.Pod, term corev1.PreferredSchedulingTerm) {
 		func(t corev1.PreferredSchedulingTerm) bool {
 			return equality.Semantic.DeepEqual(t, term)
 		}) {
-		a.PreferredDuringSchedulingIgnoredDuringExecution = append(a.PreferredDuringSchedulingIgnoredDuringExecution, term)
+		a.PreferredDuringSchedulingIgnoredDuringExecution = append(a.PreferredDuringSchedulingIgnoredDuringExecution,
+			term)
 	}
 }
 

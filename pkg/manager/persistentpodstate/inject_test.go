@@ -129,9 +129,11 @@ func TestFormerPrefersTheLastObservation(t *testing.T) {
 		want string
 	}{
 		{"recreated before the state was recorded", state(), seen(aPod("db-0", readyOn("node2"))), "node2"},
-		{"moved, and deleted before it was Ready", state(recorded("db-0", "node1")), seen(moved).without(moved), "node2"},
+		{"moved, and deleted before it was Ready", state(recorded("db-0", "node1")), seen(moved).without(moved),
+			"node2"},
 		{"only scheduled, nothing else known", state(), seen(aPod("db-0", assignedTo("node2"))), "node2"},
-		{"only scheduled, Ready before", state(recorded("db-0", "node1")), seen(aPod("db-0", assignedTo("node2"))), "node1"},
+		{"only scheduled, Ready before", state(recorded("db-0", "node1")), seen(aPod("db-0", assignedTo("node2"))),
+			"node1"},
 		{"scheduled elsewhere after it had run", state(), seen(aPod("db-0", readyOn("node1")),
 			aPod("db-0", assignedTo("node2"))), "node1"},
 		{"pod of another workload with the name", state(recorded("db-0", "node1")),
@@ -169,7 +171,8 @@ func TestOwnSelectorsTakePrecedence(t *testing.T) {
 		{"affinity to another zone", selector(zoneIs(corev1.NodeSelectorOpIn, "b", "c")), "", true},
 		{"affinity to two zones", selector(zoneIs(corev1.NodeSelectorOpIn, "a", "b")), "a", false},
 		{"affinity to not this zone", selector(zoneIs(corev1.NodeSelectorOpNotIn, "a")), "", true},
-		{"one of two terms allows it", selector(zoneIs(corev1.NodeSelectorOpIn, "b"), zoneIs(corev1.NodeSelectorOpIn, "a")),
+		{"one of two terms allows it", selector(zoneIs(corev1.NodeSelectorOpIn, "b"),
+			zoneIs(corev1.NodeSelectorOpIn, "a")),
 			"a", false},
 		{"affinity to a node's name", selector(corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{
 			{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{"node1"}}}}), "a", false},
@@ -197,8 +200,9 @@ func TestOwnSelectorsOfOtherNodesTakePrecedence(t *testing.T) {
 		return func(p *corev1.Pod) {
 			p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 				RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-					MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn,
-						Values: []string{name}}}}}}}}
+					MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name",
+						Operator: corev1.NodeSelectorOpIn,
+						Values:   []string{name}}}}}}}}
 		}
 	}
 	disk := func(kind string) func(*corev1.Pod) {
@@ -219,13 +223,15 @@ func TestOwnSelectorsOfOtherNodesTakePrecedence(t *testing.T) {
 		want     map[string]string // the injected labels
 		reasons  []string
 	}{
-		{"the former node", named("node1"), c, []string{hostname, zone}, map[string]string{hostname: "node1", zone: "a"},
+		{"the former node", named("node1"), c, []string{hostname, zone},
+			map[string]string{hostname: "node1", zone: "a"},
 			nil},
 		{"a label that the former node does not have", disk("ssd"), c, []string{hostname}, nil,
 			[]string{"the pod's own selectors leave no node with " + hostname + "=node1"}},
 		{"a label that only nodes of another zone have", disk("ssd"), c, []string{zone}, nil,
 			[]string{"the pod's own selectors leave no node with " + zone + "=a"}},
-		{"a label that another node of the zone has", disk("hdd"), c, []string{zone, hostname}, map[string]string{zone: "a"},
+		{"a label that another node of the zone has", disk("hdd"), c, []string{zone, hostname},
+			map[string]string{zone: "a"},
 			[]string{"the pod's own selectors leave no node with " + hostname + "=node1"}},
 		{"a label that no node has", disk("nvme"), c, []string{zone, hostname}, map[string]string{zone: "a"},
 			[]string{"the pod's own selectors leave no node with " + hostname + "=node1"}},
@@ -333,8 +339,9 @@ func TestInjectKeepsPodsSchedulable(t *testing.T) {
 				term.MatchExpressions = append(term.MatchExpressions, r)
 			}
 			if rapid.Bool().Draw(t, "by name") {
-				term.MatchFields = []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn,
-					Values: []string{value("name")}}}
+				term.MatchFields = []corev1.NodeSelectorRequirement{{Key: "metadata.name",
+					Operator: corev1.NodeSelectorOpIn,
+					Values:   []string{value("name")}}}
 			}
 			terms = append(terms, term)
 		}

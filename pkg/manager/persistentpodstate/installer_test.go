@@ -182,7 +182,8 @@ func (u *kruiseAPI) Get(ctx context.Context, key client.ObjectKey, o client.Obje
 // Why leasehold stands by is said once, however often it is found to be so.
 func TestTheReasonToStandByIsReportedOnce(t *testing.T) {
 	api, events := &kruiseAPI{fakeAPI: fakeAPI{configured: true}}, &reasons{}
-	i := &installer{view: viewOf(), kinds: builtIn, client: api, live: api, role: &role{}, events: events, log: logr.Discard()}
+	i := &installer{view: viewOf(), kinds: builtIn, client: api, live: api, role: &role{}, events: events,
+		log: logr.Discard()}
 	for range 3 {
 		if _, err := i.Reconcile(t.Context(), struct{}{}); err != nil || i.role.state.Load() != standby {
 			t.Errorf("%v, role %d", err, i.role.state.Load())
@@ -209,7 +210,8 @@ func (f *failingAPI) next() error {
 	return nil
 }
 
-func (f *failingAPI) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+func (f *failingAPI) Get(ctx context.Context, key client.ObjectKey, o client.Object,
+	options ...client.GetOption) error {
 	if err := f.next(); err != nil {
 		return err
 	}
@@ -249,7 +251,8 @@ func (u *oldAPI) Get(ctx context.Context, key client.ObjectKey, o client.Object,
 	return u.fakeAPI.Get(ctx, key, o, options...)
 }
 
-// The installer returns every error of the API server, so that it tries again, and writes nothing after one.
+// The installer returns every error of the API server, so that it tries again, and writes nothing
+// after one.
 func TestTheInstallerReturnsEveryError(t *testing.T) {
 	for story, c := range map[string]struct {
 		api   func() (client.Client, *[]string)
@@ -268,9 +271,11 @@ func TestTheInstallerReturnsEveryError(t *testing.T) {
 		for failing := range c.calls {
 			fake, written := c.api()
 			api := &failingAPI{Client: fake, failing: failing}
-			i := &installer{view: viewOf(), kinds: builtIn, client: api, live: api, role: &role{}, events: &reasons{}, log: logr.Discard()}
+			i := &installer{view: viewOf(), kinds: builtIn, client: api, live: api, role: &role{}, events: &reasons{},
+				log: logr.Discard()}
 			if _, err := i.Reconcile(t.Context(), struct{}{}); !errors.Is(err, errFailing) || api.calls != failing+1 {
-				t.Errorf("%s: call %d fails: %v, and %d calls were made; written: %q", story, failing, err, api.calls, *written)
+				t.Errorf("%s: call %d fails: %v, and %d calls were made; written: %q", story, failing, err, api.calls,
+					*written)
 			}
 		}
 	}
@@ -280,7 +285,8 @@ func TestTheInstallerReturnsEveryError(t *testing.T) {
 func TestKruiseIsNotReady(t *testing.T) {
 	api := &kruiseAPI{fakeAPI: fakeAPI{configured: true}, unready: true}
 	i := &installer{view: viewOf(), kinds: builtIn, client: api, live: api, role: &role{}, log: logr.Discard()}
-	if _, err := i.Reconcile(t.Context(), struct{}{}); err != nil || i.role.state.Load() != undecided || len(api.written) > 0 {
+	if _, err := i.Reconcile(t.Context(), struct{}{}); err != nil || i.role.state.Load() != undecided ||
+		len(api.written) > 0 {
 		t.Errorf("%v, role %d, written %q", err, i.role.state.Load(), api.written)
 	}
 }
@@ -306,10 +312,14 @@ func TestOldCRD(t *testing.T) {
 		change func(*unstructured.Unstructured)
 		want   client.Object
 	}{
-		"ours, of an older version": {func(crd *unstructured.Unstructured) { delete(crd.Object["spec"].(map[string]any), "names") }, newer},
-		"ours, of this version":     {func(crd *unstructured.Unstructured) { crd.SetAnnotations(newer.GetAnnotations()) }, nil},
-		"of somebody else":          {func(crd *unstructured.Unstructured) { crd.SetLabels(nil) }, nil},
-		"being deleted":             {func(crd *unstructured.Unstructured) { crd.SetDeletionTimestamp(&metav1.Time{Time: began}) }, nil},
+		"ours, of an older version": {func(crd *unstructured.Unstructured) {
+			delete(crd.Object["spec"].(map[string]any),
+				"names")
+		}, newer},
+		"ours, of this version": {func(crd *unstructured.Unstructured) { crd.SetAnnotations(newer.GetAnnotations()) },
+			nil},
+		"of somebody else": {func(crd *unstructured.Unstructured) { crd.SetLabels(nil) }, nil},
+		"being deleted":    {func(crd *unstructured.Unstructured) { crd.SetDeletionTimestamp(&metav1.Time{Time: began}) }, nil},
 	} {
 		api := &oldAPI{change: c.change}
 		i := &installer{view: viewOf(), kinds: builtIn, client: api, live: api, role: &role{}, log: logr.Discard()}

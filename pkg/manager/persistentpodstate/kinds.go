@@ -13,8 +13,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/ordinals"
 )
 
-// kindList are the kinds of workload whose pods are named `<workload>-<ordinal>`, so that a recreated
-// pod keeps its name.
+// kindList are the kinds of workload whose pods are named `<workload>-<ordinal>`, so that a
+// recreated pod keeps its name.
 type kindList []schema.GroupVersionKind
 
 // builtIn are always included.
@@ -32,7 +32,8 @@ func parseKinds(s string) (kindList, error) {
 		if len(parts) != 3 || len(validation.IsDNS1123Subdomain(parts[0])) > 0 ||
 			slices.ContainsFunc(parts[1:],
 				func(s string) bool { return len(validation.IsDNS1035Label(strings.ToLower(s))) > 0 }) {
-			return nil, fmt.Errorf("%q is not a kind; want group/version/Kind, such as example.com/v1/Database", element)
+			return nil, fmt.Errorf("%q is not a kind; want group/version/Kind, such as example.com/v1/Database",
+				element)
 		}
 		kind := schema.GroupVersionKind{Group: parts[0], Version: parts[1], Kind: parts[2]}
 		if _, known := kinds.find(kind.GroupKind()); !known {
@@ -67,7 +68,8 @@ func (k kindList) celOfPods() string {
 		any = append(any, fmt.Sprintf("o.kind == '%s' && o.apiVersion.startsWith('%s/')", kind.Kind, kind.Group))
 	}
 	return "has(object.metadata.name) && has(object.metadata.ownerReferences) && " +
-		"object.metadata.ownerReferences.exists(o, has(o.controller) && o.controller && (" + strings.Join(any, " || ") + "))"
+		"object.metadata.ownerReferences.exists(o, has(o.controller) && o.controller && (" + strings.Join(any, " || ") +
+		"))"
 }
 
 // targetKey identifies a workload. It has no version, because one object can be referred to in

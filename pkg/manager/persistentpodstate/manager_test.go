@@ -42,8 +42,8 @@ const (
 	nodesPath  = "/api/v1/nodes/"
 )
 
-// startManager runs a manager with the feature and a fake cluster of three nodes, in which db has two
-// pods.
+// startManager runs a manager with the feature and a fake cluster of three nodes, in which db has
+// two pods.
 func startManager(t *testing.T, more func(*fakeapi.Cluster)) *fakeapi.Cluster {
 	kind := func(group, version, kind, resource string, namespaced bool) fakeapi.Kind {
 		k := fakeapi.Kind{Resource: resource, Namespaced: namespaced, HasStatus: kind == "PersistentPodState"}
@@ -55,7 +55,8 @@ func startManager(t *testing.T, more func(*fakeapi.Cluster)) *fakeapi.Cluster {
 			"secrets", true),
 		kind("apps", "v1", "StatefulSet", "statefulsets", true), kind("apps", "v1", "Deployment", "deployments", true),
 		kind("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", false),
-		kind("admissionregistration.k8s.io", "v1", "MutatingWebhookConfiguration", "mutatingwebhookconfigurations", false),
+		kind("admissionregistration.k8s.io", "v1", "MutatingWebhookConfiguration", "mutatingwebhookconfigurations",
+			false),
 		kind("admissionregistration.k8s.io", "v1", "ValidatingWebhookConfiguration", "validatingwebhookconfigurations",
 			false),
 		kind("apps.kruise.io", "v1beta1", "PersistentPodState", "persistentpodstates", true),
@@ -214,7 +215,8 @@ func TestStandbyForKruise(t *testing.T) {
 		c.Put("/apis/apps/v1/namespaces/"+kruiseNamespace+"/deployments/"+kruiseManager,
 			appsv1.Deployment{Status: appsv1.DeploymentStatus{ReadyReplicas: 1}})
 		c.Put(crdPath, embeddedCRD().Object)
-		c.Put(mutating+configurationName, admission.MutatingWebhookConfiguration{Webhooks: service{}.mutating(builtIn, true)})
+		c.Put(mutating+configurationName,
+			admission.MutatingWebhookConfiguration{Webhooks: service{}.mutating(builtIn, true)})
 		c.Put(validating+configurationName, admission.ValidatingWebhookConfiguration{Webhooks: service{}.validating()})
 	})
 	c.Until("no webhook is left", func() bool {

@@ -62,8 +62,9 @@ func (r *recorder) Reconcile(ctx context.Context, key types.NamespacedName) (rec
 	}
 	target := targetOf(o)
 	if all := r.view.Objects(target); len(all) > 0 && all[0].Name != o.Name {
-		r.warn(o, nil, reasonInvalid, fmt.Sprintf("older PersistentPodState %s has the target %s; this one has no effect",
-			all[0].Name, target))
+		r.warn(o, nil, reasonInvalid,
+			fmt.Sprintf("older PersistentPodState %s has the target %s; this one has no effect",
+				all[0].Name, target))
 		return reconcile.Result{}, nil
 	}
 	if r.role.ownsCRD.Load() {
@@ -142,7 +143,8 @@ func (r *recorder) report(o *pps.PersistentPodState, pods map[string]podHistory,
 		}
 		why := p.Pod.Annotations[annotationReason]
 		if why != "" && time.Since(p.Pod.Created) < maxReportAge && r.reported.add(string(p.Pod.UID)) {
-			r.events.Eventf(podRef(o.Namespace, name, p.Pod.UID), nil, corev1.EventTypeWarning, reasonNotPossible, "Inject",
+			r.events.Eventf(podRef(o.Namespace, name, p.Pod.UID), nil, corev1.EventTypeWarning, reasonNotPossible,
+				"Inject",
 				"PersistentPodState %s: %s", o.Name, why)
 		}
 		if p.Pod.stage != ready {
@@ -227,7 +229,8 @@ func (r *recorder) deletePod(ctx context.Context, namespace, name string, seen *
 	pod := podRef(namespace, name, seen.UID)
 	err := r.client.Delete(ctx, pod, client.Preconditions{UID: &seen.UID, ResourceVersion: &seen.ResourceVersion})
 	if err == nil {
-		r.log.Info("deleted a pod that waited for a node that is gone", "pod", namespace+"/"+name, "hostname", seen.Hostname)
+		r.log.Info("deleted a pod that waited for a node that is gone", "pod", namespace+"/"+name, "hostname",
+			seen.Hostname)
 		r.events.Eventf(pod, nil, corev1.EventTypeWarning, reasonEvicted, "Evict",
 			"evicted, because it waited for node %s, which is gone; its successor may run elsewhere", seen.Hostname)
 	}
@@ -243,7 +246,8 @@ func podRef(namespace, name string, uid types.UID) *corev1.Pod {
 }
 
 func (r *recorder) setup(mgr manager.Manager) error {
-	c, err := controller.NewTyped("persistentpodstate", mgr, controller.TypedOptions[types.NamespacedName]{Reconciler: r})
+	c, err := controller.NewTyped("persistentpodstate", mgr,
+		controller.TypedOptions[types.NamespacedName]{Reconciler: r})
 	if err != nil {
 		return err
 	}

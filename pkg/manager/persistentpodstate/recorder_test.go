@@ -78,7 +78,8 @@ func TestRecorderWithoutAnObject(t *testing.T) {
 	r.state.Store(serving)
 	api := &keepsPods{deletions: map[string]bool{}}
 	rec := &recorder{view: v, client: api, role: r, log: logr.Discard()}
-	for _, key := range []types.NamespacedName{keys([]*pps.PersistentPodState{deleted})[0], {Namespace: "db", Name: "gone"}} {
+	for _, key := range []types.NamespacedName{keys([]*pps.PersistentPodState{deleted})[0],
+		{Namespace: "db", Name: "gone"}} {
 		if result, err := rec.Reconcile(t.Context(), key); err != nil || !result.IsZero() || len(api.recorded) > 0 {
 			t.Errorf("%s: %+v, %v, recorded %+v", key, result, err, api.recorded)
 		}

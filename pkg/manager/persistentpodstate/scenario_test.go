@@ -142,7 +142,8 @@ func prefers(terms ...pps.PreferredTopologyTerm) func(*pps.PersistentPodState) {
 func keeps(keys ...string) func(*pps.PersistentPodState) {
 	return func(o *pps.PersistentPodState) {
 		for _, key := range keys {
-			o.Spec.PersistentPodAnnotations = append(o.Spec.PersistentPodAnnotations, pps.PersistentPodAnnotation{Key: key})
+			o.Spec.PersistentPodAnnotations = append(o.Spec.PersistentPodAnnotations,
+				pps.PersistentPodAnnotation{Key: key})
 		}
 	}
 }

@@ -77,7 +77,8 @@ func listWatch[L runtime.Object](list func(context.Context, metav1.ListOptions) 
 var crdResource = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
 	Resource: "customresourcedefinitions"}
 
-// serves reports whether the CRD of that name has a version that is served, be it now or in a moment.
+// serves reports whether the CRD of that name has a version that is served, be it now or in a
+// moment.
 func (s *sources) serves(ctx context.Context, crd, version string) (bool, error) {
 	list, err := s.dynamic.Resource(crdResource).List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + crd})
 	if err != nil {

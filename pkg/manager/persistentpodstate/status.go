@@ -11,8 +11,8 @@ import (
 // nodeLabels returns the labels of a node by its name. It reports false if the node does not exist.
 type nodeLabels func(name string) (labels map[string]string, exists bool)
 
-// computeStatus returns the status to record, from the recorded one and the history of the workload's
-// pods. workload is nil if it was deleted.
+// computeStatus returns the status to record, from the recorded one and the history of the
+// workload's pods. workload is nil if it was deleted.
 //
 //   - The state of a pod is where it was last Ready.
 //   - The state of a deleted pod stays while the workload has its ordinal or, with WhenDeleted, while the

@@ -32,7 +32,8 @@ func TestStatusNamesTheWorkload(t *testing.T) {
 	}{{db(), "set-1"}, {other, "set-2"}, {ends, "set-1"}, {nil, "set-1"}} {
 		o := state()
 		o.Generation = 7
-		if got := computeStatus(o, tt.workload, nil, three().nodes); got.TargetUID != tt.want || got.ObservedGeneration != 7 {
+		if got := computeStatus(o, tt.workload, nil, three().nodes); got.TargetUID != tt.want ||
+			got.ObservedGeneration != 7 {
 			t.Errorf("%+v: %q of generation %d", tt.workload, got.TargetUID, got.ObservedGeneration)
 		}
 	}
@@ -77,7 +78,9 @@ func TestStatus(t *testing.T) {
 		{"workload recreated", state(recorded("db-0", "node2"), until(pps.WhenDeleted)),
 			remade(db()), seen(), map[string]string{}},
 		{"workload recreated, a pod starts elsewhere", state(recorded("db-0", "node2")), remade(db()),
-			seen(aPod("db-0", startedOn("node1"), ownedBy("set-2"), func(p *corev1.Pod) { p.CreationTimestamp = later })),
+			seen(aPod("db-0", startedOn("node1"), ownedBy("set-2"), func(p *corev1.Pod) {
+				p.CreationTimestamp = later
+			})),
 			map[string]string{}},
 		{"workload recreated, a pod of the former one exists", state(recorded("db-0", "node2")), remade(db()),
 			seen(aPod("db-0", startedOn("node2"))), map[string]string{}},
@@ -96,7 +99,8 @@ func TestStatus(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 			again := state(func(o *pps.PersistentPodState) { o.Spec, o.Status = tt.object.Spec, got })
-			if second := computeStatus(again, tt.workload, tt.pods.Pods(targetOf(tt.object)), three().nodes); !isEqual(got, second) {
+			if second := computeStatus(again, tt.workload, tt.pods.Pods(targetOf(tt.object)),
+				three().nodes); !isEqual(got, second) {
 				t.Errorf("not idempotent: %s", cmp.Diff(got, second))
 			}
 		})
@@ -128,7 +132,8 @@ func TestLabelsOfAGoneNodeStay(t *testing.T) {
 func TestLabelsOfAnotherNodeAreNotKept(t *testing.T) {
 	c := three()
 	delete(c, "node2")
-	got := computeStatus(state(recorded("db-0", "node1")), db(), seen(aPod("db-0", readyOn("node2"))).Pods(targetOf(state())),
+	got := computeStatus(state(recorded("db-0", "node1")), db(),
+		seen(aPod("db-0", readyOn("node2"))).Pods(targetOf(state())),
 		c.nodes)
 	if labels := got.PodStates["db-0"].NodeTopologyLabels; len(labels) > 0 {
 		t.Errorf("node2 has %v", labels)
@@ -174,7 +179,8 @@ func TestHistoryExpires(t *testing.T) {
 // What was seen of a pod that is gone is not recorded where its workload is gone as well.
 func TestPodOfAWorkloadThatIsGone(t *testing.T) {
 	pod := aPod("db-0", readyOn("node1"))
-	if got := computeStatus(state(), nil, seen(pod).without(pod).Pods(targetOf(state())), three().nodes); len(got.PodStates) > 0 {
+	if got := computeStatus(state(), nil, seen(pod).without(pod).Pods(targetOf(state())),
+		three().nodes); len(got.PodStates) > 0 {
 		t.Errorf("recorded %+v", got.PodStates)
 	}
 }

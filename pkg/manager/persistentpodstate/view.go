@@ -33,8 +33,8 @@ var (
 	errNoKind    = errors.New("the API server does not serve this kind")
 )
 
-// clusterView is a replica's view of the cluster. It watches PersistentPodStates and workloads as soon as
-// their CRDs exist, and pods as soon as there is a PersistentPodState.
+// clusterView is a replica's view of the cluster. It watches PersistentPodStates and workloads as
+// soon as their CRDs exist, and pods as soon as there is a PersistentPodState.
 type clusterView struct {
 	kinds       kindList
 	sources     *sources
@@ -63,9 +63,10 @@ type clusterView struct {
 }
 
 func newView(ctx context.Context, mgr manager.Manager, kinds kindList, grace time.Duration) (*clusterView, error) {
-	v := &clusterView{kinds: kinds, mapper: mgr.GetRESTMapper(), nodes: mgr.GetClient(), departed: newDepartedNodes(grace),
-		history: newHistory(),
-		crds:    make(chan struct{}, 1), crdsGone: map[string]bool{}, workloads: map[schema.GroupKind]*watched[*workload]{}}
+	v := &clusterView{kinds: kinds, mapper: mgr.GetRESTMapper(), nodes: mgr.GetClient(),
+		departed: newDepartedNodes(grace),
+		history:  newHistory(),
+		crds:     make(chan struct{}, 1), crdsGone: map[string]bool{}, workloads: map[schema.GroupKind]*watched[*workload]{}}
 	var err error
 	if v.sources, err = newSources(mgr); err != nil {
 		return nil, err
@@ -146,8 +147,8 @@ func (v *clusterView) Start(ctx context.Context) error {
 }
 
 // isDiscoveryDue reports whether to look for new kinds, some ticks of two seconds after a CRD was
-// added. The API server serves its resource some time later, without an event: look at each tick for
-// 40 seconds, then every half minute.
+// added. The API server serves its resource some time later, without an event: look at each tick
+// for 40 seconds, then every half minute.
 func isDiscoveryDue(ticks int) bool { return ticks < 20 || ticks%15 == 0 }
 
 // watchKinds starts the watches of the kinds that are served and not watched yet. It does not hold
@@ -437,8 +438,8 @@ func (v *clusterView) allTargets() []targetKey {
 	return all
 }
 
-// nodeLabels returns a lookup of the given nodes. It returns an error if it is not known whether one
-// exists.
+// nodeLabels returns a lookup of the given nodes. It returns an error if it is not known whether
+// one exists.
 func (v *clusterView) Nodes(ctx context.Context, names ...string) (nodeLabels, error) {
 	if !v.nodesSynced() {
 		return nil, errNotSynced

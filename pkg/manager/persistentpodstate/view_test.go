@@ -78,10 +78,11 @@ func TestScaledDownPodIsForgotten(t *testing.T) {
 			v.has(statefulSet, true, three).workloadUpdated(three)
 			v.observe(pod, nil)
 		}, true},
-		{"scaled down, WhenDeleted", state(requires(hostname), until(pps.WhenDeleted)), func(v *clusterView, pod *podView) {
-			v.has(statefulSet, true, one).workloadUpdated(one)
-			v.observe(pod, nil)
-		}, true},
+		{"scaled down, WhenDeleted", state(requires(hostname), until(pps.WhenDeleted)),
+			func(v *clusterView, pod *podView) {
+				v.has(statefulSet, true, one).workloadUpdated(one)
+				v.observe(pod, nil)
+			}, true},
 		{"workload not synced", state(requires(hostname)), func(v *clusterView, pod *podView) {
 			v.has(statefulSet, false, one)
 			v.observe(pod, nil)
@@ -130,7 +131,8 @@ func TestStuckPods(t *testing.T) {
 			bound(remembers(o), aPod("db-0", selects, annotated("leasehold.dev/topology-required", "a=b"))),
 			nil, time.Hour, 2 * time.Hour, false, 0},
 		{"scheduled", bound(remembers(o), aPod("db-0", assignedTo("node1"))), nil, time.Hour, 2 * time.Hour, false, 0},
-		{"injected from another object", another(bound(remembers(o), aPod("db-0"))), nil, time.Hour, 2 * time.Hour, false, 0},
+		{"injected from another object", another(bound(remembers(o), aPod("db-0"))), nil, time.Hour, 2 * time.Hour,
+			false, 0},
 		{"too young", bound(remembers(o), aPod("db-0")), nil, 50 * time.Second, time.Hour, false, 10 * time.Second},
 		{"this replica has just started", bound(remembers(o), aPod("db-0")), nil, time.Hour, 20 * time.Second, false,
 			40 * time.Second},
@@ -276,7 +278,8 @@ func TestKindOfADeletedCRDIsNotWatched(t *testing.T) {
 	} {
 		step.event()
 		v.watchKinds()
-		if _, err := v.Workload(targetKey{Kind: kind.GroupKind(), Namespace: "ns", Name: "db"}); !errors.Is(err, step.want) {
+		if _, err := v.Workload(targetKey{Kind: kind.GroupKind(), Namespace: "ns",
+			Name: "db"}); !errors.Is(err, step.want) {
 			t.Errorf("event %d: %v, want %v", i+1, err, step.want)
 		}
 	}

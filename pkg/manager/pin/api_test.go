@@ -72,12 +72,14 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case object != nil:
 	case r.Method == http.MethodDelete:
-		object = metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusSuccess}
+		object = metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
+			Status: metav1.StatusSuccess}
 	default:
 		object = map[string]string{}
 	}
 	if code >= 400 {
-		object = apierrors.NewGenericServerResponse(code, r.Method, corev1.Resource("pods"), "", "so it is", 0, true).Status()
+		object = apierrors.NewGenericServerResponse(code, r.Method, corev1.Resource("pods"), "", "so it is", 0,
+			true).Status()
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(max(code, 200))

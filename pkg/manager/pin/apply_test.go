@@ -16,7 +16,8 @@ import (
 
 func TestRetained(t *testing.T) {
 	pod := func(change func(*corev1.Pod)) *corev1.Pod {
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "db-0", Annotations: map[string]string{policy.Annotation: "10"}}}
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "db-0",
+			Annotations: map[string]string{policy.Annotation: "10"}}}
 		change(p)
 		return p
 	}
@@ -61,7 +62,8 @@ func anyPod(t *rapid.T) *corev1.Pod {
 			"leasehold.dev/expected-addresses": "y"}
 		p.Labels = map[string]string{"leasehold.dev/retained": "no"}
 	}
-	for _, gate := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"a.b/c", "leasehold.dev/nominate", "d.e/f"}), 0,
+	for _, gate := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"a.b/c", "leasehold.dev/nominate", "d.e/f"}),
+		0,
 		3, rapid.ID).Draw(t, "gates") {
 		p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: gate})
 	}
@@ -74,8 +76,9 @@ func anyPod(t *rapid.T) *corev1.Pod {
 		for range terms {
 			var term corev1.NodeSelectorTerm
 			if v := rapid.SampledFrom([]string{"", "ssd", "hdd"}).Draw(t, "expression"); v != "" {
-				term.MatchExpressions = []corev1.NodeSelectorRequirement{{Key: "disk", Operator: corev1.NodeSelectorOpIn,
-					Values: []string{v}}}
+				term.MatchExpressions = []corev1.NodeSelectorRequirement{{Key: "disk",
+					Operator: corev1.NodeSelectorOpIn,
+					Values:   []string{v}}}
 			}
 			if n := rapid.SampledFrom([]string{"", "node1", "node2"}).Draw(t, "field"); n != "" {
 				term.MatchFields = []corev1.NodeSelectorRequirement{onNode(n)}

@@ -48,8 +48,9 @@ func (t instance) after(p *podView, now time.Time) instance {
 		}
 		return t
 	}
-	next := instance{Node: p.Node, PodUID: string(p.UID), Addresses: p.Addresses, Started: p.Started, Evicted: p.Evicted,
-		Ended: now, Until: now.Add(rememberFor(p.Window)), Lost: t.Lost}
+	next := instance{Node: p.Node, PodUID: string(p.UID), Addresses: p.Addresses, Started: p.Started,
+		Evicted: p.Evicted,
+		Ended:   now, Until: now.Add(rememberFor(p.Window)), Lost: t.Lost}
 	if startFailed(p, now) {
 		next.Failures = 1
 		if t.Node == p.Node {

@@ -31,7 +31,8 @@ const (
 	theGate = "gated" // its only value
 )
 
-// CacheOptions limits what the manager's cache keeps of the objects that this package reads from it.
+// CacheOptions limits what the manager's cache keeps of the objects that this package reads from
+// it.
 func CacheOptions() map[client.Object]cache.ByObject {
 	return map[client.Object]cache.ByObject{
 		&corev1.Node{}:  {Transform: trimNode},
@@ -103,7 +104,8 @@ var reservationIndexes = informer.Indexes[*reservation]{byPod: func(r *reservati
 // that kind.
 func listWatch(mgr manager.Manager, kind schema.GroupVersionKind, resource string,
 	narrow func(*metav1.ListOptions)) (*toolscache.ListWatch, error) {
-	rest, err := apiutil.RESTClientForGVK(kind, false, false, mgr.GetConfig(), serializer.NewCodecFactory(mgr.GetScheme()),
+	rest, err := apiutil.RESTClientForGVK(kind, false, false, mgr.GetConfig(),
+		serializer.NewCodecFactory(mgr.GetScheme()),
 		mgr.GetHTTPClient())
 	if err != nil {
 		return nil, fmt.Errorf("watching %s: %w", resource, err)

@@ -1,10 +1,10 @@
 // Package pin brings a recreated pod back to the node that has its addresses (docs/design.md, "The
 // pin").
 //
-// When a pod is created, the webhook collects [Facts]: the newest reservation of that name, or where
-// the pod was seen last; the node; the mode. [Decide], a pure function, decides whether and how the
-// pod is pinned, and the webhook writes the decision into the pod's annotations. Everything else
-// follows from the pod, in any replica and after any restart:
+// When a pod is created, the webhook collects [Facts]: the newest reservation of that name, or
+// where the pod was seen last; the node; the mode. [Decide], a pure function, decides whether and
+// how the pod is pinned, and the webhook writes the decision into the pod's annotations. Everything
+// else follows from the pod, in any replica and after any restart:
 //
 //   - nominate: the webhook adds a gate. The nominator of the replica that admitted the pod, or a
 //     little later that of any other, writes status.nominatedNodeName and lifts the gate. The
@@ -16,6 +16,6 @@
 //   - prefer: the webhook adds a preferred node affinity.
 //
 // Nothing here keeps a pod from starting: the webhook admits what it cannot decide, a gate that was
-// not lifted in time is lifted as soon as any manager sees it, and no gate is made while others wait
-// too long.
+// not lifted in time is lifted as soon as any manager sees it, and no gate is made while others
+// wait too long.
 package pin

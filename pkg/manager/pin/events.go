@@ -26,8 +26,8 @@ const (
 	reasonChanged     = "AddressChanged"
 )
 
-// maxReportAge is the age up to which a pod gets Events for its creation. It keeps a new leader from
-// repeating the Events of its predecessor.
+// maxReportAge is the age up to which a pod gets Events for its creation. It keeps a new leader
+// from repeating the Events of its predecessor.
 const maxReportAge = 30 * time.Second
 
 func newReporter(r recorder.EventRecorder) func(p *podView, reason, text string) {

@@ -86,7 +86,8 @@ func (s pendingPod) expired(now time.Time) (why Reason, text string, again time.
 	return why, text, 0
 }
 
-// Reconcile evicts a pod that has waited long enough: it marks the reservations, then deletes the pod.
+// Reconcile evicts a pod that has waited long enough: it marks the reservations, then deletes the
+// pod.
 func (v *evictor) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	p := v.cluster.pod(req.String())
 	if p == nil || !p.awaitsNode() {
@@ -152,7 +153,8 @@ func (v *evictor) evict(ctx context.Context, p *podView, why Reason, text string
 		return fmt.Errorf("evicting %s/%s: %w", p.Namespace, p.Name, err)
 	}
 	v.collectors.evictions.WithLabelValues(string(why)).Inc()
-	v.log.Info("evicted a pod that its node did not take", "pod", p.Namespace+"/"+p.Name, "node", p.Pinned, "reason", why)
+	v.log.Info("evicted a pod that its node did not take", "pod", p.Namespace+"/"+p.Name, "node", p.Pinned, "reason",
+		why)
 	v.report(p, reasonEvicted, fmt.Sprintf("evicted after it waited %s for %s; its successor may run elsewhere: %s",
 		v.timeout, p.Pinned, text))
 	return nil

@@ -169,7 +169,8 @@ func (l *gateLimiter) admit(key string) (admitted bool, freed <-chan struct{}) {
 	defer l.mu.Unlock()
 	now := l.now()
 	if g := l.gates[key]; g != nil && g.uid != "" && g.lifted.IsZero() {
-		return !g.failing, nil // it exists: either this one will not, or a watch is about to show the deletion of that one
+		// it exists: either this one will not, or a watch is about to show the deletion of that one
+		return !g.failing, nil
 	}
 	l.drop(key) // an earlier call of the same admission, or an earlier attempt to create the pod
 	n := l.namespace(key)

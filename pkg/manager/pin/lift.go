@@ -18,11 +18,12 @@ import (
 // listTimeout is the time limit for listing the pods that wait, for all pages.
 const listTimeout = 30 * time.Second
 
-// LiftGates lifts the gates of pods that wait, until there are none. It is for the end of a manager,
-// where another replica may still nominate: it leaves each pod to that replica for the delay, and
-// lifts gates only of pods that have no other. With all, it is for the removal of leasehold from a
-// cluster: it lifts ours also of pods that have other gates, because nobody else will. It returns
-// the number of lifted gates, and an error if gates are left when the context ends.
+// LiftGates lifts the gates of pods that wait, until there are none. It is for the end of a
+// manager, where another replica may still nominate: it leaves each pod to that replica for the
+// delay, and lifts gates only of pods that have no other. With all, it is for the removal of
+// leasehold from a cluster: it lifts ours also of pods that have other gates, because nobody else
+// will. It returns the number of lifted gates, and an error if gates are left when the context
+// ends.
 func LiftGates(ctx context.Context, c client.Client, delay time.Duration, all bool) (int, error) {
 	l := newLifter(c, c, delay, all)
 	var problem error
@@ -36,7 +37,8 @@ func LiftGates(ctx context.Context, c client.Client, delay time.Duration, all bo
 		}
 		select {
 		case <-ctx.Done():
-			return l.lifted, errors.Join(fmt.Errorf("pods with the gate %s are left: %w", wellknown.GateNominate, ctx.Err()),
+			return l.lifted, errors.Join(fmt.Errorf("pods with the gate %s are left: %w", wellknown.GateNominate,
+				ctx.Err()),
 				problem)
 		case <-time.After(100 * time.Millisecond):
 		}
@@ -99,7 +101,8 @@ func (l *lifter) waiting(ctx context.Context) ([]metav1.ObjectMeta, error) {
 	for token := ""; ; {
 		var pending corev1.PodList
 		err := l.reader.List(ctx, &pending, client.Limit(500), client.Continue(token), client.MatchingFieldsSelector{
-			Selector: fields.SelectorFromSet(fields.Set{"spec.nodeName": "", "status.phase": string(corev1.PodPending)})})
+			Selector: fields.SelectorFromSet(fields.Set{"spec.nodeName": "",
+				"status.phase": string(corev1.PodPending)})})
 		if err != nil {
 			return nil, fmt.Errorf("listing the pods that wait: %w", err)
 		}

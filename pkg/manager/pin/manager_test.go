@@ -117,7 +117,8 @@ func (w *whole) create(name string, change ...func(*corev1.Pod)) corev1.Pod {
 	w.t.Helper()
 	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "db",
 		Annotations: map[string]string{policy.Annotation: "60"}},
-		Spec: corev1.PodSpec{SchedulerName: "default-scheduler", Containers: []corev1.Container{{Name: "db", Image: "db"}}}}
+		Spec: corev1.PodSpec{SchedulerName: "default-scheduler",
+			Containers: []corev1.Container{{Name: "db", Image: "db"}}}}
 	for _, c := range change {
 		c(&pod)
 	}
@@ -138,7 +139,8 @@ func (w *whole) create(name string, change ...func(*corev1.Pod)) corev1.Pod {
 	out := httptest.NewRecorder()
 	w.hooks.handler.ServeHTTP(out, r)
 	var answer admissionv1.AdmissionReview
-	if err := json.Unmarshal(out.Body.Bytes(), &answer); err != nil || answer.Response == nil || !answer.Response.Allowed {
+	if err := json.Unmarshal(out.Body.Bytes(), &answer); err != nil || answer.Response == nil ||
+		!answer.Response.Allowed {
 		w.t.Fatalf("%v: %s", err, out.Body)
 	}
 	var response admission.Response

@@ -31,7 +31,8 @@ func newCollectors(registry prometheus.Registerer, gates func() float64) (*colle
 		}, []string{"nominated"}),
 		evictions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "leasehold_pin_evictions_total",
-			Help: "Pending pods evicted because the node that they were required to wait for did not take them, by the reason.",
+			Help: "Pending pods evicted because the node that they were required to wait for did not take them, by " +
+				"the reason.",
 		}, []string{"reason"}),
 	}
 	open := prometheus.NewGaugeFunc(prometheus.GaugeOpts{

@@ -28,7 +28,8 @@ import (
 )
 
 const (
-	// takeOverAfter is the age at which a replica lifts the gate of a pod that another one admitted.
+	// takeOverAfter is the age at which a replica lifts the gate of a pod that another one
+	// admitted.
 	takeOverAfter = 700 * time.Millisecond
 	// nominationTimeout is how long a nomination lasts if no scheduler tries the pod. The scheduler
 	// may be starting anew or have a long queue, so this only limits how long the node's resources
@@ -98,7 +99,8 @@ func since(before time.Time, is bool, now time.Time) time.Time {
 	return before
 }
 
-// awaitsScheduler reports whether a pod has a nomination that the manager wrote, and is not bound yet.
+// awaitsScheduler reports whether a pod has a nomination that the manager wrote, and is not bound
+// yet.
 func (p *podView) awaitsScheduler() bool {
 	return p.Node == "" && p.NominatedByUs && p.Nominated != "" && p.Nominated == p.Pinned
 }

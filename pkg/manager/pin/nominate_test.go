@@ -31,7 +31,8 @@ func TestNext(t *testing.T) {
 	}{
 		{"our own", waitingPod(0, ourGate), lastGate(0), true, nominate, 0, ""},
 		{"the other replica's", waitingPod(0, ourGate), lastGate(0), false, leave, takeOverAfter, ""},
-		{"the other replica is stopped", waitingPod(time.Second, ourGate), lastGate(takeOverAfter), false, nominate, 0, ""},
+		{"the other replica is stopped", waitingPod(time.Second, ourGate), lastGate(takeOverAfter), false, nominate, 0,
+			""},
 		{"the other replica has nominated and stopped",
 			waitingPod(time.Second, func(p *podView) { ourGate(p); nominated(p) }),
 			lastGate(takeOverAfter), false, lift, 0, ""},
@@ -39,32 +40,47 @@ func TestNext(t *testing.T) {
 		{"this replica was away", waitingPod(time.Minute, ourGate), lastGate(0), false, leave, takeOverAfter, ""},
 		{"the API server's clock is ahead", waitingPod(-time.Minute, ourGate), lastGate(0), true, nominate, 0, ""},
 		{"the API server's clock is behind", waitingPod(time.Minute, ourGate), lastGate(0), true, nominate, 0, ""},
-		{"a gate that the pod came with", waitingPod(0, func(p *podView) { ourGate(p); p.Pinned = "" }), lastGate(0), false,
+		{"a gate that the pod came with", waitingPod(0, func(p *podView) { ourGate(p); p.Pinned = "" }), lastGate(0),
+			false,
 			lift, 0, ""},
 		{"somebody else holds it", waitingPod(time.Hour, twoGates), podProgress{}, true, leave, 0, ""},
-		{"done, but the informer is late", waitingPod(time.Second, ourGate), podProgress{lastGate: noon, lifted: true}, true,
+		{"done, but the informer is late", waitingPod(time.Second, ourGate), podProgress{lastGate: noon, lifted: true},
+			true,
 			leave, 0, ""},
 
 		{"nominated", waitingPod(time.Second, nominated), podProgress{nominated: noon.Add(-time.Second)}, true, leave,
 			nominationTimeout - time.Second, ""},
-		{"no scheduler for a minute", waitingPod(time.Minute, nominated), podProgress{nominated: noon.Add(-time.Minute)},
+		{"no scheduler for a minute", waitingPod(time.Minute, nominated),
+			podProgress{nominated: noon.Add(-time.Minute)},
 			true, leave, nominationTimeout - time.Minute, ""},
-		{"no scheduler for minutes", waitingPod(time.Hour, nominated), podProgress{nominated: noon.Add(-nominationTimeout)},
+		{"no scheduler for minutes", waitingPod(time.Hour, nominated),
+			podProgress{nominated: noon.Add(-nominationTimeout)},
 			true, withdraw, 0, "TimedOut"},
-		{"the scheduler says no", waitingPod(time.Second, failed), podProgress{nominated: noon, tried: noon}, true, leave,
+		{"the scheduler says no", waitingPod(time.Second, failed), podProgress{nominated: noon, tried: noon}, true,
+			leave,
 			preemptionTime, ""},
 		{"the scheduler says no, and time to mark preempted pods is over", waitingPod(time.Second, failed),
 			podProgress{nominated: noon, tried: noon.Add(-preemptionTime)}, true, withdraw, 0, "Unschedulable"},
 		{"the scheduler says no to one that preempts nobody",
 			waitingPod(time.Second, func(p *podView) { failed(p); p.NeverPreempts = true }),
 			podProgress{nominated: noon, tried: noon}, true, withdraw, 0, "Unschedulable"},
-		{"the scheduler fails", waitingPod(time.Second, func(p *podView) { nominated(p); p.NotScheduled = "SchedulerError" }),
+		{"the scheduler fails", waitingPod(time.Second, func(p *podView) {
+			nominated(p)
+			p.NotScheduled = "SchedulerError"
+		}),
 			podProgress{nominated: noon, tried: noon.Add(-preemptionTime)}, true, withdraw, 0, "SchedulerError"},
-		{"nominated by the scheduler itself", waitingPod(time.Hour, func(p *podView) { failed(p); p.NominatedByUs = false }),
+		{"nominated by the scheduler itself", waitingPod(time.Hour, func(p *podView) {
+			failed(p)
+			p.NominatedByUs = false
+		}),
 			podProgress{}, true, leave, 0, ""},
-		{"nominated elsewhere", waitingPod(time.Minute, func(p *podView) { p.Nominated = "node2"; p.Unschedulable = true }),
+		{"nominated elsewhere", waitingPod(time.Minute, func(p *podView) {
+			p.Nominated = "node2"
+			p.Unschedulable = true
+		}),
 			podProgress{}, true, leave, 0, ""},
-		{"bound", waitingPod(time.Minute, func(p *podView) { nominated(p); p.Node = "node1" }), podProgress{}, true, leave, 0,
+		{"bound", waitingPod(time.Minute, func(p *podView) { nominated(p); p.Node = "node1" }), podProgress{}, true,
+			leave, 0,
 			""},
 	}
 	for _, tt := range tests {

@@ -50,7 +50,8 @@ func TestPinAndPersistentPodState(t *testing.T) {
 	}{
 		{"nominate, host preferred", policy.PinNominate, prefers(100, host), home, nil, nil,
 			[]corev1.PreferredSchedulingTerm{preferred(100, byHost)}, 1, Reserved},
-		{"nominate, host required", policy.PinNominate, require(host), home, map[string]string{host: "node1"}, nil, nil, 1,
+		{"nominate, host required", policy.PinNominate, require(host), home, map[string]string{host: "node1"}, nil, nil,
+			1,
 			Reserved},
 		{"prefer, host preferred", policy.PinPrefer, prefers(100, host), home, nil, nil,
 			[]corev1.PreferredSchedulingTerm{preferred(100, byHost)}, 0, Reserved},
@@ -62,7 +63,8 @@ func TestPinAndPersistentPodState(t *testing.T) {
 			[]corev1.PreferredSchedulingTerm{preferred(100, byHost)}, 0, Reserved},
 		{"require, zone required", policy.PinRequire, require(zone), home, map[string]string{zone: "a"},
 			[]corev1.NodeSelectorTerm{byName}, nil, 0, Reserved},
-		{"require, another zone required", policy.PinRequire, require(zone), other, map[string]string{zone: "b"}, nil, nil, 0,
+		{"require, another zone required", policy.PinRequire, require(zone), other, map[string]string{zone: "b"}, nil,
+			nil, 0,
 			NodeExcluded},
 		{"prefer, another host preferred", policy.PinPrefer, prefers(100, host), other, nil, nil,
 			[]corev1.PreferredSchedulingTerm{preferred(100,
@@ -83,7 +85,8 @@ func TestPinAndPersistentPodState(t *testing.T) {
 				persistentpodstate.Undo(pod)
 				persistentpodstate.Inject(pod, &o, memory, []*corev1.Node{home, other}, true)
 				strip(pod)
-				decision = Decide(Facts{Pod: pod, Mode: tt.mode, Fallback: policy.PinPrefer, Honoured: true, Known: true,
+				decision = Decide(Facts{Pod: pod, Mode: tt.mode, Fallback: policy.PinPrefer, Honoured: true,
+					Known: true,
 					Found: true,
 					Place: place{Node: home.Name}, Node: home})
 				apply(pod, decision)

@@ -55,13 +55,15 @@ func Setup(ctx context.Context, mgr manager.Manager, o Options) error {
 		return err
 	}
 	report := newReporter(mgr.GetEventRecorder("leasehold-manager"))
-	n := &nominator{cluster: c, gates: newGateLimiter(time.Now), client: calls, live: calls, redial: redial, collectors: m,
-		report: report,
-		log:    log, progress: map[types.UID]podProgress{}, retries: make(chan struct{}, retries)}
+	n := &nominator{cluster: c, gates: newGateLimiter(time.Now), client: calls, live: calls, redial: redial,
+		collectors: m,
+		report:     report,
+		log:        log, progress: map[types.UID]podProgress{}, retries: make(chan struct{}, retries)}
 	w := &webhook{Options: o, cluster: c, gate: n.admit, collectors: m, log: log}
 	mgr.GetWebhookServer().Register(Path, &admission.Webhook{Handler: w.handler(), LogConstructor: sharedLogger})
 
-	v := &evictor{cluster: c, client: mgr.GetClient(), timeout: o.RequireTimeout, collectors: m, report: report, log: log,
+	v := &evictor{cluster: c, client: mgr.GetClient(), timeout: o.RequireTimeout, collectors: m, report: report,
+		log:     log,
 		waiting: map[types.NamespacedName]wait{}}
 	e := &explainer{cluster: c, report: report, recent: newRecentKeys(2 * maxReportAge)}
 	for _, c := range []interface{ setup(manager.Manager) error }{n, v, e} {

@@ -47,10 +47,11 @@ func (s *sweeper) Start(ctx context.Context) error {
 		s.every(ctx, sweepInterval, "sweeping the reservations of nodes that are gone", s.sweep)
 	})
 	both.Go(func() {
-		s.every(ctx, unseenGatesInterval, "lifting gates that the nominators do not see", func(ctx context.Context) error {
-			_, err := s.gates.round(ctx, s.cluster.now())
-			return err
-		})
+		s.every(ctx, unseenGatesInterval, "lifting gates that the nominators do not see",
+			func(ctx context.Context) error {
+				_, err := s.gates.round(ctx, s.cluster.now())
+				return err
+			})
 	})
 	both.Wait()
 	return nil
@@ -95,7 +96,8 @@ func (s *sweeper) sweep(ctx context.Context) error {
 		}
 		switch err := s.delete(ctx, r); {
 		case err == nil:
-			s.log.Info("deleted the reservation of a node that is gone", "reservation", r.Namespace+"/"+r.Name, "node", r.Node)
+			s.log.Info("deleted the reservation of a node that is gone", "reservation", r.Namespace+"/"+r.Name, "node",
+				r.Node)
 		case unexpected(err) != nil:
 			problems = append(problems, fmt.Errorf("deleting %s/%s: %w", r.Namespace, r.Name, err))
 		}
@@ -111,7 +113,8 @@ func (s *sweeper) sweep(ctx context.Context) error {
 func (s *sweeper) delete(ctx context.Context, r *reservation) error {
 	call, cancel := context.WithTimeout(ctx, s.limit)
 	defer cancel()
-	return s.client.Delete(call, &ipam.IPReservation{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: r.Name}},
+	return s.client.Delete(call,
+		&ipam.IPReservation{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: r.Name}},
 		client.Preconditions{UID: &r.UID})
 }
 

@@ -16,8 +16,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
-// A reservation has the fields of an IPReservation that the pin needs. The informers keep such views
-// and not the objects: with 50,000 of each they are most of the manager's memory.
+// A reservation has the fields of an IPReservation that the pin needs. The informers keep such
+// views and not the objects: with 50,000 of each they are most of the manager's memory.
 type reservation struct {
 	metav1.ObjectMeta // namespace, name, UID, resource version
 

@@ -107,7 +107,8 @@ func TestLargePodsGetNoGate(t *testing.T) {
 		"many labels":        {func(p *corev1.Pod) { p.Labels = many(5000) }, false},
 		"many gates":         {func(p *corev1.Pod) { p.Spec.SchedulingGates = gates(1000) }, false},
 		"a large environment": {func(p *corev1.Pod) {
-			p.Spec.Containers = []corev1.Container{{Env: []corev1.EnvVar{{Name: "A", Value: strings.Repeat("a", 600<<10)}}}}
+			p.Spec.Containers = []corev1.Container{{Env: []corev1.EnvVar{{Name: "A",
+				Value: strings.Repeat("a", 600<<10)}}}}
 		}, false},
 	} {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "db-0"},

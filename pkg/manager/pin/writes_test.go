@@ -21,7 +21,8 @@ import (
 // The paths of what these tests write.
 const (
 	pod0    = "/api/v1/namespaces/db/pods/db-0"
-	gateOff = `{"metadata":{"uid":"u1"},"spec":{"schedulingGates":[{"$patch":"delete","name":"leasehold.dev/nominate"}]}}`
+	gateOff = `{"metadata":{"uid":"u1"},"spec":{"schedulingGates":[{"$patch":"delete",` +
+		`"name":"leasehold.dev/nominate"}]}}`
 )
 
 func meter(t testing.TB) *collectors {
@@ -165,7 +166,8 @@ func nominates(t *testing.T, change ...func(*podView)) (*nominator, *api, *[]str
 		retries: make(chan struct{}, retries),
 		queue:   workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]()),
 		cluster: clusterOf(t, nil, &clock,
-			named("db-0", "u1", append([]func(*podView){func(p *podView) { p.Gated, p.Gates = true, 1 }}, change...)...))}
+			named("db-0", "u1", append([]func(*podView){func(p *podView) { p.Gated, p.Gates = true, 1 }},
+				change...)...))}
 	if !n.admit(context.Background(), "db", "db-0") {
 		t.Fatal("no gate is made")
 	}
@@ -280,7 +282,8 @@ func TestGateThatCannotBeLifted(t *testing.T) {
 			return 0, nil
 		}
 		for i := range 3 {
-			n.progress["u1"] = podProgress{lastGate: noon.Add(time.Duration(i) * -gateTimeout), failed: n.progress["u1"].failed,
+			n.progress["u1"] = podProgress{lastGate: noon.Add(time.Duration(i) * -gateTimeout),
+				failed:   n.progress["u1"].failed,
 				reported: n.progress["u1"].reported}
 			ctx := deadline(t, callTimeout) // a client waits before it repeats a 429
 			result, err := n.Reconcile(ctx, request("db-0"))
@@ -369,7 +372,8 @@ func TestWithdraw(t *testing.T) {
 		if selector := r.URL.Query().Get("fieldSelector"); selector != "spec.nodeName=node1" {
 			t.Errorf("it lists %q", selector)
 		}
-		return 0, &corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, Items: []corev1.Pod{victim}}
+		return 0, &corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"},
+			Items: []corev1.Pod{victim}}
 	}
 	victim.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue,
 		Reason: corev1.PodReasonPreemptionByScheduler}}

@@ -36,7 +36,8 @@ func TestPodsAreAdmittedUnchangedOnFailure(t *testing.T) {
 			return nil
 		},
 	} {
-		if r := handle(`{"metadata":{"name":"db-0"},"spec":{}}`, change); !r.Allowed || len(r.Patch) > 0 || r.UID != "r1" ||
+		if r := handle(`{"metadata":{"name":"db-0"},"spec":{}}`, change); !r.Allowed || len(r.Patch) > 0 ||
+			r.UID != "r1" ||
 			r.Result.Code != 200 {
 			t.Errorf("%s: %+v", name, r)
 		}
@@ -70,7 +71,8 @@ func TestPodsPatch(t *testing.T) {
 	const object = `{"metadata":{"name":"db-0","annotations":{"a/b":"c"},"later":1},` +
 		`"spec":{"containers":[{"name":"main"}],"later":2,` +
 		`"affinity":{"later":3,"nodeAffinity":{"later":4}},"schedulingGates":[{"name":"a.b/c"},{"name":"d.e/f"}]}}`
-	if r := handle(object, func(*corev1.Pod) error { return nil }); !r.Allowed || len(r.Patch) > 0 || r.PatchType != nil {
+	if r := handle(object, func(*corev1.Pod) error { return nil }); !r.Allowed || len(r.Patch) > 0 ||
+		r.PatchType != nil {
 		t.Errorf("without a modification: %+v", r)
 	}
 	r := handle(object, func(p *corev1.Pod) error {

@@ -8,9 +8,9 @@ import (
 	"path/filepath"
 )
 
-// NewBare returns a cluster without nodes, for benchmarks that simulate nodes. Its directory is inside
-// that of a cluster with nodes, with which it shares the built programs. Both can be up at the same
-// time.
+// NewBare returns a cluster without nodes, for benchmarks that simulate nodes. Its directory is
+// inside that of a cluster with nodes, with which it shares the built programs. Both can be up at
+// the same time.
 func NewBare(repo, dir string) (*Cluster, error) {
 	bare := filepath.Join(dir, "bare")
 	if err := os.MkdirAll(bare, 0o755); err != nil {

@@ -38,7 +38,8 @@ func (c *Cluster) checkDeploy(ctx context.Context) error {
 	if strings.Contains(string(out), "Warning:") {
 		return errors.New("the API server printed a warning")
 	}
-	if err := run(ctx, c.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")...); err != nil {
+	if err := run(ctx, c.kubectl("wait", "--for=condition=Established", "crd", "--all",
+		"--timeout=30s")...); err != nil {
 		return err
 	}
 	client, err := c.Client()

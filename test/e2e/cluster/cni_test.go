@@ -21,8 +21,9 @@ func TestConflist(t *testing.T) {
 		{"bridge, two families", Network{Name: "a-name-longer-than-a-link-may-have", Type: "bridge",
 			Subnets: []netip.Prefix{v4, v6}},
 			"1.0.0", "bridge", []string{`"ranges":[[{"subnet":"10.9.0.0/29"}],[{"subnet":"fd00::/64"}]]`}},
-		{"ptp with another version and keys", Network{Name: "p", Type: "ptp", Version: "1.1.0", Subnets: []netip.Prefix{v4},
-			IPAM: map[string]any{"onBusy": "refuse"}}, "1.1.0", "ptp",
+		{"ptp with another version and keys", Network{Name: "p", Type: "ptp", Version: "1.1.0",
+			Subnets: []netip.Prefix{v4},
+			IPAM:    map[string]any{"onBusy": "refuse"}}, "1.1.0", "ptp",
 			[]string{`"onBusy":"refuse"`, `"routes":[{"dst":"0.0.0.0/0"}]`}},
 	}
 	for _, tt := range tests {
@@ -48,7 +49,8 @@ func TestConflist(t *testing.T) {
 				types = append(types, p.Type)
 			}
 			if list.CNIVersion != tt.version || list.Name != tt.network.Name || strings.Join(types, " ") != tt.types {
-				t.Errorf("%s %s %v, want %s %s %s", list.CNIVersion, list.Name, types, tt.version, tt.network.Name, tt.types)
+				t.Errorf("%s %s %v, want %s %s %s", list.CNIVersion, list.Name, types, tt.version, tt.network.Name,
+					tt.types)
 			}
 			// Without the capability the runtime does not pass the window to the plugin.
 			if !list.Plugins[0].Capabilities["io.kubernetes.cri.pod-annotations"] {

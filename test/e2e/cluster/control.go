@@ -102,7 +102,8 @@ func (c *Cluster) controlRuns(ctx context.Context, name string) bool {
 	return err == nil && reply.Services[name] != 0
 }
 
-// ControlRestarts returns how often components of the control plane exited by themselves and were started again.
+// ControlRestarts returns how often components of the control plane exited by themselves and were
+// started again.
 func (c *Cluster) ControlRestarts(ctx context.Context) (map[string]int, error) {
 	reply, err := c.Machine(control).Call(ctx, machine.Request{List: true})
 	return reply.Restarts, err

@@ -92,15 +92,16 @@ func daemonSetDone(d appsv1.DaemonSet) error {
 
 func deploymentDone(d appsv1.Deployment) error {
 	s, want := d.Status, *d.Spec.Replicas
-	if s.ObservedGeneration < d.Generation || s.UpdatedReplicas < want || s.AvailableReplicas < want || s.Replicas > want {
+	if s.ObservedGeneration < d.Generation || s.UpdatedReplicas < want || s.AvailableReplicas < want ||
+		s.Replicas > want {
 		return fmt.Errorf("%s: %d of %d pods are up to date, %d available", d.Name, s.UpdatedReplicas, want,
 			s.AvailableReplicas)
 	}
 	return nil
 }
 
-// describeUnready describes leasehold's pods that are not ready: their conditions, events and the ends
-// of their logs.
+// describeUnready describes leasehold's pods that are not ready: their conditions, events and the
+// ends of their logs.
 func describeUnready(ctx context.Context, client *kubernetes.Clientset) string {
 	pods, err := client.CoreV1().Pods(System).List(ctx, metav1.ListOptions{})
 	if err != nil {

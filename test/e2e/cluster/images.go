@@ -32,7 +32,8 @@ var leasectl = Program{".", "cmd/leasectl"}
 // Leasectl returns the path of leasectl, which must be run on a node.
 func (c *Cluster) Leasectl() string { return c.path("bin/own/leasectl") }
 
-// buildImages builds the images of the test cluster, and leasehold's own if it is the plugin under test, into images/.
+// buildImages builds the images of the test cluster, and leasehold's own if it is the plugin under
+// test, into images/.
 func (c *Cluster) buildImages(ctx context.Context) error {
 	c.logf("building images")
 	if _, err := c.runImages(ctx, testImages...); err != nil {
@@ -66,7 +67,8 @@ func (c *Cluster) removeImages() error {
 }
 
 func (c *Cluster) runImages(ctx context.Context, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, filepath.Join(c.Repo, "scripts/images"), append([]string{"-o", c.path("images")}, args...)...)
+	cmd := exec.CommandContext(ctx, filepath.Join(c.Repo, "scripts/images"),
+		append([]string{"-o", c.path("images")}, args...)...)
 	// The same version always, so that images change only with their programs.
 	cmd.Env = append(os.Environ(), "VERSION=test", "TAG=latest")
 	return runCmd(cmd)

@@ -85,7 +85,8 @@ func (c *Cluster) attach(name string, pid int, addr netip.Prefix) error {
 		if via == addr {
 			continue
 		}
-		routes := []*netlink.Route{{Dst: ipNet(c.PodSubnet(i)), Gw: via.Addr().AsSlice(), LinkIndex: eth0.Attrs().Index}}
+		routes := []*netlink.Route{{Dst: ipNet(c.PodSubnet(i)), Gw: via.Addr().AsSlice(),
+			LinkIndex: eth0.Attrs().Index}}
 		if c.DualStack {
 			routes = append(routes, &netlink.Route{Dst: ipNet(c.PodSubnet6(i)), Gw: c.v6(via).Addr().AsSlice(),
 				LinkIndex: eth0.Attrs().Index})

@@ -30,12 +30,14 @@ func parts() []part {
 		{name: "flannel", to: "cni", about: "the flannel CNI plugin"},
 		{name: "etcd", to: "etcd", about: "etcd"},
 		{name: "containerd", to: "containerd-2.4", tags: "no_btrfs,no_devmapper,no_zfs", about: "containerd 2.4"},
-		{name: "kubernetes", to: "kubernetes", about: "Kubernetes " + kubernetesVersion + " (some minutes the first time)",
+		{name: "kubernetes", to: "kubernetes", about: "Kubernetes " + kubernetesVersion +
+			" (some minutes the first time)",
 			ldflags: v + "gitVersion=" + kubernetesVersion + " " + v + "gitMajor=1 " + v + "gitMinor=36"},
 	}
 }
 
-// buildParts builds the parts that are missing or were built from another go.mod, and the program of the machines.
+// buildParts builds the parts that are missing or were built from another go.mod, and the program
+// of the machines.
 func (c *Cluster) buildParts(ctx context.Context) error {
 	if _, err := c.buildProgram(ctx, Program{"test/e2e", "cmd/machine"}); err != nil {
 		return err
@@ -139,7 +141,8 @@ func run(ctx context.Context, argv ...string) error {
 	return err
 }
 
-// runCmd runs a command and returns its standard output. Standard error is part of the error if it fails.
+// runCmd runs a command and returns its standard output. Standard error is part of the error if it
+// fails.
 func runCmd(cmd *exec.Cmd) (string, error) {
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs

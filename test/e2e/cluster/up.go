@@ -78,8 +78,8 @@ func (c *Cluster) start(ctx context.Context) error {
 	return c.WaitDeployed(ctx, 2*time.Minute)
 }
 
-// startNodes boots the nodes one after the other, because each boot writes the state of the cluster,
-// and then starts their services in parallel.
+// startNodes boots the nodes one after the other, because each boot writes the state of the
+// cluster, and then starts their services in parallel.
 func (c *Cluster) startNodes(ctx context.Context) error {
 	for i, name := range c.NodeNames() {
 		if err := c.powerOn(ctx, name, c.nodeAddr(i)); err != nil {

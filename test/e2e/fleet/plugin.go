@@ -60,7 +60,8 @@ func (f *Fleet) add(ctx context.Context, n *Node, p *corev1.Pod, id, netns strin
 	}
 	var result current.Result
 	if err := json.Unmarshal(out, &result); err != nil || len(result.IPs) != 1 {
-		return netip.Addr{}, fmt.Errorf("ADD %s/%s: want a result with one address (%v): %s", p.Namespace, p.Name, err, out)
+		return netip.Addr{}, fmt.Errorf("ADD %s/%s: want a result with one address (%v): %s", p.Namespace, p.Name, err,
+			out)
 	}
 	addr, ok := netip.AddrFromSlice(result.IPs[0].Address.IP)
 	if !ok {

@@ -32,8 +32,9 @@ func (f *Fleet) publishing(n *Node) ([]agent.Task, error) {
 	pods := podcache.New(clients.Core, n.Name)
 	objects := publish.NewObjects(clients.IPAM, n.Name, log)
 	publisher := &publish.Publisher{
-		Service: &ipam.Service{Store: store.New(n.Dirs), Host: here.Host, Clock: here.Clock, CacheDirs: []string{n.caches()}},
-		Node:    n.Name, Core: clients.Core, Pods: pods, Objects: objects, Log: log,
+		Service: &ipam.Service{Store: store.New(n.Dirs), Host: here.Host, Clock: here.Clock,
+			CacheDirs: []string{n.caches()}},
+		Node: n.Name, Core: clients.Core, Pods: pods, Objects: objects, Log: log,
 		Metrics: publish.NewMetrics(prometheus.NewRegistry()),
 	}
 	changes := agent.NewChanges(n.Dirs.State, log)

@@ -1,5 +1,5 @@
-// Package inspect inspects the state of nodes: the sandboxes of the runtime, the network namespaces,
-// the addresses in them, leases, reservations and metrics.
+// Package inspect inspects the state of nodes: the sandboxes of the runtime, the network
+// namespaces, the addresses in them, leases, reservations and metrics.
 package inspect
 
 import (
@@ -61,8 +61,8 @@ func Addresses(path string) (map[string][]netip.Addr, error) {
 	return found, nil
 }
 
-// InNetNS calls f on a thread in another network namespace. f must not start goroutines, which would
-// run in the original namespace.
+// InNetNS calls f on a thread in another network namespace. f must not start goroutines, which
+// would run in the original namespace.
 func InNetNS(path string, f func() error) error {
 	done := make(chan error)
 	go func() {

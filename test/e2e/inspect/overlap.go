@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// An OverlapWatch repeatedly reads the addresses in all network namespaces of some nodes, to find an
-// address that is in two of them.
+// An OverlapWatch repeatedly reads the addresses in all network namespaces of some nodes, to find
+// an address that is in two of them.
 type OverlapWatch struct {
 	mu     sync.Mutex
 	seen   map[string]bool

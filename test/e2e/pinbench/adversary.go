@@ -12,8 +12,9 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
-// Everything that the scheduler scores by speaks against the hot node, and nothing that it filters by: a taint that only
-// prefers, requests that fill much of it and unevenly, the image on all other nodes, siblings of the pod, spreading.
+// Everything that the scheduler scores by speaks against the hot node, and nothing that it filters
+// by: a taint that only prefers, requests that fill much of it and unevenly, the image on all other
+// nodes, siblings of the pod, spreading.
 const (
 	hot      = "node-0"
 	image    = "bench/database:1"
@@ -50,12 +51,13 @@ func filler(namespace string) *corev1.Pod {
 }
 
 func containers(cpu, memory string) []corev1.Container {
-	return []corev1.Container{{Name: "main", Image: image, Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
-		corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}}}}
+	return []corev1.Container{{Name: "main", Image: image,
+		Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
+			corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}}}}
 }
 
-// statefulSet makes a set whose first pods can go nowhere but to the hot node. What it is changed to by release lets their
-// successors go anywhere.
+// statefulSet makes a set whose first pods can go nowhere but to the hot node. What it is changed
+// to by release lets their successors go anywhere.
 func statefulSet(namespace, name, mode string, spread bool) *appsv1.StatefulSet {
 	labels := map[string]string{"set": name}
 	annotations := map[string]string{policy.Annotation: "60m"}
@@ -66,14 +68,16 @@ func statefulSet(namespace, name, mode string, spread bool) *appsv1.StatefulSet 
 	s := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec: appsv1.StatefulSetSpec{Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels},
 			PodManagementPolicy: appsv1.ParallelPodManagement,
-			// Its controller then makes each successor from the newest template, and replaces nothing by itself.
+			// Its controller then makes each successor from the newest template, and replaces
+			// nothing by itself.
 			UpdateStrategy: appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType},
 			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: annotations},
 				Spec: corev1.PodSpec{Containers: containers("500m", "256Mi"), AutomountServiceAccountToken: &no,
 					NodeSelector: map[string]string{corev1.LabelHostname: hot}}}}}
 	pod := &s.Spec.Template.Spec
 	if spread {
-		pod.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: corev1.LabelHostname,
+		pod.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1,
+			TopologyKey:       corev1.LabelHostname,
 			WhenUnsatisfiable: corev1.ScheduleAnyway, LabelSelector: s.Spec.Selector}}
 	}
 	if mode == Reference {

@@ -75,7 +75,8 @@ func (b *Bench) connect(ctx context.Context) (err error) {
 // Close removes the control plane and all that was on it, but for the logs.
 func (b *Bench) Close(ctx context.Context) error {
 	kept := filepath.Join(b.cluster.Dir, "logs")
-	return errors.Join(os.RemoveAll(kept), os.Rename(b.cluster.Scratch("logs"), kept), b.cluster.Down(context.WithoutCancel(ctx)))
+	return errors.Join(os.RemoveAll(kept), os.Rename(b.cluster.Scratch("logs"), kept),
+		b.cluster.Down(context.WithoutCancel(ctx)))
 }
 
 func (b *Bench) say(format string, args ...any) {
@@ -83,7 +84,8 @@ func (b *Bench) say(format string, args ...any) {
 }
 
 // startFleet registers that many simulated nodes, and follows their pods until stop is called.
-func (b *Bench) startFleet(ctx context.Context, count int) (f *fleet.Fleet, pods *tracker, stop func() error, err error) {
+func (b *Bench) startFleet(ctx context.Context, count int) (f *fleet.Fleet, pods *tracker, stop func() error,
+	err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	dir := b.cluster.Scratch("fleet")
 	log, err := os.Create(b.cluster.Log("host", "fleet"))
@@ -113,9 +115,10 @@ func (b *Bench) startFleet(ctx context.Context, count int) (f *fleet.Fleet, pods
 	return f, pods, stop, nil
 }
 
-// Recreations recreates pods in each mode on a fleet of that many nodes, and prints the table. It returns false if the
-// manager left a pod stuck, or did not bring one back by the mode nominate.
-func (b *Bench) Recreations(ctx context.Context, nodeCount, count, parallel int, modes []string) (fine bool, err error) {
+// Recreations recreates pods in each mode on a fleet of that many nodes, and prints the table. It
+// returns false if the manager left a pod stuck, or did not bring one back by the mode nominate.
+func (b *Bench) Recreations(ctx context.Context, nodeCount, count, parallel int,
+	modes []string) (fine bool, err error) {
 	f, pods, stop, err := b.startFleet(ctx, nodeCount)
 	if err != nil {
 		return false, err

@@ -22,8 +22,9 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
-// A crowd is what the API of a big cluster holds: nodes, and pods with reservations on them. Nothing runs there. A fifth
-// of the reservations is held, for pods that are away; the others have their pods.
+// A crowd is what the API of a big cluster holds: nodes, and pods with reservations on them.
+// Nothing runs there. A fifth of the reservations is held, for pods that are away; the others have
+// their pods.
 type crowd struct {
 	Nodes, Reservations int
 	Away                bool // all pods are
@@ -67,9 +68,11 @@ func (c crowd) bigNode(i int) *corev1.Node {
 	for j := range 50 {
 		repository := fmt.Sprintf("registry.example.com/team-%d/service-%d", j%7, j)
 		n.Status.Images = append(n.Status.Images, corev1.ContainerImage{SizeBytes: 100 << 20, Names: []string{
-			repository + "@sha256:" + strings.Repeat(fmt.Sprintf("%02x", j), 32), repository + ":v1.0." + fmt.Sprint(j)}})
+			repository + "@sha256:" + strings.Repeat(fmt.Sprintf("%02x", j), 32), repository + ":v1.0." +
+				fmt.Sprint(j)}})
 	}
-	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Simulated",
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue,
+		Reason:            "Simulated",
 		LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now()}}
 	return n
 }
@@ -84,9 +87,11 @@ func (c crowd) pod(i int) *corev1.Pod {
 		Annotations: map[string]string{policy.Annotation: "60m", "prometheus.io/scrape": "true"},
 		OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: set,
 			UID: "0b2a9c1e-52f7-4a53-9d2c-6c1f7d1e0a11", Controller: &yes, BlockOwnerDeletion: &yes}}},
-		Spec: corev1.PodSpec{Hostname: name, Subdomain: set, AutomountServiceAccountToken: &no, Containers: containers("10m", "16Mi")}}
+		Spec: corev1.PodSpec{Hostname: name, Subdomain: set, AutomountServiceAccountToken: &no,
+			Containers: containers("10m", "16Mi")}}
 	for j := range 20 {
-		p.Spec.Containers[0].Env = append(p.Spec.Containers[0].Env, corev1.EnvVar{Name: fmt.Sprintf("SETTING_%d", j), Value: "some value"})
+		p.Spec.Containers[0].Env = append(p.Spec.Containers[0].Env,
+			corev1.EnvVar{Name: fmt.Sprintf("SETTING_%d", j), Value: "some value"})
 	}
 	return p
 }
@@ -101,11 +106,13 @@ func (c crowd) boundPod(i int) *corev1.Pod {
 
 func (c crowd) reservation(i int, nodeUID string, now time.Time) *v1alpha1.IPReservation {
 	r := &v1alpha1.IPReservation{
-		ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace(i), Name: v1alpha1.ObjectName(c.podName(i), nodeUID), Labels: map[string]string{
-			v1alpha1.LabelNodeHash: v1alpha1.Hash(c.nodeName(i)), v1alpha1.LabelPodHash: v1alpha1.Hash(c.podName(i))}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace(i), Name: v1alpha1.ObjectName(c.podName(i), nodeUID),
+			Labels: map[string]string{
+				v1alpha1.LabelNodeHash: v1alpha1.Hash(c.nodeName(i)), v1alpha1.LabelPodHash: v1alpha1.Hash(c.podName(i))}},
 		Spec: v1alpha1.IPReservationSpec{PodName: c.podName(i), NodeName: c.nodeName(i), NodeUID: nodeUID},
-		Status: v1alpha1.IPReservationStatus{ID: fmt.Sprintf("%016x", i), State: v1alpha1.Bound, Window: "1h0m0s", Confirmed: true,
-			PodUID: "7a1e5c5e-0d0f-4c53-b4f6-2f1e6c3a9d10", AddressList: c.address(i),
+		Status: v1alpha1.IPReservationStatus{ID: fmt.Sprintf("%016x", i), State: v1alpha1.Bound, Window: "1h0m0s",
+			Confirmed: true,
+			PodUID:    "7a1e5c5e-0d0f-4c53-b4f6-2f1e6c3a9d10", AddressList: c.address(i),
 			Addresses: []v1alpha1.Address{{Network: "cbr0", Interface: "eth0", Address: c.address(i)}}},
 	}
 	if c.held(i) {
@@ -119,11 +126,13 @@ func (c crowd) reservation(i int, nodeUID string, now time.Time) *v1alpha1.IPRes
 func (b *Bench) fill(ctx context.Context, c crowd) error {
 	for i := range namespaces {
 		name := c.namespace(i)
-		if _, err := b.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+		if _, err := b.client.CoreV1().Namespaces().Create(ctx,
+			&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
 			return err
 		}
 		// The controller manager may not run.
-		_, err := b.client.CoreV1().ServiceAccounts(name).Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
+		_, err := b.client.CoreV1().ServiceAccounts(name).Create(ctx,
+			&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
 		if err != nil && !apierrors.IsAlreadyExists(err) {
 			return err
 		}
@@ -154,8 +163,8 @@ func (b *Bench) fill(ctx context.Context, c crowd) error {
 	})
 }
 
-// fillReservations writes each reservation once, with its status: for that time, the API server takes the status as a part of
-// the object. It stores the same, in half the time.
+// fillReservations writes each reservation once, with its status: for that time, the API server
+// takes the status as a part of the object. It stores the same, in half the time.
 func (b *Bench) fillReservations(ctx context.Context, c crowd, uids []string) error {
 	reservations, err := reservationClient(b.api)
 	if err != nil {

@@ -96,7 +96,8 @@ func (b *Bench) Faults(ctx context.Context, match *regexp.Regexp, rate int, last
 			continue
 		}
 		b.say("%s: %s", f.name, f.about)
-		r := &faultRun{Bench: b, crowd: c, proxy: through, lives: watch, first: i * tenants, rate: rate, lasting: lasting}
+		r := &faultRun{Bench: b, crowd: c, proxy: through, lives: watch, first: i * tenants, rate: rate,
+			lasting: lasting}
 		if err := r.all(ctx, f); err != nil {
 			if ctx.Err() != nil {
 				return false, err
@@ -322,8 +323,8 @@ func (r *faultRun) policyOfOne(ctx context.Context) error {
 	return r.refuse(ctx, []string{one}, func(ctx context.Context) { r.steady(ctx, r.first, tenants) })
 }
 
-// policyOfTenant has one tenant use all gates before others' pods come. Until the managers know that
-// only the tenant's gates cannot be lifted, the others' pods may go without a gate.
+// policyOfTenant has one tenant use all gates before others' pods come. Until the managers know
+// that only the tenant's gates cannot be lifted, the others' pods may go without a gate.
 func (r *faultRun) policyOfTenant(ctx context.Context) error {
 	const mine = 3
 	var names []string

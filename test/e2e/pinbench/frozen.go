@@ -54,7 +54,8 @@ func (b *Bench) Frozen(ctx context.Context, count int, away time.Duration) (fine
 	defer func() { err = errors.Join(err, thaw()) }()
 	frozen := time.Now()
 	for i := range sets(count) {
-		err := b.client.CoreV1().Pods(frozenNamespace(i)).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
+		err := b.client.CoreV1().Pods(frozenNamespace(i)).DeleteCollection(ctx, metav1.DeleteOptions{},
+			metav1.ListOptions{})
 		if err != nil {
 			return false, err
 		}

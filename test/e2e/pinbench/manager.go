@@ -35,8 +35,8 @@ const (
 // managerStart is how long the manager may list a crowd on a machine that has much else to do.
 const managerStart = 5 * time.Minute
 
-// workloads are the kinds that would start pods. Nodes of a fleet run no programs: the manager runs beside the control
-// plane.
+// workloads are the kinds that would start pods. Nodes of a fleet run no programs: the manager runs
+// beside the control plane.
 var workloads = []string{"DaemonSet", "Deployment", "PodDisruptionBudget"}
 
 const webhookConfiguration = "MutatingWebhookConfiguration"
@@ -80,7 +80,8 @@ func (b *Bench) apply(ctx context.Context, want func(*unstructured.Unstructured)
 		}
 		docs = append(docs, string(text))
 	}
-	cmd := exec.CommandContext(ctx, b.cluster.Kubectl(), "--kubeconfig="+b.cluster.Kubeconfig(), "apply", "--server-side", "-f", "-")
+	cmd := exec.CommandContext(ctx, b.cluster.Kubectl(), "--kubeconfig="+b.cluster.Kubeconfig(), "apply",
+		"--server-side", "-f", "-")
 	cmd.Stdin = strings.NewReader(strings.Join(docs, "---\n"))
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("kubectl apply: %w\n%s", err, out)
@@ -88,8 +89,8 @@ func (b *Bench) apply(ctx context.Context, want func(*unstructured.Unstructured)
 	return nil
 }
 
-// applyProduct applies all but the webhook, which waits for somebody to ask. A Service loses its selector: where it leads
-// to is written by startManager.
+// applyProduct applies all but the webhook, which waits for somebody to ask. A Service loses its
+// selector: where it leads to is written by startManager.
 func (b *Bench) applyProduct(ctx context.Context) error {
 	// Kinds and namespaces first: what needs them is refused in the same breath.
 	for _, first := range []bool{true, false} {
@@ -108,7 +109,8 @@ func (b *Bench) applyProduct(ctx context.Context) error {
 }
 
 func (b *Bench) established(ctx context.Context) error {
-	cmd := exec.CommandContext(ctx, b.cluster.Kubectl(), "--kubeconfig="+b.cluster.Kubeconfig(), "wait", "--for=condition=Established",
+	cmd := exec.CommandContext(ctx, b.cluster.Kubectl(), "--kubeconfig="+b.cluster.Kubeconfig(), "wait",
+		"--for=condition=Established",
 		"--timeout=60s", "crd", "--all")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("kubectl wait: %w\n%s", err, out)
@@ -120,10 +122,12 @@ func (b *Bench) buildManager(ctx context.Context) (string, error) {
 	return b.cluster.Build(ctx, cluster.Program{Module: ".", Package: "cmd/leasehold-manager"})
 }
 
-// startManager starts the real manager, with the rights of its service account, and waits until the API server can ask it.
+// startManager starts the real manager, with the rights of its service account, and waits until the
+// API server can ask it.
 func (b *Bench) startManager(ctx context.Context) error { return b.startManagers(ctx, 1, nil) }
 
-// startManagers starts some replicas. through changes how they reach the API server, if it is not nil.
+// startManagers starts some replicas. through changes how they reach the API server, if it is not
+// nil.
 func (b *Bench) startManagers(ctx context.Context, replicas int, through *proxy) error {
 	program, err := b.buildManager(ctx)
 	if err != nil {
@@ -136,11 +140,13 @@ func (b *Bench) startManagers(ctx context.Context, replicas int, through *proxy)
 	b.manager = func(i int) machine.Start {
 		return machine.Start{Name: managerName(i), Log: b.cluster.Log(cluster.Control, managerName(i)),
 			Argv: []string{program, "--kubeconfig=" + kubeconfig, "--cert-dir=" + certDir(i),
-				fmt.Sprintf("--webhook-port=%d", webhookPort+i), fmt.Sprintf("--metrics-addr=:%d", metricsPort+portsApart*i),
+				fmt.Sprintf("--webhook-port=%d", webhookPort+i), fmt.Sprintf("--metrics-addr=:%d",
+					metricsPort+portsApart*i),
 				fmt.Sprintf("--health-addr=:%d", healthPort+portsApart*i)}}
 	}
 	b.say("starting the manager")
-	if err := b.apply(ctx, func(o *unstructured.Unstructured) bool { return o.GetKind() == webhookConfiguration }); err != nil {
+	if err := b.apply(ctx,
+		func(o *unstructured.Unstructured) bool { return o.GetKind() == webhookConfiguration }); err != nil {
 		return err
 	}
 	for i := range replicas {
@@ -185,7 +191,8 @@ func (b *Bench) control() machine.Client { return b.cluster.Machine(cluster.Cont
 func (b *Bench) stopManager(ctx context.Context) error {
 	ctx = context.WithoutCancel(ctx)
 	return errors.Join(b.control().Stop(ctx, managerName(0)), b.control().Stop(ctx, managerName(1)),
-		ignoreNotFound(b.client.AdmissionregistrationV1().MutatingWebhookConfigurations().Delete(ctx, wellknown.ManagerName, metav1.DeleteOptions{})))
+		ignoreNotFound(b.client.AdmissionregistrationV1().MutatingWebhookConfigurations().Delete(ctx,
+			wellknown.ManagerName, metav1.DeleteOptions{})))
 }
 
 // leadService makes the manager's Service lead to a replica on the machine of the control plane.
@@ -196,7 +203,8 @@ func (b *Bench) leadService(ctx context.Context, i int) error {
 	}
 	port, yes := int32(webhookPort+i), true
 	slice := &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{Name: managerName(i), Labels: map[string]string{discoveryv1.LabelServiceName: service.Name}},
+		ObjectMeta: metav1.ObjectMeta{Name: managerName(i),
+			Labels: map[string]string{discoveryv1.LabelServiceName: service.Name}},
 		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{b.cluster.ControlAddr().String()},
 			Conditions: discoveryv1.EndpointConditions{Ready: &yes}}},
 		AddressType: discoveryv1.AddressTypeIPv4,
@@ -222,20 +230,24 @@ func (b *Bench) managerReady(ctx context.Context, i int) error {
 			last = fmt.Errorf("/readyz: %s", resp.Status)
 			return false, nil
 		}
-		c, err := b.client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, wellknown.ManagerName, metav1.GetOptions{})
+		c, err := b.client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, wellknown.ManagerName,
+			metav1.GetOptions{})
 		if err != nil {
 			return false, err
 		}
 		last = errors.New("the webhook configuration has no caBundle")
-		return !slices.ContainsFunc(c.Webhooks, func(w admissionregistrationv1.MutatingWebhook) bool { return len(w.ClientConfig.CABundle) == 0 }), nil
+		return !slices.ContainsFunc(c.Webhooks,
+			func(w admissionregistrationv1.MutatingWebhook) bool { return len(w.ClientConfig.CABundle) == 0 }), nil
 	})
 	if err != nil {
-		return fmt.Errorf("the manager is not ready: %w (%w); see %s", err, last, b.cluster.Log(cluster.Control, managerName(i)))
+		return fmt.Errorf("the manager is not ready: %w (%w); see %s", err, last,
+			b.cluster.Log(cluster.Control, managerName(i)))
 	}
 	return nil
 }
 
-// serviceAccount writes a kubeconfig with a token of a service account. It leads through a proxy, if there is one.
+// serviceAccount writes a kubeconfig with a token of a service account. It leads through a proxy,
+// if there is one.
 func (b *Bench) serviceAccount(ctx context.Context, namespace, name string, through *proxy) (string, error) {
 	day := int64((24 * time.Hour).Seconds())
 	token, err := b.client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, name,

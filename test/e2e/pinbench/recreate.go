@@ -21,8 +21,8 @@ import (
 	"github.com/leasehold-cni/leasehold/test/e2e/fleet"
 )
 
-// The modes that need no manager: nothing at all, and a preferred affinity of weight 100 in the pod template, which is
-// what the reference's webhook writes. All others are the manager's.
+// The modes that need no manager: nothing at all, and a preferred affinity of weight 100 in the pod
+// template, which is what the reference's webhook writes. All others are the manager's.
 const (
 	Nothing   = "nothing"
 	Reference = "reference"
@@ -83,7 +83,8 @@ func (r *recreator) mode(ctx context.Context, mode string, count int) ([]trial, 
 	if err := group.Wait(); err != nil {
 		return trials, err
 	}
-	// The filler makes room for that of the next mode. The namespace stays: to empty it is work that would be measured.
+	// The filler makes room for that of the next mode. The namespace stays: to empty it is work
+	// that would be measured.
 	return trials, r.client.CoreV1().Pods(namespace).Delete(ctx, "filler", metav1.DeleteOptions{})
 }
 
@@ -99,7 +100,8 @@ func (r *recreator) namespace(ctx context.Context, name string) error {
 	})
 }
 
-// set starts a StatefulSet on the hot node, recreates all its pods, a half at a time, and removes it.
+// set starts a StatefulSet on the hot node, recreates all its pods, a half at a time, and removes
+// it.
 func (r *recreator) set(ctx context.Context, s *appsv1.StatefulSet) ([]trial, error) {
 	sets := r.client.AppsV1().StatefulSets(s.Namespace)
 	if _, err := sets.Create(ctx, s, metav1.CreateOptions{}); err != nil {
@@ -179,7 +181,8 @@ func judge(old, now *corev1.Pod, running bool, took time.Duration) trial {
 	if !running {
 		return trial{stuck: true, took: stuckAfter, why: "stuck:" + describe(now)}
 	}
-	t := trial{took: took, sameNode: now.Spec.NodeName == old.Spec.NodeName, sameAddress: now.Status.PodIP == old.Status.PodIP}
+	t := trial{took: took, sameNode: now.Spec.NodeName == old.Spec.NodeName,
+		sameAddress: now.Status.PodIP == old.Status.PodIP}
 	if !t.sameNode || !t.sameAddress {
 		t.why = fmt.Sprintf("was on %s as %s:%s", old.Spec.NodeName, old.Status.PodIP, describe(now))
 	}
@@ -192,7 +195,8 @@ func describe(p *corev1.Pod) string {
 		return " no pod"
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, " %s %s node=%q address=%q nominated=%q gates=%v", p.Name, p.Status.Phase, p.Spec.NodeName, p.Status.PodIP,
+	fmt.Fprintf(&b, " %s %s node=%q address=%q nominated=%q gates=%v", p.Name, p.Status.Phase, p.Spec.NodeName,
+		p.Status.PodIP,
 		p.Status.NominatedNodeName, p.Spec.SchedulingGates)
 	for _, key := range []string{wellknown.AnnotationPinnedNode, wellknown.AnnotationPinReason} {
 		if v, ok := p.Annotations[key]; ok {

@@ -18,7 +18,8 @@ func TestPercentile(t *testing.T) {
 		of   []time.Duration
 		p    int
 		want time.Duration
-	}{{nil, 50, 0}, {hundred[:1], 1, 1}, {hundred[:1], 99, 1}, {hundred, 50, 50}, {hundred, 99, 99}, {hundred, 100, 100}, {hundred[:3], 50, 2}} {
+	}{{nil, 50, 0}, {hundred[:1], 1, 1}, {hundred[:1], 99, 1}, {hundred, 50, 50}, {hundred, 99, 99},
+		{hundred, 100, 100}, {hundred[:3], 50, 2}} {
 		if got := percentile(c.of, c.p); got != c.want {
 			t.Errorf("percentile %d of %d values is %d, want %d", c.p, len(c.of), got, c.want)
 		}
@@ -56,7 +57,8 @@ func TestJudge(t *testing.T) {
 
 func TestRow(t *testing.T) {
 	var b strings.Builder
-	row(&b, "nominate", []trial{{sameNode: true, sameAddress: true, took: time.Second}, {sameNode: true, took: 2 * time.Second},
+	row(&b, "nominate", []trial{{sameNode: true, sameAddress: true, took: time.Second},
+		{sameNode: true, took: 2 * time.Second},
 		{stuck: true, took: stuckAfter}, {took: 3 * time.Second}})
 	want := "nominate\t4\t2 (50 %)\t1 (25 %)\t2.00 s\t60.00 s\t60.00 s\t1\n"
 	if b.String() != want {

@@ -38,13 +38,15 @@ const (
 	memoryGoal  = 300                  // MiB
 )
 
-// creations is the part of the rate of admissions at which pods are created: each is half a dozen writes of the API server,
-// of the scheduler and of the manager, and a small machine has to bear all of them.
+// creations is the part of the rate of admissions at which pods are created: each is half a dozen
+// writes of the API server, of the scheduler and of the manager, and a small machine has to bear
+// all of them.
 const creations = 5
 
-// Scale measures the manager beside a crowd: its memory, and what one admission costs when there are rate of them in a
-// second, for that long. It returns whether it met the goals.
-func (b *Bench) Scale(ctx context.Context, nodes, reservations, rate int, lasting time.Duration) (fine bool, err error) {
+// Scale measures the manager beside a crowd: its memory, and what one admission costs when there
+// are rate of them in a second, for that long. It returns whether it met the goals.
+func (b *Bench) Scale(ctx context.Context, nodes, reservations, rate int,
+	lasting time.Duration) (fine bool, err error) {
 	// These nodes renew no Lease, so nobody may look after them.
 	if err := b.cluster.StopControl(ctx, cluster.ControllerManager); err != nil {
 		return false, err
@@ -78,7 +80,8 @@ func (b *Bench) Scale(ctx context.Context, nodes, reservations, rate int, lastin
 	if err != nil {
 		return false, err
 	}
-	b.say("    took %s (p50, p99, max), /healthz %s; the manager has %d MiB", spread(asked.took), spread(pinged.took), resting.now)
+	b.say("    took %s (p50, p99, max), /healthz %s; the manager has %d MiB", spread(asked.took), spread(pinged.took),
+		resting.now)
 	own, err := b.ownWithin(ctx)
 	if err != nil {
 		return false, err
@@ -109,8 +112,10 @@ func (b *Bench) Scale(ctx context.Context, nodes, reservations, rate int, lastin
 	if err != nil {
 		return false, err
 	}
-	fmt.Fprintf(b.out, "\n%d reservations, %d nodes, %d retained pods; %d admissions a second, then %d creations a second, for %v each\n"+
-		"pressure on this machine's processors: %s\n\n", reservations, nodes, reservations-len(away), rate, slowly, lasting, pressure())
+	fmt.Fprintf(b.out,
+		"\n%d reservations, %d nodes, %d retained pods; %d admissions a second, then %d creations a second, for %v "+
+			"each\n"+
+			"pressure on this machine's processors: %s\n\n", reservations, nodes, reservations-len(away), rate, slowly, lasting, pressure())
 	w := tabwriter.NewWriter(b.out, 0, 0, 2, ' ', 0)
 	fine = true
 	mark := func(met bool, goal string) string {
@@ -118,24 +123,28 @@ func (b *Bench) Scale(ctx context.Context, nodes, reservations, rate int, lastin
 		return goal + map[bool]string{true: ", met", false: ", MISSED"}[met]
 	}
 	fmt.Fprintf(w, "\t\tGOAL\n")
-	fmt.Fprintf(w, "admission, at the webhook's client: p50, p99, max\t%s\t%s\n", spread(asked.took), mark(percentile(asked.took, 99) <= latencyGoal, "p99 <= 5 ms"))
+	fmt.Fprintf(w, "admission, at the webhook's client: p50, p99, max\t%s\t%s\n", spread(asked.took),
+		mark(percentile(asked.took, 99) <= latencyGoal, "p99 <= 5 ms"))
 	fmt.Fprintf(w, "    of %d, pinned\t%d\t\n", len(asked.took), asked.pinned)
 	fmt.Fprintf(w, "    its /healthz, in turn with that\t%s\t\n", spread(pinged.took))
 	fmt.Fprintf(w, "    its own histogram: within 5 ms\t%.2f %%\t\n", own)
 	within, total := after.since(before, latencyGoal)
-	fmt.Fprintf(w, "admission, by the API server's histogram: within 5 ms\t%.2f %% of %d\t%s\n", 100*within, total, mark(within >= 0.99, ">= 99 %"))
+	fmt.Fprintf(w, "admission, by the API server's histogram: within 5 ms\t%.2f %% of %d\t%s\n", 100*within, total,
+		mark(within >= 0.99, ">= 99 %"))
 	fmt.Fprintf(w, "create of a pod, at its client: p50, p99, max\t%s\t\n", spread(created))
 	fmt.Fprintf(w, "create to lifted gate, %d pods: p50, p99, max\t%s\t\n", len(opened), spread(opened))
-	fmt.Fprintf(w, "processor time of that, per pod: manager, API server, scheduler\t%s\t\n", perPod(idle, busy, len(created),
-		wellknown.ManagerName, cluster.APIServer, cluster.Scheduler))
+	fmt.Fprintf(w, "processor time of that, per pod: manager, API server, scheduler\t%s\t\n",
+		perPod(idle, busy, len(created),
+			wellknown.ManagerName, cluster.APIServer, cluster.Scheduler))
 	fmt.Fprintf(w, "manager, start to ready\t%s\t\n", seconds(ready))
-	fmt.Fprintf(w, "manager's memory, MiB: resting, after the load, peak\t%d, %d, %d\t%s\n", resting.now, loaded.now, loaded.peak,
+	fmt.Fprintf(w, "manager's memory, MiB: resting, after the load, peak\t%d, %d, %d\t%s\n", resting.now, loaded.now,
+		loaded.peak,
 		mark(loaded.peak <= memoryGoal, fmt.Sprintf("peak <= %d", memoryGoal)))
 	return fine, w.Flush()
 }
 
-// pressure tells for which part of the last minute something that could run had to wait for a processor. Above some percent
-// the times are the machine's.
+// pressure tells for which part of the last minute something that could run had to wait for a
+// processor. Above some percent the times are the machine's.
 func pressure() string {
 	text, err := os.ReadFile("/proc/pressure/cpu")
 	_, rest, ok := strings.Cut(string(text), "avg60=")
@@ -170,7 +179,8 @@ func (b *Bench) memory(ctx context.Context) (resident, error) {
 	}
 	pid := reply.Services[wellknown.ManagerName]
 	if pid == 0 {
-		return resident{}, fmt.Errorf("the manager has ended; see %s", b.cluster.Log(cluster.Control, wellknown.ManagerName))
+		return resident{}, fmt.Errorf("the manager has ended; see %s",
+			b.cluster.Log(cluster.Control, wellknown.ManagerName))
 	}
 	status, err := os.ReadFile(fmt.Sprintf("%s/proc/%d/status", b.cluster.Root(cluster.Control), pid))
 	if err != nil {
@@ -229,7 +239,8 @@ func perPod(before, after map[string]time.Duration, pods int, services ...string
 	return strings.Join(list, ", ") + " ms"
 }
 
-// steadily does something rate times a second, whether the one before has ended or not, and waits for all of it.
+// steadily does something rate times a second, whether the one before has ended or not, and waits
+// for all of it.
 func steadily(ctx context.Context, count, rate int, do func(i int)) {
 	var wg sync.WaitGroup
 	began := time.Now()
@@ -269,9 +280,10 @@ func (d *durations) sorted() ([]time.Duration, error) {
 	return d.took, d.err
 }
 
-// ask sends the webhook what the API server would. In turn with that it asks for the manager's health, which costs it
-// nothing: how long that takes is the machine's doing.
-func (b *Bench) ask(ctx context.Context, c crowd, away []int, rate int, lasting time.Duration) (asked, pinged *durations, err error) {
+// ask sends the webhook what the API server would. In turn with that it asks for the manager's
+// health, which costs it nothing: how long that takes is the machine's doing.
+func (b *Bench) ask(ctx context.Context, c crowd, away []int, rate int,
+	lasting time.Duration) (asked, pinged *durations, err error) {
 	hook, err := b.webhook(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -303,8 +315,10 @@ func reviewOf(p *corev1.Pod) *admissionv1.AdmissionReview {
 		panic(err) // a pod can be written
 	}
 	kind, resource := metav1.GroupVersionKind{Version: "v1", Kind: "Pod"}, metav1.GroupVersionResource{Version: "v1", Resource: "pods"}
-	return &admissionv1.AdmissionReview{TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"},
-		Request: &admissionv1.AdmissionRequest{UID: types.UID(uuid.NewUUID()), Kind: kind, RequestKind: &kind, Resource: resource,
+	return &admissionv1.AdmissionReview{TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1",
+		Kind: "AdmissionReview"},
+		Request: &admissionv1.AdmissionRequest{UID: types.UID(uuid.NewUUID()), Kind: kind, RequestKind: &kind,
+			Resource:        resource,
 			RequestResource: &resource, Name: p.Name, Namespace: p.Namespace, Operation: admissionv1.Create,
 			Object: runtime.RawExtension{Raw: raw}}}
 }
@@ -316,12 +330,15 @@ type hook struct {
 }
 
 func (b *Bench) webhook(ctx context.Context) (hook, error) {
-	config, err := b.client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, wellknown.ManagerName, metav1.GetOptions{})
+	config, err := b.client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, wellknown.ManagerName,
+		metav1.GetOptions{})
 	if err != nil {
 		return hook{}, err
 	}
 	i := slices.IndexFunc(config.Webhooks, func(w admissionregistrationv1.MutatingWebhook) bool {
-		return slices.ContainsFunc(w.Rules, func(r admissionregistrationv1.RuleWithOperations) bool { return slices.Contains(r.Resources, "pods") })
+		return slices.ContainsFunc(w.Rules, func(r admissionregistrationv1.RuleWithOperations) bool {
+			return slices.Contains(r.Resources, "pods")
+		})
 	})
 	if i < 0 {
 		return hook{}, fmt.Errorf("the configuration %s has no webhook on pods", config.Name)
@@ -375,8 +392,10 @@ func (h hook) ask(ctx context.Context, review []byte) (pinned bool, err error) {
 	return bytes.Contains(answer.Response.Patch, []byte(wellknown.GateNominate)), nil
 }
 
-// create creates pods that were away, and waits until their gates are lifted. It returns how long each took.
-func (b *Bench) create(ctx context.Context, c crowd, away []int, rate int, lasting time.Duration) (created, opened []time.Duration, err error) {
+// create creates pods that were away, and waits until their gates are lifted. It returns how long
+// each took.
+func (b *Bench) create(ctx context.Context, c crowd, away []int, rate int,
+	lasting time.Duration) (created, opened []time.Duration, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	gates, err := b.watchGates(ctx)
@@ -467,7 +486,8 @@ func (g *gates) wait(ctx context.Context, uid types.UID, from time.Time) (time.D
 
 // ownWithin is the percentage of admissions that the manager itself has timed within the goal.
 func (b *Bench) ownWithin(ctx context.Context) (float64, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%v:%d/metrics", b.cluster.ControlAddr(), metricsPort), nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet,
+		fmt.Sprintf("http://%v:%d/metrics", b.cluster.ControlAddr(), metricsPort), nil)
 	if err != nil {
 		return 0, err
 	}
@@ -485,7 +505,8 @@ func (b *Bench) ownWithin(ctx context.Context) (float64, error) {
 	return 100 * within, err
 }
 
-// A histogram is what the API server counted of the calls of the webhook: by upper bound in seconds, cumulated.
+// A histogram is what the API server counted of the calls of the webhook: by upper bound in
+// seconds, cumulated.
 type histogram map[float64]float64
 
 const admissionHistogram = "apiserver_admission_webhook_admission_duration_seconds_bucket{"
@@ -524,7 +545,8 @@ func parseHistogram(text, metric string, want func(labels string) bool) (histogr
 	return h, nil
 }
 
-// since returns the share of the calls since then that took at most limit, which is one of the bounds, and their number.
+// since returns the share of the calls since then that took at most limit, which is one of the
+// bounds, and their number.
 func (h histogram) since(then histogram, limit time.Duration) (within float64, total int) {
 	var all, fast float64
 	for bound, count := range h {

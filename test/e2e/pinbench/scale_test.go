@@ -31,12 +31,14 @@ func TestHistogram(t *testing.T) {
 	if within, total := now.since(before, 5*time.Millisecond); within != 0 || total != 0 {
 		t.Errorf("%v of %d within nothing", within, total)
 	}
-	if _, err := parseHistogram(admissionHistogram+`name="leasehold",operation="CREATE",le="x"} 1`, admissionHistogram, isOurs); err == nil {
+	if _, err := parseHistogram(admissionHistogram+`name="leasehold",operation="CREATE",le="x"} 1`, admissionHistogram,
+		isOurs); err == nil {
 		t.Error("nonsense is read")
 	}
 }
 
-// Every pod of a crowd has a name and an address of its own, and most have a node that others have too.
+// Every pod of a crowd has a name and an address of its own, and most have a node that others have
+// too.
 func TestCrowd(t *testing.T) {
 	c := crowd{Nodes: 5000, Reservations: 50000}
 	names, addresses := map[string]bool{}, map[string]bool{}

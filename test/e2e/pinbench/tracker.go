@@ -87,8 +87,8 @@ func (t *tracker) get(name types.NamespacedName) (seen, chan struct{}) {
 	return t.pods[name], t.changed
 }
 
-// running waits until a pod of that name, other than the one with the UID not, has run. At the end of ctx it returns what
-// there is, and false.
+// running waits until a pod of that name, other than the one with the UID not, has run. At the end
+// of ctx it returns what there is, and false.
 func (t *tracker) running(ctx context.Context, name types.NamespacedName, not types.UID) (seen, bool) {
 	for {
 		s, changed := t.get(name)

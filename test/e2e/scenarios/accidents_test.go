@@ -15,21 +15,23 @@ import (
 	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
 
-// accidents kills at random what may die on a node. Whoever lives keeps its address, in its namespace and in the store,
-// also a pod of whose network namespace nobody can see the address.
+// accidents kills at random what may die on a node. Whoever lives keeps its address, in its
+// namespace and in the store, also a pod of whose network namespace nobody can see the address.
 func accidents(t *Test) {
 	rounds := 6
 	if t.Long {
 		rounds = 100
 	}
 	n := t.Node(1)
-	t.Step("three echoservers start on %s, three without a window, and one that takes its address out of its namespace", n.Name)
+	t.Step("three echoservers start on %s, three without a window, and one that takes its address out of its namespace",
+		n.Name)
 	set := t.Echoserver("echoserver", n, 3)
 	plain := t.Echoserver("plain", n, 3, KeptFor(""))
 	hidden := t.Echoserver("hidden", n, 1, KeptFor(""))
 	kept := merge(set.Ready(), plain.Ready())
 	inside := t.Sandbox(n, hidden.Ready()["hidden-0"])
-	_, err := n.Machine().Run(t.Ctx, "nsenter", "--net="+t.inNode(n, inside.NetNS), "ip", "addr", "flush", "dev", "eth0")
+	_, err := n.Machine().Run(t.Ctx, "nsenter", "--net="+t.inNode(n, inside.NetNS), "ip", "addr", "flush", "dev",
+		"eth0")
 	t.Must(err)
 
 	seed := uint64(time.Now().UnixNano())
@@ -60,7 +62,8 @@ var killers = []struct {
 	{"the sandbox of POD is killed", func(t *Test, n *cluster.Node, pod corev1.Pod) {
 		t.killPID(n, fmt.Sprint(t.Sandbox(n, pod).PID))
 	}},
-	{"the shim of POD is killed", func(t *Test, n *cluster.Node, pod corev1.Pod) { t.killPID(n, t.Sandbox(n, pod).Shim) }},
+	{"the shim of POD is killed",
+		func(t *Test, n *cluster.Node, pod corev1.Pod) { t.killPID(n, t.Sandbox(n, pod).Shim) }},
 	{"containerd is killed", func(t *Test, n *cluster.Node, _ corev1.Pod) {
 		t.Must(n.Kill(t.Ctx, cluster.Containerd))
 		t.Cleanup(func() { t.runs(n, cluster.Containerd) })
@@ -73,7 +76,8 @@ var killers = []struct {
 	}},
 	{"the agent is killed", func(t *Test, n *cluster.Node, _ corev1.Pod) {
 		agent := t.Agent(n)
-		t.Eventually(6*time.Minute, "the agent runs", func() error { // killed before, it may have to wait as whoever fails often
+		// killed before, it may have to wait as whoever fails often
+		t.Eventually(6*time.Minute, "the agent runs", func() error {
 			if len(t.runningContainers(n, agent)) == 0 {
 				return errors.New("it has no container")
 			}
@@ -89,7 +93,8 @@ func (t *Test) killContainers(n *cluster.Node, pod corev1.Pod) {
 	}
 }
 
-// killPID kills a process of a node and waits until it is gone: what still dies would pass for what has been started again.
+// killPID kills a process of a node and waits until it is gone: what still dies would pass for what
+// has been started again.
 func (t *Test) killPID(n *cluster.Node, pid string) {
 	_, err := n.Machine().Run(t.Ctx, "kill", "-9", pid)
 	t.Must(err)
@@ -101,8 +106,8 @@ func (t *Test) killPID(n *cluster.Node, pid string) {
 	})
 }
 
-// settled waits until each pod runs in a sandbox that the node's store knows, and ends the scenario if one has another
-// address than it had.
+// settled waits until each pod runs in a sandbox that the node's store knows, and ends the scenario
+// if one has another address than it had.
 func (t *Test) settled(n *cluster.Node, kept Pods) {
 	lost := ""
 	t.Eventually(90*time.Second, "all pods run again", func() error {

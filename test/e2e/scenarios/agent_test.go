@@ -68,8 +68,8 @@ func leakedReboot(t *Test) {
 	booted := time.Now()
 	t.Must(n.PowerOn(t.Ctx))
 	t.WaitNode(n, booted)
-	// In a machine whose processes are not the kernel's first ones, the agent believes what it sees when it sees the same as
-	// the plugin, which says so in the first ADD of the boot: plain-0's.
+	// In a machine whose processes are not the kernel's first ones, the agent believes what it sees
+	// when it sees the same as the plugin, which says so in the first ADD of the boot: plain-0's.
 	t.agentSince(n, booted)
 	t.Step("%s is back, its agent ready", n.Name)
 	t.orphaned(n, gone, booted)
@@ -89,8 +89,9 @@ func merge(all ...Pods) Pods {
 	return sum
 }
 
-// forget makes the sandboxes of pods go in a way that nobody will ever send a DEL for: processes and network namespaces are
-// gone, and the runtime knows nothing of them. The kubelet and containerd are left stopped; resume starts them.
+// forget makes the sandboxes of pods go in a way that nobody will ever send a DEL for: processes
+// and network namespaces are gone, and the runtime knows nothing of them. The kubelet and
+// containerd are left stopped; resume starts them.
 func (t *Test) forget(n *cluster.Node, pods Pods) {
 	t.Must(n.Stop(t.Ctx, cluster.Kubelet))
 	t.Cleanup(func() { t.runs(n, cluster.Kubelet) })
@@ -142,8 +143,8 @@ func (t *Test) agentSince(n *cluster.Node, since time.Time) {
 	})
 }
 
-// orphaned waits until a node has noticed that pods are gone of which nobody has told: none of their addresses is bound, and
-// the journal says why.
+// orphaned waits until a node has noticed that pods are gone of which nobody has told: none of
+// their addresses is bound, and the journal says why.
 func (t *Test) orphaned(n *cluster.Node, pods Pods, since time.Time) {
 	if !t.Cluster.Retains() {
 		return
@@ -192,7 +193,8 @@ func (t *Test) held(n *cluster.Node, pods Pods) {
 	}
 }
 
-// blind has agents that cannot see the host, or not all of it: they must not take what they do not see for dead.
+// blind has agents that cannot see the host, or not all of it: they must not take what they do not
+// see for dead.
 func blind(t *Test) {
 	n := t.Node(2)
 	t.Step("two echoservers start on %s; the sandbox of one vanishes without a DEL", n.Name)
@@ -236,7 +238,8 @@ func blind(t *Test) {
 func ownRoot(s *corev1.PodSpec) {
 	agent := &s.Containers[0]
 	agent.Args = append(agent.Args, "--host-root=/")
-	// The boot id as well: a container of a real node has that of the node, here it has that of the host.
+	// The boot id as well: a container of a real node has that of the node, here it has that of the
+	// host.
 	const bootID = "/e2e/boot_id"
 	agent.Env = append(agent.Env, corev1.EnvVar{Name: "LEASEHOLD_BOOT_ID_FILE", Value: bootID})
 	for _, v := range []struct{ name, host, path string }{
@@ -254,7 +257,8 @@ func ownRoot(s *corev1.PodSpec) {
 func (t *Test) agentLike(name string, n *cluster.Node, change func(*corev1.PodSpec)) corev1.Pod {
 	ds, err := t.Client.AppsV1().DaemonSets(cluster.System).Get(t.Ctx, cluster.Agent, metav1.GetOptions{})
 	t.Must(err)
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: cluster.System}, Spec: ds.Spec.Template.Spec}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: cluster.System},
+		Spec: ds.Spec.Template.Spec}
 	pod.Spec.Affinity, pod.Spec.NodeName = nil, n.Name
 	change(&pod.Spec)
 	pod, err = t.Client.CoreV1().Pods(cluster.System).Create(t.Ctx, pod, metav1.CreateOptions{})
@@ -275,7 +279,8 @@ func (t *Test) removeSystemPod(name string) {
 	})
 }
 
-// complaint waits until an agent has logged that it cannot see the node, or an error, and returns it.
+// complaint waits until an agent has logged that it cannot see the node, or an error, and returns
+// it.
 func (t *Test) complaint(pod corev1.Pod, since time.Time) string {
 	found := ""
 	t.Eventually(time.Minute, pod.Name+" complains", func() error {
@@ -384,7 +389,8 @@ func agentless(t *Test) {
 	n := t.Node(2)
 	t.Networks(n, five(t.NS, "bridge", n))
 	t.WithoutAgent(n)
-	t.Step("%s has no agent, and a network with five addresses; two echoservers start there, and two without a window", n.Name)
+	t.Step("%s has no agent, and a network with five addresses; two echoservers start there, and two without a window",
+		n.Name)
 	set := t.Echoserver("echoserver", n, 2)
 	plain := t.Echoserver("plain", n, 2, KeptFor(""))
 	kept, gone := set.Ready(), plain.Ready()
@@ -399,7 +405,8 @@ func agentless(t *Test) {
 	t.Step("all five addresses are in use again")
 }
 
-// flannelsLeftover: without its file of the container, the flannel plugin hears a DEL and passes nothing on.
+// flannelsLeftover: without its file of the container, the flannel plugin hears a DEL and passes
+// nothing on.
 func flannelsLeftover(t *Test) {
 	n := t.Node(1)
 	if t.Cluster.CNI != "flannel" {
@@ -422,10 +429,12 @@ func flannelsLeftover(t *Test) {
 	t.Kept(kept, set.Ready())
 }
 
-// storeLost: a store that is gone comes back from the agent's copy, with what waits for pods that are away.
+// storeLost: a store that is gone comes back from the agent's copy, with what waits for pods that
+// are away.
 func storeLost(t *Test) {
 	n := t.Node(2)
-	// Last of all: from then on the node also takes networks of which nothing tells what was in use.
+	// Last of all: from then on the node also takes networks of which nothing tells what was in
+	// use.
 	t.Cleanup(func() {
 		_, err := n.Machine().Run(t.Ctx, t.Cluster.Leasectl(), "recover", "--accept-loss")
 		t.Must(err)
@@ -458,7 +467,8 @@ func storeLost(t *Test) {
 	}
 }
 
-// firstConnect: a kept address comes back with another MAC, and those who talked to the old one must notice.
+// firstConnect: a kept address comes back with another MAC, and those who talked to the old one
+// must notice.
 func firstConnect(t *Test) {
 	n := t.Node(2)
 	t.ownNetwork(n, "bridge", "10.246.0.0/24")

@@ -70,8 +70,8 @@ func (t *Test) notTheirs(strangers, kept Pods) {
 	}
 }
 
-// five is a node's own network with room for five pods. No two nodes have the same addresses: there may be such a network on
-// each at a time.
+// five is a node's own network with room for five pods. No two nodes have the same addresses: there
+// may be such a network on each at a time.
 func five(name, plugin string, n *cluster.Node) cluster.Network {
 	subnet := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 250, byte(n.Index), 0}), 29)
 	return cluster.Network{Name: name, Type: plugin, Subnets: []netip.Prefix{subnet}}

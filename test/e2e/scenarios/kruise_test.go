@@ -32,19 +32,23 @@ spec:
   versions: [VERSIONS]
 `
 
-const anySchema = `{name: VERSION, served: true, storage: STORED, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}`
+const anySchema = `{name: VERSION, served: true, storage: STORED, schema: {openAPIV3Schema: {type: object, ` +
+	`x-kubernetes-preserve-unknown-fields: true}}}`
 
 // madeCRD makes a CRD for the length of the scenario. The last version is stored.
 func (t *Test) madeCRD(group, plural, kind string, versions ...string) {
 	var all []string
 	for i, v := range versions {
-		all = append(all, strings.NewReplacer("VERSION", v, "STORED", fmt.Sprint(i == len(versions)-1)).Replace(anySchema))
+		all = append(all, strings.NewReplacer("VERSION", v, "STORED",
+			fmt.Sprint(i == len(versions)-1)).Replace(anySchema))
 	}
-	t.ApplyFor(strings.NewReplacer("GROUP", group, "PLURAL", plural, "KIND", kind, "VERSIONS", strings.Join(all, ", ")).Replace(likeStatefulSet))
+	t.ApplyFor(strings.NewReplacer("GROUP", group, "PLURAL", plural, "KIND", kind, "VERSIONS",
+		strings.Join(all, ", ")).Replace(likeStatefulSet))
 	t.Kubectl("wait", "--for=condition=Established", "crd/"+plural+"."+group, "--timeout=30s")
 }
 
-// ApplyFor applies a manifest of things outside of the scenario's namespace, and deletes them with the scenario.
+// ApplyFor applies a manifest of things outside of the scenario's namespace, and deletes them with
+// the scenario.
 func (t *Test) ApplyFor(manifest string) {
 	t.Cleanup(func() {
 		if out, err := t.kubectl(manifest, "delete", "--ignore-not-found", "-f", "-"); err != nil {
@@ -56,7 +60,8 @@ func (t *Test) ApplyFor(manifest string) {
 	}
 }
 
-// podOf makes a pod of a workload, as its controller would: the workload's template, its name and its owner.
+// podOf makes a pod of a workload, as its controller would: the workload's template, its name and
+// its owner.
 func (t *Test) podOf(resource schema.GroupVersionResource, workload, name string) corev1.Pod {
 	owner, err := t.Dynamic.Resource(resource).Namespace(t.NS).Get(t.Ctx, workload, metav1.GetOptions{})
 	t.Must(err)
@@ -67,8 +72,9 @@ func (t *Test) podOf(resource schema.GroupVersionResource, workload, name string
 	var pod corev1.Pod
 	t.Must(json.Unmarshal(text, &pod))
 	pod.Name = name
-	pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: owner.GetAPIVersion(), Kind: owner.GetKind(), Name: workload,
-		UID: owner.GetUID(), Controller: new(true)}}
+	pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: owner.GetAPIVersion(), Kind: owner.GetKind(),
+		Name: workload,
+		UID:  owner.GetUID(), Controller: new(true)}}
 	if pod.Labels == nil {
 		pod.Labels = map[string]string{}
 	}
@@ -84,7 +90,8 @@ func (t *Test) podOf(resource schema.GroupVersionResource, workload, name string
 	return pod
 }
 
-// ppsKinds: workloads of kinds that come while the manager runs. Nobody but the scenario makes their pods.
+// ppsKinds: workloads of kinds that come while the manager runs. Nobody but the scenario makes
+// their pods.
 func ppsKinds(t *Test) {
 	t.ApplyFor(`
 apiVersion: rbac.authorization.k8s.io/v1
@@ -96,7 +103,8 @@ rules:
 - {apiGroups: ["e2e.leasehold.dev"], resources: ["databases"], verbs: ["get", "list", "watch"]}
 `)
 	t.Eventually(30*time.Second, "the manager may list databases", func() error {
-		if rules := t.Kubectl("get", "clusterrole", "leasehold-manager-kinds", "-o", "jsonpath={.rules}"); !strings.Contains(rules, "databases") {
+		if rules := t.Kubectl("get", "clusterrole", "leasehold-manager-kinds", "-o",
+			"jsonpath={.rules}"); !strings.Contains(rules, "databases") {
 			return fmt.Errorf("its rules are %s", rules)
 		}
 		return nil
@@ -109,9 +117,11 @@ rules:
 		manifest string
 		about    string
 	}{
-		{schema.GroupVersionResource{Group: "apps.kruise.io", Version: "v1beta1", Resource: "statefulsets"}, manual, "the manual's StatefulSet of Kruise"},
+		{schema.GroupVersionResource{Group: "apps.kruise.io", Version: "v1beta1", Resource: "statefulsets"}, manual,
+			"the manual's StatefulSet of Kruise"},
 		{schema.GroupVersionResource{Group: "e2e.leasehold.dev", Version: "v1", Resource: "databases"},
-			strings.NewReplacer("apps.kruise.io/v1alpha1", "e2e.leasehold.dev/v1", "kind: StatefulSet", "kind: Database").Replace(manual),
+			strings.NewReplacer("apps.kruise.io/v1alpha1", "e2e.leasehold.dev/v1", "kind: StatefulSet",
+				"kind: Database").Replace(manual),
 			"a kind of --pps-kinds"},
 	} {
 		name := kind.resource.GroupResource().String()
@@ -228,13 +238,14 @@ func kruisesCRD(versions ...string) string {
 	keys := map[string]string{"v1alpha1": "nodeTopologyKeys", "v1beta1": "keys"}
 	var all strings.Builder
 	for i, v := range versions {
-		all.WriteString(strings.NewReplacer("VERSION", v, "KEYS", keys[v], "STORED", fmt.Sprint(i == len(versions)-1)).Replace(kruiseVersion))
+		all.WriteString(strings.NewReplacer("VERSION", v, "KEYS", keys[v], "STORED",
+			fmt.Sprint(i == len(versions)-1)).Replace(kruiseVersion))
 	}
 	return strings.Replace(kruiseCRD, " [VERSIONS]", all.String(), 1)
 }
 
-// kruisesObjects are PersistentPodStates as Kruise has them: one that it generated for a StatefulSet, and a person's, for one
-// whose only pod is scaled away.
+// kruisesObjects are PersistentPodStates as Kruise has them: one that it generated for a
+// StatefulSet, and a person's, for one whose only pod is scaled away.
 const kruisesObjects = `
 apiVersion: apps.kruise.io/v1beta1
 kind: PersistentPodState
@@ -268,8 +279,8 @@ spec:
       containers: [{name: echoserver, image: "cilium/echoserver:latest", imagePullPolicy: IfNotPresent}]
 `
 
-// ppsKruise: from leasehold's CRD to Kruise's, and from Kruise to leasehold as docs/persistentpodstate.md says; no object is
-// lost. An older Kruise's CRD is not served.
+// ppsKruise: from leasehold's CRD to Kruise's, and from Kruise to leasehold as
+// docs/persistentpodstate.md says; no object is lost. An older Kruise's CRD is not served.
 func ppsKruise(t *Test) {
 	const crd = "persistentpodstates.apps.kruise.io"
 	t.Apply(t.manifest("echoserver.yaml"))
@@ -312,9 +323,11 @@ func ppsKruise(t *Test) {
 	t.Kubectl("delete", "crd", crd)
 	t.create(kruisesCRD("v1alpha1", "v1beta1"))
 	t.Kubectl("wait", "--for=condition=Established", "crd/"+crd, "--timeout=30s")
-	t.create(strings.ReplaceAll(kruisesObjects, "UID", t.Kubectl("get", "statefulset", "echoserver", "-o", "jsonpath={.metadata.uid}")))
+	t.create(strings.ReplaceAll(kruisesObjects, "UID", t.Kubectl("get", "statefulset", "echoserver", "-o",
+		"jsonpath={.metadata.uid}")))
 	t.Kubectl("patch", crd, "mine", "--subresource=status", "--type=merge",
-		`-p={"status":{"observedGeneration":1,"podStates":{"away-0":{"nodeName":"node1","nodeTopologyLabels":{"kubernetes.io/hostname":"node1"}}}}}`)
+		`-p={"status":{"observedGeneration":1,"podStates":{"away-0":{"nodeName":"node1","nodeTopologyLabels":{`+
+			`"kubernetes.io/hostname":"node1"}}}}}`)
 	after := set.Recreate()
 	t.cameHome(before, after)
 	for _, p := range after {
@@ -375,7 +388,8 @@ func (t *Test) oursEstablished() error {
 	return nil
 }
 
-// fromKruise are the commands of the section of docs/persistentpodstate.md, before and after Kruise is uninstalled.
+// fromKruise are the commands of the section of docs/persistentpodstate.md, before and after Kruise
+// is uninstalled.
 func (t *Test) fromKruise() (save, restore string) {
 	text, err := os.ReadFile(filepath.Join(t.Cluster.Repo, "docs/persistentpodstate.md"))
 	t.Must(err)
@@ -400,7 +414,8 @@ func (t *Test) shell(dir, script string) (string, error) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "bash", "-e", "-c", script)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+t.Cluster.Kubeconfig(), "PATH="+filepath.Dir(t.Cluster.Kubectl())+":"+os.Getenv("PATH"))
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+t.Cluster.Kubeconfig(),
+		"PATH="+filepath.Dir(t.Cluster.Kubectl())+":"+os.Getenv("PATH"))
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
@@ -420,11 +435,13 @@ func (t *Test) ourWebhooks(there bool) {
 	})
 }
 
-// saidOnce waits for an event on something outside of the scenario's namespace, and checks that it is the only one.
+// saidOnce waits for an event on something outside of the scenario's namespace, and checks that it
+// is the only one.
 func (t *Test) saidOnce(uid, reason string) string {
 	var texts []string
 	t.Eventually(30*time.Second, "event "+reason, func() error {
-		events, err := t.Client.CoreV1().Events("").List(t.Ctx, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + uid + ",reason=" + reason})
+		events, err := t.Client.CoreV1().Events("").List(t.Ctx,
+			metav1.ListOptions{FieldSelector: "involvedObject.uid=" + uid + ",reason=" + reason})
 		t.Must(err)
 		texts = nil
 		for _, e := range events.Items {
@@ -449,7 +466,8 @@ func ppsWebhook(t *Test) {
 	t.pps("normalize", "pods")
 	t.Step("with one, it does, also after the manifests were applied again")
 	t.Kubectl("apply", "-f", filepath.Join(t.Cluster.Repo, "daemonset/manager/topology.yaml"))
-	c, err := t.Client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Ctx, "leasehold-apps-kruise-io", metav1.GetOptions{})
+	c, err := t.Client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Ctx, "leasehold-apps-kruise-io",
+		metav1.GetOptions{})
 	t.Must(err)
 	if len(c.Webhooks) != 2 {
 		t.Fatalf("%d webhooks are left", len(c.Webhooks))
@@ -457,7 +475,8 @@ func ppsWebhook(t *Test) {
 	t.Kubectl("delete", "pps", "echoserver")
 	t.pps("normalize")
 	// The name of the manager, with an administrator's rights.
-	out, err := t.kubectl(strings.ReplaceAll(kruisesCRD("v1beta1"), "persistentpodstate", "otherpodstate"), "create", "-f", "-",
+	out, err := t.kubectl(strings.ReplaceAll(kruisesCRD("v1beta1"), "persistentpodstate", "otherpodstate"), "create",
+		"-f", "-",
 		"--as=system:serviceaccount:leasehold-system:leasehold-manager", "--as-group=system:masters")
 	if err == nil || !strings.Contains(out, "the manager may only create the CRD of PersistentPodState") {
 		t.Fatalf("it makes another CRD: %v, %s", err, out)
@@ -467,7 +486,8 @@ func ppsWebhook(t *Test) {
 // pps waits until the mutating webhooks for PersistentPodStates are these.
 func (t *Test) pps(want ...string) {
 	t.Eventually(30*time.Second, fmt.Sprintf("webhooks %q", want), func() error {
-		c, err := t.Client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Ctx, "leasehold-apps-kruise-io", metav1.GetOptions{})
+		c, err := t.Client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Ctx,
+			"leasehold-apps-kruise-io", metav1.GetOptions{})
 		if err != nil {
 			return err
 		}

@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// Kubectl runs kubectl in the scenario's namespace and returns what it wrote; that it fails ends the scenario.
+// Kubectl runs kubectl in the scenario's namespace and returns what it wrote; that it fails ends
+// the scenario.
 func (t *Test) Kubectl(args ...string) string {
 	out, err := t.kubectl("", args...)
 	if err != nil {
@@ -14,7 +15,8 @@ func (t *Test) Kubectl(args ...string) string {
 	return out
 }
 
-// kubectl gives kubectl something to read, and returns standard output and error together: warnings are on the latter.
+// kubectl gives kubectl something to read, and returns standard output and error together: warnings
+// are on the latter.
 func (t *Test) kubectl(stdin string, args ...string) (string, error) {
 	cmd := exec.CommandContext(t.Ctx, t.Cluster.Kubectl(),
 		append([]string{"--kubeconfig=" + t.Cluster.Kubeconfig(), "--namespace=" + t.NS}, args...)...)
@@ -23,8 +25,8 @@ func (t *Test) kubectl(stdin string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// Apply applies a manifest as a user would, and returns what kubectl wrote, warnings with it. Its objects go with the
-// scenario.
+// Apply applies a manifest as a user would, and returns what kubectl wrote, warnings with it. Its
+// objects go with the scenario.
 func (t *Test) Apply(manifest string) string {
 	out, err := t.kubectl(manifest, "apply", "-f", "-")
 	t.Cleanup(func() {
@@ -40,7 +42,8 @@ func (t *Test) Apply(manifest string) string {
 	return out
 }
 
-// Refused applies a manifest that must be refused with a message that has all these words, and returns the message.
+// Refused applies a manifest that must be refused with a message that has all these words, and
+// returns the message.
 func (t *Test) Refused(manifest string, words ...string) string {
 	out, err := t.kubectl(manifest, "apply", "-f", "-")
 	if err == nil {

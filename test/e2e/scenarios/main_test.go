@@ -1,10 +1,10 @@
-// Package scenarios tests leasehold in a real Kubernetes cluster. Each scenario is a subtest of the test that is named
-// after the node it needs, or of TestCluster:
+// Package scenarios tests leasehold in a real Kubernetes cluster. Each scenario is a subtest of the
+// test that is named after the node it needs, or of TestCluster:
 //
 //	go test -v -parallel 3 -run /reboot ./scenarios
 //
-// The cluster is the running one of `make cluster`, or one that is started before the first scenario and stopped after
-// the last one. See docs/testbed.md.
+// The cluster is the running one of `make cluster`, or one that is started before the first
+// scenario and stopped after the last one. See docs/testbed.md.
 package scenarios
 
 import (
@@ -31,7 +31,8 @@ import (
 // scenarios is the suite of this run.
 var scenarios *suite
 
-// The cluster-wide scenarios run one after the other, then those of each node in parallel to those of the others.
+// The cluster-wide scenarios run one after the other, then those of each node in parallel to those
+// of the others.
 func TestCluster(t *testing.T) { scenarios.runGroup(t, 0) }
 func TestNode1(t *testing.T)   { t.Parallel(); scenarios.runGroup(t, 1) }
 func TestNode2(t *testing.T)   { t.Parallel(); scenarios.runGroup(t, 2) }
@@ -41,7 +42,8 @@ func TestMain(m *testing.M) {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second interrupt ends the process
-	// go test does not wait for this process if it is terminated. The cluster has to be stopped nevertheless.
+	// go test does not wait for this process if it is terminated. The cluster has to be stopped
+	// nevertheless.
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGTERM), 0, 0, 0); err != nil {
 		fmt.Fprintln(os.Stderr, "prctl:", err)
 		os.Exit(1)
@@ -59,7 +61,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// runOnCluster runs the tests on the running cluster or a temporary one, which only scenarios start.
+// runOnCluster runs the tests on the running cluster or a temporary one, which only scenarios
+// start.
 func runOnCluster(ctx context.Context, m *testing.M) (code int, err error) {
 	repo, err := filepath.Abs("../../..")
 	if err != nil {
@@ -112,9 +115,10 @@ func runOnCluster(ctx context.Context, m *testing.M) (code int, err error) {
 
 func long() bool { return os.Getenv("LONG") == "1" }
 
-// acquire returns the running cluster if it has these options and is healthy, with the programs of this source tree,
-// or starts one. release stops a cluster that acquire has started.
-func acquire(ctx context.Context, repo, dir string, o cluster.Options) (b *cluster.Cluster, release func() error, err error) {
+// acquire returns the running cluster if it has these options and is healthy, with the programs of
+// this source tree, or starts one. release stops a cluster that acquire has started.
+func acquire(ctx context.Context, repo, dir string, o cluster.Options) (b *cluster.Cluster, release func() error,
+	err error) {
 	b, err = cluster.Load(repo, dir)
 	if err == nil && b.Options == o {
 		err = b.Healthy(ctx)

@@ -18,7 +18,8 @@ func (t *Test) Cordon(n *cluster.Node) (undo func()) {
 	return t.mark(n, closed(true), closed(false))
 }
 
-// Label labels a node until undo is called, or the scenario ends. The value that it had then comes back.
+// Label labels a node until undo is called, or the scenario ends. The value that it had then comes
+// back.
 func (t *Test) Label(n *cluster.Node, key, value string) (undo func()) {
 	node, err := t.Client.CoreV1().Nodes().Get(t.Ctx, n.Name, metav1.GetOptions{})
 	t.Must(err)
@@ -58,8 +59,8 @@ func (t *Test) Taint(n *cluster.Node, key, value string, effect corev1.TaintEffe
 
 type object = map[string]any
 
-// untilDone makes a function that does f once. If f ends the scenario instead, the next call tries again: what a scenario
-// could not undo, its cleanup may.
+// untilDone makes a function that does f once. If f ends the scenario instead, the next call tries
+// again: what a scenario could not undo, its cleanup may.
 func untilDone(f func()) func() {
 	done := false
 	return func() {

@@ -40,7 +40,8 @@ func Pin(mode string) Option {
 func (t *Test) Polite() Option {
 	never := corev1.PreemptNever
 	classes := t.Client.SchedulingV1().PriorityClasses()
-	_, err := classes.Create(t.Ctx, &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: t.NS}, Value: 1, PreemptionPolicy: &never}, metav1.CreateOptions{})
+	_, err := classes.Create(t.Ctx, &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: t.NS}, Value: 1,
+		PreemptionPolicy: &never}, metav1.CreateOptions{})
 	t.Must(err)
 	t.Cleanup(func() { t.Must(classes.Delete(t.Ctx, t.NS, metav1.DeleteOptions{})) })
 	return func(template *corev1.PodTemplateSpec) { template.Spec.PriorityClassName = t.NS }
@@ -66,7 +67,8 @@ func (t *Test) cameHome(before, after Pods) {
 	var lost []string
 	for name, old := range before {
 		if now := after[name]; now.Spec.NodeName != old.Spec.NodeName {
-			lost = append(lost, fmt.Sprintf("%s was on %s and is on %s (%s)", name, old.Spec.NodeName, now.Spec.NodeName,
+			lost = append(lost, fmt.Sprintf("%s was on %s and is on %s (%s)", name, old.Spec.NodeName,
+				now.Spec.NodeName,
 				now.Annotations[pinReason]))
 		}
 	}
@@ -155,7 +157,8 @@ func pinShortLife(t *Test) {
 			return nil
 		})
 		if last.Spec.NodeName != home.Spec.NodeName {
-			t.Lostf("it was on %s and is on %s: %s", home.Spec.NodeName, last.Spec.NodeName, last.Annotations[pinReason])
+			t.Lostf("it was on %s and is on %s: %s", home.Spec.NodeName, last.Spec.NodeName,
+				last.Annotations[pinReason])
 		}
 		time.Sleep(time.Second) // its life
 	}
@@ -200,7 +203,8 @@ func (t *Test) slots() {
 	for _, name := range t.Cluster.NodeNames() {
 		patch := func(value string) {
 			data := fmt.Sprintf(`{"status":{"capacity":{%q:%s},"allocatable":{%q:%s}}}`, slot, value, slot, value)
-			_, err := t.Client.CoreV1().Nodes().Patch(t.Ctx, name, types.MergePatchType, []byte(data), metav1.PatchOptions{}, "status")
+			_, err := t.Client.CoreV1().Nodes().Patch(t.Ctx, name, types.MergePatchType, []byte(data),
+				metav1.PatchOptions{}, "status")
 			t.Must(err)
 		}
 		patch(`"1"`)
@@ -212,7 +216,8 @@ func pinFull(t *Test) {
 	t.slots()
 	polite := t.Polite()
 	for _, mode := range []string{"nominate", "prefer"} {
-		t.Step("%s: its node is taken by another meanwhile; it preempts nobody, and somebody else holds it for a while", mode)
+		t.Step("%s: its node is taken by another meanwhile; it preempts nobody, and somebody else holds it for a while",
+			mode)
 		set := t.Echoserver(mode, nil, 1, Pin(mode), Needing(slot), polite)
 		before := set.Ready()
 		t.published(before)
@@ -295,7 +300,8 @@ func (s *Set) waits(name string, old Pods) corev1.Pod {
 			return errors.New("there is none")
 		case p.Spec.NodeName != "":
 			s.t.Fatalf("it was sent to %s: %s", p.Spec.NodeName, p.Annotations[pinReason])
-		case !slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Reason == corev1.PodReasonUnschedulable }):
+		case !slices.ContainsFunc(p.Status.Conditions,
+			func(c corev1.PodCondition) bool { return c.Reason == corev1.PodReasonUnschedulable }):
 			return errors.New("the scheduler has not looked at it")
 		}
 		waiting = p
@@ -307,14 +313,16 @@ func (s *Set) waits(name string, old Pods) corev1.Pod {
 // gateBy adds a gate to the template.
 func (s *Set) gateBy(name string) {
 	patch := fmt.Sprintf(`{"spec":{"template":{"spec":{"schedulingGates":[{"name":%q}]}}}}`, name)
-	_, err := s.t.Client.AppsV1().StatefulSets(s.t.NS).Patch(s.t.Ctx, s.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	_, err := s.t.Client.AppsV1().StatefulSets(s.t.NS).Patch(s.t.Ctx, s.Name, types.MergePatchType, []byte(patch),
+		metav1.PatchOptions{})
 	s.t.Must(err)
 }
 
 // ungate takes a gate off a pod.
 func (t *Test) ungate(pod, gate string) {
 	patch := fmt.Sprintf(`{"spec":{"schedulingGates":[{"$patch":"delete","name":%q}]}}`, gate)
-	_, err := t.Client.CoreV1().Pods(t.NS).Patch(t.Ctx, pod, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
+	_, err := t.Client.CoreV1().Pods(t.NS).Patch(t.Ctx, pod, types.StrategicMergePatchType, []byte(patch),
+		metav1.PatchOptions{})
 	t.Must(err)
 }
 
@@ -373,7 +381,8 @@ func pinNodeDead(t *Test) {
 // anywhere takes the affinity off the template: the next pods may run on any node.
 func (s *Set) anywhere() {
 	_, err := s.t.Client.AppsV1().StatefulSets(s.t.NS).Patch(s.t.Ctx, s.Name, types.StrategicMergePatchType,
-		[]byte(`{"spec":{"updateStrategy":{"type":"OnDelete","rollingUpdate":null},"template":{"spec":{"affinity":null}}}}`), metav1.PatchOptions{})
+		[]byte(`{"spec":{"updateStrategy":{"type":"OnDelete","rollingUpdate":null},"template":{"spec":{`+
+			`"affinity":null}}}}`), metav1.PatchOptions{})
 	s.t.Must(err)
 }
 
@@ -407,7 +416,8 @@ func pinRequire(t *Test) {
 	t.cameHome(third, set.ReadyBut(third))
 
 	t.Step("a bare pod that nobody would make again waits on")
-	bare := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "bare", Annotations: map[string]string{Window: "10", pinMode: "require"}},
+	bare := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "bare",
+		Annotations: map[string]string{Window: "10", pinMode: "require"}},
 		Spec: t.echoserver("bare", nil, 1).Spec.Template.Spec}
 	create := func() *corev1.Pod {
 		p, err := t.Client.CoreV1().Pods(t.NS).Create(t.Ctx, bare.DeepCopy(), metav1.CreateOptions{})
@@ -460,7 +470,8 @@ func pinEvicted(t *Test) {
 	const name = "echoserver-0"
 	before := set.Ready()
 	t.published(before)
-	t.Must(t.Client.PolicyV1().Evictions(t.NS).Evict(t.Ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: t.NS}}))
+	t.Must(t.Client.PolicyV1().Evictions(t.NS).Evict(t.Ctx,
+		&policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: t.NS}}))
 	after := set.ReadyBut(before)
 	if reason := after[name].Annotations[pinReason]; !strings.HasPrefix(reason, "Evicted: ") {
 		t.Fatalf("the reason is %q", reason)
@@ -490,10 +501,12 @@ func pinManagerAway(t *Test) {
 	t.cameHome(after, set.ReadyBut(after))
 }
 
-// handmade creates a pod as it is between gate and nomination. The webhook does not care for it, for it asks for no window.
+// handmade creates a pod as it is between gate and nomination. The webhook does not care for it,
+// for it asks for no window.
 func (t *Test) handmade(name string, n *cluster.Node, options ...Option) {
 	p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{retained: "true"},
-		Annotations: map[string]string{pinnedNode: n.Name}}, Spec: t.echoserver(name, nil, 1, append(options, GatedBy(gate))...).Spec.Template.Spec}
+		Annotations: map[string]string{pinnedNode: n.Name}}, Spec: t.echoserver(name, nil, 1,
+		append(options, GatedBy(gate))...).Spec.Template.Spec}
 	_, err := t.Client.CoreV1().Pods(t.NS).Create(t.Ctx, &p, metav1.CreateOptions{})
 	t.Must(err)
 	t.Cleanup(t.Clear)
@@ -572,7 +585,8 @@ func pinUninstall(t *Test) {
 	t.Cleanup(func() {
 		t.Kubectl("--namespace="+cluster.System, "scale", "deployment", cluster.Manager, "--replicas=2")
 	})
-	t.Kubectl("--namespace="+cluster.System, "wait", "--for=delete", "pod", "--selector=app.kubernetes.io/name="+cluster.Manager, "--timeout=60s")
+	t.Kubectl("--namespace="+cluster.System, "wait", "--for=delete", "pod",
+		"--selector=app.kubernetes.io/name="+cluster.Manager, "--timeout=60s")
 	t.Step("before its rights go, the last one has lifted the gate that nobody else would")
 	held, err := t.Client.CoreV1().Pods(t.NS).Get(t.Ctx, "held", metav1.GetOptions{})
 	t.Must(err)
@@ -591,7 +605,8 @@ func pinCertificate(t *Test) {
 	}
 	good := caBundle()
 	t.Step("somebody writes another CA into the webhook configuration")
-	t.Kubectl("patch", "mutatingwebhookconfiguration", name, "--type=json", "-p", `[{"op":"remove","path":"/webhooks/0/clientConfig/caBundle"}]`)
+	t.Kubectl("patch", "mutatingwebhookconfiguration", name, "--type=json", "-p",
+		`[{"op":"remove","path":"/webhooks/0/clientConfig/caBundle"}]`)
 	t.Eventually(time.Minute, "it is right again", func() error {
 		if caBundle() != good {
 			return errors.New("it is not")
@@ -599,7 +614,8 @@ func pinCertificate(t *Test) {
 		return nil
 	})
 	t.Step("the Secret is emptied: there are another CA and another certificate, and every manager serves it")
-	t.Kubectl("--namespace="+cluster.System, "patch", "secret", name, "--type=json", "-p", `[{"op":"remove","path":"/data"}]`)
+	t.Kubectl("--namespace="+cluster.System, "patch", "secret", name, "--type=json", "-p",
+		`[{"op":"remove","path":"/data"}]`)
 	t.Eventually(time.Minute, "the CA changes", func() error {
 		if now := caBundle(); now == good || now == "" {
 			return errors.New("it has not")
@@ -614,7 +630,8 @@ func (t *Test) webhookAnswers() error {
 	probe := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "probe", Annotations: map[string]string{Window: "10"}},
 		Spec: t.echoserver("probe", nil, 1).Spec.Template.Spec}
 	for range 20 {
-		p, err := t.Client.CoreV1().Pods(t.NS).Create(t.Ctx, probe.DeepCopy(), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		p, err := t.Client.CoreV1().Pods(t.NS).Create(t.Ctx, probe.DeepCopy(),
+			metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		t.Must(err)
 		if p.Annotations[pinReason] == "" {
 			return errors.New("once it was not")
@@ -644,11 +661,13 @@ func (t *Test) table(name string) map[string]string {
 
 func pinWords(t *Test) {
 	t.Step("every word of the tables that the parsers are tested by")
-	for annotation, table := range map[string]map[string]string{Window: t.table("windows.txt"), pinMode: t.table("pins.txt")} {
+	for annotation, table := range map[string]map[string]string{Window: t.table("windows.txt"),
+		pinMode: t.table("pins.txt")} {
 		for word, means := range table {
 			set := t.echoserver("words", nil, 1)
 			set.Spec.Template.Annotations = map[string]string{annotation: word}
-			_, err := t.Client.AppsV1().StatefulSets(t.NS).Create(t.Ctx, &set, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+			_, err := t.Client.AppsV1().StatefulSets(t.NS).Create(t.Ctx, &set,
+				metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 			if (err != nil) != (means == "error") {
 				t.Fatalf("%s: %q means %s, and the API server says %v", annotation, word, means, err)
 			}
@@ -671,7 +690,8 @@ func pinWords(t *Test) {
 		{"batch/v1", "CronJob", `{"schedule":"0 0 1 1 *","jobTemplate":{"spec":{"template":%s}}}`},
 	} {
 		object := func(window string) string {
-			template, err := json.Marshal(object{"metadata": object{"labels": object{"a": "b"}, "annotations": object{Window: window}},
+			template, err := json.Marshal(object{"metadata": object{"labels": object{"a": "b"},
+				"annotations": object{Window: window}},
 				"spec": object{"restartPolicy": map[bool]string{true: "Never", false: "Always"}[strings.HasSuffix(kind.kind, "Job")],
 					"containers": []any{object{"name": "c", "image": "none"}}}})
 			t.Must(err)
@@ -699,8 +719,10 @@ func pinConfined(t *Test) {
 	status := append(slices.Clone(pod), "--subresource=status")
 	reservation := t.reservation("echoserver-0", t.Node(3))
 	ipr := []string{"patch", "ipreservation", reservation.Metadata.Name, "--type=merge"}
-	other := strings.ReplaceAll(t.Kubectl("--namespace="+t.NS, "get", "ipreservation", reservation.Metadata.Name, "-o", "json"), reservation.Metadata.Name, "another")
-	// Somebody who may do anything but is no more trusted than the manager: its name, and the rights of an administrator.
+	other := strings.ReplaceAll(t.Kubectl("--namespace="+t.NS, "get", "ipreservation", reservation.Metadata.Name, "-o",
+		"json"), reservation.Metadata.Name, "another")
+	// Somebody who may do anything but is no more trusted than the manager: its name, and the
+	// rights of an administrator.
 	asManager := []string{"--as=system:serviceaccount:leasehold-system:leasehold-manager", "--as-group=system:masters"}
 	t.Step("what the manager's account may not do")
 	for _, act := range []struct {
@@ -714,18 +736,24 @@ func pinConfined(t *Test) {
 		{pod, `{"metadata":{"finalizers":["a.b/c"]}}`, "may only change its own annotations"},
 		{pod, `{"spec":{"containers":[{"name":"echoserver","image":"x"}]}}`, "may only remove its own scheduling gate"},
 		{pod, `{"spec":{"activeDeadlineSeconds":1}}`, "may only remove its own scheduling gate"},
-		{append(slices.Clone(pod), "--type=json"), `[{"op":"add","path":"/spec/tolerations/-","value":{"operator":"Exists"}}]`, "may only remove its own scheduling gate"},
-		{[]string{"patch", "pod", "held"}, `{"spec":{"schedulingGates":[{"$patch":"delete","name":"` + hold + `"}]}}`, "may only remove its own scheduling gate"},
+		{append(slices.Clone(pod), "--type=json"),
+			`[{"op":"add","path":"/spec/tolerations/-","value":{"operator":"Exists"}}]`, "may only remove its own " +
+				"scheduling gate"},
+		{[]string{"patch", "pod", "held"}, `{"spec":{"schedulingGates":[{"$patch":"delete","name":"` + hold + `"}]}}`,
+			"may only remove its own scheduling gate"},
 		{status, `{"status":{"phase":"Failed"}}`, "may only change the nominated node"},
 		{status, `{"status":{"resize":"Proposed"}}`, "may only change the nominated node"},
 		{status, `{"status":{"observedGeneration":99}}`, "may only change the nominated node"},
 		{status, `{"status":{"containerStatuses":null}}`, "may only change the nominated node"},
 		{ipr, `{"spec":{"release":"` + reservation.Status.ID + `"}}`, "may not change the spec of a reservation"},
 		{ipr, `{"metadata":{"labels":{"a":"b"}}}`, "may only change its own annotations"},
-		{append(slices.Clone(ipr), "--subresource=status"), `{"status":{"podUID":"another"}}`, "only the agent of the node may change the status"},
+		{append(slices.Clone(ipr), "--subresource=status"), `{"status":{"podUID":"another"}}`,
+			"only the agent of the node may change the status"},
 		{[]string{"delete", "ipreservation", reservation.Metadata.Name}, "", "must set the precondition uid"},
 		{[]string{"create", "-f", "-"}, other, "may not create pods or reservations"},
-		{[]string{"create", "-f", "-"}, `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"made"},"spec":{"containers":[{"name":"c","image":"none"}]}}`,
+		{[]string{"create", "-f", "-"},
+			`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"made"},"spec":{"containers":[{"name":"c",` +
+				`"image":"none"}]}}`,
 			"may not create pods or reservations"},
 	} {
 		args, stdin := act.args, act.last
@@ -738,9 +766,11 @@ func pinConfined(t *Test) {
 		}
 	}
 	t.Step("it may delete the reservation that it has looked at; a living agent publishes it again")
-	options := fmt.Sprintf(`{"kind":"DeleteOptions","apiVersion":"v1","preconditions":{"uid":%q}}`, reservation.Metadata.UID)
+	options := fmt.Sprintf(`{"kind":"DeleteOptions","apiVersion":"v1","preconditions":{"uid":%q}}`,
+		reservation.Metadata.UID)
 	path := "/apis/ipam.leasehold.dev/v1alpha1/namespaces/" + t.NS + "/ipreservations/" + reservation.Metadata.Name
-	if out, err := t.kubectl(options, append([]string{"delete", "--raw=" + path, "-f", "-"}, asManager...)...); err != nil {
+	if out, err := t.kubectl(options, append([]string{"delete", "--raw=" + path, "-f", "-"},
+		asManager...)...); err != nil {
 		t.Fatalf("kubectl delete: %v %s", err, out)
 	}
 	t.published(set.Pods())

@@ -18,7 +18,8 @@ func onPtp(t *Test)    { recreateAndScale(t, "ptp") }
 
 func recreateAndScale(t *Test, plugin string) {
 	n := t.Node(2)
-	t.Networks(n, cluster.Network{Name: t.NS, Type: plugin, Subnets: []netip.Prefix{netip.MustParsePrefix("10.251.0.0/24")}})
+	t.Networks(n, cluster.Network{Name: t.NS, Type: plugin,
+		Subnets: []netip.Prefix{netip.MustParsePrefix("10.251.0.0/24")}})
 	t.Step("two echoservers start on %s with %s", n.Name, plugin)
 	set := t.Echoserver("echoserver", n, 2)
 	before := set.Ready()
@@ -84,7 +85,8 @@ func (t *Test) interfaces(set *Set) map[string]string {
 func lateDels(t *Test) {
 	n := t.Node(3)
 	// Not flannel: it swallows every DEL but the first.
-	t.Networks(n, cluster.Network{Name: t.NS, Type: "ptp", Subnets: []netip.Prefix{netip.MustParsePrefix("10.253.0.0/24")}})
+	t.Networks(n, cluster.Network{Name: t.NS, Type: "ptp",
+		Subnets: []netip.Prefix{netip.MustParsePrefix("10.253.0.0/24")}})
 	t.Must(n.Trace())
 	t.Cleanup(func() { t.Must(n.Untrace()) })
 	t.Step("an echoserver starts on %s, and is deleted", n.Name)

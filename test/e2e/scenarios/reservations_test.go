@@ -26,7 +26,8 @@ import (
 // soon is how long the objects may lag behind a node's store.
 const soon = 2 * time.Second
 
-// Truth waits until the scenario's reservations of a node say what its store says, and tells how long that took.
+// Truth waits until the scenario's reservations of a node say what its store says, and tells how
+// long that took.
 func (t *Test) Truth(n *cluster.Node, limit time.Duration, when string) {
 	began := time.Now()
 	t.Eventually(limit, "the reservations of "+n.Name+" tell the truth "+when, func() error { return t.isTrue(n) })
@@ -71,7 +72,8 @@ func (t *Test) reservation(pod string, n *cluster.Node) inspect.Reservation {
 
 func (t *Test) release(r inspect.Reservation, id string) {
 	patch := fmt.Sprintf(`{"spec":{"release":%q}}`, id)
-	_, err := t.Dynamic.Resource(inspect.IPReservations).Namespace(t.NS).Patch(t.Ctx, r.Metadata.Name, types.MergePatchType,
+	_, err := t.Dynamic.Resource(inspect.IPReservations).Namespace(t.NS).Patch(t.Ctx, r.Metadata.Name,
+		types.MergePatchType,
 		[]byte(patch), metav1.PatchOptions{})
 	t.Must(err)
 }
@@ -103,7 +105,8 @@ func reservations(t *Test) {
 	t.Step("spec.release of another lease, then of this one")
 	t.release(r, "0123456789abcdef")
 	t.Eventually(soon, "a condition says why nothing happens", func() error {
-		if text := t.Kubectl("get", "ipr", r.Metadata.Name, "-o", "jsonpath={.status.conditions}"); !strings.Contains(text, "OtherLease") {
+		if text := t.Kubectl("get", "ipr", r.Metadata.Name, "-o",
+			"jsonpath={.status.conditions}"); !strings.Contains(text, "OtherLease") {
 			return fmt.Errorf("it says %q", text)
 		}
 		return nil
@@ -267,7 +270,8 @@ func stockFlannel(t *Test) {
 	t.Truth(n, soon, "nothing is kept any more")
 }
 
-// asHostLocal puts leasehold in host-local's place until the scenario ends, as a user would whose manifests cannot change.
+// asHostLocal puts leasehold in host-local's place until the scenario ends, as a user would whose
+// manifests cannot change.
 func (t *Test) asHostLocal(n *cluster.Node) {
 	if !t.Cluster.Retains() {
 		return
@@ -362,7 +366,8 @@ func (t *Test) wrongWord(n *cluster.Node, set *Set) {
 		}
 		return nil
 	})
-	t.Step("a wrong word changes nothing: %s", t.SaidOf(set.Pods()["echoserver-0"], "InvalidReservation", `"soon"`, "want whole minutes"))
+	t.Step("a wrong word changes nothing: %s", t.SaidOf(set.Pods()["echoserver-0"], "InvalidReservation", `"soon"`,
+		"want whole minutes"))
 	t.windowBecomes(n, "10m0s")
 	t.Kubectl("annotate", "--overwrite", "pods", "--all", Window+"=10")
 	back()
@@ -429,14 +434,16 @@ func moved(t *Test) {
 		t.Fatalf("%s says %+v", now.Name, r.Status)
 	}
 	t.Sleep(3 * time.Second)
-	// One deletion; and the object of a pod that was made again elsewhere may have been confirmed meanwhile.
+	// One deletion; and the object of a pod that was made again elsewhere may have been confirmed
+	// meanwhile.
 	n := writes() - wrote
 	t.Step("%.0f writes of both agents since the return", n)
 	if n > 2 {
 		t.Fatalf("%.0f writes for one deletion and one confirmation", n)
 	}
 	t.Step("the rest of the old node's window is not kept: its address is free")
-	if leases, _ := t.Leases(old); slices.ContainsFunc(leases, func(l inspect.Lease) bool { return l.Pod == "echoserver-0" }) {
+	if leases, _ := t.Leases(old); slices.ContainsFunc(leases,
+		func(l inspect.Lease) bool { return l.Pod == "echoserver-0" }) {
 		t.Fatalf("%s keeps %+v", old.Name, leases)
 	}
 }
@@ -445,8 +452,10 @@ func moved(t *Test) {
 func (t *Test) agentArgs(args ...string) {
 	agents := t.Client.AppsV1().DaemonSets(cluster.System)
 	set := func(args []string) {
-		patch := fmt.Sprintf(`{"spec":{"template":{"spec":{"containers":[{"name":"agent","args":["%s"]}]}}}}`, strings.Join(args, `","`))
-		_, err := agents.Patch(t.Ctx, cluster.Agent, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
+		patch := fmt.Sprintf(`{"spec":{"template":{"spec":{"containers":[{"name":"agent","args":["%s"]}]}}}}`,
+			strings.Join(args, `","`))
+		_, err := agents.Patch(t.Ctx, cluster.Agent, types.StrategicMergePatchType, []byte(patch),
+			metav1.PatchOptions{})
 		t.Must(err)
 		t.Must(t.Cluster.WaitDeployed(t.Ctx, 2*time.Minute))
 	}
@@ -468,7 +477,8 @@ func foreignReservation(t *Test) {
 
 	agent := t.as(t.Agent(mine)).Resource(inspect.IPReservations).Namespace(t.NS)
 	refused := func(what string, err error) {
-		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "may not write a reservation of node "+other.Name) {
+		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(),
+			"may not write a reservation of node "+other.Name) {
 			t.Fatalf("%s: %v", what, err)
 		}
 		t.Step("%s: refused", what)
@@ -498,13 +508,16 @@ func foreignReservation(t *Test) {
 	t.rights()
 }
 
-// as is a client with the rights of an agent, by a token that is bound to its pod; to none for a pod without a name.
+// as is a client with the rights of an agent, by a token that is bound to its pod; to none for a
+// pod without a name.
 func (t *Test) as(agent corev1.Pod) dynamic.Interface {
 	request := &authv1.TokenRequest{}
 	if agent.Name != "" {
-		request.Spec.BoundObjectRef = &authv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: agent.Name, UID: agent.UID}
+		request.Spec.BoundObjectRef = &authv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: agent.Name,
+			UID: agent.UID}
 	}
-	token, err := t.Client.CoreV1().ServiceAccounts(cluster.System).CreateToken(t.Ctx, cluster.Agent, request, metav1.CreateOptions{})
+	token, err := t.Client.CoreV1().ServiceAccounts(cluster.System).CreateToken(t.Ctx, cluster.Agent, request,
+		metav1.CreateOptions{})
 	t.Must(err)
 	config, err := clientcmd.BuildConfigFromFlags("", t.Cluster.Kubeconfig())
 	t.Must(err)
@@ -515,11 +528,12 @@ func (t *Test) as(agent corev1.Pod) dynamic.Interface {
 	return client
 }
 
-// stormPods is how many pods the storm has: more than a kubelet runs, and more than a subnet of the cluster has addresses.
+// stormPods is how many pods the storm has: more than a kubelet runs, and more than a subnet of the
+// cluster has addresses.
 const stormPods = 250
 
-// storm has the plugin called for 250 pods of the API at once. The kubelet is away and would refuse so many; the plugin,
-// its store, the agent and the API server are the real ones.
+// storm has the plugin called for 250 pods of the API at once. The kubelet is away and would refuse
+// so many; the plugin, its store, the agent and the API server are the real ones.
 func storm(t *Test) {
 	n := t.Node(1)
 	agent := t.Agent(n)
@@ -530,9 +544,11 @@ func storm(t *Test) {
 	dir := "/var/lib/leasehold-storm"
 	t.Must(os.MkdirAll(n.Root()+dir, 0o755))
 	t.Cleanup(func() {
-		// The agent mirrors the leases there until the last of them is gone, also while the folder is being removed.
+		// The agent mirrors the leases there until the last of them is gone, also while the folder
+		// is being removed.
 		t.Eventually(20*time.Second, "nothing of the storm is left", func() error {
-			_, err := n.Machine().Run(t.Ctx, "sh", "-c", `for i in $(ls `+dir+`/ns 2>/dev/null); do ip netns delete "$i" || true; done; rm -rf `+dir)
+			_, err := n.Machine().Run(t.Ctx, "sh", "-c",
+				`for i in $(ls `+dir+`/ns 2>/dev/null); do ip netns delete "$i" || true; done; rm -rf `+dir)
 			return err
 		})
 	})
@@ -569,7 +585,8 @@ func storm(t *Test) {
 		called := time.Since(began)
 		t.Eventually(time.Minute, act.verb+": all reservations are "+act.state, count(act.state))
 		then := metrics()
-		t.Step("%s: %d calls in %.1f s; all reservations %s after %.1f s; %.0f writes; lag: mean %.2f s, %s; agent %.1f MiB",
+		t.Step("%s: %d calls in %.1f s; all reservations %s after %.1f s; %.0f writes; lag: mean %.2f s, %s; agent "+
+			"%.1f MiB",
 			act.verb, stormPods, called.Seconds(), act.state, time.Since(began).Seconds(),
 			then.Sum("leasehold_publish_writes_total")-at.Sum("leasehold_publish_writes_total"),
 			meanLag(at, then), slowest(at, then), then.Sum("process_resident_memory_bytes")/(1<<20))
@@ -588,7 +605,8 @@ func storm(t *Test) {
 	})
 	t.Step("%.0f more writes", metrics().Sum("leasehold_publish_writes_total")-at.Sum("leasehold_publish_writes_total"))
 	now := int64(0)
-	t.Must(t.Client.CoreV1().Pods(t.NS).DeleteCollection(t.Ctx, metav1.DeleteOptions{GracePeriodSeconds: &now}, metav1.ListOptions{}))
+	t.Must(t.Client.CoreV1().Pods(t.NS).DeleteCollection(t.Ctx, metav1.DeleteOptions{GracePeriodSeconds: &now},
+		metav1.ListOptions{}))
 }
 
 // idle tells what the node's agent costs while nothing happens, and returns its last metrics.
@@ -598,11 +616,13 @@ func (t *Test) idle(metrics func() inspect.Metrics) inspect.Metrics {
 	t.Sleep(20 * time.Second)
 	to := metrics()
 	cpu := (to.Sum("process_cpu_seconds_total") - from.Sum("process_cpu_seconds_total")) / time.Since(began).Seconds()
-	t.Step("nothing to do with %d leases: agent %.1f MiB, %.2f %% of a core (goal: 40, 0.2)", stormPods, to.Sum("process_resident_memory_bytes")/(1<<20), cpu*100)
+	t.Step("nothing to do with %d leases: agent %.1f MiB, %.2f %% of a core (goal: 40, 0.2)", stormPods,
+		to.Sum("process_resident_memory_bytes")/(1<<20), cpu*100)
 	return to
 }
 
-// stormCall calls the plugin as a runtime does: an own namespace first, and away with it after the DEL.
+// stormCall calls the plugin as a runtime does: an own namespace first, and away with it after the
+// DEL.
 const stormCall = `#!/bin/sh
 # call ADD|DEL <namespace> <pod> <uid>
 set -e
@@ -620,8 +640,10 @@ func (t *Test) bare(n *cluster.Node, count int) []string {
 	var lines []string
 	for i := range count {
 		p, err := t.Client.CoreV1().Pods(t.NS).Create(t.Ctx, &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("storm-%d", i), Annotations: map[string]string{Window: "15s"}},
-			Spec:       corev1.PodSpec{NodeName: n.Name, Containers: []corev1.Container{{Name: "none", Image: "none", ImagePullPolicy: corev1.PullNever}}},
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("storm-%d", i),
+				Annotations: map[string]string{Window: "15s"}},
+			Spec: corev1.PodSpec{NodeName: n.Name, Containers: []corev1.Container{{Name: "none", Image: "none",
+				ImagePullPolicy: corev1.PullNever}}},
 		}, metav1.CreateOptions{})
 		t.Must(err)
 		lines = append(lines, p.Name+" "+string(p.UID))

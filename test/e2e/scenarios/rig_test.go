@@ -37,7 +37,8 @@ type rig struct {
 	overlaps int // that overlap has returned
 }
 
-// start acquires the cluster, removes what an earlier run left, and starts the watch for addresses in two pods.
+// start acquires the cluster, removes what an earlier run left, and starts the watch for addresses
+// in two pods.
 func (r *rig) start(repo, dir string, o cluster.Options) (err error) {
 	if r.cluster, r.release, err = acquire(r.ctx, repo, dir, o); err != nil {
 		r.release = nil // a cluster that did not start is down
@@ -100,7 +101,8 @@ func (r *rig) prepare(t *Test) {
 	rand.Read(random[:])
 	ns := fmt.Sprintf("%s-%x", t.scenario.name, random)
 	t.NS = ns
-	object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns, Labels: map[string]string{label: t.scenario.name}}}
+	object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns,
+		Labels: map[string]string{label: t.scenario.name}}}
 	_, err := r.client.CoreV1().Namespaces().Create(t.Ctx, object, metav1.CreateOptions{})
 	t.Must(err)
 	t.Cleanup(func() { t.Must(r.client.CoreV1().Namespaces().Delete(t.Ctx, ns, metav1.DeleteOptions{})) })

@@ -15,7 +15,8 @@ import (
 	"time"
 )
 
-// samplesEnv is the environment variable with the directory of a process that runs samples instead of scenarios.
+// samplesEnv is the environment variable with the directory of a process that runs samples instead
+// of scenarios.
 const samplesEnv = "LEASEHOLD_SAMPLES"
 
 // samples are scenarios that need no cluster and end in every possible way.
@@ -59,7 +60,8 @@ var samples = []scenario{
 	works("after", "-", func(t *Test) { t.suite.overlap = func() string { return "" } }),
 }
 
-// runSamples runs the samples as TestCluster. The name of the directory says whether the plugin retains addresses.
+// runSamples runs the samples as TestCluster. The name of the directory says whether the plugin
+// retains addresses.
 func runSamples(ctx context.Context, m *testing.M, dir string) (int, error) {
 	scenarios = &suite{ctx: ctx, table: samples, nodes: 3, retains: filepath.Base(dir) == "retains",
 		limit: 500 * time.Millisecond, failed: filepath.Join(dir, "failed"), start: func() error { return nil },
@@ -84,7 +86,8 @@ func samplesCommand(dir string, args ...string) (*exec.Cmd, *bytes.Buffer) {
 	return cmd, &out
 }
 
-// TestScenariosFailAlone runs the samples in a process of their own, since most of them have to fail.
+// TestScenariosFailAlone runs the samples in a process of their own, since most of them have to
+// fail.
 func TestScenariosFailAlone(t *testing.T) {
 	tests := []struct {
 		name, retains, without string // verdicts with and without retention; failures are in upper case
@@ -149,13 +152,15 @@ func TestScenariosFailAlone(t *testing.T) {
 		if order := between(out.String(), "cleanup last", "cleanup first"); !strings.Contains(order, "busy") {
 			t.Errorf("the cleanups are not called in order:\n%s", out)
 		}
-		if want := fmt.Sprintf("\n%d passed, %d failed\n", passed, len(failed)); !strings.HasSuffix(out.String(), want) {
+		if want := fmt.Sprintf("\n%d passed, %d failed\n", passed,
+			len(failed)); !strings.HasSuffix(out.String(), want) {
 			t.Errorf("the output does not end with %q:\n%s", want, out)
 		}
 	}
 }
 
-// TestInterrupt interrupts a scenario: it cleans up, the next one does not start, and nothing says that all have run.
+// TestInterrupt interrupts a scenario: it cleans up, the next one does not start, and nothing says
+// that all have run.
 func TestInterrupt(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "interrupted")
 	cmd, _ := samplesCommand(dir, "-test.run=^TestCluster$/^(out-of-time|after)$")
@@ -200,7 +205,8 @@ func TestInterrupt(t *testing.T) {
 	}
 }
 
-// TestTable checks that each scenario can be selected and has a name that fits into that of its namespace.
+// TestTable checks that each scenario can be selected and has a name that fits into that of its
+// namespace.
 func TestTable(t *testing.T) {
 	seen := map[string]bool{}
 	for _, s := range table {

@@ -21,7 +21,8 @@ func sandboxKilled(t *Test) {
 	t.killSandboxes(t.Echoserver("plain", n, 1, KeptFor("")))
 }
 
-// killSandboxes kills the pause process of each pod, waits for the new sandbox, and wants the address in it.
+// killSandboxes kills the pause process of each pod, waits for the new sandbox, and wants the
+// address in it.
 func (t *Test) killSandboxes(set *Set) {
 	before := set.Ready()
 	old := map[string]string{}
@@ -94,8 +95,8 @@ func forceDelete(t *Test) {
 	t.Kept(before, set.ReadyBut(before))
 }
 
-// hang makes a sandbox one that nobody can end, until resume is called: its shim, the parent of the pause process, is
-// stopped, and every request to kill waits.
+// hang makes a sandbox one that nobody can end, until resume is called: its shim, the parent of the
+// pause process, is stopped, and every request to kill waits.
 func (t *Test) hang(n *cluster.Node, s inspect.Sandbox) (resume func()) {
 	shim := func(signal string) {
 		_, err := n.Machine().Run(t.Ctx, "sh", "-c", `kill -`+signal+` "$0"`, s.Shim)

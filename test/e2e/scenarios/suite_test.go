@@ -14,12 +14,12 @@ import (
 	"time"
 )
 
-// timeoutMargin is how long before the -timeout of go test the last scenario ends: artefacts are collected, scenarios
-// clean up and the cluster is stopped in that time.
+// timeoutMargin is how long before the -timeout of go test the last scenario ends: artefacts are
+// collected, scenarios clean up and the cluster is stopped in that time.
 const timeoutMargin = 6 * time.Minute
 
-// A suite runs scenarios and records their results. What it needs of a cluster is behind functions, so that the suite
-// can be tested without one.
+// A suite runs scenarios and records their results. What it needs of a cluster is behind functions,
+// so that the suite can be tested without one.
 type suite struct {
 	ctx     context.Context // done on an interrupt
 	table   []scenario
@@ -31,7 +31,8 @@ type suite struct {
 	start   func() error                                      // called once, before the first scenario
 	prepare func(*Test)                                       // called at the start of each scenario
 	collect func(ctx context.Context, test *Test, dir string) // saves artefacts in dir
-	overlap func() string                                     // describes addresses that were in two pods since the last call
+	// describes addresses that were in two pods since the last call
+	overlap func() string
 
 	mu      sync.Mutex
 	results []result
@@ -49,8 +50,9 @@ type result struct {
 	cleanup  time.Duration
 }
 
-// inGroup reports whether a scenario belongs to a group: those that use only node i, counted from 1, or with 0 those
-// that use several or all nodes. In a cluster of fewer nodes, the last one takes the place of those that are missing.
+// inGroup reports whether a scenario belongs to a group: those that use only node i, counted from
+// 1, or with 0 those that use several or all nodes. In a cluster of fewer nodes, the last one takes
+// the place of those that are missing.
 func (s *suite) inGroup(sc scenario, i int) bool {
 	if len(sc.nodes) != 1 {
 		return i == 0
@@ -150,12 +152,12 @@ func (s *suite) run(t *testing.T, sc scenario) {
 	}
 }
 
-// An expectedLoss ends a scenario that has to lose an address. It is a panic and not a failure, because a failed test
-// cannot pass.
+// An expectedLoss ends a scenario that has to lose an address. It is a panic and not a failure,
+// because a failed test cannot pass.
 type expectedLoss string
 
-// close prints the results of all scenarios, and writes the names of those that failed to names.txt in the directory
-// of the artefacts, one per line, unless some were not run.
+// close prints the results of all scenarios, and writes the names of those that failed to names.txt
+// in the directory of the artefacts, one per line, unless some were not run.
 func (s *suite) close(out io.Writer, took time.Duration) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -102,13 +102,15 @@ func (t *Test) WithoutAgent(n *cluster.Node) (back func()) {
 	return back
 }
 
-// WithoutManager stops all managers until back is called, or the scenario ends; what they have configured stays.
+// WithoutManager stops all managers until back is called, or the scenario ends; what they have
+// configured stays.
 func (t *Test) WithoutManager() (back func()) {
 	manager, err := t.Client.AppsV1().Deployments(cluster.System).Get(t.Ctx, cluster.Manager, metav1.GetOptions{})
 	t.Must(err)
 	scale := func(replicas int32) {
 		patch := fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas)
-		_, err := t.Client.AppsV1().Deployments(cluster.System).Patch(t.Ctx, cluster.Manager, types.MergePatchType, []byte(patch),
+		_, err := t.Client.AppsV1().Deployments(cluster.System).Patch(t.Ctx, cluster.Manager, types.MergePatchType,
+			[]byte(patch),
 			metav1.PatchOptions{})
 		t.Must(err)
 	}
@@ -139,8 +141,8 @@ func (t *Test) WithoutControl(parts ...string) (back func()) {
 	return back
 }
 
-// Freeze stops the processes of a pod's containers with SIGSTOP, and lets them go on when resume is called, or the
-// scenario ends. A container that was restarted in between is not frozen.
+// Freeze stops the processes of a pod's containers with SIGSTOP, and lets them go on when resume is
+// called, or the scenario ends. A container that was restarted in between is not frozen.
 func (t *Test) Freeze(pod corev1.Pod) (resume func()) {
 	n := t.NodeOf(pod)
 	containers := t.containers(pod)
@@ -197,7 +199,8 @@ func (t *Test) Logs(pod corev1.Pod, container string, since time.Time) string {
 	return string(data)
 }
 
-// Says waits until a pod's container has logged a line with all these words since a moment, and returns the line.
+// Says waits until a pod's container has logged a line with all these words since a moment, and
+// returns the line.
 func (t *Test) Says(pod corev1.Pod, container string, since time.Time, words ...string) string {
 	var found string
 	t.Eventually(30*time.Second, fmt.Sprintf("%s says %q", pod.Name, words), func() error {

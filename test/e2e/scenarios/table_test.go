@@ -5,11 +5,13 @@ type scenario struct {
 	name  string // also the prefix of its namespace
 	about string
 	run   func(*Test)
-	// keeps marks a scenario that proves that an address is kept: with a plugin without retention it must lose one.
+	// keeps marks a scenario that proves that an address is kept: with a plugin without retention
+	// it must lose one.
 	keeps bool
 	// ours marks a scenario about leasehold's own pods. It is not run with another plugin.
 	ours bool
-	// nodes are the nodes that the scenario uses, as Test.Node counts them. One without any uses the whole cluster.
+	// nodes are the nodes that the scenario uses, as Test.Node counts them. One without any uses
+	// the whole cluster.
 	nodes []int
 }
 
@@ -25,7 +27,8 @@ func ours(name, about string, run func(*Test)) scenario {
 	return scenario{name: name, about: about, run: run, keeps: true, ours: true}
 }
 
-// on returns the scenario with the nodes that it uses. If it is one, it runs in parallel to scenarios of other nodes.
+// on returns the scenario with the nodes that it uses. If it is one, it runs in parallel to
+// scenarios of other nodes.
 func (s scenario) on(nodes ...int) scenario {
 	s.nodes = nodes
 	return s
@@ -71,7 +74,8 @@ var table = []scenario{
 	keeps("bridge", "recreate and scale on the bridge plugin", onBridge).on(2),
 	keeps("ptp", "recreate and scale on the ptp plugin", onPtp).on(2),
 	works("status", "containerd 2.4, CNI 1.1.0: STATUS arrives, an exhausted pool leaves the node Ready", status).on(3),
-	ours("accidents", "containers, shims, containerd, kubelet and agent are killed: who lives keeps its address", accidents).on(1),
+	ours("accidents", "containers, shims, containerd, kubelet and agent are killed: who lives keeps its address",
+		accidents).on(1),
 	keeps("leaked", "sandboxes vanish without a DEL, and the agent notices", leaked).on(1),
 	keeps("leaked-reboot", "the same by a reboot", leakedReboot).on(1),
 	ours("flannel-leftover", "flannel swallows a DEL, and the agent notices", flannelsLeftover).on(1),
@@ -80,7 +84,8 @@ var table = []scenario{
 	ours("metrics", "the agent's numbers follow pods that come and go", counted).on(2),
 	keeps("without-agent", "a node without an agent is right, too", agentless).on(2),
 	ours("store-lost", "what a lost store knew comes back from the agent's copy", storeLost).on(2),
-	keeps("first-connect", "a kept address with another MAC answers neighbours and the node at once", firstConnect).on(2),
+	keeps("first-connect", "a kept address with another MAC answers neighbours and the node at once",
+		firstConnect).on(2),
 	ours("pin", "nine pods on three nodes come back to their nodes", pin),
 	ours("pin-modes", "every mode brings pods back, and says so", pinModes),
 	ours("pin-short-life", "a pod that lived for a second comes back to its node", pinShortLife),
@@ -97,11 +102,14 @@ var table = []scenario{
 	ours("pin-words", "what users may write, and what is said of the rest", pinWords).on(3),
 	ours("pin-confined", "what the manager may not do", pinConfined).on(3),
 	keeps("reservations", "what a node keeps is published, and given up when told so", reservations).on(1),
-	keeps("stock-flannel", "flannel's stock list, leasehold in host-local's place: the agent alone brings the windows", stockFlannel).on(1),
+	keeps("stock-flannel", "flannel's stock list, leasehold in host-local's place: the agent alone brings the windows",
+		stockFlannel).on(1),
 	keeps("expected-back", "the window ends while the pod waits for its sandbox", expectedBack).on(1),
 	keeps("forever", "no clock ends it: a word does, or a StatefulSet that does without the pod", forever).on(2),
-	keeps("reservations-reboot", "after a reboot the reservations are right as soon as the agent is", reservationsReboot).on(2),
-	ours("foreign-reservation", "an agent cannot write another node's reservations; what users may do with them", foreignReservation).on(1, 2),
+	keeps("reservations-reboot", "after a reboot the reservations are right as soon as the agent is",
+		reservationsReboot).on(2),
+	ours("foreign-reservation", "an agent cannot write another node's reservations; what users may do with them",
+		foreignReservation).on(1, 2),
 	ours("told", "events say what became of addresses; ReplicaSets and Jobs keep none", told).on(3),
 	ours("static-pod", "a static pod keeps its address, though the API knows it by another UID", staticPod).on(3),
 	ours("storm", "250 pods start and go on one node: lag, writes and memory of what publishes them", storm).on(1),
@@ -110,7 +118,8 @@ var table = []scenario{
 	keeps("pps-manual", "PersistentPodState by the manual: annotations on the StatefulSet", ppsManual),
 	keeps("pps-explicit", "PersistentPodState by the manual: an object, in both versions", ppsExplicit),
 	ours("pps-zone", "the zone is required, the host preferred, and the user's own selector wins", ppsZone),
-	keeps("pps-retention", "scaled down and up under both policies, ordinals from 5, deleted and made again", ppsRetention),
+	keeps("pps-retention", "scaled down and up under both policies, ordinals from 5, deleted and made again",
+		ppsRetention),
 	ours("pps-refused", "conflicts, changed targets, bad weights and unknown kinds are refused", ppsRefused),
 	ours("pps-gone-node", "a required hostname whose node is gone binds nobody", ppsGoneNode),
 	ours("pps-short-life", "a pod that is gone before anything of it is recorded comes back to its node", ppsShortLife),

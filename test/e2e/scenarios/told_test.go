@@ -15,7 +15,8 @@ import (
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 )
 
-// told: in a network with five addresses and a short longest window, everything that an event is for happens.
+// told: in a network with five addresses and a short longest window, everything that an event is
+// for happens.
 func told(t *Test) {
 	const longest = 5 * time.Second
 	n := t.Node(3)
@@ -37,9 +38,11 @@ func told(t *Test) {
 		return errors.New("the journal does not say so")
 	})
 	after := scaledTo(set, 1)["echoserver-0"]
-	t.Step("%s", t.SaidOf(after, "AddressChanged", addresses(after)+" instead of "+addresses(before), "its window ended"))
+	t.Step("%s", t.SaidOf(after, "AddressChanged", addresses(after)+" instead of "+addresses(before),
+		"its window ended"))
 
-	t.Step("a ReplicaSet's and a Job's pods take the other four addresses; they ask for a window, and their names never come back")
+	t.Step("a ReplicaSet's and a Job's pods take the other four addresses; they ask for a window, and their names " +
+		"never come back")
 	others := t.Deployment("others", n, 3, KeptFor("10"))
 	t.job("job", n)
 	pods := merge(others.Ready(), (&Set{t, "job", n, 1}).Ready())
@@ -137,7 +140,8 @@ spec:
     imagePullPolicy: Never
 `
 
-// mirror waits until the object that stands for a static pod is Ready in a generation, and the agent has said so.
+// mirror waits until the object that stands for a static pod is Ready in a generation, and the
+// agent has said so.
 func (t *Test) mirror(name string, generation int) corev1.Pod {
 	var found corev1.Pod
 	t.Eventually(time.Minute, name+" is Ready", func() error {
@@ -164,18 +168,22 @@ func (t *Test) mirror(name string, generation int) corev1.Pod {
 	return found
 }
 
-// rights: who may see a namespace sees its reservations, and its administrators may give addresses up.
+// rights: who may see a namespace sees its reservations, and its administrators may give addresses
+// up.
 func (t *Test) rights() {
-	for role, want := range map[string]string{"view": "yes yes no no no", "edit": "yes yes no no no", "admin": "yes yes yes no no"} {
+	for role, want := range map[string]string{"view": "yes yes no no no", "edit": "yes yes no no no",
+		"admin": "yes yes yes no no"} {
 		t.Kubectl("create", "rolebinding", role, "--clusterrole="+role, "--user="+t.NS+"-"+role)
 		var got string
 		t.Eventually(10*time.Second, "the rights of "+role, func() error {
 			var words []string
 			for _, verb := range []string{"list", "watch", "patch", "delete"} {
-				out, _ := t.kubectl("", "auth", "can-i", verb, "ipreservations.ipam.leasehold.dev", "--as="+t.NS+"-"+role)
+				out, _ := t.kubectl("", "auth", "can-i", verb, "ipreservations.ipam.leasehold.dev",
+					"--as="+t.NS+"-"+role)
 				words = append(words, strings.TrimSpace(out))
 			}
-			out, _ := t.kubectl("", "auth", "can-i", "patch", "ipreservations.ipam.leasehold.dev", "--subresource=status", "--as="+t.NS+"-"+role)
+			out, _ := t.kubectl("", "auth", "can-i", "patch", "ipreservations.ipam.leasehold.dev",
+				"--subresource=status", "--as="+t.NS+"-"+role)
 			got = strings.Join(append(words, strings.TrimSpace(out)), " ")
 			if got != want {
 				return fmt.Errorf("to list, watch, patch and delete, and to patch the status: %s, want %s", got, want)

@@ -29,7 +29,8 @@ const (
 	injected      = "kruise.io/injected-persistent-pod-state"
 )
 
-var podStates = schema.GroupVersionResource{Group: "apps.kruise.io", Version: "v1beta1", Resource: "persistentpodstates"}
+var podStates = schema.GroupVersionResource{Group: "apps.kruise.io", Version: "v1beta1",
+	Resource: "persistentpodstates"}
 
 // manifest reads one of the manual's manifests and puts other words in.
 func (t *Test) manifest(name string, oldnew ...string) string {
@@ -38,10 +39,11 @@ func (t *Test) manifest(name string, oldnew ...string) string {
 	return strings.NewReplacer(oldnew...).Replace(string(text))
 }
 
-// explicit is the manual's PersistentPodState for a built-in StatefulSet of the scenario's namespace, where what stands for
-// "more labels" is left out.
+// explicit is the manual's PersistentPodState for a built-in StatefulSet of the scenario's
+// namespace, where what stands for "more labels" is left out.
 func (t *Test) explicit(oldnew ...string) string {
-	return t.manifest("persistentpodstate.yaml", append(oldnew, "[,other node labels]", "", "namespace: echoserver", "namespace: "+t.NS,
+	return t.manifest("persistentpodstate.yaml", append(oldnew, "[,other node labels]", "", "namespace: echoserver",
+		"namespace: "+t.NS,
 		"apiVersion: apps.kruise.io/v1beta1\n    kind: StatefulSet", "apiVersion: apps/v1\n    kind: StatefulSet")...)
 }
 
@@ -103,7 +105,8 @@ func (t *Test) boundTo(pod corev1.Pod, object, key, value string) {
 	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
 		for _, t := range a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution {
 			for _, r := range t.Preference.MatchExpressions {
-				if t.Weight == 100 && r.Key == key && r.Operator == corev1.NodeSelectorOpIn && slices.Equal(r.Values, []string{value}) {
+				if t.Weight == 100 && r.Key == key && r.Operator == corev1.NodeSelectorOpIn &&
+					slices.Equal(r.Values, []string{value}) {
 					return
 				}
 			}
@@ -127,7 +130,8 @@ func ppsManual(t *Test) {
 				for _, line := range []string{
 					"apiVersion: apps.kruise.io/" + version,
 					"  - preference:", "      " + key + ":\n      - kubernetes.io/hostname", "    weight: 100",
-					"    " + p.Name + ":\n      nodeName: " + p.Spec.NodeName + "\n      nodeTopologyLabels:\n        kubernetes.io/hostname: " + p.Spec.NodeName,
+					"    " + p.Name + ":\n      nodeName: " + p.Spec.NodeName +
+						"\n      nodeTopologyLabels:\n        kubernetes.io/hostname: " + p.Spec.NodeName,
 				} {
 					if !strings.Contains(out, line) {
 						t.Fatalf("kubectl get in %s shows no %q:\n%s", version, line, out)
@@ -164,13 +168,15 @@ func ppsExplicit(t *Test) {
 	without := []string{`kruise.io/auto-generate-persistent-pod-state: "true"`, ""}
 	if t.Cluster.Retains() {
 		t.Step("the manual's text to the letter is refused: it has words in place of a label")
-		t.Refused(t.explicit("[,other node labels]", "[,other node labels]"), "failure-domain.beta.kubernetes.io/zone[,other node labels]", "not the name of a node label")
+		t.Refused(t.explicit("[,other node labels]", "[,other node labels]"),
+			"failure-domain.beta.kubernetes.io/zone[,other node labels]", "not the name of a node label")
 	}
 	for _, version := range []string{"v1alpha1", "v1beta1"} {
 		t.Step("in %s", version)
 		words := []string{}
 		if version == "v1beta1" {
-			words = []string{"apiVersion: apps.kruise.io/v1alpha1\nkind: PersistentPodState", "apiVersion: apps.kruise.io/v1beta1\nkind: PersistentPodState",
+			words = []string{"apiVersion: apps.kruise.io/v1alpha1\nkind: PersistentPodState",
+				"apiVersion: apps.kruise.io/v1beta1\nkind: PersistentPodState",
 				"nodeTopologyKeys:", "keys:"}
 		}
 		if t.Cluster.Retains() {
@@ -196,7 +202,8 @@ func ppsExplicit(t *Test) {
 			t.Step("an editor changes one spelling of one key")
 			t.Kubectl("patch", "pps", "echoserver", "--type=json",
 				`-p=[{"op":"replace","path":"/spec/requiredPersistentTopology/keys","value":["kubernetes.io/os"]}]`)
-			out := t.Kubectl("get", "persistentpodstates.v1alpha1.apps.kruise.io", "echoserver", "-o", "jsonpath={.spec.requiredPersistentTopology.nodeTopologyKeys}")
+			out := t.Kubectl("get", "persistentpodstates.v1alpha1.apps.kruise.io", "echoserver", "-o",
+				"jsonpath={.spec.requiredPersistentTopology.nodeTopologyKeys}")
 			if out != `["kubernetes.io/os"]` {
 				t.Fatalf("the other one says %s", out)
 			}
@@ -216,14 +223,16 @@ func ppsZone(t *Test) {
 	openTwo, openThree := t.Cordon(two), t.Cordon(three)
 	t.Step("an echoserver starts on %s; %s is in its zone, %s is not", one.Name, two.Name, three.Name)
 	const role = "e2e.leasehold.dev/role"
-	t.Apply(t.manifest("echoserver.yaml", "replicas: 2", "replicas: 1", "  annotations:\n    kruise.io", "  annotations:\n"+
-		"    kruise.io/persistent-pod-annotations: "+role+"\n    kruise.io/required-persistent-topology: "+zoneLabel+"\n    kruise.io"))
+	t.Apply(t.manifest("echoserver.yaml", "replicas: 2", "replicas: 1", "  annotations:\n    kruise.io",
+		"  annotations:\n"+
+			"    kruise.io/persistent-pod-annotations: "+role+"\n    kruise.io/required-persistent-topology: "+zoneLabel+"\n    kruise.io"))
 	set := t.set("echoserver", 1)
 	set.Ready()
 	t.RecordedAt("echoserver", map[string]string{"echoserver-0": one.Name})
 	t.Kubectl("annotate", "pod", "echoserver-0", role+"=leader")
 	t.Eventually(30*time.Second, "its annotation is recorded", func() error {
-		if got, _, _ := unstructured.NestedString(t.State("echoserver").Object, "status", "podStates", "echoserver-0", "annotations", role); got != "leader" {
+		if got, _, _ := unstructured.NestedString(t.State("echoserver").Object, "status", "podStates", "echoserver-0",
+			"annotations", role); got != "leader" {
 			return fmt.Errorf("it is %q", got)
 		}
 		return nil
@@ -259,7 +268,8 @@ func ppsZone(t *Test) {
 	if at := fourth["echoserver-0"].Spec.NodeName; at != three.Name {
 		t.Fatalf("it went to %s", at)
 	}
-	t.Step("it has what it asked for: %s", t.SaidOf(fourth["echoserver-0"], "PinNotPossible", "PersistentPodState echoserver", "own selector", zoneLabel+"=a"))
+	t.Step("it has what it asked for: %s", t.SaidOf(fourth["echoserver-0"], "PinNotPossible",
+		"PersistentPodState echoserver", "own selector", zoneLabel+"=a"))
 }
 
 // waits checks that a new pod of a name is there and cannot be placed.
@@ -289,7 +299,8 @@ func (t *Test) waits(name string, old corev1.Pod) corev1.Pod {
 
 // ppsRetention: who is forgotten when, and which numbers count.
 func ppsRetention(t *Test) {
-	manual := t.manifest("echoserver.yaml", "replicas: 2", "replicas: 3\n  podManagementPolicy: Parallel\n  ordinals: {start: 5}")
+	manual := t.manifest("echoserver.yaml", "replicas: 2",
+		"replicas: 3\n  podManagementPolicy: Parallel\n  ordinals: {start: 5}")
 	t.Step("echoserver-5, -6 and -7 start")
 	t.Apply(manual)
 	set := t.set("echoserver", 3)
@@ -308,7 +319,8 @@ func ppsRetention(t *Test) {
 	t.Recorded("echoserver", after)
 
 	t.Step("WhenDeleted: all are remembered")
-	t.Kubectl("patch", "pps", "echoserver", "--type=merge", `-p={"spec":{"persistentPodStateRetentionPolicy":"WhenDeleted"}}`)
+	t.Kubectl("patch", "pps", "echoserver", "--type=merge",
+		`-p={"spec":{"persistentPodStateRetentionPolicy":"WhenDeleted"}}`)
 	set.Scale(0)
 	u := t.Recorded("echoserver", after)
 	if g, _, _ := unstructured.NestedInt64(u.Object, "status", "observedGeneration"); g != u.GetGeneration() {
@@ -331,7 +343,8 @@ func ppsRetention(t *Test) {
 	t.Kubectl("delete", "statefulset", "echoserver", "--wait=false")
 	t.noState("echoserver")
 	t.Step("and made again, with a PersistentPodState of somebody's own")
-	t.Apply(t.explicit("nodeTopologyKeys:\n      - failure-domain.beta.kubernetes.io/zone", "nodeTopologyKeys:\n      - kubernetes.io/os"))
+	t.Apply(t.explicit("nodeTopologyKeys:\n      - failure-domain.beta.kubernetes.io/zone",
+		"nodeTopologyKeys:\n      - kubernetes.io/os"))
 	t.Eventually(time.Minute, "the pods go", func() error {
 		if n := len(set.Pods()); n > 0 {
 			return fmt.Errorf("%d are left", n)
@@ -352,25 +365,33 @@ func ppsRefused(t *Test) {
 		from  []string
 		words []string
 	}{
-		{"a second one for the same StatefulSet", []string{"metadata:\n  name: echoserver", "metadata:\n  name: second"},
-			[]string{"PersistentPodState echoserver has the target StatefulSet echoserver already", "can have only one"}},
-		{"another target", []string{"    name: echoserver", "    name: other"}, []string{"targetRef cannot be changed"}},
+		{"a second one for the same StatefulSet", []string{"metadata:\n  name: echoserver",
+			"metadata:\n  name: second"},
+			[]string{"PersistentPodState echoserver has the target StatefulSet echoserver already",
+				"can have only one"}},
+		{"another target", []string{"    name: echoserver", "    name: other"},
+			[]string{"targetRef cannot be changed"}},
 		{"another kind of target", []string{"apiVersion: apps.kruise.io/v1beta1\n    kind: StatefulSet", "apiVersion: apps.kruise.io/v1beta1\n    kind: Deployment", "metadata:\n  name: echoserver", "metadata:\n  name: second"},
-			[]string{"Deployment of apps.kruise.io/v1beta1 is not a supported kind", "StatefulSet of apps", "--pps-kinds"}},
+			[]string{"Deployment of apps.kruise.io/v1beta1 is not a supported kind", "StatefulSet of apps",
+				"--pps-kinds"}},
 		{"weight 0", []string{"weight: 100", "weight: 0"}, []string{"weight", "greater than or equal to 1"}},
 		{"weight 101", []string{"weight: 100", "weight: 101"}, []string{"weight", "less than or equal to 100"}},
-		{"no labels", []string{"nodeTopologyKeys:\n      - failure-domain.beta.kubernetes.io/zone[,other node labels]", "nodeTopologyKeys: []",
+		{"no labels", []string{"nodeTopologyKeys:\n      - failure-domain.beta.kubernetes.io/zone[,other node labels]",
+			"nodeTopologyKeys: []",
 			"nodeTopologyKeys:\n          - kubernetes.io/hostname[,other node labels]", "nodeTopologyKeys: []"}, []string{"both empty"}},
-		{"two spellings of two lists", []string{"nodeTopologyKeys:\n      - failure-domain.beta.kubernetes.io/zone[,other node labels]",
-			"keys: [a]\n    nodeTopologyKeys: [b]"}, []string{"keys", "nodeTopologyKeys", "name the same list"}},
+		{"two spellings of two lists",
+			[]string{"nodeTopologyKeys:\n      - failure-domain.beta.kubernetes.io/zone[,other node labels]",
+				"keys: [a]\n    nodeTopologyKeys: [b]"}, []string{"keys", "nodeTopologyKeys", "name the same list"}},
 		{"no name of a target", []string{"    name: echoserver", "    name: \"\""}, []string{"targetRef.name"}},
-		{"an unknown policy", []string{"spec:\n", "spec:\n  persistentPodStateRetentionPolicy: Never\n"}, []string{"WhenScaled", "WhenDeleted"}},
+		{"an unknown policy", []string{"spec:\n", "spec:\n  persistentPodStateRetentionPolicy: Never\n"},
+			[]string{"WhenScaled", "WhenDeleted"}},
 	} {
 		t.Step("%s: %s", r.what, t.Refused(t.explicit(r.from...), r.words...))
 	}
 }
 
-// ppsGoneNode: a required hostname whose node is gone binds nobody, not even a pod that waits already.
+// ppsGoneNode: a required hostname whose node is gone binds nobody, not even a pod that waits
+// already.
 func ppsGoneNode(t *Test) {
 	n := t.Node(2)
 	open := []func(){t.Cordon(t.Node(1)), t.Cordon(t.Node(3))}
@@ -413,7 +434,8 @@ func ppsGoneNode(t *Test) {
 
 // ppsShortLife: a pod without a kept address, gone before anything of it is recorded.
 func ppsShortLife(t *Test) {
-	t.Step("an echoserver without a window, whose hostname is required, is removed as soon as it has an address, five times")
+	t.Step("an echoserver without a window, whose hostname is required, is removed as soon as it has an address, " +
+		"five times")
 	t.Apply(t.manifest("echoserver.yaml", "replicas: 2", "replicas: 1", "preferred-persistent", "required-persistent",
 		`io.kubernetes.cri/reserved-ip-duration: "10"`, ""))
 	t.pps("normalize", "pods")
@@ -433,7 +455,8 @@ func ppsShortLife(t *Test) {
 			t.Step("it runs on %s", home)
 		}
 		if pod.Spec.NodeName != home || i > 0 && pod.Spec.NodeSelector[hostnameLabel] != home {
-			t.Fatalf("the %d. time it is on %s, bound to %v, %v", i+1, pod.Spec.NodeName, pod.Spec.NodeSelector, pod.Annotations)
+			t.Fatalf("the %d. time it is on %s, bound to %v, %v", i+1, pod.Spec.NodeName, pod.Spec.NodeSelector,
+				pod.Annotations)
 		}
 		set.ForceDelete(Pods{"echoserver-0": pod})
 	}
@@ -560,7 +583,8 @@ func (e *etcdCluster) writesWhile(limit time.Duration, what string, done func() 
 			return
 		}
 		if pause := time.Since(e.last); pause > 30*time.Second || time.Since(began) > limit {
-			e.t.Lostf("etcd did not survive while %s: no write for %.0f s, %v; %s", what, pause.Seconds(), err, e.where(e.set.Pods()))
+			e.t.Lostf("etcd did not survive while %s: no write for %.0f s, %v; %s", what, pause.Seconds(), err,
+				e.where(e.set.Pods()))
 		}
 		e.t.Sleep(200 * time.Millisecond)
 	}
@@ -573,7 +597,8 @@ func (e *etcdCluster) write() bool {
 			continue
 		}
 		// {"key":"k0","value":"x"}
-		if _, err := e.t.post(p, 2379, "v3/kv/put", fmt.Sprintf(`{"key":%q,"value":"eA=="}`, key64(e.writes))); err == nil {
+		if _, err := e.t.post(p, 2379, "v3/kv/put", fmt.Sprintf(`{"key":%q,"value":"eA=="}`,
+			key64(e.writes))); err == nil {
 			e.writes++
 			e.longest = max(e.longest, time.Since(e.last))
 			e.last = time.Now()

@@ -41,7 +41,8 @@ func Stubborn(grace time.Duration) Option {
 	return func(template *corev1.PodTemplateSpec) {
 		seconds := int64(grace.Seconds())
 		template.Spec.TerminationGracePeriodSeconds = &seconds
-		template.Spec.Containers[0].Env = append(template.Spec.Containers[0].Env, corev1.EnvVar{Name: "STUBBORN", Value: "1"})
+		template.Spec.Containers[0].Env = append(template.Spec.Containers[0].Env,
+			corev1.EnvVar{Name: "STUBBORN", Value: "1"})
 	}
 }
 
@@ -63,8 +64,8 @@ type Set struct {
 	size int
 }
 
-// Echoserver creates the manual's echoserver under a name, on one node or, with nil, where the scheduler sends it, and
-// waits until it runs.
+// Echoserver creates the manual's echoserver under a name, on one node or, with nil, where the
+// scheduler sends it, and waits until it runs.
 func (t *Test) Echoserver(name string, n *cluster.Node, replicas int, options ...Option) *Set {
 	set := t.echoserver(name, n, replicas, options...)
 	_, err := t.Client.AppsV1().StatefulSets(t.NS).Create(t.Ctx, &set, metav1.CreateOptions{})
@@ -94,8 +95,8 @@ func (t *Test) echoserver(name string, n *cluster.Node, replicas int, options ..
 	return set
 }
 
-// Deployment creates pods whose names never return, without a window unless an option says otherwise, and does not wait for
-// them.
+// Deployment creates pods whose names never return, without a window unless an option says
+// otherwise, and does not wait for them.
 func (t *Test) Deployment(name string, n *cluster.Node, replicas int, options ...Option) *Set {
 	set := t.echoserver(name, n, replicas, append([]Option{KeptFor("")}, options...)...)
 	d := appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -190,7 +191,8 @@ func (s *Set) Delete(pods Pods) {
 // ForceDelete removes the pods' objects at once, whatever their containers do.
 func (s *Set) ForceDelete(pods Pods) { s.t.forceDelete(pods) }
 
-// forceDelete is ForceDelete for pods of any workload; those that have been replaced meanwhile are left alone.
+// forceDelete is ForceDelete for pods of any workload; those that have been replaced meanwhile are
+// left alone.
 func (t *Test) forceDelete(pods Pods) {
 	now := int64(0)
 	for name, p := range pods {

@@ -62,8 +62,8 @@ func (t *Test) Fatalf(format string, args ...any) {
 	t.FailNow()
 }
 
-// Lostf ends a scenario in which an address was not kept. That is a failure, unless the plugin under test has no
-// retention and the scenario depends on it.
+// Lostf ends a scenario in which an address was not kept. That is a failure, unless the plugin
+// under test has no retention and the scenario depends on it.
 func (t *Test) Lostf(format string, args ...any) {
 	t.Helper()
 	if t.expectLoss {
@@ -81,8 +81,9 @@ func (t *Test) Must(err error) {
 	}
 }
 
-// Cleanup registers a function to call after the scenario, even if it failed. The last one is called first, each has
-// two minutes, and one that fails or panics does not keep the others from being called.
+// Cleanup registers a function to call after the scenario, even if it failed. The last one is
+// called first, each has two minutes, and one that fails or panics does not keep the others from
+// being called.
 func (t *Test) Cleanup(f func()) {
 	t.T.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.suite.ctx), 2*time.Minute)
@@ -278,7 +279,8 @@ func (t *Test) sandboxes(n *cluster.Node) []inspect.Sandbox {
 	return sandboxes
 }
 
-// Leases reads what a node's store holds for the scenario's pods. host-local has no store to read: the answer is false.
+// Leases reads what a node's store holds for the scenario's pods. host-local has no store to read:
+// the answer is false.
 func (t *Test) Leases(n *cluster.Node) ([]inspect.Lease, bool) {
 	if !t.Cluster.Retains() {
 		return nil, false
@@ -295,9 +297,9 @@ func (t *Test) History(n *cluster.Node) []inspect.Entry {
 	return slices.DeleteFunc(all, func(e inspect.Entry) bool { return e.Namespace != t.NS })
 }
 
-// LeasesAre checks that the store of a node has exactly one lease per pod interface and family, all in one state. Soft
-// holds do not count: they keep an address from being given away too soon, and for nobody else. With names of pods, the
-// leases of others do not count either.
+// LeasesAre checks that the store of a node has exactly one lease per pod interface and family, all
+// in one state. Soft holds do not count: they keep an address from being given away too soon, and
+// for nobody else. With names of pods, the leases of others do not count either.
 func (t *Test) LeasesAre(n *cluster.Node, state string, count int, pods ...string) {
 	leases, ok := t.Leases(n)
 	if !ok {
@@ -362,7 +364,8 @@ func (t *Test) Events(uid, reason string) []string {
 	return texts
 }
 
-// SaidOf waits until a pod has an event of a reason whose message has all these words, and returns the message.
+// SaidOf waits until a pod has an event of a reason whose message has all these words, and returns
+// the message.
 func (t *Test) SaidOf(pod corev1.Pod, reason string, words ...string) string {
 	var found string
 	t.Eventually(30*time.Second, fmt.Sprintf("event %s of %s with %q", reason, pod.Name, words), func() error {
