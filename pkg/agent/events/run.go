@@ -14,6 +14,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/kube/once"
 	"github.com/leasehold-cni/leasehold/pkg/notify"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
@@ -39,11 +40,11 @@ type Events struct {
 	reader  reader
 	cursor  uint64
 	started bool
+	invalid once.Set // the annotations that were reported
 
-	mu      sync.Mutex
-	queue   []notice
-	invalid map[informer.Name]string // the invalid annotation that was last reported of a pod
-	queued  notify.Signal
+	mu     sync.Mutex
+	queue  []notice
+	queued notify.Signal
 }
 
 // Run creates Events until ctx is done. changes receives a value when the store has changed.
@@ -55,14 +56,9 @@ func (e *Events) Run(ctx context.Context, changes <-chan struct{}) error {
 func (e *Events) Invalid(p podcache.Pod, problem error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	value := p.Annotation + "\x00" + string(p.ObjectUID)
-	if reported, ok := e.invalid[p.Name]; ok && reported == value {
+	if !e.invalid.First(string(p.ObjectUID)+"\x00"+p.Annotation, time.Now()) {
 		return
 	}
-	if e.invalid == nil || len(e.invalid) > 4*maxQueued {
-		e.invalid = map[informer.Name]string{}
-	}
-	e.invalid[p.Name] = value
 	e.enqueue(notice{Namespace: p.Namespace, Pod: p.Name.Name, UID: p.UID, Reason: InvalidReservation, Warning: true,
 		Text: problem.Error() + "; the previous value stays in effect", Time: time.Now(), Subject: p.Annotation})
 	e.queued.Send()

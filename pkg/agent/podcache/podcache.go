@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/kube/pods"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -53,7 +54,7 @@ func Of(p *corev1.Pod) Pod {
 		Name: informer.Name{Namespace: p.Namespace, Name: p.Name}, UID: string(p.UID), ObjectUID: p.UID,
 		Expected: !p.Spec.HostNetwork && p.DeletionTimestamp == nil &&
 			p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed,
-		Ready: IsReady(p),
+		Ready: pods.IsReady(p),
 	}
 	out.OwnClaim = slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return isOwnClaim(v, p.Name) })
 	out.Annotation, out.HasAnnotation = p.Annotations[policy.Annotation]
@@ -75,16 +76,6 @@ func Of(p *corev1.Pod) Pod {
 func isOwnClaim(v corev1.Volume, pod string) bool {
 	claim := v.PersistentVolumeClaim
 	return claim != nil && strings.HasSuffix(claim.ClaimName, "-"+pod)
-}
-
-// IsReady reports whether a pod's Ready condition is true.
-func IsReady(p *corev1.Pod) bool {
-	for _, c := range p.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
 }
 
 // Pods are the pods of a node.

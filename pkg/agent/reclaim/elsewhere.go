@@ -14,6 +14,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/kube/pods"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
@@ -142,7 +143,7 @@ func (h *Holds) readyOn(ctx context.Context, name informer.Name, read consistenc
 	if apierrors.IsNotFound(err) {
 		return location{}, nil
 	}
-	if err != nil || !podcache.IsReady(pod) {
+	if err != nil || !pods.IsReady(pod) {
 		return location{}, err
 	}
 	return location{pod.Spec.NodeName, podcache.Of(pod).UID}, nil

@@ -13,6 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	ctrlrecorder "sigs.k8s.io/controller-runtime/pkg/recorder"
+
+	"github.com/leasehold-cni/leasehold/pkg/kube/once"
 )
 
 // A generator is the controller that creates the PersistentPodStates that workloads ask for by
@@ -22,7 +24,7 @@ type generator struct {
 	client   client.Client
 	role     *role
 	events   ctrlrecorder.EventRecorder
-	reported onceSet
+	reported once.Set
 }
 
 // Reconcile creates, updates or deletes the PersistentPodState of one workload.
@@ -45,7 +47,7 @@ func (g *generator) Reconcile(ctx context.Context, target targetKey) (reconcile.
 	}
 	object := g.view.Object(types.NamespacedName{Namespace: target.Namespace, Name: target.Name})
 	a := generate(target, workload, object, others)
-	if a.Problem != "" && g.reported.add(string(workload.UID)+a.Problem) {
+	if a.Problem != "" && g.reported.First(string(workload.UID)+a.Problem, time.Now()) {
 		g.events.Eventf(workloadRef(workload), nil, corev1.EventTypeWarning, reasonInvalid, "Generate", "%s", a.Problem)
 	}
 	return reconcile.Result{}, g.act(ctx, a)

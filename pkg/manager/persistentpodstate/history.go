@@ -7,6 +7,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/leasehold-cni/leasehold/pkg/kube/pods"
 )
 
 // podHistory is what was observed of the pods with one name.
@@ -192,19 +194,10 @@ func stageOf(pod *corev1.Pod) stage {
 	switch {
 	case pod.Spec.NodeName == "":
 		return waiting
-	case isReady(pod):
+	case pods.IsReady(pod):
 		return ready
 	case pod.Status.PodIP != "":
 		return started
 	}
 	return assigned
-}
-
-func isReady(pod *corev1.Pod) bool {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
 }

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	ctrlrecorder "sigs.k8s.io/controller-runtime/pkg/recorder"
 
+	"github.com/leasehold-cni/leasehold/pkg/kube/once"
 	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
 )
 
@@ -77,8 +78,8 @@ type installer struct {
 	log       logr.Logger
 
 	kruise  kruise
-	reason  string  // why the role is standby
-	missing onceSet // webhook configurations that were reported missing
+	reason  string   // why the role is standby
+	missing once.Set // webhook configurations that were reported missing
 }
 
 // Reconcile decides on the role, and installs what it requires.
@@ -218,7 +219,7 @@ func (i *installer) writeWebhooks(ctx context.Context, validating []admission.Va
 func (i *installer) write(ctx context.Context, c client.Object, change func() bool) error {
 	err := i.live.Get(ctx, types.NamespacedName{Name: configurationName}, c)
 	if apierrors.IsNotFound(err) {
-		if kind := fmt.Sprintf("%T", c); i.missing.add(kind) {
+		if kind := fmt.Sprintf("%T", c); i.missing.First(kind, time.Now()) {
 			i.log.Info("webhook configuration missing; apply the manifests again", "kind", kind, "name",
 				configurationName)
 		}

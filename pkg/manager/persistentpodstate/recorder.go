@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -22,6 +21,7 @@ import (
 	ctrlrecorder "sigs.k8s.io/controller-runtime/pkg/recorder"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/once"
 )
 
 // Reasons of the Events on pods, PersistentPodStates and workloads.
@@ -45,7 +45,7 @@ type recorder struct {
 	grace       time.Duration // how long a removed node counts as present, and how old a pod must be to be deleted
 	events      ctrlrecorder.EventRecorder
 	log         logr.Logger
-	reported    onceSet
+	reported    once.Set
 }
 
 // Reconcile handles one PersistentPodState and its pods.
@@ -142,7 +142,7 @@ func (r *recorder) report(o *pps.PersistentPodState, pods map[string]podHistory,
 			continue
 		}
 		why := p.Pod.Annotations[annotationReason]
-		if why != "" && time.Since(p.Pod.Created) < maxReportAge && r.reported.add(string(p.Pod.UID)) {
+		if why != "" && time.Since(p.Pod.Created) < maxReportAge && r.reported.First(string(p.Pod.UID), time.Now()) {
 			r.events.Eventf(podRef(o.Namespace, name, p.Pod.UID), nil, corev1.EventTypeWarning, reasonNotPossible,
 				"Inject",
 				"PersistentPodState %s: %s", o.Name, why)
@@ -165,7 +165,7 @@ func (r *recorder) report(o *pps.PersistentPodState, pods map[string]podHistory,
 // warn creates a warning Event on an object, once for each text. related distinguishes Events with
 // different texts: the API server would merge them otherwise.
 func (r *recorder) warn(o *pps.PersistentPodState, related runtime.Object, reason, text string) {
-	if r.reported.add(string(o.UID) + text) {
+	if r.reported.First(string(o.UID)+text, time.Now()) {
 		ref := o.DeepCopy()
 		ref.SetGroupVersionKind(pps.GroupVersion.WithKind("PersistentPodState"))
 		r.events.Eventf(ref, related, corev1.EventTypeWarning, reason, "Record", "%s", text)
@@ -252,28 +252,4 @@ func (r *recorder) setup(mgr manager.Manager) error {
 		return err
 	}
 	return c.Watch(r.view.states.source(r.view.allStates))
-}
-
-// maxReported is how many texts a onceSet remembers.
-const maxReported = 10_000
-
-// onceSet remembers what was reported. It is emptied when it is full, so that something may be
-// reported again.
-type onceSet struct {
-	mu   sync.Mutex
-	seen map[string]bool
-}
-
-// add reports whether the text was not in the set before.
-func (s *onceSet) add(text string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.seen[text] {
-		return false
-	}
-	if s.seen == nil || len(s.seen) >= maxReported {
-		s.seen = map[string]bool{}
-	}
-	s.seen[text] = true
-	return true
 }

@@ -2,7 +2,6 @@ package persistentpodstate
 
 import (
 	"context"
-	"strconv"
 	"testing"
 
 	"github.com/go-logr/logr"
@@ -83,22 +82,5 @@ func TestRecorderWithoutAnObject(t *testing.T) {
 		if result, err := rec.Reconcile(t.Context(), key); err != nil || !result.IsZero() || len(api.recorded) > 0 {
 			t.Errorf("%s: %+v, %v, recorded %+v", key, result, err, api.recorded)
 		}
-	}
-}
-
-func TestWhatIsReportedOnce(t *testing.T) {
-	var s onceSet
-	for i := range maxReported {
-		if !s.add(strconv.Itoa(i)) {
-			t.Fatalf("text %d is not new", i)
-		}
-	}
-	for _, i := range []int{0, maxReported - 1} {
-		if s.add(strconv.Itoa(i)) {
-			t.Errorf("text %d was not remembered", i)
-		}
-	}
-	if !s.add("one too many") || !s.add("0") || s.add("one too many") {
-		t.Error("want all forgotten when there is one text too many")
 	}
 }

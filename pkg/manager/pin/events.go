@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/kube/once"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -41,9 +42,9 @@ func newReporter(r recorder.EventRecorder) func(p *podView, reason, text string)
 // An explainer reports on a pod why it is not pinned where its addresses are, and that it has got
 // others. It runs in the leader.
 type explainer struct {
-	cluster *cluster
-	report  func(p *podView, reason, text string)
-	recent  *recentKeys
+	cluster  *cluster
+	report   func(p *podView, reason, text string)
+	reported once.Set
 }
 
 // Reconcile looks at a pod that is new, or newly bound.
@@ -53,14 +54,14 @@ func (e *explainer) Reconcile(_ context.Context, req reconcile.Request) (reconci
 		return reconcile.Result{}, nil
 	}
 	now := e.cluster.now()
-	if text := notPossible(p); text != "" && e.recent.first(string(p.UID)+reasonNotPossible, now) {
+	if text := notPossible(p); text != "" && e.reported.First(string(p.UID)+reasonNotPossible, now) {
 		e.report(p, reasonNotPossible, text)
 	}
 	if p.Node == "" {
 		return reconcile.Result{}, nil
 	}
 	if text := changed(p, e.cluster.reservationsOf(req.String()), e.cluster.lastEnded(req.String()), now); text != "" &&
-		e.recent.first(string(p.UID)+reasonChanged, now) {
+		e.reported.First(string(p.UID)+reasonChanged, now) {
 		e.report(p, reasonChanged, text)
 	}
 	return reconcile.Result{}, nil

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	"github.com/leasehold-cni/leasehold/pkg/kube/once"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -65,7 +66,7 @@ func Setup(ctx context.Context, mgr manager.Manager, o Options) error {
 	v := &evictor{cluster: c, client: mgr.GetClient(), timeout: o.RequireTimeout, collectors: m, report: report,
 		log:     log,
 		waiting: map[types.NamespacedName]wait{}}
-	e := &explainer{cluster: c, report: report, recent: newRecentKeys(2 * maxReportAge)}
+	e := &explainer{cluster: c, report: report, reported: once.Set{Life: 2 * maxReportAge}}
 	for _, c := range []interface{ setup(manager.Manager) error }{n, v, e} {
 		if err := c.setup(mgr); err != nil {
 			return err
