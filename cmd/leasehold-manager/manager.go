@@ -134,5 +134,17 @@ func newManager(config *rest.Config, o options, certOptions certs.Options, certi
 		LeaderElectionID:              wellknown.ManagerName,
 		LeaderElectionNamespace:       o.namespace,
 		LeaderElectionReleaseOnCancel: true,
+		LeaseDuration:                 new(leaseDuration),
+		RenewDeadline:                 new(renewDeadline),
+		RetryPeriod:                   new(retryPeriod),
 	})
 }
+
+// A leader that does not renew its lease within the deadline ends, and serves no webhook until it
+// runs again. So the deadline outlasts an API server that takes some seconds for each call, and a
+// connection that has died without notice. Each call may take half of it.
+const (
+	leaseDuration = 30 * time.Second
+	renewDeadline = 25 * time.Second
+	retryPeriod   = 2 * time.Second
+)

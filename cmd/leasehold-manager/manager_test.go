@@ -80,6 +80,7 @@ func TestLeaderOutlastsSlowCalls(t *testing.T) {
 		}
 		lock.takes = time.Hour
 		time.Sleep(12 * time.Second)
+		synctest.Wait()
 		lock.takes = 0
 		time.Sleep(time.Minute)
 		synctest.Wait()
