@@ -8,7 +8,9 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/leasehold-cni/leasehold/pkg/files"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/names"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 )
@@ -77,7 +79,7 @@ func replaced(claims []Claim) {
 // for each of its addresses, and what could not be read. An empty ifName, as in
 // host-local's old files, means every interface of the container.
 func (n Node) CacheEntry(network, containerID, ifName string) (claims []Claim, problems []string) {
-	if !isNetwork(network) || !isContainerID(containerID) || ifName != "" && !isIfName(ifName) {
+	if !names.IsNetwork(network) || !names.IsContainerID(containerID) || ifName != "" && !names.IsIfName(ifName) {
 		return nil, nil
 	}
 	var notes notes
@@ -93,7 +95,7 @@ func (n Node) CacheEntry(network, containerID, ifName string) (claims []Claim, p
 // IsLive reports whether libcni's cache says that the container that a file of host-local's names lives,
 // and has the address; also where the entry cannot be read.
 func (n Node) IsLive(network string, addr netip.Addr, content string) bool {
-	file, _ := parseFile(content)
+	file, _ := claimOf(content)
 	claims, problems := n.CacheEntry(network, file.ContainerID, file.IfName)
 	for _, c := range claims {
 		if c.Kind == LiveCache && c.Address == addr {
@@ -112,7 +114,7 @@ func (n Node) cacheFiles(network, prefix string, alive func(string) (lease.Netns
 	for _, dir := range dirs {
 		names, err := []string{prefix}, error(nil)
 		if strings.HasSuffix(prefix, "-") { // the beginning of a name, and no whole one
-			names, err = list(dir)
+			names, err = files.List(dir)
 		}
 		if err != nil {
 			notes.addUnread("libcni's cache cannot be listed: %v", err)
@@ -135,8 +137,8 @@ func (n Node) cacheFiles(network, prefix string, alive func(string) (lease.Netns
 }
 
 func readCache(path, network string, alive func(string) (lease.Netns, bool)) ([]Claim, error) {
-	b, modified, err := readFile(path)
-	if isMissing(err) {
+	b, modified, err := files.Read(path)
+	if files.IsMissing(err) {
 		return nil, nil // its DEL came meanwhile
 	}
 	if err != nil {
@@ -149,7 +151,7 @@ func readCache(path, network string, alive func(string) (lease.Netns, bool)) ([]
 	if named != network {
 		return nil, err // "a" is the beginning of "a-b", too
 	}
-	c.Witness, c.Modified = "cache file "+path, modified
+	c.Source, c.Modified = "cache file "+path, modified
 	c.Kind = DeadCache
 	if netns, ok := alive(c.Netns.Path); ok {
 		c.Kind, c.Netns = LiveCache, netns
@@ -173,7 +175,7 @@ func parseCache(b []byte) (c Claim, addresses []netip.Addr, network string, err 
 	if f.Kind != cacheKind {
 		return c, nil, "", fmt.Errorf("is of kind %s, not %s", policy.Quote(f.Kind), cacheKind)
 	}
-	if !isContainerID(f.ContainerID) || !isIfName(f.IfName) || !isNetwork(f.NetworkName) {
+	if !names.IsContainerID(f.ContainerID) || !names.IsIfName(f.IfName) || !names.IsNetwork(f.NetworkName) {
 		return c, nil, "", errors.New("names no attachment")
 	}
 	c = Claim{ContainerID: f.ContainerID, IfName: f.IfName}
@@ -196,11 +198,11 @@ func (c *Claim) readArgs(args [][2]string) error {
 	if namespace == "" && name == "" {
 		return nil
 	}
-	if !isPod(namespace, name) {
+	if !names.IsPod(namespace, name) {
 		return fmt.Errorf("%s in namespace %s is no pod", policy.Quote(name), policy.Quote(namespace))
 	}
 	c.Namespace, c.Name = namespace, name
-	if uid := values["K8S_POD_UID"]; isUID(uid) {
+	if uid := values["K8S_POD_UID"]; names.IsUID(uid) {
 		c.UID = uid
 	}
 	return nil
@@ -244,7 +246,7 @@ func (f *cacheFile) addresses() []netip.Addr {
 	}
 	var out []netip.Addr
 	for _, text := range texts {
-		if a, ok := parseCIDR(text); ok {
+		if a, ok := names.ParseCIDR(text); ok {
 			out = append(out, a)
 		}
 	}

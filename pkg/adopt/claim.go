@@ -11,13 +11,13 @@ import (
 type Kind int
 
 const (
-	File       Kind = 1 + iota // host-local's file: in use, whatever became of the container
-	DeadCache                  // libcni's cache names a namespace that is gone: a pod that got no DEL
-	Kruise                     // the Kruise fork reserved it for a pod
-	HeldMarker                 // our own mark in host-local's file: a hold
-	LiveCache                  // libcni's cache names a namespace that lives
-	Snapshot                   // the lease as the agent last saw it in the store
-	Living                     // the address is in a living namespace
+	File      Kind = 1 + iota // host-local's file: in use, whatever became of the container
+	DeadCache                 // libcni's cache names a namespace that is gone: a pod that got no DEL
+	Kruise                    // the Kruise fork reserved it for a pod
+	HoldFile                  // our own mark in host-local's file: a hold
+	LiveCache                 // libcni's cache names a namespace that lives
+	Snapshot                  // the lease as the agent last saw it in the store
+	Living                    // the address is in a living namespace
 )
 
 // String is the kind's name in dry runs.
@@ -34,7 +34,7 @@ func (k Kind) String() string {
 type Claim struct {
 	Kind    Kind
 	Address netip.Addr
-	Witness string // for people: what was read, and where
+	Source  string // for people: what was read, and where
 
 	Namespace, Name, UID string // of the pod
 	ContainerID, IfName  string

@@ -93,7 +93,7 @@ func byAddress(claims []Claim) map[netip.Addr]evidence {
 // newestFirst orders claims by age, and those of one age by the names of their sources and by their
 // addresses, so that the order in which they were read does not matter.
 func newestFirst(a, b Claim) int {
-	return cmp.Or(b.Modified.Compare(a.Modified), cmp.Compare(a.Witness, b.Witness), a.Address.Compare(b.Address))
+	return cmp.Or(b.Modified.Compare(a.Modified), cmp.Compare(a.Source, b.Source), a.Address.Compare(b.Address))
 }
 
 // pod is who a promise is made to: a pod's interface, in one address family.
@@ -136,10 +136,10 @@ func (d decision) stands(e evidence) (verdict, bool) {
 			return d.unknown(e.first(File))
 		}
 		who := d.complete(*c, e)
-		return d.bound(who, "in use"+by(who)+": "+c.Witness+" names a netns that lives"), true
+		return d.bound(who, "in use"+by(who)+": "+c.Source+" names a netns that lives"), true
 	}
-	if m := e.first(HeldMarker); m != nil {
-		return d.held(*m, d.left(*m), m.Witness)
+	if m := e.first(HoldFile); m != nil {
+		return d.held(*m, d.left(*m), m.Source)
 	}
 	return verdict{}, false
 }
@@ -153,7 +153,7 @@ func (d decision) fallen(nodes map[netip.Addr]evidence, standing []verdict) []ve
 	overtaken := overtaken(nodes, standing)
 	var out []verdict
 	for addr, e := range nodes {
-		if decided[addr] || e[HeldMarker] != nil { // a hold that is over leaves nothing behind
+		if decided[addr] || e[HoldFile] != nil { // a hold that is over leaves nothing behind
 			continue
 		}
 		if v, ok := d.dead(e.best(), e.first(File), overtaken); ok {
@@ -193,7 +193,7 @@ func podOf(l lease.Lease) pod {
 // was taken, or has come back to it.
 func changedHands(s *Claim, e evidence) bool {
 	since := func(c *Claim) bool { return c != nil && c.Modified.After(s.Modified) }
-	live, file, mark := e.first(LiveCache), e.first(File), e.first(HeldMarker)
+	live, file, mark := e.first(LiveCache), e.first(File), e.first(HoldFile)
 	held := s.Lease.State == lease.Held
 	return since(live) && (held || live.ContainerID != s.ContainerID) ||
 		since(mark) && !(held && mark.samePod(s) && endsWith(s.Lease, mark)) ||
@@ -224,9 +224,9 @@ func (d decision) living(e evidence) verdict {
 		}
 	}
 	who = d.complete(who, e)
-	why := "in use" + by(who) + ": " + seen.Witness + " has it"
+	why := "in use" + by(who) + ": " + seen.Source + " has it"
 	if entry != nil {
-		why += ", " + entry.Witness + " names the pod's container"
+		why += ", " + entry.Source + " names the pod's container"
 	}
 	return d.bound(who, why)
 }
@@ -250,7 +250,7 @@ func join(e evidence) (seen Claim, entry *Claim) {
 // it: then that container's entry counts, if it has one. So does a newer mark of
 // another pod overrule the entry of a container that is gone.
 func (e evidence) entry() *Claim {
-	c, file, mark := e.first(LiveCache), e.first(File), e.first(HeldMarker)
+	c, file, mark := e.first(LiveCache), e.first(File), e.first(HoldFile)
 	if c == nil {
 		c = e.first(DeadCache)
 	}
@@ -289,14 +289,14 @@ func (d decision) confirmed(s, seen Claim, entry *Claim) verdict {
 			l.Holder.ContainerID = ""
 		}
 	}
-	return verdict{lease: l, why: "the agent's snapshot has it so, and " + seen.Witness + " has the address", at: s.Modified}
+	return verdict{lease: l, why: "the agent's snapshot has it so, and " + seen.Source + " has the address", at: s.Modified}
 }
 
 // complete fills in what the best witness of an owner does not know from the
 // others: a pod and its window from our mark or Kruise's reservation, the
 // container from the file. What names another pod is left alone.
 func (d decision) complete(who Claim, e evidence) Claim {
-	for _, k := range []Kind{HeldMarker, Kruise} {
+	for _, k := range []Kind{HoldFile, Kruise} {
 		c := e.first(k)
 		stale := k == Kruise && e.best() == nil
 		if c == nil || stale || who.hasPod() && !who.samePod(c) {
@@ -356,7 +356,7 @@ func (d decision) dead(c, file *Claim, overtaken func(*Claim) bool) (verdict, bo
 	case c.Kind == DeadCache:
 		return d.orphan(*c)
 	}
-	if v, ok := d.held(*c, d.left(*c), c.Witness); ok {
+	if v, ok := d.held(*c, d.left(*c), c.Source); ok {
 		return v, true
 	}
 	if file != nil && c.Released && !file.isNewerThan(c) {
@@ -374,14 +374,14 @@ func (d decision) orphan(c Claim) (verdict, bool) {
 	if c.Firm = c.Window > 0; c.Firm {
 		hold = min(c.Window, maxDeadHold)
 	}
-	return d.held(c, hold, c.Witness+" names a netns that is gone")
+	return d.held(c, hold, c.Source+" names a netns that is gone")
 }
 
 // nobody is the cool-down of an address whose container is dead, and that is
 // promised to nobody.
 func (d decision) nobody(c Claim) (verdict, bool) {
 	c.Namespace, c.Name, c.UID, c.Window, c.Firm = "", "", "", 0, false
-	return d.held(c, d.soft, c.Witness+" names a container that is gone")
+	return d.held(c, d.soft, c.Source+" names a container that is gone")
 }
 
 // unknown is the lease of a file that nothing else explains: in use, until
@@ -390,7 +390,7 @@ func (d decision) unknown(file *Claim) (verdict, bool) {
 	if file == nil {
 		return verdict{}, false
 	}
-	why := "in use, by nobody known, until the next boot: " + file.Witness
+	why := "in use, by nobody known, until the next boot: " + file.Source
 	if file.ContainerID != "" {
 		why += " names container " + file.ContainerID
 	}

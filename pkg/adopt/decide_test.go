@@ -31,7 +31,7 @@ func ids() func() string {
 
 // A claim of the table: its kind, its address, its age, and what else it says.
 func claim(k Kind, addr string, age time.Duration, more ...func(*Claim)) Claim {
-	c := Claim{Kind: k, Address: netip.MustParseAddr(addr), Witness: k.String(), Modified: wall.Add(-age)}
+	c := Claim{Kind: k, Address: netip.MustParseAddr(addr), Source: k.String(), Modified: wall.Add(-age)}
 	for _, m := range more {
 		m(&c)
 	}
@@ -125,7 +125,7 @@ func TestDecide(t *testing.T) {
 	dead := claim(DeadCache, a, time.Hour, podNamed("db-0"), container("c1"), uid("u1"), window(time.Hour))
 	file := claim(File, a, time.Hour+time.Second, container("c1"))
 	kept := claim(Kruise, a, time.Hour, podNamed("db-0"), container("c1"), window(time.Hour), firmly())
-	mark := claim(HeldMarker, a, time.Minute, podNamed("db-0"), uid("u1"), window(time.Hour), firmly(), ending(20*time.Minute))
+	mark := claim(HoldFile, a, time.Minute, podNamed("db-0"), uid("u1"), window(time.Hour), firmly(), ending(20*time.Minute))
 
 	for _, tt := range []struct {
 		name   string
@@ -225,13 +225,13 @@ func TestDecide(t *testing.T) {
 		{"held in the snapshot, and its container has come back", []Claim{inSnapshot(snapshotLease(lease.Held, "c1"), 2*time.Hour), live},
 			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
 		{"held in the snapshot, which knows more of the same hold than our newer mark", []Claim{inSnapshot(snapshotLease(lease.Held, "c1"), time.Hour),
-			claim(HeldMarker, a, time.Minute, podNamed("db-0"), uid("u1"), window(time.Hour), firmly(), ending(time.Hour+time.Second))},
+			claim(HoldFile, a, time.Minute, podNamed("db-0"), uid("u1"), window(time.Hour), firmly(), ending(time.Hour+time.Second))},
 			[]string{"10.0.0.5 Held firm 1h0m0s db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
 		{"held in the snapshot, and by our newer mark again, for longer", []Claim{inSnapshot(heldFor(10*time.Minute), time.Hour),
-			claim(HeldMarker, a, time.Minute, podNamed("db-0"), uid("u1"), window(time.Hour), firmly(), ending(59*time.Minute))},
+			claim(HoldFile, a, time.Minute, podNamed("db-0"), uid("u1"), window(time.Hour), firmly(), ending(59*time.Minute))},
 			[]string{"10.0.0.5 Held firm 59m0s db-0/u1 eth0 window 1h0m0s as before"}},
 		{"held in the snapshot, and by our newer mark forever", []Claim{inSnapshot(heldFor(10*time.Minute), time.Hour),
-			claim(HeldMarker, a, time.Minute, podNamed("db-0"), uid("u1"), window(lease.Forever), firmly(), func(c *Claim) { c.Released = true })},
+			claim(HoldFile, a, time.Minute, podNamed("db-0"), uid("u1"), window(lease.Forever), firmly(), func(c *Claim) { c.Released = true })},
 			[]string{"10.0.0.5 Held firm forever db-0/u1 eth0 window forever as before"}},
 		{"held in the snapshot, and by our newer mark for less", []Claim{inSnapshot(snapshotLease(lease.Held, "c1"), time.Hour), mark},
 			[]string{"10.0.0.5 Held firm 20m0s db-0/u1 eth0 window 1h0m0s as before"}},
@@ -264,16 +264,16 @@ func TestDecide(t *testing.T) {
 			claim(DeadCache, a, time.Minute, podNamed("web-0"), container("c9"), window(time.Minute))},
 			[]string{"10.0.0.5 Held firm 1m0s web-0 c9 eth0 window 1m0s"}},
 		{"of two entries for an address the newer one counts, whatever their names", []Claim{
-			claim(DeadCache, a, 0, podNamed("web-0"), container("c9"), window(time.Minute), func(c *Claim) { c.Witness = "z" }),
-			claim(DeadCache, a, time.Hour, podNamed("db-0"), container("c1"), window(time.Hour), func(c *Claim) { c.Witness = "a" })},
+			claim(DeadCache, a, 0, podNamed("web-0"), container("c9"), window(time.Minute), func(c *Claim) { c.Source = "z" }),
+			claim(DeadCache, a, time.Hour, podNamed("db-0"), container("c1"), window(time.Hour), func(c *Claim) { c.Source = "a" })},
 			[]string{"10.0.0.5 Held firm 1m0s web-0 c9 eth0 window 1m0s"}},
 		{"of two entries of one age the first by name counts", []Claim{
-			claim(DeadCache, a, 0, podNamed("web-0"), container("c9"), window(time.Minute), func(c *Claim) { c.Witness = "z" }),
-			claim(DeadCache, a, 0, podNamed("db-0"), container("c1"), window(time.Minute), func(c *Claim) { c.Witness = "a" })},
+			claim(DeadCache, a, 0, podNamed("web-0"), container("c9"), window(time.Minute), func(c *Claim) { c.Source = "z" }),
+			claim(DeadCache, a, 0, podNamed("db-0"), container("c1"), window(time.Minute), func(c *Claim) { c.Source = "a" })},
 			[]string{"10.0.0.5 Held firm 1m0s db-0 c1 eth0 window 1m0s"}},
 		{"of an entry and a reservation that agree in all but their pods the reservation counts", []Claim{
-			claim(Kruise, a, 0, podNamed("db-0"), window(time.Minute), firmly(), func(c *Claim) { c.Witness = "x" }),
-			claim(DeadCache, a, 0, podNamed("web-0"), container("c9"), window(time.Minute), func(c *Claim) { c.Witness = "x" })},
+			claim(Kruise, a, 0, podNamed("db-0"), window(time.Minute), firmly(), func(c *Claim) { c.Source = "x" }),
+			claim(DeadCache, a, 0, podNamed("web-0"), container("c9"), window(time.Minute), func(c *Claim) { c.Source = "x" })},
 			[]string{"10.0.0.5 Held firm 1m0s db-0 eth0 window 1m0s"}},
 		{"of two entries of a pod the newer one counts", []Claim{dead,
 			claim(DeadCache, b, time.Minute, podNamed("db-0"), container("c2"), window(time.Hour))},
@@ -333,18 +333,18 @@ func TestDecide(t *testing.T) {
 		{"a newer dead entry is another pod's", []Claim{kept, claim(DeadCache, a, 0, podNamed("web-0"), container("c9"), window(time.Hour))},
 			[]string{"10.0.0.5 Held firm 10m0s web-0 c9 eth0 window 1h0m0s"}},
 		{"the pod has another address since", []Claim{kept,
-			claim(HeldMarker, b, 0, podNamed("db-0"), window(time.Hour), firmly(), ending(time.Minute))},
+			claim(HoldFile, b, 0, podNamed("db-0"), window(time.Hour), firmly(), ending(time.Minute))},
 			[]string{"10.0.0.6 Held firm 1m0s db-0 eth0 window 1h0m0s"}},
 
 		// Marks.
 		{"what is left of a hold", []Claim{mark}, []string{"10.0.0.5 Held firm 20m0s db-0/u1 eth0 window 1h0m0s"}},
-		{"never more than its window", []Claim{claim(HeldMarker, a, 0, podNamed("db-0"), window(time.Minute), firmly(), ending(time.Hour))},
+		{"never more than its window", []Claim{claim(HoldFile, a, 0, podNamed("db-0"), window(time.Minute), firmly(), ending(time.Hour))},
 			[]string{"10.0.0.5 Held firm 1m0s db-0 eth0 window 1m0s"}},
-		{"forever", []Claim{claim(HeldMarker, a, 0, podNamed("db-0"), window(lease.Forever), firmly(), func(c *Claim) { c.Released = true })},
+		{"forever", []Claim{claim(HoldFile, a, 0, podNamed("db-0"), window(lease.Forever), firmly(), func(c *Claim) { c.Released = true })},
 			[]string{"10.0.0.5 Held firm forever db-0 eth0 window forever"}},
-		{"softly, and never longer than softly", []Claim{claim(HeldMarker, a, 0, podNamed("db-0"), uid("u1"), ending(time.Hour))},
+		{"softly, and never longer than softly", []Claim{claim(HoldFile, a, 0, podNamed("db-0"), uid("u1"), ending(time.Hour))},
 			[]string{"10.0.0.5 Held soft 2m0s db-0/u1 eth0"}},
-		{"a hold that is over leaves nothing", []Claim{claim(HeldMarker, a, 0, podNamed("db-0"), window(time.Hour), firmly(), ending(0)), kept}, nil},
+		{"a hold that is over leaves nothing", []Claim{claim(HoldFile, a, 0, podNamed("db-0"), window(time.Hour), firmly(), ending(0)), kept}, nil},
 		{"a mark before Kruise's older word", []Claim{mark, kept}, []string{"10.0.0.5 Held firm 20m0s db-0/u1 eth0 window 1h0m0s"}},
 
 		// Files.
@@ -417,7 +417,7 @@ func anyClaims(t *rapid.T) []Claim {
 			if c.Kind == Living {
 				c.Namespace, c.Name, c.ContainerID, c.Window, c.WindowKnown = "", "", "", 0, false
 			}
-		case Kruise, HeldMarker:
+		case Kruise, HoldFile:
 			c.Firm = c.Name != "" && c.Window > 0
 		case Snapshot:
 			l := snapshotLease(rapid.SampledFrom([]lease.State{lease.Bound, lease.Held}).Draw(t, "state"), c.ContainerID)
@@ -428,7 +428,7 @@ func anyClaims(t *rapid.T) []Claim {
 	})
 	claims := rapid.SliceOfN(one, 0, 8).Draw(t, "claims")
 	for i := range claims {
-		claims[i].Witness = fmt.Sprintf("witness %d", i)
+		claims[i].Source = fmt.Sprintf("witness %d", i)
 	}
 	return claims
 }
@@ -474,7 +474,7 @@ func TestDecideProperties(t *testing.T) {
 			if (c.Kind == Living || c.Kind == LiveCache) && l.State != lease.Bound && !waits {
 				t.Fatalf("a living address is %s: %+v", l.State, c)
 			}
-			marked := func(o Claim) bool { return o.Address == c.Address && o.Kind == HeldMarker }
+			marked := func(o Claim) bool { return o.Address == c.Address && o.Kind == HoldFile }
 			if c.Kind == File && !adopted && !anyOf(claims, marked) {
 				t.Fatalf("an address with a file is free: %+v", c)
 			}

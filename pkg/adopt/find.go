@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/names"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 )
@@ -91,7 +92,7 @@ func areNamed(findings []Finding, claims []Claim) bool {
 
 // gather reads all sources of a pool.
 func (n Node) gather(p lease.Pool, notes *notes) (claims []Claim, err error) {
-	if !filepath.IsAbs(p.DataDir) || !isNetwork(p.Network) {
+	if !filepath.IsAbs(p.DataDir) || !names.IsNetwork(p.Network) {
 		return nil, fmt.Errorf("%w: pool %q in %q has no directory", ErrUnreadable, p.Network, p.DataDir)
 	}
 	spaces, err := n.Host.Namespaces()
@@ -119,7 +120,7 @@ func (n Node) snapshot(p lease.Pool, notes *notes) []Claim {
 			continue
 		}
 		out = append(out, Claim{
-			Kind: Snapshot, Address: l.Address, Witness: "the agent's snapshot",
+			Kind: Snapshot, Address: l.Address, Source: "the agent's snapshot",
 			Namespace: l.Namespace, Name: l.Name, ContainerID: l.Holder.ContainerID, IfName: l.Holder.IfName,
 			Modified: n.SnapshotAt, Lease: l,
 		})
@@ -138,4 +139,20 @@ func within(claims []Claim, sets []pool.Set) []Claim {
 	}
 	usable := pool.Index(sets...)
 	return slices.DeleteFunc(slices.Clone(claims), func(c Claim) bool { return !named[c.Address] && !usable(c.Address) })
+}
+
+// Foreign returns the lease of one file of host-local's that is not ours: the container that it names,
+// with its pod if libcni knows it.
+func Foreign(n Node, p lease.Pool, addr netip.Addr, content string, now lease.Instant, newID func() string) Finding {
+	claim, _ := claimOf(content)
+	claim.Address, claim.Source = addr, "host-local's file"
+	claims := []Claim{claim}
+	cached, _ := n.CacheEntry(p.Network, claim.ContainerID, claim.IfName)
+	for _, c := range cached {
+		if c.Address == addr {
+			claims = append(claims, c)
+		}
+	}
+	found := Decide(claims, p, now, time.Second, newID)
+	return found[0] // a file alone is a bound lease of unknown owner
 }

@@ -12,6 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/leasehold-cni/leasehold/pkg/files"
+	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 	"github.com/leasehold-cni/leasehold/pkg/sandbox"
@@ -201,7 +203,7 @@ func TestFindInANetworkCalledReserved(t *testing.T) {
 func TestFindWhatOurMirrorKept(t *testing.T) {
 	n := newNode(t)
 	held := snapshotLease(lease.Held, "c1")
-	n.write("networks/cbr0/10.0.0.5", Content(held, now))
+	n.write("networks/cbr0/10.0.0.5", hostlocal.Content(held, now))
 	n.write("networks/cbr0/10.0.0.6", "#held db/db-1 eth0 fi") // cut off
 	found, problems := n.find()
 	n.want(found, "10.0.0.5 Held firm 1h0m0s db-0/u1 eth0 window 1h0m0s", "10.0.0.6 Bound nobody")
@@ -294,8 +296,8 @@ func TestFindUnreadableNetns(t *testing.T) {
 
 func TestFindOddFiles(t *testing.T) {
 	n := newNode(t)
-	n.write("networks/cbr0/10.0.0.5", strings.Repeat("x", maxFile+1))
-	n.write("results/cbr0-c1-eth0", strings.Repeat(" ", maxFile+1))
+	n.write("networks/cbr0/10.0.0.5", strings.Repeat("x", files.Max+1))
+	n.write("results/cbr0-c1-eth0", strings.Repeat(" ", files.Max+1))
 	n.write("results/cbr0-c2-eth0", "")
 	for _, path := range []string{"networks/cbr0/10.0.0.6", "results/cbr0-c3-eth0"} {
 		if err := unix.Mkfifo(filepath.Join(n.dir, path), 0o600); err != nil {

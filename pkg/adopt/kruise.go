@@ -7,7 +7,9 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/leasehold-cni/leasehold/pkg/files"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/names"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -35,12 +37,12 @@ type kruiseFile struct {
 func kruise(dataDir string, notes *notes) []Claim {
 	tree := filepath.Join(dataDir, kruiseTree)
 	var out []Claim
-	for _, namespace := range names(tree, notes) {
+	for _, namespace := range listKruise(tree, notes) {
 		if !lease.IsNamespace(namespace) {
 			continue
 		}
-		for _, name := range names(filepath.Join(tree, namespace), notes) {
-			if !isPod(namespace, name) {
+		for _, name := range listKruise(filepath.Join(tree, namespace), notes) {
+			if !names.IsPod(namespace, name) {
 				continue
 			}
 			path := filepath.Join(tree, namespace, name)
@@ -56,8 +58,8 @@ func kruise(dataDir string, notes *notes) []Claim {
 	return out
 }
 
-func names(dir string, notes *notes) []string {
-	out, err := list(dir)
+func listKruise(dir string, notes *notes) []string {
+	out, err := files.List(dir)
 	if err != nil {
 		notes.add("Kruise's reservations cannot be listed: %v", err)
 	}
@@ -65,12 +67,12 @@ func names(dir string, notes *notes) []string {
 }
 
 func readKruise(path string) (Claim, error) {
-	b, modified, err := readFile(path)
+	b, modified, err := files.Read(path)
 	if err != nil {
 		return Claim{}, err
 	}
 	c, err := parseKruise(b)
-	c.Modified, c.Witness = modified, "Kruise's reservation "+path
+	c.Modified, c.Source = modified, "Kruise's reservation "+path
 	return c, err
 }
 
@@ -84,12 +86,12 @@ func parseKruise(b []byte) (Claim, error) {
 	if f == nil {
 		return Claim{}, errors.New("it is null")
 	}
-	addr, ok := parseCIDR(f.IPConf.Address)
-	if !ok || !isIfName(f.IfName) || f.Duration < 0 {
+	addr, ok := names.ParseCIDR(f.IPConf.Address)
+	if !ok || !names.IsIfName(f.IfName) || f.Duration < 0 {
 		return Claim{}, fmt.Errorf("address %s, interface %s, %d minutes", policy.Quote(f.IPConf.Address), policy.Quote(f.IfName), f.Duration)
 	}
 	c := Claim{Kind: Kruise, Address: addr, IfName: f.IfName, Firm: true, WindowKnown: true}
-	if isContainerID(f.ContainerID) {
+	if names.IsContainerID(f.ContainerID) {
 		c.ContainerID = f.ContainerID
 	}
 	c.Window = time.Duration(min(f.Duration, int64(policy.MaxWindow/time.Minute))) * time.Minute

@@ -17,7 +17,7 @@ func living(spaces []sandbox.Namespace, notes *notes) []Claim {
 		for _, a := range s.Addresses {
 			out = append(out, Claim{
 				Kind: Living, Address: a.Addr, IfName: a.IfName, Netns: s.Netns, MAC: a.MAC,
-				Witness: fmt.Sprintf("interface %s in netns %s", a.IfName, s.Netns.Path),
+				Source: fmt.Sprintf("interface %s in netns %s", a.IfName, s.Netns.Path),
 			})
 		}
 	}

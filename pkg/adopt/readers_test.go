@@ -6,14 +6,15 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"reflect"
 	"runtime/debug"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/names"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -132,11 +133,11 @@ func TestParseFile(t *testing.T) {
 		{"", Claim{Kind: File}, false},                              // a power cut
 		{"\x00\x00\x00\x00", Claim{Kind: File}, false},              // the same, on another file system
 		{"#held db/db-0 eth0 fi", Claim{Kind: File}, false},
-		{"#held - eth0 soft 0 forever -\r\neth0", Claim{Kind: HeldMarker, IfName: "eth0", Released: true, WindowKnown: true}, true},
+		{"#held - eth0 soft 0 forever -\r\neth0", Claim{Kind: HoldFile, IfName: "eth0", Released: true, WindowKnown: true}, true},
 		{"../c1\r\neth0", Claim{Kind: File}, false},
 		{strings.Repeat("c", 300), Claim{Kind: File}, false},
 	} {
-		if got, known := parseFile(tt.content); !reflect.DeepEqual(got, tt.want) || known != tt.known {
+		if got, known := claimOf(tt.content); !reflect.DeepEqual(got, tt.want) || known != tt.known {
 			t.Errorf("%.40q: %+v, %v; want %+v, %v", tt.content, got, known, tt.want, tt.known)
 		}
 	}
@@ -187,9 +188,9 @@ func TestParseKruise(t *testing.T) {
 func believable(t *testing.T, c Claim) {
 	t.Helper()
 	switch {
-	case c.Name != "" && !isPod(c.Namespace, c.Name), c.Name == "" && c.Namespace != "",
-		c.UID != "" && !isUID(c.UID), c.ContainerID != "" && !isContainerID(c.ContainerID),
-		c.IfName != "" && !isIfName(c.IfName), c.Window < 0, c.Window > policy.MaxWindow && c.Window != lease.Forever,
+	case c.Name != "" && !names.IsPod(c.Namespace, c.Name), c.Name == "" && c.Namespace != "",
+		c.UID != "" && !names.IsUID(c.UID), c.ContainerID != "" && !names.IsContainerID(c.ContainerID),
+		c.IfName != "" && !names.IsIfName(c.IfName), c.Window < 0, c.Window > policy.MaxWindow && c.Window != lease.Forever,
 		c.Window != 0 && !c.WindowKnown, c.Netns.Ino != 0:
 		t.Errorf("%+v", c)
 	}
@@ -213,7 +214,7 @@ func FuzzParseFile(f *testing.F) {
 	f.Add("c1\r\neth0")
 	f.Add("#held db/db-0 eth0 firm 3600 1795258800 u1\r\neth0")
 	f.Fuzz(func(t *testing.T, content string) {
-		c, known := parseFile(content)
+		c, known := claimOf(content)
 		believable(t, c)
 		if !known && !reflect.DeepEqual(c, Claim{Kind: File}) {
 			t.Errorf("nobody known, and %+v", c)
@@ -233,54 +234,6 @@ func FuzzParseKruise(f *testing.F) {
 	})
 }
 
-func TestReadFile(t *testing.T) {
-	dir := t.TempDir()
-	write := func(name string, size int) string {
-		t.Helper()
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, make([]byte, size), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
-	link := filepath.Join(dir, "link")
-	if err := os.Symlink(write("target", 1), link); err != nil {
-		t.Fatal(err)
-	}
-	for path, want := range map[string]bool{
-		write("empty", 0): true, write("largest", maxFile): true, write("larger", maxFile+1): false, link: false, dir: false,
-		"/proc/self/mem": false, // opens, and its first byte cannot be read
-	} {
-		b, at, err := readFile(path)
-		if (err == nil) != want {
-			t.Errorf("%s: %d bytes, %v", path, len(b), err)
-		}
-		if info, e := os.Stat(path); want && (e != nil || !at.Equal(info.ModTime()) || int64(len(b)) != info.Size()) {
-			t.Errorf("%s: %d bytes of %s, %v", path, len(b), at, e)
-		}
-	}
-}
-
-// The longest names that Kubernetes and CNI have, and those that are longer.
-func TestTheLengthsOfNames(t *testing.T) {
-	a := func(n int) string { return strings.Repeat("a", n) }
-	for _, tt := range []struct {
-		what          string
-		longest, over bool
-	}{
-		{"a namespace", isPod(a(63), "p"), isPod(a(64), "p")},
-		{"a pod", isPod("ns", a(253)), isPod("ns", a(254))},
-		{"a UID", isUID(a(128)), isUID(a(129))},
-		{"a container", isContainerID(a(255)), isContainerID(a(256))},
-		{"a network", isNetwork(a(255)), isNetwork(a(256))},
-		{"an interface", isIfName(a(15)), isIfName(a(16))},
-	} {
-		if !tt.longest || tt.over {
-			t.Errorf("%s: the longest is one: %v, a longer one: %v", tt.what, tt.longest, tt.over)
-		}
-	}
-}
-
 // A plugin's call ends soon, an agent's process does not.
 func TestReadersCloseWhatTheyOpen(t *testing.T) {
 	p := lease.Pool{DataDir: t.TempDir(), Network: "cbr0"}
@@ -295,7 +248,7 @@ func TestReadersCloseWhatTheyOpen(t *testing.T) {
 	}
 	l := snapshotLease(lease.Bound, "c1")
 	all := func() {
-		m, err := OpenMirror(t.Context(), p)
+		m, err := hostlocal.Open(t.Context(), p)
 		if err != nil {
 			t.Fatal(err)
 		}

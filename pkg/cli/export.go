@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/leasehold-cni/leasehold/pkg/adopt"
+	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
@@ -27,7 +27,7 @@ command is for a damaged directory, and for the time before uninstalling.`,
 				return a.network == "" || p.Network == a.network
 			})
 			for _, p := range pools {
-				fmt.Fprintf(a.Stdout, "%s is in sync with the store\n", adopt.Dir(p))
+				fmt.Fprintf(a.Stdout, "%s is in sync with the store\n", hostlocal.Path(p))
 			}
 			return err
 		},

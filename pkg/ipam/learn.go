@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
+	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
@@ -78,7 +79,7 @@ func (c *call) reconcile(s scope) error {
 	}
 	c.mirrors.warn("%s", about.Reason)
 	for _, p := range c.tx.Pools() {
-		each := scope{pool: p, soft: s.soft, mirror: adopt.IsMirrored(p)}
+		each := scope{pool: p, soft: s.soft, mirror: hostlocal.IsMarked(p)}
 		if p == s.pool {
 			each = s
 		}
@@ -114,7 +115,7 @@ func (c *call) repair(in scope) error {
 		return err
 	}
 	for p, addrs := range lost {
-		each := scope{pool: p, soft: cmp.Or(in.soft, policy.Defaults().SoftHold), mirror: adopt.IsMirrored(p), caches: in.caches}
+		each := scope{pool: p, soft: cmp.Or(in.soft, policy.Defaults().SoftHold), mirror: hostlocal.IsMarked(p), caches: in.caches}
 		mirror, err := c.mirrors.use(p, each.mirror)
 		locked := errors.Is(err, store.ErrBusy) && in.isElsewhere(p)
 		if err == nil {
@@ -138,11 +139,11 @@ func (c *call) repair(in scope) error {
 // repairUnknown is for an address that the host shows no lease of. Where host-local's
 // file is that of a hold, the hold is over. Otherwise the address stays in use by
 // nobody known, until the next boot.
-func (c *call) repairUnknown(p lease.Pool, a netip.Addr, mirror *adopt.Mirror) error {
+func (c *call) repairUnknown(p lease.Pool, a netip.Addr, mirror *hostlocal.Dir) error {
 	l, why := c.foreign(p, a, ""), "its record was damaged, and nothing shows whose it was"
 	next := l
 	if mirror != nil {
-		if file, _, err := mirror.Read(a); err == nil && adopt.IsMarker(file.Content) {
+		if file, _, err := mirror.Read(a); err == nil && hostlocal.IsHold(file.Content) {
 			next, why = lease.Lease{}, "its record was damaged; its file says that its hold is over"
 			c.mirrors.remove(mirror, a)
 		}
@@ -155,11 +156,11 @@ func (c *call) repairUnknown(p lease.Pool, a netip.Addr, mirror *adopt.Mirror) e
 
 // adopt takes over what the host shows of a pool. The records of the damaged addresses cannot be
 // read.
-func (c *call) adopt(s scope, mirror *adopt.Mirror, damaged ...netip.Addr) error {
+func (c *call) adopt(s scope, mirror *hostlocal.Dir, damaged ...netip.Addr) error {
 	if err := c.mayLearn(); err != nil {
 		return err
 	}
-	var files *adopt.Mirror // all that there are
+	var files *hostlocal.Dir // all that there are
 	if mirror != nil && mirror.IsWhole() {
 		files = mirror
 	}
@@ -209,7 +210,7 @@ func (c *call) adopt(s scope, mirror *adopt.Mirror, damaged ...netip.Addr) error
 // It is a directory of host-local's that is whole, or that libcni's cache and the snapshot name the
 // container of every address in use (adopt.Found.Named). An address that is in no namespace (gVisor's)
 // may else be one that nobody names either.
-func (c *call) ask(s scope, whole *adopt.Mirror, damaged []netip.Addr) ([]adopt.Finding, error) {
+func (c *call) ask(s scope, whole *hostlocal.Dir, damaged []netip.Addr) ([]adopt.Finding, error) {
 	node := c.node
 	node.Snapshot, node.SnapshotAt = c.snapshot(s.pool, whole, damaged)
 	found, err := adopt.Find(node, s.pool, s.sets, c.now, s.soft, newID)
@@ -231,7 +232,7 @@ func (c *call) ask(s scope, whole *adopt.Mirror, damaged []netip.Addr) ([]adopt.
 // proveComplete returns ErrNoWitness if a store was lost, for the given reason, and neither found
 // nor host-local's directory proves to name all addresses in use. Whole is nil if the directory is
 // not complete.
-func proveComplete(found adopt.Found, p lease.Pool, lost string, whole *adopt.Mirror) error {
+func proveComplete(found adopt.Found, p lease.Pool, lost string, whole *hostlocal.Dir) error {
 	if lost == "" || whole != nil || found.Named {
 		return nil
 	}
@@ -242,7 +243,7 @@ func proveComplete(found adopt.Found, p lease.Pool, lost string, whole *adopt.Mi
 // snapshot returns what counts of the agent's snapshot. It is older than the store, so it says
 // something of a pool that the store does not know, and of damaged addresses: those that nobody else
 // was given since.
-func (c *call) snapshot(p lease.Pool, whole *adopt.Mirror, damaged []netip.Addr) ([]lease.Lease, time.Time) {
+func (c *call) snapshot(p lease.Pool, whole *hostlocal.Dir, damaged []netip.Addr) ([]lease.Lease, time.Time) {
 	known := c.tx.Adopted(p)
 	if known && len(damaged) == 0 {
 		return nil, time.Time{}
@@ -266,7 +267,7 @@ func (c *call) snapshot(p lease.Pool, whole *adopt.Mirror, damaged []netip.Addr)
 
 // snapshotOf returns the snapshot's leases of a pool, without those whose files were removed since.
 // Whole is nil if host-local's directory is not complete.
-func snapshotOf(all []lease.Lease, p lease.Pool, whole *adopt.Mirror) []lease.Lease {
+func snapshotOf(all []lease.Lease, p lease.Pool, whole *hostlocal.Dir) []lease.Lease {
 	return slices.DeleteFunc(all, func(l lease.Lease) bool {
 		return l.Pool != p || whole != nil && !whole.Has(l.Address)
 	})
@@ -335,7 +336,7 @@ func (c *call) foreignTo(l lease.Lease) (content string, foreign bool, err error
 	if err != nil {
 		return "", false, fileUnreadable(l.Address, err)
 	}
-	if !found || adopt.IsMarker(file.Content) || adopt.Names(file.Content, l.Holder.ContainerID, l.Holder.IfName) {
+	if !found || hostlocal.IsHold(file.Content) || hostlocal.Names(file.Content, l.Holder.ContainerID, l.Holder.IfName) {
 		return "", false, nil
 	}
 	// An empty one is a write of ours that was cut off.
@@ -346,7 +347,7 @@ func (c *call) foreignTo(l lease.Lease) (content string, foreign bool, err error
 // a power cut has brought it back, for these files are never synced. Within a boot nothing brings one
 // back, and the clock may have been set back since. Where the clock was wrong after the boot libcni's
 // cache may know that the file's container lives.
-func (c *call) isOlder(l lease.Lease, file adopt.AddressFile) bool {
+func (c *call) isOlder(l lease.Lease, file hostlocal.File) bool {
 	before := func(at lease.Instant) bool {
 		earlier := c.now.BootID != "" && at.BootID != "" && at.BootID != c.now.BootID
 		return earlier && file.Modified.Before(at.Wall)
@@ -376,12 +377,12 @@ func (c *call) mayGive(l lease.Lease) error {
 
 // isLeftover reports whether what is found of an address without a lease is a file of ours alone that
 // is out of date, and removes it.
-func (c *call) isLeftover(l lease.Lease, mirror *adopt.Mirror) bool {
+func (c *call) isLeftover(l lease.Lease, mirror *hostlocal.Dir) bool {
 	if mirror == nil || l.State != lease.Bound || l.Holder.Netns.Ino != 0 {
 		return false
 	}
 	file, found, err := mirror.Read(l.Address)
-	ours := err == nil && found && adopt.Names(file.Content, l.Holder.ContainerID, l.Holder.IfName) && c.wasOurs(l.Pool, l.Address, file)
+	ours := err == nil && found && hostlocal.Names(file.Content, l.Holder.ContainerID, l.Holder.IfName) && c.wasOurs(l.Pool, l.Address, file)
 	if ours {
 		c.mirrors.remove(mirror, l.Address)
 	}
@@ -392,9 +393,9 @@ func (c *call) isLeftover(l lease.Lease, mirror *adopt.Mirror) bool {
 // and is older than what the journal says of the address last: then a power cut
 // has brought it back, for these files are never synced. The journal goes back
 // much further than a file system leaves things unwritten.
-func (c *call) wasOurs(p lease.Pool, addr netip.Addr, file adopt.AddressFile) bool {
+func (c *call) wasOurs(p lease.Pool, addr netip.Addr, file hostlocal.File) bool {
 	h := c.historyOf(p.Network, addr)
-	given := func(a Attachment) bool { return adopt.Names(file.Content, a.ContainerID, a.IfName) }
+	given := func(a Attachment) bool { return hostlocal.Names(file.Content, a.ContainerID, a.IfName) }
 	return slices.ContainsFunc(h.given, given) && file.Modified.Before(h.last)
 }
 
@@ -458,7 +459,7 @@ func (c *call) admit(p lease.Pool, addr netip.Addr) (inUse bool, err error) {
 		c.mirrors.warn("%s", why)
 	case !found:
 		return false, nil
-	case adopt.IsMarker(file.Content) || c.wasOurs(p, addr, file):
+	case hostlocal.IsHold(file.Content) || c.wasOurs(p, addr, file):
 		c.mirrors.remove(mirror, addr)
 		return false, nil
 	}
@@ -477,7 +478,7 @@ func (c *call) admitHolder(p lease.Pool, who Attachment, files []netip.Addr) err
 	}
 	for _, addr := range files {
 		file, _, err := mirror.Read(addr)
-		if err != nil || !adopt.Names(file.Content, who.ContainerID, who.IfName) {
+		if err != nil || !hostlocal.Names(file.Content, who.ContainerID, who.IfName) {
 			continue
 		}
 		if err := c.admitFile(p, addr); err != nil {

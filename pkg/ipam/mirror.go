@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
+	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
@@ -34,19 +36,19 @@ type mirrors struct {
 	ctx  context.Context
 	wait time.Duration // see scope
 	warn func(format string, args ...any)
-	open map[lease.Pool]*adopt.Mirror // nil for a pool that is not mirrored
-	busy map[lease.Pool]error         // whose lock was not to be had, in this attempt
+	open map[lease.Pool]*hostlocal.Dir // nil for a pool that is not mirrored
+	busy map[lease.Pool]error          // whose lock was not to be had, in this attempt
 	// changed are the addresses whose files are brought in step with what the
 	// transaction leaves behind. It is true where the file names a container that
 	// had the address before.
 	changed map[lease.Pool]map[netip.Addr]bool
 	after   []func() error
-	marks   map[*adopt.Mirror]int // to be set after them
+	marks   map[*hostlocal.Dir]int // to be set after them
 	// unproven are the directories in which a file could not be brought in step.
-	unproven map[*adopt.Mirror]bool
+	unproven map[*hostlocal.Dir]bool
 
 	awaited lease.Pool // whose lock was waited for without the store's
-	locked  *adopt.Mirror
+	locked  *hostlocal.Dir
 }
 
 func newMirrors(ctx context.Context, wait time.Duration, warn func(string, ...any)) *mirrors {
@@ -58,14 +60,14 @@ func newMirrors(ctx context.Context, wait time.Duration, warn func(string, ...an
 // use opens the mirror of a pool if the configuration has it on. A mirror that
 // cannot be kept is reported and fails nothing, as long as it can be read: a busy
 // lock (busyError) and a directory that cannot be read (adopt.ErrUnreadable) are errors.
-func (m *mirrors) use(p lease.Pool, on bool) (*adopt.Mirror, error) {
+func (m *mirrors) use(p lease.Pool, on bool) (*hostlocal.Dir, error) {
 	if mirror, ok := m.open[p]; ok {
 		return mirror, nil
 	}
 	if !on {
 		m.open[p] = nil
-		if adopt.IsMirrored(p) { // not any more
-			if err := adopt.Unmark(p); err != nil {
+		if hostlocal.IsMarked(p) { // not any more
+			if err := hostlocal.Unmark(p); err != nil {
 				m.warn("the files of network %s for host-local are not kept any more, and are marked as if they were: %v", p.Network, err)
 			}
 		}
@@ -77,8 +79,8 @@ func (m *mirrors) use(p lease.Pool, on bool) (*adopt.Mirror, error) {
 	}
 	if err != nil {
 		m.warn("the files of network %s for host-local cannot be kept: %v", p.Network, err)
-		if mirror, err = adopt.ReadMirror(p); err != nil {
-			return nil, err
+		if mirror, err = hostlocal.OpenUnlocked(p); err != nil {
+			return nil, fmt.Errorf("%w: %w", adopt.ErrUnreadable, err)
 		}
 		m.open[p] = mirror
 	}
@@ -86,13 +88,13 @@ func (m *mirrors) use(p lease.Pool, on bool) (*adopt.Mirror, error) {
 }
 
 // lock takes host-local's lock of a pool if it is to be had within a moment.
-func (m *mirrors) lock(p lease.Pool) (*adopt.Mirror, error) {
+func (m *mirrors) lock(p lease.Pool) (*hostlocal.Dir, error) {
 	if m.busy[p] != nil {
 		return nil, m.busy[p]
 	}
 	ctx, cancel := context.WithTimeout(m.ctx, m.wait)
 	defer cancel()
-	mirror, err := adopt.OpenMirror(ctx, p)
+	mirror, err := hostlocal.Open(ctx, p)
 	if errors.Is(err, store.ErrBusy) {
 		m.busy[p] = &busyError{p, err}
 		return nil, m.busy[p]
@@ -108,7 +110,7 @@ func (m *mirrors) lock(p lease.Pool) (*adopt.Mirror, error) {
 // keeps the one that it has for as long as it likes, and others may need ours.
 func (m *mirrors) await(p lease.Pool) error {
 	m.release()
-	mirror, err := adopt.OpenMirror(m.ctx, p)
+	mirror, err := hostlocal.Open(m.ctx, p)
 	if errors.Is(err, store.ErrBusy) {
 		return &busyError{p, err}
 	}
@@ -121,15 +123,15 @@ func (m *mirrors) await(p lease.Pool) error {
 
 // of is the mirror of a pool that is met without its configuration: it has one
 // if it had one before.
-func (m *mirrors) of(p lease.Pool) (*adopt.Mirror, error) {
+func (m *mirrors) of(p lease.Pool) (*hostlocal.Dir, error) {
 	if mirror, ok := m.open[p]; ok {
 		return mirror, nil
 	}
-	return m.use(p, adopt.IsMirrored(p))
+	return m.use(p, hostlocal.IsMarked(p))
 }
 
 // put is how every change of a lease is written: to the store, and to the file
-// that host-local knows the address by. See adopt.Mirror for the order.
+// that host-local knows the address by. See hostlocal.Dir for the order.
 func (c *call) put(old, next lease.Lease) error {
 	at := next
 	if next.State == lease.None {
@@ -179,7 +181,7 @@ func (m *mirrors) change(p lease.Pool, a netip.Addr, namesFormer bool) {
 // hideFormer replaces the name of a container in the file of an address by a mark, before the store
 // gives the address to another or holds it. If the call is killed before it writes the file, a DEL
 // of that container, served by host-local, must not remove it: nobody would write it again.
-func (m *mirrors) hideFormer(mirror *adopt.Mirror, next lease.Lease, now lease.Instant) {
+func (m *mirrors) hideFormer(mirror *hostlocal.Dir, next lease.Lease, now lease.Instant) {
 	if next.State == lease.Bound {
 		next.State, next.ReleasedAt, next.Hold = lease.Held, now, next.Soft
 	}
@@ -189,7 +191,7 @@ func (m *mirrors) hideFormer(mirror *adopt.Mirror, next lease.Lease, now lease.I
 }
 
 // write brings the file of a lease in step with it.
-func (m *mirrors) write(mirror *adopt.Mirror, l lease.Lease, now lease.Instant) error {
+func (m *mirrors) write(mirror *hostlocal.Dir, l lease.Lease, now lease.Instant) error {
 	err := mirror.Write(l, now)
 	if err != nil {
 		m.unproven[mirror] = true
@@ -198,7 +200,7 @@ func (m *mirrors) write(mirror *adopt.Mirror, l lease.Lease, now lease.Instant) 
 }
 
 // remove removes the file of an address that is nobody's any more.
-func (m *mirrors) remove(mirror *adopt.Mirror, a netip.Addr) {
+func (m *mirrors) remove(mirror *hostlocal.Dir, a netip.Addr) {
 	if err := mirror.Remove(a); err != nil {
 		m.warn("a file for host-local cannot be kept: %v", err)
 	}
@@ -228,10 +230,10 @@ func (c *call) exportAll() {
 		if c.export[p] != nil {
 			// Before all is known that the host shows, the files are all that there are only if they were before.
 			if !c.tx.Adopted(p) && !c.whole[p] {
-				leases = adopt.Unproven
+				leases = hostlocal.Unproven
 			}
 			c.mirrors.marks[mirror] = leases
-		} else if proven != adopt.Unproven && proven != leases {
+		} else if proven != hostlocal.Unproven && proven != leases {
 			c.mirrors.marks[mirror] = leases
 		}
 	}
@@ -268,9 +270,9 @@ func (m *mirrors) reset() {
 			mirror.Close()
 		}
 	}
-	m.open, m.busy = map[lease.Pool]*adopt.Mirror{}, map[lease.Pool]error{}
+	m.open, m.busy = map[lease.Pool]*hostlocal.Dir{}, map[lease.Pool]error{}
 	m.changed, m.after = map[lease.Pool]map[netip.Addr]bool{}, nil
-	m.marks, m.unproven = map[*adopt.Mirror]int{}, map[*adopt.Mirror]bool{}
+	m.marks, m.unproven = map[*hostlocal.Dir]int{}, map[*hostlocal.Dir]bool{}
 	if m.locked != nil {
 		m.open[m.awaited] = m.locked
 	}
@@ -290,10 +292,10 @@ func (m *mirrors) finish() {
 	}
 }
 
-func (m *mirrors) setMark(mirror *adopt.Mirror) {
+func (m *mirrors) setMark(mirror *hostlocal.Dir) {
 	leases, due := m.marks[mirror]
 	if _, marked := mirror.Mark(); m.unproven[mirror] && (marked || due) {
-		leases, due = adopt.Unproven, true
+		leases, due = hostlocal.Unproven, true
 	}
 	if !due {
 		return

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"net/netip"
 
-	"github.com/leasehold-cni/leasehold/pkg/adopt"
+	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
@@ -65,7 +65,7 @@ func (s *Service) filesOf(in scope, who Attachment) (named []netip.Addr) {
 	if !in.mirror {
 		return nil
 	}
-	mirror, err := adopt.ReadMirror(in.pool)
+	mirror, err := hostlocal.OpenUnlocked(in.pool)
 	if mirror == nil {
 		if err != nil {
 			s.warn("%v", err)
@@ -81,7 +81,7 @@ func (s *Service) filesOf(in scope, who Attachment) (named []netip.Addr) {
 		if err != nil {
 			s.warn("%v", fileUnreadable(addr, err))
 		}
-		if adopt.Names(file.Content, who.ContainerID, who.IfName) {
+		if hostlocal.Names(file.Content, who.ContainerID, who.IfName) {
 			named = append(named, addr)
 		}
 	}
@@ -91,7 +91,7 @@ func (s *Service) filesOf(in scope, who Attachment) (named []netip.Addr) {
 // scopeOf is the scope of a call that makes nothing new: a pool is mirrored only
 // where host-local has a directory of it. It may not know the policies.
 func scopeOf(in PoolHint) scope {
-	s := scope{pool: in.Pool, sets: in.Sets, soft: policy.Defaults().SoftHold, mirror: adopt.HasDir(in.Pool)}
+	s := scope{pool: in.Pool, sets: in.Sets, soft: policy.Defaults().SoftHold, mirror: hostlocal.Exists(in.Pool)}
 	if o := in.Options; o != nil {
 		s.soft, s.mirror, s.caches = o.SoftHold, o.Mirror && s.mirror, o.CNICacheDirs
 	}

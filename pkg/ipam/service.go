@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
+	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 	"github.com/leasehold-cni/leasehold/pkg/store"
@@ -62,10 +63,10 @@ type call struct {
 	node     adopt.Node   // what the host shows
 	now      lease.Instant
 	mirrors  *mirrors
-	export   map[lease.Pool]*adopt.Mirror // to be brought in step as a whole
-	whole    map[lease.Pool]bool          // those that were whole before
-	journal  map[networkAddress]history   // nil until it is needed
-	repaired bool                         // damaged records were, as far as they can be
+	export   map[lease.Pool]*hostlocal.Dir // to be brought in step as a whole
+	whole    map[lease.Pool]bool           // those that were whole before
+	journal  map[networkAddress]history    // nil until it is needed
+	repaired bool                          // damaged records were, as far as they can be
 }
 
 // update runs a use case in a write transaction. A record that it needs and
@@ -154,7 +155,7 @@ func (s *Service) newCall(tx *store.Tx, in scope, m *mirrors) *call {
 		evidence: newEvidence(s.Host, now.BootID, boundBy(tx)),
 		plugin:   s.Plugin,
 		tx:       tx, store: s.Store, node: s.node(in), now: now, mirrors: m,
-		export: map[lease.Pool]*adopt.Mirror{}, whole: map[lease.Pool]bool{},
+		export: map[lease.Pool]*hostlocal.Dir{}, whole: map[lease.Pool]bool{},
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
+	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
@@ -34,12 +35,15 @@ func (s *Service) ready(ctx context.Context, in PoolHint) error {
 	if err != nil {
 		return err
 	}
-	mirror, err := adopt.ReadMirror(in.Pool)
+	mirror, err := hostlocal.OpenUnlocked(in.Pool)
 	if in.Options != nil && !in.Options.Mirror {
 		mirror, err = nil, nil
 	}
-	if adopted || err != nil {
-		return err
+	if err != nil {
+		return fmt.Errorf("%w: %w", adopt.ErrUnreadable, err)
+	}
+	if adopted {
+		return nil
 	}
 	notAdopted := s.canAdopt(in, lost, mirror)
 	if notAdopted == nil {
@@ -74,7 +78,7 @@ func (s *Service) poolState(ctx context.Context, p lease.Pool, wait time.Duratio
 
 // canAdopt returns nil if an ADD could adopt the pool. Mirror is nil
 // if host-local has no directory of it.
-func (s *Service) canAdopt(in PoolHint, lost string, mirror *adopt.Mirror) error {
+func (s *Service) canAdopt(in PoolHint, lost string, mirror *hostlocal.Dir) error {
 	if mirror != nil && !mirror.IsComplete() {
 		mirror = nil
 	}

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/leasehold-cni/leasehold/pkg/adopt"
+	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 	"github.com/leasehold-cni/leasehold/pkg/store"
@@ -154,7 +154,7 @@ func unmirrored(leases []lease.Lease) []lease.Lease {
 	for _, l := range leases {
 		names, listed := files[l.Pool]
 		if !listed {
-			names = adopt.Files(l.Pool)
+			names = hostlocal.FileNames(l.Pool)
 			files[l.Pool] = names
 		}
 		if names != nil && l.State == lease.Bound && !names[l.Address.String()] {

@@ -28,22 +28,26 @@ var layers = map[string]int{
 	"pkg/policy": 0, // annotations and configuration of users
 	"pkg/notify": 0, // wake-ups
 
+	"pkg/names":    1, // what CNI and Kubernetes accept as names
+	"pkg/files":    1, // files of other programs
 	"pkg/store":    1, // the disk
 	"pkg/sandbox":  1, // the kernel
 	"pkg/announce": 1, // ARP and ND
 
-	"pkg/adopt": 2, // what the host shows
-	"pkg/env":   2, // what programs read from their environment
+	"pkg/hostlocal": 2, // host-local's files
+	"pkg/env":       2, // what programs read from their environment
 
-	"pkg/ipam": 3, // the use cases
+	"pkg/adopt": 3, // what the host shows
 
-	"pkg/cniplugin": 4, // the interface to the runtime
-	"pkg/cli":       4, // the interface to the operator
-	"pkg/agent":     4, // the tasks of the node agent
+	"pkg/ipam": 4, // the use cases
 
-	"pkg/kube/":    5, // what both programs use of Kubernetes
-	"pkg/agent/":   6, // the tasks of the node agent that use Kubernetes
-	"pkg/manager/": 6, // the manager
+	"pkg/cniplugin": 5, // the interface to the runtime
+	"pkg/cli":       5, // the interface to the operator
+	"pkg/agent":     5, // the tasks of the node agent
+
+	"pkg/kube/":    6, // what both programs use of Kubernetes
+	"pkg/agent/":   7, // the tasks of the node agent that use Kubernetes
+	"pkg/manager/": 7, // the manager
 }
 
 // shared is the package that layer 0 may import too.
@@ -70,7 +74,8 @@ var forbidden = []struct {
 		"host-local is used by tests only"},
 	{[]string{"plugins/", "pkg/cniplugin"}, "net/http", "the plugin uses no network"},
 	{[]string{"plugins/", "pkg/cniplugin"}, "crypto/tls", "the plugin uses no network"},
-	{[]string{"pkg/store", "pkg/sandbox", "pkg/adopt", "pkg/ipam", "pkg/env", "pkg/cli", "pkg/agent"}, "k8s.io/",
+	{[]string{"pkg/store", "pkg/sandbox", "pkg/hostlocal", "pkg/adopt", "pkg/ipam", "pkg/env", "pkg/cli", "pkg/agent"},
+		"k8s.io/",
 		"only pkg/kube, the packages below pkg/agent, pkg/manager and the programs use Kubernetes"},
 }
 

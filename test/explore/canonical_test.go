@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/leasehold-cni/leasehold/pkg/adopt"
+	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
@@ -372,7 +372,7 @@ func (f *former) fileText(name string, v file, missing bool) string {
 }
 
 func (f *former) content(text string) string {
-	if c, ok := adopt.ParseMarker(text); ok {
+	if c, ok := hostlocal.ParseHold(text); ok {
 		return fmt.Sprintf("held for %s uid %s firm %v window %v %s rest %d%s",
 			f.pod(c.Name), f.uid(c.UID), c.Firm, c.Window, c.IfName,
 			min(rest(c.Until.Sub(f.kernel.now().Wall)), rest(window)+1), // no hold is longer than its window
@@ -407,7 +407,7 @@ func (f *former) snapshotLines(v file) {
 		order := "-"
 		if is, exists := f.is.Files[name]; exists {
 			order = fmt.Sprint(taken.Compare(time.Unix(0, is.Wall)))
-			if c, ok := adopt.ParseMarker(is.Content); ok { // whether both tell of one hold
+			if c, ok := hostlocal.ParseHold(is.Content); ok { // whether both tell of one hold
 				order += fmt.Sprint(" ", c.Until.Sub(l.ReleasedAt.Wall.Add(l.Hold)).Abs() < moment)
 			}
 		}

@@ -6,7 +6,7 @@ import (
 	"reflect"
 	"strings"
 
-	"github.com/leasehold-cni/leasehold/pkg/adopt"
+	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
@@ -77,7 +77,7 @@ func (w *world) examineFiles(c contents) string {
 			continue
 		}
 		id, _, _ := strings.Cut(w.is.Files[name].Content, "\r\n")
-		if adopt.IsMarker(id) && !w.known {
+		if hostlocal.IsHold(id) && !w.known {
 			continue // a hold that was over when the directory was brought in step: the next ADD removes it
 		}
 		if b := w.boxNamed(id); b >= 0 && w.boxes[b].byHost || b >= 0 && w.served(b) {

@@ -75,11 +75,11 @@ var faults = []fault{
 	},
 	{
 		name: "the file of a firm hold names its container", world: "host-local", says: "by host-local: I", depth: "4",
-		in: []change{{"pkg/adopt/mirror.go", `	if l.State == lease.Held {
-		return Marker(l, now)
+		in: []change{{"pkg/hostlocal/file.go", `	if l.State == lease.Held {
+		return formatHold(l, now)
 	}
 	if l.Holder.ContainerID == ""`, `	if l.State == lease.Held && !l.Firm {
-		return Marker(l, now)
+		return formatHold(l, now)
 	}
 	if l.Holder.ContainerID == ""`}},
 	},
@@ -107,7 +107,7 @@ var faults = []fault{
 	},
 	{
 		name: "a directory proves to be complete by any file", world: "lost files", says: "I[12]:", depth: "6",
-		in: []change{{"pkg/adopt/mirror.go", `len(addrs) >= m.leases`, `len(addrs) > 0`}},
+		in: []change{{"pkg/hostlocal/dir.go", `len(addrs) >= d.leases`, `len(addrs) > 0`}},
 	},
 	{
 		name: "the limit of holds counts bound leases", world: "share", says: "I2:", quick: true,

@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/leasehold-cni/leasehold/pkg/adopt"
+	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
@@ -394,7 +394,7 @@ func (w *world) storeLost() {
 	for q := range w.pods {
 		for _, a := range w.kept[q].addrs {
 			f, exists := w.is.Files[w.netDir(w.pods[q].net)+"/"+a.String()]
-			c, held := adopt.ParseMarker(f.Content)
+			c, held := hostlocal.ParseHold(f.Content)
 			if a.IsValid() && exists && (!held || c.Name != podName(q) || !c.Firm) || !exists && w.looksNew() {
 				w.kept[q] = promise{}
 			}

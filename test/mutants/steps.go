@@ -35,6 +35,7 @@ var (
 		{"pkg/lease", slices.Concat(service, node)},
 		{"pkg/pool", slices.Concat(service, node)},
 		{"pkg/store", slices.Concat(service, node)},
+		{"pkg/hostlocal", slices.Concat([]string{"./pkg/adopt"}, service, node)},
 		{"pkg/adopt", slices.Concat(service, node)},
 		{"pkg/sandbox", slices.Concat(service, node)},
 		{"pkg/ipam", slices.Concat([]string{"./pkg/cniplugin"}, node)},

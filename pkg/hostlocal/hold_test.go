@@ -1,4 +1,4 @@
-package adopt
+package hostlocal
 
 import (
 	"net/netip"
@@ -10,8 +10,18 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-func TestMarker(t *testing.T) {
-	firm := snapshotLease(lease.Held, "c1")
+var (
+	testPool = lease.Pool{DataDir: "/var/lib/cni/networks", Network: "cbr0"}
+	now      = lease.Instant{Wall: time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC), Boot: time.Hour, BootID: "boot-1"}
+)
+
+func TestHold(t *testing.T) {
+	firm := lease.Lease{
+		ID: "00112233445566aa", Pool: testPool, Address: netip.MustParseAddr("10.0.0.5"), Set: "s", State: lease.Held,
+		Namespace: "db", Name: "db-0", UID: "u1", Window: time.Hour, BoundAt: now,
+		Holder: lease.Holder{ContainerID: "c1", IfName: "eth0"},
+		Firm:   true, Hold: time.Hour, ReleasedAt: now,
+	}
 	with := func(change func(*lease.Lease)) lease.Lease { l := firm; change(&l); return l }
 	for _, tt := range []struct {
 		name string
@@ -34,29 +44,30 @@ func TestMarker(t *testing.T) {
 			"#held - - soft 0 1795258800 -\r\n-"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got := Marker(tt.held, now)
+			got := formatHold(tt.held, now)
 			if got != tt.want {
 				t.Fatalf("\n got %q\nwant %q", got, tt.want)
 			}
-			c, ok := ParseMarker(got)
-			if !ok || !IsMarker(got) {
+			h, ok := ParseHold(got)
+			if !ok || !IsHold(got) {
 				t.Fatal("it cannot be read")
 			}
-			c.Address = firm.Address
-			found := Decide([]Claim{c}, testPool, now, time.Hour, ids())
-			if len(found) != 1 {
-				t.Fatalf("%d findings", len(found))
+			l := tt.held
+			want := Hold{IfName: l.Holder.IfName, Firm: l.Firm, Window: l.Window, Until: h.Until}
+			if !l.Key().IsZero() {
+				want.Namespace, want.Name, want.UID = l.Namespace, l.Name, l.UID
 			}
-			l := found[0].Lease
-			if l.Key() != tt.held.Key() && !tt.held.Key().IsZero() || l.Firm != tt.held.Firm || l.Window != tt.held.Window ||
-				l.Remaining(now)-tt.held.Remaining(now) >= time.Second {
-				t.Errorf("\n got %+v\nwant %+v", l, tt.held)
+			if h != want {
+				t.Errorf("\n got %+v\nwant %+v", h, want)
+			}
+			if until := l.Until(now); h.Until.IsZero() != until.IsZero() || h.Until.Sub(until).Abs() >= time.Second {
+				t.Errorf("it ends at %s, want %s", h.Until, until)
 			}
 		})
 	}
 }
 
-func TestParseMarkerRefuses(t *testing.T) {
+func TestParseHoldRejects(t *testing.T) {
 	for _, content := range []string{
 		"",
 		"#held",
@@ -77,21 +88,21 @@ func TestParseMarkerRefuses(t *testing.T) {
 		"#held db eth0 firm 3600 1795258800 u1\r\neth0",
 		"#held db/db-0 eth/0 firm 3600 1795258800 u1\r\neth0",
 		"#held db/db-0 eth0 firm 3600 1795258800 u\x1b[1m\r\neth0",
-		"#held db/db-0 eth0 firm 3600 1795258800 u1\r\n" + strings.Repeat("x", maxMarker),
+		"#held db/db-0 eth0 firm 3600 1795258800 u1\r\n" + strings.Repeat("x", maxHold),
 	} {
-		if c, ok := ParseMarker(content); ok {
+		if c, ok := ParseHold(content); ok {
 			t.Errorf("%q is %+v", content, c)
 		}
 	}
 }
 
 // What can be read says the same when it is written again.
-func FuzzParseMarker(f *testing.F) {
+func FuzzParseHold(f *testing.F) {
 	f.Add("#held db/db-0 eth0 firm 3600 1795258800 u1\r\neth0")
 	f.Add("#held - - soft 0 forever -\r\n-")
 	f.Add("#held db/db-0 - firm forever 1 -\r\n")
 	f.Fuzz(func(t *testing.T, content string) {
-		c, ok := ParseMarker(content)
+		c, ok := ParseHold(content)
 		if !ok {
 			return
 		}
@@ -103,32 +114,13 @@ func FuzzParseMarker(f *testing.F) {
 		if !c.Until.IsZero() {
 			l.Hold = max(c.Until.Sub(now.Wall), 0)
 		}
-		if l.Validate() != nil || l.Hold == lease.Forever != c.Until.IsZero() || !c.Until.IsZero() && c.Until.Before(now.Wall) {
+		if l.Validate() != nil || l.Hold == lease.Forever != c.Until.IsZero() ||
+			!c.Until.IsZero() && c.Until.Before(now.Wall) {
 			return // over, or so far away that the clock cannot say it
 		}
-		again, ok := ParseMarker(Marker(l, now))
+		again, ok := ParseHold(formatHold(l, now))
 		if !ok || !reflect.DeepEqual(again, c) {
 			t.Errorf("%q\nread as    %+v\nread again %+v, %v", content, c, again, ok)
 		}
 	})
-}
-
-func TestWhomAFileNames(t *testing.T) {
-	for _, tt := range []struct {
-		content, container, ifName string
-		want                       bool
-	}{
-		{"c1\r\neth0", "c1", "eth0", true},
-		{"c1\r\neth0", "c1", "net1", false}, // another interface of the same pod
-		{"c1\r\neth0", "c10", "eth0", false},
-		{"c10\r\neth0", "c1", "eth0", false},
-		{"c1", "c1", "net1", true}, // before v0.8.0 host-local did not write the interface
-		{"c1\r\n", "c1", "eth0", false},
-		{"", "", "", false},
-		{"\r\neth0", "", "eth0", false},
-	} {
-		if got := Names(tt.content, tt.container, tt.ifName); got != tt.want {
-			t.Errorf("%q names %s %s: %v", tt.content, tt.container, tt.ifName, got)
-		}
-	}
 }

@@ -1,0 +1,86 @@
+// Package files reads and writes small files of other programs. It neither waits for what may lie
+// at a path in place of a regular file, such as a FIFO, nor follows links.
+package files
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+)
+
+// Max bounds what is read of any file. The largest real ones, cache
+// entries with a pod's annotations, stay below 300 KiB.
+const Max = 1 << 20
+
+// Write is os.WriteFile for a regular file or none. What else may lie at the path is refused
+// without waiting for it, and a link is not followed.
+func Write(path, content string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a regular file", path)
+	}
+	if err == nil {
+		err = f.Truncate(0)
+	}
+	if err == nil {
+		_, err = f.WriteString(content)
+	}
+	return errors.Join(err, f.Close())
+}
+
+// Read reads a regular file, and says when it was written. What else may
+// lie in such a directory (a FIFO, a link) is refused without waiting for it.
+func Read(path string) ([]byte, time.Time, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, info.ModTime(), fmt.Errorf("%s is not a regular file", path)
+	}
+	b, err := io.ReadAll(io.LimitReader(f, Max+1))
+	if err == nil && len(b) > Max {
+		err = fmt.Errorf("%s is larger than %d bytes", path, Max)
+	}
+	return b, info.ModTime(), err
+}
+
+// List returns the names in a directory, in order; none where it is missing.
+func List(dir string) ([]string, error) {
+	d, err := OpenDir(dir)
+	if IsMissing(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	names, err := d.Readdirnames(-1)
+	slices.Sort(names)
+	return names, err
+}
+
+// IsMissing reports whether an error says that there is no such file. A file that is not a
+// directory has no files in it either.
+func IsMissing(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
+}
+
+// OpenDir opens a directory. It fails with ENOTDIR for anything else, and does not wait.
+func OpenDir(path string) (*os.File, error) {
+	return os.OpenFile(path, os.O_RDONLY|syscall.O_DIRECTORY, 0)
+}
