@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/names"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
@@ -32,6 +33,9 @@ type Host interface {
 type Node struct {
 	Host      Host
 	CacheDirs []string // libcni's; nil for DefaultCacheDirs
+
+	// Files is host-local's directory of the pool, nil if the caller has not opened it.
+	Files *hostlocal.Dir
 
 	// Snapshot is the agent's last copy of the store, as it was at SnapshotAt;
 	// nil where there is none.
@@ -99,7 +103,7 @@ func (n Node) gather(p lease.Pool, notes *notes) (claims []Claim, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnreadable, err)
 	}
-	files, err := hostLocal(p, notes)
+	files, err := n.hostLocal(p, notes)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnreadable, err)
 	}

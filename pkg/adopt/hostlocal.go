@@ -10,10 +10,13 @@ import (
 // hostLocal returns the claims of the files that host-local keeps for a pool, one for each address
 // (docs/facts.md, "One file for each address"), and of those that we keep there. An error means that
 // addresses in use may be unknown.
-func hostLocal(p lease.Pool, notes *notes) ([]Claim, error) {
-	dir, err := hostlocal.OpenUnlocked(p)
-	if err != nil || dir == nil {
-		return nil, err
+func (n Node) hostLocal(p lease.Pool, notes *notes) ([]Claim, error) {
+	dir := n.Files
+	if dir == nil {
+		var err error
+		if dir, err = hostlocal.OpenUnlocked(p); err != nil || dir == nil {
+			return nil, err
+		}
 	}
 	addrs, err := dir.Addresses()
 	if err != nil {

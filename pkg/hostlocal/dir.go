@@ -38,6 +38,7 @@ type Dir struct {
 	lock   *os.File // nil if host-local's lock cannot be opened: nothing is written
 	marked bool
 	leases int // that the mark names; Unproven if it names none
+	read   map[netip.Addr]reading
 }
 
 var errUnlocked = errors.New("host-local's lock cannot be opened, so nothing is written")
@@ -117,7 +118,7 @@ func Open(ctx context.Context, p lease.Pool) (*Dir, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Dir{dir: dir, lock: lock, marked: marked, leases: leases}, nil
+	return &Dir{dir: dir, lock: lock, marked: marked, leases: leases, read: map[netip.Addr]reading{}}, nil
 }
 
 func readMark(dir string) int {
@@ -140,7 +141,8 @@ func OpenUnlocked(p lease.Pool) (*Dir, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Dir{dir: Path(p), marked: IsMarked(p), leases: readMark(Path(p))}, d.Close()
+	dir := &Dir{dir: Path(p), marked: IsMarked(p), leases: readMark(Path(p)), read: map[netip.Addr]reading{}}
+	return dir, d.Close()
 }
 
 // Locked reports whether the directory is locked, so that it may be written.
@@ -202,13 +204,30 @@ type File struct {
 }
 
 // Read returns the file of an address, and reports whether there is one. A file that cannot be read
-// is there: found is true beside every error.
+// is there: found is true beside every error. A file is read once: until Write or Remove the answer
+// stays the same.
 func (d *Dir) Read(a netip.Addr) (f File, found bool, err error) {
+	r, known := d.read[a]
+	if !known {
+		r = d.readFile(a)
+		d.read[a] = r
+	}
+	return r.file, r.found, r.err
+}
+
+// reading is what Read returns for an address.
+type reading struct {
+	file  File
+	found bool
+	err   error
+}
+
+func (d *Dir) readFile(a netip.Addr) reading {
 	b, modified, err := files.Read(d.FilePath(a))
 	if errors.Is(err, fs.ErrNotExist) {
-		return File{}, false, nil
+		return reading{}
 	}
-	return File{Content: string(bytes.TrimSpace(b)), Modified: modified}, true, err
+	return reading{File{Content: string(bytes.TrimSpace(b)), Modified: modified}, true, err}
 }
 
 // Has reports whether an address has a file. A file that cannot be read is there.
@@ -222,6 +241,7 @@ func (d *Dir) Write(l lease.Lease, now lease.Instant) error {
 	if !d.Locked() {
 		return errUnlocked
 	}
+	delete(d.read, l.Address)
 	return files.Write(d.FilePath(l.Address), Content(l, now))
 }
 
@@ -230,6 +250,7 @@ func (d *Dir) Remove(a netip.Addr) error {
 	if !d.Locked() {
 		return errUnlocked
 	}
+	delete(d.read, a)
 	if err := os.Remove(d.FilePath(a)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

@@ -164,7 +164,7 @@ func (c *call) adopt(s scope, mirror *hostlocal.Dir, damaged ...netip.Addr) erro
 	if mirror != nil && mirror.IsWhole() {
 		files = mirror
 	}
-	found, err := c.ask(s, files, damaged)
+	found, err := c.ask(s, mirror, files, damaged)
 	if err != nil {
 		return err
 	}
@@ -206,12 +206,14 @@ func (c *call) adopt(s scope, mirror *hostlocal.Dir, damaged ...netip.Addr) erro
 	return c.tx.SetAdopted(s.pool)
 }
 
-// ask returns what the host shows. A lost store needs more than that: proof that nothing is missing.
+// ask returns what the host shows. Dir is host-local's directory, nil if it is not open; whole is the
+// same, nil if it is not complete. A lost store needs more than that: proof that nothing is missing.
 // It is a directory of host-local's that is whole, or that libcni's cache and the snapshot name the
 // container of every address in use (adopt.Found.Named). An address that is in no namespace (gVisor's)
 // may else be one that nobody names either.
-func (c *call) ask(s scope, whole *hostlocal.Dir, damaged []netip.Addr) ([]adopt.Finding, error) {
+func (c *call) ask(s scope, dir, whole *hostlocal.Dir, damaged []netip.Addr) ([]adopt.Finding, error) {
 	node := c.node
+	node.Files = dir
 	node.Snapshot, node.SnapshotAt = c.snapshot(s.pool, whole, damaged)
 	found, err := adopt.Find(node, s.pool, s.sets, c.now, s.soft, newID)
 	for _, p := range found.Problems {
@@ -336,23 +338,13 @@ func (c *call) foreignTo(l lease.Lease) (content string, foreign bool, err error
 	if err != nil {
 		return "", false, fileUnreadable(l.Address, err)
 	}
-	if !found || hostlocal.IsHold(file.Content) || hostlocal.Names(file.Content, l.Holder.ContainerID, l.Holder.IfName) {
+	if !found {
 		return "", false, nil
 	}
-	// An empty one is a write of ours that was cut off.
-	return file.Content, file.Content != "" && !c.wasOurs(l.Pool, l.Address, file) && !c.isOlder(l, file), nil
-}
-
-// isOlder reports whether a file was written before its lease was bound or released in an earlier boot:
-// a power cut has brought it back, for these files are never synced. Within a boot nothing brings one
-// back, and the clock may have been set back since. Where the clock was wrong after the boot libcni's
-// cache may know that the file's container lives.
-func (c *call) isOlder(l lease.Lease, file hostlocal.File) bool {
-	before := func(at lease.Instant) bool {
-		earlier := c.now.BootID != "" && at.BootID != "" && at.BootID != c.now.BootID
-		return earlier && file.Modified.Before(at.Wall)
-	}
-	return (before(l.BoundAt) || before(l.ReleasedAt)) && !c.node.IsLive(l.Pool.Network, l.Address, file.Content)
+	foreign = file.IsForeign(l, c.now.BootID,
+		func() hostlocal.History { return c.historyOf(l.Pool.Network, l.Address) },
+		func() bool { return c.node.IsLive(l.Pool.Network, l.Address, file.Content) })
+	return file.Content, foreign, nil
 }
 
 func fileUnreadable(a netip.Addr, err error) error {
@@ -382,27 +374,17 @@ func (c *call) isLeftover(l lease.Lease, mirror *hostlocal.Dir) bool {
 		return false
 	}
 	file, found, err := mirror.Read(l.Address)
-	ours := err == nil && found && hostlocal.Names(file.Content, l.Holder.ContainerID, l.Holder.IfName) && c.wasOurs(l.Pool, l.Address, file)
+	ours := err == nil && found && hostlocal.Names(file.Content, l.Holder.ContainerID, l.Holder.IfName) && file.IsStale(c.historyOf(l.Pool.Network, l.Address))
 	if ours {
 		c.mirrors.remove(mirror, l.Address)
 	}
 	return ours
 }
 
-// wasOurs reports whether a file names a container that had the address from us,
-// and is older than what the journal says of the address last: then a power cut
-// has brought it back, for these files are never synced. The journal goes back
-// much further than a file system leaves things unwritten.
-func (c *call) wasOurs(p lease.Pool, addr netip.Addr, file hostlocal.File) bool {
-	h := c.historyOf(p.Network, addr)
-	given := func(a Attachment) bool { return hostlocal.Names(file.Content, a.ContainerID, a.IfName) }
-	return slices.ContainsFunc(h.given, given) && file.Modified.Before(h.last)
-}
-
 // historyOf returns what the journal says of an address. The journal is read once in a transaction.
-func (c *call) historyOf(network string, addr netip.Addr) history {
+func (c *call) historyOf(network string, addr netip.Addr) hostlocal.History {
 	if c.journal == nil {
-		c.journal = map[networkAddress]history{}
+		c.journal = map[networkAddress]hostlocal.History{}
 		c.tx.Journal(func(n store.Entry) bool {
 			c.addHistory(n)
 			return true
@@ -420,16 +402,10 @@ func (c *call) addHistory(n store.Entry) {
 	h := c.journal[at]
 	switch n.Event {
 	case store.EventBound, store.EventKept, store.EventTakenOver:
-		h.given = append(h.given, Attachment{n.Container, n.IfName})
+		h.Owners = append(h.Owners, hostlocal.Owner{ContainerID: n.Container, IfName: n.IfName})
 	}
-	h.last = n.Time
+	h.Last = n.Time
 	c.journal[at] = h
-}
-
-// history is what the journal says of one address.
-type history struct {
-	given []Attachment // to which we gave it
-	last  time.Time    // of its last entry
 }
 
 // networkAddress is how the journal names an address.
@@ -459,7 +435,7 @@ func (c *call) admit(p lease.Pool, addr netip.Addr) (inUse bool, err error) {
 		c.mirrors.warn("%s", why)
 	case !found:
 		return false, nil
-	case hostlocal.IsHold(file.Content) || c.wasOurs(p, addr, file):
+	case hostlocal.IsHold(file.Content) || file.IsStale(c.historyOf(p.Network, addr)):
 		c.mirrors.remove(mirror, addr)
 		return false, nil
 	}

@@ -63,10 +63,10 @@ type call struct {
 	node     adopt.Node   // what the host shows
 	now      lease.Instant
 	mirrors  *mirrors
-	export   map[lease.Pool]*hostlocal.Dir // to be brought in step as a whole
-	whole    map[lease.Pool]bool           // those that were whole before
-	journal  map[networkAddress]history    // nil until it is needed
-	repaired bool                          // damaged records were, as far as they can be
+	export   map[lease.Pool]*hostlocal.Dir        // to be brought in step as a whole
+	whole    map[lease.Pool]bool                  // those that were whole before
+	journal  map[networkAddress]hostlocal.History // nil until it is needed
+	repaired bool                                 // damaged records were, as far as they can be
 }
 
 // update runs a use case in a write transaction. A record that it needs and

@@ -79,6 +79,7 @@ func (s *Service) poolState(ctx context.Context, p lease.Pool, wait time.Duratio
 // canAdopt returns nil if an ADD could adopt the pool. Mirror is nil
 // if host-local has no directory of it.
 func (s *Service) canAdopt(in PoolHint, lost string, mirror *hostlocal.Dir) error {
+	files := mirror
 	if mirror != nil && !mirror.IsComplete() {
 		mirror = nil
 	}
@@ -87,6 +88,7 @@ func (s *Service) canAdopt(in PoolHint, lost string, mirror *hostlocal.Dir) erro
 		s.warn("%v", err)
 	}
 	node := s.node(scopeOf(in))
+	node.Files = files
 	node.Snapshot, node.SnapshotAt = snapshotOf(all, in.Pool, mirror), at
 	found, err := adopt.Find(node, in.Pool, in.Sets, s.Clock(), policy.Defaults().SoftHold, newID)
 	if err != nil {

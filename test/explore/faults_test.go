@@ -99,11 +99,11 @@ var faults = []fault{
 	},
 	{
 		name: "within a boot an older file is not believed either", world: "shared clock", says: "I1:", depth: "7",
-		in: []change{{"pkg/ipam/learn.go", `return earlier && file`, `return (earlier || true) && file`}},
+		in: []change{{"pkg/hostlocal/owner.go", ` && at.BootID != boot && f.`, ` && f.`}},
 	},
 	{
 		name: "a file of a container that ever had the address is removed", world: "same id", says: "I1:", depth: "7",
-		in: []change{{"pkg/ipam/learn.go", ` && file.Modified.Before(h.last)`, ``}},
+		in: []change{{"pkg/hostlocal/owner.go", `f.Modified.Before(h.Last) && `, ``}},
 	},
 	{
 		name: "a directory proves to be complete by any file", world: "lost files", says: "I[12]:", depth: "6",
