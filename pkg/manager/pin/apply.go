@@ -59,7 +59,7 @@ func isOurs(g corev1.PodSchedulingGate) bool { return g.Name == wellknown.GateNo
 func gated(p *corev1.Pod) bool { return slices.ContainsFunc(p.Spec.SchedulingGates, isOurs) }
 
 // apply writes a decision on a stripped pod. It is idempotent.
-func apply(p *corev1.Pod, v Decision) {
+func apply(p *corev1.Pod, v decision) {
 	if p.Labels == nil {
 		p.Labels = map[string]string{}
 	}

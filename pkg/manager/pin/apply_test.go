@@ -121,7 +121,7 @@ func TestApply(t *testing.T) {
 		pod := user.DeepCopy()
 		mode := rapid.SampledFrom([]policy.PinMode{policy.PinNominate, policy.PinRequire, policy.PinPrefer,
 			policy.PinNone}).Draw(t, "mode")
-		v := Decision{Mode: mode, Node: "node1", Hostname: "host1", Addresses: "10.0.0.7", Reason: Reserved,
+		v := decision{Mode: mode, Node: "node1", Hostname: "host1", Addresses: "10.0.0.7", Reason: reserved,
 			Text: string(mode) + " node1"}
 		apply(pod, v)
 

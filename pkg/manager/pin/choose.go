@@ -19,8 +19,8 @@ const (
 	maxFailures = 2
 )
 
-// A place is where a pod's addresses are.
-type place struct {
+// A pinTarget is where a pod's addresses are.
+type pinTarget struct {
 	Node, NodeUID string // UID "" if only the name is known
 	Addresses     string // "" if they are not known
 	Remembered    bool   // nothing is published: the pod was seen there
@@ -75,7 +75,7 @@ func (t instance) unpublished(now time.Time) bool {
 // choose returns where a pod's addresses are: the newest reservation whose window has not ended.
 // The remembered instance replaces it where nothing is published yet, and for publishLag where only
 // other nodes have published.
-func choose(all []*reservation, last instance, now time.Time) (place, bool) {
+func choose(all []*reservation, last instance, now time.Time) (pinTarget, bool) {
 	var best *reservation
 	remembered := last.unpublished(now)
 	for _, r := range all {
@@ -93,11 +93,11 @@ func choose(all []*reservation, last instance, now time.Time) (place, bool) {
 	switch {
 	case best == nil && remembered,
 		best != nil && remembered && best.Node != last.Node && last.Started:
-		return place{Node: last.Node, Addresses: last.Addresses, Remembered: true}, true
+		return pinTarget{Node: last.Node, Addresses: last.Addresses, Remembered: true}, true
 	case best == nil:
-		return place{}, false
+		return pinTarget{}, false
 	}
-	return place{Node: best.Node, NodeUID: best.NodeUID, Addresses: best.Addresses, Abandoned: best.Abandoned}, true
+	return pinTarget{Node: best.Node, NodeUID: best.NodeUID, Addresses: best.Addresses, Abandoned: best.Abandoned}, true
 }
 
 // newer reports whether a is to be preferred to b. An abandoned reservation comes last, and that of

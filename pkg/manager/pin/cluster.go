@@ -226,8 +226,8 @@ func (c *cluster) reservationsOf(key string) []*reservation {
 	return c.reservations.ByIndex(byPod, key)
 }
 
-// place returns where a pod's addresses are, and what is remembered of the pod.
-func (c *cluster) place(key string) (place, instance, bool) {
+// target returns where a pod's addresses are, and what is remembered of the pod.
+func (c *cluster) target(key string) (pinTarget, instance, bool) {
 	last := c.last(key)
 	p, found := choose(c.reservationsOf(key), last, c.now())
 	return p, last, found

@@ -13,32 +13,32 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
-// A Reason is why a pod is pinned or not, as one word for annotations and metrics.
-type Reason string
+// A pinReason is why a pod is pinned or not, as one word for annotations and metrics.
+type pinReason string
 
 // The reasons for which a pod is pinned.
 const (
-	Reserved   Reason = "Reserved"   // a node has published its addresses
-	Remembered Reason = "Remembered" // it was seen on the node a moment ago
+	reserved   pinReason = "Reserved"   // a node has published its addresses
+	remembered pinReason = "Remembered" // it was seen on the node a moment ago
 )
 
 // The reasons for which it is not.
 const (
-	NotWanted     Reason = "NotWanted"     // the mode is none
-	NoReservation Reason = "NoReservation" // no address waits for it
-	Unknown       Reason = "Unknown"       // it could not be looked up
-	Abandoned     Reason = "Abandoned"     // an earlier pod waited for its node and was evicted
-	Evicted       Reason = "Evicted"       // somebody wants it elsewhere
-	FailedStarts  Reason = "FailedStarts"  // it does not start there
-	NodeGone      Reason = "NodeGone"
-	NodeExcluded  Reason = "NodeExcluded" // by the pod's own selectors
-	NodeNotReady  Reason = "NodeNotReady"
-	NodeCordoned  Reason = "NodeCordoned"
-	NodeTainted   Reason = "NodeTainted"
+	notWanted     pinReason = "NotWanted"     // the mode is none
+	noReservation pinReason = "NoReservation" // no address waits for it
+	unknown       pinReason = "Unknown"       // it could not be looked up
+	abandoned     pinReason = "Abandoned"     // an earlier pod waited for its node and was evicted
+	evicted       pinReason = "Evicted"       // somebody wants it elsewhere
+	failedStarts  pinReason = "FailedStarts"  // it does not start there
+	nodeGone      pinReason = "NodeGone"
+	nodeExcluded  pinReason = "NodeExcluded" // by the pod's own selectors
+	nodeNotReady  pinReason = "NodeNotReady"
+	nodeCordoned  pinReason = "NodeCordoned"
+	nodeTainted   pinReason = "NodeTainted"
 )
 
-// Facts are the input of a decision.
-type Facts struct {
+// podFacts are the input of a decision.
+type podFacts struct {
 	Pod *corev1.Pod // without what the webhook adds
 	// Mode is what applies to the pod; ModeNote is appended to the text.
 	Mode     policy.PinMode
@@ -52,33 +52,33 @@ type Facts struct {
 
 	Known bool // the rest could be looked up
 	// Found: there is a place where the pod's addresses are.
-	Found bool
-	Place place
-	Last  instance
-	Node  *corev1.Node // the place's; nil: there is none
+	Found  bool
+	Target pinTarget
+	Last   instance
+	Node   *corev1.Node // of the target; nil: there is none
 }
 
-// A Decision says whether and how a pod is pinned.
-type Decision struct {
+// A decision says whether and how a pod is pinned.
+type decision struct {
 	Mode      policy.PinMode // PinNone: it is not pinned
 	Node      string         // the pinned node; unpinned, the one that it is not pinned to, if any
 	Hostname  string         // the node's label of that name
 	Addresses string         // reserved there
-	Reason    Reason
+	Reason    pinReason
 	Text      string // for people
 }
 
 // Pinned reports whether the pod is pinned.
-func (v Decision) Pinned() bool { return v.Mode != policy.PinNone }
+func (v decision) Pinned() bool { return v.Mode != policy.PinNone }
 
 // String returns the value of the pod's annotation: the reason, and for people the text, which
 // begins with the mode if the pod is pinned.
-func (v Decision) String() string { return string(v.Reason) + ": " + v.Text }
+func (v decision) String() string { return string(v.Reason) + ": " + v.Text }
 
 // modeIn returns the mode that such an annotation says.
 func modeIn(annotation string) policy.PinMode {
 	reason, text, _ := strings.Cut(annotation, ": ")
-	if Reason(reason) != Reserved && Reason(reason) != Remembered {
+	if pinReason(reason) != reserved && pinReason(reason) != remembered {
 		return policy.PinNone
 	}
 	word, _, _ := strings.Cut(text, " ")
@@ -89,17 +89,17 @@ func modeIn(annotation string) policy.PinMode {
 	return mode
 }
 
-// Decide decides whether and how a pod is pinned. It is a pure function.
-func Decide(f Facts) Decision {
-	v := Decision{Mode: policy.PinNone, Node: f.Place.Node, Addresses: f.Place.Addresses}
+// decide decides whether and how a pod is pinned. It is a pure function.
+func decide(f podFacts) decision {
+	v := decision{Mode: policy.PinNone, Node: f.Target.Node, Addresses: f.Target.Addresses}
 	if v.Reason, v.Text = blocker(f); v.Reason == "" {
-		v.Reason = Reserved
-		if f.Place.Remembered {
-			v.Reason = Remembered
+		v.Reason = reserved
+		if f.Target.Remembered {
+			v.Reason = remembered
 		}
 		v.Mode, v.Text = effectiveMode(f)
 		if v.Mode == policy.PinNone {
-			v.Reason = NotWanted
+			v.Reason = notWanted
 		}
 		v.Hostname = f.Node.Labels[corev1.LabelHostname]
 	}
@@ -110,7 +110,7 @@ func Decide(f Facts) Decision {
 }
 
 // effectiveMode returns the mode of a pod that may be pinned, and the text for people.
-func effectiveMode(f Facts) (policy.PinMode, string) {
+func effectiveMode(f podFacts) (policy.PinMode, string) {
 	mode, instead := f.Mode, ""
 	switch {
 	case mode != policy.PinNominate:
@@ -122,12 +122,12 @@ func effectiveMode(f Facts) (policy.PinMode, string) {
 	case f.Crowded:
 		mode, instead = policy.PinPrefer, "; not nominate: too many pods wait for their nomination"
 	}
-	text := fmt.Sprintf("%s %s, which has ", mode, f.Place.Node)
+	text := fmt.Sprintf("%s %s, which has ", mode, f.Target.Node)
 	switch {
-	case f.Place.Remembered:
-		text = fmt.Sprintf("%s %s, where it ran a moment ago", mode, f.Place.Node)
-	case f.Place.Addresses != "":
-		text += f.Place.Addresses
+	case f.Target.Remembered:
+		text = fmt.Sprintf("%s %s, where it ran a moment ago", mode, f.Target.Node)
+	case f.Target.Addresses != "":
+		text += f.Target.Addresses
 	default:
 		text += "its address"
 	}
@@ -138,28 +138,28 @@ func effectiveMode(f Facts) (policy.PinMode, string) {
 }
 
 // blocker returns why a pod is not pinned; "" if it may be.
-func blocker(f Facts) (Reason, string) {
-	node := f.Place.Node
+func blocker(f podFacts) (pinReason, string) {
+	node := f.Target.Node
 	switch {
 	case f.Mode == policy.PinNone:
-		return NotWanted, "the pin mode is none"
+		return notWanted, "the pin mode is none"
 	case !f.Known:
-		return Unknown, "its address could not be looked up"
+		return unknown, "its address could not be looked up"
 	case !f.Found:
-		return NoReservation, "no address waits for it"
-	case f.Place.Abandoned:
-		return Abandoned, "an earlier pod waited for " + node + " and was evicted"
+		return noReservation, "no address waits for it"
+	case f.Target.Abandoned:
+		return abandoned, "an earlier pod waited for " + node + " and was evicted"
 	case f.Node == nil:
-		return NodeGone, node + " is gone"
-	case f.Place.NodeUID != "" && f.Place.NodeUID != string(f.Node.UID):
-		return NodeGone, node + " is another one of that name"
+		return nodeGone, node + " is gone"
+	case f.Target.NodeUID != "" && f.Target.NodeUID != string(f.Node.UID):
+		return nodeGone, node + " is another one of that name"
 	case f.Last.Node == node && f.Last.Evicted && !f.Node.Spec.Unschedulable:
-		return Evicted, "it was evicted from " + node
+		return evicted, "it was evicted from " + node
 	case f.Last.Node == node && f.Last.Failures >= maxFailures:
-		return FailedStarts, fmt.Sprintf("it has failed to start on %s %d times", node, f.Last.Failures)
+		return failedStarts, fmt.Sprintf("it has failed to start on %s %d times", node, f.Last.Failures)
 	}
 	if fits, err := nodeaffinity.GetRequiredNodeAffinity(f.Pod).Match(f.Node); err != nil || !fits {
-		return NodeExcluded, "the pod's own node selectors exclude " + node
+		return nodeExcluded, "the pod's own node selectors exclude " + node
 	}
 	if f.Mode == policy.PinRequire {
 		return "", "" // it waits
@@ -168,19 +168,19 @@ func blocker(f Facts) (Reason, string) {
 }
 
 // unschedulable returns why a node takes no pod with these tolerations now; "" if it does.
-func unschedulable(n *corev1.Node, tolerations []corev1.Toleration) (Reason, string) {
+func unschedulable(n *corev1.Node, tolerations []corev1.Toleration) (pinReason, string) {
 	name := n.Name
 	if !nodeReady(n) {
-		return NodeNotReady, name + " is not Ready"
+		return nodeNotReady, name + " is not Ready"
 	}
 	if n.Spec.Unschedulable {
 		cordon := []corev1.Taint{{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}}
 		if _, found := untoleratedTaint(cordon, tolerations); found {
-			return NodeCordoned, name + " is cordoned"
+			return nodeCordoned, name + " is cordoned"
 		}
 	}
 	if taint, found := untoleratedTaint(n.Spec.Taints, tolerations); found {
-		return NodeTainted, fmt.Sprintf("%s has the taint %s", name, taint.ToString())
+		return nodeTainted, fmt.Sprintf("%s has the taint %s", name, taint.ToString())
 	}
 	return "", ""
 }

@@ -1,8 +1,8 @@
 // Package pin brings a recreated pod back to the node that has its addresses (docs/design.md, "The
 // pin").
 //
-// When a pod is created, the webhook collects [Facts]: the newest reservation of that name, or
-// where the pod was seen last; the node; the mode. [Decide], a pure function, decides whether and
+// When a pod is created, the webhook collects [podFacts]: the newest reservation of that name, or
+// where the pod was seen last; the node; the mode. [decide], a pure function, decides whether and
 // how the pod is pinned, and the webhook writes the decision into the pod's annotations. Everything
 // else follows from the pod, in any replica and after any restart:
 //

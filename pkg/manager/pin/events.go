@@ -70,8 +70,8 @@ func (e *explainer) Reconcile(_ context.Context, req reconcile.Request) (reconci
 // notPossible returns the Event of a pod that is not pinned where its addresses are; "" for others.
 func notPossible(p *podView) string {
 	reason, text, _ := strings.Cut(p.Reason, ": ")
-	switch Reason(reason) {
-	case "", Reserved, Remembered, NotWanted, NoReservation:
+	switch pinReason(reason) {
+	case "", reserved, remembered, notWanted, noReservation:
 		return ""
 	}
 	return "not pinned: " + text

@@ -62,19 +62,19 @@ func (p *podView) awaitsNode() bool {
 }
 
 // expired returns why a pod is to be evicted, or after how long to ask again.
-func (s pendingPod) expired(now time.Time) (why Reason, text string, again time.Duration) {
+func (s pendingPod) expired(now time.Time) (why pinReason, text string, again time.Duration) {
 	p := s.pod
 	waited := now.Sub(s.since)
 	switch {
 	case s.node == nil:
-		why, text = NodeGone, p.Pinned+" is gone"
+		why, text = nodeGone, p.Pinned+" is gone"
 	case len(s.lease) == 0:
 		// Nothing is reserved for it there any more. An agent may not have published the same
 		// lease under a new name yet.
 		if waited < min(s.timeout, publishLag) {
 			return "", "", min(s.timeout, publishLag) - waited
 		}
-		return NoReservation, "its address on " + p.Pinned + " is no longer reserved", 0
+		return noReservation, "its address on " + p.Pinned + " is no longer reserved", 0
 	default:
 		if why, text = unschedulable(s.node, p.Tolerations); why == "" {
 			why, text = "NodeFull", p.UnschedulableWhy
@@ -144,7 +144,7 @@ func (v *evictor) mark(ctx context.Context, lease []*reservation) (bool, error) 
 }
 
 // evict deletes a pod that has not changed since it was looked at.
-func (v *evictor) evict(ctx context.Context, p *podView, why Reason, text string) error {
+func (v *evictor) evict(ctx context.Context, p *podView, why pinReason, text string) error {
 	err := v.client.Delete(ctx, bare(p), client.Preconditions{UID: &p.UID, ResourceVersion: &p.ResourceVersion})
 	switch {
 	case apierrors.IsConflict(err):

@@ -28,23 +28,23 @@ func TestPendingPodExpired(t *testing.T) {
 	tests := []struct {
 		story      string
 		pendingPod pendingPod
-		why        Reason
+		why        pinReason
 		text       string
 		again      time.Duration
 	}{
 		{"no room", waits(), "NodeFull", "0/3 nodes are available", 0},
 		{"not yet", waits(since(20 * time.Second)), "", "", 40 * time.Second},
-		{"the node is gone", waits(func(s *pendingPod) { s.node = nil }), NodeGone, "node1 is gone", 0},
+		{"the node is gone", waits(func(s *pendingPod) { s.node = nil }), nodeGone, "node1 is gone", 0},
 		{"the node is gone, not yet", waits(func(s *pendingPod) { s.node = nil }, since(time.Second)), "", "",
 			59 * time.Second},
-		{"dead", waits(is(notReady)), NodeNotReady, "node1 is not Ready", 0},
-		{"cordoned", waits(is(cordoned)), NodeCordoned, "node1 is cordoned", 0},
-		{"tainted", waits(is(tainted("NoSchedule"))), NodeTainted, "node1 has the taint team=b:NoSchedule", 0},
+		{"dead", waits(is(notReady)), nodeNotReady, "node1 is not Ready", 0},
+		{"cordoned", waits(is(cordoned)), nodeCordoned, "node1 is cordoned", 0},
+		{"tainted", waits(is(tainted("NoSchedule"))), nodeTainted, "node1 has the taint team=b:NoSchedule", 0},
 		{"tainted, but that is not it", waits(is(tainted("NoSchedule")), pod(func(p *podView) {
 			p.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 		})), "NodeFull", "0/3 nodes are available", 0},
-		{"the window has ended", waits(noLease), NoReservation, "its address on node1 is no longer reserved", 0},
-		{"the window has ended before the timeout", waits(noLease, since(publishLag)), NoReservation,
+		{"the window has ended", waits(noLease), noReservation, "its address on node1 is no longer reserved", 0},
+		{"the window has ended before the timeout", waits(noLease, since(publishLag)), noReservation,
 			"its address on node1 is no longer reserved", 0},
 		{"it may not be published yet", waits(noLease, since(time.Second)), "", "", publishLag - time.Second},
 	}

@@ -134,7 +134,7 @@ func (w *whole) create(name string, change ...func(*corev1.Pod)) corev1.Pod {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	r := httptest.NewRequest(http.MethodPost, Path, bytes.NewReader(review))
+	r := httptest.NewRequest(http.MethodPost, webhookPath, bytes.NewReader(review))
 	r.Header.Set("Content-Type", "application/json")
 	out := httptest.NewRecorder()
 	w.hooks.handler.ServeHTTP(out, r)

@@ -46,33 +46,33 @@ func TestPinAndPersistentPodState(t *testing.T) {
 		required  []corev1.NodeSelectorTerm
 		preferred []corev1.PreferredSchedulingTerm
 		gates     int
-		reason    Reason
+		reason    pinReason
 	}{
 		{"nominate, host preferred", policy.PinNominate, prefers(100, host), home, nil, nil,
-			[]corev1.PreferredSchedulingTerm{preferred(100, byHost)}, 1, Reserved},
+			[]corev1.PreferredSchedulingTerm{preferred(100, byHost)}, 1, reserved},
 		{"nominate, host required", policy.PinNominate, require(host), home, map[string]string{host: "node1"}, nil, nil,
 			1,
-			Reserved},
+			reserved},
 		{"prefer, host preferred", policy.PinPrefer, prefers(100, host), home, nil, nil,
-			[]corev1.PreferredSchedulingTerm{preferred(100, byHost)}, 0, Reserved},
+			[]corev1.PreferredSchedulingTerm{preferred(100, byHost)}, 0, reserved},
 		{"prefer, host preferred a little", policy.PinPrefer, prefers(1, host), home, nil, nil,
-			[]corev1.PreferredSchedulingTerm{preferred(1, byHost), preferred(100, byName)}, 0, Reserved},
+			[]corev1.PreferredSchedulingTerm{preferred(1, byHost), preferred(100, byName)}, 0, reserved},
 		{"prefer, host required", policy.PinPrefer, require(host), home, map[string]string{host: "node1"}, nil,
-			[]corev1.PreferredSchedulingTerm{preferred(100, byName)}, 0, Reserved},
+			[]corev1.PreferredSchedulingTerm{preferred(100, byName)}, 0, reserved},
 		{"require, host preferred", policy.PinRequire, prefers(100, host), home, nil, []corev1.NodeSelectorTerm{byName},
-			[]corev1.PreferredSchedulingTerm{preferred(100, byHost)}, 0, Reserved},
+			[]corev1.PreferredSchedulingTerm{preferred(100, byHost)}, 0, reserved},
 		{"require, zone required", policy.PinRequire, require(zone), home, map[string]string{zone: "a"},
-			[]corev1.NodeSelectorTerm{byName}, nil, 0, Reserved},
+			[]corev1.NodeSelectorTerm{byName}, nil, 0, reserved},
 		{"require, another zone required", policy.PinRequire, require(zone), other, map[string]string{zone: "b"}, nil,
 			nil, 0,
-			NodeExcluded},
+			nodeExcluded},
 		{"prefer, another host preferred", policy.PinPrefer, prefers(100, host), other, nil, nil,
 			[]corev1.PreferredSchedulingTerm{preferred(100,
 				corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{
 					{Key: host, Operator: corev1.NodeSelectorOpIn, Values: []string{"node2"}}}}),
-				preferred(100, byName)}, 0, Reserved},
+				preferred(100, byName)}, 0, reserved},
 		{"none, host preferred", policy.PinNone, prefers(100, host), home, nil, nil,
-			[]corev1.PreferredSchedulingTerm{preferred(100, byHost)}, 0, NotWanted},
+			[]corev1.PreferredSchedulingTerm{preferred(100, byHost)}, 0, notWanted},
 	} {
 		t.Run(tt.story, func(t *testing.T) {
 			var o pps.PersistentPodState
@@ -80,15 +80,15 @@ func TestPinAndPersistentPodState(t *testing.T) {
 			memory := persistentpodstate.FormerState{PodState: pps.PodState{NodeName: tt.was.Name,
 				NodeTopologyLabels: tt.was.Labels}}
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "db-0"}}
-			var decision Decision
+			var decision decision
 			for range 2 { // as the API server calls both again when another webhook has changed the pod
 				persistentpodstate.Undo(pod)
 				persistentpodstate.Inject(pod, &o, memory, []*corev1.Node{home, other}, true)
 				strip(pod)
-				decision = Decide(Facts{Pod: pod, Mode: tt.mode, Fallback: policy.PinPrefer, Honoured: true,
-					Known: true,
-					Found: true,
-					Place: place{Node: home.Name}, Node: home})
+				decision = decide(podFacts{Pod: pod, Mode: tt.mode, Fallback: policy.PinPrefer, Honoured: true,
+					Known:  true,
+					Found:  true,
+					Target: pinTarget{Node: home.Name}, Node: home})
 				apply(pod, decision)
 			}
 			if decision.Reason != tt.reason {

@@ -61,7 +61,7 @@ func Setup(ctx context.Context, mgr manager.Manager, o Options) error {
 		report:     report,
 		log:        log, progress: map[types.UID]podProgress{}, retries: make(chan struct{}, retries)}
 	w := &webhook{Options: o, cluster: c, gate: n.admit, collectors: m, log: log}
-	mgr.GetWebhookServer().Register(Path, &admission.Webhook{Handler: w.handler(), LogConstructor: sharedLogger})
+	mgr.GetWebhookServer().Register(webhookPath, &admission.Webhook{Handler: w.handler(), LogConstructor: sharedLogger})
 
 	v := &evictor{cluster: c, client: mgr.GetClient(), timeout: o.RequireTimeout, collectors: m, report: report,
 		log:     log,

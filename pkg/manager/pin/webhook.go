@@ -13,10 +13,10 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
-// Path is where the webhook is served.
-const Path = "/pin"
+// webhookPath is where the webhook is served.
+const webhookPath = "/pin"
 
-// A webhook looks up a new pod's addresses, calls Decide, and writes the decision on the pod.
+// A webhook looks up a new pod's addresses, calls decide, and writes the decision on the pod.
 type webhook struct {
 	Options
 	cluster    *cluster
@@ -43,11 +43,11 @@ func (w *webhook) pin(ctx context.Context, req admission.Request, pod *corev1.Po
 	key := req.Namespace + "/" + pod.Name
 	facts := w.facts(ctx, key, req.Namespace, pod)
 	facts.Large = large(pod, len(req.Object.Raw))
-	decision := Decide(facts)
+	decision := decide(facts)
 	dryRun := req.DryRun != nil && *req.DryRun
 	if decision.Mode == policy.PinNominate && !dryRun && !w.gate(ctx, req.Namespace, pod.Name) {
 		facts.Crowded = true
-		decision = Decide(facts)
+		decision = decide(facts)
 	}
 	apply(pod, decision)
 	w.collectors.decisions.WithLabelValues(string(decision.Mode), string(decision.Reason)).Inc()
@@ -73,8 +73,8 @@ func large(pod *corev1.Pod, bytes int) bool {
 }
 
 // facts collects the input of a decision.
-func (w *webhook) facts(ctx context.Context, key, namespace string, pod *corev1.Pod) Facts {
-	f := Facts{Pod: pod, Mode: w.Mode, Fallback: w.Fallback,
+func (w *webhook) facts(ctx context.Context, key, namespace string, pod *corev1.Pod) podFacts {
+	f := podFacts{Pod: pod, Mode: w.Mode, Fallback: w.Fallback,
 		Honoured: slices.Contains(w.Schedulers, pod.Spec.SchedulerName)}
 	if !w.cluster.Synced() {
 		f.Mode, f.ModeNote = modeOf(pod.Annotations, "", w.Mode)
@@ -86,10 +86,10 @@ func (w *webhook) facts(ctx context.Context, key, namespace string, pod *corev1.
 		w.log.Error(err, "looking up a namespace", "pod", key)
 		return f
 	}
-	f.Place, f.Last, f.Found = w.cluster.place(key)
+	f.Target, f.Last, f.Found = w.cluster.target(key)
 	if f.Found {
-		if f.Node, err = w.cluster.node(ctx, f.Place.Node); err != nil {
-			w.log.Error(err, "looking up a node", "pod", key, "node", f.Place.Node)
+		if f.Node, err = w.cluster.node(ctx, f.Target.Node); err != nil {
+			w.log.Error(err, "looking up a node", "pod", key, "node", f.Target.Node)
 			return f
 		}
 	}

@@ -528,7 +528,7 @@ func TestMemory(t *testing.T) {
 	r := &reservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db"}, Pod: "db-0", Node: "node1", PodUID: "u1"}
 	is := func(story, node string) {
 		t.Helper()
-		if p, _, _ := c.place("db/db-0"); p.Node != node {
+		if p, _, _ := c.target("db/db-0"); p.Node != node {
 			t.Errorf("%s: it is on %q, want %q", story, p.Node, node)
 		}
 	}
