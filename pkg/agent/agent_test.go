@@ -240,6 +240,12 @@ func TestUnusedStoreIsNotCreated(t *testing.T) {
 	if health.ready() != nil {
 		t.Error(health.ready())
 	}
+	metrics := "# HELP leasehold_store_readable Whether the lease store could be read for this scrape.\n" +
+		"# TYPE leasehold_store_readable gauge\nleasehold_store_readable 1\n"
+	err := testutil.CollectAndCompare(NewMetrics(node), strings.NewReader(metrics), "leasehold_store_readable")
+	if err != nil {
+		t.Error(err)
+	}
 	if _, err := os.Stat(filepath.Join(node.Service.Store.Dirs().State, "leases.db")); err == nil {
 		t.Error("the agent created a store")
 	}
@@ -515,5 +521,22 @@ func enterFromContainer(t *testing.T, pid, dir string) {
 	}
 	if wd, err := os.Readlink("/proc/self/cwd"); err != nil || wd != "/" {
 		t.Errorf("after it, the working directory is %s: %v", wd, err)
+	}
+}
+
+func TestCollect(t *testing.T) {
+	node, _ := newNode(t)
+	health := &Health{}
+	task := Collect(node, health)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	ended := make(chan error)
+	go func() { ended <- task.Run(ctx) }()
+	for health.ready() != nil {
+		time.Sleep(time.Millisecond)
+	}
+	stop()
+	if err := <-ended; !errors.Is(err, context.Canceled) || task.Name != "collect" {
+		t.Errorf("task %s: %v", task.Name, err)
 	}
 }

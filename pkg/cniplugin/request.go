@@ -111,10 +111,10 @@ func (c *config) previous() (result *current.Result, err error) {
 	if err := json.Unmarshal(c.prevResult.raw, &conf.RawPrevResult); err != nil {
 		return nil, c.prevResult.errorf("want an object: %w", err)
 	}
-	if err := version.ParsePrevResult(&conf); err != nil {
-		return nil, c.prevResult.errorf("%w", err)
+	if err = version.ParsePrevResult(&conf); err == nil {
+		result, err = current.GetResult(conf.PrevResult)
 	}
-	if result, err = current.GetResult(conf.PrevResult); err != nil {
+	if err != nil {
 		return nil, c.prevResult.errorf("%w", err)
 	}
 	if slices.Contains(result.IPs, nil) || slices.Contains(result.Interfaces, nil) {

@@ -161,8 +161,11 @@ func readNodeUID(ctx context.Context, core rest.Interface, node string) (string,
 	if err == nil {
 		err = json.Unmarshal(raw, object)
 	}
-	if err == nil && object.UID == "" {
-		err = fmt.Errorf("node %s has no UID", node)
+	if err != nil {
+		return "", err
 	}
-	return string(object.UID), err
+	if object.UID == "" {
+		return "", fmt.Errorf("node %s has no UID", node)
+	}
+	return string(object.UID), nil
 }

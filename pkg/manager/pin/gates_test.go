@@ -389,3 +389,21 @@ func TestLateGates(t *testing.T) {
 		t.Error("one is lifted in time")
 	}
 }
+
+// Where no gate can be made, a pod that exists without one shows whether it could be lifted.
+func TestIsProbe(t *testing.T) {
+	l, _, _ := limited()
+	l.chooseProbe("db/0", l.now())
+	for story, c := range map[string]struct {
+		pod  *podView
+		want bool
+	}{
+		"the pod":             {ungatedPod("db/0"), true},
+		"another":             {ungatedPod("db/1"), false},
+		"one that has a gate": {gatedPod("db/0"), false},
+	} {
+		if got := l.IsProbe(c.pod); got != c.want {
+			t.Errorf("%s: %t", story, got)
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -20,7 +22,9 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -54,6 +58,64 @@ const (
 )
 
 func startManager(t *testing.T, o Options) *whole {
+	w, mgr := newManager(t)
+	ctx, stop := context.WithCancel(t.Context())
+	if err := Setup(ctx, mgr, o); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error)
+	go func() { ended <- mgr.Start(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return w
+}
+
+// refusing is a manager that refuses one of what is added to it.
+type refusing struct {
+	manager.Manager
+	added, refused int
+}
+
+var errRefused = errors.New("refused")
+
+func (r *refusing) next() error {
+	if r.added++; r.added-1 == r.refused {
+		return errRefused
+	}
+	return nil
+}
+
+func (r *refusing) Add(added manager.Runnable) error {
+	return errors.Join(r.next(), r.Manager.Add(added))
+}
+
+func (r *refusing) AddReadyzCheck(name string, check healthz.Checker) error {
+	return errors.Join(r.next(), r.Manager.AddReadyzCheck(name, check))
+}
+
+func TestSetupReturnsEveryError(t *testing.T) {
+	o := Options{Mode: policy.PinNominate, Fallback: policy.PinPrefer}
+	registry := metrics.Registry
+	defer func() { metrics.Registry = registry }()
+	for refused := 0; ; refused++ {
+		metrics.Registry = prometheus.NewRegistry()
+		_, mgr := newManager(t)
+		r := &refusing{Manager: mgr, refused: refused}
+		err := Setup(t.Context(), r, o)
+		if err == nil && r.added == refused && refused > 3 {
+			return // nothing more is added
+		}
+		if !errors.Is(err, errRefused) || r.added != refused+1 {
+			t.Fatalf("addition %d was refused: %v, and %d were made", refused, err, r.added)
+		}
+	}
+}
+
+func newManager(t *testing.T) (*whole, manager.Manager) {
 	kind := func(group, version, kind, resource string, namespaced bool) fakeapi.Kind {
 		k := fakeapi.Kind{Resource: resource, Namespaced: namespaced}
 		k.Group, k.Version, k.Kind = group, version, kind
@@ -85,19 +147,7 @@ func startManager(t *testing.T, o Options) *whole {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(t.Context())
-	if err := Setup(ctx, mgr, o); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error)
-	go func() { ended <- mgr.Start(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
-	return w
+	return w, mgr
 }
 
 // reserve is what node's agent publishes of a pod that is away.
