@@ -214,7 +214,7 @@ func (f *former) nodeLines() {
 				f.line("kept %v %d %v %s followed %v stored %v", k.addrs, rest(k.until-f.elapsed),
 					k.boot == f.kernel.boot, f.box(k.current-1), f.followed[q], f.windows[q])
 				if f.stepsClock() {
-					f.line("offset %d", k.offset/step)
+					f.line("offset %d still %v", age(k.offset), k.offset == f.kernel.wall-f.elapsed)
 				}
 			}
 		}

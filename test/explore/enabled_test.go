@@ -67,6 +67,7 @@ func (w *world) enabledFor(b int, may func(kind, event)) {
 		}
 		if me.heard && n.addrs[0].IsValid() {
 			may(unplug, e)
+			may(unplugOne, e)
 		}
 		may(hide, e)
 		may(end, e)

@@ -34,6 +34,7 @@ const (
 	gc          kind = "gc"           // leasehold serves a GC: whoever lives and had no DEL is valid
 	check       kind = "check"        // and a CHECK
 	unplug      kind = "unplug"       // the address is taken off the interface after a DEL, the pod lives on
+	unplugOne   kind = "unplug one"   // the same with the address of the last range set alone
 	end         kind = "end"          // the sandbox's namespace ends
 	hide        kind = "hide"         // it is unmounted, and a process lives on in it
 	pass        kind = "pass"         // a step of the clocks
@@ -240,6 +241,8 @@ func (w *world) befall(e event) {
 	switch e.kind {
 	case unplug:
 		w.spaces[e.box].addrs = [maxSets]netip.Addr{}
+	case unplugOne:
+		w.spaces[e.box].addrs[len(w.sets[w.netOf(e.box)])-1] = netip.Addr{}
 	case end:
 		w.end(e.box)
 	case again:
@@ -385,8 +388,21 @@ func (w *world) round() error {
 			return err
 		}
 	}
+	if w.locked != [maxNets]bool{} {
+		return nil
+	}
+	if v, err = s.Survey(ctx); err != nil {
+		return err
+	}
+	for _, left := range ipam.Plan(v) {
+		return fmt.Errorf("%w: %s %s: %s", errUnsettled, left.Do, left.Lease.Address, left.Reason)
+	}
 	return nil
 }
+
+// errUnsettled is what is wrong with a round of the agent after which it has something to do at
+// once.
+var errUnsettled = errors.New("the next round would not be without work")
 
 // annotations are what the API server says of the pods of which the plugin is told nothing.
 func (w *world) annotations() (out []ipam.PodWindow) {

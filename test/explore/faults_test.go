@@ -110,6 +110,22 @@ var faults = []fault{
 		in: []change{{"pkg/hostlocal/dir.go", `len(addrs) >= d.leases`, `len(addrs) > 0`}},
 	},
 	{
+		name: "only those leases lose the key whose address is in use", world: "one address less", says: "store.Check:",
+		depth: "6",
+		in: []change{{"pkg/ipam/assign.go", `	for _, l := range a.former {
+		if isKept(l) {
+			a.superseded = append(a.superseded, l)
+		}
+	}
+	a.former = nil`, `	a.superseded = busy
+	a.former = nil`}},
+	},
+	{
+		name: "a hold of an earlier boot is found again and again", world: "windows", says: "the agent failed:",
+		in: []change{{"pkg/lease/machine.go", `now.BootID == "" || l.ReleasedAt.BootID == now.BootID`,
+			`now.BootID == "" || l.Holder.BootID == now.BootID`}},
+	},
+	{
 		name: "the limit of holds counts bound leases", world: "share", says: "I2:", quick: true,
 		in: []change{{"pkg/ipam/evidence.go", `Counts(l.Pool, l.Set).Firm`, `Counts(l.Pool, l.Set).Bound`}},
 	},

@@ -56,7 +56,7 @@ type damage struct {
 
 var kinds = [...]kind{add, lateAdd, del, gc, check, unplug, end, hide, pass, long, reboot, rebootEpoch,
 	forward, back, correct, powerCut, agent, snapshot, lose, wipe, wipePlain, wipeOne, hostAdd, hostDel, lock, unlock,
-	again, stop}
+	again, stop, unplugOne}
 
 func newNode(c config) node {
 	n := node{kernel: newKernel(), killsLeft: c.kills}
@@ -83,6 +83,9 @@ func (w *world) account(e event, out outcome) string {
 	}
 	if e.killed > 0 && w.killsLeft < always {
 		w.killsLeft--
+	}
+	if e.killed == 0 && out.err == nil && (e.kind == add || e.kind == agent) && w.locked == [maxNets]bool{} {
+		w.rebase()
 	}
 	switch e.kind {
 	case add:
@@ -171,6 +174,16 @@ func (w *world) accountNode(e event, out outcome) string {
 		w.locked[e.net] = e.kind == lock
 	}
 	return ""
+}
+
+// rebase notes that the first call of a boot has counted what went by of all holds. From then on
+// they go by the clock of this boot.
+func (w *world) rebase() {
+	for q := range w.pods {
+		if p := &w.kept[q]; p.until > 0 {
+			p.boot, p.offset = w.kernel.boot, w.kernel.wall-w.elapsed
+		}
+	}
 }
 
 // follow notes whose annotations the agent has seen: a lease has the window from then on, and so

@@ -39,6 +39,7 @@ func (w *world) tell(e event) string {
 		lock:        "somebody takes host-local's lock of network " + w.nets[e.net].name + " and keeps it",
 		stop:        "DEL of sandbox " + name + ", which ends",
 		wipeOne:     "somebody removes " + e.cut,
+		unplugOne:   "one address is taken off the interface of sandbox " + name + ", which lives on",
 		again:       "the container of sandbox " + name + " gets a new sandbox, by the same id",
 		unlock:      "host-local's lock of network " + w.nets[e.net].name + " is given back",
 	}[e.kind]

@@ -122,6 +122,13 @@ var worlds = []config{
 		with: everyVerb(map[kind]int{hide: 2, unplug: 2}), short: 4,
 	},
 	{
+		name: "one address less", about: "of two addresses one is taken off the interface, and the pod comes back",
+		pods: []podConfig{asks}, lives: 3, known: true,
+		nets:  []netConfig{{name: "net", sets: []string{two6, twoAddresses}}},
+		with:  map[kind]int{add: always, del: always, stop: always, pass: always, unplugOne: 1},
+		short: 5,
+	},
+	{
 		name: "shared clock", about: "host-local serves calls, and the wall clock is set back in one boot",
 		pods: []podConfig{plain, plain, plain}, lives: 1, nets: oneAddressNet,
 		with: map[kind]int{
