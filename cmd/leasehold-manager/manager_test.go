@@ -51,8 +51,8 @@ func (l *slowLock) Update(ctx context.Context, r resourcelock.LeaderElectionReco
 	return l.Interface.Update(ctx, r)
 }
 
-// TestLeaderOutlastsSlowCalls has an API server take a little more than five seconds for each call, and then not answer
-// for as long as it takes to notice that a connection has died.
+// TestLeaderOutlastsSlowCalls has an API server take a little more than five seconds for each call,
+// and then not answer for as long as it takes to notice that a connection has died.
 func TestLeaderOutlastsSlowCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
