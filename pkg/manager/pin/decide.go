@@ -51,7 +51,7 @@ type podFacts struct {
 	Honoured, Crowded, Large bool
 
 	Known bool // the rest could be looked up
-	// Found: there is a place where the pod's addresses are.
+	// Found reports whether it is known where the pod's addresses are.
 	Found  bool
 	Target pinTarget
 	Last   instance
