@@ -46,7 +46,7 @@ type cacheFile struct {
 	} `json:"result"`
 }
 
-// cache hears libcni's cache about the attachments of a network.
+// cache returns the claims of libcni's cache about the attachments of a network.
 func (n Node) cache(network string, alive func(string) (lease.Netns, bool), notes *notes) []Claim {
 	claims := n.cacheFiles(network, network+"-", alive, notes)
 	replaced(claims)

@@ -7,7 +7,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// Kind is what sort of witness a claim comes from, the weakest first.
+// Kind is the kind of source that a claim comes from, the weakest first.
 type Kind int
 
 const (
@@ -29,8 +29,8 @@ func (k Kind) String() string {
 	return names[k]
 }
 
-// Claim is what one witness says of one address. Fields that the witness
-// knows nothing of are zero.
+// Claim is what one source says of one address. Fields that the source does not
+// have are zero.
 type Claim struct {
 	Kind    Kind
 	Address netip.Addr

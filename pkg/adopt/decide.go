@@ -163,8 +163,8 @@ func (d decision) fallen(nodes map[netip.Addr]evidence, standing []verdict) []ve
 	return out
 }
 
-// overtaken finds the dead witnesses that promise nothing any more: their pod
-// has an address by better evidence, or another one by a newer witness. The
+// overtaken finds the claims of the dead that promise nothing any more: their pod
+// has an address by better evidence, or another one by a newer source. The
 // addresses of one attachment stand or fall together.
 func overtaken(nodes map[netip.Addr]evidence, standing []verdict) func(*Claim) bool {
 	settled := map[pod]bool{}
@@ -292,7 +292,7 @@ func (d decision) confirmed(s, seen Claim, entry *Claim) verdict {
 	return verdict{lease: l, why: "the agent's snapshot has it so, and " + seen.Source + " has the address", at: s.Modified}
 }
 
-// complete fills in what the best witness of an owner does not know from the
+// complete fills in what the best source of an owner does not know from the
 // others: a pod and its window from our mark or Kruise's reservation, the
 // container from the file. What names another pod is left alone.
 func (d decision) complete(who Claim, e evidence) Claim {
@@ -316,8 +316,8 @@ func (d decision) complete(who Claim, e evidence) Claim {
 	return who
 }
 
-// best is the dead witness that counts at an address: the newest, unless a
-// newer file names a container that no other witness knows. Of one pod Kruise's
+// best is the claim of the dead that counts at an address: the newest, unless a
+// newer file names a container that no other source knows. Of one pod Kruise's
 // reservation knows more than the cache: whether a DEL came.
 func (e evidence) best() *Claim {
 	reservation, entry := e.first(Kruise), e.first(DeadCache)
@@ -344,7 +344,7 @@ func (c *Claim) isNewerThan(o *Claim) bool {
 }
 
 // dead decides about an address that nothing living claims, by its best dead
-// witness and its file.
+// claim and its file.
 func (d decision) dead(c, file *Claim, overtaken func(*Claim) bool) (verdict, bool) {
 	switch {
 	case c == nil:

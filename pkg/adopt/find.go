@@ -19,7 +19,7 @@ import (
 // place, and the one of older releases (docs/facts.md, "libcni keeps a cache of results").
 var DefaultCacheDirs = []string{"/var/lib/cni/results", "/var/lib/cni/cache/results"}
 
-// ErrUnreadable is returned where a witness is there and cannot be heard. What is
+// ErrUnreadable is returned where a source exists and cannot be read. What is
 // not known then may be in use, so nothing may be allocated from a lost store.
 var ErrUnreadable = errors.New("the host could not be looked at")
 
@@ -29,7 +29,7 @@ type Host interface {
 	Namespaces() ([]sandbox.Namespace, error)
 }
 
-// Node is where the witnesses of one node are.
+// Node is where the sources of one node are.
 type Node struct {
 	Host      Host
 	CacheDirs []string // libcni's; nil for DefaultCacheDirs

@@ -199,7 +199,7 @@ func TestFindInANetworkCalledReserved(t *testing.T) {
 	n.want(problems)
 }
 
-// Our own mirror is a witness of a lost store.
+// The files that we keep for host-local are a source for a lost store.
 func TestFindWhatOurMirrorKept(t *testing.T) {
 	n := newNode(t)
 	held := snapshotLease(lease.Held, "c1")

@@ -32,7 +32,7 @@ type kruiseFile struct {
 	ReleaseTime *time.Time `json:"releaseTime"`
 }
 
-// kruise hears the fork's files, <dataDir>/reserved/<namespace>/<pod>. Their
+// kruise reads the fork's files, <dataDir>/reserved/<namespace>/<pod>. Their
 // directories have mode 000, which stops nobody but people.
 func kruise(dataDir string, notes *notes) []Claim {
 	tree := filepath.Join(dataDir, kruiseTree)

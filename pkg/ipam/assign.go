@@ -57,7 +57,7 @@ func (c *call) prepare(req Request) error {
 	if err := c.newBoot(); err != nil {
 		return err
 	}
-	if err := c.testify(); err != nil {
+	if err := c.recordNamespaces(); err != nil {
 		return err
 	}
 	return c.sweep(c.tx.Ending(req.Pool, sweepBatch))

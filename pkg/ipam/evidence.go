@@ -268,9 +268,9 @@ func (c *call) newBootIn(p lease.Pool) error {
 	return nil
 }
 
-// testify leaves word of where the plugin runs, which is where the runtime does:
+// recordNamespaces records where the plugin runs, which is where the runtime does:
 // the agent proves by it that it sees the same (Survey).
-func (c *call) testify() error {
+func (c *call) recordNamespaces() error {
 	if word := c.host.NamespaceIDs(c.now.BootID); word != "" && word != c.tx.NamespaceIDs() {
 		return c.tx.SetNamespaceIDs(word)
 	}

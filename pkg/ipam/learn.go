@@ -16,9 +16,9 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// ErrNoWitness is returned when a store was lost and nothing on the host tells
+// ErrNoEvidence is returned when a store was lost and nothing on the host tells
 // what it knew: running pods could get their addresses taken.
-var ErrNoWitness = errors.New("nothing on this node tells which addresses are in use")
+var ErrNoEvidence = errors.New("nothing on this node tells which addresses are in use")
 
 // scope is the pool that a call is about, and how the host is to be asked of
 // it. The zero scope is a DEL whose configuration names none.
@@ -231,7 +231,7 @@ func (c *call) ask(s scope, dir, whole *hostlocal.Dir, damaged []netip.Addr) ([]
 	return found.Findings, nil
 }
 
-// proveComplete returns ErrNoWitness if a store was lost, for the given reason, and neither found
+// proveComplete returns ErrNoEvidence if a store was lost, for the given reason, and neither found
 // nor host-local's directory proves to name all addresses in use. Whole is nil if the directory is
 // not complete.
 func proveComplete(found adopt.Found, p lease.Pool, lost string, whole *hostlocal.Dir) error {
@@ -239,7 +239,7 @@ func proveComplete(found adopt.Found, p lease.Pool, lost string, whole *hostloca
 		return nil
 	}
 	return fmt.Errorf("%w: %s; 'leasectl recover --accept-loss' goes on without them, "+
-		"once no pod of network %s runs on this node or its addresses are known to be elsewhere", ErrNoWitness, lost, p.Network)
+		"once no pod of network %s runs on this node or its addresses are known to be elsewhere", ErrNoEvidence, lost, p.Network)
 }
 
 // snapshot returns what counts of the agent's snapshot. It is older than the store, so it says

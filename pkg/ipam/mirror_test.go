@@ -226,11 +226,11 @@ func TestWhatNobodyKnowsIsForgottenAtTheNextBoot(t *testing.T) {
 	w.same("then", w.add(ask{pod: "y", container: "c2"}), "10.0.0.2")
 }
 
-func TestALostStoreWithoutAWitness(t *testing.T) {
+func TestALostStoreWithoutEvidence(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{pod: "db-0", container: "c1", window: hour})
 	w.wipe(w.stateDir(), w.dataDir)
-	w.refused(ask{pod: "x", container: "c2"}, ErrNoWitness, "leasectl recover --accept-loss", "cbr0")
+	w.refused(ask{pod: "x", container: "c2"}, ErrNoEvidence, "leasectl recover --accept-loss", "cbr0")
 	w.del("c1") // succeeds, and waits
 	if why, err := w.service.Loss(context.Background()); err != nil || why == "" {
 		t.Errorf("lost because %q, %v", why, err)
@@ -340,7 +340,7 @@ func TestADelMakesNoDirectory(t *testing.T) {
 }
 
 // The files are never synced: a power cut brings old ones back, or none.
-func TestOldFilesOfOursAreNoWitness(t *testing.T) {
+func TestOldFilesOfOursAreNoEvidence(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
 	w.add(ask{pod: "db-0", container: "c1", window: hour})
 	old, t0 := w.file("10.0.0.2"), w.now.Wall

@@ -91,7 +91,7 @@ func (s *Service) Export(ctx context.Context, match func(lease.Pool) bool) (pool
 }
 
 // Loss says why the store had to replace another one, "" if it did not. Pools
-// that are not known yet wait for a witness.
+// that are not known yet wait for evidence.
 func (s *Service) Loss(ctx context.Context) (why string, err error) {
 	err = s.Store.View(ctx, func(tx *store.Tx) error { why = tx.Lost(); return nil })
 	if errors.Is(err, store.ErrLost) {
@@ -103,7 +103,7 @@ func (s *Service) Loss(ctx context.Context) (why string, err error) {
 	return why, err
 }
 
-// AcceptLoss goes on with a store that was lost: addresses that no witness
+// AcceptLoss goes on with a store that was lost: addresses that no source
 // knows may be handed out. That is the operator's word, and takes no view.
 func (s *Service) AcceptLoss(ctx context.Context) error {
 	return s.update(ctx, scope{}, func(c *call) error {

@@ -116,7 +116,7 @@ func TestStatusIsWhatAnAddWouldAnswer(t *testing.T) {
 		{"a lost store, after an ADD that failed", func(w *world) {
 			w.keep()
 			w.wipe(w.stateDir(), w.dataDir)
-			w.refused(ask{container: "x"}, ErrNoWitness)
+			w.refused(ask{container: "x"}, ErrNoEvidence)
 		}, false},
 		{"a loss that was accepted", func(w *world) {
 			w.keep()

@@ -113,7 +113,7 @@ func (w *world) probeAdd(net, n int) error {
 		Sets: w.leaseSets(net), Options: w.options(),
 	}
 	_, err := s.Assign(ctx, r)
-	if errors.Is(err, ipam.ErrNoWitness) && w.damage.lost {
+	if errors.Is(err, ipam.ErrNoEvidence) && w.damage.lost {
 		must(s.AcceptLoss(ctx))
 		_, err = s.Assign(ctx, r)
 	}

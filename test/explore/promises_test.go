@@ -98,7 +98,7 @@ func (w *world) account(e event, out outcome) string {
 		}
 	case lateAdd:
 		excused := errors.Is(out.err, store.ErrBusy) && w.locked[w.netOf(e.box)] ||
-			errors.Is(out.err, ipam.ErrNoWitness) && w.damage.lost
+			errors.Is(out.err, ipam.ErrNoEvidence) && w.damage.lost
 		if e.killed == 0 && !excused && !errors.Is(out.err, ipam.ErrNetns) {
 			return fmt.Sprintf("an ADD of a sandbox that has ended was answered %v, %v", out.addrs, out.err)
 		}
@@ -297,7 +297,7 @@ func (w *world) inUse(b int, a netip.Addr) string {
 func (w *world) accountRefusal(b int, err error) string {
 	switch {
 	case errors.Is(err, store.ErrBusy) && w.locked[w.netOf(b)]:
-	case errors.Is(err, ipam.ErrNoWitness) && w.damage.lost:
+	case errors.Is(err, ipam.ErrNoEvidence) && w.damage.lost:
 	case errors.Is(err, ipam.ErrAddressInUse), errors.Is(err, ipam.ErrExhausted):
 		if w.promiseTo(w.podOf(b)).IsValid() && !w.siblingSeemsAlive(b) && !w.locked[w.netOf(b)] {
 			return fmt.Sprintf("I2: pod %s was refused the address that is kept for it: %v", podName(w.podOf(b)), err)
