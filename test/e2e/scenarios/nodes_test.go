@@ -69,19 +69,7 @@ func reboot(t *Test) {
 	booted := time.Now()
 	t.Must(n.PowerOn(t.Ctx))
 	t.WaitNode(n, booted)
-	var after Pods
-	t.Eventually(2*time.Minute, "the pods run again", func() error {
-		after = set.Pods()
-		for name, p := range after {
-			if p.UID != before[name].UID {
-				t.Fatalf("%s was replaced", name)
-			}
-			if !ready(p) || p.Status.ContainerStatuses[0].RestartCount == 0 {
-				return fmt.Errorf("%s does not", name)
-			}
-		}
-		return nil
-	})
+	after := set.Restarted(before)
 	if t.bootID(n) == bootID {
 		t.Fatalf("the node reports the boot id that it had")
 	}

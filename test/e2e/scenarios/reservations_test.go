@@ -334,7 +334,7 @@ func apiAwayReservations(t *Test) {
 	if t.Cluster.Retains() {
 		t.Truth(n, 5*time.Second, "the API server is back")
 	}
-	t.Kept(before, set.Ready())
+	t.Kept(before, set.Restarted(before))
 
 	t.Step("the CRD is deleted, with every object, and applied again")
 	t.Kubectl("delete", "crd", "ipreservations.ipam.leasehold.dev")

@@ -144,6 +144,27 @@ func (s *Set) ReadyBut(old Pods) Pods {
 	return pods
 }
 
+// Restarted waits until the API shows that the containers of all pods were restarted, and returns
+// the pods. Until then it shows the addresses of the former sandboxes.
+func (s *Set) Restarted(before Pods) Pods {
+	s.t.Helper()
+	var after Pods
+	s.t.Eventually(2*time.Minute, s.Name+" runs again", func() error {
+		after = s.Pods()
+		for name, old := range before {
+			p := after[name]
+			if p.UID != old.UID {
+				s.t.Fatalf("%s was replaced", name)
+			}
+			if !ready(p) || p.Status.ContainerStatuses[0].RestartCount == 0 {
+				return fmt.Errorf("%s does not", name)
+			}
+		}
+		return nil
+	})
+	return after
+}
+
 func ready(p corev1.Pod) bool {
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodReady {
