@@ -513,6 +513,7 @@ func (t *Test) handmade(name string, n *cluster.Node, options ...Option) {
 }
 
 func pinFrozen(t *Test) {
+	t.Must(t.Cluster.WaitDeployed(t.Ctx, time.Minute)) // they are not ready at once after an outage
 	managers := t.Managers()
 	if len(managers) != 2 {
 		t.Fatalf("there are %d managers", len(managers))
