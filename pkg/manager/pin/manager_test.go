@@ -107,11 +107,15 @@ func TestSetupReturnsEveryError(t *testing.T) {
 		r := &refusing{Manager: mgr, refused: refused}
 		err := Setup(t.Context(), r, o)
 		if err == nil && r.added == refused && refused > 3 {
-			return // nothing more is added
+			break // nothing more is added
 		}
 		if !errors.Is(err, errRefused) || r.added != refused+1 {
 			t.Fatalf("addition %d was refused: %v, and %d were made", refused, err, r.added)
 		}
+	}
+	_, mgr := newManager(t)
+	if err := Setup(t.Context(), mgr, o); !errors.As(err, new(prometheus.AlreadyRegisteredError)) {
+		t.Errorf("with metrics that are registered: %v", err)
 	}
 }
 
