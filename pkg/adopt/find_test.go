@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -405,12 +406,22 @@ func TestFindInManyRanges(t *testing.T) {
 			addrs = append(addrs, r.Gateway.String())
 		}
 		n.lives("/run/netns/db-0", 11, append(addrs, ranges[0][0].End.String())...)
-		began := time.Now()
+		began := processorTime(t)
 		found, problems := n.find(ranges...)
-		if took := time.Since(began); took > 20*time.Second {
-			t.Errorf("%d sets: %s", sets, took)
+		if took := processorTime(t) - began; took > 20*time.Second {
+			t.Errorf("%d sets: %s of processor time", sets, took)
 		}
 		n.want(found, "10.0.0.2 Bound nobody eth0 02:00:00:00:00:05 /run/netns/db-0")
 		n.want(problems)
 	}
+}
+
+// processorTime returns the processor time of this process, which does not depend on the load of the
+// machine.
+func processorTime(t *testing.T) time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
