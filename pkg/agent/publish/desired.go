@@ -47,8 +47,8 @@ type plan struct {
 	RequeueAfter time.Duration
 }
 
-// makePlan returns the plan for the leases of a node, its pods and the existing objects, which contain
-// requests of users and whether the sandbox was confirmed before.
+// makePlan returns the plan for the leases of a node, its pods and the existing objects, which
+// contain requests of users and whether the sandbox was confirmed before.
 func makePlan(
 	node nodeIdentity, view ipam.NodeView, pods map[informer.Name]podcache.Pod,
 	existing map[informer.Name]*ipamv1.IPReservation,

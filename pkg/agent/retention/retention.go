@@ -77,8 +77,8 @@ type plan struct {
 	RequeueAfter time.Duration
 }
 
-// makePlan returns the plan for the pods of a node and the leases in its store. It is idempotent: for
-// leases that were changed as planned, the plan is empty.
+// makePlan returns the plan for the pods of a node and the leases in its store. It is idempotent:
+// for leases that were changed as planned, the plan is empty.
 func makePlan(pods map[informer.Name]podcache.Pod, view ipam.NodeView) plan {
 	plan := plan{Invalid: map[informer.Name]error{}}
 	for name, leases := range ByPod(view.Leases) {

@@ -199,10 +199,11 @@ func TestOwnSelectorsOfOtherNodesTakePrecedence(t *testing.T) {
 	named := func(name string) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
 			p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
-				RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-					MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name",
-						Operator: corev1.NodeSelectorOpIn,
-						Values:   []string{name}}}}}}}}
+				RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+					NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+						MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name",
+							Operator: corev1.NodeSelectorOpIn,
+							Values:   []string{name}}}}}}}}
 		}
 	}
 	disk := func(kind string) func(*corev1.Pod) {

@@ -319,7 +319,9 @@ func TestOldCRD(t *testing.T) {
 		"ours, of this version": {func(crd *unstructured.Unstructured) { crd.SetAnnotations(newer.GetAnnotations()) },
 			nil},
 		"of somebody else": {func(crd *unstructured.Unstructured) { crd.SetLabels(nil) }, nil},
-		"being deleted":    {func(crd *unstructured.Unstructured) { crd.SetDeletionTimestamp(&metav1.Time{Time: began}) }, nil},
+		"being deleted": {func(crd *unstructured.Unstructured) {
+			crd.SetDeletionTimestamp(&metav1.Time{Time: began})
+		}, nil},
 	} {
 		api := &oldAPI{change: c.change}
 		i := &installer{view: viewOf(), kinds: builtIn, client: api, live: api, role: &role{}, log: logr.Discard()}

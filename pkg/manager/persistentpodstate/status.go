@@ -15,12 +15,12 @@ type nodeLabels func(name string) (labels map[string]string, exists bool)
 // workload's pods. workload is nil if it was deleted.
 //
 //   - The state of a pod is where it was last Ready.
-//   - The state of a deleted pod stays while the workload has its ordinal or, with WhenDeleted, while the
-//     workload exists.
-//   - A workload with the same name but another UID is another workload. Only the states of pods that it
-//     has adopted stay.
-//   - The labels are those that the node has now. Those of a node that is gone stay as last recorded,
-//     because its zone may still exist.
+//   - The state of a deleted pod stays while the workload has its ordinal or, with WhenDeleted,
+//     while the workload exists.
+//   - A workload with the same name but another UID is another workload. Only the states of pods
+//     that it has adopted stay.
+//   - The labels are those that the node has now. Those of a node that is gone stay as last
+//     recorded, because its zone may still exist.
 func computeStatus(
 	o *pps.PersistentPodState, workload *workload, pods map[string]podHistory, nodes nodeLabels,
 ) pps.PersistentPodStateStatus {

@@ -66,7 +66,8 @@ func newView(ctx context.Context, mgr manager.Manager, kinds kindList, grace tim
 	v := &clusterView{kinds: kinds, mapper: mgr.GetRESTMapper(), nodes: mgr.GetClient(),
 		departed: newDepartedNodes(grace),
 		history:  newHistory(),
-		crds:     make(chan struct{}, 1), crdsGone: map[string]bool{}, workloads: map[schema.GroupKind]*watched[*workload]{}}
+		crds:     make(chan struct{}, 1), crdsGone: map[string]bool{},
+		workloads: map[schema.GroupKind]*watched[*workload]{}}
 	var err error
 	if v.sources, err = newSources(mgr); err != nil {
 		return nil, err

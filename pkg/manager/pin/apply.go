@@ -121,8 +121,9 @@ func nodeAffinity(p *corev1.Pod) *corev1.NodeAffinity {
 func require(p *corev1.Pod, node string) {
 	a := nodeAffinity(p)
 	if a.RequiredDuringSchedulingIgnoredDuringExecution == nil {
-		a.RequiredDuringSchedulingIgnoredDuringExecution = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
-			{MatchFields: []corev1.NodeSelectorRequirement{onNode(node)}}}}
+		a.RequiredDuringSchedulingIgnoredDuringExecution = &corev1.NodeSelector{
+			NodeSelectorTerms: []corev1.NodeSelectorTerm{
+				{MatchFields: []corev1.NodeSelectorRequirement{onNode(node)}}}}
 		return
 	}
 	terms := a.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
@@ -217,8 +218,8 @@ func unprefer(p *corev1.Pod, node string) {
 	for i, t := range slices.Backward(a.PreferredDuringSchedulingIgnoredDuringExecution) {
 		if t.Weight == preferWeight && len(t.Preference.MatchExpressions) == 0 && len(t.Preference.MatchFields) == 1 &&
 			nodeTerm(t.Preference, node) == 0 {
-			a.PreferredDuringSchedulingIgnoredDuringExecution = slices.Delete(a.PreferredDuringSchedulingIgnoredDuringExecution,
-				i, i+1)
+			a.PreferredDuringSchedulingIgnoredDuringExecution = slices.Delete(
+				a.PreferredDuringSchedulingIgnoredDuringExecution, i, i+1)
 			break
 		}
 	}

@@ -97,8 +97,9 @@ func anyPod(t *rapid.T) *corev1.Pod {
 		a := nodeAffinity(p)
 		a.PreferredDuringSchedulingIgnoredDuringExecution = append(a.PreferredDuringSchedulingIgnoredDuringExecution,
 			corev1.PreferredSchedulingTerm{
-				Weight: preferWeight, Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{
-					{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{"host1"}}}}})
+				Weight: preferWeight, Preference: corev1.NodeSelectorTerm{
+					MatchExpressions: []corev1.NodeSelectorRequirement{
+						{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{"host1"}}}}})
 	}
 	return p
 }

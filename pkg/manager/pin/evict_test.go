@@ -13,7 +13,8 @@ func TestPendingPodExpired(t *testing.T) {
 	waits := func(change ...func(*pendingPod)) pendingPod {
 		s := pendingPod{
 			pod:  &podView{Pinned: "node1", UnschedulableWhy: "0/3 nodes are available"},
-			node: node("node1"), lease: []*reservation{{Node: "node1"}}, timeout: time.Minute, since: noon.Add(-time.Minute),
+			node: node("node1"), lease: []*reservation{{Node: "node1"}}, timeout: time.Minute,
+			since: noon.Add(-time.Minute),
 		}
 		for _, c := range change {
 			c(&s)

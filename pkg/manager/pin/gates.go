@@ -220,7 +220,7 @@ func (l *gateLimiter) IsProbe(p *podView) bool {
 	return l.probe == keyOf(p) && !p.Gated
 }
 
-// TakeProbe is IsProbe, true once for each probe.
+// TakeProbe reports whether the pod is the probe, once for each probe.
 func (l *gateLimiter) TakeProbe(p *podView) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

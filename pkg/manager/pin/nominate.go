@@ -499,8 +499,8 @@ func merge(fields map[string]any) client.Patch {
 func (n *nominator) setup(mgr manager.Manager) error {
 	nobody := false
 	c, err := controller.New("nominate", mgr, controller.Options{
-		Reconciler: n, NeedLeaderElection: &nobody, MaxConcurrentReconciles: workers, ReconciliationTimeout: gateTimeout +
-			2*callTimeout,
+		Reconciler: n, NeedLeaderElection: &nobody, MaxConcurrentReconciles: workers,
+		ReconciliationTimeout: gateTimeout + 2*callTimeout,
 		RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](20*time.Millisecond,
 			500*time.Millisecond),
 	})

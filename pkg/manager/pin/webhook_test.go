@@ -131,7 +131,7 @@ func TestLargePodsGetNoGate(t *testing.T) {
 	}
 }
 
-// anyGate admits every pod with a gate.
+// anyGate reports whether a pod may have a gate: each may.
 func anyGate(context.Context, string, string) bool { return true }
 
 // patched applies a response as the API server does, and sorts the keys.

@@ -113,7 +113,8 @@ func TestSweep(t *testing.T) {
 	s := &sweeper{limit: callTimeout, live: a.client, client: a.client, log: logr.Discard(),
 		missing: map[types.UID]time.Time{},
 		cluster: clusterOf(t, map[string]*corev1.Node{"node1": node("node1")}, &clock,
-			reservation("here", "node1", "uid-1"), reservation("gone", "node2", "uid-2"), reservation("kept", "node3", "uid-3"))}
+			reservation("here", "node1", "uid-1"), reservation("gone", "node2", "uid-2"),
+			reservation("kept", "node3", "uid-3"))}
 	a.answer = func(call string, _ *http.Request) (int, any) {
 		switch {
 		case strings.HasSuffix(call, "/nodes/node3"): // the cache is late: it is there

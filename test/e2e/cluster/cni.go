@@ -149,7 +149,8 @@ func (n *Node) writeFlannelSubnet() error {
 	subnet := n.cluster.PodSubnet(n.Index)
 	gateway := netip.PrefixFrom(subnet.Addr().Next(), subnet.Bits())
 	return n.write("/run/flannel/subnet.env", fmt.Sprintf(
-		"FLANNEL_NETWORK=%s\nFLANNEL_SUBNET=%s\nFLANNEL_MTU=1500\nFLANNEL_IPMASQ=true\n", n.cluster.podNetwork(), gateway))
+		"FLANNEL_NETWORK=%s\nFLANNEL_SUBNET=%s\nFLANNEL_MTU=1500\nFLANNEL_IPMASQ=true\n",
+		n.cluster.podNetwork(), gateway))
 }
 
 // installPlugins installs the upstream plugins on the node. The DaemonSet installs leasehold's.

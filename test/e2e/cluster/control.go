@@ -49,7 +49,8 @@ func (c *Cluster) controlService(name string) machine.Start {
 	case ControllerManager:
 		argv = []string{bin, "--kubeconfig=" + c.path("run/controller-manager.kubeconfig"),
 			"--service-account-private-key-file=" + pki("service-accounts.key"), "--root-ca-file=" + pki("ca.crt"),
-			"--use-service-account-credentials=true", "--leader-elect=false", "--kube-api-qps=200", "--kube-api-burst=400",
+			"--use-service-account-credentials=true", "--leader-elect=false",
+			"--kube-api-qps=200", "--kube-api-burst=400",
 			"--node-monitor-grace-period=" + c.NodeGrace.String(), "--profiling=false"}
 	case Scheduler:
 		argv = []string{bin, "--kubeconfig=" + c.path("run/scheduler.kubeconfig"), "--leader-elect=false",

@@ -95,7 +95,8 @@ func (c *Cluster) writeKeys() error {
 	}
 	cert, key, err := authority.issue("kube-apiserver", nil,
 		[]net.IP{c.controlAddr().Addr().AsSlice(), net.ParseIP(apiService), net.ParseIP("127.0.0.1")},
-		"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local", "localhost")
+		"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
+		"localhost")
 	if err != nil {
 		return err
 	}

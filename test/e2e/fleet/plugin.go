@@ -38,7 +38,8 @@ func (f *Fleet) call(ctx context.Context, verb string, n *Node, p *corev1.Pod, i
 	cmd := exec.CommandContext(ctx, f.Plugin)
 	cmd.Env = []string{
 		"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + id, "CNI_IFNAME=eth0", "CNI_NETNS=" + netns, "CNI_PATH=" + f.Dir,
-		fmt.Sprintf("CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=%s;K8S_POD_NAME=%s;K8S_POD_INFRA_CONTAINER_ID=%s;K8S_POD_UID=%s",
+		fmt.Sprintf("CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=%s;K8S_POD_NAME=%s;"+
+			"K8S_POD_INFRA_CONTAINER_ID=%s;K8S_POD_UID=%s",
 			p.Namespace, p.Name, id, p.UID),
 		env.StateDir + "=" + n.Dirs.State, env.RunDir + "=" + n.Dirs.Run,
 	}

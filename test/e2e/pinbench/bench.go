@@ -145,11 +145,12 @@ func (b *Bench) Recreations(ctx context.Context, nodeCount, count, parallel int,
 		row(table, mode, trials)
 		fine = b.verdict(mode, trials) && fine
 	}
-	fmt.Fprintf(b.out, "\n%d nodes; %s has a PreferNoSchedule taint, most of its processors requested, siblings, and no image:\n\n", nodeCount, hot)
+	fmt.Fprintf(b.out, "\n%d nodes; %s has a PreferNoSchedule taint, most of its processors requested, "+
+		"siblings, and no image:\n\n", nodeCount, hot)
 	return fine, table.Flush()
 }
 
-// verdict names the trials that should not have ended as they did.
+// verdict reports whether all trials ended as they should, and prints those that did not.
 func (b *Bench) verdict(mode string, trials []trial) bool {
 	fine := true
 	for _, t := range trials {

@@ -108,7 +108,8 @@ func (c crowd) reservation(i int, nodeUID string, now time.Time) *v1alpha1.IPRes
 	r := &v1alpha1.IPReservation{
 		ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace(i), Name: v1alpha1.ObjectName(c.podName(i), nodeUID),
 			Labels: map[string]string{
-				v1alpha1.LabelNodeHash: v1alpha1.Hash(c.nodeName(i)), v1alpha1.LabelPodHash: v1alpha1.Hash(c.podName(i))}},
+				v1alpha1.LabelNodeHash: v1alpha1.Hash(c.nodeName(i)),
+				v1alpha1.LabelPodHash:  v1alpha1.Hash(c.podName(i))}},
 		Spec: v1alpha1.IPReservationSpec{PodName: c.podName(i), NodeName: c.nodeName(i), NodeUID: nodeUID},
 		Status: v1alpha1.IPReservationStatus{ID: fmt.Sprintf("%016x", i), State: v1alpha1.Bound, Window: "1h0m0s",
 			Confirmed: true,

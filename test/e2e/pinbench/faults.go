@@ -214,7 +214,8 @@ func (r *faultRun) all(ctx context.Context, f fault) error {
 	return nil
 }
 
-// pinnedAgain finds out when the first pod was nominated that was created after all was well again.
+// pinnedAgain reports whether a pod that was created after the fault has been nominated, and
+// records how long after the end of the fault the first one was.
 func (r *faultRun) pinnedAgain(began time.Time) bool {
 	from := began
 	if r.healed.After(began) {
@@ -311,7 +312,7 @@ func (r *faultRun) steady(ctx context.Context, first, namespaces int) {
 	steadily(ctx, r.rate*int(r.lasting.Seconds()), r.rate, func(i int) { r.create(ctx, first+i%namespaces, 1, nil) })
 }
 
-// everybody is excused.
+// everybody reports whether a pod is excused: each is.
 func everybody(string) bool { return true }
 
 func (r *faultRun) rbac(ctx context.Context) error {

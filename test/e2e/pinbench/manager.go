@@ -251,7 +251,8 @@ func (b *Bench) managerReady(ctx context.Context, i int) error {
 func (b *Bench) serviceAccount(ctx context.Context, namespace, name string, through *proxy) (string, error) {
 	day := int64((24 * time.Hour).Seconds())
 	token, err := b.client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, name,
-		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &day}}, metav1.CreateOptions{})
+		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &day}},
+		metav1.CreateOptions{})
 	if err != nil {
 		return "", err
 	}

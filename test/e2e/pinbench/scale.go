@@ -115,7 +115,8 @@ func (b *Bench) Scale(ctx context.Context, nodes, reservations, rate int,
 	fmt.Fprintf(b.out,
 		"\n%d reservations, %d nodes, %d retained pods; %d admissions a second, then %d creations a second, for %v "+
 			"each\n"+
-			"pressure on this machine's processors: %s\n\n", reservations, nodes, reservations-len(away), rate, slowly, lasting, pressure())
+			"pressure on this machine's processors: %s\n\n",
+		reservations, nodes, reservations-len(away), rate, slowly, lasting, pressure())
 	w := tabwriter.NewWriter(b.out, 0, 0, 2, ' ', 0)
 	fine = true
 	mark := func(met bool, goal string) string {
@@ -309,12 +310,14 @@ func (b *Bench) ask(ctx context.Context, c crowd, away []int, rate int,
 
 func reviewOf(p *corev1.Pod) *admissionv1.AdmissionReview {
 	p.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
-	p.Spec.SchedulerName, p.Spec.RestartPolicy, p.Spec.DNSPolicy = "default-scheduler", corev1.RestartPolicyAlways, corev1.DNSClusterFirst
+	p.Spec.SchedulerName, p.Spec.RestartPolicy = "default-scheduler", corev1.RestartPolicyAlways
+	p.Spec.DNSPolicy = corev1.DNSClusterFirst
 	raw, err := json.Marshal(p)
 	if err != nil {
 		panic(err) // a pod can be written
 	}
-	kind, resource := metav1.GroupVersionKind{Version: "v1", Kind: "Pod"}, metav1.GroupVersionResource{Version: "v1", Resource: "pods"}
+	kind := metav1.GroupVersionKind{Version: "v1", Kind: "Pod"}
+	resource := metav1.GroupVersionResource{Version: "v1", Resource: "pods"}
 	return &admissionv1.AdmissionReview{TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1",
 		Kind: "AdmissionReview"},
 		Request: &admissionv1.AdmissionRequest{UID: types.UID(uuid.NewUUID()), Kind: kind, RequestKind: &kind,
@@ -519,7 +522,7 @@ func (b *Bench) histogram(ctx context.Context) (histogram, error) {
 	return parseHistogram(string(text), admissionHistogram, isOurs)
 }
 
-// isOurs tells by a line's labels whether it is of creations and the manager's webhooks.
+// isOurs reports whether the labels of a line are of creations and of the manager's webhooks.
 func isOurs(labels string) bool {
 	return strings.Contains(labels, "leasehold") && strings.Contains(labels, `operation="CREATE"`)
 }

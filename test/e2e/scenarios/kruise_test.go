@@ -133,7 +133,8 @@ rules:
 		t.podOf(kind.resource, "echoserver", "echoserver-1")
 		before := set.Ready()
 		u := t.Recorded("echoserver", before)
-		if ref, _, _ := unstructured.NestedStringMap(u.Object, "spec", "targetRef"); ref["apiVersion"] != kind.resource.GroupVersion().String() {
+		ref, _, _ := unstructured.NestedStringMap(u.Object, "spec", "targetRef")
+		if ref["apiVersion"] != kind.resource.GroupVersion().String() {
 			t.Fatalf("its target is %v", ref)
 		}
 		set.Delete(before)

@@ -693,7 +693,9 @@ func pinWords(t *Test) {
 		object := func(window string) string {
 			template, err := json.Marshal(object{"metadata": object{"labels": object{"a": "b"},
 				"annotations": object{Window: window}},
-				"spec": object{"restartPolicy": map[bool]string{true: "Never", false: "Always"}[strings.HasSuffix(kind.kind, "Job")],
+				"spec": object{
+					"restartPolicy": map[bool]string{
+						true: "Never", false: "Always"}[strings.HasSuffix(kind.kind, "Job")],
 					"containers": []any{object{"name": "c", "image": "none"}}}})
 			t.Must(err)
 			return fmt.Sprintf(`{"apiVersion":%q,"kind":%q,"metadata":{"name":"words"},"spec":%s}`, kind.api, kind.kind,
@@ -706,7 +708,8 @@ func pinWords(t *Test) {
 			t.Fatalf("%s: %v %s", kind.kind, err, out)
 		}
 	}
-	t.Refused(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"words","annotations":{"`+pinMode+`":"must"}},"spec":{"containers":[{"name":"c","image":"none"}]}}`,
+	t.Refused(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"words","annotations":{"`+pinMode+`":"must"}},`+
+		`"spec":{"containers":[{"name":"c","image":"none"}]}}`,
 		`"must" is not a pin mode; want "nominate", "require", "prefer" or "none"`)
 	t.Refused(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"`+t.NS+`","labels":{"`+pinMode+`":"must"}}}`,
 		`label leasehold.dev/pin: "must" is not a pin mode`)

@@ -80,7 +80,8 @@ func forceDelete(t *Test) {
 	})
 	addrs, err := inspect.Addresses(old.NetNS)
 	t.Must(err)
-	if strings.ReplaceAll(addresses(before["echoserver-0"]), ",", " ") != strings.Trim(fmt.Sprint(addrs["eth0"]), "[]") {
+	had := strings.ReplaceAll(addresses(before["echoserver-0"]), ",", " ")
+	if had != strings.Trim(fmt.Sprint(addrs["eth0"]), "[]") {
 		t.Fatalf("the old pod has %v, not what it had: was there an overlap at all?", addrs)
 	}
 	if len(refused) > 0 {

@@ -225,7 +225,8 @@ func ppsZone(t *Test) {
 	const role = "e2e.leasehold.dev/role"
 	t.Apply(t.manifest("echoserver.yaml", "replicas: 2", "replicas: 1", "  annotations:\n    kruise.io",
 		"  annotations:\n"+
-			"    kruise.io/persistent-pod-annotations: "+role+"\n    kruise.io/required-persistent-topology: "+zoneLabel+"\n    kruise.io"))
+			"    kruise.io/persistent-pod-annotations: "+role+"\n"+
+			"    kruise.io/required-persistent-topology: "+zoneLabel+"\n    kruise.io"))
 	set := t.set("echoserver", 1)
 	set.Ready()
 	t.RecordedAt("echoserver", map[string]string{"echoserver-0": one.Name})
@@ -371,14 +372,17 @@ func ppsRefused(t *Test) {
 				"can have only one"}},
 		{"another target", []string{"    name: echoserver", "    name: other"},
 			[]string{"targetRef cannot be changed"}},
-		{"another kind of target", []string{"apiVersion: apps.kruise.io/v1beta1\n    kind: StatefulSet", "apiVersion: apps.kruise.io/v1beta1\n    kind: Deployment", "metadata:\n  name: echoserver", "metadata:\n  name: second"},
+		{"another kind of target", []string{"apiVersion: apps.kruise.io/v1beta1\n    kind: StatefulSet",
+			"apiVersion: apps.kruise.io/v1beta1\n    kind: Deployment",
+			"metadata:\n  name: echoserver", "metadata:\n  name: second"},
 			[]string{"Deployment of apps.kruise.io/v1beta1 is not a supported kind", "StatefulSet of apps",
 				"--pps-kinds"}},
 		{"weight 0", []string{"weight: 100", "weight: 0"}, []string{"weight", "greater than or equal to 1"}},
 		{"weight 101", []string{"weight: 100", "weight: 101"}, []string{"weight", "less than or equal to 100"}},
 		{"no labels", []string{"nodeTopologyKeys:\n      - failure-domain.beta.kubernetes.io/zone[,other node labels]",
 			"nodeTopologyKeys: []",
-			"nodeTopologyKeys:\n          - kubernetes.io/hostname[,other node labels]", "nodeTopologyKeys: []"}, []string{"both empty"}},
+			"nodeTopologyKeys:\n          - kubernetes.io/hostname[,other node labels]", "nodeTopologyKeys: []"},
+			[]string{"both empty"}},
 		{"two spellings of two lists",
 			[]string{"nodeTopologyKeys:\n      - failure-domain.beta.kubernetes.io/zone[,other node labels]",
 				"keys: [a]\n    nodeTopologyKeys: [b]"}, []string{"keys", "nodeTopologyKeys", "name the same list"}},
@@ -590,7 +594,7 @@ func (e *etcdCluster) writesWhile(limit time.Duration, what string, done func() 
 	}
 }
 
-// write puts one key through any member that takes it.
+// write reports whether a member has accepted another key.
 func (e *etcdCluster) write() bool {
 	for _, p := range e.set.Pods() {
 		if p.Status.PodIP == "" {
