@@ -54,8 +54,8 @@ func (n Node) cache(network string, alive func(string) (lease.Netns, bool), note
 }
 
 // replaced corrects the claims of containers that are gone although their namespaces seem to live:
-// one that was made anew at the same path. A namespace has an interface once, so of several containers
-// with the same one the newest is there.
+// one that was made anew at the same path. A namespace has an interface once, so of several
+// containers with the same one the newest is there.
 func replaced(claims []Claim) {
 	type place struct {
 		dev, ino uint64
@@ -92,8 +92,8 @@ func (n Node) CacheEntry(network, containerID, ifName string) (claims []Claim, p
 	return claims, notes.list()
 }
 
-// IsLive reports whether libcni's cache says that the container that a file of host-local's names lives,
-// and has the address; also where the entry cannot be read.
+// IsLive reports whether libcni's cache says that the container that a file of host-local's names
+// lives, and has the address; also where the entry cannot be read.
 func (n Node) IsLive(network string, addr netip.Addr, content string) bool {
 	file, _ := claimOf(content)
 	claims, problems := n.CacheEntry(network, file.ContainerID, file.IfName)
@@ -264,7 +264,8 @@ func (n Node) alive(spaces func() ([]sandbox.Namespace, error), notes *notes) fu
 		}
 		netns, err := n.Host.Netns(path)
 		if err != nil && !errors.Is(err, sandbox.ErrNotNetns) {
-			notes.add("whether network namespace %s lives cannot be told, so its addresses count as in use: %v", path, err)
+			notes.add("whether network namespace %s lives cannot be told, so its addresses count as in use: %v", path,
+				err)
 			return netns, true
 		}
 		if err != nil || !strings.HasPrefix(filepath.Clean(path), "/proc/") {

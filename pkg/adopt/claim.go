@@ -22,7 +22,8 @@ const (
 
 // String is the kind's name in dry runs.
 func (k Kind) String() string {
-	names := [...]string{"nothing", "file", "dead cache entry", "kruise reservation", "held marker", "cache entry", "snapshot", "living netns"}
+	names := [...]string{"nothing", "file", "dead cache entry", "kruise reservation", "held marker", "cache entry",
+		"snapshot", "living netns"}
 	if k < 0 || int(k) >= len(names) {
 		return names[0]
 	}

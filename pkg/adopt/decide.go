@@ -43,7 +43,8 @@ func Decide(claims []Claim, p lease.Pool, now lease.Instant, soft time.Duration,
 	supersede(verdicts)
 	out := make([]Finding, 0, len(verdicts))
 	for _, v := range verdicts {
-		if s := nodes[v.lease.Address].first(Snapshot); s != nil && s.Lease.Key() == v.lease.Key() && !s.Lease.Key().IsZero() {
+		if s := nodes[v.lease.Address].first(Snapshot); s != nil && s.Lease.Key() == v.lease.Key() &&
+			!s.Lease.Key().IsZero() {
 			v.lease.ID = s.Lease.ID // kept through claims
 		}
 		if v.lease.ID == "" {
@@ -200,8 +201,8 @@ func changedHands(s *Claim, e evidence) bool {
 		since(file) && file.ContainerID != "" && file.ContainerID != s.ContainerID
 }
 
-// endsWith reports whether a hold ends when a mark says, so that they are one hold, of which the lease
-// knows more. A mark has whole seconds.
+// endsWith reports whether a hold ends when a mark says, so that they are one hold, of which the
+// lease knows more. A mark has whole seconds.
 func endsWith(l lease.Lease, mark *Claim) bool {
 	if l.Hold == lease.Forever || mark.Until.IsZero() {
 		return l.Hold == lease.Forever && mark.Until.IsZero()
@@ -289,7 +290,8 @@ func (d decision) confirmed(s, seen Claim, entry *Claim) verdict {
 			l.Holder.ContainerID = ""
 		}
 	}
-	return verdict{lease: l, why: "the agent's snapshot has it so, and " + seen.Source + " has the address", at: s.Modified}
+	return verdict{lease: l, why: "the agent's snapshot has it so, and " + seen.Source + " has the address",
+		at: s.Modified}
 }
 
 // complete fills in what the best source of an owner does not know from the
@@ -337,8 +339,8 @@ func (e evidence) best() *Claim {
 	return nil
 }
 
-// isNewerThan reports whether a file was written after another claim was made. One that cannot be read
-// has no time: it may be newer than anything.
+// isNewerThan reports whether a file was written after another claim was made. One that cannot be
+// read has no time: it may be newer than anything.
 func (c *Claim) isNewerThan(o *Claim) bool {
 	return c.Modified.IsZero() || c.Modified.After(o.Modified)
 }
@@ -429,7 +431,8 @@ func (d decision) held(c Claim, hold time.Duration, why string) (verdict, bool) 
 	if c.hasPod() {
 		who = "pod " + c.Namespace + "/" + c.Name
 	}
-	return verdict{lease: l, why: strength + " held for " + who + ", " + lease.FormatWindow(hold.Round(time.Second)) + " to go: " + why, at: c.Modified}, hold > 0
+	return verdict{lease: l, why: strength + " held for " + who + ", " + lease.FormatWindow(hold.Round(time.Second)) +
+		" to go: " + why, at: c.Modified}, hold > 0
 }
 
 func (d decision) lease(c Claim) lease.Lease {

@@ -121,11 +121,13 @@ func story(f Finding) string {
 func TestDecide(t *testing.T) {
 	const a, b, a6 = "10.0.0.5", "10.0.0.6", "fd00::5"
 	seen := claim(Living, a, 0, at(podNetns), func(c *Claim) { c.MAC = "02:00:00:00:00:05"; c.Modified = time.Time{} })
-	live := claim(LiveCache, a, time.Hour, podNamed("db-0"), container("c1"), uid("u1"), at(podNetns), window(time.Hour))
+	live := claim(LiveCache, a, time.Hour, podNamed("db-0"), container("c1"), uid("u1"), at(podNetns),
+		window(time.Hour))
 	dead := claim(DeadCache, a, time.Hour, podNamed("db-0"), container("c1"), uid("u1"), window(time.Hour))
 	file := claim(File, a, time.Hour+time.Second, container("c1"))
 	kept := claim(Kruise, a, time.Hour, podNamed("db-0"), container("c1"), window(time.Hour), firmly())
-	mark := claim(HoldFile, a, time.Minute, podNamed("db-0"), uid("u1"), window(time.Hour), firmly(), ending(20*time.Minute))
+	mark := claim(HoldFile, a, time.Minute, podNamed("db-0"), uid("u1"), window(time.Hour), firmly(),
+		ending(20*time.Minute))
 
 	for _, tt := range []struct {
 		name   string
@@ -150,17 +152,22 @@ func TestDecide(t *testing.T) {
 			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s"}},
 		{"the entry's path leads nowhere, and the address lives", []Claim{seen, dead},
 			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s"}},
-		{"the entry is of a container that is gone, and a newer file names another", []Claim{seen, dead, claim(File, a, time.Minute, container("c9"))},
+		{"the entry is of a container that is gone, and a newer file names another",
+			[]Claim{seen, dead, claim(File, a, time.Minute, container("c9"))},
 			[]string{"10.0.0.5 Bound nobody c9 eth0 02:00:00:00:00:05 /run/netns/db-0"}},
 		{"the newer file names the container of an older entry", []Claim{seen, dead,
-			claim(DeadCache, a, 2*time.Hour, podNamed("web-0"), container("c9")), claim(File, a, time.Minute, container("c9"))},
+			claim(DeadCache, a, 2*time.Hour, podNamed("web-0"),
+				container("c9")), claim(File, a, time.Minute, container("c9"))},
 			[]string{"10.0.0.5 Bound web-0 c9 eth0 02:00:00:00:00:05 /run/netns/db-0"}},
 		{"the entry's own namespace lives elsewhere, and a newer file names another container", []Claim{seen,
-			claim(LiveCache, a, time.Hour, podNamed("web-0"), container("c1"), at(other)), claim(File, a, time.Minute, container("c9"))},
+			claim(LiveCache, a, time.Hour, podNamed("web-0"), container("c1"),
+				at(other)), claim(File, a, time.Minute, container("c9"))},
 			[]string{"10.0.0.5 Bound nobody c9 eth0 02:00:00:00:00:05 /run/netns/db-0"}},
-		{"the entry is of the namespace that has the address, whatever a newer file says", []Claim{seen, live, claim(File, a, time.Minute, container("c9"))},
+		{"the entry is of the namespace that has the address, whatever a newer file says",
+			[]Claim{seen, live, claim(File, a, time.Minute, container("c9"))},
 			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s"}},
-		{"the entry is of a container that is gone, and the file cannot be read", []Claim{seen, dead, claim(File, a, 0, func(c *Claim) { c.Modified = time.Time{} })},
+		{"the entry is of a container that is gone, and the file cannot be read",
+			[]Claim{seen, dead, claim(File, a, 0, func(c *Claim) { c.Modified = time.Time{} })},
 			[]string{"10.0.0.5 Bound nobody eth0 02:00:00:00:00:05 /run/netns/db-0"}},
 		{"the entry is of a container that is gone, and a newer mark is of another pod", []Claim{seen,
 			claim(DeadCache, a, time.Hour, podNamed("web-0"), container("c9")), mark},
@@ -169,9 +176,11 @@ func TestDecide(t *testing.T) {
 			claim(Kruise, a, time.Minute, podNamed("db-0"), container("c2"), window(time.Hour)), file},
 			[]string{"10.0.0.5 Bound db-0 c2 eth0 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s"}},
 		{"a late DEL had Kruise mark a live pod released", []Claim{seen,
-			claim(Kruise, a, time.Minute, podNamed("db-0"), container("c1"), window(time.Hour), ending(-time.Second)), file},
+			claim(Kruise, a, time.Minute, podNamed("db-0"), container("c1"), window(time.Hour),
+				ending(-time.Second)), file},
 			[]string{"10.0.0.5 Bound db-0 c1 eth0 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s"}},
-		{"Kruise's word is older than another container's file", []Claim{seen, kept, claim(File, a, time.Minute, container("c9"))},
+		{"Kruise's word is older than another container's file",
+			[]Claim{seen, kept, claim(File, a, time.Minute, container("c9"))},
 			[]string{"10.0.0.5 Bound nobody c9 eth0 02:00:00:00:00:05 /run/netns/db-0"}},
 		{"the cache knows the pod, Kruise its window", []Claim{seen,
 			claim(LiveCache, a, time.Hour, podNamed("db-0"), container("c1"), at(podNetns)), kept},
@@ -184,7 +193,8 @@ func TestDecide(t *testing.T) {
 			[]string{"10.0.0.5 Bound db-0 c1 eth0 02:00:00:00:00:05 /run/netns/db-0"}},
 		{"only the file knows the container", []Claim{seen, file},
 			[]string{"10.0.0.5 Bound nobody c1 eth0 02:00:00:00:00:05 /run/netns/db-0"}},
-		{"the namespace knows its interface better than the file", []Claim{seen, claim(File, a, time.Hour, container("c1"), func(c *Claim) { c.IfName = "net1" })},
+		{"the namespace knows its interface better than the file",
+			[]Claim{seen, claim(File, a, time.Hour, container("c1"), func(c *Claim) { c.IfName = "net1" })},
 			[]string{"10.0.0.5 Bound nobody c1 eth0 02:00:00:00:00:05 /run/netns/db-0"}},
 		{"it is marked as held, and lives", []Claim{seen, mark},
 			[]string{"10.0.0.5 Bound db-0/u1 eth0 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s"}},
@@ -192,23 +202,31 @@ func TestDecide(t *testing.T) {
 		// The snapshot.
 		{"the snapshot, alone", []Claim{inSnapshot(snapshotLease(lease.Held, "c1"), 0)},
 			[]string{"10.0.0.5 Held firm 1h0m0s db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
-		{"the snapshot before all dead witnesses", []Claim{inSnapshot(snapshotLease(lease.Bound, "c1"), 0), dead, kept, file},
+		{"the snapshot before all dead witnesses", []Claim{inSnapshot(snapshotLease(lease.Bound, "c1"), 0), dead, kept,
+			file},
 			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
-		{"the snapshot before a cache entry that it outlived", []Claim{inSnapshot(snapshotLease(lease.Held, "c1"), 0), live},
+		{"the snapshot before a cache entry that it outlived",
+			[]Claim{inSnapshot(snapshotLease(lease.Held, "c1"), 0), live},
 			[]string{"10.0.0.5 Held firm 1h0m0s db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
-		{"the pod came back after the snapshot", []Claim{inSnapshot(snapshotLease(lease.Held, "c0"), 2*time.Hour), live},
+		{"the pod came back after the snapshot", []Claim{inSnapshot(snapshotLease(lease.Held, "c0"), 2*time.Hour),
+			live},
 			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
-		{"another container's file is newer than the snapshot", []Claim{inSnapshot(snapshotLease(lease.Bound, "c0"), 2*time.Hour), file},
+		{"another container's file is newer than the snapshot",
+			[]Claim{inSnapshot(snapshotLease(lease.Bound, "c0"), 2*time.Hour), file},
 			[]string{"10.0.0.5 Bound nobody c1 eth0"}},
-		{"a file that was cut off after the snapshot names nobody else", []Claim{inSnapshot(snapshotLease(lease.Bound, "c1"), time.Hour), claim(File, a, time.Minute)},
+		{"a file that was cut off after the snapshot names nobody else",
+			[]Claim{inSnapshot(snapshotLease(lease.Bound, "c1"), time.Hour), claim(File, a, time.Minute)},
 			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
 		{"it was released after the snapshot", []Claim{inSnapshot(snapshotLease(lease.Bound, "c1"), time.Hour), mark},
 			[]string{"10.0.0.5 Held firm 20m0s db-0/u1 eth0 window 1h0m0s as before"}},
-		{"held in the snapshot, and the last holder has not gone", []Claim{inSnapshot(snapshotLease(lease.Held, "c1"), 0), seen},
+		{"held in the snapshot, and the last holder has not gone",
+			[]Claim{inSnapshot(snapshotLease(lease.Held, "c1"), 0), seen},
 			[]string{"10.0.0.5 Held firm 1h0m0s db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
-		{"held in the snapshot, and somebody is back", []Claim{inSnapshot(snapshotLease(lease.Held, "c1"), 0), claim(Living, a, 0, at(other))},
+		{"held in the snapshot, and somebody is back", []Claim{inSnapshot(snapshotLease(lease.Held, "c1"), 0),
+			claim(Living, a, 0, at(other))},
 			[]string{"10.0.0.5 Bound db-0/u1 eth0 /run/netns/other window 1h0m0s as before"}},
-		{"bound in the snapshot, and the address is in another namespace", []Claim{inSnapshot(snapshotLease(lease.Bound, "c1"), 0), claim(Living, a, 0, at(other))},
+		{"bound in the snapshot, and the address is in another namespace",
+			[]Claim{inSnapshot(snapshotLease(lease.Bound, "c1"), 0), claim(Living, a, 0, at(other))},
 			[]string{"10.0.0.5 Bound db-0/u1 eth0 /run/netns/other window 1h0m0s as before"}},
 		{"bound in the snapshot, and only a foreign namespace has the address (gVisor)",
 			[]Claim{inSnapshot(snapshotLease(lease.Bound, "c1"), 0), claim(Living, a, 0, at(other)), live},
@@ -217,46 +235,62 @@ func TestDecide(t *testing.T) {
 			[]Claim{inSnapshot(snapshotLease(lease.Bound, "c1"), 0), claim(Living, a, 0, at(other)),
 				claim(LiveCache, a, time.Minute, podNamed("db-0"), container("c1"), at(other))},
 			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/other window 1h0m0s as before"}},
-		{"bound in the snapshot, and the address is in its namespace", []Claim{inSnapshot(snapshotLease(lease.Bound, "c1"), 0), seen},
+		{"bound in the snapshot, and the address is in its namespace",
+			[]Claim{inSnapshot(snapshotLease(lease.Bound, "c1"), 0), seen},
 			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
-		{"bound in the snapshot, to a container that another has followed", []Claim{inSnapshot(snapshotLease(lease.Bound, "c0"), 2*time.Hour), seen, live},
+		{"bound in the snapshot, to a container that another has followed",
+			[]Claim{inSnapshot(snapshotLease(lease.Bound, "c0"), 2*time.Hour), seen, live},
 			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s as before"}},
 
-		{"held in the snapshot, and its container has come back", []Claim{inSnapshot(snapshotLease(lease.Held, "c1"), 2*time.Hour), live},
+		{"held in the snapshot, and its container has come back",
+			[]Claim{inSnapshot(snapshotLease(lease.Held, "c1"), 2*time.Hour), live},
 			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
-		{"held in the snapshot, which knows more of the same hold than our newer mark", []Claim{inSnapshot(snapshotLease(lease.Held, "c1"), time.Hour),
-			claim(HoldFile, a, time.Minute, podNamed("db-0"), uid("u1"), window(time.Hour), firmly(), ending(time.Hour+time.Second))},
+		{"held in the snapshot, which knows more of the same hold than our newer mark",
+			[]Claim{inSnapshot(snapshotLease(lease.Held, "c1"), time.Hour),
+				claim(HoldFile, a, time.Minute, podNamed("db-0"), uid("u1"), window(time.Hour), firmly(),
+					ending(time.Hour+time.Second))},
 			[]string{"10.0.0.5 Held firm 1h0m0s db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
-		{"held in the snapshot, and by our newer mark again, for longer", []Claim{inSnapshot(heldFor(10*time.Minute), time.Hour),
-			claim(HoldFile, a, time.Minute, podNamed("db-0"), uid("u1"), window(time.Hour), firmly(), ending(59*time.Minute))},
+		{"held in the snapshot, and by our newer mark again, for longer",
+			[]Claim{inSnapshot(heldFor(10*time.Minute), time.Hour),
+				claim(HoldFile, a, time.Minute, podNamed("db-0"), uid("u1"), window(time.Hour), firmly(),
+					ending(59*time.Minute))},
 			[]string{"10.0.0.5 Held firm 59m0s db-0/u1 eth0 window 1h0m0s as before"}},
 		{"held in the snapshot, and by our newer mark forever", []Claim{inSnapshot(heldFor(10*time.Minute), time.Hour),
-			claim(HoldFile, a, time.Minute, podNamed("db-0"), uid("u1"), window(lease.Forever), firmly(), func(c *Claim) { c.Released = true })},
+			claim(HoldFile, a, time.Minute, podNamed("db-0"), uid("u1"), window(lease.Forever), firmly(),
+				func(c *Claim) { c.Released = true })},
 			[]string{"10.0.0.5 Held firm forever db-0/u1 eth0 window forever as before"}},
-		{"held in the snapshot, and by our newer mark for less", []Claim{inSnapshot(snapshotLease(lease.Held, "c1"), time.Hour), mark},
+		{"held in the snapshot, and by our newer mark for less",
+			[]Claim{inSnapshot(snapshotLease(lease.Held, "c1"), time.Hour), mark},
 			[]string{"10.0.0.5 Held firm 20m0s db-0/u1 eth0 window 1h0m0s as before"}},
-		{"held in the snapshot, and by our older mark", []Claim{inSnapshot(snapshotLease(lease.Held, "c1"), time.Second), mark},
+		{"held in the snapshot, and by our older mark", []Claim{inSnapshot(snapshotLease(lease.Held, "c1"),
+			time.Second), mark},
 			[]string{"10.0.0.5 Held firm 1h0m0s db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
-		{"the living namespace is not that of the snapshot's container", []Claim{inSnapshot(snapshotLease(lease.Bound, "c0"), 0), seen, live},
+		{"the living namespace is not that of the snapshot's container",
+			[]Claim{inSnapshot(snapshotLease(lease.Bound, "c0"), 0), seen, live},
 			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s as before"}},
 
 		// libcni's cache.
 		{"gVisor: the entry's namespace lives, the address is in none", []Claim{live, file},
 			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s"}},
-		{"gVisor, and a newer file names another container", []Claim{live, claim(File, a, time.Minute, container("c9"))},
+		{"gVisor, and a newer file names another container",
+			[]Claim{live, claim(File, a, time.Minute, container("c9"))},
 			[]string{"10.0.0.5 Bound nobody c9 eth0"}},
 		{"gVisor, and a newer file names a container that is gone", []Claim{live,
-			claim(DeadCache, a, 2*time.Hour, podNamed("web-0"), container("c9")), claim(File, a, time.Minute, container("c9"))},
+			claim(DeadCache, a, 2*time.Hour, podNamed("web-0"),
+				container("c9")), claim(File, a, time.Minute, container("c9"))},
 			[]string{"10.0.0.5 Bound nobody c9 eth0"}},
 		{"a live entry before a mark", []Claim{live, mark},
 			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s"}},
 		{"an orphan with a long window", []Claim{dead, file},
 			[]string{"10.0.0.5 Held firm 10m0s db-0/u1 c1 eth0 window 1h0m0s"}},
-		{"an orphan with a short window", []Claim{claim(DeadCache, a, 0, podNamed("db-0"), container("c1"), window(time.Minute))},
+		{"an orphan with a short window", []Claim{claim(DeadCache, a, 0, podNamed("db-0"), container("c1"),
+			window(time.Minute))},
 			[]string{"10.0.0.5 Held firm 1m0s db-0 c1 eth0 window 1m0s"}},
-		{"an orphan kept forever", []Claim{claim(DeadCache, a, 0, podNamed("db-0"), container("c1"), window(lease.Forever))},
+		{"an orphan kept forever", []Claim{claim(DeadCache, a, 0, podNamed("db-0"), container("c1"),
+			window(lease.Forever))},
 			[]string{"10.0.0.5 Held firm 10m0s db-0 c1 eth0 window forever"}},
-		{"an orphan without a window", []Claim{claim(DeadCache, a, 0, podNamed("db-0"), container("c1"), uid("u1")), file},
+		{"an orphan without a window", []Claim{claim(DeadCache, a, 0, podNamed("db-0"), container("c1"), uid("u1")),
+			file},
 			[]string{"10.0.0.5 Held soft 2m0s db-0/u1 c1 eth0"}},
 		{"an orphan that is no pod", []Claim{claim(DeadCache, a, 0, container("c1")), file},
 			[]string{"10.0.0.5 Held soft 2m0s nobody c1 eth0"}},
@@ -264,16 +298,23 @@ func TestDecide(t *testing.T) {
 			claim(DeadCache, a, time.Minute, podNamed("web-0"), container("c9"), window(time.Minute))},
 			[]string{"10.0.0.5 Held firm 1m0s web-0 c9 eth0 window 1m0s"}},
 		{"of two entries for an address the newer one counts, whatever their names", []Claim{
-			claim(DeadCache, a, 0, podNamed("web-0"), container("c9"), window(time.Minute), func(c *Claim) { c.Source = "z" }),
-			claim(DeadCache, a, time.Hour, podNamed("db-0"), container("c1"), window(time.Hour), func(c *Claim) { c.Source = "a" })},
+			claim(DeadCache, a, 0, podNamed("web-0"), container("c9"), window(time.Minute), func(c *Claim) {
+				c.Source = "z"
+			}),
+			claim(DeadCache, a, time.Hour, podNamed("db-0"), container("c1"), window(time.Hour),
+				func(c *Claim) { c.Source = "a" })},
 			[]string{"10.0.0.5 Held firm 1m0s web-0 c9 eth0 window 1m0s"}},
 		{"of two entries of one age the first by name counts", []Claim{
-			claim(DeadCache, a, 0, podNamed("web-0"), container("c9"), window(time.Minute), func(c *Claim) { c.Source = "z" }),
-			claim(DeadCache, a, 0, podNamed("db-0"), container("c1"), window(time.Minute), func(c *Claim) { c.Source = "a" })},
+			claim(DeadCache, a, 0, podNamed("web-0"), container("c9"), window(time.Minute), func(c *Claim) {
+				c.Source = "z"
+			}),
+			claim(DeadCache, a, 0, podNamed("db-0"), container("c1"), window(time.Minute),
+				func(c *Claim) { c.Source = "a" })},
 			[]string{"10.0.0.5 Held firm 1m0s db-0 c1 eth0 window 1m0s"}},
 		{"of an entry and a reservation that agree in all but their pods the reservation counts", []Claim{
 			claim(Kruise, a, 0, podNamed("db-0"), window(time.Minute), firmly(), func(c *Claim) { c.Source = "x" }),
-			claim(DeadCache, a, 0, podNamed("web-0"), container("c9"), window(time.Minute), func(c *Claim) { c.Source = "x" })},
+			claim(DeadCache, a, 0, podNamed("web-0"), container("c9"), window(time.Minute),
+				func(c *Claim) { c.Source = "x" })},
 			[]string{"10.0.0.5 Held firm 1m0s db-0 eth0 window 1m0s"}},
 		{"of two entries of a pod the newer one counts", []Claim{dead,
 			claim(DeadCache, b, time.Minute, podNamed("db-0"), container("c2"), window(time.Hour))},
@@ -290,47 +331,64 @@ func TestDecide(t *testing.T) {
 			[]string{"10.0.0.6 Bound db-0 c2 eth0 /run/netns/db-0 window 1h0m0s"}},
 		{"both families of one entry", []Claim{dead,
 			claim(DeadCache, a6, time.Hour, podNamed("db-0"), container("c1"), uid("u1"), window(time.Hour))},
-			[]string{"10.0.0.5 Held firm 10m0s db-0/u1 c1 eth0 window 1h0m0s", "fd00::5 Held firm 10m0s db-0/u1 c1 eth0 window 1h0m0s"}},
+			[]string{"10.0.0.5 Held firm 10m0s db-0/u1 c1 eth0 window 1h0m0s",
+				"fd00::5 Held firm 10m0s db-0/u1 c1 eth0 window 1h0m0s"}},
 		{"two addresses of one family in one entry", []Claim{dead,
 			claim(DeadCache, b, time.Hour, podNamed("db-0"), container("c1"), uid("u1"), window(time.Hour))},
-			[]string{"10.0.0.5 Held firm 10m0s db-0/u1 c1 eth0 window 1h0m0s", "10.0.0.6 Held firm 10m0s db-0/u1 c1 eth0 window 1h0m0s"}},
+			[]string{"10.0.0.5 Held firm 10m0s db-0/u1 c1 eth0 window 1h0m0s",
+				"10.0.0.6 Held firm 10m0s db-0/u1 c1 eth0 window 1h0m0s"}},
 		{"the file names somebody who came later", []Claim{dead, claim(File, a, time.Minute, container("c9"))},
 			[]string{"10.0.0.5 Bound nobody c9 eth0"}},
 		{"the file was cut off before the entry was made", []Claim{dead, claim(File, a, time.Hour+time.Second)},
 			[]string{"10.0.0.5 Held firm 10m0s db-0/u1 c1 eth0 window 1h0m0s"}},
-		{"the file cannot be read, so it may name anybody", []Claim{dead, claim(File, a, 0, func(c *Claim) { c.Modified = time.Time{} })},
+		{"the file cannot be read, so it may name anybody", []Claim{dead,
+			claim(File, a, 0, func(c *Claim) { c.Modified = time.Time{} })},
 			[]string{"10.0.0.5 Bound nobody"}},
-		{"the file cannot be read, and Kruise's window is running", []Claim{kept, claim(File, a, 0, func(c *Claim) { c.Modified = time.Time{} })},
+		{"the file cannot be read, and Kruise's window is running",
+			[]Claim{kept, claim(File, a, 0, func(c *Claim) { c.Modified = time.Time{} })},
 			[]string{"10.0.0.5 Bound nobody"}},
 		{"force delete: two containers of a pod live", []Claim{live,
 			claim(LiveCache, b, time.Minute, podNamed("db-0"), container("c2"), at(other), window(time.Hour))},
-			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 superseded", "10.0.0.6 Bound db-0 c2 eth0 /run/netns/other window 1h0m0s"}},
+			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 superseded",
+				"10.0.0.6 Bound db-0 c2 eth0 /run/netns/other window 1h0m0s"}},
 
 		// Kruise.
 		{"reserved and never released", []Claim{kept, file},
 			[]string{"10.0.0.5 Held firm 1h0m0s db-0 c1 eth0 window 1h0m0s"}},
-		{"the rest of a window", []Claim{claim(Kruise, a, 0, podNamed("db-0"), container("c2"), window(time.Hour), firmly(), ending(20*time.Minute)), file},
+		{"the rest of a window", []Claim{claim(Kruise, a, 0, podNamed("db-0"), container("c2"), window(time.Hour),
+			firmly(), ending(20*time.Minute)), file},
 			[]string{"10.0.0.5 Held firm 20m0s db-0 c2 eth0 window 1h0m0s"}},
-		{"released in the future: never more than the window", []Claim{claim(Kruise, a, 0, podNamed("db-0"), window(time.Hour), firmly(), ending(9*time.Hour))},
+		{"released in the future: never more than the window",
+			[]Claim{claim(Kruise, a, 0, podNamed("db-0"), window(time.Hour), firmly(), ending(9*time.Hour))},
 			[]string{"10.0.0.5 Held firm 1h0m0s db-0 eth0 window 1h0m0s"}},
-		{"a window that is over", []Claim{claim(Kruise, a, 0, podNamed("db-0"), window(time.Hour), firmly(), ending(-time.Second))}, nil},
-		{"a window that is over, and a file", []Claim{claim(Kruise, a, 0, podNamed("db-0"), container("c1"), window(time.Hour), firmly(), ending(-time.Second)), file},
+		{"a window that is over", []Claim{claim(Kruise, a, 0, podNamed("db-0"), window(time.Hour), firmly(),
+			ending(-time.Second))}, nil},
+		{"a window that is over, and a file", []Claim{claim(Kruise, a, 0, podNamed("db-0"), container("c1"),
+			window(time.Hour), firmly(), ending(-time.Second)), file},
 			[]string{"10.0.0.5 Held soft 2m0s nobody c1 eth0"}},
-		{"a window that is over, and a file that was written since", []Claim{claim(Kruise, a, time.Hour, podNamed("db-0"), container("c1"), window(time.Minute), firmly(), ending(-time.Second)),
-			claim(File, a, time.Minute, container("c9"))},
+		{"a window that is over, and a file that was written since",
+			[]Claim{claim(Kruise, a, time.Hour, podNamed("db-0"), container("c1"), window(time.Minute), firmly(),
+				ending(-time.Second)),
+				claim(File, a, time.Minute, container("c9"))},
 			[]string{"10.0.0.5 Bound nobody c9 eth0"}},
-		{"a window that is over, and a file that cannot be read", []Claim{claim(Kruise, a, 0, podNamed("db-0"), container("c1"), window(time.Hour), firmly(), ending(-time.Second)),
-			claim(File, a, 0, func(c *Claim) { c.Modified = time.Time{} })},
+		{"a window that is over, and a file that cannot be read",
+			[]Claim{claim(Kruise, a, 0, podNamed("db-0"), container("c1"), window(time.Hour), firmly(),
+				ending(-time.Second)),
+				claim(File, a, 0, func(c *Claim) { c.Modified = time.Time{} })},
 			[]string{"10.0.0.5 Bound nobody"}},
-		{"a reservation knows more than the pod's dead entry", []Claim{kept, claim(DeadCache, a, 0, podNamed("db-0"), container("c1"), window(time.Hour))},
+		{"a reservation knows more than the pod's dead entry",
+			[]Claim{kept, claim(DeadCache, a, 0, podNamed("db-0"), container("c1"), window(time.Hour))},
 			[]string{"10.0.0.5 Held firm 1h0m0s db-0 c1 eth0 window 1h0m0s"}},
-		{"a newer file names a container that the cache knows for dead", []Claim{kept, claim(File, a, time.Minute, container("c2")),
-			claim(DeadCache, a, 0, podNamed("db-0"), container("c2"), window(time.Hour))},
+		{"a newer file names a container that the cache knows for dead",
+			[]Claim{kept, claim(File, a, time.Minute, container("c2")),
+				claim(DeadCache, a, 0, podNamed("db-0"), container("c2"), window(time.Hour))},
 			[]string{"10.0.0.5 Held firm 1h0m0s db-0 c1 eth0 window 1h0m0s"}},
-		{"a newer file names the living container, whose window Kruise knows", []Claim{kept, claim(File, a, time.Minute, container("c2")),
-			claim(LiveCache, a, 0, podNamed("db-0"), container("c2"), at(podNetns))},
+		{"a newer file names the living container, whose window Kruise knows",
+			[]Claim{kept, claim(File, a, time.Minute, container("c2")),
+				claim(LiveCache, a, 0, podNamed("db-0"), container("c2"), at(podNetns))},
 			[]string{"10.0.0.5 Bound db-0 c2 eth0 /run/netns/db-0 window 1h0m0s"}},
-		{"a newer dead entry is another pod's", []Claim{kept, claim(DeadCache, a, 0, podNamed("web-0"), container("c9"), window(time.Hour))},
+		{"a newer dead entry is another pod's", []Claim{kept,
+			claim(DeadCache, a, 0, podNamed("web-0"), container("c9"), window(time.Hour))},
 			[]string{"10.0.0.5 Held firm 10m0s web-0 c9 eth0 window 1h0m0s"}},
 		{"the pod has another address since", []Claim{kept,
 			claim(HoldFile, b, 0, podNamed("db-0"), window(time.Hour), firmly(), ending(time.Minute))},
@@ -338,14 +396,19 @@ func TestDecide(t *testing.T) {
 
 		// Marks.
 		{"what is left of a hold", []Claim{mark}, []string{"10.0.0.5 Held firm 20m0s db-0/u1 eth0 window 1h0m0s"}},
-		{"never more than its window", []Claim{claim(HoldFile, a, 0, podNamed("db-0"), window(time.Minute), firmly(), ending(time.Hour))},
+		{"never more than its window", []Claim{claim(HoldFile, a, 0, podNamed("db-0"), window(time.Minute), firmly(),
+			ending(time.Hour))},
 			[]string{"10.0.0.5 Held firm 1m0s db-0 eth0 window 1m0s"}},
-		{"forever", []Claim{claim(HoldFile, a, 0, podNamed("db-0"), window(lease.Forever), firmly(), func(c *Claim) { c.Released = true })},
+		{"forever", []Claim{claim(HoldFile, a, 0, podNamed("db-0"), window(lease.Forever), firmly(),
+			func(c *Claim) { c.Released = true })},
 			[]string{"10.0.0.5 Held firm forever db-0 eth0 window forever"}},
-		{"softly, and never longer than softly", []Claim{claim(HoldFile, a, 0, podNamed("db-0"), uid("u1"), ending(time.Hour))},
+		{"softly, and never longer than softly", []Claim{claim(HoldFile, a, 0, podNamed("db-0"), uid("u1"),
+			ending(time.Hour))},
 			[]string{"10.0.0.5 Held soft 2m0s db-0/u1 eth0"}},
-		{"a hold that is over leaves nothing", []Claim{claim(HoldFile, a, 0, podNamed("db-0"), window(time.Hour), firmly(), ending(0)), kept}, nil},
-		{"a mark before Kruise's older word", []Claim{mark, kept}, []string{"10.0.0.5 Held firm 20m0s db-0/u1 eth0 window 1h0m0s"}},
+		{"a hold that is over leaves nothing", []Claim{claim(HoldFile, a, 0, podNamed("db-0"), window(time.Hour),
+			firmly(), ending(0)), kept}, nil},
+		{"a mark before Kruise's older word", []Claim{mark, kept},
+			[]string{"10.0.0.5 Held firm 20m0s db-0/u1 eth0 window 1h0m0s"}},
 
 		// Files.
 		{"a file alone", []Claim{file}, []string{"10.0.0.5 Bound nobody c1 eth0"}},
@@ -373,9 +436,11 @@ func TestDecide(t *testing.T) {
 
 // A file of unknown owner is believed in this boot only; so is what lives.
 func TestDecideBindsToThisBoot(t *testing.T) {
-	found := Decide([]Claim{claim(File, "10.0.0.5", 0), claim(Living, "10.0.0.6", 0, at(podNetns))}, testPool, now, testSoft, ids())
+	found := Decide([]Claim{claim(File, "10.0.0.5", 0), claim(Living, "10.0.0.6", 0, at(podNetns))}, testPool, now,
+		testSoft, ids())
 	for _, f := range found {
-		if l := f.Lease; l.Holder.BootID != "boot-1" || l.BoundAt != now || l.Soft != testSoft || l.Pool != testPool || l.Set != "" {
+		if l := f.Lease; l.Holder.BootID != "boot-1" || l.BoundAt != now || l.Soft != testSoft || l.Pool != testPool ||
+			l.Set != "" {
 			t.Errorf("%+v", l)
 		}
 	}
@@ -385,7 +450,8 @@ func TestDecideBindsToThisBoot(t *testing.T) {
 }
 
 func TestDecideHoldsFromNow(t *testing.T) {
-	found := Decide([]Claim{claim(Kruise, "10.0.0.5", time.Hour, podNamed("db-0"), window(time.Hour), firmly(), ending(time.Minute))}, testPool, now, testSoft, ids())
+	found := Decide([]Claim{claim(Kruise, "10.0.0.5", time.Hour, podNamed("db-0"), window(time.Hour), firmly(),
+		ending(time.Minute))}, testPool, now, testSoft, ids())
 	l := found[0].Lease
 	if l.ReleasedAt != now || l.Remaining(now) != time.Minute || l.Holder.Netns.Ino != 0 || l.Holder.BootID != "" {
 		t.Errorf("%+v", l)
@@ -397,8 +463,9 @@ func TestDecideHoldsFromNow(t *testing.T) {
 func anyClaims(t *rapid.T) []Claim {
 	one := rapid.Custom(func(t *rapid.T) Claim {
 		c := Claim{
-			Kind:        Kind(rapid.IntRange(int(File), int(Living)).Draw(t, "kind")),
-			Address:     netip.MustParseAddr(rapid.SampledFrom([]string{"10.0.0.5", "10.0.0.6", "10.0.0.7", "fd00::5"}).Draw(t, "address")),
+			Kind: Kind(rapid.IntRange(int(File), int(Living)).Draw(t, "kind")),
+			Address: netip.MustParseAddr(rapid.SampledFrom([]string{"10.0.0.5", "10.0.0.6", "10.0.0.7",
+				"fd00::5"}).Draw(t, "address")),
 			ContainerID: rapid.SampledFrom([]string{"", "c1", "c2", "c3"}).Draw(t, "container"),
 			IfName:      "eth0",
 			Modified:    wall.Add(-time.Duration(rapid.IntRange(0, 3).Draw(t, "age")) * time.Hour),
@@ -420,7 +487,8 @@ func anyClaims(t *rapid.T) []Claim {
 		case Kruise, HoldFile:
 			c.Firm = c.Name != "" && c.Window > 0
 		case Snapshot:
-			l := snapshotLease(rapid.SampledFrom([]lease.State{lease.Bound, lease.Held}).Draw(t, "state"), c.ContainerID)
+			l := snapshotLease(rapid.SampledFrom([]lease.State{lease.Bound, lease.Held}).Draw(t, "state"),
+				c.ContainerID)
 			l.Address = c.Address
 			c = inSnapshot(l, wall.Sub(c.Modified))
 		}

@@ -46,20 +46,22 @@ type Node struct {
 // Found is what a node's sources amount to.
 type Found struct {
 	Findings []Finding // in the order of their addresses
-	// Problems are what could not be read; they are for stderr, one line each, and nothing to stop for.
+	// Problems are what could not be read; they are for stderr, one line each, and nothing to stop
+	// for.
 	Problems []string
-	// Named reports whether libcni's cache, which has an entry for each container, or the snapshot names
-	// the container of every address that is in use, and all that may tell of one could be read. The
-	// snapshot alone is not enough: it knows nothing of what came after it.
+	// Named reports whether libcni's cache, which has an entry for each container, or the snapshot
+	// names the container of every address that is in use, and all that may tell of one could be
+	// read. The snapshot alone is not enough: it knows nothing of what came after it.
 	Named bool
 }
 
 // Find says which leases of the pool the node amounts to. An error wraps ErrUnreadable.
 //
 // The sets are those of the pool's configuration, nil where the caller knows
-// none: then what a namespace alone shows is left out. Soft is the length of holds without a window; newID makes the ID
-// of a lease.
-func Find(n Node, p lease.Pool, sets []pool.Set, now lease.Instant, soft time.Duration, newID func() string) (Found, error) {
+// none: then what a namespace alone shows is left out. Soft is the length of holds without a
+// window; newID makes the ID of a lease.
+func Find(n Node, p lease.Pool, sets []pool.Set, now lease.Instant, soft time.Duration,
+	newID func() string) (Found, error) {
 	var notes notes
 	claims, err := n.gather(p, &notes)
 	found := Found{Problems: notes.list()}
@@ -71,8 +73,8 @@ func Find(n Node, p lease.Pool, sets []pool.Set, now lease.Instant, soft time.Du
 	return found, nil
 }
 
-// areNamed reports whether libcni's cache has an entry at all, and the container of each bound lease is
-// known from it or from the snapshot.
+// areNamed reports whether libcni's cache has an entry at all, and the container of each bound
+// lease is known from it or from the snapshot.
 func areNamed(findings []Finding, claims []Claim) bool {
 	type holder struct {
 		addr      netip.Addr
@@ -142,11 +144,13 @@ func within(claims []Claim, sets []pool.Set) []Claim {
 		named[c.Address] = named[c.Address] || c.Kind != Living
 	}
 	usable := pool.Index(sets...)
-	return slices.DeleteFunc(slices.Clone(claims), func(c Claim) bool { return !named[c.Address] && !usable(c.Address) })
+	return slices.DeleteFunc(slices.Clone(claims), func(c Claim) bool {
+		return !named[c.Address] && !usable(c.Address)
+	})
 }
 
-// Foreign returns the lease of one file of host-local's that is not ours: the container that it names,
-// with its pod if libcni knows it.
+// Foreign returns the lease of one file of host-local's that is not ours: the container that it
+// names, with its pod if libcni knows it.
 func Foreign(n Node, p lease.Pool, addr netip.Addr, content string, now lease.Instant, newID func() string) Finding {
 	claim, _ := claimOf(content)
 	claim.Address, claim.Source = addr, "host-local's file"

@@ -55,7 +55,8 @@ type node struct {
 
 func newNode(t *testing.T) *node {
 	dir := t.TempDir()
-	return &node{t: t, dir: dir, pool: lease.Pool{DataDir: filepath.Join(dir, "networks"), Network: "cbr0"}, when: wall.Add(-time.Hour)}
+	return &node{t: t, dir: dir, pool: lease.Pool{DataDir: filepath.Join(dir, "networks"), Network: "cbr0"},
+		when: wall.Add(-time.Hour)}
 }
 
 // write makes a file below the node's directory, each one a second newer.
@@ -63,7 +64,8 @@ func (n *node) write(path, content string) {
 	n.t.Helper()
 	path = filepath.Join(n.dir, path)
 	n.when = n.when.Add(time.Second)
-	err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o600), os.Chtimes(path, n.when, n.when))
+	err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o600),
+		os.Chtimes(path, n.when, n.when))
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -73,13 +75,15 @@ func (n *node) write(path, content string) {
 func (n *node) lives(path string, ino uint64, addrs ...string) {
 	s := sandbox.Namespace{Netns: lease.Netns{Path: path, Dev: 4, Ino: ino}}
 	for _, a := range addrs {
-		s.Addresses = append(s.Addresses, sandbox.Address{Addr: netip.MustParseAddr(a), IfName: "eth0", MAC: "02:00:00:00:00:05"})
+		s.Addresses = append(s.Addresses, sandbox.Address{Addr: netip.MustParseAddr(a), IfName: "eth0",
+			MAC: "02:00:00:00:00:05"})
 	}
 	n.host.spaces = append(n.host.spaces, s)
 }
 
 func (n *node) node() Node {
-	return Node{Host: n.host, CacheDirs: []string{filepath.Join(n.dir, "results"), filepath.Join(n.dir, "cache/results")},
+	return Node{Host: n.host, CacheDirs: []string{filepath.Join(n.dir, "results"),
+		filepath.Join(n.dir, "cache/results")},
 		Snapshot: n.snaps, SnapshotAt: wall}
 }
 
@@ -251,17 +255,19 @@ func TestFindDoesNotBelieveOldProcesses(t *testing.T) {
 	n := newNode(t)
 	n.write("results/cbr0-c1-eth0", string(entry(set("netns", "/proc/7/ns/net"))))
 	found, _ := n.find()
-	n.want(found, "10.0.0.5 Held firm 10m0s db-0/u1 c1 eth0 window 10m0s", "fd00::5 Held firm 10m0s db-0/u1 c1 eth0 window 10m0s")
+	n.want(found, "10.0.0.5 Held firm 10m0s db-0/u1 c1 eth0 window 10m0s",
+		"fd00::5 Held firm 10m0s db-0/u1 c1 eth0 window 10m0s")
 
 	n.lives("/proc/8/ns/net", 12)
 	n.write("results/cbr0-c1-eth0", string(entry(set("netns", "/proc/8/ns/net"))))
 	found, _ = n.find()
-	n.want(found, "10.0.0.5 Bound db-0/u1 c1 eth0 /proc/8/ns/net window 10m0s", "fd00::5 Bound db-0/u1 c1 eth0 /proc/8/ns/net window 10m0s")
+	n.want(found, "10.0.0.5 Bound db-0/u1 c1 eth0 /proc/8/ns/net window 10m0s",
+		"fd00::5 Bound db-0/u1 c1 eth0 /proc/8/ns/net window 10m0s")
 }
 
 // Odd files are in nobody's way, and an address with a file stays in use.
-// A namespace has an interface once: of two entries that name the same one the older is of a container
-// that is gone, and its namespace was made anew at its path.
+// A namespace has an interface once: of two entries that name the same one the older is of a
+// container that is gone, and its namespace was made anew at its path.
 func TestFindTwoEntriesOfOneInterface(t *testing.T) {
 	n := newNode(t)
 	n.lives("/run/netns/by-hand", 11)
@@ -306,7 +312,8 @@ func TestFindOddFiles(t *testing.T) {
 		}
 	}
 	n.write("elsewhere", "c9\r\neth0")
-	if err := os.Symlink(filepath.Join(n.dir, "elsewhere"), filepath.Join(n.dir, "networks/cbr0/10.0.0.7")); err != nil {
+	if err := os.Symlink(filepath.Join(n.dir, "elsewhere"),
+		filepath.Join(n.dir, "networks/cbr0/10.0.0.7")); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Mkdir(filepath.Join(n.dir, "networks/cbr0/10.0.0.8"), 0o700); err != nil {
@@ -316,7 +323,8 @@ func TestFindOddFiles(t *testing.T) {
 		f["containerId"], f["netns"] = "c4", "/run/netns/gone"
 		f["result"] = map[string]any{"ips": []any{map[string]any{"address": "10.0.0.7/24"}}}
 	})))
-	n.host.spaces = []sandbox.Namespace{{Netns: lease.Netns{Path: "/run/netns/x"}, Err: errors.New("it cannot be entered")}}
+	n.host.spaces = []sandbox.Namespace{{Netns: lease.Netns{Path: "/run/netns/x"},
+		Err: errors.New("it cannot be entered")}}
 	found, problems := n.find()
 	n.want(found, "10.0.0.5 Bound nobody", "10.0.0.6 Bound nobody", "10.0.0.7 Bound nobody", "10.0.0.8 Bound nobody")
 	if len(problems) != 8 || problems[4] != "it cannot be entered" {
@@ -350,7 +358,8 @@ func TestFindBlind(t *testing.T) {
 	if _, err := Find(n.node(), n.pool, nil, now, testSoft, ids()); !errors.Is(err, ErrUnreadable) {
 		t.Errorf("with a directory that cannot be listed: %v", err)
 	}
-	for _, p := range []lease.Pool{{}, {DataDir: "networks", Network: "cbr0"}, {DataDir: "/x", Network: "../cbr0"}, {DataDir: "/x", Network: ".."}} {
+	for _, p := range []lease.Pool{{}, {DataDir: "networks", Network: "cbr0"}, {DataDir: "/x", Network: "../cbr0"},
+		{DataDir: "/x", Network: ".."}} {
 		if _, err := Find(n.node(), p, nil, now, testSoft, ids()); !errors.Is(err, ErrUnreadable) {
 			t.Errorf("pool %+v: %v", p, err)
 		}
@@ -416,8 +425,8 @@ func TestFindInManyRanges(t *testing.T) {
 	}
 }
 
-// processorTime returns the processor time of this process, which does not depend on the load of the
-// machine.
+// processorTime returns the processor time of this process, which does not depend on the load of
+// the machine.
 func processorTime(t *testing.T) time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

@@ -8,8 +8,8 @@ import (
 )
 
 // hostLocal returns the claims of the files that host-local keeps for a pool, one for each address
-// (docs/facts.md, "One file for each address"), and of those that we keep there. An error means that
-// addresses in use may be unknown.
+// (docs/facts.md, "One file for each address"), and of those that we keep there. An error means
+// that addresses in use may be unknown.
 func (n Node) hostLocal(p lease.Pool, notes *notes) ([]Claim, error) {
 	dir := n.Files
 	if dir == nil {
@@ -42,8 +42,8 @@ func (n Node) hostLocal(p lease.Pool, notes *notes) ([]Claim, error) {
 	return out, nil
 }
 
-// claimOf returns the claim of a file's content. It reports false if its owner is unknown, as that of
-// an empty file after a power cut.
+// claimOf returns the claim of a file's content. It reports false if its owner is unknown, as that
+// of an empty file after a power cut.
 func claimOf(content string) (Claim, bool) {
 	if h, ok := hostlocal.ParseHold(content); ok {
 		return Claim{

@@ -88,7 +88,8 @@ func parseKruise(b []byte) (Claim, error) {
 	}
 	addr, ok := names.ParseCIDR(f.IPConf.Address)
 	if !ok || !names.IsIfName(f.IfName) || f.Duration < 0 {
-		return Claim{}, fmt.Errorf("address %s, interface %s, %d minutes", policy.Quote(f.IPConf.Address), policy.Quote(f.IfName), f.Duration)
+		return Claim{}, fmt.Errorf("address %s, interface %s, %d minutes", policy.Quote(f.IPConf.Address),
+			policy.Quote(f.IfName), f.Duration)
 	}
 	c := Claim{Kind: Kruise, Address: addr, IfName: f.IfName, Firm: true, WindowKnown: true}
 	if names.IsContainerID(f.ContainerID) {

@@ -77,22 +77,38 @@ func TestParseCache(t *testing.T) {
 		problem   string
 	}{
 		{"containerd's", entry(nil), whole, []string{"10.0.0.5", "fd00::5"}, ""},
-		{"a result of CNI 0.2", entry(set("result", map[string]any{"ip4": map[string]any{"ip": "10.0.0.5/24"}, "ip6": map[string]any{"ip": "fd00::5/64"}})),
+		{"a result of CNI 0.2",
+			entry(set("result", map[string]any{"ip4": map[string]any{"ip": "10.0.0.5/24"},
+				"ip6": map[string]any{"ip": "fd00::5/64"}})),
 			whole, []string{"10.0.0.5", "fd00::5"}, ""},
-		{"a result of CNI 0.3", entry(set("result", map[string]any{"ips": []any{map[string]any{"version": "4", "address": "10.0.0.5/24"}}})), whole, v4, ""},
-		{"a mapped address", entry(set("result", map[string]any{"ips": []any{map[string]any{"address": "::ffff:10.0.0.5/120"}}})), whole, v4, ""},
+		{"a result of CNI 0.3", entry(set("result", map[string]any{
+			"ips": []any{map[string]any{"version": "4", "address": "10.0.0.5/24"}}})), whole, v4, ""},
+		{"a mapped address", entry(set("result",
+			map[string]any{"ips": []any{map[string]any{"address": "::ffff:10.0.0.5/120"}}})), whole, v4, ""},
 		{"no result", entry(set("result", nil)), whole, nil, ""},
-		{"addresses that are none", entry(set("result", map[string]any{"ips": []any{map[string]any{"address": "x"}, map[string]any{"address": "0.0.0.0/0"}}})), whole, nil, ""},
-		{"no netns", entry(func(f map[string]any) { delete(f, "netns") }), with(func(c *Claim) { c.Netns.Path = "" }), []string{"10.0.0.5", "fd00::5"}, ""},
-		{"no pod", entry(set("cniArgs", nil)), with(func(c *Claim) { c.Namespace, c.Name, c.UID = "", "", "" }), []string{"10.0.0.5", "fd00::5"}, ""},
-		{"a pod that is none", entry(set("cniArgs", [][2]string{{"K8S_POD_NAMESPACE", "db"}, {"K8S_POD_NAME", "../../x"}})),
-			with(func(c *Claim) { c.Namespace, c.Name, c.UID = "", "", "" }), []string{"10.0.0.5", "fd00::5"}, `"../../x" in namespace "db" is no pod`},
-		{"annotations not passed", entry(set("capabilityArgs", nil)), with(unknown), []string{"10.0.0.5", "fd00::5"}, ""},
-		{"no annotations", entry(annotations(nil)), with(func(c *Claim) { c.Window = 0 }), []string{"10.0.0.5", "fd00::5"}, ""},
-		{"another annotation", entry(annotations(map[string]any{"a": 1})), with(func(c *Claim) { c.Window = 0 }), []string{"10.0.0.5", "fd00::5"}, ""},
-		{"a bad window", entry(annotations(map[string]any{policy.Annotation: "soon"})), with(unknown), []string{"10.0.0.5", "fd00::5"}, "soon"},
-		{"a window that is a number", entry(annotations(map[string]any{policy.Annotation: 10})), with(unknown), []string{"10.0.0.5", "fd00::5"}, policy.Annotation},
-		{"annotations that are a list", entry(annotations([]any{})), with(unknown), []string{"10.0.0.5", "fd00::5"}, "annotations"},
+		{"addresses that are none",
+			entry(set("result", map[string]any{"ips": []any{map[string]any{"address": "x"},
+				map[string]any{"address": "0.0.0.0/0"}}})), whole, nil, ""},
+		{"no netns", entry(func(f map[string]any) { delete(f, "netns") }), with(func(c *Claim) { c.Netns.Path = "" }),
+			[]string{"10.0.0.5", "fd00::5"}, ""},
+		{"no pod", entry(set("cniArgs", nil)), with(func(c *Claim) { c.Namespace, c.Name, c.UID = "", "", "" }),
+			[]string{"10.0.0.5", "fd00::5"}, ""},
+		{"a pod that is none",
+			entry(set("cniArgs", [][2]string{{"K8S_POD_NAMESPACE", "db"}, {"K8S_POD_NAME", "../../x"}})),
+			with(func(c *Claim) { c.Namespace, c.Name, c.UID = "", "", "" }), []string{"10.0.0.5", "fd00::5"},
+			`"../../x" in namespace "db" is no pod`},
+		{"annotations not passed", entry(set("capabilityArgs", nil)), with(unknown), []string{"10.0.0.5", "fd00::5"},
+			""},
+		{"no annotations", entry(annotations(nil)), with(func(c *Claim) { c.Window = 0 }),
+			[]string{"10.0.0.5", "fd00::5"}, ""},
+		{"another annotation", entry(annotations(map[string]any{"a": 1})), with(func(c *Claim) { c.Window = 0 }),
+			[]string{"10.0.0.5", "fd00::5"}, ""},
+		{"a bad window", entry(annotations(map[string]any{policy.Annotation: "soon"})), with(unknown),
+			[]string{"10.0.0.5", "fd00::5"}, "soon"},
+		{"a window that is a number", entry(annotations(map[string]any{policy.Annotation: 10})), with(unknown),
+			[]string{"10.0.0.5", "fd00::5"}, policy.Annotation},
+		{"annotations that are a list", entry(annotations([]any{})), with(unknown), []string{"10.0.0.5", "fd00::5"},
+			"annotations"},
 		{"cut off", entry(nil)[:200], Claim{}, nil, "JSON"},
 		{"empty", nil, Claim{}, nil, "JSON"},
 		{"null", []byte("null"), Claim{}, nil, "kind"},
@@ -133,7 +149,8 @@ func TestParseFile(t *testing.T) {
 		{"", Claim{Kind: File}, false},                              // a power cut
 		{"\x00\x00\x00\x00", Claim{Kind: File}, false},              // the same, on another file system
 		{"#held db/db-0 eth0 fi", Claim{Kind: File}, false},
-		{"#held - eth0 soft 0 forever -\r\neth0", Claim{Kind: HoldFile, IfName: "eth0", Released: true, WindowKnown: true}, true},
+		{"#held - eth0 soft 0 forever -\r\neth0", Claim{Kind: HoldFile, IfName: "eth0", Released: true,
+			WindowKnown: true}, true},
 		{"../c1\r\neth0", Claim{Kind: File}, false},
 		{strings.Repeat("c", 300), Claim{Kind: File}, false},
 	} {
@@ -144,10 +161,12 @@ func TestParseFile(t *testing.T) {
 }
 
 func TestParseKruise(t *testing.T) {
-	base := Claim{Kind: Kruise, Address: netip.MustParseAddr("10.22.0.5"), ContainerID: "cid", IfName: "eth0", Firm: true, Window: time.Hour, WindowKnown: true}
+	base := Claim{Kind: Kruise, Address: netip.MustParseAddr("10.22.0.5"), ContainerID: "cid", IfName: "eth0",
+		Firm: true, Window: time.Hour, WindowKnown: true}
 	with := func(change func(*Claim)) Claim { c := base; change(&c); return c }
 	file := func(minutes, more string) string {
-		return fmt.Sprintf(`{"containerId":"cid","ifName":"eth0","IPConf":{"address":"10.22.0.5/16","gateway":"10.22.0.1"},"duration":%s%s}`, minutes, more)
+		return fmt.Sprintf(`{"containerId":"cid","ifName":"eth0","IPConf":{"address":"10.22.0.5/16",`+
+			`"gateway":"10.22.0.1"},"duration":%s%s}`, minutes, more)
 	}
 	for _, tt := range []struct {
 		name, file string
@@ -159,8 +178,10 @@ func TestParseKruise(t *testing.T) {
 			c.Released, c.Until = true, time.Date(2026, 11, 21, 1, 16, 9, 2e8, time.UTC)
 		}), ""},
 		{"no time", file("0", ""), with(func(c *Claim) { c.Window = 0 }), ""},
-		{"the number that overflowed the fork", file("153722868", ""), with(func(c *Claim) { c.Window = policy.MaxWindow }), ""},
-		{"a container that is none", strings.Replace(file("60", ""), "cid", "../x", 1), with(func(c *Claim) { c.ContainerID = "" }), ""},
+		{"the number that overflowed the fork", file("153722868", ""),
+			with(func(c *Claim) { c.Window = policy.MaxWindow }), ""},
+		{"a container that is none", strings.Replace(file("60", ""), "cid", "../x", 1),
+			with(func(c *Claim) { c.ContainerID = "" }), ""},
 		{"negative", file("-1", ""), Claim{}, "-1 minutes"},
 		{"beyond all numbers", file("99999999999999999999", ""), Claim{}, "number"},
 		{"a text for a number", file(`"60"`, ""), Claim{}, "duration"},
@@ -190,7 +211,8 @@ func believable(t *testing.T, c Claim) {
 	switch {
 	case c.Name != "" && !names.IsPod(c.Namespace, c.Name), c.Name == "" && c.Namespace != "",
 		c.UID != "" && !names.IsUID(c.UID), c.ContainerID != "" && !names.IsContainerID(c.ContainerID),
-		c.IfName != "" && !names.IsIfName(c.IfName), c.Window < 0, c.Window > policy.MaxWindow && c.Window != lease.Forever,
+		c.IfName != "" && !names.IsIfName(c.IfName), c.Window < 0, c.Window > policy.MaxWindow &&
+			c.Window != lease.Forever,
 		c.Window != 0 && !c.WindowKnown, c.Netns.Ino != 0:
 		t.Errorf("%+v", c)
 	}
@@ -223,7 +245,8 @@ func FuzzParseFile(f *testing.F) {
 }
 
 func FuzzParseKruise(f *testing.F) {
-	f.Add([]byte(`{"containerId":"cid","ifName":"eth0","IPConf":{"address":"10.22.0.5/16"},"duration":60,"releaseTime":"2026-11-21T00:16:09.2Z"}`))
+	f.Add([]byte(`{"containerId":"cid","ifName":"eth0","IPConf":{"address":"10.22.0.5/16"},"duration":60,` +
+		`"releaseTime":"2026-11-21T00:16:09.2Z"}`))
 	f.Add([]byte("null"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		c, err := parseKruise(b)

@@ -82,8 +82,11 @@ func (s *Service) inSteps(ctx context.Context, steps int, take func(c *call, i i
 // someSteps takes steps from the first on for as long as it may work, at least
 // one. It tells how many they were (those before one that fails, which are
 // undone), how long that took and what it cost of the lock.
-func (s *Service) someSteps(ctx context.Context, first, end int, take func(*call, int) error, may time.Duration) (n int, worked time.Duration, cost store.Timing, err error) {
-	ctx = store.WithTiming(ctx, func(t store.Timing) { cost.Held, cost.Waited = max(cost.Held, t.Held), cost.Waited+t.Waited })
+func (s *Service) someSteps(ctx context.Context, first, end int, take func(*call, int) error, may time.Duration) (n int,
+	worked time.Duration, cost store.Timing, err error) {
+	ctx = store.WithTiming(ctx, func(t store.Timing) {
+		cost.Held, cost.Waited = max(cost.Held, t.Held), cost.Waited+t.Waited
+	})
 	err = s.update(ctx, scope{wait: mirrorWait}, func(c *call) error {
 		began := time.Now()
 		worked = 0

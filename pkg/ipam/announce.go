@@ -59,7 +59,8 @@ func (s *Service) RecordMAC(ctx context.Context, who Attachment, mac net.Hardwar
 // Only leases that are the attachment's own count, of addresses that its
 // interface has, and only those that a pod can come back to. ok is false where
 // there is none: then nothing is kept.
-func (s *Service) KeepMAC(ctx context.Context, who Attachment, addrs []netip.Addr, has net.HardwareAddr, fixed bool) (mac net.HardwareAddr, ok bool, err error) {
+func (s *Service) KeepMAC(ctx context.Context, who Attachment, addrs []netip.Addr, has net.HardwareAddr,
+	fixed bool) (mac net.HardwareAddr, ok bool, err error) {
 	err = s.update(ctx, scope{}, func(c *call) error {
 		mac, ok = has, false
 		leases, err := c.comingBack(who)

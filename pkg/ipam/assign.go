@@ -121,7 +121,8 @@ func (a *assignment) decide() (refused, err error) {
 			a.mine = append(a.mine, l)
 			continue
 		}
-		if err := a.record(l, lease.Lease{}, store.EventRevoked, "host-local has given it to another container"); err != nil {
+		if err := a.record(l, lease.Lease{}, store.EventRevoked,
+			"host-local has given it to another container"); err != nil {
 			return nil, err
 		}
 	}
@@ -159,7 +160,9 @@ func (a *assignment) readFormer() error {
 	if a.former, err = a.tx.ByKey(a.key); err != nil {
 		return err
 	}
-	a.former = slices.DeleteFunc(a.former, func(l lease.Lease) bool { return l.State == lease.Bound && l.Holder.Is(a.holder) })
+	a.former = slices.DeleteFunc(a.former, func(l lease.Lease) bool {
+		return l.State == lease.Bound && l.Holder.Is(a.holder)
+	})
 	slices.SortStableFunc(a.former, func(x, y lease.Lease) int { return rank(x) - rank(y) })
 	return a.releaseDeadUnretained()
 }
@@ -235,7 +238,8 @@ func (a *assignment) waitForFormer() (refused, err error) {
 	var busy []lease.Lease
 	over := true
 	for _, l := range a.former {
-		if _, err := lease.Apply(l, a.bind(l, l.Address, l.Set), a.now); errors.Is(err, lease.ErrHolderAlive) && isKept(l) {
+		if _, err := lease.Apply(l, a.bind(l, l.Address, l.Set), a.now); errors.Is(err, lease.ErrHolderAlive) &&
+			isKept(l) {
 			busy = append(busy, l)
 			_, err := lease.Apply(l, a.supersede(), a.now)
 			over = over && err == nil
@@ -261,14 +265,16 @@ func (a *assignment) supersede() lease.Supersede {
 // supersedeAll plans to take the key from its whole old set, for the new set
 // will own it. It becomes true with the new set, or not at all.
 func (a *assignment) supersedeAll(busy []lease.Lease) {
-	a.outlived = fmt.Sprintf("container %s outlived busyTimeout %s", busy[0].Holder.ContainerID, a.req.Options.BusyTimeout)
+	a.outlived = fmt.Sprintf("container %s outlived busyTimeout %s", busy[0].Holder.ContainerID,
+		a.req.Options.BusyTimeout)
 	for _, l := range a.former {
 		if isKept(l) {
 			a.superseded = append(a.superseded, l)
 		}
 	}
 	a.former = nil
-	a.notes = append(a.notes, fmt.Sprintf("pod %s/%s gets other addresses than before: %s", a.key.Namespace, a.key.Name, a.outlived))
+	a.notes = append(a.notes, fmt.Sprintf("pod %s/%s gets other addresses than before: %s", a.key.Namespace, a.key.Name,
+		a.outlived))
 }
 
 func (a *assignment) refuse(busy []lease.Lease) (refused, err error) {
@@ -294,7 +300,8 @@ func (a *assignment) refuse(busy []lease.Lease) (refused, err error) {
 		known = fmt.Sprintf("which is not proven to be gone (%v)", doubt)
 	}
 	return fmt.Errorf("%w: %s of pod %s/%s is held by container %s, %s; after busyTimeout (%s) %s",
-		ErrAddressInUse, l.Address, l.Namespace, l.Name, l.Holder.ContainerID, known, a.req.Options.BusyTimeout, then), nil
+		ErrAddressInUse, l.Address, l.Namespace, l.Name, l.Holder.ContainerID, known,
+		a.req.Options.BusyTimeout, then), nil
 }
 
 // bind is the event that gives l's address to the caller.
@@ -421,7 +428,8 @@ func (a *assignment) warnOfLowPool(p pick) error {
 	if !isLow(used) || isLow(used-1) {
 		return nil
 	}
-	return a.log(p.next, store.EventPoolLow, fmt.Sprintf("%d of %d addresses of range set %s are left", size-used, size, p.set))
+	return a.log(p.next, store.EventPoolLow, fmt.Sprintf("%d of %d addresses of range set %s are left", size-used, size,
+		p.set))
 }
 
 func (a *assignment) result() Result {

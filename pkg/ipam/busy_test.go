@@ -149,8 +149,9 @@ func TestTheCollectorPassesABusyNetwork(t *testing.T) {
 	if did, err := act(); !errors.Is(err, store.ErrBusy) || len(did.Taken) != 1 {
 		t.Errorf("%+v: %v", did, err)
 	}
-	w.same("A is done", w.leases(), "10.0.0.2=db-b/Bound 10.0.0.3=pod-c1/Bound 10.0.0.4=pod-c2/Bound 10.0.0.5=pod-c3/Bound "+
-		"10.0.0.2=db-a/Bound 10.0.0.3=last/Firm")
+	w.same("A is done", w.leases(),
+		"10.0.0.2=db-b/Bound 10.0.0.3=pod-c1/Bound 10.0.0.4=pod-c2/Bound 10.0.0.5=pod-c3/Bound "+
+			"10.0.0.2=db-a/Bound 10.0.0.3=last/Firm")
 	lock.Close()
 	if did, err := act(); err != nil || len(did.Taken) != 3 {
 		t.Errorf("%+v: %v", did, err)
@@ -159,7 +160,8 @@ func TestTheCollectorPassesABusyNetwork(t *testing.T) {
 		"10.0.0.2=db-a/Bound 10.0.0.3=last/Firm")
 }
 
-// A commit may be missing from a store with a damaged head page: the host is asked of each network when that can be.
+// A commit may be missing from a store with a damaged head page: the host is asked of each network
+// when that can be.
 func TestADamagedHeadPageIsReconciledWithoutABusyNetwork(t *testing.T) {
 	w := twoNetworks(t)
 	w.soon("netb", ask{pod: "missing", container: "c1"})
@@ -186,10 +188,12 @@ func TestARecordIsRepairedBesideABusyNetwork(t *testing.T) {
 	lock.Close()
 	w.same("B is taken", w.soon("netb", ask{pod: "z", container: "c3"}), "10.0.0.4")
 	w.collect()
-	w.same("and repaired", w.leases(), "10.0.0.2=/Bound 10.0.0.3=/Bound 10.0.0.4=z/Bound 10.0.0.2=/Bound 10.0.0.9=x/Bound")
+	w.same("and repaired", w.leases(),
+		"10.0.0.2=/Bound 10.0.0.3=/Bound 10.0.0.4=z/Bound 10.0.0.2=/Bound 10.0.0.9=x/Bound")
 }
 
-// An ADD of B waits for host-local, and releases what was spooled of A, whose files are not kept any more.
+// An ADD of B waits for host-local, and releases what was spooled of A, whose files are not kept
+// any more.
 func TestWaitingForANetworkBesideOneThatIsNotMirrored(t *testing.T) {
 	w := twoNetworks(t)
 	if err := os.Remove(filepath.Join(w.dataDir, "neta", ".leasehold")); err != nil {

@@ -45,7 +45,8 @@ func (a *assignment) chooseAll() (refused, err error) {
 }
 
 func isRefusal(err error) bool {
-	return errors.Is(err, ErrExhausted) || errors.Is(err, ErrUnavailable) || errors.Is(err, ErrRequest) || errors.Is(err, ErrAddressInUse)
+	return errors.Is(err, ErrExhausted) || errors.Is(err, ErrUnavailable) || errors.Is(err, ErrRequest) ||
+		errors.Is(err, ErrAddressInUse)
 }
 
 // take removes the first requested address that the set contains.
@@ -239,7 +240,8 @@ func (a *assignment) next(set pool.Set) (netip.Addr, bool, error) {
 			return addr, false, nil
 		}
 		if l, err := a.tx.Get(a.req.Pool, addr); err != nil || l.State != lease.None {
-			return addr, false, errors.Join(err, fmt.Errorf("%w: %s has one, and an index says that it is free", store.ErrDamaged, addr))
+			return addr, false, errors.Join(err, fmt.Errorf("%w: %s has one, and an index says that it is free",
+				store.ErrDamaged, addr))
 		}
 		if inUse, err := a.admit(a.req.Pool, addr); !inUse || err != nil {
 			return addr, true, err
@@ -289,7 +291,9 @@ func (a *assignment) yield(l lease.Lease, firm bool) lease.Yield {
 // then, where the policy says so, the firm one nearest to its end.
 func (a *assignment) giveWay(leases []lease.Lease) (lease.Lease, bool) {
 	soft := slices.DeleteFunc(slices.Clone(leases), func(l lease.Lease) bool { return l.State != lease.Held || l.Firm })
-	slices.SortFunc(soft, func(x, y lease.Lease) int { return int(a.now.Since(y.ReleasedAt) - a.now.Since(x.ReleasedAt)) })
+	slices.SortFunc(soft, func(x, y lease.Lease) int {
+		return int(a.now.Since(y.ReleasedAt) - a.now.Since(x.ReleasedAt))
+	})
 	firm := slices.DeleteFunc(slices.Clone(leases), func(l lease.Lease) bool { return !l.Firm })
 	slices.SortFunc(firm, func(x, y lease.Lease) int { return int(x.Remaining(a.now) - y.Remaining(a.now)) })
 	for _, l := range append(soft, firm...) {
@@ -340,5 +344,6 @@ func (a *assignment) exhausted(set pool.Set, leases []lease.Lease) error {
 	case first.State == lease.Held:
 		next = "the next hold ends: " + untilText(first.Until(a.now))
 	}
-	return fmt.Errorf("%w: %s (%d bound, %d firmly held, %d in cool-down; %s)", ErrExhausted, set, bound, firm, soft, next)
+	return fmt.Errorf("%w: %s (%d bound, %d firmly held, %d in cool-down; %s)", ErrExhausted, set, bound, firm, soft,
+		next)
 }

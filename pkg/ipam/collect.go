@@ -19,7 +19,8 @@ func (s *Service) Collect(ctx context.Context, p lease.Pool, valid []Attachment)
 			return err
 		}
 		for _, l := range c.tx.InPool(p) {
-			if l.State != lease.Bound || l.Holder.ContainerID == "" || keep[Attachment{l.Holder.ContainerID, l.Holder.IfName}] {
+			if l.State != lease.Bound || l.Holder.ContainerID == "" ||
+				keep[Attachment{l.Holder.ContainerID, l.Holder.IfName}] {
 				continue
 			}
 			last := c.last(l)

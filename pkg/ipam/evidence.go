@@ -52,7 +52,8 @@ func boundBy(tx *store.Tx) iter.Seq[lease.Lease] {
 func newEvidence(host Host, boot string, bound iter.Seq[lease.Lease]) evidence {
 	return evidence{
 		host: host, boot: boot, bound: bound,
-		plugged: map[lease.Netns]plugged{}, looked: map[lease.Holder]lease.Liveness{}, proven: map[lease.Holder]lease.Liveness{},
+		plugged: map[lease.Netns]plugged{}, looked: map[lease.Holder]lease.Liveness{},
+		proven: map[lease.Holder]lease.Liveness{},
 		doubts: map[lease.Holder]error{},
 	}
 }
@@ -191,11 +192,11 @@ func (e *evidence) isMadeAnew(l lease.Lease) bool {
 	return err == nil && has == lease.Dead
 }
 
-// isReissued: the kernel gives the number of a namespace that has ended to a
-// new one. If the lease of another container was bound later, to the same
-// interface of a namespace of this number, then it is that container's by now:
-// a namespace has an interface once. (Leases of two networks of one pod may know
-// its namespace by two paths; they name two interfaces and one container.)
+// isReissued reports whether the number of the namespace was given again. The kernel gives the
+// number of a namespace that has ended to a new one. If the lease of another container was bound
+// later, to the same interface of a namespace of this number, then it is that container's by now: a
+// namespace has an interface once. (Leases of two networks of one pod may know its namespace by two
+// paths; they name two interfaces and one container.)
 func (e *evidence) isReissued(l lease.Lease) bool {
 	if e.inNetns == nil {
 		e.inNetns = map[uint64][]lease.Lease{}
@@ -204,7 +205,8 @@ func (e *evidence) isReissued(l lease.Lease) bool {
 		}
 	}
 	return slices.ContainsFunc(e.inNetns[l.Holder.Netns.Ino], func(o lease.Lease) bool {
-		return o.Holder.ContainerID != l.Holder.ContainerID && o.Holder.IfName == l.Holder.IfName && o.BoundAt.IsAfter(l.BoundAt)
+		return o.Holder.ContainerID != l.Holder.ContainerID && o.Holder.IfName == l.Holder.IfName &&
+			o.BoundAt.IsAfter(l.BoundAt)
 	})
 }
 
@@ -307,7 +309,8 @@ func (c *call) sweep(leases []lease.Lease) error {
 		if last != lease.Dead {
 			continue
 		}
-		if _, err := c.move(l, lease.Expire{LastHolder: last}, store.EventExpired, "it was held for "+lease.FormatWindow(l.Hold)); err != nil {
+		if _, err := c.move(l, lease.Expire{LastHolder: last}, store.EventExpired,
+			"it was held for "+lease.FormatWindow(l.Hold)); err != nil {
 			return err
 		}
 	}

@@ -81,7 +81,8 @@ func (c *call) setWindow(l lease.Lease, p PodWindow) error {
 	case full && next.Window > 0:
 		return c.log(l, store.EventLimited, "maxHeldShare is reached: the hold is a short one")
 	case next.Window < p.Window:
-		return c.log(l, store.EventLimited, fmt.Sprintf("the window of %s is cut to %s", lease.FormatWindow(p.Window), lease.FormatWindow(next.Window)))
+		return c.log(l, store.EventLimited, fmt.Sprintf("the window of %s is cut to %s", lease.FormatWindow(p.Window),
+			lease.FormatWindow(next.Window)))
 	}
 	return nil
 }
@@ -315,7 +316,9 @@ func (s *Service) Journal(ctx context.Context, after uint64, fn func(seq uint64,
 				from = 0
 			}
 			part = nil
-			last = tx.JournalAfter(from, viewBatch, func(seq uint64, n store.Entry) { part = append(part, numbered{seq, n}) })
+			last = tx.JournalAfter(from, viewBatch, func(seq uint64, n store.Entry) {
+				part = append(part, numbered{seq, n})
+			})
 			more = last != from
 			return nil
 		})

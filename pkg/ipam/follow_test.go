@@ -27,7 +27,8 @@ func (w *world) look() NodeView {
 
 func (w *world) follow(uid string, window time.Duration) {
 	w.t.Helper()
-	if err := w.service.Follow(context.Background(), []PodWindow{{Namespace: "db", Name: "db-0", UID: uid, Window: window}}); err != nil {
+	if err := w.service.Follow(context.Background(), []PodWindow{{Namespace: "db", Name: "db-0", UID: uid,
+		Window: window}}); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -129,7 +130,8 @@ func TestTheEndOfAHoldIsPutOffWhileThePodIsExpected(t *testing.T) {
 	w.stop("c1")
 	w.after(50 * time.Second)
 	for range 5 {
-		if err := w.service.Defer(context.Background(), []PendingPod{{"db", "db-0"}, {"db", "nobody"}}, 2*time.Minute); err != nil {
+		if err := w.service.Defer(context.Background(), []PendingPod{{"db", "db-0"}, {"db", "nobody"}},
+			2*time.Minute); err != nil {
 			t.Fatal(err)
 		}
 		w.after(100 * time.Second)
@@ -167,7 +169,8 @@ func TestGivingUp(t *testing.T) {
 	w.same("a hold", w.leases(), "")
 
 	w.add(ask{pod: "db-0", container: "c2", window: hour})
-	if err := w.service.EndHolds(context.Background(), []Ref{RefTo(w.look().Leases[0])}, "it is elsewhere"); err != nil {
+	if err := w.service.EndHolds(context.Background(), []Ref{RefTo(w.look().Leases[0])},
+		"it is elsewhere"); err != nil {
 		t.Fatal(err)
 	}
 	w.same("no hold (any more)", w.leases(), "10.0.0.3=db-0/Bound fd00::3=db-0/Bound")
@@ -195,7 +198,8 @@ func TestNothingIsGivenUpOnAViewThatIsNotProven(t *testing.T) {
 		if err := w.revokePods(context.Background(), all...); !errors.Is(err, ErrNoHostView) {
 			t.Errorf("%s: spec.release: %v", story, err)
 		}
-		if err := w.service.EndHolds(context.Background(), []Ref{RefTo(all[1])}, "moved"); !errors.Is(err, ErrNoHostView) {
+		if err := w.service.EndHolds(context.Background(), []Ref{RefTo(all[1])},
+			"moved"); !errors.Is(err, ErrNoHostView) {
 			t.Errorf("%s: moveGrace: %v", story, err)
 		}
 		w.same(story, w.leases(), before)
@@ -387,7 +391,8 @@ func TestANetworkIsKnownWhenEachOfItsPoolsIs(t *testing.T) {
 		second := map[string]string{"a": "b", "b": "a"}[first]
 		add(first, "db-2")
 		if err := w.service.Store.Update(context.Background(), func(tx *store.Tx) error {
-			return tx.SetCursor(lease.Pool{DataDir: dir + second, Network: w.network}, "s", netip.MustParseAddr("10.0.0.9"))
+			return tx.SetCursor(lease.Pool{DataDir: dir + second, Network: w.network}, "s",
+				netip.MustParseAddr("10.0.0.9"))
 		}); err != nil {
 			t.Fatal(err)
 		}

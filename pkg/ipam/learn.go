@@ -34,7 +34,8 @@ type scope struct {
 }
 
 func (r Request) scope() scope {
-	return scope{pool: r.Pool, sets: r.Sets, soft: r.Options.SoftHold, mirror: r.Options.Mirror, caches: r.Options.CNICacheDirs}
+	return scope{pool: r.Pool, sets: r.Sets, soft: r.Options.SoftHold, mirror: r.Options.Mirror,
+		caches: r.Options.CNICacheDirs}
 }
 
 // isElsewhere reports whether the call is about another pool: then nothing that is
@@ -73,7 +74,8 @@ func (c *call) learn(s scope) error {
 // reconcile is for a store that may have lost its last transaction: the host is
 // asked of every pool. The journal entry makes the commit that repairs the file.
 func (c *call) reconcile(s scope) error {
-	about := store.Entry{Time: c.now.Wall, Event: store.EventRecovered, Reason: "a head page of the store was damaged; its last change may be lost"}
+	about := store.Entry{Time: c.now.Wall, Event: store.EventRecovered,
+		Reason: "a head page of the store was damaged; its last change may be lost"}
 	if err := c.tx.Log(about); err != nil {
 		return err
 	}
@@ -115,7 +117,8 @@ func (c *call) repair(in scope) error {
 		return err
 	}
 	for p, addrs := range lost {
-		each := scope{pool: p, soft: cmp.Or(in.soft, policy.Defaults().SoftHold), mirror: hostlocal.IsMarked(p), caches: in.caches}
+		each := scope{pool: p, soft: cmp.Or(in.soft, policy.Defaults().SoftHold), mirror: hostlocal.IsMarked(p),
+			caches: in.caches}
 		mirror, err := c.mirrors.use(p, each.mirror)
 		locked := errors.Is(err, store.ErrBusy) && in.isElsewhere(p)
 		if err == nil {
@@ -194,7 +197,8 @@ func (c *call) adopt(s scope, mirror *hostlocal.Dir, damaged ...netip.Addr) erro
 		}
 	}
 	if lost != "" && !c.tx.Adopted(s.pool) {
-		c.mirrors.warn("%s; %d leases of network %s are known again from this node; the old file is kept in the directory lost", lost, taken, s.pool.Network)
+		c.mirrors.warn("%s; %d leases of network %s are known again from this node; the old file is kept in the "+
+			"directory lost", lost, taken, s.pool.Network)
 	}
 	if mirror != nil && mirror.Locked() {
 		c.export[s.pool] = mirror
@@ -206,11 +210,11 @@ func (c *call) adopt(s scope, mirror *hostlocal.Dir, damaged ...netip.Addr) erro
 	return c.tx.SetAdopted(s.pool)
 }
 
-// ask returns what the host shows. Dir is host-local's directory, nil if it is not open; whole is the
-// same, nil if it is not complete. A lost store needs more than that: proof that nothing is missing.
-// It is a directory of host-local's that is whole, or that libcni's cache and the snapshot name the
-// container of every address in use (adopt.Found.Named). An address that is in no namespace (gVisor's)
-// may else be one that nobody names either.
+// ask returns what the host shows. Dir is host-local's directory, nil if it is not open; whole is
+// the same, nil if it is not complete. A lost store needs more than that: proof that nothing is
+// missing. It is a directory of host-local's that is whole, or that libcni's cache and the snapshot
+// name the container of every address in use (adopt.Found.Named). An address that is in no
+// namespace (gVisor's) may else be one that nobody names either.
 func (c *call) ask(s scope, dir, whole *hostlocal.Dir, damaged []netip.Addr) ([]adopt.Finding, error) {
 	node := c.node
 	node.Files = dir
@@ -239,12 +243,13 @@ func proveComplete(found adopt.Found, p lease.Pool, lost string, whole *hostloca
 		return nil
 	}
 	return fmt.Errorf("%w: %s; 'leasectl recover --accept-loss' goes on without them, "+
-		"once no pod of network %s runs on this node or its addresses are known to be elsewhere", ErrNoEvidence, lost, p.Network)
+		"once no pod of network %s runs on this node or its addresses are known to be elsewhere",
+		ErrNoEvidence, lost, p.Network)
 }
 
 // snapshot returns what counts of the agent's snapshot. It is older than the store, so it says
-// something of a pool that the store does not know, and of damaged addresses: those that nobody else
-// was given since.
+// something of a pool that the store does not know, and of damaged addresses: those that nobody
+// else was given since.
 func (c *call) snapshot(p lease.Pool, whole *hostlocal.Dir, damaged []netip.Addr) ([]lease.Lease, time.Time) {
 	known := c.tx.Adopted(p)
 	if known && len(damaged) == 0 {
@@ -275,8 +280,8 @@ func snapshotOf(all []lease.Lease, p lease.Pool, whole *hostlocal.Dir) []lease.L
 	})
 }
 
-// lastHolders returns the containers that were given the pool's addresses last, as far as the journal
-// goes back.
+// lastHolders returns the containers that were given the pool's addresses last, as far as the
+// journal goes back.
 func (c *call) lastHolders(p lease.Pool) map[netip.Addr]string {
 	out := map[netip.Addr]string{}
 	c.tx.Journal(func(n store.Entry) bool {
@@ -317,7 +322,8 @@ func (c *call) outweighs(found adopt.Finding, cur lease.Lease) bool {
 	return living || foreign
 }
 
-// foundAlive is the lease of a container that the store took for gone, or knew in another namespace.
+// foundAlive is the lease of a container that the store took for gone, or knew in another
+// namespace.
 func foundAlive(l lease.Lease, holder lease.Holder) lease.Lease {
 	l.State, l.Holder = lease.Bound, holder
 	l.Firm, l.Hold, l.ReleasedAt = false, 0, lease.Instant{}
@@ -348,12 +354,13 @@ func (c *call) foreignTo(l lease.Lease) (content string, foreign bool, err error
 }
 
 func fileUnreadable(a netip.Addr, err error) error {
-	return fmt.Errorf("%w: host-local's file of %s cannot be read, so the address counts as in use: %w", adopt.ErrUnreadable, a, err)
+	return fmt.Errorf("%w: host-local's file of %s cannot be read, so the address counts as in use: %w",
+		adopt.ErrUnreadable, a, err)
 }
 
-// mayGive returns nil if the address of a lease may be given to somebody, as far as host-local's file
-// of it shows; lease.ErrTaken if it names another container, and adopt.ErrUnreadable as well if it cannot be
-// read.
+// mayGive returns nil if the address of a lease may be given to somebody, as far as host-local's
+// file of it shows; lease.ErrTaken if it names another container, and adopt.ErrUnreadable as well
+// if it cannot be read.
 func (c *call) mayGive(l lease.Lease) error {
 	_, foreign, err := c.foreignTo(l)
 	switch {
@@ -367,14 +374,15 @@ func (c *call) mayGive(l lease.Lease) error {
 	return nil
 }
 
-// isLeftover reports whether what is found of an address without a lease is a file of ours alone that
-// is out of date, and removes it.
+// isLeftover reports whether what is found of an address without a lease is a file of ours alone
+// that is out of date, and removes it.
 func (c *call) isLeftover(l lease.Lease, mirror *hostlocal.Dir) bool {
 	if mirror == nil || l.State != lease.Bound || l.Holder.Netns.Ino != 0 {
 		return false
 	}
 	file, found, err := mirror.Read(l.Address)
-	ours := err == nil && found && hostlocal.Names(file.Content, l.Holder.ContainerID, l.Holder.IfName) && file.IsStale(c.historyOf(l.Pool.Network, l.Address))
+	ours := err == nil && found && hostlocal.Names(file.Content, l.Holder.ContainerID, l.Holder.IfName) &&
+		file.IsStale(c.historyOf(l.Pool.Network, l.Address))
 	if ours {
 		c.mirrors.remove(mirror, l.Address)
 	}
@@ -510,8 +518,8 @@ func (c *call) giveUp(l lease.Lease) error {
 }
 
 // releaseUnmirrored looks for bound leases whose file is gone or another container's:
-// host-local has heard their DEL. Where the holder may be alive all the same, the file is made again.
-// Callers read the leases anew.
+// host-local has heard their DEL. Where the holder may be alive all the same, the file is made
+// again. Callers read the leases anew.
 func (c *call) releaseUnmirrored(leases []lease.Lease) error {
 	for _, l := range leases {
 		if l.State != lease.Bound {

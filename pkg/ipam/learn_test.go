@@ -43,8 +43,9 @@ func TestAnOldSnapshotBringsNothingBackIntoAStoreThatKnows(t *testing.T) {
 	w.same("after", w.leases(), "10.0.0.5=x/Bound 10.0.0.6=y/Bound")
 }
 
-// The mount of a living container's namespace is gone, so the quick look does not show its life. The
-// lease of the container before it must not take its place: its late DEL would free the address.
+// The mount of a living container's namespace is gone, so the quick look does not show its life.
+// The lease of the container before it must not take its place: its late DEL would free the
+// address.
 func TestAnOldSnapshotReplacesNoLeaseOfAStoreThatKnows(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.2")
 	w.add(ask{container: "old"})
@@ -135,7 +136,8 @@ func TestAnAddressWhoseFileCannotBeReadIsInUse(t *testing.T) {
 }
 
 // Whose an address is that our store has a lease of is not known either while its file cannot be
-// read: host-local may have given it away. Nothing is done to the file, and nobody gets the address.
+// read: host-local may have given it away. Nothing is done to the file, and nobody gets the
+// address.
 func TestALeaseWhoseFileCannotBeReadIsGivenToNobody(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.5")
 	w.add(ask{pod: "db-0", container: "c1", window: hour})
@@ -177,8 +179,8 @@ func TestARequestedHoldThatHostLocalGaveAway(t *testing.T) {
 	w.same("after their DEL", w.add(ask{pod: "x", container: "c2", requested: "10.0.0.2"}), "10.0.0.2")
 }
 
-// host-local's lock file cannot be opened (a disk that became read-only, for example): its files cannot
-// be kept, and still say which addresses are in use.
+// host-local's lock file cannot be opened (a disk that became read-only, for example): its files
+// cannot be kept, and still say which addresses are in use.
 func TestWithoutHostLocalsLockItsFilesAreReadAllTheSame(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{pod: "db-0", container: "c1", window: hour})
@@ -203,7 +205,8 @@ func TestWithoutHostLocalsLockItsFilesAreReadAllTheSame(t *testing.T) {
 	w.same("unless it is turned off", w.add(ask{container: "c5"}), "10.0.0.6")
 }
 
-// keep makes what a lost store must not give away: a hold, and a living pod whose address nobody sees.
+// keep makes what a lost store must not give away: a hold, and a living pod whose address nobody
+// sees.
 func (w *world) keep() {
 	w.t.Helper()
 	w.same("a pod that is away", w.add(ask{pod: "db-0", container: "c1", window: 24 * hour}), "10.0.0.2")
@@ -228,9 +231,11 @@ func (w *world) cached(container, addr string) {
 	w.t.Helper()
 	dir := filepath.Join(filepath.Dir(w.dataDir), "results")
 	w.service.CacheDirs = []string{dir}
-	entry := fmt.Sprintf(`{"kind":"cniCacheV1","containerId":%q,"ifName":"eth0","networkName":%q,"netns":"/run/netns/%s",
+	entry := fmt.Sprintf(`{"kind":"cniCacheV1",`+
+		`"containerId":%q,"ifName":"eth0","networkName":%q,"netns":"/run/netns/%s",
 		"result":{"ips":[{"address":"%s/24"}]}}`, container, w.network, container, addr)
-	err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, w.network+"-"+container+"-eth0"), []byte(entry), 0o600))
+	err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, w.network+"-"+container+"-eth0"),
+		[]byte(entry), 0o600))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -285,7 +290,8 @@ func TestADirectoryProvesThatItIsWhole(t *testing.T) {
 	}
 }
 
-// What host-local does in between makes a directory no less whole, and what was not written is made good.
+// What host-local does in between makes a directory no less whole, and what was not written is made
+// good.
 func TestADirectoryIsWhole(t *testing.T) {
 	for what, change := range map[string]func(w *world){
 		"nothing happened":           func(*world) {},
@@ -297,8 +303,17 @@ func TestADirectoryIsWhole(t *testing.T) {
 			w.options.Mirror = true
 			w.del("late")
 		},
-		"an older version marked it":        func(w *world) { w.oldMark(); w.add(ask{container: "late"}); w.del("late") },
-		"an older one, and one was removed": func(w *world) { w.wipe(w.path("10.0.0.2")); w.oldMark(); w.add(ask{container: "late"}); w.del("late") },
+		"an older version marked it": func(w *world) {
+			w.oldMark()
+			w.add(ask{container: "late"})
+			w.del("late")
+		},
+		"an older one, and one was removed": func(w *world) {
+			w.wipe(w.path("10.0.0.2"))
+			w.oldMark()
+			w.add(ask{container: "late"})
+			w.del("late")
+		},
 	} {
 		t.Run(what, func(t *testing.T) {
 			w := newWorld(t, "10.0.0.0/24")
@@ -312,16 +327,18 @@ func TestADirectoryIsWhole(t *testing.T) {
 	}
 }
 
-// oldMark is the mark that the first versions wrote: it never changed, whatever happened to the files.
+// oldMark is the mark that the first versions wrote: it never changed, whatever happened to the
+// files.
 func (w *world) oldMark() {
 	w.t.Helper()
-	if err := os.WriteFile(w.path(".leasehold"), []byte("every lease of this pool has its file here\n"), 0o600); err != nil {
+	if err := os.WriteFile(w.path(".leasehold"), []byte("every lease of this pool has its file here\n"),
+		0o600); err != nil {
 		w.t.Fatal(err)
 	}
 }
 
-// Nothing but the mark is left. That is a wiped directory, and not one in which host-local has served
-// every DEL.
+// Nothing but the mark is left. That is a wiped directory, and not one in which host-local has
+// served every DEL.
 func TestAMarkThatWasLeftBehind(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{container: "c1", netns: "/dummy"})
@@ -343,7 +360,8 @@ func TestADelAfterALossProvesNothing(t *testing.T) {
 	w.cached("known", "10.0.0.4")
 	w.wipe(w.stateDir(), w.dataDir)
 	w.refused(ask{container: "c4"}, ErrNoEvidence)
-	if err := w.service.Release(context.Background(), Attachment{"known", "eth0"}, PoolHint{Pool: w.where().Pool}); err != nil {
+	if err := w.service.Release(context.Background(), Attachment{"known", "eth0"},
+		PoolHint{Pool: w.where().Pool}); err != nil {
 		t.Fatal(err)
 	}
 	w.refused(ask{container: "c4"}, ErrNoEvidence)
@@ -418,16 +436,19 @@ func TestAnOldCacheEntryTakesNoLivingAddress(t *testing.T) {
 	w.same("after its own DEL", w.add(ask{container: "x"}), "10.0.0.2")
 }
 
-// bringBack puts an old file in the place of an address's, as a power cut does: these files are never synced.
+// bringBack puts an old file in the place of an address's, as a power cut does: these files are
+// never synced.
 func (w *world) bringBack(addr, content string, written time.Time) {
 	w.t.Helper()
 	w.wipe(w.path(addr))
-	if err := errors.Join(os.WriteFile(w.path(addr), []byte(content), 0o600), os.Chtimes(w.path(addr), written, written)); err != nil {
+	if err := errors.Join(os.WriteFile(w.path(addr), []byte(content), 0o600),
+		os.Chtimes(w.path(addr), written, written)); err != nil {
 		w.t.Fatal(err)
 	}
 }
 
-// The journal has forgotten the container that an old file names. The file is older than the lease all the same.
+// The journal has forgotten the container that an old file names. The file is older than the lease
+// all the same.
 func TestAnOldFileIsToldByTheLeasesOwnTimes(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{pod: "db-0", container: "c1", window: hour})
@@ -447,8 +468,8 @@ func TestAnOldFileIsToldByTheLeasesOwnTimes(t *testing.T) {
 	w.same("bound before it", w.add(ask{pod: "db-1", container: "b3", window: hour}), "10.0.0.3")
 }
 
-// The clock is wrong after the boot, and host-local has given the address to a container that lives:
-// libcni's entry tells that its file is not an old one.
+// The clock is wrong after the boot, and host-local has given the address to a container that
+// lives: libcni's entry tells that its file is not an old one.
 func TestAFileOfALivingContainerIsNotAnOldOne(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{pod: "db-0", container: "c1", window: hour})
@@ -490,8 +511,9 @@ func (w *world) forget() {
 	}
 }
 
-// The store is lost while a pod's sandbox lives on after its DEL: who has the address is not known then, and what is promised to
-// the pod is. It stays promised when the namespace has ended and host-local's directory is wiped.
+// The store is lost while a pod's sandbox lives on after its DEL: who has the address is not known
+// then, and what is promised to the pod is. It stays promised when the namespace has ended and
+// host-local's directory is wiped.
 func TestTheHoldOfAnUnknownContainerOutlivesItsFile(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.2")
 	w.add(ask{pod: "db-0", container: "c1", window: hour})
@@ -508,7 +530,8 @@ func TestTheHoldOfAnUnknownContainerOutlivesItsFile(t *testing.T) {
 	w.same("the pod", w.add(ask{pod: "db-0", container: "c3", window: hour}), "10.0.0.2")
 }
 
-// What another namespace shows does not replace the lease of a container that lives, unless host-local has given the address away.
+// What another namespace shows does not replace the lease of a container that lives, unless
+// host-local has given the address away.
 func TestTheAddressOfALivingContainerInAnotherNamespace(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{pod: "db-0", container: "c1", window: hour})

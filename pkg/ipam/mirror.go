@@ -68,7 +68,8 @@ func (m *mirrors) use(p lease.Pool, on bool) (*hostlocal.Dir, error) {
 		m.open[p] = nil
 		if hostlocal.IsMarked(p) { // not any more
 			if err := hostlocal.Unmark(p); err != nil {
-				m.warn("the files of network %s for host-local are not kept any more, and are marked as if they were: %v", p.Network, err)
+				m.warn("the files of network %s for host-local are not kept any more, and are marked as if they "+
+					"were: %v", p.Network, err)
 			}
 		}
 		return nil, nil
@@ -152,7 +153,8 @@ func (c *call) put(old, next lease.Lease) error {
 		mirror = nil // whatever its file says, admit reads it again before anybody gets the address
 	case foreign:
 		next = c.foreign(at.Pool, at.Address, content)
-		c.mirrors.warn("%s: host-local has given the address to another container while %s/%s had it", at.Address, old.Namespace, old.Name)
+		c.mirrors.warn("%s: host-local has given the address to another container while %s/%s had it", at.Address,
+			old.Namespace, old.Name)
 		mirror = nil // its file is true
 	}
 	if mirror == nil {
@@ -228,7 +230,8 @@ func (c *call) exportAll() {
 			c.mirrors.after = append(c.mirrors.after, func() error { return c.mirrors.write(mirror, l, now) })
 		}
 		if c.export[p] != nil {
-			// Before all is known that the host shows, the files are all that there are only if they were before.
+			// Before all is known that the host shows, the files are all that there are only if
+			// they were before.
 			if !c.tx.Adopted(p) && !c.whole[p] {
 				leases = hostlocal.Unproven
 			}
@@ -240,7 +243,8 @@ func (c *call) exportAll() {
 }
 
 // changedIn are the leases of a pool whose files are to be written. Where a directory is brought in
-// step as a whole, a file that names another container stays: host-local has given the address away.
+// step as a whole, a file that names another container stays: host-local has given the address
+// away.
 func (c *call) changedIn(p lease.Pool) (out []lease.Lease) {
 	if c.export[p] != nil {
 		return slices.DeleteFunc(c.tx.InPool(p), func(l lease.Lease) bool {

@@ -96,7 +96,8 @@ func TestHostLocalsFilesFollowTheLeases(t *testing.T) {
 	w.same("over", w.files(), "10.0.0.4=x")
 }
 
-// How old a file is tells whose it is, so it is written when the address changes hands and at no other time.
+// How old a file is tells whose it is, so it is written when the address changes hands and at no
+// other time.
 func TestAFileIsWrittenOnlyWhenTheAddressChangesHands(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{pod: "db-0", container: "c1", silent: true})
@@ -134,7 +135,8 @@ func TestHostLocalHearsADelOfOurs(t *testing.T) {
 	w.same("now it is a release", w.add(ask{pod: "db-0", container: "c3", window: hour}), "10.0.0.3")
 }
 
-// A missing file says that host-local has served a DEL, and nothing of whose. What cannot be proven dead keeps its address.
+// A missing file says that host-local has served a DEL, and nothing of whose. What cannot be proven
+// dead keeps its address.
 func TestAMissingFileReleasesNobodyWhoMayBeAlive(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.2")
 	w.add(ask{pod: "db-0", container: "c1", window: hour})
@@ -145,12 +147,14 @@ func TestAMissingFileReleasesNobodyWhoMayBeAlive(t *testing.T) {
 	w.same("its file is made again", w.files(), "10.0.0.2=c1")
 }
 
-// A call may change a lease more than once: its file says what came of it, and nothing where nothing did.
+// A call may change a lease more than once: its file says what came of it, and nothing where
+// nothing did.
 func TestALeaseThatEndsInTheSameCallLeavesNoFile(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{pod: "db-0", container: "c1", window: hour})
 	w.burn("c1")
-	w.wipe(w.path("10.0.0.2")) // its DEL, heard by host-local: a hold begins, which the pod's request for another address ends
+	// its DEL, heard by host-local: a hold begins, which the pod's request for another address ends
+	w.wipe(w.path("10.0.0.2"))
 	w.add(ask{pod: "db-0", container: "c2", window: hour, requested: "10.0.0.9"})
 	w.same("leases", w.leases(), "10.0.0.9=db-0/Bound")
 	w.same("files", w.files(), "10.0.0.9=c2")
@@ -362,7 +366,8 @@ func TestOldFilesOfOursAreNoEvidence(t *testing.T) {
 	w.same("and nothing leaks", w.add(ask{container: "x"}), "10.0.0.3")
 }
 
-// Container ids are used again, by runtimes and by restarted containers: the age of a file says whose it is.
+// Container ids are used again, by runtimes and by restarted containers: the age of a file says
+// whose it is.
 func TestANewFileOfAContainerThatWasOursIsHostLocals(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
 	w.add(ask{container: "c1", netns: "/dummy"})
@@ -384,8 +389,8 @@ func TestTheAgentsSnapshotKnowsAll(t *testing.T) {
 	w.same("leases", w.leases(), "10.0.0.2=db-0/Bound 10.0.0.3=x/Bound")
 }
 
-// The store vanishes while the node is off, and so does the mark that it was there. The copy speaks for each network
-// until that one is used again, also while others are copied anew.
+// The store vanishes while the node is off, and so does the mark that it was there. The copy speaks
+// for each network until that one is used again, also while others are copied anew.
 func TestTheSnapshotOutlivesAStoreThatVanishedAcrossABoot(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/29")
 	w.options.Mirror = false
@@ -563,8 +568,8 @@ func TestACallThatFailsLeavesADirectoryToBeBroughtInStep(t *testing.T) {
 	w.same("files", w.files(), "10.0.0.2=c1 10.0.0.3=c2 10.0.0.9=c4")
 }
 
-// An ADD was killed before it wrote its file, and host-local gave the address away meanwhile. The next
-// call writes the files that are missing, and no others.
+// An ADD was killed before it wrote its file, and host-local gave the address away meanwhile. The
+// next call writes the files that are missing, and no others.
 func TestTheFilesThatACallLeftOutReplaceNoneOfHostLocals(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.4")
 	w.add(ask{pod: "a", container: "c1"})
@@ -580,7 +585,8 @@ func TestTheFilesThatACallLeftOutReplaceNoneOfHostLocals(t *testing.T) {
 	w.same("the retry", w.add(ask{pod: "b", container: "c2"}), "10.0.0.4")
 }
 
-// killedAfterCommit ends a call when it has committed and given the store's lock back: its last files are not written.
+// killedAfterCommit ends a call when it has committed and given the store's lock back: its last
+// files are not written.
 func killedAfterCommit(call func(context.Context)) {
 	ctx := store.WithTiming(context.Background(), func(store.Timing) { panic("killed") })
 	defer func() {

@@ -13,7 +13,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// A call is one transaction: where one write of it fails, whichever it is, the call fails and nothing has changed.
+// A call is one transaction: where one write of it fails, whichever it is, the call fails and
+// nothing has changed.
 func TestAWriteThatFailsFailsTheCall(t *testing.T) {
 	assign := func(a ask) func(context.Context, *world) error {
 		return func(ctx context.Context, w *world) error {
@@ -34,8 +35,9 @@ func TestAWriteThatFailsFailsTheCall(t *testing.T) {
 		before func(*world)
 		call   func(context.Context, *world) error
 	}{
-		"a first ADD":    {func(*world) {}, assign(pod)},
-		"a cut window":   {func(w *world) { w.add(ask{container: "x"}); w.options.MaxWindow = time.Minute }, assign(pod)},
+		"a first ADD": {func(*world) {}, assign(pod)},
+		"a cut window": {func(w *world) { w.add(ask{container: "x"}); w.options.MaxWindow = time.Minute },
+			assign(pod)},
 		"the last but 0": {func(w *world) { w.setRanges("10.0.0.0/29 10.0.0.2-10.0.0.2") }, assign(pod)},
 		"a pod comes back": {func(w *world) {
 			w.add(pod)
@@ -80,7 +82,9 @@ func TestAWriteThatFailsFailsTheCall(t *testing.T) {
 			w.hostLocal("10.0.0.3", "theirs")
 		}, assign(ask{pod: "x", container: "c2"})},
 		"a DEL": {func(w *world) { w.add(pod) }, func(ctx context.Context, w *world) error {
-			return w.service.update(ctx, scopeOf(w.where()), func(c *call) error { return c.release(Attachment{"c1", "eth0"}, c.now, "DEL") })
+			return w.service.update(ctx, scopeOf(w.where()), func(c *call) error {
+				return c.release(Attachment{"c1", "eth0"}, c.now, "DEL")
+			})
 		}},
 		"a DEL beyond maxHeldShare": {func(w *world) {
 			w.options.MaxHeldShare = 0.1
@@ -89,7 +93,9 @@ func TestAWriteThatFailsFailsTheCall(t *testing.T) {
 			w.stop("c0")
 			w.add(pod)
 		}, func(ctx context.Context, w *world) error {
-			return w.service.update(ctx, scopeOf(w.where()), func(c *call) error { return c.release(Attachment{"c1", "eth0"}, c.now, "DEL") })
+			return w.service.update(ctx, scopeOf(w.where()), func(c *call) error {
+				return c.release(Attachment{"c1", "eth0"}, c.now, "DEL")
+			})
 		}},
 		"a GC": {func(w *world) { w.add(pod) }, func(ctx context.Context, w *world) error {
 			return w.service.Collect(ctx, w.where().Pool, nil)
@@ -104,9 +110,11 @@ func TestAWriteThatFailsFailsTheCall(t *testing.T) {
 			w.add(ask{pod: "living", container: "c0"})
 			w.burn("c1")
 		}, collect},
-		"a window is followed": {func(w *world) { w.add(ask{pod: "db-0", container: "c1", silent: true}) }, func(ctx context.Context, w *world) error {
-			return w.service.Follow(ctx, []PodWindow{{Namespace: "db", Name: "db-0", UID: "uid-of-c1", Window: hour}})
-		}},
+		"a window is followed": {func(w *world) { w.add(ask{pod: "db-0", container: "c1", silent: true}) },
+			func(ctx context.Context, w *world) error {
+				return w.service.Follow(ctx, []PodWindow{{Namespace: "db", Name: "db-0", UID: "uid-of-c1",
+					Window: hour}})
+			}},
 		"a followed window is cut": {func(w *world) {
 			w.options.MaxWindow = time.Minute
 			w.add(ask{pod: "db-0", container: "c1", silent: true})
@@ -132,7 +140,8 @@ func TestAWriteThatFailsFailsTheCall(t *testing.T) {
 			w.after(48 * hour)
 		}, func(ctx context.Context, w *world) error { return w.service.ForgetWindows(ctx) }},
 		"a hardware address": {func(w *world) { w.add(pod) }, func(ctx context.Context, w *world) error {
-			_, _, err := w.service.KeepMAC(ctx, Attachment{"c1", "eth0"}, []netip.Addr{w.leaseOf("db-0").Address}, []byte{2, 0, 0, 0, 0, 1}, false)
+			_, _, err := w.service.KeepMAC(ctx, Attachment{"c1", "eth0"}, []netip.Addr{w.leaseOf("db-0").Address},
+				[]byte{2, 0, 0, 0, 0, 1}, false)
 			return err
 		}},
 	} {
@@ -153,7 +162,8 @@ func TestAWriteThatFailsFailsTheCall(t *testing.T) {
 				}), w)
 				if writes <= n { // all of them were made
 					if n == 0 || before == w.everything() || err != nil && !isRefusal(err) {
-						t.Errorf("after %d writes: %v, and the store is as before: %v", n, err, before == w.everything())
+						t.Errorf("after %d writes: %v, and the store is as before: %v", n, err,
+							before == w.everything())
 					}
 					return
 				}

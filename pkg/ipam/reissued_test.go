@@ -8,9 +8,10 @@ import (
 	"time"
 )
 
-// TestANamespaceMadeAnewAtThePath verifies that a sandbox whose namespace was removed and made again,
-// at the same path and with the same number, counts as gone: `ip netns del x; ip netns add x` does
-// that. What shows it is the ADD of another container for the same interface of the namespace.
+// TestANamespaceMadeAnewAtThePath verifies that a sandbox whose namespace was removed and made
+// again, at the same path and with the same number, counts as gone: `ip netns del x; ip netns add
+// x` does that. What shows it is the ADD of another container for the same interface of the
+// namespace.
 func TestANamespaceMadeAnewAtThePath(t *testing.T) {
 	const path = "/run/netns/x"
 	// start makes a world whose pod db-0 has an address in a namespace that was made anew since.

@@ -31,8 +31,8 @@ func (s *Service) Release(ctx context.Context, who Attachment, in PoolHint) erro
 	return nil
 }
 
-// releaseFound ends what the attachment holds. Where the store does not know it, host-local may have
-// served it: its files are searched without a lock, because they may be thousands, and DELs of
+// releaseFound ends what the attachment holds. Where the store does not know it, host-local may
+// have served it: its files are searched without a lock, because they may be thousands, and DELs of
 // containers that nobody knows come often (docs/facts.md, "containerd sends DEL three times or
 // more").
 func (s *Service) releaseFound(ctx context.Context, who Attachment, in PoolHint) error {

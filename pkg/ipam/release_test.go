@@ -52,8 +52,10 @@ func TestALateDelReadsNoFilesUnderTheLock(t *testing.T) {
 		w.add(ask{container: "new"})
 		late := Attachment{ContainerID: "late", IfName: "eth0"}
 		for verb, call := range map[string]func(context.Context) error{
-			"DEL":   func(ctx context.Context) error { return w.service.Release(ctx, late, w.where()) },
-			"CHECK": func(ctx context.Context) error { return w.service.Verify(ctx, w.request(ask{container: "late"})) },
+			"DEL": func(ctx context.Context) error { return w.service.Release(ctx, late, w.where()) },
+			"CHECK": func(ctx context.Context) error {
+				return w.service.Verify(ctx, w.request(ask{container: "late"}))
+			},
 		} {
 			times := held[verb]
 			times[i] = lockedFor(func(ctx context.Context) {
@@ -72,8 +74,8 @@ func TestALateDelReadsNoFilesUnderTheLock(t *testing.T) {
 	}
 }
 
-// TestAdoptionOfManyFiles verifies that the cost of the first ADD on a node that host-local has served
-// does not grow with the product of its files and the entries of the journal.
+// TestAdoptionOfManyFiles verifies that the cost of the first ADD on a node that host-local has
+// served does not grow with the product of its files and the entries of the journal.
 func TestAdoptionOfManyFiles(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/16")
 	w.manyFiles(4000)
@@ -84,8 +86,8 @@ func TestAdoptionOfManyFiles(t *testing.T) {
 	}
 }
 
-// processorTime returns the processor time of this process, which does not depend on the load of the
-// machine.
+// processorTime returns the processor time of this process, which does not depend on the load of
+// the machine.
 func processorTime(t *testing.T) time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

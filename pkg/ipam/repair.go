@@ -110,7 +110,8 @@ func (s *Service) AcceptLoss(ctx context.Context) error {
 		if c.tx.Lost() == "" {
 			return nil
 		}
-		about := store.Entry{Time: c.now.Wall, Event: store.EventRecovered, Reason: "the loss was accepted by hand: " + c.tx.Lost()}
+		about := store.Entry{Time: c.now.Wall, Event: store.EventRecovered, Reason: "the loss was accepted by hand: " +
+			c.tx.Lost()}
 		if err := c.tx.Log(about); err != nil {
 			return err
 		}

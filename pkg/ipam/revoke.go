@@ -21,7 +21,8 @@ type Revoked struct {
 //
 // ErrNoHostView where the view is not proven to be the host's. With force nothing
 // that is seen there decides, so it works from everywhere.
-func (s *Service) Revoke(ctx context.Context, match func(lease.Lease) bool, force bool, reason string) ([]Revoked, error) {
+func (s *Service) Revoke(ctx context.Context, match func(lease.Lease) bool, force bool,
+	reason string) ([]Revoked, error) {
 	var out []Revoked
 	err := s.update(ctx, scope{}, func(c *call) error {
 		out = nil

@@ -195,7 +195,8 @@ func (c *call) move(l lease.Lease, e lease.Event, ev store.Event, reason string)
 	return c.moveAt(l, e, ev, reason, c.now)
 }
 
-func (c *call) moveAt(l lease.Lease, e lease.Event, ev store.Event, reason string, at lease.Instant) (lease.Lease, error) {
+func (c *call) moveAt(l lease.Lease, e lease.Event, ev store.Event, reason string,
+	at lease.Instant) (lease.Lease, error) {
 	next, err := lease.Apply(l, e, at)
 	if err != nil {
 		return l, err

@@ -18,8 +18,8 @@ const statusWait = 20 * time.Millisecond
 
 // Status returns ErrNotReady, with the error of an ADD, if no ADD in the pool can succeed. It
 // changes no lease and no file of host-local's, and does not wait for a busy store, which is a
-// healthy one. An exhausted pool is no failure, because the node would be NotReady and its pods evicted
-// (docs/facts.md, "A STATUS error makes the node NotReady").
+// healthy one. An exhausted pool is no failure, because the node would be NotReady and its pods
+// evicted (docs/facts.md, "A STATUS error makes the node NotReady").
 func (s *Service) Status(ctx context.Context, in PoolHint) error {
 	if err := s.ready(ctx, in); err != nil {
 		return fmt.Errorf("%w: %w", ErrNotReady, err)
@@ -58,7 +58,8 @@ func (s *Service) ready(ctx context.Context, in PoolHint) error {
 
 // poolState reports whether the pool was adopted, and why the store was lost, "" if it was not. A
 // pool whose store stays busy for the given time counts as adopted.
-func (s *Service) poolState(ctx context.Context, p lease.Pool, wait time.Duration) (adopted bool, lost string, err error) {
+func (s *Service) poolState(ctx context.Context, p lease.Pool,
+	wait time.Duration) (adopted bool, lost string, err error) {
 	ctx, cancel := context.WithDeadline(ctx, time.Now().Add(wait))
 	defer cancel()
 	err = s.Store.View(ctx, func(tx *store.Tx) error {

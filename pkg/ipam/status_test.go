@@ -155,7 +155,8 @@ func (w *world) setFormatBack() {
 	}
 }
 
-// TestStatusOfABusyStore verifies that STATUS waits for no call, and that a busy store is no failure.
+// TestStatusOfABusyStore verifies that STATUS waits for no call, and that a busy store is no
+// failure.
 func TestStatusOfABusyStore(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{container: "c1"})

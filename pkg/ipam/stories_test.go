@@ -22,7 +22,8 @@ func TestARecreatedPodComesBackToItsAddress(t *testing.T) {
 	w.same("a sibling", w.add(ask{pod: "web-1", container: "c2"}), "10.0.0.3,fd00::3")
 	for i := range 5 {
 		w.stop(fmt.Sprint("c", 1+10*i))
-		w.same("another in between", w.add(ask{pod: "web-1", container: fmt.Sprint("w", i)}), fmt.Sprintf("10.0.0.%d,fd00::%d", 4+i, 4+i))
+		w.same("another in between", w.add(ask{pod: "web-1", container: fmt.Sprint("w", i)}),
+			fmt.Sprintf("10.0.0.%d,fd00::%d", 4+i, 4+i))
 		w.after(50 * time.Minute) // longer than the window in sum
 		w.same("back", w.add(ask{pod: "db-0", container: fmt.Sprint("c", 11+10*i), window: hour}), "10.0.0.2,fd00::2")
 	}
@@ -42,7 +43,8 @@ func TestTheWindowEndsAndTheAddressGoesBack(t *testing.T) {
 	w.after(2 * time.Second)
 	w.add(ask{pod: "web-1", container: "c2"})
 	w.refused(ask{pod: "web-2", container: "c3"}, ErrExhausted,
-		"no IP addresses available in range set: 10.0.0.2-10.0.0.3", "1 bound, 1 firmly held, 0 in cool-down", "2023-11-14T22:13:23Z")
+		"no IP addresses available in range set: 10.0.0.2-10.0.0.3", "1 bound, 1 firmly held, 0 in cool-down",
+		"2023-11-14T22:13:23Z")
 	w.after(time.Second)
 	w.same("it is over", w.add(ask{pod: "web-2", container: "c3"}), "10.0.0.2")
 }
@@ -91,7 +93,8 @@ func TestForceDeleteWaitsForTheOldSandboxThenGivesAnother(t *testing.T) {
 	w.same("the new set owns the key", w.add(ask{pod: "db-0", container: "c4", window: hour}), "10.0.0.3")
 }
 
-// A runtime that passes no UID is not made to wait for ever: each retry comes from another container.
+// A runtime that passes no UID is not made to wait for ever: each retry comes from another
+// container.
 func TestBusyTimeoutEndsWithoutAUID(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	add := func(container string) (string, error) {
@@ -149,7 +152,8 @@ func TestPolicyRefuseWaitsOn(t *testing.T) {
 	w.options.OnBusy = policy.Refuse
 	w.add(ask{pod: "db-0", container: "old", window: hour})
 	for i := range 5 {
-		w.refused(ask{pod: "db-0", container: fmt.Sprint("new", i), uid: "u2", window: hour}, ErrAddressInUse, "onBusy: refuse")
+		w.refused(ask{pod: "db-0", container: fmt.Sprint("new", i), uid: "u2", window: hour}, ErrAddressInUse,
+			"onBusy: refuse")
 		w.after(hour)
 	}
 }
@@ -267,13 +271,16 @@ func TestRequestedAddresses(t *testing.T) {
 	w.same("free", w.add(ask{pod: "db-0", container: "c1", window: hour, requested: "10.0.0.50"}), "10.0.0.50")
 	w.refused(ask{pod: "x", container: "c2", requested: "10.0.0.50"}, ErrUnavailable, "belongs to pod db/db-0")
 	w.stop("c1")
-	w.refused(ask{pod: "x", container: "c2", requested: "10.0.0.50"}, ErrUnavailable, "held for pod db/db-0 until 2023-11-14T23:13:20Z")
+	w.refused(ask{pod: "x", container: "c2", requested: "10.0.0.50"}, ErrUnavailable,
+		"held for pod db/db-0 until 2023-11-14T23:13:20Z")
 	w.same("its own hold", w.add(ask{pod: "db-0", container: "c3", window: hour, requested: "10.0.0.50"}), "10.0.0.50")
 	w.stop("c3")
-	w.same("the request wins", w.add(ask{pod: "db-0", container: "c4", window: hour, requested: "10.0.0.60"}), "10.0.0.60")
+	w.same("the request wins", w.add(ask{pod: "db-0", container: "c4", window: hour, requested: "10.0.0.60"}),
+		"10.0.0.60")
 	w.same("the hold is dropped", w.leases(), "10.0.0.60=db-0/Bound")
 	w.refused(ask{pod: "y", container: "c5", requested: "10.0.0.1"}, ErrRequest, "gateway")
-	w.refused(ask{pod: "y", container: "c5", requested: "10.9.9.9"}, ErrRequest, "failed to allocate all requested IPs: 10.9.9.9")
+	w.refused(ask{pod: "y", container: "c5", requested: "10.9.9.9"}, ErrRequest,
+		"failed to allocate all requested IPs: 10.9.9.9")
 	w.same("the cursor follows a request, as host-local's", w.add(ask{pod: "z", container: "c6"}), "10.0.0.61")
 }
 
@@ -316,7 +323,8 @@ func TestARequestedAddressOfADeadHolder(t *testing.T) {
 			w.wipe(w.path("10.0.0.50"))
 		}, true},
 	} {
-		for _, a := range []ask{{pod: "db-0", container: "c1"}, {container: "c1"}, {pod: "db-0", container: "c1", window: hour}} {
+		for _, a := range []ask{{pod: "db-0", container: "c1"}, {container: "c1"},
+			{pod: "db-0", container: "c1", window: hour}} {
 			w := newWorld(t, "10.0.0.0/24")
 			a.requested = "10.0.0.50"
 			w.add(a)
@@ -354,7 +362,8 @@ func TestAReboot(t *testing.T) {
 	w.add(ask{container: "keyless"})
 	w.add(ask{pod: "db-1", container: "c3", window: hour})
 	w.reboot()
-	w.same("a pod with a window, replaced meanwhile", w.add(ask{pod: "db-0", container: "d1", uid: "u9", window: hour}), "10.0.0.2")
+	w.same("a pod with a window, replaced meanwhile", w.add(ask{pod: "db-0", container: "d1", uid: "u9", window: hour}),
+		"10.0.0.2")
 	w.same("the same pod without one", w.add(ask{pod: "web-1", container: "d2", uid: "u2"}), "10.0.0.3")
 	w.same("the rest", w.leases(), "10.0.0.2=db-0/Bound 10.0.0.3=web-1/Bound 10.0.0.5=db-1/Firm")
 	w.del("c1") // kubelet's GC, late, with empty netns
@@ -401,7 +410,8 @@ func TestAReissuedNamespaceNumberIsNoSignOfLife(t *testing.T) {
 	w.same("found dead", w.add(ask{pod: "c", container: "c3"}), "10.0.0.2")
 }
 
-// Of two leases of one number the later one has it, also where its mount is gone and processes alone live in it.
+// Of two leases of one number the later one has it, also where its mount is gone and processes
+// alone live in it.
 func TestTheLaterLeaseOfANamespaceNumberIsTheLivingOne(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
 	w.add(ask{pod: "a", container: "c2"})
@@ -415,7 +425,8 @@ func TestTheLaterLeaseOfANamespaceNumberIsTheLivingOne(t *testing.T) {
 	w.same("the other lives", w.leases(), "10.0.0.2=c/Bound 10.0.0.3=b/Bound")
 }
 
-// Whether a path leads to the namespace of the old sandbox cannot be told where the path cannot be looked at.
+// Whether a path leads to the namespace of the old sandbox cannot be told where the path cannot be
+// looked at.
 func TestAPathThatCannotBeLookedAtProvesNothing(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{pod: "db-0", container: "old", window: hour})
@@ -442,7 +453,8 @@ func TestTheNumberOfTheOldNamespaceIsGivenToThePodsOwnNewOne(t *testing.T) {
 	w.burn("old") // no DEL comes
 	w.netns["/run/netns/new"] = number
 	w.netns["/run/netns/of-a-pod-that-starts"] = number
-	w.same("what is mounted is no obstacle", w.add(ask{pod: "db-0", container: "new", uid: "u2", window: hour}), "10.0.0.2")
+	w.same("what is mounted is no obstacle", w.add(ask{pod: "db-0", container: "new", uid: "u2", window: hour}),
+		"10.0.0.2")
 }
 
 // One ADD tidies up a few holds, and all of the range set that it needs an address of.
@@ -482,7 +494,8 @@ func TestLimits(t *testing.T) {
 		w.stop(fmt.Sprint("c", i))
 	}
 	w.same("two of four", w.leases(), "10.0.0.2=db-0/Firm 10.0.0.3=db-1/Firm 10.0.0.4=db-2/Held")
-	w.same("which the journal says", w.journal()[len(w.journal())-1], "Limited db-2: maxHeldShare is reached: the hold is a short one")
+	w.same("which the journal says", w.journal()[len(w.journal())-1],
+		"Limited db-2: maxHeldShare is reached: the hold is a short one")
 	w.after(10 * time.Minute)
 	w.same("cut to maxWindow", w.add(ask{pod: "x", container: "x"}), "10.0.0.5")
 	w.same("all over", w.leases(), "10.0.0.5=x/Bound")

@@ -120,7 +120,8 @@ func (v *Survey) doubt(why func(lease.Lease) error) {
 		return
 	}
 	v.Doubtful = len(unknown)
-	v.Doubt = fmt.Errorf("of %d leases it cannot be told whether their sandboxes are gone: %w", v.Doubtful, why(unknown[0]))
+	v.Doubt = fmt.Errorf("of %d leases it cannot be told whether their sandboxes are gone: %w", v.Doubtful,
+		why(unknown[0]))
 }
 
 // canary: if of the leases that were bound in this boot none is alive, then it may be not they that
@@ -208,7 +209,8 @@ func Plan(v Survey) []Action {
 		case l.State == lease.Held:
 			if next, err := lease.Apply(l, lease.Rebase{}, v.Now); err == nil {
 				rest := lease.FormatWindow(next.Remaining(v.Now).Round(time.Second))
-				out = append(out, Action{Do: Rebase, Lease: l, Reason: "it was released in an earlier boot; left of it: " + rest})
+				out = append(out, Action{Do: Rebase, Lease: l,
+					Reason: "it was released in an earlier boot; left of it: " + rest})
 			}
 		}
 	}
@@ -227,7 +229,8 @@ func (v Survey) deathReason(l lease.Lease) string {
 	if l.Holder.BootID != v.Now.BootID {
 		return "the node has booted since"
 	}
-	return "its sandbox is gone: " + l.Holder.Netns.Path + " leads to it no longer, and no process or mount of the node has it"
+	return "its sandbox is gone: " + l.Holder.Netns.Path +
+		" leads to it no longer, and no process or mount of the node has it"
 }
 
 func (v Survey) replays() []Action {
@@ -243,7 +246,8 @@ func (v Survey) replays() []Action {
 			}
 		}
 		if !met {
-			out = append(out, Action{Do: Replay, Lease: lease.Lease{Holder: who}, Reason: reason + ", and nothing is bound to the container"})
+			out = append(out, Action{Do: Replay, Lease: lease.Lease{Holder: who}, Reason: reason +
+				", and nothing is bound to the container"})
 		}
 	}
 	return out

@@ -125,7 +125,8 @@ func TestAnOldPlanHarmsNobody(t *testing.T) {
 	if _, err := w.service.Act(context.Background(), plan); err != nil {
 		t.Fatal(err)
 	}
-	w.expect(w.show(), "10.0.0.2 other Bound, 10.0.0.3 db-0 Bound, 10.0.0.4 db-1 Bound, 10.0.0.5 db-2 Bound", "all live on")
+	w.expect(w.show(), "10.0.0.2 other Bound, 10.0.0.3 db-0 Bound, 10.0.0.4 db-1 Bound, 10.0.0.5 db-2 Bound",
+		"all live on")
 }
 
 // The proof that a container is dead is not one for the container that has its address since.
@@ -190,12 +191,14 @@ func TestABlindSurveySaysSo(t *testing.T) {
 	w.spaces = ""
 	clear(w.netns)
 	w.blind = true
-	if v := w.survey(); !errors.Is(v.Unsafe, ErrNoHostView) || !strings.Contains(v.Unsafe.Error(), "not one looks alive") || !strings.Contains(v.Unsafe.Error(), "/proc/77") {
+	if v := w.survey(); !errors.Is(v.Unsafe, ErrNoHostView) ||
+		!strings.Contains(v.Unsafe.Error(), "not one looks alive") || !strings.Contains(v.Unsafe.Error(), "/proc/77") {
 		t.Errorf("the canary is silent: %v", v.Unsafe)
 	}
 	w.blind, w.first = false, true
 	err := w.service.Store.Update(context.Background(), func(tx *store.Tx) error { return tx.SetNamespaceIDs("") })
-	if v := w.survey(); err != nil || !errors.Is(v.Unsafe, ErrNoHostView) || !strings.Contains(v.Unsafe.Error(), "not one looks alive") {
+	if v := w.survey(); err != nil || !errors.Is(v.Unsafe, ErrNoHostView) ||
+		!strings.Contains(v.Unsafe.Error(), "not one looks alive") {
 		t.Errorf("the plugin has not said where it runs: %v, %v", v.Unsafe, err)
 	}
 }
@@ -223,7 +226,8 @@ func TestWhatIsInDoubtIsSaid(t *testing.T) {
 	}
 	w.burn("c2")
 	w.expect(w.plan(), "", "it is not proven gone")
-	if v := w.survey(); v.Unsafe != nil || v.Doubtful != 1 || v.Doubt == nil || !strings.Contains(v.Doubt.Error(), "/proc/77/ns/net") {
+	if v := w.survey(); v.Unsafe != nil || v.Doubtful != 1 || v.Doubt == nil ||
+		!strings.Contains(v.Doubt.Error(), "/proc/77/ns/net") {
 		t.Errorf("%d: %v, %v", v.Doubtful, v.Doubt, v.Unsafe)
 	}
 	w.blind = false
@@ -238,7 +242,8 @@ func TestADrainedNodeIsLookedAfter(t *testing.T) {
 	w.burn("c1")
 	w.stop("c2")
 	w.after(2 * time.Minute)
-	if v := w.survey(); v.Unsafe != nil || v.Doubtful != 1 || v.Doubt == nil || !strings.Contains(v.Doubt.Error(), "not one looks alive") {
+	if v := w.survey(); v.Unsafe != nil || v.Doubtful != 1 || v.Doubt == nil ||
+		!strings.Contains(v.Doubt.Error(), "not one looks alive") {
 		t.Errorf("%d: %v, %v", v.Doubtful, v.Doubt, v.Unsafe)
 	}
 	w.expect(w.collect(), "expire 10.0.0.3", "one is over, and the other in doubt")
@@ -283,8 +288,8 @@ func TestOneNamespaceUnderTwoPaths(t *testing.T) {
 	w.expect(w.collect(), "release 10.0.0.2, release 10.0.0.3", "nothing is left of it")
 }
 
-// Act does not prove by less what the survey has proven by more: a namespace that is mounted at another path is alive,
-// whether or not host-local's file of its lease is there.
+// Act does not prove by less what the survey has proven by more: a namespace that is mounted at
+// another path is alive, whether or not host-local's file of its lease is there.
 func TestWhatIsMountedElsewhereKeepsItsLease(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{pod: "other", container: "c0"})
@@ -330,7 +335,8 @@ func TestWhatCannotBeMendedStopsNothingElse(t *testing.T) {
 	w.after(time.Hour)
 	path := filepath.Join(w.stateDir(), "leases.db")
 	spoilRecord(t, path, "db-0")
-	lock, err := store.LockFile(context.Background(), filepath.Join(w.dataDir, "another", "lock")) // host-local is busy for long
+	// host-local is busy for long
+	lock, err := store.LockFile(context.Background(), filepath.Join(w.dataDir, "another", "lock"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -383,7 +389,8 @@ func TestAFullPoolMendsWhatIsDamaged(t *testing.T) {
 	w.same("its hold is over", w.add(ask{pod: "new", container: "c2"}), "10.0.0.3")
 }
 
-// Where the key of a record is damaged, too, its address is known to be taken, and no more. Mending must not forget that.
+// Where the key of a record is damaged, too, its address is known to be taken, and no more. Mending
+// must not forget that.
 func TestMendingKeepsWhatIsMarkedAsTaken(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.4")
 	w.options.Mirror = false
@@ -431,8 +438,9 @@ func TestSpooledReleasesAreReplayed(t *testing.T) {
 	w.expect(w.plan(), "", "the spool is empty")
 }
 
-// Container ids come back: nerdctl and podman restart a container under its own. A record of an old DEL that is still in the
-// spool, because it could not be removed, is not of the container's new life.
+// Container ids come back: nerdctl and podman restart a container under its own. A record of an old
+// DEL that is still in the spool, because it could not be removed, is not of the container's new
+// life.
 func TestAnOldReleaseIsNotReplayedIntoANewLife(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{pod: "a", container: "c1", uid: "u1"})

@@ -32,7 +32,8 @@ func kept(t *testing.T, window time.Duration) *world {
 	return w
 }
 
-// isKept expects that the address is not given to others, by the plugin or the collector, and isOver that it is.
+// isKept expects that the address is not given to others, by the plugin or the collector, and
+// isOver that it is.
 func (w *world) isKept(story string) {
 	w.t.Helper()
 	w.collect()
@@ -134,7 +135,8 @@ func TestOtherHoldsOfAnEarlierBoot(t *testing.T) {
 	w.same("over", w.add(ask{pod: "x", container: "c3"}), "10.0.0.2")
 }
 
-// A machine without a battery boots in 1970 and gets the time later. Nothing is lost, and nothing stays for ever.
+// A machine without a battery boots in 1970 and gets the time later. Nothing is lost, and nothing
+// stays for ever.
 func TestTheClockIsAt1970AtBoot(t *testing.T) {
 	w := kept(t, hour)
 	w.after(30 * time.Minute)
@@ -181,7 +183,8 @@ func TestTheClockIsAt1970AtBoot(t *testing.T) {
 	w.isOver("four hours after the release")
 }
 
-// A clock that was a year ahead when the pod ended, and is right after the boot: the hold lasts for its window in that boot.
+// A clock that was a year ahead when the pod ended, and is right after the boot: the hold lasts for
+// its window in that boot.
 func TestAReleaseOfTheFuture(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
 	w.first = true
@@ -261,7 +264,8 @@ func TestASpooledReleaseOutlivesAStepOfTheClock(t *testing.T) {
 	}
 }
 
-// A full pool asks every process at most every lookEvery, and not for a year after a step of the clock.
+// A full pool asks every process at most every lookEvery, and not for a year after a step of the
+// clock.
 func TestALookAtTheDeadOutlivesAStepOfTheClock(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
 	w.add(ask{pod: "a", container: "c1"})

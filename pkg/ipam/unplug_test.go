@@ -10,7 +10,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// A pod's second interface is unplugged while the pod lives: its address is free once the cool-down is over.
+// A pod's second interface is unplugged while the pod lives: its address is free once the cool-down
+// is over.
 func TestAnUnpluggedInterfaceFreesItsAddress(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.4")
 	w.add(ask{pod: "vm", container: "c1"})
@@ -31,7 +32,8 @@ func TestAFullPoolTakesWhatWasUnplugged(t *testing.T) {
 	w.same("at once", w.add(ask{pod: "a", container: "c2"}), "10.0.0.3")
 }
 
-// The DEL came, and the address is still on an interface: ptp and macvlan call IPAM first, and may fail after that.
+// The DEL came, and the address is still on an interface: ptp and macvlan call IPAM first, and may
+// fail after that.
 func TestAnAddressThatIsStillPluggedStays(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
 	w.add(ask{pod: "vm", container: "c1"})
@@ -74,7 +76,8 @@ func TestAnUnpluggedAddressStaysWhereNobodyCanLook(t *testing.T) {
 	w.same("now it can", w.add(ask{pod: "a", container: "c2"}), "10.0.0.3")
 }
 
-// A window is a promise to the pod's name, whatever became of the interface. When it is over the address tells.
+// A window is a promise to the pod's name, whatever became of the interface. When it is over the
+// address tells.
 func TestAWindowOutlivesTheInterface(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
 	w.add(ask{pod: "vm", container: "c1"})
@@ -133,8 +136,8 @@ func TestAGCOfAnUnpluggedInterface(t *testing.T) {
 	w.same("off as well", w.add(ask{pod: "b", container: "c3"}), "10.0.0.2")
 }
 
-// A caller without a pod name has its address freed by a GC at once, where it is off the interface and where that can be
-// seen.
+// A caller without a pod name has its address freed by a GC at once, where it is off the interface
+// and where that can be seen.
 func TestAGCOfWhatHasNoPod(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{container: "c1"})
@@ -148,8 +151,8 @@ func TestAGCOfWhatHasNoPod(t *testing.T) {
 	w.same("one is free", w.leases(), "10.0.0.3=/Held")
 }
 
-// The interfaces of a living pod come and go a thousand times. Nothing piles up, in a pool that has room and in one that
-// has not.
+// The interfaces of a living pod come and go a thousand times. Nothing piles up, in a pool that has
+// room and in one that has not.
 func TestAThousandUnpluggedInterfaces(t *testing.T) {
 	for story, c := range map[string]struct {
 		ranges string

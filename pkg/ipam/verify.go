@@ -76,13 +76,15 @@ func verify(req Request, held []netip.Addr) error {
 	}
 	for _, a := range held {
 		if !slices.Contains(req.Prev, a) {
-			return fmt.Errorf("%w: container %s holds %s, which prevResult does not name", ErrCheckFailed, req.ContainerID, a)
+			return fmt.Errorf("%w: container %s holds %s, which prevResult does not name", ErrCheckFailed,
+				req.ContainerID, a)
 		}
 	}
 	for _, a := range req.Prev {
 		for _, set := range req.Sets {
 			if set.Usable(a) && !slices.Contains(held, a) {
-				return fmt.Errorf("%w: prevResult names %s, which container %s does not hold", ErrCheckFailed, a, req.ContainerID)
+				return fmt.Errorf("%w: prevResult names %s, which container %s does not hold", ErrCheckFailed, a,
+					req.ContainerID)
 			}
 		}
 	}

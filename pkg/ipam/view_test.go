@@ -49,11 +49,13 @@ func TestNoCommandActsOnAnUnprovenView(t *testing.T) {
 		},
 		"a change that finds a damaged record": func(w *world) error {
 			spoilRecord(t, filepath.Join(w.stateDir(), "leases.db"), "living")
-			return w.service.Follow(ctx, []PodWindow{{Namespace: "db", Name: "living", UID: "uid-of-c1", Window: time.Minute}})
+			return w.service.Follow(ctx, []PodWindow{{Namespace: "db", Name: "living", UID: "uid-of-c1",
+				Window: time.Minute}})
 		},
 		"a change that finds a damaged head page": func(w *world) error {
 			spoilNewestHead(t, filepath.Join(w.stateDir(), "leases.db"))
-			return w.service.Follow(ctx, []PodWindow{{Namespace: "db", Name: "living", UID: "uid-of-c1", Window: time.Minute}})
+			return w.service.Follow(ctx, []PodWindow{{Namespace: "db", Name: "living", UID: "uid-of-c1",
+				Window: time.Minute}})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -80,7 +82,8 @@ func TestTheOperatorsWordNeedsNoView(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{pod: "db-0", container: "c1", window: hour})
 	home := w.elsewhere()
-	if done, err := w.service.Revoke(ctx, anyLease, true, "by hand"); err != nil || len(done) != 1 || done[0].Err != nil {
+	if done, err := w.service.Revoke(ctx, anyLease, true, "by hand"); err != nil || len(done) != 1 ||
+		done[0].Err != nil {
 		t.Errorf("forced: %+v, %v", done, err)
 	}
 	w.same("leases", w.leases(), "")
@@ -148,8 +151,8 @@ func TestExportKeepsWhatHostLocalHasGiven(t *testing.T) {
 	w.same("leases", w.leases(), "10.0.0.2=/Bound 10.0.0.7=/Bound")
 }
 
-// A path such as "ip netns add" makes may lead to another namespace by now. What libcni's cache says
-// of it is not about the container that was there, and the store knows that.
+// A path such as "ip netns add" makes may lead to another namespace by now. What libcni's cache
+// says of it is not about the container that was there, and the store knows that.
 func TestANamespaceMadeAnewAtItsPath(t *testing.T) {
 	const path = "/run/netns/by-hand"
 	for story, tt := range map[string]struct {

@@ -50,7 +50,8 @@ func newWorld(t testing.TB, ranges ...string) *world {
 	dir := t.TempDir()
 	w := &world{
 		t: t, dataDir: filepath.Join(dir, "networks"), netns: map[string]uint64{}, inPID: map[uint64]bool{},
-		addrs: map[string][]netip.Addr{}, plugged: map[string][]netip.Addr{}, last: 100, network: "cbr0", options: policy.Defaults(),
+		addrs: map[string][]netip.Addr{}, plugged: map[string][]netip.Addr{},
+		last: 100, network: "cbr0", options: policy.Defaults(),
 		now: lease.Instant{Wall: time.Unix(1_700_000_000, 0).UTC(), Boot: time.Hour, BootID: "boot-1"},
 	}
 	w.setRanges(ranges...)

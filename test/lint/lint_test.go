@@ -84,9 +84,6 @@ func goFiles(t *testing.T) []file {
 // columns returns the width of a line.
 func columns(line string) int { return utf8.RuneCountInString(line) + 3*strings.Count(line, "\t") }
 
-// notYet matches files that have still to be wrapped.
-var notYet = regexp.MustCompile(`^(pkg/(adopt|ipam|hostlocal))/`)
-
 // rawStrings returns the lines that are inside of a raw string literal, whose width is that of
 // data.
 func rawStrings(f file) map[int]bool {
@@ -124,9 +121,6 @@ func limitOf(line string) int {
 func TestColumns(t *testing.T) {
 	for _, f := range goFiles(t) {
 		raw := rawStrings(f)
-		if notYet.MatchString(f.name) {
-			continue
-		}
 		for i, line := range strings.Split(string(f.content), "\n") {
 			if n, limit := columns(line), limitOf(line); n > limit && !raw[i+1] {
 				t.Errorf("%s:%d has %d columns; want at most %d", f.name, i+1, n, limit)
@@ -147,7 +141,7 @@ func TestBooleanComments(t *testing.T) {
 		}
 		for _, decl := range parsed.Decls {
 			fn, ok := decl.(*ast.FuncDecl)
-			if notYet.MatchString(f.name) || !ok || fn.Doc == nil || !returnsBool(fn.Type) {
+			if !ok || fn.Doc == nil || !returnsBool(fn.Type) {
 				continue
 			}
 			if text := strings.Join(strings.Fields(fn.Doc.Text()), " "); !reports.MatchString(text) {

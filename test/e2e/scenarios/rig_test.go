@@ -107,7 +107,8 @@ func (r *rig) prepare(t *Test) {
 	t.Must(err)
 	t.Cleanup(func() { t.Must(r.client.CoreV1().Namespaces().Delete(t.Ctx, ns, metav1.DeleteOptions{})) })
 	t.Cleanup(t.CheckStores)
-	// No pod is admitted before the service account exists. The controller manager may have been restarted.
+	// No pod is admitted before the service account exists. The controller manager may have been
+	// restarted.
 	t.Eventually(90*time.Second, "a service account", func() error {
 		_, err := r.client.CoreV1().ServiceAccounts(ns).Get(t.Ctx, "default", metav1.GetOptions{})
 		return err
