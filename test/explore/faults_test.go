@@ -33,7 +33,7 @@ var faults = []fault{
 			leases = append(leases, l)
 		}
 		return true
-	})`}},
+	})`}, {"pkg/ipam/release.go", `if found = len(leases) > 0; !found {`, `if found = len(leases) >= 0; err != nil {`}},
 	},
 	{
 		name: "the boot id is ignored", world: "windows", says: "I2:",
