@@ -533,8 +533,11 @@ func pinFrozen(t *Test) {
 	set.Recreate()
 	set.Recreate()
 
+	// kubelet restarts a container that is frozen for a minute: so both are frozen anew.
+	resume()
+	t.Must(t.Cluster.WaitDeployed(t.Ctx, 2*time.Minute))
 	t.Step("both are frozen: pods that ask them start all the same, a gate waits")
-	resumeOther := t.Freeze(managers[1])
+	resume, resumeOther := t.Freeze(managers[0]), t.Freeze(managers[1])
 	t.handmade("waits", t.Node(1))
 	set.Recreate()
 	p, err := t.Client.CoreV1().Pods(t.NS).Get(t.Ctx, "waits", metav1.GetOptions{})
