@@ -385,7 +385,7 @@ func ppsRefused(t *Test) {
 			[]string{"both empty"}},
 		{"two spellings of two lists",
 			[]string{"nodeTopologyKeys:\n      - failure-domain.beta.kubernetes.io/zone[,other node labels]",
-				"keys: [a]\n    nodeTopologyKeys: [b]"}, []string{"keys", "nodeTopologyKeys", "name the same list"}},
+				"keys: [a]\n    nodeTopologyKeys: [b]"}, []string{"keys", "nodeTopologyKeys", "both to the same list"}},
 		{"no name of a target", []string{"    name: echoserver", "    name: \"\""}, []string{"targetRef.name"}},
 		{"an unknown policy", []string{"spec:\n", "spec:\n  persistentPodStateRetentionPolicy: Never\n"},
 			[]string{"WhenScaled", "WhenDeleted"}},
