@@ -182,14 +182,19 @@ func (e *evidence) processes() sandbox.NetnsSet {
 }
 
 // isMadeAnew reports whether the namespace at the holder's path, which has the holder's number, is
-// another one, as after `ip netns del x; ip netns add x`: a later container has its interface
-// (isReissued), and no interface has the address.
+// another one, as after `ip netns del x; ip netns add x`: an interface there has the address of a
+// later container (isReissued), and none has this one. Where no address is on an interface, as
+// before the plugin that called has made one, nothing is proven.
 func (e *evidence) isMadeAnew(l lease.Lease) bool {
-	if !e.isReissued(l) {
-		return false
+	for _, o := range e.successors(l) {
+		theirs, err := e.hasAddress(o)
+		if err != nil || theirs != lease.Alive {
+			continue
+		}
+		has, err := e.hasAddress(l)
+		return err == nil && has == lease.Dead
 	}
-	has, err := e.hasAddress(l)
-	return err == nil && has == lease.Dead
+	return false
 }
 
 // isReissued reports whether the number of the namespace was given again. The kernel gives the
@@ -197,17 +202,24 @@ func (e *evidence) isMadeAnew(l lease.Lease) bool {
 // later, to the same interface of a namespace of this number, then it is that container's by now: a
 // namespace has an interface once. (Leases of two networks of one pod may know its namespace by two
 // paths; they name two interfaces and one container.)
-func (e *evidence) isReissued(l lease.Lease) bool {
+func (e *evidence) isReissued(l lease.Lease) bool { return len(e.successors(l)) > 0 }
+
+// successors returns the leases of other containers that were bound later, to the same interface of
+// a namespace of the same number.
+func (e *evidence) successors(l lease.Lease) (out []lease.Lease) {
 	if e.inNetns == nil {
 		e.inNetns = map[uint64][]lease.Lease{}
 		for o := range e.bound {
 			e.inNetns[o.Holder.Netns.Ino] = append(e.inNetns[o.Holder.Netns.Ino], o)
 		}
 	}
-	return slices.ContainsFunc(e.inNetns[l.Holder.Netns.Ino], func(o lease.Lease) bool {
-		return o.Holder.ContainerID != l.Holder.ContainerID && o.Holder.IfName == l.Holder.IfName &&
-			o.BoundAt.IsAfter(l.BoundAt)
-	})
+	for _, o := range e.inNetns[l.Holder.Netns.Ino] {
+		if o.Holder.ContainerID != l.Holder.ContainerID && o.Holder.IfName == l.Holder.IfName &&
+			o.BoundAt.IsAfter(l.BoundAt) {
+			out = append(out, o)
+		}
+	}
+	return out
 }
 
 // atLimit reports whether the lease's range set has as many firm holds as the

@@ -59,8 +59,9 @@ func TestANamespaceMadeAnewAtThePath(t *testing.T) {
 		w.same("after", w.add(ask{pod: "db-0", container: "c2", uid: "u2", window: hour}), "10.0.0.2")
 	})
 	for name, harm := range map[string]func(*world){
-		"it has the address":   func(w *world) { w.plug(path, netip.MustParseAddr("10.0.0.2")) },
-		"it cannot be entered": func(w *world) { w.closed = map[string]bool{path: true} },
+		"it has the address":            func(w *world) { w.plug(path, netip.MustParseAddr("10.0.0.2")) },
+		"no address is on an interface": func(w *world) { w.plugged[path] = nil },
+		"it cannot be entered":          func(w *world) { w.closed = map[string]bool{path: true} },
 	} {
 		t.Run("another pod gets the namespace, and "+name, func(t *testing.T) {
 			w := start(t)
