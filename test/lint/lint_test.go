@@ -160,10 +160,10 @@ func returnsBool(fn *ast.FuncType) bool {
 }
 
 // forbidden are expressions that the repository must not contain, and what to write instead. The
-// names are those of documents outside of it.
+// names are those of documents outside of it; brackets keep this file from containing them.
 var forbidden = map[string]*regexp.Regexp{
 	`write "reports whether"`: regexp.MustCompile(`(?i)tells ` + `whether`),
-	"name a heading in docs/": regexp.MustCompile(`\b(FACTS|DESIGN|NAMES|FIELD|STYLE|TESTBED|REVIEW)\b`),
+	"name a heading in docs/": regexp.MustCompile(`\b(F[A]CTS|D[E]SIGN|N[A]MES|F[I]ELD|S[T]YLE|T[E]STBED|REVIEW)\b`),
 }
 
 func TestForbiddenWords(t *testing.T) {
