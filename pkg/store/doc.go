@@ -10,7 +10,7 @@
 // the address:
 //
 //	meta      format, boot, look, spaces, lost         the node's state
-//	pools     dataDir 0 network        -> P, known
+//	pools     dataDir 0 network        -> P, adopted, checksum
 //	leases    P A                      -> record       the authoritative records
 //	holders   container 0 ifname 0 P A -> -            bound leases by holder
 //	keys      P ns 0 name 0 ifname 0 A -> -            leases by key

@@ -300,3 +300,27 @@ func instant(v []byte) (lease.Instant, error) {
 	}
 	return i, nil
 }
+
+const poolBytes = 5 // the number of a pool, and whether it was adopted
+
+// encodePool encodes an entry of the list of pools. The checksum includes the key, because with
+// another name or number the pool would appear to have no leases.
+func encodePool(p lease.Pool, id poolID, adopted bool) []byte {
+	v := append(id.prefix(), 0)
+	if adopted {
+		v[poolBytes-1] = 1
+	}
+	return binary.BigEndian.AppendUint64(v, checksum(append(poolKey(p), v...)))
+}
+
+// decodePool is the inverse of encodePool.
+func decodePool(p lease.Pool, v []byte) (id poolID, adopted bool, err error) {
+	if len(v) != poolBytes+sumBytes {
+		return 0, false, fmt.Errorf("%w: %d bytes", ErrDamaged, len(v))
+	}
+	v, sum := v[:poolBytes], binary.BigEndian.Uint64(v[poolBytes:])
+	if checksum(append(poolKey(p), v...)) != sum {
+		return 0, false, fmt.Errorf("%w: checksum", ErrDamaged)
+	}
+	return poolID(binary.BigEndian.Uint32(v)), v[poolBytes-1] != 0, nil
+}

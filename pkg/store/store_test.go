@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -522,6 +523,36 @@ func TestDamagedRecordDoesNotAffectOthers(t *testing.T) {
 	})
 	// Writing it again repairs it, as the check at the end of the test verifies.
 	update(t, s, func(tx *Tx) error { return put(tx, bad) })
+}
+
+// A pool with another number or name would seem to have no leases, and its addresses would be free.
+func TestDamagedPoolIsLost(t *testing.T) {
+	s := open(t)
+	l := fresh("10.0.0.5", "a", "c1")
+	update(t, s, func(tx *Tx) error { return errors.Join(put(tx, l), tx.SetAdopted(l.Pool)) })
+	var key, value []byte
+	view(t, s, func(tx *Tx) { key, value = poolKey(l.Pool), bytes.Clone(tx.bucket(bucketPools).Get(poolKey(l.Pool))) })
+	whole, undo := len(key)+len(value), errors.New("undo")
+	for bit := range 8 * whole {
+		damaged := slices.Concat(key, value)
+		damaged[bit/8] ^= 1 << (bit % 8)
+		err := s.Update(t.Context(), func(tx *Tx) error {
+			if err := tx.delete(bucketPools, key); err != nil {
+				return err
+			}
+			if err := tx.put(bucketPools, damaged[:len(key)], damaged[len(key):]); err != nil {
+				return err
+			}
+			tx, err := newTx(tx.b)
+			if !errors.Is(err, ErrLost) {
+				t.Errorf("bit %d of %d: %v, pools %v; want %v", bit, 8*whole, err, tx.pools, ErrLost)
+			}
+			return undo
+		})
+		if !errors.Is(err, undo) {
+			t.Fatal(err)
+		}
+	}
 }
 
 func TestSpool(t *testing.T) {

@@ -3,7 +3,6 @@ package store
 import (
 	"bytes"
 	"cmp"
-	"encoding/binary"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -71,13 +70,12 @@ func newTx(b *bolt.Tx) (*Tx, error) {
 func (tx *Tx) readPools() error {
 	return tx.bucket(bucketPools).ForEach(func(k, v []byte) error {
 		dir, network, ok := bytes.Cut(k, []byte{0})
-		if !ok || len(v) < 4 {
-			return fmt.Errorf("%w: the list of pools is damaged", ErrLost)
-		}
 		p := lease.Pool{DataDir: string(dir), Network: string(network)}
-		id := poolID(binary.BigEndian.Uint32(v))
-		tx.pools[p], tx.names[id] = id, p
-		tx.known[p] = len(v) > 4
+		id, adopted, err := decodePool(p, v)
+		if !ok || err != nil {
+			return fmt.Errorf("%w: the list of pools is damaged: %q", ErrLost, k)
+		}
+		tx.pools[p], tx.names[id], tx.known[p] = id, p, adopted
 		return nil
 	})
 }
@@ -121,7 +119,7 @@ func (tx *Tx) SetAdopted(p lease.Pool) error {
 		return err
 	}
 	tx.known[p] = true
-	return tx.put(bucketPools, poolKey(p), append(id.prefix(), 1))
+	return tx.put(bucketPools, poolKey(p), encodePool(p, id, true))
 }
 
 // ClearAdopted sets what Adopted returns to false.
@@ -131,7 +129,7 @@ func (tx *Tx) ClearAdopted(p lease.Pool) error {
 		return nil
 	}
 	tx.known[p] = false
-	return tx.put(bucketPools, poolKey(p), id.prefix())
+	return tx.put(bucketPools, poolKey(p), encodePool(p, id, false))
 }
 
 // Pools returns all pools that have or had a lease.
@@ -150,7 +148,7 @@ func (tx *Tx) poolID(p lease.Pool) (poolID, error) {
 		id = max(id, used+1)
 	}
 	tx.pools[p], tx.names[id] = id, p
-	return id, tx.put(bucketPools, poolKey(p), id.prefix())
+	return id, tx.put(bucketPools, poolKey(p), encodePool(p, id, false))
 }
 
 // Get returns the lease of an address, with State None if there is none.
