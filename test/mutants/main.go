@@ -36,6 +36,7 @@ func main() {
 	seed := flag.Uint64("seed", uint64(time.Now().Unix()), "draw the same faults again")
 	n := flag.Int("n", 100, "how many `faults`")
 	only := flag.String("package", "", "only packages that match the `regexp`, such as ^pkg/ipam$")
+	which := flag.String("fault", "", "of these faults, only those that match the `regexp`, such as store.go:243")
 	list := flag.Bool("list", false, "print the faults and run nothing")
 	short := flag.Bool("short", false,
 		"leave out the tests of the programs, by which some of what survives then would be noticed")
@@ -45,18 +46,22 @@ func main() {
 	if err != nil {
 		log.Fatalf("-package: %v", err)
 	}
+	faults, err := regexp.Compile(*which)
+	if err != nil {
+		log.Fatalf("-fault: %v", err)
+	}
 	chosen := slices.DeleteFunc(slices.Clone(targets), func(t target) bool { return !match.MatchString(t.dir) })
 	if *short {
 		for i := range chosen {
 			chosen[i].outside = slices.DeleteFunc(slices.Clone(chosen[i].outside), isOfPrograms)
 		}
 	}
-	if err := run(*seed, *n, chosen, *list, *workers); err != nil {
+	if err := run(*seed, *n, chosen, faults, *list, *workers); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(seed uint64, n int, targets []target, list bool, workers int) error {
+func run(seed uint64, n int, targets []target, which *regexp.Regexp, list bool, workers int) error {
 	known, err := readKnown("test/mutants/equivalent.txt")
 	if err != nil {
 		return err
@@ -80,16 +85,18 @@ func run(seed uint64, n int, targets []target, list bool, workers int) error {
 	}
 	fmt.Printf("seed %d: %d faults in %d packages\n", seed, n, len(packages))
 	dice := rand.New(rand.NewPCG(seed, 0))
-	quotas := share(dice, packages, n)
+	var faults []*fault
+	for i, quota := range share(dice, packages, n) {
+		faults = append(faults, packages[i].drawAll(dice, quota)...)
+	}
+	faults = slices.DeleteFunc(faults, func(f *fault) bool { return !which.MatchString(f.String()) })
 	if list {
-		for i, p := range packages {
-			for _, f := range p.drawAll(dice, quotas[i]) {
-				fmt.Printf("%s\n\t- %s\n\t+ %s\n", f, f.before, f.after)
-			}
+		for _, f := range faults {
+			fmt.Printf("%s\n\t- %s\n\t+ %s\n", f, f.before, f.after)
 		}
 		return nil
 	}
-	return try(dice, packages, quotas, known, workers)
+	return try(packages, faults, known, workers)
 }
 
 // share says how many faults each package gets: a few at least, and the rest by how much code it
@@ -133,55 +140,57 @@ type result struct {
 // try plants the faults, package by package, so that what one compiles serves the next. First all
 // of them meet the tests of packages; those that survive meet those of the programs, which take
 // longer.
-func try(dice *rand.Rand, packages []*pack, quotas []int, known []equivalent, workers int) error {
+func try(packages []*pack, faults []*fault, known []equivalent, workers int) error {
 	dir, err := os.MkdirTemp("", "mutants")
 	if err != nil {
 		return err
 	}
 	defer remove(dir)
 	t := &tester{dir: dir, steps: map[string]*step{}}
+	targets := map[string]target{}
+	for _, p := range packages {
+		targets[p.dir] = p.target
+	}
 	var mu sync.Mutex // of results and of what is printed
 	var results []result
 	var jobs []func() error
-	for i, p := range packages {
-		for _, f := range p.drawAll(dice, quotas[i]) {
-			jobs = append(jobs, func() error {
-				r, err := t.test(f, p.steps(false))
-				if err != nil {
-					return fmt.Errorf("%s: %w", f, err)
-				}
-				mu.Lock()
-				defer mu.Unlock()
-				if r.killer == "" {
-					r.reason = reasonOf(known, f)
-				}
-				results = append(results, r)
-				r.print(len(results), sum(quotas))
-				return nil
-			})
-		}
+	for _, f := range faults {
+		jobs = append(jobs, func() error {
+			r, err := t.test(f, targets[f.pkg].steps(false))
+			if err != nil {
+				return fmt.Errorf("%s: %w", f, err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if r.killer == "" {
+				r.reason = reasonOf(known, f)
+			}
+			results = append(results, r)
+			r.print(len(results), len(faults))
+			return nil
+		})
 	}
 	if err := inParallel(workers, jobs); err != nil {
 		return err
 	}
 	jobs = nil
 	for i, r := range results {
-		if p := packages[slices.IndexFunc(packages,
-			func(p *pack) bool { return p.dir == r.pkg })]; r.verdict() == survived {
-			jobs = append(jobs, func() error {
-				after, err := t.test(r.fault, p.steps(true))
-				if err != nil {
-					return fmt.Errorf("%s: %w", r.fault, err)
-				}
-				mu.Lock()
-				defer mu.Unlock()
-				results[i] = after
-				if after.killer != "" {
-					after.print(i+1, len(results))
-				}
-				return nil
-			})
+		if r.verdict() != survived {
+			continue
 		}
+		jobs = append(jobs, func() error {
+			after, err := t.test(r.fault, targets[r.pkg].steps(true))
+			if err != nil {
+				return fmt.Errorf("%s: %w", r.fault, err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			results[i] = after
+			if after.killer != "" {
+				after.print(i+1, len(results))
+			}
+			return nil
+		})
 	}
 	if err := inParallel(workers, jobs); err != nil {
 		return err
