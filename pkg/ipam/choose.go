@@ -153,7 +153,7 @@ func (a *assignment) read(addr netip.Addr) []lease.Lease {
 }
 
 // collect ends what needs no holder any more: holds that are over, leases whose DEL
-// host-local has heard, and those of the dead, as dead finds them. Each step reads the
+// host-local has processed, and those of the dead, as dead finds them. Each step reads the
 // leases anew.
 func (a *assignment) collect(leases func() []lease.Lease, dead func([]lease.Lease) error) error {
 	for _, step := range []func([]lease.Lease) error{a.sweep, a.releaseUnmirrored, dead} {

@@ -518,7 +518,7 @@ func (c *call) giveUp(l lease.Lease) error {
 }
 
 // releaseUnmirrored looks for bound leases whose file is gone or another container's:
-// host-local has heard their DEL. Where the holder may be alive all the same, the file is made
+// host-local has processed their DEL. Where the holder may be alive all the same, the file is made
 // again. Callers read the leases anew.
 func (c *call) releaseUnmirrored(leases []lease.Lease) error {
 	for _, l := range leases {
@@ -535,7 +535,7 @@ func (c *call) releaseUnmirrored(leases []lease.Lease) error {
 			}
 			continue
 		}
-		const why = "host-local has heard its DEL"
+		const why = "host-local has processed its DEL"
 		switch life, now := c.prove(l), c.now; {
 		case life == lease.Alive, life == lease.Unknown && l.Holder.Netns.Ino != 0:
 			c.mirrors.change(l.Pool, l.Address, false)

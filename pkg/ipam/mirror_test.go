@@ -153,7 +153,7 @@ func TestALeaseThatEndsInTheSameCallLeavesNoFile(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{pod: "db-0", container: "c1", window: hour})
 	w.burn("c1")
-	// its DEL, heard by host-local: a hold begins, which the pod's request for another address ends
+	// host-local processed its DEL: a hold begins, which the pod's request for another address ends
 	w.wipe(w.path("10.0.0.2"))
 	w.add(ask{pod: "db-0", container: "c2", window: hour, requested: "10.0.0.9"})
 	w.same("leases", w.leases(), "10.0.0.9=db-0/Bound")
@@ -168,7 +168,7 @@ func TestHostLocalHearsADelAndGivesTheAddressAway(t *testing.T) {
 	w.hostLocal("10.0.0.2", "theirs")
 	w.hostLocal("10.0.0.3", "others")
 	w.del("theirs")
-	w.same("their DEL is heard", w.leases(), "10.0.0.3=/Bound")
+	w.same("host-local processed their DEL", w.leases(), "10.0.0.3=/Bound")
 	w.same("free", w.add(ask{container: "next", netns: "/dummy"}), "10.0.0.2")
 	w.refused(ask{container: "last", netns: "/dummy"}, ErrExhausted)
 	w.del("others")
@@ -216,7 +216,7 @@ func TestALostStoreIsLearntAgainFromTheFiles(t *testing.T) {
 	w.same("leases", w.leases(), "10.0.0.2=/Bound 10.0.0.3=db-1/Firm 10.0.0.4=x/Bound")
 	w.same("a hold comes back", w.add(ask{pod: "db-1", container: "c4", window: hour}), "10.0.0.3")
 	w.del("c1")
-	w.same("a container is heard", w.leases(), "10.0.0.3=db-1/Bound 10.0.0.4=x/Bound")
+	w.same("a DEL releases its address", w.leases(), "10.0.0.3=db-1/Bound 10.0.0.4=x/Bound")
 }
 
 // Addresses of unknown owner are not handed out in this boot and forgotten at

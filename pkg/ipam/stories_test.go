@@ -318,7 +318,7 @@ func TestARequestedAddressOfADeadHolder(t *testing.T) {
 			w.burn("c1")
 		}, false},
 		{"nothing can be proven", func(w *world) { w.burn("c1"); w.blind = true }, false},
-		{"host-local has heard its DEL", func(w *world) {
+		{"host-local has processed its DEL", func(w *world) {
 			w.burn("c1")
 			w.wipe(w.path("10.0.0.50"))
 		}, true},
@@ -551,7 +551,7 @@ func TestADelThatFindsTheStoreLockedIsSpooled(t *testing.T) {
 	}
 	w.burn("c1")
 	w.after(50 * time.Minute)
-	w.same("not heard yet", w.leases(), "10.0.0.2=db-0/Bound")
+	w.same("the DEL is not replayed yet", w.leases(), "10.0.0.2=db-0/Bound")
 	w.refused(ask{pod: "x", container: "c2"}, ErrExhausted, "1 firmly held")
 	w.after(10 * time.Minute)
 	w.same("the window began at the DEL", w.add(ask{pod: "x", container: "c2"}), "10.0.0.2")

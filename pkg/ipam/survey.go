@@ -179,8 +179,8 @@ const (
 	Expire ActionKind = "expire"
 	// Rebase: a hold of an earlier boot counts by this boot's clock from now on.
 	Rebase ActionKind = "rebase"
-	// Mirror: host-local's file is missing. Its DEL was heard by host-local, or
-	// the file is made again.
+	// Mirror: host-local's file is missing. host-local has processed its DEL,
+	// or the file is made again.
 	Mirror ActionKind = "mirror"
 )
 

@@ -124,7 +124,7 @@ func TestALivingSandboxOutweighsAHoldOfItsContainer(t *testing.T) {
 	w.same("leases", w.leases(), "10.0.0.2=living/Bound 10.0.0.3=x/Bound")
 }
 
-// A sandbox whose DEL was heard may live for a while: its hold stands.
+// A sandbox may exist for a while after its DEL: its hold remains.
 func TestAHoldStandsWhileItsSandboxGoes(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{pod: "db-0", container: "c1", window: hour})
