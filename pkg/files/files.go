@@ -1,5 +1,5 @@
-// Package files reads and writes small files of other programs. It neither waits for what may lie
-// at a path in place of a regular file, such as a FIFO, nor follows links.
+// Package files reads and writes small files of other programs. It does not wait for what may lie
+// at a path in place of a regular file, such as a FIFO, and only ReadLinked follows links.
 package files
 
 import (
@@ -40,23 +40,54 @@ func Write(path, content string) error {
 // Read reads a regular file, and says when it was written. What else may
 // lie in such a directory (a FIFO, a link) is refused without waiting for it.
 func Read(path string) ([]byte, time.Time, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
-	if err != nil {
+	content, info, err := read(path, syscall.O_NOFOLLOW)
+	if info == nil {
 		return nil, time.Time{}, err
+	}
+	return content, info.ModTime(), err
+}
+
+// ReadLinked reads a regular file, also where the path leads to it through links. It returns when
+// the file or the link at the path was last changed: written, replaced, renamed, or given another
+// mode or owner. That time (ctime) cannot be set, unlike the time of the last write, which packages
+// and backups restore.
+func ReadLinked(path string) ([]byte, time.Time, error) {
+	content, info, err := read(path, 0)
+	if info == nil {
+		return nil, time.Time{}, err
+	}
+	at := Changed(info)
+	if link, e := os.Lstat(path); e == nil && Changed(link).After(at) {
+		at = Changed(link)
+	}
+	return content, at, err
+}
+
+// Changed returns when the file of an os.Stat or os.Lstat was last changed.
+func Changed(info fs.FileInfo) time.Time {
+	at := info.Sys().(*syscall.Stat_t).Ctim
+	return time.Unix(at.Unix())
+}
+
+// read returns no info if the file could not be opened, and no content if it is not a regular file.
+func read(path string, flags int) ([]byte, fs.FileInfo, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|flags, 0)
+	if err != nil {
+		return nil, nil, err
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
-		return nil, time.Time{}, err
+		return nil, nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, info.ModTime(), fmt.Errorf("%s is not a regular file", path)
+		return nil, info, fmt.Errorf("%s is not a regular file", path)
 	}
 	b, err := io.ReadAll(io.LimitReader(f, Max+1))
 	if err == nil && len(b) > Max {
 		err = fmt.Errorf("%s is larger than %d bytes", path, Max)
 	}
-	return b, info.ModTime(), err
+	return b, info, err
 }
 
 // List returns the names in a directory, in order; none where it is missing.

@@ -1,9 +1,12 @@
 package files
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
+	"time"
 )
 
 func TestRead(t *testing.T) {
@@ -30,6 +33,37 @@ func TestRead(t *testing.T) {
 		}
 		if info, e := os.Stat(path); want && (e != nil || !at.Equal(info.ModTime()) || int64(len(b)) != info.Size()) {
 			t.Errorf("%s: %d bytes of %s, %v", path, len(b), at, e)
+		}
+	}
+}
+
+func TestReadLinked(t *testing.T) {
+	dir := t.TempDir()
+	target, link, fifo := filepath.Join(dir, "target"), filepath.Join(dir, "link"), filepath.Join(dir, "fifo")
+	if err := errors.Join(os.WriteFile(target, []byte("x"), 0o600), syscall.Mkfifo(fifo, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	long := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(target, long, long); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(20 * time.Millisecond) // the kernel's clock for files has ticks
+	before := time.Now()
+	time.Sleep(20 * time.Millisecond)
+	if err := os.Symlink("target", link); err != nil {
+		t.Fatal(err)
+	}
+	_, own, err := ReadLinked(target)
+	if err != nil || !own.After(long) || !own.Before(before) {
+		t.Errorf("the target was changed at %s, %v; want a time before %s that cannot be set", own, err, before)
+	}
+	b, at, err := ReadLinked(link)
+	if err != nil || string(b) != "x" || !at.After(before) {
+		t.Errorf("link: %q, changed at %s, %v; want its target's content, and a time after %s", b, at, err, before)
+	}
+	for _, path := range []string{dir, fifo, filepath.Join(dir, "missing")} {
+		if b, _, err := ReadLinked(path); err == nil {
+			t.Errorf("%s: %q, want an error", path, b)
 		}
 	}
 }

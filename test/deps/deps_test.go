@@ -35,6 +35,7 @@ var layers = map[string]int{
 	"pkg/announce": 1, // ARP and ND
 
 	"pkg/hostlocal": 2, // host-local's files
+	"pkg/cniconf":   2, // CNI configurations that runtimes load
 	"pkg/env":       2, // what programs read from their environment
 
 	"pkg/adopt": 3, // what the host shows
@@ -74,8 +75,9 @@ var forbidden = []struct {
 		"host-local is used by tests only"},
 	{[]string{"plugins/", "pkg/cniplugin"}, "net/http", "the plugin uses no network"},
 	{[]string{"plugins/", "pkg/cniplugin"}, "crypto/tls", "the plugin uses no network"},
-	{[]string{"pkg/store", "pkg/sandbox", "pkg/hostlocal", "pkg/adopt", "pkg/ipam", "pkg/env", "pkg/cli", "pkg/agent"},
-		"k8s.io/",
+	{[]string{"plugins/", "pkg/cniplugin"}, module + "/pkg/cniconf", "the runtime has read the configuration"},
+	{[]string{"pkg/store", "pkg/sandbox", "pkg/hostlocal", "pkg/cniconf", "pkg/adopt", "pkg/ipam", "pkg/env", "pkg/cli",
+		"pkg/agent"}, "k8s.io/",
 		"only pkg/kube, the packages below pkg/agent, pkg/manager and the programs use Kubernetes"},
 }
 

@@ -1,0 +1,154 @@
+package cniconf
+
+import (
+	"crypto/sha256"
+	"debug/buildinfo"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/files"
+)
+
+// maxBinary bounds the size of a binary that is read, in bytes. Plugins have some ten megabytes.
+const maxBinary = 1 << 30
+
+// program is the path of leasehold's plugin in the build information of its binary.
+const program = "github.com/leasehold-cni/leasehold/plugins/ipam/leasehold"
+
+// Binaries finds and identifies the binaries of plugins. A file is read again only after it has
+// changed. It is safe for concurrent use.
+type Binaries struct {
+	// Dirs are searched in this order, as in CNI_PATH.
+	Dirs []string
+	// Own are the SHA-256 digests of binaries that are leasehold's plugin. Without one, a binary is
+	// leasehold's if its build information says so.
+	Own [][sha256.Size]byte
+
+	mu   sync.Mutex
+	seen map[string]identity
+}
+
+// Binary is the file that a runtime runs for a type.
+type Binary struct {
+	// Path is the file, "" where no directory has one of that name.
+	Path string
+	// Ours reports whether it is leasehold's plugin, by content.
+	Ours bool
+	// Executable reports whether the file has the permission to be run.
+	Executable bool
+	Digest     [sha256.Size]byte
+	Changed    time.Time // when the file was last written, replaced, renamed or had its mode changed
+}
+
+// identity is what is known of the content of a file, as long as its stamp is the same.
+type identity struct {
+	stamp  stamp
+	digest [sha256.Size]byte
+	built  bool // from leasehold's plugin, according to its build information
+}
+
+type stamp struct {
+	dev, inode   uint64
+	size         int64
+	mtime, ctime syscall.Timespec
+}
+
+// Digest returns the SHA-256 digest of a file.
+func Digest(path string) ([sha256.Size]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return [sha256.Size]byte{}, err
+	}
+	defer f.Close()
+	id, err := identify(f)
+	return id.digest, err
+}
+
+// Resolve finds the binary of a plugin's type, in the way of libcni: the first regular file of that
+// name. It returns an error if a directory or the binary could not be read; then a runtime may find
+// another one.
+func (b *Binaries) Resolve(kind string) (Binary, error) {
+	if kind == "" || strings.ContainsRune(kind, filepath.Separator) || kind == "." || kind == ".." {
+		return Binary{}, nil // libcni runs nothing of that name
+	}
+	for _, dir := range b.Dirs {
+		path := filepath.Join(dir, kind)
+		info, err := os.Stat(path)
+		switch {
+		case files.IsMissing(err):
+			continue
+		case err != nil:
+			return Binary{}, fmt.Errorf("looking for plugin %s: %w", kind, err)
+		case !info.Mode().IsRegular():
+			continue
+		}
+		return b.read(path)
+	}
+	return Binary{}, nil
+}
+
+func (b *Binaries) read(path string) (Binary, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return Binary{}, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return Binary{}, err
+	}
+	now := stampOf(info)
+	b.mu.Lock()
+	id, known := b.seen[path]
+	b.mu.Unlock()
+	if !known || id.stamp != now {
+		if id, err = identify(f); err != nil {
+			return Binary{}, fmt.Errorf("reading the plugin %s: %w", path, err)
+		}
+		id.stamp = now
+		b.mu.Lock()
+		if b.seen == nil {
+			b.seen = map[string]identity{}
+		}
+		b.seen[path] = id
+		b.mu.Unlock()
+	}
+	ours := id.built
+	for _, own := range b.Own {
+		ours = ours || own == id.digest
+	}
+	changed := files.Changed(info)
+	if link, err := os.Lstat(path); err == nil && files.Changed(link).After(changed) {
+		changed = files.Changed(link)
+	}
+	return Binary{Path: path, Ours: ours, Executable: info.Mode().Perm()&0o111 != 0, Digest: id.digest,
+		Changed: changed}, nil
+}
+
+func identify(f *os.File) (identity, error) {
+	var id identity
+	h := sha256.New()
+	n, err := io.Copy(h, io.LimitReader(f, maxBinary+1))
+	if err != nil {
+		return id, err
+	}
+	if n > maxBinary {
+		return id, fmt.Errorf("%s is larger than %d bytes", f.Name(), maxBinary)
+	}
+	h.Sum(id.digest[:0])
+	if info, err := buildinfo.Read(f); err == nil { // fails for what is not a Go program
+		id.built = info.Path == program
+	}
+	return id, nil
+}
+
+func stampOf(info os.FileInfo) stamp {
+	s := info.Sys().(*syscall.Stat_t)
+	return stamp{uint64(s.Dev), s.Ino, s.Size, s.Mtim, s.Ctim} //nolint:unconvert // other on other architectures
+}

@@ -1,0 +1,212 @@
+package cniconf
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+
+	"github.com/leasehold-cni/leasehold/pkg/files"
+)
+
+// extensions are those of the files that runtimes look at.
+var extensions = []string{".conf", ".conflist", ".json"}
+
+// Rules are the rules of a container runtime for what it loads of a directory. The zero value is
+// containerd's default.
+type Rules struct {
+	// MaxFiles is how many files are loaded (containerd's max_conf_num). 0 means 1, and a negative
+	// number means all.
+	MaxFiles int
+	// SkipInvalid reports whether a file that cannot be used is passed over for the next one, as
+	// CRI-O does. containerd loads nothing then.
+	SkipInvalid bool
+}
+
+// Conf is what a directory of configurations has.
+type Conf struct {
+	Dir string
+	// Files are all configurations in the order of the runtime, also those that are not loaded.
+	Files []File
+	// Loaded are the indexes in Files of those that the runtime loads. It is empty where there is
+	// none, or where containerd meets one that is not valid.
+	Loaded []int
+	// Rejected is the index in Files of the one that prevents the runtime from loading any, -1 for
+	// none.
+	Rejected int
+	// Unread is why it cannot be determined what is loaded, nil if it can.
+	Unread error
+}
+
+// File is one configuration.
+type File struct {
+	Path    string
+	Network string   // "name"; may be empty
+	Plugins []Plugin // in the order of their calls in an ADD
+	// Digest identifies the content, and Changed is when the file was last written, replaced,
+	// renamed or had its mode changed.
+	Digest  [sha256.Size]byte
+	Changed time.Time
+	// Invalid is why no runtime can use the file, nil if one can.
+	Invalid error
+	// Unread is why this process could not read the file, nil if it did. A runtime may be able to.
+	Unread error
+}
+
+// Load reads the configurations in dir. A directory that does not exist has none.
+func Load(dir string, rules Rules) Conf {
+	c := Conf{Dir: dir, Rejected: -1}
+	names, err := names(dir, extensions)
+	if err != nil {
+		c.Unread = err
+		return c
+	}
+	for _, name := range names {
+		c.Files = append(c.Files, readFile(filepath.Join(dir, name)))
+	}
+	c.choose(rules)
+	return c
+}
+
+// choose decides what the runtime loads.
+func (c *Conf) choose(rules Rules) {
+	limit := max(rules.MaxFiles, 1)
+	if rules.MaxFiles < 0 {
+		limit = len(c.Files)
+	}
+	for i, f := range c.Files {
+		switch {
+		case len(c.Loaded) == limit:
+			return
+		case f.Unread != nil: // it may be loaded, and what comes after it may not be
+			c.Loaded, c.Unread = nil, f.Unread
+			return
+		case f.Invalid == nil:
+			c.Loaded = append(c.Loaded, i)
+		case !rules.SkipInvalid:
+			c.Loaded, c.Rejected = nil, i
+			return
+		}
+	}
+}
+
+// names returns the names in a directory that are no directories and have one of the extensions, in
+// lexical order of bytes; none where the directory is missing.
+func names(dir string, extensions []string) ([]string, error) {
+	d, err := files.OpenDir(dir)
+	if files.IsMissing(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the directory of configurations: %w", err)
+	}
+	defer d.Close()
+	entries, err := d.ReadDir(-1)
+	if err != nil {
+		return nil, fmt.Errorf("reading the directory of configurations: %w", err)
+	}
+	var out []string
+	for _, e := range entries {
+		if !e.IsDir() && slices.Contains(extensions, filepath.Ext(e.Name())) {
+			out = append(out, e.Name())
+		}
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+func readFile(path string) File {
+	f := File{Path: path}
+	content, changed, err := files.ReadLinked(path)
+	switch {
+	case files.IsMissing(err):
+		f.Invalid = fmt.Errorf("%s is a link to a file that does not exist, or was removed", path)
+		return f
+	case err != nil:
+		f.Unread = fmt.Errorf("reading a configuration: %w", err)
+		return f
+	}
+	f.Changed, f.Digest = changed, sha256.Sum256(content)
+	list, err := parse(path, content)
+	if err != nil {
+		f.Invalid = err
+		return f
+	}
+	f.Network = list.Name
+	pointer := "/plugins/%d"
+	if filepath.Ext(path) != ".conflist" {
+		pointer = ""
+	}
+	for i, entry := range list.Plugins {
+		f.Plugins = append(f.Plugins, plugin(entry.Bytes, path, pointerTo(pointer, i)))
+	}
+	if !list.LoadOnlyInlinedPlugins && pointer != "" {
+		f.addSeparate()
+	}
+	if len(f.Plugins) == 0 && f.Invalid == nil && f.Unread == nil {
+		f.Invalid = errors.New(`it has no "plugins"`)
+	}
+	return f
+}
+
+// parse parses a configuration with libcni, as runtimes do. A file whose name does not end in
+// .conflist has a single plugin.
+func parse(path string, content []byte) (*libcni.NetworkConfigList, error) {
+	if filepath.Ext(path) == ".conflist" {
+		return libcni.NetworkConfFromBytes(content)
+	}
+	single, err := libcni.NetworkPluginConfFromBytes(content)
+	if err != nil {
+		return nil, err
+	}
+	return libcni.ConfListFromConf(single) //nolint:staticcheck // containerd and CRI-O load such files with it
+}
+
+// addSeparate adds the plugins of a list that are in files of their own, in the directory beside
+// the list that has the network's name. libcni has them since 1.3.
+func (f *File) addSeparate() {
+	dir := filepath.Join(filepath.Dir(f.Path), f.Network)
+	names, err := names(dir, []string{".conf"})
+	if err != nil {
+		f.Unread = err
+		return
+	}
+	if f.Network == "" {
+		return
+	}
+	for _, name := range names {
+		path := filepath.Join(dir, name)
+		content, changed, err := files.ReadLinked(path)
+		if err != nil {
+			f.Unread = fmt.Errorf("reading a plugin of network %s: %w", f.Network, err)
+			return
+		}
+		single, err := libcni.NetworkPluginConfFromBytes(content)
+		if err != nil {
+			f.Invalid = fmt.Errorf("%s: %w", path, err)
+			return
+		}
+		if changed.After(f.Changed) {
+			f.Changed = changed
+		}
+		f.Digest = sha256.Sum256(append(f.Digest[:], content...))
+		f.Plugins = append(f.Plugins, plugin(single.Bytes, path, ""))
+	}
+}
+
+// Problem returns why the runtime can use no configuration, nil if it uses one.
+func (c Conf) Problem() error {
+	switch {
+	case c.Unread != nil:
+		return c.Unread
+	case c.Rejected >= 0:
+		return fmt.Errorf("%s: %w", c.Files[c.Rejected].Path, c.Files[c.Rejected].Invalid)
+	case len(c.Loaded) == 0:
+		return fmt.Errorf("%s has no CNI configuration", c.Dir)
+	}
+	return nil
+}

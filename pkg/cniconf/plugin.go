@@ -1,0 +1,128 @@
+package cniconf
+
+import (
+	"encoding/json"
+	"fmt"
+)
+
+// Plugin is one plugin of a configuration.
+type Plugin struct {
+	Type string
+	// File is the file that has the plugin's entry, and Pointer where it is in that file's JSON
+	// (RFC 6901), "" for the whole.
+	File    string
+	Pointer string
+	// IPAM is the IPAM plugin that this plugin calls. Its zero value means that the entry names
+	// none.
+	IPAM IPAM
+	// Follows are the networks that a plugin such as Multus calls instead of doing the work itself.
+	// Unfollowed is why they are not known, "" if they are, or if the plugin calls none.
+	Follows    []Delegate
+	Unfollowed string
+}
+
+// IPAM is an IPAM plugin that a configuration names.
+type IPAM struct {
+	Type string
+	// Pointer is where the type is in the JSON of the plugin's file, or has to be to change it.
+	Pointer string
+	// Default reports whether the file does not name it, because the plugin has a default.
+	Default bool
+}
+
+// Delegate is a network that Multus calls: the plugins in its own entry.
+type Delegate struct {
+	Network string
+	Plugins []Plugin
+}
+
+const (
+	// HostLocal is the type of the IPAM plugin whose place leasehold takes.
+	HostLocal = "host-local"
+	// Leasehold is the type of leasehold's plugin.
+	Leasehold = "leasehold"
+
+	typeFlannel = "flannel"
+)
+
+// entry is what concerns IPAM in the entry of a plugin.
+type entry struct {
+	Name           string                `json:"name"`
+	Type           string                `json:"type"`
+	IPAM           struct{ Type string } `json:"ipam"`
+	Plugins        []json.RawMessage     `json:"plugins"`
+	Delegates      []json.RawMessage     `json:"delegates"`
+	ClusterNetwork string                `json:"clusterNetwork"`
+}
+
+// plugin returns the plugin of an entry that libcni has accepted. What it cannot decode is not an
+// error, because the plugin may not look at it either.
+func plugin(raw []byte, file, pointer string) Plugin {
+	var e entry
+	decodeErr := json.Unmarshal(raw, &e)
+	p := Plugin{Type: e.Type, File: file, Pointer: pointer}
+	switch {
+	case isMultus(e.Type):
+		p.follow(e, decodeErr)
+	case e.IPAM.Type != "":
+		p.IPAM = IPAM{Type: e.IPAM.Type, Pointer: pointer + "/ipam/type"}
+	case e.Type == typeFlannel:
+		p.IPAM = IPAM{Type: HostLocal, Pointer: pointer + "/ipam/type", Default: true}
+	}
+	return p
+}
+
+func pointerTo(format string, i int) string {
+	if format == "" {
+		return ""
+	}
+	return fmt.Sprintf(format, i)
+}
+
+// isMultus reports whether a plugin is Multus, in its thin form or its thick one.
+func isMultus(kind string) bool { return kind == "multus" || kind == "multus-shim" }
+
+// follow reads the networks that Multus calls, where its entry contains them. The first one is the
+// network of the pod's own interface.
+func (p *Plugin) follow(e entry, err error) {
+	switch {
+	case err != nil:
+		p.Unfollowed = "its entry cannot be decoded: " + err.Error()
+		return
+	case len(e.Delegates) == 0 && e.ClusterNetwork != "":
+		p.Unfollowed = fmt.Sprintf("it names clusterNetwork %q, which is not in this file", e.ClusterNetwork)
+		return
+	case len(e.Delegates) == 0:
+		p.Unfollowed = "its entry has no delegates"
+		return
+	}
+	for i, raw := range e.Delegates {
+		d, err := delegate(raw, p.File, fmt.Sprintf("%s/delegates/%d", p.Pointer, i))
+		if err != nil {
+			p.Follows, p.Unfollowed = nil, err.Error()
+			return
+		}
+		p.Follows = append(p.Follows, d)
+	}
+}
+
+// delegate returns a network that Multus calls: a single plugin or a list.
+func delegate(raw []byte, file, pointer string) (Delegate, error) {
+	var e entry
+	if err := json.Unmarshal(raw, &e); err != nil {
+		return Delegate{}, fmt.Errorf("%s cannot be decoded: %w", pointer, err)
+	}
+	out := Delegate{Network: e.Name}
+	if len(e.Plugins) == 0 {
+		out.Plugins = []Plugin{plugin(raw, file, pointer)}
+	}
+	for i, inner := range e.Plugins {
+		out.Plugins = append(out.Plugins, plugin(inner, file, fmt.Sprintf("%s/plugins/%d", pointer, i)))
+	}
+	for _, p := range out.Plugins {
+		if p.Type == "" {
+			return Delegate{}, fmt.Errorf("%s names no plugin", pointer)
+		}
+	}
+	return out, nil
+}
