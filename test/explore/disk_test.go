@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/gob"
 	"errors"
+	"hash/fnv"
 	"io"
 	"io/fs"
 	"maps"
@@ -59,12 +60,47 @@ func anyRoot(root []byte) []byte { return bytes.Repeat([]byte{'\xff'}, len(root)
 // moved is an image whose paths lead to another directory. The snapshot and the store have such.
 func (i image) moved(from, to []byte) image {
 	i = i.clone()
-	i.Store = bytes.ReplaceAll(i.Store, from, to)
+	i.Store = moveStore(i.Store, from, to)
 	if s, exists := i.Files[snapAt]; exists {
 		s.Content = strings.ReplaceAll(s.Content, string(from), string(to))
 		i.Files[snapAt] = s
 	}
 	return i
+}
+
+// moveStore replaces the directory in a store. Only entries of its list of pools contain it: they
+// begin with it, and end with a checksum of what is before it (pkg/store, encodePool).
+func moveStore(store, from, to []byte) []byte {
+	out := bytes.ReplaceAll(store, from, to)
+	for at := bytes.Index(store, from); at >= 0; {
+		if end := poolEntry(store[at:]); end > 0 {
+			copy(out[at+end:], sum(out[at:at+end]))
+		}
+		next := bytes.Index(store[at+1:], from)
+		if next < 0 {
+			break
+		}
+		at += 1 + next
+	}
+	return out
+}
+
+// poolEntry returns the length of the entry of the list of pools with which b begins, without its
+// checksum. It returns 0 if there is none, but the rest of an old page.
+func poolEntry(b []byte) int {
+	key := bytes.IndexByte(b, 0)
+	name := bytes.IndexByte(b[key+1:], 0)
+	end := key + 1 + name + 5 // the number of the pool, and whether it was adopted
+	if key < 0 || name < 0 || end+8 > len(b) || !bytes.Equal(b[end:end+8], sum(b[:end])) {
+		return 0
+	}
+	return end
+}
+
+func sum(b []byte) []byte {
+	h := fnv.New64a()
+	h.Write(b)
+	return h.Sum(nil)
 }
 
 // unpack undoes pack, in another directory.
