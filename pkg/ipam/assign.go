@@ -17,12 +17,12 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// Assign gives a container one address of each range set (ADD), all or none.
-// The pod's own addresses come first: those that it holds, those that are kept
-// for it. A repeated call of the same container gets the same answer.
+// Assign binds one address of each range set to a container (ADD), or none at all. It prefers the
+// addresses that the container is bound to already, then those held for the pod. A repeated call
+// for the same container returns the same addresses.
 //
-// Errors: ErrNetns, ErrAddressInUse, ErrUnavailable, ErrRequest, ErrExhausted, and
-// those of the store.
+// Errors: ErrNetns, ErrAddressInUse, ErrUnavailable, ErrRequest, ErrExhausted, and those of the
+// store.
 func (s *Service) Assign(ctx context.Context, req Request) (Result, error) {
 	var a *assignment
 	var refused error
@@ -52,7 +52,8 @@ func (s *Service) Assign(ctx context.Context, req Request) (Result, error) {
 	return result, nil
 }
 
-// prepare tidies up before an address is chosen.
+// prepare does what must precede the choice of an address: it handles a new boot, and ends a batch
+// of holds that are over.
 func (c *call) prepare(req Request) error {
 	if err := c.newBoot(); err != nil {
 		return err
@@ -63,7 +64,7 @@ func (c *call) prepare(req Request) error {
 	return c.sweep(c.tx.Ending(req.Pool, sweepBatch))
 }
 
-// assignment is one ADD on its way to a decision.
+// assignment is the state of one ADD.
 type assignment struct {
 	*call
 	req    Request
@@ -71,26 +72,26 @@ type assignment struct {
 	holder lease.Holder
 	window time.Duration
 
-	mine   []lease.Lease // bound to this very attachment
-	former []lease.Lease // of the key: what it may come back to
-	picks  []pick
+	mine   []lease.Lease // bound to this attachment
+	former []lease.Lease // of the key, bound to other attachments or held
+	picks  []pick        // one for each range set
 
-	superseded []lease.Lease // former ones that lose the key
-	outlived   string        // why
+	superseded []lease.Lease // former leases that lose the key
+	outlived   string        // why they lose it
 
-	limited string // why the window is shorter than asked for; "" if it is not
+	limited string // why the window is shorter than requested; "" if it is not
 	notes   []string
 }
 
-// pick is what was decided for one range set.
+// pick is the decision for one range set.
 type pick struct {
 	set    pool.Set
-	old    lease.Lease // of the address, before; State None for a fresh one
+	old    lease.Lease // the former lease of the address; State None if it had none
 	next   lease.Lease
-	event  store.Event // "" where nothing changes
+	event  store.Event // "" if nothing changes
 	reason string
-	gone   *lease.Lease // a hold of somebody else that gave way
-	moves  bool         // the round-robin cursor
+	gone   *lease.Lease // the hold of another pod that yields; nil if none does
+	moves  bool         // whether the round-robin cursor moves to this address
 }
 
 func newAssignment(c *call, req Request, netns lease.Netns) *assignment {
@@ -102,8 +103,8 @@ func newAssignment(c *call, req Request, netns lease.Netns) *assignment {
 	return a
 }
 
-// decide fills picks. refused is an answer that keeps what housekeeping wrote;
-// err undoes everything.
+// decide sets picks. refused is an error for the caller with which the transaction is still
+// committed; err rolls it back.
 func (a *assignment) decide() (refused, err error) {
 	bound, err := a.tx.ByHolder(a.req.ContainerID, a.req.IfName)
 	if err != nil {
@@ -127,7 +128,7 @@ func (a *assignment) decide() (refused, err error) {
 		}
 	}
 	if a.hasAll() {
-		return a.chooseAll() // asked again: whatever else the key has is not touched
+		return a.chooseAll() // a repeated call does not change other leases of the key
 	}
 	if err := a.readFormer(); err != nil {
 		return nil, err
@@ -139,6 +140,7 @@ func (a *assignment) decide() (refused, err error) {
 	return a.chooseAll()
 }
 
+// hasAll reports whether the attachment already has an address of each range set.
 func (a *assignment) hasAll() bool {
 	for _, set := range a.req.Sets {
 		if !slices.ContainsFunc(a.mine, func(l lease.Lease) bool { return set.Contains(l.Address) }) {
@@ -148,7 +150,7 @@ func (a *assignment) hasAll() bool {
 	return true
 }
 
-// readFormer finds what the pod may come back to, what is promised to it first.
+// readFormer sets former, retained leases first.
 func (a *assignment) readFormer() error {
 	leases, err := a.tx.ByKey(a.key)
 	if err != nil {
@@ -174,8 +176,8 @@ func rank(l lease.Lease) int {
 	return 1
 }
 
-// releaseDeadUnretained turns the key's bound leases without a window into releases where
-// their holder is dead: only the short hold for the same pod remains of them.
+// releaseDeadUnretained releases the key's bound leases without a window whose holder is dead. Only
+// the soft hold for the same pod remains of them.
 func (a *assignment) releaseDeadUnretained() error {
 	for i, l := range a.former {
 		if l.State != lease.Bound || l.Window > 0 {
@@ -195,11 +197,10 @@ func (a *assignment) releaseDeadUnretained() error {
 	return nil
 }
 
-// setWindow decides what the next release will promise: the pod's annotation;
-// where the caller is told none, what is stored for the key or in the lease
-// that it comes back to; at last the configured default.
+// setWindow sets the window of the new leases, limited by the policies, and notes why it was
+// limited.
 func (a *assignment) setWindow() {
-	a.window = a.askedWindow()
+	a.window = a.requestedWindow()
 	if a.key.IsZero() {
 		a.window = 0
 	}
@@ -208,7 +209,7 @@ func (a *assignment) setWindow() {
 		a.window = limit
 	}
 	if a.req.Options.MaxHeldShare == 0 && a.window > 0 {
-		a.limited = "maxHeldShare is 0: nothing is kept"
+		a.limited = "maxHeldShare is 0: nothing is held"
 		a.window = 0
 	}
 	if a.limited != "" {
@@ -216,7 +217,9 @@ func (a *assignment) setWindow() {
 	}
 }
 
-func (a *assignment) askedWindow() time.Duration {
+// requestedWindow returns the window of the pod's annotation. If the runtime passed no annotations,
+// it is the one that is stored for the key, or that of a former lease, or the configured default.
+func (a *assignment) requestedWindow() time.Duration {
 	if a.req.Retention.Known {
 		return a.req.Retention.Window
 	}
@@ -231,9 +234,9 @@ func (a *assignment) askedWindow() time.Duration {
 	return a.req.Options.DefaultWindow
 }
 
-// waitForFormer sends the newcomer away while the pod's old sandbox may still
-// have the addresses, for busyTimeout at most. After that policy decides: the
-// key gets a new set, or the waiting goes on.
+// waitForFormer refuses the call while the pod's old sandbox may still have the addresses, for up
+// to busyTimeout. After that the policy onBusy decides: the pod is assigned other addresses, or
+// refused further.
 func (a *assignment) waitForFormer() (refused, err error) {
 	var busy []lease.Lease
 	over := true
@@ -255,15 +258,15 @@ func (a *assignment) waitForFormer() (refused, err error) {
 	return a.refuse(busy)
 }
 
-// isKept reports whether the lease promises something to its key.
+// isKept reports whether the lease is retained, or will be when it is released.
 func isKept(l lease.Lease) bool { return l.Firm || l.State == lease.Bound && l.Window > 0 }
 
 func (a *assignment) supersede() lease.Supersede {
 	return lease.Supersede{Newcomer: a.req.Pod.UID, Timeout: a.req.Options.BusyTimeout}
 }
 
-// supersedeAll plans to take the key from its whole old set, for the new set
-// will own it. It becomes true with the new set, or not at all.
+// supersedeAll plans that all former leases lose the key, which the new leases get. write does it
+// together with binding the new ones.
 func (a *assignment) supersedeAll(busy []lease.Lease) {
 	a.outlived = fmt.Sprintf("container %s outlived busyTimeout %s", busy[0].Holder.ContainerID,
 		a.req.Options.BusyTimeout)
@@ -285,15 +288,15 @@ func (a *assignment) refuse(busy []lease.Lease) (refused, err error) {
 			return nil, err
 		}
 		if next.RefusedAt == l.RefusedAt {
-			continue // told already: nothing to write
+			continue // an earlier refusal is recorded
 		}
 		if err := a.record(l, next, store.EventRefused, "for container "+a.req.ContainerID); err != nil {
 			return nil, err
 		}
 	}
-	then := "another address is given"
+	then := "another address is assigned"
 	if a.req.Options.OnBusy == policy.Refuse {
-		then = "it is refused on (onBusy: refuse)"
+		then = "it is still refused (onBusy: refuse)"
 	}
 	known := fmt.Sprintf("whose network namespace %s is still there", l.Holder.Netns.Path)
 	if doubt := a.doubt(l); doubt != nil {
@@ -304,7 +307,7 @@ func (a *assignment) refuse(busy []lease.Lease) (refused, err error) {
 		a.req.Options.BusyTimeout, then), nil
 }
 
-// bind is the event that gives l's address to the caller.
+// bind returns the event that binds l's address to the caller.
 func (a *assignment) bind(l lease.Lease, addr netip.Addr, set string) lease.Bind {
 	e := lease.Bind{
 		Pool: a.req.Pool, Address: addr, Set: set,
@@ -330,7 +333,7 @@ func newID() string {
 	return hex.EncodeToString(b)
 }
 
-// heldLimit is how many firm holds a set may have; 0 for no limit.
+// heldLimit returns the maximum number of firm holds in a set, 0 for no limit.
 func heldLimit(set pool.Set, share float64) int {
 	switch {
 	case share >= 1:
@@ -342,7 +345,7 @@ func heldLimit(set pool.Set, share float64) int {
 	return int(max(1, min(n, math.MaxInt32)))
 }
 
-// write makes the decision true.
+// write writes what decide decided.
 func (a *assignment) write() error {
 	kept := map[netip.Addr]bool{}
 	for _, p := range a.picks {
@@ -369,8 +372,8 @@ func (a *assignment) write() error {
 	return nil
 }
 
-// drop takes the claim from a former address that the pod does not come back
-// to: it asked for another one, or the ranges have changed.
+// drop ends the retention of a former lease that was not picked: the pod requested another address,
+// or the ranges have changed.
 func (a *assignment) drop(l lease.Lease) error {
 	reason := "the ranges no longer contain it"
 	if slices.ContainsFunc(a.req.Sets, func(s pool.Set) bool { return s.Usable(l.Address) }) {
@@ -418,9 +421,8 @@ func (a *assignment) writePick(p pick) error {
 	return a.tx.SetCursor(a.req.Pool, p.next.Set, p.next.Address)
 }
 
-// warnOfLowPool tells the journal when a fresh address leaves less than a tenth
-// of its range set: once, on the way there. Cool-downs count as free, for they
-// give way.
+// warnOfLowPool adds a journal entry when the address just picked leaves less than a tenth of its
+// range set free. Soft holds count as free, because they yield.
 func (a *assignment) warnOfLowPool(p pick) error {
 	counts, size := a.tx.Counts(a.req.Pool, p.next.Set), p.set.Size()
 	used := min(uint64(counts.Bound)+uint64(counts.Firm), size) // the fresh one, at least

@@ -15,9 +15,9 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// chooseAll picks an address of each range set: what the container has, what
-// was asked for, what is kept for the pod, the next free one, one that gives
-// way. The first set without one ends it.
+// chooseAll picks an address of each range set, in this order of preference: the one that is bound
+// to the container, the requested one, one held for the pod, the next free one, one whose hold
+// yields. It ends with the first set that has none.
 func (a *assignment) chooseAll() (refused, err error) {
 	requested := slices.Clone(a.req.Requested)
 	for _, set := range a.req.Sets {
@@ -76,17 +76,17 @@ func (a *assignment) choose(set pool.Set, requested netip.Addr) (pick, error) {
 		}
 		p, err := a.claim(l, set)
 		if errors.Is(err, adopt.ErrUnreadable) && isKept(l) {
-			return p, err // its promise stands: another look may show more
+			return p, err // it is retained; a later attempt may be able to read the evidence
 		}
 		if errors.Is(err, lease.ErrTaken) || errors.Is(err, lease.ErrHolderAlive) && !isKept(l) {
-			continue // not for this pod, or a cool-down
+			continue // held for another pod, or a soft hold
 		}
 		return p, err
 	}
 	return a.chooseFresh(set)
 }
 
-// claim brings the pod back to an address that it had.
+// claim picks an address that the pod had before.
 func (a *assignment) claim(l lease.Lease, set pool.Set) (pick, error) {
 	if err := a.mayGive(l); err != nil {
 		return pick{}, err
@@ -113,7 +113,7 @@ func (a *assignment) chooseRequested(set pool.Set, addr netip.Addr) (pick, error
 		if p, err := a.claim(l, set); err == nil || errors.Is(err, store.ErrBusy) {
 			return p, err
 		}
-		// Nobody else may look whether its holder is still there.
+		// Without an agent nothing else finds out that its holder is gone.
 		if err := a.collect(func() []lease.Lease { return a.read(addr) }, a.orphanDead); err != nil {
 			return pick{}, err
 		}
@@ -124,14 +124,15 @@ func (a *assignment) chooseRequested(set pool.Set, addr netip.Addr) (pick, error
 	if l.State == lease.None {
 		return a.fresh(set, addr, nil)
 	}
-	// Nothing is better than what was asked for: a soft hold gives way.
+	// A soft hold yields to a request, because no other address would do.
 	if _, err := lease.Apply(l, a.yield(l, false), a.now); err == nil && a.mayGive(l) == nil {
 		return a.fresh(set, addr, &l)
 	}
 	return pick{}, fmt.Errorf("%w: %s in range set %s %s", ErrUnavailable, addr, set, a.describe(l))
 }
 
-// leaseOf is the lease of an address, also where only host-local's file of it is there.
+// leaseOf returns the lease of an address. If there is only host-local's file of it, its lease is
+// recorded first.
 func (a *assignment) leaseOf(addr netip.Addr) (lease.Lease, error) {
 	l, err := a.tx.Get(a.req.Pool, addr)
 	if err != nil || l.State != lease.None {
@@ -143,7 +144,7 @@ func (a *assignment) leaseOf(addr netip.Addr) (lease.Lease, error) {
 	return a.tx.Get(a.req.Pool, addr)
 }
 
-// read is the lease of an address, none where it has none.
+// read returns the lease of an address, as a slice that is empty if there is none.
 func (a *assignment) read(addr netip.Addr) []lease.Lease {
 	l, err := a.tx.Get(a.req.Pool, addr)
 	if err != nil || l.State == lease.None {
@@ -164,7 +165,7 @@ func (a *assignment) collect(leases func() []lease.Lease, dead func([]lease.Leas
 	return nil
 }
 
-// describe says who has an address and until when.
+// describe returns a text with the owner of a lease and its end.
 func (a *assignment) describe(l lease.Lease) string {
 	who := "container " + l.Holder.ContainerID
 	if l.Name != "" {
@@ -183,7 +184,7 @@ func untilText(t time.Time) string {
 	return t.UTC().Format(time.RFC3339)
 }
 
-// fresh gives an address that has no lease, or one whose hold gives way.
+// fresh picks an address that has no lease, or one whose hold, gone, yields.
 func (a *assignment) fresh(set pool.Set, addr netip.Addr, gone *lease.Lease) (pick, error) {
 	next, err := lease.Apply(lease.Lease{}, a.bind(lease.Lease{}, addr, set.ID()), a.now)
 	return pick{next: next, event: store.EventBound, gone: gone, moves: true}, err
@@ -211,8 +212,8 @@ func (a *assignment) chooseFresh(set pool.Set) (pick, error) {
 	return pick{}, a.exhausted(set, leases)
 }
 
-// unreadable returns ErrDamaged where a record of the pool cannot be read: repaired,
-// its address may turn out to be nobody's.
+// unreadable returns ErrDamaged if a record of the pool cannot be read, because after a repair its
+// address may turn out to be free.
 func (a *assignment) unreadable() (err error) {
 	a.tx.Damaged(func(p lease.Pool, addr netip.Addr) {
 		if p == a.req.Pool {
@@ -229,8 +230,8 @@ func (a *assignment) freshOr(set pool.Set, addr netip.Addr, err error) (pick, er
 	return a.fresh(set, addr, nil)
 }
 
-// next is the next address without a lease, and without a file of host-local's:
-// one that has such a file gets its lease here.
+// next returns the next address that has neither a lease nor a file of host-local's. It records a
+// lease for each address that it skips because of such a file.
 func (a *assignment) next(set pool.Set) (netip.Addr, bool, error) {
 	for {
 		addr, ok := set.Next(a.tx.Cursor(a.req.Pool, set.ID()), func(lo, hi netip.Addr) (netip.Addr, bool) {
@@ -249,16 +250,16 @@ func (a *assignment) next(set pool.Set) (netip.Addr, bool, error) {
 	}
 }
 
+// inSet returns the leases of a range set.
 func (a *assignment) inSet(set pool.Set) []lease.Lease {
 	usable := pool.Index(set)
 	return slices.DeleteFunc(a.tx.InPool(a.req.Pool), func(l lease.Lease) bool { return !usable(l.Address) })
 }
 
-// lookEvery bounds how often a full pool makes us ask every process.
+// lookEvery is the shortest time between two scans of all processes because of a full pool.
 const lookEvery = 5 * time.Second
 
-// collectDead turns the leases of dead holders into releases, at most every
-// lookEvery.
+// collectDead releases the leases of dead holders, at most once every lookEvery.
 func (a *assignment) collectDead(leases []lease.Lease) error {
 	if last := a.tx.LastFullScan(); !last.IsZero() && last.BootID == a.now.BootID && a.now.Since(last) < lookEvery {
 		return nil
@@ -287,8 +288,8 @@ func (a *assignment) yield(l lease.Lease, firm bool) lease.Yield {
 	return lease.Yield{LastHolder: a.last(l), Firm: firm}
 }
 
-// giveWay finds the hold that a full pool takes: a soft one, the oldest first;
-// then, where the policy says so, the firm one nearest to its end.
+// giveWay returns the hold that yields in a full pool: the oldest soft one; if there is none and
+// the policy onExhaustion is yield, the firm one with the earliest end.
 func (a *assignment) giveWay(leases []lease.Lease) (lease.Lease, bool) {
 	soft := slices.DeleteFunc(slices.Clone(leases), func(l lease.Lease) bool { return l.State != lease.Held || l.Firm })
 	slices.SortFunc(soft, func(x, y lease.Lease) int {
@@ -307,7 +308,7 @@ func (a *assignment) giveWay(leases []lease.Lease) (lease.Lease, bool) {
 	return lease.Lease{}, false
 }
 
-// standing says why a hold that is over has not ended.
+// standing returns a text with the reason why a hold that is over has not ended.
 func (a *assignment) standing(l lease.Lease) string {
 	who := fmt.Sprintf("container %s still has %s", l.Holder.ContainerID, l.Address)
 	life, unseen := a.lastHas(l)
@@ -320,7 +321,7 @@ func (a *assignment) standing(l lease.Lease) string {
 	return who
 }
 
-// exhausted is host-local's sentence and what an operator asks next.
+// exhausted returns ErrExhausted, with the counts of the range set and the end of the next hold.
 func (a *assignment) exhausted(set pool.Set, leases []lease.Lease) error {
 	var bound, firm, soft int
 	var first lease.Lease

@@ -11,13 +11,12 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// Release ends what the attachment holds, in whatever pool (DEL): the window
-// of each lease begins. It may come any number of times, and changes nothing
-// for anybody else (I6). Where is only where to look for a container that
-// host-local served, and for a store that does not know the pool.
+// Release releases the leases of an attachment in all pools (DEL): the window of each begins. It
+// may be called repeatedly, and changes no other lease. The hint names the pool in which to search
+// for a container that host-local served, or that a store without the pool does not know.
 //
-// A release that the store cannot take is spooled. Only where that fails too
-// is there an error, for DEL has one chance (docs/facts.md, "flannel's DEL has one chance").
+// If the store cannot be written, the release is spooled. Release returns an error only if that
+// fails as well, because a DEL may not be repeated (docs/facts.md, "flannel's DEL has one chance").
 func (s *Service) Release(ctx context.Context, who Attachment, in PoolHint) error {
 	s.Store.Unannounce(lease.Holder{ContainerID: who.ContainerID, IfName: who.IfName})
 	err := s.releaseFound(ctx, who, in)
@@ -31,10 +30,9 @@ func (s *Service) Release(ctx context.Context, who Attachment, in PoolHint) erro
 	return nil
 }
 
-// releaseFound ends what the attachment holds. Where the store does not know it, host-local may
-// have served it: its files are searched without a lock, because they may be thousands, and DELs of
-// containers that nobody knows come often (docs/facts.md, "containerd sends DEL three times or
-// more").
+// releaseFound releases the leases of an attachment. If the store has none, host-local may have
+// served it. Its files are searched without a lock, because there may be thousands, and DELs of
+// unknown containers are frequent (docs/facts.md, "containerd sends DEL three times or more").
 func (s *Service) releaseFound(ctx context.Context, who Attachment, in PoolHint) error {
 	release := func(files []netip.Addr) (found bool, err error) {
 		err = s.update(ctx, scopeOf(in), func(c *call) error {
@@ -59,8 +57,8 @@ func (s *Service) releaseFound(ctx context.Context, who Attachment, in PoolHint)
 	return err
 }
 
-// filesOf returns the addresses whose files name the attachment. It takes no lock: whoever acts on
-// them reads those files again.
+// filesOf returns the addresses whose files name the attachment. It takes no lock, so the caller
+// must read those files again before it acts on them.
 func (s *Service) filesOf(in scope, who Attachment) (named []netip.Addr) {
 	if !in.mirror {
 		return nil
@@ -88,8 +86,8 @@ func (s *Service) filesOf(in scope, who Attachment) (named []netip.Addr) {
 	return named
 }
 
-// scopeOf is the scope of a call that makes nothing new: a pool is mirrored only
-// where host-local has a directory of it. It may not know the policies.
+// scopeOf returns the scope of a call that creates no lease. Its pool is mirrored only if
+// host-local has a directory of it. The hint may lack the policies.
 func scopeOf(in PoolHint) scope {
 	s := scope{pool: in.Pool, sets: in.Sets, soft: policy.Defaults().SoftHold, mirror: hostlocal.Exists(in.Pool)}
 	if o := in.Options; o != nil {
@@ -98,8 +96,8 @@ func scopeOf(in PoolHint) scope {
 	return s
 }
 
-// release ends what the attachment held at that time. What it was given later is of a
-// new life of the container: ids are used again.
+// release releases the leases that the attachment had at a time. Later ones are of a container that
+// was started again with the same id.
 func (c *call) release(who Attachment, at lease.Instant, reason string) error {
 	leases, err := c.tx.ByHolder(who.ContainerID, who.IfName)
 	if err != nil {

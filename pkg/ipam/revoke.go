@@ -8,19 +8,17 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// Revoked is one lease that an operator's release met, and why it stands if it
-// does.
+// Revoked is one lease that Revoke selected. Err is the reason if it was not released.
 type Revoked struct {
 	Lease lease.Lease
 	Err   error
 }
 
-// Revoke gives up every lease that match selects: an operator's release. A
-// bound lease whose holder is not proven dead stays, unless forced. The reason
-// goes to the journal.
+// Revoke releases every lease that match selects, at the request of an operator. A bound lease
+// whose holder is not proven dead is only released with force. The reason is added to the journal.
 //
-// ErrNoHostView where the view is not proven to be the host's. With force nothing
-// that is seen there decides, so it works from everywhere.
+// Without force it returns ErrNoHostView if the process is not proven to see the namespaces of the
+// host.
 func (s *Service) Revoke(ctx context.Context, match func(lease.Lease) bool, force bool,
 	reason string) ([]Revoked, error) {
 	var out []Revoked

@@ -11,11 +11,11 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// Verify is CHECK: the container holds an address of each range set, and
-// prevResult names the same ones. It reads beside other readers; a busy store
-// is no failure of the container. Only where the store does not know the
-// container it looks further, as any first call does: host-local may have
-// served it, or the store may be lost.
+// Verify returns an error unless the container has an address of each range set, and prevResult has
+// the same ones (CHECK). It reads the store with a shared lock. If the store is busy it returns
+// nil, because that is not a fault of the container. If the store does not know the container,
+// Verify adopts what the node shows, as a first call does: host-local may have served it, or the
+// store may be lost.
 func (s *Service) Verify(ctx context.Context, req Request) error {
 	held, err := s.holds(ctx, req)
 	unknown := err == nil || errors.Is(err, store.ErrLost) || errors.Is(err, store.ErrDamaged) || store.IsEmpty(err)
@@ -65,8 +65,8 @@ func addressesIn(leases []lease.Lease, p lease.Pool) []netip.Addr {
 	return out
 }
 
-// verify: an address of prevResult that lies in none of our sets is another
-// plugin's, and an address that we gave must be in it.
+// verify compares the container's addresses with prevResult. Addresses of prevResult outside of the
+// range sets belong to other plugins.
 func verify(req Request, held []netip.Addr) error {
 	if len(held) == 0 {
 		return fmt.Errorf("%w: container %s has none on %s", ErrCheckFailed, req.ContainerID, req.IfName)
