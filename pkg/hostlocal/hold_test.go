@@ -82,6 +82,7 @@ func TestParseHoldRejects(t *testing.T) {
 		"#held db/db-0 eth0 hard 3600 1795258800 u1\r\neth0",       // no strength
 		"#held db/db-0 eth0 firm -1 1795258800 u1\r\neth0",         // no number
 		"#held db/db-0 eth0 firm 03600 1795258800 u1\r\neth0",      // not as we write it
+		"#held db/db-0 eth0 firm 3600 0 u1\r\neth0",                // until 1970
 		"#held db/db-0 eth0 firm 9999999999 1795258800 u1\r\n",     // beyond all windows
 		"#held db/db-0 eth0 firm 3600 99999999999999999999 u1\r\n", // beyond all clocks
 		"#held db/DB eth0 firm 3600 1795258800 u1\r\neth0",
@@ -94,6 +95,14 @@ func TestParseHoldRejects(t *testing.T) {
 		if c, ok := ParseHold(content); ok {
 			t.Errorf("%q is %+v", content, c)
 		}
+	}
+}
+
+// A node whose clock starts in 1970 writes such an end.
+func TestHoldThatEndsIn1970(t *testing.T) {
+	h, ok := ParseHold("#held db/db-0 eth0 firm 3600 1 u1\r\neth0")
+	if want := time.Unix(1, 0); !ok || !h.Until.Equal(want) {
+		t.Errorf("%+v, %t; want until %s", h, ok, want)
 	}
 }
 

@@ -433,3 +433,50 @@ func TestRebaseOfAReleaseInTheFuture(t *testing.T) {
 		t.Errorf("within the boot: %v", err)
 	}
 }
+
+func TestValidate(t *testing.T) {
+	valid := states()
+	for name, c := range map[string]struct {
+		of     string
+		change func(*Lease)
+		want   string // "": it is valid
+	}{
+		"bound":                {"bound", func(*Lease) {}, ""},
+		"held":                 {"firm", func(*Lease) {}, ""},
+		"without a soft hold":  {"windowed", func(l *Lease) { l.Soft = 0 }, ""},
+		"none":                 {"none", func(*Lease) {}, "no record"},
+		"an unknown state":     {"bound", func(l *Lease) { l.State = 7 }, "state 7"},
+		"no address":           {"bound", func(l *Lease) { l.Address = netip.Addr{} }, "no address"},
+		"no network":           {"bound", func(l *Lease) { l.Pool.Network = "" }, "no network"},
+		"a short id":           {"bound", func(l *Lease) { l.ID = l.ID[1:] }, "16 hex digits"},
+		"bound and firm":       {"bound", func(l *Lease) { l.Firm = true }, "fields of a hold"},
+		"bound for a time":     {"bound", func(l *Lease) { l.Hold = 1 }, "fields of a hold"},
+		"bound and released":   {"bound", func(l *Lease) { l.ReleasedAt = t0 }, "fields of a hold"},
+		"held since no time":   {"soft", func(l *Lease) { l.ReleasedAt = Instant{} }, "time of its release"},
+		"held for nobody":      {"firm", func(l *Lease) { l.Superseded = true }, "without a key"},
+		"held for no time":     {"firm", func(l *Lease) { l.Hold = 0 }, "without a key or a length"},
+		"a negative window":    {"bound", func(l *Lease) { l.Window = -1 }, "negative time"},
+		"a negative limit":     {"bound", func(l *Lease) { l.MaxWindow = -1 }, "negative time"},
+		"a negative soft hold": {"bound", func(l *Lease) { l.Soft = -1 }, "negative time"},
+		"a negative hold":      {"soft", func(l *Lease) { l.Hold = -1 }, "negative time"},
+	} {
+		l := valid[c.of]
+		c.change(&l)
+		err := l.Validate()
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+// Without a soft hold a released address is free at once, unless it is still in use.
+func TestReleaseWithoutASoftHold(t *testing.T) {
+	l := states()["bound"]
+	l.Soft = 0
+	for last, want := range map[Liveness]State{Unknown: None, Alive: Held} {
+		got, err := Apply(l, Release{Holder: oldHolder, LastHolder: last}, after(time.Second))
+		if err != nil || got.State != want {
+			t.Errorf("released by a holder that is %s: %s, %v; want %s", last, got.State, err, want)
+		}
+	}
+}

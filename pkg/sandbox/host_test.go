@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"testing"
 
@@ -160,5 +161,40 @@ func TestBootID(t *testing.T) {
 	}
 	if id := New("/proc", file).BootID(); id != "boot-1" {
 		t.Errorf("read %q", id)
+	}
+}
+
+// The agent looks at the host for as long as it runs.
+func TestHostClosesWhatItOpens(t *testing.T) {
+	h := testHost(t)
+	path := filepath.Join(t.TempDir(), "netns")
+	newMounted(t, path, "10.9.8.12/24")
+	netns, err := h.Netns(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // a collected file is closed
+	opened := func() int {
+		t.Helper()
+		fds, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(fds)
+	}
+	all := func() {
+		_, listed := h.Namespaces()
+		_, read := h.AddressesIn(netns)
+		if err := errors.Join(listed, read, h.ProcessNetns().Incomplete(), h.MountedNetns().Incomplete()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all()
+	before := opened()
+	for range 3 {
+		all()
+	}
+	if after := opened(); after != before {
+		t.Errorf("%d descriptors before, %d after", before, after)
 	}
 }

@@ -260,8 +260,8 @@ func TestNamespacesWithoutProcessOne(t *testing.T) {
 		}
 	}
 	_, unread, err := New(dir, "").processNamespaces()
-	if err != nil || len(unread) != 1 || !strings.Contains(unread[0].Netns.Path, "/7/") {
-		t.Errorf("unread: %+v, %v; want process 7", unread, err)
+	if err != nil || len(unread) != 1 || !strings.Contains(unread[0].Netns.Path, "/7/") || unread[0].Err == nil {
+		t.Errorf("unread: %+v, %v; want process 7 and an error", unread, err)
 	}
 }
 
@@ -297,4 +297,48 @@ func FuzzNetnsMount(f *testing.F) {
 			t.Errorf("%q is invalid, but returned %+v", line, m)
 		}
 	})
+}
+
+// Process 2 is in the host's namespace only if it is kthreadd. In a container it may be anything.
+func TestNamespacesWithProcessTwo(t *testing.T) {
+	testHost(t)
+	path := filepath.Join(t.TempDir(), "netns")
+	newMounted(t, path)
+	for pid, want := range map[string]int{"pid:4026531836": 0, "pid:5": 1} {
+		h := fakeProc(t, links{"self": {pid}})
+		err := os.WriteFile(filepath.Join(h.proc, "self", "mountinfo"), []byte("no mount of a namespace\n"), 0o600)
+		for process, netns := range map[string]string{
+			"thread-self": "/proc/thread-self/ns/net", "1": "/proc/self/ns/net", "2": path} {
+			dir := filepath.Join(h.proc, process, "ns")
+			err = errors.Join(err, os.MkdirAll(dir, 0o700), os.Symlink(netns, filepath.Join(dir, "net")))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		list, err := h.Namespaces()
+		if err != nil || len(list) != want {
+			t.Errorf("in %s: %+v, %v; want %d namespaces", pid, list, err, want)
+		}
+	}
+}
+
+// A namespace of several processes has the same path in every list.
+func TestNamespaceOfSeveralProcesses(t *testing.T) {
+	dir := t.TempDir()
+	for _, pid := range []string{"8", "7", "9"} {
+		ns := filepath.Join(dir, pid, "ns")
+		err := errors.Join(os.MkdirAll(ns, 0o700), os.Symlink("/proc/self/ns/net", filepath.Join(ns, "net")))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	found, unread, err := New(dir, "").processNamespaces()
+	if err != nil || len(unread) > 0 || len(found) != 1 {
+		t.Fatalf("%+v, unread %+v, %v", found, unread, err)
+	}
+	for _, n := range found {
+		if n.Path != filepath.Join(dir, "7/ns/net") {
+			t.Errorf("it is at %s, want that of process 7", n.Path)
+		}
+	}
 }

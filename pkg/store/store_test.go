@@ -971,3 +971,22 @@ func TestTotals(t *testing.T) {
 		}
 	})
 }
+
+func TestBootIsStored(t *testing.T) {
+	s := open(t)
+	for _, want := range []string{"", "boot-1", "boot-2"} {
+		err := s.Update(t.Context(), func(tx *Tx) error { return tx.SetBoot(want) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = s.View(t.Context(), func(tx *Tx) error {
+			if got := tx.Boot(); got != want {
+				t.Errorf("boot %q, want %q", got, want)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
