@@ -15,16 +15,16 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 )
 
-// cacheKind is how libcni marks its files since 0.8.
+// cacheKind is the kind of libcni's cache files since version 0.8.
 const cacheKind = "cniCacheV1"
 
 // annotationsKey is the capability under which the CRI runtimes pass a pod's
 // annotations (docs/facts.md, "Pod annotations arrive as a capability, and may be null").
 const annotationsKey = "io.kubernetes.cri.pod-annotations"
 
-// cacheFile is what is read of libcni's <network>-<container>-<interface>
-// (docs/facts.md, "libcni keeps a cache of results"). It exists from the end of an ADD
-// to the end of its DEL, for attachments whose whole chain succeeded.
+// cacheFile has the fields that are read of libcni's file <network>-<container>-<interface>
+// (docs/facts.md, "libcni keeps a cache of results"). The file exists from the end of an ADD to the
+// end of its DEL, if all plugins of the chain succeeded.
 type cacheFile struct {
 	Kind           string                     `json:"kind"`
 	ContainerID    string                     `json:"containerId"`
@@ -49,14 +49,14 @@ type cacheFile struct {
 // cache returns the claims of libcni's cache about the attachments of a network.
 func (n Node) cache(network string, alive func(string) (lease.Netns, bool), notes *notes) []Claim {
 	claims := n.cacheFiles(network, network+"-", alive, notes)
-	replaced(claims)
+	markReplaced(claims)
 	return claims
 }
 
-// replaced corrects the claims of containers that are gone although their namespaces seem to live:
-// one that was made anew at the same path. A namespace has an interface once, so of several
-// containers with the same one the newest is there.
-func replaced(claims []Claim) {
+// markReplaced corrects the claims of containers that are gone, but at whose path there is another
+// namespace now. A namespace has only one interface of a name, so that of several containers with
+// the same one only the newest exists.
+func markReplaced(claims []Claim) {
 	type place struct {
 		dev, ino uint64
 		ifName   string
@@ -75,9 +75,9 @@ func replaced(claims []Claim) {
 	}
 }
 
-// CacheEntry are the claims of one attachment's entry in libcni's cache, one
-// for each of its addresses, and what could not be read. An empty ifName, as in
-// host-local's old files, means every interface of the container.
+// CacheEntry returns the claims of libcni's cache about one attachment, one for each of its
+// addresses, and a text for each problem. An empty ifName, as in host-local's old files, stands for
+// every interface of the container.
 func (n Node) CacheEntry(network, containerID, ifName string) (claims []Claim, problems []string) {
 	if !names.IsNetwork(network) || !names.IsContainerID(containerID) || ifName != "" && !names.IsIfName(ifName) {
 		return nil, nil
@@ -92,8 +92,8 @@ func (n Node) CacheEntry(network, containerID, ifName string) (claims []Claim, p
 	return claims, notes.list()
 }
 
-// IsLive reports whether libcni's cache says that the container that a file of host-local's names
-// lives, and has the address; also where the entry cannot be read.
+// IsLive reports whether the container that a file of host-local's names is alive and has the
+// address according to libcni's cache. It reports true if the entry cannot be read.
 func (n Node) IsLive(network string, addr netip.Addr, content string) bool {
 	file, _ := claimOf(content)
 	claims, problems := n.CacheEntry(network, file.ContainerID, file.IfName)
@@ -113,7 +113,7 @@ func (n Node) cacheFiles(network, prefix string, alive func(string) (lease.Netns
 	var out []Claim
 	for _, dir := range dirs {
 		names, err := []string{prefix}, error(nil)
-		if strings.HasSuffix(prefix, "-") { // the beginning of a name, and no whole one
+		if strings.HasSuffix(prefix, "-") { // it is not a complete name
 			names, err = files.List(dir)
 		}
 		if err != nil {
@@ -139,7 +139,7 @@ func (n Node) cacheFiles(network, prefix string, alive func(string) (lease.Netns
 func readCache(path, network string, alive func(string) (lease.Netns, bool)) ([]Claim, error) {
 	b, modified, err := files.Read(path)
 	if files.IsMissing(err) {
-		return nil, nil // its DEL came meanwhile
+		return nil, nil // removed by a DEL
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cache file cannot be read: %w", err)
@@ -149,7 +149,7 @@ func readCache(path, network string, alive func(string) (lease.Netns, bool)) ([]
 		err = fmt.Errorf("cache file %s: %w", path, err)
 	}
 	if named != network {
-		return nil, err // "a" is the beginning of "a-b", too
+		return nil, err // the prefix of network "a" is also one of network "a-b"
 	}
 	c.Source, c.Modified = "cache file "+path, modified
 	c.Kind = DeadCache
@@ -164,19 +164,18 @@ func readCache(path, network string, alive func(string) (lease.Netns, bool)) ([]
 	return out, err
 }
 
-// parseCache reads one entry: what it says of its attachment, its addresses
-// and its network. Together with a claim the error is of something that the
-// claim now lacks.
+// parseCache parses one cache file. It returns a claim about the attachment, its addresses and its
+// network. If it returns both a claim and an error, the claim lacks what the error is about.
 func parseCache(b []byte) (c Claim, addresses []netip.Addr, network string, err error) {
 	var f cacheFile
 	if err := json.Unmarshal(b, &f); err != nil {
 		return c, nil, "", err
 	}
 	if f.Kind != cacheKind {
-		return c, nil, "", fmt.Errorf("is of kind %s, not %s", policy.Quote(f.Kind), cacheKind)
+		return c, nil, "", fmt.Errorf("has kind %s, want %s", policy.Quote(f.Kind), cacheKind)
 	}
 	if !names.IsContainerID(f.ContainerID) || !names.IsIfName(f.IfName) || !names.IsNetwork(f.NetworkName) {
-		return c, nil, "", errors.New("names no attachment")
+		return c, nil, "", errors.New("has no valid container id, interface and network")
 	}
 	c = Claim{ContainerID: f.ContainerID, IfName: f.IfName}
 	if filepath.IsAbs(f.NetNS) {
@@ -187,7 +186,7 @@ func parseCache(b []byte) (c Claim, addresses []netip.Addr, network string, err 
 	return c, f.addresses(), f.NetworkName, errors.Join(errPod, errWindow)
 }
 
-// readArgs takes the pod out of CNI_ARGS, which come in any order (docs/facts.md, "CNI_ARGS come in
+// readArgs reads the pod from CNI_ARGS, which have no fixed order (docs/facts.md, "CNI_ARGS come in
 // any order, and repeated").
 func (c *Claim) readArgs(args [][2]string) error {
 	values := map[string]string{}
@@ -199,7 +198,7 @@ func (c *Claim) readArgs(args [][2]string) error {
 		return nil
 	}
 	if !names.IsPod(namespace, name) {
-		return fmt.Errorf("%s in namespace %s is no pod", policy.Quote(name), policy.Quote(namespace))
+		return fmt.Errorf("%s in namespace %s is not a valid pod name", policy.Quote(name), policy.Quote(namespace))
 	}
 	c.Namespace, c.Name = namespace, name
 	if uid := values["K8S_POD_UID"]; names.IsUID(uid) {
@@ -208,8 +207,8 @@ func (c *Claim) readArgs(args [][2]string) error {
 	return nil
 }
 
-// readAnnotations takes the window out of the pod's annotations. A null map is
-// how a pod without annotations looks; without any map nothing is known.
+// readAnnotations reads the window from the pod's annotations. They are null for a pod without
+// annotations, and missing if the runtime passes none.
 func (c *Claim) readAnnotations(args map[string]json.RawMessage) error {
 	raw, present := args[annotationsKey]
 	if !present {
@@ -227,12 +226,12 @@ func (c *Claim) readAnnotations(args map[string]json.RawMessage) error {
 		}
 		texts[policy.Annotation] = text
 	}
-	asked, err := policy.RequestFrom(texts, true)
-	c.Window, c.WindowKnown = asked.Window, asked.Known
+	request, err := policy.RequestFrom(texts, true)
+	c.Window, c.WindowKnown = request.Window, request.Known
 	return err
 }
 
-// addresses are those of the result, in whatever version of CNI it is.
+// addresses returns the addresses of the result, of any CNI version.
 func (f *cacheFile) addresses() []netip.Addr {
 	texts := make([]string, 0, 2+len(f.Result.IPs))
 	if f.Result.IP4 != nil {
@@ -253,10 +252,10 @@ func (f *cacheFile) addresses() []netip.Addr {
 	return out
 }
 
-// alive returns the look at the namespace that an entry names. A mounted one
-// cannot be mistaken for another. The number in /proc/PID/ns/net may meanwhile
-// be another process's, one of the host's own even: such a path lives only if
-// it leads to one of the namespaces found, which are never the host's.
+// alive returns a function that returns the namespace at a path, and reports whether it exists. The
+// process id in a path such as /proc/PID/ns/net may have been reused, even by a process in the
+// host's namespace. Such a path therefore counts only if it leads to one of the namespaces found,
+// which do not include the host's.
 func (n Node) alive(spaces func() ([]sandbox.Namespace, error), notes *notes) func(string) (lease.Netns, bool) {
 	return func(path string) (lease.Netns, bool) {
 		if path == "" {
@@ -264,8 +263,7 @@ func (n Node) alive(spaces func() ([]sandbox.Namespace, error), notes *notes) fu
 		}
 		netns, err := n.Host.Netns(path)
 		if err != nil && !errors.Is(err, sandbox.ErrNotNetns) {
-			notes.add("whether network namespace %s lives cannot be told, so its addresses count as in use: %v", path,
-				err)
+			notes.add("the addresses of network namespace %s count as in use, because it cannot be read: %v", path, err)
 			return netns, true
 		}
 		if err != nil || !strings.HasPrefix(filepath.Clean(path), "/proc/") {

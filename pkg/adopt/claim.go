@@ -7,20 +7,20 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// Kind is the kind of source that a claim comes from, the weakest first.
+// Kind is the kind of source of a claim. Later ones have precedence.
 type Kind int
 
 const (
-	File      Kind = 1 + iota // host-local's file: in use, whatever became of the container
-	DeadCache                 // libcni's cache names a namespace that is gone: a pod that got no DEL
-	Kruise                    // the Kruise fork reserved it for a pod
-	HoldFile                  // our own mark in host-local's file: a hold
-	LiveCache                 // libcni's cache names a namespace that lives
-	Snapshot                  // the lease as the agent last saw it in the store
-	Living                    // the address is in a living namespace
+	File      Kind = 1 + iota // host-local's file of the address
+	DeadCache                 // libcni's cache names a namespace that is gone: there was no DEL
+	Kruise                    // a reservation of the Kruise fork
+	HoldFile                  // our mark of a hold in host-local's file
+	LiveCache                 // libcni's cache names a living namespace
+	Snapshot                  // the lease in the agent's snapshot of the store
+	Living                    // an interface in a living namespace has the address
 )
 
-// String is the kind's name in dry runs.
+// String returns the kind's name, as it appears in dry runs.
 func (k Kind) String() string {
 	names := [...]string{"nothing", "file", "dead cache entry", "kruise reservation", "held marker", "cache entry",
 		"snapshot", "living netns"}
@@ -30,12 +30,11 @@ func (k Kind) String() string {
 	return names[k]
 }
 
-// Claim is what one source says of one address. Fields that the source does not
-// have are zero.
+// Claim is what one source tells about one address. Fields that the source does not have are zero.
 type Claim struct {
 	Kind    Kind
 	Address netip.Addr
-	Source  string // for people: what was read, and where
+	Source  string // what was read, and its path, for messages
 
 	Namespace, Name, UID string // of the pod
 	ContainerID, IfName  string
@@ -45,19 +44,19 @@ type Claim struct {
 	Window      time.Duration
 	WindowKnown bool
 
-	// Released says that a hold is running. It ends at Until, or never where
-	// that is zero; Firm holds are for the pod's name, others for its UID.
+	// Released reports whether there is a hold. It ends at Until, or never if that is zero. Firm
+	// holds are for the pod's name, others for its UID.
 	Released bool
 	Firm     bool
 	Until    time.Time
 
-	Modified time.Time   // of the file: of two that disagree the newer one counts; zero if it cannot be read
-	Lease    lease.Lease // Snapshot only: the whole lease
+	Modified time.Time   // of the file; zero if it cannot be read
+	Lease    lease.Lease // of a Snapshot only
 }
 
-// Finding is a lease to adopt, and why, in one sentence.
+// Finding is a lease to adopt.
 type Finding struct {
 	Lease lease.Lease
-	Why   string
-	Seen  bool // an interface of the lease's network namespace has the address
+	Why   string // one sentence
+	Seen  bool   // an interface of the lease's network namespace has the address
 }

@@ -2,6 +2,7 @@ package adopt
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -9,43 +10,42 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// maxDeadHold bounds the hold of a pod whose namespace died unseen: nobody
-// knows when that was (docs/design.md, "Sources, and how they are weighed").
+// maxDeadHold is the longest hold for a pod whose namespace is gone without a DEL, since the time
+// of its end is unknown (docs/design.md, "Sources, and how they are weighed").
 const maxDeadHold = 10 * time.Minute
 
-// Decide weighs the claims of a pool and says which leases they amount to, in
-// the order of their addresses. It is pure: the same claims, in any order, give
-// the same findings.
+// Decide returns the leases that follow from the claims of a pool, ordered by address. It is a pure
+// function, and the order of the claims does not matter.
 //
-// For each address the best evidence decides what it is, and all of it together
-// whose it is:
+// The state of an address follows from the first of these that applies, its owner from all claims
+// together:
 //
-//  1. In a living namespace: bound.
-//  2. In the agent's snapshot: as it stood there, unless a newer file or entry
-//     names another container.
-//  3. In a cache entry whose namespace lives: bound, even if the address is in no
-//     namespace, for gVisor takes it out; to the container of a newer file, if
-//     that names another one.
-//  4. Marked as held by us: what is left of that hold, never more than its window.
-//  5. Of the rest the newest: Kruise's reservation is a firm hold of what is left
-//     of its window, all of it where no DEL came; a cache entry whose namespace is
-//     gone is a firm hold of its window, at most 10 minutes, or a soft one. They
-//     promise nothing to a pod that has another address by newer evidence.
-//  6. In a file alone: bound in this boot, for nobody known.
+//  1. An interface in a living namespace has the address: bound.
+//  2. The agent's snapshot has a lease: that lease, unless a newer file or cache entry names
+//     another container.
+//  3. A cache entry names a living namespace: bound, even if no interface has the address, because
+//     gVisor removes it from the interface. If a newer file names another container, it is bound
+//     to that one.
+//  4. A file has our mark of a hold: the rest of that hold, at most its window.
+//  5. The newest of the remaining claims. Kruise's reservation is a firm hold for the rest of its
+//     window, or the whole window if there was no DEL. A cache entry whose namespace is gone is a
+//     firm hold of its window, at most 10 minutes, or a soft hold. Neither is for a pod that has
+//     another address by newer evidence.
+//  6. There is only a file: bound until the next boot, by an unknown owner.
 //
-// Soft is the length of soft holds; newID makes the ID of a lease.
+// soft is the length of soft holds. newID returns the ID of a new lease.
 func Decide(claims []Claim, p lease.Pool, now lease.Instant, soft time.Duration, newID func() string) []Finding {
 	d := decision{pool: p, now: now, soft: soft}
 	nodes := byAddress(claims)
-	verdicts := d.standing(nodes)
-	verdicts = append(verdicts, d.fallen(nodes, verdicts)...)
+	verdicts := d.conclusive(nodes)
+	verdicts = append(verdicts, d.inconclusive(nodes, verdicts)...)
 	slices.SortFunc(verdicts, func(a, b verdict) int { return a.lease.Address.Compare(b.lease.Address) })
 	supersede(verdicts)
 	out := make([]Finding, 0, len(verdicts))
 	for _, v := range verdicts {
 		if s := nodes[v.lease.Address].first(Snapshot); s != nil && s.Lease.Key() == v.lease.Key() &&
 			!s.Lease.Key().IsZero() {
-			v.lease.ID = s.Lease.ID // kept through claims
+			v.lease.ID = s.Lease.ID // claims have no ID
 		}
 		if v.lease.ID == "" {
 			v.lease.ID = newID()
@@ -61,7 +61,7 @@ type decision struct {
 	soft time.Duration
 }
 
-// verdict is a finding in the making.
+// verdict is the decision about one address.
 type verdict struct {
 	lease lease.Lease
 	why   string
@@ -69,10 +69,10 @@ type verdict struct {
 	seen  bool      // see Finding
 }
 
-// evidence are the claims of one address, by kind, the newest first.
+// evidence is the claims of one address by kind, the newest first.
 type evidence map[Kind][]Claim
 
-// first is the newest claim of a kind, nil if there is none.
+// first returns the newest claim of a kind, nil if there is none.
 func (e evidence) first(k Kind) *Claim {
 	if len(e[k]) == 0 {
 		return nil
@@ -97,7 +97,7 @@ func newestFirst(a, b Claim) int {
 	return cmp.Or(b.Modified.Compare(a.Modified), cmp.Compare(a.Source, b.Source), a.Address.Compare(b.Address))
 }
 
-// pod is who a promise is made to: a pod's interface, in one address family.
+// pod identifies an interface of a pod in one address family.
 type pod struct {
 	namespace, name, ifName string
 	is4                     bool
@@ -110,26 +110,26 @@ func (c *Claim) hasPod() bool { return c.Name != "" }
 
 func (c *Claim) samePod(o *Claim) bool { return c.hasPod() && c.pod() == o.pod() }
 
-// standing decides about the addresses that something living, the snapshot or
-// our own mark tells of: all of them, whatever else they contradict.
-func (d decision) standing(nodes map[netip.Addr]evidence) []verdict {
+// conclusive decides about the addresses for which rules 1 to 4 of Decide apply.
+func (d decision) conclusive(nodes map[netip.Addr]evidence) []verdict {
 	var out []verdict
 	for _, e := range nodes {
-		if v, ok := d.stands(e); ok {
+		if v, ok := d.conclude(e); ok {
 			out = append(out, v)
 		}
 	}
 	return out
 }
 
-func (d decision) stands(e evidence) (verdict, bool) {
+// conclude applies the rules 1 to 4 of Decide. It reports false if none applies.
+func (d decision) conclude(e evidence) (verdict, bool) {
 	if e[Living] != nil {
 		v := d.living(e)
 		v.seen = true
 		return v, true
 	}
-	if s := e.first(Snapshot); s != nil && !changedHands(s, e) {
-		return verdict{lease: s.Lease, why: "the agent's snapshot has it so", at: s.Modified}, true
+	if s := e.first(Snapshot); s != nil && !isOutdated(s, e) {
+		return verdict{lease: s.Lease, why: "in the agent's snapshot", at: s.Modified}, true
 	}
 	if e[LiveCache] != nil {
 		c := e.entry()
@@ -137,40 +137,40 @@ func (d decision) stands(e evidence) (verdict, bool) {
 			return d.unknown(e.first(File))
 		}
 		who := d.complete(*c, e)
-		return d.bound(who, "in use"+by(who)+": "+c.Source+" names a netns that lives"), true
+		return d.bound(who, "in use"+by(who)+": "+c.Source+" names a living netns"), true
 	}
 	if m := e.first(HoldFile); m != nil {
-		return d.held(*m, d.left(*m), m.Source)
+		return d.held(*m, d.rest(*m), m.Source)
 	}
 	return verdict{}, false
 }
 
-// fallen decides about the other addresses.
-func (d decision) fallen(nodes map[netip.Addr]evidence, standing []verdict) []verdict {
+// inconclusive decides about the other addresses, by the rules 5 and 6 of Decide.
+func (d decision) inconclusive(nodes map[netip.Addr]evidence, concluded []verdict) []verdict {
 	decided := map[netip.Addr]bool{}
-	for _, v := range standing {
+	for _, v := range concluded {
 		decided[v.lease.Address] = true
 	}
-	overtaken := overtaken(nodes, standing)
+	isSuperseded := supersededClaims(nodes, concluded)
 	var out []verdict
 	for addr, e := range nodes {
-		if decided[addr] || e[HoldFile] != nil { // a hold that is over leaves nothing behind
+		if decided[addr] || e[HoldFile] != nil { // the hold is over
 			continue
 		}
-		if v, ok := d.dead(e.best(), e.first(File), overtaken); ok {
+		if v, ok := d.decideDead(e.bestDead(), e.first(File), isSuperseded); ok {
 			out = append(out, v)
 		}
 	}
 	return out
 }
 
-// overtaken finds the claims of the dead that promise nothing any more: their pod
-// has an address by better evidence, or another one by a newer source. The
-// addresses of one attachment stand or fall together.
-func overtaken(nodes map[netip.Addr]evidence, standing []verdict) func(*Claim) bool {
-	settled := map[pod]bool{}
-	for _, v := range standing {
-		settled[podOf(v.lease)] = true
+// supersededClaims returns a function that reports whether a claim about a pod that is gone
+// reserves nothing: the pod has an address by rules 1 to 4, or another one by a newer source. The
+// addresses of one attachment are treated alike.
+func supersededClaims(nodes map[netip.Addr]evidence, concluded []verdict) func(*Claim) bool {
+	decided := map[pod]bool{}
+	for _, v := range concluded {
+		decided[podOf(v.lease)] = true
 	}
 	newest := map[pod]Claim{}
 	for _, e := range nodes {
@@ -182,7 +182,7 @@ func overtaken(nodes map[netip.Addr]evidence, standing []verdict) func(*Claim) b
 	}
 	return func(c *Claim) bool {
 		n := newest[c.pod()]
-		return c.hasPod() && (settled[c.pod()] || n.Address != c.Address && n.ContainerID != c.ContainerID)
+		return c.hasPod() && (decided[c.pod()] || n.Address != c.Address && n.ContainerID != c.ContainerID)
 	}
 }
 
@@ -190,9 +190,9 @@ func podOf(l lease.Lease) pod {
 	return pod{l.Namespace, l.Name, l.Holder.IfName, l.Address.Is4()}
 }
 
-// changedHands reports whether somebody else has the address since the snapshot
-// was taken, or has come back to it.
-func changedHands(s *Claim, e evidence) bool {
+// isOutdated reports whether newer evidence shows that the address was released or bound again
+// after the snapshot.
+func isOutdated(s *Claim, e evidence) bool {
 	since := func(c *Claim) bool { return c != nil && c.Modified.After(s.Modified) }
 	live, file, mark := e.first(LiveCache), e.first(File), e.first(HoldFile)
 	held := s.Lease.State == lease.Held
@@ -201,8 +201,8 @@ func changedHands(s *Claim, e evidence) bool {
 		since(file) && file.ContainerID != "" && file.ContainerID != s.ContainerID
 }
 
-// endsWith reports whether a hold ends when a mark says, so that they are one hold, of which the
-// lease knows more. A mark has whole seconds.
+// endsWith reports whether a lease and a mark are of the same hold: they end at the same time,
+// within the precision of a mark.
 func endsWith(l lease.Lease, mark *Claim) bool {
 	if l.Hold == lease.Forever || mark.Until.IsZero() {
 		return l.Hold == lease.Forever && mark.Until.IsZero()
@@ -210,10 +210,10 @@ func endsWith(l lease.Lease, mark *Claim) bool {
 	return mark.Until.Sub(l.ReleasedAt.Wall.Add(l.Hold)).Abs() <= 2*time.Second
 }
 
-// living is the lease of an address that an interface has.
+// living returns the lease of an address that an interface has.
 func (d decision) living(e evidence) verdict {
 	seen, entry := join(e)
-	if s := e.first(Snapshot); s != nil && !changedHands(s, e) && (entry == nil || entry.ContainerID == s.ContainerID) {
+	if s := e.first(Snapshot); s != nil && !isOutdated(s, e) && (entry == nil || entry.ContainerID == s.ContainerID) {
 		return d.confirmed(*s, seen, entry)
 	}
 	who := seen
@@ -232,9 +232,9 @@ func (d decision) living(e evidence) verdict {
 	return d.bound(who, why)
 }
 
-// join finds the cache entry of a living address: the one of its namespace, or
-// else the one that counts. An address may be in several namespaces; the one
-// that an entry names is the pod's.
+// join returns the claim of the interface that has an address, and the pod's cache entry, nil if
+// there is none. An address may be in several namespaces; the pod's is the one that a cache entry
+// names.
 func join(e evidence) (seen Claim, entry *Claim) {
 	for _, s := range e[Living] {
 		for i, c := range e[LiveCache] {
@@ -246,10 +246,9 @@ func join(e evidence) (seen Claim, entry *Claim) {
 	return e[Living][0], e.entry()
 }
 
-// entry is the cache entry that counts at an address: the newest whose namespace
-// lives, or else the newest. A newer file that names another container overrules
-// it: then that container's entry counts, if it has one. So does a newer mark of
-// another pod overrule the entry of a container that is gone.
+// entry returns the relevant cache entry of an address: the newest with a living namespace, else
+// the newest. If a newer file names another container, it is that container's entry, nil if it has
+// none. It is also nil if the container is gone and a newer mark names another pod.
 func (e evidence) entry() *Claim {
 	c, file, mark := e.first(LiveCache), e.first(File), e.first(HoldFile)
 	if c == nil {
@@ -271,10 +270,9 @@ func (e evidence) entry() *Claim {
 	return nil
 }
 
-// confirmed is a lease of the snapshot whose address is seen in a namespace. A
-// hold stands while its last holder lives on. In any other namespace somebody
-// has come back to the address, in a container that only an entry whose
-// namespace lives can name.
+// confirmed returns a lease of the snapshot whose address is on an interface. A hold remains a hold
+// if that is in the namespace of its last holder. Otherwise the pod is bound to the address again,
+// by a container that is known only if a cache entry with a living namespace names it.
 func (d decision) confirmed(s, seen Claim, entry *Claim) verdict {
 	l, at := s.Lease, seen.Netns
 	named := entry != nil && entry.Kind == LiveCache
@@ -290,17 +288,15 @@ func (d decision) confirmed(s, seen Claim, entry *Claim) verdict {
 			l.Holder.ContainerID = ""
 		}
 	}
-	return verdict{lease: l, why: "the agent's snapshot has it so, and " + seen.Source + " has the address",
-		at: s.Modified}
+	return verdict{lease: l, why: "in the agent's snapshot, and " + seen.Source + " has the address", at: s.Modified}
 }
 
-// complete fills in what the best source of an owner does not know from the
-// others: a pod and its window from our mark or Kruise's reservation, the
-// container from the file. What names another pod is left alone.
+// complete adds to a claim what it lacks: the pod and its window from our mark or Kruise's
+// reservation, the container from the file. Claims that name another pod are ignored.
 func (d decision) complete(who Claim, e evidence) Claim {
 	for _, k := range []Kind{HoldFile, Kruise} {
 		c := e.first(k)
-		stale := k == Kruise && e.best() == nil
+		stale := k == Kruise && e.bestDead() == nil
 		if c == nil || stale || who.hasPod() && !who.samePod(c) {
 			continue
 		}
@@ -318,10 +314,10 @@ func (d decision) complete(who Claim, e evidence) Claim {
 	return who
 }
 
-// best is the claim of the dead that counts at an address: the newest, unless a
-// newer file names a container that no other source knows. Of one pod Kruise's
-// reservation knows more than the cache: whether a DEL came.
-func (e evidence) best() *Claim {
+// bestDead returns the relevant claim about a pod that is gone: the newest, but nil if a newer file
+// names a container that no other source knows. If both are of the same pod, Kruise's reservation
+// has precedence over the cache entry, because it also shows whether there was a DEL.
+func (e evidence) bestDead() *Claim {
 	reservation, entry := e.first(Kruise), e.first(DeadCache)
 	c := reservation
 	if reservation == nil || entry != nil && !reservation.samePod(entry) && newestFirst(*entry, *reservation) < 0 {
@@ -339,38 +335,37 @@ func (e evidence) best() *Claim {
 	return nil
 }
 
-// isNewerThan reports whether a file was written after another claim was made. One that cannot be
-// read has no time: it may be newer than anything.
+// isNewerThan reports whether a file may have been written after another claim was made. For a file
+// that cannot be read it reports true, because its time is unknown.
 func (c *Claim) isNewerThan(o *Claim) bool {
 	return c.Modified.IsZero() || c.Modified.After(o.Modified)
 }
 
-// dead decides about an address that nothing living claims, by its best dead
-// claim and its file.
-func (d decision) dead(c, file *Claim, overtaken func(*Claim) bool) (verdict, bool) {
+// decideDead decides about one address by the rules 5 and 6 of Decide. c and file may be nil.
+func (d decision) decideDead(c, file *Claim, isSuperseded func(*Claim) bool) (verdict, bool) {
 	switch {
 	case c == nil:
 		return d.unknown(file)
-	case overtaken(c) && file == nil:
+	case isSuperseded(c) && file == nil:
 		return verdict{}, false
-	case overtaken(c):
-		return d.nobody(*c)
+	case isSuperseded(c):
+		return d.anonymous(*c)
 	case c.Kind == DeadCache:
 		return d.orphan(*c)
 	}
-	if v, ok := d.held(*c, d.left(*c), c.Source); ok {
+	if v, ok := d.held(*c, d.rest(*c), c.Source); ok {
 		return v, true
 	}
 	if file != nil && c.Released && !file.isNewerThan(c) {
-		return d.nobody(*c) // the reservation proves that a DEL came after the file
+		return d.anonymous(*c) // the reservation proves a DEL after the file was written
 	}
 	return d.unknown(file)
 }
 
-// orphan is the hold of a pod that died without a DEL.
+// orphan returns the hold of a pod that is gone without a DEL.
 func (d decision) orphan(c Claim) (verdict, bool) {
 	if !c.hasPod() {
-		return d.nobody(c)
+		return d.anonymous(c)
 	}
 	hold := d.soft
 	if c.Firm = c.Window > 0; c.Firm {
@@ -379,28 +374,27 @@ func (d decision) orphan(c Claim) (verdict, bool) {
 	return d.held(c, hold, c.Source+" names a netns that is gone")
 }
 
-// nobody is the cool-down of an address whose container is dead, and that is
-// promised to nobody.
-func (d decision) nobody(c Claim) (verdict, bool) {
+// anonymous returns a soft hold that is not for any pod, for an address whose container is gone.
+func (d decision) anonymous(c Claim) (verdict, bool) {
 	c.Namespace, c.Name, c.UID, c.Window, c.Firm = "", "", "", 0, false
 	return d.held(c, d.soft, c.Source+" names a container that is gone")
 }
 
-// unknown is the lease of a file that nothing else explains: in use, until
-// another boot proves that it is not.
+// unknown returns the lease of an address of which only a file is known. It is bound until the next
+// boot, which ends all sandboxes.
 func (d decision) unknown(file *Claim) (verdict, bool) {
 	if file == nil {
 		return verdict{}, false
 	}
-	why := "in use, by nobody known, until the next boot: " + file.Source
+	why := "in use by an unknown owner until the next boot: " + file.Source
 	if file.ContainerID != "" {
 		why += " names container " + file.ContainerID
 	}
 	return d.bound(*file, why), true
 }
 
-// left is how long a hold has to go: never more than it was long.
-func (d decision) left(c Claim) time.Duration {
+// rest returns the remaining time of a hold, at most its length.
+func (d decision) rest(c Claim) time.Duration {
 	whole := d.soft
 	if c.Firm {
 		whole = c.Window
@@ -418,21 +412,21 @@ func (d decision) bound(c Claim, why string) verdict {
 	return verdict{lease: l, why: why, at: c.Modified}
 }
 
-// held makes a hold; none of no length.
+// held returns a hold. It reports false if its length is 0.
 func (d decision) held(c Claim, hold time.Duration, why string) (verdict, bool) {
 	l := d.lease(c)
 	l.State, l.Firm, l.Hold, l.ReleasedAt = lease.Held, c.Firm, hold, d.now
 	l.Holder.Netns = c.Netns
-	strength := "softly"
+	kind := "soft hold"
 	if c.Firm {
-		strength = "firmly"
+		kind = "firm hold"
 	}
-	who := "nobody"
+	who := "no pod"
 	if c.hasPod() {
 		who = "pod " + c.Namespace + "/" + c.Name
 	}
-	return verdict{lease: l, why: strength + " held for " + who + ", " + lease.FormatWindow(hold.Round(time.Second)) +
-		" to go: " + why, at: c.Modified}, hold > 0
+	return verdict{lease: l, why: fmt.Sprintf("%s for %s, %s left: %s", kind, who,
+		lease.FormatWindow(hold.Round(time.Second)), why), at: c.Modified}, hold > 0
 }
 
 func (d decision) lease(c Claim) lease.Lease {
@@ -443,6 +437,7 @@ func (d decision) lease(c Claim) lease.Lease {
 	}
 }
 
+// by returns a text that names the claim's pod, "" if it has none.
 func by(c Claim) string {
 	if !c.hasPod() {
 		return ""
@@ -450,8 +445,8 @@ func by(c Claim) string {
 	return " by pod " + c.Namespace + "/" + c.Name
 }
 
-// supersede: where two containers of one pod live, as after a force delete,
-// the newer one is the pod, and the release of the older one promises nothing.
+// supersede marks the older bound leases of a pod that has several containers, as after a forced
+// delete. The key belongs to the newest; the older ones are not retained when they are released.
 func supersede(verdicts []verdict) {
 	newest := map[lease.Key]verdict{}
 	for _, v := range verdicts {

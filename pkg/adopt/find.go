@@ -19,11 +19,11 @@ import (
 // place, and the one of older releases (docs/facts.md, "libcni keeps a cache of results").
 var DefaultCacheDirs = []string{"/var/lib/cni/results", "/var/lib/cni/cache/results"}
 
-// ErrUnreadable is returned where a source exists and cannot be read. What is
-// not known then may be in use, so nothing may be allocated from a lost store.
-var ErrUnreadable = errors.New("the host could not be looked at")
+// ErrUnreadable is returned if a source exists but cannot be read. Any address may then be in use,
+// so that none may be assigned from a pool that was lost.
+var ErrUnreadable = errors.New("the state of the host cannot be read")
 
-// Host is what the readers ask the kernel: *sandbox.Host, or a simulated one.
+// Host provides what the readers need of the kernel: *sandbox.Host, or a simulated one.
 type Host interface {
 	Netns(path string) (lease.Netns, error)
 	Namespaces() ([]sandbox.Namespace, error)
@@ -37,29 +37,28 @@ type Node struct {
 	// Files is host-local's directory of the pool, nil if the caller has not opened it.
 	Files *hostlocal.Dir
 
-	// Snapshot is the agent's last copy of the store, as it was at SnapshotAt;
-	// nil where there is none.
+	// Snapshot is the agent's last copy of the store, nil if there is none. SnapshotAt is its time.
 	Snapshot   []lease.Lease
 	SnapshotAt time.Time
 }
 
-// Found is what a node's sources amount to.
+// Found is the result of Find.
 type Found struct {
-	Findings []Finding // in the order of their addresses
-	// Problems are what could not be read; they are for stderr, one line each, and nothing to stop
-	// for.
+	Findings []Finding // ordered by address
+	// Problems are warnings for stderr about sources that could not be read, one line each.
 	Problems []string
 	// Named reports whether libcni's cache, which has an entry for each container, or the snapshot
-	// names the container of every address that is in use, and all that may tell of one could be
-	// read. The snapshot alone is not enough: it knows nothing of what came after it.
+	// names the container of every address in use, and every source could be read. The snapshot
+	// alone is not sufficient, because it lacks what happened after it.
 	Named bool
 }
 
-// Find says which leases of the pool the node amounts to. An error wraps ErrUnreadable.
+// Find returns the leases of a pool that follow from the sources of a node. Its errors wrap
+// ErrUnreadable.
 //
-// The sets are those of the pool's configuration, nil where the caller knows
-// none: then what a namespace alone shows is left out. Soft is the length of holds without a
-// window; newID makes the ID of a lease.
+// sets are the range sets of the pool's configuration, nil if they are unknown: addresses that only
+// a namespace shows are then ignored. soft is the length of holds without a window. newID returns
+// the ID of a new lease.
 func Find(n Node, p lease.Pool, sets []pool.Set, now lease.Instant, soft time.Duration,
 	newID func() string) (Found, error) {
 	var notes notes
@@ -73,8 +72,8 @@ func Find(n Node, p lease.Pool, sets []pool.Set, now lease.Instant, soft time.Du
 	return found, nil
 }
 
-// areNamed reports whether libcni's cache has an entry at all, and the container of each bound
-// lease is known from it or from the snapshot.
+// areNamed reports whether libcni's cache has any entry, and the container of each bound lease is
+// known from it or from the snapshot.
 func areNamed(findings []Finding, claims []Claim) bool {
 	type holder struct {
 		addr      netip.Addr
@@ -114,7 +113,7 @@ func (n Node) gather(p lease.Pool, notes *notes) (claims []Claim, err error) {
 		n.cache(p.Network, alive, notes), kruise(p.DataDir, notes), files), nil
 }
 
-// snapshot are the agent's leases of the pool.
+// snapshot returns the claims of the agent's snapshot about the pool.
 func (n Node) snapshot(p lease.Pool, notes *notes) []Claim {
 	var out []Claim
 	for _, l := range n.Snapshot {
@@ -122,7 +121,7 @@ func (n Node) snapshot(p lease.Pool, notes *notes) []Claim {
 			continue
 		}
 		if err := l.Validate(); err != nil {
-			notes.addUnread("the snapshot's lease of %s is left out: %v", l.Address, err)
+			notes.addUnread("ignored the snapshot's lease of %s: %v", l.Address, err)
 			continue
 		}
 		out = append(out, Claim{
@@ -134,10 +133,9 @@ func (n Node) snapshot(p lease.Pool, notes *notes) []Claim {
 	return out
 }
 
-// within leaves out the living addresses that are none of the pool's business:
-// nothing but a namespace claims them, and no set contains them. All other
-// claims name the pool, and count even where its ranges have changed since.
-// Without sets the pool is not known by this: whoever knows them asks again.
+// within removes the claims about addresses that belong to other networks: only an interface has
+// them, and no set contains them. All other sources name the pool, and are used even if its ranges
+// have changed since.
 func within(claims []Claim, sets []pool.Set) []Claim {
 	named := map[netip.Addr]bool{}
 	for _, c := range claims {

@@ -153,7 +153,7 @@ func TestFindWhatHostLocalLeft(t *testing.T) {
 		"10.0.0.6 Held soft 2m0s web-1 c2 eth0",
 		"10.0.0.7 Bound nobody",
 		"fd00::5 Bound db-0/u1 c1 eth0 02:00:00:00:00:05 /run/netns/db-0 window 10m0s")
-	if len(problems) != 1 || !strings.Contains(problems[0], "10.0.0.7 names nobody") {
+	if len(problems) != 1 || !strings.Contains(problems[0], "10.0.0.7 names no container") {
 		t.Errorf("problems: %q", problems)
 	}
 }
@@ -288,7 +288,7 @@ func TestFindTwoEntriesOfOneInterface(t *testing.T) {
 	n.want(problems)
 }
 
-// A namespace that cannot be looked at is not one that is gone.
+// A namespace that cannot be read is not one that is gone.
 func TestFindUnreadableNetns(t *testing.T) {
 	n := newNode(t)
 	n.write("results/cbr0-c4-eth0", string(entry(func(f map[string]any) {

@@ -7,8 +7,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// hostLocal returns the claims of the files that host-local keeps for a pool, one for each address
-// (docs/facts.md, "One file for each address"), and of those that we keep there. An error means
+// hostLocal returns the claims of host-local's files of a pool, one for each address
+// (docs/facts.md, "One file for each address"). They include our marks of holds. An error means
 // that addresses in use may be unknown.
 func (n Node) hostLocal(p lease.Pool, notes *notes) ([]Claim, error) {
 	dir := n.Files
@@ -26,15 +26,15 @@ func (n Node) hostLocal(p lease.Pool, notes *notes) ([]Claim, error) {
 	for _, addr := range addrs {
 		file, found, err := dir.Read(addr)
 		if !found {
-			continue // released meanwhile
+			continue // released since they were listed
 		}
 		path := dir.FilePath(addr)
 		c, known := claimOf(file.Content)
 		if err != nil {
-			c, file.Modified = Claim{Kind: File}, time.Time{} // the name alone says that the address is in use
+			c, file.Modified = Claim{Kind: File}, time.Time{} // the name alone means that the address is in use
 			notes.add("host-local's file cannot be read: %v", err)
 		} else if !known {
-			notes.add("host-local's file %s names nobody; its address counts as in use", path)
+			notes.add("host-local's file %s names no container; its address counts as in use", path)
 		}
 		c.Address, c.Modified, c.Source = addr, file.Modified, "host-local's file "+path
 		out = append(out, c)
@@ -42,8 +42,8 @@ func (n Node) hostLocal(p lease.Pool, notes *notes) ([]Claim, error) {
 	return out, nil
 }
 
-// claimOf returns the claim of a file's content. It reports false if its owner is unknown, as that
-// of an empty file after a power cut.
+// claimOf returns the claim of a file's content. It reports false if the owner is unknown: after a
+// power cut a file may be empty.
 func claimOf(content string) (Claim, bool) {
 	if h, ok := hostlocal.ParseHold(content); ok {
 		return Claim{

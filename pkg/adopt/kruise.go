@@ -13,15 +13,15 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
-// kruiseTree is the fork's directory. It stands among the networks, but is none (docs/facts.md,
-// "Its reservations are files beside the networks"); one of that name has files there, beside the
-// fork's directories.
+// kruiseTree is the fork's directory. It is among the directories of the networks (docs/facts.md,
+// "Its reservations are files beside the networks"). A network of that name has its files there as
+// well.
 const kruiseTree = "reserved"
 
-// kruiseFile is a reservation of the Kruise fork (docs/facts.md, "Its reservations are files beside
-// the networks"), which knows one address of a pod, in whatever network. The address joins it with
-// the rest: its container id may be another than that of host-local's file (docs/facts.md, "Its
-// files contradict host-local's").
+// kruiseFile is a reservation of the Kruise fork: one address of a pod, without its network
+// (docs/facts.md, "Its reservations are files beside the networks"). It is matched with other
+// claims by its address, because its container id may differ from that in host-local's file
+// (docs/facts.md, "Its files contradict host-local's").
 type kruiseFile struct {
 	ContainerID string `json:"containerId"`
 	IfName      string `json:"ifName"`
@@ -32,8 +32,8 @@ type kruiseFile struct {
 	ReleaseTime *time.Time `json:"releaseTime"`
 }
 
-// kruise reads the fork's files, <dataDir>/reserved/<namespace>/<pod>. Their
-// directories have mode 000, which stops nobody but people.
+// kruise returns the claims of the fork's files, <dataDir>/reserved/<namespace>/<pod>. Their
+// directories have mode 000, which does not affect root.
 func kruise(dataDir string, notes *notes) []Claim {
 	tree := filepath.Join(dataDir, kruiseTree)
 	var out []Claim
@@ -48,7 +48,7 @@ func kruise(dataDir string, notes *notes) []Claim {
 			path := filepath.Join(tree, namespace, name)
 			c, err := readKruise(path)
 			if err != nil {
-				notes.add("Kruise's reservation %s is left out: %v", path, err)
+				notes.add("ignored Kruise's reservation %s: %v", path, err)
 				continue
 			}
 			c.Namespace, c.Name = namespace, name
@@ -76,8 +76,8 @@ func readKruise(path string) (Claim, error) {
 	return c, err
 }
 
-// parseKruise reads one reservation. Its window is bounded like the
-// annotation's; what the fork took for a longer one overflowed.
+// parseKruise parses one reservation. Its window is limited like that of the annotation; the fork
+// itself does not limit it, so that longer ones overflow.
 func parseKruise(b []byte) (Claim, error) {
 	var f *kruiseFile
 	if err := json.Unmarshal(b, &f); err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 )
 
-// living are the addresses on interfaces now.
+// living returns the claims of the addresses that are on interfaces.
 func living(spaces []sandbox.Namespace, notes *notes) []Claim {
 	var out []Claim
 	for _, s := range spaces {

@@ -2,17 +2,17 @@ package adopt
 
 import "fmt"
 
-// maxNotes bounds what one call tells its caller.
+// maxNotes is the maximum number of notes of one call.
 const maxNotes = 20
 
-// notes are the problems of one reading.
+// notes are the problems of one call of Find.
 type notes struct {
 	texts  []string
 	more   int
-	unread bool // something that may tell of an address in use
+	unread bool // a source that may name an address in use could not be read
 }
 
-// addUnread is add for what may tell of an address in use and cannot be read.
+// addUnread adds a note about a source that cannot be read and may name an address in use.
 func (n *notes) addUnread(format string, args ...any) {
 	n.unread = true
 	n.add(format, args...)

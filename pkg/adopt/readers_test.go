@@ -96,7 +96,7 @@ func TestParseCache(t *testing.T) {
 		{"a pod that is none",
 			entry(set("cniArgs", [][2]string{{"K8S_POD_NAMESPACE", "db"}, {"K8S_POD_NAME", "../../x"}})),
 			with(func(c *Claim) { c.Namespace, c.Name, c.UID = "", "", "" }), []string{"10.0.0.5", "fd00::5"},
-			`"../../x" in namespace "db" is no pod`},
+			`"../../x" in namespace "db" is not a valid pod name`},
 		{"annotations not passed", entry(set("capabilityArgs", nil)), with(unknown), []string{"10.0.0.5", "fd00::5"},
 			""},
 		{"no annotations", entry(annotations(nil)), with(func(c *Claim) { c.Window = 0 }),
@@ -113,9 +113,9 @@ func TestParseCache(t *testing.T) {
 		{"empty", nil, Claim{}, nil, "JSON"},
 		{"null", []byte("null"), Claim{}, nil, "kind"},
 		{"of an older libcni", []byte(`{"cniVersion": "0.3.1", "ips": []}`), Claim{}, nil, "kind"},
-		{"no container", entry(set("containerId", "../c1")), Claim{}, nil, "no attachment"},
-		{"no interface", entry(set("ifName", "eth 0")), Claim{}, nil, "no attachment"},
-		{"no network", entry(set("networkName", "a/b")), Claim{}, nil, "no attachment"},
+		{"no container", entry(set("containerId", "../c1")), Claim{}, nil, "has no valid container id"},
+		{"no interface", entry(set("ifName", "eth 0")), Claim{}, nil, "has no valid container id"},
+		{"no network", entry(set("networkName", "a/b")), Claim{}, nil, "has no valid container id"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, addrs, network, err := parseCache(tt.file)
@@ -239,7 +239,7 @@ func FuzzParseFile(f *testing.F) {
 		c, known := claimOf(content)
 		believable(t, c)
 		if !known && !reflect.DeepEqual(c, Claim{Kind: File}) {
-			t.Errorf("nobody known, and %+v", c)
+			t.Errorf("owner unknown, and %+v", c)
 		}
 	})
 }
