@@ -26,9 +26,6 @@ const program = "github.com/leasehold-cni/leasehold/plugins/ipam/leasehold"
 type Binaries struct {
 	// Dirs are searched in this order, as in CNI_PATH.
 	Dirs []string
-	// Own are the SHA-256 digests of binaries that are leasehold's plugin. Without one, a binary is
-	// leasehold's if its build information says so.
-	Own [][sha256.Size]byte
 
 	mu   sync.Mutex
 	seen map[string]identity
@@ -38,7 +35,8 @@ type Binaries struct {
 type Binary struct {
 	// Path is the file, "" where no directory has one of that name.
 	Path string
-	// Ours reports whether it is leasehold's plugin, by content.
+	// Ours reports whether it is leasehold's plugin, of any version and by any name. The build
+	// information in the binary says so.
 	Ours bool
 	// Executable reports whether the file has the permission to be run.
 	Executable bool
@@ -50,24 +48,13 @@ type Binary struct {
 type identity struct {
 	stamp  stamp
 	digest [sha256.Size]byte
-	built  bool // from leasehold's plugin, according to its build information
+	ours   bool
 }
 
 type stamp struct {
 	dev, inode   uint64
 	size         int64
 	mtime, ctime syscall.Timespec
-}
-
-// Digest returns the SHA-256 digest of a file.
-func Digest(path string) ([sha256.Size]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return [sha256.Size]byte{}, err
-	}
-	defer f.Close()
-	id, err := identify(f)
-	return id.digest, err
 }
 
 // Resolve finds the binary of a plugin's type, in the way of libcni: the first regular file of that
@@ -119,15 +106,11 @@ func (b *Binaries) read(path string) (Binary, error) {
 		b.seen[path] = id
 		b.mu.Unlock()
 	}
-	ours := id.built
-	for _, own := range b.Own {
-		ours = ours || own == id.digest
-	}
 	changed := files.Changed(info)
 	if link, err := os.Lstat(path); err == nil && files.Changed(link).After(changed) {
 		changed = files.Changed(link)
 	}
-	return Binary{Path: path, Ours: ours, Executable: info.Mode().Perm()&0o111 != 0, Digest: id.digest,
+	return Binary{Path: path, Ours: id.ours, Executable: info.Mode().Perm()&0o111 != 0, Digest: id.digest,
 		Changed: changed}, nil
 }
 
@@ -143,7 +126,7 @@ func identify(f *os.File) (identity, error) {
 	}
 	h.Sum(id.digest[:0])
 	if info, err := buildinfo.Read(f); err == nil { // fails for what is not a Go program
-		id.built = info.Path == program
+		id.ours = info.Path == program
 	}
 	return id, nil
 }

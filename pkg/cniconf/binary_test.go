@@ -1,22 +1,47 @@
 package cniconf
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 )
 
-// build returns the path of leasehold's plugin, built as it is released.
-func build(t *testing.T) string {
-	t.Helper()
-	out := filepath.Join(t.TempDir(), "built")
+var buildDir string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "cniconf")
+	if err != nil {
+		panic(err)
+	}
+	buildDir = dir
+	code := m.Run()
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+var buildOnce = sync.OnceValues(func() (string, error) {
+	out := filepath.Join(buildDir, "built")
 	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w -X main.version=test", "-o", out,
 		"../../plugins/ipam/leasehold")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if text, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, text)
+	text, err := cmd.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("%w: %s", err, text)
+	}
+	return out, err
+})
+
+// build returns the path of leasehold's plugin, built as it is released.
+func build(t *testing.T) string {
+	t.Helper()
+	out, err := buildOnce()
+	if err != nil {
+		t.Fatal(err)
 	}
 	return out
 }
@@ -52,10 +77,6 @@ func TestResolve(t *testing.T) {
 	if err := os.Symlink("script", filepath.Join(first, "dir")); err != nil { // dangling, in the first directory
 		t.Fatal(err)
 	}
-	scriptDigest, err := Digest(filepath.Join(second, "script"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	b := &Binaries{Dirs: dirs}
 	for range 2 { // the second time from memory
 		for kind, want := range map[string]Binary{
@@ -73,48 +94,42 @@ func TestResolve(t *testing.T) {
 			}
 		}
 	}
-	b.Own = append(b.Own, scriptDigest)
-	if got, err := b.Resolve("script"); err != nil || !got.Ours || !got.Executable {
-		t.Errorf("script, whose digest is known: %+v, %v", got, err)
-	}
-	if err := os.Chmod(filepath.Join(second, "script"), 0o644); err != nil {
+	if err := os.Chmod(filepath.Join(second, "leasehold"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := b.Resolve("script"); err != nil || !got.Ours || got.Executable {
-		t.Errorf("script without permission to run: %+v, %v", got, err)
+	if got, err := b.Resolve("leasehold"); err != nil || !got.Ours || got.Executable {
+		t.Errorf("leasehold without permission to run: %+v, %v", got, err)
+	}
+	if got, err := b.Resolve("script"); err != nil || got.Ours || !got.Executable {
+		t.Errorf("script: %+v, %v", got, err)
 	}
 }
 
-// A package manager replaces the file and gives it the time that the package says. The size may be
-// the same.
+// A package manager replaces the file and gives it the time that the package says.
 func TestResolveNoticesAnOverwrite(t *testing.T) {
-	dir := t.TempDir()
-	path, long := filepath.Join(dir, "leasehold"), time.Now().Add(-1000*time.Hour)
-	put := func(content string) {
-		t.Helper()
-		for _, err := range []error{
-			os.WriteFile(path+".new", []byte(content), 0o755),
-			os.Chtimes(path+".new", long, long), os.Rename(path+".new", path),
-		} {
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	put("ours")
-	own, err := Digest(path)
+	dir, long := t.TempDir(), time.Now().Add(-1000*time.Hour)
+	path, plugin := filepath.Join(dir, "leasehold"), build(t)
+	info, err := os.Stat(plugin)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &Binaries{Dirs: []string{dir}, Own: [][32]byte{own}}
-	for _, content := range []string{"ours", "them", "ours"} {
-		put(content)
+	b := &Binaries{Dirs: []string{dir}}
+	for _, ours := range []bool{true, false, true} {
+		copyFile(t, plugin, path+".new")
+		if !ours { // of the same size
+			if err := os.WriteFile(path+".new", make([]byte, info.Size()), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := errors.Join(os.Chtimes(path+".new", long, long), os.Rename(path+".new", path)); err != nil {
+			t.Fatal(err)
+		}
 		got, err := b.Resolve("leasehold")
-		if err != nil || got.Ours != (content == "ours") {
-			t.Errorf("%s: %+v, %v", content, got, err)
+		if err != nil || got.Ours != ours {
+			t.Errorf("%+v, %v; want Ours %v", got, err, ours)
 		}
 		if got.Changed.Before(long.Add(time.Hour)) {
-			t.Errorf("%s: changed at %s, which is the time in the package", content, got.Changed)
+			t.Errorf("changed at %s, which is the time in the package", got.Changed)
 		}
 	}
 }

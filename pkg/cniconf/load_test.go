@@ -183,7 +183,6 @@ func TestMultus(t *testing.T) {
 		t.Errorf("%s (-want +got):\n%s", p.Unfollowed, diff)
 	}
 	for text, why := range map[string]string{
-		`{"type":"multus-shim","clusterNetwork":"/host/etc/cni/net.d/10-flannel.conflist"}`: "clusterNetwork",
 		`{"type":"multus"}`:                                 "no delegates",
 		`{"type":"multus","delegates":{}}`:                  "decoded",
 		`{"type":"multus","delegates":[1]}`:                 "delegates/0",

@@ -15,10 +15,12 @@ type Plugin struct {
 	// IPAM is the IPAM plugin that this plugin calls. Its zero value means that the entry names
 	// none.
 	IPAM IPAM
-	// Follows are the networks that a plugin such as Multus calls instead of doing the work itself.
-	// Unfollowed is why they are not known, "" if they are, or if the plugin calls none.
-	Follows    []Delegate
-	Unfollowed string
+	// Follows are the networks that Multus calls instead of doing the work itself, where its entry
+	// has them, and ClusterNetwork is what it names instead: an object, a network or a file.
+	// Unfollowed is why neither is known, "" if one is, or if the plugin is not Multus.
+	Follows        []Delegate
+	ClusterNetwork string
+	Unfollowed     string
 }
 
 // IPAM is an IPAM plugin that a configuration names.
@@ -90,7 +92,7 @@ func (p *Plugin) follow(e entry, err error) {
 		p.Unfollowed = "its entry cannot be decoded: " + err.Error()
 		return
 	case len(e.Delegates) == 0 && e.ClusterNetwork != "":
-		p.Unfollowed = fmt.Sprintf("it names clusterNetwork %q, which is not in this file", e.ClusterNetwork)
+		p.ClusterNetwork = e.ClusterNetwork
 		return
 	case len(e.Delegates) == 0:
 		p.Unfollowed = "its entry has no delegates"

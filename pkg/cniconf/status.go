@@ -1,0 +1,275 @@
+package cniconf
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// State reports whether leasehold serves a network.
+type State string
+
+// The states of a network. Unknown is neither of the others: something could not be read.
+const (
+	Active   State = "Active"
+	Inactive State = "Inactive"
+	Unknown  State = "Unknown"
+)
+
+// The reasons of the states (docs/operations.md, "Is it in use?").
+const (
+	// Active.
+	Named    = "Named"    // the configuration names leasehold
+	Replaced = "Replaced" // leasehold is in the place of the plugin that is named
+
+	// Inactive.
+	HostLocalNamed       = "HostLocalNamed"
+	FlannelDefault       = "FlannelDefault"
+	K3sDefault           = "K3sDefault"
+	OtherIPAM            = "OtherIPAM"
+	NoIPAM               = "NoIPAM"
+	BinaryReplaced       = "BinaryReplaced"
+	BinaryMissing        = "BinaryMissing"
+	BinaryNotExecutable  = "BinaryNotExecutable"
+	NoConfiguration      = "NoConfiguration"
+	InvalidConfiguration = "InvalidConfiguration"
+
+	// Unknown.
+	ConfigurationUnreadable = "ConfigurationUnreadable"
+	BinaryUnreadable        = "BinaryUnreadable"
+	DelegatesUnknown        = "DelegatesUnknown"
+	PluginUnknown           = "PluginUnknown"
+)
+
+// Status reports whether leasehold serves a network.
+type Status struct {
+	// Network is empty where there is no configuration that has one.
+	Network string
+	State   State
+	Reason  string
+	// Message names the file, what it says, and what can be done.
+	Message string
+	// File is the configuration, IPAM what it names as its IPAM plugin, and Binary what a runtime
+	// runs for that; empty where there is none.
+	File, IPAM, Binary string
+	// Since is when the configuration or the binary last changed, zero if that is not known.
+	Since time.Time
+	// Identity is the same as long as the files at the same paths have the same content.
+	Identity [sha256.Size]byte
+}
+
+// KnownConfDirs and KnownBinDirs are the directories of container runtimes and distributions
+// (docs/facts.md, "Distributions have directories of their own").
+var (
+	KnownConfDirs = []string{
+		"/etc/cni/net.d", "/var/lib/rancher/k3s/agent/etc/cni/net.d", "/var/snap/microk8s/current/args/cni-network",
+	}
+	KnownBinDirs = []string{
+		"/opt/cni/bin", "/usr/libexec/cni", "/usr/lib/cni", "/var/lib/rancher/k3s/data/cni",
+		"/var/snap/microk8s/current/opt/cni/bin",
+	}
+)
+
+// HostLocalKept is the file that is kept beside leasehold while leasehold is in host-local's place.
+const HostLocalKept = HostLocal + ".original"
+
+var (
+	// chained plugins change what others have made.
+	chained = []string{"portmap", "bandwidth", "tuning", "firewall", "sbr", "vrf", "loopback", Leasehold}
+	// delegating plugins call the IPAM plugin in their ipam section.
+	delegating = []string{"bridge", "ptp", "macvlan", "ipvlan", "vlan", "host-device", "dummy", "tap"}
+	// assigning plugins give out addresses themselves.
+	assigning = []string{"cilium-cni", "aws-cni", "kube-ovn", "ovn-k8s-cni-overlay"}
+)
+
+// Check reports for each network that is loaded whether leasehold serves it. It returns at least
+// one status.
+func Check(c Conf, b *Binaries) []Status {
+	switch {
+	case c.Unread != nil:
+		return []Status{{State: Unknown, Reason: ConfigurationUnreadable, Message: c.Unread.Error(), File: c.Dir}}
+	case c.Rejected >= 0:
+		f := c.Files[c.Rejected]
+		return []Status{{State: Inactive, Reason: InvalidConfiguration, File: f.Path, Network: f.Network,
+			Since: f.Changed, Identity: identityOf(f, Binary{}, f.Invalid.Error()), Message: fmt.Sprintf(
+				"%s is the first configuration and is not valid: %v; correct it, or remove it", f.Path, f.Invalid)}}
+	case len(c.Loaded) == 0:
+		return []Status{{State: Inactive, Reason: NoConfiguration, File: c.Dir,
+			Message: fmt.Sprintf("%s has no CNI configuration%s", c.Dir, elsewhere(c.Dir))}}
+	}
+	var out []Status
+	for _, i := range c.Loaded {
+		f := c.Files[i]
+		networks, in := c.networks(f)
+		for _, n := range networks {
+			out = append(out, b.check(in, n))
+		}
+	}
+	return out
+}
+
+// elsewhere says which of the known directories have configurations.
+func elsewhere(dir string) string {
+	for _, known := range KnownConfDirs {
+		if known == filepath.Clean(dir) {
+			continue
+		}
+		if found, err := names(known, extensions); err == nil && len(found) > 0 {
+			return fmt.Sprintf(", but %s has %s; set --cni-conf-dir to the directory that the runtime uses", known,
+				found[0])
+		}
+	}
+	return "; install a CNI plugin, or set --cni-conf-dir to the directory that the runtime uses"
+}
+
+// networks returns the networks that a file leads to, its own or those that Multus calls, and the
+// file that has them.
+func (c Conf) networks(f File) ([]Delegate, File) {
+	for _, p := range f.Plugins {
+		switch {
+		case len(p.Follows) > 0:
+			return p.Follows, f
+		case p.ClusterNetwork != "":
+			// Multus runs in a container, where the host's directory is below another one.
+			for _, other := range c.Files {
+				if strings.HasSuffix(p.ClusterNetwork, other.Path) && other.Path != f.Path && len(other.Plugins) > 0 {
+					return []Delegate{{Network: other.Network, Plugins: other.Plugins}}, other
+				}
+			}
+		}
+	}
+	return []Delegate{{Network: f.Network, Plugins: f.Plugins}}, f
+}
+
+// check decides about one network of a file.
+func (b *Binaries) check(f File, n Delegate) Status {
+	s := Status{Network: n.Network, File: f.Path, Since: f.Changed}
+	set := func(state State, reason, format string, args ...any) Status {
+		s.State, s.Reason, s.Message = state, reason, fmt.Sprintf(format, args...)
+		return s
+	}
+	at := slices.IndexFunc(n.Plugins, func(p Plugin) bool { return p.IPAM.Type != "" })
+	if at < 0 {
+		s.Identity = identityOf(f, Binary{}, "")
+		state, reason, text := withoutIPAM(f, n.Plugins)
+		return set(state, reason, "%s", text)
+	}
+	p := n.Plugins[at]
+	s.IPAM = p.IPAM.Type
+	binary, err := b.Resolve(p.IPAM.Type)
+	if err != nil {
+		return set(Unknown, BinaryUnreadable, "%s names %s, and its binary could not be read: %v", p.File, s.IPAM, err)
+	}
+	s.Binary, s.Identity = binary.Path, identityOf(f, binary, n.Network)
+	if binary.Changed.After(s.Since) {
+		s.Since = binary.Changed
+	}
+	named := fmt.Sprintf("%s names %s at %s", p.File, p.IPAM.Type, p.IPAM.Pointer)
+	if p.IPAM.Default {
+		named = fmt.Sprintf("%s names no IPAM plugin at %s, which means %s", p.File, p.IPAM.Pointer, p.IPAM.Type)
+	}
+	switch {
+	case binary.Ours && !binary.Executable:
+		return set(Inactive, BinaryNotExecutable, "%s, and %s may not be executed; set its mode to 0755", named,
+			binary.Path)
+	case binary.Ours && s.IPAM == Leasehold:
+		return set(Active, Named, "%s", named)
+	case binary.Ours:
+		return set(Active, Replaced, "%s, and %s is leasehold's plugin", named, binary.Path)
+	case s.IPAM == Leasehold && binary.Path == "":
+		return set(Inactive, BinaryMissing, "%s, and there is no such file in %s%s", named,
+			strings.Join(b.Dirs, " or "), b.installedElsewhere())
+	case s.IPAM == Leasehold:
+		return set(Inactive, BinaryReplaced, "%s, and %s is another program; install leasehold there again", named,
+			binary.Path)
+	case s.IPAM != HostLocal:
+		return set(Inactive, OtherIPAM, "%s; leasehold can take the place of host-local only: its addresses are "+
+			"the node's own", named)
+	case b.wasReplaced(binary):
+		return set(Inactive, BinaryReplaced, "%s, and %s is not leasehold's plugin any more: another program has "+
+			"installed it over leasehold; install leasehold in its place again", named,
+			filepath.Join(b.dirOf(binary), HostLocal))
+	case p.IPAM.Default && isK3s(f.Path):
+		return set(Inactive, K3sDefault, "%s; k3s writes this file at each start: name leasehold in a file for "+
+			"its option --flannel-cni-conf, or install leasehold in host-local's place", named)
+	case p.IPAM.Default:
+		return set(Inactive, FlannelDefault, "%s; kube-flannel writes this file at each start from cni-conf.json in "+
+			"the ConfigMap kube-flannel-cfg, which flannel's manifest replaces: add "+
+			`"ipam": {"type": "leasehold"} to flannel's entry there and restart its pods, or install leasehold in `+
+			"host-local's place", named)
+	}
+	return set(Inactive, HostLocalNamed, "%s, and %s is not leasehold's plugin; set the type to leasehold, or install "+
+		"leasehold in host-local's place", named, orNone(binary.Path))
+}
+
+// withoutIPAM decides about a network none of whose plugins names an IPAM plugin.
+func withoutIPAM(f File, plugins []Plugin) (State, string, string) {
+	for _, p := range plugins {
+		switch {
+		case p.Unfollowed != "":
+			return Unknown, DelegatesUnknown, fmt.Sprintf("%s calls %s, whose networks are not known: %s", p.File,
+				p.Type, p.Unfollowed)
+		case p.ClusterNetwork != "":
+			return Unknown, DelegatesUnknown, fmt.Sprintf("%s calls %s, whose clusterNetwork %q is not in this "+
+				"directory", p.File, p.Type, p.ClusterNetwork)
+		case slices.Contains(assigning, p.Type):
+			return Inactive, OtherIPAM, fmt.Sprintf("%s calls %s, which assigns addresses itself; leasehold can take "+
+				"the place of host-local only", p.File, p.Type)
+		}
+	}
+	for _, p := range plugins {
+		if !slices.Contains(chained, p.Type) && !slices.Contains(delegating, p.Type) {
+			return Unknown, PluginUnknown, fmt.Sprintf("%s calls %s without an ipam section; which IPAM plugin it "+
+				"uses is not known", p.File, p.Type)
+		}
+	}
+	return Inactive, NoIPAM, fmt.Sprintf("%s names no IPAM plugin; add an ipam section of type leasehold", f.Path)
+}
+
+// wasReplaced reports whether leasehold has been in host-local's place.
+func (b *Binaries) wasReplaced(binary Binary) bool {
+	info, err := os.Lstat(filepath.Join(b.dirOf(binary), HostLocalKept))
+	return err == nil && !info.IsDir()
+}
+
+// dirOf returns the directory of a binary, the first one if there is none.
+func (b *Binaries) dirOf(binary Binary) string {
+	if binary.Path == "" && len(b.Dirs) > 0 {
+		return b.Dirs[0]
+	}
+	return filepath.Dir(binary.Path)
+}
+
+// installedElsewhere says which of the known directories has leasehold's plugin.
+func (b *Binaries) installedElsewhere() string {
+	for _, dir := range KnownBinDirs {
+		if slices.Contains(b.Dirs, dir) {
+			continue
+		}
+		elsewhere := Binaries{Dirs: []string{dir}}
+		if found, err := elsewhere.Resolve(Leasehold); err == nil && found.Ours {
+			return fmt.Sprintf(", but in %s; install it in the directory that the runtime uses, or set "+
+				"--cni-bin-dir to that", dir)
+		}
+	}
+	return "; install it there"
+}
+
+// isK3s reports whether a configuration is in the directory of k3s, which is below its data
+// directory.
+func isK3s(path string) bool { return strings.HasSuffix(filepath.Dir(path), "/agent/etc/cni/net.d") }
+
+func orNone(path string) string {
+	if path == "" {
+		return "no file of that name in the directories of plugins"
+	}
+	return path
+}
+
+func identityOf(f File, b Binary, more string) [sha256.Size]byte {
+	return sha256.Sum256(fmt.Appendf(nil, "%s\x00%x\x00%s\x00%x\x00%s", f.Path, f.Digest, b.Path, b.Digest, more))
+}

@@ -1,0 +1,228 @@
+package cniconf
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// node is a node's directories. Its files are: "ours" leasehold's plugin, "other" another program.
+type node struct {
+	t    *testing.T
+	conf string
+	bin  string
+}
+
+func newNode(t *testing.T, bin map[string]string, conf map[string]string) node {
+	t.Helper()
+	n := node{t, write(t, conf), t.TempDir()}
+	for name, what := range bin {
+		n.put(name, what)
+	}
+	return n
+}
+
+func (n node) put(name, what string) {
+	n.t.Helper()
+	path := filepath.Join(n.bin, name)
+	switch what {
+	case "ours":
+		copyFile(n.t, build(n.t), path)
+	case "not executable":
+		copyFile(n.t, build(n.t), path)
+		if err := os.Chmod(path, 0o644); err != nil {
+			n.t.Fatal(err)
+		}
+	case "other":
+		copyFile(n.t, "/bin/true", path)
+	case "unreadable":
+		if err := os.Symlink("/proc/self/mem", path); err != nil {
+			n.t.Fatal(err)
+		}
+	default:
+		n.t.Fatalf("unknown kind of binary %q", what)
+	}
+}
+
+func (n node) check() []Status {
+	return Check(Load(n.conf, Rules{}), &Binaries{Dirs: []string{n.bin}})
+}
+
+// stock is what a node has without leasehold.
+var stock = map[string]string{"bridge": "other", "flannel": "other", "host-local": "other"}
+
+func with(base map[string]string, more ...string) map[string]string {
+	out := map[string]string{}
+	for k, v := range base {
+		out[k] = v
+	}
+	for i := 0; i < len(more); i += 2 {
+		out[more[i]] = more[i+1]
+	}
+	return out
+}
+
+func single(ipam string) map[string]string {
+	return map[string]string{"10-net.conflist": `{"name":"net","plugins":[{"type":"bridge","ipam":` + ipam + `}]}`}
+}
+
+func TestCheck(t *testing.T) {
+	named := with(stock, "leasehold", "ours")
+	replaced := with(stock, "host-local", "ours", "host-local.original", "other")
+	flannelConf := map[string]string{"10-flannel.conflist": flannel}
+	for _, c := range []struct {
+		name string
+		bin  map[string]string
+		conf map[string]string
+		want string // state, reason, network
+		says []string
+	}{
+		{"named", named, single(`{"type":"leasehold"}`), "Active Named net", nil},
+		{"in host-local's place", replaced, single(`{"type":"host-local"}`), "Active Replaced net", nil},
+		{"in host-local's place, flannel", replaced, flannelConf, "Active Replaced cbr0", nil},
+		{"in host-local's place, and named", with(replaced, "leasehold", "ours"), single(`{"type":"leasehold"}`),
+			"Active Named net", nil},
+		{"chained behind host-local", named, map[string]string{"1.conflist": `{"name":"net","plugins":[
+			{"type":"bridge","ipam":{"type":"host-local"}},{"type":"leasehold"}]}`}, "Inactive HostLocalNamed net", nil},
+
+		{"stock configuration", named, single(`{"type":"host-local"}`), "Inactive HostLocalNamed net",
+			[]string{"10-net.conflist", "/plugins/0/ipam/type", "set the type to leasehold"}},
+		{"stock configuration of flannel", named, flannelConf, "Inactive FlannelDefault cbr0",
+			[]string{"10-flannel.conflist", "kube-flannel-cfg"}},
+		{"binary overwritten", with(stock, "leasehold", "other"), single(`{"type":"leasehold"}`),
+			"Inactive BinaryReplaced net", []string{"10-net.conflist", "/leasehold is another program"}},
+		{"binary overwritten, in host-local's place", with(replaced, "host-local", "other"),
+			single(`{"type":"host-local"}`), "Inactive BinaryReplaced net", []string{"/host-local is not"}},
+		{"wrong directory", stock, single(`{"type":"leasehold"}`), "Inactive BinaryMissing net",
+			[]string{"10-net.conflist", "no such file"}},
+		{"not executable", with(stock, "leasehold", "not executable"), single(`{"type":"leasehold"}`),
+			"Inactive BinaryNotExecutable net", []string{"0755"}},
+		{"calico", named, map[string]string{"10-calico.conflist": `{"name":"k8s-pod-network","plugins":[
+			{"type":"calico","ipam":{"type":"calico-ipam"}},{"type":"portmap"}]}`},
+			"Inactive OtherIPAM k8s-pod-network", []string{"10-calico.conflist", "calico-ipam"}},
+		{"whereabouts", named, single(`{"type":"whereabouts"}`), "Inactive OtherIPAM net", []string{"whereabouts"}},
+		{"dhcp", with(named, "dhcp", "other"), single(`{"type":"dhcp"}`), "Inactive OtherIPAM net", []string{"dhcp"}},
+		{"static", named, single(`{"type":"static"}`), "Inactive OtherIPAM net", []string{"static"}},
+		{"a plugin that assigns addresses itself", named,
+			map[string]string{"05-cilium.conflist": `{"name":"cilium","plugins":[{"type":"cilium-cni"}]}`},
+			"Inactive OtherIPAM cilium", []string{"05-cilium.conflist", "cilium-cni"}},
+		{"no IPAM", named, single("null"), "Inactive NoIPAM net", []string{"10-net.conflist"}},
+		{"no configuration", named, nil, "Inactive NoConfiguration ", []string{"no CNI configuration"}},
+		{"not JSON", named, map[string]string{"10.conflist": "{"}, "Inactive InvalidConfiguration ",
+			[]string{"10.conflist"}},
+		{"another file is first", named, with(single(`{"type":"leasehold"}`), "05-b.conf",
+			`{"name":"b","type":"ptp","ipam":{"type":"host-local"}}`), "Inactive HostLocalNamed b",
+			[]string{"05-b.conf"}},
+
+		{"Canal, in host-local's place", replaced, map[string]string{"10-canal.conflist": `{"name":"k8s","plugins":[
+			{"type":"calico","ipam":{"type":"host-local","subnet":"usePodCidr"}}]}`}, "Active Replaced k8s", nil},
+		{"Multus with its delegates", named, map[string]string{"00-multus.conf": `{"type":"multus","delegates":[` +
+			bridge + `]}`, "10-net.conflist": flannel}, "Active Named net", nil},
+		{"Multus with a file", named, nil, "Inactive FlannelDefault cbr0", []string{"10-flannel.conflist"}},
+		{"Multus with a network", named, map[string]string{
+			"00-multus.conf": `{"type":"multus","clusterNetwork":"cbr0"}`, "10-flannel.conflist": flannel},
+			"Unknown DelegatesUnknown ", []string{"00-multus.conf", "cbr0"}},
+		{"Multus without delegates", named, map[string]string{"00-multus.conf": `{"type":"multus"}`},
+			"Unknown DelegatesUnknown ", []string{"00-multus.conf"}},
+		{"an unknown plugin", named, map[string]string{"1.conf": `{"name":"a","type":"mystery"}`},
+			"Unknown PluginUnknown a", []string{"1.conf", "mystery"}},
+		{"a configuration that cannot be read", named, map[string]string{"1.conf": "-> /proc/self/mem"},
+			"Unknown ConfigurationUnreadable ", []string{"1.conf"}},
+		{"a binary that cannot be read", with(stock, "leasehold", "unreadable"), single(`{"type":"leasehold"}`),
+			"Unknown BinaryUnreadable net", []string{"10-net.conflist", "/leasehold"}},
+	} {
+		n := newNode(t, c.bin, c.conf)
+		if c.name == "Multus with a file" {
+			for name, content := range map[string]string{"10-flannel.conflist": flannel, "00-multus.conf": `{
+				"type":"multus-shim","clusterNetwork":"/host` + n.conf + `/10-flannel.conflist"}`} {
+				if err := os.WriteFile(filepath.Join(n.conf, name), []byte(content), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		all := n.check()
+		if len(all) != 1 {
+			t.Errorf("%s: %+v, want one", c.name, all)
+			continue
+		}
+		s := all[0]
+		if got := strings.Join([]string{string(s.State), s.Reason, s.Network}, " "); got != c.want {
+			t.Errorf("%s: %s: %s; want %s", c.name, got, s.Message, c.want)
+		}
+		for _, text := range c.says {
+			if !strings.Contains(s.Message, text) {
+				t.Errorf("%s: %q does not contain %q", c.name, s.Message, text)
+			}
+		}
+		if s.File == "" || s.Message == "" || strings.HasSuffix(s.Message, ".") {
+			t.Errorf("%s: file %q, message %q", c.name, s.File, s.Message)
+		}
+	}
+}
+
+func TestCheckK3s(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "agent/etc/cni/net.d")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	n := newNode(t, with(stock, "leasehold", "ours"), nil)
+	n.conf = dir
+	if err := os.WriteFile(filepath.Join(dir, "10-flannel.conflist"), []byte(flannel), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if s := n.check()[0]; s.Reason != K3sDefault || !strings.Contains(s.Message, "--flannel-cni-conf") {
+		t.Errorf("%+v, want %s", s, K3sDefault)
+	}
+}
+
+func TestCheckEveryLoadedNetwork(t *testing.T) {
+	n := newNode(t, with(stock, "leasehold", "ours"), map[string]string{"1.conflist": bridge, "2.conflist": flannel})
+	all := Check(Load(n.conf, Rules{MaxFiles: -1}), &Binaries{Dirs: []string{n.bin}})
+	if len(all) != 2 || all[0].State != Active || all[1].State != Inactive || all[1].Network != "cbr0" {
+		t.Errorf("%+v, want net active and cbr0 inactive", all)
+	}
+}
+
+func TestMessagesNameOtherDirectories(t *testing.T) {
+	here, there := newNode(t, stock, nil), newNode(t, with(stock, "leasehold", "ours"), single(`{"type":"leasehold"}`))
+	confs, bins := KnownConfDirs, KnownBinDirs
+	t.Cleanup(func() { KnownConfDirs, KnownBinDirs = confs, bins })
+	KnownConfDirs, KnownBinDirs = []string{here.conf, there.conf}, []string{here.bin, there.bin}
+	says := there.conf + " has 10-net.conf"
+	if s := here.check()[0]; s.Reason != NoConfiguration || !strings.Contains(s.Message, says) {
+		t.Errorf("%+v, want a text that names %s", s, there.conf)
+	}
+	here.conf = there.conf
+	if s := here.check()[0]; s.Reason != BinaryMissing || !strings.Contains(s.Message, "but in "+there.bin) {
+		t.Errorf("%+v, want a text that names %s", s, there.bin)
+	}
+}
+
+// The identity changes with the content, and not when the same content is written again, which
+// kube-flannel does at each start.
+func TestIdentity(t *testing.T) {
+	n := newNode(t, with(stock, "leasehold", "ours"), single(`{"type":"leasehold"}`))
+	rewrite := func(content string) Status {
+		t.Helper()
+		time.Sleep(20 * time.Millisecond) // the kernel's clock for files has ticks
+		if err := os.WriteFile(filepath.Join(n.conf, "10-net.conflist"), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return n.check()[0]
+	}
+	first, content := n.check()[0], single(`{"type":"leasehold"}`)["10-net.conflist"]
+	same := rewrite(content)
+	if same.Identity != first.Identity || !same.Since.After(first.Since) {
+		t.Errorf("written again: %+v after %+v, want the same identity and a later time", same, first)
+	}
+	if other := rewrite(content + " "); other.Identity == first.Identity {
+		t.Error("another configuration has the same identity")
+	}
+	rewrite(content)
+	n.put("leasehold", "other")
+	if other := n.check()[0]; other.Identity == first.Identity || !other.Since.After(same.Since) {
+		t.Errorf("another binary: %+v", other)
+	}
+}
