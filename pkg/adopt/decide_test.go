@@ -202,7 +202,7 @@ func TestDecide(t *testing.T) {
 		// The snapshot.
 		{"the snapshot, alone", []Claim{inSnapshot(snapshotLease(lease.Held, "c1"), 0)},
 			[]string{"10.0.0.5 Held firm 1h0m0s db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
-		{"the snapshot before all dead witnesses", []Claim{inSnapshot(snapshotLease(lease.Bound, "c1"), 0), dead, kept,
+		{"the snapshot before all claims of dead holders", []Claim{inSnapshot(snapshotLease(lease.Bound, "c1"), 0), dead, kept,
 			file},
 			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
 		{"the snapshot before a cache entry that it outlived",
@@ -496,12 +496,12 @@ func anyClaims(t *rapid.T) []Claim {
 	})
 	claims := rapid.SliceOfN(one, 0, 8).Draw(t, "claims")
 	for i := range claims {
-		claims[i].Source = fmt.Sprintf("witness %d", i)
+		claims[i].Source = fmt.Sprintf("source %d", i)
 	}
 	return claims
 }
 
-// What must hold whatever the witnesses say: I1 above all.
+// TestDecideProperties checks what holds for all claims, I1 above all.
 func TestDecideProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		claims := anyClaims(t)

@@ -177,7 +177,7 @@ func TestFIFOs(t *testing.T) {
 		"the store's mark":        {func(node *lab.Node) string { return node.RunDir() + "/used" }, "lost"},
 		"the spool":               {func(node *lab.Node) string { return node.RunDir() + "/spool" }, ""},
 		"the announce queue":      {func(node *lab.Node) string { return node.RunDir() + "/announce" }, ""},
-		"the tally":               {func(node *lab.Node) string { return node.RunDir() + "/calls" }, ""},
+		"the calls, counted":      {func(node *lab.Node) string { return node.RunDir() + "/calls" }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			node := lab.NewNode(t)

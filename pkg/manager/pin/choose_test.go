@@ -113,6 +113,9 @@ func TestInstanceAfter(t *testing.T) {
 	before.Lost = "u9"
 	ended := instance{Lost: "u9", Node: "node1", PodUID: "u1", Addresses: "10.0.0.7", Started: true, Ended: noon,
 		Until: noon.Add(maxMemory)}
+	required := func(node string) *podView {
+		return pod(func(p *podView) { p.Node, p.Required, p.Pinned = "", true, node })
+	}
 	with := func(change func(*instance)) instance {
 		t := ended
 		change(&t)
@@ -130,12 +133,8 @@ func TestInstanceAfter(t *testing.T) {
 		{"for ever", before, pod(func(p *podView) { p.Window = lease.Forever }), ended},
 		{"evicted", before, pod(func(p *podView) { p.Evicted = true }), with(func(t *instance) { t.Evicted = true })},
 		{"it never ran", before, pod(func(p *podView) { p.Node = "" }), before},
-		{"it waited for the node in vain", before, pod(func(p *podView) {
-			p.Node, p.Required, p.Pinned = "", true, "node1"
-		}),
-			instance{}},
-		{"it waited for another", before, pod(func(p *podView) { p.Node, p.Required, p.Pinned = "", true, "node2" }),
-			before},
+		{"it waited for the node without effect", before, required("node1"), instance{}},
+		{"it waited for another node", before, required("node2"), before},
 		{"no sandbox in all that time", instance{Lost: "u9"}, pod(func(p *podView) {
 			p.Started, p.Addresses = false, ""
 		}),

@@ -57,10 +57,10 @@ func TestChanged(t *testing.T) {
 		{"seen on this node a moment ago", pod("node2", ""), nil,
 			instance{Node: "node2", Started: true, Addresses: "10.0.0.8", Ended: noon,
 				Until: noon.Add(time.Minute)}, ""},
-		{"pinned in vain", pod("node2", "Reserved: nominate node1, which has 10.0.0.7"), []*reservation{home},
+		{"pinned without effect", pod("node2", "Reserved: nominate node1, which has 10.0.0.7"), []*reservation{home},
 			instance{},
 			"started on node2, but node1 has kept 10.0.0.7: it did not pass the scheduler's filters there"},
-		{"preferred in vain", pod("node2", "Reserved: prefer node1, which has 10.0.0.7"), []*reservation{home},
+		{"preferred without effect", pod("node2", "Reserved: prefer node1, which has 10.0.0.7"), []*reservation{home},
 			instance{},
 			"started on node2, but node1 has kept 10.0.0.7: it did not pass the scheduler's filters there, " +
 				"or other nodes had a higher score"},
