@@ -37,7 +37,7 @@ crash: ## kills, power cuts, full disks, damage and migration, the long form (RU
 mutants: ## faults of one line, and which of them no test notices (FLAGS="-seed n -n faults -package regexp -fault regexp -list")
 	@scripts/mutants $(FLAGS)
 
-explore: ## every state of small worlds, the long form: a table, and a story for each promise that is broken (RUN=<regexp>)
+explore: ## every state of small models, the long form: a table, and a counter-example for each broken invariant (RUN=<regexp>)
 	@scripts/explore
 
 lint: ## gofmt, vet, staticcheck, and the rules of CONTRIBUTING.md that a program can check

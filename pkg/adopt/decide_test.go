@@ -202,8 +202,8 @@ func TestDecide(t *testing.T) {
 		// The snapshot.
 		{"the snapshot, alone", []Claim{inSnapshot(snapshotLease(lease.Held, "c1"), 0)},
 			[]string{"10.0.0.5 Held firm 1h0m0s db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
-		{"the snapshot before all claims of dead holders", []Claim{inSnapshot(snapshotLease(lease.Bound, "c1"), 0), dead, kept,
-			file},
+		{"the snapshot before all claims of dead holders",
+			[]Claim{inSnapshot(snapshotLease(lease.Bound, "c1"), 0), dead, kept, file},
 			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
 		{"the snapshot before a cache entry that it outlived",
 			[]Claim{inSnapshot(snapshotLease(lease.Held, "c1"), 0), live},

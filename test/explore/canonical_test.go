@@ -16,25 +16,25 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// Two states are the same if nothing that may happen can tell them apart. What only orders or names
-// things is left out of the comparison: random ids, the counts of the journal, how long ago
-// something was as long as nothing asks for it. The search compares what follows from states that
-// were taken for the same (see search), so that an error here is found.
+// Two states are the same if no event can tell them apart. The canonical form leaves out what no
+// event depends on: random ids, the counts of the journal, ages that are not compared with
+// anything. The search compares the successors of states with the same form (see search.compare),
+// so that an error here is found.
 
-// contents is what the store of a state says.
+// contents is what the store of a state contains.
 type contents struct {
-	absent  error // why there is nothing to read
-	leases  []lease.Lease
-	boot    string
-	lost    string
-	view    string
-	known   [maxNets]bool
-	cursors [maxNets][maxSets]netip.Addr
-	given   map[gift]bool         // by the journal
-	last    map[netAddr]time.Time // the journal's last entry
-	counts  [maxNets][maxSets]store.Counts
-	windows [maxPods]time.Duration // stored for later ADDs
-	broken  []string               // what Check has found
+	absent   error // why there is nothing to read
+	leases   []lease.Lease
+	boot     string
+	lost     string
+	view     string
+	known    [maxNets]bool
+	cursors  [maxNets][maxSets]netip.Addr
+	assigned map[assignment]bool   // according to the journal
+	last     map[netAddr]time.Time // the journal's last entry
+	counts   [maxNets][maxSets]store.Counts
+	windows  [maxPods]time.Duration // stored for later ADDs
+	broken   []string               // what Check has found
 }
 
 type netAddr struct {
@@ -42,14 +42,14 @@ type netAddr struct {
 	addr netip.Addr
 }
 
-type gift struct {
+type assignment struct {
 	netAddr
 	container string
 }
 
-// read looks into the store as it is on the disk.
-func (w *world) read() contents {
-	c := contents{given: map[gift]bool{}, last: map[netAddr]time.Time{}}
+// read reads the store on the disk.
+func (w *simulation) read() contents {
+	c := contents{assigned: map[assignment]bool{}, last: map[netAddr]time.Time{}}
 	s := store.New(store.Dirs{State: w.path(stateDir), Run: w.path(runDir)})
 	c.absent = s.View(context.Background(), func(tx *store.Tx) error {
 		tx.All(func(l lease.Lease, err error) bool {
@@ -72,7 +72,7 @@ func (w *world) read() contents {
 		tx.Journal(func(e store.Entry) bool {
 			at := netAddr{e.Network, e.Address}
 			if e.Event == store.EventBound || e.Event == store.EventKept || e.Event == store.EventTakenOver {
-				c.given[gift{at, e.Container}] = true
+				c.assigned[assignment{at, e.Container}] = true
 			}
 			c.last[at] = e.Time
 			return true
@@ -86,9 +86,9 @@ func (w *world) read() contents {
 // key is a state in canonical form.
 type key [16]byte
 
-// keyOf is the smallest form of a state under all ways to call its pods: which of two pods that ask
-// for the same is called "a" makes no difference.
-func (w *world) keyOf(c contents) key {
+// keyOf returns the smallest form of a state under all namings of its pods, because it makes no
+// difference which of two equal pods is called "a".
+func (w *simulation) keyOf(c contents) key {
 	least := ""
 	for _, names := range w.namings() {
 		if form := w.form(c, names); least == "" || form < least {
@@ -99,8 +99,8 @@ func (w *world) keyOf(c contents) key {
 	return key(sum[:16])
 }
 
-// namings are the ways to call pods: names[pod] is the number that it goes by.
-func (w *world) namings() [][]int {
+// namings returns the permutations of equal pods: names[pod] is the number that gives its name.
+func (w *simulation) namings() [][]int {
 	var out [][]int
 	var place func(names []int)
 	place = func(names []int) {
@@ -118,59 +118,60 @@ func (w *world) namings() [][]int {
 	return out
 }
 
-// form writes a state down.
-func (w *world) form(c contents, names []int) string {
-	f := &former{world: w, contents: c, names: names, boots: map[string]int{}}
+// form returns the canonical form of a state.
+func (w *simulation) form(c contents, names []int) string {
+	f := &canonicalForm{simulation: w, contents: c, names: names, boots: map[string]int{}}
 	f.nodeLines()
 	f.storeLines()
 	f.fileLines()
 	return f.text.String()
 }
 
-// former writes a form.
-type former struct {
-	*world
+// canonicalForm is a form that is being written.
+type canonicalForm struct {
+	*simulation
 	contents
 	names []int
 	boots map[string]int
 	text  strings.Builder
 }
 
-func (f *former) line(format string, args ...any) { fmt.Fprintf(&f.text, format+"\n", args...) }
+func (f *canonicalForm) line(format string, args ...any) { fmt.Fprintf(&f.text, format+"\n", args...) }
 
-// box is the name of a sandbox in the form.
-func (f *former) box(b int) string {
+// sandboxName returns the name of a sandbox in the form.
+func (f *canonicalForm) sandboxName(b int) string {
 	if b < 0 {
 		return "-"
 	}
-	return podName(f.names[f.podOf(b)]) + strconv.Itoa(1+b%f.lives)
+	return podName(f.names[f.podOf(b)]) + strconv.Itoa(1+b%f.perPod)
 }
 
-func (f *former) container(id string) string {
-	if b := f.boxNamed(id); b >= 0 {
-		return f.box(b)
+func (f *canonicalForm) container(id string) string {
+	if b := f.sandboxNamed(id); b >= 0 {
+		return f.sandboxName(b)
 	}
 	return strconv.Quote(id)
 }
 
-// inOrder are the sandboxes in the order of their names in the form.
-func (f *former) inOrder() []int {
+// inOrder returns the sandboxes in the order of their names in the form.
+func (f *canonicalForm) inOrder() []int {
 	var out []int
-	for b := range f.boxCount() {
+	for b := range f.sandboxCount() {
 		out = append(out, b)
 	}
-	slices.SortFunc(out, func(x, y int) int { return cmp.Compare(f.box(x), f.box(y)) })
+	slices.SortFunc(out, func(x, y int) int { return cmp.Compare(f.sandboxName(x), f.sandboxName(y)) })
 	return out
 }
 
-// rest is how many steps of the clock a time has to go; never less than none.
+// rest returns how many steps of the clock a duration is, rounded up and at least 0.
 func rest(d time.Duration) int { return int(max((d+step-1)/step, 0)) }
 
-// age is how many steps ago something was, up to a number that nothing asks beyond. A step's
-// fraction does not count: moments never add up to one.
+// age returns how many steps ago something was, at most oldest. Fractions of a step do not count:
+// moments never add up to one.
 func age(d time.Duration) int { return int(min(max(floor(d, step), -oldest), oldest)) }
 
-// oldest is the longest window, twice how far the wall clock goes wrong, and a step for each.
+// oldest is the largest age that makes a difference, in steps: the longest window, twice the
+// largest error of the wall clock, and a step for each.
 const oldest = (window+2*maxWrong)/step + 2
 
 func floor(d, by time.Duration) time.Duration {
@@ -181,38 +182,37 @@ func floor(d, by time.Duration) time.Duration {
 	return n
 }
 
-// stepsClock reports whether the wall clock of this world goes wrong, so that it matters what it
-// said.
-func (w *world) stepsClock() bool {
+// stepsClock reports whether the wall clock of this model can be wrong, so that its times matter.
+func (w *simulation) stepsClock() bool {
 	return w.with[forward]+w.with[back]+w.with[rebootEpoch] > 0
 }
 
-// wallAge is how long ago a time of the wall clock was, by that clock and by the right one, where
+// wallAge returns the age of a time of the wall clock by that clock and by a correct one, where
 // that matters.
-func (f *former) wallAge(t time.Time) string {
+func (f *canonicalForm) wallAge(t time.Time) string {
 	if !f.stepsClock() || t.IsZero() {
 		return ""
 	}
 	return fmt.Sprint(" wall ", age(f.kernel.now().Wall.Sub(t)), " ", age(began.Add(f.elapsed).Sub(t)))
 }
 
-func (f *former) nodeLines() {
+func (f *canonicalForm) nodeLines() {
 	for _, b := range f.inOrder() {
-		n, told := f.spaces[b], f.node.boxes[b]
+		n, me := f.spaces[b], f.node.sandboxes[b]
 		if n.alive() {
-			f.line("%s %d %d %v told %v %v %v %v %v %v %v", f.box(b), n.phase, n.inode, n.addrs,
-				told.addrs, told.asked, told.byHost, told.deleted, told.heard, told.unkept, told.window)
+			f.line("%s %d %d %v given %v %v %v %v %v %v %v", f.sandboxName(b), n.phase, n.inode, n.addrs,
+				me.addrs, me.addKilled, me.byHost, me.deleted, me.delServed, me.unretained, me.window)
 		} else {
-			heard := told.heard && f.with[hostDel]+f.with[again] > 0
-			f.line("%s %d %v %v %v", f.box(b), n.phase, told.told(), told.byHost, heard)
+			delServed := me.delServed && f.with[hostDel]+f.with[again] > 0
+			f.line("%s %d %v %v %v", f.sandboxName(b), n.phase, me.assigned(), me.byHost, delServed)
 		}
 	}
 	for p := range f.pods {
 		for q, name := range f.names {
 			if name == p {
-				k := f.node.kept[q]
+				k := f.node.holds[q]
 				f.line("kept %v %d %v %s followed %v stored %v", k.addrs, rest(k.until-f.elapsed),
-					k.boot == f.kernel.boot, f.box(k.current-1), f.followed[q], f.windows[q])
+					k.boot == f.kernel.boot, f.sandboxName(k.current-1), f.followed[q], f.windows[q])
 				if f.stepsClock() {
 					f.line("offset %d still %v", age(k.offset), k.offset == f.kernel.wall-f.elapsed)
 				}
@@ -230,7 +230,7 @@ func (f *former) nodeLines() {
 	}
 }
 
-func (f *former) bootName(id string) string {
+func (f *canonicalForm) bootName(id string) string {
 	switch {
 	case id == "":
 		return "none"
@@ -240,10 +240,10 @@ func (f *former) bootName(id string) string {
 	if _, met := f.boots[id]; !met {
 		f.boots[id] = len(f.boots)
 	}
-	return fmt.Sprint("former", f.boots[id])
+	return fmt.Sprint("earlier", f.boots[id])
 }
 
-func (f *former) storeLines() {
+func (f *canonicalForm) storeLines() {
 	if f.absent != nil {
 		f.line("no store: empty %v", store.IsEmpty(f.absent))
 		return
@@ -258,9 +258,9 @@ func (f *former) storeLines() {
 	}
 }
 
-// lease writes a lease down. What is not known here is written as it is, so that a field that is
-// new only makes more states.
-func (f *former) lease(l lease.Lease) string {
+// lease formats a lease. Fields that are not known here are formatted as they are, so that a new
+// field only makes more states.
+func (f *canonicalForm) lease(l lease.Lease) string {
 	now := f.kernel.now()
 	var out strings.Builder
 	fmt.Fprintf(&out, "%s %s %s pod %s uid %s holder %s/%s netns %s %d boot %s", l.Pool.Network, l.Address, l.State,
@@ -287,7 +287,7 @@ func (f *former) lease(l lease.Lease) string {
 	return out.String()
 }
 
-func (f *former) pod(name string) string {
+func (f *canonicalForm) pod(name string) string {
 	for p := range f.pods {
 		if podName(p) == name {
 			return podName(f.names[p])
@@ -296,15 +296,15 @@ func (f *former) pod(name string) string {
 	return strconv.Quote(name)
 }
 
-func (f *former) uid(s string) string {
+func (f *canonicalForm) uid(s string) string {
 	if id, ok := strings.CutPrefix(s, "uid-"); ok {
 		return "uid-" + f.container(id)
 	}
 	return f.container(s)
 }
 
-// laterThan counts the leases in a namespace of the same number that were bound before.
-func (f *former) laterThan(l lease.Lease) (n int) {
+// laterThan counts the leases that were bound earlier in a namespace with the same inode number.
+func (f *canonicalForm) laterThan(l lease.Lease) (n int) {
 	for _, o := range f.leases {
 		same := o.Holder.Netns.Same(l.Holder.Netns) && o.BoundAt.BootID == l.BoundAt.BootID
 		if same && o.BoundAt.Boot < l.BoundAt.Boot {
@@ -314,8 +314,8 @@ func (f *former) laterThan(l lease.Lease) (n int) {
 	return n
 }
 
-// heldLonger counts the holds of the pool that began earlier: the oldest gives way first.
-func (f *former) heldLonger(l lease.Lease, now lease.Instant) (n int) {
+// heldLonger counts the holds of the pool that began earlier: the oldest is replaced first.
+func (f *canonicalForm) heldLonger(l lease.Lease, now lease.Instant) (n int) {
 	for _, o := range f.leases {
 		both := !l.Firm && o.State == lease.Held && !o.Firm && o.Pool == l.Pool
 		if both && now.Since(o.ReleasedAt) > now.Since(l.ReleasedAt) {
@@ -325,7 +325,7 @@ func (f *former) heldLonger(l lease.Lease, now lease.Instant) (n int) {
 	return n
 }
 
-// leaseOf is the lease of an address, of State None where there is none.
+// leaseOf returns the lease of an address, one of State None if there is none.
 func (c contents) leaseOf(net string, addr netip.Addr) lease.Lease {
 	for _, l := range c.leases {
 		if l.Pool.Network == net && l.Address == addr {
@@ -335,22 +335,22 @@ func (c contents) leaseOf(net string, addr netip.Addr) lease.Lease {
 	return lease.Lease{}
 }
 
-func (f *former) fileLines() {
-	for _, name := range sortedKeys(f.is.Files) {
+func (f *canonicalForm) fileLines() {
+	for _, name := range sortedKeys(f.current.Files) {
 		switch {
-		case name == lockAt:
-		case name == snapAt:
-			f.snapshotLines(f.is.Files[name])
+		case name == lockFile:
+		case name == snapshotFile:
+			f.snapshotLines(f.current.Files[name])
 		case strings.HasPrefix(name, spoolDir):
 		default:
-			f.line("%s", f.fileText(name, f.is.Files[name], false)) // a lock shows that nobody removed it
+			f.line("%s", f.fileText(name, f.current.Files[name], false)) // a lock file shows that it was not removed
 		}
 	}
 	f.spoolLines()
 }
 
-// fileText is a file of host-local's directory, by whose it is and by what it is older than.
-func (f *former) fileText(name string, v file, missing bool) string {
+// fileText formats a file of host-local's directory: its owner, and what it is older than.
+func (f *canonicalForm) fileText(name string, v file, missing bool) string {
 	parts := strings.Split(name, "/")
 	if missing {
 		return name + " missing"
@@ -368,10 +368,10 @@ func (f *former) fileText(name string, v file, missing bool) string {
 	id, _, _ := strings.Cut(v.Content, "\r\n")
 	return fmt.Sprintf("%s %s older than bound %v released %v given %v %v%s", name, f.content(v.Content),
 		written.Before(l.BoundAt.Wall), written.Before(l.ReleasedAt.Wall),
-		f.given[gift{at, id}], written.Before(f.last[at]), f.wallAge(written))
+		f.assigned[assignment{at, id}], written.Before(f.last[at]), f.wallAge(written))
 }
 
-func (f *former) content(text string) string {
+func (f *canonicalForm) content(text string) string {
 	if c, ok := hostlocal.ParseHold(text); ok {
 		return fmt.Sprintf("held for %s uid %s firm %v window %v %s rest %d%s",
 			f.pod(c.Name), f.uid(c.UID), c.Firm, c.Window, c.IfName,
@@ -382,7 +382,7 @@ func (f *former) content(text string) string {
 	return f.container(id) + " " + ifName
 }
 
-func (f *former) spoolLines() {
+func (f *canonicalForm) spoolLines() {
 	s := store.New(store.Dirs{State: f.path(stateDir), Run: f.path(runDir)})
 	spooled, err := s.Spooled("boot-" + strconv.Itoa(f.kernel.boot))
 	must(err)
@@ -398,16 +398,16 @@ func (f *former) spoolLines() {
 	}
 }
 
-func (f *former) snapshotLines(v file) {
+func (f *canonicalForm) snapshotLines(v file) {
 	s := store.New(store.Dirs{State: f.path(stateDir), Run: f.path(runDir)})
 	leases, taken, err := s.ReadSnapshot()
 	must(err)
 	for _, l := range leases {
 		name := netsDir + "/" + l.Pool.Network + "/" + l.Address.String()
 		order := "-"
-		if is, exists := f.is.Files[name]; exists {
+		if is, exists := f.current.Files[name]; exists {
 			order = fmt.Sprint(taken.Compare(time.Unix(0, is.Wall)))
-			if c, ok := hostlocal.ParseHold(is.Content); ok { // whether both tell of one hold
+			if c, ok := hostlocal.ParseHold(is.Content); ok { // whether both are of one hold
 				order += fmt.Sprint(" ", c.Until.Sub(l.ReleasedAt.Wall.Add(l.Hold)).Abs() < moment)
 			}
 		}

@@ -9,16 +9,16 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 )
 
-// Upper bounds of any world.
+// Upper bounds of any model.
 const (
-	maxPods  = 3
-	maxBoxes = 6
-	maxSets  = 2
-	maxNets  = 2
+	maxPods      = 3
+	maxSandboxes = 6
+	maxSets      = 2
+	maxNets      = 2
 )
 
-// The lengths of all worlds, as multiples of a step of the clock. An event takes a moment: nothing
-// happens at the same time as something else. Moments never add up to a step.
+// The durations of all models, as multiples of a step of the clock. An event takes a moment:
+// nothing happens at the same time as something else. Moments never add up to a step.
 const (
 	moment = 10 * time.Second
 	step   = 6000 * time.Second
@@ -27,21 +27,21 @@ const (
 	busy   = step     // policy busyTimeout
 )
 
-// config is what a world consists of, and which events it has.
+// config is what a model consists of, and which events it has.
 type config struct {
 	name  string
 	about string
 
-	pods  []podConfig
-	lives int // sandboxes of each pod
-	nets  []netConfig
+	pods   []podConfig
+	perPod int // sandboxes
+	nets   []netConfig
 
 	known  bool         // leasehold has been called before
 	with   map[kind]int // events, and how often each may happen; see always
 	kills  int          // how often a call may be killed; see always
 	share  float64      // policy maxHeldShare, if not 0
-	probe  probe        // how it is proven that no address is lost for good
-	short  int          // the depth to which the short form goes
+	probe  probe        // how it is proven that no address is lost permanently
+	short  int          // the depth of the short form
 	limits limits
 }
 
@@ -49,9 +49,9 @@ type config struct {
 const always = 1 << 20
 
 type podConfig struct {
-	net    int
-	window time.Duration
-	untold bool // to the plugin: the agent alone sees the pod's annotation
+	net       int
+	window    time.Duration
+	agentOnly bool // only the agent sees the pod's annotation, the plugin does not
 }
 
 type netConfig struct {
@@ -65,25 +65,25 @@ type limits struct {
 	time  time.Duration
 }
 
-func (c config) boxCount() int { return len(c.pods) * c.lives }
+func (c config) sandboxCount() int { return len(c.pods) * c.perPod }
 
 // podOf is the pod of a sandbox.
-func (c config) podOf(box int) int { return box / c.lives }
+func (c config) podOf(sandbox int) int { return sandbox / c.perPod }
 
-func (c config) netOf(box int) int { return c.pods[c.podOf(box)].net }
+func (c config) netOf(sandbox int) int { return c.pods[c.podOf(sandbox)].net }
 
-// podName and boxName are what the code under test calls them: pods "a" and "b", their sandboxes
+// podName and sandboxName are the names in the code under test: pods "a" and "b", their sandboxes
 // "a1", "a2", "b1".
 func podName(pod int) string { return string(rune('a' + pod)) }
 
-func (c config) boxName(box int) string {
-	return podName(c.podOf(box)) + string(rune('1'+box%c.lives))
+func (c config) sandboxName(sandbox int) string {
+	return podName(c.podOf(sandbox)) + string(rune('1'+sandbox%c.perPod))
 }
 
-// boxNamed is the sandbox of a container id; -1 if there is none.
-func (c config) boxNamed(name string) int {
-	for b := range c.boxCount() {
-		if c.boxName(b) == name {
+// sandboxNamed is the sandbox of a container id; -1 if there is none.
+func (c config) sandboxNamed(name string) int {
+	for b := range c.sandboxCount() {
+		if c.sandboxName(b) == name {
 			return b
 		}
 	}

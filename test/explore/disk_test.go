@@ -21,7 +21,7 @@ import (
 )
 
 // image is everything that is on a node's disk: the pages of the store that are in use, and all
-// other files by their paths below the world's directory.
+// other files by their paths below the simulation's directory.
 type image struct {
 	Store []byte // nil where there is no store
 	Files map[string]file
@@ -40,8 +40,8 @@ var packers = sync.Pool{New: func() any {
 	return w
 }}
 
-// pack makes an image small enough to keep many, and says nothing of the directory that it was in:
-// all of them have names of one length.
+// pack compresses an image and makes it independent of its directory. The paths of all directories
+// have the same length.
 func (i image) pack(root []byte) []byte {
 	var out bytes.Buffer
 	w := packers.Get().(*flate.Writer)
@@ -57,13 +57,13 @@ func (i image) pack(root []byte) []byte {
 
 func anyRoot(root []byte) []byte { return bytes.Repeat([]byte{'\xff'}, len(root)) }
 
-// moved is an image whose paths lead to another directory. The snapshot and the store have such.
+// moved returns an image with the paths in its snapshot and its store moved to another directory.
 func (i image) moved(from, to []byte) image {
 	i = i.clone()
 	i.Store = moveStore(i.Store, from, to)
-	if s, exists := i.Files[snapAt]; exists {
+	if s, exists := i.Files[snapshotFile]; exists {
 		s.Content = strings.ReplaceAll(s.Content, string(from), string(to))
-		i.Files[snapAt] = s
+		i.Files[snapshotFile] = s
 	}
 	return i
 }
@@ -118,15 +118,15 @@ func unpack(b []byte, root []byte) image {
 // The parts of bbolt's file format that are needed to know which pages are in use.
 const (
 	pageSize     = 4096
-	metaAt       = 16 // behind the header of a page
-	metaFreelist = metaAt + 32
-	metaPages    = metaAt + 40
-	metaTx       = metaAt + 48
+	metaOffset   = 16 // after the header of a page
+	metaFreelist = metaOffset + 32
+	metaPages    = metaOffset + 40
+	metaTx       = metaOffset + 48
 	freelistFlag = 0x10
-	leastStore   = 128 << 10 // the file's size; a new store's is larger, and takes longer to read
+	minStoreSize = 128 << 10 // the file's size; a new store's is larger, and takes longer to read
 )
 
-// newestMeta is the offset of the head page of the last transaction.
+// newestMeta returns the offset of the head page of the last transaction.
 func newestMeta(head []byte) int {
 	le := binary.LittleEndian
 	if le.Uint64(head[pageSize+metaTx:]) > le.Uint64(head[metaTx:]) {
@@ -135,7 +135,7 @@ func newestMeta(head []byte) int {
 	return 0
 }
 
-// withoutFreePages blanks the pages of a store that nothing leads to.
+// withoutFreePages clears the free pages of a store.
 func withoutFreePages(store []byte) []byte {
 	if store == nil {
 		return nil
@@ -155,29 +155,29 @@ func withoutFreePages(store []byte) []byte {
 
 // disk is a directory on a tmpfs that holds one image at a time.
 type disk struct {
-	root string
-	is   image // what is there now, as far as it was captured
+	root    string
+	current image // as of the last capture
 
 	events  int // inotify
 	watched map[int32]string
 }
 
-// What is where, below the root.
+// Paths below the root.
 const (
-	stateDir = "state"
-	runDir   = "run"
-	spoolDir = "run/spool"
-	netsDir  = "networks"
-	storeAt  = "state/leases.db"
-	markAt   = "run/used"
-	lockAt   = "run/lock"
-	snapAt   = "state/snapshot.json"
+	stateDir     = "state"
+	runDir       = "run"
+	spoolDir     = "run/spool"
+	netsDir      = "networks"
+	storeFile    = "state/leases.db"
+	markFile     = "run/used"
+	lockFile     = "run/lock"
+	snapshotFile = "state/snapshot.json"
 
-	wholeMark = ".leasehold" // beside host-local's files, if every lease has its file there
+	completeMark = ".leasehold" // in host-local's directory, if every lease has its file there
 )
 
 func newDisk(root string, nets []netConfig) (*disk, error) {
-	d := &disk{root: root, is: image{Files: map[string]file{}}, watched: map[int32]string{}}
+	d := &disk{root: root, current: image{Files: map[string]file{}}, watched: map[int32]string{}}
 	var err error
 	if d.events, err = unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC); err != nil {
 		return nil, err
@@ -211,29 +211,29 @@ func (d *disk) close() {
 	os.RemoveAll(d.root)
 }
 
-// must is for what fails only where the machine does.
+// must panics on an error of the machine that runs the test.
 func must(err error) {
 	if err != nil {
 		panic(err)
 	}
 }
 
-// restore brings the disk from what it is to another image.
+// restore writes an image to the disk, as far as it differs from the current one.
 func (d *disk) restore(to image) {
-	for name := range d.is.Files {
-		if _, stays := to.Files[name]; !stays {
+	for name := range d.current.Files {
+		if _, exists := to.Files[name]; !exists {
 			must(os.Remove(d.path(name)))
 		}
 	}
 	for name, f := range to.Files {
-		if d.is.Files[name] != f || !has(d.is.Files, name) {
+		if d.current.Files[name] != f || !has(d.current.Files, name) {
 			must(os.WriteFile(d.path(name), []byte(f.Content), 0o600))
 			d.setTime(name, f.Wall)
 		}
 	}
 	d.restoreStore(to.Store)
-	d.is = to.clone()
-	d.operations() // ours are nobody's business
+	d.current = to.clone()
+	d.operations() // discards those of restore
 }
 
 func has[V any](m map[string]V, k string) bool { _, ok := m[k]; return ok }
@@ -244,18 +244,18 @@ func (d *disk) setTime(name string, wall int64) {
 }
 
 func (d *disk) restoreStore(to []byte) {
-	from := d.is.Store
+	from := d.current.Store
 	if to == nil && from == nil {
 		return
 	}
 	if to == nil {
-		must(os.Remove(d.path(storeAt)))
+		must(os.Remove(d.path(storeFile)))
 		return
 	}
-	f, err := os.OpenFile(d.path(storeAt), os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := os.OpenFile(d.path(storeFile), os.O_RDWR|os.O_CREATE, 0o600)
 	must(err)
 	defer f.Close()
-	must(f.Truncate(max(leastStore, int64(len(to)))))
+	must(f.Truncate(max(minStoreSize, int64(len(to)))))
 	for at := 0; at < len(to); at += pageSize {
 		if at < len(from) && bytes.Equal(from[at:][:pageSize], to[at:][:pageSize]) {
 			continue
@@ -265,7 +265,7 @@ func (d *disk) restoreStore(to []byte) {
 	}
 }
 
-// capture reads what is on the disk. Files that were written since the last look get the wall
+// capture reads the disk. Files that were written since the last capture get the simulated wall
 // clock's time.
 func (d *disk) capture(now time.Time) image {
 	files := map[string]file{}
@@ -274,22 +274,22 @@ func (d *disk) capture(now time.Time) image {
 		must(err)
 		for _, e := range entries {
 			name := filepath.Join(dir, e.Name())
-			if e.IsDir() || name == storeAt {
+			if e.IsDir() || name == storeFile {
 				continue
 			}
 			files[name] = d.read(name, now)
 		}
 	}
-	d.is = image{d.readStore(), files}
+	d.current = image{d.readStore(), files}
 	must(os.RemoveAll(d.path("state/lost")))
 	must(os.RemoveAll(d.path("run/announce")))
-	return d.is.clone()
+	return d.current.clone()
 }
 
 func (d *disk) read(name string, now time.Time) file {
 	var st unix.Stat_t
 	must(unix.Stat(d.path(name), &st))
-	was, known := d.is.Files[name]
+	was, known := d.current.Files[name]
 	wall := st.Mtim.Nano()
 	if known && was.Wall == wall && int(st.Size) == len(was.Content) {
 		return was
@@ -301,7 +301,7 @@ func (d *disk) read(name string, now time.Time) file {
 }
 
 func (d *disk) readStore() []byte {
-	f, err := os.Open(d.path(storeAt))
+	f, err := os.Open(d.path(storeFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -310,8 +310,8 @@ func (d *disk) readStore() []byte {
 	head := make([]byte, 2*pageSize)
 	_, err = io.ReadFull(f, head)
 	must(err)
-	if d.is.Store != nil && bytes.Equal(head, d.is.Store[:len(head)]) {
-		return d.is.Store // a commit writes a head page
+	if d.current.Store != nil && bytes.Equal(head, d.current.Store[:len(head)]) {
+		return d.current.Store // a commit writes a head page
 	}
 	pages := binary.LittleEndian.Uint64(head[newestMeta(head)+metaPages:])
 	out := make([]byte, pages*pageSize)
@@ -322,20 +322,20 @@ func (d *disk) readStore() []byte {
 
 // operation is one change of a file as the kernel saw it.
 type operation struct {
-	do   doing
+	kind operationKind
 	name string
 }
 
-type doing string
+type operationKind string
 
 const (
-	commits doing = "commits"
-	creates doing = "creates"
-	writes  doing = "writes"
-	removes doing = "removes"
+	commits operationKind = "commits"
+	creates operationKind = "creates"
+	writes  operationKind = "writes"
+	removes operationKind = "removes"
 )
 
-// operations returns what was changed since the last look, in the order in which it was done.
+// operations returns the changes since the last call, in their order.
 func (d *disk) operations() []operation {
 	var out []operation
 	buf := make([]byte, 64<<10)
@@ -361,8 +361,8 @@ func (d *disk) operations() []operation {
 	}
 }
 
-// operationOf leaves out what is no state of a node: locks, files that are being opened, and a
-// store or snapshot beside its place.
+// operationOf translates an inotify event. It ignores what is not part of a node's state: locks,
+// files that are being opened, and temporary files of the store and the snapshot.
 func operationOf(mask uint32, name string) (operation, bool) {
 	base := filepath.Base(name)
 	ignored := base == "lock" || base == "lost" || base == "announce" || strings.HasSuffix(base, ".new") ||
@@ -370,9 +370,9 @@ func operationOf(mask uint32, name string) (operation, bool) {
 	switch {
 	case ignored:
 		return operation{}, false
-	case name == storeAt && mask&(unix.IN_MODIFY|unix.IN_MOVED_TO) != 0:
+	case name == storeFile && mask&(unix.IN_MODIFY|unix.IN_MOVED_TO) != 0:
 		return operation{commits, name}, true
-	case name == storeAt:
+	case name == storeFile:
 		return operation{}, false
 	case mask&unix.IN_CREATE != 0:
 		return operation{creates, name}, true

@@ -2,16 +2,16 @@ package explore
 
 import "slices"
 
-// enabled are the events that may happen in the world's state.
-func (w *world) enabled() []event {
+// enabled returns the events that may happen in the current state.
+func (w *simulation) enabled() []event {
 	var out []event
 	may := func(k kind, e event) {
-		if *w.mayHappen(k) > 0 {
+		if *w.budget(k) > 0 {
 			e.kind = k
 			out = append(out, e)
 		}
 	}
-	for b := range w.boxCount() {
+	for b := range w.sandboxCount() {
 		w.enabledFor(b, may)
 	}
 	for n := range w.nets {
@@ -33,24 +33,24 @@ func (w *world) enabled() []event {
 		may(k, event{})
 	}
 	w.enabledClocks(may)
-	if w.is.Store != nil {
+	if w.current.Store != nil {
 		may(lose, event{})
 	}
-	if *w.mayHappen(powerCut) > 0 {
-		for _, cut := range w.cuts(w.is) {
+	if *w.budget(powerCut) > 0 {
+		for _, cut := range w.cuts(w.current) {
 			may(powerCut, event{cut: cut})
 		}
 	}
 	return out
 }
 
-// enabledFor are the events of a sandbox. Sandboxes of a pod are made one after the other.
-func (w *world) enabledFor(b int, may func(kind, event)) {
-	e, me, n := event{box: b}, w.boxes[b], w.spaces[b]
-	isNext := b%w.lives == 0 || w.spaces[b-1].phase != unborn
+// enabledFor adds the events of a sandbox. Sandboxes of a pod are created one after the other.
+func (w *simulation) enabledFor(b int, may func(kind, event)) {
+	e, me, n := event{sandbox: b}, w.sandboxes[b], w.spaces[b]
+	isNext := b%w.perPod == 0 || w.spaces[b-1].phase != notCreated
 	free := !w.locked[w.netOf(b)]
 	switch n.phase {
-	case unborn:
+	case notCreated:
 		if isNext {
 			may(add, e)
 			if free {
@@ -59,13 +59,13 @@ func (w *world) enabledFor(b int, may func(kind, event)) {
 		}
 		return
 	case living:
-		if !me.deleted && !me.byHost && !(me.told() && w.damage.lost) { // with the store went who had what
+		if !me.deleted && !me.byHost && !(me.assigned() && w.damage.lost) { // a lost store does not know the holder
 			may(add, e)
 		}
-		if me.told() && !me.deleted && !me.byHost {
+		if me.assigned() && !me.deleted && !me.byHost {
 			may(check, e)
 		}
-		if me.heard && n.addrs[0].IsValid() {
+		if me.delServed && n.addrs[0].IsValid() {
 			may(unplug, e)
 			may(unplugOne, e)
 		}
@@ -77,7 +77,7 @@ func (w *world) enabledFor(b int, may func(kind, event)) {
 	case gone:
 		may(lateAdd, e)
 	}
-	if me.heard && n.phase != hidden {
+	if me.delServed && n.phase != hidden {
 		may(again, e)
 	}
 	may(del, e)
@@ -86,10 +86,10 @@ func (w *world) enabledFor(b int, may func(kind, event)) {
 	}
 }
 
-// maxWrong is how far the wall clock goes wrong, in steps.
+// maxWrong is the largest error of the wall clock in either direction, less than a step.
 const maxWrong = 2 * step
 
-func (w *world) enabledClocks(may func(kind, event)) {
+func (w *simulation) enabledClocks(may func(kind, event)) {
 	wrong := w.kernel.wall - w.elapsed
 	if wrong >= -maxWrong && wrong < maxWrong {
 		may(forward, event{})
@@ -102,9 +102,9 @@ func (w *world) enabledClocks(may func(kind, event)) {
 	}
 }
 
-// mirrorFiles are host-local's files of a network.
-func (w *world) mirrorFiles(net int) (out []string) {
-	for name := range w.is.Files {
+// mirrorFiles returns the names of host-local's files of a network, sorted.
+func (w *simulation) mirrorFiles(net int) (out []string) {
+	for name := range w.current.Files {
 		if mirrored(name) && name[:len(w.netDir(net))] == w.netDir(net) {
 			out = append(out, name)
 		}

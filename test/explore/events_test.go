@@ -23,7 +23,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// kind is what happens.
+// kind is the kind of an event.
 type kind string
 
 const (
@@ -31,20 +31,20 @@ const (
 	lateAdd     kind = "late add"     // an ADD of a sandbox that has ended
 	del         kind = "del"          // leasehold serves a DEL: in time, late or repeated
 	stop        kind = "stop"         // a DEL, and the sandbox's namespace ends
-	gc          kind = "gc"           // leasehold serves a GC: whoever lives and had no DEL is valid
-	check       kind = "check"        // and a CHECK
-	unplug      kind = "unplug"       // the address is taken off the interface after a DEL, the pod lives on
+	gc          kind = "gc"           // leasehold serves a GC: living sandboxes that had no DEL are valid
+	check       kind = "check"        // leasehold serves a CHECK
+	unplug      kind = "unplug"       // the address is taken off the interface after a DEL, the process stays
 	unplugOne   kind = "unplug one"   // the same with the address of the last range set alone
 	end         kind = "end"          // the sandbox's namespace ends
-	hide        kind = "hide"         // it is unmounted, and a process lives on in it
+	hide        kind = "hide"         // the namespace is unmounted, with a process in it
 	pass        kind = "pass"         // a step of the clocks
 	long        kind = "long"         // much more than any window, as in a suspend
-	reboot      kind = "reboot"       // in good order: everything is synced
+	reboot      kind = "reboot"       // an orderly one: everything is synced
 	rebootEpoch kind = "reboot epoch" // the same, and the wall clock begins in 1970
 	forward     kind = "forward"      // the wall clock is set forward by a step
-	back        kind = "back"         // and back
+	back        kind = "back"         // the wall clock is set back by a step
 	correct     kind = "correct"      // the wall clock is set to the right time
-	powerCut    kind = "power cut"    // files that were not synced are there, or not, or as they were before
+	powerCut    kind = "power cut"    // files that were not synced are there, missing, or have earlier contents
 	agent       kind = "agent"        // a round of the agent
 	snapshot    kind = "snapshot"     // the agent copies the store
 	lose        kind = "lose"         // the store's file is removed
@@ -52,35 +52,35 @@ const (
 	wipePlain   kind = "wipe plain"   // the same by rm *, which leaves what begins with a dot
 	wipeOne     kind = "wipe one"     // one file in it is removed
 	hostAdd     kind = "host add"     // host-local serves an ADD
-	hostDel     kind = "host del"     // and a DEL
-	lock        kind = "lock"         // somebody takes host-local's lock of a network, and keeps it
+	hostDel     kind = "host del"     // host-local serves a DEL
+	lock        kind = "lock"         // another process takes host-local's lock of a network, and keeps it
 	unlock      kind = "unlock"
-	again       kind = "again" // a container gets a new sandbox after its DEL, by the same id
+	again       kind = "again" // a container gets a new sandbox with the same id after its DEL
 )
 
-// event is one thing that happens: to a sandbox, a network, or the node.
+// event is an event of a sandbox, a network, or the node.
 type event struct {
-	kind kind
-	box  int
-	net  int
+	kind    kind
+	sandbox int
+	net     int
 	// killed is 0, or 1 + the file operation before which the call is killed.
 	killed int
-	// cut are the choices of a power cut, one for each file that was not synced; or the file that
-	// is removed.
+	// cut has the choices of a power cut, one for each file that was not synced; or the name of the
+	// file that is removed.
 	cut string
 }
 
-// world runs events on one disk.
-type world struct {
+// simulation runs the events of a model on one disk.
+type simulation struct {
 	config
 	*disk
 	node
 	sets [][]rangeSet
 
-	records  []record // of the call that is running
-	before   contents // of the store, before the event
-	wasHeard bool     // whether the event's sandbox had its DEL answered before
-	warned   []string
+	records      []record // of the call that is running
+	before       contents // of the store, before the event
+	delWasServed bool     // whether the event's sandbox had its DEL answered before
+	warned       []string
 }
 
 // rangeSet is one range set as leasehold and as host-local see it.
@@ -97,15 +97,15 @@ type record struct {
 
 const (
 	ifName   = "eth0"
-	lockWait = 2 * time.Millisecond // how long a call waits for a lock that nobody gives back
+	lockWait = 2 * time.Millisecond // how long a call waits for a lock that is not released
 )
 
-func newWorld(c config, root string) (*world, error) {
+func newSimulation(c config, root string) (*simulation, error) {
 	d, err := newDisk(root, c.nets)
 	if err != nil {
 		return nil, err
 	}
-	w := &world{config: c, disk: d, node: newNode(c)}
+	w := &simulation{config: c, disk: d, node: newNode(c)}
 	for _, n := range c.nets {
 		var sets []rangeSet
 		for i, s := range n.parse() {
@@ -128,8 +128,8 @@ func hostRange(text string) allocator.Range {
 	return allocator.Range{Subnet: types.IPNet(*prefix), RangeStart: net.ParseIP(from), RangeEnd: net.ParseIP(to)}
 }
 
-// service is a new process of the plugin or the agent.
-func (w *world) service() *ipam.Service {
+// service returns what a new process of the plugin or the agent uses.
+func (w *simulation) service() *ipam.Service {
 	return &ipam.Service{
 		Store:     store.New(store.Dirs{State: w.path(stateDir), Run: w.path(runDir)}),
 		Host:      host{&w.kernel, w.config},
@@ -139,33 +139,33 @@ func (w *world) service() *ipam.Service {
 	}
 }
 
-func (w *world) pool(net int) lease.Pool {
+func (w *simulation) pool(net int) lease.Pool {
 	return lease.Pool{DataDir: w.path(netsDir), Network: w.nets[net].name}
 }
 
-func (w *world) request(box int) ipam.Request {
-	pod, name := w.podOf(box), w.boxName(box)
+func (w *simulation) request(sandbox int) ipam.Request {
+	pod, name := w.podOf(sandbox), w.sandboxName(sandbox)
 	r := ipam.Request{
-		Pool: w.pool(w.netOf(box)), ContainerID: name, IfName: ifName, NetnsPath: netnsPath(name),
+		Pool: w.pool(w.netOf(sandbox)), ContainerID: name, IfName: ifName, NetnsPath: netnsPath(name),
 		Pod:     ipam.Pod{Namespace: "ns", Name: podName(pod), UID: "uid-" + name},
 		Options: w.options(),
 	}
-	if p := w.pods[pod]; !p.untold {
+	if p := w.pods[pod]; !p.agentOnly {
 		r.Retention = policy.Request{Known: true, Window: p.window}
 	}
-	r.Sets = w.leaseSets(w.netOf(box))
+	r.Sets = w.leaseSets(w.netOf(sandbox))
 	return r
 }
 
-func (w *world) leaseSets(net int) (out []poolSet) {
+func (w *simulation) leaseSets(net int) (out []poolSet) {
 	for _, s := range w.sets[net] {
 		out = append(out, s.lease)
 	}
 	return out
 }
 
-// recorded is the context of a call whose transactions are recorded.
-func (w *world) recorded() (context.Context, context.CancelFunc) {
+// recorded returns a context that records the transactions of a call.
+func (w *simulation) recorded() (context.Context, context.CancelFunc) {
 	w.records = nil
 	ctx, cancel := context.Background(), context.CancelFunc(func() {})
 	if slices.Contains(w.locked[:], true) {
@@ -174,55 +174,55 @@ func (w *world) recorded() (context.Context, context.CancelFunc) {
 	return store.WithTiming(ctx, func(store.Timing) { w.record() }), cancel
 }
 
-// record ends a part of a call: a transaction, or what follows the last one.
-func (w *world) record() {
+// record records a transaction of a call, or what follows the last one.
+func (w *simulation) record() {
 	if ops := w.operations(); len(ops) > 0 {
 		w.records = append(w.records, record{ops, w.capture(w.kernel.now().Wall)})
 	}
 }
 
-// recordRest ends an event.
-func (w *world) recordRest() {
+// recordRest records what follows the last transaction of an event.
+func (w *simulation) recordRest() {
 	w.record()
 	w.capture(w.kernel.now().Wall)
 }
 
-// outcome is what a caller was told.
+// outcome is the result of a call.
 type outcome struct {
 	addrs [maxSets]netip.Addr
 	err   error
 }
 
-// do makes an event happen. Time passes before it, so that nothing is as old as something else.
-func (w *world) do(e event) outcome {
-	before := w.is
+// do runs an event. Time passes before it, so that no two events have the same time.
+func (w *simulation) do(e event) outcome {
+	before := w.current
 	w.kernel.pass(moment)
 	w.records = nil
-	out := w.happen(e)
+	out := w.run(e)
 	w.recordRest()
-	w.remember(before, e)
+	w.noteUnsynced(before, e)
 	return out
 }
 
-func (w *world) happen(e event) (out outcome) {
+func (w *simulation) run(e event) (out outcome) {
 	defer w.holdLocks()()
 	switch e.kind {
 	case add, lateAdd:
-		return w.assign(e.box)
+		return w.assign(e.sandbox)
 	case del:
-		out.err = w.release(e.box)
+		out.err = w.release(e.sandbox)
 	case stop:
-		out.err = w.release(e.box)
-		w.end(e.box)
+		out.err = w.release(e.sandbox)
+		w.end(e.sandbox)
 	case gc:
 		out.err = w.collect(e.net)
 	case check:
-		out.err = w.service().Verify(context.Background(), w.request(e.box))
+		out.err = w.service().Verify(context.Background(), w.request(e.sandbox))
 	case hostAdd:
-		w.create(e.box)
-		return w.hostAssign(e.box)
+		w.create(e.sandbox)
+		return w.hostAssign(e.sandbox)
 	case hostDel:
-		out.err = w.hostRelease(e.box)
+		out.err = w.hostRelease(e.sandbox)
 	case agent:
 		out.err = w.round()
 	case snapshot:
@@ -231,24 +231,24 @@ func (w *world) happen(e event) (out outcome) {
 			out.err = nil
 		}
 	default:
-		w.befall(e)
+		w.runOther(e)
 	}
 	return out
 }
 
-// befall are the events that no call is part of.
-func (w *world) befall(e event) {
+// runOther runs the events that are not calls.
+func (w *simulation) runOther(e event) {
 	switch e.kind {
 	case unplug:
-		w.spaces[e.box].addrs = [maxSets]netip.Addr{}
+		w.spaces[e.sandbox].addrs = [maxSets]netip.Addr{}
 	case unplugOne:
-		w.spaces[e.box].addrs[len(w.sets[w.netOf(e.box)])-1] = netip.Addr{}
+		w.spaces[e.sandbox].addrs[len(w.sets[w.netOf(e.sandbox)])-1] = netip.Addr{}
 	case end:
-		w.end(e.box)
+		w.end(e.sandbox)
 	case again:
-		w.spaces[e.box] = namespace{}
+		w.spaces[e.sandbox] = namespace{}
 	case hide:
-		w.spaces[e.box].phase = hidden
+		w.spaces[e.sandbox].phase = hidden
 	case pass:
 		w.pass(step)
 	case long:
@@ -270,7 +270,7 @@ func (w *world) befall(e event) {
 		w.clearRun()
 		w.cutPower(e)
 	case lose:
-		must(os.Remove(w.path(storeAt)))
+		must(os.Remove(w.path(storeFile)))
 	case wipe, wipePlain:
 		w.wipe(e)
 	case wipeOne:
@@ -278,21 +278,21 @@ func (w *world) befall(e event) {
 	}
 }
 
-func (w *world) clearRun() {
+func (w *simulation) clearRun() {
 	must(os.RemoveAll(w.path("run/announce")))
 	for _, dir := range []string{runDir, spoolDir} {
 		w.remove(dir, func(string) bool { return true })
 	}
 }
 
-func (w *world) wipe(e event) {
+func (w *simulation) wipe(e event) {
 	w.remove(w.netDir(e.net), func(name string) bool { return e.kind == wipe || name[0] != '.' })
 }
 
-func (w *world) netDir(net int) string { return filepath.Join(netsDir, w.nets[net].name) }
+func (w *simulation) netDir(net int) string { return filepath.Join(netsDir, w.nets[net].name) }
 
 // remove removes the files of a directory.
-func (w *world) remove(dir string, which func(name string) bool) {
+func (w *simulation) remove(dir string, which func(name string) bool) {
 	entries, err := os.ReadDir(w.path(dir))
 	must(err)
 	for _, e := range entries {
@@ -302,8 +302,9 @@ func (w *world) remove(dir string, which func(name string) bool) {
 	}
 }
 
-// holdLocks takes host-local's locks that somebody else has, and returns what gives them back.
-func (w *world) holdLocks() func() {
+// holdLocks takes the locks of host-local's that another process holds in this state, and returns a
+// function that releases them.
+func (w *simulation) holdLocks() func() {
 	var held []int
 	for n := range w.nets {
 		if w.locked[n] {
@@ -321,14 +322,14 @@ func (w *world) holdLocks() func() {
 	}
 }
 
-// assign is leasehold's ADD. A runtime makes the sandbox's namespace before the first.
-func (w *world) assign(box int) (out outcome) {
-	if w.spaces[box].phase == unborn {
-		w.create(box)
+// assign is leasehold's ADD. A runtime creates the sandbox's namespace before the first.
+func (w *simulation) assign(sandbox int) (out outcome) {
+	if w.spaces[sandbox].phase == notCreated {
+		w.create(sandbox)
 	}
 	ctx, cancel := w.recorded()
 	defer cancel()
-	r, err := w.service().Assign(ctx, w.request(box))
+	r, err := w.service().Assign(ctx, w.request(sandbox))
 	for i, a := range r.Addresses {
 		out.addrs[i] = a.Address.Addr()
 	}
@@ -336,16 +337,16 @@ func (w *world) assign(box int) (out outcome) {
 	return out
 }
 
-func (w *world) release(box int) error {
+func (w *simulation) release(sandbox int) error {
 	ctx, cancel := w.recorded()
 	defer cancel()
-	return w.service().Release(ctx, w.attachment(box), w.where(w.netOf(box)))
+	return w.service().Release(ctx, w.attachment(sandbox), w.where(w.netOf(sandbox)))
 }
 
 // collect is a GC of a network.
-func (w *world) collect(net int) error {
+func (w *simulation) collect(net int) error {
 	var valid []ipam.Attachment
-	for b := range w.boxCount() {
+	for b := range w.sandboxCount() {
 		if w.isValid(b) && w.netOf(b) == net {
 			valid = append(valid, w.attachment(b))
 		}
@@ -355,20 +356,20 @@ func (w *world) collect(net int) error {
 	return w.service().Collect(ctx, w.pool(net), valid)
 }
 
-// isValid reports whether a runtime counts a sandbox among those that it has.
-func (w *world) isValid(b int) bool { return w.spaces[b].alive() && !w.boxes[b].deleted }
+// isValid reports whether a runtime lists a sandbox as valid.
+func (w *simulation) isValid(b int) bool { return w.spaces[b].alive() && !w.sandboxes[b].deleted }
 
-func (w *world) attachment(box int) ipam.Attachment {
-	return ipam.Attachment{ContainerID: w.boxName(box), IfName: ifName}
+func (w *simulation) attachment(sandbox int) ipam.Attachment {
+	return ipam.Attachment{ContainerID: w.sandboxName(sandbox), IfName: ifName}
 }
 
-func (w *world) where(net int) ipam.PoolHint {
+func (w *simulation) where(net int) ipam.PoolHint {
 	o := w.options()
 	return ipam.PoolHint{Pool: w.pool(net), Sets: w.leaseSets(net), Options: &o}
 }
 
-// round is what the agent does all the time.
-func (w *world) round() error {
+// round is one round of the agent.
+func (w *simulation) round() error {
 	ctx, cancel := w.recorded()
 	defer cancel()
 	s := w.service()
@@ -377,12 +378,12 @@ func (w *world) round() error {
 	}
 	v, err := s.Survey(ctx)
 	if errors.Is(err, store.ErrLost) {
-		return nil // it says so, and looks again
+		return nil // it logs that, and surveys again
 	}
 	if err != nil {
 		return err
 	}
-	// A plan is carried out in as many transactions as it takes: here in as many as it can.
+	// The steps of a plan may share transactions; here each has its own.
 	for _, action := range ipam.Plan(v) {
 		if _, err := s.Act(ctx, []ipam.Action{action}); err != nil {
 			return err
@@ -400,44 +401,43 @@ func (w *world) round() error {
 	return nil
 }
 
-// errUnsettled is what is wrong with a round of the agent after which it has something to do at
-// once.
-var errUnsettled = errors.New("the next round would not be without work")
+// errUnsettled is the error of a round of the agent after which a plan is not empty.
+var errUnsettled = errors.New("the next round would have something to do")
 
-// annotations are what the API server says of the pods of which the plugin is told nothing.
-func (w *world) annotations() (out []ipam.PodWindow) {
+// annotations returns the annotations of the pods that only the agent sees.
+func (w *simulation) annotations() (out []ipam.PodWindow) {
 	for p, c := range w.pods {
-		if b := w.newest(p); c.untold && w.isValid(b) {
+		if b := w.newest(p); c.agentOnly && w.isValid(b) {
 			out = append(out, ipam.PodWindow{
-				Namespace: "ns", Name: podName(p), UID: "uid-" + w.boxName(b), Window: c.window,
+				Namespace: "ns", Name: podName(p), UID: "uid-" + w.sandboxName(b), Window: c.window,
 			})
 		}
 	}
 	return out
 }
 
-// newest is the sandbox of a pod that was made last; its first one where there is none.
-func (w *world) newest(pod int) int {
-	b := (pod+1)*w.lives - 1
-	for b > pod*w.lives && w.spaces[b].phase == unborn {
+// newest returns the sandbox of a pod that was created last, the first one if none was.
+func (w *simulation) newest(pod int) int {
+	b := (pod+1)*w.perPod - 1
+	for b > pod*w.perPod && w.spaces[b].phase == notCreated {
 		b--
 	}
 	return b
 }
 
 // hostAssign is host-local's ADD: its own code, as its main calls it.
-func (w *world) hostAssign(box int) (out outcome) {
-	net := w.netOf(box)
+func (w *simulation) hostAssign(sandbox int) (out outcome) {
+	net := w.netOf(sandbox)
 	s, err := hostlocal.New(w.nets[net].name, w.path(netsDir))
 	if err != nil {
 		return outcome{err: err}
 	}
 	defer s.Close()
 	for i, set := range w.sets[net] {
-		got, err := allocator.NewIPAllocator(&set.host, s, i).Get(w.boxName(box), ifName, nil)
+		got, err := allocator.NewIPAllocator(&set.host, s, i).Get(w.sandboxName(sandbox), ifName, nil)
 		if err != nil {
 			for j := range i {
-				_ = allocator.NewIPAllocator(&w.sets[net][j].host, s, j).Release(w.boxName(box), ifName)
+				_ = allocator.NewIPAllocator(&w.sets[net][j].host, s, j).Release(w.sandboxName(sandbox), ifName)
 			}
 			return outcome{err: err}
 		}
@@ -447,8 +447,8 @@ func (w *world) hostAssign(box int) (out outcome) {
 	return out
 }
 
-func (w *world) hostRelease(box int) error {
-	net := w.netOf(box)
+func (w *simulation) hostRelease(sandbox int) error {
+	net := w.netOf(sandbox)
 	s, err := hostlocal.New(w.nets[net].name, w.path(netsDir))
 	if err != nil {
 		return err
@@ -456,9 +456,9 @@ func (w *world) hostRelease(box int) error {
 	defer s.Close()
 	var failed error
 	for i, set := range w.sets[net] {
-		failed = errors.Join(failed, allocator.NewIPAllocator(&set.host, s, i).Release(w.boxName(box), ifName))
+		failed = errors.Join(failed, allocator.NewIPAllocator(&set.host, s, i).Release(w.sandboxName(sandbox), ifName))
 	}
 	return failed
 }
 
-func (e event) String() string { return fmt.Sprint(string(e.kind), e.box, e.net, e.killed, e.cut) }
+func (e event) String() string { return fmt.Sprint(string(e.kind), e.sandbox, e.net, e.killed, e.cut) }

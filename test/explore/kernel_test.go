@@ -11,34 +11,34 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 )
 
-// phase is where a sandbox's network namespace stands.
+// phase is the state of a sandbox's network namespace.
 type phase uint8
 
 const (
-	unborn phase = iota
-	living       // mounted at its path, with a process in it
-	hidden       // unmounted, and a process lives on in it
+	notCreated phase = iota
+	living           // mounted at its path, with a process in it
+	hidden           // unmounted, with a process in it
 	gone
 )
 
 // kernel is the simulated kernel of a node with its clocks. It is plain data: an assignment copies
 // it.
 type kernel struct {
-	elapsed time.Duration // since the world began; no event changes it but by passing
-	wall    time.Duration // what the wall clock says, counted from began
+	elapsed time.Duration // since the simulation began; never set back
+	wall    time.Duration // the wall clock's time since began
 	uptime  time.Duration // CLOCK_BOOTTIME
 	boot    int
-	spaces  [maxBoxes]namespace
+	spaces  [maxSandboxes]namespace
 }
 
 type namespace struct {
 	phase phase
-	inode uint64              // stays when it has ended
-	boot  int                 // in which it was made
+	inode uint64              // also after it has ended
+	boot  int                 // in which it was created
 	addrs [maxSets]netip.Addr // on its interface
 }
 
-// began is the wall clock at the beginning of each world.
+// began is the wall clock at the beginning of each simulation.
 var began = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 const nsfs = 4 // the device of all namespaces
@@ -55,9 +55,9 @@ func (k *kernel) now() lease.Instant {
 	return lease.Instant{Wall: began.Add(k.wall), Boot: k.uptime, BootID: k.bootID()}
 }
 
-// create makes a namespace. The kernel gives it the lowest number that is free, so numbers of
-// namespaces that have ended come again at once.
-func (k *kernel) create(box int) {
+// create creates a namespace with the lowest inode number that is free, so that the numbers of
+// namespaces that have ended are reused at once.
+func (k *kernel) create(sandbox int) {
 	used := map[uint64]bool{}
 	for _, n := range k.spaces {
 		if n.alive() {
@@ -68,18 +68,18 @@ func (k *kernel) create(box int) {
 	for used[inode] {
 		inode++
 	}
-	k.spaces[box] = namespace{phase: living, inode: inode, boot: k.boot}
+	k.spaces[sandbox] = namespace{phase: living, inode: inode, boot: k.boot}
 }
 
-func (k *kernel) end(box int) {
-	k.spaces[box] = namespace{phase: gone, inode: k.spaces[box].inode, boot: k.spaces[box].boot}
+func (k *kernel) end(sandbox int) {
+	k.spaces[sandbox] = namespace{phase: gone, inode: k.spaces[sandbox].inode, boot: k.spaces[sandbox].boot}
 }
 
 func (k *kernel) reboot() {
 	k.boot++
 	k.uptime = 60 * time.Second
 	for b := range k.spaces {
-		if k.spaces[b].phase != unborn {
+		if k.spaces[b].phase != notCreated {
 			k.end(b)
 		}
 	}
@@ -87,8 +87,7 @@ func (k *kernel) reboot() {
 
 func (n namespace) alive() bool { return n.phase == living || n.phase == hidden }
 
-// What follows is ipam.Host.
-
+// host implements ipam.Host.
 type host struct {
 	*kernel
 	config
@@ -97,8 +96,8 @@ type host struct {
 func (h host) BootID() string { return h.bootID() }
 
 func (h host) at(path string) (namespace, bool) {
-	for b := range h.boxCount() {
-		if netnsPath(h.boxName(b)) == path && h.spaces[b].phase == living {
+	for b := range h.sandboxCount() {
+		if netnsPath(h.sandboxName(b)) == path && h.spaces[b].phase == living {
 			return h.spaces[b], true
 		}
 	}
@@ -162,12 +161,12 @@ func (h host) MountedNetns() sandbox.NetnsSet {
 
 func (h host) Namespaces() ([]sandbox.Namespace, error) {
 	var out []sandbox.Namespace
-	for b := range h.boxCount() {
+	for b := range h.sandboxCount() {
 		n := h.spaces[b]
 		if !n.alive() {
 			continue
 		}
-		path := netnsPath(h.boxName(b))
+		path := netnsPath(h.sandboxName(b))
 		if n.phase == hidden {
 			path = fmt.Sprintf("/proc/%d/ns/net", 1000+b)
 		}
@@ -184,8 +183,8 @@ func (h host) Namespaces() ([]sandbox.Namespace, error) {
 
 func (h host) NamespaceIDs(boot string) string { return boot + " host" }
 
-func (h host) ProveView(word, boot string, _ iter.Seq[lease.Lease]) error {
-	if word != "" && word != h.NamespaceIDs(boot) && word[:len(boot)] == boot {
+func (h host) ProveView(stored, boot string, _ iter.Seq[lease.Lease]) error {
+	if stored != "" && stored != h.NamespaceIDs(boot) && stored[:len(boot)] == boot {
 		return errors.New("the plugin runs elsewhere")
 	}
 	return nil

@@ -6,14 +6,11 @@ import (
 	"strings"
 )
 
-// A call that is killed leaves behind what it had done until then. What it does to the disk is a
-// sequence of file operations, and the kernel says in which order (inotify): so the states between
-// them are put together from what was there before and after, without a line of the code under test
-// knowing of it.
-
-// remains are the disks that a killed call leaves behind, the earliest first. The one before its
-// first operation and the one after its last are not among them.
-func remains(before image, records []record) []image {
+// interrupted returns the images that a killed call leaves, the earliest first, without those
+// before its first and after its last operation. They are computed from the images before and after
+// each transaction and the order of the file operations between them, which inotify reports; the
+// code under test is not changed for it.
+func interrupted(before image, records []record) []image {
 	var out []image
 	now := before
 	for _, r := range records {
@@ -29,12 +26,12 @@ func remains(before image, records []record) []image {
 	return out[:len(out)-1]
 }
 
-// apply returns the disk after an operation, and before that any that is there in its middle: a
-// file is made empty before it is written.
+// apply returns the image after an operation, and before it the one in the middle of the operation
+// if there is one: a file is empty before it is written.
 func apply(now image, op operation, after image) []image {
 	next := now.clone()
-	then, remains := after.Files[op.name]
-	switch op.do {
+	then, exists := after.Files[op.name]
+	switch op.kind {
 	case commits:
 		next.Store = after.Store
 		return []image{next}
@@ -48,8 +45,8 @@ func apply(now image, op operation, after image) []image {
 		}
 		return []image{next}
 	}
-	if !remains {
-		return nil // written, and removed before the next look
+	if !exists {
+		return nil // written, and removed before the next capture
 	}
 	next.Files[op.name] = then
 	if was := now.Files[op.name]; was.Content == "" || then.Content == "" {
@@ -60,9 +57,8 @@ func apply(now image, op operation, after image) []image {
 	return []image{torn, next}
 }
 
-// versions are what a file may be after a power cut beside what it is: what it was before, back to
-// when it was last synced. Nobody syncs host-local's files; the kernel does within a step of the
-// clock.
+// versions are the earlier contents that a file may have after a power cut, back to the last sync.
+// No program syncs host-local's files; the kernel does within a step of the clock.
 type versions map[string][]version
 
 type version struct {
@@ -70,8 +66,8 @@ type version struct {
 	missing bool
 }
 
-// remember notes what an event has changed of host-local's files.
-func (w *world) remember(before image, e event) {
+// noteUnsynced records which of host-local's files an event has changed.
+func (w *simulation) noteUnsynced(before image, e event) {
 	switch e.kind {
 	case pass, long, reboot, rebootEpoch, powerCut:
 		w.unsynced = nil
@@ -85,10 +81,10 @@ func (w *world) remember(before image, e event) {
 		old = versions{}
 	}
 	names := maps.Clone(before.Files)
-	maps.Copy(names, w.is.Files)
+	maps.Copy(names, w.current.Files)
 	for name := range names {
 		was, existed := before.Files[name]
-		is, exists := w.is.Files[name]
+		is, exists := w.current.Files[name]
 		v := version{was, !existed}
 		if !mirrored(name) || existed == exists && was == is || slices.Contains(old[name], v) {
 			continue
@@ -103,18 +99,18 @@ func mirrored(name string) bool {
 	return strings.HasPrefix(name, netsDir+"/") && !strings.HasSuffix(name, "/lock")
 }
 
-// A power cut's choices, a letter for each file that was not synced: as it is, empty, or the
-// version of that number.
+// The choices of a power cut, a letter for each file that was not synced: unchanged, empty, or an
+// earlier version ('a' is the first).
 const (
-	asItIs  = '='
-	emptied = '0'
+	unchanged = '='
+	emptied   = '0'
 )
 
-// cuts are all power cuts that a state may suffer.
-func (w *world) cuts(now image) []string {
+// cuts returns the choices of all power cuts that may happen in a state.
+func (w *simulation) cuts(now image) []string {
 	out := []string{""}
 	for _, name := range sortedKeys(w.unsynced) {
-		letters := string(asItIs)
+		letters := string(unchanged)
 		if is, exists := now.Files[name]; exists && is.Content != "" {
 			letters += string(emptied)
 		}
@@ -134,11 +130,11 @@ func (w *world) cuts(now image) []string {
 	return out
 }
 
-func (w *world) cutPower(e event) {
+func (w *simulation) cutPower(e event) {
 	to := w.capture(w.kernel.now().Wall)
 	for i, name := range sortedKeys(w.unsynced) {
 		switch letter := e.cut[i]; {
-		case letter == asItIs:
+		case letter == unchanged:
 		case letter == emptied:
 			to.Files[name] = file{Wall: to.Files[name].Wall}
 		case w.unsynced[name][letter-'a'].missing:

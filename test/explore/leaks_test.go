@@ -8,8 +8,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 )
 
-// probe is how it is proven that no address is lost for good: all sandboxes end and no DEL comes,
-// all windows are over, and leasehold alone serves ADDs.
+// probe is how it is proven that no address is lost permanently: all sandboxes end without a DEL,
+// all windows end, and only leasehold serves ADDs.
 type probe int
 
 const (
@@ -17,26 +17,27 @@ const (
 	rebootProbe       // the node boots as well: until then an address of an unknown owner is in use
 )
 
-// leaks says which addresses can never be handed out again, when all pods have ended but those
-// whose interface was unplugged. It changes the world. What was promised does not matter any more,
-// so what is left of many states is the same, and is tried once: seen reports whether it was.
-func (w *world) leaks(c contents, seen func(key) bool) string {
-	for b := range w.boxCount() {
+// leaks returns which addresses can never be assigned again after all pods have ended except those
+// whose interface was unplugged. It changes the simulation. Holds do not count here, so many states
+// become the same one, which is tried once: seen reports whether it was.
+func (w *simulation) leaks(c contents, seen func(key) bool) string {
+	for b := range w.sandboxCount() {
 		if !w.isUnplugged(b) {
 			w.end(b)
 		}
 	}
 	w.followed = [maxPods]bool{}
-	w.boxes, w.kept, w.left, w.killsLeft, w.unsynced = [maxBoxes]box{}, [maxPods]promise{}, [len(kinds)]int{}, 0, nil
+	w.sandboxes, w.holds, w.unsynced = [maxSandboxes]sandboxState{}, [maxPods]hold{}, nil
+	w.left, w.killsLeft = [len(kinds)]int{}, 0
 	w.locked, w.damage.files = [maxNets]bool{}, false
-	w.kernel.wall = max(w.kernel.wall, w.elapsed) // a clock that is behind is set some day
+	w.kernel.wall = max(w.kernel.wall, w.elapsed) // a clock that is slow is corrected at last
 	w.kernel.pass(10 * window)
 	if seen(w.keyOf(c)) {
 		return ""
 	}
 	if w.config.probe == rebootProbe {
 		for net := range w.nets {
-			w.meetAll(net)
+			w.assignAll(net)
 		}
 		w.clearRun()
 		w.reboot()
@@ -50,19 +51,19 @@ func (w *world) leaks(c contents, seen func(key) bool) string {
 	return ""
 }
 
-// isUnplugged reports whether a sandbox lives on without an interface. One that has the number of a
-// namespace that has ended hides the death of that one's sandbox, and does not count.
-func (w *world) isUnplugged(b int) bool {
+// isUnplugged reports whether a sandbox is alive without an interface. One whose namespace has the
+// inode number of one that has ended does not count: it hides the end of that one.
+func (w *simulation) isUnplugged(b int) bool {
 	for o, n := range w.spaces {
 		if o != b && n.phase == gone && n.inode == w.spaces[b].inode {
 			return false
 		}
 	}
-	return w.spaces[b].phase == living && w.boxes[b].heard && !w.spaces[b].addrs[0].IsValid()
+	return w.spaces[b].phase == living && w.sandboxes[b].delServed && !w.spaces[b].addrs[0].IsValid()
 }
 
-// meetAll makes leasehold meet every address of a network once.
-func (w *world) meetAll(net int) {
+// assignAll assigns every free address of a network once, and releases it.
+func (w *simulation) assignAll(net int) {
 	for n := range w.size(net) {
 		w.kernel.pass(moment)
 		_ = w.probeAdd(net, n)
@@ -73,8 +74,8 @@ func (w *world) meetAll(net int) {
 	}
 }
 
-// size is how many sandboxes have room in a network.
-func (w *world) size(net int) int {
+// size returns how many sandboxes a network has addresses for.
+func (w *simulation) size(net int) int {
 	size := uint64(1) << 32
 	for _, s := range w.sets[net] {
 		size = min(size, s.lease.Size())
@@ -84,13 +85,13 @@ func (w *world) size(net int) int {
 
 func probeName(net, n int) string { return fmt.Sprint("probe-", net, "-", n) }
 
-// fill hands out every address of a network.
-func (w *world) fill(net int) string {
+// fill assigns every address of a network.
+func (w *simulation) fill(net int) string {
 	for n := range w.size(net) {
 		w.kernel.pass(moment)
 		err := w.probeAdd(net, n)
-		// A death that is found now has its window as well, and is looked for in one range set at a
-		// time.
+		// A holder that is proven dead only now has a window as well, and an ADD proves it for one
+		// range set at a time.
 		for range w.sets[net] {
 			if errors.Is(err, ipam.ErrExhausted) {
 				w.kernel.pass(10 * window)
@@ -100,13 +101,13 @@ func (w *world) fill(net int) string {
 		if err != nil {
 			w.capture(w.kernel.now().Wall)
 			return fmt.Sprintf("I3: when all pods have ended and all windows are over, "+
-				"only %d of %d addresses can be handed out: %v\n     %s", n, w.size(net), err, w.summary())
+				"only %d of %d addresses can be assigned: %v\n     %s", n, w.size(net), err, w.summary())
 		}
 	}
 	return ""
 }
 
-func (w *world) probeAdd(net, n int) error {
+func (w *simulation) probeAdd(net, n int) error {
 	s, ctx := w.service(), context.Background()
 	r := ipam.Request{
 		Pool: w.pool(net), ContainerID: probeName(net, n), IfName: ifName, NetnsPath: "/none",

@@ -9,20 +9,20 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// tell says in words what an event is.
-func (w *world) tell(e event) string {
-	name := w.boxName(e.box)
+// describe returns an event as a sentence.
+func (w *simulation) describe(e event) string {
+	name := w.sandboxName(e.sandbox)
 	text := map[kind]string{
 		add:         "ADD of sandbox " + name,
 		lateAdd:     "ADD of sandbox " + name + ", which has ended",
 		del:         "DEL of sandbox " + name,
 		gc:          "GC of network " + w.nets[e.net].name,
 		check:       "CHECK of sandbox " + name,
-		unplug:      "the address is taken off the interface of sandbox " + name + ", which lives on",
+		unplug:      "the address is taken off the interface of sandbox " + name + ", whose process goes on",
 		end:         "sandbox " + name + " ends",
-		hide:        "the namespace of sandbox " + name + " is unmounted; a process lives on in it",
+		hide:        "the namespace of sandbox " + name + " is unmounted; a process stays in it",
 		pass:        "time passes: half a window",
-		long:        "time passes: ten windows (a suspend, or just so)",
+		long:        "time passes: ten windows, as in a suspend",
 		reboot:      "the node reboots",
 		rebootEpoch: "the node reboots, and its wall clock begins in 1970",
 		forward:     "the wall clock is set forward by half a window",
@@ -36,12 +36,12 @@ func (w *world) tell(e event) string {
 		wipePlain:   "rm * in host-local's directory of network " + w.nets[e.net].name,
 		hostAdd:     "ADD of sandbox " + name + ", served by host-local",
 		hostDel:     "DEL of sandbox " + name + ", served by host-local",
-		lock:        "somebody takes host-local's lock of network " + w.nets[e.net].name + " and keeps it",
+		lock:        "another process takes host-local's lock of network " + w.nets[e.net].name + " and keeps it",
 		stop:        "DEL of sandbox " + name + ", which ends",
-		wipeOne:     "somebody removes " + e.cut,
-		unplugOne:   "one address is taken off the interface of sandbox " + name + ", which lives on",
-		again:       "the container of sandbox " + name + " gets a new sandbox, by the same id",
-		unlock:      "host-local's lock of network " + w.nets[e.net].name + " is given back",
+		wipeOne:     "another process removes " + e.cut,
+		unplugOne:   "one address is taken off the interface of sandbox " + name + ", whose process goes on",
+		again:       "the container of sandbox " + name + " gets a new sandbox with the same id",
+		unlock:      "host-local's lock of network " + w.nets[e.net].name + " is released",
 	}[e.kind]
 	if e.killed > 0 {
 		text += ", killed"
@@ -49,28 +49,28 @@ func (w *world) tell(e event) string {
 	return text
 }
 
-// What a story begins and ends with.
+// The marks at the beginning and the end of a counter-example.
 const (
-	storyBegins = "a counter-example: "
-	storyEnds   = "(end)"
+	counterExampleBegins = "a counter-example: "
+	counterExampleEnds   = "(end)"
 )
 
-// tellPath names the events that lead to a state first.
-func (s *search) tellPath(w *world, number int32) string {
+// describePath returns the events that first led to a state.
+func (s *search) describePath(w *simulation, number int32) string {
 	var out []string
 	for n := number; n > 0; n = s.reached[n].from {
-		out = append(out, w.tell(s.reached[n].by))
+		out = append(out, w.describe(s.reached[n].by))
 	}
 	slices.Reverse(out)
 	return strings.Join(out, "; ")
 }
 
-// story plays the shortest way to a failure once more, and writes it down.
-func (s *search) story() string {
-	path, w := s.failurePath(), s.worlds[0]
+// counterExample repeats the shortest path to the failure and describes each step.
+func (s *search) counterExample() string {
+	path, w := s.failurePath(), s.simulations[0]
 	w.prepare()
 	var out strings.Builder
-	fmt.Fprintf(&out, "%s%s\n", storyBegins, s.failure.why)
+	fmt.Fprintf(&out, "%s%s\n", counterExampleBegins, s.failure.why)
 	for i, e := range path {
 		text, result := w.replay(e)
 		fmt.Fprintf(&out, "%3d. %s", i+1, text)
@@ -79,10 +79,10 @@ func (s *search) story() string {
 		}
 		fmt.Fprintf(&out, "\n     %s\n", w.summary())
 	}
-	return out.String() + storyEnds
+	return out.String() + counterExampleEnds
 }
 
-// failurePath are the events that lead to the failure.
+// failurePath returns the events that lead to the failure.
 func (s *search) failurePath() []event {
 	var path []event
 	if s.failure.from >= 0 {
@@ -95,51 +95,51 @@ func (s *search) failurePath() []event {
 	return path
 }
 
-// replay makes an event happen again.
-func (w *world) replay(e event) (text, result string) {
-	text = w.tell(e)
+// replay runs an event again.
+func (w *simulation) replay(e event) (text, result string) {
+	text = w.describe(e)
 	if e.kind == powerCut {
-		text += w.tellCut(e)
+		text += w.describeCut(e)
 	}
-	before, node := w.is, w.node
+	before, node := w.current, w.node
 	out := w.do(e)
 	records, kernel := w.records, w.kernel
 	if e.killed > 0 {
-		text += ": " + tellKill(records, e.killed)
-		w.restore(remains(before, records)[e.killed-1])
+		text += ": " + describeKill(records, e.killed)
+		w.restore(interrupted(before, records)[e.killed-1])
 		w.node, w.kernel = node, kernel
-		w.remember(before, e)
+		w.noteUnsynced(before, e)
 		out = outcome{}
 	}
 	w.account(e, out)
 	return text, out.String()
 }
 
-func (w *world) tellCut(e event) string {
+func (w *simulation) describeCut(e event) string {
 	out := ""
 	for i, name := range sortedKeys(w.unsynced) {
 		switch letter := e.cut[i]; {
-		case letter == asItIs:
+		case letter == unchanged:
 		case letter == emptied:
 			out += "; " + name + " is empty"
 		case w.unsynced[name][letter-'a'].missing:
-			out += "; " + name + " is not there"
+			out += "; " + name + " is missing"
 		default:
-			out += fmt.Sprintf("; %s is as it was before: %q", name, w.unsynced[name][letter-'a'].Content)
+			out += fmt.Sprintf("; %s has its earlier content: %q", name, w.unsynced[name][letter-'a'].Content)
 		}
 	}
 	return out
 }
 
-// tellKill says what a killed call has done, and what not.
-func tellKill(records []record, killed int) string {
+// describeKill returns which operations a killed call has done, and which not.
+func describeKill(records []record, killed int) string {
 	var before, after []string
 	now, n := image{Files: map[string]file{}}, 0
 	for _, r := range records {
 		for _, op := range r.ops {
 			n += max(len(apply(now, op, r.after)), 1)
-			text := string(op.do) + " " + op.name
-			if op.do == commits {
+			text := string(op.kind) + " " + op.name
+			if op.kind == commits {
 				text = "commits"
 			}
 			if n <= killed {
@@ -165,8 +165,8 @@ func (o outcome) String() string {
 	return strings.TrimSpace(out)
 }
 
-// summary is a state in one line.
-func (w *world) summary() string {
+// summary returns a state in one line.
+func (w *simulation) summary() string {
 	c := w.read()
 	var parts []string
 	if c.absent != nil {
@@ -174,23 +174,23 @@ func (w *world) summary() string {
 	}
 	now := w.kernel.now()
 	for _, l := range c.leases {
-		parts = append(parts, tellLease(l, now))
+		parts = append(parts, describeLease(l, now))
 	}
-	for _, name := range sortedKeys(w.is.Files) {
+	for _, name := range sortedKeys(w.current.Files) {
 		if mirrored(name) {
-			id, _, _ := strings.Cut(w.is.Files[name].Content, "\r\n")
+			id, _, _ := strings.Cut(w.current.Files[name].Content, "\r\n")
 			parts = append(parts, fmt.Sprintf("file %s %.40q", strings.TrimPrefix(name, netsDir+"/"), id))
 		}
 	}
-	for b := range w.boxCount() {
+	for b := range w.sandboxCount() {
 		if w.spaces[b].alive() {
-			parts = append(parts, fmt.Sprintf("%s lives %s", w.boxName(b), outcome{addrs: w.spaces[b].addrs}))
+			parts = append(parts, fmt.Sprintf("%s alive with %s", w.sandboxName(b), outcome{addrs: w.spaces[b].addrs}))
 		}
 	}
 	return "[" + strings.Join(parts, "; ") + "]"
 }
 
-func tellLease(l lease.Lease, now lease.Instant) string {
+func describeLease(l lease.Lease, now lease.Instant) string {
 	text := fmt.Sprintf("%s %s %s by %s", l.Address, l.State, l.Name, l.Holder.ContainerID)
 	if l.State == lease.Held {
 		text += fmt.Sprintf(" firm=%v for %s", l.Firm, l.Remaining(now).Round(time.Minute))
@@ -198,7 +198,7 @@ func tellLease(l lease.Lease, now lease.Instant) string {
 	return text
 }
 
-// row is a line of the table.
+// row returns a line of the table.
 func (s *search) row() string {
 	extent := fmt.Sprintf("depth %d", s.depth)
 	switch {
@@ -212,4 +212,4 @@ func (s *search) row() string {
 		s.name, len(s.reached), s.transitions, seconds, extent, 1000*seconds/float64(max(s.transitions, 1)), s.compared)
 }
 
-const heading = "world             states  transitions   seconds   extent"
+const heading = "model             states  transitions   seconds   extent"

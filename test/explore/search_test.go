@@ -14,13 +14,13 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 )
 
-// search goes through a world breadth first: all states that one event leads to, then all that two
-// lead to, and so on. So the first counter-example is one of the shortest.
+// search is a breadth-first search of a model: all states that one event leads to, then all that
+// two lead to, and so on. So the first counter-example is one of the shortest.
 type search struct {
 	config
-	worlds   []*world     // a worker each
-	progress func(string) // gets a line after each depth; may be nil
-	begun    time.Time
+	simulations []*simulation // one for each worker
+	progress    func(string)  // gets a line after each depth; may be nil
+	begun       time.Time
 
 	sync.Mutex
 	visited     map[key]int32
@@ -28,7 +28,7 @@ type search struct {
 	reached     []edge       // by the number of a state
 	frontier    []*found
 	next        []*found
-	sampled     map[int32]*found // states that are kept to compare what follows from them
+	sampled     map[int32]*found // states whose successors are compared
 	transitions int
 	compared    int
 	depth       int
@@ -42,22 +42,22 @@ type edge struct {
 	by   event
 }
 
-// found is a state to go on from.
+// found is a state whose successors are searched.
 type found struct {
 	number int32
 	disk   []byte
 	node   node
 }
 
-// failure is a state, or an event that leads there, that breaks a promise.
+// failure is a state, or an event that leads there, that breaks an invariant.
 type failure struct {
 	from int32
 	by   event
 	why  string
 }
 
-// How many states are kept to compare what follows from them with what follows from others that
-// were taken for the same: one in so many, and so many comparisons at most for each thousand
+// How many states are sampled, to compare their successors with those of states that have the same
+// canonical form: one in sampleEvery, with at most so many comparisons for each thousand
 // transitions.
 const (
 	sampleEvery = 7
@@ -77,17 +77,17 @@ func newSearch(t testing.TB, c config, workers int) *search {
 	}
 	for i := range workers {
 		root := filepath.Join(base, fmt.Sprintf("%02d", i))
-		w, err := newWorld(c, root)
+		w, err := newSimulation(c, root)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(w.close)
-		s.worlds = append(s.worlds, w)
+		s.simulations = append(s.simulations, w)
 	}
 	return s
 }
 
-// tmpfs is where files cost nothing.
+// tmpfs returns a directory in memory, "" if there is none.
 func tmpfs() string {
 	if info, err := os.Stat("/dev/shm"); err == nil && info.IsDir() {
 		return "/dev/shm"
@@ -95,7 +95,7 @@ func tmpfs() string {
 	return ""
 }
 
-// run searches until there is nothing new, a promise is broken, or the limits are reached.
+// run searches until there is no new state, an invariant is broken, or a limit is reached.
 func (s *search) run() {
 	s.begin()
 	for s.failure == nil && len(s.frontier) > 0 {
@@ -116,31 +116,31 @@ func (s *search) run() {
 }
 
 func (s *search) begin() {
-	w := s.worlds[0]
+	w := s.simulations[0]
 	w.prepare()
-	s.settle(w, -1, event{}, "")
+	s.visit(w, -1, event{}, "")
 	s.frontier, s.next = s.next, nil
 }
 
-// prepare brings a world to its first state.
-func (w *world) prepare() {
+// prepare restores the initial state.
+func (w *simulation) prepare() {
 	w.restore(image{Files: map[string]file{}})
 	w.node = newNode(w.config)
 	for n := range w.nets {
 		if w.known {
-			nobody := ipam.Attachment{ContainerID: "nobody", IfName: ifName}
-			must(w.service().Release(context.Background(), nobody, w.where(n)))
+			unknown := ipam.Attachment{ContainerID: "unknown", IfName: ifName}
+			must(w.service().Release(context.Background(), unknown, w.where(n)))
 		}
 	}
 	w.kernel.pass(step)
 	w.capture(w.kernel.now().Wall)
 }
 
-// level goes on from every state of the frontier.
+// level searches the successors of every state of the frontier.
 func (s *search) level() {
 	var workers sync.WaitGroup
 	todo := make(chan *found)
-	for _, w := range s.worlds {
+	for _, w := range s.simulations {
 		workers.Go(func() {
 			for f := range todo {
 				s.expand(w, f)
@@ -166,42 +166,42 @@ func (s *search) stop() bool {
 
 func (s *search) outOfTime() bool { return s.limits.time > 0 && time.Since(s.begun) > s.limits.time }
 
-func (s *search) expand(w *world, f *found) {
-	s.eachNext(w, f, func(e event, why string) { s.settle(w, f.number, e, why) })
+func (s *search) expand(w *simulation, f *found) {
+	s.eachNext(w, f, func(e event, why string) { s.visit(w, f.number, e, why) })
 }
 
-// eachNext makes every event happen that may happen in a state, and every call be killed wherever
-// it can be. The world is in the state after it when fn is called.
-func (s *search) eachNext(w *world, f *found, fn func(e event, why string)) {
+// eachNext runs every event that may happen in a state, and each call again for every operation
+// that it can be killed at. The simulation is in the state after the event when fn is called.
+func (s *search) eachNext(w *simulation, f *found, fn func(e event, why string)) {
 	from := w.unpackHere(f.disk)
 	w.restore(from)
 	w.node = f.node
 	before := w.read()
 	for _, e := range w.enabled() {
 		w.restore(from)
-		w.node, w.before, w.wasHeard = f.node, before, f.node.boxes[e.box].heard
+		w.node, w.before, w.delWasServed = f.node, before, f.node.sandboxes[e.sandbox].delServed
 		out := w.do(e)
 		records, kernel := w.records, w.kernel
 		fn(e, w.account(e, out))
 		if f.node.killsLeft == 0 || !e.isCall() {
 			continue
 		}
-		for i, left := range remains(from, records) {
+		for i, left := range interrupted(from, records) {
 			w.restore(left)
 			w.node = f.node
 			w.kernel = kernel
 			e.killed = i + 1
-			w.remember(from, e)
+			w.noteUnsynced(from, e)
 			fn(e, w.account(e, outcome{}))
 		}
 	}
 }
 
-// unpackHere moves an image to this world's directory: its paths are in the store.
-func (w *world) unpackHere(b []byte) image { return unpack(b, []byte(w.root)) }
+// unpackHere unpacks an image for this simulation's directory.
+func (w *simulation) unpackHere(b []byte) image { return unpack(b, []byte(w.root)) }
 
-// settle finds out whether a state is new, and judges it if it is.
-func (s *search) settle(w *world, from int32, e event, why string) {
+// visit checks the invariants of a state and enqueues it if it is new.
+func (s *search) visit(w *simulation, from int32, e event, why string) {
 	c := w.read()
 	if why == "" {
 		why = w.examine(c)
@@ -227,14 +227,14 @@ func (s *search) settle(w *world, from int32, e event, why string) {
 	s.Unlock()
 	switch {
 	case !known:
-		s.keep(w, c, number, from, e)
+		s.enqueue(w, c, number, from, e)
 	case sample != nil && due:
 		s.compare(w, sample, from, e)
 	}
 }
 
-func (s *search) keep(w *world, c contents, number, from int32, e event) {
-	f := &found{number, w.is.pack([]byte(w.root)), w.node}
+func (s *search) enqueue(w *simulation, c contents, number, from int32, e event) {
+	f := &found{number, w.current.pack([]byte(w.root)), w.node}
 	why := w.leaks(c, func(k key) bool {
 		s.Lock()
 		defer s.Unlock()
@@ -254,32 +254,32 @@ func (s *search) keep(w *world, c contents, number, from int32, e event) {
 	}
 }
 
-// fail keeps the shortest. The caller has the lock.
+// fail records the first failure. The caller holds the lock.
 func (s *search) fail(from int32, e event, why string) {
 	if s.failure == nil {
 		s.failure = &failure{from, e, why}
 	}
 }
 
-// compare goes on from two states that were taken for the same. What follows has to be the same as
-// well, else the canonical form leaves out something that matters.
-func (s *search) compare(w *world, first *found, from int32, e event) {
-	second := &found{first.number, w.is.pack([]byte(w.root)), w.node}
+// compare searches the successors of two states with the same canonical form. They have to be the
+// same as well, else the canonical form leaves out something that matters.
+func (s *search) compare(w *simulation, first *found, from int32, e event) {
+	second := &found{first.number, w.current.pack([]byte(w.root)), w.node}
 	one, other := s.nextForms(w, first), s.nextForms(w, second)
 	s.Lock()
 	defer s.Unlock()
 	s.compared++
 	if diff := difference(one, other); diff != "" {
-		s.fail(from, e, "the canonical form is wrong: the first by "+s.tellPath(w, first.number)+"\n"+diff)
+		s.fail(from, e, "the canonical form is wrong: the first by "+s.describePath(w, first.number)+"\n"+diff)
 	}
 }
 
-// nextForms are the states that follow, by their keys.
-func (s *search) nextForms(w *world, f *found) map[key]string {
+// nextForms returns the canonical forms of the successors of a state, by key.
+func (s *search) nextForms(w *simulation, f *found) map[key]string {
 	out := map[key]string{}
 	s.eachNext(w, f, func(e event, why string) {
 		c := w.read()
-		out[w.keyOf(c)] = w.tell(e) + " " + why + "\n" + w.form(c, w.namings()[0])
+		out[w.keyOf(c)] = w.describe(e) + " " + why + "\n" + w.form(c, w.namings()[0])
 	})
 	return out
 }
@@ -288,12 +288,12 @@ func difference(one, other map[key]string) string {
 	var out []string
 	for k, text := range one {
 		if _, both := other[k]; !both {
-			out = append(out, "of the first alone: "+text)
+			out = append(out, "only after the first: "+text)
 		}
 	}
 	for k, text := range other {
 		if _, both := one[k]; !both {
-			out = append(out, "of the second alone: "+text)
+			out = append(out, "only after the second: "+text)
 		}
 	}
 	slices.Sort(out)

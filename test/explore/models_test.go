@@ -18,71 +18,71 @@ const (
 )
 
 var (
-	asks          = podConfig{window: window}
+	retained      = podConfig{window: window}
 	plain         = podConfig{}
-	untold        = podConfig{window: window, untold: true}
+	agentOnly     = podConfig{window: window, agentOnly: true}
 	oneNet        = []netConfig{{name: "net", sets: []string{twoAddresses}}}
 	oneAddressNet = []netConfig{{name: "net", sets: []string{oneAddress}}}
 	twoNets       = []netConfig{{name: "one", sets: []string{oneAddress}}, {name: "two", sets: []string{oneAddress}}}
 )
 
-// everyVerb are the events of every world, and what a world has beside them.
-func everyVerb(more map[kind]int) map[kind]int {
+// withCommon returns the events of most models, and more.
+func withCommon(more map[kind]int) map[kind]int {
 	out := map[kind]int{add: always, del: always, lateAdd: always, end: always, pass: always, agent: always}
 	maps.Copy(out, more)
 	return out
 }
 
-// worlds are the worlds that are gone through. short is how deep the short form goes; the long one
-// has no bound.
-var worlds = []config{
+// models are the models that are searched. The short form goes to the depth short; the long one has
+// no bound.
+var models = []config{
 	{
-		name: "one life", about: "one sandbox each of two pods, a kill and a reboot: small enough for every state",
-		pods: []podConfig{asks, plain}, lives: 1, known: true, nets: oneNet,
-		with:  everyVerb(map[kind]int{reboot: 1, gc: always}),
+		name: "one sandbox", about: "one sandbox each of two pods, a kill and a reboot: small enough for every state",
+		pods: []podConfig{retained, plain}, perPod: 1, known: true, nets: oneNet,
+		with:  withCommon(map[kind]int{reboot: 1, gc: always}),
 		kills: 1, short: 4,
 	},
 	{
-		name: "windows", about: "two pods that ask for a window, two sandboxes each, two addresses, a reboot",
-		pods: []podConfig{asks, asks}, lives: 2, known: true, nets: oneNet,
-		with: everyVerb(map[kind]int{reboot: 1, long: always, gc: always}), short: 5,
+		name: "windows", about: "two pods with a window, two sandboxes each, two addresses, a reboot",
+		pods: []podConfig{retained, retained}, perPod: 2, known: true, nets: oneNet,
+		with: withCommon(map[kind]int{reboot: 1, long: always, gc: always}), short: 5,
 	},
 	{
 		name: "kills", about: "the same, and a call is killed before any of its file operations",
-		pods: []podConfig{asks, asks}, lives: 2, known: true, nets: oneNet,
-		with: everyVerb(map[kind]int{reboot: 1}), kills: 1, short: 4,
+		pods: []podConfig{retained, retained}, perPod: 2, known: true, nets: oneNet,
+		with: withCommon(map[kind]int{reboot: 1}), kills: 1, short: 4,
 	},
 	{
-		name: "one pod", about: "a pod that asks for no window, one address, more kills and reboots",
-		pods: []podConfig{plain}, lives: 2, known: true, nets: oneAddressNet,
-		with: everyVerb(map[kind]int{reboot: 2, hide: 1, unplug: 1, gc: always, check: always}), kills: 2, short: 4,
+		name: "one pod", about: "a pod without a window, one address, more kills and reboots",
+		pods: []podConfig{plain}, perPod: 2, known: true, nets: oneAddressNet,
+		with: withCommon(map[kind]int{reboot: 2, hide: 1, unplug: 1, gc: always, check: always}), kills: 2, short: 4,
 	},
 	{
 		name: "host-local", about: "the same, and host-local serves some calls",
-		pods: []podConfig{asks, asks}, lives: 2, nets: oneNet,
-		with:  everyVerb(map[kind]int{reboot: 1, hostAdd: 1, hostDel: 1}),
+		pods: []podConfig{retained, retained}, perPod: 2, nets: oneNet,
+		with:  withCommon(map[kind]int{reboot: 1, hostAdd: 1, hostDel: 1}),
 		kills: 1, probe: rebootProbe, short: 3,
 	},
 	{
 		name: "two sets", about: "two range sets of which one is full before the other",
-		pods: []podConfig{asks, plain}, lives: 2, known: true,
+		pods: []podConfig{retained, plain}, perPod: 2, known: true,
 		nets: []netConfig{{name: "net", sets: []string{two6, oneAddress}}},
-		with: everyVerb(map[kind]int{reboot: 1}), kills: 1, short: 3,
+		with: withCommon(map[kind]int{reboot: 1}), kills: 1, short: 3,
 	},
 	{
-		name: "two networks", about: "two networks of which one is locked by somebody for any time",
-		pods: []podConfig{{net: 0, window: window}, {net: 1, window: window}}, lives: 2, known: true, nets: twoNets,
-		with: everyVerb(map[kind]int{lock: 1, unlock: always, reboot: 1}), short: 4,
+		name: "two networks", about: "two networks of which another process locks one for any time",
+		pods: []podConfig{{net: 0, window: window}, {net: 1, window: window}}, perPod: 2, known: true, nets: twoNets,
+		with: withCommon(map[kind]int{lock: 1, unlock: always, reboot: 1}), short: 4,
 	},
 	{
 		name: "lost", about: "wiped directories, old snapshots, a lost store",
-		pods: []podConfig{asks, plain}, lives: 2, nets: oneNet,
-		with:  everyVerb(map[kind]int{snapshot: 2, lose: 1, wipe: 1, wipePlain: 1, reboot: 1}),
+		pods: []podConfig{retained, plain}, perPod: 2, nets: oneNet,
+		with:  withCommon(map[kind]int{snapshot: 2, lose: 1, wipe: 1, wipePlain: 1, reboot: 1}),
 		probe: rebootProbe, short: 4,
 	},
 	{
 		name: "one loss", about: "one address, a lost store and a wiped directory: small enough for every state",
-		pods: []podConfig{asks, plain}, lives: 1, known: true, nets: oneAddressNet,
+		pods: []podConfig{retained, plain}, perPod: 1, known: true, nets: oneAddressNet,
 		with: map[kind]int{
 			add: always, del: always, end: always, pass: 2, lose: 1, wipe: 1, reboot: 1,
 		},
@@ -90,7 +90,7 @@ var worlds = []config{
 	},
 	{
 		name: "old snapshot", about: "one address, a snapshot at any time, and then a wiped directory or a lost store",
-		pods: []podConfig{plain, plain}, lives: 1, nets: oneAddressNet, known: true,
+		pods: []podConfig{plain, plain}, perPod: 1, nets: oneAddressNet, known: true,
 		with: map[kind]int{
 			add: always, del: always, end: always, hide: 1, pass: 1, snapshot: 1, lose: 1, wipe: 1,
 		},
@@ -98,39 +98,39 @@ var worlds = []config{
 	},
 	{
 		name: "power cut", about: "a power cut after which any part of the files that are never synced is there",
-		pods: []podConfig{asks, plain}, lives: 2, nets: oneNet,
-		with:  everyVerb(map[kind]int{powerCut: 1}),
+		pods: []podConfig{retained, plain}, perPod: 2, nets: oneNet,
+		with:  withCommon(map[kind]int{powerCut: 1}),
 		probe: rebootProbe, short: 4,
 	},
 	{
 		name: "clocks", about: "the wall clock is set forward and back, is at 1970 after a boot; a suspend",
-		pods: []podConfig{asks, plain}, lives: 2, known: true, nets: oneNet,
-		with:  everyVerb(map[kind]int{forward: 2, back: 2, correct: 2, rebootEpoch: 1, reboot: 1, long: always}),
+		pods: []podConfig{retained, plain}, perPod: 2, known: true, nets: oneNet,
+		with:  withCommon(map[kind]int{forward: 2, back: 2, correct: 2, rebootEpoch: 1, reboot: 1, long: always}),
 		short: 4,
 	},
 	{
-		name: "one clock", about: "a pod that asks for a window, its clock is wrong once: small enough for every state",
-		pods: []podConfig{asks}, lives: 2, known: true, nets: oneAddressNet,
+		name: "one clock", about: "a pod with a window, its clock is wrong once: small enough for every state",
+		pods: []podConfig{retained}, perPod: 2, known: true, nets: oneAddressNet,
 		with: map[kind]int{
 			add: always, del: always, end: always, pass: 3, forward: 1, back: 1, reboot: 1,
 		},
 		short: 4,
 	},
 	{
-		name: "namespaces", about: "three pods, namespaces that live on unmounted, interfaces that are unplugged",
-		pods: []podConfig{asks, plain, plain}, lives: 2, known: true, nets: oneNet,
-		with: everyVerb(map[kind]int{hide: 2, unplug: 2}), short: 4,
+		name: "namespaces", about: "three pods, namespaces that outlive their mount, interfaces that are unplugged",
+		pods: []podConfig{retained, plain, plain}, perPod: 2, known: true, nets: oneNet,
+		with: withCommon(map[kind]int{hide: 2, unplug: 2}), short: 4,
 	},
 	{
 		name: "one address less", about: "of two addresses one is taken off the interface, and the pod comes back",
-		pods: []podConfig{asks}, lives: 3, known: true,
+		pods: []podConfig{retained}, perPod: 3, known: true,
 		nets:  []netConfig{{name: "net", sets: []string{two6, twoAddresses}}},
 		with:  map[kind]int{add: always, del: always, stop: always, pass: always, unplugOne: 1},
 		short: 5,
 	},
 	{
 		name: "shared clock", about: "host-local serves calls, and the wall clock is set back in one boot",
-		pods: []podConfig{plain, plain, plain}, lives: 1, nets: oneAddressNet,
+		pods: []podConfig{plain, plain, plain}, perPod: 1, nets: oneAddressNet,
 		with: map[kind]int{
 			add: always, del: always, end: always, hostAdd: 1, hostDel: 1, back: 1, correct: 1,
 		},
@@ -138,34 +138,35 @@ var worlds = []config{
 	},
 	{
 		name: "same id", about: "containers that are started again keep their ids; host-local serves some calls",
-		pods: []podConfig{plain, plain}, lives: 1, known: true, nets: oneAddressNet,
+		pods: []podConfig{plain, plain}, perPod: 1, known: true, nets: oneAddressNet,
 		with: map[kind]int{
 			add: always, del: always, end: always, pass: 1, agent: always, again: 1, hostAdd: 1, hostDel: 1,
 		},
 		probe: rebootProbe, short: 4,
 	},
 	{
-		name: "untold", about: "the agent alone sees the annotation of a pod",
-		pods: []podConfig{untold, plain}, lives: 2, known: true, nets: oneAddressNet,
+		name: "agent only", about: "only the agent sees the annotation of a pod",
+		pods: []podConfig{agentOnly, plain}, perPod: 2, known: true, nets: oneAddressNet,
 		with:  map[kind]int{add: always, stop: always, end: always, pass: always, long: 1, agent: always, reboot: 1},
 		short: 4,
 	},
 	{
 		name: "share", about: "no more than one of two addresses is held for pods that are away",
-		pods: []podConfig{asks, asks}, lives: 2, known: true, nets: oneNet, share: 0.5,
-		with: everyVerb(map[kind]int{gc: always, reboot: 1}), short: 4,
+		pods: []podConfig{retained, retained}, perPod: 2, known: true, nets: oneNet, share: 0.5,
+		with: withCommon(map[kind]int{gc: always, reboot: 1}), short: 4,
 	},
 	{
-		name: "lost files", about: "somebody removes a file of host-local's, and the store is lost",
-		pods: []podConfig{asks, plain, plain}, lives: 1, known: true, nets: oneNet,
+		name: "lost files", about: "a file of host-local's is removed, and the store is lost",
+		pods: []podConfig{retained, plain, plain}, perPod: 1, known: true, nets: oneNet,
 		with:  map[kind]int{add: always, stop: always, end: always, pass: 1, wipeOne: 1, lose: 1},
 		probe: rebootProbe, short: 4,
 	},
 }
 
-// form bounds a search. The short form goes to a depth, with one processor; the long one has both,
-// and no bound but the time that LIMIT gives to each world.
-func form(t *testing.T, c *config) (workers int) {
+// bound limits a search and returns its number of workers. The short form goes to a depth, with one
+// worker; the long one has a worker for each CPU, and no limit but LIMIT, a duration for each
+// model.
+func bound(t *testing.T, c *config) (workers int) {
 	if os.Getenv("LONG") == "" {
 		c.limits.depth = c.short
 		if text := os.Getenv("DEPTH"); text != "" {
@@ -185,30 +186,30 @@ func form(t *testing.T, c *config) (workers int) {
 	return runtime.NumCPU()
 }
 
-func TestWorlds(t *testing.T) {
+func TestModels(t *testing.T) {
 	rows := []string{heading}
-	for _, c := range worlds {
+	for _, c := range models {
 		t.Run(c.name, func(t *testing.T) {
-			s := newSearch(t, c, form(t, &c))
+			s := newSearch(t, c, bound(t, &c))
 			s.progress = func(row string) { t.Log(row) }
 			s.run()
 			rows = append(rows, s.row())
 			if s.failure != nil {
-				t.Error(s.story())
+				t.Error(s.counterExample())
 			}
 		})
 	}
 	t.Log("\n" + strings.Join(rows, "\n"))
 }
 
-// TestMoreEventsMakeMoreStates: an event that is added is one that happens.
+// TestMoreEventsMakeMoreStates shows that each event happens.
 func TestMoreEventsMakeMoreStates(t *testing.T) {
 	c := config{
-		name: "few events", pods: []podConfig{asks}, lives: 1, nets: oneNet, known: true,
+		name: "few events", pods: []podConfig{retained}, perPod: 1, nets: oneNet, known: true,
 		with:   map[kind]int{add: always, del: always, end: always},
 		limits: limits{depth: 3},
 	}
-	former := 0
+	previous := 0
 	more := []kind{add, pass, reboot, agent, hide, forward, snapshot, wipe, lose, hostAdd, hostDel, powerCut}
 	for _, k := range more {
 		c.with[k] = max(c.with[k], 1)
@@ -216,11 +217,11 @@ func TestMoreEventsMakeMoreStates(t *testing.T) {
 		s := newSearch(t, c, 1)
 		s.run()
 		if s.failure != nil {
-			t.Fatal(s.story())
+			t.Fatal(s.counterExample())
 		}
-		if len(s.reached) <= former {
-			t.Errorf("with %q there are %d states, and %d without it", k, len(s.reached), former)
+		if len(s.reached) <= previous {
+			t.Errorf("with %q there are %d states, and %d without it", k, len(s.reached), previous)
 		}
-		former = len(s.reached)
+		previous = len(s.reached)
 	}
 }

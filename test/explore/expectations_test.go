@@ -1,0 +1,424 @@
+package explore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+// node is the part of a state that is not on the disk: the kernel, and the results of calls with
+// what follows from them. It is as simple as possible, because the code under test is compared with
+// it.
+type node struct {
+	kernel
+	sandboxes [maxSandboxes]sandboxState
+	holds     [maxPods]hold
+	followed  [maxPods]bool   // the agent has seen the pod's annotation
+	left      [len(kinds)]int // how often events may still happen
+	killsLeft int             // how often calls may still be killed
+	locked    [maxNets]bool
+	unsynced  versions
+	damage    damage
+}
+
+// sandboxState has the results of a sandbox's calls.
+type sandboxState struct {
+	addrs      [maxSets]netip.Addr // the result of its ADD; invalid if there is none
+	addKilled  bool                // an ADD of it was killed
+	byHost     bool                // served by host-local
+	deleted    bool                // a DEL was called, and perhaps killed
+	delServed  bool                // a DEL has returned
+	unretained bool                // its release does not begin a hold any more
+	window     bool                // its lease has the pod's window
+}
+
+func (s sandboxState) assigned() bool { return s.addrs[0].IsValid() }
+
+// hold is what leasehold guarantees a pod that is away.
+type hold struct {
+	current int                 // 1 + the last sandbox that was given addresses
+	addrs   [maxSets]netip.Addr // held for the pod
+	until   time.Duration       // of kernel.elapsed
+	boot    int                 // the boot of the release
+	offset  time.Duration       // the wall clock's error at the release
+}
+
+// damage is what has happened to a node that permits a loss.
+type damage struct {
+	lost  bool // the store was removed
+	files bool // host-local's files were wiped, or lost by a power cut
+}
+
+var kinds = [...]kind{add, lateAdd, del, gc, check, unplug, end, hide, pass, long, reboot, rebootEpoch,
+	forward, back, correct, powerCut, agent, snapshot, lose, wipe, wipePlain, wipeOne, hostAdd, hostDel, lock, unlock,
+	again, stop, unplugOne}
+
+func newNode(c config) node {
+	n := node{kernel: newKernel(), killsLeft: c.kills}
+	for i, k := range kinds {
+		n.left[i] = c.with[k]
+	}
+	return n
+}
+
+func (n *node) budget(k kind) *int {
+	for i := range kinds {
+		if kinds[i] == k {
+			return &n.left[i]
+		}
+	}
+	panic("no such event: " + k)
+}
+
+// account checks the result of an event and updates the expectations. It returns which invariant
+// the event breaks, "" if none.
+func (w *simulation) account(e event, out outcome) string {
+	if left := w.budget(e.kind); *left < always {
+		*left--
+	}
+	if e.killed > 0 && w.killsLeft < always {
+		w.killsLeft--
+	}
+	if e.killed == 0 && out.err == nil && (e.kind == add || e.kind == agent) && w.locked == [maxNets]bool{} {
+		w.rebase()
+	}
+	switch e.kind {
+	case add:
+		if e.killed == 0 {
+			return w.accountAdd(e.sandbox, out)
+		}
+		w.sandboxes[e.sandbox].addKilled = true
+		if w.siblingLives(e.sandbox) {
+			w.holds[w.podOf(e.sandbox)] = hold{} // it may have other addresses, and the key
+		}
+	case lateAdd:
+		excused := errors.Is(out.err, store.ErrBusy) && w.locked[w.netOf(e.sandbox)] ||
+			errors.Is(out.err, ipam.ErrNoEvidence) && w.damage.lost
+		if e.killed == 0 && !excused && !errors.Is(out.err, ipam.ErrNetns) {
+			return fmt.Sprintf("an ADD of a sandbox that has ended returned %v, %v", out.addrs, out.err)
+		}
+	case del, stop:
+		w.released(e.sandbox)
+		w.sandboxes[e.sandbox].deleted = true
+		w.sandboxes[e.sandbox].delServed = w.sandboxes[e.sandbox].delServed || e.killed == 0
+		if out.err != nil {
+			return fmt.Sprintf("a DEL failed: %v", out.err)
+		}
+	case gc:
+		for b := range w.sandboxCount() {
+			if w.netOf(b) == e.net && w.spaces[b].phase != notCreated && !w.isValid(b) {
+				w.released(b)
+				w.sandboxes[b].deleted = true
+				w.sandboxes[b].delServed = w.sandboxes[b].delServed || e.killed == 0
+			}
+		}
+		if busy := errors.Is(out.err, store.ErrBusy) && w.locked[e.net]; out.err != nil && !busy {
+			return fmt.Sprintf("a GC failed: %v", out.err)
+		}
+	case check:
+		if out.err != nil && !w.damage.lost {
+			return fmt.Sprintf("I4: a CHECK of a sandbox that was given addresses failed: %v", out.err)
+		}
+	case agent, snapshot:
+		if e.kind == agent && e.killed == 0 && out.err == nil {
+			w.follow()
+		}
+		waits := errors.Is(out.err, store.ErrBusy) || errors.Is(out.err, context.DeadlineExceeded)
+		if out.err != nil && !(waits && w.locked != [maxNets]bool{}) && !errors.Is(out.err, store.ErrLost) {
+			return fmt.Sprintf("the agent failed: %v", out.err)
+		}
+	default:
+		return w.accountNode(e, out)
+	}
+	return ""
+}
+
+func (w *simulation) accountNode(e event, out outcome) string {
+	switch e.kind {
+	case end:
+		w.released(e.sandbox)
+	case reboot, rebootEpoch, powerCut:
+		for b := range w.sandboxCount() {
+			if w.spaces[b].phase == gone {
+				w.released(b)
+			}
+		}
+		w.clockChanged()
+		w.locked = [maxNets]bool{}
+		if w.current.Store == nil && w.damage.lost {
+			w.storeLost()
+		}
+		w.damage.files = w.damage.files || e.kind == powerCut
+	case forward, back, correct:
+		w.clockChanged()
+	case lose:
+		w.storeLost()
+	case wipe, wipePlain, wipeOne:
+		w.damage.files = true
+	case hostAdd:
+		return w.accountHostAdd(e.sandbox, out)
+	case hostDel:
+		w.released(e.sandbox)
+		w.sandboxes[e.sandbox].deleted = true
+		// A DEL that leasehold has answered leaves no file that names the sandbox.
+		ours := !w.sandboxes[e.sandbox].byHost && !w.sandboxes[e.sandbox].delServed
+		w.damage.files = w.damage.files || ours
+	case again:
+		w.sandboxes[e.sandbox] = sandboxState{}
+	case lock, unlock:
+		w.locked[e.net] = e.kind == lock
+	}
+	return ""
+}
+
+// rebase records that the first call of a boot has subtracted the time that has passed from all
+// holds. From then on they use the clock of this boot.
+func (w *simulation) rebase() {
+	for q := range w.pods {
+		if p := &w.holds[q]; p.until > 0 {
+			p.boot, p.offset = w.kernel.boot, w.kernel.wall-w.elapsed
+		}
+	}
+}
+
+// follow records whose annotations the agent has seen: a lease has the window from then on, and so
+// have the pod's later leases.
+func (w *simulation) follow() {
+	for p, c := range w.pods {
+		if b := w.newest(p); c.agentOnly && w.isValid(b) && w.sandboxes[b].assigned() {
+			w.sandboxes[b].window, w.followed[p] = true, true
+		}
+	}
+}
+
+// accountAdd checks the result of leasehold's ADD.
+func (w *simulation) accountAdd(b int, out outcome) string {
+	pod, me := w.podOf(b), &w.sandboxes[b]
+	held := w.heldFor(pod)
+	// A sandbox whose first ADD was killed may have addresses of that call, and another sandbox the
+	// key.
+	overtaken := me.addKilled && w.holds[pod].current != 0 && w.holds[pod].current != b+1
+	if out.err != nil {
+		return w.accountRefusal(b, out.err)
+	}
+	for i := range w.sets[w.netOf(b)] {
+		a := out.addrs[i]
+		switch {
+		case !a.IsValid():
+			return fmt.Sprintf("I5: sandbox %s got addresses of some range sets only", w.sandboxName(b))
+		case me.assigned() && me.addrs[i] != a:
+			return fmt.Sprintf("I4: sandbox %s was given %s before, and now %s", w.sandboxName(b), me.addrs[i], a)
+		case !me.assigned() && !overtaken && held.IsValid() && w.holds[pod].addrs[i] != a && !w.siblingLives(b):
+			return fmt.Sprintf("I2: pod %s did not get %s, which is held for it", podName(pod),
+				w.holds[pod].addrs[i])
+		}
+		if why := w.inUse(b, a); why != "" {
+			return why
+		}
+	}
+	w.spaces[b].addrs = out.addrs
+	switch {
+	case me.assigned():
+	case overtaken:
+		me.addrs, me.unretained = out.addrs, true
+	default:
+		me.addrs, me.window = out.addrs, w.pods[pod].window > 0 && (!w.pods[pod].agentOnly || w.followed[pod])
+		w.holds[pod] = hold{current: b + 1}
+	}
+	return ""
+}
+
+// heldFor returns the first address that is held for a pod now; invalid if there is none.
+func (w *simulation) heldFor(pod int) netip.Addr {
+	if p := w.holds[pod]; w.elapsed < p.until {
+		return p.addrs[0]
+	}
+	return netip.Addr{}
+}
+
+func (w *simulation) siblingLives(b int) bool {
+	for o := range w.sandboxCount() {
+		if o != b && w.podOf(o) == w.podOf(b) && w.spaces[o].alive() {
+			return true
+		}
+	}
+	return false
+}
+
+// siblingSeemsAlive reports whether a namespace is alive that has the inode number of another
+// sandbox of the pod.
+func (w *simulation) siblingSeemsAlive(b int) bool {
+	for o := range w.sandboxCount() {
+		for _, n := range w.spaces {
+			same := n.inode == w.spaces[o].inode && n.boot == w.spaces[o].boot
+			if o != b && w.podOf(o) == w.podOf(b) && n.alive() && same {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// inUse returns which other sandbox or pod an address belongs to, "" if to none.
+func (w *simulation) inUse(b int, a netip.Addr) string {
+	for o := range w.sandboxCount() {
+		n := w.spaces[o]
+		// After the DEL of a sandbox that is hidden, or whose pod is not known, its address is free
+		// at once, as with host-local.
+		free := w.sandboxes[o].deleted && (n.phase == hidden || w.sandboxes[o].byHost || w.sandboxes[o].unretained)
+		if o == b || w.netOf(o) != w.netOf(b) || !n.alive() || free {
+			continue
+		}
+		for _, has := range n.addrs {
+			if has == a {
+				return fmt.Sprintf("I1: sandbox %s was given %s, which sandbox %s has, which is alive",
+					w.sandboxName(b), a, w.sandboxName(o))
+			}
+		}
+	}
+	for q := range w.pods {
+		if q == w.podOf(b) || w.pods[q].net != w.netOf(b) || !w.heldFor(q).IsValid() {
+			continue
+		}
+		for _, has := range w.holds[q].addrs {
+			if has == a {
+				return fmt.Sprintf("I2: sandbox %s was given %s, which is held for pod %s",
+					w.sandboxName(b), a, podName(q))
+			}
+		}
+	}
+	return ""
+}
+
+func (w *simulation) accountRefusal(b int, err error) string {
+	switch {
+	case errors.Is(err, store.ErrBusy) && w.locked[w.netOf(b)]:
+	case errors.Is(err, ipam.ErrNoEvidence) && w.damage.lost:
+	case errors.Is(err, ipam.ErrAddressInUse), errors.Is(err, ipam.ErrExhausted):
+		if w.heldFor(w.podOf(b)).IsValid() && !w.siblingSeemsAlive(b) && !w.locked[w.netOf(b)] {
+			return fmt.Sprintf("I2: pod %s was refused the address that is held for it: %v", podName(w.podOf(b)), err)
+		}
+	default:
+		return fmt.Sprintf("an ADD failed: %v", err)
+	}
+	return ""
+}
+
+// accountHostAdd checks the result of host-local's ADD. host-local only knows its files, which
+// agree with the store unless they were changed.
+func (w *simulation) accountHostAdd(b int, out outcome) string {
+	if out.err != nil {
+		return ""
+	}
+	if !w.damage.files && !w.damage.lost {
+		for _, a := range out.addrs {
+			if why := w.inUse(b, a); a.IsValid() && why != "" {
+				return "by host-local: " + why
+			}
+		}
+	}
+	w.spaces[b].addrs = out.addrs
+	w.sandboxes[b] = sandboxState{addrs: out.addrs, byHost: true}
+	for _, a := range out.addrs {
+		w.reassigned(w.netOf(b), a, b)
+	}
+	return ""
+}
+
+// reassigned ends the holds of an address.
+func (w *simulation) reassigned(net int, a netip.Addr, to int) {
+	for q := range w.pods {
+		for _, has := range w.holds[q].addrs {
+			if has == a && a.IsValid() && w.pods[q].net == net {
+				w.holds[q] = hold{current: w.holds[q].current}
+			}
+		}
+	}
+	for o := range w.sandboxCount() {
+		for _, has := range w.sandboxes[o].addrs {
+			if o != to && has == a && a.IsValid() && w.netOf(o) == net {
+				w.sandboxes[o].unretained = true
+			}
+		}
+	}
+}
+
+// released begins the hold for the pod of a sandbox: at its DEL, even one that was killed, or at
+// the end of its namespace if that comes first.
+func (w *simulation) released(b int) {
+	me, pod := &w.sandboxes[b], w.podOf(b)
+	isCurrent := w.holds[pod].current == b+1 && w.holds[pod].until == 0
+	if !me.assigned() || me.byHost || me.unretained || !isCurrent || !me.window {
+		return
+	}
+	if w.share != 0 && (w.spaces[b].phase == gone || w.isFull(w.netOf(b))) {
+		// How many holds there are when its end is noticed is not known.
+		w.holds[pod] = hold{}
+		return
+	}
+	w.holds[pod] = hold{
+		current: b + 1, addrs: me.addrs, until: w.elapsed + w.pods[pod].window,
+		boot: w.kernel.boot, offset: w.kernel.wall - w.elapsed,
+	}
+	if w.spaces[b].phase == gone {
+		w.holds[pod].boot = 0 // no call has noticed it
+	}
+}
+
+// isFull reports whether a range set of a network had its maximum of firm holds before the event.
+func (w *simulation) isFull(net int) bool {
+	for _, set := range w.sets[net] {
+		firm := 0
+		for _, l := range w.before.leases {
+			if l.Firm && l.Pool == w.pool(net) && set.lease.Contains(l.Address) {
+				firm++
+			}
+		}
+		if firm >= max(1, int(w.share*float64(set.lease.Size()))) {
+			return true
+		}
+	}
+	return false
+}
+
+// clockChanged ends the expectations that depend on the wall clock: those of holds of an earlier
+// boot that the clock's error affects. Holds of this boot use a clock that is never set.
+func (w *simulation) clockChanged() {
+	for q := range w.pods {
+		p := &w.holds[q]
+		if p.boot != w.kernel.boot && p.offset != w.kernel.wall-w.elapsed {
+			*p = hold{current: p.current}
+		}
+	}
+}
+
+// looksNew reports whether no file shows that there was a store.
+func (w *simulation) looksNew() bool {
+	return w.current.Store == nil && !has(w.current.Files, markFile)
+}
+
+// storeLost ends the holds that host-local's files do not show, because a killed call has left an
+// older file. If the files were removed, no address may be assigned until an operator accepts that.
+func (w *simulation) storeLost() {
+	w.damage.lost = true
+	for q := range w.pods {
+		for _, a := range w.holds[q].addrs {
+			f, exists := w.current.Files[w.netDir(w.pods[q].net)+"/"+a.String()]
+			c, held := hostlocal.ParseHold(f.Content)
+			if a.IsValid() && exists && (!held || c.Name != podName(q) || !c.Firm) || !exists && w.looksNew() {
+				w.holds[q] = hold{}
+			}
+		}
+		w.holds[q].current = 0
+		w.followed[q] = false
+	}
+	for b := range w.sandboxes {
+		w.sandboxes[b].unretained = w.sandboxes[b].assigned()
+	}
+}
