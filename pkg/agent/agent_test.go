@@ -121,6 +121,9 @@ leasehold_store_readable 1
 	if err := node.Service.Store.View(m.Watch(t.Context()), func(*store.Tx) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
+	if locks := m.Locks(); locks.All == 0 || locks.Longest == 0 {
+		t.Errorf("the agent's own use of the lock: %+v", locks)
+	}
 	if n := testutil.CollectAndCount(m, "leasehold_agent_lock_seconds"); n != 1 {
 		t.Errorf("%d histograms of the agent's own use of the lock", n)
 	}
@@ -136,6 +139,27 @@ leasehold_store_readable 0
 	if err := testutil.CollectAndCompare(m, strings.NewReader(gone), "leasehold_store_readable",
 		"leasehold_addresses"); err != nil {
 		t.Errorf("lost store: %v", err)
+	}
+}
+
+// The call log begins with the agent, not with the first scrape.
+func TestCallsAreLoggedBeforeTheFirstScrape(t *testing.T) {
+	node, _ := newNode(t)
+	m := NewMetrics(node)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- m.Task().Run(ctx) }()
+	log := filepath.Join(node.Service.Store.Dirs().Run, "calls")
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		if _, err := os.Stat(log); err == nil {
+			break
+		} else if time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
+	stop()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Error(err)
 	}
 }
 
@@ -209,13 +233,29 @@ func TestCollectReleasesOnlyProvenDead(t *testing.T) {
 	}
 	update(t, node, func(tx *store.Tx) error { return tx.SetNamespaceIDs("boot-1 elsewhere") })
 	for range 3 {
-		c.once(context.Background())
+		if next := c.once(context.Background()); next != surveyInterval {
+			t.Errorf("the next survey is after %s, want %s", next, surveyInterval)
+		}
 	}
 	if state(t, node, here) != lease.Bound || !errors.Is(health.ready(), ipam.ErrNoHostView) {
 		t.Errorf("state %s, ready: %v", state(t, node, here), health.ready())
 	}
 	if n := strings.Count(out.String(), "level=ERROR"); n != 1 {
 		t.Errorf("the failure is logged %d times:\n%s", n, out)
+	}
+}
+
+func TestAgentIsNotReadyIfTheStoreCannotBeRead(t *testing.T) {
+	node, _ := newNode(t)
+	l := bound(t, "10.0.0.2", "db-0", "boot-1")
+	update(t, node, func(tx *store.Tx) error { return tx.Put(l.Pool, l.Address, l) })
+	if err := os.Truncate(filepath.Join(node.Service.Store.Dirs().State, "leases.db"), 100); err != nil {
+		t.Fatal(err)
+	}
+	health := &Health{}
+	newCollector(node, health).once(t.Context())
+	if err := health.ready(); !errors.Is(err, store.ErrLost) {
+		t.Errorf("ready: %v, want %v", err, store.ErrLost)
 	}
 }
 
@@ -373,9 +413,11 @@ func TestServe(t *testing.T) {
 	registry.MustRegister(prometheus.NewCounter(prometheus.CounterOpts{Name: "some_total"}))
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error)
-	go func() {
-		ended <- Serve("127.0.0.1:0", registry, health, slog.New(slog.NewTextHandler(&out, nil))).Run(ctx)
-	}()
+	task := Serve("127.0.0.1:0", registry, health, slog.New(slog.NewTextHandler(&out, nil)))
+	if task.Name != "serve" {
+		t.Errorf("the task is %q", task.Name)
+	}
+	go func() { ended <- task.Run(ctx) }()
 	var addr string
 	for addr == "" {
 		_, rest, _ := strings.Cut(out.String(), "addr=")

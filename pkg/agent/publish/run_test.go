@@ -319,17 +319,18 @@ func TestApplyWithoutEffectIsNotRepeated(t *testing.T) {
 	}
 	p.list()
 	p.expect("a new list: the CRD may have changed", p.publish(), "PATCH status")
-	p.expect("not repeated", p.publish())
+	at := p.Service.Clock()
+	p.Service.Clock = func() lease.Instant { return at }
+	p.list()
+	p.expect("another list", p.publish(), "PATCH status")
 	if after := p.pass(t.Context()); after < noEffectInterval || after > 2*noEffectInterval {
 		t.Errorf("requeue after %s", after)
 	}
 	p.server.Drop("")
-	clock := p.Service.Clock
-	p.Service.Clock = func() lease.Instant {
-		now := clock()
-		now.Wall, now.Boot = now.Wall.Add(2*noEffectInterval), now.Boot+2*noEffectInterval
-		return now
-	}
+	pass := func(d time.Duration) { at.Wall, at.Boot = at.Wall.Add(d), at.Boot+d }
+	pass(noEffectInterval - 1)
+	p.expect("noEffectInterval has not passed", p.publish())
+	pass(1)
 	p.expect("the CRD has changed, without a new list", p.publish(), "PATCH status")
 	if got := p.state(mine); got != "Held 10.0.0.2" {
 		t.Error(got)
@@ -360,6 +361,9 @@ func TestProblemsAreLoggedOnce(t *testing.T) {
 		}
 	}
 	p.node.Update(func(tx *store.Tx) error { return tx.SetNamespaceIDs(fakeapi.Boot + " elsewhere") })
+	if after := p.pass(t.Context()); after != retry {
+		t.Errorf("requeue after %s, want %s", after, retry)
+	}
 	logged("the agent does not see the host", "releasing addresses failed", 1)
 	p.server.Remove(objects + mine)
 	p.list()
@@ -388,7 +392,9 @@ func TestPassDoesNotReadTheNode(t *testing.T) {
 	p := newFixture(t)
 	p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
 	p.list()
-	p.identify(t.Context())
+	if after := p.identify(t.Context()); after != identityInterval {
+		t.Errorf("the node is read again after %s, want %s", after, identityInterval)
+	}
 	p.server.Requests()
 	p.pass(t.Context())
 	if requests := p.server.Requests(); len(requests) > 0 {

@@ -1,10 +1,14 @@
 package reclaim
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -17,6 +21,7 @@ import (
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/fakeapi"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
 // fixture is node1 with a fake API server and a simulated clock.
@@ -168,6 +173,81 @@ func TestFailedPassesDoNotCount(t *testing.T) {
 	s.expect("two passes failed", "10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held")
 	s.minutes(1)
 	s.expect("moveGrace has passed", "10.0.0.3=db-1/Held")
+}
+
+func TestPassesThatCannotReadTheStoreDoNotCount(t *testing.T) {
+	s := newFixture(t)
+	s.held(time.Hour, "")
+	s.claim("o", "node2", "u2")
+	s.pod("node2", "u2", corev1.ConditionTrue)
+	s.minutes(3)
+	db := filepath.Join(s.node.Store.Dirs().State, "leases.db")
+	if err := os.Rename(db, db+".away"); err != nil {
+		t.Fatal(err)
+	}
+	s.minutes(2)
+	if err := os.Rename(db+".away", db); err != nil {
+		t.Fatal(err)
+	}
+	s.expect("two passes failed", "10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held")
+	s.minutes(1)
+	s.expect("moveGrace has passed", "10.0.0.3=db-1/Held")
+}
+
+func TestFailedReadsOfAStatefulSetDoNotCount(t *testing.T) {
+	s := newFixture(t)
+	s.held(lease.Forever, "StatefulSet.apps/db")
+	s.set(`{"replicas":0}`)
+	s.minutes(8)
+	s.server.Reject(only("/statefulsets/", 503))
+	s.minutes(2)
+	s.server.Reject(nil)
+	s.expect("two passes failed", "10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held")
+	s.minutes(1)
+	s.expect("OwnerGrace has passed", "10.0.0.3=db-1/Held")
+}
+
+// There are as many lists in a minute as nodes, so they do not go to etcd.
+func TestClaimsAreReadFromTheWatchCache(t *testing.T) {
+	s := newFixture(t)
+	s.held(time.Hour, "")
+	s.claim("o", "node2", "u2")
+	s.pod("node2", "u2", corev1.ConditionTrue)
+	var lists, cached atomic.Int32
+	s.server.Reject(func(r *http.Request) int {
+		if strings.HasSuffix(r.URL.Path, "/ipreservations") {
+			lists.Add(1)
+			if r.URL.Query().Get("resourceVersion") == "0" {
+				cached.Add(1)
+			}
+		}
+		return 0
+	})
+	s.minutes(6)
+	s.expect("after moveGrace", "10.0.0.3=db-1/Held")
+	if lists.Load() == 0 || cached.Load() != lists.Load() {
+		t.Errorf("%d of %d lists are read from the watch cache", cached.Load(), lists.Load())
+	}
+}
+
+// A hold whose end failed is not reported as ended.
+func TestHoldThatCannotBeEnded(t *testing.T) {
+	s := newFixture(t)
+	s.held(time.Hour, "")
+	s.claim("o", "node2", "u2")
+	s.pod("node2", "u2", corev1.ConditionTrue)
+	var out bytes.Buffer
+	s.holds.Log = slog.New(slog.NewTextHandler(&out, nil))
+	ids := s.node.Host.NamespaceIDs(fakeapi.Boot)
+	s.node.Update(func(tx *store.Tx) error { return tx.SetNamespaceIDs(fakeapi.Boot + " elsewhere") })
+	s.minutes(6)
+	s.expect("the host cannot be seen", "10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held")
+	if text := out.String(); !strings.Contains(text, "ending a hold failed") || strings.Contains(text, "hold ended") {
+		t.Errorf("logged:\n%s", text)
+	}
+	s.node.Update(func(tx *store.Tx) error { return tx.SetNamespaceIDs(ids) })
+	s.minutes(1)
+	s.expect("the host can be seen", "10.0.0.3=db-1/Held")
 }
 
 // The annotation was removed when the pod moved, so no agent claims the pod.

@@ -119,6 +119,8 @@ func TestMake(t *testing.T) {
 			plan{Expect: expect, RequeueAfter: time.Minute}},
 		{"not starting", deleted, []lease.Lease{held("u0", hour, hour)}, hour, plan{}},
 		{"held forever", pod("60"), []lease.Lease{held("u0", lease.Forever, hour)}, hour, plan{}},
+		{"the former pod has a sandbox", pod("60"), []lease.Lease{bound("u0", hour), held("u0", hour, hour)}, hour,
+			plan{Expect: expect, RequeueAfter: time.Minute}},
 		{"the pod has its sandbox", pod("60"), []lease.Lease{bound("u1", hour), held("u0", hour, hour)}, hour, plan{}},
 	} {
 		view := ipam.NodeView{Leases: c.leases, Windows: map[lease.Key]time.Duration{}, Now: now}
