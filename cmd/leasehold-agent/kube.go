@@ -15,6 +15,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/agent/reclaim"
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 )
 
 // serviceAccount is the directory with the token of a pod's service account.
@@ -45,7 +46,7 @@ func anyConfig(file string) (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir, err := agent.OpenDirPath(serviceAccount)
+	dir, err := sandbox.OpenDirPath(serviceAccount)
 	if err != nil {
 		return nil, err
 	}

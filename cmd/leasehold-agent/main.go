@@ -22,6 +22,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/agent/reclaim"
 	"github.com/leasehold-cni/leasehold/pkg/env"
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -124,7 +125,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		}
 	}
 	// From here on the container's own files cannot be read.
-	view, err := agent.EnterHostRoot(o.hostRoot, host.Host)
+	view, err := sandbox.EnterHostRoot(o.hostRoot, host.Host)
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package agent
+package sandbox
 
 import (
 	"errors"
@@ -8,8 +8,6 @@ import (
 	"regexp"
 	"strconv"
 	"syscall"
-
-	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 )
 
 var rootOf = regexp.MustCompile(`^/proc/([1-9][0-9]{0,9})/root$`)
@@ -22,7 +20,7 @@ var rootOf = regexp.MustCompile(`^/proc/([1-9][0-9]{0,9})/root$`)
 // plugin sees them, and many lead through absolute symbolic links (/var/run/netns, with /var/run ->
 // /run). With a prefix such a link leads into this container's file system, where the namespace
 // does not exist, and a living sandbox would look dead.
-func EnterHostRoot(root string, host *sandbox.Host) (*sandbox.Host, error) {
+func EnterHostRoot(root string, host *Host) (*Host, error) {
 	if root == "/" {
 		return host, nil
 	}
