@@ -1,90 +1,500 @@
 package main
 
 import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
 	"testing"
+	"time"
 )
 
-func TestInstallReplacesARunningProgram(t *testing.T) {
-	dir, src := t.TempDir(), t.TempDir()
-	target, from := filepath.Join(dir, "plugin"), filepath.Join(src, "plugin")
-	sleep, err := exec.LookPath("sleep")
-	if err != nil {
-		t.Fatal(err)
-	}
-	old, err := os.ReadFile(sleep)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(target, old, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	running := exec.Command(target, "60")
-	if err := running.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer running.Wait()
-	defer running.Process.Kill()
+const plugin = "github.com/leasehold-cni/leasehold/plugins/ipam/leasehold"
 
-	if err := os.WriteFile(from, []byte("new"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := install(from, dir); err != nil {
-		t.Fatal(err)
-	}
-	got, err := os.ReadFile(target)
-	if err != nil || string(got) != "new" {
-		t.Errorf("target has %q, %v; want %q", got, err, "new")
-	}
-	info, err := os.Stat(target)
-	if err != nil || info.Mode().Perm() != 0o755 {
-		t.Errorf("target: %v, %v; want mode 0755", info.Mode(), err)
-	}
-	assertNames(t, dir, "plugin")
-}
+// built are the programs of these tests: two versions of the real plugin, the real host-local, and
+// the installer.
+var built struct{ ours, older, hostLocal, installer string }
 
-func TestInstallTwiceKeepsTheFile(t *testing.T) {
-	dir, src := t.TempDir(), t.TempDir()
-	from := filepath.Join(src, "plugin")
-	if err := os.WriteFile(from, []byte("one"), 0o755); err != nil {
-		t.Fatal(err)
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "installer-test-")
+	if err != nil {
+		panic(err)
 	}
-	var infos [2]os.FileInfo
-	for i := range infos {
-		if err := install(from, dir); err != nil {
-			t.Fatal(err)
-		}
-		var err error
-		if infos[i], err = os.Stat(filepath.Join(dir, "plugin")); err != nil {
-			t.Fatal(err)
+	for _, b := range []struct {
+		path         *string
+		name, source string
+		flags        []string
+	}{
+		{&built.ours, "new", plugin, nil},
+		{&built.older, "old", plugin, []string{"-ldflags=-X main.version=v0.0.1"}},
+		{&built.hostLocal, "upstream", "github.com/containernetworking/plugins/plugins/ipam/host-local", nil},
+		{&built.installer, "installer", ".", nil},
+	} {
+		*b.path = filepath.Join(dir, b.name)
+		cmd := exec.Command("go", slices.Concat([]string{"build", "-o", *b.path}, b.flags, []string{b.source})...)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			panic(fmt.Sprintf("%v\n%s", err, out))
 		}
 	}
-	if !os.SameFile(infos[0], infos[1]) {
-		t.Error("the second install replaced an equal file")
-	}
+	code := m.Run()
+	os.RemoveAll(dir)
+	os.Exit(code)
 }
 
-func TestFailedInstallLeavesNoFile(t *testing.T) {
-	dir := t.TempDir()
-	if err := install(filepath.Join(dir, "absent"), dir); err == nil {
-		t.Error("installing an absent file succeeded")
-	}
-	assertNames(t, dir)
-}
-
-func assertNames(t *testing.T, dir string, want ...string) {
+// open opens a program that lives as long as the test.
+func open(t *testing.T, path string) *os.File {
 	t.Helper()
-	entries, err := os.ReadDir(dir)
+	f, err := os.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+// lay copies a program into a directory, as a package does: beside the old one, then renamed.
+func lay(t *testing.T, b bin, name, from string) {
+	t.Helper()
+	content, err := os.ReadFile(from)
+	if err == nil {
+		err = os.WriteFile(b.path(name+".dpkg-new"), content, 0o755)
+	}
+	if err = errors.Join(err, os.Rename(b.path(name+".dpkg-new"), b.path(name))); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// must fails the test on an error.
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// assertSame checks that a plugin has the content of a program and can be run.
+func assertSame(t *testing.T, b bin, name, program string) {
+	t.Helper()
+	want, err := os.ReadFile(program)
+	must(t, err)
+	have, err := os.ReadFile(b.path(name))
+	must(t, err)
+	if !bytes.Equal(want, have) {
+		t.Errorf("%s is not %s", name, filepath.Base(program))
+	}
+	if text, err := version(b.path(name)); err != nil {
+		t.Errorf("%s cannot be run: %v\n%s", name, err, text)
+	}
+}
+
+// version runs a plugin.
+func version(path string) (string, error) {
+	cmd := exec.Command(path)
+	cmd.Env = []string{"CNI_COMMAND=VERSION"}
+	cmd.Stdin = strings.NewReader(`{"cniVersion": "1.0.0"}`)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+func assertNames(t *testing.T, b bin, want ...string) {
+	t.Helper()
+	entries, err := os.ReadDir(string(b))
+	must(t, err)
 	var got []string
 	for _, e := range entries {
 		got = append(got, e.Name())
 	}
-	if len(got) != len(want) || (len(got) > 0 && got[0] != want[0]) {
-		t.Errorf("directory has %q, want %q", got, want)
+	if !slices.Equal(got, want) {
+		t.Errorf("the directory has %q, want %q", got, want)
+	}
+}
+
+func TestInstallReplacesARunningProgram(t *testing.T) {
+	b := bin(t.TempDir())
+	sleep, err := exec.LookPath("sleep")
+	must(t, err)
+	lay(t, b, leasehold, sleep)
+	running := exec.Command(b.path(leasehold), "60")
+	must(t, running.Start())
+	defer running.Wait()
+	defer running.Process.Kill()
+	done, err := b.install(open(t, built.ours))
+	if err != nil || !done {
+		t.Fatalf("%v, %v", done, err)
+	}
+	assertSame(t, b, leasehold, built.ours)
+	info, err := os.Stat(b.path(leasehold))
+	must(t, err)
+	if info.Mode().Perm() != 0o755 {
+		t.Errorf("mode %v, want 0755", info.Mode())
+	}
+	assertNames(t, b, leasehold)
+	before := stampAt(b.path(leasehold))
+	if done, err := b.install(open(t, built.ours)); done || err != nil || stampAt(b.path(leasehold)) != before {
+		t.Errorf("the second install: %v, %v; want no change", done, err)
+	}
+}
+
+func TestReplaceAndRestore(t *testing.T) {
+	b := bin(t.TempDir())
+	lay(t, b, hostLocal, built.hostLocal)
+	must(t, errors.Join(os.Chown(b.path(hostLocal), 1001, 1001), os.Chmod(b.path(hostLocal), 0o775)))
+	before, err := os.Stat(b.path(hostLocal))
+	must(t, err)
+	for i := range 3 {
+		done, err := b.replace(open(t, built.ours))
+		if err != nil || done != (i == 0) {
+			t.Errorf("replacement %d: %v, %v", i, done, err)
+		}
+	}
+	assertSame(t, b, hostLocal, built.ours)
+	assertSame(t, b, kept, built.hostLocal)
+	assertNames(t, b, hostLocal, kept)
+	for i := range 3 {
+		done, err := b.restore()
+		if err != nil || done != (i == 0) {
+			t.Errorf("restoration %d: %v, %v", i, done, err)
+		}
+	}
+	assertNames(t, b, hostLocal)
+	after, err := os.Stat(b.path(hostLocal))
+	must(t, err)
+	if !os.SameFile(before, after) || after.Mode() != before.Mode() || after.Sys().(*syscall.Stat_t).Uid != 1001 {
+		t.Errorf("host-local is %v of %d, not the file that it was", after.Mode(), after.Sys().(*syscall.Stat_t).Uid)
+	}
+}
+
+// TestReplaceKeepsOnlyHostLocal replaces what is found in host-local's place, where an older
+// host-local is kept already.
+func TestReplaceKeepsOnlyHostLocal(t *testing.T) {
+	other := func(b bin) string { return filepath.Join(filepath.Dir(string(b)), "versions") }
+	for name, c := range map[string]struct {
+		make    func(t *testing.T, b bin) error
+		keeps   bool   // what was there
+		link    string // what is kept is a link
+		prepare func(b bin) error
+	}{
+		"a package's upgrade": {make: func(t *testing.T, b bin) error {
+			lay(t, b, hostLocal, built.hostLocal)
+			return nil
+		}, keeps: true},
+		"a relative link": {make: func(t *testing.T, b bin) error {
+			return os.Symlink("../versions/host-local", b.path(hostLocal))
+		}, keeps: true, link: "../versions/host-local"},
+		"an absolute link": {make: func(t *testing.T, b bin) error {
+			return os.Symlink(filepath.Join(other(b), hostLocal), b.path(hostLocal))
+		}, keeps: true, link: "absolute"},
+		"an older leasehold": {make: func(t *testing.T, b bin) error {
+			lay(t, b, hostLocal, built.older)
+			return nil
+		}},
+		"a link to leasehold": {make: func(t *testing.T, b bin) error {
+			lay(t, b, leasehold, built.ours)
+			return os.Symlink(leasehold, b.path(hostLocal))
+		}},
+		"a link that leads nowhere": {make: func(t *testing.T, b bin) error {
+			return os.Symlink("gone", b.path(hostLocal))
+		}},
+		"a link to itself": {make: func(t *testing.T, b bin) error {
+			return os.Symlink(hostLocal, b.path(hostLocal))
+		}},
+		"an empty file": {make: func(t *testing.T, b bin) error {
+			return os.WriteFile(b.path(hostLocal), nil, 0o755)
+		}},
+		"a file that cannot be run": {make: func(t *testing.T, b bin) error {
+			return os.WriteFile(b.path(hostLocal), []byte("#!/bin/sh\n"), 0o644)
+		}},
+		"nothing": {make: func(t *testing.T, b bin) error { return nil }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := bin(filepath.Join(t.TempDir(), "bin"))
+			must(t, errors.Join(os.Mkdir(string(b), 0o755), os.Mkdir(other(b), 0o755)))
+			lay(t, bin(other(b)), hostLocal, built.hostLocal)
+			must(t, os.WriteFile(b.path(kept), []byte("#!/bin/sh\necho old\n"), 0o755))
+			old := stampAt(b.path(kept))
+			must(t, c.make(t, b))
+			if done, err := b.replace(open(t, built.ours)); !done || err != nil {
+				t.Fatalf("%v, %v", done, err)
+			}
+			assertSame(t, b, hostLocal, built.ours)
+			if info, err := os.Lstat(b.path(hostLocal)); err != nil || !info.Mode().IsRegular() {
+				t.Errorf("host-local is %v, %v; want a file", info, err)
+			}
+			link, _ := os.Readlink(b.path(kept))
+			if want := strings.ReplaceAll(c.link, "absolute", filepath.Join(other(b), hostLocal)); link != want {
+				t.Errorf("what is kept is a link to %q, want %q", link, want)
+			}
+			if c.keeps {
+				assertSame(t, b, kept, built.hostLocal)
+			} else if stampAt(b.path(kept)) != old {
+				t.Error("what was kept is gone")
+			}
+			must(t, errors.Join(os.RemoveAll(b.path(leasehold))))
+			assertNames(t, b, hostLocal, kept)
+			assertSame(t, bin(other(b)), hostLocal, built.hostLocal)
+		})
+	}
+}
+
+// TestReplaceDuringACopy replaces a host-local that cp is still writing. The copy is complete in
+// what is kept; where it was a copy of leasehold, nothing is kept.
+func TestReplaceDuringACopy(t *testing.T) {
+	for from, keeps := range map[string]bool{built.hostLocal: true, built.older: false} {
+		b := bin(t.TempDir())
+		content, err := os.ReadFile(from)
+		must(t, err)
+		copying, err := os.OpenFile(b.path(hostLocal), os.O_CREATE|os.O_WRONLY, 0o755)
+		must(t, err)
+		half := len(content) / 100
+		_, err = copying.Write(content[:half])
+		must(t, err)
+		_, err = b.replace(open(t, built.ours))
+		must(t, err)
+		_, err = copying.Write(content[half:])
+		must(t, errors.Join(err, copying.Close()))
+		assertSame(t, b, hostLocal, built.ours)
+		_, err = b.replace(open(t, built.ours))
+		must(t, err)
+		if keeps {
+			assertSame(t, b, kept, from)
+			assertNames(t, b, hostLocal, kept)
+		} else {
+			assertNames(t, b, hostLocal)
+		}
+	}
+}
+
+func TestReplaceErrors(t *testing.T) {
+	b := bin(t.TempDir())
+	if _, err := b.replace(open(t, built.ours)); err == nil || !strings.Contains(err.Error(), "--to has to be") {
+		t.Errorf("a directory without host-local: %v", err)
+	}
+	assertNames(t, b)
+	must(t, os.Mkdir(b.path(hostLocal), 0o755))
+	if _, err := b.replace(open(t, built.ours)); err == nil || !strings.Contains(err.Error(), "not a file") {
+		t.Errorf("a directory of that name: %v", err)
+	}
+	assertNames(t, b, hostLocal)
+	if _, err := bin(b.path("missing")).replace(open(t, built.ours)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a missing directory: %v", err)
+	}
+}
+
+func TestRestore(t *testing.T) {
+	for name, c := range map[string]struct {
+		place, kept string // programs
+		want        string // in host-local's place afterwards
+		err         string
+	}{
+		"somebody has installed another": {built.hostLocal, built.hostLocal, built.hostLocal, ""},
+		"host-local is missing":          {"", built.hostLocal, built.hostLocal, ""},
+		"an older leasehold":             {built.older, built.hostLocal, built.hostLocal, ""},
+		"nothing was kept":               {built.ours, "", built.ours, "install host-local"},
+		"leasehold was kept":             {built.ours, built.older, built.ours, "install host-local"},
+		"never replaced":                 {built.hostLocal, "", built.hostLocal, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := bin(t.TempDir())
+			for name, from := range map[string]string{hostLocal: c.place, kept: c.kept} {
+				if from != "" {
+					lay(t, b, name, from)
+				}
+			}
+			_, err := b.restore()
+			if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+				t.Errorf("%v, want %q", err, c.err)
+			}
+			assertSame(t, b, hostLocal, c.want)
+			assertNames(t, b, hostLocal)
+		})
+	}
+	b := bin(t.TempDir())
+	lay(t, b, hostLocal, built.ours)
+	must(t, os.Symlink("gone", b.path(kept)))
+	if _, err := b.restore(); err == nil || !strings.Contains(err.Error(), "cannot be run") {
+		t.Errorf("what was kept leads nowhere: %v", err)
+	}
+	assertNames(t, b, hostLocal, kept)
+}
+
+// TestReplaceUnderLoad runs two installers, a package manager, and a runtime that calls host-local
+// all the time, at once. One of the installers is killed again and again.
+func TestReplaceUnderLoad(t *testing.T) {
+	b := bin(t.TempDir())
+	lay(t, b, hostLocal, built.hostLocal)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	installer := func(ctx context.Context) ([]byte, error) {
+		args := []string{"replace", "--from=" + built.ours, "--to=" + string(b)}
+		return exec.CommandContext(ctx, built.installer, args...).CombinedOutput()
+	}
+	loops := []func() error{
+		func() error {
+			if out, err := version(b.path(hostLocal)); err != nil {
+				return fmt.Errorf("host-local cannot be run: %w: %s", err, out)
+			}
+			return nil
+		},
+		func() error {
+			if out, err := installer(context.Background()); err != nil {
+				return fmt.Errorf("installer: %w: %s", err, out)
+			}
+			return nil
+		},
+		func() error {
+			soon := time.Duration(time.Now().UnixNano() % 20_000_000)
+			killed, cancel := context.WithTimeout(context.Background(), soon)
+			defer cancel()
+			_, _ = installer(killed)
+			return nil
+		},
+		func() error {
+			time.Sleep(100 * time.Millisecond)
+			tmp := filepath.Join(string(b), "package")
+			// Copied by another process: as long as a fork of this one has a file open for
+			// writing, it cannot be run.
+			err := exec.Command("install", "-m", "0755", built.hostLocal, tmp).Run()
+			return errors.Join(err, os.Rename(tmp, b.path(hostLocal)))
+		},
+	}
+	results := make(chan error)
+	for _, loop := range loops {
+		go func() {
+			n := 0
+			for ctx.Err() == nil {
+				if err := loop(); err != nil {
+					results <- err
+					return
+				}
+				n++
+			}
+			if n < 3 {
+				results <- fmt.Errorf("only %d rounds", n)
+				return
+			}
+			results <- nil
+		}()
+	}
+	for range loops {
+		if err := <-results; err != nil {
+			t.Error(err)
+		}
+	}
+	if out, err := installer(context.Background()); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	assertSame(t, b, hostLocal, built.ours)
+	assertSame(t, b, kept, built.hostLocal)
+	assertNames(t, b, hostLocal, kept)
+}
+
+// TestWatch goes through the life of a watcher with a clock of its own.
+func TestWatch(t *testing.T) {
+	b := bin(t.TempDir())
+	lay(t, b, hostLocal, built.hostLocal)
+	var text bytes.Buffer
+	w := watcher{bin: b, program: open(t, built.ours), log: slog.New(slog.NewTextHandler(&text, nil))}
+	_, err := b.replace(w.program)
+	must(t, err)
+	now := time.Now()
+	// after returns how long it takes until host-local is ours, in seconds of the watcher's clock.
+	after := func() int {
+		for i := range 3600 {
+			w.step(now)
+			if same, err := equal(w.program, b.path(hostLocal)); same && err == nil {
+				return i
+			}
+			now = now.Add(time.Second)
+		}
+		t.Fatalf("not replaced in an hour\n%s", &text)
+		return 0
+	}
+	rest := func(d time.Duration) {
+		for end := now.Add(d); now.Before(end); now = now.Add(time.Second) {
+			w.step(now)
+		}
+	}
+	rest(time.Minute)
+	if text.Len() > 0 {
+		t.Errorf("without a change it says %s", &text)
+	}
+	var waits []int
+	for range 10 {
+		lay(t, b, hostLocal, built.hostLocal)
+		waits = append(waits, after())
+		rest(5 * time.Second)
+	}
+	if want := []int{2, 2, 4, 8, 16, 32, 64, 128, 256, 300}; !slices.Equal(waits, want) {
+		t.Errorf("another restorer: it waits for %v, want %v", waits, want)
+	}
+	n := strings.Count(text.String(), "overwritten again")
+	if n != 9 || !strings.Contains(text.String(), "nextAfter=5m0s") {
+		t.Errorf("it says %d times that another program may install host-local:\n%s", n, &text)
+	}
+	assertSame(t, b, kept, built.hostLocal)
+
+	rest(11 * time.Minute)
+	lay(t, b, hostLocal, built.hostLocal)
+	if n := after(); n != 2 {
+		t.Errorf("after a calm time it waits for %d s, want 2", n)
+	}
+
+	rest(11 * time.Minute)
+	must(t, os.Remove(b.path(hostLocal)))
+	if n := after(); n != 2 {
+		t.Errorf("removed: it waits for %d s, want 2", n)
+	}
+
+	rest(11 * time.Minute)
+	began := now
+	for now.Sub(began) < 19*time.Second { // written to all the time
+		lay(t, b, hostLocal, built.hostLocal)
+		w.step(now)
+		now = now.Add(time.Second)
+	}
+	if same, err := equal(w.program, b.path(hostLocal)); same || err != nil {
+		t.Errorf("a file that is being written was replaced: %v", err)
+	}
+	lay(t, b, hostLocal, built.hostLocal)
+	if n := after() + 19; n > 21 {
+		t.Errorf("a file that changes all the time is replaced after %d s, want 20", n)
+	}
+
+	text.Reset()
+	must(t, errors.Join(os.Remove(b.path(hostLocal)), os.Mkdir(b.path(hostLocal), 0o755)))
+	rest(time.Minute)
+	if n := strings.Count(text.String(), "level=ERROR"); n != 1 {
+		t.Errorf("an error that stays is logged %d times:\n%s", n, &text)
+	}
+	must(t, os.Remove(b.path(hostLocal)))
+	if n := after(); n > 4 {
+		t.Errorf("after the error it takes %d s", n)
+	}
+}
+
+func TestCommands(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{nil, "no command"},
+		{[]string{"idle"}, "unknown command"},
+		{[]string{"install", "more"}, "unexpected argument"},
+		{[]string{"install", "--from=/nowhere"}, "no such file"},
+		{[]string{"restore", "--host-root=/tmp"}, "/proc/<pid>/root"},
+	} {
+		err := run(context.Background(), c.args)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q: %v, want %q", c.args, err, c.want)
+		}
 	}
 }

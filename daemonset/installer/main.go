@@ -1,41 +1,88 @@
-// Installer installs the CNI plugin on a node, with `installer install` in an init container of the
-// DaemonSet. `installer idle` keeps a pod running.
+// Installer installs the CNI plugin on a node. In an init container of the DaemonSet,
+//
+//	installer install    puts leasehold beside the other plugins
+//	installer replace    puts it in host-local's place, keeps host-local, and with --watch stays to
+//	                     do that again whenever somebody installs host-local
+//	installer restore    puts host-local back
+//
+// It changes its root directory to the host's first: paths and links are those of the host, also
+// where they lead out of the directory of plugins (k3s) or change with an upgrade (snap).
 package main
 
 import (
+	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 )
 
 func main() {
-	if err := run(os.Args[1:]); err != nil {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "installer:", err)
 		os.Exit(1)
 	}
 }
 
-func run(args []string) error {
+func run(ctx context.Context, args []string) error {
+	commands := "install, replace or restore"
 	if len(args) == 0 {
-		return fmt.Errorf("no command; want install or idle")
+		return fmt.Errorf("no command; want %s", commands)
 	}
-	switch args[0] {
-	case "install":
-		flags := flag.NewFlagSet("install", flag.ContinueOnError)
-		from := flags.String("from", "/leasehold", "`path` of the plugin")
-		to := flags.String("to", "/host/opt/cni/bin", "`directory` of the node's plugins")
-		if err := flags.Parse(args[1:]); err != nil {
+	command := args[0]
+	flags := flag.NewFlagSet(command, flag.ContinueOnError)
+	from := flags.String("from", "/leasehold", "`path` of the plugin, before the root directory is changed")
+	to := flags.String("to", "/opt/cni/bin", "the node's `directory` of plugins")
+	root := flags.String("host-root", "/", "root of the host's file system: / or /proc/<pid>/root")
+	watch := flags.Bool("watch", false, "with replace: stay, and replace host-local again when it is installed again")
+	if err := flags.Parse(args[1:]); err != nil {
+		return err
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	var plugin *os.File
+	if command == "install" || command == "replace" {
+		var err error
+		if plugin, err = os.Open(*from); err != nil {
 			return err
 		}
-		return install(*from, *to)
-	case "idle":
-		c := make(chan os.Signal, 1)
-		signal.Notify(c, syscall.SIGINT, syscall.SIGTERM)
-		<-c
-		return nil
-	default:
-		return fmt.Errorf("unknown command %q; want install or idle", args[0])
+		defer plugin.Close()
 	}
+	if _, err := sandbox.EnterHostRoot(*root, sandbox.New("/proc", sandbox.DefaultBootIDFile)); err != nil {
+		return err
+	}
+	plugins := bin(*to)
+	switch command {
+	case "install":
+		done, err := plugins.install(plugin)
+		return report(log, done, err, "leasehold is installed", *to)
+	case "replace":
+		done, err := plugins.replace(plugin)
+		if err = report(log, done, err, "leasehold is in host-local's place", *to); err != nil || !*watch {
+			return err
+		}
+		w := watcher{bin: plugins, program: plugin, log: log}
+		w.run(ctx)
+		return nil
+	case "restore":
+		done, err := plugins.restore()
+		return report(log, done, err, "host-local is back in its place", *to)
+	}
+	return fmt.Errorf("unknown command %q; want %s", command, commands)
+}
+
+func report(log *slog.Logger, done bool, err error, text, dir string) error {
+	if err == nil {
+		log.Info(text, "directory", dir, "changed", done)
+	}
+	return err
 }

@@ -3,8 +3,10 @@ package cniconf
 import (
 	"crypto/sha256"
 	"debug/buildinfo"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -125,10 +127,18 @@ func identify(f *os.File) (identity, error) {
 		return id, fmt.Errorf("%s is larger than %d bytes", f.Name(), maxBinary)
 	}
 	h.Sum(id.digest[:0])
-	if info, err := buildinfo.Read(f); err == nil { // fails for what is not a Go program
-		id.ours = info.Path == program
+	id.ours, err = IsLeasehold(f)
+	return id, err
+}
+
+// IsLeasehold reports whether a binary is leasehold's plugin, of any version, according to its
+// build information. It returns an error if the file could not be read.
+func IsLeasehold(binary *os.File) (bool, error) {
+	info, err := buildinfo.Read(binary)
+	if failed := (*fs.PathError)(nil); errors.As(err, &failed) {
+		return false, err
 	}
-	return id, nil
+	return err == nil && info.Path == program, nil // an error: it is not a Go program
 }
 
 func stampOf(info os.FileInfo) stamp {

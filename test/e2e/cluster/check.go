@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -16,9 +17,10 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// CheckDeploy verifies the manifests in daemonset/ with an API server without nodes: all fields are
-// known, the CRDs are established, the expressions of the policies pass type checking, all images
-// are built by the project, and everything can be deleted.
+// CheckDeploy verifies the manifests in daemonset/ and each of its overlays with an API server
+// without nodes: all fields are known, the CRDs are established, the expressions of the policies
+// pass type checking, all images are built by the project, the directories of the nodes are those
+// of docs/facts.md, and everything can be deleted.
 func (c *Cluster) CheckDeploy(ctx context.Context) error {
 	if err := c.UpControl(ctx); err != nil {
 		return err
@@ -28,9 +30,40 @@ func (c *Cluster) CheckDeploy(ctx context.Context) error {
 
 func (c *Cluster) checkDeploy(ctx context.Context) error {
 	base := filepath.Join(c.Repo, "daemonset")
-	c.logf("applying %s", base)
+	overlays, err := filepath.Glob(filepath.Join(base, "overlays/*"))
+	if err != nil {
+		return err
+	}
+	client, err := c.Client()
+	if err != nil {
+		return err
+	}
+	for _, dir := range append([]string{base}, overlays...) {
+		if err := c.checkManifests(ctx, client, dir); err != nil {
+			return fmt.Errorf("%s: %w", dir, err)
+		}
+	}
+	c.logf("checking policies")
+	if err := checkPolicies(ctx, client); err != nil {
+		return err
+	}
+	c.logf("applying it again, then deleting it")
+	for _, args := range [][]string{
+		{"apply", "--validate=strict", "-k", base},
+		{"delete", "-k", base, "--timeout=1m"},
+	} {
+		if err := run(ctx, c.kubectl(args...)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkManifests applies a directory of manifests and checks what it has made.
+func (c *Cluster) checkManifests(ctx context.Context, client *kubernetes.Clientset, dir string) error {
+	c.logf("applying %s", dir)
 	out, err := exec.CommandContext(ctx, c.Kubectl(), c.kubectl("apply", "--validate=strict", "-k",
-		base)[1:]...).CombinedOutput()
+		dir)[1:]...).CombinedOutput()
 	fmt.Print(string(out))
 	if err != nil {
 		return err
@@ -42,21 +75,29 @@ func (c *Cluster) checkDeploy(ctx context.Context) error {
 		"--timeout=30s")...); err != nil {
 		return err
 	}
-	client, err := c.Client()
+	return errors.Join(c.checkImages(ctx, client), c.checkInstaller(ctx, client))
+}
+
+// checkInstaller returns an error if the installer of the applied manifests uses a directory whose
+// source docs/facts.md does not name, or does not stay where it replaces host-local.
+func (c *Cluster) checkInstaller(ctx context.Context, client *kubernetes.Clientset) error {
+	daemon, err := client.AppsV1().DaemonSets(System).Get(ctx, Agent, metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
-	c.logf("checking policies and images")
-	if err := errors.Join(checkPolicies(ctx, client), c.checkImages(ctx, client)); err != nil {
+	facts, err := os.ReadFile(filepath.Join(c.Repo, "docs/facts.md"))
+	if err != nil {
 		return err
 	}
-	c.logf("applying it again, then deleting it")
-	for _, args := range [][]string{
-		{"apply", "--validate=strict", "-k", base},
-		{"delete", "-k", base, "--timeout=1m"},
-	} {
-		if err := run(ctx, c.kubectl(args...)...); err != nil {
-			return err
+	for _, i := range daemon.Spec.Template.Spec.InitContainers {
+		args := strings.Join(i.Args, " ")
+		_, dir, found := strings.Cut(args, "--to=")
+		if !found || !strings.Contains(string(facts), " "+dir+" ") {
+			return fmt.Errorf("the directory in %q is not in docs/facts.md", args)
+		}
+		stays := i.RestartPolicy != nil && *i.RestartPolicy == corev1.ContainerRestartPolicyAlways
+		if stays != strings.HasPrefix(args, "replace --watch ") {
+			return fmt.Errorf("the installer %q is restarted: %v", args, stays)
 		}
 	}
 	return nil

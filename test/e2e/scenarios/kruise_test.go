@@ -466,7 +466,7 @@ func ppsWebhook(t *Test) {
 	t.Apply(t.explicit())
 	t.pps("normalize", "pods")
 	t.Step("with one, it does, also after the manifests were applied again")
-	t.Kubectl("apply", "-f", filepath.Join(t.Cluster.Repo, "daemonset/manager/topology.yaml"))
+	t.Kubectl("apply", "-f", filepath.Join(t.Cluster.Repo, "daemonset/base/manager/topology.yaml"))
 	c, err := t.Client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Ctx, "leasehold-apps-kruise-io",
 		metav1.GetOptions{})
 	t.Must(err)

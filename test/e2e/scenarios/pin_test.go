@@ -580,7 +580,7 @@ func pinUninstall(t *Test) {
 	t.handmade("held", t.Node(1), GatedBy(hold))
 	t.Step("the managers are removed in the order of docs/operations.md")
 	t.Cleanup(func() {
-		t.Kubectl("apply", "-f", filepath.Join(t.Cluster.Repo, "daemonset/manager/webhook.yaml"))
+		t.Kubectl("apply", "-f", filepath.Join(t.Cluster.Repo, "daemonset/base/manager/webhook.yaml"))
 		t.Must(t.Cluster.WaitDeployed(t.Ctx, time.Minute))
 		t.Eventually(time.Minute, "the webhook is asked again", t.webhookAnswers)
 	})

@@ -338,7 +338,7 @@ func apiAwayReservations(t *Test) {
 
 	t.Step("the CRD is deleted, with every object, and applied again")
 	t.Kubectl("delete", "crd", "ipreservations.ipam.leasehold.dev")
-	crd := filepath.Join(t.Cluster.Repo, "daemonset/crds/ipam.leasehold.dev_ipreservations.yaml")
+	crd := filepath.Join(t.Cluster.Repo, "daemonset/base/crds/ipam.leasehold.dev_ipreservations.yaml")
 	applied := untilDone(func() {
 		t.Kubectl("apply", "-f", crd)
 		t.Kubectl("wait", "--for=condition=Established", "crd/ipreservations.ipam.leasehold.dev", "--timeout=30s")
@@ -355,7 +355,7 @@ func apiAwayReservations(t *Test) {
 
 // wrongWord writes what no pod should say, past the policy that would refuse it.
 func (t *Test) wrongWord(n *cluster.Node, set *Set) {
-	policies := filepath.Join(t.Cluster.Repo, "daemonset/policies/annotations.yaml")
+	policies := filepath.Join(t.Cluster.Repo, "daemonset/base/policies/annotations.yaml")
 	t.Kubectl("delete", "-f", policies)
 	back := untilDone(func() { t.Kubectl("apply", "-f", policies) })
 	t.Cleanup(back)
