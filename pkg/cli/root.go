@@ -91,14 +91,15 @@ func newRoot(env Env) *cobra.Command {
 		Use:   "leasectl",
 		Short: "Show and manage the addresses of the leasehold IPAM plugin on this node",
 		Long: `leasectl reads and changes the lease store of the leasehold IPAM plugin on this
-node. It has to run as root. list, show, history and check only read: they can run
-in a pod that mounts the node's /var/lib/leasehold and /run/leasehold. Commands
-that change leases need the node's processes and mounts: run them on the node
+node. It has to run as root. list, show, history, pools and check only read: they
+can run in a pod that mounts the node's /var/lib/leasehold and /run/leasehold.
+Commands that change leases need the node's processes and mounts: run them on the node
 itself, or in a privileged pod with hostPID as 'nsenter -t 1 -m leasectl'.`,
 		Example: `  leasectl list                       the addresses that are in use or held
   leasectl list --pod db/db-0 -o json the addresses of a pod, for a script
   leasectl show 10.244.1.7            the lease of an address in detail
   leasectl history 10.244.1.7         which pods had it before
+  leasectl pools                      how many addresses are bound, held and free
   leasectl release db/db-0            release the addresses of a pod
   leasectl gc --dry-run               what would be collected, and why
   leasectl check                      check the integrity of the store
@@ -120,7 +121,7 @@ itself, or in a privileged pod with hostPID as 'nsenter -t 1 -m leasectl'.`,
 	f.StringVar(&a.Dirs.State, "state-dir", env.Dirs.State, "directory of the lease store")
 	complete(root, "output", "table", "wide", "json")
 	complete(root, "state", "bound", "held")
-	root.AddCommand(a.list(), a.show(), a.history(), a.release(), a.gc(), a.check(),
+	root.AddCommand(a.list(), a.show(), a.history(), a.pools(), a.release(), a.gc(), a.check(),
 		a.importCmd(), a.export(), a.recover())
 	return root
 }

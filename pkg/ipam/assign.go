@@ -61,6 +61,9 @@ func (c *call) prepare(req Request) error {
 	if err := c.recordNamespaces(); err != nil {
 		return err
 	}
+	if err := c.tx.SetRanges(req.Pool, req.Sets); err != nil {
+		return err
+	}
 	return c.sweep(c.tx.Ending(req.Pool, sweepBatch))
 }
 

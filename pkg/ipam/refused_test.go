@@ -194,7 +194,7 @@ func (w *world) everything() string {
 		for _, set := range w.sets {
 			out += fmt.Sprint(tx.Cursor(w.where().Pool, set.ID()), tx.Counts(w.where().Pool, set.ID()), "\n")
 		}
-		out += fmt.Sprint(tx.Boot(), tx.LastFullScan(), tx.NamespaceIDs(), tx.Counters())
+		out += fmt.Sprint(tx.Boot(), tx.LastFullScan(), tx.NamespaceIDs(), tx.Counters(), tx.Usage())
 	})
 	return out
 }

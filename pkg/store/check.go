@@ -2,7 +2,6 @@ package store
 
 import (
 	"bytes"
-	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -127,11 +126,14 @@ func (tx *Tx) compare(bucket []byte, want map[string][]byte) []string {
 func (tx *Tx) compareCounts(want *expected) []string {
 	var found []string
 	c := tx.bucket(bucketSets).Cursor()
-	for k, _ := c.First(); k != nil; k, _ = c.Next() {
-		id := poolID(binary.BigEndian.Uint32(k))
-		if got := tx.readSet(id, string(k[4:])).counts; got != want.counts[string(k)] {
-			found = append(found, fmt.Sprintf("set %s: counts are %+v, but the leases add up to %+v", k[4:], got,
+	for k, v := c.First(); k != nil; k, v = c.Next() {
+		r, ok := decodeSet(v)
+		if r.counts != want.counts[string(k)] {
+			found = append(found, fmt.Sprintf("set %s: counts are %+v, but the leases add up to %+v", k[4:], r.counts,
 				want.counts[string(k)]))
+		}
+		if !ok || !r.hasRangesOf(string(k[4:])) {
+			found = append(found, fmt.Sprintf("set %s: its cursor or its ranges are damaged", k[4:]))
 		}
 		delete(want.counts, string(k))
 	}

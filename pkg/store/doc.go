@@ -16,11 +16,11 @@
 //	keys      P ns 0 name 0 ifname 0 A -> -            leases by key
 //	expiry    P end(wall, ns) A        -> -            holds by their end
 //	taken     P A/256                  -> 256 bits     addresses that have a lease
-//	sets      P set                    -> cursor, counts
+//	sets      P set                    -> counts, cursor, size and ranges (SetRanges)
 //	windows   P ns 0 name 0 ifname     -> window       windows that the agent has set, by key
 //	journal   sequence                 -> entry        a ring
 //	counters  name                     -> count
 //
-// The buckets holders, keys, expiry, taken and sets are indexes of leases. Only Put writes them,
-// and Check verifies them.
+// The buckets holders, keys, expiry and taken, and the counts in sets, are indexes of leases. Only
+// Put writes them, and Check verifies them.
 package store

@@ -9,8 +9,8 @@ import (
 	berrors "go.etcd.io/bbolt/errors"
 )
 
-// Reindex builds every index anew from the records. The address of a damaged record stays taken,
-// and cursors stay as they are.
+// Reindex builds every index anew from the records. The address of a damaged record stays taken.
+// Cursors and ranges stay as they are, except damaged ones, which the next ADD writes.
 func (tx *Tx) Reindex() error {
 	want := newExpected()
 	c := tx.bucket(bucketLeases).Cursor()
@@ -60,6 +60,9 @@ func (tx *Tx) refillCounts(counts map[string]Counts) error {
 		id, set := poolID(binary.BigEndian.Uint32([]byte(k))), k[4:]
 		r := tx.readSet(id, set)
 		r.counts = counts[k]
+		if !r.hasRangesOf(set) {
+			r.configured = nil
+		}
 		if err := tx.writeSet(id, set, r); err != nil {
 			return err
 		}

@@ -3,39 +3,144 @@ package store
 import (
 	"bytes"
 	"encoding/binary"
+	"maps"
 	"net/netip"
+	"slices"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/pool"
 )
 
 // Counts are the numbers of leases of one range set by state. Check verifies them.
 type Counts struct{ Bound, Firm, Soft uint32 }
 
+// setRecord is the record of a range set:
+//
+//	bound, firm, soft    4 bytes each
+//	cursor               family byte and address; if there is none, nothing or the byte 0
+//	size                 8 bytes, see SetRanges; what follows the cursor is only there if it is configured
+//	ranges               family byte, then the first and the last address of each range
 type setRecord struct {
-	cursor netip.Addr
-	counts Counts
+	cursor     netip.Addr
+	counts     Counts
+	configured []byte // size and ranges, as stored; nil if the set is not configured
 }
+
+const countBytes = 12
 
 func setKey(id poolID, set string) []byte { return append(id.prefix(), set...) }
 
 func (tx *Tx) readSet(id poolID, set string) setRecord {
-	v := tx.bucket(bucketSets).Get(setKey(id, set))
-	if len(v) < 12 {
-		return setRecord{}
+	r, _ := decodeSet(tx.bucket(bucketSets).Get(setKey(id, set)))
+	return r
+}
+
+// decodeSet decodes the record of a range set. If it reports false, the record is not valid after
+// the parts that are returned.
+func decodeSet(v []byte) (r setRecord, ok bool) {
+	if len(v) < countBytes {
+		return r, v == nil
 	}
 	be := binary.BigEndian
-	r := setRecord{counts: Counts{be.Uint32(v), be.Uint32(v[4:]), be.Uint32(v[8:])}}
-	r.cursor, _ = addrOf(v[12:])
-	return r
+	r.counts = Counts{be.Uint32(v), be.Uint32(v[4:]), be.Uint32(v[8:])}
+	v = v[countBytes:]
+	if len(v) == 0 {
+		return r, true
+	}
+	size, known := map[byte]int{0: 1, 4: 5, 6: 17}[v[0]]
+	if !known || len(v) < size {
+		return r, false
+	}
+	if size > 1 {
+		r.cursor, _ = addrOf(v[:size])
+	}
+	if v = v[size:]; len(v) > 0 {
+		r.configured = v
+	}
+	return r, true
 }
 
 func (tx *Tx) writeSet(id poolID, set string, r setRecord) error {
 	be := binary.BigEndian
 	v := be.AppendUint32(be.AppendUint32(be.AppendUint32(nil, r.counts.Bound), r.counts.Firm), r.counts.Soft)
-	if r.cursor.IsValid() {
+	switch {
+	case r.cursor.IsValid():
 		v = appendAddr(v, r.cursor)
+	case r.configured != nil:
+		v = append(v, 0)
 	}
-	return tx.put(bucketSets, setKey(id, set), v)
+	return tx.put(bucketSets, setKey(id, set), append(v, r.configured...))
+}
+
+// eachSet calls fn for each range set of a pool that has a record, until fn returns an error.
+func (tx *Tx) eachSet(id poolID, fn func(set string, r setRecord) error) error {
+	prefix := id.prefix()
+	c := tx.bucket(bucketSets).Cursor()
+	for k, v := c.Seek(prefix); bytes.HasPrefix(k, prefix); k, v = c.Next() {
+		r, _ := decodeSet(v)
+		if err := fn(string(k[len(prefix):]), r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// SetRanges records that a pool is configured with these range sets and no others. Usage needs
+// their ranges and sizes. If they are the same as before, nothing is written.
+func (tx *Tx) SetRanges(p lease.Pool, sets []pool.Set) error {
+	id, err := tx.poolID(p)
+	if err != nil {
+		return err
+	}
+	want := map[string][]byte{}
+	for _, s := range sets {
+		want[s.ID()] = encodeRanges(s)
+	}
+	changed := map[string]setRecord{}
+	_ = tx.eachSet(id, func(set string, r setRecord) error {
+		if !bytes.Equal(r.configured, want[set]) {
+			r.configured = want[set]
+			changed[set] = r
+		}
+		delete(want, set)
+		return nil
+	})
+	for set, configured := range want {
+		changed[set] = setRecord{configured: configured}
+	}
+	for _, set := range slices.Sorted(maps.Keys(changed)) {
+		if err := tx.writeSet(id, set, changed[set]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func encodeRanges(s pool.Set) []byte {
+	b := appendAddr(binary.BigEndian.AppendUint64(nil, s.Size()), s[0].Start)
+	b = append(b, s[0].End.AsSlice()...)
+	for _, r := range s[1:] {
+		b = append(append(b, r.Start.AsSlice()...), r.End.AsSlice()...)
+	}
+	return b
+}
+
+// decodeRanges is the inverse of encodeRanges, without the parts of a range that are not stored: it
+// returns only the first and the last address of each. It reports false if b is not valid.
+func decodeRanges(b []byte) (size uint64, ranges pool.Set, ok bool) {
+	if len(b) < 9 || b[8] != 4 && b[8] != 6 {
+		return 0, nil, false
+	}
+	size, b, n := binary.BigEndian.Uint64(b), b[9:], map[byte]int{4: 4, 6: 16}[b[8]]
+	if len(b) == 0 || len(b)%(2*n) != 0 {
+		return 0, nil, false
+	}
+	for ; len(b) > 0; b = b[2*n:] {
+		first, _ := netip.AddrFromSlice(b[:n])
+		last, _ := netip.AddrFromSlice(b[n : 2*n])
+		ranges = append(ranges, pool.Range{Start: first, End: last})
+	}
+	return size, ranges, true
 }
 
 // Cursor returns the last address that was assigned from a range set, the zero address if there is
@@ -67,11 +172,10 @@ func (tx *Tx) LeaseCount(p lease.Pool) int {
 		return 0
 	}
 	sum := 0
-	c := tx.bucket(bucketSets).Cursor()
-	for k, _ := c.Seek(id.prefix()); k != nil && bytes.HasPrefix(k, id.prefix()); k, _ = c.Next() {
-		counts := tx.readSet(id, string(k[4:])).counts
-		sum += int(counts.Bound) + int(counts.Firm) + int(counts.Soft)
-	}
+	_ = tx.eachSet(id, func(_ string, r setRecord) error {
+		sum += int(r.counts.Bound) + int(r.counts.Firm) + int(r.counts.Soft)
+		return nil
+	})
 	return sum
 }
 
@@ -79,17 +183,13 @@ func (tx *Tx) LeaseCount(p lease.Pool) int {
 // leases.
 func (tx *Tx) Totals() map[string]Counts {
 	out := map[string]Counts{}
-	_ = tx.bucket(bucketSets).ForEach(func(k, _ []byte) error {
-		if len(k) < 4 {
-			return nil
-		}
-		id := poolID(binary.BigEndian.Uint32(k))
-		if p, ok := tx.names[id]; ok {
-			sum, c := out[p.Network], tx.readSet(id, string(k[4:])).counts
+	for p, id := range tx.pools {
+		_ = tx.eachSet(id, func(_ string, r setRecord) error {
+			sum, c := out[p.Network], r.counts
 			out[p.Network] = Counts{sum.Bound + c.Bound, sum.Firm + c.Firm, sum.Soft + c.Soft}
-		}
-		return nil
-	})
+			return nil
+		})
+	}
 	return out
 }
 

@@ -264,6 +264,9 @@ func TestFailedWriteIsReturned(t *testing.T) {
 		"SetNamespaceIDs": func(tx *Tx) error { return tx.SetNamespaceIDs("s2") },
 		"SetCursor":       func(tx *Tx) error { return tx.SetCursor(testPool, "set1", bound.Address) },
 		"SetAdopted":      func(tx *Tx) error { return tx.SetAdopted(testPool) },
+		"SetRanges": func(tx *Tx) error {
+			return tx.SetRanges(testPool, sets("10.0.0.2-10.0.0.9", "fd00::2-fd00::9"))
+		},
 	} {
 		undo, refusal := errors.New("undo"), errors.New("no")
 		for n, failed := 0, true; failed; n++ {
