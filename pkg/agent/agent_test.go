@@ -22,6 +22,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/pool"
 	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
@@ -74,13 +75,18 @@ func bound(t *testing.T, addr, pod, boot string) lease.Lease {
 	return l
 }
 
+func rangeSet(first, last string) pool.Set {
+	return pool.Set{{Start: netip.MustParseAddr(first), End: netip.MustParseAddr(last)}}
+}
+
 func TestMetrics(t *testing.T) {
 	node, _ := newNode(t)
 	a, b := bound(t, "10.0.0.2", "db-0", "boot-1"), bound(t, "10.0.0.3", "db-1", "boot-1")
 	update(t, node, func(tx *store.Tx) error {
 		held, err := lease.Apply(b, lease.Release{Holder: b.Holder}, a.BoundAt)
 		return errors.Join(err, tx.Put(a.Pool, a.Address, a), tx.Put(held.Pool, held.Address, held),
-			tx.Count("leases/kept", 3))
+			tx.SetRanges(a.Pool, []pool.Set{rangeSet("fd00::2", "fd00::ffff"), rangeSet("10.0.0.2", "10.0.0.11")}),
+			tx.SetAdopted(lease.Pool{DataDir: a.Pool.DataDir, Network: "without-ranges"}), tx.Count("leases/kept", 3))
 	})
 	m := NewMetrics(node)
 	m.read() // starts the call log
@@ -104,12 +110,18 @@ leasehold_calls_total{result="ok",verb="ADD"} 1
 # HELP leasehold_leases_kept_total Addresses that pods came back to.
 # TYPE leasehold_leases_kept_total counter
 leasehold_leases_kept_total 3
+# HELP leasehold_pool_addresses Addresses that can be assigned, of the range set with the fewest free ones.
+# TYPE leasehold_pool_addresses gauge
+leasehold_pool_addresses{network="net"} 10
+# HELP leasehold_pool_free_addresses Addresses that are neither bound nor held, of the range set with the fewest.
+# TYPE leasehold_pool_free_addresses gauge
+leasehold_pool_free_addresses{network="net"} 8
 # HELP leasehold_store_readable Whether the lease store could be read for this scrape.
 # TYPE leasehold_store_readable gauge
 leasehold_store_readable 1
 `
 	names := []string{"leasehold_addresses", "leasehold_calls_total", "leasehold_leases_kept_total",
-		"leasehold_store_readable"}
+		"leasehold_pool_addresses", "leasehold_pool_free_addresses", "leasehold_store_readable"}
 	if err := testutil.CollectAndCompare(m, strings.NewReader(want), names...); err != nil {
 		t.Error(err)
 	}
@@ -132,7 +144,7 @@ leasehold_store_readable 1
 leasehold_store_readable 0
 `
 	if err := testutil.CollectAndCompare(m, strings.NewReader(gone), "leasehold_store_readable",
-		"leasehold_addresses"); err != nil {
+		"leasehold_addresses", "leasehold_pool_addresses", "leasehold_pool_free_addresses"); err != nil {
 		t.Errorf("lost store: %v", err)
 	}
 }

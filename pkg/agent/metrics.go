@@ -30,6 +30,10 @@ var (
 	descAddresses = prometheus.NewDesc("leasehold_addresses",
 		"Addresses of this node, by network and state (Bound, Held, CoolDown).",
 		[]string{"network", "state"}, nil)
+	descSize = prometheus.NewDesc("leasehold_pool_addresses",
+		"Addresses that can be assigned, of the range set with the fewest free ones.", []string{"network"}, nil)
+	descFree = prometheus.NewDesc("leasehold_pool_free_addresses",
+		"Addresses that are neither bound nor held, of the range set with the fewest.", []string{"network"}, nil)
 	descReadable = prometheus.NewDesc("leasehold_store_readable",
 		"Whether the lease store could be read for this scrape.", nil, nil)
 
@@ -157,6 +161,8 @@ func (m *Metrics) read() {
 // Describe implements prometheus.Collector.
 func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	ch <- descAddresses
+	ch <- descSize
+	ch <- descFree
 	ch <- descReadable
 	for _, d := range leaseCounters {
 		ch <- d
@@ -188,21 +194,28 @@ func (m *Metrics) collectStore(ch chan<- prometheus.Metric) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	var totals map[string]store.Counts
+	var usage []store.Usage
 	var counters map[string]uint64
 	err := m.node.Service.Store.View(m.Watch(ctx), func(tx *store.Tx) error {
-		totals, counters = tx.Totals(), tx.Counters()
+		totals, usage, counters = tx.Totals(), tx.Usage(), tx.Counters()
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	gauge := func(network, state string, n uint32) {
-		ch <- prometheus.MustNewConstMetric(descAddresses, prometheus.GaugeValue, float64(n), network, state)
+	gauge := func(desc *prometheus.Desc, n uint64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(n), labels...)
 	}
 	for network, n := range totals {
-		gauge(network, "Bound", n.Bound)
-		gauge(network, "Held", n.Firm)
-		gauge(network, "CoolDown", n.Soft)
+		gauge(descAddresses, uint64(n.Bound), network, "Bound")
+		gauge(descAddresses, uint64(n.Firm), network, "Held")
+		gauge(descAddresses, uint64(n.Soft), network, "CoolDown")
+	}
+	for _, u := range store.ByNetwork(usage) {
+		if u.Ranges != nil {
+			gauge(descSize, u.Size, u.Pool.Network)
+			gauge(descFree, u.Free, u.Pool.Network)
+		}
 	}
 	for name, desc := range leaseCounters {
 		ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(counters[name]))
