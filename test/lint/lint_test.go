@@ -129,6 +129,19 @@ func TestColumns(t *testing.T) {
 	}
 }
 
+// TestMarkers checks that the markers of code generators are not wrapped: a generator reads one
+// marker from each line.
+func TestMarkers(t *testing.T) {
+	for _, f := range goFiles(t) {
+		for i, line := range strings.Split(string(f.content), "\n") {
+			marker, found := strings.CutPrefix(strings.TrimSpace(line), "// +kubebuilder:")
+			if found && (strings.Count(marker, `"`)%2 != 0 || strings.Contains(marker, "+kubebuilder:")) {
+				t.Errorf("%s:%d: want one whole marker on the line, not %q", f.name, i+1, marker)
+			}
+		}
+	}
+}
+
 var reports = regexp.MustCompile(`reports (whether|true|false)|returns (true|false)`)
 
 // TestBooleanComments checks the comments of functions whose only result is a bool.

@@ -61,10 +61,7 @@ type PersistentPodState struct {
 
 // PersistentPodStateSpec selects the workload and the node labels that identify where its pods ran.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.requiredPersistentTopology) ||
-// has(self.preferredPersistentTopology) && size(self.preferredPersistentTopology) >
-// 0",message="requiredPersistentTopology and preferredPersistentTopology are both empty; at least
-// one must name a node label"
+// +kubebuilder:validation:XValidation:rule="has(self.requiredPersistentTopology) || has(self.preferredPersistentTopology) && size(self.preferredPersistentTopology) > 0",message="requiredPersistentTopology and preferredPersistentTopology are both empty; at least one must name a node label"
 type PersistentPodStateSpec struct {
 	// TargetRef is the workload, in the namespace of the PersistentPodState.
 	// +required
@@ -105,9 +102,7 @@ const (
 // TargetReference names a workload.
 //
 // +structType=atomic
-// +kubebuilder:validation:XValidation:rule="self.kind == oldSelf.kind && self.name == oldSelf.name
-// && self.apiVersion.split('/')[0] == oldSelf.apiVersion.split('/')[0]",message="targetRef cannot
-// be changed; make another PersistentPodState"
+// +kubebuilder:validation:XValidation:rule="self.kind == oldSelf.kind && self.name == oldSelf.name && self.apiVersion.split('/')[0] == oldSelf.apiVersion.split('/')[0]",message="targetRef cannot be changed; make another PersistentPodState"
 type TargetReference struct {
 	// APIVersion is the API version of the workload, such as apps/v1.
 	// +required
@@ -129,11 +124,8 @@ type TargetReference struct {
 // NodeTopologyTerm is a list of node labels, under either of its two names.
 //
 // +structType=atomic
-// +kubebuilder:validation:XValidation:rule="has(self.keys) ||
-// has(self.nodeTopologyKeys)",message="keys (v1beta1) or nodeTopologyKeys (v1alpha1) must name a
-// node label" +kubebuilder:validation:XValidation:rule="!has(self.keys) ||
-// !has(self.nodeTopologyKeys) || self.keys == self.nodeTopologyKeys",message="keys and
-// nodeTopologyKeys are two names of one list; give one of them"
+// +kubebuilder:validation:XValidation:rule="has(self.keys) || has(self.nodeTopologyKeys)",message="keys (v1beta1) or nodeTopologyKeys (v1alpha1) must name a node label"
+// +kubebuilder:validation:XValidation:rule="!has(self.keys) || !has(self.nodeTopologyKeys) || self.keys == self.nodeTopologyKeys",message="keys and nodeTopologyKeys are two names of one list; give one of them"
 type NodeTopologyTerm struct {
 	// Keys are the keys of node labels; v1alpha1 calls them nodeTopologyKeys.
 	// +optional

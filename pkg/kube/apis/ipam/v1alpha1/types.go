@@ -50,7 +50,8 @@ const (
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=ipreservations,singular=ipreservation,shortName=ipr,categories=leasehold
-// +kubebuilder:subresource:status +kubebuilder:selectablefield:JSONPath=`.spec.nodeName`
+// +kubebuilder:subresource:status
+// +kubebuilder:selectablefield:JSONPath=`.spec.nodeName`
 // +kubebuilder:printcolumn:name="Pod",type=string,JSONPath=`.spec.podName`
 // +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.spec.nodeName`
 // +kubebuilder:printcolumn:name="Addresses",type=string,JSONPath=`.status.addressList`
@@ -69,9 +70,7 @@ type IPReservation struct {
 
 // IPReservationSpec identifies the pod and the node. Users set release.
 //
-// +kubebuilder:validation:XValidation:rule="self.podName == oldSelf.podName && self.nodeName ==
-// oldSelf.nodeName && self.nodeUID == oldSelf.nodeUID",message="podName, nodeName and nodeUID
-// cannot be changed"
+// +kubebuilder:validation:XValidation:rule="self.podName == oldSelf.podName && self.nodeName == oldSelf.nodeName && self.nodeUID == oldSelf.nodeUID",message="podName, nodeName and nodeUID cannot be changed"
 type IPReservationSpec struct {
 	// PodName is the pod's name; its namespace is the object's.
 	// +required
