@@ -1,7 +1,6 @@
 package store
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -36,16 +35,6 @@ func (s *Store) setAside() error {
 		return err
 	}
 	return syncDir(s.lostDir())
-}
-
-// discard treats the store as lost, as if it had been found damaged. It is for a user's request.
-func (s *Store) discard(ctx context.Context, why string) error {
-	lock, err := acquire(WithMaxWait(ctx), s.lock(), lockExclusive)
-	if err != nil {
-		return err
-	}
-	defer lock.Close()
-	return s.replace(fmt.Errorf("%w: %s", ErrLost, why))
 }
 
 // panicked returns the error for a panic. Only a damaged file is lost; otherwise the panic is a

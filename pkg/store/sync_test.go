@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -88,7 +89,8 @@ func writeEveryFile(t *testing.T, dir string) {
 			return tx.Put(l.Pool, l.Address, l)
 		})
 	}
-	err := errors.Join(put("10.0.0.5"), s.discard(ctx, "by hand"), put("10.0.0.6"), s.WriteSnapshot(ctx, t0))
+	lose := func() error { return s.replace(fmt.Errorf("%w: by the test", ErrLost)) } // no other process uses the store
+	err := errors.Join(put("10.0.0.5"), lose(), put("10.0.0.6"), s.WriteSnapshot(ctx, t0))
 	if err != nil {
 		t.Fatal(err)
 	}

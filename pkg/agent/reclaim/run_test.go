@@ -60,7 +60,7 @@ func (s *fixture) expect(name string, want ...string) {
 
 // claim creates the reservation of db-0 by another node's agent.
 func (s *fixture) claim(object, node, uid string) {
-	s.server.Put("/apis/ipam.leasehold.dev/v1alpha1/namespaces/db/ipreservations/"+object, ipamv1.IPReservation{
+	s.server.Put(claimsPath+object, ipamv1.IPReservation{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: object,
 			Labels: map[string]string{ipamv1.LabelPodHash: ipamv1.Hash("db-0")}},
 		Spec:   ipamv1.IPReservationSpec{PodName: "db-0", NodeName: node},
@@ -68,12 +68,20 @@ func (s *fixture) claim(object, node, uid string) {
 	})
 }
 
-const podPath = "/api/v1/namespaces/db/pods/db-0"
+const (
+	claimsPath = "/apis/ipam.leasehold.dev/v1alpha1/namespaces/db/ipreservations/"
+	podsPath   = "/api/v1/namespaces/db/pods/"
+)
 
+// pod creates or replaces db-0.
 func (s *fixture) pod(node, uid string, ready corev1.ConditionStatus) {
-	s.server.Put(podPath, corev1.Pod{
+	s.podNamed("db-0", node, uid, ready)
+}
+
+func (s *fixture) podNamed(name, node, uid string, ready corev1.ConditionStatus) {
+	s.server.Put(podsPath+name, corev1.Pod{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0", UID: types.UID(uid)},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name, UID: types.UID(uid)},
 		Spec:       corev1.PodSpec{NodeName: node},
 		Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}},
 	})
@@ -101,45 +109,28 @@ func TestHoldOfAMovedPodEnds(t *testing.T) {
 }
 
 func TestHoldStaysUnlessThePodHasMoved(t *testing.T) {
-	for name, set := range map[string]func(*fixture){
-		"no claim":               func(s *fixture) { s.pod("node2", "u2", corev1.ConditionTrue) },
-		"the pod does not exist": func(s *fixture) { s.claim("o", "node2", "u2") },
-		"the pod is not Ready": func(s *fixture) {
-			s.claim("o", "node2", "u2")
-			s.pod("node2", "u2",
-				corev1.ConditionFalse)
-		},
-		"another pod with the name": func(s *fixture) {
-			s.claim("o", "node2", "u2")
-			s.pod("node2", "u3",
-				corev1.ConditionTrue)
-		},
-		"ready on a third node": func(s *fixture) {
-			s.claim("o", "node2", "u2")
-			s.pod("node3", "u2",
-				corev1.ConditionTrue)
-		},
-		"ready on this node": func(s *fixture) {
-			s.claim("o", "node2", "u2")
-			s.pod("node1", "u2",
-				corev1.ConditionTrue)
-		},
+	// Each case changes one thing of a pod that has moved to node2.
+	for name, change := range map[string]func(*fixture){
+		"no claim":                  func(s *fixture) { s.server.Remove(claimsPath + "o") },
+		"the pod does not exist":    func(s *fixture) { s.server.Remove(podsPath + "db-0") },
+		"the pod is not Ready":      func(s *fixture) { s.pod("node2", "u2", corev1.ConditionFalse) },
+		"another pod with the name": func(s *fixture) { s.pod("node2", "u3", corev1.ConditionTrue) },
+		"ready on a third node":     func(s *fixture) { s.pod("node3", "u2", corev1.ConditionTrue) },
+		"ready on this node":        func(s *fixture) { s.pod("node1", "u2", corev1.ConditionTrue) },
 		"listing reservations fails": func(s *fixture) {
-			s.claim("o", "node2", "u2")
-			s.pod("node2", "u2", corev1.ConditionTrue)
-			s.server.Reject(only("/ipreservations", 503))
+			s.server.Reject(only("/ipreservations", http.StatusServiceUnavailable))
 		},
-		"reading pods fails": func(s *fixture) {
-			s.claim("o", "node2", "u2")
-			s.pod("node2", "u2", corev1.ConditionTrue)
-			s.server.Reject(only("/pods/", 403))
-		},
+		"reading pods fails": func(s *fixture) { s.server.Reject(only("/pods/", http.StatusForbidden)) },
 	} {
-		s := newFixture(t)
-		s.held(time.Hour, "")
-		set(s)
-		s.minutes(20)
-		s.expect(name, "10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held")
+		t.Run(name, func(t *testing.T) {
+			s := newFixture(t)
+			s.held(time.Hour, "")
+			s.claim("o", "node2", "u2")
+			s.pod("node2", "u2", corev1.ConditionTrue)
+			change(s)
+			s.minutes(20)
+			s.expect(name, "10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held")
+		})
 	}
 }
 
@@ -339,13 +330,7 @@ func TestFailedReadOfOnePod(t *testing.T) {
 func (s *fixture) moved(i int) {
 	name := fmt.Sprint("db-", i)
 	s.node.Release(s.node.Bind(fmt.Sprint("10.0.0.", 2+i), name, "u1", lease.Forever, ""))
-	s.server.Put("/api/v1/namespaces/db/pods/"+name, corev1.Pod{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name, UID: "u2"},
-		Spec:       corev1.PodSpec{NodeName: "node2"},
-		Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady,
-			Status: corev1.ConditionTrue}}},
-	})
+	s.podNamed(name, "node2", "u2", corev1.ConditionTrue)
 }
 
 const setPath = "/apis/apps/v1/namespaces/db/statefulsets/db"
@@ -368,8 +353,10 @@ func TestEndlessHoldEndsWithItsOrdinal(t *testing.T) {
 		"kind not served": {func(s *fixture) { s.server.Reject(notServed) }, false},
 		"wanted":          {func(s *fixture) {}, false},
 		"invalid spec":    {func(s *fixture) { s.set(`{"replicas":0,"reserveOrdinals":["some"]}`) }, false},
-		"reading fails": {func(s *fixture) { s.set(`{"replicas":0}`); s.server.Reject(only("/statefulsets/", 503)) },
-			false},
+		"reading fails": {func(s *fixture) {
+			s.set(`{"replicas":0}`)
+			s.server.Reject(only("/statefulsets/", http.StatusServiceUnavailable))
+		}, false},
 	} {
 		s := newFixture(t)
 		s.held(lease.Forever, "StatefulSet.apps/db")

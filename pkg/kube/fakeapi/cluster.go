@@ -37,13 +37,10 @@ type Kind struct {
 type Cluster struct {
 	Config *rest.Config
 
-	t       testing.TB
+	storage
 	kinds   []Kind
-	mu      sync.Mutex
 	changed *sync.Cond
 	closed  bool
-	version int
-	objects map[string]object // by path
 	events  []event
 }
 
@@ -58,7 +55,7 @@ type event struct {
 
 // NewCluster starts a cluster without objects. It runs as long as the test.
 func NewCluster(t testing.TB, kinds ...Kind) *Cluster {
-	c := &Cluster{t: t, kinds: kinds, objects: map[string]object{}}
+	c := &Cluster{storage: newStorage(t), kinds: kinds}
 	c.changed = sync.NewCond(&c.mu)
 	server := httptest.NewServer(c)
 	t.Cleanup(func() {
@@ -144,63 +141,72 @@ func (c *Cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodGet && at.path == "":
 		c.list(w, r, at)
 	case r.Method == http.MethodPost && at.path == "":
-		meta := metaOf(body)
-		if meta["name"] == nil {
-			meta["name"] = fmt.Sprint(meta["generateName"], c.version)
-		}
-		at.path = r.URL.Path + "/" + fmt.Sprint(meta["name"])
-		if c.objects[at.path] != nil {
-			fail(w, http.StatusConflict)
-			return
-		}
-		respond(w, c.write(at, body))
+		c.create(w, r, at, body)
 	case old == nil:
 		fail(w, http.StatusNotFound)
 	case r.Method == http.MethodGet:
 		respond(w, old)
 	case r.Method == http.MethodPut:
-		if v := metaOf(body)["resourceVersion"]; v != nil && v != metaOf(old)["resourceVersion"] {
-			fail(w, http.StatusConflict)
-			return
-		}
-		if at.kind.HasStatus {
-			written := maps.Clone(old)
-			if at.status {
-				written["status"] = body["status"]
-			} else {
-				written = body
-				written["status"] = old["status"]
-			}
-			body = written
-		}
-		respond(w, c.write(at, body))
+		c.replace(w, at, body)
 	case r.Method == http.MethodPatch:
 		c.patch(w, r, at, body)
 	case r.Method == http.MethodDelete:
-		wanted, _ := body["preconditions"].(object)
-		for _, field := range []string{"uid", "resourceVersion"} {
-			if v := wanted[field]; v != nil && v != metaOf(old)[field] {
-				fail(w, http.StatusConflict)
-				return
-			}
+		preconditions, _ := body["preconditions"].(object)
+		if !isVersion(old, preconditions, "uid", "resourceVersion") {
+			fail(w, http.StatusConflict)
+			return
 		}
 		c.remove(at.path)
-		respond(w, metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
-			Status: metav1.StatusSuccess})
+		succeed(w)
 	default:
 		fail(w, http.StatusMethodNotAllowed)
 	}
+}
+
+// isVersion reports whether an object has the fields of its metadata that a request requires.
+func isVersion(o, required object, fields ...string) bool {
+	return !slices.ContainsFunc(fields, func(field string) bool {
+		return required[field] != nil && required[field] != metaOf(o)[field]
+	})
+}
+
+func (c *Cluster) create(w http.ResponseWriter, r *http.Request, at target, body object) {
+	meta := metaOf(body)
+	if meta["name"] == nil {
+		meta["name"] = fmt.Sprint(meta["generateName"], c.version)
+	}
+	at.path = r.URL.Path + "/" + fmt.Sprint(meta["name"])
+	if c.objects[at.path] != nil {
+		fail(w, http.StatusConflict)
+		return
+	}
+	respond(w, c.write(at, body))
+}
+
+// replace serves a PUT, which changes either the status or all but the status.
+func (c *Cluster) replace(w http.ResponseWriter, at target, body object) {
+	old := c.objects[at.path]
+	if !isVersion(old, metaOf(body), "resourceVersion") {
+		fail(w, http.StatusConflict)
+		return
+	}
+	written := body
+	if at.kind.HasStatus && at.status {
+		written = maps.Clone(old)
+		written["status"] = body["status"]
+	} else if at.kind.HasStatus {
+		written["status"] = old["status"]
+	}
+	respond(w, c.write(at, written))
 }
 
 // patch serves merge patches, and strategic ones of pods. A patch of the status changes nothing
 // else, and one of the object changes all but the status.
 func (c *Cluster) patch(w http.ResponseWriter, r *http.Request, at target, change object) {
 	old := c.objects[at.path]
-	for _, field := range []string{"uid", "resourceVersion"} {
-		if v := metaOf(change)[field]; v != nil && v != metaOf(old)[field] {
-			fail(w, http.StatusConflict)
-			return
-		}
+	if !isVersion(old, metaOf(change), "uid", "resourceVersion") {
+		fail(w, http.StatusConflict)
+		return
 	}
 	before, err := json.Marshal(old)
 	if err != nil {
@@ -407,19 +413,6 @@ func (c *Cluster) Remove(path string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.remove(path)
-}
-
-// Get decodes an object. It reports false if there is none.
-func (c *Cluster) Get(path string, into any) bool {
-	c.t.Helper()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	o, ok := c.objects[path]
-	if !ok {
-		return false
-	}
-	decode(c.t, o, into)
-	return true
 }
 
 // Until waits until a condition is true, at most ten seconds.

@@ -23,14 +23,34 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 )
 
-// Server stores objects as JSON, by their paths.
+// storage has the objects of a fake API server, as JSON.
+type storage struct {
+	t       testing.TB
+	mu      sync.Mutex        // held while the fields below are used
+	objects map[string]object // by path
+	version int               // of the last change
+}
+
+func newStorage(t testing.TB) storage { return storage{t: t, objects: map[string]object{}} }
+
+// Get decodes an object into another. It reports false if there is none.
+func (s *storage) Get(path string, into any) bool {
+	s.t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o, ok := s.objects[path]
+	if !ok {
+		return false
+	}
+	decode(s.t, o, into)
+	return true
+}
+
+// Server is a fake API server for clients that list and read.
 type Server struct {
 	Clients *informer.Clients
 
-	t        testing.TB
-	mu       sync.Mutex
-	objects  map[string]object
-	version  int
+	storage
 	reject   func(*http.Request) int
 	drop     string // a field that is removed from each status
 	requests []string
@@ -38,7 +58,7 @@ type Server struct {
 
 // New starts a server without objects. It runs as long as the test.
 func New(t testing.TB) *Server {
-	s := &Server{t: t, objects: map[string]object{}}
+	s := &Server{storage: newStorage(t)}
 	server := httptest.NewServer(s)
 	t.Cleanup(server.Close)
 	clients, err := informer.NewClients(&rest.Config{Host: server.URL})
@@ -94,19 +114,6 @@ func (s *Server) Remove(path string) {
 	delete(s.objects, path)
 }
 
-// Get decodes an object into another. It reports false if there is none.
-func (s *Server) Get(path string, into any) bool {
-	s.t.Helper()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	o, ok := s.objects[path]
-	if !ok {
-		return false
-	}
-	decode(s.t, o, into)
-	return true
-}
-
 // Paths returns the sorted paths of the objects.
 func (s *Server) Paths() []string {
 	s.mu.Lock()
@@ -148,8 +155,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.create(w, r)
 	case r.Method == http.MethodDelete && found:
 		delete(s.objects, r.URL.Path)
-		respond(w, metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
-			Status: metav1.StatusSuccess})
+		succeed(w)
 	default:
 		fail(w, http.StatusNotFound)
 	}
@@ -266,6 +272,11 @@ func decode(t testing.TB, from, into any) {
 func respond(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(v)
+}
+
+// succeed responds to a DELETE.
+func succeed(w http.ResponseWriter) {
+	respond(w, metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusSuccess})
 }
 
 var reasons = map[int]metav1.StatusReason{

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -31,24 +30,10 @@ func NewBare(repo, dir string) (*Cluster, error) {
 
 // UpControl starts only the control plane. If it fails, only built programs and logs are left.
 func (c *Cluster) UpControl(ctx context.Context) (err error) {
-	if os.Geteuid() != 0 {
-		return fmt.Errorf("must run as root, to create namespaces, mounts and bridges")
-	}
-	if err := c.installTools(ctx); err != nil {
+	if err := c.begin(ctx); err != nil {
 		return err
 	}
-	if err := c.buildParts(ctx); err != nil {
-		return err
-	}
-	if err := c.Down(ctx); err != nil {
-		return fmt.Errorf("removing a former cluster: %w", err)
-	}
-	defer func() {
-		if err != nil {
-			c.logf("failed, stopping the cluster; the logs are in %s", c.path("run/logs"))
-			c.takeDown(context.WithoutCancel(ctx))
-		}
-	}()
+	defer c.stopIfFailed(ctx, &err)
 	return c.startBare(ctx)
 }
 

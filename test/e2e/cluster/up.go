@@ -21,17 +21,8 @@ const goarch = runtime.GOARCH
 // Up builds all programs and starts the cluster, after removing a former one. If it fails, only
 // built programs and logs are left.
 func (c *Cluster) Up(ctx context.Context) (err error) {
-	if os.Geteuid() != 0 {
-		return fmt.Errorf("must run as root, to create namespaces, mounts and bridges")
-	}
-	if err := c.installTools(ctx); err != nil {
+	if err := c.begin(ctx); err != nil {
 		return err
-	}
-	if err := c.buildParts(ctx); err != nil {
-		return err
-	}
-	if err := c.Down(ctx); err != nil {
-		return fmt.Errorf("removing a former cluster: %w", err)
 	}
 	if err := c.removeImages(); err != nil {
 		return err
@@ -47,13 +38,33 @@ func (c *Cluster) Up(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	defer func() {
-		if err != nil {
-			c.logf("failed, stopping the cluster; the logs are in %s", c.path("run/logs"))
-			c.takeDown(context.WithoutCancel(ctx))
-		}
-	}()
+	defer c.stopIfFailed(ctx, &err)
 	return c.start(ctx)
+}
+
+// begin builds what runs on every machine and removes a former cluster.
+func (c *Cluster) begin(ctx context.Context) error {
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("must run as root, to create namespaces, mounts and bridges")
+	}
+	if err := c.installTools(ctx); err != nil {
+		return err
+	}
+	if err := c.buildParts(ctx); err != nil {
+		return err
+	}
+	if err := c.Down(ctx); err != nil {
+		return fmt.Errorf("removing a former cluster: %w", err)
+	}
+	return nil
+}
+
+// stopIfFailed stops a cluster whose start has failed with *err, and keeps the logs.
+func (c *Cluster) stopIfFailed(ctx context.Context, err *error) {
+	if *err != nil {
+		c.logf("failed, stopping the cluster; the logs are in %s", c.path("run/logs"))
+		c.takeDown(context.WithoutCancel(ctx))
+	}
 }
 
 func (c *Cluster) start(ctx context.Context) error {

@@ -16,21 +16,30 @@ import (
 
 func kubeletRestart(t *Test) {
 	n := t.Node(1)
+	t.replaceOneOfTwo(n, func(remove func(), _ inspect.Sandbox) {
+		t.Step("the kubelet is stopped, echoserver-0 deleted, the kubelet started")
+		t.Must(n.Stop(t.Ctx, cluster.Kubelet))
+		t.Cleanup(func() { t.runs(n, cluster.Kubelet) })
+		remove()
+		restarted := time.Now()
+		t.Must(n.StartKubelet(t.Ctx))
+		t.WaitNode(n, restarted)
+	})
+}
+
+// replaceOneOfTwo starts two echoservers on a node. restart calls remove, which deletes
+// echoserver-0, while it restarts a service of the node; other is echoserver-1's sandbox.
+// Afterwards both have their addresses, and echoserver-1 its sandbox.
+func (t *Test) replaceOneOfTwo(n *cluster.Node, restart func(remove func(), other inspect.Sandbox)) {
 	t.Step("two echoservers start on %s", n.Name)
 	set := t.Echoserver("echoserver", n, 2)
 	before := set.Ready()
-	sandbox := t.Sandbox(n, before["echoserver-1"])
-	t.Step("the kubelet is stopped, echoserver-0 deleted, the kubelet started")
-	t.Must(n.Stop(t.Ctx, cluster.Kubelet))
-	t.Cleanup(func() { t.runs(n, cluster.Kubelet) })
-	gone := Pods{"echoserver-0": before["echoserver-0"]}
-	set.Delete(gone)
-	restarted := time.Now()
-	t.Must(n.StartKubelet(t.Ctx))
-	t.WaitNode(n, restarted)
-	t.Kept(before, set.ReadyBut(gone))
-	if now := t.Sandbox(n, before["echoserver-1"]); now.ID != sandbox.ID {
-		t.Fatalf("echoserver-1, which nobody touched, is in a new sandbox")
+	other := t.Sandbox(n, before["echoserver-1"])
+	deleted := Pods{"echoserver-0": before["echoserver-0"]}
+	restart(func() { set.Delete(deleted) }, other)
+	t.Kept(before, set.ReadyBut(deleted))
+	if now := t.Sandbox(n, before["echoserver-1"]); now.ID != other.ID {
+		t.Fatalf("echoserver-1 was not deleted, but is in a new sandbox")
 	}
 }
 
@@ -103,25 +112,18 @@ func runningPlugins(n *cluster.Node, plugin string) []string {
 
 func containerdKilled(t *Test) {
 	n := t.Node(1)
-	t.Step("two echoservers start on %s", n.Name)
-	set := t.Echoserver("echoserver", n, 2)
-	before := set.Ready()
-	sandbox := t.Sandbox(n, before["echoserver-1"])
-	t.Step("containerd is killed, echoserver-0 deleted")
-	t.Must(n.Kill(t.Ctx, cluster.Containerd))
-	t.Cleanup(func() { t.runs(n, cluster.Containerd) })
-	gone := Pods{"echoserver-0": before["echoserver-0"]}
-	set.Delete(gone)
-	t.Sleep(3 * time.Second)
-	if addrs, err := inspect.Addresses(sandbox.NetNS); err != nil || len(addrs["eth0"]) == 0 {
-		t.Fatalf("echoserver-1 has lost its network with containerd: %v %v", addrs, err)
-	}
-	t.Step("containerd starts again")
-	t.Must(n.StartContainerd(t.Ctx))
-	t.Kept(before, set.ReadyBut(gone))
-	if now := t.Sandbox(n, before["echoserver-1"]); now.ID != sandbox.ID {
-		t.Fatalf("echoserver-1, which nobody touched, is in a new sandbox")
-	}
+	t.replaceOneOfTwo(n, func(remove func(), other inspect.Sandbox) {
+		t.Step("containerd is killed, echoserver-0 deleted")
+		t.Must(n.Kill(t.Ctx, cluster.Containerd))
+		t.Cleanup(func() { t.runs(n, cluster.Containerd) })
+		remove()
+		t.Sleep(3 * time.Second)
+		if addrs, err := inspect.Addresses(other.NetNS); err != nil || len(addrs["eth0"]) == 0 {
+			t.Fatalf("echoserver-1 has lost its network with containerd: %v %v", addrs, err)
+		}
+		t.Step("containerd starts again")
+		t.Must(n.StartContainerd(t.Ctx))
+	})
 }
 
 func apiAway(t *Test) {

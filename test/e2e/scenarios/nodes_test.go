@@ -64,8 +64,7 @@ func reboot(t *Test) {
 	before := set.Ready()
 	bootID := t.bootID(n)
 	t.Step("the plug is pulled, and put back")
-	t.Must(n.PowerOff(t.Ctx))
-	t.Cleanup(func() { t.on(n) })
+	t.powerOff(n)
 	booted := time.Now()
 	t.Must(n.PowerOn(t.Ctx))
 	t.WaitNode(n, booted)
@@ -83,8 +82,14 @@ func (t *Test) bootID(n *cluster.Node) string {
 	return node.Status.NodeInfo.BootID
 }
 
-// on sees that a node is on, with all that runs on it.
-func (t *Test) on(n *cluster.Node) {
+// powerOff powers a node off until the scenario powers it on or ends.
+func (t *Test) powerOff(n *cluster.Node) {
+	t.Must(n.PowerOff(t.Ctx))
+	t.Cleanup(func() { t.powerOn(n) })
+}
+
+// powerOn makes sure that a node and its services run.
+func (t *Test) powerOn(n *cluster.Node) {
 	if t.Cluster.PID(n.Name) == 0 {
 		t.Must(n.PowerOn(t.Ctx))
 	}
@@ -99,8 +104,7 @@ func rebootReplaced(t *Test) {
 	set := t.Echoserver("echoserver", n, 2)
 	before := set.Ready()
 	t.Step("the plug is pulled, the pods are force-deleted and replaced")
-	t.Must(n.PowerOff(t.Ctx))
-	t.Cleanup(func() { t.on(n) })
+	t.powerOff(n)
 	set.ForceDelete(before)
 	t.Eventually(time.Minute, "new pods", func() error {
 		pods := set.Pods()

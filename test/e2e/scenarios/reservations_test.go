@@ -177,8 +177,7 @@ func reservationsReboot(t *Test) {
 	set := t.Echoserver("echoserver", n, 2)
 	before := set.Ready()
 	t.Step("the plug is pulled, a pod force-deleted, the plug put back")
-	t.Must(n.PowerOff(t.Ctx))
-	t.Cleanup(func() { t.on(n) })
+	t.powerOff(n)
 	set.ForceDelete(Pods{"echoserver-0": before["echoserver-0"]})
 	booted := time.Now()
 	t.Must(n.PowerOn(t.Ctx))
@@ -384,7 +383,7 @@ func moved(t *Test) {
 	before := set.Ready()
 	old := t.NodeOf(before["echoserver-0"])
 	t.Must(old.PowerOff(t.Ctx))
-	t.Cleanup(func() { t.on(old) })
+	t.Cleanup(func() { t.powerOn(old) })
 	t.Eventually(time.Minute, "the cluster misses the node", func() error {
 		node, err := t.Client.CoreV1().Nodes().Get(t.Ctx, old.Name, metav1.GetOptions{})
 		t.Must(err)
