@@ -158,6 +158,16 @@ func TestAnnotatedWorkload(t *testing.T) {
 	put(c, aPod("db-1", readyOn("node1")))
 	recorded("a pod is ready elsewhere", "db-0=node1/c db-1=node1/c")
 
+	var changed pps.PersistentPodState
+	c.Get(statesPath+"db", &changed)
+	term := pps.Term(zone)
+	changed.Spec.RequiredPersistentTopology = &term
+	c.Put(statesPath+"db", changed)
+	c.Until("somebody has changed it", func() bool {
+		var o pps.PersistentPodState
+		return c.Get(statesPath+"db", &o) && len(o.Spec.RequiredPersistentTopology.Keys) == 2
+	})
+
 	putSet(c, generates, func(u *unstructured.Unstructured) {
 		_ = unstructured.SetNestedField(u.Object, int64(1), "spec", "replicas")
 	})

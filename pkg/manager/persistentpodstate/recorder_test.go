@@ -2,6 +2,7 @@ package persistentpodstate
 
 import (
 	"context"
+	"slices"
 	"testing"
 
 	"github.com/go-logr/logr"
@@ -9,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	clientevents "k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
@@ -19,6 +21,12 @@ type keepsPods struct {
 	client.Client
 	deletions map[string]bool
 	recorded  []pps.PersistentPodStateStatus
+	updated   []pps.PersistentPodStateSpec
+}
+
+func (k *keepsPods) Update(_ context.Context, o client.Object, _ ...client.UpdateOption) error {
+	k.updated = append(k.updated, o.(*pps.PersistentPodState).Spec)
+	return nil
 }
 
 func (k *keepsPods) Delete(_ context.Context, o client.Object, _ ...client.DeleteOption) error {
@@ -82,5 +90,60 @@ func TestRecorderWithoutAnObject(t *testing.T) {
 		if result, err := rec.Reconcile(t.Context(), key); err != nil || !result.IsZero() || len(api.recorded) > 0 {
 			t.Errorf("%s: %+v, %v, recorded %+v", key, result, err, api.recorded)
 		}
+	}
+}
+
+// An object that was written while no webhook normalized it is normalized before anything is
+// recorded.
+func TestRecorderNormalizes(t *testing.T) {
+	o := state(func(o *pps.PersistentPodState) {
+		o.Spec.RequiredPersistentTopology = &pps.NodeTopologyTerm{Keys: []string{zone, zone}}
+	})
+	v := viewOf(o).has(statefulSet, true, db())
+	v.pods = listed[*corev1.Pod, *podView](nil, nil)
+	r := &role{}
+	r.state.Store(serving)
+	r.ownsCRD.Store(true)
+	api := &keepsPods{}
+	rec := &recorder{view: v, client: api, role: r, log: logr.Discard()}
+	if _, err := rec.Reconcile(t.Context(), keys([]*pps.PersistentPodState{o})[0]); err != nil {
+		t.Fatal(err)
+	}
+	if len(api.updated) != 1 || len(api.recorded) > 0 || len(api.updated[0].RequiredPersistentTopology.Keys) != 1 {
+		t.Errorf("updated %+v, recorded %+v", api.updated, api.recorded)
+	}
+}
+
+// What was not injected is reported of pods that exist.
+func TestRecorderReports(t *testing.T) {
+	o := state(requires(zone))
+	v := viewOf(o)
+	for _, pod := range []*corev1.Pod{
+		aPod("db-0", annotated(annotationReason, "no node has it"), func(p *corev1.Pod) {
+			p.CreationTimestamp = metav1.Now()
+		}),
+		aPod("db-1", readyOn("node3")), // which has no zone
+	} {
+		v.observe(nil, podViewOf(pod, builtIn))
+	}
+	gone := podViewOf(aPod("db-2", readyOn("node3")), builtIn)
+	v.observe(nil, gone)
+	v.observe(gone, nil)
+	events := clientevents.NewFakeRecorder(10)
+	rec := &recorder{view: v, events: events}
+	rec.report(o, v.history.Pods(targetOf(o)), three().nodes)
+	close(events.Events)
+	var got []string
+	for e := range events.Events {
+		got = append(got, e)
+	}
+	slices.Sort(got)
+	want := []string{
+		"Warning PinNotPossible PersistentPodState db: no node has it",
+		"Warning PinNotPossible node node3 has no label topology.kubernetes.io/zone: pods that ran there are not " +
+			"restricted by it",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("reported %q, want %q", got, want)
 	}
 }

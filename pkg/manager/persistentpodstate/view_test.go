@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,6 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
@@ -255,6 +258,52 @@ func TestAdmissionDoesNotWaitForDiscovery(t *testing.T) {
 	}
 }
 
+func TestNodesToCheck(t *testing.T) {
+	selects := func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{zone: "b"} }
+	for _, tt := range []struct {
+		name string
+		pod  *corev1.Pod
+		was  string
+		want string
+	}{
+		{"the former node", aPod("db-0"), "node1", "node1"},
+		{"the pod excludes its former node", aPod("db-0", selects), "node1", "node1 node2 node3"},
+		{"the former node is gone", aPod("db-0"), "node9", "node1 node2 node3"},
+	} {
+		nodes, err := viewOf().NodesToCheck(t.Context(), tt.pod, tt.was)
+		var names []string
+		for _, n := range nodes {
+			names = append(names, n.Name)
+		}
+		slices.Sort(names)
+		if got := strings.Join(names, " "); err != nil || got != tt.want {
+			t.Errorf("%s: %s, %v; want %s", tt.name, got, err, tt.want)
+		}
+	}
+}
+
+// configured is a manager of which only the configuration of its clients is used.
+type configured struct {
+	manager.Manager
+	config rest.Config
+}
+
+func (c configured) GetConfig() *rest.Config     { return &c.config }
+func (c configured) GetHTTPClient() *http.Client { return http.DefaultClient }
+
+func TestSourcesWithAnInvalidConfiguration(t *testing.T) {
+	for name, config := range map[string]rest.Config{
+		"a rate without a burst": {Host: "http://127.0.0.1:0", QPS: 1, Burst: -1}, "no URL": {Host: "http://%"},
+	} {
+		if _, err := newSources(configured{config: config}); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	if _, err := newSources(configured{config: rest.Config{Host: "http://127.0.0.1:0"}}); err != nil {
+		t.Error(err)
+	}
+}
+
 // A RESTMapper keeps the kinds of a CRD that was deleted.
 func TestKindOfADeletedCRDIsNotWatched(t *testing.T) {
 	kind := builtIn[1]
@@ -266,6 +315,8 @@ func TestKindOfADeletedCRDIsNotWatched(t *testing.T) {
 	}
 	v := viewOf()
 	v.ctx, v.mapper, v.sources, v.crds = t.Context(), mapper, &sources{dynamic: api}, make(chan struct{}, 1)
+	installer := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[struct{}]())
+	v.cluster.queue = installer
 	const crd, other = "statefulsets.apps.kruise.io", "others.apps.kruise.io"
 	for i, step := range []struct {
 		event func()
@@ -277,6 +328,11 @@ func TestKindOfADeletedCRDIsNotWatched(t *testing.T) {
 		{func() { v.crdAdded(crd) }, errNotSynced},
 	} {
 		step.event()
+		if installer.Len() != 1 {
+			t.Fatalf("event %d does not reach the installer", i+1)
+		}
+		installer.Get()
+		installer.Done(struct{}{})
 		v.watchKinds()
 		if _, err := v.Workload(targetKey{Kind: kind.GroupKind(), Namespace: "ns",
 			Name: "db"}); !errors.Is(err, step.want) {
