@@ -145,12 +145,18 @@ func (a *assignment) decide() (refused, err error) {
 
 // hasAll reports whether the attachment already has an address of each range set.
 func (a *assignment) hasAll() bool {
-	for _, set := range a.req.Sets {
-		if !slices.ContainsFunc(a.mine, func(l lease.Lease) bool { return set.Contains(l.Address) }) {
-			return false
+	return len(a.bySet(a.mine)) == len(a.req.Sets)
+}
+
+// bySet returns the leases in each range set, by its index. It ignores those outside of all sets.
+func (a *assignment) bySet(leases []lease.Lease) map[int][]lease.Lease {
+	setOf, out := pool.Locate(a.req.Sets...), map[int][]lease.Lease{}
+	for _, l := range leases {
+		if i := setOf(l.Address); i >= 0 {
+			out[i] = append(out[i], l)
 		}
 	}
-	return true
+	return out
 }
 
 // readFormer sets former, retained leases first.
@@ -354,9 +360,10 @@ func (a *assignment) write() error {
 	for _, p := range a.picks {
 		kept[p.next.Address] = true
 	}
+	usable := pool.Index(a.req.Sets...)
 	for _, l := range a.former {
 		if !kept[l.Address] && isKept(l) {
-			if err := a.drop(l); err != nil {
+			if err := a.drop(l, usable(l.Address)); err != nil {
 				return err
 			}
 		}
@@ -376,10 +383,10 @@ func (a *assignment) write() error {
 }
 
 // drop ends the retention of a former lease that was not picked: the pod requested another address,
-// or the ranges have changed.
-func (a *assignment) drop(l lease.Lease) error {
+// or the ranges have changed, so that the lease's is not usable.
+func (a *assignment) drop(l lease.Lease, usable bool) error {
 	reason := "the ranges no longer contain it"
-	if slices.ContainsFunc(a.req.Sets, func(s pool.Set) bool { return s.Usable(l.Address) }) {
+	if usable {
 		reason = "the pod asked for another address"
 	}
 	if a.mayGive(l) != nil {

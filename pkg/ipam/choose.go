@@ -19,9 +19,10 @@ import (
 // to the container, the requested one, one held for the pod, the next free one, one whose hold
 // yields. It ends with the first set that has none.
 func (a *assignment) chooseAll() (refused, err error) {
-	requested := slices.Clone(a.req.Requested)
-	for _, set := range a.req.Sets {
-		p, err := a.choose(set, take(&requested, set))
+	mine, former := a.bySet(a.mine), a.bySet(a.former)
+	requested, others := a.requestedBySet()
+	for i, set := range a.req.Sets {
+		p, err := a.choose(set, requested[i], mine[i], former[i])
 		if isRefusal(err) {
 			return err, nil
 		}
@@ -34,12 +35,8 @@ func (a *assignment) chooseAll() (refused, err error) {
 		}
 		a.picks = append(a.picks, p)
 	}
-	if len(requested) > 0 {
-		texts := make([]string, len(requested))
-		for i, r := range requested {
-			texts[i] = r.String()
-		}
-		return fmt.Errorf("%w: %s", ErrRequest, strings.Join(texts, " ")), nil
+	if len(others) > 0 {
+		return fmt.Errorf("%w: %s", ErrRequest, strings.Join(others, " ")), nil
 	}
 	return nil, nil
 }
@@ -49,28 +46,33 @@ func isRefusal(err error) bool {
 		errors.Is(err, ErrAddressInUse)
 }
 
-// take removes the first requested address that the set contains.
-func take(requested *[]netip.Addr, set pool.Set) netip.Addr {
-	i := slices.IndexFunc(*requested, set.Contains)
-	if i < 0 {
-		return netip.Addr{}
+// requestedBySet returns the requested address of each range set, by its index, and the other
+// requested addresses: those outside of all sets, and all but the first of one set.
+func (a *assignment) requestedBySet() (bySet map[int]netip.Addr, others []string) {
+	setOf, bySet := pool.Locate(a.req.Sets...), map[int]netip.Addr{}
+	for _, r := range a.req.Requested {
+		i := setOf(r)
+		if i < 0 || bySet[i].IsValid() {
+			others = append(others, r.String())
+			continue
+		}
+		bySet[i] = r
 	}
-	r := (*requested)[i]
-	*requested = slices.Delete(*requested, i, i+1)
-	return r
+	return bySet, others
 }
 
-func (a *assignment) choose(set pool.Set, requested netip.Addr) (pick, error) {
-	for _, l := range a.mine {
-		if set.Contains(l.Address) {
-			next, err := lease.Apply(l, a.bind(l, l.Address, l.Set), a.now)
-			return pick{old: l, next: next}, err
-		}
+// choose picks an address of one range set. mine and former are those of the assignment that are in
+// the set. requested is the zero address if none was requested.
+func (a *assignment) choose(set pool.Set, requested netip.Addr, mine, former []lease.Lease) (pick, error) {
+	if len(mine) > 0 {
+		l := mine[0]
+		next, err := lease.Apply(l, a.bind(l, l.Address, l.Set), a.now)
+		return pick{old: l, next: next}, err
 	}
 	if requested.IsValid() {
 		return a.chooseRequested(set, requested)
 	}
-	for _, l := range a.former {
+	for _, l := range former {
 		if !set.Usable(l.Address) {
 			continue
 		}
@@ -252,8 +254,12 @@ func (a *assignment) next(set pool.Set) (netip.Addr, bool, error) {
 
 // inSet returns the leases of a range set.
 func (a *assignment) inSet(set pool.Set) []lease.Lease {
+	var out []lease.Lease
+	for _, r := range set {
+		out = append(out, a.tx.InRange(a.req.Pool, r.Start, r.End)...)
+	}
 	usable := pool.Index(set)
-	return slices.DeleteFunc(a.tx.InPool(a.req.Pool), func(l lease.Lease) bool { return !usable(l.Address) })
+	return slices.DeleteFunc(out, func(l lease.Lease) bool { return !usable(l.Address) })
 }
 
 // lookEvery is the shortest time between two scans of all processes because of a full pool.

@@ -79,23 +79,41 @@ func (s Set) Usable(addr netip.Addr) bool {
 }
 
 // Index returns a function that reports whether an address is Usable in one of the sets, which must
-// be Disjoint. It sorts all ranges once; the function then does a binary search.
+// be Disjoint. The function does a binary search.
 func Index(sets ...Set) (usable func(netip.Addr) bool) {
 	type gateway struct {
 		set  int
 		addr netip.Addr
 	}
-	gateways, setAt := map[gateway]bool{}, map[netip.Addr]int{}
+	gateways := map[gateway]bool{}
 	for i, set := range sets {
 		for _, r := range set {
 			gateways[gateway{i, r.Gateway}] = true
+		}
+	}
+	setOf := Locate(sets...)
+	return func(addr netip.Addr) bool {
+		i := setOf(addr)
+		return i >= 0 && !gateways[gateway{i, addr}]
+	}
+}
+
+// Locate returns a function that returns the index of the set that contains an address, -1 if none
+// does. The sets must be Disjoint. The function does a binary search.
+func Locate(sets ...Set) (setOf func(netip.Addr) int) {
+	setAt := map[netip.Addr]int{}
+	for i, set := range sets {
+		for _, r := range set {
 			setAt[r.Start] = i
 		}
 	}
 	find := Set(slices.Concat(sets...)).search()
-	return func(addr netip.Addr) bool {
+	return func(addr netip.Addr) int {
 		r, found := find(addr)
-		return found && !gateways[gateway{setAt[r.Start], addr}]
+		if !found {
+			return -1
+		}
+		return setAt[r.Start]
 	}
 }
 

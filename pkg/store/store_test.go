@@ -528,6 +528,40 @@ func TestDamagedRecordDoesNotAffectOthers(t *testing.T) {
 	update(t, s, func(tx *Tx) error { return put(tx, bad) })
 }
 
+func TestInRange(t *testing.T) {
+	s := open(t)
+	addrs := []string{"10.0.0.2", "10.0.0.3", "10.0.0.9", "10.0.1.0", "fd00::3"}
+	update(t, s, func(tx *Tx) error {
+		for i, addr := range addrs {
+			if err := put(tx, fresh(addr, fmt.Sprint("pod-", i), fmt.Sprint("c", i))); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	view(t, s, func(tx *Tx) {
+		for _, r := range []struct{ lo, hi, want string }{
+			{"10.0.0.2", "10.0.0.2", "[10.0.0.2]"},
+			{"10.0.0.3", "10.0.0.9", "[10.0.0.3 10.0.0.9]"},
+			{"10.0.0.4", "10.0.0.8", "[]"},
+			{"10.0.0.10", "10.255.255.255", "[10.0.1.0]"},
+			{"fd00::", "fd00::ff", "[fd00::3]"},
+		} {
+			found := []string{}
+			for _, l := range tx.InRange(testPool, netip.MustParseAddr(r.lo), netip.MustParseAddr(r.hi)) {
+				found = append(found, l.Address.String())
+			}
+			if got := fmt.Sprint(found); got != r.want {
+				t.Errorf("from %s to %s: %s, want %s", r.lo, r.hi, got, r.want)
+			}
+		}
+		other := lease.Pool{Network: "other"}
+		if found := tx.InRange(other, netip.IPv4Unspecified(), netip.MustParseAddr("255.0.0.0")); found != nil {
+			t.Errorf("of a pool that is not known: %v", found)
+		}
+	})
+}
+
 // A pool with another number or name would seem to have no leases, and its addresses would be free.
 func TestDamagedPoolIsLost(t *testing.T) {
 	s := open(t)

@@ -463,9 +463,25 @@ func (tx *Tx) InPool(p lease.Pool) []lease.Lease {
 	if !ok {
 		return nil
 	}
+	return tx.from(id.prefix(), func(k []byte) bool { return bytes.HasPrefix(k, id.prefix()) })
+}
+
+// InRange returns the leases of a pool from lo to hi, inclusive, ordered by address, except damaged
+// ones. It reads no others.
+func (tx *Tx) InRange(p lease.Pool, lo, hi netip.Addr) []lease.Lease {
+	id, ok := tx.pools[p]
+	if !ok {
+		return nil
+	}
+	last := leaseKey(id, hi)
+	return tx.from(leaseKey(id, lo), func(k []byte) bool { return bytes.Compare(k, last) <= 0 })
+}
+
+// from returns the leases from a key on, as long as within reports true, except damaged ones.
+func (tx *Tx) from(first []byte, within func(k []byte) bool) []lease.Lease {
 	var out []lease.Lease
 	c := tx.bucket(bucketLeases).Cursor()
-	for k, _ := c.Seek(id.prefix()); bytes.HasPrefix(k, id.prefix()); k, _ = c.Next() {
+	for k, _ := c.Seek(first); k != nil && within(k); k, _ = c.Next() {
 		if l, err := tx.at(k); err == nil {
 			out = append(out, l)
 		}

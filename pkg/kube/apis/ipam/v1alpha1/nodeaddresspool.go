@@ -1,0 +1,96 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// NodeAddressPoolResource is the resource of NodeAddressPools.
+var NodeAddressPoolResource = GroupVersion.WithResource("nodeaddresspools")
+
+// ConditionRetentionActive is the type of the condition that says whether the container runtime of
+// a node calls leasehold, so that addresses are retained there.
+const ConditionRetentionActive = "RetentionActive"
+
+// NodeAddressPool shows how many addresses one node has, and how many are in use. It has the name
+// of the node, and is deleted with it. Only the node's agent writes it, at most every 30 s.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:path=nodeaddresspools,singular=nodeaddresspool,shortName=nap,scope=Cluster,categories=leasehold
+// +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="Size",type=integer,JSONPath=`.status.size`
+// +kubebuilder:printcolumn:name="Bound",type=integer,JSONPath=`.status.bound`
+// +kubebuilder:printcolumn:name="Held",type=integer,JSONPath=`.status.held`
+// +kubebuilder:printcolumn:name="Free",type=integer,JSONPath=`.status.free`
+// +kubebuilder:printcolumn:name="Active",type=string,JSONPath=`.status.conditions[?(@.type=="RetentionActive")].status`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type NodeAddressPool struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// +optional
+	Status NodeAddressPoolStatus `json:"status,omitempty"`
+}
+
+// NodeAddressPoolStatus shows the node's store. Its numbers are the sums of those of all networks.
+type NodeAddressPoolStatus struct {
+	AddressCounts `json:",inline"`
+
+	// Networks are the networks for which the node's store has addresses, by name.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=256
+	Networks []NetworkAddressPool `json:"networks,omitempty"`
+	// Conditions: RetentionActive is True if the container runtime calls leasehold for every
+	// network.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// AddressCounts are numbers of addresses. A pod gets one address of each range set of a network:
+// the numbers are those of the set with the fewest free addresses, if there are several.
+type AddressCounts struct {
+	// Size is the number of addresses that can be assigned, at most 9223372036854775807. It is not
+	// set before the plugin was called once.
+	// +optional
+	Size *int64 `json:"size,omitempty"`
+	// Bound is the number of addresses that belong to sandboxes.
+	// +required
+	Bound int64 `json:"bound"`
+	// Held is the number of addresses that are reserved for pods that are away.
+	// +required
+	Held int64 `json:"held"`
+	// Free is the number of addresses that are neither bound nor held. It includes those that were
+	// released in the last minutes, which are assigned when no other is left. It is not set if the
+	// size is not.
+	// +optional
+	Free *int64 `json:"free,omitempty"`
+}
+
+// NetworkAddressPool shows the addresses of one CNI network.
+type NetworkAddressPool struct {
+	// Name is the name of the CNI network.
+	// +required
+	Name          string `json:"name"`
+	AddressCounts `json:",inline"`
+	// Active is True if the container runtime calls leasehold for this network, False if it does
+	// not, and Unknown if that cannot be determined.
+	// +optional
+	// +kubebuilder:validation:Enum="True";"False";Unknown
+	Active metav1.ConditionStatus `json:"active,omitempty"`
+	// Message says why the network is not active, or why that is not known.
+	// +optional
+	Message string `json:"message,omitempty"`
+}
+
+// NodeAddressPoolList is a list of NodeAddressPools.
+//
+// +kubebuilder:object:root=true
+type NodeAddressPoolList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []NodeAddressPool `json:"items"`
+}
