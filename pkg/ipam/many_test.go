@@ -8,8 +8,8 @@ import (
 )
 
 // TestManyRangeSets verifies that the cost of a call does not grow with the square of the number of
-// range sets: with 2,000, of which each has to make a hold yield, it would take a minute. No call may
-// hold the lock of the store longer than others wait for it.
+// range sets: with 2,000, of which each has to make a hold yield, it would take a minute. No call
+// may hold the lock of the store longer than others wait for it.
 func TestManyRangeSets(t *testing.T) {
 	ranges := make([]string, 2000)
 	for i := range ranges {
