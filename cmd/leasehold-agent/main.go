@@ -21,9 +21,10 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/agent"
 	"github.com/leasehold-cni/leasehold/pkg/agent/reclaim"
 	"github.com/leasehold-cni/leasehold/pkg/env"
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 var version string // set at link time
@@ -133,10 +134,10 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	registry.MustRegister(collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	node := agent.Node{
-		Service: &ipam.Service{
+		Service: &maintain.Service{Node: &transact.Node{
 			Store: store.New(host.Dirs), Host: view, Clock: host.Clock,
 			Warn: func(text string) { log.Warn(text) },
-		},
+		}},
 		Changes: agent.NewChanges(host.Dirs.State, log),
 		Log:     log,
 		Metrics: registry,

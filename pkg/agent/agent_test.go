@@ -20,11 +20,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 // newNode returns a node with a real store, whose host is the real kernel with another boot id.
@@ -39,13 +40,13 @@ func newNode(t *testing.T) (Node, *bytes.Buffer) {
 	started := time.Now()
 	log := slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	return Node{
-		Service: &ipam.Service{
+		Service: &maintain.Service{Node: &transact.Node{
 			Store: store.New(store.Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}),
 			Host:  sandbox.New("/proc", boot),
 			Clock: func() lease.Instant {
 				return lease.Instant{Wall: time.Now(), Boot: time.Since(started) + time.Hour, BootID: "boot-1"}
 			},
-		},
+		}},
 		Changes: NewChanges(filepath.Join(dir, "state"), log),
 		Log:     log,
 		Metrics: prometheus.NewRegistry(),
@@ -196,7 +197,7 @@ func TestReadyAfterASurvey(t *testing.T) {
 	}
 	expect("/healthz", 200, "ok")
 	expect("/readyz", 503, "not been surveyed")
-	health.setReady(ipam.ErrNoHostView)
+	health.setReady(transact.ErrNoHostView)
 	expect("/readyz", 503, "cannot be seen")
 	health.setReady(nil)
 	expect("/readyz", 200, "ok")
@@ -244,7 +245,7 @@ func TestCollectReleasesOnlyProvenDead(t *testing.T) {
 			t.Errorf("the next survey is after %s, want %s", next, surveyInterval)
 		}
 	}
-	if state(t, node, here) != lease.Bound || !errors.Is(health.ready(), ipam.ErrNoHostView) {
+	if state(t, node, here) != lease.Bound || !errors.Is(health.ready(), transact.ErrNoHostView) {
 		t.Errorf("state %s, ready: %v", state(t, node, here), health.ready())
 	}
 	if n := strings.Count(out.String(), "level=ERROR"); n != 1 {

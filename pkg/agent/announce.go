@@ -6,7 +6,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/leasehold-cni/leasehold/pkg/announce"
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 )
@@ -22,7 +21,7 @@ func Announce(node Node, host *sandbox.Host) Task {
 	a := announce.Announcer{
 		Dir: node.Service.Store.AnnounceDir(),
 		Bound: func(ctx context.Context, who lease.Holder) ([]lease.Lease, error) {
-			return node.Service.Bound(ctx, ipam.Attachment{ContainerID: who.ContainerID, IfName: who.IfName})
+			return node.Service.Bound(ctx, lease.Attachment{ContainerID: who.ContainerID, IfName: who.IfName})
 		},
 		Inside: host.RunInNetns,
 		Clock:  node.Service.Clock,
@@ -30,7 +29,7 @@ func Announce(node Node, host *sandbox.Host) Task {
 	}
 	a.Announced = func(ctx context.Context, sent announce.Announcement) {
 		announced.Inc()
-		who := ipam.Attachment{ContainerID: sent.Holder.ContainerID, IfName: sent.Holder.IfName}
+		who := lease.Attachment{ContainerID: sent.Holder.ContainerID, IfName: sent.Holder.IfName}
 		if err := node.Service.RecordMAC(ctx, who, sent.MAC); err != nil {
 			a.Log.Warn("recording the hardware address failed", "address", sent.Addr.String(), "error", err)
 		}

@@ -6,8 +6,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 )
 
 const (
@@ -20,7 +20,7 @@ const (
 )
 
 // Collect returns the task that ends expired holds and releases the leases of dead holders
-// (ipam.Survey, Plan, Act). It reports the result of each survey to health.
+// (maintain.Survey, Plan, Act). It reports the result of each survey to health.
 func Collect(node Node, health *Health) Task {
 	return Task{Name: "collect", Run: newCollector(node, health).run}
 }
@@ -68,7 +68,7 @@ func (c *collector) once(ctx context.Context) time.Duration {
 	if err != nil {
 		return surveyInterval
 	}
-	plan := ipam.Plan(v)
+	plan := maintain.Plan(v)
 	c.Log.Debug("node surveyed", "leases", len(v.Leases), "due", len(plan))
 	if len(plan) > 0 {
 		c.act(ctx, plan)
@@ -79,7 +79,7 @@ func (c *collector) once(ctx context.Context) time.Duration {
 	return min(surveyInterval, max(minSurveyInterval, v.NextEnd()))
 }
 
-func (c *collector) act(ctx context.Context, plan []ipam.Action) {
+func (c *collector) act(ctx context.Context, plan []maintain.Action) {
 	began := time.Now()
 	done, err := c.Service.Act(ctx, plan)
 	for _, i := range done.Taken {
@@ -105,7 +105,7 @@ func about(l lease.Lease) []any {
 }
 
 // logProblem logs a problem when it begins, changes and ends.
-func (c *collector) logProblem(err error, v ipam.Survey) {
+func (c *collector) logProblem(err error, v maintain.Survey) {
 	text, level := "", c.Log.Warn
 	switch {
 	case err != nil:

@@ -9,12 +9,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 )
 
 // Node is what the tasks have in common.
 type Node struct {
-	Service *ipam.Service
+	Service *maintain.Service
 	Changes *Changes
 	Log     *slog.Logger
 	Metrics prometheus.Registerer

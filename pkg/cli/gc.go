@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 )
 
 func (a *app) gc() *cobra.Command {
@@ -36,7 +36,7 @@ are not released; if all sandboxes look dead, none is. Both are reported on stde
 			if survey.Doubt != nil {
 				fmt.Fprintf(a.Stderr, "leasectl: %v\n", survey.Doubt)
 			}
-			plan := a.due(ipam.Plan(survey))
+			plan := a.due(maintain.Plan(survey))
 			if !dryRun {
 				done, err := a.service().Act(cmd.Context(), plan)
 				if err != nil {
@@ -52,8 +52,8 @@ are not released; if all sandboxes look dead, none is. Both are reported on stde
 }
 
 // due returns the actions that the global filters select.
-func (a *app) due(plan []ipam.Action) []ipam.Action {
-	out := []ipam.Action{}
+func (a *app) due(plan []maintain.Action) []maintain.Action {
+	out := []maintain.Action{}
 	for _, p := range plan {
 		if a.selected(p.Lease) {
 			out = append(out, p)
@@ -76,7 +76,7 @@ type step struct {
 	DryRun    bool   `json:"dryRun"`
 }
 
-func (a *app) printPlan(plan []ipam.Action, dryRun bool) error {
+func (a *app) printPlan(plan []maintain.Action, dryRun bool) error {
 	now := a.Clock()
 	steps := make([]step, len(plan))
 	for i, p := range plan {

@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 )
 
 // importFlags are the flags of import and recover.
@@ -92,7 +92,7 @@ func (a *app) adopt(cmd *cobra.Command, flags importFlags, pools []lease.Pool) e
 			}
 			continue
 		}
-		before, after, err := svc.Import(cmd.Context(), ipam.PoolHint{Pool: p})
+		before, after, err := svc.Import(cmd.Context(), p, nil)
 		if err != nil {
 			return err
 		}
@@ -101,8 +101,8 @@ func (a *app) adopt(cmd *cobra.Command, flags importFlags, pools []lease.Pool) e
 	return nil
 }
 
-func (a *app) preview(ctx context.Context, svc *ipam.Service, p lease.Pool) error {
-	found, problems, err := svc.Preview(ctx, ipam.PoolHint{Pool: p})
+func (a *app) preview(ctx context.Context, svc *maintain.Service, p lease.Pool) error {
+	found, problems, err := svc.Preview(ctx, p, nil)
 	for _, text := range problems {
 		fmt.Fprintln(a.Stderr, "leasectl:", text)
 	}

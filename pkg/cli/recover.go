@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 var defaultCacheDirs = adopt.DefaultCacheDirs
@@ -48,7 +48,7 @@ address is adopted until the next pod starts there.`,
 				return err
 			}
 			err = a.adopt(cmd, flags, pools)
-			if accept && errors.Is(err, ipam.ErrNoHostView) {
+			if accept && errors.Is(err, transact.ErrNoHostView) {
 				fmt.Fprintf(a.Stderr, "leasectl: no address was adopted; the next pod that starts does it: %v\n", err)
 				return nil
 			}

@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 func (a *app) release() *cobra.Command {
@@ -31,7 +31,7 @@ assigned to another pod while the container still uses it.`,
 			match := func(l lease.Lease) bool { return a.selected(l) && s.is(l.Address, l.Namespace, l.Name) }
 			reason := fmt.Sprintf("released with leasectl by uid %d", os.Getuid())
 			done, err := a.service().Revoke(cmd.Context(), match, force, reason)
-			if errors.Is(err, ipam.ErrNoHostView) {
+			if errors.Is(err, transact.ErrNoHostView) {
 				return fmt.Errorf("%w; run leasectl on the node itself, or use --force if the container does not run",
 					err)
 			}

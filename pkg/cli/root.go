@@ -11,10 +11,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 // Exit codes of leasectl.
@@ -149,9 +150,9 @@ func (a *app) checkFlags() error {
 
 func (a *app) store() *store.Store { return store.New(a.Dirs) }
 
-func (a *app) service() *ipam.Service {
+func (a *app) service() *maintain.Service {
 	warn := func(text string) { fmt.Fprintln(a.Stderr, "leasectl:", text) }
-	return &ipam.Service{Store: a.store(), Host: a.Host, Clock: a.Clock, Warn: warn}
+	return &maintain.Service{Node: &transact.Node{Store: a.store(), Host: a.Host, Clock: a.Clock, Warn: warn}}
 }
 
 // view runs fn in a read transaction. It does not run it if no store was created yet.

@@ -12,6 +12,7 @@ import (
 	current "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
 // chainedType is the type of leasehold's entry as a chained plugin, after the entry of the plugin
@@ -68,7 +69,7 @@ func (p *Plugin) keepMAC(ctx context.Context, c *config, args *skel.CmdArgs, res
 	if !settableMAC[link.Kind] || !ipam.IsUsable(link.MAC) {
 		return nil, nil
 	}
-	who := ipam.Attachment{ContainerID: args.ContainerID, IfName: args.IfName}
+	who := lease.Attachment{ContainerID: args.ContainerID, IfName: args.IfName}
 	addrs := addressesOf(result, args.IfName)
 	fixed := c.isMACRequested(args.Args)
 	mac, ok, err := p.Service.KeepMAC(ctx, who, addrs, link.MAC, fixed)

@@ -380,7 +380,7 @@ func checkRequested(requested []netip.Addr, sets []pool.Set) error {
 
 // validAttachments returns the attachments that GC must not release. listed is false if the runtime
 // sent no list; null is an empty list (docs/facts.md, "An absent list is not an empty list").
-func (c *config) validAttachments() (valid []ipam.Attachment, listed bool, err error) {
+func (c *config) validAttachments() (valid []lease.Attachment, listed bool, err error) {
 	v := c.attachments
 	if v.raw == nil {
 		v = c.oldAttachments
@@ -397,7 +397,7 @@ func (c *config) validAttachments() (valid []ipam.Attachment, listed bool, err e
 		if a.ContainerID == "" || a.IfName == "" {
 			return nil, false, e.errorf("want both containerID and ifname, not %s", policy.Quote(string(e.raw)))
 		}
-		valid = append(valid, ipam.Attachment{ContainerID: a.ContainerID, IfName: a.IfName})
+		valid = append(valid, lease.Attachment{ContainerID: a.ContainerID, IfName: a.IfName})
 	}
 	return valid, v.raw != nil, nil
 }

@@ -249,21 +249,21 @@ func TestOldVersionsHaveOneAddressPerFamily(t *testing.T) {
 }
 
 func TestValidAttachments(t *testing.T) {
-	a := ipam.Attachment{ContainerID: "a", IfName: "eth0"}
+	a := lease.Attachment{ContainerID: "a", IfName: "eth0"}
 	tests := []struct {
 		name, fields string
-		valid        []ipam.Attachment
+		valid        []lease.Attachment
 		listed       bool
 	}{
 		{"no list", `"ipam":{}`, nil, false},
 		{"null is an empty list", `"cni.dev/valid-attachments":null`, nil, true},
 		{"an empty list", `"cni.dev/valid-attachments":[]`, nil, true},
-		{"a list", `"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0","more":1}]`, []ipam.Attachment{a},
+		{"a list", `"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0","more":1}]`, []lease.Attachment{a},
 			true},
-		{"the older key", `"cni.dev/attachments":[{"containerID":"a","ifname":"eth0"}]`, []ipam.Attachment{a}, true},
+		{"the older key", `"cni.dev/attachments":[{"containerID":"a","ifname":"eth0"}]`, []lease.Attachment{a}, true},
 		{"both keys: the newer one wins",
 			`"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"}],"cni.dev/attachments":null`,
-			[]ipam.Attachment{a}, true},
+			[]lease.Attachment{a}, true},
 		{"both keys, the newer one null",
 			`"cni.dev/valid-attachments":null,"cni.dev/attachments":[{"containerID":"a","ifname":"eth0"}]`, nil, true},
 	}

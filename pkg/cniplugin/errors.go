@@ -9,6 +9,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 // The values of CNI_COMMAND.
@@ -57,7 +58,7 @@ var translations = []translation{
 	{ipam.ErrUnavailable, types.ErrTryAgainLater, "request another address, or release this one with leasectl"},
 	{ipam.ErrExhausted, types.ErrTryAgainLater,
 		"leasectl list shows who has the addresses; leasectl release ends a hold"},
-	{ipam.ErrNoEvidence, types.ErrTryAgainLater,
+	{transact.ErrNoEvidence, types.ErrTryAgainLater,
 		"leasectl import --dry-run shows which addresses are known to be in use"},
 	{adopt.ErrUnreadable, types.ErrTryAgainLater,
 		"run the plugin where it sees the host's /proc and host-local's directory"},

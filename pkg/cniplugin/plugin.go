@@ -25,12 +25,12 @@ import (
 // Service is implemented by *ipam.Service. Every method is one transaction of the store.
 type Service interface {
 	Assign(context.Context, ipam.Request) (ipam.Result, error)
-	Release(context.Context, ipam.Attachment, ipam.PoolHint) error
+	Release(context.Context, lease.Attachment, ipam.PoolHint) error
 	Verify(context.Context, ipam.Request) error
-	Collect(context.Context, lease.Pool, []ipam.Attachment) error
+	Collect(context.Context, lease.Pool, []lease.Attachment) error
 	Status(context.Context, ipam.PoolHint) error
 	KeepMAC(
-		ctx context.Context, who ipam.Attachment, addrs []netip.Addr, has net.HardwareAddr, fixed bool,
+		ctx context.Context, who lease.Attachment, addrs []netip.Addr, has net.HardwareAddr, fixed bool,
 	) (net.HardwareAddr, bool, error)
 }
 
@@ -107,7 +107,7 @@ func (p *Plugin) add(ctx context.Context, args *skel.CmdArgs) error {
 // uses the configuration that is on disk now"). It only serves as a hint where host-local may have
 // files of the container.
 func (p *Plugin) release(ctx context.Context, args *skel.CmdArgs) error {
-	who := ipam.Attachment{ContainerID: args.ContainerID, IfName: args.IfName}
+	who := lease.Attachment{ContainerID: args.ContainerID, IfName: args.IfName}
 	return p.Service.Release(ctx, who, poolHint(args.StdinData))
 }
 

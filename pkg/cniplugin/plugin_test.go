@@ -30,10 +30,10 @@ func sortedKeys(o object) []string { return slices.Sorted(maps.Keys(o)) }
 type recorder struct {
 	calls  []string
 	req    ipam.Request
-	who    ipam.Attachment
+	who    lease.Attachment
 	where  ipam.PoolHint
 	pool   lease.Pool
-	valid  []ipam.Attachment
+	valid  []lease.Attachment
 	result ipam.Result
 	err    error
 	panics bool
@@ -57,7 +57,7 @@ func (r *recorder) Assign(_ context.Context, req ipam.Request) (ipam.Result, err
 	return r.result, r.called("Assign")
 }
 
-func (r *recorder) Release(_ context.Context, who ipam.Attachment, in ipam.PoolHint) error {
+func (r *recorder) Release(_ context.Context, who lease.Attachment, in ipam.PoolHint) error {
 	r.who, r.where = who, in
 	return r.called("Release")
 }
@@ -67,7 +67,7 @@ func (r *recorder) Verify(_ context.Context, req ipam.Request) error {
 	return r.called("Verify")
 }
 
-func (r *recorder) Collect(_ context.Context, p lease.Pool, valid []ipam.Attachment) error {
+func (r *recorder) Collect(_ context.Context, p lease.Pool, valid []lease.Attachment) error {
 	r.pool, r.valid = p, valid
 	return r.called("Collect")
 }
@@ -77,7 +77,7 @@ func (r *recorder) Status(_ context.Context, hint ipam.PoolHint) error {
 	return r.called("Status")
 }
 
-func (r *recorder) KeepMAC(_ context.Context, who ipam.Attachment, addrs []netip.Addr, has net.HardwareAddr,
+func (r *recorder) KeepMAC(_ context.Context, who lease.Attachment, addrs []netip.Addr, has net.HardwareAddr,
 	fixed bool) (net.HardwareAddr, bool, error) {
 	r.who, r.addrs, r.has, r.fixed = who, addrs, has, append(r.fixed, fixed)
 	if r.keeps == nil || fixed {
@@ -241,7 +241,7 @@ func TestAddReleasesWhatItCannotPrint(t *testing.T) {
 		if !slices.Equal(r.calls, want) {
 			t.Errorf("repeated ADD: %t; calls %v, want %v", again, r.calls, want)
 		}
-		if !again && r.who != (ipam.Attachment{ContainerID: "c1", IfName: "eth0"}) {
+		if !again && r.who != (lease.Attachment{ContainerID: "c1", IfName: "eth0"}) {
 			t.Errorf("released %+v", r.who)
 		}
 	}
@@ -262,7 +262,7 @@ func TestDelAcceptsAnyConfiguration(t *testing.T) {
 			r := &recorder{}
 			p, stdout, _ := plugin(r)
 			err := p.Del(&skel.CmdArgs{ContainerID: "c1", IfName: "eth0", Args: args, StdinData: []byte(stdin)})
-			if err != nil || r.who != (ipam.Attachment{ContainerID: "c1", IfName: "eth0"}) || stdout.Len() > 0 {
+			if err != nil || r.who != (lease.Attachment{ContainerID: "c1", IfName: "eth0"}) || stdout.Len() > 0 {
 				t.Errorf("%s, CNI_ARGS %q: released %+v (%v), printed %q", stdin, args, r.who, err, stdout)
 			}
 		}
@@ -364,7 +364,7 @@ func TestGC(t *testing.T) {
 			`"ipam":{"dataDir":"/run/x","ranges":5},"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"}]`,
 			0,
 			recorder{calls: []string{"Collect"}, pool: pool,
-				valid: []ipam.Attachment{{ContainerID: "a", IfName: "eth0"}}}},
+				valid: []lease.Attachment{{ContainerID: "a", IfName: "eth0"}}}},
 		{"a list with an invalid element",
 			`"ipam":{"dataDir":"/run/x"},"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"},{}]`, 7,
 			recorder{}},

@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 // returned is for a pod that has come back to addresses: whoever talked to it
@@ -19,37 +19,11 @@ func (s *Service) returned(who lease.Holder, kept []netip.Addr) {
 		return
 	}
 	if err := s.Host.ForgetNeighbours(kept); err != nil {
-		s.warn("%v", err)
+		s.Warnf("%v", err)
 	}
 	if err := s.Store.Announce(who); err != nil {
-		s.warn("%v", err)
+		s.Warnf("%v", err)
 	}
-}
-
-// Bound returns what an attachment holds now, in all pools; nothing where the
-// store is new or lost.
-func (s *Service) Bound(ctx context.Context, who Attachment) (leases []lease.Lease, err error) {
-	err = s.Store.View(ctx, func(tx *store.Tx) error {
-		leases, err = tx.ByHolder(who.ContainerID, who.IfName)
-		return err
-	})
-	if store.IsEmpty(err) {
-		err = nil
-	}
-	return leases, err
-}
-
-// RecordMAC writes down which hardware address an attachment's interface has. It
-// changes nothing for another attachment's leases.
-func (s *Service) RecordMAC(ctx context.Context, who Attachment, mac net.HardwareAddr) error {
-	_, err := s.inSteps(ctx, 1, func(c *call, _ int) error {
-		leases, err := c.comingBack(who)
-		if err != nil {
-			return err
-		}
-		return c.setMAC(leases, mac)
-	})
-	return err
 }
 
 // KeepMAC returns the hardware address that an attachment's interface must have,
@@ -59,11 +33,11 @@ func (s *Service) RecordMAC(ctx context.Context, who Attachment, mac net.Hardwar
 // Only leases that are the attachment's own count, of addresses that its
 // interface has, and only those that a pod can come back to. ok is false where
 // there is none: then nothing is kept.
-func (s *Service) KeepMAC(ctx context.Context, who Attachment, addrs []netip.Addr, has net.HardwareAddr,
+func (s *Service) KeepMAC(ctx context.Context, who lease.Attachment, addrs []netip.Addr, has net.HardwareAddr,
 	fixed bool) (mac net.HardwareAddr, ok bool, err error) {
-	err = s.update(ctx, scope{}, func(c *call) error {
+	err = s.Update(ctx, transact.Scope{}, func(c *transact.Call) error {
 		mac, ok = has, false
-		leases, err := c.comingBack(who)
+		leases, err := c.Retained(who)
 		if err != nil {
 			return err
 		}
@@ -74,28 +48,9 @@ func (s *Service) KeepMAC(ctx context.Context, who Attachment, addrs []netip.Add
 		if !fixed {
 			mac = macOf(leases, has)
 		}
-		return c.setMAC(leases, mac)
+		return c.SetMAC(leases, mac)
 	})
 	return mac, ok, err
-}
-
-// comingBack are the attachment's leases that a pod can come back to.
-func (c *call) comingBack(who Attachment) ([]lease.Lease, error) {
-	leases, err := c.tx.ByHolder(who.ContainerID, who.IfName)
-	return slices.DeleteFunc(leases, func(l lease.Lease) bool { return l.Key().IsZero() }), err
-}
-
-func (c *call) setMAC(leases []lease.Lease, mac net.HardwareAddr) error {
-	for _, l := range leases {
-		next, err := lease.Apply(l, lease.SetMAC{Holder: l.Holder, MAC: mac.String()}, c.now)
-		if err == nil && next.MAC != l.MAC {
-			err = c.put(l, next)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // macOf is the first address of the leases that an interface can have.

@@ -66,7 +66,7 @@ func TestBound(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24", "fd00::/64")
 	bound := func(container string) string {
 		t.Helper()
-		leases, err := w.service.Bound(context.Background(), Attachment{container, "eth0"})
+		leases, err := w.service.Bound(context.Background(), on(container, "eth0"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -98,7 +98,7 @@ func (w *world) keepMAC(container, has string, fixed bool, addrs ...string) stri
 	for _, a := range addrs {
 		list = append(list, netip.MustParseAddr(a))
 	}
-	mac, ok, err := w.service.KeepMAC(context.Background(), Attachment{container, "eth0"}, list, hw, fixed)
+	mac, ok, err := w.service.KeepMAC(context.Background(), on(container, "eth0"), list, hw, fixed)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func (w *world) keepMAC(container, has string, fixed bool, addrs ...string) stri
 }
 
 func (w *world) macs(container string) string {
-	leases, _ := w.service.Bound(context.Background(), Attachment{container, "eth0"})
+	leases, _ := w.service.Bound(context.Background(), on(container, "eth0"))
 	var out []string
 	for _, l := range leases {
 		out = append(out, l.MAC)
@@ -176,7 +176,7 @@ func TestRecordMAC(t *testing.T) {
 	w.add(ask{pod: "db-1", container: "c2", window: hour})
 	hw, _ := net.ParseMAC(macA)
 	for _, container := range []string{"c1", "c9"} {
-		if err := w.service.RecordMAC(context.Background(), Attachment{container, "eth0"}, hw); err != nil {
+		if err := w.service.RecordMAC(context.Background(), on(container, "eth0"), hw); err != nil {
 			t.Fatal(err)
 		}
 	}

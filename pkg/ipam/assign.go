@@ -2,8 +2,6 @@ package ipam
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
@@ -15,6 +13,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 // Assign binds one address of each range set to a container (ADD), or none at all. It prefers the
@@ -26,13 +25,13 @@ import (
 func (s *Service) Assign(ctx context.Context, req Request) (Result, error) {
 	var a *assignment
 	var refused error
-	err := s.update(ctx, req.scope(), func(c *call) error {
+	err := s.Update(ctx, req.scope(), func(c *transact.Call) error {
 		a, refused = nil, nil
 		netns, err := s.Host.Netns(req.NetnsPath)
 		if err != nil && req.Pod != (Pod{}) {
 			return fmt.Errorf("%w: %w", ErrNetns, err)
 		}
-		if err := c.prepare(req); err != nil {
+		if err := prepare(c, req); err != nil {
 			return err
 		}
 		a = newAssignment(c, req, netns)
@@ -52,24 +51,27 @@ func (s *Service) Assign(ctx context.Context, req Request) (Result, error) {
 	return result, nil
 }
 
+// expireBatch bounds how many holds one ADD ends. It adds at most a few itself.
+const expireBatch = 16
+
 // prepare does what must precede the choice of an address: it handles a new boot, and ends a batch
 // of holds that are over.
-func (c *call) prepare(req Request) error {
-	if err := c.newBoot(); err != nil {
+func prepare(c *transact.Call, req Request) error {
+	if err := c.NewBoot(); err != nil {
 		return err
 	}
-	if err := c.recordNamespaces(); err != nil {
+	if err := c.RecordNamespaces(); err != nil {
 		return err
 	}
-	if err := c.tx.SetRanges(req.Pool, req.Sets); err != nil {
+	if err := c.Tx.SetRanges(req.Pool, req.Sets); err != nil {
 		return err
 	}
-	return c.sweep(c.tx.Ending(req.Pool, sweepBatch))
+	return c.Expire(c.Tx.Ending(req.Pool, expireBatch))
 }
 
 // assignment is the state of one ADD.
 type assignment struct {
-	*call
+	*transact.Call
 	req    Request
 	key    lease.Key
 	holder lease.Holder
@@ -97,19 +99,19 @@ type pick struct {
 	moves  bool         // whether the round-robin cursor moves to this address
 }
 
-func newAssignment(c *call, req Request, netns lease.Netns) *assignment {
-	a := &assignment{call: c, req: req}
+func newAssignment(c *transact.Call, req Request, netns lease.Netns) *assignment {
+	a := &assignment{Call: c, req: req}
 	if req.Pod != (Pod{}) {
 		a.key = lease.Key{Pool: req.Pool, Namespace: req.Pod.Namespace, Name: req.Pod.Name, IfName: req.IfName}
 	}
-	a.holder = lease.Holder{ContainerID: req.ContainerID, IfName: req.IfName, Netns: netns, BootID: c.now.BootID}
+	a.holder = lease.Holder{ContainerID: req.ContainerID, IfName: req.IfName, Netns: netns, BootID: c.Now.BootID}
 	return a
 }
 
 // decide sets picks. refused is an error for the caller with which the transaction is still
 // committed; err rolls it back.
 func (a *assignment) decide() (refused, err error) {
-	bound, err := a.tx.ByHolder(a.req.ContainerID, a.req.IfName)
+	bound, err := a.Tx.ByHolder(a.req.ContainerID, a.req.IfName)
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +119,7 @@ func (a *assignment) decide() (refused, err error) {
 		if l.Pool != a.req.Pool {
 			continue
 		}
-		_, foreign, err := a.foreignTo(l)
+		foreign, err := a.IsForeign(l)
 		if errors.Is(err, store.ErrBusy) {
 			return nil, err
 		}
@@ -125,7 +127,7 @@ func (a *assignment) decide() (refused, err error) {
 			a.mine = append(a.mine, l)
 			continue
 		}
-		if err := a.record(l, lease.Lease{}, store.EventRevoked,
+		if err := a.Record(l, lease.Lease{}, store.EventRevoked,
 			"host-local has given it to another container"); err != nil {
 			return nil, err
 		}
@@ -161,14 +163,14 @@ func (a *assignment) bySet(leases []lease.Lease) map[int][]lease.Lease {
 
 // readFormer sets former, retained leases first.
 func (a *assignment) readFormer() error {
-	leases, err := a.tx.ByKey(a.key)
+	leases, err := a.Tx.ByKey(a.key)
 	if err != nil {
 		return err
 	}
-	if err := a.releaseUnmirrored(leases); err != nil {
+	if err := a.ReleaseUnmirrored(leases); err != nil {
 		return err
 	}
-	if a.former, err = a.tx.ByKey(a.key); err != nil {
+	if a.former, err = a.Tx.ByKey(a.key); err != nil {
 		return err
 	}
 	a.former = slices.DeleteFunc(a.former, func(l lease.Lease) bool {
@@ -179,7 +181,7 @@ func (a *assignment) readFormer() error {
 }
 
 func rank(l lease.Lease) int {
-	if isKept(l) {
+	if l.IsRetained() {
 		return 0
 	}
 	return 1
@@ -192,11 +194,11 @@ func (a *assignment) releaseDeadUnretained() error {
 		if l.State != lease.Bound || l.Window > 0 {
 			continue
 		}
-		life := a.prove(l)
+		life := a.Prove(l)
 		if life != lease.Dead {
 			continue
 		}
-		next, err := a.orphan(l, life, "its sandbox is gone")
+		next, err := a.Orphan(l, life, "its sandbox is gone")
 		if err != nil {
 			return err
 		}
@@ -232,11 +234,11 @@ func (a *assignment) requestedWindow() time.Duration {
 	if a.req.Retention.Known {
 		return a.req.Retention.Window
 	}
-	if stored, ok := a.tx.Window(a.key); ok {
+	if stored, ok := a.Tx.Window(a.key); ok {
 		return stored
 	}
 	for _, l := range a.former {
-		if isKept(l) {
+		if l.IsRetained() {
 			return l.Window
 		}
 	}
@@ -250,10 +252,10 @@ func (a *assignment) waitForFormer() (refused, err error) {
 	var busy []lease.Lease
 	over := true
 	for _, l := range a.former {
-		if _, err := lease.Apply(l, a.bind(l, l.Address, l.Set), a.now); errors.Is(err, lease.ErrHolderAlive) &&
-			isKept(l) {
+		if _, err := lease.Apply(l, a.bind(l, l.Address, l.Set), a.Now); errors.Is(err, lease.ErrHolderAlive) &&
+			l.IsRetained() {
 			busy = append(busy, l)
-			_, err := lease.Apply(l, a.supersede(), a.now)
+			_, err := lease.Apply(l, a.supersede(), a.Now)
 			over = over && err == nil
 		}
 	}
@@ -267,9 +269,6 @@ func (a *assignment) waitForFormer() (refused, err error) {
 	return a.refuse(busy)
 }
 
-// isKept reports whether the lease is retained, or will be when it is released.
-func isKept(l lease.Lease) bool { return l.Firm || l.State == lease.Bound && l.Window > 0 }
-
 func (a *assignment) supersede() lease.Supersede {
 	return lease.Supersede{Newcomer: a.req.Pod.UID, Timeout: a.req.Options.BusyTimeout}
 }
@@ -280,7 +279,7 @@ func (a *assignment) supersedeAll(busy []lease.Lease) {
 	a.outlived = fmt.Sprintf("container %s outlived busyTimeout %s", busy[0].Holder.ContainerID,
 		a.req.Options.BusyTimeout)
 	for _, l := range a.former {
-		if isKept(l) {
+		if l.IsRetained() {
 			a.superseded = append(a.superseded, l)
 		}
 	}
@@ -292,14 +291,14 @@ func (a *assignment) supersedeAll(busy []lease.Lease) {
 func (a *assignment) refuse(busy []lease.Lease) (refused, err error) {
 	l := busy[0]
 	for _, l := range busy {
-		next, err := lease.Apply(l, lease.Refuse{Newcomer: a.req.Pod.UID}, a.now)
+		next, err := lease.Apply(l, lease.Refuse{Newcomer: a.req.Pod.UID}, a.Now)
 		if err != nil {
 			return nil, err
 		}
 		if next.RefusedAt == l.RefusedAt {
 			continue // an earlier refusal is recorded
 		}
-		if err := a.record(l, next, store.EventRefused, "for container "+a.req.ContainerID); err != nil {
+		if err := a.Record(l, next, store.EventRefused, "for container "+a.req.ContainerID); err != nil {
 			return nil, err
 		}
 	}
@@ -308,7 +307,7 @@ func (a *assignment) refuse(busy []lease.Lease) (refused, err error) {
 		then = "it is still refused (onBusy: refuse)"
 	}
 	known := fmt.Sprintf("whose network namespace %s is still there", l.Holder.Netns.Path)
-	if doubt := a.doubt(l); doubt != nil {
+	if doubt := a.Doubt(l); doubt != nil {
 		known = fmt.Sprintf("which is not proven to be gone (%v)", doubt)
 	}
 	return fmt.Errorf("%w: %s of pod %s/%s is held by container %s, %s; after busyTimeout (%s) %s",
@@ -325,21 +324,15 @@ func (a *assignment) bind(l lease.Lease, addr netip.Addr, set string) lease.Bind
 	}
 	switch l.State {
 	case lease.None:
-		e.ID = newID()
+		e.ID = transact.NewID()
 	case lease.Bound:
 		if !l.Holder.Is(a.holder) {
-			e.LastHolder = a.prove(l)
+			e.LastHolder = a.Prove(l)
 		}
 	case lease.Held:
-		e.LastHolder = a.last(l)
+		e.LastHolder = a.Last(l)
 	}
 	return e
-}
-
-func newID() string {
-	b := make([]byte, 8)
-	rand.Read(b)
-	return hex.EncodeToString(b)
 }
 
 // heldLimit returns the maximum number of firm holds in a set, 0 for no limit.
@@ -362,7 +355,7 @@ func (a *assignment) write() error {
 	}
 	usable := pool.Index(a.req.Sets...)
 	for _, l := range a.former {
-		if !kept[l.Address] && isKept(l) {
+		if !kept[l.Address] && l.IsRetained() {
 			if err := a.drop(l, usable(l.Address)); err != nil {
 				return err
 			}
@@ -370,7 +363,7 @@ func (a *assignment) write() error {
 	}
 	for _, l := range a.superseded {
 		e := lease.Supersede{Newcomer: a.req.Pod.UID} // its time was decided for the set as a whole
-		if _, err := a.move(l, e, store.EventSuperseded, a.outlived); err != nil {
+		if _, err := a.Move(l, e, store.EventSuperseded, a.outlived); err != nil {
 			return err
 		}
 	}
@@ -389,21 +382,21 @@ func (a *assignment) drop(l lease.Lease, usable bool) error {
 	if usable {
 		reason = "the pod asked for another address"
 	}
-	if a.mayGive(l) != nil {
+	if a.MayGive(l) != nil {
 		reason = "host-local's file of it names another container, or cannot be read"
 	}
-	var e lease.Event = lease.Revoke{LastHolder: a.lifeOf(l)}
-	if l.State == lease.Bound && a.prove(l) != lease.Dead {
+	var e lease.Event = lease.Revoke{LastHolder: a.LifeOf(l)}
+	if l.State == lease.Bound && a.Prove(l) != lease.Dead {
 		e = lease.Supersede{}
 	}
 	a.notes = append(a.notes, fmt.Sprintf("pod %s/%s loses %s: %s", l.Namespace, l.Name, l.Address, reason))
-	_, err := a.move(l, e, store.EventRevoked, reason)
+	_, err := a.Move(l, e, store.EventRevoked, reason)
 	return err
 }
 
 func (a *assignment) writePick(p pick) error {
 	if p.gone != nil {
-		if err := a.log(*p.gone, store.EventYielded, "to pod "+a.req.Pod.Namespace+"/"+a.req.Pod.Name); err != nil {
+		if err := a.Log(*p.gone, store.EventYielded, "to pod "+a.req.Pod.Namespace+"/"+a.req.Pod.Name); err != nil {
 			return err
 		}
 	}
@@ -411,14 +404,14 @@ func (a *assignment) writePick(p pick) error {
 	if p.gone != nil {
 		old = *p.gone
 	}
-	if err := a.put(old, p.next); err != nil || p.event == "" {
+	if err := a.Put(old, p.next); err != nil || p.event == "" {
 		return err
 	}
-	if err := a.log(p.next, p.event, p.reason); err != nil {
+	if err := a.Log(p.next, p.event, p.reason); err != nil {
 		return err
 	}
 	if a.limited != "" {
-		if err := a.log(p.next, store.EventLimited, a.limited); err != nil {
+		if err := a.Log(p.next, store.EventLimited, a.limited); err != nil {
 			return err
 		}
 	}
@@ -428,19 +421,19 @@ func (a *assignment) writePick(p pick) error {
 	if err := a.warnOfLowPool(p); err != nil {
 		return err
 	}
-	return a.tx.SetCursor(a.req.Pool, p.next.Set, p.next.Address)
+	return a.Tx.SetCursor(a.req.Pool, p.next.Set, p.next.Address)
 }
 
 // warnOfLowPool adds a journal entry when the address just picked leaves less than a tenth of its
 // range set free. Soft holds count as free, because they yield.
 func (a *assignment) warnOfLowPool(p pick) error {
-	counts, size := a.tx.Counts(a.req.Pool, p.next.Set), p.set.Size()
+	counts, size := a.Tx.Counts(a.req.Pool, p.next.Set), p.set.Size()
 	used := min(uint64(counts.Bound)+uint64(counts.Firm), size) // the fresh one, at least
 	isLow := func(used uint64) bool { return size-used <= (size-1)/10 }
 	if !isLow(used) || isLow(used-1) {
 		return nil
 	}
-	return a.log(p.next, store.EventPoolLow, fmt.Sprintf("%d of %d addresses of range set %s are left", size-used, size,
+	return a.Log(p.next, store.EventPoolLow, fmt.Sprintf("%d of %d addresses of range set %s are left", size-used, size,
 		p.set))
 }
 

@@ -14,7 +14,7 @@ func BenchmarkAddDel(b *testing.B) {
 		if _, err := w.service.Assign(context.Background(), w.request(ask{container: id})); err != nil {
 			b.Fatal(err)
 		}
-		if err := w.service.Release(context.Background(), Attachment{id, "eth0"}, w.where()); err != nil {
+		if err := w.service.Release(context.Background(), on(id, "eth0"), w.where()); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -145,7 +146,9 @@ func TestTheCollectorPassesABusyNetwork(t *testing.T) {
 	w.add(ask{pod: "last", container: "c4", window: hour})
 	w.burn("c4")
 	lock := w.lockFiles("netb")
-	act := func() (ActResult, error) { return w.service.Act(context.Background(), Plan(w.survey())) }
+	act := func() (maintain.ActResult, error) {
+		return w.service.Act(context.Background(), maintain.Plan(w.survey()))
+	}
 	if did, err := act(); !errors.Is(err, store.ErrBusy) || len(did.Taken) != 1 {
 		t.Errorf("%+v: %v", did, err)
 	}

@@ -66,7 +66,7 @@ func (a *assignment) requestedBySet() (bySet map[int]netip.Addr, others []string
 func (a *assignment) choose(set pool.Set, requested netip.Addr, mine, former []lease.Lease) (pick, error) {
 	if len(mine) > 0 {
 		l := mine[0]
-		next, err := lease.Apply(l, a.bind(l, l.Address, l.Set), a.now)
+		next, err := lease.Apply(l, a.bind(l, l.Address, l.Set), a.Now)
 		return pick{old: l, next: next}, err
 	}
 	if requested.IsValid() {
@@ -77,10 +77,10 @@ func (a *assignment) choose(set pool.Set, requested netip.Addr, mine, former []l
 			continue
 		}
 		p, err := a.claim(l, set)
-		if errors.Is(err, adopt.ErrUnreadable) && isKept(l) {
+		if errors.Is(err, adopt.ErrUnreadable) && l.IsRetained() {
 			return p, err // it is retained; a later attempt may be able to read the evidence
 		}
-		if errors.Is(err, lease.ErrTaken) || errors.Is(err, lease.ErrHolderAlive) && !isKept(l) {
+		if errors.Is(err, lease.ErrTaken) || errors.Is(err, lease.ErrHolderAlive) && !l.IsRetained() {
 			continue // held for another pod, or a soft hold
 		}
 		return p, err
@@ -90,15 +90,15 @@ func (a *assignment) choose(set pool.Set, requested netip.Addr, mine, former []l
 
 // claim picks an address that the pod had before.
 func (a *assignment) claim(l lease.Lease, set pool.Set) (pick, error) {
-	if err := a.mayGive(l); err != nil {
+	if err := a.MayGive(l); err != nil {
 		return pick{}, err
 	}
-	next, err := lease.Apply(l, a.bind(l, l.Address, set.ID()), a.now)
+	next, err := lease.Apply(l, a.bind(l, l.Address, set.ID()), a.Now)
 	p := pick{old: l, next: next, event: store.EventKept}
 	if l.State == lease.Bound {
 		p.event, p.reason = store.EventTakenOver, "from container "+l.Holder.ContainerID+", whose sandbox is gone"
 	} else {
-		p.reason = "after " + a.now.Since(l.ReleasedAt).Round(time.Second).String()
+		p.reason = "after " + a.Now.Since(l.ReleasedAt).Round(time.Second).String()
 	}
 	return p, err
 }
@@ -127,7 +127,7 @@ func (a *assignment) chooseRequested(set pool.Set, addr netip.Addr) (pick, error
 		return a.fresh(set, addr, nil)
 	}
 	// A soft hold yields to a request, because no other address would do.
-	if _, err := lease.Apply(l, a.yield(l, false), a.now); err == nil && a.mayGive(l) == nil {
+	if _, err := lease.Apply(l, a.yield(l, false), a.Now); err == nil && a.MayGive(l) == nil {
 		return a.fresh(set, addr, &l)
 	}
 	return pick{}, fmt.Errorf("%w: %s in range set %s %s", ErrUnavailable, addr, set, a.describe(l))
@@ -136,19 +136,19 @@ func (a *assignment) chooseRequested(set pool.Set, addr netip.Addr) (pick, error
 // leaseOf returns the lease of an address. If there is only host-local's file of it, its lease is
 // recorded first.
 func (a *assignment) leaseOf(addr netip.Addr) (lease.Lease, error) {
-	l, err := a.tx.Get(a.req.Pool, addr)
+	l, err := a.Tx.Get(a.req.Pool, addr)
 	if err != nil || l.State != lease.None {
 		return l, err
 	}
-	if inUse, err := a.admit(a.req.Pool, addr); !inUse || err != nil {
+	if inUse, err := a.Admit(a.req.Pool, addr); !inUse || err != nil {
 		return lease.Lease{}, err
 	}
-	return a.tx.Get(a.req.Pool, addr)
+	return a.Tx.Get(a.req.Pool, addr)
 }
 
 // read returns the lease of an address, as a slice that is empty if there is none.
 func (a *assignment) read(addr netip.Addr) []lease.Lease {
-	l, err := a.tx.Get(a.req.Pool, addr)
+	l, err := a.Tx.Get(a.req.Pool, addr)
 	if err != nil || l.State == lease.None {
 		return nil
 	}
@@ -159,7 +159,7 @@ func (a *assignment) read(addr netip.Addr) []lease.Lease {
 // host-local has processed, and those of the dead, as dead finds them. Each step reads the
 // leases anew.
 func (a *assignment) collect(leases func() []lease.Lease, dead func([]lease.Lease) error) error {
-	for _, step := range []func([]lease.Lease) error{a.sweep, a.releaseUnmirrored, dead} {
+	for _, step := range []func([]lease.Lease) error{a.Expire, a.ReleaseUnmirrored, dead} {
 		if err := step(leases()); err != nil {
 			return err
 		}
@@ -176,7 +176,7 @@ func (a *assignment) describe(l lease.Lease) string {
 	if l.State == lease.Bound {
 		return "belongs to " + who
 	}
-	return fmt.Sprintf("is held for %s until %s", who, untilText(l.Until(a.now)))
+	return fmt.Sprintf("is held for %s until %s", who, untilText(l.Until(a.Now)))
 }
 
 func untilText(t time.Time) string {
@@ -188,7 +188,7 @@ func untilText(t time.Time) string {
 
 // fresh picks an address that has no lease, or one whose hold, gone, yields.
 func (a *assignment) fresh(set pool.Set, addr netip.Addr, gone *lease.Lease) (pick, error) {
-	next, err := lease.Apply(lease.Lease{}, a.bind(lease.Lease{}, addr, set.ID()), a.now)
+	next, err := lease.Apply(lease.Lease{}, a.bind(lease.Lease{}, addr, set.ID()), a.Now)
 	return pick{next: next, event: store.EventBound, gone: gone, moves: true}, err
 }
 
@@ -206,7 +206,7 @@ func (a *assignment) chooseFresh(set pool.Set) (pick, error) {
 	if l, ok := a.giveWay(leases); ok {
 		return a.fresh(set, l.Address, &l)
 	}
-	if !a.repaired {
+	if !a.Repaired {
 		if err := a.unreadable(); err != nil {
 			return pick{}, err
 		}
@@ -217,7 +217,7 @@ func (a *assignment) chooseFresh(set pool.Set) (pick, error) {
 // unreadable returns ErrDamaged if a record of the pool cannot be read, because after a repair its
 // address may turn out to be free.
 func (a *assignment) unreadable() (err error) {
-	a.tx.Damaged(func(p lease.Pool, addr netip.Addr) {
+	a.Tx.Damaged(func(p lease.Pool, addr netip.Addr) {
 		if p == a.req.Pool {
 			err = fmt.Errorf("%s of network %s: %w", addr, p.Network, store.ErrDamaged)
 		}
@@ -236,17 +236,17 @@ func (a *assignment) freshOr(set pool.Set, addr netip.Addr, err error) (pick, er
 // lease for each address that it skips because of such a file.
 func (a *assignment) next(set pool.Set) (netip.Addr, bool, error) {
 	for {
-		addr, ok := set.Next(a.tx.Cursor(a.req.Pool, set.ID()), func(lo, hi netip.Addr) (netip.Addr, bool) {
-			return a.tx.Free(a.req.Pool, lo, hi)
+		addr, ok := set.Next(a.Tx.Cursor(a.req.Pool, set.ID()), func(lo, hi netip.Addr) (netip.Addr, bool) {
+			return a.Tx.Free(a.req.Pool, lo, hi)
 		})
 		if !ok {
 			return addr, false, nil
 		}
-		if l, err := a.tx.Get(a.req.Pool, addr); err != nil || l.State != lease.None {
+		if l, err := a.Tx.Get(a.req.Pool, addr); err != nil || l.State != lease.None {
 			return addr, false, errors.Join(err, fmt.Errorf("%w: %s has one, and an index says that it is free",
 				store.ErrDamaged, addr))
 		}
-		if inUse, err := a.admit(a.req.Pool, addr); !inUse || err != nil {
+		if inUse, err := a.Admit(a.req.Pool, addr); !inUse || err != nil {
 			return addr, true, err
 		}
 	}
@@ -256,7 +256,7 @@ func (a *assignment) next(set pool.Set) (netip.Addr, bool, error) {
 func (a *assignment) inSet(set pool.Set) []lease.Lease {
 	var out []lease.Lease
 	for _, r := range set {
-		out = append(out, a.tx.InRange(a.req.Pool, r.Start, r.End)...)
+		out = append(out, a.Tx.InRange(a.req.Pool, r.Start, r.End)...)
 	}
 	usable := pool.Index(set)
 	return slices.DeleteFunc(out, func(l lease.Lease) bool { return !usable(l.Address) })
@@ -267,13 +267,13 @@ const lookEvery = 5 * time.Second
 
 // collectDead releases the leases of dead holders, at most once every lookEvery.
 func (a *assignment) collectDead(leases []lease.Lease) error {
-	if last := a.tx.LastFullScan(); !last.IsZero() && last.BootID == a.now.BootID && a.now.Since(last) < lookEvery {
+	if last := a.Tx.LastFullScan(); !last.IsZero() && last.BootID == a.Now.BootID && a.Now.Since(last) < lookEvery {
 		return nil
 	}
 	if err := a.orphanDead(leases); err != nil {
 		return err
 	}
-	return a.tx.SetLastFullScan(a.now)
+	return a.Tx.SetLastFullScan(a.Now)
 }
 
 func (a *assignment) orphanDead(leases []lease.Lease) error {
@@ -281,8 +281,8 @@ func (a *assignment) orphanDead(leases []lease.Lease) error {
 		if l.State != lease.Bound {
 			continue
 		}
-		if life := a.prove(l); life == lease.Dead {
-			if _, err := a.orphan(l, life, "its sandbox is gone"); err != nil {
+		if life := a.Prove(l); life == lease.Dead {
+			if _, err := a.Orphan(l, life, "its sandbox is gone"); err != nil {
 				return err
 			}
 		}
@@ -291,7 +291,7 @@ func (a *assignment) orphanDead(leases []lease.Lease) error {
 }
 
 func (a *assignment) yield(l lease.Lease, firm bool) lease.Yield {
-	return lease.Yield{LastHolder: a.last(l), Firm: firm}
+	return lease.Yield{LastHolder: a.Last(l), Firm: firm}
 }
 
 // giveWay returns the hold that yields in a full pool: the oldest soft one; if there is none and
@@ -299,15 +299,15 @@ func (a *assignment) yield(l lease.Lease, firm bool) lease.Yield {
 func (a *assignment) giveWay(leases []lease.Lease) (lease.Lease, bool) {
 	soft := slices.DeleteFunc(slices.Clone(leases), func(l lease.Lease) bool { return l.State != lease.Held || l.Firm })
 	slices.SortFunc(soft, func(x, y lease.Lease) int {
-		return int(a.now.Since(y.ReleasedAt) - a.now.Since(x.ReleasedAt))
+		return int(a.Now.Since(y.ReleasedAt) - a.Now.Since(x.ReleasedAt))
 	})
 	firm := slices.DeleteFunc(slices.Clone(leases), func(l lease.Lease) bool { return !l.Firm })
-	slices.SortFunc(firm, func(x, y lease.Lease) int { return int(x.Remaining(a.now) - y.Remaining(a.now)) })
+	slices.SortFunc(firm, func(x, y lease.Lease) int { return int(x.Remaining(a.Now) - y.Remaining(a.Now)) })
 	for _, l := range append(soft, firm...) {
-		if a.mayGive(l) != nil {
+		if a.MayGive(l) != nil {
 			continue
 		}
-		if _, err := lease.Apply(l, a.yield(l, a.req.Options.OnExhaustion == policy.Yield), a.now); err == nil {
+		if _, err := lease.Apply(l, a.yield(l, a.req.Options.OnExhaustion == policy.Yield), a.Now); err == nil {
 			return l, true
 		}
 	}
@@ -317,8 +317,8 @@ func (a *assignment) giveWay(leases []lease.Lease) (lease.Lease, bool) {
 // standing returns a text with the reason why a hold that is over has not ended.
 func (a *assignment) standing(l lease.Lease) string {
 	who := fmt.Sprintf("container %s still has %s", l.Holder.ContainerID, l.Address)
-	life, unseen := a.lastHas(l)
-	switch err := a.mayGive(l); {
+	life, unseen := a.LastHas(l)
+	switch err := a.MayGive(l); {
 	case unseen != nil:
 		return "it cannot be told whether " + who + ": " + unseen.Error()
 	case life == lease.Dead && err != nil:
@@ -340,16 +340,16 @@ func (a *assignment) exhausted(set pool.Set, leases []lease.Lease) error {
 		default:
 			soft++
 		}
-		if l.State == lease.Held && (first.State == lease.None || l.Remaining(a.now) < first.Remaining(a.now)) {
+		if l.State == lease.Held && (first.State == lease.None || l.Remaining(a.Now) < first.Remaining(a.Now)) {
 			first = l
 		}
 	}
 	next := "no hold will end"
 	switch {
-	case first.Lapsed(a.now):
+	case first.Lapsed(a.Now):
 		next = "the next hold is over, but " + a.standing(first)
 	case first.State == lease.Held:
-		next = "the next hold ends: " + untilText(first.Until(a.now))
+		next = "the next hold ends: " + untilText(first.Until(a.Now))
 	}
 	return fmt.Errorf("%w: %s (%d bound, %d firmly held, %d in cool-down; %s)", ErrExhausted, set, bound, firm, soft,
 		next)

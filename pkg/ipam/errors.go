@@ -2,8 +2,6 @@ package ipam
 
 import (
 	"errors"
-
-	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
 var (
@@ -28,10 +26,3 @@ var (
 	// ErrNotReady is returned by Status when an ADD could not work.
 	ErrNotReady = errors.New("the plugin cannot assign addresses")
 )
-
-// isStanding reports whether a move failed because the lease stands, and not
-// because the store failed.
-func isStanding(err error) bool {
-	return errors.Is(err, lease.ErrHolderAlive) || errors.Is(err, lease.ErrTaken) ||
-		errors.Is(err, lease.ErrNotHolder) || errors.Is(err, lease.ErrNotDue) || errors.Is(err, lease.ErrInvalid)
-}

@@ -12,11 +12,16 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
+// viewBatch is at least how many leases the agent reads under one lock.
+const viewBatch = 128
+
 // look is what whoever publishes sees.
-func (w *world) look() NodeView {
+func (w *world) look() maintain.NodeView {
 	w.t.Helper()
 	v, err := w.service.List(context.Background(), func(lease.Lease) bool { return true })
 	if err != nil {
@@ -27,7 +32,7 @@ func (w *world) look() NodeView {
 
 func (w *world) follow(uid string, window time.Duration) {
 	w.t.Helper()
-	if err := w.service.Follow(context.Background(), []PodWindow{{Namespace: "db", Name: "db-0", UID: uid,
+	if err := w.service.Follow(context.Background(), []maintain.PodWindow{{Namespace: "db", Name: "db-0", UID: uid,
 		Window: window}}); err != nil {
 		w.t.Fatal(err)
 	}
@@ -76,14 +81,14 @@ func TestASoftHoldTurnsFirmWhenTheWindowIsLearntLate(t *testing.T) {
 func TestFollowingTwiceWritesOnce(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{pod: "db-0", container: "c1", silent: true})
-	p := PodWindow{Namespace: "db", Name: "db-0", UID: "uid-of-c1", Window: hour}
+	p := maintain.PodWindow{Namespace: "db", Name: "db-0", UID: "uid-of-c1", Window: hour}
 	l := w.look().Leases[0]
-	if !FollowsWindow(p, l) || !StoresWindow(p, l, 0, false) {
+	if !maintain.FollowsWindow(p, l) || !maintain.StoresWindow(p, l, 0, false) {
 		t.Fatal("nothing to do at first")
 	}
 	w.follow(p.UID, hour)
 	v := w.look()
-	if l = v.Leases[0]; FollowsWindow(p, l) || StoresWindow(p, l, v.Windows[l.Key()], true) {
+	if l = v.Leases[0]; maintain.FollowsWindow(p, l) || maintain.StoresWindow(p, l, v.Windows[l.Key()], true) {
 		t.Errorf("still something to do: %+v, stored %v", l, v.Windows)
 	}
 }
@@ -130,7 +135,8 @@ func TestTheEndOfAHoldIsPutOffWhileThePodIsExpected(t *testing.T) {
 	w.stop("c1")
 	w.after(50 * time.Second)
 	for range 5 {
-		if err := w.service.Defer(context.Background(), []PendingPod{{"db", "db-0"}, {"db", "nobody"}},
+		if err := w.service.Defer(context.Background(), []maintain.PendingPod{
+			{Namespace: "db", Name: "db-0"}, {Namespace: "db", Name: "nobody"}},
 			2*time.Minute); err != nil {
 			t.Fatal(err)
 		}
@@ -142,11 +148,11 @@ func TestTheEndOfAHoldIsPutOffWhileThePodIsExpected(t *testing.T) {
 
 // revokePods gives up the leases of one pod.
 func (w *world) revokePods(ctx context.Context, leases ...lease.Lease) error {
-	var refs []Ref
+	var refs []maintain.Ref
 	for _, l := range leases {
-		refs = append(refs, RefTo(l))
+		refs = append(refs, maintain.RefTo(l))
 	}
-	return w.service.RevokePods(ctx, [][]Ref{refs}, "spec.release")
+	return w.service.RevokePods(ctx, [][]maintain.Ref{refs}, "spec.release")
 }
 
 func TestGivingUp(t *testing.T) {
@@ -169,7 +175,7 @@ func TestGivingUp(t *testing.T) {
 	w.same("a hold", w.leases(), "")
 
 	w.add(ask{pod: "db-0", container: "c2", window: hour})
-	if err := w.service.EndHolds(context.Background(), []Ref{RefTo(w.look().Leases[0])},
+	if err := w.service.EndHolds(context.Background(), []maintain.Ref{maintain.RefTo(w.look().Leases[0])},
 		"it is elsewhere"); err != nil {
 		t.Fatal(err)
 	}
@@ -195,11 +201,11 @@ func TestNothingIsGivenUpOnAViewThatIsNotProven(t *testing.T) {
 		before := w.leases()
 		all := w.look().Leases
 		breakIt(w)
-		if err := w.revokePods(context.Background(), all...); !errors.Is(err, ErrNoHostView) {
+		if err := w.revokePods(context.Background(), all...); !errors.Is(err, transact.ErrNoHostView) {
 			t.Errorf("%s: spec.release: %v", story, err)
 		}
-		if err := w.service.EndHolds(context.Background(), []Ref{RefTo(all[1])},
-			"moved"); !errors.Is(err, ErrNoHostView) {
+		if err := w.service.EndHolds(context.Background(), []maintain.Ref{maintain.RefTo(all[1])},
+			"moved"); !errors.Is(err, transact.ErrNoHostView) {
 			t.Errorf("%s: moveGrace: %v", story, err)
 		}
 		w.same(story, w.leases(), before)
@@ -229,21 +235,21 @@ func TestTheAddressOfABoundLeaseThatIsGivenUpIsFreeWhenItsHolderIsProvenDead(t *
 // What a pod has in one network does not go without what it has in another.
 func TestAPodsAddressesAreGivenUpTogether(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
-	var pods [][]Ref
+	var pods [][]maintain.Ref
 	for i := range 15 {
 		pod, container := fmt.Sprint("web-", i), fmt.Sprint("w", i)
 		w.add(ask{pod: pod, container: container, window: hour})
 		w.stop(container)
-		pods = append(pods, []Ref{RefTo(w.leaseOf(pod))})
+		pods = append(pods, []maintain.Ref{maintain.RefTo(w.leaseOf(pod))})
 	}
 	w.add(ask{pod: "db-0", container: "c1", window: hour})
 	w.network = "second"
 	w.add(ask{pod: "db-0", container: "c1", window: hour})
 	w.stop("c1")
-	var both []Ref
+	var both []maintain.Ref
 	for _, l := range w.look().Leases {
 		if l.Name == "db-0" {
-			both = append(both, RefTo(l))
+			both = append(both, maintain.RefTo(l))
 		}
 	}
 	lock, err := store.LockFile(context.Background(), w.path("lock"))
@@ -265,22 +271,22 @@ func TestAPodsAddressesAreGivenUpTogether(t *testing.T) {
 // host-local's lock is waited for with our own in hand, which every plugin needs.
 func TestTheAgentDoesNotWaitForHostLocalWithTheStoreInHand(t *testing.T) {
 	ctx := context.Background()
-	pod := PodWindow{Namespace: "db", Name: "db-0", UID: "uid-of-c1", Window: 2 * hour}
+	pod := maintain.PodWindow{Namespace: "db", Name: "db-0", UID: "uid-of-c1", Window: 2 * hour}
 	for story, act := range map[string]func(*world, context.Context) error{
-		"Follow": func(w *world, ctx context.Context) error { return w.service.Follow(ctx, []PodWindow{pod}) },
+		"Follow": func(w *world, ctx context.Context) error { return w.service.Follow(ctx, []maintain.PodWindow{pod}) },
 		"Defer": func(w *world, ctx context.Context) error {
-			return w.service.Defer(ctx, []PendingPod{{"db", "db-0"}}, 2*hour)
+			return w.service.Defer(ctx, []maintain.PendingPod{{Namespace: "db", Name: "db-0"}}, 2*hour)
 		},
 		"RevokePods": func(w *world, ctx context.Context) error { return w.revokePods(ctx, w.look().Leases...) },
 		"RecordMAC": func(w *world, ctx context.Context) error {
-			return w.service.RecordMAC(ctx, Attachment{"c2", "eth0"}, net.HardwareAddr{2, 0, 0, 0, 0, 1})
+			return w.service.RecordMAC(ctx, on("c2", "eth0"), net.HardwareAddr{2, 0, 0, 0, 0, 1})
 		},
 		"EndHolds": func(w *world, ctx context.Context) error {
-			return w.service.EndHolds(ctx, []Ref{RefTo(w.look().Leases[0])}, "moved")
+			return w.service.EndHolds(ctx, []maintain.Ref{maintain.RefTo(w.look().Leases[0])}, "moved")
 		},
 		"Act, of a damaged record": func(w *world, ctx context.Context) error {
 			spoilRecord(t, filepath.Join(w.stateDir(), "leases.db"), "db-0")
-			_, err := w.service.Act(ctx, Plan(w.survey()))
+			_, err := w.service.Act(ctx, maintain.Plan(w.survey()))
 			return err
 		},
 	} {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 func (w *world) snapshot() {
@@ -220,8 +221,8 @@ func (w *world) givesNothingAway(what string) {
 	w.t.Helper()
 	w.wipe(w.stateDir())
 	for _, c := range []string{"x1", "x2", "x3"} {
-		if r, err := w.tryAdd(ask{pod: "x", container: c}); !errors.Is(err, ErrNoEvidence) {
-			w.t.Errorf("%s: got %s %v, want %v", what, addresses(r), err, ErrNoEvidence)
+		if r, err := w.tryAdd(ask{pod: "x", container: c}); !errors.Is(err, transact.ErrNoEvidence) {
+			w.t.Errorf("%s: got %s %v, want %v", what, addresses(r), err, transact.ErrNoEvidence)
 		}
 	}
 }
@@ -359,12 +360,12 @@ func TestADelAfterALossProvesNothing(t *testing.T) {
 	w.addrs["/run/netns/seen"] = []netip.Addr{netip.MustParseAddr("10.0.0.2")}
 	w.cached("known", "10.0.0.4")
 	w.wipe(w.stateDir(), w.dataDir)
-	w.refused(ask{container: "c4"}, ErrNoEvidence)
-	if err := w.service.Release(context.Background(), Attachment{"known", "eth0"},
+	w.refused(ask{container: "c4"}, transact.ErrNoEvidence)
+	if err := w.service.Release(context.Background(), on("known", "eth0"),
 		PoolHint{Pool: w.where().Pool}); err != nil {
 		t.Fatal(err)
 	}
-	w.refused(ask{container: "c4"}, ErrNoEvidence)
+	w.refused(ask{container: "c4"}, transact.ErrNoEvidence)
 }
 
 // A snapshot knows what was, and proves nothing of what came after it.
@@ -374,7 +375,7 @@ func TestALostStoreIsNotWholeByItsSnapshot(t *testing.T) {
 	w.snapshot()
 	w.add(ask{pod: "db-1", container: "c2"})
 	w.wipe(w.storeFile(), w.dataDir)
-	w.refused(ask{pod: "x", container: "c3"}, ErrNoEvidence)
+	w.refused(ask{pod: "x", container: "c3"}, transact.ErrNoEvidence)
 	w.cached("c1", "10.0.0.2")
 	w.cached("c2", "10.0.0.3")
 	w.same("with libcni's cache", w.add(ask{pod: "x", container: "c3"}), "10.0.0.4")
@@ -401,16 +402,16 @@ func TestLibcnisCacheHasToNameWhatLives(t *testing.T) {
 	w.add(ask{container: "c3"})
 	w.cached("c1", "10.0.0.2")
 	w.wipe(w.path("10.0.0.3"), w.stateDir())
-	w.refused(ask{container: "x"}, ErrNoEvidence)
+	w.refused(ask{container: "x"}, transact.ErrNoEvidence)
 	w.cached("c2", "10.0.0.3")
-	w.refused(ask{container: "x"}, ErrNoEvidence) // for c3 has a file and no entry
+	w.refused(ask{container: "x"}, transact.ErrNoEvidence) // for c3 has a file and no entry
 	torn := filepath.Join(w.service.CacheDirs[0], w.network+"-c3-eth0")
 	w.cached("c3", "10.0.0.4")
 	entry, err := os.ReadFile(torn)
 	if err = errors.Join(err, os.WriteFile(torn, entry[:20], 0o600), os.Remove(w.path("10.0.0.4"))); err != nil {
 		t.Fatal(err)
 	}
-	w.refused(ask{container: "x"}, ErrNoEvidence)
+	w.refused(ask{container: "x"}, transact.ErrNoEvidence)
 	w.cached("c3", "10.0.0.4")
 	w.same("all are named", w.add(ask{container: "x"}), "10.0.0.5")
 }
@@ -517,7 +518,7 @@ func (w *world) forget() {
 func TestTheHoldOfAnUnknownContainerOutlivesItsFile(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.2")
 	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	if err := w.service.Release(t.Context(), Attachment{"c1", "eth0"}, w.where()); err != nil {
+	if err := w.service.Release(t.Context(), on("c1", "eth0"), w.where()); err != nil {
 		t.Fatal(err)
 	}
 	w.wipe(w.storeFile())

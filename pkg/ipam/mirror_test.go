@@ -15,6 +15,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 // files prints host-local's directory: "10.0.0.2=c1", a hold by its mark.
@@ -234,7 +235,7 @@ func TestALostStoreWithoutEvidence(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{pod: "db-0", container: "c1", window: hour})
 	w.wipe(w.stateDir(), w.dataDir)
-	w.refused(ask{pod: "x", container: "c2"}, ErrNoEvidence, "leasectl recover --accept-loss", "cbr0")
+	w.refused(ask{pod: "x", container: "c2"}, transact.ErrNoEvidence, "leasectl recover --accept-loss", "cbr0")
 	w.del("c1") // succeeds, and waits
 	if why, err := w.service.Loss(context.Background()); err != nil || why == "" {
 		t.Errorf("lost because %q, %v", why, err)
@@ -298,7 +299,8 @@ func TestGCHearsOfHostLocalsContainers(t *testing.T) {
 	w.add(ask{container: "ours"})
 	w.hostLocal("10.0.0.7", "theirs")
 	w.hostLocal("10.0.0.8", "stale")
-	err := w.service.Collect(context.Background(), w.where().Pool, []Attachment{{"ours", "eth0"}, {"theirs", "eth0"}})
+	valid := []lease.Attachment{on("ours", "eth0"), on("theirs", "eth0")}
+	err := w.service.Collect(context.Background(), w.where().Pool, valid)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -308,18 +310,19 @@ func TestGCHearsOfHostLocalsContainers(t *testing.T) {
 func TestImportAndExportByHand(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.hostLocal("10.0.0.7", "theirs")
-	found, _, err := w.service.Preview(context.Background(), w.where())
+	found, _, err := w.service.Preview(context.Background(), w.where().Pool, w.sets)
 	if err != nil || len(found) != 1 || found[0].Lease.Holder.ContainerID != "theirs" || found[0].Why == "" {
 		t.Fatalf("%+v %v", found, err)
 	}
 	w.first = true
-	before, after, err := w.service.Import(context.Background(), w.where())
+	before, after, err := w.service.Import(context.Background(), w.where().Pool, w.sets)
 	if err != nil || before != 0 || after != 1 {
 		t.Errorf("%d, then %d, %v", before, after, err)
 	}
 	w.add(ask{pod: "db-0", container: "c1", window: hour})
 	w.first = false
-	if _, problems, err := w.service.Preview(context.Background(), w.where()); err != nil || len(problems) > 0 {
+	_, problems, err := w.service.Preview(context.Background(), w.where().Pool, w.sets)
+	if err != nil || len(problems) > 0 {
 		t.Errorf("problems: %q, %v", problems, err)
 	}
 	w.wipe(w.dataDir)
@@ -335,7 +338,7 @@ func TestADelMakesNoDirectory(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	in := w.where()
 	in.Options = &w.options
-	if err := w.service.Release(context.Background(), Attachment{"c1", "eth0"}, in); err != nil {
+	if err := w.service.Release(context.Background(), on("c1", "eth0"), in); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(w.dataDir); !os.IsNotExist(err) {
@@ -607,7 +610,7 @@ func TestNoFileNamesTheFormerHolder(t *testing.T) {
 	}{
 		"a hold": {
 			func(ctx context.Context, w *world) {
-				w.service.Release(ctx, Attachment{"c1", "eth0"}, w.where())
+				w.service.Release(ctx, on("c1", "eth0"), w.where())
 			},
 			"10.0.0.2=db-0/Firm", "10.0.0.2=#held:db/db-0:firm",
 		},

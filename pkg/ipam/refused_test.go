@@ -9,8 +9,10 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 // A call is one transaction: where one write of it fails, whichever it is, the call fails and
@@ -26,7 +28,7 @@ func TestAWriteThatFailsFailsTheCall(t *testing.T) {
 		}
 	}
 	collect := func(ctx context.Context, w *world) error {
-		_, err := w.service.Act(ctx, Plan(w.survey()))
+		_, err := w.service.Act(ctx, maintain.Plan(w.survey()))
 		return err
 	}
 	pod := ask{pod: "db-0", container: "c1", window: hour}
@@ -82,8 +84,8 @@ func TestAWriteThatFailsFailsTheCall(t *testing.T) {
 			w.hostLocal("10.0.0.3", "theirs")
 		}, assign(ask{pod: "x", container: "c2"})},
 		"a DEL": {func(w *world) { w.add(pod) }, func(ctx context.Context, w *world) error {
-			return w.service.update(ctx, scopeOf(w.where()), func(c *call) error {
-				return c.release(Attachment{"c1", "eth0"}, c.now, "DEL")
+			return w.service.Update(ctx, w.where().scope(), func(c *transact.Call) error {
+				return c.Release(on("c1", "eth0"), c.Now, "DEL")
 			})
 		}},
 		"a DEL beyond maxHeldShare": {func(w *world) {
@@ -93,8 +95,8 @@ func TestAWriteThatFailsFailsTheCall(t *testing.T) {
 			w.stop("c0")
 			w.add(pod)
 		}, func(ctx context.Context, w *world) error {
-			return w.service.update(ctx, scopeOf(w.where()), func(c *call) error {
-				return c.release(Attachment{"c1", "eth0"}, c.now, "DEL")
+			return w.service.Update(ctx, w.where().scope(), func(c *transact.Call) error {
+				return c.Release(on("c1", "eth0"), c.Now, "DEL")
 			})
 		}},
 		"a GC": {func(w *world) { w.add(pod) }, func(ctx context.Context, w *world) error {
@@ -112,20 +114,21 @@ func TestAWriteThatFailsFailsTheCall(t *testing.T) {
 		}, collect},
 		"a window is followed": {func(w *world) { w.add(ask{pod: "db-0", container: "c1", silent: true}) },
 			func(ctx context.Context, w *world) error {
-				return w.service.Follow(ctx, []PodWindow{{Namespace: "db", Name: "db-0", UID: "uid-of-c1",
+				return w.service.Follow(ctx, []maintain.PodWindow{{Namespace: "db", Name: "db-0", UID: "uid-of-c1",
 					Window: hour}})
 			}},
 		"a followed window is cut": {func(w *world) {
 			w.options.MaxWindow = time.Minute
 			w.add(ask{pod: "db-0", container: "c1", silent: true})
 		}, func(ctx context.Context, w *world) error {
-			return w.service.Follow(ctx, []PodWindow{{Namespace: "db", Name: "db-0", UID: "uid-of-c1", Window: hour}})
+			return w.service.Follow(ctx, []maintain.PodWindow{
+				{Namespace: "db", Name: "db-0", UID: "uid-of-c1", Window: hour}})
 		}},
 		"the end is put off": {func(w *world) {
 			w.add(pod)
 			w.stop("c1")
 		}, func(ctx context.Context, w *world) error {
-			return w.service.Defer(ctx, []PendingPod{{"db", "db-0"}}, 2*hour)
+			return w.service.Defer(ctx, []maintain.PendingPod{{Namespace: "db", Name: "db-0"}}, 2*hour)
 		}},
 		"a hold is given up": {func(w *world) {
 			w.add(pod)
@@ -140,7 +143,7 @@ func TestAWriteThatFailsFailsTheCall(t *testing.T) {
 			w.after(48 * hour)
 		}, func(ctx context.Context, w *world) error { return w.service.ForgetWindows(ctx) }},
 		"a hardware address": {func(w *world) { w.add(pod) }, func(ctx context.Context, w *world) error {
-			_, _, err := w.service.KeepMAC(ctx, Attachment{"c1", "eth0"}, []netip.Addr{w.leaseOf("db-0").Address},
+			_, _, err := w.service.KeepMAC(ctx, on("c1", "eth0"), []netip.Addr{w.leaseOf("db-0").Address},
 				[]byte{2, 0, 0, 0, 0, 1}, false)
 			return err
 		}},

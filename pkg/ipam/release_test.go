@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -50,7 +51,7 @@ func TestALateDelReadsNoFilesUnderTheLock(t *testing.T) {
 		w := newWorld(t, "10.0.0.0/16")
 		w.manyFiles(files)
 		w.add(ask{container: "new"})
-		late := Attachment{ContainerID: "late", IfName: "eth0"}
+		late := lease.Attachment{ContainerID: "late", IfName: "eth0"}
 		for verb, call := range map[string]func(context.Context) error{
 			"DEL": func(ctx context.Context) error { return w.service.Release(ctx, late, w.where()) },
 			"CHECK": func(ctx context.Context) error {

@@ -6,6 +6,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
+	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 // Pod is what K8S_POD_* say of the caller. All three are empty for a caller
@@ -59,16 +60,23 @@ func (r Result) kept() []netip.Addr {
 	return out
 }
 
-// Attachment is CNI's identity of a container's interface in a network.
-type Attachment struct {
-	ContainerID string
-	IfName      string
-}
-
 // PoolHint is what a DEL's configuration says of its pool, as far as it can be
 // read: a DEL may come with any configuration. All of it may be zero.
 type PoolHint struct {
 	Pool    lease.Pool
 	Sets    []pool.Set
 	Options *policy.Config // nil where they cannot be read
+}
+
+func (r Request) scope() transact.Scope {
+	return transact.Scope{Pool: r.Pool, Sets: r.Sets, Soft: r.Options.SoftHold, Mirror: r.Options.Mirror,
+		Caches: r.Options.CNICacheDirs}
+}
+
+func (h PoolHint) scope() transact.Scope {
+	s := transact.Existing(h.Pool, h.Sets)
+	if o := h.Options; o != nil {
+		s.Soft, s.Mirror, s.Caches = o.SoftHold, o.Mirror && s.Mirror, o.CNICacheDirs
+	}
+	return s
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -45,7 +44,7 @@ func (s *Service) ready(ctx context.Context, in PoolHint) error {
 	if adopted {
 		return nil
 	}
-	notAdopted := s.canAdopt(in, lost, mirror)
+	notAdopted := s.CanAdopt(in.scope(), lost, mirror)
 	if notAdopted == nil {
 		return nil
 	}
@@ -75,25 +74,4 @@ func (s *Service) poolState(ctx context.Context, p lease.Pool,
 		return false, err.Error(), nil
 	}
 	return adopted, lost, err
-}
-
-// canAdopt returns nil if an ADD could adopt the pool. Mirror is nil
-// if host-local has no directory of it.
-func (s *Service) canAdopt(in PoolHint, lost string, mirror *hostlocal.Dir) error {
-	files := mirror
-	if mirror != nil && !mirror.IsComplete() {
-		mirror = nil
-	}
-	all, at, err := s.Store.ReadSnapshot()
-	if err != nil {
-		s.warn("%v", err)
-	}
-	node := s.node(scopeOf(in))
-	node.Files = files
-	node.Snapshot, node.SnapshotAt = snapshotOf(all, in.Pool, mirror), at
-	found, err := adopt.Find(node, in.Pool, in.Sets, s.Clock(), policy.Defaults().SoftHold, newID)
-	if err != nil {
-		return err
-	}
-	return proveComplete(found, in.Pool, lost, mirror)
 }

@@ -13,6 +13,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 // tree returns all files of the world, with content and time of modification.
@@ -116,7 +117,7 @@ func TestStatusIsWhatAnAddWouldAnswer(t *testing.T) {
 		{"a lost store, after an ADD that failed", func(w *world) {
 			w.keep()
 			w.wipe(w.stateDir(), w.dataDir)
-			w.refused(ask{container: "x"}, ErrNoEvidence)
+			w.refused(ask{container: "x"}, transact.ErrNoEvidence)
 		}, false},
 		{"a loss that was accepted", func(w *world) {
 			w.keep()

@@ -238,7 +238,7 @@ func TestTwoNetworksAndTwoInterfacesComeBackExactly(t *testing.T) {
 	}
 	attach("c1")
 	for _, i := range []string{"net1", "eth0"} {
-		if err := w.service.Release(context.Background(), Attachment{"c1", i}, PoolHint{}); err != nil {
+		if err := w.service.Release(context.Background(), on("c1", i), PoolHint{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -460,7 +460,7 @@ func TestTheNumberOfTheOldNamespaceIsGivenToThePodsOwnNewOne(t *testing.T) {
 // One ADD tidies up a few holds, and all of the range set that it needs an address of.
 func TestAFullRangeSetIsTidiedUpWhole(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
-	for i := range sweepBatch + 1 {
+	for i := range expireBatch + 1 {
 		container := fmt.Sprint("c", i)
 		w.add(ask{pod: fmt.Sprint("db-", i), container: container, window: time.Minute})
 		w.stop(container)
@@ -532,7 +532,7 @@ func TestGC(t *testing.T) {
 	w.add(ask{pod: "db-0", container: "c1", ifName: "net1", window: hour})
 	p := w.request(ask{}).Pool
 	p.Network = "cbr0"
-	if err := w.service.Collect(context.Background(), p, []Attachment{{"c2", "eth0"}}); err != nil {
+	if err := w.service.Collect(context.Background(), p, []lease.Attachment{on("c2", "eth0")}); err != nil {
 		t.Fatal(err)
 	}
 	w.same("leases", w.leases(), "10.0.0.2=db-0/Firm 10.0.0.3=db-1/Bound 10.0.0.4=/Held 10.0.0.2=db-0/Bound")
@@ -544,7 +544,7 @@ func TestADelThatFindsTheStoreLockedIsSpooled(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	err := w.service.Store.Update(context.Background(), func(*store.Tx) error { // holds the lock
-		return w.service.Release(ctx, Attachment{"c1", "eth0"}, PoolHint{})
+		return w.service.Release(ctx, on("c1", "eth0"), PoolHint{})
 	})
 	if err != nil || len(w.warned) != 1 {
 		t.Fatalf("%v, warned %q", err, w.warned)

@@ -11,11 +11,13 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
-func (w *world) survey() Survey {
+func (w *world) survey() maintain.Survey {
 	w.t.Helper()
 	v, err := w.service.Survey(context.Background())
 	if err != nil {
@@ -28,7 +30,7 @@ func (w *world) survey() Survey {
 func (w *world) plan() string {
 	w.t.Helper()
 	var out []string
-	for _, a := range Plan(w.survey()) {
+	for _, a := range maintain.Plan(w.survey()) {
 		out = append(out, fmt.Sprint(a.Do, " ", a.Lease.Address))
 	}
 	return strings.Join(out, ", ")
@@ -37,7 +39,7 @@ func (w *world) plan() string {
 func (w *world) collect() string {
 	w.t.Helper()
 	plan := w.plan()
-	if _, err := w.service.Act(context.Background(), Plan(w.survey())); err != nil {
+	if _, err := w.service.Act(context.Background(), maintain.Plan(w.survey())); err != nil {
 		w.t.Fatal(err)
 	}
 	return plan
@@ -114,8 +116,8 @@ func TestAnOldPlanHarmsNobody(t *testing.T) {
 	w.burn("c3")
 	old := w.survey()
 	old.Now.Boot, old.Now.Wall = old.Now.Boot+time.Hour, old.Now.Wall.Add(time.Hour) // by a clock that runs ahead
-	old.Last[RefTo(w.leaseOf("db-1"))] = lease.Dead
-	plan := Plan(old)
+	old.Last[maintain.RefTo(w.leaseOf("db-1"))] = lease.Dead
+	plan := maintain.Plan(old)
 	if len(plan) != 3 {
 		t.Fatalf("planned: %+v", plan)
 	}
@@ -135,7 +137,7 @@ func TestAProofOfDeathIsOfOneContainer(t *testing.T) {
 	w.add(ask{pod: "other", container: "c0"})
 	w.add(ask{pod: "db-0", container: "c1", window: time.Hour})
 	w.burn("c1")
-	plan := Plan(w.survey())
+	plan := maintain.Plan(w.survey())
 	w.add(ask{pod: "db-0", container: "c2", window: time.Hour})
 	w.inPID[w.last] = true // its mount goes before its processes do
 	w.burn("c2")
@@ -185,19 +187,19 @@ func TestABlindSurveySaysSo(t *testing.T) {
 		t.Errorf("all is to be seen, and it says %v, %v", v.Unsafe, v.Unproven)
 	}
 	w.spaces = "in a container"
-	if v := w.survey(); !errors.Is(v.Unsafe, ErrNoHostView) || !errors.Is(v.Unsafe, sandbox.ErrNotHost) {
+	if v := w.survey(); !errors.Is(v.Unsafe, transact.ErrNoHostView) || !errors.Is(v.Unsafe, sandbox.ErrNotHost) {
 		t.Errorf("another view: %v", v.Unsafe)
 	}
 	w.spaces = ""
 	clear(w.netns)
 	w.blind = true
-	if v := w.survey(); !errors.Is(v.Unsafe, ErrNoHostView) ||
+	if v := w.survey(); !errors.Is(v.Unsafe, transact.ErrNoHostView) ||
 		!strings.Contains(v.Unsafe.Error(), "not one looks alive") || !strings.Contains(v.Unsafe.Error(), "/proc/77") {
 		t.Errorf("the canary is silent: %v", v.Unsafe)
 	}
 	w.blind, w.first = false, true
 	err := w.service.Store.Update(context.Background(), func(tx *store.Tx) error { return tx.SetNamespaceIDs("") })
-	if v := w.survey(); err != nil || !errors.Is(v.Unsafe, ErrNoHostView) ||
+	if v := w.survey(); err != nil || !errors.Is(v.Unsafe, transact.ErrNoHostView) ||
 		!strings.Contains(v.Unsafe.Error(), "not one looks alive") {
 		t.Errorf("the plugin has not said where it runs: %v, %v", v.Unsafe, err)
 	}
@@ -259,11 +261,11 @@ func TestAfterABoot(t *testing.T) {
 	w.del("c2")
 	w.reboot()
 	w.after(time.Minute)
-	if v := w.survey(); v.Unsafe == nil || len(Plan(v)) > 0 {
-		t.Errorf("a boot id of who knows where: %v, %v", v.Unsafe, Plan(v))
+	if v := w.survey(); v.Unsafe == nil || len(maintain.Plan(v)) > 0 {
+		t.Errorf("a boot id of who knows where: %v, %v", v.Unsafe, maintain.Plan(v))
 	}
 	w.first = true
-	if reason := Plan(w.survey())[0].Reason; reason != "the node has booted since" {
+	if reason := maintain.Plan(w.survey())[0].Reason; reason != "the node has booted since" {
 		t.Error(reason)
 	}
 	w.expect(w.collect(), "release 10.0.0.2, expire 10.0.0.3", "two are due")
@@ -341,7 +343,7 @@ func TestWhatCannotBeMendedStopsNothingElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	act := func() error {
-		_, err := w.service.Act(context.Background(), Plan(w.survey()))
+		_, err := w.service.Act(context.Background(), maintain.Plan(w.survey()))
 		return err
 	}
 	if err := act(); !errors.Is(err, store.ErrBusy) {
@@ -427,8 +429,8 @@ func TestSpooledReleasesAreReplayed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	plan := Plan(w.survey())
-	if len(plan) != 2 || plan[0].Do != Replay || !strings.Contains(plan[1].Reason, "nothing is bound") {
+	plan := maintain.Plan(w.survey())
+	if len(plan) != 2 || plan[0].Do != maintain.Replay || !strings.Contains(plan[1].Reason, "nothing is bound") {
 		t.Errorf("planned: %+v", plan)
 	}
 	w.collect()
@@ -456,7 +458,7 @@ func TestAnOldReleaseIsNotReplayedIntoANewLife(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if plan := Plan(w.survey()); len(plan) != 2 || !strings.Contains(plan[0].Reason, "nothing") {
+	if plan := maintain.Plan(w.survey()); len(plan) != 2 || !strings.Contains(plan[0].Reason, "nothing") {
 		t.Errorf("planned: %+v", plan)
 	}
 	w.same("c", w.add(ask{pod: "c", container: "c3"}), "10.0.0.4")
@@ -478,47 +480,6 @@ func TestAHoldFromTheFutureBeginsAgain(t *testing.T) {
 	w.expect(w.collect(), "expire 10.0.0.2", "it has a window of this boot")
 }
 
-func TestThePace(t *testing.T) {
-	const ms = time.Millisecond
-	settled := func(worked, held time.Duration) (*pace, time.Duration) {
-		p := newPace()
-		rest := time.Duration(0)
-		for range 200 {
-			rest = p.after(worked, held)
-		}
-		return p, rest
-	}
-	if p, rest := settled(ms/2, ms); p.work() < ms/2 || p.work()+p.least > lockBudget || rest != leastRest*ms {
-		t.Errorf("quick batches: %+v, %v of work, %v of rest", *p, p.work(), rest)
-	}
-	p, _ := settled(ms/2, ms)
-	before := p.work()
-	if rest := p.after(ms/2, 90*ms); rest <= leastRest*ms || rest > longRest || p.work() > before || p.least > ms {
-		t.Errorf("one of them was held up: %+v, %v", *p, rest)
-	}
-	p = newPace()
-	if rest := p.after(0, max(lockBudget, 4*p.least)); p.rest != leastRest || rest != leastRest*lockBudget*2 {
-		t.Errorf("as long as it may take: %+v, %v", *p, rest)
-	}
-	p = newPace()
-	for i := range 200 { // a busy node: most are held up, some are not
-		held := 20 * ms
-		if i%10 == 0 {
-			held = ms
-		}
-		p.after(ms/4, held)
-	}
-	if p.work()+p.least > lockBudget {
-		t.Errorf("most of them were held up: %+v, %v of work", *p, p.work())
-	}
-	if p, rest := settled(ms, 11*ms); p.work() < 4*ms || rest != leastRest*11*ms && rest != longRest {
-		t.Errorf("a slow disk: %+v, %v of work, %v of rest", *p, p.work(), rest)
-	}
-	if p, rest := settled(ms/2, 10*time.Second); p.work() > slowDisk/2 || p.work() <= 0 || rest != longRest {
-		t.Errorf("nothing works any more: %+v, %v", *p, rest)
-	}
-}
-
 // Many at once: each once, in batches, and the journal says so.
 func TestManyExpiredHolds(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/22")
@@ -532,7 +493,7 @@ func TestManyExpiredHolds(t *testing.T) {
 	}
 	w.after(time.Hour)
 	v := w.survey()
-	done, err := w.service.Act(context.Background(), Plan(v))
+	done, err := w.service.Act(context.Background(), maintain.Plan(v))
 	if err != nil || len(done.Taken) != n {
 		t.Errorf("%d of %d, %v", len(done.Taken), n, err)
 	}

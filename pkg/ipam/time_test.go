@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 )
 
 const day = 24 * hour
@@ -118,7 +119,8 @@ func TestOtherHoldsOfAnEarlierBoot(t *testing.T) {
 	w.add(ask{pod: "db-1", container: "c2", window: lease.Forever})
 	w.stop("c1")
 	w.stop("c2")
-	if err := w.service.Defer(context.Background(), []PendingPod{{"db", "db-0"}}, 3*hour); err != nil {
+	pending := []maintain.PendingPod{{Namespace: "db", Name: "db-0"}}
+	if err := w.service.Defer(context.Background(), pending, 3*hour); err != nil {
 		t.Fatal(err)
 	}
 	w.after(hour)

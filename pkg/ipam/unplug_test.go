@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
@@ -38,7 +39,7 @@ func TestAnAddressThatIsStillPluggedStays(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
 	w.add(ask{pod: "vm", container: "c1"})
 	w.add(ask{pod: "vm", container: "c1", ifName: "net1"})
-	if err := w.service.Release(context.Background(), Attachment{"c1", "net1"}, w.where()); err != nil {
+	if err := w.service.Release(context.Background(), on("c1", "net1"), w.where()); err != nil {
 		t.Fatal(err)
 	}
 	w.after(hour)
@@ -96,7 +97,7 @@ func TestAFirmHoldYieldsOnTheSameProof(t *testing.T) {
 	w.options.OnExhaustion = policy.Yield
 	w.add(ask{pod: "vm", container: "c1"})
 	w.add(ask{pod: "vm", container: "c1", ifName: "net1", window: hour})
-	if err := w.service.Release(context.Background(), Attachment{"c1", "net1"}, w.where()); err != nil {
+	if err := w.service.Release(context.Background(), on("c1", "net1"), w.where()); err != nil {
 		t.Fatal(err)
 	}
 	w.refused(ask{pod: "a", container: "c2"}, ErrExhausted, "1 firmly held")
@@ -121,14 +122,14 @@ func TestAGCOfAnUnpluggedInterface(t *testing.T) {
 	w.add(ask{container: "plain"})
 	w.add(ask{pod: "vm", container: "c1"})
 	w.add(ask{pod: "vm", container: "c1", ifName: "net1"})
-	gc := func(valid ...Attachment) {
+	gc := func(valid ...lease.Attachment) {
 		t.Helper()
 		if err := w.service.Collect(context.Background(), w.where().Pool, valid); err != nil {
 			t.Fatal(err)
 		}
 	}
 	w.take("c1", w.request(ask{requested: "10.0.0.4"}).Requested[0])
-	gc(Attachment{"c1", "eth0"})
+	gc(on("c1", "eth0"))
 	w.same("without a pod, and still plugged", w.leases(), "10.0.0.2=/Held 10.0.0.3=vm/Bound 10.0.0.4=vm/Held")
 	w.same("off", w.add(ask{pod: "a", container: "c2"}), "10.0.0.4")
 	w.refused(ask{pod: "b", container: "c3"}, ErrExhausted, "1 in cool-down")

@@ -9,6 +9,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 // Verify returns an error unless the container has an address of each range set, and prevResult has
@@ -23,7 +24,7 @@ func (s *Service) Verify(ctx context.Context, req Request) error {
 		held, err = s.learnHolder(ctx, req)
 	}
 	if errors.Is(err, store.ErrBusy) {
-		s.warn("CHECK of container %s was not made: %v", req.ContainerID, err)
+		s.Warnf("CHECK of container %s was not made: %v", req.ContainerID, err)
 		return nil
 	}
 	if err != nil {
@@ -42,13 +43,13 @@ func (s *Service) holds(ctx context.Context, req Request) (held []netip.Addr, er
 }
 
 func (s *Service) learnHolder(ctx context.Context, req Request) (held []netip.Addr, err error) {
-	who := Attachment{req.ContainerID, req.IfName}
-	files := s.filesOf(req.scope(), who)
-	err = s.update(ctx, req.scope(), func(c *call) error {
-		if err := c.admitHolder(req.Pool, who, files); err != nil {
+	who := lease.Attachment{ContainerID: req.ContainerID, IfName: req.IfName}
+	files := s.FilesOf(req.scope(), who)
+	err = s.Update(ctx, req.scope(), func(c *transact.Call) error {
+		if err := c.AdmitHolder(req.Pool, who, files); err != nil {
 			return err
 		}
-		leases, err := c.tx.ByHolder(req.ContainerID, req.IfName)
+		leases, err := c.Tx.ByHolder(req.ContainerID, req.IfName)
 		held = addressesIn(leases, req.Pool)
 		return err
 	})

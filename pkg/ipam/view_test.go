@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
+	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 func anyLease(lease.Lease) bool { return true }
@@ -40,7 +42,7 @@ func TestNoCommandActsOnAnUnprovenView(t *testing.T) {
 			return err
 		},
 		"import": func(w *world) error {
-			_, _, err := w.service.Import(ctx, w.where())
+			_, _, err := w.service.Import(ctx, w.where().Pool, w.sets)
 			return err
 		},
 		"export": func(w *world) error {
@@ -49,12 +51,12 @@ func TestNoCommandActsOnAnUnprovenView(t *testing.T) {
 		},
 		"a change that finds a damaged record": func(w *world) error {
 			spoilRecord(t, filepath.Join(w.stateDir(), "leases.db"), "living")
-			return w.service.Follow(ctx, []PodWindow{{Namespace: "db", Name: "living", UID: "uid-of-c1",
+			return w.service.Follow(ctx, []maintain.PodWindow{{Namespace: "db", Name: "living", UID: "uid-of-c1",
 				Window: time.Minute}})
 		},
 		"a change that finds a damaged head page": func(w *world) error {
 			spoilNewestHead(t, filepath.Join(w.stateDir(), "leases.db"))
-			return w.service.Follow(ctx, []PodWindow{{Namespace: "db", Name: "living", UID: "uid-of-c1",
+			return w.service.Follow(ctx, []maintain.PodWindow{{Namespace: "db", Name: "living", UID: "uid-of-c1",
 				Window: time.Minute}})
 		},
 	} {
@@ -65,8 +67,8 @@ func TestNoCommandActsOnAnUnprovenView(t *testing.T) {
 			w.del("c2")
 			w.options.SoftHold = time.Second
 			home := w.elsewhere()
-			if err := command(w); !errors.Is(err, ErrNoHostView) {
-				t.Errorf("got error %v, want ErrNoHostView", err)
+			if err := command(w); !errors.Is(err, transact.ErrNoHostView) {
+				t.Errorf("got error %v, want transact.ErrNoHostView", err)
 			}
 			home()
 			w.after(time.Minute)
@@ -114,7 +116,7 @@ func TestALivingSandboxOutweighsAHoldOfItsContainer(t *testing.T) {
 	w.first = true
 	where := w.where()
 	where.Sets = nil // as leasectl does
-	if _, _, err := w.service.Import(context.Background(), where); err != nil {
+	if _, _, err := w.service.Import(context.Background(), where.Pool, where.Sets); err != nil {
 		t.Fatal(err)
 	}
 	w.same("taken for dead", w.leases(), "10.0.0.2=living/Held")
@@ -130,7 +132,7 @@ func TestAHoldStandsWhileItsSandboxGoes(t *testing.T) {
 	w.add(ask{pod: "db-0", container: "c1", window: hour})
 	w.has("c1", "10.0.0.2")
 	w.del("c1")
-	if _, _, err := w.service.Import(context.Background(), w.where()); err != nil {
+	if _, _, err := w.service.Import(context.Background(), w.where().Pool, w.sets); err != nil {
 		t.Fatal(err)
 	}
 	w.same("leases", w.leases(), "10.0.0.2=db-0/Firm")

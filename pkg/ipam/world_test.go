@@ -14,17 +14,19 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 // world is a simulated node over a real store: namespaces come and go, clocks
 // run, the node boots.
 type world struct {
 	t        testing.TB
-	service  *Service
+	service  programs
 	now      lease.Instant
 	netns    map[string]uint64 // path -> inode
 	inPID    map[uint64]bool   // inodes that only a process keeps alive
@@ -46,6 +48,18 @@ type world struct {
 	forgotten []netip.Addr            // neighbours
 }
 
+// programs are the plugin and the agent.
+type programs struct {
+	*transact.Node
+	*plugin
+	*agent
+}
+
+type (
+	plugin = Service
+	agent  = maintain.Service
+)
+
 func newWorld(t testing.TB, ranges ...string) *world {
 	dir := t.TempDir()
 	w := &world{
@@ -55,11 +69,12 @@ func newWorld(t testing.TB, ranges ...string) *world {
 		now: lease.Instant{Wall: time.Unix(1_700_000_000, 0).UTC(), Boot: time.Hour, BootID: "boot-1"},
 	}
 	w.setRanges(ranges...)
-	w.service = &Service{
+	n := &transact.Node{
 		Store: store.New(store.Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}),
 		Host:  w, Plugin: true, Clock: func() lease.Instant { return w.now },
 		Warn: func(s string) { w.warned = append(w.warned, s) },
 	}
+	w.service = programs{n, &plugin{Node: n}, &agent{Node: n}}
 	t.Cleanup(w.check)
 	return w
 }
@@ -103,8 +118,6 @@ func (w *world) setRanges(ranges ...string) {
 }
 
 // The simulated kernel.
-
-func (w *world) BootID() string { return w.now.BootID }
 
 func (w *world) Netns(path string) (lease.Netns, error) {
 	ino, ok := w.netns[path]
@@ -274,10 +287,15 @@ func (w *world) plug(path string, addr netip.Addr) {
 	}
 }
 
+// on names an interface of a container.
+func on(container, ifName string) lease.Attachment {
+	return lease.Attachment{ContainerID: container, IfName: ifName}
+}
+
 // unplug is a DEL for an interface of a sandbox that lives on; then the interface goes.
 func (w *world) unplug(container, ifName string) {
 	w.t.Helper()
-	who := Attachment{container, ifName}
+	who := on(container, ifName)
 	leases, err := w.service.Bound(context.Background(), who)
 	if err != nil {
 		w.t.Fatal(err)
@@ -336,7 +354,7 @@ func (w *world) says(err error, words ...string) {
 
 func (w *world) del(container string) {
 	w.t.Helper()
-	if err := w.service.Release(context.Background(), Attachment{container, "eth0"}, w.where()); err != nil {
+	if err := w.service.Release(context.Background(), on(container, "eth0"), w.where()); err != nil {
 		w.t.Fatalf("DEL of %s: %v", container, err)
 	}
 }

@@ -81,6 +81,12 @@ func ParseHolder(name string) (Holder, bool) {
 	return Holder{ContainerID: containerID, IfName: ifName}, true
 }
 
+// Attachment is CNI's identity of a container's interface in a network.
+type Attachment struct {
+	ContainerID string
+	IfName      string
+}
+
 // Liveness is what is known about a holder. For the holder of a bound lease: whether its network
 // namespace exists. For the last holder of a held lease: Alive while an interface of its namespace
 // has the address; Dead if none has it, or the namespace is no longer at its path. The zero value
@@ -198,6 +204,12 @@ func (l Lease) Key() Key {
 		return Key{}
 	}
 	return Key{Pool: l.Pool, Namespace: l.Namespace, Name: l.Name, IfName: l.Holder.IfName}
+}
+
+// IsRetained reports whether the address is promised to the lease's key: it is bound with a window,
+// or firmly held.
+func (l Lease) IsRetained() bool {
+	return !l.Key().IsZero() && (l.State == Bound && l.Window > 0 || l.State == Held && l.Firm)
 }
 
 // Remaining returns how much of a hold is left: Forever, or 0 to Hold whatever the wall clock did

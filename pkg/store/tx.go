@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -403,6 +404,13 @@ func (tx *Tx) All(fn func(lease.Lease, error) bool) {
 		if !fn(tx.at(k)) {
 			return
 		}
+	}
+}
+
+// Bound returns the bound leases that can be read, in the order of All.
+func (tx *Tx) Bound() iter.Seq[lease.Lease] {
+	return func(yield func(lease.Lease) bool) {
+		tx.All(func(l lease.Lease, err error) bool { return err != nil || l.State != lease.Bound || yield(l) })
 	}
 }
 

@@ -10,9 +10,10 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/env"
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/pkg/transact"
 	"github.com/leasehold-cni/leasehold/test/lab"
 )
 
@@ -94,7 +95,7 @@ func (c *contender) readBesideCommits(callers, tasks int, work, lasts time.Durat
 func (c *contender) callBesideLooks(tasks, rounds int) (calls, looks []time.Duration) {
 	host, err := env.Read(func(string) string { return "" })
 	c.b.check(err)
-	agent := &ipam.Service{Store: c.store(), Host: host.Host, Clock: host.Clock}
+	agent := &maintain.Service{Node: &transact.Node{Store: c.store(), Host: host.Host, Clock: host.Clock}}
 	ctx, stop := context.WithCancel(context.Background())
 	var mu sync.Mutex
 	var wait sync.WaitGroup

@@ -18,6 +18,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/env"
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/pkg/transact"
 	"github.com/leasehold-cni/leasehold/test/lab"
 )
 
@@ -348,7 +349,7 @@ func (c *crowd) store() *store.Store {
 
 // inside makes a call in this process, which is faster than starting the binary.
 func (c *crowd) inside(call lab.Call) lab.Reply {
-	node, err := env.Read(func(name string) string {
+	host, err := env.Read(func(name string) string {
 		return map[string]string{
 			env.StateDir: c.node.StateDir(), env.RunDir: c.node.RunDir(),
 			env.BootIDFile: filepath.Join(c.node.Dir, "boot_id"), env.ClockOffset: c.node.Clock.String(),
@@ -359,10 +360,10 @@ func (c *crowd) inside(call lab.Call) lab.Reply {
 	}
 	var stdout, stderr bytes.Buffer
 	plugin := cniplugin.Plugin{
-		Service: &ipam.Service{
-			Store: store.New(node.Dirs), Host: node.Host, Plugin: true, Clock: node.Clock,
+		Service: &ipam.Service{Node: &transact.Node{
+			Store: store.New(host.Dirs), Host: host.Host, Plugin: true, Clock: host.Clock,
 			Warn: func(text string) { fmt.Fprintln(&stderr, text) },
-		},
+		}},
 		Stdout: &stdout, Stderr: &stderr,
 	}
 	verb := map[string]func(*skel.CmdArgs) error{"ADD": plugin.Add, "DEL": plugin.Del, "CHECK": plugin.Check}[call.Verb]

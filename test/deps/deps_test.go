@@ -37,18 +37,22 @@ var layers = map[string]int{
 	"pkg/hostlocal": 2, // host-local's files
 	"pkg/cniconf":   2, // CNI configurations that runtimes load
 	"pkg/env":       2, // what programs read from their environment
+	"pkg/evidence":  2, // whether holders live
 
 	"pkg/adopt": 3, // what the host shows
 
-	"pkg/ipam": 4, // the use cases
+	"pkg/transact": 4, // one use case in one transaction
 
-	"pkg/cniplugin": 5, // the interface to the runtime
-	"pkg/cli":       5, // the interface to the operator
-	"pkg/agent":     5, // the tasks of the node agent
+	"pkg/ipam":     5, // the CNI verbs
+	"pkg/maintain": 5, // looking after a node
 
-	"pkg/kube/":    6, // what both programs use of Kubernetes
-	"pkg/agent/":   7, // the tasks of the node agent that use Kubernetes
-	"pkg/manager/": 7, // the manager
+	"pkg/cniplugin": 6, // the interface to the runtime
+	"pkg/cli":       6, // the interface to the operator
+	"pkg/agent":     6, // the tasks of the node agent
+
+	"pkg/kube/":    7, // what both programs use of Kubernetes
+	"pkg/agent/":   8, // the tasks of the node agent that use Kubernetes
+	"pkg/manager/": 8, // the manager
 }
 
 // shared is the package that layer 0 may import too.
@@ -71,13 +75,15 @@ var forbidden = []struct {
 	{[]string{"plugins/", "pkg/cniplugin"}, "github.com/spf13/", "the plugin has no command line"},
 	{[]string{"plugins/", "pkg/cniplugin"}, "github.com/mdlayher/", "the agent sends ARP and ND"},
 	{[]string{"plugins/", "pkg/cniplugin"}, module + "/pkg/announce", "the agent sends ARP and ND"},
+	{[]string{"plugins/", "pkg/cniplugin"}, module + "/pkg/maintain", "the agent looks after the node"},
+	{[]string{"pkg/cli", "pkg/agent"}, module + "/pkg/ipam", "only the plugin performs the CNI verbs"},
 	{[]string{"plugins/", "pkg/cniplugin"}, "github.com/containernetworking/plugins/",
 		"host-local is used by tests only"},
 	{[]string{"plugins/", "pkg/cniplugin"}, "net/http", "the plugin uses no network"},
 	{[]string{"plugins/", "pkg/cniplugin"}, "crypto/tls", "the plugin uses no network"},
 	{[]string{"plugins/", "pkg/cniplugin"}, module + "/pkg/cniconf", "the runtime has read the configuration"},
-	{[]string{"pkg/store", "pkg/sandbox", "pkg/hostlocal", "pkg/cniconf", "pkg/adopt", "pkg/ipam", "pkg/env", "pkg/cli",
-		"pkg/agent"}, "k8s.io/",
+	{[]string{"pkg/store", "pkg/sandbox", "pkg/hostlocal", "pkg/cniconf", "pkg/evidence", "pkg/adopt", "pkg/transact",
+		"pkg/ipam", "pkg/maintain", "pkg/env", "pkg/cli", "pkg/agent"}, "k8s.io/",
 		"only pkg/kube, the packages below pkg/agent, pkg/manager and the programs use Kubernetes"},
 }
 
@@ -297,6 +303,9 @@ func TestBreach(t *testing.T) {
 		{"store uses ipam", "pkg/store", "pkg/ipam", false},
 		{"within layer 1", "pkg/store", "pkg/sandbox", false},
 		{"ipam uses adopt", "pkg/ipam", "pkg/adopt", true},
+		{"the verbs use maintain", "pkg/ipam", "pkg/maintain", false},
+		{"maintain uses the verbs", "pkg/maintain", "pkg/ipam", false},
+		{"transact uses the verbs", "pkg/transact", "pkg/ipam", false},
 		{"adopt uses ipam", "pkg/adopt", "pkg/ipam", false},
 		{"ipam uses cniplugin", "pkg/ipam", "pkg/cniplugin", false},
 		{"the loops without Kubernetes use a task", "pkg/agent", "pkg/agent/publish", false},

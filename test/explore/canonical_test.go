@@ -234,7 +234,7 @@ func (f *canonicalForm) bootName(id string) string {
 	switch {
 	case id == "":
 		return "none"
-	case id == (host{&f.kernel, f.config}).BootID():
+	case id == (host{&f.kernel, f.config}).bootID():
 		return "this"
 	}
 	if _, met := f.boots[id]; !met {

@@ -19,8 +19,10 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 // kind is the kind of an event.
@@ -128,9 +130,14 @@ func hostRange(text string) allocator.Range {
 	return allocator.Range{Subnet: types.IPNet(*prefix), RangeStart: net.ParseIP(from), RangeEnd: net.ParseIP(to)}
 }
 
-// service returns what a new process of the plugin or the agent uses.
-func (w *simulation) service() *ipam.Service {
-	return &ipam.Service{
+// plugin returns what a new process of the plugin uses.
+func (w *simulation) plugin() *ipam.Service { return &ipam.Service{Node: w.machine()} }
+
+// agent returns what a new process of the agent uses.
+func (w *simulation) agent() *maintain.Service { return &maintain.Service{Node: w.machine()} }
+
+func (w *simulation) machine() *transact.Node {
+	return &transact.Node{
 		Store:     store.New(store.Dirs{State: w.path(stateDir), Run: w.path(runDir)}),
 		Host:      host{&w.kernel, w.config},
 		Clock:     w.kernel.now,
@@ -217,7 +224,7 @@ func (w *simulation) run(e event) (out outcome) {
 	case gc:
 		out.err = w.collect(e.net)
 	case check:
-		out.err = w.service().Verify(context.Background(), w.request(e.sandbox))
+		out.err = w.plugin().Verify(context.Background(), w.request(e.sandbox))
 	case hostAdd:
 		w.create(e.sandbox)
 		return w.hostAssign(e.sandbox)
@@ -226,7 +233,7 @@ func (w *simulation) run(e event) (out outcome) {
 	case agent:
 		out.err = w.round()
 	case snapshot:
-		s := w.service()
+		s := w.machine()
 		if out.err = s.Store.WriteSnapshot(context.Background(), s.Clock()); store.IsEmpty(out.err) {
 			out.err = nil
 		}
@@ -329,7 +336,7 @@ func (w *simulation) assign(sandbox int) (out outcome) {
 	}
 	ctx, cancel := w.recorded()
 	defer cancel()
-	r, err := w.service().Assign(ctx, w.request(sandbox))
+	r, err := w.plugin().Assign(ctx, w.request(sandbox))
 	for i, a := range r.Addresses {
 		out.addrs[i] = a.Address.Addr()
 	}
@@ -340,12 +347,12 @@ func (w *simulation) assign(sandbox int) (out outcome) {
 func (w *simulation) release(sandbox int) error {
 	ctx, cancel := w.recorded()
 	defer cancel()
-	return w.service().Release(ctx, w.attachment(sandbox), w.where(w.netOf(sandbox)))
+	return w.plugin().Release(ctx, w.attachment(sandbox), w.where(w.netOf(sandbox)))
 }
 
 // collect is a GC of a network.
 func (w *simulation) collect(net int) error {
-	var valid []ipam.Attachment
+	var valid []lease.Attachment
 	for b := range w.sandboxCount() {
 		if w.isValid(b) && w.netOf(b) == net {
 			valid = append(valid, w.attachment(b))
@@ -353,14 +360,14 @@ func (w *simulation) collect(net int) error {
 	}
 	ctx, cancel := w.recorded()
 	defer cancel()
-	return w.service().Collect(ctx, w.pool(net), valid)
+	return w.plugin().Collect(ctx, w.pool(net), valid)
 }
 
 // isValid reports whether a runtime lists a sandbox as valid.
 func (w *simulation) isValid(b int) bool { return w.spaces[b].alive() && !w.sandboxes[b].deleted }
 
-func (w *simulation) attachment(sandbox int) ipam.Attachment {
-	return ipam.Attachment{ContainerID: w.sandboxName(sandbox), IfName: ifName}
+func (w *simulation) attachment(sandbox int) lease.Attachment {
+	return lease.Attachment{ContainerID: w.sandboxName(sandbox), IfName: ifName}
 }
 
 func (w *simulation) where(net int) ipam.PoolHint {
@@ -372,7 +379,7 @@ func (w *simulation) where(net int) ipam.PoolHint {
 func (w *simulation) round() error {
 	ctx, cancel := w.recorded()
 	defer cancel()
-	s := w.service()
+	s := w.agent()
 	if err := s.Follow(ctx, w.annotations()); err != nil {
 		return err
 	}
@@ -384,8 +391,8 @@ func (w *simulation) round() error {
 		return err
 	}
 	// The steps of a plan may share transactions; here each has its own.
-	for _, action := range ipam.Plan(v) {
-		if _, err := s.Act(ctx, []ipam.Action{action}); err != nil {
+	for _, action := range maintain.Plan(v) {
+		if _, err := s.Act(ctx, []maintain.Action{action}); err != nil {
 			return err
 		}
 	}
@@ -395,7 +402,7 @@ func (w *simulation) round() error {
 	if v, err = s.Survey(ctx); err != nil {
 		return err
 	}
-	for _, left := range ipam.Plan(v) {
+	for _, left := range maintain.Plan(v) {
 		return fmt.Errorf("%w: %s %s: %s", errUnsettled, left.Do, left.Lease.Address, left.Reason)
 	}
 	return nil
@@ -405,10 +412,10 @@ func (w *simulation) round() error {
 var errUnsettled = errors.New("the next round would have something to do")
 
 // annotations returns the annotations of the pods that only the agent sees.
-func (w *simulation) annotations() (out []ipam.PodWindow) {
+func (w *simulation) annotations() (out []maintain.PodWindow) {
 	for p, c := range w.pods {
 		if b := w.newest(p); c.agentOnly && w.isValid(b) {
-			out = append(out, ipam.PodWindow{
+			out = append(out, maintain.PodWindow{
 				Namespace: "ns", Name: podName(p), UID: "uid-" + w.sandboxName(b), Window: c.window,
 			})
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 // node is the part of a state that is not on the disk: the kernel, and the results of calls with
@@ -99,7 +100,7 @@ func (w *simulation) account(e event, out outcome) string {
 		}
 	case lateAdd:
 		excused := errors.Is(out.err, store.ErrBusy) && w.locked[w.netOf(e.sandbox)] ||
-			errors.Is(out.err, ipam.ErrNoEvidence) && w.damage.lost
+			errors.Is(out.err, transact.ErrNoEvidence) && w.damage.lost
 		if e.killed == 0 && !excused && !errors.Is(out.err, ipam.ErrNetns) {
 			return fmt.Sprintf("an ADD of a sandbox that has ended returned %v, %v", out.addrs, out.err)
 		}
@@ -299,7 +300,7 @@ func (w *simulation) inUse(b int, a netip.Addr) string {
 func (w *simulation) accountRefusal(b int, err error) string {
 	switch {
 	case errors.Is(err, store.ErrBusy) && w.locked[w.netOf(b)]:
-	case errors.Is(err, ipam.ErrNoEvidence) && w.damage.lost:
+	case errors.Is(err, transact.ErrNoEvidence) && w.damage.lost:
 	case errors.Is(err, ipam.ErrAddressInUse), errors.Is(err, ipam.ErrExhausted):
 		if w.heldFor(w.podOf(b)).IsValid() && !w.siblingSeemsAlive(b) && !w.locked[w.netOf(b)] {
 			return fmt.Sprintf("I2: pod %s was refused the address that is held for it: %v", podName(w.podOf(b)), err)

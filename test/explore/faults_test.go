@@ -25,10 +25,10 @@ type change struct{ file, from, to string }
 var faults = []fault{
 	{
 		name: "a DEL releases every bound lease", model: "windows", finds: "I4:",
-		in: []change{{"pkg/ipam/release.go", `reason string) error {
-	leases, err := c.tx.ByHolder(who.ContainerID, who.IfName)`, `reason string) error {
-	leases, err := c.tx.ByHolder(who.ContainerID, who.IfName)
-	c.tx.All(func(l lease.Lease, _ error) bool {
+		in: []change{{"pkg/transact/end.go", `reason string) error {
+	leases, err := c.Tx.ByHolder(who.ContainerID, who.IfName)`, `reason string) error {
+	leases, err := c.Tx.ByHolder(who.ContainerID, who.IfName)
+	c.Tx.All(func(l lease.Lease, _ error) bool {
 		if l.State == lease.Bound && len(leases) == 0 {
 			leases = append(leases, l)
 		}
@@ -37,11 +37,11 @@ var faults = []fault{
 	},
 	{
 		name: "the boot id is ignored", model: "windows", finds: "I2:",
-		in: []change{{"pkg/ipam/service.go", `newEvidence(s.Host, now.BootID, `, `newEvidence(s.Host, "", `}},
+		in: []change{{"pkg/transact/node.go", `evidence.New(n.Host, now.BootID, `, `evidence.New(n.Host, "", `}},
 	},
 	{
 		name: "unknown counts as dead", model: "namespaces", finds: "I1:", quick: true,
-		in: []change{{"pkg/ipam/evidence.go", `case life != lease.Unknown:`, `case life == lease.Unknown:
+		in: []change{{"pkg/evidence/evidence.go", `case life != lease.Unknown:`, `case life == lease.Unknown:
 		return lease.Dead, nil
 	case life != lease.Unknown:`}},
 	},
@@ -55,15 +55,15 @@ var faults = []fault{
 	},
 	{
 		name: "a file is written before the commit", model: "kills", finds: "order:", quick: true,
-		in: []change{{"pkg/ipam/mirror.go",
+		in: []change{{"pkg/transact/mirror.go",
 			`c.mirrors.change(at.Pool, at.Address, old.State == lease.Bound)`,
-			`if err := mirror.Write(next, c.now); err != nil {
+			`if err := mirror.Write(next, c.Now); err != nil {
 			return err
 		}`}},
 	},
 	{
 		name: "a file is removed after the commit", model: "one pod", finds: "order:|I3:", depth: "5",
-		in: []change{{"pkg/ipam/mirror.go", `
+		in: []change{{"pkg/transact/mirror.go", `
 		c.mirrors.remove(mirror, at.Address)
 	}`, `
 		c.mirrors.after = append(c.mirrors.after, func() error { c.mirrors.remove(mirror, at.Address); return nil })
@@ -71,7 +71,7 @@ var faults = []fault{
 	},
 	{
 		name: "an old snapshot is trusted", model: "old snapshot", finds: "I4:", depth: "8",
-		in: []change{{"pkg/ipam/learn.go", `known := c.tx.Adopted(p)`, `known := false`}},
+		in: []change{{"pkg/transact/learn.go", `known := c.Tx.Adopted(p)`, `known := false`}},
 	},
 	{
 		name: "the file of a firm hold names its container", model: "host-local", finds: "by host-local: I", depth: "4",
@@ -86,7 +86,7 @@ var faults = []fault{
 	{
 		name: "files that a killed call has left out are not written", model: "host-local", finds: "by host-local: I1:",
 		depth: "4",
-		in:    []change{{"pkg/ipam/learn.go", `if leases != c.tx.LeaseCount(s.pool) {`, `if leases < 0 {`}},
+		in:    []change{{"pkg/transact/learn.go", `if leases != c.Tx.LeaseCount(s.Pool) {`, `if leases < 0 {`}},
 	},
 	{
 		name: "a hold of an earlier boot counts the time of this one twice", model: "windows", finds: "I2:",
@@ -94,8 +94,8 @@ var faults = []fault{
 	},
 	{
 		name: "the window that is stored for a pod is ignored", model: "agent only", finds: "I2:", depth: "7",
-		in: []change{{"pkg/ipam/assign.go", `if stored, ok := a.tx.Window(a.key); ok {`,
-			`if stored, ok := a.tx.Window(a.key); ok && stored < 0 {`}},
+		in: []change{{"pkg/ipam/assign.go", `if stored, ok := a.Tx.Window(a.key); ok {`,
+			`if stored, ok := a.Tx.Window(a.key); ok && stored < 0 {`}},
 	},
 	{
 		name: "within a boot an older file does not count either", model: "shared clock", finds: "I1:", depth: "7",
@@ -113,7 +113,7 @@ var faults = []fault{
 		name: "only those leases lose the key whose address is in use", model: "one address less",
 		finds: "store.Check:", depth: "6",
 		in: []change{{"pkg/ipam/assign.go", `	for _, l := range a.former {
-		if isKept(l) {
+		if l.IsRetained() {
 			a.superseded = append(a.superseded, l)
 		}
 	}
@@ -127,7 +127,7 @@ var faults = []fault{
 	},
 	{
 		name: "the limit of holds counts bound leases", model: "share", finds: "I2:", quick: true,
-		in: []change{{"pkg/ipam/evidence.go", `Counts(l.Pool, l.Set).Firm`, `Counts(l.Pool, l.Set).Bound`}},
+		in: []change{{"pkg/transact/end.go", `Counts(l.Pool, l.Set).Firm`, `Counts(l.Pool, l.Set).Bound`}},
 	},
 }
 

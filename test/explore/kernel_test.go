@@ -87,13 +87,11 @@ func (k *kernel) reboot() {
 
 func (n namespace) alive() bool { return n.phase == living || n.phase == hidden }
 
-// host implements ipam.Host.
+// host implements transact.Host.
 type host struct {
 	*kernel
 	config
 }
-
-func (h host) BootID() string { return h.bootID() }
 
 func (h host) at(path string) (namespace, bool) {
 	for b := range h.sandboxCount() {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 // probe is how it is proven that no address is lost permanently: all sandboxes end without a DEL,
@@ -69,8 +71,8 @@ func (w *simulation) assignAll(net int) {
 		_ = w.probeAdd(net, n)
 	}
 	for n := range w.size(net) {
-		who := ipam.Attachment{ContainerID: probeName(net, n), IfName: ifName}
-		must(w.service().Release(context.Background(), who, w.where(net)))
+		who := lease.Attachment{ContainerID: probeName(net, n), IfName: ifName}
+		must(w.plugin().Release(context.Background(), who, w.where(net)))
 	}
 }
 
@@ -108,14 +110,14 @@ func (w *simulation) fill(net int) string {
 }
 
 func (w *simulation) probeAdd(net, n int) error {
-	s, ctx := w.service(), context.Background()
+	s, ctx := w.plugin(), context.Background()
 	r := ipam.Request{
 		Pool: w.pool(net), ContainerID: probeName(net, n), IfName: ifName, NetnsPath: "/none",
 		Sets: w.leaseSets(net), Options: w.options(),
 	}
 	_, err := s.Assign(ctx, r)
-	if errors.Is(err, ipam.ErrNoEvidence) && w.damage.lost {
-		must(s.AcceptLoss(ctx))
+	if errors.Is(err, transact.ErrNoEvidence) && w.damage.lost {
+		must(w.agent().AcceptLoss(ctx))
 		_, err = s.Assign(ctx, r)
 	}
 	return err

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
 // search is a breadth-first search of a model: all states that one event leads to, then all that
@@ -128,8 +128,8 @@ func (w *simulation) prepare() {
 	w.node = newNode(w.config)
 	for n := range w.nets {
 		if w.known {
-			unknown := ipam.Attachment{ContainerID: "unknown", IfName: ifName}
-			must(w.service().Release(context.Background(), unknown, w.where(n)))
+			unknown := lease.Attachment{ContainerID: "unknown", IfName: ifName}
+			must(w.plugin().Release(context.Background(), unknown, w.where(n)))
 		}
 	}
 	w.kernel.pass(step)

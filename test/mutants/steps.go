@@ -28,7 +28,7 @@ type target struct {
 
 // The programs' tests are the last, for the programs have to be built for them.
 var (
-	service = []string{"./pkg/ipam"}
+	service = []string{"./pkg/ipam", "./pkg/maintain"}
 	node    = []string{"./test/explore", "./test/script", "./test/agent", "./test/crash", "./test/netns"}
 
 	targets = []target{
@@ -38,7 +38,10 @@ var (
 		{"pkg/hostlocal", slices.Concat([]string{"./pkg/adopt"}, service, node)},
 		{"pkg/adopt", slices.Concat(service, node)},
 		{"pkg/sandbox", slices.Concat(service, node)},
+		{"pkg/evidence", slices.Concat(service, node)},
+		{"pkg/transact", slices.Concat(service, node)},
 		{"pkg/ipam", slices.Concat([]string{"./pkg/cniplugin"}, node)},
+		{"pkg/maintain", slices.Concat([]string{"./pkg/ipam"}, node)},
 		{"pkg/cniplugin", node},
 		{"pkg/agent", []string{"./test/agent", "./test/netns"}},
 		{"pkg/agent/retention", nil},

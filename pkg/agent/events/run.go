@@ -12,9 +12,9 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/kube/once"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/notify"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
@@ -31,7 +31,7 @@ const (
 
 // Events is the task that creates Events from the store's journal.
 type Events struct {
-	Service *ipam.Service
+	Service *maintain.Service
 	Node    string
 	Client  rest.Interface
 	Pods    *podcache.Pods

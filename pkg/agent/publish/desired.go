@@ -14,10 +14,10 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 )
 
 // nodeIdentity identifies the node.
@@ -26,23 +26,18 @@ type nodeIdentity struct{ Name, UID string }
 // confirmedAfter is how long a sandbox must live to show that its pod can start on this node.
 const confirmedAfter = 30 * time.Second
 
-// isKept reports whether a lease is retained: bound with a window, or firmly held.
-func isKept(l lease.Lease) bool {
-	return !l.Key().IsZero() && (l.State == lease.Bound && l.Window > 0 || l.State == lease.Held && l.Firm)
-}
-
 // wanted is the desired state of an object.
 type wanted struct {
 	Object ipamv1.IPReservation
 	Since  lease.Instant // when the pod got or released its addresses
-	Leases []ipam.Ref
+	Leases []maintain.Ref
 }
 
 // plan is what a pass has to do.
 type plan struct {
 	Objects map[informer.Name]wanted // by the object's name
 	// Release lists the leases of each pod whose object requests their release (spec.release).
-	Release [][]ipam.Ref
+	Release [][]maintain.Ref
 	// RequeueAfter is the time until the plan changes by itself, 0 for never.
 	RequeueAfter time.Duration
 }
@@ -50,12 +45,12 @@ type plan struct {
 // makePlan returns the plan for the leases of a node, its pods and the existing objects, which
 // contain requests of users and whether the sandbox was confirmed before.
 func makePlan(
-	node nodeIdentity, view ipam.NodeView, pods map[informer.Name]podcache.Pod,
+	node nodeIdentity, view maintain.NodeView, pods map[informer.Name]podcache.Pod,
 	existing map[informer.Name]*ipamv1.IPReservation,
 ) plan {
 	plan := plan{Objects: map[informer.Name]wanted{}}
 	for pod, leases := range retention.ByPod(view.Leases) {
-		leases = slices.DeleteFunc(leases, func(l lease.Lease) bool { return !isKept(l) || l.Lapsed(view.Now) })
+		leases = slices.DeleteFunc(leases, func(l lease.Lease) bool { return !l.IsRetained() || l.Lapsed(view.Now) })
 		if len(leases) == 0 {
 			continue
 		}
@@ -101,7 +96,7 @@ func want(node nodeIdentity, pod informer.Name, leases []lease.Lease, now lease.
 	var until time.Time
 	endless := false
 	for _, l := range leases {
-		w.Leases = append(w.Leases, ipam.RefTo(l))
+		w.Leases = append(w.Leases, maintain.RefTo(l))
 		texts = append(texts, l.Address.String())
 		status.Addresses = append(status.Addresses, ipamv1.Address{
 			Network: l.Pool.Network, Interface: l.Holder.IfName, Address: l.Address.String()})

@@ -16,10 +16,10 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/notify"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
@@ -40,7 +40,7 @@ const (
 
 // Publisher is the task that writes the node's IPReservations.
 type Publisher struct {
-	Service *ipam.Service
+	Service *maintain.Service
 	Node    string
 	Core    rest.Interface
 	Pods    *podcache.Pods
@@ -58,7 +58,7 @@ type Publisher struct {
 	noEffect map[informer.Name]attempt
 	node     nodeIdentity // the UID is empty while it is not known
 	plan     map[informer.Name]wanted
-	view     ipam.NodeView // that the plan was made from, without leases
+	view     maintain.NodeView // that the plan was made from, without leases
 }
 
 // attempt is an apply that changed nothing: the object with its resource version, and the time.
@@ -133,9 +133,9 @@ func (p *Publisher) pass(ctx context.Context) (requeueAfter time.Duration) {
 	if node.UID == "" {
 		return 0 // identify wakes the loop when it is known
 	}
-	view, err := p.Service.List(ctx, isKept)
+	view, err := p.Service.List(ctx, lease.Lease.IsRetained)
 	if store.IsEmpty(err) {
-		view, err = ipam.NodeView{}, nil // all networks are unknown, so nothing is deleted
+		view, err = maintain.NodeView{}, nil // all networks are unknown, so nothing is deleted
 	}
 	if err != nil {
 		p.logProblem("reading the leases failed, reservations not updated", err)
@@ -182,7 +182,7 @@ func (p *Publisher) logProblem(message string, err error) {
 	p.problem = text
 }
 
-func (p *Publisher) set(plan plan, view ipam.NodeView) {
+func (p *Publisher) set(plan plan, view maintain.NodeView) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	view.Leases, view.Windows = nil, nil
@@ -215,7 +215,7 @@ func (p *Publisher) identify(ctx context.Context) (requeueAfter time.Duration) {
 	return wait.Jitter(retry/2, 1)
 }
 
-func (p *Publisher) release(ctx context.Context, pods [][]ipam.Ref) error {
+func (p *Publisher) release(ctx context.Context, pods [][]maintain.Ref) error {
 	err := p.Service.RevokePods(ctx, pods, "released by spec.release of its reservation")
 	if err != nil {
 		return err

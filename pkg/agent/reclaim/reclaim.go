@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -29,7 +29,7 @@ const (
 
 // Holds is the task that ends such holds.
 type Holds struct {
-	Service *ipam.Service
+	Service *maintain.Service
 	Node    string
 	Clients *informer.Clients
 	Log     *slog.Logger
@@ -141,9 +141,9 @@ func (h *Holds) endOrphaned(ctx context.Context, held map[informer.Name][]lease.
 }
 
 func (h *Holds) end(ctx context.Context, leases []lease.Lease, reason string) {
-	var refs []ipam.Ref
+	var refs []maintain.Ref
 	for _, l := range leases {
-		refs = append(refs, ipam.RefTo(l))
+		refs = append(refs, maintain.RefTo(l))
 	}
 	if err := h.Service.EndHolds(ctx, refs, reason); err != nil {
 		h.Log.Warn("ending a hold failed", "error", err)

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -49,8 +49,8 @@ func keepsName(p podcache.Pod) bool {
 
 // Decide returns the window that a pod's leases should have. It returns an error if the annotation
 // is invalid; then the window in the store must not change.
-func Decide(p podcache.Pod) (ipam.PodWindow, error) {
-	w := ipam.PodWindow{Namespace: p.Namespace, Name: p.Name.Name, UID: p.UID}
+func Decide(p podcache.Pod) (maintain.PodWindow, error) {
+	w := maintain.PodWindow{Namespace: p.Namespace, Name: p.Name.Name, UID: p.UID}
 	if !p.HasAnnotation {
 		return w, nil
 	}
@@ -70,8 +70,8 @@ func Decide(p podcache.Pod) (ipam.PodWindow, error) {
 
 // plan is what a pass has to do.
 type plan struct {
-	Follow  []ipam.PodWindow        // windows of pods with a lease whose window differs
-	Expect  []ipam.PendingPod       // starting pods whose hold is about to end
+	Follow  []maintain.PodWindow    // windows of pods with a lease whose window differs
+	Expect  []maintain.PendingPod   // starting pods whose hold is about to end
 	Invalid map[informer.Name]error // pods with an invalid annotation
 	// RequeueAfter is the time until the hold of a starting pod will be about to end, 0 for none.
 	RequeueAfter time.Duration
@@ -79,7 +79,7 @@ type plan struct {
 
 // makePlan returns the plan for the pods of a node and the leases in its store. It is idempotent:
 // for leases that were changed as planned, the plan is empty.
-func makePlan(pods map[informer.Name]podcache.Pod, view ipam.NodeView) plan {
+func makePlan(pods map[informer.Name]podcache.Pod, view maintain.NodeView) plan {
 	plan := plan{Invalid: map[informer.Name]error{}}
 	for name, leases := range ByPod(view.Leases) {
 		if p, ok := pods[name]; ok {
@@ -107,14 +107,14 @@ func ByPod(leases []lease.Lease) map[informer.Name][]lease.Lease {
 	return out
 }
 
-func (plan *plan) follow(p podcache.Pod, leases []lease.Lease, view ipam.NodeView) {
+func (plan *plan) follow(p podcache.Pod, leases []lease.Lease, view maintain.NodeView) {
 	w, err := Decide(p)
 	if err != nil {
 		return
 	}
 	for _, l := range leases {
 		stored, known := view.Windows[l.Key()]
-		if ipam.FollowsWindow(w, l) || ipam.StoresWindow(w, l, stored, known) {
+		if maintain.FollowsWindow(w, l) || maintain.StoresWindow(w, l, stored, known) {
 			plan.Follow = append(plan.Follow, w)
 			return
 		}
@@ -137,7 +137,7 @@ func (plan *plan) expect(p podcache.Pod, leases []lease.Lease, now lease.Instant
 	switch {
 	case rest == lease.Forever:
 	case rest <= DeferBelow:
-		plan.Expect = append(plan.Expect, ipam.PendingPod{Namespace: p.Namespace, Name: p.Name.Name})
+		plan.Expect = append(plan.Expect, maintain.PendingPod{Namespace: p.Namespace, Name: p.Name.Name})
 		plan.requeueAfter(DeferTo - DeferBelow)
 	default:
 		plan.requeueAfter(rest - DeferBelow)

@@ -8,9 +8,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 )
 
 var (
@@ -85,10 +85,10 @@ func held(uid string, hold, since time.Duration) lease.Lease {
 
 func TestMake(t *testing.T) {
 	const hour = time.Hour
-	follow := func(w time.Duration) []ipam.PodWindow {
-		return []ipam.PodWindow{{Namespace: "db", Name: "db-0", UID: "u1", Window: w}}
+	follow := func(w time.Duration) []maintain.PodWindow {
+		return []maintain.PodWindow{{Namespace: "db", Name: "db-0", UID: "u1", Window: w}}
 	}
-	expect := []ipam.PendingPod{{Namespace: "db", Name: "db-0"}}
+	expect := []maintain.PendingPod{{Namespace: "db", Name: "db-0"}}
 	deleted := pod("60")
 	deleted.Expected = false
 	for _, c := range []struct {
@@ -123,7 +123,7 @@ func TestMake(t *testing.T) {
 			plan{Expect: expect, RequeueAfter: time.Minute}},
 		{"the pod has its sandbox", pod("60"), []lease.Lease{bound("u1", hour), held("u0", hour, hour)}, hour, plan{}},
 	} {
-		view := ipam.NodeView{Leases: c.leases, Windows: map[lease.Key]time.Duration{}, Now: now}
+		view := maintain.NodeView{Leases: c.leases, Windows: map[lease.Key]time.Duration{}, Now: now}
 		for _, l := range c.leases {
 			if c.stored > 0 {
 				view.Windows[l.Key()] = c.stored

@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -19,7 +19,7 @@ const (
 
 // Windows is the task that sets the windows of a node's leases.
 type Windows struct {
-	Service *ipam.Service
+	Service *maintain.Service
 	Pods    *podcache.Pods
 	Log     *slog.Logger
 	// Invalid is called for every pod with an invalid annotation, in each pass.

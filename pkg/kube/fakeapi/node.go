@@ -10,10 +10,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 // Boot is the boot id of a Node.
@@ -24,7 +25,7 @@ var Log = slog.New(slog.DiscardHandler)
 
 // Node is a node with a real store, whose host is the real kernel with another boot id.
 type Node struct {
-	*ipam.Service
+	*maintain.Service
 	Pool lease.Pool
 
 	t testing.TB
@@ -39,13 +40,14 @@ func NewNode(t testing.TB) Node {
 		t.Fatal(err)
 	}
 	started := time.Now()
-	n := Node{t: t, Pool: lease.Pool{DataDir: filepath.Join(dir, "networks"), Network: "net"}, Service: &ipam.Service{
+	service := &maintain.Service{Node: &transact.Node{
 		Store: store.New(store.Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}),
 		Host:  sandbox.New("/proc", boot),
 		Clock: func() lease.Instant {
 			return lease.Instant{Wall: time.Now(), Boot: time.Hour + time.Since(started), BootID: Boot}
 		},
 	}}
+	n := Node{t: t, Pool: lease.Pool{DataDir: filepath.Join(dir, "networks"), Network: "net"}, Service: service}
 	// as ADD does
 	n.Update(func(tx *store.Tx) error {
 		return errors.Join(tx.SetNamespaceIDs(n.Host.NamespaceIDs(Boot)), tx.SetAdopted(n.Pool))

@@ -18,22 +18,25 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/env"
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 var version string // set at link time
 
 func main() {
 	signal.Ignore(syscall.SIGPIPE) // a result that cannot be written must release its address
-	node, err := env.Read(os.Getenv)
+	host, err := env.Read(os.Getenv)
 	if err != nil {
 		_ = types.NewError(types.ErrInvalidEnvironmentVariables, err.Error(), "unset the variable").Print()
 		os.Exit(1)
 	}
-	leases := store.New(node.Dirs)
+	leases := store.New(host.Dirs)
 	plugin := cniplugin.Plugin{
-		Service: &ipam.Service{Store: leases, Host: node.Host, Plugin: true, Clock: node.Clock, Warn: warn},
+		Service: &ipam.Service{Node: &transact.Node{
+			Store: leases, Host: host.Host, Plugin: true, Clock: host.Clock, Warn: warn,
+		}},
 		LogCall: leases.LogCall,
-		Links:   node.Host,
+		Links:   host.Host,
 		Stdout:  os.Stdout,
 		Stderr:  os.Stderr,
 

@@ -12,10 +12,11 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
 	"github.com/leasehold-cni/leasehold/pkg/agent/publish"
 	"github.com/leasehold-cni/leasehold/pkg/env"
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 // publishing returns the tasks of the node agent that publish the leases of a node.
@@ -32,8 +33,8 @@ func (f *Fleet) publishing(n *Node) ([]agent.Task, error) {
 	pods := podcache.New(clients.Core, n.Name)
 	objects := publish.NewObjects(clients.IPAM, n.Name, log)
 	publisher := &publish.Publisher{
-		Service: &ipam.Service{Store: store.New(n.Dirs), Host: here.Host, Clock: here.Clock,
-			CacheDirs: []string{n.caches()}},
+		Service: &maintain.Service{Node: &transact.Node{Store: store.New(n.Dirs), Host: here.Host, Clock: here.Clock,
+			CacheDirs: []string{n.caches()}}},
 		Node: n.Name, Core: clients.Core, Pods: pods, Objects: objects, Log: log,
 		Metrics: publish.NewMetrics(prometheus.NewRegistry()),
 	}

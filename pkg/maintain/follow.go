@@ -1,4 +1,4 @@
-package ipam
+package maintain
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 // The use cases of whoever knows the node's pods: the agent (docs/design.md, "What it does with the
@@ -28,21 +29,21 @@ type PodWindow struct {
 // keys of that name, so that later ADDs need nobody to tell them. What is so
 // already is not written.
 func (s *Service) Follow(ctx context.Context, pods []PodWindow) error {
-	_, err := s.inSteps(ctx, len(pods), func(c *call, i int) error { return c.follow(pods[i]) })
+	_, err := s.inSteps(ctx, len(pods), func(c *transact.Call, i int) error { return follow(c, pods[i]) })
 	return err
 }
 
-func (c *call) follow(p PodWindow) error {
-	leases, err := c.tx.ByPod(p.Namespace, p.Name)
+func follow(c *transact.Call, p PodWindow) error {
+	leases, err := c.Tx.ByPod(p.Namespace, p.Name)
 	if err != nil {
 		return err
 	}
 	for _, l := range leases {
-		if err := c.setWindow(l, p); err != nil {
+		if err := setWindow(c, l, p); err != nil {
 			return err
 		}
-		if stored, known := c.tx.Window(l.Key()); StoresWindow(p, l, stored, known) {
-			if err := c.tx.SetWindow(l.Key(), p.Window, c.now.Wall); err != nil {
+		if stored, known := c.Tx.Window(l.Key()); StoresWindow(p, l, stored, known) {
+			if err := c.Tx.SetWindow(l.Key(), p.Window, c.Now.Wall); err != nil {
 				return err
 			}
 		}
@@ -65,23 +66,23 @@ func StoresWindow(p PodWindow, l lease.Lease, stored time.Duration, known bool) 
 	return p.Window > 0 || l.Window > 0
 }
 
-func (c *call) setWindow(l lease.Lease, p PodWindow) error {
+func setWindow(c *transact.Call, l lease.Lease, p PodWindow) error {
 	if !FollowsWindow(p, l) {
 		return nil
 	}
-	full := l.State == lease.Held && !l.Firm && c.isFull(l)
-	next, err := lease.Apply(l, lease.SetWindow{UID: p.UID, Window: p.Window, Owner: p.Owner, Limited: full}, c.now)
+	full := l.State == lease.Held && !l.Firm && c.IsFull(l)
+	next, err := lease.Apply(l, lease.SetWindow{UID: p.UID, Window: p.Window, Owner: p.Owner, Limited: full}, c.Now)
 	if err != nil {
 		return err
 	}
-	if err := c.put(l, next); err != nil {
+	if err := c.Put(l, next); err != nil {
 		return err
 	}
 	switch {
 	case full && next.Window > 0:
-		return c.log(l, store.EventLimited, "maxHeldShare is reached: the hold is a short one")
+		return c.Log(l, store.EventLimited, "maxHeldShare is reached: the hold is a short one")
 	case next.Window < p.Window:
-		return c.log(l, store.EventLimited, fmt.Sprintf("the window of %s is cut to %s", lease.FormatWindow(p.Window),
+		return c.Log(l, store.EventLimited, fmt.Sprintf("the window of %s is cut to %s", lease.FormatWindow(p.Window),
 			lease.FormatWindow(next.Window)))
 	}
 	return nil
@@ -93,21 +94,21 @@ type PendingPod struct{ Namespace, Name string }
 // Defer puts off the end of the firm holds of pods that are about to come back:
 // at least rest is left from now on.
 func (s *Service) Defer(ctx context.Context, pods []PendingPod, rest time.Duration) error {
-	_, err := s.inSteps(ctx, len(pods), func(c *call, i int) error { return c.deferEnd(pods[i], rest) })
+	_, err := s.inSteps(ctx, len(pods), func(c *transact.Call, i int) error { return deferEnd(c, pods[i], rest) })
 	return err
 }
 
-func (c *call) deferEnd(p PendingPod, rest time.Duration) error {
-	leases, err := c.tx.ByPod(p.Namespace, p.Name)
+func deferEnd(c *transact.Call, p PendingPod, rest time.Duration) error {
+	leases, err := c.Tx.ByPod(p.Namespace, p.Name)
 	if err != nil {
 		return err
 	}
 	for _, l := range leases {
-		next, err := lease.Apply(l, lease.Defer{Rest: rest}, c.now)
+		next, err := lease.Apply(l, lease.Defer{Rest: rest}, c.Now)
 		if err != nil {
 			continue // no firm hold (any more)
 		}
-		if err := c.put(l, next); err != nil {
+		if err := c.Put(l, next); err != nil {
 			return err
 		}
 	}
@@ -131,29 +132,31 @@ func RefTo(l lease.Lease) Ref { return Ref{l.Pool, l.Address, l.ID} }
 //
 // ErrNoHostView where the host cannot be seen: there the living look dead.
 func (s *Service) RevokePods(ctx context.Context, pods [][]Ref, reason string) error {
-	_, err := s.inSteps(ctx, len(pods), func(c *call, i int) error { return c.endLeases(pods[i], reason, true) })
+	_, err := s.inSteps(ctx, len(pods), func(c *transact.Call, i int) error {
+		return endLeases(c, pods[i], reason, true)
+	})
 	return err
 }
 
 // EndHolds is RevokePods for the holds of one pod: where it is back, nothing changes.
 func (s *Service) EndHolds(ctx context.Context, refs []Ref, reason string) error {
-	_, err := s.inSteps(ctx, 1, func(c *call, _ int) error { return c.endLeases(refs, reason, false) })
+	_, err := s.inSteps(ctx, 1, func(c *transact.Call, _ int) error { return endLeases(c, refs, reason, false) })
 	return err
 }
 
-func (c *call) endLeases(refs []Ref, reason string, bound bool) error {
-	if err := c.proveView(); err != nil {
+func endLeases(c *transact.Call, refs []Ref, reason string, bound bool) error {
+	if err := c.ProveView(); err != nil {
 		return err
 	}
 	for _, r := range refs {
-		l, err := c.tx.Get(r.Pool, r.Address)
+		l, err := c.Tx.Get(r.Pool, r.Address)
 		if err != nil {
 			return err
 		}
 		if l.ID != r.ID || l.Key().IsZero() || l.State == lease.Bound && !bound {
 			continue
 		}
-		if _, err := c.move(l, c.ending(l), store.EventRevoked, reason); err != nil {
+		if _, err := c.Move(l, ending(c, l), store.EventRevoked, reason); err != nil {
 			return err
 		}
 	}
@@ -162,11 +165,11 @@ func (c *call) endLeases(refs []Ref, reason string, bound bool) error {
 
 // ending is the event that takes the name from a lease. That a holder is dead
 // is for the collector to prove, which has the time.
-func (c *call) ending(l lease.Lease) lease.Event {
+func ending(c *transact.Call, l lease.Lease) lease.Event {
 	if l.State == lease.Bound {
 		return lease.Supersede{}
 	}
-	return lease.Revoke{LastHolder: c.last(l)}
+	return lease.Revoke{LastHolder: c.Last(l)}
 }
 
 const (
@@ -196,24 +199,24 @@ func (s *Service) ForgetWindows(ctx context.Context) error {
 			return err
 		}
 	}
-	_, err := s.inSteps(ctx, len(old), func(c *call, i int) error { return c.forgetWindow(old[i]) })
+	_, err := s.inSteps(ctx, len(old), func(c *transact.Call, i int) error { return forgetWindow(c, old[i]) })
 	return err
 }
 
-func (c *call) forgetWindow(key lease.Key) error {
-	window, seen, known := c.tx.WindowSeen(key)
+func forgetWindow(c *transact.Call, key lease.Key) error {
+	window, seen, known := c.Tx.WindowSeen(key)
 	if !known {
 		return nil
 	}
-	leases, err := c.tx.ByKey(key)
+	leases, err := c.Tx.ByKey(key)
 	if err != nil {
 		return err
 	}
-	switch idle := c.now.Wall.Sub(seen); {
+	switch idle := c.Now.Wall.Sub(seen); {
 	case len(leases) > 0 || idle < 0:
-		return c.tx.SetWindow(key, window, c.now.Wall)
+		return c.Tx.SetWindow(key, window, c.Now.Wall)
 	case idle >= windowIdle:
-		return c.tx.DeleteWindow(key)
+		return c.Tx.DeleteWindow(key)
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package ipam
+package maintain
 
 import (
 	"context"
@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/leasehold-cni/leasehold/pkg/evidence"
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 // Looking after a node's leases is three steps: Survey looks, Plan decides, Act
@@ -42,9 +44,6 @@ type Survey struct {
 	Unsafe error
 }
 
-// ErrNoHostView is why a survey may not be acted on.
-var ErrNoHostView = errors.New("the host cannot be seen from here, so nothing is done")
-
 // Survey looks at the store and at the host, in this order: a lease that is
 // bound meanwhile is not in it.
 func (s *Service) Survey(ctx context.Context) (Survey, error) {
@@ -62,19 +61,19 @@ func (s *Service) Survey(ctx context.Context) (Survey, error) {
 	if err != nil {
 		return v, err
 	}
-	node, err := s.List(ctx, func(lease.Lease) bool { return true })
+	view, err := s.List(ctx, func(lease.Lease) bool { return true })
 	if err != nil {
 		return v, err
 	}
-	v.Leases, v.Damaged, v.Now = node.Leases, node.damaged, node.Now
+	v.Leases, v.Damaged, v.Now = view.Leases, view.damaged, view.Now
 	if v.Spooled, err = s.Store.Spooled(v.Now.BootID); err != nil {
 		return v, err
 	}
-	v.Unproven = s.Host.ProveView(word, v.Now.BootID, boundIn(v.Leases))
+	v.Unproven = s.Host.ProveView(word, v.Now.BootID, evidence.BoundIn(v.Leases))
 	if v.Unproven != nil && len(v.Leases)+len(v.Damaged) > 0 {
 		// Not even the boot id is the node's for certain: a sandbox with a kernel
 		// of its own has its own.
-		v.Unsafe = fmt.Errorf("%w: %w", ErrNoHostView, v.Unproven)
+		v.Unsafe = fmt.Errorf("%w: %w", transact.ErrNoHostView, v.Unproven)
 		return v, nil
 	}
 	v.doubt(s.examineHolders(&v))
@@ -86,17 +85,17 @@ func (s *Service) Survey(ctx context.Context) (Survey, error) {
 // examineHolders fills Life and Last. It returns what says why the life of a Bound
 // lease's holder is unknown.
 func (s *Service) examineHolders(v *Survey) (why func(lease.Lease) error) {
-	e := newEvidence(s.Host, v.Now.BootID, boundIn(v.Leases))
-	e.twice = true
+	e := evidence.New(s.Host, v.Now.BootID, evidence.BoundIn(v.Leases))
+	e.Twice = true
 	for _, l := range v.Leases {
 		switch {
 		case l.State == lease.Bound:
-			v.Life[l.Holder] = e.prove(l)
+			v.Life[l.Holder] = e.Prove(l)
 		case l.Lapsed(v.Now):
-			v.Last[RefTo(l)] = e.last(l)
+			v.Last[RefTo(l)] = e.Last(l)
 		}
 	}
-	return e.doubt
+	return e.Doubt
 }
 
 // here are the leases that were bound in this boot to a namespace that is known,
@@ -137,9 +136,9 @@ func (v *Survey) canary(same bool) {
 	none := fmt.Sprintf("of %d leases that were bound in this boot not one looks alive", len(dead)+v.Doubtful)
 	switch {
 	case v.Doubt != nil:
-		v.Unsafe = fmt.Errorf("%w: %s; %w", ErrNoHostView, none, v.Doubt)
+		v.Unsafe = fmt.Errorf("%w: %s; %w", transact.ErrNoHostView, none, v.Doubt)
 	case !same:
-		v.Unsafe = fmt.Errorf("%w: %s", ErrNoHostView, none)
+		v.Unsafe = fmt.Errorf("%w: %s", transact.ErrNoHostView, none)
 	default:
 		for _, l := range dead {
 			v.Life[l.Holder] = lease.Unknown

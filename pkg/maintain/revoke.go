@@ -1,11 +1,13 @@
-package ipam
+package maintain
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 // Revoked is one lease that Revoke selected. Err is the reason if it was not released.
@@ -22,10 +24,10 @@ type Revoked struct {
 func (s *Service) Revoke(ctx context.Context, match func(lease.Lease) bool, force bool,
 	reason string) ([]Revoked, error) {
 	var out []Revoked
-	err := s.update(ctx, scope{}, func(c *call) error {
+	err := s.Update(ctx, transact.Scope{}, func(c *transact.Call) error {
 		out = nil
 		var met []lease.Lease
-		c.tx.All(func(l lease.Lease, err error) bool {
+		c.Tx.All(func(l lease.Lease, err error) bool {
 			if err == nil && match(l) {
 				met = append(met, l)
 			}
@@ -34,21 +36,21 @@ func (s *Service) Revoke(ctx context.Context, match func(lease.Lease) bool, forc
 		if len(met) == 0 {
 			return nil
 		}
-		if err := c.proveView(); err != nil {
+		if err := c.ProveView(); err != nil {
 			if !force {
 				return err
 			}
-			s.warn("released without evidence: %v", err)
+			s.Warnf("released without evidence: %v", err)
 		}
 		for _, l := range met {
-			_, err := c.move(l, lease.Revoke{LastHolder: c.lifeOf(l), Force: force}, store.EventRevoked, reason)
+			_, err := c.Move(l, lease.Revoke{LastHolder: c.LifeOf(l), Force: force}, store.EventRevoked, reason)
 			if err != nil && !isStanding(err) {
 				return err
 			}
 			if err != nil {
 				err = fmt.Errorf("%s is held by container %s: %w", l.Address, l.Holder.ContainerID, err)
 			}
-			if doubt := c.doubt(l); err != nil && doubt != nil {
+			if doubt := c.Doubt(l); err != nil && doubt != nil {
 				err = fmt.Errorf("%w: it is not proven to be gone (%w)", err, doubt)
 			}
 			out = append(out, Revoked{l, err})
@@ -56,4 +58,11 @@ func (s *Service) Revoke(ctx context.Context, match func(lease.Lease) bool, forc
 		return nil
 	})
 	return out, err
+}
+
+// isStanding reports whether a move failed because the lease stands, and not
+// because the store failed.
+func isStanding(err error) bool {
+	return errors.Is(err, lease.ErrHolderAlive) || errors.Is(err, lease.ErrTaken) ||
+		errors.Is(err, lease.ErrNotHolder) || errors.Is(err, lease.ErrNotDue) || errors.Is(err, lease.ErrInvalid)
 }

@@ -1,4 +1,4 @@
-package ipam
+package transact
 
 import (
 	"cmp"
@@ -20,15 +20,15 @@ import (
 // holds the store's, which every network's calls need.
 const lockMoment = 5 * time.Millisecond
 
-// busyError says that host-local's lock of a network was not to be had at once.
+// BusyError says that host-local's lock of a network was not to be had at once.
 // It is an ErrBusy.
-type busyError struct {
-	pool lease.Pool
+type BusyError struct {
+	Pool lease.Pool
 	err  error
 }
 
-func (e *busyError) Error() string { return e.err.Error() + ": host-local's own lock" }
-func (e *busyError) Unwrap() error { return e.err }
+func (e *BusyError) Error() string { return e.err.Error() + ": host-local's own lock" }
+func (e *BusyError) Unwrap() error { return e.err }
 
 // mirrors are the host-local directories that a call has under host-local's
 // lock, and what it still has to write there once the store has committed.
@@ -59,7 +59,7 @@ func newMirrors(ctx context.Context, wait time.Duration, warn func(string, ...an
 
 // use opens the mirror of a pool if the configuration has it on. A mirror that
 // cannot be kept is reported and fails nothing, as long as it can be read: a busy
-// lock (busyError) and a directory that cannot be read (adopt.ErrUnreadable) are errors.
+// lock (BusyError) and a directory that cannot be read (adopt.ErrUnreadable) are errors.
 func (m *mirrors) use(p lease.Pool, on bool) (*hostlocal.Dir, error) {
 	if mirror, ok := m.open[p]; ok {
 		return mirror, nil
@@ -97,7 +97,7 @@ func (m *mirrors) lock(p lease.Pool) (*hostlocal.Dir, error) {
 	defer cancel()
 	mirror, err := hostlocal.Open(ctx, p)
 	if errors.Is(err, store.ErrBusy) {
-		m.busy[p] = &busyError{p, err}
+		m.busy[p] = &BusyError{p, err}
 		return nil, m.busy[p]
 	}
 	if err == nil {
@@ -113,7 +113,7 @@ func (m *mirrors) await(p lease.Pool) error {
 	m.release()
 	mirror, err := hostlocal.Open(m.ctx, p)
 	if errors.Is(err, store.ErrBusy) {
-		return &busyError{p, err}
+		return &BusyError{p, err}
 	}
 	if err == nil { // any other error is met again, and reported then
 		m.awaited, m.locked = p, mirror
@@ -131,9 +131,9 @@ func (m *mirrors) of(p lease.Pool) (*hostlocal.Dir, error) {
 	return m.use(p, hostlocal.IsMarked(p))
 }
 
-// put is how every change of a lease is written: to the store, and to the file
+// Put is how every change of a lease is written: to the store, and to the file
 // that host-local knows the address by. See hostlocal.Dir for the order.
-func (c *call) put(old, next lease.Lease) error {
+func (c *Call) Put(old, next lease.Lease) error {
 	at := next
 	if next.State == lease.None {
 		at = old
@@ -163,7 +163,7 @@ func (c *call) put(old, next lease.Lease) error {
 	if mirror != nil && next.State == lease.None {
 		c.mirrors.remove(mirror, at.Address)
 	}
-	if err := c.tx.Put(at.Pool, at.Address, next); err != nil {
+	if err := c.Tx.Put(at.Pool, at.Address, next); err != nil {
 		return err
 	}
 	if mirror != nil && next.State != lease.None && !sameFile(old, next) {
@@ -212,14 +212,14 @@ func (m *mirrors) remove(mirror *hostlocal.Dir, a netip.Addr) {
 // leases that it changed, and whole directories after an adoption, where they were
 // wiped, and where a call did not write all its files. And it says in each directory's
 // mark how many leases have a file there from now on.
-func (c *call) exportAll() {
-	now := c.now
+func (c *Call) exportAll() {
+	now := c.Now
 	for p, mirror := range c.mirrors.open {
 		if mirror == nil || !mirror.Locked() {
 			continue
 		}
 		proven, _ := mirror.Mark()
-		leases := c.tx.LeaseCount(p)
+		leases := c.Tx.LeaseCount(p)
 		for _, l := range c.changedIn(p) {
 			if c.mirrors.changed[p][l.Address] {
 				c.mirrors.hideFormer(mirror, l, now)
@@ -232,7 +232,7 @@ func (c *call) exportAll() {
 		if c.export[p] != nil {
 			// Before all is known that the host shows, the files are all that there are only if
 			// they were before.
-			if !c.tx.Adopted(p) && !c.whole[p] {
+			if !c.Tx.Adopted(p) && !c.whole[p] {
 				leases = hostlocal.Unproven
 			}
 			c.mirrors.marks[mirror] = leases
@@ -245,16 +245,16 @@ func (c *call) exportAll() {
 // changedIn are the leases of a pool whose files are to be written. Where a directory is brought in
 // step as a whole, a file that names another container stays: host-local has given the address
 // away.
-func (c *call) changedIn(p lease.Pool) (out []lease.Lease) {
+func (c *Call) changedIn(p lease.Pool) (out []lease.Lease) {
 	if c.export[p] != nil {
-		return slices.DeleteFunc(c.tx.InPool(p), func(l lease.Lease) bool {
+		return slices.DeleteFunc(c.Tx.InPool(p), func(l lease.Lease) bool {
 			_, foreign, err := c.foreignTo(l)
 			_, changed := c.mirrors.changed[p][l.Address]
 			return !changed && (foreign || err != nil)
 		})
 	}
 	for _, a := range slices.SortedFunc(maps.Keys(c.mirrors.changed[p]), netip.Addr.Compare) {
-		if l, err := c.tx.Get(p, a); err == nil && l.State != lease.None {
+		if l, err := c.Tx.Get(p, a); err == nil && l.State != lease.None {
 			out = append(out, l)
 		}
 	}
@@ -309,7 +309,7 @@ func (m *mirrors) setMark(mirror *hostlocal.Dir) {
 	}
 }
 
-// release gives all locks back.
+// Release gives all locks back.
 func (m *mirrors) release() {
 	m.reset()
 	if m.locked != nil {

@@ -1,4 +1,4 @@
-package ipam
+package maintain
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/notify"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 const (
@@ -31,7 +32,7 @@ type ActResult struct {
 
 // Act takes the steps of a plan, each after a check whether it is still due.
 func (s *Service) Act(ctx context.Context, plan []Action) (ActResult, error) {
-	return s.inSteps(ctx, len(plan), func(c *call, i int) error { return c.perform(plan[i]) })
+	return s.inSteps(ctx, len(plan), func(c *transact.Call, i int) error { return perform(c, plan[i]) })
 }
 
 // inSteps takes so many steps, a few in one transaction and with pauses between
@@ -40,7 +41,7 @@ func (s *Service) Act(ctx context.Context, plan []Action) (ActResult, error) {
 // is there. The first that fails ends it; those before it are taken. But steps of
 // a network whose files stay locked end nothing: the others are taken, and the
 // error is an ErrBusy.
-func (s *Service) inSteps(ctx context.Context, steps int, take func(c *call, i int) error) (ActResult, error) {
+func (s *Service) inSteps(ctx context.Context, steps int, take func(c *transact.Call, i int) error) (ActResult, error) {
 	var out ActResult
 	var left error
 	locked := map[lease.Pool]bool{}
@@ -48,7 +49,7 @@ func (s *Service) inSteps(ctx context.Context, steps int, take func(c *call, i i
 	for at, end, tries := 0, steps, 0; at < steps; {
 		n, worked, cost, err := s.someSteps(ctx, at, end, take, p.work())
 		out.Longest = max(out.Longest, cost.Held)
-		var busy *busyError
+		var busy *transact.BusyError
 		switch {
 		case err == nil:
 			for range n {
@@ -60,8 +61,8 @@ func (s *Service) inSteps(ctx context.Context, steps int, take func(c *call, i i
 			end = at + n // once more, without the one that fails
 		case ctx.Err() != nil:
 			return out, err
-		case errors.As(err, &busy) && (locked[busy.pool] || tries == busyTries):
-			left, locked[busy.pool] = err, true
+		case errors.As(err, &busy) && (locked[busy.Pool] || tries == busyTries):
+			left, locked[busy.Pool] = err, true
 			at, end, tries = at+1, steps, 0
 		case errors.Is(err, store.ErrBusy) && tries < busyTries:
 			tries++
@@ -82,12 +83,12 @@ func (s *Service) inSteps(ctx context.Context, steps int, take func(c *call, i i
 // someSteps takes steps from the first on for as long as it may work, at least
 // one. It tells how many they were (those before one that fails, which are
 // undone), how long that took and what it cost of the lock.
-func (s *Service) someSteps(ctx context.Context, first, end int, take func(*call, int) error, may time.Duration) (n int,
-	worked time.Duration, cost store.Timing, err error) {
+func (s *Service) someSteps(ctx context.Context, first, end int, take func(*transact.Call, int) error,
+	may time.Duration) (n int, worked time.Duration, cost store.Timing, err error) {
 	ctx = store.WithTiming(ctx, func(t store.Timing) {
 		cost.Held, cost.Waited = max(cost.Held, t.Held), cost.Waited+t.Waited
 	})
-	err = s.update(ctx, scope{wait: mirrorWait}, func(c *call) error {
+	err = s.Update(ctx, transact.Scope{Wait: mirrorWait}, func(c *transact.Call) error {
 		began := time.Now()
 		worked = 0
 		for n = 0; first+n < end && (n == 0 || worked < may); n++ {
@@ -106,28 +107,28 @@ func (s *Service) someSteps(ctx context.Context, first, end int, take func(*call
 // A death stays true, for a namespace that has ended does not come back.
 //
 // A damaged record is repaired by the call that reads it (update): Repair does no more.
-func (c *call) perform(a Action) error {
+func perform(c *transact.Call, a Action) error {
 	if a.Do == Replay {
 		return nil // the housekeeping of this very transaction has done it
 	}
-	l, err := c.tx.Get(a.Lease.Pool, a.Lease.Address)
+	l, err := c.Tx.Get(a.Lease.Pool, a.Lease.Address)
 	if err != nil || l.ID != a.Lease.ID || l.State != a.Lease.State || l.Holder != a.Lease.Holder {
 		return err
 	}
 	switch a.Do {
 	case Release:
-		if c.look(l) != lease.Alive || c.isMadeAnew(l) {
-			_, err = c.orphan(l, a.Life, a.Reason)
+		if c.Look(l) != lease.Alive || c.IsMadeAnew(l) {
+			_, err = c.Orphan(l, a.Life, a.Reason)
 		}
 	case Expire:
-		err = c.sweep([]lease.Lease{l})
+		err = c.Expire([]lease.Lease{l})
 	case Rebase:
-		if next, e := lease.Apply(l, lease.Rebase{}, c.now); e == nil {
-			err = c.put(l, next)
+		if next, e := lease.Apply(l, lease.Rebase{}, c.Now); e == nil {
+			err = c.Put(l, next)
 		}
 	case Mirror:
-		c.proven[l.Holder] = a.Life
-		err = c.releaseUnmirrored([]lease.Lease{l})
+		c.SetProven(l.Holder, a.Life)
+		err = c.ReleaseUnmirrored([]lease.Lease{l})
 	}
 	return err
 }

@@ -1,4 +1,4 @@
-package ipam
+package maintain
 
 import (
 	"context"
@@ -7,25 +7,26 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/policy"
+	"github.com/leasehold-cni/leasehold/pkg/pool"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 // What operators do by hand: the same steps that a call takes by itself.
 
 // Preview returns what the host shows of a pool, and why. It changes nothing.
 // The problems say what is missing in that, also where Import would not act on it.
-func (s *Service) Preview(ctx context.Context, in PoolHint) ([]adopt.Finding, []string, error) {
+func (s *Service) Preview(ctx context.Context, p lease.Pool, sets []pool.Set) ([]adopt.Finding, []string, error) {
 	now := s.Clock()
 	unproven := s.Host.ProveView("", now.BootID, nil) // where there is no store
 	err := s.Store.View(ctx, func(tx *store.Tx) error {
-		unproven = s.Host.ProveView(tx.NamespaceIDs(), now.BootID, boundBy(tx))
+		unproven = s.Host.ProveView(tx.NamespaceIDs(), now.BootID, tx.Bound())
 		return nil
 	})
 	if err != nil && !store.IsEmpty(err) && !errors.Is(err, store.ErrLost) {
 		return nil, nil, err
 	}
-	found, err := adopt.Find(s.node(scopeOf(in)), in.Pool, in.Sets, now, policy.Defaults().SoftHold, newID)
+	found, err := s.Find(transact.Existing(p, sets), now)
 	problems := found.Problems
 	if unproven != nil {
 		problems = append(problems, fmt.Sprintf("nothing of this would be adopted from here: %v", unproven))
@@ -36,19 +37,14 @@ func (s *Service) Preview(ctx context.Context, in PoolHint) ([]adopt.Finding, []
 // Import adopts what the host shows of a pool, also where the pool is known.
 // It returns how many leases there were before and after. ErrNoHostView where the
 // view is not proven to be the host's.
-func (s *Service) Import(ctx context.Context, in PoolHint) (before, after int, err error) {
-	sc := scopeOf(in)
-	err = s.update(ctx, scope{}, func(c *call) error {
-		if err := c.proveView(); err != nil {
+func (s *Service) Import(ctx context.Context, p lease.Pool, sets []pool.Set) (before, after int, err error) {
+	err = s.Update(ctx, transact.Scope{}, func(c *transact.Call) error {
+		if err := c.ProveView(); err != nil {
 			return err
 		}
-		mirror, err := c.mirrors.use(in.Pool, sc.mirror)
-		if err != nil {
-			return err
-		}
-		before = len(c.tx.InPool(in.Pool))
-		err = c.adopt(sc, mirror)
-		after = len(c.tx.InPool(in.Pool))
+		before = len(c.Tx.InPool(p))
+		err := c.Import(transact.Existing(p, sets))
+		after = len(c.Tx.InPool(p))
 		return err
 	})
 	return before, after, err
@@ -59,9 +55,9 @@ func (s *Service) Import(ctx context.Context, in PoolHint) (before, after int, e
 // becomes a lease first. ErrNoHostView where the view is not proven to be the host's:
 // the files may be others.
 func (s *Service) Export(ctx context.Context, match func(lease.Pool) bool) (pools []lease.Pool, err error) {
-	err = s.update(ctx, scope{}, func(c *call) error {
+	err = s.Update(ctx, transact.Scope{}, func(c *transact.Call) error {
 		pools = nil
-		for _, p := range c.tx.Pools() {
+		for _, p := range c.Tx.Pools() {
 			if match(p) {
 				pools = append(pools, p)
 			}
@@ -69,19 +65,11 @@ func (s *Service) Export(ctx context.Context, match func(lease.Pool) bool) (pool
 		if len(pools) == 0 {
 			return nil
 		}
-		if err := c.proveView(); err != nil {
+		if err := c.ProveView(); err != nil {
 			return err
 		}
 		for _, p := range pools {
-			mirror := c.mirrors.open[p]
-			if mirror == nil {
-				var err error
-				if mirror, err = c.mirrors.lock(p); err != nil {
-					return err
-				}
-			}
-			c.export[p] = mirror
-			if err := c.admitFiles(p); err != nil {
+			if err := c.Export(p); err != nil {
 				return err
 			}
 		}
@@ -106,15 +94,15 @@ func (s *Service) Loss(ctx context.Context) (why string, err error) {
 // AcceptLoss goes on with a store that was lost: addresses that no source
 // knows may be handed out. That is the operator's word, and takes no view.
 func (s *Service) AcceptLoss(ctx context.Context) error {
-	return s.update(ctx, scope{}, func(c *call) error {
-		if c.tx.Lost() == "" {
+	return s.Update(ctx, transact.Scope{}, func(c *transact.Call) error {
+		if c.Tx.Lost() == "" {
 			return nil
 		}
-		about := store.Entry{Time: c.now.Wall, Event: store.EventRecovered, Reason: "the loss was accepted by hand: " +
-			c.tx.Lost()}
-		if err := c.tx.Log(about); err != nil {
+		about := store.Entry{Time: c.Now.Wall, Event: store.EventRecovered, Reason: "the loss was accepted by hand: " +
+			c.Tx.Lost()}
+		if err := c.Tx.Log(about); err != nil {
 			return err
 		}
-		return c.tx.AcceptLoss()
+		return c.Tx.AcceptLoss()
 	})
 }

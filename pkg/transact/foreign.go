@@ -1,0 +1,271 @@
+package transact
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/leasehold-cni/leasehold/pkg/adopt"
+	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+// foreignTo reports whether host-local's file of a lease names somebody else: then host-local has
+// given the address away. Where the file cannot be read, err says why that is not known.
+func (c *Call) foreignTo(l lease.Lease) (content string, foreign bool, err error) {
+	if l.State == lease.None {
+		return "", false, nil
+	}
+	mirror, err := c.mirrors.of(l.Pool)
+	if err != nil || mirror == nil {
+		return "", false, err
+	}
+	file, found, err := mirror.Read(l.Address)
+	if err != nil {
+		return "", false, fileUnreadable(l.Address, err)
+	}
+	if !found {
+		return "", false, nil
+	}
+	foreign = file.IsForeign(l, c.Now.BootID,
+		func() hostlocal.History { return c.historyOf(l.Pool.Network, l.Address) },
+		func() bool { return c.sources.IsLive(l.Pool.Network, l.Address, file.Content) })
+	return file.Content, foreign, nil
+}
+
+// IsForeign reports whether host-local has given the address of a lease to another container, as
+// far as its file of it can be read.
+func (c *Call) IsForeign(l lease.Lease) (bool, error) {
+	_, foreign, err := c.foreignTo(l)
+	return foreign, err
+}
+
+func fileUnreadable(a netip.Addr, err error) error {
+	return fmt.Errorf("%w: host-local's file of %s cannot be read, so the address counts as in use: %w",
+		adopt.ErrUnreadable, a, err)
+}
+
+// MayGive returns nil if the address of a lease may be given to somebody, as far as host-local's
+// file of it shows; lease.ErrTaken if it names another container, and adopt.ErrUnreadable as well
+// if it cannot be read.
+func (c *Call) MayGive(l lease.Lease) error {
+	_, foreign, err := c.foreignTo(l)
+	switch {
+	case errors.Is(err, store.ErrBusy):
+		return err
+	case err != nil:
+		return fmt.Errorf("%w: %w", lease.ErrTaken, err)
+	case foreign:
+		return lease.ErrTaken
+	}
+	return nil
+}
+
+// isLeftover reports whether what is found of an address without a lease is a file of ours alone
+// that is out of date, and removes it.
+func (c *Call) isLeftover(l lease.Lease, mirror *hostlocal.Dir) bool {
+	if mirror == nil || l.State != lease.Bound || l.Holder.Netns.Ino != 0 {
+		return false
+	}
+	file, found, err := mirror.Read(l.Address)
+	ours := err == nil && found && hostlocal.Names(file.Content, l.Holder.ContainerID, l.Holder.IfName) &&
+		file.IsStale(c.historyOf(l.Pool.Network, l.Address))
+	if ours {
+		c.mirrors.remove(mirror, l.Address)
+	}
+	return ours
+}
+
+// historyOf returns what the journal says of an address. The journal is read once in a transaction.
+func (c *Call) historyOf(network string, addr netip.Addr) hostlocal.History {
+	if c.journal == nil {
+		c.journal = map[networkAddress]hostlocal.History{}
+		c.Tx.Journal(func(n store.Entry) bool {
+			c.addHistory(n)
+			return true
+		})
+	}
+	return c.journal[networkAddress{network, addr}]
+}
+
+// addHistory adds an entry of the journal, if the journal was read.
+func (c *Call) addHistory(n store.Entry) {
+	if c.journal == nil {
+		return
+	}
+	at := networkAddress{n.Network, n.Address}
+	h := c.journal[at]
+	switch n.Event {
+	case store.EventBound, store.EventKept, store.EventTakenOver:
+		h.Owners = append(h.Owners, hostlocal.Owner{ContainerID: n.Container, IfName: n.IfName})
+	}
+	h.Last = n.Time
+	c.journal[at] = h
+}
+
+// networkAddress is how the journal names an address.
+type networkAddress struct {
+	network string
+	addr    netip.Addr
+}
+
+// foreign is the lease behind a file that is not ours.
+func (c *Call) foreign(p lease.Pool, addr netip.Addr, content string) lease.Lease {
+	return adopt.Foreign(c.sources, p, addr, content, c.Now, NewID).Lease
+}
+
+// Admit makes a lease of a file that has none, and reports whether the address
+// is in use by it. One that we wrote is out of date; one that cannot be read
+// may be anybody's.
+func (c *Call) Admit(p lease.Pool, addr netip.Addr) (inUse bool, err error) {
+	mirror, err := c.mirrors.of(p)
+	if err != nil || mirror == nil {
+		return false, err
+	}
+	why := "host-local has given it to the container"
+	file, found, err := mirror.Read(addr)
+	switch {
+	case err != nil:
+		why = fileUnreadable(addr, err).Error()
+		c.mirrors.warn("%s", why)
+	case !found:
+		return false, nil
+	case hostlocal.IsHold(file.Content) || file.IsStale(c.historyOf(p.Network, addr)):
+		c.mirrors.remove(mirror, addr)
+		return false, nil
+	}
+	l := c.foreign(p, addr, file.Content)
+	if err := c.Tx.Put(p, addr, l); err != nil {
+		return false, err
+	}
+	return true, c.Log(l, store.EventAdopted, why)
+}
+
+// AdmitHolder makes leases of the files that still name an attachment: host-local has served it.
+func (c *Call) AdmitHolder(p lease.Pool, who lease.Attachment, files []netip.Addr) error {
+	mirror, err := c.mirrors.of(p)
+	if err != nil || mirror == nil {
+		return err
+	}
+	for _, addr := range files {
+		file, _, err := mirror.Read(addr)
+		if err != nil || !hostlocal.Names(file.Content, who.ContainerID, who.IfName) {
+			continue
+		}
+		if err := c.admitFile(p, addr); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// AdmitFiles makes leases of all files that are not of the leases of their addresses.
+func (c *Call) AdmitFiles(p lease.Pool) error {
+	mirror, err := c.mirrors.of(p)
+	if err != nil || mirror == nil {
+		return err
+	}
+	addrs, err := mirror.Addresses()
+	if err != nil {
+		c.mirrors.warn("%v", err)
+	}
+	for _, addr := range addrs {
+		if err := c.admitFile(p, addr); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// admitFile makes a lease of a file that is not of the lease of its address.
+func (c *Call) admitFile(p lease.Pool, addr netip.Addr) error {
+	l, err := c.Tx.Get(p, addr)
+	if err == nil && l.State == lease.None {
+		_, err = c.Admit(p, addr)
+	} else if err == nil {
+		err = c.giveUp(l)
+	}
+	return err
+}
+
+// giveUp lets go of a lease whose address host-local has given to another
+// container meanwhile, unless its own holder is alive.
+func (c *Call) giveUp(l lease.Lease) error {
+	_, foreign, err := c.foreignTo(l)
+	if errors.Is(err, store.ErrBusy) {
+		return err
+	}
+	if err != nil {
+		c.mirrors.warn("%v", err)
+	}
+	if err != nil || !foreign || c.Look(l) == lease.Alive {
+		return nil
+	}
+	return c.Record(l, lease.Lease{}, store.EventRevoked, "host-local has given it to another container")
+}
+
+// ReleaseUnmirrored looks for bound leases whose file is gone or another container's:
+// host-local has processed their DEL. Where the holder may be alive all the same, the file is made
+// again. Callers read the leases anew.
+func (c *Call) ReleaseUnmirrored(leases []lease.Lease) error {
+	for _, l := range leases {
+		if l.State != lease.Bound {
+			continue
+		}
+		mirror, err := c.mirrors.of(l.Pool)
+		if err != nil || mirror == nil {
+			return err
+		}
+		if _, found, err := mirror.Read(l.Address); found || err != nil {
+			if err := c.giveUp(l); err != nil {
+				return err
+			}
+			continue
+		}
+		const why = "host-local has processed its DEL"
+		switch life, now := c.Prove(l), c.Now; {
+		case life == lease.Alive, life == lease.Unknown && l.Holder.Netns.Ino != 0:
+			c.mirrors.change(l.Pool, l.Address, false)
+		case l.Holder.ContainerID == "" && life == lease.Dead: // no DEL names its holder
+			_, err = c.Orphan(l, life, why)
+		case l.Holder.ContainerID == "":
+			err = c.Record(l, lease.Lease{}, store.EventReleased, why)
+		default:
+			err = c.ReleaseLease(l, life, now, why)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// FilesOf returns the addresses whose files name the attachment. It takes no lock: whoever acts on
+// them reads those files again.
+func (n *Node) FilesOf(in Scope, who lease.Attachment) (named []netip.Addr) {
+	if !in.Mirror {
+		return nil
+	}
+	mirror, err := hostlocal.OpenUnlocked(in.Pool)
+	if mirror == nil {
+		if err != nil {
+			n.Warnf("%v", err)
+		}
+		return nil
+	}
+	addrs, err := mirror.Addresses()
+	if err != nil {
+		n.Warnf("%v", err)
+	}
+	for _, addr := range addrs {
+		file, _, err := mirror.Read(addr)
+		if err != nil {
+			n.Warnf("%v", fileUnreadable(addr, err))
+		}
+		if hostlocal.Names(file.Content, who.ContainerID, who.IfName) {
+			named = append(named, addr)
+		}
+	}
+	return named
+}

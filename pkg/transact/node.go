@@ -1,0 +1,242 @@
+package transact
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"iter"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/adopt"
+	"github.com/leasehold-cni/leasehold/pkg/evidence"
+	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+// Host is what the use cases ask the kernel: *sandbox.Host, or a simulated one
+// beside the real one in tests.
+type Host interface {
+	evidence.Host
+	adopt.Host
+	NamespaceIDs(boot string) string
+	ProveView(word, boot string, bound iter.Seq[lease.Lease]) error
+	ForgetNeighbours([]netip.Addr) error
+}
+
+// Node is a node's store and its host. The packages ipam and maintain have the use cases.
+type Node struct {
+	Store *store.Store
+	Host  Host
+	// Plugin is set for the plugin itself: it runs where the container runtime
+	// runs, so its own view of the host is the one that counts. Everybody else
+	// has to prove theirs before evidence may change a lease.
+	Plugin bool
+	// Clock reads both clocks and the boot id. It is called once in each transaction.
+	Clock func() lease.Instant
+	// CacheDirs are where libcni keeps its results; nil for the usual places.
+	CacheDirs []string
+	// Warn gets what an operator should know and no caller can be told; may be nil.
+	Warn func(string)
+}
+
+// Warnf passes a warning to Warn.
+func (n *Node) Warnf(format string, args ...any) {
+	if n.Warn != nil {
+		n.Warn(fmt.Sprintf(format, args...))
+	}
+}
+
+// Call is one use case inside its transaction.
+type Call struct {
+	evidence.Evidence
+	Tx  *store.Tx
+	Now lease.Instant
+	// Repaired reports whether damaged records were made again, as far as they can be.
+	Repaired bool
+
+	node    *Node
+	sources adopt.Node // what the host shows
+	mirrors *mirrors
+	export  map[lease.Pool]*hostlocal.Dir        // to be brought in step as a whole
+	whole   map[lease.Pool]bool                  // those that were whole before
+	journal map[networkAddress]hostlocal.History // nil until it is needed
+}
+
+// Update runs a use case in a write transaction. A record that it needs and
+// that is damaged is repaired first. Where that fails, only what needs the record fails.
+func (n *Node) Update(ctx context.Context, in Scope, fn func(*Call) error) error {
+	ctx = store.WithMaxWait(ctx) // host-local's lock counts into it
+	err := n.transact(ctx, in, fn)
+	if !errors.Is(err, store.ErrDamaged) {
+		return err
+	}
+	n.Warnf("%v; it is learnt again from this node", err)
+	repairErr := n.transact(ctx, Scope{Wait: in.Wait}, func(c *Call) error { return c.repair(in) })
+	err = n.transact(ctx, in, func(c *Call) error {
+		c.Repaired = true
+		return fn(c)
+	})
+	if repairErr == nil {
+		return err
+	}
+	n.Warnf("it cannot be repaired: %v", repairErr)
+	if errors.Is(err, store.ErrDamaged) {
+		return repairErr
+	}
+	return err
+}
+
+// transact runs a use case after the housekeeping that any of them begins with,
+// and brings host-local's files in step.
+//
+// Where host-local's lock of a network that the use case needs is busy for more than
+// a moment, it is waited for without the store's lock, which calls of other networks
+// need, and the use case begins anew. Whoever names a wait of its own has no time
+// for that.
+func (n *Node) transact(ctx context.Context, in Scope, fn func(*Call) error) error {
+	m := newMirrors(ctx, in.Wait, n.Warnf)
+	defer m.release()
+	for {
+		err := n.attempt(ctx, in, m, fn)
+		var busy *BusyError
+		if in.Wait > 0 || !errors.As(err, &busy) || isOver(ctx) {
+			return err
+		}
+		if err := m.await(busy.Pool); err != nil {
+			return err
+		}
+	}
+}
+
+// isOver reports whether the time of a call has run out.
+func isOver(ctx context.Context) bool {
+	until, bounded := ctx.Deadline()
+	return ctx.Err() != nil || bounded && !time.Now().Before(until)
+}
+
+// attempt is one transaction of transact.
+func (n *Node) attempt(ctx context.Context, in Scope, m *mirrors, fn func(*Call) error) error {
+	var spooled []store.Spooled
+	err := n.Store.Update(ctx, func(tx *store.Tx) (err error) {
+		m.reset()
+		c := n.newCall(tx, in, m)
+		if err := c.learn(in); err != nil {
+			return err
+		}
+		if spooled, err = n.replay(c); err != nil {
+			return err
+		}
+		if err := fn(c); err != nil {
+			return err
+		}
+		c.exportAll()
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	m.finish()
+	if err := n.Store.Unspool(spooled); err != nil {
+		n.Warnf("%v", err)
+	}
+	return nil
+}
+
+func (n *Node) newCall(tx *store.Tx, in Scope, m *mirrors) *Call {
+	now := n.Clock()
+	return &Call{
+		Evidence: evidence.New(n.Host, now.BootID, tx.Bound()),
+		Tx:       tx, Now: now, node: n, sources: n.sources(in), mirrors: m,
+		export: map[lease.Pool]*hostlocal.Dir{}, whole: map[lease.Pool]bool{},
+	}
+}
+
+func (n *Node) sources(in Scope) adopt.Node {
+	dirs := n.CacheDirs
+	if dirs == nil {
+		dirs = adopt.DefaultCacheDirs
+	}
+	return adopt.Node{Host: n.Host, CacheDirs: append(slices.Clone(dirs), in.Caches...)}
+}
+
+// replay performs the releases that the store could not take when they came, and
+// returns them. One whose lease is damaged stays in the spool until that is repaired:
+// every call begins here, the one that repairs as well. So does one of a network
+// whose files are locked: that is no trouble of this call's network.
+func (n *Node) replay(c *Call) (done []store.Spooled, err error) {
+	spooled, err := n.Store.Spooled(c.Now.BootID)
+	if err != nil {
+		n.Warnf("%v", err)
+	}
+	for _, r := range spooled {
+		who := lease.Attachment{ContainerID: r.ContainerID, IfName: r.IfName}
+		switch err := c.Release(who, r.At, "DEL, replayed"); {
+		case errors.Is(err, store.ErrDamaged), errors.Is(err, store.ErrBusy):
+			n.Warnf("the DEL of container %s has to wait: %v", r.ContainerID, err)
+		case err != nil:
+			return nil, err
+		default:
+			done = append(done, r)
+		}
+	}
+	return done, nil
+}
+
+// Move applies an event, writes the outcome and tells the journal. It returns
+// what the lease became.
+func (c *Call) Move(l lease.Lease, e lease.Event, ev store.Event, reason string) (lease.Lease, error) {
+	return c.moveAt(l, e, ev, reason, c.Now)
+}
+
+func (c *Call) moveAt(l lease.Lease, e lease.Event, ev store.Event, reason string,
+	at lease.Instant) (lease.Lease, error) {
+	next, err := lease.Apply(l, e, at)
+	if err != nil {
+		return l, err
+	}
+	return next, c.Record(l, next, ev, reason)
+}
+
+// Record writes a lease that has changed, with its line in the journal.
+func (c *Call) Record(old, next lease.Lease, ev store.Event, reason string) error {
+	if err := c.Put(old, next); err != nil {
+		return err
+	}
+	return c.Log(old, ev, reason)
+}
+
+// Log adds an entry about a lease to the journal, and counts it.
+func (c *Call) Log(about lease.Lease, ev store.Event, reason string) error {
+	entry := store.About(about, ev, c.Now, reason)
+	if err := c.Tx.Log(entry); err != nil {
+		return err
+	}
+	c.addHistory(entry)
+	if name, ok := counted[ev]; ok {
+		return c.Tx.Count(name, 1)
+	}
+	return nil
+}
+
+// counted are the events that metrics count (leasehold_leases_*_total).
+var counted = map[store.Event]string{
+	store.EventKept:       "leases/kept",
+	store.EventTakenOver:  "leases/kept",
+	store.EventSuperseded: "leases/changed",
+	store.EventExpired:    "leases/expired",
+	store.EventOrphaned:   "leases/orphaned",
+	store.EventLimited:    "leases/limited",
+	store.EventRecovered:  "leases/recovered",
+}
+
+// NewID returns a new ID for a lease.
+func NewID() string {
+	b := make([]byte, 8)
+	rand.Read(b)
+	return hex.EncodeToString(b)
+}
