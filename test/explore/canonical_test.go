@@ -407,8 +407,10 @@ func (f *canonicalForm) snapshotLines(v file) {
 		order := "-"
 		if is, exists := f.current.Files[name]; exists {
 			order = fmt.Sprint(taken.Compare(time.Unix(0, is.Wall)))
-			if c, ok := hostlocal.ParseHold(is.Content); ok { // whether both are of one hold
-				order += fmt.Sprint(" ", c.Until.Sub(l.ReleasedAt.Wall.Add(l.Hold)).Abs() < moment)
+			if c, ok := hostlocal.ParseHold(is.Content); ok { // whether both are of one hold, or are over
+				now := f.kernel.now()
+				over := l.Lapsed(now) && !c.Until.After(now.Wall)
+				order += fmt.Sprint(" ", over || c.Until.Sub(l.ReleasedAt.Wall.Add(l.Hold)).Abs() < moment)
 			}
 		}
 		now := f.leaseOf(l.Pool.Network, l.Address)
