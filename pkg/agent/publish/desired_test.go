@@ -68,6 +68,7 @@ func TestMake(t *testing.T) {
 	}
 	change := func(l lease.Lease, f func(*lease.Lease)) lease.Lease { f(&l); return l }
 	two := []lease.Lease{bound("fd00::2", id2, time.Minute), bound("10.0.0.2", id1, time.Minute)}
+	other := change(bound("10.0.0.1", id2, time.Minute), func(l *lease.Lease) { l.Pool.Network = "cbr1" })
 	both := func(s *ipamv1.IPReservationStatus) {
 		s.AddressList = "10.0.0.2,fd00::2"
 		s.Addresses = append(s.Addresses, ipamv1.Address{Network: "cbr0", Interface: "eth0", Address: "fd00::2"})
@@ -94,6 +95,12 @@ func TestMake(t *testing.T) {
 		{name: "a sandbox after 30 s", leases: []lease.Lease{bound("10.0.0.2", id1, 30*time.Second)},
 			want: is(func(s *ipamv1.IPReservationStatus) { s.Confirmed = true })},
 		{name: "two families", leases: two, want: is(both)},
+		{name: "two networks", leases: []lease.Lease{other, bound("10.0.0.2", id1, time.Minute)},
+			want: is(func(s *ipamv1.IPReservationStatus) {
+				s.AddressList, s.Confirmed = "10.0.0.2,10.0.0.1", true
+				s.Addresses = append(s.Addresses,
+					ipamv1.Address{Network: "cbr1", Interface: "eth0", Address: "10.0.0.1"})
+			})},
 		{name: "held", leases: []lease.Lease{held(bound("10.0.0.2", id1, 10*time.Minute), time.Minute)},
 			want: is(func(s *ipamv1.IPReservationStatus) {
 				s.State, s.HeldUntil, s.Confirmed = ipamv1.Held, until(59*time.Minute), true

@@ -1,6 +1,8 @@
 package retention
 
 import (
+	"context"
+	"errors"
 	"os"
 	"slices"
 	"testing"
@@ -87,5 +89,40 @@ func TestPass(t *testing.T) {
 	node.Update(func(*store.Tx) error { return nil })
 	if after := w.pass(t.Context()); after != 0 {
 		t.Errorf("empty store: requeue after %s, want 0", after)
+	}
+}
+
+// TestRun runs the task until it is stopped.
+func TestRun(t *testing.T) {
+	node := fakeapi.NewNode(t)
+	w := &Windows{Service: node.Service, Pods: podcache.New(nil, "node1"), Log: fakeapi.Log}
+	l := node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- w.Run(ctx, nil) }()
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0", UID: "u1", ResourceVersion: "1",
+		Annotations: map[string]string{policy.Annotation: "10"}}}
+	if err := w.Pods.Replace([]any{p}, ""); err != nil {
+		t.Fatal(err)
+	}
+	window := func() (window time.Duration) {
+		err := node.Store.View(t.Context(), func(tx *store.Tx) error {
+			now, err := tx.Get(l.Pool, l.Address)
+			window = now.Window
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return window
+	}
+	for end := time.Now().Add(10 * time.Second); window() != 10*time.Minute; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("after 10 s the window is %s", window())
+		}
+	}
+	stop()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Error(err)
 	}
 }

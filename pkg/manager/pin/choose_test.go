@@ -36,6 +36,10 @@ func TestChoose(t *testing.T) {
 		r.Abandoned = true
 		return r
 	}
+	unknownWindow := func(r *reservation) *reservation {
+		r.Window = 0
+		return r
+	}
 	on := func(node string, r *reservation) *reservation {
 		other := *r
 		other.Node = node
@@ -65,6 +69,9 @@ func TestChoose(t *testing.T) {
 		{"the later release", all{held("node1", "1", 5*time.Minute), held("node2", "2", 4*time.Minute)}, instance{},
 			"node1"},
 		{"one that has no end, by its write", all{held("node1", "1", 5*time.Minute), forever}, instance{}, "node3"},
+		{"one whose release is not known, by its write",
+			all{unknownWindow(held("node1", "1", 4*time.Minute)), held("node2", "2", 5*time.Minute)},
+			instance{}, "node2"},
 		{"what has lapsed does not count", all{held("node1", "1", -time.Second), held("node2", "1", time.Second)},
 			instance{},
 			"node2"},

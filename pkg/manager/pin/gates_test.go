@@ -78,6 +78,37 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
+// The last place is for a namespace whose admission waits, not for one that has a place.
+func TestPlaceOfAnAdmissionThatWaits(t *testing.T) {
+	l, _, admitted := limited()
+	for _, key := range []string{"a/1", "a/2", "a/3", "a/4", "a/5", "b/1", "b/2", "c/1"} {
+		if !admitted(key) {
+			t.Fatalf("%s gets no gate", key)
+		}
+	}
+	l.wait("d/1", 1)
+	if admitted("c/2") {
+		t.Error("a namespace gets a second place while another waits for its first")
+	}
+	if !admitted("d/1") {
+		t.Error("the one that waits gets no place")
+	}
+}
+
+// A pod may be made again before a watch has shown the one before, whose gate is lifted.
+func TestPodIsMadeAgainBeforeItIsSeen(t *testing.T) {
+	l, clock, admitted := limited()
+	admitted("db/0")
+	l.LiftedUnseen(gatedPod("db/0"))
+	if !admitted("db/0") {
+		t.Fatal("it gets no gate")
+	}
+	*clock = clock.Add(unseenTimeout)
+	if _, ask := l.Unseen("db/0"); !ask {
+		t.Error("the API server is not asked about the new pod")
+	}
+}
+
 func TestAdmissionsWaitForEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newGateLimiter(time.Now)
@@ -377,6 +408,9 @@ func TestLateGates(t *testing.T) {
 	*clock = clock.Add(firstPause)
 	if !admitted("ns0/pod") {
 		t.Error("five pods that were late together make one pause")
+	}
+	if admitted("ns0/second") {
+		t.Error("after a pause two gates are made at the same time")
 	}
 	l.Late(gatedPod("ns0/pod"))
 	l.Late(gatedPod("ns1/pod"))

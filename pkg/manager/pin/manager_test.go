@@ -119,6 +119,38 @@ func TestSetupReturnsEveryError(t *testing.T) {
 	}
 }
 
+// The sweeper first writes after nodeGoneAfter.
+func TestSetupGivesTheSweeperItsClients(t *testing.T) {
+	registry := metrics.Registry
+	defer func() { metrics.Registry = registry }()
+	metrics.Registry = prometheus.NewRegistry()
+	_, mgr := newManager(t)
+	a := &adding{Manager: mgr}
+	if err := Setup(t.Context(), a, Options{Mode: policy.PinNominate, Fallback: policy.PinPrefer}); err != nil {
+		t.Fatal(err)
+	}
+	for _, added := range a.added {
+		if s, is := added.(*sweeper); is {
+			if s.cluster == nil || s.live == nil || s.client == nil || s.missing == nil || s.gates == nil {
+				t.Errorf("%+v", s)
+			}
+			return
+		}
+	}
+	t.Error("there is no sweeper")
+}
+
+// adding is a manager that remembers what is added to it.
+type adding struct {
+	manager.Manager
+	added []manager.Runnable
+}
+
+func (a *adding) Add(r manager.Runnable) error {
+	a.added = append(a.added, r)
+	return a.Manager.Add(r)
+}
+
 func newManager(t *testing.T) (*whole, manager.Manager) {
 	kind := func(group, version, kind, resource string, namespaced bool) fakeapi.Kind {
 		k := fakeapi.Kind{Resource: resource, Namespaced: namespaced}

@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"pgregory.net/rapid"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/leasehold-cni/leasehold/pkg/policy"
@@ -66,6 +67,39 @@ func TestWebhookAdmitsWhatItCannotJudge(t *testing.T) {
 		`"spec":{"later":{"field":1}}}` {
 		t.Errorf("the pod is %s", got)
 	}
+}
+
+// What cannot be read is not known: the node may be gone, and the namespace may say off.
+func TestFactsThatCannotBeRead(t *testing.T) {
+	clock := noon
+	for name, is := range map[string]func(client.Object) bool{
+		"the node":      func(o client.Object) bool { _, is := o.(*corev1.Node); return is },
+		"the namespace": func(o client.Object) bool { _, is := o.(*metav1.PartialObjectMetadata); return is },
+		"":              func(client.Object) bool { return false },
+	} {
+		w := blind(t)
+		w.cluster = clusterOf(t, map[string]*corev1.Node{"node1": node("node1")}, &clock,
+			&reservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db"}, Pod: "db-0", Node: "node1", NodeUID: "uid-1",
+				Bound: true})
+		w.cluster.reader = unreadableIf{w.cluster.reader, is}
+		if f := w.facts(t.Context(), "db/db-0", "db", &corev1.Pod{}); f.Known != (name == "") {
+			t.Errorf("unreadable is %q: known %t", name, f.Known)
+		}
+	}
+}
+
+// unreadableIf is a cache that cannot read some objects.
+type unreadableIf struct {
+	client.Reader
+	is func(client.Object) bool
+}
+
+func (r unreadableIf) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption,
+) error {
+	if r.is(o) {
+		return errUnreadable
+	}
+	return r.Reader.Get(ctx, key, o, options...)
 }
 
 // TestLargePodsGetNoGate has pods of which it is not certain that the manager's policy lets their

@@ -2,6 +2,7 @@ package pin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -12,9 +13,11 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
@@ -103,6 +106,35 @@ func TestEvictor(t *testing.T) {
 	}
 }
 
+var errUnreadable = errors.New("cannot be read")
+
+// A pod is evicted only if it is known how its node is and if its reservations are marked.
+func TestEvictorReturnsErrors(t *testing.T) {
+	clock := noon
+	a := newAPI(t)
+	p := named("db-0", "u1", func(p *podView) { p.Required, p.Controlled, p.Unschedulable = true, true, true })
+	r := &reservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "r1", UID: "ru"}, Pod: "db-0", Node: "node1",
+		ID: "00000000000000a1"}
+	var reported []string
+	v := &evictor{cluster: clusterOf(t, map[string]*corev1.Node{"node1": node("node1")}, &clock, p, r),
+		client: a.client, timeout: time.Minute, collectors: meter(t), report: words(&reported), log: logr.Discard(),
+		waiting: map[types.NamespacedName]wait{request("db-0").NamespacedName: {"u1", noon.Add(-time.Hour)}}}
+	nodes := v.cluster.reader
+	v.cluster.reader = unreadableIf{nodes, func(client.Object) bool { return true }}
+	if _, err := v.Reconcile(t.Context(), request("db-0")); !errors.Is(err, errUnreadable) {
+		t.Errorf("the node cannot be read: %v", err)
+	}
+	a.saw(t, "the node cannot be read")
+	v.cluster.reader = nodes
+	a.answer = func(string, *http.Request) (int, any) { return http.StatusForbidden, nil }
+	if _, err := v.Reconcile(t.Context(), request("db-0")); !apierrors.IsForbidden(err) {
+		t.Errorf("the reservation cannot be marked: %v", err)
+	}
+	if len(a.calls) != 1 || !strings.HasPrefix(a.calls[0], http.MethodPatch) || len(reported) > 0 {
+		t.Errorf("the reservation cannot be marked: %q, reported %q", a.calls, reported)
+	}
+}
+
 func TestSweep(t *testing.T) {
 	clock := noon
 	a := newAPI(t)
@@ -155,6 +187,16 @@ func TestSweep(t *testing.T) {
 	if !slices.Contains(a.calls, gone) {
 		t.Errorf("it kept others from being deleted: %v", a.calls)
 	}
+
+	for _, r := range s.cluster.reservations.List() {
+		if err := s.cluster.reservations.Delete(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sweep()
+	if len(s.missing) > 0 {
+		t.Errorf("without reservations it remembers %v", s.missing)
+	}
 }
 
 // nominates is a nominator, and one pod of its own whose gate was made just now.
@@ -188,6 +230,18 @@ func TestNominate(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.saw(t, "done, and the informer is late")
+	if len(*reported) > 0 {
+		t.Errorf("reported %q", *reported)
+	}
+}
+
+// Somebody has removed the annotation with the node.
+func TestGateOfAPodWithoutANode(t *testing.T) {
+	n, a, reported := nominates(t, func(p *podView) { p.Pinned = "" })
+	if _, err := n.Reconcile(context.Background(), request("db-0")); err != nil {
+		t.Fatal(err)
+	}
+	a.saw(t, "lifted", `PATCH `+pod0+` `+gateOff)
 	if len(*reported) > 0 {
 		t.Errorf("reported %q", *reported)
 	}
@@ -262,6 +316,34 @@ func TestRefusedNominationLiftsTheGate(t *testing.T) {
 	}
 	if _, err := n.Reconcile(context.Background(), request("db-0")); err != nil || !n.progress["u1"].lifted {
 		t.Errorf("%v, %+v", err, n.progress["u1"])
+	}
+}
+
+func TestRefused(t *testing.T) {
+	if refused(errors.New("no connection")) {
+		t.Error("an API server that did not answer has refused")
+	}
+	for code, want := range map[int32]bool{
+		http.StatusBadRequest: true, http.StatusForbidden: true, http.StatusNotFound: true, 499: true,
+		http.StatusUnauthorized: false, http.StatusRequestTimeout: false, http.StatusTooManyRequests: false,
+		http.StatusOK: false, http.StatusInternalServerError: false, http.StatusServiceUnavailable: false,
+	} {
+		err := fmt.Errorf("wrapped: %w", &apierrors.StatusError{ErrStatus: metav1.Status{Code: code}})
+		if got := refused(err); got != want {
+			t.Errorf("%d: %t", code, got)
+		}
+	}
+}
+
+// A pod that no watch has shown was gated when it was admitted, or later.
+func TestObserveSince(t *testing.T) {
+	n, _, _ := nominates(t)
+	p := n.cluster.pod("db/db-0")
+	for _, admitted := range []time.Duration{-time.Second, time.Second} {
+		n.observeSince(p, noon.Add(admitted))
+		if got, want := n.progress["u1"].lastGate, noon.Add(-time.Second); !got.Equal(want) {
+			t.Errorf("admitted at %s: gated since %s, want %s", noon.Add(admitted), got, want)
+		}
 	}
 }
 
