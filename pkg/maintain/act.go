@@ -14,33 +14,31 @@ import (
 const (
 	// lockBudget is how long one batch may hold the store's lock.
 	lockBudget = 2 * time.Millisecond
-	// mirrorWait is how long it waits for host-local's lock while it holds the
-	// store's, which every plugin waits for.
+	// mirrorWait is how long a batch waits for host-local's lock while it holds the store's.
 	mirrorWait = time.Millisecond
-	// busyTries is how often a batch meets a busy lock before the step that needs it
-	// is left to the next survey.
+	// busyTries is how often a batch is tried with a busy lock, before the action that needs the
+	// lock is left to the next survey.
 	busyTries = 10
 )
 
-// ActResult is what became of a plan.
+// ActResult is the result of Act.
 type ActResult struct {
-	// Taken are the places in the plan of the steps that were taken, those that were
-	// no longer due among them.
+	// Taken are the indexes in the plan of the actions that were performed, or were no longer due.
 	Taken   []int
-	Longest time.Duration // that the store's lock was held
+	Longest time.Duration // the longest time that the store's lock was held
 }
 
-// Act takes the steps of a plan, each after a check whether it is still due.
+// Act performs the actions of a plan. It skips those that are no longer due.
 func (s *Service) Act(ctx context.Context, plan []Action) (ActResult, error) {
 	return s.inSteps(ctx, len(plan), func(c *transact.Call, i int) error { return perform(c, plan[i]) })
 }
 
-// inSteps takes so many steps, a few in one transaction and with pauses between
-// them (see pace), so that no plugin waits for more than lockBudget. A step is
-// in one transaction whole, and may be taken again in another: it looks at what
-// is there. The first that fails ends it; those before it are taken. But steps of
-// a network whose files stay locked end nothing: the others are taken, and the
-// error is an ErrBusy.
+// inSteps performs a number of steps. A transaction has a few of them, with pauses between
+// transactions (see pace), so that plugins wait for at most about lockBudget. take performs one
+// step. It may be called more than once for the same step, if a transaction was rolled back.
+//
+// The first step that fails ends inSteps; those before it are committed. Steps of a network whose
+// files stay locked are skipped; the error is then ErrBusy.
 func (s *Service) inSteps(ctx context.Context, steps int, take func(c *transact.Call, i int) error) (ActResult, error) {
 	var out ActResult
 	var left error
@@ -58,7 +56,7 @@ func (s *Service) inSteps(ctx context.Context, steps int, take func(c *transact.
 			}
 			end, tries = steps, 0
 		case n > 0 && at+n < end:
-			end = at + n // once more, without the one that fails
+			end = at + n // again, without the step that failed
 		case ctx.Err() != nil:
 			return out, err
 		case errors.As(err, &busy) && (locked[busy.Pool] || tries == busyTries):
@@ -72,7 +70,7 @@ func (s *Service) inSteps(ctx context.Context, steps int, take func(c *transact.
 		if at == steps {
 			break
 		}
-		// Waiting for the lock was a rest as well.
+		// The lock was free for others while this process waited for it.
 		if !notify.Wait(ctx, nil, p.after(worked, cost.Held)-cost.Waited) {
 			return out, ctx.Err()
 		}
@@ -80,9 +78,9 @@ func (s *Service) inSteps(ctx context.Context, steps int, take func(c *transact.
 	return out, left
 }
 
-// someSteps takes steps from the first on for as long as it may work, at least
-// one. It tells how many they were (those before one that fails, which are
-// undone), how long that took and what it cost of the lock.
+// someSteps performs steps in one transaction, starting with first, until it has worked for the
+// time may, but at least one. n is the number of steps before the end or the one that failed, in
+// which case all are rolled back. worked is the time of the steps, cost that of the lock.
 func (s *Service) someSteps(ctx context.Context, first, end int, take func(*transact.Call, int) error,
 	may time.Duration) (n int, worked time.Duration, cost store.Timing, err error) {
 	ctx = store.WithTiming(ctx, func(t store.Timing) {
@@ -102,14 +100,14 @@ func (s *Service) someSteps(ctx context.Context, first, end int, take func(*tran
 	return n, worked, cost, err
 }
 
-// perform takes one step if it is still due. What the survey has proven of the
-// holder is not proven again: here, with the lock in hand, it would be by less.
-// A death stays true, for a namespace that has ended does not come back.
+// perform performs one action if it is still due. It does not examine the processes of the node
+// again, which takes long, while it holds the lock: a namespace that the survey found gone stays
+// gone.
 //
-// A damaged record is repaired by the call that reads it (update): Repair does no more.
+// Repair only reads the record, because every call repairs the damaged records that it reads.
 func perform(c *transact.Call, a Action) error {
 	if a.Do == Replay {
-		return nil // the housekeeping of this very transaction has done it
+		return nil // every transaction begins by replaying spooled DELs
 	}
 	l, err := c.Tx.Get(a.Lease.Pool, a.Lease.Address)
 	if err != nil || l.ID != a.Lease.ID || l.State != a.Lease.State || l.Holder != a.Lease.Holder {
@@ -133,33 +131,31 @@ func perform(c *transact.Call, a Action) error {
 	return err
 }
 
-// pace keeps a long plan out of everybody's way: a batch works for a part of the
-// budget, for opening and the commit take their time too, and after it the lock
-// and the processor are left alone for a multiple of the time that the lock was
-// held. What a batch costs at least, beside its work, is learnt from those before:
+// pace bounds the effect of a long plan on plugins. A batch works for a part of the budget only,
+// because opening the store and the commit take time as well. After a batch there is a pause, which
+// is a multiple of the time that the lock was held. The overhead of a batch is measured:
 //
-//   - Where the disk alone takes more than the budget, smaller batches would
-//     only be more commits. They work for half of what a commit takes.
-//   - A batch that takes much longer was kept from the processor with
-//     the lock in hand (a quota on the cgroup, a busy node). It ends as soon as it
-//     has the processor again, and the next ones are further apart, so that the
-//     quota is whole when they begin.
+//   - If a commit takes longer than the budget, smaller batches would only mean more commits. The
+//     steps of a batch then take half of the time of a commit.
+//   - A batch that takes much longer was not scheduled while it held the lock, because of a quota of
+//     its cgroup or a busy node. The pauses get longer, so that more of the quota is left when the
+//     next batch begins.
 type pace struct {
-	least time.Duration // that a batch costs beside its work, as of late
-	rest  int           // as a multiple of the time that the lock was held
+	least time.Duration // the recent overhead of a batch
+	rest  int           // the pause, as a multiple of the time that the lock was held
 }
 
 const (
 	leastRest = 10
 	mostRest  = 40
-	longRest  = 200 * time.Millisecond // two periods of a quota
-	// slowDisk is the longest commit that batches are fitted to.
+	longRest  = 200 * time.Millisecond // two periods of a cgroup's quota
+	// slowDisk is the longest commit to which the size of batches is adapted.
 	slowDisk = 20 * time.Millisecond
 )
 
 func newPace() *pace { return &pace{least: lockBudget / 2, rest: leastRest} }
 
-// work is how long the next batch may work.
+// work returns how long the steps of the next batch may take.
 func (p *pace) work() time.Duration {
 	if p.least >= lockBudget {
 		return min(p.least, slowDisk) / 2
@@ -167,8 +163,8 @@ func (p *pace) work() time.Duration {
 	return max((lockBudget-p.least)/2, lockBudget/8)
 }
 
-// after learns from a batch that worked for some time and held the lock for
-// some more, and says how long to leave the lock alone.
+// after returns the length of the pause after a batch, from the time that its steps took and the
+// time that it held the lock.
 func (p *pace) after(worked, held time.Duration) time.Duration {
 	beside := max(held-worked, 0)
 	expected := max(lockBudget, 4*p.least)
@@ -177,8 +173,8 @@ func (p *pace) after(worked, held time.Duration) time.Duration {
 	} else {
 		p.rest = max(p.rest*3/4, leastRest)
 	}
-	// Down at once and up slowly: where processors are scarce most take longer.
+	// It falls at once and rises slowly, because on a busy node most batches take longer.
 	p.least = min(beside, p.least+p.least/32)
-	// A batch that was held up has used no more of the processor than others.
+	// A batch that was not scheduled has used no more processor time than others.
 	return min(time.Duration(p.rest)*min(held, expected), longRest)
 }

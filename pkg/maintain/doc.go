@@ -1,7 +1,8 @@
-// Package maintain looks after the leases of a node: what the agent does all the time, and what an
+// Package maintain maintains the leases of a node: what the agent does periodically, and what an
 // operator does by hand.
 //
-// Survey looks at the node, Plan decides what is due, and Act does it. The other use cases are for
-// those who know the node's pods (Follow, Defer, RevokePods, EndHolds), for those who publish the
-// leases (List, Journal), and for operators (Revoke, Preview, Import, Export, Loss, AcceptLoss).
+// Survey examines the node, Plan decides which actions are due, and Act performs them. The agent
+// also applies what it knows of the node's pods (Follow, Defer, RevokePods, EndHolds), and
+// publishes the leases (List, Journal). Operators use Revoke, Preview, Import, Export, Loss and
+// AcceptLoss.
 package maintain

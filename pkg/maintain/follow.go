@@ -12,22 +12,21 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
-// The use cases of whoever knows the node's pods: the agent (docs/design.md, "What it does with the
-// API"). Each looks again in its transaction, so that a plan made a moment before harms nobody, and
-// takes a pod at a step (see inSteps), so that no plugin waits for it.
+// The agent knows the node's pods (docs/design.md, "What it does with the API"). The following
+// methods apply that to the leases. They read the leases again in each transaction, and treat one
+// pod in a step (see inSteps), so that plugins do not wait long.
 
-// PodWindow is what a pod's annotation says, and whose it is.
+// PodWindow is the window of a pod's annotation.
 type PodWindow struct {
 	Namespace string
 	Name      string
 	UID       string // as the runtime passes it
 	Window    time.Duration
-	Owner     string // who makes the pod again; "" where it does not matter
+	Owner     string // the controller that recreates the pod; "" if it does not matter
 }
 
-// Follow gives the leases of each pod (UID) its window, and stores it for the
-// keys of that name, so that later ADDs need nobody to tell them. What is so
-// already is not written.
+// Follow sets the window of the leases of each pod with the same UID, and stores it for the keys of
+// that name, for later ADDs whose runtime passes no annotations. It writes only what changes.
 func (s *Service) Follow(ctx context.Context, pods []PodWindow) error {
 	_, err := s.inSteps(ctx, len(pods), func(c *transact.Call, i int) error { return follow(c, pods[i]) })
 	return err
@@ -51,14 +50,14 @@ func follow(c *transact.Call, p PodWindow) error {
 	return nil
 }
 
-// FollowsWindow reports whether a lease has yet to follow the pod.
+// FollowsWindow reports whether Follow would change the lease.
 func FollowsWindow(p PodWindow, l lease.Lease) bool {
 	next, err := lease.Apply(l, lease.SetWindow{UID: p.UID, Window: p.Window, Owner: p.Owner}, lease.Instant{})
 	return err == nil && (next.Window != l.Window || next.Owner != l.Owner)
 }
 
-// StoresWindow reports whether the pod's window has yet to be stored for the key
-// of a lease of its name. No window is stored only where there was one.
+// StoresWindow reports whether Follow would store the pod's window for the key of a lease of its
+// name. A window of 0 is stored only if there was another one.
 func StoresWindow(p PodWindow, l lease.Lease, stored time.Duration, known bool) bool {
 	if known {
 		return stored != p.Window
@@ -88,11 +87,10 @@ func setWindow(c *transact.Call, l lease.Lease, p PodWindow) error {
 	return nil
 }
 
-// PendingPod is a pod of this node that waits for its sandbox.
+// PendingPod is a pod of this node that has no sandbox yet.
 type PendingPod struct{ Namespace, Name string }
 
-// Defer puts off the end of the firm holds of pods that are about to come back:
-// at least rest is left from now on.
+// Defer extends the firm holds of pods that are about to return, so that at least rest remains.
 func (s *Service) Defer(ctx context.Context, pods []PendingPod, rest time.Duration) error {
 	_, err := s.inSteps(ctx, len(pods), func(c *transact.Call, i int) error { return deferEnd(c, pods[i], rest) })
 	return err
@@ -106,7 +104,7 @@ func deferEnd(c *transact.Call, p PendingPod, rest time.Duration) error {
 	for _, l := range leases {
 		next, err := lease.Apply(l, lease.Defer{Rest: rest}, c.Now)
 		if err != nil {
-			continue // no firm hold (any more)
+			continue // not a firm hold
 		}
 		if err := c.Put(l, next); err != nil {
 			return err
@@ -115,22 +113,22 @@ func deferEnd(c *transact.Call, p PendingPod, rest time.Duration) error {
 	return nil
 }
 
-// Ref names one lease: another lease of the address is not meant.
+// Ref identifies one lease, as opposed to a later one of the same address.
 type Ref struct {
 	Pool    lease.Pool
 	Address netip.Addr
 	ID      string
 }
 
-// RefTo returns the name of a lease.
+// RefTo returns the Ref of a lease.
 func RefTo(l lease.Lease) Ref { return Ref{l.Pool, l.Address, l.ID} }
 
-// RevokePods ends what the leases promise, pod by pod: all of one pod's or none. A
-// hold is free for others at once, unless its last sandbox is alive. A bound
-// lease keeps its address until its holder is released or proven dead, and
-// nothing is kept for its name after that.
+// RevokePods ends the retention of leases, for each pod all or none. A hold ends at once, unless
+// its last sandbox is alive. A bound lease stays bound until its holder is released or proven dead,
+// and is not held after that.
 //
-// ErrNoHostView where the host cannot be seen: there the living look dead.
+// It returns ErrNoHostView if the process is not proven to see the namespaces of the host, because
+// living sandboxes would then seem to be gone.
 func (s *Service) RevokePods(ctx context.Context, pods [][]Ref, reason string) error {
 	_, err := s.inSteps(ctx, len(pods), func(c *transact.Call, i int) error {
 		return endLeases(c, pods[i], reason, true)
@@ -138,7 +136,7 @@ func (s *Service) RevokePods(ctx context.Context, pods [][]Ref, reason string) e
 	return err
 }
 
-// EndHolds is RevokePods for the holds of one pod: where it is back, nothing changes.
+// EndHolds is RevokePods for the holds of one pod. It does not change bound leases.
 func (s *Service) EndHolds(ctx context.Context, refs []Ref, reason string) error {
 	_, err := s.inSteps(ctx, 1, func(c *transact.Call, _ int) error { return endLeases(c, refs, reason, false) })
 	return err
@@ -163,8 +161,8 @@ func endLeases(c *transact.Call, refs []Ref, reason string, bound bool) error {
 	return nil
 }
 
-// ending is the event that takes the name from a lease. That a holder is dead
-// is for the collector to prove, which has the time.
+// ending returns the event that ends the retention of a lease. It does not prove that a holder is
+// dead, which takes long; the survey does.
 func ending(c *transact.Call, l lease.Lease) lease.Event {
 	if l.State == lease.Bound {
 		return lease.Supersede{}
@@ -173,14 +171,14 @@ func ending(c *transact.Call, l lease.Lease) lease.Event {
 }
 
 const (
-	// windowFresh is how exactly it is known when a stored window last mattered.
+	// windowFresh is the precision of the time at which a stored window was last in use.
 	windowFresh = time.Hour
-	// windowIdle is how long a window is stored after the key's last lease.
+	// windowIdle is how long a window stays stored after the key's last lease.
 	windowIdle = 24 * time.Hour
 )
 
-// ForgetWindows drops the windows of keys that had no lease for a day, and
-// remembers which have one. To be called about every hour.
+// ForgetWindows removes the stored windows of keys that had no lease for a day, and updates the
+// time of those that have one. It should be called about every hour.
 func (s *Service) ForgetWindows(ctx context.Context) error {
 	var old []lease.Key
 	now := s.Clock()
@@ -221,24 +219,24 @@ func forgetWindow(c *transact.Call, key lease.Key) error {
 	return nil
 }
 
-// NodeView is what the store says to whoever publishes it.
+// NodeView is the content of the store that the agent publishes.
 type NodeView struct {
 	Leases  []lease.Lease
 	Windows map[lease.Key]time.Duration // stored for their keys
 	Now     lease.Instant               // when it was read
 
-	known map[string]bool // networks of which all is known, in every pool of that name
+	known map[string]bool // whether all pools of a network are Adopted, by network
 
 	damaged []lease.Lease // pool and address of records that cannot be read
 }
 
-// Adopted reports whether all leases of a network are known. Where they are not,
-// that one is absent says nothing: the store was lost, or was gone when the node
-// booted, and no ADD has used the network since.
+// Adopted reports whether all leases of a network are known. If not, the store was lost, or was
+// missing when the node booted, and no ADD has used the network since: a lease that is absent may
+// exist.
 func (v NodeView) Adopted(network string) bool { return v.known[network] }
 
-// add goes on with the next part of a look. Known is what the last part knows and
-// none before it did not.
+// add adds the next part that was read. A network is known if it is in the last part, and no
+// earlier part found it unknown.
 func (v *NodeView) add(part NodeView) {
 	for network := range part.known {
 		if before, met := v.known[network]; met && !before {
@@ -250,7 +248,7 @@ func (v *NodeView) add(part NodeView) {
 	v.Leases, v.damaged = append(v.Leases, part.Leases...), append(v.damaged, part.damaged...)
 }
 
-// knownNetworks are the networks of a store, by whether all their pools are known.
+// knownNetworks returns the networks of a store, and whether all pools of each are Adopted.
 func knownNetworks(tx *store.Tx) map[string]bool {
 	out := map[string]bool{}
 	for _, p := range tx.Pools() {
@@ -263,9 +261,9 @@ func knownNetworks(tx *store.Tx) map[string]bool {
 // viewBatch is how many leases are read under one lock: well under 2 ms.
 const viewBatch = 128
 
-// List reads the leases that match, a few at a time. They are those of one
-// moment only if nobody wrote meanwhile; whoever acts on them looks again. They
-// are those of one store: where another took its place meanwhile, List begins anew.
+// List returns the leases that match selects. It reads them in batches, between which others may
+// write, so that the result may not be consistent. If another store replaces this one, List starts
+// again with that.
 func (s *Service) List(ctx context.Context, match func(lease.Lease) bool) (NodeView, error) {
 	var v NodeView
 	var at store.Position
@@ -303,8 +301,9 @@ func (s *Service) List(ctx context.Context, match func(lease.Lease) bool) (NodeV
 	return v, nil
 }
 
-// Journal reads the entries behind a number, a few at a time, and the number of
-// the last. A store that begins anew is read from its beginning.
+// Journal calls fn for the entries after a sequence number, and returns the number of the last. It
+// reads them in batches. If the store was replaced, and its journal is shorter, it starts with the
+// first entry.
 func (s *Service) Journal(ctx context.Context, after uint64, fn func(seq uint64, n store.Entry)) (uint64, error) {
 	type numbered struct {
 		seq uint64

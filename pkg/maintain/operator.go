@@ -12,10 +12,9 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
-// What operators do by hand: the same steps that a call takes by itself.
-
-// Preview returns what the host shows of a pool, and why. It changes nothing.
-// The problems say what is missing in that, also where Import would not act on it.
+// Preview returns the leases that Import would adopt for a pool, and texts about problems. It
+// changes nothing. It works without a proven view, but one of the problems then says that Import
+// would fail.
 func (s *Service) Preview(ctx context.Context, p lease.Pool, sets []pool.Set) ([]adopt.Finding, []string, error) {
 	now := s.Clock()
 	unproven := s.Host.ProveView("", now.BootID, nil) // where there is no store
@@ -34,9 +33,9 @@ func (s *Service) Preview(ctx context.Context, p lease.Pool, sets []pool.Set) ([
 	return found.Findings, problems, err
 }
 
-// Import adopts what the host shows of a pool, also where the pool is known.
-// It returns how many leases there were before and after. ErrNoHostView where the
-// view is not proven to be the host's.
+// Import adopts the leases of a pool that follow from the sources of the host, even if the pool was
+// adopted before. It returns the number of leases before and after. It returns ErrNoHostView if the
+// process is not proven to see the namespaces of the host.
 func (s *Service) Import(ctx context.Context, p lease.Pool, sets []pool.Set) (before, after int, err error) {
 	err = s.Update(ctx, transact.Scope{}, func(c *transact.Call) error {
 		if err := c.ProveView(); err != nil {
@@ -50,10 +49,10 @@ func (s *Service) Import(ctx context.Context, p lease.Pool, sets []pool.Set) (be
 	return before, after, err
 }
 
-// Export brings host-local's files of every pool that match selects in step
-// with the store, and returns the pools. What host-local has given meanwhile
-// becomes a lease first. ErrNoHostView where the view is not proven to be the host's:
-// the files may be others.
+// Export synchronises host-local's files of every pool that match selects with the store, and
+// returns the pools. It first adopts the addresses that host-local has assigned. It returns
+// ErrNoHostView if the process is not proven to see the namespaces of the host, because the files
+// may be others too.
 func (s *Service) Export(ctx context.Context, match func(lease.Pool) bool) (pools []lease.Pool, err error) {
 	err = s.Update(ctx, transact.Scope{}, func(c *transact.Call) error {
 		pools = nil
@@ -78,8 +77,8 @@ func (s *Service) Export(ctx context.Context, match func(lease.Pool) bool) (pool
 	return pools, err
 }
 
-// Loss says why the store had to replace another one, "" if it did not. Pools
-// that are not known yet wait for evidence.
+// Loss returns why the store replaced another one, "" if it did not. Pools that are not adopted
+// since then assign no addresses until their sources can be read.
 func (s *Service) Loss(ctx context.Context) (why string, err error) {
 	err = s.Store.View(ctx, func(tx *store.Tx) error { why = tx.Lost(); return nil })
 	if errors.Is(err, store.ErrLost) {
@@ -91,8 +90,8 @@ func (s *Service) Loss(ctx context.Context) (why string, err error) {
 	return why, err
 }
 
-// AcceptLoss goes on with a store that was lost: addresses that no source
-// knows may be handed out. That is the operator's word, and takes no view.
+// AcceptLoss allows a store that replaced another one to assign addresses that no source of this
+// node names. It needs no proven view, because an operator has decided it.
 func (s *Service) AcceptLoss(ctx context.Context) error {
 	return s.Update(ctx, transact.Scope{}, func(c *transact.Call) error {
 		if c.Tx.Lost() == "" {

@@ -26,14 +26,14 @@ func (s *Service) Revoke(ctx context.Context, match func(lease.Lease) bool, forc
 	var out []Revoked
 	err := s.Update(ctx, transact.Scope{}, func(c *transact.Call) error {
 		out = nil
-		var met []lease.Lease
+		var selected []lease.Lease
 		c.Tx.All(func(l lease.Lease, err error) bool {
 			if err == nil && match(l) {
-				met = append(met, l)
+				selected = append(selected, l)
 			}
 			return true
 		})
-		if len(met) == 0 {
+		if len(selected) == 0 {
 			return nil
 		}
 		if err := c.ProveView(); err != nil {
@@ -42,9 +42,9 @@ func (s *Service) Revoke(ctx context.Context, match func(lease.Lease) bool, forc
 			}
 			s.Warnf("released without evidence: %v", err)
 		}
-		for _, l := range met {
+		for _, l := range selected {
 			_, err := c.Move(l, lease.Revoke{LastHolder: c.LifeOf(l), Force: force}, store.EventRevoked, reason)
-			if err != nil && !isStanding(err) {
+			if err != nil && !isRefused(err) {
 				return err
 			}
 			if err != nil {
@@ -60,9 +60,9 @@ func (s *Service) Revoke(ctx context.Context, match func(lease.Lease) bool, forc
 	return out, err
 }
 
-// isStanding reports whether a move failed because the lease stands, and not
-// because the store failed.
-func isStanding(err error) bool {
+// isRefused reports whether the state of the lease does not allow its release, as opposed to an
+// error of the store.
+func isRefused(err error) bool {
 	return errors.Is(err, lease.ErrHolderAlive) || errors.Is(err, lease.ErrTaken) ||
 		errors.Is(err, lease.ErrNotHolder) || errors.Is(err, lease.ErrNotDue) || errors.Is(err, lease.ErrInvalid)
 }

@@ -14,38 +14,36 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
-// Looking after a node's leases is three steps: Survey looks, Plan decides, Act
-// does it. Nothing that Survey or Plan do locks the store for longer than a few
-// leases take to read, and Act looks again before each step.
+// Maintenance has three steps: Survey reads, Plan decides, Act writes. Survey locks the store only
+// to read a few leases at a time, and Act reads each lease again before it changes it.
 
-// Survey is one look at a node: what its store says, and what is left of the
-// holders.
+// Survey is the state of a node: the content of its store, and whether the holders of its leases
+// are alive.
 type Survey struct {
 	Now     lease.Instant
-	Unused  bool // nothing was ever stored: there is nothing to look after
+	Unused  bool // the store was never used
 	Leases  []lease.Lease
-	Damaged []lease.Lease // pool and address of those whose record cannot be read
-	// Life of the holders of bound leases, proven.
+	Damaged []lease.Lease // pool and address of the records that cannot be read
+	// Life has whether the holders of bound leases are proven alive or dead.
 	Life map[lease.Holder]lease.Liveness
-	// Last tells of holds that are over whether their last holders still have the
-	// addresses.
+	// Last has whether the last holders of holds that are over still have the addresses.
 	Last    map[Ref]lease.Liveness
 	Spooled []store.Spooled
-	// Unmirrored are bound leases without the file that host-local knows them by.
+	// Unmirrored are the bound leases without a file of host-local's.
 	Unmirrored []lease.Lease
-	// Doubtful is how many leases stay bound though their sandboxes are not to be
-	// found: that they are gone is not proven. Doubt says why not; nil where there
-	// are none.
+	// Doubtful is the number of leases whose sandboxes were not found, but are not proven to be
+	// gone. They stay bound. Doubt is the reason, nil if there are none.
 	Doubtful int
 	Doubt    error
-	// Unproven says why the view is not proven to be the host's; nil if it is.
+	// Unproven is the reason why this process is not proven to see the namespaces of the host, nil
+	// if it is.
 	Unproven error
-	// Unsafe says why nothing of this may be acted on; nil if it may.
+	// Unsafe is the reason why no action may follow from this survey, nil if some may.
 	Unsafe error
 }
 
-// Survey looks at the store and at the host, in this order: a lease that is
-// bound meanwhile is not in it.
+// Survey reads the store, and then the host. Leases that are bound after the store was read are not
+// in it.
 func (s *Service) Survey(ctx context.Context) (Survey, error) {
 	v := Survey{Life: map[lease.Holder]lease.Liveness{}, Last: map[Ref]lease.Liveness{}}
 	var word string
@@ -71,8 +69,7 @@ func (s *Service) Survey(ctx context.Context) (Survey, error) {
 	}
 	v.Unproven = s.Host.ProveView(word, v.Now.BootID, evidence.BoundIn(v.Leases))
 	if v.Unproven != nil && len(v.Leases)+len(v.Damaged) > 0 {
-		// Not even the boot id is the node's for certain: a sandbox with a kernel
-		// of its own has its own.
+		// Even the boot id may be another one, in a sandbox with a kernel of its own.
 		v.Unsafe = fmt.Errorf("%w: %w", transact.ErrNoHostView, v.Unproven)
 		return v, nil
 	}
@@ -82,8 +79,8 @@ func (s *Service) Survey(ctx context.Context) (Survey, error) {
 	return v, nil
 }
 
-// examineHolders fills Life and Last. It returns what says why the life of a Bound
-// lease's holder is unknown.
+// examineHolders sets Life and Last. It returns a function that returns why it is unknown whether
+// the holder of a bound lease is alive.
 func (s *Service) examineHolders(v *Survey) (why func(lease.Lease) error) {
 	e := evidence.New(s.Host, v.Now.BootID, evidence.BoundIn(v.Leases))
 	e.Twice = true
@@ -98,9 +95,9 @@ func (s *Service) examineHolders(v *Survey) (why func(lease.Lease) error) {
 	return e.Doubt
 }
 
-// here are the leases that were bound in this boot to a namespace that is known,
-// by the life of their holders.
-func (v Survey) here() map[lease.Liveness][]lease.Lease {
+// boundInBoot returns the leases that were bound in this boot, to a namespace that is known, by
+// whether their holders are alive.
+func (v Survey) boundInBoot() map[lease.Liveness][]lease.Lease {
 	out := map[lease.Liveness][]lease.Lease{}
 	for _, l := range v.Leases {
 		if l.State == lease.Bound && l.Holder.BootID == v.Now.BootID && l.Holder.Netns.Ino != 0 {
@@ -111,10 +108,10 @@ func (v Survey) here() map[lease.Liveness][]lease.Lease {
 	return out
 }
 
-// doubt counts those of whom it cannot tell. One process that cannot be asked, at
-// every look, is enough for no death ever to be proven.
+// doubt sets Doubtful and Doubt. A single process whose namespaces cannot be read is enough that no
+// holder can be proven dead.
 func (v *Survey) doubt(why func(lease.Lease) error) {
-	unknown := v.here()[lease.Unknown]
+	unknown := v.boundInBoot()[lease.Unknown]
 	if len(unknown) == 0 {
 		return
 	}
@@ -123,14 +120,15 @@ func (v *Survey) doubt(why func(lease.Lease) error) {
 		why(unknown[0]))
 }
 
-// canary: if of the leases that were bound in this boot none is alive, then it may be not they that
-// are dead, but we that are blind (docs/design.md, "Whose view it is"). Where the plugin has said
-// in this boot that it sees what we see, and nothing was hidden from us, only their death is
-// doubted: a drained node may have a lost DEL, and its holds come to their end all the same.
+// canary handles a survey in which no lease that was bound in this boot has a living holder. Then
+// this process may not see the holders at all (docs/design.md, "Whose view it is"), and the survey
+// is unsafe. same reports whether the plugin has recorded in this boot that it sees the same
+// namespaces. If so, and all could be read, the bound leases only count as doubtful, and holds
+// still end: on a drained node a DEL may have been lost.
 func (v *Survey) canary(same bool) {
-	here := v.here()
-	dead := here[lease.Dead]
-	if len(here[lease.Alive]) > 0 || len(dead)+v.Doubtful == 0 {
+	bound := v.boundInBoot()
+	dead := bound[lease.Dead]
+	if len(bound[lease.Alive]) > 0 || len(dead)+v.Doubtful == 0 {
 		return
 	}
 	none := fmt.Sprintf("of %d leases that were bound in this boot not one looks alive", len(dead)+v.Doubtful)
@@ -147,7 +145,8 @@ func (v *Survey) canary(same bool) {
 	}
 }
 
-// unmirrored lists each directory once, and takes no lock: Act looks again.
+// unmirrored returns the bound leases without a file of host-local's. It lists each directory once,
+// without a lock, so that Act must look for the file again.
 func unmirrored(leases []lease.Lease) []lease.Lease {
 	var out []lease.Lease
 	files := map[lease.Pool]map[string]bool{}
@@ -168,31 +167,30 @@ func unmirrored(leases []lease.Lease) []lease.Lease {
 type ActionKind string
 
 const (
-	// Repair: a record is damaged, and is learnt again from what the host shows.
+	// Repair adopts the lease of a damaged record again.
 	Repair ActionKind = "repair"
-	// Replay: a DEL that the store could not take when it came.
+	// Replay performs a DEL that was spooled because the store could not be written.
 	Replay ActionKind = "replay"
-	// Release: the holder is proven dead, and its window begins.
+	// Release releases a lease whose holder is proven dead. Its window begins.
 	Release ActionKind = "release"
-	// Expire: a hold is over.
+	// Expire ends a hold that is over.
 	Expire ActionKind = "expire"
-	// Rebase: a hold of an earlier boot counts by this boot's clock from now on.
+	// Rebase converts the rest of a hold of an earlier boot to this boot's clock.
 	Rebase ActionKind = "rebase"
-	// Mirror: host-local's file is missing. host-local has processed its DEL,
-	// or the file is made again.
+	// Mirror treats a lease whose file is missing: it is released if host-local has processed its
+	// DEL, or else the file is written again.
 	Mirror ActionKind = "mirror"
 )
 
-// Action is one step that is due, and why.
+// Action is one action of a plan.
 type Action struct {
 	Do     ActionKind
-	Lease  lease.Lease    // as it was seen
-	Life   lease.Liveness // of its holder, as it was proven
+	Lease  lease.Lease    // as it was in the survey
+	Life   lease.Liveness // of its holder, as it was in the survey
 	Reason string
 }
 
-// Plan says what is to be done after a survey; nothing after a blind one. It
-// looks at nothing else.
+// Plan returns the actions that follow from a survey, none if it is unsafe. It is a pure function.
 func Plan(v Survey) []Action {
 	if v.Unsafe != nil {
 		return nil
@@ -218,7 +216,7 @@ func Plan(v Survey) []Action {
 			out = append(out, Action{Do: Mirror, Lease: l, Life: life, Reason: "host-local's file of it is gone"})
 		}
 	}
-	for _, l := range v.Damaged { // last: the first step that fails is the last that is taken
+	for _, l := range v.Damaged { // these are last, because no action is performed after one that fails
 		out = append(out, Action{Do: Repair, Lease: l, Reason: "its record is damaged"})
 	}
 	return out
@@ -237,14 +235,14 @@ func (v Survey) replays() []Action {
 	for _, r := range v.Spooled {
 		who := lease.Holder{ContainerID: r.ContainerID, IfName: r.IfName}
 		reason := "the DEL of " + r.At.Wall.UTC().Format(time.RFC3339) + " was spooled"
-		met := false
+		found := false
 		for _, l := range v.Leases {
 			if l.State == lease.Bound && l.Holder.Is(who) && !l.BoundAt.IsAfter(r.At) {
-				met = true
+				found = true
 				out = append(out, Action{Do: Replay, Lease: l, Reason: reason})
 			}
 		}
-		if !met {
+		if !found {
 			out = append(out, Action{Do: Replay, Lease: lease.Lease{Holder: who}, Reason: reason +
 				", and nothing is bound to the container"})
 		}
@@ -252,8 +250,8 @@ func (v Survey) replays() []Action {
 	return out
 }
 
-// NextEnd is how long it takes until the next hold is over; lease.Forever where
-// none will be. Those that are over already do not count.
+// NextEnd returns the time until the next hold is over, lease.Forever if there is none. Holds that
+// are over already do not count.
 func (v Survey) NextEnd() time.Duration {
 	next := lease.Forever
 	for _, l := range v.Leases {
