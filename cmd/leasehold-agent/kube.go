@@ -72,6 +72,7 @@ func kubeTasks(node agent.Node, config *rest.Config, o options) ([]agent.Task, e
 		Service: node.Service, Node: o.nodeName, Core: clients.Core, Pods: pods, Objects: objects,
 		Log: log, Metrics: publish.NewMetrics(node.Metrics),
 	}
+	poolTask := &publish.NodePool{Service: node.Service, Node: o.nodeName, Clients: clients, Log: log}
 	holdTask := &reclaim.Holds{Service: node.Service, Node: o.nodeName, Clients: clients, Log: log,
 		MoveGrace: o.moveGrace}
 
@@ -84,6 +85,7 @@ func kubeTasks(node agent.Node, config *rest.Config, o options) ([]agent.Task, e
 		{Name: "reservations", Run: objects.Run},
 		{Name: "windows", Run: withChanges(windowTask.Run)},
 		{Name: "publish", Run: withChanges(publishTask.Run)},
+		{Name: "pool", Run: poolTask.Run},
 		{Name: "events", Run: withChanges(eventTask.Run)},
 		{Name: "holds", Run: holdTask.Run},
 	}, nil

@@ -17,10 +17,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -36,37 +37,14 @@ const (
 	maxNetworks = 256
 )
 
-// Activity says whether the container runtime calls leasehold: True, False or Unknown.
-type Activity struct {
-	Status metav1.ConditionStatus
-	// Reason is one word in CamelCase.
-	Reason string
-	// Message is a sentence for people.
-	Message string
-}
-
-// ActiveFunc returns the activity of the node, and of each of its networks by name. It must not
-// block.
-type ActiveFunc func() (node Activity, networks map[string]Activity)
-
-// notDetermined is the activity of a node and of networks that an ActiveFunc does not name.
-var notDetermined = Activity{Status: metav1.ConditionUnknown, Reason: "NotDetermined",
-	Message: "it was not determined whether the container runtime calls leasehold"}
-
-func (a Activity) orUnknown() Activity {
-	if a.Status == "" {
-		return notDetermined
-	}
-	return a
-}
-
 // NodePool is the task that writes the node's NodeAddressPool.
 type NodePool struct {
-	Service *ipam.Service
+	Service *maintain.Service
 	Node    string
 	Clients *informer.Clients
-	// Active may be nil: then it is not known whether leasehold is active.
-	Active ActiveFunc
+	// Active returns whether leasehold serves each network that the container runtime has loaded,
+	// nothing if that is not known yet. It must not block. It may be nil.
+	Active func() []cniconf.Status
 	Log    *slog.Logger
 
 	node     nodeIdentity
@@ -114,11 +92,11 @@ func (p *NodePool) update(ctx context.Context) error {
 		}
 		p.readAt = now
 	}
-	node, networks := notDetermined, map[string]Activity{}
+	var active []cniconf.Status
 	if p.Active != nil {
-		node, networks = p.Active()
+		active = p.Active()
 	}
-	want := desiredNodePool(p.node, usage, node.orUnknown(), networks)
+	want := desiredNodePool(p.node, usage, active)
 	if err := p.write(ctx, want, now.Wall); err != nil {
 		p.readAt = lease.Instant{}
 		return err
@@ -211,9 +189,9 @@ func (p *NodePool) apply(
 		return nil, err
 	}
 	got := &ipamv1.NodeAddressPool{}
-	err = p.Clients.IPAM.Patch(types.ApplyPatchType).Resource(ipamv1.NodeAddressPoolResource.Resource).Name(object.Name).
-		SubResource(subresource...).Param("fieldManager", fieldManager).Param("force", "true").
-		Body(data).Do(ctx).Into(got)
+	err = p.Clients.IPAM.Patch(types.ApplyPatchType).
+		Resource(ipamv1.NodeAddressPoolResource.Resource).Name(object.Name).SubResource(subresource...).
+		Param("fieldManager", fieldManager).Param("force", "true").Body(data).Do(ctx).Into(got)
 	return got, err
 }
 
@@ -234,38 +212,70 @@ func (p *NodePool) logProblem(err error) {
 	p.problem = text
 }
 
-// desiredNodePool returns the object of a node, without the times of its conditions.
-func desiredNodePool(
-	node nodeIdentity, usage []store.Usage, active Activity, networks map[string]Activity,
-) *ipamv1.NodeAddressPool {
+// desiredNodePool returns the object of a node, without the times of its conditions. A network that
+// the runtime has not loaded is left out if no address of it is in use: it is that of a former
+// configuration.
+func desiredNodePool(node nodeIdentity, usage []store.Usage, active []cniconf.Status) *ipamv1.NodeAddressPool {
 	object := &ipamv1.NodeAddressPool{ObjectMeta: metav1.ObjectMeta{Name: node.Name,
 		OwnerReferences: []metav1.OwnerReference{
 			{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: types.UID(node.UID)},
 		}}}
-	byName := map[string]ipamv1.NetworkAddressPool{}
-	for name := range networks {
-		byName[name] = ipamv1.NetworkAddressPool{Name: name}
+	networks := map[string]ipamv1.NetworkAddressPool{}
+	for _, s := range active {
+		if s.Network != "" {
+			n := ipamv1.NetworkAddressPool{Name: s.Network, Active: conditionStatus[s.State]}
+			if s.State != cniconf.Active {
+				n.Reason, n.Message = s.Reason, s.Message
+			}
+			networks[s.Network] = n
+		}
 	}
+	isComplete := len(active) > 0 &&
+		!slices.ContainsFunc(active, func(s cniconf.Status) bool { return s.State == cniconf.Unknown })
 	status := &object.Status
 	for _, u := range usage {
-		counts := countsOf(u)
-		byName[u.Pool.Network] = ipamv1.NetworkAddressPool{Name: u.Pool.Network, AddressCounts: counts}
-		status.Size, status.Free = sumKnown(status.Size, counts.Size), sumKnown(status.Free, counts.Free)
-		status.Bound, status.Held = sum(status.Bound, counts.Bound), sum(status.Held, counts.Held)
-	}
-	for _, name := range slices.Sorted(maps.Keys(byName)) {
-		n, is := byName[name], networks[name].orUnknown()
-		n.Active = is.Status
-		if is.Status != metav1.ConditionTrue {
-			n.Message = is.Message
+		name := u.Pool.Network
+		n, isLoaded := networks[name]
+		if !isLoaded {
+			n = ipamv1.NetworkAddressPool{Name: name, Active: metav1.ConditionUnknown, Reason: notDetermined.Reason,
+				Message: notDetermined.Message}
+			if isComplete && u.Bound+u.Held == 0 {
+				continue
+			}
 		}
+		n.AddressCounts = countsOf(u)
+		networks[name] = n
+		status.Size, status.Free = sumKnown(status.Size, n.Size), sumKnown(status.Free, n.Free)
+		status.Bound, status.Held = sum(status.Bound, n.Bound), sum(status.Held, n.Held)
+	}
+	for _, name := range slices.Sorted(maps.Keys(networks)) {
 		if len(status.Networks) < maxNetworks {
-			status.Networks = append(status.Networks, n)
+			status.Networks = append(status.Networks, networks[name])
 		}
 	}
-	status.Conditions = []metav1.Condition{{Type: ipamv1.ConditionRetentionActive, Status: active.Status,
-		Reason: cmp.Or(active.Reason, notDetermined.Reason), Message: active.Message}}
+	s := summary(active)
+	status.Conditions = []metav1.Condition{{Type: ipamv1.ConditionRetentionActive, Status: conditionStatus[s.State],
+		Reason: s.Reason, Message: s.Message}}
 	return object
+}
+
+var conditionStatus = map[cniconf.State]metav1.ConditionStatus{cniconf.Active: metav1.ConditionTrue,
+	cniconf.Inactive: metav1.ConditionFalse, cniconf.Unknown: metav1.ConditionUnknown}
+
+// notDetermined is the status before anything was found out, and of networks that the runtime has
+// not loaded itself: another plugin may call leasehold for them.
+var notDetermined = cniconf.Status{State: cniconf.Unknown, Reason: "NotDetermined",
+	Message: "it was not determined whether the container runtime calls leasehold"}
+
+// summary returns one status for all networks: the first that is inactive, else the first that is
+// unknown, else the first.
+func summary(active []cniconf.Status) cniconf.Status {
+	for _, state := range []cniconf.State{cniconf.Inactive, cniconf.Unknown, cniconf.Active} {
+		if i := slices.IndexFunc(active, func(s cniconf.Status) bool { return s.State == state }); i >= 0 {
+			return active[i]
+		}
+	}
+	return notDetermined
 }
 
 func countsOf(u store.Usage) ipamv1.AddressCounts {

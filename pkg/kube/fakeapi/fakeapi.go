@@ -161,11 +161,13 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// list lists a resource in all namespaces. A path with a namespace is that of an object that does
-// not exist.
+// list lists a resource in all namespaces. A path with a namespace, or with a name after the
+// resource, is that of an object that does not exist.
 func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 	selector, err := labels.Parse(r.URL.Query().Get("labelSelector"))
-	if err != nil || strings.Contains(r.URL.Path, "/namespaces/") {
+	parts := strings.Count(strings.TrimPrefix(r.URL.Path, "/api/"), "/") // v1/nodes, /apis/group/version/resource
+	isObject := strings.HasPrefix(r.URL.Path, "/api/") && parts > 1 || parts > 4
+	if err != nil || isObject || strings.Contains(r.URL.Path, "/namespaces/") {
 		fail(w, http.StatusNotFound)
 		return
 	}
@@ -207,6 +209,12 @@ func (s *Server) apply(w http.ResponseWriter, r *http.Request) {
 		s.put(at, o)
 	default:
 		part := "spec"
+		if owners, found := metaOf(body)["ownerReferences"]; found && !isStatus {
+			if !reflect.DeepEqual(metaOf(o)["ownerReferences"], owners) {
+				metaOf(o)["ownerReferences"] = owners
+				s.put(at, o)
+			}
+		}
 		if isStatus {
 			part = "status"
 			keepConditions(body, o)
@@ -228,7 +236,7 @@ func keepConditions(body, there object) {
 	old, _ := there["status"].(object)
 	all, _ := old["conditions"].([]any)
 	for _, c := range all {
-		if condition, _ := c.(object); condition["type"] != "Released" {
+		if condition, _ := c.(object); condition["type"] != "Released" && condition["type"] != "RetentionActive" {
 			mine, _ := status["conditions"].([]any)
 			status["conditions"] = append(mine, c)
 		}

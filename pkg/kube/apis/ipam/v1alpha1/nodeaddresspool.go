@@ -35,7 +35,8 @@ type NodeAddressPool struct {
 type NodeAddressPoolStatus struct {
 	AddressCounts `json:",inline"`
 
-	// Networks are the networks for which the node's store has addresses, by name.
+	// Networks are the networks that the container runtime has loaded, and others that have
+	// addresses in use, by name.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -80,7 +81,10 @@ type NetworkAddressPool struct {
 	// +optional
 	// +kubebuilder:validation:Enum="True";"False";Unknown
 	Active metav1.ConditionStatus `json:"active,omitempty"`
-	// Message says why the network is not active, or why that is not known.
+	// Reason is one word that says why the network is not active, or why that is not known.
+	// +optional
+	Reason string `json:"reason,omitempty"`
+	// Message is a sentence that says the same, and what can be done.
 	// +optional
 	Message string `json:"message,omitempty"`
 }

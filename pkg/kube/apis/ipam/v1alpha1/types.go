@@ -1,5 +1,5 @@
 // Package v1alpha1 is the API group ipam.leasehold.dev/v1alpha1. An IPReservation shows the
-// addresses that a node has reserved for a pod.
+// addresses that a node has reserved for a pod, a NodeAddressPool how many addresses a node has.
 //
 // +kubebuilder:object:generate=true
 // +groupName=ipam.leasehold.dev
@@ -28,7 +28,7 @@ const (
 
 // AddToScheme registers the types.
 func AddToScheme(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion, &IPReservation{}, &IPReservationList{})
+	s.AddKnownTypes(GroupVersion, &IPReservation{}, &IPReservationList{}, &NodeAddressPool{}, &NodeAddressPoolList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }
