@@ -1,5 +1,5 @@
-// Package evidence says what the host shows of the holders of leases: whether they are alive, dead,
-// or that it cannot be told (docs/design.md, "Evidence of life").
+// Package evidence finds out whether the holders of leases are alive, dead, or neither is proven
+// (docs/design.md, "Evidence of life").
 package evidence
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 )
 
-// Host is what is asked of the kernel: *sandbox.Host, or a simulated one.
+// Host provides the state of the kernel: *sandbox.Host, or a simulated one.
 type Host interface {
 	QuickState(holder lease.Holder, boot string) lease.Liveness
 	PathGone(holder lease.Holder) (bool, error)
@@ -23,25 +23,25 @@ type Host interface {
 	MountedNetns() sandbox.NetnsSet
 }
 
-// Evidence is what one look at the host has shown of holders. It looks once for
-// each, so that one decision never rests on two answers.
+// Evidence has the state of holders at one time. It examines each holder once, so that a decision
+// is never based on two different answers.
 type Evidence struct {
 	host  Host
 	boot  string
 	bound iter.Seq[lease.Lease] // every bound lease
-	// Twice: processes are asked twice, for one that moves on can hide from one
-	// look, and mounts as well. For whoever has the time.
+	// Twice makes Prove read the processes twice, because one that changes its namespace can be
+	// missed, and the mounts as well. It takes longer.
 	Twice bool
 
-	plugged map[lease.Netns]plugged // what interfaces have
-	looked  map[lease.Holder]lease.Liveness
+	plugged map[lease.Netns]plugged // addresses on interfaces
+	quick   map[lease.Holder]lease.Liveness
 	proven  map[lease.Holder]lease.Liveness
-	doubts  map[lease.Holder]error   // why it is proven neither that they live nor that they do not
-	procs   *sandbox.NetnsSet        // asked for when they are needed first
-	inNetns map[uint64][]lease.Lease // bound, by the number of the namespace
+	doubts  map[lease.Holder]error   // why neither is proven
+	procs   *sandbox.NetnsSet        // nil until it is needed
+	inNetns map[uint64][]lease.Lease // bound leases by the inode of the namespace
 }
 
-// BoundIn are the bound leases of a list.
+// BoundIn returns the bound leases of a list.
 func BoundIn(list []lease.Lease) iter.Seq[lease.Lease] {
 	return func(yield func(lease.Lease) bool) {
 		for _, l := range list {
@@ -52,54 +52,56 @@ func BoundIn(list []lease.Lease) iter.Seq[lease.Lease] {
 	}
 }
 
+// New returns the Evidence for one decision. boot is the id of this boot, "" if it cannot be read.
+// bound are all bound leases.
 func New(host Host, boot string, bound iter.Seq[lease.Lease]) Evidence {
 	return Evidence{
 		host: host, boot: boot, bound: bound,
-		plugged: map[lease.Netns]plugged{}, looked: map[lease.Holder]lease.Liveness{},
+		plugged: map[lease.Netns]plugged{}, quick: map[lease.Holder]lease.Liveness{},
 		proven: map[lease.Holder]lease.Liveness{},
 		doubts: map[lease.Holder]error{},
 	}
 }
 
-// Look is the quick look at a holder.
-func (e *Evidence) Look(l lease.Lease) lease.Liveness {
-	life, ok := e.looked[l.Holder]
+// QuickState returns the state of a holder as far as the path of its namespace shows it.
+func (e *Evidence) QuickState(l lease.Lease) lease.Liveness {
+	life, ok := e.quick[l.Holder]
 	if !ok {
 		life = e.host.QuickState(l.Holder, e.boot)
-		e.looked[l.Holder] = life
+		e.quick[l.Holder] = life
 	}
 	return life
 }
 
-// Prove looks harder: where the path of the namespace leads to it no longer,
-// all processes are asked. For taking over and collecting only.
+// Prove returns the state of a holder. If the path of its namespace does not lead to it, Prove
+// reads the namespaces of all processes, which takes long.
 func (e *Evidence) Prove(l lease.Lease) lease.Liveness {
 	life, ok := e.proven[l.Holder]
 	if !ok {
-		life, e.doubts[l.Holder] = e.proveAnew(l)
+		life, e.doubts[l.Holder] = e.prove(l)
 		e.proven[l.Holder] = life
 	}
 	return life
 }
 
-// SetProven records what was proven of a holder before.
+// SetProven records the state of a holder that was proven before.
 func (e *Evidence) SetProven(h lease.Holder, life lease.Liveness) { e.proven[h] = life }
 
-// Doubt returns why prove could not tell whether a holder lives; nil where it could.
+// Doubt returns why Prove returns Unknown for a holder, nil if it does not.
 func (e *Evidence) Doubt(l lease.Lease) error {
 	if e.Prove(l) != lease.Unknown {
 		return nil
 	}
-	err := cmp.Or(e.doubts[l.Holder], errors.New("it could not be looked at"))
+	err := cmp.Or(e.doubts[l.Holder], errors.New("its namespace could not be read"))
 	if e.boot == "" {
 		err = fmt.Errorf("%w, and the boot id cannot be read", err)
 	}
 	return err
 }
 
-func (e *Evidence) proveAnew(l lease.Lease) (lease.Liveness, error) {
-	switch life := e.Look(l); {
-	case life == lease.Alive && e.IsMadeAnew(l):
+func (e *Evidence) prove(l lease.Lease) (lease.Liveness, error) {
+	switch life := e.QuickState(l); {
+	case life == lease.Alive && e.IsReplaced(l):
 		return lease.Dead, nil
 	case life != lease.Unknown:
 		return life, nil
@@ -109,7 +111,7 @@ func (e *Evidence) proveAnew(l lease.Lease) (lease.Liveness, error) {
 		return lease.Unknown, err
 	}
 	if !gone {
-		return lease.Alive, nil // it is there by now
+		return lease.Alive, nil // the path leads to it again
 	}
 	life := e.processes().Liveness(l.Holder.Netns)
 	if life == lease.Alive && e.isReissued(l) {
@@ -118,18 +120,18 @@ func (e *Evidence) proveAnew(l lease.Lease) (lease.Liveness, error) {
 	return life, e.processes().Incomplete()
 }
 
-// plugged are the addresses in a network namespace, or why they cannot be told.
+// plugged are the addresses in a network namespace, or why they cannot be read.
 type plugged struct {
 	addrs []netip.Addr
 	err   error
 }
 
-// LastHas reports whether the last holder of a held lease still has the address: on an
-// interface of its network namespace, which may live on for long after the interface
-// was unplugged. Unknown, and why, where it cannot be looked at. A holder of whom no
-// namespace is known has nothing to look at: its DEL is all there is.
+// LastHas returns Alive if an interface in the network namespace of the last holder of a held lease
+// still has the address, and Dead if none has it. The namespace may exist long after the interface
+// was removed. It returns Unknown and the reason if the namespace cannot be read. If the namespace
+// of the holder is not known it returns Dead, because there was a DEL.
 func (e *Evidence) LastHas(l lease.Lease) (lease.Liveness, error) {
-	switch life := e.Look(l); {
+	switch life := e.QuickState(l); {
 	case life == lease.Dead, l.Holder.Netns.Ino == 0:
 		return lease.Dead, nil
 	case life == lease.Unknown:
@@ -143,8 +145,8 @@ func (e *Evidence) LastHas(l lease.Lease) (lease.Liveness, error) {
 	return e.hasAddress(l)
 }
 
-// hasAddress reports whether an interface in the namespace at the holder's path has the address.
-// Unknown, and why, where it cannot be looked at.
+// hasAddress returns Alive if an interface in the namespace at the holder's path has the address,
+// Dead if none has it, and Unknown and the reason if the namespace cannot be read.
 func (e *Evidence) hasAddress(l lease.Lease) (lease.Liveness, error) {
 	in, known := e.plugged[l.Holder.Netns]
 	if !known {
@@ -162,13 +164,14 @@ func (e *Evidence) hasAddress(l lease.Lease) (lease.Liveness, error) {
 	return lease.Dead, nil
 }
 
-// Last is lastHas for an event of the lease.
+// Last is LastHas without the reason.
 func (e *Evidence) Last(l lease.Lease) lease.Liveness {
 	life, _ := e.LastHas(l)
 	return life
 }
 
-// LifeOf is what an event that ends a lease has to know: a proof for a bound one.
+// LifeOf returns the state that an event needs to end a lease: Last of a held one, Prove of a bound
+// one.
 func (e *Evidence) LifeOf(l lease.Lease) lease.Liveness {
 	if l.State == lease.Held {
 		return e.Last(l)
@@ -187,14 +190,14 @@ func (e *Evidence) processes() sandbox.NetnsSet {
 	return *e.procs
 }
 
-// IsMadeAnew reports whether the namespace at the holder's path, which has the holder's number, is
-// another one, as after `ip netns del x; ip netns add x`: an interface there has the address of a
-// later container (isReissued), and none has this one. Where no address is on an interface, as
-// before the plugin that called has made one, nothing is proven.
-func (e *Evidence) IsMadeAnew(l lease.Lease) bool {
+// IsReplaced reports whether the namespace at the holder's path is another one, although it has the
+// same inode, as after `ip netns del x; ip netns add x`: an interface there has the address of a
+// later container (isReissued), and none has this one. It reports false as long as there is no
+// interface, which is the case until the IPAM plugin has returned.
+func (e *Evidence) IsReplaced(l lease.Lease) bool {
 	for _, o := range e.successors(l) {
-		theirs, err := e.hasAddress(o)
-		if err != nil || theirs != lease.Alive {
+		successor, err := e.hasAddress(o)
+		if err != nil || successor != lease.Alive {
 			continue
 		}
 		has, err := e.hasAddress(l)
@@ -203,15 +206,15 @@ func (e *Evidence) IsMadeAnew(l lease.Lease) bool {
 	return false
 }
 
-// isReissued reports whether the number of the namespace was given again. The kernel gives the
-// number of a namespace that has ended to a new one. If the lease of another container was bound
-// later, to the same interface of a namespace of this number, then it is that container's by now: a
-// namespace has an interface once. (Leases of two networks of one pod may know its namespace by two
-// paths; they name two interfaces and one container.)
+// isReissued reports whether another namespace has the inode of the holder's. The kernel reuses the
+// inode of a namespace that has ended. If another container was bound later, to the same interface
+// of a namespace of this inode, it is that container's, because a namespace has only one interface
+// of a name. (The leases of two networks of a pod may have its namespace by two paths, but they
+// have two interfaces and one container.)
 func (e *Evidence) isReissued(l lease.Lease) bool { return len(e.successors(l)) > 0 }
 
 // successors returns the leases of other containers that were bound later, to the same interface of
-// a namespace of the same number.
+// a namespace with the same inode.
 func (e *Evidence) successors(l lease.Lease) (out []lease.Lease) {
 	if e.inNetns == nil {
 		e.inNetns = map[uint64][]lease.Lease{}

@@ -115,7 +115,7 @@ func perform(c *transact.Call, a Action) error {
 	}
 	switch a.Do {
 	case Release:
-		if c.Look(l) != lease.Alive || c.IsMadeAnew(l) {
+		if c.QuickState(l) != lease.Alive || c.IsReplaced(l) {
 			_, err = c.Orphan(l, a.Life, a.Reason)
 		}
 	case Expire:

@@ -87,7 +87,7 @@ func (c *Call) newBootIn(p lease.Pool) error {
 			if next, e := lease.Apply(l, lease.Rebase{}, c.Now); e == nil {
 				err = c.Put(l, next)
 			}
-		case c.Look(l) == lease.Dead:
+		case c.QuickState(l) == lease.Dead:
 			_, err = c.Orphan(l, lease.Dead, "the node has booted since")
 		}
 		if err != nil {

@@ -199,7 +199,7 @@ func (c *Call) giveUp(l lease.Lease) error {
 	if err != nil {
 		c.mirrors.warn("%v", err)
 	}
-	if err != nil || !foreign || c.Look(l) == lease.Alive {
+	if err != nil || !foreign || c.QuickState(l) == lease.Alive {
 		return nil
 	}
 	return c.Record(l, lease.Lease{}, store.EventRevoked, "host-local has given it to another container")

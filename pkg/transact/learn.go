@@ -311,7 +311,7 @@ func (c *Call) outweighs(found adopt.Finding, cur lease.Lease) bool {
 		return true
 	case f.State == lease.Held:
 		return false
-	case (cur.State == lease.Bound || same) && c.Look(cur) == lease.Alive:
+	case (cur.State == lease.Bound || same) && c.QuickState(cur) == lease.Alive:
 		return foreign && living && !same
 	case same && cur.State == lease.Bound && f.Holder.ContainerID == "":
 		return false // its namespace lives, though not at its path
