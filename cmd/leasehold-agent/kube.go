@@ -9,6 +9,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent"
+	"github.com/leasehold-cni/leasehold/pkg/agent/active"
 	"github.com/leasehold-cni/leasehold/pkg/agent/events"
 	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
 	"github.com/leasehold-cni/leasehold/pkg/agent/publish"
@@ -57,7 +58,7 @@ func anyConfig(file string) (*rest.Config, error) {
 
 // kubeTasks returns the tasks that use the API server. They wait while it cannot be reached; the
 // other tasks do not.
-func kubeTasks(node agent.Node, config *rest.Config, o options) ([]agent.Task, error) {
+func kubeTasks(node agent.Node, config *rest.Config, o options, watcher *active.Watcher) ([]agent.Task, error) {
 	clients, err := informer.NewClients(config)
 	if err != nil {
 		return nil, err
@@ -65,6 +66,7 @@ func kubeTasks(node agent.Node, config *rest.Config, o options) ([]agent.Task, e
 	log := node.Log
 	klog.SetSlogLogger(log.With("from", "client-go"))
 	pods := podcache.New(clients.Core, o.nodeName)
+	watcher.Pods, watcher.Events = pods, clients.Events
 	objects := publish.NewObjects(clients.IPAM, o.nodeName, log)
 	eventTask := &events.Events{Service: node.Service, Node: o.nodeName, Client: clients.Events, Pods: pods, Log: log}
 	windowTask := &retention.Windows{Service: node.Service, Pods: pods, Log: log, Invalid: eventTask.Invalid}

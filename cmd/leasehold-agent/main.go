@@ -11,6 +11,8 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -19,7 +21,9 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent"
+	"github.com/leasehold-cni/leasehold/pkg/agent/active"
 	"github.com/leasehold-cni/leasehold/pkg/agent/reclaim"
+	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/env"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/sandbox"
@@ -39,6 +43,10 @@ type options struct {
 	logLevel    string
 	logFormat   string
 	moveGrace   time.Duration
+	confDir     string
+	binDirs     string
+	maxConfNum  int
+	skipInvalid bool
 	version     bool
 }
 
@@ -83,6 +91,14 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
 	f.DurationVar(&o.moveGrace, "move-grace", reclaim.MoveGrace,
 		"how long a pod must be Ready on another node before its addresses here are released")
+	f.StringVar(&o.confDir, "cni-conf-dir", "/etc/cni/net.d",
+		"the container runtime's directory of CNI configurations; empty disables the check whether leasehold is in use")
+	f.StringVar(&o.binDirs, "cni-bin-dir", "/opt/cni/bin",
+		"the container runtime's directories of CNI plugins, separated by colons")
+	f.IntVar(&o.maxConfNum, "cni-max-conf-num", 1,
+		"how many configurations the container runtime loads (containerd's max_conf_num); 0: all")
+	f.BoolVar(&o.skipInvalid, "cni-skip-invalid", false,
+		"the container runtime passes over configurations that are not valid, as CRI-O does")
 	f.BoolVar(&o.version, "version", false, "print the version")
 	if err := f.Parse(args); err != nil {
 		return o, err
@@ -95,6 +111,14 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	}
 	if o.moveGrace < 10*time.Second {
 		return o, fmt.Errorf("--move-grace %s is too short; want at least 10s", o.moveGrace)
+	}
+	for _, dir := range append(strings.Split(o.binDirs, ":"), o.confDir) {
+		if o.confDir != "" && !filepath.IsAbs(dir) {
+			return o, fmt.Errorf("directory %q of --cni-conf-dir or --cni-bin-dir is not an absolute path", dir)
+		}
+	}
+	if o.maxConfNum < 0 {
+		return o, fmt.Errorf("--cni-max-conf-num %d is invalid; want at least 0", o.maxConfNum)
 	}
 	return o, nil
 }
@@ -112,6 +136,16 @@ func newLog(o options, w io.Writer) (*slog.Logger, error) {
 		return slog.New(slog.NewJSONHandler(w, opts)), nil
 	}
 	return nil, fmt.Errorf("--log-format %q is invalid; want text or json", o.logFormat)
+}
+
+// newWatcher returns the watcher of whether leasehold is in use.
+func newWatcher(node agent.Node, o options) *active.Watcher {
+	rules := cniconf.Rules{MaxFiles: o.maxConfNum, SkipInvalid: o.skipInvalid}
+	if o.maxConfNum == 0 {
+		rules.MaxFiles = -1
+	}
+	return &active.Watcher{Service: node.Service, Node: o.nodeName, Log: node.Log, ConfDir: o.confDir, Rules: rules,
+		Binaries: &cniconf.Binaries{Dirs: strings.Split(o.binDirs, ":")}}
 }
 
 func run(ctx context.Context, o options, log *slog.Logger) error {
@@ -154,8 +188,13 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	if o.metricsAddr != "" {
 		tasks = append(tasks, agent.Serve(o.metricsAddr, registry, health, log))
 	}
+	watcher := newWatcher(node, o)
+	if o.confDir != "" {
+		watcher.Register(registry)
+		tasks = append(tasks, agent.Task{Name: "active", Run: watcher.Run})
+	}
 	if !o.noKube {
-		more, err := kubeTasks(node, config, o)
+		more, err := kubeTasks(node, config, o, watcher)
 		if err != nil {
 			return err
 		}

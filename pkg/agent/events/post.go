@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
@@ -23,26 +24,38 @@ const controller = "leasehold-agent"
 // maxNote is the longest note that the API accepts, in bytes.
 const maxNote = 1024
 
-// eventOf returns the API object for a notice. objectUID is the UID of the pod in the API, node the
-// node that reports.
-func eventOf(n notice, objectUID types.UID, node string) *eventsv1.Event {
+// New returns an Event of the agent of a node. Its name has to be the same for the same occurrence,
+// and at most 253 bytes long. The note is cut to what the API accepts.
+func New(regarding corev1.ObjectReference, name, node, action string, isWarning bool, reason, note string,
+	at time.Time) *eventsv1.Event {
 	kind := corev1.EventTypeNormal
-	if n.Warning {
+	if isWarning {
 		kind = corev1.EventTypeWarning
+	}
+	namespace := regarding.Namespace
+	if namespace == "" {
+		namespace = metav1.NamespaceDefault // Events about objects without a namespace are there
 	}
 	return &eventsv1.Event{
 		TypeMeta:            metav1.TypeMeta{APIVersion: "events.k8s.io/v1", Kind: "Event"},
-		ObjectMeta:          metav1.ObjectMeta{Namespace: n.Namespace, Name: objectName(n)},
-		EventTime:           metav1.NewMicroTime(n.Time),
+		ObjectMeta:          metav1.ObjectMeta{Namespace: namespace, Name: name},
+		EventTime:           metav1.NewMicroTime(at),
 		ReportingController: controller,
 		ReportingInstance:   node,
-		Action:              "Assign",
-		Reason:              n.Reason,
+		Action:              action,
+		Reason:              reason,
 		Type:                kind,
-		Note:                cut(n.Text, maxNote),
-		Regarding: corev1.ObjectReference{
-			APIVersion: "v1", Kind: "Pod", Namespace: n.Namespace, Name: n.Pod, UID: objectUID},
+		Note:                cut(note, maxNote),
+		Regarding:           regarding,
 	}
+}
+
+// eventOf returns the API object for a notice. objectUID is the UID of the pod in the API, node the
+// node that reports.
+func eventOf(n notice, objectUID types.UID, node string) *eventsv1.Event {
+	pod := corev1.ObjectReference{
+		APIVersion: "v1", Kind: "Pod", Namespace: n.Namespace, Name: n.Pod, UID: objectUID}
+	return New(pod, objectName(n), node, "Assign", n.Warning, n.Reason, n.Text, n.Time)
 }
 
 // objectName returns the same name for the same occurrence. An invalid annotation is one occurrence
@@ -53,11 +66,15 @@ func objectName(n notice) string {
 	if n.Reason != InvalidReservation {
 		fmt.Fprintf(h, "\x00%d", n.Time.UnixNano())
 	}
-	pod := n.Pod
-	if len(pod) > 230 {
-		pod = strings.TrimRight(pod[:230], ".-")
+	return Name(n.Pod, h.Sum64())
+}
+
+// Name returns the name of an Event about an object. hash distinguishes the occurrences.
+func Name(object string, hash uint64) string {
+	if len(object) > 230 {
+		object = strings.TrimRight(object[:230], ".-")
 	}
-	return fmt.Sprintf("%s.%016x", pod, h.Sum64())
+	return fmt.Sprintf("%s.%016x", object, hash)
 }
 
 // cut shortens a text to at most limit bytes, at a character boundary.
@@ -71,8 +88,8 @@ func cut(s string, limit int) string {
 	return s[:limit]
 }
 
-// post creates an Event. It is no error if the Event exists or its namespace is being deleted.
-func post(ctx context.Context, client rest.Interface, e *eventsv1.Event) error {
+// Post creates an Event. It is no error if the Event exists or its namespace is being deleted.
+func Post(ctx context.Context, client rest.Interface, e *eventsv1.Event) error {
 	ctx, cancel := context.WithTimeout(ctx, informer.RequestTimeout)
 	defer cancel()
 	err := client.Post().Namespace(e.Namespace).Resource("events").Body(e).Do(ctx).Error()

@@ -82,10 +82,10 @@ func (e *Events) pass(ctx context.Context) (requeueAfter time.Duration) {
 		if !ok {
 			return requeueAfter
 		}
-		err := post(ctx, e.Client, eventOf(n, objectUID(pods, n), e.Node))
+		err := Post(ctx, e.Client, eventOf(n, objectUID(pods, n), e.Node))
 		switch {
 		case err == nil:
-		case isFinal(err):
+		case IsFinal(err):
 			e.Log.Warn("creating an event failed", "reason", n.Reason, "pod", n.Namespace+"/"+n.Pod, "error", err)
 		default:
 			e.putBack(n)
@@ -111,8 +111,8 @@ func (e *Events) putBack(n notice) {
 	e.queue = append([]notice{n}, e.queue...)
 }
 
-// isFinal reports whether a retry would fail as well.
-func isFinal(err error) bool {
+// IsFinal reports whether a retry of Post would fail as well.
+func IsFinal(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err)
 }
 

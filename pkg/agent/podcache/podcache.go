@@ -6,6 +6,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -36,6 +37,11 @@ type Pod struct {
 	// Expected reports whether the pod has, or will have, a sandbox with a network of its own.
 	Expected bool
 	Ready    bool
+	// Started is when the kubelet saw the pod first, which is before its first sandbox, in whole
+	// seconds. It is zero before that.
+	Started time.Time
+	// IPs are the addresses of the pod's sandbox. There are none before its network is complete.
+	IPs []string
 }
 
 // Owner is the controller of a pod. The zero value means that it has none.
@@ -55,6 +61,12 @@ func Of(p *corev1.Pod) Pod {
 		Expected: !p.Spec.HostNetwork && p.DeletionTimestamp == nil &&
 			p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed,
 		Ready: pods.IsReady(p),
+	}
+	if p.Status.StartTime != nil {
+		out.Started = p.Status.StartTime.Time
+	}
+	for _, ip := range p.Status.PodIPs {
+		out.IPs = append(out.IPs, ip.IP)
 	}
 	out.OwnClaim = slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return isOwnClaim(v, p.Name) })
 	out.Annotation, out.HasAnnotation = p.Annotations[policy.Annotation]

@@ -2,6 +2,7 @@ package podcache
 
 import (
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -44,6 +45,11 @@ func TestOf(t *testing.T) {
 			with(func(p *corev1.Pod) { p.OwnerReferences = controlled("v1", "ReplicationController", "rc") }),
 			Pod{Name: name, UID: "u1", ObjectUID: "u1", Expected: true,
 				Owner: Owner{"", "ReplicationController", "rc"}}},
+		{"started, with two addresses", with(func(p *corev1.Pod) {
+			p.Status.StartTime = &metav1.Time{Time: time.Unix(1_700_000_000, 0)}
+			p.Status.PodIPs = []corev1.PodIP{{IP: "10.0.0.2"}, {IP: "fd00::2"}}
+		}), Pod{Name: name, UID: "u1", ObjectUID: "u1", Expected: true, Started: time.Unix(1_700_000_000, 0),
+			IPs: []string{"10.0.0.2", "fd00::2"}}},
 		{"static", with(func(p *corev1.Pod) {
 			p.Annotations = map[string]string{"kubernetes.io/config.hash": "h1", "kubernetes.io/config.mirror": "h1"}
 		}), Pod{Name: name, UID: "h1", ObjectUID: "u1", Expected: true}},

@@ -1,0 +1,439 @@
+package active
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
+	"github.com/leasehold-cni/leasehold/pkg/cniconf"
+	"github.com/leasehold-cni/leasehold/pkg/kube/fakeapi"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+var buildDir string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "active")
+	if err != nil {
+		panic(err)
+	}
+	buildDir = dir
+	code := m.Run()
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// plugin builds leasehold's plugin once, and returns its content.
+var plugin = sync.OnceValues(func() ([]byte, error) {
+	out := filepath.Join(buildDir, "built")
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", out, "../../../plugins/ipam/leasehold")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("%w: %s", err, text)
+	}
+	return os.ReadFile(out)
+})
+
+const (
+	flannel = `{"name":"net","cniVersion":"0.3.1","plugins":[{"type":"flannel","delegate":{}},{"type":"portmap"}]}`
+	named   = `{"name":"net","cniVersion":"0.3.1","plugins":[{"type":"flannel","ipam":{"type":"leasehold"},
+		"delegate":{}},{"type":"portmap"}]}`
+)
+
+// fixture is a node with a real store and real directories, a clock of its own, and a fake API
+// server.
+type fixture struct {
+	*Watcher
+	t      *testing.T
+	node   fakeapi.Node
+	server *fakeapi.Server
+	metric *prometheus.Registry
+	now    time.Time
+}
+
+func newFixture(t *testing.T) *fixture {
+	f := &fixture{t: t, node: fakeapi.NewNode(t), server: fakeapi.New(t), now: time.Now()}
+	conf, bin := t.TempDir(), t.TempDir()
+	content, err := plugin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string]string{"leasehold": string(content), "host-local": "other"} {
+		if err := os.WriteFile(filepath.Join(bin, name), []byte(content), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.Watcher = &Watcher{ConfDir: conf, Binaries: &cniconf.Binaries{Dirs: []string{bin}}}
+	f.configure(named)
+	f.restart()
+	return f
+}
+
+// restart starts an agent without state.
+func (f *fixture) restart() {
+	pods := podcache.New(f.server.Clients.Core, "node1")
+	if f.Pods != nil {
+		pods = f.Pods
+	}
+	f.Watcher = &Watcher{Service: f.node.Service, Node: "node1", Log: fakeapi.Log, ConfDir: f.ConfDir,
+		Binaries: f.Binaries, Pods: pods, Events: f.server.Clients.Events}
+	f.metric = prometheus.NewRegistry()
+	f.Register(f.metric)
+}
+
+// configure writes flannel's configuration as its container does: over the same file.
+func (f *fixture) configure(content string) {
+	f.t.Helper()
+	if err := os.WriteFile(filepath.Join(f.ConfDir, "10-flannel.conflist"), []byte(content), 0o644); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func pod(name, uid, annotation, ip string, started time.Time) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "db", Name: name, UID: types.UID(uid), ResourceVersion: "1"}}
+	if annotation != "" {
+		p.Annotations = map[string]string{policy.Annotation: annotation}
+	}
+	p.Status.StartTime = &metav1.Time{Time: started}
+	if ip != "" {
+		p.Status.PodIPs = []corev1.PodIP{{IP: ip}}
+	}
+	return p
+}
+
+func (f *fixture) setPods(pods ...*corev1.Pod) {
+	f.t.Helper()
+	var objects []any
+	for _, p := range pods {
+		objects = append(objects, p)
+	}
+	if err := f.Pods.Replace(objects, ""); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// run lets time pass, with a look every interval.
+func (f *fixture) run(d time.Duration) {
+	for end := f.now.Add(d); !f.now.After(end); f.now = f.now.Add(interval) {
+		f.pass(context.Background(), f.now)
+	}
+}
+
+// events returns what the Events say, such as "Warning RetentionInactive Pod db-0: FlannelDefault".
+func (f *fixture) events() []string {
+	f.t.Helper()
+	var out []string
+	for _, at := range f.server.Paths() {
+		var e eventsv1.Event
+		f.server.Get(at, &e)
+		_, rest, _ := strings.Cut(e.Note, "retained: ")
+		cause, _, _ := strings.Cut(rest, ":")
+		out = append(out, fmt.Sprintf("%s %s %s %s/%s: %s", e.Type, e.Reason, e.Regarding.Kind, e.Namespace,
+			e.Regarding.Name, cause))
+	}
+	slices.Sort(out)
+	return out
+}
+
+// expect checks the value of the metric ("" for none), and the Events.
+func (f *fixture) expect(name, metric string, events ...string) {
+	f.t.Helper()
+	want := ""
+	if metric != "" {
+		network, value, _ := strings.Cut(metric, "=")
+		want = "# HELP leasehold_retention_active Whether leasehold serves a network (1) or not (0). " +
+			"There is no value while that is not known.\n# TYPE leasehold_retention_active gauge\n" +
+			fmt.Sprintf("leasehold_retention_active{network=%q,node=\"node1\"} %s\n", network, value)
+	}
+	if err := testutil.GatherAndCompare(f.metric, strings.NewReader(want)); err != nil {
+		f.t.Errorf("%s: %v", name, err)
+	}
+	if got := f.events(); !slices.Equal(got, events) {
+		f.t.Errorf("%s: Events %q, want %q", name, got, events)
+	}
+}
+
+const (
+	nodeOff = "Warning RetentionInactive Node default/node1: "
+	podOff  = "Warning RetentionInactive Pod db/db-0: "
+	nodeOn  = "Normal RetentionActive Node default/node1: "
+)
+
+func TestIdleNodeIsActive(t *testing.T) {
+	f := newFixture(t)
+	if f.run(0); len(f.Result()) != 1 || f.Result()[0].State != cniconf.Active {
+		t.Errorf("after the first look: %+v", f.Result())
+	}
+	f.run(10 * time.Minute)
+	f.expect("idle", "net=1")
+}
+
+// A healthy node with pods that come and go, in the order in which the API shows that, and other
+// pods beside them.
+func TestHealthyNodeStaysActive(t *testing.T) {
+	f := newFixture(t)
+	for n := range 100 {
+		uid := fmt.Sprint("u", n)
+		f.now = f.now.Add(time.Minute)
+		l := f.node.Bind("10.0.0.2", "db-0", uid, time.Hour, "")
+		own := pod("db-0", uid, "1h", "10.0.0.2", f.now)
+		starting := pod("db-1", "s"+uid, "1h", "", f.now)
+		host := pod("db-2", "h"+uid, "1h", "192.0.2.1", f.now)
+		host.Spec.HostNetwork = true
+		ended := pod("db-3", "e"+uid, "1h", "10.0.0.9", f.now)
+		ended.Status.Phase = corev1.PodSucceeded
+		f.setPods(own, starting, host, ended, pod("web", "w"+uid, "", "10.0.0.9", f.now), pod("zero", "z"+uid, "0",
+			"10.0.0.9", f.now))
+		f.run(time.Minute)
+		f.node.Release(l) // before the API says that the pod is gone
+		f.run(time.Minute)
+		f.setPods()
+	}
+	f.expect("100 pods later", "net=1")
+}
+
+func TestFlannelsManifestIsAppliedAgain(t *testing.T) {
+	f := newFixture(t)
+	f.setPods(pod("db-0", "u0", "1h", "10.0.0.2", f.now.Add(-time.Hour)), pod("web", "w", "", "10.0.0.3", f.now),
+		pod("bad", "b", "soon", "10.0.0.4", f.now))
+	f.run(time.Minute)
+	f.expect("before", "net=1")
+	f.configure(flannel)
+	f.run(35 * time.Second)
+	off := []string{nodeOff + "FlannelDefault", podOff + "FlannelDefault"}
+	f.expect("after 35 s", "net=0", off...)
+	var e eventsv1.Event
+	f.server.Get(f.server.Paths()[0], &e)
+	if !strings.Contains(e.Note, f.ConfDir+"/10-flannel.conflist names no IPAM") ||
+		!strings.Contains(e.Note, "network net") {
+		t.Errorf("note %q, want the network, the file and what it says", e.Note)
+	}
+	f.run(20 * time.Minute)
+	f.configure(flannel) // another start of kube-flannel
+	f.run(20 * time.Minute)
+	f.expect("40 minutes later", "net=0", off...)
+	f.run(40 * time.Minute)
+	f.expect("repeated after an hour", "net=0", off[0], off[0], off[1], off[1])
+	f.configure(named)
+	f.run(5 * time.Second)
+	f.expect("configured again", "net=1", append([]string{nodeOn}, off[0], off[0], off[1], off[1])...)
+	f.run(2 * time.Hour)
+	f.expect("and then", "net=1", append([]string{nodeOn}, off[0], off[0], off[1], off[1])...)
+}
+
+// Events of a second time within the hour are not mistaken for those of the first.
+func TestTwiceInAnHour(t *testing.T) {
+	f := newFixture(t)
+	for range 2 {
+		f.configure(flannel)
+		f.run(time.Minute)
+		f.configure(named)
+		f.run(time.Minute)
+	}
+	f.expect("twice", "net=1", nodeOn, nodeOn, nodeOff+"FlannelDefault", nodeOff+"FlannelDefault")
+}
+
+func TestRestartedAgentRepeatsNoEvent(t *testing.T) {
+	f := newFixture(t)
+	f.configure(flannel)
+	f.setPods(pod("db-0", "u0", "1h", "", f.now))
+	for range 3 {
+		f.run(time.Minute)
+		f.restart()
+	}
+	f.run(time.Minute)
+	f.expect("after three restarts", "net=0", nodeOff+"FlannelDefault", podOff+"FlannelDefault")
+}
+
+// A package replaces a file in several steps, and a container writes a configuration in several.
+func TestShortGapIsNotReported(t *testing.T) {
+	f := newFixture(t)
+	f.run(time.Minute)
+	for range 10 {
+		f.configure("{")
+		f.run(5 * time.Second)
+		f.configure(named)
+		f.run(5 * time.Second)
+	}
+	f.expect("gaps", "net=1")
+}
+
+// Two programs that write different configurations must not prevent a report.
+func TestChangingReasonsAreReported(t *testing.T) {
+	f := newFixture(t)
+	for range 6 {
+		f.configure(flannel)
+		f.run(5 * time.Second)
+		f.configure("{")
+		f.run(5 * time.Second)
+	}
+	if events := f.events(); !slices.Contains(events, nodeOff+"InvalidConfiguration") {
+		t.Errorf("%q, want one about the configuration that is not valid", events)
+	}
+}
+
+func TestBinaryIsOverwritten(t *testing.T) {
+	f := newFixture(t)
+	f.run(time.Minute)
+	path := filepath.Join(f.Binaries.Dirs[0], "leasehold")
+	if err := os.WriteFile(path+".dpkg-new", []byte("host-local"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".dpkg-new", path); err != nil {
+		t.Fatal(err)
+	}
+	f.run(time.Minute)
+	f.expect("overwritten", "net=0", nodeOff+"BinaryReplaced")
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	f.run(time.Minute)
+	f.expect("removed", "net=0", nodeOff+"BinaryMissing", nodeOff+"BinaryReplaced")
+}
+
+// The configuration that the agent reads names leasehold, and the runtime reads another one.
+func TestPodWithoutLease(t *testing.T) {
+	f := newFixture(t)
+	f.run(time.Minute)
+	late := f.now
+	f.setPods(pod("db-0", "u0", "1h", "10.0.0.2", f.now.Add(-time.Hour)), pod("db-1", "u1", "1h", "10.0.0.3", late))
+	f.run(40 * time.Second)
+	f.expect("40 s later", "net=0", nodeOff+"PodWithoutLease", podOff+"PodWithoutLease",
+		"Warning RetentionInactive Pod db/db-1: PodWithoutLease")
+	if s := f.Result()[0]; !strings.Contains(s.Message, "pod db/db-1") || !strings.Contains(s.Message, "10-flannel") {
+		t.Errorf("message %q, want the newer pod, and the file", s.Message)
+	}
+	f.node.Bind("10.0.0.3", "db-1", "u1", time.Hour, "")
+	f.run(0)
+	if s := f.Result()[0]; s.State != cniconf.Active {
+		t.Errorf("with a lease: %+v", s)
+	}
+}
+
+// A lease that was adopted from host-local's file names no pod.
+func TestLeaseOfTheAddressIsEnough(t *testing.T) {
+	f := newFixture(t)
+	f.node.Bind("10.0.0.2", "", "", 0, "")
+	f.setPods(pod("db-0", "u0", "1h", "10.0.0.2", f.now.Add(time.Minute)))
+	f.run(10 * time.Minute)
+	f.expect("adopted", "net=1")
+}
+
+// A pod that started while another configuration was there has no lease, and is no evidence
+// against the one that is there now. The configuration's file may be older than the pod.
+func TestPodOfAnEarlierConfiguration(t *testing.T) {
+	f := newFixture(t)
+	f.run(time.Minute)
+	first := filepath.Join(f.ConfDir, "05-other.conflist")
+	if err := os.WriteFile(first, []byte(flannel), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	f.run(time.Minute)
+	f.setPods(pod("db-0", "u0", "1h", "10.0.0.2", f.now))
+	f.run(time.Minute)
+	if err := os.Remove(first); err != nil {
+		t.Fatal(err)
+	}
+	f.run(10 * time.Minute)
+	if s := f.Result()[0]; s.State != cniconf.Active {
+		t.Errorf("%+v, want active", s)
+	}
+	f.configure(named) // the same content: still no evidence, and what is newer still is
+	f.setPods(pod("db-0", "u0", "1h", "10.0.0.2", f.now.Add(-12*time.Minute)))
+	f.run(10 * time.Minute)
+	if s := f.Result()[0]; s.State != cniconf.Active {
+		t.Errorf("written again: %+v, want active", s)
+	}
+	f.setPods(pod("db-0", "u1", "1h", "10.0.0.2", f.now.Add(-12*time.Minute)))
+	f.run(time.Minute)
+	if s := f.Result()[0]; s.Reason != PodWithoutLease {
+		t.Errorf("a pod that started after the change: %+v, want %s", s, PodWithoutLease)
+	}
+}
+
+// What cannot be read is neither active nor inactive.
+func TestUnreadableIsUnknown(t *testing.T) {
+	f := newFixture(t)
+	f.run(time.Minute)
+	path := filepath.Join(f.ConfDir, "10-flannel.conflist")
+	if err := os.Rename(path, path+".away"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/proc/self/mem", path); err != nil {
+		t.Fatal(err)
+	}
+	f.run(time.Minute)
+	unknown := "Warning RetentionUnknown Node default/node1: "
+	f.expect("the configuration", "", unknown)
+	if s := f.Result()[0]; s.State != cniconf.Unknown || s.Reason != cniconf.ConfigurationUnreadable {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestLostStoreIsNoEvidence(t *testing.T) {
+	f := newFixture(t)
+	f.node.Bind("10.0.0.2", "db-0", "u0", time.Hour, "")
+	if err := f.node.Store.WriteSnapshot(t.Context(), f.node.Clock()); err != nil {
+		t.Fatal(err)
+	}
+	f.node.Update(func(tx *store.Tx) error {
+		return tx.Put(f.node.Pool, netip.MustParseAddr("10.0.0.2"), lease.Lease{})
+	})
+	f.setPods(pod("db-0", "u0", "1h", "10.0.0.2", f.now.Add(time.Minute)))
+	f.run(10 * time.Minute)
+	if s := f.Result()[0]; s.State != cniconf.Unknown || s.Reason != LeasesUnreadable {
+		t.Errorf("%+v, want unknown", s)
+	}
+	f.expect("lost", "", "Warning RetentionUnknown Node default/node1: ")
+}
+
+func TestFailedEventsAreRepeated(t *testing.T) {
+	f := newFixture(t)
+	f.configure(flannel)
+	f.setPods(pod("db-0", "u0", "1h", "", f.now), pod("db-1", "u1", "1h", "", f.now))
+	f.server.Reject(func(r *http.Request) int {
+		if r.Method == http.MethodPost && len(f.server.Paths()) > 0 {
+			return http.StatusServiceUnavailable
+		}
+		return 0
+	})
+	f.run(time.Minute)
+	f.expect("one was accepted", "net=0", nodeOff+"FlannelDefault")
+	f.server.Reject(nil)
+	f.run(0)
+	f.expect("available again", "net=0", nodeOff+"FlannelDefault", podOff+"FlannelDefault",
+		"Warning RetentionInactive Pod db/db-1: FlannelDefault")
+	f.server.Requests()
+	f.run(10 * time.Minute)
+	if requests := f.server.Requests(); len(requests) > 0 {
+		t.Errorf("requests without a change: %q", requests)
+	}
+}
+
+func TestWithoutAPIServer(t *testing.T) {
+	f := newFixture(t)
+	f.Pods, f.Events = nil, nil
+	f.configure(flannel)
+	f.run(time.Minute)
+	f.expect("no API server", "net=0")
+}
