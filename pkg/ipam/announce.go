@@ -10,10 +10,9 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
-// returned is for a pod that has come back to addresses: whoever talked to it
-// before knows them with another hardware address. What this node believes is
-// forgotten, and whoever announces on this node is told. The pod has its
-// addresses without either, so nothing here fails an ADD.
+// returned updates the neighbours of a pod that has returned to addresses, which they know with
+// another hardware address: it removes the entries of this node, and asks the agent for an
+// announcement. Errors are only logged, because the pod has its addresses without either.
 func (s *Service) returned(who lease.Holder, kept []netip.Addr) {
 	if len(kept) == 0 {
 		return
@@ -26,13 +25,12 @@ func (s *Service) returned(who lease.Holder, kept []netip.Addr) {
 	}
 }
 
-// KeepMAC returns the hardware address that an attachment's interface must have,
-// whose own is has now: that of its leases, if they have one, else its own, which
-// they keep from now on. With fixed its own stands: somebody has chosen it.
+// KeepMAC returns the hardware address for an attachment's interface: that of its leases, or else
+// its present one, has, which is then recorded in the leases. With fixed it is always the present
+// one, because a user has chosen it.
 //
-// Only leases that are the attachment's own count, of addresses that its
-// interface has, and only those that a pod can come back to. ok is false where
-// there is none: then nothing is kept.
+// Only leases of the attachment with a key are used, and only those of addresses that the interface
+// has. ok is false if there is none.
 func (s *Service) KeepMAC(ctx context.Context, who lease.Attachment, addrs []netip.Addr, has net.HardwareAddr,
 	fixed bool) (mac net.HardwareAddr, ok bool, err error) {
 	err = s.Update(ctx, transact.Scope{}, func(c *transact.Call) error {
@@ -53,7 +51,7 @@ func (s *Service) KeepMAC(ctx context.Context, who lease.Attachment, addrs []net
 	return mac, ok, err
 }
 
-// macOf is the first address of the leases that an interface can have.
+// macOf returns the first usable hardware address of the leases, otherwise if there is none.
 func macOf(leases []lease.Lease, otherwise net.HardwareAddr) net.HardwareAddr {
 	for _, l := range leases {
 		if mac, err := net.ParseMAC(l.MAC); err == nil && IsUsable(mac) {
@@ -63,8 +61,8 @@ func macOf(leases []lease.Lease, otherwise net.HardwareAddr) net.HardwareAddr {
 	return otherwise
 }
 
-// IsUsable reports whether an Ethernet interface can have the hardware address: six
-// bytes, not all zero, and not of a group.
+// IsUsable reports whether an Ethernet interface can have the hardware address: it has six bytes,
+// is not zero and not a multicast address.
 func IsUsable(mac net.HardwareAddr) bool {
 	return len(mac) == 6 && mac[0]&1 == 0 && !slices.Equal(mac, make(net.HardwareAddr, 6))
 }

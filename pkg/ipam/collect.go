@@ -7,9 +7,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
-// Collect is CNI's GC: every attachment of the pool that is not valid is
-// released, exactly as a DEL would. Holds and their windows stay, and so does
-// what nobody known has: no list can name it.
+// Collect releases every attachment of the pool that is not valid, as a DEL would (GC). It does not
+// change holds, and not the leases of unknown owners, which no list of valid attachments can name.
 func (s *Service) Collect(ctx context.Context, p lease.Pool, valid []lease.Attachment) error {
 	keep := make(map[lease.Attachment]bool, len(valid))
 	for _, a := range valid {
@@ -26,7 +25,7 @@ func (s *Service) Collect(ctx context.Context, p lease.Pool, valid []lease.Attac
 			}
 			last := c.Last(l)
 			if last == lease.Unknown {
-				last = lease.Alive // its address stays out of use until that can be told
+				last = lease.Alive // its address is not assigned until its state is known
 			}
 			if err := c.ReleaseLease(l, last, c.Now, "GC"); err != nil {
 				return err

@@ -1,8 +1,8 @@
-// Package ipam is what the plugin does, one CNI verb a file and one store transaction each: Assign
-// (ADD), Release (DEL), Verify (CHECK), Collect (GC) and Status.
+// Package ipam has the verbs of the plugin: Assign (ADD), Release (DEL), Verify (CHECK), Collect
+// (GC) and Status. Each has a file, and runs in one transaction of the store.
 //
-// Every transaction begins with the same housekeeping (pkg/transact): spooled releases are
-// replayed, a new boot turns the leases of the last one into releases. Then the use case looks,
-// decides without writing anything, and writes its decision at the end. So a refusal keeps the
-// housekeeping and leaves nothing half done (docs/design.md, "I5: Whole").
+// Every transaction begins alike (pkg/transact): it replays spooled releases, and releases the
+// leases of an earlier boot. Then the verb reads, decides without writing anything, and writes its
+// decision at the end. A refusal therefore commits what was done before the verb, and nothing of
+// the verb (docs/design.md, "I5: Whole").
 package ipam

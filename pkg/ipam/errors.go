@@ -5,24 +5,23 @@ import (
 )
 
 var (
-	// ErrExhausted is returned when a range set has no address to hand out.
+	// ErrExhausted is returned if no address of a range set can be assigned.
 	ErrExhausted = errors.New("no IP addresses available in range set")
-	// ErrAddressInUse is returned when the pod's address is still held by its
-	// old sandbox, which lives or is not proven to be gone. The caller should come
-	// again.
+	// ErrAddressInUse is returned while the pod's former sandbox still has its address, or is not
+	// proven to be gone. The caller should try again.
 	ErrAddressInUse = errors.New("the pod's address may still be in use by its former sandbox")
-	// ErrUnavailable is returned when a requested address belongs to somebody else.
+	// ErrUnavailable is returned if a requested address is bound to another container, or held for
+	// another pod.
 	ErrUnavailable = errors.New("requested IP address is not available")
-	// ErrRequest is returned for requested addresses that the configuration
-	// cannot give.
+	// ErrRequest is returned for requested addresses that are not in the configured ranges.
 	ErrRequest = errors.New("failed to allocate all requested IPs")
-	// ErrNetns is returned when the caller's own network namespace is not there (any more): a late
-	// ADD of a sandbox that has ended (docs/facts.md, "A killed plugin leaves its IPAM plugin
+	// ErrNetns is returned if the network namespace of the caller does not exist: it is a late ADD
+	// of a sandbox that has ended (docs/facts.md, "A killed plugin leaves its IPAM plugin
 	// running").
-	ErrNetns = errors.New("CNI_NETNS is no living network namespace")
-	// ErrCheckFailed is returned by Verify when the container does not have the
-	// addresses that it should have.
-	ErrCheckFailed = errors.New("the container does not hold its addresses")
-	// ErrNotReady is returned by Status when an ADD could not work.
+	ErrNetns = errors.New("CNI_NETNS is not an existing network namespace")
+	// ErrCheckFailed is returned by Verify if the container does not have the addresses that it
+	// should have.
+	ErrCheckFailed = errors.New("the container does not have its addresses")
+	// ErrNotReady is returned by Status if no ADD can succeed.
 	ErrNotReady = errors.New("the plugin cannot assign addresses")
 )

@@ -9,16 +9,15 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
-// Pod is what K8S_POD_* say of the caller. All three are empty for a caller
-// that is no kubelet; then there is no key and no retention.
+// Pod has the values of K8S_POD_* in CNI_ARGS. All three are empty for callers other than
+// Kubernetes; their leases have no key, and are not retained.
 type Pod struct {
 	Namespace string
 	Name      string
 	UID       string
 }
 
-// Request is one ADD or CHECK, parsed and checked: nothing behind it sees
-// JSON, CNI_ARGS or the environment.
+// Request is one ADD or CHECK, parsed and validated.
 type Request struct {
 	Pool        lease.Pool
 	ContainerID string
@@ -27,29 +26,29 @@ type Request struct {
 	Pod         Pod
 
 	Sets      []pool.Set     // at least one, disjoint, one address of each
-	Requested []netip.Addr   // each lies in one of Sets
-	Retention policy.Request // what the pod's annotations say of retention
+	Requested []netip.Addr   // each is in one of Sets
+	Retention policy.Request // of the pod's annotations
 	Options   policy.Config  // the policies of the ipam section
 
 	Prev      []netip.Addr // CHECK: the addresses of prevResult
-	PrevKnown bool         // CHECK: prevResult was there
+	PrevKnown bool         // CHECK: whether there was a prevResult
 }
 
 // Assigned is one address of a Result.
 type Assigned struct {
 	Address netip.Prefix // the address with its subnet's length
 	Gateway netip.Addr
-	Kept    bool // it came out of a hold or a take-over
+	Kept    bool // the pod had it before
 }
 
-// Result is what an ADD hands out: one address for each set, in their order.
+// Result is the result of an ADD: one address of each range set, in their order.
 type Result struct {
 	Addresses []Assigned
-	Existing  bool     // the container had them all already
-	Notes     []string // what an operator should know; one line each, for stderr
+	Existing  bool     // the container was bound to all of them before
+	Notes     []string // for operators, on stderr, one line each
 }
 
-// kept are the addresses that somebody knew before.
+// kept returns the addresses that the pod had before.
 func (r Result) kept() []netip.Addr {
 	var out []netip.Addr
 	for _, a := range r.Addresses {
@@ -60,12 +59,12 @@ func (r Result) kept() []netip.Addr {
 	return out
 }
 
-// PoolHint is what a DEL's configuration says of its pool, as far as it can be
-// read: a DEL may come with any configuration. All of it may be zero.
+// PoolHint is the pool in the configuration of a DEL, as far as that can be read. Any field may be
+// zero.
 type PoolHint struct {
 	Pool    lease.Pool
 	Sets    []pool.Set
-	Options *policy.Config // nil where they cannot be read
+	Options *policy.Config // nil if they cannot be read
 }
 
 func (r Request) scope() transact.Scope {

@@ -16,7 +16,7 @@ import (
 const statusWait = 20 * time.Millisecond
 
 // Status returns ErrNotReady, with the error of an ADD, if no ADD in the pool can succeed. It
-// changes no lease and no file of host-local's, and does not wait for a busy store, which is a
+// changes no lease and no file of host-local's. It does not wait for a busy store, which is a
 // healthy one. An exhausted pool is no failure, because the node would be NotReady and its pods
 // evicted (docs/facts.md, "A STATUS error makes the node NotReady").
 func (s *Service) Status(ctx context.Context, in PoolHint) error {
