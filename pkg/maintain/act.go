@@ -137,9 +137,9 @@ func perform(c *transact.Call, a Action) error {
 //
 //   - If a commit takes longer than the budget, smaller batches would only mean more commits. The
 //     steps of a batch then take half of the time of a commit.
-//   - A batch that takes much longer was not scheduled while it held the lock, because of a quota of
-//     its cgroup or a busy node. The pauses get longer, so that more of the quota is left when the
-//     next batch begins.
+//   - A batch that takes much longer was not scheduled while it held the lock, because of a quota
+//     of its cgroup or a busy node. The pauses get longer, so that more of the quota is left when
+//     the next batch begins.
 type pace struct {
 	least time.Duration // the recent overhead of a batch
 	rest  int           // the pause, as a multiple of the time that the lock was held
