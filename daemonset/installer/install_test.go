@@ -487,10 +487,10 @@ func TestCommands(t *testing.T) {
 		want string
 	}{
 		{nil, "no command"},
-		{[]string{"idle"}, "unknown command"},
+		{[]string{"restore"}, "unknown command"},
 		{[]string{"install", "more"}, "unexpected argument"},
 		{[]string{"install", "--from=/nowhere"}, "no such file"},
-		{[]string{"restore", "--host-root=/tmp"}, "/proc/<pid>/root"},
+		{[]string{"uninstall", "--host-root=/tmp"}, "/proc/<pid>/root"},
 	} {
 		err := run(context.Background(), c.args)
 		if err == nil || !strings.Contains(err.Error(), c.want) {

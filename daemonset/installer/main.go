@@ -3,7 +3,9 @@
 //	installer install    puts leasehold beside the other plugins
 //	installer replace    puts it in host-local's place, keeps host-local, and with --watch stays to
 //	                     do that again whenever somebody installs host-local
-//	installer restore    puts host-local back
+//	installer uninstall  puts host-local back, if need be, ends all holds, and removes everything of
+//	                     leasehold from the node
+//	installer idle       keeps a pod running
 //
 // It changes its root directory to the host's first: paths and links are those of the host, also
 // where they lead out of the directory of plugins (k3s) or change with an upgrade (snap).
@@ -17,9 +19,14 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
+	"github.com/leasehold-cni/leasehold/pkg/adopt"
+	"github.com/leasehold-cni/leasehold/pkg/env"
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/sandbox"
+	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
 func main() {
@@ -32,7 +39,7 @@ func main() {
 }
 
 func run(ctx context.Context, args []string) error {
-	commands := "install, replace or restore"
+	commands := "install, replace, uninstall or idle"
 	if len(args) == 0 {
 		return fmt.Errorf("no command; want %s", commands)
 	}
@@ -41,6 +48,8 @@ func run(ctx context.Context, args []string) error {
 	from := flags.String("from", "/leasehold", "`path` of the plugin, before the root directory is changed")
 	to := flags.String("to", "/opt/cni/bin", "the node's `directory` of plugins")
 	root := flags.String("host-root", "/", "root of the host's file system: / or /proc/<pid>/root")
+	confDirs := flags.String("cni-conf-dir", "/etc/cni/net.d",
+		"with uninstall: the runtime's `directories` of configurations, separated by commas")
 	watch := flags.Bool("watch", false, "with replace: stay, and replace host-local again when it is installed again")
 	if err := flags.Parse(args[1:]); err != nil {
 		return err
@@ -49,15 +58,18 @@ func run(ctx context.Context, args []string) error {
 		return fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	node, err := env.Read(os.Getenv)
+	if err != nil {
+		return err
+	}
 	var plugin *os.File
 	if command == "install" || command == "replace" {
-		var err error
 		if plugin, err = os.Open(*from); err != nil {
 			return err
 		}
 		defer plugin.Close()
 	}
-	if _, err := sandbox.EnterHostRoot(*root, sandbox.New("/proc", sandbox.DefaultBootIDFile)); err != nil {
+	if node.Host, err = sandbox.EnterHostRoot(*root, node.Host); err != nil {
 		return err
 	}
 	plugins := bin(*to)
@@ -73,9 +85,19 @@ func run(ctx context.Context, args []string) error {
 		w := watcher{bin: plugins, program: plugin, log: log}
 		w.run(ctx)
 		return nil
-	case "restore":
-		done, err := plugins.restore()
-		return report(log, done, err, "host-local is back in its place", *to)
+	case "uninstall":
+		u := uninstaller{
+			bin: plugins, confDirs: strings.Split(*confDirs, ","), proc: "/proc", node: node, log: log,
+			replays: append([]string{"/var/lib/cni/flannel"}, adopt.DefaultCacheDirs...),
+			service: &ipam.Service{
+				Store: store.New(node.Dirs), Host: node.Host, Clock: node.Clock,
+				Warn: func(text string) { log.Warn(text) },
+			},
+		}
+		return report(log, true, u.run(ctx), "leasehold is removed from the node", *to)
+	case "idle":
+		<-ctx.Done()
+		return nil
 	}
 	return fmt.Errorf("unknown command %q; want %s", command, commands)
 }
