@@ -53,7 +53,8 @@ func (u uninstaller) run(ctx context.Context) error {
 		return err
 	}
 	if running, err := u.running("leasehold-agent"); err != nil || running != 0 {
-		return errors.Join(err, fmt.Errorf("leasehold-agent (process %d) still runs; delete its DaemonSet first", running))
+		return errors.Join(err,
+			fmt.Errorf("leasehold-agent (process %d) still runs; delete its DaemonSet first", running))
 	}
 	// Before host-local serves a call, its files must not lack an address that is in use.
 	if err := u.export(ctx); err != nil {
@@ -104,10 +105,8 @@ func (u uninstaller) configured() error {
 			return conf.Unread
 		}
 		for _, f := range conf.Files {
-			for _, p := range f.Plugins {
-				if p.Type == leasehold || p.IPAM.Type == leasehold {
-					return fmt.Errorf("%s still names leasehold; put host-local back into it first", f.Path)
-				}
+			if f.NamesLeasehold() {
+				return fmt.Errorf("%s still names leasehold; put host-local back into it first", f.Path)
 			}
 		}
 	}

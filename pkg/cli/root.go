@@ -104,7 +104,9 @@ itself, or in a privileged pod with hostPID as 'nsenter -t 1 -m leasectl'.`,
   leasectl release db/db-0            release the addresses of a pod
   leasectl gc --dry-run               what would be collected, and why
   leasectl check                      check the integrity of the store
-  leasectl import --dry-run           which addresses would be adopted, and why`,
+  leasectl import --dry-run           which addresses would be adopted, and why
+  leasectl install                    name leasehold in flannel's configuration
+  leasectl uninstall                  remove leasehold from the cluster`,
 		Version:       env.Version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -123,7 +125,7 @@ itself, or in a privileged pod with hostPID as 'nsenter -t 1 -m leasectl'.`,
 	complete(root, "output", "table", "wide", "json")
 	complete(root, "state", "bound", "held")
 	root.AddCommand(a.list(), a.show(), a.history(), a.pools(), a.release(), a.gc(), a.check(),
-		a.importCmd(), a.export(), a.recover())
+		a.importCmd(), a.export(), a.recover(), a.install(), a.uninstall())
 	return root
 }
 

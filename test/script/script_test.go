@@ -45,6 +45,7 @@ func TestScripts(t *testing.T) {
 				env.Setenv(name, value)
 			}
 			env.Setenv("NETWORKS", s.node.NetworksDir())
+			env.Setenv("LEASEHOLD", lab.Bin("leasehold"))
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){

@@ -1,0 +1,307 @@
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/leasehold-cni/leasehold/pkg/cniconf"
+)
+
+const (
+	flannelConfig = "kube-flannel-cfg"
+	flannelKey    = "cni-conf.json"
+	// flannelFile is the name under which kube-flannel writes flannelKey to the nodes.
+	flannelFile = "10-flannel.conflist"
+	// beforeInstall is the annotation with the text of a ConfigMap's key before install changed it.
+	beforeInstall = "leasehold.dev/before-install"
+	// backupSuffix is added to the name of a file; no runtime loads a file of that extension.
+	backupSuffix = ".leasehold-backup"
+)
+
+func (a *app) install() *cobra.Command {
+	var k kubectl
+	var conf string
+	var binDirs []string
+	var yes bool
+	c := &cobra.Command{
+		Use:   "install",
+		Short: "Name leasehold in flannel's configuration, or in a configuration of this node",
+		Long: `Name leasehold as the IPAM plugin where host-local is named, or is the default. It
+shows the difference first, and asks. What was there is kept, for "leasectl uninstall".
+
+For flannel it changes the ConfigMap kube-flannel-cfg, with kubectl, and restarts
+flannel's pods, which write the configuration to the nodes. The agent's DaemonSet
+has to be there: the plugin must be on the nodes before a configuration names it.
+
+With --conf it changes a configuration of this node, for bridge, ptp and macvlan.`,
+		Example: "  leasectl install\n  kubectl leasehold install --yes\n" +
+			"  leasectl install --conf /etc/cni/net.d/10-bridge.conflist",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			agreed := func() bool { return yes || a.ask(cmd.InOrStdin(), "Change it?") }
+			if conf != "" {
+				return a.installFile(conf, binDirs, agreed)
+			}
+			return a.installFlannel(cmd.Context(), &k, agreed)
+		},
+	}
+	k.addFlags(c.Flags())
+	c.Flags().StringVar(&conf, "conf", "", "`path` of a CNI configuration of this node")
+	c.Flags().StringSliceVar(&binDirs, "cni-bin-dir", []string{"/opt/cni/bin"},
+		"with --conf: the runtime's `directories` of plugins")
+	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	return c
+}
+
+// ask asks a question on standard error, and reports whether the answer is yes. No answer is no.
+func (a *app) ask(in interface{ Read([]byte) (int, error) }, question string) bool {
+	fmt.Fprintf(a.Stderr, "%s [y/N] ", question)
+	answer, _ := bufio.NewReader(in).ReadString('\n')
+	switch strings.ToLower(strings.TrimSpace(answer)) {
+	case "y", "yes":
+		return true
+	}
+	fmt.Fprintln(a.Stderr, "Nothing was changed.")
+	return false
+}
+
+// printDiff prints the lines in which two texts differ.
+func (a *app) printDiff(name string, before, after []byte) {
+	old, new := strings.Split(string(before), "\n"), strings.Split(string(after), "\n")
+	first := 0
+	for first < min(len(old), len(new)) && old[first] == new[first] {
+		first++
+	}
+	last := 0
+	for last < min(len(old), len(new))-first && old[len(old)-1-last] == new[len(new)-1-last] {
+		last++
+	}
+	fmt.Fprintf(a.Stdout, "--- %s\n+++ %s\n@@ -%d +%d @@\n", name, name, first+1, first+1)
+	for _, line := range old[first : len(old)-last] {
+		fmt.Fprintln(a.Stdout, "-"+line)
+	}
+	for _, line := range new[first : len(new)-last] {
+		fmt.Fprintln(a.Stdout, "+"+line)
+	}
+}
+
+func (a *app) installFlannel(ctx context.Context, k *kubectl, agreed func() bool) error {
+	config, err := flannel(ctx, k)
+	if err != nil {
+		return err
+	}
+	if config == nil {
+		return fmt.Errorf("there is no ConfigMap %s in the namespaces kube-flannel and kube-system; "+
+			"for other network plugins run \"leasectl install --conf FILE\" on each node", flannelConfig)
+	}
+	text := config.text("data", flannelKey)
+	changed, err := cniconf.WithLeasehold(flannelFile, []byte(text))
+	if err != nil {
+		return fmt.Errorf("ConfigMap %s: %w", flannelConfig, err)
+	}
+	// The plugin has to be on all nodes before a configuration names it.
+	agent, err := k.get(ctx, "-n", k.namespace, "daemonset", agentName)
+	if err != nil {
+		return err
+	}
+	if agent == nil {
+		return fmt.Errorf("there is no DaemonSet %s in namespace %s; kubectl apply -k daemonset/overlays/named first",
+			agentName, k.namespace)
+	}
+	if args := arguments(named(agent.list("spec", "template", "spec", "initContainers"), installerName),
+		"replace"); len(args) > 0 {
+		return errors.New("leasehold takes host-local's place on the nodes already; no configuration has to name it")
+	}
+	a.printDiff(config.text("metadata", "namespace")+"/"+flannelConfig+" "+flannelKey, []byte(text), changed)
+	if !agreed() {
+		return nil
+	}
+	if err := k.rollout(ctx, k.namespace, agentName); err != nil {
+		return err
+	}
+	annotations, _ := config.field("metadata", "annotations").(map[string]any)
+	if annotations == nil {
+		annotations = map[string]any{}
+	}
+	annotations[beforeInstall] = text
+	return a.writeFlannel(ctx, k, config, annotations, string(changed))
+}
+
+// restoreFlannel puts back what installFlannel has changed.
+func (a *app) restoreFlannel(ctx context.Context, k *kubectl, step func(string, ...any)) error {
+	config, err := flannel(ctx, k)
+	if err != nil || config == nil {
+		return err
+	}
+	annotations, _ := config.field("metadata", "annotations").(map[string]any)
+	before, ok := annotations[beforeInstall].(string)
+	if !ok {
+		return nil
+	}
+	restored, err := restored(flannelFile, config.text("data", flannelKey), before)
+	if err != nil {
+		return fmt.Errorf("ConfigMap %s: %w", flannelConfig, err)
+	}
+	step("restoring flannel's configuration and restarting its pods")
+	delete(annotations, beforeInstall)
+	return a.writeFlannel(ctx, k, config, annotations, restored)
+}
+
+// restored returns the text to put in place of one that install has made of an earlier text. A text
+// that names leasehold and is another one was edited since, and is an error.
+func restored(name, text, before string) (string, error) {
+	changed, err := cniconf.WithLeasehold(name, []byte(before))
+	if err == nil && text == string(changed) {
+		return before, nil
+	}
+	if f, err := cniconf.Parse(name, []byte(text)); err == nil && !f.NamesLeasehold() {
+		return text, nil // somebody has put host-local back
+	}
+	return "", errors.New("it was edited after leasectl had changed it; put host-local back by hand, then repeat")
+}
+
+// flannel returns flannel's ConfigMap, nil if there is none.
+func flannel(ctx context.Context, k *kubectl) (object, error) {
+	for _, namespace := range []string{"kube-flannel", "kube-system"} {
+		config, err := k.get(ctx, "-n", namespace, "configmap", flannelConfig)
+		if config != nil || err != nil {
+			return config, err
+		}
+	}
+	return nil, nil
+}
+
+// writeFlannel writes flannel's ConfigMap, unless somebody has changed it meanwhile, and restarts
+// the pods that use it.
+func (a *app) writeFlannel(ctx context.Context, k *kubectl, config object, annotations map[string]any,
+	text string) error {
+	config["metadata"].(map[string]any)["annotations"] = annotations
+	config["data"].(map[string]any)[flannelKey] = text
+	manifest, err := json.Marshal(config) // with its resource version
+	if err != nil {
+		return err
+	}
+	if _, err := k.run(ctx, manifest, "replace", "-f", "-"); err != nil {
+		return err
+	}
+	namespace := config.text("metadata", "namespace")
+	daemons, err := k.get(ctx, "-n", namespace, "daemonset")
+	if err != nil {
+		return err
+	}
+	restarted := false
+	for _, d := range daemons.list("items") {
+		for _, volume := range d.list("spec", "template", "spec", "volumes") {
+			if volume.text("configMap", "name") != flannelConfig {
+				continue
+			}
+			name := d.text("metadata", "name")
+			fmt.Fprintf(a.Stdout, "restarting the pods of %s/%s\n", namespace, name)
+			if _, err := k.run(ctx, nil, "rollout", "restart", "-n", namespace, "daemonset/"+name); err != nil {
+				return err
+			}
+			if err := k.rollout(ctx, namespace, name); err != nil {
+				return err
+			}
+			restarted = true
+		}
+	}
+	if !restarted {
+		return fmt.Errorf("no DaemonSet in namespace %s uses the ConfigMap %s; restart what writes it to the nodes",
+			namespace, flannelConfig)
+	}
+	return nil
+}
+
+func (a *app) installFile(path string, binDirs []string, agreed func() bool) error {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	changed, err := cniconf.WithLeasehold(path, content)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	binary, err := (&cniconf.Binaries{Dirs: binDirs}).Resolve(cniconf.Leasehold)
+	switch {
+	case err != nil:
+		return err
+	case binary.Path == "" || !binary.Ours || !binary.Executable:
+		return fmt.Errorf("leasehold is not in %s; the plugin has to be there before a configuration names it",
+			strings.Join(binDirs, ", "))
+	}
+	a.printDiff(path, content, changed)
+	if !agreed() {
+		return nil
+	}
+	if err := replaceFile(path+backupSuffix, path, content); err != nil {
+		return err
+	}
+	if err := replaceFile(path, path, changed); err != nil {
+		return err
+	}
+	fmt.Fprintf(a.Stdout, "what was there is in %s\n", path+backupSuffix)
+	return nil
+}
+
+// restoreFile puts back what installFile has changed.
+func (a *app) restoreFile(path string) error {
+	before, err := os.ReadFile(path + backupSuffix)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s was not changed by leasectl install: %w", path, err)
+	}
+	if err != nil {
+		return err
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	text, err := restored(path, string(content), string(before))
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if !bytes.Equal(content, []byte(text)) {
+		a.printDiff(path, content, []byte(text))
+		if err := replaceFile(path, path, []byte(text)); err != nil {
+			return err
+		}
+	}
+	return os.Remove(path + backupSuffix)
+}
+
+// replaceFile writes a file beside the old one and renames it, so that the runtime reads all of it
+// or the old one. It has the mode and owner of another file.
+func replaceFile(path, like string, content []byte) error {
+	info, err := os.Stat(like)
+	if err != nil {
+		return err
+	}
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target // a link stays one
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(path), ".leasectl-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name()) // fails after the rename, which is fine
+	owner := info.Sys().(*syscall.Stat_t)
+	_, err = tmp.Write(content)
+	err = errors.Join(err, tmp.Chmod(info.Mode().Perm()), tmp.Chown(int(owner.Uid), int(owner.Gid)), tmp.Sync(),
+		tmp.Close())
+	if err != nil {
+		return err
+	}
+	return os.Rename(tmp.Name(), path)
+}

@@ -1,0 +1,207 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+const (
+	agentName       = "leasehold-agent"
+	managerName     = "leasehold-manager"
+	uninstallName   = "leasehold-uninstall"
+	partOf          = "app.kubernetes.io/part-of=leasehold"
+	installerName   = "install" // the init container of the agent's DaemonSet
+	defaultConfDirs = "/etc/cni/net.d"
+)
+
+// clusterKinds are the kinds of leasehold's objects that are in no namespace, without its CRDs.
+var clusterKinds = []string{
+	"validatingadmissionpolicybinding", "validatingadmissionpolicy", "mutatingwebhookconfiguration",
+	"validatingwebhookconfiguration", "clusterrolebinding", "clusterrole",
+}
+
+func (a *app) uninstall() *cobra.Command {
+	var k kubectl
+	var crds bool
+	var conf string
+	c := &cobra.Command{
+		Use:   "uninstall",
+		Short: "Remove leasehold from a cluster, or from a configuration of this node",
+		Long: `Remove leasehold from a cluster, with kubectl, in the order in which no pod is left
+waiting and no address is given twice: the webhooks, the manager (which lifts its
+gates), the configuration of flannel if "leasectl install" has changed it, the
+agents, the plugin on each node, everything else. On the nodes nothing is left but
+host-local and its files. Running pods keep their addresses; held addresses are
+released. It can be repeated after an error.
+
+The CRDs and with them all IPReservations and PersistentPodStates stay, unless
+--crds is set.
+
+With --conf it only puts back the configuration of this node that "leasectl install
+--conf" has changed.`,
+		Example: "  leasectl uninstall\n  kubectl leasehold uninstall --crds\n" +
+			"  leasectl uninstall --conf /etc/cni/net.d/10-bridge.conflist",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if conf != "" {
+				return a.restoreFile(conf)
+			}
+			return a.leave(cmd.Context(), &k, crds)
+		},
+	}
+	k.addFlags(c.Flags())
+	c.Flags().BoolVar(&crds, "crds", false, "remove the CRDs too, with all their objects")
+	c.Flags().StringVar(&conf, "conf", "", "`path` of a CNI configuration of this node")
+	return c
+}
+
+// leave removes leasehold from a cluster.
+func (a *app) leave(ctx context.Context, k *kubectl, crds bool) error {
+	step := func(format string, args ...any) { fmt.Fprintf(a.Stdout, format+"\n", args...) }
+	agent, err := k.get(ctx, "-n", k.namespace, "daemonset", agentName)
+	if err != nil {
+		return err
+	}
+	daemon, err := k.get(ctx, "-n", k.namespace, "daemonset", uninstallName)
+	if err != nil {
+		return err
+	}
+	if agent == nil && daemon == nil {
+		return fmt.Errorf("there is no DaemonSet %s in namespace %s; if it was deleted by hand, apply it again first: "+
+			"the nodes still have the plugin", agentName, k.namespace)
+	}
+	if agent != nil {
+		if daemon, err = uninstaller(agent); err != nil {
+			return err
+		}
+	}
+
+	step("removing the webhooks")
+	for _, kind := range []string{"mutatingwebhookconfiguration", "validatingwebhookconfiguration"} {
+		if _, err := k.run(ctx, nil, "delete", kind, "-l", partOf, "--ignore-not-found"); err != nil {
+			return err
+		}
+	}
+	if err := a.stopManager(ctx, k, step); err != nil {
+		return err
+	}
+	if err := a.restoreFlannel(ctx, k, step); err != nil {
+		return err
+	}
+	step("removing the agents")
+	_, err = k.run(ctx, nil, "delete", "-n", k.namespace, "daemonset", agentName, "--ignore-not-found",
+		"--cascade=foreground", "--timeout="+k.timeout.String())
+	if err != nil {
+		return err
+	}
+	step("removing the plugin from the nodes")
+	manifest, err := json.Marshal(daemon)
+	if err != nil {
+		return err
+	}
+	if agent != nil {
+		if _, err := k.run(ctx, manifest, "apply", "-f", "-"); err != nil {
+			return err
+		}
+	}
+	if err := k.rollout(ctx, k.namespace, uninstallName); err != nil {
+		logs, _ := k.run(ctx, nil, "logs", "-n", k.namespace, "-l", "app.kubernetes.io/name="+uninstallName,
+			"-c", uninstallName, "--prefix", "--tail=5", "--ignore-errors")
+		return fmt.Errorf("%w\n%s\nleasehold is left on nodes whose pod of %s is not ready; "+
+			"remove the cause, then run this command again", err, logs, uninstallName)
+	}
+	step("removing everything else")
+	for _, kind := range clusterKinds {
+		if _, err := k.run(ctx, nil, "delete", kind, "-l", partOf, "--ignore-not-found"); err != nil {
+			return err
+		}
+	}
+	_, err = k.run(ctx, nil, "delete", "namespace", k.namespace, "--ignore-not-found", "--timeout="+k.timeout.String())
+	if err != nil {
+		return err
+	}
+	if crds {
+		_, err = k.run(ctx, nil, "delete", "crd", "-l", partOf, "--ignore-not-found", "--timeout="+k.timeout.String())
+	} else {
+		step("the CRDs and their objects are left: kubectl delete crd -l %s", partOf)
+	}
+	return err
+}
+
+// stopManager ends the manager, whose replicas lift their gates before they end.
+func (a *app) stopManager(ctx context.Context, k *kubectl, step func(string, ...any)) error {
+	manager, err := k.get(ctx, "-n", k.namespace, "deployment", managerName)
+	if err != nil || manager == nil {
+		return err
+	}
+	step("stopping the manager, which lifts its gates")
+	if _, err := k.run(ctx, nil, "scale", "-n", k.namespace, "deployment", managerName, "--replicas=0"); err != nil {
+		return err
+	}
+	_, err = k.run(ctx, nil, "wait", "-n", k.namespace, "pod", "--for=delete", "-l",
+		"app.kubernetes.io/name="+managerName, "--timeout="+k.timeout.String())
+	return err
+}
+
+// uninstaller returns the DaemonSet that removes the plugin from the nodes: on the same nodes, with
+// the same image and privileges as the agent's pods.
+func uninstaller(agent object) (object, error) {
+	spec := object{}
+	if err := remarshal(agent.field("spec", "template", "spec"), &spec); err != nil {
+		return nil, err
+	}
+	install, container := named(spec.list("initContainers"), installerName), named(spec.list("containers"), "agent")
+	to := arguments(install, "--to=")
+	if install == nil || container == nil || len(to) != 1 {
+		return nil, fmt.Errorf("the DaemonSet %s has no containers %s and agent as leasehold's manifests have",
+			agentName, installerName)
+	}
+	security := object{}
+	if err := remarshal(container.field("securityContext"), &security); err != nil {
+		return nil, err
+	}
+	if capabilities, ok := security["capabilities"].(map[string]any); ok {
+		add, _ := capabilities["add"].([]any)
+		capabilities["add"] = append(add, "DAC_OVERRIDE")
+	}
+	args := append([]string{"uninstall"}, to...)
+	args = append(args, arguments(install, "--host-root=")...)
+	var dirs []string
+	for _, dir := range arguments(container, "--cni-conf-dir=") {
+		dirs = append(dirs, strings.TrimPrefix(dir, "--cni-conf-dir="))
+	}
+	if len(dirs) > 0 {
+		args = append(args, "--cni-conf-dir="+strings.Join(dirs, ","))
+	}
+	common := func(name string, args ...string) object {
+		return object{"name": name, "image": install["image"], "imagePullPolicy": install["imagePullPolicy"],
+			"args": args}
+	}
+	remove := common(uninstallName, args...)
+	remove["securityContext"] = security
+	spec["initContainers"] = []object{remove}
+	spec["containers"] = []object{common("idle", "idle")}
+	// The service account is for the agent's use of the API, which this one has none of.
+	spec["automountServiceAccountToken"] = false
+	labels := object{"app.kubernetes.io/name": uninstallName, "app.kubernetes.io/part-of": "leasehold"}
+	return object{
+		"apiVersion": "apps/v1", "kind": "DaemonSet",
+		"metadata": object{"name": uninstallName, "namespace": agent.text("metadata", "namespace"), "labels": labels},
+		"spec": object{
+			"selector":       object{"matchLabels": object{"app.kubernetes.io/name": uninstallName}},
+			"updateStrategy": object{"rollingUpdate": object{"maxUnavailable": "100%"}},
+			"template":       object{"metadata": object{"labels": labels}, "spec": spec},
+		},
+	}, nil
+}
+
+// remarshal copies a value by way of JSON.
+func remarshal(from any, to any) error {
+	b, err := json.Marshal(from)
+	return errors.Join(err, json.Unmarshal(b, to))
+}

@@ -1,0 +1,194 @@
+package cniconf
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strconv"
+	"strings"
+)
+
+// ErrNothingToChange is returned by WithLeasehold for a configuration that does not call
+// host-local.
+var ErrNothingToChange = errors.New("no plugin calls host-local")
+
+// WithLeasehold returns the content of a configuration file with leasehold in every place where it
+// has host-local, or where a plugin would call host-local because none is named. Nothing else
+// changes, neither layout nor order. name is as for Parse.
+func WithLeasehold(name string, content []byte) ([]byte, error) {
+	f, err := Parse(name, content)
+	if err != nil {
+		return nil, err
+	}
+	out, changed, types := content, false, []string{}
+	for _, p := range flatten(f.Plugins) {
+		if p.IPAM.Type != "" {
+			types = append(types, p.IPAM.Type)
+		}
+		if p.IPAM.Type != HostLocal {
+			continue
+		}
+		if out, err = setString(out, p.IPAM.Pointer, Leasehold); err != nil {
+			return nil, err
+		}
+		changed = true
+	}
+	if !changed {
+		return nil, fmt.Errorf("%w; the IPAM plugins are: %s", ErrNothingToChange, strings.Join(types, ", "))
+	}
+	return out, nil
+}
+
+// Parse reads the content of a configuration file by the rules of a runtime's directory. name is
+// the name of the file, whose extension says whether the content is a list.
+func Parse(name string, content []byte) (File, error) {
+	dir, err := os.MkdirTemp("", "leasehold-conf-")
+	if err != nil {
+		return File{}, err
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, filepath.Base(name))
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		return File{}, err
+	}
+	f := readFile(path)
+	return f, errors.Join(f.Invalid, f.Unread)
+}
+
+// NamesLeasehold reports whether a configuration names leasehold, as an IPAM plugin or as a chained
+// one.
+func (f File) NamesLeasehold() bool {
+	for _, p := range flatten(f.Plugins) {
+		if p.Type == Leasehold || p.IPAM.Type == Leasehold {
+			return true
+		}
+	}
+	return false
+}
+
+// flatten returns plugins and those that they call.
+func flatten(plugins []Plugin) (all []Plugin) {
+	for _, p := range plugins {
+		all = append(all, p)
+		for _, d := range p.Follows {
+			all = append(all, flatten(d.Plugins)...)
+		}
+	}
+	return all
+}
+
+// setString sets the string at a JSON pointer and leaves all other bytes as they are. Objects that
+// are missing on the way are added.
+func setString(text []byte, pointer, value string) ([]byte, error) {
+	places := map[string]place{}
+	if err := scan(json.NewDecoder(bytes.NewReader(text)), text, "", places); err != nil {
+		return nil, err
+	}
+	if at, ok := places[pointer]; ok && at.end > 0 {
+		out := replaced(text, at.start, at.end, quote(value))
+		return out, verify(text, out, pointer, value)
+	}
+	insert := quote(value)
+	for missing := pointer; ; {
+		i := strings.LastIndex(missing, "/")
+		if i < 0 {
+			return nil, fmt.Errorf("the configuration has no object in which %s could be set", pointer)
+		}
+		parent, key := missing[:i], missing[i+1:]
+		at, ok := places[parent]
+		if ok && at.end == 0 {
+			out := replaced(text, at.start+1, at.start+1, member(text[at.start+1:], quote(key)+": "+insert))
+			return out, verify(text, out, pointer, value)
+		}
+		insert, missing = "{"+quote(key)+": "+insert+"}", parent
+	}
+}
+
+// member returns the text of a member for the beginning of an object, whose bracket is followed by
+// rest: with the white space that the next member has.
+func member(rest []byte, text string) string {
+	next := bytes.TrimLeft(rest, " \t\r\n")
+	if bytes.HasPrefix(next, []byte("}")) {
+		return text
+	}
+	return string(rest[:len(rest)-len(next)]) + text + ","
+}
+
+func quote(s string) string {
+	b, _ := json.Marshal(s) // a string can always be encoded
+	return string(b)
+}
+
+func replaced(text []byte, from, to int, by string) []byte {
+	return append(append(append([]byte{}, text[:from]...), by...), text[to:]...)
+}
+
+// place is where a value is in a text. end is 0 for an object, whose start is its bracket.
+type place struct{ start, end int }
+
+// scan records the places of a value and of all values in it.
+func scan(d *json.Decoder, text []byte, pointer string, places map[string]place) error {
+	before := int(d.InputOffset())
+	token, err := d.Token()
+	if err != nil {
+		return err
+	}
+	start := before + len(text[before:]) - len(bytes.TrimLeft(text[before:], " \t\r\n:,"))
+	delim, ok := token.(json.Delim)
+	if !ok {
+		places[pointer] = place{start, int(d.InputOffset())}
+		return nil
+	}
+	if delim == '{' {
+		places[pointer] = place{start: start}
+	}
+	for i := 0; d.More(); i++ {
+		key := fmt.Sprint(i)
+		if delim == '{' {
+			token, err := d.Token()
+			if err != nil {
+				return err
+			}
+			key = strings.NewReplacer("~", "~0", "/", "~1").Replace(token.(string))
+		}
+		if err := scan(d, text, pointer+"/"+key, places); err != nil {
+			return err
+		}
+	}
+	_, err = d.Token()
+	return err
+}
+
+// verify returns an error unless a text differs from another one in nothing but the string at a
+// pointer.
+func verify(before, after []byte, pointer, value string) error {
+	var want, have any
+	if err := errors.Join(json.Unmarshal(before, &want), json.Unmarshal(after, &have)); err != nil {
+		return err
+	}
+	if want = assign(want, strings.Split(pointer, "/")[1:], value); !reflect.DeepEqual(want, have) {
+		return fmt.Errorf("%s cannot be set without changing anything else", pointer)
+	}
+	return nil
+}
+
+func assign(in any, keys []string, value string) any {
+	if len(keys) == 0 {
+		return value
+	}
+	switch c := in.(type) {
+	case []any:
+		if i, err := strconv.Atoi(keys[0]); err == nil && i < len(c) {
+			c[i] = assign(c[i], keys[1:], value)
+		}
+		return c
+	case map[string]any:
+		c[keys[0]] = assign(c[keys[0]], keys[1:], value)
+		return c
+	}
+	return map[string]any{keys[0]: assign(nil, keys[1:], value)}
+}

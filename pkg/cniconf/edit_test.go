@@ -1,0 +1,83 @@
+package cniconf
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+// stockList is what kube-flannel writes.
+const stockList = `{
+  "name": "cbr0",
+  "cniVersion": "0.3.1",
+  "plugins": [
+    {
+      "type": "flannel",
+      "delegate": {
+        "hairpinMode": true,
+        "isDefaultGateway": true
+      }
+    },
+    {
+      "type": "portmap",
+      "capabilities": {
+        "portMappings": true
+      }
+    }
+  ]
+}
+`
+
+func TestWithLeasehold(t *testing.T) {
+	const list, single = "10-net.conflist", "10-net.conf"
+	for _, c := range []struct {
+		name, file string
+		text, want string // "@" stands for a name and a version; want "": an error
+		err        string
+	}{
+		{"flannel's list", list, stockList, strings.Replace(stockList, "    {\n      \"type\": \"flannel\"",
+			"    {\n      \"ipam\": {\"type\": \"leasehold\"},\n      \"type\": \"flannel\"", 1), ""},
+		{"flannel with an ipam section", list,
+			`{@,"plugins":[{"type":"flannel","ipam":{ "routes":[] }}]}`,
+			`{@,"plugins":[{"type":"flannel","ipam":{ "type": "leasehold", "routes":[] }}]}`, ""},
+		{"an empty ipam section", list,
+			`{@,"plugins":[{"type":"flannel","ipam":{}}]}`,
+			`{@,"plugins":[{"type":"flannel","ipam":{"type": "leasehold"}}]}`, ""},
+		{"bridge, and another network's address", single,
+			`{@,"x":"host-local","type":"bridge","ipam" : {"type" :"host-local", "subnet":"10.0.0.0/8"}}`,
+			`{@,"x":"host-local","type":"bridge","ipam" : {"type" :"leasehold", "subnet":"10.0.0.0/8"}}`, ""},
+		{"two plugins", list,
+			`{@,"plugins":[{"type":"ptp","ipam":{"type":"host-local"}},{"type":"tuning"},` +
+				`{"type":"bridge","ipam":{"type":"host-local"}}]}`,
+			`{@,"plugins":[{"type":"ptp","ipam":{"type":"leasehold"}},{"type":"tuning"},` +
+				`{"type":"bridge","ipam":{"type":"leasehold"}}]}`, ""},
+		{"escaped letters", single,
+			`{@,"x":"\u00e4","type":"bridge","ipam":{"type":"host\u002dlocal","x":[1,{"a":null}]}}`,
+			`{@,"x":"\u00e4","type":"bridge","ipam":{"type":"leasehold","x":[1,{"a":null}]}}`, ""},
+		{"a delegate of Multus", single,
+			`{@,"type":"multus","delegates":[{"name":"m","type":"bridge","ipam":{"type":"host-local"}}]}`,
+			`{@,"type":"multus","delegates":[{"name":"m","type":"bridge","ipam":{"type":"leasehold"}}]}`,
+			""},
+		{"another IPAM plugin", single, `{@,"type":"calico","ipam":{"type":"calico-ipam"}}`, "",
+			"calico-ipam"},
+		{"leasehold", single, `{@,"type":"bridge","ipam":{"type":"leasehold"}}`, "", "leasehold"},
+		{"no JSON", list, `{`, "", "unexpected"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			head := strings.NewReplacer("@", `"name":"n","cniVersion":"1.0.0"`)
+			c.text, c.want = head.Replace(c.text), head.Replace(c.want)
+			got, err := WithLeasehold(c.file, []byte(c.text))
+			if (err == nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), c.err) {
+				t.Fatalf("%v, want %q", err, c.err)
+			}
+			if err == nil && string(got) != c.want {
+				t.Errorf("got  %s\nwant %s", got, c.want)
+			}
+			if err == nil {
+				if _, err := WithLeasehold(c.file, got); !errors.Is(err, ErrNothingToChange) {
+					t.Errorf("a second time: %v", err)
+				}
+			}
+		})
+	}
+}
