@@ -24,9 +24,10 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
 	"github.com/leasehold-cni/leasehold/pkg/env"
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 func main() {
@@ -89,10 +90,10 @@ func run(ctx context.Context, args []string) error {
 		u := uninstaller{
 			bin: plugins, confDirs: strings.Split(*confDirs, ","), proc: "/proc", node: node, log: log,
 			replays: append([]string{"/var/lib/cni/flannel"}, adopt.DefaultCacheDirs...),
-			service: &ipam.Service{
+			service: &maintain.Service{Node: &transact.Node{
 				Store: store.New(node.Dirs), Host: node.Host, Clock: node.Clock,
 				Warn: func(text string) { log.Warn(text) },
-			},
+			}},
 		}
 		return report(log, true, u.run(ctx), "leasehold is removed from the node", *to)
 	case "idle":

@@ -18,8 +18,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/env"
 	"github.com/leasehold-cni/leasehold/pkg/files"
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -40,7 +40,7 @@ type uninstaller struct {
 	replays []string
 	proc    string // /proc
 	node    env.Node
-	service *ipam.Service
+	service *maintain.Service
 	log     *slog.Logger
 }
 
@@ -177,7 +177,7 @@ func (u uninstaller) endHolds(ctx context.Context) error {
 		err = survey.Unsafe
 	}
 	if err == nil {
-		_, err = u.service.Act(ctx, ipam.Plan(survey))
+		_, err = u.service.Act(ctx, maintain.Plan(survey))
 	}
 	if err != nil {
 		return err
