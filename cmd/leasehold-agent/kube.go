@@ -74,7 +74,8 @@ func kubeTasks(node agent.Node, config *rest.Config, o options, watcher *active.
 		Service: node.Service, Node: o.nodeName, Core: clients.Core, Pods: pods, Objects: objects,
 		Log: log, Metrics: publish.NewMetrics(node.Metrics),
 	}
-	poolTask := &publish.NodePool{Service: node.Service, Node: o.nodeName, Clients: clients, Log: log}
+	poolTask := &publish.NodePool{Service: node.Service, Node: o.nodeName, Clients: clients, Log: log,
+		Active: watcher.Result}
 	holdTask := &reclaim.Holds{Service: node.Service, Node: o.nodeName, Clients: clients, Log: log,
 		MoveGrace: o.moveGrace}
 

@@ -20,10 +20,8 @@ import (
 
 const (
 	// confirmAfter is how long a network has to be found inactive, or unknown, before that is
-	// reported: files are replaced in several steps.
+	// reported: files are replaced in several steps. So long a pod has to be without a lease, too.
 	confirmAfter = 15 * time.Second
-	// missingFor is how long a pod has to be without a lease before that counts.
-	missingFor = 10 * time.Second
 	// slack is how much later than the configuration and the binary a pod must have started for
 	// its lack of a lease to count: a runtime loads a new configuration with a delay.
 	slack = 5 * time.Second
@@ -147,7 +145,8 @@ func withoutLease(pods []podcache.Pod, leases []lease.Lease) []podcache.Pod {
 	return out
 }
 
-// lasting returns those of the pods that have been without a lease for missingFor.
+// lasting returns those of the pods that have been without a lease for confirmAfter. Nothing else
+// has to be waited for then.
 func (j *judge) lasting(pods []podcache.Pod, now time.Time) []podcache.Pod {
 	missing := map[string]time.Time{}
 	var out []podcache.Pod
@@ -157,8 +156,12 @@ func (j *judge) lasting(pods []podcache.Pod, now time.Time) []podcache.Pod {
 			since = now
 		}
 		missing[p.UID] = since
-		if now.Sub(since) >= missingFor {
-			out = append(out, p)
+		if now.Sub(since) < confirmAfter {
+			continue
+		}
+		out = append(out, p)
+		if j.offSince.IsZero() || since.Before(j.offSince) {
+			j.offSince = since
 		}
 	}
 	j.missing = missing
@@ -173,15 +176,4 @@ func podsOff(statuses []cniconf.Status, pods []podcache.Pod) {
 	s.Message = fmt.Sprintf("%s, but pod %s, started %s, has %s without a lease; the runtime may use other "+
 		"directories: set --cni-conf-dir and --cni-bin-dir to those of the runtime", s.Message, first.Name,
 		first.Started.UTC().Format(time.RFC3339), first.IPs[0])
-}
-
-// Summary returns one status for all networks: the first that is inactive, else the first that is
-// unknown, else the first. It reports false if there is none, because nothing was found out yet.
-func Summary(statuses []cniconf.Status) (cniconf.Status, bool) {
-	for _, state := range []cniconf.State{cniconf.Inactive, cniconf.Unknown, cniconf.Active} {
-		if i := slices.IndexFunc(statuses, func(s cniconf.Status) bool { return s.State == state }); i >= 0 {
-			return statuses[i], true
-		}
-	}
-	return cniconf.Status{}, false
 }

@@ -112,7 +112,6 @@ func (w *Watcher) look(ctx context.Context, now time.Time) []cniconf.Status {
 	statuses := cniconf.Check(cniconf.Load(w.ConfDir, w.Rules), w.Binaries)
 	w.judge.date(statuses, now)
 	if w.Pods == nil || slices.ContainsFunc(statuses, isOff) {
-		w.judge.missing = nil
 		return statuses
 	}
 	since := slices.MaxFunc(statuses, func(a, b cniconf.Status) int { return a.Since.Compare(b.Since) }).Since
@@ -250,7 +249,7 @@ func (w *Watcher) wanted(now time.Time) []*eventsv1.Event {
 		w.wasOff, w.backAt = false, now
 	}
 	if len(out) == 0 && !w.backAt.IsZero() {
-		s, _ := Summary(w.judge.confirmed)
+		s := w.judge.confirmed[0]
 		s.Since = w.backAt
 		text := "addresses are retained again: " + s.Message
 		out = append(out, w.event(node, s, false, RetentionActive, text, w.backAt))

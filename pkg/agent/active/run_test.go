@@ -219,9 +219,9 @@ func TestFlannelsManifestIsAppliedAgain(t *testing.T) {
 	f.run(time.Minute)
 	f.expect("before", "net=1")
 	f.configure(flannel)
-	f.run(35 * time.Second)
+	f.run(20 * time.Second)
 	off := []string{nodeOff + "FlannelDefault", podOff + "FlannelDefault"}
-	f.expect("after 35 s", "net=0", off...)
+	f.expect("after 20 s", "net=0", off...)
 	var e eventsv1.Event
 	f.server.Get(f.server.Paths()[0], &e)
 	if !strings.Contains(e.Note, f.ConfDir+"/10-flannel.conflist names no IPAM") ||
@@ -317,8 +317,8 @@ func TestPodWithoutLease(t *testing.T) {
 	f.run(time.Minute)
 	late := f.now
 	f.setPods(pod("db-0", "u0", "1h", "10.0.0.2", f.now.Add(-time.Hour)), pod("db-1", "u1", "1h", "10.0.0.3", late))
-	f.run(40 * time.Second)
-	f.expect("40 s later", "net=0", nodeOff+"PodWithoutLease", podOff+"PodWithoutLease",
+	f.run(25 * time.Second)
+	f.expect("25 s later", "net=0", nodeOff+"PodWithoutLease", podOff+"PodWithoutLease",
 		"Warning RetentionInactive Pod db/db-1: PodWithoutLease")
 	if s := f.Result()[0]; !strings.Contains(s.Message, "pod db/db-1") || !strings.Contains(s.Message, "10-flannel") {
 		t.Errorf("message %q, want the newer pod, and the file", s.Message)
