@@ -12,102 +12,102 @@ import (
 )
 
 const (
-	// gateTimeout is for how long a pod waits for its nomination; then its gate is lifted without
-	// one.
+	// gateTimeout is how long a pod waits for its nomination. Then its gate is lifted without one.
 	gateTimeout = 2 * time.Second
-	// maxGates is how many pods may wait behind gates that this replica has made or could not lift,
-	// but for one more after a probe. It bounds how many pods are held back if no gate can be
-	// lifted any more.
+	// maxGates is the maximum number of pods with gates that this replica has made or could not
+	// lift, besides one after a probe. It limits how many pods are not scheduled if gates cannot be
+	// lifted.
 	maxGates = 9
-	// maxNamespaceGates is how many of them may be of one namespace.
+	// maxNamespaceGates is the maximum number of them in one namespace.
 	maxNamespaceGates = 5
 	// probeInterval is the time from one probe to the next.
 	probeInterval = time.Second
-	// admissionWait is how long an admission waits at most until others' gates are lifted. The API
-	// server gives the webhook two seconds.
+	// admissionWait is the maximum time that an admission waits until other gates are lifted. The
+	// webhook's timeout is two seconds.
 	admissionWait = time.Second
-	// unseenTimeout is after how long the API server is asked for a pod that this replica has
-	// admitted and no watch shows.
+	// unseenTimeout is the time after which an admitted pod that no watch has shown is read from
+	// the API server.
 	unseenTimeout = 500 * time.Millisecond
-	// createTimeout is after how long an admitted pod that does not exist was not created: no
-	// request lasts longer.
+	// createTimeout is the time after which an admitted pod that does not exist will not be created
+	// any more. No request takes longer.
 	createTimeout = 75 * time.Second
-	// firstPause and maxPause bound for how long no gate is made after one was lifted too late.
-	// Each pause doubles the next.
+	// firstPause and maxPause are the limits of the time without gates after one was lifted too
+	// late. Each pause is twice as long as the last one.
 	firstPause = 2 * time.Second
 	maxPause   = time.Minute
 )
 
-// A gateLimiter knows the gates that this replica has made, or could not lift, and decides whether
-// another may be made.
+// A gateLimiter has the gates that this replica has made, or could not lift, and decides whether it
+// may make another.
 //
-// A pod holds one of a few places from its admission until its gate is lifted or the API server
-// says that the pod does not exist. Namespaces take turns. If gates cannot be lifted, the places
-// are soon taken, and no gate is made until one has been lifted. A namespace in which a gate could
-// not be lifted gets none until one of its gates was lifted, and its pods hold no places once a
-// gate was lifted in another namespace: the cause is its own.
+// The number of gates is limited. A gate counts from the admission of its pod until it is lifted,
+// or the pod is found not to exist. If gates cannot be lifted, the limit is soon reached, and no
+// gate is made until one was lifted. Namespaces share the limit fairly. A namespace in which a gate
+// could not be lifted gets no further gates until one of its own was lifted. Once a gate was lifted
+// in another namespace, the gates of the first one do not count any more, because only that
+// namespace is affected.
 //
-// All places may be held by one tenant whose gates cannot be lifted. So while no gate is made, the
-// API server is asked about pods of other namespaces, which have no gate, whether it would let the
-// manager change them (a probe, with a dry run). Where it would, one gate is made; if that is
-// lifted, gates are made again. If not, what the API server said about probes does not hold for
-// gates, and there is no further probe until a gate has been lifted.
+// The gates of one tenant that cannot be lifted may use up the limit. While no gate is made, the
+// limiter therefore probes pods of other namespaces that have no gate: a dry run shows whether the
+// API server would let the manager change them. If so, one gate is made. If that is lifted, gates
+// are made again. If it cannot be lifted, probes are not reliable, and there are none until a gate
+// was lifted.
 type gateLimiter struct {
 	now func() time.Time
 
 	mu         sync.Mutex
 	gates      map[string]*gate // by "namespace/name"
 	namespaces map[string]*namespaceGates
-	watch      pause    // because a watch did not show a pod that exists
+	watch      pause    // because a watch did not show an existing pod
 	late       pause    // because gates of several namespaces were lifted late
-	lateIn     []string // the namespaces, since a gate was last lifted in time
+	lateIn     []string // the namespaces with late gates, since one was last lifted in time
 	freed      chan struct{}
 
-	probe  string    // the key of the pod that has no gate, and about which the API server is to be asked
-	probed time.Time // when it was chosen
-	misled bool      // a gate could not be lifted in spite of a probe, and none was lifted since
+	probe      string    // the key of the pod to probe, "" if there is none
+	probed     time.Time // when it was chosen
+	unreliable bool      // a gate could not be lifted after a probe, and none was lifted since
 }
 
-// A gate is one of a pod that this replica has admitted, or whose gate it could not lift.
+// A gate is the gate of a pod that this replica has admitted, or whose gate it could not lift.
 type gate struct {
-	admitted time.Time // zero: by another replica
+	admitted time.Time // zero if another replica admitted the pod
 	uid      types.UID // "" until the pod is known to exist
 	seen     bool      // a watch shows the pod
-	place    bool      // it holds one of the places
+	counts   bool      // towards the limit
 	failing  bool      // it could not be lifted
-	lifted   time.Time // of a pod that no watch has shown
+	lifted   time.Time // zero unless it was lifted from a pod that no watch has shown
 }
 
-// namespaceGates are a namespace's.
+// namespaceGates are the gates of one namespace.
 type namespaceGates struct {
-	waiting int // admissions
-	places  int
-	failing int
-	own     bool // gates of another namespace were lifted while this one's could not
-	proven  bool // a probe says that gates can be lifted here
+	waiting int  // admissions that wait
+	gates   int  // gates that count
+	failing int  // those of them that could not be lifted
+	own     bool // a gate of another namespace was lifted while this one's could not
+	proven  bool // a probe shows that gates can be lifted here
 	pause   pause
 }
 
-// unknown reports whether nothing is known about a namespace.
-func (n *namespaceGates) unknown(now time.Time) bool {
-	return n.waiting == 0 && n.places == 0 && !n.proven && now.Sub(n.pause.until) > maxPause
+// isIdle reports whether nothing needs to be remembered about a namespace.
+func (n *namespaceGates) isIdle(now time.Time) bool {
+	return n.waiting == 0 && n.gates == 0 && !n.proven && now.Sub(n.pause.until) > maxPause
 }
 
-// A pause is a time in which no gate is made.
+// A pause is a time in which no gate is made. After it gates are made one at a time, until one is
+// lifted in time.
 type pause struct {
 	until  time.Time
-	length time.Duration
+	length time.Duration // 0 if there was no pause since a gate was last lifted in time
 }
 
-func (p *pause) is(now time.Time) bool { return now.Before(p.until) }
+func (p *pause) isOn(now time.Time) bool { return now.Before(p.until) }
 
-// tries reports whether a pause is over and nothing was lifted in time since. Then gates are made
-// one at a time.
-func (p *pause) tries() bool { return p.length > 0 }
+// isRecent reports whether no gate was lifted in time since the pause began.
+func (p *pause) isRecent() bool { return p.length > 0 }
 
-// extend begins a pause, twice as long as the last one, if none is on, and reports whether it did.
-func (p *pause) extend(now time.Time) bool {
-	if p.is(now) {
+// begin begins a pause, twice as long as the last one, unless one is on. It reports whether it did.
+func (p *pause) begin(now time.Time) bool {
+	if p.isOn(now) {
 		return false
 	}
 	p.length = min(max(2*p.length, firstPause), maxPause)
@@ -125,8 +125,8 @@ func namespaceOf(key string) string {
 	return namespace
 }
 
-// Admit reports whether a pod that is being admitted may get a gate. Where the places are taken by
-// pods whose gates are about to be lifted, it waits for a place for at most admissionWait.
+// Admit reports whether a pod that is being admitted may get a gate. If the limit is reached by
+// gates that are about to be lifted, it waits for up to admissionWait.
 func (l *gateLimiter) Admit(ctx context.Context, key string) bool {
 	admitted, freed := l.admit(key)
 	if freed == nil {
@@ -147,80 +147,81 @@ func (l *gateLimiter) Admit(ctx context.Context, key string) bool {
 	return admitted
 }
 
-// wait adds to the admissions that wait for a place in the namespace of a pod.
+// wait adds to the number of admissions that wait in the namespace of a pod.
 func (l *gateLimiter) wait(key string, change int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n := l.namespace(key)
 	if n.waiting += change; n.waiting == 0 {
-		l.wake() // a place was reserved for this namespace
+		l.wake() // one gate was reserved for this namespace
 	}
 }
 
-// wake has all admissions that wait look for a place.
+// wake makes all admissions that wait try again.
 func (l *gateLimiter) wake() {
 	close(l.freed)
 	l.freed = make(chan struct{})
 }
 
-// admit returns a channel that is closed when it is to be called again, where it is worth waiting.
+// admit makes one attempt of Admit. If it makes sense to wait, it returns a channel that is closed
+// when another attempt should be made.
 func (l *gateLimiter) admit(key string) (admitted bool, freed <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.now()
 	if g := l.gates[key]; g != nil && g.uid != "" && g.lifted.IsZero() {
-		// it exists: either this one will not, or a watch is about to show the deletion of that one
+		// a pod of that name exists: this one will not be created, or the other one's deletion has
+		// not been seen yet
 		return !g.failing, nil
 	}
-	l.drop(key) // an earlier call of the same admission, or an earlier attempt to create the pod
+	l.drop(key) // of an earlier call for the same pod, or an earlier attempt to create it
 	n := l.namespace(key)
-	failing, places, reserved := 0, 0, 0
+	failing, gates, reserved := 0, 0, 0
 	for _, other := range l.namespaces {
-		if other.waiting > 0 && other.places == 0 {
-			reserved++ // for the next turn
+		if other.waiting > 0 && other.gates == 0 {
+			reserved++ // for namespaces that have no gate yet
 		}
 		if other.own {
-			places += other.places - other.failing
+			gates += other.gates - other.failing
 			continue
 		}
-		places += other.places
+		gates += other.gates
 		failing += other.failing
 	}
 	switch {
-	case n.failing > 0, n.pause.is(now), l.watch.is(now), l.late.is(now):
+	case n.failing > 0, n.pause.isOn(now), l.watch.isOn(now), l.late.isOn(now):
 		return false, nil
 	case failing >= maxGates && !n.proven:
 		l.chooseProbe(key, now)
 		return false, nil
-	case failing >= maxGates && places > failing:
-		return false, l.freed // the gate after a probe
+	case failing >= maxGates && gates > failing:
+		return false, l.freed // there is a gate after a probe already
 	case failing >= maxGates:
-	case (l.watch.tries() || l.late.tries()) && places > 0, n.pause.tries() && n.places > 0:
+	case (l.watch.isRecent() || l.late.isRecent()) && gates > 0, n.pause.isRecent() && n.gates > 0:
 		return false, nil
-	case places >= maxGates, n.places >= maxNamespaceGates, n.places > 0 && places+reserved >= maxGates:
+	case gates >= maxGates, n.gates >= maxNamespaceGates, n.gates > 0 && gates+reserved >= maxGates:
 		return false, l.freed
 	}
-	n.places++
-	l.gates[key] = &gate{admitted: now, place: true}
+	n.gates++
+	l.gates[key] = &gate{admitted: now, counts: true}
 	return true, nil
 }
 
-// chooseProbe remembers a pod that gets no gate, to ask the API server about it once it exists.
+// chooseProbe chooses a pod without a gate to be probed once it exists.
 func (l *gateLimiter) chooseProbe(key string, now time.Time) {
-	if !l.misled && now.Sub(l.probed) >= probeInterval {
+	if !l.unreliable && now.Sub(l.probed) >= probeInterval {
 		l.probe, l.probed = key, now
 	}
 }
 
-// IsProbe reports whether the API server is to be asked whether it would let the manager change a
-// pod that has no gate.
+// IsProbe reports whether a pod without a gate was chosen to be probed.
 func (l *gateLimiter) IsProbe(p *podView) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.probe == keyOf(p) && !p.Gated
 }
 
-// TakeProbe reports whether the pod is the probe, once for each probe.
+// TakeProbe is IsProbe, but reports true only once for each pod that was chosen.
 func (l *gateLimiter) TakeProbe(p *podView) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -231,8 +232,8 @@ func (l *gateLimiter) TakeProbe(p *podView) bool {
 	return true
 }
 
-// Probed says that the API server would let the manager change a pod. The next pod of its namespace
-// gets a gate.
+// Probed records that the API server would let the manager change a pod. The next pod of its
+// namespace gets a gate.
 func (l *gateLimiter) Probed(p *podView) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -244,26 +245,26 @@ func (l *gateLimiter) namespace(key string) *namespaceGates {
 	n := l.namespaces[name]
 	if n == nil {
 		now := l.now()
-		maps.DeleteFunc(l.namespaces, func(_ string, other *namespaceGates) bool { return other.unknown(now) })
+		maps.DeleteFunc(l.namespaces, func(_ string, other *namespaceGates) bool { return other.isIdle(now) })
 		n = &namespaceGates{}
 		l.namespaces[name] = n
 	}
 	return n
 }
 
-// free gives a gate's place back.
+// free makes a gate count no longer.
 func (l *gateLimiter) free(key string) {
 	g := l.gates[key]
-	if g == nil || !g.place {
+	if g == nil || !g.counts {
 		return
 	}
 	n := l.namespace(key)
-	n.places--
+	n.gates--
 	if g.failing {
 		n.failing--
 		n.own = n.own && n.failing > 0
 	}
-	g.place, g.failing = false, false
+	g.counts, g.failing = false, false
 	l.wake()
 }
 
@@ -272,7 +273,7 @@ func (l *gateLimiter) drop(key string) {
 	delete(l.gates, key)
 }
 
-// Cancel says that an admitted pod gets no gate after all.
+// Cancel records that a pod did not get the gate that Admit allowed.
 func (l *gateLimiter) Cancel(key string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -287,7 +288,7 @@ func (l *gateLimiter) Own(key string) bool {
 	return g != nil && !g.admitted.IsZero()
 }
 
-// Seen says that a watch shows a pod.
+// Seen records that a watch shows a pod.
 func (l *gateLimiter) Seen(p *podView) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -295,19 +296,19 @@ func (l *gateLimiter) Seen(p *podView) {
 	g := l.gates[key]
 	switch {
 	case g == nil, g.uid == "" && !p.Gated, g.uid != "" && g.uid != p.UID:
-		// It is about another pod of that name.
+		// The gate is of another pod of that name.
 	case !p.Gated, !g.lifted.IsZero():
 		l.drop(key)
 	default:
 		g.uid, g.seen = p.UID, true
 		if p.Gates > 1 && !g.failing {
-			l.free(key) // for as long as others hold it back, nobody waits for us
+			l.free(key) // the pod has gates of others too, and is not delayed by ours alone
 		}
 	}
 }
 
-// Gone says that a watch shows a pod no more: it is deleted, or lacks the label by which the watch
-// finds it. It reports whether the API server has to be asked which.
+// Gone records that a watch no longer shows a pod: it was deleted, or lacks the label that the
+// watch selects. It reports whether the pod has to be read from the API server to find out which.
 func (l *gateLimiter) Gone(p *podView) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -325,8 +326,9 @@ func (l *gateLimiter) Gone(p *podView) bool {
 	return true
 }
 
-// Unseen reports whether the API server is to be asked for a pod now, and when it was admitted.
-func (l *gateLimiter) Unseen(key string) (admitted time.Time, ask bool) {
+// Unseen reports whether a pod that no watch shows has to be read from the API server now, and
+// returns when it was admitted.
+func (l *gateLimiter) Unseen(key string) (admitted time.Time, unseen bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	g := l.gates[key]
@@ -336,8 +338,8 @@ func (l *gateLimiter) Unseen(key string) (admitted time.Time, ask bool) {
 	return g.admitted, true
 }
 
-// Missing says that the API server has no such pod, or not yet. It returns after how long to ask
-// again; 0: never.
+// Missing records that the API server has no such pod. It returns after how long the pod has to be
+// read again, 0 if it will not be created any more.
 func (l *gateLimiter) Missing(key string) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -354,15 +356,15 @@ func (l *gateLimiter) Missing(key string) time.Duration {
 	return age
 }
 
-// Unanswered says that the API server did not say whether a pod exists. It may have a gate.
+// Unanswered records that a pod could not be read from the API server. It may have a gate.
 func (l *gateLimiter) Unanswered(key string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.fail(key, "")
 }
 
-// LiftedUnseen says that the gate is lifted of a pod that no watch has shown. It returns after how
-// long Unwatched is to be asked.
+// LiftedUnseen records that the gate of a pod that no watch has shown was lifted. It returns after
+// how long Unwatched has to be called.
 func (l *gateLimiter) LiftedUnseen(p *podView) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -372,8 +374,8 @@ func (l *gateLimiter) LiftedUnseen(p *podView) time.Duration {
 	return unseenTimeout
 }
 
-// Unwatched finds out whether a watch has shown a pod after its gate was lifted. If not, no gate is
-// made for a while; it reports whether that begins now.
+// Unwatched begins a pause if no watch has shown a pod since its gate was lifted. It reports
+// whether it did.
 func (l *gateLimiter) Unwatched(key string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -381,11 +383,11 @@ func (l *gateLimiter) Unwatched(key string) bool {
 		return false
 	}
 	delete(l.gates, key)
-	return l.watch.extend(l.now())
+	return l.watch.begin(l.now())
 }
 
-// Failed says that a gate could not be lifted. It reports whether the pod is the one of its
-// namespace that is tried often.
+// Failed records that a gate could not be lifted. It reports whether the pod is the one of its
+// namespace whose gate should be tried often.
 func (l *gateLimiter) Failed(p *podView) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -410,35 +412,35 @@ func (l *gateLimiter) fail(key string, uid types.UID) {
 	}
 	g.lifted = time.Time{}
 	n := l.namespace(key)
-	if !g.place {
-		g.place = true
-		n.places++
+	if !g.counts {
+		g.counts = true
+		n.gates++
 	}
 	if !g.failing {
 		g.failing = true
 		n.failing++
-		l.misled = l.misled || n.proven
+		l.unreliable = l.unreliable || n.proven
 		n.proven = false
 	}
 }
 
-// Late says that a gate was lifted, or will be, but not in time.
+// Late records that a gate was not lifted in time.
 func (l *gateLimiter) Late(p *podView) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.now()
-	l.namespace(keyOf(p)).pause.extend(now)
+	l.namespace(keyOf(p)).pause.begin(now)
 	if !slices.Contains(l.lateIn, p.Namespace) {
 		l.lateIn = append(l.lateIn, p.Namespace)
 	}
 	if len(l.lateIn) > 1 {
-		l.late.extend(now)
+		l.late.begin(now)
 		l.lateIn = nil
 	}
 }
 
-// Lifted says that the gate is lifted of a pod that a watch shows, and whether in time. It returns
-// the pods whose gates could not be lifted before, and are to be tried again.
+// Lifted records that the gate of a pod that a watch shows was lifted, and whether in time. It
+// returns the pods whose gates could not be lifted before, and should be tried again.
 func (l *gateLimiter) Lifted(p *podView, inTime bool) (again []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -446,7 +448,7 @@ func (l *gateLimiter) Lifted(p *podView, inTime bool) (again []string) {
 	g := l.gates[key]
 	failed, seen := g != nil && g.failing, g != nil && g.seen
 	l.drop(key)
-	l.misled = false
+	l.unreliable = false
 	for name, n := range l.namespaces {
 		n.proven = false
 		if name != p.Namespace {
