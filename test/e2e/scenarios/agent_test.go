@@ -20,7 +20,7 @@ import (
 	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
 
-// ownNetwork gives a node a network of the scenario's own, whose numbers are nobody else's.
+// ownNetwork gives a node a network that only this scenario uses.
 func (t *Test) ownNetwork(n *cluster.Node, plugin, subnet string) cluster.Network {
 	network := cluster.Network{Name: t.NS, Type: plugin, Subnets: []netip.Prefix{netip.MustParsePrefix(subnet)}}
 	t.Networks(n, network)
@@ -35,7 +35,7 @@ func leaked(t *Test) {
 	kept, stays := set.Ready(), plain.Ready()
 	gone := merge(kept, Pods{"plain-1": stays["plain-1"]})
 	delete(stays, "plain-1")
-	t.Step("three sandboxes vanish, and nobody will ever send their DEL; plain-0 lives on")
+	t.Step("three sandboxes end, and no DEL will be sent for them; plain-0 still runs")
 	began := time.Now()
 	t.forget(n, gone)
 	set.Resize(0)
@@ -44,8 +44,8 @@ func leaked(t *Test) {
 	t.resume(n)
 	t.orphaned(n, gone, began)
 	t.held(n, kept)
-	t.heldBy(n, addresses(stays["plain-0"]), t.Sandbox(n, stays["plain-0"]).ID)
-	t.Step("the echoservers' addresses are kept; scaled back to 2")
+	t.leasedTo(n, addresses(stays["plain-0"]), t.Sandbox(n, stays["plain-0"]).ID)
+	t.Step("the echoservers' addresses are held; scaled back to 2")
 	set.Resize(2)
 	t.Kept(kept, set.Ready())
 	t.Kept(stays, plain.Ready())
@@ -58,7 +58,7 @@ func leakedReboot(t *Test) {
 	plain := t.Echoserver("plain", n, 2, KeptFor(""))
 	kept := set.Ready()
 	gone := merge(kept, Pods{"plain-1": plain.Ready()["plain-1"]})
-	t.Step("the runtime forgets all but plain-0, and the plug is pulled")
+	t.Step("the runtime's records of all but plain-0 are removed, and the node loses power")
 	t.forget(n, gone)
 	t.powerOff(n)
 	set.Resize(0)
@@ -67,13 +67,12 @@ func leakedReboot(t *Test) {
 	booted := time.Now()
 	t.Must(n.PowerOn(t.Ctx))
 	t.WaitNode(n, booted)
-	// In a machine whose processes are not the kernel's first ones, the agent believes what it sees
-	// when it sees the same as the plugin, which says so in the first ADD of the boot: plain-0's.
+	// In this cluster the agent has the host's view proven only by an ADD of this boot: plain-0's.
 	t.agentSince(n, booted)
 	t.Step("%s is back, its agent ready", n.Name)
 	t.orphaned(n, gone, booted)
 	t.held(n, kept)
-	t.Step("the echoservers' addresses are kept; scaled back to 2")
+	t.Step("the echoservers' addresses are held; scaled back to 2")
 	set.Resize(2)
 	t.Kept(kept, set.Ready())
 }
@@ -88,9 +87,9 @@ func merge(all ...Pods) Pods {
 	return sum
 }
 
-// forget makes the sandboxes of pods go in a way that nobody will ever send a DEL for: processes
-// and network namespaces are gone, and the runtime knows nothing of them. The kubelet and
-// containerd are left stopped; resume starts them.
+// forget ends the sandboxes of pods so that no DEL will be sent for them: it removes their
+// processes, network namespaces and the runtime's records. The kubelet and containerd stay stopped;
+// resume starts them.
 func (t *Test) forget(n *cluster.Node, pods Pods) {
 	t.Must(n.Stop(t.Ctx, cluster.Kubelet))
 	t.Cleanup(func() { t.runs(n, cluster.Kubelet) })
@@ -108,7 +107,7 @@ func (t *Test) forget(n *cluster.Node, pods Pods) {
 	t.Cleanup(func() { t.runs(n, cluster.Containerd) })
 }
 
-// forgetContainer kills a container's process and takes the container out of the runtime's books.
+// forgetContainer kills a container's process and removes the container from the runtime.
 func (t *Test) forgetContainer(n *cluster.Node, id string, pid int) {
 	_, err := n.Machine().Run(t.Ctx, "kill", "-9", fmt.Sprint(pid))
 	t.Must(err)
@@ -142,14 +141,14 @@ func (t *Test) agentSince(n *cluster.Node, since time.Time) {
 	})
 }
 
-// orphaned waits until a node has noticed that pods are gone of which nobody has told: none of
-// their addresses is bound, and the journal says why.
+// orphaned waits until a node has noticed that pods have ended without a DEL: none of their
+// addresses is bound, and the journal has the reason.
 func (t *Test) orphaned(n *cluster.Node, pods Pods, since time.Time) {
 	if !t.Cluster.Retains() {
 		return
 	}
 	reason := ""
-	t.Eventually(time.Minute, "the leaked addresses are back", func() error {
+	t.Eventually(time.Minute, "the leaked addresses are released", func() error {
 		leases, _ := t.Leases(n)
 		history := t.History(n)
 		for name, p := range pods {
@@ -165,15 +164,15 @@ func (t *Test) orphaned(n *cluster.Node, pods Pods, since time.Time) {
 				}
 			}
 			if reason == "" {
-				return fmt.Errorf("the journal does not say why the address of %s is free: %+v", name, history)
+				return fmt.Errorf("the journal has no reason for the release of the address of %s: %+v", name, history)
 			}
 		}
 		return nil
 	})
-	t.Step("their addresses are back; the journal says: %s", reason)
+	t.Step("their addresses are released; the journal: %s", reason)
 }
 
-// held checks that a node keeps the addresses of pods that are away.
+// held checks that a node holds the addresses of pods that are away.
 func (t *Test) held(n *cluster.Node, pods Pods) {
 	leases, ok := t.Leases(n)
 	if !ok {
@@ -187,16 +186,16 @@ func (t *Test) held(n *cluster.Node, pods Pods) {
 			}
 		}
 		if kept != len(p.Status.PodIPs) {
-			t.Fatalf("%s does not keep %s for %s: %+v", n.Name, addresses(p), name, leases)
+			t.Fatalf("%s does not hold %s for %s: %+v", n.Name, addresses(p), name, leases)
 		}
 	}
 }
 
-// blind has agents that cannot see the host, or not all of it: they must not take what they do not
-// see for dead.
-func blind(t *Test) {
+// wrongView runs agents that see only a part of the host. They must not take a sandbox that they do
+// not see for dead.
+func wrongView(t *Test) {
 	n := t.Node(2)
-	t.Step("two echoservers start on %s; the sandbox of one vanishes without a DEL", n.Name)
+	t.Step("two echoservers start on %s; the sandbox of one ends without a DEL", n.Name)
 	set := t.Echoserver("echoserver", n, 2)
 	lives := set.Ready()
 	gone := Pods{"echoserver-1": lives["echoserver-1"]}
@@ -219,13 +218,13 @@ func blind(t *Test) {
 	} {
 		began := time.Now()
 		agent := t.agentLike(v.name, n, v.change)
-		t.Step("an agent with %s complains: %s", v.name, t.complaint(agent, began))
-		t.Sleep(2 * time.Second) // to see what it does now
-		t.heldBy(n, addresses(gone["echoserver-1"]), "")
-		t.heldBy(n, addresses(lives["echoserver-0"]), "")
+		t.Step("an agent with %s logs: %s", v.name, t.complaint(agent, began))
+		t.Sleep(2 * time.Second) // it must not change anything meanwhile
+		t.leasedTo(n, addresses(gone["echoserver-1"]), "")
+		t.leasedTo(n, addresses(lives["echoserver-0"]), "")
 		t.removeSystemPod(agent.Name)
 	}
-	t.Step("an agent that sees the host returns")
+	t.Step("an agent with the host's view starts again")
 	began := time.Now()
 	back()
 	t.orphaned(n, gone, began)
@@ -233,7 +232,7 @@ func blind(t *Test) {
 	t.Kept(lives, set.Ready())
 }
 
-// ownRoot makes an agent look at its container's files, with the node's store among them.
+// ownRoot makes an agent use its container's files, with the node's store mounted.
 func ownRoot(s *corev1.PodSpec) {
 	agent := &s.Containers[0]
 	agent.Args = append(agent.Args, "--host-root=/")
@@ -252,7 +251,7 @@ func ownRoot(s *corev1.PodSpec) {
 	}
 }
 
-// agentLike starts a pod on a node that is as the node's agent would be but for one thing.
+// agentLike starts a pod on a node that differs from the node's agent by one change.
 func (t *Test) agentLike(name string, n *cluster.Node, change func(*corev1.PodSpec)) corev1.Pod {
 	ds, err := t.Client.AppsV1().DaemonSets(cluster.System).Get(t.Ctx, cluster.Agent, metav1.GetOptions{})
 	t.Must(err)
@@ -282,7 +281,7 @@ func (t *Test) removeSystemPod(name string) {
 // it.
 func (t *Test) complaint(pod corev1.Pod, since time.Time) string {
 	found := ""
-	t.Eventually(time.Minute, pod.Name+" complains", func() error {
+	t.Eventually(time.Minute, pod.Name+" logs an error", func() error {
 		from := metav1.NewTime(since)
 		data, err := t.Client.CoreV1().Pods(cluster.System).GetLogs(pod.Name,
 			&corev1.PodLogOptions{Container: pod.Spec.Containers[0].Name, SinceTime: &from}).DoRaw(t.Ctx)
@@ -300,7 +299,7 @@ func (t *Test) complaint(pod corev1.Pod, since time.Time) string {
 	return found
 }
 
-// expired: nobody calls the plugin, and the address is free all the same when its time is over.
+// expired checks that holds end without a call of the plugin.
 func expired(t *Test) {
 	n := t.Node(2)
 	t.ownNetwork(n, "bridge", "10.248.0.0/24")
@@ -333,12 +332,12 @@ func expired(t *Test) {
 		}
 	}
 	if over != 2 {
-		t.Fatalf("the journal tells of %d holds that are over, want 2", over)
+		t.Fatalf("the journal has %d expired holds, want 2", over)
 	}
 }
 
-// counted: what the metrics say of a network right after pods come and go.
-func counted(t *Test) {
+// metricsFollow checks the metrics of a network after pods start and end.
+func metricsFollow(t *Test) {
 	n := t.Node(2)
 	network := t.ownNetwork(n, "bridge", "10.247.0.0/24").Name
 	has := func(want map[string]float64) {
@@ -362,7 +361,7 @@ func counted(t *Test) {
 	t.Step("scaled to 1")
 	set.Scale(1)
 	has(map[string]float64{"Bound": 1, "Held": 2})
-	t.Step("scaled to 3, two of them come back to their addresses")
+	t.Step("scaled to 3, two of them get their addresses again")
 	set.Scale(3)
 	set.Ready()
 	has(map[string]float64{"Bound": 3, "Held": 0})
@@ -383,8 +382,8 @@ func counted(t *Test) {
 	}
 }
 
-// agentless: the plugin alone is right, too.
-func agentless(t *Test) {
+// withoutAgentPod checks that the plugin works without the agent.
+func withoutAgentPod(t *Test) {
 	n := t.Node(2)
 	t.Networks(n, five(t.NS, "bridge", n))
 	t.WithoutAgent(n)
@@ -394,22 +393,22 @@ func agentless(t *Test) {
 	plain := t.Echoserver("plain", n, 2, KeptFor(""))
 	kept, gone := set.Ready(), plain.Ready()
 	t.Kept(kept, set.Recreate())
-	t.Step("the echoservers are kept; the two others vanish without a DEL, and three new ones come")
+	t.Step("the echoservers keep their addresses; the two others end without a DEL, and three new pods start")
 	t.forget(n, gone)
 	plain.Resize(0)
 	t.forceDelete(gone)
 	t.resume(n)
-	t.strangers("others", n, 3, kept)
+	t.otherPods("others", n, 3, kept)
 	t.Kept(kept, set.Ready())
 	t.Step("all five addresses are in use again")
 }
 
-// flannelsLeftover: without its file of the container, the flannel plugin hears a DEL and passes
-// nothing on.
-func flannelsLeftover(t *Test) {
+// flannelLeftover removes flannel's file of a container, without which the flannel plugin does not
+// pass a DEL on.
+func flannelLeftover(t *Test) {
 	n := t.Node(1)
 	if t.Cluster.CNI != "flannel" {
-		t.Step("this cluster has no flannel: nothing to see")
+		t.Step("this cluster has no flannel: nothing to test")
 		return
 	}
 	t.Step("two echoservers start on %s; flannel loses its files of echoserver-1", n.Name)
@@ -428,12 +427,10 @@ func flannelsLeftover(t *Test) {
 	t.Kept(kept, set.Ready())
 }
 
-// storeLost: a store that is gone comes back from the agent's copy, with what waits for pods that
-// are away.
+// storeLost checks that a removed store is recovered from the agent's snapshot, with its holds.
 func storeLost(t *Test) {
 	n := t.Node(2)
-	// Last of all: from then on the node also takes networks of which nothing tells what was in
-	// use.
+	// As the last step, because it makes the node accept pools without any record of their use.
 	t.Cleanup(func() {
 		_, err := n.Machine().Run(t.Ctx, t.Cluster.Leasectl(), "recover", "--accept-loss")
 		t.Must(err)
@@ -444,18 +441,18 @@ func storeLost(t *Test) {
 	began := time.Now()
 	set.Scale(1)
 	snapshot := n.Disk("/var/lib/leasehold/snapshot.json")
-	t.Eventually(time.Minute, "the agent has made a copy", func() error {
+	t.Eventually(time.Minute, "the agent writes a snapshot", func() error {
 		info, err := os.Stat(snapshot)
 		if err == nil && info.ModTime().Before(began) {
 			err = fmt.Errorf("it is of %v", info.ModTime())
 		}
 		return err
 	})
-	t.Step("the agent has made a copy since; the store and host-local's files are removed; four others come")
+	t.Step("the agent has written a snapshot; the store and host-local's files are removed; four other pods start")
 	t.LeasesAre(n, "Held", 2*families(t), "echoserver-1", "echoserver-2")
 	t.Must(os.Remove(n.Disk("/var/lib/leasehold/leases.db")))
 	t.Must(os.RemoveAll(n.Disk("/var/lib/cni/networks")))
-	t.strangers("others", n, 4, kept)
+	t.otherPods("others", n, 4, kept)
 	t.Step("scaled to 3")
 	set.Scale(3)
 	t.Kept(kept, set.Ready())
@@ -466,12 +463,11 @@ func storeLost(t *Test) {
 	}
 }
 
-// firstConnect: a kept address comes back with another MAC, and those who talked to the old one
-// must notice.
+// firstConnect checks that clients of a kept address reach it although its MAC has changed.
 func firstConnect(t *Test) {
 	n := t.Node(2)
 	t.ownNetwork(n, "bridge", "10.246.0.0/24")
-	t.Step("an echoserver and a sibling start on %s; the sibling and the node talk to it all the time", n.Name)
+	t.Step("an echoserver and a sibling start on %s; the sibling and the node send requests to it all the time", n.Name)
 	set := t.Echoserver("echoserver", n, 1)
 	sibling := t.Echoserver("sibling", n, 1).Ready()["sibling-0"]
 	before := set.Ready()
@@ -515,6 +511,6 @@ func firstConnect(t *Test) {
 	answersFromNow()
 	for range 3 {
 		t.Kept(before, set.Recreate())
-		t.Step("recreated and ready; answers to %s", answersFromNow())
+		t.Step("recreated and ready; reached by %s", answersFromNow())
 	}
 }

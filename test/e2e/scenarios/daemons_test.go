@@ -63,21 +63,21 @@ func containerdRestartInAdd(t *Test) {
 	set := t.Echoserver("echoserver", n, 1)
 	before := set.Ready()
 	set.Scale(0)
-	t.Step("somebody holds the plugin's lock; scaled to 1")
+	t.Step("the test holds the plugin's lock; scaled to 1")
 	unlock := t.lockPlugin(n)
 	defer unlock()
 	set.Scale(1)
-	t.Eventually(30*time.Second, "the plugin is at work", func() error {
+	t.Eventually(30*time.Second, "the plugin runs", func() error {
 		if pids := runningPlugins(n, t.Cluster.IPAM); len(pids) == 0 {
 			return errors.New("no plugin runs")
 		}
 		return nil
 	})
-	t.Step("the plugin waits; containerd is restarted under it")
+	t.Step("the plugin waits; containerd is restarted meanwhile")
 	t.Must(n.Kill(t.Ctx, cluster.Containerd))
 	t.Cleanup(func() { t.runs(n, cluster.Containerd) })
 	if len(runningPlugins(n, t.Cluster.IPAM)) == 0 {
-		t.Fatalf("the plugin died with containerd: nothing is shown by this")
+		t.Fatalf("the plugin ended with containerd: the scenario proves nothing")
 	}
 	unlock()
 	t.Must(n.StartContainerd(t.Ctx))
@@ -85,7 +85,7 @@ func containerdRestartInAdd(t *Test) {
 	t.LeasesAre(n, "Bound", families(t))
 }
 
-// lockPlugin holds the lock of the node's IPAM plugin until it is called off.
+// lockPlugin holds the lock of the node's IPAM plugin until unlock is called or the scenario ends.
 func (t *Test) lockPlugin(n *cluster.Node) (unlock func()) {
 	path := filepath.Join(n.Root(), "run/leasehold/lock")
 	if t.Cluster.IPAM == "host-local" {
@@ -126,7 +126,7 @@ func containerdKilled(t *Test) {
 	})
 }
 
-func apiAway(t *Test) {
+func apiDown(t *Test) {
 	n := t.Node(1)
 	t.Step("an echoserver starts on %s", n.Name)
 	set := t.Echoserver("echoserver", n, 1)
@@ -148,7 +148,7 @@ func apiAway(t *Test) {
 	})
 	addrs, err := inspect.Addresses(now.NetNS)
 	t.Must(err)
-	t.Step("without an API it runs again, as %v; the control plane returns", addrs["eth0"])
+	t.Step("without the API server it runs again with %v; the control plane starts", addrs["eth0"])
 	back()
 	if len(addrs["eth0"]) == 0 || addrs["eth0"][0].String() != before["echoserver-0"].Status.PodIP {
 		t.Lostf("echoserver-0 had %s and has %v", addresses(before["echoserver-0"]), addrs["eth0"])

@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// likeStatefulSet is a CRD whose objects are taken as they come.
+// likeStatefulSet is a CRD that accepts objects of any form.
 const likeStatefulSet = `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -35,8 +35,8 @@ spec:
 const anySchema = `{name: VERSION, served: true, storage: STORED, schema: {openAPIV3Schema: {type: object, ` +
 	`x-kubernetes-preserve-unknown-fields: true}}}`
 
-// madeCRD makes a CRD for the length of the scenario. The last version is stored.
-func (t *Test) madeCRD(group, plural, kind string, versions ...string) {
+// createCRD creates a CRD and deletes it with the scenario. The last version is stored.
+func (t *Test) createCRD(group, plural, kind string, versions ...string) {
 	var all []string
 	for i, v := range versions {
 		all = append(all, strings.NewReplacer("VERSION", v, "STORED",
@@ -47,7 +47,7 @@ func (t *Test) madeCRD(group, plural, kind string, versions ...string) {
 	t.Kubectl("wait", "--for=condition=Established", "crd/"+plural+"."+group, "--timeout=30s")
 }
 
-// ApplyFor applies a manifest of things outside of the scenario's namespace, and deletes them with
+// ApplyFor applies a manifest of objects outside of the scenario's namespace, and deletes them with
 // the scenario.
 func (t *Test) ApplyFor(manifest string) {
 	t.Cleanup(func() {
@@ -60,7 +60,7 @@ func (t *Test) ApplyFor(manifest string) {
 	}
 }
 
-// podOf makes a pod of a workload, as its controller would: the workload's template, its name and
+// podOf creates a pod of a workload as its controller would, from the workload's template and with
 // its owner.
 func (t *Test) podOf(resource schema.GroupVersionResource, workload, name string) corev1.Pod {
 	owner, err := t.Dynamic.Resource(resource).Namespace(t.NS).Get(t.Ctx, workload, metav1.GetOptions{})
@@ -73,15 +73,14 @@ func (t *Test) podOf(resource schema.GroupVersionResource, workload, name string
 	t.Must(json.Unmarshal(text, &pod))
 	pod.Name = name
 	pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: owner.GetAPIVersion(), Kind: owner.GetKind(),
-		Name: workload,
-		UID:  owner.GetUID(), Controller: new(true)}}
+		Name: workload, UID: owner.GetUID(), Controller: new(true)}}
 	if pod.Labels == nil {
 		pod.Labels = map[string]string{}
 	}
 	pod.Labels["statefulset.kubernetes.io/pod-name"] = name
-	t.Eventually(time.Minute, name+" is made", func() error {
+	t.Eventually(time.Minute, name+" is created", func() error {
 		_, err := t.Client.CoreV1().Pods(t.NS).Create(t.Ctx, &pod, metav1.CreateOptions{})
-		if apierrors.IsAlreadyExists(err) { // its predecessor is on its way out
+		if apierrors.IsAlreadyExists(err) { // its predecessor is terminating
 			return err
 		}
 		t.Must(err)
@@ -90,8 +89,8 @@ func (t *Test) podOf(resource schema.GroupVersionResource, workload, name string
 	return pod
 }
 
-// ppsKinds: workloads of kinds that come while the manager runs. Nobody but the scenario makes
-// their pods.
+// ppsKinds tests workloads of kinds that are added while the manager runs. They have no controller:
+// the scenario creates their pods.
 func ppsKinds(t *Test) {
 	t.ApplyFor(`
 apiVersion: rbac.authorization.k8s.io/v1
@@ -109,8 +108,8 @@ rules:
 		}
 		return nil
 	})
-	t.madeCRD("e2e.leasehold.dev", "databases", "Database", "v1")
-	t.madeCRD("apps.kruise.io", "statefulsets", "StatefulSet", "v1alpha1", "v1beta1")
+	t.createCRD("e2e.leasehold.dev", "databases", "Database", "v1")
+	t.createCRD("apps.kruise.io", "statefulsets", "StatefulSet", "v1alpha1", "v1beta1")
 	manual := t.manifest("echoserver-kruise.yaml")
 	for _, kind := range []struct {
 		resource schema.GroupVersionResource
@@ -125,7 +124,7 @@ rules:
 			"a kind of --pps-kinds"},
 	} {
 		name := kind.resource.GroupResource().String()
-		t.Step("%s: its annotations make a PersistentPodState", kind.about)
+		t.Step("%s: its annotations create a PersistentPodState", kind.about)
 		t.Apply(kind.manifest)
 		t.RecordedAt("echoserver", map[string]string{})
 		set := t.set("echoserver", 2)
@@ -154,7 +153,7 @@ rules:
 	}
 }
 
-// kruise is as much of Kruise as others can see of it.
+// kruise has the objects by which the manager recognizes Kruise.
 const kruise = `
 apiVersion: v1
 kind: Namespace
@@ -176,7 +175,7 @@ metadata: {name: kruise-mutating-webhook-configuration}
 webhooks: []
 `
 
-// kruiseCRD is Kruise's own: no short name, one spelling a version, one of both stored.
+// kruiseCRD is that of Kruise: without a short name, with one spelling for each version.
 const kruiseCRD = `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -234,8 +233,8 @@ const kruiseVersion = `
                     annotations: {type: object, additionalProperties: {type: string}}
 `
 
-// kruisesCRD is Kruise's CRD with some of its versions; the last is stored.
-func kruisesCRD(versions ...string) string {
+// kruiseCRDWith returns Kruise's CRD with some of its versions; the last is stored.
+func kruiseCRDWith(versions ...string) string {
 	keys := map[string]string{"v1alpha1": "nodeTopologyKeys", "v1beta1": "keys"}
 	var all strings.Builder
 	for i, v := range versions {
@@ -245,9 +244,9 @@ func kruisesCRD(versions ...string) string {
 	return strings.Replace(kruiseCRD, " [VERSIONS]", all.String(), 1)
 }
 
-// kruisesObjects are PersistentPodStates as Kruise has them: one that it generated for a
-// StatefulSet, and a person's, for one whose only pod is scaled away.
-const kruisesObjects = `
+// kruiseObjects are PersistentPodStates of Kruise: one that it generated for a StatefulSet, and a
+// user's, for one that is scaled to 0.
+const kruiseObjects = `
 apiVersion: apps.kruise.io/v1beta1
 kind: PersistentPodState
 metadata:
@@ -280,8 +279,8 @@ spec:
       containers: [{name: echoserver, image: "cilium/echoserver:latest", imagePullPolicy: IfNotPresent}]
 `
 
-// ppsKruise: from leasehold's CRD to Kruise's, and from Kruise to leasehold as
-// docs/persistentpodstate.md says; no object is lost. An older Kruise's CRD is not served.
+// ppsKruise migrates from leasehold's CRD to Kruise's, and back as documented in
+// docs/persistentpodstate.md; no object is lost. The CRD of an older Kruise is not served.
 func ppsKruise(t *Test) {
 	const crd = "persistentpodstates.apps.kruise.io"
 	t.Apply(t.manifest("echoserver.yaml"))
@@ -290,7 +289,7 @@ func ppsKruise(t *Test) {
 	t.Recorded("echoserver", before)
 	t.Apply(awaySet)
 
-	t.Step("Kruise comes")
+	t.Step("Kruise is installed")
 	began := time.Now()
 	gone := untilDone(func() {
 		out, err := t.kubectl(kruise, "--namespace=kruise-system", "delete", "--ignore-not-found", "-f", "-")
@@ -306,31 +305,31 @@ func ppsKruise(t *Test) {
 		t.ourWebhooks(false)
 	}
 	comes()
-	said := t.saidOnce(t.Kubectl("get", "crd", crd, "-o", "jsonpath={.metadata.uid}"), "KruisePresent")
-	t.Step("ours stands aside after %.0f s: %s", time.Since(began).Seconds(), said)
+	said := t.singleEvent(t.Kubectl("get", "crd", crd, "-o", "jsonpath={.metadata.uid}"), "KruisePresent")
+	t.Step("leasehold stops serving PersistentPodStates after %.0f s: %s", time.Since(began).Seconds(), said)
 	t.Kubectl("delete", "crd", crd)
-	ours := untilDone(func() { // whatever becomes of Kruise's
+	ours := untilDone(func() { // also if Kruise's CRD is left
 		t.Kubectl("delete", "crd", crd, "--ignore-not-found")
 		gone()
-		t.Eventually(time.Minute, "leasehold's CRD", t.oursEstablished)
+		t.Eventually(time.Minute, "leasehold's CRD", t.ownCRDEstablished)
 	})
 	t.Cleanup(ours)
-	t.create(kruisesCRD("v1alpha1"))
+	t.create(kruiseCRDWith("v1alpha1"))
 	t.Kubectl("delete", "mutatingwebhookconfiguration", "kruise-mutating-webhook-configuration")
-	said = t.saidOnce(t.Kubectl("get", "crd", crd, "-o", "jsonpath={.metadata.uid}"), "CRDUnfit")
+	said = t.singleEvent(t.Kubectl("get", "crd", crd, "-o", "jsonpath={.metadata.uid}"), "CRDUnfit")
 	t.ourWebhooks(false)
-	t.Step("without Kruise, and with an older one's CRD: %s", said)
+	t.Step("without Kruise, and with the CRD of an older one: %s", said)
 	comes()
 	t.Kubectl("delete", "crd", crd)
-	t.create(kruisesCRD("v1alpha1", "v1beta1"))
+	t.create(kruiseCRDWith("v1alpha1", "v1beta1"))
 	t.Kubectl("wait", "--for=condition=Established", "crd/"+crd, "--timeout=30s")
-	t.create(strings.ReplaceAll(kruisesObjects, "UID", t.Kubectl("get", "statefulset", "echoserver", "-o",
+	t.create(strings.ReplaceAll(kruiseObjects, "UID", t.Kubectl("get", "statefulset", "echoserver", "-o",
 		"jsonpath={.metadata.uid}")))
 	t.Kubectl("patch", crd, "mine", "--subresource=status", "--type=merge",
 		`-p={"status":{"observedGeneration":1,"podStates":{"away-0":{"nodeName":"node1","nodeTopologyLabels":{`+
 			`"kubernetes.io/hostname":"node1"}}}}}`)
 	after := set.Recreate()
-	t.cameHome(before, after)
+	t.onSameNodes(before, after)
 	for _, p := range after {
 		if _, bound := p.Annotations[injected]; bound {
 			t.Fatalf("%s was bound by a PersistentPodState", p.Name)
@@ -341,7 +340,7 @@ func ppsKruise(t *Test) {
 	dir := filepath.Join(t.Cluster.Dir, "run", t.NS)
 	t.Must(os.MkdirAll(dir, 0o700))
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	save, restore := t.fromKruise()
+	save, restore := t.kruiseCommands()
 	out, err := t.shell(dir, save)
 	if err != nil || strings.TrimSpace(out) != "2" {
 		t.Fatalf("the recipe saved %s: %v", out, err)
@@ -353,8 +352,8 @@ func ppsKruise(t *Test) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	t.ourWebhooks(true)
-	t.Step("Kruise went with the CRD; ours is back, and so is the CRD")
-	t.Eventually(30*time.Second, "what was saved is there", func() error {
+	t.Step("Kruise and its CRD are removed; leasehold's webhooks and CRD exist again")
+	t.Eventually(30*time.Second, "the saved objects are restored", func() error {
 		if out, err := t.shell(dir, "kubectl apply"+apply); err != nil {
 			return fmt.Errorf("%w: %s", err, out)
 		}
@@ -369,18 +368,18 @@ func ppsKruise(t *Test) {
 	}
 	t.Kubectl("annotate", "statefulset", "echoserver", "kruise.io/auto-generate-persistent-pod-state-")
 	t.noState("echoserver")
-	t.Step("every object is back, pods are bound again, and what Kruise generated goes with its annotation")
+	t.Step("every object is restored, pods are bound again, and the one that Kruise generated ends with its annotation")
 }
 
-// create creates things that go with something else.
+// create creates objects that are deleted together with another one.
 func (t *Test) create(manifest string) {
 	if out, err := t.kubectl(manifest, "create", "-f", "-"); err != nil {
 		t.Fatalf("kubectl create: %v\n%s", err, out)
 	}
 }
 
-// oursEstablished reports whether the CRD is leasehold's and served.
-func (t *Test) oursEstablished() error {
+// ownCRDEstablished reports whether the CRD is leasehold's and served.
+func (t *Test) ownCRDEstablished() error {
 	out := t.Kubectl("get", "crd", "-l", "app.kubernetes.io/managed-by=leasehold", "-o",
 		`jsonpath={.items[*].status.conditions[?(@.type=="Established")].status}`)
 	if out != "True" {
@@ -389,9 +388,9 @@ func (t *Test) oursEstablished() error {
 	return nil
 }
 
-// fromKruise are the commands of the section of docs/persistentpodstate.md, before and after Kruise
-// is uninstalled.
-func (t *Test) fromKruise() (save, restore string) {
+// kruiseCommands returns the commands of the section "From Kruise to leasehold" of
+// docs/persistentpodstate.md, before and after Kruise is uninstalled.
+func (t *Test) kruiseCommands() (save, restore string) {
 	text, err := os.ReadFile(filepath.Join(t.Cluster.Repo, "docs/persistentpodstate.md"))
 	t.Must(err)
 	_, section, _ := strings.Cut(string(text), "### From Kruise to leasehold\n")
@@ -436,9 +435,9 @@ func (t *Test) ourWebhooks(there bool) {
 	})
 }
 
-// saidOnce waits for an event on something outside of the scenario's namespace, and checks that it
-// is the only one.
-func (t *Test) saidOnce(uid, reason string) string {
+// singleEvent waits for an event of an object outside of the scenario's namespace, and checks that
+// it is the only one.
+func (t *Test) singleEvent(uid, reason string) string {
 	var texts []string
 	t.Eventually(30*time.Second, "event "+reason, func() error {
 		events, err := t.Client.CoreV1().Events("").List(t.Ctx,
@@ -454,18 +453,18 @@ func (t *Test) saidOnce(uid, reason string) string {
 		return nil
 	})
 	if len(texts) > 1 {
-		t.Fatalf("said %d times: %q", len(texts), texts)
+		t.Fatalf("%d events: %q", len(texts), texts)
 	}
 	return texts[0]
 }
 
-// ppsWebhook: pods are sent to the webhook only while there is a PersistentPodState.
+// ppsWebhook checks that the webhook is called for pods only while there is a PersistentPodState.
 func ppsWebhook(t *Test) {
 	t.pps("normalize")
-	t.Step("without a PersistentPodState no pod goes through its webhook")
+	t.Step("without a PersistentPodState the webhook is not called for pods")
 	t.Apply(t.explicit())
 	t.pps("normalize", "pods")
-	t.Step("with one, it does, also after the manifests were applied again")
+	t.Step("with one it is, also after the manifests were applied again")
 	t.Kubectl("apply", "-f", filepath.Join(t.Cluster.Repo, "daemonset/base/manager/topology.yaml"))
 	c, err := t.Client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Ctx, "leasehold-apps-kruise-io",
 		metav1.GetOptions{})
@@ -475,12 +474,11 @@ func ppsWebhook(t *Test) {
 	}
 	t.Kubectl("delete", "pps", "echoserver")
 	t.pps("normalize")
-	// The name of the manager, with an administrator's rights.
-	out, err := t.kubectl(strings.ReplaceAll(kruisesCRD("v1beta1"), "persistentpodstate", "otherpodstate"), "create",
-		"-f", "-",
-		"--as=system:serviceaccount:leasehold-system:leasehold-manager", "--as-group=system:masters")
+	// With the manager's name and an administrator's permissions.
+	out, err := t.kubectl(strings.ReplaceAll(kruiseCRDWith("v1beta1"), "persistentpodstate", "otherpodstate"), "create",
+		"-f", "-", "--as=system:serviceaccount:leasehold-system:leasehold-manager", "--as-group=system:masters")
 	if err == nil || !strings.Contains(out, "the manager may only create the CRD of PersistentPodState") {
-		t.Fatalf("it makes another CRD: %v, %s", err, out)
+		t.Fatalf("it created another CRD: %v, %s", err, out)
 	}
 }
 

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Kubectl runs kubectl in the scenario's namespace and returns what it wrote; that it fails ends
-// the scenario.
+// Kubectl runs kubectl in the scenario's namespace and returns its output. If kubectl fails,
+// the scenario ends.
 func (t *Test) Kubectl(args ...string) string {
 	out, err := t.kubectl("", args...)
 	if err != nil {
@@ -15,8 +15,8 @@ func (t *Test) Kubectl(args ...string) string {
 	return out
 }
 
-// kubectl gives kubectl something to read, and returns standard output and error together: warnings
-// are on the latter.
+// kubectl runs kubectl with a standard input, and returns standard output and error, which has the
+// warnings.
 func (t *Test) kubectl(stdin string, args ...string) (string, error) {
 	cmd := exec.CommandContext(t.Ctx, t.Cluster.Kubectl(),
 		append([]string{"--kubeconfig=" + t.Cluster.Kubeconfig(), "--namespace=" + t.NS}, args...)...)
@@ -25,8 +25,8 @@ func (t *Test) kubectl(stdin string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// Apply applies a manifest as a user would, and returns what kubectl wrote, warnings with it. Its
-// objects go with the scenario.
+// Apply applies a manifest as a user would, and returns kubectl's output with warnings. Its objects
+// are deleted with the scenario.
 func (t *Test) Apply(manifest string) string {
 	out, err := t.kubectl(manifest, "apply", "-f", "-")
 	t.Cleanup(func() {
@@ -42,17 +42,17 @@ func (t *Test) Apply(manifest string) string {
 	return out
 }
 
-// Refused applies a manifest that must be refused with a message that has all these words, and
+// Refused applies a manifest that must be rejected with a message that has all these words, and
 // returns the message.
 func (t *Test) Refused(manifest string, words ...string) string {
 	out, err := t.kubectl(manifest, "apply", "-f", "-")
 	if err == nil {
 		t.kubectl(manifest, "delete", "--ignore-not-found", "--wait=false", "-f", "-")
-		t.Fatalf("it was not refused: %s", out)
+		t.Fatalf("it was not rejected: %s", out)
 	}
 	for _, word := range words {
 		if !strings.Contains(out, word) {
-			t.Fatalf("refused, but nothing says %q: %s", word, out)
+			t.Fatalf("rejected, but not with %q: %s", word, out)
 		}
 	}
 	return strings.TrimSpace(out)

@@ -109,7 +109,7 @@ func runOnCluster(ctx context.Context, m *testing.M) (code int, err error) {
 	fmt.Println()
 	r.printRestarts()
 	found, passes := r.watch.Found()
-	fmt.Printf("Looked %d times into every pod: %d addresses were in two of them at once.\n\n", passes, len(found))
+	fmt.Printf("Every pod was inspected %d times: %d addresses were in two of them at once.\n\n", passes, len(found))
 	return code, scenarios.close(os.Stdout, time.Since(began))
 }
 

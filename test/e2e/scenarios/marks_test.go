@@ -12,14 +12,14 @@ import (
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 )
 
-// Cordon closes a node to new pods until undo is called, or the scenario ends.
+// Cordon cordons a node until undo is called, or the scenario ends.
 func (t *Test) Cordon(n *cluster.Node) (undo func()) {
-	closed := func(value bool) object { return object{"spec": object{"unschedulable": value}} }
-	return t.mark(n, closed(true), closed(false))
+	unschedulable := func(value bool) object { return object{"spec": object{"unschedulable": value}} }
+	return t.mark(n, unschedulable(true), unschedulable(false))
 }
 
-// Label labels a node until undo is called, or the scenario ends. The value that it had then comes
-// back.
+// Label labels a node until undo is called, or the scenario ends. Then it has its earlier
+// value.
 func (t *Test) Label(n *cluster.Node, key, value string) (undo func()) {
 	node, err := t.Client.CoreV1().Nodes().Get(t.Ctx, n.Name, metav1.GetOptions{})
 	t.Must(err)
@@ -34,7 +34,7 @@ func (t *Test) Label(n *cluster.Node, key, value string) (undo func()) {
 // Taint taints a node until undo is called, or the scenario ends.
 func (t *Test) Taint(n *cluster.Node, key, value string, effect corev1.TaintEffect) (undo func()) {
 	taints := func(change func([]corev1.Taint) []corev1.Taint) {
-		// Not a patch: the list belongs to others as well.
+		// Not a patch, because other programs write the list as well.
 		t.Must(retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 			node, err := t.Client.CoreV1().Nodes().Get(t.Ctx, n.Name, metav1.GetOptions{})
 			if err != nil {
@@ -59,8 +59,8 @@ func (t *Test) Taint(n *cluster.Node, key, value string, effect corev1.TaintEffe
 
 type object = map[string]any
 
-// untilDone makes a function that does f once. If f ends the scenario instead, the next call tries
-// again: what a scenario could not undo, its cleanup may.
+// untilDone returns a function that calls f until it has returned once. If f ends the scenario, the
+// scenario's cleanup calls it again.
 func untilDone(f func()) func() {
 	done := false
 	return func() {
@@ -71,7 +71,7 @@ func untilDone(f func()) func() {
 	}
 }
 
-// mark changes a node by one merge patch, and back by another.
+// mark changes a node by one merge patch, and undoes that by another.
 func (t *Test) mark(n *cluster.Node, on, off object) (undo func()) {
 	patch := func(change object) {
 		data, err := json.Marshal(change)

@@ -10,16 +10,25 @@ import (
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 )
 
-func cutOff(t *Test) {
+func disconnected(t *Test) {
 	n := t.Node(2)
-	t.Step("two echoservers start on %s, which is then cut off", n.Name)
+	t.Step("two echoservers start on %s, which then loses its network", n.Name)
 	set := t.Echoserver("echoserver", n, 2)
 	before := set.Ready()
 	t.Must(n.CutOff())
 	t.Cleanup(func() { t.Must(n.Reconnect()) })
 	gone := Pods{"echoserver-0": before["echoserver-0"]}
 	set.Delete(gone)
-	t.Eventually(time.Minute, "the cluster misses the node", func() error {
+	t.waitNotReady(n)
+	t.Step("echoserver-0 was deleted meanwhile; the node is connected again")
+	t.Must(n.Reconnect())
+	t.WaitNode(n, time.Now())
+	t.Kept(before, set.ReadyBut(gone))
+}
+
+// waitNotReady waits until the control plane notices that a node is down.
+func (t *Test) waitNotReady(n *cluster.Node) {
+	t.Eventually(time.Minute, "the node is not Ready", func() error {
 		node, err := t.Client.CoreV1().Nodes().Get(t.Ctx, n.Name, metav1.GetOptions{})
 		t.Must(err)
 		if cluster.NodeReady(node) {
@@ -27,10 +36,6 @@ func cutOff(t *Test) {
 		}
 		return nil
 	})
-	t.Step("echoserver-0 was deleted meanwhile; the node returns")
-	t.Must(n.Reconnect())
-	t.WaitNode(n, time.Now())
-	t.Kept(before, set.ReadyBut(gone))
 }
 
 func cordon(t *Test) {
@@ -50,10 +55,10 @@ func cordon(t *Test) {
 		}
 		return nil
 	})
-	t.Step("the new pod waits; four others come, on a node that takes pods again")
+	t.Step("the new pod waits; the node is uncordoned and four other pods start")
 	t.LeasesAre(n, "Held", families(t))
 	uncordon()
-	t.strangers("others", n, 4, before)
+	t.otherPods("others", n, 4, before)
 	t.Kept(before, set.ReadyBut(before))
 }
 
@@ -63,14 +68,14 @@ func reboot(t *Test) {
 	set := t.Echoserver("echoserver", n, 3)
 	before := set.Ready()
 	bootID := t.bootID(n)
-	t.Step("the plug is pulled, and put back")
+	t.Step("the node loses power and boots")
 	t.powerOff(n)
 	booted := time.Now()
 	t.Must(n.PowerOn(t.Ctx))
 	t.WaitNode(n, booted)
 	after := set.Restarted(before)
 	if t.bootID(n) == bootID {
-		t.Fatalf("the node reports the boot id that it had")
+		t.Fatalf("the node reports its earlier boot id")
 	}
 	t.Kept(before, after)
 	t.LeasesAre(n, "Bound", 3*families(t))
@@ -103,7 +108,7 @@ func rebootReplaced(t *Test) {
 	t.Step("two echoservers start on %s", n.Name)
 	set := t.Echoserver("echoserver", n, 2)
 	before := set.Ready()
-	t.Step("the plug is pulled, the pods are force-deleted and replaced")
+	t.Step("the node loses power, the pods are force-deleted and replaced")
 	t.powerOff(n)
 	set.ForceDelete(before)
 	t.Eventually(time.Minute, "new pods", func() error {

@@ -22,7 +22,7 @@ import (
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 )
 
-// The words that the manager writes on pods.
+// The annotations, labels and gates that the manager sets on pods.
 const (
 	pinMode    = "leasehold.dev/pin"
 	pinnedNode = "leasehold.dev/pinned-node"
@@ -36,8 +36,8 @@ func Pin(mode string) Option {
 	return func(template *corev1.PodTemplateSpec) { template.Annotations[pinMode] = mode }
 }
 
-// Polite pods never have others evicted for them.
-func (t *Test) Polite() Option {
+// NotPreempting gives the pods a priority class that does not preempt.
+func (t *Test) NotPreempting() Option {
 	never := corev1.PreemptNever
 	classes := t.Client.SchedulingV1().PriorityClasses()
 	_, err := classes.Create(t.Ctx, &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: t.NS}, Value: 1,
@@ -47,14 +47,14 @@ func (t *Test) Polite() Option {
 	return func(template *corev1.PodTemplateSpec) { template.Spec.PriorityClassName = t.NS }
 }
 
-// GatedBy holds the pods back until somebody takes a gate off them.
+// GatedBy adds a scheduling gate.
 func GatedBy(name string) Option {
 	return func(template *corev1.PodTemplateSpec) {
 		template.Spec.SchedulingGates = append(template.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: name})
 	}
 }
 
-// Needing makes each pod take one of a resource.
+// Needing makes each pod request one unit of a resource.
 func Needing(name string) Option {
 	return func(template *corev1.PodTemplateSpec) {
 		one := corev1.ResourceList{corev1.ResourceName(name): resource.MustParse("1")}
@@ -62,14 +62,13 @@ func Needing(name string) Option {
 	}
 }
 
-// cameHome ends the scenario if a pod is not on the node of its predecessor, with its addresses.
-func (t *Test) cameHome(before, after Pods) {
+// onSameNodes ends the scenario if a pod is not on its predecessor's node with its addresses.
+func (t *Test) onSameNodes(before, after Pods) {
 	var lost []string
 	for name, old := range before {
 		if now := after[name]; now.Spec.NodeName != old.Spec.NodeName {
 			lost = append(lost, fmt.Sprintf("%s was on %s and is on %s (%s)", name, old.Spec.NodeName,
-				now.Spec.NodeName,
-				now.Annotations[pinReason]))
+				now.Spec.NodeName, now.Annotations[pinReason]))
 		}
 	}
 	if len(lost) > 0 {
@@ -101,31 +100,31 @@ func (t *Test) published(pods Pods) {
 }
 
 func pin(t *Test) {
-	t.Step("nine echoservers start where the scheduler likes, and are restarted one after the other, twice")
+	t.Step("nine echoservers start on any node, and are restarted one after the other, twice")
 	set := t.Echoserver("echoserver", nil, 9)
 	before := set.Ready()
 	for range 2 {
-		t.cameHome(before, set.Rollout())
+		t.onSameNodes(before, set.Rollout())
 	}
 	t.Step("all are deleted at once")
-	t.cameHome(before, set.Recreate())
+	t.onSameNodes(before, set.Recreate())
 }
 
 func pinModes(t *Test) {
 	for _, mode := range []string{"nominate", "require", "prefer"} {
-		t.Step("%s: deleted and back home", mode)
+		t.Step("%s: deleted and recreated on their nodes", mode)
 		set := t.Echoserver(mode, nil, 3, Pin(mode))
 		before := set.Ready()
 		t.published(before)
 		after := set.Recreate()
-		t.cameHome(before, after)
+		t.onSameNodes(before, after)
 		for name, p := range after {
 			if p.Annotations[pinnedNode] != p.Spec.NodeName || !strings.Contains(p.Annotations[pinReason], mode) {
 				t.Fatalf("the annotations of %s are %v", name, p.Annotations)
 			}
 		}
 	}
-	t.Step("none: no mark but the label")
+	t.Step("none: only the label is set")
 	set := t.Echoserver("none", nil, 1, Pin("none"))
 	set.Recreate()
 	for name, p := range set.Pods() {
@@ -136,14 +135,14 @@ func pinModes(t *Test) {
 }
 
 func pinShortLife(t *Test) {
-	t.Step("an echoserver is deleted a second after it was placed, five times")
+	t.Step("an echoserver is deleted a second after it was scheduled, five times")
 	set := t.Echoserver("echoserver", nil, 1)
 	const name = "echoserver-0"
-	home := set.Ready()[name]
-	last := home
+	first := set.Ready()[name]
+	last := first
 	for range 5 {
 		t.Must(t.Client.CoreV1().Pods(t.NS).Delete(t.Ctx, name, metav1.DeleteOptions{}))
-		t.Eventually(time.Minute, "another is placed", func() error {
+		t.Eventually(time.Minute, "its successor is scheduled", func() error {
 			p, err := t.Client.CoreV1().Pods(t.NS).Get(t.Ctx, name, metav1.GetOptions{})
 			switch {
 			case apierrors.IsNotFound(err):
@@ -156,13 +155,13 @@ func pinShortLife(t *Test) {
 			last = *p
 			return nil
 		})
-		if last.Spec.NodeName != home.Spec.NodeName {
-			t.Lostf("it was on %s and is on %s: %s", home.Spec.NodeName, last.Spec.NodeName,
+		if last.Spec.NodeName != first.Spec.NodeName {
+			t.Lostf("it was on %s and is on %s: %s", first.Spec.NodeName, last.Spec.NodeName,
 				last.Annotations[pinReason])
 		}
-		time.Sleep(time.Second) // its life
+		time.Sleep(time.Second) // how long the pod runs
 	}
-	t.cameHome(Pods{name: home}, set.Ready())
+	t.onSameNodes(Pods{name: first}, set.Ready())
 }
 
 func pinElsewhere(t *Test) {
@@ -180,22 +179,22 @@ func pinElsewhere(t *Test) {
 		} {
 			before := set.Ready()
 			t.published(before)
-			home := t.NodeOf(before[mode+"-0"])
+			node := t.NodeOf(before[mode+"-0"])
 			t.Step("%s: its node is %s, so it runs elsewhere at once", mode, obstacle.name)
-			undo := obstacle.place(home)
+			undo := obstacle.place(node)
 			set.Delete(before)
 			p := t.moved(before, set.ReadyBut(before), mode+"-0")
 			undo()
-			t.SaidOf(p, "PinNotPossible", home.Name, obstacle.says)
-			t.SaidOf(p, "AddressChanged", home.Name, obstacle.says)
+			t.EventOf(p, "PinNotPossible", node.Name, obstacle.says)
+			t.EventOf(p, "AddressChanged", node.Name, obstacle.says)
 		}
 	}
 }
 
-// hold is somebody else's gate.
+// hold is another controller's gate.
 const hold = "example.com/hold"
 
-// slot is a resource of which a scenario gives each node one.
+// slot is an extended resource of which slots gives each node one unit.
 const slot = "leasehold.dev/e2e-slot"
 
 // slots gives every node one slot until the scenario ends.
@@ -214,58 +213,57 @@ func (t *Test) slots() {
 
 func pinFull(t *Test) {
 	t.slots()
-	polite := t.Polite()
+	notPreempting := t.NotPreempting()
 	for _, mode := range []string{"nominate", "prefer"} {
-		t.Step("%s: its node is taken by another meanwhile; it preempts nobody, and somebody else holds it for a while",
-			mode)
-		set := t.Echoserver(mode, nil, 1, Pin(mode), Needing(slot), polite)
+		t.Step("%s: another pod takes its node; it does not preempt, and another controller gates it for a while", mode)
+		set := t.Echoserver(mode, nil, 1, Pin(mode), Needing(slot), notPreempting)
 		before := set.Ready()
 		t.published(before)
-		name, home := mode+"-0", t.NodeOf(before[mode+"-0"])
+		name, node := mode+"-0", t.NodeOf(before[mode+"-0"])
 		set.Scale(0)
-		filler := t.Echoserver("filler-"+mode, home, 1, KeptFor(""), Needing(slot))
+		filler := t.Echoserver("filler-"+mode, node, 1, KeptFor(""), Needing(slot))
 		set.gateBy(hold)
 		set.Scale(1)
-		set.heldFor(name, home)
+		set.heldFor(name, node)
 		t.ungate(name, hold)
 		p := t.moved(before, set.Ready(), name)
-		t.SaidOf(p, "AddressChanged", home.Name, "did not pass the scheduler's filters")
+		t.EventOf(p, "AddressChanged", node.Name, "did not pass the scheduler's filters")
 		filler.Scale(0)
 		set.Scale(0)
 	}
 
-	t.Step("require: somebody else holds it for longer than the timeout, and then its node is full")
-	set := t.Echoserver("require", nil, 1, Pin("require"), Needing(slot), polite)
+	t.Step("require: another controller gates it for longer than the timeout, and then its node is full")
+	set := t.Echoserver("require", nil, 1, Pin("require"), Needing(slot), notPreempting)
 	const name = "require-0"
 	before := set.Ready()
 	t.published(before)
-	home := t.NodeOf(before[name])
+	node := t.NodeOf(before[name])
 	set.Scale(0)
-	filler := t.Echoserver("filler", home, 1, KeptFor(""), Needing(slot))
+	filler := t.Echoserver("filler", node, 1, KeptFor(""), Needing(slot))
 	set.gateBy(hold)
 	set.Scale(1)
-	set.heldFor(name, home)
+	set.heldFor(name, node)
 	time.Sleep(pastTimeout)
 	t.ungate(name, hold)
 	waiting := set.waits(name, before)
-	t.Step("there is room before the timeout")
+	t.Step("the node has room before the timeout")
 	filler.Scale(0)
 	after := set.Ready()
-	t.cameHome(before, after)
+	t.onSameNodes(before, after)
 	if after[name].UID != waiting.UID {
-		t.Fatalf("the pod that waited is not the one that came home")
+		t.Fatalf("the pod that waited was replaced")
 	}
-	t.Step("its node is full once more, and stays so")
+	t.Step("its node is full again, and stays full")
 	t.published(after)
 	set.Scale(0)
 	filler.Scale(1)
 	filler.Ready()
 	set.Scale(1)
-	set.heldFor(name, home)
+	set.heldFor(name, node)
 	t.ungate(name, hold)
 	waiting = set.waits(name, after)
-	t.SaidOf(waiting, "PodEvicted", home.Name, "Insufficient "+slot)
-	t.Eventually(time.Minute, "another pod is held", func() error {
+	t.EventOf(waiting, "PodEvicted", node.Name, "Insufficient "+slot)
+	t.Eventually(time.Minute, "its successor is gated", func() error {
 		if p, found := set.Pods()[name]; !found || p.UID == waiting.UID {
 			return errors.New("there is none")
 		}
@@ -273,24 +271,24 @@ func pinFull(t *Test) {
 	})
 	t.ungate(name, hold)
 	p := t.moved(after, set.Ready(), name)
-	t.SaidOf(p, "AddressChanged", home.Name, "was evicted")
+	t.EventOf(p, "AddressChanged", node.Name, "was evicted")
 }
 
-// pastTimeout is longer than the timeout that the cluster's manager has for required pods.
+// pastTimeout is longer than the manager's timeout for required pods.
 const pastTimeout = 15 * time.Second
 
-// heldFor waits until a pod is there, pinned to its home and held by somebody.
-func (s *Set) heldFor(name string, home *cluster.Node) {
-	s.t.Eventually(time.Minute, name+" is held", func() error {
+// heldFor waits until a pod exists that is pinned to a node and has a gate.
+func (s *Set) heldFor(name string, node *cluster.Node) {
+	s.t.Eventually(time.Minute, name+" is gated", func() error {
 		p, found := s.Pods()[name]
-		if !found || p.Annotations[pinnedNode] != home.Name || len(p.Spec.SchedulingGates) == 0 {
+		if !found || p.Annotations[pinnedNode] != node.Name || len(p.Spec.SchedulingGates) == 0 {
 			return fmt.Errorf("its annotations are %v", p.Annotations)
 		}
 		return nil
 	})
 }
 
-// waits waits until the scheduler finds no place for a pod that replaces another, and returns it.
+// waits waits until the pod that replaces another is unschedulable, and returns it.
 func (s *Set) waits(name string, old Pods) corev1.Pod {
 	var waiting corev1.Pod
 	s.t.Eventually(time.Minute, "the new pod waits", func() error {
@@ -302,7 +300,7 @@ func (s *Set) waits(name string, old Pods) corev1.Pod {
 			s.t.Fatalf("it was sent to %s: %s", p.Spec.NodeName, p.Annotations[pinReason])
 		case !slices.ContainsFunc(p.Status.Conditions,
 			func(c corev1.PodCondition) bool { return c.Reason == corev1.PodReasonUnschedulable }):
-			return errors.New("the scheduler has not looked at it")
+			return errors.New("the scheduler has not tried it")
 		}
 		waiting = p
 		return nil
@@ -318,7 +316,7 @@ func (s *Set) gateBy(name string) {
 	s.t.Must(err)
 }
 
-// ungate takes a gate off a pod.
+// ungate removes a gate from a pod.
 func (t *Test) ungate(pod, gate string) {
 	patch := fmt.Sprintf(`{"spec":{"schedulingGates":[{"$patch":"delete","name":%q}]}}`, gate)
 	_, err := t.Client.CoreV1().Pods(t.NS).Patch(t.Ctx, pod, types.StrategicMergePatchType, []byte(patch),
@@ -340,24 +338,17 @@ func pinNodeDead(t *Test) {
 			sets[name].anywhere()
 		}
 	}
-	t.Step("%s dies; the pods are given up", n.Name)
+	t.Step("the kubelet of %s stops; the pods are force-deleted", n.Name)
 	t.Must(n.Stop(t.Ctx, cluster.Kubelet))
 	t.Cleanup(func() {
 		t.Must(n.StartKubelet(t.Ctx))
 		t.WaitNode(n, time.Now())
 		t.RestartAgent(n) // its token names the node that was deleted
 	})
-	t.Eventually(time.Minute, "the cluster misses the node", func() error {
-		node, err := t.Client.CoreV1().Nodes().Get(t.Ctx, n.Name, metav1.GetOptions{})
-		t.Must(err)
-		if cluster.NodeReady(node) {
-			return errors.New("it is still Ready")
-		}
-		return nil
-	})
+	t.waitNotReady(n)
 	runs := func(name, why string) {
 		p := t.moved(befores[name], sets[name].ReadyBut(befores[name]), name+"-0")
-		t.SaidOf(p, "AddressChanged", n.Name, why)
+		t.EventOf(p, "AddressChanged", n.Name, why)
 	}
 	for _, name := range []string{"require-dead", "nominate-dead", "prefer-dead"} {
 		sets[name].ForceDelete(befores[name])
@@ -366,9 +357,9 @@ func pinNodeDead(t *Test) {
 	runs("nominate-dead", "is not Ready")
 	runs("prefer-dead", "is not Ready")
 	t.Step("the required one runs elsewhere after the timeout")
-	t.SaidOf(waiting, "PodEvicted", n.Name, "is not Ready")
+	t.EventOf(waiting, "PodEvicted", n.Name, "is not Ready")
 	runs("require-dead", "was evicted")
-	t.Step("its object is deleted as well: no pod waits")
+	t.Step("the node object is deleted as well: no pod waits")
 	t.Must(t.Client.CoreV1().Nodes().Delete(t.Ctx, n.Name, metav1.DeleteOptions{}))
 	for _, mode := range []string{"require", "nominate", "prefer"} {
 		sets[mode+"-gone"].ForceDelete(befores[mode+"-gone"])
@@ -378,7 +369,7 @@ func pinNodeDead(t *Test) {
 	}
 }
 
-// anywhere takes the affinity off the template: the next pods may run on any node.
+// anywhere removes the affinity from the template: new pods may run on any node.
 func (s *Set) anywhere() {
 	_, err := s.t.Client.AppsV1().StatefulSets(s.t.NS).Patch(s.t.Ctx, s.Name, types.StrategicMergePatchType,
 		[]byte(`{"spec":{"updateStrategy":{"type":"OnDelete","rollingUpdate":null},"template":{"spec":{`+
@@ -391,31 +382,31 @@ func pinRequire(t *Test) {
 	const name = "echoserver-0"
 	before := set.Ready()
 	t.published(before)
-	home := t.NodeOf(before[name])
-	t.Step("its node is cordoned: the new pod waits, and comes home when the node takes pods again")
-	uncordon := t.Cordon(home)
+	node := t.NodeOf(before[name])
+	t.Step("its node is cordoned: the new pod waits until it is uncordoned")
+	uncordon := t.Cordon(node)
 	set.Delete(before)
 	set.waits(name, before)
 	uncordon()
 	second := set.ReadyBut(before)
-	t.cameHome(before, second)
+	t.onSameNodes(before, second)
 
-	t.Step("the node stays cordoned: after a while it runs elsewhere")
+	t.Step("the node stays cordoned: after the timeout the pod runs on another node")
 	t.published(second)
-	uncordon = t.Cordon(home)
+	uncordon = t.Cordon(node)
 	set.Delete(second)
 	waiting := set.waits(name, second)
 	third := set.ReadyBut(Pods{name: waiting})
 	p := t.moved(second, third, name)
-	t.SaidOf(waiting, "PodEvicted", home.Name, "is cordoned")
-	t.SaidOf(p, "AddressChanged", home.Name, "was evicted")
+	t.EventOf(waiting, "PodEvicted", node.Name, "is cordoned")
+	t.EventOf(p, "AddressChanged", node.Name, "was evicted")
 	uncordon()
-	t.Step("and stays there")
+	t.Step("and is pinned there")
 	t.published(third)
 	set.Delete(third)
-	t.cameHome(third, set.ReadyBut(third))
+	t.onSameNodes(third, set.ReadyBut(third))
 
-	t.Step("a bare pod that nobody would make again waits on")
+	t.Step("a pod without a controller waits on, because it would not be recreated")
 	bare := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "bare",
 		Annotations: map[string]string{Window: "10", pinMode: "require"}},
 		Spec: t.echoserver("bare", nil, 1).Spec.Template.Spec}
@@ -427,8 +418,8 @@ func pinRequire(t *Test) {
 	create()
 	first := t.running("bare")
 	t.published(Pods{"bare": first})
-	home = t.NodeOf(first)
-	uncordon = t.Cordon(home)
+	node = t.NodeOf(first)
+	uncordon = t.Cordon(node)
 	t.Must(t.Client.CoreV1().Pods(t.NS).Delete(t.Ctx, "bare", metav1.DeleteOptions{}))
 	t.Eventually(time.Minute, "it is gone", func() error {
 		_, err := t.Client.CoreV1().Pods(t.NS).Get(t.Ctx, "bare", metav1.GetOptions{})
@@ -442,10 +433,10 @@ func pinRequire(t *Test) {
 	p2, err := t.Client.CoreV1().Pods(t.NS).Get(t.Ctx, "bare", metav1.GetOptions{})
 	t.Must(err)
 	if p2.UID != again.UID || p2.Spec.NodeName != "" {
-		t.Fatalf("it is on %q, and was made %s", p2.Spec.NodeName, p2.CreationTimestamp)
+		t.Fatalf("it is on %q, and was created %s", p2.Spec.NodeName, p2.CreationTimestamp)
 	}
 	uncordon()
-	t.cameHome(Pods{"bare": first}, Pods{"bare": t.running("bare")})
+	t.onSameNodes(Pods{"bare": first}, Pods{"bare": t.running("bare")})
 }
 
 // running waits until a pod is Ready.
@@ -465,7 +456,7 @@ func (t *Test) running(name string) corev1.Pod {
 }
 
 func pinEvicted(t *Test) {
-	t.Step("an echoserver is evicted from a node that is not cordoned: somebody wants it elsewhere")
+	t.Step("an echoserver is evicted from a node that is not cordoned, so that it can move")
 	set := t.Echoserver("echoserver", nil, 1)
 	const name = "echoserver-0"
 	before := set.Ready()
@@ -476,13 +467,13 @@ func pinEvicted(t *Test) {
 	if reason := after[name].Annotations[pinReason]; !strings.HasPrefix(reason, "Evicted: ") {
 		t.Fatalf("the reason is %q", reason)
 	}
-	t.SaidOf(after[name], "PinNotPossible", "it was evicted from "+before[name].Spec.NodeName)
-	t.Step("deleted, it comes back again")
+	t.EventOf(after[name], "PinNotPossible", "it was evicted from "+before[name].Spec.NodeName)
+	t.Step("deleted, it is pinned again")
 	t.published(after)
-	t.cameHome(after, set.Recreate())
+	t.onSameNodes(after, set.Recreate())
 }
 
-func pinManagerAway(t *Test) {
+func pinManagerDown(t *Test) {
 	set := t.Echoserver("echoserver", nil, 3)
 	before := set.Ready()
 	t.Step("all managers are stopped: pods start unpinned")
@@ -494,15 +485,15 @@ func pinManagerAway(t *Test) {
 			t.Fatalf("%s has the annotations %v", name, p.Annotations)
 		}
 	}
-	t.Step("they are back: pods come home again")
+	t.Step("they run again: pods are pinned again")
 	back()
 	t.published(after)
 	set.Delete(after)
-	t.cameHome(after, set.ReadyBut(after))
+	t.onSameNodes(after, set.ReadyBut(after))
 }
 
-// handmade creates a pod as it is between gate and nomination. The webhook does not care for it,
-// for it asks for no window.
+// handmade creates a pod as the manager leaves it between admission and nomination. It has no
+// window, so that the webhook does not change it.
 func (t *Test) handmade(name string, n *cluster.Node, options ...Option) {
 	p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{retained: "true"},
 		Annotations: map[string]string{pinnedNode: n.Name}}, Spec: t.echoserver(name, nil, 1,
@@ -513,7 +504,7 @@ func (t *Test) handmade(name string, n *cluster.Node, options ...Option) {
 }
 
 func pinFrozen(t *Test) {
-	t.Must(t.Cluster.WaitDeployed(t.Ctx, time.Minute)) // they are not ready at once after an outage
+	t.Must(t.Cluster.WaitDeployed(t.Ctx, time.Minute)) // after an outage they are not ready at once
 	managers := t.Managers()
 	if len(managers) != 2 {
 		t.Fatalf("there are %d managers", len(managers))
@@ -533,10 +524,10 @@ func pinFrozen(t *Test) {
 	set.Recreate()
 	set.Recreate()
 
-	// kubelet restarts a container that is frozen for a minute: so both are frozen anew.
+	// The kubelet restarts a container that is frozen for a minute, so both are frozen again.
 	resume()
 	t.Must(t.Cluster.WaitDeployed(t.Ctx, 2*time.Minute))
-	t.Step("both are frozen: pods that ask them start all the same, a gate waits")
+	t.Step("both are frozen: pods are admitted without them, and a gate stays")
 	resume, resumeOther := t.Freeze(managers[0]), t.Freeze(managers[1])
 	t.handmade("waits", t.Node(1))
 	set.Recreate()
@@ -545,7 +536,7 @@ func pinFrozen(t *Test) {
 	if len(p.Spec.SchedulingGates) == 0 {
 		t.Fatalf("its gate is gone")
 	}
-	t.Step("one goes on, and lifts it")
+	t.Step("one continues and lifts it")
 	resumeOther()
 	t.running("waits")
 	resume()
@@ -569,20 +560,20 @@ func pinLiftGates(t *Test) {
 	held, err := t.Client.CoreV1().Pods(t.NS).Get(t.Ctx, "held", metav1.GetOptions{})
 	t.Must(err)
 	if gates := held.Spec.SchedulingGates; len(gates) != 1 || gates[0].Name != hold {
-		t.Fatalf("a pod that somebody else holds has the gates %v", gates)
+		t.Fatalf("a pod with another controller's gate has the gates %v", gates)
 	}
 	t.ungate("held", hold)
 	t.running("held")
 }
 
 func pinUninstall(t *Test) {
-	t.Step("a pod waits with our gate and another's")
+	t.Step("a pod waits with our gate and another controller's")
 	t.handmade("held", t.Node(1), GatedBy(hold))
 	t.Step("the managers are removed in the order of docs/operations.md")
 	t.Cleanup(func() {
 		t.Kubectl("apply", "-f", filepath.Join(t.Cluster.Repo, "daemonset/base/manager/webhook.yaml"))
 		t.Must(t.Cluster.WaitDeployed(t.Ctx, time.Minute))
-		t.Eventually(time.Minute, "the webhook is asked again", t.webhookAnswers)
+		t.Eventually(time.Minute, "the webhook is called again", t.webhookAnswers)
 	})
 	t.Kubectl("delete", "mutatingwebhookconfiguration", cluster.Manager)
 	t.Kubectl("--namespace="+cluster.System, "scale", "deployment", cluster.Manager, "--replicas=0")
@@ -591,7 +582,7 @@ func pinUninstall(t *Test) {
 	})
 	t.Kubectl("--namespace="+cluster.System, "wait", "--for=delete", "pod",
 		"--selector=app.kubernetes.io/name="+cluster.Manager, "--timeout=60s")
-	t.Step("before its rights go, the last one has lifted the gate that nobody else would")
+	t.Step("the last manager has lifted its gates before its permissions were removed")
 	held, err := t.Client.CoreV1().Pods(t.NS).Get(t.Ctx, "held", metav1.GetOptions{})
 	t.Must(err)
 	if gates := held.Spec.SchedulingGates; len(gates) != 1 || gates[0].Name != hold {
@@ -608,16 +599,16 @@ func pinCertificate(t *Test) {
 		return string(config.Webhooks[0].ClientConfig.CABundle)
 	}
 	good := caBundle()
-	t.Step("somebody writes another CA into the webhook configuration")
+	t.Step("the CA is removed from the webhook configuration")
 	t.Kubectl("patch", "mutatingwebhookconfiguration", name, "--type=json", "-p",
 		`[{"op":"remove","path":"/webhooks/0/clientConfig/caBundle"}]`)
-	t.Eventually(time.Minute, "it is right again", func() error {
+	t.Eventually(time.Minute, "the CA is repaired", func() error {
 		if caBundle() != good {
 			return errors.New("it is not")
 		}
 		return nil
 	})
-	t.Step("the Secret is emptied: there are another CA and another certificate, and every manager serves it")
+	t.Step("the Secret is emptied: every manager serves a new certificate of a new CA")
 	t.Kubectl("--namespace="+cluster.System, "patch", "secret", name, "--type=json", "-p",
 		`[{"op":"remove","path":"/data"}]`)
 	t.Eventually(time.Minute, "the CA changes", func() error {
@@ -626,10 +617,10 @@ func pinCertificate(t *Test) {
 		}
 		return nil
 	})
-	t.Eventually(time.Minute, "the webhook is asked each time", t.webhookAnswers)
+	t.Eventually(time.Minute, "the webhook is called each time", t.webhookAnswers)
 }
 
-// webhookAnswers reports whether the webhook is asked for twenty pods in a row.
+// webhookAnswers returns an error unless the webhook is called for twenty pods in a row.
 func (t *Test) webhookAnswers() error {
 	probe := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "probe", Annotations: map[string]string{Window: "10"}},
 		Spec: t.echoserver("probe", nil, 1).Spec.Template.Spec}
@@ -638,13 +629,13 @@ func (t *Test) webhookAnswers() error {
 			metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		t.Must(err)
 		if p.Annotations[pinReason] == "" {
-			return errors.New("once it was not")
+			return errors.New("it was not called for one")
 		}
 	}
 	return nil
 }
 
-// table reads a table of pkg/policy: words in quotes, and what they mean.
+// table reads a table of pkg/policy/testdata: quoted values, and their meaning.
 func (t *Test) table(name string) map[string]string {
 	data, err := os.ReadFile(filepath.Join(t.Cluster.Repo, "pkg/policy/testdata", name))
 	t.Must(err)
@@ -663,8 +654,8 @@ func (t *Test) table(name string) map[string]string {
 	return rows
 }
 
-func pinWords(t *Test) {
-	t.Step("every word of the tables that the parsers are tested by")
+func pinValues(t *Test) {
+	t.Step("every value of the tables that the parsers are tested with")
 	for annotation, table := range map[string]map[string]string{Window: t.table("windows.txt"),
 		pinMode: t.table("pins.txt")} {
 		for word, means := range table {
@@ -673,7 +664,7 @@ func pinWords(t *Test) {
 			_, err := t.Client.AppsV1().StatefulSets(t.NS).Create(t.Ctx, &set,
 				metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 			if (err != nil) != (means == "error") {
-				t.Fatalf("%s: %q means %s, and the API server says %v", annotation, word, means, err)
+				t.Fatalf("%s: %q means %s, and the API server responds %v", annotation, word, means, err)
 			}
 		}
 	}
@@ -728,8 +719,8 @@ func pinConfined(t *Test) {
 	ipr := []string{"patch", "ipreservation", reservation.Metadata.Name, "--type=merge"}
 	other := strings.ReplaceAll(t.Kubectl("--namespace="+t.NS, "get", "ipreservation", reservation.Metadata.Name, "-o",
 		"json"), reservation.Metadata.Name, "another")
-	// Somebody who may do anything but is no more trusted than the manager: its name, and the
-	// rights of an administrator.
+	// With the manager's name and an administrator's permissions, so that only the policies reject
+	// a request.
 	asManager := []string{"--as=system:serviceaccount:leasehold-system:leasehold-manager", "--as-group=system:masters"}
 	t.Step("what the manager's account may not do")
 	for _, act := range []struct {
@@ -772,7 +763,7 @@ func pinConfined(t *Test) {
 			t.Fatalf("kubectl %s: %v %s", strings.Join(args, " "), err, out)
 		}
 	}
-	t.Step("it may delete the reservation that it has looked at; a living agent publishes it again")
+	t.Step("it may delete the reservation with this UID; the agent publishes it again")
 	options := fmt.Sprintf(`{"kind":"DeleteOptions","apiVersion":"v1","preconditions":{"uid":%q}}`,
 		reservation.Metadata.UID)
 	path := "/apis/ipam.leasehold.dev/v1alpha1/namespaces/" + t.NS + "/ipreservations/" + reservation.Metadata.Name

@@ -25,9 +25,9 @@ func recreateAndScale(t *Test, plugin string) {
 	before := set.Ready()
 	t.Step("both are deleted")
 	t.Kept(before, set.Recreate())
-	t.Step("scaled to 0 and back, with two others between")
+	t.Step("scaled to 0 and back, with two other pods in between")
 	set.Scale(0)
-	t.strangers("others", n, 2, before)
+	t.otherPods("others", n, 2, before)
 	set.Scale(2)
 	after := set.Ready()
 	t.Kept(before, after)
@@ -41,7 +41,7 @@ func secondNetwork(t *Test) {
 	t.Must(n.Stop(t.Ctx, cluster.Containerd))
 	t.Must(n.StartContainerdWithNetworks(t.Ctx, 2))
 	t.Cleanup(func() {
-		t.Clear() // with both networks still there to hear the DELs
+		t.Clear() // the DELs need both networks
 		t.Must(n.Stop(t.Ctx, cluster.Containerd))
 		t.Must(n.StartContainerd(t.Ctx))
 	})
@@ -53,10 +53,10 @@ func secondNetwork(t *Test) {
 			t.Fatalf("%s has %s", pod, lines)
 		}
 	}
-	t.Step("echoserver-0 has %s; both pods are deleted, and one more interface is taken in each network",
+	t.Step("echoserver-0 has %s; both pods are deleted, and another pod takes an address of each network",
 		before["echoserver-0"])
 	set.Scale(0)
-	t.strangers("others", n, 1, nil)
+	t.otherPods("others", n, 1, nil)
 	set.Scale(2)
 	after := t.interfaces(set)
 	for pod := range before {
@@ -66,7 +66,7 @@ func secondNetwork(t *Test) {
 	}
 }
 
-// interfaces looks into the pods' network namespaces.
+// interfaces returns the interfaces in the pods' network namespaces.
 func (t *Test) interfaces(set *Set) map[string]string {
 	found := map[string]string{}
 	for name, pod := range set.Ready() {
@@ -84,7 +84,7 @@ func (t *Test) interfaces(set *Set) map[string]string {
 
 func lateDels(t *Test) {
 	n := t.Node(3)
-	// Not flannel: it swallows every DEL but the first.
+	// Not flannel, which passes only the first DEL on.
 	t.Networks(n, cluster.Network{Name: t.NS, Type: "ptp",
 		Subnets: []netip.Prefix{netip.MustParsePrefix("10.253.0.0/24")}})
 	t.Must(n.Trace())
@@ -115,17 +115,17 @@ func lateDels(t *Test) {
 		return nil
 	})
 	t.Sleep(2 * time.Second)
-	t.Step("%d came; the pod must not have noticed", late)
+	t.Step("%d came; the pod must not be affected", late)
 	t.Kept(before, set.Ready())
 	if now := t.Sandbox(n, set.Ready()["echoserver-0"]); now.ID != sandbox.ID {
 		t.Fatalf("the sandbox was replaced by %s", now.ID)
 	}
-	t.heldBy(n, addresses(after["echoserver-0"]), sandbox.ID)
-	t.strangers("others", n, 3, before)
+	t.leasedTo(n, addresses(after["echoserver-0"]), sandbox.ID)
+	t.otherPods("others", n, 3, before)
 }
 
-// heldBy checks that the store has an address bound to a sandbox, or to any if none is named.
-func (t *Test) heldBy(n *cluster.Node, address, sandbox string) {
+// leasedTo checks that the store has an address bound to a sandbox, or to any sandbox for "".
+func (t *Test) leasedTo(n *cluster.Node, address, sandbox string) {
 	leases, ok := t.Leases(n)
 	if !ok {
 		return
@@ -141,7 +141,7 @@ func (t *Test) heldBy(n *cluster.Node, address, sandbox string) {
 func status(t *Test) {
 	n := t.NodeWith("2.4")
 	if n == nil {
-		t.Step("no node of this cluster runs containerd 2.4: nothing to see")
+		t.Step("no node of this cluster runs containerd 2.4: nothing to test")
 		return
 	}
 	network := five(t.NS, "bridge", n)
@@ -151,7 +151,7 @@ func status(t *Test) {
 	t.Networks(n, network)
 	t.Step("%s has a network of CNI 1.1.0 with five addresses; waiting for STATUS", n.Name)
 	t.Eventually(30*time.Second, "STATUS", func() error { return t.called(n, "STATUS", 1) })
-	t.Step("seven pods want one")
+	t.Step("seven pods start")
 	d := t.Deployment("many", n, 7)
 	t.Eventually(90*time.Second, "five run and two are refused", func() error {
 		running, refused := 0, 0

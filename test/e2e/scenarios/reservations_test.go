@@ -23,19 +23,19 @@ import (
 	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
 
-// soon is how long the objects may lag behind a node's store.
+// soon is how long the reservations may lag behind a node's store.
 const soon = 2 * time.Second
 
-// Truth waits until the scenario's reservations of a node say what its store says, and tells how
-// long that took.
-func (t *Test) Truth(n *cluster.Node, limit time.Duration, when string) {
+// InSync waits until the scenario's reservations of a node match its store, and logs how long that
+// took.
+func (t *Test) InSync(n *cluster.Node, limit time.Duration, when string) {
 	began := time.Now()
-	t.Eventually(limit, "the reservations of "+n.Name+" tell the truth "+when, func() error { return t.isTrue(n) })
-	t.Step("%s: the reservations of %s tell the truth after %.1f s", when, n.Name, time.Since(began).Seconds())
+	t.Eventually(limit, "the reservations of "+n.Name+" match its store: "+when, func() error { return t.inSync(n) })
+	t.Step("%s: the reservations of %s match its store after %.1f s", when, n.Name, time.Since(began).Seconds())
 }
 
-// isTrue compares a node's store with what is published of it.
-func (t *Test) isTrue(n *cluster.Node) error {
+// inSync compares a node's store with its reservations.
+func (t *Test) inSync(n *cluster.Node) error {
 	leases, _ := t.Leases(n)
 	want, got := map[string]string{}, map[string]string{}
 	for _, l := range leases {
@@ -61,7 +61,7 @@ func isKept(l inspect.Lease) bool {
 	return l.State == "Held" && l.Firm || l.State == "Bound" && l.Window != ""
 }
 
-// reservation is the one of a pod on a node; that there is none ends the scenario.
+// reservation returns the reservation of a pod on a node. If there is none, the scenario ends.
 func (t *Test) reservation(pod string, n *cluster.Node) inspect.Reservation {
 	r, ok := t.Reservation(pod, n)
 	if !ok {
@@ -73,8 +73,7 @@ func (t *Test) reservation(pod string, n *cluster.Node) inspect.Reservation {
 func (t *Test) release(r inspect.Reservation, id string) {
 	patch := fmt.Sprintf(`{"spec":{"release":%q}}`, id)
 	_, err := t.Dynamic.Resource(inspect.IPReservations).Namespace(t.NS).Patch(t.Ctx, r.Metadata.Name,
-		types.MergePatchType,
-		[]byte(patch), metav1.PatchOptions{})
+		types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 	t.Must(err)
 }
 
@@ -84,27 +83,27 @@ func reservations(t *Test) {
 	set := t.Echoserver("echoserver", n, 2)
 	before := set.Ready()
 	if t.Cluster.Retains() {
-		t.Truth(n, soon, "created")
+		t.InSync(n, soon, "created")
 	}
 	after := set.Recreate()
 	t.Kept(before, after)
-	t.Truth(n, soon, "recreated")
+	t.InSync(n, soon, "recreated")
 	r := t.reservation("echoserver-0", n)
-	t.Step("%s", t.SaidOf(after["echoserver-0"], "AddressKept", "was away for"))
+	t.Step("%s", t.EventOf(after["echoserver-0"], "AddressKept", "was away for"))
 	set.Scale(0)
-	t.Truth(n, soon, "deleted")
+	t.InSync(n, soon, "deleted")
 	if held := t.reservation("echoserver-0", n); held.Status.ID != r.Status.ID || held.Status.HeldUntil == nil {
-		t.Fatalf("of lease %s it says %+v", r.Status.ID, held.Status)
+		t.Fatalf("the status of lease %s is %+v", r.Status.ID, held.Status)
 	}
 
 	t.Step("all objects are deleted: no lease changes, and they are published again")
 	t.Kubectl("delete", "ipreservations", "--all")
-	t.Truth(n, soon, "published again")
+	t.InSync(n, soon, "published again")
 	t.LeasesAre(n, "Held", 2*families(t))
 
 	t.Step("spec.release of another lease, then of this one")
 	t.release(r, "0123456789abcdef")
-	t.Eventually(soon, "a condition says why nothing happens", func() error {
+	t.Eventually(soon, "a condition has the reason", func() error {
 		if text := t.Kubectl("get", "ipr", r.Metadata.Name, "-o",
 			"jsonpath={.status.conditions}"); !strings.Contains(text, "OtherLease") {
 			return fmt.Errorf("it says %q", text)
@@ -122,10 +121,10 @@ func reservations(t *Test) {
 		}
 		return nil
 	})
-	t.Truth(n, soon, "released")
+	t.InSync(n, soon, "released")
 	t.Kept(Pods{"echoserver-1": before["echoserver-1"]}, scaledTo(set, 2))
 
-	t.Step("an address of a living pod is released: the pod keeps it, its name does not")
+	t.Step("the address of a running pod is released: the pod keeps it, its successor does not get it")
 	living := set.Pods()["echoserver-1"]
 	r = t.reservation("echoserver-1", n)
 	t.release(r, r.Status.ID)
@@ -139,9 +138,9 @@ func reservations(t *Test) {
 	if again := set.Recreate()["echoserver-1"]; addresses(again) == addresses(living) {
 		t.Fatalf("recreated, it has %s again", addresses(again))
 	}
-	t.Truth(n, soon, "recreated after its release")
+	t.InSync(n, soon, "recreated after its release")
 
-	t.Step("the window is shortened to 3s on the running pods, and they go: the reservations end with it")
+	t.Step("the window of the running pods is shortened to 3s, and they are deleted: the reservations end with it")
 	t.Kubectl("annotate", "--overwrite", "pods", "-l", "app=echoserver", Window+"=3s")
 	t.windowBecomes(n, "3s")
 	set.Scale(0)
@@ -176,18 +175,18 @@ func reservationsReboot(t *Test) {
 	t.Step("two echoservers start on %s", n.Name)
 	set := t.Echoserver("echoserver", n, 2)
 	before := set.Ready()
-	t.Step("the plug is pulled, a pod force-deleted, the plug put back")
+	t.Step("the node loses power, a pod is force-deleted, the node boots")
 	t.powerOff(n)
 	set.ForceDelete(Pods{"echoserver-0": before["echoserver-0"]})
 	booted := time.Now()
 	t.Must(n.PowerOn(t.Ctx))
 	if t.Cluster.Retains() {
 		t.agentSince(n, booted)
-		t.Truth(n, soon, "the agent is ready")
+		t.InSync(n, soon, "the agent is ready")
 	}
 	t.WaitNode(n, booted)
 	t.Kept(before, set.ReadyBut(Pods{"echoserver-0": before["echoserver-0"]}))
-	t.Truth(n, soon, "all run")
+	t.InSync(n, soon, "all run")
 }
 
 func expectedBack(t *Test) {
@@ -221,15 +220,15 @@ func forever(t *Test) {
 	before := set.Ready()
 	t.Kept(before, set.Recreate())
 	set.Scale(0)
-	t.Truth(n, soon, "deleted")
+	t.InSync(n, soon, "deleted")
 	r := t.reservation("echoserver-0", n)
 	if r.Status.Window != "forever" || r.Status.HeldUntil != nil {
-		t.Fatalf("it says %+v", r.Status)
+		t.Fatalf("its status is %+v", r.Status)
 	}
 	t.Kept(before, scaledTo(set, 1))
 	set.Scale(0)
 	if t.Long {
-		t.Step("its StatefulSet has no pod of the number: after ten minutes it goes")
+		t.Step("its StatefulSet does not want the ordinal: after ten minutes the reservation ends")
 		t.Eventually(15*time.Minute, "the reservation goes", func() error {
 			if _, ok := t.Reservation("echoserver-0", n); ok {
 				return errors.New("it is there")
@@ -238,9 +237,9 @@ func forever(t *Test) {
 		})
 		return
 	}
-	t.Truth(n, soon, "deleted again")
+	t.InSync(n, soon, "deleted again")
 	t.release(r, r.Status.ID)
-	t.Eventually(soon, "the reservation goes when it is told to", func() error {
+	t.Eventually(soon, "the reservation ends after its release", func() error {
 		if _, ok := t.Reservation("echoserver-0", n); ok {
 			return errors.New("it is there")
 		}
@@ -252,25 +251,24 @@ func stockFlannel(t *Test) {
 	n := t.Node(1)
 	network := n.DefaultNetwork()
 	network.Type, network.Stock = "flannel", true
-	t.Step("%s has flannel's stock list; leasehold is installed as host-local", n.Name)
+	t.Step("%s has flannel's own configuration; leasehold is installed as host-local", n.Name)
 	t.Networks(n, network)
 	t.asHostLocal(n)
 	set := t.Echoserver("echoserver", n, 2, KeptFor("10"))
 	before := set.Ready()
 	t.Kept(before, set.Recreate())
-	t.Truth(n, soon, "recreated")
+	t.InSync(n, soon, "recreated")
 	t.windowBecomes(n, "10m0s")
-	t.Step("kept; the annotation is changed on the running pods")
+	t.Step("the addresses are kept; the annotation of the running pods is changed")
 	t.Kubectl("annotate", "--overwrite", "pods", "--all", Window+"=1h")
 	t.windowBecomes(n, "1h0m0s")
 	t.Step("the annotation is removed")
 	t.Kubectl("annotate", "pods", "--all", Window+"-")
 	t.windowBecomes(n, "")
-	t.Truth(n, soon, "nothing is kept any more")
+	t.InSync(n, soon, "the windows are removed")
 }
 
-// asHostLocal puts leasehold in host-local's place until the scenario ends, as a user would whose
-// manifests cannot change.
+// asHostLocal installs leasehold in host-local's place until the scenario ends.
 func (t *Test) asHostLocal(n *cluster.Node) {
 	if !t.Cluster.Retains() {
 		return
@@ -292,7 +290,7 @@ func (t *Test) asHostLocal(n *cluster.Node) {
 	})
 }
 
-func apiAwayReservations(t *Test) {
+func apiDownReservations(t *Test) {
 	away := 45 * time.Second
 	if t.Long {
 		away = 5 * time.Minute
@@ -302,7 +300,7 @@ func apiAwayReservations(t *Test) {
 	set := t.Echoserver("echoserver", n, 2)
 	before := set.Ready()
 	if t.Cluster.Retains() {
-		t.wrongWord(n, set)
+		t.invalidWindow(n, set)
 	}
 	t.Step("the API server stops for %s; meanwhile the sandboxes are killed", away)
 	gone := time.Now()
@@ -331,7 +329,7 @@ func apiAwayReservations(t *Test) {
 	t.Sleep(away - time.Since(gone))
 	back()
 	if t.Cluster.Retains() {
-		t.Truth(n, 5*time.Second, "the API server is back")
+		t.InSync(n, 5*time.Second, "the API server is back")
 	}
 	t.Kept(before, set.Restarted(before))
 
@@ -343,30 +341,30 @@ func apiAwayReservations(t *Test) {
 		t.Kubectl("wait", "--for=condition=Established", "crd/ipreservations.ipam.leasehold.dev", "--timeout=30s")
 	})
 	t.Cleanup(applied)
-	t.Step("it is deleted; the pods go, too")
+	t.Step("it is deleted; so are the pods")
 	set.Scale(0)
 	t.LeasesAre(n, "Held", 2*families(t))
-	t.Step("they went; it is applied")
+	t.Step("the pods are gone; it is applied")
 	applied()
-	t.Truth(n, 10*time.Second, "the CRD is back")
+	t.InSync(n, 10*time.Second, "the CRD is back")
 	t.Kept(before, scaledTo(set, 2))
 }
 
-// wrongWord writes what no pod should say, past the policy that would refuse it.
-func (t *Test) wrongWord(n *cluster.Node, set *Set) {
+// invalidWindow sets an invalid window while the policy that rejects it is deleted.
+func (t *Test) invalidWindow(n *cluster.Node, set *Set) {
 	policies := filepath.Join(t.Cluster.Repo, "daemonset/base/policies/annotations.yaml")
 	t.Kubectl("delete", "-f", policies)
 	back := untilDone(func() { t.Kubectl("apply", "-f", policies) })
 	t.Cleanup(back)
-	t.Eventually(30*time.Second, "the API server takes a wrong word", func() error {
+	t.Eventually(30*time.Second, "the API server accepts an invalid window", func() error {
 		out, err := t.kubectl("", "annotate", "--overwrite", "pods", "--all", Window+"=soon")
 		if err != nil {
 			return errors.New(out)
 		}
 		return nil
 	})
-	t.Step("a wrong word changes nothing: %s", t.SaidOf(set.Pods()["echoserver-0"], "InvalidReservation", `"soon"`,
-		"want whole minutes"))
+	t.Step("an invalid window changes nothing: %s",
+		t.EventOf(set.Pods()["echoserver-0"], "InvalidReservation", `"soon"`, "want whole minutes"))
 	t.windowBecomes(n, "10m0s")
 	t.Kubectl("annotate", "--overwrite", "pods", "--all", Window+"=10")
 	back()
@@ -378,35 +376,28 @@ func moved(t *Test) {
 		grace = 20 * time.Second
 		t.agentArgs("--move-grace=" + grace.String())
 	}
-	t.Step("an echoserver starts; its node loses power, and it is sent to another")
+	t.Step("an echoserver starts; its node loses power, and it is recreated on another")
 	set := t.Echoserver("echoserver", nil, 1)
 	before := set.Ready()
 	old := t.NodeOf(before["echoserver-0"])
 	t.Must(old.PowerOff(t.Ctx))
 	t.Cleanup(func() { t.powerOn(old) })
-	t.Eventually(time.Minute, "the cluster misses the node", func() error {
-		node, err := t.Client.CoreV1().Nodes().Get(t.Ctx, old.Name, metav1.GetOptions{})
-		t.Must(err)
-		if cluster.NodeReady(node) {
-			return errors.New("it is still Ready")
-		}
-		return nil
-	})
+	t.waitNotReady(old)
 	set.ForceDelete(before)
 	now := t.NodeOf(set.ReadyBut(before)["echoserver-0"])
 	if now.Name == old.Name {
 		t.Fatalf("it runs on %s again", old.Name)
 	}
-	t.Step("it runs on %s; %s returns", now.Name, old.Name)
+	t.Step("it runs on %s; %s boots", now.Name, old.Name)
 	booted := time.Now()
 	t.Must(old.PowerOn(t.Ctx))
 	t.WaitNode(old, booted)
-	t.Echoserver("another", old, 1, KeptFor("")) // an agent of this cluster proves its view by a call of the plugin
+	t.Echoserver("another", old, 1, KeptFor("")) // in this cluster a call of the plugin proves the agent's view
 	t.agentSince(old, booted)
-	t.Truth(old, 10*time.Second, "the old node is back")
-	t.Truth(now, soon, "the old node is back")
+	t.InSync(old, 10*time.Second, "the old node has booted")
+	t.InSync(now, soon, "the old node has booted")
 	if r := t.reservation("echoserver-0", old); r.Status.State != "Held" {
-		t.Fatalf("%s says %s", old.Name, r.Status.State)
+		t.Fatalf("the reservation of %s is %s", old.Name, r.Status.State)
 	}
 	// The agent has seen the pod elsewhere since its own start at the earliest.
 	began := t.Agent(old).Status.ContainerStatuses[0].State.Running.StartedAt.Time
@@ -425,29 +416,28 @@ func moved(t *Test) {
 		return nil
 	})
 	lasted := time.Since(began)
-	t.Truth(old, soon, fmt.Sprintf("let go %.0f s after the agent's start (moveGrace %s)", lasted.Seconds(), grace))
+	t.InSync(old, soon, fmt.Sprintf("ended %.0f s after the agent's start (moveGrace %s)", lasted.Seconds(), grace))
 	if lasted < grace {
 		t.Fatalf("the hold lasted for %s of %s", lasted, grace)
 	}
 	if r := t.reservation("echoserver-0", now); r.Status.State != "Bound" || !r.Status.Confirmed {
-		t.Fatalf("%s says %+v", now.Name, r.Status)
+		t.Fatalf("the reservation of %s is %+v", now.Name, r.Status)
 	}
 	t.Sleep(3 * time.Second)
-	// One deletion; and the object of a pod that was made again elsewhere may have been confirmed
-	// meanwhile.
+	// One deletion; and the reservation of the new pod may have been confirmed meanwhile.
 	n := writes() - wrote
 	t.Step("%.0f writes of both agents since the return", n)
 	if n > 2 {
 		t.Fatalf("%.0f writes for one deletion and one confirmation", n)
 	}
-	t.Step("the rest of the old node's window is not kept: its address is free")
+	t.Step("the address on the old node is free before its window ends")
 	if leases, _ := t.Leases(old); slices.ContainsFunc(leases,
 		func(l inspect.Lease) bool { return l.Pod == "echoserver-0" }) {
-		t.Fatalf("%s keeps %+v", old.Name, leases)
+		t.Fatalf("%s holds %+v", old.Name, leases)
 	}
 }
 
-// agentArgs adds arguments to every agent's until the scenario ends.
+// agentArgs adds arguments to those of every agent until the scenario ends.
 func (t *Test) agentArgs(args ...string) {
 	agents := t.Client.AppsV1().DaemonSets(cluster.System)
 	set := func(args []string) {
@@ -470,8 +460,8 @@ func foreignReservation(t *Test) {
 	mine, other := t.Node(1), t.Node(2)
 	t.Echoserver("mine", mine, 1)
 	t.Echoserver("other", other, 1)
-	t.Truth(mine, soon, "both run")
-	t.Truth(other, soon, "both run")
+	t.InSync(mine, soon, "both run")
+	t.InSync(other, soon, "both run")
 	ours, theirs := t.reservation("mine-0", mine), t.reservation("other-0", other)
 
 	agent := t.as(t.Agent(mine)).Resource(inspect.IPReservations).Namespace(t.NS)
@@ -496,7 +486,7 @@ func foreignReservation(t *Test) {
 	object.SetName("forged")
 	object.SetResourceVersion("")
 	_, err = agent.Create(t.Ctx, object, metav1.CreateOptions{})
-	refused("a new one in its name", err)
+	refused("creating one for the other node", err)
 
 	agent = t.as(corev1.Pod{}).Resource(inspect.IPReservations).Namespace(t.NS)
 	_, err = agent.Patch(t.Ctx, ours.Metadata.Name, types.MergePatchType, label, metav1.PatchOptions{})
@@ -507,8 +497,8 @@ func foreignReservation(t *Test) {
 	t.rights()
 }
 
-// as is a client with the rights of an agent, by a token that is bound to its pod; to none for a
-// pod without a name.
+// as returns a client with the permissions of an agent, with a token that is bound to its pod, or
+// not bound for a pod without a name.
 func (t *Test) as(agent corev1.Pod) dynamic.Interface {
 	request := &authv1.TokenRequest{}
 	if agent.Name != "" {
@@ -527,25 +517,24 @@ func (t *Test) as(agent corev1.Pod) dynamic.Interface {
 	return client
 }
 
-// stormPods is how many pods the storm has: more than a kubelet runs, and more than a subnet of the
-// cluster has addresses.
-const stormPods = 250
+// manyPodsCount is more than a kubelet runs, and more than a subnet of the cluster has addresses.
+const manyPodsCount = 250
 
-// storm has the plugin called for 250 pods of the API at once. The kubelet is away and would refuse
-// so many; the plugin, its store, the agent and the API server are the real ones.
-func storm(t *Test) {
+// manyPods calls the plugin for 250 pods of the API at once. The kubelet is stopped, because it
+// would not run so many; the plugin, its store, the agent and the API server are the real ones.
+func manyPods(t *Test) {
 	n := t.Node(1)
 	agent := t.Agent(n)
 	t.Must(n.Stop(t.Ctx, cluster.Kubelet))
 	t.Cleanup(func() { t.runs(n, cluster.Kubelet) })
-	t.Step("%d pods are assigned to %s", stormPods, n.Name)
-	uids := t.bare(n, stormPods)
+	t.Step("%d pods are assigned to %s", manyPodsCount, n.Name)
+	uids := t.bare(n, manyPodsCount)
 	dir := "/var/lib/leasehold-storm"
 	t.Must(os.MkdirAll(n.Root()+dir, 0o755))
 	t.Cleanup(func() {
-		// The agent mirrors the leases there until the last of them is gone, also while the folder
-		// is being removed.
-		t.Eventually(20*time.Second, "nothing of the storm is left", func() error {
+		// The agent writes host-local's files there until the last lease has ended, also while the
+		// directory is removed.
+		t.Eventually(20*time.Second, "the directory is removed", func() error {
 			_, err := n.Machine().Run(t.Ctx, "sh", "-c",
 				`for i in $(ls `+dir+`/ns 2>/dev/null); do ip netns delete "$i" || true; done; rm -rf `+dir)
 			return err
@@ -554,9 +543,9 @@ func storm(t *Test) {
 	t.Must(os.WriteFile(n.Root()+dir+"/conf", []byte(`{"cniVersion":"1.0.0","name":"storm","type":"bridge",`+
 		`"ipam":{"type":"leasehold","dataDir":"`+dir+`","ranges":[[{"subnet":"10.250.0.0/22"}]]}}`), 0o644))
 	t.Must(os.WriteFile(n.Root()+dir+"/pods", []byte(strings.Join(uids, "\n")+"\n"), 0o644))
-	t.Must(os.WriteFile(n.Root()+dir+"/call", []byte(stormCall), 0o755))
+	t.Must(os.WriteFile(n.Root()+dir+"/call", []byte(callScript), 0o755))
 
-	// Without its kubelet the node is soon not Ready, and no pod of it; the agent runs on.
+	// Without its kubelet the node and its pods are soon not Ready, but the agent still runs.
 	metrics := func() inspect.Metrics { return t.metrics(agent, agentMetrics) }
 	at := metrics()
 	count := func(state string) func() error {
@@ -567,14 +556,14 @@ func storm(t *Test) {
 					found++
 				}
 			}
-			if found != stormPods {
-				return fmt.Errorf("%d of %d", found, stormPods)
+			if found != manyPodsCount {
+				return fmt.Errorf("%d of %d", found, manyPodsCount)
 			}
 			return nil
 		}
 	}
 	for _, act := range []struct{ verb, state string }{{"ADD", "Bound"}, {"DEL", "Held"}} {
-		if act.verb == "DEL" { // nobody waits for a pod that is on its way out
+		if act.verb == "DEL" { // so that no pod is expected to return
 			t.Must(t.Client.CoreV1().Pods(t.NS).DeleteCollection(t.Ctx, metav1.DeleteOptions{}, metav1.ListOptions{}))
 		}
 		began := time.Now()
@@ -586,7 +575,7 @@ func storm(t *Test) {
 		then := metrics()
 		t.Step("%s: %d calls in %.1f s; all reservations %s after %.1f s; %.0f writes; lag: mean %.2f s, %s; agent "+
 			"%.1f MiB",
-			act.verb, stormPods, called.Seconds(), act.state, time.Since(began).Seconds(),
+			act.verb, manyPodsCount, called.Seconds(), act.state, time.Since(began).Seconds(),
 			then.Sum("leasehold_publish_writes_total")-at.Sum("leasehold_publish_writes_total"),
 			meanLag(at, then), slowest(at, then), then.Sum("process_resident_memory_bytes")/(1<<20))
 		at = then
@@ -594,7 +583,7 @@ func storm(t *Test) {
 			at = t.idle(metrics)
 		}
 	}
-	t.Truth(n, soon, "after the storm")
+	t.InSync(n, soon, "after the load")
 	t.Step("the window of 15 s ends")
 	t.Eventually(15*time.Second+10*time.Second, "all reservations are gone", func() error {
 		if left := t.Reservations(); len(left) > 0 {
@@ -608,21 +597,21 @@ func storm(t *Test) {
 		metav1.ListOptions{}))
 }
 
-// idle tells what the node's agent costs while nothing happens, and returns its last metrics.
+// idle logs the resources of the node's agent while nothing changes, and returns its last metrics.
 func (t *Test) idle(metrics func() inspect.Metrics) inspect.Metrics {
-	t.Sleep(50 * time.Second) // after half a minute all that lives is confirmed: a write for each pod
+	t.Sleep(50 * time.Second) // after half a minute each reservation is confirmed: a write for each pod
 	began, from := time.Now(), metrics()
 	t.Sleep(20 * time.Second)
 	to := metrics()
 	cpu := (to.Sum("process_cpu_seconds_total") - from.Sum("process_cpu_seconds_total")) / time.Since(began).Seconds()
-	t.Step("nothing to do with %d leases: agent %.1f MiB, %.2f %% of a core (goal: 40, 0.2)", stormPods,
+	t.Step("idle with %d leases: agent %.1f MiB, %.2f %% of a core (goal: 40, 0.2)", manyPodsCount,
 		to.Sum("process_resident_memory_bytes")/(1<<20), cpu*100)
 	return to
 }
 
-// stormCall calls the plugin as a runtime does: an own namespace first, and away with it after the
-// DEL.
-const stormCall = `#!/bin/sh
+// callScript calls the plugin as a runtime does: it creates a namespace before the ADD and deletes
+// it after the DEL.
+const callScript = `#!/bin/sh
 # call ADD|DEL <namespace> <pod> <uid>
 set -e
 id=storm-$3
@@ -633,7 +622,7 @@ CNI_ARGS="IgnoreUnknown=1;K8S_POD_NAMESPACE=$2;K8S_POD_NAME=$3;K8S_POD_INFRA_CON
 [ "$1" = ADD ] || { ip netns delete "$id"; rm "ns/$id"; }
 `
 
-// bare makes pods that are assigned to a node, and returns "name uid" of each.
+// bare creates pods that are assigned to a node, and returns "name uid" of each.
 func (t *Test) bare(n *cluster.Node, count int) []string {
 	t.Cleanup(t.Clear)
 	var lines []string
@@ -663,7 +652,7 @@ func meanLag(from, to inspect.Metrics) float64 {
 	return sum / max(count, 1)
 }
 
-// slowest is the least bound that the histogram knows for the greatest lag in between.
+// slowest returns the smallest bucket of the histogram that contains the largest lag in between.
 func slowest(from, to inspect.Metrics) string {
 	counts := func(m inspect.Metrics) map[float64]uint64 {
 		c := map[float64]uint64{}

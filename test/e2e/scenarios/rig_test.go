@@ -23,7 +23,7 @@ import (
 // label marks the namespaces of scenarios, so that a later run can remove what an earlier one left.
 const label = "leasehold.dev/e2e"
 
-// A rig is the cluster of a run and what all scenarios share of it.
+// A rig is what all scenarios of a run share: the cluster, its clients, and the watch for overlaps.
 type rig struct {
 	ctx     context.Context
 	cluster *cluster.Cluster

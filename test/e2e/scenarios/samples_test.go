@@ -37,7 +37,7 @@ var samples = []scenario{
 	}),
 	works("stuck", "-", func(t *Test) {
 		<-t.Ctx.Done()
-		for range 500 { // like a call that does not heed its context
+		for range 500 { // like a call that ignores its context
 			if _, err := os.Stat(filepath.Join(t.suite.failed, "stuck")); err == nil {
 				return // the artefacts are there before the scenario ends
 			}
@@ -159,8 +159,8 @@ func TestScenariosFailAlone(t *testing.T) {
 	}
 }
 
-// TestInterrupt interrupts a scenario: it cleans up, the next one does not start, and nothing says
-// that all have run.
+// TestInterrupt interrupts a scenario: it cleans up, the next one does not start, and no
+// names.txt is written.
 func TestInterrupt(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "interrupted")
 	cmd, _ := samplesCommand(dir, "-test.run=^TestCluster$/^(out-of-time|after)$")
@@ -243,7 +243,7 @@ func TestGroups(t *testing.T) {
 	}
 }
 
-// between returns what is between two words of a text, or nothing.
+// between returns the text between two words, or "".
 func between(text, from, to string) string {
 	_, rest, _ := strings.Cut(text, from)
 	found, _, _ := strings.Cut(rest, to)

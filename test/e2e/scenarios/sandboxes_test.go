@@ -21,8 +21,8 @@ func sandboxKilled(t *Test) {
 	t.killSandboxes(t.Echoserver("plain", n, 1, KeptFor("")))
 }
 
-// killSandboxes kills the pause process of each pod, waits for the new sandbox, and wants the
-// address in it.
+// killSandboxes kills the pause process of each pod, waits for the new sandbox, and checks its
+// address.
 func (t *Test) killSandboxes(set *Set) {
 	before := set.Ready()
 	old := map[string]string{}
@@ -63,7 +63,7 @@ func forceDelete(t *Test) {
 	set := t.Echoserver("echoserver", n, 1, Stubborn(20*time.Second))
 	before := set.Ready()
 	old := t.Sandbox(n, before["echoserver-0"])
-	t.Step("its container hangs in sandbox %.12s, so that nobody can end it; it is force-deleted", old.ID)
+	t.Step("its sandbox %.12s hangs and cannot be stopped; the pod is force-deleted", old.ID)
 	resume := t.hang(n, old)
 	set.ForceDelete(before)
 	var refused []string
@@ -82,22 +82,22 @@ func forceDelete(t *Test) {
 	t.Must(err)
 	had := strings.ReplaceAll(addresses(before["echoserver-0"]), ",", " ")
 	if had != strings.Trim(fmt.Sprint(addrs["eth0"]), "[]") {
-		t.Fatalf("the old pod has %v, not what it had: was there an overlap at all?", addrs)
+		t.Fatalf("the old pod has %v, not its address: the scenario proves nothing", addrs)
 	}
 	if len(refused) > 0 {
 		t.Step("the new pod is refused: %s", refused[0])
 		if !strings.Contains(refused[0], old.ID[:12]) {
-			t.Fatalf("this does not name the old sandbox %s", old.ID)
+			t.Fatalf("the message does not name the old sandbox %s", old.ID)
 		}
-		t.Step("the old container can be ended again")
+		t.Step("the old sandbox can be stopped again")
 	}
 	resume()
-	// Nobody may have had the address twice on the way: the watch over all scenarios sees to that.
+	// The watch over all scenarios checks that the address was not in two pods at once.
 	t.Kept(before, set.ReadyBut(before))
 }
 
-// hang makes a sandbox one that nobody can end, until resume is called: its shim, the parent of the
-// pause process, is stopped, and every request to kill waits.
+// hang stops the shim of a sandbox, the parent of the pause process, until resume is called. The
+// sandbox cannot be stopped meanwhile: every request to kill waits.
 func (t *Test) hang(n *cluster.Node, s inspect.Sandbox) (resume func()) {
 	shim := func(signal string) {
 		_, err := n.Machine().Run(t.Ctx, "sh", "-c", `kill -`+signal+` "$0"`, s.Shim)
@@ -118,13 +118,13 @@ func busyTimeout(t *Test) {
 	before := set.Ready()
 	old := t.Sandbox(n, before["echoserver-0"])
 	resume := t.hang(n, old)
-	t.Step("its container hangs, it is force-deleted")
+	t.Step("its sandbox hangs, the pod is force-deleted")
 	set.ForceDelete(before)
 	after := set.ReadyBut(before)
 	if addresses(after["echoserver-0"]) == addresses(before["echoserver-0"]) {
 		t.Fatalf("the new pod has %s, which the old one still has", addresses(after["echoserver-0"]))
 	}
-	t.Step("it runs as %s, as the old one lives on; now that one can end", addresses(after["echoserver-0"]))
+	t.Step("the new pod runs with %s while the old one exists, which can now end", addresses(after["echoserver-0"]))
 	resume()
 	t.Eventually(time.Minute, "the old sandbox stops", func() error {
 		for _, s := range t.sandboxes(n) {
@@ -134,7 +134,7 @@ func busyTimeout(t *Test) {
 		}
 		return nil
 	})
-	t.Step("from now on the new address is the pod's")
+	t.Step("from now on the pod keeps the new address")
 	t.Kept(after, set.Recreate())
 	t.LeasesAre(n, "Bound", 1)
 }

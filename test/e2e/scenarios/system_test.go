@@ -21,7 +21,7 @@ const (
 	managerMetrics = "9471"
 )
 
-// system lists leasehold's own pods of one kind that are not on their way out.
+// system lists leasehold's own pods of one kind that are not being deleted.
 func (t *Test) system(app string) []corev1.Pod {
 	list, err := t.Client.CoreV1().Pods(cluster.System).List(t.Ctx, metav1.ListOptions{
 		LabelSelector: "app.kubernetes.io/name=" + app})
@@ -79,7 +79,7 @@ func (t *Test) Managers() []corev1.Pod {
 // withoutAgent is the label of a node on which the cluster's manifests run no agent.
 const withoutAgent = "leasehold.dev/e2e-without-agent"
 
-// WithoutAgent takes the agent off a node until back is called, or the scenario ends.
+// WithoutAgent removes the agent from a node until back is called, or the scenario ends.
 func (t *Test) WithoutAgent(n *cluster.Node) (back func()) {
 	if !t.Cluster.Retains() {
 		return func() {}
@@ -102,16 +102,15 @@ func (t *Test) WithoutAgent(n *cluster.Node) (back func()) {
 	return back
 }
 
-// WithoutManager stops all managers until back is called, or the scenario ends; what they have
-// configured stays.
+// WithoutManager stops all managers until back is called, or the scenario ends; their
+// configuration stays.
 func (t *Test) WithoutManager() (back func()) {
 	manager, err := t.Client.AppsV1().Deployments(cluster.System).Get(t.Ctx, cluster.Manager, metav1.GetOptions{})
 	t.Must(err)
 	scale := func(replicas int32) {
 		patch := fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas)
 		_, err := t.Client.AppsV1().Deployments(cluster.System).Patch(t.Ctx, cluster.Manager, types.MergePatchType,
-			[]byte(patch),
-			metav1.PatchOptions{})
+			[]byte(patch), metav1.PatchOptions{})
 		t.Must(err)
 	}
 	back = untilDone(func() {
@@ -141,7 +140,7 @@ func (t *Test) WithoutControl(parts ...string) (back func()) {
 	return back
 }
 
-// Freeze stops the processes of a pod's containers with SIGSTOP, and lets them go on when resume is
+// Freeze stops the processes of a pod's containers with SIGSTOP, and continues them when resume is
 // called, or the scenario ends. A container that was restarted in between is not frozen.
 func (t *Test) Freeze(pod corev1.Pod) (resume func()) {
 	n := t.NodeOf(pod)
@@ -199,9 +198,9 @@ func (t *Test) Logs(pod corev1.Pod, container string, since time.Time) string {
 	return string(data)
 }
 
-// Says waits until a pod's container has logged a line with all these words since a moment, and
+// Logged waits until a pod's container has logged a line with all these words since a moment, and
 // returns the line.
-func (t *Test) Says(pod corev1.Pod, container string, since time.Time, words ...string) string {
+func (t *Test) Logged(pod corev1.Pod, container string, since time.Time, words ...string) string {
 	var found string
 	t.Eventually(30*time.Second, fmt.Sprintf("%s says %q", pod.Name, words), func() error {
 		for line := range strings.Lines(t.Logs(pod, container, since)) {

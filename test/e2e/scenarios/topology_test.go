@@ -32,15 +32,15 @@ const (
 var podStates = schema.GroupVersionResource{Group: "apps.kruise.io", Version: "v1beta1",
 	Resource: "persistentpodstates"}
 
-// manifest reads one of the manual's manifests and puts other words in.
+// manifest reads one of the documented manifests and replaces parts of it.
 func (t *Test) manifest(name string, oldnew ...string) string {
 	text, err := os.ReadFile(filepath.Join(t.Cluster.Repo, "test/e2e/manifests", name))
 	t.Must(err)
 	return strings.NewReplacer(oldnew...).Replace(string(text))
 }
 
-// explicit is the manual's PersistentPodState for a built-in StatefulSet of the scenario's
-// namespace, where what stands for "more labels" is left out.
+// explicit returns the documented PersistentPodState for a built-in StatefulSet of the scenario's
+// namespace, without the placeholder for more labels.
 func (t *Test) explicit(oldnew ...string) string {
 	return t.manifest("persistentpodstate.yaml", append(oldnew, "[,other node labels]", "", "namespace: echoserver",
 		"namespace: "+t.NS,
@@ -60,7 +60,7 @@ func (t *Test) State(name string) *unstructured.Unstructured {
 	return u
 }
 
-// recordedOf is where a PersistentPodState has pods.
+// recordedOf returns the nodes of a PersistentPodState's pods.
 func recordedOf(u *unstructured.Unstructured) map[string]string {
 	at := map[string]string{}
 	if u == nil {
@@ -97,10 +97,10 @@ func (t *Test) RecordedAt(name string, want map[string]string) *unstructured.Uns
 	return u
 }
 
-// boundTo checks that a pod carries the mark of a PersistentPodState, and what it prefers.
+// boundTo checks a pod's annotation of a PersistentPodState, and its preferred node affinity.
 func (t *Test) boundTo(pod corev1.Pod, object, key, value string) {
 	if pod.Annotations[injected] != object {
-		t.Fatalf("%s carries no mark of %s: %v", pod.Name, object, pod.Annotations)
+		t.Fatalf("%s has no annotation of %s: %v", pod.Name, object, pod.Annotations)
 	}
 	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
 		for _, t := range a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution {
@@ -115,9 +115,9 @@ func (t *Test) boundTo(pod corev1.Pod, object, key, value string) {
 	t.Fatalf("%s does not prefer %s=%s: %+v", pod.Name, key, value, pod.Spec.Affinity)
 }
 
-// ppsManual is the manual's practice: annotations on the StatefulSet.
+// ppsManual tests the documented annotations on a StatefulSet.
 func ppsManual(t *Test) {
-	t.Step("the manual's echoserver")
+	t.Step("the documented echoserver")
 	t.Apply(t.manifest("echoserver.yaml"))
 	set := t.set("echoserver", 2)
 	before := set.Ready()
@@ -146,7 +146,7 @@ func ppsManual(t *Test) {
 	for _, p := range after {
 		t.boundTo(p, "echoserver", hostnameLabel, p.Spec.NodeName)
 	}
-	t.Step("both are back, with the injected affinity; the annotation is taken away")
+	t.Step("both run again with the injected affinity; the annotation is removed")
 	t.Kubectl("annotate", "statefulset", "echoserver", "kruise.io/auto-generate-persistent-pod-state-")
 	t.noState("echoserver")
 }
@@ -160,14 +160,14 @@ func (t *Test) noState(name string) {
 	})
 }
 
-// ppsExplicit is the manual's explicit object, in both versions.
+// ppsExplicit tests the documented object, in both versions.
 func ppsExplicit(t *Test) {
 	for i := range t.Cluster.NodeNames() {
 		t.Label(t.Node(i+1), oldZoneLabel, fmt.Sprintf("zone-%d", i/2))
 	}
 	without := []string{`kruise.io/auto-generate-persistent-pod-state: "true"`, ""}
 	if t.Cluster.Retains() {
-		t.Step("the manual's text to the letter is refused: it has words in place of a label")
+		t.Step("the documented text without changes is rejected: it has a placeholder instead of a label")
 		t.Refused(t.explicit("[,other node labels]", "[,other node labels]"),
 			"failure-domain.beta.kubernetes.io/zone[,other node labels]", "not the name of a node label")
 	}
@@ -176,8 +176,7 @@ func ppsExplicit(t *Test) {
 		words := []string{}
 		if version == "v1beta1" {
 			words = []string{"apiVersion: apps.kruise.io/v1alpha1\nkind: PersistentPodState",
-				"apiVersion: apps.kruise.io/v1beta1\nkind: PersistentPodState",
-				"nodeTopologyKeys:", "keys:"}
+				"apiVersion: apps.kruise.io/v1beta1\nkind: PersistentPodState", "nodeTopologyKeys:", "keys:"}
 		}
 		if t.Cluster.Retains() {
 			t.Apply(t.explicit(words...))
@@ -199,13 +198,13 @@ func ppsExplicit(t *Test) {
 			}
 		}
 		if version == "v1alpha1" {
-			t.Step("an editor changes one spelling of one key")
+			t.Step("a user changes the list by one of its names")
 			t.Kubectl("patch", "pps", "echoserver", "--type=json",
 				`-p=[{"op":"replace","path":"/spec/requiredPersistentTopology/keys","value":["kubernetes.io/os"]}]`)
 			out := t.Kubectl("get", "persistentpodstates.v1alpha1.apps.kruise.io", "echoserver", "-o",
 				"jsonpath={.spec.requiredPersistentTopology.nodeTopologyKeys}")
 			if out != `["kubernetes.io/os"]` {
-				t.Fatalf("the other one says %s", out)
+				t.Fatalf("the other name has %s", out)
 			}
 		}
 		t.Kubectl("delete", "statefulset", "echoserver")
@@ -214,7 +213,7 @@ func ppsExplicit(t *Test) {
 	}
 }
 
-// ppsZone: the zone is required, the host preferred.
+// ppsZone tests a required zone and a preferred host.
 func ppsZone(t *Test) {
 	one, two, three := t.Node(1), t.Node(2), t.Node(3)
 	t.Label(one, zoneLabel, "a")
@@ -248,13 +247,13 @@ func ppsZone(t *Test) {
 	t.Step("%s was cordoned: it runs on %s with %s", one.Name, two.Name, addresses(second["echoserver-0"]))
 	t.boundTo(second["echoserver-0"], "echoserver", hostnameLabel, one.Name)
 	if got := second["echoserver-0"].Annotations[role]; got != "leader" {
-		t.Fatalf("its annotation %s came back as %q", role, got)
+		t.Fatalf("its annotation %s is restored as %q", role, got)
 	}
 	t.RecordedAt("echoserver", map[string]string{"echoserver-0": two.Name})
 	openTwo = t.Cordon(two)
 	set.Delete(second)
 	t.waits("echoserver-0", second["echoserver-0"])
-	t.Step("with the whole zone cordoned it waits")
+	t.Step("it waits while the whole zone is cordoned")
 	openTwo()
 	third := set.ReadyBut(second)
 	if at := third["echoserver-0"].Spec.NodeName; at != two.Name {
@@ -269,11 +268,11 @@ func ppsZone(t *Test) {
 	if at := fourth["echoserver-0"].Spec.NodeName; at != three.Name {
 		t.Fatalf("it went to %s", at)
 	}
-	t.Step("it has what it asked for: %s", t.SaidOf(fourth["echoserver-0"], "PinNotPossible",
+	t.Step("it runs where its selector requires: %s", t.EventOf(fourth["echoserver-0"], "PinNotPossible",
 		"PersistentPodState echoserver", "own selector", zoneLabel+"=a"))
 }
 
-// waits checks that a new pod of a name is there and cannot be placed.
+// waits waits until a new pod of a name is unschedulable.
 func (t *Test) waits(name string, old corev1.Pod) corev1.Pod {
 	var pod corev1.Pod
 	t.Eventually(time.Minute, "the new "+name+" waits", func() error {
@@ -293,12 +292,12 @@ func (t *Test) waits(name string, old corev1.Pod) corev1.Pod {
 				return nil
 			}
 		}
-		return errors.New("nobody has tried to place it")
+		return errors.New("the scheduler has not tried it")
 	})
 	return pod
 }
 
-// ppsRetention: who is forgotten when, and which numbers count.
+// ppsRetention tests when the states of pods are removed, and which ordinals count.
 func ppsRetention(t *Test) {
 	manual := t.manifest("echoserver.yaml", "replicas: 2",
 		"replicas: 3\n  podManagementPolicy: Parallel\n  ordinals: {start: 5}")
@@ -316,10 +315,10 @@ func ppsRetention(t *Test) {
 	}
 	set.Scale(3)
 	after := set.Ready()
-	t.Kept(before, after) // by the reservation, which outlives what is recorded
+	t.Kept(before, after) // by the reservation, which is kept longer than the recorded state
 	t.Recorded("echoserver", after)
 
-	t.Step("WhenDeleted: all are remembered")
+	t.Step("WhenDeleted: all states are kept")
 	t.Kubectl("patch", "pps", "echoserver", "--type=merge",
 		`-p={"spec":{"persistentPodStateRetentionPolicy":"WhenDeleted"}}`)
 	set.Scale(0)
@@ -343,7 +342,7 @@ func ppsRetention(t *Test) {
 	t.Step("the StatefulSet is deleted: its PersistentPodState goes with it")
 	t.Kubectl("delete", "statefulset", "echoserver", "--wait=false")
 	t.noState("echoserver")
-	t.Step("and made again, with a PersistentPodState of somebody's own")
+	t.Step("and recreated, with a PersistentPodState of a user")
 	t.Apply(t.explicit("nodeTopologyKeys:\n      - failure-domain.beta.kubernetes.io/zone",
 		"nodeTopologyKeys:\n      - kubernetes.io/os"))
 	t.Eventually(time.Minute, "the pods go", func() error {
@@ -358,7 +357,7 @@ func ppsRetention(t *Test) {
 	t.RecordedAt("echoserver", map[string]string{})
 }
 
-// ppsRefused: what cannot work is refused, in words that help.
+// ppsRefused tests which objects are rejected, and the errors.
 func ppsRefused(t *Test) {
 	t.Apply(t.explicit())
 	for _, r := range []struct {
@@ -394,8 +393,8 @@ func ppsRefused(t *Test) {
 	}
 }
 
-// ppsGoneNode: a required hostname whose node is gone binds nobody, not even a pod that waits
-// already.
+// ppsGoneNode checks that a required hostname of a deleted node binds no pod, not even one that
+// waits already.
 func ppsGoneNode(t *Test) {
 	n := t.Node(2)
 	open := []func(){t.Cordon(t.Node(1)), t.Cordon(t.Node(3))}
@@ -412,13 +411,7 @@ func ppsGoneNode(t *Test) {
 		t.Must(n.StartKubelet(t.Ctx))
 		t.WaitNode(n, time.Now())
 	})
-	t.Eventually(time.Minute, "the cluster misses the node", func() error {
-		node, err := t.Client.CoreV1().Nodes().Get(t.Ctx, n.Name, metav1.GetOptions{})
-		if err == nil && cluster.NodeReady(node) {
-			err = errors.New("it is still Ready")
-		}
-		return err
-	})
+	t.waitNotReady(n)
 	set.ForceDelete(before)
 	waiting := t.waits("echoserver-0", before["echoserver-0"])
 	if waiting.Spec.NodeSelector[hostnameLabel] != n.Name {
@@ -431,12 +424,11 @@ func ppsGoneNode(t *Test) {
 	if pod.Spec.NodeName == n.Name || pod.Annotations["leasehold.dev/topology-reason"] != "node "+n.Name+" is gone" {
 		t.Fatalf("it is on %s: %v", pod.Spec.NodeName, pod.Annotations)
 	}
-	t.Step("it was evicted (%s) and runs on %s",
-		t.SaidOf(waiting, "PodEvicted", n.Name, "gone"), pod.Spec.NodeName)
+	t.Step("it was evicted (%s) and runs on %s", t.EventOf(waiting, "PodEvicted", n.Name, "gone"), pod.Spec.NodeName)
 	t.Recorded("echoserver", after)
 }
 
-// ppsShortLife: a pod without a kept address, gone before anything of it is recorded.
+// ppsShortLife deletes pods without a window before they are recorded.
 func ppsShortLife(t *Test) {
 	t.Step("an echoserver without a window, whose hostname is required, is removed as soon as it has an address, " +
 		"five times")
@@ -444,7 +436,7 @@ func ppsShortLife(t *Test) {
 		`io.kubernetes.cri/reserved-ip-duration: "10"`, ""))
 	t.pps("normalize", "pods")
 	set := t.set("echoserver", 1)
-	home := ""
+	node := ""
 	for i := range 5 {
 		var pod corev1.Pod
 		t.Eventually(time.Minute, "it has an address", func() error {
@@ -454,18 +446,18 @@ func ppsShortLife(t *Test) {
 			}
 			return nil
 		})
-		if home == "" {
-			home = pod.Spec.NodeName
-			t.Step("it runs on %s", home)
+		if node == "" {
+			node = pod.Spec.NodeName
+			t.Step("it runs on %s", node)
 		}
-		if pod.Spec.NodeName != home || i > 0 && pod.Spec.NodeSelector[hostnameLabel] != home {
+		if pod.Spec.NodeName != node || i > 0 && pod.Spec.NodeSelector[hostnameLabel] != node {
 			t.Fatalf("the %d. time it is on %s, bound to %v, %v", i+1, pod.Spec.NodeName, pod.Spec.NodeSelector,
 				pod.Annotations)
 		}
 		set.ForceDelete(Pods{"echoserver-0": pod})
 	}
 	t.Recorded("echoserver", set.Ready())
-	t.Step("scaled to nothing and up again, it is another pod")
+	t.Step("scaled to 0 and up, the pod is not bound any more")
 	set.Scale(0)
 	t.RecordedAt("echoserver", map[string]string{})
 	set.Scale(1)
@@ -474,7 +466,7 @@ func ppsShortLife(t *Test) {
 	}
 }
 
-// ppsEtcd: members that know each other by address.
+// ppsEtcd tests etcd members that use each other's addresses.
 func ppsEtcd(t *Test) {
 	data := "/var/lib/e2e-etcd/" + t.NS
 	t.Cleanup(func() {
@@ -515,7 +507,7 @@ func ppsEtcd(t *Test) {
 	t.Step("nothing was lost in %d writes; the longest pause was %.1f s", e.writes, e.longest.Seconds())
 }
 
-// etcdCluster is an etcd and what was written to it.
+// etcdCluster is an etcd cluster with the number of its keys.
 type etcdCluster struct {
 	t       *Test
 	set     *Set
@@ -524,7 +516,7 @@ type etcdCluster struct {
 	longest time.Duration // between two writes that succeeded
 }
 
-// form waits for addresses, and tells the members.
+// form waits until the members have addresses, and sends them the list.
 func (e *etcdCluster) form() Pods {
 	var pods Pods
 	e.t.Eventually(time.Minute, "the members have addresses", func() error {
@@ -561,7 +553,7 @@ func (e *etcdCluster) where(pods Pods) string {
 	return strings.Join(all, ", ")
 }
 
-// replace deletes a member and waits for its successor, while others go on writing.
+// replace deletes a member and waits for its successor, and writes meanwhile.
 func (e *etcdCluster) replace(pods Pods, name string) Pods {
 	gone := Pods{name: pods[name]}
 	e.set.Delete(gone)
@@ -577,7 +569,7 @@ func (e *etcdCluster) replace(pods Pods, name string) Pods {
 	return now
 }
 
-// writesWhile writes until something is done, and has been written after.
+// writesWhile writes until done returns no error and one more write has succeeded.
 func (e *etcdCluster) writesWhile(limit time.Duration, what string, done func() error) {
 	began := time.Now()
 	for {
@@ -628,7 +620,7 @@ func (e *etcdCluster) agree(pods Pods) {
 
 func key64(n int) string { return base64.StdEncoding.EncodeToString(fmt.Appendf(nil, "k%d", n)) }
 
-// post sends something to a pod through the API server.
+// post sends a request to a pod through the API server.
 func (t *Test) post(p corev1.Pod, port int, path, body string) (string, error) {
 	ctx, cancel := context.WithTimeout(t.Ctx, 3*time.Second)
 	defer cancel()

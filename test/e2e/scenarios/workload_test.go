@@ -17,7 +17,7 @@ import (
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 )
 
-// Window is the annotation that this project is about.
+// Window is the annotation with the window.
 const Window = "io.kubernetes.cri/reserved-ip-duration"
 
 // Pods are the pods of a workload by name.
@@ -36,7 +36,7 @@ func KeptFor(window string) Option {
 	}
 }
 
-// Stubborn pods ignore the signal to end and are killed when the grace is over.
+// Stubborn pods ignore SIGTERM and are killed after their grace period.
 func Stubborn(grace time.Duration) Option {
 	return func(template *corev1.PodTemplateSpec) {
 		seconds := int64(grace.Seconds())
@@ -46,7 +46,7 @@ func Stubborn(grace time.Duration) Option {
 	}
 }
 
-// on makes a template's pods run on one node and no other.
+// on makes a template's pods run on one node only.
 func on(n *cluster.Node) Option {
 	return func(template *corev1.PodTemplateSpec) {
 		template.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
@@ -64,8 +64,8 @@ type Set struct {
 	size int
 }
 
-// Echoserver creates the manual's echoserver under a name, on one node or, with nil, where the
-// scheduler sends it, and waits until it runs.
+// Echoserver creates the documented echoserver with a name, on one node or, with nil, on any, and
+// waits until it runs.
 func (t *Test) Echoserver(name string, n *cluster.Node, replicas int, options ...Option) *Set {
 	set := t.echoserver(name, n, replicas, options...)
 	_, err := t.Client.AppsV1().StatefulSets(t.NS).Create(t.Ctx, &set, metav1.CreateOptions{})
@@ -95,8 +95,8 @@ func (t *Test) echoserver(name string, n *cluster.Node, replicas int, options ..
 	return set
 }
 
-// Deployment creates pods whose names never return, without a window unless an option says
-// otherwise, and does not wait for them.
+// Deployment creates pods whose names are not used again, without a window unless an option sets
+// one, and does not wait for them.
 func (t *Test) Deployment(name string, n *cluster.Node, replicas int, options ...Option) *Set {
 	set := t.echoserver(name, n, replicas, append([]Option{KeptFor("")}, options...)...)
 	d := appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -107,7 +107,7 @@ func (t *Test) Deployment(name string, n *cluster.Node, replicas int, options ..
 	return &Set{t, name, n, replicas}
 }
 
-// Pods lists the workload's pods that are not on their way out.
+// Pods lists the workload's pods that are not being deleted.
 func (s *Set) Pods() Pods {
 	list, err := s.t.Client.CoreV1().Pods(s.t.NS).List(s.t.Ctx, metav1.ListOptions{LabelSelector: "app=" + s.Name})
 	s.t.Must(err)

@@ -23,7 +23,7 @@ func recreate(t *Test) {
 	after := set.Recreate()
 	t.Kept(before, after)
 	t.LeasesAre(n, "Bound", 2*families(t))
-	t.Step("both are back; echoserver-1 asks echoserver-0 for an echo")
+	t.Step("both run again; echoserver-1 sends a request to echoserver-0")
 	t.Answers(n, after["echoserver-1"], after["echoserver-0"])
 }
 
@@ -44,34 +44,34 @@ func scaleToZero(t *Test) {
 	t.Step("scaled to 0")
 	set.Scale(0)
 	t.LeasesAre(n, "Held", 3*families(t))
-	t.Step("four others come")
-	t.strangers("others", n, 4, before)
+	t.Step("four other pods start")
+	t.otherPods("others", n, 4, before)
 	t.Step("scaled back to 3")
 	set.Scale(3)
 	t.Kept(before, set.Ready())
 }
 
-// strangers starts pods without a window and ends the scenario if one gets an address that is kept.
-func (t *Test) strangers(name string, n *cluster.Node, count int, kept Pods) *Set {
+// otherPods starts pods without a window and ends the scenario if one gets an address of kept.
+func (t *Test) otherPods(name string, n *cluster.Node, count int, kept Pods) *Set {
 	d := t.Deployment(name, n, count)
-	t.notTheirs(d.Ready(), kept)
+	t.haveOtherAddresses(d.Ready(), kept)
 	return d
 }
 
-func (t *Test) notTheirs(strangers, kept Pods) {
+func (t *Test) haveOtherAddresses(others, kept Pods) {
 	owner := map[string]string{}
 	for name, p := range kept {
 		owner[addresses(p)] = name
 	}
-	for name, p := range strangers {
+	for name, p := range others {
 		if whose, ok := owner[addresses(p)]; ok {
-			t.Lostf("%s got %s, which is kept for %s", name, addresses(p), whose)
+			t.Lostf("%s got %s, which is held for %s", name, addresses(p), whose)
 		}
 	}
 }
 
-// five is a node's own network with room for five pods. No two nodes have the same addresses: there
-// may be such a network on each at a time.
+// five returns a network of a node with five addresses. Each node has others, because each may have
+// such a network at the same time.
 func five(name, plugin string, n *cluster.Node) cluster.Network {
 	subnet := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 250, byte(n.Index), 0}), 29)
 	return cluster.Network{Name: name, Type: plugin, Subnets: []netip.Prefix{subnet}}
@@ -81,16 +81,16 @@ func windowPassed(t *Test) {
 	const window = 30 * time.Second
 	n := t.Node(2)
 	t.Networks(n, five(t.NS, "bridge", n))
-	t.Step("an echoserver with a window of %v starts on %s, where five addresses are to be had", window, n.Name)
+	t.Step("an echoserver with a window of %v starts on %s, with five addresses", window, n.Name)
 	set := t.Echoserver("echoserver", n, 1, KeptFor(window.String()))
 	before := set.Ready()
-	t.Step("scaled to 0; five others want an address")
+	t.Step("scaled to 0; five other pods start")
 	deleted := time.Now()
 	set.Scale(0)
 	gone := time.Now()
 	others := t.Deployment("others", n, 5)
 	for time.Since(deleted) < window-2*time.Second {
-		t.notTheirs(others.Pods(), before)
+		t.haveOtherAddresses(others.Pods(), before)
 		t.Sleep(time.Second)
 	}
 	running := 0
@@ -100,14 +100,14 @@ func windowPassed(t *Test) {
 		}
 	}
 	if running != 4 {
-		t.Fatalf("%d of the others run while one of five addresses is kept, want 4", running)
+		t.Fatalf("%d of the others run while one of five addresses is held, want 4", running)
 	}
-	t.Step("four of them run, %s is kept; the window ends", addresses(before["echoserver-0"]))
+	t.Step("four of them run, %s is held; the window ends", addresses(before["echoserver-0"]))
 	others.Ready()
 	if waited := time.Since(gone); waited < window-2*time.Second {
-		t.Fatalf("the fifth got its address after %v", waited)
+		t.Fatalf("the fifth pod got its address after %v", waited)
 	}
-	t.Step("the fifth has got it")
+	t.Step("the fifth pod has its address")
 }
 
 func noAnnotation(t *Test) {
@@ -122,7 +122,7 @@ func noAnnotation(t *Test) {
 	t.Step("recreated, it has %s after %s", addresses(after["echoserver-0"]), addresses(before["echoserver-0"]))
 }
 
-func churnBeside(t *Test) {
+func churn(t *Test) {
 	rounds := 4
 	if t.Long {
 		rounds = 60
@@ -133,14 +133,14 @@ func churnBeside(t *Test) {
 	before := set.Ready()
 	others := t.Deployment("others", n, 6)
 	for i := range rounds {
-		t.notTheirs(others.Ready(), before)
-		t.Step("round %d: everybody is deleted", i+1)
+		t.haveOtherAddresses(others.Ready(), before)
+		t.Step("round %d: all pods are deleted", i+1)
 		old := others.Pods()
 		set.Delete(before)
 		others.Delete(old)
 		after := set.ReadyBut(before)
 		t.Kept(before, after)
-		t.notTheirs(others.ReadyBut(old), before)
+		t.haveOtherAddresses(others.ReadyBut(old), before)
 		before = after
 	}
 }
@@ -170,7 +170,7 @@ func families(t *Test) int {
 	return 1
 }
 
-// Answers has one pod of a node ask another for an echo.
+// Answers sends a request from one pod of a node to another and waits for the response.
 func (t *Test) Answers(n *cluster.Node, from, to corev1.Pod) {
 	ns := t.Sandbox(n, from).NetNS
 	for _, ip := range to.Status.PodIPs {
@@ -180,7 +180,7 @@ func (t *Test) Answers(n *cluster.Node, from, to corev1.Pod) {
 	}
 }
 
-// get talks over one connection that is made in the calling thread.
+// get sends one request over a connection that the calling thread opens.
 func get(addr string) error {
 	conn, err := net.DialTimeout("tcp", addr, time.Second)
 	if err != nil {

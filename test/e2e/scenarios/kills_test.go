@@ -15,15 +15,15 @@ import (
 	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
 
-// accidents kills at random what may die on a node. Whoever lives keeps its address, in its
-// namespace and in the store, also a pod of whose network namespace nobody can see the address.
-func accidents(t *Test) {
+// kills kills random processes of a node. Running pods keep their addresses, in their namespaces
+// and in the store, also one whose address is not on its interface any more.
+func kills(t *Test) {
 	rounds := 6
 	if t.Long {
 		rounds = 100
 	}
 	n := t.Node(1)
-	t.Step("three echoservers start on %s, three without a window, and one that takes its address out of its namespace",
+	t.Step("three echoservers start on %s, three without a window, and one whose address is removed from its interface",
 		n.Name)
 	set := t.Echoserver("echoserver", n, 3)
 	plain := t.Echoserver("plain", n, 3, KeptFor(""))
@@ -40,21 +40,21 @@ func accidents(t *Test) {
 	names := slices.Sorted(maps.Keys(kept))
 	for range rounds {
 		victim := kept[names[dice.IntN(len(names))]]
-		kill := killers[dice.IntN(len(killers))]
+		kill := killActions[dice.IntN(len(killActions))]
 		kill.do(t, n, victim)
 		t.settled(n, kept)
-		t.heldBy(n, addresses(hidden.Ready()["hidden-0"]), inside.ID)
+		t.leasedTo(n, addresses(hidden.Ready()["hidden-0"]), inside.ID)
 		t.Step("%s: all seven have their addresses", strings.ReplaceAll(kill.name, "POD", victim.Name))
 	}
 	for _, e := range t.History(n) {
 		if e.Pod == "hidden-0" && e.Event != "Bound" {
-			t.Fatalf("the pod whose address cannot be seen was touched: %+v", e)
+			t.Fatalf("the lease of the pod without an address on its interface changed: %+v", e)
 		}
 	}
 }
 
-// killers are the accidents. None of them removes a pod.
-var killers = []struct {
+// killActions do not delete pods.
+var killActions = []struct {
 	name string
 	do   func(t *Test, n *cluster.Node, pod corev1.Pod)
 }{
@@ -76,7 +76,7 @@ var killers = []struct {
 	}},
 	{"the agent is killed", func(t *Test, n *cluster.Node, _ corev1.Pod) {
 		agent := t.Agent(n)
-		// killed before, it may have to wait as whoever fails often
+		// after earlier kills, the kubelet may delay its restart
 		t.Eventually(6*time.Minute, "the agent runs", func() error {
 			if len(t.runningContainers(n, agent)) == 0 {
 				return errors.New("it has no container")
@@ -93,8 +93,8 @@ func (t *Test) killContainers(n *cluster.Node, pod corev1.Pod) {
 	}
 }
 
-// killPID kills a process of a node and waits until it is gone: what still dies would pass for what
-// has been started again.
+// killPID kills a process of a node and waits until it is gone, so that it is not taken for its
+// successor.
 func (t *Test) killPID(n *cluster.Node, pid string) {
 	_, err := n.Machine().Run(t.Ctx, "kill", "-9", pid)
 	t.Must(err)
@@ -106,8 +106,8 @@ func (t *Test) killPID(n *cluster.Node, pid string) {
 	})
 }
 
-// settled waits until each pod runs in a sandbox that the node's store knows, and ends the scenario
-// if one has another address than it had.
+// settled waits until each pod runs in a sandbox that is in the node's store, and ends the scenario
+// if one has another address than before.
 func (t *Test) settled(n *cluster.Node, kept Pods) {
 	lost := ""
 	t.Eventually(90*time.Second, "all pods run again", func() error {

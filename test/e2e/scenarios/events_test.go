@@ -15,38 +15,37 @@ import (
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 )
 
-// told: in a network with five addresses and a short longest window, everything that an event is
-// for happens.
-func told(t *Test) {
+// eventsReported produces every event, in a network with five addresses and a short maximum window.
+func eventsReported(t *Test) {
 	const longest = 5 * time.Second
 	n := t.Node(3)
 	network := five(t.NS, "bridge", n)
 	network.IPAM = map[string]any{"maxWindow": longest.String()}
 	t.Networks(n, network)
-	t.Step("an echoserver with a window of 10 min starts on %s, where %s are the most", n.Name, longest)
+	t.Step("an echoserver with a window of 10 min starts on %s, where the maximum is %s", n.Name, longest)
 	set := t.Echoserver("echoserver", n, 1)
 	before := set.Ready()["echoserver-0"]
-	t.Step("%s", t.SaidOf(before, "ReservationLimited", "10m0s", "cut to", longest.String()))
+	t.Step("%s", t.EventOf(before, "ReservationLimited", "10m0s", "cut to", longest.String()))
 	set.Scale(0)
-	// Not before it is collected: a pod that is expected back by then has the hold put off.
+	// Until the hold is collected, because a new pod defers its end.
 	t.Eventually(longest+10*time.Second, "its window ends", func() error {
 		for _, e := range t.History(n) {
 			if e.Event == "Expired" && e.Pod == before.Name {
 				return nil
 			}
 		}
-		return errors.New("the journal does not say so")
+		return errors.New("the journal has no such entry")
 	})
 	after := scaledTo(set, 1)["echoserver-0"]
-	t.Step("%s", t.SaidOf(after, "AddressChanged", addresses(after)+" instead of "+addresses(before),
+	t.Step("%s", t.EventOf(after, "AddressChanged", addresses(after)+" instead of "+addresses(before),
 		"its window ended"))
 
-	t.Step("a ReplicaSet's and a Job's pods take the other four addresses; they ask for a window, and their names " +
-		"never come back")
+	t.Step("the pods of a ReplicaSet and a Job take the other four addresses; they have a window, but their names " +
+		"are not used again")
 	others := t.Deployment("others", n, 3, KeptFor("10"))
 	t.job("job", n)
 	pods := merge(others.Ready(), (&Set{t, "job", n, 1}).Ready())
-	t.Eventually(soon, "nothing is kept for them", func() error {
+	t.Eventually(soon, "their leases have no window", func() error {
 		leases, _ := t.Leases(n)
 		for _, l := range leases {
 			if _, is := pods[l.Pod]; is && l.Window != "" {
@@ -55,8 +54,8 @@ func told(t *Test) {
 		}
 		return nil
 	})
-	t.Truth(n, soon, "five addresses are in use")
-	t.Eventually(30*time.Second, "the last of them says that the pool is low", func() error {
+	t.InSync(n, soon, "five addresses are in use")
+	t.Eventually(30*time.Second, "one of them has the event AddressPoolLow", func() error {
 		for _, p := range pods {
 			for _, text := range t.Events(string(p.UID), "AddressPoolLow") {
 				t.Step("%s", text)
@@ -66,7 +65,7 @@ func told(t *Test) {
 		return errors.New("none does")
 	})
 
-	t.Step("the plugins' folder is another user's, as some installers leave it: the plugin is installed nevertheless")
+	t.Step("the directory of the plugins belongs to another user, as with some installers: the plugin is installed")
 	dir, plugin := n.Disk("/opt/cni/bin"), n.Disk("/opt/cni/bin/leasehold")
 	t.Must(os.Chown(dir, 1000, 1000))
 	t.Cleanup(func() { t.Must(os.Chown(dir, 0, 0)) })
@@ -79,7 +78,7 @@ func told(t *Test) {
 	}
 }
 
-// job creates a Job whose pod runs for ever.
+// job creates a Job whose pod runs forever.
 func (t *Test) job(name string, n *cluster.Node) {
 	template := t.echoserver(name, n, 1).Spec.Template
 	template.Spec.RestartPolicy = corev1.RestartPolicyNever
@@ -89,16 +88,16 @@ func (t *Test) job(name string, n *cluster.Node) {
 	t.Cleanup(t.Clear)
 }
 
-// staticPods is where a kubelet looks for the manifests of pods that no API server has given it.
+// staticPods is the kubelet's directory of the manifests of static pods.
 const staticPods = "/etc/kubernetes/manifests"
 
-// staticPod has a pod whose object in the API has another UID than the runtime knows.
+// staticPod checks a pod whose object in the API has another UID than the runtime uses.
 func staticPod(t *Test) {
 	n := t.Node(3)
 	file := n.Root() + staticPods + "/" + t.NS + ".yaml"
 	name := "static-" + n.Name
 	put := func(generation int) corev1.Pod {
-		tmp := n.Root() + staticPods + "/." + t.NS // the kubelet passes over what begins with a dot
+		tmp := n.Root() + staticPods + "/." + t.NS // the kubelet ignores names that begin with a dot
 		t.Must(os.WriteFile(tmp, fmt.Appendf(nil, staticManifest, t.NS, generation), 0o600))
 		t.Must(os.Rename(tmp, file))
 		return t.mirror(name, generation)
@@ -117,11 +116,11 @@ func staticPod(t *Test) {
 	t.Step("its sandbox is %s's, its object is %s; the annotation is changed", hash, before.UID)
 	t.Kubectl("annotate", "--overwrite", "pod", name, Window+"=1h")
 	t.windowBecomes(n, "1h0m0s")
-	t.Step("its manifest changes: another pod takes its place")
+	t.Step("its manifest changes: another pod replaces it")
 	after := put(2)
 	t.Kept(Pods{name: before}, Pods{name: after})
-	t.Truth(n, soon, "it is back")
-	t.Step("%s", t.SaidOf(after, "AddressKept", addresses(after)))
+	t.InSync(n, soon, "the pod is replaced")
+	t.Step("%s", t.EventOf(after, "AddressKept", addresses(after)))
 }
 
 const staticManifest = `apiVersion: v1
@@ -140,8 +139,8 @@ spec:
     imagePullPolicy: Never
 `
 
-// mirror waits until the object that stands for a static pod is Ready in a generation, and the
-// agent has said so.
+// mirror waits until the mirror pod of a static pod is Ready in a generation, and its reservation
+// is published.
 func (t *Test) mirror(name string, generation int) corev1.Pod {
 	var found corev1.Pod
 	t.Eventually(time.Minute, name+" is Ready", func() error {
@@ -168,8 +167,8 @@ func (t *Test) mirror(name string, generation int) corev1.Pod {
 	return found
 }
 
-// rights: who may see a namespace sees its reservations, and its administrators may give addresses
-// up.
+// rights checks that those who may read a namespace may read its reservations, and that its
+// administrators may release addresses.
 func (t *Test) rights() {
 	for role, want := range map[string]string{"view": "yes yes no no no", "edit": "yes yes no no no",
 		"admin": "yes yes yes no no"} {

@@ -180,7 +180,7 @@ func (t *Test) NodeWith(containerd string) *cluster.Node {
 	return nil
 }
 
-// Networks gives a node other networks for the length of the scenario.
+// Networks configures other networks on a node until the scenario ends.
 func (t *Test) Networks(n *cluster.Node, networks ...cluster.Network) {
 	t.Must(n.SetNetworks(networks...))
 	t.Cleanup(func() {
@@ -232,7 +232,7 @@ func (t *Test) Clear() {
 	if !t.Cluster.Retains() {
 		return
 	}
-	t.Eventually(30*time.Second, "nothing is leaked", func() error {
+	t.Eventually(30*time.Second, "no address is leaked", func() error {
 		for _, name := range t.nodes {
 			leases, _ := t.Leases(t.Cluster.Node(name))
 			for _, l := range leases {
@@ -245,7 +245,7 @@ func (t *Test) Clear() {
 	})
 }
 
-// CheckStores has every node prove that its store is sound.
+// CheckStores checks the store of every node.
 func (t *Test) CheckStores() {
 	if !t.Cluster.Retains() {
 		return
@@ -279,8 +279,8 @@ func (t *Test) sandboxes(n *cluster.Node) []inspect.Sandbox {
 	return sandboxes
 }
 
-// Leases reads what a node's store holds for the scenario's pods. host-local has no store to read:
-// the answer is false.
+// Leases reads the leases of the scenario's pods from a node's store. It reports false for
+// host-local, which has no store.
 func (t *Test) Leases(n *cluster.Node) ([]inspect.Lease, bool) {
 	if !t.Cluster.Retains() {
 		return nil, false
@@ -290,7 +290,7 @@ func (t *Test) Leases(n *cluster.Node) ([]inspect.Lease, bool) {
 	return slices.DeleteFunc(all, func(l inspect.Lease) bool { return l.Namespace != t.NS }), true
 }
 
-// History reads what a node's journal says of the scenario's pods, the oldest entry first.
+// History reads the entries of the scenario's pods from a node's journal, the oldest first.
 func (t *Test) History(n *cluster.Node) []inspect.Entry {
 	all, err := inspect.History(t.Ctx, n.Machine(), t.Cluster.Leasectl())
 	t.Must(err)
@@ -298,8 +298,8 @@ func (t *Test) History(n *cluster.Node) []inspect.Entry {
 }
 
 // LeasesAre checks that the store of a node has exactly one lease per pod interface and family, all
-// in one state. Soft holds do not count: they keep an address from being given away too soon, and
-// for nobody else. With names of pods, the leases of others do not count either.
+// in one state. Soft holds do not count. With names of pods, the leases of other pods do not count
+// either.
 func (t *Test) LeasesAre(n *cluster.Node, state string, count int, pods ...string) {
 	leases, ok := t.Leases(n)
 	if !ok {
@@ -364,9 +364,9 @@ func (t *Test) Events(uid, reason string) []string {
 	return texts
 }
 
-// SaidOf waits until a pod has an event of a reason whose message has all these words, and returns
-// the message.
-func (t *Test) SaidOf(pod corev1.Pod, reason string, words ...string) string {
+// EventOf waits until a pod has an event with a reason whose message has all these words, and
+// returns the message.
+func (t *Test) EventOf(pod corev1.Pod, reason string, words ...string) string {
 	var found string
 	t.Eventually(30*time.Second, fmt.Sprintf("event %s of %s with %q", reason, pod.Name, words), func() error {
 		texts := t.Events(string(pod.UID), reason)
@@ -381,7 +381,7 @@ func (t *Test) SaidOf(pod corev1.Pod, reason string, words ...string) string {
 	return found
 }
 
-// WaitNode waits until a node is Ready and has said so since a moment.
+// WaitNode waits until a node is Ready and its kubelet has reported after since.
 func (t *Test) WaitNode(n *cluster.Node, since time.Time) {
 	t.Eventually(90*time.Second, n.Name+" is Ready", func() error {
 		lease, err := t.Client.CoordinationV1().Leases("kube-node-lease").Get(t.Ctx, n.Name, metav1.GetOptions{})
