@@ -22,7 +22,7 @@ test-race: ## the unit tests under the race detector (needs a C compiler)
 bench: ## time, size, first connects, the agent's locks and memory, against upstream host-local (RUN=<regexp>: calls, connect, collect, idle, looks; FLAGS=-quick)
 	@scripts/bench $(FLAGS)
 
-bench-pin: ## recreated pods against every score, on simulated nodes (FLAGS=-short: a minute; SCALE=1: a crowd)
+bench-pin: ## recreated pods against every score, on simulated nodes (FLAGS=-short: a minute; SCALE=1: the cost in a large cluster)
 	@scripts/bench-pin $(FLAGS)
 
 pin-faults: ## the pin while API server, scheduler, RBAC, policies, watches or managers fail (RUN=<regexp>; FLAGS=-short)

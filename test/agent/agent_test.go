@@ -20,11 +20,11 @@ func TestMain(m *testing.M) { lab.Main(m) }
 
 // A view is a way to start the agent: it determines what the agent sees of the machine.
 type view struct {
-	name  string
-	blind bool
-	flags uintptr // of clone(2)
-	setup string  // shell command to run in the agent's namespaces before it
-	args  []string
+	name   string
+	noView bool
+	flags  uintptr // of clone(2)
+	setup  string  // shell command to run in the agent's namespaces before it
+	args   []string
 }
 
 var views = []view{
@@ -34,11 +34,11 @@ var views = []view{
 		setup: "mount -t tmpfs none /run/netns", args: []string{"--host-root=/proc/1/root"},
 	},
 	{
-		name: "in a container without hostPID", blind: true, flags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID,
+		name: "in a container without hostPID", noView: true, flags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID,
 		setup: "mount -t proc none /proc",
 	},
 	{
-		name: "in a container without the machine's mounts", blind: true, flags: syscall.CLONE_NEWNS,
+		name: "in a container without the machine's mounts", noView: true, flags: syscall.CLONE_NEWNS,
 		setup: "mount -t tmpfs none /run/netns",
 	},
 }

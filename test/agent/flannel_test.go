@@ -9,10 +9,10 @@ import (
 	"github.com/leasehold-cni/leasehold/test/lab"
 )
 
-// TestFlannelForgets: flannel's DEL removes its scratch file even if its IPAM plugin fails, and a
-// repeated DEL without that file does not call the IPAM plugin at all. The agent has to release the
-// address.
-func TestFlannelForgets(t *testing.T) {
+// TestFlannelLosesADel verifies that the agent releases the address if flannel's IPAM plugin fails:
+// flannel's DEL removes its scratch file nevertheless, and a repeated DEL without that file does
+// not call the IPAM plugin.
+func TestFlannelLosesADel(t *testing.T) {
 	node := lab.NewNode(t)
 	net := node.Network("cbr0", "0.3.1", node.Flannel(node.IPAM(), "10.9.0.0/24", ""))
 	living := node.Sandbox(lab.NewPod("ns", "living", "10"))

@@ -14,9 +14,8 @@ import (
 	"github.com/leasehold-cni/leasehold/test/lab"
 )
 
-// TestReboot: after a reboot the runtime calls no DEL for former sandboxes and, if no pods start,
-// no ADD, which would release their leases. The agent has to do it, but not before it is certain
-// that the boot id is that of the node.
+// TestReboot verifies that the agent releases the leases of former sandboxes after a reboot, when
+// the runtime calls no DEL and perhaps no ADD, but not before it is certain of the node's boot id.
 func TestReboot(t *testing.T) {
 	node := lab.NewNode(t)
 	net := node.Network("net", "1.0.0", node.Bridge(node.IPAM("10.3.0.0/24")))

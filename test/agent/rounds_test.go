@@ -36,7 +36,7 @@ func TestRounds(t *testing.T) {
 		v := views[c.Intn(len(views))]
 		c.history = append(c.history, fmt.Sprintf("round %d, an agent %s", round, v.name))
 		var early *daemon
-		if !v.blind && c.Intn(3) == 0 {
+		if !v.noView && c.Intn(3) == 0 {
 			early = begin(t, c.node, v) // it runs during the actions
 		}
 		for range 1 + c.Intn(6) {
@@ -45,8 +45,8 @@ func TestRounds(t *testing.T) {
 		if early != nil {
 			early.end()
 		}
-		if v.blind {
-			c.blindRound(v)
+		if v.noView {
+			c.roundWithoutView(v)
 		} else {
 			c.round(v)
 		}
@@ -128,7 +128,7 @@ func (c *pods) act() {
 		c.node.Clock += time.Duration(c.Intn(240)) * time.Second
 		c.say("the clock is %v ahead", c.node.Clock)
 	default:
-		c.comeBack()
+		c.recreate()
 	}
 }
 
@@ -138,8 +138,8 @@ func (c *pods) start(how string) {
 	c.startPod(lab.NewPod("ns", fmt.Sprintf("pod-%d", c.made), window), how)
 }
 
-// comeBack recreates a pod that has vanished or was stopped.
-func (c *pods) comeBack() {
+// recreate recreates a pod that has vanished or was stopped.
+func (c *pods) recreate() {
 	if len(c.gone) == 0 {
 		return
 	}
@@ -345,8 +345,9 @@ func (c *pods) unreleased(d *daemon) string {
 	return ""
 }
 
-// blindRound runs an agent that does not see the machine, which must change nothing and log that.
-func (c *pods) blindRound(v view) {
+// roundWithoutView runs an agent that does not see the machine, which must change nothing and log
+// that.
+func (c *pods) roundWithoutView(v view) {
 	c.t.Helper()
 	list := func() []lab.Lease {
 		leases := c.node.Leases("--all")

@@ -213,7 +213,7 @@ func (c *contender) work(meanwhile func()) []time.Duration {
 const rest = 12 * time.Second
 
 // idle measures an idle agent with 250 leases: without an API server, otherwise as in the
-// DaemonSet. The DaemonSet's agent is measured in a cluster (test/e2e, scenario storm).
+// DaemonSet. The DaemonSet's agent is measured in a cluster (test/e2e, scenario many-pods).
 func (b *bench) idle() {
 	b.node = lab.NewNode(b)
 	b.sandbox = b.node.Sandbox(lab.NewPod("default", "bench", "10"))
@@ -242,7 +242,7 @@ func (b *bench) idle() {
 	fmt.Fprintf(w, "resident memory, MiB\t%.1f (at most %.1f)\t<= 40\t%s\n", resident, peak, yes[resident <= 40])
 	fmt.Fprintf(w, "CPU, %% of a core\t%.3f\t<= 0.2\t%s\n", share*100, yes[share*100 <= 0.2])
 	w.Flush()
-	fmt.Println("\nwithout an API server, but scraped and probed; `make e2e RUN=storm` measures the DaemonSet's agent")
+	fmt.Println("\nwithout an API server, with scrapes and probes; `make e2e RUN=many-pods` measures the DaemonSet's")
 }
 
 // visit sends the requests of a kubelet and a Prometheus to the agent until stop is called.

@@ -3,13 +3,13 @@
 // and none is lost after its result was printed.
 //
 //	crash_test.go    every file-system call fails, or the process is killed at it
-//	storm_test.go    calls of concurrent workers are killed at random
+//	kills_test.go    calls of concurrent workers are killed at random
 //	states_test.go   every state that a power cut may leave
 //	damage_test.go   corrupted, truncated and foreign files
 //	full_test.go     disks that are full or read-only
 //	wipe_test.go     directories that are removed while pods run
 //	migrate_test.go  upstream's host-local before, after and in between
-//	odds_test.go     clock steps, newer records, removed lock files, callers that have ended
+//	misc_test.go     clock steps, newer records, removed lock files, callers that have ended
 package crash_test
 
 import (

@@ -15,7 +15,7 @@ import (
 
 // damagedNode is a node with a populated store, which is damaged repeatedly.
 type damagedNode struct {
-	*crowd
+	*testNode
 	rng        *rand.Rand
 	disk       disk
 	file       string                  // the path of the store
@@ -30,7 +30,7 @@ type damagedNode struct {
 func newDamagedNode(t *testing.T, mirror bool) *damagedNode {
 	away, up := howMany(15, 100), howMany(40, 200)
 	p := &damagedNode{
-		crowd: newCrowd(t, away+up+howMany(20, 40), lab.Conf{"mirror": mirror}), rng: newRand(t),
+		testNode: newTestNode(t, away+up+howMany(20, 40), lab.Conf{"mirror": mirror}), rng: newRand(t),
 		held: map[string]string{}, known: map[string]string{},
 	}
 	onTmpfs(t, p.node.StateDir(), 2<<30) // after a panic bbolt keeps the file mapped
@@ -77,12 +77,12 @@ func (p *damagedNode) add(sandbox *lab.Sandbox) lab.Reply {
 	return p.track(sandbox, "ADD", func() lab.Reply { return p.inside(sandbox.IPAMCall(p.net, "ADD")) })
 }
 
-// lay restores the files of the node, with other contents of the store.
-func (p *damagedNode) lay(store contents) {
+// restore restores the files of the node, with other contents of the store.
+func (p *damagedNode) restore(store contents) {
 	p.Helper()
 	d := p.disk.clone()
 	d.files[d.names[p.file]] = store
-	if err := d.lay(p.node.StateDir(), p.node.NetworksDir()); err != nil {
+	if err := d.restore(p.node.StateDir(), p.node.NetworksDir()); err != nil {
 		p.Fatal(err)
 	}
 	p.owner = map[string]*lab.Sandbox{}
@@ -116,7 +116,7 @@ const (
 // assignRest calls ADD with the damaged store and then assigns the rest of the pool. It returns the
 // addresses that were assigned although they are bound or held. The first call runs the binary,
 // because a fault may end the process.
-func (p *damagedNode) assignRest() (what outcome, double []string) {
+func (p *damagedNode) assignRest() (what outcome, reassigned []string) {
 	p.Helper()
 	before, ok := p.leases()
 	reply := p.binary(p.newPod(0))
@@ -135,12 +135,12 @@ func (p *damagedNode) assignRest() (what outcome, double []string) {
 	for i := 1; reply.Exit == 0; i++ {
 		for _, addr := range addressesOf(reply) {
 			if p.known[addr] != "" {
-				double = append(double, addr+" of "+p.known[addr])
+				reassigned = append(reassigned, addr+" of "+p.known[addr])
 			}
 		}
 		reply = p.add(p.newPod(i))
 	}
-	return what, double
+	return what, reassigned
 }
 
 // binary calls ADD with the real binary, with a timeout of 15 s.
@@ -219,11 +219,12 @@ func TestDamagedPages(t *testing.T) {
 	counts := map[outcome]int{}
 	for at := range p.used() {
 		for _, r := range p.someDamage() {
-			p.lay(p.damaged(at, r))
-			what, double := p.assignRest()
+			p.restore(p.damaged(at, r))
+			what, reassigned := p.assignRest()
 			counts[what]++
-			if what == refused && !strings.Contains(double[0], "newer version") || what != refused && len(double) > 0 {
-				t.Errorf("page %d of %d, %s: %s, %v", at, p.used(), r.name, what, double)
+			newer := what == refused && strings.Contains(reassigned[0], "newer version")
+			if !newer && len(reassigned) > 0 {
+				t.Errorf("page %d of %d, %s: %s, %v", at, p.used(), r.name, what, reassigned)
 			}
 			if t.Failed() {
 				t.FailNow()
@@ -254,15 +255,15 @@ func TestDamagedPagesUnmirrored(t *testing.T) {
 	twice := 0
 	for at := int64(0); at < p.used(); at += int64(howMany(3, 1)) {
 		for _, r := range p.someDamage() {
-			p.lay(p.damaged(at, r))
+			p.restore(p.damaged(at, r))
 			p.owner = map[string]*lab.Sandbox{} // duplicates are counted below
-			what, double := p.assignRest()
+			what, reassigned := p.assignRest()
 			counts[what]++
-			if what != refused && len(double) > 0 {
+			if what != refused && len(reassigned) > 0 {
 				if twice++; what != detected {
-					t.Errorf("page %d, %s: %s, and assigned again: %v", at, r.name, what, double)
+					t.Errorf("page %d, %s: %s, and assigned again: %v", at, r.name, what, reassigned)
 				}
-				t.Logf("page %d, %s: %s, and assigned again: %v", at, r.name, what, double)
+				t.Logf("page %d, %s: %s, and assigned again: %v", at, r.name, what, reassigned)
 			}
 		}
 	}
@@ -290,16 +291,16 @@ func TestCutOff(t *testing.T) {
 				d.do(change{kind: "page", file: id, at: at, data: string(garbage(p.rng, page))}, page)
 			}
 		}
-		p.lay(d.files[id])
+		p.restore(d.files[id])
 		if i%5 == 3 {
 			os.RemoveAll(p.node.RunDir()) // nothing shows that there was a store
 		}
 		start := time.Now()
-		what, double := p.assignRest()
+		what, reassigned := p.assignRest()
 		slowest = max(slowest, time.Since(start))
 		counts[what]++
-		if what == refused || len(double) > 0 {
-			t.Fatalf("truncated to %d: %s, %v", length, what, double)
+		if what == refused || len(reassigned) > 0 {
+			t.Fatalf("truncated to %d: %s, %v", length, what, reassigned)
 		}
 	}
 	t.Logf("truncated: %d lengths: %v; no address twice; recovering and filling the pool took at most %s",
@@ -318,7 +319,7 @@ func TestLossWithoutSource(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p.lay(lost)
+			p.restore(lost)
 			if err := os.RemoveAll(filepath.Join(p.node.NetworksDir(), "net")); err != nil {
 				t.Fatal(err)
 			}
@@ -361,7 +362,7 @@ func TestNewerFormat(t *testing.T) {
 	if changed == 0 {
 		t.Fatal("the format was not found in the store's file")
 	}
-	p.lay(d.files[id])
+	p.restore(d.files[id])
 	reply := p.call(p.newPod(0), "ADD")
 	if reply.Err == nil || reply.Err.Code != 11 ||
 		!strings.Contains(reply.Err.Error(), "format 2") || !strings.Contains(reply.Err.Error(), "1") {

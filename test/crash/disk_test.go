@@ -83,8 +83,8 @@ func (d disk) do(c change, torn int) {
 	d.files[c.file] = f
 }
 
-// lay replaces the contents of the directories with the files of the disk.
-func (d disk) lay(dirs ...string) error {
+// restore replaces the contents of the directories with the files of the disk.
+func (d disk) restore(dirs ...string) error {
 	for _, dir := range dirs {
 		entries, err := os.ReadDir(dir)
 		if err != nil && !os.IsNotExist(err) {

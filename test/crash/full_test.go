@@ -25,7 +25,7 @@ func TestDiskFull(t *testing.T) {
 		"of host-local's files":                 {(*lab.Node).NetworksDir, 256 << 10},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := newCrowd(t, 12, nil)
+			c := newTestNode(t, 12, nil)
 			rng := newRand(t)
 			dir := disk.of(c.node)
 			onTmpfs(t, dir, disk.bytes)
@@ -89,7 +89,7 @@ func TestDiskFull(t *testing.T) {
 // TestIncompleteDirectoryIsNoSource verifies that host-local's directory is not taken for complete
 // if one of its files could not be written on a full disk, and the store is lost afterwards.
 func TestIncompleteDirectoryIsNoSource(t *testing.T) {
-	c := newCrowd(t, 12, nil)
+	c := newTestNode(t, 12, nil)
 	onTmpfs(t, c.node.NetworksDir(), 256<<10)
 	c.start(lab.NewPod("default", "db-0", "10"))
 	full := filepath.Join(c.node.NetworksDir(), "ballast")
@@ -130,7 +130,7 @@ func fill(t *testing.T, dir string, rng *rand.Rand) (free func()) {
 }
 
 // checkReleased checks that the DEL of a container is in the store after the next call.
-func (c *crowd) checkReleased(sandbox *lab.Sandbox) {
+func (c *testNode) checkReleased(sandbox *lab.Sandbox) {
 	c.Helper()
 	other := c.node.Sandbox(lab.NewPod("default", "another", ""))
 	c.mustAdd(other)
@@ -145,7 +145,7 @@ func (c *crowd) checkReleased(sandbox *lab.Sandbox) {
 // TestReadOnly verifies that ADD fails on a read-only disk, and that a DEL takes effect when the
 // disk is writable again.
 func TestReadOnly(t *testing.T) {
-	c := newCrowd(t, 8, nil)
+	c := newTestNode(t, 8, nil)
 	onTmpfs(t, c.node.StateDir(), 8<<20)
 	onTmpfs(t, c.node.NetworksDir(), 8<<20)
 	readOnly := func(dir string, on uintptr) {

@@ -13,17 +13,17 @@ import (
 // TestMigration switches a node between upstream's host-local and leasehold repeatedly, while pods
 // run on the bridge and flannel plugins.
 func TestMigration(t *testing.T) {
-	for name, conf := range map[string]func(c *crowd, ipam lab.Conf) lab.Conf{
-		"bridge": func(c *crowd, ipam lab.Conf) lab.Conf { return c.node.Bridge(ipam) },
+	for name, conf := range map[string]func(c *testNode, ipam lab.Conf) lab.Conf{
+		"bridge": func(c *testNode, ipam lab.Conf) lab.Conf { return c.node.Bridge(ipam) },
 		// flannel's DEL calls the IPAM plugin of the ADD with the configuration of the ADD
 		// (docs/facts.md, "flannel's DEL reads only its scratch file").
-		"flannel": func(c *crowd, ipam lab.Conf) lab.Conf {
+		"flannel": func(c *testNode, ipam lab.Conf) lab.Conf {
 			return c.node.Flannel(lab.With(ipam, lab.Conf{"ranges": nil}), strings.Replace(c.subnet, "/16", "/24", 1),
 				"")
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := newCrowd(t, 60, nil)
+			c := newTestNode(t, 60, nil)
 			main := conf(c, c.net.Main["ipam"].(lab.Conf))
 			c.net = c.node.Network("net", "0.4.0", main)
 			leasehold := c.net
@@ -81,7 +81,7 @@ func TestMigration(t *testing.T) {
 }
 
 // checkAdopted checks that the store has the addresses of a pod that host-local assigned.
-func (c *crowd) checkAdopted(pod string, addrs []string) {
+func (c *testNode) checkAdopted(pod string, addrs []string) {
 	c.Helper()
 	var found []string
 	for _, l := range c.node.Leases("--state", "bound") {
@@ -98,7 +98,7 @@ func (c *crowd) checkAdopted(pod string, addrs []string) {
 func TestMixedCalls(t *testing.T) {
 	const pods = 24
 	rng := newRand(t)
-	c := newCrowd(t, 40, nil)
+	c := newTestNode(t, 40, nil)
 	hostLocal := c.as(lab.Conf{"type": "host-local"})
 	sandboxes, former := make([]*lab.Sandbox, pods), make([]*lab.Sandbox, pods)
 	served := map[string]int{}

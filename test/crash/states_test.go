@@ -24,7 +24,7 @@ import (
 
 // recording is a sequence of calls, the changes that they made to the disk, and their results.
 type recording struct {
-	*crowd
+	*testNode
 	rng        *rand.Rand
 	steps      []step
 	trace      recorder
@@ -46,7 +46,7 @@ type step struct {
 // synced, the last of them torn, and the names of a directory as they were at any time since it was
 // synced.
 func TestCrashStates(t *testing.T) {
-	p := &recording{crowd: newCrowd(t, 8, nil), rng: newRand(t)}
+	p := &recording{testNode: newTestNode(t, 8, nil), rng: newRand(t)}
 	v4 := p.net.Main["ipam"].(lab.Conf)["ranges"].([][]lab.Conf)
 	v6 := []lab.Conf{{"subnet": "fd00:5::/64", "rangeStart": "fd00:5::10", "rangeEnd": "fd00:5::17"}}
 	p.net = p.as(lab.Conf{"ranges": append(v4, v6)}) // two sets, to detect incomplete results
@@ -241,7 +241,7 @@ func (p *recording) withMirror(base disk, mirror []change) (all []disk) {
 // boot boots the node with the disk and checks that every printed result is in the store.
 func (p *recording) boot(d disk, cut int, call func(lab.Call) lab.Reply) {
 	p.Helper()
-	if err := d.lay(p.node.StateDir(), p.node.NetworksDir()); err != nil {
+	if err := d.restore(p.node.StateDir(), p.node.NetworksDir()); err != nil {
 		p.Fatal(err)
 	}
 	p.node.Reboot()
@@ -343,12 +343,12 @@ func (p *recording) checkComplete() {
 	}
 }
 
-func (c *crowd) store() *store.Store {
+func (c *testNode) store() *store.Store {
 	return store.New(store.Dirs{State: c.node.StateDir(), Run: c.node.RunDir()})
 }
 
 // inside makes a call in this process, which is faster than starting the binary.
-func (c *crowd) inside(call lab.Call) lab.Reply {
+func (c *testNode) inside(call lab.Call) lab.Reply {
 	host, err := env.Read(func(name string) string {
 		return map[string]string{
 			env.StateDir: c.node.StateDir(), env.RunDir: c.node.RunDir(),

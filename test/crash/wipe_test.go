@@ -21,7 +21,7 @@ import (
 // leases from the sources that are left.
 func TestWipe(t *testing.T) {
 	const pods, hidden = 50, 5
-	c := newCrowd(t, 100, nil)
+	c := newTestNode(t, 100, nil)
 	rng := newRand(t)
 	var hiddenOnes []*lab.Sandbox
 	for i := range pods {
@@ -85,7 +85,7 @@ func TestWipe(t *testing.T) {
 
 // checkRestored compares the store with the model, by container and, with names, by pod, and checks
 // that host-local's files exist.
-func (c *crowd) checkRestored(after string, names bool) {
+func (c *testNode) checkRestored(after string, names bool) {
 	c.Helper()
 	c.checkStore()
 	bound := map[string]lab.Lease{}
@@ -107,14 +107,14 @@ func (c *crowd) checkRestored(after string, names bool) {
 // TestDelFirst verifies that a DEL as the first call after a loss is a release: the address is
 // held, though only libcni's cache knows the pod.
 func TestDelFirst(t *testing.T) {
-	for name, lose := range map[string]func(c *crowd) error{
-		"the store": func(c *crowd) error { return os.RemoveAll(c.node.StateDir()) },
-		"the store and the mirror": func(c *crowd) error {
+	for name, lose := range map[string]func(c *testNode) error{
+		"the store": func(c *testNode) error { return os.RemoveAll(c.node.StateDir()) },
+		"the store and the mirror": func(c *testNode) error {
 			return errors.Join(os.RemoveAll(c.node.StateDir()), os.RemoveAll(c.node.NetworksDir()))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := newCrowd(t, 10, nil)
+			c := newTestNode(t, 10, nil)
 			c.attach(c.net, lab.NewPod("default", "web", ""))
 			sandbox := c.attach(c.net, lab.NewPod("default", "db-0", "10"))
 			original := c.has(sandbox)

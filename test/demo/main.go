@@ -43,54 +43,54 @@ func run(s *presenter) {
 	window := "10"
 	db := node.Sandbox(lab.NewPod("default", "db-0", window))
 	hostPort := portMapping(s, db)
-	home := s.add(db, net)
+	original := s.add(db, net)
 	web := node.Sandbox(lab.NewPod("default", "web-1", ""))
 	s.add(web, net)
 	s.show()
 	db.Echo()
-	s.answers(web, home, hostPort)
+	s.answers(web, original, hostPort)
 
 	s.step("db-0 is deleted. Its address is held.")
 	old := *db
 	s.check(db.Stop(net))
 	s.show()
-	s.so(strings.Contains(s.leasectl("list"), "Held"), "the list contains a hold")
+	s.verify(strings.Contains(s.leasectl("list"), "Held"), "the list contains a hold")
 
-	s.step("Other pods start and stop. None of them gets %s.", home)
+	s.step("Other pods start and stop. None of them gets %s.", original)
 	for i := range 10 {
-		guest := node.Sandbox(lab.NewPod("default", fmt.Sprintf("guest-%d", i), ""))
-		s.so(s.add(guest, net) != home, "guest-%d has another address", i)
-		s.check(guest.Stop(net))
+		other := node.Sandbox(lab.NewPod("default", fmt.Sprintf("other-%d", i), ""))
+		s.verify(s.add(other, net) != original, "other-%d has another address", i)
+		s.check(other.Stop(net))
 	}
 
-	s.step("The pool is used up. Still no other pod gets %s.", home)
+	s.step("The pool is used up. Still no other pod gets %s.", original)
 	var crowd []*lab.Sandbox
 	for i := range 6 {
-		pod := node.Sandbox(lab.NewPod("default", fmt.Sprintf("crowd-%d", i), ""))
-		s.so(s.add(pod, net) != home, "crowd-%d has another address", i)
+		pod := node.Sandbox(lab.NewPod("default", fmt.Sprintf("fill-%d", i), ""))
+		s.verify(s.add(pod, net) != original, "fill-%d has another address", i)
 		crowd = append(crowd, pod)
 	}
-	_, err := node.Sandbox(lab.NewPod("default", "crowd-6", "")).Add(net)
-	s.so(err != nil && strings.Contains(err.Error(), "no IP addresses available"), "the next ADD fails: %v", err)
-	s.say("  ADD default/crowd-6 fails:\n    %v", err)
+	_, err := node.Sandbox(lab.NewPod("default", "fill-6", "")).Add(net)
+	s.verify(err != nil && strings.Contains(err.Error(), "no IP addresses available"), "the next ADD fails: %v", err)
+	s.say("  ADD default/fill-6 fails:\n    %v", err)
 	s.show()
 
 	s.step("db-0 returns: the same name, another UID, another container, another network namespace.")
 	db = node.Sandbox(lab.NewPod("default", "db-0", window))
 	hostPort = portMapping(s, db)
-	s.so(s.add(db, net) == home, "db-0 has %s again", home)
+	s.verify(s.add(db, net) == original, "db-0 has %s again", original)
 	s.show()
 	db.Echo()
 	s.say("  web-1 and the node have a neighbour entry with the MAC of the old db-0. The agent announces the new one.")
 	began := time.Now()
-	s.answers(web, home, hostPort)
-	s.so(time.Since(began) < 5*time.Second, "it replies at once, not after the neighbour entries have expired (%s)",
+	s.answers(web, original, hostPort)
+	s.verify(time.Since(began) < 5*time.Second, "it replies at once, not after the neighbour entries have expired (%s)",
 		time.Since(began))
 
 	s.step("The runtime repeats the DEL of the old container. It changes nothing.")
 	before := s.leasectl("list")
 	s.check(old.Del(net))
-	s.so(s.leasectl("list") == before, "the list is unchanged")
+	s.verify(s.leasectl("list") == before, "the list is unchanged")
 	s.check(db.Check(net))
 	s.say("  DEL default/db-0 (%.8s): ok; CHECK default/db-0 (%.8s): ok; the list is unchanged", old.ID, db.ID)
 
@@ -102,13 +102,13 @@ func run(s *presenter) {
 	s.show("--state", "held")
 	next := node.Sandbox(lab.NewPod("default", "next-1", ""))
 	_, err = next.Add(net)
-	s.so(err != nil, "the pool is exhausted until then")
+	s.verify(err != nil, "the pool is exhausted until then")
 	s.say("  ADD default/next-1 fails:\n    %v", err)
 	s.check(next.Stop(net))
 	s.say("  ... 3 seconds later ...")
 	time.Sleep(3200 * time.Millisecond)
 	next = node.Sandbox(lab.NewPod("default", "next-1", ""))
-	s.so(s.add(next, net) == jobAddress, "next-1 has the former address of job-0, %s", jobAddress)
+	s.verify(s.add(next, net) == jobAddress, "next-1 has the former address of job-0, %s", jobAddress)
 
 	s.step("Both families, through flannel: the pod comes back with its IPv4 and its IPv6 address.")
 	flannel := node.IPAM()
@@ -119,7 +119,7 @@ func run(s *presenter) {
 	s.check(dual.Stop(cbr0))
 	s.add(node.Sandbox(lab.NewPod("shop", "cart-1", "")), cbr0)
 	dual = node.Sandbox(lab.NewPod("shop", "cart-0", "24h"))
-	s.so(s.add(dual, cbr0) == both, "cart-0 has %s again", both)
+	s.verify(s.add(dual, cbr0) == both, "cart-0 has %s again", both)
 	s.show("--network", "cbr0")
 
 	s.leasectl("check")
@@ -151,14 +151,14 @@ func (s *presenter) step(format string, args ...any) {
 	s.say("\n"+bold("%d. "+format), append([]any{s.steps}, args...)...)
 }
 
-// so ends the demo if a statement is false.
-func (s *presenter) so(ok bool, format string, args ...any) {
+// verify ends the demo if a statement is false.
+func (s *presenter) verify(ok bool, format string, args ...any) {
 	if !ok {
 		s.Fatalf("FAILED: "+format, args...)
 	}
 }
 
-func (s *presenter) check(err error) { s.so(err == nil, "no error (%v)", err) }
+func (s *presenter) check(err error) { s.verify(err == nil, "no error (%v)", err) }
 
 func (s *presenter) leasectl(args ...string) string {
 	out, err := s.node.Leasectl(args...)

@@ -1,17 +1,17 @@
-// Command mutants plants faults of one line in the packages that promises rest on, one at a time,
-// and runs what tests them: a fault that no test notices is a rule that nothing holds.
+// Command mutants runs mutation tests. It plants faults of one line, one at a time, and runs the
+// tests of the package. A fault that no test detects shows a rule without a test.
 //
-// A fault is drawn by a seed: a comparison or a boundary changed, a condition negated or a part of
-// it dropped, a call or a sync skipped, two arguments of one type swapped, a field forgotten, an
-// error ignored, a zero value returned. It is planted with the go command's -overlay, and drawn
-// again if it does not compile. The tests run in a copy of the tree, for a program with a fault may
-// write where it should not. Code that only words messages is left out.
+// Faults are drawn at random with a seed: a changed comparison or boundary, a negated condition or
+// one without a part of it, a skipped call or sync, two swapped arguments of one type, a missing
+// field, an ignored error, a zero value returned. A fault is planted with the go command's
+// -overlay; one that does not compile is drawn again. The tests run in a copy of the tree, because
+// a program with a fault may write anywhere. Code that only composes messages is left out.
 //
-// First the package's own tests run, then those that test it from outside, until one fails; one
-// that hangs has failed. What survives is printed as it was and as it is. equivalent.txt lists
-// faults that are argued to change nothing.
+// The package's own tests run first, then those of other packages that use it, until one fails or
+// hangs. Faults that survive are printed. equivalent.txt lists those that do not change the
+// behaviour.
 //
-// The exit status says whether it could run: the figures are the result.
+// The exit status reports whether the program could run, not the results.
 package main
 
 import (
@@ -28,19 +28,19 @@ import (
 	"time"
 )
 
-// atLeast is how many faults every package gets.
+// atLeast is the minimum number of faults of a package.
 const atLeast = 3
 
 func main() {
 	log.SetFlags(0)
-	seed := flag.Uint64("seed", uint64(time.Now().Unix()), "draw the same faults again")
-	n := flag.Int("n", 100, "how many `faults`")
+	seed := flag.Uint64("seed", uint64(time.Now().Unix()), "`seed` of the draw")
+	n := flag.Int("n", 100, "number of `faults`")
 	only := flag.String("package", "", "only packages that match the `regexp`, such as ^pkg/ipam$")
-	which := flag.String("fault", "", "of these faults, only those that match the `regexp`, such as store.go:243")
-	list := flag.Bool("list", false, "print the faults and run nothing")
+	which := flag.String("fault", "", "only the drawn faults that match the `regexp`, such as store.go:243")
+	list := flag.Bool("list", false, "print the faults and run no tests")
 	short := flag.Bool("short", false,
-		"leave out the tests of the programs, by which some of what survives then would be noticed")
-	workers := flag.Int("j", 2, "how many faults are tried at the same time")
+		"leave out the tests of the programs, so that more faults survive")
+	workers := flag.Int("j", 2, "number of faults that are tested at the same time")
 	flag.Parse()
 	match, err := regexp.Compile(*only)
 	if err != nil {
@@ -80,14 +80,14 @@ func run(seed uint64, n int, targets []target, which *regexp.Regexp, list bool, 
 	}
 	for _, k := range known {
 		if isStale(packages, k) {
-			fmt.Printf("equivalent.txt: %s %s is not there (any more)\n", k.pkg, k.function)
+			fmt.Printf("equivalent.txt: %s %s does not exist\n", k.pkg, k.function)
 		}
 	}
 	fmt.Printf("seed %d: %d faults in %d packages\n", seed, n, len(packages))
-	dice := rand.New(rand.NewPCG(seed, 0))
+	rng := rand.New(rand.NewPCG(seed, 0))
 	var faults []*fault
-	for i, quota := range share(dice, packages, n) {
-		faults = append(faults, packages[i].drawAll(dice, quota)...)
+	for i, quota := range share(rng, packages, n) {
+		faults = append(faults, packages[i].drawAll(rng, quota)...)
 	}
 	faults = slices.DeleteFunc(faults, func(f *fault) bool { return !which.MatchString(f.String()) })
 	if list {
@@ -99,9 +99,9 @@ func run(seed uint64, n int, targets []target, which *regexp.Regexp, list bool, 
 	return try(packages, faults, known, workers)
 }
 
-// share says how many faults each package gets: a few at least, and the rest by how much code it
-// has.
-func share(dice *rand.Rand, packages []*pack, n int) []int {
+// share returns the number of faults of each package: a minimum, and the rest in proportion to its
+// code.
+func share(rng *rand.Rand, packages []*pkgSites, n int) []int {
 	quotas := make([]int, len(packages))
 	sites := 0
 	for i, p := range packages {
@@ -109,7 +109,7 @@ func share(dice *rand.Rand, packages []*pack, n int) []int {
 		sites += len(p.sites)
 	}
 	for range n - sum(quotas) {
-		at := dice.IntN(sites)
+		at := rng.IntN(sites)
 		for i, p := range packages {
 			if at -= len(p.sites); at < 0 {
 				quotas[i]++
@@ -127,20 +127,20 @@ func sum(numbers []int) (total int) {
 	return total
 }
 
-// A result is what became of one fault.
+// A result is the result of the tests of one fault.
 type result struct {
 	*fault
 	killer string // the step that failed; "" if none did
-	own    bool   // it was the package's own tests
+	own    bool   // in the package's own tests
 	hung   bool
-	reason string // why it changes nothing; "" if nobody argues that it does not
+	reason string // why it is equivalent, from equivalent.txt; "" if it is not listed
 	took   time.Duration
 }
 
-// try plants the faults, package by package, so that what one compiles serves the next. First all
-// of them meet the tests of packages; those that survive meet those of the programs, which take
-// longer.
-func try(packages []*pack, faults []*fault, known []equivalent, workers int) error {
+// try tests the faults in the order of their packages, so that build results can be reused. First
+// it runs the tests of packages with all of them, then those of the programs, which take longer,
+// with those that have survived.
+func try(packages []*pkgSites, faults []*fault, known []equivalent, workers int) error {
 	dir, err := os.MkdirTemp("", "mutants")
 	if err != nil {
 		return err
@@ -151,7 +151,7 @@ func try(packages []*pack, faults []*fault, known []equivalent, workers int) err
 	for _, p := range packages {
 		targets[p.dir] = p.target
 	}
-	var mu sync.Mutex // of results and of what is printed
+	var mu sync.Mutex // for results and the output
 	var results []result
 	var jobs []func() error
 	for _, f := range faults {
@@ -199,7 +199,7 @@ func try(packages []*pack, faults []*fault, known []equivalent, workers int) err
 	return nil
 }
 
-// inParallel runs jobs until one fails, whose error it returns.
+// inParallel runs jobs until one fails, and returns its error.
 func inParallel(workers int, jobs []func() error) error {
 	queue, failed := make(chan func() error), make(chan error, len(jobs))
 	var group sync.WaitGroup
@@ -237,13 +237,13 @@ func (r result) verdict() string {
 	case r.killer != "":
 		return "killed"
 	case r.reason != "":
-		return "the same"
+		return "equivalent"
 	}
 	return survived
 }
 
-func report(packages []*pack, results []result) {
-	for _, verdict := range []string{"the same", survived} {
+func report(packages []*pkgSites, results []result) {
+	for _, verdict := range []string{"equivalent", survived} {
 		for _, r := range results {
 			if r.verdict() == verdict {
 				fmt.Printf("\n%s %s\n\t- %s\n\t+ %s\n", verdict, r.fault, r.before, r.after)
@@ -254,7 +254,7 @@ func report(packages []*pack, results []result) {
 		}
 	}
 	fmt.Printf("\n%-24s%8s%8s%10s%10s%8s%10s%10s\n", "package", "faults", "killed", "by itself", "outside", "hung",
-		"the same", "survived")
+		"equivalent", "survived")
 	var all [7]int
 	for _, p := range packages {
 		var row [7]int
@@ -264,7 +264,7 @@ func report(packages []*pack, results []result) {
 			}
 			for i, is := range []bool{true, r.killer != "", r.own && !r.hung, r.killer != "" && !r.own && !r.hung,
 				r.hung,
-				r.verdict() == "the same", r.verdict() == survived} {
+				r.verdict() == "equivalent", r.verdict() == survived} {
 				if is {
 					row[i]++
 					all[i]++

@@ -44,7 +44,7 @@ func move(p point, by int) (point, error) {
 func plus(a, b int) int { return a + b }
 `
 
-func planted(t *testing.T) *pack {
+func planted(t *testing.T) *pkgSites {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "small.go"), []byte(small), 0o600); err != nil {
@@ -61,8 +61,8 @@ func planted(t *testing.T) *pack {
 	return p
 }
 
-// Every kind of fault, and nothing in what only words messages.
-func TestTheFaultsOfASmallPackage(t *testing.T) {
+// TestFaultsOfASmallPackage checks every kind of fault, and that none is in messages.
+func TestFaultsOfASmallPackage(t *testing.T) {
 	p := planted(t)
 	var got []string
 	for _, f := range p.sites {
@@ -82,14 +82,14 @@ func TestTheFaultsOfASmallPackage(t *testing.T) {
 		"part of a condition: if by != 1 {",
 		"part of a condition: if by < 3 {",
 		"zero returned: return point{}, nil",
-		"forgotten field: return point{y: p.y + 1}, nil",
-		"forgotten field: return point{x: p.x}, nil",
+		"missing field: return point{y: p.y + 1}, nil",
+		"missing field: return point{x: p.x}, nil",
 		"boundary: return point{x: p.x, y: p.y + 1+1}, nil",
 		"ignored error: if err != nil && false {",
 		"ignored error: return point{}, nil",
 		"dropped call: ",
 		"skipped sync: if err := error(nil); err != nil {",
-		"forgotten field: ",
+		"missing field: ",
 		"swapped arguments: p.x = plus(by, p.x)",
 		"zero returned: return point{}, f.Sync()",
 		"ignored error: return p, nil",
@@ -103,12 +103,12 @@ func TestTheFaultsOfASmallPackage(t *testing.T) {
 	}
 }
 
-func TestASeedDrawsTheSameFaultsOfDifferentLines(t *testing.T) {
+func TestDrawDependsOnTheSeed(t *testing.T) {
 	all := planted(t)
 	drawn := func(seed uint64) (out []string) {
-		p, dice, lines := *all, rand.New(rand.NewPCG(seed, 0)), map[int]bool{}
+		p, rng, lines := *all, rand.New(rand.NewPCG(seed, 0)), map[int]bool{}
 		p.sites = slices.Clone(all.sites)
-		for f := p.draw(dice); f != nil; f = p.draw(dice) {
+		for f := p.draw(rng); f != nil; f = p.draw(rng) {
 			if lines[f.line] {
 				t.Errorf("line %d has two", f.line)
 			}

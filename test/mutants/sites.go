@@ -37,8 +37,8 @@ func (f *fault) String() string {
 	return fmt.Sprintf("%s:%d %s: %s", f.file, f.line, f.function, f.kind)
 }
 
-// A pack is a package with the places where faults may be planted.
-type pack struct {
+// pkgSites is a package with the places where faults may be planted.
+type pkgSites struct {
 	target
 	fset    *token.FileSet
 	files   map[string]*ast.File
@@ -50,7 +50,7 @@ type pack struct {
 }
 
 // load reads the packages with their types.
-func load(targets []target, known []equivalent) ([]*pack, error) {
+func load(targets []target, known []equivalent) ([]*pkgSites, error) {
 	var names []string
 	for _, t := range targets {
 		names = append(names, "./"+t.dir)
@@ -60,7 +60,7 @@ func load(targets []target, known []equivalent) ([]*pack, error) {
 		return nil, err
 	}
 	fset := token.NewFileSet()
-	var packs []*pack
+	var packs []*pkgSites
 	for _, t := range targets {
 		p, err := find(t, goFiles[t.dir], fset, exports, known)
 		if err != nil {
@@ -71,8 +71,8 @@ func load(targets []target, known []equivalent) ([]*pack, error) {
 	return packs, nil
 }
 
-// compile returns the files of packages by their directories, and what they and their imports
-// export, as the go command has compiled it.
+// compile returns the files of packages by their directories, and an importer of the export data of
+// them and their imports.
 func compile(packages ...string) (goFiles map[string][]string, exports types.Importer, err error) {
 	cmd := exec.Command("go", append([]string{"list", "-export", "-deps", "-json=ImportPath,Export,Dir,GoFiles"},
 		packages...)...)
@@ -106,8 +106,11 @@ func compile(packages ...string) (goFiles map[string][]string, exports types.Imp
 }
 
 // find parses a package and lists the places for faults.
-func find(in target, names []string, fset *token.FileSet, imports types.Importer, known []equivalent) (*pack, error) {
-	p := &pack{target: in, fset: fset, files: map[string]*ast.File{}, sources: map[string][]byte{}, imports: imports}
+func find(in target, names []string, fset *token.FileSet, imports types.Importer,
+	known []equivalent) (*pkgSites, error) {
+	p := &pkgSites{
+		target: in, fset: fset, files: map[string]*ast.File{}, sources: map[string][]byte{}, imports: imports,
+	}
 	for _, name := range names {
 		file := filepath.Join(p.dir, name)
 		source, err := os.ReadFile(file)
@@ -124,14 +127,14 @@ func find(in target, names []string, fset *token.FileSet, imports types.Importer
 		return nil, err
 	}
 	for _, file := range slices.Sorted(maps.Keys(p.files)) {
-		s := &seeker{fset: p.fset, info: info, pkg: p.dir, file: file, source: p.sources[file]}
+		s := &finder{fset: p.fset, info: info, pkg: p.dir, file: file, source: p.sources[file]}
 		for _, decl := range p.files[file].Decls {
 			if fn, ok := decl.(*ast.FuncDecl); ok && fn.Body != nil {
 				s.function = nameOf(fn)
 				p.functions = append(p.functions, s.function)
 				if s.function != "init" && !strings.HasSuffix(s.function, ".String") &&
 					!strings.HasSuffix(s.function, ".Error") &&
-					!onlyWords(known, p.dir, s.function) {
+					!composesMessages(known, p.dir, s.function) {
 					s.seek(fn.Body)
 				}
 			}
@@ -162,7 +165,7 @@ func nameOf(fn *ast.FuncDecl) string {
 }
 
 // check reports whether the files compile.
-func (p *pack) check(files map[string]*ast.File, info *types.Info) error {
+func (p *pkgSites) check(files map[string]*ast.File, info *types.Info) error {
 	var list []*ast.File
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		list = append(list, files[name])
@@ -172,17 +175,18 @@ func (p *pack) check(files map[string]*ast.File, info *types.Info) error {
 	return err
 }
 
-// draw takes a fault that compiles: a kind first, for there are many more comparisons than syncs,
-// then a place of that kind. A line gets one fault. It returns nil where there is none left.
-func (p *pack) draw(dice *rand.Rand) *fault {
+// draw returns a random fault that compiles, nil if there is none left. It draws the kind first,
+// because there are many more comparisons than syncs, and then a place. A line has one fault at
+// most.
+func (p *pkgSites) draw(rng *rand.Rand) *fault {
 	for len(p.sites) > 0 {
 		kinds := map[string][]*fault{}
 		for _, f := range p.sites {
 			kinds[f.kind] = append(kinds[f.kind], f)
 		}
 		names := slices.Sorted(maps.Keys(kinds))
-		of := kinds[names[dice.IntN(len(names))]]
-		f := of[dice.IntN(len(of))]
+		of := kinds[names[rng.IntN(len(names))]]
+		f := of[rng.IntN(len(of))]
 		ok := p.compiles(f)
 		p.sites = slices.DeleteFunc(p.sites, func(o *fault) bool {
 			return o == f || ok && o.file == f.file && o.line == f.line
@@ -194,19 +198,18 @@ func (p *pack) draw(dice *rand.Rand) *fault {
 	return nil
 }
 
-// drawAll draws n faults, or all that there are. The draw depends on the dice and on the code
-// alone.
-func (p *pack) drawAll(dice *rand.Rand, n int) (out []*fault) {
+// drawAll draws n faults, or all that there are. The result depends only on the rng and the code.
+func (p *pkgSites) drawAll(rng *rand.Rand, n int) (out []*fault) {
 	for range n {
-		if f := p.draw(dice); f != nil {
+		if f := p.draw(rng); f != nil {
 			out = append(out, f)
 		}
 	}
 	return out
 }
 
-// compiles makes the fault's source, and reports whether it is Go.
-func (p *pack) compiles(f *fault) bool {
+// compiles writes the fault's source, and reports whether it compiles.
+func (p *pkgSites) compiles(f *fault) bool {
 	source := p.sources[f.file]
 	f.source = slices.Concat(source[:f.from], []byte(f.by), source[f.to:])
 	f.before, f.after = lineAt(source, f.from), lineAt(f.source, f.from)
@@ -227,8 +230,8 @@ func lineAt(source []byte, at int) string {
 	return strings.TrimSpace(string(source[from:to]))
 }
 
-// seeker lists the faults that a file may get.
-type seeker struct {
+// finder finds the places for faults in a file.
+type finder struct {
 	fset     *token.FileSet
 	info     *types.Info
 	pkg      string
@@ -239,13 +242,13 @@ type seeker struct {
 	found    []*fault
 }
 
-func (s *seeker) seek(body *ast.BlockStmt) {
+func (s *finder) seek(body *ast.BlockStmt) {
 	ast.Inspect(body, func(n ast.Node) bool {
 		if n == nil {
 			s.path = s.path[:len(s.path)-1]
 			return true
 		}
-		if s.isWords(n) || len(s.path) > 0 && s.decidesOnWords(s.path[len(s.path)-1], n) {
+		if s.isMessage(n) || len(s.path) > 0 && s.decidesOnMessages(s.path[len(s.path)-1], n) {
 			return false
 		}
 		s.path = append(s.path, n)
@@ -254,22 +257,22 @@ func (s *seeker) seek(body *ast.BlockStmt) {
 	})
 }
 
-// parent is the node above the present one.
-func (s *seeker) parent() ast.Node {
+// parent returns the parent of the current node.
+func (s *finder) parent() ast.Node {
 	if len(s.path) < 2 {
 		return nil
 	}
 	return s.path[len(s.path)-2]
 }
 
-func (s *seeker) text(n ast.Node) string {
+func (s *finder) text(n ast.Node) string {
 	return string(s.source[s.offset(n.Pos()):s.offset(n.End())])
 }
 
-func (s *seeker) offset(p token.Pos) int { return s.fset.Position(p).Offset }
+func (s *finder) offset(p token.Pos) int { return s.fset.Position(p).Offset }
 
-// add notes a fault that replaces a stretch of one line.
-func (s *seeker) add(kind string, from, to token.Pos, by string) {
+// add adds a fault that replaces a part of one line.
+func (s *finder) add(kind string, from, to token.Pos, by string) {
 	a, b := s.fset.Position(from), s.fset.Position(to)
 	if a.Line != b.Line {
 		return
@@ -284,7 +287,7 @@ var (
 		token.LEQ: ">", token.GEQ: "<"}
 	boundary = map[token.Token]string{token.LSS: "<=", token.LEQ: "<", token.GTR: ">=", token.GEQ: ">"}
 	syncs    = []string{"Sync", "syncDir", "Fsync", "Fdatasync", "Syncfs"}
-	// alike are calls to which the order of arguments means nothing; that of errors.Is is proven by
+	// alike are calls whose order of arguments makes no difference. That of errors.Is is checked by
 	// make lint (SA1032).
 	alike = []string{"append", "errors.Is", "errors.As", "make", "min", "max", "errors.Join", "bytes.Equal",
 		"slices.Equal", "reflect.DeepEqual", ".DeepEqual", "maps.Equal", "sameFile", "live.Any"}
@@ -298,12 +301,12 @@ const (
 	droppedCall  = "dropped call"
 	skippedSync  = "skipped sync"
 	swapped      = "swapped arguments"
-	forgotten    = "forgotten field"
+	forgotten    = "missing field"
 	ignoredError = "ignored error"
 	zeroReturned = "zero returned"
 )
 
-func (s *seeker) visit(n ast.Node) {
+func (s *finder) visit(n ast.Node) {
 	switch n := n.(type) {
 	case *ast.BinaryExpr:
 		s.binary(n)
@@ -333,7 +336,7 @@ func (s *seeker) visit(n ast.Node) {
 	}
 }
 
-func (s *seeker) binary(n *ast.BinaryExpr) {
+func (s *finder) binary(n *ast.BinaryExpr) {
 	switch {
 	case s.isErrorNil(n):
 		if in, ok := s.parent().(*ast.IfStmt); ok && in.Cond == n {
@@ -357,7 +360,7 @@ func (s *seeker) binary(n *ast.BinaryExpr) {
 }
 
 // isErrorNil reports whether an expression compares an error with nil.
-func (s *seeker) isErrorNil(n *ast.BinaryExpr) bool {
+func (s *finder) isErrorNil(n *ast.BinaryExpr) bool {
 	return (n.Op == token.EQL || n.Op == token.NEQ) && s.info.Types[n.Y].IsNil() && isError(s.info.Types[n.X].Type)
 }
 
@@ -365,8 +368,8 @@ func isError(t types.Type) bool {
 	return t != nil && types.Identical(t, types.Universe.Lookup("error").Type())
 }
 
-// literal takes numbers that bound something, not those that are multiplied, such as times.
-func (s *seeker) literal(n *ast.BasicLit) {
+// literal adds faults of numbers that are limits, not of those that are multiplied, such as times.
+func (s *finder) literal(n *ast.BasicLit) {
 	if n.Kind != token.INT {
 		return
 	}
@@ -388,7 +391,7 @@ func (s *seeker) literal(n *ast.BasicLit) {
 
 func isDuration(t types.Type) bool { return t != nil && t.String() == "time.Duration" }
 
-// syncKind is the kind of a dropped call that makes something last.
+// syncKind returns the kind of the fault of a dropped call: a sync or another call.
 func syncKind(x ast.Expr) string {
 	if call, ok := x.(*ast.CallExpr); ok {
 		name := nameOfCall(call)
@@ -399,7 +402,7 @@ func syncKind(x ast.Expr) string {
 	return ""
 }
 
-func (s *seeker) call(n *ast.CallExpr) {
+func (s *finder) call(n *ast.CallExpr) {
 	if s.info.Types[n.Fun].IsType() {
 		return // a conversion
 	}
@@ -421,12 +424,12 @@ func (s *seeker) call(n *ast.CallExpr) {
 	}
 }
 
-func (s *seeker) between(a, b ast.Node) string {
+func (s *finder) between(a, b ast.Node) string {
 	return string(s.source[s.offset(a.End()):s.offset(b.Pos())])
 }
 
-// composite takes the named fields of a struct.
-func (s *seeker) composite(n *ast.CompositeLit) {
+// composite adds faults of the named fields of a struct.
+func (s *finder) composite(n *ast.CompositeLit) {
 	t := s.info.Types[n].Type
 	if t == nil {
 		return
@@ -436,10 +439,10 @@ func (s *seeker) composite(n *ast.CompositeLit) {
 	}
 	for i, e := range n.Elts {
 		kv, ok := e.(*ast.KeyValueExpr)
-		if !ok || slices.Contains(wordFields, s.text(kv.Key)) || strings.HasPrefix(s.text(kv.Value), "make(") {
+		if !ok || slices.Contains(messageFields, s.text(kv.Key)) || strings.HasPrefix(s.text(kv.Value), "make(") {
 			continue
 		}
-		// With the comma behind it, or before it where it is the last.
+		// With the comma after it, or before it if it is the last.
 		from, to := kv.Pos(), kv.End()
 		switch last := len(n.Elts) - 1; {
 		case i < last && s.lineOf(n.Elts[i+1].Pos()) == s.lineOf(to):
@@ -453,17 +456,17 @@ func (s *seeker) composite(n *ast.CompositeLit) {
 	}
 }
 
-func (s *seeker) lineOf(p token.Pos) int { return s.fset.Position(p).Line }
+func (s *finder) lineOf(p token.Pos) int { return s.fset.Position(p).Line }
 
-// assignment takes what is written to fields and maps.
-func (s *seeker) assignment(n *ast.AssignStmt) {
+// assignment adds faults of assignments to fields and maps.
+func (s *finder) assignment(n *ast.AssignStmt) {
 	if n.Tok == token.DEFINE {
 		return
 	}
 	for _, l := range n.Lhs {
 		switch l := l.(type) {
 		case *ast.SelectorExpr:
-			if slices.Contains(wordFields, l.Sel.Name) {
+			if slices.Contains(messageFields, l.Sel.Name) {
 				return
 			}
 		case *ast.IndexExpr:
@@ -478,7 +481,7 @@ func (s *seeker) assignment(n *ast.AssignStmt) {
 	}
 }
 
-func (s *seeker) returns(n *ast.ReturnStmt) {
+func (s *finder) returns(n *ast.ReturnStmt) {
 	for _, r := range n.Results {
 		tv := s.info.Types[r]
 		switch {
@@ -488,9 +491,9 @@ func (s *seeker) returns(n *ast.ReturnStmt) {
 		case implementsError(tv.Type) && len(n.Results) == 1:
 			s.add(ignoredError, r.Pos(), r.End(), "nil")
 		case tv.Value != nil && (tv.Value.String() == "0" || tv.Value.String() == `""`):
-			// It is zero, by another name.
+			// It is zero already.
 		case s.fails(n):
-			// What is returned beside an error means nothing.
+			// Results next to an error are not used.
 		default:
 			zero := s.zero(tv.Type)
 			if zero != "" && zero != s.text(r) && !strings.HasSuffix(s.text(r), "{}") {
@@ -502,9 +505,9 @@ func (s *seeker) returns(n *ast.ReturnStmt) {
 	}
 }
 
-// fails reports whether a return certainly says that there is no result: with false, or with an
-// error that is made there or was compared with nil.
-func (s *seeker) fails(n *ast.ReturnStmt) bool {
+// fails reports whether a return certainly returns no result: it returns false, or an error that is
+// created there or was compared with nil.
+func (s *finder) fails(n *ast.ReturnStmt) bool {
 	last := n.Results[len(n.Results)-1]
 	if len(n.Results) > 1 && s.text(last) == "false" {
 		return true
@@ -512,7 +515,7 @@ func (s *seeker) fails(n *ast.ReturnStmt) bool {
 	if tv := s.info.Types[last]; len(n.Results) < 2 || tv.IsNil() || !isError(tv.Type) && !implementsError(tv.Type) {
 		return false
 	}
-	if call, ok := last.(*ast.CallExpr); ok && isWordCall(call) || strings.HasPrefix(s.text(last), "Err") {
+	if call, ok := last.(*ast.CallExpr); ok && isMessageCall(call) || strings.HasPrefix(s.text(last), "Err") {
 		return true
 	}
 	for i := len(s.path) - 1; i > 0; i-- {
@@ -528,8 +531,8 @@ func implementsError(t types.Type) bool {
 	return types.Implements(t, types.Universe.Lookup("error").Type().Underlying().(*types.Interface))
 }
 
-// zero is the text of a type's zero value, "" where it has none that is short.
-func (s *seeker) zero(t types.Type) string {
+// zero returns the text of a type's zero value, "" if it has no short one.
+func (s *finder) zero(t types.Type) string {
 	switch u := t.Underlying().(type) {
 	case *types.Basic:
 		switch {

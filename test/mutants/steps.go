@@ -20,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A target is a package, and what tests it from outside, the cheapest first.
+// A target is a package, and the other packages that test it, the fastest first.
 type target struct {
 	dir     string
 	outside []string
@@ -52,14 +52,14 @@ var (
 	}
 )
 
-// limit is how long a step may take, beside four times what it takes without any fault.
+// limit is added to four times the duration of a step without a fault.
 const limit = time.Minute
 
 // tester runs the steps.
 type tester struct {
 	dir      string // for overlays, programs and what the tests write
 	programs sync.Mutex
-	mu       sync.Mutex // of what follows
+	mu       sync.Mutex // for the fields below
 	steps    map[string]*step
 	last     int
 }
@@ -67,19 +67,19 @@ type tester struct {
 // step is the tests of one package.
 type step struct {
 	once sync.Once
-	took time.Duration // without any fault
+	took time.Duration // without a fault
 	err  error
 }
 
-// steps are the packages whose tests a fault meets: those of packages, its own first, or those of
-// programs.
+// steps returns the packages whose tests run with a fault: its own and other packages, or those
+// that test programs.
 func (t target) steps(ofPrograms bool) []string {
 	return slices.DeleteFunc(append([]string{"./" + t.dir}, t.outside...), func(pkg string) bool {
 		return isOfPrograms(pkg) != ofPrograms
 	})
 }
 
-// test plants a fault and runs what tests it until something fails.
+// test plants a fault and runs the steps until one fails.
 func (t *tester) test(f *fault, steps []string) (r result, err error) {
 	began := time.Now()
 	t.mu.Lock()
@@ -106,7 +106,7 @@ func (t *tester) test(f *fault, steps []string) (r result, err error) {
 	return r, nil
 }
 
-// plant writes the changed file and the overlay that has it in the old one's place.
+// plant writes the changed file, and an overlay that replaces the original by it.
 func (f *fault) plant(dir string) (overlay string, err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
@@ -120,8 +120,7 @@ func (f *fault) plant(dir string) (overlay string, err error) {
 	return overlay, errors.Join(err, os.WriteFile(changed, f.source, 0o644), os.WriteFile(overlay, b, 0o644))
 }
 
-// step runs the tests of a package. It runs them once without any fault before: what fails then
-// would say nothing.
+// step runs the tests of a package. Before the first run it checks that they pass without a fault.
 func (t *tester) step(pkg, dir, overlay string) (failure string, hung bool, err error) {
 	t.mu.Lock()
 	s := t.steps[pkg]
@@ -136,7 +135,7 @@ func (t *tester) step(pkg, dir, overlay string) (failure string, hung bool, err 
 		defer remove(none)
 		failure, _, err := t.goTest(pkg, none, "", 10*time.Minute)
 		if failure != "" {
-			err = fmt.Errorf("%s without any fault: %s", pkg, failure)
+			err = fmt.Errorf("%s fails without a fault: %s", pkg, failure)
 		}
 		s.took, s.err = time.Since(began), err
 	})
@@ -148,7 +147,7 @@ func (t *tester) step(pkg, dir, overlay string) (failure string, hung bool, err 
 
 var failedTest = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
 
-// goTest returns what failed; "" if nothing did.
+// goTest returns the failure, "" if the tests pass.
 func (t *tester) goTest(pkg, dir, overlay string, limit time.Duration) (failure string, hung bool, err error) {
 	if isOfPrograms(pkg) {
 		t.programs.Lock() // they count milliseconds, and want the machine for themselves
@@ -184,7 +183,7 @@ func (t *tester) goTest(pkg, dir, overlay string, limit time.Duration) (failure 
 // isOfPrograms reports whether a package's tests run programs.
 func isOfPrograms(pkg string) bool { return strings.HasPrefix(pkg, "./test/") }
 
-// programsOf are the programs that a package's tests run.
+// programsOf returns the programs that a package's tests run.
 func programsOf(pkg string) []string {
 	switch pkg {
 	case "./test/script", "./test/crash":
@@ -195,7 +194,7 @@ func programsOf(pkg string) []string {
 	return nil
 }
 
-// goCommand runs the go command in a process group of its own, of which nothing is left afterwards.
+// goCommand runs the go command in its own process group, which it kills afterwards.
 func goCommand(ctx context.Context, dir, overlay string, args ...string) ([]byte, error) {
 	tmp := filepath.Join(dir, "tmp")
 	if err := os.MkdirAll(tmp, 0o755); err != nil {
@@ -218,11 +217,11 @@ func goCommand(ctx context.Context, dir, overlay string, args ...string) ([]byte
 	return out, err
 }
 
-// running is locked until this process ends, so that no other uses the copy.
+// running is locked until this process ends, so that no other run uses the copy.
 var running *os.File
 
-// enterCopy copies what git knows of the tree, and what it would add, and goes there. The programs
-// that tests want beside ours are linked.
+// enterCopy copies the tracked and the not ignored files of the tree, and changes the working
+// directory to the copy. It links the programs of other projects that tests use.
 func enterCopy(dir string) error {
 	files, err := exec.Command("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard").Output()
 	if err != nil {
@@ -234,7 +233,7 @@ func enterCopy(dir string) error {
 	}
 	running = lock
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return fmt.Errorf("another run is under way in this tree: %w", err)
+		return fmt.Errorf("another run is active in this tree: %w", err)
 	}
 	if err := os.RemoveAll(dir); err != nil {
 		return err
@@ -265,7 +264,7 @@ func enterCopy(dir string) error {
 	return os.Chdir(dir)
 }
 
-// remove removes a directory, and first what a test that was killed has left mounted below it.
+// remove unmounts what killed tests have left mounted below a directory, and removes it.
 func remove(dir string) {
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {

@@ -26,7 +26,7 @@ type Cluster struct {
 	// NodeGrace is the node-monitor-grace-period of the controller manager. The default is short,
 	// so that scenarios which lose a node do not wait for a minute.
 	NodeGrace time.Duration
-	// Machines are the running machines by name. The pid alone would not do, because pids are
+	// Machines are the running machines by name. The pid alone is not sufficient, because pids are
 	// reused.
 	Machines map[string]Process
 

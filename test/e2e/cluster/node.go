@@ -99,8 +99,8 @@ func (n *Node) startContainerd(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// `ctr version` would not do: the CRI service starts later, and the kubelet exits if it does
-	// not respond.
+	// `ctr version` is not sufficient: the CRI service starts later, and the kubelet exits if it
+	// does not respond.
 	return poll(ctx, 30*time.Second, func() error {
 		_, err := inspect.Sandboxes(ctx, n.Root(), "")
 		return err

@@ -76,7 +76,7 @@ func TestDirRejectsHiddenDirectories(t *testing.T) {
 	}
 }
 
-func TestBedsOfTwoDirectoriesDiffer(t *testing.T) {
+func TestClustersOfTwoDirectoriesDiffer(t *testing.T) {
 	o := Options{Nodes: 3}
 	one, two := New("/src", "/tmp/one", o), New("/src", "/tmp/two", o)
 	if one.bridge() == two.bridge() || one.controlAddr() == two.controlAddr() || one.PodSubnet(0) == two.PodSubnet(0) {

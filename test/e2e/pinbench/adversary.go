@@ -12,9 +12,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
-// Everything that the scheduler scores by speaks against the hot node, and nothing that it filters
-// by: a taint that only prefers, requests that fill much of it and unevenly, the image on all other
-// nodes, siblings of the pod, spreading.
+// The hot node has the lowest score and passes all filters of the scheduler: it has a taint
+// PreferNoSchedule, high and uneven requests, siblings of the pod, and not its image.
 const (
 	hot      = "node-0"
 	image    = "bench/database:1"
@@ -44,7 +43,7 @@ func nodes(count int) []*corev1.Node {
 	return all
 }
 
-// filler takes most of the hot node's processors and next to none of its memory.
+// filler requests most of the hot node's CPUs and little of its memory.
 func filler(namespace string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "filler"},
 		Spec: corev1.PodSpec{NodeName: hot, Containers: containers("20", "1Gi")}}
@@ -56,8 +55,8 @@ func containers(cpu, memory string) []corev1.Container {
 			corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}}}}
 }
 
-// statefulSet makes a set whose first pods can go nowhere but to the hot node. What it is changed
-// to by release lets their successors go anywhere.
+// statefulSet returns a set whose first pods can only run on the hot node. After the patch release
+// their successors can run on any node.
 func statefulSet(namespace, name, mode string, spread bool) *appsv1.StatefulSet {
 	labels := map[string]string{"set": name}
 	annotations := map[string]string{policy.Annotation: "60m"}
@@ -68,8 +67,8 @@ func statefulSet(namespace, name, mode string, spread bool) *appsv1.StatefulSet 
 	s := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec: appsv1.StatefulSetSpec{Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels},
 			PodManagementPolicy: appsv1.ParallelPodManagement,
-			// Its controller then makes each successor from the newest template, and replaces
-			// nothing by itself.
+			// The controller creates successors from the newest template, and replaces no pods
+			// itself.
 			UpdateStrategy: appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType},
 			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: annotations},
 				Spec: corev1.PodSpec{Containers: containers("500m", "256Mi"), AutomountServiceAccountToken: &no,
@@ -89,5 +88,5 @@ func statefulSet(namespace, name, mode string, spread bool) *appsv1.StatefulSet 
 	return s
 }
 
-// release is the JSON patch that takes the selector away.
+// release is the JSON patch that removes the selector.
 const release = `[{"op": "remove", "path": "/spec/template/spec/nodeSelector"}]`

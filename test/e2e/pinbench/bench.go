@@ -21,7 +21,7 @@ import (
 	"github.com/leasehold-cni/leasehold/test/e2e/machine"
 )
 
-// Bench is a control plane that runs, to measure on.
+// Bench is a running control plane for measurements.
 type Bench struct {
 	cluster *cluster.Cluster
 	api     *rest.Config
@@ -33,7 +33,8 @@ type Bench struct {
 	manager func(i int) machine.Start // how a replica is started
 }
 
-// podNetwork is nobody's (RFC 6598), so that no namespace of the host has addresses of it.
+// podNetwork is a shared address space (RFC 6598), so that no namespace of the host has addresses
+// of it.
 var podNetwork = netip.MustParsePrefix("100.64.0.0/10")
 
 const (
@@ -41,7 +42,7 @@ const (
 	nodeGrace = 3 * time.Minute // 300 nodes share a machine with all else, and must not be lost over that
 )
 
-// Start builds what is needed and starts a control plane in the cluster's directory. Close ends it.
+// Start builds the programs and starts a control plane in the cluster's directory. Close stops it.
 func Start(ctx context.Context, repo, dir string, out io.Writer) (*Bench, error) {
 	b, err := cluster.NewBare(repo, dir)
 	if err != nil {
@@ -72,7 +73,7 @@ func (b *Bench) connect(ctx context.Context) (err error) {
 	return b.applyProduct(ctx)
 }
 
-// Close removes the control plane and all that was on it, but for the logs.
+// Close removes the control plane and its data, except the logs.
 func (b *Bench) Close(ctx context.Context) error {
 	kept := filepath.Join(b.cluster.Dir, "logs")
 	return errors.Join(os.RemoveAll(kept), os.Rename(b.cluster.Scratch("logs"), kept),
@@ -83,7 +84,7 @@ func (b *Bench) say(format string, args ...any) {
 	fmt.Fprintf(b.out, "%5.0fs  %s\n", time.Since(b.began).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// startFleet registers that many simulated nodes, and follows their pods until stop is called.
+// startFleet registers count simulated nodes, and watches their pods until stop is called.
 func (b *Bench) startFleet(ctx context.Context, count int) (f *fleet.Fleet, pods *tracker, stop func() error,
 	err error) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -115,8 +116,8 @@ func (b *Bench) startFleet(ctx context.Context, count int) (f *fleet.Fleet, pods
 	return f, pods, stop, nil
 }
 
-// Recreations recreates pods in each mode on a fleet of that many nodes, and prints the table. It
-// returns false if the manager left a pod stuck, or did not bring one back by the mode nominate.
+// Recreations recreates pods in each mode on a fleet of nodeCount nodes, and prints the table. It
+// returns false if a pod is stuck with the manager, or did not return with the mode nominate.
 func (b *Bench) Recreations(ctx context.Context, nodeCount, count, parallel int,
 	modes []string) (fine bool, err error) {
 	f, pods, stop, err := b.startFleet(ctx, nodeCount)
@@ -150,7 +151,7 @@ func (b *Bench) Recreations(ctx context.Context, nodeCount, count, parallel int,
 	return fine, table.Flush()
 }
 
-// verdict reports whether all trials ended as they should, and prints those that did not.
+// verdict reports whether all trials succeeded, and prints those that did not.
 func (b *Bench) verdict(mode string, trials []trial) bool {
 	fine := true
 	for _, t := range trials {

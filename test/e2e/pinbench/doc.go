@@ -1,9 +1,9 @@
-// Package pinbench measures the pin: how surely and how fast recreated pods return to the node that
-// has their address, where everything the scheduler scores by speaks against that node; and what
-// the manager costs in a big cluster. Control plane, plugin and manager are real, nodes are a
-// fleet.
+// Package pinbench measures the pin: how reliably and how fast recreated pods return to the node
+// that has their address, although all scores of the scheduler prefer other nodes; and the cost of
+// the manager in a large cluster. Control plane, plugin and manager are real, the nodes are
+// simulated.
 //
-// It measures and judges nothing: what it prints beside a goal is for people. Only what shows the
-// manager to be broken, a pod that a pin keeps from starting or a nomination that did not bring its
-// pod back, makes Recreations return false.
+// A missed goal is printed, but it is not an error. Recreations returns false only for faults of
+// the manager: a pod that does not start because of the pin, or that does not return by a
+// nomination.
 package pinbench

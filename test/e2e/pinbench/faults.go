@@ -28,24 +28,24 @@ import (
 	"github.com/leasehold-cni/leasehold/test/e2e/machine"
 )
 
-// A fault is something that goes wrong while pods are created.
+// A fault is a failure while pods are created.
 type fault struct {
 	name, about string
 	run         func(*faultRun, context.Context) error
 }
 
-// Faults are all of them.
+// Faults has all faults.
 var faultList = []fault{
-	{"rbac", "the manager may write nothing", (*faultRun).rbac},
-	{"policy", "a policy engine refuses each write of the manager", (*faultRun).policy},
+	{"rbac", "the manager has no permission to write", (*faultRun).rbac},
+	{"policy", "a policy engine rejects each write of the manager", (*faultRun).policy},
 	{"policy-of-one", "the same in one namespace", (*faultRun).policyOfOne},
-	{"policy-of-tenant", "the same in one tenant's namespaces, where as many gates as may be are made first",
+	{"policy-of-tenant", "the same in one tenant's namespaces, where all gates are used first",
 		(*faultRun).policyOfTenant},
-	{"stalled", "watches show nothing, their connections stay open", (*faultRun).stalledWatch},
-	{"dead", "the managers' connections die without notice", (*faultRun).deadConnections},
+	{"stalled", "watches deliver no events, their connections stay open", (*faultRun).stalledWatch},
+	{"dead", "the managers' connections break without an error", (*faultRun).deadConnections},
 	{"slow", "the API server takes 5 s for each call", (*faultRun).slowCalls},
-	{"killed", "both managers are killed while gates are made", (*faultRun).killed},
-	{"annotations", "one tenant's pods have as many annotations as may be", (*faultRun).annotations},
+	{"killed", "both managers are killed while pods are gated", (*faultRun).killed},
+	{"annotations", "one tenant's pods have the largest possible annotations", (*faultRun).annotations},
 }
 
 const (
@@ -55,15 +55,15 @@ const (
 	slowCall   = 500 * time.Millisecond
 )
 
-// Faults has each fault whose name matches happen while pods are created, with two replicas of the
-// manager. It returns whether what must hold did.
+// Faults injects each fault whose name matches while pods are created, with two replicas of the
+// manager. It reports whether all requirements were met.
 func (b *Bench) Faults(ctx context.Context, match *regexp.Regexp, rate int, lasting time.Duration) (fine bool,
 	err error) {
-	// These nodes renew no Lease, so nobody may look after them.
+	// These nodes renew no Lease, so the controller manager must not run.
 	if err := b.cluster.StopControl(ctx, cluster.ControllerManager); err != nil {
 		return false, err
 	}
-	c := crowd{Nodes: 20, Reservations: namespaces * max(30, 2*rate*int(lasting.Seconds())/tenants), Away: true}
+	c := population{Nodes: 20, Reservations: namespaces * max(30, 2*rate*int(lasting.Seconds())/tenants), Away: true}
 	if err := b.fill(ctx, c); err != nil {
 		return false, err
 	}
@@ -82,7 +82,7 @@ func (b *Bench) Faults(ctx context.Context, match *regexp.Regexp, rate int, last
 		return false, err
 	}
 	defer func() { err = errors.Join(err, through.close()) }()
-	watch, err := watchLives(ctx, b.client)
+	watch, err := watchPodTimes(ctx, b.client)
 	if err != nil {
 		return false, err
 	}
@@ -98,7 +98,7 @@ func (b *Bench) Faults(ctx context.Context, match *regexp.Regexp, rate int, last
 			continue
 		}
 		b.say("%s: %s", f.name, f.about)
-		r := &faultRun{Bench: b, crowd: c, proxy: through, lives: watch, first: i * tenants, rate: rate,
+		r := &faultRun{Bench: b, population: c, proxy: through, podTimes: watch, first: i * tenants, rate: rate,
 			lasting: lasting}
 		if err := r.all(ctx, f); err != nil {
 			if ctx.Err() != nil {
@@ -123,12 +123,12 @@ func (b *Bench) Faults(ctx context.Context, match *regexp.Regexp, rate int, last
 // A faultRun is one fault and what happened to the pods meanwhile.
 type faultRun struct {
 	*Bench
-	crowd   crowd
-	proxy   *proxy
-	lives   *lives
-	first   int // namespace
-	rate    int
-	lasting time.Duration
+	population population
+	proxy      *proxy
+	podTimes   *podTimes
+	first      int // namespace
+	rate       int
+	lasting    time.Duration
 
 	mu    sync.Mutex
 	next  map[int]int // the next pod of a namespace
@@ -136,13 +136,13 @@ type faultRun struct {
 	fail  []error
 	calls []time.Duration // what a call has taken
 
-	// healed is when the managers could work again. excused are the namespaces in which a gate may
-	// stay until then.
-	healed  time.Time
-	excused func(namespace string) bool
-	// slow is what a call takes because the test wants it.
+	// endedAt is when the managers could work again. mayStayGated are the namespaces in which a
+	// gate may stay until then.
+	endedAt      time.Time
+	mayStayGated func(namespace string) bool
+	// slow is the injected latency of a call.
 	slow time.Duration
-	// spared are namespaces that the fault is not about: their pods must be nominated.
+	// spared are namespaces without the fault, whose pods must be nominated.
 	spared func(namespace string) bool
 
 	gated, atATime          int
@@ -151,7 +151,7 @@ type faultRun struct {
 
 func (r *faultRun) limit() time.Duration { return 3*r.latency() + 2*time.Second }
 
-// latency is what a call takes.
+// latency returns how long a call takes.
 func (r *faultRun) latency() time.Duration {
 	r.mu.Lock()
 	took := slices.Sorted(slices.Values(r.calls))
@@ -173,7 +173,7 @@ func (r *faultRun) exited(ctx context.Context) {
 	}
 }
 
-// all runs a fault, waits for its pods, and sees when pods are pinned again.
+// all runs a fault, waits for its pods, and measures when pods are pinned again.
 func (r *faultRun) all(ctx context.Context, f fault) error {
 	r.next = map[int]int{}
 	ctx, cancel := context.WithCancel(ctx)
@@ -186,10 +186,10 @@ func (r *faultRun) all(ctx context.Context, f fault) error {
 	if err := f.run(r, ctx); err != nil {
 		return err
 	}
-	if r.healed.IsZero() {
-		r.healed = time.Now()
+	if r.endedAt.IsZero() {
+		r.endedAt = time.Now()
 	}
-	_ = within(ctx, time.Minute, func() (bool, error) { return r.lives.settled(r.made), nil })
+	_ = within(ctx, time.Minute, func() (bool, error) { return r.podTimes.settled(r.made), nil })
 	r.measure(began)
 	r.exited(ctx)
 	next := r.first
@@ -202,7 +202,8 @@ func (r *faultRun) all(ctx context.Context, f fault) error {
 		return false, errors.Join(pause(ctx, time.Second), errors.Join(r.fail...))
 	})
 	if err != nil {
-		r.fail = append(r.fail, fmt.Errorf("no pod is pinned any more: %s", r.lives.get(r.made[len(r.made)-1]).reason))
+		last := r.podTimes.get(r.made[len(r.made)-1])
+		r.fail = append(r.fail, fmt.Errorf("no pod is pinned any more: %s", last.reason))
 	}
 	for _, key := range r.made { // the nodes have room for so many
 		namespace, name, _ := strings.Cut(key, "/")
@@ -218,11 +219,11 @@ func (r *faultRun) all(ctx context.Context, f fault) error {
 // records how long after the end of the fault the first one was.
 func (r *faultRun) pinnedAgain(began time.Time) bool {
 	from := began
-	if r.healed.After(began) {
-		from = r.healed
+	if r.endedAt.After(began) {
+		from = r.endedAt
 	}
 	for _, key := range r.made {
-		if l := r.lives.get(key); l.gated && !l.nominated.IsZero() && l.created.After(from) {
+		if l := r.podTimes.get(key); l.gated && !l.nominated.IsZero() && l.created.After(from) {
 			if after := l.nominated.Sub(from); r.again == 0 || after < r.again {
 				r.again = after
 			}
@@ -231,7 +232,7 @@ func (r *faultRun) pinnedAgain(began time.Time) bool {
 	return r.again > 0
 }
 
-// ping measures what a call takes that the managers make.
+// ping measures how long a call of the managers takes.
 func (r *faultRun) ping(ctx context.Context) {
 	config := rest.CopyConfig(r.api)
 	config.Host, config.CAData, config.CAFile = r.proxy.url, r.proxy.ca, ""
@@ -264,7 +265,7 @@ func (r *faultRun) problem(err error) {
 	r.fail = append(r.fail, err)
 }
 
-// create creates some pods in a namespace that have reservations, and returns their keys.
+// create creates pods with reservations in a namespace, and returns their keys.
 func (r *faultRun) create(ctx context.Context, namespace, count int, change func(*corev1.Pod)) (keys []string) {
 	for range count {
 		r.mu.Lock()
@@ -272,8 +273,8 @@ func (r *faultRun) create(ctx context.Context, namespace, count int, change func
 		r.next[namespace]++
 		r.mu.Unlock()
 		i := namespace + n*namespaces
-		p := r.crowd.pod(i)
-		if i >= r.crowd.Reservations {
+		p := r.population.pod(i)
+		if i >= r.population.Reservations {
 			r.problem(fmt.Errorf("too few reservations for %d pods in %s", n, p.Namespace))
 			return []string{p.Namespace + "/" + p.Name}
 		}
@@ -285,7 +286,7 @@ func (r *faultRun) create(ctx context.Context, namespace, count int, change func
 		if err != nil {
 			r.problem(err)
 		} else {
-			r.lives.created(made, time.Now())
+			r.podTimes.created(made, time.Now())
 		}
 		r.mu.Lock()
 		r.made = append(r.made, key)
@@ -295,8 +296,7 @@ func (r *faultRun) create(ctx context.Context, namespace, count int, change func
 	return keys
 }
 
-// traffic creates pods in all namespaces. Each second's come at once, as when a node is drained: a
-// gate that opens for a moment lets many through.
+// traffic creates pods in all namespaces, those of each second at once, as when a node is drained.
 func (r *faultRun) traffic(ctx context.Context) {
 	steadily(ctx, int(r.lasting.Seconds()), 1, func(second int) {
 		var burst sync.WaitGroup
@@ -312,11 +312,11 @@ func (r *faultRun) steady(ctx context.Context, first, namespaces int) {
 	steadily(ctx, r.rate*int(r.lasting.Seconds()), r.rate, func(i int) { r.create(ctx, first+i%namespaces, 1, nil) })
 }
 
-// everybody reports whether a pod is excused: each is.
-func everybody(string) bool { return true }
+// allNamespaces reports true for every namespace.
+func allNamespaces(string) bool { return true }
 
 func (r *faultRun) rbac(ctx context.Context) error {
-	r.excused = everybody
+	r.mayStayGated = allNamespaces
 	bindings := r.client.RbacV1().ClusterRoleBindings()
 	binding, err := bindings.Get(ctx, wellknown.ManagerName, metav1.GetOptions{})
 	if err != nil {
@@ -328,32 +328,32 @@ func (r *faultRun) rbac(ctx context.Context) error {
 	r.traffic(ctx)
 	binding.ObjectMeta = metav1.ObjectMeta{Name: binding.Name, Labels: binding.Labels}
 	_, err = bindings.Create(ctx, binding, metav1.CreateOptions{})
-	r.healed = time.Now()
+	r.endedAt = time.Now()
 	return err
 }
 
 func (r *faultRun) policy(ctx context.Context) error {
-	r.excused = everybody
+	r.mayStayGated = allNamespaces
 	return r.refuse(ctx, nil, r.traffic)
 }
 
 func (r *faultRun) policyOfOne(ctx context.Context) error {
-	one := r.crowd.namespace(r.first)
+	one := r.population.namespace(r.first)
 	r.spared = func(namespace string) bool { return namespace != one }
-	r.excused = func(namespace string) bool { return namespace == one }
+	r.mayStayGated = func(namespace string) bool { return namespace == one }
 	return r.refuse(ctx, []string{one}, func(ctx context.Context) { r.steady(ctx, r.first, tenants) })
 }
 
-// policyOfTenant has one tenant use all gates before others' pods come. Until the managers know
-// that only the tenant's gates cannot be lifted, the others' pods may go without a gate.
+// policyOfTenant uses all gates for one tenant before others' pods are created. Until the managers
+// know that only the tenant's gates cannot be lifted, the others' pods may get no gates.
 func (r *faultRun) policyOfTenant(ctx context.Context) error {
 	const mine = 3
 	var names []string
 	for i := range mine {
-		names = append(names, r.crowd.namespace(r.first+i))
+		names = append(names, r.population.namespace(r.first+i))
 	}
-	first := r.crowd.namespace(r.first + mine)
-	r.excused = func(namespace string) bool { return slices.Contains(names, namespace) }
+	first := r.population.namespace(r.first + mine)
+	r.mayStayGated = func(namespace string) bool { return slices.Contains(names, namespace) }
 	r.spared = func(namespace string) bool { return namespace != first && !slices.Contains(names, namespace) }
 	return r.refuse(ctx, names, func(ctx context.Context) {
 		var burst sync.WaitGroup
@@ -369,8 +369,8 @@ func (r *faultRun) policyOfTenant(ctx context.Context) error {
 	})
 }
 
-// refuse has a policy refuse what the managers write on pods, of some namespaces or of all, while
-// pods are created.
+// refuse rejects the managers' writes of pods by a policy, in some namespaces or all, while pods
+// are created.
 func (r *faultRun) refuse(ctx context.Context, namespaces []string, creating func(context.Context)) error {
 	const name = "refuses-the-manager"
 	rules := &admissionregistrationv1.MatchResources{ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{
@@ -391,7 +391,7 @@ func (r *faultRun) refuse(ctx context.Context, namespaces []string, creating fun
 			MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "manager",
 				Expression: "request.userInfo.username == '" + user + "'"}},
 			Validations: []admissionregistrationv1.Validation{{Expression: "false",
-				Message: "nobody changes pods here"}}}}, metav1.CreateOptions{})
+				Message: "pods must not be changed here"}}}}, metav1.CreateOptions{})
 	if err != nil {
 		return err
 	}
@@ -403,9 +403,9 @@ func (r *faultRun) refuse(ctx context.Context, namespaces []string, creating fun
 	if err != nil {
 		return err
 	}
-	in := r.crowd.namespace(r.first)
+	in := r.population.namespace(r.first)
 	probe := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: in, Name: "probe"},
-		Spec: corev1.PodSpec{NodeName: r.crowd.nodeName(0), Containers: containers("1m", "1Mi")}}
+		Spec: corev1.PodSpec{NodeName: r.population.nodeName(0), Containers: containers("1m", "1Mi")}}
 	if _, err := r.client.CoreV1().Pods(in).Create(ctx, probe, metav1.CreateOptions{}); err != nil {
 		return err
 	}
@@ -421,7 +421,7 @@ func (r *faultRun) refuse(ctx context.Context, namespaces []string, creating fun
 		return err != nil
 	}
 	if err := until(ctx, func() (bool, error) { return refused(), nil }); err != nil {
-		return fmt.Errorf("the policy refuses nothing: %w", err)
+		return fmt.Errorf("the policy does not reject writes: %w", err)
 	}
 	creating(ctx)
 	err = errors.Join(bindings.Delete(ctx, name, metav1.DeleteOptions{}),
@@ -430,7 +430,7 @@ func (r *faultRun) refuse(ctx context.Context, namespaces []string, creating fun
 		return err
 	}
 	err = until(ctx, func() (bool, error) { return !refused(), nil })
-	r.healed = time.Now()
+	r.endedAt = time.Now()
 	return err
 }
 
@@ -442,7 +442,7 @@ func (r *faultRun) stalledWatch(ctx context.Context) error {
 }
 
 func (r *faultRun) deadConnections(ctx context.Context) error {
-	r.healed = time.Now()
+	r.endedAt = time.Now()
 	r.proxy.kill()
 	r.traffic(ctx)
 	return nil
@@ -457,7 +457,7 @@ func (r *faultRun) slowCalls(ctx context.Context) error {
 }
 
 func (r *faultRun) killed(ctx context.Context) error {
-	r.excused = everybody
+	r.mayStayGated = allNamespaces
 	r.proxy.delay.Store(int64(time.Second)) // so that pods are on their way
 	var creating sync.WaitGroup
 	creating.Go(func() { r.traffic(ctx) })
@@ -466,7 +466,7 @@ func (r *faultRun) killed(ctx context.Context) error {
 		err = errors.Join(err, r.control().Kill(ctx, managerName(i)))
 	}
 	r.mu.Lock()
-	gated := r.lives.waiting(r.made)
+	gated := r.podTimes.waiting(r.made)
 	r.mu.Unlock()
 	r.say("    %d pods are gated when the managers are killed", gated)
 	if gated < 2 {
@@ -478,19 +478,19 @@ func (r *faultRun) killed(ctx context.Context) error {
 		err = errors.Join(err, r.runManager(ctx, i))
 	}
 	err = errors.Join(err, r.managerReady(ctx, 0))
-	r.healed = time.Now()
+	r.endedAt = time.Now()
 	return err
 }
 
-// annotations has one tenant create pods with 50,000 annotations, and with as many bytes of them as
-// may be.
+// annotations creates pods of one tenant with 50,000 annotations, and with the largest possible
+// ones.
 func (r *faultRun) annotations(ctx context.Context) error {
-	one := r.crowd.namespace(r.first)
+	one := r.population.namespace(r.first)
 	r.spared = func(namespace string) bool { return namespace != one }
 	var creating sync.WaitGroup
 	began := time.Now()
 	creating.Go(func() {
-		// One at a time: each costs the API server and whoever watches pods a part of a second.
+		// One at a time, because each takes the API server and the watchers a part of a second.
 		for i := 0; time.Since(began) < r.lasting; i++ {
 			r.create(ctx, r.first, 1, func(p *corev1.Pod) {
 				if i%2 == 0 {
@@ -513,7 +513,7 @@ func (r *faultRun) annotations(ctx context.Context) error {
 	return nil
 }
 
-// measure puts together what became of the pods.
+// measure computes the results from the times of the pods.
 func (r *faultRun) measure(began time.Time) {
 	type change struct {
 		at time.Time
@@ -521,7 +521,7 @@ func (r *faultRun) measure(began time.Time) {
 	}
 	var changes []change
 	for _, key := range r.made {
-		l := r.lives.get(key)
+		l := r.podTimes.get(key)
 		if l.created.IsZero() {
 			continue
 		}
@@ -539,13 +539,13 @@ func (r *faultRun) measure(began time.Time) {
 		}
 		changes = append(changes, change{l.created, 1}, change{end, -1})
 		from := l.created
-		if end.After(r.healed) && r.healed.After(from) {
-			from = r.healed
+		if end.After(r.endedAt) && r.endedAt.After(from) {
+			from = r.endedAt
 		}
 		namespace, _, _ := strings.Cut(key, "/")
-		if r.excused == nil || !r.excused(namespace) {
+		if r.mayStayGated == nil || !r.mayStayGated(namespace) {
 			from = l.created
-		} else if !end.After(r.healed) {
+		} else if !end.After(r.endedAt) {
 			continue
 		}
 		r.longest = max(r.longest, end.Sub(from))
@@ -578,7 +578,7 @@ func (r *faultRun) judge() (problems []string) {
 	}
 	waiting, unpinned, why := 0, 0, ""
 	for _, key := range r.made {
-		l := r.lives.get(key)
+		l := r.podTimes.get(key)
 		if l.bound.IsZero() {
 			waiting++
 		}
@@ -590,7 +590,7 @@ func (r *faultRun) judge() (problems []string) {
 	if waiting > 0 {
 		bad("%d pods have not started", waiting)
 	}
-	// Where calls take as long as this, gates are lifted late, and so fewer are made.
+	// With slow calls gates are lifted late, so the managers use fewer.
 	if slow := r.latency() > slowCall; unpinned > 0 && slow {
 		r.say("    %d pods of other tenants are not nominated; calls take %v here", unpinned, r.latency())
 	} else if unpinned > 0 {
@@ -599,22 +599,22 @@ func (r *faultRun) judge() (problems []string) {
 	return problems
 }
 
-// lives are what a watch has shown of pods.
-type lives struct {
+// podTimes has the times of pods, from a watch.
+type podTimes struct {
 	mu   sync.Mutex
-	pods map[string]*life
+	pods map[string]*podTime
 }
 
-// A life has moments of a pod; zero: not yet.
-type life struct {
+// podTime has the times of a pod, zero for what has not happened.
+type podTime struct {
 	created                  time.Time
 	gated                    bool // at its creation
 	reason                   string
 	lifted, nominated, bound time.Time
 }
 
-func watchLives(ctx context.Context, client kubernetes.Interface) (*lives, error) {
-	l := &lives{pods: map[string]*life{}}
+func watchPodTimes(ctx context.Context, client kubernetes.Interface) (*podTimes, error) {
+	l := &podTimes{pods: map[string]*podTime{}}
 	factory := informers.NewSharedInformerFactory(client, 0)
 	informer := factory.Core().V1().Pods().Informer()
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -631,22 +631,22 @@ func watchLives(ctx context.Context, client kubernetes.Interface) (*lives, error
 	return l, nil
 }
 
-func (l *lives) of(p *corev1.Pod) *life {
+func (l *podTimes) of(p *corev1.Pod) *podTime {
 	key := p.Namespace + "/" + p.Name
 	if l.pods[key] == nil {
-		l.pods[key] = &life{}
+		l.pods[key] = &podTime{}
 	}
 	return l.pods[key]
 }
 
-func (l *lives) created(p *corev1.Pod, at time.Time) {
+func (l *podTimes) created(p *corev1.Pod, at time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	v := l.of(p)
 	v.created, v.gated, v.reason = at, len(p.Spec.SchedulingGates) > 0, p.Annotations[wellknown.AnnotationPinReason]
 }
 
-func (l *lives) see(p *corev1.Pod, at time.Time) {
+func (l *podTimes) see(p *corev1.Pod, at time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	v := l.of(p)
@@ -664,22 +664,22 @@ func (l *lives) see(p *corev1.Pod, at time.Time) {
 	}
 }
 
-func (l *lives) get(key string) life {
+func (l *podTimes) get(key string) podTime {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if v := l.pods[key]; v != nil {
 		return *v
 	}
-	return life{}
+	return podTime{}
 }
 
 // settled reports whether all these pods are bound.
-func (l *lives) settled(keys []string) bool {
+func (l *podTimes) settled(keys []string) bool {
 	return !slices.ContainsFunc(keys, func(key string) bool { return l.get(key).bound.IsZero() })
 }
 
-// waiting is how many of these pods are gated.
-func (l *lives) waiting(keys []string) (n int) {
+// waiting returns how many of these pods are gated.
+func (l *podTimes) waiting(keys []string) (n int) {
 	for _, key := range keys {
 		if v := l.get(key); v.gated && v.lifted.IsZero() {
 			n++

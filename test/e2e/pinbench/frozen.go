@@ -20,12 +20,12 @@ import (
 const (
 	frozenNodes = 20
 	setSize     = 50
-	// startAll is how long many pods may take to start on a small machine.
+	// startAll is the maximum duration of the start of many pods on a small machine.
 	startAll = 10 * time.Minute
 )
 
-// Frozen recreates that many pods while the scheduler is frozen, lets it go on after some time, and
-// returns whether all pods came back to their nodes and addresses.
+// Frozen recreates count pods while the scheduler is frozen, resumes it after a duration, and
+// reports whether all pods returned to their nodes and addresses.
 func (b *Bench) Frozen(ctx context.Context, count int, away time.Duration) (fine bool, err error) {
 	f, pods, stop, err := b.startFleet(ctx, frozenNodes)
 	if err != nil {
@@ -47,11 +47,11 @@ func (b *Bench) Frozen(ctx context.Context, count int, away time.Duration) (fine
 		s, _ := pods.get(name)
 		before[name] = s.pod
 	}
-	thaw, err := b.freeze(ctx, cluster.Scheduler)
+	resume, err := b.freeze(ctx, cluster.Scheduler)
 	if err != nil {
 		return false, err
 	}
-	defer func() { err = errors.Join(err, thaw()) }()
+	defer func() { err = errors.Join(err, resume()) }()
 	frozen := time.Now()
 	for i := range sets(count) {
 		err := b.client.CoreV1().Pods(frozenNamespace(i)).DeleteCollection(ctx, metav1.DeleteOptions{},
@@ -81,12 +81,12 @@ func (b *Bench) Frozen(ctx context.Context, count int, away time.Duration) (fine
 		return n == len(names) && time.Since(frozen) >= away, nil
 	})
 	n, gated, nominated := made()
-	b.say("%.0f s later %d of them are there again, %d gated, %d nominated; the scheduler goes on",
+	b.say("%.0f s later %d of them exist again, %d gated, %d nominated; the scheduler is resumed",
 		time.Since(frozen).Seconds(), n, gated, nominated)
-	if err = errors.Join(err, thaw()); err != nil {
+	if err = errors.Join(err, resume()); err != nil {
 		return false, err
 	}
-	thawed := time.Now()
+	resumed := time.Now()
 	limit, cancel := context.WithTimeout(ctx, startAll)
 	defer cancel()
 	elsewhere, others := 0, 0
@@ -104,7 +104,7 @@ func (b *Bench) Frozen(ctx context.Context, count int, away time.Duration) (fine
 			others++
 		}
 	}
-	b.say("%.0f s later all %d run: %d on the same node, %d with the same address", time.Since(thawed).Seconds(),
+	b.say("%.0f s later all %d run: %d on the same node, %d with the same address", time.Since(resumed).Seconds(),
 		len(names), len(names)-elsewhere, len(names)-others)
 	return elsewhere == 0 && others == 0, nil
 }
@@ -113,8 +113,8 @@ func sets(count int) int { return (count + setSize - 1) / setSize }
 
 func frozenNamespace(set int) string { return fmt.Sprintf("frozen-%d", set) }
 
-// startSets starts StatefulSets that may run anywhere, each in a namespace of its own, and waits
-// until their addresses are published.
+// startSets starts StatefulSets for any node, each in its own namespace, and waits until their
+// addresses are published.
 func (b *Bench) startSets(ctx context.Context, r *recreator, count int) (names []types.NamespacedName, err error) {
 	for i := range sets(count) {
 		replicas := int32(min(setSize, count-i*setSize))
@@ -159,9 +159,8 @@ func (b *Bench) startSets(ctx context.Context, r *recreator, count int) (names [
 	return names, nil
 }
 
-// freeze stops a part of the control plane until the function that it returns is called, which may
-// be called again.
-func (b *Bench) freeze(ctx context.Context, name string) (thaw func() error, err error) {
+// freeze stops a component of the control plane until resume is called, which may be called again.
+func (b *Bench) freeze(ctx context.Context, name string) (resume func() error, err error) {
 	reply, err := b.control().Call(ctx, machine.Request{List: true})
 	if err != nil {
 		return nil, err

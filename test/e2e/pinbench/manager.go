@@ -32,16 +32,16 @@ const (
 	healthPort  = 9472
 )
 
-// managerStart is how long the manager may list a crowd on a machine that has much else to do.
+// managerStart is the maximum duration of the manager's start with a population on a busy machine.
 const managerStart = 5 * time.Minute
 
-// workloads are the kinds that would start pods. Nodes of a fleet run no programs: the manager runs
-// beside the control plane.
+// workloads are the kinds that start pods. They are not applied, because the nodes of a fleet run
+// no programs: the manager runs on the control plane's machine.
 var workloads = []string{"DaemonSet", "Deployment", "PodDisruptionBudget"}
 
 const webhookConfiguration = "MutatingWebhookConfiguration"
 
-// render returns the project's manifests as a cluster receives them, without what would start pods.
+// render returns the objects of the project's manifests, without workloads.
 func (b *Bench) render(ctx context.Context) ([]*unstructured.Unstructured, error) {
 	cmd := exec.CommandContext(ctx, b.cluster.Kubectl(), "kustomize", filepath.Join(b.cluster.Repo, "daemonset"))
 	var diag bytes.Buffer
@@ -63,7 +63,7 @@ func (b *Bench) render(ctx context.Context) ([]*unstructured.Unstructured, error
 	return objects, nil
 }
 
-// apply applies those objects of the manifests that are wanted.
+// apply applies the objects of the manifests for which want returns true.
 func (b *Bench) apply(ctx context.Context, want func(*unstructured.Unstructured) bool) error {
 	objects, err := b.render(ctx)
 	if err != nil {
@@ -89,10 +89,10 @@ func (b *Bench) apply(ctx context.Context, want func(*unstructured.Unstructured)
 	return nil
 }
 
-// applyProduct applies all but the webhook, which waits for somebody to ask. A Service loses its
-// selector: where it leads to is written by startManager.
+// applyProduct applies all objects except the webhook, which needs a running manager. A Service
+// gets no selector, because startManager writes its endpoints.
 func (b *Bench) applyProduct(ctx context.Context) error {
-	// Kinds and namespaces first: what needs them is refused in the same breath.
+	// Kinds and namespaces first, because the other objects need them.
 	for _, first := range []bool{true, false} {
 		err := b.apply(ctx, func(o *unstructured.Unstructured) bool {
 			basic := slices.Contains([]string{"Namespace", "CustomResourceDefinition"}, o.GetKind())
@@ -122,12 +122,11 @@ func (b *Bench) buildManager(ctx context.Context) (string, error) {
 	return b.cluster.Build(ctx, cluster.Program{Module: ".", Package: "cmd/leasehold-manager"})
 }
 
-// startManager starts the real manager, with the rights of its service account, and waits until the
-// API server can ask it.
+// startManager starts the real manager, with the permissions of its service account, and waits
+// until the API server can call it.
 func (b *Bench) startManager(ctx context.Context) error { return b.startManagers(ctx, 1, nil) }
 
-// startManagers starts some replicas. through changes how they reach the API server, if it is not
-// nil.
+// startManagers starts replicas. They reach the API server through a proxy if it is not nil.
 func (b *Bench) startManagers(ctx context.Context, replicas int, through *proxy) error {
 	program, err := b.buildManager(ctx)
 	if err != nil {
@@ -165,7 +164,7 @@ func (b *Bench) startManagers(ctx context.Context, replicas int, through *proxy)
 	return nil
 }
 
-// portsApart is how far the ports of replicas are from each other where one has several in a row.
+// portsApart is the distance between the ports of two replicas.
 const portsApart = 10
 
 func managerName(i int) string {
@@ -187,7 +186,7 @@ func (b *Bench) runManager(ctx context.Context, i int) error {
 
 func (b *Bench) control() machine.Client { return b.cluster.Machine(cluster.Control) }
 
-// stopManager ends the replicas, and nobody is asked any more.
+// stopManager removes the webhook and stops the replicas.
 func (b *Bench) stopManager(ctx context.Context) error {
 	ctx = context.WithoutCancel(ctx)
 	return errors.Join(b.control().Stop(ctx, managerName(0)), b.control().Stop(ctx, managerName(1)),
@@ -195,7 +194,8 @@ func (b *Bench) stopManager(ctx context.Context) error {
 			wellknown.ManagerName, metav1.DeleteOptions{})))
 }
 
-// leadService makes the manager's Service lead to a replica on the machine of the control plane.
+// leadService writes the endpoints of the manager's Service: a replica on the control plane's
+// machine.
 func (b *Bench) leadService(ctx context.Context, i int) error {
 	service, err := b.client.CoreV1().Services(wellknown.Namespace).Get(ctx, wellknown.ManagerName, metav1.GetOptions{})
 	if err != nil {
@@ -216,9 +216,9 @@ func (b *Bench) leadService(ctx context.Context, i int) error {
 	return err
 }
 
-// managerReady waits until a replica says so and the API server trusts its certificate.
+// managerReady waits until a replica is ready and the API server trusts its certificate.
 func (b *Bench) managerReady(ctx context.Context, i int) error {
-	last := errors.New("not asked yet")
+	last := errors.New("no response yet")
 	err := within(ctx, managerStart, func() (bool, error) {
 		resp, err := http.Get(fmt.Sprintf("http://%v:%d/readyz", b.cluster.ControlAddr(), healthPort+portsApart*i))
 		if err != nil {
@@ -246,8 +246,8 @@ func (b *Bench) managerReady(ctx context.Context, i int) error {
 	return nil
 }
 
-// serviceAccount writes a kubeconfig with a token of a service account. It leads through a proxy,
-// if there is one.
+// serviceAccount writes a kubeconfig with a token of a service account, which uses the proxy if it
+// is not nil.
 func (b *Bench) serviceAccount(ctx context.Context, namespace, name string, through *proxy) (string, error) {
 	day := int64((24 * time.Hour).Seconds())
 	token, err := b.client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, name,

@@ -22,8 +22,7 @@ import (
 	"time"
 )
 
-// A proxy stands between the managers and the API server, and does to their calls what a test
-// wants.
+// A proxy forwards the managers' calls to the API server, and injects faults.
 type proxy struct {
 	url string
 	ca  []byte // PEM
@@ -67,14 +66,13 @@ func newProxy(at netip.Addr, api string, apiCA *x509.CertPool) (*proxy, error) {
 			case <-r.Context().Done():
 			}
 		})}
-	go func() { _ = p.server.ServeTLS(mortalListener{listener, p}, "", "") }()
+	go func() { _ = p.server.ServeTLS(breakableListener{listener, p}, "", "") }()
 	return p, nil
 }
 
 func (p *proxy) close() error { return p.server.Close() }
 
-// stall has watches show nothing, also those that are begun later, until the function that it
-// returns is called.
+// stall makes all watches, including later ones, deliver no events until resume is called.
 func (p *proxy) stall() (resume func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -87,8 +85,8 @@ func (p *proxy) stall() (resume func()) {
 	}
 }
 
-// kill has the connections that are open die without notice: what is written to them goes nowhere,
-// and nothing comes.
+// kill breaks the open connections without an error: data written to them is lost, and none is
+// received.
 func (p *proxy) kill() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -96,7 +94,7 @@ func (p *proxy) kill() {
 	p.dead = make(chan struct{})
 }
 
-// A watchWriter passes on what a watch shows, or does not.
+// A watchWriter forwards the events of a watch unless watches are stalled.
 type watchWriter struct {
 	http.ResponseWriter
 	ctx   context.Context
@@ -119,30 +117,30 @@ func (w *watchWriter) Write(data []byte) (int, error) {
 	return w.ResponseWriter.Write(data)
 }
 
-type mortalListener struct {
+type breakableListener struct {
 	net.Listener
 	proxy *proxy
 }
 
-func (l mortalListener) Accept() (net.Conn, error) {
+func (l breakableListener) Accept() (net.Conn, error) {
 	conn, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}
 	l.proxy.mu.Lock()
 	defer l.proxy.mu.Unlock()
-	return &mortalConn{Conn: conn, dead: l.proxy.dead, closed: make(chan struct{})}, nil
+	return &breakableConn{Conn: conn, dead: l.proxy.dead, closed: make(chan struct{})}, nil
 }
 
-// A mortalConn is a connection that may die without notice.
-type mortalConn struct {
+// A breakableConn is a connection that can break without an error.
+type breakableConn struct {
 	net.Conn
 	dead   chan struct{}
 	once   sync.Once
 	closed chan struct{}
 }
 
-func (c *mortalConn) isDead() bool {
+func (c *breakableConn) isDead() bool {
 	select {
 	case <-c.dead:
 		return true
@@ -151,7 +149,7 @@ func (c *mortalConn) isDead() bool {
 	}
 }
 
-func (c *mortalConn) Read(data []byte) (int, error) {
+func (c *breakableConn) Read(data []byte) (int, error) {
 	n, err := c.Conn.Read(data)
 	if c.isDead() {
 		<-c.closed
@@ -160,16 +158,16 @@ func (c *mortalConn) Read(data []byte) (int, error) {
 	return n, err
 }
 
-func (c *mortalConn) Write(data []byte) (int, error) {
+func (c *breakableConn) Write(data []byte) (int, error) {
 	if c.isDead() {
 		return len(data), nil
 	}
 	return c.Conn.Write(data)
 }
 
-// Close leaves the peer of a dead connection without notice, too: the socket stays open until the
-// program ends.
-func (c *mortalConn) Close() error {
+// Close does not close the socket of a broken connection, so that the peer does not notice: it
+// stays open until the program ends.
+func (c *breakableConn) Close() error {
 	c.once.Do(func() { close(c.closed) })
 	if c.isDead() {
 		return nil
@@ -177,7 +175,7 @@ func (c *mortalConn) Close() error {
 	return c.Conn.Close()
 }
 
-// selfSigned makes a certificate for an address, and returns it as a CA, too.
+// selfSigned creates a certificate for an address, and returns it also as a CA.
 func selfSigned(at netip.Addr) (tls.Certificate, []byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

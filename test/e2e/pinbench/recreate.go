@@ -21,8 +21,8 @@ import (
 	"github.com/leasehold-cni/leasehold/test/e2e/fleet"
 )
 
-// The modes that need no manager: nothing at all, and a preferred affinity of weight 100 in the pod
-// template, which is what the reference's webhook writes. All others are the manager's.
+// The modes without the manager: no pin, and a preferred affinity of weight 100 in the pod
+// template, as the reference's webhook writes it.
 const (
 	Nothing   = "nothing"
 	Reference = "reference"
@@ -33,10 +33,10 @@ var Modes = []string{Nothing, Reference, "none", "prefer", "nominate", "require"
 
 func needsManager(mode string) bool { return mode != Nothing && mode != Reference }
 
-// stuckAfter is when a pod counts as stuck: none of what is measured takes a tenth of that.
+// stuckAfter is when a pod counts as stuck. All measured steps take less than a tenth of it.
 const stuckAfter = 60 * time.Second
 
-// A trial is one pod that was deleted and made anew by its controller.
+// A trial is the result of one pod that was deleted and recreated by its controller.
 type trial struct {
 	sameNode    bool
 	sameAddress bool
@@ -45,16 +45,16 @@ type trial struct {
 	why         string // where it went and what is written on it, if it did not come back
 }
 
-// recreator makes trials.
+// recreator recreates pods and records the trials.
 type recreator struct {
 	client kubernetes.Interface
 	fleet  *fleet.Fleet
 	pods   *tracker
-	// parallel is how many StatefulSets there are at a time.
+	// parallel is the number of concurrent StatefulSets.
 	parallel int
 }
 
-// mode makes at least count trials in one mode, in a namespace of its own.
+// mode runs at least count trials in one mode, in its own namespace.
 func (r *recreator) mode(ctx context.Context, mode string, count int) ([]trial, error) {
 	namespace := "pin-" + mode
 	if err := r.namespace(ctx, namespace); err != nil {
@@ -72,7 +72,7 @@ func (r *recreator) mode(ctx context.Context, mode string, count int) ([]trial, 
 	group.SetLimit(r.parallel)
 	for i := range (count + siblings - 1) / siblings {
 		group.Go(func() error {
-			// Half of the sets spread explicitly, the others as the scheduler's defaults want it.
+			// Half of the sets have spread constraints, the others the scheduler's defaults.
 			got, err := r.set(in, statefulSet(namespace, fmt.Sprintf("set%d", i), mode, i%2 == 0))
 			mu.Lock()
 			defer mu.Unlock()
@@ -83,8 +83,7 @@ func (r *recreator) mode(ctx context.Context, mode string, count int) ([]trial, 
 	if err := group.Wait(); err != nil {
 		return trials, err
 	}
-	// The filler makes room for that of the next mode. The namespace stays: to empty it is work
-	// that would be measured.
+	// The namespace is kept, because emptying it would affect the next measurement.
 	return trials, r.client.CoreV1().Pods(namespace).Delete(ctx, "filler", metav1.DeleteOptions{})
 }
 
@@ -142,7 +141,7 @@ func (r *recreator) set(ctx context.Context, s *appsv1.StatefulSet) ([]trial, er
 	return trials, r.remove(ctx, s)
 }
 
-// published waits until the API knows of all the set's addresses.
+// published waits until all addresses of the set are published.
 func (r *recreator) published(ctx context.Context, s *appsv1.StatefulSet) error {
 	return until(ctx, func() (bool, error) {
 		lines, err := r.fleet.Reserved(ctx, s.Namespace)
@@ -155,7 +154,7 @@ func (r *recreator) published(ctx context.Context, s *appsv1.StatefulSet) error 
 	})
 }
 
-// recreate deletes pods at once and waits for what comes in their place.
+// recreate deletes pods at once and waits for their successors.
 func (r *recreator) recreate(ctx context.Context, old []seen, trials []trial) error {
 	deleted := make([]time.Time, len(old))
 	for i, o := range old {
@@ -189,7 +188,7 @@ func judge(old, now *corev1.Pod, running bool, took time.Duration) trial {
 	return t
 }
 
-// describe is what a pod shows of its fate.
+// describe returns the state of a pod.
 func describe(p *corev1.Pod) string {
 	if p == nil {
 		return " no pod"
@@ -211,7 +210,7 @@ func describe(p *corev1.Pod) string {
 	return b.String()
 }
 
-// remove takes the set and its pods away; what it kept on the node stays.
+// remove deletes the set and its pods; their holds stay.
 func (r *recreator) remove(ctx context.Context, s *appsv1.StatefulSet) error {
 	if err := r.client.AppsV1().StatefulSets(s.Namespace).Delete(ctx, s.Name, metav1.DeleteOptions{}); err != nil {
 		return err
@@ -243,7 +242,7 @@ func ignoreNotFound(err error) error {
 	return err
 }
 
-// until asks again and again, for a minute.
+// until calls done until it returns true, for at most a minute.
 func until(ctx context.Context, done func() (bool, error)) error {
 	return within(ctx, time.Minute, done)
 }
@@ -264,7 +263,7 @@ func within(ctx context.Context, limit time.Duration, done func() (bool, error))
 	}
 }
 
-// row is a line of the table.
+// row writes a line of the table.
 func row(w io.Writer, mode string, trials []trial) {
 	var nodes, addresses, stuck int
 	took := make([]time.Duration, 0, len(trials))
@@ -289,7 +288,8 @@ const header = "MODE\tRECREATED\tSAME NODE\tSAME ADDRESS\tMEDIAN\tP95\tMAX\tSTUC
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.2f s", d.Seconds()) }
 
-// percentile of a sorted list: the smallest value that p percent of all are not above.
+// percentile returns the smallest value of a sorted list that at least p percent of the values do
+// not exceed.
 func percentile(sorted []time.Duration, p int) time.Duration {
 	if len(sorted) == 0 {
 		return 0

@@ -39,15 +39,15 @@ func TestJudge(t *testing.T) {
 		want    trial
 		why     string
 	}{
-		{"came back", pod("a", "10.0.0.1"), true, trial{sameNode: true, sameAddress: true, took: 1}, ""},
+		{"returned", pod("a", "10.0.0.1"), true, trial{sameNode: true, sameAddress: true, took: 1}, ""},
 		{"another node", pod("b", "10.0.0.2"), true, trial{took: 1}, "was on a as 10.0.0.1: db-0"},
 		{"its node, another address", pod("a", "10.0.0.2"), true, trial{sameNode: true, took: 1}, "was on a"},
 		{"pending", pod("", ""), false, trial{stuck: true, took: stuckAfter}, "stuck: db-0"},
-		{"never made again", nil, false, trial{stuck: true, took: stuckAfter}, "stuck: no pod"},
+		{"never recreated", nil, false, trial{stuck: true, took: stuckAfter}, "stuck: no pod"},
 	} {
 		got := judge(old, c.now, c.running, 1)
 		if !strings.HasPrefix(got.why, c.why) || (c.why == "") != (got.why == "") {
-			t.Errorf("%s: it says %q, want %q...", c.about, got.why, c.why)
+			t.Errorf("%s: the reason is %q, want %q...", c.about, got.why, c.why)
 		}
 		if got.why = ""; got != c.want {
 			t.Errorf("%s: %+v, want %+v", c.about, got, c.want)

@@ -38,20 +38,19 @@ const (
 	memoryGoal  = 300                  // MiB
 )
 
-// creations is the part of the rate of admissions at which pods are created: each is half a dozen
-// writes of the API server, of the scheduler and of the manager, and a small machine has to bear
-// all of them.
+// creations is the rate of created pods in proportion to that of admissions: each pod causes about
+// six writes of the API server, the scheduler and the manager, all on one small machine.
 const creations = 5
 
-// Scale measures the manager beside a crowd: its memory, and what one admission costs when there
-// are rate of them in a second, for that long. It returns whether it met the goals.
+// Scale measures the manager with a population: its memory, and the duration of an admission at a
+// rate per second, for a duration. It reports whether the goals were met.
 func (b *Bench) Scale(ctx context.Context, nodes, reservations, rate int,
 	lasting time.Duration) (fine bool, err error) {
-	// These nodes renew no Lease, so nobody may look after them.
+	// These nodes renew no Lease, so the controller manager must not run.
 	if err := b.cluster.StopControl(ctx, cluster.ControllerManager); err != nil {
 		return false, err
 	}
-	c := crowd{Nodes: nodes, Reservations: reservations}
+	c := population{Nodes: nodes, Reservations: reservations}
 	if err := b.fill(ctx, c); err != nil {
 		return false, err
 	}
@@ -75,7 +74,7 @@ func (b *Bench) Scale(ctx context.Context, nodes, reservations, rate int,
 	if want := rate * int(lasting.Seconds()); len(away) < want {
 		return false, fmt.Errorf("%d pods are away: too few for %d admissions", len(away), want)
 	}
-	b.say("%d admissions a second, asked of the webhook itself", rate)
+	b.say("%d admissions per second, sent to the webhook directly", rate)
 	asked, pinged, err := b.ask(ctx, c, away, rate, lasting)
 	if err != nil {
 		return false, err
@@ -87,7 +86,7 @@ func (b *Bench) Scale(ctx context.Context, nodes, reservations, rate int,
 		return false, err
 	}
 	slowly := max(1, rate/creations)
-	b.say("%d pods a second, created through the API server", slowly)
+	b.say("%d pods per second, created through the API server", slowly)
 	before, err := b.histogram(ctx)
 	if err != nil {
 		return false, err
@@ -144,8 +143,8 @@ func (b *Bench) Scale(ctx context.Context, nodes, reservations, rate int,
 	return fine, w.Flush()
 }
 
-// pressure tells for which part of the last minute something that could run had to wait for a
-// processor. Above some percent the times are the machine's.
+// pressure returns for which part of the last minute a runnable process had to wait for a CPU.
+// Above a few percent the measured times are not reliable.
 func pressure() string {
 	text, err := os.ReadFile("/proc/pressure/cpu")
 	_, rest, ok := strings.Cut(string(text), "avg60=")
@@ -203,7 +202,7 @@ func (b *Bench) memory(ctx context.Context) (resident, error) {
 	return r, nil
 }
 
-// processorTime is what each service of the control plane's machine has used.
+// processorTime returns the CPU time of each service of the control plane's machine.
 func (b *Bench) processorTime(ctx context.Context) (map[string]time.Duration, error) {
 	reply, err := b.control().Call(ctx, machine.Request{List: true})
 	if err != nil {
@@ -218,7 +217,7 @@ func (b *Bench) processorTime(ctx context.Context) (map[string]time.Duration, er
 		_, rest, _ := strings.Cut(string(stat), ") ")
 		f := strings.Fields(rest)
 		if len(f) < 13 {
-			return nil, fmt.Errorf("/proc/%d/stat of %s makes no sense: %s", pid, name, stat)
+			return nil, fmt.Errorf("/proc/%d/stat of %s cannot be parsed: %s", pid, name, stat)
 		}
 		for _, ticks := range f[11:13] { // in user and system mode, in hundredths of a second
 			n, err := strconv.Atoi(ticks)
@@ -240,8 +239,7 @@ func perPod(before, after map[string]time.Duration, pods int, services ...string
 	return strings.Join(list, ", ") + " ms"
 }
 
-// steadily does something rate times a second, whether the one before has ended or not, and waits
-// for all of it.
+// steadily calls do rate times per second, concurrently, and waits until all calls have ended.
 func steadily(ctx context.Context, count, rate int, do func(i int)) {
 	var wg sync.WaitGroup
 	began := time.Now()
@@ -255,7 +253,7 @@ func steadily(ctx context.Context, count, rate int, do func(i int)) {
 	wg.Wait()
 }
 
-// durations collects from many goroutines.
+// durations collects durations of concurrent goroutines.
 type durations struct {
 	mu     sync.Mutex
 	took   []time.Duration
@@ -281,9 +279,9 @@ func (d *durations) sorted() ([]time.Duration, error) {
 	return d.took, d.err
 }
 
-// ask sends the webhook what the API server would. In turn with that it asks for the manager's
-// health, which costs it nothing: how long that takes is the machine's doing.
-func (b *Bench) ask(ctx context.Context, c crowd, away []int, rate int,
+// ask sends the webhook the requests of an API server, and alternately requests the manager's
+// health, whose duration shows the load of the machine.
+func (b *Bench) ask(ctx context.Context, c population, away []int, rate int,
 	lasting time.Duration) (asked, pinged *durations, err error) {
 	hook, err := b.webhook(ctx)
 	if err != nil {
@@ -326,7 +324,7 @@ func reviewOf(p *corev1.Pod) *admissionv1.AdmissionReview {
 			Object: runtime.RawExtension{Raw: raw}}}
 }
 
-// A hook is the webhook on pods, as the API server would reach it.
+// A hook is a client of the webhook of pods.
 type hook struct {
 	client *http.Client
 	url    string
@@ -372,7 +370,7 @@ func (h hook) ping(ctx context.Context, url string) error {
 	return errors.Join(err, resp.Body.Close())
 }
 
-// ask returns whether the answer pins the pod to a node.
+// ask reports whether the response pins the pod to a node.
 func (h hook) ask(ctx context.Context, review []byte) (pinned bool, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.url, bytes.NewReader(review))
 	if err != nil {
@@ -390,14 +388,14 @@ func (h hook) ask(ctx context.Context, review []byte) (pinned bool, err error) {
 	}
 	var answer admissionv1.AdmissionReview
 	if err := json.Unmarshal(body, &answer); err != nil || answer.Response == nil || !answer.Response.Allowed {
-		return false, fmt.Errorf("the webhook answers %s (%v): %.300s", resp.Status, err, body)
+		return false, fmt.Errorf("the webhook responds %s (%v): %.300s", resp.Status, err, body)
 	}
 	return bytes.Contains(answer.Response.Patch, []byte(wellknown.GateNominate)), nil
 }
 
 // create creates pods that were away, and waits until their gates are lifted. It returns how long
 // each took.
-func (b *Bench) create(ctx context.Context, c crowd, away []int, rate int,
+func (b *Bench) create(ctx context.Context, c population, away []int, rate int,
 	lasting time.Duration) (created, opened []time.Duration, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -427,14 +425,14 @@ func (b *Bench) create(ctx context.Context, c crowd, away []int, rate int,
 	return created, opened, errors.Join(err, ctx.Err())
 }
 
-// gates knows when the gates of pods were seen to be lifted.
+// gates records when the gates of pods were lifted.
 type gates struct {
 	mu     sync.Mutex
 	lifted map[types.UID]time.Time
 	wake   chan struct{}
 }
 
-// watchGates watches the retained pods from now on.
+// watchGates starts to watch the retained pods.
 func (b *Bench) watchGates(ctx context.Context) (*gates, error) {
 	now, err := b.client.CoreV1().Pods("").List(ctx, metav1.ListOptions{Limit: 1})
 	if err != nil {
@@ -467,7 +465,7 @@ func (g *gates) lift(uid types.UID, at time.Time) {
 	}
 }
 
-// wait returns how long it took from then.
+// wait returns the time from then until the gate of a pod was lifted.
 func (g *gates) wait(ctx context.Context, uid types.UID, from time.Time) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, stuckAfter)
 	defer cancel()
@@ -487,7 +485,7 @@ func (g *gates) wait(ctx context.Context, uid types.UID, from time.Time) (time.D
 	}
 }
 
-// ownWithin is the percentage of admissions that the manager itself has timed within the goal.
+// ownWithin returns the percentage of admissions within the goal, by the manager's own histogram.
 func (b *Bench) ownWithin(ctx context.Context) (float64, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet,
 		fmt.Sprintf("http://%v:%d/metrics", b.cluster.ControlAddr(), metricsPort), nil)
@@ -508,8 +506,8 @@ func (b *Bench) ownWithin(ctx context.Context) (float64, error) {
 	return 100 * within, err
 }
 
-// A histogram is what the API server counted of the calls of the webhook: by upper bound in
-// seconds, cumulated.
+// A histogram has the cumulative numbers of the API server's calls of the webhook, by upper bound
+// in seconds.
 type histogram map[float64]float64
 
 const admissionHistogram = "apiserver_admission_webhook_admission_duration_seconds_bucket{"
@@ -522,7 +520,7 @@ func (b *Bench) histogram(ctx context.Context) (histogram, error) {
 	return parseHistogram(string(text), admissionHistogram, isOurs)
 }
 
-// isOurs reports whether the labels of a line are of creations and of the manager's webhooks.
+// isOurs reports whether a line's labels are those of CREATE requests to the manager's webhooks.
 func isOurs(labels string) bool {
 	return strings.Contains(labels, "leasehold") && strings.Contains(labels, `operation="CREATE"`)
 }
@@ -541,14 +539,14 @@ func parseHistogram(text, metric string, want func(labels string) bool) (histogr
 		bound, err := strconv.ParseFloat(le, 64)
 		count, err2 := strconv.ParseFloat(strings.TrimSpace(value), 64)
 		if !ok2 || !found || err != nil || err2 != nil {
-			return nil, fmt.Errorf("a line of a histogram makes no sense: %s", line)
+			return nil, fmt.Errorf("a line of a histogram cannot be parsed: %s", line)
 		}
 		h[bound] += count
 	}
 	return h, nil
 }
 
-// since returns the share of the calls since then that took at most limit, which is one of the
+// since returns the share of the calls after then that took at most limit, which is one of the
 // bounds, and their number.
 func (h histogram) since(then histogram, limit time.Duration) (within float64, total int) {
 	var all, fast float64

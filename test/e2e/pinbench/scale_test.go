@@ -33,14 +33,14 @@ func TestHistogram(t *testing.T) {
 	}
 	if _, err := parseHistogram(admissionHistogram+`name="leasehold",operation="CREATE",le="x"} 1`, admissionHistogram,
 		isOurs); err == nil {
-		t.Error("nonsense is read")
+		t.Error("an invalid line was accepted")
 	}
 }
 
-// Every pod of a crowd has a name and an address of its own, and most have a node that others have
-// too.
-func TestCrowd(t *testing.T) {
-	c := crowd{Nodes: 5000, Reservations: 50000}
+// TestPopulation checks that every pod of a population has a unique name and address, and that pods
+// share nodes.
+func TestPopulation(t *testing.T) {
+	c := population{Nodes: 5000, Reservations: 50000}
 	names, addresses := map[string]bool{}, map[string]bool{}
 	for i := range c.Reservations {
 		names[c.namespace(i)+"/"+c.podName(i)] = true

@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// A tracker sees every pod's newest incarnation, and when it was first seen running.
+// A tracker records the newest pod of each name, and when it was first seen running.
 type tracker struct {
 	mu      sync.Mutex
 	pods    map[types.NamespacedName]seen
@@ -87,8 +87,8 @@ func (t *tracker) get(name types.NamespacedName) (seen, chan struct{}) {
 	return t.pods[name], t.changed
 }
 
-// running waits until a pod of that name, other than the one with the UID not, has run. At the end
-// of ctx it returns what there is, and false.
+// running waits until a pod of that name with another UID than not runs. When ctx ends it returns
+// the current pod and false.
 func (t *tracker) running(ctx context.Context, name types.NamespacedName, not types.UID) (seen, bool) {
 	for {
 		s, changed := t.get(name)
@@ -103,7 +103,7 @@ func (t *tracker) running(ctx context.Context, name types.NamespacedName, not ty
 	}
 }
 
-// gone waits until there is no pod of that name.
+// gone waits until no pod of that name exists.
 func (t *tracker) gone(ctx context.Context, name types.NamespacedName) error {
 	for {
 		s, changed := t.get(name)

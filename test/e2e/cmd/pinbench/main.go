@@ -32,8 +32,8 @@ var (
 	short    = flag.Bool("short", false, "as in CI: -nodes 6 -recreations 32 -modes reference,nominate")
 
 	faults = flag.String("faults", "",
-		"instead, create pods while things fail: a `regexp` of rbac, policy, policy-of-one, policy-of-tenant, stalled,"+
-			" dead, slow, killed, annotations")
+		"instead, create pods with injected faults: a `regexp` of rbac, policy, policy-of-one, policy-of-tenant, "+
+			"stalled, dead, slow, killed, annotations")
 	faultsRate = flag.Int("faults-rate", 20, "pods per second for -faults")
 	faultsFor  = flag.Duration("faults-for", 20*time.Second, "duration of each fault for -faults")
 
@@ -72,15 +72,15 @@ func run(ctx context.Context, repo string) error {
 		if err != nil {
 			return fmt.Errorf("-faults: %w", err)
 		}
-		return fineOn(ctx, repo, func(b *pinbench.Bench) (bool, error) {
+		return goalsOn(ctx, repo, func(b *pinbench.Bench) (bool, error) {
 			return b.Faults(ctx, match, *faultsRate, *faultsFor)
 		})
 	}
 	if *frozen > 0 {
-		return fineOn(ctx, repo, func(b *pinbench.Bench) (bool, error) { return b.Frozen(ctx, *frozen, *frozenFor) })
+		return goalsOn(ctx, repo, func(b *pinbench.Bench) (bool, error) { return b.Frozen(ctx, *frozen, *frozenFor) })
 	}
 	if *scale {
-		return fineOn(ctx, repo, func(b *pinbench.Bench) (bool, error) {
+		return goalsOn(ctx, repo, func(b *pinbench.Bench) (bool, error) {
 			return b.Scale(ctx, *scaleNodes, *reservations, *rate, *lasting)
 		})
 	}
@@ -105,8 +105,8 @@ func run(ctx context.Context, repo string) error {
 	return nil
 }
 
-// fineOn is on, and fails if a goal was missed.
-func fineOn(ctx context.Context, repo string, measure func(*pinbench.Bench) (bool, error)) error {
+// goalsOn is like on, and returns an error if a goal was missed.
+func goalsOn(ctx context.Context, repo string, measure func(*pinbench.Bench) (bool, error)) error {
 	var fine bool
 	err := on(ctx, repo, func(b *pinbench.Bench) (err error) {
 		fine, err = measure(b)
@@ -118,7 +118,7 @@ func fineOn(ctx context.Context, repo string, measure func(*pinbench.Bench) (boo
 	return err
 }
 
-// on calls measure with a control plane that it starts and stops.
+// on starts a control plane, calls measure, and stops it.
 func on(ctx context.Context, repo string, measure func(*pinbench.Bench) error) (err error) {
 	if repo, err = filepath.Abs(repo); err != nil {
 		return err

@@ -23,7 +23,7 @@ func TestClockSteps(t *testing.T) {
 	for _, reboot := range []bool{false, true} {
 		for _, step := range []time.Duration{-30 * 24 * time.Hour, -3 * time.Hour, 3 * time.Hour, 30 * 24 * time.Hour} {
 			t.Run(fmt.Sprintf("%s, reboot %t", step, reboot), func(t *testing.T) {
-				c := newCrowd(t, 6, nil)
+				c := newTestNode(t, 6, nil)
 				pod := lab.NewPod("default", "db-0", "60")
 				sandbox, original := c.start(pod)
 				c.stop(sandbox)
@@ -53,7 +53,7 @@ func TestClockSteps(t *testing.T) {
 // TestClockSetBack verifies that a hold lasts for at most its window after a boot at which the
 // clock is days behind.
 func TestClockSetBack(t *testing.T) {
-	c := newCrowd(t, 6, nil)
+	c := newTestNode(t, 6, nil)
 	sandbox, _ := c.start(lab.NewPod("default", "db-0", "60"))
 	c.stop(sandbox)
 	c.node.Reboot()
@@ -71,7 +71,7 @@ func TestClockSetBack(t *testing.T) {
 // TestNewerRecord verifies that a field of a newer version stays in a record when this version
 // changes it.
 func TestNewerRecord(t *testing.T) {
-	c := newCrowd(t, 6, nil)
+	c := newTestNode(t, 6, nil)
 	sandbox, original := c.start(lab.NewPod("default", "db-0", "10"))
 	extra := append([]byte{0xe7, 0x07, 5}, "later"...) // tag 999, five bytes
 	visit := func(write bool) (found []byte) {
@@ -109,22 +109,24 @@ func TestNewerRecord(t *testing.T) {
 // TestRemovedWhileWaiting removes or replaces the lock file or the store while calls wait for the
 // lock.
 func TestRemovedWhileWaiting(t *testing.T) {
-	for name, remove := range map[string]func(c *crowd, lock, file string) error{
-		"the lock is removed": func(_ *crowd, lock, _ string) error { return os.Remove(lock) },
-		"the lock is replaced": func(_ *crowd, lock, _ string) error {
+	for name, remove := range map[string]func(c *testNode, lock, file string) error{
+		"the lock is removed": func(_ *testNode, lock, _ string) error { return os.Remove(lock) },
+		"the lock is replaced": func(_ *testNode, lock, _ string) error {
 			return errors.Join(os.Remove(lock), os.WriteFile(lock, nil, 0o600))
 		},
-		"the run directory is removed":   func(c *crowd, _, _ string) error { return os.RemoveAll(c.node.RunDir()) },
-		"the store is removed":           func(_ *crowd, _, file string) error { return os.Remove(file) },
-		"the state directory is removed": func(c *crowd, _, _ string) error { return os.RemoveAll(c.node.StateDir()) },
-		"the store is copied": func(_ *crowd, _, file string) error {
+		"the run directory is removed": func(c *testNode, _, _ string) error { return os.RemoveAll(c.node.RunDir()) },
+		"the store is removed":         func(_ *testNode, _, file string) error { return os.Remove(file) },
+		"the state directory is removed": func(c *testNode, _, _ string) error {
+			return os.RemoveAll(c.node.StateDir())
+		},
+		"the store is copied": func(_ *testNode, _, file string) error {
 			b, err := os.ReadFile(file)
 			return errors.Join(err, os.WriteFile(file+".copy", b, 0o600), os.Rename(file+".copy", file))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			const callers = 8
-			c := newCrowd(t, 3*callers, nil)
+			c := newTestNode(t, 3*callers, nil)
 			for i := range callers {
 				c.start(lab.NewPod("default", fmt.Sprint("old-", i), ""))
 			}
@@ -162,7 +164,7 @@ func TestRemovedWhileWaiting(t *testing.T) {
 // TestClosedPipe verifies that ADD releases the address if the caller has closed the pipe before
 // the result is printed.
 func TestClosedPipe(t *testing.T) {
-	c := newCrowd(t, 6, nil)
+	c := newTestNode(t, 6, nil)
 	sandbox := c.node.Sandbox(lab.NewPod("default", "db-0", "10"))
 	call := sandbox.IPAMCall(c.net, "ADD")
 	call.Wrap = []string{"bash", "-c", `(sleep 0.1; exec "$0") | :; exit ${PIPESTATUS[0]}`}
@@ -190,7 +192,7 @@ func TestParentKilled(t *testing.T) {
 		"the sandbox is removed after the late ADD":  false,
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := newCrowd(t, 6, nil)
+			c := newTestNode(t, 6, nil)
 			late, done := filepath.Join(c.node.Dir, "late"), filepath.Join(c.node.Dir, "done")
 			script := fmt.Sprintf("#!/bin/sh\nsleep 1.5\n%s\necho >%s\n", lab.Bin("leasehold"), done)
 			if err := os.WriteFile(late, []byte(script), 0o755); err != nil {
@@ -234,7 +236,7 @@ func TestLockKept(t *testing.T) {
 	if !long {
 		t.Skip("takes ten seconds")
 	}
-	c := newCrowd(t, 6, nil)
+	c := newTestNode(t, 6, nil)
 	sandbox, _ := c.start(lab.NewPod("default", "db-0", "10"))
 	lock, err := os.OpenFile(filepath.Join(c.node.RunDir(), "lock"), os.O_RDWR, 0)
 	if err != nil {

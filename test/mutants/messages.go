@@ -9,20 +9,20 @@ import (
 	"strings"
 )
 
-// What only words messages is left alone: it changes nothing that is promised.
+// Code that only composes messages gets no faults, because no behaviour depends on it.
 
 var (
-	wordFields = []string{"Reason", "Why", "Message", "Help", "reason", "why"}
-	// wordCalls are functions and methods that word, log or warn.
-	wordCalls = []string{"errors.New", "warn", "Warn", "note", "notes.add", "errorf", "panic", "prometheus.NewDesc",
+	messageFields = []string{"Reason", "Why", "Message", "Help", "reason", "why"}
+	// messageCalls are functions and methods that compose messages, log or warn.
+	messageCalls = []string{"errors.New", "warn", "Warn", "note", "notes.add", "errorf", "panic", "prometheus.NewDesc",
 		"Eventf", "With"}
-	// wordPrefixes are packages that do nothing else.
-	wordPrefixes = []string{"fmt.", "slog.", "log.", "klog."}
-	// logMethods do so for a logger.
+	// messagePrefixes are packages that do nothing else.
+	messagePrefixes = []string{"fmt.", "slog.", "log.", "klog."}
+	// logMethods are those of loggers.
 	logMethods = []string{"Debug", "Info", "Warn", "Error"}
 )
 
-// nameOfCall is "f", "pkg.F" or "x.y.Method".
+// nameOfCall returns a name such as "f", "pkg.F" or ".Method".
 func nameOfCall(call *ast.CallExpr) string {
 	switch f := call.Fun.(type) {
 	case *ast.Ident:
@@ -36,26 +36,26 @@ func nameOfCall(call *ast.CallExpr) string {
 	return ""
 }
 
-// isWords reports whether nothing but messages depends on a node.
-func (s *seeker) isWords(n ast.Node) bool {
+// isMessage reports whether only messages depend on a node.
+func (s *finder) isMessage(n ast.Node) bool {
 	switch n := n.(type) {
 	case *ast.CallExpr:
-		return isWordCall(n)
+		return isMessageCall(n)
 	case *ast.ExprStmt:
 		call, ok := n.X.(*ast.CallExpr)
-		return ok && isWordCall(call)
+		return ok && isMessageCall(call)
 	case *ast.AssignStmt:
-		return s.isWording(n)
+		return s.setsText(n)
 	case *ast.KeyValueExpr:
-		return slices.Contains(wordFields, s.text(n.Key))
+		return slices.Contains(messageFields, s.text(n.Key))
 	case *ast.IfStmt:
-		return n.Init == nil && s.onlyWords(n)
+		return n.Init == nil && s.onlyMessages(n)
 	}
 	return false
 }
 
-// isWording reports whether a statement gives a local variable a text that is written there.
-func (s *seeker) isWording(n *ast.AssignStmt) bool {
+// setsText reports whether a statement assigns a text with a literal to a local variable.
+func (s *finder) setsText(n *ast.AssignStmt) bool {
 	if n.Tok == token.DEFINE || len(n.Lhs) != 1 {
 		return false
 	}
@@ -77,28 +77,28 @@ func (s *seeker) isWording(n *ast.AssignStmt) bool {
 	return ok && lit.Kind == token.STRING
 }
 
-// onlyWords reports whether an if decides on messages alone.
-func (s *seeker) onlyWords(n *ast.IfStmt) bool {
-	notWords := func(n ast.Stmt) bool { return !s.isWords(n) }
-	return n.Else == nil && len(n.Body.List) > 0 && !slices.ContainsFunc(n.Body.List, notWords)
+// onlyMessages reports whether an if statement only affects messages.
+func (s *finder) onlyMessages(n *ast.IfStmt) bool {
+	other := func(n ast.Stmt) bool { return !s.isMessage(n) }
+	return n.Else == nil && len(n.Body.List) > 0 && !slices.ContainsFunc(n.Body.List, other)
 }
 
-// decidesOnWords reports whether a node is the condition of such an if.
-func (s *seeker) decidesOnWords(parent, n ast.Node) bool {
+// decidesOnMessages reports whether a node is the condition of such an if statement.
+func (s *finder) decidesOnMessages(parent, n ast.Node) bool {
 	in, ok := parent.(*ast.IfStmt)
-	return ok && in.Cond == n && s.onlyWords(in)
+	return ok && in.Cond == n && s.onlyMessages(in)
 }
 
-func isWordCall(call *ast.CallExpr) bool {
+func isMessageCall(call *ast.CallExpr) bool {
 	name := nameOfCall(call)
 	method := name[strings.LastIndexByte(name, '.')+1:]
-	return slices.Contains(wordCalls, name) || slices.Contains(wordCalls, method) ||
-		slices.ContainsFunc(wordPrefixes, func(p string) bool { return strings.HasPrefix(name, p) }) ||
+	return slices.Contains(messageCalls, name) || slices.Contains(messageCalls, method) ||
+		slices.ContainsFunc(messagePrefixes, func(p string) bool { return strings.HasPrefix(name, p) }) ||
 		slices.Contains(logMethods, method) && len(call.Args) > 0
 }
 
-// An equivalent fault changes nothing, as somebody argues: in a function, by a line as it was and
-// as it is, wherever that line is. One without lines is about the whole function, which only words
+// equivalent is an entry of equivalent.txt: a fault that does not change the behaviour, by its
+// function and the line before and after. An entry without lines is a function that only composes
 // messages.
 type equivalent struct {
 	pkg, function, before, after, reason string
@@ -144,8 +144,8 @@ func readKnown(path string) ([]equivalent, error) {
 	return known, nil
 }
 
-// isStale reports whether an entry is of a function or of a line that its package does not have.
-func isStale(packages []*pack, k equivalent) bool {
+// isStale reports whether the function or the line of an entry does not exist.
+func isStale(packages []*pkgSites, k equivalent) bool {
 	for _, p := range packages {
 		if p.dir == k.pkg {
 			return !slices.Contains(p.functions, k.function) ||
@@ -157,7 +157,7 @@ func isStale(packages []*pack, k equivalent) bool {
 	return false
 }
 
-func onlyWords(known []equivalent, pkg, function string) bool {
+func composesMessages(known []equivalent, pkg, function string) bool {
 	return slices.ContainsFunc(known, func(k equivalent) bool {
 		return k.pkg == pkg && k.function == function && k.before == ""
 	})

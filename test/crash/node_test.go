@@ -44,8 +44,8 @@ func newRand(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 0))
 }
 
-// crowd is a node with many pods, and a model of which running container has which address.
-type crowd struct {
+// testNode is a node with many pods, and a model of which running container has which address.
+type testNode struct {
 	*testing.T
 	node   *lab.Node
 	net    *lab.Network
@@ -59,12 +59,12 @@ type crowd struct {
 
 var subnets atomic.Int64
 
-// newCrowd returns a node with a pool of n addresses, which are not used by other tests, and
+// newTestNode returns a node with a pool of n addresses, which are not used by other tests, and
 // additional fields in the ipam section.
-func newCrowd(t *testing.T, n int, more lab.Conf) *crowd {
+func newTestNode(t *testing.T, n int, more lab.Conf) *testNode {
 	node := lab.NewNode(t)
 	subnet := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(100 + subnets.Add(1)), 0, 0}), 16)
-	c := &crowd{T: t, node: node, subnet: subnet.String(), owner: map[string]*lab.Sandbox{}}
+	c := &testNode{T: t, node: node, subnet: subnet.String(), owner: map[string]*lab.Sandbox{}}
 	addr := subnet.Addr().Next() // the gateway
 	for range n {
 		addr = addr.Next()
@@ -79,19 +79,19 @@ func newCrowd(t *testing.T, n int, more lab.Conf) *crowd {
 }
 
 // as returns the network with other fields in its ipam section, such as another type.
-func (c *crowd) as(more lab.Conf) *lab.Network {
+func (c *testNode) as(more lab.Conf) *lab.Network {
 	main := lab.With(c.net.Main, lab.Conf{"ipam": lab.With(c.net.Main["ipam"].(lab.Conf), more)})
 	return c.node.Network(c.net.Name, c.net.Version, main)
 }
 
 // call calls the plugin for a sandbox and updates the model.
-func (c *crowd) call(sandbox *lab.Sandbox, verb string) lab.Reply {
+func (c *testNode) call(sandbox *lab.Sandbox, verb string) lab.Reply {
 	return c.track(sandbox, verb, func() lab.Reply { return sandbox.Call(c.net, verb) })
 }
 
 // track runs a call and updates the model. From the result of its ADD to the start of its DEL, no
 // other container may get the address of a container (I1).
-func (c *crowd) track(sandbox *lab.Sandbox, verb string, call func() lab.Reply) lab.Reply {
+func (c *testNode) track(sandbox *lab.Sandbox, verb string, call func() lab.Reply) lab.Reply {
 	if verb == "DEL" {
 		c.forget(sandbox)
 	}
@@ -110,7 +110,7 @@ func (c *crowd) track(sandbox *lab.Sandbox, verb string, call func() lab.Reply) 
 	return reply
 }
 
-func (c *crowd) take(sandbox *lab.Sandbox, addr string) {
+func (c *testNode) take(sandbox *lab.Sandbox, addr string) {
 	if other := c.owner[addr]; other != nil && other != sandbox {
 		c.Errorf("%s was assigned to %s (%.12s) while %s (%.12s) had it",
 			addr, sandbox.Pod.Name, sandbox.ID, other.Pod.Name, other.ID) // I1
@@ -118,7 +118,7 @@ func (c *crowd) take(sandbox *lab.Sandbox, addr string) {
 	c.owner[addr] = sandbox
 }
 
-func (c *crowd) forget(sandbox *lab.Sandbox) {
+func (c *testNode) forget(sandbox *lab.Sandbox) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for addr, owner := range c.owner {
@@ -142,13 +142,13 @@ func addressesOf(reply lab.Reply) (addrs []string) {
 }
 
 // start calls ADD for a pod and returns its sandbox and its first address.
-func (c *crowd) start(pod lab.Pod) (*lab.Sandbox, string) {
+func (c *testNode) start(pod lab.Pod) (*lab.Sandbox, string) {
 	c.Helper()
 	sandbox := c.node.Sandbox(recreated(pod))
 	return sandbox, c.mustAdd(sandbox)
 }
 
-func (c *crowd) mustAdd(sandbox *lab.Sandbox) string {
+func (c *testNode) mustAdd(sandbox *lab.Sandbox) string {
 	c.Helper()
 	reply := c.call(sandbox, "ADD")
 	addrs := addressesOf(reply)
@@ -159,7 +159,7 @@ func (c *crowd) mustAdd(sandbox *lab.Sandbox) string {
 }
 
 // stop calls DEL and removes the network namespace.
-func (c *crowd) stop(sandbox *lab.Sandbox) {
+func (c *testNode) stop(sandbox *lab.Sandbox) {
 	c.Helper()
 	if reply := c.call(sandbox, "DEL"); reply.Exit != 0 {
 		c.Errorf("DEL of %s: %+v", sandbox.Pod.Name, reply)
@@ -168,7 +168,7 @@ func (c *crowd) stop(sandbox *lab.Sandbox) {
 }
 
 // attach calls ADD through libcni and the main plugin, as a runtime does.
-func (c *crowd) attach(net *lab.Network, pod lab.Pod) *lab.Sandbox {
+func (c *testNode) attach(net *lab.Network, pod lab.Pod) *lab.Sandbox {
 	c.Helper()
 	sandbox := c.node.Sandbox(recreated(pod))
 	addrs, err := sandbox.Add(net)
@@ -183,7 +183,7 @@ func (c *crowd) attach(net *lab.Network, pod lab.Pod) *lab.Sandbox {
 }
 
 // detach calls DEL through libcni and the main plugin, as a runtime does.
-func (c *crowd) detach(net *lab.Network, sandbox *lab.Sandbox) {
+func (c *testNode) detach(net *lab.Network, sandbox *lab.Sandbox) {
 	c.Helper()
 	c.forget(sandbox)
 	c.calls++
@@ -193,7 +193,7 @@ func (c *crowd) detach(net *lab.Network, sandbox *lab.Sandbox) {
 }
 
 // has returns the addresses of a container in the model.
-func (c *crowd) has(sandbox *lab.Sandbox) (addrs []string) {
+func (c *testNode) has(sandbox *lab.Sandbox) (addrs []string) {
 	for addr, owner := range c.owner {
 		if owner == sandbox {
 			addrs = append(addrs, addr)
@@ -205,7 +205,7 @@ func (c *crowd) has(sandbox *lab.Sandbox) (addrs []string) {
 
 // checkNoLeak assigns all addresses that no running container has, which must succeed (I3), and
 // releases them.
-func (c *crowd) checkNoLeak() {
+func (c *testNode) checkNoLeak() {
 	c.Helper()
 	c.node.Clock += 24 * time.Hour // all holds expire
 	var sandboxes []*lab.Sandbox
@@ -232,7 +232,7 @@ func (c *crowd) checkNoLeak() {
 	c.node.Clock += 24 * time.Hour
 }
 
-func (c *crowd) list(filter ...string) string {
+func (c *testNode) list(filter ...string) string {
 	out, err := c.node.Leasectl(append([]string{"list"}, filter...)...)
 	if err != nil {
 		return err.Error()
@@ -241,7 +241,7 @@ func (c *crowd) list(filter ...string) string {
 }
 
 // files lists host-local's files and the beginning of their contents.
-func (c *crowd) files() string {
+func (c *testNode) files() string {
 	d := newDisk()
 	if err := d.load(c.node.NetworksDir()); err != nil {
 		return err.Error()
@@ -250,7 +250,7 @@ func (c *crowd) files() string {
 }
 
 // checkStore runs leasectl check.
-func (c *crowd) checkStore() {
+func (c *testNode) checkStore() {
 	c.Helper()
 	if out, err := c.node.Leasectl("check"); err != nil {
 		c.Errorf("leasectl check: %v\n%s", err, out)
@@ -259,7 +259,7 @@ func (c *crowd) checkStore() {
 
 // checkModel compares the store with the model: every address of a running container must be bound
 // to it.
-func (c *crowd) checkModel() {
+func (c *testNode) checkModel() {
 	c.Helper()
 	bound := map[string]lab.Lease{}
 	for _, l := range c.node.Leases("--state", "bound") {

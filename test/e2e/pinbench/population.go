@@ -22,10 +22,9 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
-// A crowd is what the API of a big cluster holds: nodes, and pods with reservations on them.
-// Nothing runs there. A fifth of the reservations is held, for pods that are away; the others have
-// their pods.
-type crowd struct {
+// A population is the objects of a large cluster: nodes, pods and their reservations. Nothing runs
+// there. A fifth of the reservations is held for pods that are away.
+type population struct {
 	Nodes, Reservations int
 	Away                bool // all pods are
 }
@@ -35,16 +34,18 @@ const (
 	namespaces = 100
 )
 
-func (c crowd) held(i int) bool { return c.Away || i%5 == 0 }
+func (c population) held(i int) bool { return c.Away || i%5 == 0 }
 
-func (c crowd) node(i int) int         { return i % c.Nodes }
-func (c crowd) nodeName(i int) string  { return fmt.Sprintf("big-%d", c.node(i)) }
-func (c crowd) namespace(i int) string { return fmt.Sprintf("tenant-%d", i%namespaces) }
-func (c crowd) podName(i int) string {
+func (c population) node(i int) int         { return i % c.Nodes }
+func (c population) nodeName(i int) string  { return fmt.Sprintf("big-%d", c.node(i)) }
+func (c population) namespace(i int) string { return fmt.Sprintf("tenant-%d", i%namespaces) }
+func (c population) podName(i int) string {
 	return fmt.Sprintf("database-%d-%d", i/namespaces/8, i/namespaces%8)
 }
-func (c crowd) address(i int) string { return fmt.Sprintf("100.%d.%d.%d", 64+i>>16, i>>8&255, i&255) }
-func (c crowd) away() (numbers []int) {
+func (c population) address(i int) string {
+	return fmt.Sprintf("100.%d.%d.%d", 64+i>>16, i>>8&255, i&255)
+}
+func (c population) away() (numbers []int) {
 	for i := range c.Reservations {
 		if c.held(i) {
 			numbers = append(numbers, i)
@@ -53,8 +54,8 @@ func (c crowd) away() (numbers []int) {
 	return numbers
 }
 
-// bigNode has the size of a node in use: labels, and images with digests.
-func (c crowd) bigNode(i int) *corev1.Node {
+// bigNode returns a node with as many labels and images as a used one has.
+func (c population) bigNode(i int) *corev1.Node {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: c.nodeName(i), Labels: map[string]string{
 		corev1.LabelHostname: c.nodeName(i), corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64",
 		corev1.LabelTopologyZone: fmt.Sprintf("zone-%d", i%3), corev1.LabelTopologyRegion: "region-1",
@@ -77,8 +78,8 @@ func (c crowd) bigNode(i int) *corev1.Node {
 	return n
 }
 
-// pod is one of a StatefulSet, as its controller makes it.
-func (c crowd) pod(i int) *corev1.Pod {
+// pod returns a pod of a StatefulSet, as its controller creates it.
+func (c population) pod(i int) *corev1.Pod {
 	name, no, yes := c.podName(i), false, true
 	set := name[:strings.LastIndexByte(name, '-')]
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace(i), Name: name,
@@ -96,15 +97,15 @@ func (c crowd) pod(i int) *corev1.Pod {
 	return p
 }
 
-// boundPod is the same once it is where it belongs, labelled as the webhook had done it.
-func (c crowd) boundPod(i int) *corev1.Pod {
+// boundPod returns the pod bound to its node, with the label of the webhook.
+func (c population) boundPod(i int) *corev1.Pod {
 	p := c.pod(i)
 	p.Labels[wellknown.LabelRetained] = wellknown.Retained
 	p.Spec.NodeName = c.nodeName(i)
 	return p
 }
 
-func (c crowd) reservation(i int, nodeUID string, now time.Time) *v1alpha1.IPReservation {
+func (c population) reservation(i int, nodeUID string, now time.Time) *v1alpha1.IPReservation {
 	r := &v1alpha1.IPReservation{
 		ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace(i), Name: v1alpha1.ObjectName(c.podName(i), nodeUID),
 			Labels: map[string]string{
@@ -123,8 +124,8 @@ func (c crowd) reservation(i int, nodeUID string, now time.Time) *v1alpha1.IPRes
 	return r
 }
 
-// fill writes the crowd.
-func (b *Bench) fill(ctx context.Context, c crowd) error {
+// fill creates the objects of a population.
+func (b *Bench) fill(ctx context.Context, c population) error {
 	for i := range namespaces {
 		name := c.namespace(i)
 		if _, err := b.client.CoreV1().Namespaces().Create(ctx,
@@ -164,9 +165,9 @@ func (b *Bench) fill(ctx context.Context, c crowd) error {
 	})
 }
 
-// fillReservations writes each reservation once, with its status: for that time, the API server
-// takes the status as a part of the object. It stores the same, in half the time.
-func (b *Bench) fillReservations(ctx context.Context, c crowd, uids []string) error {
+// fillReservations writes each reservation with its status at once, which takes half the time: the
+// CRD has no status subresource meanwhile.
+func (b *Bench) fillReservations(ctx context.Context, c population, uids []string) error {
 	reservations, err := reservationClient(b.api)
 	if err != nil {
 		return err
@@ -218,7 +219,7 @@ func reservationClient(api *rest.Config) (client.Client, error) {
 	return client.New(api, client.Options{Scheme: scheme})
 }
 
-// each does something count times, many at a time, and says every ten seconds how far it is.
+// each calls do count times, concurrently, and logs the progress every ten seconds.
 func (b *Bench) each(ctx context.Context, what string, count int, do func(context.Context, int) error) error {
 	group, in := errgroup.WithContext(ctx)
 	group.SetLimit(writers)

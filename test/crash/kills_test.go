@@ -11,33 +11,33 @@ import (
 	"github.com/leasehold-cni/leasehold/test/lab"
 )
 
-// storm is a crowd whose calls are killed at random.
-type storm struct {
-	*crowd
+// workload is a populated node whose calls are killed at random.
+type workload struct {
+	*testNode
 	killed atomic.Int64
 }
 
-// stormPod is a pod of a storm. It is used by one worker only, so that its addresses are known.
-type stormPod struct {
+// workerPod is a pod of a workload. It is used by one worker only, so that its addresses are known.
+type workerPod struct {
 	lab.Pod
 	sandbox *lab.Sandbox // nil while the pod is stopped
 	addr    string       // the address of the last result, or ""
 }
 
-// TestKillStorm starts and stops pods by concurrent workers, whose calls are killed at a random
+// TestRandomKills starts and stops pods by concurrent workers, whose calls are killed at a random
 // time with a probability of one half. Like a runtime, a worker repeats DEL after a failure until
 // it succeeds.
-func TestKillStorm(t *testing.T) {
+func TestRandomKills(t *testing.T) {
 	const workers, podsEach, pool = 8, 6, 64
 	rounds, operations := howMany(2, 10), howMany(200, 1000)
 	rng := newRand(t)
-	s := &storm{crowd: newCrowd(t, pool, nil)}
+	s := &workload{testNode: newTestNode(t, pool, nil)}
 
-	pods := make([][]*stormPod, workers)
+	pods := make([][]*workerPod, workers)
 	for w := range pods {
 		for i := range podsEach {
 			pod := lab.NewPod("default", fmt.Sprintf("pod-%d-%d", w, i), []string{"", "10"}[i%2])
-			pods[w] = append(pods[w], &stormPod{Pod: pod})
+			pods[w] = append(pods[w], &workerPod{Pod: pod})
 		}
 	}
 	for round := range rounds {
@@ -68,11 +68,11 @@ func TestKillStorm(t *testing.T) {
 			t.Fatalf("in round %d", round)
 		}
 	}
-	t.Logf("kill storm: %d calls by %d workers in %d rounds, %d of them killed", s.calls, workers, rounds,
+	t.Logf("random kills: %d calls by %d workers in %d rounds, %d of them killed", s.calls, workers, rounds,
 		s.killed.Load())
 }
 
-func (s *storm) all(pods [][]*stormPod) (all []*stormPod) {
+func (s *workload) all(pods [][]*workerPod) (all []*workerPod) {
 	for _, some := range pods {
 		all = append(all, some...)
 	}
@@ -81,7 +81,7 @@ func (s *storm) all(pods [][]*stormPod) (all []*stormPod) {
 
 // step starts a pod that is stopped; of a running pod it repeats the ADD, stops it, or removes its
 // sandbox without a DEL.
-func (s *storm) step(rng *rand.Rand, p *stormPod) {
+func (s *workload) step(rng *rand.Rand, p *workerPod) {
 	switch {
 	case p.sandbox == nil:
 		s.begin(rng, p)
@@ -99,7 +99,7 @@ func (s *storm) step(rng *rand.Rand, p *stormPod) {
 	}
 }
 
-func (s *storm) begin(rng *rand.Rand, p *stormPod) {
+func (s *workload) begin(rng *rand.Rand, p *workerPod) {
 	sandbox := s.node.Sandbox(recreated(p.Pod))
 	addr, ok := s.add(rng, sandbox)
 	if !ok {
@@ -112,7 +112,7 @@ func (s *storm) begin(rng *rand.Rand, p *stormPod) {
 	p.sandbox, p.addr = sandbox, addr
 }
 
-func (s *storm) add(rng *rand.Rand, sandbox *lab.Sandbox) (addr string, ok bool) {
+func (s *workload) add(rng *rand.Rand, sandbox *lab.Sandbox) (addr string, ok bool) {
 	reply := s.callAndKill(rng, sandbox, "ADD")
 	if addrs := addressesOf(reply); reply.Exit == 0 && len(addrs) == 1 {
 		return addrs[0], true
@@ -124,7 +124,7 @@ func (s *storm) add(rng *rand.Rand, sandbox *lab.Sandbox) (addr string, ok bool)
 }
 
 // end repeats DEL until it succeeds, as a kubelet does, and removes the sandbox.
-func (s *storm) end(rng *rand.Rand, sandbox *lab.Sandbox) {
+func (s *workload) end(rng *rand.Rand, sandbox *lab.Sandbox) {
 	for {
 		reply := s.callAndKill(rng, sandbox, "DEL")
 		if reply.Exit == 0 {
@@ -139,7 +139,7 @@ func (s *storm) end(rng *rand.Rand, sandbox *lab.Sandbox) {
 }
 
 // callAndKill makes a call and kills it at a random time with a probability of one half.
-func (s *storm) callAndKill(rng *rand.Rand, sandbox *lab.Sandbox, verb string) lab.Reply {
+func (s *workload) callAndKill(rng *rand.Rand, sandbox *lab.Sandbox, verb string) lab.Reply {
 	call := sandbox.IPAMCall(s.net, verb)
 	if rng.IntN(2) == 0 {
 		call.Wrap = []string{"timeout", "--signal=KILL", strconv.FormatFloat(0.0005+0.025*rng.Float64(), 'f', 6, 64)}
