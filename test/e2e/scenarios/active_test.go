@@ -1,0 +1,189 @@
+package scenarios
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
+)
+
+const (
+	cniConf = "/etc/cni/net.d"
+	cniBin  = "/opt/cni/bin"
+	// reportedWithin is how long it may take until a node that retains no addresses is reported.
+	reportedWithin = time.Minute
+)
+
+// retentionOff takes leasehold out of use in the ways in which it happens, one after the other.
+func retentionOff(t *Test) {
+	n := t.Node(2)
+	network := n.DefaultNetwork()
+	conf := fmt.Sprintf("%s/10-%s.conflist", cniConf, network.Name)
+	plugin := cniBin + "/leasehold"
+	stock := func(kind string) string {
+		list, err := cluster.Network{Name: network.Name, Type: kind, Subnets: network.Subnets, Stock: true}.
+			Conflist("host-local")
+		t.Must(err)
+		return string(list)
+	}
+	onNode := func(script string) {
+		t.Helper()
+		_, err := n.Machine().Run(t.Ctx, "sh", "-ec", script)
+		t.Must(err)
+	}
+	put := func(path, content string) { t.Must(os.WriteFile(n.Root()+path, []byte(content), 0o644)) }
+	configure := func() { t.Must(n.SetNetworks(network)) }
+	reinstall := func() { t.RestartAgent(n) }
+
+	t.Step("an echoserver runs on %s", n.Name)
+	pod := t.Echoserver("echoserver", n, 1).Ready()["echoserver-0"]
+	t.retentionIs(n, network.Name, 1)
+	t.Cleanup(func() {
+		configure()
+		reinstall()
+		t.retentionIs(n, network.Name, 1)
+	})
+	for _, c := range []struct {
+		what   string
+		reason string
+		words  []string
+		plant  func()
+		repair func()
+	}{
+		{"kube-flannel starts with the ConfigMap of its manifest", "FlannelDefault", []string{conf, "kube-flannel-cfg"},
+			func() {
+				put("/run/cni-conf.json", stock("flannel"))
+				onNode("cp -f /run/cni-conf.json " + conf) // as its container install-cni does
+			}, configure},
+		{"the file is written as k3s does at each start", "FlannelDefault", []string{conf},
+			func() { put(conf, stock("flannel")) }, configure},
+		{"a configuration names host-local", "HostLocalNamed", []string{conf, "host-local"},
+			func() { put(conf, stock("bridge")) }, configure},
+		{"a package has a file of the plugin's name", "BinaryReplaced", []string{conf, plugin},
+			func() {
+				onNode("d=$(mktemp -d); cp " + cniBin + "/host-local $d/leasehold; touch -d 2020-01-01 $d/leasehold; " +
+					"tar -C $d -cf $d/package.tar leasehold; " +
+					"tar -C " + cniBin + " --unlink-first -xpf $d/package.tar; rm -r $d")
+			}, reinstall},
+		{"the plugin is in a directory that the runtime does not use", "BinaryMissing", []string{conf, cniBin},
+			func() { onNode("mkdir -p /usr/libexec/cni && mv " + plugin + " /usr/libexec/cni/") },
+			func() { onNode("mv /usr/libexec/cni/leasehold " + plugin) }},
+		{"another IPAM plugin is configured before it", "OtherIPAM",
+			[]string{cniConf + "/05-other.conf", "whereabouts"},
+			func() {
+				put(cniConf+"/05-other.conf", `{"cniVersion":"0.3.1","name":"`+network.Name+
+					`","type":"bridge","ipam":{"type":"whereabouts","range":"10.9.0.0/16"}}`)
+			}, configure},
+		{"the configuration is not JSON", "InvalidConfiguration", []string{conf},
+			func() { put(conf, "name: "+network.Name) }, configure},
+		{"the configuration is removed", "NoConfiguration", []string{cniConf},
+			func() { t.Must(os.Remove(n.Root() + conf)) }, configure},
+	} {
+		t.Step("%s", c.what)
+		began := time.Now()
+		c.plant()
+		t.Eventually(reportedWithin, "it is reported as "+c.reason, func() error {
+			if is, found := t.retention(n); !found || is != 0 {
+				return fmt.Errorf("leasehold_retention_active is %v, found: %v", is, found)
+			}
+			return errors.Join(t.reported(n.Name, metav1.NamespaceDefault, began, c.reason, c.words),
+				t.reported(pod.Name, t.NS, began, c.reason, c.words))
+		})
+		t.Step("reported after %s; the agent is ready", time.Since(began).Round(time.Second))
+		t.Agent(n)
+		repaired := time.Now()
+		c.repair()
+		t.retentionIs(n, network.Name, 1)
+		t.WaitNode(n, repaired)
+	}
+}
+
+// retention returns the smallest value of the node's metric.
+func (t *Test) retention(n *cluster.Node) (value float64, found bool) {
+	for _, m := range t.AgentMetrics(n)["leasehold_retention_active"].GetMetric() {
+		if v := m.GetGauge().GetValue(); !found || v < value {
+			value, found = v, true
+		}
+	}
+	return value, found
+}
+
+// retentionIs waits until the metric of a network has a value.
+func (t *Test) retentionIs(n *cluster.Node, network string, want float64) {
+	t.Eventually(reportedWithin, fmt.Sprintf("leasehold_retention_active of %s is %v", network, want), func() error {
+		for _, m := range t.AgentMetrics(n)["leasehold_retention_active"].GetMetric() {
+			for _, l := range m.GetLabel() {
+				if l.GetName() == "network" && l.GetValue() == network && m.GetGauge().GetValue() == want {
+					return nil
+				}
+			}
+		}
+		is, found := t.retention(n)
+		return fmt.Errorf("it is %v, found: %v", is, found)
+	})
+}
+
+// reported returns an error if no Event about a node or pod says since a moment that addresses are
+// not retained, for the reason and with the words.
+func (t *Test) reported(name, namespace string, since time.Time, reason string, words []string) error {
+	var texts []string
+	for _, e := range t.offEvents(namespace, name, since) {
+		texts = append(texts, e.Message)
+		if strings.Contains(e.Message, "not retained: "+reason+": ") && containsAll(e.Message, words) {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s: %d Events: %q", name, len(texts), texts)
+}
+
+// offEvents returns the Events about a node or pod, since a moment, which say that addresses are
+// not retained or that this is not known.
+func (t *Test) offEvents(namespace, name string, since time.Time) []corev1.Event {
+	list, err := t.Client.CoreV1().Events(namespace).List(t.Ctx, metav1.ListOptions{
+		FieldSelector: "involvedObject.name=" + name})
+	t.Must(err)
+	var found []corev1.Event
+	for _, e := range list.Items {
+		isOff := e.Reason == "RetentionInactive" || e.Reason == "RetentionUnknown"
+		if isOff && !e.EventTime.Time.Before(since) {
+			found = append(found, e)
+		}
+	}
+	return found
+}
+
+// retentionHealthy replaces pods for ten minutes: nothing is reported.
+func retentionHealthy(t *Test) {
+	n := t.Node(3)
+	began := time.Now()
+	length := 10 * time.Minute
+	if !t.Long {
+		length = 3 * time.Minute
+	}
+	set := t.Echoserver("echoserver", n, 3)
+	set.Ready()
+	t.retentionIs(n, n.DefaultNetwork().Name, 1)
+	t.Step("pods are replaced on %s for %s, and the agent once", n.Name, length)
+	for round := 0; time.Since(began) < length; round++ {
+		set.Recreate()
+		if round == 2 {
+			t.RestartAgent(n)
+		}
+		if is, found := t.retention(n); found && is != 1 {
+			t.Fatalf("leasehold_retention_active is %v", is)
+		}
+	}
+	for name, namespace := range map[string]string{n.Name: metav1.NamespaceDefault, "echoserver-0": t.NS,
+		"echoserver-1": t.NS, "echoserver-2": t.NS} {
+		if events := t.offEvents(namespace, name, began); len(events) > 0 {
+			t.Fatalf("%s: %s: %s", filepath.Base(name), events[0].Reason, events[0].Message)
+		}
+	}
+}
