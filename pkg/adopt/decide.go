@@ -270,20 +270,24 @@ func (e evidence) entry() *Claim {
 	return nil
 }
 
-// confirmed returns a lease of the snapshot whose address is on an interface. A hold remains a hold
-// if that is in the namespace of its last holder. Otherwise the pod is bound to the address again,
-// by a container that is known only if a cache entry with a living namespace names it.
+// confirmed returns the verdict for a lease of the snapshot, s, if an interface, seen, has its
+// address. If the interface is in the network namespace of the lease's holder, the lease does not
+// change: a pod that was released may still exist. If it is in another namespace, the address was
+// bound again after the snapshot. The lease is then bound in that namespace, and its container is
+// unknown unless entry, the cache entry of a living namespace, names it. The caller has checked
+// that entry does not name another container than the snapshot.
 func (d decision) confirmed(s, seen Claim, entry *Claim) verdict {
-	l, at := s.Lease, seen.Netns
+	l, netns := s.Lease, seen.Netns
 	named := entry != nil && entry.Kind == LiveCache
 	if named {
-		at = entry.Netns
+		netns = entry.Netns
 	}
-	if !l.Holder.Netns.Same(at) {
+	if !l.Holder.Netns.Same(netns) {
 		if l.State == lease.Held {
-			l.State, l.Firm, l.Hold, l.ReleasedAt, l.BoundAt = lease.Bound, false, 0, lease.Instant{}, d.now
+			l.State, l.BoundAt = lease.Bound, d.now
+			l.Firm, l.Hold, l.ReleasedAt = false, 0, lease.Instant{}
 		}
-		l.Holder.Netns, l.Holder.BootID = at, d.now.BootID
+		l.Holder.Netns, l.Holder.BootID = netns, d.now.BootID
 		if !named {
 			l.Holder.ContainerID = ""
 		}

@@ -76,8 +76,8 @@ func readKruise(path string) (Claim, error) {
 	return c, err
 }
 
-// parseKruise parses one reservation. Its window is limited like that of the annotation; the fork
-// itself does not limit it, so that longer ones overflow.
+// parseKruise parses one reservation. Its window is at most policy.MaxWindow, like that of the
+// annotation. The fork has no limit; a longer window overflows there.
 func parseKruise(b []byte) (Claim, error) {
 	var f *kruiseFile
 	if err := json.Unmarshal(b, &f); err != nil {
@@ -88,8 +88,8 @@ func parseKruise(b []byte) (Claim, error) {
 	}
 	addr, ok := names.ParseCIDR(f.IPConf.Address)
 	if !ok || !names.IsIfName(f.IfName) || f.Duration < 0 {
-		return Claim{}, fmt.Errorf("address %s, interface %s, %d minutes", policy.Quote(f.IPConf.Address),
-			policy.Quote(f.IfName), f.Duration)
+		return Claim{}, fmt.Errorf("invalid address %s, interface %s or duration of %d minutes",
+			policy.Quote(f.IPConf.Address), policy.Quote(f.IfName), f.Duration)
 	}
 	c := Claim{Kind: Kruise, Address: addr, IfName: f.IfName, Firm: true, WindowKnown: true}
 	if names.IsContainerID(f.ContainerID) {

@@ -115,10 +115,10 @@ func (p *Plugin) release(ctx context.Context, args *skel.CmdArgs) error {
 // network namespace.
 const NetnsOverride = "CNI_NETNS_OVERRIDE"
 
-// checkNetns returns an error if the container's network namespace is the plugin's own. skel checks
-// that after ADD, when an address is assigned and the result is printed, and would print an error
-// after the result (docs/facts.md, "skel can print an error behind a result"). Therefore the main
-// function disables skel's check.
+// checkNetns returns an error if the container's network namespace is the plugin's own. skel makes
+// this check only after ADD has returned. By then an address is assigned and the result was
+// printed, so that the error would follow the result (docs/facts.md, "skel can print an error
+// behind a result"). The main function therefore disables skel's check.
 func (p *Plugin) checkNetns(args *skel.CmdArgs) error {
 	if o := p.NetnsOverride; strings.EqualFold(o, "true") || o == "1" {
 		return nil

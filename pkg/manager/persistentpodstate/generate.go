@@ -17,9 +17,10 @@ type action struct {
 	Problem string
 }
 
-// generate compares what a workload's annotations ask for with the PersistentPodState of its name.
-// workload is nil if it was deleted, object nil if there is none; others are the names of further
-// objects with this target. Objects that users created are never changed.
+// generate returns the action that makes the generated PersistentPodState match the annotations of
+// a workload. workload is nil if it was deleted. object is the PersistentPodState with the name of
+// the workload, nil if there is none. others are the names of further objects with this target.
+// Objects that users created are never changed.
 func generate(target targetKey, workload *workload, object *pps.PersistentPodState, others []string) action {
 	if workload == nil || workload.Terminating || workload.Annotations[pps.AnnotationGenerate] != "true" {
 		if object != nil && isGenerated(object) && targetOf(object) == target && object.DeletionTimestamp == nil {

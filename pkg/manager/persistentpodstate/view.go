@@ -361,8 +361,8 @@ func (v *clusterView) indexed(index, value string) []*pps.PersistentPodState {
 	return nil
 }
 
-// Objects returns the PersistentPodStates of a workload, the oldest first. Only the first has an
-// effect.
+// Objects returns the PersistentPodStates of a workload, the oldest first (of equally old ones by
+// name). The controllers use only the first, and ignore the others.
 func (v *clusterView) Objects(t targetKey) []*pps.PersistentPodState {
 	objects := v.indexed(byTarget, t.String())
 	slices.SortFunc(objects, func(a, b *pps.PersistentPodState) int {

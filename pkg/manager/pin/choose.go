@@ -100,7 +100,7 @@ func choose(all []*reservation, last instance, now time.Time) (pinTarget, bool) 
 	return pinTarget{Node: best.Node, NodeUID: best.NodeUID, Addresses: best.Addresses, Abandoned: best.Abandoned}, true
 }
 
-// newer reports whether a is to be preferred to b. An abandoned reservation comes last, and that of
+// newer reports whether a is preferable to b. An abandoned reservation comes last, and that of
 // the pod's last instance first; then the later hold counts, or the later write. The state Bound
 // does not count: the reservation of a node that died keeps it for as long as the object exists.
 func newer(a, b *reservation, last string) bool {

@@ -58,7 +58,7 @@ type podFacts struct {
 	Node   *corev1.Node // of the target; nil: there is none
 }
 
-// A decision says whether and how a pod is pinned.
+// A decision is whether and how a pod is pinned.
 type decision struct {
 	Mode      policy.PinMode // PinNone: it is not pinned
 	Node      string         // the pinned node; unpinned, the one that it is not pinned to, if any

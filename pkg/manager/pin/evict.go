@@ -40,8 +40,9 @@ type evictor struct {
 	waiting    map[types.NamespacedName]wait
 }
 
-// A wait says since when the leader has seen that the scheduler finds no node for a pod. The pod's
-// own condition may have the time of the pod's creation, if somebody else's gate was on it before.
+// A wait has the time since which the leader observes that the scheduler finds no node for a pod.
+// The pod's condition may have the time of its creation instead, if the pod had a gate of others
+// before.
 type wait struct {
 	pod   types.UID
 	since time.Time
@@ -61,7 +62,7 @@ func (p *podView) awaitsNode() bool {
 	return p.Required && p.Node == "" && p.Gates == 0 && p.Unschedulable && p.Controlled && p.DeletionTimestamp == nil
 }
 
-// expired returns why a pod is to be evicted, or after how long to ask again.
+// expired returns why a pod should be evicted, or the delay before the next check.
 func (s pendingPod) expired(now time.Time) (why pinReason, text string, again time.Duration) {
 	p := s.pod
 	waited := now.Sub(s.since)
@@ -143,7 +144,7 @@ func (v *evictor) mark(ctx context.Context, lease []*reservation) (bool, error) 
 	return marked, nil
 }
 
-// evict deletes a pod that has not changed since it was looked at.
+// evict deletes a pod, unless it has changed since it was read.
 func (v *evictor) evict(ctx context.Context, p *podView, why pinReason, text string) error {
 	err := v.client.Delete(ctx, bare(p), client.Preconditions{UID: &p.UID, ResourceVersion: &p.ResourceVersion})
 	switch {

@@ -59,7 +59,7 @@ const (
 	retries = workers / 2
 )
 
-// A step is what is to be done with a pod's gate or nomination.
+// A step is a change of a pod's gate or nomination.
 type step int
 
 const (
@@ -69,15 +69,15 @@ const (
 	withdraw      // take the nomination back
 )
 
-// A podProgress is what a replica has seen of a pod on its way. Its times are of this replica's
-// clock: the API server's may differ.
+// A podProgress is what a replica has observed of a pod that is not bound yet. Its times are of
+// this replica's clock, because the API server's may differ.
 type podProgress struct {
-	lastGate  time.Time // since when our gate is the last
-	lifted    bool      // by this replica
-	failed    bool      // this replica could not lift it, or not in time
-	reported  bool      // an Event on the pod says so
-	nominated time.Time // since when the pod waits for a scheduler, nominated and without gate
-	tried     time.Time // since when a scheduler has failed with it and the nomination is still there
+	lastGate  time.Time // when our gate became the pod's only one
+	lifted    bool      // this replica has lifted the gate
+	failed    bool      // this replica could not lift the gate, or not in time
+	reported  bool      // there is an Event about that failure
+	nominated time.Time // when the pod first had a nomination and no gate
+	tried     time.Time // when a scheduler first could not place the pod despite the nomination
 }
 
 // observe returns the progress of a pod, given its present state.
@@ -88,7 +88,8 @@ func (s podProgress) observe(p *podView, now time.Time) podProgress {
 	return s
 }
 
-// since returns the time since when something is so; zero if it is not.
+// since returns the time at which a condition became true, zero if it is not true. before is what
+// it returned the last time.
 func since(before time.Time, is bool, now time.Time) time.Time {
 	switch {
 	case !is:
@@ -105,8 +106,9 @@ func (p *podView) awaitsScheduler() bool {
 	return p.Node == "" && p.NominatedByUs && p.Nominated != "" && p.Nominated == p.Pinned
 }
 
-// next returns the step for a pod in its present state, after how long to ask again, and the reason
-// of a withdrawal. own: this replica admitted the pod.
+// next returns the step for a pod in its present state, the delay until next should be called again
+// (0 for no call), and the reason of a withdrawal. own reports whether this replica admitted the
+// pod.
 func next(p *podView, s podProgress, own bool, now time.Time) (step, time.Duration, string) {
 	switch {
 	case p.Gated && (p.Gates > 1 || s.lifted):
@@ -143,8 +145,8 @@ func gateStep(p *podView, s podProgress, own bool, now time.Time) (step, time.Du
 	return nominate, 0, ""
 }
 
-// retryAfter returns after how long to try again to lift a gate of this age: soon at first, then at
-// gateTimeout, then less and less often.
+// retryAfter returns the delay before the next attempt to lift a gate of the given age. It grows
+// with the age, up to most, but there is always an attempt at gateTimeout.
 func retryAfter(age, most time.Duration) time.Duration {
 	again := min(max(age/2, 20*time.Millisecond), most)
 	if age < gateTimeout {
@@ -171,8 +173,8 @@ type nominator struct {
 	queue    workqueue.TypedRateLimitingInterface[reconcile.Request] // nil until the controller runs
 }
 
-// admit reports whether a pod that is being admitted may get a gate, and then sees to it that the
-// gate is lifted.
+// admit reports whether a pod that is being admitted may get a gate. If so it enqueues the pod, so
+// that the gate is lifted even if no watch shows the pod.
 func (n *nominator) admit(ctx context.Context, namespace, name string) bool {
 	n.mu.Lock()
 	queue := n.queue
@@ -184,15 +186,14 @@ func (n *nominator) admit(ctx context.Context, namespace, name string) bool {
 	return true
 }
 
-// find returns the pod that is to be worked on: what a watch shows or, of a pod that this replica
-// has admitted and that no watch shows, what the API server says. unseen: no watch shows it,
-// although it has the label for that. It returns no pod if there is none, and after how long to ask
-// again.
+// find returns a pod from the watch. A pod that this replica has admitted, but no watch shows, it
+// reads from the API server; unseen reports whether the watch should have shown it. It returns nil
+// if there is no such pod, and the delay before the next attempt.
 func (n *nominator) find(ctx context.Context, req reconcile.Request) (p *podView, unseen bool, again time.Duration) {
 	key := req.String()
 	p = n.cluster.pod(key)
 	if n.gates.Unwatched(key) {
-		n.log.Info("the watch of pods shows nothing: no gates are made for a while", "pod", key)
+		n.log.Info("watch of pods is stalled, making no gates for a while", "pod", key)
 		n.cluster.watchAgain()
 	}
 	admitted, ask := n.gates.Unseen(key)
@@ -215,7 +216,7 @@ func (n *nominator) find(ctx context.Context, req reconcile.Request) (p *podView
 		n.gates.Unanswered(key)
 		n.redial()
 		again = retryAfter(age, maxProbePause)
-		n.log.Error(err, "asking for a pod that no watch shows", "pod", key, "again", again)
+		n.log.Error(err, "reading a pod that no watch shows failed", "pod", key, "retryAfter", again)
 		return nil, false, again
 	case !gated(&pod):
 		n.gates.Cancel(key)
@@ -288,10 +289,11 @@ func (n *nominator) probe(ctx context.Context, p *podView) {
 	if err == nil {
 		n.gates.Probed(p)
 	}
-	n.log.Info("asked whether gates can be lifted, for none is made", "pod", keyOf(p), "refused", err)
+	n.log.Info("probed whether gates can be lifted", "pod", keyOf(p), "error", err)
 }
 
-// failed records that a pod's gate could not be lifted, and returns after how long to try again.
+// failed records that a pod's gate could not be lifted, and returns the delay before the next
+// attempt.
 func (n *nominator) failed(p *podView, err error) time.Duration {
 	now := n.cluster.now()
 	most := maxRetryPause
@@ -368,9 +370,9 @@ func (n *nominator) forget(p *podView) {
 	delete(n.progress, p.UID)
 }
 
-// lift lifts the gate of a pod, and nominates its node before if there is time left for that.
-// Where the nomination is refused or not answered in time, the pod starts without one. It returns
-// after how long to look again at a pod that no watch has shown.
+// lift lifts the gate of a pod. If there is time left, it nominates the node first. If the
+// nomination is rejected or not answered in time, the pod starts without one. lift returns the
+// delay before the next check of a pod that no watch has shown.
 func (n *nominator) lift(ctx context.Context, p *podView, left time.Duration, unseen bool) (again time.Duration,
 	err error) {
 	start := n.cluster.now()

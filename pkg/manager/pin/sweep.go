@@ -118,8 +118,8 @@ func (s *sweeper) delete(ctx context.Context, r *reservation) error {
 		client.Preconditions{UID: &r.UID})
 }
 
-// gone reports whether a node has not existed for nodeGoneAfter. It asks the API server before it
-// says so.
+// gone reports whether a node has not existed for nodeGoneAfter. It reads the node from the API
+// server before it reports true.
 func (s *sweeper) gone(ctx context.Context, name string, uid types.UID) (bool, error) {
 	node, err := s.cluster.node(ctx, name)
 	if err != nil {

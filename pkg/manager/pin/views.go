@@ -79,8 +79,8 @@ type podView struct {
 	Required    bool
 	Tolerations []corev1.Toleration // with Required
 	Nominated   string
-	// NominatedByUs: the API server's record of field owners says that the manager wrote Nominated
-	// last.
+	// NominatedByUs reports whether the manager wrote Nominated last, according to the field
+	// owners.
 	NominatedByUs bool
 	NeverPreempts bool // by its preemption policy
 

@@ -82,9 +82,10 @@ func annotationBytes(p *corev1.Pod) (size int) {
 	return size
 }
 
-// mutablePart returns the fields that change may modify, as JSON. The patch is computed from two
-// such documents, encoded by the same types, so that it does not remove fields that these types do
-// not know. The rest of the pod is left out because it is most of its size.
+// mutablePart returns the fields of a pod that the function change may modify, as JSON. The patch
+// is the difference of two such documents, from before and after it. Both are encoded with the same
+// Go types, so the patch does not remove fields that these types lack. The other fields are omitted
+// because they make up most of a pod.
 func mutablePart(p *corev1.Pod) ([]byte, error) {
 	type metadata struct {
 		Labels      map[string]string `json:"labels,omitempty"`
