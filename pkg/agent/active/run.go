@@ -58,6 +58,7 @@ type Watcher struct {
 
 	metric  *prometheus.GaugeVec
 	judge   judge
+	leased  map[string]bool // pods that had a lease, by UID: they are not looked for again
 	wasOff  bool            // the last Events said that retention is not active
 	backAt  time.Time       // when it was found to be active again
 	posted  map[string]bool // names of Events that were created and are still wanted
@@ -141,6 +142,14 @@ func (w *Watcher) pods() []podcache.Pod {
 // missing returns the pods that have no lease. It returns an error where a lease may have been
 // lost with the store.
 func (w *Watcher) missing(ctx context.Context, pods []podcache.Pod) ([]podcache.Pod, error) {
+	leased := map[string]bool{} // without the pods that are gone
+	pods = slices.DeleteFunc(pods, func(p podcache.Pod) bool {
+		if w.leased[p.UID] {
+			leased[p.UID] = true
+		}
+		return leased[p.UID]
+	})
+	w.leased = leased
 	if len(pods) == 0 {
 		return nil, nil
 	}
@@ -149,6 +158,12 @@ func (w *Watcher) missing(ctx context.Context, pods []podcache.Pod) ([]podcache.
 		return nil, err
 	}
 	missing := withoutLease(pods, view.Leases)
+	for _, p := range pods {
+		isMissing := slices.ContainsFunc(missing, func(m podcache.Pod) bool { return m.UID == p.UID })
+		if !isMissing {
+			w.leased[p.UID] = true
+		}
+	}
 	if len(missing) == 0 {
 		return nil, nil
 	}
