@@ -167,15 +167,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	node := agent.Node{
-		Service: &maintain.Service{Node: &transact.Node{
-			Store: store.New(host.Dirs), Host: view, Clock: host.Clock,
-			Warn: func(text string) { log.Warn(text) },
-		}},
-		Changes: agent.NewChanges(host.Dirs.State, log),
-		Log:     log,
-		Metrics: registry,
-	}
+	node := newNode(host, view, registry, log)
 	metrics, health := agent.NewMetrics(node), &agent.Health{}
 	registry.MustRegister(metrics)
 	tasks := []agent.Task{
@@ -205,4 +197,17 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	locks := metrics.Locks()
 	log.Info("agent stopped", "longestLock", locks.Longest, "locks", locks.All, "over2ms", locks.Long)
 	return err
+}
+
+// newNode returns what the tasks of the agent share.
+func newNode(host env.Node, view *sandbox.Host, registry *prometheus.Registry, log *slog.Logger) agent.Node {
+	return agent.Node{
+		Service: &maintain.Service{Node: &transact.Node{
+			Store: store.New(host.Dirs), Host: view, Clock: host.Clock,
+			Warn: func(text string) { log.Warn(text) },
+		}},
+		Changes: agent.NewChanges(host.Dirs.State, log),
+		Log:     log,
+		Metrics: registry,
+	}
 }

@@ -31,7 +31,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/manager/pin"
 )
 
-// webhookConfigurations are those whose caBundle is kept right.
+// webhookConfigurations are those whose caBundle the manager sets.
 var webhookConfigurations = []string{wellknown.ManagerName}
 
 func run(ctx context.Context, o options, version string) error {
@@ -45,8 +45,7 @@ func run(ctx context.Context, o options, version string) error {
 	}
 	informer.DetectDeadConnections()
 	config.UserAgent = wellknown.ManagerName
-	// The API server knows better than a client how much it can take; whoever writes here bounds
-	// itself.
+	// No limit in the client: the API server has its own, and the writers limit themselves.
 	config.QPS = -1
 	if o.liftGatesOnly {
 		return liftGates(config, 0, log)
@@ -66,10 +65,7 @@ func run(ctx context.Context, o options, version string) error {
 	if err := certificate.Add(ctx, mgr, certOptions); err != nil {
 		return err
 	}
-	if err := mgr.AddReadyzCheck("certificate", certificate.Ready); err != nil {
-		return err
-	}
-	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
+	if err := addChecks(mgr, certificate); err != nil {
 		return err
 	}
 	if err := pin.Setup(ctx, mgr, o.pin); err != nil {
@@ -86,9 +82,16 @@ func run(ctx context.Context, o options, version string) error {
 	return liftGates(config, time.Second, log)
 }
 
-// liftGates is the last act of a manager, and all that the subcommand does: a pod whose gate nobody
-// lifts never starts. Once the webhook configuration is gone, leasehold leaves the cluster, and
-// every gate goes.
+func addChecks(mgr ctrl.Manager, certificate *certs.Certificate) error {
+	if err := mgr.AddReadyzCheck("certificate", certificate.Ready); err != nil {
+		return err
+	}
+	return mgr.AddHealthzCheck("ping", healthz.Ping)
+}
+
+// liftGates runs at the end of a manager and as the subcommand lift-gates, because a pod whose gate
+// is not lifted never starts. It lifts all gates if the webhook configuration is deleted, which
+// means that leasehold is being uninstalled.
 func liftGates(config *rest.Config, patience time.Duration, log logr.Logger) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()

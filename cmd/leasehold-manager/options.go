@@ -64,8 +64,25 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	if len(args) > 0 && args[0] == "lift-gates" {
 		o.liftGatesOnly, args = true, args[1:]
 	}
+	f := o.flags()
+	if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
+		fmt.Fprint(stderr, usage)
+		f.SetOutput(stderr)
+		f.PrintDefaults()
+		return o, err
+	} else if err != nil {
+		return o, err
+	}
+	if f.NArg() > 0 {
+		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
+	}
+	return o, o.validate()
+}
+
+// flags sets the defaults and returns the flags that change the options.
+func (o *options) flags() *flag.FlagSet {
 	f := flag.NewFlagSet("leasehold-manager", flag.ContinueOnError)
-	f.SetOutput(io.Discard) // main says what is wrong, once
+	f.SetOutput(io.Discard) // main prints the error
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "how to reach the API server; in a pod, its service account")
 	f.StringVar(&o.namespace, "namespace", wellknown.Namespace, "where the manager's Secret, Service and Lease are")
 	o.pin = pin.Options{Mode: policy.PinNominate, Fallback: policy.PinPrefer, Schedulers: []string{"default-scheduler"}}
@@ -91,29 +108,22 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		o.logJSON = s == "json"
 		return nil
 	})
-	if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
-		fmt.Fprint(stderr, usage)
-		f.SetOutput(stderr)
-		f.PrintDefaults()
-		return o, err
-	} else if err != nil {
-		return o, err
-	}
-	if f.NArg() > 0 {
-		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
-	}
+	return f
+}
+
+func (o *options) validate() error {
 	if o.pin.Fallback == policy.PinNominate {
-		return o, fmt.Errorf("--fallback-pin-mode is what replaces nominate: want require, prefer or none")
+		return fmt.Errorf("--fallback-pin-mode replaces nominate; want require, prefer or none")
 	}
 	if o.pin.RequireTimeout < 0 {
-		return o, fmt.Errorf("--require-timeout %s: want a duration from 0s on", o.pin.RequireTimeout)
+		return fmt.Errorf("--require-timeout %s is negative; want at least 0s", o.pin.RequireTimeout)
 	}
 	for _, part := range o.features {
 		if err := part.Validate(); err != nil {
-			return o, err
+			return err
 		}
 	}
-	return o, nil
+	return nil
 }
 
 func pinModeVar(f *flag.FlagSet, mode *policy.PinMode, name, usage string) {

@@ -372,7 +372,8 @@ func (Rebase) apply(l Lease, now Instant) (Lease, error) {
 	return l, nil
 }
 
-// Validate returns an error if the lease violates an invariant of the type.
+// Validate returns an error if the lease violates an invariant of the type. It has one case for
+// each invariant.
 func (l Lease) Validate() error {
 	switch {
 	case l.State == None:

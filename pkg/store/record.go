@@ -186,6 +186,8 @@ func decode(b []byte, p lease.Pool) (lease.Lease, error) {
 	return l, nil
 }
 
+// decodeField sets the field of a lease that a tag stands for. It has one case for each tag; an
+// unknown tag has no field.
 func decodeField(l *lease.Lease, tag uint64, v []byte) (err error) {
 	var n int64
 	switch tag {

@@ -49,6 +49,25 @@ func (s *Store) WriteSnapshot(ctx context.Context, now lease.Instant) error {
 	if errors.Is(err, ErrNewer) || errors.Is(err, ErrIO) {
 		return err
 	}
+	snap, err := s.readAll(ctx, last, now)
+	if err != nil {
+		return err
+	}
+	if snap.equals(last) {
+		return nil
+	}
+	b, err := json.Marshal(snap)
+	if err == nil {
+		err = writeWhole(s.snapshotPath(), b)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: snapshot: %w", ErrIO, err)
+	}
+	return nil
+}
+
+// readAll returns a snapshot of the store, with what it takes from the last one.
+func (s *Store) readAll(ctx context.Context, last snapshot, now lease.Instant) (snapshot, error) {
 	snap := snapshot{Format: formatNow, Taken: now.Wall}
 	former := last.byAddress()
 	var unknown map[lease.Pool]bool
@@ -77,7 +96,7 @@ func (s *Store) WriteSnapshot(ctx context.Context, now lease.Instant) error {
 			return nil
 		})
 		if err != nil {
-			return err
+			return snapshot{}, err
 		}
 		snap.Leases = append(snap.Leases, batch...)
 	}
@@ -87,17 +106,7 @@ func (s *Store) WriteSnapshot(ctx context.Context, now lease.Instant) error {
 			snap.Leases = append(snap.Leases, r)
 		}
 	}
-	if snap.equals(last) {
-		return nil
-	}
-	b, err := json.Marshal(snap)
-	if err == nil {
-		err = writeWhole(s.snapshotPath(), b)
-	}
-	if err != nil {
-		return fmt.Errorf("%w: snapshot: %w", ErrIO, err)
-	}
-	return nil
+	return snap, nil
 }
 
 func recordOf(l lease.Lease) record { return record{l.Pool.DataDir, l.Pool.Network, encode(l)} }

@@ -26,6 +26,7 @@ func main() {
 	}))
 }
 
+// run runs the demo. It is one sequence, in the order in which the steps are printed.
 func run(s *presenter) {
 	node := lab.NewNode(s)
 	s.node = node

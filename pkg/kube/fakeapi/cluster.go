@@ -134,6 +134,11 @@ func (c *Cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet {
 		_ = json.NewDecoder(r.Body).Decode(&body) // a DELETE may have none
 	}
+	c.serve(w, r, at, body)
+}
+
+// serve serves a request other than discovery and watches.
+func (c *Cluster) serve(w http.ResponseWriter, r *http.Request, at target, body object) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	old := c.objects[at.path]

@@ -23,10 +23,7 @@ type action struct {
 // Objects that users created are never changed.
 func generate(target targetKey, workload *workload, object *pps.PersistentPodState, others []string) action {
 	if workload == nil || workload.Terminating || workload.Annotations[pps.AnnotationGenerate] != "true" {
-		if object != nil && isGenerated(object) && targetOf(object) == target && object.DeletionTimestamp == nil {
-			return action{Delete: object}
-		}
-		return action{}
+		return remove(target, object)
 	}
 	want, err := generated(workload)
 	switch {
@@ -54,6 +51,19 @@ func generate(target targetKey, workload *workload, object *pps.PersistentPodSta
 		// this one.
 		return action{Delete: object}
 	}
+	return update(object, want)
+}
+
+// remove deletes an object that was generated for a target and is no longer wanted.
+func remove(target targetKey, object *pps.PersistentPodState) action {
+	if object != nil && isGenerated(object) && targetOf(object) == target && object.DeletionTimestamp == nil {
+		return action{Delete: object}
+	}
+	return action{}
+}
+
+// update changes an object that was generated to the wanted one, if it differs.
+func update(object, want *pps.PersistentPodState) action {
 	updated := object.DeepCopy()
 	updated.Spec.TargetRef = want.Spec.TargetRef
 	updated.Spec.RequiredPersistentTopology = want.Spec.RequiredPersistentTopology

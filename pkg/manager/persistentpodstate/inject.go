@@ -82,39 +82,10 @@ func Inject(
 		return value, ok && !(former.NodeGone && releaseGone && key == corev1.LabelHostname)
 	}
 	if r := o.Spec.RequiredPersistentTopology; r != nil {
-		c := candidatesOf(pod, nodes)
-		added := labels.Set{}
-		for _, key := range r.Labels() {
-			value, ok := known(key)
-			own, isSet := pod.Spec.NodeSelector[key]
-			switch {
-			case !ok && former.NodeGone && key == corev1.LabelHostname:
-				reasons = append(reasons, fmt.Sprintf("node %s is gone", former.NodeName))
-			case !ok:
-				reasons = append(reasons, fmt.Sprintf("node %s has no label %s", former.NodeName, key))
-			case isSet && own == value:
-			case !c.narrow(key, value):
-				reasons = append(reasons, fmt.Sprintf("the pod's own selectors leave no node with %s=%s", key, value))
-			default:
-				added[key] = value
-			}
-		}
-		if len(added) > 0 {
-			require(pod, added)
-			annotate(pod, annotationRequired, added.String())
-			injected = true
-		}
+		injected, reasons = injectRequired(pod, r.Labels(), former, candidatesOf(pod, nodes), known)
 	}
 	for _, p := range o.Spec.PreferredPersistentTopology {
-		var term corev1.NodeSelectorTerm
-		for _, key := range p.Preference.Labels() {
-			if value, ok := known(key); ok {
-				term.MatchExpressions = append(term.MatchExpressions, corev1.NodeSelectorRequirement{
-					Key: key, Operator: corev1.NodeSelectorOpIn, Values: []string{value}})
-			}
-		}
-		if len(term.MatchExpressions) > 0 {
-			prefer(pod, corev1.PreferredSchedulingTerm{Weight: min(max(p.Weight, 1), 100), Preference: term})
+		if injectPreferred(pod, p.Weight, p.Preference.Labels(), known) {
 			injected = true
 		}
 	}
@@ -131,6 +102,52 @@ func Inject(
 		annotate(pod, annotationReason, strings.Join(reasons, "; "))
 	}
 	return injected, reasons
+}
+
+// injectRequired adds the required labels of the former node to the pod's node selector. It reports
+// whether it has added any; reasons explain the others.
+func injectRequired(
+	pod *corev1.Pod, keys []string, former FormerState, c *candidates, known func(string) (string, bool),
+) (injected bool, reasons []string) {
+	added := labels.Set{}
+	for _, key := range keys {
+		value, ok := known(key)
+		own, isSet := pod.Spec.NodeSelector[key]
+		switch {
+		case !ok && former.NodeGone && key == corev1.LabelHostname:
+			reasons = append(reasons, fmt.Sprintf("node %s is gone", former.NodeName))
+		case !ok:
+			reasons = append(reasons, fmt.Sprintf("node %s has no label %s", former.NodeName, key))
+		case isSet && own == value:
+		case !c.narrow(key, value):
+			reasons = append(reasons, fmt.Sprintf("the pod's own selectors leave no node with %s=%s", key, value))
+		default:
+			added[key] = value
+		}
+	}
+	if len(added) == 0 {
+		return false, reasons
+	}
+	require(pod, added)
+	annotate(pod, annotationRequired, added.String())
+	return true, reasons
+}
+
+// injectPreferred adds a preferred node affinity for the known labels, and reports whether there
+// are any.
+func injectPreferred(pod *corev1.Pod, weight int32, keys []string, known func(string) (string, bool)) bool {
+	var term corev1.NodeSelectorTerm
+	for _, key := range keys {
+		if value, ok := known(key); ok {
+			term.MatchExpressions = append(term.MatchExpressions, corev1.NodeSelectorRequirement{
+				Key: key, Operator: corev1.NodeSelectorOpIn, Values: []string{value}})
+		}
+	}
+	if len(term.MatchExpressions) == 0 {
+		return false
+	}
+	prefer(pod, corev1.PreferredSchedulingTerm{Weight: min(max(weight, 1), 100), Preference: term})
+	return true
 }
 
 // candidates are the nodes that a pod may run on.

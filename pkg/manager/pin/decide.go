@@ -137,7 +137,8 @@ func effectiveMode(f podFacts) (policy.PinMode, string) {
 	return mode, text + instead
 }
 
-// blocker returns why a pod is not pinned; "" if it may be.
+// blocker returns why a pod is not pinned; "" if it may be. It has one case for each reason, in the
+// order of their precedence.
 func blocker(f podFacts) (pinReason, string) {
 	node := f.Target.Node
 	switch {

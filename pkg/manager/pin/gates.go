@@ -176,18 +176,7 @@ func (l *gateLimiter) admit(key string) (admitted bool, freed <-chan struct{}) {
 	}
 	l.drop(key) // of an earlier call for the same pod, or an earlier attempt to create it
 	n := l.namespace(key)
-	failing, gates, reserved := 0, 0, 0
-	for _, other := range l.namespaces {
-		if other.waiting > 0 && other.gates == 0 {
-			reserved++ // for namespaces that have no gate yet
-		}
-		if other.own {
-			gates += other.gates - other.failing
-			continue
-		}
-		gates += other.gates
-		failing += other.failing
-	}
+	failing, gates, reserved := l.count()
 	switch {
 	case n.failing > 0, n.pause.isOn(now), l.watch.isOn(now), l.late.isOn(now):
 		return false, nil
@@ -205,6 +194,23 @@ func (l *gateLimiter) admit(key string) (admitted bool, freed <-chan struct{}) {
 	n.gates++
 	l.gates[key] = &gate{admitted: now, counts: true}
 	return true, nil
+}
+
+// count returns how many gates cannot be lifted, how many exist, and how many are reserved for
+// namespaces that have none. Failing gates do not count if only those of their namespace fail.
+func (l *gateLimiter) count() (failing, gates, reserved int) {
+	for _, n := range l.namespaces {
+		if n.waiting > 0 && n.gates == 0 {
+			reserved++
+		}
+		if n.own {
+			gates += n.gates - n.failing
+			continue
+		}
+		gates += n.gates
+		failing += n.failing
+	}
+	return failing, gates, reserved
 }
 
 // chooseProbe chooses a pod without a gate to be probed once it exists.

@@ -376,16 +376,9 @@ func (n *nominator) forget(p *podView) {
 func (n *nominator) lift(ctx context.Context, p *podView, left time.Duration, unseen bool) (again time.Duration,
 	err error) {
 	start := n.cluster.now()
-	nominated, late := false, false
-	if left > 0 {
-		inTime, cancel := context.WithTimeout(ctx, left)
-		err := n.nominate(inTime, p, p.Pinned)
-		late = inTime.Err() != nil
-		cancel()
-		if err != nil && !late && !refused(err) || apierrors.IsConflict(err) {
-			return 0, fmt.Errorf("nominating %s for %s/%s: %w", p.Pinned, p.Namespace, p.Name, err)
-		}
-		nominated = err == nil
+	nominated, late, err := n.nominateWithin(ctx, p, left)
+	if err != nil {
+		return 0, err
 	}
 	if late {
 		n.gates.Late(p) // before the gate: that may take as long
@@ -419,6 +412,23 @@ func (n *nominator) lift(ctx context.Context, p *podView, left time.Duration, un
 		n.report(p, reasonNotPossible, fmt.Sprintf("not pinned: %s could not be nominated in time", p.Pinned))
 	}
 	return again, nil
+}
+
+// nominateWithin nominates the pinned node of a pod if there is time left for that. late reports
+// that there was no response in time. That the nomination was refused or late is not an error.
+func (n *nominator) nominateWithin(ctx context.Context, p *podView, left time.Duration) (nominated, late bool,
+	err error) {
+	if left <= 0 {
+		return false, false, nil
+	}
+	inTime, cancel := context.WithTimeout(ctx, left)
+	defer cancel()
+	err = n.nominate(inTime, p, p.Pinned)
+	late = inTime.Err() != nil
+	if err != nil && !late && !refused(err) || apierrors.IsConflict(err) {
+		return false, late, fmt.Errorf("nominating %s for %s/%s: %w", p.Pinned, p.Namespace, p.Name, err)
+	}
+	return err == nil, late, nil
 }
 
 // preempting reports whether a scheduler that has tried the pod removes others from the nominated

@@ -124,7 +124,13 @@ func viewPod(p *corev1.Pod) *podView {
 			v.Tolerations = p.Spec.Tolerations
 		}
 	}
-	for _, c := range p.Status.Conditions {
+	v.setConditions(p.Status.Conditions)
+	return v
+}
+
+// setConditions sets the fields that come from a pod's conditions.
+func (v *podView) setConditions(conditions []corev1.PodCondition) {
+	for _, c := range conditions {
 		switch {
 		case c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue:
 			v.BoundAt = c.LastTransitionTime.Time
@@ -135,7 +141,6 @@ func viewPod(p *corev1.Pod) *podView {
 			v.Evicted = c.Reason == "EvictionByEvictionAPI"
 		}
 	}
-	return v
 }
 
 // nominatedByUs reports whether the manager is the last that wrote a pod's nominated node. A
