@@ -31,7 +31,7 @@ func TestParse(t *testing.T) {
 	for arg, want := range map[string]string{
 		"--pin-mode=must":              `want "nominate", "require", "prefer" or "none"`,
 		"--fallback-pin-mode=nominate": "want require, prefer or none",
-		"--require-timeout=-1s":        "want a duration from 0s on",
+		"--require-timeout=-1s":        "want at least 0s",
 		"--require-timeout=1":          "require-timeout",
 		"--log-format=xml":             `want "text" or "json"`,
 		"--no-such-flag":               "no-such-flag",

@@ -145,7 +145,8 @@ func (c Conf) networks(f File) ([]Delegate, File) {
 	return []Delegate{{Network: f.Network, Plugins: f.Plugins}}, f
 }
 
-// check decides about one network of a file.
+// check decides about one network of a file. It has one case for each reason, in the order of their
+// precedence.
 func (b *Binaries) check(f File, n Delegate) Status {
 	s := Status{Network: n.Network, File: f.Path, Since: f.Changed}
 	set := func(state State, reason, format string, args ...any) Status {

@@ -164,7 +164,7 @@ func (l *gateLimiter) wake() {
 }
 
 // admit makes one attempt of Admit. If it makes sense to wait, it returns a channel that is closed
-// when another attempt should be made.
+// when another attempt should be made. Its cases are in the order of their precedence.
 func (l *gateLimiter) admit(key string) (admitted bool, freed <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
