@@ -212,3 +212,22 @@ func TestWaitingForANetworkBesideOneThatIsNotMirrored(t *testing.T) {
 		t.Errorf("not replayed: %+v", l)
 	}
 }
+
+// Two DELs of network B are spooled: where the first has to wait for host-local, so has the second.
+func TestSpooledReleasesOfABusyNetworkAllWait(t *testing.T) {
+	w := twoNetworks(t)
+	w.network = "netb"
+	w.add(ask{pod: "db-c", container: "c1", window: hour})
+	for _, c := range []string{"b1", "c1"} {
+		if err := w.service.Store.Spool(c, "eth0", w.service.Clock()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.lockFiles("netb")
+	w.same("A", w.soon("neta", ask{pod: "x", container: "c2"}), "10.0.0.3")
+	for _, pod := range []string{"db-b", "db-c"} {
+		if l := w.leaseOf(pod); l.State != lease.Bound {
+			t.Errorf("its file could not be changed: %+v", l)
+		}
+	}
+}

@@ -494,3 +494,20 @@ func TestALookIsOfOneStore(t *testing.T) {
 		}
 	}
 }
+
+// Where no more addresses may be kept, a pod that wants none kept is not limited.
+func TestAPodWithoutAWindowIsNotLimited(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.5")
+	w.options.MaxHeldShare = 0.25
+	for _, c := range []string{"c1", "c0"} { // of db-1 and db-0
+		w.add(ask{pod: "db-" + c[1:], container: c, window: hour})
+		w.stop(c)
+	}
+	w.same("one of four", w.leases(), "10.0.0.2=db-1/Firm 10.0.0.3=db-0/Held")
+	before := w.journal()
+	w.follow("uid-of-c0", 0)
+	if l := w.leaseOf("db-0"); l.Window != 0 {
+		t.Errorf("the window is %s", l.Window)
+	}
+	w.same("journal", fmt.Sprint(w.journal()), fmt.Sprint(before))
+}

@@ -545,3 +545,26 @@ func TestTheAddressOfALivingContainerInAnotherNamespace(t *testing.T) {
 		t.Errorf("%+v", l)
 	}
 }
+
+// What libcni's cache shows is adopted where no files are kept for host-local.
+func TestAdoptionWithoutFilesForHostLocal(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.options.Mirror = false
+	w.hostLocal("10.0.0.2", "c1")
+	w.same("the next address", w.add(ask{container: "c2"}), "10.0.0.3")
+	w.same("both", w.leases(), "10.0.0.2=/Bound 10.0.0.3=/Bound")
+}
+
+// Somebody has removed the file of a living pod's address, and host-local has given the address to
+// another container: that one has it from now on.
+func TestAnAddressThatHostLocalGaveToAnother(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	w.after(time.Minute)
+	w.bringBack("10.0.0.2", "theirs\r\neth0", w.now.Wall)
+	w.wipe(w.path(".leasehold"))
+	w.unpack("theirs")
+	w.cached("theirs", "10.0.0.2")
+	w.same("the next address", w.add(ask{container: "c2"}), "10.0.0.3")
+	w.same("both", w.leases(), "10.0.0.2=/Bound 10.0.0.3=/Bound")
+}

@@ -13,6 +13,7 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 
+	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
@@ -631,5 +632,32 @@ func TestNoFileNamesTheFormerHolder(t *testing.T) {
 			w.same("the leases", w.leases(), tt.leases)
 			w.same("the files", w.files(), tt.files)
 		})
+	}
+}
+
+// An ADD that is repeated after a DEL makes the file of a hold that of a container again.
+func TestTheFileOfAHoldThatItsOwnContainerTakes(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	w.del("c1")
+	w.same("held", w.files(), "10.0.0.2=#held:db/db-0:firm")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	w.same("bound", w.files(), "10.0.0.2=c1")
+}
+
+// A DEL says too that no files are to be kept for host-local.
+func TestADELWithoutFilesForHostLocal(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	pool := w.where().Pool
+	for _, mirror := range []bool{true, false} {
+		hint, options := w.where(), w.options
+		options.Mirror, hint.Options = mirror, &options
+		if err := w.service.Release(context.Background(), on("another", "eth0"), hint); err != nil {
+			t.Fatal(err)
+		}
+		if hostlocal.IsMarked(pool) != mirror {
+			t.Errorf("with mirror %t the directory is marked: %t", mirror, !mirror)
+		}
 	}
 }

@@ -35,10 +35,11 @@ func (tx *Tx) Reindex() error {
 
 func (tx *Tx) refill(bucket []byte, entries map[string][]byte) error {
 	tx.dirty = true
-	if err := tx.b.DeleteBucket(bucket); err != nil && err != berrors.ErrBucketNotFound {
-		return fmt.Errorf("%w: %w", ErrIO, err)
+	err := tx.b.DeleteBucket(bucket)
+	if err == nil || err == berrors.ErrBucketNotFound {
+		_, err = tx.b.CreateBucket(bucket)
 	}
-	if _, err := tx.b.CreateBucket(bucket); err != nil {
+	if err != nil {
 		return fmt.Errorf("%w: %w", ErrIO, err)
 	}
 	for _, k := range slices.Sorted(maps.Keys(entries)) {

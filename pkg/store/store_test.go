@@ -1027,3 +1027,13 @@ func TestBootIsStored(t *testing.T) {
 		}
 	}
 }
+
+func TestReindexNeedsAnUpdate(t *testing.T) {
+	s := open(t)
+	if err := s.Update(t.Context(), func(tx *Tx) error { return tx.SetBoot("boot-1") }); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.View(t.Context(), (*Tx).Reindex); !errors.Is(err, ErrIO) {
+		t.Errorf("%v, want %v", err, ErrIO)
+	}
+}

@@ -51,10 +51,9 @@ type mirrors struct {
 	locked  *hostlocal.Dir
 }
 
+// newMirrors returns the mirrors of a call. Each attempt begins with reset.
 func newMirrors(ctx context.Context, wait time.Duration, warn func(string, ...any)) *mirrors {
-	m := &mirrors{ctx: ctx, wait: cmp.Or(wait, lockMoment), warn: warn}
-	m.reset()
-	return m
+	return &mirrors{ctx: ctx, wait: cmp.Or(wait, lockMoment), warn: warn}
 }
 
 // use opens the mirror of a pool if the configuration has it on. A mirror that
