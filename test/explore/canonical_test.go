@@ -267,12 +267,16 @@ func (f *canonicalForm) lease(l lease.Lease) string {
 		f.pod(l.Name), f.uid(l.UID), f.container(l.Holder.ContainerID), l.Holder.IfName,
 		f.container(strings.TrimPrefix(l.Holder.Netns.Path, netnsPath(""))), l.Holder.Netns.Ino,
 		f.bootName(l.Holder.BootID))
-	fmt.Fprintf(&out, " bound %s %d", f.bootName(l.BoundAt.BootID), f.laterThan(l))
+	fmt.Fprintf(&out, " bound %s %d%s", f.bootName(l.BoundAt.BootID), f.laterThan(l), f.wallAge(l.BoundAt.Wall))
 	if l.State == lease.Held {
 		fmt.Fprintf(&out, " rest %d of boot %s, %d longer held%s",
 			rest(l.Remaining(now)), f.bootName(l.ReleasedAt.BootID), f.heldLonger(l, now), f.wallAge(l.ReleasedAt.Wall))
 		if l.ReleasedAt.BootID != now.BootID {
-			fmt.Fprintf(&out, ", this boot is %d old", min(age(now.Boot), rest(l.Remaining(now))))
+			most := rest(l.Remaining(now))
+			if f.stepsClock() { // a correction of the wall clock can make the rest longer
+				most = rest(l.Hold)
+			}
+			fmt.Fprintf(&out, ", this boot is %d old", min(age(now.Boot), most))
 		}
 	}
 	if !l.RefusedAt.IsZero() {
