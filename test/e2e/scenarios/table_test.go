@@ -85,6 +85,8 @@ var table = []scenario{
 	ours("wrong-view", "agents that do not have the host's view change nothing and log why", wrongView).on(2),
 	ours("expired", "a hold that has expired ends without a call of the plugin", expired).on(2),
 	ours("metrics", "the agent's metrics follow the pods", metricsFollow).on(2),
+	ours("node-pool", "a node shows how many addresses are bound, held and free, and only its agent writes it",
+		nodePool).on(1, 2),
 	ours("retention-off", "leasehold is taken out of use in eight ways: the node and its pods say so within a minute",
 		retentionOff).on(2),
 	ours("retention-healthy", "pods are replaced for ten minutes, and nothing says that retention is off",

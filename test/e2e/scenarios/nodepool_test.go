@@ -1,0 +1,107 @@
+package scenarios
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
+	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
+)
+
+// nodePoolLag is the longest time until a NodeAddressPool shows a change: the agent writes it every
+// 30 to 36 s.
+const nodePoolLag = 45 * time.Second
+
+// nodePool compares the NodeAddressPool of a node with leasectl and the metrics while pods come and
+// go.
+func nodePool(t *Test) {
+	n, other := t.Node(1), t.Node(2)
+	network := t.ownNetwork(n, "bridge", "10.245.0.0/24").Name
+	t.Step("three echoservers start on %s", n.Name)
+	set := t.Echoserver("echoserver", n, 3)
+	t.poolBecomes(n, network, inspect.Counts{Size: 253, Bound: 3, Free: 250})
+	t.Step("scaled to 1")
+	set.Scale(1)
+	t.poolBecomes(n, network, inspect.Counts{Size: 253, Bound: 1, Held: 2, Free: 250})
+	t.Step("kubectl get nap:\n%s", t.Kubectl("get", "nap"))
+
+	node, err := t.Client.CoreV1().Nodes().Get(t.Ctx, n.Name, metav1.GetOptions{})
+	t.Must(err)
+	p := t.pool(n)
+	if o := p.Metadata.OwnerReferences; len(o) != 1 || o[0].Kind != "Node" || o[0].UID != node.UID {
+		t.Fatalf("its owners are %+v, want the node with UID %s", o, node.UID)
+	}
+	if c := p.Status.Conditions; len(c) != 1 || c[0].Type != "RetentionActive" {
+		t.Fatalf("its conditions are %+v, want RetentionActive", c)
+	}
+
+	t.Step("nothing changes: nothing is written")
+	t.Sleep(nodePoolLag)
+	now, before := t.pool(n), p.Metadata.ResourceVersion
+	if now.Metadata.ResourceVersion != before && reflect.DeepEqual(now.Status, p.Status) {
+		t.Fatalf("version %s of the object says the same as version %s", now.Metadata.ResourceVersion, before)
+	}
+
+	t.Step("the agent of %s writes the object of %s: rejected", n.Name, other.Name)
+	agent := t.as(t.Agent(n)).Resource(inspect.NodeAddressPools)
+	for _, subresource := range [][]string{nil, {"status"}} {
+		_, err := agent.Patch(t.Ctx, other.Name, types.MergePatchType,
+			[]byte(`{"metadata":{"labels":{"tried":"yes"}},"status":{"bound":1}}`), metav1.PatchOptions{},
+			subresource...)
+		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(),
+			"may not write the NodeAddressPool of node "+other.Name) {
+			t.Fatalf("writing %v: %v", subresource, err)
+		}
+	}
+
+	t.Step("the object is deleted, and the agent starts anew: it is there again")
+	t.Kubectl("delete", "nap", n.Name)
+	old := t.Agent(n)
+	t.Must(t.Client.CoreV1().Pods(old.Namespace).Delete(t.Ctx, old.Name, metav1.DeleteOptions{}))
+	t.poolBecomes(n, network, inspect.Counts{Size: 253, Bound: 1, Held: 2, Free: 250})
+}
+
+func (t *Test) pool(n *cluster.Node) inspect.NodeAddressPool {
+	p, err := inspect.ReadNodeAddressPool(t.Ctx, t.Dynamic, n.Name)
+	t.Must(err)
+	return p
+}
+
+// poolBecomes waits until the object of a node shows the numbers of a network, and compares them
+// with leasectl and the metrics.
+func (t *Test) poolBecomes(n *cluster.Node, network string, want inspect.Counts) {
+	began := time.Now()
+	t.Eventually(2*nodePoolLag, fmt.Sprintf("the NodeAddressPool of %s shows %+v", n.Name, want), func() error {
+		p, err := inspect.ReadNodeAddressPool(t.Ctx, t.Dynamic, n.Name)
+		if apierrors.IsNotFound(err) {
+			return errors.New("there is none")
+		}
+		t.Must(err)
+		if got, found := p.Network(network); got != want || !found {
+			return fmt.Errorf("of %s it shows %+v", network, got)
+		}
+		return nil
+	})
+	t.Step("the NodeAddressPool of %s shows %+v after %.1f s", n.Name, want, time.Since(began).Seconds())
+	sets, err := inspect.Pools(t.Ctx, n.Machine(), t.Cluster.Leasectl(), network)
+	t.Must(err)
+	if len(sets) != 1 || sets[0] != want {
+		t.Fatalf("leasectl pools shows %+v, want %+v", sets, want)
+	}
+	t.Eventually(10*time.Second, "the metrics", func() error {
+		m := t.AgentMetrics(n)
+		size, free := m.Sum("leasehold_pool_addresses", "network="+network),
+			m.Sum("leasehold_pool_free_addresses", "network="+network)
+		if size != float64(want.Size) || free != float64(want.Free) {
+			return fmt.Errorf("size %v and free %v, want %+v", size, free, want)
+		}
+		return nil
+	})
+}
