@@ -76,6 +76,7 @@ func kubeTasks(node agent.Node, config *rest.Config, o options, watcher *active.
 	}
 	poolTask := &publish.NodePool{Service: node.Service, Node: o.nodeName, Clients: clients, Log: log,
 		Active: watcher.Result}
+	activeChanges := watcher.Changes()
 	holdTask := &reclaim.Holds{Service: node.Service, Node: o.nodeName, Clients: clients, Log: log,
 		MoveGrace: o.moveGrace}
 
@@ -88,7 +89,7 @@ func kubeTasks(node agent.Node, config *rest.Config, o options, watcher *active.
 		{Name: "reservations", Run: objects.Run},
 		{Name: "windows", Run: withChanges(windowTask.Run)},
 		{Name: "publish", Run: withChanges(publishTask.Run)},
-		{Name: "pool", Run: poolTask.Run},
+		{Name: "pool", Run: func(ctx context.Context) error { return poolTask.Run(ctx, activeChanges) }},
 		{Name: "events", Run: withChanges(eventTask.Run)},
 		{Name: "holds", Run: holdTask.Run},
 	}, nil

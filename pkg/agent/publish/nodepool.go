@@ -43,7 +43,7 @@ type NodePool struct {
 	Node    string
 	Clients *informer.Clients
 	// Active returns whether leasehold serves each network that the container runtime has loaded,
-	// nothing if that is not known yet. It must not block. It may be nil.
+	// nothing if that is not known yet (active.Watcher.Result). It must not block.
 	Active func() []cniconf.Status
 	Log    *slog.Logger
 
@@ -51,17 +51,22 @@ type NodePool struct {
 	existing *ipamv1.NodeAddressPool // as last read or written; nil if there is none
 	readAt   lease.Instant           // when the node and the object were read; zero if they have to be
 	applied  *ipamv1.NodeAddressPool // what was written last, with the resource version that it got
+	wroteAt  lease.Instant           // when it was written last
 	rejected int                     // writes in a row that were rejected
 	problem  string                  // the last problem that was logged
 }
 
-// Run writes the object whenever the store has changed, until ctx is done.
-func (p *NodePool) Run(ctx context.Context) error {
-	return informer.Loop(ctx, nodePoolInterval, nil, p.pass)
+// Run writes the object if the store has changed, until ctx is done. Changes receives a value if
+// the result of Active has changed, which is then written at once if nothing was written just before.
+func (p *NodePool) Run(ctx context.Context, changes <-chan struct{}) error {
+	return informer.Loop(ctx, time.Second, changes, p.pass)
 }
 
 // pass writes the object if it has to be.
 func (p *NodePool) pass(ctx context.Context) (requeueAfter time.Duration) {
+	if rest := nodePoolInterval - p.Service.Clock().Since(p.wroteAt); rest > 0 && !p.wroteAt.IsZero() {
+		return rest
+	}
 	err := p.update(ctx)
 	if ctx.Err() != nil {
 		return 0
@@ -92,12 +97,8 @@ func (p *NodePool) update(ctx context.Context) error {
 		}
 		p.readAt = now
 	}
-	var active []cniconf.Status
-	if p.Active != nil {
-		active = p.Active()
-	}
-	want := desiredNodePool(p.node, usage, active)
-	if err := p.write(ctx, want, now.Wall); err != nil {
+	want := desiredNodePool(p.node, usage, p.Active())
+	if err := p.write(ctx, want, now); err != nil {
 		p.readAt = lease.Instant{}
 		return err
 	}
@@ -125,7 +126,7 @@ func (p *NodePool) read(ctx context.Context) error {
 }
 
 // write applies the parts of the object that differ.
-func (p *NodePool) write(ctx context.Context, want *ipamv1.NodeAddressPool, now time.Time) error {
+func (p *NodePool) write(ctx context.Context, want *ipamv1.NodeAddressPool, now lease.Instant) error {
 	if !p.isOwned(want) {
 		got, err := p.apply(ctx, &ipamv1.NodeAddressPool{ObjectMeta: want.ObjectMeta})
 		if apierrors.IsNotFound(err) {
@@ -136,7 +137,7 @@ func (p *NodePool) write(ctx context.Context, want *ipamv1.NodeAddressPool, now 
 		}
 		p.existing = got
 	}
-	setTransitionTimes(want, p.existing, now)
+	setTransitionTimes(want, p.existing, now.Wall)
 	if isShown(want, p.existing) || p.hadNoEffect(want) {
 		return nil
 	}
@@ -144,7 +145,7 @@ func (p *NodePool) write(ctx context.Context, want *ipamv1.NodeAddressPool, now 
 	if err != nil {
 		return fmt.Errorf("writing the status of the NodeAddressPool: %w", err)
 	}
-	p.existing, p.applied = got, want
+	p.existing, p.applied, p.wroteAt = got, want, now
 	p.applied.ResourceVersion = got.ResourceVersion
 	return nil
 }
@@ -215,13 +216,13 @@ func (p *NodePool) logProblem(err error) {
 // desiredNodePool returns the object of a node, without the times of its conditions. A network that
 // the runtime has not loaded is left out if no address of it is in use: it is that of a former
 // configuration.
-func desiredNodePool(node nodeIdentity, usage []store.Usage, active []cniconf.Status) *ipamv1.NodeAddressPool {
+func desiredNodePool(node nodeIdentity, usage []store.Usage, statuses []cniconf.Status) *ipamv1.NodeAddressPool {
 	object := &ipamv1.NodeAddressPool{ObjectMeta: metav1.ObjectMeta{Name: node.Name,
 		OwnerReferences: []metav1.OwnerReference{
 			{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: types.UID(node.UID)},
 		}}}
 	networks := map[string]ipamv1.NetworkAddressPool{}
-	for _, s := range active {
+	for _, s := range statuses {
 		if s.Network != "" {
 			n := ipamv1.NetworkAddressPool{Name: s.Network, Active: conditionStatus[s.State]}
 			if s.State != cniconf.Active {
@@ -230,8 +231,8 @@ func desiredNodePool(node nodeIdentity, usage []store.Usage, active []cniconf.St
 			networks[s.Network] = n
 		}
 	}
-	isComplete := len(active) > 0 &&
-		!slices.ContainsFunc(active, func(s cniconf.Status) bool { return s.State == cniconf.Unknown })
+	isComplete := len(statuses) > 0 &&
+		!slices.ContainsFunc(statuses, func(s cniconf.Status) bool { return s.State == cniconf.Unknown })
 	status := &object.Status
 	for _, u := range usage {
 		name := u.Pool.Network
@@ -253,7 +254,7 @@ func desiredNodePool(node nodeIdentity, usage []store.Usage, active []cniconf.St
 			status.Networks = append(status.Networks, networks[name])
 		}
 	}
-	s := summary(active)
+	s := summary(statuses)
 	status.Conditions = []metav1.Condition{{Type: ipamv1.ConditionRetentionActive, Status: conditionStatus[s.State],
 		Reason: s.Reason, Message: s.Message}}
 	return object
@@ -269,10 +270,10 @@ var notDetermined = cniconf.Status{State: cniconf.Unknown, Reason: "NotDetermine
 
 // summary returns one status for all networks: the first that is inactive, else the first that is
 // unknown, else the first.
-func summary(active []cniconf.Status) cniconf.Status {
+func summary(statuses []cniconf.Status) cniconf.Status {
 	for _, state := range []cniconf.State{cniconf.Inactive, cniconf.Unknown, cniconf.Active} {
-		if i := slices.IndexFunc(active, func(s cniconf.Status) bool { return s.State == state }); i >= 0 {
-			return active[i]
+		if i := slices.IndexFunc(statuses, func(s cniconf.Status) bool { return s.State == state }); i >= 0 {
+			return statuses[i]
 		}
 	}
 	return notDetermined

@@ -2,6 +2,8 @@ package publish
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -9,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -53,7 +56,7 @@ func (p *poolFixture) setNode(uid string) {
 // restart replaces the task by one that knows nothing.
 func (p *poolFixture) restart() {
 	p.NodePool = &NodePool{Service: p.node.Service, Node: "node1", Clients: p.server.Clients,
-		Log: slog.New(slog.NewTextHandler(&p.log, nil))}
+		Active: func() []cniconf.Status { return nil }, Log: slog.New(slog.NewTextHandler(&p.log, nil))}
 }
 
 // after advances the clock.
@@ -66,9 +69,10 @@ func (p *poolFixture) after(d time.Duration) {
 	}
 }
 
-// writes runs a pass, and returns its writes, each as the last element of its path.
+// writes advances the clock to the next pass, runs it, and returns its writes, each as the last element of its path.
 func (p *poolFixture) writes() string {
 	p.t.Helper()
+	p.after(nodePoolInterval)
 	p.server.Requests()
 	if after := p.pass(p.t.Context()); after < nodePoolInterval {
 		p.t.Errorf("the next pass is after %s, want at least %s", after, nodePoolInterval)
@@ -145,6 +149,54 @@ func TestLifeOfANodeAddressPool(t *testing.T) {
 		return []cniconf.Status{{Network: "net", State: cniconf.Active, Reason: "Named"}}
 	}
 	p.expect("active", "status", "10=0+1+9 net 10=0+1+9 True RetentionActive=True")
+}
+
+func TestNodeAddressPoolIsWrittenAtMostEvery30s(t *testing.T) {
+	p := newPoolFixture(t)
+	p.writes()
+	p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
+	p.after(nodePoolInterval - 5*time.Second)
+	p.server.Requests()
+	if next := p.pass(t.Context()); next <= 0 || next > 5*time.Second {
+		t.Errorf("the next pass is after %s, want at most 5 s", next)
+	}
+	if r := p.server.Requests(); len(r) > 0 {
+		t.Errorf("25 s after a write the requests are %q", r)
+	}
+	p.expect("30 s after a write", "status", "10=1+0+9 net 10=1+0+9 Unknown"+unknown)
+}
+
+// The task writes at once that the activity has changed, if nothing was written just before.
+func TestNodeAddressPoolFollowsTheActivity(t *testing.T) {
+	p := newPoolFixture(t)
+	p.writes()
+	p.after(nodePoolInterval)
+	var inactive atomic.Bool
+	began := make(chan struct{}, 10)
+	p.Active = func() []cniconf.Status {
+		began <- struct{}{}
+		if inactive.Load() {
+			return []cniconf.Status{{Network: "net", State: cniconf.Inactive, Reason: "BinaryReplaced"}}
+		}
+		return nil
+	}
+	changes := make(chan struct{}, 1)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- p.Run(ctx, changes) }()
+	<-began
+	inactive.Store(true)
+	changes <- struct{}{}
+	for end := time.Now().Add(15 * time.Second); p.object().Status.Networks[0].Active != metav1.ConditionFalse; {
+		if time.Now().After(end) {
+			t.Fatalf("after 15 s: %s", networksText(p.object().Status))
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	stop()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
 }
 
 // The object is repaired if somebody deletes or changes it, or the node has another UID.
