@@ -136,7 +136,7 @@ func (c Conf) networks(f File) ([]Delegate, File) {
 		case p.ClusterNetwork != "":
 			// Multus runs in a container, where the host's directory is below another one.
 			for _, other := range c.Files {
-				if strings.HasSuffix(p.ClusterNetwork, other.Path) && other.Path != f.Path && len(other.Plugins) > 0 {
+				if strings.HasSuffix(p.ClusterNetwork, other.Path) && len(other.Plugins) > 0 {
 					return []Delegate{{Network: other.Network, Plugins: other.Plugins}}, other
 				}
 			}

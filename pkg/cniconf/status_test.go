@@ -220,9 +220,10 @@ func TestIdentity(t *testing.T) {
 	if other := rewrite(content + " "); other.Identity == first.Identity {
 		t.Error("another configuration has the same identity")
 	}
-	rewrite(content)
+	last := rewrite(content)
+	time.Sleep(20 * time.Millisecond)
 	n.put("leasehold", "other")
-	if other := n.check()[0]; other.Identity == first.Identity || !other.Since.After(same.Since) {
-		t.Errorf("another binary: %+v", other)
+	if other := n.check()[0]; other.Identity == first.Identity || !other.Since.After(last.Since) {
+		t.Errorf("another binary: %+v after %+v, want another identity and a later time", other, last)
 	}
 }
