@@ -21,8 +21,7 @@ func TestParse(t *testing.T) {
 		t.Errorf("defaults: %+v, %v", o, err)
 	}
 	o, err = parse([]string{"lift-gates", "--kubeconfig=k", "--pin-mode", "require", "--fallback-pin-mode=none",
-		"--schedulers=a,b",
-		"--require-timeout=10s", "--log-level=debug", "--log-format=json"}, &out)
+		"--schedulers=a,b", "--require-timeout=10s", "--log-level=debug", "--log-format=json"}, &out)
 	if err != nil || !o.liftGatesOnly || o.kubeconfig != "k" || o.pin.Mode != "require" || o.pin.Fallback != "none" ||
 		!slices.Equal(o.pin.Schedulers, []string{"a", "b"}) || o.pin.RequireTimeout != 10*time.Second ||
 		o.logLevel != slog.LevelDebug || !o.logJSON {

@@ -211,8 +211,7 @@ func TestCollectReleasesOnlyProvenDead(t *testing.T) {
 	old := bound(t, "10.0.0.2", "db-0", "boot-0")
 	spaces := node.Service.Host.NamespaceIDs("boot-1") // as the plugin records them
 	update(t, node, func(tx *store.Tx) error {
-		return errors.Join(tx.Put(old.Pool, old.Address, old),
-			tx.SetNamespaceIDs(spaces))
+		return errors.Join(tx.Put(old.Pool, old.Address, old), tx.SetNamespaceIDs(spaces))
 	})
 	health := &Health{}
 	c := newCollector(node, health)

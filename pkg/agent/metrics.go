@@ -28,8 +28,7 @@ type Metrics struct {
 
 var (
 	descAddresses = prometheus.NewDesc("leasehold_addresses",
-		"Addresses of this node, by network and state (Bound, Held, CoolDown).",
-		[]string{"network", "state"}, nil)
+		"Addresses of this node, by network and state (Bound, Held, CoolDown).", []string{"network", "state"}, nil)
 	descSize = prometheus.NewDesc("leasehold_pool_addresses",
 		"Addresses that can be assigned, of the range set with the fewest free ones.", []string{"network"}, nil)
 	descFree = prometheus.NewDesc("leasehold_pool_free_addresses",

@@ -303,8 +303,7 @@ func mostly(t *rapid.T, label string, good, bad []string) string {
 func drawArgs(t *rapid.T) string {
 	return mostly(t, "args", []string{"", "", "IgnoreUnknown=1;A=b", "A=b;IgnoreUnknown=True",
 		"IP=10.0.0.9;IP=10.0.0.5", "IP=10.0.0.9/24", "IP=", "IP=10.0.0.9"},
-		[]string{"IP=x", "IP=x;IP=10.0.0.5",
-			"A=b", "A=b;IgnoreUnknown=0", "IgnoreUnknown=1;IgnoreUnknown=false;A=b",
+		[]string{"IP=x", "IP=x;IP=10.0.0.5", "A=b", "A=b;IgnoreUnknown=0", "IgnoreUnknown=1;IgnoreUnknown=false;A=b",
 			"IgnoreUnknown=yes", "IgnoreUnknown=", "IgnoreUnknown", "IgnoreUnknown=1;A=b=c", "IgnoreUnknown=1;", ";",
 			"=", "IgnoreUnknown=1;=", "ip=10.0.0.9", "X_K8S_POD_NAME=a", " IP=10.0.0.9"})
 }

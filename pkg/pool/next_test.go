@@ -55,8 +55,7 @@ func drawSet(t *rapid.T) Set {
 	var ranges []Range
 	for i, base := range bases {
 		subnet := netip.MustParsePrefix(base)
-		r, err := NewRange(subnet,
-			drawAddr(t, subnet, fmt.Sprintf("start %d", i)),
+		r, err := NewRange(subnet, drawAddr(t, subnet, fmt.Sprintf("start %d", i)),
 			drawAddr(t, subnet, fmt.Sprintf("end %d", i)),
 			drawAddr(t, netip.MustParsePrefix(bases[0]), fmt.Sprintf("gateway %d", i)))
 		if err != nil {

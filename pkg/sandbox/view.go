@@ -50,8 +50,7 @@ func (h *Host) ProveView(recorded, boot string, bound iter.Seq[lease.Lease]) err
 		return fmt.Errorf("%w: %w", ErrNotHost, cmp.Or(err, errors.New("no boot id")))
 	}
 	if self, err := os.Readlink(filepath.Join(h.proc, "self")); err != nil || self != strconv.Itoa(os.Getpid()) {
-		return fmt.Errorf("%w: %s does not show this process (self is %q); set hostPID",
-			ErrNotHost, h.proc, self)
+		return fmt.Errorf("%w: %s does not show this process (self is %q); set hostPID", ErrNotHost, h.proc, self)
 	}
 	own := h.NamespaceIDs(boot)
 	if own == "" {

@@ -92,8 +92,7 @@ func (e *expected) oneOwner() []string {
 		for _, l := range leases {
 			if o, ok := seen[l.Set]; ok && l.Set != "" {
 				found = append(found, fmt.Sprintf("%s/%s has both %s and %s of one range set", key.Namespace, key.Name,
-					o.Address,
-					l.Address))
+					o.Address, l.Address))
 			}
 			seen[l.Set] = l
 		}

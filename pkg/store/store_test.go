@@ -651,12 +651,10 @@ func TestDamagedFileIsLost(t *testing.T) {
 		"cut inside":          func() []byte { return image[:used-1] },
 		"cut after the heads": func() []byte { return image[:2*pageSize] },
 		"all but heads zero": func() []byte {
-			return append(append([]byte(nil), image[:2*pageSize]...),
-				make([]byte, len(image))...)
+			return append(append([]byte(nil), image[:2*pageSize]...), make([]byte, len(image))...)
 		},
 		"garbage after heads": func() []byte {
-			return append(append([]byte(nil), image[:2*pageSize]...),
-				garbage(len(image))...)
+			return append(append([]byte(nil), image[:2*pageSize]...), garbage(len(image))...)
 		},
 		"garbage from the top": func() []byte { return garbage(len(image)) },
 	}

@@ -101,8 +101,7 @@ type golist struct {
 func packages(t *testing.T) (ours []golist, standard map[string]bool) {
 	t.Helper()
 	cmd := exec.Command("go", "list", "-deps", "-json=ImportPath,GoFiles,Imports,Deps,Standard", "./pkg/...",
-		"./plugins/...",
-		"./cmd/...")
+		"./plugins/...", "./cmd/...")
 	cmd.Dir = "../.."
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

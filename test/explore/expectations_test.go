@@ -216,8 +216,7 @@ func (w *simulation) accountAdd(b int, out outcome) string {
 		case me.assigned() && me.addrs[i] != a:
 			return fmt.Sprintf("I4: sandbox %s was given %s before, and now %s", w.sandboxName(b), me.addrs[i], a)
 		case !me.assigned() && !overtaken && held.IsValid() && w.holds[pod].addrs[i] != a && !w.siblingLives(b):
-			return fmt.Sprintf("I2: pod %s did not get %s, which is held for it", podName(pod),
-				w.holds[pod].addrs[i])
+			return fmt.Sprintf("I2: pod %s did not get %s, which is held for it", podName(pod), w.holds[pod].addrs[i])
 		}
 		if why := w.inUse(b, a); why != "" {
 			return why

@@ -38,8 +38,7 @@ func main() {
 	only := flag.String("package", "", "only packages that match the `regexp`, such as ^pkg/ipam$")
 	which := flag.String("fault", "", "only the drawn faults that match the `regexp`, such as store.go:243")
 	list := flag.Bool("list", false, "print the faults and run no tests")
-	short := flag.Bool("short", false,
-		"leave out the tests of the programs, so that more faults survive")
+	short := flag.Bool("short", false, "leave out the tests of the programs, so that more faults survive")
 	workers := flag.Int("j", 2, "number of faults that are tested at the same time")
 	flag.Parse()
 	match, err := regexp.Compile(*only)
@@ -263,8 +262,7 @@ func report(packages []*pkgSites, results []result) {
 				continue
 			}
 			for i, is := range []bool{true, r.killer != "", r.own && !r.hung, r.killer != "" && !r.own && !r.hung,
-				r.hung,
-				r.verdict() == "equivalent", r.verdict() == survived} {
+				r.hung, r.verdict() == "equivalent", r.verdict() == survived} {
 				if is {
 					row[i]++
 					all[i]++

@@ -163,8 +163,7 @@ func TestUnknownStateChangesNothing(t *testing.T) {
 			p.server.Put(nodePath,
 				metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "node1", UID: "0a0a0a0a-1"}})
 			p.node.Update(func(tx *store.Tx) error {
-				return tx.Put(p.node.Pool, netip.MustParseAddr("10.0.0.2"),
-					lease.Lease{})
+				return tx.Put(p.node.Pool, netip.MustParseAddr("10.0.0.2"), lease.Lease{})
 			})
 		},
 	} {

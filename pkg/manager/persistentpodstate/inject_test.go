@@ -225,8 +225,7 @@ func TestOwnSelectorsOfOtherNodesTakePrecedence(t *testing.T) {
 		reasons  []string
 	}{
 		{"the former node", named("node1"), c, []string{hostname, zone},
-			map[string]string{hostname: "node1", zone: "a"},
-			nil},
+			map[string]string{hostname: "node1", zone: "a"}, nil},
 		{"a label that the former node does not have", disk("ssd"), c, []string{hostname}, nil,
 			[]string{"the pod's own selectors leave no node with " + hostname + "=node1"}},
 		{"a label that only nodes of another zone have", disk("ssd"), c, []string{zone}, nil,

@@ -132,12 +132,10 @@ func TestUnsupported(t *testing.T) {
 			"does not have version v1beta1"},
 		"not served": {versions(func(alpha, beta map[string]any) []any {
 			beta["served"] = false
-			return []any{alpha,
-				beta}
+			return []any{alpha, beta}
 		}), "does not have version v1beta1"},
 		"without status": {versions(func(_, beta map[string]any) []any {
-			delete(beta,
-				"subresources")
+			delete(beta, "subresources")
 			return []any{beta}
 		}), "has no status subresource"},
 	} {
@@ -313,8 +311,7 @@ func TestOldCRD(t *testing.T) {
 		want   client.Object
 	}{
 		"ours, of an older version": {func(crd *unstructured.Unstructured) {
-			delete(crd.Object["spec"].(map[string]any),
-				"names")
+			delete(crd.Object["spec"].(map[string]any), "names")
 		}, newer},
 		"ours, of this version": {func(crd *unstructured.Unstructured) { crd.SetAnnotations(newer.GetAnnotations()) },
 			nil},

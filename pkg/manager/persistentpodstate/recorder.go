@@ -63,8 +63,7 @@ func (r *recorder) Reconcile(ctx context.Context, key types.NamespacedName) (rec
 	target := targetOf(o)
 	if all := r.view.Objects(target); len(all) > 0 && all[0].Name != o.Name {
 		r.warn(o, nil, reasonInvalid,
-			fmt.Sprintf("older PersistentPodState %s has the target %s; this one has no effect",
-				all[0].Name, target))
+			fmt.Sprintf("older PersistentPodState %s has the target %s; this one has no effect", all[0].Name, target))
 		return reconcile.Result{}, nil
 	}
 	if r.role.ownsCRD.Load() {
@@ -144,8 +143,7 @@ func (r *recorder) report(o *pps.PersistentPodState, pods map[string]podHistory,
 		why := p.Pod.Annotations[annotationReason]
 		if why != "" && time.Since(p.Pod.Created) < maxReportAge && r.reported.First(string(p.Pod.UID), time.Now()) {
 			r.events.Eventf(podRef(o.Namespace, name, p.Pod.UID), nil, corev1.EventTypeWarning, reasonNotPossible,
-				"Inject",
-				"PersistentPodState %s: %s", o.Name, why)
+				"Inject", "PersistentPodState %s: %s", o.Name, why)
 		}
 		if p.Pod.stage != ready {
 			continue

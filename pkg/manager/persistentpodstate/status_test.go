@@ -65,8 +65,7 @@ func TestStatus(t *testing.T) {
 		{"scaled down, the pod exists", state(recorded("db-2", "node1")), db(with(int64(1), "spec", "replicas")),
 			seen(aPod("db-2", readyOn("node1"))), map[string]string{"db-2": "node1"}},
 		{"scaled down, the pod is deleted", state(recorded("db-0", "node2", "db-2", "node1")),
-			db(with(int64(1), "spec", "replicas")),
-			seen(), map[string]string{"db-0": "node2"}},
+			db(with(int64(1), "spec", "replicas")), seen(), map[string]string{"db-0": "node2"}},
 		{"scaled to zero", state(recorded("db-0", "node2")), db(with(int64(0), "spec", "replicas")), seen(),
 			map[string]string{}},
 		{"scaled to zero, WhenDeleted", state(recorded("db-0", "node2"), until(pps.WhenDeleted)),
@@ -133,8 +132,7 @@ func TestLabelsOfAnotherNodeAreNotKept(t *testing.T) {
 	c := three()
 	delete(c, "node2")
 	got := computeStatus(state(recorded("db-0", "node1")), db(),
-		seen(aPod("db-0", readyOn("node2"))).Pods(targetOf(state())),
-		c.nodes)
+		seen(aPod("db-0", readyOn("node2"))).Pods(targetOf(state())), c.nodes)
 	if labels := got.PodStates["db-0"].NodeTopologyLabels; len(labels) > 0 {
 		t.Errorf("node2 has %v", labels)
 	}

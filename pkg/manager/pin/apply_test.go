@@ -63,8 +63,7 @@ func anyPod(t *rapid.T) *corev1.Pod {
 		p.Labels = map[string]string{"leasehold.dev/retained": "no"}
 	}
 	for _, gate := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"a.b/c", "leasehold.dev/nominate", "d.e/f"}),
-		0,
-		3, rapid.ID).Draw(t, "gates") {
+		0, 3, rapid.ID).Draw(t, "gates") {
 		p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: gate})
 	}
 	if rapid.Bool().Draw(t, "selector") {

@@ -105,8 +105,7 @@ var reservationIndexes = informer.Indexes[*reservation]{byPod: func(r *reservati
 func listWatch(mgr manager.Manager, kind schema.GroupVersionKind, resource string,
 	narrow func(*metav1.ListOptions)) (*toolscache.ListWatch, error) {
 	rest, err := apiutil.RESTClientForGVK(kind, false, false, mgr.GetConfig(),
-		serializer.NewCodecFactory(mgr.GetScheme()),
-		mgr.GetHTTPClient())
+		serializer.NewCodecFactory(mgr.GetScheme()), mgr.GetHTTPClient())
 	if err != nil {
 		return nil, fmt.Errorf("watching %s: %w", resource, err)
 	}

@@ -58,8 +58,7 @@ func TestChanged(t *testing.T) {
 			instance{Node: "node2", Started: true, Addresses: "10.0.0.8", Ended: noon,
 				Until: noon.Add(time.Minute)}, ""},
 		{"pinned without effect", pod("node2", "Reserved: nominate node1, which has 10.0.0.7"), []*reservation{home},
-			instance{},
-			"started on node2, but node1 has kept 10.0.0.7: it did not pass the scheduler's filters there"},
+			instance{}, "started on node2, but node1 has kept 10.0.0.7: it did not pass the scheduler's filters there"},
 		{"preferred without effect", pod("node2", "Reserved: prefer node1, which has 10.0.0.7"), []*reservation{home},
 			instance{},
 			"started on node2, but node1 has kept 10.0.0.7: it did not pass the scheduler's filters there, " +

@@ -157,8 +157,7 @@ func newManager(t *testing.T) (*whole, manager.Manager) {
 		k.Group, k.Version, k.Kind = group, version, kind
 		return k
 	}
-	c := fakeapi.NewCluster(t,
-		kind("", "v1", "Node", "nodes", false), kind("", "v1", "Namespace", "namespaces", false),
+	c := fakeapi.NewCluster(t, kind("", "v1", "Node", "nodes", false), kind("", "v1", "Namespace", "namespaces", false),
 		kind("", "v1", "Pod", "pods", true),
 		kind(ipam.GroupVersion.Group, ipam.GroupVersion.Version, "IPReservation", "ipreservations", true),
 		kind("events.k8s.io", "v1", "Event", "events", true))

@@ -52,8 +52,7 @@ func (w *webhook) pin(ctx context.Context, req admission.Request, pod *corev1.Po
 	apply(pod, decision)
 	w.collectors.decisions.WithLabelValues(string(decision.Mode), string(decision.Reason)).Inc()
 	w.log.V(1).Info("decided", "pod", key, "mode", decision.Mode, "node", decision.Node, "reason", decision.Reason,
-		"text",
-		decision.Text)
+		"text", decision.Text)
 	return nil
 }
 

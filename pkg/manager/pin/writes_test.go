@@ -592,8 +592,7 @@ func TestPodThatNoWatchShows(t *testing.T) {
 
 func TestGatesOpen(t *testing.T) {
 	clock := noon
-	c := clusterOf(t, nil, &clock,
-		named("db-0", "u0", func(p *podView) { p.Gated, p.Gates = true, 1 }),
+	c := clusterOf(t, nil, &clock, named("db-0", "u0", func(p *podView) { p.Gated, p.Gates = true, 1 }),
 		named("db-1", "u1", func(p *podView) { p.Gated, p.Gates = true, 2 }),
 		named("db-2", "u2", func(p *podView) { p.Gates = 1 }))
 	if n := len(c.gatedPods()); n != 1 {

@@ -120,8 +120,7 @@ func TestInvalidInput(t *testing.T) {
 			"K8S_POD_NAME is both"},
 		{"an unknown key", n.conf(""), []string{"CNI_ARGS=X_K8S_POD_NAME=b"}, 4, "unknown pair"},
 		{"a network namespace that does not exist", n.conf(""), []string{"CNI_ARGS=K8S_POD_NAME=b;K8S_POD_NAMESPACE=a"},
-			4,
-			"CNI_NETNS"},
+			4, "CNI_NETNS"},
 		{"an unsupported CNI version", strings.Replace(n.conf(""), "1.0.0", "9.9.9", 1), nil, 1,
 			"incompatible CNI versions"},
 	}

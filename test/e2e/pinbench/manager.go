@@ -110,8 +110,7 @@ func (b *Bench) applyProduct(ctx context.Context) error {
 
 func (b *Bench) established(ctx context.Context) error {
 	cmd := exec.CommandContext(ctx, b.cluster.Kubectl(), "--kubeconfig="+b.cluster.Kubeconfig(), "wait",
-		"--for=condition=Established",
-		"--timeout=60s", "crd", "--all")
+		"--for=condition=Established", "--timeout=60s", "crd", "--all")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("kubectl wait: %w\n%s", err, out)
 	}

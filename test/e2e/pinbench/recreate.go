@@ -195,8 +195,7 @@ func describe(p *corev1.Pod) string {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, " %s %s node=%q address=%q nominated=%q gates=%v", p.Name, p.Status.Phase, p.Spec.NodeName,
-		p.Status.PodIP,
-		p.Status.NominatedNodeName, p.Spec.SchedulingGates)
+		p.Status.PodIP, p.Status.NominatedNodeName, p.Spec.SchedulingGates)
 	for _, key := range []string{wellknown.AnnotationPinnedNode, wellknown.AnnotationPinReason} {
 		if v, ok := p.Annotations[key]; ok {
 			fmt.Fprintf(&b, " %s=%q", key, v)

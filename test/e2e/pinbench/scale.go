@@ -134,12 +134,10 @@ func (b *Bench) Scale(ctx context.Context, nodes, reservations, rate int,
 	fmt.Fprintf(w, "create of a pod, at its client: p50, p99, max\t%s\t\n", spread(created))
 	fmt.Fprintf(w, "create to lifted gate, %d pods: p50, p99, max\t%s\t\n", len(opened), spread(opened))
 	fmt.Fprintf(w, "processor time of that, per pod: manager, API server, scheduler\t%s\t\n",
-		perPod(idle, busy, len(created),
-			wellknown.ManagerName, cluster.APIServer, cluster.Scheduler))
+		perPod(idle, busy, len(created), wellknown.ManagerName, cluster.APIServer, cluster.Scheduler))
 	fmt.Fprintf(w, "manager, start to ready\t%s\t\n", seconds(ready))
 	fmt.Fprintf(w, "manager's memory, MiB: resting, after the load, peak\t%d, %d, %d\t%s\n", resting.now, loaded.now,
-		loaded.peak,
-		mark(loaded.peak <= memoryGoal, fmt.Sprintf("peak <= %d", memoryGoal)))
+		loaded.peak, mark(loaded.peak <= memoryGoal, fmt.Sprintf("peak <= %d", memoryGoal)))
 	return fine, w.Flush()
 }
 

@@ -59,8 +59,7 @@ func receiveMembers() ([]byte, error) {
 func execEtcd(name, ip, list string) error {
 	peer, client := "http://"+ip+":2380", "http://"+ip+":2379"
 	return syscall.Exec(etcd, []string{etcd, "--name=" + name, "--data-dir=/data/etcd", "--log-level=warn",
-		"--unsafe-no-fsync",
-		"--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer,
+		"--unsafe-no-fsync", "--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer,
 		"--listen-client-urls=" + client, "--advertise-client-urls=" + client,
 		"--initial-cluster=" + list, "--heartbeat-interval=200", "--election-timeout=2000"}, os.Environ())
 }
