@@ -232,8 +232,8 @@ func TestCollectReleasesOnlyProvenDead(t *testing.T) {
 		c.once(context.Background())
 	}
 	if state(t, node, here) != lease.Bound || health.ready() != nil || testutil.ToFloat64(c.doubtful) != 1 {
-		t.Errorf("state %s, ready: %v, doubtful: %v", state(t, node, here), health.ready(),
-			testutil.ToFloat64(c.doubtful))
+		t.Errorf("state %s, ready: %v, doubtful: %v",
+			state(t, node, here), health.ready(), testutil.ToFloat64(c.doubtful))
 	}
 	if n := strings.Count(out.String(), "it cannot be told"); n != 1 {
 		t.Errorf("the doubt is logged %d times:\n%s", n, out)

@@ -86,8 +86,8 @@ func (c *collector) act(ctx context.Context, plan []maintain.Action) {
 		a := plan[i]
 		c.Log.Info(string(a.Do), append(about(a.Lease), "reason", a.Reason)...)
 	}
-	c.Log.Info("plan executed", "steps", len(done.Taken), "planned", len(plan), "longestLock", done.Longest, "took",
-		time.Since(began))
+	c.Log.Info("plan executed", "steps", len(done.Taken), "planned", len(plan), "longestLock", done.Longest,
+		"took", time.Since(began))
 	if err != nil && ctx.Err() == nil {
 		c.Log.Warn("executing the plan failed, continuing after the next survey", "error", err)
 	}

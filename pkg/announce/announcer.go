@@ -164,8 +164,8 @@ func (r *run) work(ctx context.Context, who lease.Holder) {
 	var addresses sync.WaitGroup
 	for _, l := range leases {
 		addresses.Go(func() {
-			log := r.Log.With("address", l.Address.String(), "pod", l.Namespace+"/"+l.Name, "container",
-				who.ContainerID)
+			log := r.Log.With("address", l.Address.String(), "pod", l.Namespace+"/"+l.Name,
+				"container", who.ContainerID)
 			if err := r.announce(ctx, l, log); err != nil && ctx.Err() == nil {
 				log.Info("address not announced", "reason", err)
 			}

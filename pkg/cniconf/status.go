@@ -119,8 +119,8 @@ func elsewhere(dir string) string {
 			continue
 		}
 		if found, err := names(known, extensions); err == nil && len(found) > 0 {
-			return fmt.Sprintf(", but %s has %s; set --cni-conf-dir to the directory that the runtime uses", known,
-				found[0])
+			return fmt.Sprintf(", but %s has %s; set --cni-conf-dir to the directory that the runtime uses",
+				known, found[0])
 		}
 	}
 	return "; install a CNI plugin, or set --cni-conf-dir to the directory that the runtime uses"
@@ -175,18 +175,18 @@ func (b *Binaries) check(f File, n Delegate) Status {
 	}
 	switch {
 	case binary.Ours && !binary.Executable:
-		return set(Inactive, BinaryNotExecutable, "%s, and %s may not be executed; set its mode to 0755", named,
-			binary.Path)
+		return set(Inactive, BinaryNotExecutable, "%s, and %s may not be executed; set its mode to 0755",
+			named, binary.Path)
 	case binary.Ours && s.IPAM == Leasehold:
 		return set(Active, Named, "%s", named)
 	case binary.Ours:
 		return set(Active, Replaced, "%s, and %s is leasehold's plugin", named, binary.Path)
 	case s.IPAM == Leasehold && binary.Path == "":
-		return set(Inactive, BinaryMissing, "%s, and there is no such file in %s%s", named,
-			strings.Join(b.Dirs, " or "), b.installedElsewhere())
+		return set(Inactive, BinaryMissing, "%s, and there is no such file in %s%s",
+			named, strings.Join(b.Dirs, " or "), b.installedElsewhere())
 	case s.IPAM == Leasehold:
-		return set(Inactive, BinaryReplaced, "%s, and %s is another program; install leasehold there again", named,
-			binary.Path)
+		return set(Inactive, BinaryReplaced, "%s, and %s is another program; install leasehold there again",
+			named, binary.Path)
 	case s.IPAM != HostLocal:
 		return set(Inactive, OtherIPAM, "%s; leasehold can take the place of host-local only: its addresses are "+
 			"the node's own", named)
@@ -212,8 +212,8 @@ func withoutIPAM(f File, plugins []Plugin) (State, string, string) {
 	for _, p := range plugins {
 		switch {
 		case p.Unfollowed != "":
-			return Unknown, DelegatesUnknown, fmt.Sprintf("%s calls %s, whose networks are not known: %s", p.File,
-				p.Type, p.Unfollowed)
+			return Unknown, DelegatesUnknown, fmt.Sprintf("%s calls %s, whose networks are not known: %s",
+				p.File, p.Type, p.Unfollowed)
 		case p.ClusterNetwork != "":
 			return Unknown, DelegatesUnknown, fmt.Sprintf("%s calls %s, whose clusterNetwork %q is not in this "+
 				"directory", p.File, p.Type, p.ClusterNetwork)

@@ -87,8 +87,8 @@ func TestChainedKeepsTheMAC(t *testing.T) {
 			t.Fatalf("%s: %v %s", version, err, notes)
 		}
 		if got := macsOf(t, out); got != "99 02 98" {
-			t.Errorf("%s: the result has the MACs %s, want only that of the container's interface changed", version,
-				got)
+			t.Errorf("%s: the result has the MACs %s, want only that of the container's interface changed",
+				version, got)
 		}
 		if !strings.Contains(out, fmt.Sprintf("%q", version)) {
 			t.Errorf("result of version %s: %s", version, out)

@@ -153,8 +153,8 @@ func TestApply(t *testing.T) {
 	columns := strings.Fields(rows[0])
 	all, ev := states(), events()
 	if len(rows)-1 != len(ev) || len(columns) != len(all) {
-		t.Fatalf("the table has %d events and %d states, there are %d and %d", len(rows)-1, len(columns), len(ev),
-			len(all))
+		t.Fatalf("the table has %d events and %d states, there are %d and %d",
+			len(rows)-1, len(columns), len(ev), len(all))
 	}
 	for _, row := range rows[1:] {
 		cells := strings.Fields(row)

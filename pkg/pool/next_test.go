@@ -191,8 +191,7 @@ func upstreamOrder(t *rapid.T, s Set, cursor netip.Addr) []netip.Addr {
 func TestNextInALargePool(t *testing.T) {
 	s := mustSet(t, mustRange(t, "fd00::/8", "", "", ""))
 	got, found := s.Next(addr("fd00::ffff:ffff:ffff:ffff"), func(lo, hi netip.Addr) (netip.Addr, bool) {
-		return lo,
-			true
+		return lo, true
 	})
 	if want := addr("fd00:0:0:1::"); !found || got != want {
 		t.Errorf("got %s %t, want %s", got, found, want)

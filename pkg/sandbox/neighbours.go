@@ -34,8 +34,8 @@ func (h *Host) ForgetNeighbours(addrs []netip.Addr) error {
 			}
 			err := change(unix.RTM_DELNEIGH, n.request())
 			if err != nil && !errors.Is(err, syscall.ENOENT) && !errors.Is(err, syscall.ENODEV) {
-				failed = append(failed, fmt.Errorf("failed to delete the neighbour %s on link %d: %w", n.addr, n.link,
-					err))
+				failed = append(failed, fmt.Errorf("failed to delete the neighbour %s on link %d: %w",
+					n.addr, n.link, err))
 			}
 		}
 	}

@@ -54,8 +54,8 @@ func (h *Host) ProveView(recorded, boot string, bound iter.Seq[lease.Lease]) err
 	}
 	own := h.NamespaceIDs(boot)
 	if own == "" {
-		return fmt.Errorf("%w: failed to read the namespaces of process %s; CAP_SYS_PTRACE is needed", ErrNotHost,
-			h.mounts)
+		return fmt.Errorf("%w: failed to read the namespaces of process %s; CAP_SYS_PTRACE is needed",
+			ErrNotHost, h.mounts)
 	}
 	errMounts := h.proveFirstMounts()
 	if !IsOfBoot(recorded, boot) {

@@ -91,8 +91,8 @@ func (e *expected) oneOwner() []string {
 		seen := map[string]lease.Lease{}
 		for _, l := range leases {
 			if o, ok := seen[l.Set]; ok && l.Set != "" {
-				found = append(found, fmt.Sprintf("%s/%s has both %s and %s of one range set", key.Namespace, key.Name,
-					o.Address, l.Address))
+				found = append(found, fmt.Sprintf("%s/%s has both %s and %s of one range set",
+					key.Namespace, key.Name, o.Address, l.Address))
 			}
 			seen[l.Set] = l
 		}
@@ -128,8 +128,8 @@ func (tx *Tx) compareCounts(want *expected) []string {
 	for k, v := c.First(); k != nil; k, v = c.Next() {
 		r, ok := decodeSet(v)
 		if r.counts != want.counts[string(k)] {
-			found = append(found, fmt.Sprintf("set %s: counts are %+v, but the leases add up to %+v", k[4:], r.counts,
-				want.counts[string(k)]))
+			found = append(found, fmt.Sprintf("set %s: counts are %+v, but the leases add up to %+v",
+				k[4:], r.counts, want.counts[string(k)]))
 		}
 		if !ok || !r.hasRangesOf(string(k[4:])) {
 			found = append(found, fmt.Sprintf("set %s: its cursor or its ranges are damaged", k[4:]))

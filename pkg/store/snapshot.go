@@ -193,8 +193,8 @@ func (s *Store) readSnapshot() (snapshot, error) {
 		return snapshot{}, fmt.Errorf("%w: snapshot: %w", ErrDamaged, err)
 	}
 	if snap.Format > formatNow {
-		return snapshot{}, fmt.Errorf("%w: the snapshot has format %d, this version supports up to %d", ErrNewer,
-			snap.Format, formatNow)
+		return snapshot{}, fmt.Errorf("%w: the snapshot has format %d, this version supports up to %d",
+			ErrNewer, snap.Format, formatNow)
 	}
 	return snap, nil
 }

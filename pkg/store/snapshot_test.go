@@ -247,8 +247,8 @@ func TestASnapshotIsOfOneStore(t *testing.T) {
 	defer cancel()
 	if err := s.WriteSnapshot(ctx, t0); err == nil {
 		leases, _, _ := s.ReadSnapshot()
-		t.Errorf("%d leases were copied, the first of %s, the last of %s", len(leases), leases[0].Name,
-			leases[len(leases)-1].Name)
+		t.Errorf("%d leases were copied, the first of %s, the last of %s",
+			len(leases), leases[0].Name, leases[len(leases)-1].Name)
 	}
 	if ctx.Err() != nil {
 		t.Error("it does not end")

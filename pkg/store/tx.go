@@ -62,8 +62,8 @@ func newTx(b *bolt.Tx) (*Tx, error) {
 		return nil, fmt.Errorf("%w: the format is missing", ErrLost)
 	}
 	if format[0] > formatNow {
-		return nil, fmt.Errorf("%w: the store has format %d, this version supports up to %d", ErrNewer, format[0],
-			formatNow)
+		return nil, fmt.Errorf("%w: the store has format %d, this version supports up to %d",
+			ErrNewer, format[0], formatNow)
 	}
 	return tx, tx.readPools()
 }

@@ -299,8 +299,8 @@ func (c *pods) untouched() {
 	}
 	for _, l := range c.living {
 		if got := leases[l.addr]; got.State != "Bound" || got.Container != l.ID {
-			c.t.Errorf("%s lives (%s) and its address %s is %s, for container %.12s", l.Pod.Name, l.how, l.addr,
-				cmp.Or(got.State, "free"), got.Container)
+			c.t.Errorf("%s lives (%s) and its address %s is %s, for container %.12s",
+				l.Pod.Name, l.how, l.addr, cmp.Or(got.State, "free"), got.Container)
 		}
 	}
 }

@@ -96,8 +96,8 @@ func (b *bench) collectOnce(w *tabwriter.Writer, name, cgroup string, holds int)
 	after := c.work(func() { time.Sleep(calm) })
 
 	line := func(name string, times []time.Duration, rest string) {
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\n", name, len(times), ms(percentile(times, 50)), ms(percentile(times, 99)),
-			rest)
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\n",
+			name, len(times), ms(percentile(times, 50)), ms(percentile(times, 99)), rest)
 	}
 	line("no "+name+", before", before, "-\t-\t-")
 	line(name, during, fmt.Sprintf("%d in %.1f s\t%s\t%s", holds-left, took.Seconds(), ms(float64(longest)), over))

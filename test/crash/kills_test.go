@@ -68,8 +68,8 @@ func TestRandomKills(t *testing.T) {
 			t.Fatalf("in round %d", round)
 		}
 	}
-	t.Logf("random kills: %d calls by %d workers in %d rounds, %d of them killed", s.calls, workers, rounds,
-		s.killed.Load())
+	t.Logf("random kills: %d calls by %d workers in %d rounds, %d of them killed",
+		s.calls, workers, rounds, s.killed.Load())
 }
 
 func (s *workload) all(pods [][]*workerPod) (all []*workerPod) {

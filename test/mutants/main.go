@@ -252,8 +252,8 @@ func report(packages []*pkgSites, results []result) {
 			}
 		}
 	}
-	fmt.Printf("\n%-24s%8s%8s%10s%10s%8s%10s%10s\n", "package", "faults", "killed", "by itself", "outside", "hung",
-		"equivalent", "survived")
+	fmt.Printf("\n%-24s%8s%8s%10s%10s%8s%10s%10s\n",
+		"package", "faults", "killed", "by itself", "outside", "hung", "equivalent", "survived")
 	var all [7]int
 	for _, p := range packages {
 		var row [7]int
@@ -275,6 +275,6 @@ func report(packages []*pkgSites, results []result) {
 }
 
 func printRow(name string, row [7]int) {
-	fmt.Printf("%-24s%8d%8d%10d%10d%8d%10d%10d\n", strings.TrimPrefix(name, "pkg/"), row[0], row[1], row[2], row[3],
-		row[4], row[5], row[6])
+	fmt.Printf("%-24s%8d%8d%10d%10d%8d%10d%10d\n",
+		strings.TrimPrefix(name, "pkg/"), row[0], row[1], row[2], row[3], row[4], row[5], row[6])
 }

@@ -459,8 +459,8 @@ func TestChainedNeverTwice(t *testing.T) {
 	node.Clock += time.Second
 	second, address := start(t, node, net, returned)
 	if address == original || macOf(t, second) == macOf(t, old) {
-		t.Errorf("the old sandbox has %s and %s, the new one %s and %s", original, macOf(t, old), address,
-			macOf(t, second))
+		t.Errorf("the old sandbox has %s and %s, the new one %s and %s",
+			original, macOf(t, old), address, macOf(t, second))
 	}
 }
 

@@ -60,8 +60,8 @@ func TestReturn(t *testing.T) {
 			}
 			for _, l := range held {
 				if l.Container != second.ID || l.State != "Bound" {
-					t.Errorf("the lease of %s is %s by %s, want Bound by %s", l.Address, l.State, l.Container,
-						second.ID)
+					t.Errorf("the lease of %s is %s by %s, want Bound by %s",
+						l.Address, l.State, l.Container, second.ID)
 				}
 				if err := client.Ask(l.Address); err != nil {
 					t.Errorf("connect from another pod to db-0: %v", err)

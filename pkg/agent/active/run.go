@@ -282,7 +282,7 @@ func (w *Watcher) annotated() []podcache.Pod {
 func (w *Watcher) event(about corev1.ObjectReference, s cniconf.Status, isWarning bool, reason, text string,
 	now time.Time) *eventsv1.Event {
 	h := fnv.New64a()
-	fmt.Fprintf(h, "%s\x00%s\x00%s\x00%s\x00%s\x00%d\x00%d", about.Kind, about.UID, reason, s.Network, s.Reason,
-		s.Since.UnixNano(), now.Sub(s.Since)/repeat)
+	fmt.Fprintf(h, "%s\x00%s\x00%s\x00%s\x00%s\x00%d\x00%d",
+		about.Kind, about.UID, reason, s.Network, s.Reason, s.Since.UnixNano(), now.Sub(s.Since)/repeat)
 	return events.New(about, events.Name(about.Name, h.Sum64()), w.Node, "CheckRetention", isWarning, reason, text, now)
 }

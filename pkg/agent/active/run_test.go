@@ -148,8 +148,8 @@ func (f *fixture) events() []string {
 		f.server.Get(at, &e)
 		_, rest, _ := strings.Cut(e.Note, "retained: ")
 		cause, _, _ := strings.Cut(rest, ":")
-		out = append(out, fmt.Sprintf("%s %s %s %s/%s: %s", e.Type, e.Reason, e.Regarding.Kind, e.Namespace,
-			e.Regarding.Name, cause))
+		out = append(out, fmt.Sprintf("%s %s %s %s/%s: %s",
+			e.Type, e.Reason, e.Regarding.Kind, e.Namespace, e.Regarding.Name, cause))
 	}
 	slices.Sort(out)
 	return out

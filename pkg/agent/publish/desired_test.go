@@ -114,8 +114,7 @@ func TestMake(t *testing.T) {
 		{name: "held forever", leases: []lease.Lease{held(change(bound("10.0.0.2", id1, time.Hour),
 			func(l *lease.Lease) { l.Window = lease.Forever }), time.Minute)},
 			want: is(func(s *ipamv1.IPReservationStatus) {
-				s.State, s.Window, s.Confirmed = ipamv1.Held, "forever",
-					true
+				s.State, s.Window, s.Confirmed = ipamv1.Held, "forever", true
 			})},
 		{name: "one address bound, one held", leases: []lease.Lease{
 			bound("10.0.0.2", id1, time.Minute), held(bound("fd00::2", id2, time.Hour), time.Minute)},

@@ -43,8 +43,8 @@ func generate(target targetKey, workload *workload, object *pps.PersistentPodSta
 		}
 		return action{}
 	case targetOf(object) != target:
-		return action{Problem: fmt.Sprintf("PersistentPodState %s was generated for %s; none is generated", object.Name,
-			targetOf(object))}
+		return action{Problem: fmt.Sprintf("PersistentPodState %s was generated for %s; none is generated",
+			object.Name, targetOf(object))}
 	}
 	if owner := metav1.GetControllerOfNoCopy(object); owner != nil && owner.UID != workload.UID {
 		// It was generated for an earlier workload with the same name, whose pods do not belong to
@@ -110,8 +110,8 @@ func generated(w *workload) (*pps.PersistentPodState, error) {
 		o.Spec.PersistentPodAnnotations = append(o.Spec.PersistentPodAnnotations, pps.PersistentPodAnnotation{Key: key})
 	}
 	if len(labelsOf(&o.Spec)) == 0 {
-		return nil, fmt.Errorf("%s is true, but neither %s nor %s names a node label", pps.AnnotationGenerate,
-			pps.AnnotationRequiredTopology, pps.AnnotationPreferredTopology)
+		return nil, fmt.Errorf("%s is true, but neither %s nor %s names a node label",
+			pps.AnnotationGenerate, pps.AnnotationRequiredTopology, pps.AnnotationPreferredTopology)
 	}
 	return o, validateSpec(&o.Spec)
 }

@@ -220,8 +220,8 @@ func (i *installer) write(ctx context.Context, c client.Object, change func() bo
 	err := i.live.Get(ctx, types.NamespacedName{Name: configurationName}, c)
 	if apierrors.IsNotFound(err) {
 		if kind := fmt.Sprintf("%T", c); i.missing.First(kind, time.Now()) {
-			i.log.Info("webhook configuration missing; apply the manifests again", "kind", kind, "name",
-				configurationName)
+			i.log.Info("webhook configuration missing; apply the manifests again", "kind", kind,
+				"name", configurationName)
 		}
 		return nil
 	}

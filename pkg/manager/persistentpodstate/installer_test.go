@@ -272,8 +272,8 @@ func TestTheInstallerReturnsEveryError(t *testing.T) {
 			i := &installer{view: viewOf(), kinds: builtIn, client: api, live: api, role: &role{}, events: &reasons{},
 				log: logr.Discard()}
 			if _, err := i.Reconcile(t.Context(), struct{}{}); !errors.Is(err, errFailing) || api.calls != failing+1 {
-				t.Errorf("%s: call %d fails: %v, and %d calls were made; written: %q", story, failing, err, api.calls,
-					*written)
+				t.Errorf("%s: call %d fails: %v, and %d calls were made; written: %q",
+					story, failing, err, api.calls, *written)
 			}
 		}
 	}

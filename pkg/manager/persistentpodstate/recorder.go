@@ -227,8 +227,8 @@ func (r *recorder) deletePod(ctx context.Context, namespace, name string, seen *
 	pod := podRef(namespace, name, seen.UID)
 	err := r.client.Delete(ctx, pod, client.Preconditions{UID: &seen.UID, ResourceVersion: &seen.ResourceVersion})
 	if err == nil {
-		r.log.Info("deleted a pod that waited for a node that is gone", "pod", namespace+"/"+name, "hostname",
-			seen.Hostname)
+		r.log.Info("deleted a pod that waited for a node that is gone", "pod", namespace+"/"+name,
+			"hostname", seen.Hostname)
 		r.events.Eventf(pod, nil, corev1.EventTypeWarning, reasonEvicted, "Evict",
 			"evicted, because it waited for node %s, which is gone; its successor may run elsewhere", seen.Hostname)
 	}

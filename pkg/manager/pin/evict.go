@@ -154,8 +154,8 @@ func (v *evictor) evict(ctx context.Context, p *podView, why pinReason, text str
 		return fmt.Errorf("evicting %s/%s: %w", p.Namespace, p.Name, err)
 	}
 	v.collectors.evictions.WithLabelValues(string(why)).Inc()
-	v.log.Info("evicted a pod that its node did not take", "pod", p.Namespace+"/"+p.Name, "node", p.Pinned, "reason",
-		why)
+	v.log.Info("evicted a pod that its node did not take", "pod", p.Namespace+"/"+p.Name, "node", p.Pinned,
+		"reason", why)
 	v.report(p, reasonEvicted, fmt.Sprintf("evicted after it waited %s for %s; its successor may run elsewhere: %s",
 		v.timeout, p.Pinned, text))
 	return nil

@@ -37,8 +37,8 @@ func LiftGates(ctx context.Context, c client.Client, delay time.Duration, all bo
 		}
 		select {
 		case <-ctx.Done():
-			return l.lifted, errors.Join(fmt.Errorf("pods with the gate %s are left: %w", wellknown.GateNominate,
-				ctx.Err()),
+			return l.lifted, errors.Join(fmt.Errorf("pods with the gate %s are left: %w",
+				wellknown.GateNominate, ctx.Err()),
 				problem)
 		case <-time.After(100 * time.Millisecond):
 		}

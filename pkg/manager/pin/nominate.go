@@ -458,8 +458,8 @@ func (n *nominator) withdraw(ctx context.Context, p *podView, why string) error 
 		return fmt.Errorf("withdrawing the nomination of %s/%s: %w", p.Namespace, p.Name, err)
 	}
 	n.collectors.withdrawals.WithLabelValues(why).Inc()
-	text := fmt.Sprintf("the nomination of %s is withdrawn: no scheduler has tried the pod for %s", p.Pinned,
-		nominationTimeout)
+	text := fmt.Sprintf("the nomination of %s is withdrawn: no scheduler has tried the pod for %s",
+		p.Pinned, nominationTimeout)
 	if p.NotScheduled != "" {
 		text = fmt.Sprintf("the nomination of %s is withdrawn: %s", p.Pinned, p.UnschedulableWhy)
 	}

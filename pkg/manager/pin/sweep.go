@@ -96,8 +96,8 @@ func (s *sweeper) sweep(ctx context.Context) error {
 		}
 		switch err := s.delete(ctx, r); {
 		case err == nil:
-			s.log.Info("deleted the reservation of a node that is gone", "reservation", r.Namespace+"/"+r.Name, "node",
-				r.Node)
+			s.log.Info("deleted the reservation of a node that is gone", "reservation", r.Namespace+"/"+r.Name,
+				"node", r.Node)
 		case unexpected(err) != nil:
 			problems = append(problems, fmt.Errorf("deleting %s/%s: %w", r.Namespace, r.Name, err))
 		}

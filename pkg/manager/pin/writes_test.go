@@ -604,8 +604,7 @@ func TestMemory(t *testing.T) {
 	clock := noon
 	c := clusterOf(t, nil, &clock)
 	ran := named("db-0", "u1", func(p *podView) {
-		p.Node, p.Window, p.Started, p.Addresses = "node1", time.Hour, true,
-			"10.0.0.7"
+		p.Node, p.Window, p.Started, p.Addresses = "node1", time.Hour, true, "10.0.0.7"
 	})
 	r := &reservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db"}, Pod: "db-0", Node: "node1", PodUID: "u1"}
 	is := func(story, node string) {

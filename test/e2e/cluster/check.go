@@ -155,8 +155,8 @@ func (c *Cluster) checkImages(ctx context.Context, client *kubernetes.Clientset)
 	for _, s := range specs {
 		for _, c := range slices.Concat(s.InitContainers, s.Containers) {
 			if !slices.Contains(ours, c.Image) {
-				errs = append(errs, fmt.Errorf("container %s uses the image %s; the project builds %s", c.Name, c.Image,
-					strings.Join(ours, ", ")))
+				errs = append(errs, fmt.Errorf("container %s uses the image %s; the project builds %s",
+					c.Name, c.Image, strings.Join(ours, ", ")))
 			}
 		}
 	}

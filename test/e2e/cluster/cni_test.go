@@ -49,8 +49,8 @@ func TestConflist(t *testing.T) {
 				types = append(types, p.Type)
 			}
 			if list.CNIVersion != tt.version || list.Name != tt.network.Name || strings.Join(types, " ") != tt.types {
-				t.Errorf("%s %s %v, want %s %s %s", list.CNIVersion, list.Name, types, tt.version, tt.network.Name,
-					tt.types)
+				t.Errorf("%s %s %v, want %s %s %s",
+					list.CNIVersion, list.Name, types, tt.version, tt.network.Name, tt.types)
 			}
 			// Without the capability the runtime does not pass the window to the plugin.
 			if !list.Plugins[0].Capabilities["io.kubernetes.cri.pod-annotations"] {

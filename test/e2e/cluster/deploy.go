@@ -84,8 +84,8 @@ func deployed(ctx context.Context, client *kubernetes.Clientset) error {
 func daemonSetDone(d appsv1.DaemonSet) error {
 	s, want := d.Status, d.Status.DesiredNumberScheduled
 	if s.ObservedGeneration < d.Generation || want == 0 || s.UpdatedNumberScheduled < want || s.NumberAvailable < want {
-		return fmt.Errorf("%s: %d of %d pods are up to date, %d available", d.Name, s.UpdatedNumberScheduled, want,
-			s.NumberAvailable)
+		return fmt.Errorf("%s: %d of %d pods are up to date, %d available",
+			d.Name, s.UpdatedNumberScheduled, want, s.NumberAvailable)
 	}
 	return nil
 }
@@ -94,8 +94,8 @@ func deploymentDone(d appsv1.Deployment) error {
 	s, want := d.Status, *d.Spec.Replicas
 	if s.ObservedGeneration < d.Generation || s.UpdatedReplicas < want || s.AvailableReplicas < want ||
 		s.Replicas > want {
-		return fmt.Errorf("%s: %d of %d pods are up to date, %d available", d.Name, s.UpdatedReplicas, want,
-			s.AvailableReplicas)
+		return fmt.Errorf("%s: %d of %d pods are up to date, %d available",
+			d.Name, s.UpdatedReplicas, want, s.AvailableReplicas)
 	}
 	return nil
 }
@@ -124,8 +124,8 @@ func describeUnready(ctx context.Context, client *kubernetes.Clientset) string {
 			case c.State.Waiting != nil:
 				fmt.Fprintf(&out, "  %s is waiting: %s %s\n", c.Name, c.State.Waiting.Reason, c.State.Waiting.Message)
 			case c.State.Terminated != nil:
-				fmt.Fprintf(&out, "  %s has terminated: exit code %d %s\n", c.Name, c.State.Terminated.ExitCode,
-					c.State.Terminated.Reason)
+				fmt.Fprintf(&out, "  %s has terminated: exit code %d %s\n",
+					c.Name, c.State.Terminated.ExitCode, c.State.Terminated.Reason)
 			}
 			if !c.Ready {
 				out.WriteString(logTail(ctx, client, p.Name, c))

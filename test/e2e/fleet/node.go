@@ -74,8 +74,8 @@ func (f *Fleet) register(ctx context.Context, object *corev1.Node) error {
 		return err
 	}
 	n.UID = string(created.UID)
-	_, err = f.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Create(ctx, newLease(object.Name),
-		metav1.CreateOptions{})
+	_, err = f.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Create(ctx,
+		newLease(object.Name), metav1.CreateOptions{})
 	return err
 }
 

@@ -47,8 +47,8 @@ func (f *Fleet) call(ctx context.Context, verb string, n *Node, p *corev1.Pod, i
 	var out, diag bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &diag
 	if err := cmd.Run(); err != nil {
-		return nil, fmt.Errorf("%s %s/%s on %s: %w: %s", verb, p.Namespace, p.Name, n.Name, err,
-			strings.TrimSpace(out.String()+diag.String()))
+		return nil, fmt.Errorf("%s %s/%s on %s: %w: %s",
+			verb, p.Namespace, p.Name, n.Name, err, strings.TrimSpace(out.String()+diag.String()))
 	}
 	return out.Bytes(), nil
 }
@@ -61,8 +61,8 @@ func (f *Fleet) add(ctx context.Context, n *Node, p *corev1.Pod, id, netns strin
 	}
 	var result current.Result
 	if err := json.Unmarshal(out, &result); err != nil || len(result.IPs) != 1 {
-		return netip.Addr{}, fmt.Errorf("ADD %s/%s: want a result with one address (%v): %s", p.Namespace, p.Name, err,
-			out)
+		return netip.Addr{}, fmt.Errorf("ADD %s/%s: want a result with one address (%v): %s",
+			p.Namespace, p.Name, err, out)
 	}
 	addr, ok := netip.AddrFromSlice(result.IPs[0].Address.IP)
 	if !ok {

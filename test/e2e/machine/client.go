@@ -68,8 +68,8 @@ func (c Client) Run(ctx context.Context, argv ...string) ([]byte, error) {
 		return nil, err
 	}
 	if reply.Exit != 0 {
-		return reply.Stdout, fmt.Errorf("%s: exit code %d: %s", strings.Join(argv, " "), reply.Exit,
-			strings.TrimSpace(string(reply.Stdout)+string(reply.Stderr)))
+		return reply.Stdout, fmt.Errorf("%s: exit code %d: %s",
+			strings.Join(argv, " "), reply.Exit, strings.TrimSpace(string(reply.Stdout)+string(reply.Stderr)))
 	}
 	return reply.Stdout, nil
 }

@@ -416,8 +416,8 @@ func (r *faultRun) refuse(ctx context.Context, namespaces []string, creating fun
 		return err
 	}
 	refused := func() bool {
-		_, err := manager.CoreV1().Pods(in).Patch(ctx, probe.Name, types.MergePatchType, []byte(`{}`),
-			metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
+		_, err := manager.CoreV1().Pods(in).Patch(ctx, probe.Name, types.MergePatchType,
+			[]byte(`{}`), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
 		return err != nil
 	}
 	if err := until(ctx, func() (bool, error) { return refused(), nil }); err != nil {

@@ -54,8 +54,8 @@ func (b *Bench) Frozen(ctx context.Context, count int, away time.Duration) (fine
 	defer func() { err = errors.Join(err, resume()) }()
 	frozen := time.Now()
 	for i := range sets(count) {
-		err := b.client.CoreV1().Pods(frozenNamespace(i)).DeleteCollection(ctx, metav1.DeleteOptions{},
-			metav1.ListOptions{})
+		err := b.client.CoreV1().Pods(frozenNamespace(i)).DeleteCollection(ctx,
+			metav1.DeleteOptions{}, metav1.ListOptions{})
 		if err != nil {
 			return false, err
 		}
@@ -104,8 +104,8 @@ func (b *Bench) Frozen(ctx context.Context, count int, away time.Duration) (fine
 			others++
 		}
 	}
-	b.say("%.0f s later all %d run: %d on the same node, %d with the same address", time.Since(resumed).Seconds(),
-		len(names), len(names)-elsewhere, len(names)-others)
+	b.say("%.0f s later all %d run: %d on the same node, %d with the same address",
+		time.Since(resumed).Seconds(), len(names), len(names)-elsewhere, len(names)-others)
 	return elsewhere == 0 && others == 0, nil
 }
 

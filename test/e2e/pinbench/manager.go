@@ -229,8 +229,8 @@ func (b *Bench) managerReady(ctx context.Context, i int) error {
 			last = fmt.Errorf("/readyz: %s", resp.Status)
 			return false, nil
 		}
-		c, err := b.client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, wellknown.ManagerName,
-			metav1.GetOptions{})
+		c, err := b.client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx,
+			wellknown.ManagerName, metav1.GetOptions{})
 		if err != nil {
 			return false, err
 		}
@@ -239,8 +239,8 @@ func (b *Bench) managerReady(ctx context.Context, i int) error {
 			func(w admissionregistrationv1.MutatingWebhook) bool { return len(w.ClientConfig.CABundle) == 0 }), nil
 	})
 	if err != nil {
-		return fmt.Errorf("the manager is not ready: %w (%w); see %s", err, last,
-			b.cluster.Log(cluster.Control, managerName(i)))
+		return fmt.Errorf("the manager is not ready: %w (%w); see %s",
+			err, last, b.cluster.Log(cluster.Control, managerName(i)))
 	}
 	return nil
 }

@@ -88,8 +88,8 @@ func (r *recreator) mode(ctx context.Context, mode string, count int) ([]trial, 
 }
 
 func (r *recreator) namespace(ctx context.Context, name string) error {
-	_, err := r.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}},
-		metav1.CreateOptions{})
+	_, err := r.client.CoreV1().Namespaces().Create(ctx,
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 	if err != nil {
 		return err
 	}
@@ -194,8 +194,8 @@ func describe(p *corev1.Pod) string {
 		return " no pod"
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, " %s %s node=%q address=%q nominated=%q gates=%v", p.Name, p.Status.Phase, p.Spec.NodeName,
-		p.Status.PodIP, p.Status.NominatedNodeName, p.Spec.SchedulingGates)
+	fmt.Fprintf(&b, " %s %s node=%q address=%q nominated=%q gates=%v",
+		p.Name, p.Status.Phase, p.Spec.NodeName, p.Status.PodIP, p.Status.NominatedNodeName, p.Spec.SchedulingGates)
 	for _, key := range []string{wellknown.AnnotationPinnedNode, wellknown.AnnotationPinReason} {
 		if v, ok := p.Annotations[key]; ok {
 			fmt.Fprintf(&b, " %s=%q", key, v)

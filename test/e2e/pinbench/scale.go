@@ -79,8 +79,8 @@ func (b *Bench) Scale(ctx context.Context, nodes, reservations, rate int,
 	if err != nil {
 		return false, err
 	}
-	b.say("    took %s (p50, p99, max), /healthz %s; the manager has %d MiB", spread(asked.took), spread(pinged.took),
-		resting.now)
+	b.say("    took %s (p50, p99, max), /healthz %s; the manager has %d MiB",
+		spread(asked.took), spread(pinged.took), resting.now)
 	own, err := b.ownWithin(ctx)
 	if err != nil {
 		return false, err
@@ -123,21 +123,21 @@ func (b *Bench) Scale(ctx context.Context, nodes, reservations, rate int,
 		return goal + map[bool]string{true: ", met", false: ", MISSED"}[met]
 	}
 	fmt.Fprintf(w, "\t\tGOAL\n")
-	fmt.Fprintf(w, "admission, at the webhook's client: p50, p99, max\t%s\t%s\n", spread(asked.took),
-		mark(percentile(asked.took, 99) <= latencyGoal, "p99 <= 5 ms"))
+	fmt.Fprintf(w, "admission, at the webhook's client: p50, p99, max\t%s\t%s\n",
+		spread(asked.took), mark(percentile(asked.took, 99) <= latencyGoal, "p99 <= 5 ms"))
 	fmt.Fprintf(w, "    of %d, pinned\t%d\t\n", len(asked.took), asked.pinned)
 	fmt.Fprintf(w, "    its /healthz, in turn with that\t%s\t\n", spread(pinged.took))
 	fmt.Fprintf(w, "    its own histogram: within 5 ms\t%.2f %%\t\n", own)
 	within, total := after.since(before, latencyGoal)
-	fmt.Fprintf(w, "admission, by the API server's histogram: within 5 ms\t%.2f %% of %d\t%s\n", 100*within, total,
-		mark(within >= 0.99, ">= 99 %"))
+	fmt.Fprintf(w, "admission, by the API server's histogram: within 5 ms\t%.2f %% of %d\t%s\n",
+		100*within, total, mark(within >= 0.99, ">= 99 %"))
 	fmt.Fprintf(w, "create of a pod, at its client: p50, p99, max\t%s\t\n", spread(created))
 	fmt.Fprintf(w, "create to lifted gate, %d pods: p50, p99, max\t%s\t\n", len(opened), spread(opened))
 	fmt.Fprintf(w, "processor time of that, per pod: manager, API server, scheduler\t%s\t\n",
 		perPod(idle, busy, len(created), wellknown.ManagerName, cluster.APIServer, cluster.Scheduler))
 	fmt.Fprintf(w, "manager, start to ready\t%s\t\n", seconds(ready))
-	fmt.Fprintf(w, "manager's memory, MiB: resting, after the load, peak\t%d, %d, %d\t%s\n", resting.now, loaded.now,
-		loaded.peak, mark(loaded.peak <= memoryGoal, fmt.Sprintf("peak <= %d", memoryGoal)))
+	fmt.Fprintf(w, "manager's memory, MiB: resting, after the load, peak\t%d, %d, %d\t%s\n",
+		resting.now, loaded.now, loaded.peak, mark(loaded.peak <= memoryGoal, fmt.Sprintf("peak <= %d", memoryGoal)))
 	return fine, w.Flush()
 }
 
@@ -329,8 +329,8 @@ type hook struct {
 }
 
 func (b *Bench) webhook(ctx context.Context) (hook, error) {
-	config, err := b.client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, wellknown.ManagerName,
-		metav1.GetOptions{})
+	config, err := b.client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx,
+		wellknown.ManagerName, metav1.GetOptions{})
 	if err != nil {
 		return hook{}, err
 	}

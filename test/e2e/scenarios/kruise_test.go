@@ -466,8 +466,8 @@ func ppsWebhook(t *Test) {
 	t.pps("normalize", "pods")
 	t.Step("with one it is, also after the manifests were applied again")
 	t.Kubectl("apply", "-f", filepath.Join(t.Cluster.Repo, "daemonset/base/manager/topology.yaml"))
-	c, err := t.Client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Ctx, "leasehold-apps-kruise-io",
-		metav1.GetOptions{})
+	c, err := t.Client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Ctx,
+		"leasehold-apps-kruise-io", metav1.GetOptions{})
 	t.Must(err)
 	if len(c.Webhooks) != 2 {
 		t.Fatalf("%d webhooks are left", len(c.Webhooks))

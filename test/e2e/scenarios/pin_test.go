@@ -67,8 +67,8 @@ func (t *Test) onSameNodes(before, after Pods) {
 	var lost []string
 	for name, old := range before {
 		if now := after[name]; now.Spec.NodeName != old.Spec.NodeName {
-			lost = append(lost, fmt.Sprintf("%s was on %s and is on %s (%s)", name, old.Spec.NodeName,
-				now.Spec.NodeName, now.Annotations[pinReason]))
+			lost = append(lost, fmt.Sprintf("%s was on %s and is on %s (%s)",
+				name, old.Spec.NodeName, now.Spec.NodeName, now.Annotations[pinReason]))
 		}
 	}
 	if len(lost) > 0 {
@@ -156,8 +156,8 @@ func pinShortLife(t *Test) {
 			return nil
 		})
 		if last.Spec.NodeName != first.Spec.NodeName {
-			t.Lostf("it was on %s and is on %s: %s", first.Spec.NodeName, last.Spec.NodeName,
-				last.Annotations[pinReason])
+			t.Lostf("it was on %s and is on %s: %s",
+				first.Spec.NodeName, last.Spec.NodeName, last.Annotations[pinReason])
 		}
 		time.Sleep(time.Second) // how long the pod runs
 	}
@@ -311,16 +311,16 @@ func (s *Set) waits(name string, old Pods) corev1.Pod {
 // gateBy adds a gate to the template.
 func (s *Set) gateBy(name string) {
 	patch := fmt.Sprintf(`{"spec":{"template":{"spec":{"schedulingGates":[{"name":%q}]}}}}`, name)
-	_, err := s.t.Client.AppsV1().StatefulSets(s.t.NS).Patch(s.t.Ctx, s.Name, types.MergePatchType, []byte(patch),
-		metav1.PatchOptions{})
+	_, err := s.t.Client.AppsV1().StatefulSets(s.t.NS).Patch(s.t.Ctx, s.Name, types.MergePatchType,
+		[]byte(patch), metav1.PatchOptions{})
 	s.t.Must(err)
 }
 
 // ungate removes a gate from a pod.
 func (t *Test) ungate(pod, gate string) {
 	patch := fmt.Sprintf(`{"spec":{"schedulingGates":[{"$patch":"delete","name":%q}]}}`, gate)
-	_, err := t.Client.CoreV1().Pods(t.NS).Patch(t.Ctx, pod, types.StrategicMergePatchType, []byte(patch),
-		metav1.PatchOptions{})
+	_, err := t.Client.CoreV1().Pods(t.NS).Patch(t.Ctx, pod, types.StrategicMergePatchType,
+		[]byte(patch), metav1.PatchOptions{})
 	t.Must(err)
 }
 
@@ -625,8 +625,8 @@ func (t *Test) webhookAnswers() error {
 	probe := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "probe", Annotations: map[string]string{Window: "10"}},
 		Spec: t.echoserver("probe", nil, 1).Spec.Template.Spec}
 	for range 20 {
-		p, err := t.Client.CoreV1().Pods(t.NS).Create(t.Ctx, probe.DeepCopy(),
-			metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		p, err := t.Client.CoreV1().Pods(t.NS).Create(t.Ctx,
+			probe.DeepCopy(), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		t.Must(err)
 		if p.Annotations[pinReason] == "" {
 			return errors.New("it was not called for one")
@@ -661,8 +661,8 @@ func pinValues(t *Test) {
 		for word, means := range table {
 			set := t.echoserver("words", nil, 1)
 			set.Spec.Template.Annotations = map[string]string{annotation: word}
-			_, err := t.Client.AppsV1().StatefulSets(t.NS).Create(t.Ctx, &set,
-				metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+			_, err := t.Client.AppsV1().StatefulSets(t.NS).Create(t.Ctx,
+				&set, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 			if (err != nil) != (means == "error") {
 				t.Fatalf("%s: %q means %s, and the API server responds %v", annotation, word, means, err)
 			}
@@ -692,8 +692,8 @@ func pinValues(t *Test) {
 						true: "Never", false: "Always"}[strings.HasSuffix(kind.kind, "Job")],
 					"containers": []any{object{"name": "c", "image": "none"}}}})
 			t.Must(err)
-			return fmt.Sprintf(`{"apiVersion":%q,"kind":%q,"metadata":{"name":"words"},"spec":%s}`, kind.api, kind.kind,
-				fmt.Sprintf(kind.spec, template))
+			return fmt.Sprintf(`{"apiVersion":%q,"kind":%q,"metadata":{"name":"words"},"spec":%s}`,
+				kind.api, kind.kind, fmt.Sprintf(kind.spec, template))
 		}
 		t.Refused(object("10 m"), `"10 m" is not a window`)
 		out, err := t.kubectl(object("10"), "create", "--dry-run=server", "-f", "-")

@@ -443,8 +443,8 @@ func (t *Test) agentArgs(args ...string) {
 	set := func(args []string) {
 		patch := fmt.Sprintf(`{"spec":{"template":{"spec":{"containers":[{"name":"agent","args":["%s"]}]}}}}`,
 			strings.Join(args, `","`))
-		_, err := agents.Patch(t.Ctx, cluster.Agent, types.StrategicMergePatchType, []byte(patch),
-			metav1.PatchOptions{})
+		_, err := agents.Patch(t.Ctx, cluster.Agent, types.StrategicMergePatchType,
+			[]byte(patch), metav1.PatchOptions{})
 		t.Must(err)
 		t.Must(t.Cluster.WaitDeployed(t.Ctx, 2*time.Minute))
 	}
@@ -505,8 +505,8 @@ func (t *Test) as(agent corev1.Pod) dynamic.Interface {
 		request.Spec.BoundObjectRef = &authv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: agent.Name,
 			UID: agent.UID}
 	}
-	token, err := t.Client.CoreV1().ServiceAccounts(cluster.System).CreateToken(t.Ctx, cluster.Agent, request,
-		metav1.CreateOptions{})
+	token, err := t.Client.CoreV1().ServiceAccounts(cluster.System).CreateToken(t.Ctx, cluster.Agent,
+		request, metav1.CreateOptions{})
 	t.Must(err)
 	config, err := clientcmd.BuildConfigFromFlags("", t.Cluster.Kubeconfig())
 	t.Must(err)
@@ -593,8 +593,8 @@ func manyPods(t *Test) {
 	})
 	t.Step("%.0f more writes", metrics().Sum("leasehold_publish_writes_total")-at.Sum("leasehold_publish_writes_total"))
 	now := int64(0)
-	t.Must(t.Client.CoreV1().Pods(t.NS).DeleteCollection(t.Ctx, metav1.DeleteOptions{GracePeriodSeconds: &now},
-		metav1.ListOptions{}))
+	t.Must(t.Client.CoreV1().Pods(t.NS).DeleteCollection(t.Ctx,
+		metav1.DeleteOptions{GracePeriodSeconds: &now}, metav1.ListOptions{}))
 }
 
 // idle logs the resources of the node's agent while nothing changes, and returns its last metrics.
@@ -604,8 +604,8 @@ func (t *Test) idle(metrics func() inspect.Metrics) inspect.Metrics {
 	t.Sleep(20 * time.Second)
 	to := metrics()
 	cpu := (to.Sum("process_cpu_seconds_total") - from.Sum("process_cpu_seconds_total")) / time.Since(began).Seconds()
-	t.Step("idle with %d leases: agent %.1f MiB, %.2f %% of a core (goal: 40, 0.2)", manyPodsCount,
-		to.Sum("process_resident_memory_bytes")/(1<<20), cpu*100)
+	t.Step("idle with %d leases: agent %.1f MiB, %.2f %% of a core (goal: 40, 0.2)",
+		manyPodsCount, to.Sum("process_resident_memory_bytes")/(1<<20), cpu*100)
 	return to
 }
 

@@ -134,8 +134,8 @@ func TestScenariosFailAlone(t *testing.T) {
 				t.Errorf("retains %v: want %q in\n%s", retains, line, out)
 			}
 			if row := "\n" + tt.name + "  "; ran && !strings.Contains(between(out.String(), row, "\n"), verdict) {
-				t.Errorf("retains %v: the summary has %q for %s, want %q", retains, between(out.String(), row, "\n"),
-					tt.name, verdict)
+				t.Errorf("retains %v: the summary has %q for %s, want %q",
+					retains, between(out.String(), row, "\n"), tt.name, verdict)
 			}
 			if bad && !strings.Contains(out.String(), tt.text) {
 				t.Errorf("retains %v: want %q in\n%s", retains, tt.text, out)
@@ -152,8 +152,8 @@ func TestScenariosFailAlone(t *testing.T) {
 		if order := between(out.String(), "cleanup last", "cleanup first"); !strings.Contains(order, "busy") {
 			t.Errorf("the cleanups are not called in order:\n%s", out)
 		}
-		if want := fmt.Sprintf("\n%d passed, %d failed\n", passed,
-			len(failed)); !strings.HasSuffix(out.String(), want) {
+		if want := fmt.Sprintf("\n%d passed, %d failed\n",
+			passed, len(failed)); !strings.HasSuffix(out.String(), want) {
 			t.Errorf("the output does not end with %q:\n%s", want, out)
 		}
 	}

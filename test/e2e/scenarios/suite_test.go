@@ -166,8 +166,8 @@ func (s *suite) close(out io.Writer, took time.Duration) error {
 	var names, reasons strings.Builder
 	passed := 0
 	for _, r := range s.results {
-		fmt.Fprintf(tab, "%s\t%s\t%s\t%s\t%s\n", r.scenario.name, seconds(r.took), seconds(r.cleanup), r.verdict,
-			r.scenario.about)
+		fmt.Fprintf(tab, "%s\t%s\t%s\t%s\t%s\n",
+			r.scenario.name, seconds(r.took), seconds(r.cleanup), r.verdict, r.scenario.about)
 		if !r.failed {
 			passed++
 			continue

@@ -451,8 +451,8 @@ func ppsShortLife(t *Test) {
 			t.Step("it runs on %s", node)
 		}
 		if pod.Spec.NodeName != node || i > 0 && pod.Spec.NodeSelector[hostnameLabel] != node {
-			t.Fatalf("the %d. time it is on %s, bound to %v, %v", i+1, pod.Spec.NodeName, pod.Spec.NodeSelector,
-				pod.Annotations)
+			t.Fatalf("the %d. time it is on %s, bound to %v, %v",
+				i+1, pod.Spec.NodeName, pod.Spec.NodeSelector, pod.Annotations)
 		}
 		set.ForceDelete(Pods{"echoserver-0": pod})
 	}
@@ -579,8 +579,8 @@ func (e *etcdCluster) writesWhile(limit time.Duration, what string, done func() 
 			return
 		}
 		if pause := time.Since(e.last); pause > 30*time.Second || time.Since(began) > limit {
-			e.t.Lostf("etcd did not survive while %s: no write for %.0f s, %v; %s", what, pause.Seconds(), err,
-				e.where(e.set.Pods()))
+			e.t.Lostf("etcd did not survive while %s: no write for %.0f s, %v; %s",
+				what, pause.Seconds(), err, e.where(e.set.Pods()))
 		}
 		e.t.Sleep(200 * time.Millisecond)
 	}

@@ -177,8 +177,8 @@ func ready(p corev1.Pod) bool {
 // Resize sets the size of a StatefulSet and does not wait.
 func (s *Set) Resize(size int) {
 	patch := fmt.Sprintf(`{"spec":{"replicas":%d}}`, size)
-	_, err := s.t.Client.AppsV1().StatefulSets(s.t.NS).Patch(s.t.Ctx, s.Name, types.MergePatchType, []byte(patch),
-		metav1.PatchOptions{})
+	_, err := s.t.Client.AppsV1().StatefulSets(s.t.NS).Patch(s.t.Ctx, s.Name, types.MergePatchType,
+		[]byte(patch), metav1.PatchOptions{})
 	s.t.Must(err)
 	s.size = size
 }
@@ -236,8 +236,8 @@ func (s *Set) Recreate() Pods {
 func (s *Set) Rollout() Pods {
 	old := s.Ready()
 	patch := `{"spec":{"template":{"metadata":{"annotations":{"rollout":` + strconv.Quote(time.Now().String()) + `}}}}}`
-	_, err := s.t.Client.AppsV1().StatefulSets(s.t.NS).Patch(s.t.Ctx, s.Name, types.MergePatchType, []byte(patch),
-		metav1.PatchOptions{})
+	_, err := s.t.Client.AppsV1().StatefulSets(s.t.NS).Patch(s.t.Ctx, s.Name, types.MergePatchType,
+		[]byte(patch), metav1.PatchOptions{})
 	s.t.Must(err)
 	return s.ReadyBut(old)
 }
