@@ -35,10 +35,12 @@ func TestProveView(t *testing.T) {
 		recorded, boot string
 		want           string
 	}{
-		"other mounts":                          {h, pid + " mnt:1", "boot-1", "the plugin runs in"},
-		"other processes":                       {h, strings.Replace(recorded, "pid:", "pid:1", 1), "boot-1", "the plugin runs in"},
-		"no boot id":                            {h, recorded, "", "boot id"},
-		"no /proc":                              {New(t.TempDir(), file), recorded, "boot-1", "does not show this process"},
+		"other mounts": {h, pid + " mnt:1", "boot-1", "the plugin runs in"},
+		"other processes": {h, strings.Replace(recorded, "pid:", "pid:1", 1), "boot-1",
+			"the plugin runs in"},
+		"no boot id": {h, recorded, "", "boot id"},
+		"no /proc": {New(t.TempDir(), file), recorded, "boot-1",
+			"does not show this process"},
 		"through a process that does not exist": {h.Through("0"), recorded, "boot-1", "failed to read"},
 	} {
 		if err := tt.host.ProveView(tt.recorded, tt.boot, nil); !errors.Is(err, ErrNotHost) ||

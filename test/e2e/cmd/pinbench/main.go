@@ -40,7 +40,8 @@ var (
 	frozen    = flag.Int("frozen", 0, "instead, recreate this `number` of pods while the scheduler is frozen")
 	frozenFor = flag.Duration("frozen-for", time.Minute, "how long it is frozen for -frozen")
 
-	scale        = flag.Bool("scale", os.Getenv("SCALE") == "1", "measure the manager's cost in a large cluster instead")
+	scale = flag.Bool("scale", os.Getenv("SCALE") == "1",
+		"measure the manager's cost in a large cluster instead")
 	scaleNodes   = flag.Int("scale-nodes", 5000, "number of nodes for -scale")
 	reservations = flag.Int("reservations", 50000, "number of reservations for -scale")
 	rate         = flag.Int("rate", 50, "admissions per second for -scale")
