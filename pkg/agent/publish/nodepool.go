@@ -57,7 +57,8 @@ type NodePool struct {
 }
 
 // Run writes the object if the store has changed, until ctx is done. Changes receives a value if
-// the result of Active has changed, which is then written at once if nothing was written just before.
+// the result of Active has changed, which is then written at once if nothing was written just
+// before.
 func (p *NodePool) Run(ctx context.Context, changes <-chan struct{}) error {
 	return informer.Loop(ctx, time.Second, changes, p.pass)
 }

@@ -69,7 +69,8 @@ func (p *poolFixture) after(d time.Duration) {
 	}
 }
 
-// writes advances the clock to the next pass, runs it, and returns its writes, each as the last element of its path.
+// writes advances the clock to the next pass, runs it, and returns its writes, each as the last
+// element of its path.
 func (p *poolFixture) writes() string {
 	p.t.Helper()
 	p.after(nodePoolInterval)
