@@ -4,10 +4,12 @@ import (
 	"context"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
 	admission "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -44,7 +46,7 @@ const (
 
 // startManager runs a manager with the feature and a fake cluster of three nodes, in which db has
 // two pods.
-func startManager(t *testing.T, more func(*fakeapi.Cluster)) *fakeapi.Cluster {
+func startManager(t *testing.T, more func(*fakeapi.Cluster), sinks ...logr.LogSink) *fakeapi.Cluster {
 	kind := func(group, version, kind, resource string, namespaced bool) fakeapi.Kind {
 		k := fakeapi.Kind{Resource: resource, Namespaced: namespaced, HasStatus: kind == "PersistentPodState"}
 		k.Group, k.Version, k.Kind = group, version, kind
@@ -77,8 +79,12 @@ func startManager(t *testing.T, more func(*fakeapi.Cluster)) *fakeapi.Cluster {
 	if err := clientgoscheme.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
+	log := logr.Discard()
+	if len(sinks) > 0 {
+		log = logr.New(sinks[0])
+	}
 	mgr, err := manager.New(c.Config, manager.Options{
-		Scheme: scheme, Logger: logr.Discard(), WebhookServer: noWebhooks{}, HealthProbeBindAddress: "0",
+		Scheme: scheme, Logger: log, WebhookServer: noWebhooks{}, HealthProbeBindAddress: "0",
 		Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true)},
 	})
 	if err != nil {
@@ -187,7 +193,12 @@ func TestAnnotatedWorkload(t *testing.T) {
 
 // A pod that requires the hostname of a node that is gone is deleted after GoneGrace.
 func TestPodOfAGoneNodeIsDeleted(t *testing.T) {
-	c := startManager(t, func(c *fakeapi.Cluster) { putSet(c) })
+	var logged atomic.Bool
+	c := startManager(t, func(c *fakeapi.Cluster) { putSet(c) }, funcr.New(func(_, args string) {
+		if strings.Contains(args, "waited for a node that is gone") {
+			logged.Store(true)
+		}
+	}, funcr.Options{}).GetSink())
 	c.Put(statesPath+"db", state(requires(hostname)))
 	c.Until("recorded", func() bool { return recordedOf(c) != "" })
 	waits := func(p *corev1.Pod) {
@@ -204,6 +215,7 @@ func TestPodOfAGoneNodeIsDeleted(t *testing.T) {
 	c.Remove(nodesPath + "node1")
 	c.Until("its node is gone for longer than GoneGrace", func() bool { return !c.Get(podsOf+"db-0", &corev1.Pod{}) })
 	c.Until("an Event says why", func() bool { return hasEvent(c, "ns", reasonEvicted) })
+	c.Until("the log says so", logged.Load)
 }
 
 func hasEvent(c *fakeapi.Cluster, namespace, reason string) bool {
