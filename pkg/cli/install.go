@@ -130,12 +130,7 @@ func (a *app) installFlannel(ctx context.Context, k *kubectl, agreed func() bool
 	if err := k.rollout(ctx, k.namespace, agentName); err != nil {
 		return err
 	}
-	annotations, _ := config.field("metadata", "annotations").(map[string]any)
-	if annotations == nil {
-		annotations = map[string]any{}
-	}
-	annotations[beforeInstall] = text
-	return a.writeFlannel(ctx, k, config, annotations, string(changed))
+	return a.writeFlannel(ctx, k, config, text, string(changed))
 }
 
 // restoreFlannel puts back what installFlannel has changed.
@@ -144,9 +139,8 @@ func (a *app) restoreFlannel(ctx context.Context, k *kubectl, step func(string, 
 	if err != nil || config == nil {
 		return err
 	}
-	annotations, _ := config.field("metadata", "annotations").(map[string]any)
-	before, ok := annotations[beforeInstall].(string)
-	if !ok {
+	before := config.text("metadata", "annotations", beforeInstall)
+	if before == "" {
 		return nil
 	}
 	restored, err := restored(flannelFile, config.text("data", flannelKey), before)
@@ -154,8 +148,7 @@ func (a *app) restoreFlannel(ctx context.Context, k *kubectl, step func(string, 
 		return fmt.Errorf("ConfigMap %s: %w", flannelConfig, err)
 	}
 	step("restoring flannel's configuration and restarting its pods")
-	delete(annotations, beforeInstall)
-	return a.writeFlannel(ctx, k, config, annotations, restored)
+	return a.writeFlannel(ctx, k, config, nil, restored)
 }
 
 // restored returns the text to put in place of one that install has made of an earlier text. A text
@@ -182,20 +175,26 @@ func flannel(ctx context.Context, k *kubectl) (object, error) {
 	return nil, nil
 }
 
-// writeFlannel writes flannel's ConfigMap, unless somebody has changed it meanwhile, and restarts
-// the pods that use it.
-func (a *app) writeFlannel(ctx context.Context, k *kubectl, config object, annotations map[string]any,
-	text string) error {
-	config["metadata"].(map[string]any)["annotations"] = annotations
-	config["data"].(map[string]any)[flannelKey] = text
-	manifest, err := json.Marshal(config) // with its resource version
+// writeFlannel writes the configuration in flannel's ConfigMap and the annotation with the former
+// one, nil for none, unless somebody has changed the ConfigMap meanwhile. Then it restarts the pods
+// that use it.
+func (a *app) writeFlannel(ctx context.Context, k *kubectl, config object, before any, text string) error {
+	patch, err := json.Marshal(object{
+		"metadata": object{
+			"resourceVersion": config.text("metadata", "resourceVersion"),
+			"annotations":     object{beforeInstall: before},
+		},
+		"data": object{flannelKey: text},
+	})
 	if err != nil {
 		return err
 	}
-	if _, err := k.run(ctx, manifest, "replace", "-f", "-"); err != nil {
+	// Not kubectl replace, which would write what kubectl apply has recorded of flannel's manifest.
+	namespace := config.text("metadata", "namespace")
+	_, err = k.run(ctx, nil, "patch", "-n", namespace, "configmap", flannelConfig, "--type=merge", "-p", string(patch))
+	if err != nil {
 		return err
 	}
-	namespace := config.text("metadata", "namespace")
 	daemons, err := k.get(ctx, "-n", namespace, "daemonset")
 	if err != nil {
 		return err

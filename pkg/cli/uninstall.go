@@ -11,12 +11,12 @@ import (
 )
 
 const (
-	agentName       = "leasehold-agent"
-	managerName     = "leasehold-manager"
-	uninstallName   = "leasehold-uninstall"
-	partOf          = "app.kubernetes.io/part-of=leasehold"
-	installerName   = "install" // the init container of the agent's DaemonSet
-	defaultConfDirs = "/etc/cni/net.d"
+	agentName     = "leasehold-agent"
+	managerName   = "leasehold-manager"
+	uninstallName = "leasehold-uninstall"
+	partOf        = "app.kubernetes.io/part-of=leasehold"
+	managedBy     = "app.kubernetes.io/managed-by=leasehold" // CRDs that the manager has made
+	installerName = "install"                                // the init container of the agent's DaemonSet
 )
 
 // clusterKinds are the kinds of leasehold's objects that are in no namespace, without its CRDs.
@@ -125,12 +125,17 @@ func (a *app) leave(ctx context.Context, k *kubectl, crds bool) error {
 	if err != nil {
 		return err
 	}
-	if crds {
-		_, err = k.run(ctx, nil, "delete", "crd", "-l", partOf, "--ignore-not-found", "--timeout="+k.timeout.String())
-	} else {
-		step("the CRDs and their objects are left: kubectl delete crd -l %s", partOf)
+	if !crds {
+		step("the CRDs and their objects are left; --crds removes them")
+		return nil
 	}
-	return err
+	for _, label := range []string{partOf, managedBy} {
+		_, err := k.run(ctx, nil, "delete", "crd", "-l", label, "--ignore-not-found", "--timeout="+k.timeout.String())
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // stopManager ends the manager, whose replicas lift their gates before they end.
