@@ -277,7 +277,8 @@ func TestReadersCloseWhatTheyOpen(t *testing.T) {
 		}
 		defer m.Close()
 		_, err = m.Addresses()
-		if err := errors.Join(err, m.Write(l, now), m.Remove(l.Address), m.Write(l, now), m.SetMark(1)); err != nil {
+		m.Remove(l.Address)
+		if err := errors.Join(err, m.Flush(), m.Write(l, now), m.SetMark(1)); err != nil {
 			t.Fatal(err)
 		}
 		if _, _, err := m.Read(l.Address); err != nil {

@@ -39,6 +39,8 @@ type Dir struct {
 	marked bool
 	leases int // that the mark names; Unproven if it names none
 	read   map[netip.Addr]reading
+
+	removed map[netip.Addr]bool // by Remove, and still there
 }
 
 var errUnlocked = errors.New("host-local's lock cannot be opened, so nothing is written")
@@ -118,7 +120,8 @@ func Open(ctx context.Context, p lease.Pool) (*Dir, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Dir{dir: dir, lock: lock, marked: marked, leases: leases, read: map[netip.Addr]reading{}}, nil
+	return &Dir{dir: dir, lock: lock, marked: marked, leases: leases, read: map[netip.Addr]reading{},
+		removed: map[netip.Addr]bool{}}, nil
 }
 
 func readMark(dir string) int {
@@ -141,7 +144,8 @@ func OpenUnlocked(p lease.Pool) (*Dir, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir := &Dir{dir: Path(p), marked: IsMarked(p), leases: readMark(Path(p)), read: map[netip.Addr]reading{}}
+	dir := &Dir{dir: Path(p), marked: IsMarked(p), leases: readMark(Path(p)), read: map[netip.Addr]reading{},
+		removed: map[netip.Addr]bool{}}
 	return dir, d.Close()
 }
 
@@ -207,6 +211,9 @@ type File struct {
 // is there: found is true beside every error. A file is read once: until Write or Remove the answer
 // stays the same.
 func (d *Dir) Read(a netip.Addr) (f File, found bool, err error) {
+	if d.removed[a] {
+		return File{}, false, nil
+	}
 	r, known := d.read[a]
 	if !known {
 		r = d.readFile(a)
@@ -233,7 +240,7 @@ func (d *Dir) readFile(a netip.Addr) reading {
 // Has reports whether an address has a file. A file that cannot be read is there.
 func (d *Dir) Has(a netip.Addr) bool {
 	_, err := os.Lstat(d.FilePath(a))
-	return !errors.Is(err, fs.ErrNotExist)
+	return !errors.Is(err, fs.ErrNotExist) && !d.removed[a]
 }
 
 // Write brings the file of a lease in step with it.
@@ -242,19 +249,30 @@ func (d *Dir) Write(l lease.Lease, now lease.Instant) error {
 		return errUnlocked
 	}
 	delete(d.read, l.Address)
+	delete(d.removed, l.Address)
 	return files.Write(d.FilePath(l.Address), Content(l, now))
 }
 
-// Remove removes the file of an address.
-func (d *Dir) Remove(a netip.Addr) error {
-	if !d.Locked() {
-		return errUnlocked
+// Remove has Flush remove the file of an address. From now on there is none for Read, Has and
+// Addresses.
+func (d *Dir) Remove(a netip.Addr) { d.removed[a] = true }
+
+// Reset undoes every Remove since the last Flush.
+func (d *Dir) Reset() { clear(d.removed) }
+
+// Flush removes the files.
+func (d *Dir) Flush() (err error) {
+	for a := range d.removed {
+		if !d.Locked() {
+			return errUnlocked
+		}
+		delete(d.read, a)
+		if e := os.Remove(d.FilePath(a)); e != nil && !errors.Is(e, fs.ErrNotExist) {
+			err = errors.Join(err, e)
+		}
 	}
-	delete(d.read, a)
-	if err := os.Remove(d.FilePath(a)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
+	clear(d.removed)
+	return err
 }
 
 // Addresses returns the addresses that have a file, in the order of their names.
@@ -268,7 +286,7 @@ func (d *Dir) Addresses() ([]netip.Addr, error) {
 	slices.Sort(all)
 	var out []netip.Addr
 	for _, name := range all {
-		if a, ok := names.ParseAddr(name); ok && a.String() == name {
+		if a, ok := names.ParseAddr(name); ok && a.String() == name && !d.removed[a] {
 			out = append(out, a)
 		}
 	}

@@ -1,6 +1,8 @@
 package hostlocal
 
 import (
+	"errors"
+	"os"
 	"testing"
 	"time"
 
@@ -80,12 +82,69 @@ func TestReadReadsOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	other.lock = d.lock // another process writes
-	if err := other.Remove(testAddress); err != nil {
+	other.Remove(testAddress)
+	if err := other.Flush(); err != nil {
 		t.Fatal(err)
 	}
 	want("after another's change", "c1\r\neth0", true)
-	if err := d.Remove(testAddress); err != nil {
+	d.Remove(testAddress)
+	want("after a removal", "", false)
+}
+
+// TestRemoveWaitsForFlush verifies that a call sees its removals, and that the files stay until it
+// is certain that it commits.
+func TestRemoveWaitsForFlush(t *testing.T) {
+	p := lease.Pool{DataDir: t.TempDir(), Network: "cbr0"}
+	d, err := Open(t.Context(), p)
+	if err != nil {
 		t.Fatal(err)
 	}
-	want("after a removal", "", false)
+	defer d.Close()
+	l := lease.Lease{
+		Pool: p, Address: testAddress, State: lease.Bound,
+		Holder: lease.Holder{ContainerID: "c1", IfName: "eth0"},
+	}
+	want := func(when string, seen, exists bool) {
+		t.Helper()
+		addrs, err := d.Addresses()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, found, _ := d.Read(testAddress)
+		if found != seen || d.Has(testAddress) != seen || len(addrs) == 1 != seen {
+			t.Errorf("%s: Read %t, Has %t, Addresses %v, want all %t", when, found, d.Has(testAddress), addrs, seen)
+		}
+		if _, err := os.Lstat(d.FilePath(testAddress)); err == nil != exists {
+			t.Errorf("%s: the file is there: %t, want %t", when, err == nil, exists)
+		}
+	}
+	steps := []struct {
+		when         string
+		do           func() error
+		seen, exists bool
+	}{
+		{"after a write", func() error { return d.Write(l, now) }, true, true},
+		{"after a removal", func() error { d.Remove(testAddress); return nil }, false, true},
+		{"after a reset", func() error { d.Reset(); return d.Flush() }, true, true},
+		{"written after a removal", func() error {
+			d.Remove(testAddress)
+			return errors.Join(d.Write(l, now), d.Flush())
+		}, true, true},
+		{"after a flush", func() error { d.Remove(testAddress); return d.Flush() }, false, false},
+		{"removed twice", func() error { d.Remove(testAddress); return d.Flush() }, false, false},
+	}
+	for _, s := range steps {
+		if err := s.do(); err != nil {
+			t.Fatalf("%s: %v", s.when, err)
+		}
+		want(s.when, s.seen, s.exists)
+	}
+	unlocked, err := OpenUnlocked(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unlocked.Remove(testAddress)
+	if err := unlocked.Flush(); err == nil {
+		t.Error("a file was removed without host-local's lock")
+	}
 }

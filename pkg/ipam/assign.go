@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/leasehold-cni/leasehold/pkg/adopt"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
@@ -119,17 +120,12 @@ func (a *assignment) decide() (refused, err error) {
 		if l.Pool != a.req.Pool {
 			continue
 		}
-		foreign, err := a.IsForeign(l)
-		if errors.Is(err, store.ErrBusy) {
+		foreign, err := a.AdoptForeign(l)
+		if err != nil && !errors.Is(err, adopt.ErrUnreadable) {
 			return nil, err
 		}
 		if !foreign {
 			a.mine = append(a.mine, l)
-			continue
-		}
-		if err := a.Record(l, lease.Lease{}, store.EventRevoked,
-			"host-local has given it to another container"); err != nil {
-			return nil, err
 		}
 	}
 	if a.hasAll() {

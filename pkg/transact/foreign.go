@@ -34,11 +34,50 @@ func (c *Call) foreignTo(l lease.Lease) (content string, foreign bool, err error
 	return file.Content, foreign, nil
 }
 
-// IsForeign reports whether host-local has given the address of a lease to another container, as
-// far as its file of it can be read.
-func (c *Call) IsForeign(l lease.Lease) (bool, error) {
-	_, foreign, err := c.foreignTo(l)
-	return foreign, err
+// address is an address of a pool.
+type address struct {
+	pool lease.Pool
+	addr netip.Addr
+}
+
+// errReassigned is returned by an attempt that would have changed leases whose addresses host-local
+// has assigned to other containers. It is rolled back, and the next one begins with the leases of
+// those containers (adoptReassigned). It wraps store.ErrBusy, for a call that has no time for that.
+var errReassigned = fmt.Errorf("%w: host-local has assigned an address to another container", store.ErrBusy)
+
+// adoptReassigned makes leases of the files that earlier attempts found to name other containers.
+func (c *Call) adoptReassigned() error {
+	for a := range c.mirrors.reassigned {
+		l, err := c.Tx.Get(a.pool, a.addr)
+		if err == nil {
+			_, err = c.AdoptForeign(l)
+		}
+		if err != nil && !errors.Is(err, adopt.ErrUnreadable) {
+			return err
+		}
+	}
+	return nil
+}
+
+// AdoptForeign reports whether host-local has given the address of a lease to another container.
+// Then the lease is that container's from now on. It returns adopt.ErrUnreadable if host-local's
+// file of the address cannot be read.
+func (c *Call) AdoptForeign(l lease.Lease) (foreign bool, err error) {
+	content, foreign, err := c.foreignTo(l)
+	if err != nil || !foreign {
+		return false, err
+	}
+	next := c.foreign(l.Pool, l.Address, content)
+	if l.State == lease.Bound && l.Holder == next.Holder {
+		return true, nil // both name nobody
+	}
+	c.mirrors.warn("%s: host-local has given the address to another container while %s/%s had it", l.Address,
+		l.Namespace, l.Name)
+	if err := c.Tx.Put(l.Pool, l.Address, next); err != nil {
+		return true, err
+	}
+	delete(c.mirrors.changed[l.Pool], l.Address) // its file is true
+	return true, c.Log(l, store.EventRevoked, "host-local has given it to another container")
 }
 
 func fileUnreadable(a netip.Addr, err error) error {
@@ -72,7 +111,7 @@ func (c *Call) isLeftover(l lease.Lease, mirror *hostlocal.Dir) bool {
 	ours := err == nil && found && hostlocal.Names(file.Content, l.Holder.ContainerID, l.Holder.IfName) &&
 		file.IsStale(c.historyOf(l.Pool.Network, l.Address))
 	if ours {
-		c.mirrors.remove(mirror, l.Address)
+		mirror.Remove(l.Address)
 	}
 	return ours
 }
@@ -132,7 +171,7 @@ func (c *Call) Admit(p lease.Pool, addr netip.Addr) (inUse bool, err error) {
 	case !found:
 		return false, nil
 	case hostlocal.IsHold(file.Content) || file.IsStale(c.historyOf(p.Network, addr)):
-		c.mirrors.remove(mirror, addr)
+		mirror.Remove(addr)
 		return false, nil
 	}
 	l := c.foreign(p, addr, file.Content)
@@ -189,20 +228,20 @@ func (c *Call) admitFile(p lease.Pool, addr netip.Addr) error {
 	return err
 }
 
-// giveUp lets go of a lease whose address host-local has given to another
-// container meanwhile, unless its own holder is alive.
+// giveUp makes a lease another container's if host-local has given its address to that one
+// meanwhile, unless its own holder is alive.
 func (c *Call) giveUp(l lease.Lease) error {
 	_, foreign, err := c.foreignTo(l)
-	if errors.Is(err, store.ErrBusy) {
-		return err
-	}
-	if err != nil {
+	switch {
+	case errors.Is(err, adopt.ErrUnreadable):
 		c.mirrors.warn("%v", err)
-	}
-	if err != nil || !foreign || c.QuickState(l) == lease.Alive {
 		return nil
+	case err != nil:
+		return err
+	case foreign && c.QuickState(l) != lease.Alive:
+		_, err = c.AdoptForeign(l)
 	}
-	return c.Record(l, lease.Lease{}, store.EventRevoked, "host-local has given it to another container")
+	return err
 }
 
 // ReleaseUnmirrored looks for bound leases whose file is gone or another container's:

@@ -149,7 +149,7 @@ func (c *Call) repairUnknown(p lease.Pool, a netip.Addr, mirror *hostlocal.Dir) 
 	if mirror != nil {
 		if file, _, err := mirror.Read(a); err == nil && hostlocal.IsHold(file.Content) {
 			next, why = lease.Lease{}, "its record was damaged; its file says that its hold is over"
-			c.mirrors.remove(mirror, a)
+			mirror.Remove(a)
 		}
 	}
 	if err := c.Tx.Put(p, a, next); err != nil {
@@ -172,32 +172,17 @@ func (c *Call) adopt(s Scope, mirror *hostlocal.Dir, damaged ...netip.Addr) erro
 	if err != nil {
 		return err
 	}
-	event, lost := store.EventAdopted, c.Tx.Lost()
-	if lost != "" {
-		event = store.EventRecovered
-	}
 	taken := 0
 	for _, f := range found {
-		cur, err := c.Tx.Get(s.Pool, f.Lease.Address)
-		if err != nil && !errors.Is(err, store.ErrDamaged) {
+		adopted, err := c.adoptFinding(f, mirror)
+		if err != nil {
 			return err
 		}
-		if !c.outweighs(f, cur) || cur.State == lease.None && c.isLeftover(f.Lease, mirror) {
-			continue
-		}
-		taken++
-		next := f.Lease
-		if cur.State != lease.None && cur.Holder.ContainerID == next.Holder.ContainerID {
-			next = foundAlive(cur, next.Holder)
-		}
-		if err := c.Tx.Put(s.Pool, next.Address, next); err != nil {
-			return err
-		}
-		if err := c.Log(next, event, f.Why); err != nil {
-			return err
+		if adopted {
+			taken++
 		}
 	}
-	if lost != "" && !c.Tx.Adopted(s.Pool) {
+	if lost := c.Tx.Lost(); lost != "" && !c.Tx.Adopted(s.Pool) {
 		c.mirrors.warn("%s; %d leases of network %s are known again from this node; the old file is kept in the "+
 			"directory lost", lost, taken, s.Pool.Network)
 	}
@@ -209,6 +194,29 @@ func (c *Call) adopt(s Scope, mirror *hostlocal.Dir, damaged ...netip.Addr) erro
 		return nil // without the ranges some of it was not asked: the next ADD does
 	}
 	return c.Tx.SetAdopted(s.Pool)
+}
+
+// adoptFinding writes the lease that the host shows of an address, and reports whether it did: not
+// if the store knows better.
+func (c *Call) adoptFinding(f adopt.Finding, mirror *hostlocal.Dir) (adopted bool, err error) {
+	next, event := f.Lease, store.EventAdopted
+	cur, err := c.Tx.Get(next.Pool, next.Address)
+	if err != nil && !errors.Is(err, store.ErrDamaged) {
+		return false, err
+	}
+	if !c.outweighs(f, cur) || cur.State == lease.None && c.isLeftover(next, mirror) {
+		return false, nil
+	}
+	if cur.State != lease.None && cur.Holder.ContainerID == next.Holder.ContainerID {
+		next = foundAlive(cur, next.Holder)
+	}
+	if err := c.Tx.Put(next.Pool, next.Address, next); err != nil {
+		return false, err
+	}
+	if c.Tx.Lost() != "" {
+		event = store.EventRecovered
+	}
+	return true, c.Log(next, event, f.Why)
 }
 
 // ask returns what the host shows. Dir is host-local's directory, nil if it is not open; whole is
@@ -304,8 +312,7 @@ func (c *Call) outweighs(found adopt.Finding, cur lease.Lease) bool {
 	f := found.Lease
 	living := f.Holder.Netns.Ino != 0 && f.State == lease.Bound
 	same := cur.Holder.Netns.Same(f.Holder.Netns)
-	_, foreign, err := c.foreignTo(cur) // whether host-local has given it to another container
-	foreign = foreign && err == nil
+	_, foreign, _ := c.foreignTo(cur) // whether host-local has given it to another container
 	switch {
 	case cur.State == lease.None:
 		return true
@@ -316,11 +323,20 @@ func (c *Call) outweighs(found adopt.Finding, cur lease.Lease) bool {
 	case same && cur.State == lease.Bound && f.Holder.ContainerID == "":
 		return false // its namespace lives, though not at its path
 	case cur.Holder.ContainerID == f.Holder.ContainerID:
-		// Without the address in it, another namespace at the path is one made anew there.
-		known := cur.Holder.Netns.Ino != 0 && cur.Holder.Netns.Path == f.Holder.Netns.Path
-		return living && (cur.State == lease.Held || !same) && (found.Seen || same || !known)
+		return living && returned(found, cur)
 	}
 	return living || foreign
+}
+
+// returned reports whether the container of a lease lives although the store says that it was
+// released, or in a namespace that the store does not know.
+func returned(found adopt.Finding, cur lease.Lease) bool {
+	was, is := cur.Holder.Netns, found.Lease.Holder.Netns
+	if was.Same(is) {
+		return cur.State == lease.Held
+	}
+	// Without the address in it, another namespace at the path is one made anew there.
+	return found.Seen || was.Ino == 0 || was.Path != is.Path
 }
 
 // foundAlive is the lease of a container that the store took for gone, or knew in another

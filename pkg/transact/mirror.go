@@ -47,13 +47,17 @@ type mirrors struct {
 	// unproven are the directories in which a file could not be brought in step.
 	unproven map[*hostlocal.Dir]bool
 
+	// reassigned are the addresses of errReassigned in all attempts. An attempt begins with
+	// their files, which do not change while it holds host-local's lock.
+	reassigned map[address]bool
+
 	awaited lease.Pool // whose lock was waited for without the store's
 	locked  *hostlocal.Dir
 }
 
 // newMirrors returns the mirrors of a call. Each attempt begins with reset.
 func newMirrors(ctx context.Context, wait time.Duration, warn func(string, ...any)) *mirrors {
-	return &mirrors{ctx: ctx, wait: cmp.Or(wait, lockMoment), warn: warn}
+	return &mirrors{ctx: ctx, wait: cmp.Or(wait, lockMoment), warn: warn, reassigned: map[address]bool{}}
 }
 
 // use opens the mirror of a pool if the configuration has it on. A mirror that
@@ -132,6 +136,9 @@ func (m *mirrors) of(p lease.Pool) (*hostlocal.Dir, error) {
 
 // Put is how every change of a lease is written: to the store, and to the file
 // that host-local knows the address by. See hostlocal.Dir for the order.
+//
+// If that file names another container, Put writes nothing, and the attempt ends with
+// errReassigned.
 func (c *Call) Put(old, next lease.Lease) error {
 	at := next
 	if next.State == lease.None {
@@ -141,26 +148,24 @@ func (c *Call) Put(old, next lease.Lease) error {
 	if err != nil {
 		return err
 	}
-	content, foreign, err := c.foreignTo(old)
+	_, foreign, err := c.foreignTo(old)
+	if is := (address{at.Pool, at.Address}); foreign && !c.mirrors.reassigned[is] {
+		c.reassigned = append(c.reassigned, is)
+		return nil
+	}
 	if mirror != nil && !mirror.Locked() {
 		mirror = nil
 	}
-	switch {
-	case err != nil:
+	if err != nil {
 		c.mirrors.warn("%v", err)
 		c.mirrors.unproven[mirror] = true
-		mirror = nil // whatever its file says, admit reads it again before anybody gets the address
-	case foreign:
-		next = c.foreign(at.Pool, at.Address, content)
-		c.mirrors.warn("%s: host-local has given the address to another container while %s/%s had it", at.Address,
-			old.Namespace, old.Name)
-		mirror = nil // its file is true
+		mirror = nil // whatever its file says, Admit reads it again before anybody gets the address
 	}
 	if mirror == nil {
 		delete(c.mirrors.changed[at.Pool], at.Address)
 	}
 	if mirror != nil && next.State == lease.None {
-		c.mirrors.remove(mirror, at.Address)
+		mirror.Remove(at.Address)
 	}
 	if err := c.Tx.Put(at.Pool, at.Address, next); err != nil {
 		return err
@@ -200,13 +205,6 @@ func (m *mirrors) write(mirror *hostlocal.Dir, l lease.Lease, now lease.Instant)
 	return err
 }
 
-// remove removes the file of an address that is nobody's any more.
-func (m *mirrors) remove(mirror *hostlocal.Dir, a netip.Addr) {
-	if err := mirror.Remove(a); err != nil {
-		m.warn("a file for host-local cannot be kept: %v", err)
-	}
-}
-
 // exportAll brings files in step with what the transaction leaves behind: those of
 // leases that it changed, and whole directories after an adoption, where they were
 // wiped, and where a call did not write all its files. And it says in each directory's
@@ -216,6 +214,9 @@ func (c *Call) exportAll() {
 	for p, mirror := range c.mirrors.open {
 		if mirror == nil || !mirror.Locked() {
 			continue
+		}
+		if err := mirror.Flush(); err != nil {
+			c.mirrors.warn("a file for host-local cannot be kept: %v", err)
 		}
 		proven, _ := mirror.Mark()
 		leases := c.Tx.LeaseCount(p)
@@ -277,6 +278,7 @@ func (m *mirrors) reset() {
 	m.changed, m.after = map[lease.Pool]map[netip.Addr]bool{}, nil
 	m.marks, m.unproven = map[*hostlocal.Dir]int{}, map[*hostlocal.Dir]bool{}
 	if m.locked != nil {
+		m.locked.Reset()
 		m.open[m.awaited] = m.locked
 	}
 }

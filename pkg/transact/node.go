@@ -59,12 +59,13 @@ type Call struct {
 	// Repaired reports whether damaged records were made again, as far as they can be.
 	Repaired bool
 
-	node    *Node
-	sources adopt.Node // what the host shows
-	mirrors *mirrors
-	export  map[lease.Pool]*hostlocal.Dir        // to be brought in step as a whole
-	whole   map[lease.Pool]bool                  // those that were whole before
-	journal map[networkAddress]hostlocal.History // nil until it is needed
+	node       *Node
+	sources    adopt.Node // what the host shows
+	mirrors    *mirrors
+	export     map[lease.Pool]*hostlocal.Dir        // to be brought in step as a whole
+	whole      map[lease.Pool]bool                  // those that were whole before
+	journal    map[networkAddress]hostlocal.History // nil until it is needed
+	reassigned []address                            // see errReassigned
 }
 
 // Update runs a use case in a write transaction. A record that it needs and
@@ -97,12 +98,15 @@ func (n *Node) Update(ctx context.Context, in Scope, fn func(*Call) error) error
 // Where host-local's lock of a network that the use case needs is busy for more than
 // a moment, it is waited for without the store's lock, which calls of other networks
 // need, and the use case begins anew. Whoever names a wait of its own has no time
-// for that.
+// for that. It begins anew as well after errReassigned.
 func (n *Node) transact(ctx context.Context, in Scope, fn func(*Call) error) error {
 	m := newMirrors(ctx, in.Wait, n.Warnf)
 	defer m.release()
 	for {
 		err := n.attempt(ctx, in, m, fn)
+		if errors.Is(err, errReassigned) && !isOver(ctx) {
+			continue // with more of them each time
+		}
 		var busy *BusyError
 		if in.Wait > 0 || !errors.As(err, &busy) || isOver(ctx) {
 			return err
@@ -125,17 +129,14 @@ func (n *Node) attempt(ctx context.Context, in Scope, m *mirrors, fn func(*Call)
 	err := n.Store.Update(ctx, func(tx *store.Tx) (err error) {
 		m.reset()
 		c := n.newCall(tx, in, m)
-		if err := c.learn(in); err != nil {
-			return err
+		spooled, err = n.run(c, in, fn)
+		for _, a := range c.reassigned {
+			m.reassigned[a], err = true, errReassigned
 		}
-		if spooled, err = n.replay(c); err != nil {
-			return err
+		if err == nil {
+			c.exportAll()
 		}
-		if err := fn(c); err != nil {
-			return err
-		}
-		c.exportAll()
-		return nil
+		return err
 	})
 	if err != nil {
 		return err
@@ -145,6 +146,21 @@ func (n *Node) attempt(ctx context.Context, in Scope, m *mirrors, fn func(*Call)
 		n.Warnf("%v", err)
 	}
 	return nil
+}
+
+// run runs a use case after the housekeeping, and returns the releases that it has replayed.
+func (n *Node) run(c *Call, in Scope, fn func(*Call) error) ([]store.Spooled, error) {
+	if err := c.learn(in); err != nil {
+		return nil, err
+	}
+	if err := c.adoptReassigned(); err != nil {
+		return nil, err
+	}
+	spooled, err := n.replay(c)
+	if err != nil {
+		return nil, err
+	}
+	return spooled, fn(c)
 }
 
 func (n *Node) newCall(tx *store.Tx, in Scope, m *mirrors) *Call {

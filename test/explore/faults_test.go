@@ -63,11 +63,11 @@ var faults = []fault{
 	},
 	{
 		name: "a file is removed after the commit", model: "one pod", finds: "order:|I3:", depth: "5",
-		in: []change{{"pkg/transact/mirror.go", `
-		c.mirrors.remove(mirror, at.Address)
-	}`, `
-		c.mirrors.after = append(c.mirrors.after, func() error { c.mirrors.remove(mirror, at.Address); return nil })
-	}`}},
+		in: []change{{"pkg/transact/mirror.go", `		if err := mirror.Flush(); err != nil {
+			c.mirrors.warn("a file for host-local cannot be kept: %v", err)
+		}
+`, `		c.mirrors.after = append(c.mirrors.after, mirror.Flush)
+`}},
 	},
 	{
 		name: "an old snapshot is trusted", model: "old snapshot", finds: "I4:", depth: "8",
