@@ -50,7 +50,8 @@ func TestRun(t *testing.T) {
 			Host: sandbox.New("/proc", sandbox.DefaultBootIDFile), Clock: func() lease.Instant { return now }},
 			strings.Fields(c.args))
 		if code != c.code || !strings.Contains(stdout.String(), c.stdout) ||
-			!strings.Contains(stderr.String(), c.stderr) || (c.stderr == "") != (stderr.Len() == 0) || strings.Contains(stdout.String()+stderr.String(), "\x1b") {
+			!strings.Contains(stderr.String(), c.stderr) || (c.stderr == "") != (stderr.Len() == 0) ||
+			strings.Contains(stdout.String()+stderr.String(), "\x1b") {
 			t.Errorf("leasectl %q: %d, want %d\nstdout: %q, want %q\nstderr: %q, want %q", c.args, code, c.code,
 				&stdout, c.stdout, &stderr, c.stderr)
 		}
