@@ -67,7 +67,7 @@ func readResolvConf(v value) (types.DNS, error) {
 	if err != nil || path == "" {
 		return types.DNS{}, err
 	}
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // reading a FIFO could block for ever
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // reading a FIFO could block forever
 	if err != nil {
 		return types.DNS{}, v.errorf("%w; want a readable file", err)
 	}

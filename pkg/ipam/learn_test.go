@@ -197,7 +197,7 @@ func TestWithoutHostLocalsLockItsFilesAreReadAllTheSame(t *testing.T) {
 	w.wipe(w.path("lock"))
 	w.add(ask{container: "c4"})
 	w.wipe(w.dataDir)
-	if err := os.Symlink("networks", w.dataDir); err != nil { // leads nowhere, for ever
+	if err := os.Symlink("networks", w.dataDir); err != nil { // leads nowhere, forever
 		t.Fatal(err)
 	}
 	w.refused(ask{container: "c5"}, adopt.ErrUnreadable)

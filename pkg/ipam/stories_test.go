@@ -93,7 +93,7 @@ func TestForceDeleteWaitsForTheOldSandboxThenGivesAnother(t *testing.T) {
 	w.same("the new set owns the key", w.add(ask{pod: "db-0", container: "c4", window: hour}), "10.0.0.3")
 }
 
-// A runtime that passes no UID is not made to wait for ever: each retry comes from another
+// A runtime that passes no UID is not made to wait forever: each retry comes from another
 // container.
 func TestBusyTimeoutEndsWithoutAUID(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")

@@ -138,7 +138,7 @@ func TestOtherHoldsOfAnEarlierBoot(t *testing.T) {
 }
 
 // A machine without a battery boots in 1970 and gets the time later. Nothing is lost, and nothing
-// stays for ever.
+// stays forever.
 func TestTheClockIsAt1970AtBoot(t *testing.T) {
 	w := kept(t, hour)
 	w.after(30 * time.Minute)

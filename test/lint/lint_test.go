@@ -176,6 +176,7 @@ func returnsBool(fn *ast.FuncType) bool {
 // names are those of documents outside of it; brackets keep this file from containing them.
 var forbidden = map[string]*regexp.Regexp{
 	`write "reports whether"`: regexp.MustCompile(`(?i)tells ` + `whether`),
+	"write plain English":     regexp.MustCompile(`(?i)\b(in v[a]in|h[e]a(rd|rs)|for e[v]er|witne[s]s|m[e]nds?)\b`),
 	"name a heading in docs/": regexp.MustCompile(`\b(F[A]CTS|D[E]SIGN|N[A]MES|F[I]ELD|S[T]YLE|T[E]STBED|R[E]VIEW)\b`),
 }
 

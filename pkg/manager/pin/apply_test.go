@@ -40,7 +40,7 @@ func TestRetained(t *testing.T) {
 		{"without a window", pod(func(p *corev1.Pod) { p.Annotations = nil }), false},
 		{"with a window of zero", pod(func(p *corev1.Pod) { p.Annotations[policy.Annotation] = "0" }), false},
 		{"with a window that is none", pod(func(p *corev1.Pod) { p.Annotations[policy.Annotation] = "ten" }), false},
-		{"for ever", pod(func(p *corev1.Pod) { p.Annotations[policy.Annotation] = "forever" }), true},
+		{"forever", pod(func(p *corev1.Pod) { p.Annotations[policy.Annotation] = "forever" }), true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.story, func(t *testing.T) {

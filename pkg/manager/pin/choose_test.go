@@ -133,7 +133,7 @@ func TestInstanceAfter(t *testing.T) {
 		{"it ran", before, pod(func(*podView) {}), ended},
 		{"a short window", before, pod(func(p *podView) { p.Window = time.Minute }),
 			with(func(t *instance) { t.Until = noon.Add(time.Minute) })},
-		{"for ever", before, pod(func(p *podView) { p.Window = lease.Forever }), ended},
+		{"forever", before, pod(func(p *podView) { p.Window = lease.Forever }), ended},
 		{"evicted", before, pod(func(p *podView) { p.Evicted = true }), with(func(t *instance) { t.Evicted = true })},
 		{"it never ran", before, pod(func(p *podView) { p.Node = "" }), before},
 		{"it waited for the node without effect", before, required("node1"), instance{}},

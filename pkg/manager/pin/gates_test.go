@@ -184,7 +184,7 @@ func TestGatesThatCannotBeLifted(t *testing.T) {
 	}
 }
 
-// TestOneTenantsGates has the gates of a few namespaces refused for ever, and those of another
+// TestOneTenantsGates has the gates of a few namespaces refused forever, and those of another
 // lifted now and then.
 func TestOneTenantsGates(t *testing.T) {
 	l, _, admitted := limited()

@@ -582,7 +582,7 @@ func TestPodThatNoWatchShows(t *testing.T) {
 		t.Errorf("its label was removed: %+v, %v, %q", result, err, a.calls)
 	}
 	if !n.admit(context.Background(), "other", "db-0") {
-		t.Error("whoever removes a label stops all gates")
+		t.Error("removing a label stops all gates")
 	}
 	n.gates.Cancel("other/db-0")
 	if len(*reported) > 0 {
