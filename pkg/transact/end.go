@@ -7,8 +7,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// Release ends what the attachment held at that time. What it was given later is of a
-// new life of the container: ids are used again.
+// Release releases the leases that the attachment had at a time. Later ones are of a container that
+// was started again with the same id.
 func (c *Call) Release(who lease.Attachment, at lease.Instant, reason string) error {
 	leases, err := c.Tx.ByHolder(who.ContainerID, who.IfName)
 	if err != nil {
@@ -25,6 +25,7 @@ func (c *Call) Release(who lease.Attachment, at lease.Instant, reason string) er
 	return nil
 }
 
+// ReleaseLease releases a bound lease. last is the state of its holder as far as it is known.
 func (c *Call) ReleaseLease(l lease.Lease, last lease.Liveness, at lease.Instant, reason string) error {
 	limited := c.atLimit(l)
 	e := lease.Release{Holder: l.Holder, Limited: limited, LastHolder: last}
@@ -37,18 +38,18 @@ func (c *Call) ReleaseLease(l lease.Lease, last lease.Liveness, at lease.Instant
 	return nil
 }
 
-// atLimit reports whether the lease's range set has as many firm holds as the
+// atLimit reports whether the lease would be held, but its range set has as many firm holds as the
 // configuration allowed when the lease was bound.
 func (c *Call) atLimit(l lease.Lease) bool {
 	return l.Window > 0 && c.IsFull(l)
 }
 
-// IsFull reports whether its range set may have no further firm hold.
+// IsFull reports whether the lease's range set may have no further firm hold.
 func (c *Call) IsFull(l lease.Lease) bool {
 	return l.HeldLimit != 0 && int(c.Tx.Counts(l.Pool, l.Set).Firm) >= max(l.HeldLimit, 0)
 }
 
-// Orphan turns the lease of a holder that is proven dead into a release.
+// Orphan releases the lease of a holder that is proven dead.
 func (c *Call) Orphan(l lease.Lease, last lease.Liveness, reason string) (lease.Lease, error) {
 	limited := c.atLimit(l)
 	next, err := c.Move(l, lease.Orphan{LastHolder: last, Limited: limited}, store.EventOrphaned, reason)
@@ -58,9 +59,8 @@ func (c *Call) Orphan(l lease.Lease, last lease.Liveness, reason string) (lease.
 	return next, err
 }
 
-// NewBoot turns every lease of an earlier boot into a release, once: their
-// holders are dead, and for some of them no DEL will come. A network whose files
-// are locked is left to its own next call.
+// NewBoot releases every lease of an earlier boot, once in a boot: their holders are dead, and
+// there may be no DEL. A network whose files are locked is left to a later call.
 func (c *Call) NewBoot() error {
 	if c.Now.BootID == "" || c.Tx.Boot() == c.Now.BootID {
 		return nil
@@ -97,7 +97,8 @@ func (c *Call) newBootIn(p lease.Pool) error {
 	return nil
 }
 
-// Expire ends the holds of a pool whose time is over.
+// Expire ends those of the leases that are holds and over, if their last holders do not have the
+// addresses any more.
 func (c *Call) Expire(leases []lease.Lease) error {
 	for _, l := range leases {
 		if !l.Lapsed(c.Now) {

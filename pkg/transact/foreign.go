@@ -11,8 +11,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// foreignTo reports whether host-local's file of a lease names somebody else: then host-local has
-// given the address away. Where the file cannot be read, err says why that is not known.
+// foreignTo reports whether host-local's file of a lease names another container, to which
+// host-local has then assigned the address. It returns an error if the file cannot be read.
 func (c *Call) foreignTo(l lease.Lease) (content string, foreign bool, err error) {
 	if l.State == lease.None {
 		return "", false, nil
@@ -45,7 +45,7 @@ type address struct {
 // those containers (adoptReassigned). It wraps store.ErrBusy, for a call that has no time for that.
 var errReassigned = fmt.Errorf("%w: host-local has assigned an address to another container", store.ErrBusy)
 
-// adoptReassigned makes leases of the files that earlier attempts found to name other containers.
+// adoptReassigned adopts the files that earlier attempts found to name other containers.
 func (c *Call) adoptReassigned() error {
 	for a := range c.mirrors.reassigned {
 		l, err := c.Tx.Get(a.pool, a.addr)
@@ -59,8 +59,8 @@ func (c *Call) adoptReassigned() error {
 	return nil
 }
 
-// AdoptForeign reports whether host-local has given the address of a lease to another container.
-// Then the lease is that container's from now on. It returns adopt.ErrUnreadable if host-local's
+// AdoptForeign reports whether host-local has assigned the address of a lease to another container.
+// If so it replaces the lease by that container's. It returns adopt.ErrUnreadable if host-local's
 // file of the address cannot be read.
 func (c *Call) AdoptForeign(l lease.Lease) (foreign bool, err error) {
 	content, foreign, err := c.foreignTo(l)
@@ -69,7 +69,7 @@ func (c *Call) AdoptForeign(l lease.Lease) (foreign bool, err error) {
 	}
 	next := c.foreign(l.Pool, l.Address, content)
 	if l.State == lease.Bound && l.Holder == next.Holder {
-		return true, nil // both name nobody
+		return true, nil // both have an unknown owner
 	}
 	c.mirrors.warn("%s: host-local has given the address to another container while %s/%s had it", l.Address,
 		l.Namespace, l.Name)
@@ -85,9 +85,9 @@ func fileUnreadable(a netip.Addr, err error) error {
 		adopt.ErrUnreadable, a, err)
 }
 
-// MayGive returns nil if the address of a lease may be given to somebody, as far as host-local's
-// file of it shows; lease.ErrTaken if it names another container, and adopt.ErrUnreadable as well
-// if it cannot be read.
+// MayGive returns nil if the address of a lease may be assigned, as far as host-local's file of it
+// shows. It returns lease.ErrTaken if the file names another container, and lease.ErrTaken with
+// adopt.ErrUnreadable if it cannot be read.
 func (c *Call) MayGive(l lease.Lease) error {
 	_, foreign, err := c.foreignTo(l)
 	switch {
@@ -101,8 +101,8 @@ func (c *Call) MayGive(l lease.Lease) error {
 	return nil
 }
 
-// isLeftover reports whether what is found of an address without a lease is a file of ours alone
-// that is out of date, and removes it.
+// isLeftover reports whether the only source of a lease that was found is an outdated file that we
+// wrote. If so it removes the file.
 func (c *Call) isLeftover(l lease.Lease, mirror *hostlocal.Dir) bool {
 	if mirror == nil || l.State != lease.Bound || l.Holder.Netns.Ino != 0 {
 		return false
@@ -116,7 +116,7 @@ func (c *Call) isLeftover(l lease.Lease, mirror *hostlocal.Dir) bool {
 	return ours
 }
 
-// historyOf returns what the journal says of an address. The journal is read once in a transaction.
+// historyOf returns the journal's history of an address. The journal is read once in a transaction.
 func (c *Call) historyOf(network string, addr netip.Addr) hostlocal.History {
 	if c.journal == nil {
 		c.journal = map[networkAddress]hostlocal.History{}
@@ -143,20 +143,19 @@ func (c *Call) addHistory(n store.Entry) {
 	c.journal[at] = h
 }
 
-// networkAddress is how the journal names an address.
+// networkAddress identifies an address in the journal.
 type networkAddress struct {
 	network string
 	addr    netip.Addr
 }
 
-// foreign is the lease behind a file that is not ours.
+// foreign returns the lease of a file that we did not write.
 func (c *Call) foreign(p lease.Pool, addr netip.Addr, content string) lease.Lease {
 	return adopt.Foreign(c.sources, p, addr, content, c.Now, NewID).Lease
 }
 
-// Admit makes a lease of a file that has none, and reports whether the address
-// is in use by it. One that we wrote is out of date; one that cannot be read
-// may be anybody's.
+// Admit adopts the file of an address without a lease, and reports whether the address is in use. A
+// file that we wrote is outdated, and is removed. The owner of one that cannot be read is unknown.
 func (c *Call) Admit(p lease.Pool, addr netip.Addr) (inUse bool, err error) {
 	mirror, err := c.mirrors.of(p)
 	if err != nil || mirror == nil {
@@ -181,7 +180,7 @@ func (c *Call) Admit(p lease.Pool, addr netip.Addr) (inUse bool, err error) {
 	return true, c.Log(l, store.EventAdopted, why)
 }
 
-// AdmitHolder makes leases of the files that still name an attachment: host-local has served it.
+// AdmitHolder adopts those of the files that still name an attachment, which host-local has served.
 func (c *Call) AdmitHolder(p lease.Pool, who lease.Attachment, files []netip.Addr) error {
 	mirror, err := c.mirrors.of(p)
 	if err != nil || mirror == nil {
@@ -199,7 +198,7 @@ func (c *Call) AdmitHolder(p lease.Pool, who lease.Attachment, files []netip.Add
 	return nil
 }
 
-// AdmitFiles makes leases of all files that are not of the leases of their addresses.
+// AdmitFiles adopts all files that do not belong to the leases of their addresses.
 func (c *Call) AdmitFiles(p lease.Pool) error {
 	mirror, err := c.mirrors.of(p)
 	if err != nil || mirror == nil {
@@ -217,7 +216,7 @@ func (c *Call) AdmitFiles(p lease.Pool) error {
 	return nil
 }
 
-// admitFile makes a lease of a file that is not of the lease of its address.
+// admitFile adopts a file, unless it belongs to the lease of its address.
 func (c *Call) admitFile(p lease.Pool, addr netip.Addr) error {
 	l, err := c.Tx.Get(p, addr)
 	if err == nil && l.State == lease.None {
@@ -228,8 +227,8 @@ func (c *Call) admitFile(p lease.Pool, addr netip.Addr) error {
 	return err
 }
 
-// giveUp makes a lease another container's if host-local has given its address to that one
-// meanwhile, unless its own holder is alive.
+// giveUp replaces a lease if host-local has assigned its address to another container, unless its
+// own holder is alive.
 func (c *Call) giveUp(l lease.Lease) error {
 	_, foreign, err := c.foreignTo(l)
 	switch {
@@ -244,9 +243,9 @@ func (c *Call) giveUp(l lease.Lease) error {
 	return err
 }
 
-// ReleaseUnmirrored looks for bound leases whose file is gone or another container's:
-// host-local has processed their DEL. Where the holder may be alive all the same, the file is made
-// again. Callers read the leases anew.
+// ReleaseUnmirrored releases bound leases whose file is gone, because host-local has processed
+// their DEL. If the holder may be alive, it writes the file again instead. A lease whose file names
+// another container it replaces. The caller must read the leases again.
 func (c *Call) ReleaseUnmirrored(leases []lease.Lease) error {
 	for _, l := range leases {
 		if l.State != lease.Bound {

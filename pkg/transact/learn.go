@@ -16,35 +16,35 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// ErrNoEvidence is returned when a store was lost and nothing on the host tells
-// what it knew: running pods could get their addresses taken.
+// ErrNoEvidence is returned if a store was lost, and no source on the host proves to name all
+// addresses in use. An address of a running pod could be assigned again.
 var ErrNoEvidence = errors.New("nothing on this node tells which addresses are in use")
 
-// Scope is the pool that a call is about, and how the host is to be asked of
-// it. The zero Scope is a DEL whose configuration names none.
+// Scope is the pool that a call uses, and its settings. The zero Scope is that of a DEL whose
+// configuration names no pool.
 type Scope struct {
 	Pool   lease.Pool
-	Sets   []pool.Set // nil where the call does not know them
+	Sets   []pool.Set // nil if the call does not know them
 	Soft   time.Duration
-	Mirror bool     // host-local's files are kept in step
-	Caches []string // directories of libcni's beside the usual ones
-	// Wait bounds the wait for host-local's lock while the store's is held, for a call
-	// that does not wait for it without (see transact); 0 for one that does.
+	Mirror bool     // whether host-local's files are written
+	Caches []string // directories of libcni's cache, in addition to the default ones
+	// Wait is how long the call waits for host-local's lock while it holds the store's. If it is 0
+	// the call waits for host-local's lock without holding the store's (see transact).
 	Wait time.Duration
 }
 
-// Existing is the Scope of a call that makes nothing new: a pool is mirrored only
-// where host-local has a directory of it. It does not know the policies.
+// Existing returns the Scope of a call that creates no lease. The pool is mirrored only if
+// host-local has a directory of it. It has the default policies.
 func Existing(p lease.Pool, sets []pool.Set) Scope {
 	return Scope{Pool: p, Sets: sets, Soft: policy.Defaults().SoftHold, Mirror: hostlocal.Exists(p)}
 }
 
-// isElsewhere reports whether the call is about another pool: then nothing that is
-// wrong with this one may stop it.
+// isElsewhere reports whether the call uses another pool, so that a fault of this one must not make
+// it fail.
 func (s Scope) isElsewhere(p lease.Pool) bool { return s.Pool != (lease.Pool{}) && s.Pool != p }
 
-// learn makes the pool known before anything is decided in it: at its first
-// use, after the store was lost, and where host-local's directory was wiped.
+// learn adopts the pool if necessary, before anything is decided: at its first use, after the store
+// was lost, and if host-local's directory was emptied.
 func (c *Call) learn(s Scope) error {
 	if c.Tx.FellBack() {
 		return c.reconcile(s)
@@ -67,13 +67,13 @@ func (c *Call) learn(s Scope) error {
 		return c.adopt(s, mirror)
 	}
 	if leases != c.Tx.LeaseCount(s.Pool) {
-		c.export[s.Pool] = mirror // a call ended before it had written all its files
+		c.export[s.Pool] = mirror // an earlier call was killed before it had written all files
 	}
 	return nil
 }
 
-// reconcile is for a store that may have lost its last transaction: the host is
-// asked of every pool. The journal entry makes the commit that repairs the file.
+// reconcile adopts every pool of a store that may have lost its last transaction. It adds a journal
+// entry, so that there is a commit, which repairs the file.
 func (c *Call) reconcile(s Scope) error {
 	about := store.Entry{Time: c.Now.Wall, Event: store.EventRecovered,
 		Reason: "a head page of the store was damaged; its last change may be lost"}
@@ -88,7 +88,7 @@ func (c *Call) reconcile(s Scope) error {
 		}
 		mirror, err := c.mirrors.use(p, each.Mirror)
 		if errors.Is(err, store.ErrBusy) && s.isElsewhere(p) {
-			if err := c.Tx.ClearAdopted(p); err != nil { // it is learnt at its own next call
+			if err := c.Tx.ClearAdopted(p); err != nil { // the next call that uses it adopts it
 				return err
 			}
 			continue
@@ -103,9 +103,9 @@ func (c *Call) reconcile(s Scope) error {
 	return nil
 }
 
-// repair makes damaged records anew from what the host shows, and all indexes
-// from the records. Where a record's key is damaged, all that is left of it is
-// that its address is marked as taken.
+// repair replaces damaged records by what the sources of the host show, and builds all indexes from
+// the records. If the key of a record is damaged, it is found by its address, which is still marked
+// as taken.
 func (c *Call) repair(in Scope) error {
 	if err := c.mayLearn(); err != nil {
 		return err
@@ -140,9 +140,9 @@ func (c *Call) repair(in Scope) error {
 	return nil
 }
 
-// repairUnknown is for an address that the host shows no lease of. Where host-local's
-// file is that of a hold, the hold is over. Otherwise the address stays in use by
-// nobody known, until the next boot.
+// repairUnknown replaces a damaged record for which no source has a lease. If host-local's file is
+// that of a hold, the hold is over, and the address is free. Otherwise it is in use by an unknown
+// owner until the next boot.
 func (c *Call) repairUnknown(p lease.Pool, a netip.Addr, mirror *hostlocal.Dir) error {
 	l, why := c.foreign(p, a, ""), "its record was damaged, and nothing shows whose it was"
 	next := l
@@ -158,13 +158,13 @@ func (c *Call) repairUnknown(p lease.Pool, a netip.Addr, mirror *hostlocal.Dir) 
 	return c.Log(l, store.EventRecovered, why)
 }
 
-// adopt takes over what the host shows of a pool. The records of the damaged addresses cannot be
-// read.
+// adopt writes the leases that follow from the sources of the host. damaged are addresses of the
+// pool whose records cannot be read.
 func (c *Call) adopt(s Scope, mirror *hostlocal.Dir, damaged ...netip.Addr) error {
 	if err := c.mayLearn(); err != nil {
 		return err
 	}
-	var files *hostlocal.Dir // all that there are
+	var files *hostlocal.Dir // nil if the directory is not complete
 	if mirror != nil && mirror.IsWhole() {
 		files = mirror
 	}
@@ -191,13 +191,13 @@ func (c *Call) adopt(s Scope, mirror *hostlocal.Dir, damaged ...netip.Addr) erro
 		c.whole[s.Pool] = files != nil
 	}
 	if s.Sets == nil {
-		return nil // without the ranges some of it was not asked: the next ADD does
+		return nil // without the ranges some sources are ignored; the next ADD adopts the pool
 	}
 	return c.Tx.SetAdopted(s.Pool)
 }
 
-// adoptFinding writes the lease that the host shows of an address, and reports whether it did: not
-// if the store knows better.
+// adoptFinding writes a lease that follows from the sources of the host, unless that of the store
+// has precedence. It reports whether it did.
 func (c *Call) adoptFinding(f adopt.Finding, mirror *hostlocal.Dir) (adopted bool, err error) {
 	next, event := f.Lease, store.EventAdopted
 	cur, err := c.Tx.Get(next.Pool, next.Address)
@@ -219,11 +219,13 @@ func (c *Call) adoptFinding(f adopt.Finding, mirror *hostlocal.Dir) (adopted boo
 	return true, c.Log(next, event, f.Why)
 }
 
-// ask returns what the host shows. Dir is host-local's directory, nil if it is not open; whole is
-// the same, nil if it is not complete. A lost store needs more than that: proof that nothing is
-// missing. It is a directory of host-local's that is whole, or that libcni's cache and the snapshot
-// name the container of every address in use (adopt.Found.Named). An address that is in no
-// namespace (gVisor's) may else be one that nobody names either.
+// ask returns the leases that follow from the sources of the host. dir is host-local's directory,
+// nil if it is not open; whole is the same, nil if it is not complete.
+//
+// If the store was lost, it must be proven that no source is missing: host-local's directory is
+// complete, or libcni's cache and the snapshot name the container of every address in use
+// (adopt.Found.Named). Otherwise an address that is not on an interface, as with gVisor, may be in
+// use although no source names it.
 func (c *Call) ask(s Scope, dir, whole *hostlocal.Dir, damaged []netip.Addr) ([]adopt.Finding, error) {
 	sources := c.sources
 	sources.Files = dir
@@ -245,7 +247,7 @@ func (c *Call) ask(s Scope, dir, whole *hostlocal.Dir, damaged []netip.Addr) ([]
 }
 
 // proveComplete returns ErrNoEvidence if a store was lost, for the given reason, and neither found
-// nor host-local's directory proves to name all addresses in use. Whole is nil if the directory is
+// nor host-local's directory proves to name all addresses in use. whole is nil if the directory is
 // not complete.
 func proveComplete(found adopt.Found, p lease.Pool, lost string, whole *hostlocal.Dir) error {
 	if lost == "" || whole != nil || found.Named {
@@ -256,9 +258,10 @@ func proveComplete(found adopt.Found, p lease.Pool, lost string, whole *hostloca
 		ErrNoEvidence, lost, p.Network)
 }
 
-// snapshot returns what counts of the agent's snapshot. It is older than the store, so it says
-// something of a pool that the store does not know, and of damaged addresses: those that nobody
-// else was given since.
+// snapshot returns the leases of the agent's snapshot that are used. Since the snapshot is older
+// than the store, these are all leases of a pool that the store does not know. Of another pool they
+// are those of the damaged addresses, unless the journal shows that the address was assigned to
+// another container since.
 func (c *Call) snapshot(p lease.Pool, whole *hostlocal.Dir, damaged []netip.Addr) ([]lease.Lease, time.Time) {
 	known := c.Tx.Adopted(p)
 	if known && len(damaged) == 0 {
@@ -282,15 +285,15 @@ func (c *Call) snapshot(p lease.Pool, whole *hostlocal.Dir, damaged []netip.Addr
 }
 
 // snapshotOf returns the snapshot's leases of a pool, without those whose files were removed since.
-// Whole is nil if host-local's directory is not complete.
+// whole is nil if host-local's directory is not complete.
 func snapshotOf(all []lease.Lease, p lease.Pool, whole *hostlocal.Dir) []lease.Lease {
 	return slices.DeleteFunc(all, func(l lease.Lease) bool {
 		return l.Pool != p || whole != nil && !whole.Has(l.Address)
 	})
 }
 
-// lastHolders returns the containers that were given the pool's addresses last, as far as the
-// journal goes back.
+// lastHolders returns the container to which each address of the pool was last assigned, as far as
+// the journal has it.
 func (c *Call) lastHolders(p lease.Pool) map[netip.Addr]string {
 	out := map[netip.Addr]string{}
 	c.Tx.Journal(func(n store.Entry) bool {
@@ -305,9 +308,9 @@ func (c *Call) lastHolders(p lease.Pool) map[netip.Addr]string {
 	return out
 }
 
-// outweighs reports whether what the host shows replaces what the store says. Two
-// that name one container agree, and the store knows more, unless the container
-// lives in a namespace that the store does not know.
+// outweighs reports whether a lease that follows from the sources of the host replaces that of the
+// store. If both have the same container, the store's has more information, and is replaced only if
+// the container is in another living namespace than the store has.
 func (c *Call) outweighs(found adopt.Finding, cur lease.Lease) bool {
 	f := found.Lease
 	living := f.Holder.Netns.Ino != 0 && f.State == lease.Bound
@@ -321,25 +324,26 @@ func (c *Call) outweighs(found adopt.Finding, cur lease.Lease) bool {
 	case (cur.State == lease.Bound || same) && c.QuickState(cur) == lease.Alive:
 		return foreign && living && !same
 	case same && cur.State == lease.Bound && f.Holder.ContainerID == "":
-		return false // its namespace lives, though not at its path
+		return false // its namespace exists, although not at its path
 	case cur.Holder.ContainerID == f.Holder.ContainerID:
 		return living && returned(found, cur)
 	}
 	return living || foreign
 }
 
-// returned reports whether the container of a lease lives although the store says that it was
-// released, or in a namespace that the store does not know.
+// returned reports whether the container of a lease is alive although it was released, or is in
+// another namespace than the store has.
 func returned(found adopt.Finding, cur lease.Lease) bool {
 	was, is := cur.Holder.Netns, found.Lease.Holder.Netns
 	if was.Same(is) {
 		return cur.State == lease.Held
 	}
-	// Without the address in it, another namespace at the path is one made anew there.
+	// Another namespace at the same path, in which no interface has the address, is not the
+	// container's.
 	return found.Seen || was.Ino == 0 || was.Path != is.Path
 }
 
-// foundAlive is the lease of a container that the store took for gone, or knew in another
+// foundAlive returns the lease of a container that was found alive after its release, or in another
 // namespace.
 func foundAlive(l lease.Lease, holder lease.Holder) lease.Lease {
 	l.State, l.Holder = lease.Bound, holder
@@ -347,8 +351,8 @@ func foundAlive(l lease.Lease, holder lease.Holder) lease.Lease {
 	return l
 }
 
-// CanAdopt returns nil if an ADD could adopt the pool. Mirror is nil
-// if host-local has no directory of it.
+// CanAdopt returns nil if an ADD could adopt the pool. mirror is nil if host-local has no directory
+// of it.
 func (n *Node) CanAdopt(in Scope, lost string, mirror *hostlocal.Dir) error {
 	files := mirror
 	if mirror != nil && !mirror.IsComplete() {
@@ -368,12 +372,13 @@ func (n *Node) CanAdopt(in Scope, lost string, mirror *hostlocal.Dir) error {
 	return proveComplete(found, in.Pool, lost, mirror)
 }
 
-// Find returns what the host shows of a pool. It needs no store and changes nothing.
+// Find returns the leases of a pool that follow from the sources of the host. It needs no store and
+// changes nothing.
 func (n *Node) Find(in Scope, now lease.Instant) (adopt.Found, error) {
 	return adopt.Find(n.sources(in), in.Pool, in.Sets, now, policy.Defaults().SoftHold, NewID)
 }
 
-// Import adopts what the host shows of a pool, also where the pool is known.
+// Import adopts the pool, even if it was adopted before.
 func (c *Call) Import(in Scope) error {
 	mirror, err := c.mirrors.use(in.Pool, in.Mirror)
 	if err != nil {
@@ -382,8 +387,8 @@ func (c *Call) Import(in Scope) error {
 	return c.adopt(in, mirror)
 }
 
-// Export has all files of host-local's of a pool written. What host-local has given meanwhile
-// becomes a lease first.
+// Export writes all of host-local's files of a pool. It first adopts the addresses that host-local
+// has assigned.
 func (c *Call) Export(p lease.Pool) error {
 	mirror := c.mirrors.open[p]
 	if mirror == nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// Retained are the attachment's leases that a pod can come back to.
+// Retained returns the leases of the attachment that have a key.
 func (c *Call) Retained(who lease.Attachment) ([]lease.Lease, error) {
 	leases, err := c.Tx.ByHolder(who.ContainerID, who.IfName)
 	return slices.DeleteFunc(leases, func(l lease.Lease) bool { return l.Key().IsZero() }), err

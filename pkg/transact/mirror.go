@@ -16,12 +16,12 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// lockMoment is how long a call waits for host-local's lock of a network while it
-// holds the store's, which every network's calls need.
+// lockMoment is how long a call waits for host-local's lock of a network while it holds the store's
+// lock, which calls of all networks need.
 const lockMoment = 5 * time.Millisecond
 
-// BusyError says that host-local's lock of a network was not to be had at once.
-// It is an ErrBusy.
+// BusyError is returned if host-local's lock of a network is busy for more than a moment. It wraps
+// store.ErrBusy.
 type BusyError struct {
 	Pool lease.Pool
 	err  error
@@ -30,28 +30,27 @@ type BusyError struct {
 func (e *BusyError) Error() string { return e.err.Error() + ": host-local's own lock" }
 func (e *BusyError) Unwrap() error { return e.err }
 
-// mirrors are the host-local directories that a call has under host-local's
-// lock, and what it still has to write there once the store has committed.
+// mirrors are host-local's directories of which a call has the lock, and what it has to write there
+// after the commit.
 type mirrors struct {
 	ctx  context.Context
-	wait time.Duration // see scope
+	wait time.Duration // see Scope
 	warn func(format string, args ...any)
 	open map[lease.Pool]*hostlocal.Dir // nil for a pool that is not mirrored
-	busy map[lease.Pool]error          // whose lock was not to be had, in this attempt
-	// changed are the addresses whose files are brought in step with what the
-	// transaction leaves behind. It is true where the file names a container that
-	// had the address before.
+	busy map[lease.Pool]error          // the pools whose lock was busy in this attempt
+	// changed are the addresses whose files have to be written. The value reports whether the file
+	// names a container that had the address before.
 	changed map[lease.Pool]map[netip.Addr]bool
 	after   []func() error
-	marks   map[*hostlocal.Dir]int // to be set after them
-	// unproven are the directories in which a file could not be brought in step.
+	marks   map[*hostlocal.Dir]int // to be set after that
+	// unproven are the directories in which a file could not be written.
 	unproven map[*hostlocal.Dir]bool
 
 	// reassigned are the addresses of errReassigned in all attempts. An attempt begins with
 	// their files, which do not change while it holds host-local's lock.
 	reassigned map[address]bool
 
-	awaited lease.Pool // whose lock was waited for without the store's
+	awaited lease.Pool // the pool whose lock was taken without the store's
 	locked  *hostlocal.Dir
 }
 
@@ -60,16 +59,16 @@ func newMirrors(ctx context.Context, wait time.Duration, warn func(string, ...an
 	return &mirrors{ctx: ctx, wait: cmp.Or(wait, lockMoment), warn: warn, reassigned: map[address]bool{}}
 }
 
-// use opens the mirror of a pool if the configuration has it on. A mirror that
-// cannot be kept is reported and fails nothing, as long as it can be read: a busy
-// lock (BusyError) and a directory that cannot be read (adopt.ErrUnreadable) are errors.
+// use opens host-local's directory of a pool if mirroring is on. A directory that cannot be written
+// is only reported. A busy lock (BusyError) and a directory that cannot be read
+// (adopt.ErrUnreadable) are errors.
 func (m *mirrors) use(p lease.Pool, on bool) (*hostlocal.Dir, error) {
 	if mirror, ok := m.open[p]; ok {
 		return mirror, nil
 	}
 	if !on {
 		m.open[p] = nil
-		if hostlocal.IsMarked(p) { // not any more
+		if hostlocal.IsMarked(p) { // mirroring was switched off
 			if err := hostlocal.Unmark(p); err != nil {
 				m.warn("the files of network %s for host-local are not kept any more, and are marked as if they "+
 					"were: %v", p.Network, err)
@@ -91,7 +90,7 @@ func (m *mirrors) use(p lease.Pool, on bool) (*hostlocal.Dir, error) {
 	return mirror, nil
 }
 
-// lock takes host-local's lock of a pool if it is to be had within a moment.
+// lock takes host-local's lock of a pool. It waits for a moment only.
 func (m *mirrors) lock(p lease.Pool) (*hostlocal.Dir, error) {
 	if m.busy[p] != nil {
 		return nil, m.busy[p]
@@ -109,24 +108,23 @@ func (m *mirrors) lock(p lease.Pool) (*hostlocal.Dir, error) {
 	return mirror, err
 }
 
-// await takes host-local's lock of a pool for the next attempt, without the store's
-// in hand, for as long as the call may take. It holds no other meanwhile: host-local
-// keeps the one that it has for as long as it likes, and others may need ours.
+// await takes host-local's lock of a pool for the next attempt. The caller does not hold the
+// store's lock, and await releases all others, because host-local may hold its lock for long.
 func (m *mirrors) await(p lease.Pool) error {
 	m.release()
 	mirror, err := hostlocal.Open(m.ctx, p)
 	if errors.Is(err, store.ErrBusy) {
 		return &BusyError{p, err}
 	}
-	if err == nil { // any other error is met again, and reported then
+	if err == nil { // the next attempt reports any other error
 		m.awaited, m.locked = p, mirror
 	}
 	m.reset()
 	return nil
 }
 
-// of is the mirror of a pool that is met without its configuration: it has one
-// if it had one before.
+// of returns the directory of a pool whose configuration is not known. Whether it is mirrored
+// follows from the mark of the directory.
 func (m *mirrors) of(p lease.Pool) (*hostlocal.Dir, error) {
 	if mirror, ok := m.open[p]; ok {
 		return mirror, nil
@@ -134,8 +132,8 @@ func (m *mirrors) of(p lease.Pool) (*hostlocal.Dir, error) {
 	return m.use(p, hostlocal.IsMarked(p))
 }
 
-// Put is how every change of a lease is written: to the store, and to the file
-// that host-local knows the address by. See hostlocal.Dir for the order.
+// Put writes a changed lease to the store, and to host-local's file of its address. See
+// hostlocal.Dir for the order of the writes.
 //
 // If that file names another container, Put writes nothing, and the attempt ends with
 // errReassigned.
@@ -159,7 +157,7 @@ func (c *Call) Put(old, next lease.Lease) error {
 	if err != nil {
 		c.mirrors.warn("%v", err)
 		c.mirrors.unproven[mirror] = true
-		mirror = nil // whatever its file says, Admit reads it again before anybody gets the address
+		mirror = nil // Admit reads the file again before the address is assigned
 	}
 	if mirror == nil {
 		delete(c.mirrors.changed[at.Pool], at.Address)
@@ -196,7 +194,7 @@ func (m *mirrors) hideFormer(mirror *hostlocal.Dir, next lease.Lease, now lease.
 	}
 }
 
-// write brings the file of a lease in step with it.
+// write writes the file of a lease.
 func (m *mirrors) write(mirror *hostlocal.Dir, l lease.Lease, now lease.Instant) error {
 	err := mirror.Write(l, now)
 	if err != nil {
@@ -205,10 +203,9 @@ func (m *mirrors) write(mirror *hostlocal.Dir, l lease.Lease, now lease.Instant)
 	return err
 }
 
-// exportAll brings files in step with what the transaction leaves behind: those of
-// leases that it changed, and whole directories after an adoption, where they were
-// wiped, and where a call did not write all its files. And it says in each directory's
-// mark how many leases have a file there from now on.
+// exportAll determines the files to be written after the commit: those of changed leases, and all
+// of a directory after an adoption, after it was emptied, or if an earlier call did not write all
+// its files. It also determines the number of leases for the mark of each directory.
 func (c *Call) exportAll() {
 	now := c.Now
 	for p, mirror := range c.mirrors.open {
@@ -224,14 +221,13 @@ func (c *Call) exportAll() {
 			if c.mirrors.changed[p][l.Address] {
 				c.mirrors.hideFormer(mirror, l, now)
 				if l.State == lease.Held {
-					continue // that is what its file says
+					continue // hideFormer has written its file
 				}
 			}
 			c.mirrors.after = append(c.mirrors.after, func() error { return c.mirrors.write(mirror, l, now) })
 		}
 		if c.export[p] != nil {
-			// Before all is known that the host shows, the files are all that there are only if
-			// they were before.
+			// If the pool is not adopted yet, the files are complete only if they were before.
 			if !c.Tx.Adopted(p) && !c.whole[p] {
 				leases = hostlocal.Unproven
 			}
@@ -242,9 +238,9 @@ func (c *Call) exportAll() {
 	}
 }
 
-// changedIn are the leases of a pool whose files are to be written. Where a directory is brought in
-// step as a whole, a file that names another container stays: host-local has given the address
-// away.
+// changedIn returns the leases of a pool whose files have to be written. If all files of a
+// directory are written, those that name another container are left, because host-local has
+// assigned those addresses.
 func (c *Call) changedIn(p lease.Pool) (out []lease.Lease) {
 	if c.export[p] != nil {
 		return slices.DeleteFunc(c.Tx.InPool(p), func(l lease.Lease) bool {
@@ -261,13 +257,12 @@ func (c *Call) changedIn(p lease.Pool) (out []lease.Lease) {
 	return out
 }
 
-// sameFile reports whether a change leaves the address's file as it is.
+// sameFile reports whether a change of a lease does not change its file.
 func sameFile(old, next lease.Lease) bool {
 	return old.State == lease.Bound && next.State == lease.Bound && old.Holder.Is(next.Holder)
 }
 
-// reset forgets what an attempt wanted to write that did not commit, and the locks
-// that it took.
+// reset releases the locks that an attempt took, and drops what it would have written.
 func (m *mirrors) reset() {
 	for _, mirror := range m.open {
 		if mirror != nil && mirror != m.locked {
@@ -310,7 +305,7 @@ func (m *mirrors) setMark(mirror *hostlocal.Dir) {
 	}
 }
 
-// Release gives all locks back.
+// release releases all locks.
 func (m *mirrors) release() {
 	m.reset()
 	if m.locked != nil {

@@ -18,8 +18,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// Host is what the use cases ask the kernel: *sandbox.Host, or a simulated one
-// beside the real one in tests.
+// Host provides the state of the kernel: *sandbox.Host, or a simulated one in tests.
 type Host interface {
 	evidence.Host
 	adopt.Host
@@ -28,19 +27,18 @@ type Host interface {
 	ForgetNeighbours([]netip.Addr) error
 }
 
-// Node is a node's store and its host. The packages ipam and maintain have the use cases.
+// Node is a node's store and its host. The packages ipam and maintain add the operations.
 type Node struct {
 	Store *store.Store
 	Host  Host
-	// Plugin is set for the plugin itself: it runs where the container runtime
-	// runs, so its own view of the host is the one that counts. Everybody else
-	// has to prove theirs before evidence may change a lease.
+	// Plugin is set in the plugin. It runs in the namespaces of the container runtime, and so sees
+	// the host. Any other process must prove that it does before evidence may change a lease.
 	Plugin bool
 	// Clock reads both clocks and the boot id. It is called once in each transaction.
 	Clock func() lease.Instant
-	// CacheDirs are where libcni keeps its results; nil for the usual places.
+	// CacheDirs are the directories of libcni's cache; nil for the default ones.
 	CacheDirs []string
-	// Warn gets what an operator should know and no caller can be told; may be nil.
+	// Warn is called with warnings for operators; it may be nil.
 	Warn func(string)
 }
 
@@ -51,25 +49,25 @@ func (n *Node) Warnf(format string, args ...any) {
 	}
 }
 
-// Call is one use case inside its transaction.
+// Call is one operation in its transaction.
 type Call struct {
 	evidence.Evidence
 	Tx  *store.Tx
 	Now lease.Instant
-	// Repaired reports whether damaged records were made again, as far as they can be.
+	// Repaired reports whether damaged records were repaired, as far as possible.
 	Repaired bool
 
 	node       *Node
-	sources    adopt.Node // what the host shows
+	sources    adopt.Node
 	mirrors    *mirrors
-	export     map[lease.Pool]*hostlocal.Dir        // to be brought in step as a whole
-	whole      map[lease.Pool]bool                  // those that were whole before
+	export     map[lease.Pool]*hostlocal.Dir        // directories of which all files are written
+	whole      map[lease.Pool]bool                  // those that were complete before
 	journal    map[networkAddress]hostlocal.History // nil until it is needed
 	reassigned []address                            // see errReassigned
 }
 
-// Update runs a use case in a write transaction. A record that it needs and
-// that is damaged is repaired first. Where that fails, only what needs the record fails.
+// Update runs an operation in a write transaction. If it needs a damaged record, the record is
+// repaired, and the operation is run again.
 func (n *Node) Update(ctx context.Context, in Scope, fn func(*Call) error) error {
 	ctx = store.WithMaxWait(ctx) // host-local's lock counts into it
 	err := n.transact(ctx, in, fn)
@@ -92,20 +90,19 @@ func (n *Node) Update(ctx context.Context, in Scope, fn func(*Call) error) error
 	return err
 }
 
-// transact runs a use case after the housekeeping that any of them begins with,
-// and brings host-local's files in step.
+// transact runs an operation after what every call begins with (see run), and then writes
+// host-local's files.
 //
-// Where host-local's lock of a network that the use case needs is busy for more than
-// a moment, it is waited for without the store's lock, which calls of other networks
-// need, and the use case begins anew. Whoever names a wait of its own has no time
-// for that. It begins anew as well after errReassigned.
+// If host-local's lock of a network is busy for more than lockMoment, transact waits for it without
+// holding the store's lock, which calls of other networks need, and makes another attempt. A Scope
+// with Wait excludes that. There is also another attempt after errReassigned.
 func (n *Node) transact(ctx context.Context, in Scope, fn func(*Call) error) error {
 	m := newMirrors(ctx, in.Wait, n.Warnf)
 	defer m.release()
 	for {
 		err := n.attempt(ctx, in, m, fn)
 		if errors.Is(err, errReassigned) && !isOver(ctx) {
-			continue // with more of them each time
+			continue // each attempt finds at least one more
 		}
 		var busy *BusyError
 		if in.Wait > 0 || !errors.As(err, &busy) || isOver(ctx) {
@@ -148,7 +145,8 @@ func (n *Node) attempt(ctx context.Context, in Scope, m *mirrors, fn func(*Call)
 	return nil
 }
 
-// run runs a use case after the housekeeping, and returns the releases that it has replayed.
+// run adopts what is necessary, replays spooled releases, and runs an operation. It returns the
+// releases that were replayed.
 func (n *Node) run(c *Call, in Scope, fn func(*Call) error) ([]store.Spooled, error) {
 	if err := c.learn(in); err != nil {
 		return nil, err
@@ -180,10 +178,10 @@ func (n *Node) sources(in Scope) adopt.Node {
 	return adopt.Node{Host: n.Host, CacheDirs: append(slices.Clone(dirs), in.Caches...)}
 }
 
-// replay performs the releases that the store could not take when they came, and
-// returns them. One whose lease is damaged stays in the spool until that is repaired:
-// every call begins here, the one that repairs as well. So does one of a network
-// whose files are locked: that is no trouble of this call's network.
+// replay performs the spooled releases, and returns them. One whose lease is damaged stays in the
+// spool until the record is repaired, because the call that repairs it begins with replay too. One
+// of a network whose files are locked also stays, so that it does not delay calls of other
+// networks.
 func (n *Node) replay(c *Call) (done []store.Spooled, err error) {
 	spooled, err := n.Store.Spooled(c.Now.BootID)
 	if err != nil {
@@ -203,8 +201,8 @@ func (n *Node) replay(c *Call) (done []store.Spooled, err error) {
 	return done, nil
 }
 
-// Move applies an event, writes the outcome and tells the journal. It returns
-// what the lease became.
+// Move applies an event to a lease, writes the result and adds a journal entry. It returns the new
+// lease.
 func (c *Call) Move(l lease.Lease, e lease.Event, ev store.Event, reason string) (lease.Lease, error) {
 	return c.moveAt(l, e, ev, reason, c.Now)
 }
@@ -218,7 +216,7 @@ func (c *Call) moveAt(l lease.Lease, e lease.Event, ev store.Event, reason strin
 	return next, c.Record(l, next, ev, reason)
 }
 
-// Record writes a lease that has changed, with its line in the journal.
+// Record writes a lease that has changed, and adds a journal entry.
 func (c *Call) Record(old, next lease.Lease, ev store.Event, reason string) error {
 	if err := c.Put(old, next); err != nil {
 		return err

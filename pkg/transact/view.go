@@ -5,11 +5,11 @@ import (
 	"fmt"
 )
 
-// ErrNoHostView is why what is seen from here may not be acted on.
+// ErrNoHostView is returned if this process is not proven to see the namespaces of the host.
 var ErrNoHostView = errors.New("the host cannot be seen from here, so nothing is done")
 
-// RecordNamespaces records where the plugin runs, which is where the runtime does:
-// the agent proves by it that it sees the same (Survey).
+// RecordNamespaces records the namespaces of the plugin, which are those of the runtime. With them
+// the agent proves that it sees the same (Survey).
 func (c *Call) RecordNamespaces() error {
 	if word := c.node.Host.NamespaceIDs(c.Now.BootID); word != "" && word != c.Tx.NamespaceIDs() {
 		return c.Tx.SetNamespaceIDs(word)
@@ -17,8 +17,8 @@ func (c *Call) RecordNamespaces() error {
 	return nil
 }
 
-// ProveView returns ErrNoHostView where it is not proven that this process sees what
-// the plugin sees: there a living sandbox may look dead.
+// ProveView returns ErrNoHostView if it is not proven that this process sees what the plugin sees.
+// A living sandbox may then seem to be gone.
 func (c *Call) ProveView() error {
 	if err := c.node.Host.ProveView(c.Tx.NamespaceIDs(), c.Now.BootID, c.Tx.Bound()); err != nil {
 		return fmt.Errorf("%w: %w", ErrNoHostView, err)
@@ -26,7 +26,7 @@ func (c *Call) ProveView() error {
 	return nil
 }
 
-// mayLearn returns ErrNoHostView where what the host shows may not become leases.
+// mayLearn returns ErrNoHostView if this call may not adopt leases.
 func (c *Call) mayLearn() error {
 	if c.node.Plugin {
 		return nil
