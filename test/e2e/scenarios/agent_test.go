@@ -251,13 +251,14 @@ func ownRoot(s *corev1.PodSpec) {
 	}
 }
 
-// agentLike starts a pod on a node that differs from the node's agent by one change.
+// agentLike starts a pod on a node that differs from the node's agent by one change. It has no
+// installer, which needs the host's view as well.
 func (t *Test) agentLike(name string, n *cluster.Node, change func(*corev1.PodSpec)) corev1.Pod {
 	ds, err := t.Client.AppsV1().DaemonSets(cluster.System).Get(t.Ctx, cluster.Agent, metav1.GetOptions{})
 	t.Must(err)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: cluster.System},
 		Spec: ds.Spec.Template.Spec}
-	pod.Spec.Affinity, pod.Spec.NodeName = nil, n.Name
+	pod.Spec.Affinity, pod.Spec.NodeName, pod.Spec.InitContainers = nil, n.Name, nil
 	change(&pod.Spec)
 	pod, err = t.Client.CoreV1().Pods(cluster.System).Create(t.Ctx, pod, metav1.CreateOptions{})
 	t.Must(err)
