@@ -16,11 +16,12 @@ const (
 	leasehold = cniconf.Leasehold
 	hostLocal = cniconf.HostLocal
 	// kept is where host-local is kept while leasehold has its name.
-	kept = "host-local.original"
+	kept = cniconf.HostLocalKept
 )
 
-// errChanged is returned by a replacement that met another program at work: it has to begin again.
-var errChanged = errors.New("host-local was changed meanwhile")
+// errChanged is returned if another program changed host-local during a replacement. Then it has to
+// be tried again.
+var errChanged = errors.New("host-local was changed during its replacement")
 
 // bin is a node's directory of CNI plugins.
 type bin string
@@ -80,9 +81,9 @@ func (b bin) tryReplace(program *os.File) (done bool, err error) {
 	})
 }
 
-// restore puts the host-local that was kept back, or removes it where another one is in its place,
-// and reports whether it had to. It returns an error and leaves leasehold, which does what
-// host-local does, where there is nothing to put in its place.
+// restore puts the host-local that was kept back, or removes it if another one is in its place. It
+// reports whether it had to do either. If there is no host-local to put back, it returns an error
+// and leaves leasehold, which does what host-local does.
 func (b bin) restore() (done bool, err error) {
 	unlock, err := b.lock()
 	if err != nil {

@@ -53,19 +53,25 @@ func TestIsForeign(t *testing.T) {
 	}
 }
 
-// TestReadReadsOnce verifies that a call gets one answer about a file, which changes only by its
-// own writes.
-func TestReadReadsOnce(t *testing.T) {
+// openWithLease returns the directory of a new pool, and a bound lease that has no file in it.
+func openWithLease(t *testing.T) (*Dir, lease.Lease) {
+	t.Helper()
 	p := lease.Pool{DataDir: t.TempDir(), Network: "cbr0"}
 	d, err := Open(t.Context(), p)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer d.Close()
-	l := lease.Lease{
+	t.Cleanup(func() { d.Close() })
+	return d, lease.Lease{
 		Pool: p, Address: testAddress, State: lease.Bound,
 		Holder: lease.Holder{ContainerID: "c1", IfName: "eth0"},
 	}
+}
+
+// TestReadReadsOnce verifies that a call gets one answer about a file, which changes only by its
+// own writes.
+func TestReadReadsOnce(t *testing.T) {
+	d, l := openWithLease(t)
 	want := func(when, content string, exists bool) {
 		t.Helper()
 		if f, found, err := d.Read(testAddress); f.Content != content || found != exists || err != nil {
@@ -77,7 +83,7 @@ func TestReadReadsOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	want("after a write", "c1\r\neth0", true)
-	other, err := OpenUnlocked(p)
+	other, err := OpenUnlocked(l.Pool)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,16 +100,7 @@ func TestReadReadsOnce(t *testing.T) {
 // TestRemoveWaitsForFlush verifies that a call sees its removals, and that the files stay until it
 // is certain that it commits.
 func TestRemoveWaitsForFlush(t *testing.T) {
-	p := lease.Pool{DataDir: t.TempDir(), Network: "cbr0"}
-	d, err := Open(t.Context(), p)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
-	l := lease.Lease{
-		Pool: p, Address: testAddress, State: lease.Bound,
-		Holder: lease.Holder{ContainerID: "c1", IfName: "eth0"},
-	}
+	d, l := openWithLease(t)
 	want := func(when string, seen, exists bool) {
 		t.Helper()
 		addrs, err := d.Addresses()
@@ -139,7 +136,7 @@ func TestRemoveWaitsForFlush(t *testing.T) {
 		}
 		want(s.when, s.seen, s.exists)
 	}
-	unlocked, err := OpenUnlocked(p)
+	unlocked, err := OpenUnlocked(l.Pool)
 	if err != nil {
 		t.Fatal(err)
 	}
