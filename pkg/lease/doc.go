@@ -10,17 +10,23 @@
 //	 +----------------------------------------------------------+
 //	                   Expire, Yield, Revoke
 //
-// A Bound lease belongs to a holder, an attachment (container id, interface name). A Held lease is
-// what remains after the holder's release:
+// The holder of a Bound lease is an attachment: a container id and an interface name. The key of a
+// lease is the pod interface that the address is kept for: pool, namespace, pod name and interface
+// name, without the UID. The window is how long the pod's annotation asks to keep the address.
 //
-//   - firm: for the window of the annotation. Any pod with the key may claim it, whatever its UID;
-//     no other pod gets the address.
-//   - soft: a short hold that every other pod gets. Only the same pod (UID) may claim it, and it is
-//     ended early when the pool is exhausted.
+// A Held lease, or hold, keeps the address after the release by its last holder. There are two
+// kinds:
 //
-// Two rules apply to all events. Fencing: a release has an effect only for the holder that it
-// names. Evidence: a bound lease is taken over or collected only from a holder that is proven dead.
-// A held lease is claimed, expired or yielded only if its last holder no longer has the address:
-// the sandbox may outlive its DEL, and a pod whose interface was unplugged does, so the address
-// decides (see Liveness). What could not be read proves nothing.
+//   - A firm hold lasts for the window. Any pod with the key may claim it, that is, be bound to the
+//     address again, whatever its UID. No other pod gets the address.
+//   - A soft hold is short. It follows the release of a pod that has no window. Only the same pod
+//     (UID) may claim it, and it ends early if the pool has no other address.
+//
+// Two rules apply to all events. Fencing: a release has an effect only if it names the current
+// holder. Evidence: another container takes over a bound lease, or the lease is collected, only if
+// the holder is proven dead. A hold is claimed, expires or yields only if no interface of the last
+// holder has the address any more, because a sandbox may go on after its DEL (see Liveness). An
+// interface, file or process that could not be read proves nothing.
+//
+// docs/design.md, "The lease", has the reasons, and "Glossary" all words.
 package lease

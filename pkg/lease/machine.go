@@ -11,11 +11,11 @@ var (
 	// ErrTaken is returned if the address belongs to another key, is in another pod's soft hold, or
 	// belongs to an attachment without a window.
 	ErrTaken = errors.New("the address belongs to another lease")
-	// ErrHolderAlive is returned if an event requires that the (last) holder is dead, and that is
-	// not proven.
+	// ErrHolderAlive is returned if an event requires that the (last) holder is dead, but there is
+	// no proof of its death.
 	ErrHolderAlive = errors.New("the last holder of the address may still be alive")
-	// ErrNotHolder is returned if an event names a container that does not hold the lease. A DEL
-	// that is repeated late meets it: it changes nothing and succeeds.
+	// ErrNotHolder is returned if an event names a container that does not hold the lease. Callers
+	// ignore it for a DEL, which runtimes repeat: a late DEL changes nothing and succeeds.
 	ErrNotHolder = errors.New("not the holder of the lease")
 	// ErrNotDue is returned for an event that is too early.
 	ErrNotDue = errors.New("not due yet")
@@ -43,9 +43,9 @@ func eventName(e Event) string {
 	return name[len("lease."):]
 }
 
-// Bind gives the address to a holder: a new one, the one that has it already (nothing changes), a
-// pod with the key of a hold (a claim), or a pod with the key of a bound lease whose holder is
-// proven dead (a take-over).
+// Bind is an ADD: it gives the address to Holder. If the holder has the address already, nothing
+// changes. A held lease is given only to a pod with its key (a claim), a bound one only to a pod
+// with its key, and only if its former holder is proven dead (a take-over).
 type Bind struct {
 	ID      string // of a new lease; a claimed lease keeps its ID
 	Pool    Pool
@@ -61,7 +61,7 @@ type Bind struct {
 	Soft      time.Duration
 	HeldLimit int
 
-	LastHolder Liveness // of the lease's holder or last holder
+	LastHolder Liveness // of the holder, or last holder, that the lease has before the event
 }
 
 func (e Bind) key() Key {
@@ -91,8 +91,8 @@ func (e Bind) apply(l Lease, now Instant) (Lease, error) {
 }
 
 // mayTakeOver returns nil if the pod may take over a bound lease: it has the key, the lease has a
-// window, and the holder is dead. A namespace cannot contain two interfaces of the same name, so a
-// container in the holder's own namespace has replaced it.
+// window, and the holder is dead. A network namespace cannot contain two interfaces of the same
+// name. Therefore a container in the same namespace as the holder has replaced it.
 func (e Bind) mayTakeOver(l Lease) error {
 	if l.Window == 0 || l.Key().IsZero() || l.Key() != e.key() {
 		return ErrTaken
@@ -103,6 +103,7 @@ func (e Bind) mayTakeOver(l Lease) error {
 	return nil
 }
 
+// mayClaim returns nil if the pod may be bound to the address of a held lease.
 func (e Bind) mayClaim(l Lease, now Instant) error {
 	if l.Key().IsZero() || l.Key() != e.key() || l.Lapsed(now) {
 		return ErrTaken
@@ -125,13 +126,13 @@ func (e Bind) bound(l Lease, now Instant) Lease {
 	}
 }
 
-// Release is a DEL of the holder, or a GC that does not list it. It starts the window of the lease.
-// If Limited is set, the range set has as many firm holds as it may, and the hold is soft.
+// Release is a DEL of the holder, or a GC whose list does not contain the holder. The window of the
+// lease starts.
 type Release struct {
 	Holder  Holder
-	Limited bool
-	// LastHolder matters only to a lease without a key: the address is free at once, as with
-	// host-local, unless the holder is known to be alive.
+	Limited bool // the range set already has as many firm holds as it may: the hold is soft
+	// LastHolder matters only for a lease without a key. Its address is free at once, as with
+	// host-local, unless the holder is Alive.
 	LastHolder Liveness
 }
 
@@ -142,11 +143,11 @@ func (e Release) apply(l Lease, now Instant) (Lease, error) {
 	return released(l, e.Limited, e.LastHolder, now), nil
 }
 
-// Orphan is the release of a holder that will get no DEL. It requires proof of its death, and
-// starts the window as any release does (docs/design.md, "Release and orphans").
+// Orphan is the release of a lease whose holder died without a DEL. It requires that LastHolder is
+// Dead, and starts the window as Release does (docs/design.md, "Release and orphans").
 type Orphan struct {
 	LastHolder Liveness
-	Limited    bool
+	Limited    bool // as in Release
 }
 
 func (e Orphan) apply(l Lease, now Instant) (Lease, error) {
@@ -213,17 +214,19 @@ func ended(l Lease, last Liveness) (Lease, error) {
 	return Lease{}, nil
 }
 
-// Deferred reports whether the end of a firm hold was deferred beyond its window, because the pod
-// is expected back.
+// Deferred reports whether the lease is a firm hold that Defer made longer than the window.
 func (l Lease) Deferred() bool { return l.State == Held && l.Firm && l.Hold > l.Window }
 
-// Revoke takes the address from its pod: a release by an operator or the API, a hold outside of the
-// ranges, or a request for another address. Force means that the operator does not care about the
-// holder. Without Force, a holder that may be alive keeps the address out of use, but no longer for
-// its key.
+// Revoke takes the address from its pod, because an operator or spec.release of the IPReservation
+// released it, because the ranges no longer contain it, or because the pod requests another
+// address.
+//
+// If the last holder of a hold may be alive, the lease remains as a soft hold without a key until
+// the last holder is dead: nobody gets the address, but the pod has no claim to it any more. A
+// bound lease is revoked only if its holder is Dead.
 type Revoke struct {
 	LastHolder Liveness
-	Force      bool
+	Force      bool // remove the lease even if the holder may be alive, as the operator asked
 }
 
 func (e Revoke) apply(l Lease, now Instant) (Lease, error) {
@@ -238,11 +241,11 @@ func (e Revoke) apply(l Lease, now Instant) (Lease, error) {
 	return superseded(l, now), nil
 }
 
-// Refuse records that an ADD of a pod with the key was rejected because the holder may be alive.
-// Only the first time is recorded for each pod.
+// Refuse records when an ADD of a pod with the key was first rejected because the holder may be
+// alive. Supersede counts its timeout from that time.
 type Refuse struct {
-	// Newcomer is the UID of the pod. All pods without a UID count as one: each attempt of a pod
-	// uses another container, so nothing else identifies it.
+	// Newcomer is the UID of the pod that was rejected. Pods of runtimes that pass no UID count as
+	// one pod, because each attempt has another container id.
 	Newcomer string
 }
 
@@ -256,9 +259,9 @@ func (e Refuse) apply(l Lease, now Instant) (Lease, error) {
 	return l, nil
 }
 
-// Supersede takes the key from a lease whose holder is still alive Timeout after the first Refuse.
-// The pod gets another address. This one no longer has the key, and its release starts no firm
-// hold.
+// Supersede removes the key from a lease whose holder is still alive at Timeout after the first
+// Refuse. The caller then gives the pod another address. The release of the superseded lease starts
+// no firm hold.
 type Supersede struct {
 	Newcomer string // as in Refuse
 	Timeout  time.Duration
@@ -284,15 +287,15 @@ func superseded(l Lease, now Instant) Lease {
 	return l
 }
 
-// SetWindow applies the annotation of the pod that has the lease (UID), as the agent reads it. A
-// bound lease gets the window, as far as its configuration allows. A hold becomes what its release
-// would have made of it: a soft one firm, a firm one longer, shorter or soft. An end that was
-// deferred stays deferred.
+// SetWindow applies the annotation of the pod that has the lease (UID). The agent reads it from the
+// API server. A bound lease gets the window, as far as its configuration allows. A hold changes to
+// the hold that its release would have started with this window: a soft hold may become firm, a
+// firm one longer, shorter or soft. A deferred end stays deferred.
 type SetWindow struct {
 	UID     string
 	Window  time.Duration
 	Owner   string // the controller that recreates the pod
-	Limited bool   // the range set has as many firm holds as it may: a soft hold stays soft
+	Limited bool   // the range set already has as many firm holds as it may: a soft hold stays soft
 }
 
 func (e SetWindow) apply(l Lease, _ Instant) (Lease, error) {
@@ -321,8 +324,8 @@ func (e SetWindow) apply(l Lease, _ Instant) (Lease, error) {
 	return l, nil
 }
 
-// SetMAC records the hardware address of the holder's interface, as the holder reports it. The
-// lease keeps it for the recreated pod.
+// SetMAC records the hardware address of the holder's interface. The plugin's chained entry sets
+// the same address on the interface of the recreated pod.
 type SetMAC struct {
 	Holder Holder
 	MAC    string
@@ -336,8 +339,8 @@ func (e SetMAC) apply(l Lease, _ Instant) (Lease, error) {
 	return l, nil
 }
 
-// Defer puts off the end of a firm hold, so that at least Rest is left from now on, because the pod
-// is expected back.
+// Defer puts off the end of a firm hold, so that at least Rest is left from now on. The agent
+// applies it while a pod with the key is assigned to the node and waits for its sandbox.
 type Defer struct{ Rest time.Duration }
 
 func (e Defer) apply(l Lease, now Instant) (Lease, error) {
@@ -350,10 +353,10 @@ func (e Defer) apply(l Lease, now Instant) (Lease, error) {
 	return l, nil
 }
 
-// Rebase counts a hold of an earlier boot by the clock of this one. It is applied in the first call
-// after a boot: the time since the release is computed once, by the wall clock, and later changes
-// of the wall clock have no effect. A hold whose release is in the future starts again, because the
-// wall clock is wrong now or was then.
+// Rebase moves a hold of an earlier boot to the clock of this boot. The first call after a boot
+// applies it: the time since the release is computed once, by the wall clock, and later changes of
+// the wall clock have no effect. If the release seems to be in the future, the hold starts again,
+// because the wall clock is wrong now or was wrong at the release.
 type Rebase struct{}
 
 func (Rebase) apply(l Lease, now Instant) (Lease, error) {
@@ -372,8 +375,8 @@ func (Rebase) apply(l Lease, now Instant) (Lease, error) {
 	return l, nil
 }
 
-// Validate returns an error if the lease violates an invariant of the type. It has one case for
-// each invariant.
+// Validate returns an error if the lease violates an invariant of Lease. The store calls it before
+// it writes a record and after it has read one. There is one case for each invariant.
 func (l Lease) Validate() error {
 	switch {
 	case l.State == None:

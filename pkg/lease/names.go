@@ -2,8 +2,8 @@ package lease
 
 import "strings"
 
-// Names become keys of the store, parts of paths and words on a terminal, so that only those that
-// Kubernetes accepts may become part of a lease.
+// Names of pods come from CNI_ARGS. They become keys of the store, parts of paths and output on a
+// terminal. Therefore only names that Kubernetes accepts may become part of a lease.
 
 // IsNamespace reports whether s is a valid name of a Kubernetes namespace (an RFC 1123 label).
 func IsNamespace(s string) bool { return len(s) <= 63 && isLabel(s) }

@@ -21,15 +21,16 @@ func FormatWindow(d time.Duration) string {
 	return d.String()
 }
 
-// Pool names a set of addresses on a node: host-local's dataDir and the CNI network name. Two
-// networks with the same dataDir are two pools, as they are two directories for host-local.
+// Pool identifies the addresses of one network on a node, by host-local's dataDir and the name of
+// the CNI network. Two networks with the same dataDir are two pools, as they are two directories
+// for host-local.
 type Pool struct {
 	DataDir string // absolute and clean
 	Network string // a valid CNI network name
 }
 
-// Key identifies whom an address is retained for: a pod's interface in a pool. It has no UID,
-// because a recreated pod has another one (docs/facts.md, "A recreated pod has another UID").
+// Key identifies the pod interface that an address is retained for. It has no UID, because a
+// recreated pod has another one (docs/facts.md, "A recreated pod has another UID").
 type Key struct {
 	Pool      Pool
 	Namespace string
@@ -37,8 +38,8 @@ type Key struct {
 	IfName    string
 }
 
-// IsZero reports whether the caller passed no pod name. Such a caller has no key, and gets what
-// host-local would do.
+// IsZero reports whether there is no key, because the runtime passed no pod name. Addresses without
+// a key are assigned and released as by host-local.
 func (k Key) IsZero() bool { return k.Namespace == "" && k.Name == "" }
 
 // Netns identifies a network namespace within one boot: the path at which the runtime mounted it,
@@ -53,8 +54,9 @@ type Netns struct {
 // Same reports whether both are known and are the same namespace, at whatever path.
 func (n Netns) Same(o Netns) bool { return n.Ino != 0 && n.Ino == o.Ino && n.Dev == o.Dev }
 
-// Holder is what has an address: an attachment (the container id and interface name of the CNI
-// specification), its network namespace, and the boot in which it was bound.
+// Holder is the container interface that has an address: the attachment (the container id and
+// interface name of the CNI specification), its network namespace, and the boot in which the
+// address was bound.
 type Holder struct {
 	ContainerID string
 	IfName      string
@@ -62,7 +64,8 @@ type Holder struct {
 	BootID      string
 }
 
-// Is reports whether both name the same attachment. Every release is fenced by it.
+// Is reports whether both are the same attachment. A release has an effect only if Is reports true
+// for the lease's holder and the holder that the release names.
 func (h Holder) Is(o Holder) bool {
 	return h.ContainerID != "" && h.ContainerID == o.ContainerID && h.IfName == o.IfName
 }
@@ -87,10 +90,12 @@ type Attachment struct {
 	IfName      string
 }
 
-// Liveness is what is known about a holder. For the holder of a bound lease: whether its network
-// namespace exists. For the last holder of a held lease: Alive while an interface of its namespace
-// has the address; Dead if none has it, or the namespace is no longer at its path. The zero value
-// is Unknown, so that a missing check can never free an address.
+// Liveness is what is known about the holder of a lease. The zero value is Unknown, so that a
+// missing check never frees an address.
+//
+// The holder of a bound lease is Alive if its network namespace exists, and Dead if it is proven
+// that the namespace does not. The last holder of a held lease is Alive while an interface in its
+// namespace has the address, and Dead if none has it or if the namespace is no longer at its path.
 type Liveness int
 
 const (
@@ -109,8 +114,8 @@ type Instant struct {
 	BootID string
 }
 
-// Since returns the time that passed since then. It is never negative, and 0 across boots if the
-// wall clock was not set at either instant.
+// Since returns the time that passed since then. It is never negative. It is 0 if the instants are
+// of different boots and the wall clock was not set at one of them.
 func (i Instant) Since(then Instant) time.Duration {
 	switch {
 	case i.BootID != "" && i.BootID == then.BootID:
@@ -121,15 +126,15 @@ func (i Instant) Since(then Instant) time.Duration {
 	return max(i.Wall.Sub(then.Wall), 0)
 }
 
-// neverSet is a time before which a wall clock cannot be right: it is before this program was
-// written. A machine without a battery-backed clock starts in 1970.
+// neverSet is a time before this program was written. A wall clock that shows an earlier time was
+// not set: a machine without a battery-backed clock starts in 1970.
 var neverSet = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // isSet reports whether the wall clock may be right.
 func (i Instant) isSet() bool { return !i.Wall.Before(neverSet) }
 
-// IsAfter reports whether the instant is certainly later than o: both are of one boot, and its
-// clock says so.
+// IsAfter reports whether the instant is certainly later than o: both are of one boot, and Boot is
+// later.
 func (i Instant) IsAfter(o Instant) bool {
 	return i.BootID != "" && i.BootID == o.BootID && i.Boot > o.Boot
 }
@@ -163,7 +168,7 @@ type Lease struct {
 	Name      string
 	UID       string
 	Holder    Holder // the last holder, if Held
-	MAC       string // of its interface, kept for the recreated pod; "" if unknown
+	MAC       string // of the holder's interface, kept for the recreated pod; "" if unknown
 
 	Window    time.Duration // the length of the firm hold after a release: 0 for none, or up to Forever
 	MaxWindow time.Duration // the longest Window that the configuration allows; 0 = no limit
@@ -172,13 +177,13 @@ type Lease struct {
 	BoundAt   Instant
 	Owner     string // the controller that recreates the pod, as the agent saw it; "" if unknown
 
-	Firm       bool // Held: any pod with the key may claim it; else soft
+	Firm       bool // Held: the hold is firm; otherwise it is soft
 	ReleasedAt Instant
-	Hold       time.Duration // Held: its length, counted from ReleasedAt
+	Hold       time.Duration // Held: the length of the hold, counted from ReleasedAt
 
 	Superseded bool    // the key has another address now; a release starts no firm hold
-	RefusedAt  Instant // Bound or Held: when an ADD of RefusedFor was first rejected
-	RefusedFor string  // UID of that pod; "" if its runtime passes none
+	RefusedAt  Instant // when an ADD of the pod RefusedFor was first rejected (Refuse)
+	RefusedFor string  // UID of the rejected pod; "" if its runtime passes none
 
 	Extra []byte // fields of a newer format, kept unchanged
 }
@@ -186,7 +191,7 @@ type Lease struct {
 // NoneHeld is the HeldLimit of a range set that allows no firm holds.
 const NoneHeld = -1
 
-// granted returns how much of a window the configuration of the lease allows.
+// granted returns the window w, limited by what the configuration allows for the lease.
 func (l Lease) granted(w time.Duration) time.Duration {
 	switch {
 	case l.HeldLimit == NoneHeld:
@@ -212,8 +217,8 @@ func (l Lease) IsRetained() bool {
 	return !l.Key().IsZero() && (l.State == Bound && l.Window > 0 || l.State == Held && l.Firm)
 }
 
-// Remaining returns how much of a hold is left: Forever, or 0 to Hold whatever the wall clock did
-// between boots.
+// Remaining returns how much of a hold is left. It is Forever, or from 0 to Hold, even if the wall
+// clock was changed between boots.
 func (l Lease) Remaining(now Instant) time.Duration {
 	if l.State != Held {
 		return 0
@@ -224,7 +229,8 @@ func (l Lease) Remaining(now Instant) time.Duration {
 	return max(l.Hold-now.Since(l.ReleasedAt), 0)
 }
 
-// Lapsed reports whether the time of the hold is over. Its last holder may still be alive.
+// Lapsed reports whether the lease is a hold whose time is over. Its last holder may still be
+// alive; Expire ends the hold.
 func (l Lease) Lapsed(now Instant) bool { return l.State == Held && l.Remaining(now) == 0 }
 
 // Until returns when the hold ends by the current wall clock, or the zero time if it never does.

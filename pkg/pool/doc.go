@@ -1,9 +1,9 @@
 // Package pool implements address ranges, range sets, their gateways, and the order in which
-// addresses are assigned. It is pure: it reads no files, no clock and no store; callers pass a
-// function that finds free addresses.
+// addresses are assigned. It is pure: it reads no file, clock or store. Callers pass a function
+// that finds free addresses.
 //
-// The rules are those of host-local, so that its configurations assign the same addresses in the
-// same order:
+// The rules are those of host-local, so that a configuration of host-local assigns the same
+// addresses in the same order:
 //
 //   - A Range is a part of a subnet. By default it starts after the network address and ends before
 //     the IPv4 broadcast address or at the last IPv6 address. The network and the broadcast address

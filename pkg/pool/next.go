@@ -46,7 +46,8 @@ func (s Set) spansAfter(cursor netip.Addr) []span {
 	return append(spans, span{s[at].Start, cursor})
 }
 
-// freeIn calls free for the parts of a span between its gateways, which must be sorted.
+// freeIn returns the lowest free address of a span that is not a gateway. It calls free for the
+// parts of the span between the gateways, which must be sorted.
 func freeIn(in span, gateways []netip.Addr, free func(lo, hi netip.Addr) (netip.Addr, bool)) (netip.Addr, bool) {
 	first, _ := slices.BinarySearchFunc(gateways, in.lo, netip.Addr.Compare)
 	for _, gw := range gateways[first:] {

@@ -42,8 +42,8 @@ func Disjoint(sets []Set) error {
 	return nil
 }
 
-// overlap returns two ranges with a common address, if there are any. It sorts the ranges first, so
-// that a long list does not take quadratic time.
+// overlap returns two ranges that have an address in common, if there are any. It sorts a copy of
+// the ranges, so that a long list does not take quadratic time.
 func overlap(ranges []Range) (a, b Range, found bool) {
 	sorted := slices.Clone(ranges)
 	slices.SortStableFunc(sorted, func(a, b Range) int { return a.Start.Compare(b.Start) })
@@ -138,9 +138,10 @@ func (s Set) isGateway(addr netip.Addr) bool {
 	return slices.ContainsFunc(s, func(r Range) bool { return r.Gateway == addr })
 }
 
-// ID returns a hash of the ranges and their order, as 16 hex digits. The store keeps the cursor and
-// the number of holds of a set under its ID, and not under its index, so that another set can be
-// added before it. The ID does not depend on subnets and gateways, because the addresses do not.
+// ID returns a hash of the ranges and their order, as 16 hex digits. The store identifies a set by
+// its ID and not by its index in the configuration, so that a set keeps its cursor and its counts
+// when another set is added before it. The ID does not depend on subnets and gateways, because the
+// addresses do not.
 func (s Set) ID() string {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(s.String())) // a hash never fails

@@ -12,16 +12,17 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// AnnounceDir returns the directory of the announce queue: an empty file for each attachment that
-// came back to an address, named by lease.Holder.Name. What to announce is read from the store. The
-// node agent removes the files; the directory does not survive a reboot.
+// AnnounceDir returns the directory of the announce queue. It has an empty file for each attachment
+// that came back to its address, with lease.Holder.Name as the name. The node agent reads the
+// attachment's addresses from the store, announces them and removes the file. The directory does
+// not survive a reboot.
 func (s *Store) AnnounceDir() string { return filepath.Join(s.dirs.Run, "announce") }
 
 // maxAnnouncements limits the queue of a node without an agent.
 const maxAnnouncements = 4096
 
-// Announce adds an attachment to the queue. It does not need the store's lock. If the queue is full
-// nobody reads it; the attachment is not added, and that is no error.
+// Announce adds an attachment to the queue. It does not need the store's lock. If the queue is
+// full, no agent reads it: then the attachment is not added, and Announce returns nil.
 func (s *Store) Announce(who lease.Holder) error {
 	dir, err := OpenDir(s.AnnounceDir())
 	if errors.Is(err, fs.ErrNotExist) {

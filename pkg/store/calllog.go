@@ -20,11 +20,11 @@ type Call struct {
 	Waited time.Duration // part of Took: for the store's lock
 }
 
-// Calls are not counted in the store: a call that changes nothing must write nothing, one that
-// fails has no transaction, and its duration is not known before the commit. Instead each call
+// Calls are not counted in the store: a call that changes nothing must write nothing, a call that
+// fails has no transaction, and the duration is not known before the commit. Instead each call
 // appends a line to a file in the run directory, which is in memory. That needs no sync and no
-// lock, and takes a few microseconds. The reader creates the file; without a file nothing is
-// written.
+// lock, and takes a few microseconds. The agent creates the file and reads it; on a node without an
+// agent nothing is written.
 
 // maxCallLog is the size in bytes at which the file stops growing, because its reader has stopped.
 const maxCallLog = 1 << 20
@@ -48,10 +48,10 @@ func (s *Store) LogCall(c Call) {
 // CallLogReader reads the call log. There may be only one at a time.
 type CallLogReader struct {
 	file *os.File
-	at   int64
+	at   int64 // bytes that were read
 }
 
-// OpenCallLog starts the call log, with the next call of the plugin.
+// OpenCallLog creates an empty call log. From the next call on, the plugin writes to it.
 func (s *Store) OpenCallLog() (*CallLogReader, error) {
 	if err := os.MkdirAll(s.dirs.Run, 0o700); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrIO, err)
@@ -63,9 +63,9 @@ func (s *Store) OpenCallLog() (*CallLogReader, error) {
 	return &CallLogReader{file: f}, nil
 }
 
-// Next calls fn for every call since the last Next. It truncates the file when that is long; a call
-// that ends at that moment may be missed. It returns an error if the file was replaced or cannot be
-// read; then the reader must be closed and OpenCallLog called again.
+// Next calls fn for every call since the last Next. It truncates a long file; a call that ends at
+// that moment may be missed. It returns an error if the file was replaced or cannot be read. The
+// caller must then close the reader and call OpenCallLog again.
 func (t *CallLogReader) Next(fn func(Call)) error {
 	if !isAt(t.file, t.file.Name()) {
 		return fmt.Errorf("%w: %s was removed", ErrIO, t.file.Name())
@@ -91,7 +91,7 @@ func (t *CallLogReader) Next(fn func(Call)) error {
 	return nil
 }
 
-// Close stops the call log.
+// Close removes the call log and closes the reader.
 func (t *CallLogReader) Close() {
 	if isAt(t.file, t.file.Name()) {
 		os.Remove(t.file.Name())
@@ -99,8 +99,8 @@ func (t *CallLogReader) Close() {
 	t.file.Close()
 }
 
-// parseCall parses a line. Verbs and results become label values, whose number must be small:
-// longer strings than those of CNI are rejected.
+// parseCall parses a line. Verbs and results become label values of metrics, which must be few.
+// Therefore strings that are longer than those of CNI are rejected.
 func parseCall(line string) (Call, bool) {
 	fields := strings.Fields(line)
 	if len(fields) != 4 || len(fields[0]) > 8 || len(fields[1]) > 8 || !isAlphanumeric(fields[0]+fields[1]) {

@@ -40,7 +40,7 @@ func (tx *Tx) Check() []string {
 	return append(found, tx.compareCounts(want)...)
 }
 
-// expected is the content that the indexes must have.
+// expected is the content that the indexes must have, computed from the records.
 type expected struct {
 	index  map[string]map[string][]byte // bucket -> key -> value
 	counts map[string]Counts            // set key -> counts
@@ -56,6 +56,7 @@ func newExpected() *expected {
 	return e
 }
 
+// add adds the index entries of a lease. k is its key in the bucket leases.
 func (e *expected) add(id poolID, k []byte, l lease.Lease) {
 	for _, n := range entries(id, k, l) {
 		if n.key != nil {
@@ -73,6 +74,7 @@ func (e *expected) add(id poolID, k []byte, l lease.Lease) {
 	}
 }
 
+// take sets the bit of an address in the bitmaps of taken addresses.
 func (e *expected) take(id poolID, a netip.Addr) {
 	base, bit := chunkOf(a)
 	ck := string(leaseKey(id, base))
@@ -101,6 +103,7 @@ func (e *expected) oneOwner() []string {
 	return found
 }
 
+// compare returns a sentence for each difference between an index and what it must contain.
 func (tx *Tx) compare(bucket []byte, want map[string][]byte) []string {
 	var found []string
 	seen := 0
@@ -122,6 +125,7 @@ func (tx *Tx) compare(bucket []byte, want map[string][]byte) []string {
 	return found
 }
 
+// compareCounts returns a sentence for each range set whose counts, cursor or ranges are wrong.
 func (tx *Tx) compareCounts(want *expected) []string {
 	var found []string
 	c := tx.bucket(bucketSets).Cursor()

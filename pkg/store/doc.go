@@ -1,9 +1,17 @@
-// Package store keeps the leases of a node in one bbolt file. No process keeps it open: Update and
-// View lock, open, run one closure, commit and close.
+// Package store keeps the leases of a node in one bbolt file. No process keeps the file open: each
+// Update and View locks the store, opens the file, runs one closure in one transaction, commits,
+// closes and unlocks.
 //
-// The lock is a separate file in the run directory, taken with a blocking flock(2) and a deadline,
-// because bbolt's own lock is polled every 50 ms. Waiting for it would take longer, and be unfair.
-// After locking, and again after a commit, the path must still lead to the file that was opened: it
+// Beside the leases the store has the windows that the agent has set (windows.go), the journal of
+// what happened to leases (journal.go), and the addresses of range sets (sets.go, usage.go).
+// Separate files are the snapshot, a copy of all leases (snapshot.go), the spool, DELs that could
+// not be recorded in the store (spool.go), the announce queue (announce.go) and the call log
+// (calllog.go). A store is lost if its file is missing or damaged although it was in use; Update
+// then replaces it by an empty one that has the reason (docs/design.md, "Lost is not empty").
+//
+// The lock is a separate file in the run directory. It is acquired by a blocking flock(2) with a
+// deadline, because bbolt polls its own lock every 50 ms, which takes longer and is unfair. After
+// locking, and again after a commit, the path must still lead to the open file, because the file
 // may have been removed or replaced.
 //
 // Format 1 on disk, with all integers big-endian. P is the number of a pool, A the family byte and

@@ -24,11 +24,11 @@ const (
 	maxSize = 1 << 30
 )
 
-// health is the state of the file's two meta pages, read before bbolt maps the file. bbolt silently
-// initializes an empty file, and silently falls back to the previous transaction if one meta page
-// is damaged.
+// health is what the two meta pages show before bbolt maps the file. They are read because bbolt
+// initializes an empty file, and goes back to the previous transaction if one meta page is damaged,
+// without reporting either.
 type health struct {
-	fellBack bool // one of the two meta pages is damaged
+	fellBack bool // one of the two meta pages is damaged, and the other one is used
 	inode    uint64
 }
 
@@ -54,6 +54,7 @@ func openExamined(path string, write bool) (*os.File, health, error) {
 	return f, h, nil
 }
 
+// examine returns ErrLost if the size or the meta pages of the file show that it is damaged.
 func examine(f *os.File) (health, error) {
 	info, err := f.Stat()
 	if err != nil {
@@ -129,8 +130,9 @@ func parseMeta(page []byte) (meta, bool) {
 	}, ok
 }
 
-// create creates a new store under another name, syncs it, and renames it, so that a crash leaves
-// no incomplete one. lost is the reason why it replaces another store, "" if it is the first.
+// create creates an empty store at the path. It writes and syncs another file and renames it, so
+// that a crash leaves no incomplete store. lost is the reason why it replaces another store; ""
+// means that it is the first.
 func create(path, lost string) error {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -187,9 +189,8 @@ func initialise(path, lost string) error {
 	return f.Sync()
 }
 
-// reserve allocates the blocks of the file, and writes zeros to them: fdatasync is faster when
-// blocks are overwritten than when allocated blocks are written for the first time. Errors are
-// ignored.
+// reserve extends the file to preallocate bytes and writes zeros: fdatasync is faster if blocks are
+// overwritten than if allocated blocks are written for the first time. Errors are ignored.
 func reserve(f *os.File) {
 	info, err := f.Stat()
 	if err != nil || syscall.Fallocate(int(f.Fd()), 0, 0, preallocate) != nil {

@@ -12,15 +12,15 @@ import (
 // JournalSize is the number of entries that the journal keeps.
 const JournalSize = 4096
 
-// journalBytes is how many bytes the entries of the journal may have together: a reason may name
-// thousands of ranges.
+// journalBytes is the largest size of all entries together. It is needed beside JournalSize because
+// the reason of one entry may name thousands of ranges.
 const journalBytes = 4 << 20
 
 // journalSlack is the number of entries that are removed at a time, so that not every new entry
 // writes to both ends of the journal.
 const journalSlack = 64
 
-// Event is what happened to a lease.
+// Event is what happened to a lease, as the journal records it.
 type Event string
 
 const (
@@ -55,7 +55,7 @@ type Entry struct {
 	Reason    string
 }
 
-// About returns the entry for an event of a lease.
+// About returns a journal entry for an event of a lease, with the wall clock of now.
 func About(l lease.Lease, ev Event, now lease.Instant, reason string) Entry {
 	return Entry{
 		Time: now.Wall, Event: ev, Network: l.Pool.Network, Address: l.Address,
@@ -150,8 +150,9 @@ func (tx *Tx) journalSize() (size int) {
 	return size
 }
 
-// trimJournal removes the oldest entries: those up to a number, and as many as are more than
-// journalBytes. The last one stays.
+// trimJournal removes the oldest entries: those with a number up to upTo, and further ones until
+// size, the bytes of all entries, is at most journalBytes. The entry with the number last stays. It
+// stores the remaining size.
 func (tx *Tx) trimJournal(size int, upTo, last uint64) error {
 	c := tx.bucket(bucketJournal).Cursor()
 	for size > journalBytes || upTo > 0 {
@@ -200,8 +201,8 @@ func (tx *Tx) JournalAfter(seq uint64, limit int, fn func(uint64, Entry)) uint64
 // JournalEnd returns the number of the last entry.
 func (tx *Tx) JournalEnd() uint64 { return tx.bucket(bucketJournal).Sequence() }
 
-// Count adds to a counter. A transaction must not call it if it changes nothing else: it would be
-// written only for the counter.
+// Count adds to a counter of the store, which the agent publishes as a metric. A transaction that
+// changes nothing else must not call Count, because the counter alone would make it write.
 func (tx *Tx) Count(name string, by uint64) error {
 	v := binary.BigEndian.AppendUint64(nil, tx.Counter(name)+by)
 	return tx.put(bucketCounters, []byte(name), v)

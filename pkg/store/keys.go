@@ -8,7 +8,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// poolID is the number of a pool in this file. Numbers are never reused.
+// poolID is the number of a pool in this store. Numbers are never reused.
 type poolID uint32
 
 func (p poolID) prefix() []byte { return binary.BigEndian.AppendUint32(nil, uint32(p)) }
@@ -55,8 +55,8 @@ func expiryKey(p poolID, end time.Time, a netip.Addr) []byte {
 	return appendAddr(b, a)
 }
 
-// end returns the end of a hold by the wall clock of its release. It is the order of the expiry
-// index; lease.Remaining decides whether a hold has ended. ok is false if the hold has no end.
+// end returns the end of a hold by the wall clock of its release, which orders the bucket expiry.
+// Whether a hold has ended is decided by lease.Remaining. ok is false if the hold has no end.
 func end(l lease.Lease) (t time.Time, ok bool) {
 	if l.State != lease.Held || l.Hold > 100*365*24*time.Hour {
 		return time.Time{}, false
@@ -68,6 +68,7 @@ func end(l lease.Lease) (t time.Time, ok bool) {
 // address is found without reading the leases.
 const chunkBytes = 32
 
+// chunkOf returns the first address of the bitmap that an address belongs to, and its bit there.
 func chunkOf(a netip.Addr) (base netip.Addr, bit int) {
 	b := a.AsSlice()
 	bit = int(b[len(b)-1])
@@ -76,6 +77,7 @@ func chunkOf(a netip.Addr) (base netip.Addr, bit int) {
 	return base, bit
 }
 
+// inChunk is the inverse of chunkOf.
 func inChunk(base netip.Addr, bit int) netip.Addr {
 	b := base.AsSlice()
 	b[len(b)-1] = byte(bit)

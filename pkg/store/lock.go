@@ -35,13 +35,14 @@ func WithMaxWait(ctx context.Context) context.Context {
 	return deadlineContext{ctx, until}
 }
 
-// LockFile acquires an exclusive flock on any lock file, such as host-local's, in the same way as
-// the store's own. Closing the file releases it. It returns ErrBusy if ctx is done before.
+// LockFile acquires an exclusive flock on another program's lock file, such as host-local's, and
+// creates the file if it is missing. Closing the returned file releases the lock. LockFile returns
+// ErrBusy if ctx is done before the lock is acquired.
 func LockFile(ctx context.Context, path string) (*os.File, error) {
 	return acquire(ctx, path, lockExclusive)
 }
 
-// acquire acquires the lock file, shared or exclusive, and returns the open file, which the caller
+// acquire locks a file, shared or exclusive (how), and returns the open file, which the caller
 // closes to unlock. It waits until ctx is done, and then returns ErrBusy.
 func acquire(ctx context.Context, path string, how int) (*os.File, error) {
 	for {
@@ -70,11 +71,12 @@ func openLock(path string) (*os.File, error) {
 	return f, err
 }
 
-// pollLimit is the longest wait that polls. The kernel wakes a longer wait at once, but cannot
-// interrupt it: its thread stays until the lock is free, which may be never.
+// pollLimit is the longest time for which flock polls the lock. For a longer time it calls a
+// blocking flock(2), which returns as soon as the lock is free, but cannot be interrupted: its
+// thread remains until the lock is free, which may be never.
 const pollLimit = 20 * time.Millisecond
 
-// flock locks f, and owns it if it fails: the file is closed at once or, since the wait cannot be
+// flock locks f. If flock fails, it closes f: at once or, because a blocking flock(2) cannot be
 // interrupted, as soon as the kernel grants the lock.
 func flock(ctx context.Context, f *os.File, how int) error {
 	err := flockEINTR(f, how|syscall.LOCK_NB)

@@ -7,13 +7,12 @@ import (
 	"syscall"
 )
 
-// openFile is os.OpenFile that does not wait: whatever somebody put at the path, a FIFO as well, is
-// opened or refused at once.
+// openFile is os.OpenFile that never blocks, not even if the path leads to a FIFO.
 func openFile(path string, flag int) (*os.File, error) {
 	return os.OpenFile(path, flag|syscall.O_NONBLOCK, 0o600)
 }
 
-// OpenDir opens a directory. It fails with ENOTDIR for anything else, and does not wait.
+// OpenDir opens a directory. It fails with ENOTDIR for anything else, and never blocks.
 func OpenDir(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_RDONLY|syscall.O_DIRECTORY, 0)
 }

@@ -6,10 +6,11 @@ import (
 	"fmt"
 )
 
-// provePages verifies the structure of a bbolt file from its bytes: every page that the newest meta
-// page leads to has the right type, keys are in order, and no page is used twice, or both used and
-// free. bbolt's own check follows damaged pointers into page faults that cannot be recovered from,
-// in a goroutine of its own. This one checks every bound, so that it is safe for any input.
+// provePages verifies the structure of a bbolt file from its bytes: every page that is reachable
+// from the newest meta page has the right type, keys are in order, and no page is used twice, or
+// both used and free. bbolt's own check cannot be used: it follows damaged pointers, and the page
+// faults in its own goroutine cannot be recovered from. provePages checks every bound, so that it
+// is safe for any input.
 func provePages(file []byte) error {
 	if len(file) < 2*pageSize {
 		return fmt.Errorf("%d bytes are too short for a store", len(file))
@@ -37,7 +38,7 @@ func provePages(file []byte) error {
 type prover struct {
 	file  []byte
 	pages uint64
-	seen  map[uint64]bool // by id, the meta pages from the beginning; an overflow page counts as well
+	seen  map[uint64]bool // pages in use by id, including the two meta pages and overflow pages
 }
 
 const (
@@ -96,6 +97,7 @@ func (p *prover) walk(id uint64, depth int) error {
 	return p.elements(pg, depth)
 }
 
+// elements verifies the elements of a branch or leaf page, and everything below them.
 func (p *prover) elements(pg page, depth int) error {
 	if pg.flags != flagBranch && pg.flags != flagLeaf {
 		return fmt.Errorf("page %d: unknown type %#x", pg.id, pg.flags)

@@ -7,27 +7,27 @@ import (
 	"time"
 )
 
-// readGate makes the readers of one process take turns, in periods with a pause between them.
-// flock(2) does not prefer writers: overlapping shared locks keep an exclusive one waiting until
-// the last of them is released, and a shared lock that follows at once overtakes a writer, which
-// has to wake up first.
+// readGate makes the Views of one process take turns, and leaves a pause after each period in which
+// they have the shared lock. flock(2) does not prefer writers: with overlapping shared locks an
+// exclusive lock waits until the last of them is released, and a reader that locks again at once is
+// faster than a waiting writer, which has to wake up first.
 //
-// If writers are busy it takes long to acquire the lock. So all readers that wait for their turn
-// share one lock for a period, up to longestPeriod.
+// While writers are busy it takes long to acquire the lock. Therefore all Views that wait for their
+// turn use the same shared lock, one after the other, for at most longestPeriod.
 type readGate struct {
-	free chan time.Time // contains the time at which the next period may start
-	next chan *period   // unbuffered, from a reader to one that waits
+	free chan time.Time // contains the time at which the next period may start, if none is running
+	next chan *period   // unbuffered, from a View that is done to one that waits
 }
 
-// period is the time under one shared lock.
+// period is the time in which the Views of a process have one shared lock.
 type period struct {
 	lock  io.Closer
 	began time.Time
 }
 
 const (
-	// longestPeriod is the time after which no other reader joins a period: a writer waits for 2 ms
-	// and the last reader.
+	// longestPeriod is the time after which no other View joins a period. A writer waits for at
+	// most this time and one View.
 	longestPeriod = 2 * time.Millisecond
 	leastRest     = time.Millisecond // longer than a writer needs to wake up
 	mostRest      = 10 * time.Millisecond
@@ -39,8 +39,8 @@ func newReadGate() readGate {
 	return t
 }
 
-// take waits for the turn. The first reader of a period acquires the lock for it. take returns
-// ErrBusy if ctx is done before.
+// take waits for the turn of a View and returns the period that it joins or, with a lock from
+// acquire, starts. It returns ErrBusy if ctx is done before.
 func (t readGate) take(ctx context.Context, acquire func() (io.Closer, error)) (*period, error) {
 	p, err := t.wait(ctx)
 	if p != nil || err != nil {
@@ -54,7 +54,7 @@ func (t readGate) take(ctx context.Context, acquire func() (io.Closer, error)) (
 	return &period{lock, time.Now()}, nil
 }
 
-// wait returns the current period, nil if the caller has to start one.
+// wait waits for the turn. It returns the current period, or nil if the caller has to start one.
 func (t readGate) wait(ctx context.Context) (*period, error) {
 	if t.isFree() {
 		return nil, nil
@@ -81,8 +81,8 @@ func (t readGate) wait(ctx context.Context) (*period, error) {
 	}
 }
 
-// isFree takes the turn if it is free, and reports whether it was. Most processes read once, so
-// that this avoids a timer, which costs a thread.
+// isFree takes the turn if no period is running and the pause is over, and reports whether it did.
+// It avoids a timer, which costs a thread, in processes that read only once.
 func (t readGate) isFree() bool {
 	select {
 	case at := <-t.free:
@@ -95,7 +95,8 @@ func (t readGate) isFree() bool {
 	return false
 }
 
-// give passes the period to a waiting reader, or ends it. A pause of the same length follows.
+// give ends the turn of a View. It passes the period to a View that waits, or ends the period; then
+// a pause of the same length follows.
 func (t readGate) give(p *period) {
 	if time.Since(p.began) < longestPeriod {
 		select {
@@ -108,6 +109,7 @@ func (t readGate) give(p *period) {
 	t.rest(time.Since(p.began))
 }
 
+// rest starts the pause after a period in which the lock was held for some time.
 func (t readGate) rest(held time.Duration) {
 	t.free <- time.Now().Add(min(max(held, leastRest), mostRest))
 }

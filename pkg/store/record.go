@@ -130,7 +130,9 @@ func encode(l lease.Lease) []byte {
 	return e.seal()
 }
 
-// fields verifies the checksum of a record, and calls visit for each field.
+// fields verifies the checksum of a record, and calls visit for each field with its tag, the whole
+// field (raw) and its value (v). It returns the first error of visit, and ErrDamaged if the record
+// is not valid.
 func fields(b []byte, visit func(tag uint64, raw, v []byte) error) error {
 	if len(b) < sumBytes {
 		return fmt.Errorf("%w: only %d bytes", ErrDamaged, len(b))
@@ -186,8 +188,8 @@ func decode(b []byte, p lease.Pool) (lease.Lease, error) {
 	return l, nil
 }
 
-// decodeField sets the field of a lease that a tag stands for. It has one case for each tag; an
-// unknown tag has no field.
+// decodeField decodes v into the field of the lease that belongs to the tag. There is one case for
+// each tag. The caller handles unknown tags.
 func decodeField(l *lease.Lease, tag uint64, v []byte) (err error) {
 	var n int64
 	switch tag {
@@ -303,7 +305,7 @@ func instant(v []byte) (lease.Instant, error) {
 	return i, nil
 }
 
-const poolBytes = 5 // the number of a pool, and whether it was adopted
+const poolBytes = 5 // 4 for the number of the pool, 1 for whether it was adopted
 
 // encodePool encodes an entry of the list of pools. The checksum includes the key, because with
 // another name or number the pool would appear to have no leases.

@@ -11,8 +11,8 @@ import (
 
 func (s *Store) lostDir() string { return filepath.Join(s.dirs.State, "lost") }
 
-// replace moves a lost store to the directory lost, and creates an empty one that contains the
-// reason. The caller holds the lock.
+// replace moves a lost store to the directory lost, and creates an empty store that contains the
+// reason (Tx.Lost). The caller holds the lock.
 func (s *Store) replace(why error) error {
 	if err := s.setAside(); err != nil {
 		return fmt.Errorf("%w: moving the lost store: %w", ErrIO, err)
@@ -37,8 +37,8 @@ func (s *Store) setAside() error {
 	return syncDir(s.lostDir())
 }
 
-// panicked returns the error for a panic. Only a damaged file is lost; otherwise the panic is a
-// bug.
+// panicked returns the error for a panic during a transaction: ErrLost if the file is damaged,
+// otherwise ErrIO, because the panic is a bug.
 func panicked(path string, p any) error {
 	if found := prove(path); found != "" {
 		return fmt.Errorf("%w: reading it failed (%.200v): %s", ErrLost, p, found)
@@ -46,7 +46,7 @@ func panicked(path string, p any) error {
 	return fmt.Errorf("%w: internal error: %.200v", ErrIO, p)
 }
 
-// prove verifies the whole file. It returns what is wrong, "" if nothing is.
+// prove verifies all pages of the file. It returns what is wrong, or "".
 func prove(path string) string {
 	b, err := readUpTo(path, maxSize)
 	if err == nil {

@@ -9,8 +9,9 @@ import (
 	berrors "go.etcd.io/bbolt/errors"
 )
 
-// Reindex builds every index anew from the records. The address of a damaged record stays taken.
-// Cursors and ranges stay as they are, except damaged ones, which the next ADD writes.
+// Reindex builds every index again from the records. The address of a damaged record stays taken.
+// Cursors and ranges are not changed, except that damaged ones are removed; the next ADD writes
+// them.
 func (tx *Tx) Reindex() error {
 	want := newExpected()
 	c := tx.bucket(bucketLeases).Cursor()

@@ -85,8 +85,9 @@ func (tx *Tx) eachSet(id poolID, fn func(set string, r setRecord) error) error {
 	return nil
 }
 
-// SetRanges records that a pool is configured with these range sets and no others. Usage needs
-// their ranges and sizes. If they are the same as before, nothing is written.
+// SetRanges records the range sets of a pool's configuration, with their ranges and sizes, for
+// Usage. Sets that were configured before and are not in the list lose their ranges. If nothing has
+// changed, nothing is written. Each ADD calls it.
 func (tx *Tx) SetRanges(p lease.Pool, sets []pool.Set) error {
 	id, err := tx.poolID(p)
 	if err != nil {
@@ -143,8 +144,8 @@ func decodeRanges(b []byte) (size uint64, ranges pool.Set, ok bool) {
 	return size, ranges, true
 }
 
-// Cursor returns the last address that was assigned from a range set, the zero address if there is
-// none. A set is identified by its content, not by its position in the configuration.
+// Cursor returns the last address that was assigned from a range set, or the zero address if there
+// is none. set is the set's pool.Set.ID.
 func (tx *Tx) Cursor(p lease.Pool, set string) netip.Addr {
 	return tx.readSet(tx.pools[p], set).cursor
 }
@@ -193,7 +194,7 @@ func (tx *Tx) Totals() map[string]Counts {
 	return out
 }
 
-// of returns the count that includes a lease, nil if none does.
+// of returns a pointer to the count that includes a lease, or nil if none does.
 func (c *Counts) of(l lease.Lease) *uint32 {
 	switch {
 	case l.State == lease.Bound:

@@ -40,10 +40,10 @@ const snapshotBatch = 128
 // the last snapshot, nothing is written.
 //
 // The last snapshot may be the only copy of a store that was lost, or of a record that was damaged
-// since. The leases of pools that the store does not know stay in the snapshot, and so do those of
-// addresses whose records cannot be read. If there are any, the snapshot keeps its former time, so
-// that an old lease is not preferred to newer evidence from the host. If the store was never used
-// nothing is written.
+// since. Therefore the new snapshot also contains the former leases of pools that the store does
+// not know, and of addresses whose records cannot be read. If there are any, the snapshot keeps its
+// former time, so that an old lease is not preferred to newer evidence from the host. If the store
+// was never used, nothing is written.
 func (s *Store) WriteSnapshot(ctx context.Context, now lease.Instant) error {
 	last, err := s.readSnapshot()
 	if errors.Is(err, ErrNewer) || errors.Is(err, ErrIO) {
@@ -66,7 +66,7 @@ func (s *Store) WriteSnapshot(ctx context.Context, now lease.Instant) error {
 	return nil
 }
 
-// readAll returns a snapshot of the store, with what it takes from the last one.
+// readAll returns a snapshot of the store, including the leases that it keeps from the last one.
 func (s *Store) readAll(ctx context.Context, last snapshot, now lease.Instant) (snapshot, error) {
 	snap := snapshot{Format: formatNow, Taken: now.Wall}
 	former := last.byAddress()
@@ -113,7 +113,7 @@ func recordOf(l lease.Lease) record { return record{l.Pool.DataDir, l.Pool.Netwo
 
 func (r record) pool() lease.Pool { return lease.Pool{DataDir: r.DataDir, Network: r.Network} }
 
-// place identifies a lease.
+// place identifies a lease by its pool and address.
 type place struct {
 	pool lease.Pool
 	addr netip.Addr
@@ -147,8 +147,8 @@ func unknownOf(tx *Tx, snap snapshot) map[lease.Pool]bool {
 	return out
 }
 
-// writeWhole replaces a file atomically: a reader sees either all or nothing of the new content,
-// also after a power failure.
+// writeWhole replaces a file atomically: a reader sees either the former content or all of the new
+// content, also after a power failure.
 func writeWhole(path string, b []byte) error {
 	tmp := path + ".new"
 	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)

@@ -14,12 +14,12 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// Spooled is a release that could not be recorded in the store. It is recorded as an empty file in
-// the run directory whose name has all its data, because a name is written atomically. It is
-// replayed before any other operation on the store.
+// Spooled is a DEL that could not be recorded in the store, for example because the store was
+// locked. It is an empty file in the run directory whose name contains all data, because a name is
+// written atomically. The next call and the agent replay it before anything else.
 //
-// The directory does not survive a reboot, and need not: after one the boot id shows that the
-// holder is dead.
+// The directory does not survive a reboot. It need not, because after a reboot the boot id of a
+// lease proves that the holder is dead.
 type Spooled struct {
 	ContainerID string
 	IfName      string
@@ -30,7 +30,7 @@ type Spooled struct {
 
 func (s *Store) spool() string { return filepath.Join(s.dirs.Run, "spool") }
 
-// Spool records a release. It needs neither the store nor its lock.
+// Spool records a DEL in the spool. It needs neither the store nor its lock.
 func (s *Store) Spool(containerID, ifName string, now lease.Instant) error {
 	if err := os.MkdirAll(s.spool(), 0o700); err != nil {
 		return fmt.Errorf("%w: spool: %w", ErrIO, err)
@@ -44,7 +44,8 @@ func (s *Store) Spool(containerID, ifName string, now lease.Instant) error {
 	return f.Close()
 }
 
-// Spooled returns the recorded releases, the oldest first. It ignores files with other names.
+// Spooled returns the spooled DELs, the oldest first. It ignores files with other names. bootID is
+// the id of the current boot.
 func (s *Store) Spooled(bootID string) ([]Spooled, error) {
 	dir, err := OpenDir(s.spool())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -82,7 +83,7 @@ func parseSpooled(name, bootID string) (Spooled, bool) {
 	return Spooled{ContainerID: who.ContainerID, IfName: who.IfName, At: at}, true
 }
 
-// Unspool removes records. It must be called after their replay is committed.
+// Unspool removes DELs from the spool. It must be called after their replay was committed.
 func (s *Store) Unspool(records []Spooled) error {
 	var failed error
 	for _, r := range records {

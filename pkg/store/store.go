@@ -18,14 +18,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MaxWait is the longest time that a call waits for the store.
+// MaxWait is the longest time for which a call waits for the store.
 const MaxWait = 10 * time.Second
 
 // Dirs are the two directories of the store. State survives a reboot. Run is on a tmpfs and does
 // not, so that its content is valid for this boot only.
 type Dirs struct {
 	State string // leases.db, 0600 in 0700
-	Run   string // lock, spool, mark
+	Run   string // lock, spool, announce queue, call log, and a file which shows that the store was used
 }
 
 // DefaultDirs are the directories on a node.
@@ -128,8 +128,9 @@ func (s *Store) once(ctx context.Context, write bool, fn func(*Tx) error) error 
 	})
 }
 
-// ready opens the store if bbolt may open it. The mark in the run directory distinguishes a store
-// that was removed from one that never existed.
+// ready opens the store's file after examining it. An Update creates a store that never existed.
+// The mark, a file in the run directory that the first Update of a boot creates, distinguishes a
+// store that was removed from one that never existed.
 func (s *Store) ready(write bool) (*os.File, health, error) {
 	f, h, err := openExamined(s.path(), write)
 	_, unmarked := os.Stat(s.mark())
@@ -208,16 +209,16 @@ type broken struct {
 	err  error
 }
 
-// setBroken remembers a file that made bbolt panic. Its mapping stays until the process ends (see
-// abandon), so that a long-running process must not open the same state of the file again.
+// setBroken remembers a file that made bbolt panic. The file stays mapped until the process ends
+// (see abandon). Therefore a long-running process must not open the file again unless it has
+// changed.
 func (s *Store) setBroken(f *os.File, err error) {
 	if info, e := f.Stat(); e == nil && errors.Is(err, ErrLost) {
 		s.bad.Store(&broken{info, err})
 	}
 }
 
-// knownBroken returns the error of the last attempt with the same state of the file, nil if there
-// was none.
+// knownBroken returns the error of setBroken if the file has not changed since, otherwise nil.
 func (s *Store) knownBroken(f *os.File) error {
 	b := s.bad.Load()
 	if b == nil {
@@ -230,8 +231,8 @@ func (s *Store) knownBroken(f *os.File) error {
 	return nil
 }
 
-// abandon unlocks and closes a file that made bbolt panic. It does not close the bolt.DB, which may
-// still hold locks of its own, so that Close would block; its mapping stays.
+// abandon unlocks and closes a file that made bbolt panic. It does not close the bolt.DB, because
+// Close would block if the DB still holds its mutexes. The file stays mapped.
 func abandon(f *os.File) {
 	if f != nil {
 		_ = flockEINTR(f, syscall.LOCK_UN)
@@ -272,7 +273,7 @@ func inTx(db *bolt.DB, f *os.File, write bool, fn func(*Tx) error) error {
 	return err
 }
 
-// failed distinguishes an error of the disk from a damaged file.
+// failed returns ErrIO for an error of the disk, and ErrLost if the file is damaged.
 func failed(f *os.File, err error) error {
 	var errno syscall.Errno
 	if !errors.As(err, &errno) {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Timing is how long one Update or View waited for the store's lock, and held it.
+// Timing is how long one Update or View waited for the store's lock, and how long it held the lock.
 type Timing struct {
 	Waited time.Duration // for the lock and, in a View, for its turn
 	Held   time.Duration // from acquiring the lock until its release
@@ -35,7 +35,7 @@ func watch(ctx context.Context) *stopwatch {
 	return &stopwatch{tellTiming: tell, asked: time.Now()}
 }
 
-// tell must be called after the lock was released, or was not acquired.
+// tell reports the timing. It must be called after the lock was released, or was not acquired.
 func (w *stopwatch) tell() {
 	switch {
 	case w.tellTiming == nil:

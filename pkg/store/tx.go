@@ -105,9 +105,9 @@ func (tx *Tx) delete(bucket, k []byte) error {
 	return nil
 }
 
-// Adopted reports whether the store contains all that the host showed of the pool when it was first
-// used, or first used after a loss. If not, addresses may be in use that have no lease in the
-// store.
+// Adopted reports whether adoption has run for the pool, that is, whether the leases that the host
+// showed were added when the pool was first used, or first used after a loss. If not, addresses
+// without a lease may be in use.
 func (tx *Tx) Adopted(p lease.Pool) bool { return tx.known[p] }
 
 // SetAdopted sets what Adopted returns to true.
@@ -140,6 +140,7 @@ func (tx *Tx) Pools() []lease.Pool {
 	})
 }
 
+// poolID returns the number of a pool. A new pool gets the next number.
 func (tx *Tx) poolID(p lease.Pool) (poolID, error) {
 	if id, ok := tx.pools[p]; ok {
 		return id, nil
@@ -181,8 +182,8 @@ func (tx *Tx) at(k []byte) (lease.Lease, error) {
 	return l, nil
 }
 
-// Put writes the lease of an address, or removes it if next has State None, and updates every
-// index. If the record is the same nothing is written.
+// Put writes the lease of an address and updates every index. If next has State None, Put removes
+// the lease. If the record does not change, nothing is written.
 func (tx *Tx) Put(p lease.Pool, a netip.Addr, next lease.Lease) error {
 	id, err := tx.poolID(p)
 	if err != nil {
@@ -261,6 +262,8 @@ func entries(id poolID, k []byte, l lease.Lease) [3]entry {
 	return e
 }
 
+// setTaken sets or clears the bit of an address in the bitmaps of taken addresses. k is the key of
+// its lease.
 func (tx *Tx) setTaken(k []byte, on bool) error {
 	_, a, _ := splitLease(k)
 	base, bit := chunkOf(a)
@@ -300,11 +303,11 @@ func (tx *Tx) Free(p lease.Pool, lo, hi netip.Addr) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// ByHolder, ByKey, ByPod and Get return ErrDamaged if a record that they need is damaged. Methods
-// that list leases skip such records.
+// Get, ByHolder, ByKey and ByPod return ErrDamaged if a record that they need is damaged. Methods
+// that list leases skip damaged records.
 
-// ByHolder returns the leases that are bound to an attachment, in all pools: the configuration of a
-// DEL may differ from that of its ADD.
+// ByHolder returns the leases that are bound to an attachment. It looks in all pools, because the
+// configuration of a DEL may differ from that of its ADD.
 func (tx *Tx) ByHolder(containerID, ifName string) ([]lease.Lease, error) {
 	return tx.collect(bucketHolders, holderPrefix(containerID, ifName), func(rest []byte) []byte { return rest })
 }
@@ -370,8 +373,8 @@ func (tx *Tx) Damaged(fn func(lease.Pool, netip.Addr)) {
 	}
 }
 
-// Unrecorded calls fn for every address that is marked as taken but has no record. The key of its
-// record may be damaged.
+// Unrecorded calls fn for every address that is taken according to the bitmaps but has no record.
+// The reason may be a record whose key is damaged.
 func (tx *Tx) Unrecorded(fn func(lease.Pool, netip.Addr)) {
 	c := tx.bucket(bucketTaken).Cursor()
 	for k, bits := c.First(); k != nil; k, bits = c.Next() {
@@ -388,8 +391,8 @@ func (tx *Tx) Unrecorded(fn func(lease.Pool, netip.Addr)) {
 	}
 }
 
-// placeOf returns the pool and the address of a lease key. It reports false for an invalid key,
-// which only Check reports.
+// placeOf returns the pool and the address of a lease key. ok is false for an invalid key; only
+// Check reports those.
 func (tx *Tx) placeOf(k []byte) (p lease.Pool, addr netip.Addr, ok bool) {
 	id, addr, ok := splitLease(k)
 	p, known := tx.names[id]
@@ -422,8 +425,8 @@ type Position struct {
 	addr netip.Addr
 }
 
-// fileID distinguishes a store from one that replaced it. An inode may be reused, but the store
-// that replaced a removed one has the reason of the loss.
+// fileID distinguishes a store from one that replaced it. The inode alone does not suffice, because
+// it may be reused; but a store that replaced another one has the reason of the loss.
 type fileID struct {
 	inode uint64
 	lost  string
@@ -431,12 +434,12 @@ type fileID struct {
 
 func (tx *Tx) file() fileID { return fileID{tx.health.inode, tx.Lost()} }
 
-// Has reports whether a mark is a position in this store. If not, the leases read before it are
-// those of another store.
+// Has reports whether a position belongs to this store. If not, the leases that were read before it
+// are those of another store, and reading has to start again.
 func (tx *Tx) Has(m Position) bool { return m == (Position{}) || m.file == tx.file() }
 
-// After calls fn for up to limit leases after a mark. For a damaged record it passes the pool, the
-// address and the error. It returns the mark to continue from, and reports whether there are more
+// After calls fn for up to limit leases after a position. For a damaged record it passes the pool,
+// the address and the error. It returns the position to continue from, and whether there are more
 // leases.
 func (tx *Tx) After(m Position, limit int, fn func(lease.Lease, error)) (next Position, more bool) {
 	c, file := tx.bucket(bucketLeases).Cursor(), tx.file()
@@ -485,7 +488,8 @@ func (tx *Tx) InRange(p lease.Pool, lo, hi netip.Addr) []lease.Lease {
 	return tx.from(leaseKey(id, lo), func(k []byte) bool { return bytes.Compare(k, last) <= 0 })
 }
 
-// from returns the leases from a key on, as long as within reports true, except damaged ones.
+// from returns the leases from the key first on, while within reports true for their keys. It skips
+// damaged records.
 func (tx *Tx) from(first []byte, within func(k []byte) bool) []lease.Lease {
 	var out []lease.Lease
 	c := tx.bucket(bucketLeases).Cursor()
@@ -535,18 +539,20 @@ func (tx *Tx) AcceptLoss() error {
 	return tx.delete(bucketMeta, metaLost)
 }
 
-// FellBack reports whether one of the file's two meta pages is damaged, so that the last
-// transaction may be missing. The next commit repairs the page.
+// FellBack reports whether one of the file's two meta pages is damaged, so that the changes of the
+// last transaction may be missing. The next commit repairs the page.
 func (tx *Tx) FellBack() bool { return tx.health.fellBack }
 
-// Boot returns the id of the boot in which dead holders were last released.
+// Boot returns the id of the boot in which a call last released the leases of dead holders. The
+// first call of a boot does that.
 func (tx *Tx) Boot() string { return string(tx.bucket(bucketMeta).Get(metaBoot)) }
 
 // SetBoot sets the boot id that Boot returns.
 func (tx *Tx) SetBoot(id string) error { return tx.put(bucketMeta, metaBoot, []byte(id)) }
 
-// NamespaceIDs returns the namespaces of the plugin that wrote last (sandbox.Host.NamespaceIDs),
-// which show what it could see of the node. It is "" if none has recorded them.
+// NamespaceIDs returns the boot and the process namespace in which the plugin last ran
+// (sandbox.Host.NamespaceIDs), or "" if no ADD has recorded them. Other programs compare them with
+// their own to prove that they see the node's processes.
 func (tx *Tx) NamespaceIDs() string { return string(tx.bucket(bucketMeta).Get(metaSpaces)) }
 
 // SetNamespaceIDs sets what NamespaceIDs returns.
@@ -554,7 +560,7 @@ func (tx *Tx) SetNamespaceIDs(spaces string) error {
 	return tx.put(bucketMeta, metaSpaces, []byte(spaces))
 }
 
-// LastFullScan returns when the holders of an exhausted pool were last examined.
+// LastFullScan returns when an ADD in an exhausted pool last examined all holders.
 func (tx *Tx) LastFullScan() lease.Instant {
 	i, err := instant(tx.bucket(bucketMeta).Get(metaLook))
 	if err != nil {
@@ -568,7 +574,7 @@ func (tx *Tx) SetLastFullScan(now lease.Instant) error {
 	return tx.put(bucketMeta, metaLook, appendInstant(nil, now, ""))
 }
 
-// Len returns the number of records.
+// Len returns the number of records of leases, including damaged ones.
 func (tx *Tx) Len() int {
 	n := 0
 	c := tx.bucket(bucketLeases).Cursor()

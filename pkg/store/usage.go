@@ -12,7 +12,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 )
 
-// Usage is how many addresses of a range set have a lease. All numbers are addresses.
+// Usage is the number of addresses of a range set by state.
 type Usage struct {
 	Pool lease.Pool
 	// Ranges is nil if the ranges of the pool are not known yet: the store is of an older version,
@@ -32,9 +32,9 @@ type Usage struct {
 // for each pool of which none is. It is ordered by network, data directory and ranges. It reads
 // the bucket sets and the bitmaps of the ranges, not the leases.
 //
-// A lease may belong to no configured set: it was adopted, or the ranges have changed since. If
-// the pool has one set, such leases count as leases of that set. If it has several, those that are
-// in the ranges of a set count as Bound.
+// A lease may belong to no configured set, because it was adopted or because the ranges have
+// changed since. In a pool with one set such leases count as leases of that set. In a pool with
+// several sets, those whose address is in the ranges of a set count as Bound.
 func (tx *Tx) Usage() []Usage {
 	var out []Usage
 	for _, p := range tx.Pools() {
@@ -93,8 +93,8 @@ func (tx *Tx) taken(id poolID, ranges pool.Set) (n uint64) {
 	return n
 }
 
-// ones returns how many bits of a chunk are set, without those before the bit from of the chunk
-// first and those after the bit to of the chunk last.
+// ones returns how many bits of the chunk at base are set. In the chunk at first it ignores the
+// bits before from, in the chunk at last those after to.
 func ones(chunk []byte, base, first netip.Addr, from int, last netip.Addr, to int) (n uint64) {
 	for i, b := range chunk {
 		for bit := range 8 {
@@ -147,8 +147,8 @@ func add(a, b uint64) uint64 {
 	return a + b
 }
 
-// hasRangesOf reports whether the ranges of a record, if it has any, are those that the ID of the
-// set is a hash of.
+// hasRangesOf reports whether the record has no ranges, or the ranges of the set with this ID,
+// which is their hash.
 func (r setRecord) hasRangesOf(set string) bool {
 	_, ranges, ok := decodeRanges(r.configured)
 	return r.configured == nil || ok && ranges.ID() == set

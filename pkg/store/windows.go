@@ -9,9 +9,9 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// Windows are stored by key, in addition to the leases. They are the windows that the agent read
-// from pods, for later ADDs whose runtime does not pass annotations. Each has the time at which it
-// was last in use, so that those of pods that do not come back can be removed.
+// The agent reads windows from the annotations of pods and stores them by key, for later ADDs whose
+// runtime does not pass annotations. Each has the time at which a pod last used it, so that the
+// windows of pods that do not come back can be removed.
 
 // Window returns the window that was stored for a key.
 func (tx *Tx) Window(key lease.Key) (time.Duration, bool) {
@@ -52,8 +52,8 @@ func (tx *Tx) DeleteWindow(key lease.Key) error {
 // first.
 type WindowPosition string
 
-// WindowsAfter calls fn for up to limit stored windows after a mark, except damaged ones. It
-// returns the mark to continue from, and reports whether there are more windows.
+// WindowsAfter calls fn for up to limit stored windows after a position, except damaged ones. It
+// returns the position to continue from, and whether there are more windows.
 func (tx *Tx) WindowsAfter(m WindowPosition, limit int, fn func(key lease.Key, w time.Duration,
 	seen time.Time)) (next WindowPosition, more bool) {
 	c := tx.bucket(bucketWindows).Cursor()
