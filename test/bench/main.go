@@ -50,6 +50,10 @@ func main() {
 		os.Exit(2)
 	}
 	os.Exit(lab.Run(func() int {
+		if *base != "" {
+			run(part{"against", (*bench).against})
+			return 0
+		}
 		for _, part := range parts {
 			if match.MatchString(part.name) {
 				run(part)
@@ -123,10 +127,7 @@ func (b *bench) versionCall(ours, theirs *contender) {
 // other leases.
 func (b *bench) pairs(leases, rounds int, goal float64) {
 	ours, theirs := b.contender("leasehold", leases), b.contender("host-local", leases)
-	pair := func(c *contender) func() time.Duration {
-		return func() time.Duration { id := c.id(); return c.call("ADD", id) + c.call("DEL", id) }
-	}
-	our, their := interleave(rounds, pair(ours), pair(theirs))
+	our, their := interleave(rounds, ours.pair, theirs.pair)
 	b.compare(fmt.Sprintf("ADD+DEL at %d leases (%d pairs)", leases, rounds), our, their, goal)
 }
 
