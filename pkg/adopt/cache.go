@@ -46,71 +46,71 @@ type cacheFile struct {
 	} `json:"result"`
 }
 
-// cache returns the claims of libcni's cache about the attachments of a network.
-func (n Node) cache(network string, alive func(string) (lease.Netns, bool), notes *notes) []Claim {
-	claims := n.cacheFiles(network, network+"-", alive, notes)
-	markReplaced(claims)
-	return claims
+// cache returns the candidates of libcni's cache about the attachments of a network.
+func (s Sources) cache(network string, alive func(string) (lease.Netns, bool), notes *notes) []candidate {
+	candidates := s.cacheFiles(network, network+"-", alive, notes)
+	markReplaced(candidates)
+	return candidates
 }
 
-// markReplaced corrects the claims of containers that are gone, but at whose path there is another
-// namespace now. A namespace has only one interface of a name, so that of several containers with
-// the same one only the newest exists.
-func markReplaced(claims []Claim) {
+// markReplaced changes fromLiveCache to fromDeadCache for containers that are gone, but whose path
+// leads to the namespace of another container now. A namespace has only one interface of a name.
+// Therefore only the newest of several containers with the same namespace and interface exists.
+func markReplaced(candidates []candidate) {
 	type place struct {
 		dev, ino uint64
 		ifName   string
 	}
-	newest := map[place]Claim{}
-	at := func(c Claim) place { return place{c.Netns.Dev, c.Netns.Ino, c.IfName} }
-	for _, c := range claims {
+	newest := map[place]candidate{}
+	at := func(c candidate) place { return place{c.Netns.Dev, c.Netns.Ino, c.IfName} }
+	for _, c := range candidates {
 		if n, known := newest[at(c)]; c.Netns.Ino != 0 && (!known || c.Modified.After(n.Modified)) {
 			newest[at(c)] = c
 		}
 	}
-	for i, c := range claims {
+	for i, c := range candidates {
 		if n := newest[at(c)]; c.Netns.Ino != 0 && c.ContainerID != n.ContainerID && c.Modified.Before(n.Modified) {
-			claims[i].Kind, claims[i].Netns = DeadCache, lease.Netns{Path: c.Netns.Path}
+			candidates[i].Kind, candidates[i].Netns = fromDeadCache, lease.Netns{Path: c.Netns.Path}
 		}
 	}
 }
 
-// CacheEntry returns the claims of libcni's cache about one attachment, one for each of its
+// cacheEntry returns the candidates of libcni's cache about one attachment, one for each of its
 // addresses, and a text for each problem. An empty ifName, as in host-local's old files, stands for
 // every interface of the container.
-func (n Node) CacheEntry(network, containerID, ifName string) (claims []Claim, problems []string) {
+func (s Sources) cacheEntry(network, containerID, ifName string) (candidates []candidate, problems []string) {
 	if !names.IsNetwork(network) || !names.IsContainerID(containerID) || ifName != "" && !names.IsIfName(ifName) {
 		return nil, nil
 	}
 	var notes notes
-	all := n.cacheFiles(network, network+"-"+containerID+"-"+ifName, n.alive(n.Host.Namespaces, &notes), &notes)
+	all := s.cacheFiles(network, network+"-"+containerID+"-"+ifName, s.alive(s.Host.Namespaces, &notes), &notes)
 	for _, c := range all {
 		if c.ContainerID == containerID && (ifName == "" || c.IfName == ifName) {
-			claims = append(claims, c)
+			candidates = append(candidates, c)
 		}
 	}
-	return claims, notes.list()
+	return candidates, notes.list()
 }
 
-// IsLive reports whether the container that a file of host-local's names is alive and has the
-// address according to libcni's cache. It reports true if the entry cannot be read.
-func (n Node) IsLive(network string, addr netip.Addr, content string) bool {
-	file, _ := claimOf(content)
-	claims, problems := n.CacheEntry(network, file.ContainerID, file.IfName)
-	for _, c := range claims {
-		if c.Kind == LiveCache && c.Address == addr {
+// IsLive reports whether libcni's cache shows that the container in the content of host-local's
+// file is alive and has the address. It also reports true if the cache entry cannot be read.
+func (s Sources) IsLive(network string, addr netip.Addr, content string) bool {
+	file, _ := candidateOf(content)
+	candidates, problems := s.cacheEntry(network, file.ContainerID, file.IfName)
+	for _, c := range candidates {
+		if c.Kind == fromLiveCache && c.Address == addr {
 			return true
 		}
 	}
-	return len(claims) == 0 && len(problems) > 0
+	return len(candidates) == 0 && len(problems) > 0
 }
 
-func (n Node) cacheFiles(network, prefix string, alive func(string) (lease.Netns, bool), notes *notes) []Claim {
-	dirs := n.CacheDirs
+func (s Sources) cacheFiles(network, prefix string, alive func(string) (lease.Netns, bool), notes *notes) []candidate {
+	dirs := s.CacheDirs
 	if dirs == nil {
 		dirs = DefaultCacheDirs
 	}
-	var out []Claim
+	var out []candidate
 	for _, dir := range dirs {
 		names, err := []string{prefix}, error(nil)
 		if strings.HasSuffix(prefix, "-") { // it is not a complete name
@@ -123,20 +123,20 @@ func (n Node) cacheFiles(network, prefix string, alive func(string) (lease.Netns
 			if !strings.HasPrefix(name, prefix) {
 				continue
 			}
-			claims, err := readCache(filepath.Join(dir, name), network, alive)
+			candidates, err := readCache(filepath.Join(dir, name), network, alive)
 			switch {
-			case err != nil && len(claims) == 0:
+			case err != nil && len(candidates) == 0:
 				notes.addUnread("%v", err)
 			case err != nil:
 				notes.add("%v", err)
 			}
-			out = append(out, claims...)
+			out = append(out, candidates...)
 		}
 	}
 	return out
 }
 
-func readCache(path, network string, alive func(string) (lease.Netns, bool)) ([]Claim, error) {
+func readCache(path, network string, alive func(string) (lease.Netns, bool)) ([]candidate, error) {
 	b, modified, err := files.Read(path)
 	if files.IsMissing(err) {
 		return nil, nil // removed by a DEL
@@ -152,11 +152,11 @@ func readCache(path, network string, alive func(string) (lease.Netns, bool)) ([]
 		return nil, err // the prefix of network "a" is also one of network "a-b"
 	}
 	c.Source, c.Modified = "cache file "+path, modified
-	c.Kind = DeadCache
+	c.Kind = fromDeadCache
 	if netns, ok := alive(c.Netns.Path); ok {
-		c.Kind, c.Netns = LiveCache, netns
+		c.Kind, c.Netns = fromLiveCache, netns
 	}
-	out := make([]Claim, 0, len(addresses))
+	out := make([]candidate, 0, len(addresses))
 	for _, a := range addresses {
 		c.Address = a
 		out = append(out, c)
@@ -164,9 +164,10 @@ func readCache(path, network string, alive func(string) (lease.Netns, bool)) ([]
 	return out, err
 }
 
-// parseCache parses one cache file. It returns a claim about the attachment, its addresses and its
-// network. If it returns both a claim and an error, the claim lacks what the error is about.
-func parseCache(b []byte) (c Claim, addresses []netip.Addr, network string, err error) {
+// parseCache parses one cache file. It returns a candidate about the attachment, its addresses and
+// its network. If it returns both a candidate and an error, the candidate lacks what the error is
+// about.
+func parseCache(b []byte) (c candidate, addresses []netip.Addr, network string, err error) {
 	var f cacheFile
 	if err := json.Unmarshal(b, &f); err != nil {
 		return c, nil, "", err
@@ -177,7 +178,7 @@ func parseCache(b []byte) (c Claim, addresses []netip.Addr, network string, err 
 	if !names.IsContainerID(f.ContainerID) || !names.IsIfName(f.IfName) || !names.IsNetwork(f.NetworkName) {
 		return c, nil, "", errors.New("has no valid container id, interface and network")
 	}
-	c = Claim{ContainerID: f.ContainerID, IfName: f.IfName}
+	c = candidate{ContainerID: f.ContainerID, IfName: f.IfName}
 	if filepath.IsAbs(f.NetNS) {
 		c.Netns.Path = f.NetNS
 	}
@@ -188,7 +189,7 @@ func parseCache(b []byte) (c Claim, addresses []netip.Addr, network string, err 
 
 // readArgs reads the pod from CNI_ARGS, which have no fixed order (docs/facts.md, "CNI_ARGS come in
 // any order, and repeated").
-func (c *Claim) readArgs(args [][2]string) error {
+func (c *candidate) readArgs(args [][2]string) error {
 	values := map[string]string{}
 	for _, pair := range args {
 		values[pair[0]] = pair[1]
@@ -209,7 +210,7 @@ func (c *Claim) readArgs(args [][2]string) error {
 
 // readAnnotations reads the window from the pod's annotations. They are null for a pod without
 // annotations, and missing if the runtime passes none.
-func (c *Claim) readAnnotations(args map[string]json.RawMessage) error {
+func (c *candidate) readAnnotations(args map[string]json.RawMessage) error {
 	raw, present := args[annotationsKey]
 	if !present {
 		return nil
@@ -256,12 +257,12 @@ func (f *cacheFile) addresses() []netip.Addr {
 // process id in a path such as /proc/PID/ns/net may have been reused, even by a process in the
 // host's namespace. Such a path therefore counts only if it leads to one of the namespaces found,
 // which do not include the host's.
-func (n Node) alive(spaces func() ([]sandbox.Namespace, error), notes *notes) func(string) (lease.Netns, bool) {
+func (s Sources) alive(spaces func() ([]sandbox.Namespace, error), notes *notes) func(string) (lease.Netns, bool) {
 	return func(path string) (lease.Netns, bool) {
 		if path == "" {
 			return lease.Netns{}, false
 		}
-		netns, err := n.Host.Netns(path)
+		netns, err := s.Host.Netns(path)
 		if err != nil && !errors.Is(err, sandbox.ErrNotNetns) {
 			notes.add("the addresses of network namespace %s count as in use, because it cannot be read: %v", path, err)
 			return netns, true

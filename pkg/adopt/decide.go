@@ -10,15 +10,15 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// maxDeadHold is the longest hold for a pod whose namespace is gone without a DEL, since the time
-// of its end is unknown (docs/design.md, "Sources, and how they are weighed").
+// maxDeadHold is the longest hold for a pod whose namespace is gone without a DEL. It is short,
+// because it is not known when the pod ended (docs/design.md, "Sources, and how they are weighed").
 const maxDeadHold = 10 * time.Minute
 
-// Decide returns the leases that follow from the claims of a pool, ordered by address. It is a pure
-// function, and the order of the claims does not matter.
+// decide returns the leases to adopt from the candidates of a pool, ordered by address. It is a
+// pure function, and the order of the candidates does not matter.
 //
-// The state of an address follows from the first of these that applies, its owner from all claims
-// together:
+// The first of these rules that applies determines the state of an address. The owner is determined
+// by all candidates together:
 //
 //  1. An interface in a living namespace has the address: bound.
 //  2. The agent's snapshot has a lease: that lease, unless a newer file or cache entry names
@@ -27,25 +27,26 @@ const maxDeadHold = 10 * time.Minute
 //     gVisor removes it from the interface. If a newer file names another container, it is bound
 //     to that one.
 //  4. A file has our mark of a hold: the rest of that hold, at most its window.
-//  5. The newest of the remaining claims. Kruise's reservation is a firm hold for the rest of its
-//     window, or the whole window if there was no DEL. A cache entry whose namespace is gone is a
-//     firm hold of its window, at most 10 minutes, or a soft hold. Neither is for a pod that has
-//     another address by newer evidence.
+//  5. The newest of the remaining candidates. Kruise's reservation becomes a firm hold for the rest
+//     of its window, or for the whole window if there was no DEL. A cache entry whose namespace is
+//     gone becomes a firm hold for its window, at most 10 minutes, or a soft hold if it has no
+//     window. Neither becomes a hold if a newer source shows the pod with another address.
 //  6. There is only a file: bound until the next boot, by an unknown owner.
 //
 // soft is the length of soft holds. newID returns the ID of a new lease.
-func Decide(claims []Claim, p lease.Pool, now lease.Instant, soft time.Duration, newID func() string) []Finding {
+func decide(candidates []candidate, p lease.Pool, now lease.Instant, soft time.Duration,
+	newID func() string) []Finding {
 	d := decision{pool: p, now: now, soft: soft}
-	nodes := byAddress(claims)
-	verdicts := d.conclusive(nodes)
-	verdicts = append(verdicts, d.inconclusive(nodes, verdicts)...)
+	addresses := byAddress(candidates)
+	verdicts := d.conclusive(addresses)
+	verdicts = append(verdicts, d.inconclusive(addresses, verdicts)...)
 	slices.SortFunc(verdicts, func(a, b verdict) int { return a.lease.Address.Compare(b.lease.Address) })
 	supersede(verdicts)
 	out := make([]Finding, 0, len(verdicts))
 	for _, v := range verdicts {
-		if s := nodes[v.lease.Address].first(Snapshot); s != nil && s.Lease.Key() == v.lease.Key() &&
+		if s := addresses[v.lease.Address].first(fromSnapshot); s != nil && s.Lease.Key() == v.lease.Key() &&
 			!s.Lease.Key().IsZero() {
-			v.lease.ID = s.Lease.ID // claims have no ID
+			v.lease.ID = s.Lease.ID // candidates have no ID
 		}
 		if v.lease.ID == "" {
 			v.lease.ID = newID()
@@ -65,24 +66,24 @@ type decision struct {
 type verdict struct {
 	lease lease.Lease
 	why   string
-	at    time.Time // of the evidence that names the owner
+	at    time.Time // when the source that shows the owner was written
 	seen  bool      // see Finding
 }
 
-// evidence is the claims of one address by kind, the newest first.
-type evidence map[Kind][]Claim
+// evidence is the candidates of one address by kind, the newest first.
+type evidence map[kind][]candidate
 
-// first returns the newest claim of a kind, nil if there is none.
-func (e evidence) first(k Kind) *Claim {
+// first returns the newest candidate of a kind, nil if there is none.
+func (e evidence) first(k kind) *candidate {
 	if len(e[k]) == 0 {
 		return nil
 	}
 	return &e[k][0]
 }
 
-func byAddress(claims []Claim) map[netip.Addr]evidence {
+func byAddress(candidates []candidate) map[netip.Addr]evidence {
 	out := map[netip.Addr]evidence{}
-	for _, c := range slices.SortedFunc(slices.Values(claims), newestFirst) {
+	for _, c := range slices.SortedFunc(slices.Values(candidates), newestFirst) {
 		if out[c.Address] == nil {
 			out[c.Address] = evidence{}
 		}
@@ -91,9 +92,9 @@ func byAddress(claims []Claim) map[netip.Addr]evidence {
 	return out
 }
 
-// newestFirst orders claims by age, and those of one age by the names of their sources and by their
-// addresses, so that the order in which they were read does not matter.
-func newestFirst(a, b Claim) int {
+// newestFirst orders candidates by age, and those of one age by the names of their sources and by
+// their addresses, so that the order in which they were read does not matter.
+func newestFirst(a, b candidate) int {
 	return cmp.Or(b.Modified.Compare(a.Modified), cmp.Compare(a.Source, b.Source), a.Address.Compare(b.Address))
 }
 
@@ -103,17 +104,18 @@ type pod struct {
 	is4                     bool
 }
 
-func (c *Claim) pod() pod { return pod{c.Namespace, c.Name, c.IfName, c.Address.Is4()} }
+func (c *candidate) pod() pod { return pod{c.Namespace, c.Name, c.IfName, c.Address.Is4()} }
 
-// hasPod reports whether the claim names a pod.
-func (c *Claim) hasPod() bool { return c.Name != "" }
+// hasPod reports whether the candidate names a pod.
+func (c *candidate) hasPod() bool { return c.Name != "" }
 
-func (c *Claim) samePod(o *Claim) bool { return c.hasPod() && c.pod() == o.pod() }
+func (c *candidate) samePod(o *candidate) bool { return c.hasPod() && c.pod() == o.pod() }
 
-// conclusive decides about the addresses for which rules 1 to 4 of Decide apply.
-func (d decision) conclusive(nodes map[netip.Addr]evidence) []verdict {
+// conclusive returns the verdicts for the addresses to which one of the rules 1 to 4 of decide
+// applies.
+func (d decision) conclusive(addresses map[netip.Addr]evidence) []verdict {
 	var out []verdict
-	for _, e := range nodes {
+	for _, e := range addresses {
 		if v, ok := d.conclude(e); ok {
 			out = append(out, v)
 		}
@@ -121,66 +123,66 @@ func (d decision) conclusive(nodes map[netip.Addr]evidence) []verdict {
 	return out
 }
 
-// conclude applies the rules 1 to 4 of Decide. It reports false if none applies.
+// conclude returns the verdict by the rules 1 to 4 of decide. It reports false if none applies.
 func (d decision) conclude(e evidence) (verdict, bool) {
-	if e[Living] != nil {
+	if e[fromLiving] != nil {
 		v := d.living(e)
 		v.seen = true
 		return v, true
 	}
-	if s := e.first(Snapshot); s != nil && !isOutdated(s, e) {
+	if s := e.first(fromSnapshot); s != nil && !isOutdated(s, e) {
 		return verdict{lease: s.Lease, why: "in the agent's snapshot", at: s.Modified}, true
 	}
-	if e[LiveCache] != nil {
+	if e[fromLiveCache] != nil {
 		c := e.entry()
-		if c == nil || c.Kind != LiveCache {
-			return d.unknown(e.first(File))
+		if c == nil || c.Kind != fromLiveCache {
+			return d.unknown(e.first(fromFile))
 		}
 		who := d.complete(*c, e)
 		return d.bound(who, "in use"+by(who)+": "+c.Source+" names a living netns"), true
 	}
-	if m := e.first(HoldFile); m != nil {
+	if m := e.first(fromHoldFile); m != nil {
 		return d.held(*m, d.rest(*m), m.Source)
 	}
 	return verdict{}, false
 }
 
-// inconclusive decides about the other addresses, by the rules 5 and 6 of Decide.
-func (d decision) inconclusive(nodes map[netip.Addr]evidence, concluded []verdict) []verdict {
+// inconclusive returns the verdicts for the other addresses, by the rules 5 and 6 of decide.
+func (d decision) inconclusive(addresses map[netip.Addr]evidence, concluded []verdict) []verdict {
 	decided := map[netip.Addr]bool{}
 	for _, v := range concluded {
 		decided[v.lease.Address] = true
 	}
-	isSuperseded := supersededClaims(nodes, concluded)
+	isSuperseded := supersededCandidates(addresses, concluded)
 	var out []verdict
-	for addr, e := range nodes {
-		if decided[addr] || e[HoldFile] != nil { // the hold is over
+	for addr, e := range addresses {
+		if decided[addr] || e[fromHoldFile] != nil { // the hold is over
 			continue
 		}
-		if v, ok := d.decideDead(e.bestDead(), e.first(File), isSuperseded); ok {
+		if v, ok := d.decideDead(e.bestDead(), e.first(fromFile), isSuperseded); ok {
 			out = append(out, v)
 		}
 	}
 	return out
 }
 
-// supersededClaims returns a function that reports whether a claim about a pod that is gone
-// reserves nothing: the pod has an address by rules 1 to 4, or another one by a newer source. The
-// addresses of one attachment are treated alike.
-func supersededClaims(nodes map[netip.Addr]evidence, concluded []verdict) func(*Claim) bool {
+// supersededCandidates returns a function that reports whether the candidate of a pod that is gone
+// does not reserve its address: the pod has an address by the rules 1 to 4, or a newer source shows
+// the pod with another address. All addresses of one attachment are treated alike.
+func supersededCandidates(addresses map[netip.Addr]evidence, concluded []verdict) func(*candidate) bool {
 	decided := map[pod]bool{}
 	for _, v := range concluded {
 		decided[podOf(v.lease)] = true
 	}
-	newest := map[pod]Claim{}
-	for _, e := range nodes {
-		for _, c := range slices.Concat(e[Kruise], e[DeadCache]) {
+	newest := map[pod]candidate{}
+	for _, e := range addresses {
+		for _, c := range slices.Concat(e[fromKruise], e[fromDeadCache]) {
 			if n, known := newest[c.pod()]; !known || newestFirst(c, n) < 0 {
 				newest[c.pod()] = c
 			}
 		}
 	}
-	return func(c *Claim) bool {
+	return func(c *candidate) bool {
 		n := newest[c.pod()]
 		return c.hasPod() && (decided[c.pod()] || n.Address != c.Address && n.ContainerID != c.ContainerID)
 	}
@@ -190,30 +192,31 @@ func podOf(l lease.Lease) pod {
 	return pod{l.Namespace, l.Name, l.Holder.IfName, l.Address.Is4()}
 }
 
-// isOutdated reports whether newer evidence shows that the address was released or bound again
-// after the snapshot.
-func isOutdated(s *Claim, e evidence) bool {
-	since := func(c *Claim) bool { return c != nil && c.Modified.After(s.Modified) }
-	live, file, mark := e.first(LiveCache), e.first(File), e.first(HoldFile)
+// isOutdated reports whether a newer source shows that the address was released or bound again
+// after the snapshot s.
+func isOutdated(s *candidate, e evidence) bool {
+	since := func(c *candidate) bool { return c != nil && c.Modified.After(s.Modified) }
+	live, file, mark := e.first(fromLiveCache), e.first(fromFile), e.first(fromHoldFile)
 	held := s.Lease.State == lease.Held
 	return since(live) && (held || live.ContainerID != s.ContainerID) ||
 		since(mark) && !(held && mark.samePod(s) && endsWith(s.Lease, mark)) ||
 		since(file) && file.ContainerID != "" && file.ContainerID != s.ContainerID
 }
 
-// endsWith reports whether a lease and a mark are of the same hold: they end at the same time,
-// within the precision of a mark.
-func endsWith(l lease.Lease, mark *Claim) bool {
+// endsWith reports whether a lease and a mark show the same hold, that is, whether both end at the
+// same time. A mark has a precision of seconds.
+func endsWith(l lease.Lease, mark *candidate) bool {
 	if l.Hold == lease.Forever || mark.Until.IsZero() {
 		return l.Hold == lease.Forever && mark.Until.IsZero()
 	}
 	return mark.Until.Sub(l.ReleasedAt.Wall.Add(l.Hold)).Abs() <= 2*time.Second
 }
 
-// living returns the lease of an address that an interface has.
+// living returns the verdict for an address that an interface has (rule 1 of decide).
 func (d decision) living(e evidence) verdict {
 	seen, entry := join(e)
-	if s := e.first(Snapshot); s != nil && !isOutdated(s, e) && (entry == nil || entry.ContainerID == s.ContainerID) {
+	if s := e.first(fromSnapshot); s != nil && !isOutdated(s,
+		e) && (entry == nil || entry.ContainerID == s.ContainerID) {
 		return d.confirmed(*s, seen, entry)
 	}
 	who := seen
@@ -232,35 +235,36 @@ func (d decision) living(e evidence) verdict {
 	return d.bound(who, why)
 }
 
-// join returns the claim of the interface that has an address, and the pod's cache entry, nil if
-// there is none. An address may be in several namespaces; the pod's is the one that a cache entry
-// names.
-func join(e evidence) (seen Claim, entry *Claim) {
-	for _, s := range e[Living] {
-		for i, c := range e[LiveCache] {
+// join returns the interface that has an address (seen), and the cache entry of its pod, or nil if
+// there is none. If interfaces in several namespaces have the address, join chooses the namespace
+// that a cache entry names.
+func join(e evidence) (seen candidate, entry *candidate) {
+	for _, s := range e[fromLiving] {
+		for i, c := range e[fromLiveCache] {
 			if c.Netns.Same(s.Netns) {
-				return s, &e[LiveCache][i]
+				return s, &e[fromLiveCache][i]
 			}
 		}
 	}
-	return e[Living][0], e.entry()
+	return e[fromLiving][0], e.entry()
 }
 
-// entry returns the relevant cache entry of an address: the newest with a living namespace, else
-// the newest. If a newer file names another container, it is that container's entry, nil if it has
-// none. It is also nil if the container is gone and a newer mark names another pod.
-func (e evidence) entry() *Claim {
-	c, file, mark := e.first(LiveCache), e.first(File), e.first(HoldFile)
+// entry returns the relevant cache entry of an address: the newest one whose namespace exists,
+// otherwise the newest one. If a newer file names another container, entry returns the cache entry
+// of that container, or nil if it has none. It also returns nil if the entry's container is gone
+// and a newer mark names another pod.
+func (e evidence) entry() *candidate {
+	c, file, mark := e.first(fromLiveCache), e.first(fromFile), e.first(fromHoldFile)
 	if c == nil {
-		c = e.first(DeadCache)
+		c = e.first(fromDeadCache)
 	}
-	if c == nil || c.Kind == DeadCache && mark != nil && mark.isNewerThan(c) && mark.hasPod() && !mark.samePod(c) {
+	if c == nil || c.Kind == fromDeadCache && mark != nil && mark.isNewerThan(c) && mark.hasPod() && !mark.samePod(c) {
 		return nil
 	}
 	if file == nil || !file.isNewerThan(c) || file.ContainerID == c.ContainerID {
 		return c
 	}
-	for _, k := range []Kind{LiveCache, DeadCache} {
+	for _, k := range []kind{fromLiveCache, fromDeadCache} {
 		for i := range e[k] {
 			if e[k][i].ContainerID == file.ContainerID {
 				return &e[k][i]
@@ -270,15 +274,17 @@ func (e evidence) entry() *Claim {
 	return nil
 }
 
-// confirmed returns the verdict for a lease of the snapshot, s, if an interface, seen, has its
-// address. If the interface is in the network namespace of the lease's holder, the lease does not
-// change: a pod that was released may still exist. If it is in another namespace, the address was
-// bound again after the snapshot. The lease is then bound in that namespace, and its container is
-// unknown unless entry, the cache entry of a living namespace, names it. The caller has checked
-// that entry does not name another container than the snapshot.
-func (d decision) confirmed(s, seen Claim, entry *Claim) verdict {
+// confirmed returns the verdict for a lease of the snapshot (s) whose address is on an interface
+// (seen). entry is the pod's cache entry, or nil; it does not name another container than s.
+//
+// If the interface is in the network namespace of the lease's holder, the lease does not change,
+// even if it is a hold, because a released sandbox may still exist. If the interface is in another
+// namespace, the address was bound again after the snapshot: the lease becomes Bound in that
+// namespace. It then keeps its container only if entry has a namespace that exists, otherwise its
+// container is unknown.
+func (d decision) confirmed(s, seen candidate, entry *candidate) verdict {
 	l, netns := s.Lease, seen.Netns
-	named := entry != nil && entry.Kind == LiveCache
+	named := entry != nil && entry.Kind == fromLiveCache
 	if named {
 		netns = entry.Netns
 	}
@@ -295,12 +301,12 @@ func (d decision) confirmed(s, seen Claim, entry *Claim) verdict {
 	return verdict{lease: l, why: "in the agent's snapshot, and " + seen.Source + " has the address", at: s.Modified}
 }
 
-// complete adds to a claim what it lacks: the pod and its window from our mark or Kruise's
-// reservation, the container from the file. Claims that name another pod are ignored.
-func (d decision) complete(who Claim, e evidence) Claim {
-	for _, k := range []Kind{HoldFile, Kruise} {
+// complete adds to a candidate what it lacks: the pod and its window from our mark or Kruise's
+// reservation, the container from the file. Candidates that name another pod are ignored.
+func (d decision) complete(who candidate, e evidence) candidate {
+	for _, k := range []kind{fromHoldFile, fromKruise} {
 		c := e.first(k)
-		stale := k == Kruise && e.bestDead() == nil
+		stale := k == fromKruise && e.bestDead() == nil
 		if c == nil || stale || who.hasPod() && !who.samePod(c) {
 			continue
 		}
@@ -312,26 +318,27 @@ func (d decision) complete(who Claim, e evidence) Claim {
 			who.Window, who.WindowKnown = c.Window, true
 		}
 	}
-	if f := e.first(File); f != nil && who.ContainerID == "" {
+	if f := e.first(fromFile); f != nil && who.ContainerID == "" {
 		who.ContainerID, who.IfName = f.ContainerID, cmp.Or(who.IfName, f.IfName)
 	}
 	return who
 }
 
-// bestDead returns the relevant claim about a pod that is gone: the newest, but nil if a newer file
-// names a container that no other source knows. If both are of the same pod, Kruise's reservation
-// has precedence over the cache entry, because it also shows whether there was a DEL.
-func (e evidence) bestDead() *Claim {
-	reservation, entry := e.first(Kruise), e.first(DeadCache)
+// bestDead returns the relevant candidate of a pod that is gone: the newer one of Kruise's
+// reservation and the cache entry. If both are of the same pod, the reservation has precedence,
+// because it also shows whether there was a DEL. bestDead returns nil if a newer file names a
+// container that no other source has.
+func (e evidence) bestDead() *candidate {
+	reservation, entry := e.first(fromKruise), e.first(fromDeadCache)
 	c := reservation
 	if reservation == nil || entry != nil && !reservation.samePod(entry) && newestFirst(*entry, *reservation) < 0 {
 		c = entry
 	}
-	file := e.first(File)
+	file := e.first(fromFile)
 	if c == nil || file == nil || !file.isNewerThan(c) {
 		return c
 	}
-	for _, known := range slices.Concat(e[Kruise], e[DeadCache], e[LiveCache]) {
+	for _, known := range slices.Concat(e[fromKruise], e[fromDeadCache], e[fromLiveCache]) {
 		if known.ContainerID == file.ContainerID {
 			return c
 		}
@@ -339,14 +346,15 @@ func (e evidence) bestDead() *Claim {
 	return nil
 }
 
-// isNewerThan reports whether a file may have been written after another claim was made. For a file
-// that cannot be read it reports true, because its time is unknown.
-func (c *Claim) isNewerThan(o *Claim) bool {
+// isNewerThan reports whether a file may have been written after the source of another candidate.
+// It reports true for a file that cannot be read, because its time is unknown.
+func (c *candidate) isNewerThan(o *candidate) bool {
 	return c.Modified.IsZero() || c.Modified.After(o.Modified)
 }
 
-// decideDead decides about one address by the rules 5 and 6 of Decide. c and file may be nil.
-func (d decision) decideDead(c, file *Claim, isSuperseded func(*Claim) bool) (verdict, bool) {
+// decideDead returns the verdict for one address by the rules 5 and 6 of decide. c is the result of
+// bestDead, file is host-local's file; both may be nil.
+func (d decision) decideDead(c, file *candidate, isSuperseded func(*candidate) bool) (verdict, bool) {
 	switch {
 	case c == nil:
 		return d.unknown(file)
@@ -354,7 +362,7 @@ func (d decision) decideDead(c, file *Claim, isSuperseded func(*Claim) bool) (ve
 		return verdict{}, false
 	case isSuperseded(c):
 		return d.anonymous(*c)
-	case c.Kind == DeadCache:
+	case c.Kind == fromDeadCache:
 		return d.orphan(*c)
 	}
 	if v, ok := d.held(*c, d.rest(*c), c.Source); ok {
@@ -366,8 +374,8 @@ func (d decision) decideDead(c, file *Claim, isSuperseded func(*Claim) bool) (ve
 	return d.unknown(file)
 }
 
-// orphan returns the hold of a pod that is gone without a DEL.
-func (d decision) orphan(c Claim) (verdict, bool) {
+// orphan returns the hold for a pod that is gone without a DEL, c being its cache entry.
+func (d decision) orphan(c candidate) (verdict, bool) {
 	if !c.hasPod() {
 		return d.anonymous(c)
 	}
@@ -378,15 +386,15 @@ func (d decision) orphan(c Claim) (verdict, bool) {
 	return d.held(c, hold, c.Source+" names a netns that is gone")
 }
 
-// anonymous returns a soft hold that is not for any pod, for an address whose container is gone.
-func (d decision) anonymous(c Claim) (verdict, bool) {
+// anonymous returns a soft hold without a key, for an address whose container is gone.
+func (d decision) anonymous(c candidate) (verdict, bool) {
 	c.Namespace, c.Name, c.UID, c.Window, c.Firm = "", "", "", 0, false
 	return d.held(c, d.soft, c.Source+" names a container that is gone")
 }
 
-// unknown returns the lease of an address of which only a file is known. It is bound until the next
-// boot, which ends all sandboxes.
-func (d decision) unknown(file *Claim) (verdict, bool) {
+// unknown returns the lease of an address that has only a file of host-local. The lease has an
+// unknown owner and stays bound until the next boot, which ends all sandboxes.
+func (d decision) unknown(file *candidate) (verdict, bool) {
 	if file == nil {
 		return verdict{}, false
 	}
@@ -397,8 +405,8 @@ func (d decision) unknown(file *Claim) (verdict, bool) {
 	return d.bound(*file, why), true
 }
 
-// rest returns the remaining time of a hold, at most its length.
-func (d decision) rest(c Claim) time.Duration {
+// rest returns the remaining time of the hold that a candidate shows.
+func (d decision) rest(c candidate) time.Duration {
 	whole := d.soft
 	if c.Firm {
 		whole = c.Window
@@ -409,7 +417,7 @@ func (d decision) rest(c Claim) time.Duration {
 	return max(min(c.Until.Sub(d.now.Wall), whole), 0)
 }
 
-func (d decision) bound(c Claim, why string) verdict {
+func (d decision) bound(c candidate, why string) verdict {
 	l := d.lease(c)
 	l.State = lease.Bound
 	l.Holder.Netns, l.Holder.BootID = c.Netns, d.now.BootID
@@ -417,7 +425,7 @@ func (d decision) bound(c Claim, why string) verdict {
 }
 
 // held returns a hold. It reports false if its length is 0.
-func (d decision) held(c Claim, hold time.Duration, why string) (verdict, bool) {
+func (d decision) held(c candidate, hold time.Duration, why string) (verdict, bool) {
 	l := d.lease(c)
 	l.State, l.Firm, l.Hold, l.ReleasedAt = lease.Held, c.Firm, hold, d.now
 	l.Holder.Netns = c.Netns
@@ -433,7 +441,7 @@ func (d decision) held(c Claim, hold time.Duration, why string) (verdict, bool) 
 		lease.FormatWindow(hold.Round(time.Second)), why), at: c.Modified}, hold > 0
 }
 
-func (d decision) lease(c Claim) lease.Lease {
+func (d decision) lease(c candidate) lease.Lease {
 	return lease.Lease{
 		Pool: d.pool, Address: c.Address, Namespace: c.Namespace, Name: c.Name, UID: c.UID,
 		Holder: lease.Holder{ContainerID: c.ContainerID, IfName: c.IfName}, MAC: c.MAC,
@@ -441,16 +449,17 @@ func (d decision) lease(c Claim) lease.Lease {
 	}
 }
 
-// by returns a text that names the claim's pod, "" if it has none.
-func by(c Claim) string {
+// by returns a text that names the candidate's pod, "" if it has none.
+func by(c candidate) string {
 	if !c.hasPod() {
 		return ""
 	}
 	return " by pod " + c.Namespace + "/" + c.Name
 }
 
-// supersede marks the older bound leases of a pod that has several containers, as after a forced
-// delete. The key belongs to the newest; the older ones are not retained when they are released.
+// supersede sets Superseded for the older bound leases of a pod that has several containers, as
+// after a forced deletion. The key belongs to the lease of the newest container, and the release of
+// an older one starts no firm hold.
 func supersede(verdicts []verdict) {
 	newest := map[lease.Key]verdict{}
 	for _, v := range verdicts {

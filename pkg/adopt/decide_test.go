@@ -29,34 +29,35 @@ func ids() func() string {
 	return func() string { n++; return fmt.Sprintf("%016x", n) }
 }
 
-// A claim of the table: its kind, its address, its age, and what else it says.
-func claim(k Kind, addr string, age time.Duration, more ...func(*Claim)) Claim {
-	c := Claim{Kind: k, Address: netip.MustParseAddr(addr), Source: k.String(), Modified: wall.Add(-age)}
+// shown returns a candidate: what a source of the kind, written age ago, shows of an address.
+func shown(k kind, addr string, age time.Duration, more ...func(*candidate)) candidate {
+	c := candidate{Kind: k, Address: netip.MustParseAddr(addr), Source: fmt.Sprintf("source %d", k),
+		Modified: wall.Add(-age)}
 	for _, m := range more {
 		m(&c)
 	}
 	return c
 }
 
-func podNamed(name string) func(*Claim) {
-	return func(c *Claim) { c.Namespace, c.Name, c.IfName = "db", name, "eth0" }
+func podNamed(name string) func(*candidate) {
+	return func(c *candidate) { c.Namespace, c.Name, c.IfName = "db", name, "eth0" }
 }
-func container(id string) func(*Claim) {
-	return func(c *Claim) { c.ContainerID, c.IfName = id, "eth0" }
+func container(id string) func(*candidate) {
+	return func(c *candidate) { c.ContainerID, c.IfName = id, "eth0" }
 }
-func uid(id string) func(*Claim)    { return func(c *Claim) { c.UID = id } }
-func at(n lease.Netns) func(*Claim) { return func(c *Claim) { c.Netns = n; c.IfName = "eth0" } }
-func window(d time.Duration) func(*Claim) {
-	return func(c *Claim) { c.Window, c.WindowKnown = d, true }
+func uid(id string) func(*candidate)    { return func(c *candidate) { c.UID = id } }
+func at(n lease.Netns) func(*candidate) { return func(c *candidate) { c.Netns = n; c.IfName = "eth0" } }
+func window(d time.Duration) func(*candidate) {
+	return func(c *candidate) { c.Window, c.WindowKnown = d, true }
 }
-func firmly() func(*Claim) { return func(c *Claim) { c.Firm = true } }
-func ending(in time.Duration) func(*Claim) {
-	return func(c *Claim) { c.Released, c.Until = true, wall.Add(in) }
+func firmly() func(*candidate) { return func(c *candidate) { c.Firm = true } }
+func ending(in time.Duration) func(*candidate) {
+	return func(c *candidate) { c.Released, c.Until = true, wall.Add(in) }
 }
 
-// inSnapshot makes a claim of the agent's out of a lease.
-func inSnapshot(l lease.Lease, age time.Duration) Claim {
-	n := Node{Snapshot: []lease.Lease{l}, SnapshotAt: wall.Add(-age)}
+// inSnapshot makes a candidate of the agent's out of a lease.
+func inSnapshot(l lease.Lease, age time.Duration) candidate {
+	n := Sources{Snapshot: []lease.Lease{l}, SnapshotAt: wall.Add(-age)}
 	return n.snapshot(l.Pool, &notes{})[0]
 }
 
@@ -120,305 +121,315 @@ func story(f Finding) string {
 
 func TestDecide(t *testing.T) {
 	const a, b, a6 = "10.0.0.5", "10.0.0.6", "fd00::5"
-	seen := claim(Living, a, 0, at(podNetns), func(c *Claim) { c.MAC = "02:00:00:00:00:05"; c.Modified = time.Time{} })
-	live := claim(LiveCache, a, time.Hour, podNamed("db-0"), container("c1"), uid("u1"), at(podNetns),
+	seen := shown(fromLiving, a, 0, at(podNetns),
+		func(c *candidate) { c.MAC = "02:00:00:00:00:05"; c.Modified = time.Time{} })
+	live := shown(fromLiveCache, a, time.Hour, podNamed("db-0"), container("c1"), uid("u1"), at(podNetns),
 		window(time.Hour))
-	dead := claim(DeadCache, a, time.Hour, podNamed("db-0"), container("c1"), uid("u1"), window(time.Hour))
-	file := claim(File, a, time.Hour+time.Second, container("c1"))
-	kept := claim(Kruise, a, time.Hour, podNamed("db-0"), container("c1"), window(time.Hour), firmly())
-	mark := claim(HoldFile, a, time.Minute, podNamed("db-0"), uid("u1"), window(time.Hour), firmly(),
+	dead := shown(fromDeadCache, a, time.Hour, podNamed("db-0"), container("c1"), uid("u1"), window(time.Hour))
+	file := shown(fromFile, a, time.Hour+time.Second, container("c1"))
+	kept := shown(fromKruise, a, time.Hour, podNamed("db-0"), container("c1"), window(time.Hour), firmly())
+	mark := shown(fromHoldFile, a, time.Minute, podNamed("db-0"), uid("u1"), window(time.Hour), firmly(),
 		ending(20*time.Minute))
 
 	for _, tt := range []struct {
-		name   string
-		claims []Claim
-		want   []string
+		name       string
+		candidates []candidate
+		want       []string
 	}{
-		{"nothing is claimed", nil, nil},
+		{"no source shows the address", nil, nil},
 
 		// Living.
-		{"a namespace has the address, nobody knows whose it is", []Claim{seen},
+		{"a namespace has the address, nobody knows whose it is", []candidate{seen},
 			[]string{"10.0.0.5 Bound nobody eth0 02:00:00:00:00:05 /run/netns/db-0"}},
-		{"the cache knows", []Claim{seen, live, file},
+		{"the cache knows", []candidate{seen, live, file},
 			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s"}},
 		{"the cache has a newer entry, of another namespace that is gone",
-			[]Claim{seen, live, claim(DeadCache, a, time.Minute, podNamed("web-0"), container("c9"))},
+			[]candidate{seen, live, shown(fromDeadCache, a, time.Minute, podNamed("web-0"), container("c9"))},
 			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s"}},
 		{"a foreign namespace has the same address, too",
-			[]Claim{claim(Living, a, 0, at(other)), seen, live},
+			[]candidate{shown(fromLiving, a, 0, at(other)), seen, live},
 			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s"}},
 		{"only a foreign namespace has it (gVisor took it out of the pod's)",
-			[]Claim{claim(Living, a, 0, at(other)), live},
+			[]candidate{shown(fromLiving, a, 0, at(other)), live},
 			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s"}},
-		{"the entry's path leads nowhere, and the address lives", []Claim{seen, dead},
+		{"the entry's path leads nowhere, and the address lives", []candidate{seen, dead},
 			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s"}},
 		{"the entry is of a container that is gone, and a newer file names another",
-			[]Claim{seen, dead, claim(File, a, time.Minute, container("c9"))},
+			[]candidate{seen, dead, shown(fromFile, a, time.Minute, container("c9"))},
 			[]string{"10.0.0.5 Bound nobody c9 eth0 02:00:00:00:00:05 /run/netns/db-0"}},
-		{"the newer file names the container of an older entry", []Claim{seen, dead,
-			claim(DeadCache, a, 2*time.Hour, podNamed("web-0"),
-				container("c9")), claim(File, a, time.Minute, container("c9"))},
+		{"the newer file names the container of an older entry", []candidate{seen, dead,
+			shown(fromDeadCache, a, 2*time.Hour, podNamed("web-0"),
+				container("c9")), shown(fromFile, a, time.Minute, container("c9"))},
 			[]string{"10.0.0.5 Bound web-0 c9 eth0 02:00:00:00:00:05 /run/netns/db-0"}},
-		{"the entry's own namespace lives elsewhere, and a newer file names another container", []Claim{seen,
-			claim(LiveCache, a, time.Hour, podNamed("web-0"), container("c1"),
-				at(other)), claim(File, a, time.Minute, container("c9"))},
+		{"the entry's own namespace lives elsewhere, and a newer file names another container", []candidate{seen,
+			shown(fromLiveCache, a, time.Hour, podNamed("web-0"), container("c1"),
+				at(other)), shown(fromFile, a, time.Minute, container("c9"))},
 			[]string{"10.0.0.5 Bound nobody c9 eth0 02:00:00:00:00:05 /run/netns/db-0"}},
 		{"the entry is of the namespace that has the address, whatever a newer file says",
-			[]Claim{seen, live, claim(File, a, time.Minute, container("c9"))},
+			[]candidate{seen, live, shown(fromFile, a, time.Minute, container("c9"))},
 			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s"}},
 		{"the entry is of a container that is gone, and the file cannot be read",
-			[]Claim{seen, dead, claim(File, a, 0, func(c *Claim) { c.Modified = time.Time{} })},
+			[]candidate{seen, dead, shown(fromFile, a, 0, func(c *candidate) { c.Modified = time.Time{} })},
 			[]string{"10.0.0.5 Bound nobody eth0 02:00:00:00:00:05 /run/netns/db-0"}},
-		{"the entry is of a container that is gone, and a newer mark is of another pod", []Claim{seen,
-			claim(DeadCache, a, time.Hour, podNamed("web-0"), container("c9")), mark},
+		{"the entry is of a container that is gone, and a newer mark is of another pod", []candidate{seen,
+			shown(fromDeadCache, a, time.Hour, podNamed("web-0"), container("c9")), mark},
 			[]string{"10.0.0.5 Bound db-0/u1 eth0 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s"}},
-		{"Kruise knows the pod, under a newer container than the file", []Claim{seen,
-			claim(Kruise, a, time.Minute, podNamed("db-0"), container("c2"), window(time.Hour)), file},
+		{"Kruise knows the pod, under a newer container than the file", []candidate{seen,
+			shown(fromKruise, a, time.Minute, podNamed("db-0"), container("c2"), window(time.Hour)), file},
 			[]string{"10.0.0.5 Bound db-0 c2 eth0 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s"}},
-		{"a late DEL had Kruise mark a live pod released", []Claim{seen,
-			claim(Kruise, a, time.Minute, podNamed("db-0"), container("c1"), window(time.Hour),
+		{"a late DEL had Kruise mark a live pod released", []candidate{seen,
+			shown(fromKruise, a, time.Minute, podNamed("db-0"), container("c1"), window(time.Hour),
 				ending(-time.Second)), file},
 			[]string{"10.0.0.5 Bound db-0 c1 eth0 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s"}},
-		{"Kruise's word is older than another container's file",
-			[]Claim{seen, kept, claim(File, a, time.Minute, container("c9"))},
+		{"Kruise's reservation is older than another container's file",
+			[]candidate{seen, kept, shown(fromFile, a, time.Minute, container("c9"))},
 			[]string{"10.0.0.5 Bound nobody c9 eth0 02:00:00:00:00:05 /run/netns/db-0"}},
-		{"the cache knows the pod, Kruise its window", []Claim{seen,
-			claim(LiveCache, a, time.Hour, podNamed("db-0"), container("c1"), at(podNetns)), kept},
+		{"the cache knows the pod, Kruise its window", []candidate{seen,
+			shown(fromLiveCache, a, time.Hour, podNamed("db-0"), container("c1"), at(podNetns)), kept},
 			[]string{"10.0.0.5 Bound db-0 c1 eth0 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s"}},
-		{"Kruise's window is another pod's", []Claim{seen,
-			claim(LiveCache, a, time.Hour, podNamed("web-0"), container("c9"), at(podNetns)), kept},
+		{"Kruise's window is another pod's", []candidate{seen,
+			shown(fromLiveCache, a, time.Hour, podNamed("web-0"), container("c9"), at(podNetns)), kept},
 			[]string{"10.0.0.5 Bound web-0 c9 eth0 02:00:00:00:00:05 /run/netns/db-0"}},
-		{"the annotation has been taken away since", []Claim{seen,
-			claim(LiveCache, a, time.Hour, podNamed("db-0"), container("c1"), at(podNetns), window(0)), kept},
+		{"the annotation has been taken away since", []candidate{seen,
+			shown(fromLiveCache, a, time.Hour, podNamed("db-0"), container("c1"), at(podNetns), window(0)), kept},
 			[]string{"10.0.0.5 Bound db-0 c1 eth0 02:00:00:00:00:05 /run/netns/db-0"}},
-		{"only the file knows the container", []Claim{seen, file},
+		{"only the file knows the container", []candidate{seen, file},
 			[]string{"10.0.0.5 Bound nobody c1 eth0 02:00:00:00:00:05 /run/netns/db-0"}},
 		{"the namespace knows its interface better than the file",
-			[]Claim{seen, claim(File, a, time.Hour, container("c1"), func(c *Claim) { c.IfName = "net1" })},
+			[]candidate{seen, shown(fromFile, a, time.Hour, container("c1"), func(c *candidate) { c.IfName = "net1" })},
 			[]string{"10.0.0.5 Bound nobody c1 eth0 02:00:00:00:00:05 /run/netns/db-0"}},
-		{"it is marked as held, and lives", []Claim{seen, mark},
+		{"it is marked as held, and lives", []candidate{seen, mark},
 			[]string{"10.0.0.5 Bound db-0/u1 eth0 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s"}},
 
 		// The snapshot.
-		{"the snapshot, alone", []Claim{inSnapshot(snapshotLease(lease.Held, "c1"), 0)},
+		{"the snapshot, alone", []candidate{inSnapshot(snapshotLease(lease.Held, "c1"), 0)},
 			[]string{"10.0.0.5 Held firm 1h0m0s db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
-		{"the snapshot before all claims of dead holders",
-			[]Claim{inSnapshot(snapshotLease(lease.Bound, "c1"), 0), dead, kept, file},
+		{"the snapshot before all candidates of dead holders",
+			[]candidate{inSnapshot(snapshotLease(lease.Bound, "c1"), 0), dead, kept, file},
 			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
 		{"the snapshot before a cache entry that it outlived",
-			[]Claim{inSnapshot(snapshotLease(lease.Held, "c1"), 0), live},
+			[]candidate{inSnapshot(snapshotLease(lease.Held, "c1"), 0), live},
 			[]string{"10.0.0.5 Held firm 1h0m0s db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
-		{"the pod came back after the snapshot", []Claim{inSnapshot(snapshotLease(lease.Held, "c0"), 2*time.Hour),
+		{"the pod came back after the snapshot", []candidate{inSnapshot(snapshotLease(lease.Held, "c0"), 2*time.Hour),
 			live},
 			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
 		{"another container's file is newer than the snapshot",
-			[]Claim{inSnapshot(snapshotLease(lease.Bound, "c0"), 2*time.Hour), file},
+			[]candidate{inSnapshot(snapshotLease(lease.Bound, "c0"), 2*time.Hour), file},
 			[]string{"10.0.0.5 Bound nobody c1 eth0"}},
 		{"a truncated file after the snapshot names no other container",
-			[]Claim{inSnapshot(snapshotLease(lease.Bound, "c1"), time.Hour), claim(File, a, time.Minute)},
+			[]candidate{inSnapshot(snapshotLease(lease.Bound, "c1"), time.Hour), shown(fromFile, a, time.Minute)},
 			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
-		{"it was released after the snapshot", []Claim{inSnapshot(snapshotLease(lease.Bound, "c1"), time.Hour), mark},
+		{"it was released after the snapshot", []candidate{inSnapshot(snapshotLease(lease.Bound, "c1"), time.Hour),
+			mark},
 			[]string{"10.0.0.5 Held firm 20m0s db-0/u1 eth0 window 1h0m0s as before"}},
 		{"held in the snapshot, and the last holder has not gone",
-			[]Claim{inSnapshot(snapshotLease(lease.Held, "c1"), 0), seen},
+			[]candidate{inSnapshot(snapshotLease(lease.Held, "c1"), 0), seen},
 			[]string{"10.0.0.5 Held firm 1h0m0s db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
-		{"held in the snapshot, and somebody is back", []Claim{inSnapshot(snapshotLease(lease.Held, "c1"), 0),
-			claim(Living, a, 0, at(other))},
+		{"held in the snapshot, and somebody is back", []candidate{inSnapshot(snapshotLease(lease.Held, "c1"), 0),
+			shown(fromLiving, a, 0, at(other))},
 			[]string{"10.0.0.5 Bound db-0/u1 eth0 /run/netns/other window 1h0m0s as before"}},
 		{"bound in the snapshot, and the address is in another namespace",
-			[]Claim{inSnapshot(snapshotLease(lease.Bound, "c1"), 0), claim(Living, a, 0, at(other))},
+			[]candidate{inSnapshot(snapshotLease(lease.Bound, "c1"), 0), shown(fromLiving, a, 0, at(other))},
 			[]string{"10.0.0.5 Bound db-0/u1 eth0 /run/netns/other window 1h0m0s as before"}},
 		{"bound in the snapshot, and only a foreign namespace has the address (gVisor)",
-			[]Claim{inSnapshot(snapshotLease(lease.Bound, "c1"), 0), claim(Living, a, 0, at(other)), live},
+			[]candidate{inSnapshot(snapshotLease(lease.Bound, "c1"), 0), shown(fromLiving, a, 0, at(other)), live},
 			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
 		{"bound in the snapshot, and its container has another namespace now",
-			[]Claim{inSnapshot(snapshotLease(lease.Bound, "c1"), 0), claim(Living, a, 0, at(other)),
-				claim(LiveCache, a, time.Minute, podNamed("db-0"), container("c1"), at(other))},
+			[]candidate{inSnapshot(snapshotLease(lease.Bound, "c1"), 0), shown(fromLiving, a, 0, at(other)),
+				shown(fromLiveCache, a, time.Minute, podNamed("db-0"), container("c1"), at(other))},
 			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/other window 1h0m0s as before"}},
 		{"bound in the snapshot, and the address is in its namespace",
-			[]Claim{inSnapshot(snapshotLease(lease.Bound, "c1"), 0), seen},
+			[]candidate{inSnapshot(snapshotLease(lease.Bound, "c1"), 0), seen},
 			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
 		{"bound in the snapshot, to a container that another has followed",
-			[]Claim{inSnapshot(snapshotLease(lease.Bound, "c0"), 2*time.Hour), seen, live},
+			[]candidate{inSnapshot(snapshotLease(lease.Bound, "c0"), 2*time.Hour), seen, live},
 			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s as before"}},
 
 		{"held in the snapshot, and its container has come back",
-			[]Claim{inSnapshot(snapshotLease(lease.Held, "c1"), 2*time.Hour), live},
+			[]candidate{inSnapshot(snapshotLease(lease.Held, "c1"), 2*time.Hour), live},
 			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
 		{"held in the snapshot, which knows more of the same hold than our newer mark",
-			[]Claim{inSnapshot(snapshotLease(lease.Held, "c1"), time.Hour),
-				claim(HoldFile, a, time.Minute, podNamed("db-0"), uid("u1"), window(time.Hour), firmly(),
+			[]candidate{inSnapshot(snapshotLease(lease.Held, "c1"), time.Hour),
+				shown(fromHoldFile, a, time.Minute, podNamed("db-0"), uid("u1"), window(time.Hour), firmly(),
 					ending(time.Hour+time.Second))},
 			[]string{"10.0.0.5 Held firm 1h0m0s db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
 		{"held in the snapshot, and by our newer mark again, for longer",
-			[]Claim{inSnapshot(heldFor(10*time.Minute), time.Hour),
-				claim(HoldFile, a, time.Minute, podNamed("db-0"), uid("u1"), window(time.Hour), firmly(),
+			[]candidate{inSnapshot(heldFor(10*time.Minute), time.Hour),
+				shown(fromHoldFile, a, time.Minute, podNamed("db-0"), uid("u1"), window(time.Hour), firmly(),
 					ending(59*time.Minute))},
 			[]string{"10.0.0.5 Held firm 59m0s db-0/u1 eth0 window 1h0m0s as before"}},
-		{"held in the snapshot, and by our newer mark forever", []Claim{inSnapshot(heldFor(10*time.Minute), time.Hour),
-			claim(HoldFile, a, time.Minute, podNamed("db-0"), uid("u1"), window(lease.Forever), firmly(),
-				func(c *Claim) { c.Released = true })},
+		{"held in the snapshot, and by our newer mark forever", []candidate{inSnapshot(heldFor(10*time.Minute),
+			time.Hour),
+			shown(fromHoldFile, a, time.Minute, podNamed("db-0"), uid("u1"), window(lease.Forever), firmly(),
+				func(c *candidate) { c.Released = true })},
 			[]string{"10.0.0.5 Held firm forever db-0/u1 eth0 window forever as before"}},
 		{"held in the snapshot, and by our newer mark for less",
-			[]Claim{inSnapshot(snapshotLease(lease.Held, "c1"), time.Hour), mark},
+			[]candidate{inSnapshot(snapshotLease(lease.Held, "c1"), time.Hour), mark},
 			[]string{"10.0.0.5 Held firm 20m0s db-0/u1 eth0 window 1h0m0s as before"}},
-		{"held in the snapshot, and by our older mark", []Claim{inSnapshot(snapshotLease(lease.Held, "c1"),
+		{"held in the snapshot, and by our older mark", []candidate{inSnapshot(snapshotLease(lease.Held, "c1"),
 			time.Second), mark},
 			[]string{"10.0.0.5 Held firm 1h0m0s db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
 		{"the living namespace is not that of the snapshot's container",
-			[]Claim{inSnapshot(snapshotLease(lease.Bound, "c0"), 0), seen, live},
+			[]candidate{inSnapshot(snapshotLease(lease.Bound, "c0"), 0), seen, live},
 			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s as before"}},
 
 		// libcni's cache.
-		{"gVisor: the entry's namespace lives, the address is in none", []Claim{live, file},
+		{"gVisor: the entry's namespace lives, the address is in none", []candidate{live, file},
 			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s"}},
 		{"gVisor, and a newer file names another container",
-			[]Claim{live, claim(File, a, time.Minute, container("c9"))},
+			[]candidate{live, shown(fromFile, a, time.Minute, container("c9"))},
 			[]string{"10.0.0.5 Bound nobody c9 eth0"}},
-		{"gVisor, and a newer file names a container that is gone", []Claim{live,
-			claim(DeadCache, a, 2*time.Hour, podNamed("web-0"),
-				container("c9")), claim(File, a, time.Minute, container("c9"))},
+		{"gVisor, and a newer file names a container that is gone", []candidate{live,
+			shown(fromDeadCache, a, 2*time.Hour, podNamed("web-0"),
+				container("c9")), shown(fromFile, a, time.Minute, container("c9"))},
 			[]string{"10.0.0.5 Bound nobody c9 eth0"}},
-		{"a live entry before a mark", []Claim{live, mark},
+		{"a live entry before a mark", []candidate{live, mark},
 			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s"}},
-		{"an orphan with a long window", []Claim{dead, file},
+		{"an orphan with a long window", []candidate{dead, file},
 			[]string{"10.0.0.5 Held firm 10m0s db-0/u1 c1 eth0 window 1h0m0s"}},
-		{"an orphan with a short window", []Claim{claim(DeadCache, a, 0, podNamed("db-0"), container("c1"),
+		{"an orphan with a short window", []candidate{shown(fromDeadCache, a, 0, podNamed("db-0"), container("c1"),
 			window(time.Minute))},
 			[]string{"10.0.0.5 Held firm 1m0s db-0 c1 eth0 window 1m0s"}},
-		{"an orphan kept forever", []Claim{claim(DeadCache, a, 0, podNamed("db-0"), container("c1"),
+		{"an orphan kept forever", []candidate{shown(fromDeadCache, a, 0, podNamed("db-0"), container("c1"),
 			window(lease.Forever))},
 			[]string{"10.0.0.5 Held firm 10m0s db-0 c1 eth0 window forever"}},
-		{"an orphan without a window", []Claim{claim(DeadCache, a, 0, podNamed("db-0"), container("c1"), uid("u1")),
+		{"an orphan without a window", []candidate{shown(fromDeadCache, a, 0, podNamed("db-0"), container("c1"),
+			uid("u1")),
 			file},
 			[]string{"10.0.0.5 Held soft 2m0s db-0/u1 c1 eth0"}},
-		{"an orphan that is no pod", []Claim{claim(DeadCache, a, 0, container("c1")), file},
+		{"an orphan that is no pod", []candidate{shown(fromDeadCache, a, 0, container("c1")), file},
 			[]string{"10.0.0.5 Held soft 2m0s nobody c1 eth0"}},
-		{"of two entries for an address the newer one counts", []Claim{dead,
-			claim(DeadCache, a, time.Minute, podNamed("web-0"), container("c9"), window(time.Minute))},
+		{"of two entries for an address the newer one counts", []candidate{dead,
+			shown(fromDeadCache, a, time.Minute, podNamed("web-0"), container("c9"), window(time.Minute))},
 			[]string{"10.0.0.5 Held firm 1m0s web-0 c9 eth0 window 1m0s"}},
-		{"of two entries for an address the newer one counts, whatever their names", []Claim{
-			claim(DeadCache, a, 0, podNamed("web-0"), container("c9"), window(time.Minute), func(c *Claim) {
+		{"of two entries for an address the newer one counts, whatever their names", []candidate{
+			shown(fromDeadCache, a, 0, podNamed("web-0"), container("c9"), window(time.Minute), func(c *candidate) {
 				c.Source = "z"
 			}),
-			claim(DeadCache, a, time.Hour, podNamed("db-0"), container("c1"), window(time.Hour),
-				func(c *Claim) { c.Source = "a" })},
+			shown(fromDeadCache, a, time.Hour, podNamed("db-0"), container("c1"), window(time.Hour),
+				func(c *candidate) { c.Source = "a" })},
 			[]string{"10.0.0.5 Held firm 1m0s web-0 c9 eth0 window 1m0s"}},
-		{"of two entries of one age the first by name counts", []Claim{
-			claim(DeadCache, a, 0, podNamed("web-0"), container("c9"), window(time.Minute), func(c *Claim) {
+		{"of two entries of one age the first by name counts", []candidate{
+			shown(fromDeadCache, a, 0, podNamed("web-0"), container("c9"), window(time.Minute), func(c *candidate) {
 				c.Source = "z"
 			}),
-			claim(DeadCache, a, 0, podNamed("db-0"), container("c1"), window(time.Minute),
-				func(c *Claim) { c.Source = "a" })},
+			shown(fromDeadCache, a, 0, podNamed("db-0"), container("c1"), window(time.Minute),
+				func(c *candidate) { c.Source = "a" })},
 			[]string{"10.0.0.5 Held firm 1m0s db-0 c1 eth0 window 1m0s"}},
-		{"of an entry and a reservation that agree in all but their pods the reservation counts", []Claim{
-			claim(Kruise, a, 0, podNamed("db-0"), window(time.Minute), firmly(), func(c *Claim) { c.Source = "x" }),
-			claim(DeadCache, a, 0, podNamed("web-0"), container("c9"), window(time.Minute),
-				func(c *Claim) { c.Source = "x" })},
+		{"of an entry and a reservation that agree in all but their pods the reservation counts", []candidate{
+			shown(fromKruise, a, 0, podNamed("db-0"), window(time.Minute), firmly(),
+				func(c *candidate) { c.Source = "x" }),
+			shown(fromDeadCache, a, 0, podNamed("web-0"), container("c9"), window(time.Minute),
+				func(c *candidate) { c.Source = "x" })},
 			[]string{"10.0.0.5 Held firm 1m0s db-0 eth0 window 1m0s"}},
-		{"of two entries of a pod the newer one counts", []Claim{dead,
-			claim(DeadCache, b, time.Minute, podNamed("db-0"), container("c2"), window(time.Hour))},
+		{"of two entries of a pod the newer one counts", []candidate{dead,
+			shown(fromDeadCache, b, time.Minute, podNamed("db-0"), container("c2"), window(time.Hour))},
 			[]string{"10.0.0.6 Held firm 10m0s db-0 c2 eth0 window 1h0m0s"}},
-		{"the newer entry's address has gone to another pod: the older one promises nothing all the same", []Claim{dead,
-			claim(DeadCache, b, time.Minute, podNamed("db-0"), container("c2"), window(time.Hour)),
-			claim(LiveCache, b, time.Second, podNamed("web-0"), container("c9"), at(other))},
+		{"the newer entry's address has gone to another pod: the older one promises nothing all the same",
+			[]candidate{dead,
+				shown(fromDeadCache, b, time.Minute, podNamed("db-0"), container("c2"), window(time.Hour)),
+				shown(fromLiveCache, b, time.Second, podNamed("web-0"), container("c9"), at(other))},
 			[]string{"10.0.0.6 Bound web-0 c9 eth0 /run/netns/other"}},
-		{"a superseded entry whose file is left: a soft hold, for no pod", []Claim{dead, file,
-			claim(DeadCache, b, time.Minute, podNamed("db-0"), container("c2"), window(time.Hour))},
+		{"a superseded entry whose file is left: a soft hold, for no pod", []candidate{dead, file,
+			shown(fromDeadCache, b, time.Minute, podNamed("db-0"), container("c2"), window(time.Hour))},
 			[]string{"10.0.0.5 Held soft 2m0s nobody c1 eth0", "10.0.0.6 Held firm 10m0s db-0 c2 eth0 window 1h0m0s"}},
-		{"the pod lives elsewhere", []Claim{dead,
-			claim(LiveCache, b, 2*time.Hour, podNamed("db-0"), container("c2"), at(podNetns), window(time.Hour))},
+		{"the pod lives elsewhere", []candidate{dead,
+			shown(fromLiveCache, b, 2*time.Hour, podNamed("db-0"), container("c2"), at(podNetns), window(time.Hour))},
 			[]string{"10.0.0.6 Bound db-0 c2 eth0 /run/netns/db-0 window 1h0m0s"}},
-		{"both families of one entry", []Claim{dead,
-			claim(DeadCache, a6, time.Hour, podNamed("db-0"), container("c1"), uid("u1"), window(time.Hour))},
+		{"both families of one entry", []candidate{dead,
+			shown(fromDeadCache, a6, time.Hour, podNamed("db-0"), container("c1"), uid("u1"), window(time.Hour))},
 			[]string{"10.0.0.5 Held firm 10m0s db-0/u1 c1 eth0 window 1h0m0s",
 				"fd00::5 Held firm 10m0s db-0/u1 c1 eth0 window 1h0m0s"}},
-		{"two addresses of one family in one entry", []Claim{dead,
-			claim(DeadCache, b, time.Hour, podNamed("db-0"), container("c1"), uid("u1"), window(time.Hour))},
+		{"two addresses of one family in one entry", []candidate{dead,
+			shown(fromDeadCache, b, time.Hour, podNamed("db-0"), container("c1"), uid("u1"), window(time.Hour))},
 			[]string{"10.0.0.5 Held firm 10m0s db-0/u1 c1 eth0 window 1h0m0s",
 				"10.0.0.6 Held firm 10m0s db-0/u1 c1 eth0 window 1h0m0s"}},
-		{"the file names somebody who came later", []Claim{dead, claim(File, a, time.Minute, container("c9"))},
+		{"the file names somebody who came later", []candidate{dead, shown(fromFile, a, time.Minute, container("c9"))},
 			[]string{"10.0.0.5 Bound nobody c9 eth0"}},
-		{"the file was cut off before the entry was made", []Claim{dead, claim(File, a, time.Hour+time.Second)},
+		{"the file was cut off before the entry was made", []candidate{dead, shown(fromFile, a, time.Hour+time.Second)},
 			[]string{"10.0.0.5 Held firm 10m0s db-0/u1 c1 eth0 window 1h0m0s"}},
-		{"the file cannot be read, so it may name anybody", []Claim{dead,
-			claim(File, a, 0, func(c *Claim) { c.Modified = time.Time{} })},
+		{"the file cannot be read, so it may name anybody", []candidate{dead,
+			shown(fromFile, a, 0, func(c *candidate) { c.Modified = time.Time{} })},
 			[]string{"10.0.0.5 Bound nobody"}},
 		{"the file cannot be read, and Kruise's window is running",
-			[]Claim{kept, claim(File, a, 0, func(c *Claim) { c.Modified = time.Time{} })},
+			[]candidate{kept, shown(fromFile, a, 0, func(c *candidate) { c.Modified = time.Time{} })},
 			[]string{"10.0.0.5 Bound nobody"}},
-		{"force delete: two containers of a pod live", []Claim{live,
-			claim(LiveCache, b, time.Minute, podNamed("db-0"), container("c2"), at(other), window(time.Hour))},
+		{"force delete: two containers of a pod live", []candidate{live,
+			shown(fromLiveCache, b, time.Minute, podNamed("db-0"), container("c2"), at(other), window(time.Hour))},
 			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 superseded",
 				"10.0.0.6 Bound db-0 c2 eth0 /run/netns/other window 1h0m0s"}},
 
 		// Kruise.
-		{"reserved and never released", []Claim{kept, file},
+		{"reserved and never released", []candidate{kept, file},
 			[]string{"10.0.0.5 Held firm 1h0m0s db-0 c1 eth0 window 1h0m0s"}},
-		{"the rest of a window", []Claim{claim(Kruise, a, 0, podNamed("db-0"), container("c2"), window(time.Hour),
+		{"the rest of a window", []candidate{shown(fromKruise, a, 0, podNamed("db-0"), container("c2"),
+			window(time.Hour),
 			firmly(), ending(20*time.Minute)), file},
 			[]string{"10.0.0.5 Held firm 20m0s db-0 c2 eth0 window 1h0m0s"}},
 		{"released in the future: never more than the window",
-			[]Claim{claim(Kruise, a, 0, podNamed("db-0"), window(time.Hour), firmly(), ending(9*time.Hour))},
+			[]candidate{shown(fromKruise, a, 0, podNamed("db-0"), window(time.Hour), firmly(), ending(9*time.Hour))},
 			[]string{"10.0.0.5 Held firm 1h0m0s db-0 eth0 window 1h0m0s"}},
-		{"a window that is over", []Claim{claim(Kruise, a, 0, podNamed("db-0"), window(time.Hour), firmly(),
+		{"a window that is over", []candidate{shown(fromKruise, a, 0, podNamed("db-0"), window(time.Hour), firmly(),
 			ending(-time.Second))}, nil},
-		{"a window that is over, and a file", []Claim{claim(Kruise, a, 0, podNamed("db-0"), container("c1"),
+		{"a window that is over, and a file", []candidate{shown(fromKruise, a, 0, podNamed("db-0"), container("c1"),
 			window(time.Hour), firmly(), ending(-time.Second)), file},
 			[]string{"10.0.0.5 Held soft 2m0s nobody c1 eth0"}},
 		{"a window that is over, and a file that was written since",
-			[]Claim{claim(Kruise, a, time.Hour, podNamed("db-0"), container("c1"), window(time.Minute), firmly(),
+			[]candidate{shown(fromKruise, a, time.Hour, podNamed("db-0"), container("c1"), window(time.Minute),
+				firmly(),
 				ending(-time.Second)),
-				claim(File, a, time.Minute, container("c9"))},
+				shown(fromFile, a, time.Minute, container("c9"))},
 			[]string{"10.0.0.5 Bound nobody c9 eth0"}},
 		{"a window that is over, and a file that cannot be read",
-			[]Claim{claim(Kruise, a, 0, podNamed("db-0"), container("c1"), window(time.Hour), firmly(),
+			[]candidate{shown(fromKruise, a, 0, podNamed("db-0"), container("c1"), window(time.Hour), firmly(),
 				ending(-time.Second)),
-				claim(File, a, 0, func(c *Claim) { c.Modified = time.Time{} })},
+				shown(fromFile, a, 0, func(c *candidate) { c.Modified = time.Time{} })},
 			[]string{"10.0.0.5 Bound nobody"}},
 		{"a reservation knows more than the pod's dead entry",
-			[]Claim{kept, claim(DeadCache, a, 0, podNamed("db-0"), container("c1"), window(time.Hour))},
+			[]candidate{kept, shown(fromDeadCache, a, 0, podNamed("db-0"), container("c1"), window(time.Hour))},
 			[]string{"10.0.0.5 Held firm 1h0m0s db-0 c1 eth0 window 1h0m0s"}},
 		{"a newer file names a container that the cache knows for dead",
-			[]Claim{kept, claim(File, a, time.Minute, container("c2")),
-				claim(DeadCache, a, 0, podNamed("db-0"), container("c2"), window(time.Hour))},
+			[]candidate{kept, shown(fromFile, a, time.Minute, container("c2")),
+				shown(fromDeadCache, a, 0, podNamed("db-0"), container("c2"), window(time.Hour))},
 			[]string{"10.0.0.5 Held firm 1h0m0s db-0 c1 eth0 window 1h0m0s"}},
 		{"a newer file names the living container, whose window Kruise knows",
-			[]Claim{kept, claim(File, a, time.Minute, container("c2")),
-				claim(LiveCache, a, 0, podNamed("db-0"), container("c2"), at(podNetns))},
+			[]candidate{kept, shown(fromFile, a, time.Minute, container("c2")),
+				shown(fromLiveCache, a, 0, podNamed("db-0"), container("c2"), at(podNetns))},
 			[]string{"10.0.0.5 Bound db-0 c2 eth0 /run/netns/db-0 window 1h0m0s"}},
-		{"a newer dead entry is another pod's", []Claim{kept,
-			claim(DeadCache, a, 0, podNamed("web-0"), container("c9"), window(time.Hour))},
+		{"a newer dead entry is another pod's", []candidate{kept,
+			shown(fromDeadCache, a, 0, podNamed("web-0"), container("c9"), window(time.Hour))},
 			[]string{"10.0.0.5 Held firm 10m0s web-0 c9 eth0 window 1h0m0s"}},
-		{"the pod has another address since", []Claim{kept,
-			claim(HoldFile, b, 0, podNamed("db-0"), window(time.Hour), firmly(), ending(time.Minute))},
+		{"the pod has another address since", []candidate{kept,
+			shown(fromHoldFile, b, 0, podNamed("db-0"), window(time.Hour), firmly(), ending(time.Minute))},
 			[]string{"10.0.0.6 Held firm 1m0s db-0 eth0 window 1h0m0s"}},
 
 		// Marks.
-		{"what is left of a hold", []Claim{mark}, []string{"10.0.0.5 Held firm 20m0s db-0/u1 eth0 window 1h0m0s"}},
-		{"never more than its window", []Claim{claim(HoldFile, a, 0, podNamed("db-0"), window(time.Minute), firmly(),
+		{"what is left of a hold", []candidate{mark}, []string{"10.0.0.5 Held firm 20m0s db-0/u1 eth0 window 1h0m0s"}},
+		{"never more than its window", []candidate{shown(fromHoldFile, a, 0, podNamed("db-0"), window(time.Minute),
+			firmly(),
 			ending(time.Hour))},
 			[]string{"10.0.0.5 Held firm 1m0s db-0 eth0 window 1m0s"}},
-		{"forever", []Claim{claim(HoldFile, a, 0, podNamed("db-0"), window(lease.Forever), firmly(),
-			func(c *Claim) { c.Released = true })},
+		{"forever", []candidate{shown(fromHoldFile, a, 0, podNamed("db-0"), window(lease.Forever), firmly(),
+			func(c *candidate) { c.Released = true })},
 			[]string{"10.0.0.5 Held firm forever db-0 eth0 window forever"}},
-		{"softly, and never longer than softly", []Claim{claim(HoldFile, a, 0, podNamed("db-0"), uid("u1"),
+		{"softly, and never longer than softly", []candidate{shown(fromHoldFile, a, 0, podNamed("db-0"), uid("u1"),
 			ending(time.Hour))},
 			[]string{"10.0.0.5 Held soft 2m0s db-0/u1 eth0"}},
-		{"a hold that is over leaves nothing", []Claim{claim(HoldFile, a, 0, podNamed("db-0"), window(time.Hour),
+		{"a hold that is over leaves nothing", []candidate{shown(fromHoldFile, a, 0, podNamed("db-0"),
+			window(time.Hour),
 			firmly(), ending(0)), kept}, nil},
-		{"a mark before Kruise's older word", []Claim{mark, kept},
+		{"a mark before Kruise's older reservation", []candidate{mark, kept},
 			[]string{"10.0.0.5 Held firm 20m0s db-0/u1 eth0 window 1h0m0s"}},
 
 		// Files.
-		{"a file alone", []Claim{file}, []string{"10.0.0.5 Bound nobody c1 eth0"}},
-		{"an empty file", []Claim{claim(File, a, 0)}, []string{"10.0.0.5 Bound nobody"}},
-		{"in the order of addresses", []Claim{claim(File, a6, 0), claim(File, b, 0), claim(File, a, 0)},
+		{"a file alone", []candidate{file}, []string{"10.0.0.5 Bound nobody c1 eth0"}},
+		{"an empty file", []candidate{shown(fromFile, a, 0)}, []string{"10.0.0.5 Bound nobody"}},
+		{"in the order of addresses", []candidate{shown(fromFile, a6, 0), shown(fromFile, b, 0), shown(fromFile, a, 0)},
 			[]string{"10.0.0.5 Bound nobody", "10.0.0.6 Bound nobody", "fd00::5 Bound nobody"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var got []string
-			for _, f := range Decide(tt.claims, testPool, now, testSoft, ids()) {
+			for _, f := range decide(tt.candidates, testPool, now, testSoft, ids()) {
 				got = append(got, story(f))
 				if f.Why == "" || strings.ContainsAny(f.Why, "\n%") {
 					t.Errorf("%s: why is %q", story(f), f.Why)
@@ -436,7 +447,8 @@ func TestDecide(t *testing.T) {
 
 // A file of unknown owner is believed in this boot only; so is what lives.
 func TestDecideBindsToThisBoot(t *testing.T) {
-	found := Decide([]Claim{claim(File, "10.0.0.5", 0), claim(Living, "10.0.0.6", 0, at(podNetns))}, testPool, now,
+	found := decide([]candidate{shown(fromFile, "10.0.0.5", 0), shown(fromLiving, "10.0.0.6", 0, at(podNetns))},
+		testPool, now,
 		testSoft, ids())
 	for _, f := range found {
 		if l := f.Lease; l.Holder.BootID != "boot-1" || l.BoundAt != now || l.Soft != testSoft || l.Pool != testPool ||
@@ -450,7 +462,7 @@ func TestDecideBindsToThisBoot(t *testing.T) {
 }
 
 func TestDecideHoldsFromNow(t *testing.T) {
-	found := Decide([]Claim{claim(Kruise, "10.0.0.5", time.Hour, podNamed("db-0"), window(time.Hour), firmly(),
+	found := decide([]candidate{shown(fromKruise, "10.0.0.5", time.Hour, podNamed("db-0"), window(time.Hour), firmly(),
 		ending(time.Minute))}, testPool, now, testSoft, ids())
 	l := found[0].Lease
 	if l.ReleasedAt != now || l.Remaining(now) != time.Minute || l.Holder.Netns.Ino != 0 || l.Holder.BootID != "" {
@@ -458,12 +470,12 @@ func TestDecideHoldsFromNow(t *testing.T) {
 	}
 }
 
-// anyClaims draws claims of a few pods, containers and addresses, so that they
+// anyCandidates draws candidates of a few pods, containers and addresses, so that they
 // contradict each other in every way.
-func anyClaims(t *rapid.T) []Claim {
-	one := rapid.Custom(func(t *rapid.T) Claim {
-		c := Claim{
-			Kind: Kind(rapid.IntRange(int(File), int(Living)).Draw(t, "kind")),
+func anyCandidates(t *rapid.T) []candidate {
+	one := rapid.Custom(func(t *rapid.T) candidate {
+		c := candidate{
+			Kind: kind(rapid.IntRange(int(fromFile), int(fromLiving)).Draw(t, "kind")),
 			Address: netip.MustParseAddr(rapid.SampledFrom([]string{"10.0.0.5", "10.0.0.6", "10.0.0.7",
 				"fd00::5"}).Draw(t, "address")),
 			ContainerID: rapid.SampledFrom([]string{"", "c1", "c2", "c3"}).Draw(t, "container"),
@@ -479,14 +491,14 @@ func anyClaims(t *rapid.T) []Claim {
 			c.Released, c.Until = true, wall.Add(time.Duration(rapid.IntRange(-1, 1).Draw(t, "until"))*30*time.Minute)
 		}
 		switch c.Kind {
-		case Living, LiveCache:
+		case fromLiving, fromLiveCache:
 			c.Netns = rapid.SampledFrom([]lease.Netns{podNetns, other}).Draw(t, "netns")
-			if c.Kind == Living {
+			if c.Kind == fromLiving {
 				c.Namespace, c.Name, c.ContainerID, c.Window, c.WindowKnown = "", "", "", 0, false
 			}
-		case Kruise, HoldFile:
+		case fromKruise, fromHoldFile:
 			c.Firm = c.Name != "" && c.Window > 0
-		case Snapshot:
+		case fromSnapshot:
 			l := snapshotLease(rapid.SampledFrom([]lease.State{lease.Bound, lease.Held}).Draw(t, "state"),
 				c.ContainerID)
 			l.Address = c.Address
@@ -494,23 +506,23 @@ func anyClaims(t *rapid.T) []Claim {
 		}
 		return c
 	})
-	claims := rapid.SliceOfN(one, 0, 8).Draw(t, "claims")
-	for i := range claims {
-		claims[i].Source = fmt.Sprintf("source %d", i)
+	candidates := rapid.SliceOfN(one, 0, 8).Draw(t, "candidates")
+	for i := range candidates {
+		candidates[i].Source = fmt.Sprintf("source %d", i)
 	}
-	return claims
+	return candidates
 }
 
-// TestDecideProperties checks what holds for all claims, I1 above all.
+// TestDecideProperties checks what holds for all candidates, I1 above all.
 func TestDecideProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		claims := anyClaims(t)
-		found := Decide(claims, testPool, now, testSoft, ids())
+		candidates := anyCandidates(t)
+		found := decide(candidates, testPool, now, testSoft, ids())
 
-		shuffled := append([]Claim(nil), claims...)
+		shuffled := append([]candidate(nil), candidates...)
 		rand.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
-		if again := Decide(shuffled, testPool, now, testSoft, ids()); !reflect.DeepEqual(found, again) {
-			t.Fatalf("the order of the claims matters:\n%+v\n%+v", found, again)
+		if again := decide(shuffled, testPool, now, testSoft, ids()); !reflect.DeepEqual(found, again) {
+			t.Fatalf("the order of the candidates matters:\n%+v\n%+v", found, again)
 		}
 
 		leases := map[netip.Addr]lease.Lease{}
@@ -535,28 +547,28 @@ func TestDecideProperties(t *testing.T) {
 				keys[l.Name] = l.Holder.ContainerID
 			}
 		}
-		for _, c := range claims {
+		for _, c := range candidates {
 			l, adopted := leases[c.Address]
 			// A hold of the snapshot may wait for its last holder; all else that lives is bound.
 			waits := l.State == lease.Held && l.ID == "00112233445566aa"
-			if (c.Kind == Living || c.Kind == LiveCache) && l.State != lease.Bound && !waits {
+			if (c.Kind == fromLiving || c.Kind == fromLiveCache) && l.State != lease.Bound && !waits {
 				t.Fatalf("a living address is %s: %+v", l.State, c)
 			}
-			marked := func(o Claim) bool { return o.Address == c.Address && o.Kind == HoldFile }
-			if c.Kind == File && !adopted && !anyOf(claims, marked) {
+			marked := func(o candidate) bool { return o.Address == c.Address && o.Kind == fromHoldFile }
+			if c.Kind == fromFile && !adopted && !anyOf(candidates, marked) {
 				t.Fatalf("an address with a file is free: %+v", c)
 			}
 		}
 		for a := range leases {
-			if !anyOf(claims, func(c Claim) bool { return c.Address == a }) {
+			if !anyOf(candidates, func(c candidate) bool { return c.Address == a }) {
 				t.Fatalf("%s comes out of nowhere", a)
 			}
 		}
 	})
 }
 
-func anyOf(claims []Claim, ok func(Claim) bool) bool {
-	for _, c := range claims {
+func anyOf(candidates []candidate, ok func(candidate) bool) bool {
+	for _, c := range candidates {
 		if ok(c) {
 			return true
 		}

@@ -1,8 +1,9 @@
-// Package adopt finds out from the host which addresses of a pool are in use or reserved, before
-// any is assigned: at the first use of a pool, and after a store was lost (docs/design.md,
-// "Sources, and how they are weighed").
+// Package adopt makes leases from what the host shows, before an address is assigned: at the first
+// use of a pool, and after a store was lost (docs/design.md, "Sources, and how they are weighed").
 //
-// A reader for each source returns claims, and decides nothing:
+// A reader for each source returns candidates, and decides nothing. A candidate is what one source
+// shows of one address: which container or pod it belongs to, whether it is in use or held, and
+// until when.
 //
 //	living network namespaces   living.go     the address is on an interface now
 //	libcni's result cache       cache.go      which pod, which container, which window
@@ -10,7 +11,7 @@
 //	our marks in those files    hostlocal.go  held, for which pod and until when
 //	the Kruise fork's files     kruise.go     reserved for a pod
 //
-// Decide returns the leases that follow from the claims, and uses nothing else. If claims
-// contradict each other the address counts as in use: a lease that is not needed is found and
-// released later, while an address that two pods have is an outage.
+// decide is a pure function that returns the leases to adopt from all candidates of a pool. If
+// candidates contradict each other, the address counts as in use: a lease that is not needed is
+// found and released later, while an address that two pods have is an outage.
 package adopt

@@ -19,8 +19,8 @@ import (
 // place, and the one of older releases (docs/facts.md, "libcni keeps a cache of results").
 var DefaultCacheDirs = []string{"/var/lib/cni/results", "/var/lib/cni/cache/results"}
 
-// ErrUnreadable is returned if a source exists but cannot be read. Any address may then be in use,
-// so that none may be assigned from a pool that was lost.
+// ErrUnreadable is returned if a source exists but cannot be read. Any address of the pool may then
+// be in use.
 var ErrUnreadable = errors.New("the state of the host cannot be read")
 
 // Host provides what the readers need of the kernel: *sandbox.Host, or a simulated one.
@@ -29,8 +29,8 @@ type Host interface {
 	Namespaces() ([]sandbox.Namespace, error)
 }
 
-// Node is where the sources of one node are.
-type Node struct {
+// Sources is where the sources of one node are.
+type Sources struct {
 	Host      Host
 	CacheDirs []string // libcni's; nil for DefaultCacheDirs
 
@@ -47,43 +47,45 @@ type Found struct {
 	Findings []Finding // ordered by address
 	// Problems are warnings for stderr about sources that could not be read, one line each.
 	Problems []string
-	// Named reports whether libcni's cache, which has an entry for each container, or the snapshot
-	// names the container of every address in use, and every source could be read. The snapshot
-	// alone is not sufficient, because it lacks what happened after it.
+	// Named reports whether every source could be read, and libcni's cache and the snapshot name
+	// the container of every address in use. Without any entry in libcni's cache it is false,
+	// because the snapshot alone lacks what happened after it. After the loss of a store Named
+	// proves that no address in use is missing, because libcni's cache has an entry for each
+	// container.
 	Named bool
 }
 
-// Find returns the leases of a pool that follow from the sources of a node. Its errors wrap
+// Find reads the sources of a node and returns the leases of a pool to adopt. Its errors wrap
 // ErrUnreadable.
 //
-// sets are the range sets of the pool's configuration, nil if they are unknown: addresses that only
-// a namespace shows are then ignored. soft is the length of holds without a window. newID returns
-// the ID of a new lease.
-func Find(n Node, p lease.Pool, sets []pool.Set, now lease.Instant, soft time.Duration,
+// sets are the range sets of the pool's configuration. If they are unknown (nil), addresses that
+// are only on an interface are ignored, because they may belong to another network. soft is the
+// length of soft holds. newID returns the ID of a new lease.
+func Find(s Sources, p lease.Pool, sets []pool.Set, now lease.Instant, soft time.Duration,
 	newID func() string) (Found, error) {
 	var notes notes
-	claims, err := n.gather(p, &notes)
+	candidates, err := s.gather(p, &notes)
 	found := Found{Problems: notes.list()}
 	if err != nil {
 		return found, err
 	}
-	found.Findings = Decide(within(claims, sets), p, now, soft, newID)
-	found.Named = !notes.unread && areNamed(found.Findings, claims)
+	found.Findings = decide(within(candidates, sets), p, now, soft, newID)
+	found.Named = !notes.unread && areNamed(found.Findings, candidates)
 	return found, nil
 }
 
-// areNamed reports whether libcni's cache has any entry, and the container of each bound lease is
-// known from it or from the snapshot.
-func areNamed(findings []Finding, claims []Claim) bool {
+// areNamed reports whether libcni's cache has an entry at all, and libcni's cache or the snapshot
+// names the container of each bound lease.
+func areNamed(findings []Finding, candidates []candidate) bool {
 	type holder struct {
 		addr      netip.Addr
 		container string
 	}
 	named, cached := map[holder]bool{}, false
-	for _, c := range claims {
-		isCached := c.Kind == LiveCache || c.Kind == DeadCache
+	for _, c := range candidates {
+		isCached := c.Kind == fromLiveCache || c.Kind == fromDeadCache
 		cached = cached || isCached
-		if c.ContainerID != "" && (isCached || c.Kind == Snapshot) {
+		if c.ContainerID != "" && (isCached || c.Kind == fromSnapshot) {
 			named[holder{c.Address, c.ContainerID}] = true
 		}
 	}
@@ -96,27 +98,27 @@ func areNamed(findings []Finding, claims []Claim) bool {
 }
 
 // gather reads all sources of a pool.
-func (n Node) gather(p lease.Pool, notes *notes) (claims []Claim, err error) {
+func (s Sources) gather(p lease.Pool, notes *notes) (candidates []candidate, err error) {
 	if !filepath.IsAbs(p.DataDir) || !names.IsNetwork(p.Network) {
 		return nil, fmt.Errorf("%w: pool %q in %q has no directory", ErrUnreadable, p.Network, p.DataDir)
 	}
-	spaces, err := n.Host.Namespaces()
+	spaces, err := s.Host.Namespaces()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnreadable, err)
 	}
-	files, err := n.hostLocal(p, notes)
+	files, err := s.hostLocal(p, notes)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnreadable, err)
 	}
-	alive := n.alive(func() ([]sandbox.Namespace, error) { return spaces, nil }, notes)
-	return slices.Concat(n.snapshot(p, notes), living(spaces, notes),
-		n.cache(p.Network, alive, notes), kruise(p.DataDir, notes), files), nil
+	alive := s.alive(func() ([]sandbox.Namespace, error) { return spaces, nil }, notes)
+	return slices.Concat(s.snapshot(p, notes), living(spaces, notes),
+		s.cache(p.Network, alive, notes), kruise(p.DataDir, notes), files), nil
 }
 
-// snapshot returns the claims of the agent's snapshot about the pool.
-func (n Node) snapshot(p lease.Pool, notes *notes) []Claim {
-	var out []Claim
-	for _, l := range n.Snapshot {
+// snapshot returns the candidates of the agent's snapshot about the pool.
+func (s Sources) snapshot(p lease.Pool, notes *notes) []candidate {
+	var out []candidate
+	for _, l := range s.Snapshot {
 		if l.Pool != p || l.State == lease.None {
 			continue
 		}
@@ -124,41 +126,42 @@ func (n Node) snapshot(p lease.Pool, notes *notes) []Claim {
 			notes.addUnread("ignored the snapshot's lease of %s: %v", l.Address, err)
 			continue
 		}
-		out = append(out, Claim{
-			Kind: Snapshot, Address: l.Address, Source: "the agent's snapshot",
+		out = append(out, candidate{
+			Kind: fromSnapshot, Address: l.Address, Source: "the agent's snapshot",
 			Namespace: l.Namespace, Name: l.Name, ContainerID: l.Holder.ContainerID, IfName: l.Holder.IfName,
-			Modified: n.SnapshotAt, Lease: l,
+			Modified: s.SnapshotAt, Lease: l,
 		})
 	}
 	return out
 }
 
-// within removes the claims about addresses that belong to other networks: only an interface has
-// them, and no set contains them. All other sources name the pool, and are used even if its ranges
-// have changed since.
-func within(claims []Claim, sets []pool.Set) []Claim {
+// within removes the candidates of addresses that belong to other networks, that is, addresses
+// which only an interface has and which are in no set. The other sources are of this pool, and are
+// used even if its ranges have changed since.
+func within(candidates []candidate, sets []pool.Set) []candidate {
 	named := map[netip.Addr]bool{}
-	for _, c := range claims {
-		named[c.Address] = named[c.Address] || c.Kind != Living
+	for _, c := range candidates {
+		named[c.Address] = named[c.Address] || c.Kind != fromLiving
 	}
 	usable := pool.Index(sets...)
-	return slices.DeleteFunc(slices.Clone(claims), func(c Claim) bool {
+	return slices.DeleteFunc(slices.Clone(candidates), func(c candidate) bool {
 		return !named[c.Address] && !usable(c.Address)
 	})
 }
 
-// Foreign returns the lease of one file of host-local's that is not ours: the container that it
-// names, with its pod if libcni knows it.
-func Foreign(n Node, p lease.Pool, addr netip.Addr, content string, now lease.Instant, newID func() string) Finding {
-	claim, _ := claimOf(content)
-	claim.Address, claim.Source = addr, "host-local's file"
-	claims := []Claim{claim}
-	cached, _ := n.CacheEntry(p.Network, claim.ContainerID, claim.IfName)
+// Foreign returns the lease for an address that host-local has assigned. content is the content of
+// its file. The lease is bound to the container that the file names, with the pod and the window of
+// libcni's cache entry if there is one.
+func Foreign(s Sources, p lease.Pool, addr netip.Addr, content string, now lease.Instant, newID func() string) Finding {
+	file, _ := candidateOf(content)
+	file.Address, file.Source = addr, "host-local's file"
+	candidates := []candidate{file}
+	cached, _ := s.cacheEntry(p.Network, file.ContainerID, file.IfName)
 	for _, c := range cached {
 		if c.Address == addr {
-			claims = append(claims, c)
+			candidates = append(candidates, c)
 		}
 	}
-	found := Decide(claims, p, now, time.Second, newID)
+	found := decide(candidates, p, now, time.Second, newID)
 	return found[0] // a file alone is a bound lease of unknown owner
 }

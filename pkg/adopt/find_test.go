@@ -81,8 +81,8 @@ func (n *node) lives(path string, ino uint64, addrs ...string) {
 	n.host.spaces = append(n.host.spaces, s)
 }
 
-func (n *node) node() Node {
-	return Node{Host: n.host, CacheDirs: []string{filepath.Join(n.dir, "results"),
+func (n *node) node() Sources {
+	return Sources{Host: n.host, CacheDirs: []string{filepath.Join(n.dir, "results"),
 		filepath.Join(n.dir, "cache/results")},
 		Snapshot: n.snaps, SnapshotAt: wall}
 }
@@ -385,12 +385,12 @@ func TestCacheEntry(t *testing.T) {
 		{"../results/cbr0", "c1", "eth0", 0},
 		{"cbr0", "", "", 0},
 	} {
-		claims, problems := n.node().CacheEntry(tt.network, tt.id, tt.ifName)
-		if len(claims) != tt.want || len(problems) != 0 {
-			t.Errorf("%+v: %+v %q", tt, claims, problems)
+		candidates, problems := n.node().cacheEntry(tt.network, tt.id, tt.ifName)
+		if len(candidates) != tt.want || len(problems) != 0 {
+			t.Errorf("%+v: %+v %q", tt, candidates, problems)
 		}
-		for _, c := range claims {
-			if c.ContainerID != tt.id || c.Kind != LiveCache || c.Netns.Ino != 11 {
+		for _, c := range candidates {
+			if c.ContainerID != tt.id || c.Kind != fromLiveCache || c.Netns.Ino != 11 {
 				t.Errorf("%+v: %+v", tt, c)
 			}
 		}

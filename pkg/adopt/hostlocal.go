@@ -7,11 +7,11 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// hostLocal returns the claims of host-local's files of a pool, one for each address
+// hostLocal returns the candidates of host-local's files of a pool, one for each address
 // (docs/facts.md, "One file for each address"). They include our marks of holds. An error means
 // that addresses in use may be unknown.
-func (n Node) hostLocal(p lease.Pool, notes *notes) ([]Claim, error) {
-	dir := n.Files
+func (s Sources) hostLocal(p lease.Pool, notes *notes) ([]candidate, error) {
+	dir := s.Files
 	if dir == nil {
 		var err error
 		if dir, err = hostlocal.OpenUnlocked(p); err != nil || dir == nil {
@@ -22,16 +22,16 @@ func (n Node) hostLocal(p lease.Pool, notes *notes) ([]Claim, error) {
 	if err != nil {
 		return nil, err
 	}
-	var out []Claim
+	var out []candidate
 	for _, addr := range addrs {
 		file, found, err := dir.Read(addr)
 		if !found {
 			continue // released since they were listed
 		}
 		path := dir.FilePath(addr)
-		c, known := claimOf(file.Content)
+		c, known := candidateOf(file.Content)
 		if err != nil {
-			c, file.Modified = Claim{Kind: File}, time.Time{} // the name alone means that the address is in use
+			c, file.Modified = candidate{Kind: fromFile}, time.Time{} // the name alone means that the address is in use
 			notes.add("host-local's file cannot be read: %v", err)
 		} else if !known {
 			notes.add("host-local's file %s names no container; its address counts as in use", path)
@@ -42,15 +42,15 @@ func (n Node) hostLocal(p lease.Pool, notes *notes) ([]Claim, error) {
 	return out, nil
 }
 
-// claimOf returns the claim of a file's content. It reports false if the owner is unknown: after a
-// power cut a file may be empty.
-func claimOf(content string) (Claim, bool) {
+// candidateOf returns the candidate of a file's content. It reports false if the owner is unknown:
+// after a power cut a file may be empty.
+func candidateOf(content string) (candidate, bool) {
 	if h, ok := hostlocal.ParseHold(content); ok {
-		return Claim{
-			Kind: HoldFile, Namespace: h.Namespace, Name: h.Name, UID: h.UID, IfName: h.IfName,
+		return candidate{
+			Kind: fromHoldFile, Namespace: h.Namespace, Name: h.Name, UID: h.UID, IfName: h.IfName,
 			Released: true, Firm: h.Firm, Window: h.Window, WindowKnown: true, Until: h.Until,
 		}, true
 	}
 	containerID, ifName, ok := hostlocal.ParseOwner(content)
-	return Claim{Kind: File, ContainerID: containerID, IfName: ifName}, ok
+	return candidate{Kind: fromFile, ContainerID: containerID, IfName: ifName}, ok
 }

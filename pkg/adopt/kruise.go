@@ -20,7 +20,7 @@ const kruiseTree = "reserved"
 
 // kruiseFile is a reservation of the Kruise fork: one address of a pod, without its network
 // (docs/facts.md, "Its reservations are files beside the networks"). It is matched with other
-// claims by its address, because its container id may differ from that in host-local's file
+// candidates by its address, because its container id may differ from that in host-local's file
 // (docs/facts.md, "Its files contradict host-local's").
 type kruiseFile struct {
 	ContainerID string `json:"containerId"`
@@ -32,11 +32,11 @@ type kruiseFile struct {
 	ReleaseTime *time.Time `json:"releaseTime"`
 }
 
-// kruise returns the claims of the fork's files, <dataDir>/reserved/<namespace>/<pod>. Their
+// kruise returns the candidates of the fork's files, <dataDir>/reserved/<namespace>/<pod>. Their
 // directories have mode 000, which does not affect root.
-func kruise(dataDir string, notes *notes) []Claim {
+func kruise(dataDir string, notes *notes) []candidate {
 	tree := filepath.Join(dataDir, kruiseTree)
-	var out []Claim
+	var out []candidate
 	for _, namespace := range listKruise(tree, notes) {
 		if !lease.IsNamespace(namespace) {
 			continue
@@ -66,10 +66,10 @@ func listKruise(dir string, notes *notes) []string {
 	return out
 }
 
-func readKruise(path string) (Claim, error) {
+func readKruise(path string) (candidate, error) {
 	b, modified, err := files.Read(path)
 	if err != nil {
-		return Claim{}, err
+		return candidate{}, err
 	}
 	c, err := parseKruise(b)
 	c.Modified, c.Source = modified, "Kruise's reservation "+path
@@ -78,20 +78,20 @@ func readKruise(path string) (Claim, error) {
 
 // parseKruise parses one reservation. Its window is at most policy.MaxWindow, like that of the
 // annotation. The fork has no limit; a longer window overflows there.
-func parseKruise(b []byte) (Claim, error) {
+func parseKruise(b []byte) (candidate, error) {
 	var f *kruiseFile
 	if err := json.Unmarshal(b, &f); err != nil {
-		return Claim{}, err
+		return candidate{}, err
 	}
 	if f == nil {
-		return Claim{}, errors.New("it is null")
+		return candidate{}, errors.New("it is null")
 	}
 	addr, ok := names.ParseCIDR(f.IPConf.Address)
 	if !ok || !names.IsIfName(f.IfName) || f.Duration < 0 {
-		return Claim{}, fmt.Errorf("invalid address %s, interface %s or duration of %d minutes",
+		return candidate{}, fmt.Errorf("invalid address %s, interface %s or duration of %d minutes",
 			policy.Quote(f.IPConf.Address), policy.Quote(f.IfName), f.Duration)
 	}
-	c := Claim{Kind: Kruise, Address: addr, IfName: f.IfName, Firm: true, WindowKnown: true}
+	c := candidate{Kind: fromKruise, Address: addr, IfName: f.IfName, Firm: true, WindowKnown: true}
 	if names.IsContainerID(f.ContainerID) {
 		c.ContainerID = f.ContainerID
 	}

@@ -7,16 +7,16 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 )
 
-// living returns the claims of the addresses that are on interfaces.
-func living(spaces []sandbox.Namespace, notes *notes) []Claim {
-	var out []Claim
+// living returns the candidates of the addresses that are on interfaces.
+func living(spaces []sandbox.Namespace, notes *notes) []candidate {
+	var out []candidate
 	for _, s := range spaces {
 		if s.Err != nil {
 			notes.addUnread("%v", s.Err)
 		}
 		for _, a := range s.Addresses {
-			out = append(out, Claim{
-				Kind: Living, Address: a.Addr, IfName: a.IfName, Netns: s.Netns, MAC: a.MAC,
+			out = append(out, candidate{
+				Kind: fromLiving, Address: a.Addr, IfName: a.IfName, Netns: s.Netns, MAC: a.MAC,
 				Source: fmt.Sprintf("interface %s in netns %s", a.IfName, s.Netns.Path),
 			})
 		}
@@ -24,7 +24,7 @@ func living(spaces []sandbox.Namespace, notes *notes) []Claim {
 	return out
 }
 
-// lives reports whether a namespace is one of those found.
+// lives reports whether a namespace is in the list.
 func lives(spaces []sandbox.Namespace, n lease.Netns) bool {
 	for _, s := range spaces {
 		if s.Netns.Same(n) {

@@ -5,7 +5,7 @@ import "fmt"
 // maxNotes is the maximum number of notes of one call.
 const maxNotes = 20
 
-// notes are the problems of one call of Find.
+// notes are the warnings about sources that one call of Find collects for stderr.
 type notes struct {
 	texts  []string
 	more   int

@@ -62,17 +62,17 @@ func annotations(value any) func(map[string]any) {
 }
 
 func TestParseCache(t *testing.T) {
-	whole := Claim{
+	whole := candidate{
 		Namespace: "db", Name: "db-0", UID: "u1", ContainerID: "c1", IfName: "eth0",
 		Netns: lease.Netns{Path: "/run/netns/db-0"}, Window: 10 * time.Minute, WindowKnown: true,
 	}
-	with := func(change func(*Claim)) Claim { c := whole; change(&c); return c }
-	unknown := func(c *Claim) { c.Window, c.WindowKnown = 0, false }
+	with := func(change func(*candidate)) candidate { c := whole; change(&c); return c }
+	unknown := func(c *candidate) { c.Window, c.WindowKnown = 0, false }
 	v4 := []string{"10.0.0.5"}
 	for _, tt := range []struct {
 		name      string
 		file      []byte
-		want      Claim
+		want      candidate
 		addresses []string
 		problem   string
 	}{
@@ -89,19 +89,20 @@ func TestParseCache(t *testing.T) {
 		{"addresses that are none",
 			entry(set("result", map[string]any{"ips": []any{map[string]any{"address": "x"},
 				map[string]any{"address": "0.0.0.0/0"}}})), whole, nil, ""},
-		{"no netns", entry(func(f map[string]any) { delete(f, "netns") }), with(func(c *Claim) { c.Netns.Path = "" }),
+		{"no netns", entry(func(f map[string]any) { delete(f, "netns") }),
+			with(func(c *candidate) { c.Netns.Path = "" }),
 			[]string{"10.0.0.5", "fd00::5"}, ""},
-		{"no pod", entry(set("cniArgs", nil)), with(func(c *Claim) { c.Namespace, c.Name, c.UID = "", "", "" }),
+		{"no pod", entry(set("cniArgs", nil)), with(func(c *candidate) { c.Namespace, c.Name, c.UID = "", "", "" }),
 			[]string{"10.0.0.5", "fd00::5"}, ""},
 		{"a pod that is none",
 			entry(set("cniArgs", [][2]string{{"K8S_POD_NAMESPACE", "db"}, {"K8S_POD_NAME", "../../x"}})),
-			with(func(c *Claim) { c.Namespace, c.Name, c.UID = "", "", "" }), []string{"10.0.0.5", "fd00::5"},
+			with(func(c *candidate) { c.Namespace, c.Name, c.UID = "", "", "" }), []string{"10.0.0.5", "fd00::5"},
 			`"../../x" in namespace "db" is not a valid pod name`},
 		{"annotations not passed", entry(set("capabilityArgs", nil)), with(unknown), []string{"10.0.0.5", "fd00::5"},
 			""},
-		{"no annotations", entry(annotations(nil)), with(func(c *Claim) { c.Window = 0 }),
+		{"no annotations", entry(annotations(nil)), with(func(c *candidate) { c.Window = 0 }),
 			[]string{"10.0.0.5", "fd00::5"}, ""},
-		{"another annotation", entry(annotations(map[string]any{"a": 1})), with(func(c *Claim) { c.Window = 0 }),
+		{"another annotation", entry(annotations(map[string]any{"a": 1})), with(func(c *candidate) { c.Window = 0 }),
 			[]string{"10.0.0.5", "fd00::5"}, ""},
 		{"a bad window", entry(annotations(map[string]any{policy.Annotation: "soon"})), with(unknown),
 			[]string{"10.0.0.5", "fd00::5"}, "soon"},
@@ -109,13 +110,13 @@ func TestParseCache(t *testing.T) {
 			[]string{"10.0.0.5", "fd00::5"}, policy.Annotation},
 		{"annotations that are a list", entry(annotations([]any{})), with(unknown), []string{"10.0.0.5", "fd00::5"},
 			"annotations"},
-		{"cut off", entry(nil)[:200], Claim{}, nil, "JSON"},
-		{"empty", nil, Claim{}, nil, "JSON"},
-		{"null", []byte("null"), Claim{}, nil, "kind"},
-		{"of an older libcni", []byte(`{"cniVersion": "0.3.1", "ips": []}`), Claim{}, nil, "kind"},
-		{"no container", entry(set("containerId", "../c1")), Claim{}, nil, "has no valid container id"},
-		{"no interface", entry(set("ifName", "eth 0")), Claim{}, nil, "has no valid container id"},
-		{"no network", entry(set("networkName", "a/b")), Claim{}, nil, "has no valid container id"},
+		{"cut off", entry(nil)[:200], candidate{}, nil, "JSON"},
+		{"empty", nil, candidate{}, nil, "JSON"},
+		{"null", []byte("null"), candidate{}, nil, "kind"},
+		{"of an older libcni", []byte(`{"cniVersion": "0.3.1", "ips": []}`), candidate{}, nil, "kind"},
+		{"no container", entry(set("containerId", "../c1")), candidate{}, nil, "has no valid container id"},
+		{"no interface", entry(set("ifName", "eth 0")), candidate{}, nil, "has no valid container id"},
+		{"no network", entry(set("networkName", "a/b")), candidate{}, nil, "has no valid container id"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, addrs, network, err := parseCache(tt.file)
@@ -139,59 +140,60 @@ func TestParseCache(t *testing.T) {
 func TestParseFile(t *testing.T) {
 	for _, tt := range []struct {
 		content string
-		want    Claim
+		want    candidate
 		known   bool
 	}{
-		{"c1\r\neth0", Claim{Kind: File, ContainerID: "c1", IfName: "eth0"}, true},
-		{"c1", Claim{Kind: File, ContainerID: "c1"}, true},          // before v0.8.0
-		{"c1\n", Claim{Kind: File, ContainerID: "c1"}, true},        // edited by hand
-		{"c1\r\neth 0", Claim{Kind: File, ContainerID: "c1"}, true}, // the interface is no name
-		{"", Claim{Kind: File}, false},                              // a power cut
-		{"\x00\x00\x00\x00", Claim{Kind: File}, false},              // the same, on another file system
-		{"#held db/db-0 eth0 fi", Claim{Kind: File}, false},
-		{"#held - eth0 soft 0 forever -\r\neth0", Claim{Kind: HoldFile, IfName: "eth0", Released: true,
+		{"c1\r\neth0", candidate{Kind: fromFile, ContainerID: "c1", IfName: "eth0"}, true},
+		{"c1", candidate{Kind: fromFile, ContainerID: "c1"}, true},          // before v0.8.0
+		{"c1\n", candidate{Kind: fromFile, ContainerID: "c1"}, true},        // edited by hand
+		{"c1\r\neth 0", candidate{Kind: fromFile, ContainerID: "c1"}, true}, // the interface is no name
+		{"", candidate{Kind: fromFile}, false},                              // a power cut
+		{"\x00\x00\x00\x00", candidate{Kind: fromFile}, false},              // the same, on another file system
+		{"#held db/db-0 eth0 fi", candidate{Kind: fromFile}, false},
+		{"#held - eth0 soft 0 forever -\r\neth0", candidate{Kind: fromHoldFile, IfName: "eth0", Released: true,
 			WindowKnown: true}, true},
-		{"../c1\r\neth0", Claim{Kind: File}, false},
-		{strings.Repeat("c", 300), Claim{Kind: File}, false},
+		{"../c1\r\neth0", candidate{Kind: fromFile}, false},
+		{strings.Repeat("c", 300), candidate{Kind: fromFile}, false},
 	} {
-		if got, known := claimOf(tt.content); !reflect.DeepEqual(got, tt.want) || known != tt.known {
+		if got, known := candidateOf(tt.content); !reflect.DeepEqual(got, tt.want) || known != tt.known {
 			t.Errorf("%.40q: %+v, %v; want %+v, %v", tt.content, got, known, tt.want, tt.known)
 		}
 	}
 }
 
 func TestParseKruise(t *testing.T) {
-	base := Claim{Kind: Kruise, Address: netip.MustParseAddr("10.22.0.5"), ContainerID: "cid", IfName: "eth0",
+	base := candidate{Kind: fromKruise, Address: netip.MustParseAddr("10.22.0.5"), ContainerID: "cid", IfName: "eth0",
 		Firm: true, Window: time.Hour, WindowKnown: true}
-	with := func(change func(*Claim)) Claim { c := base; change(&c); return c }
+	with := func(change func(*candidate)) candidate { c := base; change(&c); return c }
 	file := func(minutes, more string) string {
 		return fmt.Sprintf(`{"containerId":"cid","ifName":"eth0","IPConf":{"address":"10.22.0.5/16",`+
 			`"gateway":"10.22.0.1"},"duration":%s%s}`, minutes, more)
 	}
 	for _, tt := range []struct {
 		name, file string
-		want       Claim
+		want       candidate
 		problem    string
 	}{
 		{"in use", file("60", ""), base, ""},
-		{"released, as the fork writes it", file("60", `,"releaseTime":"2026-11-21T00:16:09.2Z"`), with(func(c *Claim) {
-			c.Released, c.Until = true, time.Date(2026, 11, 21, 1, 16, 9, 2e8, time.UTC)
-		}), ""},
-		{"no time", file("0", ""), with(func(c *Claim) { c.Window = 0 }), ""},
+		{"released, as the fork writes it", file("60", `,"releaseTime":"2026-11-21T00:16:09.2Z"`),
+			with(func(c *candidate) {
+				c.Released, c.Until = true, time.Date(2026, 11, 21, 1, 16, 9, 2e8, time.UTC)
+			}), ""},
+		{"no time", file("0", ""), with(func(c *candidate) { c.Window = 0 }), ""},
 		{"the number that overflowed the fork", file("153722868", ""),
-			with(func(c *Claim) { c.Window = policy.MaxWindow }), ""},
+			with(func(c *candidate) { c.Window = policy.MaxWindow }), ""},
 		{"a container that is none", strings.Replace(file("60", ""), "cid", "../x", 1),
-			with(func(c *Claim) { c.ContainerID = "" }), ""},
-		{"negative", file("-1", ""), Claim{}, "-1 minutes"},
-		{"beyond all numbers", file("99999999999999999999", ""), Claim{}, "number"},
-		{"a text for a number", file(`"60"`, ""), Claim{}, "duration"},
-		{"a time that is none", file("60", `,"releaseTime":"yesterday"`), Claim{}, "yesterday"},
-		{"no address", `{"containerId":"cid","ifName":"eth0","duration":60}`, Claim{}, "address"},
-		{"no interface", `{"IPConf":{"address":"10.22.0.5/16"},"duration":60}`, Claim{}, "interface"},
-		{"null", "null", Claim{}, "null"},
-		{"empty", "", Claim{}, "JSON"},
-		{"cut off", file("60", "")[:60], Claim{}, "JSON"},
-		{"a list", "[]", Claim{}, "array"},
+			with(func(c *candidate) { c.ContainerID = "" }), ""},
+		{"negative", file("-1", ""), candidate{}, "-1 minutes"},
+		{"beyond all numbers", file("99999999999999999999", ""), candidate{}, "number"},
+		{"a text for a number", file(`"60"`, ""), candidate{}, "duration"},
+		{"a time that is none", file("60", `,"releaseTime":"yesterday"`), candidate{}, "yesterday"},
+		{"no address", `{"containerId":"cid","ifName":"eth0","duration":60}`, candidate{}, "address"},
+		{"no interface", `{"IPConf":{"address":"10.22.0.5/16"},"duration":60}`, candidate{}, "interface"},
+		{"null", "null", candidate{}, "null"},
+		{"empty", "", candidate{}, "JSON"},
+		{"cut off", file("60", "")[:60], candidate{}, "JSON"},
+		{"a list", "[]", candidate{}, "array"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := parseKruise([]byte(tt.file))
@@ -206,7 +208,7 @@ func TestParseKruise(t *testing.T) {
 }
 
 // believable is what every parser promises of what it lets through.
-func believable(t *testing.T, c Claim) {
+func believable(t *testing.T, c candidate) {
 	t.Helper()
 	switch {
 	case c.Name != "" && !names.IsPod(c.Namespace, c.Name), c.Name == "" && c.Namespace != "",
@@ -236,9 +238,9 @@ func FuzzParseFile(f *testing.F) {
 	f.Add("c1\r\neth0")
 	f.Add("#held db/db-0 eth0 firm 3600 1795258800 u1\r\neth0")
 	f.Fuzz(func(t *testing.T, content string) {
-		c, known := claimOf(content)
+		c, known := candidateOf(content)
 		believable(t, c)
-		if !known && !reflect.DeepEqual(c, Claim{Kind: File}) {
+		if !known && !reflect.DeepEqual(c, candidate{Kind: fromFile}) {
 			t.Errorf("owner unknown, and %+v", c)
 		}
 	})
@@ -284,7 +286,7 @@ func TestReadersCloseWhatTheyOpen(t *testing.T) {
 		if _, _, err := m.Read(l.Address); err != nil {
 			t.Fatal(err)
 		}
-		n := Node{Host: host{}, CacheDirs: []string{t.TempDir()}}
+		n := Sources{Host: host{}, CacheDirs: []string{t.TempDir()}}
 		if _, err := Find(n, p, nil, now, testSoft, ids()); err != nil {
 			t.Fatal(err)
 		}

@@ -58,7 +58,7 @@ type Call struct {
 	Repaired bool
 
 	node       *Node
-	sources    adopt.Node
+	sources    adopt.Sources
 	mirrors    *mirrors
 	export     map[lease.Pool]*hostlocal.Dir        // directories of which all files are written
 	whole      map[lease.Pool]bool                  // those that were complete before
@@ -170,12 +170,12 @@ func (n *Node) newCall(tx *store.Tx, in Scope, m *mirrors) *Call {
 	}
 }
 
-func (n *Node) sources(in Scope) adopt.Node {
+func (n *Node) sources(in Scope) adopt.Sources {
 	dirs := n.CacheDirs
 	if dirs == nil {
 		dirs = adopt.DefaultCacheDirs
 	}
-	return adopt.Node{Host: n.Host, CacheDirs: append(slices.Clone(dirs), in.Caches...)}
+	return adopt.Sources{Host: n.Host, CacheDirs: append(slices.Clone(dirs), in.Caches...)}
 }
 
 // replay performs the spooled releases, and returns them. One whose lease is damaged stays in the

@@ -1,0 +1,51 @@
+package adopt
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+// kind is the source of a candidate. Later kinds have precedence, with the exceptions that decide
+// names.
+type kind int
+
+const (
+	fromFile      kind = 1 + iota // host-local's file of the address
+	fromDeadCache                 // libcni's cache has an entry whose namespace is gone: there was no DEL
+	fromKruise                    // a reservation of the Kruise fork
+	fromHoldFile                  // our mark of a hold in host-local's file
+	fromLiveCache                 // libcni's cache has an entry whose namespace exists
+	fromSnapshot                  // the lease in the agent's snapshot of the store
+	fromLiving                    // an interface in a network namespace has the address
+)
+
+// candidate is what one source shows of one address. Fields that the source does not have are zero.
+type candidate struct {
+	Kind    kind
+	Address netip.Addr
+	Source  string // what was read, and its path, for messages
+
+	Namespace, Name, UID string // of the pod
+	ContainerID, IfName  string
+	Netns                lease.Netns // Ino is 0 if no namespace is at the path now
+	MAC                  string
+
+	Window      time.Duration
+	WindowKnown bool
+
+	Released bool      // the source shows a release, and so a hold
+	Firm     bool      // the hold is firm; otherwise it is soft
+	Until    time.Time // the end of the hold; zero if it has none
+
+	Modified time.Time   // of the file; zero if it cannot be read
+	Lease    lease.Lease // of a Snapshot only
+}
+
+// Finding is a lease to adopt.
+type Finding struct {
+	Lease lease.Lease
+	Why   string // one sentence, for the journal and for dry runs
+	Seen  bool   // an interface of the lease's network namespace has the address
+}
