@@ -16,8 +16,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/notify"
 )
 
-// Announcer processes the announce queue: it announces the addresses of the attachments in it, and
-// removes them from it.
+// Announcer processes the announce queue: it announces the addresses of each attachment in the
+// queue and then removes the attachment.
 type Announcer struct {
 	// Dir is the queue: an empty file for each attachment that came back to its address, named by
 	// lease.Holder.Name. It is created if it is missing.
@@ -43,11 +43,11 @@ type Announcement struct {
 }
 
 const (
-	// maxAge is how long after the pod's return an announcement is of use: afterwards all
-	// neighbour entries with its former hardware address have expired.
+	// maxAge is the time after the pod's return for which an announcement is useful. Later all
+	// neighbour entries with the former hardware address have expired.
 	maxAge = 2 * time.Minute
-	// maxWait limits the wait for an interface with the address. Some runtimes move the address
-	// out of the namespace, so that none ever has it.
+	// maxWait is how long a worker waits for an interface with the address. Some runtimes move the
+	// address out of the namespace, so that no interface ever has it.
 	maxWait = 30 * time.Second
 	// maxWorkers limits the attachments that are processed at the same time. Each may occupy a
 	// thread.
@@ -91,8 +91,8 @@ type run struct {
 	unread bool            // the store cannot be read, and that was logged
 }
 
-// start gives each entry that no worker processes to a new worker, up to maxWorkers. The others are
-// started when a worker has removed its entry, which wakes the watch.
+// start starts a worker for each entry that has none, up to maxWorkers. The remaining entries get
+// theirs when a worker has removed its entry, which wakes the watch.
 func (r *run) start(ctx context.Context) {
 	dir, err := os.Open(r.Dir)
 	if err != nil {
@@ -131,6 +131,7 @@ func (r *run) start(ctx context.Context) {
 	}
 }
 
+// take marks an entry as busy. It reports false if a worker processes the entry already.
 func (r *run) take(name string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -174,8 +175,8 @@ func (r *run) work(ctx context.Context, who lease.Holder) {
 	addresses.Wait()
 }
 
-// held returns the leases that an attachment holds. While the store cannot be read it retries,
-// until an announcement would no longer be of use.
+// held returns the leases of an attachment. While the store cannot be read it retries, until an
+// announcement would no longer be useful.
 func (r *run) held(ctx context.Context, who lease.Holder) ([]lease.Lease, error) {
 	for began := r.Clock(); ; {
 		leases, err := r.Bound(ctx, who)
@@ -205,9 +206,9 @@ var (
 	errNotHeld  = errors.New("the container no longer holds the address")
 )
 
-// announce announces one address, once per entry of repeats. An announcement that fails is left
-// out: the store may be busy for a moment. Announced is called last, because it may wait for the
-// store.
+// announce announces one address, once for each entry of repeats. It goes on after an announcement
+// that fails, because the store may be busy for a moment. Announced is called last, because it may
+// wait for the store.
 func (r *run) announce(ctx context.Context, l lease.Lease, log *slog.Logger) error {
 	if err := r.await(ctx, l); err != nil {
 		return err
@@ -237,7 +238,7 @@ func (r *run) announce(ctx context.Context, l lease.Lease, log *slog.Logger) err
 	return nil
 }
 
-// await returns when a running interface has the address.
+// await waits until a running interface in the pod's namespace has the address.
 func (r *run) await(ctx context.Context, l lease.Lease) error {
 	began := r.Clock()
 	if began.Since(l.BoundAt) > maxAge {
@@ -273,6 +274,7 @@ func (r *run) once(ctx context.Context, l lease.Lease) (mac net.HardwareAddr, er
 	return mac, err
 }
 
+// stillHeld returns errNotHeld unless the lease still has the same holder in the same namespace.
 func (r *run) stillHeld(ctx context.Context, l lease.Lease) error {
 	leases, err := r.Bound(ctx, l.Holder)
 	if err != nil {

@@ -38,9 +38,9 @@ func ready(addr netip.Addr) (*net.Interface, error) {
 	return nil, fmt.Errorf("%s: %w", addr, errNotReady)
 }
 
-// isRunning reports whether a link is up and has a hardware address to announce. Its operational
-// state counts, not its flags alone: a veth's other end forwards nothing before both ends have seen
-// the carrier. Links without such a state are in the state unknown.
+// isRunning reports whether a link is up and has a hardware address to announce. The flag IFF_UP
+// does not suffice: the peer of a veth forwards nothing before both ends have seen the carrier,
+// which the operational state shows. Links without an operational state are in the state unknown.
 func isRunning(link *netlink.LinkAttrs) bool {
 	isOperational := link.OperState == netlink.OperUp || link.OperState == netlink.OperUnknown
 	hasNeighbours := link.RawFlags&(unix.IFF_NOARP|unix.IFF_LOOPBACK) == 0 && len(link.HardwareAddr) == 6
@@ -84,12 +84,12 @@ func gratuitousARP(link *net.Interface, addr netip.Addr) error {
 	return nil
 }
 
-// unsolicitedNA sends a neighbour advertisement from the address itself to all nodes, with the
-// override flag.
+// unsolicitedNA sends a neighbour advertisement with the override flag from the address itself to
+// all nodes.
 //
-// It opens a socket of its own. Those of ndp and golang.org/x/net take an interface's name and find
-// its index in a cache that knows nothing of namespaces, so that they may use the index of another
-// pod's eth0. The kernel fills in the checksum (RFC 3542, 3.1).
+// It opens its own socket. The functions of ndp and golang.org/x/net look up the index of an
+// interface by its name in a cache that does not distinguish network namespaces, so that they may
+// use the index of another pod's eth0. The kernel fills in the checksum (RFC 3542, 3.1).
 func unsolicitedNA(link *net.Interface, addr netip.Addr) error {
 	message, err := ndp.MarshalMessage(&ndp.NeighborAdvertisement{
 		Override:      true,

@@ -11,8 +11,9 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/notify"
 )
 
-// How often the queue is read without an event. unwatched applies where inotify cannot be used: the
-// kernel allows each user 128 instances by default.
+// The longest time between two readings of the queue. watched is a fallback for lost events.
+// unwatched applies if inotify cannot be used: by default the kernel allows each user 128
+// instances.
 const (
 	watched   = 5 * time.Second
 	unwatched = 25 * time.Millisecond
@@ -23,12 +24,11 @@ type watch struct {
 	dir string
 	log *slog.Logger
 
-	watcher *fsnotify.Watcher // nil: the queue is polled
-	failed  bool              // and that was logged
+	watcher *fsnotify.Watcher // nil while the queue is polled
+	failed  bool              // the last renew failed, which was logged
 }
 
-// renew makes sure that the queue exists and is watched. Both may have ended since: somebody may
-// have removed the directory.
+// renew creates the queue's directory and watches it, if it was removed or is not watched.
 func (w *watch) renew() {
 	err := os.MkdirAll(w.dir, 0o700)
 	if err == nil && w.watcher == nil {

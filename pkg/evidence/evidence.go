@@ -1,5 +1,9 @@
-// Package evidence finds out whether the holders of leases are alive, dead, or neither is proven
-// (docs/design.md, "Evidence of life").
+// Package evidence determines whether the holders of leases are alive or dead, or whether neither
+// is proven (docs/design.md, "Evidence of life"). It combines what package sandbox reads from the
+// kernel with the leases of other containers.
+//
+// For a bound lease the question is whether the holder's network namespace exists (Prove). For a
+// hold it is whether an interface of the last holder still has the address (LastHas).
 package evidence
 
 import (
@@ -23,25 +27,25 @@ type Host interface {
 	MountedNetns() sandbox.NetnsSet
 }
 
-// Evidence has the state of holders at one time. It examines each holder once, so that a decision
-// is never based on two different answers.
+// Evidence determines the states of holders for one decision. It examines each holder once, so that
+// a decision is never based on two different answers.
 type Evidence struct {
 	host  Host
 	boot  string
 	bound iter.Seq[lease.Lease] // every bound lease
-	// Twice makes Prove read the processes twice, because one that changes its namespace can be
-	// missed, and the mounts as well. It takes longer.
+	// Twice makes Prove read the processes twice, because one scan may miss a process that changes
+	// its namespace, and also the mounts. The agent sets it. It takes longer.
 	Twice bool
 
-	plugged map[lease.Netns]plugged // addresses on interfaces
-	quick   map[lease.Holder]lease.Liveness
-	proven  map[lease.Holder]lease.Liveness
-	doubts  map[lease.Holder]error   // why neither is proven
-	procs   *sandbox.NetnsSet        // nil until it is needed
-	inNetns map[uint64][]lease.Lease // bound leases by the inode of the namespace
+	plugged map[lease.Netns]plugged         // results of Host.AddressesIn
+	quick   map[lease.Holder]lease.Liveness // results of QuickState
+	proven  map[lease.Holder]lease.Liveness // results of Prove
+	doubts  map[lease.Holder]error          // why the result of Prove is Unknown
+	procs   *sandbox.NetnsSet               // nil until it is needed
+	inNetns map[uint64][]lease.Lease        // bound leases by the inode of the namespace
 }
 
-// BoundIn returns the bound leases of a list.
+// BoundIn yields the bound leases of a list.
 func BoundIn(list []lease.Lease) iter.Seq[lease.Lease] {
 	return func(yield func(lease.Lease) bool) {
 		for _, l := range list {
@@ -53,7 +57,7 @@ func BoundIn(list []lease.Lease) iter.Seq[lease.Lease] {
 }
 
 // New returns the Evidence for one decision. boot is the id of this boot, "" if it cannot be read.
-// bound are all bound leases.
+// bound yields all bound leases.
 func New(host Host, boot string, bound iter.Seq[lease.Lease]) Evidence {
 	return Evidence{
 		host: host, boot: boot, bound: bound,
@@ -63,7 +67,8 @@ func New(host Host, boot string, bound iter.Seq[lease.Lease]) Evidence {
 	}
 }
 
-// QuickState returns the state of a holder as far as the path of its namespace shows it.
+// QuickState returns the state of a lease's holder as far as the boot id and the path of its
+// namespace show it (sandbox.Host.QuickState).
 func (e *Evidence) QuickState(l lease.Lease) lease.Liveness {
 	life, ok := e.quick[l.Holder]
 	if !ok {
@@ -73,8 +78,8 @@ func (e *Evidence) QuickState(l lease.Lease) lease.Liveness {
 	return life
 }
 
-// Prove returns the state of a holder. If the path of its namespace does not lead to it, Prove
-// reads the namespaces of all processes, which takes long.
+// Prove returns the state of a bound lease's holder. If the path of its namespace does not lead to
+// the namespace, Prove reads the namespaces of all processes, which takes long.
 func (e *Evidence) Prove(l lease.Lease) lease.Liveness {
 	life, ok := e.proven[l.Holder]
 	if !ok {
@@ -84,10 +89,10 @@ func (e *Evidence) Prove(l lease.Lease) lease.Liveness {
 	return life
 }
 
-// SetProven records the state of a holder that was proven before.
+// SetProven records the state of a holder that another Evidence has proven. Prove returns it.
 func (e *Evidence) SetProven(h lease.Holder, life lease.Liveness) { e.proven[h] = life }
 
-// Doubt returns why Prove returns Unknown for a holder, nil if it does not.
+// Doubt returns the reason if Prove returns Unknown for a lease's holder, otherwise nil.
 func (e *Evidence) Doubt(l lease.Lease) error {
 	if e.Prove(l) != lease.Unknown {
 		return nil
@@ -111,7 +116,7 @@ func (e *Evidence) prove(l lease.Lease) (lease.Liveness, error) {
 		return lease.Unknown, err
 	}
 	if !gone {
-		return lease.Alive, nil // the path leads to it again
+		return lease.Alive, nil // the path leads to the namespace again
 	}
 	life := e.processes().Liveness(l.Holder.Netns)
 	if life == lease.Alive && e.isReissued(l) {
@@ -127,9 +132,9 @@ type plugged struct {
 }
 
 // LastHas returns Alive if an interface in the network namespace of the last holder of a held lease
-// still has the address, and Dead if none has it. The namespace may exist long after the interface
-// was removed. It returns Unknown and the reason if the namespace cannot be read. If the namespace
-// of the holder is not known it returns Dead, because there was a DEL.
+// still has the address, and Dead if none has it, even if the namespace exists. It returns Unknown
+// and the reason if the namespace cannot be read. If the lease does not know the namespace of the
+// last holder, LastHas returns Dead, because a held lease has had its DEL.
 func (e *Evidence) LastHas(l lease.Lease) (lease.Liveness, error) {
 	switch life := e.QuickState(l); {
 	case life == lease.Dead, l.Holder.Netns.Ino == 0:
@@ -164,14 +169,14 @@ func (e *Evidence) hasAddress(l lease.Lease) (lease.Liveness, error) {
 	return lease.Dead, nil
 }
 
-// Last is LastHas without the reason.
+// Last returns the state of LastHas without the reason.
 func (e *Evidence) Last(l lease.Lease) lease.Liveness {
 	life, _ := e.LastHas(l)
 	return life
 }
 
-// LifeOf returns the state that an event needs to end a lease: Last of a held one, Prove of a bound
-// one.
+// LifeOf returns the state that the events of package lease need: Last for a held lease, Prove for
+// a bound one.
 func (e *Evidence) LifeOf(l lease.Lease) lease.Liveness {
 	if l.State == lease.Held {
 		return e.Last(l)
@@ -190,10 +195,11 @@ func (e *Evidence) processes() sandbox.NetnsSet {
 	return *e.procs
 }
 
-// IsReplaced reports whether the namespace at the holder's path is another one, although it has the
-// same inode, as after `ip netns del x; ip netns add x`: an interface there has the address of a
-// later container (isReissued), and none has this one. It reports false as long as there is no
-// interface, which is the case until the IPAM plugin has returned.
+// IsReplaced reports whether the namespace at the holder's path is another one with the same inode,
+// as may be the case after `ip netns del x; ip netns add x`. The proof is that an interface there
+// has the address of a later container's lease (successors), and no interface has the address of
+// this lease. Until the IPAM plugin has returned there is no interface, and IsReplaced reports
+// false.
 func (e *Evidence) IsReplaced(l lease.Lease) bool {
 	for _, o := range e.successors(l) {
 		successor, err := e.hasAddress(o)
@@ -206,15 +212,16 @@ func (e *Evidence) IsReplaced(l lease.Lease) bool {
 	return false
 }
 
-// isReissued reports whether another namespace has the inode of the holder's. The kernel reuses the
-// inode of a namespace that has ended. If another container was bound later, to the same interface
-// of a namespace of this inode, it is that container's, because a namespace has only one interface
-// of a name. (The leases of two networks of a pod may have its namespace by two paths, but they
-// have two interfaces and one container.)
+// isReissued reports whether the inode of the holder's namespace belongs to the namespace of
+// another container now. The kernel reuses the inode of a namespace that has ended. If the lease of
+// another container was bound later, with the same interface name in a namespace with this inode,
+// the inode is that container's, because a namespace has only one interface of a name. (Two
+// networks of one pod may have leases with two paths of the pod's namespace, but these have two
+// interface names and one container id.)
 func (e *Evidence) isReissued(l lease.Lease) bool { return len(e.successors(l)) > 0 }
 
-// successors returns the leases of other containers that were bound later, to the same interface of
-// a namespace with the same inode.
+// successors returns the bound leases of other containers that were bound later than l, with the
+// same interface name in a namespace with the same inode.
 func (e *Evidence) successors(l lease.Lease) (out []lease.Lease) {
 	if e.inNetns == nil {
 		e.inNetns = map[uint64][]lease.Lease{}

@@ -20,37 +20,37 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// Dir is host-local's own directory of a pool, under host-local's own lock: a file for each address
-// that has a lease, so that host-local may serve the next call and assigns nothing twice. It is
-// opened for one call and closed.
+// Dir is host-local's directory of a pool, locked by host-local's own lock. It has a file for each
+// address that has a lease, so that host-local may serve the next call and assigns no address
+// twice. A call opens the directory once and closes it at its end.
 //
-// Files of bound leases have host-local's content (container id, CR LF, interface; docs/facts.md,
-// "One file for each address"). A held address keeps its file, with an id that no container can
-// have (see Hold): a repeated DEL that host-local serves must not find it. Nothing is synced: the
-// store is authoritative, and these files may be late.
+// The file of a bound lease has host-local's content (container id, CR LF, interface;
+// docs/facts.md, "One file for each address"). The file of a held lease contains a Hold, so that a
+// repeated DEL that host-local serves does not find its container id. Nothing is synced, because
+// the store is authoritative.
 //
-// A file is removed before the store forgets its lease, and made after the store knows it. So what
-// a crash leaves behind is a lease without a file, which is made again, and never a file without a
-// lease. A file that names another container than the lease that will be committed becomes a mark
-// before.
+// Remove must be called before the commit that removes a lease, and Write after the commit that
+// adds or changes one. Then a crash leaves at most a lease without a file, which a later call
+// writes, and never a file without a lease. If a file names a container that the new lease does
+// not, it is overwritten with a Hold before the commit.
 type Dir struct {
 	dir    string
 	lock   *os.File // nil if host-local's lock cannot be opened: nothing is written
 	marked bool
-	leases int // that the mark names; Unproven if it names none
+	leases int // the number in the mark, or Unproven
 	read   map[netip.Addr]reading
 
-	removed map[netip.Addr]bool // by Remove, and still there
+	removed map[netip.Addr]bool // addresses that Remove was called for and Flush was not
 }
 
 var errUnlocked = errors.New("host-local's lock cannot be opened, so nothing is written")
 
-// The mark is a file of ours in a directory that is kept in step with the store. It says how many
-// leases have a file there, so that a directory from which some were removed, or in which some
-// could not be written, is not taken for a complete one. host-local ignores it, because its name is
-// no address.
+// The mark is a file that leasehold adds to a directory which it keeps in step with the store. It
+// contains the number of leases that have a file there, so that a directory from which files were
+// removed, or in which some could not be written, is not taken for a complete one. host-local
+// ignores the mark, because its name is not an address.
 //
-// Older versions marked a directory once, whatever became of its files: their mark proves nothing.
+// The mark of older versions contains no number, and proves nothing.
 const (
 	markName = ".leasehold"
 	markText = " leases have their files here\n"
@@ -63,9 +63,9 @@ const Unproven = -1
 // Path returns the directory in which host-local keeps the files of a pool.
 func Path(p lease.Pool) string { return filepath.Join(p.DataDir, p.Network) }
 
-// IsMarked reports whether the pool's directory was brought in step with the
-// store and not removed since. If host-local's lock file is missing, somebody removed everything
-// but the mark.
+// IsMarked reports whether the pool's directory has a mark, that is, whether leasehold keeps it in
+// step with the store. It reports false if host-local's lock file is missing, because then somebody
+// has removed everything but the mark.
 func IsMarked(p lease.Pool) bool {
 	for _, name := range []string{markName, lockName} {
 		if _, err := os.Lstat(filepath.Join(Path(p), name)); err != nil {
@@ -75,7 +75,7 @@ func IsMarked(p lease.Pool) bool {
 	return true
 }
 
-// Unmark removes the mark of a directory that is no longer kept in step.
+// Unmark removes the mark of a directory that is no longer kept in step with the store.
 func Unmark(p lease.Pool) error { return os.Remove(filepath.Join(Path(p), markName)) }
 
 // Exists reports whether host-local has a directory of the pool.
@@ -84,8 +84,8 @@ func Exists(p lease.Pool) bool {
 	return err == nil && info.IsDir() && p.Network != ""
 }
 
-// FileNames returns the names in the pool's directory, read without the lock. It returns nil if the
-// directory is not kept in step with the store, or cannot be read.
+// FileNames returns the names of the files in the pool's directory, read without the lock. It
+// returns nil if the directory has no mark or cannot be read.
 func FileNames(p lease.Pool) map[string]bool {
 	if !IsMarked(p) {
 		return nil
@@ -110,8 +110,8 @@ func Open(ctx context.Context, p lease.Pool) (*Dir, error) {
 	}
 	marked, leases := IsMarked(p), readMark(dir)
 	if !marked {
-		// The lock file, which is made now, would prove the mark of a directory that was
-		// emptied to the next call, where this one fails.
+		// Somebody may have removed all files but the mark. If this call fails after it has created
+		// the lock file, the next call would take the mark for a valid one (IsMarked).
 		if err := Unmark(p); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
@@ -124,6 +124,7 @@ func Open(ctx context.Context, p lease.Pool) (*Dir, error) {
 		removed: map[netip.Addr]bool{}}, nil
 }
 
+// readMark returns the number of leases in the mark of a directory, or Unproven.
 func readMark(dir string) int {
 	b, _, err := files.Read(filepath.Join(dir, markName))
 	number, whole := strings.CutSuffix(string(b), markText)
@@ -159,12 +160,12 @@ func (d *Dir) Close() {
 	}
 }
 
-// Mark returns how many leases have their files here by the directory's mark, or Unproven, and
-// reports whether there is a mark.
+// Mark returns the number of leases in the directory's mark, or Unproven, and whether there is a
+// mark.
 func (d *Dir) Mark() (leases int, marked bool) { return d.leases, d.marked }
 
-// SetMark writes the mark: how many leases have their files here, or Unproven if some may have
-// none. If it fails it leaves no mark that proves anything.
+// SetMark writes the mark with the number of leases that have a file in the directory, or Unproven
+// if files may be missing. If it fails, it leaves no mark with a number.
 func (d *Dir) SetMark(leases int) error {
 	if !d.Locked() {
 		return errUnlocked
@@ -183,13 +184,13 @@ func (d *Dir) SetMark(leases int) error {
 	return nil
 }
 
-// IsWhole reports whether the directory proves that every lease of the pool has its file there, and
-// cannot change meanwhile, because it is locked. Files of addresses that host-local has assigned
-// since are more, not less.
+// IsWhole reports whether the directory is complete (IsComplete) and locked, so that it stays
+// complete until Close. There may be more files than leases, because host-local may have assigned
+// addresses.
 func (d *Dir) IsWhole() bool { return d.Locked() && d.IsComplete() }
 
-// IsComplete reports whether the directory proves that every lease of the pool has its file there.
-// It may change meanwhile.
+// IsComplete reports whether the mark proves that every lease of the pool has its file in the
+// directory.
 func (d *Dir) IsComplete() bool {
 	if d.leases == Unproven {
 		return false
@@ -207,9 +208,9 @@ type File struct {
 	Modified time.Time // when it was written
 }
 
-// Read returns the file of an address, and reports whether there is one. A file that cannot be read
-// is there: found is true beside every error. A file is read once: until Write or Remove the answer
-// stays the same.
+// Read returns the file of an address, and whether there is one. For a file that cannot be read it
+// returns true and the error. It reads each file only once, so that the result does not change
+// until Write or Remove.
 func (d *Dir) Read(a netip.Addr) (f File, found bool, err error) {
 	if d.removed[a] {
 		return File{}, false, nil
@@ -237,13 +238,13 @@ func (d *Dir) readFile(a netip.Addr) reading {
 	return reading{File{Content: string(bytes.TrimSpace(b)), Modified: modified}, true, err}
 }
 
-// Has reports whether an address has a file. A file that cannot be read is there.
+// Has reports whether an address has a file, which may be unreadable.
 func (d *Dir) Has(a netip.Addr) bool {
 	_, err := os.Lstat(d.FilePath(a))
 	return !errors.Is(err, fs.ErrNotExist) && !d.removed[a]
 }
 
-// Write brings the file of a lease in step with it.
+// Write writes the file of a lease.
 func (d *Dir) Write(l lease.Lease, now lease.Instant) error {
 	if !d.Locked() {
 		return errUnlocked
@@ -253,14 +254,14 @@ func (d *Dir) Write(l lease.Lease, now lease.Instant) error {
 	return files.Write(d.FilePath(l.Address), Content(l, now))
 }
 
-// Remove has Flush remove the file of an address. From now on there is none for Read, Has and
-// Addresses.
+// Remove marks the file of an address for removal by Flush. Read, Has and Addresses no longer show
+// the file.
 func (d *Dir) Remove(a netip.Addr) { d.removed[a] = true }
 
 // Reset undoes every Remove since the last Flush.
 func (d *Dir) Reset() { clear(d.removed) }
 
-// Flush removes the files.
+// Flush removes the files that Remove has marked.
 func (d *Dir) Flush() (err error) {
 	for a := range d.removed {
 		if !d.Locked() {

@@ -1,4 +1,12 @@
-// Package hostlocal has host-local's files: their format, their lock, and the marks that we leave
-// in them and beside them, so that host-local can serve the next call, and a lost store can be
+// Package hostlocal reads and writes the files of upstream's host-local plugin. leasehold keeps
+// them in step with its store, so that host-local can serve the next call, and a lost store can be
 // rebuilt (docs/design.md, "host-local's files are kept in step").
+//
+// host-local has one directory for each pool, with a lock file and one file for each address in
+// use, which contains the container id and the interface. leasehold adds two things:
+//
+//   - The file of a held address contains a Hold: the pod that the address is held for, and until
+//     when. Its first word is one that no container id can be.
+//   - The mark is the file .leasehold. It contains the number of leases that have a file in the
+//     directory, and so proves that none is missing.
 package hostlocal

@@ -9,7 +9,7 @@ import (
 
 const lineBreak = "\r\n" // host-local's, on every system
 
-// Content returns the content of the file of a lease.
+// Content returns the content of host-local's file for a lease.
 func Content(l lease.Lease, now lease.Instant) string {
 	if l.State == lease.Held {
 		return formatHold(l, now)
@@ -20,16 +20,16 @@ func Content(l lease.Lease, now lease.Instant) string {
 	return l.Holder.ContainerID + lineBreak + l.Holder.IfName
 }
 
-// Names reports whether a file's content names the attachment: in today's format, or with its
-// container alone, as before v0.8.0 (docs/facts.md, "Old files name only the container").
+// Names reports whether the content of a file names the attachment. Files of host-local before
+// v0.8.0 contain the container id alone (docs/facts.md, "Old files name only the container").
 func Names(content, containerID, ifName string) bool {
 	id, rest, ok := strings.Cut(content, lineBreak)
 	return id == containerID && id != "" && (!ok || rest == ifName)
 }
 
-// ParseOwner reads what host-local writes: "<container>\r\n<interface>", before v0.8.0 the
-// container alone (ifName is ""). It reports false for anything else, such as a hold, or an empty
-// file after a power cut: the owner is unknown.
+// ParseOwner parses the content that host-local writes: "<container>\r\n<interface>", or before
+// v0.8.0 the container alone; then ifName is "". It reports false if the owner is unknown, for
+// example for a Hold, or for a file that is empty after a power cut.
 func ParseOwner(content string) (containerID, ifName string, ok bool) {
 	if IsHold(content) {
 		return "", "", false

@@ -17,20 +17,18 @@ const (
 	soft     = "soft"
 )
 
-// maxHold is more than any marker has: a pod's names, a UID, two interface
-// names and two numbers.
+// maxHold is more than the size in bytes of any Hold: a pod's names, a UID, two interface names and
+// two numbers.
 const maxHold = 1024
 
-// formatHold returns the content of host-local's file for a held address: host-local leaves the
-// address alone, and a lost store can be rebuilt (docs/design.md, "host-local's files are kept in
-// step"). Its first line stands where the container id does otherwise:
+// formatHold returns the content of host-local's file for a held address. The first line is where
+// host-local expects the container id:
 //
 //	#held db/db-0 eth0 firm 3600 1795226400 5f1c9a02-uid\r\neth0
 //
-// The words are the pod, the interface, the strength, the window and the end
-// of the hold (whole seconds, rounded up, or "forever"; the end by the wall
-// clock) and the UID. "-" stands for what the lease does not have; one without
-// a key names no pod.
+// After the word "#held" come the pod, the interface, "firm" or "soft", the window, the end of the
+// hold and the UID. The window is in seconds, the end is a Unix time, both rounded up, and both may
+// be "forever". "-" means that the lease does not have the value. A lease without a key has no pod.
 func formatHold(l lease.Lease, now lease.Instant) string {
 	pod, uid, ifName, strength := none, none, none, soft
 	if !l.Key().IsZero() && names.IsPod(l.Namespace, l.Name) {
@@ -72,22 +70,21 @@ func until(l lease.Lease, now lease.Instant) string {
 	return strconv.FormatInt(n, 10)
 }
 
-// IsHold reports whether we wrote the content of one of host-local's files, for
-// a hold; whether all of it can still be read is another matter.
+// IsHold reports whether the content of a file is a Hold. The rest of it may be damaged, see
+// ParseHold.
 func IsHold(content string) bool { return strings.HasPrefix(content, holdWord+" ") }
 
-// Hold is what the file of a held address says: for which pod's interface the address is held, all
-// of them "" if it is held for nobody, and until when.
+// Hold is the content of the file of a held address.
 type Hold struct {
-	Namespace, Name, UID, IfName string
+	Namespace, Name, UID, IfName string // of the pod; "" if the lease has no key
 
 	Firm   bool
 	Window time.Duration
 	Until  time.Time // zero if it does not end
 }
 
-// ParseHold reads the content of host-local's file for a held address. It reports false if it
-// cannot read all of it: then the address is merely in use.
+// ParseHold parses the content of the file of a held address. It reports false if the content is
+// incomplete or invalid. The caller then knows only that the address is in use.
 func ParseHold(content string) (Hold, bool) {
 	line, _, whole := strings.Cut(content, lineBreak) // torn without one, and its last word may be cut
 	words := strings.Split(line, " ")
@@ -136,7 +133,7 @@ func parseSeconds(s string) (time.Duration, bool) {
 	return time.Duration(n) * time.Second, ok && n <= int64(policy.MaxWindow/time.Second)
 }
 
-// parseUntil: the end is the zero time where there is none.
+// parseUntil parses the end of a hold. It returns the zero time for "forever".
 func parseUntil(s string) (time.Time, bool) {
 	if s == lease.ForeverWord {
 		return time.Time{}, true
@@ -145,7 +142,7 @@ func parseUntil(s string) (time.Time, bool) {
 	return time.Unix(n, 0).UTC(), ok && n > 0
 }
 
-// parseNumber accepts the one way in which we write a number.
+// parseNumber parses a number that was written by this package: without a sign or leading zeros.
 func parseNumber(s string) (int64, bool) {
 	n, err := strconv.ParseInt(s, 10, 64)
 	return n, err == nil && n >= 0 && strconv.FormatInt(n, 10) == s

@@ -7,22 +7,25 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// Owner is whom a file names. IfName is "" in files of host-local before v0.8.0.
+// Owner is a container interface to which an address was assigned. IfName is "" in files of
+// host-local before v0.8.0.
 type Owner struct{ ContainerID, IfName string }
 
-// History is what the store's journal says of one address.
+// History is what the store's journal has about one address.
 type History struct {
-	Owners []Owner   // to whom we gave it
-	Last   time.Time // time of its last entry
+	Owners []Owner   // to which leasehold has assigned the address
+	Last   time.Time // of the last entry about the address
 }
 
-// IsForeign reports whether the file of a lease's address names another container, to which
-// host-local has given the address. Boot is the id of this boot, "" if it cannot be read. History
-// is called only if it matters, and so is isLive, which reports whether the container that the file
-// names lives by libcni's cache.
+// IsForeign reports whether the file of a lease's address names another container, because
+// host-local has assigned the address to that container. boot is the id of this boot, "" if it
+// cannot be read.
+//
+// history and isLive are called only if they are needed. history returns the journal's history of
+// the address. isLive reports whether libcni's cache shows that the container in the file is alive.
 func (f File) IsForeign(l lease.Lease, boot string, history func() History, isLive func() bool) bool {
 	switch {
-	case f.Content == "": // a write of ours that was cut off
+	case f.Content == "": // leasehold's write was cut off by a power cut
 		return false
 	case IsHold(f.Content), Names(f.Content, l.Holder.ContainerID, l.Holder.IfName):
 		return false
@@ -32,19 +35,19 @@ func (f File) IsForeign(l lease.Lease, boot string, history func() History, isLi
 	return !f.isOlder(l, boot) || isLive()
 }
 
-// IsStale reports whether the file names a container to which we gave the address, and is older
-// than the last that the journal says of the address: then a power cut has brought it back, because
-// these files are never synced. The journal goes back much further than a file system leaves things
-// unwritten.
+// IsStale reports whether the file is a former version that came back with a power cut, because
+// these files are not synced: it names a container to which leasehold has assigned the address, and
+// it is older than the last journal entry about the address. The journal goes back further than the
+// time for which a file system keeps changes only in memory.
 func (f File) IsStale(h History) bool {
 	named := func(o Owner) bool { return Names(f.Content, o.ContainerID, o.IfName) }
 	return f.Modified.Before(h.Last) && slices.ContainsFunc(h.Owners, named)
 }
 
-// isOlder reports whether the file was written before its lease was bound or released in an earlier
-// boot: a power cut has brought it back. Within a boot nothing brings one back, and the clock may
-// have been set back since. Where the clock was wrong after the boot, libcni's cache may know that
-// the file's container lives.
+// isOlder reports whether the lease was bound or released in an earlier boot, after the file was
+// written, so that the file came back with a power cut. In the same boot no file comes back, and
+// the clock may have been set back since. The result may be wrong if the clock was wrong after the
+// boot; then libcni's cache may show that the file's container is alive (isLive of IsForeign).
 func (f File) isOlder(l lease.Lease, boot string) bool {
 	before := func(at lease.Instant) bool {
 		return boot != "" && at.BootID != "" && at.BootID != boot && f.Modified.Before(at.Wall)

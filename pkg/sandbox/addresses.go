@@ -9,11 +9,11 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// AddressesIn returns all addresses of all interfaces in the network namespace, whatever the state
-// of the interface and the address.
+// AddressesIn returns all addresses of all interfaces in the network namespace, also of interfaces
+// that are down and addresses that are tentative.
 //
-// It returns ErrNetnsGone if the path no longer leads to the namespace. After another error nothing
-// is known about its addresses.
+// It returns ErrNetnsGone if the path no longer leads to the namespace. Any other error means that
+// the addresses are unknown.
 func (h *Host) AddressesIn(n lease.Netns) (addrs []netip.Addr, err error) {
 	err = h.RunInNetns(n, func() error {
 		list, err := dump(unix.RTM_GETADDR, unix.AF_UNSPEC)
@@ -30,8 +30,8 @@ func (h *Host) AddressesIn(n lease.Netns) (addrs []netip.Addr, err error) {
 	return addrs, err
 }
 
-// addressesOf returns the addresses in one message: on a point-to-point link IFA_LOCAL is the
-// interface's own and IFA_ADDRESS that of the other end.
+// addressesOf returns the addresses in one RTM_NEWADDR message. On a point-to-point link it returns
+// those of both ends: IFA_LOCAL is the interface's own address and IFA_ADDRESS that of the peer.
 func addressesOf(message []byte) (addrs []netip.Addr) {
 	for _, a := range attributes(message[unix.SizeofIfAddrmsg:]) {
 		if addr, ok := netip.AddrFromSlice(a.value); ok && (a.kind == unix.IFA_LOCAL || a.kind == unix.IFA_ADDRESS) {

@@ -18,7 +18,7 @@ import (
 // DefaultBootIDFile is the file from which Linux shows the boot id.
 const DefaultBootIDFile = "/proc/sys/kernel/random/boot_id"
 
-// Host is the node, as its /proc and the paths of its root file system show it.
+// Host reads the state of the node from its /proc and its root file system.
 type Host struct {
 	proc       string
 	bootIDFile string
@@ -27,21 +27,22 @@ type Host struct {
 	proven *sync.Map // see proveMounts
 }
 
-// New returns the host that a /proc shows, with paths resolved in the mounts of this process.
+// New returns a Host that reads the /proc at the path proc and the boot id in bootIDFile. It
+// resolves paths in the mounts of this process.
 func New(proc, bootIDFile string) *Host {
 	return &Host{proc: proc, bootIDFile: bootIDFile, mounts: "self", proven: &sync.Map{}}
 }
 
-// Through returns the host for a process that has changed its root to that of another process (a
-// pid, or "self"), so that paths are resolved in the mounts of that process.
+// Through returns the Host for this process after it has changed its root to that of process pid,
+// so that paths are resolved in the mounts of that process.
 func (h *Host) Through(pid string) *Host {
 	moved := *h
 	moved.mounts = pid
 	return &moved
 }
 
-// BootID returns the id of this boot, or "" if it cannot be read. Without it no holder is dead by
-// reason of another boot.
+// BootID returns the id of this boot, or "" if it cannot be read. Then no holder can be proven dead
+// by the boot in which it was bound.
 func (h *Host) BootID() string {
 	id, _ := h.readBootID()
 	return id
@@ -74,7 +75,7 @@ func (h *Host) Netns(path string) (lease.Netns, error) {
 		return n, err
 	}
 	defer f.Close()
-	// The request fails for a file that is not a namespace.
+	// The ioctl fails for a file that is not a namespace.
 	kind, err := unix.IoctlRetInt(int(f.Fd()), unix.NS_GET_NSTYPE)
 	if err != nil || kind != unix.CLONE_NEWNET {
 		return n, fmt.Errorf("%w at %q: the file is of another kind", ErrNotNetns, path)
@@ -87,9 +88,9 @@ func (h *Host) Netns(path string) (lease.Netns, error) {
 	return n, nil
 }
 
-// QuickState is the quick check: a holder of another boot is dead, and a holder whose path still
-// leads to its namespace is alive. If the path leads elsewhere the result is Unknown, because a
-// process may keep the namespace alive.
+// QuickState returns the state of a holder as far as one stat(2) shows it: Dead if it was bound in
+// another boot, Alive if its path still leads to its namespace, and otherwise Unknown, because a
+// process may keep the namespace alive. boot is the id of this boot, or "".
 func (h *Host) QuickState(holder lease.Holder, boot string) lease.Liveness {
 	if holder.BootID != "" && boot != "" && holder.BootID != boot {
 		return lease.Dead
@@ -105,8 +106,8 @@ func (h *Host) QuickState(holder lease.Holder, boot string) lease.Liveness {
 	return lease.Unknown
 }
 
-// PathGone reports whether the path of the holder's namespace certainly no longer leads to it:
-// there is nothing, or something else. An error says why that is not known.
+// PathGone reports whether the path of the holder's namespace no longer leads to the namespace,
+// because there is nothing or another file. It returns an error if that cannot be determined.
 func (h *Host) PathGone(holder lease.Holder) (bool, error) {
 	if holder.Netns.Ino == 0 {
 		return false, errors.New("its network namespace is not known")
@@ -122,13 +123,13 @@ func (h *Host) PathGone(holder lease.Holder) (bool, error) {
 	return false, &os.PathError{Op: "stat", Path: holder.Netns.Path, Err: err}
 }
 
-// isNothing reports whether an error means that there is nothing at a path. Other errors do not say
-// what is there.
+// isNothing reports whether an error proves that there is nothing at a path.
 func isNothing(err error) bool {
 	return errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ESRCH)
 }
 
-// NetnsSet is a set of network namespaces in use, which may be incomplete.
+// NetnsSet is the set of the network namespaces in use, by inode. It is incomplete if some could
+// not be read.
 type NetnsSet struct {
 	inodes     map[uint64]bool
 	incomplete error // the first namespace that could not be read; nil if all were
@@ -152,10 +153,10 @@ func (s NetnsSet) Incomplete() error {
 	return s.incomplete
 }
 
-// ProcessNetns returns the namespaces of all processes. It takes microseconds for each process, so
-// it is for take-overs and collecting only. Process 1 always exists, so a list without it is
-// incomplete. The namespace of process 1 itself is the host's and need not be readable, which it is
-// not if a security module confines the process.
+// ProcessNetns returns the network namespaces of all processes. It takes microseconds for each
+// process, so that callers use it only to prove a death. Process 1 always exists, so a list without
+// it is incomplete. Its own namespace is the host's and need not be readable: a security module may
+// forbid it.
 func (h *Host) ProcessNetns() NetnsSet {
 	p := NetnsSet{inodes: map[uint64]bool{}}
 	dir, err := os.Open(h.proc)
@@ -192,7 +193,7 @@ func (h *Host) ProcessNetns() NetnsSet {
 	return p
 }
 
-// add adds the namespace that a link in /proc names.
+// add adds the namespace of a link in /proc, such as "net:[4026531840]".
 func (s *NetnsSet) add(link string) {
 	if ino, ok := linkInode(link, "net"); ok {
 		s.inodes[ino] = true
@@ -201,16 +202,17 @@ func (s *NetnsSet) add(link string) {
 	}
 }
 
-// miss records the first error.
+// miss records that the set is incomplete, with the first error. A nil error has no effect.
 func (s *NetnsSet) miss(err error) {
 	if s.incomplete == nil {
 		s.incomplete = err
 	}
 }
 
-// MountedNetns returns the namespaces that are mounted anywhere, which are in use like those of a
-// process, whether or not a lease knows the path. It is for collecting. An ADD must not use it: the
-// namespaces of new pods are mounted, and may have reused the inodes of deleted ones.
+// MountedNetns returns the network namespaces that are mounted at any path, also at paths that are
+// in no lease. The agent counts them as in use, like those of processes. An ADD must not: the
+// namespaces of new pods are mounted and may have reused the inodes of deleted namespaces, so that
+// dead holders would seem alive.
 func (h *Host) MountedNetns() NetnsSet {
 	p := NetnsSet{inodes: map[uint64]bool{}}
 	b, err := h.mountinfo()
@@ -223,8 +225,8 @@ func (h *Host) MountedNetns() NetnsSet {
 	return p
 }
 
-// Union returns the namespaces of both sets. A process that changes its namespace during a scan may
-// be missed by that scan.
+// Union returns the namespaces of both sets. Two scans of the processes find more than one, because
+// a scan may miss a process that changes its namespace meanwhile.
 func (s NetnsSet) Union(o NetnsSet) NetnsSet {
 	both := NewNetnsSet(s.Incomplete())
 	both.miss(o.Incomplete())

@@ -15,8 +15,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// RunInNetns calls f on a thread in the namespace, if the namespace is still at its path. The
-// thread runs nothing else afterwards: it returns to its own namespace and ends.
+// RunInNetns calls f on a thread in the network namespace. It returns ErrNetnsGone without calling
+// f if the namespace is no longer at its path. The thread runs nothing else afterwards.
 func (h *Host) RunInNetns(n lease.Netns, f func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -38,6 +38,7 @@ func (h *Host) RunInNetns(n lease.Netns, f func() error) error {
 	return <-done
 }
 
+// setNetns moves the calling thread into a network namespace.
 func setNetns(n lease.Netns) error {
 	fd, err := unix.Open(n.Path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
@@ -67,7 +68,7 @@ type Link struct {
 	MAC   net.HardwareAddr
 }
 
-// ErrNoLink is returned if no interface has the name.
+// ErrNoLink is returned by Link and SetMAC if no interface has the name.
 var ErrNoLink = errors.New("no such interface")
 
 // Link returns an interface in the network namespace at the path.
@@ -79,9 +80,10 @@ func (h *Host) Link(netns, name string) (l Link, err error) {
 	return l, err
 }
 
-// SetMAC sets the hardware address of an interface in the network namespace at the path. It makes
-// the kernel announce the address: with arp_notify and ndisc_notify it sends a gratuitous ARP and
-// an unsolicited neighbour advertisement when the hardware address of a running interface changes.
+// SetMAC sets the hardware address of an interface in the network namespace at the path. The kernel
+// then announces the interface's addresses, because SetMAC sets arp_notify and ndisc_notify: with
+// them it sends a gratuitous ARP and an unsolicited neighbour advertisement when the hardware
+// address of a running interface changes.
 func (h *Host) SetMAC(netns, name string, mac net.HardwareAddr) error {
 	return h.runAtPath(netns, func() error {
 		l, err := threadLink(name)
@@ -101,6 +103,7 @@ func (h *Host) SetMAC(netns, name string, mac net.HardwareAddr) error {
 	})
 }
 
+// runAtPath calls f on a thread in the network namespace at the path.
 func (h *Host) runAtPath(netns string, f func() error) error {
 	n, err := h.Netns(netns)
 	if err != nil {
@@ -109,6 +112,7 @@ func (h *Host) runAtPath(netns string, f func() error) error {
 	return h.RunInNetns(n, f)
 }
 
+// threadLink returns an interface in the network namespace of the calling thread.
 func threadLink(name string) (Link, error) {
 	list, err := dump(unix.RTM_GETLINK, unix.AF_UNSPEC)
 	if err != nil {

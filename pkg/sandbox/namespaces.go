@@ -38,9 +38,9 @@ type Address struct {
 // (docs/facts.md, "The namespace is mounted before ADD and removed after DEL"). The path of a
 // namespace is its mount, or else the /proc/PID/ns/net of a process.
 //
-// The namespaces of this process and of process 1 are omitted, and so are the addresses that every
-// namespace has. An error means that the host could not be read; a namespace that could not be read
-// is in the list, with its error.
+// It omits the namespaces of this process and of process 1, and the addresses that every namespace
+// has. It returns an error if the processes or mounts cannot be listed. A namespace that cannot be
+// read is in the list, with its error.
 func (h *Host) Namespaces() ([]Namespace, error) {
 	found, err := h.mountedNamespaces()
 	if err != nil {
@@ -115,7 +115,7 @@ func (h *Host) mountinfo() ([]byte, error) {
 type mount struct {
 	ino        uint64 // of the namespace
 	path       string
-	propagates bool // it is part of a peer group, or receives its mounts
+	propagates bool // the mount is shared, or receives mounts from a peer group (mount_namespaces(7))
 }
 
 // netnsMount parses a line of mountinfo: "36 35 0:4 net:[4026532] /run/netns/x rw shared:1 - nsfs
@@ -180,8 +180,9 @@ func (h *Host) processNamespaces() (found map[namespaceID]lease.Netns, unread []
 	return found, unread, nil
 }
 
-// readAll returns the addresses of each namespace. The thread that enters them returns to its own;
-// if it cannot, it ends with its goroutine, so that no other code runs in a foreign namespace.
+// readAll returns the addresses of each namespace. One thread enters all namespaces and then
+// returns to its own. If it cannot return, the thread ends with its goroutine, so that no other
+// code runs in a foreign namespace.
 func (h *Host) readAll(list []lease.Netns) []Namespace {
 	done := make(chan []Namespace)
 	go func() {
@@ -202,7 +203,8 @@ func (h *Host) readAll(list []lease.Netns) []Namespace {
 	return <-done
 }
 
-// readInThread is readAll for a thread that is locked. It omits namespaces that have ended.
+// readInThread is readAll on the calling thread, which must be locked. It omits namespaces that
+// have ended.
 func readInThread(list []lease.Netns) []Namespace {
 	out := make([]Namespace, 0, len(list))
 	for _, n := range list {
@@ -223,7 +225,7 @@ func unread(list []lease.Netns, err error) []Namespace {
 	return out
 }
 
-// ErrNetnsGone is returned if a namespace is no longer at its path.
+// ErrNetnsGone is returned if a namespace is no longer at its path when a thread is to enter it.
 var ErrNetnsGone = errors.New("the network namespace has ended")
 
 // readAddresses moves the thread into the namespace and returns its addresses.
@@ -238,8 +240,8 @@ func readAddresses(n lease.Netns) ([]Address, error) {
 	return addresses, nil
 }
 
-// threadAddresses returns the addresses in the namespace of the thread. Package net asks the kernel
-// at each call, by netlink, from the calling thread.
+// threadAddresses returns the addresses in the namespace of the calling thread. It may use package
+// net, which sends a netlink request from the calling thread at each call.
 func threadAddresses() ([]Address, error) {
 	interfaces, err := net.Interfaces()
 	if err != nil {
@@ -259,8 +261,8 @@ func threadAddresses() ([]Address, error) {
 	return out, errors.Join(problems...)
 }
 
-// assigned returns the address, and reports whether somebody assigned it: loopback and link-local
-// addresses exist in every namespace.
+// assigned returns the address of a, and reports whether it was assigned by somebody. Loopback and
+// IPv6 link-local addresses were not: they exist in every namespace.
 func assigned(a net.Addr) (netip.Addr, bool) {
 	p, err := netip.ParsePrefix(a.String())
 	addr := p.Addr().Unmap()

@@ -13,13 +13,13 @@ import (
 var rootOf = regexp.MustCompile(`^/proc/([1-9][0-9]{0,9})/root$`)
 
 // EnterHostRoot changes the root directory of this process to the host's, permanently, and returns
-// the host as seen from there. root is "/" for a process that runs on the host, or /proc/<pid>/root
-// of one that does. It must be called before other goroutines use paths.
+// the Host for that root. root is "/" if this process runs on the host, otherwise /proc/<pid>/root
+// of a process that does. It must be called before other goroutines use paths.
 //
 // It uses chroot(2) instead of putting a prefix before every path. The store contains paths as the
-// plugin sees them, and many lead through absolute symbolic links (/var/run/netns, with /var/run ->
-// /run). With a prefix such a link leads into this container's file system, where the namespace
-// does not exist, and a living sandbox would look dead.
+// plugin sees them, and many lead through absolute symbolic links (/var/run/netns, where /var/run
+// is a link to /run). With a prefix such a link would lead into this container's file system, where
+// the namespace does not exist, and a living sandbox would seem dead.
 func EnterHostRoot(root string, host *Host) (*Host, error) {
 	if root == "/" {
 		return host, nil

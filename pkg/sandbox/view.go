@@ -110,10 +110,10 @@ func (h *Host) proveFirstMounts() error {
 	return nil
 }
 
-// proveMounts looks for a bound lease whose network namespace is mounted here, at its path. That is
-// proof only if later mounts appear here too: if the caller knows that these mounts are not a copy
-// (noCopy), or if the mount is propagated. The result is remembered for the same ids, the recorded
-// and our own NamespaceIDs.
+// proveMounts returns nil if the network namespace of a bound lease is mounted here at its path.
+// Such a mount is proof only if later mounts appear here too, that is, if the caller knows that
+// these mounts are not a copy (noCopy), or if the mount is propagated. A proof is remembered for
+// the same ids, which are the recorded NamespaceIDs and those of this process.
 func (h *Host) proveMounts(ids, boot string, bound iter.Seq[lease.Lease], noCopy bool) error {
 	if _, known := h.proven.Load(ids); known {
 		return nil
@@ -140,7 +140,7 @@ func (h *Host) proveMounts(ids, boot string, bound iter.Seq[lease.Lease], noCopy
 	return errors.New("no network namespace of a bound lease is mounted at its path here; the host's root is needed")
 }
 
-// namespaceOf returns the inode of a process's namespace of a kind.
+// namespaceInode returns the inode of a process's namespace of a kind, such as "mnt".
 func (h *Host) namespaceInode(pid, kind string) (uint64, error) {
 	link, err := os.Readlink(filepath.Join(h.proc, pid, "ns", kind))
 	if err != nil {

@@ -550,9 +550,9 @@ func (tx *Tx) Boot() string { return string(tx.bucket(bucketMeta).Get(metaBoot))
 // SetBoot sets the boot id that Boot returns.
 func (tx *Tx) SetBoot(id string) error { return tx.put(bucketMeta, metaBoot, []byte(id)) }
 
-// NamespaceIDs returns the boot and the process namespace in which the plugin last ran
-// (sandbox.Host.NamespaceIDs), or "" if no ADD has recorded them. Other programs compare them with
-// their own to prove that they see the node's processes.
+// NamespaceIDs returns the boot id and the namespaces in which the plugin last ran an ADD
+// (sandbox.Host.NamespaceIDs), or "" if there was none. Other programs compare them with their own
+// to prove that they see the processes and mounts of the node.
 func (tx *Tx) NamespaceIDs() string { return string(tx.bucket(bucketMeta).Get(metaSpaces)) }
 
 // SetNamespaceIDs sets what NamespaceIDs returns.

@@ -7,8 +7,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// Release releases the leases that the attachment had at a time. Later ones are of a container that
-// was started again with the same id.
+// Release releases the leases that an attachment had at the time of its DEL. Leases that were bound
+// later stay: they belong to a container that was started again with the same id.
 func (c *Call) Release(who lease.Attachment, at lease.Instant, reason string) error {
 	leases, err := c.Tx.ByHolder(who.ContainerID, who.IfName)
 	if err != nil {
@@ -25,7 +25,8 @@ func (c *Call) Release(who lease.Attachment, at lease.Instant, reason string) er
 	return nil
 }
 
-// ReleaseLease releases a bound lease. last is the state of its holder as far as it is known.
+// ReleaseLease releases a bound lease at a time. last is the state of its holder, or Unknown if the
+// caller has not determined it.
 func (c *Call) ReleaseLease(l lease.Lease, last lease.Liveness, at lease.Instant, reason string) error {
 	limited := c.atLimit(l)
 	e := lease.Release{Holder: l.Holder, Limited: limited, LastHolder: last}
@@ -38,18 +39,20 @@ func (c *Call) ReleaseLease(l lease.Lease, last lease.Liveness, at lease.Instant
 	return nil
 }
 
-// atLimit reports whether the lease would be held, but its range set has as many firm holds as the
-// configuration allowed when the lease was bound.
+// atLimit reports whether the release of a lease with a window starts only a soft hold, because its
+// range set has as many firm holds as maxHeldShare allows.
 func (c *Call) atLimit(l lease.Lease) bool {
 	return l.Window > 0 && c.IsFull(l)
 }
 
-// IsFull reports whether the lease's range set may have no further firm hold.
+// IsFull reports whether the lease's range set has as many firm holds as maxHeldShare allowed when
+// the lease was bound.
 func (c *Call) IsFull(l lease.Lease) bool {
 	return l.HeldLimit != 0 && int(c.Tx.Counts(l.Pool, l.Set).Firm) >= max(l.HeldLimit, 0)
 }
 
-// Orphan releases the lease of a holder that is proven dead.
+// Orphan releases a bound lease whose holder died without a DEL. last is the state of the holder,
+// which must be Dead. It returns the new lease.
 func (c *Call) Orphan(l lease.Lease, last lease.Liveness, reason string) (lease.Lease, error) {
 	limited := c.atLimit(l)
 	next, err := c.Move(l, lease.Orphan{LastHolder: last, Limited: limited}, store.EventOrphaned, reason)
@@ -59,8 +62,9 @@ func (c *Call) Orphan(l lease.Lease, last lease.Liveness, reason string) (lease.
 	return next, err
 }
 
-// NewBoot releases every lease of an earlier boot, once in a boot: their holders are dead, and
-// there may be no DEL. A network whose files are locked is left to a later call.
+// NewBoot releases the leases that were bound in earlier boots, because their holders are dead and
+// a DEL may never come, and moves the holds of earlier boots to this boot's clock. The first calls
+// of a boot do that. A pool whose host-local lock is busy is left to a later call.
 func (c *Call) NewBoot() error {
 	if c.Now.BootID == "" || c.Tx.Boot() == c.Now.BootID {
 		return nil
@@ -97,8 +101,8 @@ func (c *Call) newBootIn(p lease.Pool) error {
 	return nil
 }
 
-// Expire ends those of the leases that are holds and over, if their last holders do not have the
-// addresses any more.
+// Expire ends those of the leases that are holds whose time is over, if no interface of their last
+// holders has the addresses any more.
 func (c *Call) Expire(leases []lease.Lease) error {
 	for _, l := range leases {
 		if !l.Lapsed(c.Now) {

@@ -11,8 +11,9 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// foreignTo reports whether host-local's file of a lease names another container, to which
-// host-local has then assigned the address. It returns an error if the file cannot be read.
+// foreignTo reports whether host-local's file of a lease's address names another container, because
+// host-local has assigned the address to that container, and returns the content of the file. It
+// returns adopt.ErrUnreadable if the file cannot be read.
 func (c *Call) foreignTo(l lease.Lease) (content string, foreign bool, err error) {
 	if l.State == lease.None {
 		return "", false, nil
@@ -40,12 +41,14 @@ type address struct {
 	addr netip.Addr
 }
 
-// errReassigned is returned by an attempt that would have changed leases whose addresses host-local
-// has assigned to other containers. It is rolled back, and the next one begins with the leases of
-// those containers (adoptReassigned). It wraps store.ErrBusy, for a call that has no time for that.
+// errReassigned is returned by an attempt that would have changed a lease whose address host-local
+// has assigned to another container. The attempt is rolled back, and the next attempt begins by
+// adopting the file of that address (adoptReassigned). The error wraps store.ErrBusy, for a call
+// whose time is over.
 var errReassigned = fmt.Errorf("%w: host-local has assigned an address to another container", store.ErrBusy)
 
-// adoptReassigned adopts the files that earlier attempts found to name other containers.
+// adoptReassigned adopts the files of the addresses for which earlier attempts returned
+// errReassigned.
 func (c *Call) adoptReassigned() error {
 	for a := range c.mirrors.reassigned {
 		l, err := c.Tx.Get(a.pool, a.addr)
@@ -60,8 +63,8 @@ func (c *Call) adoptReassigned() error {
 }
 
 // AdoptForeign reports whether host-local has assigned the address of a lease to another container.
-// If so it replaces the lease by that container's. It returns adopt.ErrUnreadable if host-local's
-// file of the address cannot be read.
+// If it has, AdoptForeign replaces the lease by one of that container. It returns
+// adopt.ErrUnreadable if host-local's file of the address cannot be read.
 func (c *Call) AdoptForeign(l lease.Lease) (foreign bool, err error) {
 	content, foreign, err := c.foreignTo(l)
 	if err != nil || !foreign {
@@ -69,14 +72,14 @@ func (c *Call) AdoptForeign(l lease.Lease) (foreign bool, err error) {
 	}
 	next := c.foreign(l.Pool, l.Address, content)
 	if l.State == lease.Bound && l.Holder == next.Holder {
-		return true, nil // both have an unknown owner
+		return true, nil // the owners of both are unknown
 	}
 	c.mirrors.warn("%s: host-local has given the address to another container while %s/%s had it", l.Address,
 		l.Namespace, l.Name)
 	if err := c.Tx.Put(l.Pool, l.Address, next); err != nil {
 		return true, err
 	}
-	delete(c.mirrors.changed[l.Pool], l.Address) // its file is true
+	delete(c.mirrors.changed[l.Pool], l.Address) // the file is up to date
 	return true, c.Log(l, store.EventRevoked, "host-local has given it to another container")
 }
 
@@ -85,9 +88,9 @@ func fileUnreadable(a netip.Addr, err error) error {
 		adopt.ErrUnreadable, a, err)
 }
 
-// MayGive returns nil if the address of a lease may be assigned, as far as host-local's file of it
-// shows. It returns lease.ErrTaken if the file names another container, and lease.ErrTaken with
-// adopt.ErrUnreadable if it cannot be read.
+// MayGive returns nil if host-local's file of a lease's address does not prevent the assignment of
+// the address. It returns lease.ErrTaken if the file names another container, and lease.ErrTaken
+// with adopt.ErrUnreadable if the file cannot be read.
 func (c *Call) MayGive(l lease.Lease) error {
 	_, foreign, err := c.foreignTo(l)
 	switch {
@@ -101,8 +104,8 @@ func (c *Call) MayGive(l lease.Lease) error {
 	return nil
 }
 
-// isLeftover reports whether the only source of a lease that was found is an outdated file that we
-// wrote. If so it removes the file.
+// isLeftover reports whether the only source of a lease to adopt is a file that leasehold wrote and
+// that came back with a power cut (hostlocal.File.IsStale). If so, isLeftover removes the file.
 func (c *Call) isLeftover(l lease.Lease, mirror *hostlocal.Dir) bool {
 	if mirror == nil || l.State != lease.Bound || l.Holder.Netns.Ino != 0 {
 		return false
@@ -149,13 +152,15 @@ type networkAddress struct {
 	addr    netip.Addr
 }
 
-// foreign returns the lease of a file that we did not write.
+// foreign returns the lease for an address that host-local has assigned, with the content of its
+// file.
 func (c *Call) foreign(p lease.Pool, addr netip.Addr, content string) lease.Lease {
 	return adopt.Foreign(c.sources, p, addr, content, c.Now, NewID).Lease
 }
 
-// Admit adopts the file of an address without a lease, and reports whether the address is in use. A
-// file that we wrote is outdated, and is removed. The owner of one that cannot be read is unknown.
+// Admit adopts the file of an address without a lease, if there is one, and reports whether the
+// address is in use. If leasehold wrote the file, the file is outdated: Admit removes it, and the
+// address is free. If the file cannot be read, Admit adopts a lease with an unknown owner.
 func (c *Call) Admit(p lease.Pool, addr netip.Addr) (inUse bool, err error) {
 	mirror, err := c.mirrors.of(p)
 	if err != nil || mirror == nil {
@@ -180,7 +185,9 @@ func (c *Call) Admit(p lease.Pool, addr netip.Addr) (inUse bool, err error) {
 	return true, c.Log(l, store.EventAdopted, why)
 }
 
-// AdmitHolder adopts those of the files that still name an attachment, which host-local has served.
+// AdmitHolder adopts the files of an attachment whose ADD was served by host-local. files are the
+// addresses that FilesOf returned; AdmitHolder ignores those whose files no longer name the
+// attachment.
 func (c *Call) AdmitHolder(p lease.Pool, who lease.Attachment, files []netip.Addr) error {
 	mirror, err := c.mirrors.of(p)
 	if err != nil || mirror == nil {
@@ -198,7 +205,7 @@ func (c *Call) AdmitHolder(p lease.Pool, who lease.Attachment, files []netip.Add
 	return nil
 }
 
-// AdmitFiles adopts all files that do not belong to the leases of their addresses.
+// AdmitFiles adopts all files of a pool that do not belong to the leases of their addresses.
 func (c *Call) AdmitFiles(p lease.Pool) error {
 	mirror, err := c.mirrors.of(p)
 	if err != nil || mirror == nil {
@@ -216,7 +223,7 @@ func (c *Call) AdmitFiles(p lease.Pool) error {
 	return nil
 }
 
-// admitFile adopts a file, unless it belongs to the lease of its address.
+// admitFile adopts the file of an address, unless it belongs to the lease of the address.
 func (c *Call) admitFile(p lease.Pool, addr netip.Addr) error {
 	l, err := c.Tx.Get(p, addr)
 	if err == nil && l.State == lease.None {
@@ -227,8 +234,8 @@ func (c *Call) admitFile(p lease.Pool, addr netip.Addr) error {
 	return err
 }
 
-// giveUp replaces a lease if host-local has assigned its address to another container, unless its
-// own holder is alive.
+// giveUp replaces a lease by one of the container to which host-local has assigned its address. It
+// does nothing if host-local has not assigned the address, or if the lease's own holder is alive.
 func (c *Call) giveUp(l lease.Lease) error {
 	_, foreign, err := c.foreignTo(l)
 	switch {
@@ -243,9 +250,10 @@ func (c *Call) giveUp(l lease.Lease) error {
 	return err
 }
 
-// ReleaseUnmirrored releases bound leases whose file is gone, because host-local has processed
-// their DEL. If the holder may be alive, it writes the file again instead. A lease whose file names
-// another container it replaces. The caller must read the leases again.
+// ReleaseUnmirrored compares bound leases with host-local's files. A lease whose file is gone is
+// released, because host-local has served its DEL; but if the holder may be alive, the file is
+// written again instead. A lease whose file names another container is replaced (giveUp). The
+// caller must read the leases again.
 func (c *Call) ReleaseUnmirrored(leases []lease.Lease) error {
 	for _, l := range leases {
 		if l.State != lease.Bound {
@@ -279,8 +287,8 @@ func (c *Call) ReleaseUnmirrored(leases []lease.Lease) error {
 	return nil
 }
 
-// FilesOf returns the addresses whose files name the attachment. It takes no lock: whoever acts on
-// them reads those files again.
+// FilesOf returns the addresses whose files name the attachment. It takes no lock, so that the
+// caller must read the files again before it acts on them (AdmitHolder).
 func (n *Node) FilesOf(in Scope, who lease.Attachment) (named []netip.Addr) {
 	if !in.Mirror {
 		return nil

@@ -16,35 +16,36 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// ErrNoEvidence is returned if a store was lost, and no source on the host proves to name all
-// addresses in use. An address of a running pod could be assigned again.
+// ErrNoEvidence is returned if a store was lost and no source on the host is proven to name all
+// addresses in use. Without that proof an address of a running pod could be assigned again.
 var ErrNoEvidence = errors.New("nothing on this node tells which addresses are in use")
 
-// Scope is the pool that a call uses, and its settings. The zero Scope is that of a DEL whose
-// configuration names no pool.
+// Scope is the pool of a call and its settings. The zero Scope is for a call without a pool, such
+// as a DEL whose configuration cannot be parsed.
 type Scope struct {
 	Pool   lease.Pool
 	Sets   []pool.Set // nil if the call does not know them
 	Soft   time.Duration
 	Mirror bool     // whether host-local's files are written
 	Caches []string // directories of libcni's cache, in addition to the default ones
-	// Wait is how long the call waits for host-local's lock while it holds the store's. If it is 0
-	// the call waits for host-local's lock without holding the store's (see transact).
+	// Wait is how long the call waits for host-local's lock while it holds the store's lock. If it
+	// is 0, the call waits without holding the store's lock (see Node.transact).
 	Wait time.Duration
 }
 
-// Existing returns the Scope of a call that creates no lease. The pool is mirrored only if
-// host-local has a directory of it. It has the default policies.
+// Existing returns the Scope of an operation on a pool without its CNI configuration, such as one
+// of leasectl. It has the default policies. host-local's files are written only if host-local has a
+// directory of the pool.
 func Existing(p lease.Pool, sets []pool.Set) Scope {
 	return Scope{Pool: p, Sets: sets, Soft: policy.Defaults().SoftHold, Mirror: hostlocal.Exists(p)}
 }
 
-// isElsewhere reports whether the call uses another pool, so that a fault of this one must not make
-// it fail.
+// isElsewhere reports whether p is not the pool of the call, so that an error in p must not make
+// the call fail.
 func (s Scope) isElsewhere(p lease.Pool) bool { return s.Pool != (lease.Pool{}) && s.Pool != p }
 
-// learn adopts the pool if necessary, before anything is decided: at its first use, after the store
-// was lost, and if host-local's directory was emptied.
+// learn adopts the pool of a call if necessary, before the operation runs: at the first use of the
+// pool, after the store was lost, and if host-local's directory was emptied.
 func (c *Call) learn(s Scope) error {
 	if c.Tx.FellBack() {
 		return c.reconcile(s)
@@ -103,9 +104,9 @@ func (c *Call) reconcile(s Scope) error {
 	return nil
 }
 
-// repair replaces damaged records by what the sources of the host show, and builds all indexes from
-// the records. If the key of a record is damaged, it is found by its address, which is still marked
-// as taken.
+// repair replaces damaged records by leases that the sources of the host show, and builds all
+// indexes again. A record whose key is damaged is found because its address is still taken in the
+// bitmaps of the store (Tx.Unrecorded).
 func (c *Call) repair(in Scope) error {
 	if err := c.mayLearn(); err != nil {
 		return err
@@ -140,9 +141,9 @@ func (c *Call) repair(in Scope) error {
 	return nil
 }
 
-// repairUnknown replaces a damaged record for which no source has a lease. If host-local's file is
-// that of a hold, the hold is over, and the address is free. Otherwise it is in use by an unknown
-// owner until the next boot.
+// repairUnknown replaces a damaged record for which no source shows a lease. If host-local's file
+// contains a Hold, the hold is over and the address becomes free. Otherwise the address counts as
+// in use by an unknown owner until the next boot.
 func (c *Call) repairUnknown(p lease.Pool, a netip.Addr, mirror *hostlocal.Dir) error {
 	l, why := c.foreign(p, a, ""), "its record was damaged, and nothing shows whose it was"
 	next := l
@@ -158,8 +159,9 @@ func (c *Call) repairUnknown(p lease.Pool, a netip.Addr, mirror *hostlocal.Dir) 
 	return c.Log(l, store.EventRecovered, why)
 }
 
-// adopt writes the leases that follow from the sources of the host. damaged are addresses of the
-// pool whose records cannot be read.
+// adopt reads the sources of the host, and writes the leases that they show to the store, unless
+// the lease of the store has precedence. mirror is host-local's directory, or nil. damaged are the
+// addresses of the pool whose records cannot be read.
 func (c *Call) adopt(s Scope, mirror *hostlocal.Dir, damaged ...netip.Addr) error {
 	if err := c.mayLearn(); err != nil {
 		return err
@@ -196,8 +198,8 @@ func (c *Call) adopt(s Scope, mirror *hostlocal.Dir, damaged ...netip.Addr) erro
 	return c.Tx.SetAdopted(s.Pool)
 }
 
-// adoptFinding writes a lease that follows from the sources of the host, unless that of the store
-// has precedence. It reports whether it did.
+// adoptFinding writes one lease that the sources of the host show, and reports whether it did. It
+// does not if the lease of the store has precedence.
 func (c *Call) adoptFinding(f adopt.Finding, mirror *hostlocal.Dir) (adopted bool, err error) {
 	next, event := f.Lease, store.EventAdopted
 	cur, err := c.Tx.Get(next.Pool, next.Address)
@@ -219,8 +221,8 @@ func (c *Call) adoptFinding(f adopt.Finding, mirror *hostlocal.Dir) (adopted boo
 	return true, c.Log(next, event, f.Why)
 }
 
-// ask returns the leases that follow from the sources of the host. dir is host-local's directory,
-// nil if it is not open; whole is the same, nil if it is not complete.
+// ask returns the leases that the sources of the host show. dir is host-local's directory, or nil
+// if it is not open. whole is the same directory, or nil if it is not complete.
 //
 // If the store was lost, it must be proven that no source is missing: host-local's directory is
 // complete, or libcni's cache and the snapshot name the container of every address in use
@@ -258,10 +260,10 @@ func proveComplete(found adopt.Found, p lease.Pool, lost string, whole *hostloca
 		ErrNoEvidence, lost, p.Network)
 }
 
-// snapshot returns the leases of the agent's snapshot that are used. Since the snapshot is older
-// than the store, these are all leases of a pool that the store does not know. Of another pool they
-// are those of the damaged addresses, unless the journal shows that the address was assigned to
-// another container since.
+// snapshot returns the leases of the agent's snapshot that adoption may use, and the time of the
+// snapshot. The snapshot is older than the store. Therefore it is used for all addresses only if
+// the store does not know the pool; otherwise only for the damaged addresses, except those that
+// were assigned to another container since according to the journal.
 func (c *Call) snapshot(p lease.Pool, whole *hostlocal.Dir, damaged []netip.Addr) ([]lease.Lease, time.Time) {
 	known := c.Tx.Adopted(p)
 	if known && len(damaged) == 0 {
@@ -308,14 +310,14 @@ func (c *Call) lastHolders(p lease.Pool) map[netip.Addr]string {
 	return out
 }
 
-// outweighs reports whether a lease that follows from the sources of the host replaces that of the
-// store. If both have the same container, the store's has more information, and is replaced only if
-// the container is in another living namespace than the store has.
+// outweighs reports whether a lease that the sources of the host show replaces the lease of the
+// store (cur). If both have the same container, the lease of the store has more information. It is
+// then replaced only if the host shows the container in another namespace that exists (returned).
 func (c *Call) outweighs(found adopt.Finding, cur lease.Lease) bool {
 	f := found.Lease
 	living := f.Holder.Netns.Ino != 0 && f.State == lease.Bound
 	same := cur.Holder.Netns.Same(f.Holder.Netns)
-	_, foreign, _ := c.foreignTo(cur) // whether host-local has given it to another container
+	_, foreign, _ := c.foreignTo(cur)
 	switch {
 	case cur.State == lease.None:
 		return true
@@ -324,35 +326,35 @@ func (c *Call) outweighs(found adopt.Finding, cur lease.Lease) bool {
 	case (cur.State == lease.Bound || same) && c.QuickState(cur) == lease.Alive:
 		return foreign && living && !same
 	case same && cur.State == lease.Bound && f.Holder.ContainerID == "":
-		return false // its namespace exists, although not at its path
+		return false // the namespace exists, although not at its path
 	case cur.Holder.ContainerID == f.Holder.ContainerID:
 		return living && returned(found, cur)
 	}
 	return living || foreign
 }
 
-// returned reports whether the container of a lease is alive although it was released, or is in
-// another namespace than the store has.
+// returned reports whether a container that the host shows is alive although the store has released
+// its lease, or is in another namespace than the store has.
 func returned(found adopt.Finding, cur lease.Lease) bool {
 	was, is := cur.Holder.Netns, found.Lease.Holder.Netns
 	if was.Same(is) {
 		return cur.State == lease.Held
 	}
-	// Another namespace at the same path, in which no interface has the address, is not the
-	// container's.
+	// If the namespace at the path is another one, it is the container's only if an interface there
+	// has the address.
 	return found.Seen || was.Ino == 0 || was.Path != is.Path
 }
 
-// foundAlive returns the lease of a container that was found alive after its release, or in another
-// namespace.
+// foundAlive returns the lease l bound to the holder, whose container is alive after its release or
+// in another namespace.
 func foundAlive(l lease.Lease, holder lease.Holder) lease.Lease {
 	l.State, l.Holder = lease.Bound, holder
 	l.Firm, l.Hold, l.ReleasedAt = false, 0, lease.Instant{}
 	return l
 }
 
-// CanAdopt returns nil if an ADD could adopt the pool. mirror is nil if host-local has no directory
-// of it.
+// CanAdopt returns nil if an ADD could adopt the pool. STATUS calls it. lost is the reason if the
+// store was lost, otherwise "". mirror is host-local's directory, or nil if there is none.
 func (n *Node) CanAdopt(in Scope, lost string, mirror *hostlocal.Dir) error {
 	files := mirror
 	if mirror != nil && !mirror.IsComplete() {
@@ -372,13 +374,13 @@ func (n *Node) CanAdopt(in Scope, lost string, mirror *hostlocal.Dir) error {
 	return proveComplete(found, in.Pool, lost, mirror)
 }
 
-// Find returns the leases of a pool that follow from the sources of the host. It needs no store and
-// changes nothing.
+// Find returns the leases of a pool that the sources of the host show, for the dry run of an
+// import. It needs no store and changes nothing.
 func (n *Node) Find(in Scope, now lease.Instant) (adopt.Found, error) {
 	return adopt.Find(n.sources(in), in.Pool, in.Sets, now, policy.Defaults().SoftHold, NewID)
 }
 
-// Import adopts the pool, even if it was adopted before.
+// Import adopts the pool again, even if it was adopted before, for `leasectl import`.
 func (c *Call) Import(in Scope) error {
 	mirror, err := c.mirrors.use(in.Pool, in.Mirror)
 	if err != nil {
@@ -387,8 +389,8 @@ func (c *Call) Import(in Scope) error {
 	return c.adopt(in, mirror)
 }
 
-// Export writes all of host-local's files of a pool. It first adopts the addresses that host-local
-// has assigned.
+// Export adopts the addresses of a pool that host-local has assigned, and has all of host-local's
+// files written after the commit, for `leasectl export`.
 func (c *Call) Export(p lease.Pool) error {
 	mirror := c.mirrors.open[p]
 	if mirror == nil {

@@ -7,7 +7,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// Retained returns the leases of the attachment that have a key.
+// Retained returns the leases of an attachment that have a key. The plugin's chained entry keeps
+// the hardware address for these leases.
 func (c *Call) Retained(who lease.Attachment) ([]lease.Lease, error) {
 	leases, err := c.Tx.ByHolder(who.ContainerID, who.IfName)
 	return slices.DeleteFunc(leases, func(l lease.Lease) bool { return l.Key().IsZero() }), err

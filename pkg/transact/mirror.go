@@ -20,8 +20,8 @@ import (
 // lock, which calls of all networks need.
 const lockMoment = 5 * time.Millisecond
 
-// BusyError is returned if host-local's lock of a network is busy for more than a moment. It wraps
-// store.ErrBusy.
+// BusyError is returned if host-local's lock of a pool is not free within lockMoment, or within the
+// Wait of the Scope. It wraps store.ErrBusy.
 type BusyError struct {
 	Pool lease.Pool
 	err  error
@@ -30,38 +30,37 @@ type BusyError struct {
 func (e *BusyError) Error() string { return e.err.Error() + ": host-local's own lock" }
 func (e *BusyError) Unwrap() error { return e.err }
 
-// mirrors are host-local's directories of which a call has the lock, and what it has to write there
-// after the commit.
+// mirrors are the directories of host-local that a call has open, and the files that it has to
+// write there after the commit. A mirror is host-local's directory of one pool.
 type mirrors struct {
 	ctx  context.Context
 	wait time.Duration // see Scope
 	warn func(format string, args ...any)
 	open map[lease.Pool]*hostlocal.Dir // nil for a pool that is not mirrored
 	busy map[lease.Pool]error          // the pools whose lock was busy in this attempt
-	// changed are the addresses whose files have to be written. The value reports whether the file
-	// names a container that had the address before.
-	changed map[lease.Pool]map[netip.Addr]bool
-	after   []func() error
-	marks   map[*hostlocal.Dir]int // to be set after that
-	// unproven are the directories in which a file could not be written.
-	unproven map[*hostlocal.Dir]bool
+	// changed are the addresses whose files have to be written. The value is true if the present
+	// file names the container of a former lease.
+	changed  map[lease.Pool]map[netip.Addr]bool
+	after    []func() error          // writes files after the commit
+	marks    map[*hostlocal.Dir]int  // the marks to be set after that: numbers of leases
+	unproven map[*hostlocal.Dir]bool // directories in which a file could not be written
 
-	// reassigned are the addresses of errReassigned in all attempts. An attempt begins with
-	// their files, which do not change while it holds host-local's lock.
+	// reassigned are the addresses for which attempts of this call returned errReassigned.
 	reassigned map[address]bool
 
-	awaited lease.Pool // the pool whose lock was taken without the store's
-	locked  *hostlocal.Dir
+	awaited lease.Pool     // the pool whose lock was acquired by await
+	locked  *hostlocal.Dir // the directory of that pool
 }
 
-// newMirrors returns the mirrors of a call. Each attempt begins with reset.
+// newMirrors returns the mirrors of a call, for Node.transact. Each attempt begins with reset.
 func newMirrors(ctx context.Context, wait time.Duration, warn func(string, ...any)) *mirrors {
 	return &mirrors{ctx: ctx, wait: cmp.Or(wait, lockMoment), warn: warn, reassigned: map[address]bool{}}
 }
 
-// use opens host-local's directory of a pool if mirroring is on. A directory that cannot be written
-// is only reported. A busy lock (BusyError) and a directory that cannot be read
-// (adopt.ErrUnreadable) are errors.
+// use returns host-local's directory of a pool, or nil if mirroring is off (on is false). It opens
+// and locks the directory once in an attempt. If the directory cannot be locked for writing, use
+// reports a warning and returns it unlocked. It returns a BusyError if the lock is busy, and
+// adopt.ErrUnreadable if the directory cannot be read.
 func (m *mirrors) use(p lease.Pool, on bool) (*hostlocal.Dir, error) {
 	if mirror, ok := m.open[p]; ok {
 		return mirror, nil
@@ -90,7 +89,8 @@ func (m *mirrors) use(p lease.Pool, on bool) (*hostlocal.Dir, error) {
 	return mirror, nil
 }
 
-// lock takes host-local's lock of a pool. It waits for a moment only.
+// lock opens host-local's directory of a pool and acquires its lock. It returns a BusyError if the
+// lock is busy for longer than wait.
 func (m *mirrors) lock(p lease.Pool) (*hostlocal.Dir, error) {
 	if m.busy[p] != nil {
 		return nil, m.busy[p]
@@ -108,8 +108,8 @@ func (m *mirrors) lock(p lease.Pool) (*hostlocal.Dir, error) {
 	return mirror, err
 }
 
-// await takes host-local's lock of a pool for the next attempt. The caller does not hold the
-// store's lock, and await releases all others, because host-local may hold its lock for long.
+// await acquires host-local's lock of a pool for the next attempt. It releases all other locks
+// first, and the caller must not hold the store's, because host-local may hold its lock for long.
 func (m *mirrors) await(p lease.Pool) error {
 	m.release()
 	mirror, err := hostlocal.Open(m.ctx, p)
@@ -123,8 +123,8 @@ func (m *mirrors) await(p lease.Pool) error {
 	return nil
 }
 
-// of returns the directory of a pool whose configuration is not known. Whether it is mirrored
-// follows from the mark of the directory.
+// of returns host-local's directory of a pool that may be another one than the call's, whose
+// configuration is not known. The pool is mirrored if its directory has a mark.
 func (m *mirrors) of(p lease.Pool) (*hostlocal.Dir, error) {
 	if mirror, ok := m.open[p]; ok {
 		return mirror, nil
@@ -132,11 +132,11 @@ func (m *mirrors) of(p lease.Pool) (*hostlocal.Dir, error) {
 	return m.use(p, hostlocal.IsMarked(p))
 }
 
-// Put writes a changed lease to the store, and to host-local's file of its address. See
+// Put writes a changed lease to the store, and has host-local's file of its address written. See
 // hostlocal.Dir for the order of the writes.
 //
-// If that file names another container, Put writes nothing, and the attempt ends with
-// errReassigned.
+// If the present file names another container than old, Put writes nothing, and the attempt ends
+// with errReassigned.
 func (c *Call) Put(old, next lease.Lease) error {
 	at := next
 	if next.State == lease.None {
@@ -174,7 +174,7 @@ func (c *Call) Put(old, next lease.Lease) error {
 	return nil
 }
 
-// change has the file of an address written. See mirrors.changed for namesFormer.
+// change has the file of an address written after the commit. See mirrors.changed for namesFormer.
 func (m *mirrors) change(p lease.Pool, a netip.Addr, namesFormer bool) {
 	if m.changed[p] == nil {
 		m.changed[p] = map[netip.Addr]bool{}
@@ -182,9 +182,10 @@ func (m *mirrors) change(p lease.Pool, a netip.Addr, namesFormer bool) {
 	m.changed[p][a] = m.changed[p][a] || namesFormer
 }
 
-// hideFormer replaces the name of a container in the file of an address by a mark, before the store
-// gives the address to another or holds it. If the call is killed before it writes the file, a DEL
-// of that container, served by host-local, must not remove it: nobody would write it again.
+// hideFormer overwrites the file of an address, which names the container of the former lease, with
+// a Hold, before the commit that gives the address to another container or holds it. Otherwise, if
+// the call were killed before it writes the new file, a DEL of the former container that host-local
+// serves would remove the file, and no call would write it again.
 func (m *mirrors) hideFormer(mirror *hostlocal.Dir, next lease.Lease, now lease.Instant) {
 	if next.State == lease.Bound {
 		next.State, next.ReleasedAt, next.Hold = lease.Held, now, next.Soft
@@ -203,9 +204,10 @@ func (m *mirrors) write(mirror *hostlocal.Dir, l lease.Lease, now lease.Instant)
 	return err
 }
 
-// exportAll determines the files to be written after the commit: those of changed leases, and all
-// of a directory after an adoption, after it was emptied, or if an earlier call did not write all
-// its files. It also determines the number of leases for the mark of each directory.
+// exportAll runs before the commit. It removes the files of removed leases, and determines the
+// files to be written after the commit: those of changed leases, or all files of a directory after
+// an adoption, after the directory was emptied, or if an earlier call did not write all its files.
+// It also determines the number of leases for the mark of each directory.
 func (c *Call) exportAll() {
 	now := c.Now
 	for p, mirror := range c.mirrors.open {
@@ -239,8 +241,8 @@ func (c *Call) exportAll() {
 }
 
 // changedIn returns the leases of a pool whose files have to be written. If all files of a
-// directory are written, those that name another container are left, because host-local has
-// assigned those addresses.
+// directory have to be, it omits those that name another container, because host-local has assigned
+// these addresses.
 func (c *Call) changedIn(p lease.Pool) (out []lease.Lease) {
 	if c.export[p] != nil {
 		return slices.DeleteFunc(c.Tx.InPool(p), func(l lease.Lease) bool {
@@ -257,12 +259,13 @@ func (c *Call) changedIn(p lease.Pool) (out []lease.Lease) {
 	return out
 }
 
-// sameFile reports whether a change of a lease does not change its file.
+// sameFile reports whether the files of two leases of an address have the same content.
 func sameFile(old, next lease.Lease) bool {
 	return old.State == lease.Bound && next.State == lease.Bound && old.Holder.Is(next.Holder)
 }
 
-// reset releases the locks that an attempt took, and drops what it would have written.
+// reset prepares for an attempt: it releases the locks of the former attempt, except that of await,
+// and discards the files that the former attempt would have written.
 func (m *mirrors) reset() {
 	for _, mirror := range m.open {
 		if mirror != nil && mirror != m.locked {
@@ -278,7 +281,7 @@ func (m *mirrors) reset() {
 	}
 }
 
-// finish writes what the store has committed.
+// finish writes the files and the marks after the commit.
 func (m *mirrors) finish() {
 	for _, do := range m.after {
 		if err := do(); err != nil {
@@ -292,6 +295,7 @@ func (m *mirrors) finish() {
 	}
 }
 
+// setMark writes the mark of a directory if its number has changed or a file could not be written.
 func (m *mirrors) setMark(mirror *hostlocal.Dir) {
 	leases, due := m.marks[mirror]
 	if _, marked := mirror.Mark(); m.unproven[mirror] && (marked || due) {

@@ -27,12 +27,14 @@ type Host interface {
 	ForgetNeighbours([]netip.Addr) error
 }
 
-// Node is a node's store and its host. The packages ipam and maintain add the operations.
+// Node is the store and the host of one node. The Service types of the packages ipam and maintain
+// embed it and add the operations.
 type Node struct {
 	Store *store.Store
 	Host  Host
-	// Plugin is set in the plugin. It runs in the namespaces of the container runtime, and so sees
-	// the host. Any other process must prove that it does before evidence may change a lease.
+	// Plugin is set in the plugin, which runs in the namespaces of the container runtime and
+	// therefore sees the host. Other programs must prove that they see the host before they may
+	// change a lease because of its holder's state (Call.ProveView).
 	Plugin bool
 	// Clock reads both clocks and the boot id. It is called once in each transaction.
 	Clock func() lease.Instant
@@ -49,19 +51,19 @@ func (n *Node) Warnf(format string, args ...any) {
 	}
 }
 
-// Call is one operation in its transaction.
+// Call is one attempt of an operation, in its transaction.
 type Call struct {
 	evidence.Evidence
 	Tx  *store.Tx
 	Now lease.Instant
-	// Repaired reports whether damaged records were repaired, as far as possible.
+	// Repaired is set if damaged records were repaired, as far as possible, before this attempt.
 	Repaired bool
 
 	node       *Node
 	sources    adopt.Sources
 	mirrors    *mirrors
-	export     map[lease.Pool]*hostlocal.Dir        // directories of which all files are written
-	whole      map[lease.Pool]bool                  // those that were complete before
+	export     map[lease.Pool]*hostlocal.Dir        // directories of which all files have to be written
+	whole      map[lease.Pool]bool                  // whether such a directory was complete before
 	journal    map[networkAddress]hostlocal.History // nil until it is needed
 	reassigned []address                            // see errReassigned
 }
@@ -69,7 +71,7 @@ type Call struct {
 // Update runs an operation in a write transaction. If it needs a damaged record, the record is
 // repaired, and the operation is run again.
 func (n *Node) Update(ctx context.Context, in Scope, fn func(*Call) error) error {
-	ctx = store.WithMaxWait(ctx) // host-local's lock counts into it
+	ctx = store.WithMaxWait(ctx) // the limit includes waiting for host-local's lock
 	err := n.transact(ctx, in, fn)
 	if !errors.Is(err, store.ErrDamaged) {
 		return err
@@ -90,19 +92,19 @@ func (n *Node) Update(ctx context.Context, in Scope, fn func(*Call) error) error
 	return err
 }
 
-// transact runs an operation after what every call begins with (see run), and then writes
-// host-local's files.
+// transact runs an operation in one transaction and then writes host-local's files. It makes
+// another attempt after errReassigned.
 //
-// If host-local's lock of a network is busy for more than lockMoment, transact waits for it without
-// holding the store's lock, which calls of other networks need, and makes another attempt. A Scope
-// with Wait excludes that. There is also another attempt after errReassigned.
+// If host-local's lock of a pool is busy for more than lockMoment, transact waits for the lock
+// without holding the store's lock, which calls of other networks need, and then makes another
+// attempt. If the Scope has a Wait, transact returns the BusyError instead.
 func (n *Node) transact(ctx context.Context, in Scope, fn func(*Call) error) error {
 	m := newMirrors(ctx, in.Wait, n.Warnf)
 	defer m.release()
 	for {
 		err := n.attempt(ctx, in, m, fn)
 		if errors.Is(err, errReassigned) && !isOver(ctx) {
-			continue // each attempt finds at least one more
+			continue // it ends, because each attempt finds at least one more address
 		}
 		var busy *BusyError
 		if in.Wait > 0 || !errors.As(err, &busy) || isOver(ctx) {
@@ -145,8 +147,8 @@ func (n *Node) attempt(ctx context.Context, in Scope, m *mirrors, fn func(*Call)
 	return nil
 }
 
-// run adopts what is necessary, replays spooled releases, and runs an operation. It returns the
-// releases that were replayed.
+// run adopts the pool and reassigned addresses if necessary, replays the spool, and runs the
+// operation. It returns the DELs that were replayed.
 func (n *Node) run(c *Call, in Scope, fn func(*Call) error) ([]store.Spooled, error) {
 	if err := c.learn(in); err != nil {
 		return nil, err
@@ -178,10 +180,9 @@ func (n *Node) sources(in Scope) adopt.Sources {
 	return adopt.Sources{Host: n.Host, CacheDirs: append(slices.Clone(dirs), in.Caches...)}
 }
 
-// replay performs the spooled releases, and returns them. One whose lease is damaged stays in the
-// spool until the record is repaired, because the call that repairs it begins with replay too. One
-// of a network whose files are locked also stays, so that it does not delay calls of other
-// networks.
+// replay performs the spooled DELs and returns them. A DEL stays in the spool if the record of its
+// lease is damaged, until the record is repaired, and if host-local's lock of its network is busy,
+// so that calls of other networks are not delayed.
 func (n *Node) replay(c *Call) (done []store.Spooled, err error) {
 	spooled, err := n.Store.Spooled(c.Now.BootID)
 	if err != nil {
@@ -224,7 +225,8 @@ func (c *Call) Record(old, next lease.Lease, ev store.Event, reason string) erro
 	return c.Log(old, ev, reason)
 }
 
-// Log adds an entry about a lease to the journal, and counts it.
+// Log adds an entry about a lease to the journal, and adds to the counter of the event if there is
+// one.
 func (c *Call) Log(about lease.Lease, ev store.Event, reason string) error {
 	entry := store.About(about, ev, c.Now, reason)
 	if err := c.Tx.Log(entry); err != nil {
