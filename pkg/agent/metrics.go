@@ -44,6 +44,7 @@ var (
 		"leases/expired":   leaseCounter("expired", "Holds that expired."),
 		"leases/orphaned":  leaseCounter("orphaned", "Leases released because their holder died without a DEL."),
 		"leases/recovered": leaseCounter("recovered", "Leases recovered after the store was lost or damaged."),
+		"leases/yielded":   leaseCounter("yielded", "Firm holds that ended early because the range set was exhausted."),
 		"leases/limited":   leaseCounter("limited", "Windows and holds shortened by a configured limit."),
 	}
 

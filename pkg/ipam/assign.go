@@ -97,6 +97,7 @@ type pick struct {
 	event  store.Event // "" if nothing changes
 	reason string
 	gone   *lease.Lease // the hold of another pod that yields; nil if none does
+	yields string       // why it yields although it is firm; "" if it is not
 	moves  bool         // whether the round-robin cursor moves to this address
 }
 
@@ -391,14 +392,12 @@ func (a *assignment) drop(l lease.Lease, usable bool) error {
 }
 
 func (a *assignment) writePick(p pick) error {
-	if p.gone != nil {
-		if err := a.Log(*p.gone, store.EventYielded, "to pod "+a.req.Pod.Namespace+"/"+a.req.Pod.Name); err != nil {
-			return err
-		}
-	}
 	old := p.old
 	if p.gone != nil {
 		old = *p.gone
+		if err := a.logYield(p); err != nil {
+			return err
+		}
 	}
 	if err := a.Put(old, p.next); err != nil || p.event == "" {
 		return err
@@ -418,6 +417,17 @@ func (a *assignment) writePick(p pick) error {
 		return err
 	}
 	return a.Tx.SetCursor(a.req.Pool, p.next.Set, p.next.Address)
+}
+
+func (a *assignment) logYield(p pick) error {
+	reason := "to pod " + a.req.Pod.Namespace + "/" + a.req.Pod.Name
+	if p.yields == "" {
+		return a.Log(*p.gone, store.EventYielded, reason)
+	}
+	if err := a.Tx.Count("leases/yielded", 1); err != nil {
+		return err
+	}
+	return a.Log(*p.gone, store.EventYielded, reason+": "+p.yields)
 }
 
 // warnOfLowPool adds a journal entry when the address just picked leaves less than a tenth of its

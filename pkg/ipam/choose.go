@@ -1,6 +1,7 @@
 package ipam
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -203,8 +204,8 @@ func (a *assignment) chooseFresh(set pool.Set) (pick, error) {
 		return a.freshOr(set, addr, err)
 	}
 	leases := a.inSet(set)
-	if l, ok := a.giveWay(leases); ok {
-		return a.fresh(set, l.Address, &l)
+	if p, ok, err := a.takeHold(set, leases); ok || err != nil {
+		return p, err
 	}
 	if !a.Repaired {
 		if err := a.unreadable(); err != nil {
@@ -294,24 +295,58 @@ func (a *assignment) yield(l lease.Lease, firm bool) lease.Yield {
 	return lease.Yield{LastHolder: a.Last(l), Firm: firm}
 }
 
-// giveWay returns the hold that yields in a full pool: the oldest soft one; if there is none and
-// the policy onExhaustion is yield, the firm one with the earliest end.
-func (a *assignment) giveWay(leases []lease.Lease) (lease.Lease, bool) {
-	soft := slices.DeleteFunc(slices.Clone(leases), func(l lease.Lease) bool { return l.State != lease.Held || l.Firm })
-	slices.SortFunc(soft, func(x, y lease.Lease) int {
-		return int(a.Now.Since(y.ReleasedAt) - a.Now.Since(x.ReleasedAt))
+// takeHold picks the address of a hold that yields because the range set is exhausted: the oldest
+// soft one; if there is none, the firm one with the earliest end of those that the policy
+// onExhaustion allows. It reports whether there is one.
+func (a *assignment) takeHold(set pool.Set, leases []lease.Lease) (p pick, found bool, err error) {
+	held := slices.DeleteFunc(slices.Clone(leases), func(l lease.Lease) bool { return l.State != lease.Held })
+	older := func(x, y lease.Lease) int { return cmp.Compare(a.Now.Since(y.ReleasedAt), a.Now.Since(x.ReleasedAt)) }
+	slices.SortFunc(held, func(x, y lease.Lease) int {
+		switch {
+		case x.Firm && y.Firm:
+			return cmp.Or(cmp.Compare(x.Remaining(a.Now), y.Remaining(a.Now)), older(x, y))
+		case x.Firm:
+			return 1
+		case y.Firm:
+			return -1
+		}
+		return older(x, y)
 	})
-	firm := slices.DeleteFunc(slices.Clone(leases), func(l lease.Lease) bool { return !l.Firm })
-	slices.SortFunc(firm, func(x, y lease.Lease) int { return int(x.Remaining(a.Now) - y.Remaining(a.Now)) })
-	for _, l := range append(soft, firm...) {
+	mayYield, why := a.firmYields(set, held)
+	for _, l := range held {
 		if a.MayGive(l) != nil {
 			continue
 		}
-		if _, err := lease.Apply(l, a.yield(l, a.req.Options.OnExhaustion == policy.Yield), a.Now); err == nil {
-			return l, true
+		if _, err := lease.Apply(l, a.yield(l, mayYield(l)), a.Now); err != nil {
+			continue
+		}
+		p, err := a.fresh(set, l.Address, &l)
+		if l.Firm {
+			p.yields = why
+		}
+		return p, true, err
+	}
+	return pick{}, false, nil
+}
+
+// firmYields returns which firm holds the policy onExhaustion allows to end, and why.
+func (a *assignment) firmYields(set pool.Set, held []lease.Lease) (mayYield func(lease.Lease) bool, why string) {
+	if a.req.Options.OnExhaustion != policy.Fair {
+		return func(lease.Lease) bool { return a.req.Options.OnExhaustion == policy.Yield }, "onExhaustion is yield"
+	}
+	firm := map[string]uint64{}
+	for _, l := range held {
+		if l.Firm {
+			firm[l.Namespace]++
 		}
 	}
-	return lease.Lease{}, false
+	for namespace, n := range firm {
+		if n > set.Size()/2 && namespace != a.req.Pod.Namespace {
+			return func(l lease.Lease) bool { return l.Namespace == namespace },
+				fmt.Sprintf("namespace %s firmly held %d of %d addresses", namespace, n, set.Size())
+		}
+	}
+	return func(lease.Lease) bool { return false }, ""
 }
 
 // standing returns a text with the reason why a hold that is over has not ended.

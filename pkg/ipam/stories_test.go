@@ -479,6 +479,8 @@ func TestFirmHoldsYieldWhereThePolicySaysSo(t *testing.T) {
 	w.stop("c1")
 	w.stop("c2")
 	w.refused(ask{pod: "x", container: "c3"}, ErrExhausted)
+	w.options.OnExhaustion = policy.Fail
+	w.refused(ask{pod: "x", namespace: "web", container: "c3"}, ErrExhausted)
 	w.options.OnExhaustion = policy.Yield
 	w.same("nearest to its end", w.add(ask{pod: "x", container: "c3"}), "10.0.0.3")
 }

@@ -1,6 +1,7 @@
 package ipam
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -232,6 +233,7 @@ type ask struct {
 	ifName              string
 	requested           string
 	netns               string
+	namespace           string // "db" if empty
 }
 
 func (w *world) request(a ask) Request {
@@ -247,7 +249,7 @@ func (w *world) request(a ask) Request {
 		r.NetnsPath = a.netns
 	}
 	if a.pod != "" {
-		r.Pod = Pod{Namespace: "db", Name: a.pod, UID: a.uid}
+		r.Pod = Pod{Namespace: cmp.Or(a.namespace, "db"), Name: a.pod, UID: a.uid}
 		if a.uid == "" {
 			r.Pod.UID = "uid-of-" + a.container
 		}

@@ -194,7 +194,7 @@ func (e Expire) apply(l Lease, now Instant) (Lease, error) {
 // allows it.
 type Yield struct {
 	LastHolder Liveness
-	Firm       bool // policy onExhaustion: yield
+	Firm       bool // the policy onExhaustion allows it
 }
 
 func (e Yield) apply(l Lease, _ Instant) (Lease, error) {

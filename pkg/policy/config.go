@@ -25,15 +25,19 @@ func (b OnBusy) String() string { return onBusyNames[b] }
 type OnExhaustion int
 
 const (
-	Fail  OnExhaustion = iota // ADD fails, as with host-local
-	Yield                     // the firm hold that expires first is released
+	Fail OnExhaustion = iota // ADD fails, as with host-local
+	// Fair is the default. If one namespace firmly holds more than half of the addresses of the
+	// range set, the one of its holds that expires first is released for a pod of another
+	// namespace.
+	Fair
+	Yield // the firm hold that expires first is released
 )
 
 func (e OnExhaustion) String() string { return onExhaustionNames[e] }
 
 var (
 	onBusyNames       = [...]string{New: "new", Refuse: "refuse"}
-	onExhaustionNames = [...]string{Fail: "fail", Yield: "yield"}
+	onExhaustionNames = [...]string{Fail: "fail", Fair: "fair", Yield: "yield"}
 )
 
 // Config contains the validated policies of an ipam section.
@@ -54,7 +58,7 @@ func Defaults() Config {
 	return Config{
 		OnBusy:       New,
 		BusyTimeout:  2 * time.Minute,
-		OnExhaustion: Fail,
+		OnExhaustion: Fair,
 		MaxHeldShare: 1,
 		SoftHold:     2 * time.Minute,
 		Mirror:       true,

@@ -41,7 +41,7 @@ func TestRawConfig(t *testing.T) {
 			Config{OnBusy: Refuse, BusyTimeout: 30 * time.Second, OnExhaustion: Yield, MaxWindow: 24 * time.Hour,
 				MaxHeldShare: 0.5, DefaultWindow: 10 * time.Minute, CNICacheDirs: []string{"/run/cni", "/b"}}},
 		{"the defaults, set explicitly",
-			`{"onBusy":"new","onExhaustion":"fail","busyTimeout":"2m","softHold":"2m","mirror":true,"maxHeldShare":1}`,
+			`{"onBusy":"new","onExhaustion":"fair","busyTimeout":"2m","softHold":"2m","mirror":true,"maxHeldShare":1}`,
 			Defaults()},
 		{"maxHeldShare 0", `{"maxHeldShare":0}`, with(func(c *Config) { c.MaxHeldShare = 0 })},
 		{"maxWindow forever is no limit", `{"maxWindow":"forever"}`, Defaults()},
@@ -66,7 +66,7 @@ func TestRawConfigRejects(t *testing.T) {
 	tests := []struct{ text, want string }{
 		{`{"onBusy":"wait"}`, `ipam.onBusy: "wait" is not known; want "new" or "refuse"`},
 		{`{"onBusy":"New"}`, `ipam.onBusy: "New"`},
-		{`{"onExhaustion":"evict"}`, `ipam.onExhaustion: "evict" is not known; want "fail" or "yield"`},
+		{`{"onExhaustion":"evict"}`, `ipam.onExhaustion: "evict" is not known; want "fail" or "fair" or "yield"`},
 		{`{"busyTimeout":"2"}`, `ipam.busyTimeout: "2" is not accepted; want a duration such as "2m"`},
 		{`{"busyTimeout":"-1s"}`, `ipam.busyTimeout: "-1s"`},
 		{`{"softHold":"100000h"}`, `ipam.softHold: "100000h"`},

@@ -67,7 +67,8 @@ func (w *simulation) read() contents {
 		}
 		for p := range w.pods {
 			pool := w.pool(w.pods[p].net)
-			c.windows[p], _ = tx.Window(lease.Key{Pool: pool, Namespace: "ns", Name: podName(p), IfName: ifName})
+			pod := lease.Key{Pool: pool, Namespace: w.pods[p].namespace(), Name: podName(p), IfName: ifName}
+			c.windows[p], _ = tx.Window(pod)
 		}
 		tx.Journal(func(e store.Entry) bool {
 			at := netAddr{e.Network, e.Address}

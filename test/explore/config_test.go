@@ -1,6 +1,7 @@
 package explore
 
 import (
+	"cmp"
 	"net/netip"
 	"strings"
 	"time"
@@ -51,8 +52,11 @@ const always = 1 << 20
 type podConfig struct {
 	net       int
 	window    time.Duration
-	agentOnly bool // only the agent sees the pod's annotation, the plugin does not
+	agentOnly bool   // only the agent sees the pod's annotation, the plugin does not
+	tenant    string // the pod's namespace; "ns" if empty
 }
+
+func (c podConfig) namespace() string { return cmp.Or(c.tenant, "ns") }
 
 type netConfig struct {
 	name string

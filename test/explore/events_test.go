@@ -154,7 +154,7 @@ func (w *simulation) request(sandbox int) ipam.Request {
 	pod, name := w.podOf(sandbox), w.sandboxName(sandbox)
 	r := ipam.Request{
 		Pool: w.pool(w.netOf(sandbox)), ContainerID: name, IfName: ifName, NetnsPath: netnsPath(name),
-		Pod:     ipam.Pod{Namespace: "ns", Name: podName(pod), UID: "uid-" + name},
+		Pod:     ipam.Pod{Namespace: w.pods[pod].namespace(), Name: podName(pod), UID: "uid-" + name},
 		Options: w.options(),
 	}
 	if p := w.pods[pod]; !p.agentOnly {
@@ -416,7 +416,7 @@ func (w *simulation) annotations() (out []maintain.PodWindow) {
 	for p, c := range w.pods {
 		if b := w.newest(p); c.agentOnly && w.isValid(b) {
 			out = append(out, maintain.PodWindow{
-				Namespace: "ns", Name: podName(p), UID: "uid-" + w.sandboxName(b), Window: c.window,
+				Namespace: c.namespace(), Name: podName(p), UID: "uid-" + w.sandboxName(b), Window: c.window,
 			})
 		}
 	}

@@ -223,6 +223,7 @@ func (w *simulation) accountAdd(b int, out outcome) string {
 		}
 	}
 	w.spaces[b].addrs = out.addrs
+	w.endYielded(b)
 	switch {
 	case me.assigned():
 	case overtaken:
@@ -287,7 +288,7 @@ func (w *simulation) inUse(b int, a netip.Addr) string {
 			continue
 		}
 		for _, has := range w.holds[q].addrs {
-			if has == a {
+			if has == a && !w.mayYield(q, b) {
 				return fmt.Sprintf("I2: sandbox %s was given %s, which is held for pod %s",
 					w.sandboxName(b), a, podName(q))
 			}
@@ -304,10 +305,75 @@ func (w *simulation) accountRefusal(b int, err error) string {
 		if w.heldFor(w.podOf(b)).IsValid() && !w.siblingSeemsAlive(b) && !w.locked[w.netOf(b)] {
 			return fmt.Sprintf("I2: pod %s was refused the address that is held for it: %v", podName(w.podOf(b)), err)
 		}
+		if errors.Is(err, ipam.ErrExhausted) && w.squatted(b) {
+			return fmt.Sprintf("fair: pod %s was refused, though another namespace has more than half of the "+
+				"addresses held: %v", podName(w.podOf(b)), err)
+		}
 	default:
 		return fmt.Sprintf("an ADD failed: %v", err)
 	}
 	return ""
+}
+
+// majority reports whether the pods of a namespace may have more than half of the addresses of
+// their network held for them: the leases before the event are holds, or become holds by it,
+// because their sandboxes are gone.
+func (w *simulation) majority(namespace string, net int) bool {
+	n := 0
+	for _, l := range w.before.leases {
+		last := w.sandboxNamed(l.Holder.ContainerID)
+		dead := last >= 0 && !w.spaces[last].alive()
+		if l.Pool == w.pool(net) && l.Namespace == namespace && (l.Firm || l.Window > 0 && dead) {
+			n++
+		}
+	}
+	return 2*n > w.size(net)
+}
+
+// mayYield reports whether the hold of pod q may yield to sandbox b: another namespace has more
+// than half of the addresses held, and this hold is the one with the earliest end.
+func (w *simulation) mayYield(q, b int) bool {
+	of, net := w.pods[q].namespace(), w.netOf(b)
+	rest := func(pod int) time.Duration {
+		for _, l := range w.before.leases {
+			if l.Firm && l.Namespace == of && l.Name == podName(pod) {
+				return l.Remaining(w.kernel.now())
+			}
+		}
+		return window // this call has noticed the end of its sandbox
+	}
+	for o, p := range w.pods {
+		last := w.holds[o].current - 1
+		couldYield := p.namespace() == of && p.net == net && w.heldFor(o).IsValid() && !w.spaces[last].alive()
+		if couldYield && rest(o) < rest(q) {
+			return false
+		}
+	}
+	return of != w.pods[w.podOf(b)].namespace() && w.majority(of, net)
+}
+
+// endYielded ends the hold whose address sandbox b was given.
+func (w *simulation) endYielded(b int) {
+	for q := range w.pods {
+		for i, a := range w.holds[q].addrs {
+			if q != w.podOf(b) && w.pods[q].net == w.netOf(b) && a.IsValid() && a == w.spaces[b].addrs[i] {
+				w.holds[q] = hold{}
+			}
+		}
+	}
+}
+
+// squatted reports whether another namespace firmly held more than half of the addresses before the
+// event, of sandboxes that are gone, so that sandbox b has to get one of them.
+func (w *simulation) squatted(b int) bool {
+	n := 0
+	for _, l := range w.before.leases {
+		last := w.sandboxNamed(l.Holder.ContainerID)
+		if l.Firm && l.Namespace != w.pods[w.podOf(b)].namespace() && last >= 0 && !w.spaces[last].alive() {
+			n++
+		}
+	}
+	return 2*n > w.size(w.netOf(b))
 }
 
 // accountHostAdd checks the result of host-local's ADD. host-local only knows its files, which

@@ -129,6 +129,19 @@ var faults = []fault{
 		name: "the limit of holds counts bound leases", model: "share", finds: "I2:", quick: true,
 		in: []change{{"pkg/transact/end.go", `Counts(l.Pool, l.Set).Firm`, `Counts(l.Pool, l.Set).Bound`}},
 	},
+	{
+		name: "a hold yields to a pod of its own namespace", model: "fair", finds: "I2:",
+		in: []change{{"pkg/ipam/choose.go", `&& namespace != a.req.Pod.Namespace`, ``}},
+	},
+	{
+		name: "the hold with the latest end yields", model: "fair", finds: "I2:",
+		in: []change{{"pkg/ipam/choose.go", `cmp.Compare(x.Remaining(a.Now), y.Remaining(a.Now))`,
+			`cmp.Compare(y.Remaining(a.Now), x.Remaining(a.Now))`}},
+	},
+	{
+		name: "no hold yields", model: "fair", finds: "fair:", depth: "6",
+		in: []change{{"pkg/policy/config.go", `OnExhaustion: Fair,`, `OnExhaustion: Fail,`}},
+	},
 }
 
 // TestPlantedFaults shows that the models find faults: each one, by a counter-example.

@@ -156,6 +156,11 @@ var models = []config{
 		with: withCommon(map[kind]int{gc: always, reboot: 1}), short: 4,
 	},
 	{
+		name: "fair", about: "two pods of one namespace are away, and a pod of another one needs an address",
+		pods: []podConfig{retained, retained, {tenant: "other"}}, perPod: 2, known: true, nets: oneNet,
+		with: withCommon(map[kind]int{reboot: 1}), short: 5,
+	},
+	{
 		name: "lost files", about: "a file of host-local's is removed, and the store is lost",
 		pods: []podConfig{retained, plain, plain}, perPod: 1, known: true, nets: oneNet,
 		with:  map[kind]int{add: always, stop: always, end: always, pass: 1, wipeOne: 1, lose: 1},

@@ -60,6 +60,34 @@ func TestFullPoolYields(t *testing.T) {
 	}
 }
 
+// TestSquattedPool verifies that a namespace that firmly holds every address of a node, for bare
+// pods, pods of Jobs and pods of a StatefulSet, keeps no pod of another namespace from starting,
+// and that its pods go on to return to the addresses that did not have to yield.
+func TestSquattedPool(t *testing.T) {
+	node := newNode(t)
+	net := bridge(node, "10.1.0.0/26", nil)
+	last := map[string]string{} // by pod
+	for i := range 61 {
+		pod := []string{"bare-%d", "job-%d-x7k2p", "db-%d"}[i%3]
+		squatter := lab.NewPod("squatter", fmt.Sprintf(pod, i), "forever")
+		sandbox, address := start(t, node, net, squatter)
+		stop(t, sandbox, net)
+		last[squatter.Name] = address
+	}
+	_, err := node.Sandbox(lab.NewPod("squatter", "more", "")).Add(net)
+	wantCode(t, err, 11, "0 bound", "61 firmly held")
+	for i, pod := range []lab.Pod{
+		lab.NewPod("other", "bare", ""), lab.NewPod("other", "job-b8xkq", "10"), lab.NewPod("other", "db-0", "forever"),
+	} {
+		if _, address := start(t, node, net, pod); address != fmt.Sprintf("10.1.0.%d", 2+i) {
+			t.Errorf("%s got %s, want that of the oldest hold", pod.Name, address)
+		}
+	}
+	if _, address := start(t, node, net, lab.NewPod("squatter", "db-59", "forever")); address != last["db-59"] {
+		t.Errorf("db-59 got %s, want %s", address, last["db-59"])
+	}
+}
+
 // TestSoftHoldsAreReused verifies that addresses in a soft hold are assigned, oldest first, if no
 // address is free.
 func TestSoftHoldsAreReused(t *testing.T) {

@@ -19,6 +19,7 @@ const (
 	InvalidReservation = "InvalidReservation"
 	ReservationLimited = "ReservationLimited"
 	AddressPoolLow     = "AddressPoolLow"
+	HoldYielded        = "HoldYielded"
 )
 
 // notice describes an Event to create.
@@ -88,7 +89,11 @@ func (r *reader) notice(e store.Entry) (n notice, ok bool) {
 	case store.EventKept, store.EventTakenOver:
 		r.former[at] = former{address: e.Address}
 		n.Reason, n.Text = AddressKept, fmt.Sprintf("kept %s: %s", e.Address, keptText(e))
-	case store.EventExpired, store.EventYielded, store.EventRevoked, store.EventSuperseded:
+	case store.EventYielded:
+		r.noteLoss(at, e)
+		n.Reason, n.Warning = HoldYielded, true
+		n.Text = fmt.Sprintf("%s is no longer held: %s", e.Address, lossText(e))
+	case store.EventExpired, store.EventRevoked, store.EventSuperseded:
 		r.noteLoss(at, e)
 		return n, false
 	case store.EventLimited:

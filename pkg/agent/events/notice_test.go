@@ -58,8 +58,13 @@ func TestRead(t *testing.T) {
 		{"yielded", []store.Entry{
 			entry(store.EventYielded, "db-0", "u1", "10.0.0.2", "to pod db/web-7"),
 			entry(store.EventBound, "db-0", "u2", "10.0.0.3", ""),
-		}, []string{"AddressChanged db-0 u2: got 10.0.0.3 instead of 10.0.0.2: " +
-			"the pool was exhausted, and the address went to pod db/web-7"}},
+		}, []string{"HoldYielded! db-0 u1: 10.0.0.2 is no longer held: " +
+			"the pool was exhausted, and the address went to pod db/web-7",
+			"AddressChanged db-0 u2: got 10.0.0.3 instead of 10.0.0.2: " +
+				"the pool was exhausted, and the address went to pod db/web-7"}},
+		{"a cool-down yielded", []store.Entry{
+			withoutWindow(entry(store.EventYielded, "db-0", "u1", "10.0.0.2", "to pod db/web-7")),
+		}, nil},
 		{"another address expired", []store.Entry{
 			entry(store.EventBound, "db-0", "u1", "10.0.0.2", ""),
 			entry(store.EventExpired, "db-0", "u1", "10.0.0.9", ""),
