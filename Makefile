@@ -1,8 +1,8 @@
 # `make help` lists the targets. Each is one command, so a target that is more than that lives in scripts/.
 SHELL := /bin/bash
-export VERSION
+export VERSION REGISTRY
 
-.PHONY: help build demo test test-race bench fuzz crash explore mutants lint bench-pin pin-faults cluster cluster-down e2e images check-deploy clean
+.PHONY: help build demo test test-race bench fuzz crash explore mutants lint bench-pin pin-faults cluster cluster-down e2e images check-deploy release push licences vulncheck clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -58,5 +58,17 @@ images: ## the container images, as archives in bin/images (TAG, VERSION, GOARCH
 check-deploy: ## the manifests of daemonset/, proven on a real API server
 	@scripts/check-deploy
 
+release: ## binaries, images, manifests, checksums and a bill of materials, in dist/ (VERSION=v0.1.0, REGISTRY=registry.example.org/leasehold)
+	@scripts/release build
+
+push: ## the images of dist/, to a registry (REGISTRY)
+	@scripts/release push
+
+licences: ## the licences of what the programs link; fails if one is not allowed
+	@scripts/release licences
+
+vulncheck: ## known vulnerabilities in what the programs call (needs vuln.go.dev, or VULNDB=)
+	@scripts/vulncheck
+
 clean: ## remove what was built
-	rm -rf bin .cache
+	rm -rf bin dist .cache

@@ -25,6 +25,9 @@ func main() {
 	case err != nil:
 		fmt.Fprintln(os.Stderr, "leasehold-manager:", err)
 		os.Exit(2)
+	case o.version:
+		fmt.Println("leasehold-manager", env.Version(version))
+		return
 	}
 	if err := run(ctx, o, env.Version(version)); err != nil {
 		fmt.Fprintln(os.Stderr, "leasehold-manager:", err)

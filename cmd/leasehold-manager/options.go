@@ -51,6 +51,7 @@ type options struct {
 	logJSON       bool
 	logTo         io.Writer
 	liftGatesOnly bool // the subcommand lift-gates
+	version       bool
 }
 
 const usage = `usage: leasehold-manager [flags]              runs the manager
@@ -100,6 +101,7 @@ func (o *options) flags() *flag.FlagSet {
 	f.StringVar(&o.pprofAddr, "pprof-addr", "", "where profiles are served; empty for nowhere")
 	f.BoolVar(&o.leaderElect, "leader-elect", true, "share the work that only one replica may do")
 	f.StringVar(&o.certDir, "cert-dir", "/tmp", "a writable folder")
+	f.BoolVar(&o.version, "version", false, "print the version")
 	f.TextVar(&o.logLevel, "log-level", slog.LevelInfo, "debug, info, warn or error")
 	f.Func("log-format", "text or json (default text)", func(s string) error {
 		if s != "text" && s != "json" {

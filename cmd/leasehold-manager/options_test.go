@@ -27,6 +27,9 @@ func TestParse(t *testing.T) {
 		o.logLevel != slog.LevelDebug || !o.logJSON {
 		t.Errorf("all of them: %+v, %v", o, err)
 	}
+	if o, err := parse([]string{"--version"}, &out); err != nil || !o.version {
+		t.Errorf("--version: %+v, %v", o, err)
+	}
 	for arg, want := range map[string]string{
 		"--pin-mode=must":              `want "nominate", "require", "prefer" or "none"`,
 		"--fallback-pin-mode=nominate": "want require, prefer or none",

@@ -91,13 +91,13 @@ func assertSame(t *testing.T, b bin, name, program string) {
 	if !bytes.Equal(want, have) {
 		t.Errorf("%s is not %s", name, filepath.Base(program))
 	}
-	if text, err := version(b.path(name)); err != nil {
+	if text, err := pluginVersion(b.path(name)); err != nil {
 		t.Errorf("%s cannot be run: %v\n%s", name, err, text)
 	}
 }
 
-// version runs a plugin.
-func version(path string) (string, error) {
+// pluginVersion runs a plugin for its CNI versions.
+func pluginVersion(path string) (string, error) {
 	cmd := exec.Command(path)
 	cmd.Env = []string{"CNI_COMMAND=VERSION"}
 	cmd.Stdin = strings.NewReader(`{"cniVersion": "1.0.0"}`)
@@ -339,7 +339,7 @@ func TestReplaceUnderLoad(t *testing.T) {
 	}
 	loops := []func() error{
 		func() error {
-			if out, err := version(b.path(hostLocal)); err != nil {
+			if out, err := pluginVersion(b.path(hostLocal)); err != nil {
 				return fmt.Errorf("host-local cannot be run: %w: %s", err, out)
 			}
 			return nil

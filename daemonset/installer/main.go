@@ -6,6 +6,7 @@
 //	installer uninstall  puts host-local back, if need be, ends all holds, and removes everything of
 //	                     leasehold from the node
 //	installer idle       keeps a pod running
+//	installer version    prints the version
 //
 // It changes its root directory to the host's first: paths and links are those of the host, also
 // where they lead out of the directory of plugins (k3s) or change with an upgrade (snap).
@@ -30,6 +31,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
+var version string // set at link time
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -40,11 +43,15 @@ func main() {
 }
 
 func run(ctx context.Context, args []string) error {
-	commands := "install, replace, uninstall or idle"
+	commands := "install, replace, uninstall, idle or version"
 	if len(args) == 0 {
 		return fmt.Errorf("no command; want %s", commands)
 	}
 	command := args[0]
+	if command == "version" || command == "--version" {
+		fmt.Println("installer", env.Version(version))
+		return nil
+	}
 	flags := flag.NewFlagSet(command, flag.ContinueOnError)
 	from := flags.String("from", "/leasehold", "`path` of the plugin, before the root directory is changed")
 	to := flags.String("to", "/opt/cni/bin", "the node's `directory` of plugins")

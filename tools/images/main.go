@@ -10,30 +10,27 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
-)
 
-// own are the images of the manifests in daemonset/, without their tags.
-var own = []string{
-	"leasehold/installer=daemonset/installer,plugins/ipam/leasehold",
-	"leasehold/agent=cmd/leasehold-agent",
-	"leasehold/manager=cmd/leasehold-manager",
-}
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"github.com/leasehold-cni/leasehold/tools/image"
+)
 
 var (
 	repo    = flag.String("repo", ".", "root of the repository")
 	out     = flag.String("o", "bin/images", "directory of the archives, relative to the repository")
-	tag     = flag.String("tag", "latest", "tag of leasehold's own images")
+	tag     = flag.String("tag", "devel", "tag of leasehold's own images")
 	version = flag.String("version", "devel", "version of the programs")
 	list    = flag.Bool("list", false, "print the references of the images and build nothing")
 )
@@ -50,9 +47,8 @@ func main() {
 
 func run(ctx context.Context, args []string) error {
 	if len(args) == 0 {
-		for _, image := range own {
-			name, packages, _ := strings.Cut(image, "=")
-			args = append(args, name+":"+*tag+"="+packages)
+		for _, o := range image.Product {
+			args = append(args, "leasehold/"+o.Name+":"+*tag+"="+strings.Join(o.Packages, ","))
 		}
 	}
 	dir := *out
@@ -65,7 +61,7 @@ func run(ctx context.Context, args []string) error {
 	}
 	for _, arg := range args {
 		ref, packages, ok := strings.Cut(arg, "=")
-		name, _, tagged := strings.Cut(path.Base(ref), ":")
+		base, _, tagged := strings.Cut(path.Base(ref), ":")
 		if !ok || !tagged || packages == "" {
 			return fmt.Errorf("%s: want REFERENCE:TAG=PACKAGE[,PACKAGE]", arg)
 		}
@@ -73,7 +69,7 @@ func run(ctx context.Context, args []string) error {
 			fmt.Println(ref)
 			continue
 		}
-		archive := filepath.Join(dir, name+".tar")
+		archive := filepath.Join(dir, base+".tar")
 		if err := build(ctx, archive, ref, strings.Split(packages, ",")); err != nil {
 			return fmt.Errorf("%s: %w", ref, err)
 		}
@@ -83,21 +79,44 @@ func run(ctx context.Context, args []string) error {
 }
 
 // build builds the programs of an image beside its archive, where the next build finds them, and
-// writes the archive.
+// writes the archive. It replaces an archive atomically.
 func build(ctx context.Context, archive, ref string, packages []string) error {
 	var programs []string
 	for _, p := range packages {
-		program := filepath.Join(filepath.Dir(archive), "programs", goarch(), path.Base(p))
-		// From its own directory, because it may be in another module.
-		cmd := exec.CommandContext(ctx, "go", "-C", filepath.Join(*repo, p), "build", "-trimpath", "-buildvcs=false",
-			"-ldflags", "-s -w -X main.version="+*version, "-o", program, ".")
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOWORK=off")
-		if text, err := cmd.CombinedOutput(); err != nil {
-			return errors.Join(err, errors.New(string(text)))
+		to := filepath.Join(filepath.Dir(archive), "programs", goarch(), path.Base(p))
+		program := image.Program{Repo: *repo, Package: p, Arch: goarch(), Version: *version}
+		if err := program.Build(ctx, to); err != nil {
+			return err
 		}
-		programs = append(programs, program)
+		programs = append(programs, to)
 	}
-	return writeArchive(archive, ref, goarch(), programs)
+	files, err := image.Programs(programs...)
+	if err != nil {
+		return err
+	}
+	img, err := image.New(goarch(), userOf(packages), nil, files)
+	if err != nil {
+		return err
+	}
+	tag, err := name.NewTag(ref)
+	if err != nil {
+		return err
+	}
+	tmp := archive + ".tmp"
+	if err := tarball.WriteToFile(tmp, tag, img); err != nil {
+		return err
+	}
+	return os.Rename(tmp, archive)
+}
+
+// userOf returns the user of the product's image with these programs, and root for other images.
+func userOf(packages []string) string {
+	for _, o := range image.Product {
+		if slices.Equal(o.Packages, packages) {
+			return o.User
+		}
+	}
+	return ""
 }
 
 func goarch() string {

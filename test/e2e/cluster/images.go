@@ -70,7 +70,7 @@ func (c *Cluster) runImages(ctx context.Context, args ...string) (string, error)
 	cmd := exec.CommandContext(ctx, filepath.Join(c.Repo, "scripts/images"),
 		append([]string{"-o", c.path("images")}, args...)...)
 	// The same version always, so that images change only with their programs.
-	cmd.Env = append(os.Environ(), "VERSION=test", "TAG=latest")
+	cmd.Env = append(os.Environ(), "VERSION=test", "TAG=devel")
 	return runCmd(cmd)
 }
 

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/leasehold-cni/leasehold/tools/image"
+)
+
+var (
+	archs    = []string{"amd64", "arm64"}
+	programs = []string{"plugins/ipam/leasehold", "cmd/leasectl", "cmd/leasehold-agent", "cmd/leasehold-manager",
+		"daemonset/installer"}
+)
+
+// built are the paths of programs by architecture and name.
+type built map[string]map[string]string
+
+// build writes the whole release into an empty directory.
+func (r release) build(ctx context.Context) error {
+	if err := os.RemoveAll(r.dir); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(r.dir, 0o755); err != nil {
+		return err
+	}
+	work, err := os.MkdirTemp("", "release")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(work)
+	modules, err := r.linked(ctx)
+	if err != nil {
+		return err
+	}
+	licences, err := r.licenceFiles(modules)
+	if err != nil {
+		return err
+	}
+	paths := built{}
+	for _, arch := range archs {
+		if paths[arch], err = r.compile(ctx, work, arch); err != nil {
+			return err
+		}
+		files, err := image.Programs(sortedValues(paths[arch])...)
+		if err != nil {
+			return err
+		}
+		data, err := image.TarGz(append(files, licences...))
+		if err != nil {
+			return err
+		}
+		if err := r.write(fmt.Sprintf("leasehold-%s-linux-%s.tar.gz", r.version, arch), data); err != nil {
+			return err
+		}
+	}
+	digests, err := r.writeImages(paths, licences, work)
+	if err != nil {
+		return err
+	}
+	if err := r.writeManifests(digests); err != nil {
+		return err
+	}
+	if err := r.writeBOM(paths, modules); err != nil {
+		return err
+	}
+	return r.writeChecksums()
+}
+
+// compile builds all programs for an architecture, and returns their paths by name.
+func (r release) compile(ctx context.Context, work, arch string) (map[string]string, error) {
+	paths := map[string]string{}
+	for _, dir := range r.programs {
+		name := filepath.Base(dir)
+		fmt.Fprintln(os.Stderr, "building", name, arch)
+		paths[name] = filepath.Join(work, arch, name)
+		p := image.Program{Repo: r.repo, Package: dir, Arch: arch, Version: r.version}
+		if err := p.Build(ctx, paths[name]); err != nil {
+			return nil, fmt.Errorf("%s for %s: %w", dir, arch, err)
+		}
+	}
+	return paths, nil
+}
+
+// write writes a file of the release.
+func (r release) write(name string, data []byte) error {
+	return os.WriteFile(filepath.Join(r.dir, name), data, 0o644)
+}
+
+// writeChecksums writes SHA256SUMS, in the format of sha256sum, for all files of the release.
+func (r release) writeChecksums() error {
+	entries, err := os.ReadDir(r.dir)
+	if err != nil {
+		return err
+	}
+	var sums strings.Builder
+	for _, e := range entries {
+		data, err := os.ReadFile(filepath.Join(r.dir, e.Name()))
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(&sums, "%x  %s\n", sha256.Sum256(data), e.Name())
+	}
+	return r.write("SHA256SUMS", []byte(sums.String()))
+}
+
+func sortedValues(m map[string]string) []string {
+	var values []string
+	for _, v := range m {
+		values = append(values, v)
+	}
+	slices.Sort(values)
+	return values
+}
