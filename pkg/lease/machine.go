@@ -215,7 +215,7 @@ func ended(l Lease, last Liveness) (Lease, error) {
 }
 
 // Deferred reports whether the lease is a firm hold that Defer made longer than the window.
-func (l Lease) Deferred() bool { return l.State == Held && l.Firm && l.Hold > l.Window }
+func (l Lease) Deferred() bool { return l.Firm && l.Hold > l.Window }
 
 // Revoke takes the address from its pod, because an operator or spec.release of the IPReservation
 // released it, because the ranges no longer contain it, or because the pod requests another
@@ -344,7 +344,7 @@ func (e SetMAC) apply(l Lease, _ Instant) (Lease, error) {
 type Defer struct{ Rest time.Duration }
 
 func (e Defer) apply(l Lease, now Instant) (Lease, error) {
-	if l.State != Held || !l.Firm {
+	if !l.Firm {
 		return l, ErrInvalid
 	}
 	if l.Remaining(now) < e.Rest {

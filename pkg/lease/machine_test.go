@@ -204,6 +204,73 @@ func outcome(before, next Lease, err error) string {
 
 func equal(a, b Lease) bool { return reflect.DeepEqual(a, b) }
 
+// full returns a valid lease in which every field that the state allows is set, with its own value.
+func full(state State) Lease {
+	l := Lease{
+		ID: "00112233445566aa", Pool: testPool, Address: testAddr, Set: "s", State: state,
+		Namespace: "db", Name: "db-0", UID: "u1", Holder: oldHolder, MAC: "02:00:00:00:00:01",
+		Window: time.Hour, MaxWindow: 2 * time.Hour, Soft: time.Minute, HeldLimit: 3, BoundAt: t0,
+		Owner: "StatefulSet.apps/db", RefusedAt: t0, RefusedFor: "u2", Extra: []byte("later"),
+	}
+	if state == Held {
+		l.Firm, l.Hold, l.ReleasedAt = true, time.Hour, t0
+	}
+	return l
+}
+
+// TestEventsChangeOnlyTheirFields compares whole leases.
+func TestEventsChangeOnlyTheirFields(t *testing.T) {
+	for _, state := range []State{Bound, Held} {
+		l := reflect.ValueOf(full(state))
+		for i := range l.NumField() {
+			name := l.Type().Field(i).Name
+			ofHold := name == "Firm" || name == "Hold" || name == "ReleasedAt"
+			if name != "Superseded" && l.Field(i).IsZero() != (ofHold && state == Bound) {
+				t.Fatalf("%s lease: field %s is %v", state, name, l.Field(i))
+			}
+		}
+	}
+	now := after(10 * time.Second)
+	claim := Bind{
+		ID: "unused", Pool: testPool, Address: testAddr, Set: "s2", Namespace: "db", Name: "db-0", UID: "u2",
+		Holder: newHolder, Window: time.Minute, MaxWindow: time.Hour, Soft: time.Second, HeldLimit: 4, LastHolder: Dead,
+	}
+	claimed := Lease{
+		ID: "00112233445566aa", Pool: testPool, Address: testAddr, Set: "s2", State: Bound,
+		Namespace: "db", Name: "db-0", UID: "u2", Holder: newHolder, MAC: "02:00:00:00:00:01",
+		Window: time.Minute, MaxWindow: time.Hour, Soft: time.Second, HeldLimit: 4, BoundAt: now,
+		Owner: "StatefulSet.apps/db", Extra: []byte("later"),
+	}
+	first := claimed
+	first.ID, first.MAC, first.Owner, first.Extra = "unused", "", "", nil
+	limited := full(Held)
+	limited.Superseded, limited.Firm, limited.Window = true, false, 0
+	limited.RefusedAt, limited.RefusedFor, limited.Hold, limited.ReleasedAt = Instant{}, "", time.Minute, now
+	over := full(Held)
+	over.Hold = time.Second
+	for name, c := range map[string]struct {
+		before Lease
+		event  Event
+		want   Lease
+	}{
+		"a new lease":           {Lease{}, claim, first},
+		"a claim":               {full(Held), claim, claimed},
+		"a take-over":           {full(Bound), claim, claimed},
+		"a release":             {full(Bound), Release{Holder: oldHolder}, becomeHeld(full(Bound), true, time.Hour, now)},
+		"a revoked hold":        {full(Held), Revoke{LastHolder: Unknown}, limited},
+		"a deferral of nothing": {over, Defer{Rest: 0}, over},
+		"a hardware address": {full(Bound), SetMAC{Holder: oldHolder, MAC: "02:00:00:00:00:02"},
+			func() Lease { l := full(Bound); l.MAC = "02:00:00:00:00:02"; return l }()},
+	} {
+		if got, err := Apply(c.before, c.event, now); err != nil || !equal(got, c.want) {
+			t.Errorf("%s:\n%+v, %v, want\n%+v", name, got, err, c.want)
+		}
+	}
+	if _, err := claim.apply(Lease{State: 7}, now); !errors.Is(err, ErrInvalid) {
+		t.Errorf("a claim in an unknown state: %v", err)
+	}
+}
+
 func TestClaim(t *testing.T) {
 	firm := states()["firm"]
 	got, err := Apply(firm, bind(newHolder, "u2", Dead), after(time.Minute))
@@ -290,6 +357,16 @@ func TestRemaining(t *testing.T) {
 	} {
 		if got := l.Remaining(c.now); got != c.want {
 			t.Errorf("%s: %s left, want %s", c.name, got, c.want)
+		}
+	}
+	for now, want := range map[Instant]time.Time{
+		after(time.Minute):   t0.Wall.Add(time.Hour),
+		after(time.Hour):     t0.Wall.Add(time.Hour),
+		after(2 * time.Hour): t0.Wall.Add(2 * time.Hour), // over: now
+		at(24*time.Hour, t0.Boot+time.Minute, "boot-1"): t0.Wall.Add(25*time.Hour - time.Minute), // the clock was set
+	} {
+		if got := l.Until(now); !got.Equal(want) {
+			t.Errorf("at %v: until %s, want %s", now, got, want)
 		}
 	}
 	l.Hold = Forever
@@ -477,6 +554,32 @@ func TestReleaseWithoutASoftHold(t *testing.T) {
 		got, err := Apply(l, Release{Holder: oldHolder, LastHolder: last}, after(time.Second))
 		if err != nil || got.State != want {
 			t.Errorf("released by a holder that is %s: %s, %v; want %s", last, got.State, err, want)
+		}
+	}
+}
+
+func TestInstantIsAfter(t *testing.T) {
+	for _, c := range []struct {
+		i, o Instant
+		want bool
+	}{
+		{after(1), t0, true},
+		{t0, t0, false},
+		{t0, after(1), false},
+		{Instant{Wall: t0.Wall, Boot: 2, BootID: "boot-2"}, Instant{Boot: 1, BootID: "boot-1"}, false},
+		{Instant{Boot: 2}, Instant{Boot: 1}, false},
+	} {
+		if got := c.i.IsAfter(c.o); got != c.want {
+			t.Errorf("%v is after %v: %v", c.i, c.o, got)
+		}
+	}
+}
+
+func TestIsRetained(t *testing.T) {
+	for name, l := range states() {
+		want := name == "windowed" || name == "waiting" || strings.HasPrefix(name, "firm") || name == "deferred"
+		if got := l.IsRetained(); got != want {
+			t.Errorf("%s: %v", name, got)
 		}
 	}
 }

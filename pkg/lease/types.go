@@ -214,7 +214,7 @@ func (l Lease) Key() Key {
 // IsRetained reports whether the address is promised to the lease's key: it is bound with a window,
 // or firmly held.
 func (l Lease) IsRetained() bool {
-	return !l.Key().IsZero() && (l.State == Bound && l.Window > 0 || l.State == Held && l.Firm)
+	return !l.Key().IsZero() && (l.State == Bound && l.Window > 0 || l.Firm)
 }
 
 // Remaining returns how much of a hold is left. It is Forever, or from 0 to Hold, even if the wall
