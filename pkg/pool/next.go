@@ -28,7 +28,7 @@ type span struct{ lo, hi netip.Addr }
 // spansAfter returns the intervals of the set in the order of Next. The range of the cursor is
 // split: what follows the cursor comes first, the rest last.
 func (s Set) spansAfter(cursor netip.Addr) []span {
-	spans := make([]span, 0, len(s)+1)
+	var spans []span
 	at := slices.IndexFunc(s, func(r Range) bool { return r.contains(cursor) })
 	if at < 0 {
 		for _, r := range s {

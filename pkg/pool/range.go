@@ -117,5 +117,5 @@ func (r Range) size() uint64 {
 
 func halves(addr netip.Addr) (hi, lo uint64) {
 	b := addr.As16()
-	return binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])
+	return binary.BigEndian.Uint64(b[:]), binary.BigEndian.Uint64(b[8:])
 }

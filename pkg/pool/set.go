@@ -21,10 +21,11 @@ func NewSet(ranges ...Range) (Set, error) {
 	if len(ranges) == 0 {
 		return nil, errors.New("empty range set; want at least one range")
 	}
-	for _, r := range ranges[1:] {
-		if r.Start.BitLen() != ranges[0].Start.BitLen() {
+	first := ranges[0]
+	for _, r := range ranges {
+		if r.Start.BitLen() != first.Start.BitLen() {
 			return nil, fmt.Errorf("ranges %s and %s are of different address families; put them into two range sets",
-				ranges[0], r)
+				first, r)
 		}
 	}
 	set := Set(slices.Clone(ranges))

@@ -91,6 +91,15 @@ func TestSetUsable(t *testing.T) {
 	}
 }
 
+// An address with a zone is of a link, and no range has one.
+func TestSetContainsNoZone(t *testing.T) {
+	s := mustSet(t, mustRange(t, "fe80::/64", "", "", ""))
+	if !s.Usable(addr("fe80::7")) || s.Contains(addr("fe80::7%eth0")) || s.Usable(addr("fe80::7%eth0")) {
+		t.Errorf("fe80::7 is usable: %v, fe80::7%%eth0 is in the set: %v", s.Usable(addr("fe80::7")),
+			s.Contains(addr("fe80::7%eth0")))
+	}
+}
+
 func TestSetSize(t *testing.T) {
 	tests := []struct {
 		subnet string
