@@ -21,7 +21,7 @@ func (h *Host) AddressesIn(n lease.Netns) (addrs []netip.Addr, err error) {
 			return fmt.Errorf("failed to list the addresses in network namespace %s: %w", n.Path, err)
 		}
 		for _, m := range list {
-			if m.Header.Type == unix.RTM_NEWADDR && len(m.Data) >= unix.SizeofIfAddrmsg {
+			if m.Header.Type == unix.RTM_NEWADDR {
 				addrs = append(addrs, addressesOf(m.Data)...)
 			}
 		}
@@ -33,7 +33,7 @@ func (h *Host) AddressesIn(n lease.Netns) (addrs []netip.Addr, err error) {
 // addressesOf returns the addresses in one RTM_NEWADDR message. On a point-to-point link it returns
 // those of both ends: IFA_LOCAL is the interface's own address and IFA_ADDRESS that of the peer.
 func addressesOf(message []byte) (addrs []netip.Addr) {
-	for _, a := range attributes(message[unix.SizeofIfAddrmsg:]) {
+	for _, a := range attributes(message[min(unix.SizeofIfAddrmsg, len(message)):]) {
 		if addr, ok := netip.AddrFromSlice(a.value); ok && (a.kind == unix.IFA_LOCAL || a.kind == unix.IFA_ADDRESS) {
 			addrs = append(addrs, addr)
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -71,18 +72,17 @@ func (h *Host) Netns(path string) (lease.Netns, error) {
 	if isNothing(err) || errors.Is(err, syscall.ENXIO) {
 		return n, fmt.Errorf("%w at %q: %w", ErrNotNetns, path, err)
 	}
-	if err != nil {
-		return n, err
-	}
-	defer f.Close()
-	// The ioctl fails for a file that is not a namespace.
-	kind, err := unix.IoctlRetInt(int(f.Fd()), unix.NS_GET_NSTYPE)
-	if err != nil || kind != unix.CLONE_NEWNET {
-		return n, fmt.Errorf("%w at %q: the file is of another kind", ErrNotNetns, path)
-	}
 	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		return n, &os.PathError{Op: "stat", Path: path, Err: err}
+	if err == nil {
+		defer f.Close()
+		err = unix.Fstat(int(f.Fd()), &st)
+	}
+	if err != nil {
+		return n, fmt.Errorf("failed to read %s: %w", path, err)
+	}
+	// For a file that is not a namespace the request fails, and kind is negative.
+	if kind, _ := unix.IoctlRetInt(int(f.Fd()), unix.NS_GET_NSTYPE); kind != unix.CLONE_NEWNET {
+		return n, fmt.Errorf("%w at %q: the file is of another kind", ErrNotNetns, path)
 	}
 	n.Dev, n.Ino = uint64(st.Dev), st.Ino
 	return n, nil
@@ -159,19 +159,10 @@ func (s NetnsSet) Incomplete() error {
 // forbid it.
 func (h *Host) ProcessNetns() NetnsSet {
 	p := NetnsSet{inodes: map[uint64]bool{}}
-	dir, err := os.Open(h.proc)
-	if err != nil {
-		p.miss(err)
-		return p
-	}
-	defer dir.Close()
-	names, err := dir.Readdirnames(-1)
+	pids, err := h.processes()
 	p.miss(err)
 	first := false
-	for _, name := range names {
-		if name[0] < '1' || name[0] > '9' {
-			continue
-		}
+	for _, name := range pids {
 		link, err := os.Readlink(h.processNetns(name))
 		switch {
 		case isNothing(err):
@@ -191,6 +182,17 @@ func (h *Host) ProcessNetns() NetnsSet {
 		p.miss(fmt.Errorf("process 1 is not in %s", h.proc))
 	}
 	return p
+}
+
+// processes returns the pids that /proc shows. After an error the list is incomplete.
+func (h *Host) processes() ([]string, error) {
+	dir, err := os.Open(h.proc)
+	if err != nil {
+		return nil, fmt.Errorf("failed to list the processes: %w", err)
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	return slices.DeleteFunc(names, func(name string) bool { return name[0] < '1' || name[0] > '9' }), err
 }
 
 // add adds the namespace of a link in /proc, such as "net:[4026531840]".

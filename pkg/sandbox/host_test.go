@@ -3,6 +3,7 @@ package sandbox
 import (
 	"errors"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -34,9 +35,15 @@ func TestNetns(t *testing.T) {
 	if err := unix.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	socket := filepath.Join(dir, "socket")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
 	for path, want := range map[string]bool{
 		alive: true, "/proc/thread-self/ns/net": true,
-		plain: false, fifo: false, dir: false, "/proc/thread-self/ns/mnt": false,
+		plain: false, fifo: false, socket: false, dir: false, "/proc/thread-self/ns/mnt": false,
 		filepath.Join(dir, "gone"): false, "": false,
 	} {
 		n, err := h.Netns(path)
@@ -88,7 +95,7 @@ func TestQuickStateAndPathGone(t *testing.T) {
 	if err := os.Symlink("netns", path); err != nil { // to itself
 		t.Fatal(err)
 	}
-	failure = "too many levels of symbolic links"
+	failure = "stat " + path + ": too many levels of symbolic links"
 	see("a path that cannot be resolved", "boot-1", lease.Unknown, false)
 	see("removed, the boot id is unknown", "", lease.Unknown, false)
 	failure, holder.Netns = "is not known", lease.Netns{Path: path}
@@ -155,6 +162,12 @@ func TestBootID(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "boot_id")
 	if id := New("/proc", file).BootID(); id != "" {
 		t.Errorf("read %q without a file", id)
+	}
+	if err := os.WriteFile(file, []byte("\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if id, err := New("/proc", file).readBootID(); err == nil {
+		t.Errorf("read %q from an empty file", id)
 	}
 	if err := os.WriteFile(file, []byte("boot-1\n"), 0o600); err != nil {
 		t.Fatal(err)

@@ -18,6 +18,17 @@ import (
 // RunInNetns calls f on a thread in the network namespace. It returns ErrNetnsGone without calling
 // f if the namespace is no longer at its path. The thread runs nothing else afterwards.
 func (h *Host) RunInNetns(n lease.Netns, f func() error) error {
+	return h.onThread(func() error {
+		if err := setNetns(n); err != nil {
+			return err
+		}
+		return f()
+	})
+}
+
+// onThread calls f on a thread that may enter other network namespaces. The thread returns to its
+// own and ends.
+func (h *Host) onThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
@@ -27,10 +38,7 @@ func (h *Host) RunInNetns(n lease.Netns, f func() error) error {
 			return
 		}
 		defer own.Close()
-		err = setNetns(n)
-		if err == nil {
-			err = f()
-		}
+		err = f()
 		// The main thread of a process does not end, so it must return.
 		_ = unix.Setns(int(own.Fd()), unix.CLONE_NEWNET)
 		done <- err
@@ -41,15 +49,15 @@ func (h *Host) RunInNetns(n lease.Netns, f func() error) error {
 // setNetns moves the calling thread into a network namespace.
 func setNetns(n lease.Netns) error {
 	fd, err := unix.Open(n.Path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
-	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+	if isNothing(err) {
 		return ErrNetnsGone
 	}
-	if err != nil {
-		return fmt.Errorf("failed to open network namespace %s: %w", n.Path, err)
-	}
-	defer unix.Close(fd)
 	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
+	if err == nil {
+		defer unix.Close(fd)
+		err = unix.Fstat(fd, &st)
+	}
+	if err != nil {
 		return fmt.Errorf("failed to read network namespace %s: %w", n.Path, err)
 	}
 	if n.Ino == 0 || st.Ino != n.Ino || uint64(st.Dev) != n.Dev {

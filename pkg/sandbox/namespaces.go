@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 
@@ -42,11 +41,11 @@ type Address struct {
 // has. It returns an error if the processes or mounts cannot be listed. A namespace that cannot be
 // read is in the list, with its error.
 func (h *Host) Namespaces() ([]Namespace, error) {
-	found, err := h.mountedNamespaces()
+	found, unread, err := h.mountedNamespaces()
 	if err != nil {
 		return nil, err
 	}
-	running, unread, err := h.processNamespaces()
+	running, more, err := h.processNamespaces()
 	if err != nil {
 		return nil, err
 	}
@@ -60,14 +59,13 @@ func (h *Host) Namespaces() ([]Namespace, error) {
 		host = append(host, kernelThreads)
 	}
 	for _, own := range host {
-		if n, err := h.Netns(h.processNetns(own)); err == nil {
-			delete(found, namespaceID{n.Dev, n.Ino})
-		}
+		n, _ := h.Netns(h.processNetns(own)) // after an error the id is that of no namespace
+		delete(found, namespaceID{n.Dev, n.Ino})
 	}
 	sorted := slices.SortedFunc(maps.Values(found), func(a, b lease.Netns) int {
 		return strings.Compare(a.Path, b.Path)
 	})
-	return append(h.readAll(sorted), unread...), nil
+	return slices.Concat(h.readAll(sorted), unread, more), nil
 }
 
 // namespaceID identifies a namespace: the device and the inode of its file.
@@ -75,27 +73,39 @@ type namespaceID struct{ dev, ino uint64 }
 
 func (h *Host) processNetns(pid string) string { return filepath.Join(h.proc, pid, "ns", "net") }
 
-// mountedNamespaces returns the namespaces that are mounted. A namespace whose mount is covered by
-// another one is found only by its processes.
-func (h *Host) mountedNamespaces() (map[namespaceID]lease.Netns, error) {
+// mountedNamespaces returns the namespaces that are mounted, and those whose mount could not be
+// read, with their errors. A namespace whose mount is covered by another one is found only by its
+// processes.
+func (h *Host) mountedNamespaces() (found map[namespaceID]lease.Netns, unread []Namespace, err error) {
 	b, err := h.mountinfo()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	found := map[namespaceID]lease.Netns{}
+	found = map[namespaceID]lease.Netns{}
 	for line := range bytes.Lines(b) {
 		m, ok := netnsMount(string(line))
 		if !ok {
 			continue
 		}
-		if n, err := h.Netns(m.path); err == nil {
-			id := namespaceID{n.Dev, n.Ino}
-			if old, known := found[id]; !known || n.Path < old.Path {
-				found[id] = n
-			}
+		n, err := h.Netns(m.path)
+		switch {
+		case err == nil:
+			addTo(found, n)
+		case !errors.Is(err, ErrNotNetns):
+			unread = append(unread, Namespace{Netns: n, Err: err})
 		}
 	}
-	return found, nil
+	return found, unread, nil
+}
+
+// addTo adds a namespace. One that is found several times has the first of its paths, so that it
+// has the same one in every list.
+func addTo(found map[namespaceID]lease.Netns, n lease.Netns) {
+	id := namespaceID{n.Dev, n.Ino}
+	if old, known := found[id]; known {
+		n.Path = min(n.Path, old.Path)
+	}
+	found[id] = n
 }
 
 // mountinfo returns the mounts that paths are resolved in. The list is never empty.
@@ -144,20 +154,12 @@ func unescape(s string) string {
 // processNamespaces returns the namespaces of processes, and those of processes that could not be
 // read, with their errors.
 func (h *Host) processNamespaces() (found map[namespaceID]lease.Netns, unread []Namespace, err error) {
-	dir, err := os.Open(h.proc)
+	pids, err := h.processes()
 	if err != nil {
-		return nil, nil, fmt.Errorf("failed to list the processes: %w", err)
-	}
-	defer dir.Close()
-	names, err := dir.Readdirnames(-1)
-	if err != nil {
-		return nil, nil, fmt.Errorf("failed to list the processes: %w", err)
+		return nil, nil, err
 	}
 	found = map[namespaceID]lease.Netns{}
-	for _, name := range names {
-		if name[0] < '1' || name[0] > '9' {
-			continue
-		}
+	for _, name := range pids {
 		n := lease.Netns{Path: h.processNetns(name)}
 		var st unix.Stat_t
 		err := unix.Stat(n.Path, &st)
@@ -172,35 +174,19 @@ func (h *Host) processNamespaces() (found map[namespaceID]lease.Netns, unread []
 			continue
 		}
 		n.Dev, n.Ino = uint64(st.Dev), st.Ino
-		id := namespaceID{n.Dev, n.Ino}
-		if old, known := found[id]; !known || n.Path < old.Path {
-			found[id] = n
-		}
+		addTo(found, n)
 	}
 	return found, unread, nil
 }
 
-// readAll returns the addresses of each namespace. One thread enters all namespaces and then
-// returns to its own. If it cannot return, the thread ends with its goroutine, so that no other
-// code runs in a foreign namespace.
-func (h *Host) readAll(list []lease.Netns) []Namespace {
-	done := make(chan []Namespace)
-	go func() {
-		runtime.LockOSThread()
-		own, err := os.Open(h.processNetns("thread-self"))
-		if err != nil {
-			runtime.UnlockOSThread()
-			done <- unread(list, fmt.Errorf("failed to open the namespace of this thread: %w", err))
-			return
+// readAll returns the addresses of each namespace. One thread enters them all.
+func (h *Host) readAll(list []lease.Netns) (out []Namespace) {
+	if err := h.onThread(func() error { out = readInThread(list); return nil }); err != nil {
+		for _, n := range list {
+			out = append(out, Namespace{Netns: n, Err: err})
 		}
-		defer own.Close()
-		out := readInThread(list)
-		if unix.Setns(int(own.Fd()), unix.CLONE_NEWNET) == nil {
-			runtime.UnlockOSThread()
-		}
-		done <- out
-	}()
-	return <-done
+	}
+	return out
 }
 
 // readInThread is readAll on the calling thread, which must be locked. It omits namespaces that
@@ -216,16 +202,7 @@ func readInThread(list []lease.Netns) []Namespace {
 	return out
 }
 
-// unread returns the namespaces with an error.
-func unread(list []lease.Netns, err error) []Namespace {
-	out := make([]Namespace, 0, len(list))
-	for _, n := range list {
-		out = append(out, Namespace{Netns: n, Err: err})
-	}
-	return out
-}
-
-// ErrNetnsGone is returned if a namespace is no longer at its path when a thread is to enter it.
+// ErrNetnsGone is returned if a namespace is no longer at its path.
 var ErrNetnsGone = errors.New("the network namespace has ended")
 
 // readAddresses moves the thread into the namespace and returns its addresses.

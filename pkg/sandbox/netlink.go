@@ -22,13 +22,18 @@ const dumpTries = 5
 // It repeats the request if the list changed while it was read, because such a list may lack
 // entries that existed all the time.
 func dump(request int, family uint8) ([]syscall.NetlinkMessage, error) {
+	return complete(func() ([]byte, error) { return syscall.NetlinkRIB(request, int(family)) })
+}
+
+// complete reads a list until it has not changed meanwhile, dumpTries times at most.
+func complete(read func() ([]byte, error)) ([]syscall.NetlinkMessage, error) {
 	for range dumpTries {
-		b, err := syscall.NetlinkRIB(request, int(family))
+		b, err := read()
 		if err != nil {
 			return nil, os.NewSyscallError("netlink dump", err)
 		}
 		list, err := syscall.ParseNetlinkMessage(b)
-		if err != nil || !slices.ContainsFunc(list, isInterrupted) {
+		if !slices.ContainsFunc(list, isInterrupted) {
 			return list, err
 		}
 	}
@@ -92,13 +97,13 @@ func change(request uint16, body []byte) error {
 	message = binary.NativeEndian.AppendUint16(message, request)
 	message = binary.NativeEndian.AppendUint16(message, unix.NLM_F_REQUEST|unix.NLM_F_ACK)
 	message = append(message, make([]byte, 8)...) // sequence and port: there is one request
-	if err := unix.Sendto(fd, append(message, body...), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return os.NewSyscallError("netlink request", err)
+	answer, n := make([]byte, 4096), 0
+	err = unix.Sendto(fd, append(message, body...), 0, &unix.SockaddrNetlink{})
+	if err == nil {
+		n, _, err = unix.Recvfrom(fd, answer, 0)
 	}
-	answer := make([]byte, 4096)
-	n, _, err := unix.Recvfrom(fd, answer, 0)
 	if err != nil {
-		return os.NewSyscallError("netlink answer", err)
+		return os.NewSyscallError("netlink request", err)
 	}
 	return parseAck(answer[:n])
 }

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -29,13 +30,10 @@ func EnterHostRoot(root string, host *Host) (*Host, error) {
 		return nil, fmt.Errorf("--host-root %q is invalid; want / or /proc/<pid>/root", root)
 	}
 	pid := m[1]
-	own, err := os.Readlink("/proc/self/ns/mnt")
-	if err != nil {
-		return nil, err
-	}
+	own, errOwn := os.Readlink("/proc/self/ns/mnt")
 	others, err := os.Readlink(filepath.Join("/proc", pid, "ns/mnt"))
-	if err != nil {
-		return nil, fmt.Errorf("--host-root %s: reading the namespaces of process %s: %w; "+
+	if err = cmp.Or(err, errOwn); err != nil {
+		return nil, fmt.Errorf("--host-root %s: reading the mount namespaces of process %s and of this one: %w; "+
 			"hostPID, CAP_SYS_PTRACE and no AppArmor profile are needed", root, pid, err)
 	}
 	if own == others {

@@ -7,10 +7,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestEnterHostRootErrors(t *testing.T) {
@@ -44,8 +47,9 @@ func TestOpenDirPath(t *testing.T) {
 	if b, err := os.ReadFile(path + "/token"); err != nil || string(b) != "later" {
 		t.Errorf("%q, %v", b, err)
 	}
-	if _, err := OpenDirPath(filepath.Join(dir, "gone")); err == nil {
-		t.Error("no error for a missing directory")
+	gone := filepath.Join(dir, "gone")
+	if _, err := OpenDirPath(gone); err == nil || err.Error() != "open "+gone+": no such file or directory" {
+		t.Errorf("a missing directory: %v", err)
 	}
 }
 
@@ -85,6 +89,12 @@ func enterFromContainer(t *testing.T, pid, dir string) {
 		t.Fatalf("the container sees the host's file: %v", err)
 	}
 	host := New("/proc", "/proc/sys/kernel/random/boot_id")
+	if err := withoutChroot(t, func() error {
+		_, err := EnterHostRoot("/proc/"+pid+"/root", host)
+		return err
+	}); !errors.Is(err, syscall.EPERM) {
+		t.Errorf("without CAP_SYS_CHROOT: %v", err)
+	}
 	got, err := EnterHostRoot("/proc/"+pid+"/root", host)
 	if err != nil {
 		t.Fatal(err)
@@ -98,4 +108,26 @@ func enterFromContainer(t *testing.T, pid, dir string) {
 	if wd, err := os.Readlink("/proc/self/cwd"); err != nil || wd != "/" {
 		t.Errorf("after it, the working directory is %s: %v", wd, err)
 	}
+}
+
+// withoutChroot calls f without CAP_SYS_CHROOT.
+func withoutChroot(t *testing.T, f func() error) error {
+	t.Helper()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var before [2]unix.CapUserData
+	if err := unix.Capget(&header, &before[0]); err != nil {
+		t.Fatal(err)
+	}
+	without := before
+	without[0].Effective &^= 1 << unix.CAP_SYS_CHROOT
+	if err := unix.Capset(&header, &without[0]); err != nil {
+		t.Fatal(err)
+	}
+	err := f()
+	if err := unix.Capset(&header, &before[0]); err != nil {
+		t.Fatal(err)
+	}
+	return err
 }

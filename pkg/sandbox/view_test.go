@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -110,6 +111,9 @@ func TestProveViewOfTheInitialNamespaces(t *testing.T) {
 		"kthreadd is unreadable as well": {links{"self": {here, "mnt:7"}, "1": {"mnt"}, "2": {"mnt"}}, "", false},
 	} {
 		err := fakeProc(t, tt.processes).ProveView(tt.recorded, "boot-1", nil)
+		if unread := strings.Contains(name, "unreadable"); unread != errors.Is(err, syscall.EINVAL) {
+			t.Errorf("%s: %v; says that process 1 is unreadable: %v", name, err, !unread)
+		}
 		if (err == nil) != tt.proven || err != nil && !errors.Is(err, ErrNotHost) {
 			t.Errorf("%s: %v, want proven: %v", name, err, tt.proven)
 		}
@@ -213,5 +217,42 @@ func TestProveViewInOtherMounts(t *testing.T) {
 	}
 	if err := h.ProveView(pid+" mnt:2", boot, nil); !errors.Is(err, ErrNotHost) {
 		t.Errorf("the runtime has other mounts now: %v, want ErrNotHost", err)
+	}
+}
+
+// Mounts that are not those of process 1 are proven by a lease. If they are the plugin's, its mount
+// need not be propagated.
+func TestProveViewInThePluginsMounts(t *testing.T) {
+	h := testHost(t)
+	boot := h.BootID()
+	dir := t.TempDir()
+	err := errors.Join(unix.Mount(dir, dir, "", unix.MS_BIND, ""), unix.Mount("", dir, "", unix.MS_PRIVATE, ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	path := filepath.Join(dir, "netns")
+	newMounted(t, path)
+	n, err := h.Netns(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := fakeProc(t, links{"1": {"mnt:1"}})
+	process := filepath.Join(other.proc, strconv.Itoa(os.Getpid()))
+	if err := errors.Join(os.Mkdir(process, 0o700), os.Symlink("/proc/self/ns", filepath.Join(process, "ns")),
+		os.Symlink("/proc/self/mountinfo", filepath.Join(process, "mountinfo"))); err != nil {
+		t.Fatal(err)
+	}
+	own := other.NamespaceIDs(boot)
+	pid, _, _ := strings.Cut(own, " mnt:")
+	bound := slices.Values([]lease.Lease{{State: lease.Bound, Holder: lease.Holder{Netns: n, BootID: boot}}})
+	if err := other.ProveView(own, boot, nil); !errors.Is(err, ErrNotHost) {
+		t.Errorf("without a lease: %v", err)
+	}
+	if err := other.ProveView(pid+" mnt:1", boot, bound); !errors.Is(err, ErrNotHost) {
+		t.Errorf("a mount that is not propagated, and the plugin has other mounts: %v", err)
+	}
+	if err := other.ProveView(own, boot, bound); err != nil {
+		t.Errorf("the plugin has the same mounts: %v", err)
 	}
 }
