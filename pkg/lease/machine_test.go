@@ -246,6 +246,8 @@ func TestEventsChangeOnlyTheirFields(t *testing.T) {
 	limited := full(Held)
 	limited.Superseded, limited.Firm, limited.Window = true, false, 0
 	limited.RefusedAt, limited.RefusedFor, limited.Hold, limited.ReleasedAt = Instant{}, "", time.Minute, now
+	released := full(Held)
+	released.ReleasedAt, released.RefusedAt, released.RefusedFor = now, Instant{}, ""
 	over := full(Held)
 	over.Hold = time.Second
 	for name, c := range map[string]struct {
@@ -256,7 +258,7 @@ func TestEventsChangeOnlyTheirFields(t *testing.T) {
 		"a new lease":           {Lease{}, claim, first},
 		"a claim":               {full(Held), claim, claimed},
 		"a take-over":           {full(Bound), claim, claimed},
-		"a release":             {full(Bound), Release{Holder: oldHolder}, becomeHeld(full(Bound), true, time.Hour, now)},
+		"a release":             {full(Bound), Release{Holder: oldHolder}, released},
 		"a revoked hold":        {full(Held), Revoke{LastHolder: Unknown}, limited},
 		"a deferral of nothing": {over, Defer{Rest: 0}, over},
 		"a hardware address": {full(Bound), SetMAC{Holder: oldHolder, MAC: "02:00:00:00:00:02"},

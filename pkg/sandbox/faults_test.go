@@ -246,10 +246,11 @@ func TestParseAck(t *testing.T) {
 		answer []byte
 		want   error
 	}{
-		"success":               {netlinkMessage(unix.NLMSG_ERROR, 0, ack(0)), nil},
-		"an error":              {netlinkMessage(unix.NLMSG_ERROR, 0, ack(-int32(unix.EPERM))), unix.EPERM},
-		"after another message": {slices.Concat(netlinkMessage(9, 0, ack(-1)), netlinkMessage(unix.NLMSG_ERROR, 0, ack(0))), nil},
-		"that is cut off":       {netlinkMessage(unix.NLMSG_ERROR, 0, ack(0))[:16], unix.EINVAL},
+		"success":  {netlinkMessage(unix.NLMSG_ERROR, 0, ack(0)), nil},
+		"an error": {netlinkMessage(unix.NLMSG_ERROR, 0, ack(-int32(unix.EPERM))), unix.EPERM},
+		"after another message": {
+			slices.Concat(netlinkMessage(9, 0, ack(-1)), netlinkMessage(unix.NLMSG_ERROR, 0, ack(0))), nil},
+		"that is cut off": {netlinkMessage(unix.NLMSG_ERROR, 0, ack(0))[:16], unix.EINVAL},
 	} {
 		if err := parseAck(c.answer); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
