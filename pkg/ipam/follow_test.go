@@ -49,6 +49,20 @@ func (w *world) journal() (words []string) {
 	return words
 }
 
+// The plugin sees the annotation of a pod whose name never returns, and the agent ends the window.
+func TestAWindowOfTheRequestEndsIfTheAgentSaysSo(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "db-0", container: "c1", window: lease.Forever})
+	w.follow("uid-of-c1", 0)
+	w.stop("c1")
+	w.same("seen while it lived", w.leases(), "10.0.0.2=db-0/Held")
+	w.add(ask{pod: "db-0", container: "c2", window: lease.Forever})
+	w.stop("c2")
+	w.same("not seen", w.leases(), "10.0.0.2=db-0/Held 10.0.0.3=db-0/Firm")
+	w.follow("uid-of-c2", 0)
+	w.same("seen before its object was removed", w.leases(), "10.0.0.2=db-0/Held 10.0.0.3=db-0/Held")
+}
+
 // Stock flannel passes no annotations: the agent alone knows the window.
 func TestAWindowFromTheAgentKeepsTheAddressAndOutlivesTheAgent(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -32,6 +33,10 @@ type Pod struct {
 	Annotation    string
 	HasAnnotation bool
 	Owner         Owner
+	// GenerateName is the prefix from which the API server may have generated the pod's name.
+	GenerateName string
+	// SetPodName is the value of the label with which sets of pods with ordinals name their pods.
+	SetPodName string
 	// OwnClaim reports whether the pod has a volume whose claim is named after the pod.
 	OwnClaim bool
 	// Expected reports whether the pod has, or will have, a sandbox with a network of its own.
@@ -60,7 +65,8 @@ func Of(p *corev1.Pod) Pod {
 		Name: informer.Name{Namespace: p.Namespace, Name: p.Name}, UID: string(p.UID), ObjectUID: p.UID,
 		Expected: !p.Spec.HostNetwork && p.DeletionTimestamp == nil &&
 			p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed,
-		Ready: pods.IsReady(p),
+		Ready:        pods.IsReady(p),
+		GenerateName: p.GenerateName, SetPodName: p.Labels[appsv1.StatefulSetPodNameLabel],
 	}
 	if p.Status.StartTime != nil {
 		out.Started = p.Status.StartTime.Time

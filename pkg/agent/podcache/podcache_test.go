@@ -37,10 +37,12 @@ func TestOf(t *testing.T) {
 		}), Pod{Name: name, UID: "u1", ObjectUID: "u1", Expected: true, HasAnnotation: true}},
 		{"ready, of a StatefulSet", with(func(p *corev1.Pod) {
 			p.OwnerReferences = controlled("apps/v1", "StatefulSet", "db")
+			p.GenerateName = "db-"
+			p.Labels = map[string]string{"statefulset.kubernetes.io/pod-name": "db-0", "app": "db"}
 			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue},
 				{Type: corev1.PodReady, Status: corev1.ConditionTrue, Message: "big"}}
 		}), Pod{Name: name, UID: "u1", ObjectUID: "u1", Expected: true, Ready: true,
-			Owner: Owner{"apps", "StatefulSet", "db"}}},
+			Owner: Owner{"apps", "StatefulSet", "db"}, GenerateName: "db-", SetPodName: "db-0"}},
 		{"of the core group",
 			with(func(p *corev1.Pod) { p.OwnerReferences = controlled("v1", "ReplicationController", "rc") }),
 			Pod{Name: name, UID: "u1", ObjectUID: "u1", Expected: true,

@@ -6,10 +6,12 @@ package retention
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/kube/ordinals"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
@@ -23,9 +25,8 @@ const (
 	DeferTo = 2 * time.Minute
 )
 
-// generated lists the controllers whose pods have generated names. Such a name is never used again,
-// so that an address reserved for it would be lost to others for the window. A pod without a
-// controller keeps its window even if its name was generated: its creator may use the name again.
+// generated lists controllers whose pods have generated names, also where the pod does not show it
+// (docs/facts.md, "Generated names never return").
 var generated = map[podcache.Owner]bool{
 	{Group: "apps", Kind: "ReplicaSet"}:             true,
 	{Group: "apps", Kind: "DaemonSet"}:              true,
@@ -41,10 +42,38 @@ var generated = map[podcache.Owner]bool{
 // outlives a pod that is deleted or evicted, and the name is derived from the claim's instance id.
 var cloneSet = podcache.Owner{Group: "apps.kruise.io", Kind: "CloneSet"}
 
-// keepsName reports whether the pod's name will be used again.
+// keepsName reports whether a pod of that name may come back. A name that was generated is never
+// used again, so that an address reserved for it would be lost to others for the window. The
+// label of a StatefulSet's pod tells its ordinal from a suffix that has digits only. If nothing
+// shows how the pod was named, it may come back.
 func keepsName(p podcache.Pod) bool {
 	kind := podcache.Owner{Group: p.Owner.Group, Kind: p.Owner.Kind}
-	return !generated[kind] || kind == cloneSet && p.OwnClaim
+	switch {
+	case kind == cloneSet && p.OwnClaim, p.SetPodName == p.Name.Name:
+		return true
+	case generated[kind]:
+		return false
+	}
+	return !isGenerated(p.GenerateName, p.Name.Name)
+}
+
+// The API server appends suffixLength characters of suffixCharacters to the first maxPrefix bytes
+// of metadata.generateName (docs/facts.md, "Generated names never return").
+const (
+	suffixLength     = 5
+	suffixCharacters = "bcdfghjklmnpqrstvwxz2456789"
+	maxPrefix        = 63 - suffixLength
+)
+
+// isGenerated reports whether a name was generated from a prefix: it is the prefix and something
+// that is not a number, or could also be a suffix of the API server's.
+func isGenerated(prefix, name string) bool {
+	suffix, hasPrefix := strings.CutPrefix(name, prefix[:min(len(prefix), maxPrefix)])
+	if prefix == "" || !hasPrefix {
+		return false
+	}
+	_, isNumber := ordinals.Parse(suffix)
+	return !isNumber || len(suffix) == suffixLength && strings.Trim(suffix, suffixCharacters) == ""
 }
 
 // Decide returns the window that a pod's leases should have. It returns an error if the annotation

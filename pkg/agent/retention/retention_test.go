@@ -2,6 +2,7 @@ package retention
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -32,6 +33,10 @@ func TestDecide(t *testing.T) {
 	by := func(group, kind string) podcache.Pod {
 		return with(pod("10"), func(p *podcache.Pod) { p.Owner = podcache.Owner{Group: group, Kind: kind, Name: "x"} })
 	}
+	named := func(p podcache.Pod, generateName, name, label string) podcache.Pod {
+		p.GenerateName, p.Name.Name, p.SetPodName = generateName, name, label
+		return p
+	}
 	for _, c := range []struct {
 		name string
 		pod  podcache.Pod
@@ -60,6 +65,32 @@ func TestDecide(t *testing.T) {
 			"0s "},
 		{"of an operator", by("example.com", "Database"), "10m0s "},
 		{"of another group's Job", by("example.com", "Job"), "10m0s "},
+		{"of a Deployment of one's own kind", named(by("example.com", "Database"), "db-", "db-x7k2p", ""), "0s "},
+		{"a suffix without a letter", named(by("example.com", "Database"), "db-", "db-45678", ""), "0s "},
+		{"a long name that the API server has cut", named(by("kubevirt.io", "VirtualMachineInstance"),
+			"virt-launcher-"+strings.Repeat("x", 50)+"-", "virt-launcher-"+strings.Repeat("x", 44)+"x7k2p", ""), "0s "},
+		{"of a virtual machine", named(by("kubevirt.io", "VirtualMachineInstance"), "virt-launcher-vm-",
+			"virt-launcher-vm-x7k2p", ""), "0s "},
+		{"of nobody, with a generated name", named(by("", ""), "shell-", "shell-x7k2p", ""), "0s "},
+		{"of nobody, with a name of its own", named(by("", ""), "", "shell-x7k2p", ""), "10m0s "},
+		{"of a pipeline, with a name that is not generated", named(by("tekton.dev", "TaskRun"), "", "run-pod", ""),
+			"10m0s "},
+		{"a name that was chosen beside generateName", named(by("example.com", "Database"), "db-", "main", ""),
+			"10m0s "},
+		{"of a StatefulSet", named(by("apps", "StatefulSet"), "db-", "db-0", "db-0"), "10m0s "},
+		{"of a StatefulSet, with an ordinal like a suffix", named(by("apps", "StatefulSet"), "db-", "db-45678",
+			"db-45678"), "10m0s "},
+		{"of a set like it", named(by("example.com", "Ring"), "db-", "db-45678", "db-45678"), "10m0s "},
+		{"of a set like it, with another pod's label", named(by("example.com", "Ring"), "db-", "db-x7k2p", "db-0"),
+			"0s "},
+		{"of a set like it, without the label", named(by("example.com", "Ring"), "db-", "db-10", ""), "10m0s "},
+		{"with five digits that are no suffix", named(by("example.com", "Ring"), "db-", "db-10000", ""), "10m0s "},
+		{"with a number that is no ordinal", named(by("example.com", "Ring"), "db-", "db-010", ""), "0s "},
+		{"of a CloneSet, without a volume", named(by("apps.kruise.io", "CloneSet"), "db-", "db-x7k2p", ""), "0s "},
+		{"of a CloneSet, with a volume of its own and a generated name", with(named(by("apps.kruise.io", "CloneSet"),
+			"db-", "db-x7k2p", ""), func(p *podcache.Pod) { p.OwnClaim = true }), "10m0s "},
+		{"of another owner, with a volume of its own", with(named(by("example.com", "Database"), "db-", "db-x7k2p", ""),
+			func(p *podcache.Pod) { p.OwnClaim = true }), "0s "},
 		{"an invalid one of a Job", with(by("batch", "Job"), func(p *podcache.Pod) { p.Annotation = "ten" }), "error"},
 	} {
 		w, err := Decide(c.pod)

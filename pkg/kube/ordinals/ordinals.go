@@ -127,6 +127,12 @@ func InName(workload, pod string) (int64, bool) {
 	if !ok {
 		return 0, false
 	}
+	return Parse(digits)
+}
+
+// Parse returns the ordinal that the digits at the end of a name stand for. It reports false for
+// anything but a decimal number without leading zeros, at most math.MaxInt32.
+func Parse(digits string) (int64, bool) {
 	n, ok := parse(digits)
 	return n, ok && strconv.FormatInt(n, 10) == digits
 }
