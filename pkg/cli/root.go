@@ -83,6 +83,7 @@ type app struct {
 	network string
 	pod     string
 	state   string
+	root    string // of the host's file system
 }
 
 // newRoot returns the command tree.
@@ -92,10 +93,8 @@ func newRoot(env Env) *cobra.Command {
 		Use:   "leasectl",
 		Short: "Show and manage the addresses of the leasehold IPAM plugin on this node",
 		Long: `leasectl reads and changes the lease store of the leasehold IPAM plugin on this
-node. It has to run as root. list, show, history, pools and check only read: they
-can run in a pod that mounts the node's /var/lib/leasehold and /run/leasehold.
-Commands that change leases need the node's processes and mounts: run them on the node
-itself, or in a privileged pod with hostPID as 'nsenter -t 1 -m leasectl'.`,
+node. It has to run as root on the node itself, or in the pod of the node's agent:
+kubectl -n leasehold-system exec POD -c agent -- /leasectl --host-root=/proc/1/root list`,
 		Example: `  leasectl list                       the addresses that are in use or held
   leasectl list --pod db/db-0 -o json the addresses of a pod, for a script
   leasectl show 10.244.1.7            the lease of an address in detail
@@ -111,7 +110,12 @@ itself, or in a privileged pod with hostPID as 'nsenter -t 1 -m leasectl'.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		PersistentPreRunE: func(*cobra.Command, []string) error {
-			return a.checkFlags()
+			if err := a.checkFlags(); err != nil {
+				return err
+			}
+			var err error
+			a.Host, err = sandbox.EnterHostRoot(a.root, a.Host)
+			return err
 		},
 	}
 	root.SetOut(env.Stdout)
@@ -122,6 +126,7 @@ itself, or in a privileged pod with hostPID as 'nsenter -t 1 -m leasectl'.`,
 	f.StringVar(&a.pod, "pod", "", "only the leases of this pod, as namespace/name")
 	f.StringVar(&a.state, "state", "", "only leases in this state: bound or held")
 	f.StringVar(&a.Dirs.State, "state-dir", env.Dirs.State, "directory of the lease store")
+	f.StringVar(&a.root, "host-root", "/", "root of the host's file system: / or /proc/<pid>/root")
 	complete(root, "output", "table", "wide", "json")
 	complete(root, "state", "bound", "held")
 	root.AddCommand(a.list(), a.show(), a.history(), a.pools(), a.release(), a.gc(), a.check(),

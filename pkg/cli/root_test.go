@@ -41,6 +41,8 @@ func TestRun(t *testing.T) {
 		{"no\x1b[2J", ExitUsage, "", `unknown command`},
 		{"list --no\x1b[2J", ExitUsage, "", `leasectl: unknown flag: --no\x1b[2J` + "\nTry 'leasectl --help'.\n"},
 		{"list -o xml", ExitUsage, "", `leasectl: invalid --output "xml"`},
+		{"list --host-root /", exitOK, `db-0`, ""},
+		{"list --host-root /host", exitProblems, "", `leasectl: --host-root "/host" is invalid; want /`},
 		{"show", ExitUsage, "", "Try 'leasectl --help'.\n"},
 		{"show 10.0.0.9", exitProblems, "", "leasectl: "},
 		{"list --state-dir /dev/null", exitProblems, "", "leasectl: "},

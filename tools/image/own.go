@@ -11,6 +11,6 @@ type Own struct {
 // host's files and namespaces as root.
 var Product = []Own{
 	{"installer", []string{"daemonset/installer", "plugins/ipam/leasehold"}, ""},
-	{"agent", []string{"cmd/leasehold-agent"}, ""},
+	{"agent", []string{"cmd/leasehold-agent", "cmd/leasectl"}, ""},
 	{"manager", []string{"cmd/leasehold-manager"}, "65532:65532"},
 }

@@ -1,11 +1,12 @@
 // Images builds container images without a container engine, as archives for `docker load`, `ctr
-// images import` and skopeo. An image has static Go programs in the root of an empty file system.
+// images import` and skopeo. An image has static Go programs in an empty file system.
 //
-//	images [-repo DIR] [-o DIR] [-tag TAG] [-version VERSION] [-list] [REFERENCE=PACKAGE[,PACKAGE]...]
+//	images [-repo DIR] [-o DIR] [-tag TAG] [-version VERSION] [-list] [REFERENCE=PACKAGE[@PATH][,...]...]
 //
-// A PACKAGE is a directory below the repository; the first one is the entrypoint. Without
-// arguments, the images are leasehold's own, with the tag. GOARCH selects the architecture. It
-// prints the path of each archive, or with -list only the references.
+// A PACKAGE is a directory below the repository, or the absolute path of a program that is built
+// already. PATH is where it is in the image, by default in the root under its own name. The first
+// one is the entrypoint. Without arguments, the images are leasehold's own, with the tag. GOARCH
+// selects the architecture. It prints the path of each archive, or with -list only the references.
 package main
 
 import (
@@ -63,7 +64,7 @@ func run(ctx context.Context, args []string) error {
 		ref, packages, ok := strings.Cut(arg, "=")
 		base, _, tagged := strings.Cut(path.Base(ref), ":")
 		if !ok || !tagged || packages == "" {
-			return fmt.Errorf("%s: want REFERENCE:TAG=PACKAGE[,PACKAGE]", arg)
+			return fmt.Errorf("%s: want REFERENCE:TAG=PACKAGE[@PATH][,PACKAGE...]", arg)
 		}
 		if *list {
 			fmt.Println(ref)
@@ -81,18 +82,24 @@ func run(ctx context.Context, args []string) error {
 // build builds the programs of an image beside its archive, where the next build finds them, and
 // writes the archive. It replaces an archive atomically.
 func build(ctx context.Context, archive, ref string, packages []string) error {
-	var programs []string
+	var files []image.File
 	for _, p := range packages {
-		to := filepath.Join(filepath.Dir(archive), "programs", goarch(), path.Base(p))
-		program := image.Program{Repo: *repo, Package: p, Arch: goarch(), Version: *version}
-		if err := program.Build(ctx, to); err != nil {
+		from, to, placed := strings.Cut(p, "@")
+		if !filepath.IsAbs(from) {
+			program := image.Program{Repo: *repo, Package: from, Arch: goarch(), Version: *version}
+			from = filepath.Join(filepath.Dir(archive), "programs", goarch(), path.Base(from))
+			if err := program.Build(ctx, from); err != nil {
+				return err
+			}
+		}
+		f, err := image.Programs(from)
+		if err != nil {
 			return err
 		}
-		programs = append(programs, to)
-	}
-	files, err := image.Programs(programs...)
-	if err != nil {
-		return err
+		if placed {
+			f[0].Name = strings.TrimPrefix(to, "/")
+		}
+		files = append(files, f...)
 	}
 	img, err := image.New(goarch(), userOf(packages), nil, files)
 	if err != nil {

@@ -1,8 +1,12 @@
 package main
 
 import (
+	"archive/tar"
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -11,7 +15,12 @@ import (
 
 func TestRun(t *testing.T) {
 	*repo, *out, *version = "../..", t.TempDir(), "v1"
-	if err := run(t.Context(), []string{"leasehold/pause:test=test/e2e/images/pause"}); err != nil {
+	built := filepath.Join(t.TempDir(), "built")
+	if err := os.WriteFile(built, []byte("a program"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	images := []string{"leasehold/pause:test=test/e2e/images/pause@/bin/pause," + built}
+	if err := run(t.Context(), images); err != nil {
 		t.Fatal(err)
 	}
 	archive := filepath.Join(*out, "pause.tar")
@@ -24,8 +33,31 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	c, err := img.ConfigFile()
-	if err != nil || len(c.Config.Entrypoint) != 1 || c.Config.Entrypoint[0] != "/pause" {
+	if err != nil || len(c.Config.Entrypoint) != 1 || c.Config.Entrypoint[0] != "/bin/pause" {
 		t.Errorf("configuration %+v, %v", c, err)
+	}
+	layers, err := img.Layers()
+	if err != nil || len(layers) != 1 {
+		t.Fatalf("%d layers, %v", len(layers), err)
+	}
+	r, err := layers[0].Uncompressed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	var files []string
+	for layer := tar.NewReader(r); ; {
+		h, err := layer.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, h.Name)
+	}
+	if !slices.Equal(files, []string{"bin/pause", "built"}) {
+		t.Errorf("files %q", files)
 	}
 	if _, err := os.Stat(archive + ".tmp"); err == nil {
 		t.Error("a temporary file is left")

@@ -32,6 +32,17 @@ func nodePool(t *Test) {
 	t.poolBecomes(n, network, inspect.Counts{Size: 253, Bound: 1, Held: 2, Free: 250})
 	t.Step("kubectl get nap:\n%s", t.Kubectl("get", "nap"))
 
+	t.Step("leasectl shows the same in the agent's pod")
+	for _, args := range [][]string{{"pools"}, {"list"}, {"gc", "--dry-run"}} {
+		in, err := n.Machine().Run(t.Ctx, append([]string{t.Cluster.Leasectl()}, args...)...)
+		t.Must(err)
+		out := t.Kubectl(append([]string{"exec", "--namespace=" + cluster.System, t.Agent(n).Name, "-c", "agent", "--",
+			"/leasectl", "--host-root=/proc/1/root"}, args...)...)
+		if out != string(in) {
+			t.Fatalf("leasectl %s prints in the agent's pod\n%s\nand on the node\n%s", strings.Join(args, " "), out, in)
+		}
+	}
+
 	node, err := t.Client.CoreV1().Nodes().Get(t.Ctx, n.Name, metav1.GetOptions{})
 	t.Must(err)
 	p := t.pool(n)
