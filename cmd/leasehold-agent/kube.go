@@ -69,7 +69,8 @@ func kubeTasks(node agent.Node, config *rest.Config, o options, watcher *active.
 	watcher.Pods, watcher.Events = pods, clients.Events
 	objects := publish.NewObjects(clients.IPAM, o.nodeName, log)
 	eventTask := &events.Events{Service: node.Service, Node: o.nodeName, Client: clients.Events, Pods: pods, Log: log}
-	windowTask := &retention.Windows{Service: node.Service, Pods: pods, Log: log, Invalid: eventTask.Invalid}
+	windowTask := &retention.Windows{Service: node.Service, Pods: pods, Core: clients.Core, Log: log,
+		Invalid: eventTask.Invalid}
 	publishTask := &publish.Publisher{
 		Service: node.Service, Node: o.nodeName, Core: clients.Core, Pods: pods, Objects: objects,
 		Log: log, Metrics: publish.NewMetrics(node.Metrics),

@@ -122,7 +122,7 @@ func (e Bind) bound(l Lease, now Instant) Lease {
 		ID: l.ID, Pool: e.Pool, Address: e.Address, Set: e.Set, State: Bound,
 		Namespace: e.Namespace, Name: e.Name, UID: e.UID, Holder: e.Holder, MAC: l.MAC,
 		Window: e.Window, MaxWindow: e.MaxWindow, Soft: e.Soft, HeldLimit: e.HeldLimit, BoundAt: now,
-		Owner: l.Owner, Extra: l.Extra,
+		NamespaceUID: l.NamespaceUID, Owner: l.Owner, Extra: l.Extra,
 	}
 }
 
@@ -292,10 +292,13 @@ func superseded(l Lease, now Instant) Lease {
 // the hold that its release would have started with this window: a soft hold may become firm, a
 // firm one longer, shorter or soft. A deferred end stays deferred.
 type SetWindow struct {
-	UID     string
-	Window  time.Duration
-	Owner   string // the controller that recreates the pod
-	Limited bool   // the range set already has as many firm holds as it may: a soft hold stays soft
+	UID    string
+	Window time.Duration
+	Owner  string // the controller that recreates the pod
+	// NamespaceUID is the UID of the pod's namespace; "" if it could not be read: then that of the
+	// lease stays.
+	NamespaceUID string
+	Limited      bool // the range set already has as many firm holds as it may: a soft hold stays soft
 }
 
 func (e SetWindow) apply(l Lease, _ Instant) (Lease, error) {
@@ -307,6 +310,9 @@ func (e SetWindow) apply(l Lease, _ Instant) (Lease, error) {
 	}
 	window, deferred := l.granted(e.Window), l.Deferred()
 	l.Owner = e.Owner
+	if e.NamespaceUID != "" {
+		l.NamespaceUID = e.NamespaceUID
+	}
 	if window == l.Window {
 		return l, nil
 	}

@@ -210,7 +210,7 @@ func full(state State) Lease {
 		ID: "00112233445566aa", Pool: testPool, Address: testAddr, Set: "s", State: state,
 		Namespace: "db", Name: "db-0", UID: "u1", Holder: oldHolder, MAC: "02:00:00:00:00:01",
 		Window: time.Hour, MaxWindow: 2 * time.Hour, Soft: time.Minute, HeldLimit: 3, BoundAt: t0,
-		Owner: "StatefulSet.apps/db", RefusedAt: t0, RefusedFor: "u2", Extra: []byte("later"),
+		NamespaceUID: "ns1", Owner: "StatefulSet.apps/db", RefusedAt: t0, RefusedFor: "u2", Extra: []byte("later"),
 	}
 	if state == Held {
 		l.Firm, l.Hold, l.ReleasedAt = true, time.Hour, t0
@@ -239,10 +239,10 @@ func TestEventsChangeOnlyTheirFields(t *testing.T) {
 		ID: "00112233445566aa", Pool: testPool, Address: testAddr, Set: "s2", State: Bound,
 		Namespace: "db", Name: "db-0", UID: "u2", Holder: newHolder, MAC: "02:00:00:00:00:01",
 		Window: time.Minute, MaxWindow: time.Hour, Soft: time.Second, HeldLimit: 4, BoundAt: now,
-		Owner: "StatefulSet.apps/db", Extra: []byte("later"),
+		NamespaceUID: "ns1", Owner: "StatefulSet.apps/db", Extra: []byte("later"),
 	}
 	first := claimed
-	first.ID, first.MAC, first.Owner, first.Extra = "unused", "", "", nil
+	first.ID, first.MAC, first.NamespaceUID, first.Owner, first.Extra = "unused", "", "", "", nil
 	limited := full(Held)
 	limited.Superseded, limited.Firm, limited.Window = true, false, 0
 	limited.RefusedAt, limited.RefusedFor, limited.Hold, limited.ReleasedAt = Instant{}, "", time.Minute, now
@@ -333,6 +333,21 @@ func TestSetWindowOfAHold(t *testing.T) {
 		if got.Window != c.want.Window || got.Firm != c.want.Firm || got.Hold != c.want.Hold ||
 			got.Owner != "StatefulSet.apps/db" {
 			t.Errorf("%s: window %s, firm %v, hold %s", c.name, got.Window, got.Firm, got.Hold)
+		}
+	}
+}
+
+// TestNamespaceUID verifies that a lease keeps the UID of its namespace when that could not be read.
+func TestNamespaceUID(t *testing.T) {
+	l := states()["firm"]
+	for _, uid := range []string{"ns1", ""} {
+		var err error
+		e := SetWindow{UID: "u1", Window: time.Hour, NamespaceUID: uid}
+		if l, err = Apply(l, e, after(time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if l.NamespaceUID != "ns1" {
+			t.Errorf("after %q: %q", uid, l.NamespaceUID)
 		}
 	}
 }

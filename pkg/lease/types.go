@@ -167,8 +167,11 @@ type Lease struct {
 	Namespace string // of the pod; "" for a caller without K8S_POD_* arguments
 	Name      string
 	UID       string
-	Holder    Holder // the last holder, if Held
-	MAC       string // of the holder's interface, kept for the recreated pod; "" if unknown
+	// NamespaceUID is the UID of the pod's namespace, as the agent saw it. It is "" if unknown, and
+	// for a lease without a window.
+	NamespaceUID string
+	Holder       Holder // the last holder, if Held
+	MAC          string // of the holder's interface, kept for the recreated pod; "" if unknown
 
 	Window    time.Duration // the length of the firm hold after a release: 0 for none, or up to Forever
 	MaxWindow time.Duration // the longest Window that the configuration allows; 0 = no limit

@@ -23,6 +23,14 @@ type PodWindow struct {
 	UID       string // as the runtime passes it
 	Window    time.Duration
 	Owner     string // the controller that recreates the pod; "" if it does not matter
+	// NamespaceUID is the UID of the pod's namespace; "" if it is not known.
+	NamespaceUID string
+}
+
+// event returns the event that applies the window to a lease.
+func (p PodWindow) event(limited bool) lease.SetWindow {
+	return lease.SetWindow{UID: p.UID, Window: p.Window, Owner: p.Owner, NamespaceUID: p.NamespaceUID,
+		Limited: limited}
 }
 
 // Follow sets the window of the leases of each pod with the same UID, and stores it for the keys of
@@ -52,8 +60,8 @@ func follow(c *transact.Call, p PodWindow) error {
 
 // FollowsWindow reports whether Follow would change the lease.
 func FollowsWindow(p PodWindow, l lease.Lease) bool {
-	next, err := lease.Apply(l, lease.SetWindow{UID: p.UID, Window: p.Window, Owner: p.Owner}, lease.Instant{})
-	return err == nil && (next.Window != l.Window || next.Owner != l.Owner)
+	next, err := lease.Apply(l, p.event(false), lease.Instant{})
+	return err == nil && (next.Window != l.Window || next.Owner != l.Owner || next.NamespaceUID != l.NamespaceUID)
 }
 
 // StoresWindow reports whether Follow would store the pod's window for the key of a lease of its
@@ -70,7 +78,7 @@ func setWindow(c *transact.Call, l lease.Lease, p PodWindow) error {
 		return nil
 	}
 	full := l.State == lease.Held && !l.Firm && c.IsFull(l)
-	next, err := lease.Apply(l, lease.SetWindow{UID: p.UID, Window: p.Window, Owner: p.Owner, Limited: full}, c.Now)
+	next, err := lease.Apply(l, p.event(full), c.Now)
 	if err != nil {
 		return err
 	}

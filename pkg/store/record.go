@@ -41,6 +41,7 @@ const (
 	tagRefusedFor
 	tagMaxWindow
 	tagOwner
+	tagNamespaceUID
 	tagEnd
 )
 
@@ -126,6 +127,7 @@ func encode(l lease.Lease) []byte {
 	e.text(tagRefusedFor, l.RefusedFor)
 	e.number(tagMaxWindow, int64(l.MaxWindow))
 	e.text(tagOwner, l.Owner)
+	e.text(tagNamespaceUID, l.NamespaceUID)
 	e.b = append(e.b, l.Extra...)
 	return e.seal()
 }
@@ -249,6 +251,8 @@ func decodeField(l *lease.Lease, tag uint64, v []byte) (err error) {
 		l.MaxWindow, err = duration(v)
 	case tagOwner:
 		l.Owner = string(v)
+	case tagNamespaceUID:
+		l.NamespaceUID = string(v)
 	}
 	return err
 }

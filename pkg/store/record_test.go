@@ -45,6 +45,8 @@ func someLease(t *rapid.T) lease.Lease {
 		HeldLimit: rapid.IntRange(lease.NoneHeld, 99).Draw(t, "limit"),
 		Owner:     text.Draw(t, "owner"),
 		BoundAt:   someInstant(t, "bound"),
+
+		NamespaceUID: text.Draw(t, "namespace uid"),
 	}
 	if l.Holder.Netns.Ino == 0 {
 		l.Holder.Netns.Dev = 0 // unknown as a whole

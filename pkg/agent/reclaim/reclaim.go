@@ -67,6 +67,7 @@ func (h *Holds) pass(ctx context.Context, now time.Time) {
 		return
 	}
 	held := retention.ByPod(view.Leases)
+	h.endDeleted(ctx, held)
 	h.endMoved(ctx, held, now)
 	h.endOrphaned(ctx, held, now)
 }
@@ -138,6 +139,50 @@ func (h *Holds) endOrphaned(ctx context.Context, held map[informer.Name][]lease.
 		}
 	}
 	h.orphaned.retain(seen)
+}
+
+// endDeleted ends the holds of namespaces that do not exist any more, and removes them from held.
+// It reads the namespaces from the API server's watch cache, except for the last read before a hold
+// ends.
+func (h *Holds) endDeleted(ctx context.Context, held map[informer.Name][]lease.Lease) {
+	byNamespace := map[string][]informer.Name{}
+	for pod := range held {
+		byNamespace[pod.Namespace] = append(byNamespace[pod.Namespace], pod)
+	}
+	for namespace, pods := range byNamespace {
+		deleted, err := h.deleted(ctx, namespace, pods, held, cached)
+		if err == nil && len(deleted) > 0 {
+			deleted, err = h.deleted(ctx, namespace, pods, held, latest)
+		}
+		if err != nil {
+			h.Log.Debug("reading a namespace failed", "namespace", namespace, "error", err)
+			continue
+		}
+		for pod, leases := range deleted {
+			h.end(ctx, leases, retention.NamespaceDeleted)
+			delete(held, pod)
+		}
+	}
+}
+
+// deleted returns the holds of pods of a namespace that are of a deleted one.
+func (h *Holds) deleted(
+	ctx context.Context, namespace string, pods []informer.Name, held map[informer.Name][]lease.Lease,
+	read consistency,
+) (map[informer.Name][]lease.Lease, error) {
+	uid, err := retention.NamespaceUID(ctx, h.Clients.Core, namespace, string(read))
+	if err != nil {
+		return nil, err
+	}
+	out := map[informer.Name][]lease.Lease{}
+	for _, pod := range pods {
+		for _, l := range held[pod] {
+			if retention.OfDeletedNamespace(l, uid) {
+				out[pod] = append(out[pod], l)
+			}
+		}
+	}
+	return out, nil
 }
 
 func (h *Holds) end(ctx context.Context, leases []lease.Lease, reason string) {

@@ -21,6 +21,7 @@ import (
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/fakeapi"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -37,10 +38,19 @@ func newFixture(t *testing.T) *fixture {
 	s := &fixture{t: t, node: fakeapi.NewNode(t), server: fakeapi.New(t), now: time.Unix(1_700_000_000, 0)}
 	s.holds = &Holds{Service: s.node.Service, Node: "node1", Clients: s.server.Clients, Log: fakeapi.Log,
 		MoveGrace: MoveGrace}
+	s.namespace("ns1")
 	if period := s.holds.begin(); period != time.Minute {
 		t.Fatalf("a pass every %s, want 1m0s", period)
 	}
 	return s
+}
+
+// namespace creates or replaces namespace db.
+func (s *fixture) namespace(uid string) {
+	s.server.Put(namespacePath, corev1.Namespace{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
+		ObjectMeta: metav1.ObjectMeta{Name: "db", UID: types.UID(uid)},
+	})
 }
 
 // minutes runs n passes, one per minute.
@@ -71,6 +81,8 @@ func (s *fixture) claim(object, node, uid string) {
 const (
 	claimsPath = "/apis/ipam.leasehold.dev/v1alpha1/namespaces/db/ipreservations/"
 	podsPath   = "/api/v1/namespaces/db/pods/"
+
+	namespacePath = "/api/v1/namespaces/db"
 )
 
 // pod creates or replaces db-0.
@@ -91,6 +103,50 @@ func (s *fixture) podNamed(name, node, uid string, ready corev1.ConditionStatus)
 func (s *fixture) held(window time.Duration, owner string) {
 	s.node.Release(s.node.Bind("10.0.0.2", "db-0", "u1", window, owner))
 	s.node.Release(s.node.Bind("10.0.0.3", "db-1", "v1", time.Hour, ""))
+}
+
+func TestHoldsEndWithTheirNamespace(t *testing.T) {
+	// The holds are of namespace ns1, but for that of db-1, of which it is not known.
+	for _, c := range []struct {
+		name   string
+		change func(*fixture)
+		want   []string
+	}{
+		{"it exists", func(*fixture) {}, []string{"10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held", "10.0.0.4=db-2/Bound"}},
+		{"it is gone", func(s *fixture) { s.server.Remove(namespacePath) }, []string{"10.0.0.4=db-2/Bound"}},
+		{"another one has its name", func(s *fixture) { s.namespace("ns2") },
+			[]string{"10.0.0.3=db-1/Held", "10.0.0.4=db-2/Bound"}},
+		{"it cannot be read", func(s *fixture) {
+			s.server.Reject(only("/namespaces/db", http.StatusServiceUnavailable))
+		}, []string{"10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held", "10.0.0.4=db-2/Bound"}},
+		{"something else answers", func(s *fixture) { s.server.Reject(only("/namespaces/db", fakeapi.NotServed)) },
+			[]string{"10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held", "10.0.0.4=db-2/Bound"}},
+		{"only the cache of the API server misses it", func(s *fixture) {
+			s.server.Reject(func(r *http.Request) int {
+				if r.URL.Path == namespacePath && r.URL.Query().Get("resourceVersion") == "0" {
+					return http.StatusNotFound
+				}
+				return 0
+			})
+		}, []string{"10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held", "10.0.0.4=db-2/Bound"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newFixture(t)
+			s.held(lease.Forever, "")
+			s.node.Bind("10.0.0.4", "db-2", "w1", time.Hour, "")
+			for _, pod := range []maintain.PodWindow{
+				{Namespace: "db", Name: "db-0", UID: "u1", Window: lease.Forever, NamespaceUID: "ns1"},
+				{Namespace: "db", Name: "db-2", UID: "w1", Window: time.Hour, NamespaceUID: "ns1"},
+			} {
+				if err := s.node.Follow(t.Context(), []maintain.PodWindow{pod}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			c.change(s)
+			s.minutes(2)
+			s.expect(c.name, c.want...)
+		})
+	}
 }
 
 func TestHoldOfAMovedPodEnds(t *testing.T) {

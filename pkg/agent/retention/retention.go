@@ -101,6 +101,7 @@ func Decide(p podcache.Pod) (maintain.PodWindow, error) {
 type plan struct {
 	Follow  []maintain.PodWindow    // windows of pods with a lease whose window differs
 	Expect  []maintain.PendingPod   // starting pods whose hold is about to end
+	Deleted [][]maintain.Ref        // holds of deleted namespaces that have a pod's name now, by pod
 	Invalid map[informer.Name]error // pods with an invalid annotation
 	// RequeueAfter is the time until the hold of a starting pod will be about to end, 0 for none.
 	RequeueAfter time.Duration
@@ -108,11 +109,13 @@ type plan struct {
 
 // makePlan returns the plan for the pods of a node and the leases in its store. It is idempotent:
 // for leases that were changed as planned, the plan is empty.
-func makePlan(pods map[informer.Name]podcache.Pod, view maintain.NodeView) plan {
+func makePlan(pods map[informer.Name]podcache.Pod, view maintain.NodeView, uids namespaces) plan {
 	plan := plan{Invalid: map[informer.Name]error{}}
 	for name, leases := range ByPod(view.Leases) {
 		if p, ok := pods[name]; ok {
-			plan.follow(p, leases, view)
+			uid := uids[p.ObjectUID]
+			leases = plan.endDeleted(leases, uid)
+			plan.follow(p, leases, view, uid)
 			plan.expect(p, leases, view.Now)
 		}
 	}
@@ -136,10 +139,30 @@ func ByPod(leases []lease.Lease) map[informer.Name][]lease.Lease {
 	return out
 }
 
-func (plan *plan) follow(p podcache.Pod, leases []lease.Lease, view maintain.NodeView) {
+// endDeleted plans the end of the holds of a namespace that was deleted before the one that exists
+// now, which has the UID, was created. It returns the other leases.
+func (plan *plan) endDeleted(leases []lease.Lease, uid string) (rest []lease.Lease) {
+	var refs []maintain.Ref
+	for _, l := range leases {
+		if l.Firm && uid != "" && OfDeletedNamespace(l, uid) {
+			refs = append(refs, maintain.RefTo(l))
+		} else {
+			rest = append(rest, l)
+		}
+	}
+	if refs != nil {
+		plan.Deleted = append(plan.Deleted, refs)
+	}
+	return rest
+}
+
+func (plan *plan) follow(p podcache.Pod, leases []lease.Lease, view maintain.NodeView, namespaceUID string) {
 	w, err := Decide(p)
 	if err != nil {
 		return
+	}
+	if w.Window > 0 {
+		w.NamespaceUID = namespaceUID
 	}
 	for _, l := range leases {
 		stored, known := view.Windows[l.Key()]

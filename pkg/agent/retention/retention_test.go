@@ -160,7 +160,7 @@ func TestMake(t *testing.T) {
 				view.Windows[l.Key()] = c.stored
 			}
 		}
-		got := makePlan(map[informer.Name]podcache.Pod{name: c.pod}, view)
+		got := makePlan(map[informer.Name]podcache.Pod{name: c.pod}, view, nil)
 		if (c.pod.Annotation == "ten") != (len(got.Invalid) == 1) {
 			t.Errorf("%s: invalid: %v", c.name, got.Invalid)
 		}

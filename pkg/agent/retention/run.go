@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"time"
 
+	"k8s.io/client-go/rest"
+
 	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -21,9 +23,12 @@ const (
 type Windows struct {
 	Service *maintain.Service
 	Pods    *podcache.Pods
+	Core    rest.Interface // to read namespaces
 	Log     *slog.Logger
 	// Invalid is called for every pod with an invalid annotation, in each pass.
 	Invalid func(podcache.Pod, error)
+
+	namespaces namespaces
 }
 
 // Run follows the pods until ctx is done. changes receives a value when the store has changed.
@@ -47,7 +52,11 @@ func (w *Windows) pass(ctx context.Context) (requeueAfter time.Duration) {
 		w.Log.Warn("reading the leases failed, windows not updated", "error", err)
 		return retry
 	}
-	plan := makePlan(pods, view)
+	if w.namespaces == nil {
+		w.namespaces = namespaces{}
+	}
+	unread := w.namespaces.read(ctx, w.Core, pods, ByPod(view.Leases))
+	plan := makePlan(pods, view, w.namespaces)
 	for name, err := range plan.Invalid {
 		w.Invalid(pods[name], err)
 	}
@@ -55,10 +64,20 @@ func (w *Windows) pass(ctx context.Context) (requeueAfter time.Duration) {
 		w.Log.Warn("updating windows failed", "error", err)
 		return retry
 	}
+	if unread != nil {
+		w.Log.Debug("reading a namespace failed", "error", unread)
+		return retry
+	}
 	return plan.RequeueAfter
 }
 
 func (w *Windows) act(ctx context.Context, plan plan) error {
+	for _, refs := range plan.Deleted {
+		w.Log.Info("ending a hold", "address", refs[0].Address.String(), "reason", NamespaceDeleted)
+		if err := w.Service.EndHolds(ctx, refs, NamespaceDeleted); err != nil {
+			return err
+		}
+	}
 	for _, p := range plan.Follow {
 		w.Log.Info("setting the window of a pod", "pod", p.Namespace+"/"+p.Name, "window", lease.FormatWindow(p.Window))
 	}

@@ -3,6 +3,7 @@ package retention
 import (
 	"context"
 	"errors"
+	"net/http"
 	"os"
 	"slices"
 	"testing"
@@ -10,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
 	"github.com/leasehold-cni/leasehold/pkg/kube/fakeapi"
@@ -19,9 +21,9 @@ import (
 )
 
 func TestPass(t *testing.T) {
-	node := fakeapi.NewNode(t)
+	node, server := fakeapi.NewNode(t), fakeapi.New(t)
 	var invalid []string
-	w := &Windows{Service: node.Service, Pods: podcache.New(nil, "node1"), Log: fakeapi.Log,
+	w := &Windows{Service: node.Service, Pods: podcache.New(nil, "node1"), Core: server.Clients.Core, Log: fakeapi.Log,
 		Invalid: func(p podcache.Pod, _ error) { invalid = append(invalid, p.Annotation) }}
 	pods := func(annotation string) {
 		t.Helper()
@@ -92,10 +94,67 @@ func TestPass(t *testing.T) {
 	}
 }
 
+// TestNamespaceOfALease verifies that a lease gets the UID of its pod's namespace, and that a hold
+// of a deleted namespace ends before a pod of its successor, which has the same name, may claim it.
+func TestNamespaceOfALease(t *testing.T) {
+	node, server := fakeapi.NewNode(t), fakeapi.New(t)
+	w := &Windows{Service: node.Service, Pods: podcache.New(nil, "node1"), Core: server.Clients.Core, Log: fakeapi.Log}
+	namespace := func(uid string) {
+		server.Put("/api/v1/namespaces/db", corev1.Namespace{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
+			ObjectMeta: metav1.ObjectMeta{Name: "db", UID: types.UID(uid)}})
+	}
+	pod := func(uid string) {
+		t.Helper()
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0", UID: types.UID(uid),
+			ResourceVersion: "1", Annotations: map[string]string{policy.Annotation: "forever"}}}
+		if err := w.Pods.Replace([]any{p}, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect := func(what string, requeueAfter time.Duration, want ...string) {
+		t.Helper()
+		if got := w.pass(t.Context()); got != requeueAfter {
+			t.Errorf("%s: requeue after %s, want %s", what, got, requeueAfter)
+		}
+		view, err := node.List(t.Context(), func(lease.Lease) bool { return true })
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, l := range view.Leases {
+			got = append(got, l.State.String()+" "+l.NamespaceUID)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", what, got, want)
+		}
+	}
+	bound := node.Bind("10.0.0.2", "db-0", "u1", lease.Forever, "")
+	pod("u1")
+	server.Reject(func(*http.Request) int { return http.StatusServiceUnavailable })
+	expect("the namespace cannot be read", retry, "Bound ")
+	server.Reject(nil)
+	expect("the namespace is not there", 0, "Bound ")
+	namespace("ns1")
+	expect("it can", 0, "Bound ns1")
+	server.Requests()
+	expect("again", 0, "Bound ns1")
+	if more := server.Requests(); len(more) > 0 {
+		t.Errorf("for a pod whose namespace is known: %q", more)
+	}
+	bound.NamespaceUID = "ns1"
+	node.Release(bound)
+	pod("u2")
+	expect("the next pod of the namespace", 0, "Held ns1")
+	namespace("ns2")
+	pod("u3")
+	expect("a pod of its successor", 0)
+}
+
 // TestRun runs the task until it is stopped.
 func TestRun(t *testing.T) {
-	node := fakeapi.NewNode(t)
-	w := &Windows{Service: node.Service, Pods: podcache.New(nil, "node1"), Log: fakeapi.Log}
+	node, server := fakeapi.NewNode(t), fakeapi.New(t)
+	w := &Windows{Service: node.Service, Pods: podcache.New(nil, "node1"), Core: server.Clients.Core, Log: fakeapi.Log}
 	l := node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error)
