@@ -79,7 +79,7 @@ func kubeTasks(node agent.Node, config *rest.Config, o options, watcher *active.
 		Active: watcher.Result}
 	activeChanges := watcher.Changes()
 	holdTask := &reclaim.Holds{Service: node.Service, Node: o.nodeName, Clients: clients, Log: log,
-		MoveGrace: o.moveGrace}
+		MoveGrace: o.moveGrace, ForeverLimit: o.foreverLimit, Ending: eventTask.Ending}
 
 	withChanges := func(run func(context.Context, <-chan struct{}) error) func(context.Context) error {
 		changes := node.Changes.Subscribe()

@@ -35,19 +35,20 @@ var version string // set at link time
 
 // options are the command-line options.
 type options struct {
-	kubeconfig  string
-	nodeName    string
-	noKube      bool
-	hostRoot    string
-	metricsAddr string
-	logLevel    string
-	logFormat   string
-	moveGrace   time.Duration
-	confDir     string
-	binDirs     string
-	maxConfNum  int
-	skipInvalid bool
-	version     bool
+	kubeconfig   string
+	nodeName     string
+	noKube       bool
+	hostRoot     string
+	metricsAddr  string
+	logLevel     string
+	logFormat    string
+	moveGrace    time.Duration
+	foreverLimit time.Duration
+	confDir      string
+	binDirs      string
+	maxConfNum   int
+	skipInvalid  bool
+	version      bool
 }
 
 func main() {
@@ -91,6 +92,8 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
 	f.DurationVar(&o.moveGrace, "move-grace", reclaim.MoveGrace,
 		"how long a pod must be Ready on another node before its addresses here are released")
+	f.DurationVar(&o.foreverLimit, "forever-limit", reclaim.ForeverLimit,
+		"how long an address stays reserved forever for a pod that is away and has no StatefulSet; 0: without end")
 	f.StringVar(&o.confDir, "cni-conf-dir", "/etc/cni/net.d",
 		"the container runtime's directory of CNI configurations; empty disables the check whether leasehold is in use")
 	f.StringVar(&o.binDirs, "cni-bin-dir", "/opt/cni/bin",
@@ -111,6 +114,9 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	}
 	if o.moveGrace < 10*time.Second {
 		return o, fmt.Errorf("--move-grace %s is too short; want at least 10s", o.moveGrace)
+	}
+	if o.foreverLimit < 0 {
+		return o, fmt.Errorf("--forever-limit %s is invalid; want at least 0", o.foreverLimit)
 	}
 	for _, dir := range append(strings.Split(o.binDirs, ":"), o.confDir) {
 		if o.confDir != "" && !filepath.IsAbs(dir) {

@@ -337,7 +337,7 @@ func TestSetWindowOfAHold(t *testing.T) {
 	}
 }
 
-// TestNamespaceUID verifies that a lease keeps the UID of its namespace when that could not be read.
+// TestNamespaceUID verifies that a lease keeps the UID of its namespace if that cannot be read.
 func TestNamespaceUID(t *testing.T) {
 	l := states()["firm"]
 	for _, uid := range []string{"ns1", ""} {

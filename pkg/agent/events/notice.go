@@ -20,6 +20,7 @@ const (
 	ReservationLimited = "ReservationLimited"
 	AddressPoolLow     = "AddressPoolLow"
 	HoldYielded        = "HoldYielded"
+	HoldEnding         = "HoldEnding"
 )
 
 // notice describes an Event to create.

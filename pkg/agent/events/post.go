@@ -59,11 +59,12 @@ func eventOf(n notice, objectUID types.UID, node string) *eventsv1.Event {
 }
 
 // objectName returns the same name for the same occurrence. An invalid annotation is one occurrence
-// for as long as it has the same value, so its time does not count.
+// for as long as it has the same value, and the end of a hold is announced once a day, so their
+// time does not count.
 func objectName(n notice) string {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%s\x00%s\x00%s", n.UID, n.Reason, n.Subject)
-	if n.Reason != InvalidReservation {
+	if n.Reason != InvalidReservation && n.Reason != HoldEnding {
 		fmt.Fprintf(h, "\x00%d", n.Time.UnixNano())
 	}
 	return Name(n.Pod, h.Sum64())

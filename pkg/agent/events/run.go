@@ -2,6 +2,7 @@ package events
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/kube/once"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/notify"
 	"github.com/leasehold-cni/leasehold/pkg/store"
@@ -41,6 +43,7 @@ type Events struct {
 	cursor  uint64
 	started bool
 	invalid once.Set // the annotations that were reported
+	ending  once.Set // the ends of holds that were announced
 
 	mu     sync.Mutex
 	queue  []notice
@@ -62,6 +65,22 @@ func (e *Events) Invalid(p podcache.Pod, problem error) {
 	e.enqueue(notice{Namespace: p.Namespace, Pod: p.Name.Name, UID: p.UID, Reason: InvalidReservation, Warning: true,
 		Text: problem.Error() + "; the previous value stays in effect", Time: time.Now(), Subject: p.Annotation})
 	e.queued.Send()
+}
+
+// Ending announces, once a day, that the address of a pod that is away will be released although it
+// is reserved forever. rest is the time until then.
+func (e *Events) Ending(l lease.Lease, rest time.Duration) {
+	days := int(rest/(24*time.Hour)) + 1
+	n := notice{Namespace: l.Namespace, Pod: l.Name, UID: l.UID, Reason: HoldEnding, Warning: true,
+		Text: fmt.Sprintf("%s is reserved forever, but the pod has been away for long: the address is released in "+
+			"less than %d days unless the pod comes back", l.Address, days),
+		Time: time.Now(), Subject: fmt.Sprintf("%s %d", l.Address, days)}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.ending.First(n.UID+"\x00"+n.Subject, n.Time) {
+		e.enqueue(n)
+		e.queued.Send()
+	}
 }
 
 func (e *Events) enqueue(n ...notice) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -17,6 +18,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
 	"github.com/leasehold-cni/leasehold/pkg/kube/fakeapi"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/kube/once"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -142,6 +145,28 @@ func TestInvalidAnnotationIsReportedOncePerValue(t *testing.T) {
 	}
 	if got := w.created(); len(got) != 2 || !strings.Contains(got[0], "later") || !strings.Contains(got[1], "soon") {
 		t.Errorf("created %q", got)
+	}
+}
+
+// The end of what is reserved forever is announced once a day, under the same name after a restart
+// of the agent.
+func TestEndingHoldIsAnnouncedOnceADay(t *testing.T) {
+	w := newFixture(t)
+	l := lease.Lease{Namespace: "db", Name: "db-0", UID: "u1", Address: netip.MustParseAddr("10.0.0.2")}
+	for _, rest := range []time.Duration{49 * time.Hour, 48*time.Hour + time.Second, 47 * time.Hour, 25 * time.Hour} {
+		w.Ending(l, rest)
+		w.runPass()
+	}
+	w.ending = once.Set{} // as after a restart
+	w.Ending(l, 25*time.Hour)
+	w.runPass()
+	var want []string
+	for _, days := range []int{2, 3} {
+		want = append(want, fmt.Sprintf("u1 10.0.0.2 is reserved forever, but the pod has been away for long: "+
+			"the address is released in less than %d days unless the pod comes back", days))
+	}
+	if got := w.created(); !slices.Equal(slices.Sorted(slices.Values(got)), want) {
+		t.Errorf("created %q, want %q", got, want)
 	}
 }
 

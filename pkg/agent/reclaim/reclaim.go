@@ -1,7 +1,9 @@
-// Package reclaim ends the holds of pods that will not come back to this node: pods that run on
-// another node now, and pods whose addresses are kept forever although their StatefulSet no longer
-// has their ordinal. Either must have been observed for several minutes, measured by this process.
-// A failed observation does not count.
+// Package reclaim ends the holds of pods that will not come back to this node: pods of a namespace
+// that was deleted, pods that run on another node now, and pods whose addresses are kept forever
+// although their StatefulSet no longer has their ordinal, or although they have been away for
+// months and nothing shows whether they will return. That a pod has moved, or an ordinal is
+// missing, must have been observed for several minutes, measured by this process. A failed
+// observation does not count.
 package reclaim
 
 import (
@@ -23,6 +25,11 @@ const (
 	// OwnerGrace is how long an ordinal must be missing from its StatefulSet before a hold without
 	// end ends.
 	OwnerGrace = 10 * time.Minute
+	// ForeverLimit is how long an address stays reserved forever for a pod that is away and has no
+	// StatefulSet that could be asked whether it will come back.
+	ForeverLimit = 90 * 24 * time.Hour
+	// announceBefore is how long before such an end it is announced, once a day.
+	announceBefore = 7 * 24 * time.Hour
 	// passesPerGrace is the number of passes within the shorter of the two.
 	passesPerGrace = 5
 )
@@ -35,6 +42,11 @@ type Holds struct {
 	Log     *slog.Logger
 	// MoveGrace replaces the constant of this name.
 	MoveGrace time.Duration
+	// ForeverLimit replaces the constant of this name; 0 is no limit.
+	ForeverLimit time.Duration
+	// Ending is called in each pass for every hold that ends because of ForeverLimit within a week,
+	// with the rest of its time. It may be nil.
+	Ending func(l lease.Lease, rest time.Duration)
 
 	moved    streaks[sighting]
 	orphaned streaks[string]
@@ -70,6 +82,9 @@ func (h *Holds) pass(ctx context.Context, now time.Time) {
 	h.endDeleted(ctx, held)
 	h.endMoved(ctx, held, now)
 	h.endOrphaned(ctx, held, now)
+	if h.ForeverLimit > 0 {
+		h.endForgotten(ctx, held, view.Now)
+	}
 }
 
 // sighting is the observation that a pod is Ready on another node.
@@ -183,6 +198,30 @@ func (h *Holds) deleted(
 		}
 	}
 	return out, nil
+}
+
+// endForgotten ends the holds without end of pods without a StatefulSet that have been away for
+// ForeverLimit, and announces those that will end soon.
+func (h *Holds) endForgotten(ctx context.Context, held map[informer.Name][]lease.Lease, now lease.Instant) {
+	for pod, leases := range held {
+		if _, _, ok := ownerOf(leases, pod.Name); ok {
+			continue
+		}
+		var over []lease.Lease
+		for _, l := range leases {
+			rest := h.ForeverLimit - now.Since(l.ReleasedAt)
+			switch {
+			case l.Hold != lease.Forever:
+			case rest <= 0:
+				over = append(over, l)
+			case rest <= announceBefore && h.Ending != nil:
+				h.Ending(l, rest)
+			}
+		}
+		if over != nil {
+			h.end(ctx, over, fmt.Sprintf("the pod was away for %s (--forever-limit)", h.ForeverLimit))
+		}
+	}
 }
 
 func (h *Holds) end(ctx context.Context, leases []lease.Lease, reason string) {

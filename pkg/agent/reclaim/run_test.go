@@ -149,6 +149,56 @@ func TestHoldsEndWithTheirNamespace(t *testing.T) {
 	}
 }
 
+// TestForgottenHolds verifies that what is held forever ends ForeverLimit after the release if the
+// pod has no StatefulSet, and is announced in the week before. Day 0 is the day of the release.
+func TestForgottenHolds(t *testing.T) {
+	const day = 24 * time.Hour
+	for _, c := range []struct {
+		name      string
+		limit     time.Duration
+		away      time.Duration
+		window    time.Duration
+		owner     string
+		announced time.Duration // the rest, in whole hours
+		ends      bool
+	}{
+		{name: "away for a month", limit: ForeverLimit, away: 30 * day, window: lease.Forever},
+		{name: "a week before the end", limit: ForeverLimit, away: 83*day + time.Minute, window: lease.Forever,
+			announced: 7*day - time.Hour},
+		{name: "on the last day", limit: ForeverLimit, away: 89*day + time.Minute, window: lease.Forever,
+			announced: 23 * time.Hour},
+		{name: "after the limit", limit: ForeverLimit, away: 90 * day, window: lease.Forever, ends: true},
+		{name: "without a limit", away: 900 * day, window: lease.Forever},
+		{name: "with an end of its own", limit: ForeverLimit, away: 90 * day, window: 91 * day},
+		{name: "with a StatefulSet", limit: ForeverLimit, away: 90 * day, window: lease.Forever,
+			owner: "StatefulSet.apps/db"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newFixture(t)
+			s.set(`{"replicas":1}`)
+			l := s.node.Release(s.node.Bind("10.0.0.2", "db-0", "u1", c.window, c.owner))
+			l.ReleasedAt.Wall, l.ReleasedAt.Boot = l.ReleasedAt.Wall.Add(-c.away), l.ReleasedAt.Boot-c.away
+			s.node.Update(func(tx *store.Tx) error { return tx.Put(l.Pool, l.Address, l) })
+			var announced time.Duration
+			s.holds.ForeverLimit = c.limit
+			s.holds.Ending = func(of lease.Lease, rest time.Duration) {
+				if of.Name == "db-0" {
+					announced = rest.Truncate(time.Hour)
+				}
+			}
+			s.minutes(1)
+			if c.ends {
+				s.expect(c.name)
+			} else {
+				s.expect(c.name, "10.0.0.2=db-0/Held")
+			}
+			if announced != c.announced {
+				t.Errorf("announced %s before the end, want %s", announced, c.announced)
+			}
+		})
+	}
+}
+
 func TestHoldOfAMovedPodEnds(t *testing.T) {
 	// The claim of node2, which is down, is listed before or after that of node3.
 	for _, stale := range []string{"db-0-a", "db-0-z"} {
