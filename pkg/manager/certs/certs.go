@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"path"
 	"path/filepath"
 	"sync/atomic"
 
@@ -19,9 +20,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
 )
 
 // Options names the objects that are served and where the certificate is kept.
@@ -101,7 +105,7 @@ func (c *Certificate) Add(ctx context.Context, mgr manager.Manager, o Options) e
 	for _, name := range o.Mutating {
 		hooks = append(hooks, rotator.WebhookInfo{Name: name, Type: rotator.Mutating})
 	}
-	return rotator.AddRotator(mgr, &rotator.CertRotator{
+	return rotator.AddRotator(byName{mgr}, &rotator.CertRotator{
 		SecretKey:      o.Secret,
 		CertDir:        c.dir,
 		CAName:         "leasehold-ca",
@@ -112,6 +116,34 @@ func (c *Certificate) Add(ctx context.Context, mgr manager.Manager, o Options) e
 		FieldOwner:     "leasehold-manager",
 	})
 }
+
+// byName is a manager whose configuration lists and watches Secrets and webhook configurations by
+// the name of the manager's own: cert-controller selects by namespace and kind alone, and the
+// manager's role allows no others.
+type byName struct{ manager.Manager }
+
+// GetConfig returns the configuration of cert-controller's cache.
+func (m byName) GetConfig() *rest.Config {
+	config := rest.CopyConfig(m.Manager.GetConfig())
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) {
+			switch path.Base(r.URL.Path) {
+			case "secrets", "mutatingwebhookconfigurations":
+				r = r.Clone(r.Context())
+				query := r.URL.Query()
+				query.Set("fieldSelector", fields.OneTermEqualSelector("metadata.name", wellknown.ManagerName).String())
+				r.URL.RawQuery = query.Encode()
+			}
+			return next.RoundTrip(r)
+		})
+	})
+	return config
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+// RoundTrip implements http.RoundTripper.
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // load starts to serve the certificate of a Secret. An invalid one is logged, and the current one
 // stays.

@@ -15,12 +15,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/leasehold-cni/leasehold/test/e2e/permissions"
 )
 
 // CheckDeploy verifies the manifests in daemonset/ and each of its overlays with an API server
 // without nodes: all fields are known, the CRDs are established, the expressions of the policies
-// pass type checking, all images are built by the project, the directories of the nodes are those
-// of docs/facts.md, and everything can be deleted.
+// pass type checking, the writes of the table in test/e2e/permissions are allowed and refused, all
+// images are built by the project, the directories of the nodes are those of docs/facts.md, and
+// everything can be deleted.
 func (c *Cluster) CheckDeploy(ctx context.Context) error {
 	if err := c.UpControl(ctx); err != nil {
 		return err
@@ -45,6 +48,14 @@ func (c *Cluster) checkDeploy(ctx context.Context) error {
 	}
 	c.logf("checking policies")
 	if err := checkPolicies(ctx, client); err != nil {
+		return err
+	}
+	config, err := c.clientConfig()
+	if err != nil {
+		return err
+	}
+	c.logf("trying writes of all accounts, with and without the policies")
+	if err := permissions.Check(ctx, config, c.logf); err != nil {
 		return err
 	}
 	c.logf("applying it again, then deleting it")

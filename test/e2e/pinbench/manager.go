@@ -89,8 +89,13 @@ func (b *Bench) apply(ctx context.Context, want func(*unstructured.Unstructured)
 	return nil
 }
 
-// applyProduct applies all objects except the webhook, which needs a running manager. A Service
-// gets no selector, because startManager writes its endpoints.
+// reservationsPolicy lets nobody but the agents write reservations. Those of simulated nodes are
+// written by the administrator.
+const reservationsPolicy = "leasehold-reservations"
+
+// applyProduct applies all objects except the webhook, which needs a running manager, and the
+// policy that would keep the administrator from writing reservations. A Service gets no selector,
+// because startManager writes its endpoints.
 func (b *Bench) applyProduct(ctx context.Context) error {
 	// Kinds and namespaces first, because the other objects need them.
 	for _, first := range []bool{true, false} {
@@ -99,7 +104,7 @@ func (b *Bench) applyProduct(ctx context.Context) error {
 			if o.GetKind() == "Service" {
 				unstructured.RemoveNestedField(o.Object, "spec", "selector")
 			}
-			return basic == first && o.GetKind() != webhookConfiguration
+			return basic == first && o.GetKind() != webhookConfiguration && o.GetName() != reservationsPolicy
 		})
 		if err != nil {
 			return err

@@ -1,0 +1,293 @@
+package permissions
+
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// managerPlus is an account of the table: the manager's, should roles allow it everything. The
+// administrator impersonates it.
+const managerPlus = "manager+"
+
+// accounts are those who try to write.
+var accounts = map[string]account{
+	"manager": {"leasehold-system", "leasehold-manager", ""},
+	"agent-1": {"leasehold-system", "leasehold-agent", "agent-1"}, // on node-1
+	"agent-2": {"leasehold-system", "leasehold-agent", "agent-2"},
+	// The token of an agent that somebody has taken from its node, and used with no pod.
+	"unbound": {"leasehold-system", "leasehold-agent", ""},
+	// An account that is named like the agent's, and may do everything in the namespace tenant.
+	"impostor": {"tenant", "leasehold-agent", "impostor"},
+	"admin":    {"tenant", "admin", ""}, // of the namespace tenant
+	"all":      {"tenant", "all", ""},   // may do everything there
+}
+
+// resources are those of the table, by name.
+var resources = map[string]schema.GroupVersionResource{}
+
+// kinds are their kinds.
+var kinds = map[string]string{}
+
+func init() {
+	for _, r := range [][4]string{
+		{"", "v1", "namespaces", "Namespace"},
+		{"", "v1", "nodes", "Node"},
+		{"", "v1", "pods", "Pod"},
+		{"", "v1", "secrets", "Secret"},
+		{"", "v1", "serviceaccounts", "ServiceAccount"},
+		{"rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole"},
+		{"rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding"},
+		{"admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration"},
+		{"admissionregistration.k8s.io", "v1", "validatingwebhookconfigurations", "ValidatingWebhookConfiguration"},
+		{"apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition"},
+		{"apps.kruise.io", "v1beta1", "persistentpodstates", "PersistentPodState"},
+		{"ipam.leasehold.dev", "v1alpha1", "ipreservations", "IPReservation"},
+		{"ipam.leasehold.dev", "v1alpha1", "nodeaddresspools", "NodeAddressPool"},
+	} {
+		resources[r[2]] = schema.GroupVersionResource{Group: r[0], Version: r[1], Resource: r[2]}
+		kinds[r[2]] = r[3]
+	}
+}
+
+func resourceOf(o *unstructured.Unstructured) (schema.GroupVersionResource, error) {
+	for name, kind := range kinds {
+		if kind == o.GetKind() && resources[name].GroupVersion().String() == o.GetAPIVersion() {
+			return resources[name], nil
+		}
+	}
+	return schema.GroupVersionResource{}, fmt.Errorf("%s %s is not in the table", o.GetAPIVersion(), o.GetKind())
+}
+
+// confining are the prefixes of the names of the policies that restrict accounts.
+var confining = []string{"leasehold-agent", "leasehold-manager", "leasehold-reservations"}
+
+// explaining are the messages of validations whose writes another validation refuses, too, with a
+// text that says less.
+var explaining = []string{"the token of the agent is not bound to a pod on a node"}
+
+const (
+	mutating   = "mutatingwebhookconfigurations"
+	validating = "validatingwebhookconfigurations"
+	ours       = "leasehold-manager"
+	ofStates   = "leasehold-apps-kruise-io"
+	forbidden  = " is forbidden: User " // by RBAC
+)
+
+func reservation(node string) string {
+	return fmt.Sprintf("spec: {podName: web-0, nodeName: %s, nodeUID: \"UID(%[1]s)\"}", node)
+}
+
+// published are the writes of the agents before all others.
+var published = []attempt{
+	{"agent-1", "create", "ipreservations", "tenant/web-0-1", reservation("node-1"), ""},
+	{"agent-2", "create", "ipreservations", "tenant/web-0-2", reservation("node-2"), ""},
+	{"agent-1", "patch", "ipreservations/status", "tenant/web-0-1", `{"status": {"state": "Bound"}}`, ""},
+	{"agent-1", "create", "nodeaddresspools", "node-1", "", ""},
+	{"agent-2", "create", "nodeaddresspools", "node-2", "", ""},
+}
+
+// hook returns a JSON patch that adds a webhook of PersistentPodState, with replaced texts.
+func hook(name, path, rules, more string) string {
+	return fmt.Sprintf(`[{"op": "add", "path": "/webhooks",
+		"value": [{"name": "%s.persistentpodstates.leasehold.dev",
+		"clientConfig": {"service": {"namespace": "leasehold-system", "name": "leasehold-manager", "path": "%s",
+		"port": 443}}, "rules": [%s], "sideEffects": "None", "admissionReviewVersions": ["v1"] %s}]}]`, name, path, rules,
+		more)
+}
+
+const (
+	statesRule = `{"apiGroups": ["apps.kruise.io"], "apiVersions": ["v1beta1"], "operations": ["CREATE", "UPDATE"],
+		"resources": ["persistentpodstates"], "scope": "Namespaced"}`
+	podsRule = `{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"],
+		"scope": "Namespaced"}`
+	// allRule is what an attacker would want.
+	allRule  = `{"apiGroups": ["*"], "apiVersions": ["*"], "operations": ["*"], "resources": ["*/*"]}`
+	selector = `, "namespaceSelector": {"matchExpressions": [{"key": "kubernetes.io/metadata.name",
+		"operator": "NotIn", "values": ["leasehold-system", "kube-system"]}]}`
+	ignore     = `, "failurePolicy": "Ignore", "timeoutSeconds": 2`
+	conditions = `, "matchConditions": [{"name": "workload", "expression": "has(object.metadata.name) && ` +
+		`has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(o, has(o.controller) && ` +
+		`o.controller && (o.kind == 'StatefulSet' && o.apiVersion.startsWith('apps/') || o.kind == 'Database' && ` +
+		`o.apiVersion.startsWith('e2e.leasehold.dev/')))"}, {"name": "not-placed", "expression": ` +
+		`"!has(object.spec.nodeName) || object.spec.nodeName == ''"}]`
+	crd = `spec: {group: %s, scope: Namespaced, names: {kind: PersistentPodState, plural: %s,
+		singular: persistentpodstate}, versions: [{name: v1beta1, served: true, storage: true, schema: {openAPIV3Schema:
+		{type: object}}}]}`
+)
+
+// attempts is the table. What is refused is refused by RBAC (forbidden), or by the validation with
+// that message.
+var attempts = []attempt{
+	// The manager: webhook configurations.
+	{"manager", "update", mutating, ours,
+		`[{"op": "add", "path": "/webhooks/0/clientConfig/caBundle", "value": "QQ=="}]`,
+		""},
+	{"manager", "update", mutating, ours,
+		`[{"op": "replace", "path": "/webhooks/0/rules", "value": [` + allRule + `]}]`,
+		"the manager may only change the caBundle of its webhook configuration"},
+	{"manager", "update", mutating, ours, `[{"op": "replace", "path": "/webhooks/0/clientConfig",
+		"value": {"url": "https://attacker.example.com/"}}]`,
+		"the manager may only change the caBundle of its webhook configuration"},
+	{"manager", "update", mutating, ours, `[{"op": "remove", "path": "/webhooks/0/matchConditions"}]`,
+		"the manager may only change the caBundle of its webhook configuration"},
+	{"manager", "update", mutating, ours, `[{"op": "remove", "path": "/webhooks/0/namespaceSelector"}]`,
+		"the manager may only change the caBundle of its webhook configuration"},
+	{"manager", "update", mutating, ours, `[{"op": "replace", "path": "/webhooks/0/failurePolicy", "value": "Fail"}]`,
+		"the manager may only change the caBundle of its webhook configuration"},
+	{"manager", "update", mutating, ours, `[{"op": "copy", "from": "/webhooks/0", "path": "/webhooks/1"},
+		{"op": "replace", "path": "/webhooks/1/name", "value": "another.leasehold.dev"}]`,
+		"the manager may only change the caBundle of its webhook configuration"},
+	{"manager", "update", mutating, ours,
+		`[{"op": "add", "path": "/metadata/finalizers", "value": ["a.example.com/b"]}]`,
+		"the manager may not change the metadata of a webhook configuration"},
+	{"manager", "update", mutating, "other", `[]`, forbidden},
+	{managerPlus, "update", mutating, "other", `[]`, "the manager may only change its own webhook configurations"},
+	{managerPlus, "create", mutating, "new", "", "the manager may neither create nor delete webhook configurations"},
+	{managerPlus, "delete", validating, ofStates, "",
+		"the manager may neither create nor delete webhook configurations"},
+	{"manager", "create", mutating, "new", "", forbidden},
+	{"manager", "delete", mutating, ours, "", forbidden},
+
+	// The manager: the webhooks of PersistentPodState.
+	{"manager", "update", mutating, ofStates, hook("normalize", "/persistentpodstate/normalize", statesRule, ""), ""},
+	{"manager", "update", validating, ofStates, hook("validate", "/persistentpodstate/validate", statesRule, ""), ""},
+	{"manager", "update", mutating, ofStates, hook("pods", "/persistentpodstate/pods", podsRule,
+		ignore+selector+conditions), ""},
+	{"manager", "update", mutating, ofStates, `[]`, ""},
+	{"manager", "update", validating, ofStates, hook("validate", "/persistentpodstate/validate", allRule, ""),
+		"the webhooks of PersistentPodState may only be called for PersistentPodStates and new pods"},
+	{"manager", "update", mutating, ofStates, hook("normalize", "/persistentpodstate/normalize",
+		statesRule+", "+podsRule, ""),
+		"the webhooks of PersistentPodState may only be called for PersistentPodStates and new pods"},
+	{"manager", "update", mutating, ofStates, hook("another", "/persistentpodstate/normalize", statesRule, ""),
+		"the webhooks of PersistentPodState must call the manager"},
+	{"manager", "update", mutating, ofStates, hook("normalize", "/pin", statesRule, ""),
+		"the webhooks of PersistentPodState must call the manager"},
+	{"manager", "update", mutating, ofStates, hook("pods", "/persistentpodstate/pods", allRule,
+		ignore+selector+conditions), "the webhook of pods may only be called for new pods"},
+	{"manager", "update", mutating, ofStates, hook("pods", "/persistentpodstate/pods", podsRule,
+		ignore+conditions), "the webhook of pods must not delay pods that it cannot judge, nor those of the system"},
+	{"manager", "update", mutating, ofStates, hook("pods", "/persistentpodstate/pods", podsRule, selector+conditions),
+		"the webhook of pods must not delay pods that it cannot judge, nor those of the system"},
+	{"manager", "update", mutating, ofStates, hook("pods", "/persistentpodstate/pods", podsRule, ignore+selector),
+		"the webhook of pods may only be called for pods of workloads that are not on a node"},
+
+	// The manager: CRDs.
+	{"manager", "update", "customresourcedefinitions", "persistentpodstates.apps.kruise.io",
+		`[{"op": "add", "path": "/metadata/annotations", "value": {"a": "b"}}]`, ""},
+	{"manager", "create", "customresourcedefinitions", "others.apps.kruise.io",
+		fmt.Sprintf(crd, "apps.kruise.io", "others"),
+		"the manager may only create the CRD of PersistentPodState, and change it if it has created it"},
+	{"manager", "update", "customresourcedefinitions", "persistentpodstates.apps.kruise.io",
+		`[{"op": "add", "path": "/spec/conversion", "value": {"strategy": "Webhook", "webhook": {
+		"conversionReviewVersions": ["v1"], "clientConfig": {"url": "https://attacker.example.com/"}}}}]`,
+		"the CRD of PersistentPodState must have no conversion webhook"},
+	{"manager", "update", "customresourcedefinitions", "ipreservations.ipam.leasehold.dev", `[]`, forbidden},
+	{managerPlus, "update", "customresourcedefinitions", "ipreservations.ipam.leasehold.dev",
+		`[{"op": "add", "path": "/metadata/labels/app.kubernetes.io~1managed-by", "value": "leasehold"}]`,
+		"the manager may only create the CRD of PersistentPodState, and change it if it has created it"},
+
+	// The manager: PersistentPodStates.
+	{"manager", "create", "persistentpodstates", "tenant/new", `{metadata: {labels: {leasehold.dev/generated: "true"}},
+		spec: {targetRef: {apiVersion: apps/v1, kind: StatefulSet, name: web}}}`, ""},
+	{"manager", "update", "persistentpodstates", "tenant/generated",
+		`[{"op": "replace", "path": "/spec/targetRef/name", "value": "b"}]`, ""},
+	{"manager", "update", "persistentpodstates", "tenant/of-a-user",
+		`[{"op": "add", "path": "/spec/preferredPersistentTopology", "value": []}]`, ""},
+	{"manager", "delete", "persistentpodstates", "tenant/generated", "", ""},
+	{"manager", "create", "persistentpodstates", "tenant/new",
+		`spec: {targetRef: {apiVersion: apps/v1, kind: StatefulSet, name: web}}`,
+		"the manager may only create and delete PersistentPodStates that it generates"},
+	{"manager", "delete", "persistentpodstates", "tenant/of-a-user", "",
+		"the manager may only create and delete PersistentPodStates that it generates"},
+	{"manager", "update", "persistentpodstates", "tenant/of-a-user",
+		`[{"op": "replace", "path": "/spec/targetRef/name", "value": "b"}]`,
+		"the manager may not change the target of a PersistentPodState that it has not generated"},
+
+	// The manager: pods.
+	{"manager", "patch", "pods", "tenant/gated",
+		`{"spec": {"schedulingGates": [{"$patch": "delete", "name": "leasehold.dev/nominate"}]}}`, ""},
+	{"manager", "patch", "pods/status", "tenant/gated", `{"status": {"nominatedNodeName": "node-1"}}`, ""},
+	{"manager", "delete", "pods", "tenant/gated", "", ""},
+	{"manager", "patch", "pods", "tenant/gated",
+		`{"spec": {"schedulingGates": [{"$patch": "delete", "name": "example.com/other"}]}}`,
+		"the manager may only remove its own scheduling gate from a pod"},
+	{"manager", "patch", "pods", "tenant/gated", `{"spec": {"containers": [{"name": "c", "image": "attacker"}]}}`,
+		"the manager may only remove its own scheduling gate from a pod"},
+	{"manager", "patch", "pods", "tenant/gated", `{"metadata": {"annotations": {"a": "b"}}}`,
+		"the manager may only change its own annotations, on reservations with at most 1000 annotations"},
+	{"manager", "patch", "pods/status", "tenant/gated", `{"status": {"phase": "Succeeded"}}`,
+		"the manager may only change the nominated node in the status of a pod"},
+	{"manager", "patch", "pods/status", "tenant/other", `{"status": {"nominatedNodeName": "node-1"}}`,
+		"the manager may only nominate a node for pods with the label leasehold.dev/retained"},
+	{"manager", "delete", "pods", "tenant/running", "", "the manager may only delete pods that are not scheduled"},
+	{"manager", "delete", "pods", "tenant/other", "",
+		"the manager may only delete pods that it has restricted to a node and that a controller creates again"},
+	{"manager", "delete without uid", "pods", "tenant/gated", "",
+		"the manager must set the precondition uid to delete pods and reservations"},
+	{"manager", "create", "pods", "tenant/new", `spec: {containers: [{name: c, image: none}]}`, forbidden},
+	{managerPlus, "create", "pods", "tenant/new", `spec: {containers: [{name: c, image: none}]}`,
+		"the manager may not create pods or reservations"},
+
+	// The manager: reservations.
+	{"manager", "patch", "ipreservations", "tenant/web-0-1",
+		`{"metadata": {"annotations": {"leasehold.dev/pin-abandoned": "0123456789abcdef"}}}`, ""},
+	{"manager", "delete", "ipreservations", "tenant/web-0-1", "", ""},
+	{"manager", "patch", "ipreservations", "tenant/web-0-1",
+		`{"metadata": {"labels": {"leasehold.dev/pod-hash": "b"}}}`,
+		"the manager may only change its own annotations, on reservations with at most 1000 annotations"},
+	{"manager", "patch", "ipreservations", "tenant/web-0-1", `{"spec": {"release": "0123456789abcdef"}}`,
+		"the manager may not change the spec of a reservation"},
+	{"manager", "patch", "ipreservations/status", "tenant/web-0-1", `{"status": {"state": "Held"}}`, forbidden},
+	{managerPlus, "patch", "ipreservations/status", "tenant/web-0-1", `{"status": {"state": "Held"}}`,
+		"only the agent of the node may change the status of a reservation"},
+
+	// The manager: what else is in its namespace.
+	{"manager", "list", "secrets", "leasehold-system/leasehold-manager", "", ""},
+	{"manager", "update", "secrets", "leasehold-system/leasehold-manager", `[]`, ""},
+	{"manager", "list", "secrets", "leasehold-system/", "", forbidden},
+	{"manager", "get", "secrets", "leasehold-system/other", "", forbidden},
+	{"manager", "list", mutating, ours, "", ""},
+	{"manager", "list", mutating, "", "", forbidden},
+
+	// An agent, whose token names its node.
+	{"agent-1", "patch", "ipreservations", "tenant/web-0-1", `{"metadata": {"labels": {"a": "b"}}}`, ""},
+	{"agent-1", "patch", "ipreservations/status", "tenant/web-0-1", `{"status": {"state": "Held"}}`, ""},
+	{"agent-1", "delete", "ipreservations", "tenant/web-0-1", "", ""},
+	{"agent-1", "patch", "nodeaddresspools", "node-1", `{"metadata": {"labels": {"a": "b"}}}`, ""},
+	{"agent-1", "create", "ipreservations", "tenant/new", reservation("node-2"),
+		"may not write a reservation of node"},
+	{"agent-1", "patch", "ipreservations", "tenant/web-0-2", `{"metadata": {"labels": {"a": "b"}}}`,
+		"may not write a reservation of node"},
+	{"agent-1", "patch", "ipreservations/status", "tenant/web-0-2", `{"status": {"state": "Held"}}`,
+		"may not write a reservation of node"},
+	{"agent-1", "delete", "ipreservations", "tenant/web-0-2", "", "may not write a reservation of node"},
+	{"unbound", "delete", "ipreservations", "tenant/web-0-1", "",
+		"the token of the agent is not bound to a pod on a node"},
+	{"agent-1", "create", "nodeaddresspools", "new", "", "may not write the NodeAddressPool of node"},
+	{"agent-1", "patch", "nodeaddresspools", "node-2", `{"metadata": {"labels": {"a": "b"}}}`,
+		"may not write the NodeAddressPool of node"},
+	{"agent-1", "delete", "nodeaddresspools", "node-2", "", forbidden},
+	{"unbound", "create", "nodeaddresspools", "new", "", "the token of the agent is not bound to a pod on a node"},
+	{"agent-1", "delete", "pods", "tenant/other", "", forbidden},
+	{"agent-1", "list", "secrets", "leasehold-system/", "", forbidden},
+
+	// Users: an administrator of a namespace, and one who may do everything in it.
+	{"admin", "patch", "ipreservations", "tenant/web-0-1", `{"spec": {"release": "0123456789abcdef"}}`, ""},
+	{"admin", "patch", "ipreservations", "tenant/web-0-1", `{"metadata": {"annotations": {"a": "b"}}}`, ""},
+	{"admin", "patch", "ipreservations/status", "tenant/web-0-1", `{"status": {"state": "Held"}}`, forbidden},
+	{"admin", "patch", "ipreservations", "tenant/web-0-1",
+		`{"metadata": {"annotations": {"leasehold.dev/pin-abandoned": "0123456789abcdef"}}}`,
+		"only agents and manager may change annotations leasehold.dev/..., and there may be at most 1000 annotations"},
+	{"admin", "patch", "ipreservations", "tenant/web-0-1", `{"metadata": {"labels": {"leasehold.dev/pod-hash": "b"}}}`,
+		"only agents may change labels leasehold.dev/..., and there may be at most 1000 labels"},
+	{"all", "delete", "ipreservations", "tenant/web-0-1", "", ""}, // its agent publishes it again
+	{"all", "create", "ipreservations", "tenant/new", reservation("node-2"),
+		"only the agent of a node may create its reservations and its NodeAddressPool"},
+	{"all", "patch", "ipreservations/status", "tenant/web-0-1", `{"status": {"state": "Held"}}`,
+		"only the agent of the node may change the status"},
+	{"impostor", "create", "ipreservations", "tenant/new", reservation("node-2"),
+		"only the agent of a node may create its reservations and its NodeAddressPool"},
+}

@@ -1,0 +1,407 @@
+// Package permissions has the accounts of leasehold, with their real tokens, and those of tenants
+// try writes that they may and may not make. Each validation of the policies is proven: without it
+// the API server accepts a write that it has to refuse.
+package permissions
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	jsonpatch "github.com/evanphx/json-patch/v5"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+// settleTime is how long at most the API server may take to use a changed policy, role or CRD.
+const settleTime = 30 * time.Second
+
+//go:embed fixture.yaml
+var fixture []byte
+
+// A checker tries the writes of an API server's clients.
+type checker struct {
+	config  *rest.Config
+	client  kubernetes.Interface
+	admin   dynamic.Interface
+	clients map[string]dynamic.Interface // by account
+	logf    func(format string, args ...any)
+}
+
+// Check tries all writes of the table on an API server to which the manifests are applied. It ends
+// without the fixture and, if the table holds, with the policies as they were.
+func Check(ctx context.Context, config *rest.Config, logf func(format string, args ...any)) error {
+	c := &checker{config: config, clients: map[string]dynamic.Interface{}, logf: logf}
+	var err error
+	if c.client, err = kubernetes.NewForConfig(config); err != nil {
+		return err
+	}
+	if c.admin, err = dynamic.NewForConfig(config); err != nil {
+		return err
+	}
+	objects, err := decode(fixture)
+	if err != nil {
+		return err
+	}
+	defer c.tearDown(context.WithoutCancel(ctx), objects)
+	if err := c.setUp(ctx, objects); err != nil {
+		return fmt.Errorf("setting up: %w", err)
+	}
+	var problems []error
+	for _, a := range attempts {
+		if err := c.meets(ctx, a); err != nil {
+			problems = append(problems, fmt.Errorf("%s: %w", a, err))
+		}
+	}
+	if len(problems) > 0 {
+		return errors.Join(problems...)
+	}
+	logf("%d writes are allowed and refused as they should be", len(attempts))
+	return c.checkValidations(ctx)
+}
+
+func decode(documents []byte) (objects []*unstructured.Unstructured, err error) {
+	reader := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(documents)))
+	for {
+		document, err := reader.Read()
+		if err == io.EOF {
+			return objects, nil
+		}
+		o := &unstructured.Unstructured{}
+		if err == nil {
+			err = yaml.Unmarshal(document, &o.Object)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", document, err)
+		}
+		objects = append(objects, o)
+	}
+}
+
+// tearDown deletes objects. No kubelet would end their pods.
+func (c *checker) tearDown(ctx context.Context, objects []*unstructured.Unstructured) {
+	now := int64(0)
+	for _, o := range slices.Backward(objects) {
+		gvr, err := resourceOf(o)
+		if err == nil {
+			err = c.admin.Resource(gvr).Namespace(o.GetNamespace()).Delete(ctx, o.GetName(),
+				metav1.DeleteOptions{GracePeriodSeconds: &now})
+		}
+		if err != nil && !apierrors.IsNotFound(err) {
+			c.logf("deleting %s %s: %v", o.GetKind(), o.GetName(), err)
+		}
+	}
+}
+
+// setUp creates the objects of the fixture and the accounts' clients, and has the agents publish.
+func (c *checker) setUp(ctx context.Context, objects []*unstructured.Unstructured) error {
+	for _, o := range objects {
+		gvr, err := resourceOf(o)
+		if err != nil {
+			return err
+		}
+		err = within(ctx, func() error { // its CRD or its namespace's service account may be too new
+			_, err := c.admin.Resource(gvr).Namespace(o.GetNamespace()).Create(ctx, o, metav1.CreateOptions{})
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("%s %s: %w", o.GetKind(), o.GetName(), err)
+		}
+	}
+	for name, a := range accounts {
+		token, err := c.token(ctx, a)
+		if err != nil {
+			return fmt.Errorf("token of %s: %w", name, err)
+		}
+		config := rest.AnonymousClientConfig(c.config)
+		config.BearerToken = token
+		if c.clients[name], err = dynamic.NewForConfig(config); err != nil {
+			return err
+		}
+	}
+	plus := rest.CopyConfig(c.config)
+	plus.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:leasehold-system:leasehold-manager",
+		Groups: []string{"system:masters"}}
+	var err error
+	if c.clients[managerPlus], err = dynamic.NewForConfig(plus); err != nil {
+		return err
+	}
+	for _, w := range published {
+		if err := within(ctx, func() error { return c.try(ctx, w, nil) }); err != nil {
+			return fmt.Errorf("%s: %w", w, err)
+		}
+	}
+	return nil
+}
+
+// An account is a service account and the pod to which its token is bound, "" for none.
+type account struct{ namespace, name, pod string }
+
+func (c *checker) token(ctx context.Context, a account) (string, error) {
+	request := &authenticationv1.TokenRequest{}
+	if a.pod != "" {
+		pod, err := c.client.CoreV1().Pods(a.namespace).Get(ctx, a.pod, metav1.GetOptions{})
+		if err != nil {
+			return "", err
+		}
+		request.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod",
+			Name: a.pod, UID: pod.UID}
+	}
+	reply, err := c.client.CoreV1().ServiceAccounts(a.namespace).CreateToken(ctx, a.name, request,
+		metav1.CreateOptions{})
+	if err != nil {
+		return "", err
+	}
+	return reply.Status.Token, nil
+}
+
+// An attempt is a write, or a read, of an account.
+type attempt struct {
+	as      string // an account
+	verb    string // create, update, patch, delete, get or list
+	kind    string // "resource.group/subresource"
+	name    string // "namespace/name", or the name alone
+	body    string // of create the object; of update and patch a JSON patch
+	refused string // part of the API server's message; "": it is allowed
+}
+
+func (a attempt) String() string {
+	return fmt.Sprintf("%s: %s %s %s %s", a.as, a.verb, a.kind, a.name, strings.Join(strings.Fields(a.body), " "))
+}
+
+// meets tries an attempt without effect, and returns an error if its result is not the expected.
+func (c *checker) meets(ctx context.Context, a attempt) error {
+	return within(ctx, func() error {
+		err := c.try(ctx, a, []string{metav1.DryRunAll})
+		switch {
+		case a.refused == "" && err != nil:
+			return fmt.Errorf("want it allowed: %w", err)
+		case a.refused == "", err != nil && strings.Contains(err.Error(), a.refused):
+			return nil
+		case err != nil:
+			return fmt.Errorf("want it refused with %q: %w", a.refused, err)
+		}
+		return fmt.Errorf("allowed; want it refused with %q", a.refused)
+	})
+}
+
+func (c *checker) try(ctx context.Context, a attempt, dryRun []string) error {
+	namespace, name, found := strings.Cut(a.name, "/")
+	if !found {
+		namespace, name = "", namespace
+	}
+	resource, sub, _ := strings.Cut(a.kind, "/")
+	var more []string
+	if sub != "" {
+		more = []string{sub}
+	}
+	gvr := resources[resource]
+	client, admin := c.clients[a.as].Resource(gvr).Namespace(namespace), c.admin.Resource(gvr).Namespace(namespace)
+	switch a.verb {
+	case "create":
+		o := &unstructured.Unstructured{}
+		body, err := c.fill(ctx, a.body)
+		if err != nil {
+			return err
+		}
+		if err := yaml.Unmarshal(body, &o.Object); err != nil {
+			return err
+		}
+		o.SetAPIVersion(gvr.GroupVersion().String())
+		o.SetKind(kinds[resource])
+		o.SetName(name)
+		_, err = client.Create(ctx, o, metav1.CreateOptions{DryRun: dryRun}, more...)
+		return err
+	case "patch":
+		body, err := c.fill(ctx, a.body)
+		if err != nil {
+			return err
+		}
+		kind := types.JSONPatchType
+		if strings.HasPrefix(a.body, "{") {
+			kind = types.MergePatchType
+		}
+		if strings.Contains(a.body, "$patch") {
+			kind = types.StrategicMergePatchType
+		}
+		_, err = client.Patch(ctx, name, kind, body, metav1.PatchOptions{DryRun: dryRun}, more...)
+		return err
+	case "update":
+		o, err := admin.Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if err := apply(o, a.body); err != nil {
+			return err
+		}
+		_, err = client.Update(ctx, o, metav1.UpdateOptions{DryRun: dryRun}, more...)
+		return err
+	case "delete", "delete without uid":
+		o, err := admin.Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		uid := o.GetUID()
+		options := metav1.DeleteOptions{DryRun: dryRun, Preconditions: &metav1.Preconditions{UID: &uid}}
+		if a.verb != "delete" {
+			options.Preconditions = nil
+		}
+		return client.Delete(ctx, name, options)
+	case "get":
+		_, err := client.Get(ctx, name, metav1.GetOptions{})
+		return err
+	case "list":
+		options := metav1.ListOptions{}
+		if name != "" {
+			options.FieldSelector = "metadata.name=" + name
+		}
+		_, err := client.List(ctx, options)
+		return err
+	}
+	return fmt.Errorf("unknown verb %q", a.verb)
+}
+
+// fill replaces UID(node) in a body by the UID of that node.
+func (c *checker) fill(ctx context.Context, body string) ([]byte, error) {
+	for _, name := range []string{"node-1", "node-2"} {
+		if !strings.Contains(body, "UID("+name+")") {
+			continue
+		}
+		n, err := c.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return nil, err
+		}
+		body = strings.ReplaceAll(body, "UID("+name+")", string(n.UID))
+	}
+	return []byte(body), nil
+}
+
+// apply applies a JSON patch to an object.
+func apply(o *unstructured.Unstructured, patch string) error {
+	p, err := jsonpatch.DecodePatch([]byte(patch))
+	if err != nil {
+		return err
+	}
+	before, err := json.Marshal(o)
+	if err != nil {
+		return err
+	}
+	after, err := p.Apply(before)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(after, &o.Object)
+}
+
+// checkValidations removes each validation of the policies. Then the API server has to accept a
+// write of the table that it refused because of it.
+func (c *checker) checkValidations(ctx context.Context) error {
+	list, err := c.client.AdmissionregistrationV1().ValidatingAdmissionPolicies().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	policies := slices.DeleteFunc(list.Items, func(p admissionv1.ValidatingAdmissionPolicy) bool {
+		return !slices.ContainsFunc(confining, func(prefix string) bool { return strings.HasPrefix(p.Name, prefix) })
+	})
+	var problems []error
+	// One of each policy at a time, because the API server needs a moment to use changed policies.
+	for i, last := 0, false; !last; i++ {
+		last = true
+		for _, p := range policies {
+			without := slices.Clone(p.Spec.Validations)
+			if i < len(without) {
+				without, last = slices.Delete(without, i, i+1), false
+			}
+			if err := c.setValidations(ctx, p.Name, without); err != nil {
+				return err
+			}
+		}
+		for _, p := range policies {
+			if i >= len(p.Spec.Validations) {
+				continue
+			}
+			message := messageOf(p.Spec.Validations[i])
+			if err := c.proven(ctx, message); err != nil {
+				problems = append(problems, fmt.Errorf("%s without %q: %w", p.Name, message, err))
+			}
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// messageOf returns the message of a validation, or a constant part of its message expression.
+func messageOf(v admissionv1.Validation) string {
+	if v.Message != "" {
+		return v.Message
+	}
+	_, text, _ := strings.Cut(v.MessageExpression, " + '")
+	text, _, _ = strings.Cut(text, "'")
+	return strings.TrimSpace(text)
+}
+
+// proven returns nil if an attempt that a validation refused is allowed, now that the validation
+// is removed.
+func (c *checker) proven(ctx context.Context, message string) error {
+	if slices.Contains(explaining, message) {
+		return nil
+	}
+	refused := slices.DeleteFunc(slices.Clone(attempts), func(a attempt) bool { return a.refused != message })
+	if len(refused) == 0 {
+		return errors.New("no write of the table is refused by it")
+	}
+	return within(ctx, func() (err error) {
+		for _, a := range refused {
+			if err = c.try(ctx, a, []string{metav1.DryRunAll}); err == nil {
+				c.logf("without %q it is allowed: %s", message, a)
+				return nil
+			}
+		}
+		return fmt.Errorf("still refused: %s: %w", refused[len(refused)-1], err)
+	})
+}
+
+func (c *checker) setValidations(ctx context.Context, policy string, v []admissionv1.Validation) error {
+	if len(v) == 0 {
+		v = []admissionv1.Validation{{Expression: "true"}}
+	}
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"validations": v}})
+	if err != nil {
+		return err
+	}
+	_, err = c.client.AdmissionregistrationV1().ValidatingAdmissionPolicies().Patch(ctx, policy, types.MergePatchType,
+		patch, metav1.PatchOptions{})
+	return err
+}
+
+// within calls a function until it returns nil, or settleTime is over.
+func within(ctx context.Context, what func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, settleTime)
+	defer cancel()
+	for {
+		err := what()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
