@@ -36,9 +36,13 @@ type instance struct {
 	Evicted   bool // by the eviction API
 	Failures  int  // failed starts in a row on this node
 	Ended     time.Time
+	Created   time.Time // when the API server created the pod
 	Until     time.Time // when this is forgotten
-	Lost      string    // the UID of the last pod whose reservation was deleted
+	Lost      podOnNode // whose reservation was deleted last
 }
+
+// A podOnNode is a pod, by its UID, and a node.
+type podOnNode struct{ UID, Node string }
 
 // after returns what is remembered after a pod has ended, given what was remembered before.
 func (t instance) after(p *podView, now time.Time) instance {
@@ -49,8 +53,8 @@ func (t instance) after(p *podView, now time.Time) instance {
 		return t
 	}
 	next := instance{Node: p.Node, PodUID: string(p.UID), Addresses: p.Addresses, Started: p.Started,
-		Evicted: p.Evicted,
-		Ended:   now, Until: now.Add(rememberFor(p.Window)), Lost: t.Lost}
+		Evicted: p.Evicted, Created: p.CreationTimestamp.Time,
+		Ended: now, Until: now.Add(rememberFor(p.Window)), Lost: t.Lost}
 	if startFailed(p, now) {
 		next.Failures = 1
 		if t.Node == p.Node {
@@ -69,12 +73,25 @@ func startFailed(p *podView, now time.Time) bool {
 // unpublished reports whether a pod that ended a moment ago may have addresses on its node that are
 // not published yet.
 func (t instance) unpublished(now time.Time) bool {
-	return t.Node != "" && (t.Lost == "" || t.Lost != t.PodUID) && now.Before(t.Until) && now.Sub(t.Ended) < publishLag
+	released := t.Lost == podOnNode{t.PodUID, t.Node}
+	return t.Node != "" && !released && now.Before(t.Until) && now.Sub(t.Ended) < publishLag
 }
 
-// choose returns where a pod's addresses are: the newest reservation whose window has not ended.
-// The remembered instance replaces it where nothing is published yet, and for publishLag where only
-// other nodes have published.
+// contradicts reports whether what the API server showed of a pod contradicts a reservation: the
+// pod ran on another node, or the reservation was first published after the pod was created, by a
+// node that the pod was not on. Such a reservation is not counted, because a compromised node may
+// publish any.
+func (t instance) contradicts(r *reservation) bool {
+	if t.Node == "" || r.Node == t.Node {
+		return false
+	}
+	return r.PodUID != "" && r.PodUID == t.PodUID ||
+		t.Started && !t.Created.IsZero() && r.CreationTimestamp.After(t.Created)
+}
+
+// choose returns where a pod's addresses are: a reservation whose window has not ended, and that
+// nothing contradicts. The remembered instance replaces it where nothing is published yet, and for
+// publishLag where only other nodes have published.
 func choose(all []*reservation, last instance, now time.Time) (pinTarget, bool) {
 	var best *reservation
 	remembered := last.unpublished(now)
@@ -83,10 +100,10 @@ func choose(all []*reservation, last instance, now time.Time) (pinTarget, bool) 
 			remembered = remembered && r.Node != last.Node
 			continue
 		}
-		if !r.Bound && !r.Until.IsZero() && !r.Until.After(now) {
+		if !r.Bound && !r.Until.IsZero() && !r.Until.After(now) || last.contradicts(r) {
 			continue
 		}
-		if best == nil || newer(r, best, last.PodUID) {
+		if best == nil || preferable(r, best, last.PodUID) {
 			best = r
 		}
 	}
@@ -100,15 +117,20 @@ func choose(all []*reservation, last instance, now time.Time) (pinTarget, bool) 
 	return pinTarget{Node: best.Node, NodeUID: best.NodeUID, Addresses: best.Addresses, Abandoned: best.Abandoned}, true
 }
 
-// newer reports whether a is preferable to b. An abandoned reservation comes last, and that of
-// the pod's last instance first; then the later hold counts, or the later write. The state Bound
-// does not count: the reservation of a node that died keeps it for as long as the object exists.
-func newer(a, b *reservation, last string) bool {
+// preferable reports whether a is preferable to b. An abandoned reservation comes last, and that of
+// the pod's last instance first. Where that is not known, the one counts that the API server has
+// had for longer: its agent may write anything into it, but not when it was created. Of two that
+// were created in the same second the later hold counts, or the later write. The state Bound does
+// not count: the reservation of a node that died keeps it for as long as the object exists.
+func preferable(a, b *reservation, last string) bool {
 	if a.Abandoned != b.Abandoned {
 		return b.Abandoned
 	}
 	if a, b := a.PodUID == last, b.PodUID == last; last != "" && a != b {
 		return a
+	}
+	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
+		return a.CreationTimestamp.Before(&b.CreationTimestamp)
 	}
 	since, before := heldSince(a), heldSince(b)
 	if !since.IsZero() && !before.IsZero() && !since.Equal(before) {

@@ -45,6 +45,12 @@ func TestChoose(t *testing.T) {
 		other.Node = node
 		return &other
 	}
+	created := func(minute int, r *reservation) *reservation {
+		r.CreationTimestamp = metav1.NewTime(noon.Add(time.Duration(minute) * time.Minute))
+		return r
+	}
+	// The pod has run on node1 from noon on; node9 is compromised.
+	onNode1 := instance{Node: "node1", PodUID: "u1", Started: true, Created: noon, Ended: noon.Add(-time.Hour)}
 	type all = []*reservation
 	tests := []struct {
 		story string
@@ -80,10 +86,11 @@ func TestChoose(t *testing.T) {
 		{"seen so long ago that it would be published", nil, ran("node1", publishLag), ""},
 		{"seen, and given up since", all{on("node1", releasing)}, ran("node1", time.Second), ""},
 		{"seen, and its reservation is gone since", nil,
-			instance{Node: "node1", PodUID: "u1", Lost: "u1", Started: true, Ended: noon,
+			instance{Node: "node1", PodUID: "u1", Lost: podOnNode{"u1", "node1"}, Started: true, Ended: noon,
 				Until: noon.Add(time.Minute)}, ""},
 		{"seen, and its predecessor's reservation is gone since", nil,
-			instance{Node: "node1", PodUID: "u1", Lost: "u0", Started: true, Ended: noon, Until: noon.Add(time.Minute)},
+			instance{Node: "node1", PodUID: "u1", Lost: podOnNode{"u0", "node1"}, Started: true, Ended: noon,
+				Until: noon.Add(time.Minute)},
 			"node1"},
 		{"seen, and another node's is given up", all{releasing}, ran("node1", time.Second), "node1"},
 		{"seen where it is published", all{held("node1", "1", time.Minute)}, ran("node1", time.Second), "node1"},
@@ -93,6 +100,20 @@ func TestChoose(t *testing.T) {
 			ran("node2", time.Minute), "node1"},
 		{"it did not start where it went", all{held("node1", "1", time.Minute)},
 			instance{Node: "node2", Ended: noon, Until: noon.Add(time.Minute)}, "node1"},
+
+		{"another node claims the same pod, and only that one", all{of("u1", bound("node9", "9"))}, onNode1, ""},
+		{"another node claims the same pod", all{of("u1", held("node1", "1", time.Minute)), of("u1",
+			held("node9", "9", 9*time.Minute))}, onNode1, "node1"},
+		{"another node claims a later pod that never was",
+			all{of("u1", held("node1", "1", time.Minute)), of("u9", held("node9", "9", 9*time.Minute))}, onNode1,
+			"node1"},
+		{"another node claims a later pod, and the pod's own node nothing any more",
+			all{created(5, of("u9", held("node9", "9", 9*time.Minute)))}, onNode1, ""},
+		{"another node had the pod before", all{created(-5, of("u0", held("node2", "9", 9*time.Minute)))}, onNode1,
+			"node2"},
+		{"nothing is known of the pod, and another node publishes a later hold",
+			all{created(0, of("u1", held("node1", "1", time.Minute))),
+				created(5, of("u9", held("node9", "9", 9*time.Minute)))}, instance{}, "node1"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.story, func(t *testing.T) {
@@ -113,8 +134,9 @@ func TestInstanceAfter(t *testing.T) {
 		change(p)
 		return p
 	}
-	before.Lost = "u9"
-	ended := instance{Lost: "u9", Node: "node1", PodUID: "u1", Addresses: "10.0.0.7", Started: true, Ended: noon,
+	before.Lost = podOnNode{UID: "u9"}
+	ended := instance{Lost: podOnNode{UID: "u9"}, Node: "node1", PodUID: "u1", Addresses: "10.0.0.7",
+		Started: true, Ended: noon,
 		Until: noon.Add(maxMemory)}
 	required := func(node string) *podView {
 		return pod(func(p *podView) { p.Node, p.Required, p.Pinned = "", true, node })
@@ -138,7 +160,7 @@ func TestInstanceAfter(t *testing.T) {
 		{"it never ran", before, pod(func(p *podView) { p.Node = "" }), before},
 		{"it waited for the node without effect", before, required("node1"), instance{}},
 		{"it waited for another node", before, required("node2"), before},
-		{"no sandbox in all that time", instance{Lost: "u9"}, pod(func(p *podView) {
+		{"no sandbox in all that time", instance{Lost: podOnNode{UID: "u9"}}, pod(func(p *podView) {
 			p.Started, p.Addresses = false, ""
 		}),
 			with(func(t *instance) { t.Started, t.Addresses, t.Failures = false, "", 1 })},
@@ -153,7 +175,7 @@ func TestInstanceAfter(t *testing.T) {
 		{"it lived for a second, too short to start", before,
 			pod(func(p *podView) { p.Started, p.Addresses, p.BoundAt = false, "", noon.Add(-time.Second) }),
 			with(func(t *instance) { t.Started, t.Addresses = false, "" })},
-		{"long enough to start", instance{Lost: "u9"},
+		{"long enough to start", instance{Lost: podOnNode{UID: "u9"}},
 			pod(func(p *podView) { p.Started, p.Addresses, p.BoundAt = false, "", noon.Add(-startGrace) }),
 			with(func(t *instance) { t.Started, t.Addresses, t.Failures = false, "", 1 })},
 	}

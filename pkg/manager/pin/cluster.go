@@ -175,7 +175,10 @@ func (c *cluster) reservationDeleted(r *reservation) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.instances[key]
-	t.Lost = r.PodUID
+	if t.Node != "" && t.Node != r.Node {
+		return // of a node that the pod was not on last
+	}
+	t.Lost = podOnNode{r.PodUID, r.Node}
 	if t.Node == "" {
 		t.Until = c.now().Add(maxMemory)
 	}
@@ -190,10 +193,21 @@ func (c *cluster) expireInstances() {
 		if !now.After(t.Until) {
 			continue
 		}
-		if p := c.pod(key); p == nil || t.Lost != string(p.UID) {
+		if p := c.pod(key); (p == nil || t.Lost.UID != string(p.UID)) && !c.contested(key, t) {
 			delete(c.instances, key)
 		}
 	}
+}
+
+// contested reports whether another node than that of a pod's last instance claims the pod, too.
+// Then the instance is remembered for as long as both do: nothing else shows which is right.
+func (c *cluster) contested(key string, t instance) bool {
+	var last, other bool
+	for _, r := range c.reservationsOf(key) {
+		last = last || r.Node == t.Node
+		other = other || r.Node != t.Node
+	}
+	return last && other
 }
 
 // last returns what is known of a pod's last instance. One that has not been seen to end counts as

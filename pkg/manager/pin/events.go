@@ -71,10 +71,10 @@ func (e *explainer) Reconcile(_ context.Context, req reconcile.Request) (reconci
 func notPossible(p *podView) string {
 	reason, text, _ := strings.Cut(p.Reason, ": ")
 	switch pinReason(reason) {
-	case "", reserved, remembered, notWanted, noReservation:
-		return ""
+	case unknown, abandoned, evicted, failedStarts, nodeGone, nodeExcluded, nodeNotReady, nodeCordoned, nodeTainted:
+		return "not pinned: " + text
 	}
-	return "not pinned: " + text
+	return ""
 }
 
 // changed returns the Event of a pod that runs on another node than the one that has its addresses;

@@ -14,6 +14,7 @@ func TestNotPossible(t *testing.T) {
 		"NoReservation: no address waits":     "",
 		"NotWanted: the pin mode is none":     "",
 		"NodeCordoned: node1 is cordoned":     "not pinned: node1 is cordoned",
+		"Attention: call this number":         "",
 		"Unknown: it could not be looked: up": "not pinned: it could not be looked: up",
 	} {
 		if got := notPossible(&podView{Reason: reason}); got != want {

@@ -67,15 +67,16 @@ func (s pendingPod) expired(now time.Time) (why pinReason, text string, again ti
 	p := s.pod
 	waited := now.Sub(s.since)
 	switch {
-	case s.node == nil:
-		why, text = nodeGone, p.Pinned+" is gone"
 	case len(s.lease) == 0:
 		// Nothing is reserved for it there any more. An agent may not have published the same
-		// lease under a new name yet.
+		// lease under a new name yet. Nothing is said about the node: a user may have written its
+		// name.
 		if waited < min(s.timeout, publishLag) {
 			return "", "", min(s.timeout, publishLag) - waited
 		}
 		return noReservation, "its address on " + p.Pinned + " is no longer reserved", 0
+	case s.node == nil:
+		why, text = nodeGone, p.Pinned+" is gone"
 	default:
 		if why, text = unschedulable(s.node, p.Tolerations); why == "" {
 			why, text = "NodeFull", p.UnschedulableWhy

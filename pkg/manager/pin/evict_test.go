@@ -47,6 +47,10 @@ func TestPendingPodExpired(t *testing.T) {
 		{"the window has ended", waits(noLease), noReservation, "its address on node1 is no longer reserved", 0},
 		{"the window has ended before the timeout", waits(noLease, since(publishLag)), noReservation,
 			"its address on node1 is no longer reserved", 0},
+		{"nothing is reserved on a node that a user names, which does not exist", waits(noLease,
+			func(s *pendingPod) { s.node = nil }), noReservation, "its address on node1 is no longer reserved", 0},
+		{"nothing is reserved on a node that a user names, which has a taint", waits(noLease,
+			is(tainted("NoSchedule"))), noReservation, "its address on node1 is no longer reserved", 0},
 		{"it may not be published yet", waits(noLease, since(time.Second)), "", "", publishLag - time.Second},
 	}
 	for _, tt := range tests {

@@ -71,9 +71,9 @@ type podView struct {
 	Controlled bool // a controller recreates it
 	Window     time.Duration
 
-	Gated  bool // our gate is on it
-	Gates  int  // all gates
-	Pinned string
+	Gated  bool   // our gate is on it
+	Gates  int    // all gates
+	Pinned string // "" if the pod is not retained: the webhook has not seen what its annotations say
 	Reason string // of the pin, as in the annotation
 	// Required: the pod can run on the pinned node only, by an affinity that the webhook added.
 	Required    bool
@@ -101,7 +101,6 @@ func viewPod(p *corev1.Pod) *podView {
 		Controlled: metav1.GetControllerOfNoCopy(p) != nil,
 		Gated:      gated(p),
 		Gates:      len(p.Spec.SchedulingGates),
-		Pinned:     intern(p.Annotations[wellknown.AnnotationPinnedNode]),
 		Nominated:  intern(p.Status.NominatedNodeName),
 
 		NominatedByUs: p.Status.NominatedNodeName != "" && nominatedByUs(p.ManagedFields),
@@ -116,7 +115,10 @@ func viewPod(p *corev1.Pod) *podView {
 		ips = append(ips, ip.IP)
 	}
 	v.Addresses = strings.Join(ips, ",")
-	if p.Spec.NodeName == "" || v.Pinned != v.Node {
+	if v.Window != 0 {
+		v.Pinned = intern(p.Annotations[wellknown.AnnotationPinnedNode])
+	}
+	if v.Window != 0 && (p.Spec.NodeName == "" || v.Pinned != v.Node) {
 		v.Reason = intern(p.Annotations[wellknown.AnnotationPinReason])
 	}
 	if p.Spec.NodeName == "" {

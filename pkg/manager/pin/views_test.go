@@ -145,3 +145,27 @@ func TestTrimNode(t *testing.T) {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 }
+
+// TestForgedAnnotations has the annotations of a pinned pod on one that is not retained, whose
+// admission the webhook is not called for.
+func TestForgedAnnotations(t *testing.T) {
+	for window, want := range map[string]string{"10": "node1", "0": "", "ten": ""} {
+		p := read[corev1.Pod](t, `
+metadata:
+  labels: {leasehold.dev/retained: "true"}
+  annotations: {io.kubernetes.cri/reserved-ip-duration: "`+window+`", leasehold.dev/pinned-node: node1,
+    leasehold.dev/pin-reason: "Reserved: require node1"}
+spec:
+  schedulingGates: [{name: leasehold.dev/nominate}]
+  affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [
+    {matchFields: [{key: metadata.name, operator: In, values: [node1]}]}]}}}
+`)
+		v := viewPod(p)
+		if v.Pinned != want || v.Required != (want != "") || (v.Reason != "") != (want != "") {
+			t.Errorf("window %q: pinned to %q, required %t, reason %q", window, v.Pinned, v.Required, v.Reason)
+		}
+		if what, _, _ := next(v, podProgress{}.observe(v, noon), true, noon); (what == nominate) != (want != "") {
+			t.Errorf("window %q: the next step is %v", window, what)
+		}
+	}
+}

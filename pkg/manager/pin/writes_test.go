@@ -553,7 +553,8 @@ func TestPodThatNoWatchShows(t *testing.T) {
 	}
 	p := pending("u2", "db-1", "leasehold.dev/nominate")
 	p.TypeMeta, p.ResourceVersion = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, "8"
-	p.Annotations = map[string]string{"leasehold.dev/pinned-node": "node1"}
+	p.Annotations = map[string]string{"io.kubernetes.cri/reserved-ip-duration": "10",
+		"leasehold.dev/pinned-node": "node1"}
 	p.Labels = map[string]string{"leasehold.dev/retained": "true"}
 	a.answer = func(string, *http.Request) (int, any) { return 0, &p }
 	step("it is there", unseenTimeout, get,
@@ -634,6 +635,55 @@ func TestMemory(t *testing.T) {
 	if len(c.instances) > 0 {
 		t.Errorf("it remembers %v", c.instances)
 	}
+}
+
+// TestForgedReservation publishes and deletes the reservations of a compromised node.
+func TestForgedReservation(t *testing.T) {
+	clock := noon
+	at := func(name, node, uid string, minutes int) *reservation {
+		return &reservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name,
+			CreationTimestamp: metav1.NewTime(noon.Add(time.Duration(minutes) * time.Minute))}, Pod: "db-0", Node: node,
+			PodUID: uid, Until: clock.Add(time.Hour + time.Duration(minutes)*time.Minute), Window: time.Hour}
+	}
+	ran := named("db-0", "u1", func(p *podView) {
+		p.Node, p.Window, p.Started, p.Addresses = "node1", time.Hour, true, "10.0.0.7"
+		p.CreationTimestamp = metav1.NewTime(noon)
+	})
+	c := clusterOf(t, nil, &clock, ran)
+	is := func(story, node string) {
+		t.Helper()
+		if p, _, _ := c.target("db/db-0"); p.Node != node {
+			t.Errorf("%s: it is on %q, want %q", story, p.Node, node)
+		}
+	}
+	_ = c.pods.Delete(ran)
+	c.podDeleted(ran)
+	forged := at("forged", "node9", "u1", 5)
+	c.add(t, forged)
+	is("before its node has published it, another one claims it", "node1")
+	_ = c.reservations.Delete(forged)
+	c.reservationDeleted(forged)
+	is("the other node's claim is deleted", "node1")
+
+	honest := at("honest", "node1", "u1", 1)
+	for _, uid := range []string{"u1", "u9"} {
+		for _, minutes := range []int{-5, 5} {
+			forged := at("forged", "node9", uid, minutes)
+			c.add(t, honest)
+			c.add(t, forged)
+			is("both claim it", "node1")
+			clock = clock.Add(maxMemory + time.Minute)
+			c.expireInstances()
+			is("both claim it after a while", "node1")
+			_ = c.reservations.Delete(forged)
+			c.reservationDeleted(forged)
+			is("the other one's is deleted", "node1")
+			clock = noon
+		}
+	}
+	c.instances = map[string]instance{}
+	c.add(t, at("forged", "node9", "u9", 5))
+	is("after the manager was started again, a later claim", "node1")
 }
 
 func pending(uid, name string, gates ...string) corev1.Pod {
