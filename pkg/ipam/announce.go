@@ -10,9 +10,10 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
-// returned updates the neighbours of a pod that has returned to addresses, which they know with
-// another hardware address: it removes the entries of this node, and asks the agent for an
-// announcement. Errors are only logged, because the pod has its addresses without either.
+// returned handles the neighbours of a pod that has returned to its addresses (kept), because they
+// know the addresses with another hardware address. It deletes the neighbour entries of this node,
+// and adds the pod to the agent's announce queue. Errors are only warnings: the pod has its
+// addresses anyway.
 func (s *Service) returned(who lease.Holder, kept []netip.Addr) {
 	if len(kept) == 0 {
 		return
@@ -25,12 +26,13 @@ func (s *Service) returned(who lease.Holder, kept []netip.Addr) {
 	}
 }
 
-// KeepMAC returns the hardware address for an attachment's interface: that of its leases, or else
-// its present one, has, which is then recorded in the leases. With fixed it is always the present
-// one, because a user has chosen it.
+// KeepMAC returns the hardware address that an attachment's interface must get, for the plugin's
+// chained entry. It is the one that the leases have, otherwise the present one of the interface
+// (has). If fixed is set, it is always the present one, because a user has chosen it. KeepMAC
+// records the result in the leases.
 //
-// Only leases of the attachment with a key are used, and only those of addresses that the interface
-// has. ok is false if there is none.
+// It uses the leases that have a key and whose addresses (addrs) the interface has. ok is false if
+// there is none.
 func (s *Service) KeepMAC(ctx context.Context, who lease.Attachment, addrs []netip.Addr, has net.HardwareAddr,
 	fixed bool) (mac net.HardwareAddr, ok bool, err error) {
 	err = s.Update(ctx, transact.Scope{}, func(c *transact.Call) error {

@@ -52,11 +52,12 @@ func (s *Service) Assign(ctx context.Context, req Request) (Result, error) {
 	return result, nil
 }
 
-// expireBatch bounds how many holds one ADD ends. It adds at most a few itself.
+// expireBatch is the largest number of expired holds that one ADD ends. It is more than an ADD can
+// add, so that expired holds do not accumulate.
 const expireBatch = 16
 
-// prepare does what must precede the choice of an address: it handles a new boot, and ends a batch
-// of holds that are over.
+// prepare does what every ADD does before it chooses an address: it handles a new boot, records the
+// plugin's namespaces and the range sets of the configuration, and ends a batch of expired holds.
 func prepare(c *transact.Call, req Request) error {
 	if err := c.NewBoot(); err != nil {
 		return err
@@ -82,8 +83,8 @@ type assignment struct {
 	former []lease.Lease // of the key, bound to other attachments or held
 	picks  []pick        // one for each range set
 
-	superseded []lease.Lease // former leases that lose the key
-	outlived   string        // why they lose it
+	superseded []lease.Lease // former leases that lose the key, because their holder is alive
+	outlived   string        // the reason, for the journal and a warning
 
 	limited string // why the window is shorter than requested; "" if it is not
 	notes   []string
@@ -110,8 +111,8 @@ func newAssignment(c *transact.Call, req Request, netns lease.Netns) *assignment
 	return a
 }
 
-// decide sets picks. refused is an error for the caller with which the transaction is still
-// committed; err rolls it back.
+// decide chooses the addresses and sets picks, without writing them. refused is an error for the
+// caller after which the transaction is committed nevertheless; err rolls the transaction back.
 func (a *assignment) decide() (refused, err error) {
 	bound, err := a.Tx.ByHolder(a.req.ContainerID, a.req.IfName)
 	if err != nil {
@@ -158,7 +159,8 @@ func (a *assignment) bySet(leases []lease.Lease) map[int][]lease.Lease {
 	return out
 }
 
-// readFormer sets former, retained leases first.
+// readFormer sets former, the retained leases first, after it has compared the leases of the key
+// with host-local's files.
 func (a *assignment) readFormer() error {
 	leases, err := a.Tx.ByKey(a.key)
 	if err != nil {
@@ -184,8 +186,8 @@ func rank(l lease.Lease) int {
 	return 1
 }
 
-// releaseDeadUnretained releases the key's bound leases without a window whose holder is dead. Only
-// the soft hold for the same pod remains of them.
+// releaseDeadUnretained releases the former leases that are bound without a window and whose holder
+// is dead. They become soft holds for the same pod, or end.
 func (a *assignment) releaseDeadUnretained() error {
 	for i, l := range a.former {
 		if l.State != lease.Bound || l.Window > 0 {
@@ -205,7 +207,7 @@ func (a *assignment) releaseDeadUnretained() error {
 	return nil
 }
 
-// setWindow sets the window of the new leases, limited by the policies, and notes why it was
+// setWindow sets the window of the new leases, limited by the policies, and the reason if it was
 // limited.
 func (a *assignment) setWindow() {
 	a.window = a.requestedWindow()
@@ -242,9 +244,9 @@ func (a *assignment) requestedWindow() time.Duration {
 	return a.req.Options.DefaultWindow
 }
 
-// waitForFormer refuses the call while the pod's old sandbox may still have the addresses, for up
-// to busyTimeout. After that the policy onBusy decides: the pod is assigned other addresses, or
-// refused further.
+// waitForFormer refuses the call while the pod's old sandbox may still have the addresses, until
+// busyTimeout after the first refusal of this pod. After that the policy onBusy determines whether
+// the pod gets other addresses or is still refused.
 func (a *assignment) waitForFormer() (refused, err error) {
 	var busy []lease.Lease
 	over := true
@@ -270,8 +272,8 @@ func (a *assignment) supersede() lease.Supersede {
 	return lease.Supersede{Newcomer: a.req.Pod.UID, Timeout: a.req.Options.BusyTimeout}
 }
 
-// supersedeAll plans that all former leases lose the key, which the new leases get. write does it
-// together with binding the new ones.
+// supersedeAll has all former leases lose the key, so that the pod gets other addresses. write
+// applies that when it binds the new leases.
 func (a *assignment) supersedeAll(busy []lease.Lease) {
 	a.outlived = fmt.Sprintf("container %s outlived busyTimeout %s", busy[0].Holder.ContainerID,
 		a.req.Options.BusyTimeout)
@@ -285,6 +287,8 @@ func (a *assignment) supersedeAll(busy []lease.Lease) {
 		a.outlived))
 }
 
+// refuse records the first refusal of this pod in the busy leases, and returns ErrAddressInUse with
+// the container that still has the address.
 func (a *assignment) refuse(busy []lease.Lease) (refused, err error) {
 	l := busy[0]
 	for _, l := range busy {
@@ -312,7 +316,8 @@ func (a *assignment) refuse(busy []lease.Lease) (refused, err error) {
 		a.req.Options.BusyTimeout, then), nil
 }
 
-// bind returns the event that binds l's address to the caller.
+// bind returns the event that binds an address to the container of the call. l is the present lease
+// of the address, set the ID of its range set.
 func (a *assignment) bind(l lease.Lease, addr netip.Addr, set string) lease.Bind {
 	e := lease.Bind{
 		Pool: a.req.Pool, Address: addr, Set: set,
@@ -344,7 +349,7 @@ func heldLimit(set pool.Set, share float64) int {
 	return int(max(1, min(n, math.MaxInt32)))
 }
 
-// write writes what decide decided.
+// write writes the result of decide.
 func (a *assignment) write() error {
 	kept := map[netip.Addr]bool{}
 	for _, p := range a.picks {
@@ -359,7 +364,7 @@ func (a *assignment) write() error {
 		}
 	}
 	for _, l := range a.superseded {
-		e := lease.Supersede{Newcomer: a.req.Pod.UID} // its time was decided for the set as a whole
+		e := lease.Supersede{Newcomer: a.req.Pod.UID} // waitForFormer has checked the timeout
 		if _, err := a.Move(l, e, store.EventSuperseded, a.outlived); err != nil {
 			return err
 		}
@@ -372,8 +377,8 @@ func (a *assignment) write() error {
 	return nil
 }
 
-// drop ends the retention of a former lease that was not picked: the pod requested another address,
-// or the ranges have changed, so that the lease's is not usable.
+// drop ends the retention of a former lease that was not picked, because the pod requested another
+// address, or because the configured ranges no longer contain the address (usable is false).
 func (a *assignment) drop(l lease.Lease, usable bool) error {
 	reason := "the ranges no longer contain it"
 	if usable {
@@ -430,11 +435,11 @@ func (a *assignment) logYield(p pick) error {
 	return a.Log(*p.gone, store.EventYielded, reason+": "+p.yields)
 }
 
-// warnOfLowPool adds a journal entry when the address just picked leaves less than a tenth of its
-// range set free. Soft holds count as free, because they yield.
+// warnOfLowPool adds a journal entry if the new address is the one after which less than a tenth of
+// its range set is free. Soft holds count as free, because they yield.
 func (a *assignment) warnOfLowPool(p pick) error {
 	counts, size := a.Tx.Counts(a.req.Pool, p.next.Set), p.set.Size()
-	used := min(uint64(counts.Bound)+uint64(counts.Firm), size) // the fresh one, at least
+	used := min(uint64(counts.Bound)+uint64(counts.Firm), size) // at least 1, the new address
 	isLow := func(used uint64) bool { return size-used <= (size-1)/10 }
 	if !isLow(used) || isLow(used-1) {
 		return nil

@@ -16,9 +16,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// chooseAll picks an address of each range set, in this order of preference: the one that is bound
-// to the container, the requested one, one held for the pod, the next free one, one whose hold
-// yields. It ends with the first set that has none.
+// chooseAll picks an address of each range set (choose). It ends at the first set without an
+// address for the pod, and returns the reason as refused.
 func (a *assignment) chooseAll() (refused, err error) {
 	mine, former := a.bySet(a.mine), a.bySet(a.former)
 	requested, others := a.requestedBySet()
@@ -62,8 +61,10 @@ func (a *assignment) requestedBySet() (bySet map[int]netip.Addr, others []string
 	return bySet, others
 }
 
-// choose picks an address of one range set. mine and former are those of the assignment that are in
-// the set. requested is the zero address if none was requested.
+// choose picks an address of one range set, in this order of preference: the address that is bound
+// to the container, the requested one, one that is held for the pod, the next free one, one whose
+// hold yields. mine and former are the leases of the assignment that are in the set. requested is
+// the zero address if none was requested.
 func (a *assignment) choose(set pool.Set, requested netip.Addr, mine, former []lease.Lease) (pick, error) {
 	if len(mine) > 0 {
 		l := mine[0]
@@ -79,7 +80,7 @@ func (a *assignment) choose(set pool.Set, requested netip.Addr, mine, former []l
 		}
 		p, err := a.claim(l, set)
 		if errors.Is(err, adopt.ErrUnreadable) && l.IsRetained() {
-			return p, err // it is retained; a later attempt may be able to read the evidence
+			return p, err // do not give the pod another address; a later attempt may read the file
 		}
 		if errors.Is(err, lease.ErrTaken) || errors.Is(err, lease.ErrHolderAlive) && !l.IsRetained() {
 			continue // held for another pod, or a soft hold
@@ -89,7 +90,8 @@ func (a *assignment) choose(set pool.Set, requested netip.Addr, mine, former []l
 	return a.chooseFresh(set)
 }
 
-// claim picks an address that the pod had before.
+// claim picks the address of a lease for the pod, if host-local's file of the address and the state
+// of the lease allow it: the lease is held for the pod, or bound to its key and the holder is dead.
 func (a *assignment) claim(l lease.Lease, set pool.Set) (pick, error) {
 	if err := a.MayGive(l); err != nil {
 		return pick{}, err
@@ -104,6 +106,8 @@ func (a *assignment) claim(l lease.Lease, set pool.Set) (pick, error) {
 	return p, err
 }
 
+// chooseRequested picks a requested address. It returns ErrUnavailable if another pod has the
+// address.
 func (a *assignment) chooseRequested(set pool.Set, addr netip.Addr) (pick, error) {
 	if !set.Usable(addr) {
 		return pick{}, fmt.Errorf("%w: %s is subnet's gateway", ErrRequest, addr)
@@ -116,7 +120,7 @@ func (a *assignment) chooseRequested(set pool.Set, addr netip.Addr) (pick, error
 		if p, err := a.claim(l, set); err == nil || errors.Is(err, store.ErrBusy) {
 			return p, err
 		}
-		// Without an agent nothing else finds out that its holder is gone.
+		// On a node without an agent nothing else finds out that the holder is dead.
 		if err := a.collect(func() []lease.Lease { return a.read(addr) }, a.orphanDead); err != nil {
 			return pick{}, err
 		}
@@ -127,15 +131,15 @@ func (a *assignment) chooseRequested(set pool.Set, addr netip.Addr) (pick, error
 	if l.State == lease.None {
 		return a.fresh(set, addr, nil)
 	}
-	// A soft hold yields to a request, because no other address would do.
+	// A soft hold yields to a request, because the pod needs this address.
 	if _, err := lease.Apply(l, a.yield(l, false), a.Now); err == nil && a.MayGive(l) == nil {
 		return a.fresh(set, addr, &l)
 	}
 	return pick{}, fmt.Errorf("%w: %s in range set %s %s", ErrUnavailable, addr, set, a.describe(l))
 }
 
-// leaseOf returns the lease of an address. If there is only host-local's file of it, its lease is
-// recorded first.
+// leaseOf returns the lease of an address. If the address has only a file of host-local, leaseOf
+// adopts the file first.
 func (a *assignment) leaseOf(addr netip.Addr) (lease.Lease, error) {
 	l, err := a.Tx.Get(a.req.Pool, addr)
 	if err != nil || l.State != lease.None {
@@ -156,9 +160,9 @@ func (a *assignment) read(addr netip.Addr) []lease.Lease {
 	return []lease.Lease{l}
 }
 
-// collect ends what needs no holder any more: holds that are over, leases whose DEL
-// host-local has processed, and those of the dead, as dead finds them. Each step reads the
-// leases anew.
+// collect frees addresses that nobody needs any more. It ends the holds that are over, releases the
+// leases whose DEL host-local has served, and calls dead, which releases the leases of dead
+// holders. leases is called before each of the three steps and returns the leases to examine.
 func (a *assignment) collect(leases func() []lease.Lease, dead func([]lease.Lease) error) error {
 	for _, step := range []func([]lease.Lease) error{a.Expire, a.ReleaseUnmirrored, dead} {
 		if err := step(leases()); err != nil {
@@ -187,12 +191,14 @@ func untilText(t time.Time) string {
 	return t.UTC().Format(time.RFC3339)
 }
 
-// fresh picks an address that has no lease, or one whose hold, gone, yields.
+// fresh picks an address that has no lease, or one whose hold (gone) yields.
 func (a *assignment) fresh(set pool.Set, addr netip.Addr, gone *lease.Lease) (pick, error) {
 	next, err := lease.Apply(lease.Lease{}, a.bind(lease.Lease{}, addr, set.ID()), a.Now)
 	return pick{next: next, event: store.EventBound, gone: gone, moves: true}, err
 }
 
+// chooseFresh picks the next free address of a set. If there is none, it frees addresses (collect),
+// and then takes one whose hold yields. It returns ErrExhausted if that fails, too.
 func (a *assignment) chooseFresh(set pool.Set) (pick, error) {
 	if addr, ok, err := a.next(set); ok || err != nil {
 		return a.freshOr(set, addr, err)
@@ -215,8 +221,8 @@ func (a *assignment) chooseFresh(set pool.Set) (pick, error) {
 	return pick{}, a.exhausted(set, leases)
 }
 
-// unreadable returns ErrDamaged if a record of the pool cannot be read, because after a repair its
-// address may turn out to be free.
+// unreadable returns ErrDamaged if a record of the pool cannot be read, so that it is repaired and
+// the call makes another attempt: the address of the record may be free.
 func (a *assignment) unreadable() (err error) {
 	a.Tx.Damaged(func(p lease.Pool, addr netip.Addr) {
 		if p == a.req.Pool {
@@ -233,8 +239,8 @@ func (a *assignment) freshOr(set pool.Set, addr netip.Addr, err error) (pick, er
 	return a.fresh(set, addr, nil)
 }
 
-// next returns the next address that has neither a lease nor a file of host-local's. It records a
-// lease for each address that it skips because of such a file.
+// next returns the next address of a set that has neither a lease nor a file of host-local. It
+// adopts the files of the addresses that it skips.
 func (a *assignment) next(set pool.Set) (netip.Addr, bool, error) {
 	for {
 		addr, ok := set.Next(a.Tx.Cursor(a.req.Pool, set.ID()), func(lo, hi netip.Addr) (netip.Addr, bool) {
@@ -263,7 +269,7 @@ func (a *assignment) inSet(set pool.Set) []lease.Lease {
 	return slices.DeleteFunc(out, func(l lease.Lease) bool { return !usable(l.Address) })
 }
 
-// lookEvery is the shortest time between two scans of all processes because of a full pool.
+// lookEvery is the shortest time between two scans of all processes because a pool is full.
 const lookEvery = 5 * time.Second
 
 // collectDead releases the leases of dead holders, at most once every lookEvery.
@@ -277,6 +283,7 @@ func (a *assignment) collectDead(leases []lease.Lease) error {
 	return a.Tx.SetLastFullScan(a.Now)
 }
 
+// orphanDead releases those of the leases whose holders are proven dead.
 func (a *assignment) orphanDead(leases []lease.Lease) error {
 	for _, l := range leases {
 		if l.State != lease.Bound {
@@ -291,6 +298,7 @@ func (a *assignment) orphanDead(leases []lease.Lease) error {
 	return nil
 }
 
+// yield returns the event that ends a hold of another pod. firm permits it for a firm hold.
 func (a *assignment) yield(l lease.Lease, firm bool) lease.Yield {
 	return lease.Yield{LastHolder: a.Last(l), Firm: firm}
 }
@@ -349,7 +357,8 @@ func (a *assignment) firmYields(set pool.Set, held []lease.Lease) (mayYield func
 	return func(lease.Lease) bool { return false }, ""
 }
 
-// standing returns a text with the reason why a hold that is over has not ended.
+// standing returns the reason why a hold whose time is over has not ended, for the text of
+// ErrExhausted.
 func (a *assignment) standing(l lease.Lease) string {
 	who := fmt.Sprintf("container %s still has %s", l.Holder.ContainerID, l.Address)
 	life, unseen := a.LastHas(l)

@@ -7,8 +7,9 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
-// Collect releases every attachment of the pool that is not valid, as a DEL would (GC). It does not
-// change holds, and not the leases of unknown owners, which no list of valid attachments can name.
+// Collect performs GC: it releases every bound lease of the pool whose attachment is not in valid,
+// as a DEL would. It changes neither holds nor leases with an unknown owner, because no list of
+// valid attachments can contain those.
 func (s *Service) Collect(ctx context.Context, p lease.Pool, valid []lease.Attachment) error {
 	keep := make(map[lease.Attachment]bool, len(valid))
 	for _, a := range valid {
@@ -25,7 +26,7 @@ func (s *Service) Collect(ctx context.Context, p lease.Pool, valid []lease.Attac
 			}
 			last := c.Last(l)
 			if last == lease.Unknown {
-				last = lease.Alive // its address is not assigned until its state is known
+				last = lease.Alive // so that the address is not assigned until the state is known
 			}
 			if err := c.ReleaseLease(l, last, c.Now, "GC"); err != nil {
 				return err

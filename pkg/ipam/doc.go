@@ -1,8 +1,13 @@
-// Package ipam has the verbs of the plugin: Assign (ADD), Release (DEL), Verify (CHECK), Collect
-// (GC) and Status. Each has a file, and runs in one transaction of the store.
+// Package ipam implements the CNI verbs: Assign (ADD), Release (DEL), Verify (CHECK), Collect (GC)
+// and Status. Each has a file. Package cniplugin calls them with parsed requests, and turns their
+// results and errors into CNI's.
 //
-// Every transaction begins alike (pkg/transact): it replays spooled releases, and releases the
-// leases of an earlier boot. Then the verb reads, decides without writing anything, and writes its
-// decision at the end. A refusal therefore commits what was done before the verb, and nothing of
-// the verb (docs/design.md, "I5: Whole").
+// A verb that changes leases runs in a transaction of package transact, which first adopts the pool
+// if necessary and replays spooled DELs. Then the verb reads, decides without writing anything, and
+// writes its decision at the end. If it refuses the call, the transaction is committed, with what
+// was done before the decision and nothing of the decision (docs/design.md, "I5: Whole").
+//
+// Assign chooses an address of each range set in the order of docs/design.md, "Choosing an
+// address". The leases of the pod's key that other containers have or had are called former leases
+// here; an address that is chosen is a pick.
 package ipam

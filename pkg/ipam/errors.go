@@ -15,9 +15,8 @@ var (
 	ErrUnavailable = errors.New("requested IP address is not available")
 	// ErrRequest is returned for requested addresses that are not in the configured ranges.
 	ErrRequest = errors.New("failed to allocate all requested IPs")
-	// ErrNetns is returned if the network namespace of the caller does not exist: it is a late ADD
-	// of a sandbox that has ended (docs/facts.md, "A killed plugin leaves its IPAM plugin
-	// running").
+	// ErrNetns is returned if there is no network namespace at CNI_NETNS. The sandbox has ended,
+	// and its ADD is late (docs/facts.md, "A killed plugin leaves its IPAM plugin running").
 	ErrNetns = errors.New("CNI_NETNS is not an existing network namespace")
 	// ErrCheckFailed is returned by Verify if the container does not have the addresses that it
 	// should have.

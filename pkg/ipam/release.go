@@ -9,12 +9,13 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
-// Release releases the leases of an attachment in all pools (DEL): the window of each begins. It
-// may be called repeatedly, and changes no other lease. The hint names the pool in which to search
-// for a container that host-local served, or that a store without the pool does not know.
+// Release performs DEL: it releases the leases of an attachment in all pools, so that the window of
+// each starts. A repeated call changes nothing. in is the pool of the DEL's configuration; it is
+// adopted if necessary, and searched for files of the attachment if host-local has served the ADD.
 //
-// If the store cannot be written, the release is spooled. Release returns an error only if that
-// fails as well, because a DEL may not be repeated (docs/facts.md, "flannel's DEL has one chance").
+// If the store cannot be written, the DEL is spooled. Release returns an error only if that fails
+// as well, because the runtime may not repeat the DEL (docs/facts.md, "flannel's DEL has one
+// chance").
 func (s *Service) Release(ctx context.Context, who lease.Attachment, in PoolHint) error {
 	s.Store.Unannounce(lease.Holder{ContainerID: who.ContainerID, IfName: who.IfName})
 	err := s.releaseFound(ctx, who, in)
@@ -29,8 +30,9 @@ func (s *Service) Release(ctx context.Context, who lease.Attachment, in PoolHint
 }
 
 // releaseFound releases the leases of an attachment. If the store has none, host-local may have
-// served it. Its files are searched without a lock, because there may be thousands, and DELs of
-// unknown containers are frequent (docs/facts.md, "containerd sends DEL three times or more").
+// served the ADD: then releaseFound searches host-local's files. It does so without a lock, because
+// there may be thousands of files, and DELs of unknown containers are frequent (docs/facts.md,
+// "containerd sends DEL three times or more").
 func (s *Service) releaseFound(ctx context.Context, who lease.Attachment, in PoolHint) error {
 	release := func(files []netip.Addr) (found bool, err error) {
 		err = s.Update(ctx, in.scope(), func(c *transact.Call) error {

@@ -9,8 +9,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
-// Pod has the values of K8S_POD_* in CNI_ARGS. All three are empty for callers other than
-// Kubernetes; their leases have no key, and are not retained.
+// Pod has the values of K8S_POD_* in CNI_ARGS. All three are empty if the caller is not Kubernetes;
+// then the leases have no key and are not retained.
 type Pod struct {
 	Namespace string
 	Name      string
@@ -25,7 +25,7 @@ type Request struct {
 	NetnsPath   string
 	Pod         Pod
 
-	Sets      []pool.Set     // at least one, disjoint, one address of each
+	Sets      []pool.Set     // at least one, disjoint; the container gets one address of each
 	Requested []netip.Addr   // each is in one of Sets
 	Retention policy.Request // of the pod's annotations
 	Options   policy.Config  // the policies of the ipam section
@@ -38,7 +38,7 @@ type Request struct {
 type Assigned struct {
 	Address netip.Prefix // the address with its subnet's length
 	Gateway netip.Addr
-	Kept    bool // the pod had it before
+	Kept    bool // the pod had the address before
 }
 
 // Result is the result of an ADD: one address of each range set, in their order.

@@ -12,13 +12,13 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// statusWait is how long STATUS waits for the store before it fails.
+// statusWait is how long STATUS waits for the store's lock before it returns an error.
 const statusWait = 20 * time.Millisecond
 
-// Status returns ErrNotReady, with the error of an ADD, if no ADD in the pool can succeed. It
-// changes no lease and no file of host-local's. It does not wait for a busy store, which is a
-// healthy one. An exhausted pool is no failure, because the node would be NotReady and its pods
-// evicted (docs/facts.md, "A STATUS error makes the node NotReady").
+// Status returns ErrNotReady, with the error that an ADD would return, if no ADD in the pool can
+// succeed. It changes neither leases nor host-local's files. A busy store is healthy, so Status
+// does not wait for the lock. An exhausted pool is not an error, because the node would become
+// NotReady and its pods would be evicted (docs/facts.md, "A STATUS error makes the node NotReady").
 func (s *Service) Status(ctx context.Context, in PoolHint) error {
 	if err := s.ready(ctx, in); err != nil {
 		return fmt.Errorf("%w: %w", ErrNotReady, err)
@@ -48,15 +48,15 @@ func (s *Service) ready(ctx context.Context, in PoolHint) error {
 	if notAdopted == nil {
 		return nil
 	}
-	// An ADD may have adopted the pool meanwhile, and written its files while they were read here.
+	// An ADD may have adopted the pool meanwhile, and changed the files while they were read here.
 	if adopted, _, err := s.poolState(ctx, in.Pool, statusWait); adopted || err != nil {
 		return err
 	}
 	return notAdopted
 }
 
-// poolState reports whether the pool was adopted, and why the store was lost, "" if it was not. A
-// pool whose store stays busy for the given time counts as adopted.
+// poolState reports whether the pool is adopted, and returns the reason if the store was lost,
+// otherwise "". If the store stays busy for the time wait, poolState reports true.
 func (s *Service) poolState(ctx context.Context, p lease.Pool,
 	wait time.Duration) (adopted bool, lost string, err error) {
 	ctx, cancel := context.WithDeadline(ctx, time.Now().Add(wait))

@@ -12,11 +12,11 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
-// Verify returns an error unless the container has an address of each range set, and prevResult has
-// the same ones (CHECK). It reads the store with a shared lock. If the store is busy it returns
-// nil, because that is not a fault of the container. If the store does not know the container,
-// Verify adopts what the node shows, as a first call does: host-local may have served it, or the
-// store may be lost.
+// Verify performs CHECK: it returns ErrCheckFailed unless the container has addresses, and the same
+// ones as prevResult. It reads the store with a shared lock. If the store is busy it returns nil,
+// because that is not a fault of the container. If the store does not know the container,
+// host-local may have served its ADD, or the store may be lost; then Verify adopts what the host
+// shows.
 func (s *Service) Verify(ctx context.Context, req Request) error {
 	held, err := s.holds(ctx, req)
 	unknown := err == nil || errors.Is(err, store.ErrLost) || errors.Is(err, store.ErrDamaged) || store.IsEmpty(err)
@@ -33,6 +33,7 @@ func (s *Service) Verify(ctx context.Context, req Request) error {
 	return verify(req, held)
 }
 
+// holds returns the addresses that the store has for the container.
 func (s *Service) holds(ctx context.Context, req Request) (held []netip.Addr, err error) {
 	err = s.Store.View(ctx, func(tx *store.Tx) error {
 		leases, err := tx.ByHolder(req.ContainerID, req.IfName)
@@ -42,6 +43,7 @@ func (s *Service) holds(ctx context.Context, req Request) (held []netip.Addr, er
 	return held, err
 }
 
+// learnHolder adopts the pool and host-local's files of the container, and returns its addresses.
 func (s *Service) learnHolder(ctx context.Context, req Request) (held []netip.Addr, err error) {
 	who := lease.Attachment{ContainerID: req.ContainerID, IfName: req.IfName}
 	files := s.FilesOf(req.scope(), who)

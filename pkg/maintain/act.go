@@ -12,18 +12,19 @@ import (
 )
 
 const (
-	// lockBudget is how long one batch may hold the store's lock.
+	// lockBudget is how long a transaction of the agent should hold the store's lock. A transaction
+	// performs a batch of steps.
 	lockBudget = 2 * time.Millisecond
 	// mirrorWait is how long a batch waits for host-local's lock while it holds the store's.
 	mirrorWait = time.Millisecond
-	// busyTries is how often a batch is tried with a busy lock, before the action that needs the
-	// lock is left to the next survey.
+	// busyTries is the number of attempts of a batch if a lock is busy. Then the action that needs
+	// the lock is left to the next survey.
 	busyTries = 10
 )
 
 // ActResult is the result of Act.
 type ActResult struct {
-	// Taken are the indexes in the plan of the actions that were performed, or were no longer due.
+	// Taken are the indexes in the plan of the actions that were performed or were no longer due.
 	Taken   []int
 	Longest time.Duration // the longest time that the store's lock was held
 }
@@ -33,12 +34,12 @@ func (s *Service) Act(ctx context.Context, plan []Action) (ActResult, error) {
 	return s.inSteps(ctx, len(plan), func(c *transact.Call, i int) error { return perform(c, plan[i]) })
 }
 
-// inSteps performs a number of steps. A transaction has a few of them, with pauses between
-// transactions (see pace), so that plugins wait for at most about lockBudget. take performs one
-// step. It may be called more than once for the same step, if a transaction was rolled back.
+// inSteps performs a number of steps, a few in each transaction, with pauses between transactions
+// (see pace), so that a plugin waits for at most about lockBudget. take performs step i. It is
+// called again for the same step if a transaction was rolled back.
 //
-// The first step that fails ends inSteps; those before it are committed. Steps of a network whose
-// files stay locked are skipped; the error is then ErrBusy.
+// inSteps ends with the first step that fails; the steps before it are committed. It skips steps in
+// a network whose host-local lock stays busy, and then returns ErrBusy at the end.
 func (s *Service) inSteps(ctx context.Context, steps int, take func(c *transact.Call, i int) error) (ActResult, error) {
 	var out ActResult
 	var left error
@@ -70,7 +71,7 @@ func (s *Service) inSteps(ctx context.Context, steps int, take func(c *transact.
 		if at == steps {
 			break
 		}
-		// The lock was free for others while this process waited for it.
+		// The time for which this process waited for the lock counts as a part of the pause.
 		if !notify.Wait(ctx, nil, p.after(worked, cost.Held)-cost.Waited) {
 			return out, ctx.Err()
 		}
@@ -78,9 +79,10 @@ func (s *Service) inSteps(ctx context.Context, steps int, take func(c *transact.
 	return out, left
 }
 
-// someSteps performs steps in one transaction, starting with first, until it has worked for the
-// time may, but at least one. n is the number of steps before the end or the one that failed, in
-// which case all are rolled back. worked is the time of the steps, cost that of the lock.
+// someSteps performs steps in one transaction, from first up to end, until they have taken the time
+// may, but at least one step. n is the number of steps that were performed. If one fails, n is the
+// number of steps before it, and all are rolled back. worked is the time that the steps took, cost
+// how long the lock was awaited and held.
 func (s *Service) someSteps(ctx context.Context, first, end int, take func(*transact.Call, int) error,
 	may time.Duration) (n int, worked time.Duration, cost store.Timing, err error) {
 	ctx = store.WithTiming(ctx, func(t store.Timing) {
@@ -100,11 +102,11 @@ func (s *Service) someSteps(ctx context.Context, first, end int, take func(*tran
 	return n, worked, cost, err
 }
 
-// perform performs one action if it is still due. It does not examine the processes of the node
-// again, which takes long, while it holds the lock: a namespace that the survey found gone stays
-// gone.
+// perform performs one action of a plan if it is still due. It does not scan the processes of the
+// node again, because that takes too long while the lock is held, and because a namespace that the
+// survey has found dead cannot come back.
 //
-// Repair only reads the record, because every call repairs the damaged records that it reads.
+// For Repair it only reads the record, because every call repairs a damaged record that it reads.
 func perform(c *transact.Call, a Action) error {
 	if a.Do == Replay {
 		return nil // every transaction begins by replaying spooled DELs
@@ -131,15 +133,16 @@ func perform(c *transact.Call, a Action) error {
 	return err
 }
 
-// pace bounds the effect of a long plan on plugins. A batch works for a part of the budget only,
-// because opening the store and the commit take time as well. After a batch there is a pause, which
-// is a multiple of the time that the lock was held. The overhead of a batch is measured:
+// pace limits the effect of a long plan on plugins, which wait for the store's lock. The steps of a
+// batch may take only a part of lockBudget, because opening the store and the commit take time as
+// well. After a batch there is a pause, which is a multiple of the time for which the lock was
+// held. The overhead of a batch is measured:
 //
 //   - If a commit takes longer than the budget, smaller batches would only mean more commits. The
 //     steps of a batch then take half of the time of a commit.
-//   - A batch that takes much longer was not scheduled while it held the lock, because of a quota
-//     of its cgroup or a busy node. The pauses get longer, so that more of the quota is left when
-//     the next batch begins.
+//   - If a batch takes much longer, the process was not running while it held the lock, because of
+//     the CPU quota of its cgroup or a busy node. Then the pauses get longer, so that more of the
+//     quota is left when the next batch begins.
 type pace struct {
 	least time.Duration // the recent overhead of a batch
 	rest  int           // the pause, as a multiple of the time that the lock was held
@@ -173,8 +176,8 @@ func (p *pace) after(worked, held time.Duration) time.Duration {
 	} else {
 		p.rest = max(p.rest*3/4, leastRest)
 	}
-	// It falls at once and rises slowly, because on a busy node most batches take longer.
+	// least falls at once and rises slowly, because on a busy node most batches take longer.
 	p.least = min(beside, p.least+p.least/32)
-	// A batch that was not scheduled has used no more processor time than others.
+	// If the process was not running for a while, the batch has used no more CPU time than others.
 	return min(time.Duration(p.rest)*min(held, expected), longRest)
 }

@@ -1,8 +1,14 @@
-// Package maintain maintains the leases of a node: what the agent does periodically, and what an
-// operator does by hand.
+// Package maintain maintains the leases of a node: the periodic work of the agent, and the commands
+// of leasectl.
 //
-// Survey examines the node, Plan decides which actions are due, and Act performs them. The agent
-// also applies what it knows of the node's pods (Follow, Defer, RevokePods, EndHolds), and
-// publishes the leases (List, Journal). Operators use Revoke, Preview, Import, Export, Loss and
-// AcceptLoss.
+// Survey reads the store and the state of the leases' holders, Plan decides which actions are due,
+// and Act performs them (docs/design.md, "Survey, plan, act"). The agent repeats these three steps,
+// `leasectl gc` performs them once.
+//
+// The agent also applies to the leases what the API server shows of the node's pods (Follow, Defer,
+// RevokePods, EndHolds), and reads the leases and the journal to publish them (List, Journal).
+// leasectl uses Revoke, Preview, Import, Export, Loss and AcceptLoss.
+//
+// A program that changes leases because of what it sees of the host must prove that it sees the
+// processes and mounts of the node, its view (docs/design.md, "Whose view it is").
 package maintain

@@ -12,9 +12,9 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
-// The agent knows the node's pods (docs/design.md, "What it does with the API"). The following
-// methods apply that to the leases. They read the leases again in each transaction, and treat one
-// pod in a step (see inSteps), so that plugins do not wait long.
+// The agent watches the pods of the node (docs/design.md, "What it does with the API"). The
+// following methods apply what it sees to the leases. They read the leases again in each
+// transaction, and handle one pod in a step (see inSteps), so that plugins do not wait long.
 
 // PodWindow is the window of a pod's annotation.
 type PodWindow struct {
@@ -33,8 +33,9 @@ func (p PodWindow) event(limited bool) lease.SetWindow {
 		Limited: limited}
 }
 
-// Follow sets the window of the leases of each pod with the same UID, and stores it for the keys of
-// that name, for later ADDs whose runtime passes no annotations. It writes only what changes.
+// Follow applies the annotations of pods. It sets the window of the leases that have the UID of a
+// pod. It also stores the window for the keys of the pod's name, for later ADDs whose runtime
+// passes no annotations. It writes only changes.
 func (s *Service) Follow(ctx context.Context, pods []PodWindow) error {
 	_, err := s.inSteps(ctx, len(pods), func(c *transact.Call, i int) error { return follow(c, pods[i]) })
 	return err
@@ -58,14 +59,15 @@ func follow(c *transact.Call, p PodWindow) error {
 	return nil
 }
 
-// FollowsWindow reports whether Follow would change the lease.
+// FollowsWindow reports whether Follow would change the lease of a pod.
 func FollowsWindow(p PodWindow, l lease.Lease) bool {
 	next, err := lease.Apply(l, p.event(false), lease.Instant{})
 	return err == nil && (next.Window != l.Window || next.Owner != l.Owner || next.NamespaceUID != l.NamespaceUID)
 }
 
-// StoresWindow reports whether Follow would store the pod's window for the key of a lease of its
-// name. A window of 0 is stored only if there was another one.
+// StoresWindow reports whether Follow would store the pod's window for the key of l, a lease with
+// the pod's name. stored is the window that is stored for the key; known is false if there is none.
+// A window of 0 is stored only if the key or the lease had another one.
 func StoresWindow(p PodWindow, l lease.Lease, stored time.Duration, known bool) bool {
 	if known {
 		return stored != p.Window
@@ -98,7 +100,8 @@ func setWindow(c *transact.Call, l lease.Lease, p PodWindow) error {
 // PendingPod is a pod of this node that has no sandbox yet.
 type PendingPod struct{ Namespace, Name string }
 
-// Defer extends the firm holds of pods that are about to return, so that at least rest remains.
+// Defer puts off the end of the firm holds of pods that wait for their sandbox on this node, so
+// that at least rest is left.
 func (s *Service) Defer(ctx context.Context, pods []PendingPod, rest time.Duration) error {
 	_, err := s.inSteps(ctx, len(pods), func(c *transact.Call, i int) error { return deferEnd(c, pods[i], rest) })
 	return err
@@ -121,7 +124,8 @@ func deferEnd(c *transact.Call, p PendingPod, rest time.Duration) error {
 	return nil
 }
 
-// Ref identifies one lease, as opposed to a later one of the same address.
+// Ref identifies one lease. It does not match a later lease of the same address, which has another
+// ID.
 type Ref struct {
 	Pool    lease.Pool
 	Address netip.Addr
@@ -131,12 +135,13 @@ type Ref struct {
 // RefTo returns the Ref of a lease.
 func RefTo(l lease.Lease) Ref { return Ref{l.Pool, l.Address, l.ID} }
 
-// RevokePods ends the retention of leases, for each pod all or none. A hold ends at once, unless
-// its last sandbox is alive. A bound lease stays bound until its holder is released or proven dead,
-// and is not held after that.
+// RevokePods ends the retention of leases. pods has the leases of each pod, which are changed in
+// one transaction. A hold ends at once, unless an interface of its last holder still has the
+// address. A bound lease loses its key: it stays bound until its release, and is not held after
+// that.
 //
-// It returns ErrNoHostView if the process is not proven to see the namespaces of the host, because
-// living sandboxes would then seem to be gone.
+// RevokePods returns ErrNoHostView if it is not proven that the process sees the host, because
+// living sandboxes could seem to be gone.
 func (s *Service) RevokePods(ctx context.Context, pods [][]Ref, reason string) error {
 	_, err := s.inSteps(ctx, len(pods), func(c *transact.Call, i int) error {
 		return endLeases(c, pods[i], reason, true)
@@ -144,7 +149,7 @@ func (s *Service) RevokePods(ctx context.Context, pods [][]Ref, reason string) e
 	return err
 }
 
-// EndHolds is RevokePods for the holds of one pod. It does not change bound leases.
+// EndHolds ends the holds of one pod, as RevokePods does. It does not change bound leases.
 func (s *Service) EndHolds(ctx context.Context, refs []Ref, reason string) error {
 	_, err := s.inSteps(ctx, 1, func(c *transact.Call, _ int) error { return endLeases(c, refs, reason, false) })
 	return err
@@ -169,8 +174,8 @@ func endLeases(c *transact.Call, refs []Ref, reason string, bound bool) error {
 	return nil
 }
 
-// ending returns the event that ends the retention of a lease. It does not prove that a holder is
-// dead, which takes long; the survey does.
+// ending returns the event that ends the retention of a lease. It does not try to prove that the
+// holder of a bound lease is dead, because that takes long; the survey does it.
 func ending(c *transact.Call, l lease.Lease) lease.Event {
 	if l.State == lease.Bound {
 		return lease.Supersede{}
@@ -179,14 +184,14 @@ func ending(c *transact.Call, l lease.Lease) lease.Event {
 }
 
 const (
-	// windowFresh is the precision of the time at which a stored window was last in use.
+	// windowFresh is the precision with which the store records when a window was last in use.
 	windowFresh = time.Hour
-	// windowIdle is how long a window stays stored after the key's last lease.
+	// windowIdle is how long a window stays in the store after the last lease of its key.
 	windowIdle = 24 * time.Hour
 )
 
-// ForgetWindows removes the stored windows of keys that had no lease for a day, and updates the
-// time of those that have one. It should be called about every hour.
+// ForgetWindows removes the stored windows of keys that had no lease for windowIdle, and updates
+// the time of the windows whose keys have one. The agent calls it about every hour.
 func (s *Service) ForgetWindows(ctx context.Context) error {
 	var old []lease.Key
 	now := s.Clock()
@@ -238,13 +243,13 @@ type NodeView struct {
 	damaged []lease.Lease // pool and address of records that cannot be read
 }
 
-// Adopted reports whether all leases of a network are known. If not, the store was lost, or was
-// missing when the node booted, and no ADD has used the network since: a lease that is absent may
-// exist.
+// Adopted reports whether the store knows all leases of a network. If not, the store was lost, or
+// was missing when the node booted, and no ADD has used the network since: the pods of the network
+// may have addresses for which Leases has no lease.
 func (v NodeView) Adopted(network string) bool { return v.known[network] }
 
-// add adds the next part that was read. A network is known if it is in the last part, and no
-// earlier part found it unknown.
+// add adds the next part of the store that was read. A network is known if it is known in the last
+// part and in all earlier parts that contain it.
 func (v *NodeView) add(part NodeView) {
 	for network := range part.known {
 		if before, met := v.known[network]; met && !before {
@@ -269,9 +274,9 @@ func knownNetworks(tx *store.Tx) map[string]bool {
 // viewBatch is how many leases are read under one lock: well under 2 ms.
 const viewBatch = 128
 
-// List returns the leases that match selects. It reads them in batches, between which others may
-// write, so that the result may not be consistent. If another store replaces this one, List starts
-// again with that.
+// List returns the leases that match selects. It reads them in batches. Other calls may write
+// between two batches, so that the result may mix older and newer leases. If another store replaces
+// this one meanwhile, List starts again.
 func (s *Service) List(ctx context.Context, match func(lease.Lease) bool) (NodeView, error) {
 	var v NodeView
 	var at store.Position
@@ -309,9 +314,9 @@ func (s *Service) List(ctx context.Context, match func(lease.Lease) bool) (NodeV
 	return v, nil
 }
 
-// Journal calls fn for the entries after a sequence number, and returns the number of the last. It
-// reads them in batches. If the store was replaced, and its journal is shorter, it starts with the
-// first entry.
+// Journal calls fn for the journal's entries after the sequence number after, and returns the
+// number of the last entry. It reads them in batches. If the store was replaced and its journal is
+// shorter, Journal starts with the first entry.
 func (s *Service) Journal(ctx context.Context, after uint64, fn func(seq uint64, n store.Entry)) (uint64, error) {
 	type numbered struct {
 		seq uint64

@@ -12,12 +12,12 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
-// Preview returns the leases that Import would adopt for a pool, and texts about problems. It
-// changes nothing. It works without a proven view, but one of the problems then says that Import
+// Preview returns the leases that Import would adopt for a pool, and a text for each problem. It
+// changes nothing. If the view of this process is not proven, one of the problems is that Import
 // would fail.
 func (s *Service) Preview(ctx context.Context, p lease.Pool, sets []pool.Set) ([]adopt.Finding, []string, error) {
 	now := s.Clock()
-	unproven := s.Host.ProveView("", now.BootID, nil) // where there is no store
+	unproven := s.Host.ProveView("", now.BootID, nil) // replaced below if there is a store
 	err := s.Store.View(ctx, func(tx *store.Tx) error {
 		unproven = s.Host.ProveView(tx.NamespaceIDs(), now.BootID, tx.Bound())
 		return nil
@@ -33,9 +33,9 @@ func (s *Service) Preview(ctx context.Context, p lease.Pool, sets []pool.Set) ([
 	return found.Findings, problems, err
 }
 
-// Import adopts the leases of a pool that follow from the sources of the host, even if the pool was
-// adopted before. It returns the number of leases before and after. It returns ErrNoHostView if the
-// process is not proven to see the namespaces of the host.
+// Import adopts the leases of a pool that the sources of the host show, even if the pool was
+// adopted before. It returns the number of the pool's leases before and after. It returns
+// ErrNoHostView if it is not proven that the process sees the host.
 func (s *Service) Import(ctx context.Context, p lease.Pool, sets []pool.Set) (before, after int, err error) {
 	err = s.Update(ctx, transact.Scope{}, func(c *transact.Call) error {
 		if err := c.ProveView(); err != nil {
@@ -49,10 +49,10 @@ func (s *Service) Import(ctx context.Context, p lease.Pool, sets []pool.Set) (be
 	return before, after, err
 }
 
-// Export synchronises host-local's files of every pool that match selects with the store, and
-// returns the pools. It first adopts the addresses that host-local has assigned. It returns
-// ErrNoHostView if the process is not proven to see the namespaces of the host, because the files
-// may be others too.
+// Export writes host-local's files of every pool that match selects, and returns the pools. It
+// first adopts the addresses that host-local has assigned. It returns ErrNoHostView if it is not
+// proven that the process sees the host, because the directory at host-local's path may then be
+// another one, too.
 func (s *Service) Export(ctx context.Context, match func(lease.Pool) bool) (pools []lease.Pool, err error) {
 	err = s.Update(ctx, transact.Scope{}, func(c *transact.Call) error {
 		pools = nil
@@ -77,8 +77,8 @@ func (s *Service) Export(ctx context.Context, match func(lease.Pool) bool) (pool
 	return pools, err
 }
 
-// Loss returns why the store replaced another one, "" if it did not. Pools that are not adopted
-// since then assign no addresses until their sources can be read.
+// Loss returns the reason if the store was lost, otherwise "". After a loss, a pool that has not
+// been adopted since assigns no addresses until adoption succeeds.
 func (s *Service) Loss(ctx context.Context) (why string, err error) {
 	err = s.Store.View(ctx, func(tx *store.Tx) error { why = tx.Lost(); return nil })
 	if errors.Is(err, store.ErrLost) {
@@ -90,8 +90,8 @@ func (s *Service) Loss(ctx context.Context) (why string, err error) {
 	return why, err
 }
 
-// AcceptLoss allows a store that replaced another one to assign addresses that no source of this
-// node names. It needs no proven view, because an operator has decided it.
+// AcceptLoss allows pools to assign addresses after a loss of the store, although no source proves
+// to name all addresses in use. It needs no proven view, because an operator is responsible for it.
 func (s *Service) AcceptLoss(ctx context.Context) error {
 	return s.Update(ctx, transact.Scope{}, func(c *transact.Call) error {
 		if c.Tx.Lost() == "" {

@@ -10,7 +10,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
-// Revoked is one lease that Revoke selected. Err is the reason if it was not released.
+// Revoked is one lease that Revoke selected. Err is not nil if the lease was not released.
 type Revoked struct {
 	Lease lease.Lease
 	Err   error
@@ -19,8 +19,7 @@ type Revoked struct {
 // Revoke releases every lease that match selects, at the request of an operator. A bound lease
 // whose holder is not proven dead is only released with force. The reason is added to the journal.
 //
-// Without force it returns ErrNoHostView if the process is not proven to see the namespaces of the
-// host.
+// Without force Revoke returns ErrNoHostView if it is not proven that the process sees the host.
 func (s *Service) Revoke(ctx context.Context, match func(lease.Lease) bool, force bool,
 	reason string) ([]Revoked, error) {
 	var out []Revoked

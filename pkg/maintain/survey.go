@@ -14,9 +14,6 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
-// Maintenance has three steps: Survey reads, Plan decides, Act writes. Survey locks the store only
-// to read a few leases at a time, and Act reads each lease again before it changes it.
-
 // Survey is the state of a node: the content of its store, and whether the holders of its leases
 // are alive.
 type Survey struct {
@@ -24,26 +21,25 @@ type Survey struct {
 	Unused  bool // the store was never used
 	Leases  []lease.Lease
 	Damaged []lease.Lease // pool and address of the records that cannot be read
-	// Life has whether the holders of bound leases are proven alive or dead.
+	// Life has the state of the holder of each bound lease.
 	Life map[lease.Holder]lease.Liveness
-	// Last has whether the last holders of holds that are over still have the addresses.
+	// Last has, for each hold whose time is over, whether the last holder still has the address.
 	Last    map[Ref]lease.Liveness
 	Spooled []store.Spooled
-	// Unmirrored are the bound leases without a file of host-local's.
+	// Unmirrored are the bound leases whose file in host-local's directory is missing.
 	Unmirrored []lease.Lease
-	// Doubtful is the number of leases whose sandboxes were not found, but are not proven to be
-	// gone. They stay bound. Doubt is the reason, nil if there are none.
+	// Doubtful is the number of leases whose holders are neither proven alive nor dead. They stay
+	// bound. Doubt is the reason, or nil if there are none.
 	Doubtful int
 	Doubt    error
-	// Unproven is the reason why this process is not proven to see the namespaces of the host, nil
-	// if it is.
+	// Unproven is the reason if it is not proven that this process sees the host, otherwise nil.
 	Unproven error
-	// Unsafe is the reason why no action may follow from this survey, nil if some may.
+	// Unsafe is the reason if no action may follow from this survey, otherwise nil.
 	Unsafe error
 }
 
-// Survey reads the store, and then the host. Leases that are bound after the store was read are not
-// in it.
+// Survey reads the store, a few leases under each lock, and then the state of the holders from the
+// host. It does not contain leases that were bound after the store was read.
 func (s *Service) Survey(ctx context.Context) (Survey, error) {
 	v := Survey{Life: map[lease.Holder]lease.Liveness{}, Last: map[Ref]lease.Liveness{}}
 	var word string
@@ -79,8 +75,8 @@ func (s *Service) Survey(ctx context.Context) (Survey, error) {
 	return v, nil
 }
 
-// examineHolders sets Life and Last. It returns a function that returns why it is unknown whether
-// the holder of a bound lease is alive.
+// examineHolders sets Life and Last. It returns a function that returns the reason if the state of
+// a bound lease's holder is Unknown.
 func (s *Service) examineHolders(v *Survey) (why func(lease.Lease) error) {
 	e := evidence.New(s.Host, v.Now.BootID, evidence.BoundIn(v.Leases))
 	e.Twice = true
@@ -95,8 +91,8 @@ func (s *Service) examineHolders(v *Survey) (why func(lease.Lease) error) {
 	return e.Doubt
 }
 
-// boundInBoot returns the leases that were bound in this boot, to a namespace that is known, by
-// whether their holders are alive.
+// boundInBoot returns the bound leases of this boot that have a network namespace, by the state of
+// their holders.
 func (v Survey) boundInBoot() map[lease.Liveness][]lease.Lease {
 	out := map[lease.Liveness][]lease.Lease{}
 	for _, l := range v.Leases {
@@ -108,8 +104,8 @@ func (v Survey) boundInBoot() map[lease.Liveness][]lease.Lease {
 	return out
 }
 
-// doubt sets Doubtful and Doubt. A single process whose namespaces cannot be read is enough that no
-// holder can be proven dead.
+// doubt sets Doubtful and Doubt. If the namespace of a single process cannot be read, no holder can
+// be proven dead. why is the result of examineHolders.
 func (v *Survey) doubt(why func(lease.Lease) error) {
 	unknown := v.boundInBoot()[lease.Unknown]
 	if len(unknown) == 0 {
@@ -120,11 +116,11 @@ func (v *Survey) doubt(why func(lease.Lease) error) {
 		why(unknown[0]))
 }
 
-// canary handles a survey in which no lease that was bound in this boot has a living holder. Then
-// this process may not see the holders at all (docs/design.md, "Whose view it is"), and the survey
-// is unsafe. same reports whether the plugin has recorded in this boot that it sees the same
-// namespaces. If so, and all could be read, the bound leases only count as doubtful, and holds
-// still end: on a drained node a DEL may have been lost.
+// canary handles a survey in which no lease that was bound in this boot has a living holder. The
+// reason may be that this process does not see the holders (docs/design.md, "Whose view it is"), so
+// that the survey is unsafe. same is true if the view is proven by namespaces that the plugin has
+// recorded in this boot. Then, if all processes could be read, the bound leases become doubtful
+// instead, and holds still end, because the node may be drained and a DEL lost.
 func (v *Survey) canary(same bool) {
 	bound := v.boundInBoot()
 	dead := bound[lease.Dead]
@@ -145,8 +141,8 @@ func (v *Survey) canary(same bool) {
 	}
 }
 
-// unmirrored returns the bound leases without a file of host-local's. It lists each directory once,
-// without a lock, so that Act must look for the file again.
+// unmirrored returns the bound leases whose file in host-local's directory is missing. It lists
+// each directory once, without a lock, so that Act must look for the file again.
 func unmirrored(leases []lease.Lease) []lease.Lease {
 	var out []lease.Lease
 	files := map[lease.Pool]map[string]bool{}
@@ -177,8 +173,9 @@ const (
 	Expire ActionKind = "expire"
 	// Rebase converts the rest of a hold of an earlier boot to this boot's clock.
 	Rebase ActionKind = "rebase"
-	// Mirror treats a lease whose file is missing: it is released if host-local has processed its
-	// DEL, or else the file is written again.
+	// Mirror handles a bound lease whose file in host-local's directory is missing: the lease is
+	// released if its holder is dead, because host-local has served the DEL; otherwise the file is
+	// written again.
 	Mirror ActionKind = "mirror"
 )
 
@@ -250,8 +247,8 @@ func (v Survey) replays() []Action {
 	return out
 }
 
-// NextEnd returns the time until the next hold is over, lease.Forever if there is none. Holds that
-// are over already do not count.
+// NextEnd returns the time until the next hold is over, or lease.Forever if there is none. It
+// ignores holds that are over already.
 func (v Survey) NextEnd() time.Duration {
 	next := lease.Forever
 	for _, l := range v.Leases {
