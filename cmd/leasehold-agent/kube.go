@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -85,7 +86,7 @@ func kubeTasks(node agent.Node, config *rest.Config, o options, watcher *active.
 		changes := node.Changes.Subscribe()
 		return func(ctx context.Context) error { return run(ctx, changes) }
 	}
-	return []agent.Task{
+	tasks := []agent.Task{
 		{Name: "pods", Run: pods.Run},
 		{Name: "reservations", Run: objects.Run},
 		{Name: "windows", Run: withChanges(windowTask.Run)},
@@ -93,5 +94,11 @@ func kubeTasks(node agent.Node, config *rest.Config, o options, watcher *active.
 		{Name: "pool", Run: func(ctx context.Context) error { return poolTask.Run(ctx, activeChanges) }},
 		{Name: "events", Run: withChanges(eventTask.Run)},
 		{Name: "holds", Run: holdTask.Run},
-	}, nil
+	}
+	if namespace, name, ok := strings.Cut(o.limits, "/"); ok {
+		limitTask := &retention.Limits{Service: node.Service, Core: clients.Core, Namespace: namespace, Name: name,
+			Log: log}
+		tasks = append(tasks, agent.Task{Name: "limits", Run: limitTask.Run})
+	}
+	return tasks, nil
 }

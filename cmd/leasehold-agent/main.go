@@ -44,6 +44,7 @@ type options struct {
 	logFormat    string
 	moveGrace    time.Duration
 	foreverLimit time.Duration
+	limits       string
 	confDir      string
 	binDirs      string
 	maxConfNum   int
@@ -94,6 +95,8 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		"how long a pod must be Ready on another node before its addresses here are released")
 	f.DurationVar(&o.foreverLimit, "forever-limit", reclaim.ForeverLimit,
 		"how long an address stays reserved forever for a pod that is away and has no StatefulSet; 0: without end")
+	f.StringVar(&o.limits, "limits", "leasehold-system/leasehold-limits",
+		"namespace and `name` of the ConfigMap with the limits of namespaces; empty: no limits are read")
 	f.StringVar(&o.confDir, "cni-conf-dir", "/etc/cni/net.d",
 		"the container runtime's directory of CNI configurations; empty disables the check whether leasehold is in use")
 	f.StringVar(&o.binDirs, "cni-bin-dir", "/opt/cni/bin",
@@ -114,6 +117,9 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	}
 	if o.moveGrace < 10*time.Second {
 		return o, fmt.Errorf("--move-grace %s is too short; want at least 10s", o.moveGrace)
+	}
+	if namespace, name, ok := strings.Cut(o.limits, "/"); o.limits != "" && (!ok || namespace == "" || name == "") {
+		return o, fmt.Errorf("--limits %q is invalid; want a namespace and a name, such as system/limits", o.limits)
 	}
 	if o.foreverLimit < 0 {
 		return o, fmt.Errorf("--forever-limit %s is invalid; want at least 0", o.foreverLimit)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
@@ -23,6 +24,8 @@ type PodWindow struct {
 	UID       string // as the runtime passes it
 	Window    time.Duration
 	Owner     string // the controller that recreates the pod; "" if it does not matter
+	// Limited says why Window is shorter than the annotation asks for; "" if it is not.
+	Limited string
 	// NamespaceUID is the UID of the pod's namespace; "" if it is not known.
 	NamespaceUID string
 }
@@ -79,8 +82,11 @@ func setWindow(c *transact.Call, l lease.Lease, p PodWindow) error {
 	if !FollowsWindow(p, l) {
 		return nil
 	}
-	full := l.State == lease.Held && !l.Firm && c.IsFull(l)
-	next, err := lease.Apply(l, p.event(full), c.Now)
+	limit := ""
+	if l.State == lease.Held && !l.Firm {
+		limit = c.HoldLimit(l)
+	}
+	next, err := lease.Apply(l, p.event(limit != ""), c.Now)
 	if err != nil {
 		return err
 	}
@@ -88,13 +94,30 @@ func setWindow(c *transact.Call, l lease.Lease, p PodWindow) error {
 		return err
 	}
 	switch {
-	case full && next.Window > 0:
-		return c.Log(l, store.EventLimited, "maxHeldShare is reached: the hold is a short one")
+	case next.Window == l.Window: // only who it belongs to has changed
+	case limit != "" && next.Window > 0:
+		return c.LogLimit(l, limit)
+	case p.Limited != "":
+		return c.Log(l, store.EventLimited, p.Limited)
 	case next.Window < p.Window:
 		return c.Log(l, store.EventLimited, fmt.Sprintf("the window of %s is cut to %s", lease.FormatWindow(p.Window),
 			lease.FormatWindow(next.Window)))
 	}
 	return nil
+}
+
+// SetLimits stores the limits of namespaces, with which the plugin and the agent limit windows and
+// holds. If they are the same as before, it writes nothing.
+func (s *Service) SetLimits(ctx context.Context, limits policy.Limits) error {
+	same := false
+	err := s.Store.View(ctx, func(tx *store.Tx) error {
+		same = maps.Equal(limits, tx.Limits())
+		return nil
+	})
+	if err != nil || same {
+		return err
+	}
+	return s.Update(ctx, transact.Scope{}, func(c *transact.Call) error { return c.Tx.SetLimits(limits) })
 }
 
 // PendingPod is a pod of this node that has no sandbox yet.
@@ -236,6 +259,7 @@ func forgetWindow(c *transact.Call, key lease.Key) error {
 type NodeView struct {
 	Leases  []lease.Lease
 	Windows map[lease.Key]time.Duration // stored for their keys
+	Limits  policy.Limits               // of namespaces
 	Now     lease.Instant               // when it was read
 
 	known map[string]bool // whether all pools of a network are Adopted, by network
@@ -257,7 +281,7 @@ func (v *NodeView) add(part NodeView) {
 		}
 	}
 	maps.Copy(part.Windows, v.Windows)
-	v.Windows, v.known = part.Windows, part.known
+	v.Windows, v.known, v.Limits = part.Windows, part.known, part.Limits
 	v.Leases, v.damaged = append(v.Leases, part.Leases...), append(v.damaged, part.damaged...)
 }
 
@@ -287,7 +311,7 @@ func (s *Service) List(ctx context.Context, match func(lease.Lease) bool) (NodeV
 			if !tx.Has(at) {
 				v, at = NodeView{}, store.Position{}
 			}
-			part = NodeView{Windows: map[lease.Key]time.Duration{}, known: knownNetworks(tx)}
+			part = NodeView{Windows: map[lease.Key]time.Duration{}, Limits: tx.Limits(), known: knownNetworks(tx)}
 			next, more = tx.After(at, viewBatch, func(l lease.Lease, err error) {
 				if err != nil {
 					part.damaged = append(part.damaged, l)

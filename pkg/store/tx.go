@@ -36,6 +36,7 @@ var (
 	metaLost    = []byte("lost")
 	metaSpaces  = []byte("spaces")
 	metaJournal = []byte("journal") // bytes of all its entries
+	metaLimits  = []byte("limits")
 )
 
 // Tx is a transaction. It is valid only inside the closure that it was passed to.

@@ -2,6 +2,7 @@ package transact
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
@@ -28,36 +29,64 @@ func (c *Call) Release(who lease.Attachment, at lease.Instant, reason string) er
 // ReleaseLease releases a bound lease at a time. last is the state of its holder, or Unknown if the
 // caller has not determined it.
 func (c *Call) ReleaseLease(l lease.Lease, last lease.Liveness, at lease.Instant, reason string) error {
-	limited := c.atLimit(l)
-	e := lease.Release{Holder: l.Holder, Limited: limited, LastHolder: last}
+	limit := c.limitOf(l)
+	e := lease.Release{Holder: l.Holder, Limited: limit != "", LastHolder: last}
 	if _, err := c.moveAt(l, e, store.EventReleased, reason, at); err != nil {
 		return err
 	}
-	if limited {
-		return c.Log(l, store.EventLimited, "maxHeldShare is reached: the hold is a short one")
+	return c.LogLimit(l, limit)
+}
+
+// limitOf returns the limit because of which the release of a lease with a window starts only a
+// soft hold, "" if there is none.
+func (c *Call) limitOf(l lease.Lease) string {
+	if l.Window == 0 {
+		return ""
 	}
-	return nil
+	return c.HoldLimit(l)
 }
 
-// atLimit reports whether the release of a lease with a window starts only a soft hold, because its
-// range set has as many firm holds as maxHeldShare allows.
-func (c *Call) atLimit(l lease.Lease) bool {
-	return l.Window > 0 && c.IsFull(l)
+// HoldLimit returns the limit because of which no firm hold may be made of the lease, "" if there
+// is none: maxHeldShare of its range set as it was when the lease was bound, or a limit of its
+// namespace. Those of namespaces do not apply to leases of an earlier boot: a boot turns all leases
+// into holds, of which nobody has too many.
+func (c *Call) HoldLimit(l lease.Lease) string {
+	if l.HeldLimit != 0 && int(c.Tx.Counts(l.Pool, l.Set).Firm) >= max(l.HeldLimit, 0) {
+		return "maxHeldShare is reached"
+	}
+	limits := c.Tx.Limits()
+	if len(limits) == 0 || l.Holder.BootID != c.Now.BootID {
+		return ""
+	}
+	of := limits.Of(l.Namespace)
+	all, inSet := c.Tx.FirmHolds(l.Namespace, l.Pool, l.Set)
+	if all >= of.MaxHeld {
+		return fmt.Sprintf("namespace %s has %d addresses held, and its limit is %d", l.Namespace, all, of.MaxHeld)
+	}
+	size, known := c.Tx.SetSize(l.Pool, l.Set)
+	if share := of.MaxHeldShare; known && share < 1 && float64(inSet+1) > share*float64(size) {
+		return fmt.Sprintf("namespace %s has %d of %d addresses held, and its limit is a share of %v", l.Namespace,
+			inSet, size, share)
+	}
+	return ""
 }
 
-// IsFull reports whether the lease's range set has as many firm holds as maxHeldShare allowed when
-// the lease was bound.
-func (c *Call) IsFull(l lease.Lease) bool {
-	return l.HeldLimit != 0 && int(c.Tx.Counts(l.Pool, l.Set).Firm) >= max(l.HeldLimit, 0)
+// LogLimit records that a lease has only a soft hold because of a limit that HoldLimit returned. If
+// that is "", it does nothing.
+func (c *Call) LogLimit(l lease.Lease, limit string) error {
+	if limit == "" {
+		return nil
+	}
+	return c.Log(l, store.EventLimited, limit+": the hold is a short one")
 }
 
 // Orphan releases a bound lease whose holder died without a DEL. last is the state of the holder,
 // which must be Dead. It returns the new lease.
 func (c *Call) Orphan(l lease.Lease, last lease.Liveness, reason string) (lease.Lease, error) {
-	limited := c.atLimit(l)
-	next, err := c.Move(l, lease.Orphan{LastHolder: last, Limited: limited}, store.EventOrphaned, reason)
-	if err == nil && limited {
-		err = c.Log(l, store.EventLimited, "maxHeldShare is reached: the hold is a short one")
+	limit := c.limitOf(l)
+	next, err := c.Move(l, lease.Orphan{LastHolder: last, Limited: limit != ""}, store.EventOrphaned, reason)
+	if err == nil {
+		err = c.LogLimit(l, limit)
 	}
 	return next, err
 }

@@ -163,6 +163,7 @@ func (plan *plan) follow(p podcache.Pod, leases []lease.Lease, view maintain.Nod
 	}
 	if w.Window > 0 {
 		w.NamespaceUID = namespaceUID
+		w.Window, w.Limited = view.Limits.Of(p.Namespace).Window(w.Window, p.Namespace)
 	}
 	for _, l := range leases {
 		stored, known := view.Windows[l.Key()]

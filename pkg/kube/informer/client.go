@@ -86,7 +86,7 @@ func NewClients(config *rest.Config) (*Clients, error) {
 
 func addCore(s *runtime.Scheme) error {
 	s.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Pod{}, &corev1.PodList{}, &corev1.Node{},
-		&corev1.Namespace{})
+		&corev1.Namespace{}, &corev1.ConfigMap{})
 	s.AddKnownTypes(schema.GroupVersion{Version: "v1"}, &metav1.Status{})
 	metav1.AddToGroupVersion(s, corev1.SchemeGroupVersion)
 	return nil

@@ -1,0 +1,69 @@
+package retention
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+// limitsPeriod is the time between two reads of the limits.
+const limitsPeriod = time.Minute
+
+// Limits is the task that copies the limits of namespaces from a ConfigMap to the store, where the
+// plugin finds them. Without the ConfigMap there are no limits. While it cannot be read, or is not
+// valid, the former limits stay in effect.
+type Limits struct {
+	Service   *maintain.Service
+	Core      rest.Interface
+	Namespace string // of the ConfigMap
+	Name      string
+	Log       *slog.Logger
+}
+
+// Run copies the limits until ctx is done.
+func (l *Limits) Run(ctx context.Context) error {
+	return informer.Loop(ctx, limitsPeriod, nil, func(ctx context.Context) time.Duration {
+		l.pass(ctx)
+		return limitsPeriod
+	})
+}
+
+func (l *Limits) pass(ctx context.Context) {
+	limits, err := l.read(ctx)
+	if err != nil {
+		l.Log.Debug("reading the limits of namespaces failed", "error", err)
+		return
+	}
+	if err := limits.Validate(); err != nil {
+		l.Log.Warn("limits of namespaces are not valid, the former ones stay in effect", "configMap",
+			l.Namespace+"/"+l.Name, "error", err)
+		return
+	}
+	if err := l.Service.SetLimits(ctx, limits); err != nil && !store.IsEmpty(err) {
+		l.Log.Warn("storing the limits of namespaces failed", "error", err)
+	}
+}
+
+// read reads the ConfigMap from the API server's watch cache.
+func (l *Limits) read(ctx context.Context) (policy.Limits, error) {
+	ctx, cancel := context.WithTimeout(ctx, informer.RequestTimeout)
+	defer cancel()
+	object := &corev1.ConfigMap{}
+	options := metav1.GetOptions{ResourceVersion: "0"}
+	err := l.Core.Get().Namespace(l.Namespace).Resource("configmaps").Name(l.Name).
+		VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Into(object)
+	if apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse) {
+		return nil, nil
+	}
+	return object.Data, err
+}

@@ -1,0 +1,123 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+// Limits are what an administrator allows each namespace on a node, as written in a ConfigMap. A
+// key is one of the constants below, for all namespaces, or a namespace, a dot and the constant,
+// for that one. What is not limited is absent.
+type Limits map[string]string
+
+// The keys of Limits.
+const (
+	limitHeld    = "maxHeld"      // addresses in firm holds: a number
+	limitShare   = "maxHeldShare" // addresses of a range set in firm holds: a share from 0 to 1
+	limitWindow  = "maxWindow"    // the longest window
+	limitForever = "forever"      // whether a window may be "forever": "true" or "false"
+)
+
+// NamespaceLimits are the Limits of one namespace.
+type NamespaceLimits struct {
+	MaxHeld      int           // addresses of the namespace in firm holds on a node; math.MaxInt = no limit
+	MaxHeldShare float64       // share of a range set's usable addresses in its firm holds, 0 to 1
+	MaxWindow    time.Duration // lease.Forever = no limit
+	Forever      bool          // whether a window may be lease.Forever
+}
+
+// Of returns the limits of a namespace. It ignores values that are not valid.
+func (l Limits) Of(namespace string) NamespaceLimits {
+	out, _ := l.parse(namespace + ".")
+	return out
+}
+
+// Validate returns an error that names every key and value that is not valid.
+func (l Limits) Validate() error {
+	var errs []error
+	prefixes := map[string]bool{"": true}
+	for _, key := range slices.Sorted(maps.Keys(l)) {
+		i := strings.LastIndexByte(key, '.') + 1
+		switch key[i:] {
+		case limitHeld, limitShare, limitWindow, limitForever:
+			prefixes[key[:i]] = true
+		default:
+			errs = append(errs, fmt.Errorf("%s is not a limit; want maxHeld, maxHeldShare, maxWindow or forever, "+
+				`also after a namespace and a dot`, Quote(key)))
+		}
+	}
+	for prefix := range prefixes {
+		_, err := l.parse(prefix)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// parse returns the limits that are written for a prefix, and otherwise those for all namespaces.
+func (l Limits) parse(prefix string) (NamespaceLimits, error) {
+	out := NamespaceLimits{MaxHeld: math.MaxInt, MaxHeldShare: 1, MaxWindow: lease.Forever, Forever: true}
+	text := func(key string) string {
+		if v, own := l[prefix+key]; own {
+			return v
+		}
+		return l[key]
+	}
+	err := errors.Join(
+		limit(limitHeld, text(limitHeld), &out.MaxHeld, func(s string) (int, error) {
+			n, err := strconv.Atoi(s)
+			if err != nil || n < 0 {
+				return 0, fmt.Errorf("%s is not accepted; want a number of addresses, at least 0", Quote(s))
+			}
+			return n, nil
+		}),
+		limit(limitShare, text(limitShare), &out.MaxHeldShare, func(s string) (float64, error) {
+			f, err := strconv.ParseFloat(s, 64)
+			if err != nil || !(f >= 0 && f <= 1) {
+				return 0, fmt.Errorf("%s is not accepted; want a share of the range set from 0 to 1", Quote(s))
+			}
+			return f, nil
+		}),
+		limit(limitWindow, text(limitWindow), &out.MaxWindow, ParseWindow),
+		limit(limitForever, text(limitForever), &out.Forever, func(s string) (bool, error) {
+			if s != "true" && s != "false" {
+				return true, fmt.Errorf(`%s is not accepted; want "true" or "false"`, Quote(s))
+			}
+			return s == "true", nil
+		}),
+	)
+	return out, err
+}
+
+func limit[T any](key, text string, into *T, parse func(string) (T, error)) error {
+	if text == "" {
+		return nil
+	}
+	v, err := parse(text)
+	if err != nil {
+		return fmt.Errorf("%s: %w", key, err)
+	}
+	*into = v
+	return nil
+}
+
+// Window returns what the limits allow of a window, and why that is less; "" if it is not. Without
+// Forever a window of that length is cut to MaxWindow, or to 0 if there is no MaxWindow.
+func (n NamespaceLimits) Window(w time.Duration, namespace string) (allowed time.Duration, why string) {
+	allowed = min(w, n.MaxWindow)
+	if allowed == lease.Forever && !n.Forever {
+		allowed = 0
+	}
+	if allowed == w {
+		return w, ""
+	}
+	return allowed, fmt.Sprintf("the window of %s is cut to %s, the limit of namespace %s", lease.FormatWindow(w),
+		lease.FormatWindow(allowed), namespace)
+}

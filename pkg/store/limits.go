@@ -1,0 +1,68 @@
+package store
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
+)
+
+// Limits returns the limits of namespaces that SetLimits stored. There are none if they cannot be
+// read.
+func (tx *Tx) Limits() policy.Limits {
+	var limits policy.Limits
+	if v := tx.bucket(bucketMeta).Get(metaLimits); v != nil && json.Unmarshal(v, &limits) != nil {
+		return nil
+	}
+	return limits
+}
+
+// SetLimits stores the limits of namespaces. The agent reads them from the API server, which the
+// plugin cannot. An older version ignores them. If they are the same as before, nothing is written.
+func (tx *Tx) SetLimits(limits policy.Limits) error {
+	if maps.Equal(limits, tx.Limits()) {
+		return nil
+	}
+	if len(limits) == 0 {
+		return tx.delete(bucketMeta, metaLimits)
+	}
+	v, err := json.Marshal(limits)
+	if err != nil {
+		return fmt.Errorf("limits of namespaces: %w", err)
+	}
+	return tx.put(bucketMeta, metaLimits, v)
+}
+
+// FirmHolds returns how many firm holds a namespace has in all pools, and how many of them in one
+// range set. It skips damaged records. It reads the leases of that namespace only.
+func (tx *Tx) FirmHolds(namespace string, p lease.Pool, set string) (all, inSet int) {
+	for of, id := range tx.pools {
+		prefix := append(id.prefix(), namespace+"\x00"...)
+		c := tx.bucket(bucketKeys).Cursor()
+		for k, _ := c.Seek(prefix); bytes.HasPrefix(k, prefix); k, _ = c.Next() {
+			parts := bytes.SplitN(k[len(prefix):], []byte{0}, 3) // the pod, the interface, the address
+			if len(parts) != 3 {
+				continue
+			}
+			l, err := tx.at(append(id.prefix(), parts[2]...))
+			if err != nil || !l.Firm {
+				continue
+			}
+			all++
+			if of == p && l.Set == set {
+				inSet++
+			}
+		}
+	}
+	return all, inSet
+}
+
+// SetSize returns how many addresses of a range set can be assigned, and reports whether the set is
+// configured.
+func (tx *Tx) SetSize(p lease.Pool, set string) (uint64, bool) {
+	size, _, ok := decodeRanges(tx.readSet(tx.pools[p], set).configured)
+	return size, ok
+}
