@@ -130,7 +130,7 @@ var faults = []fault{
 		in: []change{{"pkg/transact/end.go", `Counts(l.Pool, l.Set).Firm`, `Counts(l.Pool, l.Set).Bound`}},
 	},
 	{
-		name: "a hold yields to a pod of its own namespace", model: "fair", finds: "I2:",
+		name: "a hold yields to a pod of its own namespace", model: "one loss", finds: "I2:",
 		in: []change{{"pkg/ipam/choose.go", `&& namespace != a.req.Pod.Namespace`, ``}},
 	},
 	{
