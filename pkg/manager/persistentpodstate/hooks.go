@@ -30,16 +30,15 @@ type podWebhook struct {
 func (w *podWebhook) handler() admission.Handler { return podwebhook.Pods(w.log, w.change) }
 
 func (w *podWebhook) change(ctx context.Context, req admission.Request, pod *corev1.Pod) error {
-	Undo(pod)
-	if err := w.inject(ctx, req.Namespace, pod); err != nil {
+	if err := w.inject(ctx, req.Namespace, pod, Reset(pod)); err != nil {
 		w.log.Error(err, "admitting a pod without its former topology", "pod", req.Namespace+"/"+pod.Name)
 		annotate(pod, annotationReason, "lookup failed: "+err.Error())
 	}
 	return nil
 }
 
-// inject looks up the former node of a pod, and modifies the pod.
-func (w *podWebhook) inject(ctx context.Context, namespace string, pod *corev1.Pod) error {
+// inject looks up the former node of a pod, and modifies the pod. required is the result of Reset.
+func (w *podWebhook) inject(ctx context.Context, namespace string, pod *corev1.Pod, required map[string]string) error {
 	target, owner := ownerTarget(pod)
 	target.Namespace = namespace // it may not be set in the pod yet
 	if owner == nil || pod.Name == "" || pod.Spec.NodeName != "" {
@@ -70,6 +69,7 @@ func (w *podWebhook) inject(ctx context.Context, namespace string, pod *corev1.P
 	if !known {
 		return nil
 	}
+	former.Required = required
 	former.NodeGone = former.NodeGone && time.Since(w.view.watchingSince()) >= w.grace
 	var nodesToCheck []*corev1.Node
 	if o.Spec.RequiredPersistentTopology != nil {

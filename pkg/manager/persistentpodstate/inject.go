@@ -19,6 +19,8 @@ type FormerState struct {
 	pps.PodState
 	// NodeGone reports whether the cluster no longer has the node.
 	NodeGone bool
+	// Required are the node labels that an earlier call of the same admission says it has added.
+	Required map[string]string
 }
 
 // findFormer combines the recorded state of a pod with the last observation of a pod of its name,
@@ -45,17 +47,16 @@ func findFormer(o *pps.PersistentPodState, pod string, last *observation, nodes 
 	return m, recorded
 }
 
-// Undo removes what an earlier call in the same admission has injected, or what a manifest copied
-// from an injected pod contains. The pod is left with what its own template says.
-func Undo(pod *corev1.Pod) {
-	for key, value := range requiredOf(pod.Annotations) {
-		if pod.Spec.NodeSelector[key] == value {
-			delete(pod.Spec.NodeSelector, key)
-		}
-	}
+// Reset removes the annotations of an earlier call in the same admission, or that a manifest copied
+// from an injected pod contains, and returns the labels of FormerState.Required. Selectors stay:
+// annotations, which a user may write, do not show whether Inject added one, or another webhook
+// that restricts the user's pods.
+func Reset(pod *corev1.Pod) (required map[string]string) {
+	required = requiredOf(pod.Annotations)
 	for _, key := range []string{pps.AnnotationInjected, annotationRequired, annotationReason} {
 		delete(pod.Annotations, key)
 	}
+	return required
 }
 
 // requiredOf returns the node labels that were injected into a pod's node selector, according to
@@ -118,6 +119,8 @@ func injectRequired(
 			reasons = append(reasons, fmt.Sprintf("node %s is gone", former.NodeName))
 		case !ok:
 			reasons = append(reasons, fmt.Sprintf("node %s has no label %s", former.NodeName, key))
+		case isSet && own == value && former.Required[key] == value:
+			added[key] = value
 		case isSet && own == value:
 		case !c.narrow(key, value):
 			reasons = append(reasons, fmt.Sprintf("the pod's own selectors leave no node with %s=%s", key, value))

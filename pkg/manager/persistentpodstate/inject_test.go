@@ -25,7 +25,7 @@ func injectTwice(t *testing.T, pod *corev1.Pod, o *pps.PersistentPodState, last 
 	}
 	_, reasons = Inject(pod, o, former, c.all(), release)
 	again := pod.DeepCopy()
-	Undo(again)
+	former.Required = Reset(again)
 	Inject(again, o, former, c.all(), release)
 	if diff := cmp.Diff(pod, again); diff != "" {
 		t.Errorf("the second time makes a difference:\n%s", diff)
@@ -261,9 +261,13 @@ func TestOwnSelectorsOfOtherNodesTakePrecedence(t *testing.T) {
 					t.Errorf("node selector %v", pod.Spec.NodeSelector)
 				}
 			}
-			Undo(pod)
-			if diff := cmp.Diff(own, pod, cmpopts.EquateEmpty()); diff != "" {
-				t.Errorf("after Undo (-want +got):\n%s", diff)
+			before := maps.Clone(pod.Spec.NodeSelector)
+			Reset(pod)
+			if diff := cmp.Diff(own.Annotations, pod.Annotations, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("annotations after Reset (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(before, pod.Spec.NodeSelector); diff != "" {
+				t.Errorf("Reset changes the node selector (-want +got):\n%s", diff)
 			}
 		})
 	}

@@ -2,7 +2,6 @@ package pin
 
 import (
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,10 +12,6 @@ import (
 
 // preferWeight is the highest weight of a preferred term.
 const preferWeight = 100
-
-// preferredAlready ends the reason of a pod that prefers its node without a term of ours, so that
-// strip removes no other.
-const preferredAlready = "; it prefers that already"
 
 // retained reports whether a new pod may be pinned: it has an address of its own that is retained,
 // its name is known and may return, and it is not bound to a node.
@@ -31,19 +26,11 @@ func retained(p *corev1.Pod) bool {
 	return err == nil && window != 0
 }
 
-// strip removes what apply writes, except for the label. A user cannot set it: it comes from a
-// copied manifest, or from an earlier call of the same admission, whose decision may not be valid
-// any more.
+// strip removes the annotations and the gate that apply writes. They come from a copied manifest,
+// or from an earlier call of the same admission, whose decision may not be valid any more. The
+// affinity stays: annotations, which a user may write, do not show whether apply added it, or
+// another webhook that restricts the user's pods.
 func strip(p *corev1.Pod) {
-	node, reason := p.Annotations[wellknown.AnnotationPinnedNode], p.Annotations[wellknown.AnnotationPinReason]
-	switch modeIn(reason) {
-	case policy.PinRequire:
-		unrequire(p, node)
-	case policy.PinPrefer:
-		if !strings.HasSuffix(reason, preferredAlready) {
-			unprefer(p, node)
-		}
-	}
 	for _, key := range []string{wellknown.AnnotationPinnedNode, wellknown.AnnotationPinReason,
 		wellknown.AnnotationExpectedAddresses} {
 		delete(p.Annotations, key)
@@ -81,9 +68,7 @@ func apply(p *corev1.Pod, v decision) {
 	case policy.PinRequire:
 		require(p, v.Node)
 	case policy.PinPrefer:
-		if !prefer(p, v.Node, v.Hostname) {
-			p.Annotations[wellknown.AnnotationPinReason] += preferredAlready
-		}
+		prefer(p, v.Node, v.Hostname)
 	}
 }
 
@@ -94,15 +79,12 @@ func onNode(node string) corev1.NodeSelectorRequirement {
 		Values: []string{node}}
 }
 
-// nodeTerm returns the index of the last such requirement in a term; -1 if there is none.
-func nodeTerm(t corev1.NodeSelectorTerm, node string) int {
-	for i, r := range slices.Backward(t.MatchFields) {
-		if r.Key == metav1.ObjectNameField && r.Operator == corev1.NodeSelectorOpIn &&
-			slices.Equal(r.Values, []string{node}) {
-			return i
-		}
-	}
-	return -1
+// names reports whether a term has that requirement.
+func names(t corev1.NodeSelectorTerm, node string) bool {
+	return slices.ContainsFunc(t.MatchFields, func(r corev1.NodeSelectorRequirement) bool {
+		return r.Key == metav1.ObjectNameField && r.Operator == corev1.NodeSelectorOpIn &&
+			slices.Equal(r.Values, []string{node})
+	})
 }
 
 func nodeAffinity(p *corev1.Pod) *corev1.NodeAffinity {
@@ -116,8 +98,7 @@ func nodeAffinity(p *corev1.Pod) *corev1.NodeAffinity {
 }
 
 // require limits every required term to a node, because terms are alternatives. An empty term is
-// left as it is: it matches nothing. A term that names the node already gets the requirement as
-// well, so that unrequire removes ours and leaves the user's.
+// left as it is: it matches nothing.
 func require(p *corev1.Pod, node string) {
 	a := nodeAffinity(p)
 	if a.RequiredDuringSchedulingIgnoredDuringExecution == nil {
@@ -128,43 +109,9 @@ func require(p *corev1.Pod, node string) {
 	}
 	terms := a.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
 	for i := range terms {
-		if !empty(terms[i]) {
+		if !empty(terms[i]) && !names(terms[i], node) {
 			terms[i].MatchFields = append(terms[i].MatchFields, onNode(node))
 		}
-	}
-}
-
-// unrequire undoes require. If a term has nothing but our requirement, require added the whole
-// selector.
-func unrequire(p *corev1.Pod, node string) {
-	if p.Spec.Affinity == nil || p.Spec.Affinity.NodeAffinity == nil {
-		return
-	}
-	a := p.Spec.Affinity.NodeAffinity
-	if a.RequiredDuringSchedulingIgnoredDuringExecution == nil {
-		return
-	}
-	terms := a.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
-	for i := range terms {
-		if ours := nodeTerm(terms[i], node); ours >= 0 {
-			terms[i].MatchFields = slices.Delete(terms[i].MatchFields, ours, ours+1)
-			if empty(terms[i]) {
-				a.RequiredDuringSchedulingIgnoredDuringExecution = nil
-			}
-		}
-	}
-	removeEmptyAffinity(p)
-}
-
-// removeEmptyAffinity removes the empty parts of a pod's affinity.
-func removeEmptyAffinity(p *corev1.Pod) {
-	a := p.Spec.Affinity
-	if n := a.NodeAffinity; n.RequiredDuringSchedulingIgnoredDuringExecution == nil &&
-		len(n.PreferredDuringSchedulingIgnoredDuringExecution) == 0 {
-		a.NodeAffinity = nil
-	}
-	if a.NodeAffinity == nil && a.PodAffinity == nil && a.PodAntiAffinity == nil {
-		p.Spec.Affinity = nil
 	}
 }
 
@@ -180,23 +127,27 @@ func requires(p *corev1.Pod, node string) bool {
 	required := p.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 	return required != nil && len(required.NodeSelectorTerms) > 0 &&
 		!slices.ContainsFunc(required.NodeSelectorTerms, func(t corev1.NodeSelectorTerm) bool {
-			return !empty(t) && nodeTerm(t, node) < 0
+			return !empty(t) && !names(t, node)
 		})
 }
 
-// prefer adds our term, unless one says the same by the node's hostname, as a PersistentPodState
-// does. It reports whether it did.
-func prefer(p *corev1.Pod, node, hostname string) bool {
+// prefer adds our term, unless one says the same, by the node's name or, as a PersistentPodState
+// does, by its hostname.
+func prefer(p *corev1.Pod, node, hostname string) {
 	a := nodeAffinity(p)
 	for _, t := range a.PreferredDuringSchedulingIgnoredDuringExecution {
-		if t.Weight == preferWeight && isHost(t.Preference, hostname) {
-			return false
+		if t.Weight == preferWeight && (isHost(t.Preference, hostname) || isNode(t.Preference, node)) {
+			return
 		}
 	}
 	a.PreferredDuringSchedulingIgnoredDuringExecution = append(a.PreferredDuringSchedulingIgnoredDuringExecution,
 		corev1.PreferredSchedulingTerm{Weight: preferWeight,
 			Preference: corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{onNode(node)}}})
-	return true
+}
+
+// isNode reports whether a term is about one node and nothing else.
+func isNode(t corev1.NodeSelectorTerm, node string) bool {
+	return len(t.MatchExpressions) == 0 && len(t.MatchFields) == 1 && names(t, node)
 }
 
 // isHost reports whether a term is about one hostname and nothing else.
@@ -207,21 +158,4 @@ func isHost(t corev1.NodeSelectorTerm, hostname string) bool {
 	r := t.MatchExpressions[0]
 	return r.Key == corev1.LabelHostname && r.Operator == corev1.NodeSelectorOpIn &&
 		slices.Equal(r.Values, []string{hostname})
-}
-
-// unprefer undoes prefer.
-func unprefer(p *corev1.Pod, node string) {
-	if p.Spec.Affinity == nil || p.Spec.Affinity.NodeAffinity == nil {
-		return
-	}
-	a := p.Spec.Affinity.NodeAffinity
-	for i, t := range slices.Backward(a.PreferredDuringSchedulingIgnoredDuringExecution) {
-		if t.Weight == preferWeight && len(t.Preference.MatchExpressions) == 0 && len(t.Preference.MatchFields) == 1 &&
-			nodeTerm(t.Preference, node) == 0 {
-			a.PreferredDuringSchedulingIgnoredDuringExecution = slices.Delete(
-				a.PreferredDuringSchedulingIgnoredDuringExecution, i, i+1)
-			break
-		}
-	}
-	removeEmptyAffinity(p)
 }

@@ -80,7 +80,7 @@ func TestPinAndPersistentPodState(t *testing.T) {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "db-0"}}
 			var decision decision
 			for range 2 { // as the API server calls both again when another webhook has changed the pod
-				persistentpodstate.Undo(pod)
+				memory.Required = persistentpodstate.Reset(pod)
 				persistentpodstate.Inject(pod, &o, memory, []*corev1.Node{home, other}, true)
 				strip(pod)
 				decision = decide(podFacts{Pod: pod, Mode: tt.mode, Fallback: policy.PinPrefer, Honoured: true,

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
 	"github.com/leasehold-cni/leasehold/pkg/manager/podwebhook"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
@@ -39,6 +40,7 @@ func (w *webhook) pin(ctx context.Context, req admission.Request, pod *corev1.Po
 	if !retained(pod) {
 		return nil
 	}
+	node, reason := pod.Annotations[wellknown.AnnotationPinnedNode], pod.Annotations[wellknown.AnnotationPinReason]
 	strip(pod)
 	key := req.Namespace + "/" + pod.Name
 	facts := w.facts(ctx, key, req.Namespace, pod)
@@ -50,6 +52,11 @@ func (w *webhook) pin(ctx context.Context, req admission.Request, pod *corev1.Po
 		decision = decide(facts)
 	}
 	apply(pod, decision)
+	if decision.Reason == nodeExcluded && modeIn(reason) == policy.PinRequire && requires(pod, node) {
+		// An earlier call of this admission has restricted the pod to the node, and another
+		// webhook has excluded the node since. The evictor must know that the pod waits for it.
+		pod.Annotations[wellknown.AnnotationPinnedNode], pod.Annotations[wellknown.AnnotationPinReason] = node, reason
+	}
 	w.collectors.decisions.WithLabelValues(string(decision.Mode), string(decision.Reason)).Inc()
 	w.log.V(1).Info("decided", "pod", key, "mode", decision.Mode, "node", decision.Node, "reason", decision.Reason,
 		"text", decision.Text)

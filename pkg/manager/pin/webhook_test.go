@@ -102,6 +102,47 @@ func (r unreadableIf) Get(ctx context.Context, key client.ObjectKey, o client.Ob
 	return r.Reader.Get(ctx, key, o, options...)
 }
 
+// TestSelectorsAddedLater calls the webhook for a pod in the mode require, and again after another
+// webhook has added a selector. The pod's annotations go on to say what it waits for. Annotations
+// that a user writes undo no selector.
+func TestSelectorsAddedLater(t *testing.T) {
+	clock := noon
+	w := blind(t)
+	w.cluster = clusterOf(t, map[string]*corev1.Node{"node1": node("node1")}, &clock,
+		&reservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db"}, Pod: "db-0", Node: "node1", NodeUID: "uid-1",
+			Bound: true})
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "db-0", Annotations: map[string]string{
+		policy.Annotation: "10", "leasehold.dev/pin": "require"}}}
+	call := func() {
+		t.Helper()
+		if err := w.pin(t.Context(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Namespace: "db"}},
+			pod); err != nil {
+			t.Fatal(err)
+		}
+	}
+	waits := func(story, node string, want bool) {
+		t.Helper()
+		v := viewPod(pod)
+		if v.Required != want || v.Pinned != node || !requires(pod, "node1") {
+			t.Errorf("%s: required %t, pinned to %q, %v", story, v.Required, v.Pinned, pod.Spec.Affinity)
+		}
+	}
+	call()
+	waits("first", "node1", true)
+	call()
+	waits("again", "node1", true)
+	pod.Spec.NodeSelector = map[string]string{"tenant": "a"}
+	call()
+	waits("another webhook has excluded the node", "node1", true)
+	if pod.Spec.NodeSelector["tenant"] != "a" {
+		t.Errorf("selector %v", pod.Spec.NodeSelector)
+	}
+
+	pod.Annotations["leasehold.dev/pin"] = "none"
+	call()
+	waits("the annotations are a user's", "", false)
+}
+
 // TestLargePodsGetNoGate has pods of which it is not certain that the manager's policy lets their
 // gates be lifted.
 func TestLargePodsGetNoGate(t *testing.T) {
