@@ -193,15 +193,17 @@ func TestParentKilled(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newTestNode(t, 6, nil)
-			late, done := filepath.Join(c.node.Dir, "late"), filepath.Join(c.node.Dir, "done")
-			script := fmt.Sprintf("#!/bin/sh\nsleep 1.5\n%s\necho >%s\n", lab.Bin("leasehold"), done)
-			if err := os.WriteFile(late, []byte(script), 0o755); err != nil {
+			file := func(name string) string { return filepath.Join(c.node.Dir, name) }
+			script := fmt.Sprintf("#!/bin/sh\nexec 2>/dev/null\n>%s\nuntil [ -e %s ]; do sleep 0.02; done\n%s\n>%s\n",
+				file("started"), file("go"), lab.Bin("leasehold"), file("done"))
+			if err := os.WriteFile(file("late"), []byte(script), 0o755); err != nil {
 				t.Fatal(err)
 			}
-			c.node.Install("leasehold", late)
+			c.node.Install("leasehold", file("late"))
 			sandbox := c.node.Sandbox(lab.NewPod("default", "db-0", "10"))
 			call := sandbox.IPAMCall(c.net, "ADD")
-			call.Plugin, call.Wrap = "bridge", []string{"timeout", "--foreground", "--signal=KILL", "1"}
+			call.Plugin, call.Wrap = "bridge", []string{"bash", "-c", fmt.Sprintf(
+				`"$0" <&0 & until [ -e %s ]; do sleep 0.02; done; kill -KILL $!; wait $!`, file("started"))}
 			if reply := c.node.Call(call); !wasKilled(reply) {
 				t.Errorf("the bridge plugin: %+v", reply)
 			}
@@ -212,11 +214,14 @@ func TestParentKilled(t *testing.T) {
 			if early {
 				sandbox.Remove()
 			}
+			if err := os.WriteFile(file("go"), nil, 0o644); err != nil {
+				t.Fatal(err)
+			}
 			for n := 0; ; n++ {
-				if _, err := os.Stat(done); err == nil {
+				if _, err := os.Stat(file("done")); err == nil {
 					break
-				} else if n == 1000 {
-					t.Fatal("the IPAM plugin did not end within 10 s")
+				} else if n == 6000 {
+					t.Fatal("the IPAM plugin did not end within a minute")
 				}
 				time.Sleep(10 * time.Millisecond)
 			}
