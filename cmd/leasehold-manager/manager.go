@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
@@ -63,6 +64,9 @@ func run(ctx context.Context, o options, version string) error {
 		return err
 	}
 	if err := certificate.Add(ctx, mgr, certOptions); err != nil {
+		return err
+	}
+	if err := certificate.Register(metrics.Registry); err != nil {
 		return err
 	}
 	if err := addChecks(mgr, certificate); err != nil {

@@ -219,6 +219,9 @@ func TestCollectReleasesOnlyProvenDead(t *testing.T) {
 	if state(t, node, old) != lease.Held || health.ready() != nil {
 		t.Errorf("state %s, ready: %v\n%s", state(t, node, old), health.ready(), out)
 	}
+	if testutil.ToFloat64(c.complete) != 1 {
+		t.Error("leasehold_survey_complete is not 1 after a complete survey")
+	}
 	living, here := bound(t, "10.0.0.4", "db-2", "boot-1"), bound(t, "10.0.0.3", "db-1", "boot-1")
 	netns, err := node.Service.Host.Netns("/proc/self/ns/net")
 	if err != nil {
@@ -246,6 +249,9 @@ func TestCollectReleasesOnlyProvenDead(t *testing.T) {
 	}
 	if state(t, node, here) != lease.Bound || !errors.Is(health.ready(), transact.ErrNoHostView) {
 		t.Errorf("state %s, ready: %v", state(t, node, here), health.ready())
+	}
+	if testutil.ToFloat64(c.complete) != 0 {
+		t.Error("leasehold_survey_complete is not 0 after a survey without the host's view")
 	}
 	if n := strings.Count(out.String(), "level=ERROR"); n != 1 {
 		t.Errorf("the failure is logged %d times:\n%s", n, out)

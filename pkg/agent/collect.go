@@ -28,17 +28,25 @@ func Collect(node Node, health *Health) Task {
 type collector struct {
 	Node
 	health    *Health
+	complete  prometheus.Gauge
 	doubtful  prometheus.Gauge
 	problem   string // the last problem that was logged
 	forgotten time.Time
 }
 
 func newCollector(node Node, health *Health) *collector {
-	c := &collector{Node: node, health: health, doubtful: prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "leasehold_doubtful_leases",
-		Help: "Leases that stay bound because it cannot be determined whether their sandboxes exist.",
-	})}
-	node.Metrics.MustRegister(c.doubtful)
+	gauge := func(name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+	}
+	c := &collector{
+		Node:   node,
+		health: health,
+		complete: gauge("leasehold_survey_complete",
+			"Whether the last survey of the node was complete (1). While it is 0, the agent releases nothing."),
+		doubtful: gauge("leasehold_doubtful_leases",
+			"Leases that stay bound because it cannot be determined whether their sandboxes exist."),
+	}
+	node.Metrics.MustRegister(c.complete, c.doubtful)
 	return c
 }
 
@@ -63,6 +71,10 @@ func (c *collector) once(ctx context.Context) time.Duration {
 		err = v.Unsafe
 	}
 	c.health.setReady(err)
+	c.complete.Set(0)
+	if err == nil {
+		c.complete.Set(1)
+	}
 	c.doubtful.Set(float64(v.Doubtful))
 	c.logProblem(err, v)
 	if err != nil {

@@ -33,19 +33,27 @@ var (
 		"Addresses that can be assigned, of the range set with the fewest free ones.", []string{"network"}, nil)
 	descFree = prometheus.NewDesc("leasehold_pool_free_addresses",
 		"Addresses that are neither bound nor held, of the range set with the fewest.", []string{"network"}, nil)
+	descSpooled = prometheus.NewDesc("leasehold_spooled_deletes",
+		"DELs that wait in the run directory for the store. The next call and the agent replay them.", nil, nil)
 	descReadable = prometheus.NewDesc("leasehold_store_readable",
 		"Whether the lease store could be read for this scrape.", nil, nil)
 
 	// leaseCounters are the counters in the store, by their names there.
 	leaseCounters = map[string]*prometheus.Desc{
-		"leases/kept": leaseCounter("kept", "Addresses that pods came back to."),
-		"leases/changed": leaseCounter("changed",
+		"leases/kept": leaseCounter("leasehold_leases_kept_total",
+			"Addresses that pods came back to."),
+		"leases/changed": leaseCounter("leasehold_leases_changed_total",
 			"Times that a pod got another address because its former sandbox outlived busyTimeout."),
-		"leases/expired":   leaseCounter("expired", "Holds that expired."),
-		"leases/orphaned":  leaseCounter("orphaned", "Leases released because their holder died without a DEL."),
-		"leases/recovered": leaseCounter("recovered", "Leases recovered after the store was lost or damaged."),
-		"leases/yielded":   leaseCounter("yielded", "Firm holds that ended early because the range set was exhausted."),
-		"leases/limited":   leaseCounter("limited", "Windows and holds shortened by a configured limit."),
+		"leases/expired": leaseCounter("leasehold_leases_expired_total",
+			"Holds that expired."),
+		"leases/orphaned": leaseCounter("leasehold_leases_orphaned_total",
+			"Leases released because their holder died without a DEL."),
+		"leases/recovered": leaseCounter("leasehold_leases_recovered_total",
+			"Leases recovered after the store was lost or damaged."),
+		"leases/yielded": leaseCounter("leasehold_leases_yielded_total",
+			"Firm holds that ended early because the range set was exhausted."),
+		"leases/limited": leaseCounter("leasehold_leases_limited_total",
+			"Windows and holds shortened by a configured limit."),
 	}
 
 	// callBuckets are in seconds. The longest is store.MaxWait.
@@ -55,7 +63,7 @@ var (
 )
 
 func leaseCounter(name, help string) *prometheus.Desc {
-	return prometheus.NewDesc("leasehold_leases_"+name+"_total", help, nil, nil)
+	return prometheus.NewDesc(name, help, nil, nil)
 }
 
 // NewMetrics returns the metrics of a node's store.
@@ -163,6 +171,7 @@ func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	ch <- descAddresses
 	ch <- descSize
 	ch <- descFree
+	ch <- descSpooled
 	ch <- descReadable
 	for _, d := range leaseCounters {
 		ch <- d
@@ -188,6 +197,12 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 		readable = 0
 	}
 	ch <- prometheus.MustNewConstMetric(descReadable, prometheus.GaugeValue, readable)
+	spooled, err := m.node.Service.Store.Spooled("") // the boot id is of no use for their number
+	if err != nil {
+		m.node.Log.Debug("reading the spool for a scrape failed", "error", err)
+		return
+	}
+	ch <- prometheus.MustNewConstMetric(descSpooled, prometheus.GaugeValue, float64(len(spooled)))
 }
 
 func (m *Metrics) collectStore(ch chan<- prometheus.Metric) error {

@@ -216,6 +216,51 @@ func TestNamedTestsExist(t *testing.T) {
 	}
 }
 
+// metricName matches the name of a metric, without the suffixes of a histogram's series.
+var metricName = regexp.MustCompile(`\bleasehold_[a-z_]+[a-z]`)
+
+// TestMetricsAreDocumented checks that each metric is in docs/operations.md, and that documents,
+// alerts and the dashboard name only metrics that exist.
+func TestMetricsAreDocumented(t *testing.T) {
+	exist, documented := map[string]bool{}, map[string]bool{}
+	for _, f := range tracked(t, "pkg/*.go", "cmd/*.go") {
+		for _, name := range regexp.MustCompile(`"(leasehold_[a-z_]+)"`).FindAllSubmatch(f.content, -1) {
+			if !strings.HasSuffix(f.name, "_test.go") {
+				exist[string(name[1])] = true
+			}
+		}
+	}
+	for _, f := range tracked(t, "*.md", "monitoring/*.yaml", "monitoring/*.json") {
+		text := braces.ReplaceAllStringFunc(string(f.content), expandBraces)
+		for _, name := range metricName.FindAllString(text, -1) {
+			base := regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(name, "")
+			if !exist[name] && !exist[base] {
+				t.Errorf("%s names the metric %s, which does not exist", f.name, name)
+			}
+			documented[base] = documented[base] || f.name == "docs/operations.md"
+		}
+	}
+	for name := range exist {
+		if !documented[name] {
+			t.Errorf("the metric %s is not in docs/operations.md", name)
+		}
+	}
+}
+
+// braces matches names like leasehold_leases_{kept,changed}_total.
+var braces = regexp.MustCompile(`leasehold_[a-z_]*_\{[a-z,]+\}[a-z_]+`)
+
+// expandBraces writes out the names that a match of braces abbreviates.
+func expandBraces(match string) string {
+	before, rest, _ := strings.Cut(match, "{")
+	list, after, _ := strings.Cut(rest, "}")
+	var names []string
+	for _, item := range strings.Split(list, ",") {
+		names = append(names, before+item+after)
+	}
+	return strings.Join(names, " ")
+}
+
 // TestSubjects checks the subjects of commits since the last tag.
 func TestSubjects(t *testing.T) {
 	base := firstCommit

@@ -17,6 +17,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/open-policy-agent/cert-controller/pkg/rotator"
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
@@ -51,12 +52,21 @@ func (o Options) CacheOptions() cache.ByObject {
 type Certificate struct {
 	dir     string
 	log     logr.Logger
+	expires prometheus.Gauge
 	current atomic.Pointer[tls.Certificate]
 	ready   chan struct{}
 }
 
 // New returns a Certificate without content. Add starts the controllers that fill it.
-func New(dir string) *Certificate { return &Certificate{dir: dir, ready: make(chan struct{})} }
+func New(dir string) *Certificate {
+	return &Certificate{dir: dir, ready: make(chan struct{}), expires: prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "leasehold_webhook_certificate_expiration_timestamp_seconds",
+		Help: "When the certificate of the webhooks expires. 0 while there is none.",
+	})}
+}
+
+// Register registers the certificate's metric.
+func (c *Certificate) Register(r prometheus.Registerer) error { return r.Register(c.expires) }
 
 // TLS configures a server for TLS 1.3 with the current certificate.
 func (c *Certificate) TLS(config *tls.Config) {
@@ -162,5 +172,6 @@ func (c *Certificate) load(object any) {
 		return
 	}
 	c.current.Store(&cert)
+	c.expires.Set(float64(cert.Leaf.NotAfter.Unix()))
 	c.log.Info("serving a new certificate", "notAfter", cert.Leaf.NotAfter)
 }

@@ -3,6 +3,7 @@ package certs
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/open-policy-agent/cert-controller/pkg/rotator"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -73,6 +75,15 @@ func TestServesTheNewestCertificate(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(c.dir, "tls.key")); err == nil {
 		t.Error("the key was written to disk")
+	}
+
+	block, _ := pem.Decode(first.Data["tls.crt"])
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := testutil.ToFloat64(c.expires), float64(cert.NotAfter.Unix()); got != want {
+		t.Errorf("the certificate expires at %v by the metric, want %v", got, want)
 	}
 
 	second, secondCA := newSecret(t, "manager.system.svc")
