@@ -40,7 +40,8 @@ load 1m
 	leasehold_webhook_certificate_expiration_timestamp_seconds{instance="manager1"} 1300000x120
 `
 
-// alerts are the samples that replace those of the healthy state, and the minute of the first firing.
+// alerts are the samples that replace those of the healthy state, and the minute of the first
+// firing.
 var alerts = []struct {
 	alert   string
 	samples string // series and values, without their instance
@@ -73,8 +74,8 @@ var alerts = []struct {
 		"The certificate of the webhooks at node1 expires within 14 days."},
 }
 
-// TestAlerts lets Prometheus evaluate the rules each minute: in the healthy state none fires, and each fires
-// from the expected minute on where its own samples are replaced, and no other one does.
+// TestAlerts lets Prometheus evaluate the rules each minute: in the healthy state none fires, and
+// each fires from the expected minute on where its own samples are replaced, and no other one does.
 func TestAlerts(t *testing.T) {
 	tested := map[string]bool{}
 	for _, a := range alerts {

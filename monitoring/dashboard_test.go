@@ -17,8 +17,8 @@ type panel struct {
 	Targets     []struct{ Expr, RefID string }
 }
 
-// TestDashboard checks what Grafana would show as an error only when somebody looks: queries that Prometheus does
-// not parse, panels without a query, and panels that overlap.
+// TestDashboard checks what Grafana would show as an error only when somebody looks: queries that
+// Prometheus does not parse, panels without a query, and panels that overlap.
 func TestDashboard(t *testing.T) {
 	b, err := os.ReadFile("dashboard.json")
 	if err != nil {
