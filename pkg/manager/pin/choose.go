@@ -19,21 +19,21 @@ const (
 	maxFailures = 2
 )
 
-// A pinTarget is where a pod's addresses are.
+// A pinTarget is the node that has a pod's addresses.
 type pinTarget struct {
 	Node, NodeUID string // UID "" if only the name is known
 	Addresses     string // "" if they are not known
-	Remembered    bool   // nothing is published: the pod was seen there
-	Abandoned     bool   // not again for this reservation
+	Remembered    bool   // there is no reservation yet: the manager saw the last pod there
+	Abandoned     bool   // an earlier pod waited for this reservation and was evicted
 }
 
-// An instance is what is remembered of the last pod of a name that was bound to a node.
+// An instance is what the manager remembers of the last pod with a name that was bound to a node.
 type instance struct {
 	Node      string
 	PodUID    string
 	Addresses string
-	Started   bool // it had a sandbox
-	Evicted   bool // by the eviction API
+	Started   bool // the pod had a sandbox
+	Evicted   bool // the eviction API deleted the pod
 	Failures  int  // failed starts in a row on this node
 	Ended     time.Time
 	Created   time.Time // when the API server created the pod
@@ -44,11 +44,11 @@ type instance struct {
 // A podOnNode is a pod, by its UID, and a node.
 type podOnNode struct{ UID, Node string }
 
-// after returns what is remembered after a pod has ended, given what was remembered before.
+// after returns the instance to remember after a pod has ended. t is the instance before.
 func (t instance) after(p *podView, now time.Time) instance {
 	if p.Node == "" {
 		if p.Required && p.Pinned == t.Node {
-			return instance{} // it waited for that node without effect
+			return instance{} // the pod was required to run on that node, but did not get there
 		}
 		return t
 	}
@@ -70,8 +70,8 @@ func startFailed(p *podView, now time.Time) bool {
 	return !p.Started && (p.Failed || !p.BoundAt.IsZero() && now.Sub(p.BoundAt) >= startGrace)
 }
 
-// unpublished reports whether a pod that ended a moment ago may have addresses on its node that are
-// not published yet.
+// unpublished reports whether the pod ended less than publishLag ago, so that it may have addresses
+// on its node for which no reservation is published yet.
 func (t instance) unpublished(now time.Time) bool {
 	released := t.Lost == podOnNode{t.PodUID, t.Node}
 	return t.Node != "" && !released && now.Before(t.Until) && now.Sub(t.Ended) < publishLag
@@ -89,9 +89,10 @@ func (t instance) contradicts(r *reservation) bool {
 		t.Started && !t.Created.IsZero() && r.CreationTimestamp.After(t.Created)
 }
 
-// choose returns where a pod's addresses are: a reservation whose window has not ended, and that
-// nothing contradicts. The remembered instance replaces it where nothing is published yet, and for
-// publishLag where only other nodes have published.
+// choose returns the node of a pod's newest reservation whose window has not ended and that nothing
+// contradicts. all are the reservations of the pod's name, last is the remembered instance. For
+// publishLag after the end of the last pod, choose returns the node of that pod if there is no
+// reservation, or only reservations of other nodes. It reports false if it finds no node.
 func choose(all []*reservation, last instance, now time.Time) (pinTarget, bool) {
 	var best *reservation
 	remembered := last.unpublished(now)

@@ -46,7 +46,8 @@ func namespaceMeta() *metav1.PartialObjectMetadata {
 	return ns
 }
 
-// A cluster has the informers, and remembers pods that have ended. Every replica has its own.
+// A cluster is what a replica of the manager knows of the cluster: the informers' pods and
+// reservations, nodes and namespaces, and the pods that ended recently.
 type cluster struct {
 	reader       client.Reader // of nodes and namespaces, from the manager's cache
 	pods         *informer.Informer[*podView]
@@ -112,8 +113,8 @@ func listWatch(mgr manager.Manager, kind schema.GroupVersionKind, resource strin
 	return toolscache.NewFilteredListWatchFromClient(rest, resource, metav1.NamespaceAll, narrow), nil
 }
 
-// watchAgain restarts the watches: one that is open and shows nothing would not be noticed for
-// minutes.
+// watchAgain restarts the watches. Otherwise a connection that is open but delivers nothing would
+// not be noticed for minutes.
 func (c *cluster) watchAgain() {
 	c.pods.Restart()
 	c.reservations.Restart()
@@ -153,7 +154,7 @@ func (c *cluster) Synced() bool {
 	return true
 }
 
-// podDeleted remembers where a pod was.
+// podDeleted remembers the node of a pod that was deleted.
 func (c *cluster) podDeleted(p *podView) {
 	key := p.Namespace + "/" + p.Name
 	c.mu.Lock()
@@ -165,8 +166,9 @@ func (c *cluster) podDeleted(p *podView) {
 	}
 }
 
-// reservationDeleted remembers that nothing is reserved for a pod any more, whether its window has
-// ended or it was released. An agent that still has the lease publishes it again.
+// reservationDeleted remembers that a pod has no reservation any more, because its window has ended
+// or its addresses were released. If an agent still has the lease, it publishes the reservation
+// again.
 func (c *cluster) reservationDeleted(r *reservation) {
 	if r.PodUID == "" {
 		return
@@ -210,8 +212,8 @@ func (c *cluster) contested(key string, t instance) bool {
 	return last && other
 }
 
-// last returns what is known of a pod's last instance. One that has not been seen to end counts as
-// ended now: a pod of its name is being created.
+// last returns the last instance of a pod that is being created. If the watch still shows the
+// former pod, that pod counts as ended now.
 func (c *cluster) last(key string) instance {
 	t := c.lastEnded(key)
 	if p := c.pod(key); p != nil {
@@ -220,7 +222,7 @@ func (c *cluster) last(key string) instance {
 	return t
 }
 
-// lastEnded returns what is known of a pod's last instance that has been seen to end.
+// lastEnded returns the last instance of a pod whose end the watch has shown.
 func (c *cluster) lastEnded(key string) instance {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -239,7 +241,8 @@ func (c *cluster) reservationsOf(key string) []*reservation {
 	return c.reservations.ByIndex(byPod, key)
 }
 
-// target returns where a pod's addresses are, and what is remembered of the pod.
+// target returns the node that has a pod's addresses (choose), and the pod's last instance. It
+// reports false if there is no such node.
 func (c *cluster) target(key string) (pinTarget, instance, bool) {
 	last := c.last(key)
 	p, found := choose(c.reservationsOf(key), last, c.now())

@@ -19,17 +19,17 @@ type pinReason string
 // The reasons for which a pod is pinned.
 const (
 	reserved   pinReason = "Reserved"   // a node has published its addresses
-	remembered pinReason = "Remembered" // it was seen on the node a moment ago
+	remembered pinReason = "Remembered" // the last pod ran on the node a moment ago
 )
 
-// The reasons for which it is not.
+// The reasons for which a pod is not pinned.
 const (
 	notWanted     pinReason = "NotWanted"     // the mode is none
-	noReservation pinReason = "NoReservation" // no address waits for it
-	unknown       pinReason = "Unknown"       // it could not be looked up
+	noReservation pinReason = "NoReservation" // no address is reserved for the pod
+	unknown       pinReason = "Unknown"       // the reservation could not be looked up
 	abandoned     pinReason = "Abandoned"     // an earlier pod waited for its node and was evicted
-	evicted       pinReason = "Evicted"       // somebody wants it elsewhere
-	failedStarts  pinReason = "FailedStarts"  // it does not start there
+	evicted       pinReason = "Evicted"       // the last pod was evicted from the node by the eviction API
+	failedStarts  pinReason = "FailedStarts"  // the last pods did not start on the node
 	nodeGone      pinReason = "NodeGone"
 	nodeExcluded  pinReason = "NodeExcluded" // by the pod's own selectors
 	nodeNotReady  pinReason = "NodeNotReady"
@@ -39,31 +39,27 @@ const (
 
 // podFacts are the input of a decision.
 type podFacts struct {
-	Pod *corev1.Pod // without what the webhook adds
-	// Mode is what applies to the pod; ModeNote is appended to the text.
-	Mode     policy.PinMode
-	ModeNote string
-	// Fallback replaces nominate where it is not honoured.
-	Fallback policy.PinMode
-	// Honoured: the pod's scheduler honours nominations. Crowded: too many pods wait for theirs
-	// already. Large: it is not certain that the API server would let the manager lift the pod's
-	// gate.
-	Honoured, Crowded, Large bool
+	Pod      *corev1.Pod    // without what the webhook adds
+	Mode     policy.PinMode // the mode that applies to the pod
+	ModeNote string         // appended to the text of the decision
+	Fallback policy.PinMode // replaces nominate if Honoured is false
+	Honoured bool           // the pod's scheduler is known to honour nominations
+	Crowded  bool           // too many pods with gates wait already
+	Large    bool           // the API server might not let the manager lift the pod's gate
 
-	Known bool // the rest could be looked up
-	// Found reports whether it is known where the pod's addresses are.
-	Found  bool
-	Target pinTarget
+	Known  bool      // the following could be looked up
+	Found  bool      // there is a target
+	Target pinTarget // the node that has the pod's addresses
 	Last   instance
-	Node   *corev1.Node // of the target; nil: there is none
+	Node   *corev1.Node // the node of the target; nil if it does not exist
 }
 
 // A decision is whether and how a pod is pinned.
 type decision struct {
-	Mode      policy.PinMode // PinNone: it is not pinned
-	Node      string         // the pinned node; unpinned, the one that it is not pinned to, if any
-	Hostname  string         // the node's label of that name
-	Addresses string         // reserved there
+	Mode      policy.PinMode // PinNone if the pod is not pinned
+	Node      string         // the target, even if the pod is not pinned to it; "" if there is none
+	Hostname  string         // the hostname label of the node
+	Addresses string         // that the node has for the pod
 	Reason    pinReason
 	Text      string // for people
 }
@@ -71,11 +67,12 @@ type decision struct {
 // Pinned reports whether the pod is pinned.
 func (v decision) Pinned() bool { return v.Mode != policy.PinNone }
 
-// String returns the value of the pod's annotation: the reason, and for people the text, which
+// String returns the value of the annotation leasehold.dev/pin-reason: the reason, and a text that
 // begins with the mode if the pod is pinned.
 func (v decision) String() string { return string(v.Reason) + ": " + v.Text }
 
-// modeIn returns the mode that such an annotation says.
+// modeIn returns the mode in a value of the annotation leasehold.dev/pin-reason, PinNone if the pod
+// is not pinned.
 func modeIn(annotation string) policy.PinMode {
 	reason, text, _ := strings.Cut(annotation, ": ")
 	if pinReason(reason) != reserved && pinReason(reason) != remembered {
@@ -137,8 +134,8 @@ func effectiveMode(f podFacts) (policy.PinMode, string) {
 	return mode, text + instead
 }
 
-// blocker returns why a pod is not pinned; "" if it may be. It has one case for each reason, in the
-// order of their precedence.
+// blocker returns the reason if a pod may not be pinned, otherwise "". It has one case for each
+// reason, in the order of their precedence.
 func blocker(f podFacts) (pinReason, string) {
 	node := f.Target.Node
 	switch {
@@ -168,7 +165,7 @@ func blocker(f podFacts) (pinReason, string) {
 	return unschedulable(f.Node, f.Pod.Spec.Tolerations)
 }
 
-// unschedulable returns why a node takes no pod with these tolerations now; "" if it does.
+// unschedulable returns the reason if a node takes no pod with these tolerations now, otherwise "".
 func unschedulable(n *corev1.Node, tolerations []corev1.Toleration) (pinReason, string) {
 	name := n.Name
 	if !nodeReady(n) {

@@ -15,7 +15,11 @@
 //     elsewhere.
 //   - prefer: the webhook adds a preferred node affinity.
 //
-// Nothing here keeps a pod from starting: the webhook admits what it cannot decide, a gate that was
-// not lifted in time is lifted as soon as any manager sees it, and no gate is made while others
-// wait too long.
+// A gate is the scheduling gate leasehold.dev/nominate, which keeps a scheduler from trying the pod
+// before the nomination is written. The webhook makes (adds) gates, the nominator lifts (removes)
+// them. A gate fails if it could not be lifted, and is late if that took longer than gateTimeout.
+//
+// No pod waits for the manager for long: the webhook admits what it cannot decide, any replica
+// lifts a gate that was not lifted in time, and the [gateLimiter] permits no gate while others fail
+// or are late.
 package pin

@@ -26,10 +26,10 @@ import (
 // evicted.
 const markDelay = time.Second
 
-// An evictor deletes pods that are required to wait for a node which does not take them: the
-// affinity of a pending pod cannot be relaxed (docs/facts.md, "The affinity of a pending pod cannot
-// be relaxed"). Their controllers create others, which are not pinned to that reservation again. It
-// runs in the leader.
+// An evictor deletes pods in the mode require that their node does not take, because the affinity
+// of a pending pod cannot be changed (docs/facts.md, "The affinity of a pending pod cannot be
+// relaxed"). The controllers of these pods create new ones, which are not pinned to the same
+// reservation again. The evictor runs in the leader.
 type evictor struct {
 	cluster    *cluster
 	client     client.Client
@@ -40,15 +40,15 @@ type evictor struct {
 	waiting    map[types.NamespacedName]wait
 }
 
-// A wait has the time since which the leader observes that the scheduler finds no node for a pod.
-// The pod's condition may have the time of its creation instead, if the pod had a gate of others
-// before.
+// A wait is the time at which the leader first saw that the scheduler finds no node for a pod. The
+// time in the pod's condition is not used, because it is that of the pod's creation if the pod had
+// another gate before.
 type wait struct {
 	pod   types.UID
 	since time.Time
 }
 
-// A pendingPod is a pod that waits for its node, with what decides for how long.
+// A pendingPod is a pod that waits for its node, and the facts that decide whether it is evicted.
 type pendingPod struct {
 	pod     *podView
 	node    *corev1.Node
@@ -57,12 +57,14 @@ type pendingPod struct {
 	timeout time.Duration
 }
 
-// awaitsNode reports whether a pod waits for its node, and its controller would create another one.
+// awaitsNode reports whether a pod in the mode require waits for its node, and has a controller
+// that would create another pod.
 func (p *podView) awaitsNode() bool {
 	return p.Required && p.Node == "" && p.Gates == 0 && p.Unschedulable && p.Controlled && p.DeletionTimestamp == nil
 }
 
-// expired returns why a pod should be evicted, or the delay before the next check.
+// expired returns the reason if a pod should be evicted now, otherwise "" and the delay before the
+// next check.
 func (s pendingPod) expired(now time.Time) (why pinReason, text string, again time.Duration) {
 	p := s.pod
 	waited := now.Sub(s.since)

@@ -14,13 +14,12 @@ import (
 const (
 	// gateTimeout is how long a pod waits for its nomination. Then its gate is lifted without one.
 	gateTimeout = 2 * time.Second
-	// maxGates is the maximum number of pods with gates that this replica has made or could not
-	// lift, besides one after a probe. It limits how many pods are not scheduled if gates cannot be
-	// lifted.
+	// maxGates is the maximum number of gates that count (see gateLimiter), besides one after a
+	// probe. It limits how many pods are not scheduled if gates cannot be lifted.
 	maxGates = 9
-	// maxNamespaceGates is the maximum number of them in one namespace.
+	// maxNamespaceGates is the maximum number of gates that count in one namespace.
 	maxNamespaceGates = 5
-	// probeInterval is the time from one probe to the next.
+	// probeInterval is the shortest time from one probe to the next.
 	probeInterval = time.Second
 	// admissionWait is the maximum time that an admission waits until other gates are lifted. The
 	// webhook's timeout is two seconds.
@@ -31,50 +30,53 @@ const (
 	// createTimeout is the time after which an admitted pod that does not exist will not be created
 	// any more. No request takes longer.
 	createTimeout = 75 * time.Second
-	// firstPause and maxPause are the limits of the time without gates after one was lifted too
-	// late. Each pause is twice as long as the last one.
+	// firstPause and maxPause are the shortest and the longest pause, a time in which no gate is
+	// made. Each pause is twice as long as the last one.
 	firstPause = 2 * time.Second
 	maxPause   = time.Minute
 )
 
-// A gateLimiter has the gates that this replica has made, or could not lift, and decides whether it
-// may make another.
+// A gateLimiter decides whether the webhook may add a gate to a pod. It works like a circuit
+// breaker, so that pods are not delayed when gates cannot be lifted, for example because an
+// admission policy forbids it or the watch of pods is stalled. The webhook calls Admit; the
+// nominator reports with the other methods what becomes of each gate. The limiter knows only the
+// gates that this replica has made, and those that it could not lift. It identifies a pod by its
+// key "namespace/name", because a pod has no UID when it is admitted.
 //
-// The number of gates is limited. A gate counts from the admission of its pod until it is lifted,
-// or the pod is found not to exist. If gates cannot be lifted, the limit is soon reached, and no
-// gate is made until one was lifted. Namespaces share the limit fairly. A namespace in which a gate
-// could not be lifted gets no further gates until one of its own was lifted. Once a gate was lifted
-// in another namespace, the gates of the first one do not count any more, because only that
-// namespace is affected.
+// At most maxGates gates may count. A gate counts from the admission of its pod until it is lifted
+// or the pod turns out not to exist. If gates fail, the limit is soon reached, and no gate is made
+// until one is lifted. Namespaces share the limit. A namespace with a failing gate gets no further
+// gate until one of its own was lifted. Once a gate was lifted in another namespace, the failing
+// gates of the first one do not count any more, because only that namespace is affected.
 //
-// The gates of one tenant that cannot be lifted may use up the limit. While no gate is made, the
-// limiter therefore probes pods of other namespaces that have no gate: a dry run shows whether the
-// API server would let the manager change them. If so, one gate is made. If that is lifted, gates
-// are made again. If it cannot be lifted, probes are not reliable, and there are none until a gate
-// was lifted.
+// If the failing gates of one tenant use up the limit, the limiter chooses pods of other
+// namespaces, which then have no gate, for a probe: a dry run that shows whether the API server
+// would let the manager lift a gate there. If so, the namespace is proven, and its next pod gets a
+// gate. If that gate is lifted, gates are made again. If it fails, probes are not reliable, and
+// there is no further probe until a gate was lifted.
 type gateLimiter struct {
 	now func() time.Time
 
 	mu         sync.Mutex
 	gates      map[string]*gate // by "namespace/name"
 	namespaces map[string]*namespaceGates
-	watch      pause    // because a watch did not show an existing pod
-	late       pause    // because gates of several namespaces were lifted late
-	lateIn     []string // the namespaces with late gates, since one was last lifted in time
-	freed      chan struct{}
+	watch      pause         // after a watch did not show an existing pod
+	late       pause         // after gates of several namespaces were late
+	lateIn     []string      // the namespaces with late gates, since a gate was last lifted in time
+	freed      chan struct{} // closed when admissions that wait should try again
 
 	probe      string    // the key of the pod to probe, "" if there is none
-	probed     time.Time // when it was chosen
-	unreliable bool      // a gate could not be lifted after a probe, and none was lifted since
+	probed     time.Time // when that pod was chosen
+	unreliable bool      // a gate failed after a probe, and none was lifted since
 }
 
-// A gate is the gate of a pod that this replica has admitted, or whose gate it could not lift.
+// A gate is what the limiter knows of the gate of one pod.
 type gate struct {
 	admitted time.Time // zero if another replica admitted the pod
 	uid      types.UID // "" until the pod is known to exist
 	seen     bool      // a watch shows the pod
-	counts   bool      // towards the limit
-	failing  bool      // it could not be lifted
+	counts   bool      // the gate counts towards the limit
+	failing  bool      // the gate could not be lifted
 	lifted   time.Time // zero unless it was lifted from a pod that no watch has shown
 }
 
@@ -82,9 +84,9 @@ type gate struct {
 type namespaceGates struct {
 	waiting int  // admissions that wait
 	gates   int  // gates that count
-	failing int  // those of them that could not be lifted
-	own     bool // a gate of another namespace was lifted while this one's could not
-	proven  bool // a probe shows that gates can be lifted here
+	failing int  // gates that count and could not be lifted
+	own     bool // a gate of another namespace was lifted, so only this namespace's gates fail
+	proven  bool // a probe has shown that gates can be lifted here
 	pause   pause
 }
 
@@ -93,8 +95,8 @@ func (n *namespaceGates) isIdle(now time.Time) bool {
 	return n.waiting == 0 && n.gates == 0 && !n.proven && now.Sub(n.pause.until) > maxPause
 }
 
-// A pause is a time in which no gate is made. After it gates are made one at a time, until one is
-// lifted in time.
+// A pause is a time in which no gate is made. After the pause gates are made one at a time, until
+// one is lifted in time (isRecent).
 type pause struct {
 	until  time.Time
 	length time.Duration // 0 if there was no pause since a gate was last lifted in time
@@ -102,10 +104,12 @@ type pause struct {
 
 func (p *pause) isOn(now time.Time) bool { return now.Before(p.until) }
 
-// isRecent reports whether no gate was lifted in time since the pause began.
+// isRecent reports whether there was a pause, which may have ended, and no gate was lifted in time
+// since it began.
 func (p *pause) isRecent() bool { return p.length > 0 }
 
-// begin begins a pause, twice as long as the last one, unless one is on. It reports whether it did.
+// begin starts a pause that is twice as long as the last one, and reports true. If a pause is on,
+// it does nothing and reports false.
 func (p *pause) begin(now time.Time) bool {
 	if p.isOn(now) {
 		return false
@@ -163,8 +167,9 @@ func (l *gateLimiter) wake() {
 	l.freed = make(chan struct{})
 }
 
-// admit makes one attempt of Admit. If it makes sense to wait, it returns a channel that is closed
-// when another attempt should be made. Its cases are in the order of their precedence.
+// admit makes one attempt of Admit. If another attempt may succeed soon, it returns a channel that
+// is closed when that attempt should be made, otherwise nil. Its cases are in the order of their
+// precedence.
 func (l *gateLimiter) admit(key string) (admitted bool, freed <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -196,8 +201,9 @@ func (l *gateLimiter) admit(key string) (admitted bool, freed <-chan struct{}) {
 	return true, nil
 }
 
-// count returns how many gates cannot be lifted, how many exist, and how many are reserved for
-// namespaces that have none. Failing gates do not count if only those of their namespace fail.
+// count returns the number of failing gates, of all gates, and of gates that are reserved for
+// namespaces which wait and have none. It omits the failing gates of a namespace if only that
+// namespace is affected (own).
 func (l *gateLimiter) count() (failing, gates, reserved int) {
 	for _, n := range l.namespaces {
 		if n.waiting > 0 && n.gates == 0 {
@@ -213,21 +219,23 @@ func (l *gateLimiter) count() (failing, gates, reserved int) {
 	return failing, gates, reserved
 }
 
-// chooseProbe chooses a pod without a gate to be probed once it exists.
+// chooseProbe chooses a pod that is admitted without a gate for a probe, once the pod exists,
+// unless probes are not reliable or one was chosen less than probeInterval ago.
 func (l *gateLimiter) chooseProbe(key string, now time.Time) {
 	if !l.unreliable && now.Sub(l.probed) >= probeInterval {
 		l.probe, l.probed = key, now
 	}
 }
 
-// IsProbe reports whether a pod without a gate was chosen to be probed.
+// IsProbe reports whether a pod was chosen for a probe. A pod with a gate is not probed.
 func (l *gateLimiter) IsProbe(p *podView) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.probe == keyOf(p) && !p.Gated
 }
 
-// TakeProbe is IsProbe, but reports true only once for each pod that was chosen.
+// TakeProbe reports whether a pod was chosen for a probe, and ends the choice, so that it reports
+// true only once for each pod that was chosen.
 func (l *gateLimiter) TakeProbe(p *podView) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -238,14 +246,15 @@ func (l *gateLimiter) TakeProbe(p *podView) bool {
 	return true
 }
 
-// Probed records that the API server would let the manager change a pod. The next pod of its
-// namespace gets a gate.
+// Probed records that a probe of the pod succeeded: the API server would let the manager lift a
+// gate. The next pod of the namespace gets a gate.
 func (l *gateLimiter) Probed(p *podView) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.namespace(keyOf(p)).proven = true
 }
 
+// namespace returns the entry for the namespace of a pod, and makes one if there is none.
 func (l *gateLimiter) namespace(key string) *namespaceGates {
 	name := namespaceOf(key)
 	n := l.namespaces[name]
@@ -258,7 +267,8 @@ func (l *gateLimiter) namespace(key string) *namespaceGates {
 	return n
 }
 
-// free makes a gate count no longer.
+// free ends the counting of a gate, but keeps the gate, so that the nominator still reads and lifts
+// it. It has no effect if the gate does not count.
 func (l *gateLimiter) free(key string) {
 	g := l.gates[key]
 	if g == nil || !g.counts {
@@ -274,12 +284,13 @@ func (l *gateLimiter) free(key string) {
 	l.wake()
 }
 
+// drop ends the counting of a gate and forgets the gate.
 func (l *gateLimiter) drop(key string) {
 	l.free(key)
 	delete(l.gates, key)
 }
 
-// Cancel records that a pod did not get the gate that Admit allowed.
+// Cancel forgets a gate that Admit permitted, because the pod was created without it.
 func (l *gateLimiter) Cancel(key string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -294,7 +305,8 @@ func (l *gateLimiter) Own(key string) bool {
 	return g != nil && !g.admitted.IsZero()
 }
 
-// Seen records that a watch shows a pod.
+// Seen is called with the present state of a pod that a watch shows. If the pod's gate was lifted,
+// the gate is forgotten.
 func (l *gateLimiter) Seen(p *podView) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -313,8 +325,9 @@ func (l *gateLimiter) Seen(p *podView) {
 	}
 }
 
-// Gone records that a watch no longer shows a pod: it was deleted, or lacks the label that the
-// watch selects. It reports whether the pod has to be read from the API server to find out which.
+// Gone is called when a watch no longer shows a pod, because the pod was deleted or lacks the label
+// that the watch selects. It reports whether the pod has to be read from the API server to find out
+// which, that is, whether this replica admitted the pod with a gate.
 func (l *gateLimiter) Gone(p *podView) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -332,8 +345,9 @@ func (l *gateLimiter) Gone(p *podView) bool {
 	return true
 }
 
-// Unseen reports whether a pod that no watch shows has to be read from the API server now, and
-// returns when it was admitted.
+// Unseen reports whether a pod has to be read from the API server now, because this replica
+// admitted it with a gate more than unseenTimeout ago and no watch shows it. admitted is the time
+// of the admission.
 func (l *gateLimiter) Unseen(key string) (admitted time.Time, unseen bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -344,8 +358,10 @@ func (l *gateLimiter) Unseen(key string) (admitted time.Time, unseen bool) {
 	return g.admitted, true
 }
 
-// Missing records that the API server has no such pod. It returns after how long the pod has to be
-// read again, 0 if it will not be created any more.
+// Missing is called when the API server does not have a pod with a gate that this replica admitted.
+// The pod may still be created, so the gate no longer counts, but is not forgotten before
+// createTimeout. Missing returns the delay before the pod should be read again, or 0 if it need not
+// be read again. The delay is the time since the admission, so that it doubles with each attempt.
 func (l *gateLimiter) Missing(key string) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -362,15 +378,16 @@ func (l *gateLimiter) Missing(key string) time.Duration {
 	return age
 }
 
-// Unanswered records that a pod could not be read from the API server. It may have a gate.
+// Unanswered is called when a pod could not be read from the API server. Its gate counts as
+// failing, because the pod may exist.
 func (l *gateLimiter) Unanswered(key string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.fail(key, "")
 }
 
-// LiftedUnseen records that the gate of a pod that no watch has shown was lifted. It returns after
-// how long Unwatched has to be called.
+// LiftedUnseen is called after the gate of a pod that no watch shows was lifted. The watch may be
+// stalled. LiftedUnseen returns the delay after which Unwatched must be called, which finds out.
 func (l *gateLimiter) LiftedUnseen(p *podView) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -380,8 +397,8 @@ func (l *gateLimiter) LiftedUnseen(p *podView) time.Duration {
 	return unseenTimeout
 }
 
-// Unwatched begins a pause if no watch has shown a pod since its gate was lifted. It reports
-// whether it did.
+// Unwatched starts a pause if LiftedUnseen was called for a pod and no watch has shown the pod in
+// the meantime. It reports whether it started a pause; then the caller restarts the watch.
 func (l *gateLimiter) Unwatched(key string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -392,8 +409,9 @@ func (l *gateLimiter) Unwatched(key string) bool {
 	return l.watch.begin(l.now())
 }
 
-// Failed records that a gate could not be lifted. It reports whether the pod is the one of its
-// namespace whose gate should be tried often.
+// Failed is called when the gate of a pod could not be lifted. It reports whether the pod is the
+// first by name of the pods with failing gates in its namespace. The caller retries that pod often,
+// to learn when gates can be lifted again, and the others rarely.
 func (l *gateLimiter) Failed(p *podView) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -407,6 +425,7 @@ func (l *gateLimiter) Failed(p *podView) bool {
 	return true
 }
 
+// fail records that a gate fails. uid is "" if it is not known.
 func (l *gateLimiter) fail(key string, uid types.UID) {
 	g := l.gates[key]
 	if g == nil {
@@ -430,7 +449,8 @@ func (l *gateLimiter) fail(key string, uid types.UID) {
 	}
 }
 
-// Late records that a gate was not lifted in time.
+// Late is called when a gate was lifted later than gateTimeout, or will be. It starts a pause for
+// the pod's namespace, and one for all namespaces if gates of more than one namespace were late.
 func (l *gateLimiter) Late(p *podView) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -445,8 +465,9 @@ func (l *gateLimiter) Late(p *podView) {
 	}
 }
 
-// Lifted records that the gate of a pod that a watch shows was lifted, and whether in time. It
-// returns the pods whose gates could not be lifted before, and should be tried again.
+// Lifted is called after the gate of a pod was lifted. inTime is true if that took at most
+// gateTimeout. If the gate could not be lifted before, Lifted returns the keys of all pods with
+// failing gates, because they may be lifted now.
 func (l *gateLimiter) Lifted(p *podView, inTime bool) (again []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

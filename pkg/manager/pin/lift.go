@@ -18,12 +18,13 @@ import (
 // listTimeout is the time limit for listing the pods that wait, for all pages.
 const listTimeout = 30 * time.Second
 
-// LiftGates lifts the gates of pods that wait, until there are none. It is for the end of a
-// manager, where another replica may still nominate: it leaves each pod to that replica for the
-// delay, and lifts gates only of pods that have no other. With all, it is for the removal of
-// leasehold from a cluster: it lifts ours also of pods that have other gates, because nobody else
-// will. It returns the number of lifted gates, and an error if gates are left when the context
-// ends.
+// LiftGates lifts the gates of pods that wait, until there are none. It returns the number of
+// lifted gates, and an error if gates are left when the context ends.
+//
+// A manager calls it when it stops. Other replicas may still run, so LiftGates lifts a gate only
+// after it has seen the pod wait for the delay, and only if the pod has no other gate. If all is
+// set, it lifts our gate also from pods that have other gates, for the removal of leasehold from a
+// cluster.
 func LiftGates(ctx context.Context, c client.Client, delay time.Duration, all bool) (int, error) {
 	l := newLifter(c, c, delay, all)
 	var problem error
@@ -50,8 +51,8 @@ type lifter struct {
 	reader client.Reader // the API server itself
 	client client.Client
 	delay  time.Duration
-	limit  time.Duration // for each call, so that one without an answer delays no other pod for long
-	all    bool          // also of pods that somebody else holds back
+	limit  time.Duration // time limit of a call, so that one without an answer does not delay other pods
+	all    bool          // also of pods that have other gates
 
 	first  map[types.UID]time.Time // when a pod was first seen to wait
 	lifted int

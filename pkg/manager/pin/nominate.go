@@ -40,22 +40,22 @@ const (
 	preemptionTime = 3 * time.Second
 	// preemptionRecheck is the interval at which preempted pods are listed until they are gone.
 	preemptionRecheck = 10 * time.Second
-	// callTimeout is how long the API server has to answer the last call of a step: one that is
-	// slow for everybody is not made faster by repeating the call.
+	// callTimeout is the time limit of the last call of a step. It is long, because repeating the
+	// call does not help if the API server is slow.
 	callTimeout = 15 * time.Second
-	// firstGetTimeout is how long it has to answer the first time that a pod is asked for: the
-	// connection may be dead.
+	// firstGetTimeout is the time limit of the first attempt to read a pod that no watch shows. It
+	// is short, because the connection may be dead.
 	firstGetTimeout = 700 * time.Millisecond
-	// recheckAfter is the delay before a pod is looked at again where the informer is late, or no
-	// worker is free for retries.
+	// recheckAfter is the delay before the next attempt if the informer is late, or if no worker is
+	// free for retries.
 	recheckAfter = 50 * time.Millisecond
-	// maxProbePause is the longest pause between tries for one pod of each namespace, which shows
-	// whether gates can be lifted again; maxRetryPause is that for the others.
+	// maxProbePause is the longest delay between attempts for the one pod of each namespace that is
+	// retried often (gateLimiter.Failed); maxRetryPause is the longest delay for the others.
 	maxProbePause = time.Second
 	maxRetryPause = 15 * time.Second
-	// workers lift gates side by side.
+	// workers is the number of pods that are processed at the same time.
 	workers = 16
-	// retries is the number of workers that may be busy with pods that have failed before.
+	// retries is the number of workers that may process pods that have failed before.
 	retries = workers / 2
 )
 
@@ -63,10 +63,10 @@ const (
 type step int
 
 const (
-	leave    step = iota
-	nominate      // nominate the node, then lift the gate
-	lift          // lift the gate: it is too late for a nomination
-	withdraw      // take the nomination back
+	leave    step = iota // nothing
+	nominate             // nominate the node, then lift the gate
+	lift                 // lift the gate: it is too late for a nomination
+	withdraw             // remove the nomination
 )
 
 // A podProgress is what a replica has observed of a pod that is not bound yet. Its times are of
@@ -88,8 +88,8 @@ func (s podProgress) observe(p *podView, now time.Time) podProgress {
 	return s
 }
 
-// since returns the time at which a condition became true, zero if it is not true. before is what
-// it returned the last time.
+// since returns the time at which a condition became true, or the zero time if it is not true.
+// before is the last result for the same condition.
 func since(before time.Time, is bool, now time.Time) time.Time {
 	switch {
 	case !is:
@@ -112,15 +112,15 @@ func (p *podView) awaitsScheduler() bool {
 func next(p *podView, s podProgress, own bool, now time.Time) (step, time.Duration, string) {
 	switch {
 	case p.Gated && (p.Gates > 1 || s.lifted):
-		return leave, 0, "" // ours is the last; or the informer is late
+		return leave, 0, "" // our gate is lifted as the last one; or the informer is late
 	case p.Gated:
 		return gateStep(p, s, own, now)
 	case !p.awaitsScheduler():
 		return leave, 0, ""
 	case p.NotScheduled != "":
-		// Where nothing was left to preempt, the scheduler has removed the nomination itself. If it
-		// preempts pods on that very node, the nomination is its own by now, although it did not
-		// have to write it.
+		// If the scheduler found no pods to preempt, it has removed the nomination itself. If it
+		// preempts pods on the nominated node, it relies on the nomination, although the manager
+		// wrote it.
 		if age := now.Sub(s.tried); !p.NeverPreempts && age < preemptionTime {
 			return leave, preemptionTime - age, ""
 		}
@@ -132,6 +132,7 @@ func next(p *podView, s podProgress, own bool, now time.Time) (step, time.Durati
 	return withdraw, 0, "TimedOut"
 }
 
+// gateStep returns the result of next for a pod whose only gate is ours.
 func gateStep(p *podView, s podProgress, own bool, now time.Time) (step, time.Duration, string) {
 	age := now.Sub(s.lastGate)
 	switch {
@@ -140,7 +141,7 @@ func gateStep(p *podView, s podProgress, own bool, now time.Time) (step, time.Du
 	case !own && age < takeOverAfter:
 		return leave, takeOverAfter - age, ""
 	case p.Nominated == p.Pinned:
-		return lift, 0, "" // the other replica got that far
+		return lift, 0, "" // the other replica has nominated the node, but not lifted the gate
 	}
 	return nominate, 0, ""
 }
@@ -161,12 +162,12 @@ type nominator struct {
 	gates      *gateLimiter
 	client     client.Client
 	live       client.Reader // the API server itself
-	redial     func()        // has later calls of client and live use new connections
+	redial     func()        // closes the connections of client and live
 	collectors *collectors
 	report     func(p *podView, reason, text string)
 	log        logr.Logger
 
-	retries chan struct{} // as many as workers that try again
+	retries chan struct{} // one element for each worker that processes a pod which failed before
 
 	mu       sync.Mutex
 	progress map[types.UID]podProgress
@@ -186,9 +187,10 @@ func (n *nominator) admit(ctx context.Context, namespace, name string) bool {
 	return true
 }
 
-// find returns a pod from the watch. A pod that this replica has admitted, but no watch shows, it
-// reads from the API server; unseen reports whether the watch should have shown it. It returns nil
-// if there is no such pod, and the delay before the next attempt.
+// find returns a pod from the watch. If this replica has admitted the pod with a gate, but no watch
+// shows it, find reads the pod from the API server; unseen is then true if the watch should have
+// shown the pod. If there is no such pod, find returns nil and the delay before the next attempt,
+// or 0.
 func (n *nominator) find(ctx context.Context, req reconcile.Request) (p *podView, unseen bool, again time.Duration) {
 	key := req.String()
 	p = n.cluster.pod(key)
@@ -315,7 +317,8 @@ func (n *nominator) failed(p *podView, err error) time.Duration {
 	return again
 }
 
-// unexpected returns an error that another replica's work does not explain.
+// unexpected returns err, or nil if the reason of err may be that another replica has changed or
+// deleted the object.
 func unexpected(err error) error {
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		return nil
@@ -323,7 +326,7 @@ func unexpected(err error) error {
 	return err
 }
 
-// refused reports whether the API server works and rejects the call.
+// refused reports whether the API server rejects a call for a reason that does not pass by itself.
 func refused(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
@@ -337,6 +340,7 @@ func refused(err error) bool {
 	}
 }
 
+// observe updates and returns the progress of a pod.
 func (n *nominator) observe(p *podView, now time.Time) podProgress {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -345,7 +349,8 @@ func (n *nominator) observe(p *podView, now time.Time) podProgress {
 	return s
 }
 
-// observeSince is observe for a pod that has had no gate but ours since a time, as far as is known.
+// observeSince updates the progress of a pod that no watch shows. Its only gate is assumed to be
+// ours since lastGate, the time of its admission.
 func (n *nominator) observeSince(p *podView, lastGate time.Time) {
 	n.observe(p, n.cluster.now())
 	n.update(p, func(s *podProgress) {
@@ -381,7 +386,7 @@ func (n *nominator) lift(ctx context.Context, p *podView, left time.Duration, un
 		return 0, err
 	}
 	if late {
-		n.gates.Late(p) // before the gate: that may take as long
+		n.gates.Late(p) // before the gate is lifted, which may take as long
 		n.redial()
 	}
 	call, cancel := context.WithTimeout(ctx, callTimeout)
@@ -414,8 +419,8 @@ func (n *nominator) lift(ctx context.Context, p *podView, left time.Duration, un
 	return again, nil
 }
 
-// nominateWithin nominates the pinned node of a pod if there is time left for that. late reports
-// that there was no response in time. That the nomination was refused or late is not an error.
+// nominateWithin nominates the pinned node of a pod within the time left. late is true if there was
+// no response in that time. A nomination that is refused or late is not an error.
 func (n *nominator) nominateWithin(ctx context.Context, p *podView, left time.Duration) (nominated, late bool,
 	err error) {
 	if left <= 0 {
@@ -431,8 +436,7 @@ func (n *nominator) nominateWithin(ctx context.Context, p *podView, left time.Du
 	return err == nil, late, nil
 }
 
-// preempting reports whether a scheduler that has tried the pod removes others from the nominated
-// node to make room for it.
+// preempting reports whether the scheduler preempts pods on the nominated node for the pod.
 func (n *nominator) preempting(ctx context.Context, p *podView) (bool, error) {
 	if p.NotScheduled == "" || p.NeverPreempts {
 		return false, nil
@@ -452,7 +456,8 @@ func (n *nominator) preempting(ctx context.Context, p *podView) (bool, error) {
 	}), nil
 }
 
-// withdraw takes a nomination back, so that it reserves no resources for a pod that does not come.
+// withdraw removes a nomination, so that the scheduler reserves no resources of the node for a pod
+// that does not fit there.
 func (n *nominator) withdraw(ctx context.Context, p *podView, why string) error {
 	if err := n.nominate(ctx, p, ""); err != nil {
 		return fmt.Errorf("withdrawing the nomination of %s/%s: %w", p.Namespace, p.Name, err)
@@ -467,9 +472,10 @@ func (n *nominator) withdraw(ctx context.Context, p *podView, why string) error 
 	return nil
 }
 
-// nominate writes the pod's nominated node, if nobody has written the pod since it was seen.
+// nominate writes the pod's nominated node, or removes it if node is "". It fails with a conflict
+// if the pod has changed since p was read.
 func (n *nominator) nominate(ctx context.Context, p *podView, node string) error {
-	var value any // null takes the field away
+	var value any // null removes the field
 	if node != "" {
 		value = node
 	}
@@ -479,8 +485,8 @@ func (n *nominator) nominate(ctx context.Context, p *podView, node string) error
 	}), client.FieldOwner(wellknown.ManagerName))
 }
 
-// liftGate removes our gate from a pod, whatever else has changed; if there is none, nothing
-// happens. It returns the new state of the pod.
+// liftGate removes our gate from a pod, even if the pod has changed meanwhile. It does nothing if
+// there is no gate. It returns the new state of the pod.
 func liftGate(ctx context.Context, c client.Client, namespace, name string, uid types.UID,
 	options ...client.PatchOption) (*corev1.Pod, error) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
@@ -495,7 +501,7 @@ func liftGate(ctx context.Context, c client.Client, namespace, name string, uid 
 	return pod, c.Patch(ctx, pod, client.RawPatch(types.StrategicMergePatchType, patch), options...)
 }
 
-// bare returns a Pod with the name and UID alone, for a client.
+// bare returns a Pod that has only the namespace, name and UID, as clients need it.
 func bare(p *podView) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: p.UID}}
 }
@@ -533,7 +539,7 @@ func (n *nominator) setup(mgr manager.Manager) error {
 		add := func(p *podView) {
 			n.gates.Seen(p)
 			if p.Gated || p.awaitsScheduler() {
-				n.observe(p, n.cluster.now()) // its time in the queue counts
+				n.observe(p, n.cluster.now()) // so that the time in the queue counts
 				queue.Add(requestOf(p))
 			} else if n.gates.IsProbe(p) {
 				queue.Add(requestOf(p))

@@ -73,8 +73,8 @@ func (s *sweeper) every(ctx context.Context, interval time.Duration, what string
 	}
 }
 
-// sweep deletes what it can: a reservation that cannot be deleted, or a node that cannot be looked
-// up, does not keep it from the others.
+// sweep deletes the reservations of nodes that are gone. It goes on after an error, and returns all
+// errors.
 func (s *sweeper) sweep(ctx context.Context) error {
 	if !s.cluster.Synced() {
 		return nil

@@ -17,7 +17,8 @@ import (
 // webhookPath is where the webhook is served.
 const webhookPath = "/pin"
 
-// A webhook looks up a new pod's addresses, calls decide, and writes the decision on the pod.
+// A webhook looks up the node that has a new pod's addresses, calls decide, and applies the
+// decision to the pod.
 type webhook struct {
 	Options
 	cluster    *cluster
@@ -26,7 +27,7 @@ type webhook struct {
 	log        logr.Logger
 }
 
-// handler returns the handler of admission requests. It admits a pod whatever goes wrong.
+// handler returns the handler of admission requests. It admits every pod, also after an error.
 func (w *webhook) handler() admission.Handler {
 	pods := podwebhook.Pods(w.log, w.pin)
 	return admission.HandlerFunc(func(ctx context.Context, req admission.Request) admission.Response {
@@ -63,8 +64,9 @@ func (w *webhook) pin(ctx context.Context, req admission.Request, pod *corev1.Po
 	return nil
 }
 
-// The limits of a pod with our gate. Removing the gate makes the pod's record larger, of which etcd
-// takes 1.5 MiB, and the policy for the manager compares all of it, at a cost that is limited.
+// The limits of a pod with our gate. Lifting the gate adds to managedFields, and etcd accepts at
+// most
+// 1.5 MiB. The admission policy for the manager compares the whole pod, and its cost is limited.
 const (
 	maxGatedBytes       = 512 << 10 // as JSON
 	maxGatedAnnotations = 1000
@@ -72,7 +74,8 @@ const (
 	maxGatedGates       = 100 // of others
 )
 
-// large reports whether a pod, which had so many bytes in its request, exceeds one of the limits.
+// large reports whether a pod exceeds one of the limits. bytes is the size of the pod in the
+// request.
 func large(pod *corev1.Pod, bytes int) bool {
 	return bytes > maxGatedBytes || len(pod.Annotations) > maxGatedAnnotations || len(pod.Labels) > maxGatedLabels ||
 		len(pod.Spec.SchedulingGates) > maxGatedGates
