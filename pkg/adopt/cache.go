@@ -76,8 +76,8 @@ func markReplaced(candidates []candidate) {
 }
 
 // cacheEntry returns the candidates of libcni's cache about one attachment, one for each of its
-// addresses, and a text for each problem. An empty ifName, as in host-local's old files, stands for
-// every interface of the container.
+// addresses, and a text for each problem. An empty ifName, as in host-local's old files,
+// means every interface of the container.
 func (s Sources) cacheEntry(network, containerID, ifName string) (candidates []candidate, problems []string) {
 	if !names.IsNetwork(network) || !names.IsContainerID(containerID) || ifName != "" && !names.IsIfName(ifName) {
 		return nil, nil

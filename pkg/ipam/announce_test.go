@@ -58,7 +58,7 @@ func TestAReturnThatCannotBeAnnounced(t *testing.T) {
 	}
 	w.same("back", w.add(ask{pod: "db-0", container: "c2", window: hour}), "10.0.0.2")
 	if !strings.Contains(strings.Join(w.warned, "\n"), "announce queue") {
-		t.Errorf("nobody is told: %q", w.warned)
+		t.Errorf("no warning: %q", w.warned)
 	}
 }
 
@@ -143,8 +143,8 @@ func TestTheMACOfAFamilyAddedLater(t *testing.T) {
 	w.same("both", w.macs("c2"), macA+" "+macA)
 }
 
-// Never two living sandboxes with one hardware address: whoever does not come
-// back to the address has its own, and so has whoever gets the address next.
+// Two living sandboxes never have one hardware address: a pod that does not come back to the
+// address keeps its own, and so does the next pod that gets the address.
 func TestTheMACGoesToNobodyElse(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
 	w.add(ask{pod: "db-0", container: "old", window: hour})

@@ -20,7 +20,7 @@ import (
 // viewBatch is at least how many leases the agent reads under one lock.
 const viewBatch = 128
 
-// look is what whoever publishes sees.
+// look returns the leases as the agent publishes them.
 func (w *world) look() maintain.NodeView {
 	w.t.Helper()
 	v, err := w.service.List(context.Background(), func(lease.Lease) bool { return true })

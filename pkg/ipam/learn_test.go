@@ -216,7 +216,8 @@ func (w *world) keep() {
 	w.stop("c1")
 }
 
-// givesNothingAway loses the store and expects that nothing is handed out before somebody says so.
+// givesNothingAway loses the store and expects that no address is assigned before an operator
+// accepts the loss.
 func (w *world) givesNothingAway(what string) {
 	w.t.Helper()
 	w.wipe(w.stateDir())
@@ -470,7 +471,7 @@ func TestAnOldFileIsToldByTheLeasesOwnTimes(t *testing.T) {
 }
 
 // The clock is wrong after the boot, and host-local has given the address to a container that
-// lives: libcni's entry tells that its file is not an old one.
+// lives: libcni's entry shows that its file is not an old one.
 func TestAFileOfALivingContainerIsNotAnOldOne(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{pod: "db-0", container: "c1", window: hour})

@@ -125,7 +125,7 @@ func TestFileOfNoContainer(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	w.same("in use by nobody known", w.leases(), "10.0.0.2=/Bound")
+	w.same("in use by an unknown owner", w.leases(), "10.0.0.2=/Bound")
 	if n := strings.Count(strings.Join(w.journal(), "\n"), "Revoked"); n != 1 {
 		t.Errorf("the journal has it %d times: %q", n, w.journal())
 	}

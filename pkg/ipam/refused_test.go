@@ -15,7 +15,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
-// A call is one transaction: where one write of it fails, whichever it is, the call fails and
+// A call is one transaction: if any write of it fails, the call fails and
 // nothing has changed.
 func TestAWriteThatFailsFailsTheCall(t *testing.T) {
 	assign := func(a ask) func(context.Context, *world) error {

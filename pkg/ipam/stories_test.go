@@ -425,7 +425,7 @@ func TestTheLaterLeaseOfANamespaceNumberIsTheLivingOne(t *testing.T) {
 	w.same("the other lives", w.leases(), "10.0.0.2=c/Bound 10.0.0.3=b/Bound")
 }
 
-// Whether a path leads to the namespace of the old sandbox cannot be told where the path cannot be
+// Whether a path leads to the namespace of the old sandbox is unknown if the path cannot be
 // looked at.
 func TestAPathThatCannotBeLookedAtProvesNothing(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")

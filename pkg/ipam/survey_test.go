@@ -102,7 +102,7 @@ func TestNoFileIsMissedThatNobodyMade(t *testing.T) {
 	w.expect(w.plan(), "mirror 10.0.0.2", "that of a container")
 }
 
-// A plan is old when it is acted on: whatever has changed since stands.
+// A plan is old when Act performs it: leases that have changed since are not touched.
 func TestAnOldPlanHarmsNobody(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{pod: "other", container: "c0"})
@@ -236,7 +236,7 @@ func TestWhatIsInDoubtIsSaid(t *testing.T) {
 	w.expect(w.collect(), "release 10.0.0.3", "all could be asked")
 }
 
-// A drained node with one lost DEL: nobody lives there, and the holds end.
+// A drained node with one lost DEL: no sandbox is alive, and the holds end.
 func TestADrainedNodeIsLookedAfter(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{pod: "lost", container: "c1"})

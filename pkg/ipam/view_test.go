@@ -90,7 +90,7 @@ func TestTheOperatorsWordNeedsNoView(t *testing.T) {
 	}
 	w.same("leases", w.leases(), "")
 	if said := strings.Join(w.warned, "\n"); !strings.Contains(said, "without evidence") {
-		t.Errorf("the operator was told %q", said)
+		t.Errorf("the message is %q", said)
 	}
 	if done, err := w.service.Revoke(ctx, anyLease, false, "by hand"); err != nil || len(done) != 0 {
 		t.Errorf("nothing to release: %+v, %v", done, err)
@@ -208,7 +208,7 @@ func (w *world) cacheEntry(container, pod, addr, path string) {
 	}
 }
 
-// Whoever is sent away is told what was found: that the former sandbox lives, or why its
+// An ADD that is refused returns what was found: that the former sandbox is alive, or why its
 // end is not proven.
 func TestARefusalSaysWhatIsKnown(t *testing.T) {
 	const path = "/run/netns/c1"

@@ -45,7 +45,7 @@ func open(t *testing.T) *Store {
 	return s
 }
 
-// Where it cannot be told whether a missing store was there before, it is neither made nor taken
+// If it is unknown whether a missing store was there before, it is neither created nor taken
 // for lost.
 func TestAMissingStoreWithAnUnreadableMark(t *testing.T) {
 	s := open(t)

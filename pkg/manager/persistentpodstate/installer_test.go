@@ -177,7 +177,7 @@ func (u *kruiseAPI) Get(ctx context.Context, key client.ObjectKey, o client.Obje
 	return u.fakeAPI.Get(ctx, key, o, options...)
 }
 
-// Why leasehold stands by is said once, however often it is found to be so.
+// The reason why leasehold does nothing is logged once, even if it is found again.
 func TestTheReasonToStandByIsReportedOnce(t *testing.T) {
 	api, events := &kruiseAPI{fakeAPI: fakeAPI{configured: true}}, &reasons{}
 	i := &installer{view: viewOf(), kinds: builtIn, client: api, live: api, role: &role{}, events: events,

@@ -229,7 +229,7 @@ func hasEvent(c *fakeapi.Cluster, namespace, reason string) bool {
 	return false
 }
 
-// If Kruise is installed, leasehold stands by.
+// If Kruise is installed, leasehold does nothing.
 func TestStandbyForKruise(t *testing.T) {
 	c := startManager(t, func(c *fakeapi.Cluster) {
 		putSet(c, generates)

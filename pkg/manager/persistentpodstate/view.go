@@ -213,8 +213,8 @@ func (v *clusterView) resource(kind schema.GroupVersionKind) (schema.GroupVersio
 	return mapping.Resource, err == nil && !serves
 }
 
-// crdAdded starts the watch of the CRD's resource. A watch that has not synced is begun anew: the
-// embeddedCRD may serve other versions.
+// crdAdded starts the watch of the CRD's resource. A watch that has not synced is started again:
+// the embeddedCRD may serve other versions.
 func (v *clusterView) crdAdded(crd string) {
 	v.stopWatch(crd, false, func(synced bool) bool { return !synced })
 	select {
