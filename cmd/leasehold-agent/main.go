@@ -78,6 +78,8 @@ func main() {
 	}
 }
 
+// parse parses the flags. It has one statement for each flag and one check for each rule between
+// flags, and no other logic, so that it stays one function.
 func parse(args []string, stderr io.Writer) (options, error) {
 	var o options
 	f := flag.NewFlagSet("leasehold-agent", flag.ContinueOnError)

@@ -42,6 +42,8 @@ func main() {
 	}
 }
 
+// run runs one command. It parses the flags that the commands have in common, and has one case for
+// each command.
 func run(ctx context.Context, args []string) error {
 	commands := "install, replace, uninstall, idle or version"
 	if len(args) == 0 {

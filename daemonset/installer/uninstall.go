@@ -47,7 +47,8 @@ type uninstaller struct {
 // run removes leasehold from the node, so that host-local can serve the next call: first it makes
 // sure that nothing names or runs it any more, and that host-local is in its place; then it ends
 // all holds, brings host-local's files in step with the store for the last time, and removes the
-// store. It can be repeated after an error.
+// store. It can be repeated after an error. Each step depends on all before it, so they stand in
+// one function in their order.
 func (u uninstaller) run(ctx context.Context) error {
 	if err := u.configured(); err != nil {
 		return err

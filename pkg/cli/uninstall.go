@@ -60,7 +60,9 @@ With --conf it only puts back the configuration of this node that "leasectl inst
 	return c
 }
 
-// leave removes leasehold from a cluster.
+// leave removes leasehold from a cluster. The steps are in one function, because their order
+// matters: each must succeed before the next, or pods are left with gates, or nodes without a
+// plugin.
 func (a *app) leave(ctx context.Context, k *kubectl, crds bool) error {
 	step := func(format string, args ...any) { fmt.Fprintf(a.Stdout, format+"\n", args...) }
 	agent, err := k.get(ctx, "-n", k.namespace, "daemonset", agentName)
