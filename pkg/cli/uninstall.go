@@ -195,6 +195,9 @@ func uninstaller(agent object) (object, error) {
 	spec["containers"] = []object{common("idle", "idle")}
 	// The service account is for the agent's use of the API, which this one has none of.
 	spec["automountServiceAccountToken"] = false
+	// A namespace that is deleted with pods in it is looked at again after half of their grace
+	// period.
+	spec["terminationGracePeriodSeconds"] = 1
 	labels := object{"app.kubernetes.io/name": uninstallName, "app.kubernetes.io/part-of": "leasehold"}
 	return object{
 		"apiVersion": "apps/v1", "kind": "DaemonSet",

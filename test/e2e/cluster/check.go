@@ -58,6 +58,9 @@ func (c *Cluster) checkDeploy(ctx context.Context) error {
 	if err := permissions.Check(ctx, config, c.logf); err != nil {
 		return err
 	}
+	if err := c.checkLeasectl(ctx, base); err != nil {
+		return err
+	}
 	c.logf("applying it again, then deleting it")
 	for _, args := range [][]string{
 		{"apply", "--validate=strict", "-k", base},
@@ -112,6 +115,89 @@ func (c *Cluster) checkInstaller(ctx context.Context, client *kubernetes.Clients
 		}
 	}
 	return nil
+}
+
+// flannelManifest is what leasectl uses of flannel's manifest.
+const flannelManifest = `{"apiVersion": "v1", "kind": "List", "items": [
+  {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-flannel"}},
+  {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "kube-flannel-cfg", "namespace": "kube-flannel"},
+   "data": {"net-conf.json": "{}", "cni-conf.json":
+    "{\n  \"name\": \"cbr0\",\n  \"cniVersion\": \"0.3.1\",\n  \"plugins\": [{\"type\": \"flannel\"}]\n}\n"}},
+  {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "kube-flannel-ds", "namespace": "kube-flannel"},
+   "spec": {"selector": {"matchLabels": {"app": "flannel"}}, "template": {"metadata": {"labels": {"app": "flannel"}},
+    "spec": {"containers": [{"name": "flannel", "image": "flannel"}],
+     "volumes": [{"name": "cfg", "configMap": {"name": "kube-flannel-cfg"}}]}}}}]}`
+
+// checkLeasectl verifies with the applied manifests that `leasectl install` changes flannel's
+// ConfigMap, and `leasectl uninstall` restores it and removes every object of leasehold.
+func (c *Cluster) checkLeasectl(ctx context.Context, base string) error {
+	program, err := c.buildProgram(ctx, leasectl)
+	if err != nil {
+		return err
+	}
+	kubectl := func(stdin string, args ...string) (string, error) {
+		cmd := exec.CommandContext(ctx, c.Kubectl(), c.kubectl(args...)[1:]...)
+		cmd.Stdin = strings.NewReader(stdin)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			err = fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, out)
+		}
+		return string(out), err
+	}
+	call := func(args ...string) (string, error) {
+		c.logf("leasectl %s", strings.Join(args, " "))
+		args = append(args, "--kubectl="+c.Kubectl(), "--kubeconfig="+c.Kubeconfig(), "--timeout=1m")
+		out, err := exec.CommandContext(ctx, program, args...).CombinedOutput()
+		fmt.Print(string(out))
+		return string(out), err
+	}
+	config := func() (string, error) {
+		return kubectl("", "get", "configmap", "-n", "kube-flannel", "kube-flannel-cfg", "-o",
+			"jsonpath={.data}{.metadata.annotations}")
+	}
+	if _, err := kubectl(flannelManifest, "apply", "-f", "-"); err != nil {
+		return err
+	}
+	before, err := config()
+	if err != nil {
+		return err
+	}
+	if out, err := call("install", "--yes"); err == nil || !strings.Contains(out, "takes host-local's place") {
+		return fmt.Errorf("install beside a replaced host-local: %w", errors.Join(err, errors.New("no error of it")))
+	}
+	if _, err := kubectl("", "apply", "-k", base); err != nil {
+		return err
+	}
+	if _, err := call("install"); err != nil {
+		return err
+	}
+	if now, err := config(); err != nil || now != before {
+		return fmt.Errorf("install without an answer has changed %s into %s: %w", before, now, err)
+	}
+	if _, err := call("install", "--yes"); err != nil {
+		return err
+	}
+	now, err := config()
+	if err != nil || !strings.Contains(now, `\"ipam\": {\"type\": \"leasehold\"}`) {
+		return fmt.Errorf("install has not named leasehold: %s, %w", now, err)
+	}
+	if _, err := call("uninstall", "--crds"); err != nil {
+		return err
+	}
+	if now, err := config(); err != nil || now != before {
+		return fmt.Errorf("uninstall has left %s, and it was %s: %w", now, before, err)
+	}
+	kinds := "ns,crd,clusterrole,clusterrolebinding,mutatingwebhookconfiguration,validatingwebhookconfiguration," +
+		"validatingadmissionpolicy,validatingadmissionpolicybinding"
+	left, err := kubectl("", "get", kinds, "-o", "name")
+	if err != nil || strings.Contains(left, "leasehold") {
+		return fmt.Errorf("uninstall has left objects: %s, %w", left, err)
+	}
+	if out, err := call("uninstall"); err == nil || !strings.Contains(out, "there is no DaemonSet") {
+		return fmt.Errorf("uninstall of nothing: %s, %w", out, err)
+	}
+	_, err = kubectl("", "delete", "ns", "kube-flannel")
+	return err
 }
 
 // checkPolicies waits until the API server has type-checked the policies, and returns its warnings.

@@ -102,7 +102,10 @@ func (n *Node) DefaultNetwork() Network {
 	return Network{Name: name, Type: n.cluster.CNI, Subnets: subnets}
 }
 
-const confDir = "/etc/cni/net.d"
+const (
+	confDir = "/etc/cni/net.d"
+	binDir  = "/opt/cni/bin"
+)
 
 // SetNetworks replaces the node's CNI configuration. The node should have no pods, because the
 // runtime would call DEL for them with the new configuration.
@@ -152,6 +155,9 @@ func (n *Node) writeFlannelSubnet() error {
 		"FLANNEL_NETWORK=%s\nFLANNEL_SUBNET=%s\nFLANNEL_MTU=1500\nFLANNEL_IPMASQ=true\n",
 		n.cluster.podNetwork(), gateway))
 }
+
+// Upstream returns the path of an upstream plugin as it was built. Nodes can read it.
+func (c *Cluster) Upstream(plugin string) string { return c.path("bin/cni/" + plugin) }
 
 // installPlugins installs the upstream plugins on the node. The DaemonSet installs leasehold's.
 func (n *Node) installPlugins() error {

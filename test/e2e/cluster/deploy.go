@@ -28,8 +28,8 @@ const (
 	Manager = "leasehold-manager"
 )
 
-// apply applies daemonset/ with the cluster's images, and waits until the CRDs are established.
-func (c *Cluster) apply(ctx context.Context) error {
+// Apply applies daemonset/ with the cluster's images, and waits until the CRDs are established.
+func (c *Cluster) Apply(ctx context.Context) error {
 	for _, args := range [][]string{
 		{"apply", "-k", filepath.Join(c.Repo, "test/e2e/manifests")},
 		{"wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"},

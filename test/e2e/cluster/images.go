@@ -36,13 +36,17 @@ func (c *Cluster) Leasectl() string { return c.path("bin/own/leasectl") }
 // test, into images/.
 func (c *Cluster) buildImages(ctx context.Context) error {
 	c.logf("building images")
-	if _, err := c.runImages(ctx, testImages...); err != nil {
+	flannel, err := c.flannelImages(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := c.runImages(ctx, append(flannel, testImages...)...); err != nil {
 		return err
 	}
 	if !c.Retains() {
 		return nil
 	}
-	_, err := c.runImages(ctx, "-tag", "test")
+	_, err = c.runImages(ctx, "-tag", "test")
 	return err
 }
 
@@ -83,7 +87,12 @@ func (c *Cluster) buildProgram(ctx context.Context, p Program) (string, error) {
 
 // importImages imports all built images on a node.
 func (n *Node) importImages(ctx context.Context) error {
-	archives, err := filepath.Glob(n.cluster.path("images/*.tar"))
+	return n.ImportImages(ctx, n.cluster.path("images"))
+}
+
+// ImportImages imports the images whose archives are in a directory.
+func (n *Node) ImportImages(ctx context.Context, dir string) error {
+	archives, err := filepath.Glob(filepath.Join(dir, "*.tar"))
 	if err != nil {
 		return err
 	}

@@ -76,7 +76,13 @@ func (n *Node) Reconnect() error { return n.cluster.setPort(n.Name, true) }
 
 // StartContainerd starts containerd, and waits until its CRI service responds.
 func (n *Node) StartContainerd(ctx context.Context) error {
-	if err := n.writeContainerdConfig(1); err != nil {
+	return n.StartContainerdWithDirs(ctx, confDir, binDir)
+}
+
+// StartContainerdWithDirs is like StartContainerd, with other directories of CNI configurations and
+// plugins.
+func (n *Node) StartContainerdWithDirs(ctx context.Context, confDir, binDir string) error {
+	if err := n.writeContainerdConfig(1, confDir, binDir); err != nil {
 		return err
 	}
 	return n.startContainerd(ctx)
@@ -85,7 +91,7 @@ func (n *Node) StartContainerd(ctx context.Context) error {
 // StartContainerdWithNetworks is like StartContainerd, but pods get an interface in each of the
 // first k networks in /etc/cni/net.d.
 func (n *Node) StartContainerdWithNetworks(ctx context.Context, k int) error {
-	if err := n.writeContainerdConfig(k); err != nil {
+	if err := n.writeContainerdConfig(k, confDir, binDir); err != nil {
 		return err
 	}
 	return n.startContainerd(ctx)
@@ -169,8 +175,8 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
       BinaryName = "{{.Runc}}"
   [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "/opt/cni/bin"
-    conf_dir = "/etc/cni/net.d"
+    bin_dir = "{{.BinDir}}"
+    conf_dir = "{{.ConfDir}}"
     max_conf_num = {{.Networks}}
 `)),
 	"2.4": template.Must(template.New("").Parse(`version = 3
@@ -185,16 +191,16 @@ oom_score = 0
     [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
       BinaryName = "{{.Runc}}"
   [plugins.'io.containerd.cri.v1.runtime'.cni]
-    bin_dirs = ["/opt/cni/bin"]
-    conf_dir = "/etc/cni/net.d"
+    bin_dirs = ["{{.BinDir}}"]
+    conf_dir = "{{.ConfDir}}"
     max_conf_num = {{.Networks}}
 `)),
 }
 
-func (n *Node) writeContainerdConfig(networks int) error {
+func (n *Node) writeContainerdConfig(networks int, confDir, binDir string) error {
 	var s strings.Builder
 	err := containerdConfig[n.ContainerdVersion()].Execute(&s, map[string]any{
-		"Pause": pauseImage, "Runc": n.runc(), "Networks": networks})
+		"Pause": pauseImage, "Runc": n.runc(), "Networks": networks, "ConfDir": confDir, "BinDir": binDir})
 	if err != nil {
 		return err
 	}

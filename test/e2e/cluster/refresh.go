@@ -53,7 +53,7 @@ func (c *Cluster) Refresh(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := c.apply(ctx); err != nil {
+	if err := c.Apply(ctx); err != nil {
 		return err
 	}
 	if changed {

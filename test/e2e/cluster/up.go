@@ -77,7 +77,7 @@ func (c *Cluster) start(ctx context.Context) error {
 	}
 	if c.Retains() {
 		c.logf("applying the manifests of daemonset/")
-		if err := c.apply(ctx); err != nil {
+		if err := c.Apply(ctx); err != nil {
 			return err
 		}
 	}

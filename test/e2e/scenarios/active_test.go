@@ -42,8 +42,15 @@ func retentionOff(t *Test) {
 	configure := func() { t.Must(n.SetNetworks(network)) }
 	reinstall := func() { t.RestartAgent(n) }
 
+	const otherConf = "/etc/cni/other.d"
+	restart := func(confDir string) {
+		t.Must(n.Stop(t.Ctx, cluster.Containerd))
+		t.Must(n.StartContainerdWithDirs(t.Ctx, confDir, cniBin))
+	}
+
 	t.Step("an echoserver runs on %s", n.Name)
-	pod := t.Echoserver("echoserver", n, 1).Ready()["echoserver-0"]
+	set := t.Echoserver("echoserver", n, 1)
+	pod := set.Ready()["echoserver-0"]
 	t.retentionIs(n, network.Name, 1)
 	t.Cleanup(func() {
 		configure()
@@ -57,13 +64,6 @@ func retentionOff(t *Test) {
 		plant  func()
 		repair func()
 	}{
-		{"kube-flannel starts with the ConfigMap of its manifest", "FlannelDefault", []string{conf, "kube-flannel-cfg"},
-			func() {
-				put("/run/cni-conf.json", stock("flannel"))
-				onNode("cp -f /run/cni-conf.json " + conf) // as its container install-cni does
-			}, configure},
-		{"the file is written as k3s does at each start", "FlannelDefault", []string{conf},
-			func() { put(conf, stock("flannel")) }, configure},
 		{"a configuration names host-local", "HostLocalNamed", []string{conf, "host-local"},
 			func() { put(conf, stock("bridge")) }, configure},
 		{"a package has a file of the plugin's name", "BinaryReplaced", []string{conf, plugin},
@@ -85,6 +85,18 @@ func retentionOff(t *Test) {
 			func() { put(conf, "name: "+network.Name) }, configure},
 		{"the configuration is removed", "NoConfiguration", []string{cniConf},
 			func() { t.Must(os.Remove(n.Root() + conf)) }, configure},
+		{"the runtime uses another directory of configurations, and the pod is recreated", "PodWithoutLease",
+			[]string{conf, "--cni-conf-dir"},
+			func() {
+				t.Must(os.MkdirAll(n.Root()+otherConf, 0o755))
+				put(otherConf+"/10-flannel.conflist", stock("flannel"))
+				restart(otherConf)
+				set.Recreate()
+			},
+			func() {
+				restart(cniConf)
+				set.Recreate()
+			}},
 	} {
 		t.Step("%s", c.what)
 		began := time.Now()

@@ -1,0 +1,551 @@
+package scenarios
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
+	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
+)
+
+const (
+	flannelNamespace = "kube-flannel"
+	flannelConflist  = cniConf + "/10-flannel.conflist"
+	hostLocal        = cniBin + "/host-local"
+	original         = "host-local.original" // what the installer keeps
+	hostLocalFiles   = "/var/lib/cni/networks"
+)
+
+// releaseManifest matches the argument of kubectl that names the manifest of a release.
+var releaseManifest = regexp.MustCompile(`-f dist/leasehold-v[0-9.]+-([a-z0-9]+)\.yaml`)
+
+// installReplace follows the quick start of README.md in a cluster with stock flannel and running
+// pods, takes leasehold out of use, and removes it again.
+func installReplace(t *Test) {
+	s := t.stockCluster()
+	s.quickStart()
+	t.Kept(s.pods, s.set.Recreate())
+	t.Step("recreated pods keep their addresses, which host-local gave")
+
+	t.Step("flannel's manifest is applied again, and its DaemonSet restarted")
+	s.applyFlannel()
+	s.becomesActive(time.Now())
+	t.Kept(s.pods, s.set.Recreate())
+
+	n := t.Node(1)
+	began := time.Now()
+	s.dpkg(n, hostLocal)
+	t.Eventually(time.Minute, "leasehold is back", func() error {
+		if digest(t, n.Disk(hostLocal)) == s.files[0][hostLocal] {
+			return errors.New("host-local is in its place")
+		}
+		return nil
+	})
+	t.Step("a package with host-local is unpacked: leasehold is in its place again after %.1f s",
+		time.Since(began).Seconds())
+	t.Kept(s.pods, s.set.Recreate())
+
+	t.Step("one address is held")
+	s.set.Scale(2)
+	s.remove()
+	for i := range t.nodes {
+		s.assertSameFiles(i)
+	}
+	s.assertUndisturbed()
+	s.assertHostLocalWorks()
+}
+
+// installNamed does the same with `leasectl install`.
+func installNamed(t *Test) {
+	s := t.stockCluster()
+	began := time.Now()
+	t.Must(t.Cluster.Apply(t.Ctx))
+	t.Must(t.Cluster.WaitDeployed(t.Ctx, time.Minute))
+	t.Step("leasehold is on the nodes after %.1f s, and no configuration names it", time.Since(began).Seconds())
+	name := func() {
+		began := time.Now()
+		t.leasectl("install", "--yes")
+		s.becomesActive(began)
+	}
+	name()
+	t.Step("pods are recreated twice: flannel's DEL of those that were there before calls host-local")
+	s.pods = s.set.Recreate()
+	t.Kept(s.pods, s.set.Recreate())
+
+	t.Step("flannel's manifest is applied again, and its DaemonSet restarted")
+	began = time.Now()
+	s.applyFlannel()
+	s.becomesReported(began, t.nodes, "FlannelDefault", flannelConflist, "kube-flannel-cfg")
+	name()
+
+	n := t.Node(1)
+	t.Step("host-local is copied over leasehold on %s", n.Name)
+	began = time.Now()
+	_, err := n.Machine().Run(t.Ctx, "cp", "-f", hostLocal, cniBin+"/leasehold")
+	t.Must(err)
+	s.becomesReported(began, t.nodes[:1], "BinaryReplaced", flannelConflist, cniBin+"/leasehold")
+	began = time.Now()
+	t.Kubectl("rollout", "restart", "-n", cluster.System, "daemonset/"+cluster.Agent)
+	t.Must(t.Cluster.WaitDeployed(t.Ctx, time.Minute))
+	s.becomesActive(began)
+	t.Kept(s.pods, s.set.Recreate())
+
+	t.Step("two addresses are held; the third is in use by a pod whose configuration names leasehold")
+	s.set.Scale(1)
+	stays := s.set.Ready()["retained-0"]
+	s.remove()
+	for i, name := range t.nodes {
+		if name == stays.Spec.NodeName {
+			// The pod's DEL calls leasehold.
+			s.files[i][cniBin+"/leasehold"] = "link to host-local"
+		}
+		s.assertSameFiles(i)
+	}
+	s.assertUndisturbed()
+	if now := s.set.Ready()["retained-0"]; now.UID != stays.UID || restarts(now) != 0 ||
+		addresses(now) != addresses(stays) {
+		t.Errorf("retained-0 was replaced or restarted")
+	}
+	s.set.Scale(0)
+	s.assertHostLocalWorks()
+}
+
+// A stockCluster is a cluster with flannel as its own manifest installs it and with running pods,
+// into which leasehold is installed and from which it is removed.
+type stockCluster struct {
+	*Test
+	set      *Set // retained pods
+	pods     Pods // of set
+	plain    []*Set
+	others   []Pods              // of plain, as they were
+	files    []map[string]string // of each node, as they were
+	failures func() []string
+	removed  bool
+}
+
+// stockCluster replaces the cluster's configuration by flannel's own manifest, removes leasehold,
+// and starts pods.
+func (t *Test) stockCluster() *stockCluster {
+	s := &stockCluster{Test: t}
+	t.Cleanup(s.restore)
+	s.applyFlannel()
+	for i := range t.nodes {
+		n := t.Node(i + 1)
+		conf, err := filepath.Glob(n.Root() + cniConf + "/*")
+		t.Must(err)
+		for _, c := range conf {
+			if filepath.Base(c) != filepath.Base(flannelConflist) {
+				t.Must(os.Remove(c))
+			}
+		}
+	}
+	t.Sleep(time.Second) // containerd reads the directory on an inotify event
+	s.remove()
+	s.removed = false
+	for i := range t.nodes {
+		// Pods that were started before leasehold was on the node have left flannel's files, for
+		// which the link is kept.
+		_, err := t.Node(i+1).Machine().Run(t.Ctx, "sh", "-c", "rm -rf /var/lib/cni/flannel/* "+cniBin+"/leasehold")
+		t.Must(err)
+	}
+
+	t.Step("pods start with stock flannel")
+	s.set = t.Echoserver("retained", nil, 3, KeptFor("10"), apart)
+	s.pods = s.set.Ready()
+	for i := range t.nodes {
+		s.plain = append(s.plain, t.Echoserver(fmt.Sprintf("plain-%d", i+1), t.Node(i+1), 2, KeptFor("")))
+	}
+	for i, plain := range s.plain {
+		s.others = append(s.others, plain.Ready())
+		s.files = append(s.files, t.filesOf(t.Node(i+1)))
+	}
+	s.failures = t.probe(s.plain, s.others)
+	return s
+}
+
+// apart keeps the pods of a template on different nodes.
+func apart(template *corev1.PodTemplateSpec) {
+	template.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+			LabelSelector: &metav1.LabelSelector{MatchLabels: template.Labels}, TopologyKey: corev1.LabelHostname}}}}
+}
+
+// applyFlannel applies flannel's manifest, restarts its pods and waits until they have written
+// their configuration.
+func (s *stockCluster) applyFlannel() {
+	manifest, err := s.Cluster.FlannelManifest(s.Ctx)
+	s.Must(err)
+	if out, err := s.kubectl(manifest, "apply", "-n", flannelNamespace, "-f", "-"); err != nil {
+		s.Fatalf("kubectl apply: %v\n%s", err, out)
+	}
+	s.Kubectl("rollout", "restart", "-n", flannelNamespace, "daemonset/kube-flannel-ds")
+	s.Kubectl("rollout", "status", "-n", flannelNamespace, "daemonset/kube-flannel-ds", "--timeout=1m")
+}
+
+// remove removes leasehold from the cluster as a user does.
+func (s *stockCluster) remove() {
+	s.leasectl("uninstall", "--crds")
+	s.removed = true
+}
+
+// restore deploys leasehold as all other scenarios expect it.
+func (s *stockCluster) restore() {
+	if agents, err := s.Client.AppsV1().DaemonSets(cluster.System).List(s.Ctx, metav1.ListOptions{}); err != nil ||
+		len(agents.Items) > 0 && !s.removed {
+		s.Must(err)
+		s.leasectl("uninstall", "--crds")
+	}
+	s.Kubectl("delete", "--ignore-not-found", "namespace", flannelNamespace)
+	s.Kubectl("delete", "--ignore-not-found", "clusterrole,clusterrolebinding", "flannel")
+	s.Must(s.Cluster.Apply(s.Ctx))
+	s.Must(s.Cluster.WaitDeployed(s.Ctx, 90*time.Second))
+	for i := range s.nodes {
+		n := s.Node(i + 1)
+		s.Must(n.SetNetworks(n.DefaultNetwork()))
+	}
+}
+
+// leasectl runs a command of leasectl that calls kubectl, and logs when it prints each line.
+func (t *Test) leasectl(args ...string) {
+	t.Step("leasectl %s", strings.Join(args, " "))
+	cmd := exec.CommandContext(t.Ctx, t.Cluster.Leasectl(), append(args, "--timeout=2m",
+		"--kubectl="+t.Cluster.Kubectl(), "--kubeconfig="+t.Cluster.Kubeconfig())...)
+	out, err := cmd.StdoutPipe()
+	t.Must(err)
+	var failed bytes.Buffer
+	cmd.Stderr = &failed
+	t.Must(cmd.Start())
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		t.Step("  %s", lines.Text())
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("leasectl %s: %v\n%s", strings.Join(args, " "), err, failed.Bytes())
+	}
+	t.Step("done")
+}
+
+// quickStart runs the commands of README.md's quick start, which end with pods that were replaced.
+// It stands in for the publisher of a release: the nodes have the images of this source tree, and
+// the manifests are those that a release is made of.
+func (s *stockCluster) quickStart() {
+	for i := range s.nodes {
+		for _, image := range []string{"agent", "installer", "manager"} {
+			name := "docker.io/leasehold/" + image
+			_, err := s.Node(i+1).Ctr(s.Ctx, "images", "tag", "--force", name+":test", name+":devel")
+			s.Must(err)
+		}
+	}
+	config := filepath.Join(s.TempDir(), "kubeconfig")
+	s.Must(os.WriteFile(config, []byte(s.Kubectl("config", "view", "--raw", "--flatten")), 0o600))
+	s.Kubectl("config", "set-context", "--current", "--kubeconfig="+config, "--namespace="+s.NS)
+	set := &Set{t: s.Test, Name: "echoserver", size: 2}
+	var rollouts []Pods
+	began := time.Now()
+	for _, command := range s.readmeCommands("Quick start in a cluster") {
+		if strings.HasPrefix(command, "make ") {
+			continue
+		}
+		command = releaseManifest.ReplaceAllString(command, "-k daemonset/overlays/$1")
+		s.Step("$ %s", command)
+		cmd := exec.CommandContext(s.Ctx, "bash", "-c", command)
+		cmd.Dir = s.Cluster.Repo
+		cmd.Env = append(os.Environ(), "KUBECONFIG="+config,
+			"PATH="+filepath.Dir(s.Cluster.Kubectl())+":"+os.Getenv("PATH"))
+		called := time.Now()
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			s.Fatalf("%s: %v\n%s", command, err, out)
+		}
+		switch {
+		case strings.HasPrefix(command, "kubectl apply"):
+			s.becomesActive(called)
+		case strings.HasPrefix(command, "kubectl rollout status"):
+			rollouts = append(rollouts, set.Ready())
+		case strings.HasPrefix(command, "kubectl get ipr"):
+			s.Step("it prints\n%s", out)
+		}
+	}
+	took := time.Since(began)
+	if len(rollouts) != 2 {
+		s.Fatalf("README.md waits for the pods of %s %d times, want two", set.Name, len(rollouts))
+	}
+	for name, p := range rollouts[0] {
+		if rollouts[1][name].UID == p.UID {
+			s.Errorf("%s was not replaced", name)
+		}
+	}
+	s.Kept(rollouts[0], rollouts[1])
+	s.Step("README.md's quick start took %.1f s, from the first command to kept addresses", took.Seconds())
+	if took > 2*time.Minute {
+		s.Errorf("README.md's quick start took %.1f s, want two minutes at most", took.Seconds())
+	}
+}
+
+// readmeCommands returns the commands in a section of README.md.
+func (t *Test) readmeCommands(section string) (commands []string) {
+	readme, err := os.ReadFile(filepath.Join(t.Cluster.Repo, "README.md"))
+	t.Must(err)
+	_, text, found := strings.Cut(string(readme), "\n## "+section+"\n")
+	if !found {
+		t.Fatalf("README.md has no section %q", section)
+	}
+	text, _, _ = strings.Cut(text, "\n## ")
+	for _, line := range strings.Split(text, "\n") {
+		command := strings.TrimSpace(line)
+		if strings.HasPrefix(line, "    ") && (strings.HasPrefix(command, "make ") ||
+			strings.HasPrefix(command, "kubectl ")) {
+			commands = append(commands, command)
+		}
+	}
+	return commands
+}
+
+// becomesActive waits until the NodeAddressPools of all nodes say that leasehold is in use.
+func (s *stockCluster) becomesActive(since time.Time) {
+	s.Eventually(time.Until(since.Add(reportedWithin)), "leasehold is in use on all nodes", func() error {
+		for _, name := range s.nodes {
+			p, err := inspect.ReadNodeAddressPool(s.Ctx, s.Dynamic, name)
+			if err != nil {
+				return err
+			}
+			for _, c := range p.Status.Conditions {
+				if c.Type != "RetentionActive" || c.Status != metav1.ConditionTrue {
+					return fmt.Errorf("%s: %s is %s: %s", name, c.Type, c.Status, c.Message)
+				}
+			}
+			if len(p.Status.Conditions) == 0 {
+				return fmt.Errorf("%s has no condition", name)
+			}
+		}
+		return nil
+	})
+	s.Step("leasehold is in use on all nodes after %.1f s", time.Since(since).Seconds())
+}
+
+// becomesReported waits until nodes and their retained pods have Events with a reason, which are
+// not older than a moment, and their NodeAddressPools have it too.
+func (s *stockCluster) becomesReported(since time.Time, nodes []string, reason string, words ...string) {
+	pods := s.set.Pods()
+	s.Eventually(reportedWithin, "it is reported as "+reason, func() error {
+		var errs []error
+		for _, name := range nodes {
+			errs = append(errs, s.reported(name, metav1.NamespaceDefault, since, reason, words))
+			p, err := inspect.ReadNodeAddressPool(s.Ctx, s.Dynamic, name)
+			errs = append(errs, err)
+			for _, c := range p.Status.Conditions {
+				if c.Status != metav1.ConditionFalse || c.Reason != reason {
+					errs = append(errs, fmt.Errorf("the NodeAddressPool of %s: %s is %s, %s", name, c.Type, c.Status,
+						c.Reason))
+				}
+			}
+		}
+		for _, p := range pods {
+			if slices.Contains(nodes, p.Spec.NodeName) {
+				errs = append(errs, s.reported(p.Name, s.NS, since, reason, words))
+			}
+		}
+		return errors.Join(errs...)
+	})
+	s.Step("reported as %s after %.1f s, on nodes, pods and NodeAddressPools", reason, time.Since(since).Seconds())
+}
+
+// dpkg unpacks a package on a node that contains host-local.
+func (s *stockCluster) dpkg(n *cluster.Node, path string) {
+	_, err := n.Machine().Run(s.Ctx, "sh", "-ec", `
+d=$(mktemp -d)
+mkdir -p $d/files/DEBIAN $d/files$(dirname $1) $d/admin/info $d/admin/updates $d/admin/triggers
+touch $d/admin/status $d/admin/available
+printf 'Package: kubernetes-cni\nVersion: 1.9.1\nArchitecture: all\nMaintainer: e2e <e2e@example.org>\nDescription: plugins\n' \
+	> $d/files/DEBIAN/control
+cp -p $2 $d/files$1
+dpkg-deb -b $d/files $d/package.deb
+dpkg --admindir=$d/admin --log=/dev/null --unpack $d/package.deb
+rm -r $d`, "sh", path, s.Cluster.Upstream("host-local"))
+	s.Must(err)
+}
+
+// filesOf returns what is in the directories of a node that a pod may have written to: for each
+// file its mode and digest, for each link its target. The files of containerd, the kubelet and CNI
+// plugins, which change with the pods, are left out, and those of flannel's pods.
+func (t *Test) filesOf(n *cluster.Node) map[string]string {
+	files := map[string]string{}
+	root := n.Root()
+	for _, top := range []string{"/etc", "/opt", "/run", "/var/lib", "/var/log", "/usr/libexec/cni"} {
+		err := filepath.WalkDir(root+top, func(path string, e fs.DirEntry, err error) error {
+			name := strings.TrimPrefix(path, root)
+			switch {
+			case errors.Is(err, fs.ErrNotExist):
+				return nil
+			case err != nil:
+				return err
+			case slices.Contains([]string{"/run/containerd", "/run/netns", "/run/runc", "/run/e2e", "/var/lib/cni",
+				"/var/lib/containerd", "/var/lib/kubelet", "/var/log/containers", "/var/log/pods"}, name):
+				return filepath.SkipDir
+			}
+			info, err := e.Info()
+			switch {
+			case errors.Is(err, fs.ErrNotExist):
+				return nil
+			case err != nil:
+				return err
+			case info.Mode()&fs.ModeSymlink != 0:
+				target, err := os.Readlink(path)
+				files[name] = "link to " + target
+				return err
+			}
+			files[name] = info.Mode().String()
+			if info.Mode().IsRegular() {
+				files[name] = digest(t, path)
+			}
+			return nil
+		})
+		t.Must(err)
+	}
+	return files
+}
+
+// digest returns the mode and the digest of a file.
+func digest(t *Test, path string) string {
+	content, err := os.ReadFile(path)
+	t.Must(err)
+	info, err := os.Stat(path)
+	t.Must(err)
+	return fmt.Sprintf("%s %x", info.Mode(), sha256.Sum256(content))
+}
+
+// assertSameFiles checks that the files of the i-th node, counted from 0, are what they were.
+func (s *stockCluster) assertSameFiles(i int) {
+	n := s.Node(i + 1)
+	now := s.filesOf(n)
+	for _, path := range slices.Sorted(maps.Keys(now)) {
+		if was := s.files[i][path]; was != now[path] {
+			s.Errorf("%s of %s was %q and is %q", path, n.Name, was, now[path])
+		}
+	}
+	for path, was := range s.files[i] {
+		if _, found := now[path]; !found {
+			s.Errorf("%s of %s was %q and is not there", path, n.Name, was)
+		}
+	}
+	s.Step("%d files of %s are compared", len(now), n.Name)
+}
+
+// assertUndisturbed ends the probes, and checks that the pods which nobody has replaced are as they
+// were.
+func (s *stockCluster) assertUndisturbed() {
+	failed := s.failures()
+	if len(failed) > 0 {
+		s.Errorf("%d probes of pods that were not touched failed: %s", len(failed), strings.Join(failed, "; "))
+	}
+	for i, plain := range s.plain {
+		for name, p := range plain.Ready() {
+			old := s.others[i][name]
+			if p.UID != old.UID || addresses(p) != addresses(old) || restarts(p) != restarts(old) {
+				s.Errorf("%s was %s at %s and is %s at %s, restarted %d times", name, old.UID, addresses(old), p.UID,
+					addresses(p), restarts(p))
+			}
+		}
+	}
+}
+
+// assertHostLocalWorks starts 20 pods, and checks that host-local's files are those of the pods
+// that have addresses, and no others.
+func (s *stockCluster) assertHostLocalWorks() {
+	began := time.Now()
+	s.Echoserver("next", nil, 20, KeptFor("")).Ready()
+	s.Step("20 pods have got their addresses of host-local after %.1f s", time.Since(began).Seconds())
+	s.Eventually(30*time.Second, "host-local's files are those of the pods", func() error {
+		pods, err := s.Client.CoreV1().Pods("").List(s.Ctx, metav1.ListOptions{})
+		s.Must(err)
+		for _, name := range s.nodes {
+			dir := s.Cluster.Root(name) + hostLocalFiles + "/cbr0"
+			entries, err := os.ReadDir(dir)
+			s.Must(err)
+			files := map[string]bool{}
+			for _, e := range entries {
+				switch {
+				case net.ParseIP(e.Name()) != nil:
+					files[e.Name()] = true
+				case e.Name() != "lock" && e.Name() != "last_reserved_ip.0":
+					return fmt.Errorf("%s has %s", dir, e.Name())
+				}
+			}
+			owners := map[string]string{}
+			for _, p := range pods.Items {
+				if p.Spec.NodeName != name || p.Spec.HostNetwork || p.Status.PodIP == "" {
+					continue
+				}
+				if other := owners[p.Status.PodIP]; other != "" || !files[p.Status.PodIP] {
+					return fmt.Errorf("%s of %s: file: %v, another pod: %q", p.Status.PodIP, p.Name,
+						files[p.Status.PodIP], other)
+				}
+				owners[p.Status.PodIP] = p.Name
+				content, err := os.ReadFile(filepath.Join(dir, p.Status.PodIP))
+				if err != nil || bytes.HasPrefix(content, []byte("#")) {
+					return fmt.Errorf("%s: %q, %w", p.Status.PodIP, content, err)
+				}
+			}
+			if len(files) != len(owners) {
+				return fmt.Errorf("%s has %d files and %d pods with addresses", name, len(files), len(owners))
+			}
+		}
+		return nil
+	})
+	s.Step("host-local's files are those of the pods")
+	s.Clear()
+}
+
+// probe has one of two pods connect to the other on each node, several times a second, until the
+// returned function is called, which says when that failed.
+func (t *Test) probe(sets []*Set, pods []Pods) (failures func() []string) {
+	var mu sync.Mutex
+	var failed []string
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	for i, set := range sets {
+		from, to := pods[i][set.Name+"-0"], pods[i][set.Name+"-1"]
+		ns, addr := t.Sandbox(set.Node, from).NetNS, net.JoinHostPort(to.Status.PodIP, "8080")
+		wg.Go(func() {
+			for {
+				if err := inspect.InNetNS(ns, func() error { return get(addr) }); err != nil {
+					mu.Lock()
+					failed = append(failed, fmt.Sprintf("%s %s: %v", time.Now().Format("15:04:05"), addr, err))
+					mu.Unlock()
+				}
+				select {
+				case <-done:
+					return
+				case <-time.After(250 * time.Millisecond):
+				}
+			}
+		})
+	}
+	stop := sync.OnceFunc(func() { close(done); wg.Wait() })
+	t.Cleanup(stop)
+	return func() []string { stop(); return failed }
+}
+
+// restarts counts the restarts of a pod's containers.
+func restarts(p corev1.Pod) (n int32) {
+	for _, c := range p.Status.ContainerStatuses {
+		n += c.RestartCount
+	}
+	return n
+}

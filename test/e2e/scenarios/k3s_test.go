@@ -1,0 +1,167 @@
+package scenarios
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
+)
+
+// The directories of k3s: docs/facts.md, "Distributions have directories of their own".
+const (
+	k3sData = "/var/lib/rancher/k3s/data"
+	k3sBin  = k3sData + "/cni"
+	k3sConf = "/var/lib/rancher/k3s/agent/etc/cni/net.d"
+)
+
+// onK3s gives a node the directories of k3s, and does to them what k3s does when it starts and when
+// it is upgraded. k3s itself does not run.
+func onK3s(t *Test) {
+	n := t.Node(3)
+	back := t.WithoutAgent(n)
+	conf := k3sConf + "/10-flannel.conflist"
+	onNode := func(script string, args ...string) {
+		t.Helper()
+		_, err := n.Machine().Run(t.Ctx, append([]string{"sh", "-ec", script, "sh"}, args...)...)
+		t.Must(err)
+	}
+	// k3s has all plugins in one program, to which the links of every release lead.
+	release := func(name string) {
+		onNode(`mkdir -p $1/$2/bin $1/cni
+for plugin in bridge flannel host-local loopback portmap; do
+	cp /opt/cni/bin/$plugin $1/$2/bin/
+	rm -f $1/cni/$plugin
+	ln -s $1/$2/bin/$plugin $1/cni/$plugin
+done`, k3sData, name)
+	}
+	configure := func(ipam string) {
+		t.Must(os.MkdirAll(n.Root()+k3sConf, 0o755))
+		t.Must(os.WriteFile(n.Root()+conf, k3sConflist(t, ipam), 0o600))
+	}
+	t.Cleanup(func() {
+		t.Clear()
+		t.Must(n.Stop(t.Ctx, cluster.Containerd))
+		t.Must(n.StartContainerd(t.Ctx))
+		onNode("rm -rf /var/lib/rancher")
+		back()
+	})
+
+	release("first")
+	configure("leasehold")
+	agent := t.agentOf(n, "k3s", func(s *corev1.PodSpec) {
+		s.InitContainers[0].Args = []string{"install", "--host-root=/proc/1/root", "--to=" + k3sBin}
+		s.InitContainers[0].RestartPolicy = nil
+	})
+	t.Must(n.Stop(t.Ctx, cluster.Containerd))
+	t.Must(n.StartContainerdWithDirs(t.Ctx, k3sConf, k3sBin))
+	t.becomesActive(agent, "k3s was started with --flannel-cni-conf")
+	set := t.Echoserver("echoserver", n, 1)
+	pods := set.Ready()
+	t.Kept(pods, set.Recreate())
+
+	began := time.Now()
+	configure("")
+	t.Eventually(reportedWithin, "it is reported as K3sDefault", func() error {
+		words := []string{conf, "--flannel-cni-conf"}
+		return errors.Join(t.reported(n.Name, metav1.NamespaceDefault, began, "K3sDefault", words),
+			t.reported("echoserver-0", t.NS, began, "K3sDefault", words))
+	})
+	t.Step("k3s was started without it: reported as K3sDefault after %.1f s", time.Since(began).Seconds())
+
+	t.removeSystemPod(agent.Name)
+	agent = t.agentOf(n, "k3s-replace", func(*corev1.PodSpec) {})
+	t.becomesActive(agent, "the overlay is applied")
+	target, err := os.Readlink(n.Root() + k3sBin + "/" + original)
+	if err != nil || target != k3sData+"/first/bin/host-local" {
+		t.Errorf("%s is a link to %q: %v", original, target, err)
+	}
+	t.Kept(pods, set.Recreate())
+
+	release("second")
+	configure("")
+	t.Eventually(reportedWithin, "leasehold is in host-local's place", func() error {
+		target, err := os.Readlink(n.Root() + k3sBin + "/" + original)
+		if err == nil && target != k3sData+"/second/bin/host-local" {
+			err = fmt.Errorf("%s is a link to %s", original, target)
+		}
+		return err
+	})
+	t.becomesActive(agent, "k3s was upgraded")
+	t.Kept(pods, set.Recreate())
+	t.Clear()
+	t.removeSystemPod(agent.Name)
+}
+
+// k3sConflist returns the configuration that k3s writes, or one for its option --flannel-cni-conf
+// with an IPAM plugin. The version is that of the test cluster's flannel plugin, which has no
+// bandwidth plugin beside it.
+func k3sConflist(t *Test, ipam string) []byte {
+	type object = map[string]any
+	flannel := object{"type": "flannel",
+		"delegate": object{"hairpinMode": true, "forceAddress": true, "isDefaultGateway": true}}
+	if ipam != "" {
+		flannel["ipam"] = object{"type": ipam}
+	}
+	list, err := json.MarshalIndent(object{"name": "cbr0", "cniVersion": "0.3.1", "plugins": []any{flannel,
+		object{"type": "portmap", "capabilities": object{"portMappings": true}}}}, "", "  ")
+	t.Must(err)
+	return list
+}
+
+// agentOf starts the pod of an overlay's DaemonSet on a node, with the images of the test cluster
+// and a change.
+func (t *Test) agentOf(n *cluster.Node, name string, change func(*corev1.PodSpec)) corev1.Pod {
+	overlay := t.Kubectl("kustomize", filepath.Join(t.Cluster.Repo, "daemonset/overlays/k3s"))
+	var ds appsv1.DaemonSet
+	for _, document := range strings.Split(overlay, "\n---\n") {
+		if strings.Contains(document, "\nkind: DaemonSet\n") {
+			t.Must(yaml.Unmarshal([]byte(document), &ds))
+		}
+	}
+	spec := ds.Spec.Template.Spec
+	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
+		for i := range containers {
+			repository, _, _ := strings.Cut(containers[i].Image, ":")
+			containers[i].Image = repository + ":test"
+		}
+	}
+	spec.NodeName = n.Name
+	change(&spec)
+	pod, err := t.Client.CoreV1().Pods(cluster.System).Create(t.Ctx,
+		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: cluster.System}, Spec: spec},
+		metav1.CreateOptions{})
+	t.Must(err)
+	t.Cleanup(func() { t.removeSystemPod(name) })
+	t.Eventually(time.Minute, name+" is ready", func() error {
+		pod, err = t.Client.CoreV1().Pods(cluster.System).Get(t.Ctx, name, metav1.GetOptions{})
+		if err == nil && !ready(*pod) {
+			err = fmt.Errorf("it is %s", pod.Status.Phase)
+		}
+		return err
+	})
+	return *pod
+}
+
+// becomesActive waits until an agent's metric says that leasehold is in use.
+func (t *Test) becomesActive(agent corev1.Pod, what string) {
+	began := time.Now()
+	t.Eventually(reportedWithin, "leasehold is in use", func() error {
+		for _, m := range t.metrics(agent, agentMetrics)["leasehold_retention_active"].GetMetric() {
+			if m.GetGauge().GetValue() == 1 {
+				return nil
+			}
+		}
+		return errors.New("leasehold_retention_active is not 1")
+	})
+	t.Step("%s: in use after %.1f s", what, time.Since(began).Seconds())
+}
