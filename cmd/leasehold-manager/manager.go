@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -121,6 +123,14 @@ func newManager(config *rest.Config, o options, certOptions certs.Options, certi
 			return nil, err
 		}
 	}
+	tlsOptions := []func(*tls.Config){certificate.TLS}
+	if o.webhookCA != "" {
+		clients, err := clientsOf(o.webhookCA)
+		if err != nil {
+			return nil, fmt.Errorf("--webhook-client-ca: %w", err)
+		}
+		tlsOptions = append(tlsOptions, clients)
+	}
 	objects := pin.CacheOptions()
 	objects[&corev1.Secret{}] = certOptions.CacheOptions()
 	return ctrl.NewManager(config, manager.Options{
@@ -135,7 +145,7 @@ func newManager(config *rest.Config, o options, certOptions certs.Options, certi
 		PprofBindAddress:       o.pprofAddr,
 		WebhookServer: webhook.NewServer(webhook.Options{
 			Port:    o.webhookPort,
-			TLSOpts: []func(*tls.Config){certificate.TLS},
+			TLSOpts: tlsOptions,
 		}),
 		LeaderElection:                o.leaderElect,
 		LeaderElectionID:              wellknown.ManagerName,
@@ -145,6 +155,19 @@ func newManager(config *rest.Config, o options, certOptions certs.Options, certi
 		RenewDeadline:                 new(renewDeadline),
 		RetryPeriod:                   new(retryPeriod),
 	})
+}
+
+// clientsOf configures a server for clients with a certificate of a CA.
+func clientsOf(file string) (func(*tls.Config), error) {
+	ca, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(ca) {
+		return nil, fmt.Errorf("%s has no PEM certificate", file)
+	}
+	return func(c *tls.Config) { c.ClientAuth, c.ClientCAs = tls.RequireAndVerifyClientCert, pool }, nil
 }
 
 // A leader that does not renew its lease within the deadline ends, and serves no webhook until it

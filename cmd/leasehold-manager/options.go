@@ -42,6 +42,7 @@ type options struct {
 	features []feature
 
 	webhookPort   int
+	webhookCA     string
 	metricsAddr   string
 	healthAddr    string
 	pprofAddr     string
@@ -96,6 +97,8 @@ func (o *options) flags() *flag.FlagSet {
 		"how long a pod in the mode require may be unschedulable before it is evicted, to run elsewhere")
 	o.features = features(f)
 	f.IntVar(&o.webhookPort, "webhook-port", 9443, "where the webhooks are served")
+	f.StringVar(&o.webhookCA, "webhook-client-ca", "",
+		"a `file` with the CA of the API server's client certificate; without one the webhooks answer any client")
 	f.StringVar(&o.metricsAddr, "metrics-addr", ":9471", "where metrics are served")
 	f.StringVar(&o.healthAddr, "health-addr", ":9472", "where /healthz and /readyz are served")
 	f.StringVar(&o.pprofAddr, "pprof-addr", "", "where profiles are served; empty for nowhere")

@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
 )
 
 // Health is the readiness of the agent: it is ready if its last survey of the node was complete.
@@ -46,7 +47,8 @@ func Serve(addr string, metrics prometheus.Gatherer, health *Health, log *slog.L
 		if err != nil {
 			return fmt.Errorf("--metrics-addr: %w", err)
 		}
-		server := &http.Server{Handler: handler(metrics, health), ReadHeaderTimeout: 10 * time.Second}
+		server := &http.Server{Handler: handler(metrics, health), ReadTimeout: 10 * time.Second,
+			WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
 		closed := make(chan struct{})
 		go func() {
 			defer close(closed)
@@ -64,9 +66,39 @@ func Serve(addr string, metrics prometheus.Gatherer, health *Health, log *slog.L
 	}}
 }
 
+const (
+	// maxScrapes is the maximum number of scrapes at a time. Others are answered with 503.
+	maxScrapes = 4
+	// scrapeInterval is the least time between two collections, each of which reads the store.
+	// Other scrapes get the result of the last one.
+	scrapeInterval = time.Second
+)
+
+// A limitedGatherer collects metrics at most once in scrapeInterval.
+type limitedGatherer struct {
+	next prometheus.Gatherer
+
+	mu       sync.Mutex
+	at       time.Time // of the last collection
+	families []*dto.MetricFamily
+	err      error
+}
+
+// Gather implements prometheus.Gatherer.
+func (g *limitedGatherer) Gather() ([]*dto.MetricFamily, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if time.Since(g.at) >= scrapeInterval {
+		g.families, g.err = g.next.Gather()
+		g.at = time.Now()
+	}
+	return g.families, g.err
+}
+
 func handler(metrics prometheus.Gatherer, health *Health) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(&limitedGatherer{next: metrics},
+		promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if err := health.ready(); err != nil {

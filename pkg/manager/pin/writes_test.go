@@ -656,9 +656,11 @@ func TestForgedReservation(t *testing.T) {
 			t.Errorf("%s: it is on %q, want %q", story, p.Node, node)
 		}
 	}
+	forged := at("forged", "node9", "u1", 5)
+	c.reservationDeleted(forged) // while the pod runs
 	_ = c.pods.Delete(ran)
 	c.podDeleted(ran)
-	forged := at("forged", "node9", "u1", 5)
+	is("another node's claim was deleted while it ran", "node1")
 	c.add(t, forged)
 	is("before its node has published it, another one claims it", "node1")
 	_ = c.reservations.Delete(forged)
@@ -684,6 +686,13 @@ func TestForgedReservation(t *testing.T) {
 	c.instances = map[string]instance{}
 	c.add(t, at("forged", "node9", "u9", 5))
 	is("after the manager was started again, a later claim", "node1")
+
+	c = clusterOf(t, nil, &clock, ran)
+	_ = c.pods.Delete(ran)
+	c.podDeleted(ran)
+	c.reservationDeleted(honest)
+	c.reservationDeleted(forged)
+	is("its address was released, and another node's claim deleted", "")
 }
 
 func pending(uid, name string, gates ...string) corev1.Pod {
