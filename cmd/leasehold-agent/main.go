@@ -114,7 +114,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	if f.NArg() > 0 {
 		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
 	}
-	if !o.noKube && o.nodeName == "" {
+	if !o.noKube && o.nodeName == "" && !o.version {
 		return o, errors.New("--node-name is not set; set it, or --no-kube to work without the API server")
 	}
 	if o.moveGrace < 10*time.Second {

@@ -1,0 +1,108 @@
+package netns_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/leasehold-cni/leasehold/test/lab"
+)
+
+// earlier is the version with which this one has to work in turn on one node. It is the last tag,
+// as soon as there is one; this commit does not record the ranges of pools.
+const earlier = "71da4a9c6343"
+
+// buildEarlier builds the plugin and leasectl of the earlier version, and returns their directory.
+func buildEarlier(t *testing.T) string {
+	t.Helper()
+	source, programs := t.TempDir(), t.TempDir()
+	script := `git -C "$0" archive "$1" | tar -C "$2" -x
+cd "$2" && CGO_ENABLED=0 go build -trimpath -buildvcs=false -o "$3/" ./plugins/ipam/leasehold ./cmd/leasectl`
+	cmd := exec.Command("bash", "-euo", "pipefail", "-c", script, lab.Root(), earlier, source, programs)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return programs
+}
+
+// TestVersionsInTurn verifies that two versions of the plugin serve one node in turn, in both
+// orders, as during an upgrade and after going back: each continues with what the other has
+// written.
+func TestVersionsInTurn(t *testing.T) {
+	old := buildEarlier(t)
+	programs := map[string]string{"earlier": filepath.Join(old, "leasehold"), "this": lab.Bin("leasehold")}
+	for _, order := range [][]string{{"earlier", "this", "earlier", "this"}, {"this", "earlier", "this", "earlier"}} {
+		t.Run(order[0]+" version first", func(t *testing.T) {
+			node := newNode(t)
+			net := bridge(node, "10.1.0.0/24", nil)
+			node.Install("leasehold", programs[order[0]])
+			db := lab.NewPod("default", "db-0", "10")
+			_, living := start(t, node, net, lab.NewPod("default", "living", "10"))
+			sandbox, original := start(t, node, net, db)
+			for _, version := range order[1:] {
+				node.Install("leasehold", programs[version])
+				stop(t, sandbox, net) // what the version before has started
+				if _, other := start(t, node, net, lab.NewPod("default", "other-"+version, "")); other == original ||
+					other == living {
+					t.Errorf("%s version gave %s to another pod", version, other)
+				}
+				db = recreated(db)
+				var address string
+				if sandbox, address = start(t, node, net, db); address != original {
+					t.Errorf("%s version: db-0 came back with %s, want %s", version, address, original)
+				}
+				if err := sandbox.Check(net); err != nil {
+					t.Errorf("%s version: CHECK: %v", version, err)
+				}
+				for _, leasectl := range []string{lab.Bin("leasectl"), filepath.Join(old, "leasectl")} {
+					if out, err := node.Command(leasectl, "check"); err != nil {
+						t.Errorf("%s version: %s check: %v\n%s", version, leasectl, err, out)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestNewerStore verifies that a store of a newer format is refused with a text that names the way
+// back, and that the way back keeps every address.
+func TestNewerStore(t *testing.T) {
+	node := newNode(t)
+	net := bridge(node, "10.1.0.0/24", nil)
+	db, web := lab.NewPod("default", "db-0", "10"), lab.NewPod("default", "web-0", "")
+	sandbox, original := start(t, node, net, db)
+	_, living := start(t, node, net, web)
+	stop(t, sandbox, net)
+	setFormat(t, filepath.Join(node.StateDir(), "leases.db"), 2)
+
+	_, err := node.Sandbox(recreated(db)).Add(net)
+	wantCode(t, err, 11, "was written by a newer version", "format 2", "supports up to 1",
+		"install the newer version again", "docs/versioning.md")
+
+	if err := os.Rename(node.StateDir(), node.StateDir()+".newer"); err != nil {
+		t.Fatal(err)
+	}
+	if _, address := start(t, node, net, lab.NewPod("default", "other", "")); address == original || address == living {
+		t.Errorf("%s was given to another pod", address)
+	}
+	if _, address := start(t, node, net, recreated(db)); address != original {
+		t.Errorf("db-0 came back with %s, want %s", address, original)
+	}
+}
+
+// setFormat changes the format of a store.
+func setFormat(t *testing.T, path string, format byte) {
+	t.Helper()
+	db, err := bbolt.Open(path, 0o600, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	err = db.Update(func(tx *bbolt.Tx) error { return tx.Bucket([]byte("meta")).Put([]byte("format"), []byte{format}) })
+	if err != nil {
+		t.Fatal(err)
+	}
+}
