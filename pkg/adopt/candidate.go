@@ -32,7 +32,7 @@ type candidate struct {
 	Netns                lease.Netns // Ino is 0 if no namespace is at the path now
 	MAC                  string
 
-	Window      time.Duration
+	Window      lease.Window
 	WindowKnown bool
 
 	Released bool      // the source shows a release, and so a hold

@@ -12,7 +12,7 @@ import (
 
 // maxDeadHold is the longest hold for a pod whose namespace is gone without a DEL. It is short,
 // because it is not known when the pod ended (docs/design.md, "Sources, and how they are weighed").
-const maxDeadHold = 10 * time.Minute
+const maxDeadHold = lease.Window(10 * time.Minute)
 
 // decide returns the leases to adopt from the candidates of a pool, ordered by address. It is a
 // pure function, and the order of the candidates does not matter.
@@ -209,7 +209,7 @@ func endsWith(l lease.Lease, mark *candidate) bool {
 	if l.Hold == lease.Forever || mark.Until.IsZero() {
 		return l.Hold == lease.Forever && mark.Until.IsZero()
 	}
-	return mark.Until.Sub(l.ReleasedAt.Wall.Add(l.Hold)).Abs() <= 2*time.Second
+	return mark.Until.Sub(l.ReleasedAt.Wall.Add(time.Duration(l.Hold))).Abs() <= 2*time.Second
 }
 
 // living returns the verdict for an address that an interface has (rule 1 of decide).
@@ -379,7 +379,7 @@ func (d decision) orphan(c candidate) (verdict, bool) {
 	if !c.hasPod() {
 		return d.anonymous(c)
 	}
-	hold := d.soft
+	hold := lease.Window(d.soft)
 	if c.Firm = c.Window > 0; c.Firm {
 		hold = min(c.Window, maxDeadHold)
 	}
@@ -389,7 +389,7 @@ func (d decision) orphan(c candidate) (verdict, bool) {
 // anonymous returns a soft hold without a key, for an address whose container is gone.
 func (d decision) anonymous(c candidate) (verdict, bool) {
 	c.Namespace, c.Name, c.UID, c.Window, c.Firm = "", "", "", 0, false
-	return d.held(c, d.soft, c.Source+" names a container that is gone")
+	return d.held(c, lease.Window(d.soft), c.Source+" names a container that is gone")
 }
 
 // unknown returns the lease of an address that has only a file of host-local. The lease has an
@@ -406,15 +406,15 @@ func (d decision) unknown(file *candidate) (verdict, bool) {
 }
 
 // rest returns the remaining time of the hold that a candidate shows.
-func (d decision) rest(c candidate) time.Duration {
-	whole := d.soft
+func (d decision) rest(c candidate) lease.Window {
+	whole := lease.Window(d.soft)
 	if c.Firm {
 		whole = c.Window
 	}
 	if !c.Released || c.Until.IsZero() {
 		return whole
 	}
-	return max(min(c.Until.Sub(d.now.Wall), whole), 0)
+	return max(min(lease.Window(c.Until.Sub(d.now.Wall)), whole), 0)
 }
 
 func (d decision) bound(c candidate, why string) verdict {
@@ -425,7 +425,7 @@ func (d decision) bound(c candidate, why string) verdict {
 }
 
 // held returns a hold. It reports false if its length is 0.
-func (d decision) held(c candidate, hold time.Duration, why string) (verdict, bool) {
+func (d decision) held(c candidate, hold lease.Window, why string) (verdict, bool) {
 	l := d.lease(c)
 	l.State, l.Firm, l.Hold, l.ReleasedAt = lease.Held, c.Firm, hold, d.now
 	l.Holder.Netns = c.Netns
@@ -438,7 +438,7 @@ func (d decision) held(c candidate, hold time.Duration, why string) (verdict, bo
 		who = "pod " + c.Namespace + "/" + c.Name
 	}
 	return verdict{lease: l, why: fmt.Sprintf("%s for %s, %s left: %s", kind, who,
-		lease.FormatWindow(hold.Round(time.Second)), why), at: c.Modified}, hold > 0
+		hold.Round(time.Second), why), at: c.Modified}, hold > 0
 }
 
 func (d decision) lease(c candidate) lease.Lease {

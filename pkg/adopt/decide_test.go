@@ -48,7 +48,7 @@ func container(id string) func(*candidate) {
 func uid(id string) func(*candidate)    { return func(c *candidate) { c.UID = id } }
 func at(n lease.Netns) func(*candidate) { return func(c *candidate) { c.Netns = n; c.IfName = "eth0" } }
 func window(d time.Duration) func(*candidate) {
-	return func(c *candidate) { c.Window, c.WindowKnown = d, true }
+	return func(c *candidate) { c.Window, c.WindowKnown = lease.Window(d), true }
 }
 func firmly() func(*candidate) { return func(c *candidate) { c.Firm = true } }
 func ending(in time.Duration) func(*candidate) {
@@ -64,11 +64,11 @@ func inSnapshot(l lease.Lease, age time.Duration) candidate {
 func snapshotLease(state lease.State, id string) lease.Lease {
 	l := lease.Lease{
 		ID: "00112233445566aa", Pool: testPool, Address: netip.MustParseAddr("10.0.0.5"), Set: "s", State: state,
-		Namespace: "db", Name: "db-0", UID: "u1", Window: time.Hour, Soft: testSoft, BoundAt: now,
+		Namespace: "db", Name: "db-0", UID: "u1", Window: lease.Window(time.Hour), Soft: testSoft, BoundAt: now,
 		Holder: lease.Holder{ContainerID: id, IfName: "eth0", Netns: podNetns, BootID: "boot-1"},
 	}
 	if state == lease.Held {
-		l.Firm, l.Hold, l.ReleasedAt = true, time.Hour, now
+		l.Firm, l.Hold, l.ReleasedAt = true, lease.Window(time.Hour), now
 	}
 	return l
 }
@@ -76,7 +76,7 @@ func snapshotLease(state lease.State, id string) lease.Lease {
 // heldFor is a hold of the snapshot with so much to go.
 func heldFor(rest time.Duration) lease.Lease {
 	l := snapshotLease(lease.Held, "c1")
-	l.Hold = rest
+	l.Hold = lease.Window(rest)
 	return l
 }
 
@@ -89,7 +89,7 @@ func story(f Finding) string {
 		if l.Firm {
 			strength = "firm"
 		}
-		words = append(words, strength, lease.FormatWindow(l.Hold.Round(time.Second)))
+		words = append(words, strength, l.Hold.Round(time.Second).String())
 	}
 	who := "nobody"
 	if l.Name != "" {
@@ -108,7 +108,7 @@ func story(f Finding) string {
 		words = append(words, l.Holder.Netns.Path)
 	}
 	if l.Window != 0 {
-		words = append(words, "window", lease.FormatWindow(l.Window.Round(time.Second)))
+		words = append(words, "window", l.Window.Round(time.Second).String())
 	}
 	if l.Superseded {
 		words = append(words, "superseded")
@@ -260,7 +260,8 @@ func TestDecide(t *testing.T) {
 			[]string{"10.0.0.5 Held firm 59m0s db-0/u1 eth0 window 1h0m0s as before"}},
 		{"held in the snapshot, and by our newer mark forever", []candidate{inSnapshot(heldFor(10*time.Minute),
 			time.Hour),
-			shown(fromHoldFile, a, time.Minute, podNamed("db-0"), uid("u1"), window(lease.Forever), firmly(),
+			shown(fromHoldFile, a, time.Minute, podNamed("db-0"), uid("u1"), window(time.Duration(lease.Forever)),
+				firmly(),
 				func(c *candidate) { c.Released = true })},
 			[]string{"10.0.0.5 Held firm forever db-0/u1 eth0 window forever as before"}},
 		{"held in the snapshot, and by our newer mark for less",
@@ -291,7 +292,7 @@ func TestDecide(t *testing.T) {
 			window(time.Minute))},
 			[]string{"10.0.0.5 Held firm 1m0s db-0 c1 eth0 window 1m0s"}},
 		{"an orphan kept forever", []candidate{shown(fromDeadCache, a, 0, podNamed("db-0"), container("c1"),
-			window(lease.Forever))},
+			window(time.Duration(lease.Forever)))},
 			[]string{"10.0.0.5 Held firm 10m0s db-0 c1 eth0 window forever"}},
 		{"an orphan without a window", []candidate{shown(fromDeadCache, a, 0, podNamed("db-0"), container("c1"),
 			uid("u1")),
@@ -409,7 +410,8 @@ func TestDecide(t *testing.T) {
 			firmly(),
 			ending(time.Hour))},
 			[]string{"10.0.0.5 Held firm 1m0s db-0 eth0 window 1m0s"}},
-		{"forever", []candidate{shown(fromHoldFile, a, 0, podNamed("db-0"), window(lease.Forever), firmly(),
+		{"forever", []candidate{shown(fromHoldFile, a, 0, podNamed("db-0"), window(time.Duration(lease.Forever)),
+			firmly(),
 			func(c *candidate) { c.Released = true })},
 			[]string{"10.0.0.5 Held firm forever db-0 eth0 window forever"}},
 		{"softly, and never longer than softly", []candidate{shown(fromHoldFile, a, 0, podNamed("db-0"), uid("u1"),
@@ -465,7 +467,8 @@ func TestDecideHoldsFromNow(t *testing.T) {
 	found := decide([]candidate{shown(fromKruise, "10.0.0.5", time.Hour, podNamed("db-0"), window(time.Hour), firmly(),
 		ending(time.Minute))}, testPool, now, testSoft, ids())
 	l := found[0].Lease
-	if l.ReleasedAt != now || l.Remaining(now) != time.Minute || l.Holder.Netns.Ino != 0 || l.Holder.BootID != "" {
+	if l.ReleasedAt != now || l.Remaining(now) != lease.Window(time.Minute) || l.Holder.Netns.Ino != 0 ||
+		l.Holder.BootID != "" {
 		t.Errorf("%+v", l)
 	}
 }
@@ -481,7 +484,8 @@ func anyCandidates(t *rapid.T) []candidate {
 			ContainerID: rapid.SampledFrom([]string{"", "c1", "c2", "c3"}).Draw(t, "container"),
 			IfName:      "eth0",
 			Modified:    wall.Add(-time.Duration(rapid.IntRange(0, 3).Draw(t, "age")) * time.Hour),
-			Window:      rapid.SampledFrom([]time.Duration{0, time.Minute, time.Hour, lease.Forever}).Draw(t, "window"),
+			Window: rapid.SampledFrom([]lease.Window{0, lease.Window(time.Minute), lease.Window(time.Hour),
+				lease.Forever}).Draw(t, "window"),
 			WindowKnown: rapid.Bool().Draw(t, "known"),
 		}
 		if rapid.Bool().Draw(t, "pod") {

@@ -95,9 +95,12 @@ func parseKruise(b []byte) (candidate, error) {
 	if names.IsContainerID(f.ContainerID) {
 		c.ContainerID = f.ContainerID
 	}
-	c.Window = time.Duration(min(f.Duration, int64(policy.MaxWindow/time.Minute))) * time.Minute
+	c.Window = policy.MaxWindow
+	if f.Duration < int64(time.Duration(policy.MaxWindow)/time.Minute) {
+		c.Window = lease.Window(time.Duration(f.Duration) * time.Minute)
+	}
 	if f.ReleaseTime != nil {
-		c.Released, c.Until = true, f.ReleaseTime.Add(c.Window)
+		c.Released, c.Until = true, f.ReleaseTime.Add(time.Duration(c.Window))
 	}
 	return c, nil
 }

@@ -64,7 +64,7 @@ func annotations(value any) func(map[string]any) {
 func TestParseCache(t *testing.T) {
 	whole := candidate{
 		Namespace: "db", Name: "db-0", UID: "u1", ContainerID: "c1", IfName: "eth0",
-		Netns: lease.Netns{Path: "/run/netns/db-0"}, Window: 10 * time.Minute, WindowKnown: true,
+		Netns: lease.Netns{Path: "/run/netns/db-0"}, Window: lease.Window(10 * time.Minute), WindowKnown: true,
 	}
 	with := func(change func(*candidate)) candidate { c := whole; change(&c); return c }
 	unknown := func(c *candidate) { c.Window, c.WindowKnown = 0, false }
@@ -163,7 +163,7 @@ func TestParseFile(t *testing.T) {
 
 func TestParseKruise(t *testing.T) {
 	base := candidate{Kind: fromKruise, Address: netip.MustParseAddr("10.22.0.5"), ContainerID: "cid", IfName: "eth0",
-		Firm: true, Window: time.Hour, WindowKnown: true}
+		Firm: true, Window: lease.Window(time.Hour), WindowKnown: true}
 	with := func(change func(*candidate)) candidate { c := base; change(&c); return c }
 	file := func(minutes, more string) string {
 		return fmt.Sprintf(`{"containerId":"cid","ifName":"eth0","IPConf":{"address":"10.22.0.5/16",`+

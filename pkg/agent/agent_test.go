@@ -66,7 +66,7 @@ func bound(t *testing.T, addr, pod, boot string) lease.Lease {
 	l, err := lease.Apply(lease.Lease{}, lease.Bind{
 		ID: "00112233445566aa", Pool: lease.Pool{DataDir: "/does-not-exist", Network: "net"},
 		Address: netip.MustParseAddr(addr), Set: "s",
-		Namespace: "db", Name: pod, UID: "u", Window: time.Hour, Soft: time.Minute,
+		Namespace: "db", Name: pod, UID: "u", Window: lease.Window(time.Hour), Soft: time.Minute,
 		Holder: lease.Holder{ContainerID: "c-" + pod, IfName: "eth0", BootID: boot,
 			Netns: lease.Netns{Path: "/does-not-exist", Dev: 4, Ino: 5}},
 	}, lease.Instant{Wall: time.Now(), Boot: time.Minute, BootID: boot})

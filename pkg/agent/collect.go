@@ -88,7 +88,7 @@ func (c *collector) once(ctx context.Context) time.Duration {
 	if !v.Unused {
 		c.forget(ctx)
 	}
-	return min(surveyInterval, max(minSurveyInterval, v.NextEnd()))
+	return min(surveyInterval, max(minSurveyInterval, time.Duration(v.NextEnd())))
 }
 
 func (c *collector) act(ctx context.Context, plan []maintain.Action) {

@@ -81,12 +81,12 @@ func rowOf(l lease.Lease, now lease.Instant) row {
 		BoundAt: stamp(l.BoundAt.Wall), ReleasedAt: stamp(l.ReleasedAt.Wall),
 	}
 	if l.Window > 0 {
-		r.Window = lease.FormatWindow(l.Window)
+		r.Window = l.Window.String()
 	}
 	if l.State == lease.Held {
 		until := l.Until(now)
 		if r.Until = stamp(until); until.IsZero() {
-			forever := lease.ForeverWord
+			forever := lease.Forever.String()
 			r.Until = &forever
 		}
 	}

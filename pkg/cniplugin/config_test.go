@@ -71,13 +71,13 @@ func TestAddRequest(t *testing.T) {
 		t.Errorf("requested by CNI_ARGS, args, the runtime, each once: -want +got:\n%s", diff)
 	}
 	options := policy.Defaults()
-	options.OnBusy, options.MaxWindow = policy.Refuse, 24*time.Hour
+	options.OnBusy, options.MaxWindow = policy.Refuse, lease.Window(24*time.Hour)
 	got.Sets, got.Requested = nil, nil
 	want := ipam.Request{
 		Pool:        lease.Pool{DataDir: "/run/pools", Network: "net"},
 		ContainerID: "c1", IfName: "eth0", NetnsPath: "/run/netns/none",
 		Pod:       ipam.Pod{Namespace: "db", Name: "db-0", UID: "8d0f"},
-		Retention: policy.Request{Known: true, Window: 10 * time.Minute},
+		Retention: policy.Request{Known: true, Window: lease.Window(10 * time.Minute)},
 		Options:   options,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

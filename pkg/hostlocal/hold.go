@@ -47,10 +47,11 @@ func formatHold(l lease.Lease, now lease.Instant) string {
 	return strings.Join(line, " ") + lineBreak + ifName
 }
 
-func seconds(d time.Duration) string {
-	if d == lease.Forever {
-		return lease.ForeverWord
+func seconds(w lease.Window) string {
+	if w == lease.Forever {
+		return w.String()
 	}
+	d := time.Duration(w)
 	n := int64(d / time.Second)
 	if d%time.Second > 0 {
 		n++
@@ -60,7 +61,7 @@ func seconds(d time.Duration) string {
 
 func until(l lease.Lease, now lease.Instant) string {
 	if l.Remaining(now) == lease.Forever {
-		return lease.ForeverWord
+		return lease.Forever.String()
 	}
 	end := l.Until(now)
 	n := end.Unix()
@@ -79,7 +80,7 @@ type Hold struct {
 	Namespace, Name, UID, IfName string // of the pod; "" if the lease has no key
 
 	Firm   bool
-	Window time.Duration
+	Window lease.Window
 	Until  time.Time // zero if it does not end
 }
 
@@ -125,17 +126,18 @@ func (h *Hold) setIfName(s string) bool {
 	return names.IsIfName(s)
 }
 
-func parseSeconds(s string) (time.Duration, bool) {
-	if s == lease.ForeverWord {
+func parseSeconds(s string) (lease.Window, bool) {
+	if s == lease.Forever.String() {
 		return lease.Forever, true
 	}
 	n, ok := parseNumber(s)
-	return time.Duration(n) * time.Second, ok && n <= int64(policy.MaxWindow/time.Second)
+	w := lease.Window(time.Duration(n) * time.Second)
+	return w, ok && n <= int64(time.Duration(policy.MaxWindow)/time.Second)
 }
 
 // parseUntil parses the end of a hold. It returns the zero time for "forever".
 func parseUntil(s string) (time.Time, bool) {
-	if s == lease.ForeverWord {
+	if s == lease.Forever.String() {
 		return time.Time{}, true
 	}
 	n, ok := parseNumber(s)

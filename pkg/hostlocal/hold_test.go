@@ -19,9 +19,9 @@ var (
 func TestHold(t *testing.T) {
 	firm := lease.Lease{
 		ID: "00112233445566aa", Pool: testPool, Address: netip.MustParseAddr("10.0.0.5"), Set: "s", State: lease.Held,
-		Namespace: "db", Name: "db-0", UID: "u1", Window: time.Hour, BoundAt: now,
+		Namespace: "db", Name: "db-0", UID: "u1", Window: lease.Window(time.Hour), BoundAt: now,
 		Holder: lease.Holder{ContainerID: "c1", IfName: "eth0"},
-		Firm:   true, Hold: time.Hour, ReleasedAt: now,
+		Firm:   true, Hold: lease.Window(time.Hour), ReleasedAt: now,
 	}
 	with := func(change func(*lease.Lease)) lease.Lease { l := firm; change(&l); return l }
 	for _, tt := range []struct {
@@ -32,7 +32,9 @@ func TestHold(t *testing.T) {
 		{"a firm hold", firm, "#held db/db-0 eth0 firm 3600 1795258800 u1\r\neth0"},
 		{"forever", with(func(l *lease.Lease) { l.Window, l.Hold = lease.Forever, lease.Forever }),
 			"#held db/db-0 eth0 firm forever forever u1\r\neth0"},
-		{"a soft hold", with(func(l *lease.Lease) { l.Firm, l.Window, l.Hold = false, 0, 1500*time.Millisecond }),
+		{"a soft hold", with(func(l *lease.Lease) {
+			l.Firm, l.Window, l.Hold = false, 0, lease.Window(1500*time.Millisecond)
+		}),
 			"#held db/db-0 eth0 soft 0 1795255202 u1\r\neth0"},
 		{"a pod whose name is a subdomain", with(func(l *lease.Lease) { l.Name = "db.example-0" }),
 			"#held db/db.example-0 eth0 firm 3600 1795258800 u1\r\neth0"},
@@ -122,7 +124,7 @@ func FuzzParseHold(f *testing.F) {
 			Window: c.Window, Firm: c.Firm, ReleasedAt: now, Hold: lease.Forever,
 		}
 		if !c.Until.IsZero() {
-			l.Hold = max(c.Until.Sub(now.Wall), 0)
+			l.Hold = lease.Window(max(c.Until.Sub(now.Wall), 0))
 		}
 		if l.Validate() != nil || l.Hold == lease.Forever != c.Until.IsZero() ||
 			!c.Until.IsZero() && c.Until.Before(now.Wall) {

@@ -7,7 +7,6 @@ import (
 	"math"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -77,7 +76,7 @@ type assignment struct {
 	req    Request
 	key    lease.Key
 	holder lease.Holder
-	window time.Duration
+	window lease.Window
 
 	mine   []lease.Lease // bound to this attachment
 	former []lease.Lease // of the key, bound to other attachments or held
@@ -218,7 +217,7 @@ func (a *assignment) setWindow() {
 		a.window, a.limited = a.Tx.Limits().Of(a.key.Namespace).Window(a.window, a.key.Namespace)
 	}
 	if limit := a.req.Options.MaxWindow; limit > 0 && a.window > limit {
-		a.limited = fmt.Sprintf("the window of %s is cut to maxWindow %s", lease.FormatWindow(a.window), limit)
+		a.limited = fmt.Sprintf("the window of %s is cut to maxWindow %s", a.window, limit)
 		a.window = limit
 	}
 	if a.req.Options.MaxHeldShare == 0 && a.window > 0 {
@@ -232,7 +231,7 @@ func (a *assignment) setWindow() {
 
 // requestedWindow returns the window of the pod's annotation. If the runtime passed no annotations,
 // it is the one that is stored for the key, or that of a former lease, or the configured default.
-func (a *assignment) requestedWindow() time.Duration {
+func (a *assignment) requestedWindow() lease.Window {
 	if a.req.Retention.Known {
 		return a.req.Retention.Window
 	}

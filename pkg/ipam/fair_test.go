@@ -21,7 +21,7 @@ func (w *world) yielded() (n uint64) {
 // namespaces, the one with the earliest end first, until it holds half of the set.
 func TestHoldsOfOneNamespaceYieldDownToHalf(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.5")
-	for i, window := range []time.Duration{lease.Forever, 3 * hour, hour, lease.Forever} {
+	for i, window := range []time.Duration{time.Duration(lease.Forever), 3 * hour, hour, time.Duration(lease.Forever)} {
 		pod := ask{pod: fmt.Sprint("db-", i), container: fmt.Sprint("c", i), window: window}
 		w.add(pod)
 		w.stop(pod.container)
@@ -44,7 +44,7 @@ func TestHoldsOfOneNamespaceYieldDownToHalf(t *testing.T) {
 func TestTheOldestOfHoldsWithoutEndYields(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.4")
 	for i := range 3 {
-		w.add(ask{pod: fmt.Sprint("db-", i), container: fmt.Sprint("c", i), window: lease.Forever})
+		w.add(ask{pod: fmt.Sprint("db-", i), container: fmt.Sprint("c", i), window: time.Duration(lease.Forever)})
 	}
 	for _, i := range []int{1, 2, 0} {
 		w.after(time.Minute)

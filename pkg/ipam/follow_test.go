@@ -33,7 +33,7 @@ func (w *world) look() maintain.NodeView {
 func (w *world) follow(uid string, window time.Duration) {
 	w.t.Helper()
 	if err := w.service.Follow(context.Background(), []maintain.PodWindow{{Namespace: "db", Name: "db-0", UID: uid,
-		Window: window}}); err != nil {
+		Window: lease.Window(window)}}); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -52,11 +52,11 @@ func (w *world) journal() (words []string) {
 // The plugin sees the annotation of a pod whose name never returns, and the agent ends the window.
 func TestAWindowOfTheRequestEndsIfTheAgentSaysSo(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
-	w.add(ask{pod: "db-0", container: "c1", window: lease.Forever})
+	w.add(ask{pod: "db-0", container: "c1", window: time.Duration(lease.Forever)})
 	w.follow("uid-of-c1", 0)
 	w.stop("c1")
 	w.same("seen while it lived", w.leases(), "10.0.0.2=db-0/Held")
-	w.add(ask{pod: "db-0", container: "c2", window: lease.Forever})
+	w.add(ask{pod: "db-0", container: "c2", window: time.Duration(lease.Forever)})
 	w.stop("c2")
 	w.same("not seen", w.leases(), "10.0.0.2=db-0/Held 10.0.0.3=db-0/Firm")
 	w.follow("uid-of-c2", 0)
@@ -95,7 +95,7 @@ func TestASoftHoldTurnsFirmWhenTheWindowIsLearntLate(t *testing.T) {
 func TestFollowingTwiceWritesOnce(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{pod: "db-0", container: "c1", silent: true})
-	p := maintain.PodWindow{Namespace: "db", Name: "db-0", UID: "uid-of-c1", Window: hour}
+	p := maintain.PodWindow{Namespace: "db", Name: "db-0", UID: "uid-of-c1", Window: lease.Window(hour)}
 	l := w.look().Leases[0]
 	if !maintain.FollowsWindow(p, l) || !maintain.StoresWindow(p, l, 0, false) {
 		t.Fatal("nothing to do at first")
@@ -110,11 +110,11 @@ func TestFollowingTwiceWritesOnce(t *testing.T) {
 // The configuration's limits hold for windows that the plugin never saw.
 func TestAWindowFromTheAgentObeysTheConfiguration(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
-	w.options.MaxWindow = time.Minute
+	w.options.MaxWindow = lease.Window(time.Minute)
 	w.add(ask{pod: "db-0", container: "c1", silent: true})
 	w.follow("uid-of-c1", hour)
 	w.follow("uid-of-c1", hour)
-	if got := w.look().Leases[0].Window; got != time.Minute {
+	if got := w.look().Leases[0].Window; got != lease.Window(time.Minute) {
 		t.Errorf("maxWindow: %s", got)
 	}
 	w.same("journal", fmt.Sprint(w.journal()), "[Bound db-0:  Limited db-0: the window of 1h0m0s is cut to 1m0s]")
@@ -285,7 +285,7 @@ func TestAPodsAddressesAreGivenUpTogether(t *testing.T) {
 // host-local's lock is waited for with our own in hand, which every plugin needs.
 func TestTheAgentDoesNotWaitForHostLocalWithTheStoreInHand(t *testing.T) {
 	ctx := context.Background()
-	pod := maintain.PodWindow{Namespace: "db", Name: "db-0", UID: "uid-of-c1", Window: 2 * hour}
+	pod := maintain.PodWindow{Namespace: "db", Name: "db-0", UID: "uid-of-c1", Window: lease.Window(2 * hour)}
 	for story, act := range map[string]func(*world, context.Context) error{
 		"Follow": func(w *world, ctx context.Context) error { return w.service.Follow(ctx, []maintain.PodWindow{pod}) },
 		"Defer": func(w *world, ctx context.Context) error {
@@ -327,7 +327,7 @@ func TestTheAgentDoesNotWaitForHostLocalWithTheStoreInHand(t *testing.T) {
 func TestStoredWindowsGoADayAfterTheLastLease(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	stored := func() (n int) {
-		w.view(func(tx *store.Tx) { tx.WindowsAfter("", 9, func(lease.Key, time.Duration, time.Time) { n++ }) })
+		w.view(func(tx *store.Tx) { tx.WindowsAfter("", 9, func(lease.Key, lease.Window, time.Time) { n++ }) })
 		return n
 	}
 	w.add(ask{pod: "db-0", container: "c1", silent: true})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
@@ -65,11 +66,12 @@ func TestWindowsAreCutToTheLimitOfTheNamespace(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{pod: "x", namespace: "web", container: "x"})
 	w.setLimits(policy.Limits{"db.maxWindow": "30m"})
-	w.add(ask{pod: "db-0", container: "c1", window: lease.Forever})
+	w.add(ask{pod: "db-0", container: "c1", window: time.Duration(lease.Forever)})
 	w.same("journal", w.journal()[len(w.journal())-1],
 		"Limited db-0: the window of forever is cut to 30m0s, the limit of namespace db")
 	entries := len(w.journal())
-	again := maintain.PodWindow{Namespace: "db", Name: "db-0", UID: "uid-of-c1", Window: hour / 2, Limited: "again",
+	again := maintain.PodWindow{Namespace: "db", Name: "db-0", UID: "uid-of-c1", Window: lease.Window(hour / 2),
+		Limited:      "again",
 		NamespaceUID: "ns1"}
 	if err := w.service.Follow(context.Background(), []maintain.PodWindow{again}); err != nil {
 		t.Fatal(err)
@@ -79,11 +81,11 @@ func TestWindowsAreCutToTheLimitOfTheNamespace(t *testing.T) {
 	}
 	w.stop("c1")
 	w.after(hour / 2)
-	w.add(ask{pod: "y", namespace: "web", container: "y", window: lease.Forever})
+	w.add(ask{pod: "y", namespace: "web", container: "y", window: time.Duration(lease.Forever)})
 	w.stop("y")
 	w.same("half an hour later", w.leases(), "10.0.0.2=x/Bound 10.0.0.4=y/Firm")
 	w.setLimits(nil)
-	w.add(ask{pod: "db-1", container: "c2", window: lease.Forever})
+	w.add(ask{pod: "db-1", container: "c2", window: time.Duration(lease.Forever)})
 	w.stop("c2")
 	w.after(24 * hour)
 	w.same("without limits", w.leases(), "10.0.0.2=x/Bound 10.0.0.4=y/Firm 10.0.0.5=db-1/Firm")

@@ -51,7 +51,7 @@ func TestReassignedAddress(t *testing.T) {
 		}},
 		"a window": {bound, func(ctx context.Context, w *world, _ lease.Lease) error {
 			return w.service.Follow(ctx, []maintain.PodWindow{
-				{Namespace: "db", Name: "db-0", UID: "uid-of-c1", Window: 2 * hour}})
+				{Namespace: "db", Name: "db-0", UID: "uid-of-c1", Window: lease.Window(2 * hour)}})
 		}},
 		"a release by its reservation": {held, func(ctx context.Context, w *world, l lease.Lease) error {
 			return w.service.RevokePods(ctx, [][]maintain.Ref{{maintain.RefTo(l)}}, "by spec.release")

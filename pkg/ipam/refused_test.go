@@ -38,7 +38,7 @@ func TestAWriteThatFailsFailsTheCall(t *testing.T) {
 		call   func(context.Context, *world) error
 	}{
 		"a first ADD": {func(*world) {}, assign(pod)},
-		"a cut window": {func(w *world) { w.add(ask{container: "x"}); w.options.MaxWindow = time.Minute },
+		"a cut window": {func(w *world) { w.add(ask{container: "x"}); w.options.MaxWindow = lease.Window(time.Minute) },
 			assign(pod)},
 		"the last but 0": {func(w *world) { w.setRanges("10.0.0.0/29 10.0.0.2-10.0.0.2") }, assign(pod)},
 		"a pod comes back": {func(w *world) {
@@ -115,14 +115,14 @@ func TestAWriteThatFailsFailsTheCall(t *testing.T) {
 		"a window is followed": {func(w *world) { w.add(ask{pod: "db-0", container: "c1", silent: true}) },
 			func(ctx context.Context, w *world) error {
 				return w.service.Follow(ctx, []maintain.PodWindow{{Namespace: "db", Name: "db-0", UID: "uid-of-c1",
-					Window: hour}})
+					Window: lease.Window(hour)}})
 			}},
 		"a followed window is cut": {func(w *world) {
-			w.options.MaxWindow = time.Minute
+			w.options.MaxWindow = lease.Window(time.Minute)
 			w.add(ask{pod: "db-0", container: "c1", silent: true})
 		}, func(ctx context.Context, w *world) error {
 			return w.service.Follow(ctx, []maintain.PodWindow{
-				{Namespace: "db", Name: "db-0", UID: "uid-of-c1", Window: hour}})
+				{Namespace: "db", Name: "db-0", UID: "uid-of-c1", Window: lease.Window(hour)}})
 		}},
 		"the end is put off": {func(w *world) {
 			w.add(pod)
@@ -193,7 +193,7 @@ func (w *world) everything() string {
 			out += fmt.Sprintf("%+v\n", n)
 			return true
 		})
-		tx.WindowsAfter("", 99, func(k lease.Key, d time.Duration, at time.Time) { out += fmt.Sprint(k, d, at, "\n") })
+		tx.WindowsAfter("", 99, func(k lease.Key, d lease.Window, at time.Time) { out += fmt.Sprint(k, d, at, "\n") })
 		for _, set := range w.sets {
 			out += fmt.Sprint(tx.Cursor(w.where().Pool, set.ID()), tx.Counts(w.where().Pool, set.ID()), "\n")
 		}

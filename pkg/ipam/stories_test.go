@@ -488,9 +488,9 @@ func TestFirmHoldsYieldWhereThePolicySaysSo(t *testing.T) {
 func TestLimits(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.5")
 	w.options.MaxHeldShare = 0.5
-	w.options.MaxWindow = 10 * time.Minute
+	w.options.MaxWindow = lease.Window(10 * time.Minute)
 	for i := range 3 {
-		w.add(ask{pod: fmt.Sprint("db-", i), container: fmt.Sprint("c", i), window: lease.Forever})
+		w.add(ask{pod: fmt.Sprint("db-", i), container: fmt.Sprint("c", i), window: time.Duration(lease.Forever)})
 	}
 	for i := range 3 {
 		w.stop(fmt.Sprint("c", i))
@@ -519,7 +519,7 @@ func TestWhatTheCallerIsToldOfTheWindow(t *testing.T) {
 	w.same("annotations without the key: claimed, then over", w.add(ask{pod: "db-0", container: "c4"}), "10.0.0.2")
 	w.stop("c4")
 	w.same("over", w.add(silent("c5")), "10.0.0.3")
-	w.options.DefaultWindow = hour
+	w.options.DefaultWindow = lease.Window(hour)
 	w.add(ask{pod: "web-1", container: "d1", silent: true})
 	w.stop("d1")
 	w.same("the configured default", w.add(ask{pod: "web-1", container: "d2", silent: true}), "10.0.0.4")

@@ -116,7 +116,7 @@ func TestTheCollectorOutlivesAStepOfTheClock(t *testing.T) {
 func TestOtherHoldsOfAnEarlierBoot(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
 	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	w.add(ask{pod: "db-1", container: "c2", window: lease.Forever})
+	w.add(ask{pod: "db-1", container: "c2", window: time.Duration(lease.Forever)})
 	w.stop("c1")
 	w.stop("c2")
 	pending := []maintain.PendingPod{{Namespace: "db", Name: "db-0"}}
@@ -127,7 +127,7 @@ func TestOtherHoldsOfAnEarlierBoot(t *testing.T) {
 	w.reboot()
 	w.refused(ask{pod: "x", container: "c3"}, ErrExhausted, "2 firmly held")
 	w.stepClock(100 * day)
-	if l := w.leaseOf("db-0"); !l.Deferred() || l.Remaining(w.now) != 2*hour-time.Minute {
+	if l := w.leaseOf("db-0"); !l.Deferred() || l.Remaining(w.now) != lease.Window(2*hour-time.Minute) {
 		t.Errorf("put off until in 2 h: %v, %+v", l.Remaining(w.now), l)
 	}
 	if l := w.leaseOf("db-1"); l.Remaining(w.now) != lease.Forever {
@@ -218,7 +218,7 @@ func TestAYearOfUptime(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.4")
 	w.now.Boot = 365 * day
 	w.add(ask{pod: "db-0", container: "c1", window: 200 * day})
-	w.add(ask{pod: "db-1", container: "c2", window: lease.Forever})
+	w.add(ask{pod: "db-1", container: "c2", window: time.Duration(lease.Forever)})
 	w.stop("c1")
 	w.stop("c2")
 	w.after(199 * day)
@@ -230,7 +230,7 @@ func TestAYearOfUptime(t *testing.T) {
 	w.stop("c3")
 	w.after(200 * day)
 	w.same("over", w.add(ask{pod: "x", container: "c5"}), "10.0.0.2")
-	w.same("forever", w.add(ask{pod: "db-1", container: "c6", window: lease.Forever}), "10.0.0.3")
+	w.same("forever", w.add(ask{pod: "db-1", container: "c6", window: time.Duration(lease.Forever)}), "10.0.0.3")
 }
 
 // busyTimeout counts by the boot's clock as well.

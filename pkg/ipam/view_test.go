@@ -52,12 +52,12 @@ func TestNoCommandActsOnAnUnprovenView(t *testing.T) {
 		"a change that finds a damaged record": func(w *world) error {
 			spoilRecord(t, filepath.Join(w.stateDir(), "leases.db"), "living")
 			return w.service.Follow(ctx, []maintain.PodWindow{{Namespace: "db", Name: "living", UID: "uid-of-c1",
-				Window: time.Minute}})
+				Window: lease.Window(time.Minute)}})
 		},
 		"a change that finds a damaged head page": func(w *world) error {
 			spoilNewestHead(t, filepath.Join(w.stateDir(), "leases.db"))
 			return w.service.Follow(ctx, []maintain.PodWindow{{Namespace: "db", Name: "living", UID: "uid-of-c1",
-				Window: time.Minute}})
+				Window: lease.Window(time.Minute)}})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -240,7 +240,7 @@ func (w *world) request(a ask) Request {
 	r := Request{
 		Pool:        lease.Pool{DataDir: w.dataDir, Network: w.network},
 		ContainerID: a.container, IfName: "eth0", NetnsPath: "/run/netns/" + a.container,
-		Sets: w.sets, Options: w.options, Retention: policy.Request{Known: !a.silent, Window: a.window},
+		Sets: w.sets, Options: w.options, Retention: policy.Request{Known: !a.silent, Window: lease.Window(a.window)},
 	}
 	if a.ifName != "" {
 		r.IfName = a.ifName

@@ -56,8 +56,8 @@ type Bind struct {
 	Name      string
 	UID       string
 	Holder    Holder
-	Window    time.Duration
-	MaxWindow time.Duration
+	Window    Window
+	MaxWindow Window
 	Soft      time.Duration
 	HeldLimit int
 
@@ -166,12 +166,12 @@ func released(l Lease, limited bool, last Liveness, now Instant) Lease {
 	case !l.Key().IsZero() && l.Window > 0 && !limited:
 		return becomeHeld(l, true, l.Window, now)
 	case keyed && l.Soft > 0, last == Alive:
-		return becomeHeld(l, false, l.Soft, now)
+		return becomeHeld(l, false, Window(l.Soft), now)
 	}
 	return Lease{}
 }
 
-func becomeHeld(l Lease, firm bool, hold time.Duration, now Instant) Lease {
+func becomeHeld(l Lease, firm bool, hold Window, now Instant) Lease {
 	l.State, l.Firm, l.Hold, l.ReleasedAt = Held, firm, hold, now
 	l.RefusedAt, l.RefusedFor = Instant{}, ""
 	return l
@@ -280,7 +280,7 @@ func (e Supersede) apply(l Lease, now Instant) (Lease, error) {
 
 func superseded(l Lease, now Instant) Lease {
 	if l.State == Held {
-		l.Hold, l.ReleasedAt = min(l.Remaining(now), max(l.Soft, time.Second)), now
+		l.Hold, l.ReleasedAt = min(l.Remaining(now), Window(max(l.Soft, time.Second))), now
 	}
 	l.Superseded, l.Firm, l.Window = true, false, 0
 	l.RefusedAt, l.RefusedFor = Instant{}, ""
@@ -293,7 +293,7 @@ func superseded(l Lease, now Instant) Lease {
 // firm one longer, shorter or soft. A deferred end stays deferred.
 type SetWindow struct {
 	UID    string
-	Window time.Duration
+	Window Window
 	Owner  string // the controller that recreates the pod
 	// NamespaceUID is the UID of the pod's namespace; "" if it could not be read: then that of the
 	// lease stays.
@@ -320,7 +320,7 @@ func (e SetWindow) apply(l Lease, _ Instant) (Lease, error) {
 	switch {
 	case l.State == Bound:
 	case window == 0:
-		l.Firm, l.Hold = false, l.Soft
+		l.Firm, l.Hold = false, Window(l.Soft)
 	case !l.Firm && e.Limited:
 	case deferred:
 		l.Hold = max(window, l.Hold)
@@ -353,8 +353,8 @@ func (e Defer) apply(l Lease, now Instant) (Lease, error) {
 	if !l.Firm {
 		return l, ErrInvalid
 	}
-	if l.Remaining(now) < e.Rest {
-		l.Hold = now.Since(l.ReleasedAt) + e.Rest
+	if l.Remaining(now) < Window(e.Rest) {
+		l.Hold = Window(now.Since(l.ReleasedAt) + e.Rest)
 	}
 	return l, nil
 }

@@ -28,9 +28,9 @@ func states() map[string]Lease {
 		Namespace: "db", Name: "db-0", UID: "u1", Holder: oldHolder, Soft: 2 * time.Minute, BoundAt: t0,
 	}
 	with := func(l Lease, change func(*Lease)) Lease { change(&l); return l }
-	windowed := with(bound, func(l *Lease) { l.Window = time.Hour })
+	windowed := with(bound, func(l *Lease) { l.Window = Window(time.Hour) })
 	held := func(l Lease, firm bool, hold time.Duration) Lease {
-		return with(l, func(l *Lease) { l.State, l.Firm, l.Hold, l.ReleasedAt = Held, firm, hold, t0 })
+		return with(l, func(l *Lease) { l.State, l.Firm, l.Hold, l.ReleasedAt = Held, firm, Window(hold), t0 })
 	}
 	return map[string]Lease{
 		"none":       {},
@@ -52,7 +52,7 @@ func bind(h Holder, uid string, last Liveness) Bind {
 	return Bind{
 		ID: "ffeeddccbbaa9988", Pool: testPool, Address: testAddr, Set: "s",
 		Namespace: "db", Name: "db-0", UID: uid, Holder: h,
-		Window: time.Minute, Soft: 2 * time.Minute, LastHolder: last,
+		Window: Window(time.Minute), Soft: 2 * time.Minute, LastHolder: last,
 	}
 }
 
@@ -93,11 +93,11 @@ func events() map[string]Event {
 		"refuse":          Refuse{Newcomer: "u2"},
 		"supersede/early": Supersede{Newcomer: "u2", Timeout: time.Minute},
 		"supersede":       Supersede{Newcomer: "u2", Timeout: 5 * time.Second},
-		"window":          SetWindow{UID: "u1", Window: time.Hour},
-		"window/less":     SetWindow{UID: "u1", Window: 30 * time.Minute},
+		"window":          SetWindow{UID: "u1", Window: Window(time.Hour)},
+		"window/less":     SetWindow{UID: "u1", Window: Window(30 * time.Minute)},
 		"window/none":     SetWindow{UID: "u1"},
-		"window/limited":  SetWindow{UID: "u1", Window: time.Hour, Limited: true},
-		"window/other":    SetWindow{UID: "u9", Window: time.Hour},
+		"window/limited":  SetWindow{UID: "u1", Window: Window(time.Hour), Limited: true},
+		"window/other":    SetWindow{UID: "u9", Window: Window(time.Hour)},
 		"defer":           Defer{Rest: 3 * time.Hour},
 		"rebase":          Rebase{},
 		"mac":             SetMAC{Holder: oldHolder, MAC: "02:00:00:00:00:01"},
@@ -209,11 +209,11 @@ func full(state State) Lease {
 	l := Lease{
 		ID: "00112233445566aa", Pool: testPool, Address: testAddr, Set: "s", State: state,
 		Namespace: "db", Name: "db-0", UID: "u1", Holder: oldHolder, MAC: "02:00:00:00:00:01",
-		Window: time.Hour, MaxWindow: 2 * time.Hour, Soft: time.Minute, HeldLimit: 3, BoundAt: t0,
+		Window: Window(time.Hour), MaxWindow: Window(2 * time.Hour), Soft: time.Minute, HeldLimit: 3, BoundAt: t0,
 		NamespaceUID: "ns1", Owner: "StatefulSet.apps/db", RefusedAt: t0, RefusedFor: "u2", Extra: []byte("later"),
 	}
 	if state == Held {
-		l.Firm, l.Hold, l.ReleasedAt = true, time.Hour, t0
+		l.Firm, l.Hold, l.ReleasedAt = true, Window(time.Hour), t0
 	}
 	return l
 }
@@ -233,23 +233,24 @@ func TestEventsChangeOnlyTheirFields(t *testing.T) {
 	now := after(10 * time.Second)
 	claim := Bind{
 		ID: "unused", Pool: testPool, Address: testAddr, Set: "s2", Namespace: "db", Name: "db-0", UID: "u2",
-		Holder: newHolder, Window: time.Minute, MaxWindow: time.Hour, Soft: time.Second, HeldLimit: 4, LastHolder: Dead,
+		Holder: newHolder, Window: Window(time.Minute), MaxWindow: Window(time.Hour), Soft: time.Second, HeldLimit: 4,
+		LastHolder: Dead,
 	}
 	claimed := Lease{
 		ID: "00112233445566aa", Pool: testPool, Address: testAddr, Set: "s2", State: Bound,
 		Namespace: "db", Name: "db-0", UID: "u2", Holder: newHolder, MAC: "02:00:00:00:00:01",
-		Window: time.Minute, MaxWindow: time.Hour, Soft: time.Second, HeldLimit: 4, BoundAt: now,
+		Window: Window(time.Minute), MaxWindow: Window(time.Hour), Soft: time.Second, HeldLimit: 4, BoundAt: now,
 		NamespaceUID: "ns1", Owner: "StatefulSet.apps/db", Extra: []byte("later"),
 	}
 	first := claimed
 	first.ID, first.MAC, first.NamespaceUID, first.Owner, first.Extra = "unused", "", "", "", nil
 	limited := full(Held)
 	limited.Superseded, limited.Firm, limited.Window = true, false, 0
-	limited.RefusedAt, limited.RefusedFor, limited.Hold, limited.ReleasedAt = Instant{}, "", time.Minute, now
+	limited.RefusedAt, limited.RefusedFor, limited.Hold, limited.ReleasedAt = Instant{}, "", Window(time.Minute), now
 	released := full(Held)
 	released.ReleasedAt, released.RefusedAt, released.RefusedFor = now, Instant{}, ""
 	over := full(Held)
-	over.Hold = time.Second
+	over.Hold = Window(time.Second)
 	for name, c := range map[string]struct {
 		before Lease
 		event  Event
@@ -282,7 +283,8 @@ func TestClaim(t *testing.T) {
 	if got.ID != firm.ID || got.Address != firm.Address {
 		t.Errorf("lease %s %s became %s %s", firm.ID, firm.Address, got.ID, got.Address)
 	}
-	if got.Window != time.Minute || got.UID != "u2" || got.Holder != newHolder || got.BoundAt != after(time.Minute) {
+	if got.Window != Window(time.Minute) || got.UID != "u2" || got.Holder != newHolder ||
+		got.BoundAt != after(time.Minute) {
 		t.Errorf("got %+v, want the window, the UID and the holder of the claim", got)
 	}
 }
@@ -292,7 +294,7 @@ func TestRepeatedBindUpdatesTheNamespace(t *testing.T) {
 	again := bind(oldHolder, "u1", Unknown)
 	again.Holder.Netns = newHolder.Netns
 	got, err := Apply(states()["windowed"], again, after(time.Minute))
-	if err != nil || got.Holder.Netns != newHolder.Netns || got.BoundAt != t0 || got.Window != time.Hour {
+	if err != nil || got.Holder.Netns != newHolder.Netns || got.BoundAt != t0 || got.Window != Window(time.Hour) {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
@@ -313,20 +315,24 @@ func TestSetWindowOfAHold(t *testing.T) {
 		limit       int
 		want        Lease // its Window, Firm and Hold
 	}{
-		{"longer", "firm", 3 * time.Hour, 0, 0, Lease{Window: 3 * time.Hour, Firm: true, Hold: 3 * time.Hour}},
-		{"shorter", "firm", time.Minute, 0, 0, Lease{Window: time.Minute, Firm: true, Hold: time.Minute}},
+		{"longer", "firm", 3 * time.Hour, 0, 0, Lease{Window: Window(3 * time.Hour), Firm: true,
+			Hold: Window(3 * time.Hour)}},
+		{"shorter", "firm", time.Minute, 0, 0, Lease{Window: Window(time.Minute), Firm: true,
+			Hold: Window(time.Minute)}},
 		{"shorter, the end was deferred", "deferred", time.Minute, 0, 0,
-			Lease{Window: time.Minute, Firm: true, Hold: 2 * time.Hour}},
+			Lease{Window: Window(time.Minute), Firm: true, Hold: Window(2 * time.Hour)}},
 		{"longer than the deferred end", "deferred", 3 * time.Hour, 0, 0,
-			Lease{Window: 3 * time.Hour, Firm: true, Hold: 3 * time.Hour}},
-		{"no window", "firm", 0, 0, 0, Lease{Hold: 2 * time.Minute}},
-		{"longer than the configuration allows", "soft", Forever, time.Hour, 0,
-			Lease{Window: time.Hour, Firm: true, Hold: time.Hour}},
-		{"the configuration allows no firm holds", "soft", time.Hour, 0, NoneHeld, Lease{Hold: 2 * time.Minute}},
+			Lease{Window: Window(3 * time.Hour), Firm: true, Hold: Window(3 * time.Hour)}},
+		{"no window", "firm", 0, 0, 0, Lease{Hold: Window(2 * time.Minute)}},
+		{"longer than the configuration allows", "soft", time.Duration(Forever), time.Hour, 0,
+			Lease{Window: Window(time.Hour), Firm: true, Hold: Window(time.Hour)}},
+		{"the configuration allows no firm holds", "soft", time.Hour, 0, NoneHeld,
+			Lease{Hold: Window(2 * time.Minute)}},
 	} {
 		l := states()[c.state]
-		l.MaxWindow, l.HeldLimit = c.max, c.limit
-		got, err := Apply(l, SetWindow{UID: "u1", Window: c.window, Owner: "StatefulSet.apps/db"}, after(time.Second))
+		l.MaxWindow, l.HeldLimit = Window(c.max), c.limit
+		got, err := Apply(l, SetWindow{UID: "u1", Window: Window(c.window), Owner: "StatefulSet.apps/db"},
+			after(time.Second))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -342,7 +348,7 @@ func TestNamespaceUID(t *testing.T) {
 	l := states()["firm"]
 	for _, uid := range []string{"ns1", ""} {
 		var err error
-		e := SetWindow{UID: "u1", Window: time.Hour, NamespaceUID: uid}
+		e := SetWindow{UID: "u1", Window: Window(time.Hour), NamespaceUID: uid}
 		if l, err = Apply(l, e, after(time.Second)); err != nil {
 			t.Fatal(err)
 		}
@@ -372,7 +378,7 @@ func TestRemaining(t *testing.T) {
 		{"after a reboot, the wall clock is far in the future", at(99*time.Hour, time.Minute, "boot-2"), 0},
 		{"the boot id is unknown", at(20*time.Minute, t0.Boot, ""), 40 * time.Minute},
 	} {
-		if got := l.Remaining(c.now); got != c.want {
+		if got := l.Remaining(c.now); got != Window(c.want) {
 			t.Errorf("%s: %s left, want %s", c.name, got, c.want)
 		}
 	}
@@ -448,7 +454,8 @@ func TestDefer(t *testing.T) {
 		{3 * time.Hour, 30 * time.Minute, 30 * time.Minute},
 	} {
 		var err error
-		if l, err = Apply(l, Defer{Rest: c.rest}, after(c.at)); err != nil || l.Remaining(after(c.at)) != c.want {
+		if l, err = Apply(l, Defer{Rest: c.rest},
+			after(c.at)); err != nil || l.Remaining(after(c.at)) != Window(c.want) {
 			t.Errorf("at %s: %s left, want %s (%v)", c.at, l.Remaining(after(c.at)), c.want, err)
 		}
 	}
@@ -485,7 +492,7 @@ func TestRebase(t *testing.T) {
 			t.Errorf("%s: %v", c.name, err)
 			continue
 		}
-		if rest := l.Remaining(c.now); rest != c.rest || !l.ReleasedAt.Wall.Equal(c.wall) {
+		if rest := l.Remaining(c.now); rest != Window(c.rest) || !l.ReleasedAt.Wall.Equal(c.wall) {
 			t.Errorf("%s: %s left of a release at %s, want %s and %s", c.name, rest, l.ReleasedAt.Wall, c.rest, c.wall)
 		}
 		if l.Hold != c.hold.Hold || l.Window != c.hold.Window || l.Deferred() != c.hold.Deferred() {
@@ -493,7 +500,7 @@ func TestRebase(t *testing.T) {
 		}
 		stepped := c.now
 		stepped.Wall, stepped.Boot = stepped.Wall.Add(25*time.Hour), stepped.Boot+10*time.Minute
-		if rest := l.Remaining(stepped); rest != max(c.rest-10*time.Minute, 0) {
+		if rest := l.Remaining(stepped); rest != Window(max(c.rest-10*time.Minute, 0)) {
 			t.Errorf("%s: %s left ten minutes later, after the wall clock was set", c.name, rest)
 		}
 	}
@@ -515,7 +522,7 @@ func TestRebaseOfAReleaseInTheFuture(t *testing.T) {
 	later := boot
 	later.Boot += 59 * time.Minute
 	later.Wall = t0.Wall // the clock has been set
-	if rest := l.Remaining(later); rest != time.Minute {
+	if rest := l.Remaining(later); rest != Window(time.Minute) {
 		t.Errorf("%s left, want a minute", rest)
 	}
 	if _, err := Apply(l, Rebase{}, later); !errors.Is(err, ErrNotDue) {

@@ -3,6 +3,7 @@ package lease
 import (
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestNames(t *testing.T) {
@@ -38,8 +39,11 @@ func TestNames(t *testing.T) {
 	}
 }
 
-func TestFormatWindow(t *testing.T) {
-	if f, s := FormatWindow(Forever), FormatWindow(90e9); f != "forever" || s != "1m30s" {
+func TestWindowString(t *testing.T) {
+	if f, s := Forever.String(), Window(90e9).String(); f != "forever" || s != "1m30s" {
 		t.Errorf("got %q and %q", f, s)
+	}
+	if f, s := Forever.Round(time.Hour), Window(90e9).Round(time.Minute); f != Forever || s != Window(2*time.Minute) {
+		t.Errorf("rounded to %s and %s", f, s)
 	}
 }

@@ -6,19 +6,28 @@ import (
 	"time"
 )
 
+// Window is how long an address is held: not at all (0), for a duration, or Forever.
+type Window time.Duration
+
 // Forever is a window that does not end by time: only an operator, a limit, a yield or the agent
-// ends it.
-const Forever time.Duration = 1<<63 - 1
+// ends the hold.
+const Forever Window = 1<<63 - 1
 
-// ForeverWord is Forever in text.
-const ForeverWord = "forever"
-
-// FormatWindow formats a window or the rest of a hold: a Go duration, or ForeverWord.
-func FormatWindow(d time.Duration) string {
-	if d == Forever {
-		return ForeverWord
+// String returns a Go duration such as "1h30m0s", or "forever".
+func (w Window) String() string {
+	if w == Forever {
+		return "forever"
 	}
-	return d.String()
+	return time.Duration(w).String()
+}
+
+// Round rounds the window to a multiple of a duration, as time.Duration.Round does. Forever does
+// not change.
+func (w Window) Round(to time.Duration) Window {
+	if w == Forever {
+		return w
+	}
+	return Window(time.Duration(w).Round(to))
 }
 
 // Pool identifies the addresses of one network on a node, by host-local's dataDir and the name of
@@ -173,8 +182,8 @@ type Lease struct {
 	Holder       Holder // the last holder, if Held
 	MAC          string // of the holder's interface, kept for the recreated pod; "" if unknown
 
-	Window    time.Duration // the length of the firm hold after a release: 0 for none, or up to Forever
-	MaxWindow time.Duration // the longest Window that the configuration allows; 0 = no limit
+	Window    Window        // the length of the firm hold after a release: 0 for none, or up to Forever
+	MaxWindow Window        // the longest Window that the configuration allows; 0 = no limit
 	Soft      time.Duration // the length of the soft hold after a release without Window
 	HeldLimit int           // the number of firm holds that the range set may have; 0 = no limit, NoneHeld = none
 	BoundAt   Instant
@@ -182,7 +191,7 @@ type Lease struct {
 
 	Firm       bool // Held: the hold is firm; otherwise it is soft
 	ReleasedAt Instant
-	Hold       time.Duration // Held: the length of the hold, counted from ReleasedAt
+	Hold       Window // Held: the length of the hold, counted from ReleasedAt
 
 	Superseded bool    // the key has another address now; a release starts no firm hold
 	RefusedAt  Instant // when an ADD of the pod RefusedFor was first rejected (Refuse)
@@ -195,7 +204,7 @@ type Lease struct {
 const NoneHeld = -1
 
 // granted returns the window w, limited by what the configuration allows for the lease.
-func (l Lease) granted(w time.Duration) time.Duration {
+func (l Lease) granted(w Window) Window {
 	switch {
 	case l.HeldLimit == NoneHeld:
 		return 0
@@ -222,14 +231,14 @@ func (l Lease) IsRetained() bool {
 
 // Remaining returns how much of a hold is left. It is Forever, or from 0 to Hold, even if the wall
 // clock was changed between boots.
-func (l Lease) Remaining(now Instant) time.Duration {
+func (l Lease) Remaining(now Instant) Window {
 	if l.State != Held {
 		return 0
 	}
 	if l.Hold == Forever {
 		return Forever
 	}
-	return max(l.Hold-now.Since(l.ReleasedAt), 0)
+	return max(l.Hold-Window(now.Since(l.ReleasedAt)), 0)
 }
 
 // Lapsed reports whether the lease is a hold whose time is over. Its last holder may still be
@@ -242,5 +251,5 @@ func (l Lease) Until(now Instant) time.Time {
 	if l.State != Held || rest == Forever {
 		return time.Time{}
 	}
-	return now.Wall.Add(rest)
+	return now.Wall.Add(time.Duration(rest))
 }

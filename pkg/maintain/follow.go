@@ -22,7 +22,7 @@ type PodWindow struct {
 	Namespace string
 	Name      string
 	UID       string // as the runtime passes it
-	Window    time.Duration
+	Window    lease.Window
 	Owner     string // the controller that recreates the pod; "" if it does not matter
 	// Limited says why Window is shorter than the annotation asks for; "" if it is not.
 	Limited string
@@ -71,7 +71,7 @@ func FollowsWindow(p PodWindow, l lease.Lease) bool {
 // StoresWindow reports whether Follow would store the pod's window for the key of l, a lease with
 // the pod's name. stored is the window that is stored for the key; known is false if there is none.
 // A window of 0 is stored only if the key or the lease had another one.
-func StoresWindow(p PodWindow, l lease.Lease, stored time.Duration, known bool) bool {
+func StoresWindow(p PodWindow, l lease.Lease, stored lease.Window, known bool) bool {
 	if known {
 		return stored != p.Window
 	}
@@ -100,8 +100,7 @@ func setWindow(c *transact.Call, l lease.Lease, p PodWindow) error {
 	case p.Limited != "":
 		return c.Log(l, store.EventLimited, p.Limited)
 	case next.Window < p.Window:
-		return c.Log(l, store.EventLimited, fmt.Sprintf("the window of %s is cut to %s", lease.FormatWindow(p.Window),
-			lease.FormatWindow(next.Window)))
+		return c.Log(l, store.EventLimited, fmt.Sprintf("the window of %s is cut to %s", p.Window, next.Window))
 	}
 	return nil
 }
@@ -222,7 +221,7 @@ func (s *Service) ForgetWindows(ctx context.Context) error {
 	for more := true; more; {
 		from := at
 		err := s.Store.View(ctx, func(tx *store.Tx) error {
-			at, more = tx.WindowsAfter(from, viewBatch, func(key lease.Key, _ time.Duration, seen time.Time) {
+			at, more = tx.WindowsAfter(from, viewBatch, func(key lease.Key, _ lease.Window, seen time.Time) {
 				if idle := now.Wall.Sub(seen); idle >= windowFresh || idle < 0 {
 					old = append(old, key)
 				}
@@ -258,9 +257,9 @@ func forgetWindow(c *transact.Call, key lease.Key) error {
 // NodeView is the content of the store that the agent publishes.
 type NodeView struct {
 	Leases  []lease.Lease
-	Windows map[lease.Key]time.Duration // stored for their keys
-	Limits  policy.Limits               // of namespaces
-	Now     lease.Instant               // when it was read
+	Windows map[lease.Key]lease.Window // stored for their keys
+	Limits  policy.Limits              // of namespaces
+	Now     lease.Instant              // when it was read
 
 	known map[string]bool // whether all pools of a network are Adopted, by network
 
@@ -311,7 +310,7 @@ func (s *Service) List(ctx context.Context, match func(lease.Lease) bool) (NodeV
 			if !tx.Has(at) {
 				v, at = NodeView{}, store.Position{}
 			}
-			part = NodeView{Windows: map[lease.Key]time.Duration{}, Limits: tx.Limits(), known: knownNetworks(tx)}
+			part = NodeView{Windows: map[lease.Key]lease.Window{}, Limits: tx.Limits(), known: knownNetworks(tx)}
 			next, more = tx.After(at, viewBatch, func(l lease.Lease, err error) {
 				if err != nil {
 					part.damaged = append(part.damaged, l)

@@ -198,11 +198,11 @@ func Plan(v Survey) []Action {
 		case l.State == lease.Bound && v.Life[l.Holder] == lease.Dead:
 			out = append(out, Action{Do: Release, Lease: l, Life: lease.Dead, Reason: v.deathReason(l)})
 		case l.Lapsed(v.Now) && v.Last[RefTo(l)] == lease.Dead:
-			over := l.ReleasedAt.Wall.Add(l.Hold).UTC().Format(time.RFC3339)
+			over := l.ReleasedAt.Wall.Add(time.Duration(l.Hold)).UTC().Format(time.RFC3339)
 			out = append(out, Action{Do: Expire, Lease: l, Reason: "its time was over at " + over})
 		case l.State == lease.Held:
 			if next, err := lease.Apply(l, lease.Rebase{}, v.Now); err == nil {
-				rest := lease.FormatWindow(next.Remaining(v.Now).Round(time.Second))
+				rest := next.Remaining(v.Now).Round(time.Second).String()
 				out = append(out, Action{Do: Rebase, Lease: l,
 					Reason: "it was released in an earlier boot; left of it: " + rest})
 			}
@@ -249,7 +249,7 @@ func (v Survey) replays() []Action {
 
 // NextEnd returns the time until the next hold is over, or lease.Forever if there is none. It
 // ignores holds that are over already.
-func (v Survey) NextEnd() time.Duration {
+func (v Survey) NextEnd() lease.Window {
 	next := lease.Forever
 	for _, l := range v.Leases {
 		if rest := l.Remaining(v.Now); l.State == lease.Held && rest > 0 {

@@ -10,21 +10,21 @@ import (
 func TestNextEnd(t *testing.T) {
 	now := lease.Instant{Wall: time.Unix(1_700_000_000, 0).UTC(), Boot: time.Hour, BootID: "boot-1"}
 	held := func(hold time.Duration) lease.Lease {
-		return lease.Lease{State: lease.Held, Hold: hold, ReleasedAt: now}
+		return lease.Lease{State: lease.Held, Hold: lease.Window(hold), ReleasedAt: now}
 	}
 	bound := lease.Lease{State: lease.Bound}
 	for name, c := range map[string]struct {
 		leases []lease.Lease
 		want   time.Duration
 	}{
-		"no leases":    {nil, lease.Forever},
-		"no holds":     {[]lease.Lease{bound}, lease.Forever},
-		"held forever": {[]lease.Lease{held(lease.Forever)}, lease.Forever},
+		"no leases":    {nil, time.Duration(lease.Forever)},
+		"no holds":     {[]lease.Lease{bound}, time.Duration(lease.Forever)},
+		"held forever": {[]lease.Lease{held(time.Duration(lease.Forever))}, time.Duration(lease.Forever)},
 		"the next":     {[]lease.Lease{held(time.Hour), held(time.Minute), bound}, time.Minute},
-		"over":         {[]lease.Lease{held(0)}, lease.Forever},
+		"over":         {[]lease.Lease{held(0)}, time.Duration(lease.Forever)},
 		"one is not":   {[]lease.Lease{held(0), held(time.Hour)}, time.Hour},
 	} {
-		if got := (Survey{Leases: c.leases, Now: now}).NextEnd(); got != c.want {
+		if got := (Survey{Leases: c.leases, Now: now}).NextEnd(); got != lease.Window(c.want) {
 			t.Errorf("%s: %s, want %s", name, got, c.want)
 		}
 	}

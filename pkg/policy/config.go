@@ -45,10 +45,10 @@ type Config struct {
 	OnBusy        OnBusy
 	BusyTimeout   time.Duration // 0 to MaxWindow, counted from the first refused ADD
 	OnExhaustion  OnExhaustion
-	MaxWindow     time.Duration // 0 = no limit
+	MaxWindow     lease.Window  // 0 = no limit
 	MaxHeldShare  float64       // share of a range set's usable addresses in firm holds, 0 to 1
 	SoftHold      time.Duration // 0 to MaxWindow
-	DefaultWindow time.Duration // if the runtime passes no annotations; 0 = none, up to lease.Forever
+	DefaultWindow lease.Window  // if the runtime passes no annotations; 0 = none, up to lease.Forever
 	Mirror        bool          // maintain host-local's files as well
 	CNICacheDirs  []string      // in addition to libcni's default directories; absolute and clean
 }
@@ -130,7 +130,7 @@ func oneOf[T ~int](names []string) func(string) (T, error) {
 // parseDuration parses a Go duration from 0 to MaxWindow.
 func parseDuration(s string) (time.Duration, error) {
 	d, err := time.ParseDuration(s)
-	if err != nil || d < 0 || d > MaxWindow {
+	if err != nil || d < 0 || d > time.Duration(MaxWindow) {
 		return 0, fmt.Errorf(`%s is not accepted; want a duration such as "2m" or "90s", from "0s" to "87600h"`,
 			Quote(s))
 	}
@@ -138,7 +138,7 @@ func parseDuration(s string) (time.Duration, error) {
 }
 
 // parseMaxWindow parses Config.MaxWindow. "forever" is no limit.
-func parseMaxWindow(s string) (time.Duration, error) {
+func parseMaxWindow(s string) (lease.Window, error) {
 	d, err := ParseWindow(s)
 	switch {
 	case err != nil:

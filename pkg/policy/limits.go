@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
@@ -28,10 +27,10 @@ const (
 
 // NamespaceLimits are the Limits of one namespace.
 type NamespaceLimits struct {
-	MaxHeld      int           // addresses of the namespace in firm holds on a node; math.MaxInt = no limit
-	MaxHeldShare float64       // share of a range set's usable addresses in its firm holds, 0 to 1
-	MaxWindow    time.Duration // lease.Forever = no limit
-	Forever      bool          // whether a window may be lease.Forever
+	MaxHeld      int          // addresses of the namespace in firm holds on a node; math.MaxInt = no limit
+	MaxHeldShare float64      // share of a range set's usable addresses in its firm holds, 0 to 1
+	MaxWindow    lease.Window // lease.Forever = no limit
+	Forever      bool         // whether a window may be lease.Forever
 }
 
 // Of returns the limits of a namespace. It ignores values that are not valid.
@@ -110,7 +109,7 @@ func limit[T any](key, text string, into *T, parse func(string) (T, error)) erro
 
 // Window returns what the limits allow of a window, and why that is less; "" if it is not. Without
 // Forever a window of that length is cut to MaxWindow, or to 0 if there is no MaxWindow.
-func (n NamespaceLimits) Window(w time.Duration, namespace string) (allowed time.Duration, why string) {
+func (n NamespaceLimits) Window(w lease.Window, namespace string) (allowed lease.Window, why string) {
 	allowed = min(w, n.MaxWindow)
 	if allowed == lease.Forever && !n.Forever {
 		allowed = 0
@@ -118,6 +117,6 @@ func (n NamespaceLimits) Window(w time.Duration, namespace string) (allowed time
 	if allowed == w {
 		return w, ""
 	}
-	return allowed, fmt.Sprintf("the window of %s is cut to %s, the limit of namespace %s", lease.FormatWindow(w),
-		lease.FormatWindow(allowed), namespace)
+	return allowed, fmt.Sprintf("the window of %s is cut to %s, the limit of namespace %s", w, allowed,
+		namespace)
 }

@@ -16,19 +16,19 @@ func TestLimits(t *testing.T) {
 		want      string // of Of
 		invalid   string // words of the error
 	}{
-		{nil, "db", "{9223372036854775807 1 2562047h47m16.854775807s true}", ""},
+		{nil, "db", "{9223372036854775807 1 forever true}", ""},
 		{Limits{"maxHeld": "20", "maxHeldShare": "0.25", "maxWindow": "24h", "forever": "false"}, "db",
 			"{20 0.25 24h0m0s false}", ""},
 		{Limits{"maxHeld": "20", "db.maxHeld": "0", "db.forever": "false"}, "db",
-			"{0 1 2562047h47m16.854775807s false}", ""},
-		{Limits{"maxHeld": "20", "db.maxHeld": "0"}, "web", "{20 1 2562047h47m16.854775807s true}", ""},
+			"{0 1 forever false}", ""},
+		{Limits{"maxHeld": "20", "db.maxHeld": "0"}, "web", "{20 1 forever true}", ""},
 		{Limits{"db.maxWindow": "10"}, "db", "{9223372036854775807 1 10m0s true}", ""},
-		{Limits{"maxHeld": "-1"}, "db", "{9223372036854775807 1 2562047h47m16.854775807s true}", `maxHeld: "-1"`},
-		{Limits{"db.maxHeldShare": "2"}, "db", "{9223372036854775807 1 2562047h47m16.854775807s true}",
+		{Limits{"maxHeld": "-1"}, "db", "{9223372036854775807 1 forever true}", `maxHeld: "-1"`},
+		{Limits{"db.maxHeldShare": "2"}, "db", "{9223372036854775807 1 forever true}",
 			`maxHeldShare: "2"`},
-		{Limits{"forever": "no"}, "db", "{9223372036854775807 1 2562047h47m16.854775807s true}", `forever: "no"`},
-		{Limits{"maxWindow": "soon"}, "db", "{9223372036854775807 1 2562047h47m16.854775807s true}", `"soon"`},
-		{Limits{"maxheld": "1"}, "db", "{9223372036854775807 1 2562047h47m16.854775807s true}",
+		{Limits{"forever": "no"}, "db", "{9223372036854775807 1 forever true}", `forever: "no"`},
+		{Limits{"maxWindow": "soon"}, "db", "{9223372036854775807 1 forever true}", `"soon"`},
+		{Limits{"maxheld": "1"}, "db", "{9223372036854775807 1 forever true}",
 			`"maxheld" is not a limit; want maxHeld,`},
 	} {
 		if got := fmt.Sprint(c.limits.Of(c.namespace)); got != c.want {
@@ -48,16 +48,18 @@ func TestLimitedWindow(t *testing.T) {
 		want       time.Duration
 		wantReason string
 	}{
-		{nil, lease.Forever, lease.Forever, ""},
+		{nil, time.Duration(lease.Forever), time.Duration(lease.Forever), ""},
 		{Limits{"maxWindow": "1h"}, time.Hour, time.Hour, ""},
-		{Limits{"maxWindow": "1h"}, lease.Forever, time.Hour,
+		{Limits{"maxWindow": "1h"}, time.Duration(lease.Forever), time.Hour,
 			"the window of forever is cut to 1h0m0s, the limit of namespace db"},
-		{Limits{"maxWindow": "1h", "forever": "false"}, lease.Forever, time.Hour,
+		{Limits{"maxWindow": "1h", "forever": "false"}, time.Duration(lease.Forever), time.Hour,
 			"the window of forever is cut to 1h0m0s, the limit of namespace db"},
-		{Limits{"forever": "false"}, lease.Forever, 0, "the window of forever is cut to 0s, the limit of namespace db"},
+		{Limits{"forever": "false"}, time.Duration(lease.Forever), 0,
+			"the window of forever is cut to 0s, the limit of namespace db"},
 		{Limits{"forever": "false"}, 24 * time.Hour, 24 * time.Hour, ""},
 	} {
-		if got, reason := c.limits.Of("db").Window(c.window, "db"); got != c.want || reason != c.wantReason {
+		if got, reason := c.limits.Of("db").Window(lease.Window(c.window),
+			"db"); got != lease.Window(c.want) || reason != c.wantReason {
 			t.Errorf("%v, %s: %s, %q", c.limits, c.window, got, reason)
 		}
 	}

@@ -23,7 +23,7 @@ const (
 )
 
 // MaxWindow is the longest window other than "forever": ten years of 365 days.
-const MaxWindow = 10 * 365 * 24 * time.Hour
+const MaxWindow = lease.Window(10 * 365 * 24 * time.Hour)
 
 // windowForms is the end of every error about a window.
 const windowForms = `want whole minutes ("10"), a duration ("90s", "24h"), "forever", or "0" for no retention; ` +
@@ -40,7 +40,7 @@ var (
 // "forever". It returns 0 for no retention, at most MaxWindow, or lease.Forever. It trims nothing
 // and rejects an empty string, so that the admission policy can apply the same rules
 // (docs/design.md, "The annotation").
-func ParseWindow(s string) (time.Duration, error) {
+func ParseWindow(s string) (lease.Window, error) {
 	d, err := parseWindow(s)
 	if err != nil {
 		return 0, fmt.Errorf("%s %w; %s", Quote(s), err, windowForms)
@@ -48,14 +48,14 @@ func ParseWindow(s string) (time.Duration, error) {
 	return d, nil
 }
 
-func parseWindow(s string) (time.Duration, error) {
+func parseWindow(s string) (lease.Window, error) {
 	var d time.Duration
 	switch {
-	case s == lease.ForeverWord:
+	case s == lease.Forever.String():
 		return lease.Forever, nil
 	case minutesRE().MatchString(s):
 		n, err := strconv.Atoi(s)
-		if err != nil || n > int(MaxWindow/time.Minute) {
+		if err != nil || n > int(time.Duration(MaxWindow)/time.Minute) {
 			return 0, errTooLong
 		}
 		d = time.Duration(n) * time.Minute
@@ -67,18 +67,18 @@ func parseWindow(s string) (time.Duration, error) {
 	default:
 		return 0, errors.New("is not a window")
 	}
-	if d > MaxWindow {
+	if lease.Window(d) > MaxWindow {
 		return 0, errTooLong
 	}
-	return d, nil
+	return lease.Window(d), nil
 }
 
 var errTooLong = errors.New("is too long")
 
 // Request is what a pod's annotations say about retention.
 type Request struct {
-	Known  bool          // the runtime passed annotations, possibly an empty map
-	Window time.Duration // if Known; 0 ends retention
+	Known  bool         // the runtime passed annotations, possibly an empty map
+	Window lease.Window // if Known; 0 ends retention
 }
 
 // RequestFrom reads a pod's annotations. present reports whether the runtime passed a map: without

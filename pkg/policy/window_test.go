@@ -45,7 +45,7 @@ func (r tableRow) want(t *testing.T) time.Duration {
 	case "none":
 		return 0
 	case "forever":
-		return lease.Forever
+		return time.Duration(lease.Forever)
 	}
 	d, err := time.ParseDuration(r.meaning)
 	if err != nil {
@@ -69,7 +69,7 @@ func TestParseWindow(t *testing.T) {
 				}
 				return
 			}
-			if want := row.want(t); err != nil || got != want {
+			if want := row.want(t); err != nil || got != lease.Window(want) {
 				t.Errorf("%q is parsed as %v (%v), want %v", row.value, got, err, want)
 			}
 		})
@@ -87,7 +87,8 @@ func TestAskedFrom(t *testing.T) {
 		{"the pod has no annotations", nil, true, Request{Known: true}},
 		{"the pod has other annotations", map[string]string{"a": "b"}, true, Request{Known: true}},
 		{"zero", map[string]string{Annotation: "0"}, true, Request{Known: true}},
-		{"ten minutes", map[string]string{Annotation: "10"}, true, Request{Known: true, Window: 10 * time.Minute}},
+		{"ten minutes", map[string]string{Annotation: "10"}, true, Request{Known: true,
+			Window: lease.Window(10 * time.Minute)}},
 		{"forever", map[string]string{Annotation: "forever"}, true, Request{Known: true, Window: lease.Forever}},
 	}
 	for _, tt := range tests {
@@ -126,7 +127,7 @@ func FuzzParseWindow(f *testing.F) {
 	for _, row := range readWindows(f) {
 		f.Add(row.value)
 	}
-	forms := regexp.MustCompile(minutesPattern + "|" + durationPattern + "|^" + lease.ForeverWord + "$")
+	forms := regexp.MustCompile(minutesPattern + "|" + durationPattern + "|^" + lease.Forever.String() + "$")
 	f.Fuzz(func(t *testing.T, s string) {
 		d, err := ParseWindow(s)
 		if err != nil {

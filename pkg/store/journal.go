@@ -51,7 +51,7 @@ type Entry struct {
 	UID       string
 	Container string
 	IfName    string
-	Window    time.Duration // of the lease
+	Window    lease.Window // of the lease
 	Reason    string
 }
 
@@ -108,7 +108,7 @@ func decodeEntry(b []byte) (n Entry, err error) {
 		case tag == entryAddress:
 			n.Address, _ = netip.AddrFromSlice(v)
 		case tag == entryWindow:
-			n.Window, err = duration(v)
+			n.Window, err = window(v)
 			return err
 		case texts[tag] != nil:
 			*texts[tag] = string(v)

@@ -58,10 +58,10 @@ func expiryKey(p poolID, end time.Time, a netip.Addr) []byte {
 // end returns the end of a hold by the wall clock of its release, which orders the bucket expiry.
 // Whether a hold has ended is decided by lease.Remaining. ok is false if the hold has no end.
 func end(l lease.Lease) (t time.Time, ok bool) {
-	if l.State != lease.Held || l.Hold > 100*365*24*time.Hour {
+	if l.State != lease.Held || l.Hold > lease.Window(100*365*24*time.Hour) {
 		return time.Time{}, false
 	}
-	return l.ReleasedAt.Wall.Add(l.Hold), true
+	return l.ReleasedAt.Wall.Add(time.Duration(l.Hold)), true
 }
 
 // chunkBytes is the size of a bitmap of 256 addresses in the bucket taken. With it the next free

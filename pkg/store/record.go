@@ -227,7 +227,7 @@ func decodeField(l *lease.Lease, tag uint64, v []byte) (err error) {
 	case tagMAC:
 		l.MAC = string(v)
 	case tagWindow:
-		l.Window, err = duration(v)
+		l.Window, err = window(v)
 	case tagSoft:
 		l.Soft, err = duration(v)
 	case tagHeldLimit:
@@ -240,7 +240,7 @@ func decodeField(l *lease.Lease, tag uint64, v []byte) (err error) {
 	case tagReleasedAt:
 		l.ReleasedAt, err = instant(v)
 	case tagHold:
-		l.Hold, err = duration(v)
+		l.Hold, err = window(v)
 	case tagSuperseded:
 		l.Superseded, err = flag(v)
 	case tagRefusedAt:
@@ -248,7 +248,7 @@ func decodeField(l *lease.Lease, tag uint64, v []byte) (err error) {
 	case tagRefusedFor:
 		l.RefusedFor = string(v)
 	case tagMaxWindow:
-		l.MaxWindow, err = duration(v)
+		l.MaxWindow, err = window(v)
 	case tagOwner:
 		l.Owner = string(v)
 	case tagNamespaceUID:
@@ -273,6 +273,11 @@ func flag(v []byte) (bool, error) {
 func duration(v []byte) (time.Duration, error) {
 	x, err := number(v)
 	return time.Duration(x), err
+}
+
+func window(v []byte) (lease.Window, error) {
+	x, err := number(v)
+	return lease.Window(x), err
 }
 
 func netnsFile(v []byte) (dev, ino uint64, err error) {

@@ -39,9 +39,9 @@ func someLease(t *rapid.T) lease.Lease {
 			Netns:  lease.Netns{Path: "/run/netns/x", Dev: 4, Ino: rapid.Uint64().Draw(t, "ino")},
 			BootID: rapid.SampledFrom([]string{"", "b1"}).Draw(t, "boot"),
 		},
-		Window:    time.Duration(rapid.Int64Range(0, 1<<62).Draw(t, "window")),
+		Window:    lease.Window(rapid.Int64Range(0, 1<<62).Draw(t, "window")),
 		Soft:      time.Duration(rapid.Int64Range(0, 1<<40).Draw(t, "soft")),
-		MaxWindow: time.Duration(rapid.Int64Range(0, 1<<62).Draw(t, "max")),
+		MaxWindow: lease.Window(rapid.Int64Range(0, 1<<62).Draw(t, "max")),
 		HeldLimit: rapid.IntRange(lease.NoneHeld, 99).Draw(t, "limit"),
 		Owner:     text.Draw(t, "owner"),
 		BoundAt:   someInstant(t, "bound"),
@@ -55,7 +55,7 @@ func someLease(t *rapid.T) lease.Lease {
 		l.Namespace, l.Name = "ns"+text.Draw(t, "ns"), "pod"+text.Draw(t, "name")
 	}
 	if rapid.Bool().Draw(t, "held") {
-		l.State, l.Hold, l.ReleasedAt = lease.Held, l.Soft, someInstant(t, "released")
+		l.State, l.Hold, l.ReleasedAt = lease.Held, lease.Window(l.Soft), someInstant(t, "released")
 		l.Firm = l.Name != "" && l.Hold > 0
 	} else if rapid.Bool().Draw(t, "superseded") {
 		l.Superseded = true

@@ -87,7 +87,7 @@ func fresh(addr, pod, container string) lease.Lease {
 		ID: "00112233445566aa", Pool: testPool, Address: netip.MustParseAddr(addr), Set: "set1",
 		Namespace: "db", Name: pod, UID: "u-" + pod,
 		Holder: lease.Holder{ContainerID: container, IfName: "eth0",
-			BootID: "b1"}, Window: time.Hour, Soft: time.Minute,
+			BootID: "b1"}, Window: lease.Window(time.Hour), Soft: time.Minute,
 	}, t0)
 	if err != nil {
 		panic(err)
@@ -238,7 +238,7 @@ func TestFailedWriteIsReturned(t *testing.T) {
 		t.Fatal(err)
 	}
 	update(t, s, func(tx *Tx) error {
-		return errors.Join(put(tx, bound), put(tx, other), tx.SetWindow(bound.Key(), time.Hour, t0.Wall))
+		return errors.Join(put(tx, bound), put(tx, other), tx.SetWindow(bound.Key(), lease.Window(time.Hour), t0.Wall))
 	})
 	for name, call := range map[string]func(*Tx) error{
 		"Put, fresh":      func(tx *Tx) error { return put(tx, fresh("10.0.0.7", "db-2", "c3")) },
@@ -256,7 +256,7 @@ func TestFailedWriteIsReturned(t *testing.T) {
 			}
 			return tx.Reindex()
 		},
-		"SetWindow":       func(tx *Tx) error { return tx.SetWindow(other.Key(), time.Hour, t0.Wall) },
+		"SetWindow":       func(tx *Tx) error { return tx.SetWindow(other.Key(), lease.Window(time.Hour), t0.Wall) },
 		"DeleteWindow":    func(tx *Tx) error { return tx.DeleteWindow(bound.Key()) },
 		"Log":             func(tx *Tx) error { return tx.Log(About(bound, EventKept, t0, "")) },
 		"Count":           func(tx *Tx) error { return tx.Count("c", 1) },
@@ -371,7 +371,7 @@ func TestJournalEntryRoundTrip(t *testing.T) {
 	l := fresh("10.0.0.5", "db-0", "c1")
 	n := About(l, EventKept, t0, "why")
 	n.UID = "u1"
-	if v := reflect.ValueOf(n); n.Time != t0.Wall || n.Window != time.Hour {
+	if v := reflect.ValueOf(n); n.Time != t0.Wall || n.Window != lease.Window(time.Hour) {
 		t.Errorf("about %+v: %+v", l, n)
 	} else {
 		for i := range v.NumField() {

@@ -14,13 +14,13 @@ import (
 // windows of pods that do not come back can be removed.
 
 // Window returns the window that was stored for a key.
-func (tx *Tx) Window(key lease.Key) (time.Duration, bool) {
+func (tx *Tx) Window(key lease.Key) (lease.Window, bool) {
 	w, _, ok := tx.WindowSeen(key)
 	return w, ok
 }
 
 // WindowSeen returns the window of a key, and when it was last in use.
-func (tx *Tx) WindowSeen(key lease.Key) (w time.Duration, seen time.Time, ok bool) {
+func (tx *Tx) WindowSeen(key lease.Key) (w lease.Window, seen time.Time, ok bool) {
 	id, ok := tx.pools[key.Pool]
 	if !ok {
 		return 0, time.Time{}, false
@@ -30,7 +30,7 @@ func (tx *Tx) WindowSeen(key lease.Key) (w time.Duration, seen time.Time, ok boo
 }
 
 // SetWindow stores the window of a key. seen is the current time.
-func (tx *Tx) SetWindow(key lease.Key, w time.Duration, seen time.Time) error {
+func (tx *Tx) SetWindow(key lease.Key, w lease.Window, seen time.Time) error {
 	id, err := tx.poolID(key.Pool)
 	if err != nil {
 		return err
@@ -54,7 +54,7 @@ type WindowPosition string
 
 // WindowsAfter calls fn for up to limit stored windows after a position, except damaged ones. It
 // returns the position to continue from, and whether there are more windows.
-func (tx *Tx) WindowsAfter(m WindowPosition, limit int, fn func(key lease.Key, w time.Duration,
+func (tx *Tx) WindowsAfter(m WindowPosition, limit int, fn func(key lease.Key, w lease.Window,
 	seen time.Time)) (next WindowPosition, more bool) {
 	c := tx.bucket(bucketWindows).Cursor()
 	k, v := c.Seek([]byte(m))
@@ -87,17 +87,17 @@ func (tx *Tx) splitPod(k []byte) (lease.Key, bool) {
 
 // decodeWindow decodes a window and the time at which it was last in use. The time is zero if the
 // record has none.
-func decodeWindow(v []byte) (time.Duration, time.Time, error) {
+func decodeWindow(v []byte) (lease.Window, time.Time, error) {
 	w, n := binary.Varint(v)
 	if n <= 0 || w < 0 {
 		return 0, time.Time{}, fmt.Errorf("%w: no window", ErrDamaged)
 	}
 	if n == len(v) {
-		return time.Duration(w), time.Time{}, nil
+		return lease.Window(w), time.Time{}, nil
 	}
 	seen, m := binary.Varint(v[n:])
 	if m != len(v)-n {
 		return 0, time.Time{}, fmt.Errorf("%w: no time", ErrDamaged)
 	}
-	return time.Duration(w), time.Unix(seen, 0).UTC(), nil
+	return lease.Window(w), time.Unix(seen, 0).UTC(), nil
 }

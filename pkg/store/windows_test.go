@@ -29,9 +29,9 @@ func TestStoredWindows(t *testing.T) {
 			t.Errorf("%s, %v", w, known)
 		}
 		found := 0
-		tx.WindowsAfter("", 9, func(k lease.Key, w time.Duration, at time.Time) {
+		tx.WindowsAfter("", 9, func(k lease.Key, w lease.Window, at time.Time) {
 			found++
-			if k != key || w != lease.Forever || !at.Equal(seen) {
+			if k != key || lease.Window(w) != lease.Forever || !at.Equal(seen) {
 				t.Errorf("%+v has %s since %s", k, w, at)
 			}
 		})
@@ -52,7 +52,7 @@ func TestStoredWindows(t *testing.T) {
 		if err := tx.put(bucketWindows, podPrefix(id, key), binary.AppendVarint(nil, int64(time.Hour))); err != nil {
 			return err
 		}
-		if w, known := tx.Window(key); w != time.Hour || !known {
+		if w, known := tx.Window(key); w != lease.Window(time.Hour) || !known {
 			t.Errorf("a record without a time: %s, %v", w, known)
 		}
 		return nil
@@ -66,7 +66,7 @@ func TestWindowsAfter(t *testing.T) {
 		var errs error
 		for i := range n {
 			errs = errors.Join(errs, tx.SetWindow(lease.Key{Pool: testPool, Namespace: "db", Name: fmt.Sprint("db-", i),
-				IfName: "eth0"}, time.Hour, t0.Wall))
+				IfName: "eth0"}, lease.Window(time.Hour), t0.Wall))
 		}
 		hour := binary.AppendVarint(nil, int64(time.Hour))
 		return errors.Join(errs, tx.put(bucketWindows, []byte("not a key"), hour),
@@ -77,7 +77,7 @@ func TestWindowsAfter(t *testing.T) {
 		view(t, s, func(tx *Tx) {
 			var at WindowPosition
 			for more := true; more; {
-				at, more = tx.WindowsAfter(at, limit, func(k lease.Key, _ time.Duration, _ time.Time) {
+				at, more = tx.WindowsAfter(at, limit, func(k lease.Key, _ lease.Window, _ time.Time) {
 					got = append(got, k.Name)
 				})
 			}

@@ -142,7 +142,7 @@ func (c *Call) Expire(leases []lease.Lease) error {
 			continue
 		}
 		if _, err := c.Move(l, lease.Expire{LastHolder: last}, store.EventExpired,
-			"it was held for "+lease.FormatWindow(l.Hold)); err != nil {
+			"it was held for "+l.Hold.String()); err != nil {
 			return err
 		}
 	}

@@ -188,7 +188,7 @@ func (m *mirrors) change(p lease.Pool, a netip.Addr, namesFormer bool) {
 // serves would remove the file, and no call would write it again.
 func (m *mirrors) hideFormer(mirror *hostlocal.Dir, next lease.Lease, now lease.Instant) {
 	if next.State == lease.Bound {
-		next.State, next.ReleasedAt, next.Hold = lease.Held, now, next.Soft
+		next.State, next.ReleasedAt, next.Hold = lease.Held, now, lease.Window(next.Soft)
 	}
 	if err := m.write(mirror, next, now); err != nil {
 		m.warn("a file for host-local cannot be kept: %v", err)

@@ -149,7 +149,7 @@ func (c *contender) expire(n int) {
 					ContainerID: fmt.Sprintf("over-%059d", i), IfName: "eth0", BootID: now.BootID,
 					Netns: lease.Netns{Path: fmt.Sprint("/run/netns/over-", i), Dev: 4, Ino: uint64(i) + 1},
 				},
-				Window: time.Minute, Soft: time.Minute,
+				Window: lease.Window(time.Minute), Soft: time.Minute,
 			}, then)
 			if err == nil {
 				l, err = lease.Apply(l, lease.Release{Holder: l.Holder}, then)

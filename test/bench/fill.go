@@ -73,7 +73,7 @@ func (c *contender) fillLeasehold(leases int) {
 					ContainerID: fmt.Sprintf("filled-%059d", i), IfName: "eth0", BootID: now.BootID,
 					Netns: lease.Netns{Path: c.b.sandbox.NetNS, Dev: netns.Dev, Ino: netns.Ino},
 				},
-				Window: 10 * time.Minute, Soft: 2 * time.Minute,
+				Window: lease.Window(10 * time.Minute), Soft: 2 * time.Minute,
 			}, now)
 			if err != nil {
 				return err

@@ -33,8 +33,8 @@ type contents struct {
 	assigned map[assignment]bool   // according to the journal
 	last     map[netAddr]time.Time // the journal's last entry
 	counts   [maxNets][maxSets]store.Counts
-	windows  [maxPods]time.Duration // stored for later ADDs
-	broken   []string               // what Check has found
+	windows  [maxPods]lease.Window // stored for later ADDs
+	broken   []string              // what Check has found
 }
 
 type netAddr struct {
@@ -271,11 +271,12 @@ func (f *canonicalForm) lease(l lease.Lease) string {
 	fmt.Fprintf(&out, " bound %s %d%s", f.bootName(l.BoundAt.BootID), f.laterThan(l), f.wallAge(l.BoundAt.Wall))
 	if l.State == lease.Held {
 		fmt.Fprintf(&out, " rest %d of boot %s, %d longer held%s",
-			rest(l.Remaining(now)), f.bootName(l.ReleasedAt.BootID), f.heldLonger(l, now), f.wallAge(l.ReleasedAt.Wall))
+			rest(time.Duration(l.Remaining(now))), f.bootName(l.ReleasedAt.BootID), f.heldLonger(l, now),
+			f.wallAge(l.ReleasedAt.Wall))
 		if l.ReleasedAt.BootID != now.BootID {
-			most := rest(l.Remaining(now))
+			most := rest(time.Duration(l.Remaining(now)))
 			if f.stepsClock() { // a correction of the wall clock can make the rest longer
-				most = rest(l.Hold)
+				most = rest(time.Duration(l.Hold))
 			}
 			fmt.Fprintf(&out, ", this boot is %d old", min(age(now.Boot), most))
 		}
@@ -284,7 +285,7 @@ func (f *canonicalForm) lease(l lease.Lease) string {
 		fmt.Fprintf(&out, " refused %s in boot %s since %d%s", f.uid(l.RefusedFor), f.bootName(l.RefusedAt.BootID),
 			min(int(now.Since(l.RefusedAt)/busy), 1), f.wallAge(l.RefusedAt.Wall))
 	}
-	fmt.Fprintf(&out, " hold %d deferred %v", rest(l.Hold), l.Deferred())
+	fmt.Fprintf(&out, " hold %d deferred %v", rest(time.Duration(l.Hold)), l.Deferred())
 	l.Hold = 0
 	l.ID, l.Pool.DataDir, l.Name, l.UID, l.Holder = "", "", "", "", lease.Holder{}
 	l.BoundAt, l.ReleasedAt, l.RefusedAt, l.RefusedFor = lease.Instant{}, lease.Instant{}, lease.Instant{}, ""
@@ -415,7 +416,8 @@ func (f *canonicalForm) snapshotLines(v file) {
 			if c, ok := hostlocal.ParseHold(is.Content); ok { // whether both are of one hold, or are over
 				now := f.kernel.now()
 				over := l.Lapsed(now) && !c.Until.After(now.Wall)
-				order += fmt.Sprint(" ", over || c.Until.Sub(l.ReleasedAt.Wall.Add(l.Hold)).Abs() < moment)
+				order += fmt.Sprint(" ",
+					over || c.Until.Sub(l.ReleasedAt.Wall.Add(time.Duration(l.Hold))).Abs() < moment)
 			}
 		}
 		now := f.leaseOf(l.Pool.Network, l.Address)

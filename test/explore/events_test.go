@@ -158,7 +158,7 @@ func (w *simulation) request(sandbox int) ipam.Request {
 		Options: w.options(),
 	}
 	if p := w.pods[pod]; !p.agentOnly {
-		r.Retention = policy.Request{Known: true, Window: p.window}
+		r.Retention = policy.Request{Known: true, Window: lease.Window(p.window)}
 	}
 	r.Sets = w.leaseSets(w.netOf(sandbox))
 	return r
@@ -416,7 +416,8 @@ func (w *simulation) annotations() (out []maintain.PodWindow) {
 	for p, c := range w.pods {
 		if b := w.newest(p); c.agentOnly && w.isValid(b) {
 			out = append(out, maintain.PodWindow{
-				Namespace: c.namespace(), Name: podName(p), UID: "uid-" + w.sandboxName(b), Window: c.window,
+				Namespace: c.namespace(), Name: podName(p), UID: "uid-" + w.sandboxName(b),
+				Window: lease.Window(c.window),
 			})
 		}
 	}

@@ -337,7 +337,7 @@ func (w *simulation) mayYield(q, b int) bool {
 	rest := func(pod int) time.Duration {
 		for _, l := range w.before.leases {
 			if l.Firm && l.Namespace == of && l.Name == podName(pod) {
-				return l.Remaining(w.kernel.now())
+				return time.Duration(l.Remaining(w.kernel.now()))
 			}
 		}
 		return window // this call has noticed the end of its sandbox

@@ -7,13 +7,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
 func entry(event store.Event, pod, uid, addr, reason string) store.Entry {
 	return store.Entry{
 		Time: time.Unix(1_700_000_000, 0), Event: event, Network: "cbr0", Address: netip.MustParseAddr(addr),
-		Namespace: "db", Name: pod, UID: uid, Container: "c-" + uid, IfName: "eth0", Window: time.Hour, Reason: reason,
+		Namespace: "db", Name: pod, UID: uid, Container: "c-" + uid, IfName: "eth0", Window: lease.Window(time.Hour),
+		Reason: reason,
 	}
 }
 

@@ -88,7 +88,7 @@ func want(node nodeIdentity, pod informer.Name, leases []lease.Lease, now lease.
 		},
 		Spec: ipamv1.IPReservationSpec{PodName: pod.Name, NodeName: node.Name, NodeUID: node.UID},
 		Status: ipamv1.IPReservationStatus{
-			ID: leases[0].ID, State: ipamv1.Held, PodUID: last.UID, Window: lease.FormatWindow(last.Window),
+			ID: leases[0].ID, State: ipamv1.Held, PodUID: last.UID, Window: last.Window.String(),
 		},
 	}}
 	status := &w.Object.Status
@@ -180,7 +180,7 @@ func conditions(existing *ipamv1.IPReservation, id string, now time.Time) []meta
 func (plan *plan) requeueAtEnd(leases []lease.Lease, now lease.Instant) {
 	for _, l := range leases {
 		if rest := l.Remaining(now); l.State == lease.Held && rest != lease.Forever {
-			plan.requeueAfter(rest)
+			plan.requeueAfter(time.Duration(rest))
 		}
 	}
 }

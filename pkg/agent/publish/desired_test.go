@@ -32,7 +32,7 @@ func bound(addr, id string, since time.Duration) lease.Lease {
 		ID: id, Address: netip.MustParseAddr(addr), Pool: lease.Pool{DataDir: "/d", Network: "cbr0"},
 		State:     lease.Bound,
 		Namespace: "db", Name: "db-0", UID: "u1", Holder: lease.Holder{ContainerID: "c1", IfName: "eth0"},
-		Window: time.Hour, BoundAt: ago(since),
+		Window: lease.Window(time.Hour), BoundAt: ago(since),
 	}
 }
 

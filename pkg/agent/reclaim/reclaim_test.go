@@ -67,8 +67,8 @@ func TestCandidates(t *testing.T) {
 		held[informer.Name{Namespace: "db", Name: fmt.Sprint("db-", i)}] = []lease.Lease{{Hold: lease.Forever}}
 	}
 	claimed, seen := informer.Name{Namespace: "db", Name: "web"}, informer.Name{Namespace: "db", Name: "seen"}
-	held[claimed], held[seen] = []lease.Lease{{Hold: time.Hour}}, []lease.Lease{{Hold: lease.Forever}}
-	held[informer.Name{Namespace: "db", Name: "away"}] = []lease.Lease{{Hold: time.Hour}}
+	held[claimed], held[seen] = []lease.Lease{{Hold: lease.Window(time.Hour)}}, []lease.Lease{{Hold: lease.Forever}}
+	held[informer.Name{Namespace: "db", Name: "away"}] = []lease.Lease{{Hold: lease.Window(time.Hour)}}
 	h, times := Holds{}, map[informer.Name]int{}
 	for pass := range 3 {
 		pods := h.candidates(held, map[informer.Name][]location{claimed: {{"node2", "u2"}}},

@@ -132,11 +132,11 @@ func TestHoldsEndWithTheirNamespace(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := newFixture(t)
-			s.held(lease.Forever, "")
+			s.held(time.Duration(lease.Forever), "")
 			s.node.Bind("10.0.0.4", "db-2", "w1", time.Hour, "")
 			for _, pod := range []maintain.PodWindow{
 				{Namespace: "db", Name: "db-0", UID: "u1", Window: lease.Forever, NamespaceUID: "ns1"},
-				{Namespace: "db", Name: "db-2", UID: "w1", Window: time.Hour, NamespaceUID: "ns1"},
+				{Namespace: "db", Name: "db-2", UID: "w1", Window: lease.Window(time.Hour), NamespaceUID: "ns1"},
 			} {
 				if err := s.node.Follow(t.Context(), []maintain.PodWindow{pod}); err != nil {
 					t.Fatal(err)
@@ -162,15 +162,17 @@ func TestForgottenHolds(t *testing.T) {
 		announced time.Duration // the rest, in whole hours
 		ends      bool
 	}{
-		{name: "away for a month", limit: ForeverLimit, away: 30 * day, window: lease.Forever},
-		{name: "a week before the end", limit: ForeverLimit, away: 83*day + time.Minute, window: lease.Forever,
+		{name: "away for a month", limit: ForeverLimit, away: 30 * day, window: time.Duration(lease.Forever)},
+		{name: "a week before the end", limit: ForeverLimit, away: 83*day + time.Minute,
+			window:    time.Duration(lease.Forever),
 			announced: 7*day - time.Hour},
-		{name: "on the last day", limit: ForeverLimit, away: 89*day + time.Minute, window: lease.Forever,
+		{name: "on the last day", limit: ForeverLimit, away: 89*day + time.Minute, window: time.Duration(lease.Forever),
 			announced: 23 * time.Hour},
-		{name: "after the limit", limit: ForeverLimit, away: 90 * day, window: lease.Forever, ends: true},
-		{name: "without a limit", away: 900 * day, window: lease.Forever},
+		{name: "after the limit", limit: ForeverLimit, away: 90 * day, window: time.Duration(lease.Forever),
+			ends: true},
+		{name: "without a limit", away: 900 * day, window: time.Duration(lease.Forever)},
 		{name: "with an end of its own", limit: ForeverLimit, away: 90 * day, window: 91 * day},
-		{name: "with a StatefulSet", limit: ForeverLimit, away: 90 * day, window: lease.Forever,
+		{name: "with a StatefulSet", limit: ForeverLimit, away: 90 * day, window: time.Duration(lease.Forever),
 			owner: "StatefulSet.apps/db"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -293,7 +295,7 @@ func TestPassesThatCannotReadTheStoreDoNotCount(t *testing.T) {
 
 func TestFailedReadsOfAStatefulSetDoNotCount(t *testing.T) {
 	s := newFixture(t)
-	s.held(lease.Forever, "StatefulSet.apps/db")
+	s.held(time.Duration(lease.Forever), "StatefulSet.apps/db")
 	s.set(`{"replicas":0}`)
 	s.minutes(8)
 	s.server.Reject(only("/statefulsets/", 503))
@@ -350,7 +352,7 @@ func TestHoldThatCannotBeEnded(t *testing.T) {
 // The annotation was removed when the pod moved, so no agent claims the pod.
 func TestEndlessHoldEndsWithoutAClaim(t *testing.T) {
 	s := newFixture(t)
-	s.held(lease.Forever, "StatefulSet.apps/db")
+	s.held(time.Duration(lease.Forever), "StatefulSet.apps/db")
 	s.set(`{"replicas":1}`)
 	s.pod("node2", "u2", corev1.ConditionTrue)
 	s.minutes(5)
@@ -382,7 +384,7 @@ func TestRun(t *testing.T) {
 // Holds stay while the claims of other agents are not known.
 func TestEndlessHoldStaysWhileClaimsCannotBeListed(t *testing.T) {
 	s := newFixture(t)
-	s.held(lease.Forever, "")
+	s.held(time.Duration(lease.Forever), "")
 	s.pod("node2", "u2", corev1.ConditionTrue)
 	s.server.Reject(only("/ipreservations", 503))
 	s.minutes(20)
@@ -435,7 +437,7 @@ func TestFailedReadOfOnePod(t *testing.T) {
 // moved adds a pod whose address is kept forever here, and that runs on node2.
 func (s *fixture) moved(i int) {
 	name := fmt.Sprint("db-", i)
-	s.node.Release(s.node.Bind(fmt.Sprint("10.0.0.", 2+i), name, "u1", lease.Forever, ""))
+	s.node.Release(s.node.Bind(fmt.Sprint("10.0.0.", 2+i), name, "u1", time.Duration(lease.Forever), ""))
 	s.podNamed(name, "node2", "u2", corev1.ConditionTrue)
 }
 
@@ -465,7 +467,7 @@ func TestEndlessHoldEndsWithItsOrdinal(t *testing.T) {
 		}, false},
 	} {
 		s := newFixture(t)
-		s.held(lease.Forever, "StatefulSet.apps/db")
+		s.held(time.Duration(lease.Forever), "StatefulSet.apps/db")
 		s.set(`{"replicas":1}`)
 		c.change(s)
 		s.minutes(10)

@@ -189,11 +189,11 @@ func (plan *plan) expect(p podcache.Pod, leases []lease.Lease, now lease.Instant
 	}
 	switch {
 	case rest == lease.Forever:
-	case rest <= DeferBelow:
+	case time.Duration(rest) <= DeferBelow:
 		plan.Expect = append(plan.Expect, maintain.PendingPod{Namespace: p.Namespace, Name: p.Name.Name})
 		plan.requeueAfter(DeferTo - DeferBelow)
 	default:
-		plan.requeueAfter(rest - DeferBelow)
+		plan.requeueAfter(time.Duration(rest) - DeferBelow)
 	}
 }
 

@@ -94,7 +94,7 @@ func TestDecide(t *testing.T) {
 		{"an invalid one of a Job", with(by("batch", "Job"), func(p *podcache.Pod) { p.Annotation = "ten" }), "error"},
 	} {
 		w, err := Decide(c.pod)
-		got := lease.FormatWindow(w.Window) + " " + w.Owner
+		got := w.Window.String() + " " + w.Owner
 		if err != nil {
 			got = "error"
 		}
@@ -105,19 +105,20 @@ func TestDecide(t *testing.T) {
 }
 
 func bound(uid string, window time.Duration) lease.Lease {
-	return lease.Lease{State: lease.Bound, Namespace: "db", Name: "db-0", UID: uid, Window: window,
+	return lease.Lease{State: lease.Bound, Namespace: "db", Name: "db-0", UID: uid, Window: lease.Window(window),
 		BoundAt: ago(time.Minute)}
 }
 
 func held(uid string, hold, since time.Duration) lease.Lease {
-	return lease.Lease{State: lease.Held, Firm: true, Namespace: "db", Name: "db-0", UID: uid, Window: hold, Hold: hold,
+	return lease.Lease{State: lease.Held, Firm: true, Namespace: "db", Name: "db-0", UID: uid,
+		Window: lease.Window(hold), Hold: lease.Window(hold),
 		ReleasedAt: ago(since)}
 }
 
 func TestMake(t *testing.T) {
 	const hour = time.Hour
 	follow := func(w time.Duration) []maintain.PodWindow {
-		return []maintain.PodWindow{{Namespace: "db", Name: "db-0", UID: "u1", Window: w}}
+		return []maintain.PodWindow{{Namespace: "db", Name: "db-0", UID: "u1", Window: lease.Window(w)}}
 	}
 	expect := []maintain.PendingPod{{Namespace: "db", Name: "db-0"}}
 	deleted := pod("60")
@@ -149,15 +150,15 @@ func TestMake(t *testing.T) {
 			hour,
 			plan{Expect: expect, RequeueAfter: time.Minute}},
 		{"not starting", deleted, []lease.Lease{held("u0", hour, hour)}, hour, plan{}},
-		{"held forever", pod("60"), []lease.Lease{held("u0", lease.Forever, hour)}, hour, plan{}},
+		{"held forever", pod("60"), []lease.Lease{held("u0", time.Duration(lease.Forever), hour)}, hour, plan{}},
 		{"the former pod has a sandbox", pod("60"), []lease.Lease{bound("u0", hour), held("u0", hour, hour)}, hour,
 			plan{Expect: expect, RequeueAfter: time.Minute}},
 		{"the pod has its sandbox", pod("60"), []lease.Lease{bound("u1", hour), held("u0", hour, hour)}, hour, plan{}},
 	} {
-		view := maintain.NodeView{Leases: c.leases, Windows: map[lease.Key]time.Duration{}, Now: now}
+		view := maintain.NodeView{Leases: c.leases, Windows: map[lease.Key]lease.Window{}, Now: now}
 		for _, l := range c.leases {
 			if c.stored > 0 {
-				view.Windows[l.Key()] = c.stored
+				view.Windows[l.Key()] = lease.Window(c.stored)
 			}
 		}
 		got := makePlan(map[informer.Name]podcache.Pod{name: c.pod}, view, nil)

@@ -79,7 +79,7 @@ func (w *Windows) act(ctx context.Context, plan plan) error {
 		}
 	}
 	for _, p := range plan.Follow {
-		w.Log.Info("setting the window of a pod", "pod", p.Namespace+"/"+p.Name, "window", lease.FormatWindow(p.Window))
+		w.Log.Info("setting the window of a pod", "pod", p.Namespace+"/"+p.Name, "window", p.Window.String())
 	}
 	if err := w.Service.Follow(ctx, plan.Follow); err != nil {
 		return err

@@ -39,7 +39,7 @@ func TestPass(t *testing.T) {
 		if err != nil || len(v.Leases) != 1 {
 			t.Fatalf("%v, %v", v.Leases, err)
 		}
-		return v.Leases[0].Window
+		return time.Duration(v.Leases[0].Window)
 	}
 	expect := func(name string, requeueAfter, want time.Duration) {
 		t.Helper()
@@ -75,7 +75,7 @@ func TestPass(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return v.Leases[0].Remaining(v.Now)
+		return time.Duration(v.Leases[0].Remaining(v.Now))
 	}
 	w.pass(t.Context())
 	if rest := view(); rest <= time.Minute {
@@ -129,7 +129,7 @@ func TestNamespaceOfALease(t *testing.T) {
 			t.Errorf("%s: %q, want %q", what, got, want)
 		}
 	}
-	bound := node.Bind("10.0.0.2", "db-0", "u1", lease.Forever, "")
+	bound := node.Bind("10.0.0.2", "db-0", "u1", time.Duration(lease.Forever), "")
 	pod("u1")
 	server.Reject(func(*http.Request) int { return http.StatusServiceUnavailable })
 	expect("the namespace cannot be read", retry, "Bound ")
@@ -167,7 +167,7 @@ func TestRun(t *testing.T) {
 	window := func() (window time.Duration) {
 		err := node.Store.View(t.Context(), func(tx *store.Tx) error {
 			now, err := tx.Get(l.Pool, l.Address)
-			window = now.Window
+			window = time.Duration(now.Window)
 			return err
 		})
 		if err != nil {

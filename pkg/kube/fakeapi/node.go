@@ -73,7 +73,8 @@ func (n Node) Bind(addr, pod, uid string, window time.Duration, owner string) le
 	bytes := a.As4()
 	l, err := lease.Apply(lease.Lease{}, lease.Bind{
 		ID:   "00112233445566" + string("0123456789abcdef"[bytes[3]>>4]) + string("0123456789abcdef"[bytes[3]&15]),
-		Pool: n.Pool, Address: a, Set: "s", Namespace: "db", Name: pod, UID: uid, Window: window, Soft: time.Minute,
+		Pool: n.Pool, Address: a, Set: "s", Namespace: "db", Name: pod, UID: uid,
+		Window: lease.Window(window), Soft: time.Minute,
 		Holder: lease.Holder{ContainerID: "c-" + uid, IfName: "eth0", BootID: Boot,
 			Netns: lease.Netns{Path: "/does-not-exist", Dev: 4, Ino: 5}},
 	}, then)

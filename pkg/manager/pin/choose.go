@@ -145,7 +145,7 @@ func heldSince(r *reservation) time.Time {
 	if r.Bound || r.Until.IsZero() || r.Window <= 0 {
 		return time.Time{}
 	}
-	return r.Until.Add(-r.Window)
+	return r.Until.Add(-time.Duration(r.Window))
 }
 
 // version returns a number that grows with each write to objects of one kind.

@@ -18,7 +18,7 @@ func bound(node, version string) *reservation {
 // held waits for a ten-minute window that ends some time after noon.
 func held(node, version string, left time.Duration) *reservation {
 	return &reservation{ObjectMeta: metav1.ObjectMeta{ResourceVersion: version}, Node: node,
-		Until: noon.Add(left), Window: 10 * time.Minute}
+		Until: noon.Add(left), Window: lease.Window(10 * time.Minute)}
 }
 
 func TestChoose(t *testing.T) {
@@ -130,7 +130,7 @@ func TestInstanceAfter(t *testing.T) {
 		Until: noon.Add(time.Minute), Failures: 1}
 	pod := func(change func(*podView)) *podView {
 		p := &podView{ObjectMeta: metav1.ObjectMeta{UID: "u1"}, Node: "node1", BoundAt: noon.Add(-time.Hour),
-			Window: time.Hour, Started: true, Addresses: "10.0.0.7"}
+			Window: lease.Window(time.Hour), Started: true, Addresses: "10.0.0.7"}
 		change(p)
 		return p
 	}
@@ -153,7 +153,7 @@ func TestInstanceAfter(t *testing.T) {
 		want   instance
 	}{
 		{"it ran", before, pod(func(*podView) {}), ended},
-		{"a short window", before, pod(func(p *podView) { p.Window = time.Minute }),
+		{"a short window", before, pod(func(p *podView) { p.Window = lease.Window(time.Minute) }),
 			with(func(t *instance) { t.Until = noon.Add(time.Minute) })},
 		{"forever", before, pod(func(p *podView) { p.Window = lease.Forever }), ended},
 		{"evicted", before, pod(func(p *podView) { p.Evicted = true }), with(func(t *instance) { t.Evicted = true })},

@@ -24,11 +24,11 @@ type reservation struct {
 	Pod, Node, NodeUID string
 	ID, PodUID         string
 	Bound              bool
-	Addresses          string        // joined by commas
-	Until              time.Time     // of a hold; zero: it has no end
-	Window             time.Duration // 0 if it is not known
-	Releasing          bool          // a user has asked to release the addresses
-	Abandoned          bool          // no pod is pinned to it again
+	Addresses          string       // joined by commas
+	Until              time.Time    // of a hold; zero: it has no end
+	Window             lease.Window // 0 if it is not known
+	Releasing          bool         // a user has asked to release the addresses
+	Abandoned          bool         // no pod is pinned to it again
 }
 
 func viewReservation(r *ipam.IPReservation) *reservation {
@@ -69,7 +69,7 @@ type podView struct {
 	Node       string // "" until it is bound
 	BoundAt    time.Time
 	Controlled bool // a controller recreates it
-	Window     time.Duration
+	Window     lease.Window
 
 	Gated  bool   // our gate is on it
 	Gates  int    // all gates
@@ -200,9 +200,6 @@ func trimNamespace(object any) (any, error) {
 
 // rememberFor returns how long a pod that has ended is remembered: no longer than its addresses are
 // held for the next.
-func rememberFor(window time.Duration) time.Duration {
-	if window == lease.Forever {
-		return maxMemory
-	}
-	return min(window, maxMemory)
+func rememberFor(window lease.Window) time.Duration {
+	return min(time.Duration(window), maxMemory)
 }

@@ -38,7 +38,8 @@ status:
 	want := &reservation{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0-5f1c9a02", UID: "r1", ResourceVersion: "7"},
 		Pod:        "db-0", Node: "node1", NodeUID: "n1", ID: "00000000000000a1", PodUID: "u1",
-		Addresses: "10.0.0.7,fd00::7", Until: noon, Window: 10 * time.Minute, Releasing: true, Abandoned: true,
+		Addresses: "10.0.0.7,fd00::7", Until: noon, Window: lease.Window(10 * time.Minute), Releasing: true,
+		Abandoned: true,
 	}
 	if diff := cmp.Diff(want, viewReservation(object), cmp.Transformer("UTC", time.Time.UTC)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
@@ -85,7 +86,7 @@ status:
 `)
 	want := &podView{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0", UID: "u1", ResourceVersion: "9"},
-		Controlled: true, Window: 10 * time.Minute, Gated: true, Gates: 2, Pinned: "node1",
+		Controlled: true, Window: lease.Window(10 * time.Minute), Gated: true, Gates: 2, Pinned: "node1",
 		Reason:   "Reserved: require node1",
 		Required: true, Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}, Nominated: "node1",
 		NominatedByUs: true,
@@ -123,7 +124,7 @@ conditions:
 `)
 	want = &podView{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0", UID: "u1", ResourceVersion: "9"},
-		Node:       "node1", BoundAt: noon, Controlled: true, Window: 10 * time.Minute, Pinned: "node1",
+		Node:       "node1", BoundAt: noon, Controlled: true, Window: lease.Window(10 * time.Minute), Pinned: "node1",
 		Evicted: true, Started: true, Addresses: "10.0.0.7,fd00::7",
 	}
 	if diff := cmp.Diff(want, viewPod(running), cmp.Transformer("UTC", time.Time.UTC)); diff != "" {

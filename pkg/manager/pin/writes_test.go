@@ -19,6 +19,8 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
 // The paths of what these tests write.
@@ -605,7 +607,7 @@ func TestMemory(t *testing.T) {
 	clock := noon
 	c := clusterOf(t, nil, &clock)
 	ran := named("db-0", "u1", func(p *podView) {
-		p.Node, p.Window, p.Started, p.Addresses = "node1", time.Hour, true, "10.0.0.7"
+		p.Node, p.Window, p.Started, p.Addresses = "node1", lease.Window(time.Hour), true, "10.0.0.7"
 	})
 	r := &reservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db"}, Pod: "db-0", Node: "node1", PodUID: "u1"}
 	is := func(story, node string) {
@@ -643,10 +645,11 @@ func TestForgedReservation(t *testing.T) {
 	at := func(name, node, uid string, minutes int) *reservation {
 		return &reservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name,
 			CreationTimestamp: metav1.NewTime(noon.Add(time.Duration(minutes) * time.Minute))}, Pod: "db-0", Node: node,
-			PodUID: uid, Until: clock.Add(time.Hour + time.Duration(minutes)*time.Minute), Window: time.Hour}
+			PodUID: uid, Until: clock.Add(time.Hour + time.Duration(minutes)*time.Minute),
+			Window: lease.Window(time.Hour)}
 	}
 	ran := named("db-0", "u1", func(p *podView) {
-		p.Node, p.Window, p.Started, p.Addresses = "node1", time.Hour, true, "10.0.0.7"
+		p.Node, p.Window, p.Started, p.Addresses = "node1", lease.Window(time.Hour), true, "10.0.0.7"
 		p.CreationTimestamp = metav1.NewTime(noon)
 	})
 	c := clusterOf(t, nil, &clock, ran)
