@@ -81,18 +81,7 @@ func examine(f *os.File) (health, error) {
 }
 
 func examineMetas(head []byte, size int64) (health, error) {
-	var best meta
-	valid := 0
-	for i := range 2 {
-		m, ok := parseMeta(head[i*pageSize:][:pageSize])
-		if !ok {
-			continue
-		}
-		valid++
-		if m.tx >= best.tx {
-			best = m
-		}
-	}
+	best, valid := newestMeta(head)
 	if valid == 0 {
 		return health{}, fmt.Errorf("%w: both meta pages are damaged", ErrLost)
 	}
@@ -100,6 +89,19 @@ func examineMetas(head []byte, size int64) (health, error) {
 		return health{}, fmt.Errorf("%w: truncated to %d of %d bytes", ErrLost, size, best.pages*pageSize)
 	}
 	return health{fellBack: valid == 1}, nil
+}
+
+// newestMeta returns the newer of the meta pages that are not damaged, and how many those are.
+func newestMeta(head []byte) (best meta, valid int) {
+	for i := range 2 {
+		if m, ok := parseMeta(head[i*pageSize:][:pageSize]); ok {
+			valid++
+			if m.tx >= best.tx {
+				best = m
+			}
+		}
+	}
+	return best, valid
 }
 
 // meta is the part of bbolt's meta page that is examined.
@@ -162,17 +164,13 @@ func initialise(path, lost string) error {
 		return err
 	}
 	err = db.Update(func(b *bolt.Tx) error {
+		var failed error
 		for _, name := range allBuckets {
-			if _, err := b.CreateBucket(name); err != nil {
-				return err
-			}
+			_, err := b.CreateBucket(name)
+			failed = errors.Join(failed, err)
 		}
-		if lost != "" {
-			if err := b.Bucket(bucketMeta).Put(metaLost, []byte(lost)); err != nil {
-				return err
-			}
-		}
-		return b.Bucket(bucketMeta).Put(metaFormat, []byte{formatNow})
+		meta := b.Bucket(bucketMeta)
+		return errors.Join(failed, meta.Put(metaLost, []byte(lost)), meta.Put(metaFormat, []byte{formatNow}))
 	})
 	if e := db.Close(); err == nil {
 		err = e

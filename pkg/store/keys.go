@@ -35,11 +35,11 @@ func leaseKey(p poolID, a netip.Addr) []byte { return appendAddr(p.prefix(), a) 
 
 // splitLease is the inverse of leaseKey.
 func splitLease(k []byte) (poolID, netip.Addr, bool) {
-	if len(k) < 5 {
+	a, ok := addrOf(k[min(len(k), 4):])
+	if !ok {
 		return 0, netip.Addr{}, false
 	}
-	a, ok := addrOf(k[4:])
-	return poolID(binary.BigEndian.Uint32(k)), a, ok
+	return poolID(binary.BigEndian.Uint32(k)), a, true
 }
 
 func holderPrefix(containerID, ifName string) []byte {

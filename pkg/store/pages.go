@@ -15,14 +15,8 @@ func provePages(file []byte) error {
 	if len(file) < 2*pageSize {
 		return fmt.Errorf("%d bytes are too short for a store", len(file))
 	}
-	var head meta
-	found := false
-	for i := range 2 {
-		if m, ok := parseMeta(file[i*pageSize:][:pageSize]); ok && (!found || m.tx > head.tx) {
-			head, found = m, true
-		}
-	}
-	if !found {
+	head, valid := newestMeta(file)
+	if valid == 0 {
 		return fmt.Errorf("both meta pages are damaged")
 	}
 	if head.pages*pageSize > uint64(len(file)) {

@@ -129,11 +129,11 @@ func encodeRanges(s pool.Set) []byte {
 // decodeRanges is the inverse of encodeRanges, without the parts of a range that are not stored: it
 // returns only the first and the last address of each. It reports false if b is not valid.
 func decodeRanges(b []byte) (size uint64, ranges pool.Set, ok bool) {
-	if len(b) < 9 || b[8] != 4 && b[8] != 6 {
+	if len(b) <= 9 || b[8] != 4 && b[8] != 6 {
 		return 0, nil, false
 	}
 	size, b, n := binary.BigEndian.Uint64(b), b[9:], map[byte]int{4: 4, 6: 16}[b[8]]
-	if len(b) == 0 || len(b)%(2*n) != 0 {
+	if len(b)%(2*n) != 0 {
 		return 0, nil, false
 	}
 	for ; len(b) > 0; b = b[2*n:] {

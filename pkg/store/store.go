@@ -265,6 +265,7 @@ func inTx(db *bolt.DB, f *os.File, write bool, fn func(*Tx) error) error {
 			err = fmt.Errorf("%w: %w", ErrIO, e)
 		}
 	} else if e := b.Commit(); e != nil {
+		_ = b.Rollback() // that of a View is still open, and closing the file would wait for it
 		return failed(f, e)
 	}
 	if err == nil && !isAt(f, f.Name()) {

@@ -316,7 +316,7 @@ func (tx *Tx) ByHolder(containerID, ifName string) ([]lease.Lease, error) {
 // ByKey returns the bound and held leases of a key.
 func (tx *Tx) ByKey(key lease.Key) ([]lease.Lease, error) {
 	id, ok := tx.pools[key.Pool]
-	if !ok || key.IsZero() {
+	if !ok {
 		return nil, nil
 	}
 	return tx.collect(bucketKeys, podPrefix(id, key), func(rest []byte) []byte { return append(id.prefix(), rest...) })

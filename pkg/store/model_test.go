@@ -1,0 +1,720 @@
+package store
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+var (
+	modelPools = []lease.Pool{
+		{DataDir: "/a", Network: "net"}, {DataDir: "/b", Network: "net"}, {DataDir: "/a", Network: "other"},
+	}
+	modelAddrs = []netip.Addr{
+		netip.MustParseAddr("10.0.0.0"), netip.MustParseAddr("10.0.0.9"), netip.MustParseAddr("10.0.0.255"),
+		netip.MustParseAddr("10.0.1.0"), netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fd00::ff"),
+	}
+)
+
+// model is a store as a map, without indexes.
+type model struct {
+	leases  map[place]lease.Lease
+	damaged map[place]bool
+}
+
+// in returns the leases that can be read and match, in the order of All.
+func (m model) in(tx *Tx, match func(lease.Lease) bool) []lease.Lease {
+	var out []lease.Lease
+	for at, l := range m.leases {
+		if !m.damaged[at] && match(l) {
+			out = append(out, l)
+		}
+	}
+	slices.SortFunc(out, func(a, b lease.Lease) int {
+		return bytes.Compare(leaseKey(tx.pools[a.Pool], a.Address), leaseKey(tx.pools[b.Pool], b.Address))
+	})
+	return out
+}
+
+func modelLease(t *rapid.T, at place) lease.Lease {
+	l := lease.Lease{
+		ID: "00112233445566aa", Pool: at.pool, Address: at.addr, State: lease.Bound, BoundAt: t0,
+		Set:       rapid.SampledFrom([]string{"s1", "s2"}).Draw(t, "set"),
+		Namespace: rapid.SampledFrom([]string{"db", "web"}).Draw(t, "namespace"),
+		Name:      rapid.SampledFrom([]string{"p", "p-0"}).Draw(t, "name"), UID: "u",
+		Holder: lease.Holder{ContainerID: rapid.SampledFrom([]string{"c", "c1"}).Draw(t, "container"),
+			IfName: rapid.SampledFrom([]string{"eth0", "eth1"}).Draw(t, "interface"), BootID: "b1"},
+		Superseded: rapid.Bool().Draw(t, "superseded"),
+	}
+	if rapid.Bool().Draw(t, "held") {
+		l.State, l.ReleasedAt, l.Firm = lease.Held, t0, !l.Superseded && rapid.Bool().Draw(t, "firm")
+		l.Hold = rapid.SampledFrom([]time.Duration{time.Second, time.Minute, lease.Forever}).Draw(t, "hold")
+	}
+	return l
+}
+
+// TestQueriesMatchTheModel compares every query with a scan of a map, after random writes and with
+// damaged records.
+func TestQueriesMatchTheModel(t *testing.T) {
+	s := open(t)
+	rapid.Check(t, func(t *rapid.T) {
+		m := model{map[place]lease.Lease{}, map[place]bool{}}
+		done := errors.New("rolled back")
+		err := s.Update(t.Context(), func(tx *Tx) error {
+			for range rapid.IntRange(1, 12).Draw(t, "writes") {
+				p := rapid.SampledFrom(modelPools).Draw(t, "pool")
+				at := place{p, rapid.SampledFrom(modelAddrs).Draw(t, "address")}
+				l := lease.Lease{}
+				if rapid.IntRange(0, 3).Draw(t, "kind") > 0 {
+					l = modelLease(t, at)
+					m.leases[at] = l
+				} else {
+					delete(m.leases, at)
+				}
+				if err := tx.Put(at.pool, at.addr, l); err != nil {
+					t.Fatal(err)
+				}
+			}
+			m.compare(t, tx)
+			twice := func(s string) bool { return strings.Contains(s, " has both ") }
+			if found := slices.DeleteFunc(tx.Check(), twice); len(found) > 0 {
+				t.Errorf("check: %v", found)
+			}
+			for _, at := range slices.SortedFunc(maps.Keys(m.leases), func(a, b place) int {
+				return cmp.Or(a.addr.Compare(b.addr), cmp.Compare(a.pool.DataDir, b.pool.DataDir),
+					cmp.Compare(a.pool.Network, b.pool.Network))
+			}) {
+				if rapid.IntRange(0, 4).Draw(t, "damage") == 0 {
+					m.damaged[at] = true
+					k := leaseKey(tx.pools[at.pool], at.addr)
+					if err := tx.bucket(bucketLeases).Put(k, []byte("damaged")); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			m.compare(t, tx)
+			if len(m.damaged) > 0 {
+				if err := tx.Reindex(); err != nil {
+					t.Fatal(err)
+				}
+				for at := range m.damaged {
+					if a, free := tx.Free(at.pool, at.addr, at.addr); free {
+						t.Errorf("%s with a damaged record is free", a)
+					}
+				}
+			}
+			return done
+		})
+		if !errors.Is(err, done) {
+			t.Fatal(err)
+		}
+	})
+}
+
+func (m model) compare(t *rapid.T, tx *Tx) {
+	check := func(name string, got, want []lease.Lease) {
+		t.Helper()
+		if !slices.EqualFunc(got, want, func(a, b lease.Lease) bool { return reflect.DeepEqual(a, b) }) {
+			t.Errorf("%s:\n%v, want\n%v", name, got, want)
+		}
+	}
+	all := m.in(tx, func(lease.Lease) bool { return true })
+	var got []lease.Lease
+	damaged := 0
+	tx.All(func(l lease.Lease, err error) bool {
+		if err == nil {
+			got = append(got, l)
+		} else if damaged++; l.State != lease.None || !errors.Is(err, ErrDamaged) {
+			t.Errorf("a damaged record: %v, %v", l, err)
+		}
+		return true
+	})
+	check("all", got, all)
+	if damaged != len(m.damaged) || tx.Len() != len(m.leases) {
+		t.Errorf("%d damaged of %d, want %d of %d", damaged, tx.Len(), len(m.damaged), len(m.leases))
+	}
+	seen := 0
+	tx.All(func(lease.Lease, error) bool { seen++; return seen < 2 })
+	if seen != min(2, len(m.leases)) {
+		t.Errorf("All went on for %d leases", seen)
+	}
+	check("bound", slices.Collect(tx.Bound()), m.in(tx, func(l lease.Lease) bool { return l.State == lease.Bound }))
+
+	got = nil
+	broken := map[place]bool{}
+	for at, more := (Position{}), true; more; {
+		read := 0
+		at, more = tx.After(at, 2, func(l lease.Lease, err error) {
+			if read++; err == nil {
+				got = append(got, l)
+			} else {
+				broken[place{l.Pool, l.Address}] = true
+			}
+		})
+		if read > 2 || more && read < 2 || !tx.Has(at) {
+			t.Fatalf("After: %d leases, more: %v, of this store: %v", read, more, tx.Has(at))
+		}
+	}
+	check("after", got, all)
+	reported := map[place]bool{}
+	tx.Damaged(func(p lease.Pool, a netip.Addr) { reported[place{p, a}] = true })
+	if !maps.Equal(broken, m.damaged) || !maps.Equal(reported, m.damaged) {
+		t.Errorf("damaged: %v by After, %v by Damaged, want %v", broken, reported, m.damaged)
+	}
+	tx.Unrecorded(func(p lease.Pool, a netip.Addr) { t.Errorf("%s of %s has no record", a, p.Network) })
+
+	totals := map[string]Counts{}
+	for _, p := range modelPools {
+		of := func(match func(lease.Lease) bool) []lease.Lease {
+			return m.in(tx, func(l lease.Lease) bool { return l.Pool == p && match(l) })
+		}
+		check("in pool", tx.InPool(p), of(func(lease.Lease) bool { return true }))
+		check("in range", tx.InRange(p, modelAddrs[1], modelAddrs[2]),
+			of(func(l lease.Lease) bool { return l.Address == modelAddrs[1] || l.Address == modelAddrs[2] }))
+		m.compareKeys(t, tx, p, check)
+		if len(m.damaged) > 0 {
+			continue // their counts and ends are those before the damage
+		}
+		ends := of(func(l lease.Lease) bool { return l.State == lease.Held && l.Hold < lease.Forever })
+		slices.SortStableFunc(ends, func(a, b lease.Lease) int { return cmp.Compare(a.Hold, b.Hold) })
+		check("ending", tx.Ending(p, 99), ends)
+		check("the first to end", tx.Ending(p, 1), ends[:min(1, len(ends))])
+		count := 0
+		for _, set := range []string{"s1", "s2"} {
+			var c Counts
+			for _, l := range of(func(l lease.Lease) bool { return l.Set == set }) {
+				count++
+				switch {
+				case l.State == lease.Bound:
+					c.Bound++
+				case l.Firm:
+					c.Firm++
+				default:
+					c.Soft++
+				}
+			}
+			if tx.Counts(p, set) != c {
+				t.Errorf("counts of %s: %+v, want %+v", set, tx.Counts(p, set), c)
+			}
+			sum := totals[p.Network]
+			totals[p.Network] = Counts{sum.Bound + c.Bound, sum.Firm + c.Firm, sum.Soft + c.Soft}
+		}
+		if tx.LeaseCount(p) != count || tx.hasLease(p) != (count > 0) {
+			t.Errorf("%d leases (any: %v), want %d", tx.LeaseCount(p), tx.hasLease(p), count)
+		}
+	}
+	maps.DeleteFunc(totals, func(_ string, c Counts) bool { return c == Counts{} })
+	stored := tx.Totals()
+	maps.DeleteFunc(stored, func(_ string, c Counts) bool { return c == Counts{} })
+	if len(m.damaged) == 0 && !maps.Equal(stored, totals) {
+		t.Errorf("totals %v, want %v", stored, totals)
+	}
+}
+
+// compareKeys compares the queries that use an index. They fail if a record that they need is
+// damaged.
+func (m model) compareKeys(t *rapid.T, tx *Tx, p lease.Pool, check func(name string, got, want []lease.Lease)) {
+	query := func(name string, get func() ([]lease.Lease, error), match func(lease.Lease) bool) {
+		needsDamaged := false
+		for at := range m.damaged {
+			needsDamaged = needsDamaged || match(m.leases[at])
+		}
+		got, err := get()
+		if needsDamaged != errors.Is(err, ErrDamaged) || !needsDamaged && err != nil {
+			t.Errorf("%s: %v, a damaged record: %v", name, err, needsDamaged)
+		}
+		if err == nil {
+			slices.SortFunc(got, func(a, b lease.Lease) int {
+				return bytes.Compare(leaseKey(tx.pools[a.Pool], a.Address), leaseKey(tx.pools[b.Pool], b.Address))
+			})
+			check(name, got, m.in(tx, match))
+		}
+	}
+	for _, a := range modelAddrs {
+		l, err := tx.Get(p, a)
+		at := place{p, a}
+		if (err != nil) != m.damaged[at] || err == nil && !reflect.DeepEqual(l, m.leases[at]) {
+			t.Errorf("get %s: %v, %v, want %v", a, l, err, m.leases[at])
+		}
+		if _, free := tx.Free(p, a, a); free == (m.leases[at].State != lease.None) {
+			t.Errorf("%s is free: %v", a, free)
+		}
+	}
+	for _, name := range []string{"p", "p-0", ""} {
+		for _, namespace := range []string{"db", "web"} {
+			ofPod := func(l lease.Lease) bool {
+				return !l.Superseded && l.Namespace == namespace && l.Name == name
+			}
+			query("by pod", func() ([]lease.Lease, error) { return tx.ByPod(namespace, name) }, ofPod)
+			for _, ifName := range []string{"eth0", "eth1"} {
+				key := lease.Key{Pool: p, Namespace: namespace, Name: name, IfName: ifName}
+				query("by key", func() ([]lease.Lease, error) { return tx.ByKey(key) },
+					func(l lease.Lease) bool { return ofPod(l) && l.Key() == key })
+			}
+		}
+	}
+	for _, id := range []string{"c", "c1", ""} {
+		for _, ifName := range []string{"eth0", "eth1"} {
+			query("by holder", func() ([]lease.Lease, error) { return tx.ByHolder(id, ifName) },
+				func(l lease.Lease) bool {
+					return l.State == lease.Bound && l.Holder.ContainerID == id && l.Holder.IfName == ifName
+				})
+		}
+	}
+}
+
+// TestFailedWritesAreReturned makes each write of each operation fail: a nested bucket is where the
+// key should be, so that bbolt cannot write it.
+func TestFailedWritesAreReturned(t *testing.T) {
+	s := open(t)
+	pool := modelPools[0]
+	old := fresh("10.0.0.9", "db-1", "c1")
+	update(t, s, func(tx *Tx) error { return errors.Join(put(tx, old), tx.SetAdopted(old.Pool)) })
+	held, err := lease.Apply(old, lease.Release{Holder: old.Holder}, t0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := lease.Key{Pool: pool, Namespace: "db", Name: "p", IfName: "eth0"}
+	bound := fresh("10.0.0.8", "db-0", "c2")
+	bound.Pool = pool
+	for name, op := range map[string]func(*Tx) error{
+		"put":         func(tx *Tx) error { return put(tx, bound) },
+		"hold":        func(tx *Tx) error { return put(tx, held) },
+		"remove":      func(tx *Tx) error { return tx.Put(old.Pool, old.Address, lease.Lease{}) },
+		"adopted":     func(tx *Tx) error { return tx.SetAdopted(pool) },
+		"not adopted": func(tx *Tx) error { return tx.ClearAdopted(old.Pool) },
+		"cursor":      func(tx *Tx) error { return tx.SetCursor(pool, "s", old.Address) },
+		"window":      func(tx *Tx) error { return tx.SetWindow(key, time.Hour, t0.Wall) },
+		"boot":        func(tx *Tx) error { return tx.SetBoot("b") },
+		"namespaces":  func(tx *Tx) error { return tx.SetNamespaceIDs("b pid:1 mnt:1") },
+		"full scan":   func(tx *Tx) error { return tx.SetLastFullScan(t0) },
+		"log":         func(tx *Tx) error { return tx.Log(About(old, EventBound, t0, "why")) },
+		"count":       func(tx *Tx) error { return tx.Count("calls", 1) },
+		"ranges":      func(tx *Tx) error { return tx.SetRanges(pool, sets("10.0.0.1-10.0.0.9")) },
+		"ranges of a pool": func(tx *Tx) error {
+			return tx.SetRanges(old.Pool, sets("10.0.0.1-10.0.0.9", "10.0.1.1-10.0.1.9"))
+		},
+	} {
+		rolledBack := errors.New("rolled back")
+		var writes [][2][]byte // bucket and key
+		try := func(f func(tx *Tx)) {
+			t.Helper()
+			err := s.Update(t.Context(), func(tx *Tx) error { f(tx); return rolledBack })
+			if !errors.Is(err, rolledBack) {
+				t.Fatal(err)
+			}
+		}
+		try(func(tx *Tx) {
+			before := content(tx)
+			if err := op(tx); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			after := content(tx)
+			for at, v := range after {
+				if old, ok := before[at]; !ok || old != v {
+					writes = append(writes, [2][]byte{[]byte(at.bucket), []byte(at.key)})
+				}
+			}
+		})
+		if len(writes) == 0 {
+			t.Errorf("%s writes nothing", name)
+		}
+		if err := s.View(t.Context(), op); !errors.Is(err, ErrIO) || errors.Is(err, ErrLost) {
+			t.Errorf("%s in a View: %v", name, err)
+		}
+		for _, w := range writes {
+			try(func(tx *Tx) {
+				b := tx.bucket(w[0])
+				if b.Get(w[1]) != nil {
+					if err := b.Delete(w[1]); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if _, err := b.CreateBucket(w[1]); err != nil {
+					t.Fatal(err)
+				}
+				if err := op(tx); !errors.Is(err, ErrIO) {
+					t.Errorf("%s: %q in bucket %s cannot be written: %v", name, w[1], w[0], err)
+				}
+			})
+		}
+	}
+}
+
+type stored struct{ bucket, key string }
+
+// content returns all keys and values of the store.
+func content(tx *Tx) map[stored]string {
+	out := map[stored]string{}
+	_ = tx.b.ForEach(func(bucket []byte, b *bolt.Bucket) error {
+		return b.ForEach(func(k, v []byte) error {
+			out[stored{string(bucket), string(k)}] = fmt.Sprintf("%x", v)
+			return nil
+		})
+	})
+	return out
+}
+
+func TestFewDescriptorsForTheStore(t *testing.T) {
+	s := open(t)
+	l := fresh("10.0.0.9", "db-1", "c1")
+	update(t, s, func(tx *Tx) error { return put(tx, l) })
+	snapshot := func() error { return s.WriteSnapshot(t.Context(), t0) }
+	if err := errors.Join(snapshot(), s.Spool("c1", "eth0", t0), s.Announce(l.Holder)); err != nil {
+		t.Fatal(err)
+	}
+	nothing := func(*Tx) error { return nil }
+	for name, op := range map[string]func() error{
+		"Update":   func() error { return s.Update(t.Context(), func(tx *Tx) error { return tx.SetBoot("b") }) },
+		"View":     func() error { return s.View(t.Context(), nothing) },
+		"Spool":    func() error { return s.Spool("c2", "eth0", t0) },
+		"Announce": func() error { return s.Announce(l.Holder) },
+		"Spooled": func() error {
+			list, err := s.Spooled("b1")
+			if err == nil && len(list) == 0 {
+				err = errors.New("no spooled DEL")
+			}
+			return err
+		},
+		"ReadSnapshot": func() error {
+			list, _, err := s.ReadSnapshot()
+			if err == nil && len(list) == 0 {
+				err = errors.New("no lease in the snapshot")
+			}
+			return err
+		},
+		"create": func() error { return create(filepath.Join(t.TempDir(), "leases.db"), "") },
+	} {
+		failed, succeeded := false, false
+		for free := range 10 {
+			withDescriptors(t, free, func() {
+				err := op()
+				failed, succeeded = failed || err != nil, err == nil
+				if err != nil && (!errors.Is(err, ErrIO) || errors.Is(err, ErrLost)) {
+					t.Errorf("%s with %d descriptors: %v", name, free, err)
+				}
+			})
+		}
+		if !failed || !succeeded {
+			t.Errorf("%s: failed with few descriptors: %v, succeeded with enough: %v", name, failed, succeeded)
+		}
+	}
+}
+
+// withDescriptors calls f while at most n more files can be opened.
+func withDescriptors(t *testing.T, n int, f func()) {
+	t.Helper()
+	lowest, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(lowest)
+	var before unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	limit := before
+	limit.Cur = uint64(lowest + n)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+			t.Fatal(err)
+		}
+	}()
+	f()
+}
+
+// An index entry without its record is no lease, and its address stays taken.
+func TestMissingRecord(t *testing.T) {
+	s := open(t)
+	l := fresh("10.0.0.9", "db-1", "c1")
+	rolledBack := errors.New("rolled back")
+	err := s.Update(t.Context(), func(tx *Tx) error {
+		err := put(tx, l)
+		if err == nil {
+			err = tx.bucket(bucketLeases).Delete(leaseKey(tx.pools[l.Pool], l.Address))
+		}
+		if err != nil {
+			return err
+		}
+		byKey, err1 := tx.ByKey(l.Key())
+		byPod, err2 := tx.ByPod(l.Namespace, l.Name)
+		byHolder, err3 := tx.ByHolder("c1", "eth0")
+		if all := slices.Concat(byKey, byPod, byHolder); len(all) > 0 || errors.Join(err1, err2, err3) != nil {
+			t.Errorf("%+v, %v", all, errors.Join(err1, err2, err3))
+		}
+		if _, free := tx.Free(l.Pool, l.Address, l.Address); free {
+			t.Error("the address is free")
+		}
+		var unrecorded []netip.Addr
+		tx.Unrecorded(func(p lease.Pool, a netip.Addr) { unrecorded = append(unrecorded, a) })
+		if len(unrecorded) != 1 || unrecorded[0] != l.Address {
+			t.Errorf("without a record: %v", unrecorded)
+		}
+		// A bitmap of another size says nothing.
+		base, _ := chunkOf(l.Address)
+		for _, k := range [][]byte{leaseKey(tx.pools[l.Pool], base), []byte("short"), leaseKey(99, base)} {
+			if err := tx.bucket(bucketTaken).Put(k, []byte("\xff\xff\xff")); err != nil {
+				return err
+			}
+		}
+		tx.Unrecorded(func(p lease.Pool, a netip.Addr) { t.Errorf("%s of a damaged bitmap", a) })
+		if n := tx.taken(tx.pools[l.Pool], ranges("10.0.0.0-10.0.0.255")); n != 0 {
+			t.Errorf("%d taken addresses in a damaged bitmap", n)
+		}
+		return rolledBack
+	})
+	if !errors.Is(err, rolledBack) {
+		t.Fatal(err)
+	}
+}
+
+func TestStoreNumbersAndCounters(t *testing.T) {
+	s := open(t)
+	update(t, s, func(tx *Tx) error {
+		for i, p := range modelPools {
+			if id, err := tx.poolID(p); err != nil || id != poolID(i+1) {
+				t.Errorf("pool %v has the number %d, %v", p, id, err)
+			}
+		}
+		return errors.Join(tx.Count("a", 2), tx.Count("b", 1), tx.Count("a", 3))
+	})
+	view(t, s, func(tx *Tx) {
+		if got, want := tx.Counters(), map[string]uint64{"a": 5, "b": 1}; !maps.Equal(got, want) {
+			t.Errorf("counters %v, want %v", got, want)
+		}
+	})
+	// The size of the journal is counted once, and then stored.
+	update(t, s, func(tx *Tx) error { return tx.Log(Entry{Time: t0.Wall, Reason: "first"}) })
+	update(t, s, func(tx *Tx) error {
+		one := len(encodeEntry(Entry{Time: t0.Wall, Reason: "first"}))
+		if got := tx.journalSize(); got != one {
+			t.Errorf("the journal has %d bytes, want %d", got, one)
+		}
+		if err := tx.put(bucketMeta, metaJournal, binary.BigEndian.AppendUint64(nil, 12345)); err != nil {
+			return err
+		}
+		if got := tx.journalSize(); got != 12345 {
+			t.Errorf("the stored size is %d, want 12345", got)
+		}
+		if err := tx.delete(bucketMeta, metaJournal); err != nil {
+			return err
+		}
+		if got := tx.journalSize(); got != one {
+			t.Errorf("the journal has %d bytes when counted again, want %d", got, one)
+		}
+		return nil
+	})
+}
+
+func TestCreateOverAnother(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "leases.db")
+	if err := create(path, "the reason"); err != nil {
+		t.Fatal(err)
+	}
+	s := New(Dirs{State: dir, Run: filepath.Join(dir, "run")})
+	if err := s.View(t.Context(), (*Tx).AcceptLoss); !errors.Is(err, ErrIO) {
+		t.Errorf("the loss is accepted in a View: %v", err)
+	}
+	view(t, s, func(tx *Tx) {
+		if tx.Lost() != "the reason" {
+			t.Errorf("lost: %q", tx.Lost())
+		}
+	})
+	update(t, s, (*Tx).AcceptLoss)
+	view(t, s, func(tx *Tx) {
+		if tx.Lost() != "" {
+			t.Errorf("after it was accepted: %q", tx.Lost())
+		}
+	})
+	if err := initialise(path, ""); err == nil {
+		t.Error("a store is initialised twice")
+	}
+	if err := os.MkdirAll(filepath.Join(path+".new", "full"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := create(path, ""); !errors.Is(err, ErrIO) {
+		t.Errorf("a directory is in the way: %v", err)
+	}
+	if err := create(filepath.Join(path, "leases.db"), ""); !errors.Is(err, ErrIO) {
+		t.Errorf("below a file: %v", err)
+	}
+	if err := os.WriteFile(path, []byte("damaged"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err := s.Update(t.Context(), func(*Tx) error { return nil })
+	if !errors.Is(err, ErrLost) || !errors.Is(err, ErrIO) {
+		t.Errorf("a lost store that cannot be replaced: %v", err)
+	}
+	if why := prove(filepath.Join(dir, "gone")); !strings.Contains(why, "no such file") {
+		t.Errorf("a file that cannot be read: %q", why)
+	}
+}
+
+// Only the first meta page is valid, and its transaction is the first.
+func TestNewestMeta(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "leases.db")
+	if err := create(path, ""); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for valid := range 3 {
+		head := slices.Clone(file[:2*pageSize])
+		want := meta{}
+		for i := range 2 {
+			m, ok := parseMeta(head[i*pageSize:][:pageSize])
+			switch {
+			case !ok:
+				t.Fatalf("meta page %d is invalid", i)
+			case i >= valid:
+				clear(head[i*pageSize:][:pageSize])
+			case m.tx >= want.tx:
+				want = m
+			}
+		}
+		if got, n := newestMeta(head); got != want || n != valid {
+			t.Errorf("%d valid pages: %+v of %d, want %+v", valid, got, n, want)
+		}
+	}
+}
+
+func TestInvalidFields(t *testing.T) {
+	for _, v := range [][]byte{nil, {0x80}, {2}, {2, 0x80}, {2, 2, 1}} {
+		if i, err := instant(v); err == nil || i != (lease.Instant{}) {
+			t.Errorf("instant %x: %v, %v", v, i, err)
+		}
+	}
+	for _, v := range [][]byte{nil, {0x80}, {2, 2}} {
+		if n, err := number(v); err == nil || n != 0 {
+			t.Errorf("number %x: %d, %v", v, n, err)
+		}
+	}
+	for _, v := range [][]byte{nil, {0x80}, {2}, {2, 0x80}, {2, 2, 2}} {
+		if dev, ino, err := netnsFile(v); err == nil || dev != 0 || ino != 0 {
+			t.Errorf("namespace %x: %d, %d, %v", v, dev, ino, err)
+		}
+	}
+	for _, v := range [][]byte{nil, {0x80}, {1}, {2, 0x80}, {2, 2, 2}} {
+		if w, seen, err := decodeWindow(v); err == nil || w != 0 || !seen.IsZero() {
+			t.Errorf("window %x: %s, %s, %v", v, w, seen, err)
+		}
+	}
+	for _, v := range [][]byte{nil, make([]byte, 8), append(make([]byte, 8), 4),
+		append(make([]byte, 8), 5, 1, 2, 3, 4, 5, 6, 7, 8),
+		append(make([]byte, 8), 4, 10, 0, 0, 1), append(make([]byte, 8), 4, 10, 0, 0, 1, 10, 0, 0, 2, 10)} {
+		if size, r, ok := decodeRanges(v); ok || size != 0 || r != nil {
+			t.Errorf("ranges %x: %d, %v", v, size, r)
+		}
+	}
+	for _, k := range [][]byte{nil, {1}, {0, 0, 0, 1}, {0, 0, 0, 1, 4}, {0, 0, 0, 1, 4, 1, 2, 3},
+		{0, 0, 0, 1, 5, 1, 2, 3, 4}} {
+		if id, a, ok := splitLease(k); ok || id != 0 || a.IsValid() {
+			t.Errorf("key %x: %d, %s", k, id, a)
+		}
+	}
+	sealed := func(b ...byte) []byte { return (&encoder{b: b}).seal() }
+	for _, b := range [][]byte{nil, make([]byte, 7), make([]byte, 8), sealed(0x80), sealed(1),
+		sealed(1, 0x80), sealed(1, 0), sealed(1, 2, 3)} {
+		if err := fields(b, func(uint64, []byte, []byte) error { return nil }); !errors.Is(err, ErrDamaged) {
+			t.Errorf("record %x: %v", b, err)
+		}
+	}
+	for _, line := range []string{"", "ADD ok 1", "ADD ok 1 2 3", "ADD ok x 2", "ADD ok 1 x", "ADDADDADD ok 1 2",
+		"ADD notfoundx 1 2",
+		"A-D ok 1 2", "ADD o-k 1 2", "ADD ok -1 2", "ADD ok 1 1099511627776"} {
+		if c, ok := parseCall(line); ok {
+			t.Errorf("%q: %+v", line, c)
+		}
+	}
+	want := Call{Verb: "ADDADDAD", Result: "resultss", Took: time.Microsecond, Waited: 2 * time.Microsecond}
+	if c, ok := parseCall("ADDADDAD resultss 1 2"); !ok || c != want {
+		t.Errorf("a call with long words: %+v, %v", c, ok)
+	}
+	// The first tag of a newer format.
+	l := fresh("10.0.0.9", "db-1", "c1")
+	later := &encoder{}
+	later.text(tagEnd, "later")
+	l.Extra = later.b
+	if got, err := decode(encode(l), l.Pool); err != nil || !reflect.DeepEqual(got, l) {
+		t.Errorf("%+v, %v; want %+v", got, err, l)
+	}
+}
+
+func TestSnapshotsWithOtherPoolsDiffer(t *testing.T) {
+	a, b := fresh("10.0.0.9", "db-1", "c1"), fresh("10.0.0.9", "db-1", "c1")
+	b.Pool = modelPools[1]
+	of := func(format int, leases ...lease.Lease) snapshot {
+		s := snapshot{Format: format}
+		for _, l := range leases {
+			s.Leases = append(s.Leases, recordOf(l))
+		}
+		return s
+	}
+	for _, c := range []struct {
+		x, y snapshot
+		same bool
+	}{
+		{of(1, a), of(1, a), true}, {of(1, a), of(1, b), false}, {of(1, a), of(1), false}, {of(1, a), of(0, a), false},
+		{of(1, a), of(1, fresh("10.0.0.9", "db-2", "c1")), false},
+	} {
+		if c.x.equals(c.y) != c.same {
+			t.Errorf("%v and %v are the same: %v", c.x, c.y, !c.same)
+		}
+	}
+}
+
+// The announcement and the spooled DEL are in the run directory.
+func TestFilesOfTheRunDirectory(t *testing.T) {
+	s := open(t)
+	who := lease.Holder{ContainerID: "c1", IfName: "eth0"}
+	if err := errors.Join(s.Spool("c1", "eth0", t0), s.Announce(who)); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{"spool", "announce"} {
+		if list, err := os.ReadDir(filepath.Join(s.dirs.Run, dir)); err != nil || len(list) != 1 {
+			t.Errorf("%s: %v, %v", dir, list, err)
+		}
+	}
+	if err := s.Unspool([]Spooled{{file: filepath.Join(s.dirs.Run, "replayed")}}); err != nil {
+		t.Errorf("a DEL that was replayed by another call: %v", err)
+	}
+	gone := filepath.Join(s.dirs.Run, "gone")
+	if err := s.Unspool([]Spooled{{file: s.dirs.Run}, {file: gone}}); !errors.Is(err, ErrIO) {
+		t.Errorf("a DEL that cannot be removed: %v", err)
+	}
+}
+
+func TestTimingOfAView(t *testing.T) {
+	s := open(t)
+	update(t, s, func(tx *Tx) error { return tx.SetBoot("b") })
+	var got []Timing
+	ctx := WithTiming(t.Context(), func(t Timing) { got = append(got, t) })
+	const pause = 3 * time.Millisecond
+	err := s.View(ctx, func(*Tx) error { time.Sleep(pause); return nil })
+	if err != nil || len(got) != 1 || got[0].Held < pause || got[0].Waited >= got[0].Held+time.Second {
+		t.Errorf("%v, %v", got, err)
+	}
+}
