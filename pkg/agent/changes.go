@@ -30,6 +30,7 @@ const (
 type Changes struct {
 	dir    string
 	log    *slog.Logger
+	poll   time.Duration
 	signal notify.Signal
 	files  *fsnotify.Watcher // nil while the directory cannot be watched
 	logged bool              // that it cannot be watched
@@ -37,7 +38,7 @@ type Changes struct {
 
 // NewChanges returns the Changes of a store's state directory. Run watches it.
 func NewChanges(stateDir string, log *slog.Logger) *Changes {
-	return &Changes{dir: stateDir, log: log}
+	return &Changes{dir: stateDir, log: log, poll: pollInterval}
 }
 
 // Subscribe returns a channel that receives every signal. It is never closed.
@@ -45,8 +46,7 @@ func (c *Changes) Subscribe() <-chan struct{} { return c.signal.Subscribe() }
 
 // Run watches until ctx is done.
 func (c *Changes) Run(ctx context.Context) error {
-	poll := time.NewTicker(pollInterval)
-	defer poll.Stop()
+	poll := time.NewTicker(c.poll)
 	var settled <-chan time.Time
 	c.watch()
 	defer c.unwatch()
@@ -100,7 +100,7 @@ func (c *Changes) watch() {
 	}
 	if !c.logged {
 		c.logged = true
-		c.log.Warn("watching the store failed, changes are noticed late", "dir", c.dir, "pollInterval", pollInterval,
+		c.log.Warn("watching the store failed, changes are noticed late", "dir", c.dir, "pollInterval", c.poll,
 			"error", err)
 	}
 }

@@ -12,10 +12,10 @@ import (
 // Code that only composes messages gets no faults, because no behaviour depends on it.
 
 var (
-	messageFields = []string{"Reason", "Why", "Message", "Help", "reason", "why"}
+	messageFields = []string{"Reason", "Why", "Message", "Help", "reason", "why", "Log", "log"}
 	// messageCalls are functions and methods that compose messages, log or warn.
-	messageCalls = []string{"errors.New", "warn", "Warn", "note", "notes.add", "errorf", "panic", "prometheus.NewDesc",
-		"Eventf", "With"}
+	messageCalls = []string{"errors.New", "warn", "Warn", "Warnf", "note", "notes.add", "errorf",
+		"badArgs", "panic", "prometheus.NewDesc", "Eventf", "With"}
 	// messagePrefixes are packages that do nothing else.
 	messagePrefixes = []string{"fmt.", "slog.", "log.", "klog."}
 	// logMethods are those of loggers.
