@@ -187,7 +187,8 @@ func (plan *plan) requeueAtEnd(leases []lease.Lease, now lease.Instant) {
 
 func (plan *plan) requeueAfter(d time.Duration) {
 	d += 10 * time.Millisecond // so that the pass is not early
-	if plan.RequeueAfter == 0 || d < plan.RequeueAfter {
+	if plan.RequeueAfter == 0 {
 		plan.RequeueAfter = d
 	}
+	plan.RequeueAfter = min(plan.RequeueAfter, d)
 }

@@ -186,12 +186,9 @@ func (p *NodePool) apply(
 	} else {
 		body["metadata"] = map[string]any{"name": object.Name, "ownerReferences": object.OwnerReferences}
 	}
-	data, err := json.Marshal(body)
-	if err != nil {
-		return nil, err
-	}
+	data, _ := json.Marshal(body) // strings, numbers and times alone
 	got := &ipamv1.NodeAddressPool{}
-	err = p.Clients.IPAM.Patch(types.ApplyPatchType).
+	err := p.Clients.IPAM.Patch(types.ApplyPatchType).
 		Resource(ipamv1.NodeAddressPoolResource.Resource).Name(object.Name).SubResource(subresource...).
 		Param("fieldManager", fieldManager).Param("force", "true").Body(data).Do(ctx).Into(got)
 	return got, err

@@ -125,12 +125,9 @@ func (o *Objects) ApplyStatus(ctx context.Context, want *ipamv1.IPReservation) e
 func (o *Objects) apply(ctx context.Context, want *ipamv1.IPReservation, body any, subresource ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, informer.RequestTimeout)
 	defer cancel()
-	data, err := json.Marshal(body)
-	if err != nil {
-		return err
-	}
+	data, _ := json.Marshal(body) // strings and times alone
 	got := &ipamv1.IPReservation{}
-	err = o.client.Patch(types.ApplyPatchType).Namespace(want.Namespace).Resource(resource).Name(want.Name).
+	err := o.client.Patch(types.ApplyPatchType).Namespace(want.Namespace).Resource(resource).Name(want.Name).
 		SubResource(subresource...).Param("fieldManager", fieldManager).Param("force", "true").
 		Body(data).Do(ctx).Into(got)
 	if err != nil {
