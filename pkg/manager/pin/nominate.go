@@ -490,14 +490,11 @@ func (n *nominator) nominate(ctx context.Context, p *podView, node string) error
 func liftGate(ctx context.Context, c client.Client, namespace, name string, uid types.UID,
 	options ...client.PatchOption) (*corev1.Pod, error) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
-	patch, err := json.Marshal(map[string]any{
+	patch, _ := json.Marshal(map[string]any{ // strings alone
 		"metadata": map[string]any{"uid": uid},
 		"spec": map[string]any{"schedulingGates": []any{map[string]any{"$patch": "delete",
 			"name": wellknown.GateNominate}}},
 	})
-	if err != nil {
-		return nil, err
-	}
 	return pod, c.Patch(ctx, pod, client.RawPatch(types.StrategicMergePatchType, patch), options...)
 }
 
@@ -507,10 +504,7 @@ func bare(p *podView) *corev1.Pod {
 }
 
 func merge(fields map[string]any) client.Patch {
-	patch, err := json.Marshal(fields)
-	if err != nil {
-		panic(err) // strings alone
-	}
+	patch, _ := json.Marshal(fields) // strings alone
 	return client.RawPatch(types.MergePatchType, patch)
 }
 
