@@ -290,8 +290,8 @@ var (
 	// alike are calls whose order of arguments makes no difference. That of errors.Is is checked by
 	// make lint (SA1032).
 	alike = []string{"append", "errors.Is", "errors.As", "make", "min", "max", "errors.Join", "bytes.Equal",
-		"slices.Equal", "reflect.DeepEqual", ".DeepEqual", "maps.Equal", "sameFile", "os.SameFile", "informer.Any", "add", "sum",
-		"sumKnown"}
+		"slices.Equal", "reflect.DeepEqual", ".DeepEqual", "maps.Equal", "sameFile", "os.SameFile", "informer.Any",
+		"add", "sum", "sumKnown"}
 )
 
 const (
