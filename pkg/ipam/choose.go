@@ -145,7 +145,7 @@ func (a *assignment) leaseOf(addr netip.Addr) (lease.Lease, error) {
 	if err != nil || l.State != lease.None {
 		return l, err
 	}
-	if inUse, err := a.Admit(a.req.Pool, addr); !inUse || err != nil {
+	if _, err := a.Admit(a.req.Pool, addr); err != nil {
 		return lease.Lease{}, err
 	}
 	return a.Tx.Get(a.req.Pool, addr)

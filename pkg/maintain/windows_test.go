@@ -1,0 +1,69 @@
+package maintain
+
+import (
+	"testing"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+func TestStoresWindow(t *testing.T) {
+	for name, c := range map[string]struct {
+		window, ofLease, stored time.Duration
+		known, want             bool
+	}{
+		"none, and never one":    {0, 0, 0, false, false},
+		"the first":              {time.Hour, 0, 0, false, true},
+		"as the lease has it":    {time.Hour, time.Hour, 0, false, true},
+		"removed from the pod":   {0, time.Hour, 0, false, true},
+		"as it is stored":        {time.Hour, 0, time.Hour, true, false},
+		"another one is stored":  {time.Minute, time.Hour, time.Hour, true, true},
+		"removed, one is stored": {0, 0, time.Hour, true, true},
+		"removed, and none":      {0, time.Hour, 0, true, false},
+	} {
+		got := StoresWindow(PodWindow{Window: c.window}, lease.Lease{Window: c.ofLease}, c.stored, c.known)
+		if got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+// A spooled DEL is replayed for each lease of its holder; one of an unknown holder too, so that it
+// is removed.
+func TestReplays(t *testing.T) {
+	at := func(d time.Duration) lease.Instant {
+		return lease.Instant{Wall: time.Unix(1_700_000_000, 0), Boot: d, BootID: "b"}
+	}
+	holder := lease.Holder{ContainerID: "c1", IfName: "eth0", BootID: "b"}
+	bound := lease.Lease{State: lease.Bound, Holder: holder, BoundAt: at(time.Hour), Name: "db-0"}
+	held := bound
+	held.State = lease.Held
+	other := bound
+	other.Holder.ContainerID = "c2"
+	for name, c := range map[string]struct {
+		leases []lease.Lease
+		at     time.Duration
+		want   []lease.Lease
+	}{
+		"bound before":           {[]lease.Lease{other, bound}, 2 * time.Hour, []lease.Lease{bound}},
+		"bound at that time":     {[]lease.Lease{bound}, time.Hour, []lease.Lease{bound}},
+		"bound again since":      {[]lease.Lease{bound}, time.Minute, []lease.Lease{{}}},
+		"held already":           {[]lease.Lease{held}, 2 * time.Hour, []lease.Lease{{}}},
+		"of an unknown holder":   {[]lease.Lease{other}, 2 * time.Hour, []lease.Lease{{}}},
+		"two leases of a holder": {[]lease.Lease{bound, bound}, 2 * time.Hour, []lease.Lease{bound, bound}},
+	} {
+		v := Survey{Spooled: []store.Spooled{{ContainerID: "c1", IfName: "eth0", At: at(c.at)}}}
+		v.Leases = c.leases
+		got := v.replays()
+		if len(got) != len(c.want) {
+			t.Errorf("%s: %+v", name, got)
+			continue
+		}
+		for i, a := range got {
+			if a.Do != Replay || !a.Lease.Holder.Is(holder) || a.Lease.Name != c.want[i].Name || a.Reason == "" {
+				t.Errorf("%s: %+v, want a replay for %+v", name, a, c.want[i])
+			}
+		}
+	}
+}
