@@ -22,7 +22,12 @@ type links struct {
 	set     []string // the calls of SetMAC
 }
 
-func (l *links) Link(string, string) (sandbox.Link, error) { return l.link, l.linkErr }
+func (l *links) Link(netns, name string) (sandbox.Link, error) {
+	if netns != "/run/netns/none" || name != "eth0" {
+		return sandbox.Link{}, errors.New("no interface " + name + " in " + netns)
+	}
+	return l.link, l.linkErr
+}
 
 func (l *links) SetMAC(netns, name string, mac net.HardwareAddr) error {
 	l.set = append(l.set, netns+" "+name+" "+mac.String())

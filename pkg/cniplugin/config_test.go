@@ -232,11 +232,13 @@ func TestAddRequestRejects(t *testing.T) {
 func TestOldVersionsHaveOneAddressPerFamily(t *testing.T) {
 	const two = `"name":"net","ipam":{"ranges":[[{"subnet":"10.0.0.0/24"}],[{"subnet":"10.0.1.0/24"}]]}}`
 	const dual = `"name":"net","ipam":{"ranges":[[{"subnet":"10.0.0.0/24"}],[{"subnet":"fd00::/64"}]]}}`
+	const two6 = `"name":"net","ipam":{"ranges":[[{"subnet":"fd00:1::/64"}],[{"subnet":"fd00::/64"}]]}}`
 	for stdin, accepted := range map[string]bool{
 		`{"cniVersion":"0.2.0",` + two:  false,
 		`{` + two:                       false, // the default is 0.1.0
 		`{"cniVersion":"0.3.0",` + two:  true,
 		`{"cniVersion":"0.2.0",` + dual: true,
+		`{"cniVersion":"0.2.0",` + two6: false,
 	} {
 		_, err := addRequest([]byte(stdin), "")
 		if (err == nil) != accepted {
