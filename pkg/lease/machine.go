@@ -94,7 +94,7 @@ func (e Bind) apply(l Lease, now Instant) (Lease, error) {
 // window, and the holder is dead. A network namespace cannot contain two interfaces of the same
 // name. Therefore a container in the same namespace as the holder has replaced it.
 func (e Bind) mayTakeOver(l Lease) error {
-	if l.Window == 0 || l.Key().IsZero() || l.Key() != e.key() {
+	if l.Window == 0 || l.Key() != e.key() {
 		return ErrTaken
 	}
 	if e.LastHolder != Dead && !l.Holder.Netns.Same(e.Holder.Netns) {
@@ -105,7 +105,7 @@ func (e Bind) mayTakeOver(l Lease) error {
 
 // mayClaim returns nil if the pod may be bound to the address of a held lease.
 func (e Bind) mayClaim(l Lease, now Instant) error {
-	if l.Key().IsZero() || l.Key() != e.key() || l.Lapsed(now) {
+	if l.Key() != e.key() || l.Lapsed(now) {
 		return ErrTaken
 	}
 	if !l.Firm && (e.UID == "" || e.UID != l.UID) {

@@ -3,6 +3,7 @@ package store
 import (
 	"bytes"
 	"encoding/binary"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -72,17 +73,18 @@ func (tx *Tx) writeSet(id poolID, set string, r setRecord) error {
 	return tx.put(bucketSets, setKey(id, set), append(v, r.configured...))
 }
 
-// eachSet calls fn for each range set of a pool that has a record, until fn returns an error.
-func (tx *Tx) eachSet(id poolID, fn func(set string, r setRecord) error) error {
-	prefix := id.prefix()
-	c := tx.bucket(bucketSets).Cursor()
-	for k, v := c.Seek(prefix); bytes.HasPrefix(k, prefix); k, v = c.Next() {
-		r, _ := decodeSet(v)
-		if err := fn(string(k[len(prefix):]), r); err != nil {
-			return err
+// eachSet returns the range sets of a pool that have a record.
+func (tx *Tx) eachSet(id poolID) iter.Seq2[string, setRecord] {
+	return func(yield func(set string, r setRecord) bool) {
+		prefix := id.prefix()
+		c := tx.bucket(bucketSets).Cursor()
+		for k, v := c.Seek(prefix); bytes.HasPrefix(k, prefix); k, v = c.Next() {
+			r, _ := decodeSet(v)
+			if !yield(string(k[len(prefix):]), r) {
+				return
+			}
 		}
 	}
-	return nil
 }
 
 // SetRanges records the range sets of a pool's configuration, with their ranges and sizes, for
@@ -98,14 +100,13 @@ func (tx *Tx) SetRanges(p lease.Pool, sets []pool.Set) error {
 		want[s.ID()] = encodeRanges(s)
 	}
 	changed := map[string]setRecord{}
-	_ = tx.eachSet(id, func(set string, r setRecord) error {
+	for set, r := range tx.eachSet(id) {
 		if !bytes.Equal(r.configured, want[set]) {
 			r.configured = want[set]
 			changed[set] = r
 		}
 		delete(want, set)
-		return nil
-	})
+	}
 	for set, configured := range want {
 		changed[set] = setRecord{configured: configured}
 	}
@@ -173,10 +174,9 @@ func (tx *Tx) LeaseCount(p lease.Pool) int {
 		return 0
 	}
 	sum := 0
-	_ = tx.eachSet(id, func(_ string, r setRecord) error {
+	for _, r := range tx.eachSet(id) {
 		sum += int(r.counts.Bound) + int(r.counts.Firm) + int(r.counts.Soft)
-		return nil
-	})
+	}
 	return sum
 }
 
@@ -185,11 +185,10 @@ func (tx *Tx) LeaseCount(p lease.Pool) int {
 func (tx *Tx) Totals() map[string]Counts {
 	out := map[string]Counts{}
 	for p, id := range tx.pools {
-		_ = tx.eachSet(id, func(_ string, r setRecord) error {
+		for _, r := range tx.eachSet(id) {
 			sum, c := out[p.Network], r.counts
 			out[p.Network] = Counts{sum.Bound + c.Bound, sum.Firm + c.Firm, sum.Soft + c.Soft}
-			return nil
-		})
+		}
 	}
 	return out
 }

@@ -47,14 +47,13 @@ func (tx *Tx) Usage() []Usage {
 func (tx *Tx) poolUsage(p lease.Pool, id poolID) []Usage {
 	var sets []Usage
 	all := Usage{Pool: p}
-	_ = tx.eachSet(id, func(_ string, r setRecord) error {
+	for _, r := range tx.eachSet(id) {
 		bound, firm, soft := uint64(r.counts.Bound), uint64(r.counts.Firm), uint64(r.counts.Soft)
 		all.Bound, all.Held, all.CoolDown = all.Bound+bound, all.Held+firm, all.CoolDown+soft
 		if size, ranges, ok := decodeRanges(r.configured); ok {
 			sets = append(sets, Usage{Pool: p, Ranges: ranges, Size: size, Held: firm, CoolDown: soft})
 		}
-		return nil
-	})
+	}
 	slices.SortFunc(sets, func(a, b Usage) int { return a.Ranges[0].Start.Compare(b.Ranges[0].Start) })
 	for i := range sets {
 		u := &sets[i]
