@@ -132,8 +132,8 @@ func (tx *Tx) Log(n Entry) error {
 		return err
 	}
 	keep := uint64(0)
-	if seq%journalSlack == 0 && seq > JournalSize {
-		keep = seq - JournalSize
+	if seq%journalSlack == 0 {
+		keep = max(seq, JournalSize) - JournalSize
 	}
 	return tx.trimJournal(size, keep, seq)
 }

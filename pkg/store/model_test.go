@@ -607,6 +607,9 @@ func TestInvalidFields(t *testing.T) {
 			t.Errorf("instant %x: %v, %v", v, i, err)
 		}
 	}
+	if _, err := instant(nil); err == nil || !strings.Contains(err.Error(), "wall clock") {
+		t.Errorf("an empty instant: %v", err)
+	}
 	for _, v := range [][]byte{nil, {0x80}, {2, 2}} {
 		if n, err := number(v); err == nil || n != 0 {
 			t.Errorf("number %x: %d, %v", v, n, err)
@@ -716,5 +719,19 @@ func TestTimingOfAView(t *testing.T) {
 	err := s.View(ctx, func(*Tx) error { time.Sleep(pause); return nil })
 	if err != nil || len(got) != 1 || got[0].Held < pause || got[0].Waited >= got[0].Held+time.Second {
 		t.Errorf("%v, %v", got, err)
+	}
+}
+
+// A file that cannot be replaced leaves no other one behind.
+func TestFileThatCannotBeReplaced(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	if err := os.MkdirAll(filepath.Join(path, "full"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeWhole(path, []byte("text")); err == nil {
+		t.Error("a directory was replaced by a file")
+	}
+	if _, err := os.Lstat(path + ".new"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the new file is left: %v", err)
 	}
 }
