@@ -286,7 +286,7 @@ func TestReportsHaveTheirReason(t *testing.T) {
 	*reported = nil
 	e := &explainer{report: words(reported), reported: once.Set{Life: time.Hour},
 		cluster: clusterOf(t, nil, &clock,
-			named("db-2", "u2", func(p *podView) { p.Reason = "NoRoom: there is none" }))}
+			named("db-2", "u2", func(p *podView) { p.Reason = "NodeGone: there is none" }))}
 	if _, err := e.Reconcile(t.Context(), request("db-2")); err != nil {
 		t.Fatal(err)
 	}
@@ -370,8 +370,6 @@ func TestIsHost(t *testing.T) {
 	}
 	for _, affinity := range []*corev1.Affinity{nil, {}, {NodeAffinity: &corev1.NodeAffinity{}}} {
 		p := &corev1.Pod{Spec: corev1.PodSpec{Affinity: affinity}}
-		unrequire(p, "n")
-		unprefer(p, "n")
 		if requires(p, "n") {
 			t.Errorf("%+v requires a node", affinity)
 		}
