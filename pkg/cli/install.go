@@ -25,15 +25,14 @@ const (
 	flannelFile = "10-flannel.conflist"
 	// beforeInstall is the annotation with the text of a ConfigMap's key before install changed it.
 	beforeInstall = "leasehold.dev/before-install"
-	// backupSuffix is added to the name of a file; no runtime loads a file of that extension.
-	backupSuffix = ".leasehold-backup"
+	backupSuffix  = cniconf.BackupSuffix
 )
 
 func (a *app) install() *cobra.Command {
 	var k kubectl
 	var conf string
 	var binDirs []string
-	var yes bool
+	var yes, annotations bool
 	c := &cobra.Command{
 		Use:   "install",
 		Short: "Name leasehold in flannel's configuration, or in a configuration of this node",
@@ -44,13 +43,18 @@ For flannel it changes the ConfigMap kube-flannel-cfg, with kubectl, and restart
 flannel's pods, which write the configuration to the nodes. The agent's DaemonSet
 has to be there: the plugin must be on the nodes before a configuration names it.
 
-With --conf it changes a configuration of this node, for bridge, ptp and macvlan.`,
+With --conf it changes a configuration of this node, for bridge, ptp and macvlan.
+With --pod-annotations as well it does not name leasehold there, but lets the runtime
+pass the annotations of pods, which a node without an agent needs.`,
 		Example: "  leasectl install\n  kubectl leasehold install --yes\n" +
 			"  leasectl install --conf /etc/cni/net.d/10-bridge.conflist",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			agreed := func() bool { return yes || a.ask(cmd.InOrStdin(), "Change it?") }
 			if conf != "" {
+				if annotations {
+					return a.changeFile(conf, cniconf.WithAnnotations, agreed)
+				}
 				return a.installFile(conf, binDirs, agreed)
 			}
 			return a.installFlannel(cmd.Context(), &k, agreed)
@@ -60,6 +64,8 @@ With --conf it changes a configuration of this node, for bridge, ptp and macvlan
 	c.Flags().StringVar(&conf, "conf", "", "`path` of a CNI configuration of this node")
 	c.Flags().StringSliceVar(&binDirs, "cni-bin-dir", []string{"/opt/cni/bin"},
 		"with --conf: the runtime's `directories` of plugins")
+	c.Flags().BoolVar(&annotations, "pod-annotations", false,
+		"with --conf: let the runtime pass the annotations of pods, and change nothing else")
 	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	return c
 }
@@ -154,9 +160,18 @@ func (a *app) restoreFlannel(ctx context.Context, k *kubectl, step func(string, 
 // restored returns the text to put in place of one that install has made of an earlier text. A text
 // that names leasehold and is another one was edited since, and is an error.
 func restored(name, text, before string) (string, error) {
-	changed, err := cniconf.WithLeasehold(name, []byte(before))
-	if err == nil && text == string(changed) {
-		return before, nil
+	for _, changes := range [][]func(string, []byte) ([]byte, error){
+		{cniconf.WithLeasehold}, {cniconf.WithAnnotations}, {cniconf.WithLeasehold, cniconf.WithAnnotations},
+	} {
+		changed, err := []byte(before), error(nil)
+		for _, change := range changes {
+			if err == nil {
+				changed, err = change(name, changed)
+			}
+		}
+		if err == nil && text == string(changed) {
+			return before, nil
+		}
 	}
 	if f, err := cniconf.Parse(name, []byte(text)); err == nil && !f.NamesLeasehold() {
 		return text, nil // somebody has put host-local back
@@ -224,14 +239,6 @@ func (a *app) writeFlannel(ctx context.Context, k *kubectl, config object, befor
 }
 
 func (a *app) installFile(path string, binDirs []string, agreed func() bool) error {
-	content, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	changed, err := cniconf.WithLeasehold(path, content)
-	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
 	binary, err := (&cniconf.Binaries{Dirs: binDirs}).Resolve(cniconf.Leasehold)
 	switch {
 	case err != nil:
@@ -240,12 +247,36 @@ func (a *app) installFile(path string, binDirs []string, agreed func() bool) err
 		return fmt.Errorf("leasehold is not in %s; the plugin has to be there before a configuration names it",
 			strings.Join(binDirs, ", "))
 	}
+	return a.changeFile(path, cniconf.WithLeasehold, agreed)
+}
+
+// changeFile changes a configuration of this node, and keeps the former one beside it.
+func (a *app) changeFile(path string, change func(string, []byte) ([]byte, error), agreed func() bool) error {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	changed, err := change(path, content)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if bytes.Equal(content, changed) {
+		fmt.Fprintf(a.Stdout, "%s is so already\n", path)
+		return nil
+	}
 	a.printDiff(path, content, changed)
 	if !agreed() {
 		return nil
 	}
-	if err := replaceFile(path+backupSuffix, path, content); err != nil {
+	f, err := cniconf.Parse(path, content)
+	if err != nil {
 		return err
+	}
+	_, err = os.Lstat(path + backupSuffix)
+	if !f.NamesLeasehold() || err != nil { // the backup is of the time before leasehold was named
+		if err := replaceFile(path+backupSuffix, path, content); err != nil {
+			return err
+		}
 	}
 	if err := replaceFile(path, path, changed); err != nil {
 		return err

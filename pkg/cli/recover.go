@@ -1,12 +1,14 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
+	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
@@ -20,7 +22,8 @@ func (a *app) recover() *cobra.Command {
 		Short: "Rebuild a lost store from the state of this node",
 		Long: `Rebuild a store that is missing or damaged. The next call of the plugin does the
 same: it moves the damaged file aside and adopts the addresses that are in use on
-the node. If no complete source says which addresses are in use, no address is
+the node. A store of which only records or indexes are damaged is repaired in place.
+If no complete source says which addresses are in use, no address is
 assigned until --accept-loss confirms that this is safe.
 
 It has to run on the node itself: without a view of the node's containers no
@@ -33,8 +36,7 @@ address is adopted until the next pod starts there.`,
 				return err
 			}
 			if why == "" {
-				fmt.Fprintln(a.Stdout, "the store is not lost: there is nothing to recover")
-				return nil
+				return a.repair(cmd.Context(), flags.dryRun)
 			}
 			fmt.Fprintln(a.Stdout, why)
 			if accept && !flags.dryRun {
@@ -46,6 +48,9 @@ address is adopted until the next pod starts there.`,
 			pools, err := a.networks(flags.dataDir)
 			if err != nil {
 				return err
+			}
+			if len(pools) == 0 && !accept {
+				return fmt.Errorf("%s contains no networks; name one with --network", flags.dataDir)
 			}
 			err = a.adopt(cmd, flags, pools)
 			if accept && errors.Is(err, transact.ErrNoHostView) {
@@ -59,4 +64,31 @@ address is adopted until the next pod starts there.`,
 	c.Flags().BoolVar(&accept, "accept-loss", false,
 		"assign addresses although some may be in use that no source on this node knows")
 	return c
+}
+
+// repair repairs the damaged records and the indexes of a store that is not lost.
+func (a *app) repair(ctx context.Context, dryRun bool) error {
+	var found []string
+	err := a.view(ctx, func(tx *store.Tx) error {
+		found = tx.Check()
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, text := range found {
+		fmt.Fprintln(a.Stdout, text)
+	}
+	switch {
+	case len(found) == 0:
+		fmt.Fprintln(a.Stdout, "the store is whole: there is nothing to recover")
+		return nil
+	case dryRun:
+		return nil
+	}
+	if err := a.service().Repair(ctx); err != nil {
+		return err
+	}
+	fmt.Fprintln(a.Stdout, "damaged records were replaced by what the node shows, and the indexes built again")
+	return nil
 }

@@ -23,6 +23,8 @@ const (
 	exitOK       = 0
 	exitProblems = 1 // a check found problems, or the command failed
 	ExitUsage    = 2 // invalid arguments or flags
+
+	exitUnchecked = 2 // doctor found nothing, but could not check everything
 )
 
 // errProblems is returned by commands that have already printed what is wrong.
@@ -55,6 +57,8 @@ func Run(ctx context.Context, env Env, args []string) int {
 		return exitOK
 	case errors.Is(err, errProblems):
 		return exitProblems
+	case errors.Is(err, errUnchecked):
+		return exitUnchecked
 	case errors.Is(err, errUsage), isCobraUsage(err):
 		fmt.Fprintf(env.Stderr, "leasectl: %s\nTry 'leasectl --help'.\n", strings.TrimPrefix(err.Error(), "usage: "))
 		return ExitUsage
@@ -95,7 +99,8 @@ func newRoot(env Env) *cobra.Command {
 		Long: `leasectl reads and changes the lease store of the leasehold IPAM plugin on this
 node. It has to run as root on the node itself, or in the pod of the node's agent:
 kubectl -n leasehold-system exec POD -c agent -- /leasectl --host-root=/proc/1/root list`,
-		Example: `  leasectl list                       the addresses that are in use or held
+		Example: `  leasectl doctor                     what is wrong, and what repairs it
+  leasectl list                       the addresses that are in use or held
   leasectl list --pod db/db-0 -o json the addresses of a pod, for a script
   leasectl show 10.244.1.7            the lease of an address in detail
   leasectl history 10.244.1.7         which pods had it before
@@ -130,7 +135,7 @@ kubectl -n leasehold-system exec POD -c agent -- /leasectl --host-root=/proc/1/r
 	complete(root, "output", "table", "wide", "json")
 	complete(root, "state", "bound", "held")
 	root.AddCommand(a.list(), a.show(), a.history(), a.pools(), a.release(), a.gc(), a.check(),
-		a.importCmd(), a.export(), a.recover(), a.install(), a.uninstall())
+		a.importCmd(), a.export(), a.recover(), a.install(), a.uninstall(), a.doctor())
 	return root
 }
 

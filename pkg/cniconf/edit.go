@@ -16,6 +16,10 @@ import (
 // host-local.
 var ErrNothingToChange = errors.New("no plugin calls host-local")
 
+// BackupSuffix is added to the name of a configuration that leasectl has changed, for the former
+// content. No runtime loads a file of that extension.
+const BackupSuffix = ".leasehold-backup"
+
 // WithLeasehold returns the content of a configuration file with leasehold in every place where it
 // has host-local, or where a plugin would call host-local because none is named. Nothing else
 // changes, neither layout nor order. name is as for Parse.
@@ -32,7 +36,7 @@ func WithLeasehold(name string, content []byte) ([]byte, error) {
 		if p.IPAM.Type != HostLocal {
 			continue
 		}
-		if out, err = setString(out, p.IPAM.Pointer, Leasehold); err != nil {
+		if out, err = set(out, p.IPAM.Pointer, Leasehold); err != nil {
 			return nil, err
 		}
 		changed = true
@@ -41,6 +45,25 @@ func WithLeasehold(name string, content []byte) ([]byte, error) {
 		return nil, fmt.Errorf("%w; the IPAM plugins are: %s", ErrNothingToChange, strings.Join(types, ", "))
 	}
 	return out, nil
+}
+
+// WithAnnotations returns the content of a configuration file in which each plugin that has an IPAM
+// plugin declares the capability with which the runtime passes the annotations of pods. Nothing
+// else changes. name is as for Parse.
+func WithAnnotations(name string, content []byte) ([]byte, error) {
+	f, err := Parse(name, content)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range f.Plugins {
+		if p.IPAM.Type == "" || p.PassesAnnotations || p.File != f.Path {
+			continue
+		}
+		if content, err = set(content, p.Pointer+"/capabilities/"+annotations, true); err != nil {
+			return nil, err
+		}
+	}
+	return content, nil
 }
 
 // Parse reads the content of a configuration file by the rules of a runtime's directory. name is
@@ -81,9 +104,9 @@ func flatten(plugins []Plugin) (all []Plugin) {
 	return all
 }
 
-// setString sets the string at a JSON pointer and leaves all other bytes as they are. Objects that
-// are missing on the way are added.
-func setString(text []byte, pointer, value string) ([]byte, error) {
+// set sets the string or boolean at a JSON pointer and leaves all other bytes as they are. Objects
+// that are missing on the way are added.
+func set(text []byte, pointer string, value any) ([]byte, error) {
 	places := map[string]place{}
 	if err := scan(json.NewDecoder(bytes.NewReader(text)), text, "", places); err != nil {
 		return nil, err
@@ -118,8 +141,8 @@ func member(rest []byte, text string) string {
 	return string(rest[:len(rest)-len(next)]) + text + ","
 }
 
-func quote(s string) string {
-	b, _ := json.Marshal(s) // a string can always be encoded
+func quote(value any) string {
+	b, _ := json.Marshal(value) // a string or a boolean can always be encoded
 	return string(b)
 }
 
@@ -163,9 +186,9 @@ func scan(d *json.Decoder, text []byte, pointer string, places map[string]place)
 	return err
 }
 
-// verify returns an error unless a text differs from another one in nothing but the string at a
+// verify returns an error unless a text differs from another one in nothing but the value at a
 // pointer.
-func verify(before, after []byte, pointer, value string) error {
+func verify(before, after []byte, pointer string, value any) error {
 	var want, have any
 	if err := errors.Join(json.Unmarshal(before, &want), json.Unmarshal(after, &have)); err != nil {
 		return err
@@ -176,7 +199,7 @@ func verify(before, after []byte, pointer, value string) error {
 	return nil
 }
 
-func assign(in any, keys []string, value string) any {
+func assign(in any, keys []string, value any) any {
 	if len(keys) == 0 {
 		return value
 	}

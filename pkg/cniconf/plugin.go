@@ -15,6 +15,9 @@ type Plugin struct {
 	// IPAM is the IPAM plugin that this plugin calls. Its zero value means that the entry names
 	// none.
 	IPAM IPAM
+	// PassesAnnotations reports whether the entry declares the capability with which the runtime
+	// passes the annotations of the pod to it.
+	PassesAnnotations bool
 	// Follows are the networks that Multus calls instead of doing the work itself, where its entry
 	// has them, and ClusterNetwork is what it names instead: an object, a network or a file.
 	// Unfollowed is why neither is known, "" if one is, or if the plugin is not Multus.
@@ -30,6 +33,11 @@ type IPAM struct {
 	Pointer string
 	// Default reports whether the file does not name it, because the plugin has a default.
 	Default bool
+	// DefaultWindow is what the ipam section says for pods whose annotations are not passed; may be
+	// empty.
+	DefaultWindow string
+	// DataDir is the directory of host-local's files in the ipam section; may be empty.
+	DataDir string
 }
 
 // Delegate is a network that Multus calls: the plugins in its own entry.
@@ -45,16 +53,25 @@ const (
 	Leasehold = "leasehold"
 
 	typeFlannel = "flannel"
+
+	annotations = "io.kubernetes.cri.pod-annotations" // the capability
 )
 
 // entry is what concerns IPAM in the entry of a plugin.
 type entry struct {
-	Name           string                `json:"name"`
-	Type           string                `json:"type"`
-	IPAM           struct{ Type string } `json:"ipam"`
-	Plugins        []json.RawMessage     `json:"plugins"`
-	Delegates      []json.RawMessage     `json:"delegates"`
-	ClusterNetwork string                `json:"clusterNetwork"`
+	Name           string            `json:"name"`
+	Type           string            `json:"type"`
+	Capabilities   map[string]bool   `json:"capabilities"`
+	IPAM           ipamEntry         `json:"ipam"`
+	Plugins        []json.RawMessage `json:"plugins"`
+	Delegates      []json.RawMessage `json:"delegates"`
+	ClusterNetwork string            `json:"clusterNetwork"`
+}
+
+type ipamEntry struct {
+	Type          string `json:"type"`
+	DefaultWindow string `json:"defaultWindow"`
+	DataDir       string `json:"dataDir"`
 }
 
 // plugin returns the plugin of an entry that libcni has accepted. What it cannot decode is not an
@@ -62,12 +79,13 @@ type entry struct {
 func plugin(raw []byte, file, pointer string) Plugin {
 	var e entry
 	decodeErr := json.Unmarshal(raw, &e)
-	p := Plugin{Type: e.Type, File: file, Pointer: pointer}
+	p := Plugin{Type: e.Type, File: file, Pointer: pointer, PassesAnnotations: e.Capabilities[annotations]}
 	switch {
 	case isMultus(e.Type):
 		p.follow(e, decodeErr)
 	case e.IPAM.Type != "":
-		p.IPAM = IPAM{Type: e.IPAM.Type, Pointer: pointer + "/ipam/type"}
+		p.IPAM = IPAM{Type: e.IPAM.Type, Pointer: pointer + "/ipam/type", DefaultWindow: e.IPAM.DefaultWindow,
+			DataDir: e.IPAM.DataDir}
 	case e.Type == typeFlannel:
 		p.IPAM = IPAM{Type: HostLocal, Pointer: pointer + "/ipam/type", Default: true}
 	}

@@ -56,6 +56,9 @@ type Status struct {
 	// File is the configuration, IPAM what it names as its IPAM plugin, and Binary what a runtime
 	// runs for that; empty where there is none.
 	File, IPAM, Binary string
+	// GetsAnnotations reports whether the plugin gets the annotations of pods from the runtime, or
+	// has a default in their place.
+	GetsAnnotations bool
 	// Since is when the configuration or the binary last changed, zero if that is not known.
 	Since time.Time
 	// Identity is the same as long as the files at the same paths have the same content.
@@ -160,7 +163,7 @@ func (b *Binaries) check(f File, n Delegate) Status {
 		return set(state, reason, "%s", text)
 	}
 	p := n.Plugins[at]
-	s.IPAM = p.IPAM.Type
+	s.IPAM, s.GetsAnnotations = p.IPAM.Type, p.PassesAnnotations || p.IPAM.DefaultWindow != ""
 	binary, err := b.Resolve(p.IPAM.Type)
 	if err != nil {
 		return set(Unknown, BinaryUnreadable, "%s names %s, and its binary could not be read: %v", p.File, s.IPAM, err)

@@ -92,6 +92,12 @@ func (n *Node) Update(ctx context.Context, in Scope, fn func(*Call) error) error
 	return err
 }
 
+// Repair replaces damaged records by what the host shows, and builds the indexes again. It returns
+// ErrNoHostView if the process is not proven to see the namespaces of the host.
+func (n *Node) Repair(ctx context.Context) error {
+	return n.transact(store.WithMaxWait(ctx), Scope{}, func(c *Call) error { return c.repair(Scope{}) })
+}
+
 // transact runs an operation in one transaction and then writes host-local's files. It makes
 // another attempt after errReassigned.
 //

@@ -46,6 +46,8 @@ var layers = map[string]int{
 	"pkg/ipam":     5, // the CNI verbs
 	"pkg/maintain": 5, // looking after a node
 
+	"pkg/doctor": 5, // what is wrong, and what repairs it
+
 	"pkg/cniplugin": 6, // the interface to the runtime
 	"pkg/cli":       6, // the interface to the operator
 	"pkg/agent":     6, // the tasks of the node agent
@@ -83,7 +85,7 @@ var forbidden = []struct {
 	{[]string{"plugins/", "pkg/cniplugin"}, "crypto/tls", "the plugin uses no network"},
 	{[]string{"plugins/", "pkg/cniplugin"}, module + "/pkg/cniconf", "the runtime has read the configuration"},
 	{[]string{"pkg/store", "pkg/sandbox", "pkg/hostlocal", "pkg/cniconf", "pkg/evidence", "pkg/adopt", "pkg/transact",
-		"pkg/ipam", "pkg/maintain", "pkg/env", "pkg/cli", "pkg/agent"}, "k8s.io/",
+		"pkg/ipam", "pkg/maintain", "pkg/doctor", "pkg/env", "pkg/cli", "pkg/agent"}, "k8s.io/",
 		"only pkg/kube, the packages below pkg/agent, pkg/manager and the programs use Kubernetes"},
 }
 

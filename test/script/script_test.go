@@ -8,6 +8,11 @@
 //	[!] cni <verb> <name> <file> [KEY=VALUE...] calls the plugin for a sandbox, with the configuration in the file
 //	clock <duration>                            advances the clock
 //	reboot                                      changes the boot ID
+//	healthy                                     fails unless leasectl doctor finds nothing
+//	[!] repair <reason> [flag...]               runs the commands that leasectl doctor prints for a finding
+//	damage                                      removes an index of the store
+//	format <number>                             changes the format of the store
+//	newer <directory>                           builds leasectl for format 2
 //
 // KEY=VALUE replaces a variable of the environment; {10k} in it stands for ten thousand letters. A
 // call that fails must print a CNI error, and no call may create files outside the plugin's
@@ -50,6 +55,7 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"sandbox": sandbox, "remove": remove, "cni": cni, "clock": clock, "reboot": reboot,
+			"healthy": healthy, "repair": repair, "damage": damage, "format": format, "newer": newer,
 		},
 	})
 }
@@ -185,7 +191,8 @@ func checkError(ts *testscript.TestScript, call lab.Call, reply lab.Reply) {
 
 // files returns the files in the state directories of the machine, except the plugin's own.
 func files(node *lab.Node) (all []string) {
-	own := []string{node.StateDir(), node.NetworksDir(), filepath.Dir(node.RunDir()), "/run/netns"}
+	own := []string{node.StateDir(), node.NetworksDir(), filepath.Dir(node.RunDir()), "/run/netns",
+		"/run/mount", "/var/lib/rancher"} // of doctor.txtar: mount(8)'s, and a directory of plugins
 	for _, root := range []string{"/run", "/var/lib", node.Dir} {
 		filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 			if slices.Contains(own, path) {

@@ -1,0 +1,130 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/leasehold-cni/leasehold/pkg/cniconf"
+	"github.com/leasehold-cni/leasehold/pkg/doctor"
+)
+
+// errUnchecked is returned if nothing was found, but something could not be checked.
+var errUnchecked = errors.New("not everything could be checked")
+
+func (a *app) doctor() *cobra.Command {
+	var confDir, runtimeConf string
+	var binDirs []string
+	var maxFiles int
+	var skipInvalid bool
+	c := &cobra.Command{
+		Use:   "doctor",
+		Short: "Find what is wrong on this node, and the commands that repair it",
+		Long: `Check that the container runtime calls leasehold, that pods' annotations reach it,
+and that the store and its directories can be used. Each finding says what was found,
+what it leads to, and which command repairs it. Nothing is changed.
+
+The directories of CNI are those that the configuration of the container runtime
+names, or the flags. It has to run on the node itself, as root.
+
+The exit status is 0 if nothing was found, 1 if something was, and 2 if nothing was
+found but something could not be checked.`,
+		Example: "  leasectl doctor\n  leasectl doctor -o json",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if confDir == "" {
+				confDir = first(runtimeDirs(runtimeConf, confKeys), "/etc/cni/net.d")[0]
+			}
+			if len(binDirs) == 0 {
+				binDirs = first(runtimeDirs(runtimeConf, binKeys), "/opt/cni/bin")
+			}
+			if maxFiles == 0 {
+				maxFiles = -1
+			}
+			n := doctor.Node{Store: a.store(), Host: a.Host, Clock: a.Clock, ConfDir: confDir,
+				Rules:    cniconf.Rules{MaxFiles: maxFiles, SkipInvalid: skipInvalid},
+				Binaries: &cniconf.Binaries{Dirs: binDirs}}
+			return a.report(n.Examine(cmd.Context()))
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&confDir, "cni-conf-dir", "",
+		"the runtime's `directory` of CNI configurations (default what the runtime's configuration names)")
+	f.StringSliceVar(&binDirs, "cni-bin-dir", nil,
+		"the runtime's `directories` of CNI plugins (default what the runtime's configuration names)")
+	f.IntVar(&maxFiles, "cni-max-conf-num", 1,
+		"how many configurations the runtime loads (containerd's max_conf_num); 0: all")
+	f.BoolVar(&skipInvalid, "cni-skip-invalid", false,
+		"the runtime passes over configurations that are not valid, as CRI-O does")
+	f.StringVar(&runtimeConf, "runtime-conf",
+		"/etc/containerd/config.toml,/etc/crio/crio.conf,/etc/crio/crio.conf.d/*",
+		"`files` with the configuration of the container runtime")
+	return c
+}
+
+// The keys of directories in the configurations of containerd and CRI-O.
+var (
+	confKeys = regexp.MustCompile(`(?m)^\s*(?:conf_dir|network_dir)\s*=\s*["']([^"']+)["']`)
+	binKeys  = regexp.MustCompile(`(?m)^\s*(?:bin_dirs?|plugin_dirs)\s*=\s*(\[[^]]*\]|["'][^"']+["'])`)
+	quoted   = regexp.MustCompile(`["']([^"']+)["']`)
+)
+
+// runtimeDirs returns the directories that the configuration of a container runtime names, none if
+// it names none or cannot be read. Of several files the last one that names any counts.
+func runtimeDirs(patterns string, keys *regexp.Regexp) (dirs []string) {
+	for pattern := range strings.SplitSeq(patterns, ",") {
+		paths, _ := filepath.Glob(pattern) // an error is about the pattern: no file matches it
+		for _, path := range paths {
+			content, err := os.ReadFile(path)
+			if m := keys.FindStringSubmatch(string(content)); err == nil && m != nil {
+				dirs = nil
+				for _, q := range quoted.FindAllStringSubmatch(m[0], -1) {
+					dirs = append(dirs, q[1])
+				}
+			}
+		}
+	}
+	return dirs
+}
+
+// first returns a list, or a default if it is empty.
+func first(list []string, byDefault string) []string {
+	if len(list) == 0 {
+		return []string{byDefault}
+	}
+	return list
+}
+
+// report prints a report.
+func (a *app) report(r doctor.Report) error {
+	if a.output == "json" {
+		if err := printJSON(a.Stdout, r); err != nil {
+			return err
+		}
+	} else {
+		for _, f := range r.Findings {
+			fmt.Fprintf(a.Stdout, "%s (%s)\n  found:   %s\n  effect:  %s\n", f.Reason, f.Subject, f.What, f.Why)
+			for i, line := range f.Repair {
+				fmt.Fprintf(a.Stdout, "%-11s%s\n", map[bool]string{true: "  repair:"}[i == 0], line)
+			}
+		}
+		for _, u := range r.Unchecked {
+			fmt.Fprintf(a.Stdout, "not checked: %s: %s\n", u.Check, u.Error)
+		}
+		if len(r.Findings)+len(r.Unchecked) == 0 {
+			fmt.Fprintln(a.Stdout, "nothing was found")
+		}
+	}
+	switch {
+	case len(r.Findings) > 0:
+		return errProblems
+	case len(r.Unchecked) > 0:
+		return errUnchecked
+	}
+	return nil
+}

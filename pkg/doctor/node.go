@@ -1,0 +1,253 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/leasehold-cni/leasehold/pkg/cniconf"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/sandbox"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+// Node is a node to examine. It has to be seen from the host.
+type Node struct {
+	Store *store.Store
+	Host  *sandbox.Host
+	Clock func() lease.Instant
+	// ConfDir is the runtime's directory of configurations, Rules are how it chooses among them,
+	// and Binaries its directories of plugins.
+	ConfDir  string
+	Rules    cniconf.Rules
+	Binaries *cniconf.Binaries
+
+	conf  cniconf.Conf
+	state content
+}
+
+// nodeChecks are the checks of a node.
+var nodeChecks = []check[*Node]{
+	{"configuration", checkConfiguration},
+	{"annotations", checkAnnotations},
+	{"directories", checkDirectories},
+	{"store", checkStore},
+	{"ranges", checkRanges},
+	{"clock", checkClock},
+	{"host", checkHost},
+}
+
+// Examine makes all checks.
+func (n *Node) Examine(ctx context.Context) Report {
+	n.conf = cniconf.Load(n.ConfDir, n.Rules)
+	n.state = read(ctx, n.Store)
+	return examine(ctx, n, nodeChecks)
+}
+
+// content is what the store has.
+type content struct {
+	leases  []lease.Lease
+	usage   []store.Usage
+	spaces  string // tx.NamespaceIDs
+	lost    string // tx.Lost, "" if all pools were adopted since
+	wrong   []string
+	isEmpty bool
+	err     error
+}
+
+func read(ctx context.Context, s *store.Store) (c content) {
+	if _, err := os.Stat(s.Dirs().State); errors.Is(err, os.ErrNotExist) {
+		return content{isEmpty: true} // View would create the directory of the lock
+	}
+	c.err = s.View(ctx, func(tx *store.Tx) error {
+		c = content{usage: tx.Usage(), spaces: tx.NamespaceIDs(), wrong: tx.Check(), lost: tx.Lost()}
+		tx.All(func(l lease.Lease, err error) bool {
+			if err == nil {
+				c.leases = append(c.leases, l)
+			}
+			return true
+		})
+		pools, adopted := tx.Pools(), 0
+		for _, p := range pools {
+			if tx.Adopted(p) {
+				adopted++
+			}
+		}
+		if len(pools) > 0 && adopted == len(pools) {
+			c.lost = ""
+		}
+		return nil
+	})
+	if store.IsEmpty(c.err) {
+		return content{isEmpty: true}
+	}
+	return c
+}
+
+// minimum is how much space the directories of the store need, in bytes: a record with its indexes
+// and a page of the journal, several times.
+const minimum = 1 << 20
+
+// checkDirectories checks that the store's directories can be written.
+func checkDirectories(_ context.Context, n *Node) (found []Finding, err error) {
+	for _, dir := range []string{n.Store.Dirs().State, n.Store.Dirs().Run} {
+		there := dir // or the directory in which it will be created
+		for {
+			if _, err := os.Stat(there); !errors.Is(err, os.ErrNotExist) || there == "/" {
+				break
+			}
+			there = filepath.Dir(there)
+		}
+		var fs unix.Statfs_t
+		if e := unix.Statfs(there, &fs); e != nil {
+			err = errors.Join(err, &os.PathError{Op: "statfs", Path: there, Err: e})
+			continue
+		}
+		why := "pods cannot start on this node: a lease is written before its address is given out"
+		switch e := unix.Access(there, unix.W_OK); {
+		case errors.Is(e, syscall.EROFS):
+			found = append(found, Finding{Reason: "StateReadOnly", Subject: dir, Why: why,
+				What:   fmt.Sprintf("%s is on a file system that is mounted read-only", there),
+				Repair: []string{command("mount", "-o", "remount,rw", mountOf(there))}})
+			continue
+		case e != nil:
+			found = append(found, Finding{Reason: "StateReadOnly", Subject: dir, Why: why,
+				What:   fmt.Sprintf("%s cannot be written: %v", there, e),
+				Repair: []string{command("chmod", "0700", there)}})
+			continue
+		}
+		free := fs.Bavail * uint64(fs.Bsize) // never negative
+		if free >= minimum && (fs.Files == 0 || fs.Ffree > 0) {
+			continue
+		}
+		f := Finding{Reason: "StateFull", Subject: dir, Why: why, What: fmt.Sprintf(
+			"the file system of %s has %d bytes and %d files left", there, free, fs.Ffree)}
+		lost := filepath.Join(dir, "lost")
+		if entries, e := os.ReadDir(lost); e == nil && len(entries) > 0 {
+			f.What += fmt.Sprintf("; %s has %d copies of stores that were lost, which nothing reads",
+				lost, len(entries))
+			f.Repair = []string{command("rm", "-r", lost)}
+		} else {
+			f.What += "; remove what is not needed of the largest files that the command lists"
+			f.Repair = []string{command("find", mountOf(there), "-xdev", "-type", "f", "-size", "+1024k", "-exec", "ls",
+				"-lS", "{}", "+")}
+		}
+		found = append(found, f)
+	}
+	return found, err
+}
+
+// mountOf returns the directory at which the file system of a directory is mounted.
+func mountOf(dir string) string {
+	for dir != "/" {
+		var own, above unix.Stat_t
+		if unix.Stat(dir, &own) != nil || unix.Stat(filepath.Dir(dir), &above) != nil || own.Dev != above.Dev {
+			break
+		}
+		dir = filepath.Dir(dir)
+	}
+	return dir
+}
+
+// checkStore checks that the store can be read and is whole.
+func checkStore(_ context.Context, n *Node) ([]Finding, error) {
+	c, path := n.state, filepath.Join(n.Store.Dirs().State, "leases.db")
+	recover := append([]string{"leasectl", "recover"}, n.pool()...)
+	f := Finding{Subject: path}
+	switch {
+	case errors.Is(c.err, store.ErrNewer):
+		f.Reason, f.What = "BinaryOlder", c.err.Error()
+		f.Why = "pods cannot start on this node: the plugin is older than the one that has written the store, " +
+			"and does not write what it cannot read"
+		f.Repair = []string{"kubectl -n leasehold-system rollout undo daemonset/leasehold-agent"}
+	case errors.Is(c.err, store.ErrLost):
+		f.Reason, f.What = "StoreLost", c.err.Error()
+		f.Why = "which addresses are kept is not known until the leases are adopted from what the node shows"
+		f.Repair = []string{command(recover...)}
+	case c.err != nil:
+		return nil, c.err
+	case c.lost != "":
+		f.Reason = "StoreIncomplete"
+		f.What = "no complete source has shown which addresses are in use: " + c.lost
+		f.Why = "no address is given out until one does, or until it is confirmed that no pod of the network " +
+			"runs here; drain the node first"
+		f.Repair = []string{command(append(recover, "--accept-loss")...)}
+	case len(c.wrong) > 0:
+		f.Reason, f.What = "StoreDamaged", strings.Join(c.wrong, "; ")
+		f.Why = "an address of a damaged record is not given out, and may not be kept for its pod"
+		f.Repair = []string{command(recover...)}
+	default:
+		return nil, nil
+	}
+	return []Finding{f}, nil
+}
+
+// pool returns the flags of leasectl recover for the network that is loaded.
+func (n *Node) pool() (flags []string) {
+	for _, i := range n.conf.Loaded {
+		f := n.conf.Files[i]
+		for _, p := range f.Plugins {
+			if p.IPAM.DataDir != "" {
+				return []string{"--data-dir=" + p.IPAM.DataDir, "--network=" + f.Network}
+			}
+		}
+		flags = []string{"--network=" + f.Network}
+	}
+	return flags
+}
+
+const (
+	// maxBehind is how far the clock may be behind: clocks are corrected in small steps.
+	maxBehind  = 30 * time.Second
+	timeFormat = time.RFC3339
+)
+
+// checkClock compares the clock with the latest time in the store.
+func checkClock(_ context.Context, n *Node) ([]Finding, error) {
+	now := n.Clock()
+	if now.BootID == "" {
+		return nil, errors.New("the boot id cannot be read: /proc/sys/kernel/random/boot_id")
+	}
+	var last lease.Instant
+	for _, l := range n.state.leases {
+		for _, at := range []lease.Instant{l.BoundAt, l.ReleasedAt} {
+			if at.Wall.After(last.Wall) {
+				last = at
+			}
+		}
+	}
+	if behind := last.Wall.Sub(now.Wall); behind > maxBehind {
+		return []Finding{{Reason: "ClockBehind", Subject: "the clock of the node",
+			What: fmt.Sprintf("it shows %s, but the store has a lease of %s", now.Wall.Format(timeFormat),
+				last.Wall.Format(timeFormat)),
+			Why:    "after the next boot windows last longer, and other nodes take reservations of this one for over",
+			Repair: []string{"timedatectl set-ntp true"}}}, nil
+	}
+	return nil, nil
+}
+
+// checkHost checks that this process sees the sandboxes of the node.
+func checkHost(_ context.Context, n *Node) ([]Finding, error) {
+	if n.state.isEmpty || n.state.err != nil || len(n.state.leases) == 0 {
+		return nil, nil
+	}
+	bound := func(yield func(lease.Lease) bool) {
+		for _, l := range n.state.leases {
+			if l.State == lease.Bound && !yield(l) {
+				return
+			}
+		}
+	}
+	if err := n.Host.ProveView(n.state.spaces, n.Clock().BootID, bound); err != nil {
+		return nil, fmt.Errorf("%w; run leasectl as root on the node itself, or in the agent's container with "+
+			"--host-root=/proc/1/root", err)
+	}
+	return nil, nil
+}

@@ -1,0 +1,133 @@
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+// checkRanges looks for addresses of one network in the ranges of another one: each gives out what
+// the other one has given out.
+func checkRanges(_ context.Context, n *Node) ([]Finding, error) {
+	var found []Finding
+	var failed error
+	files := map[string][]owned{} // of the other networks' directories
+	for _, u := range n.state.usage {
+		if u.Ranges == nil || !n.isCurrent(u.Pool) {
+			continue
+		}
+		for _, l := range n.state.leases {
+			if l.Pool != u.Pool && u.Ranges.Contains(l.Address) && !l.Lapsed(n.Clock()) {
+				found = append(found, overlap(u, l.Pool.Network, l.Address, n.endLease(l)))
+			}
+		}
+		if _, read := files[u.Pool.DataDir]; !read {
+			all, err := n.unknownNetworks(u.Pool.DataDir)
+			files[u.Pool.DataDir], failed = all, errors.Join(failed, err)
+		}
+		for _, f := range files[u.Pool.DataDir] {
+			if u.Ranges.Contains(f.address) {
+				found = append(found, overlap(u, f.network, f.address, f.end()))
+			}
+		}
+	}
+	return found, failed
+}
+
+func overlap(u store.Usage, other string, a netip.Addr, repair string) Finding {
+	return Finding{Reason: "RangeShared", Subject: fmt.Sprintf("networks %s and %s", u.Pool.Network, other),
+		What: fmt.Sprintf("%s is in use in network %s, and is in the range %s of network %s", a, other, u.Ranges,
+			u.Pool.Network),
+		Why: "network " + u.Pool.Network + " may give the same address to another pod: both lists of addresses " +
+			"are kept by network",
+		Repair: []string{repair}}
+}
+
+// isCurrent reports whether a loaded configuration has the network of a pool. Without any, all
+// networks count.
+func (n *Node) isCurrent(p lease.Pool) bool { return len(n.conf.Loaded) == 0 || n.fileOf(p) != "" }
+
+// fileOf returns the loaded configuration that has the network of a pool, "" for none.
+func (n *Node) fileOf(p lease.Pool) string {
+	for _, i := range n.conf.Loaded {
+		if f := n.conf.Files[i]; f.Network == p.Network {
+			return f.Path
+		}
+	}
+	return ""
+}
+
+// endLease returns the command that ends a lease of another network: its sandbox is created again
+// in the present one. Where both networks are in use, one of them needs other ranges.
+func (n *Node) endLease(l lease.Lease) string {
+	if file := n.fileOf(l.Pool); file != "" {
+		return `"${EDITOR:-vi}" ` + command(file)
+	}
+	if l.State == lease.Held || l.Holder.ContainerID == "" {
+		return command("leasectl", "release", "--network="+l.Pool.Network, l.Address.String())
+	}
+	return command("crictl", "stopp", l.Holder.ContainerID)
+}
+
+// owned is an address in a directory of host-local's of which the store knows no network.
+type owned struct {
+	network, path string
+	address       netip.Addr
+	container     string
+}
+
+func (o owned) end() string {
+	if o.container == "" {
+		return command("rm", o.path)
+	}
+	return command("crictl", "stopp", o.container)
+}
+
+// unknownNetworks returns the addresses in the directories of host-local's that belong to no pool
+// of the store.
+func (n *Node) unknownNetworks(dataDir string) (out []owned, err error) {
+	known := map[string]bool{"reserved": true} // the Kruise fork's
+	for _, u := range n.state.usage {
+		if u.Pool.DataDir == dataDir {
+			known[u.Pool.Network] = true
+		}
+	}
+	dirs, err := os.ReadDir(dataDir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	for _, d := range dirs {
+		if !d.IsDir() || known[d.Name()] {
+			continue
+		}
+		dir, e := hostlocal.OpenUnlocked(lease.Pool{DataDir: dataDir, Network: d.Name()})
+		if dir == nil {
+			err = errors.Join(err, e)
+			continue
+		}
+		addrs, e := dir.Addresses()
+		err = errors.Join(err, e)
+		for _, a := range addrs {
+			f, there, e := dir.Read(a)
+			if e != nil || !there {
+				err = errors.Join(err, e)
+				continue
+			}
+			id, _, _ := hostlocal.ParseOwner(f.Content)
+			out = append(out, owned{d.Name(), filepath.Join(dataDir, d.Name(), a.String()), a, id})
+		}
+	}
+	slices.SortFunc(out, func(a, b owned) int {
+		return cmp.Or(cmp.Compare(a.network, b.network), a.address.Compare(b.address))
+	})
+	return out, err
+}

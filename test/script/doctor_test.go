@@ -1,0 +1,123 @@
+package script_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/leasehold-cni/leasehold/test/lab"
+)
+
+// healthy fails unless leasectl doctor finds nothing.
+func healthy(ts *testscript.TestScript, neg bool, args []string) {
+	if neg {
+		ts.Fatalf("usage: healthy [flag...]")
+	}
+	if len(args) == 0 {
+		args = []string{"--runtime-conf=config.toml"}
+	}
+	if err := ts.Exec("leasectl", append([]string{"doctor"}, args...)...); err != nil {
+		ts.Fatalf("leasectl doctor: %v", err)
+	}
+}
+
+// repair runs the commands that leasectl doctor prints for the findings of a reason.
+func repair(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) == 0 {
+		ts.Fatalf("usage: [!] repair <reason> [flag...]")
+	}
+	reason, flags := args[0], args[1:]
+	if len(flags) == 0 {
+		flags = []string{"--runtime-conf=config.toml"}
+	}
+	_ = ts.Exec("leasectl", append([]string{"doctor", "-o", "json"}, flags...)...) // 1: there are findings
+	var report struct {
+		Findings []struct {
+			Reason, Subject, What, Why string
+			Repair                     []string
+		}
+	}
+	out := ts.ReadFile("stdout")
+	if err := json.Unmarshal([]byte(out), &report); err != nil {
+		ts.Fatalf("leasectl doctor printed %q: %v", out, err)
+	}
+	var lines []string
+	text := ""
+	for _, f := range report.Findings {
+		if f.Reason != reason {
+			continue
+		}
+		text += fmt.Sprintf("%s %s\n%s\n", f.Subject, f.What, f.Why)
+		lines = append(lines, f.Repair...)
+	}
+	if len(lines) == 0 {
+		ts.Fatalf("doctor has no repair for %s: %s", reason, out)
+	}
+	script := "set -ex\n" + strings.Join(lines, "\n")
+	err := ts.Exec("sh", "-c", script)
+	fmt.Fprint(ts.Stdout(), text, script, "\n", ts.ReadFile("stdout"))
+	fmt.Fprint(ts.Stderr(), ts.ReadFile("stderr"))
+	if (err != nil) != neg {
+		ts.Fatalf("repairing %s: %v", reason, err)
+	}
+}
+
+// change changes the store's file.
+func change(ts *testscript.TestScript, fn func(*bolt.Tx) error) {
+	db, err := bolt.Open(filepath.Join(stateOf(ts).node.StateDir(), "leases.db"), 0o600, nil)
+	ts.Check(err)
+	ts.Check(db.Update(fn))
+	ts.Check(db.Close())
+}
+
+func damage(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) > 0 {
+		ts.Fatalf("usage: damage")
+	}
+	change(ts, func(tx *bolt.Tx) error {
+		b := tx.Bucket([]byte("holders"))
+		k, _ := b.Cursor().First()
+		return b.Delete(k)
+	})
+}
+
+func format(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: format <number>")
+	}
+	change(ts, func(tx *bolt.Tx) error {
+		return tx.Bucket([]byte("meta")).Put([]byte("format"), []byte{args[0][0] - '0'})
+	})
+}
+
+// newer builds leasectl as a later version, whose store has another format.
+func newer(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: newer <directory>")
+	}
+	dir := ts.MkAbs(args[0])
+	ts.Check(os.MkdirAll(dir, 0o755))
+	source := filepath.Join(lab.Root(), "pkg/store/file.go")
+	before, err := os.ReadFile(source)
+	ts.Check(err)
+	later := strings.Replace(string(before), "formatNow   = 1", "formatNow   = 2", 1)
+	if later == string(before) {
+		ts.Fatalf("%s does not define formatNow", source)
+	}
+	replacement, overlay := ts.MkAbs("file.go"), ts.MkAbs("overlay.json")
+	ts.Check(os.WriteFile(replacement, []byte(later), 0o600))
+	text, err := json.Marshal(map[string]any{"Replace": map[string]string{source: replacement}})
+	ts.Check(err)
+	ts.Check(os.WriteFile(overlay, text, 0o600))
+	build := exec.Command("go", "build", "-overlay", overlay, "-o", filepath.Join(dir, "leasectl"), "./cmd/leasectl")
+	build.Dir = lab.Root()
+	if out, err := build.CombinedOutput(); err != nil {
+		ts.Fatalf("%v: %s", err, out)
+	}
+}
