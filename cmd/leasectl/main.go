@@ -6,6 +6,10 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/leasehold-cni/leasehold/pkg/cli"
 	"github.com/leasehold-cni/leasehold/pkg/env"
@@ -24,5 +28,12 @@ func main() {
 	os.Exit(cli.Run(ctx, cli.Env{
 		Stdout: os.Stdout, Stderr: os.Stderr,
 		Dirs: node.Dirs, Host: node.Host, Clock: node.Clock, Version: env.Version(version),
+		Plugin: strings.HasPrefix(filepath.Base(os.Args[0]), "kubectl-"), Terminal: isTerminal(os.Stderr),
 	}, os.Args[1:]))
+}
+
+// isTerminal reports whether a file is a terminal.
+func isTerminal(f *os.File) bool {
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
 }

@@ -12,10 +12,12 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
+	"github.com/leasehold-cni/leasehold/pkg/kubectl"
 )
 
 const (
@@ -29,7 +31,7 @@ const (
 )
 
 func (a *app) install() *cobra.Command {
-	var k kubectl
+	k := kubectl.Client{Timeout: 10 * time.Minute}
 	var conf string
 	var binDirs []string
 	var yes, annotations bool
@@ -60,7 +62,8 @@ pass the annotations of pods, which a node without an agent needs.`,
 			return a.installFlannel(cmd.Context(), &k, agreed)
 		},
 	}
-	k.addFlags(c.Flags())
+	k.AddFlags(c.Flags())
+	waitFlags(c, &k)
 	c.Flags().StringVar(&conf, "conf", "", "`path` of a CNI configuration of this node")
 	c.Flags().StringSliceVar(&binDirs, "cni-bin-dir", []string{"/opt/cni/bin"},
 		"with --conf: the runtime's `directories` of plugins")
@@ -68,6 +71,12 @@ pass the annotations of pods, which a node without an agent needs.`,
 		"with --conf: let the runtime pass the annotations of pods, and change nothing else")
 	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	return c
+}
+
+// waitFlags defines the flags of the verbs that change leasehold's own objects.
+func waitFlags(c *cobra.Command, k *kubectl.Client) {
+	c.Flags().StringVar(&k.Namespace, "namespace", "leasehold-system", "namespace of leasehold")
+	c.Flags().DurationVar(&k.Timeout, "timeout", k.Timeout, "how long to wait for pods in each step")
 }
 
 // ask asks a question on standard error, and reports whether the answer is yes. No answer is no.
@@ -102,7 +111,7 @@ func (a *app) printDiff(name string, before, after []byte) {
 	}
 }
 
-func (a *app) installFlannel(ctx context.Context, k *kubectl, agreed func() bool) error {
+func (a *app) installFlannel(ctx context.Context, k *kubectl.Client, agreed func() bool) error {
 	config, err := flannel(ctx, k)
 	if err != nil {
 		return err
@@ -111,45 +120,45 @@ func (a *app) installFlannel(ctx context.Context, k *kubectl, agreed func() bool
 		return fmt.Errorf("there is no ConfigMap %s in the namespaces kube-flannel and kube-system; "+
 			"for other network plugins run \"leasectl install --conf FILE\" on each node", flannelConfig)
 	}
-	text := config.text("data", flannelKey)
+	text := config.Text("data", flannelKey)
 	changed, err := cniconf.WithLeasehold(flannelFile, []byte(text))
 	if err != nil {
 		return fmt.Errorf("ConfigMap %s: %w", flannelConfig, err)
 	}
 	// The plugin has to be on all nodes before a configuration names it.
-	agent, err := k.get(ctx, "-n", k.namespace, "daemonset", agentName)
+	agent, err := k.Get(ctx, "-n", k.Namespace, "daemonset", agentName)
 	if err != nil {
 		return err
 	}
 	if agent == nil {
 		return fmt.Errorf("there is no DaemonSet %s in namespace %s; kubectl apply -k daemonset/overlays/named first",
-			agentName, k.namespace)
+			agentName, k.Namespace)
 	}
-	if args := arguments(named(agent.list("spec", "template", "spec", "initContainers"), installerName),
+	if args := kubectl.Arguments(kubectl.Named(agent.List("spec", "template", "spec", "initContainers"), installerName),
 		"replace"); len(args) > 0 {
 		return errors.New("leasehold takes host-local's place on the nodes already; no configuration has to name it")
 	}
-	a.printDiff(config.text("metadata", "namespace")+"/"+flannelConfig+" "+flannelKey, []byte(text), changed)
+	a.printDiff(config.Text("metadata", "namespace")+"/"+flannelConfig+" "+flannelKey, []byte(text), changed)
 	if !agreed() {
 		return nil
 	}
-	if err := k.rollout(ctx, k.namespace, agentName); err != nil {
+	if err := k.Rollout(ctx, k.Namespace, agentName); err != nil {
 		return err
 	}
 	return a.writeFlannel(ctx, k, config, text, string(changed))
 }
 
 // restoreFlannel puts back what installFlannel has changed.
-func (a *app) restoreFlannel(ctx context.Context, k *kubectl, step func(string, ...any)) error {
+func (a *app) restoreFlannel(ctx context.Context, k *kubectl.Client, step func(string, ...any)) error {
 	config, err := flannel(ctx, k)
 	if err != nil || config == nil {
 		return err
 	}
-	before := config.text("metadata", "annotations", beforeInstall)
+	before := config.Text("metadata", "annotations", beforeInstall)
 	if before == "" {
 		return nil
 	}
-	restored, err := restored(flannelFile, config.text("data", flannelKey), before)
+	restored, err := restored(flannelFile, config.Text("data", flannelKey), before)
 	if err != nil {
 		return fmt.Errorf("ConfigMap %s: %w", flannelConfig, err)
 	}
@@ -180,9 +189,9 @@ func restored(name, text, before string) (string, error) {
 }
 
 // flannel returns flannel's ConfigMap, nil if there is none.
-func flannel(ctx context.Context, k *kubectl) (object, error) {
+func flannel(ctx context.Context, k *kubectl.Client) (kubectl.Object, error) {
 	for _, namespace := range []string{"kube-flannel", "kube-system"} {
-		config, err := k.get(ctx, "-n", namespace, "configmap", flannelConfig)
+		config, err := k.Get(ctx, "-n", namespace, "configmap", flannelConfig)
 		if config != nil || err != nil {
 			return config, err
 		}
@@ -193,39 +202,39 @@ func flannel(ctx context.Context, k *kubectl) (object, error) {
 // writeFlannel writes the configuration in flannel's ConfigMap and the annotation with the former
 // one, nil for none, unless somebody has changed the ConfigMap meanwhile. Then it restarts the pods
 // that use it.
-func (a *app) writeFlannel(ctx context.Context, k *kubectl, config object, before any, text string) error {
-	patch, err := json.Marshal(object{
-		"metadata": object{
-			"resourceVersion": config.text("metadata", "resourceVersion"),
-			"annotations":     object{beforeInstall: before},
+func (a *app) writeFlannel(ctx context.Context, k *kubectl.Client, config kubectl.Object, before any, text string) error {
+	patch, err := json.Marshal(kubectl.Object{
+		"metadata": kubectl.Object{
+			"resourceVersion": config.Text("metadata", "resourceVersion"),
+			"annotations":     kubectl.Object{beforeInstall: before},
 		},
-		"data": object{flannelKey: text},
+		"data": kubectl.Object{flannelKey: text},
 	})
 	if err != nil {
 		return err
 	}
 	// Not kubectl replace, which would write what kubectl apply has recorded of flannel's manifest.
-	namespace := config.text("metadata", "namespace")
-	_, err = k.run(ctx, nil, "patch", "-n", namespace, "configmap", flannelConfig, "--type=merge", "-p", string(patch))
+	namespace := config.Text("metadata", "namespace")
+	_, err = k.Run(ctx, nil, "patch", "-n", namespace, "configmap", flannelConfig, "--type=merge", "-p", string(patch))
 	if err != nil {
 		return err
 	}
-	daemons, err := k.get(ctx, "-n", namespace, "daemonset")
+	daemons, err := k.Get(ctx, "-n", namespace, "daemonset")
 	if err != nil {
 		return err
 	}
 	restarted := false
-	for _, d := range daemons.list("items") {
-		for _, volume := range d.list("spec", "template", "spec", "volumes") {
-			if volume.text("configMap", "name") != flannelConfig {
+	for _, d := range daemons.List("items") {
+		for _, volume := range d.List("spec", "template", "spec", "volumes") {
+			if volume.Text("configMap", "name") != flannelConfig {
 				continue
 			}
-			name := d.text("metadata", "name")
+			name := d.Text("metadata", "name")
 			fmt.Fprintf(a.Stdout, "restarting the pods of %s/%s\n", namespace, name)
-			if _, err := k.run(ctx, nil, "rollout", "restart", "-n", namespace, "daemonset/"+name); err != nil {
+			if _, err := k.Run(ctx, nil, "rollout", "restart", "-n", namespace, "daemonset/"+name); err != nil {
 				return err
 			}
-			if err := k.rollout(ctx, namespace, name); err != nil {
+			if err := k.Rollout(ctx, namespace, name); err != nil {
 				return err
 			}
 			restarted = true

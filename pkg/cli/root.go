@@ -44,14 +44,23 @@ type Env struct {
 	Host           *sandbox.Host
 	Clock          func() lease.Instant // returns the current time without the boot ID
 	Version        string
+	// Plugin reports whether the program runs as a plugin of kubectl, for a cluster and not for the
+	// node on which it runs.
+	Plugin bool
+	// Terminal reports whether a user watches standard error.
+	Terminal bool
 }
 
 // Run executes one command line and returns the exit code.
 func Run(ctx context.Context, env Env, args []string) int {
 	env.Stdout, env.Stderr = plain{env.Stdout}, plain{env.Stderr}
 	root := newRoot(env)
+	if env.Plugin {
+		root = newPlugin(env)
+	}
 	root.SetArgs(args)
-	err := root.ExecuteContext(ctx)
+	command, err := root.ExecuteContextC(ctx)
+	name := root.Name()
 	switch {
 	case err == nil:
 		return exitOK
@@ -60,10 +69,11 @@ func Run(ctx context.Context, env Env, args []string) int {
 	case errors.Is(err, errUnchecked):
 		return exitUnchecked
 	case errors.Is(err, errUsage), isCobraUsage(err):
-		fmt.Fprintf(env.Stderr, "leasectl: %s\nTry 'leasectl --help'.\n", strings.TrimPrefix(err.Error(), "usage: "))
+		fmt.Fprintf(env.Stderr, "%s: %s\nTry '%s --help'.\n", name, strings.TrimPrefix(err.Error(), "usage: "),
+			command.CommandPath())
 		return ExitUsage
 	}
-	fmt.Fprintf(env.Stderr, "leasectl: %v\n", err)
+	fmt.Fprintf(env.Stderr, "%s: %v\n", name, err)
 	return exitProblems
 }
 

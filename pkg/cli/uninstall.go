@@ -6,8 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/leasehold-cni/leasehold/pkg/kubectl"
 )
 
 const (
@@ -26,7 +29,7 @@ var clusterKinds = []string{
 }
 
 func (a *app) uninstall() *cobra.Command {
-	var k kubectl
+	k := kubectl.Client{Timeout: 10 * time.Minute}
 	var crds bool
 	var conf string
 	c := &cobra.Command{
@@ -54,7 +57,8 @@ With --conf it only puts back the configuration of this node that "leasectl inst
 			return a.leave(cmd.Context(), &k, crds)
 		},
 	}
-	k.addFlags(c.Flags())
+	k.AddFlags(c.Flags())
+	waitFlags(c, &k)
 	c.Flags().BoolVar(&crds, "crds", false, "remove the CRDs too, with all their objects")
 	c.Flags().StringVar(&conf, "conf", "", "`path` of a CNI configuration of this node")
 	return c
@@ -63,19 +67,19 @@ With --conf it only puts back the configuration of this node that "leasectl inst
 // leave removes leasehold from a cluster. The steps are in one function, because their order
 // matters: each must succeed before the next, or pods are left with gates, or nodes without a
 // plugin.
-func (a *app) leave(ctx context.Context, k *kubectl, crds bool) error {
+func (a *app) leave(ctx context.Context, k *kubectl.Client, crds bool) error {
 	step := func(format string, args ...any) { fmt.Fprintf(a.Stdout, format+"\n", args...) }
-	agent, err := k.get(ctx, "-n", k.namespace, "daemonset", agentName)
+	agent, err := k.Get(ctx, "-n", k.Namespace, "daemonset", agentName)
 	if err != nil {
 		return err
 	}
-	daemon, err := k.get(ctx, "-n", k.namespace, "daemonset", uninstallName)
+	daemon, err := k.Get(ctx, "-n", k.Namespace, "daemonset", uninstallName)
 	if err != nil {
 		return err
 	}
 	if agent == nil && daemon == nil {
 		return fmt.Errorf("there is no DaemonSet %s in namespace %s; if it was deleted by hand, apply it again first: "+
-			"the nodes still have the plugin", agentName, k.namespace)
+			"the nodes still have the plugin", agentName, k.Namespace)
 	}
 	if agent != nil {
 		if daemon, err = uninstaller(agent); err != nil {
@@ -85,7 +89,7 @@ func (a *app) leave(ctx context.Context, k *kubectl, crds bool) error {
 
 	step("removing the webhooks")
 	for _, kind := range []string{"mutatingwebhookconfiguration", "validatingwebhookconfiguration"} {
-		if _, err := k.run(ctx, nil, "delete", kind, "-l", partOf, "--ignore-not-found"); err != nil {
+		if _, err := k.Run(ctx, nil, "delete", kind, "-l", partOf, "--ignore-not-found"); err != nil {
 			return err
 		}
 	}
@@ -96,8 +100,8 @@ func (a *app) leave(ctx context.Context, k *kubectl, crds bool) error {
 		return err
 	}
 	step("removing the agents")
-	_, err = k.run(ctx, nil, "delete", "-n", k.namespace, "daemonset", agentName, "--ignore-not-found",
-		"--cascade=foreground", "--timeout="+k.timeout.String())
+	_, err = k.Run(ctx, nil, "delete", "-n", k.Namespace, "daemonset", agentName, "--ignore-not-found",
+		"--cascade=foreground", "--timeout="+k.Timeout.String())
 	if err != nil {
 		return err
 	}
@@ -107,23 +111,23 @@ func (a *app) leave(ctx context.Context, k *kubectl, crds bool) error {
 		return err
 	}
 	if agent != nil {
-		if _, err := k.run(ctx, manifest, "apply", "-f", "-"); err != nil {
+		if _, err := k.Run(ctx, manifest, "apply", "-f", "-"); err != nil {
 			return err
 		}
 	}
-	if err := k.rollout(ctx, k.namespace, uninstallName); err != nil {
-		logs, _ := k.run(ctx, nil, "logs", "-n", k.namespace, "-l", "app.kubernetes.io/name="+uninstallName,
+	if err := k.Rollout(ctx, k.Namespace, uninstallName); err != nil {
+		logs, _ := k.Run(ctx, nil, "logs", "-n", k.Namespace, "-l", "app.kubernetes.io/name="+uninstallName,
 			"-c", uninstallName, "--prefix", "--tail=5", "--ignore-errors")
 		return fmt.Errorf("%w\n%s\nleasehold is left on nodes whose pod of %s is not ready; "+
 			"remove the cause, then run this command again", err, logs, uninstallName)
 	}
 	step("removing everything else")
 	for _, kind := range clusterKinds {
-		if _, err := k.run(ctx, nil, "delete", kind, "-l", partOf, "--ignore-not-found"); err != nil {
+		if _, err := k.Run(ctx, nil, "delete", kind, "-l", partOf, "--ignore-not-found"); err != nil {
 			return err
 		}
 	}
-	_, err = k.run(ctx, nil, "delete", "namespace", k.namespace, "--ignore-not-found", "--timeout="+k.timeout.String())
+	_, err = k.Run(ctx, nil, "delete", "namespace", k.Namespace, "--ignore-not-found", "--timeout="+k.Timeout.String())
 	if err != nil {
 		return err
 	}
@@ -132,7 +136,7 @@ func (a *app) leave(ctx context.Context, k *kubectl, crds bool) error {
 		return nil
 	}
 	for _, label := range []string{partOf, managedBy} {
-		_, err := k.run(ctx, nil, "delete", "crd", "-l", label, "--ignore-not-found", "--timeout="+k.timeout.String())
+		_, err := k.Run(ctx, nil, "delete", "crd", "-l", label, "--ignore-not-found", "--timeout="+k.Timeout.String())
 		if err != nil {
 			return err
 		}
@@ -141,35 +145,35 @@ func (a *app) leave(ctx context.Context, k *kubectl, crds bool) error {
 }
 
 // stopManager ends the manager, whose replicas lift their gates before they end.
-func (a *app) stopManager(ctx context.Context, k *kubectl, step func(string, ...any)) error {
-	manager, err := k.get(ctx, "-n", k.namespace, "deployment", managerName)
+func (a *app) stopManager(ctx context.Context, k *kubectl.Client, step func(string, ...any)) error {
+	manager, err := k.Get(ctx, "-n", k.Namespace, "deployment", managerName)
 	if err != nil || manager == nil {
 		return err
 	}
 	step("stopping the manager, which lifts its gates")
-	if _, err := k.run(ctx, nil, "scale", "-n", k.namespace, "deployment", managerName, "--replicas=0"); err != nil {
+	if _, err := k.Run(ctx, nil, "scale", "-n", k.Namespace, "deployment", managerName, "--replicas=0"); err != nil {
 		return err
 	}
-	_, err = k.run(ctx, nil, "wait", "-n", k.namespace, "pod", "--for=delete", "-l",
-		"app.kubernetes.io/name="+managerName, "--timeout="+k.timeout.String())
+	_, err = k.Run(ctx, nil, "wait", "-n", k.Namespace, "pod", "--for=delete", "-l",
+		"app.kubernetes.io/name="+managerName, "--timeout="+k.Timeout.String())
 	return err
 }
 
 // uninstaller returns the DaemonSet that removes the plugin from the nodes: on the same nodes, with
 // the same image and privileges as the agent's pods.
-func uninstaller(agent object) (object, error) {
-	spec := object{}
-	if err := remarshal(agent.field("spec", "template", "spec"), &spec); err != nil {
+func uninstaller(agent kubectl.Object) (kubectl.Object, error) {
+	spec := kubectl.Object{}
+	if err := remarshal(agent.Field("spec", "template", "spec"), &spec); err != nil {
 		return nil, err
 	}
-	install, container := named(spec.list("initContainers"), installerName), named(spec.list("containers"), "agent")
-	to := arguments(install, "--to=")
+	install, container := kubectl.Named(spec.List("initContainers"), installerName), kubectl.Named(spec.List("containers"), "agent")
+	to := kubectl.Arguments(install, "--to=")
 	if install == nil || container == nil || len(to) != 1 {
 		return nil, fmt.Errorf("the DaemonSet %s has no containers %s and agent as leasehold's manifests have",
 			agentName, installerName)
 	}
-	security := object{}
-	if err := remarshal(container.field("securityContext"), &security); err != nil {
+	security := kubectl.Object{}
+	if err := remarshal(container.Field("securityContext"), &security); err != nil {
 		return nil, err
 	}
 	if capabilities, ok := security["capabilities"].(map[string]any); ok {
@@ -177,35 +181,35 @@ func uninstaller(agent object) (object, error) {
 		capabilities["add"] = append(add, "DAC_OVERRIDE")
 	}
 	args := append([]string{"uninstall"}, to...)
-	args = append(args, arguments(install, "--host-root=")...)
+	args = append(args, kubectl.Arguments(install, "--host-root=")...)
 	var dirs []string
-	for _, dir := range arguments(container, "--cni-conf-dir=") {
+	for _, dir := range kubectl.Arguments(container, "--cni-conf-dir=") {
 		dirs = append(dirs, strings.TrimPrefix(dir, "--cni-conf-dir="))
 	}
 	if len(dirs) > 0 {
 		args = append(args, "--cni-conf-dir="+strings.Join(dirs, ","))
 	}
-	common := func(name string, args ...string) object {
-		return object{"name": name, "image": install["image"], "imagePullPolicy": install["imagePullPolicy"],
+	common := func(name string, args ...string) kubectl.Object {
+		return kubectl.Object{"name": name, "image": install["image"], "imagePullPolicy": install["imagePullPolicy"],
 			"args": args}
 	}
 	remove := common(uninstallName, args...)
 	remove["securityContext"] = security
-	spec["initContainers"] = []object{remove}
-	spec["containers"] = []object{common("idle", "idle")}
+	spec["initContainers"] = []kubectl.Object{remove}
+	spec["containers"] = []kubectl.Object{common("idle", "idle")}
 	// The service account is for the agent's use of the API, which this one has none of.
 	spec["automountServiceAccountToken"] = false
 	// A namespace that is deleted with pods in it is looked at again after half of their grace
 	// period.
 	spec["terminationGracePeriodSeconds"] = 1
-	labels := object{"app.kubernetes.io/name": uninstallName, "app.kubernetes.io/part-of": "leasehold"}
-	return object{
+	labels := kubectl.Object{"app.kubernetes.io/name": uninstallName, "app.kubernetes.io/part-of": "leasehold"}
+	return kubectl.Object{
 		"apiVersion": "apps/v1", "kind": "DaemonSet",
-		"metadata": object{"name": uninstallName, "namespace": agent.text("metadata", "namespace"), "labels": labels},
-		"spec": object{
-			"selector":       object{"matchLabels": object{"app.kubernetes.io/name": uninstallName}},
-			"updateStrategy": object{"rollingUpdate": object{"maxUnavailable": "100%"}},
-			"template":       object{"metadata": object{"labels": labels}, "spec": spec},
+		"metadata": kubectl.Object{"name": uninstallName, "namespace": agent.Text("metadata", "namespace"), "labels": labels},
+		"spec": kubectl.Object{
+			"selector":       kubectl.Object{"matchLabels": kubectl.Object{"app.kubernetes.io/name": uninstallName}},
+			"updateStrategy": kubectl.Object{"rollingUpdate": kubectl.Object{"maxUnavailable": "100%"}},
+			"template":       kubectl.Object{"metadata": kubectl.Object{"labels": labels}, "spec": spec},
 		},
 	}, nil
 }

@@ -12,6 +12,7 @@ import (
 )
 
 const (
+	notKept = "no address is kept: pods with the annotation get another one when they are created again"
 	// restartAgents lets the installer put the plugin on each node again.
 	restartAgents = "kubectl -n leasehold-system rollout restart daemonset/leasehold-agent"
 	// restartFlannel lets kube-flannel write its configuration again.
@@ -50,7 +51,7 @@ func checkConfiguration(_ context.Context, n *Node) (found []Finding, err error)
 			err = errors.Join(err, fmt.Errorf("%s: %s", s.Reason, s.Message))
 		case cniconf.Inactive:
 			f := Finding{Reason: s.Reason, Subject: "network " + s.Network, What: s.Message,
-				Why:    "no address is kept: pods with the annotation get another one when they are created again",
+				Why:    notKept,
 				Repair: repairs[s.Reason](n, s)}
 			if s.Network == "" {
 				f.Subject = s.File

@@ -29,6 +29,7 @@ var layers = map[string]int{
 	"pkg/notify": 0, // wake-ups
 
 	"pkg/names":    1, // what CNI and Kubernetes accept as names
+	"pkg/kubectl":  1, // kubectl
 	"pkg/files":    1, // files of other programs
 	"pkg/store":    1, // the disk
 	"pkg/sandbox":  1, // the kernel

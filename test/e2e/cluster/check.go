@@ -61,6 +61,10 @@ func (c *Cluster) checkDeploy(ctx context.Context) error {
 	if err := c.checkLeasectl(ctx, base); err != nil {
 		return err
 	}
+	c.logf("planting faults for kubectl leasehold doctor")
+	if err := c.checkDoctor(ctx); err != nil {
+		return err
+	}
 	c.logf("applying it again, then deleting it")
 	for _, args := range [][]string{
 		{"apply", "--validate=strict", "-k", base},

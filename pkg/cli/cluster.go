@@ -1,0 +1,454 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/leasehold-cni/leasehold/pkg/doctor"
+	"github.com/leasehold-cni/leasehold/pkg/kubectl"
+)
+
+// cluster has the flags of the commands of the kubectl plugin. They read the objects that the agents
+// publish, for which the right to view is enough. Only history, bundle and a part of doctor run
+// leasectl in the pods of the agents (docs/decisions.md, "The kubectl plugin reads objects").
+type cluster struct {
+	*app
+	kubectl.Client
+	namespace string // of pods; "" for all
+	node      string // "" for all
+}
+
+// newPlugin returns the command tree of `kubectl leasehold`.
+func newPlugin(env Env) *cobra.Command {
+	a := &app{Env: env}
+	root := &cobra.Command{
+		Use:         "kubectl-leasehold",
+		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl leasehold"},
+		Short:       "Show and manage the addresses that leasehold keeps in a cluster",
+		Long: `Show and release the addresses that leasehold keeps in a cluster, find what is wrong,
+and install and uninstall leasehold. All of it uses kubectl, with its configuration
+and credentials.`,
+		Example: `  kubectl leasehold doctor                      what is wrong, and what repairs it
+  kubectl leasehold status                      which nodes keep addresses, and how many
+  kubectl leasehold show 10.244.1.7             who has an address
+  kubectl leasehold history db/db-0             which addresses a pod had, and why
+  kubectl leasehold release --namespace=db      release everything of a namespace
+  kubectl leasehold bundle                      collect what a report of a problem needs`,
+		Version: env.Version, SilenceUsage: true, SilenceErrors: true,
+		PersistentPreRunE: func(*cobra.Command, []string) error { return a.checkFlags() },
+	}
+	root.SetOut(env.Stdout)
+	root.SetErr(env.Stderr)
+	root.PersistentFlags().StringVarP(&a.output, "output", "o", "table", "output format: table, wide or json")
+	complete(root, "output", "table", "wide", "json")
+	for _, add := range []func(*cluster) *cobra.Command{(*cluster).status, (*cluster).pools, (*cluster).list,
+		(*cluster).show, (*cluster).history, (*cluster).release, (*cluster).doctor, (*cluster).bundle} {
+		c := &cluster{app: a}
+		command := add(c)
+		c.AddFlags(command.Flags())
+		command.Flags().StringVar(&c.Namespace, "system-namespace", "leasehold-system", "namespace of leasehold")
+		root.AddCommand(command)
+	}
+	root.AddCommand(a.install(), a.uninstall())
+	return root
+}
+
+// podFlags defines the flags that select pods.
+func (c *cluster) podFlags(command *cobra.Command) {
+	command.Flags().StringVarP(&c.namespace, "namespace", "n", "", "only pods of this namespace; if empty, of all")
+	c.nodeFlag(command)
+}
+
+func (c *cluster) nodeFlag(command *cobra.Command) {
+	command.Flags().StringVar(&c.node, "node", "", "only this node; if empty, all")
+}
+
+// reservation is the JSON form of an IPReservation. Its fields are part of the interface.
+type reservation struct {
+	Namespace string   `json:"namespace"`
+	Pod       string   `json:"pod"`
+	Node      string   `json:"node"`
+	Addresses []string `json:"addresses"`
+	Networks  []string `json:"networks"`
+	State     string   `json:"state"`
+	Window    string   `json:"window"`
+	Until     string   `json:"until"` // RFC 3339, "forever", or "" while Bound
+	UID       string   `json:"uid"`
+	ID        string   `json:"id"`
+	Object    string   `json:"object"`
+}
+
+// reservations returns the reservations that the flags and keep select, by namespace and pod.
+func (c *cluster) reservations(ctx context.Context, keep func(reservation) bool) ([]reservation, error) {
+	args := []string{"ipreservations.ipam.leasehold.dev", "-A"}
+	if c.namespace != "" {
+		args = []string{"ipreservations.ipam.leasehold.dev", "-n", c.namespace}
+	}
+	list, err := c.Get(ctx, args...)
+	if err != nil {
+		return nil, err
+	}
+	out := []reservation{}
+	for _, o := range list.List("items") {
+		r := reservation{Namespace: o.Text("metadata", "namespace"), Object: o.Text("metadata", "name"),
+			Pod: o.Text("spec", "podName"), Node: o.Text("spec", "nodeName"), State: o.Text("status", "state"),
+			Window: o.Text("status", "window"), Until: o.Text("status", "heldUntil"), UID: o.Text("status", "podUID"),
+			ID: o.Text("status", "id"), Addresses: []string{}, Networks: []string{}}
+		if r.State == "Held" && r.Until == "" {
+			r.Until = "forever"
+		}
+		for _, a := range o.List("status", "addresses") {
+			r.Addresses = append(r.Addresses, a.Text("address"))
+			r.Networks = append(r.Networks, a.Text("network"))
+		}
+		if (c.node == "" || r.Node == c.node) && keep(r) {
+			out = append(out, r)
+		}
+	}
+	return out, nil
+}
+
+// is reports whether a reservation is of the subject.
+func (r reservation) is(s subject) bool {
+	if s.pod != "" {
+		return r.Namespace+"/"+r.Pod == s.pod
+	}
+	for _, a := range r.Addresses {
+		if a == s.addr.String() {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *cluster) printReservations(all []reservation) error {
+	if c.output == "json" {
+		return printJSON(c.Stdout, all)
+	}
+	return table(c.Stdout, func(w io.Writer) {
+		head := "NAMESPACE\tPOD\tNODE\tADDRESSES\tSTATE\tUNTIL"
+		if c.output == "wide" {
+			head += "\tWINDOW\tUID\tID"
+		}
+		fmt.Fprintln(w, head)
+		for _, r := range all {
+			fmt.Fprint(w, strings.Join([]string{r.Namespace, r.Pod, r.Node, dash(strings.Join(r.Addresses, ",")),
+				dash(r.State), dash(r.Until)}, "\t"))
+			if c.output == "wide" {
+				fmt.Fprint(w, "\t"+strings.Join([]string{dash(r.Window), dash(r.UID), dash(r.ID)}, "\t"))
+			}
+			fmt.Fprintln(w)
+		}
+	})
+}
+
+func (c *cluster) list() *cobra.Command {
+	var held bool
+	command := &cobra.Command{
+		Use:   "list",
+		Short: "List the addresses that are kept for pods",
+		Long: `List the reservations of the cluster: pods with the annotation, and the addresses that
+they have or that are held for them while they are away. Other pods' addresses are
+shown by leasectl on their node.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			all, err := c.reservations(cmd.Context(), func(r reservation) bool { return !held || r.State == "Held" })
+			if err != nil {
+				return err
+			}
+			return c.printReservations(all)
+		},
+	}
+	c.podFlags(command)
+	command.Flags().BoolVar(&held, "held", false, "only addresses of pods that are away")
+	return command
+}
+
+func (c *cluster) show() *cobra.Command {
+	command := &cobra.Command{
+		Use:               "show <address | namespace/pod>",
+		Short:             "Show who an address is kept for, or the addresses of a pod",
+		Example:           "  kubectl leasehold show 10.244.1.7\n  kubectl leasehold show db/db-0",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: c.completeSubject,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s, err := parseSubject(args[0])
+			if err != nil {
+				return err
+			}
+			found, err := c.reservations(cmd.Context(), func(r reservation) bool { return r.is(s) })
+			if err != nil {
+				return err
+			}
+			if len(found) == 0 {
+				fmt.Fprintf(c.Stderr, "%s has no reservation; 'kubectl leasehold history %s' shows whether it had one\n", s,
+					args[0])
+				return errProblems
+			}
+			if c.output == "json" {
+				return printJSON(c.Stdout, found)
+			}
+			return table(c.Stdout, func(w io.Writer) {
+				for i, r := range found {
+					if i > 0 {
+						fmt.Fprintln(w)
+					}
+					for _, line := range [][2]string{{"Pod", r.Namespace + "/" + r.Pod}, {"Pod UID", dash(r.UID)},
+						{"Node", r.Node}, {"Addresses", dash(strings.Join(r.Addresses, ", "))},
+						{"Networks", dash(strings.Join(r.Networks, ", "))}, {"State", dash(r.State)},
+						{"Window", dash(r.Window)}, {"Held until", dash(r.Until)}, {"Lease", dash(r.ID)},
+						{"Object", r.Object}} {
+						fmt.Fprintf(w, "%s:\t%s\n", line[0], line[1])
+					}
+				}
+			})
+		},
+	}
+	c.podFlags(command)
+	return command
+}
+
+// completeSubject completes addresses and pods of reservations.
+func (c *cluster) completeSubject(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	var words []string
+	if len(args) == 0 {
+		all, _ := c.reservations(cmd.Context(), func(reservation) bool { return true })
+		for _, r := range all {
+			words = append(append(words, r.Namespace+"/"+r.Pod), r.Addresses...)
+		}
+	}
+	return words, cobra.ShellCompDirectiveNoFileComp
+}
+
+// nodePool is the JSON form of a network of a NodeAddressPool. Its fields are part of the interface.
+type nodePool struct {
+	Node    string `json:"node"`
+	Network string `json:"network"`
+	Size    *int64 `json:"size"`
+	Bound   int64  `json:"bound"`
+	Held    int64  `json:"held"`
+	Free    *int64 `json:"free"`
+	Active  string `json:"active"` // True, False, Unknown, or "" where the agent does not look
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
+}
+
+// nodePools returns the networks of all nodes.
+func (c *cluster) nodePools(ctx context.Context) ([]nodePool, error) {
+	list, err := c.Get(ctx, "nodeaddresspools.ipam.leasehold.dev")
+	if err != nil {
+		return nil, err
+	}
+	number := func(o kubectl.Object, key string) *int64 {
+		f, ok := o.Field(key).(float64)
+		if !ok {
+			return nil
+		}
+		return new(int64(f))
+	}
+	out := []nodePool{}
+	for _, o := range list.List("items") {
+		for _, n := range o.List("status", "networks") {
+			p := nodePool{Node: o.Text("metadata", "name"), Network: n.Text("name"), Size: number(n, "size"),
+				Free: number(n, "free"), Active: n.Text("active"), Reason: n.Text("reason"), Message: n.Text("message")}
+			if bound, held := number(n, "bound"), number(n, "held"); bound != nil && held != nil {
+				p.Bound, p.Held = *bound, *held
+			}
+			if c.node == "" || p.Node == c.node {
+				out = append(out, p)
+			}
+		}
+	}
+	return out, nil
+}
+
+func (c *cluster) pools() *cobra.Command {
+	command := &cobra.Command{
+		Use:   "pools",
+		Short: "Show how many addresses each node has, and how many are in use",
+		Long: `Show the size of each network of each node, how many of its addresses are bound to
+sandboxes, held for pods that are away, and free, and whether the container runtime
+calls leasehold for it.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			all, err := c.nodePools(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if c.output == "json" {
+				return printJSON(c.Stdout, all)
+			}
+			number := func(n *int64) string {
+				if n == nil {
+					return "-"
+				}
+				return fmt.Sprint(*n)
+			}
+			return table(c.Stdout, func(w io.Writer) {
+				fmt.Fprintln(w, "NODE\tNETWORK\tSIZE\tBOUND\tHELD\tFREE\tACTIVE\tREASON")
+				for _, p := range all {
+					fmt.Fprintln(w, strings.Join([]string{p.Node, p.Network, number(p.Size), number(&p.Bound),
+						number(&p.Held), number(p.Free), dash(p.Active), dash(p.Reason)}, "\t"))
+				}
+			})
+		},
+	}
+	c.nodeFlag(command)
+	return command
+}
+
+// clusterStatus is the JSON form of status. Its fields are part of the interface.
+type clusterStatus struct {
+	Agents   readiness  `json:"agents"`
+	Manager  readiness  `json:"manager"`
+	Bound    int        `json:"bound"` // reservations of pods that run
+	Held     int        `json:"held"`  // reservations of pods that are away
+	Inactive []nodePool `json:"inactive"`
+}
+
+type readiness struct {
+	Ready  int `json:"ready"`
+	Wanted int `json:"wanted"`
+}
+
+func (c *cluster) status() *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "Show whether leasehold works, and on which nodes it keeps nothing",
+		Long: `Show how many agents and managers are ready, how many addresses are kept, and the
+networks of nodes on which nothing is kept. The exit status is 1 if there are any.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s, err := c.readStatus(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if c.output == "json" {
+				err = printJSON(c.Stdout, s)
+			} else {
+				fmt.Fprintf(c.Stdout, "agents ready:   %d of %d\nmanagers ready: %d of %d\nreservations:   %d of pods that "+
+					"run, %d of pods that are away\n", s.Agents.Ready, s.Agents.Wanted, s.Manager.Ready, s.Manager.Wanted,
+					s.Bound, s.Held)
+				for _, p := range s.Inactive {
+					fmt.Fprintf(c.Stdout, "not kept:       node %s, network %s: %s: %s\n", p.Node, dash(p.Network), p.Reason,
+						p.Message)
+				}
+			}
+			if err == nil && (len(s.Inactive) > 0 || s.Agents.Ready < s.Agents.Wanted || s.Manager.Ready == 0) {
+				err = errProblems
+			}
+			return err
+		},
+	}
+}
+
+func (c *cluster) readStatus(ctx context.Context) (s clusterStatus, err error) {
+	s.Inactive = []nodePool{}
+	for _, part := range []struct {
+		kind, name, ready, wanted string
+		in                        string
+		to                        *readiness
+	}{
+		{"daemonset", agentName, "numberReady", "desiredNumberScheduled", "status", &s.Agents},
+		{"deployment", managerName, "readyReplicas", "replicas", "spec", &s.Manager},
+	} {
+		o, err := c.Get(ctx, "-n", c.Namespace, part.kind, part.name)
+		if err != nil {
+			return s, err
+		}
+		ready, _ := o.Field("status", part.ready).(float64)
+		wanted, _ := o.Field(part.in, part.wanted).(float64)
+		*part.to = readiness{int(ready), int(wanted)}
+	}
+	pools, err := c.nodePools(ctx)
+	if err != nil {
+		return s, err
+	}
+	for _, p := range pools {
+		if p.Active != "" && p.Active != "True" {
+			s.Inactive = append(s.Inactive, p)
+		}
+	}
+	all, err := c.reservations(ctx, func(reservation) bool { return true })
+	for _, r := range all {
+		if r.State == "Held" {
+			s.Held++
+		} else {
+			s.Bound++
+		}
+	}
+	return s, err
+}
+
+// agents returns the pods of the agents by node, of the node that the flag names or of all.
+func (c *cluster) agents(ctx context.Context) ([]agentPod, error) {
+	list, err := c.Get(ctx, "-n", c.Namespace, "pod", "-l", "app.kubernetes.io/name="+agentName)
+	if err != nil {
+		return nil, err
+	}
+	var out []agentPod
+	for _, p := range list.List("items") {
+		a := agentPod{p.Text("spec", "nodeName"), p.Text("metadata", "name")}
+		if p.Text("status", "phase") == "Running" && (c.node == "" || a.node == c.node) {
+			out = append(out, a)
+		}
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("there is no running pod of %s in namespace %s", agentName, c.Namespace)
+	}
+	return out, nil
+}
+
+// agentPod is the pod of an agent.
+type agentPod struct{ node, name string }
+
+// onNode runs leasectl in the pod of an agent, which sees the node as leasectl does there.
+func (c *cluster) onNode(ctx context.Context, pod string, args ...string) ([]byte, error) {
+	return c.Run(ctx, nil, append([]string{"-n", c.Namespace, "exec", pod, "-c", "agent", "--", "/leasectl",
+		"--host-root=/proc/1/root"}, args...)...)
+}
+
+func (c *cluster) doctor() *cobra.Command {
+	var nodes bool
+	command := &cobra.Command{
+		Use:   "doctor",
+		Short: "Find what is wrong in the cluster, and the commands that repair it",
+		Long: `Check leasehold's objects, policies, webhooks and pods, the annotations of workloads,
+the clocks of the nodes, and each node as "leasectl doctor" does there. Each finding
+says what was found, what it leads to, and which command repairs it. Nothing is
+changed. Nodes are checked in the pods of their agents, which needs the right to
+create pods/exec in leasehold's namespace; --nodes=false does without.
+
+The exit status is 0 if nothing was found, 1 if something was, and 2 if nothing was
+found but something could not be checked.`,
+		Example: "  kubectl leasehold doctor\n  kubectl leasehold doctor --nodes=false -o json",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			d := doctor.Cluster{Kubectl: &c.Client, Now: func() time.Time { return c.Clock().Wall }}
+			if nodes {
+				d.Node = c.examineNode
+			}
+			return c.report(d.Examine(cmd.Context()))
+		},
+	}
+	command.Flags().BoolVar(&nodes, "nodes", true, "examine each node too")
+	return command
+}
+
+// examineNode returns the report of leasectl doctor on a node.
+func (c *cluster) examineNode(ctx context.Context, pod string) (r doctor.Report, err error) {
+	out, err := c.onNode(ctx, pod, "doctor", "-o", "json")
+	if e := json.Unmarshal(out, &r); e != nil {
+		if err == nil {
+			err = e
+		}
+		return r, err
+	}
+	return r, nil // the exit status says the same
+}

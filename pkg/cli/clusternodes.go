@@ -1,0 +1,355 @@
+package cli
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// nodeLine is a journal entry of a node. Its fields are part of the interface.
+type nodeLine struct {
+	Node string `json:"node"`
+	line
+}
+
+func (c *cluster) history() *cobra.Command {
+	command := &cobra.Command{
+		Use:   "history [address | namespace/pod]",
+		Short: "Show which pods had an address, when, and why it changed",
+		Long: `Print the journal entries of an address, of a pod, or all, of each node, oldest
+first. Each node keeps its last entries. It runs leasectl in the pods of the agents,
+which needs the right to create pods/exec in leasehold's namespace.`,
+		Example:           "  kubectl leasehold history 10.244.1.7\n  kubectl leasehold history db/db-0 --node=node1",
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: c.completeSubject,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				if _, err := parseSubject(args[0]); err != nil {
+					return err
+				}
+			}
+			lines, err := c.journals(cmd.Context(), args)
+			if c.output == "json" {
+				return errors.Join(printJSON(c.Stdout, lines), err)
+			}
+			return errors.Join(err, table(c.Stdout, func(w io.Writer) {
+				fmt.Fprintln(w, "TIME\tNODE\tEVENT\tADDRESS\tPOD\tREASON")
+				for _, l := range lines {
+					pod := podText(row{Namespace: l.Namespace, Pod: l.Pod})
+					fmt.Fprintln(w, strings.Join([]string{l.Time, l.Node, l.Event, dash(l.Address), pod, dash(l.Reason)}, "\t"))
+				}
+			}))
+		},
+	}
+	c.nodeFlag(command)
+	return command
+}
+
+// journals returns the entries of all nodes by time. An error is about the nodes that are not in
+// them.
+func (c *cluster) journals(ctx context.Context, args []string) ([]nodeLine, error) {
+	pods, err := c.agents(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all := []nodeLine{}
+	for i, p := range pods {
+		c.progress("reading the journal of node %s (%d of %d)", p.node, i+1, len(pods))
+		out, e := c.onNode(ctx, p.name, append([]string{"history", "-o", "json"}, args...)...)
+		var lines []line
+		if e == nil {
+			e = json.Unmarshal(out, &lines)
+		}
+		if e != nil {
+			err = errors.Join(err, fmt.Errorf("node %s: %w", p.node, e))
+			continue
+		}
+		for _, l := range lines {
+			all = append(all, nodeLine{p.node, l})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b nodeLine) int { return strings.Compare(a.Time, b.Time) })
+	return all, err
+}
+
+func (c *cluster) release() *cobra.Command {
+	var held, yes, dryRun bool
+	var wait time.Duration
+	command := &cobra.Command{
+		Use:   "release [address | namespace/pod]",
+		Short: "Release an address, the addresses of a pod, or those of a namespace",
+		Long: `Release addresses that are kept for pods, so that other pods can get them. It shows
+them first, and asks. An address that is held is free at once. A pod that runs keeps
+its address until it ends, and the next pod of its name gets another one.
+
+It writes spec.release of the IPReservations, which admins of a namespace may; the
+agents of the nodes do the rest.`,
+		Example: "  kubectl leasehold release db/db-0\n  kubectl leasehold release --namespace=db --held\n" +
+			"  kubectl leasehold release --node=node7 --held --dry-run",
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: c.completeSubject,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 && c.namespace == "" && c.node == "" {
+				return usage("name an address, a pod, --namespace or --node")
+			}
+			var s subject
+			if len(args) == 1 {
+				var err error
+				if s, err = parseSubject(args[0]); err != nil {
+					return err
+				}
+			}
+			chosen, err := c.reservations(cmd.Context(), func(r reservation) bool {
+				return (len(args) == 0 || r.is(s)) && (!held || r.State == "Held")
+			})
+			if err != nil {
+				return err
+			}
+			if len(chosen) == 0 {
+				fmt.Fprintln(c.Stderr, "there is no such reservation")
+				return errProblems
+			}
+			if err := c.printReservations(chosen); err != nil || dryRun {
+				return err
+			}
+			if !yes && !c.ask(cmd.InOrStdin(), fmt.Sprintf("Release these %d?", len(chosen))) {
+				return nil
+			}
+			return c.releaseAll(cmd.Context(), chosen, wait)
+		},
+	}
+	c.podFlags(command)
+	f := command.Flags()
+	f.BoolVar(&held, "held", false, "only addresses of pods that are away")
+	f.BoolVar(&yes, "yes", false, "do not ask")
+	f.BoolVar(&dryRun, "dry-run", false, "show what would be released, and stop")
+	f.DurationVar(&wait, "wait", 30*time.Second, "how long to wait for the agents; 0: not at all")
+	return command
+}
+
+// releaseAll releases reservations, and waits until the agents have released those that were held.
+func (c *cluster) releaseAll(ctx context.Context, all []reservation, wait time.Duration) error {
+	for i, r := range all {
+		c.progress("releasing %d of %d", i+1, len(all))
+		patch := fmt.Sprintf(`{"spec":{"release":%q}}`, r.ID)
+		_, err := c.Run(ctx, nil, "-n", r.Namespace, "patch", "ipreservations.ipam.leasehold.dev", r.Object,
+			"--type=merge", "-p", patch)
+		if err != nil {
+			return err
+		}
+	}
+	for end := time.Now().Add(wait); wait > 0; {
+		left, err := c.reservations(ctx, func(r reservation) bool {
+			return slices.ContainsFunc(all, func(o reservation) bool {
+				return o.State == "Held" && r.State == "Held" && r.ID == o.ID && r.Object == o.Object &&
+					r.Namespace == o.Namespace
+			})
+		})
+		if err != nil {
+			return err
+		}
+		if len(left) == 0 {
+			break
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("after %s %d of %d are still held, the first for %s/%s on node %s; 'kubectl leasehold "+
+				"doctor' says whether its agent works", wait, len(left), len(all), left[0].Namespace, left[0].Pod,
+				left[0].Node)
+		}
+		c.progress("waiting for the agents: %d left", len(left))
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Second):
+		}
+	}
+	fmt.Fprintf(c.Stderr, "%d released\n", len(all))
+	return nil
+}
+
+// progress says on a terminal what long work is doing.
+func (a *app) progress(format string, args ...any) {
+	if a.Terminal {
+		fmt.Fprintf(a.Stderr, format+"\n", args...)
+	}
+}
+
+// bundle collects what a report of a problem needs.
+func (c *cluster) bundle() *cobra.Command {
+	var file string
+	var limit int64
+	command := &cobra.Command{
+		Use:   "bundle",
+		Short: "Collect what a report of a problem needs in one archive",
+		Long: `Write an archive with leasehold's own objects, the logs of its pods, the findings of
+doctor, and the leases and journal of each node. No Secret is in it, and no pods but
+leasehold's own; environments and annotations are left out of what is. Names and
+addresses of pods are in it.
+
+Nodes are read in the pods of their agents, which needs the right to create pods/exec
+in leasehold's namespace. What could not be read is listed in errors.txt.`,
+		Example: "  kubectl leasehold bundle\n  kubectl leasehold bundle --file=/tmp/b.tar.gz --max-size=5",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if limit < 1 {
+				return usage("invalid --max-size %d; want at least 1", limit)
+			}
+			if file == "" {
+				file = "leasehold-" + c.Clock().Wall.Format("20060102T150405Z") + ".tar.gz"
+			}
+			out, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+			if err != nil {
+				return err
+			}
+			if err := errors.Join(c.writeBundle(cmd.Context(), out, limit<<20), out.Close()); err != nil {
+				return err
+			}
+			if c.output == "json" {
+				return printJSON(c.Stdout, map[string]string{"file": file})
+			}
+			fmt.Fprintln(c.Stdout, file)
+			return nil
+		},
+	}
+	c.nodeFlag(command)
+	command.Flags().StringVar(&file, "file", "", "`path` of the archive (default leasehold-<time>.tar.gz)")
+	command.Flags().Int64Var(&limit, "max-size", 50, "the largest content, in MiB before compression")
+	return command
+}
+
+// piece is one file of a bundle.
+type piece struct {
+	name string
+	read func(context.Context) ([]byte, error)
+}
+
+func (c *cluster) writeBundle(ctx context.Context, w io.Writer, limit int64) error {
+	pieces, failed := c.pieces(ctx)
+	zip := gzip.NewWriter(w)
+	archive := tar.NewWriter(zip)
+	add := func(name string, content []byte) error {
+		head := &tar.Header{Name: "leasehold/" + name, Mode: 0o600, Size: int64(len(content)), ModTime: c.Clock().Wall}
+		if err := archive.WriteHeader(head); err != nil {
+			return err
+		}
+		_, err := archive.Write(content)
+		return err
+	}
+	var problems strings.Builder
+	for i, p := range pieces {
+		c.progress("%s (%d of %d)", p.name, i+1, len(pieces))
+		content, err := p.read(ctx)
+		if err != nil {
+			fmt.Fprintf(&problems, "%s: %v\n", p.name, err)
+		}
+		// Each may have its share of what is left, so that the last node is in it as well.
+		if share := limit / int64(len(pieces)-i); int64(len(content)) > share {
+			fmt.Fprintf(&problems, "%s: only the last %d of %d bytes\n", p.name, share, len(content))
+			content = content[int64(len(content))-share:]
+		}
+		limit -= int64(len(content))
+		if len(content) > 0 {
+			if err := add(p.name, content); err != nil {
+				return err
+			}
+		}
+	}
+	if failed != nil {
+		fmt.Fprintln(&problems, failed)
+	}
+	return errors.Join(add("errors.txt", []byte(problems.String())), archive.Close(), zip.Close())
+}
+
+// pieces returns the files of a bundle. The error is about those that are left out.
+func (c *cluster) pieces(ctx context.Context) (all []piece, err error) {
+	own := []string{"-n", c.Namespace}
+	for name, args := range map[string][]string{
+		"reservations": {"ipreservations.ipam.leasehold.dev", "-A"},
+		"pools":        {"nodeaddresspools.ipam.leasehold.dev"},
+		"agents":       append(own[:2:2], "daemonset"),
+		"managers":     append(own[:2:2], "deployment"),
+		"pods":         append(own[:2:2], "pod"),
+		"events":       append(own[:2:2], "events"),
+		"policies":     {"validatingadmissionpolicy", "-l", partOf},
+		"webhooks":     {"mutatingwebhookconfiguration", "-l", partOf},
+		"crds":         {"crd", "-l", partOf},
+	} {
+		all = append(all, piece{"objects/" + name + ".json", func(ctx context.Context) ([]byte, error) {
+			o, err := c.Get(ctx, args...)
+			if err != nil || o == nil {
+				return nil, err
+			}
+			return json.MarshalIndent(withoutSecrets(map[string]any(o)), "", " ")
+		}})
+	}
+	slices.SortFunc(all, func(a, b piece) int { return strings.Compare(a.name, b.name) })
+	all = append(all, piece{"doctor.json", func(ctx context.Context) ([]byte, error) {
+		var out bytes.Buffer
+		in := *c
+		in.app = &app{Env: c.Env, output: "json"}
+		in.app.Stdout = &out
+		command := in.doctor()
+		command.SetArgs(nil)
+		err := command.ExecuteContext(ctx)
+		if out.Len() > 0 {
+			err = nil // the exit status
+		}
+		return out.Bytes(), err
+	}})
+	pods, err := c.Get(ctx, "-n", c.Namespace, "pod")
+	for _, p := range pods.List("items") {
+		name := p.Text("metadata", "name")
+		if c.node != "" && p.Text("spec", "nodeName") != c.node {
+			continue
+		}
+		all = append(all, piece{"logs/" + name + ".log", func(ctx context.Context) ([]byte, error) {
+			return c.Run(ctx, nil, "-n", c.Namespace, "logs", name, "--all-containers", "--prefix", "--timestamps",
+				"--tail=20000", "--ignore-errors")
+		}})
+	}
+	agents, e := c.agents(ctx)
+	for _, p := range agents {
+		for _, verb := range []string{"list", "pools", "history", "check", "doctor"} {
+			all = append(all, piece{"nodes/" + p.node + "/" + verb + ".json", func(ctx context.Context) ([]byte, error) {
+				out, err := c.onNode(ctx, p.name, verb, "-o", "json")
+				if json.Valid(out) {
+					err = nil // the exit status says the same
+				}
+				return out, err
+			}})
+		}
+	}
+	return all, errors.Join(err, e)
+}
+
+// withoutSecrets removes what may have secrets from an object: environments, and annotations, in
+// which kubectl keeps whole manifests.
+func withoutSecrets(value any) any {
+	switch v := value.(type) {
+	case []any:
+		for i := range v {
+			v[i] = withoutSecrets(v[i])
+		}
+	case map[string]any:
+		for key := range v {
+			switch key {
+			case "env", "envFrom", "annotations", "managedFields", "data", "stringData":
+				delete(v, key)
+			default:
+				v[key] = withoutSecrets(v[key])
+			}
+		}
+	}
+	return value
+}

@@ -1,0 +1,366 @@
+package doctor
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/kubectl"
+)
+
+// Cluster is a cluster to examine.
+type Cluster struct {
+	Kubectl *kubectl.Client
+	Now     func() time.Time
+	// Node returns the report of the node on which a pod of the agent runs; nil where nodes are not
+	// to be examined.
+	Node func(ctx context.Context, pod string) (Report, error)
+}
+
+// clusterChecks are the checks of a cluster.
+var clusterChecks = []check[*Cluster]{
+	{"custom resources", checkCRDs},
+	{"policies", checkPolicies},
+	{"webhook", checkWebhook},
+	{"manager", checkManager},
+	{"agents", checkAgents},
+	{"nodes", checkNodes},
+	{"annotations", checkWorkloads},
+	{"namespaces", checkNamespaces},
+	{"schedulers", checkSchedulers},
+	{"clocks", checkClocks},
+}
+
+// Examine makes all checks.
+func (c *Cluster) Examine(ctx context.Context) Report { return examine(ctx, c, clusterChecks) }
+
+// The names of leasehold's objects.
+const (
+	agentName   = "leasehold-agent"
+	managerName = "leasehold-manager"
+	crdOfStates = "persistentpodstates.apps.kruise.io"
+)
+
+// items returns the objects of a list.
+func (c *Cluster) items(ctx context.Context, args ...string) ([]kubectl.Object, error) {
+	list, err := c.Kubectl.Get(ctx, args...)
+	return list.List("items"), err
+}
+
+func checkCRDs(ctx context.Context, c *Cluster) (found []Finding, err error) {
+	all, err := c.items(ctx, "crd")
+	if err != nil {
+		return nil, err
+	}
+	byName := map[string]kubectl.Object{}
+	for _, crd := range all {
+		byName[crd.Text("metadata", "name")] = crd
+	}
+	for _, name := range []string{"ipreservations", "nodeaddresspools"} {
+		crd := byName[name+".ipam.leasehold.dev"]
+		if crd != nil && condition(crd, "Established") == "True" {
+			continue
+		}
+		found = append(found, Finding{Reason: "CRDMissing", Subject: name + ".ipam.leasehold.dev",
+			What:   "the custom resource is not defined, or not established",
+			Why:    "agents cannot publish reservations, so that pods are not brought back to their nodes",
+			Repair: []string{"kubectl apply -f daemonset/base/crds/ipam.leasehold.dev_" + name + ".yaml"}})
+	}
+	states := byName[crdOfStates]
+	service := []string{"spec", "conversion", "webhook", "clientConfig", "service"}
+	if states == nil || states.Text(append(service, "name")...) == "" {
+		return found, nil
+	}
+	namespace, name := states.Text(append(service, "namespace")...), states.Text(append(service, "name")...)
+	there, err := c.Kubectl.Get(ctx, "-n", namespace, "service", name)
+	if err == nil && there == nil {
+		found = append(found, Finding{Reason: "KruiseCRDLeft", Subject: crdOfStates,
+			What: fmt.Sprintf("it was left by Kruise: the service %s/%s, which converts its versions, does not exist",
+				namespace, name),
+			Why: "PersistentPodStates of one of its versions can be neither read nor written",
+			Repair: []string{command("kubectl", "patch", "crd", crdOfStates, "--type=merge", "-p",
+				`{"spec":{"conversion":{"strategy":"None","webhook":null}}}`)}})
+	}
+	return found, err
+}
+
+// condition returns the status of a condition of an object, "" if it has none.
+func condition(o kubectl.Object, kind string) string {
+	for _, c := range o.List("status", "conditions") {
+		if c.Text("type") == kind {
+			return c.Text("status")
+		}
+	}
+	return ""
+}
+
+// policies are the admission policies and the files of their manifests.
+var policies = map[string]string{
+	"leasehold-agent":           "policies/agent.yaml",
+	"leasehold-agent-pool":      "policies/agent.yaml",
+	"leasehold-annotations":     "policies/annotations.yaml",
+	"leasehold-namespaces":      "policies/annotations.yaml",
+	"leasehold-generated-names": "policies/annotations.yaml",
+	"leasehold-manager":         "policies/manager.yaml",
+	"leasehold-manager-crd":     "manager/topology.yaml",
+}
+
+func checkPolicies(ctx context.Context, c *Cluster) ([]Finding, error) {
+	missing := map[string][]string{} // by file
+	for _, kind := range []string{"validatingadmissionpolicy", "validatingadmissionpolicybinding"} {
+		all, err := c.items(ctx, kind)
+		if err != nil {
+			return nil, err
+		}
+		for name, file := range policies {
+			if !slices.ContainsFunc(all, func(o kubectl.Object) bool { return o.Text("metadata", "name") == name }) {
+				missing[file] = append(missing[file], kind+" "+name)
+			}
+		}
+	}
+	var found []Finding
+	for file, names := range missing {
+		slices.Sort(names)
+		found = append(found, Finding{Reason: "PolicyMissing", Subject: names[0],
+			What: "not in the cluster: " + strings.Join(names, ", "),
+			Why: "invalid annotations are accepted, or leasehold's accounts may do more than they need: whoever has " +
+				"an agent's token may write the reservations of other nodes",
+			Repair: []string{"kubectl apply -f daemonset/base/" + file}})
+	}
+	slices.SortFunc(found, func(a, b Finding) int { return strings.Compare(a.Subject, b.Subject) })
+	return found, nil
+}
+
+// fillSecret lets the manager create its certificates again.
+const fillSecret = `kubectl -n leasehold-system patch secret leasehold-manager --type=merge -p '{"data":null}'`
+
+func checkWebhook(ctx context.Context, c *Cluster) (found []Finding, err error) {
+	hook, err := c.Kubectl.Get(ctx, "mutatingwebhookconfiguration", managerName)
+	if err != nil {
+		return nil, err
+	}
+	why := "the API server does not reach the manager: pods are not brought back to their nodes"
+	restart := "kubectl -n " + c.Kubectl.Namespace + " rollout restart deployment/" + managerName
+	if hook == nil {
+		return []Finding{{Reason: "WebhookMissing", Subject: managerName, Why: why,
+			What:   "there is no MutatingWebhookConfiguration of this name",
+			Repair: []string{"kubectl apply -f daemonset/base/manager/webhook.yaml"}}}, nil
+	}
+	data := map[string]*x509.Certificate{}
+	var unread error
+	for _, key := range []string{"ca.crt", "tls.crt"} {
+		// Only the public keys are read.
+		out, err := c.Kubectl.Run(ctx, nil, "-n", c.Kubectl.Namespace, "get", "secret", managerName, "-o",
+			"jsonpath={.data."+strings.ReplaceAll(key, ".", `\.`)+"}")
+		if err != nil {
+			unread = errors.Join(unread, err)
+			continue
+		}
+		data[key] = certificate(string(out))
+	}
+	for key, cert := range data {
+		if cert == nil || c.Now().After(cert.NotAfter) || c.Now().Before(cert.NotBefore) {
+			what := "it has no certificate " + key
+			if cert != nil {
+				what = fmt.Sprintf("%s is valid from %s to %s", key, cert.NotBefore.Format(time.RFC3339),
+					cert.NotAfter.Format(time.RFC3339))
+			}
+			return []Finding{{Reason: "CertificateExpired", Subject: "Secret " + managerName, What: what, Why: why,
+				Repair: []string{fillSecret, restart}}}, nil
+		}
+	}
+	for _, w := range hook.List("webhooks") {
+		ca := certificate(w.Text("clientConfig", "caBundle"))
+		own := data["ca.crt"]
+		switch {
+		case ca == nil:
+		case c.Now().After(ca.NotAfter):
+		case own != nil && !ca.Equal(own):
+		default:
+			continue
+		}
+		found = append(found, Finding{Reason: "WebhookCA", Subject: w.Text("name"), Why: why,
+			What:   "its caBundle is missing, over or not the CA in the Secret " + managerName,
+			Repair: []string{restart}})
+	}
+	return found, unread
+}
+
+// certificate decodes a certificate as it is in an object, nil for none.
+func certificate(text string) *x509.Certificate {
+	raw, err := base64.StdEncoding.DecodeString(strings.TrimSpace(text))
+	if err != nil {
+		return nil
+	}
+	block, _ := pem.Decode(raw)
+	if block == nil {
+		return nil
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return nil
+	}
+	return cert
+}
+
+func checkManager(ctx context.Context, c *Cluster) ([]Finding, error) {
+	m, err := c.Kubectl.Get(ctx, "-n", c.Kubectl.Namespace, "deployment", managerName)
+	if err != nil {
+		return nil, err
+	}
+	f := Finding{Reason: "ManagerDown", Subject: "Deployment " + managerName,
+		Why: "pods are not brought back to their nodes, and those that wait with leasehold's gate do not start"}
+	if m == nil {
+		f.What, f.Repair = "it does not exist", []string{"kubectl apply -k daemonset/base"}
+		return []Finding{f}, nil
+	}
+	ready, _ := m.Field("status", "readyReplicas").(float64)
+	wanted, _ := m.Field("spec", "replicas").(float64)
+	switch scale := "kubectl -n " + c.Kubectl.Namespace; {
+	case wanted == 0:
+		f.What, f.Repair = "it is scaled to zero", []string{scale + " scale deployment/" + managerName + " --replicas=2"}
+	case ready == 0:
+		f.What = fmt.Sprintf("none of its %d replicas is ready", int(wanted))
+		f.Repair = []string{scale + " rollout restart deployment/" + managerName}
+	default:
+		return nil, nil
+	}
+	return []Finding{f}, nil
+}
+
+// needs are what an agent needs to see its host, as in daemonset/base/daemonset.yaml: a patch for
+// each.
+var needs = []struct {
+	what, patch string
+	has         func(spec, agent kubectl.Object) bool
+}{
+	{"hostPID", `{"spec":{"template":{"spec":{"hostPID":true}}}}`,
+		func(spec, _ kubectl.Object) bool { return spec.Field("hostPID") == true }},
+	{"the capabilities SYS_CHROOT, SYS_PTRACE and SYS_ADMIN", `{"spec":{"template":{"spec":{"containers":[` +
+		`{"name":"agent","securityContext":{"capabilities":{"add":` +
+		`["SYS_CHROOT","SYS_PTRACE","SYS_ADMIN","NET_ADMIN","NET_RAW"]}}}]}}}}`,
+		func(_, agent kubectl.Object) bool {
+			added, _ := agent.Field("securityContext", "capabilities", "add").([]any)
+			privileged := agent.Field("securityContext", "privileged") == true
+			return privileged || slices.Contains(added, any("SYS_CHROOT")) &&
+				slices.Contains(added, any("SYS_PTRACE")) && slices.Contains(added, any("SYS_ADMIN"))
+		}},
+	{"no AppArmor profile", `{"spec":{"template":{"spec":{"containers":[` +
+		`{"name":"agent","securityContext":{"appArmorProfile":{"type":"Unconfined"}}}]}}}}`,
+		func(_, agent kubectl.Object) bool {
+			return agent.Text("securityContext", "appArmorProfile", "type") == "Unconfined"
+		}},
+}
+
+func checkAgents(ctx context.Context, c *Cluster) (found []Finding, err error) {
+	daemon, err := c.Kubectl.Get(ctx, "-n", c.Kubectl.Namespace, "daemonset", agentName)
+	if err != nil {
+		return nil, err
+	}
+	if daemon == nil {
+		return []Finding{{Reason: "AgentMissing", Subject: "DaemonSet " + agentName, What: "it does not exist",
+			Why:    "windows of annotations do not arrive, and no reservation is published",
+			Repair: []string{"kubectl apply -k daemonset/overlays/replace"}}}, nil
+	}
+	spec := kubectl.Object{}
+	spec, _ = daemon.Field("spec", "template", "spec").(map[string]any)
+	agent := kubectl.Named(spec.List("containers"), "agent")
+	for _, n := range needs {
+		if !n.has(spec, agent) {
+			found = append(found, Finding{Reason: "AgentBlind", Subject: "DaemonSet " + agentName,
+				What: "its pods have not " + n.what, Why: "agents do not see the sandboxes of their nodes: nothing that " +
+					"is over or dead is released",
+				Repair: []string{command("kubectl", "-n", c.Kubectl.Namespace, "patch", "daemonset", agentName,
+					"--type=strategic", "-p", n.patch)}})
+		}
+	}
+	pods, err := c.Agents(ctx)
+	if err != nil || len(found) > 0 {
+		return found, err
+	}
+	for _, p := range pods {
+		started, e := time.Parse(time.RFC3339, p.Text("status", "startTime"))
+		if condition(p, "Ready") == "True" || e != nil || c.Now().Sub(started) < time.Minute {
+			continue
+		}
+		name := p.Text("metadata", "name")
+		what := "the pod " + name + " is not ready"
+		if out, err := c.Kubectl.Run(ctx, nil, "-n", c.Kubectl.Namespace, "logs", name, "-c", "agent",
+			"--tail=1"); err == nil && len(out) > 0 {
+			what += "; its last line: " + strings.TrimSpace(string(out))
+		}
+		found = append(found, Finding{Reason: "AgentNotReady", Subject: "node " + p.Text("spec", "nodeName"),
+			What: what, Why: "nothing that is over or dead is released on the node",
+			Repair: []string{command("kubectl", "-n", c.Kubectl.Namespace, "delete", "pod", name)}})
+	}
+	return found, nil
+}
+
+// Agents returns the pods of the agents.
+func (c *Cluster) Agents(ctx context.Context) ([]kubectl.Object, error) {
+	return c.items(ctx, "-n", c.Kubectl.Namespace, "pod", "-l", "app.kubernetes.io/name="+agentName)
+}
+
+// checkNodes examines each node from its agent's pod. What leasehold is not active for is also in
+// the node's NodeAddressPool, for those who may not run anything in that pod.
+func checkNodes(ctx context.Context, c *Cluster) (found []Finding, err error) {
+	seen := map[string]bool{}
+	if c.Node != nil {
+		pods, e := c.Agents(ctx)
+		err = errors.Join(err, e)
+		for _, p := range pods {
+			node, name := p.Text("spec", "nodeName"), p.Text("metadata", "name")
+			if p.Text("status", "phase") != "Running" {
+				continue
+			}
+			report, e := c.Node(ctx, name)
+			if e != nil {
+				err = errors.Join(err, fmt.Errorf("node %s: %w", node, e))
+				continue
+			}
+			seen[node] = true
+			for _, u := range report.Unchecked {
+				err = errors.Join(err, fmt.Errorf("node %s: %s: %s", node, u.Check, u.Error))
+			}
+			for _, f := range report.Findings {
+				f.Subject = "node " + node + ": " + f.Subject
+				for i, line := range f.Repair {
+					f.Repair[i] = c.fromOutside(line, name)
+				}
+				found = append(found, f)
+			}
+		}
+	}
+	pools, e := c.items(ctx, "nodeaddresspools.ipam.leasehold.dev")
+	if e != nil {
+		return found, errors.Join(err, e)
+	}
+	for _, p := range pools {
+		node := p.Text("metadata", "name")
+		for _, n := range p.List("status", "networks") {
+			if n.Text("active") != "False" || seen[node] && n.Text("reason") != "PodWithoutLease" {
+				continue
+			}
+			found = append(found, Finding{Reason: n.Text("reason"), Subject: "node " + node + ": network " +
+				n.Text("name"), What: n.Text("message"), Why: notKept,
+				Repair: []string{"kubectl leasehold doctor", restartAgents}})
+		}
+	}
+	return found, err
+}
+
+// fromOutside returns a command of a node as it is run from elsewhere: leasectl in the pod of the
+// node's agent.
+func (c *Cluster) fromOutside(line, pod string) string {
+	if args, ok := strings.CutPrefix(line, "leasectl "); ok {
+		return command("kubectl", "-n", c.Kubectl.Namespace, "exec", pod, "-c", "agent", "--", "/leasectl",
+			"--host-root=/proc/1/root") + " " + args
+	}
+	return line
+}

@@ -1,0 +1,253 @@
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/kubectl"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
+)
+
+// workloads are the kinds whose pods may return under the same name.
+var workloads = []string{"statefulsets.apps", "pods"}
+
+// keys are the annotations that users write on pods, and what a value must be.
+var keys = map[string]func(string) error{
+	policy.Annotation:   func(s string) error { _, err := policy.ParseWindow(s); return err },
+	"leasehold.dev/pin": func(s string) error { _, err := policy.ParsePinMode(s); return err },
+}
+
+// checkWorkloads looks for annotations that nobody reads, because of their keys, values or places.
+func checkWorkloads(ctx context.Context, c *Cluster) (found []Finding, err error) {
+	for _, kind := range workloads {
+		all, e := c.items(ctx, "-A", kind)
+		err = errors.Join(err, e)
+		for _, o := range all {
+			if kind == "pods" && len(o.List("metadata", "ownerReferences")) > 0 {
+				continue // its owner is looked at
+			}
+			found = append(found, misread(kind, o)...)
+		}
+	}
+	return found, err
+}
+
+// misread returns the findings about the annotations of one workload.
+func misread(kind string, o kubectl.Object) (found []Finding) {
+	in := []string{"spec", "template", "metadata", "annotations"}
+	if kind == "pods" {
+		in = in[2:]
+	}
+	annotations, _ := o.Field(in...).(map[string]any)
+	add := func(what string, patch map[string]any) {
+		var whole any = patch
+		for _, key := range slices.Backward(in[:len(in)-1]) {
+			whole = map[string]any{key: whole}
+		}
+		text, _ := json.Marshal(whole) // strings can always be encoded
+		name := o.Text("metadata", "name")
+		namespace := o.Text("metadata", "namespace")
+		repair := command("kubectl", "-n", namespace, "patch", kind, name, "--type=merge", "-p", string(text))
+		if patch == nil {
+			repair = command("kubectl", "-n", namespace, "edit", kind, name)
+		}
+		found = append(found, Finding{Reason: "AnnotationUnread", Subject: kind + " " + namespace + "/" + name, What: what,
+			Why: "the pods' addresses are not kept as the annotation asks", Repair: []string{repair}})
+	}
+	for _, key := range slices.Sorted(maps.Keys(annotations)) {
+		value, _ := annotations[key].(string)
+		if valid, known := keys[key]; known {
+			if err := valid(value); err != nil {
+				add(fmt.Sprintf("annotation %s: %v", key, err), nil)
+			}
+			continue
+		}
+		if meant := similar(key); meant != "" && annotations[meant] == nil {
+			add(fmt.Sprintf("annotation %s is not read; the key %s is", key, meant),
+				map[string]any{"annotations": map[string]any{key: nil, meant: value}})
+		}
+	}
+	own, _ := o.Field("metadata", "annotations").(map[string]any)
+	if value, ok := own[policy.Annotation].(string); ok && kind != "pods" && annotations[policy.Annotation] == nil {
+		add(fmt.Sprintf("annotation %s is on the workload, and not in the template of its pods", policy.Annotation),
+			map[string]any{"annotations": map[string]any{policy.Annotation: value}})
+	}
+	return found
+}
+
+// similar returns the key that was probably meant by another one, "" if it looks like none: one that
+// ends like it after another prefix, or that differs in at most three letters.
+func similar(key string) string {
+	for _, known := range slices.Sorted(maps.Keys(keys)) {
+		_, name, _ := strings.Cut(known, "/")
+		_, own, prefixed := strings.Cut(key, "/")
+		if !prefixed {
+			own = key
+		}
+		if len(name) > 3 && own == name || key != known && distance(key, known) <= min(3, len(known)/8) {
+			return known
+		}
+	}
+	return ""
+}
+
+// distance returns the number of letters that have to be added, removed or replaced.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		last := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			replaced := last
+			if a[i] != b[j] {
+				replaced++
+			}
+			last = row[j+1]
+			row[j+1] = min(replaced, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}
+
+// checkNamespaces looks for namespaces that hold more than half of the addresses of a node, beyond
+// which their holds may end early.
+func checkNamespaces(ctx context.Context, c *Cluster) (found []Finding, err error) {
+	reservations, err := c.items(ctx, "-A", "ipreservations.ipam.leasehold.dev")
+	if err != nil {
+		return nil, err
+	}
+	pools, err := c.items(ctx, "nodeaddresspools.ipam.leasehold.dev")
+	if err != nil {
+		return nil, err
+	}
+	size := map[string]float64{}
+	for _, p := range pools {
+		size[p.Text("metadata", "name")], _ = p.Field("status", "size").(float64)
+	}
+	type share struct{ node, namespace string }
+	held := map[share]float64{}
+	for _, r := range reservations {
+		if r.Text("status", "state") == "Held" {
+			held[share{r.Text("spec", "nodeName"), r.Text("metadata", "namespace")}]++
+		}
+	}
+	for _, s := range slices.SortedFunc(maps.Keys(held), func(a, b share) int {
+		return cmp.Or(cmp.Compare(a.node, b.node), cmp.Compare(a.namespace, b.namespace))
+	}) {
+		if size[s.node] == 0 || 2*held[s] <= size[s.node] {
+			continue
+		}
+		found = append(found, Finding{Reason: "NamespaceLimit", Subject: "namespace " + s.namespace,
+			What: fmt.Sprintf("%d of the %d addresses of node %s are held for its pods that are away", int(held[s]),
+				int(size[s.node]), s.node),
+			Why: "where no address is free, those of a namespace that holds more than half end early",
+			Repair: []string{command("kubectl", "leasehold", "release", "--namespace="+s.namespace, "--node="+s.node,
+				"--held", "--yes")}})
+	}
+	return found, nil
+}
+
+// minimumPods is how many pods a scheduler must have placed elsewhere before it is reported.
+const minimumPods = 3
+
+// checkSchedulers looks for schedulers that have taken no nomination.
+func checkSchedulers(ctx context.Context, c *Cluster) (found []Finding, err error) {
+	pods, err := c.items(ctx, "-A", "pods", "-l", "leasehold.dev/retained=true")
+	if err != nil {
+		return nil, err
+	}
+	followed, ignored := map[string]int{}, map[string]int{}
+	for _, p := range pods {
+		annotations, _ := p.Field("metadata", "annotations").(map[string]any)
+		wanted, _ := annotations["leasehold.dev/pinned-node"].(string)
+		reason, _ := annotations["leasehold.dev/pin-reason"].(string)
+		node := p.Text("spec", "nodeName")
+		if wanted == "" || node == "" || !strings.Contains(reason, "nominate") {
+			continue
+		}
+		if node == wanted {
+			followed[p.Text("spec", "schedulerName")]++
+		} else {
+			ignored[p.Text("spec", "schedulerName")]++
+		}
+	}
+	for _, s := range slices.Sorted(maps.Keys(ignored)) {
+		if ignored[s] < minimumPods || followed[s] > 0 {
+			continue
+		}
+		repair, err := c.withoutScheduler(ctx, s)
+		if err != nil {
+			return found, err
+		}
+		found = append(found, Finding{Reason: "NominationsIgnored", Subject: "scheduler " + s,
+			What:   fmt.Sprintf("all %d pods for which it was given the node of their address are on other nodes", ignored[s]),
+			Why:    "their addresses are not kept; without its name in --schedulers the manager uses node affinity for it",
+			Repair: []string{repair}})
+	}
+	return found, nil
+}
+
+// withoutScheduler returns the command that removes a scheduler from the manager's list.
+func (c *Cluster) withoutScheduler(ctx context.Context, name string) (string, error) {
+	m, err := c.Kubectl.Get(ctx, "-n", c.Kubectl.Namespace, "deployment", managerName)
+	if err != nil {
+		return "", err
+	}
+	manager := kubectl.Named(m.List("spec", "template", "spec", "containers"), "manager")
+	args := []string{}
+	rest := []string{"default-scheduler"}
+	for _, a := range kubectl.Arguments(manager, "") {
+		if list, ok := strings.CutPrefix(a, "--schedulers="); ok {
+			rest = strings.Split(list, ",")
+		} else {
+			args = append(args, a)
+		}
+	}
+	rest = slices.DeleteFunc(rest, func(s string) bool { return s == name })
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"template": map[string]any{"spec": map[string]any{
+		"containers": []any{map[string]any{"name": "manager", "args": append(args,
+			"--schedulers="+strings.Join(rest, ","))}}}}}})
+	return command("kubectl", "-n", c.Kubectl.Namespace, "patch", "deployment", managerName, "--type=strategic", "-p",
+		string(patch)), err
+}
+
+// checkClocks compares the clock of each node with that of the API server: the node writes the time
+// into its Lease every ten seconds, and the API server when that was.
+func checkClocks(ctx context.Context, c *Cluster) (found []Finding, err error) {
+	leases, err := c.items(ctx, "-n", "kube-node-lease", "leases.coordination.k8s.io", "--show-managed-fields")
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range leases {
+		node, err := time.Parse(time.RFC3339, l.Text("spec", "renewTime"))
+		if err != nil {
+			continue
+		}
+		var server time.Time
+		for _, f := range l.List("metadata", "managedFields") {
+			if at, err := time.Parse(time.RFC3339, f.Text("time")); err == nil && at.After(server) {
+				server = at
+			}
+		}
+		off := node.Sub(server)
+		if server.IsZero() || off.Abs() <= maxBehind {
+			continue
+		}
+		found = append(found, Finding{Reason: "ClockOff", Subject: "node " + l.Text("metadata", "name"),
+			What: fmt.Sprintf("its clock is %s off that of the API server", off.Round(time.Second)),
+			Why: "other nodes and the manager take its reservations for over too early or too late: pods are not " +
+				"brought back to it",
+			Repair: []string{"timedatectl set-ntp true"}})
+	}
+	return found, nil
+}
