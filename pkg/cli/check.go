@@ -8,6 +8,12 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
+// checked is the JSON form of the result of check. Its fields are part of the interface.
+type checked struct {
+	Leases   int      `json:"leases"`
+	Problems []string `json:"problems"`
+}
+
 func (a *app) check() *cobra.Command {
 	return &cobra.Command{
 		Use:   "check",
@@ -19,20 +25,32 @@ exit status is then 1. Nothing is changed.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var found []string
 			leases := 0
+			read := false
 			err := a.view(cmd.Context(), func(tx *store.Tx) error {
-				found, leases = tx.Check(), tx.Len()
+				found, leases, read = append([]string{}, tx.Check()...), tx.Len(), true
 				return nil
 			})
+			if err == nil && !read {
+				err = fmt.Errorf("there is no store in %s: the plugin was never used", a.Dirs.State)
+			}
 			if err != nil {
 				return err
 			}
-			for _, f := range found {
-				fmt.Fprintln(a.Stdout, f)
+			if a.output == "json" {
+				if err := printJSON(a.Stdout, checked{leases, found}); err != nil {
+					return err
+				}
+			} else {
+				for _, f := range found {
+					fmt.Fprintln(a.Stdout, f)
+				}
 			}
 			if len(found) > 0 {
 				return errProblems
 			}
-			fmt.Fprintf(a.Stdout, "no problems found: %d leases\n", leases)
+			if a.output != "json" {
+				fmt.Fprintf(a.Stdout, "no problems found: %d leases\n", leases)
+			}
 			return nil
 		},
 	}

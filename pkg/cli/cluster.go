@@ -14,9 +14,9 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kubectl"
 )
 
-// cluster has the flags of the commands of the kubectl plugin. They read the objects that the agents
-// publish, for which the right to view is enough. Only history, bundle and a part of doctor run
-// leasectl in the pods of the agents (docs/decisions.md, "The kubectl plugin reads objects").
+// cluster has the flags of the commands of the kubectl plugin. They read the objects that the
+// agents publish, for which the right to view is enough. Only history, bundle and a part of doctor
+// run leasectl in the pods of the agents (docs/decisions.md, "The kubectl plugin reads objects").
 type cluster struct {
 	*app
 	kubectl.Client
@@ -187,8 +187,8 @@ func (c *cluster) show() *cobra.Command {
 				return err
 			}
 			if len(found) == 0 {
-				fmt.Fprintf(c.Stderr, "%s has no reservation; 'kubectl leasehold history %s' shows whether it had one\n", s,
-					args[0])
+				fmt.Fprintf(c.Stderr,
+					"%s has no reservation; 'kubectl leasehold history %s' shows whether it had one\n", s, args[0])
 				return errProblems
 			}
 			if c.output == "json" {
@@ -226,7 +226,8 @@ func (c *cluster) completeSubject(cmd *cobra.Command, args []string, _ string) (
 	return words, cobra.ShellCompDirectiveNoFileComp
 }
 
-// nodePool is the JSON form of a network of a NodeAddressPool. Its fields are part of the interface.
+// nodePool is the JSON form of a network of a NodeAddressPool. Its fields are part of the
+// interface.
 type nodePool struct {
 	Node    string `json:"node"`
 	Network string `json:"network"`
@@ -332,12 +333,13 @@ networks of nodes on which nothing is kept. The exit status is 1 if there are an
 			if c.output == "json" {
 				err = printJSON(c.Stdout, s)
 			} else {
-				fmt.Fprintf(c.Stdout, "agents ready:   %d of %d\nmanagers ready: %d of %d\nreservations:   %d of pods that "+
-					"run, %d of pods that are away\n", s.Agents.Ready, s.Agents.Wanted, s.Manager.Ready, s.Manager.Wanted,
-					s.Bound, s.Held)
+				fmt.Fprintf(c.Stdout, "agents ready:   %d of %d\n", s.Agents.Ready, s.Agents.Wanted)
+				fmt.Fprintf(c.Stdout, "managers ready: %d of %d\n", s.Manager.Ready, s.Manager.Wanted)
+				fmt.Fprintf(c.Stdout, "reservations:   %d of pods that run, %d of pods that are away\n", s.Bound,
+					s.Held)
 				for _, p := range s.Inactive {
-					fmt.Fprintf(c.Stdout, "not kept:       node %s, network %s: %s: %s\n", p.Node, dash(p.Network), p.Reason,
-						p.Message)
+					fmt.Fprintf(c.Stdout, "not kept:       node %s, network %s: %s: %s\n", p.Node, dash(p.Network),
+						p.Reason, p.Message)
 				}
 			}
 			if err == nil && (len(s.Inactive) > 0 || s.Agents.Ready < s.Agents.Wanted || s.Manager.Ready == 0) {

@@ -47,7 +47,8 @@ which needs the right to create pods/exec in leasehold's namespace.`,
 				fmt.Fprintln(w, "TIME\tNODE\tEVENT\tADDRESS\tPOD\tREASON")
 				for _, l := range lines {
 					pod := podText(row{Namespace: l.Namespace, Pod: l.Pod})
-					fmt.Fprintln(w, strings.Join([]string{l.Time, l.Node, l.Event, dash(l.Address), pod, dash(l.Reason)}, "\t"))
+					fmt.Fprintln(w, strings.Join([]string{l.Time, l.Node, l.Event, dash(l.Address), pod,
+						dash(l.Reason)}, "\t"))
 				}
 			}))
 		},
@@ -321,7 +322,8 @@ func (c *cluster) pieces(ctx context.Context) (all []piece, err error) {
 	agents, e := c.agents(ctx)
 	for _, p := range agents {
 		for _, verb := range []string{"list", "pools", "history", "check", "doctor"} {
-			all = append(all, piece{"nodes/" + p.node + "/" + verb + ".json", func(ctx context.Context) ([]byte, error) {
+			name := "nodes/" + p.node + "/" + verb + ".json"
+			all = append(all, piece{name, func(ctx context.Context) ([]byte, error) {
 				out, err := c.onNode(ctx, p.name, verb, "-o", "json")
 				if json.Valid(out) {
 					err = nil // the exit status says the same

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -23,16 +24,36 @@ command is for a damaged directory, and for the time before uninstalling.`,
 			if format != "host-local" {
 				return usage("invalid --format %q; want host-local", format)
 			}
+			if unused, err := a.isUnused(cmd.Context()); unused || err != nil {
+				return errors.Join(err, a.printExported(nil))
+			}
 			pools, err := a.service().Export(cmd.Context(), func(p lease.Pool) bool {
 				return a.network == "" || p.Network == a.network
 			})
-			for _, p := range pools {
-				fmt.Fprintf(a.Stdout, "%s is in sync with the store\n", hostlocal.Path(p))
-			}
-			return err
+			return errors.Join(err, a.printExported(pools))
 		},
 	}
 	c.Flags().StringVar(&format, "format", "host-local", "format of the files: host-local")
 	complete(c, "format", "host-local")
 	return c
+}
+
+// exported is the JSON form of a directory of host-local's. Its fields are part of the interface.
+type exported struct {
+	Network string `json:"network"`
+	Path    string `json:"path"`
+}
+
+func (a *app) printExported(pools []lease.Pool) error {
+	all := []exported{}
+	for _, p := range pools {
+		all = append(all, exported{p.Network, hostlocal.Path(p)})
+	}
+	if a.output == "json" {
+		return printJSON(a.Stdout, all)
+	}
+	for _, e := range all {
+		fmt.Fprintf(a.Stdout, "%s is in sync with the store\n", e.Path)
+	}
+	return nil
 }

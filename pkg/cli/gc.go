@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -26,6 +27,10 @@ are not released; if all sandboxes look dead, none is. Both are reported on stde
 		Example: "  leasectl gc --dry-run\n  leasectl gc --network cbr0 -o json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if unused, err := a.isUnused(cmd.Context()); unused || err != nil {
+				return errors.Join(err, a.printPlan(nil, dryRun))
+			}
+			a.progress("comparing the store with the host")
 			survey, err := a.service().Survey(cmd.Context())
 			if err != nil {
 				return err
@@ -38,6 +43,7 @@ are not released; if all sandboxes look dead, none is. Both are reported on stde
 			}
 			plan := a.due(maintain.Plan(survey))
 			if !dryRun {
+				a.progress("%d steps", len(plan))
 				done, err := a.service().Act(cmd.Context(), plan)
 				if err != nil {
 					fmt.Fprintf(a.Stderr, "leasectl: %d of %d steps were done\n", len(done.Taken), len(plan))

@@ -85,32 +85,67 @@ func (a *app) adopt(cmd *cobra.Command, flags importFlags, pools []lease.Pool) e
 	if len(flags.cacheDirs) > 0 {
 		svc.CacheDirs = append(svc.CacheDirs, defaultCacheDirs...)
 	}
-	for _, p := range pools {
+	all, previewed := []adopted{}, []candidate{}
+	for i, p := range pools {
+		a.progress("network %s (%d of %d)", p.Network, i+1, len(pools))
 		if flags.dryRun {
-			if err := a.preview(cmd.Context(), svc, p); err != nil {
+			found, err := a.preview(cmd.Context(), svc, p)
+			if err != nil {
 				return err
 			}
+			previewed = append(previewed, found...)
 			continue
 		}
 		before, after, err := svc.Import(cmd.Context(), p, nil)
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(a.Stdout, "network %s: %d leases, %d before\n", p.Network, after, before)
+		all = append(all, adopted{p.Network, before, after})
+		if a.output != "json" {
+			fmt.Fprintf(a.Stdout, "network %s: %d leases, %d before\n", p.Network, after, before)
+		}
+	}
+	switch {
+	case a.output != "json":
+	case flags.dryRun:
+		return printJSON(a.Stdout, previewed)
+	default:
+		return printJSON(a.Stdout, all)
 	}
 	return nil
 }
 
-func (a *app) preview(ctx context.Context, svc *maintain.Service, p lease.Pool) error {
+// adopted is the JSON form of a network that was adopted: how many leases it had before, and has
+// now. Its fields are part of the interface.
+type adopted struct {
+	Network string `json:"network"`
+	Before  int    `json:"before"`
+	After   int    `json:"after"`
+}
+
+// candidate is the JSON form of a lease that would be adopted. Its fields are part of the
+// interface.
+type candidate struct {
+	row
+	Why string `json:"why"`
+}
+
+func (a *app) preview(ctx context.Context, svc *maintain.Service, p lease.Pool) (out []candidate, err error) {
 	found, problems, err := svc.Preview(ctx, p, nil)
 	for _, text := range problems {
 		fmt.Fprintln(a.Stderr, "leasectl:", text)
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	now := a.Clock()
-	return table(a.Stdout, func(out io.Writer) {
+	for _, f := range found {
+		out = append(out, candidate{rowOf(f.Lease, now), f.Why})
+	}
+	if a.output == "json" {
+		return out, nil
+	}
+	return out, table(a.Stdout, func(out io.Writer) {
 		fmt.Fprintln(out, "NETWORK\tADDRESS\tPOD\tSTATE\tUNTIL\tCONTAINER\tWHY")
 		for _, f := range found {
 			r := rowOf(f.Lease, now)

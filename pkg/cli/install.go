@@ -202,7 +202,8 @@ func flannel(ctx context.Context, k *kubectl.Client) (kubectl.Object, error) {
 // writeFlannel writes the configuration in flannel's ConfigMap and the annotation with the former
 // one, nil for none, unless somebody has changed the ConfigMap meanwhile. Then it restarts the pods
 // that use it.
-func (a *app) writeFlannel(ctx context.Context, k *kubectl.Client, config kubectl.Object, before any, text string) error {
+func (a *app) writeFlannel(ctx context.Context, k *kubectl.Client, config kubectl.Object, before any,
+	text string) error {
 	patch, err := json.Marshal(kubectl.Object{
 		"metadata": kubectl.Object{
 			"resourceVersion": config.Text("metadata", "resourceVersion"),

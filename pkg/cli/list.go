@@ -129,6 +129,7 @@ func (a *app) print(leases []lease.Lease) error {
 
 func printJSON(w io.Writer, v any) error {
 	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false) // commands of a shell
 	e.SetIndent("", "  ")
 	return e.Encode(v)
 }

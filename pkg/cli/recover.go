@@ -38,12 +38,16 @@ address is adopted until the next pod starts there.`,
 			if why == "" {
 				return a.repair(cmd.Context(), flags.dryRun)
 			}
-			fmt.Fprintln(a.Stdout, why)
+			notes := a.Stdout // not in the middle of JSON
+			if a.output == "json" {
+				notes = a.Stderr
+			}
+			fmt.Fprintln(notes, why)
 			if accept && !flags.dryRun {
 				if err := a.service().AcceptLoss(cmd.Context()); err != nil {
 					return err
 				}
-				fmt.Fprintln(a.Stdout, "loss accepted: addresses that are not known to be in use may be assigned")
+				fmt.Fprintln(notes, "loss accepted: addresses that are not known to be in use may be assigned")
 			}
 			pools, err := a.networks(flags.dataDir)
 			if err != nil {
@@ -76,19 +80,35 @@ func (a *app) repair(ctx context.Context, dryRun bool) error {
 	if err != nil {
 		return err
 	}
+	r := repaired{"whole", append([]string{}, found...)}
+	switch {
+	case len(found) == 0:
+	case dryRun:
+		r.State = "damaged"
+	default:
+		if err := a.service().Repair(ctx); err != nil {
+			return err
+		}
+		r.State = "repaired"
+	}
+	if a.output == "json" {
+		return printJSON(a.Stdout, r)
+	}
 	for _, text := range found {
 		fmt.Fprintln(a.Stdout, text)
 	}
-	switch {
-	case len(found) == 0:
+	switch r.State {
+	case "whole":
 		fmt.Fprintln(a.Stdout, "the store is whole: there is nothing to recover")
-		return nil
-	case dryRun:
-		return nil
+	case "repaired":
+		fmt.Fprintln(a.Stdout, "damaged records were replaced by what the node shows, and the indexes built again")
 	}
-	if err := a.service().Repair(ctx); err != nil {
-		return err
-	}
-	fmt.Fprintln(a.Stdout, "damaged records were replaced by what the node shows, and the indexes built again")
 	return nil
+}
+
+// repaired is the JSON form of the result of recover for a store that is not lost: whole, damaged
+// (with --dry-run) or repaired. Its fields are part of the interface.
+type repaired struct {
+	State    string   `json:"state"`
+	Problems []string `json:"problems"`
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
@@ -29,6 +30,13 @@ assigned to another pod while the container still uses it.`,
 				return err
 			}
 			match := func(l lease.Lease) bool { return a.selected(l) && s.is(l.Address, l.Namespace, l.Name) }
+			found, err := a.leases(cmd.Context(), match)
+			if err != nil {
+				return err
+			}
+			if len(found) == 0 {
+				return a.noLease(cmd.Context(), s, "")
+			}
 			reason := fmt.Sprintf("released with leasectl by uid %d", os.Getuid())
 			done, err := a.service().Revoke(cmd.Context(), match, force, reason)
 			if errors.Is(err, transact.ErrNoHostView) {
@@ -38,26 +46,40 @@ assigned to another pod while the container still uses it.`,
 			if err != nil {
 				return err
 			}
-			if len(done) == 0 {
-				fmt.Fprintf(a.Stderr, "leasectl: %s has no lease on this node\n", s)
-				return errProblems
-			}
-			failed := false
-			for _, r := range done {
-				if r.Err != nil {
-					failed = true
-					fmt.Fprintf(a.Stderr, "leasectl: not released: %v; use --force to release it nevertheless\n", r.Err)
-					continue
-				}
-				fmt.Fprintf(a.Stdout, "%s released\n", r.Lease.Address)
-			}
-			if failed {
-				return errProblems
-			}
-			return nil
+			return a.printReleased(done)
 		},
 	}
 	c.Flags().BoolVar(&force, "force", false,
 		"release even if the container may still run, or without a view of the node's containers")
 	return c
+}
+
+// released is the JSON form of the release of a lease. Its fields are part of the interface. Error
+// is "" if it was released.
+type released struct {
+	Network   string `json:"network"`
+	Address   string `json:"address"`
+	Namespace string `json:"namespace"`
+	Pod       string `json:"pod"`
+	ID        string `json:"id"`
+	Error     string `json:"error"`
+}
+
+func (a *app) printReleased(done []maintain.Revoked) (err error) {
+	all := []released{}
+	for _, r := range done {
+		l := r.Lease
+		one := released{l.Pool.Network, l.Address.String(), l.Namespace, l.Name, l.ID, ""}
+		if r.Err != nil {
+			err, one.Error = errProblems, r.Err.Error()
+			fmt.Fprintf(a.Stderr, "leasectl: not released: %v; use --force to release it nevertheless\n", r.Err)
+		} else if a.output != "json" {
+			fmt.Fprintf(a.Stdout, "%s released\n", one.Address)
+		}
+		all = append(all, one)
+	}
+	if a.output == "json" {
+		return errors.Join(printJSON(a.Stdout, all), err)
+	}
+	return err
 }

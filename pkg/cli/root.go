@@ -5,11 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
@@ -47,12 +52,16 @@ type Env struct {
 	// Plugin reports whether the program runs as a plugin of kubectl, for a cluster and not for the
 	// node on which it runs.
 	Plugin bool
-	// Terminal reports whether a user watches standard error.
-	Terminal bool
+	// Terminal reports whether a user watches standard error, and Colour whether standard output
+	// may have colours.
+	Terminal, Colour bool
+
+	raw io.Writer // standard output, for text without names
 }
 
 // Run executes one command line and returns the exit code.
 func Run(ctx context.Context, env Env, args []string) int {
+	env.raw = env.Stdout
 	env.Stdout, env.Stderr = plain{env.Stdout}, plain{env.Stderr}
 	root := newRoot(env)
 	if env.Plugin {
@@ -73,7 +82,11 @@ func Run(ctx context.Context, env Env, args []string) int {
 			command.CommandPath())
 		return ExitUsage
 	}
-	fmt.Fprintf(env.Stderr, "%s: %v\n", name, err)
+	hint := ""
+	if errors.Is(err, store.ErrLost) && !env.Plugin {
+		hint = "; 'leasectl recover' adopts what this node shows"
+	}
+	fmt.Fprintf(env.Stderr, "%s: %v%s\n", name, err, hint)
 	return exitProblems
 }
 
@@ -98,11 +111,13 @@ type app struct {
 	pod     string
 	state   string
 	root    string // of the host's file system
+
+	defaultState string // the directory of the store, without a flag
 }
 
 // newRoot returns the command tree.
 func newRoot(env Env) *cobra.Command {
-	a := &app{Env: env}
+	a := &app{Env: env, defaultState: env.Dirs.State}
 	root := &cobra.Command{
 		Use:   "leasectl",
 		Short: "Show and manage the addresses of the leasehold IPAM plugin on this node",
@@ -115,6 +130,7 @@ kubectl -n leasehold-system exec POD -c agent -- /leasectl --host-root=/proc/1/r
   leasectl show 10.244.1.7            the lease of an address in detail
   leasectl history 10.244.1.7         which pods had it before
   leasectl pools                      how many addresses are bound, held and free
+  leasectl map                        the same as a picture
   leasectl release db/db-0            release the addresses of a pod
   leasectl gc --dry-run               what would be collected, and why
   leasectl check                      check the integrity of the store
@@ -144,8 +160,15 @@ kubectl -n leasehold-system exec POD -c agent -- /leasectl --host-root=/proc/1/r
 	f.StringVar(&a.root, "host-root", "/", "root of the host's file system: / or /proc/<pid>/root")
 	complete(root, "output", "table", "wide", "json")
 	complete(root, "state", "bound", "held")
+	_ = root.RegisterFlagCompletionFunc("network", a.completeFlag(func(l lease.Lease) string { return l.Pool.Network }))
+	_ = root.RegisterFlagCompletionFunc("pod", a.completeFlag(func(l lease.Lease) string {
+		if l.Name == "" {
+			return ""
+		}
+		return l.Namespace + "/" + l.Name
+	}))
 	root.AddCommand(a.list(), a.show(), a.history(), a.pools(), a.release(), a.gc(), a.check(),
-		a.importCmd(), a.export(), a.recover(), a.install(), a.uninstall(), a.doctor())
+		a.importCmd(), a.export(), a.recover(), a.install(), a.uninstall(), a.doctor(), a.mapCmd())
 	return root
 }
 
@@ -180,13 +203,48 @@ func (a *app) service() *maintain.Service {
 // view runs fn in a read transaction. It does not run it if no store was created yet.
 func (a *app) view(ctx context.Context, fn func(*store.Tx) error) error {
 	if _, err := os.Stat(a.Dirs.State); err != nil && os.IsNotExist(err) {
+		if a.Dirs.State != a.defaultState {
+			return fmt.Errorf("--state-dir: %w", err)
+		}
 		return nil
 	}
+	defer a.sayIfLocked()()
 	err := a.store().View(ctx, fn)
 	if store.IsEmpty(err) {
 		return nil
 	}
 	return err
+}
+
+// isUnused reports whether there is no store yet. Commands that change leases then have nothing to
+// do, and create none.
+func (a *app) isUnused(ctx context.Context) (bool, error) {
+	unused := true
+	err := a.view(ctx, func(*store.Tx) error {
+		unused = false
+		return nil
+	})
+	if errors.Is(err, store.ErrLost) {
+		return false, nil // it is for the command
+	}
+	return unused, err
+}
+
+// sayIfLocked says on standard error that a command waits for another process, if it does so for a
+// second. The caller calls stop when it has got the lock.
+func (a *app) sayIfLocked() (stop func()) {
+	t := time.AfterFunc(time.Second, func() {
+		path := filepath.Join(a.Dirs.Run, "lock")
+		f, err := os.Open(path)
+		if err != nil {
+			return
+		}
+		defer f.Close()
+		if errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK) {
+			fmt.Fprintf(a.Stderr, "leasectl: waiting for another process, which holds %s\n", path)
+		}
+	})
+	return func() { t.Stop() }
 }
 
 // selected reports whether a lease matches the global filters.
@@ -224,6 +282,23 @@ func (s subject) String() string {
 		return "pod " + s.pod
 	}
 	return s.addr.String()
+}
+
+// completeFlag completes a flag with words of the leases.
+func (a *app) completeFlag(word func(lease.Lease) string) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		words := map[string]bool{}
+		_ = a.view(cmd.Context(), func(tx *store.Tx) error {
+			tx.All(func(l lease.Lease, err error) bool {
+				if err == nil && word(l) != "" {
+					words[word(l)] = true
+				}
+				return true
+			})
+			return nil
+		})
+		return slices.Sorted(maps.Keys(words)), cobra.ShellCompDirectiveNoFileComp
+	}
 }
 
 // completeSubject completes addresses and pods of leases.

@@ -39,11 +39,11 @@ func TestRun(t *testing.T) {
 		{"--version", exitOK, "v1.2.3", ""},
 		{"list", exitOK, `db-0\x1b[2J`, ""},
 		{"no\x1b[2J", ExitUsage, "", `unknown command`},
-		{"list --no\x1b[2J", ExitUsage, "", `leasectl: unknown flag: --no\x1b[2J` + "\nTry 'leasectl --help'.\n"},
+		{"list --no\x1b[2J", ExitUsage, "", `leasectl: unknown flag: --no\x1b[2J` + "\nTry 'leasectl list --help'.\n"},
 		{"list -o xml", ExitUsage, "", `leasectl: invalid --output "xml"`},
 		{"list --host-root /", exitOK, `db-0`, ""},
 		{"list --host-root /host", exitProblems, "", `leasectl: --host-root "/host" is invalid; want /`},
-		{"show", ExitUsage, "", "Try 'leasectl --help'.\n"},
+		{"show", ExitUsage, "", "Try 'leasectl show --help'.\n"},
 		{"show 10.0.0.9", exitProblems, "", "leasectl: "},
 		{"list --state-dir /dev/null", exitProblems, "", "leasectl: "},
 	} {

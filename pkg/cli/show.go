@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"io"
 
@@ -30,10 +31,8 @@ the network namespace of the container exists now.`,
 				return err
 			}
 			if len(leases) == 0 {
-				fmt.Fprintf(a.Stderr,
-					"leasectl: %s has no lease on this node; 'leasectl history %s' shows whether it had one\n", s,
-					args[0])
-				return errProblems
+				return a.noLease(cmd.Context(), s,
+					fmt.Sprintf("; 'leasectl history %s' shows whether it had one", args[0]))
 			}
 			if a.output == "json" {
 				return a.print(leases)
@@ -85,4 +84,22 @@ func (a *app) netnsText(l lease.Lease, now lease.Instant) string {
 		return fmt.Sprintf("%s (%s: %v)", l.Holder.Netns.Path, life, why)
 	}
 	return fmt.Sprintf("%s (%s)", l.Holder.Netns.Path, life)
+}
+
+// noLease says that a subject has no lease, or that the global filters exclude the ones it has.
+func (a *app) noLease(ctx context.Context, s subject, hint string) error {
+	all := *a
+	all.network, all.pod, all.state = "", "", ""
+	found, err := all.leases(ctx, func(l lease.Lease) bool { return s.is(l.Address, l.Namespace, l.Name) })
+	if err != nil {
+		return err
+	}
+	if len(found) > 0 {
+		hint = ", which --network, --pod or --state excludes"
+		fmt.Fprintf(a.Stderr, "leasectl: %s has a lease of network %s in state %s%s\n", s, found[0].Pool.Network,
+			found[0].State, hint)
+		return errProblems
+	}
+	fmt.Fprintf(a.Stderr, "leasectl: %s has no lease on this node%s\n", s, hint)
+	return errProblems
 }

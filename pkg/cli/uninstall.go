@@ -166,7 +166,8 @@ func uninstaller(agent kubectl.Object) (kubectl.Object, error) {
 	if err := remarshal(agent.Field("spec", "template", "spec"), &spec); err != nil {
 		return nil, err
 	}
-	install, container := kubectl.Named(spec.List("initContainers"), installerName), kubectl.Named(spec.List("containers"), "agent")
+	install := kubectl.Named(spec.List("initContainers"), installerName)
+	container := kubectl.Named(spec.List("containers"), "agent")
 	to := kubectl.Arguments(install, "--to=")
 	if install == nil || container == nil || len(to) != 1 {
 		return nil, fmt.Errorf("the DaemonSet %s has no containers %s and agent as leasehold's manifests have",
@@ -205,7 +206,8 @@ func uninstaller(agent kubectl.Object) (kubectl.Object, error) {
 	labels := kubectl.Object{"app.kubernetes.io/name": uninstallName, "app.kubernetes.io/part-of": "leasehold"}
 	return kubectl.Object{
 		"apiVersion": "apps/v1", "kind": "DaemonSet",
-		"metadata": kubectl.Object{"name": uninstallName, "namespace": agent.Text("metadata", "namespace"), "labels": labels},
+		"metadata": kubectl.Object{"name": uninstallName, "namespace": agent.Text("metadata", "namespace"),
+			"labels": labels},
 		"spec": kubectl.Object{
 			"selector":       kubectl.Object{"matchLabels": kubectl.Object{"app.kubernetes.io/name": uninstallName}},
 			"updateStrategy": kubectl.Object{"rollingUpdate": kubectl.Object{"maxUnavailable": "100%"}},

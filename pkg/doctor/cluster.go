@@ -44,7 +44,7 @@ func (c *Cluster) Examine(ctx context.Context) Report { return examine(ctx, c, c
 const (
 	agentName   = "leasehold-agent"
 	managerName = "leasehold-manager"
-	crdOfStates = "persistentpodstates.apps.kruise.io"
+	crdOfStates = "persistentpodstates." // of Kruise's group
 )
 
 // items returns the objects of a list.
@@ -72,7 +72,12 @@ func checkCRDs(ctx context.Context, c *Cluster) (found []Finding, err error) {
 			Why:    "agents cannot publish reservations, so that pods are not brought back to their nodes",
 			Repair: []string{"kubectl apply -f daemonset/base/crds/ipam.leasehold.dev_" + name + ".yaml"}})
 	}
-	states := byName[crdOfStates]
+	states, crd := kubectl.Object(nil), ""
+	for name := range byName {
+		if strings.HasPrefix(name, crdOfStates) {
+			states, crd = byName[name], name
+		}
+	}
 	service := []string{"spec", "conversion", "webhook", "clientConfig", "service"}
 	if states == nil || states.Text(append(service, "name")...) == "" {
 		return found, nil
@@ -80,11 +85,11 @@ func checkCRDs(ctx context.Context, c *Cluster) (found []Finding, err error) {
 	namespace, name := states.Text(append(service, "namespace")...), states.Text(append(service, "name")...)
 	there, err := c.Kubectl.Get(ctx, "-n", namespace, "service", name)
 	if err == nil && there == nil {
-		found = append(found, Finding{Reason: "KruiseCRDLeft", Subject: crdOfStates,
+		found = append(found, Finding{Reason: "KruiseCRDLeft", Subject: crd,
 			What: fmt.Sprintf("it was left by Kruise: the service %s/%s, which converts its versions, does not exist",
 				namespace, name),
 			Why: "PersistentPodStates of one of its versions can be neither read nor written",
-			Repair: []string{command("kubectl", "patch", "crd", crdOfStates, "--type=merge", "-p",
+			Repair: []string{command("kubectl", "patch", "crd", crd, "--type=merge", "-p",
 				`{"spec":{"conversion":{"strategy":"None","webhook":null}}}`)}})
 	}
 	return found, err
@@ -224,7 +229,8 @@ func checkManager(ctx context.Context, c *Cluster) ([]Finding, error) {
 	wanted, _ := m.Field("spec", "replicas").(float64)
 	switch scale := "kubectl -n " + c.Kubectl.Namespace; {
 	case wanted == 0:
-		f.What, f.Repair = "it is scaled to zero", []string{scale + " scale deployment/" + managerName + " --replicas=2"}
+		f.What = "it is scaled to zero"
+		f.Repair = []string{scale + " scale deployment/" + managerName + " --replicas=2"}
 	case ready == 0:
 		f.What = fmt.Sprintf("none of its %d replicas is ready", int(wanted))
 		f.Repair = []string{scale + " rollout restart deployment/" + managerName}
@@ -274,8 +280,8 @@ func checkAgents(ctx context.Context, c *Cluster) (found []Finding, err error) {
 	for _, n := range needs {
 		if !n.has(spec, agent) {
 			found = append(found, Finding{Reason: "AgentBlind", Subject: "DaemonSet " + agentName,
-				What: "its pods have not " + n.what, Why: "agents do not see the sandboxes of their nodes: nothing that " +
-					"is over or dead is released",
+				What: "its pods have not " + n.what,
+				Why:  "agents do not see the sandboxes of their nodes: nothing that is over or dead is released",
 				Repair: []string{command("kubectl", "-n", c.Kubectl.Namespace, "patch", "daemonset", agentName,
 					"--type=strategic", "-p", n.patch)}})
 		}

@@ -58,8 +58,8 @@ func misread(kind string, o kubectl.Object) (found []Finding) {
 		if patch == nil {
 			repair = command("kubectl", "-n", namespace, "edit", kind, name)
 		}
-		found = append(found, Finding{Reason: "AnnotationUnread", Subject: kind + " " + namespace + "/" + name, What: what,
-			Why: "the pods' addresses are not kept as the annotation asks", Repair: []string{repair}})
+		found = append(found, Finding{Reason: "AnnotationUnread", Subject: kind + " " + namespace + "/" + name,
+			What: what, Why: "the pods' addresses are not kept as the annotation asks", Repair: []string{repair}})
 	}
 	for _, key := range slices.Sorted(maps.Keys(annotations)) {
 		value, _ := annotations[key].(string)
@@ -82,8 +82,8 @@ func misread(kind string, o kubectl.Object) (found []Finding) {
 	return found
 }
 
-// similar returns the key that was probably meant by another one, "" if it looks like none: one that
-// ends like it after another prefix, or that differs in at most three letters.
+// similar returns the key that was probably meant by another one, "" if it looks like none: a key
+// that ends like it after another prefix, or that differs in at most three letters.
 func similar(key string) string {
 	for _, known := range slices.Sorted(maps.Keys(keys)) {
 		_, name, _ := strings.Cut(known, "/")
@@ -190,8 +190,10 @@ func checkSchedulers(ctx context.Context, c *Cluster) (found []Finding, err erro
 			return found, err
 		}
 		found = append(found, Finding{Reason: "NominationsIgnored", Subject: "scheduler " + s,
-			What:   fmt.Sprintf("all %d pods for which it was given the node of their address are on other nodes", ignored[s]),
-			Why:    "their addresses are not kept; without its name in --schedulers the manager uses node affinity for it",
+			What: fmt.Sprintf("%d pods are on other nodes than it was asked to choose, and none is on the right one",
+				ignored[s]),
+			Why: "their addresses are not kept; without its name in --schedulers the manager uses node affinity " +
+				"for it",
 			Repair: []string{repair}})
 	}
 	return found, nil

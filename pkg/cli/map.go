@@ -1,0 +1,195 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+// mapWidth is how many addresses a line has, a power of two. Of ranges of more than mapMax
+// addresses only lines with a lease are drawn.
+const (
+	mapWidth = 64
+	mapMax   = 1 << 14
+)
+
+// The letters and colours of the states in a map.
+var mapStates = []struct {
+	letter byte
+	colour string
+	word   string
+}{
+	{'.', "", "free"}, {'B', "32", "bound"}, {'H', "33", "held"}, {'c', "36", "in cool-down"},
+}
+
+const (
+	mapFree = iota
+	mapBound
+	mapHeld
+	mapCoolDown
+)
+
+func (a *app) mapCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:   "map",
+		Short: "Draw which addresses of each network are bound, held, in cool-down and free",
+		Long: `Draw the ranges of each network, 64 addresses in a line: B is bound to a container,
+H held for a pod that is away, c in cool-down (the short hold of pods without
+retention), and a dot is free. It has colours only on a terminal. Of ranges of more
+than 16384 addresses, lines without a lease are left out.`,
+		Example: "  leasectl map\n  leasectl map --network cbr0 -o json",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			drawn := []drawing{}
+			err := a.view(cmd.Context(), func(tx *store.Tx) error {
+				drawn = a.draw(tx)
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			if a.output == "json" {
+				return printJSON(a.Stdout, drawn)
+			}
+			for _, d := range drawn {
+				a.printMap(d)
+			}
+			return nil
+		},
+	}
+}
+
+// drawing is the JSON form of the map of a range. Its fields are part of the interface. Lines
+// without a lease may be left out of a long range.
+type drawing struct {
+	Network string    `json:"network"`
+	First   string    `json:"first"`
+	Last    string    `json:"last"`
+	Lines   []mapLine `json:"lines"`
+}
+
+// mapLine is a line of a map: its first address, and a letter for each address from there.
+type mapLine struct {
+	First     string `json:"first"`
+	Addresses string `json:"addresses"`
+}
+
+// draw returns the maps of all ranges.
+func (a *app) draw(tx *store.Tx) []drawing {
+	out := []drawing{}
+	now := a.Clock()
+	for _, u := range tx.Usage() {
+		if a.network != "" && u.Pool.Network != a.network {
+			continue
+		}
+		states := map[netip.Addr]int{}
+		for _, l := range tx.InPool(u.Pool) {
+			switch {
+			case l.State == lease.Bound:
+				states[l.Address] = mapBound
+			case l.Lapsed(now):
+			case l.Firm:
+				states[l.Address] = mapHeld
+			default:
+				states[l.Address] = mapCoolDown
+			}
+		}
+		for _, r := range u.Ranges {
+			out = append(out, drawing{u.Pool.Network, r.Start.String(), r.End.String(),
+				mapLines(r.Start, r.End, states)})
+		}
+	}
+	return out
+}
+
+// mapLines draws the addresses from first to last. Each line begins at a multiple of mapWidth; what
+// is before first or after last is a space. Of a long range only the lines with a lease are drawn.
+func mapLines(first, last netip.Addr, states map[netip.Addr]int) []mapLine {
+	starts := map[netip.Addr]bool{}
+	at := lineOf(first)
+	for n := 0; at.IsValid() && at.Compare(last) <= 0; n += mapWidth {
+		if n >= mapMax {
+			clear(starts)
+			for a := range states {
+				if first.Compare(a) <= 0 && a.Compare(last) <= 0 {
+					starts[lineOf(a)] = true
+				}
+			}
+			break
+		}
+		starts[at] = true
+		for range mapWidth {
+			at = at.Next()
+		}
+	}
+	lines := []mapLine{}
+	for _, start := range slices.SortedFunc(maps.Keys(starts), netip.Addr.Compare) {
+		line := mapLine{First: start.String()}
+		for at := start; at.IsValid() && at.Compare(last) <= 0 && len(line.Addresses) < mapWidth; at = at.Next() {
+			letter := " "
+			if at.Compare(first) >= 0 {
+				letter = string(mapStates[states[at]].letter)
+			}
+			line.Addresses += letter
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+// lineOf returns the first address of the line in which an address is.
+func lineOf(a netip.Addr) netip.Addr {
+	b := a.AsSlice()
+	b[len(b)-1] &^= mapWidth - 1
+	start, _ := netip.AddrFromSlice(b)
+	return start
+}
+
+func (a *app) printMap(d drawing) {
+	counts := map[byte]int{}
+	for _, l := range d.Lines {
+		for i := range len(l.Addresses) {
+			counts[l.Addresses[i]]++
+		}
+	}
+	var legend []string
+	for _, s := range mapStates {
+		legend = append(legend, fmt.Sprintf("%c %s %d", s.letter, s.word, counts[s.letter]))
+	}
+	fmt.Fprintf(a.Stdout, "network %s, %s-%s: %s\n", d.Network, d.First, d.Last, strings.Join(legend, ", "))
+	_ = table(a.raw, func(w io.Writer) { // what it prints is not from anybody else
+		for _, l := range d.Lines {
+			fmt.Fprintf(w, "%s\t%s\n", l.First, a.coloured(l.Addresses))
+		}
+	})
+}
+
+// coloured returns letters with the colours of their states, on a terminal.
+func (a *app) coloured(letters string) string {
+	if !a.Colour {
+		return letters
+	}
+	var out strings.Builder
+	for i := range len(letters) {
+		colour := ""
+		for _, s := range mapStates {
+			if s.letter == letters[i] {
+				colour = s.colour
+			}
+		}
+		if colour == "" {
+			out.WriteByte(letters[i])
+		} else {
+			fmt.Fprintf(&out, "\x1b[%sm%c\x1b[0m", colour, letters[i])
+		}
+	}
+	return out.String()
+}
