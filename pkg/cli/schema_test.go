@@ -1,0 +1,95 @@
+package cli
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/leasehold-cni/leasehold/pkg/doctor"
+)
+
+var update = flag.Bool("update", false, "write docs/json.md")
+
+// schemas are what each verb prints with -o json.
+var schemas = []struct {
+	verbs, about string
+	value        any
+}{
+	{"list, show", "Leases of a node. until is null while the address is bound, and may be `forever`. " +
+		"firm: held for a window, and not in cool-down.", []row{}},
+	{"history", "Journal entries, oldest first.", []line{}},
+	{"pools", "Range sets. size and free are null before the first ADD.", []poolRow{}},
+	{"map", "Ranges, in lines of 64 addresses: a letter for each address from first, as in the picture.", []drawing{}},
+	{"release", "Leases that were selected. error is empty for those that were released.", []released{}},
+	{"gc", "What was done, or with --dry-run would be done.", []step{}},
+	{"check", "Problems of the store.", checked{}},
+	{"export", "Directories of host-local's that were brought in step.", []exported{}},
+	{"import, recover", "Networks that were adopted, with their numbers of leases.", []adopted{}},
+	{"import --dry-run, recover --dry-run", "Leases that would be adopted.", []candidate{}},
+	{"recover, of a store that is not lost", "state is whole, repaired, or with --dry-run damaged.", repaired{}},
+	{"doctor, kubectl leasehold doctor", "repair has commands of a shell, in their order.", doctor.Report{}},
+	{"kubectl leasehold list, show, release --dry-run", "Reservations.", []reservation{}},
+	{"kubectl leasehold history", "Journal entries of all nodes, by time.", []nodeLine{}},
+	{"kubectl leasehold pools", "Networks of nodes. active is True, False, Unknown or empty.", []nodePool{}},
+	{"kubectl leasehold status", "inactive are networks for which active is False or Unknown.", clusterStatus{}},
+	{"kubectl leasehold bundle", "The archive.", struct {
+		File string `json:"file"`
+	}{}},
+}
+
+// TestSchemas checks that docs/json.md says what each verb prints. With -update it writes that
+// file.
+func TestSchemas(t *testing.T) {
+	var want strings.Builder
+	want.WriteString("# What leasectl prints with -o json\n\nFields may be added, and are not removed or renamed. " +
+		"Times are RFC 3339 in UTC.\n`go test ./pkg/cli -run TestSchemas -update` writes this file.\n")
+	for _, s := range schemas {
+		fmt.Fprintf(&want, "\n## %s\n\n%s\n\n    %s\n", s.verbs, s.about, strings.ReplaceAll(
+			schema(reflect.TypeOf(s.value), ""), "\n", "\n    "))
+	}
+	const path = "../../docs/json.md"
+	if *update {
+		if err := os.WriteFile(path, []byte(want.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	have, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(have) != want.String() {
+		t.Errorf("%s is not what the verbs print; want\n%s", path, want.String())
+	}
+}
+
+// schema returns the form of a type's JSON.
+func schema(t reflect.Type, indent string) string {
+	switch t.Kind() {
+	case reflect.Slice:
+		return "[" + schema(t.Elem(), indent) + ", ...]"
+	case reflect.Pointer:
+		return schema(t.Elem(), indent) + " or null"
+	case reflect.Struct:
+		return "{\n" + strings.Join(fields(t, indent+"  "), ",\n") + "\n" + indent + "}"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.String:
+		return "string"
+	}
+	return "number"
+}
+
+func fields(t reflect.Type, indent string) (out []string) {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		if f.Anonymous {
+			out = append(out, fields(f.Type, indent)...)
+			continue
+		}
+		out = append(out, fmt.Sprintf("%s%q: %s", indent, f.Tag.Get("json"), schema(f.Type, indent)))
+	}
+	return out
+}
