@@ -107,13 +107,16 @@ func condition(o kubectl.Object, kind string) string {
 
 // policies are the admission policies and the files of their manifests.
 var policies = map[string]string{
-	"leasehold-agent":           "policies/agent.yaml",
-	"leasehold-agent-pool":      "policies/agent.yaml",
-	"leasehold-annotations":     "policies/annotations.yaml",
-	"leasehold-namespaces":      "policies/annotations.yaml",
-	"leasehold-generated-names": "policies/annotations.yaml",
-	"leasehold-manager":         "policies/manager.yaml",
-	"leasehold-manager-crd":     "manager/topology.yaml",
+	"leasehold-agent":                       "policies/agent.yaml",
+	"leasehold-agent-pool":                  "policies/agent.yaml",
+	"leasehold-annotations":                 "policies/annotations.yaml",
+	"leasehold-namespaces":                  "policies/annotations.yaml",
+	"leasehold-generated-names":             "policies/annotations.yaml",
+	"leasehold-manager":                     "policies/manager.yaml",
+	"leasehold-manager-crd":                 "policies/manager-objects.yaml",
+	"leasehold-manager-webhooks":            "policies/manager-objects.yaml",
+	"leasehold-manager-persistentpodstates": "policies/manager-objects.yaml",
+	"leasehold-reservations":                "policies/reservations.yaml",
 }
 
 func checkPolicies(ctx context.Context, c *Cluster) ([]Finding, error) {
