@@ -119,9 +119,26 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// checkNamespaces looks for namespaces that hold more than half of the addresses of a node, beyond
-// which their holds may end early.
+// limitsName is the ConfigMap with the limits of namespaces.
+const limitsName = "leasehold-limits"
+
+// checkNamespaces looks for namespaces that hold as many addresses of a node as they may, or more
+// than half, beyond which their holds may end early.
 func checkNamespaces(ctx context.Context, c *Cluster) (found []Finding, err error) {
+	object, err := c.Kubectl.Get(ctx, "-n", c.Kubectl.Namespace, "configmap", limitsName)
+	if err != nil {
+		return nil, err
+	}
+	limits := policy.Limits{}
+	data, _ := object.Field("data").(map[string]any)
+	for key, value := range data {
+		limits[key], _ = value.(string)
+	}
+	if err := limits.Validate(); err != nil {
+		found = append(found, Finding{Reason: "LimitsInvalid", Subject: "ConfigMap " + limitsName, What: err.Error(),
+			Why:    "the agents go on with the limits that they have read before",
+			Repair: []string{command("kubectl", "-n", c.Kubectl.Namespace, "edit", "configmap", limitsName)}})
+	}
 	reservations, err := c.items(ctx, "-A", "ipreservations.ipam.leasehold.dev")
 	if err != nil {
 		return nil, err
@@ -144,15 +161,21 @@ func checkNamespaces(ctx context.Context, c *Cluster) (found []Finding, err erro
 	for _, s := range slices.SortedFunc(maps.Keys(held), func(a, b share) int {
 		return cmp.Or(cmp.Compare(a.node, b.node), cmp.Compare(a.namespace, b.namespace))
 	}) {
-		if size[s.node] == 0 || 2*held[s] <= size[s.node] {
+		own := limits.Of(s.namespace)
+		f := Finding{Reason: "NamespaceLimit", Subject: "namespace " + s.namespace,
+			What: fmt.Sprintf("%d of the %d addresses of node %s are held for its pods that are away", int(held[s]),
+				int(size[s.node]), s.node)}
+		switch {
+		case held[s] >= float64(own.MaxHeld), size[s.node] > 0 && held[s] >= own.MaxHeldShare*size[s.node]:
+			f.Why = "that is its limit in the ConfigMap " + limitsName + ": no further address is held for it"
+		case size[s.node] > 0 && 2*held[s] > size[s.node]:
+			f.Why = "where no address is free, those of a namespace that holds more than half end early"
+		default:
 			continue
 		}
-		found = append(found, Finding{Reason: "NamespaceLimit", Subject: "namespace " + s.namespace,
-			What: fmt.Sprintf("%d of the %d addresses of node %s are held for its pods that are away", int(held[s]),
-				int(size[s.node]), s.node),
-			Why: "where no address is free, those of a namespace that holds more than half end early",
-			Repair: []string{command("kubectl", "leasehold", "release", "--namespace="+s.namespace, "--node="+s.node,
-				"--held", "--yes")}})
+		f.Repair = []string{command("kubectl", "leasehold", "release", "--namespace="+s.namespace, "--node="+s.node,
+			"--held", "--yes")}
+		found = append(found, f)
 	}
 	return found, nil
 }

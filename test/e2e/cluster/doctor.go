@@ -68,6 +68,8 @@ done`, meanwhile: `for i in 0 1; do
 until test "$(kubectl get ipr r$i -o 'jsonpath={.spec.release}')" = 00000000000000${i}0; do sleep 0.2; done
 kubectl delete ipr r$i
 done`},
+	{reason: "LimitsInvalid", plant: `kubectl -n leasehold-system create configmap leasehold-limits \
+--from-literal=maxHeld=some`},
 	{reason: "ClockOff", plant: "set -- '-90 seconds'\n" + lease, meanwhile: "set -- now\n" + lease},
 	{reason: "ManagerDown", plant: `kubectl -n leasehold-system scale deployment leasehold-manager --replicas=0`,
 		isLeft: true},
@@ -92,6 +94,11 @@ func (c *Cluster) checkDoctor(ctx context.Context) error {
 			return err
 		}
 	}
+	// The user corrects what an editor shows.
+	editor := []byte("#!/bin/sh\nexec sed -i 's/maxHeld: some/maxHeld: \"5\"/' \"$1\"\n")
+	if err := writeFileMode(filepath.Join(dir, "editor"), editor, 0o755); err != nil {
+		return err
+	}
 	// There is no timedatectl for machines without an init.
 	if err := writeFileMode(filepath.Join(dir, "timedatectl"), []byte("#!/bin/sh\n"), 0o755); err != nil {
 		return err
@@ -99,7 +106,8 @@ func (c *Cluster) checkDoctor(ctx context.Context) error {
 	shell := func(script string) (string, error) {
 		cmd := exec.CommandContext(ctx, "sh", "-ec", script)
 		cmd.Dir = c.Repo
-		cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "KUBECONFIG="+c.Kubeconfig())
+		cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "KUBECONFIG="+c.Kubeconfig(),
+			"EDITOR=editor")
 		return runCmd(cmd)
 	}
 	// Nothing runs here, so that no manager is ready or has made a certificate.
