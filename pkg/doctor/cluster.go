@@ -117,6 +117,7 @@ var policies = map[string]string{
 	"leasehold-manager-webhooks":            "policies/manager-objects.yaml",
 	"leasehold-manager-persistentpodstates": "policies/manager-objects.yaml",
 	"leasehold-reservations":                "policies/reservations.yaml",
+	"leasehold-limits":                      "policies/limits.yaml",
 }
 
 func checkPolicies(ctx context.Context, c *Cluster) ([]Finding, error) {
