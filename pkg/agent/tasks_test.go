@@ -85,7 +85,8 @@ func TestNextSurvey(t *testing.T) {
 		{4 * time.Second, 4 * time.Second}, {time.Hour, surveyInterval}, {time.Millisecond, minSurveyInterval},
 	} {
 		l := bound(t, "10.0.0.2", "db-0", "boot-1")
-		l.Window, l.Holder.Netns = tt.hold, lease.Netns{Path: "/" + strings.Repeat("x", 300), Dev: 4, Ino: 5}
+		l.Window = lease.Window(tt.hold)
+		l.Holder.Netns = lease.Netns{Path: "/" + strings.Repeat("x", 300), Dev: 4, Ino: 5}
 		l, err := lease.Apply(l, lease.Release{Holder: l.Holder}, now)
 		if err != nil {
 			t.Fatal(err)
@@ -128,7 +129,9 @@ func TestForgottenWindows(t *testing.T) {
 		if tt.forgotten > 0 {
 			c.forgotten = time.Now().Add(-tt.forgotten)
 		}
-		update(t, node, func(tx *store.Tx) error { return tx.SetWindow(key, time.Hour, time.Unix(1_000_000, 0)) })
+		update(t, node, func(tx *store.Tx) error {
+			return tx.SetWindow(key, lease.Window(time.Hour), time.Unix(1_000_000, 0))
+		})
 		c.once(t.Context())
 		err := node.Service.Store.View(t.Context(), func(tx *store.Tx) error {
 			if _, stays := tx.Window(key); stays != tt.stays {

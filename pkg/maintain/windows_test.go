@@ -22,7 +22,8 @@ func TestStoresWindow(t *testing.T) {
 		"removed, one is stored": {0, 0, time.Hour, true, true},
 		"removed, and none":      {0, time.Hour, 0, true, false},
 	} {
-		got := StoresWindow(PodWindow{Window: c.window}, lease.Lease{Window: c.ofLease}, c.stored, c.known)
+		got := StoresWindow(PodWindow{Window: lease.Window(c.window)}, lease.Lease{Window: lease.Window(c.ofLease)},
+			lease.Window(c.stored), c.known)
 		if got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}

@@ -65,7 +65,8 @@ func modelLease(t *rapid.T, at place) lease.Lease {
 	}
 	if rapid.Bool().Draw(t, "held") {
 		l.State, l.ReleasedAt, l.Firm = lease.Held, t0, !l.Superseded && rapid.Bool().Draw(t, "firm")
-		l.Hold = rapid.SampledFrom([]time.Duration{time.Second, time.Minute, lease.Forever}).Draw(t, "hold")
+		l.Hold = rapid.SampledFrom([]lease.Window{lease.Window(time.Second), lease.Window(time.Minute),
+			lease.Forever}).Draw(t, "hold")
 	}
 	return l
 }
@@ -301,7 +302,7 @@ func TestFailedWritesAreReturned(t *testing.T) {
 		"adopted":     func(tx *Tx) error { return tx.SetAdopted(pool) },
 		"not adopted": func(tx *Tx) error { return tx.ClearAdopted(old.Pool) },
 		"cursor":      func(tx *Tx) error { return tx.SetCursor(pool, "s", old.Address) },
-		"window":      func(tx *Tx) error { return tx.SetWindow(key, time.Hour, t0.Wall) },
+		"window":      func(tx *Tx) error { return tx.SetWindow(key, lease.Window(time.Hour), t0.Wall) },
 		"boot":        func(tx *Tx) error { return tx.SetBoot("b") },
 		"namespaces":  func(tx *Tx) error { return tx.SetNamespaceIDs("b pid:1 mnt:1") },
 		"full scan":   func(tx *Tx) error { return tx.SetLastFullScan(t0) },

@@ -22,6 +22,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/kube/once"
 	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -37,7 +38,7 @@ func TestWebhookAsksForAGate(t *testing.T) {
 			cluster: clusterOf(t, map[string]*corev1.Node{"node1": node("node1")}, &clock,
 				&reservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "r1", UID: "ru"}, Pod: "db-0",
 					Node:    "node1",
-					NodeUID: string(node("node1").UID), Window: time.Hour, Until: noon.Add(time.Hour),
+					NodeUID: string(node("node1").UID), Window: lease.Window(time.Hour), Until: noon.Add(time.Hour),
 					Addresses: "10.0.0.2"}),
 			gate: func(_ context.Context, namespace, name string) bool {
 				asked = append(asked, namespace+"/"+name)
@@ -83,9 +84,9 @@ func TestHeldSince(t *testing.T) {
 		r    reservation
 		want time.Time
 	}{
-		"a hold":           {reservation{Until: noon, Window: time.Hour}, noon.Add(-time.Hour)},
-		"bound":            {reservation{Bound: true, Until: noon, Window: time.Hour}, time.Time{}},
-		"without an end":   {reservation{Window: time.Hour}, time.Time{}},
+		"a hold":           {reservation{Until: noon, Window: lease.Window(time.Hour)}, noon.Add(-time.Hour)},
+		"bound":            {reservation{Bound: true, Until: noon, Window: lease.Window(time.Hour)}, time.Time{}},
+		"without an end":   {reservation{Window: lease.Window(time.Hour)}, time.Time{}},
 		"without a window": {reservation{Until: noon}, time.Time{}},
 		"a short window":   {reservation{Until: noon, Window: 1}, noon.Add(-1)},
 	} {
