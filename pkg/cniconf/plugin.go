@@ -74,8 +74,10 @@ type ipamEntry struct {
 	DataDir       string `json:"dataDir"`
 }
 
-// plugin returns the plugin of an entry that libcni has accepted. What it cannot decode is not an
-// error, because the plugin may not look at it either.
+// plugin describes one entry of a configuration's list of plugins, which libcni has accepted.
+// pointer is the JSON Pointer of the entry in file. A field of an unexpected type is left empty and
+// is not an error, because the plugin itself might never read it; json.Unmarshal decodes the other
+// fields nevertheless.
 func plugin(raw []byte, file, pointer string) Plugin {
 	var e entry
 	decodeErr := json.Unmarshal(raw, &e)
@@ -86,7 +88,7 @@ func plugin(raw []byte, file, pointer string) Plugin {
 	case e.IPAM.Type != "":
 		p.IPAM = IPAM{Type: e.IPAM.Type, Pointer: pointer + "/ipam/type", DefaultWindow: e.IPAM.DefaultWindow,
 			DataDir: e.IPAM.DataDir}
-	case e.Type == typeFlannel:
+	case e.Type == typeFlannel: // delegates to host-local if the configuration names no IPAM plugin
 		p.IPAM = IPAM{Type: HostLocal, Pointer: pointer + "/ipam/type", Default: true}
 	}
 	return p

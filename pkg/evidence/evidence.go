@@ -212,16 +212,16 @@ func (e *Evidence) IsReplaced(l lease.Lease) bool {
 	return false
 }
 
-// isReissued reports whether the inode of the holder's namespace belongs to the namespace of
-// another container now. The kernel reuses the inode of a namespace that has ended. If the lease of
-// another container was bound later, with the same interface name in a namespace with this inode,
-// the inode is that container's, because a namespace has only one interface of a name. (Two
-// networks of one pod may have leases with two paths of the pod's namespace, but these have two
-// interface names and one container id.)
+// isReissued reports whether the kernel has given the inode number of the holder's namespace to the
+// namespace of another container, which it may do once the first one has ended. A namespace has at
+// most one interface with a given name. So if a lease of another container was bound later, with
+// the same inode number and the same interface name, the number belongs to that container's
+// namespace. Two networks of one pod are not mistaken for this, because their leases have the same
+// container id. A holder whose namespace is not known (inode number 0) does not get here: Prove
+// returns Unknown for it.
 func (e *Evidence) isReissued(l lease.Lease) bool { return len(e.successors(l)) > 0 }
 
-// successors returns the bound leases of other containers that were bound later than l, with the
-// same interface name in a namespace with the same inode.
+// successors returns the leases that isReissued looks for.
 func (e *Evidence) successors(l lease.Lease) (out []lease.Lease) {
 	if e.inNetns == nil {
 		e.inNetns = map[uint64][]lease.Lease{}

@@ -122,8 +122,9 @@ func (s *Service) SetLimits(ctx context.Context, limits policy.Limits) error {
 // PendingPod is a pod of this node that has no sandbox yet.
 type PendingPod struct{ Namespace, Name string }
 
-// Defer puts off the end of the firm holds of pods that wait for their sandbox on this node, so
-// that at least rest is left.
+// Defer extends the firm holds (lease.Lease.Firm) of the given pods so that each lasts for at least
+// rest from now. The pods are scheduled to this node and have no sandbox yet. Defer never shortens
+// a hold, and ignores pods without one. After an error the holds extended so far stay extended.
 func (s *Service) Defer(ctx context.Context, pods []PendingPod, rest time.Duration) error {
 	_, err := s.inSteps(ctx, len(pods), func(c *transact.Call, i int) error { return deferEnd(c, pods[i], rest) })
 	return err

@@ -81,10 +81,12 @@ type Request struct {
 	Window lease.Window // if Known; 0 ends retention
 }
 
-// RequestFrom reads a pod's annotations. present reports whether the runtime passed a map: without
-// one, the window that is stored for the pod stays in effect. A null map counts as present, because
-// containerd passes null for a pod without annotations (docs/facts.md, "Pod annotations arrive as a
-// capability, and may be null").
+// RequestFrom reads the window from a pod's annotations. present reports whether the runtime passed
+// annotations at all. If it did not, the Request is not Known, and the window that is stored for
+// the pod stays in effect. If it did, and the annotation is missing, the Request is Known and has
+// no window. The caller sets present for a JSON null as well, because containerd passes null for a
+// pod without annotations (docs/facts.md, "Pod annotations arrive as a capability, and may be
+// null"). An invalid annotation is an error.
 func RequestFrom(annotations map[string]string, present bool) (Request, error) {
 	value, found := annotations[Annotation]
 	if !found {

@@ -26,8 +26,8 @@ func (h *Host) RunInNetns(n lease.Netns, f func() error) error {
 	})
 }
 
-// onThread calls f on a thread that may enter other network namespaces. The thread returns to its
-// own and ends.
+// onThread calls f on a thread of its own, in which f may call setns(2). Afterwards the thread
+// returns to the network namespace in which it was, and the Go runtime ends it.
 func (h *Host) onThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -39,7 +39,9 @@ func (h *Host) onThread(f func() error) error {
 		}
 		defer own.Close()
 		err = f()
-		// The main thread of a process does not end, so it must return.
+		// The runtime never ends the main thread, even if this goroutine was locked to it, so the
+		// thread must leave f's namespace. setns fails only without privileges, and then f could
+		// not enter another namespace either.
 		_ = unix.Setns(int(own.Fd()), unix.CLONE_NEWNET)
 		done <- err
 	}()

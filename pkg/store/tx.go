@@ -528,11 +528,13 @@ func (tx *Tx) Ending(p lease.Pool, limit int) []lease.Lease {
 	return out
 }
 
-// Lost returns why this store replaced another one, "" if it did not. The leases of pools that are
-// not Adopted have not been recovered yet.
+// Lost returns the reason why the former store was lost and this one was created in its place, ""
+// if none was lost. While it is not "", leases of pools for which Adopted returns false may be
+// missing.
 func (tx *Tx) Lost() string { return string(tx.bucket(bucketMeta).Get(metaLost)) }
 
-// AcceptLoss clears Lost: leases that were not recovered so far are abandoned.
+// AcceptLoss ends the recovery: it clears Lost. Leases that have not been recovered by then stay
+// missing, and their addresses can be assigned again.
 func (tx *Tx) AcceptLoss() error {
 	if tx.Lost() == "" {
 		return nil

@@ -104,9 +104,11 @@ func (c *Call) MayGive(l lease.Lease) error {
 	return nil
 }
 
-// isLeftover reports whether the only source of a lease to adopt is a file that leasehold wrote and
-// that came back with a power cut (hostlocal.File.IsStale). If so, isLeftover removes the file.
-func (c *Call) isLeftover(l lease.Lease, mirror *hostlocal.Dir) bool {
+// removeLeftover reports whether the only evidence for a lease that is about to be adopted is a
+// file in host-local's directory that leasehold itself wrote and removed, and that reappeared
+// because a power failure undid the removal (hostlocal.File.IsStale). If so, removeLeftover removes
+// the file again. A lease whose namespace is known has other evidence.
+func (c *Call) removeLeftover(l lease.Lease, mirror *hostlocal.Dir) bool {
 	if mirror == nil || l.State != lease.Bound || l.Holder.Netns.Ino != 0 {
 		return false
 	}

@@ -206,7 +206,7 @@ func (c *Call) adoptFinding(f adopt.Finding, mirror *hostlocal.Dir) (adopted boo
 	if err != nil && !errors.Is(err, store.ErrDamaged) {
 		return false, err
 	}
-	if !c.outweighs(f, cur) || cur.State == lease.None && c.isLeftover(next, mirror) {
+	if !c.outweighs(f, cur) || cur.State == lease.None && c.removeLeftover(next, mirror) {
 		return false, nil
 	}
 	if cur.State != lease.None && cur.Holder.ContainerID == next.Holder.ContainerID {

@@ -231,8 +231,11 @@ func (w *Watcher) post(ctx context.Context, now time.Time) {
 	}
 }
 
-// wanted returns the Events that have to exist now. An Event has the same name in each pass, and
-// mostly after a restart of the agent, for as long as it is not to be repeated.
+// wanted returns the Events that should exist now, and records when retention became inactive and
+// when it was active again. The names of the Events are computed from their content (event), so
+// each pass yields the same names, and an Event that exists is not created again. There is an Event
+// on the node for each network that is inactive or unknown, one on each annotated pod of the node
+// for each inactive network, and one on the node when all networks are active again.
 func (w *Watcher) wanted(now time.Time) []*eventsv1.Event {
 	node := corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: w.Node, UID: types.UID(w.Node)}
 	var out []*eventsv1.Event
@@ -277,8 +280,8 @@ func (w *Watcher) annotated() []podcache.Pod {
 	return slices.DeleteFunc(w.pods(), func(p podcache.Pod) bool { return !wants(p) })
 }
 
-// event returns an Event about a status. It has another name every repeat after the files have
-// changed.
+// event returns an Event about a status. Its name changes with the status, and once for each
+// period of repeat since the files have changed, so that a lasting status is reported again.
 func (w *Watcher) event(about corev1.ObjectReference, s cniconf.Status, isWarning bool, reason, text string,
 	now time.Time) *eventsv1.Event {
 	h := fnv.New64a()

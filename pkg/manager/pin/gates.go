@@ -167,32 +167,33 @@ func (l *gateLimiter) wake() {
 	l.freed = make(chan struct{})
 }
 
-// admit makes one attempt of Admit. If another attempt may succeed soon, it returns a channel that
-// is closed when that attempt should be made, otherwise nil. Its cases are in the order of their
-// precedence.
+// admit decides once whether the pod with this key may be created with a gate. Admit repeats it. If
+// the pod may not, freed is closed when another call may allow it; nil means that the caller does
+// not wait. The conditions that concern every gate come before those that count gates.
 func (l *gateLimiter) admit(key string) (admitted bool, freed <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.now()
 	if g := l.gates[key]; g != nil && g.uid != "" && g.lifted.IsZero() {
-		// a pod of that name exists: this one will not be created, or the other one's deletion has
-		// not been seen yet
+		// A pod of that name has a gate, which counts already. Either the API server will reject
+		// the new pod, or the old pod is deleted and its deletion was not seen yet. In the second
+		// case the new pod takes over the gate's place, unless that gate could not be lifted.
 		return !g.failing, nil
 	}
-	l.drop(key) // of an earlier call for the same pod, or an earlier attempt to create it
+	l.drop(key) // the gate of an earlier request to create this pod
 	n := l.namespace(key)
 	failing, gates, reserved := l.count()
 	switch {
 	case n.failing > 0, n.pause.isOn(now), l.watch.isOn(now), l.late.isOn(now):
-		return false, nil
+		return false, nil // gates here, or all gates, could not be lifted in time
 	case failing >= maxGates && !n.proven:
 		l.chooseProbe(key, now)
 		return false, nil
 	case failing >= maxGates && gates > failing:
-		return false, l.freed // there is a gate after a probe already
-	case failing >= maxGates:
+		return false, l.freed // one gate of a proven namespace is being tried already
+	case failing >= maxGates: // the next gate of a proven namespace is tried: allowed
 	case (l.watch.isRecent() || l.late.isRecent()) && gates > 0, n.pause.isRecent() && n.gates > 0:
-		return false, nil
+		return false, nil // one gate at a time for a while after a pause
 	case gates >= maxGates, n.gates >= maxNamespaceGates, n.gates > 0 && gates+reserved >= maxGates:
 		return false, l.freed
 	}

@@ -375,9 +375,12 @@ func (n *nominator) forget(p *podView) {
 	delete(n.progress, p.UID)
 }
 
-// lift lifts the gate of a pod. If there is time left, it nominates the node first. If the
-// nomination is rejected or not answered in time, the pod starts without one. lift returns the
-// delay before the next check of a pod that no watch has shown.
+// lift lifts the gate of a pod. First it tries, for at most left, to nominate the node that the pod
+// is pinned to. If the API server rejects the nomination or does not answer in time, lift lifts the
+// gate without a nomination, and the scheduler may choose any node. After any other error the gate
+// remains, and the caller tries again. unseen reports that the pod was read from the API server
+// because no watch has delivered it; lift then returns the delay before the pod is checked next,
+// otherwise 0.
 func (n *nominator) lift(ctx context.Context, p *podView, left time.Duration, unseen bool) (again time.Duration,
 	err error) {
 	start := n.cluster.now()
@@ -386,7 +389,7 @@ func (n *nominator) lift(ctx context.Context, p *podView, left time.Duration, un
 		return 0, err
 	}
 	if late {
-		n.gates.Late(p) // before the gate is lifted, which may take as long
+		n.gates.Late(p) // at once, because lifting the gate may take as long as the nomination did
 		n.redial()
 	}
 	call, cancel := context.WithTimeout(ctx, callTimeout)
@@ -410,7 +413,8 @@ func (n *nominator) lift(ctx context.Context, p *podView, left time.Duration, un
 		n.forget(p)
 	}
 	n.update(p, func(s *podProgress) { s.lifted = true })
-	// A nomination may have been written although its answer was late, or by the other replica.
+	// The nomination may have been written although its answer was late, or another replica may
+	// have written it.
 	nominated = nominated || p.Pinned != "" && lifted.Status.NominatedNodeName == p.Pinned
 	n.collectors.lifted.WithLabelValues(fmt.Sprint(nominated)).Inc()
 	if !nominated && p.Pinned != "" && lifted.Spec.NodeName == "" {
