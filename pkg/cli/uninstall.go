@@ -30,7 +30,7 @@ var clusterKinds = []string{
 
 func (a *app) uninstall() *cobra.Command {
 	k := kubectl.Client{Timeout: 10 * time.Minute}
-	var crds bool
+	var crds, keepObjects bool
 	var conf string
 	c := &cobra.Command{
 		Use:   "uninstall",
@@ -45,6 +45,9 @@ released. It can be repeated after an error.
 The CRDs and with them all IPReservations and PersistentPodStates stay, unless
 --crds is set.
 
+With --keep-objects it ends when the nodes are done; "helm uninstall", which calls it so
+before it removes the objects, does the rest.
+
 With --conf it only puts back the configuration of this node that "leasectl install
 --conf" has changed.`,
 		Example: "  leasectl uninstall\n  kubectl leasehold uninstall --crds\n" +
@@ -54,12 +57,16 @@ With --conf it only puts back the configuration of this node that "leasectl inst
 			if conf != "" {
 				return a.restoreFile(conf)
 			}
-			return a.leave(cmd.Context(), &k, crds)
+			if keepObjects && crds {
+				return usage("--keep-objects and --crds exclude each other")
+			}
+			return a.leave(cmd.Context(), &k, crds, keepObjects)
 		},
 	}
 	k.AddFlags(c.Flags())
 	waitFlags(c, &k)
 	c.Flags().BoolVar(&crds, "crds", false, "remove the CRDs too, with all their objects")
+	c.Flags().BoolVar(&keepObjects, "keep-objects", false, "remove the plugin, the webhooks and the workloads, and leave all other objects to Helm")
 	c.Flags().StringVar(&conf, "conf", "", "`path` of a CNI configuration of this node")
 	return c
 }
@@ -67,7 +74,7 @@ With --conf it only puts back the configuration of this node that "leasectl inst
 // leave removes leasehold from a cluster. The steps are in one function, because their order
 // matters: each must succeed before the next, or pods are left with gates, or nodes without a
 // plugin.
-func (a *app) leave(ctx context.Context, k *kubectl.Client, crds bool) error {
+func (a *app) leave(ctx context.Context, k *kubectl.Client, crds, keepObjects bool) error {
 	step := func(format string, args ...any) { fmt.Fprintf(a.Stdout, format+"\n", args...) }
 	agent, err := k.Get(ctx, "-n", k.Namespace, "daemonset", agentName)
 	if err != nil {
@@ -120,6 +127,10 @@ func (a *app) leave(ctx context.Context, k *kubectl.Client, crds bool) error {
 			"-c", uninstallName, "--prefix", "--tail=5", "--ignore-errors")
 		return fmt.Errorf("%w\n%s\nleasehold is left on nodes whose pod of %s is not ready; "+
 			"remove the cause, then run this command again", err, logs, uninstallName)
+	}
+	if keepObjects {
+		_, err := k.Run(ctx, nil, "delete", "-n", k.Namespace, "daemonset", uninstallName, "--ignore-not-found")
+		return err
 	}
 	step("removing everything else")
 	for _, kind := range clusterKinds {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,11 +16,15 @@ import (
 var (
 	archs    = []string{"amd64", "arm64"}
 	programs = []string{"plugins/ipam/leasehold", "cmd/leasectl", "cmd/leasehold-agent", "cmd/leasehold-manager",
-		"daemonset/installer"}
+		"daemonset/installer", "tools/kubectl"}
 )
 
 // built are the paths of programs by architecture and name.
 type built map[string]map[string]string
+
+// images are the product's images, and that of the chart's hooks, which has kubectl.
+var images = append(slices.Clone(image.Product),
+	image.Own{Name: "leasectl", Packages: []string{"cmd/leasectl", "tools/kubectl"}, User: "65532:65532"})
 
 // build writes the whole release into an empty directory.
 func (r release) build(ctx context.Context) error {
@@ -47,7 +52,9 @@ func (r release) build(ctx context.Context) error {
 		if paths[arch], err = r.compile(ctx, work, arch); err != nil {
 			return err
 		}
-		files, err := image.Programs(sortedValues(paths[arch])...)
+		own := maps.Clone(paths[arch])
+		delete(own, "kubectl") // for the image of leasectl only
+		files, err := image.Programs(sortedValues(own)...)
 		if err != nil {
 			return err
 		}
@@ -64,6 +71,9 @@ func (r release) build(ctx context.Context) error {
 		return err
 	}
 	if err := r.writeManifests(digests); err != nil {
+		return err
+	}
+	if err := r.writeChart(digests); err != nil {
 		return err
 	}
 	if err := r.writeBOM(paths, modules); err != nil {

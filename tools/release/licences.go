@@ -137,8 +137,9 @@ func merge(modules, more []module) []module {
 // notice is none.
 func (m *module) identify() error {
 	for _, f := range m.files {
-		if strings.EqualFold(filepath.Base(f), "PATENTS") {
-			continue // a grant of patents, beside the licence
+		switch strings.ToUpper(filepath.Base(f)) {
+		case "PATENTS", "LICENSE.DOCS": // a grant beside the licence; the licence of what is not linked
+			continue
 		}
 		text, err := os.ReadFile(filepath.Join(m.Dir, f))
 		if err != nil {

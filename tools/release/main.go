@@ -3,6 +3,7 @@
 //
 //	release [-repo DIR] [-o DIR] -version VERSION -registry REGISTRY build
 //	release [-o DIR] -registry REGISTRY push
+//	release [-repo DIR] [-o DIR] chart   writes the chart and the manifests, with invented digests
 //	release [-repo DIR] licences         checks the licences of what the programs link
 //
 // The same commit and toolchain give the same bytes, in any directory.
@@ -44,7 +45,7 @@ func main() {
 }
 
 func run(ctx context.Context, args []string) error {
-	r := release{programs: programs, images: image.Product}
+	r := release{programs: programs, images: images}
 	f := flag.NewFlagSet("release", flag.ContinueOnError)
 	f.StringVar(&r.repo, "repo", ".", "root of the repository")
 	f.StringVar(&r.dir, "o", "dist", "`directory` of the release")
@@ -71,6 +72,8 @@ func run(ctx context.Context, args []string) error {
 			return err
 		}
 		return r.push(ctx)
+	case "chart":
+		return r.checkedChart()
 	case "licences":
 		modules, err := r.linked(ctx)
 		if err != nil {
@@ -81,8 +84,25 @@ func run(ctx context.Context, args []string) error {
 		}
 		return nil
 	default:
-		return fmt.Errorf("unknown command %q; want build, push or licences", command)
+		return fmt.Errorf("unknown command %q; want build, push, chart or licences", command)
 	}
+}
+
+// checkedChart writes the chart and the manifests for tests that compare them. The images do not
+// exist.
+func (r release) checkedChart() error {
+	r.version, r.registry = "v0.0.0", "registry.example.org/leasehold"
+	digests := map[string]string{}
+	for i, o := range r.images {
+		digests[o.Name] = fmt.Sprintf("sha256:%064d", i)
+	}
+	if err := os.MkdirAll(r.dir, 0o755); err != nil {
+		return err
+	}
+	if err := r.writeManifests(digests); err != nil {
+		return err
+	}
+	return r.writeChart(digests)
 }
 
 // check returns an error if the version or the registry is invalid.

@@ -1,0 +1,241 @@
+package chart
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"helm.sh/helm/v4/pkg/action"
+	"helm.sh/helm/v4/pkg/chart/common"
+	"helm.sh/helm/v4/pkg/chart/v2/loader"
+	release "helm.sh/helm/v4/pkg/release/v1"
+	"k8s.io/apimachinery/pkg/util/yaml"
+)
+
+// built are the chart and the manifests of one build, in which both have the same digests.
+var built string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "chart")
+	if err != nil {
+		panic(err)
+	}
+	built = dir
+	cmd := exec.Command("go", "-C", "../../tools", "run", "./release", "-repo", "..", "-o", dir, "chart")
+	cmd.Env = append(os.Environ(), "GOWORK=off")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "%v\n%s", err, out)
+		os.Exit(1)
+	}
+	code := m.Run()
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+func archive() string { return filepath.Join(built, "leasehold-0.0.0.tgz") }
+
+func platforms(t *testing.T) []string {
+	t.Helper()
+	dirs, err := filepath.Glob("../../daemonset/overlays/*")
+	if err != nil || len(dirs) == 0 {
+		t.Fatalf("overlays: %v, %v", dirs, err)
+	}
+	var names []string
+	for _, d := range dirs {
+		names = append(names, filepath.Base(d))
+	}
+	return names
+}
+
+// render returns what `helm install` would apply, and its hooks, for an API server that is not
+// there.
+func render(namespace, kubeVersion string, values map[string]any) (*release.Release, error) {
+	install := action.NewInstall(action.NewConfiguration())
+	install.DryRunStrategy = action.DryRunClient
+	install.ReleaseName, install.Namespace = "leasehold", namespace
+	version, err := common.ParseKubeVersion(kubeVersion)
+	if err != nil {
+		return nil, err
+	}
+	install.KubeVersion = version
+	chart, err := loader.Load(archive())
+	if err != nil {
+		return nil, err
+	}
+	out, err := install.Run(chart, values)
+	if err != nil {
+		return nil, err
+	}
+	return out.(*release.Release), nil
+}
+
+const (
+	namespace = "leasehold-system"
+	oldest    = "v1.30.0"
+)
+
+// objects returns the objects of a manifest by kind and name.
+func objects(t *testing.T, manifest []byte) map[string]any {
+	t.Helper()
+	all := map[string]any{}
+	for d := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(manifest), 4096); ; {
+		var o map[string]any
+		if err := d.Decode(&o); errors.Is(err, io.EOF) {
+			return all
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if len(o) == 0 {
+			continue
+		}
+		metadata := o["metadata"].(map[string]any)
+		all[fmt.Sprint(o["kind"], " ", metadata["name"])] = o
+	}
+}
+
+// TestChartIsKustomize compares the objects of the chart with those of the manifests. The chart has
+// no Namespace, because that is Helm's, and CRDs that Helm does not remove.
+func TestChartIsKustomize(t *testing.T) {
+	for _, platform := range platforms(t) {
+		t.Run(platform, func(t *testing.T) {
+			rendered, err := render(namespace, oldest, map[string]any{"platform": platform})
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, err := os.ReadFile(filepath.Join(built, "leasehold-v0.0.0-"+platform+".yaml"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, want := objects(t, []byte(rendered.Manifest)), objects(t, text)
+			delete(want, "Namespace "+namespace)
+			for name, o := range got {
+				if strings.HasPrefix(name, "CustomResourceDefinition ") {
+					annotations := o.(map[string]any)["metadata"].(map[string]any)["annotations"].(map[string]any)
+					if annotations["helm.sh/resource-policy"] != "keep" {
+						t.Errorf("%s would be removed by helm uninstall", name)
+					}
+					delete(annotations, "helm.sh/resource-policy")
+				}
+			}
+			names := slices.Sorted(maps.Keys(want))
+			if have := slices.Sorted(maps.Keys(got)); !slices.Equal(have, names) {
+				t.Fatalf("the chart has %q\nand kustomize %q", have, names)
+			}
+			for _, name := range names {
+				if !reflect.DeepEqual(got[name], want[name]) {
+					t.Errorf("%s is in the chart\n%v\nand of kustomize\n%v", name, got[name], want[name])
+				}
+			}
+		})
+	}
+}
+
+func TestLint(t *testing.T) {
+	lint := action.NewLint()
+	lint.Strict, lint.Namespace = true, namespace
+	result := lint.Run([]string{archive()}, nil)
+	for _, err := range result.Errors {
+		t.Error(err)
+	}
+	if result.TotalChartsLinted != 1 {
+		t.Errorf("%d charts were checked", result.TotalChartsLinted)
+	}
+}
+
+// TestValues sets every value, and looks for it where it belongs.
+func TestValues(t *testing.T) {
+	digest := "sha256:" + strings.Repeat("a", 64)
+	workload := func(more map[string]any) map[string]any {
+		m := map[string]any{
+			"args": []any{"--log-level=debug"}, "nodeSelector": map[string]any{"pool": "a"},
+			"resources":   map[string]any{"limits": map[string]any{"memory": "1Gi"}},
+			"tolerations": []any{map[string]any{"key": "b", "operator": "Exists"}},
+		}
+		maps.Copy(m, more)
+		return m
+	}
+	rendered, err := render(namespace, oldest, map[string]any{
+		"platform": "crio",
+		"image": map[string]any{"registry": "r.example.org/x", "pullPolicy": "Always",
+			"pullSecrets": []any{map[string]any{"name": "s"}}, "digests": map[string]any{"agent": digest}},
+		"agent":   workload(map[string]any{"maxUnavailable": "7%"}),
+		"manager": workload(map[string]any{"replicas": 3}), "uninstall": map[string]any{"timeout": "9m"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := objects(t, []byte(rendered.Manifest))
+	for name, want := range map[string][]string{
+		"DaemonSet leasehold-agent": {"r.example.org/x/agent@" + digest, "r.example.org/x/installer@",
+			"maxUnavailable:7%", "--cni-skip-invalid --log-level=debug]", "kubernetes.io/os:linux pool:a", "memory:1Gi",
+			"key:b",
+			"imagePullSecrets:[map[name:s]]", "imagePullPolicy:Always"},
+		"Deployment leasehold-manager": {"r.example.org/x/manager@", "args:[--log-level=debug]", "replicas:3",
+			"kubernetes.io/os:linux pool:a", "memory:1Gi", "key:b", "imagePullSecrets:[map[name:s]]"},
+	} {
+		text := fmt.Sprint(all[name])
+		for _, w := range want {
+			if !strings.Contains(text, w) {
+				t.Errorf("%s has no %s:\n%s", name, w, text)
+			}
+		}
+	}
+	job := rendered.Hooks[slices.IndexFunc(rendered.Hooks, func(h *release.Hook) bool { return h.Kind == "Job" })]
+	for _, w := range []string{"r.example.org/x/leasectl@", "--timeout=9m", "imagePullPolicy: Always", "name: s"} {
+		if !strings.Contains(job.Manifest, w) {
+			t.Errorf("the hook has no %s:\n%s", w, job.Manifest)
+		}
+	}
+}
+
+// TestHooks checks that the nodes are done before Helm removes the objects, with an account that
+// exists by then.
+func TestHooks(t *testing.T) {
+	rendered, err := render(namespace, oldest, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.SortStableFunc(rendered.Hooks, func(a, b *release.Hook) int { return a.Weight - b.Weight })
+	var kinds []string
+	for _, h := range rendered.Hooks {
+		kinds = append(kinds, h.Kind)
+		if !slices.Equal(h.Events, []release.HookEvent{release.HookPreDelete}) {
+			t.Errorf("%s %s is called at %v", h.Kind, h.Name, h.Events)
+		}
+	}
+	slices.Sort(kinds[:2])
+	if want := []string{"ClusterRole", "ServiceAccount", "ClusterRoleBinding", "Job"}; !slices.Equal(kinds, want) {
+		t.Errorf("hooks %q, want %q", kinds, want)
+	}
+}
+
+func TestRejected(t *testing.T) {
+	for _, c := range []struct {
+		namespace, version string
+		values             map[string]any
+		want               string
+	}{
+		{"default", oldest, nil, "use --namespace leasehold-system"},
+		{namespace, "v1.29.9", nil, "incompatible with Kubernetes"},
+		{namespace, oldest, map[string]any{"platform": "gke"}, "platform"},
+		{namespace, oldest, map[string]any{"plattform": "k3s"}, "plattform"},
+		{namespace, oldest, map[string]any{"image": map[string]any{"digests": map[string]any{"agent": "latest"}}},
+			"agent"},
+		{namespace, oldest, map[string]any{"manager": map[string]any{"replicas": 0}}, "replicas"},
+		{namespace, oldest, map[string]any{"agent": map[string]any{"args": []any{"debug"}}}, "args"},
+		{namespace, oldest, map[string]any{"agent": map[string]any{"maxUnavailable": 0}}, "maxUnavailable"},
+	} {
+		if _, err := render(c.namespace, c.version, c.values); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v in %s on %s: %v, want %q", c.values, c.namespace, c.version, err, c.want)
+		}
+	}
+}
