@@ -23,16 +23,11 @@ record, and that the indexes match the records. Every problem is printed, and th
 exit status is then 1. Nothing is changed.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			var found []string
-			leases := 0
-			read := false
+			found, leases, read := []string{}, 0, false
 			err := a.view(cmd.Context(), func(tx *store.Tx) error {
-				found, leases, read = append([]string{}, tx.Check()...), tx.Len(), true
+				found, leases, read = append(found, tx.Check()...), tx.Len(), true
 				return nil
 			})
-			if err == nil && !read {
-				err = fmt.Errorf("there is no store in %s: the plugin was never used", a.Dirs.State)
-			}
 			if err != nil {
 				return err
 			}
@@ -48,8 +43,12 @@ exit status is then 1. Nothing is changed.`,
 			if len(found) > 0 {
 				return errProblems
 			}
-			if a.output != "json" {
+			switch {
+			case a.output == "json":
+			case read:
 				fmt.Fprintf(a.Stdout, "no problems found: %d leases\n", leases)
+			default:
+				fmt.Fprintf(a.Stdout, "there is no store in %s: the plugin was never used\n", a.Dirs.State)
 			}
 			return nil
 		},

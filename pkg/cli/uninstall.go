@@ -66,7 +66,8 @@ With --conf it only puts back the configuration of this node that "leasectl inst
 	k.AddFlags(c.Flags())
 	waitFlags(c, &k)
 	c.Flags().BoolVar(&crds, "crds", false, "remove the CRDs too, with all their objects")
-	c.Flags().BoolVar(&keepObjects, "keep-objects", false, "remove the plugin, the webhooks and the workloads, and leave all other objects to Helm")
+	c.Flags().BoolVar(&keepObjects, "keep-objects", false,
+		"remove the plugin, the webhooks and the workloads, and leave all other objects to Helm")
 	c.Flags().StringVar(&conf, "conf", "", "`path` of a CNI configuration of this node")
 	return c
 }
