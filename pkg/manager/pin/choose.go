@@ -119,19 +119,16 @@ func choose(all []*reservation, last instance, now time.Time) (pinTarget, bool) 
 }
 
 // preferable reports whether a is preferable to b. An abandoned reservation comes last, and that of
-// the pod's last instance first. Where that is not known, the one counts that the API server has
-// had for longer: its agent may write anything into it, but not when it was created. Of two that
-// were created in the same second the later hold counts, or the later write. The state Bound does
-// not count: the reservation of a node that died keeps it for as long as the object exists.
+// the pod's last instance first. Where that is not known, the later hold counts, or the later
+// write: a pod that was admitted while there was no manager has no label, and the manager has not
+// seen where it ran. The state Bound does not count: the reservation of a node that died keeps it
+// for as long as the object exists.
 func preferable(a, b *reservation, last string) bool {
 	if a.Abandoned != b.Abandoned {
 		return b.Abandoned
 	}
 	if a, b := a.PodUID == last, b.PodUID == last; last != "" && a != b {
 		return a
-	}
-	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
-		return a.CreationTimestamp.Before(&b.CreationTimestamp)
 	}
 	since, before := heldSince(a), heldSince(b)
 	if !since.IsZero() && !before.IsZero() && !since.Equal(before) {

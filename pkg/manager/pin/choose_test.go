@@ -111,9 +111,9 @@ func TestChoose(t *testing.T) {
 			all{created(5, of("u9", held("node9", "9", 9*time.Minute)))}, onNode1, ""},
 		{"another node had the pod before", all{created(-5, of("u0", held("node2", "9", 9*time.Minute)))}, onNode1,
 			"node2"},
-		{"nothing is known of the pod, and another node publishes a later hold",
+		{"no manager has seen the pod that ran last, and left the later hold",
 			all{created(0, of("u1", held("node1", "1", time.Minute))),
-				created(5, of("u9", held("node9", "9", 9*time.Minute)))}, instance{}, "node1"},
+				created(5, of("u2", held("node2", "2", 9*time.Minute)))}, instance{}, "node2"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.story, func(t *testing.T) {

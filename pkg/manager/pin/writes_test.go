@@ -686,10 +686,6 @@ func TestForgedReservation(t *testing.T) {
 			clock = noon
 		}
 	}
-	c.instances = map[string]instance{}
-	c.add(t, at("forged", "node9", "u9", 5))
-	is("after the manager was started again, a later claim", "node1")
-
 	c = clusterOf(t, nil, &clock, ran)
 	_ = c.pods.Delete(ran)
 	c.podDeleted(ran)

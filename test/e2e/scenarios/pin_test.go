@@ -492,15 +492,27 @@ func pinManagerDown(t *Test) {
 	t.onSameNodes(after, set.ReadyBut(after))
 }
 
-// handmade creates a pod as the manager leaves it between admission and nomination. It has no
-// window, so that the webhook does not change it.
+// handmade creates a pod with the manager's gate. It has no window, so that the webhook does not
+// change it and the manager lifts the gate without a nomination.
 func (t *Test) handmade(name string, n *cluster.Node, options ...Option) {
-	p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{retained: "true"},
-		Annotations: map[string]string{pinnedNode: n.Name}}, Spec: t.echoserver(name, nil, 1,
-		append(options, GatedBy(gate))...).Spec.Template.Spec}
-	_, err := t.Client.CoreV1().Pods(t.NS).Create(t.Ctx, &p, metav1.CreateOptions{})
+	t.createGated(metav1.ObjectMeta{Name: name, Annotations: map[string]string{pinnedNode: n.Name}}, options...)
+}
+
+// admitted creates a pod as the manager leaves it between admission and nomination, and returns its
+// name. The webhook does not change it, because it is not called for generated names.
+func (t *Test) admitted(n *cluster.Node) string {
+	return t.createGated(metav1.ObjectMeta{GenerateName: "admitted-",
+		Annotations: map[string]string{pinnedNode: n.Name, Window: "10"}})
+}
+
+func (t *Test) createGated(meta metav1.ObjectMeta, options ...Option) (name string) {
+	meta.Labels = map[string]string{retained: "true"}
+	p, err := t.Client.CoreV1().Pods(t.NS).Create(t.Ctx, &corev1.Pod{ObjectMeta: meta,
+		Spec: t.echoserver("echoserver", nil, 1, append(options, GatedBy(gate))...).Spec.Template.Spec},
+		metav1.CreateOptions{})
 	t.Must(err)
 	t.Cleanup(t.Clear)
+	return p.Name
 }
 
 func pinFrozen(t *Test) {
@@ -513,9 +525,7 @@ func pinFrozen(t *Test) {
 	resume := t.Freeze(managers[0])
 	for i := range t.Cluster.NodeNames() {
 		n := t.Node(i + 1)
-		name := "taken-over-" + n.Name
-		t.handmade(name, n)
-		if p := t.running(name); p.Spec.NodeName != n.Name {
+		if p := t.running(t.admitted(n)); p.Spec.NodeName != n.Name {
 			t.Fatalf("it is on %s, and %s was nominated", p.Spec.NodeName, n.Name)
 		}
 	}
