@@ -1,9 +1,10 @@
-// Package active watches whether leasehold is in use on a node: whether the configuration that the
-// container runtime loads leads to leasehold's plugin, and whether pods that ask for their
-// addresses to be kept have leases. While it is not in use it says so with Events, a metric and a
-// log line, each naming the file and what it says.
+// Package active watches whether leasehold is in use on a node. It checks whether the configuration
+// that the container runtime loads names leasehold's plugin, and whether the pods that request
+// retention (the annotation policy.Annotation) have leases. While leasehold is not in use, package
+// active reports that with Events, a metric and a log line. The Events and the log line name the
+// configuration file and its content.
 //
-// It judges the node, not the agent: the agent stays ready.
+// The result does not affect the readiness of the agent.
 package active
 
 import (
@@ -19,24 +20,26 @@ import (
 )
 
 const (
-	// confirmAfter is how long a network has to be found inactive, or unknown, before that is
-	// reported: files are replaced in several steps. So long a pod has to be without a lease, too.
+	// confirmAfter is how long a network must be inactive or unknown before that is reported,
+	// because files are often replaced in several steps. It is also how long a pod must be without
+	// a lease before that counts.
 	confirmAfter = 15 * time.Second
-	// slack is how much later than the configuration and the binary a pod must have started for
-	// its lack of a lease to count: a runtime loads a new configuration with a delay.
+	// slack is the least time from the last change of the configuration or the binary to the start
+	// of a pod whose missing lease counts. A runtime loads a new configuration with a delay.
 	slack = 5 * time.Second
 )
 
 // The reasons that a look at the pods adds to those of cniconf.
 const (
-	// PodWithoutLease: a pod has an address that leasehold did not assign, although the
-	// configuration leads to leasehold.
+	// PodWithoutLease is the reason if a pod has an address that leasehold did not assign, although
+	// the configuration names leasehold.
 	PodWithoutLease = "PodWithoutLease"
-	// LeasesUnreadable: whether the pods have leases is not known.
+	// LeasesUnreadable is the reason if the leases of the pods cannot be read.
 	LeasesUnreadable = "LeasesUnreadable"
 )
 
-// judge decides what is reported, from one look after the other.
+// judge decides which statuses are reported. It combines the results of all checks so far. A check
+// is one call of Watcher.look; it returns one status for each network.
 type judge struct {
 	confirmed []cniconf.Status
 	hasResult bool
@@ -46,15 +49,18 @@ type judge struct {
 	missing   map[string]time.Time // pods without a lease, by UID: since when
 }
 
-// evidence is when the files that decide about a network became what they are.
+// evidence is the state of the files that determine the status of a network, and when the files got
+// that state.
 type evidence struct {
 	state [32]byte
 	since time.Time
 }
 
-// date replaces the times of the statuses by the times at which their files got the content that
-// they have: a file that is written again with the same content has not changed, and one that is
-// loaded because another was removed is as new as that.
+// date sets Since of each status to the time when the files of its network got their present
+// content. cniconf sets it to the modification time of the files, which is not the same: a file
+// that was written again with the same content has not changed, and a file that is loaded because
+// another file was removed takes effect only now. date does not change the status of a network that
+// is unknown, and keeps the former evidence of that network.
 func (j *judge) date(statuses []cniconf.Status, now time.Time) {
 	known := map[string]evidence{}
 	for i := range statuses {
@@ -76,7 +82,9 @@ func (j *judge) date(statuses []cniconf.Status, now time.Time) {
 	j.evidence, j.looked = known, now
 }
 
-// add takes the result of a look, and reports whether what is reported has changed.
+// add records the statuses of a check, and reports whether they replaced j.confirmed and differ
+// from it. As long as a network has been inactive or unknown for less than confirmAfter, add
+// changes nothing.
 func (j *judge) add(statuses []cniconf.Status, now time.Time) (changed bool) {
 	if !slices.ContainsFunc(statuses, isOff) {
 		j.offSince = time.Time{}
@@ -96,16 +104,18 @@ func (j *judge) add(statuses []cniconf.Status, now time.Time) (changed bool) {
 	return changed
 }
 
+// isOff reports whether a network is inactive or unknown.
 func isOff(s cniconf.Status) bool { return s.State != cniconf.Active }
 
-// same reports whether two statuses say the same, except for the times.
+// same reports whether two statuses are equal except for Since and Identity.
 func same(a, b cniconf.Status) bool {
 	a.Since, a.Identity = b.Since, b.Identity
 	return a == b
 }
 
-// candidates returns the pods that must have a lease: they ask for their address to be kept, have
-// one, and started after the files that decide became what they are.
+// candidates returns the pods that must have a lease: the pods that request retention, have an
+// address, and started more than slack after since, the last change of the configuration or the
+// binary.
 func candidates(pods []podcache.Pod, since time.Time) []podcache.Pod {
 	var out []podcache.Pod
 	for _, p := range pods {
@@ -116,14 +126,16 @@ func candidates(pods []podcache.Pod, since time.Time) []podcache.Pod {
 	return out
 }
 
-// wants reports whether a pod asks for its address to be kept.
+// wants reports whether a pod requests retention with a valid window, and needs a sandbox with its
+// own network.
 func wants(p podcache.Pod) bool {
 	w, err := retention.Decide(p)
 	return p.Expected && p.HasAnnotation && err == nil && w.Window > 0
 }
 
-// withoutLease returns the pods for which there is no lease, neither one of the pod nor, as after a
-// lost store, one of its address.
+// withoutLease returns the pods that have no lease. A bound lease of one of the pod's addresses
+// also counts as a lease of the pod, because a lease that was recovered after the loss of the store
+// might not contain the pod.
 func withoutLease(pods []podcache.Pod, leases []lease.Lease) []podcache.Pod {
 	type pod struct{ namespace, name, uid string }
 	byPod, byAddress := map[pod]bool{}, map[netip.Addr]bool{}
@@ -145,8 +157,9 @@ func withoutLease(pods []podcache.Pod, leases []lease.Lease) []podcache.Pod {
 	return out
 }
 
-// lasting returns those of the pods that have been without a lease for confirmAfter. Nothing else
-// has to be waited for then.
+// lasting returns those of the given pods that have been without a lease for confirmAfter, and
+// remembers since when each pod has been without one. If it returns pods, it sets j.offSince back
+// to the start of that time, so that add does not wait for confirmAfter again.
 func (j *judge) lasting(pods []podcache.Pod, now time.Time) []podcache.Pod {
 	missing := map[string]time.Time{}
 	var out []podcache.Pod
@@ -168,8 +181,9 @@ func (j *judge) lasting(pods []podcache.Pod, now time.Time) []podcache.Pod {
 	return out
 }
 
-// podsOff changes the status of the network of the pods' first interface: one pod without a lease
-// at least shows that the runtime does not do what its files say.
+// podsOff makes the first status Inactive because of the given pods, of which it names the first
+// one. The first status is that of the network of the pods' first interface. One pod without a
+// lease proves that the runtime does not use the configuration that was read.
 func podsOff(statuses []cniconf.Status, pods []podcache.Pod) {
 	first, s := pods[0], &statuses[0]
 	s.State, s.Reason = cniconf.Inactive, PodWithoutLease

@@ -28,9 +28,10 @@ import (
 )
 
 const (
-	// interval is the time between two looks.
+	// interval is the time between two checks.
 	interval = 5 * time.Second
-	// repeat is how often the Events are created again: the API server keeps them for an hour.
+	// repeat is how often the Events of a lasting state are created again. The API server keeps an
+	// Event for an hour by default.
 	repeat = time.Hour
 )
 
@@ -41,27 +42,28 @@ const (
 	RetentionActive   = "RetentionActive"
 )
 
-// Watcher is the task that watches whether leasehold is in use.
+// Watcher is the task that watches whether leasehold is in use. Its exported fields must be set
+// before Run.
 type Watcher struct {
 	Service *maintain.Service
 	Node    string
 	Log     *slog.Logger
-	// ConfDir is the runtime's directory of configurations, Rules are how it chooses among them,
-	// and Binaries its directories of plugins.
+	// ConfDir is the directory from which the runtime loads CNI configurations. Rules are how the
+	// runtime chooses among the files there. Binaries are the runtime's directories of plugins.
 	ConfDir  string
 	Rules    cniconf.Rules
 	Binaries *cniconf.Binaries
-	// Pods are the pods of the node, and Events the client for Events. Both are nil without an API
-	// server.
+	// Pods are the pods of the node, and Events is the client for Events. Both are nil without an
+	// API server; then pods are not checked and no Events are created.
 	Pods   *podcache.Pods
 	Events rest.Interface
 
 	metric  *prometheus.GaugeVec
 	judge   judge
-	leased  map[string]bool // pods that had a lease, by UID: they are not looked for again
-	wasOff  bool            // the last Events said that retention is not active
-	backAt  time.Time       // when it was found to be active again
-	posted  map[string]bool // names of Events that were created and are still wanted
+	leased  map[string]bool // pods found with a lease, by UID; not checked again
+	wasOff  bool            // a network was reported inactive, and not all are active again
+	backAt  time.Time       // when all networks became active again; zero if none was inactive
+	posted  map[string]bool // by namespace/name of the wanted Events: whether it was created
 	changed notify.Signal
 
 	mu     sync.Mutex
@@ -77,8 +79,8 @@ func (w *Watcher) Register(r prometheus.Registerer) {
 	r.MustRegister(w.metric)
 }
 
-// Result returns what was found out: at least one status, or none before the first result. The
-// caller must not modify it.
+// Result returns the status of each network. It returns at least one status, or nil before the
+// first result. The caller must not modify the slice.
 func (w *Watcher) Result() []cniconf.Status {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -88,7 +90,7 @@ func (w *Watcher) Result() []cniconf.Status {
 // Changes returns a channel that receives a value when Result has changed. It is never closed.
 func (w *Watcher) Changes() <-chan struct{} { return w.changed.Subscribe() }
 
-// Run watches until ctx is done. It returns ctx.Err().
+// Run checks every interval until ctx is done. It returns ctx.Err().
 func (w *Watcher) Run(ctx context.Context) error {
 	for {
 		w.pass(ctx, time.Now())
@@ -98,7 +100,8 @@ func (w *Watcher) Run(ctx context.Context) error {
 	}
 }
 
-// pass looks once, and reports what has changed.
+// pass makes one check. If the confirmed statuses have changed, it publishes them. It also creates
+// the Events that should exist.
 func (w *Watcher) pass(ctx context.Context, now time.Time) {
 	if w.judge.add(w.look(ctx, now), now) {
 		w.publish()
@@ -108,7 +111,9 @@ func (w *Watcher) pass(ctx context.Context, now time.Time) {
 	}
 }
 
-// look determines the state of each network now.
+// look makes one check and returns the status of each network. It checks the pods only if the
+// configuration of every network leads to leasehold, because otherwise the missing leases are
+// already explained.
 func (w *Watcher) look(ctx context.Context, now time.Time) []cniconf.Status {
 	statuses := cniconf.Check(cniconf.Load(w.ConfDir, w.Rules), w.Binaries)
 	w.judge.date(statuses, now)
@@ -131,7 +136,7 @@ func (w *Watcher) look(ctx context.Context, now time.Time) []cniconf.Status {
 	return statuses
 }
 
-// pods returns the pods in the order of their names.
+// pods returns the pods of the node, sorted by name.
 func (w *Watcher) pods() []podcache.Pod {
 	views, _ := w.Pods.Views()
 	return slices.SortedFunc(maps.Values(views), func(a, b podcache.Pod) int {
@@ -139,9 +144,11 @@ func (w *Watcher) pods() []podcache.Pod {
 	})
 }
 
-// missing returns the pods that have no lease. It returns an error where a lease may have been
-// lost with the store.
+// missing returns those of the given pods that have no lease. It modifies pods. It returns an error
+// if the leases cannot be read, or if the snapshot, the agent's copy of all leases, has a lease of
+// one of these pods: then the store has lost the lease.
 func (w *Watcher) missing(ctx context.Context, pods []podcache.Pod) ([]podcache.Pod, error) {
+	// leased is w.leased without the pods that no longer exist.
 	leased := map[string]bool{} // without the pods that are gone
 	pods = slices.DeleteFunc(pods, func(p podcache.Pod) bool {
 		if w.leased[p.UID] {
@@ -167,7 +174,8 @@ func (w *Watcher) missing(ctx context.Context, pods []podcache.Pod) ([]podcache.
 	if len(missing) == 0 {
 		return nil, nil
 	}
-	// A store that was lost knows the networks again from their next ADD on.
+	// A store that replaced a lost one has no leases of a network before the next ADD of that
+	// network.
 	remembered, _, err := w.Service.Store.ReadSnapshot()
 	if err != nil {
 		return nil, err
@@ -178,7 +186,8 @@ func (w *Watcher) missing(ctx context.Context, pods []podcache.Pod) ([]podcache.
 	return missing, nil
 }
 
-// publish makes the confirmed statuses known within the process, and logs them.
+// publish makes the confirmed statuses the Result, signals Changes, sets the metric and logs one
+// line for each network.
 func (w *Watcher) publish() {
 	w.mu.Lock()
 	w.result = w.judge.confirmed
@@ -206,8 +215,9 @@ func (w *Watcher) publish() {
 	}
 }
 
-// post creates the Events that are wanted and were not created yet. What fails is tried again at
-// the next pass.
+// post creates the Events that are wanted and were not created yet. An Event that the API server
+// rejects is logged and not tried again. After any other error, post returns, and the next pass
+// creates the rest.
 func (w *Watcher) post(ctx context.Context, now time.Time) {
 	wanted := w.wanted(now)
 	names := map[string]bool{}
@@ -232,10 +242,11 @@ func (w *Watcher) post(ctx context.Context, now time.Time) {
 }
 
 // wanted returns the Events that should exist now, and records when retention became inactive and
-// when it was active again. The names of the Events are computed from their content (event), so
-// each pass yields the same names, and an Event that exists is not created again. There is an Event
-// on the node for each network that is inactive or unknown, one on each annotated pod of the node
-// for each inactive network, and one on the node when all networks are active again.
+// when it became active again. There is an Event on the node for each network that is inactive or
+// unknown, and an Event on each pod that requests retention for each inactive network. After an
+// inactive state there is one Event on the node when all networks are active again. The names of
+// the Events are computed from their content (see event), so that each pass returns the same names
+// and no Event is created twice.
 func (w *Watcher) wanted(now time.Time) []*eventsv1.Event {
 	node := corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: w.Node, UID: types.UID(w.Node)}
 	var out []*eventsv1.Event
@@ -275,13 +286,14 @@ func (w *Watcher) wanted(now time.Time) []*eventsv1.Event {
 	return out
 }
 
-// annotated returns the pods that ask for their address to be kept.
+// annotated returns the pods that request retention.
 func (w *Watcher) annotated() []podcache.Pod {
 	return slices.DeleteFunc(w.pods(), func(p podcache.Pod) bool { return !wants(p) })
 }
 
-// event returns an Event about a status. Its name changes with the status, and once for each
-// period of repeat since the files have changed, so that a lasting status is reported again.
+// event returns an Event about a status. The name of the Event contains a hash of the object, the
+// reason, the status and the number of periods of repeat since s.Since. It is therefore the same in
+// each pass, and changes when the status changes or another period begins.
 func (w *Watcher) event(about corev1.ObjectReference, s cniconf.Status, isWarning bool, reason, text string,
 	now time.Time) *eventsv1.Event {
 	h := fnv.New64a()

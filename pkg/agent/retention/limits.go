@@ -19,9 +19,9 @@ import (
 // limitsPeriod is the time between two reads of the limits.
 const limitsPeriod = time.Minute
 
-// Limits is the task that copies the limits of namespaces from a ConfigMap to the store, where the
-// plugin finds them. Without the ConfigMap there are no limits. While it cannot be read, or is not
-// valid, the former limits stay in effect.
+// Limits is the task that copies the limits of namespaces (policy.Limits) from a ConfigMap to the
+// store, from which the plugin reads them. If the ConfigMap does not exist, there are no limits. If
+// it cannot be read or is invalid, the previous limits stay in effect.
 type Limits struct {
 	Service   *maintain.Service
 	Core      rest.Interface
@@ -30,7 +30,7 @@ type Limits struct {
 	Log       *slog.Logger
 }
 
-// Run copies the limits until ctx is done.
+// Run copies the limits every limitsPeriod until ctx is done. It returns ctx.Err().
 func (l *Limits) Run(ctx context.Context) error {
 	return informer.Loop(ctx, limitsPeriod, nil, func(ctx context.Context) time.Duration {
 		l.pass(ctx)
@@ -54,7 +54,8 @@ func (l *Limits) pass(ctx context.Context) {
 	}
 }
 
-// read reads the ConfigMap from the API server's watch cache.
+// read reads the ConfigMap from the API server's watch cache. It returns nil if the ConfigMap does
+// not exist.
 func (l *Limits) read(ctx context.Context) (policy.Limits, error) {
 	ctx, cancel := context.WithTimeout(ctx, informer.RequestTimeout)
 	defer cancel()
@@ -62,6 +63,7 @@ func (l *Limits) read(ctx context.Context) (policy.Limits, error) {
 	options := metav1.GetOptions{ResourceVersion: "0"}
 	err := l.Core.Get().Namespace(l.Namespace).Resource("configmaps").Name(l.Name).
 		VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Into(object)
+	// A 404 with this cause does not come from the API server, but from a proxy, for example.
 	if apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse) {
 		return nil, nil
 	}

@@ -14,11 +14,12 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// NamespaceDeleted is the reason for which a hold ends with its namespace.
+// NamespaceDeleted is the reason in the journal for the end of a hold whose namespace was deleted.
 const NamespaceDeleted = "its namespace was deleted"
 
-// NamespaceUID reads the UID of a namespace, "" if the namespace does not exist. With the resource
-// version "0" the answer may be out of date, with "" it is not.
+// NamespaceUID reads the UID of a namespace from the API server. It returns "" if the namespace
+// does not exist. With the resource version "0" the response comes from the watch cache and may be
+// out of date; with "" it is current.
 func NamespaceUID(ctx context.Context, core rest.Interface, name, resourceVersion string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, informer.RequestTimeout)
 	defer cancel()
@@ -26,24 +27,27 @@ func NamespaceUID(ctx context.Context, core rest.Interface, name, resourceVersio
 	options := metav1.GetOptions{ResourceVersion: resourceVersion}
 	err := core.Get().Resource("namespaces").Name(name).VersionedParams(&options, metav1.ParameterCodec).
 		Do(ctx).Into(namespace)
+	// A 404 with this cause does not come from the API server, but from a proxy, for example.
 	if apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse) {
 		return "", nil
 	}
 	return string(namespace.UID), err
 }
 
-// OfDeletedNamespace reports whether a lease is of a namespace that does not exist any more. uid is
-// the UID of the namespace that has its name now, "" if there is none.
+// OfDeletedNamespace reports whether the namespace of a lease was deleted. uid is the UID of the
+// namespace that has the same name now, or "" if no such namespace exists. If the lease does not
+// contain the UID of its namespace, OfDeletedNamespace reports false for any other uid than "".
 func OfDeletedNamespace(l lease.Lease, uid string) bool {
 	return uid == "" || l.NamespaceUID != "" && l.NamespaceUID != uid
 }
 
-// namespaces has the UIDs of the namespaces of pods. A namespace is not removed before its pods, so
-// that the one that is read while a pod exists is the pod's.
+// namespaces contains the UID of the namespace of each pod. A namespace is deleted only after its
+// pods, so that a namespace that is read while the pod exists is the namespace of that pod.
 type namespaces map[types.UID]string // by the UID of the pod
 
-// read reads the namespaces of the pods that have a window, or a lease that is held, and forgets
-// those of all pods that are gone. After an error it reads no other.
+// read reads the namespaces of the pods whose leases depend on them (see concerned), except those
+// that were read before. It removes the entries of pods that no longer exist. After an error it
+// reads no other namespace, and returns the error.
 func (n namespaces) read(ctx context.Context, core rest.Interface, pods map[informer.Name]podcache.Pod,
 	leases map[informer.Name][]lease.Lease) (err error) {
 	here, read := map[types.UID]bool{}, map[string]string{}
@@ -69,6 +73,8 @@ func (n namespaces) read(ctx context.Context, core rest.Interface, pods map[info
 	return err
 }
 
+// concerned reports whether the UID of the pod's namespace is needed: there is a firm hold for the
+// pod's name, or a lease of the pod, which requests retention.
 func concerned(p podcache.Pod, leases []lease.Lease) bool {
 	for _, l := range leases {
 		if l.Firm || l.UID == p.UID && p.HasAnnotation {

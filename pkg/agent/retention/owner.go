@@ -10,8 +10,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/ordinals"
 )
 
-// numberedSet returns the kind with the version to read, and reports whether its pods have
-// ordinals.
+// numberedSet returns the kind with the version to read. It reports false if the pods of the kind
+// have no ordinals.
 func numberedSet(kind, group string) (schema.GroupVersionKind, bool) {
 	i := slices.IndexFunc(ordinals.Kinds, func(k schema.GroupVersionKind) bool {
 		return k.Kind == kind && k.Group == group
@@ -22,9 +22,10 @@ func numberedSet(kind, group string) (schema.GroupVersionKind, bool) {
 	return ordinals.Kinds[i], true
 }
 
-// ownerText returns how a lease stores the controller that recreates its pod, such as
-// "StatefulSet.apps/db". It is empty for controllers of which it cannot be determined whether they
-// will use the pod's name again: a user must release what such a pod keeps forever.
+// ownerText returns the text with which a lease stores the controller of its pod, such as
+// "StatefulSet.apps/db". It returns "" for a controller for which nothing shows whether it will use
+// the pod's name again. An address that is held forever for such a pod is released by a user, or
+// after reclaim.ForeverLimit.
 func ownerText(o podcache.Owner) string {
 	if _, ok := numberedSet(o.Kind, o.Group); !ok {
 		return ""
@@ -32,11 +33,12 @@ func ownerText(o podcache.Owner) string {
 	return o.Kind + "." + o.Group + "/" + o.Name
 }
 
-// Set identifies the StatefulSet in the text that OwnerText returned.
+// Set identifies a StatefulSet in the pod's namespace.
 type Set struct{ Group, Version, Name string }
 
-// ParseOwner parses a text that OwnerText returned, and the ordinal in the name of the set's pod.
-// It reports false for anything else.
+// ParseOwner parses a text that ownerText returned. It returns the StatefulSet, and the ordinal of
+// the pod with the given name. It reports false for any other text, and if the StatefulSet does not
+// create a pod of that name.
 func ParseOwner(text, pod string) (set Set, ordinal int64, ok bool) {
 	kindGroup, name, _ := strings.Cut(text, "/")
 	kindName, group, _ := strings.Cut(kindGroup, ".")

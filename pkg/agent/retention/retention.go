@@ -1,7 +1,8 @@
-// Package retention applies the windows in the annotations of a node's pods to the node's leases.
-// The plugin reads the annotation from the CNI request where the runtime passes it; this package
-// also serves runtimes and configurations that do not, such as flannel's default one, and follows
-// an annotation that is changed while the pod runs.
+// Package retention applies the windows in the annotations of a node's pods to the node's leases. A
+// window is how long the address of a deleted pod is held for a pod of the same name. The plugin
+// reads the annotation from the CNI request if the runtime passes it. Package retention is for
+// runtimes and configurations that do not pass it, such as the default configuration of flannel,
+// and for an annotation that is changed while the pod runs.
 package retention
 
 import (
@@ -18,15 +19,14 @@ import (
 )
 
 const (
-	// DeferBelow is the remaining time of a hold below which it is extended, if its pod is
-	// starting.
+	// DeferBelow is the remaining time below which a hold is extended if its pod is starting.
 	DeferBelow = time.Minute
-	// DeferTo is the remaining time of a hold after it was extended.
+	// DeferTo is the remaining time of a hold after its extension.
 	DeferTo = 2 * time.Minute
 )
 
-// generated lists controllers whose pods have generated names, also where the pod does not show it
-// (docs/facts.md, "Generated names never return").
+// generated lists the controllers whose pods have generated names, even if the pod has no
+// metadata.generateName (docs/facts.md, "Generated names never return").
 var generated = map[podcache.Owner]bool{
 	{Group: "apps", Kind: "ReplicaSet"}:             true,
 	{Group: "apps", Kind: "DaemonSet"}:              true,
@@ -38,14 +38,16 @@ var generated = map[podcache.Owner]bool{
 	cloneSet: true,
 }
 
-// cloneSet recreates a pod under the same name if the pod has a volume claim of its own: the claim
-// outlives a pod that is deleted or evicted, and the name is derived from the claim's instance id.
+// cloneSet is the controller that recreates a pod under the same name if the pod has its own volume
+// claim: the claim outlives a pod that is deleted or evicted, and the pod's name is derived from
+// the instance id of the claim.
 var cloneSet = podcache.Owner{Group: "apps.kruise.io", Kind: "CloneSet"}
 
-// keepsName reports whether a pod of that name may come back. A name that was generated is never
-// used again, so that an address reserved for it would be lost to others for the window. The
-// label of a StatefulSet's pod tells its ordinal from a suffix that has digits only. If nothing
-// shows how the pod was named, it may come back.
+// keepsName reports whether a pod of the same name might be created after this pod's deletion. A
+// generated name is never used again; an address held for that name would be unusable for the whole
+// window. The suffix of a StatefulSet's pod may look generated; the pod-name label that the
+// StatefulSet controller sets shows that it is an ordinal. If nothing shows how the pod was named,
+// keepsName reports true.
 func keepsName(p podcache.Pod) bool {
 	kind := podcache.Owner{Group: p.Owner.Group, Kind: p.Owner.Kind}
 	switch {
@@ -65,8 +67,9 @@ const (
 	maxPrefix        = 63 - suffixLength
 )
 
-// isGenerated reports whether a name was generated from a prefix: it is the prefix and something
-// that is not a number, or could also be a suffix of the API server's.
+// isGenerated reports whether the API server generated a name from a prefix. It reports true if the
+// name is the prefix and a suffix that is either not a number, or a number that the API server
+// could have generated as a random suffix.
 func isGenerated(prefix, name string) bool {
 	suffix, hasPrefix := strings.CutPrefix(name, prefix[:min(len(prefix), maxPrefix)])
 	if prefix == "" || !hasPrefix {
@@ -76,8 +79,9 @@ func isGenerated(prefix, name string) bool {
 	return !isNumber || len(suffix) == suffixLength && strings.Trim(suffix, suffixCharacters) == ""
 }
 
-// Decide returns the window that a pod's leases should have. It returns an error if the annotation
-// is invalid; then the window in the store must not change.
+// Decide returns the window that a pod's leases should have. The window is 0 if the pod does not
+// request retention, or if no other pod will have its name. Decide returns an error if the
+// annotation is invalid; then the caller must not change the stored window.
 func Decide(p podcache.Pod) (maintain.PodWindow, error) {
 	w := maintain.PodWindow{Namespace: p.Namespace, Name: p.Name.Name, UID: p.UID}
 	if !p.HasAnnotation {
@@ -97,18 +101,20 @@ func Decide(p podcache.Pod) (maintain.PodWindow, error) {
 	return w, nil
 }
 
-// plan is what a pass has to do.
+// plan contains the changes that a pass makes.
 type plan struct {
-	Follow  []maintain.PodWindow    // windows of pods with a lease whose window differs
-	Expect  []maintain.PendingPod   // starting pods whose hold is about to end
-	Deleted [][]maintain.Ref        // holds of deleted namespaces that have a pod's name now, by pod
+	Follow  []maintain.PodWindow    // pods whose window differs from that of their leases
+	Expect  []maintain.PendingPod   // starting pods whose hold ends in less than DeferBelow
+	Deleted [][]maintain.Ref        // holds of a deleted namespace for an existing pod's name, by pod
 	Invalid map[informer.Name]error // pods with an invalid annotation
-	// RequeueAfter is the time until the hold of a starting pod will be about to end, 0 for none.
+	// RequeueAfter is the time until the next hold of a starting pod must be extended, or 0 if no
+	// pass is necessary before the next change.
 	RequeueAfter time.Duration
 }
 
-// makePlan returns the plan for the pods of a node and the leases in its store. It is idempotent:
-// for leases that were changed as planned, the plan is empty.
+// makePlan returns the plan for the pods of a node and the leases in its store. uids contains the
+// UIDs of the namespaces of the pods. makePlan is level-triggered: once its plan has been carried
+// out, it returns an empty plan.
 func makePlan(pods map[informer.Name]podcache.Pod, view maintain.NodeView, uids namespaces) plan {
 	plan := plan{Invalid: map[informer.Name]error{}}
 	for name, leases := range ByPod(view.Leases) {
@@ -127,7 +133,8 @@ func makePlan(pods map[informer.Name]podcache.Pod, view maintain.NodeView, uids 
 	return plan
 }
 
-// ByPod groups leases by the pod that they belong to. It omits leases without a pod.
+// ByPod groups leases by the pod that they belong to. It omits leases without a key
+// (lease.Lease.Key).
 func ByPod(leases []lease.Lease) map[informer.Name][]lease.Lease {
 	out := map[informer.Name][]lease.Lease{}
 	for _, l := range leases {
@@ -139,8 +146,9 @@ func ByPod(leases []lease.Lease) map[informer.Name][]lease.Lease {
 	return out
 }
 
-// endDeleted plans the end of the holds of a namespace that was deleted before the one that exists
-// now, which has the UID, was created. It returns the other leases.
+// endDeleted plans the end of the holds that belong to a deleted namespace of the same name. uid is
+// the UID of the namespace that exists now, or "" if it is not known; then no hold ends. endDeleted
+// returns the leases that remain.
 func (plan *plan) endDeleted(leases []lease.Lease, uid string) (rest []lease.Lease) {
 	var refs []maintain.Ref
 	for _, l := range leases {
@@ -156,6 +164,9 @@ func (plan *plan) endDeleted(leases []lease.Lease, uid string) (rest []lease.Lea
 	return rest
 }
 
+// follow plans the update of the pod's window if the window of a lease, or the stored window of its
+// key, differs from the one that the pod requests within the limits of its namespace. It plans
+// nothing if the annotation is invalid.
 func (plan *plan) follow(p podcache.Pod, leases []lease.Lease, view maintain.NodeView, namespaceUID string) {
 	w, err := Decide(p)
 	if err != nil {
@@ -174,6 +185,9 @@ func (plan *plan) follow(p podcache.Pod, leases []lease.Lease, view maintain.Nod
 	}
 }
 
+// expect plans the extension of the firm holds of a pod that is starting. A hold that ends in
+// DeferBelow or more is extended by a later pass. A pod that has a bound lease has its sandbox
+// already, and a hold without end needs no extension.
 func (plan *plan) expect(p podcache.Pod, leases []lease.Lease, now lease.Instant) {
 	if !p.Expected {
 		return
@@ -188,7 +202,7 @@ func (plan *plan) expect(p podcache.Pod, leases []lease.Lease, now lease.Instant
 		}
 	}
 	switch {
-	case rest == lease.Forever:
+	case rest == lease.Forever: // there is no firm hold, or none that ends
 	case time.Duration(rest) <= DeferBelow:
 		plan.Expect = append(plan.Expect, maintain.PendingPod{Namespace: p.Namespace, Name: p.Name.Name})
 		plan.requeueAfter(DeferTo - DeferBelow)
@@ -197,6 +211,7 @@ func (plan *plan) expect(p podcache.Pod, leases []lease.Lease, now lease.Instant
 	}
 }
 
+// requeueAfter makes the next pass run after d, but at least a second, unless it is to run earlier.
 func (plan *plan) requeueAfter(d time.Duration) {
 	if plan.RequeueAfter == 0 || d < plan.RequeueAfter {
 		plan.RequeueAfter = max(d, time.Second)

@@ -19,7 +19,8 @@ const (
 	retry       = 5 * time.Second
 )
 
-// Windows is the task that sets the windows of a node's leases.
+// Windows is the task that sets the windows of a node's leases, extends the holds of starting pods,
+// and ends the holds that belong to a deleted namespace.
 type Windows struct {
 	Service *maintain.Service
 	Pods    *podcache.Pods
@@ -31,11 +32,14 @@ type Windows struct {
 	namespaces namespaces
 }
 
-// Run follows the pods until ctx is done. changes receives a value when the store has changed.
+// Run applies the windows until ctx is done. It makes a pass after every change of the pods, and
+// after every value from changes, which is sent when the store has changed. It returns ctx.Err().
 func (w *Windows) Run(ctx context.Context, changes <-chan struct{}) error {
 	return informer.Loop(ctx, minInterval, informer.Any(ctx, changes, w.Pods.Changes()), w.pass)
 }
 
+// pass reads the pods and their leases, and makes the changes of the plan. It returns the time
+// until the next pass, or 0 if no pass is necessary before the next change.
 func (w *Windows) pass(ctx context.Context) (requeueAfter time.Duration) {
 	pods, synced := w.Pods.Views()
 	if !synced {
@@ -55,6 +59,8 @@ func (w *Windows) pass(ctx context.Context) (requeueAfter time.Duration) {
 	if w.namespaces == nil {
 		w.namespaces = namespaces{}
 	}
+	// An error is handled after the plan is executed, because the plan is correct without the
+	// namespaces that were not read.
 	unread := w.namespaces.read(ctx, w.Core, pods, ByPod(view.Leases))
 	plan := makePlan(pods, view, w.namespaces)
 	for name, err := range plan.Invalid {
@@ -71,6 +77,7 @@ func (w *Windows) pass(ctx context.Context) (requeueAfter time.Duration) {
 	return plan.RequeueAfter
 }
 
+// act makes the changes of the plan in the store. It stops at the first error.
 func (w *Windows) act(ctx context.Context, plan plan) error {
 	for _, refs := range plan.Deleted {
 		w.Log.Info("ending a hold", "address", refs[0].Address.String(), "reason", NamespaceDeleted)
