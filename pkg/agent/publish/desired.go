@@ -1,7 +1,10 @@
-// Package publish writes the leases of a node's store to the API as IPReservations, one object for
-// each pod that the node has addresses for. The desired objects are a pure function of the store.
-// The task applies them whenever the store or the objects change, so that an object that somebody
-// deleted is created again.
+// Package publish writes the state of a node to the API. The task Publisher writes the leases of
+// the node's store as IPReservations, one for each pod whose addresses are retained on the node.
+// The task NodePool writes the NodeAddressPool of the node.
+//
+// The desired IPReservations are computed from the store, the node's pods and the existing objects.
+// The Publisher applies them whenever one of these changes, so that an object that somebody deleted
+// is created again.
 package publish
 
 import (
@@ -20,30 +23,34 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 )
 
-// nodeIdentity identifies the node.
+// nodeIdentity is the name and the UID of the node's object in the API.
 type nodeIdentity struct{ Name, UID string }
 
-// confirmedAfter is how long a sandbox must live to show that its pod can start on this node.
+// confirmedAfter is how long a sandbox must live before it proves that its pod can start on this
+// node.
 const confirmedAfter = 30 * time.Second
 
-// wanted is the desired state of an object.
+// wanted is the desired state of an IPReservation.
 type wanted struct {
 	Object ipamv1.IPReservation
-	Since  lease.Instant // when the pod got or released its addresses
+	Since  lease.Instant // when the pod last got or released an address
 	Leases []maintain.Ref
 }
 
-// plan is what a pass has to do.
+// plan contains the changes that a pass makes.
 type plan struct {
 	Objects map[informer.Name]wanted // by the object's name
-	// Release lists the leases of each pod whose object requests their release (spec.release).
+	// Release contains, for each pod whose object requests it with spec.release, the leases to
+	// release.
 	Release [][]maintain.Ref
-	// RequeueAfter is the time until the plan changes by itself, 0 for never.
+	// RequeueAfter is the time until the plan changes without a change of its inputs, or 0 if it
+	// does not.
 	RequeueAfter time.Duration
 }
 
-// makePlan returns the plan for the leases of a node, its pods and the existing objects, which
-// contain requests of users and whether the sandbox was confirmed before.
+// makePlan returns the plan for the retained leases of a node. pods are the pods of the node.
+// existing are the IPReservations in the API; makePlan reads from them the user's spec.release, the
+// confirmation of the sandbox, and the times of the conditions.
 func makePlan(
 	node nodeIdentity, view maintain.NodeView, pods map[informer.Name]podcache.Pod,
 	existing map[informer.Name]*ipamv1.IPReservation,
@@ -69,13 +76,15 @@ func makePlan(
 	return plan
 }
 
-// order sorts the leases of a pod, so that the same lease is the first, whose id is that of the
-// object, whatever others are added.
+// order compares two leases of a pod. The first lease in this order provides the id of the object,
+// so that the id does not depend on the order of the leases in the store.
 func order(a, b lease.Lease) int {
 	return cmp.Or(cmp.Compare(a.Pool.Network, b.Pool.Network), cmp.Compare(a.Pool.DataDir, b.Pool.DataDir),
 		cmp.Compare(a.Holder.IfName, b.Holder.IfName), a.Address.Compare(b.Address))
 }
 
+// want returns the desired object of a pod, without Confirmed and Conditions. leases are sorted by
+// order and are not empty.
 func want(node nodeIdentity, pod informer.Name, leases []lease.Lease, now lease.Instant) wanted {
 	last := newest(leases)
 	w := wanted{Since: since(last), Object: ipamv1.IPReservation{
@@ -116,7 +125,8 @@ func want(node nodeIdentity, pod informer.Name, leases []lease.Lease, now lease.
 	return w
 }
 
-// newest returns the lease that changed last, preferring bound ones.
+// newest returns the lease that was bound last. If none is bound, it returns the lease that was
+// released last.
 func newest(leases []lease.Lease) lease.Lease {
 	return slices.MaxFunc(leases, func(a, b lease.Lease) int {
 		if a.State != b.State {
@@ -126,6 +136,7 @@ func newest(leases []lease.Lease) lease.Lease {
 	})
 }
 
+// since returns when the lease got its state.
 func since(l lease.Lease) lease.Instant {
 	if l.State == lease.Held {
 		return l.ReleasedAt
@@ -133,8 +144,10 @@ func since(l lease.Lease) lease.Instant {
 	return l.BoundAt
 }
 
-// isConfirmed reports whether the pod can start on this node: its sandbox has lived long enough,
-// the pod is Ready, or the existing object says so of the same pod.
+// isConfirmed reports whether the pod has proven that it can start on this node: its sandbox has
+// lived for confirmedAfter, the pod is Ready, or the existing object with the same id and pod UID
+// is confirmed. If the sandbox has not lived for that long yet, isConfirmed makes the next pass run
+// then.
 func (plan *plan) isConfirmed(
 	leases []lease.Lease, pod podcache.Pod, existing *ipamv1.IPReservation, s ipamv1.IPReservationStatus,
 	now lease.Instant,
@@ -160,6 +173,8 @@ func (plan *plan) isConfirmed(
 // conditionReleased is the type of the condition that is set if spec.release has no effect.
 const conditionReleased = "Released"
 
+// conditions returns the condition that is set if spec.release contains another id than that of the
+// lease, otherwise nil. An existing condition keeps its transition time.
 func conditions(existing *ipamv1.IPReservation, id string, now time.Time) []metav1.Condition {
 	if existing == nil || existing.Spec.Release == "" || existing.Spec.Release == id {
 		return nil
@@ -177,6 +192,7 @@ func conditions(existing *ipamv1.IPReservation, id string, now time.Time) []meta
 	return []metav1.Condition{c}
 }
 
+// requeueAtEnd makes the next pass run when the first hold ends, if no pass runs before.
 func (plan *plan) requeueAtEnd(leases []lease.Lease, now lease.Instant) {
 	for _, l := range leases {
 		if rest := l.Remaining(now); l.State == lease.Held && rest != lease.Forever {
@@ -185,6 +201,7 @@ func (plan *plan) requeueAtEnd(leases []lease.Lease, now lease.Instant) {
 	}
 }
 
+// requeueAfter makes the next pass run after d, unless it is to run earlier.
 func (plan *plan) requeueAfter(d time.Duration) {
 	d += 10 * time.Millisecond // so that the pass is not early
 	if plan.RequeueAfter == 0 {

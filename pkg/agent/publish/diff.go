@@ -9,11 +9,12 @@ import (
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 )
 
-// change says which parts of an object have to be written.
+// change contains the parts of an object that must be written.
 type change struct{ Spec, Status bool }
 
-// compare returns the parts of an existing object that differ from the desired one. existing is nil
-// if there is no object. Fields that others own are ignored.
+// compare returns the parts of the existing object that differ from the desired one. If existing is
+// nil, these are all parts. compare ignores fields that the agent does not write: spec.release,
+// other labels and other conditions.
 func compare(want, existing *ipamv1.IPReservation) change {
 	if existing == nil {
 		return change{Spec: true, Status: true}
@@ -33,8 +34,8 @@ func compare(want, existing *ipamv1.IPReservation) change {
 	return c
 }
 
-// ours returns the conditions that the agent owns. Server-side apply leaves those of others as they
-// are.
+// ours returns the conditions that the agent writes. Server-side apply does not change the
+// conditions of other field managers.
 func ours(all []metav1.Condition) (own []metav1.Condition) {
 	for _, c := range all {
 		if c.Type == conditionReleased {
@@ -44,8 +45,8 @@ func ours(all []metav1.Condition) (own []metav1.Condition) {
 	return own
 }
 
-// isClose reports whether two ends of a hold differ only by the inaccuracy of their computation,
-// which reads two clocks.
+// isClose reports whether two values of HeldUntil differ by at most two seconds. The agent computes
+// HeldUntil from the boot clock and the wall clock, which are not read at the same moment.
 func isClose(a, b ipamv1.IPReservationStatus) bool {
 	if a.HeldUntil == nil || b.HeldUntil == nil {
 		return false

@@ -28,42 +28,47 @@ import (
 const (
 	// nodePoolInterval is the least time between two writes of the NodeAddressPool.
 	nodePoolInterval = 30 * time.Second
-	// nodePoolReread is how often the object and the node are read, in case somebody has changed or
-	// deleted them.
+	// nodePoolReread is how often the object and the node are read, in case another client has
+	// changed or deleted them.
 	nodePoolReread = 5 * time.Minute
-	// maxNodePoolRetry is the longest time until a rejected write is repeated.
+	// maxNodePoolRetry is the longest time until a rejected write is retried.
 	maxNodePoolRetry = 10 * time.Minute
 	// maxNetworks is the largest number of networks that the CRD accepts.
 	maxNetworks = 256
 )
 
-// NodePool is the task that writes the node's NodeAddressPool.
+// NodePool is the task that writes the NodeAddressPool of the node: the number of free, bound and
+// held addresses, and whether leasehold serves the node's networks. The object has the name of the
+// node and is owned by the node.
 type NodePool struct {
 	Service *maintain.Service
 	Node    string
 	Clients *informer.Clients
-	// Active returns whether leasehold serves each network that the container runtime has loaded,
-	// nothing if that is not known yet (active.Watcher.Result). It must not block.
+	// Active returns the status of each network that the container runtime has loaded, or nil
+	// before the first result (active.Watcher.Result). It must not block.
 	Active func() []cniconf.Status
 	Log    *slog.Logger
 
 	node     nodeIdentity
 	existing *ipamv1.NodeAddressPool // as last read or written; nil if there is none
-	readAt   lease.Instant           // when the node and the object were read; zero if they have to be
+	readAt   lease.Instant           // when the node and the object were read; zero if they must be read
 	applied  *ipamv1.NodeAddressPool // what was written last, with the resource version that it got
 	wroteAt  lease.Instant           // when it was written last
-	rejected int                     // writes in a row that were rejected
+	rejected int                     // passes in a row with a request that the API server rejected
 	problem  string                  // the last problem that was logged
 }
 
-// Run writes the object if the store has changed, until ctx is done. Changes receives a value if
-// the result of Active has changed, which is then written at once if nothing was written just
-// before.
+// Run writes the object until ctx is done, at intervals of at least nodePoolInterval. changes
+// receives a value if the result of Active has changed. Such a change is written at once if the
+// last write was at least nodePoolInterval ago; changes of the store are written at the next
+// interval. Run returns ctx.Err().
 func (p *NodePool) Run(ctx context.Context, changes <-chan struct{}) error {
 	return informer.Loop(ctx, time.Second, changes, p.pass)
 }
 
-// pass writes the object if it has to be.
+// pass updates the object, unless it was written less than nodePoolInterval ago. It returns the
+// time until the next pass. The time grows with each rejected pass in a row, up to
+// maxNodePoolRetry.
 func (p *NodePool) pass(ctx context.Context) (requeueAfter time.Duration) {
 	if rest := nodePoolInterval - p.Service.Clock().Since(p.wroteAt); rest > 0 && !p.wroteAt.IsZero() {
 		return rest
@@ -81,6 +86,8 @@ func (p *NodePool) pass(ctx context.Context) (requeueAfter time.Duration) {
 	return wait.Jitter(min(nodePoolInterval<<min(p.rejected-1, 10), maxNodePoolRetry), 0.2)
 }
 
+// update reads the store and writes the object if it differs. It reads the node and the object only
+// every nodePoolReread, and again after a failed write.
 func (p *NodePool) update(ctx context.Context) error {
 	var usage []store.Usage
 	err := p.Service.Store.View(ctx, func(tx *store.Tx) error {
@@ -106,7 +113,7 @@ func (p *NodePool) update(ctx context.Context) error {
 	return nil
 }
 
-// read reads the UID of the node, and the object.
+// read reads the UID of the node and the existing object.
 func (p *NodePool) read(ctx context.Context) error {
 	uid, err := readNodeUID(ctx, p.Clients.Core, p.Node)
 	if err != nil {
@@ -116,7 +123,7 @@ func (p *NodePool) read(ctx context.Context) error {
 	defer cancel()
 	existing := &ipamv1.NodeAddressPool{}
 	err = p.Clients.IPAM.Get().Resource(ipamv1.NodeAddressPoolResource.Resource).Name(p.Node).Do(ctx).Into(existing)
-	if apierrors.IsNotFound(err) { // or the resource is not served, which the write shows
+	if apierrors.IsNotFound(err) { // or the CRD is missing; then write returns an error
 		existing, err = nil, nil
 	}
 	if err != nil {
@@ -126,7 +133,7 @@ func (p *NodePool) read(ctx context.Context) error {
 	return nil
 }
 
-// write applies the parts of the object that differ.
+// write applies the parts of the object that differ: the object with its owner, and the status.
 func (p *NodePool) write(ctx context.Context, want *ipamv1.NodeAddressPool, now lease.Instant) error {
 	if !p.isOwned(want) {
 		got, err := p.apply(ctx, &ipamv1.NodeAddressPool{ObjectMeta: want.ObjectMeta})
@@ -151,13 +158,13 @@ func (p *NodePool) write(ctx context.Context, want *ipamv1.NodeAddressPool, now 
 	return nil
 }
 
-// isOwned reports whether the object exists and has the owner that it should have.
+// isOwned reports whether the object exists with the node as its owner.
 func (p *NodePool) isOwned(want *ipamv1.NodeAddressPool) bool {
 	return p.existing != nil && equality.Semantic.DeepEqual(p.existing.OwnerReferences, want.OwnerReferences)
 }
 
-// isShown reports whether the status of an object shows all of want. Conditions of others are
-// ignored.
+// isShown reports whether the status of object is equal to the status of want. It ignores the
+// conditions of other field managers.
 func isShown(want, object *ipamv1.NodeAddressPool) bool {
 	status := *object.Status.DeepCopy()
 	status.Conditions = slices.DeleteFunc(status.Conditions, func(c metav1.Condition) bool {
@@ -166,12 +173,14 @@ func isShown(want, object *ipamv1.NodeAddressPool) bool {
 	return equality.Semantic.DeepEqual(status, want.Status)
 }
 
-// hadNoEffect reports whether the same status was written, and the object is as the server made it
-// then: its CRD lacks a field.
+// hadNoEffect reports whether the same status was applied before and the object has not changed
+// since then. In that case the CRD of the server lacks a field, and another apply would be useless.
 func (p *NodePool) hadNoEffect(want *ipamv1.NodeAddressPool) bool {
 	return p.applied != nil && p.applied.ResourceVersion == p.existing.ResourceVersion && isShown(want, p.applied)
 }
 
+// apply creates the object or updates its owner, or, with the subresource "status", updates its
+// status. It returns the object from the response.
 func (p *NodePool) apply(
 	ctx context.Context, object *ipamv1.NodeAddressPool, subresource ...string,
 ) (*ipamv1.NodeAddressPool, error) {
@@ -194,7 +203,7 @@ func (p *NodePool) apply(
 	return got, err
 }
 
-// logProblem logs a problem when it begins, changes and ends.
+// logProblem logs a problem when it begins, when it changes, and when it is over.
 func (p *NodePool) logProblem(err error) {
 	text := ""
 	if err != nil {
@@ -211,9 +220,10 @@ func (p *NodePool) logProblem(err error) {
 	p.problem = text
 }
 
-// desiredNodePool returns the object of a node, without the times of its conditions. A network that
-// the runtime has not loaded is left out if no address of it is in use: it is that of a former
-// configuration.
+// desiredNodePool returns the desired object of a node, without the times of its conditions. usage
+// contains the pools of the store, and statuses the networks that the runtime has loaded. A network
+// in usage that the runtime has not loaded belongs to a former configuration. It is omitted if the
+// state of all loaded networks is known and none of its addresses is bound or held.
 func desiredNodePool(node nodeIdentity, usage []store.Usage, statuses []cniconf.Status) *ipamv1.NodeAddressPool {
 	object := &ipamv1.NodeAddressPool{ObjectMeta: metav1.ObjectMeta{Name: node.Name,
 		OwnerReferences: []metav1.OwnerReference{
@@ -261,13 +271,13 @@ func desiredNodePool(node nodeIdentity, usage []store.Usage, statuses []cniconf.
 var conditionStatus = map[cniconf.State]metav1.ConditionStatus{cniconf.Active: metav1.ConditionTrue,
 	cniconf.Inactive: metav1.ConditionFalse, cniconf.Unknown: metav1.ConditionUnknown}
 
-// notDetermined is the status before anything was found out, and of networks that the runtime has
-// not loaded itself: another plugin may call leasehold for them.
+// notDetermined is the status of the node before the first result of Active. It is also the status
+// of a network that the runtime has not loaded: another plugin may call leasehold for that network.
 var notDetermined = cniconf.Status{State: cniconf.Unknown, Reason: "NotDetermined",
 	Message: "it was not determined whether the container runtime calls leasehold"}
 
-// summary returns one status for all networks: the first that is inactive, else the first that is
-// unknown, else the first.
+// summary returns the status that represents all networks: the first inactive one, otherwise the
+// first unknown one, otherwise the first one. Without a status it returns notDetermined.
 func summary(statuses []cniconf.Status) cniconf.Status {
 	for _, state := range []cniconf.State{cniconf.Inactive, cniconf.Unknown, cniconf.Active} {
 		if i := slices.IndexFunc(statuses, func(s cniconf.Status) bool { return s.State == state }); i >= 0 {
@@ -277,6 +287,8 @@ func summary(statuses []cniconf.Status) cniconf.Status {
 	return notDetermined
 }
 
+// countsOf returns the counts of a network. Size and Free are nil if the ranges of the network are
+// not known.
 func countsOf(u store.Usage) ipamv1.AddressCounts {
 	c := ipamv1.AddressCounts{Bound: limited(u.Bound), Held: limited(u.Held)}
 	if u.Ranges != nil {
@@ -292,7 +304,7 @@ func limited(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
 // sum returns a+b, at most math.MaxInt64.
 func sum(a, b int64) int64 { return limited(uint64(a) + uint64(b)) }
 
-// sumKnown is sum without the numbers that are not known. It returns nil if neither is.
+// sumKnown returns the sum of the numbers that are not nil, or nil if both are nil.
 func sumKnown(a, b *int64) *int64 {
 	if a == nil || b == nil {
 		return cmp.Or(a, b)
@@ -301,8 +313,8 @@ func sumKnown(a, b *int64) *int64 {
 	return &n
 }
 
-// setTransitionTimes sets the time of each condition to that of the existing one if its status is
-// the same, else to now.
+// setTransitionTimes sets the transition times of the conditions of want. A condition whose status
+// has not changed keeps the time from existing; any other gets now.
 func setTransitionTimes(want, existing *ipamv1.NodeAddressPool, now time.Time) {
 	for i := range want.Status.Conditions {
 		c := &want.Status.Conditions[i]

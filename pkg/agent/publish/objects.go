@@ -21,21 +21,22 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 )
 
-// fieldManager is the agent's field manager for server-side apply.
+// fieldManager is the name of the agent as a field manager of server-side apply.
 const fieldManager = "leasehold-agent"
 
-// Objects keeps the node's IPReservations, and writes them.
+// Objects caches the node's IPReservations with an informer, and writes them.
 type Objects struct {
 	*informer.Informer[*ipamv1.IPReservation]
 	client rest.Interface
 	node   string
 	log    *slog.Logger
-	// byLabel is set if the API server does not support field selectors for custom resources
-	// (before Kubernetes 1.31).
+	// byLabel is true if the API server does not support field selectors for custom resources, as
+	// before Kubernetes 1.31. Then the objects are selected by the label with the hash of the
+	// node's name.
 	byLabel atomic.Bool
 }
 
-// NewObjects returns the objects of a node. There are none until Run.
+// NewObjects returns the Objects of a node. They are empty until Run has received a list.
 func NewObjects(client rest.Interface, node string, log *slog.Logger) *Objects {
 	view := func(r *ipamv1.IPReservation) *ipamv1.IPReservation {
 		r.ManagedFields = nil
@@ -50,7 +51,7 @@ func NewObjects(client rest.Interface, node string, log *slog.Logger) *Objects {
 
 const resource = "ipreservations"
 
-// Run keeps the objects up to date until ctx is done. It returns ctx.Err().
+// Run watches the objects until ctx is done. It returns ctx.Err().
 func (o *Objects) Run(ctx context.Context) error {
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
@@ -71,6 +72,7 @@ func (o *Objects) Run(ctx context.Context) error {
 	return o.Informer.Run(ctx, lw, "reservations of this node")
 }
 
+// selectNode restricts a list or a watch to the objects of the node.
 func (o *Objects) selectNode(options *metav1.ListOptions) {
 	if o.byLabel.Load() {
 		options.LabelSelector = labels.Set{ipamv1.LabelNodeHash: ipamv1.Hash(o.node)}.String()
@@ -79,14 +81,15 @@ func (o *Objects) selectNode(options *metav1.ListOptions) {
 	options.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", o.node).String()
 }
 
-// detectSelector switches to the label selector if the API server rejected the field selector.
+// detectSelector switches to the label selector if err is the API server's rejection of the field
+// selector. The informer then repeats its request with the label.
 func (o *Objects) detectSelector(err error) {
 	if apierrors.IsBadRequest(err) && !o.byLabel.Swap(true) {
 		o.log.Info("field selector not supported, selecting reservations by label", "error", err)
 	}
 }
 
-// identity is the part that all applied configurations have in common.
+// identity contains the fields that are part of every applied configuration.
 type identity struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -103,7 +106,8 @@ func identify(r *ipamv1.IPReservation) identity {
 	return i
 }
 
-// ApplySpec creates the object, or updates its spec and labels.
+// ApplySpec creates the object, or updates its spec and labels. It takes over fields that other
+// field managers own, and does not change spec.release.
 func (o *Objects) ApplySpec(ctx context.Context, want *ipamv1.IPReservation) error {
 	body := struct {
 		identity `json:",inline"`
@@ -122,10 +126,11 @@ func (o *Objects) ApplyStatus(ctx context.Context, want *ipamv1.IPReservation) e
 	return o.apply(ctx, want, body, "status")
 }
 
+// apply applies a configuration and stores the object from the response in the informer.
 func (o *Objects) apply(ctx context.Context, want *ipamv1.IPReservation, body any, subresource ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, informer.RequestTimeout)
 	defer cancel()
-	data, _ := json.Marshal(body) // strings and times alone
+	data, _ := json.Marshal(body) // cannot fail: the body contains only strings, booleans and times
 	got := &ipamv1.IPReservation{}
 	err := o.client.Patch(types.ApplyPatchType).Namespace(want.Namespace).Resource(resource).Name(want.Name).
 		SubResource(subresource...).Param("fieldManager", fieldManager).Param("force", "true").
@@ -136,7 +141,8 @@ func (o *Objects) apply(ctx context.Context, want *ipamv1.IPReservation, body an
 	return o.Learn(got, false)
 }
 
-// Remove deletes an object, unless it was replaced by another of the same name.
+// Remove deletes an object. If an object with the same name and another UID exists, Remove returns
+// the API server's conflict error and deletes nothing. It returns nil if the object does not exist.
 func (o *Objects) Remove(ctx context.Context, r *ipamv1.IPReservation) error {
 	ctx, cancel := context.WithTimeout(ctx, informer.RequestTimeout)
 	defer cancel()
@@ -148,7 +154,7 @@ func (o *Objects) Remove(ctx context.Context, r *ipamv1.IPReservation) error {
 	return o.Learn(r, true)
 }
 
-// readNodeUID returns the UID of the node's object.
+// readNodeUID returns the UID of the node's object. It requests only the metadata of the node.
 func readNodeUID(ctx context.Context, core rest.Interface, node string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, informer.RequestTimeout)
 	defer cancel()

@@ -28,17 +28,18 @@ const (
 	minInterval = 100 * time.Millisecond
 	retry       = 5 * time.Second
 	workers     = 4
-	// identityInterval is how often the node's UID is read. It changes if the node's object is
+	// identityInterval is how often the node's UID is read. The UID changes if the node's object is
 	// deleted and created again.
 	identityInterval = time.Minute
-	// maxLag is the age of a lease above which its first publication does not count as a lag: the
-	// agent, or the CRD, may not have been there before.
+	// maxLag is the age of a lease above which the creation of its object is not recorded as a lag,
+	// because the agent or the CRD may have been installed after the lease was made.
 	maxLag = time.Minute
-	// noEffectInterval is the time until an apply that changed nothing is repeated.
+	// noEffectInterval is the time after which an apply that did not change the object is repeated.
 	noEffectInterval = 10 * time.Minute
 )
 
-// Publisher is the task that writes the node's IPReservations.
+// Publisher is the task that writes the node's IPReservations. Each pass computes a plan and queues
+// the names of the objects that differ from it. The workers write these objects.
 type Publisher struct {
 	Service *maintain.Service
 	Node    string
@@ -49,19 +50,20 @@ type Publisher struct {
 	Metrics *Metrics
 
 	queue    workqueue.TypedDelayingInterface[informer.Name]
-	identity notify.Signal // node has changed
-	problem  string        // the last problem that was logged
+	identity notify.Signal // sent when node has changed
+	problem  string        // the last problem that was logged, "" if it is over
 
 	mu       sync.Mutex
-	lists    int                   // complete lists of the objects that were received
-	failed   map[informer.Name]int // failed writes in a row; such an object waits in the queue
+	lists    int                   // Objects.Lists at the last pass
+	failed   map[informer.Name]int // failed writes in a row of each object that waits for its retry
 	noEffect map[informer.Name]attempt
 	node     nodeIdentity // the UID is empty while it is not known
 	plan     map[informer.Name]wanted
-	view     maintain.NodeView // that the plan was made from, without leases
+	view     maintain.NodeView // from which the plan was made, without leases and windows
 }
 
-// attempt is an apply that changed nothing: the object with its resource version, and the time.
+// attempt is an apply that did not change the object. It contains the desired object with the
+// resource version of the existing one, and the time.
 type attempt struct {
 	object ipamv1.IPReservation
 	at     lease.Instant
@@ -98,7 +100,8 @@ func (m *Metrics) wrote(what string, err error) {
 	m.writes.WithLabelValues(what, result).Inc()
 }
 
-// Run publishes until ctx is done. changes receives a value when the store has changed.
+// Run publishes until ctx is done, and then waits for its workers. changes receives a value when
+// the store has changed. Run returns ctx.Err().
 func (p *Publisher) Run(ctx context.Context, changes <-chan struct{}) error {
 	p.begin()
 	var running sync.WaitGroup
@@ -120,7 +123,9 @@ func (p *Publisher) begin() {
 	p.failed, p.noEffect = map[informer.Name]int{}, map[informer.Name]attempt{}
 }
 
-// pass makes a plan, and queues the objects that the workers have to write.
+// pass makes a plan, queues the objects that must be written, and releases the addresses that users
+// have requested. It returns the time until the next pass, or 0 if no pass is necessary before the
+// next change.
 func (p *Publisher) pass(ctx context.Context) (requeueAfter time.Duration) {
 	p.resetFailures(p.Objects.Lists())
 	existing, listed := p.Objects.Views()
@@ -131,7 +136,7 @@ func (p *Publisher) pass(ctx context.Context) (requeueAfter time.Duration) {
 	node := p.node
 	p.mu.Unlock()
 	if node.UID == "" {
-		return 0 // identify wakes the loop when it is known
+		return 0 // identify starts a pass when the UID is known
 	}
 	view, err := p.Service.List(ctx, lease.Lease.IsRetained)
 	if store.IsEmpty(err) {
@@ -158,14 +163,15 @@ func (p *Publisher) pass(ctx context.Context) (requeueAfter time.Duration) {
 	return plan.next()
 }
 
-// next returns the time until the next pass if nothing changes before. It is limited, so that an
-// apply without effect is repeated.
+// next returns the time until the next pass if nothing changes before. The time is at most about
+// noEffectInterval, so that an apply that had no effect is repeated.
 func (plan *plan) next() time.Duration {
 	plan.requeueAfter(wait.Jitter(noEffectInterval, 0.5))
 	return plan.RequeueAfter
 }
 
-// logProblem logs why passes fail when that begins, changes and ends.
+// logProblem logs the error of a pass when it occurs first, when it changes, and when it is over.
+// err is nil after a pass without an error.
 func (p *Publisher) logProblem(message string, err error) {
 	text := ""
 	if err != nil {
@@ -182,6 +188,8 @@ func (p *Publisher) logProblem(message string, err error) {
 	p.problem = text
 }
 
+// set makes the plan available to the workers. It removes from noEffect the attempts that are out
+// of date.
 func (p *Publisher) set(plan plan, view maintain.NodeView) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -193,8 +201,9 @@ func (p *Publisher) set(plan plan, view maintain.NodeView) {
 	})
 }
 
-// identify reads the node's UID. It runs in a loop of its own: if packets are lost a request may
-// take RequestTimeout, and passes need not wait for it.
+// identify reads the node's UID, and returns the time until the next read. If the read fails, the
+// last UID stays in use, except if the node does not exist. identify runs in a separate loop,
+// because its request may take up to RequestTimeout, and passes must not wait for it.
 func (p *Publisher) identify(ctx context.Context) (requeueAfter time.Duration) {
 	uid, err := readNodeUID(ctx, p.Core, p.Node)
 	p.mu.Lock()
@@ -215,6 +224,7 @@ func (p *Publisher) identify(ctx context.Context) (requeueAfter time.Duration) {
 	return wait.Jitter(retry/2, 1)
 }
 
+// release ends the retention of the given pods' leases, as spec.release of their objects requests.
 func (p *Publisher) release(ctx context.Context, pods [][]maintain.Ref) error {
 	err := p.Service.RevokePods(ctx, pods, "released by spec.release of its reservation")
 	if err != nil {
@@ -226,7 +236,7 @@ func (p *Publisher) release(ctx context.Context, pods [][]maintain.Ref) error {
 	return nil
 }
 
-// task is what has to be done about one object.
+// task contains the changes of one object.
 type task struct {
 	want     *wanted
 	existing *ipamv1.IPReservation
@@ -236,7 +246,8 @@ type task struct {
 
 func (t task) isEmpty() bool { return t.change == change{} && !t.remove }
 
-// taskFor compares the last plan for one object with the existing one.
+// taskFor returns the changes that make one object equal to the last plan. It is empty if the
+// object is up to date, or if the same apply had no effect before.
 func (p *Publisher) taskFor(name informer.Name) task {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -251,13 +262,16 @@ func (p *Publisher) taskFor(name informer.Name) task {
 		}
 		return t
 	}
+	// An object without leases is removed only if it belongs to this node. That excludes an earlier
+	// node with the same name.
 	isOurs := existing != nil && existing.Spec.NodeName == p.node.Name && existing.Spec.NodeUID == p.node.UID
 	t.remove = isOurs && p.isObsolete(existing)
 	return t
 }
 
-// resetFailures makes objects whose write failed, or had no effect, due again if a new list was
-// received: the API server is available again, or the CRD may have changed.
+// resetFailures makes objects whose write failed or had no effect due again if the informer has
+// received a new list. After a new list the API server is available again, or the CRD may have
+// changed.
 func (p *Publisher) resetFailures(lists int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -268,8 +282,9 @@ func (p *Publisher) resetFailures(lists int) {
 	}
 }
 
-// isObsolete reports whether an object without leases may be deleted: the store knows all leases of
-// its networks.
+// isObsolete reports whether an object that is not in the plan may be deleted. It may be if the
+// store knows all leases of the networks in the object (maintain.NodeView.Adopted). Otherwise the
+// leases may have been lost with the store, and may be recovered.
 func (p *Publisher) isObsolete(existing *ipamv1.IPReservation) bool {
 	if len(existing.Status.Addresses) == 0 {
 		return !p.view.Now.IsZero()
@@ -282,8 +297,8 @@ func (p *Publisher) isObsolete(existing *ipamv1.IPReservation) bool {
 	return true
 }
 
-// enqueue queues an object for the workers if it has to be written and does not wait after a
-// failure.
+// enqueue queues an object for the workers if it must be written. It does nothing for an object
+// whose write failed, because that is queued with a delay.
 func (p *Publisher) enqueue(name informer.Name) {
 	p.mu.Lock()
 	waits := p.failed[name] > 0
@@ -293,6 +308,8 @@ func (p *Publisher) enqueue(name informer.Name) {
 	}
 }
 
+// work writes one object from the queue, and queues it again if the write fails. It reports false
+// when the queue is shut down.
 func (p *Publisher) work(ctx context.Context) bool {
 	name, stop := p.queue.Get()
 	if stop {
@@ -310,9 +327,10 @@ func (p *Publisher) work(ctx context.Context) bool {
 	return true
 }
 
-// backoff records the result of a write, and returns the time until its retry, 0 if it succeeded. A
-// server that does not respond may be back at any moment; one that rejects a request will do so
-// again.
+// backoff records the result of a write, and returns the time until its retry, or 0 if it
+// succeeded. The time grows with each failure in a row, up to 2 s if the server did not respond,
+// because it may be available again at any moment, and up to a minute if the server rejected the
+// request.
 func (p *Publisher) backoff(name informer.Name, err error) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -329,17 +347,18 @@ func (p *Publisher) backoff(name informer.Name, err error) time.Duration {
 	return wait.Jitter(d, 0.2)
 }
 
-// isTransient reports whether the server did not respond, or may respond otherwise to a retry.
+// isTransient reports whether a retry of the request may succeed soon: the server did not respond,
+// or it responded that it was unable to process the request.
 func isTransient(err error) bool {
 	var status apierrors.APIStatus
 	return !errors.As(err, &status) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) ||
 		apierrors.IsInternalError(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsTooManyRequests(err)
 }
 
-// write does what the task says.
+// write makes the changes of the task, and records them in the metrics. It returns the first error.
 func (p *Publisher) write(ctx context.Context, t task) error {
 	if t.isEmpty() {
-		return nil // done while it was queued
+		return nil // the object was updated while its name was queued
 	}
 	if t.remove {
 		err := p.Objects.Remove(ctx, t.existing)
@@ -365,10 +384,11 @@ func (p *Publisher) write(ctx context.Context, t task) error {
 	return nil
 }
 
-// checkEffect records if the server accepted a configuration and changed nothing, although the
-// object differs: its CRD lacks a field, or another controller insists on a value. The object is
-// written again when it or the plan changes, a new list is received, or noEffectInterval has
-// passed: a new version of the CRD changes no object, and may not cause a new list.
+// checkEffect records in noEffect that an apply succeeded without a change of the object, although
+// the object differs from the plan. The reasons are a CRD that lacks a field, or another controller
+// that sets the same field to another value. Such an object is written again when the object or the
+// plan changes, a new list is received, or noEffectInterval has passed. The interval is necessary
+// because a new version of the CRD changes no object, and might not cause a new list.
 func (p *Publisher) checkEffect(t task) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -384,8 +404,8 @@ func (p *Publisher) checkEffect(t task) {
 	p.Log.Warn("applying a reservation had no effect; check the version of the CRD", "object", name.String())
 }
 
-// observeLag measures how long a change of the pod's addresses was not visible in the API.
-// Publishing the same state again does not count.
+// observeLag records the time from a change of the pod's addresses until it became visible in the
+// API. It records nothing if the existing object already shows the same state, pod UID and id.
 func (p *Publisher) observeLag(t task) {
 	if t.existing != nil {
 		a, b := t.want.Object.Status, t.existing.Status

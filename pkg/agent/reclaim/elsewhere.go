@@ -18,19 +18,23 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// location is the node and the UID of a pod.
+// location is the UID of a pod and the node on which the pod runs. The zero value means no other
+// node.
 type location struct{ node, uid string }
 
 // listSize is the number of pods that one list request selects.
 const listSize = 50
 
-// maxUnclaimed is the number of pods that a pass requests without a sign that they run elsewhere.
-// There may be hundreds whose addresses are kept forever.
+// maxUnclaimed is the largest number of pods without a claim that one pass reads. There may be
+// hundreds of pods whose addresses are held forever.
 const maxUnclaimed = 20
 
-// candidates returns the pods that may run on another node: those that another node's agent claims,
-// those that were seen there, and, in maxUnclaimed, those whose addresses are kept forever, because
-// no agent claims a pod whose annotation was removed.
+// candidates returns the pods that may run on another node. A pod is claimed by another node's
+// agent if an IPReservation of that node has a confirmed sandbox of the pod. candidates returns the
+// pods that are claimed, the pods that were seen on another node before, and at most maxUnclaimed
+// of the other pods whose addresses are held forever. The latter are read because no agent claims a
+// pod whose annotation was removed. Each pass continues after the last of them, in the order of
+// their names.
 func (h *Holds) candidates(
 	held map[informer.Name][]lease.Lease, claims map[informer.Name][]location, seen map[informer.Name]sighting,
 ) []informer.Name {
@@ -55,18 +59,21 @@ func (h *Holds) candidates(
 	return append(now, later...)
 }
 
+// order compares names by namespace, then by name.
 func order(a, b informer.Name) int {
 	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
+// keptForever reports whether a lease is held without end.
 func keptForever(leases []lease.Lease) bool {
 	return slices.ContainsFunc(leases, func(l lease.Lease) bool { return l.Hold == lease.Forever })
 }
 
-// movedTo returns the other node on which a pod runs, or the zero location. The pod must be Ready
-// there, and if its hold ends by itself, the agent of that node must claim it too. A claim alone
-// may be out of date, because its node may be down. For addresses that are kept forever no claim is
-// needed.
+// movedTo returns the other node on which a pod is Ready, and the pod's UID. It returns the zero
+// location if the pod is not Ready on another node. If none of the pod's holds is without end, the
+// agent of the other node must also claim the pod with that UID, otherwise movedTo returns the zero
+// location. A claim without the Ready pod is never enough, because the claim of a node that is down
+// is not updated.
 func (h *Holds) movedTo(
 	ctx context.Context, pod informer.Name, leases []lease.Lease, claims []location, read consistency,
 ) (location, error) {
@@ -77,6 +84,8 @@ func (h *Holds) movedTo(
 	return at, nil
 }
 
+// claims reads the reservations of the held pods, and returns the locations at which other nodes'
+// agents claim each pod.
 func (h *Holds) claims(ctx context.Context,
 	held map[informer.Name][]lease.Lease) (map[informer.Name][]location, error) {
 	var hashes []string
@@ -95,8 +104,9 @@ func (h *Holds) claims(ctx context.Context,
 	return claimsIn(h.Node, objects), nil
 }
 
-// claimsIn returns the locations at which other nodes' agents claim pods, with a confirmed sandbox.
-// There may be several for a pod: the agent of a node that is down does not withdraw its claim.
+// claimsIn returns, for each pod, the locations at which other nodes' agents claim it, which is
+// where an object is Bound and its sandbox is confirmed. A pod can have several, because the agent
+// of a node that is down does not withdraw its claim.
 func claimsIn(node string, objects []ipamv1.IPReservation) map[informer.Name][]location {
 	claims := map[informer.Name][]location{}
 	for _, r := range objects {
@@ -109,6 +119,8 @@ func claimsIn(node string, objects []ipamv1.IPReservation) map[informer.Name][]l
 	return claims
 }
 
+// list reads from the watch cache the reservations of the pods whose names have the given hashes.
+// Two names may have the same hash.
 func (h *Holds) list(ctx context.Context, hashes []string) ([]ipamv1.IPReservation, error) {
 	ctx, cancel := context.WithTimeout(ctx, informer.RequestTimeout)
 	defer cancel()
@@ -124,7 +136,7 @@ func (h *Holds) list(ctx context.Context, hashes []string) ([]ipamv1.IPReservati
 	return list.Items, err
 }
 
-// consistency is the resource version of a read.
+// consistency is the resource version in the options of a read.
 type consistency string
 
 const (
@@ -132,7 +144,8 @@ const (
 	latest consistency = ""  // from etcd
 )
 
-// readyOn returns where the pod is Ready, or the zero location if it is not.
+// readyOn returns the node and the UID of the pod if the pod is Ready. Otherwise, or if the pod
+// does not exist, it returns the zero location.
 func (h *Holds) readyOn(ctx context.Context, name informer.Name, read consistency) (location, error) {
 	ctx, cancel := context.WithTimeout(ctx, informer.RequestTimeout)
 	defer cancel()

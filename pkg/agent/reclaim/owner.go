@@ -14,14 +14,16 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
+// set is a StatefulSet of Kubernetes or OpenKruise.
 type set struct{ retention.Set }
 
+// path returns the path of the StatefulSet in the API.
 func (s set) path(namespace string) string {
 	return fmt.Sprintf("/apis/%s/%s/namespaces/%s/statefulsets/%s", s.Group, s.Version, namespace, s.Name)
 }
 
-// ownerOf returns the StatefulSet and the ordinal of a pod for which an address is held without
-// end.
+// ownerOf returns the StatefulSet of a pod and the ordinal in the pod's name. leases are the holds
+// of the pod. ownerOf reports false if none of them is held forever for a pod of a StatefulSet.
 func ownerOf(leases []lease.Lease, pod string) (set, int64, bool) {
 	for _, l := range leases {
 		if s, ordinal, ok := retention.ParseOwner(l.Owner, pod); ok && l.Hold == lease.Forever {
@@ -31,21 +33,22 @@ func ownerOf(leases []lease.Lease, pod string) (set, int64, bool) {
 	return set{}, 0, false
 }
 
-// setState is the result of reading a StatefulSet: an error, or the ordinals that it has according
-// to its spec. One that was deleted has none.
+// setState is the result of reading a StatefulSet: either an error, or the ordinals of its pods
+// according to its spec. A StatefulSet that does not exist, or is being deleted, has no ordinals.
 type setState struct {
 	err      error
 	ordinals ordinals.Set
 }
 
+// getSet reads a StatefulSet from the API server.
 func (h *Holds) getSet(ctx context.Context, path string) setState {
 	ctx, cancel := context.WithTimeout(ctx, informer.RequestTimeout)
 	defer cancel()
 	result := h.Clients.Any.Get().AbsPath(path).Do(ctx)
-	err := result.Error() // Raw alone would not decode the reason
+	err := result.Error() // Raw would return this error without the decoded Status
 	switch {
 	case apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
-		return setState{} // the object is missing, its kind is not
+		return setState{} // the API server serves the resource, and the object does not exist
 	case err != nil:
 		return setState{err: err}
 	}
@@ -56,6 +59,7 @@ func (h *Holds) getSet(ctx context.Context, path string) setState {
 	return parseSet(raw)
 }
 
+// parseSet returns the state of a StatefulSet from its JSON. An invalid spec is an error.
 func parseSet(raw []byte) setState {
 	var object struct {
 		Metadata struct {
@@ -69,6 +73,7 @@ func parseSet(raw []byte) setState {
 	if object.Metadata.DeletionTimestamp != nil {
 		return setState{}
 	}
+	// A StatefulSet without spec.replicas has one replica.
 	wanted, err := ordinals.Of(object.Spec, 1)
 	return setState{err, wanted}
 }

@@ -1,9 +1,13 @@
-// Package reclaim ends the holds of pods that will not come back to this node: pods of a namespace
-// that was deleted, pods that run on another node now, and pods whose addresses are kept forever
-// although their StatefulSet no longer has their ordinal, or although they have been away for
-// months and nothing shows whether they will return. That a pod has moved, or an ordinal is
-// missing, must have been observed for several minutes, measured by this process. A failed
-// observation does not count.
+// Package reclaim ends the holds of pods that will not return to this node. A hold is the lease of
+// an address that is reserved for a pod while the pod is away. Package reclaim ends the holds of
+//
+//   - pods whose namespace was deleted,
+//   - pods that are Ready on another node,
+//   - pods whose address is held forever, and whose StatefulSet no longer has their ordinal,
+//   - pods whose address is held forever, that have no StatefulSet and have been away for months.
+//
+// That a pod is Ready elsewhere, or that an ordinal is missing, must be observed for several
+// minutes by this process before the hold ends. A failed request is not an observation.
 package reclaim
 
 import (
@@ -23,37 +27,38 @@ const (
 	// MoveGrace is how long a pod must be Ready on another node before its hold here ends.
 	MoveGrace = 5 * time.Minute
 	// OwnerGrace is how long an ordinal must be missing from its StatefulSet before a hold without
-	// end ends.
+	// end is ended.
 	OwnerGrace = 10 * time.Minute
-	// ForeverLimit is how long an address stays reserved forever for a pod that is away and has no
-	// StatefulSet that could be asked whether it will come back.
+	// ForeverLimit is how long an address is held forever for a pod without a StatefulSet. For such
+	// a pod, nothing shows whether it will return.
 	ForeverLimit = 90 * 24 * time.Hour
-	// announceBefore is how long before such an end it is announced, once a day.
+	// announceBefore is how long before the end of such a hold the end is announced for the first
+	// time. It is announced once a day.
 	announceBefore = 7 * 24 * time.Hour
-	// passesPerGrace is the number of passes within the shorter of the two.
+	// passesPerGrace is the number of passes within the shorter of MoveGrace and OwnerGrace.
 	passesPerGrace = 5
 )
 
-// Holds is the task that ends such holds.
+// Holds is the task that ends the holds of pods that will not return to this node.
 type Holds struct {
 	Service *maintain.Service
 	Node    string
 	Clients *informer.Clients
 	Log     *slog.Logger
-	// MoveGrace replaces the constant of this name.
+	// MoveGrace is used instead of the constant MoveGrace.
 	MoveGrace time.Duration
-	// ForeverLimit replaces the constant of this name; 0 is no limit.
+	// ForeverLimit is used instead of the constant ForeverLimit. 0 means no limit.
 	ForeverLimit time.Duration
-	// Ending is called in each pass for every hold that ends because of ForeverLimit within a week,
-	// with the rest of its time. It may be nil.
+	// Ending is called in each pass for every hold that will end because of ForeverLimit in at most
+	// announceBefore. rest is the time until then. Ending may be nil.
 	Ending func(l lease.Lease, rest time.Duration)
 
 	moved    streaks[sighting]
 	orphaned streaks[string]
-	cursor   informer.Name // the last pod that was requested in turn, see candidates
+	cursor   informer.Name // the last pod without a claim that was read, see candidates
 }
 
-// Run ends holds until ctx is done.
+// Run ends holds until ctx is done. It returns ctx.Err().
 func (h *Holds) Run(ctx context.Context) error {
 	period := h.begin()
 	return informer.Loop(ctx, period, nil, func(ctx context.Context) time.Duration {
@@ -70,6 +75,8 @@ func (h *Holds) begin() (period time.Duration) {
 	return period
 }
 
+// pass reads the firm holds of the node, the ones for a window, and ends those whose pods will not
+// return. If the leases cannot be read, it ends none.
 func (h *Holds) pass(ctx context.Context, now time.Time) {
 	view, err := h.Service.List(ctx, func(l lease.Lease) bool { return l.State == lease.Held && l.Firm })
 	if err != nil {
@@ -93,8 +100,9 @@ type sighting struct {
 	at  location
 }
 
-// endMoved ends the holds of pods that run on another node. It reads the pods from the API server's
-// watch cache, except for the last read before a hold ends.
+// endMoved ends the holds of pods that have been Ready on another node for MoveGrace. It reads the
+// pods from the API server's watch cache. Before it ends a hold, it reads the pod once more, from
+// etcd.
 func (h *Holds) endMoved(ctx context.Context, held map[informer.Name][]lease.Lease, now time.Time) {
 	claims, err := h.claims(ctx, held)
 	if err != nil {
@@ -105,6 +113,7 @@ func (h *Holds) endMoved(ctx context.Context, held map[informer.Name][]lease.Lea
 	for s := range h.moved.last {
 		before[s.pod] = s
 	}
+	// seen contains the streaks that continue after this pass.
 	seen := map[sighting]bool{}
 	for _, pod := range h.candidates(held, claims, before) {
 		at, err := h.movedTo(ctx, pod, held[pod], claims[pod], cached)
@@ -118,7 +127,7 @@ func (h *Holds) endMoved(ctx context.Context, held map[informer.Name][]lease.Lea
 		}
 		switch {
 		case err != nil:
-			seen[before[pod]] = true // keep its streak, without counting this pass
+			seen[before[pod]] = true // the streak continues, without an observation
 			h.Log.Debug("reading a pod failed", "pod", pod.String(), "error", err)
 		case hasMoved:
 			seen[sighting{pod, at}] = true
@@ -127,7 +136,8 @@ func (h *Holds) endMoved(ctx context.Context, held map[informer.Name][]lease.Lea
 	h.moved.retain(seen)
 }
 
-// endOrphaned ends the holds without end whose StatefulSet no longer has the pod's ordinal.
+// endOrphaned ends the holds without end whose StatefulSet has not had the pod's ordinal for
+// OwnerGrace. It reads each StatefulSet once, from etcd.
 func (h *Holds) endOrphaned(ctx context.Context, held map[informer.Name][]lease.Lease, now time.Time) {
 	seen := map[string]bool{}
 	sets := map[string]setState{}
@@ -144,7 +154,7 @@ func (h *Holds) endOrphaned(ctx context.Context, held map[informer.Name][]lease.
 		key := pod.String()
 		switch {
 		case s.err != nil:
-			seen[key] = true // keep its streak, without counting this pass
+			seen[key] = true // the streak continues, without an observation
 			h.Log.Debug("reading a StatefulSet failed", "pod", key, "error", s.err)
 		case !s.ordinals.Has(ordinal):
 			seen[key] = true
@@ -156,9 +166,9 @@ func (h *Holds) endOrphaned(ctx context.Context, held map[informer.Name][]lease.
 	h.orphaned.retain(seen)
 }
 
-// endDeleted ends the holds of namespaces that do not exist any more, and removes them from held.
-// It reads the namespaces from the API server's watch cache, except for the last read before a hold
-// ends.
+// endDeleted ends the holds of namespaces that were deleted, and removes from held the pods whose
+// holds it ended. It reads the namespaces from the API server's watch cache. Before it ends a hold,
+// it reads the namespace once more, from etcd.
 func (h *Holds) endDeleted(ctx context.Context, held map[informer.Name][]lease.Lease) {
 	byNamespace := map[string][]informer.Name{}
 	for pod := range held {
@@ -180,7 +190,9 @@ func (h *Holds) endDeleted(ctx context.Context, held map[informer.Name][]lease.L
 	}
 }
 
-// deleted returns the holds of pods of a namespace that are of a deleted one.
+// deleted returns those holds of the given pods whose namespace was deleted. All pods are of one
+// namespace name, which it reads once; a namespace that was created again under the name has
+// another UID.
 func (h *Holds) deleted(
 	ctx context.Context, namespace string, pods []informer.Name, held map[informer.Name][]lease.Lease,
 	read consistency,
@@ -200,8 +212,8 @@ func (h *Holds) deleted(
 	return out, nil
 }
 
-// endForgotten ends the holds without end of pods without a StatefulSet that have been away for
-// ForeverLimit, and announces those that will end soon.
+// endForgotten ends the holds without end of pods that have no StatefulSet and have been away for
+// ForeverLimit. It announces the holds that will end soon.
 func (h *Holds) endForgotten(ctx context.Context, held map[informer.Name][]lease.Lease, now lease.Instant) {
 	for pod, leases := range held {
 		if _, _, ok := ownerOf(leases, pod.Name); ok {
@@ -224,6 +236,7 @@ func (h *Holds) endForgotten(ctx context.Context, held map[informer.Name][]lease
 	}
 }
 
+// end ends the holds of one pod and logs the result.
 func (h *Holds) end(ctx context.Context, leases []lease.Lease, reason string) {
 	var refs []maintain.Ref
 	for _, l := range leases {
@@ -238,14 +251,15 @@ func (h *Holds) end(ctx context.Context, leases []lease.Lease, reason string) {
 	}
 }
 
-// streaks records since when each key has been observed without a gap.
+// streaks records for each key since when it has been observed without a gap. Such a series of
+// observations is a streak. The zero value must not be used without a gap.
 type streaks[K comparable] struct {
 	gap   time.Duration // a longer time without an observation starts a new streak
 	first map[K]time.Time
 	last  map[K]time.Time
 }
 
-// observe records an observation, and returns the length of its streak.
+// observe records an observation of k at now, and returns the time since the streak of k began.
 func (s *streaks[K]) observe(k K, now time.Time) time.Duration {
 	if s.first == nil {
 		s.first, s.last = map[K]time.Time{}, map[K]time.Time{}
