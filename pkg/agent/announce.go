@@ -10,8 +10,10 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 )
 
-// Announce returns the task that announces the addresses of pods that came back to them, and
-// records the hardware addresses of their interfaces in the leases.
+// Announce returns the task that announces the addresses of pods to their neighbours, after an ADD
+// gave a pod its former address again. The task also records the MAC address of the pod's interface
+// in the lease, so that a later ADD can restore it. host is used to enter the pod's network
+// namespace.
 func Announce(node Node, host *sandbox.Host) Task {
 	announced := prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "leasehold_announcements_total",

@@ -13,19 +13,19 @@ import (
 )
 
 const (
-	// settle is how long writes are collected into one signal: one ADD writes several pages, and
-	// ADDs come in bursts.
+	// settle is the time from the first write to the signal. All writes within that time cause one
+	// signal: one ADD writes several pages, and ADDs come in bursts.
 	settle = 100 * time.Millisecond
-	// pollInterval is how often a signal is sent without an event, in case events are lost or the
-	// directory cannot be watched.
+	// pollInterval is the time between two signals that are sent without a write, in case events of
+	// the file system are lost or the directory cannot be watched.
 	pollInterval = 30 * time.Second
 )
 
-// Changes signals tasks that the store may have changed: soon after every write, and every
-// pollInterval. A signal carries no data, and one that is not received is not repeated: the
-// receiver reads the whole store.
+// Changes signals to tasks that the store may have changed: shortly after every write, and every
+// pollInterval. A signal carries no data, and signals that a task has not received yet are merged
+// into one. The task must read the store to find what has changed.
 //
-// All tasks share one watch, because the number of watches per user is limited
+// All tasks share one watch of the file system, because the number of watches per user is limited
 // (fs.inotify.max_user_instances).
 type Changes struct {
 	dir    string
@@ -33,10 +33,11 @@ type Changes struct {
 	poll   time.Duration
 	signal notify.Signal
 	files  *fsnotify.Watcher // nil while the directory cannot be watched
-	logged bool              // that it cannot be watched
+	logged bool              // whether it was logged that the directory cannot be watched
 }
 
-// NewChanges returns the Changes of a store's state directory. Run watches it.
+// NewChanges returns the Changes of the store in stateDir. There are no signals until Run is
+// called.
 func NewChanges(stateDir string, log *slog.Logger) *Changes {
 	return &Changes{dir: stateDir, log: log, poll: pollInterval}
 }
@@ -44,7 +45,8 @@ func NewChanges(stateDir string, log *slog.Logger) *Changes {
 // Subscribe returns a channel that receives every signal. It is never closed.
 func (c *Changes) Subscribe() <-chan struct{} { return c.signal.Subscribe() }
 
-// Run watches until ctx is done.
+// Run watches the store and sends signals until ctx is done. It sends the first one at once. It
+// returns ctx.Err().
 func (c *Changes) Run(ctx context.Context) error {
 	poll := time.NewTicker(c.poll)
 	var settled <-chan time.Time
@@ -61,7 +63,7 @@ func (c *Changes) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case e := <-events:
-			if e.Name == c.dir { // removed, or moved away
+			if e.Name == c.dir { // the directory was removed or renamed; watch is called again at the next poll
 				c.unwatch()
 			}
 			if filepath.Base(e.Name) == "leases.db" && settled == nil {
@@ -80,9 +82,10 @@ func (c *Changes) Run(ctx context.Context) error {
 	}
 }
 
-// watch watches the directory rather than the file, which may be replaced. It creates a missing
-// directory, so that the first lease of a new node is noticed at once. If it fails it is retried at
-// the next poll.
+// watch starts to watch the directory of the store, unless it is watched already. It watches the
+// directory and not the file, because the file may be replaced. It creates the directory if it is
+// missing, so that the first lease of a new node causes a signal. If watch fails, Run calls it
+// again after pollInterval.
 func (c *Changes) watch() {
 	if c.files != nil {
 		return

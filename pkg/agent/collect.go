@@ -20,17 +20,19 @@ const (
 )
 
 // Collect returns the task that ends expired holds and releases the leases of dead holders
-// (maintain.Survey, Plan, Act). It reports the result of each survey to health.
+// (maintain.Survey, Plan, Act). A holder is the container interface that has the address. The task
+// reports the result of each survey to health.
 func Collect(node Node, health *Health) Task {
 	return Task{Name: "collect", Run: newCollector(node, health).run}
 }
 
+// collector is the state of the task that Collect returns.
 type collector struct {
 	Node
 	health    *Health
 	complete  prometheus.Gauge
 	doubtful  prometheus.Gauge
-	problem   string // the last problem that was logged
+	problem   string // the last problem that was logged, "" if it is over
 	forgotten time.Time
 }
 
@@ -50,6 +52,7 @@ func newCollector(node Node, health *Health) *collector {
 	return c
 }
 
+// run calls once until ctx is done. It returns ctx.Err().
 func (c *collector) run(ctx context.Context) error {
 	for {
 		next := c.once(ctx)
@@ -61,7 +64,8 @@ func (c *collector) run(ctx context.Context) error {
 	}
 }
 
-// once surveys the node and does what is due. It returns the time until the next survey.
+// once surveys the node, and ends the holds and releases the leases that are due. It changes
+// nothing if the survey fails or is not safe to act on. It returns the time until the next survey.
 func (c *collector) once(ctx context.Context) time.Duration {
 	v, err := c.Service.Survey(ctx)
 	if ctx.Err() != nil {
@@ -91,6 +95,7 @@ func (c *collector) once(ctx context.Context) time.Duration {
 	return min(surveyInterval, max(minSurveyInterval, time.Duration(v.NextEnd())))
 }
 
+// act executes the plan and logs what was done.
 func (c *collector) act(ctx context.Context, plan []maintain.Action) {
 	began := time.Now()
 	done, err := c.Service.Act(ctx, plan)
@@ -105,6 +110,7 @@ func (c *collector) act(ctx context.Context, plan []maintain.Action) {
 	}
 }
 
+// about returns the attributes of a lease for a log line.
 func about(l lease.Lease) []any {
 	attrs := []any{"container", l.Holder.ContainerID}
 	if l.Address.IsValid() {
@@ -116,7 +122,8 @@ func about(l lease.Lease) []any {
 	return attrs
 }
 
-// logProblem logs a problem when it begins, changes and ends.
+// logProblem logs a problem of the survey when it occurs first, when it changes, and when it is
+// over. A survey that is not safe to act on is an error; leases in doubt are a warning.
 func (c *collector) logProblem(err error, v maintain.Survey) {
 	text, level := "", c.Log.Warn
 	switch {
@@ -138,6 +145,7 @@ func (c *collector) logProblem(err error, v maintain.Survey) {
 	c.problem = text
 }
 
+// forget removes the stored windows that are no longer needed, at most once in forgetInterval.
 func (c *collector) forget(ctx context.Context) {
 	if time.Since(c.forgotten) < forgetInterval {
 		return

@@ -10,15 +10,15 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// Metrics is a collector of what the store and the plugin report. For each scrape it reads the
-// gauges and the counters of leases in one short View, and the calls of the plugin from its call
-// log (store.Store.LogCall). Register it once.
+// Metrics collects the metrics of the store and of the plugin. For each scrape it reads the leases,
+// the pools and the counters in one View of the store, and the durations of the plugin's calls from
+// the call log (store.Store.LogCall). It must be registered at most once.
 type Metrics struct {
 	node Node
 
 	mu      sync.Mutex
 	locks   Locks
-	tallied *store.CallLogReader // nil until the first read
+	tallied *store.CallLogReader // nil until the first read, and after an error
 
 	calls  *prometheus.CounterVec
 	took   *prometheus.HistogramVec
@@ -38,7 +38,7 @@ var (
 	descReadable = prometheus.NewDesc("leasehold_store_readable",
 		"Whether the lease store could be read for this scrape.", nil, nil)
 
-	// leaseCounters are the counters in the store, by their names there.
+	// leaseCounters are the counters that the store keeps, by their names in the store.
 	leaseCounters = map[string]*prometheus.Desc{
 		"leases/kept": leaseCounter("leasehold_leases_kept_total",
 			"Addresses that pods came back to."),
@@ -56,9 +56,11 @@ var (
 			"Windows and holds shortened by a configured limit."),
 	}
 
-	// callBuckets are in seconds. The longest is store.MaxWait.
+	// callBuckets are the histogram buckets of the plugin's calls, in seconds. The largest is
+	// store.MaxWait.
 	callBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
-	// lockBuckets are in seconds. The agent intends to hold the lock for at most 2 ms at a time.
+	// lockBuckets are the histogram buckets of the agent's locks, in seconds. The agent aims to
+	// hold the lock for at most 2 ms at a time.
 	lockBuckets = []float64{.0001, .00025, .0005, .001, .002, .005, .01, .025, .05, .1, .5}
 )
 
@@ -66,7 +68,7 @@ func leaseCounter(name, help string) *prometheus.Desc {
 	return prometheus.NewDesc(name, help, nil, nil)
 }
 
-// NewMetrics returns the metrics of a node's store.
+// NewMetrics returns the metrics of a node. It does not register them.
 func NewMetrics(node Node) *Metrics {
 	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
 		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
@@ -85,7 +87,8 @@ func NewMetrics(node Node) *Metrics {
 	}
 }
 
-// Watch returns a context whose transactions are measured: the agent's own use of the store's lock.
+// Watch returns a context for the agent's own transactions. The time for which each of them holds
+// the lock of the store is recorded in the metrics.
 func (m *Metrics) Watch(ctx context.Context) context.Context {
 	own := m.locked.WithLabelValues()
 	return store.WithTiming(ctx, func(t store.Timing) {
@@ -100,22 +103,22 @@ func (m *Metrics) Watch(ctx context.Context) context.Context {
 	})
 }
 
-// Locks summarizes how the agent has used the store's lock.
+// Locks is a summary of the agent's own use of the store's lock.
 type Locks struct {
 	Longest time.Duration
-	All     int // times held
-	Long    int // times held for more than 2 ms
+	All     int // number of times that the lock was held
+	Long    int // how often it was held for more than 2 ms
 }
 
-// Locks returns the summary so far.
+// Locks returns the summary since the agent started.
 func (m *Metrics) Locks() Locks {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.locks
 }
 
-// Task returns the task that reads the call log without a scrape too, so that the file does not
-// grow.
+// Task returns the task that reads the call log every pollInterval, so that the log does not grow
+// if no scrape reads it.
 func (m *Metrics) Task() Task {
 	return Task{Name: "metrics", Run: func(ctx context.Context) error {
 		defer m.close()
@@ -130,6 +133,7 @@ func (m *Metrics) Task() Task {
 	}}
 }
 
+// close closes the reader of the call log.
 func (m *Metrics) close() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -139,11 +143,12 @@ func (m *Metrics) close() {
 	}
 }
 
-// read counts the calls since the last read. If the log was removed, at a reboot or by a cleaner,
-// it starts a new one.
+// read adds the calls that were logged since the last read to the metrics. If the log was removed,
+// for example at a reboot, read opens a new one.
 func (m *Metrics) read() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	// The second iteration opens the log again after an error of the first.
 	for range 2 {
 		if m.tallied == nil {
 			t, err := m.node.Service.Store.OpenCallLog()
@@ -181,6 +186,7 @@ func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
+// own returns the collectors whose values this process keeps.
 func (m *Metrics) own() []prometheus.Collector {
 	return []prometheus.Collector{m.calls, m.took, m.waited, m.locked}
 }
@@ -205,6 +211,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(descSpooled, prometheus.GaugeValue, float64(len(spooled)))
 }
 
+// collectStore reads the store and sends its metrics to ch. It reads for at most two seconds.
 func (m *Metrics) collectStore(ch chan<- prometheus.Metric) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()

@@ -15,22 +15,22 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// Health is the readiness of the agent: it is ready if its last survey of the node was complete.
-// The zero value is not ready.
+// Health is the readiness of the agent. The agent is ready if its last survey of the node was
+// complete. The zero value is not ready.
 type Health struct {
 	mu       sync.Mutex
 	surveyed bool
 	err      error
 }
 
-// setReady records the result of the last survey. nil makes the agent ready.
+// setReady records the result of the last survey. If err is nil, the agent is ready.
 func (h *Health) setReady(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.surveyed, h.err = true, err
 }
 
-// ready returns nil if the agent is ready, else the reason.
+// ready returns nil if the agent is ready, otherwise the reason why it is not.
 func (h *Health) ready() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -40,7 +40,9 @@ func (h *Health) ready() error {
 	return h.err
 }
 
-// Serve returns the task that serves /metrics, /healthz (the process runs) and /readyz at addr.
+// Serve returns the task that serves /metrics, /healthz and /readyz at addr. /healthz succeeds
+// while the process runs, and /readyz while the agent is ready. When ctx is done, requests in
+// progress have five seconds to finish.
 func Serve(addr string, metrics prometheus.Gatherer, health *Health, log *slog.Logger) Task {
 	return Task{Name: "serve", Run: func(ctx context.Context) error {
 		listener, err := net.Listen("tcp", addr)
@@ -67,14 +69,14 @@ func Serve(addr string, metrics prometheus.Gatherer, health *Health, log *slog.L
 }
 
 const (
-	// maxScrapes is the maximum number of scrapes at a time. Others are answered with 503.
+	// maxScrapes is the maximum number of scrapes at a time. Further scrapes get the response 503.
 	maxScrapes = 4
-	// scrapeInterval is the least time between two collections, each of which reads the store.
-	// Other scrapes get the result of the last one.
+	// scrapeInterval is the least time between two collections. Each collection reads the store. A
+	// scrape that comes earlier gets the metrics of the last collection.
 	scrapeInterval = time.Second
 )
 
-// A limitedGatherer collects metrics at most once in scrapeInterval.
+// limitedGatherer collects metrics at most once in scrapeInterval.
 type limitedGatherer struct {
 	next prometheus.Gatherer
 
@@ -84,7 +86,8 @@ type limitedGatherer struct {
 	err      error
 }
 
-// Gather implements prometheus.Gatherer.
+// Gather implements prometheus.Gatherer. It returns the result of the last collection, or collects
+// again if that is older than scrapeInterval.
 func (g *limitedGatherer) Gather() ([]*dto.MetricFamily, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -95,6 +98,7 @@ func (g *limitedGatherer) Gather() ([]*dto.MetricFamily, error) {
 	return g.families, g.err
 }
 
+// handler returns the handler of the agent's HTTP server.
 func handler(metrics prometheus.Gatherer, health *Health) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(&limitedGatherer{next: metrics},

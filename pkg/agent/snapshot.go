@@ -8,11 +8,12 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// snapshotPause is the shortest time between two snapshots, each of which is synced to disk.
+// snapshotPause is the shortest time between two snapshots. It limits the number of syncs to disk.
 const snapshotPause = 10 * time.Second
 
-// Snapshot returns the task that keeps a copy of all leases, in case the store is lost. It makes
-// one after each change of the store, and at each poll.
+// Snapshot returns the task that keeps a copy of all leases (store.Store.WriteSnapshot). If the
+// store is lost, the leases are recovered with the help of that copy. The task writes the copy
+// after each signal of node.Changes, but at most once in snapshotPause.
 func Snapshot(node Node) Task {
 	changes := node.Changes.Subscribe()
 	return Task{Name: "snapshot", Run: func(ctx context.Context) error {

@@ -12,7 +12,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 )
 
-// Node is what the tasks have in common.
+// Node contains what the tasks of an agent share.
 type Node struct {
 	Service *maintain.Service
 	Changes *Changes
@@ -20,15 +20,16 @@ type Node struct {
 	Metrics prometheus.Registerer
 }
 
-// Task is one activity of the agent. Run returns when ctx is done, or with an error that the agent
-// cannot continue after; a task logs and retries temporary failures itself.
+// Task is one activity of the agent. Run runs until ctx is done. If Run returns before, with or
+// without an error, the agent stops. A task therefore logs and retries temporary errors itself.
 type Task struct {
 	Name string
 	Run  func(ctx context.Context) error
 }
 
-// Run runs all tasks until ctx is done and each of them has returned. If one returns before, the
-// others are stopped, and its error is returned.
+// Run runs all tasks until ctx is done, and waits until each of them has returned. It then returns
+// nil. If a task returns before ctx is done, Run stops the other tasks and returns an error with
+// the name of that task.
 func Run(ctx context.Context, log *slog.Logger, tasks []Task) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)

@@ -1,6 +1,7 @@
-// Package events reports to the users of pods what happened to their addresses, as Events made from
-// the store's journal. The name of an Event is derived from what it reports, so that an entry that
-// is read again, after a restart, creates no second one.
+// Package events creates Events about the addresses of pods. Most Events are made from entries of
+// the store's journal, in which the plugin and the agent record what happened to leases. The name
+// of an Event is computed from its content, so that an entry that is read again after a restart of
+// the agent creates no second Event.
 package events
 
 import (
@@ -23,34 +24,37 @@ const (
 	HoldEnding         = "HoldEnding"
 )
 
-// notice describes an Event to create.
+// notice contains the content of an Event about a pod.
 type notice struct {
 	Namespace, Pod string
-	UID            string // of the pod, as the runtime passes it
+	UID            string // of the pod, as the runtime passes it to plugins
 	Reason         string
 	Warning        bool
 	Text           string
 	Time           time.Time
-	Subject        string // distinguishes notices of one pod and reason: the container, or the invalid value
+	Subject        string // distinguishes notices of one pod and reason, e.g. by container
 }
 
-// reader converts journal entries to notices. It remembers the last address of each pod.
+// reader converts journal entries to notices. It remembers the last address of each attachment.
 type reader struct{ former map[attachment]former }
 
-// attachment identifies the one address of a pod on an interface and network, per IP family.
+// attachment identifies an address of a pod. A pod has at most one address for each interface,
+// network and IP family.
 type attachment struct {
 	namespace, pod, network, ifName string
 	v6                              bool
 }
 
+// former is the last known address of an attachment.
 type former struct {
 	address netip.Addr
-	lost    string // why the pod lost the address; "" while it has or may get it again
+	lost    string // why the pod lost the address; "" if it was not lost
 }
 
-// Read converts journal entries, in their order. retained reports whether a pod asks for a window.
-// Entries about pods that do not ask for one yield no notices, except for reservations that
-// existed.
+// Read converts journal entries to notices. The entries must be in the order of the journal.
+// retained reports whether a pod on this node requests retention now. An entry yields a notice only
+// if it has a window, if retained reports true for its pod, or if its reason is ReservationLimited
+// or AddressPoolLow.
 func (r *reader) Read(entries []store.Entry, retained func(namespace, name, uid string) bool) []notice {
 	if r.former == nil {
 		r.former = map[attachment]former{}
@@ -59,7 +63,7 @@ func (r *reader) Read(entries []store.Entry, retained func(namespace, name, uid 
 		if len(r.former) <= 2*store.JournalSize {
 			break
 		}
-		delete(r.former, at) // any entry: all that is lost is the reason in the text of a later Event
+		delete(r.former, at) // any entry; a later AddressChanged Event of the pod is not created
 	}
 	var out []notice
 	for _, e := range entries {
@@ -75,6 +79,8 @@ func (r *reader) Read(entries []store.Entry, retained func(namespace, name, uid 
 	return out
 }
 
+// notice records the entry in r.former and returns the notice about it. It reports false if no
+// Event is made from the entry.
 func (r *reader) notice(e store.Entry) (n notice, ok bool) {
 	at := attachment{e.Namespace, e.Name, e.Network, e.IfName, e.Address.Is6()}
 	was, known := r.former[at]
@@ -107,12 +113,13 @@ func (r *reader) notice(e store.Entry) (n notice, ok bool) {
 	return n, true
 }
 
-// noteLoss records that a pod has lost an address. The end of a hold without a window, such as a
-// cool-down, is not worth an Event, unless the pod lost a retained address before.
+// noteLoss records that a pod has lost the address of an entry. The end of a hold without a window,
+// such as a cool-down, is not recorded as a loss. In that case noteLoss forgets the address, unless
+// a loss was recorded before.
 func (r *reader) noteLoss(at attachment, e store.Entry) {
 	was, known := r.former[at]
 	switch {
-	case known && was.address != e.Address: // it has another by now
+	case known && was.address != e.Address: // the pod has another address by now
 	case e.Window > 0:
 		r.former[at] = former{e.Address, lossText(e)}
 	case was.lost == "":
@@ -120,6 +127,7 @@ func (r *reader) noteLoss(at attachment, e store.Entry) {
 	}
 }
 
+// keptText returns why a pod has its former address.
 func keptText(e store.Entry) string {
 	if e.Event == store.EventTakenOver {
 		return "taken over " + e.Reason
@@ -130,6 +138,7 @@ func keptText(e store.Entry) string {
 	return e.Reason
 }
 
+// lossText returns why a pod has lost its address.
 func lossText(e store.Entry) string {
 	switch {
 	case e.Event == store.EventExpired:
@@ -140,7 +149,9 @@ func lossText(e store.Entry) string {
 	return e.Reason
 }
 
-// join appends a notice, or adds its text to one about the other address of the same sandbox.
+// join appends a notice to out. If out contains a notice with the same reason about the same
+// sandbox, join adds the text to that notice instead, so that a pod with an IPv4 and an IPv6
+// address gets one Event.
 func join(out []notice, n notice) []notice {
 	for i := range out {
 		o := &out[i]

@@ -18,14 +18,14 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 )
 
-// controller is the reportingController of all Events.
+// controller is the value of reportingController in all Events of the agent.
 const controller = "leasehold-agent"
 
-// maxNote is the longest note that the API accepts, in bytes.
+// maxNote is the longest note that the API server accepts, in bytes.
 const maxNote = 1024
 
-// New returns an Event of the agent of a node. Its name has to be the same for the same occurrence,
-// and at most 253 bytes long. The note is cut to what the API accepts.
+// New returns an Event of the agent on a node. The caller chooses the name, which must be the same
+// for the same occurrence and at most 253 bytes long. New truncates the note to maxNote bytes.
 func New(regarding corev1.ObjectReference, name, node, action string, isWarning bool, reason, note string,
 	at time.Time) *eventsv1.Event {
 	kind := corev1.EventTypeNormal
@@ -34,7 +34,7 @@ func New(regarding corev1.ObjectReference, name, node, action string, isWarning 
 	}
 	namespace := regarding.Namespace
 	if namespace == "" {
-		namespace = metav1.NamespaceDefault // Events about objects without a namespace are there
+		namespace = metav1.NamespaceDefault // the namespace of Events about cluster-scoped objects
 	}
 	return &eventsv1.Event{
 		TypeMeta:            metav1.TypeMeta{APIVersion: "events.k8s.io/v1", Kind: "Event"},
@@ -50,17 +50,17 @@ func New(regarding corev1.ObjectReference, name, node, action string, isWarning 
 	}
 }
 
-// eventOf returns the API object for a notice. objectUID is the UID of the pod in the API, node the
-// node that reports.
+// eventOf returns the Event for a notice. objectUID is the UID of the pod in the API, and node is
+// the node whose agent reports.
 func eventOf(n notice, objectUID types.UID, node string) *eventsv1.Event {
 	pod := corev1.ObjectReference{
 		APIVersion: "v1", Kind: "Pod", Namespace: n.Namespace, Name: n.Pod, UID: objectUID}
 	return New(pod, objectName(n), node, "Assign", n.Warning, n.Reason, n.Text, n.Time)
 }
 
-// objectName returns the same name for the same occurrence. An invalid annotation is one occurrence
-// for as long as it has the same value, and the end of a hold is announced once a day, so their
-// time does not count.
+// objectName returns the name of the Event for a notice. The name contains the time of the notice,
+// except for InvalidReservation and HoldEnding. An invalid annotation is reported once as long as
+// it has the same value, and Subject makes the announcement of an end unique for each day.
 func objectName(n notice) string {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%s\x00%s\x00%s", n.UID, n.Reason, n.Subject)
@@ -70,7 +70,8 @@ func objectName(n notice) string {
 	return Name(n.Pod, h.Sum64())
 }
 
-// Name returns the name of an Event about an object. hash distinguishes the occurrences.
+// Name returns the name of an Event about an object: the name of the object, truncated if
+// necessary, and the hash. The hash distinguishes the Events about one object.
 func Name(object string, hash uint64) string {
 	if len(object) > 230 {
 		object = strings.TrimRight(object[:230], ".-")
@@ -78,7 +79,7 @@ func Name(object string, hash uint64) string {
 	return fmt.Sprintf("%s.%016x", object, hash)
 }
 
-// cut shortens a text to at most limit bytes, at a character boundary.
+// cut truncates s to at most limit bytes, without splitting a character.
 func cut(s string, limit int) string {
 	if len(s) <= limit {
 		return s
@@ -89,7 +90,8 @@ func cut(s string, limit int) string {
 	return s[:limit]
 }
 
-// Post creates an Event. It is no error if the Event exists or its namespace is being deleted.
+// Post creates an Event in the API. It returns nil if the Event already exists, if its namespace
+// does not exist, and if its namespace is being deleted.
 func Post(ctx context.Context, client rest.Interface, e *eventsv1.Event) error {
 	ctx, cancel := context.WithTimeout(ctx, informer.RequestTimeout)
 	defer cancel()

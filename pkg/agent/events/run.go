@@ -24,14 +24,16 @@ import (
 const (
 	minInterval = 250 * time.Millisecond
 	retry       = 2 * time.Second
-	// maxAge is how old an entry may be that is reported after a start. It is shorter than the API
-	// server keeps Events, so that an entry that was reported before has an Event of that name.
+	// maxAge is the age of the oldest journal entry that is reported after a start of the agent.
+	// The API server keeps Events for longer than maxAge. The Event of an entry that was reported
+	// before the start therefore still exists, and its name prevents a second one.
 	maxAge = 10 * time.Minute
-	// maxQueued limits the notices that wait for the API server. The oldest are dropped.
+	// maxQueued is the largest number of notices that wait for the API server. If there are more,
+	// the oldest are dropped.
 	maxQueued = 1024
 )
 
-// Events is the task that creates Events from the store's journal.
+// Events is the task that creates Events about the addresses of a node's pods.
 type Events struct {
 	Service *maintain.Service
 	Node    string
@@ -42,20 +44,22 @@ type Events struct {
 	reader  reader
 	cursor  uint64
 	started bool
-	invalid once.Set // the annotations that were reported
-	ending  once.Set // the ends of holds that were announced
+	invalid once.Set // by pod and value: invalid annotations that were reported
+	ending  once.Set // by pod, address and day: ends of holds that were announced
 
 	mu     sync.Mutex
 	queue  []notice
 	queued notify.Signal
 }
 
-// Run creates Events until ctx is done. changes receives a value when the store has changed.
+// Run creates Events until ctx is done. changes receives a value when the store has changed. Run
+// returns ctx.Err().
 func (e *Events) Run(ctx context.Context, changes <-chan struct{}) error {
 	return informer.Loop(ctx, minInterval, informer.Any(ctx, changes, e.queued.Subscribe()), e.pass)
 }
 
-// Invalid reports an invalid annotation of a pod, once for each value.
+// Invalid queues an Event about an invalid annotation of a pod, once for each value of the
+// annotation. It does not block and is safe for concurrent use.
 func (e *Events) Invalid(p podcache.Pod, problem error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -67,8 +71,9 @@ func (e *Events) Invalid(p podcache.Pod, problem error) {
 	e.queued.Send()
 }
 
-// Ending announces, once a day, that the address of a pod that is away will be released although it
-// is reserved forever. rest is the time until then.
+// Ending queues an Event that a hold without end will be ended because its pod has been away for
+// long, once for each remaining day. rest is the time until the end. Ending does not block and is
+// safe for concurrent use.
 func (e *Events) Ending(l lease.Lease, rest time.Duration) {
 	days := int(rest/(24*time.Hour)) + 1
 	n := notice{Namespace: l.Namespace, Pod: l.Name, UID: l.UID, Reason: HoldEnding, Warning: true,
@@ -83,6 +88,8 @@ func (e *Events) Ending(l lease.Lease, rest time.Duration) {
 	}
 }
 
+// enqueue appends notices to the queue, and drops the oldest ones above maxQueued. The caller holds
+// e.mu.
 func (e *Events) enqueue(n ...notice) {
 	e.queue = append(e.queue, n...)
 	if more := len(e.queue) - maxQueued; more > 0 {
@@ -90,6 +97,10 @@ func (e *Events) enqueue(n ...notice) {
 	}
 }
 
+// pass queues notices for new journal entries, and then creates the Events of all queued notices.
+// An Event that the API server rejects is logged and dropped. After any other error, the Event
+// stays in the queue and pass returns the time until the retry. pass returns 0 if no retry is
+// necessary.
 func (e *Events) pass(ctx context.Context) (requeueAfter time.Duration) {
 	pods, _ := e.Pods.Views()
 	if err := e.read(ctx, pods); err != nil && !store.IsEmpty(err) {
@@ -113,6 +124,7 @@ func (e *Events) pass(ctx context.Context) (requeueAfter time.Duration) {
 	}
 }
 
+// next removes the first notice from the queue. It reports false if the queue is empty.
 func (e *Events) next() (notice, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -124,19 +136,22 @@ func (e *Events) next() (notice, bool) {
 	return n, true
 }
 
+// putBack inserts a notice at the front of the queue.
 func (e *Events) putBack(n notice) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.queue = append([]notice{n}, e.queue...)
 }
 
-// IsFinal reports whether a retry of Post would fail as well.
+// IsFinal reports whether an error of Post is permanent: the API server rejected the request and
+// would reject a retry as well.
 func IsFinal(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err)
 }
 
-// read queues notices for the new entries of the journal. The first call reads the whole journal,
-// to know the former address of each pod.
+// read queues notices for the journal entries that were written since its last call. The first call
+// reads the whole journal, because the reader needs the former address of each pod. From that call,
+// entries older than maxAge are not queued.
 func (e *Events) read(ctx context.Context, pods map[informer.Name]podcache.Pod) error {
 	var entries []store.Entry
 	cursor, err := e.Service.Journal(ctx, e.cursor, func(_ uint64, n store.Entry) { entries = append(entries, n) })
@@ -160,8 +175,8 @@ func (e *Events) read(ctx context.Context, pods map[informer.Name]podcache.Pod) 
 	return nil
 }
 
-// objectUID returns the UID of the pod in the API. A static pod's is not the one that the runtime
-// passes.
+// objectUID returns the UID of the notice's pod in the API. For a static pod, it differs from the
+// UID that the runtime passes to plugins.
 func objectUID(pods map[informer.Name]podcache.Pod, n notice) types.UID {
 	if p, here := pods[informer.Name{Namespace: n.Namespace, Name: n.Pod}]; here && p.UID == n.UID {
 		return p.ObjectUID

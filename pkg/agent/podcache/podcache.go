@@ -1,5 +1,5 @@
-// Package podcache watches the pods of one node and keeps the parts of them that concern their
-// addresses.
+// Package podcache watches the pods of one node and caches the fields of the pods that concern
+// their addresses.
 package podcache
 
 import (
@@ -21,35 +21,38 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
-// Pod is the part of a pod that concerns its addresses.
+// Pod contains the fields of a pod that concern its addresses.
 type Pod struct {
 	informer.Name
-	// UID is the UID that the runtime passes to plugins. For a static pod that is the one that the
-	// kubelet generated; its mirror pod in the API has another.
+	// UID is the UID that the runtime passes to plugins. For a static pod, it is the UID that the
+	// kubelet generated, and differs from ObjectUID, the UID of the pod's mirror pod.
 	UID string
 	// ObjectUID is the UID of the object in the API.
 	ObjectUID types.UID
-	// Annotation is the value of the annotation that asks for a window, valid if HasAnnotation.
+	// Annotation is the value of the annotation policy.Annotation, which requests retention. It is
+	// meaningful only if HasAnnotation is true.
 	Annotation    string
 	HasAnnotation bool
 	Owner         Owner
 	// GenerateName is the prefix from which the API server may have generated the pod's name.
 	GenerateName string
-	// SetPodName is the value of the label with which sets of pods with ordinals name their pods.
+	// SetPodName is the value of the label statefulset.kubernetes.io/pod-name, in which a
+	// StatefulSet stores the name of the pod. It is "" if the pod has no such label.
 	SetPodName string
-	// OwnClaim reports whether the pod has a volume whose claim is named after the pod.
+	// OwnClaim is true if the pod has a volume whose claim is named after the pod.
 	OwnClaim bool
-	// Expected reports whether the pod has, or will have, a sandbox with a network of its own.
+	// Expected is true if the pod has, or will have, a sandbox with its own network namespace.
 	Expected bool
 	Ready    bool
-	// Started is when the kubelet saw the pod first, which is before its first sandbox, in whole
-	// seconds. It is zero before that.
+	// Started is when the kubelet first processed the pod, in whole seconds. It is before the start
+	// of the pod's first sandbox, and zero until the kubelet has set it.
 	Started time.Time
-	// IPs are the addresses of the pod's sandbox. There are none before its network is complete.
+	// IPs are the addresses of the pod's sandbox. The slice is empty until the kubelet has reported
+	// them.
 	IPs []string
 }
 
-// Owner is the controller of a pod. The zero value means that it has none.
+// Owner is the controller of a pod. The zero value means that the pod has no controller.
 type Owner struct{ Group, Kind, Name string }
 
 // Annotations of a mirror pod, the object of a static pod in the API. kubeletHash is the UID that
@@ -59,7 +62,7 @@ const (
 	mirrorPod   = corev1.MirrorPodAnnotationKey
 )
 
-// Of returns the Pod of an API object.
+// Of returns the Pod for a pod of the API.
 func Of(p *corev1.Pod) Pod {
 	out := Pod{
 		Name: informer.Name{Namespace: p.Namespace, Name: p.Name}, UID: string(p.UID), ObjectUID: p.UID,
@@ -89,26 +92,26 @@ func Of(p *corev1.Pod) Pod {
 	return out
 }
 
-// isOwnClaim reports whether a volume's claim was created for the pod: such claims are named
-// "<template>-<pod>".
+// isOwnClaim reports whether a volume's claim was created for the pod, as the claims of volume
+// claim templates are. The name of such a claim is "<template>-<pod>".
 func isOwnClaim(v corev1.Volume, pod string) bool {
 	claim := v.PersistentVolumeClaim
 	return claim != nil && strings.HasSuffix(claim.ClaimName, "-"+pod)
 }
 
-// Pods are the pods of a node.
+// Pods is an informer of the pods of a node.
 type Pods struct {
 	*informer.Informer[Pod]
 	core rest.Interface
 	node string
 }
 
-// New returns the pods of a node. There are none until Run.
+// New returns the Pods of a node. It has no views until Run has received a list.
 func New(core rest.Interface, node string) *Pods {
 	return &Pods{informer.New(Of, nil), core, node}
 }
 
-// Run keeps the pods up to date until ctx is done. It returns ctx.Err().
+// Run watches the pods until ctx is done. It returns ctx.Err().
 func (p *Pods) Run(ctx context.Context) error {
 	lw := cache.NewListWatchFromClient(p.core, "pods", metav1.NamespaceAll,
 		fields.OneTermEqualSelector("spec.nodeName", p.node))
