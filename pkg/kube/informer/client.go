@@ -16,9 +16,9 @@ import (
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 )
 
-// Clients are REST clients for the API groups that the node agent uses. Their scheme contains only
-// the types of these groups: the clientset's scheme of all of Kubernetes uses more memory than the
-// rest of the agent.
+// Clients contains REST clients for the API groups that the node agent uses. Their scheme contains
+// only the types that the agent needs. The scheme of client-go's clientset contains all types of
+// Kubernetes, and uses more memory than the rest of the agent.
 type Clients struct {
 	Core   rest.Interface // v1
 	Events rest.Interface // events.k8s.io/v1
@@ -26,13 +26,14 @@ type Clients struct {
 	Any    rest.Interface // requests to absolute paths, with raw responses
 }
 
-// RequestTimeout is the timeout of every request except watches.
+// RequestTimeout is the timeout that callers set for every request except watches.
 const RequestTimeout = 10 * time.Second
 
-// DetectDeadConnections makes this process test its connections to the API server after 5 s without
-// traffic, and close them 5 s later, unless the environment says otherwise. The defaults of
-// client-go are 30 s and 15 s, during which watches deliver nothing and requests get no response.
-// It must be called before the first connection is made.
+// DetectDeadConnections makes this process send a ping on a connection to the API server after 5 s
+// without traffic, and close the connection if there is no response within another 5 s. The
+// defaults of client-go are 30 s and 15 s; for so long watches of a dead connection would deliver
+// nothing. Timeouts that are set in the environment stay in effect. DetectDeadConnections sets
+// environment variables, and must be called before the first connection is made.
 func DetectDeadConnections() {
 	for _, name := range []string{"HTTP2_READ_IDLE_TIMEOUT_SECONDS", "HTTP2_PING_TIMEOUT_SECONDS"} {
 		if os.Getenv(name) == "" {
@@ -41,8 +42,8 @@ func DetectDeadConnections() {
 	}
 }
 
-// NewClients returns clients with the given configuration. Each has its own rate limit, so that
-// requests to one group are not delayed by those to another.
+// NewClients returns clients with the given configuration. Each client has a separate rate limit,
+// so that requests to one API group do not delay requests to another.
 func NewClients(config *rest.Config) (*Clients, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{addCore, addEvents, ipamv1.AddToScheme} {
@@ -84,6 +85,7 @@ func NewClients(config *rest.Config) (*Clients, error) {
 	return &c, nil
 }
 
+// addCore adds the types of the group v1 that the agent reads.
 func addCore(s *runtime.Scheme) error {
 	s.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Pod{}, &corev1.PodList{}, &corev1.Node{},
 		&corev1.Namespace{}, &corev1.ConfigMap{})
@@ -92,6 +94,7 @@ func addCore(s *runtime.Scheme) error {
 	return nil
 }
 
+// addEvents adds the types of the group events.k8s.io/v1 that the agent creates.
 func addEvents(s *runtime.Scheme) error {
 	s.AddKnownTypes(eventsv1.SchemeGroupVersion, &eventsv1.Event{})
 	metav1.AddToGroupVersion(s, eventsv1.SchemeGroupVersion)

@@ -1,8 +1,9 @@
-// Package informer watches objects of the API server and keeps a view of each: the few fields that
-// a program needs. While the server cannot be reached the views stay as they were: a failed list
-// changes nothing.
+// Package informer watches objects of the API server and caches a view of each object. A view is a
+// value with the few fields of the object that a program needs. While the API server cannot be
+// reached, the views stay as they were, and a failed list does not change them.
 //
-// It is used where memory counts (docs/decisions.md, "One informer of our own").
+// Package informer replaces client-go's informers in programs that must use little memory
+// (docs/decisions.md, "One informer of our own").
 package informer
 
 import (
@@ -26,13 +27,13 @@ import (
 // Name is the namespace and name of an object.
 type Name = types.NamespacedName
 
-// Informer keeps a view of each object of a list, kept up to date by a watch. Views must not be
-// modified. It is safe for concurrent use.
+// Informer caches a view of each object of a list, and updates the views from a watch. V is the
+// type of a view. Views must not be modified. An Informer is safe for concurrent use.
 type Informer[V any] struct {
-	expected any // an object of the type that is watched
+	expected any // an object of the watched type, for the reflector
 	view     func(object any) (*item[V], error)
 	items    cache.ThreadSafeStore // *item[V] by key
-	lists    atomic.Int64          // complete lists received
+	lists    atomic.Int64          // number of complete lists that were received
 	changes  notify.Signal
 
 	mu       sync.Mutex // held while an object is stored and the handlers are called
@@ -42,34 +43,38 @@ type Informer[V any] struct {
 	current  watch.Interface
 }
 
-// Indexes are functions that return the values by which ByIndex finds a view.
+// Indexes contains, by the name of an index, the function that returns the values by which ByIndex
+// finds a view.
 type Indexes[V any] map[string]func(V) []string
 
-// Handler is called for each change that the watch delivers, one call at a time and in the order of
-// the changes. Its functions may be nil. They may read the informer and must not call its other
-// methods.
+// Handler contains functions that are called for each change of an object. There is one call at a
+// time, in the order of the changes. A function may be nil. The functions may read the informer,
+// but must not call Handle, Learn, or any other method that changes it: the informer holds its lock
+// during the call.
 type Handler[V any] struct {
 	Added func(V)
-	// Updated is also called if an object was deleted and created again while the watch was
-	// interrupted.
+	// Updated is called if an object has changed. It is also called if an object was deleted and
+	// created again while the watch was interrupted.
 	Updated func(before, now V)
 	Deleted func(last V)
 }
 
-// item is a view, the key of its object (cache.MetaNamespaceKeyFunc) and its resource version.
+// item contains the view of an object, the object's key (cache.MetaNamespaceKeyFunc) and its
+// resource version.
 type item[V any] struct {
 	key, version string
 	view         V
 }
 
-// GetObjectMeta returns what the reflector needs to know of an object.
+// GetObjectMeta implements metav1.ObjectMetaAccessor, because the reflector reads the name and the
+// resource version of items.
 func (i *item[V]) GetObjectMeta() metav1.Object {
 	n := nameOf(i.key)
 	return &metav1.ObjectMeta{Namespace: n.Namespace, Name: n.Name, ResourceVersion: i.version}
 }
 
-// New returns an informer without views. O is a pointer to the type of the objects; view may use
-// parts of an object, or return it.
+// New returns an informer without views. O is the pointer type of the objects. view returns the
+// view of an object; the view may be the object itself or share memory with it.
 func New[O metav1.Object, V any](view func(O) V, indexes Indexes[V]) *Informer[V] {
 	indexers := cache.Indexers{}
 	for name, index := range indexes {
@@ -80,7 +85,7 @@ func New[O metav1.Object, V any](view func(O) V, indexes Indexes[V]) *Informer[V
 		items:    cache.NewThreadSafeStore(indexers, cache.Indices{}),
 		view: func(object any) (*item[V], error) {
 			if i, ok := object.(*item[V]); ok {
-				return i, nil // the reflector has called Transformer
+				return i, nil // the reflector has already called the function of Transformer
 			}
 			o, ok := object.(O)
 			if !ok {
@@ -95,14 +100,14 @@ func New[O metav1.Object, V any](view func(O) V, indexes Indexes[V]) *Informer[V
 	}
 }
 
-// nameOf splits a key. It has no namespace if the object has none.
+// nameOf splits a key into namespace and name. The namespace of a cluster-scoped object is "".
 func nameOf(key string) Name {
-	namespace, name, _ := cache.SplitMetaNamespaceKey(key) // our own keys are valid
+	namespace, name, _ := cache.SplitMetaNamespaceKey(key) // keys of MetaNamespaceKeyFunc are valid
 	return Name{Namespace: namespace, Name: name}
 }
 
-// Views returns all views by name, and reports whether a complete list was ever received. The
-// caller may modify the map.
+// Views returns all views by name. synced reports whether the informer has ever received a complete
+// list. The caller may modify the map.
 func (i *Informer[V]) Views() (views map[Name]V, synced bool) {
 	synced = i.HasSynced()
 	list := i.items.List()
@@ -117,7 +122,8 @@ func (i *Informer[V]) Views() (views map[Name]V, synced bool) {
 // List returns all views.
 func (i *Informer[V]) List() []V { return viewsOf[V](i.items.List()) }
 
-// ByIndex returns the views for which the index has the value.
+// ByIndex returns the views for which the function of the index returns the value. An unknown index
+// has no views.
 func (i *Informer[V]) ByIndex(index, value string) []V {
 	list, _ := i.items.ByIndex(index, value) // it fails only for an unknown index
 	return viewsOf[V](list)
@@ -131,8 +137,8 @@ func viewsOf[V any](items []any) []V {
 	return views
 }
 
-// Get returns the view of an object by its key: namespace/name, or the name of an object that has
-// no namespace.
+// Get returns the view of the object with the given key, which is namespace/name, or only the name
+// if the object is cluster-scoped. found is false if there is no such object.
 func (i *Informer[V]) Get(key string) (view V, found bool) {
 	object, found := i.items.Get(key)
 	if !found {
@@ -141,18 +147,19 @@ func (i *Informer[V]) Get(key string) (view V, found bool) {
 	return object.(*item[V]).view, true
 }
 
-// HasSynced reports whether a complete list was received, and the handlers were called for all of
-// it.
+// HasSynced reports whether a complete list was received, and the handlers have returned for all
+// objects in it.
 func (i *Informer[V]) HasSynced() bool { return i.Lists() > 0 }
 
-// Lists returns the number of complete lists received. It grows when the server can be reached
-// again after a failure.
+// Lists returns the number of complete lists that were received. The number grows when the API
+// server is available again after the watch has failed.
 func (i *Informer[V]) Lists() int { return int(i.lists.Load()) }
 
-// Changes returns a channel that receives a value after the views have changed.
+// Changes returns a channel that receives a value after the views have changed. It is never closed.
 func (i *Informer[V]) Changes() <-chan struct{} { return i.changes.Subscribe() }
 
-// Handle calls h.Added for all existing views, and h for each change from then on.
+// Handle registers a handler. It calls h.Added for all existing views before it returns. Later
+// changes are passed to h by the goroutine of Run.
 func (i *Informer[V]) Handle(h Handler[V]) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -164,9 +171,9 @@ func (i *Informer[V]) Handle(h Handler[V]) {
 	}
 }
 
-// Learn stores an object that the API server returned to a write, so that the writer does not act
-// again before the watch delivers its own change. gone says that the object was deleted. Handlers
-// are not called.
+// Learn stores an object from the response to a write, so that the writer does not repeat the write
+// before the watch delivers the change. gone is true if the object was deleted. Learn does not call
+// handlers and does not signal Changes. It ignores an object that is older than the stored one.
 func (i *Informer[V]) Learn(object metav1.Object, gone bool) error {
 	now, err := i.view(object)
 	if err != nil {
@@ -182,10 +189,11 @@ func (i *Informer[V]) Learn(object metav1.Object, gone bool) error {
 	return nil
 }
 
-// take stores an object unless a newer version is known: the response to our own write and the
-// watch event for it may come in either order, and the watch may still deliver versions from before
-// the write. It returns what was known before, and reports whether the object was stored or
-// deleted.
+// take stores an object, or deletes it if gone is true. It ignores the object if the informer has
+// the same or a newer version, which happens because the response to a write and the watch event
+// about that write arrive in either order, and the watch may still deliver versions from before the
+// write. take returns the former item, nil if there was none, and reports whether it stored or
+// deleted the object. The caller holds i.mu.
 func (i *Informer[V]) take(now *item[V], gone bool) (before *item[V], taken bool) {
 	if object, found := i.items.Get(now.key); found {
 		before = object.(*item[V])
@@ -204,15 +212,17 @@ func (i *Informer[V]) take(now *item[V], gone bool) (before *item[V], taken bool
 
 // The next methods implement cache.TransformingStore, the store of a reflector.
 
-// Add stores an object that the watch delivered.
+// Add stores a new object that the watch delivered.
 func (i *Informer[V]) Add(object any) error { return i.change(object, false) }
 
-// Update does the same as Add.
+// Update stores a changed object that the watch delivered.
 func (i *Informer[V]) Update(object any) error { return i.change(object, false) }
 
-// Delete removes an object that was deleted.
+// Delete removes an object whose deletion the watch delivered.
 func (i *Informer[V]) Delete(object any) error { return i.change(object, true) }
 
+// change processes a watch event. It stores or deletes the object, calls the handlers and signals
+// Changes.
 func (i *Informer[V]) change(object any, gone bool) error {
 	now, err := i.view(object)
 	if err != nil {
@@ -230,7 +240,7 @@ func (i *Informer[V]) change(object any, gone bool) error {
 	return nil
 }
 
-// call calls the function for a change. before is nil for an object that was not known.
+// call calls the function of h for a change. before is nil for an object that was not known.
 func (h Handler[V]) call(before, now *item[V], gone bool) {
 	switch {
 	case gone:
@@ -246,7 +256,8 @@ func (h Handler[V]) call(before, now *item[V], gone bool) {
 	}
 }
 
-// Replace stores a complete list.
+// Replace replaces all objects by a complete list, calls the handlers for the differences and
+// signals Changes. The informer ignores the resource version of the list.
 func (i *Informer[V]) Replace(objects []any, _ string) error {
 	list := make(map[string]any, len(objects))
 	for _, object := range objects {
@@ -282,22 +293,24 @@ func (i *Informer[V]) Replace(objects []any, _ string) error {
 	return nil
 }
 
-// Resync does nothing.
+// Resync does nothing. It is part of the interface.
 func (i *Informer[V]) Resync() error { return nil }
 
-// Transformer makes the reflector keep views while it receives a list.
+// Transformer returns a function that the reflector calls for each object as soon as it is decoded.
+// The function returns the item of the object, so that the complete objects of a list are not in
+// memory at the same time.
 func (i *Informer[V]) Transformer() cache.TransformFunc {
 	return func(object any) (any, error) { return i.view(object) }
 }
 
 var _ cache.TransformingStore = (*Informer[string])(nil)
 
-// retry is the backoff of requests to a server that cannot be reached. It is short, because changes
-// must be known a few seconds after the server is back.
+// retry is the backoff of requests to an API server that cannot be reached. It is short, because
+// changes must be known a few seconds after the server is available again.
 var retry = wait.Backoff{Duration: 500 * time.Millisecond, Factor: 1.5, Jitter: 0.5, Steps: 6, Cap: 2 * time.Second}
 
-// Run lists and watches until ctx is done. It returns ctx.Err(). what names the objects in log
-// messages.
+// Run lists and watches objects with lw until ctx is done. what names the objects in log messages.
+// Run returns ctx.Err().
 func (i *Informer[V]) Run(ctx context.Context, lw *cache.ListWatch, what string) error {
 	restartable, backoff := *lw, retry
 	restartable.WatchFuncWithContext = func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
@@ -314,8 +327,9 @@ func (i *Informer[V]) Run(ctx context.Context, lw *cache.ListWatch, what string)
 	return ctx.Err()
 }
 
-// Restart ends the watch, and another one goes on where it ended. It is for a watch that delivers
-// nothing although its connection is open.
+// Restart ends the current watch, if there is one. The reflector then starts another watch from the
+// last resource version. The caller uses Restart for a watch that delivers nothing although its
+// connection is open.
 func (i *Informer[V]) Restart() {
 	i.watching.Lock()
 	defer i.watching.Unlock()

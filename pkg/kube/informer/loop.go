@@ -7,9 +7,11 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/notify"
 )
 
-// Loop calls pass at once, after each value from wake, and when the duration that the last pass
-// returned has elapsed (0: do not requeue), until ctx is done. minInterval is the least time
-// between two passes, so that a burst of changes causes one pass. It returns ctx.Err().
+// Loop calls pass at once and then repeatedly until ctx is done. It calls pass again after a value
+// from wake, or when the duration that the last pass returned has elapsed. If that duration is 0,
+// Loop waits for wake, but at most for a day. minInterval is the least time between the end of a
+// pass and the start of the next, so that a burst of changes causes one pass. Loop returns
+// ctx.Err(). wake may be nil.
 func Loop(
 	ctx context.Context, minInterval time.Duration, wake <-chan struct{},
 	pass func(context.Context) (requeueAfter time.Duration),
@@ -28,8 +30,9 @@ func Loop(
 	}
 }
 
-// Any returns a channel that receives a value after each value from one of the channels, until ctx
-// is done.
+// Any returns a channel that receives a value after each value from any of the channels. Values
+// that are not received in time are merged into one. Any starts a goroutine for each channel, which
+// ends when ctx is done or the channel is closed.
 func Any(ctx context.Context, from ...<-chan struct{}) <-chan struct{} {
 	var merged notify.Signal
 	out := merged.Subscribe()

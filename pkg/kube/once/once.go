@@ -1,4 +1,4 @@
-// Package once remembers what was reported, so that it is not reported again.
+// Package once remembers what was reported, so that the same thing is not reported again.
 package once
 
 import (
@@ -6,21 +6,23 @@ import (
 	"time"
 )
 
-// maxKeys limits the size of a Set. A full one is emptied, so that something may be reported again.
+// maxKeys is the largest number of keys in a Set. A full set is emptied before the next key is
+// added, so that a report may be repeated.
 const maxKeys = 10_000
 
-// Set is a set of keys of what was reported. The zero value is an empty set whose keys stay. It is
-// safe for concurrent use.
+// Set is a set of the keys of things that were reported. The zero value is an empty set in which
+// keys do not expire. A Set is safe for concurrent use.
 type Set struct {
-	// Life is how long a key stays after First was last called with it. 0 means that it stays until
-	// the set is full.
+	// Life is how long a key stays in the set after the last call of First with that key. 0 means
+	// that keys do not expire.
 	Life time.Duration
 
 	mu   sync.Mutex
 	seen map[string]time.Time
 }
 
-// First adds the key, and reports whether it was not in the set.
+// First adds the key to the set, and reports whether the key was not in the set before. If the key
+// was in the set, its Life begins again at now.
 func (s *Set) First(key string, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

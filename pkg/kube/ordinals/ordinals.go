@@ -1,5 +1,5 @@
-// Package ordinals computes the ordinals of the pods of numbered sets: workloads whose pods are
-// named <workload>-<ordinal>, such as StatefulSets.
+// Package ordinals computes which pods a workload with numbered pods has. Such a workload, for
+// example a StatefulSet, names its pods <workload>-<ordinal>, with ordinals from a start number on.
 package ordinals
 
 import (
@@ -13,26 +13,28 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Kinds are the numbered sets that are known without configuration, in the version to read: the
-// StatefulSets of Kubernetes and of OpenKruise.
+// Kinds are the workloads with numbered pods that are supported without configuration: the
+// StatefulSets of Kubernetes and of OpenKruise. The version is the one to read.
 var Kinds = []schema.GroupVersionKind{
 	{Group: "apps", Version: "v1", Kind: "StatefulSet"},
 	{Group: "apps.kruise.io", Version: "v1beta1", Kind: "StatefulSet"},
 }
 
-// Set is the ordinals of a workload's pods: the first Replicas from Start on that are not reserved.
-// The zero value is empty.
+// Set contains the ordinals of a workload's pods. They are the first Replicas ordinals from Start
+// on, without the reserved ones. The zero value is empty.
 type Set struct {
 	Start, Replicas int64
 	reserved        []span // sorted and disjoint, see merge
 }
 
-// span is the ordinals from First to Last, inclusive.
+// span contains the ordinals from First to Last, inclusive.
 type span struct{ First, Last int64 }
 
-// Of reads the spec of a workload as decoded from JSON: replicas (defaultReplicas if it is
-// missing), ordinals.start (Kubernetes) and reserveOrdinals (Kruise: numbers, and strings like "3"
-// or "3-5"). Invalid parts are ignored and reported by the error; the set is usable all the same.
+// Of returns the ordinals that the spec of a workload requests. spec is decoded from JSON. Of reads
+// replicas, or uses defaultReplicas if replicas is missing. It also reads ordinals.start
+// (Kubernetes) and reserveOrdinals (OpenKruise), a list of numbers and of strings such as "3" or
+// "3-5". If a part of reserveOrdinals is invalid, Of ignores that part, and returns an error
+// together with the set of the valid parts.
 func Of(spec map[string]any, defaultReplicas int64) (Set, error) {
 	ordinals, _ := spec["ordinals"].(map[string]any)
 	s := Set{Start: max(number(ordinals["start"], 0), 0), Replicas: number(spec["replicas"], defaultReplicas)}
@@ -54,8 +56,8 @@ func Of(spec map[string]any, defaultReplicas int64) (Set, error) {
 	return s, err
 }
 
-// number returns an integer as decoded by encoding/json or by the API machinery, or defaultValue if
-// v is none.
+// number returns v as an integer if v is a number as decoded by encoding/json or by the API
+// machinery. Otherwise it returns defaultValue.
 func number(v any, defaultValue int64) int64 {
 	switch n := v.(type) {
 	case int64:
@@ -68,11 +70,12 @@ func number(v any, defaultValue int64) int64 {
 	return defaultValue
 }
 
-// Has reports whether a pod with ordinal n should exist.
+// Has reports whether the workload should have a pod with ordinal n.
 func (s Set) Has(n int64) bool {
 	if n < s.Start {
 		return false
 	}
+	// before becomes the number of ordinals below n that are not reserved.
 	before := n - s.Start
 	for _, r := range s.reserved {
 		if r.First <= n && n <= r.Last {
@@ -85,6 +88,8 @@ func (s Set) Has(n int64) bool {
 	return before < s.Replicas
 }
 
+// rangeOf returns the ordinals of an element of reserveOrdinals. It reports false if the element is
+// invalid.
 func rangeOf(item any) (span, bool) {
 	s, isString := item.(string)
 	if !isString {
@@ -100,7 +105,7 @@ func rangeOf(item any) (span, bool) {
 	return span{from, to}, ok1 && ok2 && from <= to
 }
 
-// merge sorts ranges in place and joins those that overlap.
+// merge sorts ranges in place, and returns them with overlapping ranges joined.
 func merge(ranges []span) []span {
 	slices.SortFunc(ranges, func(a, b span) int { return cmp.Compare(a.First, b.First) })
 	var merged []span
@@ -114,14 +119,15 @@ func merge(ranges []span) []span {
 	return merged
 }
 
-// parse reads an ordinal: decimal digits, at most math.MaxInt32 as in the API.
+// parse parses decimal digits, at most math.MaxInt32, the maximum in the API. It accepts leading
+// zeros.
 func parse(s string) (int64, bool) {
 	n, err := strconv.ParseUint(s, 10, 31)
 	return int64(n), err == nil
 }
 
-// InName returns the ordinal in the name of a workload's pod. It reports false for any name that
-// the workload would not generate, such as one with leading zeros.
+// InName returns the ordinal in the name of a pod. It reports false if the workload would not
+// create a pod of that name, for example because the ordinal has leading zeros.
 func InName(workload, pod string) (int64, bool) {
 	digits, ok := strings.CutPrefix(pod, workload+"-")
 	if !ok {
@@ -130,8 +136,8 @@ func InName(workload, pod string) (int64, bool) {
 	return Parse(digits)
 }
 
-// Parse returns the ordinal that the digits at the end of a name stand for. It reports false for
-// anything but a decimal number without leading zeros, at most math.MaxInt32.
+// Parse parses the ordinal at the end of a pod's name. It reports false for anything but a decimal
+// number without leading zeros, at most math.MaxInt32.
 func Parse(digits string) (int64, bool) {
 	n, ok := parse(digits)
 	return n, ok && strconv.FormatInt(n, 10) == digits

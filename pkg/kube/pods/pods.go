@@ -1,4 +1,4 @@
-// Package pods reads the state of pods.
+// Package pods contains functions about the state of pods.
 package pods
 
 import corev1 "k8s.io/api/core/v1"
