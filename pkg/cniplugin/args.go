@@ -20,16 +20,17 @@ const (
 	keySandbox       = "K8S_POD_INFRA_CONTAINER_ID" // ignored: CNI_CONTAINERID has the same value
 )
 
-// cniArgs contains the validated CNI_ARGS.
+// cniArgs contains the validated values of CNI_ARGS.
 type cniArgs struct {
 	pod ipam.Pod
-	ip  netip.Addr // the requested address; zero if there is none
+	ip  netip.Addr // the requested address; zero if none is requested
 }
 
-// parseArgs parses CNI_ARGS: KEY=VALUE pairs separated by semicolons, in any order and possibly
-// repeated, because runtimes append to CNI_ARGS of their own environment (docs/facts.md, "CNI_ARGS
-// come in any order, and repeated"). The last IP and IgnoreUnknown win, as with host-local. The
-// keys that identify the pod must have one value each.
+// parseArgs parses CNI_ARGS, a list of KEY=VALUE pairs separated by semicolons. The pairs are in
+// any order, and a key may be repeated, because runtimes append to the CNI_ARGS of their own
+// environment (docs/facts.md, "CNI_ARGS come in any order, and repeated"). The last IP and the last
+// IgnoreUnknown are used, as with host-local. A key that identifies the pod must have the same
+// value each time.
 func parseArgs(s string) (cniArgs, error) {
 	var out cniArgs
 	if s == "" {
@@ -67,10 +68,12 @@ func parseArgs(s string) (cniArgs, error) {
 	return out, err
 }
 
+// badArgs returns an errEnvironment error about CNI_ARGS.
 func badArgs(format string, args ...any) error {
 	return fmt.Errorf("%w: CNI_ARGS: "+format, append([]any{errEnvironment}, args...)...)
 }
 
+// parseBool parses the value of IgnoreUnknown.
 func parseBool(s string) (bool, error) {
 	switch strings.ToLower(s) {
 	case "1", "true":
@@ -81,6 +84,7 @@ func parseBool(s string) (bool, error) {
 	return false, badArgs("%s=%s; want 1, true, 0 or false", keyIgnoreUnknown, policy.Quote(s))
 }
 
+// parseRequested parses the value of IP. It returns the zero Addr for "".
 func parseRequested(s string) (netip.Addr, error) {
 	if s == "" {
 		return netip.Addr{}, nil
@@ -92,6 +96,7 @@ func parseRequested(s string) (netip.Addr, error) {
 	return addr, nil
 }
 
+// setOnce sets values[key]. It returns an error if the key has another value.
 func setOnce(values map[string]string, key, value string) error {
 	if old, seen := values[key]; seen && old != value {
 		return badArgs("%s is both %s and %s; want one value", key, policy.Quote(old), policy.Quote(value))
@@ -100,13 +105,13 @@ func setOnce(values map[string]string, key, value string) error {
 	return nil
 }
 
-// parsePod validates the pod's names, because they become keys of the store and are printed on
-// terminals.
+// parsePod returns the pod that CNI_ARGS identifies, or the zero Pod if there is none. It validates
+// the names, because they become keys of the store and are printed on terminals.
 func parsePod(values map[string]string) (ipam.Pod, error) {
 	pod := ipam.Pod{Namespace: values[keyNamespace], Name: values[keyName], UID: values[keyUID]}
 	switch {
 	case pod.Namespace == "" && pod.Name == "":
-		return ipam.Pod{}, nil // the caller is not a kubelet
+		return ipam.Pod{}, nil // the runtime does not run Kubernetes pods
 	case pod.Namespace == "":
 		return pod, badArgs("%s without %s; want both or neither", keyName, keyNamespace)
 	case pod.Name == "":

@@ -15,22 +15,25 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// chainedType is the type of leasehold's entry as a chained plugin, after the entry of the plugin
-// that creates the interface.
+// chainedType is the type of leasehold's entry as a chained plugin. That entry follows the entry of
+// the plugin that creates the interface.
 const chainedType = "leasehold"
 
-// isChained reports whether the configuration is an entry {"type": "leasehold"} of a plugin list,
-// and not that of a plugin that delegates IPAM to leasehold. The entry keeps the MAC address of a
-// returned pod (docs/design.md, "A returned address has a new MAC").
+// isChained reports whether leasehold is called as a chained plugin, by an entry {"type":
+// "leasehold"} without ipam in a plugin list. Otherwise another plugin delegates IPAM to leasehold.
+// The chained plugin restores the MAC address of an interface whose pod got its former address
+// again (docs/design.md, "A returned address has a new MAC").
 func (c *config) isChained() bool { return c.ipam.absent() && c.Type == chainedType }
 
-// settableMAC contains the kinds of interface whose MAC address can be set for one pod. The
-// interfaces of an ipvlan share the MAC of their master, and that of a device must not be changed.
+// settableMAC contains the kinds of interface whose MAC address may be set for one pod. It does not
+// contain ipvlan, because all ipvlan interfaces have the MAC address of their master, nor physical
+// devices, because their MAC address must not be changed.
 var settableMAC = map[string]bool{"veth": true, "macvlan": true, "macvtap": true}
 
 // addChained sets the MAC address that the pod's interface had before, so that the ARP and
-// neighbour entries of its peers stay valid. If that fails, ADD succeeds with the new MAC, and a
-// note on stderr says why.
+// neighbour entries of other hosts stay valid. It prints prevResult with that MAC address. If the
+// MAC address cannot be set, ADD succeeds with the new MAC address, and a note on stderr contains
+// the reason.
 func (p *Plugin) addChained(ctx context.Context, c *config, args *skel.CmdArgs) error {
 	result, err := c.previous()
 	if err != nil {
@@ -58,8 +61,11 @@ func (p *Plugin) addChained(ctx context.Context, c *config, args *skel.CmdArgs) 
 	return printAs(p.Stdout, c.CNIVersion, result)
 }
 
-// keepMAC sets the MAC address of the interface to the one of its lease and returns it. It returns
-// nil if the interface was not changed.
+// keepMAC sets the MAC address of the interface to the one in the interface's lease, and returns
+// it. It returns nil if it did not change the interface: the MAC address of this kind of interface
+// must not be set, the lease has no other MAC address, or an error occurred. If the runtime or
+// CNI_ARGS requests a MAC address, keepMAC only records the interface's present MAC address in the
+// lease.
 func (p *Plugin) keepMAC(ctx context.Context, c *config, args *skel.CmdArgs, result *current.Result) (net.HardwareAddr,
 	error) {
 	link, err := p.Links.Link(args.Netns, args.IfName)
@@ -77,13 +83,14 @@ func (p *Plugin) keepMAC(ctx context.Context, c *config, args *skel.CmdArgs, res
 		return nil, err
 	}
 	if err := p.Links.SetMAC(args.Netns, args.IfName, mac); err != nil {
-		_, _, recordErr := p.Service.KeepMAC(ctx, who, addrs, link.MAC, true) // record the MAC that stays
+		_, _, recordErr := p.Service.KeepMAC(ctx, who, addrs, link.MAC, true) // true: record link.MAC
 		return nil, errors.Join(err, recordErr)
 	}
 	return mac, nil
 }
 
-// addressesOf returns the addresses of the interface in the result, and those without an interface.
+// addressesOf returns the addresses in the result that belong to the interface ifName or to no
+// interface.
 func addressesOf(result *current.Result, ifName string) []netip.Addr {
 	var out []netip.Addr
 	for _, ip := range result.IPs {
@@ -96,7 +103,8 @@ func addressesOf(result *current.Result, ifName string) []netip.Addr {
 	return out
 }
 
-// isMACRequested reports whether CNI_ARGS or the runtime requests a MAC address.
+// isMACRequested reports whether CNI_ARGS or runtimeConfig.mac requests a MAC address. A
+// runtimeConfig.mac that is not a string counts as a request.
 func (c *config) isMACRequested(args string) bool {
 	for pair := range strings.SplitSeq(args, ";") {
 		if key, value, _ := strings.Cut(pair, "="); key == "MAC" && value != "" {

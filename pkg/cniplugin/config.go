@@ -18,21 +18,22 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 )
 
-// defaultDataDir is host-local's default of dataDir, which is part of the pool's identity.
+// defaultDataDir is the value of dataDir if it is not configured, as with host-local. dataDir is
+// part of the pool's identity.
 const defaultDataDir = "/var/lib/cni/networks"
 
-// maxNetworkName is the maximum length of a network's name in bytes: NAME_MAX, because host-local
-// has a directory of that name.
+// maxNetworkName is the maximum length of a network's name in bytes. It is NAME_MAX, because
+// host-local uses the name as the name of a directory.
 const maxNetworkName = 255
 
-// config is a network configuration of which only the first level is decoded. Each verb decodes the
-// values that it needs.
+// config is a network configuration of which only the outer levels are decoded. Each verb decodes
+// the values that it needs, and thereby ignores errors in the others.
 type config struct {
 	Name       string
 	CNIVersion string
-	Type       string // the plugin of this entry; with ipam, the plugin that delegates IPAM to leasehold
+	Type       string // the plugin; with ipam, the one that delegates IPAM to leasehold
 
-	ipam           value // absent in the entry of a chained plugin
+	ipam           value // absent if leasehold is called as a chained plugin
 	ipRanges       value
 	runtimeIPs     value
 	annotations    value
@@ -43,7 +44,8 @@ type config struct {
 	mac            value
 }
 
-// ipamSection is the first level of the ipam section.
+// ipamSection contains the fields of the ipam section that host-local has. The fields are not
+// decoded yet.
 type ipamSection struct {
 	Subnet     json.RawMessage `json:"subnet"`
 	RangeStart json.RawMessage `json:"rangeStart"`
@@ -55,7 +57,8 @@ type ipamSection struct {
 	ResolvConf json.RawMessage `json:"resolvConf"`
 }
 
-// loadConfig decodes the first level of a configuration, and those of runtimeConfig and args.
+// loadConfig decodes the first level of a configuration, the first level of runtimeConfig, and
+// args.cni. If one of the latter two is invalid, it returns an error together with the config.
 func loadConfig(stdin []byte) (*config, error) {
 	var top struct {
 		Name           string          `json:"name"`
@@ -85,6 +88,7 @@ func loadConfig(stdin []byte) (*config, error) {
 	return c, errors.Join(c.loadRuntime(value{"runtimeConfig", top.RuntimeConfig}), c.loadArgs(value{"args", top.Args}))
 }
 
+// loadRuntime sets the fields that come from runtimeConfig.
 func (c *config) loadRuntime(v value) error {
 	var runtime struct {
 		IPRanges    json.RawMessage `json:"ipRanges"`
@@ -103,6 +107,7 @@ func (c *config) loadRuntime(v value) error {
 	return err
 }
 
+// loadArgs sets the fields that come from args.cni.
 func (c *config) loadArgs(v value) error {
 	var args struct {
 		CNI json.RawMessage `json:"cni"`
@@ -125,7 +130,8 @@ func (c *config) loadArgs(v value) error {
 	return err
 }
 
-// section decodes the first level of the ipam section. It is an error if there is none.
+// section decodes the first level of the ipam section. It returns an error if the section is
+// absent.
 func (c *config) section() (ipamSection, error) {
 	var s ipamSection
 	if c.ipam.absent() {
@@ -134,8 +140,8 @@ func (c *config) section() (ipamSection, error) {
 	return s, c.ipam.decode(&s, "an object")
 }
 
-// pool returns the pool of the configuration. Like host-local's directory, it is identified by
-// dataDir and the network's name.
+// pool returns the pool of the configuration. A pool is identified by dataDir and the name of the
+// network, as host-local's directory is.
 func (c *config) pool() (lease.Pool, error) {
 	s, err := c.section()
 	if err != nil {
@@ -152,14 +158,15 @@ func (c *config) pool() (lease.Pool, error) {
 	if strings.ContainsRune(dir, 0) {
 		return lease.Pool{}, v.errorf("%s has a NUL; want a directory such as %s", policy.Quote(dir), defaultDataDir)
 	}
-	if dir, err = filepath.Abs(dir); err != nil { // relative to the runtime's directory, as with host-local
+	if dir, err = filepath.Abs(dir); err != nil { // relative to the working directory, as with host-local
 		return lease.Pool{}, v.errorf("%w; want an absolute path", err)
 	}
 	return lease.Pool{DataDir: dir, Network: c.Name}, nil
 }
 
-// sets returns the range sets: those of runtimeConfig, then the one of ipam.subnet, then those of
-// ipam.ranges, which is host-local's order. There may be none.
+// sets returns the range sets in the order of host-local: the sets of runtimeConfig.ipRanges, the
+// set of ipam.subnet, and the sets of ipam.ranges. There may be none. Range sets that overlap are
+// an error.
 func (c *config) sets() ([]pool.Set, error) {
 	s, err := c.section()
 	if err != nil {
@@ -184,8 +191,8 @@ func (c *config) sets() ([]pool.Set, error) {
 	return sets, c.checkFamilies(sets)
 }
 
-// checkFamilies returns an error if there is more than one set of a family and the CNI version is
-// older than 0.3.0, whose results have one field for each family.
+// checkFamilies returns an error if the CNI version is older than 0.3.0 and an IP family has more
+// than one range set. The results of those versions have one field for the address of each family.
 func (c *config) checkFamilies(sets []pool.Set) error {
 	if modern, _ := version.GreaterThanOrEqualTo(c.CNIVersion, "0.3.0"); modern {
 		return nil
@@ -201,6 +208,7 @@ func (c *config) checkFamilies(sets []pool.Set) error {
 	return nil
 }
 
+// readSets decodes a list of range sets.
 func readSets(v value) ([]pool.Set, error) {
 	elements, err := v.list("a list of range sets")
 	if err != nil {
@@ -217,6 +225,7 @@ func readSets(v value) ([]pool.Set, error) {
 	return sets, nil
 }
 
+// readSet decodes a range set, which is a list of ranges.
 func readSet(v value) (pool.Set, error) {
 	elements, err := v.list("a list of ranges")
 	if err != nil {
@@ -237,8 +246,8 @@ func readSet(v value) (pool.Set, error) {
 	return set, nil
 }
 
-// subnetSet returns the set of ipam.subnet, which has one range. Without ipam.subnet it returns
-// none and ignores rangeStart, rangeEnd and gateway, as host-local does.
+// subnetSet returns a set with one range, which is that of ipam.subnet. If ipam.subnet is missing,
+// subnetSet returns nil and ignores rangeStart, rangeEnd and gateway, as host-local does.
 func subnetSet(s ipamSection) ([]pool.Set, error) {
 	f, err := readFields("ipam", s)
 	if err != nil || !f.subnet.IsValid() {
@@ -251,6 +260,7 @@ func subnetSet(s ipamSection) ([]pool.Set, error) {
 	return []pool.Set{{r}}, nil
 }
 
+// readRange decodes a range.
 func readRange(v value) (pool.Range, error) {
 	var s ipamSection // the fields of a range are also fields of the section
 	if err := v.decode(&s, "an object with a subnet"); err != nil {
@@ -263,12 +273,15 @@ func readRange(v value) (pool.Range, error) {
 	return f.newRange(v.path)
 }
 
-// rangeFields contains the fields of a range, each valid, but not compared with each other.
+// rangeFields contains the decoded fields of a range. The fields have not been compared with each
+// other.
 type rangeFields struct {
 	subnet              netip.Prefix
 	start, end, gateway netip.Addr
 }
 
+// readFields decodes the fields of a range. path is the path of the object that contains the
+// fields.
 func readFields(path string, s ipamSection) (f rangeFields, err error) {
 	if f.subnet, err = (value{path + ".subnet", s.Subnet}).prefix(); err != nil {
 		return f, err
@@ -283,6 +296,8 @@ func readFields(path string, s ipamSection) (f rangeFields, err error) {
 	return f, err
 }
 
+// newRange returns the range with these fields. path is the path of the object that contains the
+// fields, for errors.
 func (f rangeFields) newRange(path string) (pool.Range, error) {
 	r, err := pool.NewRange(f.subnet, f.start, f.end, f.gateway)
 	if err != nil {
@@ -291,7 +306,7 @@ func (f rangeFields) newRange(path string) (pool.Range, error) {
 	return r, nil
 }
 
-// options returns the policies of the ipam section.
+// options returns the policies in the ipam section (policy.Config).
 func (c *config) options() (policy.Config, error) {
 	var raw policy.RawConfig
 	if err := c.ipam.decode(&raw, "an object"); err != nil {
@@ -304,8 +319,8 @@ func (c *config) options() (policy.Config, error) {
 	return options, nil
 }
 
-// asked returns what the pod's annotations say about retention. Other annotations are not decoded,
-// so that their type does not matter.
+// asked returns the retention that the pod's annotations request. It decodes only the annotation
+// policy.Annotation, so that other annotations may have any JSON type.
 func (c *config) asked() (policy.Request, error) {
 	if c.annotations.raw == nil {
 		return policy.RequestFrom(nil, false)
@@ -330,8 +345,8 @@ func (c *config) asked() (policy.Request, error) {
 	return asked, nil
 }
 
-// requested returns the requested addresses of CNI_ARGS, args.cni.ips and runtimeConfig.ips, in
-// this order and without duplicates.
+// requested returns the addresses that are requested by CNI_ARGS (fromArgs), args.cni.ips and
+// runtimeConfig.ips, in this order and without duplicates.
 func (c *config) requested(fromArgs netip.Addr) ([]netip.Addr, error) {
 	var out []netip.Addr
 	if fromArgs.IsValid() {
@@ -355,8 +370,9 @@ func (c *config) requested(fromArgs netip.Addr) ([]netip.Addr, error) {
 	return out, nil
 }
 
-// checkRequested returns an error, in host-local's words, if the sets cannot serve all requested
-// addresses. A set serves one; of two requested addresses of a set, the error names the second.
+// checkRequested returns an error if the sets cannot serve all requested addresses. A set serves
+// one requested address: if two addresses of one set are requested, the error names the second. The
+// text of the error is that of host-local.
 func checkRequested(requested []netip.Addr, sets []pool.Set) error {
 	var unserved []string
 	served := map[int]bool{}
@@ -378,8 +394,9 @@ func checkRequested(requested []netip.Addr, sets []pool.Set) error {
 	return nil
 }
 
-// validAttachments returns the attachments that GC must not release. listed is false if the runtime
-// sent no list; null is an empty list (docs/facts.md, "An absent list is not an empty list").
+// validAttachments returns the attachments that GC must not release. listed is false if the
+// configuration contains no list. A list that is null counts as an empty list (docs/facts.md, "An
+// absent list is not an empty list").
 func (c *config) validAttachments() (valid []lease.Attachment, listed bool, err error) {
 	v := c.attachments
 	if v.raw == nil {

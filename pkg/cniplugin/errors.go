@@ -31,19 +31,20 @@ var (
 	errPanic       = errors.New("internal error")
 )
 
-// codeNotHolder is the code of CHECK if the container does not have its addresses. The CNI
-// specification reserves codes from 100 on for plugins.
+// codeNotHolder is the error code of CHECK if the container does not have its addresses. The CNI
+// specification reserves the codes from 100 on for plugins.
 const codeNotHolder uint = 100
 
-// translation maps an error to its CNI code (docs/design.md, "CNI error codes") and to the details
-// of the message, which say what can be done.
+// translation maps an error to its CNI code (docs/design.md, "CNI error codes") and to advice,
+// which becomes the details of the CNI error.
 type translation struct {
 	of     error
 	code   uint
 	advice string
 }
 
-// translations are searched in this order; the first match wins.
+// translations are searched in this order. The first translation whose error is in the chain is
+// used.
 var translations = []translation{
 	{errEnvironment, types.ErrInvalidEnvironmentVariables,
 		"the container runtime sets CNI_ARGS and the other variables"},
@@ -72,11 +73,12 @@ var translations = []translation{
 	{errPanic, types.ErrTryAgainLater, "this is a bug of leasehold; the stack is on stderr"},
 }
 
-// fallback is for errors that are not in the list. Repeating the call is always safe.
+// fallback is the translation of all other errors. Repeating the call is always safe.
 var fallback = translation{code: types.ErrTryAgainLater, advice: "the call can be repeated"}
 
-// coded translates an error of a verb for the runtime. It never uses code 3, with which the runtime
-// would not send a DEL, and never libcni's 999.
+// coded translates an error of a verb to the error that the runtime gets. The code is never 3,
+// because after that code a runtime need not send a DEL, and never 999, the code that libcni uses
+// for errors without a code.
 func coded(verb string, err error) *types.Error {
 	t := fallback
 	for _, known := range translations {
@@ -85,7 +87,9 @@ func coded(verb string, err error) *types.Error {
 			break
 		}
 	}
-	msg := strings.ReplaceAll(err.Error(), "\n", "; ") // of errors.Join
+	// errors.Join separates errors by newlines.
+	msg := strings.ReplaceAll(err.Error(), "\n", "; ")
+	// STATUS reports every error with this code.
 	if verb == verbStatus {
 		t.code = types.ErrPluginNotAvailable
 	}
@@ -95,8 +99,8 @@ func coded(verb string, err error) *types.Error {
 	return types.NewError(t.code, msg, t.advice)
 }
 
-// notSuccess replaces the phrases that make containerd treat a failed DEL as successful and not
-// retry it (docs/facts.md, "Two phrases in a DEL error make it a success").
+// notSuccess replaces the phrases that make containerd treat a failed DEL as successful. containerd
+// would not retry such a DEL (docs/facts.md, "Two phrases in a DEL error make it a success").
 var notSuccess = strings.NewReplacer(
 	"no such file or directory", "is missing",
 	"not found", "is missing",

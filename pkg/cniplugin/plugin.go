@@ -22,7 +22,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// Service is implemented by *ipam.Service. Every method is one transaction of the store.
+// Service assigns and releases addresses. It is implemented by *ipam.Service. Each method is one
+// transaction of the store.
 type Service interface {
 	Assign(context.Context, ipam.Request) (ipam.Result, error)
 	Release(context.Context, lease.Attachment, ipam.PoolHint) error
@@ -40,31 +41,33 @@ type Links interface {
 	SetMAC(netns, name string, mac net.HardwareAddr) error
 }
 
-// Plugin implements CNI's verbs. Its methods are called by skel, which has validated the
-// environment, the network's name and the CNI version. Every error that they return is a
-// *types.Error with a code of docs/design.md, "CNI error codes"; a panic is returned as such an
-// error as well.
+// Plugin implements the CNI verbs. skel calls the methods after it has validated the environment,
+// the name of the network and the CNI version. Every error that a method returns is a *types.Error
+// with a code from docs/design.md, "CNI error codes". A panic becomes such an error, too.
 type Plugin struct {
 	Service Service
 	Links   Links
-	Stdout  io.Writer // the result of ADD, and nothing else
-	Stderr  io.Writer // notes for an operator, one line each
+	Stdout  io.Writer // receives the result of ADD, and nothing else
+	Stderr  io.Writer // receives notes for an operator, one line each
 
 	NetnsOverride string // the value of CNI_NETNS_OVERRIDE
 
-	LogCall func(store.Call) // called with every finished call; may be nil
+	LogCall func(store.Call) // called after every verb with its result and duration; may be nil
 }
 
-// Funcs returns the verbs in the form that skel takes.
+// Funcs returns the verbs as skel expects them.
 func (p *Plugin) Funcs() skel.CNIFuncs {
 	return skel.CNIFuncs{Add: p.Add, Del: p.Del, Check: p.Check, GC: p.GC, Status: p.Status}
 }
 
-// Add assigns addresses to the container and prints the result.
+// Add assigns addresses to the container and prints the result. As a chained plugin (see
+// config.isChained) it assigns nothing, but restores the MAC address of the container's interface.
 func (p *Plugin) Add(args *skel.CmdArgs) error {
 	return p.guard(verbAdd, func(ctx context.Context) error { return p.add(ctx, args) })
 }
 
+// add validates the whole configuration before it assigns addresses, so that an invalid
+// configuration cannot leak an address.
 func (p *Plugin) add(ctx context.Context, args *skel.CmdArgs) error {
 	c, err := loadConfig(args.StdinData)
 	if err != nil {
@@ -91,6 +94,7 @@ func (p *Plugin) add(ctx context.Context, args *skel.CmdArgs) error {
 	for _, note := range result.Notes {
 		p.note(note)
 	}
+	// If the result cannot be printed, the runtime does not know the addresses.
 	err = printResult(p.Stdout, c.CNIVersion, result, extras)
 	if err != nil && !result.Existing {
 		err = errors.Join(err, p.release(ctx, args))
@@ -98,32 +102,33 @@ func (p *Plugin) add(ctx context.Context, args *skel.CmdArgs) error {
 	return err
 }
 
-// release releases the addresses of the attachment. add calls it if the result of a first ADD could
-// not be printed, because no DEL may follow (docs/facts.md, "A killed plugin leaves its IPAM plugin
-// running"); after a repeated ADD it must not be called, because the container may use the
-// addresses.
+// release releases the addresses of the container's interface. Del calls it, and add calls it if
+// the result of a first ADD could not be printed, because a DEL might not follow (docs/facts.md, "A
+// killed plugin leaves its IPAM plugin running"). After a repeated ADD it must not be called,
+// because the container may already use the addresses.
 //
-// The configuration of a DEL may differ from that of its ADD, or be invalid (docs/facts.md, "DEL
-// uses the configuration that is on disk now"). It only serves as a hint where host-local may have
-// files of the container.
+// The configuration of a DEL may differ from that of the ADD, or be invalid (docs/facts.md, "DEL
+// uses the configuration that is on disk now"). release therefore uses the configuration only as a
+// hint that shows where host-local may have files of the container.
 func (p *Plugin) release(ctx context.Context, args *skel.CmdArgs) error {
 	who := lease.Attachment{ContainerID: args.ContainerID, IfName: args.IfName}
 	return p.Service.Release(ctx, who, poolHint(args.StdinData))
 }
 
-// NetnsOverride is the environment variable of skel that allows a container in the plugin's own
-// network namespace.
+// NetnsOverride is the environment variable with which skel allows a container to have the same
+// network namespace as the plugin.
 const NetnsOverride = "CNI_NETNS_OVERRIDE"
 
-// checkNetns returns an error if the container's network namespace is the plugin's own. skel makes
-// this check only after ADD has returned. By then an address is assigned and the result was
-// printed, so that the error would follow the result (docs/facts.md, "skel can print an error
-// behind a result"). The main function therefore disables skel's check.
+// checkNetns returns an error if the container has the same network namespace as the plugin, unless
+// p.NetnsOverride allows it. skel makes this check only after ADD has returned. At that time an
+// address is assigned and the result is printed, so that skel's error would follow the result on
+// stdout (docs/facts.md, "skel can print an error behind a result"). The main function therefore
+// disables the check of skel.
 func (p *Plugin) checkNetns(args *skel.CmdArgs) error {
 	if o := p.NetnsOverride; strings.EqualFold(o, "true") || o == "1" {
 		return nil
 	}
-	theirs, err := os.Stat(args.Netns) // does not open it: it may be a FIFO
+	theirs, err := os.Stat(args.Netns) // Stat, because opening a FIFO would block
 	if err != nil {
 		return nil // Service.Assign returns an error about it
 	}
@@ -139,17 +144,18 @@ func (p *Plugin) checkNetns(args *skel.CmdArgs) error {
 	return nil
 }
 
-// Del releases the addresses of the attachment.
+// Del releases the addresses of the container's interface. As a chained plugin it does nothing.
 func (p *Plugin) Del(args *skel.CmdArgs) error {
 	return p.guard(verbDel, func(ctx context.Context) error {
 		if c, err := loadConfig(args.StdinData); err == nil && c.isChained() {
-			return nil // the DEL of the plugin that delegates IPAM releases the addresses
+			return nil // leasehold's DEL as an IPAM plugin releases the addresses
 		}
 		return p.release(ctx, args)
 	})
 }
 
-// poolHint returns what is valid in a configuration and ignores errors.
+// poolHint returns the pool, the range sets and the policies of a configuration. The parts that are
+// invalid have their zero value, and errors are ignored.
 func poolHint(stdin []byte) (hint ipam.PoolHint) {
 	c, err := loadConfig(stdin)
 	if err != nil {
@@ -165,7 +171,8 @@ func poolHint(stdin []byte) (hint ipam.PoolHint) {
 	return hint
 }
 
-// Check verifies that the container has the addresses of prevResult.
+// Check verifies that the container has the addresses of prevResult. As a chained plugin it
+// verifies only that the configuration can be decoded.
 func (p *Plugin) Check(args *skel.CmdArgs) error {
 	return p.guard(verbCheck, func(ctx context.Context) error {
 		c, err := loadConfig(args.StdinData)
@@ -180,8 +187,9 @@ func (p *Plugin) Check(args *skel.CmdArgs) error {
 	})
 }
 
-// GC releases the pool's attachments that are not in the runtime's list of valid attachments.
-// Without a list it does nothing (docs/facts.md, "An absent list is not an empty list").
+// GC releases the addresses of the pool's attachments that are not in the runtime's list of valid
+// attachments. If the configuration has no such list, GC does nothing (docs/facts.md, "An absent
+// list is not an empty list").
 func (p *Plugin) GC(args *skel.CmdArgs) error {
 	return p.guard(verbGC, func(ctx context.Context) error {
 		c, err := loadConfig(args.StdinData)
@@ -215,8 +223,9 @@ func (p *Plugin) Status(args *skel.CmdArgs) error {
 	})
 }
 
-// guard runs a verb, translates its error, and recovers from a panic: without a JSON error on
-// stdout the runtime could not tell the user what happened.
+// guard runs a verb. It translates the verb's error to a *types.Error, and calls p.LogCall. It also
+// recovers from a panic, because without a JSON error on stdout the runtime could not tell the user
+// what happened.
 func (p *Plugin) guard(verb string, run func(context.Context) error) (err error) {
 	call := store.Call{Verb: verb}
 	began := time.Now()
@@ -237,7 +246,7 @@ func (p *Plugin) guard(verb string, run func(context.Context) error) (err error)
 	return run(ctx)
 }
 
-// resultLabel returns the label of a call's result in the metrics: "ok", or CNI's code.
+// resultLabel returns the label of a call's result in the metrics: "ok", or the CNI error code.
 func resultLabel(err error) string {
 	var coded *types.Error
 	switch {
@@ -249,4 +258,5 @@ func resultLabel(err error) string {
 	return "unknown"
 }
 
+// note prints a note for an operator on stderr.
 func (p *Plugin) note(text string) { fmt.Fprintln(p.Stderr, "leasehold:", text) }

@@ -15,8 +15,9 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
-// maxContainerID is the maximum length of a container ID in bytes, because the ID becomes part of a
-// file name in the spool. The IDs of runtimes have at most 64.
+// maxContainerID is the maximum length of a container ID in bytes. The ID becomes part of a file
+// name in the spool, the directory of DELs that could not be recorded. The IDs of known runtimes
+// have at most 64 bytes.
 const maxContainerID = 128
 
 // addRequest returns the validated request of an ADD.
@@ -29,8 +30,8 @@ func (c *config) addRequest(args *skel.CmdArgs) (ipam.Request, error) {
 	return req, err
 }
 
-// checkRequest returns the validated request of a CHECK. It ignores annotations, because those of a
-// pod that was created before this plugin was installed were never validated.
+// checkRequest returns the validated request of a CHECK. It ignores annotations, because a pod that
+// was created before leasehold was installed may have an invalid annotation.
 func (c *config) checkRequest(args *skel.CmdArgs) (ipam.Request, error) {
 	req, err := c.request(args)
 	if err != nil {
@@ -40,7 +41,8 @@ func (c *config) checkRequest(args *skel.CmdArgs) (ipam.Request, error) {
 	return req, err
 }
 
-// request returns the part of a request that ADD and CHECK have in common.
+// request returns the part of a request that ADD and CHECK have in common. It returns an error if
+// there is no range set.
 func (c *config) request(args *skel.CmdArgs) (ipam.Request, error) {
 	if len(args.ContainerID) > maxContainerID {
 		return ipam.Request{}, fmt.Errorf("%w: CNI_CONTAINERID %s; want at most %d characters",
@@ -69,8 +71,8 @@ func (c *config) request(args *skel.CmdArgs) (ipam.Request, error) {
 	return req, checkRequested(req.Requested, req.Sets)
 }
 
-// statusHint validates the configuration for STATUS and returns what it says of its pool. It
-// accepts a configuration without ranges, because the runtime may pass them with each ADD
+// statusHint validates the configuration for STATUS, and returns its pool, range sets and policies.
+// It accepts a configuration without ranges, because the runtime may pass the ranges with each ADD
 // (runtimeConfig.ipRanges).
 func (c *config) statusHint() (hint ipam.PoolHint, err error) {
 	if hint.Sets, err = c.sets(); err != nil {
@@ -85,7 +87,7 @@ func (c *config) statusHint() (hint ipam.PoolHint, err error) {
 	return hint, err
 }
 
-// prevAddresses returns the addresses of prevResult; known is false if there is no prevResult.
+// prevAddresses returns the addresses of prevResult. known is false if there is no prevResult.
 func (c *config) prevAddresses() (addresses []netip.Addr, known bool, err error) {
 	result, err := c.previous()
 	if result == nil || err != nil {
@@ -97,7 +99,8 @@ func (c *config) prevAddresses() (addresses []netip.Addr, known bool, err error)
 	return addresses, true, nil
 }
 
-// previous returns prevResult, decoded by libcni according to cniVersion, or nil if there is none.
+// previous returns prevResult, decoded by libcni according to cniVersion. It returns nil if there
+// is no prevResult.
 func (c *config) previous() (result *current.Result, err error) {
 	if c.prevResult.absent() {
 		return nil, nil

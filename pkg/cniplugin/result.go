@@ -18,13 +18,14 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
-// extras contains the parts of a result that are not assigned but configured. They are read before
-// an address is assigned, so that an invalid route cannot leak one.
+// extras contains the parts of a result that come from the configuration and not from the store.
+// They are read before an address is assigned, so that an invalid route cannot leak an address.
 type extras struct {
 	routes []*types.Route
 	dns    types.DNS
 }
 
+// extras reads ipam.routes and ipam.resolvConf.
 func (c *config) extras() (extras, error) {
 	s, err := c.section()
 	if err != nil {
@@ -38,7 +39,7 @@ func (c *config) extras() (extras, error) {
 	return out, err
 }
 
-// readRoutes decodes routes into libcni's type, because they are copied to the result.
+// readRoutes decodes routes as libcni's type, because they are copied to the result unchanged.
 func readRoutes(v value) ([]*types.Route, error) {
 	elements, err := v.list("a list of routes")
 	if err != nil {
@@ -50,7 +51,7 @@ func readRoutes(v value) ([]*types.Route, error) {
 		if err := e.decode(&r, `an object such as {"dst": "0.0.0.0/0"}`); err != nil {
 			return nil, err
 		}
-		if r == nil || r.Dst.IP == nil { // the caller could not decode a result with such a route
+		if r == nil || r.Dst.IP == nil { // the runtime could not decode a result with such a route
 			return nil, e.errorf(`dst is missing; want an object such as {"dst": "0.0.0.0/0"}`)
 		}
 		routes = append(routes, r)
@@ -58,16 +59,17 @@ func readRoutes(v value) ([]*types.Route, error) {
 	return routes, nil
 }
 
-// maxResolvConf is how many bytes of a resolv.conf are read.
+// maxResolvConf is the largest number of bytes of a resolv.conf that are read.
 const maxResolvConf = 1 << 20
 
-// readResolvConf reads the file of ipam.resolvConf, which has the format of resolv.conf(5).
+// readResolvConf reads the file whose path is in ipam.resolvConf, in the format of resolv.conf(5).
+// It returns the zero DNS if no file is configured.
 func readResolvConf(v value) (types.DNS, error) {
 	path, err := v.text()
 	if err != nil || path == "" {
 		return types.DNS{}, err
 	}
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // reading a FIFO could block forever
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // O_NONBLOCK: opening a FIFO would block
 	if err != nil {
 		return types.DNS{}, v.errorf("%w; want a readable file", err)
 	}
@@ -86,8 +88,8 @@ func readResolvConf(v value) (types.DNS, error) {
 	return dns, nil
 }
 
-// parseResolvConf parses the four keywords that a CNI result has fields for, and ignores other
-// lines.
+// parseResolvConf parses the keywords nameserver, domain, search and options, for which a CNI
+// result has fields. It ignores other lines.
 func parseResolvConf(r io.Reader) (types.DNS, error) {
 	var dns types.DNS
 	lines := bufio.NewScanner(r)
@@ -110,7 +112,7 @@ func parseResolvConf(r io.Reader) (types.DNS, error) {
 	return dns, lines.Err()
 }
 
-// printResult prints the result of an ADD in the given CNI version.
+// printResult prints the result of an ADD in the format of the given CNI version.
 func printResult(w io.Writer, cniVersion string, result ipam.Result, with extras) error {
 	full := &current.Result{CNIVersion: current.ImplementedSpecVersion, Routes: with.routes, DNS: with.dns}
 	for _, a := range result.Addresses {
@@ -119,6 +121,7 @@ func printResult(w io.Writer, cniVersion string, result ipam.Result, with extras
 	return printAs(w, cniVersion, full)
 }
 
+// printAs prints a result in the format of the given CNI version. It returns errPrint if it fails.
 func printAs(w io.Writer, cniVersion string, result *current.Result) error {
 	out, err := result.GetAsVersion(cniVersion)
 	if err == nil {

@@ -12,22 +12,23 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
-// value is an undecoded field of the configuration and its path, such as
-// "ipam.ranges[1][0].rangeStart".
+// value is a field of the configuration that is not decoded yet. path is the path of the field in
+// error messages, such as "ipam.ranges[1][0].rangeStart".
 type value struct {
 	path string
 	raw  json.RawMessage // nil if the field is not there
 }
 
-// absent reports whether the field is not there, or null, which host-local treats alike.
+// absent reports whether the field is missing or null. host-local treats both alike.
 func (v value) absent() bool { return v.raw == nil || string(v.raw) == "null" }
 
-// errorf returns an error about this field.
+// errorf returns an errConfig error about this field.
 func (v value) errorf(format string, args ...any) error {
 	return fmt.Errorf("%w: %s: "+format, append([]any{errConfig, v.path}, args...)...)
 }
 
-// decode unmarshals the value. want describes the type in an error, as in "a list of routes".
+// decode unmarshals the value. want describes the expected value in an error, for example "a list
+// of routes".
 func (v value) decode(into any, want string) error {
 	err := json.Unmarshal(v.raw, into)
 	var wrong *json.UnmarshalTypeError
@@ -43,7 +44,8 @@ func (v value) decode(into any, want string) error {
 	return field.errorf("want %s, not a JSON %s", jsonType(wrong.Type.Kind()), wrong.Value)
 }
 
-// jsonType returns the JSON type of a Go kind, with its article.
+// jsonType returns the JSON type for a Go kind, with its article. It returns "a string" for other
+// kinds.
 func jsonType(k reflect.Kind) string {
 	switch k {
 	case reflect.Bool:
@@ -56,7 +58,8 @@ func jsonType(k reflect.Kind) string {
 	return "a string"
 }
 
-// list returns the elements of a list with their paths; none if it is absent.
+// list returns the elements of a list with their paths. It returns nil if the field is absent. want
+// describes the list in an error.
 func (v value) list(want string) ([]value, error) {
 	if v.absent() {
 		return nil, nil
@@ -72,7 +75,7 @@ func (v value) list(want string) ([]value, error) {
 	return out, nil
 }
 
-// text returns a string; "" if it is absent.
+// text returns a string. It returns "" if the field is absent.
 func (v value) text() (string, error) {
 	if v.absent() {
 		return "", nil
@@ -81,7 +84,7 @@ func (v value) text() (string, error) {
 	return s, v.decode(&s, "a string")
 }
 
-// addr returns an IP address; the zero Addr if it is absent or "".
+// addr returns an IP address. It returns the zero Addr if the field is absent or "".
 func (v value) addr() (netip.Addr, error) {
 	s, err := v.text()
 	if err != nil || s == "" {
@@ -94,8 +97,8 @@ func (v value) addr() (netip.Addr, error) {
 	return fromIP(ip), nil
 }
 
-// prefix returns a network; the zero Prefix if the field is not there. Unlike in other fields, null
-// and "" are errors, as with host-local.
+// prefix returns a network, whose address may have host bits. It returns the zero Prefix if the
+// field is missing. Unlike in other fields, null and "" are errors, as with host-local.
 func (v value) prefix() (netip.Prefix, error) {
 	if v.raw == nil {
 		return netip.Prefix{}, nil
@@ -117,7 +120,8 @@ func (v value) prefix() (netip.Prefix, error) {
 	return netip.PrefixFrom(addr, ones), nil
 }
 
-// requested returns a requested address, which may have a prefix length.
+// requested returns an address that was requested with or without a prefix length. It returns an
+// error if the field is absent.
 func (v value) requested() (netip.Addr, error) {
 	s, err := v.text()
 	if err != nil {
@@ -130,7 +134,7 @@ func (v value) requested() (netip.Addr, error) {
 	return addr, nil
 }
 
-// parseIP parses an address with or without a prefix length, which is ignored.
+// parseIP parses an address with or without a prefix length. It ignores the prefix length.
 func parseIP(s string) (netip.Addr, error) {
 	ip := net.ParseIP(s)
 	if strings.Contains(s, "/") {
@@ -143,6 +147,7 @@ func parseIP(s string) (netip.Addr, error) {
 	return fromIP(ip), nil
 }
 
+// fromIP returns the Addr of an IP. It returns an IPv4-mapped IPv6 address as an IPv4 address.
 func fromIP(ip net.IP) netip.Addr {
 	addr, _ := netip.AddrFromSlice(ip)
 	return addr.Unmap()

@@ -10,7 +10,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// OnBusy is the policy for a recreated pod whose old sandbox still runs after BusyTimeout.
+// OnBusy is the policy for a recreated pod whose old sandbox still runs BusyTimeout after the pod's
+// first ADD was refused.
 type OnBusy int
 
 const (
@@ -20,15 +21,15 @@ const (
 
 func (b OnBusy) String() string { return onBusyNames[b] }
 
-// OnExhaustion is the policy for a pod without an address when every address of the range set is
-// bound or in a firm hold.
+// OnExhaustion is the policy for a pod that needs an address when every address of the range set is
+// bound or in a firm hold, which is a hold for the window of a pod's annotation.
 type OnExhaustion int
 
 const (
 	Fail OnExhaustion = iota // ADD fails, as with host-local
-	// Fair is the default. If one namespace firmly holds more than half of the addresses of the
-	// range set, the one of its holds that expires first is released for a pod of another
-	// namespace.
+	// Fair is the default. If the firm holds of one namespace have more than half of the addresses
+	// of the range set, the hold of that namespace that expires first is released for a pod of
+	// another namespace.
 	Fair
 	Yield // the firm hold that expires first is released
 )
@@ -48,8 +49,8 @@ type Config struct {
 	MaxWindow     lease.Window  // 0 = no limit
 	MaxHeldShare  float64       // share of a range set's usable addresses in firm holds, 0 to 1
 	SoftHold      time.Duration // 0 to MaxWindow
-	DefaultWindow lease.Window  // if the runtime passes no annotations; 0 = none, up to lease.Forever
-	Mirror        bool          // maintain host-local's files as well
+	DefaultWindow lease.Window  // used without annotations from the runtime; 0 to lease.Forever
+	Mirror        bool          // whether to write host-local's files as well
 	CNICacheDirs  []string      // in addition to libcni's default directories; absolute and clean
 }
 
@@ -65,8 +66,8 @@ func Defaults() Config {
 	}
 }
 
-// RawConfig contains the policies as written in the ipam section, next to host-local's fields.
-// Fields that are absent, null or "" keep their defaults.
+// RawConfig contains the policies as they are written in the ipam section, beside the fields of
+// host-local. A field that is absent, null or "" has its default.
 type RawConfig struct {
 	OnBusy        string   `json:"onBusy"`
 	BusyTimeout   string   `json:"busyTimeout"`
@@ -79,8 +80,8 @@ type RawConfig struct {
 	CNICacheDirs  []string `json:"cniCacheDirs"`
 }
 
-// Config validates the fields. The error names every invalid field and the values that are
-// accepted, as in `ipam.onBusy: "wait" is not known; want "new" or "refuse"`.
+// Config validates the fields. Its error names every invalid field and the accepted values, for
+// example `ipam.onBusy: "wait" is not known; want "new" or "refuse"`.
 func (r RawConfig) Config() (Config, error) {
 	c := Defaults()
 	err := errors.Join(
@@ -102,7 +103,7 @@ func (r RawConfig) Config() (Config, error) {
 	return c, nil
 }
 
-// field parses text into *into. It leaves the default if text is empty.
+// field parses text into *into. If text is empty or invalid, it does not change *into.
 func field[T any](name, text string, into *T, parse func(string) (T, error)) error {
 	if text == "" {
 		return nil
@@ -115,7 +116,7 @@ func field[T any](name, text string, into *T, parse func(string) (T, error)) err
 	return nil
 }
 
-// oneOf returns a parser that accepts the given names and returns their index.
+// oneOf returns a parser that accepts the given names. The parser returns the index of the name.
 func oneOf[T ~int](names []string) func(string) (T, error) {
 	return func(s string) (T, error) {
 		for i, name := range names {
@@ -137,7 +138,8 @@ func parseDuration(s string) (time.Duration, error) {
 	return d, nil
 }
 
-// parseMaxWindow parses Config.MaxWindow. "forever" is no limit.
+// parseMaxWindow parses the value of Config.MaxWindow. It returns 0, no limit, for "forever", and
+// an error for a window of 0.
 func parseMaxWindow(s string) (lease.Window, error) {
 	d, err := ParseWindow(s)
 	switch {
@@ -153,6 +155,8 @@ func parseMaxWindow(s string) (lease.Window, error) {
 	return d, nil
 }
 
+// setShare sets *into to *share. If share is nil, it does not change *into. It returns an error if
+// the share is not from 0 to 1.
 func setShare(into, share *float64) error {
 	if share == nil {
 		return nil
@@ -164,6 +168,8 @@ func setShare(into, share *float64) error {
 	return nil
 }
 
+// setDirs appends the cleaned directories to *into. It returns an error for a path that is not
+// absolute or contains a NUL.
 func setDirs(into *[]string, dirs []string) error {
 	for i, dir := range dirs {
 		if !filepath.IsAbs(dir) || strings.ContainsRune(dir, 0) {

@@ -12,9 +12,9 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// Limits are what an administrator allows each namespace on a node, as written in a ConfigMap. A
-// key is one of the constants below, for all namespaces, or a namespace, a dot and the constant,
-// for that one. What is not limited is absent.
+// Limits contains the limits that an administrator sets for the namespaces on each node, as written
+// in a ConfigMap. A key is one of the constants below, for all namespaces, or
+// <namespace>.<constant> for one namespace. A limit whose key is absent does not apply.
 type Limits map[string]string
 
 // The keys of Limits.
@@ -25,7 +25,8 @@ const (
 	limitForever = "forever"      // whether a window may be "forever": "true" or "false"
 )
 
-// NamespaceLimits are the Limits of one namespace.
+// NamespaceLimits contains the limits of one namespace. A firm hold is the hold of an address for
+// the window of a pod's annotation.
 type NamespaceLimits struct {
 	MaxHeld      int          // addresses of the namespace in firm holds on a node; math.MaxInt = no limit
 	MaxHeldShare float64      // share of a range set's usable addresses in its firm holds, 0 to 1
@@ -33,13 +34,13 @@ type NamespaceLimits struct {
 	Forever      bool         // whether a window may be lease.Forever
 }
 
-// Of returns the limits of a namespace. It ignores values that are not valid.
+// Of returns the limits of a namespace. It ignores invalid values.
 func (l Limits) Of(namespace string) NamespaceLimits {
 	out, _ := l.parse(namespace + ".")
 	return out
 }
 
-// Validate returns an error that names every key and value that is not valid.
+// Validate returns an error that names every invalid key and value.
 func (l Limits) Validate() error {
 	var errs []error
 	prefixes := map[string]bool{"": true}
@@ -60,7 +61,9 @@ func (l Limits) Validate() error {
 	return errors.Join(errs...)
 }
 
-// parse returns the limits that are written for a prefix, and otherwise those for all namespaces.
+// parse returns the limits of the keys with a prefix, which is "" or a namespace and a dot. A limit
+// without such a key has the value for all namespaces. If a value is invalid, parse returns an
+// error together with the limits of the valid values.
 func (l Limits) parse(prefix string) (NamespaceLimits, error) {
 	out := NamespaceLimits{MaxHeld: math.MaxInt, MaxHeldShare: 1, MaxWindow: lease.Forever, Forever: true}
 	text := func(key string) string {
@@ -95,6 +98,7 @@ func (l Limits) parse(prefix string) (NamespaceLimits, error) {
 	return out, err
 }
 
+// limit parses text into *into. If text is empty or invalid, it does not change *into.
 func limit[T any](key, text string, into *T, parse func(string) (T, error)) error {
 	if text == "" {
 		return nil
@@ -107,8 +111,9 @@ func limit[T any](key, text string, into *T, parse func(string) (T, error)) erro
 	return nil
 }
 
-// Window returns what the limits allow of a window, and why that is less; "" if it is not. Without
-// Forever a window of that length is cut to MaxWindow, or to 0 if there is no MaxWindow.
+// Window returns the longest window that the limits allow, at most w. why is the reason if that is
+// less than w, otherwise "". If Forever is false and w is lease.Forever, the allowed window is
+// MaxWindow, or 0 if MaxWindow is lease.Forever.
 func (n NamespaceLimits) Window(w lease.Window, namespace string) (allowed lease.Window, why string) {
 	allowed = min(w, n.MaxWindow)
 	if allowed == lease.Forever && !n.Forever {

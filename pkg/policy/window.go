@@ -11,8 +11,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// Annotation is the pod annotation that requests retention. Its value says for how long after the
-// pod's deletion its address is reserved for a pod of the same name.
+// Annotation is the pod annotation that requests retention. Its value is the window: how long after
+// the pod's deletion the pod's address is reserved for a pod of the same name.
 const Annotation = "io.kubernetes.cri/reserved-ip-duration"
 
 // The forms of a window, as regular expressions in the syntax that Go and CEL have in common. The
@@ -22,10 +22,10 @@ const (
 	durationPattern = `^([0-9]+(\.[0-9]+)?(ns|us|ms|s|m|h))+$`
 )
 
-// MaxWindow is the longest window other than "forever": ten years of 365 days.
+// MaxWindow is the longest window except "forever": ten years of 365 days.
 const MaxWindow = lease.Window(10 * 365 * 24 * time.Hour)
 
-// windowForms is the end of every error about a window.
+// windowForms describes the accepted windows, at the end of each error about a window.
 const windowForms = `want whole minutes ("10"), a duration ("90s", "24h"), "forever", or "0" for no retention; ` +
 	`at most 10 years ("87600h")`
 
@@ -37,9 +37,9 @@ var (
 )
 
 // ParseWindow parses the value of the annotation: whole minutes, a Go duration without a sign, or
-// "forever". It returns 0 for no retention, at most MaxWindow, or lease.Forever. It trims nothing
-// and rejects an empty string, so that the admission policy can apply the same rules
-// (docs/design.md, "The annotation").
+// "forever". It returns lease.Forever for "forever", and otherwise a window from 0, which requests
+// no retention, to MaxWindow. It does not trim spaces and returns an error for an empty string, so
+// that the admission policy can apply the same rules (docs/design.md, "The annotation").
 func ParseWindow(s string) (lease.Window, error) {
 	d, err := parseWindow(s)
 	if err != nil {
@@ -48,6 +48,7 @@ func ParseWindow(s string) (lease.Window, error) {
 	return d, nil
 }
 
+// parseWindow is ParseWindow with errors that do not contain s.
 func parseWindow(s string) (lease.Window, error) {
 	var d time.Duration
 	switch {
@@ -75,18 +76,20 @@ func parseWindow(s string) (lease.Window, error) {
 
 var errTooLong = errors.New("is too long")
 
-// Request is what a pod's annotations say about retention.
+// Request is the retention that a pod's annotations request.
 type Request struct {
 	Known  bool         // the runtime passed annotations, possibly an empty map
-	Window lease.Window // if Known; 0 ends retention
+	Window lease.Window // valid if Known; 0 ends retention
 }
 
-// RequestFrom reads the window from a pod's annotations. present reports whether the runtime passed
-// annotations at all. If it did not, the Request is not Known, and the window that is stored for
-// the pod stays in effect. If it did, and the annotation is missing, the Request is Known and has
-// no window. The caller sets present for a JSON null as well, because containerd passes null for a
-// pod without annotations (docs/facts.md, "Pod annotations arrive as a capability, and may be
-// null"). An invalid annotation is an error.
+// RequestFrom reads the window from a pod's annotations. present must be true if the runtime passed
+// annotations at all. The caller also sets present for a JSON null, because containerd passes null
+// for a pod without annotations (docs/facts.md, "Pod annotations arrive as a capability, and may be
+// null").
+//
+// If present is true, the Request is Known, and its window is 0 if the annotation is missing. If
+// present is false, the Request is not Known, and the window that is stored for the pod stays in
+// effect. RequestFrom returns an error if the annotation is invalid.
 func RequestFrom(annotations map[string]string, present bool) (Request, error) {
 	value, found := annotations[Annotation]
 	if !found {
@@ -99,11 +102,12 @@ func RequestFrom(annotations map[string]string, present bool) (Request, error) {
 	return Request{Known: true, Window: window}, nil
 }
 
-// maxQuoted is how many bytes of a user's text an error repeats.
+// maxQuoted is the largest number of bytes of a user's text that an error contains.
 const maxQuoted = 64
 
 // Quote returns s in a form that is safe in an error and on a terminal: quoted, with unprintable
-// characters escaped, and truncated to 64 bytes.
+// characters escaped. If s is longer than maxQuoted bytes, Quote truncates it and appends its
+// length.
 func Quote(s string) string {
 	if len(s) <= maxQuoted {
 		return strconv.Quote(s)
