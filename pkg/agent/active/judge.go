@@ -43,8 +43,8 @@ const (
 type judge struct {
 	confirmed []cniconf.Status
 	hasResult bool
-	looked    time.Time            // the last look
-	offSince  time.Time            // when the first look in a row found a network that is not active
+	looked    time.Time            // when date was last called; zero before the first call
+	offSince  time.Time            // since when a network has not been active; zero if all are
 	evidence  map[string]evidence  // by network
 	missing   map[string]time.Time // pods without a lease, by UID: since when
 }

@@ -291,9 +291,10 @@ func (w *Watcher) annotated() []podcache.Pod {
 	return slices.DeleteFunc(w.pods(), func(p podcache.Pod) bool { return !wants(p) })
 }
 
-// event returns an Event about a status. The name of the Event contains a hash of the object, the
-// reason, the status and the number of periods of repeat since s.Since. It is therefore the same in
-// each pass, and changes when the status changes or another period begins.
+// event returns an Event about a status. isWarning makes it a warning. The name of the Event
+// contains a hash of the object, the reason, the status and the number of periods of repeat since
+// s.Since. It is therefore the same in each pass, and changes when the status changes or another
+// period begins.
 func (w *Watcher) event(about corev1.ObjectReference, s cniconf.Status, isWarning bool, reason, text string,
 	now time.Time) *eventsv1.Event {
 	h := fnv.New64a()

@@ -25,16 +25,16 @@ type location struct{ node, uid string }
 // listSize is the number of pods that one list request selects.
 const listSize = 50
 
-// maxUnclaimed is the largest number of pods without a claim that one pass reads. There may be
-// hundreds of pods whose addresses are held forever.
+// maxUnclaimed is the largest number of pods without a claim that one pass reads. A claim is an
+// IPReservation of another node with a confirmed sandbox of the pod. There may be hundreds of pods
+// without a claim whose addresses are held forever.
 const maxUnclaimed = 20
 
-// candidates returns the pods that may run on another node. A pod is claimed by another node's
-// agent if an IPReservation of that node has a confirmed sandbox of the pod. candidates returns the
-// pods that are claimed, the pods that were seen on another node before, and at most maxUnclaimed
-// of the other pods whose addresses are held forever. The latter are read because no agent claims a
-// pod whose annotation was removed. Each pass continues after the last of them, in the order of
-// their names.
+// candidates returns the pods that may run on another node: the pods with a claim (see
+// maxUnclaimed), the pods that were seen on another node before, and at most maxUnclaimed of the
+// other pods whose addresses are held forever. The last group is read because no agent claims a pod
+// whose annotation was removed. Each pass continues that group after the last pod of the previous
+// pass, sorted by name.
 func (h *Holds) candidates(
 	held map[informer.Name][]lease.Lease, claims map[informer.Name][]location, seen map[informer.Name]sighting,
 ) []informer.Name {

@@ -27,7 +27,7 @@ const (
 	// MoveGrace is how long a pod must be Ready on another node before its hold here ends.
 	MoveGrace = 5 * time.Minute
 	// OwnerGrace is how long an ordinal must be missing from its StatefulSet before a hold without
-	// end is ended.
+	// end is released.
 	OwnerGrace = 10 * time.Minute
 	// ForeverLimit is how long an address is held forever for a pod without a StatefulSet. For such
 	// a pod, nothing shows whether it will return.

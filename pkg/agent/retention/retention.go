@@ -104,7 +104,7 @@ func Decide(p podcache.Pod) (maintain.PodWindow, error) {
 // plan contains the changes that a pass makes.
 type plan struct {
 	Follow  []maintain.PodWindow    // pods whose window differs from that of their leases
-	Expect  []maintain.PendingPod   // starting pods whose hold ends in less than DeferBelow
+	Expect  []maintain.PendingPod   // starting pods whose hold ends in at most DeferBelow
 	Deleted [][]maintain.Ref        // holds of a deleted namespace for an existing pod's name, by pod
 	Invalid map[informer.Name]error // pods with an invalid annotation
 	// RequeueAfter is the time until the next hold of a starting pod must be extended, or 0 if no
@@ -185,9 +185,10 @@ func (plan *plan) follow(p podcache.Pod, leases []lease.Lease, view maintain.Nod
 	}
 }
 
-// expect plans the extension of the firm holds of a pod that is starting. A hold that ends in
-// DeferBelow or more is extended by a later pass. A pod that has a bound lease has its sandbox
-// already, and a hold without end needs no extension.
+// expect plans the extension of the firm holds of a pod that is starting. A firm hold is the hold
+// of an address for the window of a pod's annotation. If a hold lasts for longer than DeferBelow, a
+// later pass extends it. A pod with a bound lease has its sandbox already, and a hold without end
+// needs no extension.
 func (plan *plan) expect(p podcache.Pod, leases []lease.Lease, now lease.Instant) {
 	if !p.Expected {
 		return
