@@ -203,7 +203,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 		readable = 0
 	}
 	ch <- prometheus.MustNewConstMetric(descReadable, prometheus.GaugeValue, readable)
-	spooled, err := m.node.Service.Store.Spooled("") // the boot id is of no use for their number
+	spooled, err := m.node.Service.Store.Spooled("") // "": the boot id is not needed for the number
 	if err != nil {
 		m.node.Log.Debug("reading the spool for a scrape failed", "error", err)
 		return

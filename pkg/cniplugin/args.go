@@ -10,7 +10,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
-// The keys of CNI_ARGS that are known. Others are rejected unless IgnoreUnknown is true.
+// The known keys of CNI_ARGS. A pair with another key is an error unless IgnoreUnknown is true.
 const (
 	keyIgnoreUnknown = "IgnoreUnknown"
 	keyIP            = "IP"

@@ -262,7 +262,7 @@ func subnetSet(s ipamSection) ([]pool.Set, error) {
 
 // readRange decodes a range.
 func readRange(v value) (pool.Range, error) {
-	var s ipamSection // the fields of a range are also fields of the section
+	var s ipamSection // the ipam section has all fields that a range has
 	if err := v.decode(&s, "an object with a subnet"); err != nil {
 		return pool.Range{}, err
 	}

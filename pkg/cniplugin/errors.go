@@ -21,7 +21,7 @@ const (
 	verbStatus = "STATUS"
 )
 
-// The errors of this package. Their texts are prefixes of the messages.
+// The errors that this package finds itself. Each message of such an error begins with its text.
 var (
 	errEnvironment = errors.New("invalid environment")
 	errJSON        = errors.New("invalid JSON")

@@ -106,7 +106,7 @@ func (c *config) previous() (result *current.Result, err error) {
 		return nil, nil
 	}
 	defer func() {
-		if r := recover(); r != nil { // libcni's converters panic if a list contains null
+		if r := recover(); r != nil { // a converter of libcni panics if a list contains null
 			err = c.prevResult.errorf("want a result of CNI version %s: %.100v", policy.Quote(c.CNIVersion), r)
 		}
 	}()

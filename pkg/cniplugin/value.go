@@ -16,7 +16,7 @@ import (
 // error messages, such as "ipam.ranges[1][0].rangeStart".
 type value struct {
 	path string
-	raw  json.RawMessage // nil if the field is not there
+	raw  json.RawMessage // nil if the field is missing
 }
 
 // absent reports whether the field is missing or null. host-local treats both alike.

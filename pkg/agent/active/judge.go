@@ -29,7 +29,7 @@ const (
 	slack = 5 * time.Second
 )
 
-// The reasons that a look at the pods adds to those of cniconf.
+// The reasons of statuses that this package adds to the reasons of package cniconf.
 const (
 	// PodWithoutLease is the reason if a pod has an address that leasehold did not assign, although
 	// the configuration names leasehold.
@@ -46,7 +46,7 @@ type judge struct {
 	looked    time.Time            // when date was last called; zero before the first call
 	offSince  time.Time            // since when a network has not been active; zero if all are
 	evidence  map[string]evidence  // by network
-	missing   map[string]time.Time // pods without a lease, by UID: since when
+	missing   map[string]time.Time // by UID of a pod: since when it has had no lease
 }
 
 // evidence is the state of the files that determine the status of a network, and when the files got
@@ -67,7 +67,7 @@ func (j *judge) date(statuses []cniconf.Status, now time.Time) {
 		s := &statuses[i]
 		before, found := j.evidence[s.Network]
 		switch {
-		case s.State == cniconf.Unknown: // something was not read: it may not have changed
+		case s.State == cniconf.Unknown: // a file could not be read, and might not have changed
 			if found {
 				known[s.Network] = before
 			}

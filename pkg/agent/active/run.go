@@ -121,7 +121,8 @@ func (w *Watcher) look(ctx context.Context, now time.Time) []cniconf.Status {
 		return statuses
 	}
 	since := slices.MaxFunc(statuses, func(a, b cniconf.Status) int { return a.Since.Compare(b.Since) }).Since
-	// The pods are read before the leases: a pod gets its address in the API after its lease.
+	// The pods are read before the leases. The API shows an address only after the lease was
+	// stored, so that no new pod seems to have no lease.
 	pods := candidates(w.pods(), since)
 	missing, err := w.missing(ctx, pods)
 	if err != nil {
@@ -149,7 +150,7 @@ func (w *Watcher) pods() []podcache.Pod {
 // one of these pods: then the store has lost the lease.
 func (w *Watcher) missing(ctx context.Context, pods []podcache.Pod) ([]podcache.Pod, error) {
 	// leased is w.leased without the pods that no longer exist.
-	leased := map[string]bool{} // without the pods that are gone
+	leased := map[string]bool{}
 	pods = slices.DeleteFunc(pods, func(p podcache.Pod) bool {
 		if w.leased[p.UID] {
 			leased[p.UID] = true

@@ -50,10 +50,10 @@ type NodePool struct {
 	Log    *slog.Logger
 
 	node     nodeIdentity
-	existing *ipamv1.NodeAddressPool // as last read or written; nil if there is none
+	existing *ipamv1.NodeAddressPool // as last read or written; nil if it does not exist
 	readAt   lease.Instant           // when the node and the object were read; zero if they must be read
-	applied  *ipamv1.NodeAddressPool // what was written last, with the resource version that it got
-	wroteAt  lease.Instant           // when it was written last
+	applied  *ipamv1.NodeAddressPool // last written status, with the resource version of the response
+	wroteAt  lease.Instant           // when the status was last written
 	rejected int                     // passes in a row with a request that the API server rejected
 	problem  string                  // the last problem that was logged
 }
@@ -195,7 +195,7 @@ func (p *NodePool) apply(
 	} else {
 		body["metadata"] = map[string]any{"name": object.Name, "ownerReferences": object.OwnerReferences}
 	}
-	data, _ := json.Marshal(body) // strings, numbers and times alone
+	data, _ := json.Marshal(body) // cannot fail: strings, numbers and times
 	got := &ipamv1.NodeAddressPool{}
 	err := p.Clients.IPAM.Patch(types.ApplyPatchType).
 		Resource(ipamv1.NodeAddressPoolResource.Resource).Name(object.Name).SubResource(subresource...).
@@ -298,10 +298,10 @@ func countsOf(u store.Usage) ipamv1.AddressCounts {
 	return c
 }
 
-// limited returns n, at most math.MaxInt64.
+// limited returns the smaller of n and math.MaxInt64.
 func limited(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
 
-// sum returns a+b, at most math.MaxInt64.
+// sum returns a+b, or math.MaxInt64 if that is smaller. a and b are not negative.
 func sum(a, b int64) int64 { return limited(uint64(a) + uint64(b)) }
 
 // sumKnown returns the sum of the numbers that are not nil, or nil if both are nil.

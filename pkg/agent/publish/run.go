@@ -140,7 +140,7 @@ func (p *Publisher) pass(ctx context.Context) (requeueAfter time.Duration) {
 	}
 	view, err := p.Service.List(ctx, lease.Lease.IsRetained)
 	if store.IsEmpty(err) {
-		view, err = maintain.NodeView{}, nil // all networks are unknown, so nothing is deleted
+		view, err = maintain.NodeView{}, nil // Adopted reports false for all networks, so nothing is deleted
 	}
 	if err != nil {
 		p.logProblem("reading the leases failed, reservations not updated", err)
