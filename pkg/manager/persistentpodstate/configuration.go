@@ -8,10 +8,13 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
 )
 
-// configurationName is the name of both webhook configurations. The manifests contain them without
-// webhooks: RBAC can restrict which configurations the manager updates, but not which it creates.
-// The API server calls configurations in the order of their names, this one before the pin's, so
-// that the pin treats the labels required here like the user's own selectors.
+// configurationName is the name of both webhook configurations, the mutating and the validating
+// one. The manifests contain them without webhooks, because RBAC can restrict by name which
+// configurations the manager updates, but not which it creates.
+//
+// The API server calls webhook configurations in the order of their names. This name sorts before
+// the name of the configuration of the pin, so that the pin treats the labels that Inject requires
+// like selectors that the user wrote.
 const configurationName = "leasehold-apps-kruise-io"
 
 // Paths of the webhooks.
@@ -21,20 +24,22 @@ const (
 	validatePath  = "/persistentpodstate/validate"
 )
 
-// service is the address and the CA bundle of the webhooks.
+// service is where the API server reaches the webhooks: the Service in namespace, whose certificate
+// is signed by the CA bundle ca.
 type service struct {
 	namespace string
 	ca        []byte
 }
 
+// at returns the client configuration of the webhook with the given URL path.
 func (s service) at(path string) admission.WebhookClientConfig {
 	return admission.WebhookClientConfig{CABundle: s.ca,
 		Service: &admission.ServiceReference{Namespace: s.namespace, Name: wellknown.ManagerName, Path: &path,
 			Port: new(int32(443))}}
 }
 
-// objects returns the rules for PersistentPodStates themselves. With MatchPolicy Equivalent the
-// webhooks receive objects of v1alpha1 as v1beta1.
+// objects returns the rules that match writes of PersistentPodStates. With MatchPolicy Equivalent,
+// the API server converts objects of v1alpha1 to v1beta1 before it calls a webhook.
 func objects() []admission.RuleWithOperations {
 	return []admission.RuleWithOperations{{
 		Operations: []admission.OperationType{admission.Create, admission.Update},
@@ -44,8 +49,8 @@ func objects() []admission.RuleWithOperations {
 	}}
 }
 
-// mutating returns the webhook that normalizes PersistentPodStates and, if pods is set, the one
-// that modifies the pods of the given kinds.
+// mutating returns the webhook that normalizes PersistentPodStates. If pods is true, it also
+// returns the webhook that modifies new pods, restricted to pods of the given kinds of workload.
 func (s service) mutating(kinds kindList, pods bool) []admission.MutatingWebhook {
 	hooks := []admission.MutatingWebhook{{
 		Name:                    "normalize.persistentpodstates.leasehold.dev",
@@ -75,7 +80,7 @@ func (s service) mutating(kinds kindList, pods bool) []admission.MutatingWebhook
 		MatchPolicy:        new(admission.Equivalent),
 		SideEffects:        new(admission.SideEffectClassNone),
 		TimeoutSeconds:     new(int32(2)),
-		ReinvocationPolicy: new(admission.IfNeededReinvocationPolicy), // later webhooks may add selectors
+		ReinvocationPolicy: new(admission.IfNeededReinvocationPolicy), // webhooks called later may add selectors
 		NamespaceSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
 			Key: "kubernetes.io/metadata.name", Operator: metav1.LabelSelectorOpNotIn, Values: []string{s.namespace,
 				metav1.NamespaceSystem}}}},

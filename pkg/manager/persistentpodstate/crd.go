@@ -14,19 +14,22 @@ import (
 // crdName is the name of the CRD, leasehold's or Kruise's.
 const crdName = "persistentpodstates.apps.kruise.io"
 
-// The label and annotation of a CRD that leasehold created. Any other is never changed.
+// The label and the annotation of a CRD that leasehold created. leasehold never changes a CRD
+// without the label.
 const (
 	managedBy = "app.kubernetes.io/managed-by"
 	us        = "leasehold"
-	// crdVersion is a hash of the embedded CRD, so that a newer manager updates it.
+	// crdVersion is the annotation with a hash of the embedded CRD. If the hash in the cluster
+	// differs, the manager updates the CRD.
 	crdVersion = "leasehold.dev/crd-version"
 )
 
 //go:embed crd/apps.kruise.io_persistentpodstates.yaml
 var crdText []byte
 
-// embeddedCRD returns the embedded CRD of PersistentPodState. Its two versions have the same
-// schema, so that no conversion is needed.
+// embeddedCRD returns the CRD of PersistentPodState that is part of this program. The embedded file
+// has v1beta1 only. embeddedCRD adds v1alpha1 with the same schema, so that no conversion is
+// needed.
 func embeddedCRD() *unstructured.Unstructured {
 	var crd unstructured.Unstructured
 	if err := yaml.Unmarshal(crdText, &crd.Object); err != nil {
@@ -42,8 +45,9 @@ func embeddedCRD() *unstructured.Unstructured {
 	return &crd
 }
 
-// unsupported returns why leasehold cannot serve an existing CRD, or "" if it can. crd is nil if
-// there is none.
+// unsupported returns why leasehold cannot serve the CRD that exists in the cluster, or "" if
+// leasehold can. crd is nil if the cluster has no CRD of this name, so that leasehold will create
+// it.
 func unsupported(crd *unstructured.Unstructured) string {
 	if crd == nil {
 		return ""

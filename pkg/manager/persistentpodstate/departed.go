@@ -9,10 +9,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// departedNodes are the nodes that were removed from the cluster within the grace period. They
-// count as present, because a node may be registered again: a cloud provider stops and starts a
-// machine, or a user deletes the Node object and the kubelet creates it. A node that this replica
-// has never seen counts as gone once the replica has watched nodes for the grace period.
+// departedNodes is the set of nodes that were removed from the cluster less than the grace period
+// ago. They count as present, because a node may be registered again: a cloud provider stops and
+// starts a machine, or a user deletes the Node object and the kubelet creates it again.
+//
+// The set has only the nodes whose removal this replica has observed. A node that is neither in the
+// cluster nor in the set counts as gone once this replica has watched nodes for the grace period.
 type departedNodes struct {
 	grace time.Duration
 
@@ -37,14 +39,14 @@ func (d *departedNodes) Removed(n *corev1.Node, now time.Time) {
 	d.nodes[n.Name] = departed{n, now}
 }
 
-// Added records that a node is present.
+// Added records that a node is present, and removes it from the set.
 func (d *departedNodes) Added(node string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.nodes, node)
 }
 
-// Expire removes and returns the nodes whose grace period is over.
+// Expire removes the nodes whose grace period is over from the set, and returns them.
 func (d *departedNodes) Expire(now time.Time) []*corev1.Node {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -59,7 +61,7 @@ func (d *departedNodes) Expire(now time.Time) []*corev1.Node {
 	return expired
 }
 
-// All returns the nodes that still count as present.
+// All returns the nodes of the set, sorted by name. The caller must not modify them.
 func (d *departedNodes) All() []*corev1.Node {
 	d.mu.Lock()
 	defer d.mu.Unlock()

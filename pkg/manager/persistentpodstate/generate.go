@@ -10,17 +10,24 @@ import (
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 )
 
-// action is what to do about a workload's annotations. At most one of the objects is set.
+// action is what the generator does about the annotations of a workload. At most one of Create,
+// Update and Delete is set. The zero value means that nothing is to be done.
 type action struct {
 	Create, Update, Delete *pps.PersistentPodState
-	// Problem explains to users why the annotations have no effect, "" if they have one.
+	// Problem explains to users why the annotations have no effect. It is "" if there is no
+	// problem.
 	Problem string
 }
 
 // generate returns the action that makes the generated PersistentPodState match the annotations of
-// a workload. workload is nil if it was deleted. object is the PersistentPodState with the name of
-// the workload, nil if there is none. others are the names of further objects with this target.
-// Objects that users created are never changed.
+// a workload. A generated PersistentPodState has the name of its workload. workload is nil if it
+// was deleted. object is the PersistentPodState with the name of the workload, nil if there is
+// none. others are the names of further PersistentPodStates with the same target.
+//
+// If the workload was deleted, or does not ask for a PersistentPodState, the action deletes the
+// generated one. PersistentPodStates that users created are never changed or deleted. Where one of
+// them prevents the generation, the action is a Problem, or nothing if the user's object has the
+// same name and target.
 func generate(target targetKey, workload *workload, object *pps.PersistentPodState, others []string) action {
 	if workload == nil || workload.Terminating || workload.Annotations[pps.AnnotationGenerate] != "true" {
 		return remove(target, object)
@@ -35,7 +42,7 @@ func generate(target targetKey, workload *workload, object *pps.PersistentPodSta
 	case object == nil:
 		return action{Create: want}
 	case object.DeletionTimestamp != nil:
-		return action{} // its deletion enqueues the workload again
+		return action{} // the end of the deletion enqueues the workload again
 	case !isGenerated(object) && !isControlledBy(object, workload):
 		if targetOf(object) != target {
 			return action{Problem: fmt.Sprintf("PersistentPodState %s was created by a user for %s; none is generated",
@@ -47,14 +54,16 @@ func generate(target targetKey, workload *workload, object *pps.PersistentPodSta
 			object.Name, targetOf(object))}
 	}
 	if owner := metav1.GetControllerOfNoCopy(object); owner != nil && owner.UID != workload.UID {
-		// It was generated for an earlier workload with the same name, whose pods do not belong to
-		// this one.
+		// The object was generated for an earlier workload with the same name. The states in its
+		// status are those of pods of the earlier workload. The deletion enqueues the workload
+		// again, and a new object is created.
 		return action{Delete: object}
 	}
 	return update(object, want)
 }
 
-// remove deletes an object that was generated for a target and is no longer wanted.
+// remove returns the action that deletes the object if it was generated for the target. Otherwise
+// it returns an action without effect.
 func remove(target targetKey, object *pps.PersistentPodState) action {
 	if object != nil && isGenerated(object) && targetOf(object) == target && object.DeletionTimestamp == nil {
 		return action{Delete: object}
@@ -62,7 +71,8 @@ func remove(target targetKey, object *pps.PersistentPodState) action {
 	return action{}
 }
 
-// update changes an object that was generated to the wanted one, if it differs.
+// update returns the action that changes the existing object to the wanted one. If they do not
+// differ, it returns an action without effect.
 func update(object, want *pps.PersistentPodState) action {
 	updated := object.DeepCopy()
 	updated.Spec.TargetRef = want.Spec.TargetRef
@@ -77,14 +87,15 @@ func update(object, want *pps.PersistentPodState) action {
 	return action{Update: updated}
 }
 
-// isGenerated reports whether an object was generated, or adopted as generated.
+// isGenerated reports whether the object has the label of generated objects: the generator created
+// it, or has updated an object that the workload controls.
 func isGenerated(o *pps.PersistentPodState) bool {
 	return o.Labels[labelGenerated] == generatedValue
 }
 
-// isControlledBy reports whether a workload controls an object that has it as its target. Kruise
-// generates such objects, but users may create them too: while the workload asks for one it is
-// adopted and labelled.
+// isControlledBy reports whether the workload w is both the target and the controller of an object.
+// Kruise generates such objects, but users may create them too. While the workload asks for a
+// generated object, such an object is updated and labelled as generated.
 func isControlledBy(o *pps.PersistentPodState, w *workload) bool {
 	owner, ref := ownerTarget(o)
 	return ref != nil && owner == targetOf(o) && ref.UID == w.UID

@@ -17,8 +17,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/once"
 )
 
-// A generator is the controller that creates the PersistentPodStates that workloads ask for by
-// annotations. It runs in the leader.
+// A generator is the controller that creates, updates and deletes the PersistentPodStates for which
+// workloads ask by annotations. It runs in the leader.
 type generator struct {
 	view     *clusterView
 	client   client.Client
@@ -27,7 +27,8 @@ type generator struct {
 	reported once.Set
 }
 
-// Reconcile creates, updates or deletes the PersistentPodState of one workload.
+// Reconcile does what generate returns for one workload. It does nothing while Kruise serves
+// PersistentPodStates, and tries again later while the informers have not synced.
 func (g *generator) Reconcile(ctx context.Context, target targetKey) (reconcile.Result, error) {
 	if wait := g.role.requeueAfter(); wait > 0 {
 		return reconcile.Result{RequeueAfter: wait}, nil
@@ -53,6 +54,8 @@ func (g *generator) Reconcile(ctx context.Context, target targetKey) (reconcile.
 	return reconcile.Result{}, g.act(ctx, a)
 }
 
+// act carries out an action. Conflicts are not errors: the write that caused the conflict enqueues
+// the workload again.
 func (g *generator) act(ctx context.Context, a action) error {
 	var err error
 	switch {

@@ -11,34 +11,38 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/pods"
 )
 
-// podHistory is what was observed of the pods with one name.
+// podHistory is what this replica has observed of the successive pods with one name.
 type podHistory struct {
 	// Pod is the existing pod, nil if there is none. It may be terminating.
 	Pod *observation
-	// Ready is the last observation of a pod that was Ready.
+	// Ready is the last observation of a pod that was Ready at that time, nil if none was. The pod
+	// may have been deleted since.
 	Ready *observation
-	// Last is the last observation of a pod with an address or, if none ever had one, with a node.
+	// Last is the last observation of a pod that had an address. If no pod with the name ever had
+	// an address, it is the last observation of a pod that was scheduled to a node. It is nil if no
+	// pod was scheduled.
 	Last *observation
 
 	deletedAt time.Time // zero while the pod exists
 }
 
-// Exists reports whether the pod exists.
+// Exists reports whether a pod with the name exists.
 func (s podHistory) Exists() bool { return s.Pod != nil }
 
 // observation is the state of a pod at one moment.
 type observation struct {
 	UID             types.UID
 	ResourceVersion string
-	Owner           types.UID // of the workload
+	Owner           types.UID // UID of the workload that controls the pod
 	Created         time.Time
 	Terminating     bool
 	Node            string // "" while the pod is not scheduled
-	Hostname        string // the hostname that was injected into its node selector, "" if none
+	Hostname        string // the hostname that Inject added to its node selector, "" if none
 	Annotations     map[string]string
 	stage           stage
 }
 
+// stage is how far the start of a pod has progressed. A later stage has a higher value.
 type stage int
 
 const (
@@ -48,9 +52,9 @@ const (
 	ready
 )
 
-// history is the history of the pods of all workloads. It is needed beside the recorded state,
-// because a pod may be deleted before its state is recorded, and its successor created a moment
-// later.
+// history has the histories of the pods of all workloads, in the memory of this replica. The
+// recorded status of a PersistentPodState is not sufficient, because a pod may be deleted before
+// its state is recorded, and its successor may be created a moment later.
 type history struct {
 	mu   sync.Mutex
 	pods map[targetKey]map[string]*podHistory // by workload, by pod name
@@ -82,7 +86,8 @@ func (s *history) Observe(target targetKey, pod string, seen *observation) {
 	}
 }
 
-// Deleted records that a pod was deleted, or no longer belongs to the workload.
+// Deleted records that the pod with the given UID was deleted, or no longer belongs to the
+// workload. It has no effect if a newer pod with the name was observed already.
 func (s *history) Deleted(target targetKey, pod string, uid types.UID, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -102,8 +107,8 @@ func (s *history) Pods(t targetKey) map[string]podHistory {
 	return pods
 }
 
-// Last returns the Last observation of a pod if it belonged to the workload with that UID, else
-// nil.
+// Last returns podHistory.Last of the pods with a name if that pod was controlled by the workload
+// with the UID owner, else nil.
 func (s *history) Last(t targetKey, owner types.UID, pod string) *observation {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,14 +118,16 @@ func (s *history) Last(t targetKey, owner types.UID, pod string) *observation {
 	return nil
 }
 
-// Prune removes the deleted pods of a workload that are not expected to be recreated.
+// Prune removes the histories of the deleted pods of a workload for which expected returns false:
+// those that the workload will not recreate.
 func (s *history) Prune(t targetKey, expected func(pod string) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	maps.DeleteFunc(s.pods[t], func(pod string, h *podHistory) bool { return !h.Exists() && !expected(pod) })
 }
 
-// Waiting returns the workloads with a pod that waits for an injected hostname.
+// Waiting returns the workloads that have a pod that is not scheduled and requires the given
+// hostname, because Inject added the hostname.
 func (s *history) Waiting(hostname string) []targetKey {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,8 +143,8 @@ func (s *history) Waiting(hostname string) []targetKey {
 	return targets
 }
 
-// Expire removes the pods that were deleted before a time: by then their state is recorded, or no
-// PersistentPodState needs it.
+// Expire removes the histories of pods that were deleted before the given time. By then their state
+// is recorded, or no PersistentPodState needs it.
 func (s *history) Expire(before time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,7 +163,8 @@ type podView struct {
 	seen   *observation
 }
 
-// podViewOf returns the view of a pod, nil if no workload of the kinds controls the pod.
+// podViewOf returns the podView of a pod. It returns nil if no workload of the given kinds controls
+// the pod.
 func podViewOf(pod *corev1.Pod, kinds kindList) *podView {
 	target, owner := ownerTarget(pod)
 	if owner == nil {
@@ -180,8 +188,8 @@ func podViewOf(pod *corev1.Pod, kinds kindList) *podView {
 	}}
 }
 
-// injectedHostname returns the hostname that was injected into a pod's node selector, "" if there
-// is none or the user set it.
+// injectedHostname returns the hostname that Inject added to the node selector of a pod. It returns
+// "" if the node selector has no hostname, or if the user wrote it.
 func injectedHostname(pod *corev1.Pod) string {
 	hostname := requiredOf(pod.Annotations)[corev1.LabelHostname]
 	if hostname == pod.Spec.NodeSelector[corev1.LabelHostname] {

@@ -17,11 +17,12 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/manager/podwebhook"
 )
 
-// podWebhook is the mutating webhook for pods. If a lookup fails the pod starts unmodified, with an
-// annotation that says so.
+// podWebhook is the mutating webhook for pods. If a lookup fails, the pod is admitted without its
+// former node labels, and an annotation explains why.
 type podWebhook struct {
 	view *clusterView
-	// releaseGone drops the hostname of a node that is gone from the requirements.
+	// releaseGone reports whether a pod whose former node is gone from the cluster does not require
+	// the hostname of that node (see Inject). It is false with --pps-keep-gone.
 	releaseGone bool
 	grace       time.Duration // how long a node that was removed counts as present
 	log         logr.Logger
@@ -29,6 +30,7 @@ type podWebhook struct {
 
 func (w *podWebhook) handler() admission.Handler { return podwebhook.Pods(w.log, w.change) }
 
+// change modifies a pod. It never returns an error, so that the pod also gets what Reset changed.
 func (w *podWebhook) change(ctx context.Context, req admission.Request, pod *corev1.Pod) error {
 	if err := w.inject(ctx, req.Namespace, pod, Reset(pod)); err != nil {
 		w.log.Error(err, "admitting a pod without its former topology", "pod", req.Namespace+"/"+pod.Name)
@@ -37,7 +39,9 @@ func (w *podWebhook) change(ctx context.Context, req admission.Request, pod *cor
 	return nil
 }
 
-// inject looks up the former node of a pod, and modifies the pod. required is the result of Reset.
+// inject looks up the former node of a pod, and modifies the pod with Inject. It does nothing if no
+// PersistentPodState applies to the pod, or nothing is known of a predecessor. required is what
+// Reset returned.
 func (w *podWebhook) inject(ctx context.Context, namespace string, pod *corev1.Pod, required map[string]string) error {
 	target, owner := ownerTarget(pod)
 	target.Namespace = namespace // it may not be set in the pod yet
@@ -83,7 +87,8 @@ func (w *podWebhook) inject(ctx context.Context, namespace string, pod *corev1.P
 	return nil
 }
 
-// normalizer is the mutating webhook for PersistentPodStates.
+// normalizer is the mutating webhook for PersistentPodStates. It rewrites the spec to its normal
+// form, and denies what has none.
 type normalizer struct{}
 
 func (normalizer) Handle(_ context.Context, req admission.Request) admission.Response {
@@ -109,7 +114,9 @@ func (normalizer) Handle(_ context.Context, req admission.Request) admission.Res
 	return admission.PatchResponseFromRaw(before, after)
 }
 
-// validator is the validating webhook for PersistentPodStates.
+// validator is the validating webhook for PersistentPodStates. It denies a target of another kind
+// than kinds, a second PersistentPodState with the same target, and invalid names of labels and
+// annotations.
 type validator struct {
 	view  *clusterView
 	kinds kindList
@@ -121,7 +128,7 @@ func (v *validator) Handle(_ context.Context, req admission.Request) admission.R
 		return admission.Errored(http.StatusBadRequest, err)
 	}
 	if old != nil && equality.Semantic.DeepEqual(old.Spec, o.Spec) {
-		return admission.Allowed("") // it may be older than the check, and its finalizers must stay removable
+		return admission.Allowed("") // it may be older than this webhook; its finalizers must stay removable
 	}
 	var others []string
 	for _, other := range v.view.Objects(targetOf(o)) {
@@ -138,7 +145,8 @@ func (v *validator) Handle(_ context.Context, req admission.Request) admission.R
 	return admission.Allowed("")
 }
 
-// decode returns the objects of a request. old is nil if the request creates the object.
+// decode returns the object of a request, and its former state in old. old is nil unless the
+// request is an update.
 func decode(req admission.Request) (o, old *pps.PersistentPodState, err error) {
 	o = &pps.PersistentPodState{}
 	if err := json.Unmarshal(req.Object.Raw, o); err != nil {

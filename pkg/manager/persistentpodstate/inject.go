@@ -14,18 +14,21 @@ import (
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 )
 
-// FormerState is the state of a pod's predecessor with the same name.
+// FormerState is the state of a pod's predecessor: the last pod that had the same name and ran.
 type FormerState struct {
 	pps.PodState
-	// NodeGone reports whether the cluster no longer has the node.
+	// NodeGone reports whether the predecessor's node is no longer in the cluster.
 	NodeGone bool
-	// Required are the node labels that an earlier call of the same admission says it has added.
+	// Required are the node labels that the pod's annotations say an earlier call in the same
+	// admission has added (see Reset).
 	Required map[string]string
 }
 
-// findFormer combines the recorded state of a pod with the last observation of a pod of its name,
-// which is newer and may not have been recorded before the pod was deleted. A node on which the pod
-// never got an address counts only if nothing else is known. It reports false if nothing is known.
+// findFormer combines the recorded state of a pod with last, the last observation of a pod with its
+// name. last is nil if this replica has observed none. last takes precedence, because it is newer:
+// the predecessor may have been deleted before its state was recorded. But if the predecessor in
+// last never got an address, last is used only if no state is recorded. findFormer reports false if
+// there is neither.
 func findFormer(o *pps.PersistentPodState, pod string, last *observation, nodes nodeLabels) (FormerState, bool) {
 	state, recorded := o.Status.PodStates[pod]
 	if last != nil && (!recorded || last.stage >= started) {
@@ -47,10 +50,13 @@ func findFormer(o *pps.PersistentPodState, pod string, last *observation, nodes 
 	return m, recorded
 }
 
-// Reset removes the annotations of an earlier call in the same admission, or that a manifest copied
-// from an injected pod contains, and returns the labels of FormerState.Required. Selectors stay:
-// annotations, which a user may write, do not show whether Inject added one, or another webhook
-// that restricts the user's pods.
+// Reset removes the annotations that Inject writes, and returns the labels for
+// FormerState.Required. A new pod may have such annotations from an earlier call in the same
+// admission, or because its manifest was copied from an injected pod.
+//
+// Reset does not remove selectors. Users can write annotations too, so the annotations are no proof
+// that Inject added a selector: another webhook that restricts the pods of this user may have added
+// it.
 func Reset(pod *corev1.Pod) (required map[string]string) {
 	required = requiredOf(pod.Annotations)
 	for _, key := range []string{pps.AnnotationInjected, annotationRequired, annotationReason} {
@@ -59,8 +65,8 @@ func Reset(pod *corev1.Pod) (required map[string]string) {
 	return required
 }
 
-// requiredOf returns the node labels that were injected into a pod's node selector, according to
-// its annotations.
+// requiredOf returns the node labels that Inject added to the node selector of a pod, according to
+// the annotation annotationRequired. It returns nil if the annotation is invalid.
 func requiredOf(annotations map[string]string) map[string]string {
 	required, err := labels.ConvertSelectorToLabelsMap(annotations[annotationRequired])
 	if err != nil {
@@ -69,12 +75,16 @@ func requiredOf(annotations map[string]string) map[string]string {
 	return required
 }
 
-// Inject makes a pod that is being created return to where its predecessor was, and restores its
-// annotations. The pod's own template takes precedence; reasons explain to users what was not
-// injected because of it. nodes are the nodes to check the requirements against; if the pod's own
-// selectors match its former node, that one suffices.
+// Inject restricts a pod that is being created to nodes with the labels of its predecessor's node,
+// as o requires, and restores the annotations of the predecessor. The selectors and annotations in
+// the pod's own template take precedence. injected reports whether the pod was changed. reasons
+// explain to users which labels were not required; both are also written to annotations of the pod.
 //
-// With releaseGone, the hostname of a node that is gone is not required.
+// nodes are the nodes against which the requirements are checked (see clusterView.NodesToCheck).
+// They are not used if o has no required labels.
+//
+// If releaseGone is true and the node of the predecessor is gone, its hostname is neither required
+// nor preferred.
 func Inject(
 	pod *corev1.Pod, o *pps.PersistentPodState, former FormerState, nodes []*corev1.Node, releaseGone bool,
 ) (injected bool, reasons []string) {
@@ -105,8 +115,11 @@ func Inject(
 	return injected, reasons
 }
 
-// injectRequired adds the required labels of the former node to the pod's node selector. It reports
-// whether it has added any; reasons explain the others.
+// injectRequired adds the labels with the given keys to the node selector of the pod, with the
+// values of the predecessor's node, as known returns them. It reports whether it has added any.
+// reasons explain which were not added. A label that the pod's node selector has already with that
+// value is not added and needs no reason, unless an earlier call in this admission added it: then
+// it counts as added again.
 func injectRequired(
 	pod *corev1.Pod, keys []string, former FormerState, c *candidates, known func(string) (string, bool),
 ) (injected bool, reasons []string) {
@@ -136,8 +149,8 @@ func injectRequired(
 	return true, reasons
 }
 
-// injectPreferred adds a preferred node affinity for the known labels, and reports whether there
-// are any.
+// injectPreferred adds a preferred node affinity with the labels whose values are known. It reports
+// false if it knows none of them.
 func injectPreferred(pod *corev1.Pod, weight int32, keys []string, known func(string) (string, bool)) bool {
 	var term corev1.NodeSelectorTerm
 	for _, key := range keys {
@@ -153,12 +166,12 @@ func injectPreferred(pod *corev1.Pod, weight int32, keys []string, known func(st
 	return true
 }
 
-// candidates are the nodes that a pod may run on.
+// candidates are the nodes on which a pod may run, while labels are added to its node selector.
 type candidates struct {
 	pod   *corev1.Pod
-	nodes []*corev1.Node // all nodes
-	any   bool           // some of them match the pod's own selectors
-	left  []*corev1.Node // those that match its own selectors and the labels added so far
+	nodes []*corev1.Node // whether or not they match
+	any   bool           // whether some nodes match the pod's own selectors
+	left  []*corev1.Node // nodes that match the pod's own selectors and the labels added so far
 }
 
 func candidatesOf(pod *corev1.Pod, nodes []*corev1.Node) *candidates {
@@ -166,18 +179,19 @@ func candidatesOf(pod *corev1.Pod, nodes []*corev1.Node) *candidates {
 	return &candidates{pod: pod, nodes: nodes, any: len(left) > 0, left: left}
 }
 
-// matches reports whether the pod's own selectors match a node.
+// matches reports whether the node selector and the required node affinity of a pod match a node.
 func matches(pod *corev1.Pod, node *corev1.Node) bool {
 	ok, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node)
 	return ok && err == nil
 }
 
-// narrow adds a required label. It reports false and changes nothing if the pod's own selectors
-// take precedence: they exclude the value of that label, or they select nodes without the value
-// while other nodes have it.
+// narrow adds a required label to the candidates. It reports true if the label may be required. It
+// reports false and changes nothing if the pod's own selectors take precedence: they exclude the
+// value of that label, or they match only nodes without the value although other nodes have it.
 //
-// Missing nodes are no reason: a zone without nodes, or selectors that match no node, may match one
-// that is added later. A hostname cannot, because no other node will have it.
+// The label may be required although no node has it, because a zone without nodes may get some
+// later. Likewise, selectors that match no node at all may match a node that is added later. That
+// does not apply to a hostname that an existing node has: no node that is added later will have it.
 func (c *candidates) narrow(key, value string) bool {
 	if with := having(c.left, key, value); len(with) > 0 {
 		c.left = with
@@ -198,8 +212,8 @@ func having(nodes []*corev1.Node, key, value string) []*corev1.Node {
 	})
 }
 
-// excludes reports whether the pod's own selectors exclude a value of a label, whatever other
-// labels a node has.
+// excludes reports whether the pod's own selectors exclude a value of a label on every node,
+// whatever other labels the node has.
 func excludes(pod *corev1.Pod, key, value string) bool {
 	if own, ok := pod.Spec.NodeSelector[key]; ok && own != value {
 		return true
@@ -212,7 +226,8 @@ func excludes(pod *corev1.Pod, key, value string) bool {
 	return !slices.ContainsFunc(terms, func(t corev1.NodeSelectorTerm) bool { return allows(t, key, value) })
 }
 
-// allows reports whether the requirements of a term for one label match a value.
+// allows reports whether the requirements of a term that are about one label match a value.
+// Requirements about other labels are ignored.
 func allows(t corev1.NodeSelectorTerm, key, value string) bool {
 	var part []corev1.NodeSelectorRequirement
 	for _, r := range t.MatchExpressions {
@@ -240,7 +255,7 @@ func require(pod *corev1.Pod, labels map[string]string) {
 	maps.Copy(pod.Spec.NodeSelector, labels)
 }
 
-// prefer adds a term, unless the pod has it already.
+// prefer adds a term to the preferred node affinity, unless the pod has an equal term.
 func prefer(pod *corev1.Pod, term corev1.PreferredSchedulingTerm) {
 	if pod.Spec.Affinity == nil {
 		pod.Spec.Affinity = &corev1.Affinity{}

@@ -27,34 +27,36 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
 )
 
-// Kruise serves PersistentPodStates if both of these exist and the manager is ready.
+// Kruise serves PersistentPodStates if the webhook configuration exists and the Deployment of its
+// manager is ready.
 const (
 	kruiseConfiguration = "kruise-mutating-webhook-configuration"
 	kruiseNamespace     = "kruise-system"
 	kruiseManager       = "kruise-controller-manager"
 )
 
-// kruiseGrace is how long Kruise's manager may be unready before leasehold takes over. It covers a
-// drain or an upgrade.
+// kruiseGrace is how long the manager of Kruise may be unready before leasehold serves
+// PersistentPodStates instead. It covers a drain or an upgrade.
 const kruiseGrace = 3 * time.Minute
 
 // resyncInterval is how often the installer reconciles without an event.
 const resyncInterval = 10 * time.Second
 
-// role is whether leasehold or Kruise serves PersistentPodStates, as determined by the leader.
+// role says whether leasehold or Kruise serves PersistentPodStates. The installer of the leader
+// decides it, and the other controllers of the leader read it.
 type role struct {
 	state   atomic.Int32
-	ownsCRD atomic.Bool // the CRD is the embedded one, which has both field names
+	ownsCRD atomic.Bool // leasehold created the CRD, which has both keys and nodeTopologyKeys
 }
 
 const (
 	undecided int32 = iota
-	serving
-	standby // Kruise serves them, or the CRD cannot be used
+	serving         // leasehold serves them
+	standby         // Kruise serves them, or the CRD cannot be used
 )
 
-// requeueAfter returns the time until the other controllers check the role again, 0 if they may
-// work.
+// requeueAfter returns the time after which the other controllers check the role again, or 0 if
+// leasehold serves PersistentPodStates and the controllers may work.
 func (r *role) requeueAfter() time.Duration {
 	switch r.state.Load() {
 	case serving:
@@ -65,8 +67,8 @@ func (r *role) requeueAfter() time.Duration {
 	return time.Second
 }
 
-// An installer is the controller that creates the CRD and fills the webhook configurations. It runs
-// in the leader.
+// An installer is the controller that decides the role, creates the CRD, and fills the webhook
+// configurations. It runs in the leader.
 type installer struct {
 	view      *clusterView
 	kinds     kindList
@@ -82,7 +84,9 @@ type installer struct {
 	missing once.Set // webhook configurations that were reported missing
 }
 
-// Reconcile decides on the role, and installs what it requires.
+// Reconcile decides the role. In the role serving, it writes the webhook configurations and the
+// CRD. In the role standby, it removes the webhooks, so that they do not act on the objects of
+// Kruise.
 func (i *installer) Reconcile(ctx context.Context, _ struct{}) (reconcile.Result, error) {
 	configured, ready, err := i.findKruise(ctx)
 	if err != nil {
@@ -111,10 +115,11 @@ func (i *installer) Reconcile(ctx context.Context, _ struct{}) (reconcile.Result
 	if s.ca == nil {
 		return reconcile.Result{RequeueAfter: time.Second}, nil // the certificate has not been created yet
 	}
-	// The webhooks precede the CRD, so that no object is created without them.
+	// The webhooks are written before the CRD, so that no object is created without being
+	// normalized and validated.
 	err = i.writeWebhooks(ctx, s.validating(), func(now []admission.MutatingWebhook) []admission.MutatingWebhook {
-		// While it is not known whether there are PersistentPodStates, the pod webhook stays as it
-		// is.
+		// Until the informers have synced, it is not known whether there are PersistentPodStates.
+		// Meanwhile the pod webhook stays if it exists.
 		return s.mutating(i.kinds, i.view.Count() > 0 || !i.view.HasSynced() && len(now) > 1)
 	})
 	if err != nil {
@@ -135,8 +140,9 @@ type kruise struct {
 	unreadySince time.Time // zero while it is ready, or not configured
 }
 
-// decide returns the new role. While Kruise is configured but not ready, it may be being installed,
-// upgraded or removed: the role stays for kruiseGrace.
+// decide returns the new role. It returns standby if Kruise is configured and ready, serving if
+// Kruise is not configured. While Kruise is configured but not ready, it may be being installed,
+// upgraded or removed: decide returns the present role for kruiseGrace, then serving.
 func (k *kruise) decide(role int32, configured, ready bool, now time.Time) int32 {
 	switch {
 	case !configured:
@@ -155,7 +161,8 @@ func (k *kruise) decide(role int32, configured, ready bool, now time.Time) int32
 	return role
 }
 
-// findKruise returns whether Kruise's webhooks are configured, and whether its manager is ready.
+// findKruise returns whether the webhooks of Kruise are configured, and whether its manager is
+// ready.
 func (i *installer) findKruise(ctx context.Context) (configured, ready bool, err error) {
 	err = i.live.Get(ctx, types.NamespacedName{Name: kruiseConfiguration}, &admission.MutatingWebhookConfiguration{})
 	if err != nil {
@@ -166,7 +173,8 @@ func (i *installer) findKruise(ctx context.Context) (configured, ready bool, err
 	return true, err == nil && d.Status.ReadyReplicas > 0, client.IgnoreNotFound(err)
 }
 
-// standBy removes the webhooks, and reports the reason once.
+// standBy sets the role to standby and removes leasehold's webhooks. When why changes, standBy logs
+// it and writes an Event with the given reason on the CRD.
 func (i *installer) standBy(ctx context.Context, reason, why string) error {
 	i.role.state.Store(standby)
 	err := i.writeWebhooks(ctx, nil, func([]admission.MutatingWebhook) []admission.MutatingWebhook { return nil })
@@ -183,7 +191,8 @@ func (i *installer) standBy(ctx context.Context, reason, why string) error {
 	return nil
 }
 
-// service returns the address and the CA bundle for the webhook configurations.
+// service returns what the webhook configurations need to know about the Service. Its ca is nil as
+// long as the certificate has not been created.
 func (i *installer) service(ctx context.Context) (service, error) {
 	var secret corev1.Secret
 	err := i.client.Get(ctx, types.NamespacedName{Namespace: i.namespace, Name: wellknown.ManagerName}, &secret)
@@ -193,8 +202,9 @@ func (i *installer) service(ctx context.Context) (service, error) {
 	return service{namespace: i.namespace, ca: secret.Data["ca.crt"]}, nil
 }
 
-// writeWebhooks updates both configurations, the validating one first, so that no object is
-// normalized without being validated.
+// writeWebhooks updates both configurations: the validating one first, so that no object is
+// normalized without being validated. mutating gets the present mutating webhooks and returns the
+// wanted ones.
 func (i *installer) writeWebhooks(ctx context.Context, validating []admission.ValidatingWebhook,
 	mutating func(now []admission.MutatingWebhook) []admission.MutatingWebhook) error {
 	var v admission.ValidatingWebhookConfiguration
@@ -214,8 +224,9 @@ func (i *installer) writeWebhooks(ctx context.Context, validating []admission.Va
 	})
 }
 
-// write updates a webhook configuration. One that was deleted cannot be created by the manager; it
-// is logged once, and looked up again in the next pass.
+// write reads a webhook configuration into c, calls change, and updates the configuration if change
+// reports true. If the configuration does not exist, write logs that once and returns nil, because
+// the manager is not allowed to create it. The next call looks it up again.
 func (i *installer) write(ctx context.Context, c client.Object, change func() bool) error {
 	err := i.live.Get(ctx, types.NamespacedName{Name: configurationName}, c)
 	if apierrors.IsNotFound(err) {
@@ -247,7 +258,8 @@ func (i *installer) readCRD(ctx context.Context) (*unstructured.Unstructured, er
 	return crd, err
 }
 
-// ensureCRD creates the CRD if there is none, and updates it if leasehold created it.
+// ensureCRD creates the CRD if there is none. It updates the CRD to the embedded one if leasehold
+// created it and the hashes differ. have is the existing CRD, nil if there is none.
 func (i *installer) ensureCRD(ctx context.Context, have *unstructured.Unstructured) error {
 	want := embeddedCRD()
 	if have == nil {

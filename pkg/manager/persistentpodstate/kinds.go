@@ -13,15 +13,15 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/ordinals"
 )
 
-// kindList are the kinds of workload whose pods are named `<workload>-<ordinal>`, so that a
-// recreated pod keeps its name.
+// kindList is a list of the kinds of workload that a PersistentPodState may have as its target.
+// Their pods are named `<workload>-<ordinal>`, so that a recreated pod keeps its name.
 type kindList []schema.GroupVersionKind
 
-// builtIn are always included.
+// builtIn is the part of every kindList that needs no flag.
 var builtIn = kindList(ordinals.Kinds)
 
-// parseKinds parses the value of --pps-kinds, group/version/Kind separated by commas, and adds
-// builtIn.
+// parseKinds parses the value of --pps-kinds, which is a list of group/version/Kind separated by
+// commas. It returns builtIn and the parsed kinds.
 func parseKinds(s string) (kindList, error) {
 	kinds := slices.Clone(builtIn)
 	if s == "" {
@@ -43,7 +43,8 @@ func parseKinds(s string) (kindList, error) {
 	return kinds, nil
 }
 
-// find returns the kind with the version to watch.
+// find returns the element of the list with the given group and kind. The version of the element is
+// the one that the informer watches. find reports false if the list has no such element.
 func (k kindList) find(kind schema.GroupKind) (schema.GroupVersionKind, bool) {
 	i := slices.IndexFunc(k, func(known schema.GroupVersionKind) bool { return known.GroupKind() == kind })
 	if i < 0 {
@@ -72,8 +73,8 @@ func (k kindList) celOfPods() string {
 		"))"
 }
 
-// targetKey identifies a workload. It has no version, because one object can be referred to in
-// several.
+// targetKey identifies a workload. It has no API version, because references to one object may use
+// different versions.
 type targetKey struct {
 	Kind            schema.GroupKind
 	Namespace, Name string
@@ -81,13 +82,13 @@ type targetKey struct {
 
 func (t targetKey) String() string { return t.Kind.String() + " " + t.Namespace + "/" + t.Name }
 
-// targetOf returns the workload of a PersistentPodState.
+// targetOf returns the target of a PersistentPodState: the workload whose pods it applies to.
 func targetOf(o *pps.PersistentPodState) targetKey {
 	return targetKey{kindOf(o.Spec.TargetRef.APIVersion, o.Spec.TargetRef.Kind), o.Namespace, o.Spec.TargetRef.Name}
 }
 
-// ownerTarget returns the workload that controls an object and its owner reference, nil if there is
-// none.
+// ownerTarget returns the key of the workload that controls an object, and the owner reference.
+// Without a controller, it returns the zero key and nil.
 func ownerTarget(o metav1.Object) (targetKey, *metav1.OwnerReference) {
 	owner := metav1.GetControllerOfNoCopy(o)
 	if owner == nil {

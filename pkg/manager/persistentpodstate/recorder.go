@@ -31,12 +31,13 @@ const (
 	reasonInvalid     = "InvalidPersistentPodState"
 )
 
-// maxReportAge is the age up to which a pod gets Events. It keeps a new leader from repeating the
-// Events of its predecessor.
+// maxReportAge is the age up to which a pod gets an Event about its creation. Older pods get none,
+// so that a new leader does not repeat the Events of the former leader.
 const maxReportAge = 30 * time.Second
 
-// A recorder is the controller that keeps the status of PersistentPodStates up to date, reports
-// what was not injected, and deletes pods that wait for a node that is gone. It runs in the leader.
+// A recorder is the controller that keeps the status of PersistentPodStates up to date, creates
+// Events about what was not injected, and deletes pods that wait for a node that is gone. It runs
+// in the leader.
 type recorder struct {
 	view        *clusterView
 	client      client.Client
@@ -48,7 +49,9 @@ type recorder struct {
 	reported    once.Set
 }
 
-// Reconcile handles one PersistentPodState and its pods.
+// Reconcile updates the status of one PersistentPodState and deletes the pods that stuck returns.
+// It has no effect while Kruise serves PersistentPodStates, or on an object with the same target as
+// an older one.
 func (r *recorder) Reconcile(ctx context.Context, key types.NamespacedName) (reconcile.Result, error) {
 	o := r.view.Object(key)
 	if o == nil || o.DeletionTimestamp != nil {
@@ -69,7 +72,8 @@ func (r *recorder) Reconcile(ctx context.Context, key types.NamespacedName) (rec
 	if r.role.ownsCRD.Load() {
 		normal := o.DeepCopy()
 		if err := normal.Spec.Normalize(nil); err == nil && !equality.Semantic.DeepEqual(normal.Spec, o.Spec) {
-			// It was written while no webhook normalized it. The update enqueues it again.
+			// The object was created or updated while no webhook normalized it. The update enqueues
+			// it again.
 			return reconcile.Result{}, ignoreConflict(r.client.Update(ctx, normal))
 		}
 	}
@@ -91,6 +95,7 @@ func (r *recorder) Reconcile(ctx context.Context, key types.NamespacedName) (rec
 	return reconcile.Result{RequeueAfter: requeueAfter}, nil
 }
 
+// record writes the status, if it differs from the present one.
 func (r *recorder) record(ctx context.Context, o *pps.PersistentPodState, status pps.PersistentPodStateStatus) error {
 	if isEqual(o.Status, status) {
 		return nil
@@ -100,7 +105,9 @@ func (r *recorder) record(ctx context.Context, o *pps.PersistentPodState, status
 	return ignoreConflict(r.client.Status().Update(ctx, recorded))
 }
 
-// requeue returns when to reconcile again after an error of the view.
+// requeue returns the result of a Reconcile in which the view returned err. If err only means that
+// the informers do not have the data yet, Reconcile is called again later, and requeue returns no
+// error.
 func requeue(err error) (reconcile.Result, error) {
 	switch {
 	case errors.Is(err, errNoKind):
@@ -111,8 +118,8 @@ func requeue(err error) (reconcile.Result, error) {
 	return reconcile.Result{}, err
 }
 
-// ignoreConflict ignores the failure of a write to an object that has changed or was deleted: that
-// change enqueues it again.
+// ignoreConflict returns nil for the error of a write to an object that was changed or deleted
+// meanwhile, because that change enqueues the object again. It returns other errors.
 func ignoreConflict(err error) error {
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		return nil
@@ -120,6 +127,7 @@ func ignoreConflict(err error) error {
 	return err
 }
 
+// nodesOf returns the names of the nodes whose labels report and computeStatus need.
 func nodesOf(o *pps.PersistentPodState, pods map[string]podHistory) []string {
 	var names []string
 	for _, s := range o.Status.PodStates {
@@ -133,8 +141,8 @@ func nodesOf(o *pps.PersistentPodState, pods map[string]podHistory) []string {
 	return names
 }
 
-// report creates Events on pods about what was not injected, and on the object about labels that
-// nodes do not have.
+// report creates Events on new pods about what was not injected into them, and Events on the
+// PersistentPodState about labels that the nodes of its Ready pods do not have.
 func (r *recorder) report(o *pps.PersistentPodState, pods map[string]podHistory, nodes nodeLabels) {
 	for name, p := range pods {
 		if !p.Exists() {
@@ -160,8 +168,8 @@ func (r *recorder) report(o *pps.PersistentPodState, pods map[string]podHistory,
 	}
 }
 
-// warn creates a warning Event on an object, once for each text. related distinguishes Events with
-// different texts: the API server would merge them otherwise.
+// warn creates a warning Event on a PersistentPodState, once for each text. Events that differ only
+// in their text would be merged, so Events about different nodes need different related objects.
 func (r *recorder) warn(o *pps.PersistentPodState, related runtime.Object, reason, text string) {
 	if r.reported.First(string(o.UID)+text, time.Now()) {
 		ref := o.DeepCopy()
@@ -170,9 +178,10 @@ func (r *recorder) warn(o *pps.PersistentPodState, related runtime.Object, reaso
 	}
 }
 
-// deleteStuck deletes pods that wait for the hostname of a node that is gone: the API server does
-// not allow their node selector to be removed. The pods that replace them do not require the
-// hostname.
+// deleteStuck deletes the pods that stuck returns, because the API server does not allow a hostname
+// to be removed from the node selector of an existing pod. The workload recreates the pods, and the
+// new ones do not require the hostname. requeueAfter is the time until the next pod may have to be
+// deleted, 0 for none.
 func (r *recorder) deleteStuck(
 	ctx context.Context, o *pps.PersistentPodState, pods map[string]podHistory,
 ) (requeueAfter time.Duration, err error) {
@@ -189,11 +198,14 @@ func (r *recorder) deleteStuck(
 	return requeueAfter, err
 }
 
-// stuck returns the pods that wait for a hostname that o has injected and no node has. It does not
-// look at the recorded state, which may not contain what the pod waits for. A pod must be older
-// than the grace period, so that it is not deleted again and again, and this replica must have
-// watched nodes for as long, because it may not have seen the node being removed. requeueAfter is
-// the time until the first pod that is not old enough will be, 0 for none.
+// stuck returns the names of the pods that wait for a hostname that Inject added because of o, and
+// that no node has. stuck uses only the pods' selectors, not the recorded status, which may name
+// another node.
+//
+// A pod is returned only when it is older than the grace period, so that its successors are not
+// deleted one after the other. This replica must also have watched nodes for the grace period,
+// because a node may have been removed before the watch began. requeueAfter is the time until the
+// first pod that is still too young is old enough, 0 if there is none.
 func (r *recorder) stuck(
 	ctx context.Context, o *pps.PersistentPodState, pods map[string]podHistory, now time.Time,
 ) (names []string, requeueAfter time.Duration, err error) {
@@ -222,7 +234,8 @@ func (r *recorder) stuck(
 	return names, requeueAfter, nil
 }
 
-// deletePod deletes one pod, unless it has changed since it was observed.
+// deletePod deletes a pod and creates an Event about it, unless the pod has changed since the
+// observation seen.
 func (r *recorder) deletePod(ctx context.Context, namespace, name string, seen *observation) error {
 	pod := podRef(namespace, name, seen.UID)
 	err := r.client.Delete(ctx, pod, client.Preconditions{UID: &seen.UID, ResourceVersion: &seen.ResourceVersion})

@@ -15,13 +15,15 @@ import (
 // Feature is the part of the manager that serves PersistentPodStates.
 type Feature struct {
 	kinds kindList
-	// keepGone makes pods wait for a node that is gone, if its hostname is required.
+	// keepGone reports whether a pod that requires the hostname of a node waits for that node also
+	// when the node is gone from the cluster.
 	keepGone bool
 	// goneGrace is how long a node that was removed from the cluster counts as present.
 	goneGrace time.Duration
 }
 
-// New defines the flags --pps-*. The feature has their values once f was parsed.
+// New defines the flags --pps-* on f. The fields of the Feature have the values of the flags after
+// f was parsed.
 func New(f *flag.FlagSet) *Feature {
 	p := &Feature{kinds: builtIn}
 	f.Func("pps-kinds",
@@ -42,9 +44,9 @@ func (p *Feature) Validate() error {
 	return nil
 }
 
-// Setup adds the webhooks and controllers to a manager, which has not started yet and whose cache
-// must contain the labels of nodes and the manager's Secret. namespace is that of the manager's
-// Service and Secret.
+// Setup adds the webhooks and controllers to a manager that has not started. The manager's cache
+// must contain the labels of nodes and the manager's Secret. namespace is the namespace of the
+// manager's Service and Secret.
 func (p *Feature) Setup(ctx context.Context, mgr manager.Manager, namespace string) error {
 	if err := pps.AddToScheme(mgr.GetScheme()); err != nil {
 		return err

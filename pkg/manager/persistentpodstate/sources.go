@@ -25,10 +25,11 @@ const (
 	byNode   = "node"
 )
 
-// podName is the label of the pods of a StatefulSet, of Kubernetes or Kruise.
+// podName is the label that the pods of a StatefulSet have, both of the StatefulSets of Kubernetes
+// and of those of Kruise.
 const podName = "statefulset.kubernetes.io/pod-name"
 
-// sources starts informers.
+// sources starts the informers of a clusterView.
 type sources struct {
 	client   kubernetes.Interface
 	dynamic  dynamic.Interface
@@ -77,8 +78,8 @@ func listWatch[L runtime.Object](list func(context.Context, metav1.ListOptions) 
 var crdResource = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
 	Resource: "customresourcedefinitions"}
 
-// serves reports whether the CRD of that name has a version that is served, be it now or in a
-// moment.
+// serves reports whether the CRD with the given name marks a version as served. The API server may
+// begin to serve that version a moment later. serves returns false if the CRD does not exist.
 func (s *sources) serves(ctx context.Context, crd, version string) (bool, error) {
 	list, err := s.dynamic.Resource(crdResource).List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + crd})
 	if err != nil {
@@ -95,7 +96,7 @@ func (s *sources) serves(ctx context.Context, crd, version string) (bool, error)
 	return false, nil
 }
 
-// crds watches all CRDs, of which only the names are kept.
+// crds watches all CRDs. The informer keeps only their names.
 func (s *sources) crds(ctx context.Context, h informer.Handler[string]) *watched[string] {
 	c := s.metadata.Resource(crdResource)
 	name := func(o *metav1.PartialObjectMetadata) string { return o.Name }
@@ -108,11 +109,13 @@ func (s *sources) objects(ctx context.Context, resource schema.GroupVersionResou
 	return start(ctx, resource, informer.New(objectOf, indexes), listWatch(c.List, c.Watch), h)
 }
 
-// objectOf decodes a PersistentPodState.
+// objectOf decodes a PersistentPodState. If the object does not fit the Go type, objectOf returns
+// one without spec and status.
 func objectOf(u *unstructured.Unstructured) *pps.PersistentPodState {
 	var o pps.PersistentPodState
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &o); err != nil {
-		// A embeddedCRD of another project accepted it. Without a target it has no effect.
+		// The CRD of another project accepted the object. Without a target, the object has no
+		// effect.
 		o = pps.PersistentPodState{ObjectMeta: metav1.ObjectMeta{Namespace: u.GetNamespace(), Name: u.GetName(),
 			UID: u.GetUID()}}
 	}
@@ -137,8 +140,9 @@ func (s *sources) workloads(ctx context.Context, resource schema.GroupVersionRes
 	return start(ctx, resource, informer.New(workloadOf, nil), listWatch(c.List, c.Watch), h)
 }
 
-// pods watches the pods of StatefulSets only, by their label, unless other kinds are configured,
-// whose labels are not known.
+// pods watches the pods of workloads of the given kinds. If kinds are only the built-in ones, it
+// watches only pods with the label podName. With other kinds it watches all pods, because it is not
+// known which labels their pods have.
 func (s *sources) pods(ctx context.Context, kinds kindList, h informer.Handler[*podView]) *watched[*podView] {
 	lw := toolscache.NewFilteredListWatchFromClient(s.client.CoreV1().RESTClient(), "pods", metav1.NamespaceAll,
 		func(o *metav1.ListOptions) {

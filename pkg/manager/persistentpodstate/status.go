@@ -8,19 +8,20 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/ordinals"
 )
 
-// nodeLabels returns the labels of a node by its name. It reports false if the node does not exist.
+// nodeLabels returns the labels of the node with the given name. It reports false if the node does
+// not exist.
 type nodeLabels func(name string) (labels map[string]string, exists bool)
 
-// computeStatus returns the status to record, from the recorded one and the history of the
+// computeStatus returns the status to record, from the recorded status of o and the history of the
 // workload's pods. workload is nil if it was deleted.
 //
-//   - The state of a pod is where it was last Ready.
-//   - The state of a deleted pod stays while the workload has its ordinal or, with WhenDeleted,
-//     while the workload exists.
-//   - A workload with the same name but another UID is another workload. Only the states of pods
-//     that it has adopted stay.
-//   - The labels are those that the node has now. Those of a node that is gone stay as last
-//     recorded, because its zone may still exist.
+//   - The state of a pod is its node and annotations when it was last Ready.
+//   - The state of a deleted pod is kept while the workload has the pod's ordinal. With the
+//     retention policy WhenDeleted, it is kept while the workload exists.
+//   - A workload with the same name but another UID is a different workload. Of the states of its
+//     predecessor, only those of pods that it has adopted are kept.
+//   - The recorded node labels have the values that the node has now. If the node is gone, the
+//     labels that were last recorded are kept, because the zone of the node may still exist.
 func computeStatus(
 	o *pps.PersistentPodState, workload *workload, pods map[string]podHistory, nodes nodeLabels,
 ) pps.PersistentPodStateStatus {
@@ -54,7 +55,7 @@ func computeStatus(
 	return status
 }
 
-// stays reports whether the recorded state of a pod stays.
+// stays reports whether the state of the pod that is recorded in o is kept (see computeStatus).
 func stays(o *pps.PersistentPodState, w *workload, name string, pod podHistory) bool {
 	switch {
 	case w == nil || w.Terminating:
@@ -65,8 +66,8 @@ func stays(o *pps.PersistentPodState, w *workload, name string, pod podHistory) 
 	return pod.Exists() && pod.Pod.Owner == w.UID && pod.Pod.Created.Before(w.Created)
 }
 
-// counts reports whether the state of a pod that was Ready is recorded: it exists, or will be
-// recreated.
+// counts reports whether to record the state in pod.Ready: that pod still exists, or the workload
+// is expected to recreate it. pod.Ready must not be nil.
 func counts(o *pps.PersistentPodState, w *workload, name string, pod podHistory) bool {
 	if pod.Exists() && pod.Pod.UID == pod.Ready.UID {
 		return w == nil || w.Terminating || pod.Pod.Owner == w.UID
@@ -74,13 +75,14 @@ func counts(o *pps.PersistentPodState, w *workload, name string, pod podHistory)
 	return w != nil && !w.Terminating && pod.Ready.Owner == w.UID && (pod.Exists() || isExpected(o, w, name))
 }
 
-// isExpected reports whether a deleted pod is expected to be recreated.
+// isExpected reports whether the workload is expected to recreate the pod with the given name after
+// it was deleted.
 func isExpected(o *pps.PersistentPodState, w *workload, pod string) bool {
 	n, ok := ordinals.InName(w.Name, pod)
 	return ok && (o.Spec.PersistentPodStateRetentionPolicy == pps.WhenDeleted || w.Ordinals.Has(n))
 }
 
-// labelsOf returns all node labels in a spec.
+// labelsOf returns the keys of all node labels in a spec, sorted, without duplicates.
 func labelsOf(s *pps.PersistentPodStateSpec) []string {
 	var keys []string
 	if s.RequiredPersistentTopology != nil {

@@ -10,7 +10,8 @@ import (
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 )
 
-// validateSpec checks what the schema of the CRD cannot: the names of labels and annotations.
+// validateSpec checks what the schema of the CRD cannot express: the syntax of the names of labels
+// and annotations.
 func validateSpec(s *pps.PersistentPodStateSpec) error {
 	for _, key := range labelsOf(s) {
 		if errs := validation.IsQualifiedName(key); len(errs) > 0 {
@@ -25,7 +26,8 @@ func validateSpec(s *pps.PersistentPodStateSpec) error {
 	return nil
 }
 
-// validate checks an object against the configured kinds and the other objects with its target.
+// validate returns an error if the target of the object has none of the given kinds, or if there
+// are other objects with the same target, or if the spec is invalid.
 func validate(o *pps.PersistentPodState, kinds kindList, others []string) error {
 	if _, ok := kinds.find(targetOf(o).Kind); !ok {
 		return fmt.Errorf(
@@ -43,6 +45,7 @@ func validate(o *pps.PersistentPodState, kinds kindList, others []string) error 
 	return nil
 }
 
+// equal reports whether two objects are equal in everything that the generator writes.
 func equal(a, b *pps.PersistentPodState) bool {
 	return equality.Semantic.DeepEqual(a.Spec, b.Spec) && equality.Semantic.DeepEqual(a.Labels, b.Labels) &&
 		equality.Semantic.DeepEqual(a.OwnerReferences, b.OwnerReferences)

@@ -33,8 +33,8 @@ var (
 	errNoKind    = errors.New("the API server does not serve this kind")
 )
 
-// clusterView is a replica's view of the cluster. It watches PersistentPodStates and workloads as
-// soon as their CRDs exist, and pods as soon as there is a PersistentPodState.
+// clusterView is what this replica observes of the cluster. It watches PersistentPodStates and
+// workloads as soon as their CRDs exist, and pods as soon as there is a PersistentPodState.
 type clusterView struct {
 	kinds       kindList
 	sources     *sources
@@ -44,7 +44,7 @@ type clusterView struct {
 	departed    *departedNodes
 	history     *history
 
-	// Items for the controllers to reconcile.
+	// The workqueues of the recorder, the generator and the installer, in this order.
 	states  enqueuer[types.NamespacedName]
 	targets enqueuer[targetKey]
 	cluster enqueuer[struct{}]
@@ -56,12 +56,14 @@ type clusterView struct {
 	startedAt time.Time
 	wasReady  bool
 	crdList   *watched[string]
-	crdsGone  map[string]bool // deleted CRDs, whose kinds the mapper may still have
+	crdsGone  map[string]bool // deleted CRDs; the mapper may still know their kinds
 	objects   *watched[*pps.PersistentPodState]
 	workloads map[schema.GroupKind]*watched[*workload]
 	pods      *watched[*podView]
 }
 
+// newView returns a view that Start has to be called on. grace is how long a removed node counts as
+// present.
 func newView(ctx context.Context, mgr manager.Manager, kinds kindList, grace time.Duration) (*clusterView, error) {
 	v := &clusterView{kinds: kinds, mapper: mgr.GetRESTMapper(), nodes: mgr.GetClient(),
 		departed: newDepartedNodes(grace),
@@ -101,15 +103,16 @@ func newView(ctx context.Context, mgr manager.Manager, kinds kindList, grace tim
 	return v, err
 }
 
-// watchingSince returns since when this replica observes the removal of nodes. A node that is not
-// present may have been removed just before.
+// watchingSince returns the time from which this replica has observed the removal of nodes. A node
+// that is not present may have been removed before that time.
 func (v *clusterView) watchingSince() time.Time {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.startedAt
 }
 
-// nodeGone enqueues all objects that refer to a node, or to its hostname.
+// nodeGone enqueues the PersistentPodStates that have recorded the node, and those with a pod that
+// waits for its hostname.
 func (v *clusterView) nodeGone(n *corev1.Node) {
 	v.states.enqueue(v.statesOnNode(n.Name)...)
 	for _, t := range v.history.Waiting(n.Labels[corev1.LabelHostname]) {
@@ -120,7 +123,8 @@ func (v *clusterView) nodeGone(n *corev1.Node) {
 // NeedLeaderElection returns false: the view runs in every replica.
 func (v *clusterView) NeedLeaderElection() bool { return false }
 
-// Start watches until ctx is done.
+// Start runs the watches until ctx is done. It also expires the histories of deleted pods and of
+// removed nodes.
 func (v *clusterView) Start(ctx context.Context) error {
 	v.mu.Lock()
 	v.ctx, v.startedAt = ctx, time.Now()
@@ -147,13 +151,14 @@ func (v *clusterView) Start(ctx context.Context) error {
 	}
 }
 
-// isDiscoveryDue reports whether to look for new kinds, some ticks of two seconds after a CRD was
-// added. The API server serves its resource some time later, without an event: look at each tick
-// for 40 seconds, then every half minute.
+// isDiscoveryDue reports whether to look for new kinds. ticks is the number of ticks of two seconds
+// since a CRD was added. The API server begins to serve the resource of a new CRD some time later
+// and sends no event then. So isDiscoveryDue reports true at each tick for 40 seconds, then every
+// half minute.
 func isDiscoveryDue(ticks int) bool { return ticks < 20 || ticks%15 == 0 }
 
 // watchKinds starts the watches of the kinds that are served and not watched yet. It does not hold
-// v.mu during discovery, which may be slow.
+// v.mu during discovery, because discovery may be slow.
 func (v *clusterView) watchKinds() {
 	for _, kind := range v.unwatched() {
 		if resource, ok := v.resource(kind); ok {
@@ -164,6 +169,7 @@ func (v *clusterView) watchKinds() {
 
 var objectKind = pps.GroupVersion.WithKind("PersistentPodState")
 
+// unwatched returns the kinds that have no watch.
 func (v *clusterView) unwatched() kindList {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -179,11 +185,12 @@ func (v *clusterView) unwatched() kindList {
 	return kinds
 }
 
+// watch starts the watch of a kind, unless the CRD of the resource was deleted.
 func (v *clusterView) watch(kind schema.GroupKind, resource schema.GroupVersionResource) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	switch {
-	case v.crdsGone[resource.GroupResource().String()]:
+	case v.crdsGone[resource.GroupResource().String()]: // the mapper has not noticed the deletion
 	case kind == objectKind.GroupKind():
 		v.objects = v.sources.objects(v.ctx, resource, informer.Handler[*pps.PersistentPodState]{
 			Added: v.objectAdded, Updated: v.objectUpdated, Deleted: v.objectDeleted})
@@ -196,8 +203,10 @@ func (v *clusterView) watch(kind schema.GroupKind, resource schema.GroupVersionR
 	}
 }
 
-// resource returns the resource of a kind. It is in another version if the CRD says that the given
-// one is not served: the versions of a new CRD are served one after the other.
+// resource returns the resource of a kind, in the version of the kind if possible. The versions of
+// a new CRD are served one after the other. So resource returns another served version only if the
+// CRD says that the version of the kind will not be served. It reports false if there is no
+// resource to watch yet.
 func (v *clusterView) resource(kind schema.GroupVersionKind) (schema.GroupVersionResource, bool) {
 	mapping, err := v.mapper.RESTMapping(kind.GroupKind(), kind.Version)
 	if err == nil {
@@ -213,8 +222,8 @@ func (v *clusterView) resource(kind schema.GroupVersionKind) (schema.GroupVersio
 	return mapping.Resource, err == nil && !serves
 }
 
-// crdAdded starts the watch of the CRD's resource. A watch that has not synced is started again:
-// the embeddedCRD may serve other versions.
+// crdAdded causes the watch of the CRD's resource to be started. A watch that has not synced is
+// stopped first, because the new CRD may serve other versions.
 func (v *clusterView) crdAdded(crd string) {
 	v.stopWatch(crd, false, func(synced bool) bool { return !synced })
 	select {
@@ -224,12 +233,14 @@ func (v *clusterView) crdAdded(crd string) {
 	v.cluster.enqueue(struct{}{})
 }
 
-// crdDeleted stops the watch of the CRD's resource, whose objects were deleted.
+// crdDeleted stops the watch of the CRD's resource. The objects of the CRD were deleted with it.
 func (v *clusterView) crdDeleted(crd string) {
 	v.stopWatch(crd, true, func(bool) bool { return true })
 	v.cluster.enqueue(struct{}{})
 }
 
+// stopWatch stops the watch of a resource if which reports true. which is called with whether the
+// informer has synced. gone is whether the CRD was deleted.
 func (v *clusterView) stopWatch(resource string, gone bool, which func(synced bool) bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -250,7 +261,8 @@ func (v *clusterView) stopWatch(resource string, gone bool, which func(synced bo
 	}
 }
 
-// watchPods starts the watch of pods, when the first PersistentPodState was added.
+// watchPods starts the watch of pods, unless it is running. It is called when a PersistentPodState
+// is added.
 func (v *clusterView) watchPods() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -277,7 +289,7 @@ func (v *clusterView) objectUpdated(_, o *pps.PersistentPodState) {
 
 func (v *clusterView) objectDeleted(o *pps.PersistentPodState) {
 	v.targets.enqueue(targetOf(o))
-	v.states.enqueue(v.statesOf(targetOf(o))...) // another with the same target may be used now
+	v.states.enqueue(v.statesOf(targetOf(o))...) // a PersistentPodState with the same target may take effect now
 	v.cluster.enqueue(struct{}{})
 }
 
@@ -291,15 +303,16 @@ func (v *clusterView) workloadDeleted(w *workload) {
 	v.states.enqueue(v.statesOf(w.targetKey)...)
 }
 
-// prune removes the history of pods that a workload no longer has.
+// prune removes the histories of deleted pods that the workload is not expected to recreate.
 func (v *clusterView) prune(w *workload) {
 	if objects := v.Objects(w.targetKey); len(objects) > 0 {
 		v.history.Prune(w.targetKey, func(pod string) bool { return isExpected(objects[0], w, pod) })
 	}
 }
 
-// observe updates the history of a pod, which may have got another controller. before and now are
-// nil if no workload controls the pod.
+// observe updates the history when a pod has changed from before to now. before is nil if the pod
+// is new, now is nil if the pod was deleted, and both are nil where no workload of the configured
+// kinds controls the pod. The controller of the pod may have changed.
 func (v *clusterView) observe(before, now *podView) {
 	if before != nil && (now == nil || now.target != before.target) {
 		v.history.Deleted(before.target, before.name, before.seen.UID, time.Now())
@@ -314,15 +327,16 @@ func (v *clusterView) observe(before, now *podView) {
 	}
 }
 
-// informer returns the informer of PersistentPodStates, nil while there is none.
+// informer returns the informer of PersistentPodStates. It returns nil while it is not running.
 func (v *clusterView) informer() *watched[*pps.PersistentPodState] {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.objects
 }
 
-// Ready is a readiness check: it returns an error until the informers have synced for the first
-// time, at most for a minute, because the replica has other webhooks to serve.
+// Ready is a readiness check. It returns an error until the informers have synced for the first
+// time, or the cluster has no CRD of PersistentPodState. One minute after Start it returns nil in
+// any case, because the replica has to serve the other webhooks.
 func (v *clusterView) Ready(*http.Request) error {
 	synced := v.HasSynced()
 	v.mu.Lock()
@@ -361,8 +375,8 @@ func (v *clusterView) indexed(index, value string) []*pps.PersistentPodState {
 	return nil
 }
 
-// Objects returns the PersistentPodStates of a workload, the oldest first (of equally old ones by
-// name). The controllers use only the first, and ignore the others.
+// Objects returns the PersistentPodStates whose target is t, sorted by creation time, then by name.
+// The controllers use only the first, and ignore the others.
 func (v *clusterView) Objects(t targetKey) []*pps.PersistentPodState {
 	objects := v.indexed(byTarget, t.String())
 	slices.SortFunc(objects, func(a, b *pps.PersistentPodState) int {
@@ -387,7 +401,7 @@ func keys(objects []*pps.PersistentPodState) []types.NamespacedName {
 	return keys
 }
 
-// Object returns a PersistentPodState, nil if there is none.
+// Object returns the PersistentPodState with the given key, nil if there is none.
 func (v *clusterView) Object(key types.NamespacedName) *pps.PersistentPodState {
 	w := v.informer()
 	if w == nil {
@@ -405,7 +419,8 @@ func (v *clusterView) Count() int {
 	return 0
 }
 
-// workload returns a workload, nil if it does not exist. It returns an error if that is not known.
+// Workload returns the workload with the given key, nil if it does not exist. It returns errNoKind
+// or errNotSynced if it is not known whether the workload exists.
 func (v *clusterView) Workload(t targetKey) (*workload, error) {
 	v.mu.Lock()
 	w := v.workloads[t.Kind]
@@ -439,8 +454,9 @@ func (v *clusterView) allTargets() []targetKey {
 	return all
 }
 
-// nodeLabels returns a lookup of the given nodes. It returns an error if it is not known whether
-// one exists.
+// Nodes returns a lookup of the labels of the nodes with the given names. Nodes that were removed
+// less than the grace period ago are included. It returns an error if it is not known whether one
+// of the nodes exists.
 func (v *clusterView) Nodes(ctx context.Context, names ...string) (nodeLabels, error) {
 	if !v.nodesSynced() {
 		return nil, errNotSynced
@@ -465,8 +481,9 @@ func (v *clusterView) Nodes(ctx context.Context, names ...string) (nodeLabels, e
 	return func(name string) (map[string]string, bool) { l, ok := labels[name]; return l, ok }, nil
 }
 
-// NodesToCheck returns the nodes to check the requirements of a pod against: its former node if the
-// pod's own selectors match it, else all.
+// NodesToCheck returns the nodes against which the required labels of a pod are checked. was is the
+// name of the pod's former node. If the pod's own selectors match that node, it suffices and is the
+// only one returned. Otherwise NodesToCheck returns all nodes.
 func (v *clusterView) NodesToCheck(ctx context.Context, pod *corev1.Pod, was string) ([]*corev1.Node, error) {
 	var n corev1.Node
 	err := v.nodes.Get(ctx, types.NamespacedName{Name: was}, &n)
@@ -479,7 +496,8 @@ func (v *clusterView) NodesToCheck(ctx context.Context, pod *corev1.Pod, was str
 	return v.allNodes(ctx)
 }
 
-// allNodes returns all nodes, including departed ones. They must not be modified.
+// allNodes returns all nodes that match the options, and the nodes that were removed less than the
+// grace period ago, whether or not they match. The caller must not modify the nodes.
 func (v *clusterView) allNodes(ctx context.Context, options ...client.ListOption) ([]*corev1.Node, error) {
 	var list corev1.NodeList
 	if err := v.nodes.List(ctx, &list, append(options, client.UnsafeDisableDeepCopy)...); err != nil {

@@ -10,7 +10,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/ordinals"
 )
 
-// workload is the part of a StatefulSet, or of a similar kind, that is needed.
+// workload has the fields of a StatefulSet, or of a workload of a similar kind, that this package
+// needs.
 type workload struct {
 	targetKey
 	APIVersion  string
@@ -21,8 +22,8 @@ type workload struct {
 	Ordinals    ordinals.Set
 }
 
-// workloadOf returns the workload of an object of any kind. Without replicas in its spec it may
-// have any ordinal.
+// workloadOf returns the workload for an object of any kind. If the object has no replicas in its
+// spec, the workload has all ordinals.
 func workloadOf(u *unstructured.Unstructured) *workload {
 	spec, _, _ := unstructured.NestedMap(u.Object, "spec")
 	set, _ := ordinals.Of(spec, math.MaxInt64)
