@@ -10,11 +10,13 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
-// preferWeight is the highest weight of a preferred term.
+// preferWeight is the highest weight that the API allows for a preferred term of a node affinity.
 const preferWeight = 100
 
-// retained reports whether a new pod may be pinned: it has an address of its own that is retained,
-// its name is known and may return, and it is not bound to a node.
+// retained reports whether a new pod may be pinned. It reports true if the annotation asks for
+// retention, the pod's name is known, the pod is not bound to a node yet, and the pod may be
+// recreated on another node. The latter is not so for the pods of DaemonSets. Pods in the network
+// of the host have no address of their own.
 func retained(p *corev1.Pod) bool {
 	if p.Name == "" || p.Spec.NodeName != "" || p.Spec.HostNetwork {
 		return false
@@ -26,10 +28,13 @@ func retained(p *corev1.Pod) bool {
 	return err == nil && window != 0
 }
 
-// strip removes the annotations and the gate that apply writes. They come from a copied manifest,
-// or from an earlier call of the same admission, whose decision may not be valid any more. The
-// affinity stays: annotations, which a user may write, do not show whether apply added it, or
-// another webhook that restricts the user's pods.
+// strip removes the annotations and the gate that apply writes. A new pod may have them because its
+// manifest was copied from a pinned pod, or from an earlier call in the same admission, whose
+// decision may no longer be valid.
+//
+// strip does not remove node affinity. Users can write annotations too, so the annotations are no
+// proof that apply added a term: another webhook that restricts the pods of this user may have
+// added it.
 func strip(p *corev1.Pod) {
 	for _, key := range []string{wellknown.AnnotationPinnedNode, wellknown.AnnotationPinReason,
 		wellknown.AnnotationExpectedAddresses} {
@@ -41,11 +46,15 @@ func strip(p *corev1.Pod) {
 	}
 }
 
+// isOurs reports whether a scheduling gate is the gate of the pin.
 func isOurs(g corev1.PodSchedulingGate) bool { return g.Name == wellknown.GateNominate }
 
+// gated reports whether a pod has the gate of the pin.
 func gated(p *corev1.Pod) bool { return slices.ContainsFunc(p.Spec.SchedulingGates, isOurs) }
 
-// apply writes a decision on a stripped pod. It is idempotent.
+// apply writes a decision on a pod: the label of retained pods, the annotations, and what pins the
+// pod in the mode of the decision. strip must have been called before. With the same decision, a
+// second strip and apply have no further effect.
 func apply(p *corev1.Pod, v decision) {
 	if p.Labels == nil {
 		p.Labels = map[string]string{}
@@ -72,14 +81,15 @@ func apply(p *corev1.Pod, v decision) {
 	}
 }
 
-// onNode returns the requirement that DaemonSets use: the scheduler looks at no other node
-// (docs/facts.md, "A required node name limits the search to that node").
+// onNode returns the requirement that a pod runs on the given node. It is the requirement that the
+// DaemonSet controller uses: the scheduler examines no other node (docs/facts.md, "A required node
+// name limits the search to that node").
 func onNode(node string) corev1.NodeSelectorRequirement {
 	return corev1.NodeSelectorRequirement{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn,
 		Values: []string{node}}
 }
 
-// names reports whether a term has that requirement.
+// names reports whether a term contains the requirement that onNode returns.
 func names(t corev1.NodeSelectorTerm, node string) bool {
 	return slices.ContainsFunc(t.MatchFields, func(r corev1.NodeSelectorRequirement) bool {
 		return r.Key == metav1.ObjectNameField && r.Operator == corev1.NodeSelectorOpIn &&
@@ -87,6 +97,7 @@ func names(t corev1.NodeSelectorTerm, node string) bool {
 	})
 }
 
+// nodeAffinity returns the node affinity of a pod, and adds an empty one if there is none.
 func nodeAffinity(p *corev1.Pod) *corev1.NodeAffinity {
 	if p.Spec.Affinity == nil {
 		p.Spec.Affinity = &corev1.Affinity{}
@@ -97,8 +108,9 @@ func nodeAffinity(p *corev1.Pod) *corev1.NodeAffinity {
 	return p.Spec.Affinity.NodeAffinity
 }
 
-// require limits every required term to a node, because terms are alternatives. An empty term is
-// left as it is: it matches nothing.
+// require restricts a pod to a node. The required terms of the pod are alternatives, so the
+// requirement is added to each of them. An empty term remains empty: it matches no node, but with
+// the requirement it would match this one.
 func require(p *corev1.Pod, node string) {
 	a := nodeAffinity(p)
 	if a.RequiredDuringSchedulingIgnoredDuringExecution == nil {
@@ -119,7 +131,8 @@ func empty(t corev1.NodeSelectorTerm) bool {
 	return len(t.MatchExpressions) == 0 && len(t.MatchFields) == 0
 }
 
-// requires reports whether a pod can run only on one node.
+// requires reports whether the required node affinity of a pod allows no other node than the given
+// one.
 func requires(p *corev1.Pod, node string) bool {
 	if p.Spec.Affinity == nil || p.Spec.Affinity.NodeAffinity == nil {
 		return false
@@ -131,8 +144,8 @@ func requires(p *corev1.Pod, node string) bool {
 		})
 }
 
-// prefer adds our term, unless one says the same, by the node's name or, as a PersistentPodState
-// does, by its hostname.
+// prefer adds a preferred term for a node, unless the pod has an equivalent term of the same
+// weight. An equivalent term names the node, or the hostname as a PersistentPodState does.
 func prefer(p *corev1.Pod, node, hostname string) {
 	a := nodeAffinity(p)
 	for _, t := range a.PreferredDuringSchedulingIgnoredDuringExecution {
@@ -145,12 +158,12 @@ func prefer(p *corev1.Pod, node, hostname string) {
 			Preference: corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{onNode(node)}}})
 }
 
-// isNode reports whether a term is about one node and nothing else.
+// isNode reports whether the only requirement of a term is the name of the node.
 func isNode(t corev1.NodeSelectorTerm, node string) bool {
 	return len(t.MatchExpressions) == 0 && len(t.MatchFields) == 1 && names(t, node)
 }
 
-// isHost reports whether a term is about one hostname and nothing else.
+// isHost reports whether the only requirement of a term is the hostname.
 func isHost(t corev1.NodeSelectorTerm, hostname string) bool {
 	if len(t.MatchExpressions) != 1 || len(t.MatchFields) > 0 {
 		return false

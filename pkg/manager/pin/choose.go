@@ -6,45 +6,50 @@ import (
 )
 
 const (
-	// maxMemory is how long at most a pod that has ended is remembered.
+	// maxMemory is the longest time for which the manager remembers a pod that has ended.
 	maxMemory = 10 * time.Minute
-	// publishLag is how long after a pod's end its last reservation may not have been published
-	// yet. An agent needs a second; this is for one that is being replaced.
+	// publishLag is how long the agent may take to publish the reservation of a pod after the pod
+	// has ended. A running agent needs a second. publishLag is enough for an agent that is being
+	// replaced.
 	publishLag = 30 * time.Second
-	// startGrace is how long a bound pod may be without a sandbox before its end counts as a failed
-	// start.
+	// startGrace is the time after which a bound pod should have a sandbox. If a pod ends after
+	// that time and never had a sandbox, its start has failed.
 	startGrace = 30 * time.Second
-	// maxFailures is how many failed starts in a row suspend the pin to a node (docs/design.md,
-	// "Modes").
+	// maxFailures is the number of successive failed starts on a node after which pods of that name
+	// are no longer pinned to the node (docs/design.md, "Modes").
 	maxFailures = 2
 )
 
-// A pinTarget is the node that has a pod's addresses.
+// A pinTarget is the node that has the former addresses of a pod.
 type pinTarget struct {
-	Node, NodeUID string // UID "" if only the name is known
-	Addresses     string // "" if they are not known
-	Remembered    bool   // there is no reservation yet: the manager saw the last pod there
-	Abandoned     bool   // an earlier pod waited for this reservation and was evicted
+	Node, NodeUID string // NodeUID is "" if only the name is known
+	Addresses     string // "" if not known
+	Remembered    bool   // the node has no reservation yet, but the manager saw the last pod there
+	Abandoned     bool   // an earlier pod was evicted, because it waited for this reservation too long
 }
 
-// An instance is what the manager remembers of the last pod with a name that was bound to a node.
+// An instance is what the manager remembers of the last pod with a given name that was bound to a
+// node. Later pods with the name have other UIDs. The zero value means that nothing is remembered.
 type instance struct {
 	Node      string
 	PodUID    string
 	Addresses string
-	Started   bool // the pod had a sandbox
+	Started   bool // the pod had addresses, so its sandbox was created
 	Evicted   bool // the eviction API deleted the pod
-	Failures  int  // failed starts in a row on this node
+	Failures  int  // number of successive failed starts on this node
 	Ended     time.Time
 	Created   time.Time // when the API server created the pod
-	Until     time.Time // when this is forgotten
-	Lost      podOnNode // whose reservation was deleted last
+	Until     time.Time // when the manager forgets the instance
+	Lost      podOnNode // the pod and node of the reservation that was deleted last
 }
 
-// A podOnNode is a pod, by its UID, and a node.
+// A podOnNode is the UID of a pod and the name of a node.
 type podOnNode struct{ UID, Node string }
 
-// after returns the instance to remember after a pod has ended. t is the instance before.
+// after returns the instance to remember after the pod p has ended. t is the instance that was
+// remembered until then. A pod that was never bound to a node changes nothing, with one exception:
+// if the pod was required to run on the remembered node, the instance is forgotten, so that the
+// next pod is not sent there again.
 func (t instance) after(p *podView, now time.Time) instance {
 	if p.Node == "" {
 		if p.Required && p.Pinned == t.Node {
@@ -64,23 +69,25 @@ func (t instance) after(p *podView, now time.Time) instance {
 	return next
 }
 
-// startFailed reports whether a pod that has ended never got as far as a sandbox, though it had the
-// time.
+// startFailed reports whether the start of a pod that has ended has failed: the pod had no sandbox,
+// although its phase is Failed or it was bound for startGrace.
 func startFailed(p *podView, now time.Time) bool {
 	return !p.Started && (p.Failed || !p.BoundAt.IsZero() && now.Sub(p.BoundAt) >= startGrace)
 }
 
-// unpublished reports whether the pod ended less than publishLag ago, so that it may have addresses
-// on its node for which no reservation is published yet.
+// unpublished reports whether the pod ended less than publishLag ago. If so, its node may have
+// addresses for the name although their reservation is not published yet. unpublished reports false
+// if the reservation of the pod on the node was deleted meanwhile.
 func (t instance) unpublished(now time.Time) bool {
 	released := t.Lost == podOnNode{t.PodUID, t.Node}
 	return t.Node != "" && !released && now.Before(t.Until) && now.Sub(t.Ended) < publishLag
 }
 
-// contradicts reports whether what the API server showed of a pod contradicts a reservation: the
-// pod ran on another node, or the reservation was first published after the pod was created, by a
-// node that the pod was not on. Such a reservation is not counted, because a compromised node may
-// publish any.
+// contradicts reports whether a reservation contradicts what the API server has shown of the last
+// pod with the name. That is so if the reservation is of that pod, but the pod was bound to another
+// node; or if the reservation was created after that pod, by a node to which the pod was not bound,
+// although the pod had started. choose ignores such a reservation, because a compromised node may
+// publish reservations of pods that it never ran.
 func (t instance) contradicts(r *reservation) bool {
 	if t.Node == "" || r.Node == t.Node {
 		return false
@@ -89,10 +96,20 @@ func (t instance) contradicts(r *reservation) bool {
 		t.Started && !t.Created.IsZero() && r.CreationTimestamp.After(t.Created)
 }
 
-// choose returns the node of a pod's newest reservation whose window has not ended and that nothing
-// contradicts. all are the reservations of the pod's name, last is the remembered instance. For
-// publishLag after the end of the last pod, choose returns the node of that pod if there is no
-// reservation, or only reservations of other nodes. It reports false if it finds no node.
+// choose returns the node to pin a pod to: the node of the best reservation, as preferable ranks
+// them. all are the reservations with the name of the pod, and last is the remembered instance of
+// that name. choose ignores reservations that a user has asked to release, holds that have ended,
+// and reservations that last contradicts. It reports false if it finds no node.
+//
+// There is one exception. For publishLag after the last pod has ended, the reservation of its node
+// may not be published yet. During that time choose returns the node of the last pod if there is no
+// reservation, or if the last pod had started and the best reservation is of another node. The
+// exception does not apply if a user has asked to release a reservation of the node of the last
+// pod.
+//
+// The function is in one piece, although its cyclomatic complexity is 16: a release that a user has
+// asked for affects both the ranking and the exception, and the order of the conditions is the
+// precedence of the sources.
 func choose(all []*reservation, last instance, now time.Time) (pinTarget, bool) {
 	var best *reservation
 	remembered := last.unpublished(now)
@@ -118,11 +135,16 @@ func choose(all []*reservation, last instance, now time.Time) (pinTarget, bool) 
 	return pinTarget{Node: best.Node, NodeUID: best.NodeUID, Addresses: best.Addresses, Abandoned: best.Abandoned}, true
 }
 
-// preferable reports whether a is preferable to b. An abandoned reservation comes last, and that of
-// the pod's last instance first. Where that is not known, the later hold counts, or the later
-// write: a pod that was admitted while there was no manager has no label, and the manager has not
-// seen where it ran. The state Bound does not count: the reservation of a node that died keeps it
-// for as long as the object exists.
+// preferable reports whether the reservation a is preferable to b. last is the UID of the last pod
+// with the name, "" if not known. The first criterion in which a and b differ decides:
+//
+//   - A reservation that is not abandoned is preferable to an abandoned one.
+//   - The reservation of the last pod is preferable.
+//   - The hold that began later is preferable, or else the reservation that was written later. A
+//     pod that was admitted without a manager has no label, so the manager has not seen where it ran.
+//
+// The state Bound is no criterion, because the reservation of a node that died remains Bound for as
+// long as the object exists.
 func preferable(a, b *reservation, last string) bool {
 	if a.Abandoned != b.Abandoned {
 		return b.Abandoned
@@ -137,7 +159,8 @@ func preferable(a, b *reservation, last string) bool {
 	return version(a) > version(b)
 }
 
-// heldSince returns when a hold began; zero if that is not known, or if it is not a hold.
+// heldSince returns when a hold began. It returns zero if the reservation is not a hold, or if the
+// hold has no end or an unknown window.
 func heldSince(r *reservation) time.Time {
 	if r.Bound || r.Until.IsZero() || r.Window <= 0 {
 		return time.Time{}
@@ -145,7 +168,8 @@ func heldSince(r *reservation) time.Time {
 	return r.Until.Add(-time.Duration(r.Window))
 }
 
-// version returns a number that grows with each write to objects of one kind.
+// version returns the resource version as a number, which grows with each write to objects of one
+// kind.
 func version(r *reservation) uint64 {
 	v, _ := strconv.ParseUint(r.ResourceVersion, 10, 64)
 	return v

@@ -19,7 +19,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
-// The events that the manager writes on pods.
+// The reasons of the Events that the manager writes on pods.
 const (
 	reasonNotPossible = "PinNotPossible"
 	reasonWithdrawn   = "PinWithdrawn"
@@ -27,10 +27,11 @@ const (
 	reasonChanged     = "AddressChanged"
 )
 
-// maxReportAge is the age up to which a pod gets Events for its creation. It keeps a new leader
-// from repeating the Events of its predecessor.
+// maxReportAge is the age up to which a pod gets an Event about its creation. Older pods get none,
+// so that a new leader does not repeat the Events of the former leader.
 const maxReportAge = 30 * time.Second
 
+// newReporter returns a function that writes a warning Event on a pod.
 func newReporter(r recorder.EventRecorder) func(p *podView, reason, text string) {
 	return func(p *podView, reason, text string) {
 		pod := bare(p)
@@ -39,15 +40,17 @@ func newReporter(r recorder.EventRecorder) func(p *podView, reason, text string)
 	}
 }
 
-// An explainer reports on a pod why it is not pinned where its addresses are, and that it has got
-// others. It runs in the leader.
+// An explainer is the controller that writes an Event on a pod that is not pinned to the node with
+// its former addresses, and on a pod that has started on another node than that. It runs in the
+// leader.
 type explainer struct {
 	cluster  *cluster
 	report   func(p *podView, reason, text string)
 	reported once.Set
 }
 
-// Reconcile looks at a pod that is new, or newly bound.
+// Reconcile writes the Events of a pod that is new, or was bound to a node. Each pod gets each of
+// the two Events at most once.
 func (e *explainer) Reconcile(_ context.Context, req reconcile.Request) (reconcile.Result, error) {
 	p := e.cluster.pod(req.String())
 	if p == nil {
@@ -67,18 +70,20 @@ func (e *explainer) Reconcile(_ context.Context, req reconcile.Request) (reconci
 	return reconcile.Result{}, nil
 }
 
-// notPossible returns the Event of a pod that is not pinned where its addresses are; "" for others.
+// notPossible returns the text of the Event of a pod that is not pinned to the node with its former
+// addresses. It returns "" if the pod is pinned, or if there is nothing to pin it to.
 func notPossible(p *podView) string {
 	reason, text, _ := strings.Cut(p.Reason, ": ")
-	switch pinReason(reason) {
+	switch pinReason(reason) { // the reasons for which a node with addresses was not used
 	case unknown, abandoned, evicted, failedStarts, nodeGone, nodeExcluded, nodeNotReady, nodeCordoned, nodeTainted:
 		return "not pinned: " + text
 	}
 	return ""
 }
 
-// changed returns the Event of a pod that runs on another node than the one that has its addresses;
-// "" for others.
+// changed returns the text of the Event of a pod that runs on another node than the one that has
+// its former addresses. It returns "" for other pods. all are the reservations with the name of the
+// pod, and last is the remembered instance of that name.
 func changed(p *podView, all []*reservation, last instance, now time.Time) string {
 	var before []*reservation
 	for _, r := range all {

@@ -2,6 +2,7 @@ package pin
 
 import "github.com/prometheus/client_golang/prometheus"
 
+// collectors are the metrics of the pin.
 type collectors struct {
 	decisions   *prometheus.CounterVec // by mode and reason
 	duration    prometheus.Histogram
@@ -10,6 +11,8 @@ type collectors struct {
 	evictions   *prometheus.CounterVec // by reason
 }
 
+// newCollectors registers the metrics of the pin. gates returns the number of pods that have a gate
+// now; it is called at each scrape.
 func newCollectors(registry prometheus.Registerer, gates func() float64) (*collectors, error) {
 	m := &collectors{
 		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{

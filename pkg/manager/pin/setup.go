@@ -20,18 +20,20 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
-// Options are the settings of the pin on the manager's command line.
+// Options are the settings of the pin on the command line of the manager.
 type Options struct {
-	Mode           policy.PinMode // of pods for which neither annotation nor namespace sets one
-	Fallback       policy.PinMode // in place of nominate for other schedulers; not nominate
-	Schedulers     []string       // the names of those that honour a nomination
-	RequireTimeout time.Duration  // how long a pod in the mode require may be unschedulable
+	Mode           policy.PinMode // for pods without a mode in their annotations or on their namespace
+	Fallback       policy.PinMode // replaces nominate for pods of other schedulers; must not be nominate
+	Schedulers     []string       // names of the schedulers that honour status.nominatedNodeName
+	RequireTimeout time.Duration  // how long a pod of mode require may be unschedulable before its eviction
 }
 
-// sharedLogger avoids a logger for each request: each log line about a pod names it.
+// sharedLogger returns base for every request. The default of the webhook server creates a logger
+// for each request, which is not needed because the log lines about a pod name the pod.
 func sharedLogger(base logr.Logger, _ *admission.Request) logr.Logger { return base }
 
-// Setup adds the webhook and the controllers to a manager, whose cache has CacheOptions.
+// Setup adds the webhook and the controllers of the pin to a manager that has not started. The
+// cache of the manager must have been created with CacheOptions.
 func Setup(ctx context.Context, mgr manager.Manager, o Options) error {
 	log := mgr.GetLogger().WithName("pin")
 	c, err := newCluster(ctx, mgr, time.Now)
@@ -77,9 +79,10 @@ func Setup(ctx context.Context, mgr manager.Manager, o Options) error {
 			unseenGatesInterval/2, false)})
 }
 
-// newCaller returns a client for short calls with connections of their own, which is not cached,
-// and a function that closes those that are not in use. With HTTP/1.1 a call that is given up
-// closes its connection: one that has died without notice delays no other call.
+// newCaller returns a client without a cache for short calls, and a function that closes the idle
+// connections of the client. The client does not share connections with other clients. It uses
+// HTTP/1.1: a call that exceeds its deadline closes its connection, so that a broken connection
+// does not delay later calls.
 func newCaller(mgr manager.Manager) (c client.Client, redial func(), err error) {
 	config := rest.CopyConfig(mgr.GetConfig())
 	config.NextProtos = []string{"http/1.1"}

@@ -16,8 +16,9 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
-// A reservation has the fields of an IPReservation that the pin needs. The informers keep such
-// views and not the objects: with 50,000 of each they are most of the manager's memory.
+// A reservation has the fields of an IPReservation that the pin needs. (An IPReservation is the API
+// object that shows the addresses of a pod on a node.) The informers keep reservations and podViews
+// instead of the API objects: with 50,000 of each, they make up most of the manager's memory.
 type reservation struct {
 	metav1.ObjectMeta // namespace, name, UID, resource version
 
@@ -25,12 +26,13 @@ type reservation struct {
 	ID, PodUID         string
 	Bound              bool
 	Addresses          string       // joined by commas
-	Until              time.Time    // of a hold; zero: it has no end
-	Window             lease.Window // 0 if it is not known
-	Releasing          bool         // a user has asked to release the addresses
+	Until              time.Time    // end of the hold; zero if bound, or if the hold has no end
+	Window             lease.Window // 0 if not known
+	Releasing          bool         // a user has asked to release these addresses
 	Abandoned          bool         // no pod is pinned to it again
 }
 
+// viewReservation returns the reservation of an API object.
 func viewReservation(r *ipam.IPReservation) *reservation {
 	v := &reservation{
 		ObjectMeta: identity(&r.ObjectMeta),
@@ -51,6 +53,7 @@ func viewReservation(r *ipam.IPReservation) *reservation {
 	return v
 }
 
+// addressList returns the addresses of a status, joined by commas.
 func addressList(s ipam.IPReservationStatus) string {
 	if s.AddressList != "" {
 		return s.AddressList
@@ -66,34 +69,36 @@ func addressList(s ipam.IPReservationStatus) string {
 type podView struct {
 	metav1.ObjectMeta // namespace, name, UID, resource version, creation and deletion time
 
-	Node       string // "" until it is bound
+	Node       string // "" until the pod is bound
 	BoundAt    time.Time
-	Controlled bool // a controller recreates it
+	Controlled bool // the pod has a controller, which will recreate it
 	Window     lease.Window
 
-	Gated  bool   // our gate is on it
-	Gates  int    // all gates
-	Pinned string // "" if the pod is not retained: the webhook has not seen what its annotations say
-	Reason string // of the pin, as in the annotation
-	// Required: the pod can run on the pinned node only, by an affinity that the webhook added.
+	Gated  bool   // has the gate of the pin
+	Gates  int    // number of scheduling gates, of all kinds
+	Pinned string // the pinned node; "" if none, or if the pod is not retained: a user wrote the annotation
+	Reason string // of the decision, as in the annotation of the pod
+	// Required reports whether the mode is require, and the pod is not bound and can run only on
+	// the pinned node.
 	Required    bool
-	Tolerations []corev1.Toleration // with Required
-	Nominated   string
-	// NominatedByUs reports whether the manager wrote Nominated last, according to the field
-	// owners.
+	Tolerations []corev1.Toleration // nil unless Required
+	Nominated   string              // the nominated node
+	// NominatedByUs reports whether the manager was the last to write Nominated, according to the
+	// managed fields.
 	NominatedByUs bool
 	NeverPreempts bool // by its preemption policy
 
-	// NotScheduled is the reason of a scheduler that has tried the pod and did not place it; "" as
-	// long as none has tried it, also where gates held it back.
+	// NotScheduled is why a scheduler that has tried the pod did not place it. It is "" as long as
+	// no scheduler has tried the pod, for example because gates prevent it.
 	NotScheduled     string
-	Unschedulable    bool // NotScheduled is Unschedulable
+	Unschedulable    bool // the reason in NotScheduled is "Unschedulable"
 	UnschedulableWhy string
-	Evicted          bool // by the eviction API
-	Failed, Started  bool // phase Failed; its sandbox has had addresses
+	Evicted          bool // through the eviction API
+	Failed, Started  bool // the phase is Failed; the pod has addresses, so its sandbox was created
 	Addresses        string
 }
 
+// viewPod returns the podView of a pod.
 func viewPod(p *corev1.Pod) *podView {
 	v := &podView{
 		ObjectMeta: identity(&p.ObjectMeta),
@@ -145,9 +150,9 @@ func (v *podView) setConditions(conditions []corev1.PodCondition) {
 	}
 }
 
-// nominatedByUs reports whether the manager is the last that wrote a pod's nominated node. A
-// scheduler that nominates another node, or this one after ours was removed, becomes the owner of
-// the field.
+// nominatedByUs reports whether the manager was the last to write the nominated node of a pod,
+// given the managed fields of the pod. A scheduler that nominates a node later becomes the manager
+// of the field, even if it nominates the same node.
 func nominatedByUs(fields []metav1.ManagedFieldsEntry) bool {
 	return slices.ContainsFunc(fields, func(f metav1.ManagedFieldsEntry) bool {
 		return f.Manager == wellknown.ManagerName && f.Subresource == "status" && f.FieldsV1 != nil &&
@@ -155,7 +160,8 @@ func nominatedByUs(fields []metav1.ManagedFieldsEntry) bool {
 	})
 }
 
-// identity returns the part of an object's metadata that identifies it.
+// identity returns the fields of an object's metadata that identify the object, and its creation
+// and deletion time.
 func identity(m *metav1.ObjectMeta) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Namespace: intern(m.Namespace), Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion,
@@ -163,10 +169,12 @@ func identity(m *metav1.ObjectMeta) metav1.ObjectMeta {
 	}
 }
 
-// intern returns one copy of a text that thousands of objects have.
+// intern returns a string equal to s. Equal strings that intern returns share their memory, which
+// saves memory where thousands of objects have the same value.
 func intern(s string) string { return unique.Make(s).Value() }
 
-// trimNode removes from a Node what does not decide whether a pod may run there.
+// trimNode removes from a Node all fields that do not decide whether a pod may run there. It is a
+// transform of the manager's cache.
 func trimNode(object any) (any, error) {
 	n, ok := object.(*corev1.Node)
 	if !ok {
@@ -184,7 +192,8 @@ func trimNode(object any) (any, error) {
 	return trimmed, nil
 }
 
-// trimNamespace removes all labels but the one that sets the mode of the pods.
+// trimNamespace removes from a Namespace all labels except the one that sets the pin mode of its
+// pods. It is a transform of the manager's cache.
 func trimNamespace(object any) (any, error) {
 	ns, ok := object.(*metav1.PartialObjectMetadata)
 	if !ok {
@@ -198,8 +207,8 @@ func trimNamespace(object any) (any, error) {
 	return ns, nil
 }
 
-// rememberFor returns how long a pod that has ended is remembered: no longer than its addresses are
-// held for the next.
+// rememberFor returns how long the manager remembers a pod that has ended: as long as the pod's
+// window, because the addresses are not held longer, and at most maxMemory.
 func rememberFor(window lease.Window) time.Duration {
 	return min(time.Duration(window), maxMemory)
 }
