@@ -14,13 +14,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission/metrics"
 )
 
-// Pods returns a mutating webhook for pods. The patch contains what change modifies of the pod's
-// labels, annotations, scheduling gates, node selector and affinity; other modifications are
-// dropped. change must take the namespace from the request: it may not be set in the pod yet.
+// Pods returns a mutating webhook for pods that calls change to modify each pod. The patch contains
+// only the modifications of the pod's labels, annotations, scheduling gates, node selector and
+// affinity. Other modifications are dropped. change must take the namespace from the request,
+// because the namespace might not be set in the pod yet.
 //
-// If change fails or panics, the pod cannot be decoded, or it would have more annotations than the
-// API server accepts, the pod is admitted unchanged. An error must not be returned to the API
-// server, which would reject the pod: failurePolicy covers only calls that fail.
+// The pod is admitted unchanged if change fails or panics, if the pod cannot be decoded, or if it
+// would have more annotations than the API server accepts. In these cases the webhook does not
+// answer with an error, because the API server would then reject the pod: the failure policy Ignore
+// applies only to calls that fail, not to answers.
 func Pods(
 	log logr.Logger, change func(ctx context.Context, req admission.Request, pod *corev1.Pod) error,
 ) admission.Handler {
@@ -45,6 +47,8 @@ func Pods(
 	})
 }
 
+// patch returns the response with the modifications of change, or an error if the pod has to be
+// admitted unchanged.
 func patch(
 	ctx context.Context, req admission.Request, change func(context.Context, admission.Request, *corev1.Pod) error,
 ) (admission.Response, error) {
@@ -74,7 +78,8 @@ func patch(
 	return response, nil
 }
 
-// annotationBytes returns the size of a pod's annotations as the API server computes it.
+// annotationBytes returns the size of a pod's annotations, computed as the API server does for its
+// limit.
 func annotationBytes(p *corev1.Pod) (size int) {
 	for key, value := range p.Annotations {
 		size += len(key) + len(value)
@@ -82,10 +87,10 @@ func annotationBytes(p *corev1.Pod) (size int) {
 	return size
 }
 
-// mutablePart returns the fields of a pod that the function change may modify, as JSON. The patch
-// is the difference of two such documents, from before and after it. Both are encoded with the same
-// Go types, so the patch does not remove fields that these types lack. The other fields are omitted
-// because they make up most of a pod.
+// mutablePart returns the fields of a pod that change may modify, as JSON. patch calls it before
+// and after change, and the patch is the difference of the two documents. Both are encoded with the
+// same Go types, so that fields that the Go types lack are not removed by the patch. The other
+// fields of the pod are omitted to save time: they make up most of a pod.
 func mutablePart(p *corev1.Pod) ([]byte, error) {
 	type metadata struct {
 		Labels      map[string]string `json:"labels,omitempty"`
