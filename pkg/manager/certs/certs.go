@@ -29,18 +29,18 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
 )
 
-// Options names the objects that are served and where the certificate is kept.
+// Options names the API objects and the directory that have to do with the certificate.
 type Options struct {
-	Secret   types.NamespacedName // must exist, may be empty
-	Service  string               // in the namespace of the Secret
-	Mutating []string             // names of MutatingWebhookConfigurations; one that is missing is waited for
-	Dir      string               // a writable directory for the certificate; the key is never written
+	Secret   types.NamespacedName // must exist; may have no data
+	Service  string               // name of the webhooks' Service, which is in the namespace of the Secret
+	Mutating []string             // MutatingWebhookConfigurations to write the CA into; Ready fails until all exist
+	Dir      string               // a writable directory for the certificate; the private key is not written
 }
 
 // DNSName returns the DNS name under which the API server calls the Service.
 func (o Options) DNSName() string { return o.Service + "." + o.Secret.Namespace + ".svc" }
 
-// CacheOptions restricts the manager's cache of Secrets to the one of the certificate.
+// CacheOptions restricts the manager's cache of Secrets to the Secret of the certificate.
 func (o Options) CacheOptions() cache.ByObject {
 	return cache.ByObject{
 		Namespaces: map[string]cache.Config{o.Secret.Namespace: {}},
@@ -48,7 +48,7 @@ func (o Options) CacheOptions() cache.ByObject {
 	}
 }
 
-// Certificate holds the certificate that is currently served.
+// Certificate has the certificate that the webhook server presents now.
 type Certificate struct {
 	dir     string
 	log     logr.Logger
@@ -57,7 +57,8 @@ type Certificate struct {
 	ready   chan struct{}
 }
 
-// New returns a Certificate without content. Add starts the controllers that fill it.
+// New returns a Certificate that has no certificate yet. Add adds the controllers that provide one.
+// dir is Options.Dir.
 func New(dir string) *Certificate {
 	return &Certificate{dir: dir, ready: make(chan struct{}), expires: prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "leasehold_webhook_certificate_expiration_timestamp_seconds",
@@ -68,7 +69,8 @@ func New(dir string) *Certificate {
 // Register registers the certificate's metric.
 func (c *Certificate) Register(r prometheus.Registerer) error { return r.Register(c.expires) }
 
-// TLS configures a server for TLS 1.3 with the current certificate.
+// TLS configures a server for TLS 1.3 with the current certificate. Handshakes fail while there is
+// none.
 func (c *Certificate) TLS(config *tls.Config) {
 	config.MinVersion = tls.VersionTLS13
 	config.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
@@ -81,7 +83,7 @@ func (c *Certificate) TLS(config *tls.Config) {
 
 var errNoCertificate = errors.New("the webhooks have no certificate yet")
 
-// Ready is a readiness check: it returns an error until there is a certificate and the webhook
+// Ready is a readiness check. It returns an error until there is a certificate and the webhook
 // configurations contain its CA.
 func (c *Certificate) Ready(*http.Request) error {
 	select {
@@ -96,8 +98,8 @@ func (c *Certificate) Ready(*http.Request) error {
 }
 
 // Add adds the controllers that create, rotate and watch the certificate to the manager. They run
-// in every replica, without leader election: of two conflicting writes to the Secret the API server
-// rejects one.
+// in every replica, without leader election: if two replicas write to the Secret at the same time,
+// the API server rejects one of the writes.
 func (c *Certificate) Add(ctx context.Context, mgr manager.Manager, o Options) error {
 	c.log = mgr.GetLogger().WithName("certs")
 	secrets, err := mgr.GetCache().GetInformer(ctx, &corev1.Secret{}, cache.BlockUntilSynced(false))
@@ -127,12 +129,13 @@ func (c *Certificate) Add(ctx context.Context, mgr manager.Manager, o Options) e
 	})
 }
 
-// byName is a manager whose configuration lists and watches Secrets and webhook configurations by
-// the name of the manager's own: cert-controller selects by namespace and kind alone, and the
-// manager's role allows no others.
+// byName is a manager whose GetConfig returns a configuration that restricts lists and watches of
+// Secrets and MutatingWebhookConfigurations to objects with the name wellknown.ManagerName.
+// cert-controller watches all objects of a kind in a namespace, but the role of the manager allows
+// it to watch only those objects.
 type byName struct{ manager.Manager }
 
-// GetConfig returns the configuration of cert-controller's cache.
+// GetConfig returns the configuration with which cert-controller creates its cache.
 func (m byName) GetConfig() *rest.Config {
 	config := rest.CopyConfig(m.Manager.GetConfig())
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
@@ -155,16 +158,16 @@ type roundTripper func(*http.Request) (*http.Response, error)
 // RoundTrip implements http.RoundTripper.
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// load starts to serve the certificate of a Secret. An invalid one is logged, and the current one
-// stays.
+// load makes the server present the certificate in a Secret. If the certificate is invalid, load
+// logs the error, and the server continues to present the former one.
 func (c *Certificate) load(object any) {
 	secret, ok := object.(*corev1.Secret)
 	if !ok || len(secret.Data[corev1.TLSCertKey]) == 0 {
-		return // not created yet
+		return // cert-controller has not created the certificate yet
 	}
 	cert, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
 	if err == nil {
-		// cert-controller waits until the certificate appears in CertDir.
+		// cert-controller does not become ready until the certificate is in CertDir.
 		err = os.WriteFile(filepath.Join(c.dir, corev1.TLSCertKey), secret.Data[corev1.TLSCertKey], 0o600)
 	}
 	if err != nil {
