@@ -17,28 +17,31 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/files"
 )
 
-// maxBinary bounds the size of a binary that is read, in bytes. Plugins have some ten megabytes.
+// maxBinary is the largest size of a binary that is read, in bytes. The binaries of plugins have
+// some ten megabytes.
 const maxBinary = 1 << 30
 
-// program is the path of leasehold's plugin in the build information of its binary.
+// program is the package path of leasehold's plugin, which the build information of its binary
+// contains.
 const program = "github.com/leasehold-cni/leasehold/plugins/ipam/leasehold"
 
-// Binaries finds and identifies the binaries of plugins. A file is read again only after it has
-// changed. It is safe for concurrent use.
+// Binaries finds and identifies the binaries of plugins. It reads a file again only after the file
+// has changed. It is safe for concurrent use.
 type Binaries struct {
-	// Dirs are searched in this order, as in CNI_PATH.
+	// Dirs are the directories of plugins, searched in this order, as those in CNI_PATH.
 	Dirs []string
 
 	mu   sync.Mutex
 	seen map[string]identity
 }
 
-// Binary is the file that a runtime runs for a type.
+// Binary is the file that a runtime runs for a plugin type.
 type Binary struct {
-	// Path is the file, "" where no directory has one of that name.
+	// Path is the path of the file. It is "" if none of the directories has a file with the name of
+	// the type.
 	Path string
-	// Ours reports whether it is leasehold's plugin, of any version and by any name. The build
-	// information in the binary says so.
+	// Ours reports whether the file is leasehold's plugin, of any version and under any file name,
+	// according to the build information in the file.
 	Ours bool
 	// Executable reports whether the file has the permission to be run.
 	Executable bool
@@ -46,25 +49,28 @@ type Binary struct {
 	Changed    time.Time // when the file was last written, replaced, renamed or had its mode changed
 }
 
-// identity is what is known of the content of a file, as long as its stamp is the same.
+// identity is what is known of the content of a file. It is valid as long as the file has the same
+// stamp.
 type identity struct {
 	stamp  stamp
 	digest [sha256.Size]byte
 	ours   bool
 }
 
+// stamp changes whenever a file is written, replaced, renamed or has its mode changed.
 type stamp struct {
 	dev, inode   uint64
 	size         int64
 	mtime, ctime syscall.Timespec
 }
 
-// Resolve finds the binary of a plugin's type, in the way of libcni: the first regular file of that
-// name. It returns an error if a directory or the binary could not be read; then a runtime may find
-// another one.
+// Resolve returns the binary of a plugin type. As libcni does, it takes the first regular file with
+// the name of the type in Dirs. It returns the zero Binary if there is none. It returns an error if
+// a directory or the binary could not be read: the runtime, with other permissions, may find
+// another binary.
 func (b *Binaries) Resolve(kind string) (Binary, error) {
 	if kind == "" || strings.ContainsRune(kind, filepath.Separator) || kind == "." || kind == ".." {
-		return Binary{}, nil // libcni runs nothing of that name
+		return Binary{}, nil // libcni rejects such a type
 	}
 	for _, dir := range b.Dirs {
 		path := filepath.Join(dir, kind)
@@ -82,6 +88,7 @@ func (b *Binaries) Resolve(kind string) (Binary, error) {
 	return Binary{}, nil
 }
 
+// read returns the Binary of an existing file.
 func (b *Binaries) read(path string) (Binary, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -116,6 +123,7 @@ func (b *Binaries) read(path string) (Binary, error) {
 		Changed: changed}, nil
 }
 
+// identify reads the content of a file. The stamp of the result is not set.
 func identify(f *os.File) (identity, error) {
 	var id identity
 	h := sha256.New()
@@ -138,7 +146,7 @@ func IsLeasehold(binary *os.File) (bool, error) {
 	if failed := (*fs.PathError)(nil); errors.As(err, &failed) {
 		return false, err
 	}
-	return err == nil && info.Path == program, nil // an error: it is not a Go program
+	return err == nil && info.Path == program, nil // any other error means that the file is not a Go program
 }
 
 func stampOf(info os.FileInfo) stamp {

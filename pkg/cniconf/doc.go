@@ -1,8 +1,8 @@
 // Package cniconf reads the CNI configurations of a node as a container runtime does, and reports
-// whether what is loaded leads to leasehold's plugin: which file is loaded, which IPAM plugin it
-// names, and which binary that name stands for (docs/facts.md, "The first configuration in lexical
-// order is loaded").
+// for each network whether leasehold's plugin assigns its addresses. That depends on which files
+// the runtime loads, which IPAM plugin they name, and which binary has that name (docs/facts.md,
+// "The first configuration in lexical order is loaded").
 //
-// It changes nothing. What could not be read is reported as such: it proves neither that leasehold
-// is in use nor that it is not.
+// Except for a temporary file, the package writes nothing. If something could not be read, the
+// result says so, because that proves neither that leasehold is in use nor that it is not.
 package cniconf

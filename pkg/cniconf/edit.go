@@ -16,13 +16,14 @@ import (
 // host-local.
 var ErrNothingToChange = errors.New("no plugin calls host-local")
 
-// BackupSuffix is added to the name of a configuration that leasectl has changed, for the former
-// content. No runtime loads a file of that extension.
+// BackupSuffix is added to the name of a configuration file that leasectl changes, for the file
+// with the former content. No runtime loads files with that extension.
 const BackupSuffix = ".leasehold-backup"
 
-// WithLeasehold returns the content of a configuration file with leasehold in every place where it
-// has host-local, or where a plugin would call host-local because none is named. Nothing else
-// changes, neither layout nor order. name is as for Parse.
+// WithLeasehold returns the content of a configuration file with host-local replaced by leasehold
+// in every place. If a plugin would call host-local because its entry names no IPAM plugin,
+// leasehold is added there. Nothing else changes, neither layout nor order. name is the same as for
+// Parse. If there is no host-local, the error is ErrNothingToChange.
 func WithLeasehold(name string, content []byte) ([]byte, error) {
 	f, err := Parse(name, content)
 	if err != nil {
@@ -47,9 +48,9 @@ func WithLeasehold(name string, content []byte) ([]byte, error) {
 	return out, nil
 }
 
-// WithAnnotations returns the content of a configuration file in which each plugin that has an IPAM
-// plugin declares the capability with which the runtime passes the annotations of pods. Nothing
-// else changes. name is as for Parse.
+// WithAnnotations returns the content of a configuration file with a capability added to each
+// plugin that names an IPAM plugin: the capability with which the runtime passes the annotations of
+// pods to the plugin. Nothing else changes. name is the same as for Parse.
 func WithAnnotations(name string, content []byte) ([]byte, error) {
 	f, err := Parse(name, content)
 	if err != nil {
@@ -66,8 +67,9 @@ func WithAnnotations(name string, content []byte) ([]byte, error) {
 	return content, nil
 }
 
-// Parse reads the content of a configuration file by the rules of a runtime's directory. name is
-// the name of the file, whose extension says whether the content is a list.
+// Parse parses the content of a configuration file as the runtime would. name is the name of the
+// file. Its extension determines whether the content is a list. Parse does not read the files of
+// plugins that the list refers to.
 func Parse(name string, content []byte) (File, error) {
 	dir, err := os.MkdirTemp("", "leasehold-conf-")
 	if err != nil {
@@ -82,8 +84,8 @@ func Parse(name string, content []byte) (File, error) {
 	return f, errors.Join(f.Invalid, f.Unread)
 }
 
-// NamesLeasehold reports whether a configuration names leasehold, as an IPAM plugin or as a chained
-// one.
+// NamesLeasehold reports whether a configuration names leasehold, as an IPAM plugin or as a plugin
+// in the list.
 func (f File) NamesLeasehold() bool {
 	for _, p := range flatten(f.Plugins) {
 		if p.Type == Leasehold || p.IPAM.Type == Leasehold {
@@ -93,7 +95,8 @@ func (f File) NamesLeasehold() bool {
 	return false
 }
 
-// flatten returns plugins and those that they call.
+// flatten returns the given plugins, and the plugins of the networks that they delegate to, at any
+// depth.
 func flatten(plugins []Plugin) (all []Plugin) {
 	for _, p := range plugins {
 		all = append(all, p)
@@ -104,8 +107,9 @@ func flatten(plugins []Plugin) (all []Plugin) {
 	return all
 }
 
-// set sets the string or boolean at a JSON pointer and leaves all other bytes as they are. Objects
-// that are missing on the way are added.
+// set returns the text with the value at a JSON Pointer replaced, or added, and all other bytes
+// unchanged. value is a string or a boolean. Objects that are missing on the path of the pointer
+// are added. set returns an error if it cannot do so without changing other values.
 func set(text []byte, pointer string, value any) ([]byte, error) {
 	places := map[string]place{}
 	if err := scan(json.NewDecoder(bytes.NewReader(text)), text, "", places); err != nil {
@@ -131,8 +135,9 @@ func set(text []byte, pointer string, value any) ([]byte, error) {
 	}
 }
 
-// member returns the text of a member for the beginning of an object, whose bracket is followed by
-// rest: with the white space that the next member has.
+// member returns the bytes to insert after the opening brace of an object, so that the object has
+// text as its first member. rest is what follows the brace. The new member gets the same white
+// space as the member that was first, and a comma unless the object is empty.
 func member(rest []byte, text string) string {
 	next := bytes.TrimLeft(rest, " \t\r\n")
 	if bytes.HasPrefix(next, []byte("}")) {
@@ -146,14 +151,17 @@ func quote(value any) string {
 	return string(b)
 }
 
+// replaced returns a copy of text in which the bytes from..to are replaced.
 func replaced(text []byte, from, to int, by string) []byte {
 	return append(append(append([]byte{}, text[:from]...), by...), text[to:]...)
 }
 
-// place is where a value is in a text. end is 0 for an object, whose start is its bracket.
+// place is the position of a value in a text. For an object, start is its opening brace and end is
+// 0.
 type place struct{ start, end int }
 
-// scan records the places of a value and of all values in it.
+// scan reads the next value from d, and records the places of that value and of all values in it,
+// by JSON Pointer. Arrays have no place, but their elements do.
 func scan(d *json.Decoder, text []byte, pointer string, places map[string]place) error {
 	before := int(d.InputOffset())
 	token, err := d.Token()
@@ -186,8 +194,8 @@ func scan(d *json.Decoder, text []byte, pointer string, places map[string]place)
 	return err
 }
 
-// verify returns an error unless a text differs from another one in nothing but the value at a
-// pointer.
+// verify returns an error unless the document after is the document before with the value at the
+// pointer set, and nothing else changed.
 func verify(before, after []byte, pointer string, value any) error {
 	var want, have any
 	if err := errors.Join(json.Unmarshal(before, &want), json.Unmarshal(after, &have)); err != nil {
@@ -199,6 +207,7 @@ func verify(before, after []byte, pointer string, value any) error {
 	return nil
 }
 
+// assign returns a decoded document with the value set at the path of keys. It modifies in.
 func assign(in any, keys []string, value any) any {
 	if len(keys) == 0 {
 		return value

@@ -13,51 +13,54 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/files"
 )
 
-// extensions are those of the files that runtimes look at.
+// extensions are the extensions of the files that container runtimes read as configurations.
 var extensions = []string{".conf", ".conflist", ".json"}
 
-// Rules are the rules of a container runtime for what it loads of a directory. The zero value is
-// containerd's default.
+// Rules determine which of the configurations in a directory a container runtime loads. The zero
+// value is the default of containerd.
 type Rules struct {
-	// MaxFiles is how many files are loaded (containerd's max_conf_num). 0 means 1, and a negative
-	// number means all.
+	// MaxFiles is the number of files that are loaded (max_conf_num of containerd). 0 means 1, and
+	// a negative number means all.
 	MaxFiles int
-	// SkipInvalid reports whether a file that cannot be used is passed over for the next one, as
-	// CRI-O does. containerd loads nothing then.
+	// SkipInvalid reports whether the runtime skips invalid files, as CRI-O does. Otherwise an
+	// invalid file prevents the runtime from loading any, as with containerd.
 	SkipInvalid bool
 }
 
-// Conf is what a directory of configurations has.
+// Conf is what is known of a directory of configurations.
 type Conf struct {
 	Dir string
-	// Files are all configurations in the order of the runtime, also those that are not loaded.
+	// Files are all configurations, in the order in which the runtime reads them. Some of them may
+	// not be loaded.
 	Files []File
-	// Loaded are the indexes in Files of those that the runtime loads. It is empty where there is
-	// none, or where containerd meets one that is not valid.
+	// Loaded are the indexes in Files of the configurations that the runtime loads. It is empty if
+	// the runtime loads none, and if it is not known what the runtime loads.
 	Loaded []int
-	// Rejected is the index in Files of the one that prevents the runtime from loading any, -1 for
-	// none.
+	// Rejected is the index in Files of the invalid configuration that prevents the runtime from
+	// loading any, -1 if there is none.
 	Rejected int
-	// Unread is why it cannot be determined what is loaded, nil if it can.
+	// Unread is the error because of which it is not known what the runtime loads, nil if it is
+	// known.
 	Unread error
 }
 
-// File is one configuration.
+// File is one configuration file.
 type File struct {
 	Path    string
 	Network string   // "name"; may be empty
 	Plugins []Plugin // in the order of their calls in an ADD
-	// Digest identifies the content, and Changed is when the file was last written, replaced,
-	// renamed or had its mode changed.
+	// Digest identifies the content. Changed is when the file was last written, replaced, renamed
+	// or had its mode changed. Both include the files of plugins that the list refers to.
 	Digest  [sha256.Size]byte
 	Changed time.Time
-	// Invalid is why no runtime can use the file, nil if one can.
+	// Invalid is why no runtime can use the file, nil if the file is valid.
 	Invalid error
-	// Unread is why this process could not read the file, nil if it did. A runtime may be able to.
+	// Unread is why this process could not read the file, nil if it could. A runtime with other
+	// permissions may be able to read it.
 	Unread error
 }
 
-// Load reads the configurations in dir. A directory that does not exist has none.
+// Load reads the configurations in dir. If dir does not exist, the result has no Files.
 func Load(dir string, rules Rules) Conf {
 	c := Conf{Dir: dir, Rejected: -1}
 	names, err := names(dir, extensions)
@@ -72,7 +75,7 @@ func Load(dir string, rules Rules) Conf {
 	return c
 }
 
-// choose decides what the runtime loads.
+// choose sets Loaded, and Rejected or Unread where they apply.
 func (c *Conf) choose(rules Rules) {
 	limit := max(rules.MaxFiles, 1)
 	if rules.MaxFiles < 0 {
@@ -82,7 +85,7 @@ func (c *Conf) choose(rules Rules) {
 		switch {
 		case len(c.Loaded) == limit:
 			return
-		case f.Unread != nil: // it may be loaded, and what comes after it may not be
+		case f.Unread != nil: // not known whether the runtime loads this file or the next ones
 			c.Loaded, c.Unread = nil, f.Unread
 			return
 		case f.Invalid == nil:
@@ -94,8 +97,8 @@ func (c *Conf) choose(rules Rules) {
 	}
 }
 
-// names returns the names in a directory that are no directories and have one of the extensions, in
-// lexical order of bytes; none where the directory is missing.
+// names returns the names of the entries of a directory that are not directories and have one of
+// the extensions, sorted by bytes. If the directory does not exist, it returns nil.
 func names(dir string, extensions []string) ([]string, error) {
 	d, err := files.OpenDir(dir)
 	if files.IsMissing(err) {
@@ -119,6 +122,7 @@ func names(dir string, extensions []string) ([]string, error) {
 	return out, nil
 }
 
+// readFile reads and parses one configuration file. Errors are in the result.
 func readFile(path string) File {
 	f := File{Path: path}
 	content, changed, err := files.ReadLinked(path)
@@ -154,7 +158,7 @@ func readFile(path string) File {
 }
 
 // parse parses a configuration with libcni, as runtimes do. A file whose name does not end in
-// .conflist has a single plugin.
+// .conflist has a single plugin, and parse returns a list of one.
 func parse(path string, content []byte) (*libcni.NetworkConfigList, error) {
 	if filepath.Ext(path) == ".conflist" {
 		return libcni.NetworkConfFromBytes(content)
@@ -166,8 +170,9 @@ func parse(path string, content []byte) (*libcni.NetworkConfigList, error) {
 	return libcni.ConfListFromConf(single) //nolint:staticcheck // containerd and CRI-O load such files with it
 }
 
-// addSeparate adds the plugins of a list that are in files of their own, in the directory beside
-// the list that has the network's name. libcni has them since 1.3.
+// addSeparate adds the plugins of a list that have files of their own. These files are in a
+// directory next to the list, and the directory has the name of the network. libcni supports them
+// since version 1.3.
 func (f *File) addSeparate() {
 	dir := filepath.Join(filepath.Dir(f.Path), f.Network)
 	names, err := names(dir, []string{".conf"})
@@ -198,7 +203,7 @@ func (f *File) addSeparate() {
 	}
 }
 
-// Problem returns why the runtime can use no configuration, nil if it uses one.
+// Problem returns why the runtime cannot use any configuration, nil if it can.
 func (c Conf) Problem() error {
 	switch {
 	case c.Unread != nil:

@@ -5,22 +5,22 @@ import (
 	"fmt"
 )
 
-// Plugin is one plugin of a configuration.
+// Plugin is one plugin in the list of a configuration.
 type Plugin struct {
 	Type string
-	// File is the file that has the plugin's entry, and Pointer where it is in that file's JSON
-	// (RFC 6901), "" for the whole.
+	// File is the path of the file with the entry of the plugin. Pointer is the JSON Pointer (RFC
+	// 6901) of the entry in that file, "" for the whole document.
 	File    string
 	Pointer string
-	// IPAM is the IPAM plugin that this plugin calls. Its zero value means that the entry names
-	// none.
+	// IPAM is the IPAM plugin that this plugin calls. It is zero if none is known.
 	IPAM IPAM
 	// PassesAnnotations reports whether the entry declares the capability with which the runtime
-	// passes the annotations of the pod to it.
+	// passes the annotations of pods to the plugin.
 	PassesAnnotations bool
-	// Follows are the networks that Multus calls instead of doing the work itself, where its entry
-	// has them, and ClusterNetwork is what it names instead: an object, a network or a file.
-	// Unfollowed is why neither is known, "" if one is, or if the plugin is not Multus.
+	// Multus does not assign addresses itself, but delegates to the plugins of other networks.
+	// Follows are those networks, if they are in the entry of Multus. Otherwise, ClusterNetwork is
+	// the reference in that entry: the name of an API object or of a network, or the path of a
+	// file. Unfollowed is why neither is known. All three are empty if the plugin is not Multus.
 	Follows        []Delegate
 	ClusterNetwork string
 	Unfollowed     string
@@ -29,35 +29,37 @@ type Plugin struct {
 // IPAM is an IPAM plugin that a configuration names.
 type IPAM struct {
 	Type string
-	// Pointer is where the type is in the JSON of the plugin's file, or has to be to change it.
+	// Pointer is the JSON Pointer of the type in Plugin.File. If Default is true, nothing is there
+	// yet, and setting a type there changes the IPAM plugin.
 	Pointer string
-	// Default reports whether the file does not name it, because the plugin has a default.
+	// Default reports whether the configuration names no IPAM plugin, and Type is the one that the
+	// plugin uses then.
 	Default bool
-	// DefaultWindow is what the ipam section says for pods whose annotations are not passed; may be
-	// empty.
+	// DefaultWindow is the retention window in the ipam section, for pods whose annotations are not
+	// passed to the plugin. It may be "".
 	DefaultWindow string
-	// DataDir is the directory of host-local's files in the ipam section; may be empty.
+	// DataDir is the directory of host-local's files in the ipam section. It may be "".
 	DataDir string
 }
 
-// Delegate is a network that Multus calls: the plugins in its own entry.
+// Delegate is a network that Multus delegates to, and its plugins.
 type Delegate struct {
 	Network string
 	Plugins []Plugin
 }
 
 const (
-	// HostLocal is the type of the IPAM plugin whose place leasehold takes.
+	// HostLocal is the type of the IPAM plugin that leasehold replaces.
 	HostLocal = "host-local"
 	// Leasehold is the type of leasehold's plugin.
 	Leasehold = "leasehold"
 
 	typeFlannel = "flannel"
 
-	annotations = "io.kubernetes.cri.pod-annotations" // the capability
+	annotations = "io.kubernetes.cri.pod-annotations" // the capability to get the annotations of pods
 )
 
-// entry is what concerns IPAM in the entry of a plugin.
+// entry has the fields of a plugin's entry that are needed to find its IPAM plugin.
 type entry struct {
 	Name           string            `json:"name"`
 	Type           string            `json:"type"`
@@ -94,6 +96,8 @@ func plugin(raw []byte, file, pointer string) Plugin {
 	return p
 }
 
+// pointerTo returns the JSON Pointer of the element i of a list, or "" if format is "", because the
+// document is not a list.
 func pointerTo(format string, i int) string {
 	if format == "" {
 		return ""
@@ -101,11 +105,13 @@ func pointerTo(format string, i int) string {
 	return fmt.Sprintf(format, i)
 }
 
-// isMultus reports whether a plugin is Multus, in its thin form or its thick one.
+// isMultus reports whether a plugin type is Multus: the thin plugin, or the shim of the thick
+// plugin.
 func isMultus(kind string) bool { return kind == "multus" || kind == "multus-shim" }
 
-// follow reads the networks that Multus calls, where its entry contains them. The first one is the
-// network of the pod's own interface.
+// follow sets Follows, ClusterNetwork or Unfollowed of a Multus plugin. err is the error of
+// decoding the entry e, nil if there was none. The first element of Follows is the default network
+// of pods.
 func (p *Plugin) follow(e entry, err error) {
 	switch {
 	case err != nil:
@@ -128,7 +134,7 @@ func (p *Plugin) follow(e entry, err error) {
 	}
 }
 
-// delegate returns a network that Multus calls: a single plugin or a list.
+// delegate decodes a network in the entry of Multus, which is a single plugin or a list of plugins.
 func delegate(raw []byte, file, pointer string) (Delegate, error) {
 	var e entry
 	if err := json.Unmarshal(raw, &e); err != nil {

@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// State reports whether leasehold serves a network.
+// State says whether leasehold assigns the addresses of a network.
 type State string
 
-// The states of a network. Unknown is neither of the others: something could not be read.
+// The states of a network. It is Unknown if something could not be read.
 const (
 	Active   State = "Active"
 	Inactive State = "Inactive"
@@ -24,7 +24,7 @@ const (
 const (
 	// Active.
 	Named    = "Named"    // the configuration names leasehold
-	Replaced = "Replaced" // leasehold is in the place of the plugin that is named
+	Replaced = "Replaced" // the configuration names host-local, whose binary was replaced by leasehold
 
 	// Inactive.
 	HostLocalNamed       = "HostLocalNamed"
@@ -45,28 +45,31 @@ const (
 	PluginUnknown           = "PluginUnknown"
 )
 
-// Status reports whether leasehold serves a network.
+// Status reports whether leasehold assigns the addresses of a network, and why.
 type Status struct {
-	// Network is empty where there is no configuration that has one.
+	// Network is the name of the network, "" if no configuration names one.
 	Network string
 	State   State
 	Reason  string
-	// Message names the file, what it says, and what can be done.
+	// Message says which file names which plugin, and what the user can do about it.
 	Message string
-	// File is the configuration, IPAM what it names as its IPAM plugin, and Binary what a runtime
-	// runs for that; empty where there is none.
+	// File is the path of the configuration, or of the directory if no file was loaded. IPAM is the
+	// IPAM plugin that the configuration names. Binary is the path of the file that a runtime runs
+	// for that plugin. Each is "" if not known.
 	File, IPAM, Binary string
 	// GetsAnnotations reports whether the plugin gets the annotations of pods from the runtime, or
-	// has a default in their place.
+	// has a default window instead.
 	GetsAnnotations bool
-	// Since is when the configuration or the binary last changed, zero if that is not known.
+	// Since is when the configuration or the binary last changed, zero if not known.
 	Since time.Time
-	// Identity is the same as long as the files at the same paths have the same content.
+	// Identity does not change as long as the configuration and the binary have the same paths and
+	// the same content.
 	Identity [sha256.Size]byte
 }
 
-// KnownConfDirs and KnownBinDirs are the directories of container runtimes and distributions
-// (docs/facts.md, "Distributions have directories of their own").
+// KnownConfDirs and KnownBinDirs are the directories of configurations and of plugins that
+// container runtimes and distributions use (docs/facts.md, "Distributions have directories of their
+// own").
 var (
 	KnownConfDirs = []string{
 		"/etc/cni/net.d", "/var/lib/rancher/k3s/agent/etc/cni/net.d", "/var/snap/microk8s/current/args/cni-network",
@@ -77,20 +80,24 @@ var (
 	}
 )
 
-// HostLocalKept is the file that is kept beside leasehold while leasehold is in host-local's place.
+// HostLocalKept is the file name under which the original host-local is kept while leasehold's
+// binary has the name host-local.
 const HostLocalKept = HostLocal + ".original"
 
 var (
-	// chained plugins change what others have made.
+	// chained plugins modify the interfaces that earlier plugins of the list have created. They
+	// assign no addresses.
 	chained = []string{"portmap", "bandwidth", "tuning", "firewall", "sbr", "vrf", "loopback", Leasehold}
-	// delegating plugins call the IPAM plugin in their ipam section.
+	// delegating plugins call the IPAM plugin that their ipam section names. Without such a
+	// section, they assign no addresses.
 	delegating = []string{"bridge", "ptp", "macvlan", "ipvlan", "vlan", "host-device", "dummy", "tap"}
-	// assigning plugins give out addresses themselves.
+	// assigning plugins assign addresses themselves, without an IPAM plugin that leasehold could
+	// replace.
 	assigning = []string{"cilium-cni", "aws-cni", "kube-ovn", "ovn-k8s-cni-overlay"}
 )
 
-// Check reports for each network that is loaded whether leasehold serves it. It returns at least
-// one status.
+// Check returns the status of each network whose configuration the runtime loads. If the runtime
+// loads none, Check returns one status that says why.
 func Check(c Conf, b *Binaries) []Status {
 	switch {
 	case c.Unread != nil:
@@ -115,7 +122,8 @@ func Check(c Conf, b *Binaries) []Status {
 	return out
 }
 
-// elsewhere says which of the known directories have configurations.
+// elsewhere returns the end of a message: which of the known directories has a configuration, and
+// what the user can do.
 func elsewhere(dir string) string {
 	for _, known := range KnownConfDirs {
 		if known == filepath.Clean(dir) {
@@ -129,15 +137,16 @@ func elsewhere(dir string) string {
 	return "; install a CNI plugin, or set --cni-conf-dir to the directory that the runtime uses"
 }
 
-// networks returns the networks that a file leads to, its own or those that Multus calls, and the
-// file that has them.
+// networks returns the networks whose plugins assign addresses for the configuration f, and the
+// file that has these networks: those that Multus delegates to, or else the network of f itself.
 func (c Conf) networks(f File) ([]Delegate, File) {
 	for _, p := range f.Plugins {
 		switch {
 		case len(p.Follows) > 0:
 			return p.Follows, f
 		case p.ClusterNetwork != "":
-			// Multus runs in a container, where the host's directory is below another one.
+			// Multus runs in a container, where the directories of the host are mounted below
+			// another directory, so only the end of the path is compared.
 			for _, other := range c.Files {
 				if strings.HasSuffix(p.ClusterNetwork, other.Path) && len(other.Plugins) > 0 {
 					return []Delegate{{Network: other.Network, Plugins: other.Plugins}}, other
@@ -148,8 +157,8 @@ func (c Conf) networks(f File) ([]Delegate, File) {
 	return []Delegate{{Network: f.Network, Plugins: f.Plugins}}, f
 }
 
-// check decides about one network of a file. It has one case for each reason, in the order of their
-// precedence.
+// check returns the status of one network of the configuration f. It has one case for each reason,
+// in the order of their precedence.
 func (b *Binaries) check(f File, n Delegate) Status {
 	s := Status{Network: n.Network, File: f.Path, Since: f.Changed}
 	set := func(state State, reason, format string, args ...any) Status {
@@ -210,7 +219,8 @@ func (b *Binaries) check(f File, n Delegate) Status {
 		"leasehold in host-local's place", named, orNone(binary.Path))
 }
 
-// withoutIPAM decides about a network none of whose plugins names an IPAM plugin.
+// withoutIPAM returns the state, the reason and the message for a network none of whose plugins
+// names an IPAM plugin.
 func withoutIPAM(f File, plugins []Plugin) (State, string, string) {
 	for _, p := range plugins {
 		switch {
@@ -234,13 +244,15 @@ func withoutIPAM(f File, plugins []Plugin) (State, string, string) {
 	return Inactive, NoIPAM, fmt.Sprintf("%s names no IPAM plugin; add an ipam section of type leasehold", f.Path)
 }
 
-// wasReplaced reports whether leasehold has been in host-local's place.
+// wasReplaced reports whether leasehold had replaced host-local in the directory of the binary: the
+// original host-local is still kept there.
 func (b *Binaries) wasReplaced(binary Binary) bool {
 	info, err := os.Lstat(filepath.Join(b.dirOf(binary), HostLocalKept))
 	return err == nil && !info.IsDir()
 }
 
-// dirOf returns the directory of a binary, the first one if there is none.
+// dirOf returns the directory of a binary. If the binary does not exist, it returns the first
+// directory of plugins.
 func (b *Binaries) dirOf(binary Binary) string {
 	if binary.Path == "" && len(b.Dirs) > 0 {
 		return b.Dirs[0]
@@ -248,7 +260,8 @@ func (b *Binaries) dirOf(binary Binary) string {
 	return filepath.Dir(binary.Path)
 }
 
-// installedElsewhere says which of the known directories has leasehold's plugin.
+// installedElsewhere returns the end of a message: which of the known directories has leasehold's
+// plugin, and what the user can do.
 func (b *Binaries) installedElsewhere() string {
 	for _, dir := range KnownBinDirs {
 		if slices.Contains(b.Dirs, dir) {
@@ -263,8 +276,8 @@ func (b *Binaries) installedElsewhere() string {
 	return "; install it there"
 }
 
-// isK3s reports whether a configuration is in the directory of k3s, which is below its data
-// directory.
+// isK3s reports whether a configuration is in the directory that k3s writes. That directory is
+// below the data directory of k3s, which a user may choose.
 func isK3s(path string) bool { return strings.HasSuffix(filepath.Dir(path), "/agent/etc/cni/net.d") }
 
 func orNone(path string) string {
@@ -274,6 +287,7 @@ func orNone(path string) string {
 	return path
 }
 
+// identityOf returns Status.Identity. more distinguishes statuses of the same files.
 func identityOf(f File, b Binary, more string) [sha256.Size]byte {
 	return sha256.Sum256(fmt.Appendf(nil, "%s\x00%x\x00%s\x00%x\x00%s", f.Path, f.Digest, b.Path, b.Digest, more))
 }
