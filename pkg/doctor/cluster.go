@@ -14,12 +14,12 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kubectl"
 )
 
-// Cluster is a cluster to examine.
+// Cluster is a cluster to examine. All fields but Node must be set.
 type Cluster struct {
 	Kubectl *kubectl.Client
 	Now     func() time.Time
-	// Node returns the report of the node on which a pod of the agent runs; nil where nodes are not
-	// to be examined.
+	// Node examines the node on which the agent's pod with the given name runs, and returns the
+	// report. If Node is nil, nodes are not examined.
 	Node func(ctx context.Context, pod string) (Report, error)
 }
 
@@ -37,17 +37,18 @@ var clusterChecks = []check[*Cluster]{
 	{"clocks", checkClocks},
 }
 
-// Examine makes all checks.
+// Examine makes all checks of the cluster.
 func (c *Cluster) Examine(ctx context.Context) Report { return examine(ctx, c, clusterChecks) }
 
-// The names of leasehold's objects.
+// The names of leasehold's workloads, and the beginning of the name of the CRD of
+// PersistentPodStates (the rest is Kruise's API group).
 const (
 	agentName   = "leasehold-agent"
 	managerName = "leasehold-manager"
-	crdOfStates = "persistentpodstates." // of Kruise's group
+	crdOfStates = "persistentpodstates."
 )
 
-// items returns the objects of a list.
+// items returns the objects in a list that kubectl gets with the given arguments.
 func (c *Cluster) items(ctx context.Context, args ...string) ([]kubectl.Object, error) {
 	list, err := c.Kubectl.Get(ctx, args...)
 	return list.List("items"), err
@@ -95,7 +96,8 @@ func checkCRDs(ctx context.Context, c *Cluster) (found []Finding, err error) {
 	return found, err
 }
 
-// condition returns the status of a condition of an object, "" if it has none.
+// condition returns the status of an object's condition of the given type, "" if the object has no
+// such condition.
 func condition(o kubectl.Object, kind string) string {
 	for _, c := range o.List("status", "conditions") {
 		if c.Text("type") == kind {
@@ -105,7 +107,7 @@ func condition(o kubectl.Object, kind string) string {
 	return ""
 }
 
-// policies are the admission policies and the files of their manifests.
+// policies has the names of the ValidatingAdmissionPolicies, and for each the path of its manifest.
 var policies = map[string]string{
 	"leasehold-agent":                       "policies/agent.yaml",
 	"leasehold-agent-pool":                  "policies/agent.yaml",
@@ -121,7 +123,7 @@ var policies = map[string]string{
 }
 
 func checkPolicies(ctx context.Context, c *Cluster) ([]Finding, error) {
-	missing := map[string][]string{} // by file
+	missing := map[string][]string{} // by the path of the manifest
 	for _, kind := range []string{"validatingadmissionpolicy", "validatingadmissionpolicybinding"} {
 		all, err := c.items(ctx, kind)
 		if err != nil {
@@ -146,7 +148,8 @@ func checkPolicies(ctx context.Context, c *Cluster) ([]Finding, error) {
 	return found, nil
 }
 
-// fillSecret lets the manager create its certificates again.
+// fillSecret is the command that deletes the certificates in the Secret of the manager, so that the
+// manager creates new ones.
 const fillSecret = `kubectl -n leasehold-system patch secret leasehold-manager --type=merge -p '{"data":null}'`
 
 func checkWebhook(ctx context.Context, c *Cluster) (found []Finding, err error) {
@@ -164,7 +167,7 @@ func checkWebhook(ctx context.Context, c *Cluster) (found []Finding, err error) 
 	data := map[string]*x509.Certificate{}
 	var unread error
 	for _, key := range []string{"ca.crt", "tls.crt"} {
-		// Only the public keys are read.
+		// Only the certificates are read, not the private keys.
 		out, err := c.Kubectl.Run(ctx, nil, "-n", c.Kubectl.Namespace, "get", "secret", managerName, "-o",
 			"jsonpath={.data."+strings.ReplaceAll(key, ".", `\.`)+"}")
 		if err != nil {
@@ -201,7 +204,8 @@ func checkWebhook(ctx context.Context, c *Cluster) (found []Finding, err error) 
 	return found, unread
 }
 
-// certificate decodes a certificate as it is in an object, nil for none.
+// certificate decodes a certificate from a base64 field of an object. It returns nil if there is
+// none or it is invalid.
 func certificate(text string) *x509.Certificate {
 	raw, err := base64.StdEncoding.DecodeString(strings.TrimSpace(text))
 	if err != nil {
@@ -244,8 +248,8 @@ func checkManager(ctx context.Context, c *Cluster) ([]Finding, error) {
 	return []Finding{f}, nil
 }
 
-// needs are what an agent needs to see its host, as in daemonset/base/daemonset.yaml: a patch for
-// each.
+// needs are the parts of the DaemonSet without which an agent cannot examine its host, as in
+// daemonset/base/daemonset.yaml, each with the patch that adds it.
 var needs = []struct {
 	what, patch string
 	has         func(spec, agent kubectl.Object) bool
@@ -312,13 +316,14 @@ func checkAgents(ctx context.Context, c *Cluster) (found []Finding, err error) {
 	return found, nil
 }
 
-// Agents returns the pods of the agents.
+// Agents returns the agents' pods.
 func (c *Cluster) Agents(ctx context.Context) ([]kubectl.Object, error) {
 	return c.items(ctx, "-n", c.Kubectl.Namespace, "pod", "-l", "app.kubernetes.io/name="+agentName)
 }
 
-// checkNodes examines each node from its agent's pod. What leasehold is not active for is also in
-// the node's NodeAddressPool, for those who may not run anything in that pod.
+// checkNodes examines each node by running leasectl in the pod of its agent, if c.Node is set. Of
+// the other nodes, it reports the networks for which leasehold is not active according to the
+// NodeAddressPool: users may be allowed to read that object, but not to run programs in the pod.
 func checkNodes(ctx context.Context, c *Cluster) (found []Finding, err error) {
 	seen := map[string]bool{}
 	if c.Node != nil {
@@ -365,8 +370,8 @@ func checkNodes(ctx context.Context, c *Cluster) (found []Finding, err error) {
 	return found, err
 }
 
-// fromOutside returns a command of a node as it is run from elsewhere: leasectl in the pod of the
-// node's agent.
+// fromOutside returns the command that runs a command of a node from elsewhere: leasectl is run in
+// the pod of the agent. Other commands are returned as they are.
 func (c *Cluster) fromOutside(line, pod string) string {
 	if args, ok := strings.CutPrefix(line, "leasectl "); ok {
 		return command("kubectl", "-n", c.Kubectl.Namespace, "exec", pod, "-c", "agent", "--", "/leasectl",

@@ -13,14 +13,17 @@ import (
 
 const (
 	notKept = "no address is kept: pods with the annotation get another one when they are created again"
-	// restartAgents lets the installer put the plugin on each node again.
+	// restartAgents restarts the pods of the agents, whose init containers install the plugin on
+	// each node.
 	restartAgents = "kubectl -n leasehold-system rollout restart daemonset/leasehold-agent"
-	// restartFlannel lets kube-flannel write its configuration again.
+	// restartFlannel restarts the pods of kube-flannel, which write their configuration at each
+	// start.
 	restartFlannel = "kubectl -n kube-flannel rollout restart daemonset/kube-flannel-ds"
 )
 
-// repairs are the commands for each cause for which leasehold does not serve a network. A cause
-// without an entry has none of its own.
+// repairs are the functions that return the repair commands, by the reason of the Status. There
+// must be an entry for each reason of the state Inactive, because checkConfiguration calls it
+// unconditionally.
 var repairs = map[string]func(*Node, cniconf.Status) []string{
 	cniconf.HostLocalNamed: func(n *Node, s cniconf.Status) []string { return []string{n.installIn(s.File)} },
 	cniconf.FlannelDefault: func(n *Node, s cniconf.Status) []string {
@@ -43,7 +46,7 @@ var repairs = map[string]func(*Node, cniconf.Status) []string{
 	cniconf.NoConfiguration: func(*Node, cniconf.Status) []string { return []string{restartFlannel} },
 }
 
-// checkConfiguration checks that the container runtime calls leasehold.
+// checkConfiguration checks whether the container runtime calls leasehold for each network.
 func checkConfiguration(_ context.Context, n *Node) (found []Finding, err error) {
 	for _, s := range cniconf.Check(n.conf, n.Binaries) {
 		switch s.State {
@@ -66,19 +69,21 @@ func checkConfiguration(_ context.Context, n *Node) (found []Finding, err error)
 	return found, err
 }
 
-// hasBackup reports whether leasectl install has changed a configuration.
+// hasBackup reports whether leasectl install has changed the configuration file.
 func hasBackup(file string) bool {
 	_, err := os.Lstat(file + cniconf.BackupSuffix)
 	return err == nil
 }
 
-// installIn returns the command that names leasehold in a configuration.
+// installIn returns the command that names leasehold in a configuration file.
 func (n *Node) installIn(file string) string {
 	return command("leasectl", "install", "--conf="+file, "--cni-bin-dir="+strings.Join(n.Binaries.Dirs, ","), "--yes")
 }
 
-// disable returns the command that hides a file from the runtime if another one leads to leasehold,
-// and otherwise lets the user edit it.
+// disable returns the command for a configuration that cannot be changed to name leasehold. If
+// another configuration names leasehold, the command hides this one from the runtime. If there is a
+// backup of this one, the commands restore it and name leasehold in it again. Otherwise the command
+// opens an editor.
 func (n *Node) disable(s cniconf.Status) []string {
 	for _, f := range n.conf.Files {
 		if f.Path != s.File && f.NamesLeasehold() && f.Invalid == nil {
@@ -91,8 +96,9 @@ func (n *Node) disable(s cniconf.Status) []string {
 	return []string{`"${EDITOR:-vi}" ` + command(s.File)}
 }
 
-// installBinary returns the commands that put the plugin where the runtime looks for it: from
-// another place on the node, if it is anywhere.
+// installBinary returns the commands that install the plugin at the path where the runtime looks
+// for it. They copy it from another directory of this node, if one has it. Otherwise they restart
+// the agents.
 func (n *Node) installBinary(s cniconf.Status) []string {
 	if len(n.Binaries.Dirs) == 0 {
 		return []string{restartAgents}
@@ -108,7 +114,7 @@ func (n *Node) installBinary(s cniconf.Status) []string {
 				continue
 			}
 			put := []string{install(b.Path, target)}
-			if s.IPAM == cniconf.HostLocal { // the one that is there is kept, for uninstall
+			if s.IPAM == cniconf.HostLocal { // keep the present host-local, which uninstall restores
 				put = append([]string{command("cp", "-a", target, filepath.Join(filepath.Dir(target),
 					cniconf.HostLocalKept))}, put...)
 			}
@@ -118,8 +124,8 @@ func (n *Node) installBinary(s cniconf.Status) []string {
 	return []string{restartAgents}
 }
 
-// checkAnnotations checks that the windows of pods reach the store: from the runtime or from an
-// agent.
+// checkAnnotations checks that the plugin learns the retention windows of pods, either from the
+// runtime or from an agent on the node.
 func checkAnnotations(_ context.Context, n *Node) (found []Finding, err error) {
 	for _, s := range cniconf.Check(n.conf, n.Binaries) {
 		if s.State != cniconf.Active || s.GetsAnnotations {

@@ -1,6 +1,8 @@
-// Package doctor finds what is wrong with leasehold on a node or in a cluster, and names the
-// commands that repair it. A check is an entry of a table; pkg/cli prints the report. Whether the
-// container runtime calls leasehold is decided by pkg/cniconf, here as in the agent.
+// Package doctor finds problems of leasehold on a node or in a cluster, and names the commands that
+// repair them. Each check is an entry of a table, nodeChecks or clusterChecks. pkg/cli prints the
+// report. Package cniconf decides whether the container runtime calls leasehold, both here and in
+// the agent.
 //
-// It changes nothing. What could not be read is in the report as such: it is no finding.
+// The checks change nothing. If something could not be read, it is in Report.Unchecked and not a
+// finding.
 package doctor

@@ -18,13 +18,13 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// Node is a node to examine. It has to be seen from the host.
+// Node is a node to examine. The process must see the file system and processes of the host.
 type Node struct {
 	Store *store.Store
 	Host  *sandbox.Host
 	Clock func() lease.Instant
-	// ConfDir is the runtime's directory of configurations, Rules are how it chooses among them,
-	// and Binaries its directories of plugins.
+	// ConfDir is the directory of CNI configurations of the container runtime, Rules determine
+	// which of them the runtime loads, and Binaries has the directories of plugins.
 	ConfDir  string
 	Rules    cniconf.Rules
 	Binaries *cniconf.Binaries
@@ -44,19 +44,19 @@ var nodeChecks = []check[*Node]{
 	{"host", checkHost},
 }
 
-// Examine makes all checks.
+// Examine reads the configuration and the store, and makes all checks of the node.
 func (n *Node) Examine(ctx context.Context) Report {
 	n.conf = cniconf.Load(n.ConfDir, n.Rules)
 	n.state = read(ctx, n.Store)
 	return examine(ctx, n, nodeChecks)
 }
 
-// content is what the store has.
+// content is what the checks need of the store's content.
 type content struct {
 	leases  []lease.Lease
 	usage   []store.Usage
 	spaces  string // tx.NamespaceIDs
-	lost    string // tx.Lost, "" if all pools were adopted since
+	lost    string // tx.Lost; "" also if all pools were adopted since then
 	wrong   []string
 	isEmpty bool
 	err     error
@@ -64,7 +64,7 @@ type content struct {
 
 func read(ctx context.Context, s *store.Store) (c content) {
 	if _, err := os.Stat(s.Dirs().State); errors.Is(err, os.ErrNotExist) {
-		return content{isEmpty: true} // View would create the directory of the lock
+		return content{isEmpty: true} // View would create the directory of the lock, but doctor changes nothing
 	}
 	c.err = s.View(ctx, func(tx *store.Tx) error {
 		c = content{usage: tx.Usage(), spaces: tx.NamespaceIDs(), wrong: tx.Check(), lost: tx.Lost()}
@@ -91,14 +91,14 @@ func read(ctx context.Context, s *store.Store) (c content) {
 	return c
 }
 
-// minimum is how much space the directories of the store need, in bytes: a record with its indexes
-// and a page of the journal, several times.
+// minimum is the free space, in bytes, below which there is a finding about the directories of the
+// store. It is several times the size of a record with its indexes and a page of the journal.
 const minimum = 1 << 20
 
-// checkDirectories checks that the store's directories can be written.
+// checkDirectories checks whether the directories of the store are writable and have free space.
 func checkDirectories(_ context.Context, n *Node) (found []Finding, err error) {
 	for _, dir := range []string{n.Store.Dirs().State, n.Store.Dirs().Run} {
-		there := dir // or the directory in which it will be created
+		there := dir // or its nearest parent that exists
 		for {
 			if _, err := os.Stat(there); !errors.Is(err, os.ErrNotExist) || there == "/" {
 				break
@@ -144,7 +144,7 @@ func checkDirectories(_ context.Context, n *Node) (found []Finding, err error) {
 	return found, err
 }
 
-// mountOf returns the directory at which the file system of a directory is mounted.
+// mountOf returns the mount point of the file system that contains a directory.
 func mountOf(dir string) string {
 	for dir != "/" {
 		var own, above unix.Stat_t
@@ -156,7 +156,7 @@ func mountOf(dir string) string {
 	return dir
 }
 
-// checkStore checks that the store can be read and is whole.
+// checkStore checks whether the store can be read and is consistent.
 func checkStore(_ context.Context, n *Node) ([]Finding, error) {
 	c, path := n.state, filepath.Join(n.Store.Dirs().State, "leases.db")
 	recover := append([]string{"leasectl", "recover"}, n.pool()...)
@@ -189,7 +189,7 @@ func checkStore(_ context.Context, n *Node) ([]Finding, error) {
 	return []Finding{f}, nil
 }
 
-// pool returns the flags of leasectl recover for the network that is loaded.
+// pool returns the flags for leasectl recover that select the pool of the loaded configuration.
 func (n *Node) pool() (flags []string) {
 	for _, i := range n.conf.Loaded {
 		f := n.conf.Files[i]
@@ -204,12 +204,13 @@ func (n *Node) pool() (flags []string) {
 }
 
 const (
-	// maxBehind is how far the clock may be behind: clocks are corrected in small steps.
+	// maxBehind is how far a clock may differ without a finding. Clocks are corrected in small
+	// steps.
 	maxBehind  = 30 * time.Second
 	timeFormat = time.RFC3339
 )
 
-// checkClock compares the clock with the latest time in the store.
+// checkClock checks whether the clock is behind the latest time in the store.
 func checkClock(_ context.Context, n *Node) ([]Finding, error) {
 	now := n.Clock()
 	if now.BootID == "" {
@@ -233,7 +234,8 @@ func checkClock(_ context.Context, n *Node) ([]Finding, error) {
 	return nil, nil
 }
 
-// checkHost checks that this process sees the sandboxes of the node.
+// checkHost checks whether this process sees the network namespaces of the node's sandboxes. If
+// not, the other checks may be wrong, so checkHost returns an error and no finding.
 func checkHost(_ context.Context, n *Node) ([]Finding, error) {
 	if n.state.isEmpty || n.state.err != nil || len(n.state.leases) == 0 {
 		return nil, nil

@@ -15,12 +15,13 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// checkRanges looks for addresses of one network in the ranges of another one: each gives out what
-// the other one has given out.
+// checkRanges finds addresses that are in use in one network and are in the ranges of another
+// network. The two networks do not know of each other's addresses, so the other network may assign
+// the same address again.
 func checkRanges(_ context.Context, n *Node) ([]Finding, error) {
 	var found []Finding
 	var failed error
-	files := map[string][]owned{} // of the other networks' directories
+	files := map[string][]owned{} // by dataDir
 	for _, u := range n.state.usage {
 		if u.Ranges == nil || !n.isCurrent(u.Pool) {
 			continue
@@ -43,6 +44,8 @@ func checkRanges(_ context.Context, n *Node) ([]Finding, error) {
 	return found, failed
 }
 
+// overlap returns the finding about the address a, which is in use in the network other and in the
+// ranges of u.
 func overlap(u store.Usage, other string, a netip.Addr, repair string) Finding {
 	return Finding{Reason: "RangeShared", Subject: fmt.Sprintf("networks %s and %s", u.Pool.Network, other),
 		What: fmt.Sprintf("%s is in use in network %s, and is in the range %s of network %s", a, other, u.Ranges,
@@ -52,11 +55,12 @@ func overlap(u store.Usage, other string, a netip.Addr, repair string) Finding {
 		Repair: []string{repair}}
 }
 
-// isCurrent reports whether a loaded configuration has the network of a pool. Without any, all
-// networks count.
+// isCurrent reports whether a loaded configuration has the network of a pool. It reports true for
+// all pools if no configuration is loaded.
 func (n *Node) isCurrent(p lease.Pool) bool { return len(n.conf.Loaded) == 0 || n.fileOf(p) != "" }
 
-// fileOf returns the loaded configuration that has the network of a pool, "" for none.
+// fileOf returns the path of the loaded configuration that has the network of a pool, "" if there
+// is none.
 func (n *Node) fileOf(p lease.Pool) string {
 	for _, i := range n.conf.Loaded {
 		if f := n.conf.Files[i]; f.Network == p.Network {
@@ -66,8 +70,10 @@ func (n *Node) fileOf(p lease.Pool) string {
 	return ""
 }
 
-// endLease returns the command that ends a lease of another network: its sandbox is created again
-// in the present one. Where both networks are in use, one of them needs other ranges.
+// endLease returns the command that resolves an overlap in which the lease l has the address. If
+// the network of l is not in use any more, the command ends the lease; if a sandbox has the
+// address, the kubelet then creates a new sandbox in the present network. If the network of l is in
+// use, the command edits its configuration, because one of the networks needs other ranges.
 func (n *Node) endLease(l lease.Lease) string {
 	if file := n.fileOf(l.Pool); file != "" {
 		return `"${EDITOR:-vi}" ` + command(file)
@@ -78,13 +84,15 @@ func (n *Node) endLease(l lease.Lease) string {
 	return command("crictl", "stopp", l.Holder.ContainerID)
 }
 
-// owned is an address in a directory of host-local's of which the store knows no network.
+// owned is an address that is in use according to host-local's files, in a network of which the
+// store has no pool.
 type owned struct {
 	network, path string
 	address       netip.Addr
 	container     string
 }
 
+// end returns the command that ends the use of the address.
 func (o owned) end() string {
 	if o.container == "" {
 		return command("rm", o.path)
@@ -92,10 +100,10 @@ func (o owned) end() string {
 	return command("crictl", "stopp", o.container)
 }
 
-// unknownNetworks returns the addresses in the directories of host-local's that belong to no pool
-// of the store.
+// unknownNetworks returns the addresses in those directories of host-local below dataDir that
+// belong to no pool of the store.
 func (n *Node) unknownNetworks(dataDir string) (out []owned, err error) {
-	known := map[string]bool{"reserved": true} // the Kruise fork's
+	known := map[string]bool{"reserved": true} // the Kruise fork has its reservations there
 	for _, u := range n.state.usage {
 		if u.Pool.DataDir == dataDir {
 			known[u.Pool.Network] = true

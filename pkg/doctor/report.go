@@ -7,38 +7,40 @@ import (
 	"strings"
 )
 
-// Report is the result of all checks. Its fields are part of the interface.
+// Report is the result of all checks of a node or a cluster. Its JSON form is a stable interface.
 type Report struct {
 	Findings  []Finding   `json:"findings"`
 	Unchecked []Unchecked `json:"unchecked"`
 }
 
-// Finding is one thing that is wrong.
+// Finding is one problem.
 type Finding struct {
-	// Reason is one word for the cause, as in the agent's Events.
+	// Reason is one word for the cause. Where the agent writes an Event for the same cause, it is
+	// the reason of the Event.
 	Reason string `json:"reason"`
-	// Subject is the node, the file or the object that it is about.
+	// Subject is the node, the file or the object that has the problem.
 	Subject string `json:"subject"`
-	// What is what was found, and Why what that leads to.
+	// What is what was found, and Why is the effect on users.
 	What string `json:"what"`
 	Why  string `json:"why"`
-	// Repair are the commands of a shell that repair it, in their order.
+	// Repair are the shell commands that repair the problem, in their order.
 	Repair []string `json:"repair"`
 }
 
-// Unchecked is a check that could not be made.
+// Unchecked is a check, or a part of it, that could not be made.
 type Unchecked struct {
 	Check string `json:"check"`
 	Error string `json:"error"`
 }
 
-// check is one entry of a table of checks.
+// check is one entry of a table of checks. T is *Node or *Cluster. run may return findings and an
+// error, if it could make a part of the check.
 type check[T any] struct {
 	name string
 	run  func(context.Context, T) ([]Finding, error)
 }
 
-// examine makes all checks of a table.
+// examine makes all checks of a table and returns the report.
 func examine[T any](ctx context.Context, subject T, checks []check[T]) Report {
 	r := Report{Findings: []Finding{}, Unchecked: []Unchecked{}}
 	for _, c := range checks {
@@ -51,9 +53,10 @@ func examine[T any](ctx context.Context, subject T, checks []check[T]) Report {
 	return r
 }
 
+// harmless matches the words that a shell leaves as they are.
 var harmless = regexp.MustCompile(`^[A-Za-z0-9_./:=,@%+-]+$`)
 
-// command returns a command line of a shell. Words that a shell would change are quoted.
+// command returns a command line for a shell. Words that a shell would change are quoted.
 func command(words ...string) string {
 	for i, w := range words {
 		if !harmless.MatchString(w) {
@@ -63,8 +66,8 @@ func command(words ...string) string {
 	return strings.Join(words, " ")
 }
 
-// install returns the command that puts a plugin at a path in one step, because the runtime may run
-// it at any moment.
+// install returns the command that copies a plugin to a path. The last step is a rename, because
+// the runtime may run the plugin at any moment.
 func install(from, to string) string {
 	return fmt.Sprintf("%s && %s", command("install", "-D", "-m", "0755", from, to+".new"),
 		command("mv", to+".new", to))

@@ -15,23 +15,26 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
-// workloads are the kinds whose pods may return under the same name.
+// workloads are the resources to check for misplaced or invalid annotations: those whose pods are
+// recreated with the same name.
 var workloads = []string{"statefulsets.apps", "pods"}
 
-// keys are the annotations that users write on pods, and what a value must be.
+// keys are the annotations that users write on pods, and for each the function that checks its
+// value.
 var keys = map[string]func(string) error{
 	policy.Annotation:   func(s string) error { _, err := policy.ParseWindow(s); return err },
 	"leasehold.dev/pin": func(s string) error { _, err := policy.ParsePinMode(s); return err },
 }
 
-// checkWorkloads looks for annotations that nobody reads, because of their keys, values or places.
+// checkWorkloads finds annotations without effect: with a misspelled key, an invalid value, or on
+// the wrong object.
 func checkWorkloads(ctx context.Context, c *Cluster) (found []Finding, err error) {
 	for _, kind := range workloads {
 		all, e := c.items(ctx, "-A", kind)
 		err = errors.Join(err, e)
 		for _, o := range all {
 			if kind == "pods" && len(o.List("metadata", "ownerReferences")) > 0 {
-				continue // its owner is looked at
+				continue // the owner has the template of its annotations
 			}
 			found = append(found, misread(kind, o)...)
 		}
@@ -39,7 +42,7 @@ func checkWorkloads(ctx context.Context, c *Cluster) (found []Finding, err error
 	return found, err
 }
 
-// misread returns the findings about the annotations of one workload.
+// misread returns the findings about the annotations of one StatefulSet or pod.
 func misread(kind string, o kubectl.Object) (found []Finding) {
 	in := []string{"spec", "template", "metadata", "annotations"}
 	if kind == "pods" {
@@ -51,7 +54,7 @@ func misread(kind string, o kubectl.Object) (found []Finding) {
 		for _, key := range slices.Backward(in[:len(in)-1]) {
 			whole = map[string]any{key: whole}
 		}
-		text, _ := json.Marshal(whole) // strings can always be encoded
+		text, _ := json.Marshal(whole) // maps of strings can always be encoded
 		name := o.Text("metadata", "name")
 		namespace := o.Text("metadata", "namespace")
 		repair := command("kubectl", "-n", namespace, "patch", kind, name, "--type=merge", "-p", string(text))
@@ -82,8 +85,8 @@ func misread(kind string, o kubectl.Object) (found []Finding) {
 	return found
 }
 
-// similar returns the key that was probably meant by another one, "" if it looks like none: a key
-// that ends like it after another prefix, or that differs in at most three letters.
+// similar returns the key of keys that the user probably meant by another key, or "". The two keys
+// are similar if they differ only in the prefix before the slash, or in at most three letters.
 func similar(key string) string {
 	for _, known := range slices.Sorted(maps.Keys(keys)) {
 		_, name, _ := strings.Cut(known, "/")
@@ -98,7 +101,7 @@ func similar(key string) string {
 	return ""
 }
 
-// distance returns the number of letters that have to be added, removed or replaced.
+// distance returns the number of letters that must be added, removed or replaced to get b from a.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
@@ -119,11 +122,11 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// limitsName is the ConfigMap with the limits of namespaces.
+// limitsName is the name of the ConfigMap with the limits of namespaces.
 const limitsName = "leasehold-limits"
 
-// checkNamespaces looks for namespaces that hold as many addresses of a node as they may, or more
-// than half, beyond which their holds may end early.
+// checkNamespaces finds namespaces that have reached their limit of held addresses on a node, and
+// those that hold more than half of the addresses of a node. The holds of the latter may end early.
 func checkNamespaces(ctx context.Context, c *Cluster) (found []Finding, err error) {
 	object, err := c.Kubectl.Get(ctx, "-n", c.Kubectl.Namespace, "configmap", limitsName)
 	if err != nil {
@@ -180,10 +183,12 @@ func checkNamespaces(ctx context.Context, c *Cluster) (found []Finding, err erro
 	return found, nil
 }
 
-// minimumPods is how many pods a scheduler must have placed elsewhere before it is reported.
+// minimumPods is the number of pods that a scheduler must have placed on other nodes before it is
+// reported.
 const minimumPods = 3
 
-// checkSchedulers looks for schedulers that have taken no nomination.
+// checkSchedulers finds schedulers that ignore status.nominatedNodeName: none of their pods runs on
+// the node that was nominated.
 func checkSchedulers(ctx context.Context, c *Cluster) (found []Finding, err error) {
 	pods, err := c.items(ctx, "-A", "pods", "-l", "leasehold.dev/retained=true")
 	if err != nil {
@@ -222,7 +227,8 @@ func checkSchedulers(ctx context.Context, c *Cluster) (found []Finding, err erro
 	return found, nil
 }
 
-// withoutScheduler returns the command that removes a scheduler from the manager's list.
+// withoutScheduler returns the command that removes a scheduler from the list of the manager's flag
+// --schedulers.
 func (c *Cluster) withoutScheduler(ctx context.Context, name string) (string, error) {
 	m, err := c.Kubectl.Get(ctx, "-n", c.Kubectl.Namespace, "deployment", managerName)
 	if err != nil {
@@ -246,8 +252,9 @@ func (c *Cluster) withoutScheduler(ctx context.Context, name string) (string, er
 		string(patch)), err
 }
 
-// checkClocks compares the clock of each node with that of the API server: the node writes the time
-// into its Lease every ten seconds, and the API server when that was.
+// checkClocks compares the clock of each node with that of the API server. The kubelet writes its
+// time into the Lease of its node every ten seconds, and the API server records its own time of
+// that write in the managed fields.
 func checkClocks(ctx context.Context, c *Cluster) (found []Finding, err error) {
 	leases, err := c.items(ctx, "-n", "kube-node-lease", "leases.coordination.k8s.io", "--show-managed-fields")
 	if err != nil {
