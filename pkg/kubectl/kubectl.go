@@ -1,5 +1,5 @@
-// Package kubectl calls kubectl, with the user's configuration and credentials. leasectl links no
-// client of its own (docs/decisions.md, "leasectl calls kubectl").
+// Package kubectl runs the program kubectl, with the configuration and credentials of the user.
+// leasectl is not linked with a Kubernetes client (docs/decisions.md, "leasectl calls kubectl").
 package kubectl
 
 import (
@@ -15,23 +15,24 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Client calls kubectl.
+// Client runs kubectl for one cluster.
 type Client struct {
 	Program    string
-	Kubeconfig string // if empty, kubectl's own
+	Kubeconfig string // path; "" for the default of kubectl
 	Context    string
-	Namespace  string        // of leasehold
+	Namespace  string        // the namespace of leasehold; Run does not add it
 	Timeout    time.Duration // how long Rollout waits
 }
 
-// AddFlags defines the flags for which kubectl and which cluster to use.
+// AddFlags defines the flags for the path of kubectl and for the cluster.
 func (k *Client) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&k.Program, "kubectl", "kubectl", "`path` of kubectl")
 	f.StringVar(&k.Kubeconfig, "kubeconfig", "", "`path` of the kubeconfig file; if empty, kubectl's own")
 	f.StringVar(&k.Context, "context", "", "`name` of the kubeconfig's context")
 }
 
-// Run calls kubectl with arguments and standard input, and returns its standard output.
+// Run calls kubectl with the given arguments and standard input, and returns its standard output,
+// also if kubectl fails. The error then contains the standard error.
 func (k *Client) Run(ctx context.Context, stdin []byte, args ...string) ([]byte, error) {
 	for flag, value := range map[string]string{"--kubeconfig=": k.Kubeconfig, "--context=": k.Context} {
 		if value != "" {
@@ -52,10 +53,10 @@ func (k *Client) Run(ctx context.Context, stdin []byte, args ...string) ([]byte,
 	return stdout.Bytes(), err
 }
 
-// Object is a Kubernetes object. Fields that leasectl does not know stay as they are.
+// Object is a Kubernetes object as decoded JSON. It keeps fields that leasectl does not know.
 type Object map[string]any
 
-// Get returns an object, nil if there is none.
+// Get returns the object or list that `kubectl get` prints for the arguments, nil if there is none.
 func (k *Client) Get(ctx context.Context, args ...string) (Object, error) {
 	out, err := k.Run(ctx, nil, append([]string{"get", "--ignore-not-found", "-o", "json"}, args...)...)
 	if err != nil || len(bytes.TrimSpace(out)) == 0 {
@@ -65,13 +66,14 @@ func (k *Client) Get(ctx context.Context, args ...string) (Object, error) {
 	return o, json.Unmarshal(out, &o)
 }
 
-// Rollout waits until all pods of a DaemonSet are up to date and available.
+// Rollout waits until all pods of a DaemonSet are up to date and available. It returns an error if
+// that takes longer than Timeout.
 func (k *Client) Rollout(ctx context.Context, namespace, name string) error {
 	_, err := k.Run(ctx, nil, "rollout", "status", "-n", namespace, "daemonset/"+name, "--timeout="+k.Timeout.String())
 	return err
 }
 
-// Field returns what is in an object under a path of keys, nil if there is nothing.
+// Field returns the value at a path of keys in an object, nil if there is none.
 func (o Object) Field(keys ...string) any {
 	var value any = map[string]any(o)
 	for _, key := range keys {
@@ -81,13 +83,14 @@ func (o Object) Field(keys ...string) any {
 	return value
 }
 
-// Text is Field for a string, "" if there is none.
+// Text returns the string at a path of keys, "" if there is none.
 func (o Object) Text(keys ...string) string {
 	s, _ := o.Field(keys...).(string)
 	return s
 }
 
-// List is Field for a list of objects.
+// List returns the objects in the list at a path of keys. Elements that are not objects are
+// omitted.
 func (o Object) List(keys ...string) (all []Object) {
 	items, _ := o.Field(keys...).([]any)
 	for _, item := range items {
@@ -98,7 +101,7 @@ func (o Object) List(keys ...string) (all []Object) {
 	return all
 }
 
-// Named returns the element of a list that has a name, nil if none has it.
+// Named returns the element of a list whose field name has the given value, nil if there is none.
 func Named(list []Object, name string) Object {
 	for _, o := range list {
 		if o.Text("name") == name {
@@ -108,7 +111,7 @@ func Named(list []Object, name string) Object {
 	return nil
 }
 
-// Arguments returns the arguments of a container that begin with a prefix.
+// Arguments returns those arguments of a container that begin with a prefix.
 func Arguments(container Object, prefix string) (all []string) {
 	args, _ := container.Field("args").([]any)
 	for _, a := range args {
