@@ -8,7 +8,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// checked is the JSON form of the result of check. Its fields are part of the interface.
+// checked is the JSON form of the result of check. Its fields are a stable interface.
 type checked struct {
 	Leases   int      `json:"leases"`
 	Problems []string `json:"problems"`

@@ -14,13 +14,14 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kubectl"
 )
 
-// cluster has the flags of the commands of the kubectl plugin. They read the objects that the
-// agents publish, for which the right to view is enough. Only history, bundle and a part of doctor
-// run leasectl in the pods of the agents (docs/decisions.md, "The kubectl plugin reads objects").
+// cluster has the flags of the commands of the kubectl plugin. The commands read the API objects
+// that the agents publish, which needs only the right to view them. Only history, bundle and a part
+// of doctor run leasectl in the pods of the agents (docs/decisions.md, "The kubectl plugin reads
+// objects").
 type cluster struct {
 	*app
 	kubectl.Client
-	namespace string // of pods; "" for all
+	namespace string // of pods, from --namespace; "" for all
 	node      string // "" for all
 }
 
@@ -69,7 +70,7 @@ func (c *cluster) nodeFlag(command *cobra.Command) {
 	command.Flags().StringVar(&c.node, "node", "", "only this node; if empty, all")
 }
 
-// reservation is the JSON form of an IPReservation. Its fields are part of the interface.
+// reservation is the JSON form of an IPReservation. Its fields are a stable interface.
 type reservation struct {
 	Namespace string   `json:"namespace"`
 	Pod       string   `json:"pod"`
@@ -84,7 +85,7 @@ type reservation struct {
 	Object    string   `json:"object"`
 }
 
-// reservations returns the reservations that the flags and keep select, by namespace and pod.
+// reservations returns the reservations that the flags select and for which keep reports true.
 func (c *cluster) reservations(ctx context.Context, keep func(reservation) bool) ([]reservation, error) {
 	args := []string{"ipreservations.ipam.leasehold.dev", "-A"}
 	if c.namespace != "" {
@@ -114,7 +115,7 @@ func (c *cluster) reservations(ctx context.Context, keep func(reservation) bool)
 	return out, nil
 }
 
-// is reports whether a reservation is of the subject.
+// is reports whether a reservation has the address of the subject, or is that of its pod.
 func (r reservation) is(s subject) bool {
 	if s.pod != "" {
 		return r.Namespace+"/"+r.Pod == s.pod
@@ -214,7 +215,7 @@ func (c *cluster) show() *cobra.Command {
 	return command
 }
 
-// completeSubject completes addresses and pods of reservations.
+// completeSubject completes the argument with the addresses and pods of reservations.
 func (c *cluster) completeSubject(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	var words []string
 	if len(args) == 0 {
@@ -226,8 +227,7 @@ func (c *cluster) completeSubject(cmd *cobra.Command, args []string, _ string) (
 	return words, cobra.ShellCompDirectiveNoFileComp
 }
 
-// nodePool is the JSON form of a network of a NodeAddressPool. Its fields are part of the
-// interface.
+// nodePool is the JSON form of one network of a NodeAddressPool. Its fields are a stable interface.
 type nodePool struct {
 	Node    string `json:"node"`
 	Network string `json:"network"`
@@ -235,12 +235,12 @@ type nodePool struct {
 	Bound   int64  `json:"bound"`
 	Held    int64  `json:"held"`
 	Free    *int64 `json:"free"`
-	Active  string `json:"active"` // True, False, Unknown, or "" where the agent does not look
+	Active  string `json:"active"` // True, False, Unknown, or "" if the agent does not examine the configuration
 	Reason  string `json:"reason"`
 	Message string `json:"message"`
 }
 
-// nodePools returns the networks of all nodes.
+// nodePools returns the networks in the NodeAddressPools of all nodes.
 func (c *cluster) nodePools(ctx context.Context) ([]nodePool, error) {
 	list, err := c.Get(ctx, "nodeaddresspools.ipam.leasehold.dev")
 	if err != nil {
@@ -304,7 +304,7 @@ calls leasehold for it.`,
 	return command
 }
 
-// clusterStatus is the JSON form of status. Its fields are part of the interface.
+// clusterStatus is the JSON form of the result of status. Its fields are a stable interface.
 type clusterStatus struct {
 	Agents   readiness  `json:"agents"`
 	Manager  readiness  `json:"manager"`
@@ -388,7 +388,7 @@ func (c *cluster) readStatus(ctx context.Context) (s clusterStatus, err error) {
 	return s, err
 }
 
-// agents returns the pods of the agents by node, of the node that the flag names or of all.
+// agents returns the agents' pods: of the node in the flag --node, or of all nodes.
 func (c *cluster) agents(ctx context.Context) ([]agentPod, error) {
 	list, err := c.Get(ctx, "-n", c.Namespace, "pod", "-l", "app.kubernetes.io/name="+agentName)
 	if err != nil {
@@ -407,10 +407,11 @@ func (c *cluster) agents(ctx context.Context) ([]agentPod, error) {
 	return out, nil
 }
 
-// agentPod is the pod of an agent.
+// agentPod is the name of an agent's pod and of its node.
 type agentPod struct{ node, name string }
 
-// onNode runs leasectl in the pod of an agent, which sees the node as leasectl does there.
+// onNode runs leasectl in the pod of an agent, and returns its standard output. There leasectl sees
+// the same as directly on the node.
 func (c *cluster) onNode(ctx context.Context, pod string, args ...string) ([]byte, error) {
 	return c.Run(ctx, nil, append([]string{"-n", c.Namespace, "exec", pod, "-c", "agent", "--", "/leasectl",
 		"--host-root=/proc/1/root"}, args...)...)
@@ -443,7 +444,7 @@ found but something could not be checked.`,
 	return command
 }
 
-// examineNode returns the report of leasectl doctor on a node.
+// examineNode returns the report of leasectl doctor on the node of an agent's pod.
 func (c *cluster) examineNode(ctx context.Context, pod string) (r doctor.Report, err error) {
 	out, err := c.onNode(ctx, pod, "doctor", "-o", "json")
 	if e := json.Unmarshal(out, &r); e != nil {
@@ -452,5 +453,5 @@ func (c *cluster) examineNode(ctx context.Context, pod string) (r doctor.Report,
 		}
 		return r, err
 	}
-	return r, nil // the exit status says the same
+	return r, nil // err is then only the exit status for findings
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// nodeLine is a journal entry of a node. Its fields are part of the interface.
+// nodeLine is a journal entry and its node. Its fields are a stable interface.
 type nodeLine struct {
 	Node string `json:"node"`
 	line
@@ -57,8 +57,8 @@ which needs the right to create pods/exec in leasehold's namespace.`,
 	return command
 }
 
-// journals returns the entries of all nodes by time. An error is about the nodes that are not in
-// them.
+// journals returns the journal entries of all nodes, sorted by time. It returns an error if it
+// could not read the journals of some nodes, together with the entries of the others.
 func (c *cluster) journals(ctx context.Context, args []string) ([]nodeLine, error) {
 	pods, err := c.agents(ctx)
 	if err != nil {
@@ -139,7 +139,9 @@ agents of the nodes do the rest.`,
 	return command
 }
 
-// releaseAll releases reservations, and waits until the agents have released those that were held.
+// releaseAll requests the release of reservations. Then it waits until the agents have released
+// those that were held, and returns an error if that takes longer than wait. With wait 0 it does
+// not wait.
 func (c *cluster) releaseAll(ctx context.Context, all []reservation, wait time.Duration) error {
 	for i, r := range all {
 		c.progress("releasing %d of %d", i+1, len(all))
@@ -179,14 +181,14 @@ func (c *cluster) releaseAll(ctx context.Context, all []reservation, wait time.D
 	return nil
 }
 
-// progress says on a terminal what long work is doing.
+// progress prints a message about the progress of a command, if standard error is a terminal.
 func (a *app) progress(format string, args ...any) {
 	if a.Terminal {
 		fmt.Fprintf(a.Stderr, format+"\n", args...)
 	}
 }
 
-// bundle collects what a report of a problem needs.
+// bundle returns the command that writes an archive with what a bug report needs.
 func (c *cluster) bundle() *cobra.Command {
 	var file string
 	var limit int64
@@ -229,7 +231,7 @@ in leasehold's namespace. What could not be read is listed in errors.txt.`,
 	return command
 }
 
-// piece is one file of a bundle.
+// piece is one file of a bundle, and the function that gets its content.
 type piece struct {
 	name string
 	read func(context.Context) ([]byte, error)
@@ -254,7 +256,8 @@ func (c *cluster) writeBundle(ctx context.Context, w io.Writer, limit int64) err
 		if err != nil {
 			fmt.Fprintf(&problems, "%s: %v\n", p.name, err)
 		}
-		// Each may have its share of what is left, so that the last node is in it as well.
+		// Each file gets at most an equal share of the space that is left, so that there is space
+		// for the last node too.
 		if share := limit / int64(len(pieces)-i); int64(len(content)) > share {
 			fmt.Fprintf(&problems, "%s: only the last %d of %d bytes\n", p.name, share, len(content))
 			content = content[int64(len(content))-share:]
@@ -272,7 +275,8 @@ func (c *cluster) writeBundle(ctx context.Context, w io.Writer, limit int64) err
 	return errors.Join(add("errors.txt", []byte(problems.String())), archive.Close(), zip.Close())
 }
 
-// pieces returns the files of a bundle. The error is about those that are left out.
+// pieces returns the files of a bundle. The error is about the pods whose files are missing from
+// the result.
 func (c *cluster) pieces(ctx context.Context) (all []piece, err error) {
 	own := []string{"-n", c.Namespace}
 	for name, args := range map[string][]string{
@@ -335,8 +339,9 @@ func (c *cluster) pieces(ctx context.Context) (all []piece, err error) {
 	return all, errors.Join(err, e)
 }
 
-// withoutSecrets removes what may have secrets from an object: environments, and annotations, in
-// which kubectl keeps whole manifests.
+// withoutSecrets removes the fields that may contain secrets from a decoded object, and returns the
+// object. These fields are environments, and annotations, because kubectl stores whole manifests in
+// an annotation.
 func withoutSecrets(value any) any {
 	switch v := value.(type) {
 	case []any:

@@ -14,7 +14,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/doctor"
 )
 
-// errUnchecked is returned if nothing was found, but something could not be checked.
+// errUnchecked is returned if doctor found nothing, but could not make all checks.
 var errUnchecked = errors.New("not everything could be checked")
 
 func (a *app) doctor() *cobra.Command {
@@ -67,18 +67,20 @@ found but something could not be checked.`,
 	return c
 }
 
-// The keys of directories in the configurations of containerd and CRI-O.
+// The keys of directories in the configuration files of containerd and CRI-O.
 var (
 	confKeys = regexp.MustCompile(`(?m)^\s*(?:conf_dir|network_dir)\s*=\s*["']([^"']+)["']`)
 	binKeys  = regexp.MustCompile(`(?m)^\s*(?:bin_dirs?|plugin_dirs)\s*=\s*(\[[^]]*\]|["'][^"']+["'])`)
 	quoted   = regexp.MustCompile(`["']([^"']+)["']`)
 )
 
-// runtimeDirs returns the directories that the configuration of a container runtime names, none if
-// it names none or cannot be read. Of several files the last one that names any counts.
+// runtimeDirs returns the directories that the configuration files of a container runtime name
+// under one of the keys. patterns are the glob patterns of the files, separated by commas. If
+// several files name directories, those in the last file are returned. runtimeDirs returns nil if
+// no file names any.
 func runtimeDirs(patterns string, keys *regexp.Regexp) (dirs []string) {
 	for pattern := range strings.SplitSeq(patterns, ",") {
-		paths, _ := filepath.Glob(pattern) // an error is about the pattern: no file matches it
+		paths, _ := filepath.Glob(pattern) // an error means that the pattern is invalid: no file matches
 		for _, path := range paths {
 			content, err := os.ReadFile(path)
 			if m := keys.FindStringSubmatch(string(content)); err == nil && m != nil {
@@ -92,7 +94,7 @@ func runtimeDirs(patterns string, keys *regexp.Regexp) (dirs []string) {
 	return dirs
 }
 
-// first returns a list, or a default if it is empty.
+// first returns the list, or a list of byDefault if the list is empty.
 func first(list []string, byDefault string) []string {
 	if len(list) == 0 {
 		return []string{byDefault}

@@ -38,7 +38,8 @@ command is for a damaged directory, and for the time before uninstalling.`,
 	return c
 }
 
-// exported is the JSON form of a directory of host-local's. Its fields are part of the interface.
+// exported is the JSON form of the result of export for one directory of host-local. Its fields are
+// a stable interface.
 type exported struct {
 	Network string `json:"network"`
 	Path    string `json:"path"`

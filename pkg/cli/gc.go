@@ -57,7 +57,7 @@ are not released; if all sandboxes look dead, none is. Both are reported on stde
 	return c
 }
 
-// due returns the actions that the global filters select.
+// due returns the actions of a plan whose leases the global filters select.
 func (a *app) due(plan []maintain.Action) []maintain.Action {
 	out := []maintain.Action{}
 	for _, p := range plan {
@@ -68,7 +68,7 @@ func (a *app) due(plan []maintain.Action) []maintain.Action {
 	return out
 }
 
-// step is the JSON form of an action. Its fields are part of the interface.
+// step is the JSON form of an action. Its fields are a stable interface.
 type step struct {
 	Action    string `json:"action"`
 	Network   string `json:"network"`

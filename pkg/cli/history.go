@@ -49,7 +49,7 @@ The journal has the last %d entries.`, store.JournalSize),
 	}
 }
 
-// line is the JSON form of a journal entry. Its fields are part of the interface.
+// line is the JSON form of a journal entry. Its fields are a stable interface.
 type line struct {
 	Time      string `json:"time"`
 	Event     string `json:"event"`

@@ -14,7 +14,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 )
 
-// importFlags are the flags of import and recover.
+// importFlags are the flags that import and recover have in common.
 type importFlags struct {
 	dataDir   string
 	cacheDirs []string
@@ -56,8 +56,9 @@ the same; this command shows it in advance with --dry-run, or repeats it.`,
 	return c
 }
 
-// networks returns the pools of a dataDir: that of --network, or one for each directory except
-// "reserved", in which the Kruise fork has its reservations.
+// networks returns the pools of a dataDir: only that of the flag --network, if it is set, otherwise
+// one for each directory in dataDir. The directory "reserved" is not a network, because the Kruise
+// fork has its reservations there.
 func (a *app) networks(dataDir string) ([]lease.Pool, error) {
 	dataDir, err := filepath.Abs(dataDir)
 	if err != nil {
@@ -115,16 +116,15 @@ func (a *app) adopt(cmd *cobra.Command, flags importFlags, pools []lease.Pool) e
 	return nil
 }
 
-// adopted is the JSON form of a network that was adopted: how many leases it had before, and has
-// now. Its fields are part of the interface.
+// adopted is the JSON form of a network whose leases were adopted: the number of its leases before
+// and after the adoption. Its fields are a stable interface.
 type adopted struct {
 	Network string `json:"network"`
 	Before  int    `json:"before"`
 	After   int    `json:"after"`
 }
 
-// candidate is the JSON form of a lease that would be adopted. Its fields are part of the
-// interface.
+// candidate is the JSON form of a lease that would be adopted. Its fields are a stable interface.
 type candidate struct {
 	row
 	Why string `json:"why"`

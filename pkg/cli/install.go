@@ -23,9 +23,11 @@ import (
 const (
 	flannelConfig = "kube-flannel-cfg"
 	flannelKey    = "cni-conf.json"
-	// flannelFile is the name under which kube-flannel writes flannelKey to the nodes.
+	// flannelFile is the name of the file to which kube-flannel writes the content of flannelKey on
+	// each node.
 	flannelFile = "10-flannel.conflist"
-	// beforeInstall is the annotation with the text of a ConfigMap's key before install changed it.
+	// beforeInstall is the annotation of flannel's ConfigMap in which install stores the former
+	// content of flannelKey.
 	beforeInstall = "leasehold.dev/before-install"
 	backupSuffix  = cniconf.BackupSuffix
 )
@@ -73,13 +75,14 @@ pass the annotations of pods, which a node without an agent needs.`,
 	return c
 }
 
-// waitFlags defines the flags of the verbs that change leasehold's own objects.
+// waitFlags defines the flags of the commands that change leasehold's objects in the cluster.
 func waitFlags(c *cobra.Command, k *kubectl.Client) {
 	c.Flags().StringVar(&k.Namespace, "namespace", "leasehold-system", "namespace of leasehold")
 	c.Flags().DurationVar(&k.Timeout, "timeout", k.Timeout, "how long to wait for pods in each step")
 }
 
-// ask asks a question on standard error, and reports whether the answer is yes. No answer is no.
+// ask prints a question on standard error, and reports whether the user answers yes. Without an
+// answer it reports false.
 func (a *app) ask(in interface{ Read([]byte) (int, error) }, question string) bool {
 	fmt.Fprintf(a.Stderr, "%s [y/N] ", question)
 	answer, _ := bufio.NewReader(in).ReadString('\n')
@@ -91,7 +94,7 @@ func (a *app) ask(in interface{ Read([]byte) (int, error) }, question string) bo
 	return false
 }
 
-// printDiff prints the lines in which two texts differ.
+// printDiff prints the lines from the first to the last difference of two texts.
 func (a *app) printDiff(name string, before, after []byte) {
 	old, new := strings.Split(string(before), "\n"), strings.Split(string(after), "\n")
 	first := 0
@@ -125,7 +128,7 @@ func (a *app) installFlannel(ctx context.Context, k *kubectl.Client, agreed func
 	if err != nil {
 		return fmt.Errorf("ConfigMap %s: %w", flannelConfig, err)
 	}
-	// The plugin has to be on all nodes before a configuration names it.
+	// The plugin must be on all nodes before a configuration names it.
 	agent, err := k.Get(ctx, "-n", k.Namespace, "daemonset", agentName)
 	if err != nil {
 		return err
@@ -148,7 +151,8 @@ func (a *app) installFlannel(ctx context.Context, k *kubectl.Client, agreed func
 	return a.writeFlannel(ctx, k, config, text, string(changed))
 }
 
-// restoreFlannel puts back what installFlannel has changed.
+// restoreFlannel undoes installFlannel. It does nothing if flannel's ConfigMap has no annotation of
+// installFlannel.
 func (a *app) restoreFlannel(ctx context.Context, k *kubectl.Client, step func(string, ...any)) error {
 	config, err := flannel(ctx, k)
 	if err != nil || config == nil {
@@ -166,8 +170,10 @@ func (a *app) restoreFlannel(ctx context.Context, k *kubectl.Client, step func(s
 	return a.writeFlannel(ctx, k, config, nil, restored)
 }
 
-// restored returns the text to put in place of one that install has made of an earlier text. A text
-// that names leasehold and is another one was edited since, and is an error.
+// restored returns the content with which uninstall replaces a configuration. text is the present
+// content and before the one that install has changed. If text is what install made of before,
+// restored returns before. If text no longer names leasehold, restored returns text. Otherwise
+// somebody has edited the configuration since, and restored returns an error.
 func restored(name, text, before string) (string, error) {
 	for _, changes := range [][]func(string, []byte) ([]byte, error){
 		{cniconf.WithLeasehold}, {cniconf.WithAnnotations}, {cniconf.WithLeasehold, cniconf.WithAnnotations},
@@ -183,12 +189,12 @@ func restored(name, text, before string) (string, error) {
 		}
 	}
 	if f, err := cniconf.Parse(name, []byte(text)); err == nil && !f.NamesLeasehold() {
-		return text, nil // somebody has put host-local back
+		return text, nil // somebody has restored host-local already
 	}
 	return "", errors.New("it was edited after leasectl had changed it; put host-local back by hand, then repeat")
 }
 
-// flannel returns flannel's ConfigMap, nil if there is none.
+// flannel returns the ConfigMap of flannel, nil if there is none.
 func flannel(ctx context.Context, k *kubectl.Client) (kubectl.Object, error) {
 	for _, namespace := range []string{"kube-flannel", "kube-system"} {
 		config, err := k.Get(ctx, "-n", namespace, "configmap", flannelConfig)
@@ -199,9 +205,9 @@ func flannel(ctx context.Context, k *kubectl.Client) (kubectl.Object, error) {
 	return nil, nil
 }
 
-// writeFlannel writes the configuration in flannel's ConfigMap and the annotation with the former
-// one, nil for none, unless somebody has changed the ConfigMap meanwhile. Then it restarts the pods
-// that use it.
+// writeFlannel writes text to flannel's ConfigMap, and before to its annotation beforeInstall. If
+// before is nil, the annotation is removed. Then it restarts the pods that use the ConfigMap, and
+// waits for them. It returns an error if the ConfigMap has changed since config was read.
 func (a *app) writeFlannel(ctx context.Context, k *kubectl.Client, config kubectl.Object, before any,
 	text string) error {
 	patch, err := json.Marshal(kubectl.Object{
@@ -214,7 +220,8 @@ func (a *app) writeFlannel(ctx context.Context, k *kubectl.Client, config kubect
 	if err != nil {
 		return err
 	}
-	// Not kubectl replace, which would write what kubectl apply has recorded of flannel's manifest.
+	// kubectl replace is not used, because it would also write the annotation in which kubectl
+	// apply has stored flannel's manifest.
 	namespace := config.Text("metadata", "namespace")
 	_, err = k.Run(ctx, nil, "patch", "-n", namespace, "configmap", flannelConfig, "--type=merge", "-p", string(patch))
 	if err != nil {
@@ -260,7 +267,8 @@ func (a *app) installFile(path string, binDirs []string, agreed func() bool) err
 	return a.changeFile(path, cniconf.WithLeasehold, agreed)
 }
 
-// changeFile changes a configuration of this node, and keeps the former one beside it.
+// changeFile changes a configuration file of this node, after agreed reports true, and stores the
+// former content in a backup file in the same directory.
 func (a *app) changeFile(path string, change func(string, []byte) ([]byte, error), agreed func() bool) error {
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -283,7 +291,7 @@ func (a *app) changeFile(path string, change func(string, []byte) ([]byte, error
 		return err
 	}
 	_, err = os.Lstat(path + backupSuffix)
-	if !f.NamesLeasehold() || err != nil { // the backup is of the time before leasehold was named
+	if !f.NamesLeasehold() || err != nil { // do not overwrite a backup of the time before leasehold was named
 		if err := replaceFile(path+backupSuffix, path, content); err != nil {
 			return err
 		}
@@ -295,7 +303,7 @@ func (a *app) changeFile(path string, change func(string, []byte) ([]byte, error
 	return nil
 }
 
-// restoreFile puts back what installFile has changed.
+// restoreFile undoes changeFile, and removes the backup.
 func (a *app) restoreFile(path string) error {
 	before, err := os.ReadFile(path + backupSuffix)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -321,15 +329,15 @@ func (a *app) restoreFile(path string) error {
 	return os.Remove(path + backupSuffix)
 }
 
-// replaceFile writes a file beside the old one and renames it, so that the runtime reads all of it
-// or the old one. It has the mode and owner of another file.
+// replaceFile replaces a file atomically: the runtime reads either the old or the new content. The
+// new file gets the mode and the owner of the file like.
 func replaceFile(path, like string, content []byte) error {
 	info, err := os.Stat(like)
 	if err != nil {
 		return err
 	}
 	if target, err := filepath.EvalSymlinks(path); err == nil {
-		path = target // a link stays one
+		path = target // replace the target of a symbolic link, not the link
 	}
 	tmp, err := os.CreateTemp(filepath.Dir(path), ".leasectl-")
 	if err != nil {

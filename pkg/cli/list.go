@@ -35,7 +35,7 @@ that is away. "Held (cool-down)" is a short hold of a pod without retention.`,
 	return c
 }
 
-// leases returns the leases that match the global filters and keep.
+// leases returns the leases that match the global filters and for which keep reports true.
 func (a *app) leases(ctx context.Context, keep func(lease.Lease) bool) ([]lease.Lease, error) {
 	var out []lease.Lease
 	err := a.view(ctx, func(tx *store.Tx) error {
@@ -53,7 +53,7 @@ func (a *app) leases(ctx context.Context, keep func(lease.Lease) bool) ([]lease.
 	return out, err
 }
 
-// row is the JSON form of a lease. Its fields are part of the interface.
+// row is the JSON form of a lease. Its fields are a stable interface.
 type row struct {
 	Network    string  `json:"network"`
 	Address    string  `json:"address"`
@@ -129,7 +129,7 @@ func (a *app) print(leases []lease.Lease) error {
 
 func printJSON(w io.Writer, v any) error {
 	e := json.NewEncoder(w)
-	e.SetEscapeHTML(false) // commands of a shell
+	e.SetEscapeHTML(false) // output may have shell commands with &&
 	e.SetIndent("", "  ")
 	return e.Encode(v)
 }
@@ -147,7 +147,7 @@ func podText(r row) string {
 	return r.Namespace + "/" + r.Pod
 }
 
-// stateText returns the state, and marks soft holds.
+// stateText returns the state of a lease for a table. It distinguishes soft holds from firm holds.
 func stateText(r row) string {
 	if r.State == lease.Held.String() && !r.Firm {
 		return "Held (cool-down)"
@@ -169,7 +169,7 @@ func or(s *string) string {
 	return *s
 }
 
-// short truncates a container ID to 13 characters, as crictl does.
+// short truncates a container ID to 13 characters, the length that crictl prints.
 func short(id string) string {
 	if len(id) > 13 {
 		return id[:13]

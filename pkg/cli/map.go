@@ -14,8 +14,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// mapWidth is how many addresses a line has, a power of two. Of ranges of more than mapMax
-// addresses only lines with a lease are drawn.
+// mapWidth is the number of addresses in a line of a map, a power of two. In a range of more than
+// mapMax addresses, only the lines with a lease are drawn.
 const (
 	mapWidth = 64
 	mapMax   = 1 << 14
@@ -67,8 +67,8 @@ than 16384 addresses, lines without a lease are left out.`,
 	}
 }
 
-// drawing is the JSON form of the map of a range. Its fields are part of the interface. Lines
-// without a lease may be left out of a long range.
+// drawing is the JSON form of the map of one range. Its fields are a stable interface. In a long
+// range, lines without a lease are omitted.
 type drawing struct {
 	Network string    `json:"network"`
 	First   string    `json:"first"`
@@ -76,13 +76,13 @@ type drawing struct {
 	Lines   []mapLine `json:"lines"`
 }
 
-// mapLine is a line of a map: its first address, and a letter for each address from there.
+// mapLine is a line of a map: the first address, and one letter for each address from there on.
 type mapLine struct {
 	First     string `json:"first"`
 	Addresses string `json:"addresses"`
 }
 
-// draw returns the maps of all ranges.
+// draw returns the maps of all ranges that the flag --network selects.
 func (a *app) draw(tx *store.Tx) []drawing {
 	out := []drawing{}
 	now := a.Clock()
@@ -110,8 +110,9 @@ func (a *app) draw(tx *store.Tx) []drawing {
 	return out
 }
 
-// mapLines draws the addresses from first to last. Each line begins at a multiple of mapWidth; what
-// is before first or after last is a space. Of a long range only the lines with a lease are drawn.
+// mapLines returns the lines for the addresses from first to last. Each line begins at a multiple
+// of mapWidth. Addresses before first are spaces. If there are more than mapMax addresses, only the
+// lines with an address in states are returned.
 func mapLines(first, last netip.Addr, states map[netip.Addr]int) []mapLine {
 	starts := map[netip.Addr]bool{}
 	at := lineOf(first)
@@ -145,7 +146,7 @@ func mapLines(first, last netip.Addr, states map[netip.Addr]int) []mapLine {
 	return lines
 }
 
-// lineOf returns the first address of the line in which an address is.
+// lineOf returns the first address of the line that contains an address.
 func lineOf(a netip.Addr) netip.Addr {
 	b := a.AsSlice()
 	b[len(b)-1] &^= mapWidth - 1
@@ -165,14 +166,15 @@ func (a *app) printMap(d drawing) {
 		legend = append(legend, fmt.Sprintf("%c %s %d", s.letter, s.word, counts[s.letter]))
 	}
 	fmt.Fprintf(a.Stdout, "network %s, %s-%s: %s\n", d.Network, d.First, d.Last, strings.Join(legend, ", "))
-	_ = table(a.raw, func(w io.Writer) { // what it prints is not from anybody else
+	_ = table(a.raw, func(w io.Writer) { // raw is safe: the text contains no names
 		for _, l := range d.Lines {
 			fmt.Fprintf(w, "%s\t%s\n", l.First, a.coloured(l.Addresses))
 		}
 	})
 }
 
-// coloured returns letters with the colours of their states, on a terminal.
+// coloured returns the letters of a line with the colours of their states, if standard output may
+// have colours.
 func (a *app) coloured(letters string) string {
 	if !a.Colour {
 		return letters

@@ -7,8 +7,8 @@ import (
 	"unicode"
 )
 
-// plain writes text in which control characters are visible. Names come from runtimes and pods, and
-// a terminal would obey the sequences in them.
+// plain writes text with control characters made visible. Names come from runtimes and pods, and a
+// terminal would interpret escape sequences in them.
 type plain struct{ io.Writer }
 
 func (p plain) Write(b []byte) (int, error) {

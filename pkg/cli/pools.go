@@ -39,8 +39,8 @@ from the first ADD of this version on. It is that of the last ADD's configuratio
 	}
 }
 
-// poolRow is the JSON form of the usage of a range set. Its fields are part of the interface. Size
-// and Free are nil if the ranges are not known.
+// poolRow is the JSON form of the usage of a range set. Its fields are a stable interface. Size and
+// Free are nil if the ranges are not known.
 type poolRow struct {
 	Network  string   `json:"network"`
 	DataDir  string   `json:"dataDir"`

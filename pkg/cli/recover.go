@@ -38,7 +38,7 @@ address is adopted until the next pod starts there.`,
 			if why == "" {
 				return a.repair(cmd.Context(), flags.dryRun)
 			}
-			notes := a.Stdout // not in the middle of JSON
+			notes := a.Stdout // with -o json, standard output has only the JSON
 			if a.output == "json" {
 				notes = a.Stderr
 			}
@@ -70,7 +70,8 @@ address is adopted until the next pod starts there.`,
 	return c
 }
 
-// repair repairs the damaged records and the indexes of a store that is not lost.
+// repair repairs the damaged records and the indexes of a store that was not lost. With dryRun it
+// only prints what is damaged.
 func (a *app) repair(ctx context.Context, dryRun bool) error {
 	var found []string
 	err := a.view(ctx, func(tx *store.Tx) error {
@@ -106,8 +107,8 @@ func (a *app) repair(ctx context.Context, dryRun bool) error {
 	return nil
 }
 
-// repaired is the JSON form of the result of recover for a store that is not lost: whole, damaged
-// (with --dry-run) or repaired. Its fields are part of the interface.
+// repaired is the JSON form of the result of repair. State is whole, damaged (with --dry-run) or
+// repaired. Its fields are a stable interface.
 type repaired struct {
 	State    string   `json:"state"`
 	Problems []string `json:"problems"`

@@ -54,8 +54,8 @@ assigned to another pod while the container still uses it.`,
 	return c
 }
 
-// released is the JSON form of the release of a lease. Its fields are part of the interface. Error
-// is "" if it was released.
+// released is the JSON form of the release of a lease. Its fields are a stable interface. Error is
+// "" if the lease was released.
 type released struct {
 	Network   string `json:"network"`
 	Address   string `json:"address"`

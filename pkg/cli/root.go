@@ -32,10 +32,11 @@ const (
 	exitUnchecked = 2 // doctor found nothing, but could not check everything
 )
 
-// errProblems is returned by commands that have already printed what is wrong.
+// errProblems is returned by commands that have already printed the problems. Run prints nothing
+// for it.
 var errProblems = errors.New("problems found")
 
-// errUsage marks errors about arguments and flags.
+// errUsage marks errors in the arguments and flags of the user.
 var errUsage = errors.New("usage")
 
 func usage(format string, args ...any) error {
@@ -49,14 +50,14 @@ type Env struct {
 	Host           *sandbox.Host
 	Clock          func() lease.Instant // returns the current time without the boot ID
 	Version        string
-	// Plugin reports whether the program runs as a plugin of kubectl, for a cluster and not for the
-	// node on which it runs.
+	// Plugin reports whether the program was called as the kubectl plugin. Its commands are then
+	// about a cluster, not about the node on which it runs.
 	Plugin bool
-	// Terminal reports whether a user watches standard error, and Colour whether standard output
+	// Terminal reports whether standard error is a terminal. Colour reports whether standard output
 	// may have colours.
 	Terminal, Colour bool
 
-	raw io.Writer // standard output, for text without names
+	raw io.Writer // standard output without plain; for text that contains no names
 }
 
 // Run executes one command line and returns the exit code.
@@ -90,8 +91,8 @@ func Run(ctx context.Context, env Env, args []string) int {
 	return exitProblems
 }
 
-// isCobraUsage reports whether err is one of cobra's errors about flags, arguments and commands,
-// which have no type.
+// isCobraUsage reports whether err is an error of cobra about flags, arguments or commands. These
+// errors have no type, so their texts are compared.
 func isCobraUsage(err error) bool {
 	for _, prefix := range []string{
 		"unknown ", "invalid argument", "accepts ", "requires ", "flag needs", "required flag", "bad flag",
@@ -103,19 +104,19 @@ func isCobraUsage(err error) bool {
 	return false
 }
 
-// app contains the environment and the global flags.
+// app has the environment and the values of the global flags.
 type app struct {
 	Env
 	output  string
 	network string
 	pod     string
 	state   string
-	root    string // of the host's file system
+	root    string // root directory of the host's file system
 
-	defaultState string // the directory of the store, without a flag
+	defaultState string // the directory of the store if no flag sets it
 }
 
-// newRoot returns the command tree.
+// newRoot returns the command tree of leasectl.
 func newRoot(env Env) *cobra.Command {
 	a := &app{Env: env, defaultState: env.Dirs.State}
 	root := &cobra.Command{
@@ -200,7 +201,8 @@ func (a *app) service() *maintain.Service {
 	return &maintain.Service{Node: &transact.Node{Store: a.store(), Host: a.Host, Clock: a.Clock, Warn: warn}}
 }
 
-// view runs fn in a read transaction. It does not run it if no store was created yet.
+// view runs fn in a read transaction. If no store was created yet, view does not run fn and returns
+// nil, or an error if a flag names the directory of the store.
 func (a *app) view(ctx context.Context, fn func(*store.Tx) error) error {
 	if _, err := os.Stat(a.Dirs.State); err != nil && os.IsNotExist(err) {
 		if a.Dirs.State != a.defaultState {
@@ -216,8 +218,8 @@ func (a *app) view(ctx context.Context, fn func(*store.Tx) error) error {
 	return err
 }
 
-// isUnused reports whether there is no store yet. Commands that change leases then have nothing to
-// do, and create none.
+// isUnused reports whether there is no store yet. Then the commands that change leases have nothing
+// to do, and must not create a store.
 func (a *app) isUnused(ctx context.Context) (bool, error) {
 	unused := true
 	err := a.view(ctx, func(*store.Tx) error {
@@ -225,13 +227,13 @@ func (a *app) isUnused(ctx context.Context) (bool, error) {
 		return nil
 	})
 	if errors.Is(err, store.ErrLost) {
-		return false, nil // it is for the command
+		return false, nil // the command reports or repairs the loss
 	}
 	return unused, err
 }
 
-// sayIfLocked says on standard error that a command waits for another process, if it does so for a
-// second. The caller calls stop when it has got the lock.
+// sayIfLocked starts a timer that prints a message on standard error if another process holds the
+// lock of the store one second later. The caller calls stop as soon as it has the lock.
 func (a *app) sayIfLocked() (stop func()) {
 	t := time.AfterFunc(time.Second, func() {
 		path := filepath.Join(a.Dirs.Run, "lock")
@@ -254,7 +256,8 @@ func (a *app) selected(l lease.Lease) bool {
 		(a.state == "" || strings.EqualFold(l.State.String(), a.state))
 }
 
-// subject is the argument of show, history and release: an address or a pod.
+// subject is the argument of show, history and release: an address, or a pod as namespace/name. The
+// other field is zero.
 type subject struct {
 	addr netip.Addr
 	pod  string
@@ -270,6 +273,7 @@ func parseSubject(s string) (subject, error) {
 	return subject{}, usage("%q is neither an IP address nor namespace/pod", s)
 }
 
+// is reports whether a lease with the given address, namespace and pod name matches the subject.
 func (s subject) is(addr netip.Addr, namespace, name string) bool {
 	if s.pod != "" {
 		return namespace+"/"+name == s.pod
@@ -284,7 +288,7 @@ func (s subject) String() string {
 	return s.addr.String()
 }
 
-// completeFlag completes a flag with words of the leases.
+// completeFlag returns the completion of a flag: the words that word returns for the leases.
 func (a *app) completeFlag(word func(lease.Lease) string) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 		words := map[string]bool{}
@@ -301,7 +305,7 @@ func (a *app) completeFlag(word func(lease.Lease) string) cobra.CompletionFunc {
 	}
 }
 
-// completeSubject completes addresses and pods of leases.
+// completeSubject completes the argument with the addresses and pods of leases.
 func (a *app) completeSubject(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	var words []string
 	if len(args) == 0 {

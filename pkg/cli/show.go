@@ -86,7 +86,8 @@ func (a *app) netnsText(l lease.Lease, now lease.Instant) string {
 	return fmt.Sprintf("%s (%s)", l.Holder.Netns.Path, life)
 }
 
-// noLease says that a subject has no lease, or that the global filters exclude the ones it has.
+// noLease prints that the subject has no lease, or that the global filters exclude its leases, and
+// returns errProblems.
 func (a *app) noLease(ctx context.Context, s subject, hint string) error {
 	all := *a
 	all.network, all.pod, all.state = "", "", ""

@@ -18,11 +18,11 @@ const (
 	managerName   = "leasehold-manager"
 	uninstallName = "leasehold-uninstall"
 	partOf        = "app.kubernetes.io/part-of=leasehold"
-	managedBy     = "app.kubernetes.io/managed-by=leasehold" // CRDs that the manager has made
+	managedBy     = "app.kubernetes.io/managed-by=leasehold" // the label of CRDs that the manager has created
 	installerName = "install"                                // the init container of the agent's DaemonSet
 )
 
-// clusterKinds are the kinds of leasehold's objects that are in no namespace, without its CRDs.
+// clusterKinds are the resources of leasehold's cluster-scoped objects, except for CRDs.
 var clusterKinds = []string{
 	"validatingadmissionpolicybinding", "validatingadmissionpolicy", "mutatingwebhookconfiguration",
 	"validatingwebhookconfiguration", "clusterrolebinding", "clusterrole",
@@ -72,9 +72,9 @@ With --conf it only puts back the configuration of this node that "leasectl inst
 	return c
 }
 
-// leave removes leasehold from a cluster. The steps are in one function, because their order
-// matters: each must succeed before the next, or pods are left with gates, or nodes without a
-// plugin.
+// leave removes leasehold from a cluster. The steps are in one function because their order
+// matters: each step must succeed before the next one begins. Otherwise pods might keep their
+// gates, or nodes might be without a plugin.
 func (a *app) leave(ctx context.Context, k *kubectl.Client, crds, keepObjects bool) error {
 	step := func(format string, args ...any) { fmt.Fprintf(a.Stdout, format+"\n", args...) }
 	agent, err := k.Get(ctx, "-n", k.Namespace, "daemonset", agentName)
@@ -156,7 +156,8 @@ func (a *app) leave(ctx context.Context, k *kubectl.Client, crds, keepObjects bo
 	return nil
 }
 
-// stopManager ends the manager, whose replicas lift their gates before they end.
+// stopManager scales the manager to zero and waits until its pods are deleted. The replicas lift
+// all gates of the pin before they end.
 func (a *app) stopManager(ctx context.Context, k *kubectl.Client, step func(string, ...any)) error {
 	manager, err := k.Get(ctx, "-n", k.Namespace, "deployment", managerName)
 	if err != nil || manager == nil {
@@ -171,8 +172,8 @@ func (a *app) stopManager(ctx context.Context, k *kubectl.Client, step func(stri
 	return err
 }
 
-// uninstaller returns the DaemonSet that removes the plugin from the nodes: on the same nodes, with
-// the same image and privileges as the agent's pods.
+// uninstaller returns the DaemonSet whose pods remove the plugin from the nodes. Its pods run on
+// the same nodes, with the same image and privileges, as the pods of the given agent DaemonSet.
 func uninstaller(agent kubectl.Object) (kubectl.Object, error) {
 	spec := kubectl.Object{}
 	if err := remarshal(agent.Field("spec", "template", "spec"), &spec); err != nil {
@@ -210,10 +211,10 @@ func uninstaller(agent kubectl.Object) (kubectl.Object, error) {
 	remove["securityContext"] = security
 	spec["initContainers"] = []kubectl.Object{remove}
 	spec["containers"] = []kubectl.Object{common("idle", "idle")}
-	// The service account is for the agent's use of the API, which this one has none of.
+	// The agent needs the service account for the API, which the uninstaller does not use.
 	spec["automountServiceAccountToken"] = false
-	// A namespace that is deleted with pods in it is looked at again after half of their grace
-	// period.
+	// If a namespace is deleted while it has pods, the namespace controller checks it again only
+	// after half of the pods' grace period.
 	spec["terminationGracePeriodSeconds"] = 1
 	labels := kubectl.Object{"app.kubernetes.io/name": uninstallName, "app.kubernetes.io/part-of": "leasehold"}
 	return kubectl.Object{
@@ -228,7 +229,7 @@ func uninstaller(agent kubectl.Object) (kubectl.Object, error) {
 	}, nil
 }
 
-// remarshal copies a value by way of JSON.
+// remarshal copies a value by encoding it to JSON and decoding it.
 func remarshal(from any, to any) error {
 	b, err := json.Marshal(from)
 	return errors.Join(err, json.Unmarshal(b, to))
