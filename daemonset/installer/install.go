@@ -9,12 +9,13 @@ import (
 	"path/filepath"
 )
 
-// unfinished begins the names of files that an installer has not finished. The dot hides them from
-// programs that list the directory.
+// unfinished is the prefix of the names of temporary files. An installer that was killed may have
+// left such files, and lock removes them. The names begin with a dot, so that programs that list
+// plugins ignore the files.
 const unfinished = ".leasehold-installer-"
 
-// install puts the program, which is leasehold's plugin, beside the other plugins, and reports
-// whether it had to.
+// install copies the program, which is leasehold's plugin, to the directory of plugins under the
+// name leasehold. It reports false if the same file is there already.
 func (b bin) install(program *os.File) (done bool, err error) {
 	if err := os.MkdirAll(string(b), 0o755); err != nil {
 		return false, err
@@ -31,10 +32,10 @@ func (b bin) install(program *os.File) (done bool, err error) {
 	return true, put(program, target, func() error { return nil })
 }
 
-// put copies a program to a path atomically. The runtime may call the plugin at any moment, and a
-// running program cannot be written to, so the new file is complete, synced and executable before
-// it is renamed. Right before that, put calls ready, and leaves everything as it is if that returns
-// an error.
+// put copies a program to a path atomically. The runtime may run the plugin at any moment, and a
+// program that is running cannot be written to. So put writes a temporary file, makes it
+// executable, syncs it, and renames it. put calls ready just before the rename. If ready returns an
+// error, put returns that error and leaves the target unchanged.
 func put(program *os.File, target string, ready func() error) error {
 	tmp, err := os.CreateTemp(filepath.Dir(target), unfinished)
 	if err != nil {
@@ -42,7 +43,8 @@ func put(program *os.File, target string, ready func() error) error {
 	}
 	defer os.Remove(tmp.Name()) // fails after the rename, which is fine
 	_, err = io.Copy(tmp, section(program))
-	// It is closed before it has the name: a file that is open for writing cannot be run.
+	// The file is closed before it is renamed, because a file that is open for writing cannot be
+	// executed.
 	if err = errors.Join(err, tmp.Chmod(0o755), tmp.Sync(), tmp.Close()); err != nil {
 		return err
 	}
@@ -55,8 +57,9 @@ func put(program *os.File, target string, ready func() error) error {
 	return syncDir(filepath.Dir(target))
 }
 
-// equal reports whether the target is a file with the same content and mode, so that a restarted
-// pod does not replace it. A target that cannot be read is an error.
+// equal reports whether the target is a regular file with the content of program and mode 0755. If
+// so, a pod that restarts does not replace it. equal returns an error if the target exists and
+// could not be read.
 func equal(program *os.File, target string) (bool, error) {
 	info, err := os.Lstat(target)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -73,7 +76,7 @@ func equal(program *os.File, target string) (bool, error) {
 	return err == nil && bytes.Equal(want, have), err
 }
 
-// section returns a reader of a whole program that does not move the position in the file.
+// section returns a reader of a whole file that does not use the position of the file.
 func section(program *os.File) io.Reader { return io.NewSectionReader(program, 0, 1<<40) }
 
 func syncDir(dir string) error {

@@ -1,15 +1,18 @@
-// Installer installs the CNI plugin on a node. In an init container of the DaemonSet,
+// Installer installs and removes leasehold's CNI plugin on a node. It runs in containers of the
+// agent's DaemonSet. The first argument is the command:
 //
-//	installer install    puts leasehold beside the other plugins
-//	installer replace    puts it in host-local's place, keeps host-local, and with --watch stays to
-//	                     do that again whenever somebody installs host-local
-//	installer uninstall  puts host-local back, if need be, ends all holds, and removes everything of
-//	                     leasehold from the node
-//	installer idle       keeps a pod running
+//	installer install    copies leasehold's plugin to the directory of CNI plugins
+//	installer replace    replaces host-local's binary with leasehold's plugin and keeps the original;
+//	                     with --watch, it continues to run, and replaces host-local again whenever
+//	                     another program has installed it again
+//	installer uninstall  restores host-local if it was replaced, ends all holds, and removes
+//	                     leasehold's files from the node
+//	installer idle       does nothing until it gets a signal, to keep a pod running
 //	installer version    prints the version
 //
-// It changes its root directory to the host's first: paths and links are those of the host, also
-// where they lead out of the directory of plugins (k3s) or change with an upgrade (snap).
+// The program first changes its root directory to that of the host (--host-root). So paths and
+// symbolic links are resolved as on the host, also if they lead out of the directory of plugins
+// (k3s) or change with an upgrade (snap).
 package main
 
 import (
@@ -42,8 +45,7 @@ func main() {
 	}
 }
 
-// run runs one command. It parses the flags that the commands have in common, and has one case for
-// each command.
+// run parses the flags, which are the same for all commands, and runs the command in args[0].
 func run(ctx context.Context, args []string) error {
 	commands := "install, replace, uninstall, idle or version"
 	if len(args) == 0 {
@@ -112,6 +114,8 @@ func run(ctx context.Context, args []string) error {
 	return fmt.Errorf("unknown command %q; want %s", command, commands)
 }
 
+// report logs the success of a command, and returns err. done is whether the command changed
+// anything.
 func report(log *slog.Logger, done bool, err error, text, dir string) error {
 	if err == nil {
 		log.Info(text, "directory", dir, "changed", done)

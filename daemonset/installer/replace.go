@@ -15,12 +15,13 @@ import (
 const (
 	leasehold = cniconf.Leasehold
 	hostLocal = cniconf.HostLocal
-	// kept is where host-local is kept while leasehold has its name.
+	// kept is the file name of the original host-local while leasehold's binary has the name
+	// host-local.
 	kept = cniconf.HostLocalKept
 )
 
-// errChanged is returned if another program changed host-local during a replacement. Then it has to
-// be tried again.
+// errChanged is returned if another program changed host-local during a replacement. The
+// replacement has to be tried again.
 var errChanged = errors.New("host-local was changed during its replacement")
 
 // bin is a node's directory of CNI plugins.
@@ -28,11 +29,15 @@ type bin string
 
 func (b bin) path(name string) string { return filepath.Join(string(b), name) }
 
-// replace puts the program, which is leasehold's plugin, in host-local's place, and reports whether
-// it had to. What was there is kept beside it: the file itself, so that owner, mode and content
-// stay, or the link. leasehold is never kept, in whatever version and also behind a link, nor is
-// what cannot be run. At each moment there is a host-local that can be run. Where there has been
-// none, it returns an error, because no runtime uses such a directory.
+// replace replaces host-local in the directory with the program, which is leasehold's plugin. It
+// reports false if that is done already. The former host-local is kept under another name: the file
+// itself (so that owner, mode and content are preserved), or the symbolic link. A former host-local
+// that is leasehold's plugin (of any version, or a link to it) or that cannot be executed is not
+// kept.
+//
+// At each moment the directory has an executable host-local. If it has had none, replace returns an
+// error, because no runtime uses such a directory. replace holds the lock of the directory. While
+// another program changes host-local, it tries up to ten times.
 func (b bin) replace(program *os.File) (done bool, err error) {
 	unlock, err := b.lock()
 	if err != nil {
@@ -47,6 +52,8 @@ func (b bin) replace(program *os.File) (done bool, err error) {
 	return done, err
 }
 
+// tryReplace makes one attempt of replace. It returns errChanged if another program changed
+// host-local meanwhile. The caller must hold the lock.
 func (b bin) tryReplace(program *os.File) (done bool, err error) {
 	if err := b.dropKept(); err != nil {
 		return false, err
@@ -73,7 +80,8 @@ func (b bin) tryReplace(program *os.File) (done bool, err error) {
 	}
 	return true, put(program, target, func() error {
 		now, err := look(target)
-		// The second name and the rename of the one that is kept have changed its ctime.
+		// keep has changed the ctime of the file, by adding and renaming a hard link. So the ctime
+		// is not compared.
 		if now.stamp.ctime = before.stamp.ctime; err == nil && now.stamp != before.stamp {
 			err = errChanged
 		}
@@ -81,9 +89,10 @@ func (b bin) tryReplace(program *os.File) (done bool, err error) {
 	})
 }
 
-// restore puts the host-local that was kept back, or removes it if another one is in its place. It
-// reports whether it had to do either. If there is no host-local to put back, it returns an error
-// and leaves leasehold, which does what host-local does.
+// restore undoes replace. If leasehold's plugin has the name host-local, restore renames the kept
+// host-local to that name. If another program has installed host-local again, restore removes the
+// kept one. restore reports whether it did either. If no usable host-local is kept, it returns an
+// error and leaves leasehold's plugin in place, which serves calls as host-local does.
 func (b bin) restore() (done bool, err error) {
 	unlock, err := b.lock()
 	if err != nil {
@@ -117,8 +126,8 @@ func (b bin) restore() (done bool, err error) {
 	return true, errors.Join(os.Rename(b.path(kept), b.path(hostLocal)), syncDir(string(b)))
 }
 
-// lock keeps two installers from working in the directory at the same time, and removes what one
-// that was killed has left unfinished.
+// lock excludes other installers from the directory, and removes the temporary files of installers
+// that were killed. It waits up to ten seconds for another installer. unlock releases the lock.
 func (b bin) lock() (unlock func(), err error) {
 	d, err := os.Open(string(b))
 	if err != nil {
@@ -135,6 +144,7 @@ func (b bin) lock() (unlock func(), err error) {
 	}
 }
 
+// clean removes the temporary files of installers that were killed. The caller must hold the lock.
 func (b bin) clean() error {
 	left, err := filepath.Glob(b.path(unfinished + "*"))
 	for _, path := range left {
@@ -143,28 +153,31 @@ func (b bin) clean() error {
 	return err
 }
 
-// keep keeps what is in host-local's place, instead of what was kept before.
+// keep keeps the present host-local, in place of one that was kept before. now is what look has
+// returned for it. keep returns errChanged if host-local has been removed since.
 func (b bin) keep(now program) error {
 	tmp := b.path(unfinished + "kept")
 	var err error
 	if now.link != "" {
 		err = os.Symlink(now.link, tmp)
 	} else {
-		// A second name of the file: a copy that is still being written goes on in it.
+		// A hard link, not a copy: a program that is still writing the file continues to write the
+		// same file.
 		err = os.Link(b.path(hostLocal), tmp)
 		if errors.Is(err, fs.ErrNotExist) {
-			return errChanged // it was replaced at this very moment
+			return errChanged // another program has removed it since look
 		}
 	}
 	if err != nil {
 		return err
 	}
-	defer os.Remove(tmp) // a rename of a file to another name of itself leaves both
+	defer os.Remove(tmp) // Rename does nothing if both names are hard links to one file
 	return os.Rename(tmp, b.path(kept))
 }
 
-// dropKept removes what is kept if it is leasehold: it was kept while somebody was still writing
-// it, or is a link to what has become leasehold.
+// dropKept removes the kept file if it is leasehold's plugin. That happens if the file was kept
+// while another program was still writing it, or if it is a link whose target has since been
+// replaced by leasehold's plugin.
 func (b bin) dropKept() error {
 	was, err := look(b.path(kept))
 	if err != nil || !was.ours {
@@ -173,16 +186,17 @@ func (b bin) dropKept() error {
 	return os.Remove(b.path(kept))
 }
 
-// program is what is at a path in a directory of plugins.
+// program describes what is at a path in the directory of plugins.
 type program struct {
 	exists bool
-	link   string // where it leads to, if it is a link
+	link   string // the target, if it is a symbolic link
 	usable bool   // an executable file, or a link to one
 	ours   bool   // leasehold's plugin, of any version, or a link to it
 	stamp  stamp
 }
 
-// stamp changes when a file is written, replaced or changed. Its zero value stands for no file.
+// stamp changes when a file is written, replaced, renamed or has its mode changed. The zero value
+// means that there is no file.
 type stamp struct {
 	dev, inode   uint64
 	size         int64
@@ -194,7 +208,9 @@ func stampOf(info fs.FileInfo) stamp {
 	return stamp{uint64(s.Dev), s.Ino, s.Size, s.Mtim, s.Ctim}
 }
 
-// look examines a path. What cannot be read is an error, and what cannot be a plugin as well.
+// look examines a path. It returns the zero program if nothing is there. It returns an error if the
+// path could not be read, or leads to something other than a regular file. For a link to a file
+// that does not exist, only exists, link and stamp are set.
 func look(path string) (program, error) {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {

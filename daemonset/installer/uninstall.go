@@ -24,19 +24,19 @@ import (
 )
 
 const (
-	// callsEnd is how long uninstall waits for calls of the plugin, none of which takes longer than
-	// ten seconds.
+	// callsEnd is how long uninstall waits for running calls of the plugin to end. A call takes at
+	// most ten seconds.
 	callsEnd = 15 * time.Second
-	// holdsEnd is how long it waits for containers that have a held address.
+	// holdsEnd is how long uninstall waits for containers that still use a held address to end.
 	holdsEnd = 30 * time.Second
 )
 
-// uninstaller removes leasehold from a node on which no agent runs any more.
+// uninstaller removes leasehold from a node on which the agent no longer runs.
 type uninstaller struct {
 	bin      bin
-	confDirs []string // the runtime's directories of configurations
-	// replays are the directories in which flannel and libcni keep the configuration of an ADD for
-	// the DEL.
+	confDirs []string // the directories of CNI configurations of the runtime
+	// replays are the directories in which flannel and libcni store the configuration of each ADD.
+	// They use the stored configuration for the DEL.
 	replays []string
 	proc    string // /proc
 	node    env.Node
@@ -44,11 +44,13 @@ type uninstaller struct {
 	log     *slog.Logger
 }
 
-// run removes leasehold from the node, so that host-local can serve the next call: first it makes
-// sure that nothing names or runs it any more, and that host-local is in its place; then it ends
-// all holds, brings host-local's files in step with the store for the last time, and removes the
-// store. It can be repeated after an error. Each step depends on all before it, so they stand in
-// one function in their order.
+// run removes leasehold from the node, so that host-local can serve the next call of the runtime.
+// It checks that no configuration names leasehold and that no agent runs. It restores host-local
+// and waits for running calls of the plugin. Then it ends all holds, updates host-local's files
+// from the store for the last time, and removes the store and the plugin.
+//
+// run can be repeated after an error. The steps are in one function because each depends on all
+// earlier steps.
 func (u uninstaller) run(ctx context.Context) error {
 	if err := u.configured(); err != nil {
 		return err
@@ -57,7 +59,7 @@ func (u uninstaller) run(ctx context.Context) error {
 		return errors.Join(err,
 			fmt.Errorf("leasehold-agent (process %d) still runs; delete its DaemonSet first", running))
 	}
-	// Before host-local serves a call, its files must not lack an address that is in use.
+	// When host-local serves its first call, its files must contain all addresses that are in use.
 	if err := u.export(ctx); err != nil {
 		return err
 	}
@@ -73,7 +75,8 @@ func (u uninstaller) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// host-local may process DELs meanwhile, from which further holds come.
+	// host-local may process DELs meanwhile. A DEL that host-local has processed may become a hold
+	// in the store at the next step, so the steps are repeated.
 	err = retry(ctx, holdsEnd, func() error {
 		for _, step := range []func(context.Context) error{u.export, u.endHolds} {
 			if err := step(ctx); err != nil {
@@ -98,7 +101,8 @@ func (u uninstaller) run(ctx context.Context) error {
 	return u.removePlugin()
 }
 
-// configured returns an error if a configuration that the runtime loads names leasehold.
+// configured returns an error if a configuration in the runtime's directories names leasehold, or
+// if it could not be read.
 func (u uninstaller) configured() error {
 	for _, dir := range u.confDirs {
 		conf := cniconf.Load(dir, cniconf.Rules{MaxFiles: -1, SkipInvalid: true})
@@ -114,7 +118,8 @@ func (u uninstaller) configured() error {
 	return nil
 }
 
-// running returns the id of a process whose program has one of the names, 0 if there is none.
+// running returns the ID of a process that runs a program with one of the file names, 0 if there is
+// none. A process with another name than leasehold-agent counts only if it runs leasehold's plugin.
 func (u uninstaller) running(names ...string) (pid int, err error) {
 	processes, err := os.ReadDir(u.proc)
 	if err != nil {
@@ -126,7 +131,7 @@ func (u uninstaller) running(names ...string) (pid int, err error) {
 		}
 		exe, err := os.Readlink(filepath.Join(u.proc, p.Name(), "exe"))
 		if err != nil {
-			continue // it has ended, or is a kernel thread
+			continue // the process has ended, or is a kernel thread
 		}
 		name := filepath.Base(strings.TrimSuffix(exe, " (deleted)"))
 		if slices.Contains(names, name) && (name == "leasehold-agent" || u.isOurs(p.Name())) {
@@ -136,7 +141,8 @@ func (u uninstaller) running(names ...string) (pid int, err error) {
 	return 0, nil
 }
 
-// isOurs reports whether a process runs leasehold's plugin. A process that has ended does not.
+// isOurs reports whether a process runs leasehold's plugin. It also reports true if the binary
+// could not be read. It reports false if the process has ended.
 func (u uninstaller) isOurs(pid string) bool {
 	f, err := os.Open(filepath.Join(u.proc, pid, "exe"))
 	if err != nil {
@@ -147,7 +153,7 @@ func (u uninstaller) isOurs(pid string) bool {
 	return ours || err != nil
 }
 
-// waitForCalls waits until the last call of the plugin has ended.
+// waitForCalls waits until no process runs leasehold's plugin. It returns an error after callsEnd.
 func (u uninstaller) waitForCalls(ctx context.Context) error {
 	return retry(ctx, callsEnd, func() error {
 		pid, err := u.running(leasehold, hostLocal)
@@ -158,7 +164,7 @@ func (u uninstaller) waitForCalls(ctx context.Context) error {
 	})
 }
 
-// export brings host-local's files in step with the store.
+// export updates host-local's files from the store. It does nothing if there is no store.
 func (u uninstaller) export(ctx context.Context) error {
 	if _, err := os.Stat(u.node.Dirs.State); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -167,8 +173,8 @@ func (u uninstaller) export(ctx context.Context) error {
 	return err
 }
 
-// endHolds releases the leases of dead sandboxes and all held addresses. It returns an error for an
-// address that its last container still has.
+// endHolds releases the leases of sandboxes that are dead, and all held addresses. It returns an
+// error for each held address that the last container still uses.
 func (u uninstaller) endHolds(ctx context.Context) error {
 	if _, err := os.Stat(u.node.Dirs.State); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -203,7 +209,8 @@ func (u uninstaller) pools(ctx context.Context) (pools []lease.Pool, err error) 
 	return pools, err
 }
 
-// blocked returns an error if host-local's files of the pools hold an address.
+// blocked returns an error if one of host-local's files in the pools marks an address as held.
+// host-local would never release such an address.
 func blocked(pools []lease.Pool) (err error) {
 	for _, p := range pools {
 		dir, e := hostlocal.OpenUnlocked(p)
@@ -222,8 +229,10 @@ func blocked(pools []lease.Pool) (err error) {
 	return err
 }
 
-// removePlugin removes the plugin's own binary. Where a DEL would replay a configuration that names
-// it, host-local takes that name, because the pod could not end without it.
+// removePlugin removes the plugin's binary with the name leasehold. If the stored configuration of
+// an ADD names leasehold, the DEL for that ADD will run the binary of that name, and the pod could
+// not be deleted without it. In this case removePlugin replaces the binary with a link to
+// host-local, and logs a warning.
 func (u uninstaller) removePlugin() error {
 	path := u.bin.path(leasehold)
 	p, err := look(path)
@@ -246,8 +255,7 @@ func (u uninstaller) removePlugin() error {
 	return errors.Join(os.Rename(tmp, path), syncDir(string(u.bin)))
 }
 
-// replayed returns a file with the configuration of an ADD that names leasehold, "" if there is
-// none.
+// replayed returns the path of a stored configuration that names leasehold, "" if there is none.
 func (u uninstaller) replayed() (string, error) {
 	for _, dir := range u.replays {
 		names, err := files.List(dir)
@@ -273,8 +281,9 @@ func (u uninstaller) replayed() (string, error) {
 	return "", nil
 }
 
-// namesLeasehold reports whether a configuration has an entry of leasehold's type, also in the
-// encoded configuration of one of libcni's results.
+// namesLeasehold reports whether a decoded JSON document contains an object with the type
+// leasehold. It also decodes the base64 text under the key config, in which libcni stores the
+// configuration of an ADD.
 func namesLeasehold(conf any) bool {
 	switch c := conf.(type) {
 	case []any:
@@ -295,7 +304,8 @@ func namesLeasehold(conf any) bool {
 	return false
 }
 
-// retry calls f until it succeeds. After the limit it returns the last error.
+// retry calls f once per second until f succeeds. It returns the last error when the limit is over
+// or ctx is done.
 func retry(ctx context.Context, limit time.Duration, f func() error) error {
 	for end := time.Now().Add(limit); ; {
 		err := f()

@@ -8,37 +8,39 @@ import (
 )
 
 const (
-	// pollEvery is how often a watch looks.
+	// pollEvery is the interval at which a watcher examines host-local.
 	pollEvery = time.Second
-	// settle is how long host-local must not have changed before it is replaced, so that a copy
-	// that is being written is complete; unsettled is how long a watch waits for that.
+	// settle is how long host-local must have been unchanged before it is replaced. Otherwise a
+	// program might still be writing the file. After unsettled, a file that keeps changing is
+	// replaced nevertheless.
 	settle    = 2 * time.Second
 	unsettled = 20 * time.Second
-	// longestWait bounds the time between two replacements.
+	// longestWait is the longest time that a watcher waits before a replacement.
 	longestWait = 5 * time.Minute
-	// calm is the time without a replacement after which the next one does not wait longer.
+	// calm is the time without a replacement after which the wait before the next one is the
+	// shortest again.
 	calm = 10 * time.Minute
 )
 
-// watcher keeps the program in host-local's place. Where it is overwritten again and again, another
-// program restores host-local too: each time, the watcher waits twice as long as before, and says
-// so.
+// watcher replaces host-local with the program whenever another program has installed host-local
+// again. If another program does that repeatedly, two programs compete for the file. Then the
+// watcher doubles the wait before each replacement, and logs a warning.
 type watcher struct {
 	bin     bin
 	program *os.File
 	log     *slog.Logger
 
-	own     stamp     // of host-local when it was known to be the program
-	foreign time.Time // when it was first seen to be another one, zero while it is not
-	seen    stamp     // of host-local at the last look
-	since   time.Time // when it became what was seen
-	done    time.Time // the last replacement
-	wait    time.Duration
-	again   int    // replacements, none of them calm after the one before
-	failure string // the last error, logged once
+	own     stamp         // of host-local after the last call of replace that succeeded
+	foreign time.Time     // when host-local was first seen to be another file, zero while it is the program
+	seen    stamp         // of host-local in the last step
+	since   time.Time     // when host-local was first seen with that stamp
+	done    time.Time     // of the last replacement
+	wait    time.Duration // between foreign and the replacement
+	again   int           // number of replacements since the last calm period
+	failure string        // the last error, logged once
 }
 
-// run watches until the context is done.
+// run calls step every pollEvery until ctx is done.
 func (w *watcher) run(ctx context.Context) {
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
@@ -52,7 +54,7 @@ func (w *watcher) run(ctx context.Context) {
 	}
 }
 
-// step looks once, and replaces host-local if it is time to.
+// step examines host-local once, and replaces it if it is another file and the wait is over.
 func (w *watcher) step(now time.Time) {
 	current := stampAt(w.bin.path(hostLocal))
 	if current != w.seen {
@@ -86,7 +88,7 @@ func (w *watcher) step(now time.Time) {
 	}
 }
 
-// report logs a replacement and determines how long the next one waits.
+// report logs a replacement, and sets the wait before the next one.
 func (w *watcher) report(now time.Time) {
 	w.done = now
 	w.again++
@@ -99,7 +101,8 @@ func (w *watcher) report(now time.Time) {
 		"directory", string(w.bin), "times", w.again, "nextAfter", w.wait)
 }
 
-// stampAt returns the stamp of a path, the zero one if there is nothing or it cannot be read.
+// stampAt returns the stamp of a path. It returns the zero stamp if nothing is there or it could
+// not be read.
 func stampAt(path string) stamp {
 	info, err := os.Lstat(path)
 	if err != nil {
