@@ -27,12 +27,12 @@ import (
 // The indexes of the informers.
 const (
 	byPod   = "pod"   // reservations by "namespace/pod"
-	byGate  = "gate"  // the pods that nothing but our gate holds back
-	theGate = "gated" // its only value
+	byGate  = "gate"  // pods whose only gate is the gate of the pin
+	theGate = "gated" // the only value of byGate
 )
 
-// CacheOptions limits what the manager's cache keeps of the objects that this package reads from
-// it.
+// CacheOptions restricts what the manager's cache keeps of Nodes and Namespaces to the fields that
+// this package reads.
 func CacheOptions() map[client.Object]cache.ByObject {
 	return map[client.Object]cache.ByObject{
 		&corev1.Node{}:  {Transform: trimNode},
@@ -40,19 +40,21 @@ func CacheOptions() map[client.Object]cache.ByObject {
 	}
 }
 
+// namespaceMeta returns the object that stands for Namespaces, of which only the metadata are
+// cached.
 func namespaceMeta() *metav1.PartialObjectMetadata {
 	ns := &metav1.PartialObjectMetadata{}
 	ns.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
 	return ns
 }
 
-// A cluster is what a replica of the manager knows of the cluster: the informers' pods and
-// reservations, nodes and namespaces, and the pods that ended recently.
+// A cluster is what this replica of the manager knows of the cluster: pods and reservations from
+// informers, nodes and namespaces from the manager's cache, and the pods that ended recently.
 type cluster struct {
 	reader       client.Reader // of nodes and namespaces, from the manager's cache
 	pods         *informer.Informer[*podView]
 	reservations *informer.Informer[*reservation]
-	tasks        []func(context.Context) error // of the informers
+	tasks        []func(context.Context) error // run the informers
 	synced       []func() bool
 	now          func() time.Time
 
@@ -60,6 +62,7 @@ type cluster struct {
 	instances map[string]instance // by "namespace/pod"
 }
 
+// newCluster returns a cluster and adds its informers to the manager, which has not started.
 func newCluster(ctx context.Context, mgr manager.Manager, now func() time.Time) (*cluster, error) {
 	c := &cluster{reader: mgr.GetClient(), now: now, instances: map[string]instance{},
 		pods: informer.New(viewPod, podIndexes), reservations: informer.New(viewReservation, reservationIndexes)}
@@ -101,8 +104,8 @@ var reservationIndexes = informer.Indexes[*reservation]{byPod: func(r *reservati
 	return []string{r.Namespace + "/" + r.Pod}
 }}
 
-// listWatch lists and watches the objects of a kind with protobuf, if the API server has it for
-// that kind.
+// listWatch returns the list and watch calls for a kind. They use protobuf if the API server
+// supports it for the kind. narrow may restrict the objects.
 func listWatch(mgr manager.Manager, kind schema.GroupVersionKind, resource string,
 	narrow func(*metav1.ListOptions)) (*toolscache.ListWatch, error) {
 	rest, err := apiutil.RESTClientForGVK(kind, false, false, mgr.GetConfig(),
@@ -113,8 +116,8 @@ func listWatch(mgr manager.Manager, kind schema.GroupVersionKind, resource strin
 	return toolscache.NewFilteredListWatchFromClient(rest, resource, metav1.NamespaceAll, narrow), nil
 }
 
-// watchAgain restarts the watches. Otherwise a connection that is open but delivers nothing would
-// not be noticed for minutes.
+// watchAgain restarts the watches of pods and reservations. It is called if a watch may be stalled:
+// a connection that is open but delivers nothing would otherwise not be noticed for minutes.
 func (c *cluster) watchAgain() {
 	c.pods.Restart()
 	c.reservations.Restart()
@@ -144,7 +147,7 @@ func (c *cluster) run(ctx context.Context) error {
 	}
 }
 
-// Synced reports whether everything has been listed once.
+// Synced reports whether pods, reservations, nodes and namespaces have been listed once.
 func (c *cluster) Synced() bool {
 	for _, synced := range c.synced {
 		if !synced() {
@@ -154,7 +157,7 @@ func (c *cluster) Synced() bool {
 	return true
 }
 
-// podDeleted remembers the node of a pod that was deleted.
+// podDeleted updates the remembered instance when a pod was deleted.
 func (c *cluster) podDeleted(p *podView) {
 	key := p.Namespace + "/" + p.Name
 	c.mu.Lock()
@@ -166,9 +169,9 @@ func (c *cluster) podDeleted(p *podView) {
 	}
 }
 
-// reservationDeleted remembers that a pod has no reservation any more, because its window has ended
-// or its addresses were released. If an agent still has the lease, it publishes the reservation
-// again.
+// reservationDeleted remembers that a reservation was deleted, because the window has ended or the
+// addresses were released. Then choose does not wait for the reservation to be published. If an
+// agent still has the lease, it publishes the reservation again.
 func (c *cluster) reservationDeleted(r *reservation) {
 	if r.PodUID == "" {
 		return
@@ -178,7 +181,7 @@ func (c *cluster) reservationDeleted(r *reservation) {
 	defer c.mu.Unlock()
 	t := c.instances[key]
 	if t.Node != "" && t.Node != r.Node {
-		return // of a node that the pod was not on last
+		return // the last pod was on another node
 	}
 	t.Lost = podOnNode{r.PodUID, r.Node}
 	if t.Node == "" {
@@ -187,6 +190,7 @@ func (c *cluster) reservationDeleted(r *reservation) {
 	c.instances[key] = t
 }
 
+// expireInstances forgets the instances whose time is over, except for those that are contested.
 func (c *cluster) expireInstances() {
 	now := c.now()
 	c.mu.Lock()
@@ -201,8 +205,9 @@ func (c *cluster) expireInstances() {
 	}
 }
 
-// contested reports whether another node than that of a pod's last instance claims the pod, too.
-// Then the instance is remembered for as long as both do: nothing else shows which is right.
+// contested reports whether both the node of the last instance and another node have a reservation
+// with the name of the pod. Such an instance is not forgotten, because nothing else shows which of
+// the reservations is right.
 func (c *cluster) contested(key string, t instance) bool {
 	var last, other bool
 	for _, r := range c.reservationsOf(key) {
@@ -212,8 +217,8 @@ func (c *cluster) contested(key string, t instance) bool {
 	return last && other
 }
 
-// last returns the last instance of a pod that is being created. If the watch still shows the
-// former pod, that pod counts as ended now.
+// last returns the last instance with the name of a pod that is being created. If the watch still
+// shows the former pod, last treats that pod as ended now.
 func (c *cluster) last(key string) instance {
 	t := c.lastEnded(key)
 	if p := c.pod(key); p != nil {
@@ -222,7 +227,8 @@ func (c *cluster) last(key string) instance {
 	return t
 }
 
-// lastEnded returns the last instance of a pod whose end the watch has shown.
+// lastEnded returns the instance of the last pod with a name of which the watch has shown the
+// deletion.
 func (c *cluster) lastEnded(key string) instance {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -234,22 +240,23 @@ func (c *cluster) pod(key string) *podView {
 	return p
 }
 
-// gatedPods returns the pods that have our gate and no other.
+// gatedPods returns the pods whose only gate is the gate of the pin.
 func (c *cluster) gatedPods() []*podView { return c.pods.ByIndex(byGate, theGate) }
 
 func (c *cluster) reservationsOf(key string) []*reservation {
 	return c.reservations.ByIndex(byPod, key)
 }
 
-// target returns the node that has a pod's addresses (choose), and the pod's last instance. It
-// reports false if there is no such node.
+// target returns the node that has the former addresses of a pod, as choose chooses it, and the
+// last instance with the name. It reports false if there is no such node.
 func (c *cluster) target(key string) (pinTarget, instance, bool) {
 	last := c.last(key)
 	p, found := choose(c.reservationsOf(key), last, c.now())
 	return p, last, found
 }
 
-// node returns a node by its name; nil if there is none. It fails if it cannot be looked up.
+// node returns the node with a name, nil if it does not exist. It returns an error if the lookup
+// failed.
 func (c *cluster) node(ctx context.Context, name string) (*corev1.Node, error) {
 	var n corev1.Node
 	err := c.reader.Get(ctx, types.NamespacedName{Name: name}, &n)
@@ -262,7 +269,8 @@ func (c *cluster) node(ctx context.Context, name string) (*corev1.Node, error) {
 	return &n, nil
 }
 
-// namespaceMode returns the mode that a namespace sets for its pods; "" if it sets none.
+// namespaceMode returns the mode that the label of a namespace sets for its pods, "" if there is
+// none.
 func (c *cluster) namespaceMode(ctx context.Context, name string) (string, error) {
 	ns := namespaceMeta()
 	if err := c.reader.Get(ctx, types.NamespacedName{Name: name}, ns); err != nil {
@@ -271,8 +279,9 @@ func (c *cluster) namespaceMode(ctx context.Context, name string) (string, error
 	return ns.Labels[wellknown.AnnotationPin], nil
 }
 
-// modeOf returns the mode that applies to a pod: its own annotation, else its namespace's label,
-// else the cluster's. An invalid mode is ignored, and the note says so.
+// modeOf returns the mode that applies to a pod: that in the annotation of the pod, else that in
+// the label of its namespace, else the default of the cluster. It ignores an invalid mode and
+// describes the error in note.
 func modeOf(annotations map[string]string, namespace string, cluster policy.PinMode) (mode policy.PinMode,
 	note string) {
 	pod, found := annotations[wellknown.AnnotationPin]

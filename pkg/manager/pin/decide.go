@@ -59,9 +59,9 @@ type decision struct {
 	Mode      policy.PinMode // PinNone if the pod is not pinned
 	Node      string         // the target, even if the pod is not pinned to it; "" if there is none
 	Hostname  string         // the hostname label of the node
-	Addresses string         // that the node has for the pod
+	Addresses string         // the addresses that the node has for the pod
 	Reason    pinReason
-	Text      string // for people
+	Text      string // explains the decision to users
 }
 
 // Pinned reports whether the pod is pinned.
@@ -106,7 +106,8 @@ func decide(f podFacts) decision {
 	return v
 }
 
-// effectiveMode returns the mode of a pod that may be pinned, and the text for people.
+// effectiveMode returns the mode in which a pod is pinned that may be pinned, and the text that
+// explains it to users. The mode is f.Mode, unless nominate is not possible.
 func effectiveMode(f podFacts) (policy.PinMode, string) {
 	mode, instead := f.Mode, ""
 	switch {
@@ -160,12 +161,13 @@ func blocker(f podFacts) (pinReason, string) {
 		return nodeExcluded, "the pod's own node selectors exclude " + node
 	}
 	if f.Mode == policy.PinRequire {
-		return "", "" // it waits
+		return "", "" // the pod waits until the node takes it
 	}
 	return unschedulable(f.Node, f.Pod.Spec.Tolerations)
 }
 
-// unschedulable returns the reason if a node takes no pod with these tolerations now, otherwise "".
+// unschedulable returns the reason, and a text, if a node does not accept a pod with these
+// tolerations now, otherwise "".
 func unschedulable(n *corev1.Node, tolerations []corev1.Toleration) (pinReason, string) {
 	name := n.Name
 	if !nodeReady(n) {

@@ -22,8 +22,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
 )
 
-// markDelay is the time for the mark on a reservation to reach every replica before the pod is
-// evicted.
+// markDelay is the time between the mark on a reservation and the eviction of its pod. In this time
+// the mark reaches every replica.
 const markDelay = time.Second
 
 // An evictor deletes pods in the mode require that their node does not take, because the affinity
@@ -52,8 +52,8 @@ type wait struct {
 type pendingPod struct {
 	pod     *podView
 	node    *corev1.Node
-	lease   []*reservation // on the pinned node
-	since   time.Time      // when it was first seen to wait
+	lease   []*reservation // the pod's reservations on the pinned node
+	since   time.Time      // when the leader first saw that the pod waits
 	timeout time.Duration
 }
 
@@ -70,9 +70,9 @@ func (s pendingPod) expired(now time.Time) (why pinReason, text string, again ti
 	waited := now.Sub(s.since)
 	switch {
 	case len(s.lease) == 0:
-		// Nothing is reserved for it there any more. An agent may not have published the same
-		// lease under a new name yet. Nothing is said about the node: a user may have written its
-		// name.
+		// The pinned node has no reservation for the pod. The agent might be about to publish the
+		// same lease under a new object name, so the pod is not evicted at once. The reason does
+		// not describe the node, because a user may have written its name into the annotation.
 		if waited < min(s.timeout, publishLag) {
 			return "", "", min(s.timeout, publishLag) - waited
 		}
@@ -90,8 +90,8 @@ func (s pendingPod) expired(now time.Time) (why pinReason, text string, again ti
 	return why, text, 0
 }
 
-// Reconcile evicts a pod that has waited long enough: it marks the reservations, then deletes the
-// pod.
+// Reconcile evicts a pod whose node has not accepted it in time. It first marks the reservations,
+// and deletes the pod in a later call, markDelay after the mark.
 func (v *evictor) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	p := v.cluster.pod(req.String())
 	if p == nil || !p.awaitsNode() {
@@ -128,8 +128,8 @@ func (v *evictor) Reconcile(ctx context.Context, req reconcile.Request) (reconci
 	return reconcile.Result{}, v.evict(ctx, p, why, text)
 }
 
-// mark marks reservations so that no pod is pinned to them again. It reports whether one was not
-// marked yet.
+// mark marks reservations as abandoned, so that no pod is pinned to them again. It reports whether
+// it has marked one, so that the caller waits for markDelay.
 func (v *evictor) mark(ctx context.Context, lease []*reservation) (bool, error) {
 	marked := false
 	for _, r := range lease {
@@ -152,7 +152,7 @@ func (v *evictor) evict(ctx context.Context, p *podView, why pinReason, text str
 	err := v.client.Delete(ctx, bare(p), client.Preconditions{UID: &p.UID, ResourceVersion: &p.ResourceVersion})
 	switch {
 	case apierrors.IsConflict(err):
-		return nil // it has changed: its next event brings it here again
+		return nil // the pod has changed, and the change enqueues it again
 	case client.IgnoreNotFound(err) != nil:
 		return fmt.Errorf("evicting %s/%s: %w", p.Namespace, p.Name, err)
 	}
@@ -166,7 +166,7 @@ func (v *evictor) evict(ctx context.Context, p *podView, why pinReason, text str
 
 func (v *evictor) setup(mgr manager.Manager) error {
 	c, err := controller.New("evict", mgr, controller.Options{Reconciler: v, ReconciliationTimeout: callTimeout,
-		MaxConcurrentReconciles: 1}) // because of waiting
+		MaxConcurrentReconciles: 1}) // v.waiting has no lock
 	if err != nil {
 		return err
 	}
@@ -180,7 +180,7 @@ func (v *evictor) setup(mgr manager.Manager) error {
 		v.cluster.pods.Handle(informer.Handler[*podView]{
 			Added: add,
 			Updated: func(before, p *podView) {
-				add(before) // its wait may have ended
+				add(before) // Reconcile deletes the wait if it has ended
 				add(p)
 			},
 			Deleted: add,

@@ -18,13 +18,13 @@ import (
 // listTimeout is the time limit for listing the pods that wait, for all pages.
 const listTimeout = 30 * time.Second
 
-// LiftGates lifts the gates of pods that wait, until there are none. It returns the number of
-// lifted gates, and an error if gates are left when the context ends.
+// LiftGates lifts the gates of pending pods until no such pod has a gate. It returns the number of
+// gates that it has lifted. If gates are left when ctx ends, it also returns an error.
 //
-// A manager calls it when it stops. Other replicas may still run, so LiftGates lifts a gate only
-// after it has seen the pod wait for the delay, and only if the pod has no other gate. If all is
-// set, it lifts our gate also from pods that have other gates, for the removal of leasehold from a
-// cluster.
+// The manager calls LiftGates when it stops. Other replicas may still run and lift their gates, so
+// LiftGates lifts a gate only when it has seen the pod for the delay, and only if the pod has no
+// other gate. If all is true, which is for the removal of leasehold from a cluster, it also lifts
+// the gates of pods that have other gates.
 func LiftGates(ctx context.Context, c client.Client, delay time.Duration, all bool) (int, error) {
 	l := newLifter(c, c, delay, all)
 	var problem error
@@ -33,7 +33,7 @@ func LiftGates(ctx context.Context, c client.Client, delay time.Duration, all bo
 		if waiting == 0 && err == nil {
 			return l.lifted, nil
 		}
-		if ctx.Err() == nil || problem == nil { // a round that the context ended does not say why gates are left
+		if ctx.Err() == nil || problem == nil { // keep the error of the last round that ctx did not end
 			problem = err
 		}
 		select {
@@ -46,13 +46,13 @@ func LiftGates(ctx context.Context, c client.Client, delay time.Duration, all bo
 	}
 }
 
-// A lifter lifts the gates of pods that it has seen waiting for a while.
+// A lifter lifts the gates of pods that it has seen with a gate for some time.
 type lifter struct {
-	reader client.Reader // the API server itself
+	reader client.Reader // reads from the API server, not from a cache
 	client client.Client
 	delay  time.Duration
-	limit  time.Duration // time limit of a call, so that one without an answer does not delay other pods
-	all    bool          // also of pods that have other gates
+	limit  time.Duration // time limit of each call, so that a call without an answer does not delay other pods
+	all    bool          // also lift gates of pods that have other gates
 
 	first  map[types.UID]time.Time // when a pod was first seen to wait
 	lifted int
@@ -62,8 +62,9 @@ func newLifter(r client.Reader, c client.Client, delay time.Duration, all bool) 
 	return &lifter{reader: r, client: c, delay: delay, limit: callTimeout, all: all, first: map[types.UID]time.Time{}}
 }
 
-// round lists the pods that wait once, lifts gates, and returns how many waited. A gate that cannot
-// be lifted delays no other.
+// round lists the pods with a gate once, and lifts the gates of those that it has seen for the
+// delay. It returns the number of pods in the list. If a gate cannot be lifted, round continues
+// with the other pods.
 func (l *lifter) round(ctx context.Context, now time.Time) (int, error) {
 	waiting, err := l.waiting(ctx)
 	if err != nil {
@@ -87,6 +88,7 @@ func (l *lifter) round(ctx context.Context, now time.Time) (int, error) {
 	return len(waiting), errors.Join(problems...)
 }
 
+// lift lifts the gate of one pod.
 func (l *lifter) lift(ctx context.Context, p metav1.ObjectMeta) error {
 	call, cancel := context.WithTimeout(ctx, l.limit)
 	defer cancel()
@@ -94,7 +96,8 @@ func (l *lifter) lift(ctx context.Context, p metav1.ObjectMeta) error {
 	return err
 }
 
-// waiting lists the pods with our gate, in pages. The API server leaves out those that are bound.
+// waiting lists the pods with the gate of the pin, in pages. Pods that are bound to a node cannot
+// have gates, and the field selector excludes them.
 func (l *lifter) waiting(ctx context.Context) ([]metav1.ObjectMeta, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()

@@ -18,29 +18,30 @@ import (
 
 const (
 	sweepInterval = 30 * time.Second
-	// nodeGoneAfter is how long a node must be absent before its reservations are deleted: nodes
-	// may be recreated.
+	// nodeGoneAfter is how long a node must be absent before its reservations are deleted. A node
+	// may be deleted and created again.
 	nodeGoneAfter = 2 * time.Minute
-	// unseenGatesInterval is the interval of the search for gates of pods that lost the label, so
-	// that no nominator sees them.
+	// unseenGatesInterval is the interval of the search for gates that no nominator sees, because
+	// the pods have lost the label of retained pods.
 	unseenGatesInterval = time.Minute
 )
 
-// A sweeper deletes the reservations of nodes that no longer exist, whose agents cannot. Should the
-// node come back, its agent publishes them again: absence is never a release (docs/design.md,
-// "Reservations"). It runs in the leader.
+// A sweeper deletes the reservations of nodes that no longer exist. The agents of these nodes
+// cannot delete them. If such a node appears again, its agent publishes the reservations again: the
+// absence of a node does not release an address (docs/design.md, "Reservations"). The sweeper runs
+// in the leader.
 type sweeper struct {
 	cluster *cluster
-	live    client.Reader // the API server itself
+	live    client.Reader // reads from the API server, not from a cache
 	client  client.Client
 	log     logr.Logger
 
-	limit   time.Duration           // for each call
-	missing map[types.UID]time.Time // nodes by UID, and since when
-	gates   *lifter
+	limit   time.Duration           // time limit of each call
+	missing map[types.UID]time.Time // when each absent node was first missed, by UID
+	gates   *lifter                 // lifts the gates that no nominator sees
 }
 
-// Start sweeps until the context ends.
+// Start deletes reservations and lifts gates at intervals until ctx is done.
 func (s *sweeper) Start(ctx context.Context) error {
 	var both sync.WaitGroup
 	both.Go(func() {
@@ -57,7 +58,7 @@ func (s *sweeper) Start(ctx context.Context) error {
 	return nil
 }
 
-// every runs a task at an interval until the context ends.
+// every runs a task at an interval until ctx is done. It logs errors with the message what.
 func (s *sweeper) every(ctx context.Context, interval time.Duration, what string, task func(context.Context) error) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
@@ -73,8 +74,8 @@ func (s *sweeper) every(ctx context.Context, interval time.Duration, what string
 	}
 }
 
-// sweep deletes the reservations of nodes that are gone. It goes on after an error, and returns all
-// errors.
+// sweep deletes the reservations of nodes that are gone. After an error it continues, and it
+// returns all errors.
 func (s *sweeper) sweep(ctx context.Context) error {
 	if !s.cluster.Synced() {
 		return nil
@@ -118,8 +119,9 @@ func (s *sweeper) delete(ctx context.Context, r *reservation) error {
 		client.Preconditions{UID: &r.UID})
 }
 
-// gone reports whether a node has not existed for nodeGoneAfter. It reads the node from the API
-// server before it reports true.
+// gone reports whether the node with a name and UID has been absent for nodeGoneAfter. A node with
+// the name and another UID is another node. Before gone reports true, it reads the node from the
+// API server.
 func (s *sweeper) gone(ctx context.Context, name string, uid types.UID) (bool, error) {
 	node, err := s.cluster.node(ctx, name)
 	if err != nil {

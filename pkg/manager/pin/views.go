@@ -151,8 +151,8 @@ func (v *podView) setConditions(conditions []corev1.PodCondition) {
 }
 
 // nominatedByUs reports whether the manager was the last to write the nominated node of a pod,
-// given the managed fields of the pod. A scheduler that nominates a node later becomes the manager
-// of the field, even if it nominates the same node.
+// given the managed fields of the pod. A scheduler becomes the owner of the field if it nominates
+// another node, or if it nominates this node after our nomination was removed.
 func nominatedByUs(fields []metav1.ManagedFieldsEntry) bool {
 	return slices.ContainsFunc(fields, func(f metav1.ManagedFieldsEntry) bool {
 		return f.Manager == wellknown.ManagerName && f.Subresource == "status" && f.FieldsV1 != nil &&

@@ -14,7 +14,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
-// webhookPath is where the webhook is served.
+// webhookPath is the URL path of the webhook.
 const webhookPath = "/pin"
 
 // A webhook looks up the node that has a new pod's addresses, calls decide, and applies the
@@ -22,7 +22,7 @@ const webhookPath = "/pin"
 type webhook struct {
 	Options
 	cluster    *cluster
-	gate       func(ctx context.Context, namespace, name string) bool // the nominator's admit
+	gate       func(ctx context.Context, namespace, name string) bool // nominator.admit: whether a pod may get a gate
 	collectors *collectors
 	log        logr.Logger
 }
@@ -37,6 +37,7 @@ func (w *webhook) handler() admission.Handler {
 	})
 }
 
+// pin modifies a pod that is being created. Without retention, the pod remains unchanged.
 func (w *webhook) pin(ctx context.Context, req admission.Request, pod *corev1.Pod) error {
 	if !retained(pod) {
 		return nil
@@ -64,24 +65,25 @@ func (w *webhook) pin(ctx context.Context, req admission.Request, pod *corev1.Po
 	return nil
 }
 
-// The limits of a pod with our gate. Lifting the gate adds to managedFields, and etcd accepts at
-// most
-// 1.5 MiB. The admission policy for the manager compares the whole pod, and its cost is limited.
+// The limits of a pod that gets a gate. Lifting the gate adds to managedFields, and etcd accepts at
+// most 1.5 MiB. The admission policy for the manager compares the whole pod, and the cost of a
+// policy is limited.
 const (
 	maxGatedBytes       = 512 << 10 // as JSON
 	maxGatedAnnotations = 1000
 	maxGatedLabels      = 1000
-	maxGatedGates       = 100 // of others
+	maxGatedGates       = 100 // other gates
 )
 
-// large reports whether a pod exceeds one of the limits. bytes is the size of the pod in the
-// request.
+// large reports whether a pod exceeds one of the limits, so that it gets no gate. bytes is the size
+// of the pod in the request.
 func large(pod *corev1.Pod, bytes int) bool {
 	return bytes > maxGatedBytes || len(pod.Annotations) > maxGatedAnnotations || len(pod.Labels) > maxGatedLabels ||
 		len(pod.Spec.SchedulingGates) > maxGatedGates
 }
 
-// facts collects the input of a decision.
+// facts collects the input of decide. If a lookup fails, Known is false in the result. pod must
+// have been stripped.
 func (w *webhook) facts(ctx context.Context, key, namespace string, pod *corev1.Pod) podFacts {
 	f := podFacts{Pod: pod, Mode: w.Mode, Fallback: w.Fallback,
 		Honoured: slices.Contains(w.Schedulers, pod.Spec.SchedulerName)}
