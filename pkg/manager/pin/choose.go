@@ -141,7 +141,8 @@ func choose(all []*reservation, last instance, now time.Time) (pinTarget, bool) 
 //   - A reservation that is not abandoned is preferable to an abandoned one.
 //   - The reservation of the last pod is preferable.
 //   - The hold that began later is preferable, or else the reservation that was written later. A
-//     pod that was admitted without a manager has no label, so the manager has not seen where it ran.
+//     pod that was admitted without a manager has no label, so the manager has not seen where it
+//     ran.
 //
 // The state Bound is no criterion, because the reservation of a node that died remains Bound for as
 // long as the object exists.
