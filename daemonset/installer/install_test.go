@@ -498,3 +498,24 @@ func TestCommands(t *testing.T) {
 		}
 	}
 }
+
+// TestLockIsReleasedIfCleaningFails verifies that the next installer does not wait for the lock of
+// one that could not remove a temporary file.
+func TestLockIsReleasedIfCleaningFails(t *testing.T) {
+	b := bin(t.TempDir())
+	left := b.path(unfinished + "directory")
+	if err := os.MkdirAll(filepath.Join(left, "not-empty"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.lock(); err == nil {
+		t.Fatal("a directory in the place of a temporary file was removed")
+	}
+	if err := os.RemoveAll(left); err != nil {
+		t.Fatal(err)
+	}
+	unlock, err := b.lock()
+	if err != nil {
+		t.Fatalf("the lock is still held: %v", err)
+	}
+	unlock()
+}

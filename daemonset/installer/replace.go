@@ -136,7 +136,10 @@ func (b bin) lock() (unlock func(), err error) {
 	for until := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Millisecond) {
 		err = syscall.Flock(int(d.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil {
-			return func() { d.Close() }, b.clean()
+			if err := b.clean(); err != nil {
+				return nil, errors.Join(err, d.Close())
+			}
+			return func() { d.Close() }, nil
 		}
 		if !errors.Is(err, syscall.EWOULDBLOCK) || time.Now().After(until) {
 			return nil, errors.Join(fmt.Errorf("locking %s: %w", b, err), d.Close())
