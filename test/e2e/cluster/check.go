@@ -58,11 +58,11 @@ func (c *Cluster) checkDeploy(ctx context.Context) error {
 	if err := permissions.Check(ctx, config, c.logf); err != nil {
 		return err
 	}
-	if err := c.checkLeasectl(ctx, base); err != nil {
-		return err
-	}
 	c.logf("planting faults for kubectl leasehold doctor")
 	if err := c.checkDoctor(ctx); err != nil {
+		return err
+	}
+	if err := c.checkLeasectl(ctx, base); err != nil {
 		return err
 	}
 	c.logf("applying it again, then deleting it")
