@@ -187,18 +187,28 @@ func (plan *plan) follow(p podcache.Pod, leases []lease.Lease, view maintain.Nod
 
 // expect plans the extension of the firm holds of a pod that is starting. A firm hold is the hold
 // of an address for the window of a pod's annotation. If a hold lasts for longer than DeferBelow, a
-// later pass extends it. A pod with a bound lease has its sandbox already, and a hold without end
-// needs no extension.
+// later pass extends it. A hold without end needs no extension.
+//
+// The networks of a pod are attached one after the other. A hold whose key has a bound lease of the
+// pod is not needed any more. The other holds are needed until DeferTo after the first bound lease:
+// by then all networks are attached, or the pod does not use those of the other holds.
 func (plan *plan) expect(p podcache.Pod, leases []lease.Lease, now lease.Instant) {
 	if !p.Expected {
 		return
 	}
-	rest := lease.Forever
+	attached := map[lease.Key]bool{}
 	for _, l := range leases {
-		if l.State == lease.Bound && l.UID == p.UID {
+		if l.State != lease.Bound || l.UID != p.UID {
+			continue
+		}
+		if now.Since(l.BoundAt) >= DeferTo {
 			return // the pod has its sandbox
 		}
-		if l.Firm {
+		attached[l.Key()] = true
+	}
+	rest := lease.Forever
+	for _, l := range leases {
+		if l.Firm && !attached[l.Key()] {
 			rest = min(rest, l.Remaining(now))
 		}
 	}

@@ -115,6 +115,21 @@ func held(uid string, hold, since time.Duration) lease.Lease {
 		ReleasedAt: ago(since)}
 }
 
+func inNetwork(network string, l lease.Lease) lease.Lease {
+	l.Pool.Network = network
+	return l
+}
+
+func onInterface(name string, l lease.Lease) lease.Lease {
+	l.Holder.IfName = name
+	return l
+}
+
+func boundFor(d time.Duration, l lease.Lease) lease.Lease {
+	l.BoundAt = ago(d)
+	return l
+}
+
 func TestMake(t *testing.T) {
 	const hour = time.Hour
 	follow := func(w time.Duration) []maintain.PodWindow {
@@ -154,6 +169,12 @@ func TestMake(t *testing.T) {
 		{"the former pod has a sandbox", pod("60"), []lease.Lease{bound("u0", hour), held("u0", hour, hour)}, hour,
 			plan{Expect: expect, RequeueAfter: time.Minute}},
 		{"the pod has its sandbox", pod("60"), []lease.Lease{bound("u1", hour), held("u0", hour, hour)}, hour, plan{}},
+		{"the second network is not attached yet", pod("60"), []lease.Lease{bound("u1", hour),
+			inNetwork("b", held("u0", hour, hour))}, hour, plan{Expect: expect, RequeueAfter: time.Minute}},
+		{"the second interface is not attached yet", pod("60"), []lease.Lease{bound("u1", hour),
+			onInterface("net1", held("u0", hour, hour))}, hour, plan{Expect: expect, RequeueAfter: time.Minute}},
+		{"the second network is not attached any more", pod("60"), []lease.Lease{boundFor(DeferTo, bound("u1", hour)),
+			inNetwork("b", held("u0", hour, hour))}, hour, plan{}},
 	} {
 		view := maintain.NodeView{Leases: c.leases, Windows: map[lease.Key]lease.Window{}, Now: now}
 		for _, l := range c.leases {
