@@ -33,6 +33,8 @@ const (
 	// repeat is how often the Events of a lasting state are created again. The API server keeps an
 	// Event for an hour by default.
 	repeat = time.Hour
+	// maxFailures is the largest number of Events that the API server may reject in one pass.
+	maxFailures = 5
 )
 
 // The reasons of the Events.
@@ -63,11 +65,17 @@ type Watcher struct {
 	leased  map[string]bool // pods found with a lease, by UID; not checked again
 	wasOff  bool            // a network was reported inactive, and not all are active again
 	backAt  time.Time       // when all networks became active again; zero if none was inactive
-	posted  map[string]bool // by namespace/name of the wanted Events: whether it was created
+	posted  map[string]post // by namespace/name of the wanted Events
 	changed notify.Signal
 
 	mu     sync.Mutex
 	result []cniconf.Status
+}
+
+// post is the result of the attempts to create an Event.
+type post struct {
+	done     bool      // it was created, or can never be
+	failedAt time.Time // the last attempt; zero if none has failed
 }
 
 // Register registers the metric. It must be called once, before Run.
@@ -217,28 +225,34 @@ func (w *Watcher) publish() {
 }
 
 // post creates the Events that are wanted and were not created yet. An Event that the API server
-// rejects is logged and not tried again. After any other error, post returns, and the next pass
-// creates the rest.
+// can never accept is not tried again. After any other error it is tried again in a later pass,
+// after those that have not failed, or failed earlier. Each Event is logged when it first fails.
+// post returns early if the API server is unavailable, and after maxFailures.
 func (w *Watcher) post(ctx context.Context, now time.Time) {
-	wanted := w.wanted(now)
-	names := map[string]bool{}
+	posted := map[string]post{}
+	key := func(e *eventsv1.Event) string { return e.Namespace + "/" + e.Name }
+	wanted := slices.DeleteFunc(w.wanted(now), func(e *eventsv1.Event) bool {
+		posted[key(e)] = w.posted[key(e)]
+		return posted[key(e)].done
+	})
+	w.posted = posted
+	slices.SortStableFunc(wanted, func(a, b *eventsv1.Event) int {
+		return posted[key(a)].failedAt.Compare(posted[key(b)].failedAt)
+	})
+	failures := 0
 	for _, e := range wanted {
-		names[e.Namespace+"/"+e.Name] = w.posted[e.Namespace+"/"+e.Name]
-	}
-	w.posted = names
-	for _, e := range wanted {
-		key := e.Namespace + "/" + e.Name
-		if names[key] {
+		err := events.Post(ctx, w.Events, e)
+		if err != nil && posted[key(e)].failedAt.IsZero() && ctx.Err() == nil {
+			w.Log.Warn("creating an event failed", "reason", e.Reason, "about", e.Regarding.Name, "error", err)
+		}
+		if err == nil || events.IsFinal(err) {
+			posted[key(e)] = post{done: true}
 			continue
 		}
-		switch err := events.Post(ctx, w.Events, e); {
-		case err == nil:
-		case events.IsFinal(err):
-			w.Log.Warn("creating an event failed", "reason", e.Reason, "about", e.Regarding.Name, "error", err)
-		default:
+		posted[key(e)] = post{failedAt: now}
+		if failures++; events.IsUnavailable(err) || failures == maxFailures {
 			return
 		}
-		names[key] = true
 	}
 }
 

@@ -2,7 +2,10 @@ package active
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"io"
+	"log/slog"
 	"net/http"
 	"net/netip"
 	"os"
@@ -445,6 +448,67 @@ func TestFailedEventsAreRepeated(t *testing.T) {
 	f.run(10 * time.Minute)
 	if requests := f.server.Requests(); len(requests) > 0 {
 		t.Errorf("requests without a change: %q", requests)
+	}
+}
+
+// TestFailedEventDoesNotBlockOthers verifies that an Event that the API server cannot create delays
+// no other one, that it is repeated, and that this is logged once.
+func TestFailedEventDoesNotBlockOthers(t *testing.T) {
+	f := newFixture(t)
+	var log strings.Builder
+	f.Log = slog.New(slog.NewTextHandler(&log, nil))
+	f.configure(flannel)
+	f.setPods(pod("db-0", "u0", "1h", "", f.now), pod("db-1", "u1", "1h", "", f.now))
+	f.server.Reject(func(r *http.Request) int {
+		if strings.Contains(r.URL.Path, "/namespaces/default/") {
+			return http.StatusInternalServerError
+		}
+		return 0
+	})
+	f.run(time.Minute)
+	pods := []string{podOff + "FlannelDefault", "Warning RetentionInactive Pod db/db-1: FlannelDefault"}
+	f.expect("the node's is not accepted", "net=0", pods...)
+	if n := strings.Count(log.String(), "creating an event failed"); n != 1 {
+		t.Errorf("%d log lines, want 1: %s", n, log.String())
+	}
+	f.server.Reject(nil)
+	f.run(0)
+	f.expect("accepted", "net=0", append([]string{nodeOff + "FlannelDefault"}, pods...)...)
+}
+
+// TestFailuresOfAPassAreLimited verifies that each Event is tried in its turn, but not all in one
+// pass, while the API server rejects every one.
+func TestFailuresOfAPassAreLimited(t *testing.T) {
+	f := newFixture(t)
+	f.configure(flannel)
+	var pods []*corev1.Pod
+	for i := range 2 * maxFailures {
+		pods = append(pods, pod(fmt.Sprint("db-", i), fmt.Sprint("u", i), "1h", "", f.now))
+	}
+	f.setPods(pods...)
+	tried := map[string]bool{}
+	f.server.Reject(func(r *http.Request) int {
+		var e eventsv1.Event
+		body, err := io.ReadAll(r.Body)
+		if err == nil {
+			err = json.Unmarshal(body, &e)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		tried[e.Regarding.Name] = true
+		return http.StatusUnauthorized
+	})
+	f.run(confirmAfter)
+	for range 2 {
+		f.server.Requests()
+		f.run(0)
+		if n := len(f.server.Requests()); n != maxFailures {
+			t.Errorf("%d requests, want %d", n, maxFailures)
+		}
+	}
+	if len(tried) != len(pods)+1 { // and the node
+		t.Errorf("%d Events are tried, want %d", len(tried), len(pods)+1)
 	}
 }
 

@@ -6,6 +6,7 @@ package events
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"strings"
 	"time"
@@ -33,10 +34,15 @@ type notice struct {
 	Text           string
 	Time           time.Time
 	Subject        string // distinguishes notices of one pod and reason, e.g. by container
+
+	failedAt time.Time // when creating the Event first failed; zero before
 }
 
 // reader converts journal entries to notices. It remembers the last address of each attachment.
-type reader struct{ former map[attachment]former }
+type reader struct {
+	former  map[attachment]former
+	entries int // read so far
+}
 
 // attachment identifies an address of a pod. A pod has at most one address for each interface,
 // network and IP family.
@@ -49,6 +55,7 @@ type attachment struct {
 type former struct {
 	address netip.Addr
 	lost    string // why the pod lost the address; "" if it was not lost
+	entry   int    // reader.entries when this was recorded
 }
 
 // Read converts journal entries to notices. The entries must be in the order of the journal.
@@ -59,14 +66,10 @@ func (r *reader) Read(entries []store.Entry, retained func(namespace, name, uid 
 	if r.former == nil {
 		r.former = map[attachment]former{}
 	}
-	for at := range r.former {
-		if len(r.former) <= 2*store.JournalSize {
-			break
-		}
-		delete(r.former, at) // any entry; a later AddressChanged Event of the pod is not created
-	}
+	r.forget()
 	var out []notice
 	for _, e := range entries {
+		r.entries++
 		if e.Name == "" {
 			continue
 		}
@@ -79,6 +82,15 @@ func (r *reader) Read(entries []store.Entry, retained func(namespace, name, uid 
 	return out
 }
 
+// forget forgets what was not recorded from the last JournalSize entries, if more than twice as
+// many attachments are remembered. An agent that is started again would read no more from the
+// journal. A later AddressChanged Event of a forgotten attachment is not created.
+func (r *reader) forget() {
+	if len(r.former) > 2*store.JournalSize {
+		maps.DeleteFunc(r.former, func(_ attachment, f former) bool { return f.entry <= r.entries-store.JournalSize })
+	}
+}
+
 // notice records the entry in r.former and returns the notice about it. It reports false if no
 // Event is made from the entry.
 func (r *reader) notice(e store.Entry) (n notice, ok bool) {
@@ -87,14 +99,14 @@ func (r *reader) notice(e store.Entry) (n notice, ok bool) {
 	n = notice{Namespace: e.Namespace, Pod: e.Name, UID: e.UID, Time: e.Time, Subject: e.Container}
 	switch e.Event {
 	case store.EventBound:
-		r.former[at] = former{address: e.Address}
+		r.former[at] = former{address: e.Address, entry: r.entries}
 		if !known || was.lost == "" || was.address == e.Address {
 			return n, false
 		}
 		n.Reason, n.Warning = AddressChanged, true
 		n.Text = fmt.Sprintf("got %s instead of %s: %s", e.Address, was.address, was.lost)
 	case store.EventKept, store.EventTakenOver:
-		r.former[at] = former{address: e.Address}
+		r.former[at] = former{address: e.Address, entry: r.entries}
 		n.Reason, n.Text = AddressKept, fmt.Sprintf("kept %s: %s", e.Address, keptText(e))
 	case store.EventYielded:
 		r.noteLoss(at, e)
@@ -121,7 +133,7 @@ func (r *reader) noteLoss(at attachment, e store.Entry) {
 	switch {
 	case known && was.address != e.Address: // the pod has another address by now
 	case e.Window > 0:
-		r.former[at] = former{e.Address, lossText(e)}
+		r.former[at] = former{e.Address, lossText(e), r.entries}
 	case was.lost == "":
 		delete(r.former, at)
 	}

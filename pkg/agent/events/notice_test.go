@@ -121,6 +121,30 @@ func TestOnlyRetainedPods(t *testing.T) {
 	}
 }
 
+// TestOldestFormerIsForgotten verifies that a full memory forgets no recent loss.
+func TestOldestFormerIsForgotten(t *testing.T) {
+	var r reader
+	nobody := func(string, string, string) bool { return false }
+	for i := range 2*store.JournalSize + 2 {
+		r.Read([]store.Entry{entry(store.EventBound, fmt.Sprint("web-", i), "u", "10.0.0.9", "")}, nobody)
+	}
+	const lost = 1000
+	for i := range lost {
+		r.Read([]store.Entry{entry(store.EventExpired, fmt.Sprint("db-", i), "u", "10.0.0.2", "")}, nobody)
+	}
+	if n := len(r.former); n > 2*store.JournalSize+1 {
+		t.Errorf("%d attachments are remembered", n)
+	}
+	changed := 0
+	for i := range lost {
+		back := entry(store.EventBound, fmt.Sprint("db-", i), "v", "10.0.0.3", "")
+		changed += len(r.Read([]store.Entry{back}, nobody))
+	}
+	if changed != lost {
+		t.Errorf("%d changed addresses are reported, want %d", changed, lost)
+	}
+}
+
 // The name of an Event is derived from what it reports.
 func TestEventName(t *testing.T) {
 	read := func() *notice {

@@ -2,8 +2,10 @@ package events
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"sync"
 	"time"
 
@@ -31,6 +33,8 @@ const (
 	// maxQueued is the largest number of notices that wait for the API server. If there are more,
 	// the oldest are dropped.
 	maxQueued = 1024
+	// maxFailures is the largest number of Events that the API server may reject in one pass.
+	maxFailures = 10
 )
 
 // Events is the task that creates Events about the addresses of a node's pods.
@@ -97,9 +101,11 @@ func (e *Events) enqueue(n ...notice) {
 	}
 }
 
-// pass queues notices for new journal entries, and then creates the Events of all queued notices.
-// An Event that the API server rejects is logged and dropped. After any other error, the Event
-// stays in the queue and pass returns the time until the retry. pass returns 0 if no retry is
+// pass queues notices for new journal entries, and then creates the Events of the queued notices.
+// An Event that the API server can never accept is dropped. If the API server is unavailable, the
+// notice stays the first of the queue. After any other error the notice becomes the last one, so
+// that it does not delay the others, and is dropped after maxAge. Each notice is logged when it
+// first fails and when it is dropped. pass returns the time until the retry, 0 if no retry is
 // necessary.
 func (e *Events) pass(ctx context.Context) (requeueAfter time.Duration) {
 	pods, _ := e.Pods.Views()
@@ -107,21 +113,37 @@ func (e *Events) pass(ctx context.Context) (requeueAfter time.Duration) {
 		e.Log.Warn("reading the journal failed", "error", err)
 		requeueAfter = retry
 	}
-	for {
+	var failed []notice
+	defer func() { e.putBack(failed) }()
+	for len(failed) < maxFailures {
 		n, ok := e.next()
 		if !ok {
-			return requeueAfter
+			break
 		}
 		err := Post(ctx, e.Client, eventOf(n, objectUID(pods, n), e.Node))
-		switch {
-		case err == nil:
-		case IsFinal(err):
-			e.Log.Warn("creating an event failed", "reason", n.Reason, "pod", n.Namespace+"/"+n.Pod, "error", err)
-		default:
-			e.putBack(n)
+		if err == nil {
+			continue
+		}
+		log := e.Log.With("reason", n.Reason, "pod", n.Namespace+"/"+n.Pod, "error", err)
+		isDown := IsUnavailable(err)
+		if IsFinal(err) || !isDown && !n.failedAt.IsZero() && time.Since(n.failedAt) >= maxAge {
+			log.Warn("creating an event failed")
+			continue
+		}
+		if n.failedAt.IsZero() && ctx.Err() == nil {
+			log.Warn("creating an event failed, it will be tried again")
+			n.failedAt = time.Now()
+		}
+		if isDown {
+			e.putFirst(n)
 			return retry
 		}
+		failed = append(failed, n)
 	}
+	if len(failed) > 0 {
+		return retry
+	}
+	return requeueAfter
 }
 
 // next removes the first notice from the queue. It reports false if the queue is empty.
@@ -136,11 +158,32 @@ func (e *Events) next() (notice, bool) {
 	return n, true
 }
 
-// putBack inserts a notice at the front of the queue.
-func (e *Events) putBack(n notice) {
+// putFirst inserts a notice at the front of the queue.
+func (e *Events) putFirst(n notice) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.queue = append([]notice{n}, e.queue...)
+}
+
+// putBack appends notices to the queue.
+func (e *Events) putBack(n []notice) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.enqueue(n...)
+}
+
+// IsUnavailable reports whether an error of Post means that no Event can be created at present: the
+// API server did not respond, or asks the client to wait.
+func IsUnavailable(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return true
+	}
+	switch status.Status().Code {
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return true
+	}
+	return apierrors.IsServerTimeout(err)
 }
 
 // IsFinal reports whether an error of Post is permanent: the API server rejected the request and

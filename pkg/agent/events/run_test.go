@@ -1,9 +1,12 @@
 package events
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -96,6 +99,8 @@ func TestJournalIsReportedOnceInOrder(t *testing.T) {
 
 func TestFailedEventsStayQueuedInOrder(t *testing.T) {
 	w := newFixture(t)
+	var log strings.Builder
+	w.Log = slog.New(slog.NewTextHandler(&log, nil))
 	w.runPass()
 	w.server.Reject(fakeapi.Always(http.StatusServiceUnavailable))
 	w.kept(1, 0)
@@ -107,6 +112,9 @@ func TestFailedEventsStayQueuedInOrder(t *testing.T) {
 	}
 	if len(w.queue) != 2 || w.queue[0].UID != "u1" {
 		t.Errorf("queue: %+v", w.queue)
+	}
+	if n := strings.Count(log.String(), "level=WARN"); n != 1 {
+		t.Errorf("%d warnings, want 1: %s", n, log.String())
 	}
 	w.server.Reject(nil)
 	w.kept(3, 0)
@@ -122,6 +130,64 @@ func TestFailedEventsStayQueuedInOrder(t *testing.T) {
 	w.kept(5, 0)
 	w.runPass()
 	w.expect("the next entry", "1", "2", "3", "5")
+}
+
+// TestFailedEventDoesNotBlockOthers verifies that an Event that the API server cannot create delays
+// no other one, that this is logged, and that it is dropped after maxAge.
+func TestFailedEventDoesNotBlockOthers(t *testing.T) {
+	for _, status := range []int{http.StatusInternalServerError, http.StatusUnauthorized} {
+		w := newFixture(t)
+		var log strings.Builder
+		w.Log = slog.New(slog.NewTextHandler(&log, nil))
+		w.runPass()
+		w.server.Reject(func(r *http.Request) int {
+			if body, err := io.ReadAll(r.Body); err != nil || strings.Contains(string(body), "away for 1s") {
+				return status
+			} else {
+				r.Body = io.NopCloser(bytes.NewReader(body))
+			}
+			return 0
+		})
+		w.kept(1, 0)
+		w.kept(2, 0)
+		for range 3 {
+			if requeueAfter := w.runPass(); requeueAfter != retry {
+				t.Errorf("%d: requeue after %s, want %s", status, requeueAfter, retry)
+			}
+		}
+		w.expect(fmt.Sprint("beside a failure ", status), "2")
+		if n := strings.Count(log.String(), "level=WARN"); n != 1 {
+			t.Errorf("%d: %d warnings, want 1: %s", status, n, log.String())
+		}
+		w.queue[0].failedAt = w.queue[0].failedAt.Add(-maxAge)
+		if requeueAfter := w.runPass(); requeueAfter != 0 || len(w.queue) != 0 {
+			t.Errorf("%d after maxAge: requeue after %s, queue %+v", status, requeueAfter, w.queue)
+		}
+		if n := strings.Count(log.String(), "level=WARN"); n != 2 {
+			t.Errorf("%d after maxAge: %d warnings, want 2: %s", status, n, log.String())
+		}
+	}
+}
+
+// TestFailuresOfAPassAreLimited verifies that the agent does not send its whole queue again and
+// again to an API server that rejects every Event.
+func TestFailuresOfAPassAreLimited(t *testing.T) {
+	w := newFixture(t)
+	w.runPass()
+	w.server.Reject(fakeapi.Always(http.StatusUnauthorized))
+	for i := range 3 * maxFailures {
+		w.kept(i, 0)
+	}
+	w.server.Requests()
+	w.runPass()
+	if n := len(w.server.Requests()); n != maxFailures {
+		t.Errorf("%d requests, want %d", n, maxFailures)
+	}
+	w.server.Reject(nil)
+	w.runPass()
+	if n := len(w.created()); n != 3*maxFailures {
+		t.Errorf("%d Events, want %d", n, 3*maxFailures)
+	}
 }
 
 func TestFullQueueDropsTheOldest(t *testing.T) {
