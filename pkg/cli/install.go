@@ -175,8 +175,21 @@ func (a *app) restoreFlannel(ctx context.Context, k *kubectl.Client, step func(s
 // restored returns before. If text no longer names leasehold, restored returns text. Otherwise
 // somebody has edited the configuration since, and restored returns an error.
 func restored(name, text, before string) (string, error) {
+	if isMadeOf(name, text, before) {
+		return before, nil
+	}
+	if f, err := cniconf.Parse(name, []byte(text)); err == nil && !f.NamesLeasehold() {
+		return text, nil // somebody has restored host-local already
+	}
+	return "", errors.New("it was edited after leasectl had changed it; put host-local back by hand, then repeat")
+}
+
+// isMadeOf reports whether install makes text of before, by one or both of its changes, in any
+// order.
+func isMadeOf(name, text, before string) bool {
+	setIPAM, annotate := cniconf.WithLeasehold, cniconf.WithAnnotations
 	for _, changes := range [][]func(string, []byte) ([]byte, error){
-		{cniconf.WithLeasehold}, {cniconf.WithAnnotations}, {cniconf.WithLeasehold, cniconf.WithAnnotations},
+		{setIPAM}, {annotate}, {setIPAM, annotate}, {annotate, setIPAM},
 	} {
 		changed, err := []byte(before), error(nil)
 		for _, change := range changes {
@@ -185,13 +198,10 @@ func restored(name, text, before string) (string, error) {
 			}
 		}
 		if err == nil && text == string(changed) {
-			return before, nil
+			return true
 		}
 	}
-	if f, err := cniconf.Parse(name, []byte(text)); err == nil && !f.NamesLeasehold() {
-		return text, nil // somebody has restored host-local already
-	}
-	return "", errors.New("it was edited after leasectl had changed it; put host-local back by hand, then repeat")
+	return false
 }
 
 // flannel returns the ConfigMap of flannel, nil if there is none.
@@ -290,8 +300,13 @@ func (a *app) changeFile(path string, change func(string, []byte) ([]byte, error
 	if err != nil {
 		return err
 	}
-	_, err = os.Lstat(path + backupSuffix)
-	if !f.NamesLeasehold() || err != nil { // do not overwrite a backup of the time before leasehold was named
+	// An earlier install has made the backup if the content names leasehold or is made of the
+	// backup.
+	before, err := os.ReadFile(path + backupSuffix)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err != nil || !f.NamesLeasehold() && !isMadeOf(path, string(content), string(before)) {
 		if err := replaceFile(path+backupSuffix, path, content); err != nil {
 			return err
 		}
