@@ -126,7 +126,8 @@ func distance(a, b string) int {
 const limitsName = "leasehold-limits"
 
 // checkNamespaces finds namespaces that have reached their limit of held addresses on a node, and
-// those that hold more than half of the addresses of a node. The holds of the latter may end early.
+// those that hold more than half of the addresses of a network of a node. The holds of the latter
+// may end early.
 func checkNamespaces(ctx context.Context, c *Cluster) (found []Finding, err error) {
 	object, err := c.Kubectl.Get(ctx, "-n", c.Kubectl.Namespace, "configmap", limitsName)
 	if err != nil {
@@ -150,28 +151,29 @@ func checkNamespaces(ctx context.Context, c *Cluster) (found []Finding, err erro
 	if err != nil {
 		return nil, err
 	}
-	size := map[string]float64{}
+	size := map[share]float64{}
 	for _, p := range pools {
-		size[p.Text("metadata", "name")], _ = p.Field("status", "size").(float64)
-	}
-	type share struct{ node, namespace string }
-	held := map[share]float64{}
-	for _, r := range reservations {
-		if r.Text("status", "state") == "Held" {
-			held[share{r.Text("spec", "nodeName"), r.Text("metadata", "namespace")}]++
+		for _, n := range p.List("status", "networks") {
+			size[share{node: p.Text("metadata", "name"), network: n.Text("name")}], _ = n.Field("size").(float64)
 		}
 	}
+	held := countHeld(reservations)
 	for _, s := range slices.SortedFunc(maps.Keys(held), func(a, b share) int {
-		return cmp.Or(cmp.Compare(a.node, b.node), cmp.Compare(a.namespace, b.namespace))
+		return cmp.Or(cmp.Compare(a.node, b.node), cmp.Compare(a.namespace, b.namespace),
+			cmp.Compare(a.network, b.network))
 	}) {
-		own := limits.Of(s.namespace)
+		own, n, of := limits.Of(s.namespace), held[s], size[share{node: s.node, network: s.network}]
 		f := Finding{Reason: "NamespaceLimit", Subject: "namespace " + s.namespace,
-			What: fmt.Sprintf("%d of the %d addresses of node %s are held for its pods that are away", int(held[s]),
-				int(size[s.node]), s.node)}
+			What: fmt.Sprintf("%d of the %.0f addresses of network %s of node %s are held for its pods that are away",
+				n, of, s.network, s.node)}
+		limit := "that is its limit in the ConfigMap " + limitsName + ": no further address is held for it"
 		switch {
-		case held[s] >= float64(own.MaxHeld), size[s.node] > 0 && held[s] >= own.MaxHeldShare*size[s.node]:
-			f.Why = "that is its limit in the ConfigMap " + limitsName + ": no further address is held for it"
-		case size[s.node] > 0 && 2*held[s] > size[s.node]:
+		case s.network == "" && n >= own.MaxHeld:
+			f.What = fmt.Sprintf("%d addresses of node %s are held for its pods that are away", n, s.node)
+			f.Why = limit
+		case own.MaxHeldShare < 1 && of > 0 && float64(n+1) > own.MaxHeldShare*of:
+			f.Why = limit
+		case of > 0 && 2*float64(n) > of:
 			f.Why = "where no address is free, those of a namespace that holds more than half end early"
 		default:
 			continue
@@ -181,6 +183,33 @@ func checkNamespaces(ctx context.Context, c *Cluster) (found []Finding, err erro
 		found = append(found, f)
 	}
 	return found, nil
+}
+
+// share identifies the addresses of a node that are held for the pods of a namespace: those of one
+// network, or of all networks if network is "".
+type share struct{ node, namespace, network string }
+
+// countHeld counts held addresses. An interface has an address of each range set of its network, of
+// which a NodeAddressPool has the size of one only. Therefore the addresses of an interface count
+// once for its network, and each counts for all networks, as the limits of namespaces are defined.
+func countHeld(reservations []kubectl.Object) map[share]int {
+	held := map[share]int{}
+	for _, r := range reservations {
+		if r.Text("status", "state") != "Held" {
+			continue
+		}
+		interfaces := map[[2]string]bool{}
+		s := share{node: r.Text("spec", "nodeName"), namespace: r.Text("metadata", "namespace")}
+		for _, a := range r.List("status", "addresses") {
+			held[s]++
+			interfaces[[2]string{a.Text("network"), a.Text("interface")}] = true
+		}
+		for i := range interfaces {
+			s.network = i[0]
+			held[s]++
+		}
+	}
+	return held
 }
 
 // minimumPods is the number of pods that a scheduler must have placed on other nodes before it is
@@ -214,7 +243,7 @@ func checkSchedulers(ctx context.Context, c *Cluster) (found []Finding, err erro
 			continue
 		}
 		repair, err := c.withoutScheduler(ctx, s)
-		if err != nil {
+		if err != nil || repair == "" {
 			return found, err
 		}
 		found = append(found, Finding{Reason: "NominationsIgnored", Subject: "scheduler " + s,
@@ -228,28 +257,43 @@ func checkSchedulers(ctx context.Context, c *Cluster) (found []Finding, err erro
 }
 
 // withoutScheduler returns the command that removes a scheduler from the list of the manager's flag
-// --schedulers.
+// --schedulers. It returns "" if there is no Deployment of the manager.
 func (c *Cluster) withoutScheduler(ctx context.Context, name string) (string, error) {
 	m, err := c.Kubectl.Get(ctx, "-n", c.Kubectl.Namespace, "deployment", managerName)
-	if err != nil {
+	if err != nil || m == nil {
 		return "", err
 	}
 	manager := kubectl.Named(m.List("spec", "template", "spec", "containers"), "manager")
-	args := []string{}
-	rest := []string{"default-scheduler"}
-	for _, a := range kubectl.Arguments(manager, "") {
-		if list, ok := strings.CutPrefix(a, "--schedulers="); ok {
-			rest = strings.Split(list, ",")
-		} else {
-			args = append(args, a)
-		}
+	if manager == nil {
+		return "", fmt.Errorf("the Deployment %s has no container named manager", managerName)
 	}
-	rest = slices.DeleteFunc(rest, func(s string) bool { return s == name })
+	args, list := flagOf(kubectl.Arguments(manager, ""), "schedulers", "default-scheduler")
+	rest := slices.DeleteFunc(strings.Split(list, ","), func(s string) bool { return s == name })
 	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"template": map[string]any{"spec": map[string]any{
 		"containers": []any{map[string]any{"name": "manager", "args": append(args,
 			"--schedulers="+strings.Join(rest, ","))}}}}}})
 	return command("kubectl", "-n", c.Kubectl.Namespace, "patch", "deployment", managerName, "--type=strategic", "-p",
 		string(patch)), err
+}
+
+// flagOf returns the arguments of a program without a flag, and the last value of the flag, or
+// otherwise if it is not set. The value may be the argument that follows the flag.
+func flagOf(all []string, flag, otherwise string) (rest []string, value string) {
+	rest, value = []string{}, otherwise
+	for i := 0; i < len(all); i++ {
+		name, v, hasValue := strings.Cut(strings.TrimPrefix(all[i], "--"), "=")
+		switch {
+		case !strings.HasPrefix(all[i], "--") || name != flag:
+			rest = append(rest, all[i])
+			continue
+		case hasValue:
+			value = v
+		case i+1 < len(all):
+			i++
+			value = all[i]
+		}
+	}
+	return rest, value
 }
 
 // checkClocks compares the clock of each node with that of the API server. The kubelet writes its

@@ -55,7 +55,8 @@ validatingadmissionpolicy leasehold-manager leasehold-manager-crd`},
 	{reason: "NamespaceLimit", plant: `kubectl apply -f - <<EOF
 {"apiVersion":"ipam.leasehold.dev/v1alpha1","kind":"NodeAddressPool","metadata":{"name":"node1"}}
 EOF
-kubectl patch nap node1 --subresource=status --type=merge -p '{"status":{"size":3,"bound":0,"held":2,"free":1}}'
+kubectl patch nap node1 --subresource=status --type=merge -p '{"status":{"size":3,"bound":0,"held":2,"free":1,
+"networks":[{"name":"n","size":3,"bound":0,"held":2,"free":1}]}}'
 for i in 0 1; do
 kubectl apply -f - <<EOF
 {"apiVersion":"ipam.leasehold.dev/v1alpha1","kind":"IPReservation","metadata":{"name":"r$i","namespace":"default"},
