@@ -40,8 +40,11 @@ var ErrNotHost = errors.New("not proven to be the host's view")
 // the same boot, the same processes, and mounts in which the network namespaces of the node are
 // found. The mounts are proven if they are the plugin's and those of process 1, or if the namespace
 // of a bound lease is mounted in them. (A runtime may have mounts of its own, and Multus runs
-// plugins in those of its daemon.) If nothing was recorded in this boot, only the initial PID
-// namespace and the mounts of process 1 are certainly the host's.
+// plugins in those of its daemon.)
+//
+// If nothing was recorded in this boot, only two PID namespaces are certainly the host's, with the
+// mounts of process 1: the initial one, and that of the runtime which started this container
+// (seesRuntime).
 //
 // bound yields the leases in state Bound; it may be nil. Errors wrap ErrNotHost.
 func (h *Host) ProveView(recorded, boot string, bound iter.Seq[lease.Lease]) error {
@@ -59,9 +62,9 @@ func (h *Host) ProveView(recorded, boot string, bound iter.Seq[lease.Lease]) err
 	}
 	errMounts := h.proveFirstMounts()
 	if !IsOfBoot(recorded, boot) {
-		if !h.isInitialPIDNamespace() {
-			return fmt.Errorf("%w: this is not the initial PID namespace, "+
-				"and no plugin has recorded its namespaces in this boot", ErrNotHost)
+		if !h.isInitialPIDNamespace() && !h.seesRuntime() {
+			return fmt.Errorf("%w: this is not the initial PID namespace, no process of the container runtime started "+
+				"this one, and no plugin has recorded its namespaces in this boot", ErrNotHost)
 		}
 		return errMounts
 	}
@@ -91,6 +94,37 @@ const kernelThreads = "2"
 func (h *Host) isInitialPIDNamespace() bool {
 	pid, err := h.namespaceInode("self", "pid")
 	return err == nil && pid == initialPID
+}
+
+// seesRuntime reports whether /proc shows the process of the container runtime that started the
+// container of this process: an ancestor that runs in other mounts. The PID namespace is then the
+// runtime's, as hostPID makes it. In a PID namespace of the container or of its pod the parent of
+// the container's first process is not visible.
+func (h *Host) seesRuntime() bool {
+	own, err := h.namespaceInode("self", "mnt")
+	for pid := "self"; err == nil; {
+		if pid, err = h.parent(pid); pid == "0" {
+			return false
+		}
+		if mnt, e := h.namespaceInode(pid, "mnt"); e != nil || mnt != own {
+			return e == nil
+		}
+	}
+	return false
+}
+
+// parent returns the parent of a process, "0" if it is not in the PID namespace that /proc shows.
+func (h *Host) parent(pid string) (string, error) {
+	stat, err := os.ReadFile(filepath.Join(h.proc, pid, "stat"))
+	if err != nil {
+		return "", err
+	}
+	// The name of the program comes before, in parentheses, and may contain any character.
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	if len(fields) < 2 {
+		return "", fmt.Errorf("the parent of process %s is not known", pid)
+	}
+	return fields[1], nil
 }
 
 // proveFirstMounts proves that paths are resolved in the mounts of process 1.

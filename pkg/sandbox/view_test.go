@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"iter"
 	"os"
@@ -58,7 +59,8 @@ func TestProveView(t *testing.T) {
 type links map[string][]string
 
 // fakeProc makes a /proc whose processes have links to namespaces: "mnt:7" for the link "mnt:[7]".
-// A link without a number cannot be read.
+// A link without a number cannot be read. The entry "parent:5" is no link: it is the process's
+// parent.
 func fakeProc(t *testing.T, processes links) *Host {
 	t.Helper()
 	dir := t.TempDir()
@@ -72,6 +74,11 @@ func fakeProc(t *testing.T, processes links) *Host {
 		err = errors.Join(err, os.MkdirAll(ns, 0o700))
 		for _, link := range links {
 			kind, number, _ := strings.Cut(link, ":")
+			if kind == "parent" {
+				stat := fmt.Sprintf("%s (a) b) S %s 7 7 0", pid, number)
+				err = errors.Join(err, os.WriteFile(filepath.Join(dir, pid, "stat"), []byte(stat), 0o600))
+				continue
+			}
 			if number == "" {
 				err = errors.Join(err, os.WriteFile(filepath.Join(ns, kind), nil, 0o600))
 				continue
@@ -117,6 +124,36 @@ func TestProveViewOfTheInitialNamespaces(t *testing.T) {
 		if (err == nil) != tt.proven || err != nil && !errors.Is(err, ErrNotHost) {
 			t.Errorf("%s: %v, want proven: %v", name, err, tt.proven)
 		}
+	}
+}
+
+// Without hostPID no parent of a container's first process is in its PID namespace, neither in one
+// of its own nor in the pod's. With hostPID the runtime's process is its ancestor there.
+func TestProveViewInAContainerOfTheRuntime(t *testing.T) {
+	self := func(links ...string) []string { return append(links, "pid:5", "mnt:9") }
+	for name, tt := range map[string]struct {
+		processes links
+		proven    bool
+	}{
+		"the runtime's process is the parent": {links{"self": self("parent:70"), "70": {"mnt:7"}, "1": {"mnt:7"}},
+			true},
+		"behind a process of the container": {links{"self": self("parent:80"), "80": {"mnt:9", "parent:70"},
+			"70": {"mnt:7"}, "1": {"mnt:7"}}, true},
+		"a PID namespace of the container": {links{"self": self("parent:0"), "1": {"mnt:9"}}, false},
+		"a process of the container is the first": {links{"self": self("parent:1"), "1": {"mnt:9", "parent:0"}},
+			false},
+		"a PID namespace of the pod":   {links{"self": self("parent:0"), "1": {"mnt:7", "parent:0"}}, false},
+		"a parent that cannot be read": {links{"self": self("parent:70"), "70": {"mnt"}, "1": {"mnt:7"}}, false},
+		"no parent is known":           {links{"self": self(), "1": {"mnt:7"}}, false},
+	} {
+		if err := fakeProc(t, tt.processes).Through("1").ProveView("", "boot-1", nil); (err == nil) != tt.proven ||
+			err != nil && !errors.Is(err, ErrNotHost) {
+			t.Errorf("%s: %v, want proven: %v", name, err, tt.proven)
+		}
+	}
+	processes := links{"self": self("parent:70"), "70": {"mnt:7"}, "1": {"mnt:7"}}
+	if err := fakeProc(t, processes).ProveView("", "boot-1", nil); err == nil {
+		t.Error("paths are resolved in the container, and the view is proven")
 	}
 }
 
