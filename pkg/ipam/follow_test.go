@@ -324,36 +324,48 @@ func TestTheAgentDoesNotWaitForHostLocalWithTheStoreInHand(t *testing.T) {
 	}
 }
 
-func TestStoredWindowsGoADayAfterTheLastLease(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	stored := func() (n int) {
-		w.view(func(tx *store.Tx) { tx.WindowsAfter("", 9, func(lease.Key, lease.Window, time.Time) { n++ }) })
-		return n
-	}
-	w.add(ask{pod: "db-0", container: "c1", silent: true})
-	w.follow("uid-of-c1", time.Minute)
-	pass := func(hours int) {
-		for range hours {
-			w.after(hour)
-			if err := w.service.ForgetWindows(context.Background()); err != nil {
+// ForgetWindows updates the time of windows in use to the hour, and removes those that had no lease
+// for a day. A time after the present one is from before a step of the clock.
+func TestForgetWindows(t *testing.T) {
+	for name, c := range map[string]struct {
+		bound bool
+		idle  time.Duration
+		want  string // how long ago the window was in use, afterwards
+	}{
+		"in use, less than an hour ago":      {true, hour - time.Second, "59m59s"},
+		"in use, an hour ago":                {true, hour, "0s"},
+		"in use, a day ago":                  {true, 24 * hour, "0s"},
+		"in use, after a step back":          {true, -time.Second, "0s"},
+		"not in use, less than a day ago":    {false, 24*hour - time.Second, "23h59m59s"},
+		"not in use for a day":               {false, 24 * hour, "removed"},
+		"not in use, after a step back":      {false, -time.Second, "0s"},
+		"not in use, after a long step back": {false, -48 * hour, "0s"},
+	} {
+		w := newWorld(t, "10.0.0.0/24")
+		w.add(ask{pod: "db-0", container: "c1", silent: true})
+		w.add(ask{pod: "db-1", container: "c2", window: hour}) // its window is not stored
+		w.follow("uid-of-c1", hour)
+		key := w.leaseOf("db-0").Key()
+		if !c.bound {
+			w.stop("c1")
+			if err := w.revokePods(t.Context(), w.leaseOf("db-0")); err != nil {
 				t.Fatal(err)
 			}
 		}
-	}
-	pass(49)
-	if stored() != 1 {
-		t.Error("forgotten while the pod runs")
-	}
-	w.stop("c1")
-	w.after(time.Minute)
-	w.add(ask{pod: "web-0", container: "w"}) // sweeps the hold
-	pass(23)
-	if stored() != 1 {
-		t.Error("forgotten too early")
-	}
-	pass(2)
-	if stored() != 0 {
-		t.Error("not forgotten")
+		w.now.Wall = w.now.Wall.Add(c.idle)
+		if err := w.service.ForgetWindows(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		got := "removed"
+		w.view(func(tx *store.Tx) {
+			tx.WindowsAfter("", 9, func(k lease.Key, window lease.Window, seen time.Time) {
+				if k != key || window != lease.Window(hour) {
+					t.Errorf("%s: %s for %+v", name, window, k)
+				}
+				got = w.now.Wall.Sub(seen).String()
+			})
+		})
+		w.same(name, got, c.want)
 	}
 }
 

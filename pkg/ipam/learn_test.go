@@ -168,6 +168,16 @@ func TestALeaseWhoseFileCannotBeReadIsGivenToNobody(t *testing.T) {
 	}
 }
 
+// A repeated ADD is answered from the store, whether or not the file of the address can be read.
+func TestARepeatedAddWhoseFileCannotBeRead(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	pod := ask{pod: "db-0", container: "c1", window: hour}
+	w.add(pod)
+	w.unreadable("10.0.0.2")
+	w.same("again", w.add(pod), "10.0.0.2")
+	w.stillUnreadable("10.0.0.2")
+}
+
 // A hold of a requested address gives way, but not where host-local has given the address away.
 func TestARequestedHoldThatHostLocalGaveAway(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")

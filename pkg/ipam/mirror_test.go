@@ -7,12 +7,14 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
 
+	"github.com/leasehold-cni/leasehold/pkg/adopt"
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
@@ -332,6 +334,61 @@ func TestImportAndExportByHand(t *testing.T) {
 		t.Errorf("%v %v", pools, err)
 	}
 	w.same("files", w.files(), "10.0.0.2=c1 10.0.0.7=theirs")
+}
+
+// Preview works without a store and with a lost one, too. It reports if Import would fail.
+func TestPreview(t *testing.T) {
+	for name, c := range map[string]struct {
+		prepare  func(w *world)
+		unproven bool
+	}{
+		"no store, on the node":        {func(w *world) { w.first = true }, false},
+		"no store, in a container":     {func(*world) {}, true},
+		"a store, on the node":         {func(w *world) { w.add(ask{container: "c1"}) }, false},
+		"a store, in a container":      {func(w *world) { w.add(ask{container: "c1"}); w.elsewhere() }, true},
+		"a lost store, on the node":    {func(w *world) { w.lose(); w.first = true }, false},
+		"a lost store, in a container": {func(w *world) { w.lose() }, true},
+	} {
+		w := newWorld(t, "10.0.0.0/24")
+		c.prepare(w)
+		w.hostLocal("10.0.0.7", "theirs")
+		found, problems, err := w.service.Preview(t.Context(), w.where().Pool, w.sets)
+		if err != nil || !slices.ContainsFunc(found, func(f adopt.Finding) bool {
+			return f.Lease.Address.String() == "10.0.0.7" && f.Lease.Holder.ContainerID == "theirs"
+		}) {
+			t.Errorf("%s: %+v, %v", name, found, err)
+		}
+		if len(problems) > 0 != c.unproven ||
+			c.unproven && !strings.HasPrefix(problems[0], "nothing of this would be adopted from here: ") {
+			t.Errorf("%s: problems %q", name, problems)
+		}
+		if err := w.service.AcceptLoss(t.Context()); err != nil { // so that the store can be checked
+			t.Error(err)
+		}
+	}
+}
+
+func TestPreviewOfABusyStore(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	lock, err := store.LockFile(t.Context(), filepath.Join(w.service.Store.Dirs().Run, "lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if found, _, err := w.service.Preview(ctx, w.where().Pool, w.sets); !errors.Is(err, store.ErrBusy) {
+		t.Errorf("%+v, %v", found, err)
+	}
+}
+
+// lose makes a store of one lease and destroys it.
+func (w *world) lose() {
+	w.t.Helper()
+	w.add(ask{container: "c1"})
+	if err := os.Truncate(filepath.Join(w.stateDir(), "leases.db"), 100); err != nil {
+		w.t.Fatal(err)
+	}
 }
 
 // A DEL of a network that host-local has never had makes it no directory.

@@ -83,6 +83,48 @@ func TestAWriteThatFailsFailsTheCall(t *testing.T) {
 			w.add(pod)
 			w.hostLocal("10.0.0.3", "theirs")
 		}, assign(ask{pod: "x", container: "c2"})},
+		"host-local has processed the DEL of the pod": {func(w *world) {
+			w.add(pod)
+			w.burn("c1")
+			w.wipe(w.path("10.0.0.2"))
+		}, assign(again)},
+		"host-local has processed the DEL of a requested address": {func(w *world) {
+			w.add(pod)
+			w.burn("c1")
+			w.wipe(w.path("10.0.0.2"))
+		}, assign(ask{pod: "x", container: "c2", requested: "10.0.0.2"})},
+		"host-local has given the container's address away": {func(w *world) {
+			w.add(pod)
+			w.burn("c1")
+			w.wipe(w.path("10.0.0.2"))
+			w.hostLocal("10.0.0.2", "theirs")
+		}, assign(ask{pod: "db-0", container: "c1", window: hour, netns: "/run/netns/c1"})},
+		"host-local's container asks us": {func(w *world) { w.hostLocal("10.0.0.7", "c1") }, assign(pod)},
+		"another address in the namespace of the former container": {func(w *world) { w.add(pod) },
+			assign(ask{pod: "db-0", container: "c2", window: hour, netns: "/run/netns/c1", requested: "10.0.0.4"})},
+		"an address of a dead holder is requested": {func(w *world) {
+			w.add(ask{container: "dead"})
+			w.burn("dead")
+		}, assign(ask{pod: "x", container: "c2", requested: "10.0.0.2"})},
+		"the configuration has other ranges": {func(w *world) {
+			w.add(pod)
+			w.stop("c1")
+			w.setRanges("10.0.0.0/29", "fd00::/64")
+		}, assign(again)},
+		"CHECK of host-local's container": {func(w *world) { w.hostLocal("10.0.0.7", "theirs") },
+			func(ctx context.Context, w *world) error {
+				return w.service.Verify(ctx, w.request(ask{container: "theirs"}))
+			}},
+		"a DEL of host-local's container": {func(w *world) { w.hostLocal("10.0.0.7", "theirs") },
+			func(ctx context.Context, w *world) error {
+				return w.service.Update(ctx, w.where().scope(), func(c *transact.Call) error {
+					files := []netip.Addr{netip.MustParseAddr("10.0.0.7")}
+					if err := c.AdmitHolder(w.where().Pool, on("theirs", "eth0"), files); err != nil {
+						return err
+					}
+					return c.Release(on("theirs", "eth0"), c.Now, "DEL")
+				})
+			}},
 		"a DEL": {func(w *world) { w.add(pod) }, func(ctx context.Context, w *world) error {
 			return w.service.Update(ctx, w.where().scope(), func(c *transact.Call) error {
 				return c.Release(on("c1", "eth0"), c.Now, "DEL")

@@ -278,10 +278,15 @@ func TestRequestedAddresses(t *testing.T) {
 	w.same("the request wins", w.add(ask{pod: "db-0", container: "c4", window: hour, requested: "10.0.0.60"}),
 		"10.0.0.60")
 	w.same("the hold is dropped", w.leases(), "10.0.0.60=db-0/Bound")
+	w.same("beside a container of the same namespace", w.add(ask{pod: "db-0", container: "c4b", window: hour,
+		netns: "/run/netns/c4", requested: "10.0.0.60"}), "10.0.0.60")
+	w.same("the request wins again", w.add(ask{pod: "db-0", container: "c4c", window: hour,
+		netns: "/run/netns/c4", requested: "10.0.0.61"}), "10.0.0.61")
+	w.same("the living container keeps its address", w.leases(), "10.0.0.60=db-0/Bound* 10.0.0.61=db-0/Bound")
 	w.refused(ask{pod: "y", container: "c5", requested: "10.0.0.1"}, ErrRequest, "gateway")
 	w.refused(ask{pod: "y", container: "c5", requested: "10.9.9.9"}, ErrRequest,
 		"failed to allocate all requested IPs: 10.9.9.9")
-	w.same("the cursor follows a request, as host-local's", w.add(ask{pod: "z", container: "c6"}), "10.0.0.61")
+	w.same("the cursor follows a request, as host-local's", w.add(ask{pod: "z", container: "c6"}), "10.0.0.62")
 }
 
 // In a range over several /24 an address that ends in 0 or 255 is one like any other.
@@ -483,6 +488,26 @@ func TestFirmHoldsYieldWhereThePolicySaysSo(t *testing.T) {
 	w.refused(ask{pod: "x", namespace: "web", container: "c3"}, ErrExhausted)
 	w.options.OnExhaustion = policy.Yield
 	w.same("nearest to its end", w.add(ask{pod: "x", container: "c3"}), "10.0.0.3")
+}
+
+// Holds yield in this order: soft ones, the oldest first, and then firm ones, the earliest end
+// first. Of two that end at the same time the older yields first.
+func TestOrderInWhichHoldsYield(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.9")
+	w.options.OnExhaustion, w.options.SoftHold = policy.Yield, 24*hour
+	const forever = time.Duration(lease.Forever)
+	windows := []time.Duration{forever, 3 * hour, 0, 2 * hour, forever, 0, 3*hour - time.Minute, 0}
+	for i, window := range windows { // addresses 2 to 9
+		w.add(ask{pod: fmt.Sprint("db-", i+2), container: fmt.Sprint("c", i+2), window: window})
+	}
+	for _, i := range []int{4, 5, 7, 9, 2, 3, 8, 6} { // 3 and 8 end at the same time
+		w.after(time.Minute)
+		w.stop(fmt.Sprint("c", i))
+	}
+	for i, want := range []int{4, 7, 9, 5, 3, 8, 2, 6} {
+		w.same(fmt.Sprint("the one that yields as number ", i+1), w.add(ask{pod: fmt.Sprint("x", i),
+			container: fmt.Sprint("x", i)}), fmt.Sprint("10.0.0.", want))
+	}
 }
 
 func TestLimits(t *testing.T) {

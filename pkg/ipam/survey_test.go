@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -480,7 +481,8 @@ func TestAHoldFromTheFutureBeginsAgain(t *testing.T) {
 	w.expect(w.collect(), "expire 10.0.0.2", "it has a window of this boot")
 }
 
-// Many at once: each once, in batches, and the journal says so.
+// Many at once: each once, in batches. The result names the actions in their order and the longest
+// time that the lock was held.
 func TestManyExpiredHolds(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/22")
 	const n = 40
@@ -493,13 +495,73 @@ func TestManyExpiredHolds(t *testing.T) {
 	}
 	w.after(time.Hour)
 	v := w.survey()
-	done, err := w.service.Act(context.Background(), maintain.Plan(v))
-	if err != nil || len(done.Taken) != n {
-		t.Errorf("%d of %d, %v", len(done.Taken), n, err)
+	var longest time.Duration
+	ctx := store.WithTiming(t.Context(), func(t store.Timing) { longest = max(longest, t.Held) })
+	done, err := w.service.Act(ctx, maintain.Plan(v))
+	if err != nil || !slices.Equal(done.Taken, upTo(n)) || done.Longest != longest {
+		t.Errorf("%+v of %d, %v; the lock was held for up to %s", done, n, err, longest)
 	}
 	w.view(func(tx *store.Tx) {
 		if tx.Len() != 1 || tx.Counter("leases/expired") != n {
 			t.Errorf("%d leases are left, %d are counted", tx.Len(), tx.Counter("leases/expired"))
 		}
 	})
+}
+
+// upTo returns the numbers from 0 up to n, without n.
+func upTo(n int) (out []int) {
+	for i := range n {
+		out = append(out, i)
+	}
+	return out
+}
+
+// If Act is cancelled or fails, its result has the actions that were committed before.
+func TestActEndsEarly(t *testing.T) {
+	refusal := errors.New("no")
+	for name, c := range map[string]struct {
+		ctx  func(context.Context, *int) context.Context
+		want error
+	}{
+		"cancelled": {func(ctx context.Context, _ *int) context.Context {
+			ctx, cancel := context.WithCancel(ctx)
+			return store.WithTiming(ctx, func(store.Timing) { cancel() }) // after the first transaction
+		}, context.Canceled},
+		"a write fails": {func(ctx context.Context, commits *int) context.Context {
+			ctx = store.WithTiming(ctx, func(store.Timing) { *commits++ })
+			return store.RefuseWrites(ctx, func() error {
+				if *commits > 0 {
+					return refusal
+				}
+				return nil
+			})
+		}, refusal},
+	} {
+		w := newWorld(t, "10.0.0.0/22")
+		const n = 100 // more than one transaction performs
+		w.add(ask{pod: "living", container: "living"})
+		for i := range n {
+			c := fmt.Sprintf("c%d", i)
+			w.add(ask{pod: "p" + c, container: c, window: time.Hour})
+			w.burn(c)
+		}
+		commits := 0
+		done, err := w.service.Act(c.ctx(t.Context(), &commits), maintain.Plan(w.survey()))
+		released := strings.Count(w.leases(), "/Firm")
+		if !errors.Is(err, c.want) || released == 0 || released == n || !slices.Equal(done.Taken, upTo(released)) ||
+			done.Longest <= 0 {
+			t.Errorf("%s: %d released, %+v, %v", name, released, done, err)
+		}
+	}
+}
+
+// A plan without actions needs no lock.
+func TestActWithoutActions(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "db-0", container: "c1"})
+	calls := 0
+	ctx := store.WithTiming(t.Context(), func(store.Timing) { calls++ })
+	if done, err := w.service.Act(ctx, nil); err != nil || calls > 0 || done.Taken != nil || done.Longest != 0 {
+		t.Errorf("%d transactions, %+v, %v", calls, done, err)
+	}
 }

@@ -180,6 +180,9 @@ func (w *world) NamespaceIDs(boot string) string {
 }
 
 func (w *world) ProveView(word, boot string, _ iter.Seq[lease.Lease]) error {
+	if boot != w.now.BootID {
+		w.t.Errorf("ProveView is called with boot %q, now is %q", boot, w.now.BootID)
+	}
 	if w.first && !sandbox.IsOfBoot(word, boot) {
 		return nil
 	}

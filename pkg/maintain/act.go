@@ -58,8 +58,6 @@ func (s *Service) inSteps(ctx context.Context, steps int, take func(c *transact.
 			end, tries = steps, 0
 		case n > 0 && at+n < end:
 			end = at + n // again, without the step that failed
-		case ctx.Err() != nil:
-			return out, err
 		case errors.As(err, &busy) && (locked[busy.Pool] || tries == busyTries):
 			left, locked[busy.Pool] = err, true
 			at, end, tries = at+1, steps, 0

@@ -223,7 +223,7 @@ func (s *Service) ForgetWindows(ctx context.Context) error {
 		from := at
 		err := s.Store.View(ctx, func(tx *store.Tx) error {
 			at, more = tx.WindowsAfter(from, viewBatch, func(key lease.Key, _ lease.Window, seen time.Time) {
-				if idle := now.Wall.Sub(seen); idle >= windowFresh || idle < 0 {
+				if now.Wall.Sub(seen) >= windowFresh || now.Wall.Before(seen) {
 					old = append(old, key)
 				}
 			})
@@ -246,10 +246,10 @@ func forgetWindow(c *transact.Call, key lease.Key) error {
 	if err != nil {
 		return err
 	}
-	switch idle := c.Now.Wall.Sub(seen); {
-	case len(leases) > 0 || idle < 0:
+	switch {
+	case len(leases) > 0 || c.Now.Wall.Before(seen):
 		return c.Tx.SetWindow(key, window, c.Now.Wall)
-	case idle >= windowIdle:
+	case c.Now.Wall.Sub(seen) >= windowIdle:
 		return c.Tx.DeleteWindow(key)
 	}
 	return nil
