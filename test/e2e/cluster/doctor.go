@@ -35,6 +35,14 @@ const lease = `kubectl apply -f - <<EOF
 EOF
 `
 
+// asAgent defines the command agent: kubectl as the agent of node1, which alone may write these objects.
+const asAgent = `agent() {
+kubectl --as=system:serviceaccount:leasehold-system:leasehold-agent \
+--as-user-extra=authentication.kubernetes.io/node-name=node1 \
+--as-user-extra=authentication.kubernetes.io/node-uid=u "$@"
+}
+`
+
 var faults = []fault{
 	{reason: "CRDMissing", plant: `kubectl delete crd ipreservations.ipam.leasehold.dev`},
 	{reason: "KruiseCRDLeft", plant: `kubectl apply -f pkg/manager/persistentpodstate/crd
@@ -52,22 +60,22 @@ validatingadmissionpolicy leasehold-manager leasehold-manager-crd`},
 	{reason: "AnnotationUnread", plant: fmt.Sprintf(statefulSet, "", `"io.kubernetes.cri/reserved-ip-duratoin":"10"`)},
 	{reason: "AnnotationUnread", plant: fmt.Sprintf(statefulSet, "", `"reserved-ip-duration":"1h"`)},
 	{reason: "AnnotationUnread", plant: fmt.Sprintf(statefulSet, `"io.kubernetes.cri/reserved-ip-duration":"1h"`, "")},
-	{reason: "NamespaceLimit", plant: `kubectl apply -f - <<EOF
+	{reason: "NamespaceLimit", plant: asAgent + `agent apply -f - <<EOF
 {"apiVersion":"ipam.leasehold.dev/v1alpha1","kind":"NodeAddressPool","metadata":{"name":"node1"}}
 EOF
-kubectl patch nap node1 --subresource=status --type=merge -p '{"status":{"size":3,"bound":0,"held":2,"free":1,
+agent patch nap node1 --subresource=status --type=merge -p '{"status":{"size":3,"bound":0,"held":2,"free":1,
 "networks":[{"name":"n","size":3,"bound":0,"held":2,"free":1}]}}'
 for i in 0 1; do
-kubectl apply -f - <<EOF
+agent apply -f - <<EOF
 {"apiVersion":"ipam.leasehold.dev/v1alpha1","kind":"IPReservation","metadata":{"name":"r$i","namespace":"default"},
 "spec":{"podName":"db-$i","nodeName":"node1","nodeUID":"u"}}
 EOF
-kubectl patch ipr r$i --subresource=status --type=merge \
+agent patch ipr r$i --subresource=status --type=merge \
 -p '{"status":{"id":"00000000000000'$i'0","state":"Held","addresses":[{"network":"n","interface":"eth0",
 "address":"10.0.0.'$i'"}],"addressList":"10.0.0.'$i'","window":"1h"}}'
-done`, meanwhile: `for i in 0 1; do
+done`, meanwhile: asAgent + `for i in 0 1; do
 until test "$(kubectl get ipr r$i -o 'jsonpath={.spec.release}')" = 00000000000000${i}0; do sleep 0.2; done
-kubectl delete ipr r$i
+agent delete ipr r$i
 done`},
 	{reason: "LimitsInvalid", plant: `kubectl -n leasehold-system create configmap leasehold-limits \
 --from-literal=maxHeld=some`},
