@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/leasehold-cni/leasehold/pkg/files"
 )
 
 // unfinished is the prefix of the names of temporary files. An installer that was killed may have
@@ -54,7 +56,7 @@ func put(program *os.File, target string, ready func() error) error {
 	if err := os.Rename(tmp.Name(), target); err != nil {
 		return err
 	}
-	return syncDir(filepath.Dir(target))
+	return files.SyncDir(filepath.Dir(target))
 }
 
 // equal reports whether the target is a regular file with the content of program and mode 0755. If
@@ -78,12 +80,3 @@ func equal(program *os.File, target string) (bool, error) {
 
 // section returns a reader of a whole file that does not use the position of the file.
 func section(program *os.File) io.Reader { return io.NewSectionReader(program, 0, 1<<40) }
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
-}

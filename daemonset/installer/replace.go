@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
+	"github.com/leasehold-cni/leasehold/pkg/files"
 )
 
 const (
@@ -113,7 +114,7 @@ func (b bin) restore() (done bool, err error) {
 	case now.exists && !now.ours && !was.exists:
 		return false, nil
 	case now.exists && !now.ours:
-		return true, errors.Join(os.Remove(b.path(kept)), syncDir(string(b)))
+		return true, errors.Join(os.Remove(b.path(kept)), files.SyncDir(string(b)))
 	case !was.exists && !now.exists:
 		return false, nil
 	case !was.exists:
@@ -123,7 +124,7 @@ func (b bin) restore() (done bool, err error) {
 		return false, fmt.Errorf("%s cannot be run, so leasehold stays in host-local's place; "+
 			"install host-local (containernetworking/plugins) there", b.path(kept))
 	}
-	return true, errors.Join(os.Rename(b.path(kept), b.path(hostLocal)), syncDir(string(b)))
+	return true, errors.Join(os.Rename(b.path(kept), b.path(hostLocal)), files.SyncDir(string(b)))
 }
 
 // lock excludes other installers from the directory, and removes the temporary files of installers

@@ -244,7 +244,7 @@ func (u uninstaller) removePlugin() error {
 		return err
 	}
 	if named == "" {
-		return errors.Join(os.Remove(path), syncDir(string(u.bin)))
+		return errors.Join(os.Remove(path), files.SyncDir(string(u.bin)))
 	}
 	u.log.Warn("host-local gets the name leasehold as well, for pods that were started with it; "+
 		"uninstall again when they have ended", "because", named)
@@ -252,7 +252,7 @@ func (u uninstaller) removePlugin() error {
 	if err := os.Symlink(hostLocal, tmp); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	return errors.Join(os.Rename(tmp, path), syncDir(string(u.bin)))
+	return errors.Join(os.Rename(tmp, path), files.SyncDir(string(u.bin)))
 }
 
 // replayed returns the path of a stored configuration that names leasehold, "" if there is none.

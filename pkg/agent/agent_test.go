@@ -238,7 +238,7 @@ func TestCollectReleasesOnlyProvenDead(t *testing.T) {
 		t.Errorf("state %s, ready: %v, doubtful: %v",
 			state(t, node, here), health.ready(), testutil.ToFloat64(c.doubtful))
 	}
-	if n := strings.Count(out.String(), "it cannot be told"); n != 1 {
+	if n := strings.Count(out.String(), "it is unknown whether"); n != 1 {
 		t.Errorf("the doubt is logged %d times:\n%s", n, out)
 	}
 	update(t, node, func(tx *store.Tx) error { return tx.SetNamespaceIDs("boot-1 elsewhere") })

@@ -1,5 +1,5 @@
-// Package files reads and writes small files of other programs. It does not wait for what may lie
-// at a path in place of a regular file, such as a FIFO, and only ReadLinked follows links.
+// Package files reads and writes small files, and opens directories. It does not wait for what may
+// lie at a path in place of a regular file, such as a FIFO, and only ReadLinked follows links.
 package files
 
 import (
@@ -114,4 +114,15 @@ func IsMissing(err error) bool {
 // OpenDir opens a directory. It fails with ENOTDIR for anything else, and does not wait.
 func OpenDir(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_RDONLY|syscall.O_DIRECTORY, 0)
+}
+
+// SyncDir waits until the disk has the entries of a directory, after files were created, renamed or
+// removed in it.
+func SyncDir(path string) error {
+	d, err := OpenDir(path)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
 }

@@ -364,7 +364,7 @@ func (a *assignment) standing(l lease.Lease) string {
 	life, unseen := a.LastHas(l)
 	switch err := a.MayGive(l); {
 	case unseen != nil:
-		return "it cannot be told whether " + who + ": " + unseen.Error()
+		return "it is unknown whether " + who + ": " + unseen.Error()
 	case life == lease.Dead && err != nil:
 		return err.Error()
 	}

@@ -62,7 +62,7 @@ func TestAnUnpluggedAddressStaysWhereNobodyCanLook(t *testing.T) {
 	look := func(story string) {
 		t.Helper()
 		w.refused(ask{pod: "a", container: "c2"}, ErrExhausted, "1 in cool-down", "the next hold is over, but "+
-			"it cannot be told whether container c1 still has 10.0.0.3: /run/netns/c1: permission denied")
+			"it is unknown whether container c1 still has 10.0.0.3: /run/netns/c1: permission denied")
 		w.refused(ask{pod: "a", container: "c2", requested: "10.0.0.3"}, ErrUnavailable)
 		if l := w.leaseOf("vm"); l.State == 0 {
 			t.Errorf("%s: %+v", story, l)

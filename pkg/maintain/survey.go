@@ -112,7 +112,7 @@ func (v *Survey) doubt(why func(lease.Lease) error) {
 		return
 	}
 	v.Doubtful = len(unknown)
-	v.Doubt = fmt.Errorf("of %d leases it cannot be told whether their sandboxes are gone: %w", v.Doubtful,
+	v.Doubt = fmt.Errorf("of %d leases it is unknown whether their sandboxes are gone: %w", v.Doubtful,
 		why(unknown[0]))
 }
 

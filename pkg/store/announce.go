@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/leasehold-cni/leasehold/pkg/files"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
@@ -24,10 +25,10 @@ const maxAnnouncements = 4096
 // Announce adds an attachment to the queue. It does not need the store's lock. If the queue is
 // full, no agent reads it: then the attachment is not added, and Announce returns nil.
 func (s *Store) Announce(who lease.Holder) error {
-	dir, err := OpenDir(s.AnnounceDir())
+	dir, err := files.OpenDir(s.AnnounceDir())
 	if errors.Is(err, fs.ErrNotExist) {
 		if err = os.MkdirAll(s.AnnounceDir(), 0o700); err == nil {
-			dir, err = OpenDir(s.AnnounceDir())
+			dir, err = files.OpenDir(s.AnnounceDir())
 		}
 	}
 	if err != nil {

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	bolt "go.etcd.io/bbolt"
+
+	"github.com/leasehold-cni/leasehold/pkg/files"
 )
 
 const (
@@ -149,7 +151,7 @@ func create(path, lost string) error {
 		err = os.Rename(tmp, path)
 	}
 	if err == nil {
-		err = syncDir(dir)
+		err = files.SyncDir(dir)
 	}
 	if err != nil {
 		os.Remove(tmp)
@@ -200,13 +202,4 @@ func reserve(f *os.File) {
 			return
 		}
 	}
-}
-
-func syncDir(dir string) error {
-	d, err := OpenDir(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
 }

@@ -12,11 +12,6 @@ func openFile(path string, flag int) (*os.File, error) {
 	return os.OpenFile(path, flag|syscall.O_NONBLOCK, 0o600)
 }
 
-// OpenDir opens a directory. It fails with ENOTDIR for anything else, and never blocks.
-func OpenDir(path string) (*os.File, error) {
-	return os.OpenFile(path, os.O_RDONLY|syscall.O_DIRECTORY, 0)
-}
-
 // readFile reads a regular file, and fails for anything else.
 func readFile(path string) ([]byte, error) {
 	f, err := openFile(path, os.O_RDONLY)

@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/files"
 )
 
 func (s *Store) lostDir() string { return filepath.Join(s.dirs.State, "lost") }
@@ -34,7 +36,7 @@ func (s *Store) setAside() error {
 	if err := os.Rename(s.path(), name); err != nil {
 		return err
 	}
-	return syncDir(s.lostDir())
+	return files.SyncDir(s.lostDir())
 }
 
 // panicked returns the error for a panic during a transaction: ErrLost if the file is damaged,

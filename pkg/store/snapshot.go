@@ -13,6 +13,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/leasehold-cni/leasehold/pkg/files"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
@@ -164,7 +165,7 @@ func writeWhole(path string, b []byte) error {
 		os.Remove(tmp)
 		return err
 	}
-	return syncDir(filepath.Dir(path))
+	return files.SyncDir(filepath.Dir(path))
 }
 
 // ReadSnapshot returns the leases of the last snapshot and its time, or none if there is no

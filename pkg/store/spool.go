@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/leasehold-cni/leasehold/pkg/files"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
@@ -47,7 +48,7 @@ func (s *Store) Spool(containerID, ifName string, now lease.Instant) error {
 // Spooled returns the spooled DELs, the oldest first. It ignores files with other names. bootID is
 // the id of the current boot.
 func (s *Store) Spooled(bootID string) ([]Spooled, error) {
-	dir, err := OpenDir(s.spool())
+	dir, err := files.OpenDir(s.spool())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

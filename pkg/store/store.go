@@ -139,7 +139,7 @@ func (s *Store) ready(write bool) (*os.File, health, error) {
 	case missing && unmarked == nil:
 		return nil, h, fmt.Errorf("%w: %s is missing, but existed earlier in this boot", ErrLost, s.path())
 	case missing && !errors.Is(unmarked, fs.ErrNotExist):
-		return nil, h, fmt.Errorf("%w: %s is missing, and whether it existed earlier in this boot cannot be told: %w",
+		return nil, h, fmt.Errorf("%w: %s is missing, and it is unknown whether it existed earlier in this boot: %w",
 			ErrIO, s.path(), unmarked)
 	case missing && !write:
 		return nil, h, errEmpty

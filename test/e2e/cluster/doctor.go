@@ -35,7 +35,8 @@ const lease = `kubectl apply -f - <<EOF
 EOF
 `
 
-// asAgent defines the command agent: kubectl as the agent of node1, which alone may write these objects.
+// asAgent defines the command agent: kubectl as the agent of node1, which alone may write what the
+// store of the node contains.
 const asAgent = `agent() {
 kubectl --as=system:serviceaccount:leasehold-system:leasehold-agent \
 --as-user-extra=authentication.kubernetes.io/node-name=node1 \
