@@ -36,9 +36,10 @@ EOF
 `
 
 // asAgent defines the command agent: kubectl as the agent of node1, which alone may write what the
-// store of the node contains.
+// store of the node contains. It is in the group of administrators because kubectl reads what it
+// patches, which the agent need not.
 const asAgent = `agent() {
-kubectl --as=system:serviceaccount:leasehold-system:leasehold-agent \
+kubectl --as=system:serviceaccount:leasehold-system:leasehold-agent --as-group=system:masters \
 --as-user-extra=authentication.kubernetes.io/node-name=node1 \
 --as-user-extra=authentication.kubernetes.io/node-uid=u "$@"
 }
