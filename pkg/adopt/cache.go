@@ -187,8 +187,10 @@ func parseCache(b []byte) (c candidate, addresses []netip.Addr, network string, 
 	return c, f.addresses(), f.NetworkName, errors.Join(errPod, errWindow)
 }
 
-// readArgs reads the pod from CNI_ARGS, which have no fixed order (docs/facts.md, "CNI_ARGS come in
-// any order, and repeated").
+// readArgs reads the pod from the pairs of keys and values in CNI_ARGS, which come in any order; of
+// a repeated key the last value is used (docs/facts.md, "CNI_ARGS come in any order, and
+// repeated"). Without a pod it changes nothing. A UID that is not valid is ignored, because the
+// name identifies the pod without it.
 func (c *candidate) readArgs(args [][2]string) error {
 	values := map[string]string{}
 	for _, pair := range args {

@@ -58,11 +58,11 @@ const (
 	maxPoll = 500 * time.Millisecond
 )
 
-// repeats are the pauses before each announcement. The first announcement may be sent before a
+// pauses are the pauses before each announcement. The first announcement may be sent before a
 // switch port forwards, or get lost. The last is sent more than a second later, for neighbours that
 // accept no unsolicited change of an entry for that long (neigh/*/locktime; current Linux exempts
 // gratuitous ARP, older kernels do not).
-var repeats = []time.Duration{0, 20 * time.Millisecond, 200 * time.Millisecond, 1100 * time.Millisecond,
+var pauses = []time.Duration{0, 20 * time.Millisecond, 200 * time.Millisecond, 1100 * time.Millisecond,
 	2 * time.Second}
 
 // Run processes the queue, and entries that are added to it, until ctx is done.
@@ -206,30 +206,32 @@ var (
 	errNotHeld  = errors.New("the container no longer holds the address")
 )
 
-// announce announces one address, once for each entry of repeats. It goes on after an announcement
-// that fails, because the store may be busy for a moment. Announced is called last, because it may
-// wait for the store.
+// announce waits until the interface of the pod is ready, and announces its address once after each
+// of the pauses. Each announcement reads the store first, which may be busy for a moment, so an
+// error does not end the loop, unless it is errNotHeld. The callback Announced may wait for the
+// store, and is called after the last announcement, so that it delays none.
 func (r *run) announce(ctx context.Context, l lease.Lease, log *slog.Logger) error {
 	if err := r.await(ctx, l); err != nil {
 		return err
 	}
 	var sent *Announcement
-	var failed error
-	for _, after := range repeats {
-		if !notify.Wait(ctx, nil, after) {
+	var lastErr error
+	for _, pause := range pauses {
+		if !notify.Wait(ctx, nil, pause) {
 			return ctx.Err()
 		}
-		mac, err := r.once(ctx, l)
+		mac, err := r.sendOne(ctx, l)
 		if err == nil {
 			sent = &Announcement{Holder: l.Holder, Addr: l.Address, MAC: mac}
 			continue
 		}
-		if failed = err; errors.Is(err, errNotHeld) {
+		lastErr = err
+		if errors.Is(err, errNotHeld) {
 			break
 		}
 	}
 	if sent == nil {
-		return failed
+		return lastErr
 	}
 	log.Debug("announced", "mac", sent.MAC.String())
 	if r.Announced != nil {
@@ -258,8 +260,9 @@ func (r *run) await(ctx context.Context, l lease.Lease) error {
 	}
 }
 
-// once announces the address from the interface that has it now, if the container still holds it.
-func (r *run) once(ctx context.Context, l lease.Lease) (mac net.HardwareAddr, err error) {
+// sendOne announces the address from the interface that has it now, if the container still holds
+// it.
+func (r *run) sendOne(ctx context.Context, l lease.Lease) (mac net.HardwareAddr, err error) {
 	if err := r.stillHeld(ctx, l); err != nil {
 		return nil, err
 	}

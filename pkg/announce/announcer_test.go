@@ -323,8 +323,8 @@ func TestAnnouncedAfterTheRepeats(t *testing.T) {
 	s.Announced = func(context.Context, Announcement) {
 		after = append(after, s.entered-1) // the first call of Inside finds the interface
 	}
-	if err := s.announce(); err != nil || !slices.Equal(after, []int{len(repeats)}) {
-		t.Errorf("%v; called after %d announcements, want once after %d", err, after, len(repeats))
+	if err := s.announce(); err != nil || !slices.Equal(after, []int{len(pauses)}) {
+		t.Errorf("%v; called after %d announcements, want once after %d", err, after, len(pauses))
 	}
 }
 
@@ -347,7 +347,7 @@ func TestBusyBetweenRepeats(t *testing.T) {
 			s.Announced = func(context.Context, Announcement) { calls++ }
 			err := s.announce()
 			sent := s.entered - 1
-			if sent != len(repeats)-len(tc.busy) || tc.announced != (err == nil) || tc.announced != (calls == 1) {
+			if sent != len(pauses)-len(tc.busy) || tc.announced != (err == nil) || tc.announced != (calls == 1) {
 				t.Errorf("%v; sent %d times, Announced called %d times", err, sent, calls)
 			}
 			if !tc.announced && !errors.Is(err, busy) {

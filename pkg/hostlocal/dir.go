@@ -37,7 +37,7 @@ type Dir struct {
 	dir    string
 	lock   *os.File // nil if host-local's lock cannot be opened: nothing is written
 	marked bool
-	leases int // the number in the mark, or Unproven
+	count  int // the number of leases in the mark, or Unproven
 	read   map[netip.Addr]reading
 
 	removed map[netip.Addr]bool // addresses that Remove was called for and Flush was not
@@ -101,17 +101,19 @@ func FileNames(p lease.Pool) map[string]bool {
 	return out
 }
 
-// Open acquires host-local's lock, and creates the directory if it is missing. It returns
-// store.ErrBusy if ctx is done before, or after store.MaxWait.
+// Open creates the directory if it is missing, and acquires host-local's lock, which Close
+// releases. It waits for the lock until ctx is done, at most store.MaxWait, and then returns
+// store.ErrBusy.
 func Open(ctx context.Context, p lease.Pool) (*Dir, error) {
 	dir := Path(p)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
-	marked, leases := IsMarked(p), readMark(dir)
+	marked, count := IsMarked(p), readMark(dir)
 	if !marked {
-		// Somebody may have removed all files but the mark. If this call fails after it has created
-		// the lock file, the next call would take the mark for a valid one (IsMarked).
+		// A mark without the lock file is what is left where a user has removed all other files. It
+		// is removed before LockFile creates the lock file. Otherwise, if the program ended before
+		// SetMark, IsMarked would report true to the next one.
 		if err := Unmark(p); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
@@ -120,7 +122,7 @@ func Open(ctx context.Context, p lease.Pool) (*Dir, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Dir{dir: dir, lock: lock, marked: marked, leases: leases, read: map[netip.Addr]reading{},
+	return &Dir{dir: dir, lock: lock, marked: marked, count: count, read: map[netip.Addr]reading{},
 		removed: map[netip.Addr]bool{}}, nil
 }
 
@@ -145,7 +147,7 @@ func OpenUnlocked(p lease.Pool) (*Dir, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir := &Dir{dir: Path(p), marked: IsMarked(p), leases: readMark(Path(p)), read: map[netip.Addr]reading{},
+	dir := &Dir{dir: Path(p), marked: IsMarked(p), count: readMark(Path(p)), read: map[netip.Addr]reading{},
 		removed: map[netip.Addr]bool{}}
 	return dir, d.Close()
 }
@@ -160,12 +162,14 @@ func (d *Dir) Close() {
 	}
 }
 
-// Mark returns the number of leases in the directory's mark, or Unproven, and whether there is a
-// mark.
-func (d *Dir) Mark() (leases int, marked bool) { return d.leases, d.marked }
+// Mark returns the number of leases that the directory's mark contains, and whether the directory
+// is marked (IsMarked), as they were when it was opened or SetMark succeeded. The number is
+// Unproven without a mark, and for a mark without a number.
+func (d *Dir) Mark() (leases int, marked bool) { return d.count, d.marked }
 
-// SetMark writes the mark with the number of leases that have a file in the directory, or Unproven
-// if files may be missing. If it fails, it leaves no mark with a number.
+// SetMark writes a mark with the given number of leases, all of which must have a file in the
+// directory, or with Unproven if files may be missing. If it cannot write the file, it removes a
+// mark with a number, because that number may be wrong by now. It does nothing without the lock.
 func (d *Dir) SetMark(leases int) error {
 	if !d.Locked() {
 		return errUnlocked
@@ -180,7 +184,7 @@ func (d *Dir) SetMark(leases int) error {
 		}
 		return err
 	}
-	d.leases, d.marked = leases, true
+	d.count, d.marked = leases, true
 	return nil
 }
 
@@ -192,11 +196,11 @@ func (d *Dir) IsWhole() bool { return d.Locked() && d.IsComplete() }
 // IsComplete reports whether the mark proves that every lease of the pool has its file in the
 // directory.
 func (d *Dir) IsComplete() bool {
-	if d.leases == Unproven {
+	if d.count == Unproven {
 		return false
 	}
 	addrs, err := d.Addresses()
-	return err == nil && len(addrs) >= d.leases
+	return err == nil && len(addrs) >= d.count
 }
 
 // FilePath returns the path of the file of an address.

@@ -210,7 +210,7 @@ func (c *Call) adoptFinding(f adopt.Finding, mirror *hostlocal.Dir) (adopted boo
 		return false, nil
 	}
 	if cur.State != lease.None && cur.Holder.ContainerID == next.Holder.ContainerID {
-		next = foundAlive(cur, next.Holder)
+		next = rebound(cur, next.Holder)
 	}
 	if err := c.Tx.Put(next.Pool, next.Address, next); err != nil {
 		return false, err
@@ -345,9 +345,10 @@ func returned(found adopt.Finding, cur lease.Lease) bool {
 	return found.Seen || was.Ino == 0 || was.Path != is.Path
 }
 
-// foundAlive returns the lease l bound to the holder, whose container is alive after its release or
-// in another namespace.
-func foundAlive(l lease.Lease, holder lease.Holder) lease.Lease {
+// rebound returns a copy of the lease that is bound to the holder. It is used where a container is
+// found alive although its lease was released, or in another network namespace than its lease has.
+// The copy has none of the fields of a release.
+func rebound(l lease.Lease, holder lease.Holder) lease.Lease {
 	l.State, l.Holder = lease.Bound, holder
 	l.Firm, l.Hold, l.ReleasedAt = false, 0, lease.Instant{}
 	return l

@@ -133,22 +133,24 @@ func wants(p podcache.Pod) bool {
 	return p.Expected && p.HasAnnotation && err == nil && w.Window > 0
 }
 
-// withoutLease returns the pods that have no lease. A bound lease of one of the pod's addresses
-// also counts as a lease of the pod, because a lease that was recovered after the loss of the store
-// might not contain the pod.
+// withoutLease returns the pods that have no lease. A pod has one if a lease names it, in whichever
+// state, or if one of its addresses is bound: a lease that was recovered after the loss of the
+// store may lack the pod's name and UID.
 func withoutLease(pods []podcache.Pod, leases []lease.Lease) []podcache.Pod {
 	type pod struct{ namespace, name, uid string }
 	byPod, byAddress := map[pod]bool{}, map[netip.Addr]bool{}
 	for _, l := range leases {
 		byPod[pod{l.Namespace, l.Name, l.UID}] = true
-		byAddress[l.Address] = byAddress[l.Address] || l.State == lease.Bound
+		if l.State == lease.Bound {
+			byAddress[l.Address] = true
+		}
 	}
 	var out []podcache.Pod
 	for _, p := range pods {
 		found := byPod[pod{p.Namespace, p.Name.Name, p.UID}]
 		for _, ip := range p.IPs {
 			a, err := netip.ParseAddr(ip)
-			found = found || err == nil && byAddress[a.Unmap()]
+			found = found || (err == nil && byAddress[a.Unmap()])
 		}
 		if !found {
 			out = append(out, p)

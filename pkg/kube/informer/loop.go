@@ -30,9 +30,10 @@ func Loop(
 	}
 }
 
-// Any returns a channel that receives a value after each value from any of the channels. Values
-// that are not received in time are merged into one. Any starts a goroutine for each channel, which
-// ends when ctx is done or the channel is closed.
+// Any returns a channel to which a value is sent after each value from any of the given channels.
+// If the previous value was not received yet, no other is added. The channel is never closed. Any
+// starts one goroutine for each given channel. The goroutine ends when ctx is done or its channel
+// is closed.
 func Any(ctx context.Context, from ...<-chan struct{}) <-chan struct{} {
 	var merged notify.Signal
 	out := merged.Subscribe()

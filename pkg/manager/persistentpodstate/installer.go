@@ -117,10 +117,10 @@ func (i *installer) Reconcile(ctx context.Context, _ struct{}) (reconcile.Result
 	}
 	// The webhooks are written before the CRD, so that no object is created without being
 	// normalized and validated.
-	err = i.writeWebhooks(ctx, s.validating(), func(now []admission.MutatingWebhook) []admission.MutatingWebhook {
+	err = i.writeWebhooks(ctx, s.validating(), func(present []admission.MutatingWebhook) []admission.MutatingWebhook {
 		// Until the informers have synced, it is not known whether there are PersistentPodStates.
 		// Meanwhile the pod webhook stays if it exists.
-		return s.mutating(i.kinds, i.view.Count() > 0 || !i.view.HasSynced() && len(now) > 1)
+		return s.mutating(i.kinds, i.view.Count() > 0 || !i.view.HasSynced() && len(present) > 1)
 	})
 	if err != nil {
 		return reconcile.Result{}, err
@@ -202,11 +202,11 @@ func (i *installer) service(ctx context.Context) (service, error) {
 	return service{namespace: i.namespace, ca: secret.Data["ca.crt"]}, nil
 }
 
-// writeWebhooks updates both configurations: the validating one first, so that no object is
-// normalized without being validated. mutating gets the present mutating webhooks and returns the
-// wanted ones.
+// writeWebhooks updates both configurations: the validating one first, so that no object is changed
+// by the mutating webhook without being validated. mutating is called with the present entries,
+// because some may have to stay, and returns the wanted ones. It is called again after a conflict.
 func (i *installer) writeWebhooks(ctx context.Context, validating []admission.ValidatingWebhook,
-	mutating func(now []admission.MutatingWebhook) []admission.MutatingWebhook) error {
+	mutating func(present []admission.MutatingWebhook) []admission.MutatingWebhook) error {
 	var v admission.ValidatingWebhookConfiguration
 	err := i.write(ctx, &v, func() bool {
 		before := v.Webhooks

@@ -81,9 +81,9 @@ func apply(p *corev1.Pod, v decision) {
 	}
 }
 
-// onNode returns the requirement that a pod runs on the given node. It is the requirement that the
-// DaemonSet controller uses: the scheduler examines no other node (docs/facts.md, "A required node
-// name limits the search to that node").
+// onNode returns the requirement that a pod must run on the given node, for the matchFields of a
+// node selector term. The DaemonSet controller uses it too. The scheduler examines no other node
+// for such a pod (docs/facts.md, "A required node name limits the search to that node").
 func onNode(node string) corev1.NodeSelectorRequirement {
 	return corev1.NodeSelectorRequirement{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn,
 		Values: []string{node}}

@@ -40,8 +40,9 @@ func CacheOptions() map[client.Object]cache.ByObject {
 	}
 }
 
-// namespaceMeta returns the object that stands for Namespaces, of which only the metadata are
-// cached.
+// namespaceMeta returns an empty Namespace for the client's Get and the options of the cache. Its
+// type has only metadata, so that the cache keeps nothing else; a corev1.Namespace would start a
+// second watch.
 func namespaceMeta() *metav1.PartialObjectMetadata {
 	ns := &metav1.PartialObjectMetadata{}
 	ns.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
