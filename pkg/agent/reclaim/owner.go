@@ -52,10 +52,7 @@ func (h *Holds) getSet(ctx context.Context, path string) setState {
 	case err != nil:
 		return setState{err: err}
 	}
-	raw, err := result.Raw()
-	if err != nil {
-		return setState{err: err}
-	}
+	raw, _ := result.Raw() // its error is nil, as the one above
 	return parseSet(raw)
 }
 

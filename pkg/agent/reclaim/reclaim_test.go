@@ -1,11 +1,12 @@
 package reclaim
 
 import (
+	"cmp"
 	"fmt"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
@@ -54,7 +55,7 @@ func TestClaims(t *testing.T) {
 		object("there", "node3", ipamv1.Bound, true),
 	})
 	want := map[informer.Name][]location{{Namespace: "db", Name: "there"}: {{"node2", "u-there"}, {"node3", "u-there"}}}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(location{})); diff != "" {
+	if diff := gocmp.Diff(want, got, gocmp.AllowUnexported(location{})); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -111,6 +112,17 @@ func TestParseSet(t *testing.T) {
 		}
 		if got != c.want {
 			t.Errorf("%s: %s, want %s", c.object, got, c.want)
+		}
+	}
+}
+
+func TestOrder(t *testing.T) {
+	names := []informer.Name{{Namespace: "a", Name: "y"}, {Namespace: "a", Name: "z"}, {Namespace: "b", Name: "x"}}
+	for i, a := range names {
+		for j, b := range names {
+			if got := order(a, b); got != cmp.Compare(i, j) {
+				t.Errorf("%s and %s: %d", a, b, got)
+			}
 		}
 	}
 }

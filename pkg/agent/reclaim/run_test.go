@@ -7,8 +7,11 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"os"
+	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -18,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/fakeapi"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -240,6 +244,90 @@ func TestHoldStaysUnlessThePodHasMoved(t *testing.T) {
 			s.expect(name, "10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held")
 		})
 	}
+}
+
+// A pod that was not Ready on the other node for a moment must be Ready for the whole time again.
+func TestHoldStaysIfThePodWasNotReadyInBetween(t *testing.T) {
+	s := newFixture(t)
+	s.held(time.Hour, "")
+	s.claim("o", "node2", "u2")
+	for _, ready := range []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionTrue} {
+		s.pod("node2", "u2", ready)
+		if s.minutes(1); ready == corev1.ConditionTrue {
+			s.minutes(4)
+		}
+	}
+	s.expect("before moveGrace", "10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held")
+	s.minutes(1)
+	s.expect("after moveGrace", "10.0.0.3=db-1/Held")
+}
+
+// An ordinal that its StatefulSet had again must be missing for the whole time again.
+func TestHoldStaysIfTheOrdinalWasWantedInBetween(t *testing.T) {
+	s := newFixture(t)
+	s.held(time.Duration(lease.Forever), "StatefulSet.apps/db")
+	s.set(`{"replicas":0}`)
+	s.minutes(10)
+	s.set(`{"replicas":1}`)
+	s.minutes(1)
+	s.set(`{"replicas":0}`)
+	s.minutes(10)
+	s.expect("before OwnerGrace", "10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held")
+	s.minutes(1)
+	s.expect("after OwnerGrace", "10.0.0.3=db-1/Held")
+}
+
+// The end of a hold without end is announced from announceBefore on, until its last nanosecond.
+func TestEndingIsAnnounced(t *testing.T) {
+	s := newFixture(t)
+	s.holds.ForeverLimit = ForeverLimit
+	held := s.node.Release(s.node.Bind("10.0.0.2", "db-0", "u1", time.Duration(lease.Forever), ""))
+	for rest, want := range map[time.Duration]string{
+		announceBefore + 1: "Held", announceBefore: "announced", 1: "announced", 0: "ended",
+	} {
+		got := held.State.String()
+		s.holds.Ending = func(of lease.Lease, after time.Duration) {
+			if got = "announced"; of.ID != held.ID || after != rest {
+				t.Errorf("%s before the end: announced %s for %+v", rest, after, of)
+			}
+		}
+		now := held.ReleasedAt
+		now.Wall, now.Boot = now.Wall.Add(ForeverLimit-rest), now.Boot+ForeverLimit-rest
+		s.holds.endForgotten(t.Context(), retention.ByPod([]lease.Lease{held}), now)
+		if len(s.node.Leases()) == 0 {
+			got = "ended"
+			s.node.Update(func(tx *store.Tx) error { return tx.Put(held.Pool, held.Address, held) })
+		}
+		if got != want {
+			t.Errorf("%s before the end: %s, want %s", rest, got, want)
+		}
+	}
+}
+
+// A namespace that exists is read once in a pass, from the watch cache; one that is missing there is
+// read again, from etcd. The reservations of pods of one name are listed once.
+func TestRequestsOfAPass(t *testing.T) {
+	s := newFixture(t)
+	s.held(time.Hour, "")
+	var got []string
+	s.server.Reject(func(r *http.Request) int {
+		got = append(got, path.Base(r.URL.Path)+"?"+r.URL.RawQuery)
+		return 0
+	})
+	selector := "labelSelector=" + url.QueryEscape(ipamv1.LabelPodHash+" in ("+
+		strings.Join(slices.Sorted(slices.Values([]string{ipamv1.Hash("db-0"), ipamv1.Hash("db-1")})), ",")+")")
+	s.minutes(1)
+	if want := []string{"db?resourceVersion=0", "ipreservations?" + selector + "&resourceVersion=0"}; !slices.Equal(got,
+		want) {
+		t.Errorf("requests %q, want %q", got, want)
+	}
+	s.server.Remove(namespacePath)
+	got = nil
+	s.minutes(1)
+	if want := []string{"db?resourceVersion=0", "db?"}; !slices.Equal(got, want) {
+		t.Errorf("requests of a pass that ends all holds: %q, want %q", got, want)
+	}
+	s.expect("the namespace was deleted")
 }
 
 // notServed responds as an API server without Kruise: without a Status.

@@ -1,8 +1,11 @@
 package retention
 
 import (
+	"context"
+	"errors"
 	"maps"
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 
@@ -60,5 +63,21 @@ func TestLimitedWindowIsFollowed(t *testing.T) {
 	if len(got) != 1 || got[0].Window != lease.Window(30*time.Minute) ||
 		got[0].Limited != "the window of 1h0m0s is cut to 30m0s, the limit of namespace db" {
 		t.Errorf("follow %+v", got)
+	}
+}
+
+// TestLimitsRun runs the task, which reads the limits at once, until it is stopped.
+func TestLimitsRun(t *testing.T) {
+	node, server := fakeapi.NewNode(t), fakeapi.New(t)
+	l := &Limits{Service: node.Service, Core: server.Clients.Core, Namespace: "leasehold-system",
+		Name: "leasehold-limits", Log: fakeapi.Log}
+	ctx, stop := context.WithCancel(t.Context())
+	server.Reject(func(*http.Request) int { stop(); return http.StatusForbidden })
+	if err := l.Run(ctx); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	want := []string{"GET /api/v1/namespaces/leasehold-system/configmaps/leasehold-limits"}
+	if got := server.Requests(); !slices.Equal(got, want) {
+		t.Errorf("requests %q, want %q", got, want)
 	}
 }

@@ -224,7 +224,9 @@ func (plan *plan) expect(p podcache.Pod, leases []lease.Lease, now lease.Instant
 
 // requeueAfter makes the next pass run after d, but at least a second, unless it is to run earlier.
 func (plan *plan) requeueAfter(d time.Duration) {
-	if plan.RequeueAfter == 0 || d < plan.RequeueAfter {
-		plan.RequeueAfter = max(d, time.Second)
+	d = max(d, time.Second)
+	if plan.RequeueAfter > 0 {
+		d = min(d, plan.RequeueAfter)
 	}
+	plan.RequeueAfter = d
 }

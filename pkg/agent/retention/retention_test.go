@@ -160,6 +160,10 @@ func TestMake(t *testing.T) {
 			plan{RequeueAfter: 49 * time.Minute}},
 		{"starting, late", pod("60"), []lease.Lease{held("u0", hour, hour-time.Second)}, hour,
 			plan{Expect: expect, RequeueAfter: time.Minute}},
+		{"starting, with a minute left", pod("60"), []lease.Lease{held("u0", hour, hour-DeferBelow)}, hour,
+			plan{Expect: expect, RequeueAfter: time.Minute}},
+		{"starting, with little more than a minute left", pod("60"),
+			[]lease.Lease{held("u0", hour, hour-DeferBelow-time.Millisecond)}, hour, plan{RequeueAfter: time.Second}},
 		{"starting, with two addresses", pod("60"), []lease.Lease{held("u0", hour, 10*time.Minute),
 			held("u0", hour, hour)},
 			hour,
@@ -189,6 +193,66 @@ func TestMake(t *testing.T) {
 		got.Invalid = nil
 		if diff := cmp.Diff(c.want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.name, diff)
+		}
+	}
+}
+
+// The next pass is at the earliest of the given times, but at least a second from now.
+func TestRequeueAfter(t *testing.T) {
+	var p plan
+	for _, c := range []struct{ d, want time.Duration }{
+		{time.Minute, time.Minute}, {time.Hour, time.Minute}, {time.Minute, time.Minute},
+		{2 * time.Second, 2 * time.Second}, {0, time.Second}, {time.Second, time.Second}, {time.Hour, time.Second},
+	} {
+		if p.requeueAfter(c.d); p.RequeueAfter != c.want {
+			t.Errorf("with %s: %s, want %s", c.d, p.RequeueAfter, c.want)
+		}
+	}
+}
+
+// The UID of the namespace is followed with a window, and not without one.
+func TestFollowedNamespace(t *testing.T) {
+	for annotation, want := range map[string][]maintain.PodWindow{
+		"0":  nil,
+		"60": {{Namespace: "db", Name: "db-0", UID: "u1", Window: lease.Window(time.Hour), NamespaceUID: "ns1"}},
+	} {
+		p := pod(annotation)
+		p.ObjectUID = "o1"
+		l := bound("u1", 0)
+		view := maintain.NodeView{Leases: []lease.Lease{l}, Now: now}
+		if p.Annotation != "0" {
+			view.Leases[0].Window = lease.Window(time.Hour)
+			view.Windows = map[lease.Key]lease.Window{l.Key(): lease.Window(time.Hour)}
+		}
+		got := makePlan(map[informer.Name]podcache.Pod{name: p}, view, namespaces{"o1": "ns1"}).Follow
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("annotation %s (-want +got):\n%s", annotation, diff)
+		}
+	}
+}
+
+// The namespace is needed for a lease of a pod that requests retention, and for a firm hold.
+func TestConcerned(t *testing.T) {
+	asks, not := pod("60"), pod("")
+	not.HasAnnotation = false
+	soft := held("u1", time.Hour, 0)
+	soft.Firm = false
+	for name, c := range map[string]struct {
+		pod    podcache.Pod
+		leases []lease.Lease
+		want   bool
+	}{
+		"no lease":                            {asks, nil, false},
+		"its lease":                           {asks, []lease.Lease{bound("u1", 0)}, true},
+		"another pod's lease":                 {asks, []lease.Lease{bound("u0", time.Hour)}, false},
+		"its lease, without an annotation":    {not, []lease.Lease{bound("u1", 0)}, false},
+		"a firm hold, without an annotation":  {not, []lease.Lease{held("u0", time.Hour, 0)}, true},
+		"a soft hold of it":                   {asks, []lease.Lease{soft}, true},
+		"a soft hold, without an annotation":  {not, []lease.Lease{soft}, false},
+		"the second of two leases, and a pod": {asks, []lease.Lease{bound("u0", 0), bound("u1", 0)}, true},
+	} {
+		if got := concerned(c.pod, c.leases); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}
 }

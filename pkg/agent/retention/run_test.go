@@ -1,11 +1,14 @@
 package retention
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -149,6 +152,79 @@ func TestNamespaceOfALease(t *testing.T) {
 	namespace("ns2")
 	pod("u3")
 	expect("a pod of its successor", 0)
+}
+
+// TestFailedChanges verifies that a pass whose changes cannot be written is repeated soon, and logged.
+func TestFailedChanges(t *testing.T) {
+	for name, prepare := range map[string]func(node fakeapi.Node, server *fakeapi.Server) (uid string){
+		"a window": func(node fakeapi.Node, _ *fakeapi.Server) string {
+			node.Bind("10.0.0.2", "db-0", "u1", time.Minute, "")
+			return "u1"
+		},
+		"a hold of a starting pod": func(node fakeapi.Node, _ *fakeapi.Server) string {
+			node.Release(node.Bind("10.0.0.2", "db-0", "u0", 30*time.Second, ""))
+			return "u1"
+		},
+		"a hold of a deleted namespace": func(node fakeapi.Node, server *fakeapi.Server) string {
+			l := node.Release(node.Bind("10.0.0.2", "db-0", "u0", time.Hour, ""))
+			l.NamespaceUID = "ns0"
+			node.Update(func(tx *store.Tx) error { return tx.Put(l.Pool, l.Address, l) })
+			return "u1"
+		},
+	} {
+		node, server := fakeapi.NewNode(t), fakeapi.New(t)
+		var out bytes.Buffer
+		w := &Windows{Service: node.Service, Pods: podcache.New(nil, "node1"), Core: server.Clients.Core,
+			Log: slog.New(slog.NewTextHandler(&out, nil))}
+		server.Put("/api/v1/namespaces/db", corev1.Namespace{TypeMeta: metav1.TypeMeta{APIVersion: "v1",
+			Kind: "Namespace"}, ObjectMeta: metav1.ObjectMeta{Name: "db", UID: "ns1"}})
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0",
+			UID: types.UID(prepare(node, server)), ResourceVersion: "1",
+			Annotations: map[string]string{policy.Annotation: "60"}}}
+		if err := w.Pods.Replace([]any{p}, ""); err != nil {
+			t.Fatal(err)
+		}
+		before := node.Leases()
+		refused := store.RefuseWrites(t.Context(), func() error { return errors.New("no space") })
+		if after := w.pass(refused); after != retry || !slices.Equal(node.Leases(), before) ||
+			!strings.Contains(out.String(), "updating windows failed") {
+			t.Errorf("%s: requeue after %s, leases %v, logged:\n%s", name, after, node.Leases(), out.String())
+		}
+		if after := w.pass(t.Context()); after == retry || w.pass(refused) == retry {
+			t.Errorf("%s, with space: requeue after %s, and there are still changes", name, after)
+		}
+	}
+}
+
+// TestNamespaceUID verifies which responses say that a namespace does not exist, and that the
+// resource version of the request is the given one.
+func TestNamespaceUID(t *testing.T) {
+	server := fakeapi.New(t)
+	for name, c := range map[string]struct {
+		uid    string
+		code   int
+		want   string
+		failed bool
+	}{
+		"it exists":               {uid: "ns1", want: "ns1"},
+		"it does not exist":       {},
+		"a proxy does not know":   {code: fakeapi.NotServed, failed: true},
+		"the request is rejected": {code: http.StatusForbidden, failed: true},
+	} {
+		server.Remove("/api/v1/namespaces/db")
+		if c.uid != "" {
+			server.Put("/api/v1/namespaces/db", corev1.Namespace{TypeMeta: metav1.TypeMeta{APIVersion: "v1",
+				Kind: "Namespace"}, ObjectMeta: metav1.ObjectMeta{Name: "db", UID: types.UID(c.uid)}})
+		}
+		for _, version := range []string{"", "0"} {
+			var asked string
+			server.Reject(func(r *http.Request) int { asked = r.URL.Query().Get("resourceVersion"); return c.code })
+			got, err := NamespaceUID(t.Context(), server.Clients.Core, "db", version)
+			if got != c.want || (err != nil) != c.failed || asked != version {
+				t.Errorf("%s: %q, %v; version %q was requested, want %q", name, got, err, asked, version)
+			}
+		}
+	}
 }
 
 // TestRun runs the task until it is stopped.

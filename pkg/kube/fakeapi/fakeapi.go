@@ -61,7 +61,7 @@ func New(t testing.TB) *Server {
 	s := &Server{storage: newStorage(t)}
 	server := httptest.NewServer(s)
 	t.Cleanup(server.Close)
-	clients, err := informer.NewClients(&rest.Config{Host: server.URL})
+	clients, err := informer.NewClients(&rest.Config{Host: server.URL, QPS: -1})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,7 +43,8 @@ func DetectDeadConnections() {
 }
 
 // NewClients returns clients with the given configuration. Each client has a separate rate limit,
-// so that requests to one API group do not delay requests to another.
+// so that requests to one API group do not delay requests to another. config.QPS overrides the
+// limits if it is not 0; -1 means no limit.
 func NewClients(config *rest.Config) (*Clients, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{addCore, addEvents, ipamv1.AddToScheme} {
@@ -66,7 +67,9 @@ func NewClients(config *rest.Config) (*Clients, error) {
 		{&c.Any, schema.GroupVersion{}, runtime.ContentTypeJSON, 5, 10},
 	} {
 		own := rest.CopyConfig(config)
-		own.QPS, own.Burst = part.qps, part.burst
+		if own.QPS == 0 {
+			own.QPS, own.Burst = part.qps, part.burst
+		}
 		own.GroupVersion, own.APIPath = &part.group, "/apis"
 		if part.group.Group == "" {
 			own.APIPath = "/api"
