@@ -486,7 +486,9 @@ func TestRun(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(context.Background())
 		time.AfterFunc(time.Hour, cancel)
-		if err := Run(ctx, log, []Task{wait, wait}); err != nil {
+		last := Task{"last", func(ctx context.Context) error { <-ctx.Done(); return boom }}
+		quiet := Task{"quiet", func(ctx context.Context) error { <-ctx.Done(); return nil }}
+		if err := Run(ctx, log, []Task{wait, quiet, last}); err != nil {
 			t.Errorf("stopped: %v", err)
 		}
 	})

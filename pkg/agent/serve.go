@@ -49,8 +49,7 @@ func Serve(addr string, metrics prometheus.Gatherer, health *Health, log *slog.L
 		if err != nil {
 			return fmt.Errorf("--metrics-addr: %w", err)
 		}
-		server := &http.Server{Handler: handler(metrics, health), ReadTimeout: 10 * time.Second,
-			WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
+		server := newServer(handler(metrics, health))
 		closed := make(chan struct{})
 		go func() {
 			defer close(closed)
@@ -66,6 +65,12 @@ func Serve(addr string, metrics prometheus.Gatherer, health *Health, log *slog.L
 		<-closed
 		return nil
 	}}
+}
+
+// newServer returns an HTTP server on which no client can use a connection or memory without limit.
+func newServer(handler http.Handler) *http.Server {
+	return &http.Server{Handler: handler, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second,
+		IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
 }
 
 const (

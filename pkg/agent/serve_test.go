@@ -1,11 +1,14 @@
 package agent
 
 import (
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
@@ -46,5 +49,36 @@ func TestScrapesAreLimited(t *testing.T) {
 	}
 	if n := gathered.Load(); n != 1 {
 		t.Errorf("collected %d times", n)
+	}
+}
+
+func TestCollectionsAreLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gathered, failure := 0, errors.New("no")
+		g := &limitedGatherer{next: prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+			gathered++
+			return make([]*dto.MetricFamily, gathered), failure
+		})}
+		for i, c := range []struct {
+			after time.Duration
+			want  int
+		}{{0, 1}, {scrapeInterval - 1, 1}, {1, 2}, {0, 2}, {scrapeInterval, 3}} {
+			time.Sleep(c.after)
+			if families, err := g.Gather(); len(families) != c.want || gathered != c.want || !errors.Is(err, failure) {
+				t.Errorf("scrape %d, %s after the one before: result %d of %d collections, %v; want %d", i+1, c.after,
+					len(families), gathered, err, c.want)
+			}
+		}
+	})
+}
+
+func TestServerHasLimits(t *testing.T) {
+	s := newServer(http.NotFoundHandler())
+	for name, limit := range map[string]int64{"ReadTimeout": int64(s.ReadTimeout),
+		"WriteTimeout": int64(s.WriteTimeout), "IdleTimeout": int64(s.IdleTimeout),
+		"MaxHeaderBytes": int64(s.MaxHeaderBytes)} {
+		if limit <= 0 {
+			t.Errorf("no %s", name)
+		}
 	}
 }

@@ -37,14 +37,11 @@ func Run(ctx context.Context, log *slog.Logger, tasks []Task) error {
 	for _, t := range tasks {
 		running.Go(func() {
 			err := t.Run(ctx)
-			switch {
-			case ctx.Err() != nil && (err == nil || errors.Is(err, context.Canceled)):
-				log.Debug("task stopped", "task", t.Name)
-			case err == nil:
-				stop(fmt.Errorf("%s: task ended unexpectedly", t.Name))
-			default:
-				stop(fmt.Errorf("%s: %w", t.Name, err))
+			log.Debug("task ended", "task", t.Name, "error", err)
+			if err == nil {
+				err = errors.New("task ended unexpectedly")
 			}
+			stop(fmt.Errorf("%s: %w", t.Name, err)) // without effect if ctx is done already
 		})
 	}
 	running.Wait()

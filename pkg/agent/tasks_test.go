@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -163,20 +164,22 @@ func TestCollectorOfALostStore(t *testing.T) {
 }
 
 func TestLocks(t *testing.T) {
-	node, _ := newNode(t)
-	m := NewMetrics(node)
-	for _, pause := range []time.Duration{0, 0, 5 * time.Millisecond} {
-		err := node.Service.Store.Update(m.Watch(t.Context()), func(tx *store.Tx) error {
-			time.Sleep(pause)
-			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		node, _ := newNode(t)
+		m := NewMetrics(node)
+		for _, pause := range []time.Duration{time.Millisecond, 2*time.Millisecond + 1, 2 * time.Millisecond} {
+			err := node.Service.Store.Update(m.Watch(t.Context()), func(*store.Tx) error {
+				time.Sleep(pause)
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	if l := m.Locks(); l.All != 3 || l.Long < 1 || l.Longest < 5*time.Millisecond {
-		t.Errorf("%+v", l)
-	}
+		if got, want := m.Locks(), (Locks{Longest: 2*time.Millisecond + 1, All: 3, Long: 1}); got != want {
+			t.Errorf("%+v, want %+v", got, want)
+		}
+	})
 }
 
 // A call log that was removed, or could not be opened, is started again.
@@ -277,6 +280,28 @@ func TestFailedWatchesAreClosed(t *testing.T) {
 		if time.Now().After(end) {
 			t.Fatalf("%d descriptors, %d before", opened(), before)
 		}
+	}
+}
+
+// If no file can be opened, the directory is not watched, and is watched as soon as it can be.
+func TestWatchWithoutDescriptors(t *testing.T) {
+	c := NewChanges(filepath.Join(t.TempDir(), "state"), slog.New(slog.DiscardHandler))
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Max: limit.Max}); err != nil {
+		t.Fatal(err)
+	}
+	c.watch()
+	watched := c.files != nil
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	c.watch()
+	defer c.unwatch()
+	if watched || c.files == nil {
+		t.Errorf("watched without descriptors: %v, with: %v", watched, c.files != nil)
 	}
 }
 

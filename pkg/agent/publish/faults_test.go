@@ -3,11 +3,14 @@ package publish
 import (
 	"errors"
 	"net/http"
+	"os"
+	"path"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	dto "github.com/prometheus/client_model/go"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,6 +19,7 @@ import (
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/fakeapi"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
 // Each field decides only between leases whose fields before it are equal.
@@ -282,4 +286,108 @@ func TestEffectOfAnApply(t *testing.T) {
 	if len(p.noEffect) != 0 {
 		t.Errorf("an apply with an effect: %v", p.noEffect)
 	}
+}
+
+// Each write is counted by its part and result. A failed one, and no other, is repeated after a
+// delay that doubles.
+func TestWritesAreCountedAndRepeated(t *testing.T) {
+	p := newFixture(t)
+	l := p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
+	p.list()
+	fail := func(what string, request func(*http.Request) bool) {
+		t.Helper()
+		p.delayed = nil
+		p.server.Reject(func(r *http.Request) int {
+			if request(r) {
+				return http.StatusInternalServerError
+			}
+			return 0
+		})
+		p.publish() // fails for the first time
+		for n, least := range []time.Duration{200 * time.Millisecond, 400 * time.Millisecond, 800 * time.Millisecond} {
+			if n > 0 {
+				p.queue.Add(object)
+				p.work(t.Context())
+			}
+			if len(p.delayed) != n+1 || p.delayed[n] < least || p.delayed[n] > least+least/5 {
+				t.Fatalf("%s failed %d times: repeated after %v", what, n+1, p.delayed)
+			}
+		}
+		p.server.Reject(nil)
+		p.queue.Add(object)
+		if p.work(t.Context()); len(p.delayed) != 3 || p.failed[object] != 0 {
+			t.Errorf("%s succeeded: repeated after %v, %d failures", what, p.delayed, p.failed[object])
+		}
+	}
+	fail("the object", func(r *http.Request) bool { return path.Base(r.URL.Path) == mine })
+	p.node.Release(l)
+	fail("the status", func(r *http.Request) bool { return path.Base(r.URL.Path) == "status" })
+	p.node.Update(func(tx *store.Tx) error { return tx.Put(l.Pool, l.Address, lease.Lease{}) })
+	fail("a deletion", func(r *http.Request) bool { return r.Method == http.MethodDelete })
+	err := testutil.GatherAndCompare(p.metrics, strings.NewReader(`
+# HELP leasehold_publish_writes_total Writes of IPReservations, by part (spec, status, delete) and result (ok, error).
+# TYPE leasehold_publish_writes_total counter
+leasehold_publish_writes_total{result="error",what="delete"} 3
+leasehold_publish_writes_total{result="error",what="spec"} 3
+leasehold_publish_writes_total{result="error",what="status"} 3
+leasehold_publish_writes_total{result="ok",what="delete"} 1
+leasehold_publish_writes_total{result="ok",what="spec"} 1
+leasehold_publish_writes_total{result="ok",what="status"} 2
+`), "leasehold_publish_writes_total")
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// An object that does not exist counts as removed; any other error means that it is still there.
+func TestRemove(t *testing.T) {
+	for code, removed := range map[int]bool{0: true, http.StatusNotFound: true, http.StatusConflict: false,
+		http.StatusForbidden: false} {
+		p := newFixture(t)
+		p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
+		p.list()
+		p.publish()
+		existing, _ := p.Objects.Get(object.String())
+		p.server.Reject(fakeapi.Always(code))
+		err := p.Objects.Remove(t.Context(), existing)
+		if now, _ := p.Objects.Get(object.String()); (err == nil) != removed || (now == nil) != removed {
+			t.Errorf("status %d: %v, and the object is %v", code, err, now)
+		}
+	}
+}
+
+// The node and its NodeAddressPool are read at the start and every nodePoolReread.
+func TestNodePoolIsReadAgain(t *testing.T) {
+	p := newPoolFixture(t)
+	clock := p.Service.Clock()
+	p.Service.Clock = func() lease.Instant { return clock }
+	for i, c := range []struct {
+		after time.Duration
+		reads int
+	}{{0, 2}, {nodePoolReread - 1, 0}, {1, 2}, {nodePoolReread, 2}, {nodePoolReread - 1, 0}} {
+		clock.Wall, clock.Boot = clock.Wall.Add(c.after), clock.Boot+c.after
+		p.server.Requests()
+		if err := p.update(t.Context()); err != nil {
+			t.Error(err)
+		}
+		reads := 0
+		for _, r := range p.server.Requests() {
+			if strings.HasPrefix(r, "GET ") {
+				reads++
+			}
+		}
+		if reads != c.reads {
+			t.Errorf("update %d: %d reads, want %d", i+1, reads, c.reads)
+		}
+	}
+}
+
+// A node whose store was never used has a NodeAddressPool without networks.
+func TestNodePoolWithoutAStore(t *testing.T) {
+	p := newPoolFixture(t)
+	dirs := p.node.Store.Dirs()
+	if err := errors.Join(os.RemoveAll(dirs.State), os.RemoveAll(dirs.Run)); err != nil {
+		t.Fatal(err)
+	}
+	p.expect("never used", "node1 status", "?=0+0+?"+unknown)
 }

@@ -1,7 +1,6 @@
 package publish
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -306,8 +305,11 @@ func sum(a, b int64) int64 { return limited(uint64(a) + uint64(b)) }
 
 // sumKnown returns the sum of the numbers that are not nil, or nil if both are nil.
 func sumKnown(a, b *int64) *int64 {
-	if a == nil || b == nil {
-		return cmp.Or(a, b)
+	switch {
+	case a == nil:
+		return b
+	case b == nil:
+		return a
 	}
 	n := sum(*a, *b)
 	return &n

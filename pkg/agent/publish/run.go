@@ -320,7 +320,7 @@ func (p *Publisher) work(ctx context.Context) bool {
 	if ctx.Err() != nil {
 		return true
 	}
-	if retryAfter := p.backoff(name, err); retryAfter > 0 {
+	if retryAfter := p.backoff(name, err); err != nil {
 		p.Log.Debug("writing a reservation failed", "object", name.String(), "retryAfter", retryAfter, "error", err)
 		p.queue.AddAfter(name, retryAfter)
 	}

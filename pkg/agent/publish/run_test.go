@@ -36,32 +36,38 @@ const (
 // fixture is a publisher that is driven step by step, with a fake API server.
 type fixture struct {
 	*Publisher
-	t      *testing.T
-	node   fakeapi.Node
-	server *fakeapi.Server
+	t       *testing.T
+	node    fakeapi.Node
+	server  *fakeapi.Server
+	metrics *prometheus.Registry
+	delayed []time.Duration // of the objects that were added to the queue with a delay
 }
 
 func newFixture(t *testing.T) *fixture {
 	n, server := fakeapi.NewNode(t), fakeapi.New(t)
 	server.Put(nodePath, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "node1",
 		UID: types.UID(node.UID)}})
-	p := &fixture{t: t, node: n, server: server, Publisher: &Publisher{
+	metrics := prometheus.NewRegistry()
+	p := &fixture{t: t, node: n, server: server, metrics: metrics, Publisher: &Publisher{
 		Service: n.Service, Node: "node1", Core: server.Clients.Core, Pods: podcache.New(server.Clients.Core, "node1"),
 		Objects: NewObjects(server.Clients.IPAM, "node1", fakeapi.Log), Log: fakeapi.Log,
-		Metrics: NewMetrics(prometheus.NewRegistry()),
+		Metrics: NewMetrics(metrics),
 	}}
 	p.begin()
 	t.Cleanup(p.queue.ShutDown)
-	p.queue = noDelayed{p.queue}
+	p.queue = noDelayed{p.queue, &p.delayed}
 	return p
 }
 
-// noDelayed is a queue that drops what is added with a delay.
+// noDelayed is a queue that records what is added with a delay instead of adding it.
 type noDelayed struct {
 	workqueue.TypedDelayingInterface[informer.Name]
+	delayed *[]time.Duration
 }
 
-func (noDelayed) AddAfter(informer.Name, time.Duration) {}
+func (q noDelayed) AddAfter(_ informer.Name, after time.Duration) {
+	*q.delayed = append(*q.delayed, after)
+}
 
 // list delivers the list of a new watch.
 func (p *fixture) list() {

@@ -304,8 +304,8 @@ func TestEndingIsAnnounced(t *testing.T) {
 	}
 }
 
-// A namespace that exists is read once in a pass, from the watch cache; one that is missing there is
-// read again, from etcd. The reservations of pods of one name are listed once.
+// A namespace that exists is read once in a pass, from the watch cache; one that is missing there
+// is read again, from etcd. The reservations of all pods are listed at once.
 func TestRequestsOfAPass(t *testing.T) {
 	s := newFixture(t)
 	s.held(time.Hour, "")

@@ -154,7 +154,7 @@ func TestNamespaceOfALease(t *testing.T) {
 	expect("a pod of its successor", 0)
 }
 
-// TestFailedChanges verifies that a pass whose changes cannot be written is repeated soon, and logged.
+// TestFailedChanges verifies that a pass whose changes cannot be written is repeated and logged.
 func TestFailedChanges(t *testing.T) {
 	for name, prepare := range map[string]func(node fakeapi.Node, server *fakeapi.Server) (uid string){
 		"a window": func(node fakeapi.Node, _ *fakeapi.Server) string {
