@@ -1,6 +1,7 @@
 package ipam
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -158,8 +159,9 @@ func (a *assignment) bySet(leases []lease.Lease) map[int][]lease.Lease {
 	return out
 }
 
-// readFormer sets former, the retained leases first, after it has compared the leases of the key
-// with host-local's files.
+// readFormer sets former, the retained leases first and of those the one that was bound last, after
+// it has compared the leases of the key with host-local's files. Two leases in one range set have
+// the key if host-local has served an ADD of the pod while the former address was held.
 func (a *assignment) readFormer() error {
 	leases, err := a.Tx.ByKey(a.key)
 	if err != nil {
@@ -174,7 +176,9 @@ func (a *assignment) readFormer() error {
 	a.former = slices.DeleteFunc(a.former, func(l lease.Lease) bool {
 		return l.State == lease.Bound && l.Holder.Is(a.holder)
 	})
-	slices.SortStableFunc(a.former, func(x, y lease.Lease) int { return rank(x) - rank(y) })
+	slices.SortStableFunc(a.former, func(x, y lease.Lease) int {
+		return cmp.Or(rank(x)-rank(y), lastBoundFirst(x, y))
+	})
 	return a.releaseDeadUnretained()
 }
 
@@ -183,6 +187,17 @@ func rank(l lease.Lease) int {
 		return 0
 	}
 	return 1
+}
+
+// lastBoundFirst orders leases by the time at which they were bound, the latest first.
+func lastBoundFirst(x, y lease.Lease) int {
+	switch {
+	case x.BoundAt.IsAfter(y.BoundAt):
+		return -1
+	case y.BoundAt.IsAfter(x.BoundAt):
+		return 1
+	}
+	return y.BoundAt.Wall.Compare(x.BoundAt.Wall)
 }
 
 // releaseDeadUnretained releases the former leases that are bound without a window and whose holder
@@ -380,11 +395,15 @@ func (a *assignment) write() error {
 }
 
 // drop ends the retention of a former lease that was not picked, because the pod requested another
-// address, or because the configured ranges no longer contain the address (usable is false).
+// address or has had one since, or because the configured ranges no longer contain the address
+// (usable is false).
 func (a *assignment) drop(l lease.Lease, usable bool) error {
 	reason := "the ranges no longer contain it"
-	if usable {
+	switch {
+	case usable && len(a.req.Requested) > 0:
 		reason = "the pod asked for another address"
+	case usable:
+		reason = "the pod has had another address since"
 	}
 	if a.MayGive(l) != nil {
 		reason = "host-local's file of it names another container, or cannot be read"
