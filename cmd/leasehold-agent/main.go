@@ -184,9 +184,10 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	node := newNode(host, view, registry, log)
 	metrics, health := agent.NewMetrics(node), &agent.Health{}
 	registry.MustRegister(metrics)
+	watcher := newWatcher(node, o)
 	tasks := []agent.Task{
 		{Name: "changes", Run: node.Changes.Run},
-		agent.Collect(node, health),
+		agent.Collect(node, health, watcher.Served, watcher.Changes()),
 		agent.Snapshot(node),
 		metrics.Task(),
 		agent.Announce(node, view),
@@ -194,7 +195,6 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	if o.metricsAddr != "" {
 		tasks = append(tasks, agent.Serve(o.metricsAddr, registry, health, log))
 	}
-	watcher := newWatcher(node, o)
 	if o.confDir != "" {
 		watcher.Register(registry)
 		tasks = append(tasks, agent.Task{Name: "active", Run: watcher.Run})

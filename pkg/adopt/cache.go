@@ -92,17 +92,27 @@ func (s Sources) cacheEntry(network, containerID, ifName string) (candidates []c
 	return candidates, notes.list()
 }
 
-// IsLive reports whether libcni's cache shows that the container in the content of host-local's
-// file is alive and has the address. It also reports true if the cache entry cannot be read.
-func (s Sources) IsLive(network string, addr netip.Addr, content string) bool {
+// LifeOf returns what libcni's cache shows of the container in the content of host-local's file of
+// an address: Alive if an entry names the container, the address and a namespace that exists.
+// Otherwise Unknown if the entry or its namespace cannot be read, and Dead if there is no such
+// entry.
+func (s Sources) LifeOf(network string, addr netip.Addr, content string) lease.Liveness {
 	file, _ := candidateOf(content)
 	candidates, problems := s.cacheEntry(network, file.ContainerID, file.IfName)
+	life := lease.Dead
+	if len(candidates) == 0 && len(problems) > 0 {
+		life = lease.Unknown
+	}
 	for _, c := range candidates {
-		if c.Kind == fromLiveCache && c.Address == addr {
-			return true
+		switch {
+		case c.Kind != fromLiveCache || c.Address != addr:
+		case c.Netns.Ino != 0:
+			return lease.Alive
+		default:
+			life = lease.Unknown
 		}
 	}
-	return len(candidates) == 0 && len(problems) > 0
+	return life
 }
 
 func (s Sources) cacheFiles(network, prefix string, alive func(string) (lease.Netns, bool), notes *notes) []candidate {

@@ -497,13 +497,21 @@ func TestRun(t *testing.T) {
 func TestCollect(t *testing.T) {
 	node, _ := newNode(t)
 	health := &Health{}
-	task := Collect(node, health)
+	changed, surveys := make(chan struct{}), make(chan bool, 9)
+	task := Collect(node, health, func() []lease.Pool { surveys <- true; return nil }, changed)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	ended := make(chan error)
 	go func() { ended <- task.Run(ctx) }()
 	for health.ready() != nil {
 		time.Sleep(time.Millisecond)
+	}
+	<-surveys
+	began := time.Now()
+	changed <- struct{}{} // leasehold serves another network
+	<-surveys
+	if took := time.Since(began); took > surveyInterval/2 {
+		t.Errorf("surveyed %s after the change", took)
 	}
 	stop()
 	if err := <-ended; !errors.Is(err, context.Canceled) || task.Name != "collect" {

@@ -19,17 +19,24 @@ const (
 	forgetInterval = time.Hour
 )
 
-// Collect returns the task that ends expired holds and releases the leases of dead holders
-// (maintain.Survey, Plan, Act). A holder is the container interface that has the address. The task
-// reports the result of each survey to health.
-func Collect(node Node, health *Health) Task {
-	return Task{Name: "collect", Run: newCollector(node, health).run}
+// Collect returns the task that ends expired holds, releases the leases of dead holders and adopts
+// the addresses that host-local has assigned (maintain.Survey, Plan, Act). A holder is the
+// container interface that has the address. The task reports the result of each survey to health.
+//
+// served returns the pools of the networks that leasehold serves. The task surveys the node at once
+// after a value from changed, which means that the result of served has changed.
+func Collect(node Node, health *Health, served func() []lease.Pool, changed <-chan struct{}) Task {
+	c := newCollector(node, health)
+	c.served, c.changed = served, changed
+	return Task{Name: "collect", Run: c.run}
 }
 
 // collector is the state of the task that Collect returns.
 type collector struct {
 	Node
 	health    *Health
+	served    func() []lease.Pool
+	changed   <-chan struct{}
 	complete  prometheus.Gauge
 	doubtful  prometheus.Gauge
 	problem   string // the last problem that was logged, "" if it is over
@@ -43,6 +50,7 @@ func newCollector(node Node, health *Health) *collector {
 	c := &collector{
 		Node:   node,
 		health: health,
+		served: func() []lease.Pool { return nil },
 		complete: gauge("leasehold_survey_complete",
 			"Whether the last survey of the node was complete (1). While it is 0, the agent releases nothing."),
 		doubtful: gauge("leasehold_doubtful_leases",
@@ -59,6 +67,7 @@ func (c *collector) run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-c.changed:
 		case <-time.After(next):
 		}
 	}
@@ -67,7 +76,7 @@ func (c *collector) run(ctx context.Context) error {
 // once surveys the node, and ends the holds and releases the leases that are due. It changes
 // nothing if the survey fails or is not safe to act on. It returns the time until the next survey.
 func (c *collector) once(ctx context.Context) time.Duration {
-	v, err := c.Service.Survey(ctx)
+	v, err := c.Service.Survey(ctx, c.served()...)
 	if ctx.Err() != nil {
 		return surveyInterval
 	}

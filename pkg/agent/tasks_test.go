@@ -31,7 +31,7 @@ func TestTasksEnd(t *testing.T) {
 	metrics := NewMetrics(node)
 	for name, task := range map[string]Task{
 		"announce": Announce(node, sandbox.New("/proc", sandbox.DefaultBootIDFile)),
-		"collect":  Collect(node, &Health{}),
+		"collect":  Collect(node, &Health{}, func() []lease.Pool { return nil }, nil),
 		"snapshot": Snapshot(node),
 		"metrics":  metrics.Task(),
 		"changes":  {Name: "changes", Run: node.Changes.Run},

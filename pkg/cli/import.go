@@ -12,6 +12,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
 // importFlags are the flags that import and recover have in common.
@@ -22,7 +23,7 @@ type importFlags struct {
 }
 
 func (f *importFlags) register(c *cobra.Command) {
-	c.Flags().StringVar(&f.dataDir, "data-dir", "/var/lib/cni/networks",
+	c.Flags().StringVar(&f.dataDir, "data-dir", policy.DefaultDataDir,
 		"host-local's dataDir, with a directory for each network")
 	c.Flags().StringSliceVar(&f.cacheDirs, "cni-cache-dir", nil,
 		"directory of libcni's result cache, in addition to the default ones (may be repeated)")

@@ -63,7 +63,7 @@ type File struct {
 // Load reads the configurations in dir. If dir does not exist, the result has no Files.
 func Load(dir string, rules Rules) Conf {
 	c := Conf{Dir: dir, Rejected: -1}
-	names, err := names(dir, extensions)
+	names, err := fileNames(dir, extensions)
 	if err != nil {
 		c.Unread = err
 		return c
@@ -97,9 +97,9 @@ func (c *Conf) choose(rules Rules) {
 	}
 }
 
-// names returns the names of the entries of a directory that are not directories and have one of
-// the extensions, sorted by bytes. If the directory does not exist, it returns nil.
-func names(dir string, extensions []string) ([]string, error) {
+// fileNames returns the names of the entries of a directory that are not directories and have one
+// of the extensions, sorted by bytes. If the directory does not exist, it returns nil.
+func fileNames(dir string, extensions []string) ([]string, error) {
 	d, err := files.OpenDir(dir)
 	if files.IsMissing(err) {
 		return nil, nil
@@ -175,7 +175,7 @@ func parse(path string, content []byte) (*libcni.NetworkConfigList, error) {
 // since version 1.3.
 func (f *File) addSeparate() {
 	dir := filepath.Join(filepath.Dir(f.Path), f.Network)
-	names, err := names(dir, []string{".conf"})
+	names, err := fileNames(dir, []string{".conf"})
 	if err != nil {
 		f.Unread = err
 		return

@@ -38,8 +38,10 @@ type IPAM struct {
 	// DefaultWindow is the retention window in the ipam section, for pods whose annotations are not
 	// passed to the plugin. It may be "".
 	DefaultWindow string
-	// DataDir is the directory of host-local's files in the ipam section. It may be "".
-	DataDir string
+	// DataDir is the directory of host-local's files in the ipam section. It may be "". NoMirror
+	// reports whether the section tells leasehold not to read those files.
+	DataDir  string
+	NoMirror bool
 }
 
 // Delegate is a network that Multus delegates to, and its plugins.
@@ -74,6 +76,7 @@ type ipamEntry struct {
 	Type          string `json:"type"`
 	DefaultWindow string `json:"defaultWindow"`
 	DataDir       string `json:"dataDir"`
+	Mirror        *bool  `json:"mirror"`
 }
 
 // plugin describes one entry of a configuration's list of plugins, which libcni has accepted.
@@ -89,7 +92,7 @@ func plugin(raw []byte, file, pointer string) Plugin {
 		p.follow(e, decodeErr)
 	case e.IPAM.Type != "":
 		p.IPAM = IPAM{Type: e.IPAM.Type, Pointer: pointer + "/ipam/type", DefaultWindow: e.IPAM.DefaultWindow,
-			DataDir: e.IPAM.DataDir}
+			DataDir: e.IPAM.DataDir, NoMirror: e.IPAM.Mirror != nil && !*e.IPAM.Mirror}
 	case e.Type == typeFlannel: // delegates to host-local if the configuration names no IPAM plugin
 		p.IPAM = IPAM{Type: HostLocal, Pointer: pointer + "/ipam/type", Default: true}
 	}

@@ -1,6 +1,7 @@
 package cniconf
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"os"
@@ -8,6 +9,10 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/names"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
 // State says whether leasehold assigns the addresses of a network.
@@ -57,6 +62,9 @@ type Status struct {
 	// IPAM plugin that the configuration names. Binary is the path of the file that a runtime runs
 	// for that plugin. Each is "" if not known.
 	File, IPAM, Binary string
+	// Pool is the pool of the network. It is zero if it is not known, or if leasehold does not read
+	// host-local's files of the pool.
+	Pool lease.Pool
 	// GetsAnnotations reports whether the plugin gets the annotations of pods from the runtime, or
 	// has a default window instead.
 	GetsAnnotations bool
@@ -129,7 +137,7 @@ func elsewhere(dir string) string {
 		if known == filepath.Clean(dir) {
 			continue
 		}
-		if found, err := names(known, extensions); err == nil && len(found) > 0 {
+		if found, err := fileNames(known, extensions); err == nil && len(found) > 0 {
 			return fmt.Sprintf(", but %s has %s; set --cni-conf-dir to the directory that the runtime uses",
 				known, found[0])
 		}
@@ -173,6 +181,7 @@ func (b *Binaries) check(f File, n Delegate) Status {
 	}
 	p := n.Plugins[at]
 	s.IPAM, s.GetsAnnotations = p.IPAM.Type, p.PassesAnnotations || p.IPAM.DefaultWindow != ""
+	s.Pool = p.IPAM.pool(n.Network)
 	binary, err := b.Resolve(p.IPAM.Type)
 	if err != nil {
 		return set(Unknown, BinaryUnreadable, "%s names %s, and its binary could not be read: %v", p.File, s.IPAM, err)
@@ -217,6 +226,15 @@ func (b *Binaries) check(f File, n Delegate) Status {
 	}
 	return set(Inactive, HostLocalNamed, "%s, and %s is not leasehold's plugin; set the type to leasehold, or install "+
 		"leasehold in host-local's place", named, orNone(binary.Path))
+}
+
+// pool returns the pool of a network. See Status.Pool.
+func (i IPAM) pool(network string) lease.Pool {
+	dir := cmp.Or(i.DataDir, policy.DefaultDataDir)
+	if i.NoMirror || !names.IsNetwork(network) || !filepath.IsAbs(dir) {
+		return lease.Pool{}
+	}
+	return lease.Pool{DataDir: filepath.Clean(dir), Network: network}
 }
 
 // withoutIPAM returns the state, the reason and the message for a network none of whose plugins

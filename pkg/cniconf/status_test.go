@@ -6,6 +6,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
 // node is a node's directories. Its files are: "ours" leasehold's plugin, "other" another program.
@@ -225,5 +228,30 @@ func TestIdentity(t *testing.T) {
 	n.put("leasehold", "other")
 	if other := n.check()[0]; other.Identity == first.Identity || !other.Since.After(last.Since) {
 		t.Errorf("another binary: %+v after %+v, want another identity and a later time", other, last)
+	}
+}
+
+// TestPool verifies that the pool of a status is the one that leasehold has for the configuration.
+func TestPool(t *testing.T) {
+	named := with(stock, "leasehold", "ours")
+	for ipam, want := range map[string]lease.Pool{
+		`{"type":"leasehold"}`:                                   {DataDir: policy.DefaultDataDir, Network: "net"},
+		`{"type":"leasehold","dataDir":"/run/cni/../a/"}`:        {DataDir: "/run/a", Network: "net"},
+		`{"type":"leasehold","dataDir":"relative"}`:              {},
+		`{"type":"leasehold","mirror":true,"subnet":"10.0.0.0"}`: {DataDir: policy.DefaultDataDir, Network: "net"},
+		`{"type":"leasehold","mirror":false}`:                    {},
+		`null`:                                                   {},
+	} {
+		if s := newNode(t, named, single(ipam)).check()[0]; s.Pool != want {
+			t.Errorf("%s: %+v, want %+v", ipam, s.Pool, want)
+		}
+	}
+	for network, want := range map[string]lease.Pool{
+		"cbr0": {DataDir: policy.DefaultDataDir, Network: "cbr0"}, "a/b": {},
+	} {
+		conf := map[string]string{"10-flannel.conflist": strings.Replace(flannel, "cbr0", network, 1)}
+		if s := newNode(t, with(stock, "host-local", "ours"), conf).check()[0]; s.Pool != want {
+			t.Errorf("flannel with network %s: %+v, want %+v", network, s, want)
+		}
 	}
 }

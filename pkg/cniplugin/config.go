@@ -18,10 +18,6 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 )
 
-// defaultDataDir is the value of dataDir if it is not configured, as with host-local. dataDir is
-// part of the pool's identity.
-const defaultDataDir = "/var/lib/cni/networks"
-
 // maxNetworkName is the maximum length of a network's name in bytes. It is NAME_MAX, because
 // host-local uses the name as the name of a directory.
 const maxNetworkName = 255
@@ -153,10 +149,11 @@ func (c *config) pool() (lease.Pool, error) {
 		return lease.Pool{}, err
 	}
 	if dir == "" {
-		dir = defaultDataDir
+		dir = policy.DefaultDataDir
 	}
 	if strings.ContainsRune(dir, 0) {
-		return lease.Pool{}, v.errorf("%s has a NUL; want a directory such as %s", policy.Quote(dir), defaultDataDir)
+		return lease.Pool{}, v.errorf("%s has a NUL; want a directory such as %s", policy.Quote(dir),
+			policy.DefaultDataDir)
 	}
 	if dir, err = filepath.Abs(dir); err != nil { // relative to the working directory, as with host-local
 		return lease.Pool{}, v.errorf("%w; want an absolute path", err)

@@ -15,6 +15,8 @@ import (
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/allocator"
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
+
+	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
 // The tests of this file compare the parser with host-local's: both must reject a configuration, or
@@ -123,7 +125,7 @@ func upstreams(stdin []byte, args string) (out parsed, err error) {
 		}
 	}
 	if out.DataDir = c.DataDir; out.DataDir == "" {
-		out.DataDir = defaultDataDir
+		out.DataDir = policy.DefaultDataDir
 	}
 	out.DataDir, _ = filepath.Abs(out.DataDir)
 	out.Routes = asJSON(c.Routes)

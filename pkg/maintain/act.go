@@ -106,8 +106,11 @@ func (s *Service) someSteps(ctx context.Context, first, end int, take func(*tran
 //
 // For Repair it only reads the record, because every call repairs a damaged record that it reads.
 func perform(c *transact.Call, a Action) error {
-	if a.Do == Replay {
+	switch a.Do {
+	case Replay:
 		return nil // every transaction begins by replaying spooled DELs
+	case Adopt:
+		return c.AdoptFile(a.Lease.Pool, a.Lease.Address)
 	}
 	l, err := c.Tx.Get(a.Lease.Pool, a.Lease.Address)
 	if err != nil || l.ID != a.Lease.ID || l.State != a.Lease.State || l.Holder != a.Lease.Holder {

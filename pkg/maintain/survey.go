@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/evidence"
@@ -28,6 +30,9 @@ type Survey struct {
 	Spooled []store.Spooled
 	// Unmirrored are the bound leases whose file in host-local's directory is missing.
 	Unmirrored []lease.Lease
+	// Unleased are the addresses that host-local has assigned to living containers and that have no
+	// lease, in the pools that Survey was called with. Only pool, address and holder are set.
+	Unleased []lease.Lease
 	// Doubtful is the number of leases whose holders are neither proven alive nor dead. They stay
 	// bound. Doubt is the reason, or nil if there are none.
 	Doubtful int
@@ -40,16 +45,23 @@ type Survey struct {
 
 // Survey reads the store, a few leases under each lock, and then the state of the holders from the
 // host. It does not contain leases that were bound after the store was read.
-func (s *Service) Survey(ctx context.Context) (Survey, error) {
+//
+// served are the pools of the networks that leasehold serves according to the configuration of the
+// runtime. host-local may have assigned addresses of these pools before.
+func (s *Service) Survey(ctx context.Context, served ...lease.Pool) (Survey, error) {
 	v := Survey{Life: map[lease.Holder]lease.Liveness{}, Last: map[Ref]lease.Liveness{}}
 	var word string
 	err := s.Store.View(ctx, func(tx *store.Tx) error {
 		word = tx.NamespaceIDs()
+		if tx.Lost() != "" { // the next ADD or an operator has to decide what a lost pool had
+			served = slices.DeleteFunc(slices.Clone(served), func(p lease.Pool) bool { return !tx.Adopted(p) })
+		}
 		return nil
 	})
 	if store.IsEmpty(err) {
 		v.Now, v.Unused = s.Clock(), true
 		v.Unproven = s.Host.ProveView("", v.Now.BootID, nil)
+		v.Unleased = s.unleased(v, served)
 		return v, nil
 	}
 	if err != nil {
@@ -72,6 +84,7 @@ func (s *Service) Survey(ctx context.Context) (Survey, error) {
 	v.doubt(s.examineHolders(&v))
 	v.canary(v.Unproven == nil && sandbox.IsOfBoot(word, v.Now.BootID))
 	v.Unmirrored = unmirrored(v.Leases)
+	v.Unleased = s.unleased(v, served)
 	return v, nil
 }
 
@@ -159,6 +172,26 @@ func unmirrored(leases []lease.Lease) []lease.Lease {
 	return out
 }
 
+// unleased returns Survey.Unleased. It lists each directory once, without a lock, so that Act must
+// look for a lease again. If the view is not proven, it returns nil.
+func (s *Service) unleased(v Survey, served []lease.Pool) (out []lease.Lease) {
+	if len(served) == 0 || v.Unproven != nil {
+		return nil
+	}
+	leased := map[Ref]bool{}
+	for _, l := range slices.Concat(v.Leases, v.Damaged) {
+		leased[Ref{Pool: l.Pool, Address: l.Address}] = true
+	}
+	for _, p := range served {
+		isLeased := func(a netip.Addr) bool { return leased[Ref{Pool: p, Address: a}] }
+		for _, a := range s.AssignedAlive(p, isLeased) {
+			holder := lease.Holder{ContainerID: a.Container.ContainerID, IfName: a.Container.IfName}
+			out = append(out, lease.Lease{Pool: p, Address: a.Address, Holder: holder})
+		}
+	}
+	return out
+}
+
 // ActionKind is what an Action does.
 type ActionKind string
 
@@ -177,6 +210,10 @@ const (
 	// released if its holder is dead, because host-local has served the DEL; otherwise the file is
 	// written again.
 	Mirror ActionKind = "mirror"
+	// Adopt makes a lease for an address that host-local has assigned in a network that leasehold
+	// serves. Without a lease the address would not be kept if host-local serves the DEL: flannel
+	// and CRI-O process a DEL with the configuration of the ADD.
+	Adopt ActionKind = "adopt"
 )
 
 // Action is one action of a plan.
@@ -212,6 +249,9 @@ func Plan(v Survey) []Action {
 		if life := v.Life[l.Holder]; life != lease.Dead {
 			out = append(out, Action{Do: Mirror, Lease: l, Life: life, Reason: "host-local's file of it is gone"})
 		}
+	}
+	for _, l := range v.Unleased {
+		out = append(out, Action{Do: Adopt, Lease: l, Reason: "host-local has given it to the container"})
 	}
 	for _, l := range v.Damaged { // these are last, because no action is performed after one that fails
 		out = append(out, Action{Do: Repair, Lease: l, Reason: "its record is damaged"})

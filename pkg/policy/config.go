@@ -66,6 +66,9 @@ func Defaults() Config {
 	}
 }
 
+// DefaultDataDir is the value of dataDir if the ipam section has none, as with host-local.
+const DefaultDataDir = "/var/lib/cni/networks"
+
 // RawConfig contains the policies as they are written in the ipam section, beside the fields of
 // host-local. A field that is absent, null or "" has its default.
 type RawConfig struct {

@@ -31,7 +31,7 @@ func (c *Call) foreignTo(l lease.Lease) (content string, foreign bool, err error
 	}
 	foreign = file.IsForeign(l, c.Now.BootID,
 		func() hostlocal.History { return c.historyOf(l.Pool.Network, l.Address) },
-		func() bool { return c.sources.IsLive(l.Pool.Network, l.Address, file.Content) })
+		func() bool { return c.sources.LifeOf(l.Pool.Network, l.Address, file.Content) != lease.Dead })
 	return file.Content, foreign, nil
 }
 
@@ -236,6 +236,29 @@ func (c *Call) admitFile(p lease.Pool, addr netip.Addr) error {
 	return err
 }
 
+// AdoptFile adopts the file of an address that host-local has assigned, unless the address has a
+// lease. If the store does not know the pool, AdoptFile adopts the whole pool, as far as that can
+// be done without its configuration; the first ADD of the pool does the rest. It returns
+// ErrNoHostView if it is not proven that the process sees the host.
+func (c *Call) AdoptFile(p lease.Pool, addr netip.Addr) error {
+	if err := c.mayLearn(); err != nil {
+		return err
+	}
+	mirror, err := c.lockFiles(p)
+	if err != nil {
+		return err
+	}
+	if _, marked := mirror.Mark(); !marked || !c.Tx.Adopted(p) {
+		if err := c.RecordNamespaces(); err != nil {
+			return err
+		}
+		if err := c.adopt(Existing(p, nil), mirror); err != nil {
+			return err
+		}
+	}
+	return c.admitFile(p, addr)
+}
+
 // giveUp replaces a lease by one of the container to which host-local has assigned its address. It
 // does nothing if host-local has not assigned the address, or if the lease's own holder is alive.
 func (c *Call) giveUp(l lease.Lease) error {
@@ -287,6 +310,38 @@ func (c *Call) ReleaseUnmirrored(leases []lease.Lease) error {
 		}
 	}
 	return nil
+}
+
+// Assigned is an address that host-local has assigned to a container.
+type Assigned struct {
+	Address   netip.Addr
+	Container lease.Attachment
+}
+
+// AssignedAlive returns the addresses of a pool that host-local has assigned to containers which
+// are alive according to libcni's cache, except those that isLeased reports to have a lease. It
+// takes no lock, and ignores what cannot be read.
+func (n *Node) AssignedAlive(p lease.Pool, isLeased func(netip.Addr) bool) (out []Assigned) {
+	dir, err := hostlocal.OpenUnlocked(p)
+	if dir == nil || err != nil {
+		return nil
+	}
+	addrs, err := dir.Addresses()
+	if err != nil {
+		return nil
+	}
+	sources := n.sources(Scope{})
+	for _, addr := range addrs {
+		if isLeased(addr) {
+			continue
+		}
+		file, _, err := dir.Read(addr)
+		id, ifName, ok := hostlocal.ParseOwner(file.Content)
+		if err == nil && ok && sources.LifeOf(p.Network, addr, file.Content) == lease.Alive {
+			out = append(out, Assigned{addr, lease.Attachment{ContainerID: id, IfName: ifName}})
+		}
+	}
+	return out
 }
 
 // FilesOf returns the addresses whose files name the attachment. It takes no lock, so that the

@@ -393,13 +393,18 @@ func (c *Call) Import(in Scope) error {
 // Export adopts the addresses of a pool that host-local has assigned, and has all of host-local's
 // files written after the commit, for `leasectl export`.
 func (c *Call) Export(p lease.Pool) error {
-	mirror := c.mirrors.open[p]
-	if mirror == nil {
-		var err error
-		if mirror, err = c.mirrors.lock(p); err != nil {
-			return err
-		}
+	mirror, err := c.lockFiles(p)
+	if err != nil {
+		return err
 	}
 	c.export[p] = mirror
 	return c.AdmitFiles(p)
+}
+
+// lockFiles returns host-local's directory of a pool, locked, even if the directory has no mark.
+func (c *Call) lockFiles(p lease.Pool) (*hostlocal.Dir, error) {
+	if mirror := c.mirrors.open[p]; mirror != nil {
+		return mirror, nil
+	}
+	return c.mirrors.lock(p)
 }

@@ -95,6 +95,16 @@ func (w *Watcher) Result() []cniconf.Status {
 	return w.result
 }
 
+// Served returns the pools of the networks that are active according to Result.
+func (w *Watcher) Served() (out []lease.Pool) {
+	for _, s := range w.Result() {
+		if s.State == cniconf.Active && s.Pool != (lease.Pool{}) {
+			out = append(out, s.Pool)
+		}
+	}
+	return out
+}
+
 // Changes returns a channel that receives a value when Result has changed. It is never closed.
 func (w *Watcher) Changes() <-chan struct{} { return w.changed.Subscribe() }
 

@@ -221,8 +221,15 @@ func TestFlannelsManifestIsAppliedAgain(t *testing.T) {
 		pod("bad", "b", "soon", "10.0.0.4", f.now))
 	f.run(time.Minute)
 	f.expect("before", "net=1")
+	served := []lease.Pool{{DataDir: policy.DefaultDataDir, Network: "net"}}
+	if got := f.Served(); !slices.Equal(got, served) {
+		t.Errorf("serves %v, want %v", got, served)
+	}
 	f.configure(flannel)
 	f.run(20 * time.Second)
+	if got := f.Served(); len(got) > 0 {
+		t.Errorf("serves %v although flannel's configuration names host-local", got)
+	}
 	off := []string{nodeOff + "FlannelDefault", podOff + "FlannelDefault"}
 	f.expect("after 20 s", "net=0", off...)
 	var e eventsv1.Event

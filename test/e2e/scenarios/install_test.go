@@ -85,8 +85,8 @@ func installNamed(t *Test) {
 		s.becomesActive(began)
 	}
 	name()
-	t.Step("pods are recreated twice: flannel's DEL of those that were there before calls host-local")
-	s.pods = s.set.Recreate()
+	t.Kept(s.pods, s.set.Recreate())
+	t.Step("recreated pods keep their addresses; flannel's DEL of those that were there before calls host-local")
 	t.Kept(s.pods, s.set.Recreate())
 
 	t.Step("flannel's manifest is applied again, and its DaemonSet restarted")
