@@ -49,7 +49,8 @@ func chained(version, more string) []byte {
 		"prevResult":{"cniVersion":"` + version + `",
 		"interfaces":[{"name":"br0","mac":"02:00:00:00:00:99"},
 			{"name":"eth0","mac":"` + own + `","sandbox":"/run/netns/none"},
-			{"name":"eth0","mac":"02:00:00:00:00:98"}],
+			{"name":"eth0","mac":"02:00:00:00:00:98"},
+			{"name":"net1","mac":"02:00:00:00:00:97","sandbox":"/run/netns/none"}],
 		"ips":[{"version":"4","address":"10.0.0.2/24","gateway":"10.0.0.1","interface":1},
 			{"version":"6","address":"fd00::2/64","interface":1},
 			{"version":"4","address":"10.9.9.9/24","interface":0}],
@@ -91,7 +92,7 @@ func TestChainedKeepsTheMAC(t *testing.T) {
 		if err != nil || notes != "" {
 			t.Fatalf("%s: %v %s", version, err, notes)
 		}
-		if got := macsOf(t, out); got != "99 02 98" {
+		if got := macsOf(t, out); got != "99 02 98 97" {
 			t.Errorf("%s: the result has the MACs %s, want only that of the container's interface changed",
 				version, got)
 		}
@@ -132,6 +133,8 @@ func TestChainedKeepsPrevResult(t *testing.T) {
 		"no interface": {keeps: former, linkErr: sandbox.ErrNoLink, noted: true},
 		"a busy store": {link: sandbox.Link{Kind: "veth", MAC: hw(own)}, err: errors.New("busy"),
 			calls: 1, noted: true},
+		"a busy store, after the MAC was read": {keeps: former, link: sandbox.Link{Kind: "veth", MAC: hw(own)},
+			err: errors.New("busy"), calls: 1, noted: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, l := &recorder{err: c.err}, &links{link: c.link, linkErr: c.linkErr}
@@ -142,7 +145,7 @@ func TestChainedKeepsPrevResult(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := macsOf(t, out); got != "99 01 98" || l.set != nil {
+			if got := macsOf(t, out); got != "99 01 98 97" || l.set != nil {
 				t.Errorf("the result has the MACs %s, SetMAC was called with %q", got, l.set)
 			}
 			if len(r.calls) != c.calls || (notes != "") != c.noted {
@@ -154,7 +157,7 @@ func TestChainedKeepsPrevResult(t *testing.T) {
 
 // An address of prevResult whose interface index is invalid is taken for one of the container.
 func TestChainedWithAnInvalidInterfaceIndex(t *testing.T) {
-	for _, i := range []string{"-1", "3", "99"} {
+	for _, i := range []string{"-1", "4", "99"} {
 		stdin := strings.ReplaceAll(string(chained("1.0.0", "")), `"interface":0`, `"interface":`+i)
 		r, l := &recorder{keeps: hw(former)}, &links{link: sandbox.Link{Kind: "veth", MAC: hw(own)}}
 		if _, _, err := addChained(t, r, l, []byte(stdin), ""); err != nil {
@@ -175,7 +178,7 @@ func TestChainedRecordsTheMACThatStays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := macsOf(t, out); got != "99 01 98" || !strings.Contains(notes, "address in use") {
+	if got := macsOf(t, out); got != "99 01 98 97" || !strings.Contains(notes, "address in use") {
 		t.Errorf("the result has the MACs %s, notes %q", got, notes)
 	}
 	if fmt.Sprint(r.fixed, r.has) != "[false true] "+own {

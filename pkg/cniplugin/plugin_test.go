@@ -10,18 +10,22 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
+	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
 func sortedKeys(o object) []string { return slices.Sorted(maps.Keys(o)) }
@@ -37,6 +41,7 @@ type recorder struct {
 	result ipam.Result
 	err    error
 	panics bool
+	during func(context.Context) // called by Assign and Status; may be nil
 
 	keeps net.HardwareAddr // the MAC of the lease; nil if there is no lease
 	addrs []netip.Addr
@@ -52,8 +57,11 @@ func (r *recorder) called(what string) error {
 	return r.err
 }
 
-func (r *recorder) Assign(_ context.Context, req ipam.Request) (ipam.Result, error) {
+func (r *recorder) Assign(ctx context.Context, req ipam.Request) (ipam.Result, error) {
 	r.req = req
+	if r.during != nil {
+		r.during(ctx)
+	}
 	return r.result, r.called("Assign")
 }
 
@@ -223,6 +231,58 @@ func TestAddValidatesBeforeItAssigns(t *testing.T) {
 	own := change(func(a *skel.CmdArgs) { a.Netns = "/proc/self/ns/net" })
 	if err := p.Add(own); err != nil {
 		t.Errorf("the plugin's own namespace with CNI_NETNS_OVERRIDE: %v", err)
+	}
+}
+
+// TestAddWithoutProc verifies that ADD fails if its own network namespace is not known. The test
+// hides /proc from its thread, which ends with the test.
+func TestAddWithoutProc(t *testing.T) {
+	r := &recorder{result: dualStack}
+	p, _, _ := plugin(r)
+	args := addArgs(conf(`"ipam":{"subnet":"10.0.0.0/24"}`), "")
+	args.Netns = t.TempDir()
+	failed := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		if err := errors.Join(unix.Unshare(unix.CLONE_NEWNS|unix.CLONE_FS),
+			unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
+			unix.Mount("tmpfs", "/proc", "tmpfs", 0, "")); err != nil {
+			t.Error(err)
+		}
+		failed <- p.Add(args)
+	}()
+	if err := <-failed; code(t, err) != 4 || !strings.Contains(err.Error(), "comparing CNI_NETNS") || r.calls != nil {
+		t.Errorf("error %v, calls %v", err, r.calls)
+	}
+}
+
+// TestResultsAndWaitsAreLogged verifies that LogCall gets the result of a call, its duration, and
+// the sum of its waits for the store's lock.
+func TestResultsAndWaitsAreLogged(t *testing.T) {
+	dir := t.TempDir()
+	s := store.New(store.Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")})
+	for result, r := range map[string]*recorder{
+		"ok": {result: dualStack}, "11": {err: store.ErrBusy},
+	} {
+		var want time.Duration
+		r.during = func(ctx context.Context) {
+			ctx = store.WithTiming(ctx, func(t store.Timing) { want += t.Waited })
+			for range 2 {
+				if err := s.Update(ctx, func(*store.Tx) error { return nil }); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		var got []store.Call
+		p, _, _ := plugin(r)
+		p.LogCall = func(c store.Call) { got = append(got, c) }
+		began := time.Now()
+		err := p.Add(addArgs(conf(`"ipam":{"subnet":"10.0.0.0/24"}`), ""))
+		took := time.Since(began)
+		if (err == nil) != (result == "ok") || len(got) != 1 || got[0].Verb != "ADD" || got[0].Result != result ||
+			want == 0 || got[0].Waited != want || got[0].Took < want || got[0].Took > took {
+			t.Errorf("result %s after %s, of which %s were waits: logged %+v, error %v", result, took, want, got, err)
+		}
 	}
 }
 
