@@ -291,7 +291,7 @@ var (
 	// make lint (SA1032).
 	alike = []string{"append", "errors.Is", "errors.As", "make", "min", "max", "errors.Join", "bytes.Equal",
 		"slices.Equal", "reflect.DeepEqual", ".DeepEqual", "maps.Equal", "sameFile", "os.SameFile", "informer.Any",
-		"add", "sum", "sumKnown"}
+		"add", "sum", "sumKnown", "strings.EqualFold", ".MustRegister", "r.MustRegister"}
 )
 
 const (
@@ -390,7 +390,10 @@ func (s *finder) literal(n *ast.BasicLit) {
 	s.add(offByOne, n.Pos(), n.End(), n.Value+"+1")
 }
 
-func isDuration(t types.Type) bool { return t != nil && t.String() == "time.Duration" }
+// isDuration reports whether a type is a number of nanoseconds.
+func isDuration(t types.Type) bool {
+	return t != nil && (t.String() == "time.Duration" || strings.HasSuffix(t.String(), "/lease.Window"))
+}
 
 // syncKind returns the kind of the fault of a dropped call: a sync or another call.
 func syncKind(x ast.Expr) string {
