@@ -110,12 +110,15 @@ func condition(o kubectl.Object, kind string) string {
 // policies has the names of the ValidatingAdmissionPolicies, and for each the path of its manifest.
 var policies = map[string]string{
 	"leasehold-agent":                       "policies/agent.yaml",
+	"leasehold-agent-events":                "policies/agent.yaml",
 	"leasehold-agent-pool":                  "policies/agent.yaml",
 	"leasehold-annotations":                 "policies/annotations.yaml",
 	"leasehold-namespaces":                  "policies/annotations.yaml",
 	"leasehold-generated-names":             "policies/annotations.yaml",
 	"leasehold-manager":                     "policies/manager.yaml",
 	"leasehold-manager-crd":                 "policies/manager-objects.yaml",
+	"leasehold-manager-events":              "policies/manager-objects.yaml",
+	"leasehold-manager-lease":               "policies/manager-objects.yaml",
 	"leasehold-manager-webhooks":            "policies/manager-objects.yaml",
 	"leasehold-manager-persistentpodstates": "policies/manager-objects.yaml",
 	"leasehold-reservations":                "policies/reservations.yaml",

@@ -32,6 +32,8 @@ var kinds = map[string]string{}
 
 func init() {
 	for _, r := range [][4]string{
+		{"events.k8s.io", "v1", "events", "Event"},
+		{"coordination.k8s.io", "v1", "leases", "Lease"},
 		{"", "v1", "namespaces", "Namespace"},
 		{"", "v1", "nodes", "Node"},
 		{"", "v1", "pods", "Pod"},
@@ -79,6 +81,17 @@ func reservation(node string) string {
 	return fmt.Sprintf("spec: {podName: web-0, nodeName: %s, nodeUID: \"UID(%[1]s)\"}", node)
 }
 
+// event returns an Event about an object. The namespace of an Event about a node is default.
+func event(controller, instance, kind, name string) string {
+	namespace := "tenant"
+	if kind == "Node" {
+		namespace = "default"
+	}
+	return fmt.Sprintf(`{eventTime: "2026-01-01T00:00:00.000000Z", reportingController: %s, reportingInstance: %s,
+		action: Assign, reason: AddressKept, type: Normal, note: kept,
+		regarding: {apiVersion: v1, kind: %s, namespace: %s, name: %s}}`, controller, instance, kind, namespace, name)
+}
+
 // published are the writes of the agents before all others.
 var published = []attempt{
 	{"agent-1", "create", "ipreservations", "tenant/web-0-1", reservation("node-1"), ""},
@@ -86,6 +99,8 @@ var published = []attempt{
 	{"agent-1", "patch", "ipreservations/status", "tenant/web-0-1", `{"status": {"state": "Bound"}}`, ""},
 	{"agent-1", "create", "nodeaddresspools", "node-1", "", ""},
 	{"agent-2", "create", "nodeaddresspools", "node-2", "", ""},
+	{"agent-1", "create", "events", "tenant/agents", event("leasehold-agent", "node-1", "Pod", "running"), ""},
+	{"manager", "create", "events", "tenant/managers", event("leasehold-manager", "m", "Pod", "gated"), ""},
 }
 
 // hook returns a JSON patch that adds a webhook of PersistentPodState, with replaced texts.
@@ -253,6 +268,21 @@ var attempts = []attempt{
 	{"manager", "list", mutating, ours, "", ""},
 	{"manager", "list", mutating, "", "", forbidden},
 
+	// The manager: events, and the Lease of its leader election.
+	{"manager", "create", "events", "tenant/e", event("leasehold-manager", "m", "Pod", "gated"), ""},
+	{"manager", "patch", "events", "tenant/managers", `{"series": {"count": 2,
+		"lastObservedTime": "2026-01-01T00:00:01.000000Z"}}`, ""},
+	{"manager", "create", "events", "tenant/e", event("kubelet", "m", "Pod", "gated"),
+		"the manager may only write events with the reportingController leasehold-manager"},
+	{"manager", "patch", "events", "tenant/agents", `{"series": {"count": 2,
+		"lastObservedTime": "2026-01-01T00:00:01.000000Z"}}`,
+		"the manager may only write events with the reportingController leasehold-manager"},
+	{"manager", "delete", "events", "tenant/managers", "", forbidden},
+	{"manager", "create", "leases", "leasehold-system/leasehold-manager", "", ""},
+	{"manager", "create", "leases", "leasehold-system/other", "",
+		"the manager may only create the Lease of its leader election"},
+	{"manager", "create", "leases", "tenant/leasehold-manager", "", forbidden},
+
 	// An agent, whose token names its node.
 	{"agent-1", "patch", "ipreservations", "tenant/web-0-1", `{"metadata": {"labels": {"a": "b"}}}`, ""},
 	{"agent-1", "patch", "ipreservations/status", "tenant/web-0-1", `{"status": {"state": "Held"}}`, ""},
@@ -273,6 +303,19 @@ var attempts = []attempt{
 	{"agent-1", "delete", "nodeaddresspools", "node-2", "", forbidden},
 	{"unbound", "create", "nodeaddresspools", "new", "", "the token of the agent is not bound to a pod on a node"},
 	{"agent-1", "delete", "pods", "tenant/other", "", forbidden},
+	{"agent-1", "create", "events", "tenant/e", event("leasehold-agent", "node-1", "Pod", "running"), ""},
+	{"agent-1", "create", "events", "default/e", event("leasehold-agent", "node-1", "Node", "node-1"), ""},
+	{"agent-1", "create", "events", "tenant/e", event("kubelet", "node-1", "Pod", "running"),
+		"may only write events with the reportingController"},
+	{"agent-1", "create", "events", "tenant/e", event("leasehold-agent", "node-2", "Pod", "running"),
+		"may only write events with the reportingController"},
+	{"agent-1", "create", "events", "default/e", event("leasehold-agent", "node-1", "Node", "node-2"),
+		"may only write events about pods and about its node"},
+	{"agent-1", "create", "events", "tenant/e", event("leasehold-agent", "node-1", "Secret", "s"),
+		"may only write events about pods and about its node"},
+	{"unbound", "create", "events", "tenant/e", event("leasehold-agent", "node-1", "Pod", "running"),
+		"the token of the agent is not bound to a pod on a node"},
+	{"agent-1", "patch", "events", "tenant/managers", `{"note": "forged"}`, forbidden},
 	{"agent-1", "list", "secrets", "leasehold-system/", "", forbidden},
 
 	// Users: an administrator of a namespace, and one who may do everything in it.
