@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
 
 	"k8s.io/client-go/rest"
@@ -17,6 +18,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/agent/reclaim"
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/kube/metricsauth"
 	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 )
 
@@ -55,6 +57,18 @@ func anyConfig(file string) (*rest.Config, error) {
 	// The kubelet renews the token, and the client reads the file again.
 	config.BearerToken, config.BearerTokenFile = "", dir+"/token"
 	return config, nil
+}
+
+// secured returns how the agent protects its HTTP server, nil without --metrics-secure.
+func secured(config *rest.Config, o options, log *slog.Logger) (*agent.Secure, error) {
+	if !o.secure {
+		return nil, nil
+	}
+	clients, err := informer.NewClients(config)
+	if err != nil {
+		return nil, err
+	}
+	return &agent.Secure{TLS: metricsauth.SelfSigned(o.nodeName), Filter: metricsauth.New(clients, log).Handler}, nil
 }
 
 // kubeTasks returns the tasks that use the API server. They wait while it cannot be reached; the

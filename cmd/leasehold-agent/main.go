@@ -40,6 +40,7 @@ type options struct {
 	noKube       bool
 	hostRoot     string
 	metricsAddr  string
+	secure       bool
 	logLevel     string
 	logFormat    string
 	moveGrace    time.Duration
@@ -91,6 +92,8 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f.StringVar(&o.hostRoot, "host-root", "/", "root of the host's file system: / or /proc/<pid>/root")
 	f.StringVar(&o.metricsAddr, "metrics-addr", ":9470",
 		"address of /metrics, /healthz and /readyz; empty disables them")
+	f.BoolVar(&o.secure, "metrics-secure", false, "serve over HTTPS, and metrics only to clients with a token whose "+
+		"user the API server allows to get /metrics")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
 	f.DurationVar(&o.moveGrace, "move-grace", reclaim.MoveGrace,
@@ -116,6 +119,9 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	}
 	if !o.noKube && o.nodeName == "" && !o.version {
 		return o, errors.New("--node-name is not set; set it, or --no-kube to work without the API server")
+	}
+	if o.noKube && o.secure {
+		return o, errors.New("--metrics-secure needs the API server; remove it or --no-kube")
 	}
 	if o.moveGrace < 10*time.Second {
 		return o, fmt.Errorf("--move-grace %s is too short; want at least 10s", o.moveGrace)
@@ -193,7 +199,11 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		agent.Announce(node, view),
 	}
 	if o.metricsAddr != "" {
-		tasks = append(tasks, agent.Serve(o.metricsAddr, registry, health, log))
+		secure, err := secured(config, o, log)
+		if err != nil {
+			return err
+		}
+		tasks = append(tasks, agent.Serve(o.metricsAddr, registry, health, secure, log))
 	}
 	if o.confDir != "" {
 		watcher.Register(registry)

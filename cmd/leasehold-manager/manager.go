@@ -5,6 +5,8 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"log/slog"
+	"net/http"
 	"os"
 	"time"
 
@@ -29,9 +31,11 @@ import (
 
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/kube/metricsauth"
 	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
 	"github.com/leasehold-cni/leasehold/pkg/manager/certs"
 	"github.com/leasehold-cni/leasehold/pkg/manager/pin"
+	"github.com/leasehold-cni/leasehold/pkg/scrape"
 )
 
 // webhookConfigurations are those whose caBundle the manager sets.
@@ -140,7 +144,7 @@ func newManager(config *rest.Config, o options, certOptions certs.Options, certi
 			DefaultTransform: cache.TransformStripManagedFields(),
 			ByObject:         objects,
 		},
-		Metrics:                metricsserver.Options{BindAddress: o.metricsAddr},
+		Metrics:                metricsOptions(o, certificate, log),
 		HealthProbeBindAddress: o.healthAddr,
 		PprofBindAddress:       o.pprofAddr,
 		WebhookServer: webhook.NewServer(webhook.Options{
@@ -155,6 +159,29 @@ func newManager(config *rest.Config, o options, certOptions certs.Options, certi
 		RenewDeadline:                 new(renewDeadline),
 		RetryPeriod:                   new(retryPeriod),
 	})
+}
+
+// metricsOptions returns how metrics are served: few scrapes at a time, and with --metrics-secure
+// over HTTPS, with the certificate of the webhooks, to clients that the API server authorizes.
+func metricsOptions(o options, certificate *certs.Certificate, log logr.Logger) metricsserver.Options {
+	limited := scrape.Handler(metrics.Registry)
+	return metricsserver.Options{
+		BindAddress:   o.metricsAddr,
+		SecureServing: o.secureMetrics,
+		TLSOpts:       []func(*tls.Config){certificate.TLS},
+		FilterProvider: func(config *rest.Config, _ *http.Client) (metricsserver.Filter, error) {
+			handler := limited
+			if o.secureMetrics {
+				clients, err := informer.NewClients(config)
+				if err != nil {
+					return nil, err
+				}
+				handler = metricsauth.New(clients, slog.New(logr.ToSlogHandler(log))).Handler(limited)
+			}
+			// The handler that the filter gets serves the same metrics without a limit.
+			return func(logr.Logger, http.Handler) (http.Handler, error) { return handler, nil }, nil
+		},
+	}
 }
 
 // clientsOf configures a server for clients with a certificate of a CA.

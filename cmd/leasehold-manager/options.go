@@ -44,6 +44,7 @@ type options struct {
 	webhookPort   int
 	webhookCA     string
 	metricsAddr   string
+	secureMetrics bool
 	healthAddr    string
 	pprofAddr     string
 	leaderElect   bool
@@ -100,6 +101,8 @@ func (o *options) flags() *flag.FlagSet {
 	f.StringVar(&o.webhookCA, "webhook-client-ca", "",
 		"a `file` with the CA of the API server's client certificate; without one the webhooks answer any client")
 	f.StringVar(&o.metricsAddr, "metrics-addr", ":9471", "where metrics are served")
+	f.BoolVar(&o.secureMetrics, "metrics-secure", false, "serve metrics over HTTPS, only to clients with a token "+
+		"whose user the API server allows to get /metrics")
 	f.StringVar(&o.healthAddr, "health-addr", ":9472", "where /healthz and /readyz are served")
 	f.StringVar(&o.pprofAddr, "pprof-addr", "", "where profiles are served; empty for nowhere")
 	f.BoolVar(&o.leaderElect, "leader-elect", true, "share the work that only one replica may do")

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -11,8 +12,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
-	dto "github.com/prometheus/client_model/go"
+
+	"github.com/leasehold-cni/leasehold/pkg/scrape"
 )
 
 // Health is the readiness of the agent. The agent is ready if its last survey of the node was
@@ -40,16 +41,22 @@ func (h *Health) ready() error {
 	return h.err
 }
 
-// Serve returns the task that serves /metrics, /healthz and /readyz at addr. /healthz succeeds
-// while the process runs, and /readyz while the agent is ready. When ctx is done, requests in
-// progress have five seconds to finish.
-func Serve(addr string, metrics prometheus.Gatherer, health *Health, log *slog.Logger) Task {
+// Secure is how the agent protects its HTTP server.
+type Secure struct {
+	TLS    *tls.Config
+	Filter func(http.Handler) http.Handler // of /metrics
+}
+
+// Serve returns the task that serves /metrics, /healthz and /readyz at addr, over HTTPS if secure
+// is not nil. /healthz succeeds while the process runs, and /readyz while the agent is ready. When
+// ctx is done, requests in progress have five seconds to finish.
+func Serve(addr string, metrics prometheus.Gatherer, health *Health, secure *Secure, log *slog.Logger) Task {
 	return Task{Name: "serve", Run: func(ctx context.Context) error {
 		listener, err := net.Listen("tcp", addr)
 		if err != nil {
 			return fmt.Errorf("--metrics-addr: %w", err)
 		}
-		server := newServer(handler(metrics, health))
+		server := newServer(handler(metrics, health, secure))
 		closed := make(chan struct{})
 		go func() {
 			defer close(closed)
@@ -59,7 +66,12 @@ func Serve(addr string, metrics prometheus.Gatherer, health *Health, log *slog.L
 			_ = server.Shutdown(grace)
 		}()
 		log.Info("serving", "addr", listener.Addr().String())
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		serve := server.Serve
+		if secure != nil {
+			server.TLSConfig = secure.TLS
+			serve = func(l net.Listener) error { return server.ServeTLS(l, "", "") }
+		}
+		if err := serve(listener); !errors.Is(err, http.ErrServerClosed) {
 			return err
 		}
 		<-closed
@@ -73,41 +85,14 @@ func newServer(handler http.Handler) *http.Server {
 		IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
 }
 
-const (
-	// maxScrapes is the maximum number of scrapes at a time. Further scrapes get the response 503.
-	maxScrapes = 4
-	// scrapeInterval is the least time between two collections. Each collection reads the store. A
-	// scrape that comes earlier gets the metrics of the last collection.
-	scrapeInterval = time.Second
-)
-
-// limitedGatherer collects metrics at most once in scrapeInterval.
-type limitedGatherer struct {
-	next prometheus.Gatherer
-
-	mu       sync.Mutex
-	at       time.Time // of the last collection
-	families []*dto.MetricFamily
-	err      error
-}
-
-// Gather implements prometheus.Gatherer. It returns the result of the last collection, or collects
-// again if that is older than scrapeInterval.
-func (g *limitedGatherer) Gather() ([]*dto.MetricFamily, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if time.Since(g.at) >= scrapeInterval {
-		g.families, g.err = g.next.Gather()
-		g.at = time.Now()
-	}
-	return g.families, g.err
-}
-
 // handler returns the handler of the agent's HTTP server.
-func handler(metrics prometheus.Gatherer, health *Health) http.Handler {
+func handler(metrics prometheus.Gatherer, health *Health, secure *Secure) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(&limitedGatherer{next: metrics},
-		promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes}))
+	scrapes := scrape.Handler(metrics)
+	if secure != nil {
+		scrapes = secure.Filter(scrapes)
+	}
+	mux.Handle("GET /metrics", scrapes)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if err := health.ready(); err != nil {

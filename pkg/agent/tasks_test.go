@@ -35,7 +35,7 @@ func TestTasksEnd(t *testing.T) {
 		"snapshot": Snapshot(node),
 		"metrics":  metrics.Task(),
 		"changes":  {Name: "changes", Run: node.Changes.Run},
-		"serve":    Serve("127.0.0.1:0", prometheus.NewRegistry(), &Health{}, node.Log),
+		"serve":    Serve("127.0.0.1:0", prometheus.NewRegistry(), &Health{}, nil, node.Log),
 	} {
 		if task.Name != name {
 			t.Errorf("task %s has the name %q", name, task.Name)
@@ -317,7 +317,7 @@ func TestServeFinishesRequests(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended, answered := make(chan error, 1), make(chan int, 1)
 	go func() {
-		ended <- Serve("127.0.0.1:0", gather, &Health{}, slog.New(slog.NewTextHandler(&out, nil))).Run(ctx)
+		ended <- Serve("127.0.0.1:0", gather, &Health{}, nil, slog.New(slog.NewTextHandler(&out, nil))).Run(ctx)
 	}()
 	var addr string
 	for addr == "" {

@@ -46,6 +46,9 @@ func (c *Cluster) checkDeploy(ctx context.Context) error {
 			return fmt.Errorf("%s: %w", dir, err)
 		}
 	}
+	if err := c.checkComponents(ctx, client, base); err != nil {
+		return fmt.Errorf("components: %w", err)
+	}
 	c.logf("checking policies")
 	if err := checkPolicies(ctx, client); err != nil {
 		return err
@@ -75,6 +78,44 @@ func (c *Cluster) checkDeploy(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// checkComponents applies the components with an overlay, checks who may scrape metrics, and
+// removes what the components have added.
+func (c *Cluster) checkComponents(ctx context.Context, client *kubernetes.Clientset, base string) error {
+	dir, err := os.MkdirTemp("", "components-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	from, err := filepath.Rel(dir, base)
+	if err != nil {
+		return err
+	}
+	text := fmt.Sprintf(`apiVersion: kustomize.config.k8s.io/v1beta1
+kind: Kustomization
+resources: [%s/overlays/replace]
+components: [%[1]s/components/metrics-secure, %[1]s/components/network-policy]
+`, from)
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o644); err != nil {
+		return err
+	}
+	if err := c.checkManifests(ctx, client, dir); err != nil {
+		return err
+	}
+	config, err := c.clientConfig()
+	if err != nil {
+		return err
+	}
+	if err := permissions.CheckMetrics(ctx, config); err != nil {
+		return err
+	}
+	for _, file := range []string{"metrics-secure/rbac.yaml", "network-policy/networkpolicy.yaml"} {
+		if err := run(ctx, c.kubectl("delete", "-f", filepath.Join(base, "components", file))...); err != nil {
+			return err
+		}
+	}
+	return run(ctx, c.kubectl("apply", "-k", base)...)
 }
 
 // checkManifests applies a directory of manifests and checks what it has made.

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/leasehold-cni/leasehold/pkg/manager/certs"
+	"github.com/leasehold-cni/leasehold/pkg/scrape"
+)
+
+// slow is a metric whose collection lasts until the channel is closed.
+type slow chan struct{}
+
+func (s slow) Describe(chan<- *prometheus.Desc) {}
+
+func (s slow) Collect(chan<- prometheus.Metric) { <-s }
+
+// TestManagersScrapesAreLimited has more clients scrape than the manager serves at a time.
+func TestManagersScrapesAreLimited(t *testing.T) {
+	release := make(slow)
+	metrics.Registry.MustRegister(release)
+	defer metrics.Registry.Unregister(release)
+	w := httptest.NewRecorder()
+	metricsHandler(t, options{secureMetrics: true}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	if w.Code != http.StatusUnauthorized {
+		t.Errorf("--metrics-secure, without a token: status %d, want 401", w.Code)
+	}
+	h := metricsHandler(t, options{})
+	const clients = 3 * scrape.MaxScrapes
+	codes := make(chan int, clients)
+	var all sync.WaitGroup
+	for range clients {
+		all.Go(func() {
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+			codes <- w.Code
+		})
+	}
+	for range clients - scrape.MaxScrapes {
+		if code := <-codes; code != http.StatusServiceUnavailable {
+			t.Errorf("status %d, want 503", code)
+		}
+	}
+	close(release)
+	all.Wait()
+}
+
+// metricsHandler returns the handler of /metrics of a manager with some options.
+func metricsHandler(t *testing.T, o options) http.Handler {
+	t.Helper()
+	m := metricsOptions(o, certs.New(t.TempDir()), logr.Discard())
+	if m.SecureServing != o.secureMetrics {
+		t.Errorf("--metrics-secure=%v: served over HTTPS: %v", o.secureMetrics, m.SecureServing)
+	}
+	filter, err := m.FilterProvider(&rest.Config{Host: "https://127.0.0.1:1"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unlimited := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the limits are passed by") })
+	h, err := filter(logr.Discard(), unlimited)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}

@@ -1,0 +1,180 @@
+// Package metricsauth restricts metrics to clients that the API server authenticates and
+// authorizes, by a TokenReview and a SubjectAccessReview. The server of the metrics must use TLS,
+// because the clients send bearer tokens.
+//
+// The library for that, k8s.io/apiserver, would make the manager 29 MB larger, and the agent as
+// well (docs/decisions.md, "Metrics: two reviews, without k8s.io/apiserver").
+package metricsauth
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+
+	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+)
+
+const (
+	// allowedFor and refusedFor are how long a result of the reviews is used again.
+	allowedFor = time.Minute
+	refusedFor = 10 * time.Second
+	// maxResults is the largest number of results that are kept.
+	maxResults = 256
+	// maxReviews is the largest number of requests that wait for reviews at a time. Further
+	// requests get the response 503, unless the result for their token is known.
+	maxReviews = 4
+	// maxToken is the length of the longest token that is sent to the API server, in bytes.
+	maxToken = 16 << 10
+)
+
+// Filter restricts the requests to a handler. It is safe for concurrent use.
+type Filter struct {
+	clients *informer.Clients
+	log     *slog.Logger
+	now     func() time.Time
+	reviews chan struct{} // contains a value for each request that waits for reviews
+
+	mu      sync.Mutex
+	results map[question]result
+}
+
+// question is what the reviews decide.
+type question struct {
+	token  [sha256.Size]byte
+	method string
+	path   string
+}
+
+// result is the HTTP status that the reviews lead to: 200, 401 or 403.
+type result struct {
+	status int
+	until  time.Time
+}
+
+// New returns a filter. The account of the clients must be allowed to create tokenreviews and
+// subjectaccessreviews, as the ClusterRole system:auth-delegator allows.
+func New(clients *informer.Clients, log *slog.Logger) *Filter {
+	return &Filter{clients: clients, log: log, now: time.Now, reviews: make(chan struct{}, maxReviews),
+		results: map[question]result{}}
+}
+
+// Handler returns a handler that serves a request by next if the API server knows the request's
+// bearer token and allows its user the method of the request, in lower case, on the path. Other
+// requests get the response 401 or 403, and 503 if the API server cannot be asked.
+func (f *Filter) Handler(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		if !ok || token == "" || len(token) > maxToken {
+			refuse(w, http.StatusUnauthorized)
+			return
+		}
+		switch status, err := f.status(r.Context(), token, r.Method, r.URL.Path); {
+		case err != nil:
+			f.log.Warn("authenticating a scrape failed", "error", err)
+			refuse(w, http.StatusServiceUnavailable)
+		case status == http.StatusOK:
+			next.ServeHTTP(w, r)
+		default:
+			refuse(w, status)
+		}
+	})
+}
+
+func refuse(w http.ResponseWriter, status int) {
+	if status == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", "Bearer")
+	}
+	http.Error(w, http.StatusText(status), status)
+}
+
+// status returns the status of a request, from the kept results or by reviews.
+func (f *Filter) status(ctx context.Context, token, method, path string) (int, error) {
+	q := question{sha256.Sum256([]byte(token)), method, path}
+	if status, known := f.known(q); known {
+		return status, nil
+	}
+	select {
+	case f.reviews <- struct{}{}:
+		defer func() { <-f.reviews }()
+	default:
+		return http.StatusServiceUnavailable, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, informer.RequestTimeout)
+	defer cancel()
+	status, err := f.review(ctx, token, method, path)
+	if err == nil {
+		f.keep(q, status)
+	}
+	return status, err
+}
+
+// review asks the API server whose token it is, and what the user may do.
+func (f *Filter) review(ctx context.Context, token, method, path string) (status int, err error) {
+	t := authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}
+	if err := create(ctx, f.clients.Authentication, "tokenreviews", &t); err != nil {
+		return 0, err
+	}
+	if !t.Status.Authenticated {
+		return http.StatusUnauthorized, nil
+	}
+	user := t.Status.User
+	extra := map[string]authorizationv1.ExtraValue{}
+	for key, value := range user.Extra {
+		extra[key] = authorizationv1.ExtraValue(value)
+	}
+	s := authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: user.Username,
+		UID: user.UID, Groups: user.Groups, Extra: extra, NonResourceAttributes: &authorizationv1.NonResourceAttributes{
+			Path: path, Verb: strings.ToLower(method)}}}
+	if err := create(ctx, f.clients.Authorization, "subjectaccessreviews", &s); err != nil {
+		return 0, err
+	}
+	if !s.Status.Allowed || s.Status.Denied {
+		return http.StatusForbidden, nil
+	}
+	return http.StatusOK, nil
+}
+
+// reviewed is a review: its creation fills the status.
+type reviewed interface {
+	*authenticationv1.TokenReview | *authorizationv1.SubjectAccessReview
+	runtime.Object
+}
+
+func create[T reviewed](ctx context.Context, client rest.Interface, resource string, review T) error {
+	if err := client.Post().Resource(resource).Body(review).Do(ctx).Into(review); err != nil {
+		return fmt.Errorf("creating %s: %w", resource, err)
+	}
+	return nil
+}
+
+func (f *Filter) known(q question) (status int, known bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r, known := f.results[q]
+	return r.status, known && f.now().Before(r.until)
+}
+
+// keep keeps a result. If there are too many, it forgets all others: that costs each of their
+// clients one more pair of reviews.
+func (f *Filter) keep(q question, status int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.results) >= maxResults {
+		clear(f.results)
+	}
+	until := f.now().Add(refusedFor)
+	if status == http.StatusOK {
+		until = f.now().Add(allowedFor)
+	}
+	f.results[q] = result{status, until}
+}
