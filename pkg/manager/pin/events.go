@@ -112,18 +112,23 @@ func (e *explainer) setup(mgr manager.Manager) error {
 	}
 	return c.Watch(source.Func(func(_ context.Context,
 		queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-		e.cluster.pods.Handle(informer.Handler[*podView]{
-			Added: func(p *podView) {
-				if e.cluster.now().Sub(p.CreationTimestamp.Time) < maxReportAge {
-					queue.Add(requestOf(p))
-				}
-			},
-			Updated: func(before, p *podView) {
-				if before.Node == "" && p.Node != "" {
-					queue.Add(requestOf(p))
-				}
-			},
-		})
+		e.cluster.pods.Handle(e.handler(queue))
 		return nil
 	}))
+}
+
+// handler returns the handler that enqueues the pods that are new, or were bound to a node.
+func (e *explainer) handler(queue workqueue.TypedInterface[reconcile.Request]) informer.Handler[*podView] {
+	return informer.Handler[*podView]{
+		Added: func(p *podView) {
+			if e.cluster.now().Sub(p.CreationTimestamp.Time) < maxReportAge {
+				queue.Add(requestOf(p))
+			}
+		},
+		Updated: func(before, p *podView) {
+			if before.Node == "" && p.Node != "" {
+				queue.Add(requestOf(p))
+			}
+		},
+	}
 }

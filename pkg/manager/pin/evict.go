@@ -172,19 +172,24 @@ func (v *evictor) setup(mgr manager.Manager) error {
 	}
 	return c.Watch(source.Func(func(_ context.Context,
 		queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-		add := func(p *podView) {
-			if p.awaitsNode() {
-				queue.Add(requestOf(p))
-			}
-		}
-		v.cluster.pods.Handle(informer.Handler[*podView]{
-			Added: add,
-			Updated: func(before, p *podView) {
-				add(before) // Reconcile deletes the wait if it has ended
-				add(p)
-			},
-			Deleted: add,
-		})
+		v.cluster.pods.Handle(evictHandler(queue))
 		return nil
 	}))
+}
+
+// evictHandler returns the handler that enqueues the pods that wait for their node.
+func evictHandler(queue workqueue.TypedInterface[reconcile.Request]) informer.Handler[*podView] {
+	add := func(p *podView) {
+		if p.awaitsNode() {
+			queue.Add(requestOf(p))
+		}
+	}
+	return informer.Handler[*podView]{
+		Added: add,
+		Updated: func(before, p *podView) {
+			add(before) // Reconcile deletes the wait if it has ended
+			add(p)
+		},
+		Deleted: add,
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -18,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube/once"
@@ -219,7 +222,67 @@ func TestLimiterAfterFailures(t *testing.T) {
 	if _, _, reserved := l.count(); reserved != 0 {
 		t.Errorf("%d gates are reserved for nobody", reserved)
 	}
+	// A pause begins once for each pod that no watch has shown.
+	l, clock, _ = limited()
+	p1 := gatedPod("db/1")
+	if l.LiftedUnseen(p1) != unseenTimeout {
+		t.Error("it is not checked whether a watch shows the pod")
+	}
+	*clock = clock.Add(unseenTimeout - 1)
+	if l.Unwatched("db/1") {
+		t.Error("a pause begins too early")
+	}
+	*clock = clock.Add(1)
+	if !l.Unwatched("db/1") || l.Unwatched("db/1") || len(l.gates) > 0 || !l.watch.isOn(*clock) {
+		t.Errorf("no pause, or the pod is remembered: %v, %+v", l.gates, l.watch)
+	}
+	// Only a pod that this replica admitted with a gate has to be read when the watch loses it.
+	l, _, admitted = limited()
+	admitted("db/0")
+	l.Seen(gatedPod("db/0"))
+	l.Failed(gatedPod("db/1")) // of another replica
+	replaced := gatedPod("db/0")
+	replaced.UID = "another"
+	for name, c := range map[string]struct {
+		p    *podView
+		want bool
+	}{
+		"that is unknown": {gatedPod("db/9"), false}, "of that name": {replaced, false},
+		"of another replica": {gatedPod("db/1"), false}, "of ours": {gatedPod("db/0"), true},
+	} {
+		if got := l.Gone(c.p); got != c.want {
+			t.Errorf("a pod %s is gone: %v, want %v", name, got, c.want)
+		}
+	}
+	// A namespace whose gates never failed is not one in which alone gates fail.
+	l, _, admitted = limited()
+	admitted("db/0")
+	l.Lifted(gatedPod("other/0"), true)
+	l.Failed(gatedPod("db/0"))
+	if failing, gates, _ := l.count(); failing != 1 || gates != 1 {
+		t.Errorf("after the first failure: %d of %d gates fail", failing, gates)
+	}
+	l.Lifted(gatedPod("other/0"), true)
+	if failing, gates, _ := l.count(); failing != 0 || gates != 0 {
+		t.Errorf("after a gate was lifted elsewhere: %d of %d gates fail", failing, gates)
+	}
+	// While failing gates use up the limit, one gate of a proven namespace is tried at a time.
+	l, _, admitted = limited()
+	for i := range maxGates {
+		l.Failed(gatedPod(fmt.Sprintf("ns%d/0", i)))
+	}
+	if admitted("db/0") {
+		t.Error("a gate is made in a namespace that is not proven")
+	}
+	l.Probed(ungatedPod("db/0"))
+	if !admitted("db/1") || admitted("db/2") {
+		t.Error("not one gate at a time is tried in a proven namespace")
+	}
+	if _, freed := l.admit("db/2"); freed == nil {
+		t.Error("the next one does not wait for the one that is tried")
+	}
 	// When the last admission of a namespace ends, those that wait try again.
+	l, _, _ = limited()
 	freed := l.freed
 	l.wait("db/2", 1)
 	l.wait("db/2", -1)
@@ -250,6 +313,15 @@ func TestSweeperReadsTheNode(t *testing.T) {
 		gone, err := s.gone(t.Context(), "node2", "uid-2")
 		if gone != want || (err == nil) != want {
 			t.Errorf("%d: gone: %v, %v", code, gone, err)
+		}
+	}
+	for uid, want := range map[types.UID]bool{"uid-2": false, "uid-9": true} {
+		a.answer = func(string, *http.Request) (int, any) {
+			return 0, &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
+				ObjectMeta: metav1.ObjectMeta{Name: "node2", UID: uid}}
+		}
+		if gone, err := s.gone(t.Context(), "node2", "uid-2"); gone != want || err != nil {
+			t.Errorf("the API server has a node2 with the UID %s: gone: %v, %v", uid, gone, err)
 		}
 	}
 }
@@ -426,8 +498,138 @@ func TestFindReadsUnseenPods(t *testing.T) {
 		p, _, again := n.find(t.Context(), request("db-0"))
 		if (p == nil) != (c.uid == "") || p != nil && p.UID != c.uid || (again > 0) != c.again ||
 			(redials > 0) != (name == "no answer") ||
-			name == "no answer" && again > maxProbePause {
+			name == "no answer" && again != 500*time.Millisecond { // at gateTimeout
 			t.Errorf("%s: %+v, again after %s, %d redials", name, p, again, redials)
 		}
+	}
+}
+
+// deadlines is a client that only records how long its calls may take.
+type deadlines struct {
+	client.Reader
+	left []time.Duration
+}
+
+func (d *deadlines) Get(ctx context.Context, _ client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+	at, ok := ctx.Deadline()
+	if !ok {
+		return errors.New("no deadline")
+	}
+	d.left = append(d.left, time.Until(at).Round(100*time.Millisecond))
+	return apierrors.NewInternalError(errors.New("no"))
+}
+
+// The first attempt to read a pod that no watch shows has a short time limit, others a long one.
+func TestLimitsOfReadingUnseenPods(t *testing.T) {
+	for age, want := range map[time.Duration]time.Duration{
+		unseenTimeout: firstGetTimeout, unseenTimeout + firstGetTimeout - 1: firstGetTimeout,
+		unseenTimeout + firstGetTimeout: callTimeout, time.Minute: callTimeout,
+	} {
+		n, _, _ := nominates(t)
+		d := &deadlines{}
+		n.live = d
+		n.gates.gates["db/db-0"].seen = false
+		n.cluster.now = func() time.Time { return noon.Add(age) }
+		n.gates.now = n.cluster.now
+		if n.find(t.Context(), request("db-0")); !slices.Equal(d.left, []time.Duration{want}) {
+			t.Errorf("%s after the admission: time limits %v, want %v", age, d.left, want)
+		}
+	}
+}
+
+// A gate that is lifted without an attempt to nominate counts as such, and is reported.
+func TestGateThatIsLiftedWithoutANomination(t *testing.T) {
+	n, a, reported := nominates(t)
+	if _, err := n.lift(t.Context(), n.cluster.pod("db/db-0"), 0, false); err != nil {
+		t.Fatal(err)
+	}
+	a.saw(t, "lifted", "PATCH "+pod0+" "+gateOff)
+	count := func(nominated string) float64 {
+		return testutil.ToFloat64(n.collectors.lifted.WithLabelValues(nominated))
+	}
+	want := []string{"db-0 " + reasonNotPossible + ": not pinned: node1 could not be nominated in time"}
+	if count("true") != 0 || count("false") != 1 || !slices.Equal(*reported, want) {
+		t.Errorf("%v nominated, %v not, reported %q", count("true"), count("false"), *reported)
+	}
+}
+
+func TestModeIn(t *testing.T) {
+	for annotation, want := range map[string]policy.PinMode{
+		"Reserved: require node1": policy.PinRequire, "Remembered: prefer node1, where it ran": policy.PinPrefer,
+		"Reserved: nominate": policy.PinNominate, "Reserved: maybe node1": policy.PinNone, "Reserved": policy.PinNone,
+		"Reserved:require node1": policy.PinNone, "NodeGone: require node1": policy.PinNone, "": policy.PinNone,
+	} {
+		if got := modeIn(annotation); got != want {
+			t.Errorf("%q: %q, want %q", annotation, got, want)
+		}
+	}
+}
+
+// choose returns all that is known of the node, not only its name.
+func TestChooseReturnsTheWholeTarget(t *testing.T) {
+	r := held("node1", "1", time.Minute)
+	r.NodeUID, r.Addresses, r.Abandoned = "uid-1", "10.0.0.7", true
+	want := pinTarget{Node: "node1", NodeUID: "uid-1", Addresses: "10.0.0.7", Abandoned: true}
+	if got, found := choose([]*reservation{r}, instance{}, noon); got != want || !found {
+		t.Errorf("of a reservation: %+v, want %+v", got, want)
+	}
+	last := instance{Node: "node1", Addresses: "10.0.0.7", Started: true, Ended: noon, Until: noon.Add(time.Minute)}
+	want = pinTarget{Node: "node1", Addresses: "10.0.0.7", Remembered: true}
+	if got, found := choose(nil, last, noon); got != want || !found {
+		t.Errorf("of the last instance: %+v, want %+v", got, want)
+	}
+}
+
+// Before the first lists only what the pod and the command line say is known.
+func TestFactsBeforeTheFirstLists(t *testing.T) {
+	w := blind(t)
+	clock := noon
+	w.cluster = clusterOf(t, map[string]*corev1.Node{"node1": node("node1")}, &clock,
+		&reservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db"}, Pod: "db-0", Node: "node1", Bound: true})
+	w.cluster.synced = []func() bool{func() bool { return false }}
+	w.Options = Options{Mode: policy.PinNominate, Fallback: policy.PinPrefer, Schedulers: []string{"ours"}}
+	pod := &corev1.Pod{Spec: corev1.PodSpec{SchedulerName: "ours"}}
+	pod.Annotations = map[string]string{wellknown.AnnotationPin: "require"}
+	want := podFacts{Pod: pod, Mode: policy.PinRequire, Fallback: policy.PinPrefer, Honoured: true}
+	if diff := cmp.Diff(want, w.facts(t.Context(), "db/db-0", "db", pod)); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+// A pod counts as started once it has an address.
+func TestStarted(t *testing.T) {
+	for n, want := range map[int]bool{0: false, 1: true, 2: true} {
+		p := &corev1.Pod{Status: corev1.PodStatus{PodIPs: make([]corev1.PodIP, n)}}
+		if got := viewPod(p).Started; got != want {
+			t.Errorf("%d addresses: started: %v", n, got)
+		}
+	}
+}
+
+// An evictor that does not know the cluster yet looks again.
+func TestEvictorBeforeTheFirstLists(t *testing.T) {
+	clock := noon
+	v := &evictor{cluster: clusterOf(t, nil, &clock, named("db-0", "u1", func(p *podView) {
+		p.Required, p.Controlled, p.Unschedulable = true, true, true
+	})), waiting: map[types.NamespacedName]wait{}}
+	v.cluster.synced = []func() bool{func() bool { return false }}
+	result, err := v.Reconcile(t.Context(), request("db-0"))
+	if result.RequeueAfter != markDelay || err != nil || v.waiting[request("db-0").NamespacedName].since != noon {
+		t.Errorf("again after %s, %v; waits: %v", result.RequeueAfter, err, v.waiting)
+	}
+}
+
+// LiftGates tries again as long as the pods cannot be listed, although it sees none that waits.
+func TestLiftGatesThatCannotBeListed(t *testing.T) {
+	a := newAPI(t)
+	lists := 0
+	a.answer = func(string, *http.Request) (int, any) {
+		if lists++; lists < 3 {
+			return 500, nil
+		}
+		return 0, &corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}}
+	}
+	if n, err := LiftGates(deadline(t, time.Minute), a.client, 0, false); n != 0 || err != nil || lists != 3 {
+		t.Errorf("%d lifted, %v after %d lists", n, err, lists)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -20,7 +22,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -60,9 +64,14 @@ const (
 func startManager(t *testing.T, o Options) *whole {
 	w, mgr := newManager(t)
 	ctx, stop := context.WithCancel(t.Context())
-	if err := Setup(ctx, mgr, o); err != nil {
+	a := &adding{Manager: mgr}
+	if err := Setup(ctx, a, o); err != nil {
 		t.Fatal(err)
 	}
+	if err := a.ready(nil); err == nil {
+		t.Error("the manager is ready before it runs")
+	}
+	defer w.Until("the manager is ready", func() bool { return a.ready(nil) == nil })
 	ended := make(chan error)
 	go func() { ended <- mgr.Start(ctx) }()
 	t.Cleanup(func() {
@@ -97,6 +106,31 @@ func (r *refusing) AddReadyzCheck(name string, check healthz.Checker) error {
 	return errors.Join(r.next(), r.Manager.AddReadyzCheck(name, check))
 }
 
+// GetCache returns a cache that may refuse an informer.
+func (r *refusing) GetCache() cache.Cache { return refusingCache{r.Manager.GetCache(), r} }
+
+type refusingCache struct {
+	cache.Cache
+	r *refusing
+}
+
+func (c refusingCache) GetInformer(ctx context.Context, o client.Object, options ...cache.InformerGetOption) (
+	cache.Informer, error) {
+	informer, err := c.Cache.GetInformer(ctx, o, options...)
+	return informer, errors.Join(c.r.next(), err)
+}
+
+// GetConfig returns a configuration that may be invalid.
+func (r *refusing) GetConfig() *rest.Config {
+	c := rest.CopyConfig(r.Manager.GetConfig())
+	if r.next() != nil {
+		c.Host = invalidHost
+	}
+	return c
+}
+
+const invalidHost = "https://%"
+
 func TestSetupReturnsEveryError(t *testing.T) {
 	o := Options{Mode: policy.PinNominate, Fallback: policy.PinPrefer}
 	registry := metrics.Registry
@@ -109,7 +143,7 @@ func TestSetupReturnsEveryError(t *testing.T) {
 		if err == nil && r.added == refused && refused > 3 {
 			break // nothing more is added
 		}
-		if !errors.Is(err, errRefused) || r.added != refused+1 {
+		if !errors.Is(err, errRefused) && !errors.Is(err, url.EscapeError("%")) || r.added != refused+1 {
 			t.Fatalf("addition %d was refused: %v, and %d were made", refused, err, r.added)
 		}
 	}
@@ -131,8 +165,10 @@ func TestSetupGivesTheSweeperItsClients(t *testing.T) {
 	}
 	for _, added := range a.added {
 		if s, is := added.(*sweeper); is {
-			if s.cluster == nil || s.live == nil || s.client == nil || s.missing == nil || s.gates == nil {
-				t.Errorf("%+v", s)
+			for f, v := range reflect.ValueOf(s).Elem().Fields() {
+				if v.IsZero() && f.Type != reflect.TypeFor[logr.Logger]() {
+					t.Errorf("the sweeper has no %s", f.Name)
+				}
 			}
 			return
 		}
@@ -144,6 +180,12 @@ func TestSetupGivesTheSweeperItsClients(t *testing.T) {
 type adding struct {
 	manager.Manager
 	added []manager.Runnable
+	ready healthz.Checker
+}
+
+func (a *adding) AddReadyzCheck(name string, check healthz.Checker) error {
+	a.ready = check
+	return a.Manager.AddReadyzCheck(name, check)
 }
 
 func (a *adding) Add(r manager.Runnable) error {
@@ -264,7 +306,7 @@ func (w *whole) hasEvent(reason, text string) bool {
 // Setup starts.
 func TestARecreatedPodIsPinned(t *testing.T) {
 	w := startManager(t, Options{Mode: policy.PinNominate, Fallback: policy.PinPrefer,
-		Schedulers: []string{"default-scheduler"}, RequireTimeout: time.Second})
+		Schedulers: []string{"default-scheduler"}, RequireTimeout: 100 * time.Millisecond})
 	w.reserve("db-0", "node1", "former")
 	w.reserve("db-1", "node2", "former")
 	var db0 corev1.Pod
@@ -284,6 +326,12 @@ func TestARecreatedPodIsPinned(t *testing.T) {
 	if len(db1.Spec.SchedulingGates) != 0 || db1.Spec.Affinity == nil {
 		t.Errorf("require: %+v", db1.Spec)
 	}
+	db1.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "db", UID: "s",
+		Controller: new(true)}}
+	db1.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
+		Reason: corev1.PodReasonUnschedulable}}
+	w.Put(podsIn+"db-1", db1)
+	w.Until("it is evicted", func() bool { return w.pod("db-1").Name == "" })
 	bound := w.pod("db-0")
 	bound.Spec.NodeName, bound.Status.NominatedNodeName = "node2", ""
 	bound.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}}

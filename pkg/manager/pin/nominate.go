@@ -528,35 +528,40 @@ func (n *nominator) setup(mgr manager.Manager) error {
 		n.mu.Lock()
 		n.queue = queue
 		n.mu.Unlock()
-		gone := func(p *podView) {
-			n.forget(p)
-			if n.gates.Gone(p) {
-				queue.Add(requestOf(p))
-			}
-		}
-		add := func(p *podView) {
-			n.gates.Seen(p)
-			if p.Gated || p.awaitsScheduler() {
-				n.observe(p, n.cluster.now()) // so that the time in the queue counts
-				queue.Add(requestOf(p))
-			} else if n.gates.IsProbe(p) {
-				queue.Add(requestOf(p))
-			}
-		}
-		n.cluster.pods.Handle(informer.Handler[*podView]{
-			Added: add,
-			Updated: func(before, p *podView) {
-				if before.UID != p.UID {
-					gone(before)
-				} else if p.Node != "" {
-					n.forget(before)
-				}
-				add(p)
-			},
-			Deleted: gone,
-		})
+		n.cluster.pods.Handle(n.handler(queue))
 		return nil
 	}))
+}
+
+// handler returns the handler that enqueues the pods with a gate or a nomination.
+func (n *nominator) handler(queue workqueue.TypedInterface[reconcile.Request]) informer.Handler[*podView] {
+	gone := func(p *podView) {
+		n.forget(p)
+		if n.gates.Gone(p) {
+			queue.Add(requestOf(p))
+		}
+	}
+	add := func(p *podView) {
+		n.gates.Seen(p)
+		if p.Gated || p.awaitsScheduler() {
+			n.observe(p, n.cluster.now()) // so that the time in the queue counts
+			queue.Add(requestOf(p))
+		} else if n.gates.IsProbe(p) {
+			queue.Add(requestOf(p))
+		}
+	}
+	return informer.Handler[*podView]{
+		Added: add,
+		Updated: func(before, p *podView) {
+			if before.UID != p.UID {
+				gone(before)
+			} else if p.Node != "" {
+				n.forget(before)
+			}
+			add(p)
+		},
+		Deleted: gone,
+	}
 }
 
 func requestOf(p *podView) reconcile.Request { return requestFor(keyOf(p)) }
