@@ -51,7 +51,7 @@ func (r release) writeBOM(paths built, modules []module) error {
 		components = append(components, c)
 		return ref, nil
 	}
-	for _, arch := range archs {
+	for _, arch := range r.archs {
 		for _, path := range sortedValues(paths[arch]) {
 			info, err := buildinfo.ReadFile(path)
 			if err != nil {

@@ -14,7 +14,7 @@ import (
 )
 
 var (
-	archs    = []string{"amd64", "arm64"}
+	allArchs = []string{"amd64", "arm64"}
 	programs = []string{"plugins/ipam/leasehold", "cmd/leasectl", "cmd/leasehold-agent", "cmd/leasehold-manager",
 		"daemonset/installer", "tools/kubectl"}
 )
@@ -48,7 +48,7 @@ func (r release) build(ctx context.Context) error {
 		return err
 	}
 	paths := built{}
-	for _, arch := range archs {
+	for _, arch := range r.archs {
 		if paths[arch], err = r.compile(ctx, work, arch); err != nil {
 			return err
 		}

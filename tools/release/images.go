@@ -71,7 +71,7 @@ func (r release) writeImages(paths built, licences []image.File, work string) (m
 // index returns an image for all architectures.
 func (r release) index(o image.Own, paths built, licences []image.File) (v1.ImageIndex, error) {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
-	for _, arch := range archs {
+	for _, arch := range r.archs {
 		var programs []string
 		for _, p := range o.Packages {
 			programs = append(programs, paths[arch][filepath.Base(p)])

@@ -39,7 +39,7 @@ var licenceFile = regexp.MustCompile(`^(?i)(licen[cs]e|copying|notice|patents|un
 func (r release) linked(ctx context.Context) ([]module, error) {
 	var modules []module
 	for _, dir := range r.programs {
-		for _, arch := range archs {
+		for _, arch := range r.archs {
 			more, err := r.linkedBy(ctx, dir, arch)
 			if err != nil {
 				return nil, err

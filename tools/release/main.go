@@ -1,7 +1,7 @@
 // Release builds everything of a release into a directory, and pushes its images to a registry.
 // See docs/release.md.
 //
-//	release [-repo DIR] [-o DIR] -version VERSION -registry REGISTRY build
+//	release [-repo DIR] [-o DIR] [-arch ARCHS] -version VERSION -registry REGISTRY build
 //	release [-o DIR] -registry REGISTRY push
 //	release [-repo DIR] [-o DIR] chart   writes the chart and the manifests, with invented digests
 //	release [-repo DIR] licences         checks the licences of what the programs link
@@ -16,6 +16,8 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -31,6 +33,7 @@ type release struct {
 	version  string // a semantic version, with v
 	registry string // and the first part of the images' names, such as registry.example.org/leasehold
 
+	archs    []string // as GOARCH
 	programs []string // directories of the programs, relative to the repository
 	images   []image.Own
 }
@@ -49,10 +52,17 @@ func run(ctx context.Context, args []string) error {
 	f := flag.NewFlagSet("release", flag.ContinueOnError)
 	f.StringVar(&r.repo, "repo", ".", "root of the repository")
 	f.StringVar(&r.dir, "o", "dist", "`directory` of the release")
+	archs := f.String("arch", strings.Join(allArchs, ","), "comma-separated `architectures`")
 	f.StringVar(&r.version, "version", "", "a semantic version, such as v0.1.0")
 	f.StringVar(&r.registry, "registry", "", "registry and first part of the images' names")
 	if err := f.Parse(args); err != nil {
 		return err
+	}
+	r.archs = strings.Split(*archs, ",")
+	for _, arch := range r.archs {
+		if !slices.Contains(allArchs, arch) {
+			return fmt.Errorf("-arch %s: unknown architecture %q; want %s", *archs, arch, strings.Join(allArchs, " or "))
+		}
 	}
 	var err error
 	if r.repo, err = filepath.Abs(r.repo); err != nil {

@@ -34,7 +34,7 @@ func testRelease(t *testing.T, repo string) release {
 		t.Fatal(err)
 	}
 	installer := image.Product[0]
-	return release{repo: repo, dir: filepath.Join(t.TempDir(), "dist"), version: testVersion,
+	return release{archs: allArchs, repo: repo, dir: filepath.Join(t.TempDir(), "dist"), version: testVersion,
 		registry: "registry.example.org/leasehold", programs: installer.Packages, images: []image.Own{installer}}
 }
 
@@ -110,7 +110,7 @@ func unpacked(t *testing.T, r release, arch string) string {
 
 func testPrograms(t *testing.T, r release) {
 	machine := map[string]string{"amd64": "GOARCH=amd64", "arm64": "GOARCH=arm64"}
-	for _, arch := range archs {
+	for _, arch := range allArchs {
 		dir := unpacked(t, r, arch)
 		for _, p := range r.programs {
 			info, err := buildinfo.ReadFile(filepath.Join(dir, filepath.Base(p)))
@@ -163,7 +163,7 @@ func testBOM(t *testing.T, r release) {
 			t.Errorf("%s is not in %q", want, names)
 		}
 	}
-	if n := len(*bom.Dependencies); n != len(archs)*len(r.programs) {
+	if n := len(*bom.Dependencies); n != len(allArchs)*len(r.programs) {
 		t.Errorf("%d programs have dependencies", n)
 	}
 }
@@ -191,7 +191,7 @@ func testPush(t *testing.T, r release) {
 		t.Fatal(err)
 	}
 	manifest, err := index.IndexManifest()
-	if err != nil || len(manifest.Manifests) != len(archs) {
+	if err != nil || len(manifest.Manifests) != len(allArchs) {
 		t.Errorf("%+v, %v", manifest, err)
 	}
 	if _, err := remote.Get(ref.Context().Tag(r.version)); err != nil {

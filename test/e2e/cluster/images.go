@@ -27,7 +27,10 @@ var testImages = []string{
 // Program is a Go program and its module, relative to the repository.
 type Program struct{ Module, Package string }
 
-var leasectl = Program{".", "cmd/leasectl"}
+var (
+	leasectl    = Program{".", "cmd/leasectl"}
+	releaseTool = Program{"tools", "release"}
+)
 
 // Leasectl returns the path of leasectl, which must be run on a node.
 func (c *Cluster) Leasectl() string { return c.path("bin/own/leasectl") }
@@ -76,6 +79,35 @@ func (c *Cluster) runImages(ctx context.Context, args ...string) (string, error)
 	// The same version always, so that images change only with their programs.
 	cmd.Env = append(os.Environ(), "VERSION=test", "TAG=devel")
 	return runCmd(cmd)
+}
+
+// BuildRelease builds a release of the source tree for this machine's architecture, into a directory
+// that is removed with the cluster. Its images have names of the registry.
+func (c *Cluster) BuildRelease(ctx context.Context, version, registry string) (dir string, err error) {
+	program, err := c.buildProgram(ctx, releaseTool)
+	if err != nil {
+		return "", err
+	}
+	dir = c.path("run/release-" + version)
+	c.logf("building release %s", version)
+	return dir, run(ctx, program, "-repo", c.Repo, "-o", dir, "-arch", goarch, "-version", version,
+		"-registry", registry, "build")
+}
+
+// PushRelease pushes the images of a release, which may have been built for another registry.
+func (c *Cluster) PushRelease(ctx context.Context, dir, registry string) error {
+	program, err := c.buildProgram(ctx, releaseTool)
+	if err != nil {
+		return err
+	}
+	return run(ctx, program, "-o", dir, "-registry", registry, "push")
+}
+
+// BuildHelm builds Helm, and returns its path.
+func (c *Cluster) BuildHelm(ctx context.Context) (string, error) {
+	to := c.path("bin/own/")
+	return filepath.Join(to, "helm"), c.goTool(ctx, "building Helm", filepath.Join(c.Repo, "test/chart"),
+		"build", "-trimpath", "-ldflags", "-s -w", "-o", to+"/", "tool")
 }
 
 func (c *Cluster) buildProgram(ctx context.Context, p Program) (string, error) {

@@ -174,6 +174,8 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
     runtime_type = "io.containerd.runc.v2"
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
       BinaryName = "{{.Runc}}"
+  [plugins."io.containerd.grpc.v1.cri".registry]
+    config_path = "{{.Registries}}"
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "{{.BinDir}}"
     conf_dir = "{{.ConfDir}}"
@@ -183,6 +185,8 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
 oom_score = 0
 [plugins.'io.containerd.cri.v1.images'.pinned_images]
   sandbox = "{{.Pause}}"
+[plugins.'io.containerd.cri.v1.images'.registry]
+  config_path = "{{.Registries}}"
 [plugins.'io.containerd.cri.v1.runtime']
   disable_apparmor = true
   restrict_oom_score_adj = true
@@ -200,11 +204,28 @@ oom_score = 0
 func (n *Node) writeContainerdConfig(networks int, confDir, binDir string) error {
 	var s strings.Builder
 	err := containerdConfig[n.ContainerdVersion()].Execute(&s, map[string]any{
-		"Pause": pauseImage, "Runc": n.runc(), "Networks": networks, "ConfDir": confDir, "BinDir": binDir})
+		"Pause": pauseImage, "Runc": n.runc(), "Networks": networks, "ConfDir": confDir, "BinDir": binDir,
+		"Registries": registriesDir})
 	if err != nil {
 		return err
 	}
 	return n.write("/etc/containerd/config.toml", s.String())
+}
+
+// registriesDir has a directory for each registry that containerd has to know something about.
+const registriesDir = "/etc/containerd/certs.d"
+
+// UseRegistry has the node pull from a registry without TLS at an address. Containerd reads it at
+// each pull.
+func (n *Node) UseRegistry(addr string) error {
+	dir := n.Root() + filepath.Join(registriesDir, addr)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	return writeFile(filepath.Join(dir, "hosts.toml"), fmt.Appendf(nil, `server = "http://%s"
+[host."http://%[1]s"]
+  capabilities = ["pull", "resolve"]
+`, addr))
 }
 
 // write writes a file on the node. It uses the machine's mounts: a file that is written to the

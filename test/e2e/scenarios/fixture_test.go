@@ -29,6 +29,7 @@ type Test struct {
 	NS      string
 	Long    bool
 
+	publisher  *publisher
 	suite      *suite
 	scenario   scenario
 	nodes      []string // that the scenario may use

@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -32,9 +31,6 @@ const (
 	original         = "host-local.original" // what the installer keeps
 	hostLocalFiles   = "/var/lib/cni/networks"
 )
-
-// releaseManifest matches the argument of kubectl that names the manifest of a release.
-var releaseManifest = regexp.MustCompile(`-f dist/leasehold-v[0-9.]+-([a-z0-9]+)\.yaml`)
 
 // installReplace follows the quick start of README.md in a cluster with stock flannel and running
 // pods, takes leasehold out of use, and removes it again.
@@ -166,6 +162,9 @@ func (t *Test) stockCluster() *stockCluster {
 		t.Must(err)
 	}
 
+	for i := range t.nodes {
+		t.Must(t.Node(i + 1).UseRegistry(t.publisher.addr))
+	}
 	t.Step("pods start with stock flannel")
 	s.set = t.Echoserver("retained", nil, 3, KeptFor("10"), apart)
 	s.pods = s.set.Ready()
@@ -242,16 +241,9 @@ func (t *Test) leasectl(args ...string) {
 }
 
 // quickStart runs the commands of README.md's quick start, which end with pods that were replaced.
-// It stands in for the publisher of a release: the nodes have the images of this source tree, and
-// the manifests are those that a release is made of.
+// The release is one of this source tree, in the registry of the test cluster.
 func (s *stockCluster) quickStart() {
-	for i := range s.nodes {
-		for _, image := range []string{"agent", "installer", "manager"} {
-			name := "docker.io/leasehold/" + image
-			_, err := s.Node(i+1).Ctr(s.Ctx, "images", "tag", "--force", name+":test", name+":devel")
-			s.Must(err)
-		}
-	}
+	dist := s.publish("v0.1.0")
 	config := filepath.Join(s.TempDir(), "kubeconfig")
 	s.Must(os.WriteFile(config, []byte(s.Kubectl("config", "view", "--raw", "--flatten")), 0o600))
 	s.Kubectl("config", "set-context", "--current", "--kubeconfig="+config, "--namespace="+s.NS)
@@ -262,7 +254,7 @@ func (s *stockCluster) quickStart() {
 		if strings.HasPrefix(command, "make ") {
 			continue
 		}
-		command = releaseManifest.ReplaceAllString(command, "-k daemonset/overlays/$1")
+		command = strings.Replace(command, "-f dist/", "-f "+dist+"/", 1)
 		s.Step("$ %s", command)
 		cmd := exec.CommandContext(s.Ctx, "bash", "-c", command)
 		cmd.Dir = s.Cluster.Repo

@@ -30,6 +30,7 @@ type rig struct {
 	client  *kubernetes.Clientset
 	dynamic dynamic.Interface
 	watch   inspect.OverlapWatch
+	publish *publisher
 	release func() error
 	unmark  func() error
 
@@ -48,6 +49,9 @@ func (r *rig) start(repo, dir string, o cluster.Options) (err error) {
 		return err
 	}
 	if r.dynamic, err = r.cluster.Dynamic(); err != nil {
+		return err
+	}
+	if r.publish, err = newPublisher(r.cluster); err != nil {
 		return err
 	}
 	if err := removeLeftovers(r.ctx, r.client); err != nil {
@@ -95,6 +99,7 @@ func (r *rig) close(clean bool) error {
 // prepare gives a scenario a new namespace and checks the stores of its nodes when it ends.
 func (r *rig) prepare(t *Test) {
 	t.Cluster, t.Client, t.Dynamic, t.Long = r.cluster, r.client, r.dynamic, long()
+	t.publisher = r.publish
 	t.nodes = t.scenario.nodeNames(r.cluster.NodeNames())
 	// A new name, because addresses that an earlier run left held are for other pods.
 	var random [3]byte

@@ -1,0 +1,189 @@
+package scenarios
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/registry"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
+)
+
+// A publisher builds releases of the source tree, and has a registry for their images that the
+// machines reach.
+type publisher struct {
+	cluster *cluster.Cluster
+	addr    string // of the registry
+
+	mu    sync.Mutex
+	built map[string]string // directories by version
+}
+
+// newPublisher starts the registry, which serves from memory until the process ends.
+func newPublisher(c *cluster.Cluster) (*publisher, error) {
+	listener, err := net.Listen("tcp", net.JoinHostPort(c.HostAddr().String(), "0"))
+	if err != nil {
+		return nil, err
+	}
+	go http.Serve(listener, registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	return &publisher{cluster: c, addr: listener.Addr().String(), built: map[string]string{}}, nil
+}
+
+// images returns the first part of the images' names.
+func (p *publisher) images() string { return p.addr + "/leasehold" }
+
+// release returns the directory of a release whose images are in the registry. It builds the
+// release if it was not built yet.
+func (p *publisher) release(ctx context.Context, version string) (dir string, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if dir := p.built[version]; dir != "" {
+		return dir, nil
+	}
+	if dir, err = p.cluster.BuildRelease(ctx, version, p.images()); err != nil {
+		return "", err
+	}
+	if err := p.cluster.PushRelease(ctx, dir, p.images()); err != nil {
+		return "", err
+	}
+	p.built[version] = dir
+	return dir, nil
+}
+
+// publish returns the directory of a release, from whose registry the nodes can pull.
+func (t *Test) publish(version string) (dir string) {
+	dir, err := t.publisher.release(t.Ctx, version)
+	t.Must(err)
+	t.Step("release %s is built and in the registry at %s", version, t.publisher.addr)
+	return dir
+}
+
+// formerRelease returns the directory of the release from which a cluster is upgraded: that of
+// another commit, which FORMER_RELEASE names, or one of this source tree with another version.
+func (t *Test) formerRelease() (dir string) {
+	dir = os.Getenv("FORMER_RELEASE")
+	if dir == "" {
+		return t.publish("v0.1.0")
+	}
+	t.Must(t.Cluster.PushRelease(t.Ctx, dir, t.publisher.images()))
+	return dir
+}
+
+// installHelm installs a release with its Helm chart, and upgrades it, rolls it back and removes it
+// while pods are replaced. Both containerd versions pull the images by digest.
+func installHelm(t *Test) {
+	former, next := t.formerRelease(), t.publish("v0.2.0")
+	program, err := t.Cluster.BuildHelm(t.Ctx)
+	t.Must(err)
+	s := t.stockCluster()
+	helm := func(args ...string) error {
+		cmd := exec.CommandContext(t.Ctx, program, append(args, "--namespace="+cluster.System, "--timeout=5m")...)
+		cmd.Env = append(os.Environ(), "KUBECONFIG="+t.Cluster.Kubeconfig(), "HELM_CACHE_HOME="+t.TempDir(),
+			"HELM_CONFIG_HOME="+t.TempDir(), "HELM_DATA_HOME="+t.TempDir())
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("helm %s: %w\n%s", strings.Join(args, " "), err, out)
+		}
+		return nil
+	}
+
+	began := time.Now()
+	t.Must(helm("install", "leasehold", chartIn(t, former), "--create-namespace", "--set=platform=replace",
+		"--set=image.registry="+t.publisher.images()))
+	s.removed = false
+	s.becomesActive(began)
+	first := s.assertImages()
+	t.Kept(s.pods, s.set.Recreate())
+
+	s.whilePodsAreReplaced("helm upgrade", func() error {
+		return helm("upgrade", "leasehold", chartIn(t, next), "--reset-then-reuse-values", "--wait")
+	})
+	second := s.assertImages()
+	s.whilePodsAreReplaced("helm rollback", func() error { return helm("rollback", "leasehold", "1", "--wait") })
+	if now := s.assertImages(); now != first || now == second {
+		t.Errorf("the images were %s, after the upgrade %s, and are %s after the rollback", first, second, now)
+	}
+
+	t.Step("one address is held; helm uninstall")
+	s.set.Scale(2)
+	t.Must(helm("uninstall", "leasehold", "--wait"))
+	s.removed = true
+	for i := range t.nodes {
+		s.assertSameFiles(i)
+	}
+	s.assertUndisturbed()
+	s.assertHostLocalWorks()
+}
+
+// chartIn returns the path of the Helm chart in the directory of a release.
+func chartIn(t *Test, dir string) string {
+	charts, err := filepath.Glob(filepath.Join(dir, "leasehold-[0-9]*.[0-9].tgz"))
+	t.Must(err)
+	if len(charts) != 1 {
+		t.Fatalf("%s has %d charts, want one", dir, len(charts))
+	}
+	return charts[0]
+}
+
+// whilePodsAreReplaced replaces the retained pods again and again until a command has ended and all
+// of leasehold's pods are those of the new version, and checks that they keep their addresses.
+func (s *stockCluster) whilePodsAreReplaced(what string, command func() error) {
+	done := make(chan error, 1)
+	began := time.Now()
+	go func() {
+		done <- cmp.Or(command(), s.Cluster.WaitDeployed(s.Ctx, 3*time.Minute))
+	}()
+	for rounds := 1; ; rounds++ {
+		s.Kept(s.pods, s.set.Recreate())
+		select {
+		case err := <-done:
+			s.Must(err)
+			s.Kept(s.pods, s.set.Recreate())
+			s.becomesActive(time.Now())
+			s.Step("%s took %.1f s; pods were replaced %d times meanwhile", what, time.Since(began).Seconds(), rounds)
+			return
+		default:
+		}
+	}
+}
+
+// assertImages checks that leasehold's pods run images that were pulled by digest, and returns the
+// names of the images.
+func (s *stockCluster) assertImages() string {
+	images := map[string]bool{}
+	s.Eventually(time.Minute, "leasehold's pods run images of the registry", func() error {
+		clear(images)
+		pods, err := s.Client.CoreV1().Pods(cluster.System).List(s.Ctx, metav1.ListOptions{})
+		s.Must(err)
+		if len(pods.Items) == 0 {
+			return errors.New("there are no pods")
+		}
+		for _, p := range pods.Items {
+			for _, c := range append(p.Status.InitContainerStatuses, p.Status.ContainerStatuses...) {
+				repository, digest, byDigest := strings.Cut(c.ImageID, "@sha256:")
+				if !strings.HasPrefix(repository, s.publisher.addr) || !byDigest {
+					return fmt.Errorf("%s of %s on %s runs %s", c.Name, p.Name, p.Spec.NodeName, c.ImageID)
+				}
+				images[filepath.Base(repository)+"@"+digest[:8]] = true
+			}
+		}
+		return nil
+	})
+	list := strings.Join(slices.Sorted(maps.Keys(images)), " ")
+	s.Step("the images are %s", list)
+	return list
+}
