@@ -52,7 +52,7 @@ func run(ctx context.Context, args []string) error {
 	f := flag.NewFlagSet("release", flag.ContinueOnError)
 	f.StringVar(&r.repo, "repo", ".", "root of the repository")
 	f.StringVar(&r.dir, "o", "dist", "`directory` of the release")
-	archs := f.String("arch", strings.Join(allArchs, ","), "comma-separated `architectures`")
+	archs := f.String("arch", strings.Join(allArchs, ","), "comma-separated `names`")
 	f.StringVar(&r.version, "version", "", "a semantic version, such as v0.1.0")
 	f.StringVar(&r.registry, "registry", "", "registry and first part of the images' names")
 	if err := f.Parse(args); err != nil {
@@ -61,7 +61,7 @@ func run(ctx context.Context, args []string) error {
 	r.archs = strings.Split(*archs, ",")
 	for _, arch := range r.archs {
 		if !slices.Contains(allArchs, arch) {
-			return fmt.Errorf("-arch %s: unknown architecture %q; want %s", *archs, arch, strings.Join(allArchs, " or "))
+			return fmt.Errorf("-arch %s: %q is not built; want %s", *archs, arch, strings.Join(allArchs, " or "))
 		}
 	}
 	var err error

@@ -81,8 +81,8 @@ func (c *Cluster) runImages(ctx context.Context, args ...string) (string, error)
 	return runCmd(cmd)
 }
 
-// BuildRelease builds a release of the source tree for this machine's architecture, into a directory
-// that is removed with the cluster. Its images have names of the registry.
+// BuildRelease builds a release of the source tree for this machine's architecture, into a
+// directory that is removed with the cluster. Its images have names of the registry.
 func (c *Cluster) BuildRelease(ctx context.Context, version, registry string) (dir string, err error) {
 	program, err := c.buildProgram(ctx, releaseTool)
 	if err != nil {

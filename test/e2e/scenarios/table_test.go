@@ -140,7 +140,7 @@ var table = []scenario{
 	ours("pps-kruise", "Kruise is installed and uninstalled with its CRD: no object is lost", ppsKruise),
 	keeps("pps-etcd", "etcd with pod addresses as peers: each member is deleted in turn, then a rolling update",
 		ppsEtcd),
-	ours("install-helm", "Helm installs a release from a registry, upgrades it, rolls it back and removes it under churn",
+	ours("install-helm", "Helm installs a release of a registry, upgrades, rolls back and removes it under churn",
 		installHelm),
 	ours("install-replace", "README's quick start puts leasehold in host-local's place; uninstall removes every trace",
 		installReplace),
