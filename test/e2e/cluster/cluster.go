@@ -75,7 +75,7 @@ func (c *Cluster) path(rel string) string { return filepath.Join(c.Dir, rel) }
 func (c *Cluster) Kubeconfig() string { return c.path("run/admin.kubeconfig") }
 
 // Kubectl returns the path of kubectl.
-func (c *Cluster) Kubectl() string { return c.path("bin/kubernetes/kubectl") }
+func (c *Cluster) Kubectl() string { return c.path("bin/" + c.kubernetes() + "/kubectl") }
 
 const control = "control"
 

@@ -24,7 +24,7 @@ const (
 
 func (c *Cluster) controlService(name string) machine.Start {
 	pki := func(file string) string { return c.path("run/pki/" + file) }
-	bin := c.path("bin/kubernetes/" + name)
+	bin := c.path("bin/" + c.kubernetes() + "/" + name)
 	var argv []string
 	switch name {
 	case Etcd:

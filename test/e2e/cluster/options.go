@@ -5,6 +5,7 @@ package cluster
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,6 +16,7 @@ import (
 // Options are the environment variables of `make cluster` and `make e2e`.
 type Options struct {
 	Nodes      int
+	Kubernetes string // minor version, or empty: defaultKubernetes
 	Containerd string // "1.6", "2.4", or empty: 1.6 and, on the last of three or more nodes, 2.4
 	CNI        string
 	IPAM       string
@@ -36,6 +38,7 @@ func OptionsFromEnv() (Options, error) {
 		value  *string
 		values []string
 	}{
+		{"KUBERNETES", &o.Kubernetes, slices.Sorted(maps.Keys(kubernetesVersions))},
 		{"CONTAINERD", &o.Containerd, []string{"1.6", "2.4"}},
 		{"CNI", &o.CNI, []string{"flannel", "bridge", "ptp"}},
 		{"IPAM", &o.IPAM, []string{"leasehold", "host-local"}},

@@ -15,6 +15,8 @@ func TestOptionsFromEnv(t *testing.T) {
 		{"NODES=1 IPAM=host-local", Options{Nodes: 1, CNI: "flannel", IPAM: "host-local"}, ""},
 		{"CNI=bridge DUALSTACK=1", Options{Nodes: 3, CNI: "bridge", IPAM: "leasehold", DualStack: true}, ""},
 		{"CNI=ptp CONTAINERD=2.4 DUALSTACK=0", Options{Nodes: 3, CNI: "ptp", IPAM: "leasehold", Containerd: "2.4"}, ""},
+		{"KUBERNETES=1.30", Options{Nodes: 3, Kubernetes: "1.30", CNI: "flannel", IPAM: "leasehold"}, ""},
+		{"KUBERNETES=1.29", Options{}, "KUBERNETES=1.29: want 1.30 or 1.36 or 1.37"},
 		{"DUALSTACK=1", Options{}, "CNI=bridge"},
 		{"DUALSTACK=yes", Options{}, "DUALSTACK=yes"},
 		{"NODES=0", Options{}, "NODES=0"},
@@ -25,7 +27,8 @@ func TestOptionsFromEnv(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.env, func(t *testing.T) {
-			for _, name := range []string{"NODES", "CONTAINERD", "CNI", "IPAM", "DUALSTACK"} {
+			for _, name := range []string{"NODES", "CONTAINERD", "CNI", "IPAM", "DUALSTACK",
+				"KUBERNETES"} {
 				t.Setenv(name, "")
 			}
 			for _, pair := range strings.Fields(tt.env) {

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -21,20 +22,28 @@ type part struct {
 	about   string
 }
 
-const kubernetesVersion = "v1.36.3"
+// kubernetesVersions are the versions of Kubernetes by minor version: the oldest that leasehold
+// supports, and the newest ones.
+var kubernetesVersions = map[string]string{"1.30": "v1.30.14", "1.36": "v1.36.3", "1.37": "v1.37.2"}
 
-func parts() []part {
+const defaultKubernetes = "1.36"
+
+func (c *Cluster) parts() []part {
+	minor := cmp.Or(c.Kubernetes, defaultKubernetes)
+	version := kubernetesVersions[minor]
 	v := "-X k8s.io/component-base/version."
 	return []part{
 		{name: "plugins", to: "cni", about: "CNI plugins 1.9.1"},
 		{name: "flannel", to: "cni", about: "the flannel CNI plugin"},
 		{name: "etcd", to: "etcd", about: "etcd"},
 		{name: "containerd", to: "containerd-2.4", tags: "no_btrfs,no_devmapper,no_zfs", about: "containerd 2.4"},
-		{name: "kubernetes", to: "kubernetes", about: "Kubernetes " + kubernetesVersion +
-			" (some minutes the first time)",
-			ldflags: v + "gitVersion=" + kubernetesVersion + " " + v + "gitMajor=1 " + v + "gitMinor=36"},
+		{name: c.kubernetes(), to: c.kubernetes(), about: "Kubernetes " + version + " (some minutes the first time)",
+			ldflags: v + "gitVersion=" + version + " " + v + "gitMajor=1 " + v + "gitMinor=" + minor[len("1."):]},
 	}
 }
+
+// kubernetes is the directory of Kubernetes' programs in bin, and of their go.mod.
+func (c *Cluster) kubernetes() string { return "kubernetes-" + cmp.Or(c.Kubernetes, defaultKubernetes) }
 
 // buildParts builds the parts that are missing or were built from another go.mod, and the program
 // of the machines.
@@ -42,7 +51,7 @@ func (c *Cluster) buildParts(ctx context.Context) error {
 	if _, err := c.buildProgram(ctx, Program{"test/e2e", "cmd/machine"}); err != nil {
 		return err
 	}
-	for _, p := range parts() {
+	for _, p := range c.parts() {
 		src := filepath.Join(c.Repo, "test/e2e/parts", p.name)
 		mod, err := os.ReadFile(filepath.Join(src, "go.mod"))
 		if err != nil {

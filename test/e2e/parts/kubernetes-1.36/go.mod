@@ -1,4 +1,4 @@
-module github.com/leasehold-cni/leasehold/test/e2e/parts/kubernetes
+module github.com/leasehold-cni/leasehold/test/e2e/parts/kubernetes-1.36
 
 go 1.26.0
 
