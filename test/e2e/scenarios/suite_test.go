@@ -98,7 +98,7 @@ func (s *suite) run(t *testing.T, sc scenario) {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	until := began.Add(s.limit)
+	until := began.Add(s.limit + sc.builds)
 	if deadline, limited := t.Deadline(); limited && deadline.Add(-timeoutMargin).Before(until) {
 		until = deadline.Add(-timeoutMargin)
 	}

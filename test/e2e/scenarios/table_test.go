@@ -1,5 +1,7 @@
 package scenarios
 
+import "time"
+
 // A scenario is a subtest.
 type scenario struct {
 	name  string // also the prefix of its namespace
@@ -13,6 +15,8 @@ type scenario struct {
 	// nodes are the nodes that the scenario uses, as Test.Node counts them. One without any uses
 	// the whole cluster.
 	nodes []int
+	// builds is how long the scenario may spend on building releases, in addition to the limit.
+	builds time.Duration
 }
 
 func keeps(name, about string, run func(*Test)) scenario {
@@ -31,6 +35,12 @@ func ours(name, about string, run func(*Test)) scenario {
 // scenarios of other nodes.
 func (s scenario) on(nodes ...int) scenario {
 	s.nodes = nodes
+	return s
+}
+
+// building returns the scenario with a time for building releases.
+func (s scenario) building(d time.Duration) scenario {
+	s.builds = d
 	return s
 }
 
@@ -141,9 +151,9 @@ var table = []scenario{
 	keeps("pps-etcd", "etcd with pod addresses as peers: each member is deleted in turn, then a rolling update",
 		ppsEtcd),
 	ours("install-helm", "Helm installs a release of a registry, upgrades, rolls back and removes it under churn",
-		installHelm),
+		installHelm).building(10*time.Minute),
 	ours("install-replace", "README's quick start puts leasehold in host-local's place; uninstall removes every trace",
-		installReplace),
+		installReplace).building(5*time.Minute),
 	ours("install-named", "leasectl names leasehold in flannel's ConfigMap; uninstall removes every trace",
 		installNamed),
 }
