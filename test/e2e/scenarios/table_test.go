@@ -151,9 +151,9 @@ var table = []scenario{
 	keeps("pps-etcd", "etcd with pod addresses as peers: each member is deleted in turn, then a rolling update",
 		ppsEtcd),
 	ours("install-helm", "Helm installs a release of a registry, upgrades, rolls back and removes it under churn",
-		installHelm).building(10*time.Minute),
+		installHelm).building(10 * time.Minute),
 	ours("install-replace", "README's quick start puts leasehold in host-local's place; uninstall removes every trace",
-		installReplace).building(5*time.Minute),
+		installReplace).building(5 * time.Minute),
 	ours("install-named", "leasectl names leasehold in flannel's ConfigMap; uninstall removes every trace",
 		installNamed),
 }
