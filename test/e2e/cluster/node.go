@@ -115,7 +115,8 @@ func (n *Node) startContainerd(ctx context.Context) error {
 
 // StartKubelet starts the kubelet, without waiting for it.
 func (n *Node) StartKubelet(ctx context.Context) error {
-	argv := []string{n.cluster.path("bin/" + n.cluster.kubernetes() + "/kubelet"), "--config=/etc/kubernetes/kubelet.yaml",
+	argv := []string{n.cluster.path("bin/" + n.cluster.kubernetes() + "/kubelet"),
+		"--config=/etc/kubernetes/kubelet.yaml",
 		"--kubeconfig=" + n.cluster.path("run/"+n.Name+".kubeconfig"), "--hostname-override=" + n.Name,
 		"--node-ip=" + n.ips(), "--v=2"}
 	return n.Machine().Start(ctx, machine.Start{Name: Kubelet, Log: n.cluster.Log(n.Name, Kubelet), Argv: argv})
