@@ -291,7 +291,7 @@ var (
 	// make lint (SA1032).
 	alike = []string{"append", "errors.Is", "errors.As", "make", "min", "max", "errors.Join", "bytes.Equal",
 		"slices.Equal", "reflect.DeepEqual", ".DeepEqual", "maps.Equal", "sameFile", "os.SameFile", "informer.Any",
-		"add", "sum", "sumKnown", "strings.EqualFold", ".MustRegister", "r.MustRegister"}
+		"add", "sum", "sumKnown", "equal", "strings.EqualFold", ".MustRegister", "r.MustRegister"}
 )
 
 const (

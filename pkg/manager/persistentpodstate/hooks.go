@@ -96,10 +96,7 @@ func (normalizer) Handle(_ context.Context, req admission.Request) admission.Res
 	if err != nil {
 		return admission.Errored(http.StatusBadRequest, err)
 	}
-	before, err := json.Marshal(o)
-	if err != nil {
-		return admission.Errored(http.StatusInternalServerError, err)
-	}
+	before, _ := json.Marshal(o) // cannot fail: it was decoded from JSON
 	var oldSpec *pps.PersistentPodStateSpec
 	if old != nil {
 		oldSpec = &old.Spec
@@ -107,10 +104,7 @@ func (normalizer) Handle(_ context.Context, req admission.Request) admission.Res
 	if err := o.Spec.Normalize(oldSpec); err != nil {
 		return admission.Denied(err.Error())
 	}
-	after, err := json.Marshal(o)
-	if err != nil {
-		return admission.Errored(http.StatusInternalServerError, err)
-	}
+	after, _ := json.Marshal(o)
 	return admission.PatchResponseFromRaw(before, after)
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -101,6 +102,25 @@ func TestUnreadableNodesAreNoGoneNodes(t *testing.T) {
 	}
 	if len(pod.Spec.NodeSelector) > 0 || pod.Annotations[pps.AnnotationInjected] != "" {
 		t.Errorf("injected %v, %v", pod.Spec.NodeSelector, pod.Annotations)
+	}
+}
+
+// unlistable is a cache of nodes that can be read one by one only.
+type unlistable struct{ cluster }
+
+func (unlistable) List(context.Context, client.ObjectList, ...client.ListOption) error {
+	return errors.New("a bad moment")
+}
+
+// Labels are only required if it is known which nodes have them.
+func TestUnlistableNodes(t *testing.T) {
+	v := viewOf(state(requires(zone), recorded("db-0", "node1")))
+	v.nodes = unlistable{three()}
+	own := map[string]string{hostname: "node2"}
+	pod := v.admit(t, aPod("db-0", func(p *corev1.Pod) { p.Spec.NodeSelector = own }))
+	if why := pod.Annotations[annotationReason]; why != "lookup failed: listing nodes: a bad moment" ||
+		!maps.Equal(pod.Spec.NodeSelector, own) {
+		t.Errorf("annotation %q, node selector %v", why, pod.Spec.NodeSelector)
 	}
 }
 

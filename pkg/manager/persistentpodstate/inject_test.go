@@ -375,3 +375,31 @@ func TestInjectKeepsPodsSchedulable(t *testing.T) {
 		}
 	})
 }
+
+// Inject reports whether it has added anything, and names the object in an annotation if it has.
+func TestInjected(t *testing.T) {
+	for name, c := range map[string]struct {
+		wanted func(*pps.PersistentPodState)
+		want   bool
+	}{
+		"nothing":                               {func(*pps.PersistentPodState) {}, false},
+		"a required label":                      {requires(zone), true},
+		"a preferred label":                     {prefers(prefer100(1, zone)), true},
+		"an annotation":                         {keeps("a"), true},
+		"a required label that the node lacks":  {requires("rack"), false},
+		"a preferred label that the node lacks": {prefers(prefer100(1, "rack")), false},
+		"an annotation that the pod lacked":     {keeps("b"), false},
+	} {
+		pod, o := aPod("db-0"), state(requires(), prefers(), c.wanted)
+		former := FormerState{PodState: pps.PodState{NodeName: "node1", NodeTopologyLabels: three()["node1"],
+			Annotations: map[string]string{"a": "1"}}}
+		injected, _ := Inject(pod, o, former, three().all(), true)
+		by, want := pod.Annotations[pps.AnnotationInjected], ""
+		if c.want {
+			want = "db"
+		}
+		if injected != c.want || by != want {
+			t.Errorf("%s: injected: %v, annotation %q", name, injected, by)
+		}
+	}
+}

@@ -2,7 +2,9 @@ package persistentpodstate
 
 import (
 	"context"
+	"errors"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -18,7 +20,12 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
@@ -44,15 +51,14 @@ const (
 	nodesPath  = "/api/v1/nodes/"
 )
 
-// startManager runs a manager with the feature and a fake cluster of three nodes, in which db has
-// two pods.
-func startManager(t *testing.T, more func(*fakeapi.Cluster), sinks ...logr.LogSink) *fakeapi.Cluster {
+// newCluster returns a fake cluster without objects.
+func newCluster(t *testing.T) *fakeapi.Cluster {
 	kind := func(group, version, kind, resource string, namespaced bool) fakeapi.Kind {
 		k := fakeapi.Kind{Resource: resource, Namespaced: namespaced, HasStatus: kind == "PersistentPodState"}
 		k.Group, k.Version, k.Kind = group, version, kind
 		return k
 	}
-	c := fakeapi.NewCluster(t,
+	return fakeapi.NewCluster(t,
 		kind("", "v1", "Node", "nodes", false), kind("", "v1", "Pod", "pods", true), kind("", "v1", "Secret",
 			"secrets", true),
 		kind("apps", "v1", "StatefulSet", "statefulsets", true), kind("apps", "v1", "Deployment", "deployments", true),
@@ -63,6 +69,12 @@ func startManager(t *testing.T, more func(*fakeapi.Cluster), sinks ...logr.LogSi
 			false),
 		kind("apps.kruise.io", "v1beta1", "PersistentPodState", "persistentpodstates", true),
 		kind("events.k8s.io", "v1", "Event", "events", true))
+}
+
+// startManager runs a manager with the feature and a fake cluster of three nodes, in which db has
+// two pods.
+func startManager(t *testing.T, more func(*fakeapi.Cluster), sinks ...logr.LogSink) *fakeapi.Cluster {
+	c := newCluster(t)
 	for name, labels := range three() {
 		c.Put(nodesPath+name, corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: labels}})
 	}
@@ -75,21 +87,11 @@ func startManager(t *testing.T, more func(*fakeapi.Cluster), sinks ...logr.LogSi
 	if more != nil {
 		more(c)
 	}
-	scheme := runtime.NewScheme()
-	if err := clientgoscheme.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
 	log := logr.Discard()
 	if len(sinks) > 0 {
 		log = logr.New(sinks[0])
 	}
-	mgr, err := manager.New(c.Config, manager.Options{
-		Scheme: scheme, Logger: log, WebhookServer: noWebhooks{}, HealthProbeBindAddress: "0",
-		Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true)},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	mgr := newManager(t, c, log)
 	ctx, stop := context.WithCancel(t.Context())
 	if err := (&Feature{kinds: builtIn, goneGrace: time.Second}).Setup(ctx, mgr, "leasehold"); err != nil {
 		t.Fatal(err)
@@ -103,6 +105,21 @@ func startManager(t *testing.T, more func(*fakeapi.Cluster), sinks ...logr.LogSi
 		}
 	})
 	return c
+}
+
+func newManager(t *testing.T, c *fakeapi.Cluster, log logr.Logger) manager.Manager {
+	scheme := runtime.NewScheme()
+	if err := clientgoscheme.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	mgr, err := manager.New(c.Config, manager.Options{
+		Scheme: scheme, Logger: log, WebhookServer: noWebhooks{}, HealthProbeBindAddress: "0",
+		Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return mgr
 }
 
 func put(c *fakeapi.Cluster, pod *corev1.Pod) {
@@ -163,6 +180,11 @@ func TestAnnotatedWorkload(t *testing.T) {
 	c.Remove(podsOf + "db-1")
 	put(c, aPod("db-1", readyOn("node1")))
 	recorded("a pod is ready elsewhere", "db-0=node1/c db-1=node1/c")
+
+	c.Remove(podsOf + "db-1")
+	put(c, aPod("db-1", assignedTo("node2")))
+	put(c, aPod("db-1", readyOn("node2")))
+	recorded("a pod becomes ready later", "db-0=node1/c db-1=node2/b")
 
 	var changed pps.PersistentPodState
 	c.Get(statesPath+"db", &changed)
@@ -250,5 +272,74 @@ func TestStandbyForKruise(t *testing.T) {
 	c.Until("an Event says why", func() bool { return hasEvent(c, "default", "KruisePresent") })
 	if c.Get(statesPath+"db", &pps.PersistentPodState{}) {
 		t.Error("an object was generated")
+	}
+}
+
+// refusing is a manager that refuses one of what is added to it or asked of it.
+type refusing struct {
+	manager.Manager
+	n, refused int
+}
+
+var errRefused = errors.New("refused")
+
+func (r *refusing) next() error {
+	if r.n++; r.n-1 == r.refused {
+		return errRefused
+	}
+	return nil
+}
+
+func (r *refusing) Add(added manager.Runnable) error {
+	return errors.Join(r.next(), r.Manager.Add(added))
+}
+
+func (r *refusing) AddReadyzCheck(name string, check healthz.Checker) error {
+	return errors.Join(r.next(), r.Manager.AddReadyzCheck(name, check))
+}
+
+func (r *refusing) GetCache() cache.Cache { return refusingCache{r.Manager.GetCache(), r} }
+
+// GetConfig returns a configuration that may be invalid.
+func (r *refusing) GetConfig() *rest.Config {
+	c := rest.CopyConfig(r.Manager.GetConfig())
+	if r.next() != nil {
+		c.Host = "https://%"
+	}
+	return c
+}
+
+type refusingCache struct {
+	cache.Cache
+	r *refusing
+}
+
+func (c refusingCache) GetInformer(ctx context.Context, o client.Object, options ...cache.InformerGetOption) (
+	cache.Informer, error) {
+	i, err := c.Cache.GetInformer(ctx, o, options...)
+	return refusingInformer{i, c.r}, errors.Join(c.r.next(), err)
+}
+
+type refusingInformer struct {
+	cache.Informer
+	r *refusing
+}
+
+func (i refusingInformer) AddEventHandler(h toolscache.ResourceEventHandler) (
+	toolscache.ResourceEventHandlerRegistration, error) {
+	registered, err := i.Informer.AddEventHandler(h)
+	return registered, errors.Join(i.r.next(), err)
+}
+
+func TestSetupReturnsEveryError(t *testing.T) {
+	for refused := 0; ; refused++ {
+		r := &refusing{Manager: newManager(t, newCluster(t), logr.Discard()), refused: refused}
+		err := (&Feature{kinds: builtIn}).Setup(t.Context(), r, "leasehold")
+		if err == nil && r.n == refused && refused > 3 {
+			break // nothing more is asked for
+		}
+		if !errors.Is(err, errRefused) && !errors.Is(err, url.EscapeError("%")) || r.n != refused+1 {
+			t.Fatalf("request %d was refused: %v, and %d were made", refused, err, r.n)
+		}
 	}
 }

@@ -2,6 +2,7 @@ package persistentpodstate
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"testing"
 
@@ -9,9 +10,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	clientevents "k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrlrecorder "sigs.k8s.io/controller-runtime/pkg/recorder"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 )
@@ -129,21 +131,36 @@ func TestRecorderReports(t *testing.T) {
 	gone := podViewOf(aPod("db-2", readyOn("node3")), builtIn)
 	v.observe(nil, gone)
 	v.observe(gone, nil)
-	events := clientevents.NewFakeRecorder(10)
+	events := &eventTexts{}
 	rec := &recorder{view: v, events: events}
 	rec.report(o, v.history.Pods(targetOf(o)), three().nodes)
-	close(events.Events)
-	var got []string
-	for e := range events.Events {
-		got = append(got, e)
-	}
+	got := events.texts
 	slices.Sort(got)
 	want := []string{
-		"Warning PinNotPossible PersistentPodState db: no node has it",
-		"Warning PinNotPossible node node3 has no label topology.kubernetes.io/zone: pods that ran there are not " +
-			"restricted by it",
+		"Pod db-0: Warning PinNotPossible PersistentPodState db: no node has it",
+		"PersistentPodState db, Node node3: Warning PinNotPossible node node3 has no label " +
+			"topology.kubernetes.io/zone: pods that ran there are not restricted by it",
 	}
+	slices.Sort(want)
 	if !slices.Equal(got, want) {
 		t.Errorf("reported %q, want %q", got, want)
 	}
+}
+
+// eventTexts records Events with the objects that they are about.
+type eventTexts struct {
+	ctrlrecorder.EventRecorder
+	texts []string
+}
+
+func (e *eventTexts) Eventf(regarding, related runtime.Object, kind, reason, _, format string, args ...any) {
+	about := nameOf(regarding)
+	if related != nil {
+		about += ", " + nameOf(related)
+	}
+	e.texts = append(e.texts, about+": "+kind+" "+reason+" "+fmt.Sprintf(format, args...))
+}
+
+func nameOf(o runtime.Object) string {
+	return o.GetObjectKind().GroupVersionKind().Kind + " " + o.(client.Object).GetName()
 }

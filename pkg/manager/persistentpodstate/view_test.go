@@ -212,7 +212,9 @@ func TestReconcileIsRepeatedUntilSynced(t *testing.T) {
 	r.state.Store(serving)
 	object := state()
 	pods := listed[*corev1.Pod, *podView](nil, nil)
-	for _, v := range []*clusterView{viewOf(object), viewOf(object).has(statefulSet, false)} {
+	noNodes := viewOf(object).has(statefulSet, true, db())
+	noNodes.nodesSynced = func() bool { return false }
+	for _, v := range []*clusterView{viewOf(object), viewOf(object).has(statefulSet, false), noNodes} {
 		v.pods = pods
 		g, err := (&generator{view: v, role: r}).Reconcile(t.Context(), db().targetKey)
 		if err != nil || g.RequeueAfter <= 0 {
