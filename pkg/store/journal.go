@@ -164,8 +164,8 @@ func (tx *Tx) trimJournal(size int, upTo, last uint64) error {
 			break
 		}
 		size -= len(v)
-		if err := c.Delete(); err != nil {
-			return fmt.Errorf("%w: %w", ErrIO, err)
+		if err := tx.delete(bucketJournal, k); err != nil {
+			return err
 		}
 	}
 	return tx.put(bucketMeta, metaJournal, binary.BigEndian.AppendUint64(nil, uint64(max(size, 0))))

@@ -445,6 +445,72 @@ func TestBusy(t *testing.T) {
 	update(t, s, func(tx *Tx) error { return tx.Count("n", 1) })
 }
 
+// The lock on a file that was removed while its lock was awaited is released.
+func TestRemovedLockFileIsReleased(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	first, err := LockFile(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	removed, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer removed.Close()
+	second := make(chan *os.File)
+	go func() {
+		f, err := LockFile(t.Context(), path)
+		if err != nil {
+			t.Error(err)
+		}
+		second <- f
+	}()
+	time.Sleep(10 * time.Millisecond) // it waits
+	if err := errors.Join(os.Remove(path), first.Close()); err != nil {
+		t.Fatal(err)
+	}
+	f := <-second
+	defer f.Close()
+	if !isAt(f, path) {
+		t.Error("the lock is on the removed file")
+	}
+	if err := flockEINTR(removed, lockExclusive|syscall.LOCK_NB); err != nil {
+		t.Errorf("the removed file is still locked: %v", err)
+	}
+}
+
+func TestLockFileThatCannotBeOpened(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var failed *fs.PathError
+	for _, path := range []string{filepath.Join(file, "lock"), filepath.Join(file, "dir", "lock"), t.TempDir()} {
+		if f, err := LockFile(t.Context(), path); !errors.Is(err, ErrIO) || !errors.As(err, &failed) || f != nil {
+			t.Errorf("%s: %v, %v", path, f, err)
+		}
+	}
+}
+
+// Pools are in the order of their directories, and then of their networks.
+func TestPools(t *testing.T) {
+	s := open(t)
+	want := []lease.Pool{{DataDir: "/a", Network: "x"}, {DataDir: "/a", Network: "y"}, {DataDir: "/b", Network: "w"}}
+	update(t, s, func(tx *Tx) error {
+		for _, i := range []int{2, 0, 1} {
+			if err := tx.SetAdopted(want[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	view(t, s, func(tx *Tx) {
+		if got := tx.Pools(); !slices.Equal(got, want) {
+			t.Errorf("%v, want %v", got, want)
+		}
+	})
+}
+
 // A lock file that is removed while others wait for it must not let two hold the lock.
 func TestReplacedLockFile(t *testing.T) {
 	s := open(t)
