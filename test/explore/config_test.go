@@ -38,6 +38,7 @@ type config struct {
 	nets   []netConfig
 
 	known  bool         // leasehold has been called before
+	adopts bool         // the agent adopts what host-local has assigned; libcni's cache has its sandboxes
 	with   map[kind]int // events, and how often each may happen; see always
 	kills  int          // how often a call may be killed; see always
 	share  float64      // policy maxHeldShare, if not 0

@@ -168,6 +168,7 @@ const (
 	runDir       = "run"
 	spoolDir     = "run/spool"
 	netsDir      = "networks"
+	cacheDir     = "cache" // libcni's
 	storeFile    = "state/leases.db"
 	markFile     = "run/used"
 	lockFile     = "run/lock"

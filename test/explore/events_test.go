@@ -141,7 +141,7 @@ func (w *simulation) machine() *transact.Node {
 		Store:     store.New(store.Dirs{State: w.path(stateDir), Run: w.path(runDir)}),
 		Host:      host{&w.kernel, w.config},
 		Clock:     w.kernel.now,
-		CacheDirs: []string{w.path("cache")},
+		CacheDirs: []string{w.path(cacheDir)},
 		Warn:      func(s string) { w.warned = append(w.warned, s) },
 	}
 }
@@ -213,6 +213,7 @@ func (w *simulation) do(e event) outcome {
 
 func (w *simulation) run(e event) (out outcome) {
 	defer w.holdLocks()()
+	defer w.showCache()()
 	switch e.kind {
 	case add, lateAdd:
 		return w.assign(e.sandbox)
@@ -380,32 +381,74 @@ func (w *simulation) round() error {
 	ctx, cancel := w.recorded()
 	defer cancel()
 	s := w.agent()
-	if err := s.Follow(ctx, w.annotations()); err != nil {
-		return err
+	surveys := 1
+	if w.adopts {
+		surveys = 2 // an adoption is a change: windows apply to the new leases, and doubted deaths may be certain
 	}
-	v, err := s.Survey(ctx)
-	if errors.Is(err, store.ErrLost) {
-		return nil // it logs that, and surveys again
-	}
-	if err != nil {
-		return err
-	}
-	// The steps of a plan may share transactions; here each has its own.
-	for _, action := range maintain.Plan(v) {
-		if _, err := s.Act(ctx, []maintain.Action{action}); err != nil {
+	for range surveys {
+		if err := s.Follow(ctx, w.annotations()); err != nil {
 			return err
+		}
+		v, err := s.Survey(ctx, w.servedPools()...)
+		if errors.Is(err, store.ErrLost) {
+			return nil // it logs that, and surveys again
+		}
+		if err != nil {
+			return err
+		}
+		// The steps of a plan may share transactions; here each has its own.
+		for _, action := range maintain.Plan(v) {
+			if _, err := s.Act(ctx, []maintain.Action{action}); err != nil {
+				return err
+			}
 		}
 	}
 	if w.locked != [maxNets]bool{} {
 		return nil
 	}
-	if v, err = s.Survey(ctx); err != nil {
+	v, err := s.Survey(ctx, w.servedPools()...)
+	if err != nil {
 		return err
 	}
 	for _, left := range maintain.Plan(v) {
 		return fmt.Errorf("%w: %s %s: %s", errUnsettled, left.Do, left.Lease.Address, left.Reason)
 	}
 	return nil
+}
+
+// servedPools returns the pools that the configuration of the runtime leads to.
+func (w *simulation) servedPools() (out []lease.Pool) {
+	for n := range w.nets {
+		if w.adopts {
+			out = append(out, w.pool(n))
+		}
+	}
+	return out
+}
+
+// showCache writes libcni's entries of the sandboxes that host-local has given addresses to, and
+// returns a function that removes them. They follow from the state of the sandboxes.
+func (w *simulation) showCache() (remove func()) {
+	if !w.adopts {
+		return func() {}
+	}
+	must(os.MkdirAll(w.path(cacheDir), 0o700))
+	for b, s := range w.sandboxes[:w.sandboxCount()] {
+		if !s.byHost || s.deleted {
+			continue
+		}
+		name, pod, net := w.sandboxName(b), w.podOf(b), w.nets[w.netOf(b)].name
+		var ips []string
+		for _, a := range s.addrs[:len(w.sets[w.netOf(b)])] {
+			ips = append(ips, fmt.Sprintf(`{"address":"%s/24"}`, a))
+		}
+		entry := fmt.Sprintf(`{"kind":"cniCacheV1","containerId":%q,"ifName":%q,"networkName":%q,"netns":%q,
+			"cniArgs":[["K8S_POD_NAMESPACE",%q],["K8S_POD_NAME",%q],["K8S_POD_UID",%q]],"result":{"ips":[%s]}}`,
+			name, ifName, net, netnsPath(name), w.pods[pod].namespace(), podName(pod), "uid-"+name,
+			strings.Join(ips, ","))
+		must(os.WriteFile(w.path(filepath.Join(cacheDir, net+"-"+name+"-"+ifName)), []byte(entry), 0o600))
+	}
+	return func() { must(os.RemoveAll(w.path(cacheDir))) }
 }
 
 // errUnsettled is the error of a round of the agent after which a plan is not empty.

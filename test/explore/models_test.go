@@ -64,6 +64,15 @@ var models = []config{
 		kills: 1, probe: rebootProbe, short: 3,
 	},
 	{
+		name: "adopted", about: "host-local has served calls before leasehold was named, and serves the DELs of these",
+		pods: []podConfig{agentOnly, retained}, perPod: 2, nets: oneNet, adopts: true,
+		with: map[kind]int{
+			add: always, del: always, stop: always, end: always, pass: always, agent: always, hostAdd: 2, hostDel: 2,
+			reboot: 1,
+		},
+		probe: rebootProbe, short: 4,
+	},
+	{
 		name: "two sets", about: "two range sets of which one is full before the other",
 		pods: []podConfig{retained, plain}, perPod: 2, known: true,
 		nets: []netConfig{{name: "net", sets: []string{two6, oneAddress}}},
