@@ -82,7 +82,7 @@ func (s *Service) Survey(ctx context.Context, served ...lease.Pool) (Survey, err
 		return v, nil
 	}
 	v.doubt(s.examineHolders(&v))
-	v.canary(v.Unproven == nil && sandbox.IsOfBoot(word, v.Now.BootID))
+	v.canary(sandbox.IsOfBoot(word, v.Now.BootID))
 	v.Unmirrored = unmirrored(v.Leases)
 	v.Unleased = s.unleased(v, served)
 	return v, nil
