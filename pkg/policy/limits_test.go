@@ -64,3 +64,29 @@ func TestLimitedWindow(t *testing.T) {
 		}
 	}
 }
+
+// FuzzLimits verifies that limits that Validate accepts are in their ranges, and that no others
+// change what a namespace may have.
+func FuzzLimits(f *testing.F) {
+	f.Add("maxHeld", "20", "db")
+	f.Add("db.maxHeldShare", "0.25", "db")
+	f.Add("a.b.forever", "false", "a.b")
+	f.Add("maxWindow", "24h", "")
+	f.Add("maxHeldShare", "NaN", "db")
+	f.Fuzz(func(t *testing.T, key, value, namespace string) {
+		limits := Limits{key: value}
+		of, invalid := limits.Of(namespace), limits.Validate()
+		if of.MaxHeld < 0 || !(of.MaxHeldShare >= 0 && of.MaxHeldShare <= 1) || of.MaxWindow < 0 {
+			t.Errorf("%q has %+v", limits, of)
+		}
+		none := Limits(nil).Of(namespace)
+		if invalid != nil && of != none {
+			t.Errorf("%q is invalid (%v), and has %+v", limits, invalid, of)
+		}
+		window, why := of.Window(lease.Forever, namespace)
+		if window < 0 || window > of.MaxWindow || window == lease.Forever && !of.Forever ||
+			(why == "") != (window == lease.Forever) {
+			t.Errorf("%q: forever becomes %s: %q", limits, window, why)
+		}
+	})
+}

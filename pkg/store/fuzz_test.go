@@ -1,0 +1,124 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+// FuzzSpooled verifies that a file name in the spool is either ignored, or read as what a DEL with
+// these values writes, and that Unspool removes that file only.
+func FuzzSpooled(f *testing.F) {
+	for _, name := range []string{"1700000000000000000.3600000000000.c1@eth0", "1.2.c@e", "-1.-2.c@e", "1.2.c@e.new",
+		"x.2.c@e", "1..c@e", "1.2.", "99999999999999999999.1.c@e", "+1.02.c@e"} {
+		f.Add(name)
+	}
+	f.Fuzz(func(t *testing.T, name string) {
+		s := open(t)
+		if err := os.MkdirAll(s.spool(), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		other := filepath.Join(s.spool(), "other")
+		if filepath.Base(name) != name || name == "." || name == ".." || name == "other" ||
+			os.WriteFile(filepath.Join(s.spool(), name), nil, 0o600) != nil {
+			return // no file name
+		}
+		if err := os.WriteFile(other, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		records, err := s.Spooled("b1")
+		if err != nil || len(records) > 1 {
+			t.Fatalf("%q: %+v, %v", name, records, err)
+		}
+		for _, r := range records {
+			who := lease.Holder{ContainerID: r.ContainerID, IfName: r.IfName}
+			if again, ok := lease.ParseHolder(who.Name()); !ok || again != who || r.At.BootID != "b1" {
+				t.Errorf("%q is read as %+v", name, r)
+			}
+			if err := errors.Join(s.Unspool(records), s.Spool(r.ContainerID, r.IfName, r.At)); err != nil {
+				t.Fatal(err)
+			}
+			again, err := s.Spooled("b1")
+			if err != nil || len(again) != 1 || again[0].ContainerID != r.ContainerID || again[0].At != r.At {
+				t.Errorf("%q is written as %+v, %v", name, again, err)
+			}
+		}
+		if _, err := os.Stat(other); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// FuzzAnnounced verifies that the announce queue writes and removes a file of any holder that can
+// be named in its directory only.
+func FuzzAnnounced(f *testing.F) {
+	for _, name := range []string{"c1@eth0", "..@eth0", "c@..", "a@b@c", "c1@eth0.new"} {
+		f.Add(name)
+	}
+	f.Fuzz(func(t *testing.T, name string) {
+		who, ok := lease.ParseHolder(name)
+		if !ok {
+			return
+		}
+		s := open(t)
+		err := s.Announce(who)
+		files, unread := os.ReadDir(s.AnnounceDir())
+		if unread != nil || (err == nil) != (len(files) == 1) || err == nil && files[0].Name() != name {
+			t.Errorf("%q is queued as %v: %v, %v", name, files, err, unread)
+		}
+		s.Unannounce(who)
+		if files, err := os.ReadDir(s.AnnounceDir()); err != nil || len(files) > 0 {
+			t.Errorf("%q is removed, and %v is left: %v", name, files, err)
+		}
+	})
+}
+
+// FuzzSnapshot verifies that any file in the snapshot's place is either read or an error, that its
+// leases are valid, and that the next snapshot replaces it unless a newer version has written it.
+func FuzzSnapshot(f *testing.F) {
+	p := lease.Pool{DataDir: "/d", Network: "n"}
+	l, err := lease.Apply(lease.Lease{}, lease.Bind{ID: "00000000000000a1", Pool: p,
+		Address: netip.MustParseAddr("10.0.0.2"), Namespace: "db", Name: "db-0", UID: "u",
+		Holder: lease.Holder{ContainerID: "c1", IfName: "eth0", BootID: "b1"}}, t0)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add("/d", "n", encode(l), []byte(nil))
+	f.Add("", "", []byte{1}, []byte(nil))
+	f.Add("", "", []byte(nil), []byte(`{"format":9}`))
+	f.Add("", "", []byte(nil), []byte(`{"leases":[{"record":5}]}`))
+	f.Fuzz(func(t *testing.T, dataDir, network string, encoded, file []byte) {
+		s := open(t)
+		if err := os.MkdirAll(s.dirs.State, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if len(file) == 0 {
+			var err error
+			file, err = json.Marshal(snapshot{Format: formatNow, Leases: []record{{dataDir, network, encoded}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.WriteFile(s.snapshotPath(), file, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		leases, _, err := s.ReadSnapshot()
+		for _, l := range leases {
+			if err := l.Validate(); err != nil {
+				t.Errorf("%q is read as %+v: %v", file, l, err)
+			}
+		}
+		if err := s.Update(context.Background(), func(*Tx) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+		if written := s.WriteSnapshot(context.Background(), t0); (written != nil) != errors.Is(err, ErrNewer) {
+			t.Errorf("%q, which was read with %v, is replaced: %v", file, err, written)
+		}
+	})
+}
