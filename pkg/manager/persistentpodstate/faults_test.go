@@ -1,15 +1,20 @@
 package persistentpodstate
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
@@ -158,5 +163,132 @@ func TestPodsThatAreNotInjected(t *testing.T) {
 	leaving.DeletionTimestamp = &metav1.Time{Time: began}
 	if got := viewOf(leaving).has(statefulSet, true, db()).admit(t, aPod("db-0")); len(got.Spec.NodeSelector) > 0 {
 		t.Errorf("an object that is being deleted: %v", got.Spec.NodeSelector)
+	}
+}
+
+// The flags reach the webhook and the recorder.
+func TestFlagsAreUsed(t *testing.T) {
+	mgr := newManager(t, newCluster(t), logr.Discard())
+	v, r, events := viewOf(), &role{}, &reasons{}
+	for _, keepGone := range []bool{true, false} {
+		p := &Feature{keepGone: keepGone, goneGrace: time.Hour}
+		w, rec := p.podWebhook(v, logr.Discard()), p.recorder(mgr, v, r, events, logr.Discard())
+		if w.view != v || w.releaseGone == keepGone || w.grace != time.Hour {
+			t.Errorf("keepGone %v: webhook %+v", keepGone, w)
+		}
+		if rec.view != v || rec.releaseGone == keepGone || rec.grace != time.Hour || rec.client == nil ||
+			rec.role != r || rec.events != events {
+			t.Errorf("keepGone %v: recorder %+v", keepGone, rec)
+		}
+	}
+}
+
+// A state counts if it is of the pod that exists, or of one that the workload will create again.
+func TestCounts(t *testing.T) {
+	of := func(uid, owner types.UID) *observation { return &observation{UID: uid, Owner: owner} }
+	both := func(uid, owner, readyUID, readyOwner types.UID) podHistory {
+		return podHistory{Pod: of(uid, owner), Ready: of(readyUID, readyOwner)}
+	}
+	terminating := db()
+	terminating.Terminating = true
+	for name, c := range map[string]struct {
+		workload *workload
+		pod      podHistory
+		want     bool
+	}{
+		"the pod exists":                          {db(), both("p1", "set-1", "p1", "set-1"), true},
+		"it is of another workload":               {db(), both("p1", "set-0", "p1", "set-0"), false},
+		"there is no workload":                    {nil, both("p1", "set-0", "p1", "set-0"), true},
+		"the workload terminates":                 {terminating, both("p1", "set-0", "p1", "set-0"), true},
+		"its successor exists":                    {db(), both("p2", "set-1", "p1", "set-1"), true},
+		"its successor exists, without workload":  {nil, both("p2", "set-1", "p1", "set-1"), false},
+		"its successor exists, terminating":       {terminating, both("p2", "set-1", "p1", "set-1"), false},
+		"its successor exists, other workload":    {db(), both("p2", "set-1", "p1", "set-0"), false},
+		"it was deleted":                          {db(), podHistory{Ready: of("p1", "set-1")}, true},
+		"it was deleted, without workload":        {nil, podHistory{Ready: of("p1", "set-1")}, false},
+		"it was deleted, of an earlier workload":  {db(), podHistory{Ready: of("p1", "set-0")}, false},
+		"it was deleted, the workload terminates": {terminating, podHistory{Ready: of("p1", "set-1")}, false},
+	} {
+		if got := counts(state(), c.workload, "db-0", c.pod); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+// A pod is forgotten by its workload if it was deleted, or if its controller has changed.
+func TestObservedPods(t *testing.T) {
+	pod := aPod("db-0")
+	other := pod.DeepCopy()
+	other.OwnerReferences[0].Name = "other"
+	before, now, moved := podViewOf(pod, builtIn), podViewOf(pod, builtIn), podViewOf(other, builtIn)
+	for name, c := range map[string]struct {
+		now               *podView
+		exists, elsewhere bool
+	}{
+		"it has changed":          {now, true, false},
+		"it was deleted":          {nil, false, false},
+		"another controls it now": {moved, false, true},
+	} {
+		v := viewOf(state()).has(statefulSet, true, db())
+		v.observe(nil, before)
+		v.observe(before, c.now)
+		if got := v.history.Pods(before.target)["db-0"]; got.Exists() != c.exists {
+			t.Errorf("%s: %+v", name, got)
+		}
+		if got := v.history.Pods(moved.target)["db-0"]; got.Exists() != c.elsewhere {
+			t.Errorf("%s: elsewhere %+v", name, got)
+		}
+	}
+}
+
+// refuses is an API server that rejects every write with an error.
+type refuses struct {
+	client.Client
+	err error
+}
+
+func (r refuses) Create(context.Context, client.Object, ...client.CreateOption) error { return r.err }
+func (r refuses) Update(context.Context, client.Object, ...client.UpdateOption) error { return r.err }
+func (r refuses) Delete(context.Context, client.Object, ...client.DeleteOption) error { return r.err }
+
+// The generator returns the errors of its writes, but not those that another event makes good.
+func TestGeneratorReturnsErrors(t *testing.T) {
+	resource := pps.GroupVersion.WithResource("persistentpodstates").GroupResource()
+	conflict, exists := apierrors.NewConflict(resource, "db", nil), apierrors.NewAlreadyExists(resource, "db")
+	failure := apierrors.NewInternalError(errors.New("no"))
+	for name, c := range map[string]struct {
+		action  action
+		ignored []error
+	}{
+		"create": {action{Create: state()}, []error{nil, exists, conflict}},
+		"update": {action{Update: state()}, []error{nil, conflict}},
+		"delete": {action{Delete: state()}, []error{nil, conflict}},
+	} {
+		for _, err := range c.ignored {
+			if got := (&generator{client: refuses{err: err}}).act(t.Context(), c.action); got != nil {
+				t.Errorf("%s, %v: %v", name, err, got)
+			}
+		}
+		if got := (&generator{client: refuses{err: failure}}).act(t.Context(), c.action); !errors.Is(got, failure) {
+			t.Errorf("%s, %v: %v", name, failure, got)
+		}
+	}
+}
+
+// An object that is being deleted does not prevent another one with its target.
+func TestValidatorIgnoresObjectsThatAreDeleted(t *testing.T) {
+	second := state(func(o *pps.PersistentPodState) { o.Name = "second" })
+	for leaving, want := range map[bool]bool{true: true, false: false} {
+		first := state()
+		if leaving {
+			first.DeletionTimestamp = &metav1.Time{Time: began}
+		}
+		v := &validator{view: viewOf(first), kinds: builtIn}
+		if resp := v.Handle(t.Context(), request(t, second)); resp.Allowed != want {
+			t.Errorf("the first one is being deleted: %v; the second is allowed: %v", leaving, resp.Allowed)
+		}
+		if resp := v.Handle(t.Context(), request(t, first)); !resp.Allowed {
+			t.Errorf("the first one again: %v", resp.Result)
+		}
 	}
 }

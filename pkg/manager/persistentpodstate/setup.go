@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/go-logr/logr"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	ctrlrecorder "sigs.k8s.io/controller-runtime/pkg/recorder"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
@@ -62,7 +64,7 @@ func (p *Feature) Setup(ctx context.Context, mgr manager.Manager, namespace stri
 	if err := mgr.AddReadyzCheck("persistentpodstate", v.Ready); err != nil {
 		return err
 	}
-	pods := &podWebhook{view: v, releaseGone: !p.keepGone, grace: p.goneGrace, log: log}
+	pods := p.podWebhook(v, log)
 	server := mgr.GetWebhookServer()
 	server.Register(podsPath, &webhook.Admission{Handler: pods.handler()})
 	server.Register(normalizePath, &webhook.Admission{Handler: normalizer{}})
@@ -73,8 +75,7 @@ func (p *Feature) Setup(ctx context.Context, mgr manager.Manager, namespace stri
 	for _, c := range []interface{ setup(manager.Manager) error }{
 		&installer{view: v, kinds: p.kinds, namespace: namespace, client: mgr.GetClient(), live: mgr.GetAPIReader(),
 			role: r, events: events, log: log},
-		&recorder{view: v, client: mgr.GetClient(), role: r, releaseGone: !p.keepGone, grace: p.goneGrace,
-			events: events, log: log},
+		p.recorder(mgr, v, r, events, log),
 		&generator{view: v, client: mgr.GetClient(), role: r, events: events},
 	} {
 		if err := c.setup(mgr); err != nil {
@@ -82,4 +83,14 @@ func (p *Feature) Setup(ctx context.Context, mgr manager.Manager, namespace stri
 		}
 	}
 	return nil
+}
+
+func (p *Feature) podWebhook(v *clusterView, log logr.Logger) *podWebhook {
+	return &podWebhook{view: v, releaseGone: !p.keepGone, grace: p.goneGrace, log: log}
+}
+
+func (p *Feature) recorder(mgr manager.Manager, v *clusterView, r *role, events ctrlrecorder.EventRecorder,
+	log logr.Logger) *recorder {
+	return &recorder{view: v, client: mgr.GetClient(), role: r, releaseGone: !p.keepGone, grace: p.goneGrace,
+		events: events, log: log}
 }
