@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"iter"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -154,6 +155,38 @@ func TestProveViewInAContainerOfTheRuntime(t *testing.T) {
 	processes := links{"self": self("parent:70"), "70": {"mnt:7"}, "1": {"mnt:7"}}
 	if err := fakeProc(t, processes).ProveView("", "boot-1", nil); err == nil {
 		t.Error("paths are resolved in the container, and the view is proven")
+	}
+}
+
+// The same in real namespaces. This test runs itself in them, and then prints whether the view is
+// proven through process 1.
+func TestProveViewInNamespaces(t *testing.T) {
+	const inside = "LEASEHOLD_TEST_VIEW"
+	if os.Getenv(inside) != "" {
+		fmt.Println("view:", New("/proc", DefaultBootIDFile).Through("1").ProveView("", "boot-1", nil))
+		return
+	}
+	for name, tt := range map[string]struct {
+		command string
+		proven  bool
+	}{
+		"a container with the PID namespace of its runtime": {
+			`exec unshare --fork --pid --mount --mount-proc sh -c 'unshare --mount "$0" "$1"; true' "$@"`, true},
+		"a container with a PID namespace of its own": {
+			`exec unshare --fork --pid --mount --mount-proc "$@"`, false},
+		"the second process of such a container": {
+			`exec unshare --fork --pid --mount --mount-proc sh -c '"$0" "$1"; true' "$@"`, false},
+		"a container with the PID namespace of its pod": {
+			`unshare --fork --pid --mount --mount-proc sleep 9 & until pid=$(pgrep -P $!); do :; done
+			nsenter --pid=/proc/$pid/ns/pid unshare --fork --mount --mount-proc "$@"; kill -9 $pid`, false},
+	} {
+		cmd := exec.Command("sh", "-c", tt.command, "sh", os.Args[0], "-test.run=^TestProveViewInNamespaces$")
+		cmd.Env = append(os.Environ(), inside+"=1")
+		out, err := cmd.CombinedOutput()
+		if proven := strings.Contains(string(out), "view: <nil>"); err != nil || proven != tt.proven ||
+			!strings.Contains(string(out), "view: ") {
+			t.Errorf("%s: proven: %v, want %v; %v\n%s", name, proven, tt.proven, err, out)
+		}
 	}
 }
 
