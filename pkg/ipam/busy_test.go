@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -173,6 +174,19 @@ func TestADamagedHeadPageIsReconciledWithoutABusyNetwork(t *testing.T) {
 	w.same("A", w.soon("neta", ask{pod: "x", container: "c2"}), "10.0.0.3")
 	lock.Close()
 	w.same("B, where an ADD is missing", w.soon("netb", ask{pod: "y", container: "c3"}), "10.0.0.4")
+}
+
+// Otherwise the first call asks the host of all networks, and the journal says why.
+func TestADamagedHeadPageIsReconciledInEachNetwork(t *testing.T) {
+	w := twoNetworks(t)
+	w.soon("netb", ask{pod: "missing", container: "c1"})
+	spoilNewestHead(t, filepath.Join(w.stateDir(), "leases.db"))
+	w.soon("neta", ask{pod: "x", container: "c2"})
+	w.same("leases", w.leases(), "10.0.0.2=db-b/Bound 10.0.0.3=/Bound 10.0.0.2=db-a/Bound 10.0.0.3=x/Bound")
+	want := "Recovered : a head page of the store was damaged; its last change may be lost"
+	if got := w.journal(); !slices.Contains(got, want) {
+		t.Errorf("journal %q, want %q in it", got, want)
+	}
 }
 
 // Damaged records of A are repaired though those of B cannot be, and B's stay taken.

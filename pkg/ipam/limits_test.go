@@ -3,6 +3,7 @@ package ipam
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -59,6 +60,33 @@ func TestHoldsOfABootAreExemptFromLimits(t *testing.T) {
 	w.stop("c9")
 	w.same("after the boot", w.leases(),
 		"10.0.0.2=db-0/Firm 10.0.0.3=db-1/Firm 10.0.0.4=db-2/Firm 10.0.0.5=db-9/Held")
+}
+
+// The result of an ADD and the journal say why the window is shorter than the pod asks for.
+func TestReasonOfAShorterWindow(t *testing.T) {
+	for want, change := range map[string]func(w *world){
+		"": func(*world) {},
+		"the window of 1h0m0s is cut to maxWindow 1m0s": func(w *world) {
+			w.options.MaxWindow = lease.Window(time.Minute)
+		},
+		"maxHeldShare is 0: nothing is held": func(w *world) { w.options.MaxHeldShare = 0 },
+		"the window of 1h0m0s is cut to 30m0s, the limit of namespace db": func(w *world) {
+			w.setLimits(policy.Limits{"db.maxWindow": "30m"})
+		},
+	} {
+		w := newWorld(t, "10.0.0.0/24")
+		w.add(ask{pod: "x", container: "x"})
+		change(w)
+		r, err := w.tryAdd(ask{pod: "db-0", container: "c1", window: hour})
+		if err != nil || strings.Join(r.Notes, "|") != want {
+			t.Errorf("notes %q, %v, want %q", r.Notes, err, want)
+		}
+		entries := []string{"Bound x: ", "Bound db-0: "}
+		if want != "" {
+			entries = append(entries, "Limited db-0: "+want)
+		}
+		w.same("journal", strings.Join(w.journal(), "|"), strings.Join(entries, "|"))
+	}
 }
 
 // The plugin cuts windows that are longer than the namespace's limit, without an agent.

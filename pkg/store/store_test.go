@@ -20,6 +20,7 @@ import (
 	"time"
 
 	berrors "go.etcd.io/bbolt/errors"
+	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -488,6 +489,46 @@ func TestLockFileThatCannotBeOpened(t *testing.T) {
 	for _, path := range []string{filepath.Join(file, "lock"), filepath.Join(file, "dir", "lock"), t.TempDir()} {
 		if f, err := LockFile(t.Context(), path); !errors.Is(err, ErrIO) || !errors.As(err, &failed) || f != nil {
 			t.Errorf("%s: %v, %v", path, f, err)
+		}
+	}
+}
+
+// Probe fails if one of the directories cannot be created or written.
+func TestProbe(t *testing.T) {
+	for name, c := range map[string]struct {
+		harm func(dir string) error
+		ok   bool
+	}{
+		"there are none":    {func(string) error { return nil }, true},
+		"a link to nowhere": {func(dir string) error { return os.Symlink("nowhere", dir) }, false},
+		"a file":            {func(dir string) error { return os.WriteFile(dir, nil, 0o600) }, false},
+		"a read-only file system": {func(dir string) error {
+			t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+			return errors.Join(os.Mkdir(dir, 0o700), unix.Mount("tmpfs", dir, "tmpfs", unix.MS_RDONLY, ""))
+		}, false},
+	} {
+		for _, of := range []string{"state", "run"} {
+			dir := t.TempDir()
+			if err := c.harm(filepath.Join(dir, of)); err != nil {
+				t.Fatal(err)
+			}
+			err := New(Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}).Probe()
+			if (err == nil) != c.ok || !c.ok && !errors.Is(err, ErrIO) {
+				t.Errorf("%s, %s: %v", of, name, err)
+			}
+		}
+	}
+}
+
+// A file may have as many bytes as the limit.
+func TestReadUpTo(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path, []byte("12345"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for limit, want := range map[int64]string{6: "12345", 5: "12345", 4: ""} {
+		if got, err := readUpTo(path, limit); string(got) != want || (err == nil) != (want != "") {
+			t.Errorf("limit %d: %q, %v", limit, got, err)
 		}
 	}
 }

@@ -159,9 +159,6 @@ func (c *Call) Put(old, next lease.Lease) error {
 		c.mirrors.unproven[mirror] = true
 		mirror = nil // Admit reads the file again before the address is assigned
 	}
-	if mirror == nil {
-		delete(c.mirrors.changed[at.Pool], at.Address)
-	}
 	if mirror != nil && next.State == lease.None {
 		mirror.Remove(at.Address)
 	}

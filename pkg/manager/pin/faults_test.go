@@ -254,6 +254,24 @@ func TestLimiterAfterFailures(t *testing.T) {
 			t.Errorf("a pod %s is gone: %v, want %v", name, got, c.want)
 		}
 	}
+	// A gate ends to count once: with other gates on the pod, and when it is lifted after that.
+	l, _, admitted = limited()
+	admitted("db/0")
+	more := gatedPod("db/0")
+	more.Gates = 2
+	l.Seen(gatedPod("db/0"))
+	l.Seen(more)
+	l.Lifted(more, true)
+	if n := l.namespaces["db"]; n.gates != 0 {
+		t.Errorf("after its end %d gates count", n.gates)
+	}
+	// A gate is reserved for a namespace that waits and has none.
+	admitted("db/1")
+	l.wait("db/2", 1)
+	l.wait("other/0", 1)
+	if _, _, reserved := l.count(); reserved != 1 {
+		t.Errorf("%d gates are reserved, want that of one namespace", reserved)
+	}
 	// A namespace whose gates never failed is not one in which alone gates fail.
 	l, _, admitted = limited()
 	admitted("db/0")

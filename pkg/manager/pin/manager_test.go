@@ -8,8 +8,10 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"path"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/transport"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
@@ -193,7 +196,7 @@ func (a *adding) Add(r manager.Runnable) error {
 	return a.Manager.Add(r)
 }
 
-func newManager(t *testing.T) (*whole, manager.Manager) {
+func newManager(t *testing.T, wrap ...transport.WrapperFunc) (*whole, manager.Manager) {
 	kind := func(group, version, kind, resource string, namespaced bool) fakeapi.Kind {
 		k := fakeapi.Kind{Resource: resource, Namespaced: namespaced}
 		k.Group, k.Version, k.Kind = group, version, kind
@@ -216,6 +219,9 @@ func newManager(t *testing.T) (*whole, manager.Manager) {
 			t.Fatal(err)
 		}
 	}
+	for _, f := range wrap {
+		c.Config.Wrap(f)
+	}
 	mgr, err := manager.New(c.Config, manager.Options{
 		Scheme: scheme, Logger: logr.Discard(), WebhookServer: w.hooks, HealthProbeBindAddress: "0",
 		Cache:   cache.Options{ByObject: CacheOptions()},
@@ -225,6 +231,52 @@ func newManager(t *testing.T) (*whole, manager.Manager) {
 		t.Fatal(err)
 	}
 	return w, mgr
+}
+
+// watches counts the watches of each resource.
+type watches struct {
+	http.RoundTripper
+	mu *sync.Mutex
+	of map[string]int
+}
+
+func (w watches) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Query().Get("watch") != "" && r.URL.Query().Get("sendInitialEvents") == "" {
+		w.mu.Lock()
+		w.of[path.Base(r.URL.Path)]++
+		w.mu.Unlock()
+	}
+	return w.RoundTripper.RoundTrip(r)
+}
+
+// watchAgain replaces the watches of pods and of reservations.
+func TestWatchAgain(t *testing.T) {
+	seen := watches{mu: &sync.Mutex{}, of: map[string]int{}}
+	w, mgr := newManager(t, func(rt http.RoundTripper) http.RoundTripper {
+		seen.RoundTripper = rt
+		return seen
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	c, err := newCluster(ctx, mgr, time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error)
+	go func() { ended <- mgr.Start(ctx) }()
+	have := func(n int) func() bool {
+		return func() bool {
+			seen.mu.Lock()
+			defer seen.mu.Unlock()
+			return seen.of["pods"] == n && seen.of["ipreservations"] == n
+		}
+	}
+	w.Until("the first watches", have(1))
+	c.watchAgain()
+	w.Until("the second watches", have(2))
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
 }
 
 // reserve is what node's agent publishes of a pod that is away.
