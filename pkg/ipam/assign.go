@@ -228,9 +228,7 @@ func (a *assignment) setWindow() {
 	if a.key.IsZero() {
 		a.window = 0
 	}
-	if a.window > 0 {
-		a.window, a.limited = a.Tx.Limits().Of(a.key.Namespace).Window(a.window, a.key.Namespace)
-	}
+	a.window, a.limited = a.Tx.Limits().Of(a.key.Namespace).Window(a.window, a.key.Namespace)
 	if limit := a.req.Options.MaxWindow; limit > 0 && a.window > limit {
 		a.limited = fmt.Sprintf("the window of %s is cut to maxWindow %s", a.window, limit)
 		a.window = limit

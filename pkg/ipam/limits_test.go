@@ -3,6 +3,7 @@ package ipam
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -32,7 +33,11 @@ func TestLimitsOfNamespaces(t *testing.T) {
 		}
 		w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.9")
 		w.add(ask{pod: "x", namespace: "web", container: "x", window: hour}) // a store
-		w.setLimits(policy.Limits{key: "1", "db." + key: value})
+		limits := policy.Limits{key: "1", "db." + key: value}
+		w.setLimits(limits)
+		if got := w.look().Limits; !maps.Equal(got, limits) {
+			t.Errorf("the agent reads the limits %v, want %v", got, limits)
+		}
 		for i := range 3 {
 			w.add(ask{pod: fmt.Sprint("db-", i), container: fmt.Sprint("c", i), window: hour})
 		}
@@ -64,28 +69,37 @@ func TestHoldsOfABootAreExemptFromLimits(t *testing.T) {
 
 // The result of an ADD and the journal say why the window is shorter than the pod asks for.
 func TestReasonOfAShorterWindow(t *testing.T) {
-	for want, change := range map[string]func(w *world){
-		"": func(*world) {},
-		"the window of 1h0m0s is cut to maxWindow 1m0s": func(w *world) {
-			w.options.MaxWindow = lease.Window(time.Minute)
-		},
-		"maxHeldShare is 0: nothing is held": func(w *world) { w.options.MaxHeldShare = 0 },
-		"the window of 1h0m0s is cut to 30m0s, the limit of namespace db": func(w *world) {
-			w.setLimits(policy.Limits{"db.maxWindow": "30m"})
-		},
+	for name, c := range map[string]struct {
+		change func(w *world)
+		window time.Duration
+		reason string
+	}{
+		"no limit": {func(*world) {}, hour, ""},
+		"maxWindow": {func(w *world) { w.options.MaxWindow = lease.Window(time.Minute) }, time.Minute,
+			"the window of 1h0m0s is cut to maxWindow 1m0s"},
+		"maxWindow, not reached": {func(w *world) { w.options.MaxWindow = lease.Window(hour) }, hour, ""},
+		"no holds": {func(w *world) { w.options.MaxHeldShare = 0 }, 0,
+			"maxHeldShare is 0: nothing is held"},
+		"a limit of the namespace": {func(w *world) { w.setLimits(policy.Limits{"db.maxWindow": "30m"}) }, hour / 2,
+			"the window of 1h0m0s is cut to 30m0s, the limit of namespace db"},
 	} {
 		w := newWorld(t, "10.0.0.0/24")
 		w.add(ask{pod: "x", container: "x"})
-		change(w)
+		c.change(w)
 		r, err := w.tryAdd(ask{pod: "db-0", container: "c1", window: hour})
-		if err != nil || strings.Join(r.Notes, "|") != want {
-			t.Errorf("notes %q, %v, want %q", r.Notes, err, want)
+		if l := w.leaseOf("db-0"); err != nil || strings.Join(r.Notes, "|") != c.reason ||
+			l.Window != lease.Window(c.window) {
+			t.Errorf("%s: window %s, notes %q, %v; want %s, %q", name, l.Window, r.Notes, err, c.window, c.reason)
 		}
 		entries := []string{"Bound x: ", "Bound db-0: "}
-		if want != "" {
-			entries = append(entries, "Limited db-0: "+want)
+		if c.reason != "" {
+			entries = append(entries, "Limited db-0: "+c.reason)
 		}
-		w.same("journal", strings.Join(w.journal(), "|"), strings.Join(entries, "|"))
+		w.same(name+": journal", strings.Join(w.journal(), "|"), strings.Join(entries, "|"))
+		r, err = w.tryAdd(ask{pod: "db-1", container: "c2"})
+		if err != nil || len(r.Notes) > 0 || w.leaseOf("db-1").Window != 0 {
+			t.Errorf("%s: a pod without a window: notes %q, %v", name, r.Notes, err)
+		}
 	}
 }
 

@@ -351,6 +351,18 @@ func TestARequestedAddressOfADeadHolder(t *testing.T) {
 	}
 }
 
+// Of a firm hold and a soft one of the same pod it gets back that of the firm one.
+func TestAFirmHoldIsClaimedBeforeASoftOne(t *testing.T) {
+	for _, firm := range []string{"10.0.0.3", "10.0.0.5"} {
+		w := newWorld(t, "10.0.0.0/24")
+		w.add(ask{pod: "db-0", container: "c1", uid: "u1", requested: "10.0.0.4"})
+		w.stop("c1")
+		w.add(ask{pod: "db-0", container: "c2", uid: "u1", window: hour, requested: firm})
+		w.stop("c2")
+		w.same("back", w.add(ask{pod: "db-0", container: "c3", uid: "u1", window: hour}), firm)
+	}
+}
+
 func TestAClaimDoesNotMoveTheCursor(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{pod: "db-0", container: "c1", window: hour})

@@ -43,7 +43,7 @@ func (s *Service) Revoke(ctx context.Context, match func(lease.Lease) bool, forc
 		}
 		for _, l := range selected {
 			_, err := c.Move(l, lease.Revoke{LastHolder: c.LifeOf(l), Force: force}, store.EventRevoked, reason)
-			if err != nil && !isRefused(err) {
+			if err != nil && !errors.Is(err, lease.ErrHolderAlive) {
 				return err
 			}
 			if err != nil {
@@ -57,11 +57,4 @@ func (s *Service) Revoke(ctx context.Context, match func(lease.Lease) bool, forc
 		return nil
 	})
 	return out, err
-}
-
-// isRefused reports whether the state of the lease does not allow its release, as opposed to an
-// error of the store.
-func isRefused(err error) bool {
-	return errors.Is(err, lease.ErrHolderAlive) || errors.Is(err, lease.ErrTaken) ||
-		errors.Is(err, lease.ErrNotHolder) || errors.Is(err, lease.ErrNotDue) || errors.Is(err, lease.ErrInvalid)
 }

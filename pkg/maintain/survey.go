@@ -160,12 +160,10 @@ func unmirrored(leases []lease.Lease) []lease.Lease {
 	var out []lease.Lease
 	files := map[lease.Pool]map[string]bool{}
 	for _, l := range leases {
-		names, listed := files[l.Pool]
-		if !listed {
-			names = hostlocal.FileNames(l.Pool)
-			files[l.Pool] = names
+		if _, listed := files[l.Pool]; !listed {
+			files[l.Pool] = hostlocal.FileNames(l.Pool)
 		}
-		if names != nil && l.State == lease.Bound && !names[l.Address.String()] {
+		if names := files[l.Pool]; names != nil && l.State == lease.Bound && !names[l.Address.String()] {
 			out = append(out, l)
 		}
 	}
