@@ -252,14 +252,7 @@ func (a *agentRun) visit() (stop func()) {
 		liveness  = 4               // once per so many readiness probes
 		scrape    = 3
 	)
-	client := &http.Client{Transport: &http.Transport{DialContext: func(_ context.Context, network,
-		addr string) (conn net.Conn, err error) {
-		err = a.c.b.node.Do(func() error {
-			conn, err = net.Dial(network, addr)
-			return err
-		})
-		return conn, err
-	}}}
+	client := a.client()
 	ask := func(path string) {
 		r, err := client.Get("http://127.0.0.1:9470" + path)
 		a.c.b.check(err)
@@ -285,6 +278,40 @@ func (a *agentRun) visit() (stop func()) {
 		}
 	})
 	return func() { ticker.Stop(); close(ended); prober.Wait() }
+}
+
+// client returns a client in the node's network namespace.
+func (a *agentRun) client() *http.Client {
+	dial := func(_ context.Context, network, addr string) (conn net.Conn, err error) {
+		err = a.c.b.node.Do(func() error {
+			conn, err = net.Dial(network, addr)
+			return err
+		})
+		return conn, err
+	}
+	return &http.Client{Transport: &http.Transport{DialContext: dial}}
+}
+
+// scrape scrapes the agent without a pause until stop is called. Some scrapes are refused.
+func (a *agentRun) scrape() (stop func()) {
+	client := a.client()
+	ended := make(chan struct{})
+	var scraper sync.WaitGroup
+	scraper.Go(func() {
+		for {
+			select {
+			case <-ended:
+				return
+			default:
+			}
+			r, err := client.Get("http://127.0.0.1:9470/metrics")
+			a.c.b.check(err)
+			_, err = io.Copy(io.Discard, r.Body)
+			r.Body.Close()
+			a.c.b.check(err)
+		}
+	})
+	return func() { close(ended); scraper.Wait() }
 }
 
 // An agentRun is an agent process with a contender's files.

@@ -31,6 +31,7 @@ var parts = []part{
 	{"collect", (*bench).collect},
 	{"idle", (*bench).idle},
 	{"looks", (*bench).looks},
+	{"memory", (*bench).memory},
 }
 
 type part struct {
