@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/spf13/pflag"
 	"k8s.io/client-go/rest"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent"
@@ -55,7 +55,7 @@ type options struct {
 
 func main() {
 	o, err := parse(os.Args[1:], os.Stderr)
-	if errors.Is(err, flag.ErrHelp) {
+	if errors.Is(err, pflag.ErrHelp) {
 		os.Exit(0)
 	}
 	if err != nil {
@@ -83,8 +83,9 @@ func main() {
 // flags, and no other logic, so that it stays one function.
 func parse(args []string, stderr io.Writer) (options, error) {
 	var o options
-	f := flag.NewFlagSet("leasehold-agent", flag.ContinueOnError)
+	f := pflag.NewFlagSet("leasehold-agent", pflag.ContinueOnError)
 	f.SetOutput(stderr)
+	f.SortFlags = false
 	f.StringVar(&o.kubeconfig, "kubeconfig", "",
 		"`path` of a kubeconfig file; if empty, the pod's service account is used")
 	f.StringVar(&o.nodeName, "node-name", os.Getenv("NODE_NAME"), "name of this node; $NODE_NAME if not set")

@@ -4,11 +4,12 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/spf13/pflag"
 
 	"github.com/leasehold-cni/leasehold/pkg/env"
 )
@@ -20,7 +21,7 @@ func main() {
 	defer stop()
 	o, err := parse(os.Args[1:], os.Stderr)
 	switch {
-	case errors.Is(err, flag.ErrHelp):
+	case errors.Is(err, pflag.ErrHelp):
 		return
 	case err != nil:
 		fmt.Fprintln(os.Stderr, "leasehold-manager:", err)

@@ -3,13 +3,13 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
 	"strings"
 	"time"
 
+	"github.com/spf13/pflag"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
@@ -27,7 +27,7 @@ type feature interface {
 }
 
 // features defines the features' flags. Without its line here a package is not part of the manager.
-func features(f *flag.FlagSet) []feature {
+func features(f *pflag.FlagSet) []feature {
 	return []feature{
 		persistentpodstate.New(f),
 	}
@@ -68,7 +68,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		o.liftGatesOnly, args = true, args[1:]
 	}
 	f := o.flags()
-	if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
+	if err := f.Parse(args); errors.Is(err, pflag.ErrHelp) {
 		fmt.Fprint(stderr, usage)
 		f.SetOutput(stderr)
 		f.PrintDefaults()
@@ -83,9 +83,10 @@ func parse(args []string, stderr io.Writer) (options, error) {
 }
 
 // flags sets the defaults and returns the flags that change the options.
-func (o *options) flags() *flag.FlagSet {
-	f := flag.NewFlagSet("leasehold-manager", flag.ContinueOnError)
+func (o *options) flags() *pflag.FlagSet {
+	f := pflag.NewFlagSet("leasehold-manager", pflag.ContinueOnError)
 	f.SetOutput(io.Discard) // main prints the error
+	f.SortFlags = false
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "how to reach the API server; in a pod, its service account")
 	f.StringVar(&o.namespace, "namespace", wellknown.Namespace, "where the manager's Secret, Service and Lease are")
 	o.pin = pin.Options{Mode: policy.PinNominate, Fallback: policy.PinPrefer, Schedulers: []string{"default-scheduler"}}
@@ -134,7 +135,7 @@ func (o *options) validate() error {
 	return nil
 }
 
-func pinModeVar(f *flag.FlagSet, mode *policy.PinMode, name, usage string) {
+func pinModeVar(f *pflag.FlagSet, mode *policy.PinMode, name, usage string) {
 	f.Func(name, fmt.Sprintf("%s (default %s)", usage, *mode), func(s string) (err error) {
 		*mode, err = policy.ParsePinMode(s)
 		return err

@@ -3,12 +3,13 @@ package main
 import (
 	"bytes"
 	"errors"
-	"flag"
 	"log/slog"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/spf13/pflag"
 )
 
 func TestParse(t *testing.T) {
@@ -46,7 +47,7 @@ func TestParse(t *testing.T) {
 	if out.Len() > 0 {
 		t.Errorf("it wrote %q by itself", &out)
 	}
-	if _, err := parse([]string{"-h"}, &out); !errors.Is(err, flag.ErrHelp) ||
+	if _, err := parse([]string{"-h"}, &out); !errors.Is(err, pflag.ErrHelp) ||
 		!strings.Contains(out.String(), "lift-gates") ||
 		!strings.Contains(out.String(), "-require-timeout") {
 		t.Errorf("help: %v\n%s", err, &out)

@@ -3,12 +3,12 @@ package persistentpodstate
 import (
 	"context"
 	"errors"
-	"flag"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -97,9 +97,9 @@ func TestParseKindsOfEachPart(t *testing.T) {
 		}
 	}
 	for grace, ok := range map[string]bool{"0s": true, "1ns": true, "-1ns": false} {
-		f := flag.NewFlagSet("", flag.ContinueOnError)
+		f := pflag.NewFlagSet("", pflag.ContinueOnError)
 		p := New(f)
-		if err := f.Parse([]string{"-pps-gone-grace", grace}); err != nil || (p.Validate() == nil) != ok {
+		if err := f.Parse([]string{"--pps-gone-grace", grace}); err != nil || (p.Validate() == nil) != ok {
 			t.Errorf("a grace of %s: %v, %v", grace, err, p.Validate())
 		}
 	}

@@ -2,11 +2,11 @@ package persistentpodstate
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/spf13/pflag"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	ctrlrecorder "sigs.k8s.io/controller-runtime/pkg/recorder"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
@@ -26,7 +26,7 @@ type Feature struct {
 
 // New defines the flags --pps-* on f. The fields of the Feature have the values of the flags after
 // f was parsed.
-func New(f *flag.FlagSet) *Feature {
+func New(f *pflag.FlagSet) *Feature {
 	p := &Feature{kinds: builtIn}
 	f.Func("pps-kinds",
 		"comma-separated `group/version/Kind`s, beside StatefulSets, whose pods a PersistentPodState may be about",
