@@ -64,7 +64,7 @@ func markReplaced(candidates []candidate) {
 	newest := map[place]candidate{}
 	at := func(c candidate) place { return place{c.Netns.Dev, c.Netns.Ino, c.IfName} }
 	for _, c := range candidates {
-		if n, known := newest[at(c)]; c.Netns.Ino != 0 && (!known || c.Modified.After(n.Modified)) {
+		if c.Netns.Ino != 0 && c.Modified.After(newest[at(c)].Modified) {
 			newest[at(c)] = c
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -286,6 +287,68 @@ func TestFindTwoEntriesOfOneInterface(t *testing.T) {
 		"10.0.0.6 Bound of-c2 c2 net1 /run/netns/by-hand window 10m0s",
 		"10.0.0.7 Bound of-c3 c3 eth0 /run/netns/by-hand window 10m0s")
 	n.want(problems)
+}
+
+// The order in which entries are read does not matter: the newest container of a namespace and
+// interface exists, with all its addresses.
+func TestMarkReplaced(t *testing.T) {
+	entry := func(container, ifName string, ino uint64, minute int, addr string) candidate {
+		return candidate{Kind: fromLiveCache, ContainerID: container, IfName: ifName,
+			Netns:   lease.Netns{Path: "/run/netns/x", Dev: 4, Ino: ino},
+			Address: netip.MustParseAddr(addr), Modified: wall.Add(time.Duration(minute) * time.Minute)}
+	}
+	all := []candidate{entry("c1", "eth0", 11, 1, "10.0.0.1"), entry("c2", "eth0", 11, 2, "10.0.0.2"),
+		entry("c3", "eth0", 11, 3, "10.0.0.3"), entry("c3", "eth0", 11, 3, "fd00::3"),
+		entry("c1", "net1", 11, 1, "10.0.0.4"), entry("c1", "eth0", 12, 1, "10.0.0.5"),
+		entry("c9", "eth0", 0, 9, "10.0.0.6"), entry("c8", "eth0", 0, 8, "10.0.0.7")}
+	for i := range all {
+		rotated := slices.Concat(all[i:], all[:i])
+		for _, candidates := range [][]candidate{rotated, slices.Clone(rotated)} {
+			slices.Reverse(rotated)
+			markReplaced(candidates)
+			for _, c := range candidates {
+				replaced := c.Address == all[0].Address || c.Address == all[1].Address
+				if (c.Kind == fromDeadCache) != replaced || replaced && c.Netns != (lease.Netns{Path: "/run/netns/x"}) {
+					t.Errorf("%s on %s: %v in %+v", c.ContainerID, c.IfName, c.Kind, c.Netns)
+				}
+			}
+		}
+	}
+}
+
+// What the cache says of a container is unknown if its entry or its namespace cannot be read.
+func TestLifeOf(t *testing.T) {
+	const content = "c1\r\neth0"
+	with := func(netns string) string { return string(entry(set("netns", netns))) }
+	for name, c := range map[string]struct {
+		write func(n *node)
+		addr  string
+		want  lease.Liveness
+	}{
+		"no entry": {func(*node) {}, "10.0.0.5", lease.Dead},
+		"it is alive": {func(n *node) { n.write("results/cbr0-c1-eth0", with("/run/netns/db-0")) }, "10.0.0.5",
+			lease.Alive},
+		"another address": {func(n *node) { n.write("results/cbr0-c1-eth0", with("/run/netns/db-0")) }, "10.0.0.6",
+			lease.Dead},
+		"its namespace is gone": {func(n *node) { n.write("results/cbr0-c1-eth0", with("/run/netns/gone")) },
+			"10.0.0.5", lease.Dead},
+		"its namespace cannot be read": {func(n *node) {
+			n.write("results/cbr0-c1-eth0", with("/run/netns/unreadable"))
+		}, "10.0.0.5", lease.Unknown},
+		"its entry cannot be read": {func(n *node) { n.write("results/cbr0-c1-eth0", "{") }, "10.0.0.5", lease.Unknown},
+		"one of two entries cannot be read": {func(n *node) {
+			n.write("results/cbr0-c1-eth0", with("/run/netns/gone"))
+			n.write("cache/results/cbr0-c1-eth0", "{")
+		}, "10.0.0.5", lease.Dead},
+		"another container's entry": {func(n *node) { n.write("results/cbr0-c2-eth0", "{") }, "10.0.0.5", lease.Dead},
+	} {
+		n := newNode(t)
+		n.lives("/run/netns/db-0", 11)
+		c.write(n)
+		if got := n.node().LifeOf("cbr0", netip.MustParseAddr(c.addr), content); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
 }
 
 // A namespace that cannot be read is not one that is gone.

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
-	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -235,27 +234,17 @@ func (p *Plugin) guard(verb string, run func(context.Context) error) (err error)
 			p.note(fmt.Sprintf("%s panicked: %v\n%s", verb, r, debug.Stack()))
 			err = fmt.Errorf("%w: %.200v", errPanic, r)
 		}
+		call.Result = "ok"
 		if err != nil {
-			err = coded(verb, err)
+			c := coded(verb, err)
+			err, call.Result = c, strconv.FormatUint(uint64(c.Code), 10)
 		}
 		if p.LogCall != nil {
-			call.Result, call.Took = resultLabel(err), time.Since(began)
+			call.Took = time.Since(began)
 			p.LogCall(call)
 		}
 	}()
 	return run(ctx)
-}
-
-// resultLabel returns the label of a call's result in the metrics: "ok", or the CNI error code.
-func resultLabel(err error) string {
-	var coded *types.Error
-	switch {
-	case err == nil:
-		return "ok"
-	case errors.As(err, &coded):
-		return strconv.FormatUint(uint64(coded.Code), 10)
-	}
-	return "unknown"
 }
 
 // note prints a note for an operator on stderr.

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -79,4 +80,61 @@ func TestNothingIsWrittenWithoutTheLock(t *testing.T) {
 	if err := d.Flush(); err != nil || !d.Has(l.Address) {
 		t.Errorf("a file written later is removed: %v, %v", !d.Has(l.Address), err)
 	}
+}
+
+// A reader without the lock sees the mark, and the addresses whose files have the names that
+// host-local gives them.
+func TestOpenUnlocked(t *testing.T) {
+	p := lease.Pool{DataDir: t.TempDir(), Network: "cbr0"}
+	if d, err := OpenUnlocked(p); d != nil || err != nil {
+		t.Errorf("no directory: %+v, %v", d, err)
+	}
+	d, err := Open(t.Context(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	for name, want := range map[string][]string{
+		"10.0.0.9": {"10.0.0.9"}, "fd00::1": {"fd00::1"}, "10.0.0.10": {"10.0.0.10"}, "FD00::2": nil, "fd00:0::3": nil,
+		"010.0.0.3": nil, "::ffff:10.0.0.4": nil, "fe80::1%eth0": nil, "last_reserved_ip.0": nil,
+	} {
+		path := filepath.Join(Path(p), name)
+		if err := os.WriteFile(path, []byte("c1\r\neth0"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if addrs, err := d.Addresses(); err != nil || !slices.Equal(texts(addrs), want) {
+			t.Errorf("file %s: addresses %v, %v", name, addrs, err)
+		}
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"fd00::1", "10.0.0.9", "10.0.0.10"} {
+		if err := os.WriteFile(filepath.Join(Path(p), name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, leases := range []int{3, 0, Unproven} {
+		if err := d.SetMark(leases); err != nil {
+			t.Fatal(err)
+		}
+		reader, err := OpenUnlocked(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, marked := reader.Mark(); n != leases || !marked || reader.Locked() {
+			t.Errorf("the mark is %d: %d, marked %v, locked %v", leases, n, marked, reader.Locked())
+		}
+		if addrs, err := reader.Addresses(); err != nil ||
+			!slices.Equal(texts(addrs), []string{"10.0.0.10", "10.0.0.9", "fd00::1"}) {
+			t.Errorf("addresses %v, %v", addrs, err)
+		}
+	}
+}
+
+func texts(addrs []netip.Addr) (out []string) {
+	for _, a := range addrs {
+		out = append(out, a.String())
+	}
+	return out
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -397,8 +398,11 @@ func TestALookReadsEverything(t *testing.T) {
 	for i := range n {
 		w.add(ask{pod: fmt.Sprintf("db-%d", i), container: fmt.Sprint("c", i), window: hour})
 	}
-	if got := w.look(); len(got.Leases) != n || !got.Adopted("cbr0") {
-		t.Errorf("%d leases, known: %v", len(got.Leases), got.Adopted("cbr0"))
+	w.follow("uid-of-c0", 2*hour) // of the first batch
+	first := w.leaseOf("db-0").Key()
+	if got := w.look(); len(got.Leases) != n || !got.Adopted("cbr0") ||
+		!maps.Equal(got.Windows, map[lease.Key]lease.Window{first: lease.Window(2 * hour)}) {
+		t.Errorf("%d leases, known: %v, windows %v", len(got.Leases), got.Adopted("cbr0"), got.Windows)
 	}
 	if got := w.journal(); len(got) != n {
 		t.Errorf("%d entries", len(got))

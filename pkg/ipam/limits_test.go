@@ -11,6 +11,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
+	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
 func (w *world) setLimits(limits policy.Limits) {
@@ -48,6 +49,24 @@ func TestLimitsOfNamespaces(t *testing.T) {
 		w.same(limit, w.leases(), "10.0.0.2=x/Firm 10.0.0.3=db-0/Firm 10.0.0.4=db-1/Firm 10.0.0.5=db-2/Held")
 		w.same("journal", w.journal()[len(w.journal())-2],
 			"Limited db-2: namespace db has "+reason+": the hold is a short one")
+	}
+}
+
+// Limits are only written to a store that exists, and only if they are other ones.
+func TestSetLimitsWritesChanges(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	calls := 0
+	ctx := store.WithTiming(t.Context(), func(store.Timing) { calls++ })
+	limits := policy.Limits{"maxHeld": "1"}
+	if err := w.service.SetLimits(ctx, limits); !store.IsEmpty(err) || calls != 1 {
+		t.Errorf("no store: %v after %d transactions", err, calls)
+	}
+	w.add(ask{pod: "x", container: "x"})
+	for _, want := range []int{2, 1, 1} { // a read, and a write if they change
+		calls = 0
+		if err := w.service.SetLimits(ctx, limits); err != nil || calls != want {
+			t.Errorf("%v after %d transactions, want %d", err, calls, want)
+		}
 	}
 }
 

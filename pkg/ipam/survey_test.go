@@ -362,6 +362,26 @@ func TestWhatCannotBeMendedStopsNothingElse(t *testing.T) {
 	}
 }
 
+// Where nothing can be read of the host, a full pool is full, whatever a damaged record may hide.
+func TestAFullPoolWithARecordThatCannotBeMended(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/29 10.0.0.2-10.0.0.3")
+	w.add(ask{pod: "living", container: "c0"})
+	w.add(ask{pod: "db-0", container: "c1"})
+	spoilRecord(t, filepath.Join(w.stateDir(), "leases.db"), "db-0")
+	w.unlisted = true
+	w.refused(ask{pod: "new", container: "c2"}, ErrExhausted, "1 bound")
+	w.unlisted = false
+	w.refused(ask{pod: "new", container: "c2"}, ErrExhausted, "2 bound")
+}
+
+// A container that asks again gets its address, though its record is damaged.
+func TestARepeatedAddOfADamagedRecord(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{container: "c1"})
+	spoilRecord(t, filepath.Join(w.stateDir(), "leases.db"), "c1")
+	w.same("again", w.add(ask{container: "c1"}), "10.0.0.2")
+}
+
 // A DEL was spooled whose lease is damaged since: every call begins with the spool.
 func TestASpooledReleaseOfADamagedRecordStopsNothing(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")

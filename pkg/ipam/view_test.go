@@ -49,6 +49,11 @@ func TestNoCommandActsOnAnUnprovenView(t *testing.T) {
 			_, err := w.service.Export(ctx, anyPool)
 			return err
 		},
+		"the adoption of a file": func(w *world) error {
+			l := lease.Lease{Pool: w.where().Pool, Address: netip.MustParseAddr("10.0.0.3")}
+			_, err := w.service.Act(ctx, []maintain.Action{{Do: maintain.Adopt, Lease: l}})
+			return err
+		},
 		"a change that finds a damaged record": func(w *world) error {
 			spoilRecord(t, filepath.Join(w.stateDir(), "leases.db"), "living")
 			return w.service.Follow(ctx, []maintain.PodWindow{{Namespace: "db", Name: "living", UID: "uid-of-c1",

@@ -1,6 +1,7 @@
 package maintain
 
 import (
+	"slices"
 	"testing"
 	"time"
 )
@@ -26,6 +27,21 @@ func TestThePace(t *testing.T) {
 	p = newPace()
 	if rest := p.after(0, max(lockBudget, 4*p.least)); p.rest != leastRest || rest != leastRest*lockBudget*2 {
 		t.Errorf("as long as it may take: %+v, %v", *p, rest)
+	}
+	p = newPace()
+	for range 10 {
+		p.after(ms/2, 90*ms)
+	}
+	if p.rest != mostRest {
+		t.Errorf("all of them were held up: %+v", *p)
+	}
+	var rests []int
+	for p.rest > leastRest {
+		p.after(ms/2, ms)
+		rests = append(rests, p.rest)
+	}
+	if !slices.Equal(rests, []int{30, 22, 16, 12, 10}) {
+		t.Errorf("quick ones after that: the rest is %v times as long", rests)
 	}
 	p = newPace()
 	for i := range 200 { // a busy node: most are held up, some are not

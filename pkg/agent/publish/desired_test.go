@@ -166,6 +166,9 @@ func TestSpecRelease(t *testing.T) {
 	if got := with(id1).Release; len(got) != 1 || len(got[0]) != 2 || got[0][0].ID != id1 || got[0][1].ID != id2 {
 		t.Errorf("the lease's id: releases %v", got)
 	}
+	if c := with(id1).Objects[object].Object.Status.Conditions; len(c) > 0 {
+		t.Errorf("the lease's id: conditions %v", c)
+	}
 	other := with("3333333333333333")
 	if len(other.Release) != 0 {
 		t.Errorf("another id: releases %v", other.Release)

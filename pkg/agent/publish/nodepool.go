@@ -98,7 +98,6 @@ func (p *NodePool) update(ctx context.Context) error {
 	}
 	now := p.Service.Clock()
 	if p.readAt.IsZero() || now.Since(p.readAt) >= nodePoolReread {
-		p.readAt = lease.Instant{}
 		if err := p.read(ctx); err != nil {
 			return err
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -291,4 +293,65 @@ func TestValidatorIgnoresObjectsThatAreDeleted(t *testing.T) {
 			t.Errorf("the first one again: %v", resp.Result)
 		}
 	}
+}
+
+// Each event enqueues the objects, workloads and webhook configurations that depend on it.
+func TestEventsEnqueue(t *testing.T) {
+	object := state()
+	other := state(func(o *pps.PersistentPodState) { o.Name, o.Spec.TargetRef.Name = "other", "other" })
+	second := state(func(o *pps.PersistentPodState) { o.Name = "second" }) // with the same target
+	pod := aPod("db-0")
+	moved := pod.DeepCopy()
+	moved.OwnerReferences[0].Name = "other"
+	before, elsewhere := podViewOf(pod, builtIn), podViewOf(moved, builtIn)
+	for name, c := range map[string]struct {
+		event func(v *clusterView)
+		want  string
+	}{
+		"an object is added":   {func(v *clusterView) { v.objectAdded(object) }, "states db, targets db, cluster"},
+		"an object is changed": {func(v *clusterView) { v.objectUpdated(second, object) }, "states db, targets db"},
+		"an object is deleted": {func(v *clusterView) { v.objectDeleted(object) },
+			"states db second, targets db, cluster"},
+		"a workload is changed":   {func(v *clusterView) { v.workloadUpdated(db()) }, "states db second, targets db"},
+		"a workload is deleted":   {func(v *clusterView) { v.workloadDeleted(db()) }, "states db second, targets db"},
+		"a pod is added":          {func(v *clusterView) { v.observe(nil, before) }, "states db second"},
+		"a pod is deleted":        {func(v *clusterView) { v.observe(before, nil) }, "states db second"},
+		"a pod has another owner": {func(v *clusterView) { v.observe(before, elsewhere) }, "states db other second"},
+	} {
+		v := viewOf(object, other, second).has(statefulSet, true, db())
+		v.pods = listed[*corev1.Pod, *podView](nil, nil)
+		v.states.queue, v.targets.queue = newQueue[types.NamespacedName](), newQueue[targetKey]()
+		v.cluster.queue = newQueue[struct{}]()
+		c.event(v)
+		var got []string
+		if names := drain(v.states.queue, func(n types.NamespacedName) string { return n.Name }); names != "" {
+			got = append(got, "states"+names)
+		}
+		if names := drain(v.targets.queue, func(k targetKey) string { return k.Name }); names != "" {
+			got = append(got, "targets"+names)
+		}
+		if drain(v.cluster.queue, func(struct{}) string { return "" }) != "" {
+			got = append(got, "cluster")
+		}
+		if text := strings.Join(got, ", "); text != c.want {
+			t.Errorf("%s: enqueued %s, want %s", name, text, c.want)
+		}
+	}
+}
+
+func newQueue[T comparable]() workqueue.TypedRateLimitingInterface[T] {
+	return workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[T]())
+}
+
+// drain returns the names of the items in a queue, each after a space, and shuts it down.
+func drain[T comparable](queue workqueue.TypedRateLimitingInterface[T], name func(T) string) string {
+	defer queue.ShutDown()
+	var names []string
+	for queue.Len() > 0 {
+		item, _ := queue.Get()
+		queue.Done(item)
+		names = append(names, " "+name(item))
+	}
+	slices.Sort(names)
+	return strings.Join(names, "")
 }
