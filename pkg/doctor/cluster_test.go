@@ -99,9 +99,12 @@ func TestNamespaceLimits(t *testing.T) {
 }
 
 func TestIgnoredNominations(t *testing.T) {
-	pod := `{"metadata":{"annotations":{"leasehold.dev/pinned-node":"node1","leasehold.dev/pin-reason":"nominate"}},
-		"spec":{"nodeName":"node2","schedulerName":"other"}}`
-	pods := `{"items":[` + strings.Join([]string{pod, pod, pod}, ",") + `]}`
+	three := func(reason string) string {
+		pod := fmt.Sprintf(`{"metadata":{"annotations":{"leasehold.dev/pinned-node":"node1",
+			"leasehold.dev/pin-reason":%q}},"spec":{"nodeName":"node2","schedulerName":"other"}}`, reason)
+		return `{"items":[` + strings.Join([]string{pod, pod, pod}, ",") + `]}`
+	}
+	pods := three("Reserved: nominate node1, which has 10.1.0.2")
 	for _, c := range []struct{ args, want string }{
 		{`[]`, `["--schedulers=default-scheduler"]`},
 		{`["--schedulers=default-scheduler,other,third"]`, `["--schedulers=default-scheduler,third"]`},
@@ -118,6 +121,13 @@ func TestIgnoredNominations(t *testing.T) {
 		if err != nil || len(found) != 1 || !strings.Contains(found[0].Repair[0], want) {
 			t.Errorf("%s: %+v, %v; want the arguments %s", c.args, found, err, c.want)
 		}
+	}
+	// Node affinity that the scheduler need not follow is no nomination.
+	preferred := three(`Reserved: prefer node1, which has 10.1.0.2; not nominate: the scheduler "other" is not among ` +
+		`--schedulers`)
+	found, err := checkSchedulers(t.Context(), newCluster(t, map[string]string{"pods -l": preferred}))
+	if err != nil || len(found) > 0 {
+		t.Errorf("preferred, not nominated: %+v, %v", found, err)
 	}
 	// Without a manager, there is nothing to change: checkManager reports that.
 	for _, deployment := range []string{``, `{"spec":{"template":{"spec":{"containers":[{"name":"sidecar"}]}}}}`} {

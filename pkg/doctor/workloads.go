@@ -229,7 +229,7 @@ func checkSchedulers(ctx context.Context, c *Cluster) (found []Finding, err erro
 		wanted, _ := annotations["leasehold.dev/pinned-node"].(string)
 		reason, _ := annotations["leasehold.dev/pin-reason"].(string)
 		node := p.Text("spec", "nodeName")
-		if wanted == "" || node == "" || !strings.Contains(reason, "nominate") {
+		if wanted == "" || node == "" || !strings.Contains(reason, ": nominate ") { // as in "Reserved: nominate node1"
 			continue
 		}
 		if node == wanted {
