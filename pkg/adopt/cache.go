@@ -30,7 +30,7 @@ type cacheFile struct {
 	ContainerID    string                     `json:"containerId"`
 	IfName         string                     `json:"ifName"`
 	NetworkName    string                     `json:"networkName"`
-	NetNS          string                     `json:"netns"`
+	NetNS          string                     `json:"netns"` // older releases do not write it
 	CNIArgs        [][2]string                `json:"cniArgs"`
 	CapabilityArgs map[string]json.RawMessage `json:"capabilityArgs"`
 	Result         struct {
@@ -43,6 +43,10 @@ type cacheFile struct {
 		IPs []struct { // since 0.3
 			Address string `json:"address"`
 		} `json:"ips"`
+		Interfaces []struct { // since 0.3
+			Name    string `json:"name"`
+			Sandbox string `json:"sandbox"` // the path of the namespace, if it is not the node's
+		} `json:"interfaces"`
 	} `json:"result"`
 }
 
@@ -189,8 +193,8 @@ func parseCache(b []byte) (c candidate, addresses []netip.Addr, network string, 
 		return c, nil, "", errors.New("has no valid container id, interface and network")
 	}
 	c = candidate{ContainerID: f.ContainerID, IfName: f.IfName}
-	if filepath.IsAbs(f.NetNS) {
-		c.Netns.Path = f.NetNS
+	if path := f.netns(); filepath.IsAbs(path) {
+		c.Netns.Path = path
 	}
 	errPod := c.readArgs(f.CNIArgs)
 	errWindow := c.readAnnotations(f.CapabilityArgs)
@@ -242,6 +246,19 @@ func (c *candidate) readAnnotations(args map[string]json.RawMessage) error {
 	request, err := policy.RequestFrom(texts, true)
 	c.Window, c.WindowKnown = request.Window, request.Known
 	return err
+}
+
+// netns returns the path of the network namespace, "" if the file does not have it.
+func (f *cacheFile) netns() string {
+	if f.NetNS != "" {
+		return f.NetNS
+	}
+	for _, i := range f.Result.Interfaces {
+		if i.Name == f.IfName && i.Sandbox != "" {
+			return i.Sandbox
+		}
+	}
+	return ""
 }
 
 // addresses returns the addresses of the result, of any CNI version.

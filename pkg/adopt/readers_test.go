@@ -92,6 +92,13 @@ func TestParseCache(t *testing.T) {
 		{"no netns", entry(func(f map[string]any) { delete(f, "netns") }),
 			with(func(c *candidate) { c.Netns.Path = "" }),
 			[]string{"10.0.0.5", "fd00::5"}, ""},
+		{"no netns, as with older releases, but a result of CNI 0.3", entry(func(f map[string]any) {
+			delete(f, "netns")
+			f["result"] = map[string]any{"ips": []any{map[string]any{"address": "10.0.0.5/24"}}, "interfaces": []any{
+				map[string]any{"name": "cni0"}, map[string]any{"name": "eth0"},
+				map[string]any{"name": "eth1", "sandbox": "/run/netns/other"},
+				map[string]any{"name": "eth0", "sandbox": "/run/netns/db-0"}}}
+		}), whole, v4, ""},
 		{"no pod", entry(set("cniArgs", nil)), with(func(c *candidate) { c.Namespace, c.Name, c.UID = "", "", "" }),
 			[]string{"10.0.0.5", "fd00::5"}, ""},
 		{"a pod that is none",
