@@ -11,6 +11,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"strings"
 	"sync"
@@ -35,6 +36,8 @@ const (
 	maxReviews = 4
 	// maxToken is the length of the longest token that is sent to the API server, in bytes.
 	maxToken = 16 << 10
+	// logInterval is the least time between two log lines about reviews that failed.
+	logInterval = time.Minute
 )
 
 // Filter restricts the requests to a handler. It is safe for concurrent use.
@@ -46,6 +49,7 @@ type Filter struct {
 
 	mu      sync.Mutex
 	results map[question]result
+	logged  time.Time // when a failure was logged last
 }
 
 // question is what the reviews decide.
@@ -80,7 +84,7 @@ func (f *Filter) Handler(next http.Handler) http.Handler {
 		}
 		switch status, err := f.status(r.Context(), token, r.Method, r.URL.Path); {
 		case err != nil:
-			f.log.Warn("authenticating a scrape failed", "error", err)
+			f.logFailure(err)
 			refuse(w, http.StatusServiceUnavailable)
 		case status == http.StatusOK:
 			next.ServeHTTP(w, r)
@@ -100,14 +104,17 @@ func refuse(w http.ResponseWriter, status int) {
 // status returns the status of a request, from the kept results or by reviews.
 func (f *Filter) status(ctx context.Context, token, method, path string) (int, error) {
 	q := question{sha256.Sum256([]byte(token)), method, path}
-	if status, known := f.known(q); known {
-		return status, nil
+	r := f.known(q)
+	if f.now().Before(r.until) {
+		return r.status, nil
 	}
-	select {
-	case f.reviews <- struct{}{}:
-		defer func() { <-f.reviews }()
-	default:
-		return http.StatusServiceUnavailable, nil
+	if r.status != http.StatusOK { // requests with unknown tokens must not delay a client that was allowed
+		select {
+		case f.reviews <- struct{}{}:
+			defer func() { <-f.reviews }()
+		default:
+			return http.StatusServiceUnavailable, nil
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, informer.RequestTimeout)
 	defer cancel()
@@ -157,18 +164,22 @@ func create[T reviewed](ctx context.Context, client rest.Interface, resource str
 	return nil
 }
 
-func (f *Filter) known(q question) (status int, known bool) {
+// known returns the last result for a question, also if it is not valid any more. It returns the
+// zero result if there is none.
+func (f *Filter) known(q question) result {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	r, known := f.results[q]
-	return r.status, known && f.now().Before(r.until)
+	return f.results[q]
 }
 
-// keep keeps a result. If there are too many, it forgets all others: that costs each of their
-// clients one more pair of reviews.
+// keep keeps a result. If there are too many, it forgets the refusals, or all results if that is
+// not enough: that costs each of their clients one more pair of reviews.
 func (f *Filter) keep(q question, status int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if len(f.results) >= maxResults {
+		maps.DeleteFunc(f.results, func(_ question, r result) bool { return r.status != http.StatusOK })
+	}
 	if len(f.results) >= maxResults {
 		clear(f.results)
 	}
@@ -177,4 +188,14 @@ func (f *Filter) keep(q question, status int) {
 		until = f.now().Add(allowedFor)
 	}
 	f.results[q] = result{status, until}
+}
+
+// logFailure logs that reviews have failed, at most once in logInterval.
+func (f *Filter) logFailure(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.now().Sub(f.logged) >= logInterval {
+		f.log.Warn("authenticating a scrape failed", "error", err)
+		f.logged = f.now()
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -198,6 +199,47 @@ func TestReviewsAreLimited(t *testing.T) {
 	}
 	if n := len(f.results); n > maxResults {
 		t.Errorf("%d results are kept", n)
+	}
+}
+
+// TestStrangersDoNotDelayAClient has clients without permission send requests without a pause, each
+// with another token: a client that was allowed before is reviewed again nevertheless, and its
+// result is kept.
+func TestStrangersDoNotDelayAClient(t *testing.T) {
+	f := newFixture(t)
+	f.request("GET", "/metrics", "Bearer prometheus")
+	for i := range 3 * maxResults {
+		f.keep(question{path: fmt.Sprint(i)}, http.StatusForbidden)
+	}
+	if _, requests := f.request("GET", "/metrics", "Bearer prometheus"); requests != 0 {
+		t.Errorf("its result was forgotten: %d requests", requests)
+	}
+	f.now = f.now.Add(allowedFor)
+	for range maxReviews {
+		f.reviews <- struct{}{} // as the requests of strangers that wait
+	}
+	if status, requests := f.request("GET", "/metrics", "Bearer prometheus"); status != http.StatusOK || requests != 2 {
+		t.Errorf("status %d after %d requests, want 200 after 2", status, requests)
+	}
+	if status, _ := f.request("GET", "/metrics", "Bearer somebody"); status != http.StatusServiceUnavailable {
+		t.Errorf("a stranger: status %d, want 503", status)
+	}
+}
+
+// TestFailuresAreLoggedOnceAMinute has many scrapes fail.
+func TestFailuresAreLoggedOnceAMinute(t *testing.T) {
+	f := newFixture(t)
+	var log strings.Builder
+	f.log = slog.New(slog.NewTextHandler(&log, nil))
+	f.api.status.Store(http.StatusForbidden)
+	for range 3 {
+		for range 5 {
+			f.request("GET", "/metrics", "Bearer prometheus")
+		}
+		f.now = f.now.Add(logInterval)
+	}
+	if n := strings.Count(log.String(), "authenticating a scrape failed"); n != 3 {
+		t.Errorf("%d lines, want 3: %s", n, log.String())
 	}
 }
 
