@@ -173,6 +173,9 @@ func (s *stockCluster) assertImages() string {
 			return errors.New("there are no pods")
 		}
 		for _, p := range pods.Items {
+			if p.DeletionTimestamp != nil {
+				continue
+			}
 			for _, c := range append(p.Status.InitContainerStatuses, p.Status.ContainerStatuses...) {
 				repository, digest, byDigest := strings.Cut(c.ImageID, "@sha256:")
 				if !strings.HasPrefix(repository, s.publisher.addr) || !byDigest {
