@@ -429,6 +429,24 @@ func TestFindBlind(t *testing.T) {
 	}
 }
 
+// A directory of host-local's that cannot be listed may have files of addresses in use.
+func TestFindWithoutHostLocalsDirectory(t *testing.T) {
+	n := newNode(t)
+	dir, err := hostlocal.Open(t.Context(), n.pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	if err := os.RemoveAll(hostlocal.Path(n.pool)); err != nil {
+		t.Fatal(err)
+	}
+	s := n.node()
+	s.Files = dir
+	if found, err := Find(s, n.pool, nil, now, testSoft, ids()); !errors.Is(err, ErrUnreadable) {
+		t.Errorf("%+v, %v", found, err)
+	}
+}
+
 func TestCacheEntry(t *testing.T) {
 	n := newNode(t)
 	n.lives("/run/netns/db-0", 11)

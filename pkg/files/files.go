@@ -92,10 +92,17 @@ func read(path string, flags int) ([]byte, fs.FileInfo, error) {
 
 // List returns the names in a directory, in order; none where it is missing.
 func List(dir string) ([]string, error) {
-	d, err := OpenDir(dir)
+	names, err := Names(dir)
 	if IsMissing(err) {
 		return nil, nil
 	}
+	return names, err
+}
+
+// Names returns the names in a directory, in order. If the directory cannot be read to its end,
+// Names returns the error with the names before.
+func Names(dir string) ([]string, error) {
+	d, err := OpenDir(dir)
 	if err != nil {
 		return nil, err
 	}

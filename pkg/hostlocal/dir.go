@@ -4,12 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -282,13 +280,7 @@ func (d *Dir) Flush() (err error) {
 
 // Addresses returns the addresses that have a file, in the order of their names.
 func (d *Dir) Addresses() ([]netip.Addr, error) {
-	f, err := files.OpenDir(d.dir)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", d.dir, err)
-	}
-	defer f.Close()
-	all, err := f.Readdirnames(-1)
-	slices.Sort(all)
+	all, err := files.Names(d.dir)
 	var out []netip.Addr
 	for _, name := range all {
 		if a, ok := names.ParseAddr(name); ok && a.String() == name && !d.removed[a] {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -118,6 +119,9 @@ func TestOpenUnlocked(t *testing.T) {
 		if err := d.SetMark(leases); err != nil {
 			t.Fatal(err)
 		}
+		if n, marked := d.Mark(); n != leases || !marked {
+			t.Errorf("the mark is set to %d: %d, marked %v", leases, n, marked)
+		}
 		reader, err := OpenUnlocked(p)
 		if err != nil {
 			t.Fatal(err)
@@ -128,6 +132,35 @@ func TestOpenUnlocked(t *testing.T) {
 		if addrs, err := reader.Addresses(); err != nil ||
 			!slices.Equal(texts(addrs), []string{"10.0.0.10", "10.0.0.9", "fd00::1"}) {
 			t.Errorf("addresses %v, %v", addrs, err)
+		}
+	}
+}
+
+// A directory that cannot be read is an error; it is not without files.
+func TestAddressesOfADirectoryThatCannotBeRead(t *testing.T) {
+	p := lease.Pool{DataDir: t.TempDir(), Network: "cbr0"}
+	d, err := Open(t.Context(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if err := os.RemoveAll(Path(p)); err != nil {
+		t.Fatal(err)
+	}
+	for name, make := range map[string]func() error{
+		"it is gone":        func() error { return nil },
+		"a file":            func() error { return os.WriteFile(Path(p), nil, 0o600) },
+		"a link to nowhere": func() error { return os.Symlink("nowhere", Path(p)) },
+		"a link to itself":  func() error { return os.Symlink("cbr0", Path(p)) },
+	} {
+		if err := make(); err != nil {
+			t.Fatal(err)
+		}
+		if addrs, err := d.Addresses(); err == nil || !strings.Contains(err.Error(), Path(p)) {
+			t.Errorf("%s: %v, %v", name, addrs, err)
+		}
+		if err := os.RemoveAll(Path(p)); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

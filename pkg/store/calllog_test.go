@@ -2,9 +2,11 @@ package store
 
 import (
 	"context"
+	"errors"
 	"os"
 	"reflect"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -102,5 +104,23 @@ func TestTiming(t *testing.T) {
 	time.AfterFunc(pause, func() { close(release) })
 	if err := s.Update(ctx, func(*Tx) error { return nil }); err != nil || inner[1].Waited == 0 {
 		t.Errorf("%v; %v", err, inner)
+	}
+}
+
+// Nothing is written to what is not a regular file, even if somebody reads it.
+func TestCallLogThatIsAFIFO(t *testing.T) {
+	s := open(t)
+	if err := errors.Join(os.MkdirAll(s.dirs.Run, 0o700), syscall.Mkfifo(s.callLogPath(), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	reader, err := syscall.Open(s.callLogPath(), syscall.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Close(reader)
+	s.LogCall(Call{Verb: "ADD", Result: "ok"})
+	b := make([]byte, 100)
+	if n, err := syscall.Read(reader, b); n > 0 {
+		t.Errorf("read %q, %v", b[:n], err)
 	}
 }

@@ -560,6 +560,9 @@ func TestCreateOverAnother(t *testing.T) {
 	if err := create(filepath.Join(path, "leases.db"), ""); !errors.Is(err, ErrIO) {
 		t.Errorf("below a file: %v", err)
 	}
+	if err := create(t.TempDir(), ""); !errors.Is(err, ErrIO) {
+		t.Errorf("a directory has its name: %v", err)
+	}
 	if err := os.WriteFile(path, []byte("damaged"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -734,5 +737,51 @@ func TestFileThatCannotBeReplaced(t *testing.T) {
 	}
 	if _, err := os.Lstat(path + ".new"); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the new file is left: %v", err)
+	}
+}
+
+// No call leaves a file open.
+func TestCallsCloseTheirFiles(t *testing.T) {
+	s := open(t)
+	who := lease.Holder{ContainerID: "c1", IfName: "eth0"}
+	update(t, s, func(tx *Tx) error { return put(tx, fresh("10.0.0.5", "db-0", "c1")) })
+	if err := s.Spool("c2", "eth0", t0); err != nil {
+		t.Fatal(err)
+	}
+	for name, call := range map[string]func() error{
+		"Update": func() error { return s.Update(t.Context(), func(tx *Tx) error { return tx.Count("n", 1) }) },
+		"View":   func() error { return s.View(t.Context(), func(*Tx) error { return nil }) },
+		"Spool":  func() error { return s.Spool("c3", "eth0", t0) },
+		"Spooled": func() error {
+			_, err := s.Spooled("b1")
+			return err
+		},
+		"Announce":      func() error { return s.Announce(who) },
+		"WriteSnapshot": func() error { return s.WriteSnapshot(t.Context(), t0) },
+		"ReadSnapshot": func() error {
+			_, _, err := s.ReadSnapshot()
+			return err
+		},
+		"LogCall":  func() error { s.LogCall(Call{Verb: "ADD", Result: "ok"}); return nil },
+		"Probe":    s.Probe,
+		"LockFile": func() error { f, err := LockFile(t.Context(), s.lock()); return errors.Join(err, f.Close()) },
+		"CallLog":  func() error { r, err := s.OpenCallLog(); r.Close(); return err },
+	} {
+		opened := func() int {
+			list, err := os.ReadDir("/proc/self/fd")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(list)
+		}
+		before := opened()
+		for range 20 {
+			if err := call(); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+		if after := opened(); after > before+10 {
+			t.Errorf("%s: %d descriptors before, %d after", name, before, after)
+		}
 	}
 }

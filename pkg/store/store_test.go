@@ -1053,6 +1053,9 @@ func TestTheJournalIsBoundedInBytes(t *testing.T) {
 		if size > journalBytes || size < journalBytes-2*len(long) || last != "199" || size != tx.journalSize() {
 			t.Errorf("%d bytes, counted as %d, up to entry %s", size, tx.journalSize(), last)
 		}
+		if v := tx.bucket(bucketMeta).Get(metaJournal); len(v) != 8 {
+			t.Errorf("the number of bytes is stored as %q, so that each call counts them", v)
+		}
 		return nil
 	})
 	if err != nil {
