@@ -184,6 +184,7 @@ func (c *Call) Admit(p lease.Pool, addr netip.Addr) (inUse bool, err error) {
 	if err := c.Tx.Put(p, addr, l); err != nil {
 		return false, err
 	}
+	c.mirrors.adopted[address{p, addr}] = true
 	return true, c.Log(l, store.EventAdopted, why)
 }
 

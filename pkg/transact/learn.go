@@ -215,6 +215,9 @@ func (c *Call) adoptFinding(f adopt.Finding, mirror *hostlocal.Dir) (adopted boo
 	if err := c.Tx.Put(next.Pool, next.Address, next); err != nil {
 		return false, err
 	}
+	if err == nil && cur.State == lease.None {
+		c.mirrors.adopted[address{next.Pool, next.Address}] = true
+	}
 	if c.Tx.Lost() != "" {
 		event = store.EventRecovered
 	}

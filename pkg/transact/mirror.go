@@ -39,8 +39,10 @@ type mirrors struct {
 	open map[lease.Pool]*hostlocal.Dir // nil for a pool that is not mirrored
 	busy map[lease.Pool]error          // the pools whose lock was busy in this attempt
 	// changed are the addresses whose files have to be written. The value is true if the present
-	// file names the container of a former lease.
-	changed  map[lease.Pool]map[netip.Addr]bool
+	// file names the container of a former lease (see hideFormer).
+	changed map[lease.Pool]map[netip.Addr]bool
+	// adopted are the addresses without a lease before this attempt, which has adopted one.
+	adopted  map[address]bool
 	after    []func() error          // writes files after the commit
 	marks    map[*hostlocal.Dir]int  // the marks to be set after that: numbers of leases
 	unproven map[*hostlocal.Dir]bool // directories in which a file could not be written
@@ -176,13 +178,17 @@ func (m *mirrors) change(p lease.Pool, a netip.Addr, namesFormer bool) {
 	if m.changed[p] == nil {
 		m.changed[p] = map[netip.Addr]bool{}
 	}
-	m.changed[p][a] = m.changed[p][a] || namesFormer
+	m.changed[p][a] = m.changed[p][a] || namesFormer && !m.adopted[address{p, a}]
 }
 
 // hideFormer overwrites the file of an address, which names the container of the former lease, with
 // a Hold, before the commit that gives the address to another container or holds it. Otherwise, if
 // the call were killed before it writes the new file, a DEL of the former container that host-local
 // serves would remove the file, and no call would write it again.
+//
+// If the call itself has adopted the former lease, the file must not be touched before the commit:
+// it is the only record of the container. After the commit the mark has another number than the
+// store, so that the next call writes the file.
 func (m *mirrors) hideFormer(mirror *hostlocal.Dir, next lease.Lease, now lease.Instant) {
 	if next.State == lease.Bound {
 		next.State, next.ReleasedAt, next.Hold = lease.Held, now, lease.Window(next.Soft)
@@ -271,6 +277,7 @@ func (m *mirrors) reset() {
 	}
 	m.open, m.busy = map[lease.Pool]*hostlocal.Dir{}, map[lease.Pool]error{}
 	m.changed, m.after = map[lease.Pool]map[netip.Addr]bool{}, nil
+	m.adopted = map[address]bool{}
 	m.marks, m.unproven = map[*hostlocal.Dir]int{}, map[*hostlocal.Dir]bool{}
 	if m.locked != nil {
 		m.locked.Reset()

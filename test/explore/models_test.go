@@ -70,7 +70,7 @@ var models = []config{
 			add: always, del: always, stop: always, end: always, pass: always, agent: always, hostAdd: 2, hostDel: 2,
 			reboot: 1,
 		},
-		probe: rebootProbe, short: 4,
+		kills: 1, probe: rebootProbe, short: 3,
 	},
 	{
 		name: "two sets", about: "two range sets of which one is full before the other",
