@@ -150,3 +150,15 @@ func TestOwnNetns(t *testing.T) {
 		t.Errorf("%s, %v", &out, err)
 	}
 }
+
+func TestRequestedAddress(t *testing.T) {
+	for text, want := range map[string]string{
+		`"10.0.0.5"`: "10.0.0.5", `"10.0.0.5/24"`: "10.0.0.5", `"fd00::5"`: "fd00::5",
+		`5`: "", `null`: "", `""`: "", ``: "", `"10.0.0.5/x"`: "", `["10.0.0.5"]`: "",
+	} {
+		got, err := value{"ips", []byte(text)}.requested()
+		if (err == nil) != (want != "") || want != "" && got.String() != want || err != nil && got.IsValid() {
+			t.Errorf("%s: %s, %v; want %q", text, got, err, want)
+		}
+	}
+}

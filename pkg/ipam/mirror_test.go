@@ -427,6 +427,19 @@ func TestAFileThatCannotBeWritten(t *testing.T) {
 	}
 }
 
+// Nothing is written in the place of a file that cannot be read.
+func TestAFileThatCannotBeReadIsNotWritten(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	w.unreadable("10.0.0.2")
+	w.warned = nil
+	w.stop("c1")
+	if len(w.warned) != 1 || !strings.Contains(w.warned[0], "host-local's file of 10.0.0.2 cannot be read") {
+		t.Errorf("warned %q", w.warned)
+	}
+	w.stillUnreadable("10.0.0.2")
+}
+
 // readOnly lets a file be neither written nor removed, until restore is called.
 func readOnly(t *testing.T, path string) (restore func()) {
 	t.Helper()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -184,6 +185,11 @@ func TestAWriteThatFailsFailsTheCall(t *testing.T) {
 			w.collect()
 			w.after(48 * hour)
 		}, func(ctx context.Context, w *world) error { return w.service.ForgetWindows(ctx) }},
+		"a repair": {func(w *world) {
+			w.add(pod)
+			spoilRecord(t, filepath.Join(w.stateDir(), "leases.db"), "db-0")
+			w.wipe(w.path("10.0.0.2"))
+		}, func(ctx context.Context, w *world) error { return w.service.Repair(ctx) }},
 		"a hardware address": {func(w *world) { w.add(pod) }, func(ctx context.Context, w *world) error {
 			_, _, err := w.service.KeepMAC(ctx, on("c1", "eth0"), []netip.Addr{w.leaseOf("db-0").Address},
 				[]byte{2, 0, 0, 0, 0, 1}, false)

@@ -304,6 +304,28 @@ func TestEndingIsAnnounced(t *testing.T) {
 	}
 }
 
+// A namespace that cannot be read is logged, in the first and in the second read.
+func TestFailedReadsOfANamespaceAreLogged(t *testing.T) {
+	for _, version := range []string{"0", ""} {
+		s := newFixture(t)
+		s.held(time.Hour, "")
+		s.server.Remove(namespacePath)
+		var out bytes.Buffer
+		s.holds.Log = slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		s.server.Reject(func(r *http.Request) int {
+			if r.URL.Path == namespacePath && r.URL.Query().Get("resourceVersion") == version {
+				return http.StatusServiceUnavailable
+			}
+			return 0
+		})
+		s.minutes(1)
+		s.expect("the namespace cannot be read", "10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held")
+		if !strings.Contains(out.String(), "reading a namespace failed") {
+			t.Errorf("version %q: logged:\n%s", version, out.String())
+		}
+	}
+}
+
 // A namespace that exists is read once in a pass, from the watch cache; one that is missing there
 // is read again, from etcd. The reservations of all pods are listed at once.
 func TestRequestsOfAPass(t *testing.T) {

@@ -651,3 +651,55 @@ func TestLiftGatesThatCannotBeListed(t *testing.T) {
 		t.Errorf("%d lifted, %v after %d lists", n, err, lists)
 	}
 }
+
+// A pod that has changed since it was read is looked at again soon, and no failure is recorded.
+func TestConflictIsLookedAtAgain(t *testing.T) {
+	for _, path := range []string{"/status", pod0} {
+		n, a, _ := nominates(t)
+		a.answer = func(call string, _ *http.Request) (int, any) {
+			if strings.HasSuffix(call, path) {
+				return http.StatusConflict, nil
+			}
+			return 0, nil
+		}
+		result, err := n.Reconcile(t.Context(), request("db-0"))
+		if err != nil || result.RequeueAfter != recheckAfter || n.progress["u1"].failed || n.progress["u1"].lifted {
+			t.Errorf("%s: again after %s, %v, %+v", path, result.RequeueAfter, err, n.progress["u1"])
+		}
+	}
+}
+
+// A gate that is lifted at gateTimeout is not late.
+func TestGateThatIsLiftedAtTheLimit(t *testing.T) {
+	for took, late := range map[time.Duration]bool{gateTimeout: false, gateTimeout + 1: true} {
+		n, a, _ := nominates(t)
+		clock := noon
+		n.cluster.now = func() time.Time { return clock }
+		n.gates.now = n.cluster.now
+		a.answer = func(call string, _ *http.Request) (int, any) {
+			if strings.HasSuffix(call, pod0) {
+				clock = noon.Add(took)
+			}
+			return 0, nil
+		}
+		if _, err := n.Reconcile(t.Context(), request("db-0")); err != nil {
+			t.Fatal(err)
+		}
+		if got := len(n.gates.lateIn) > 0; got != late {
+			t.Errorf("lifted after %s: late: %v", took, got)
+		}
+	}
+}
+
+// A nomination that was removed is not ours, though we wrote the field last.
+func TestNoNominationIsNotOurs(t *testing.T) {
+	ours := []metav1.ManagedFieldsEntry{{Manager: wellknown.ManagerName, Subresource: "status",
+		FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:status":{"f:nominatedNodeName":{}}}`)}}}
+	for node, want := range map[string]bool{"": false, "node1": true} {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{ManagedFields: ours},
+			Status: corev1.PodStatus{NominatedNodeName: node}}
+		if got := viewPod(p).NominatedByUs; got != want {
+			t.Errorf("nominated %q: by us: %v", node, got)
+		}
+	}
+}

@@ -1,0 +1,84 @@
+package evidence
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/sandbox"
+)
+
+// host is a simulated one with a single namespace.
+type host struct {
+	quick   lease.Liveness
+	gone    bool
+	goneErr error
+	addrs   []netip.Addr
+	err     error // of AddressesIn
+	asked   []string
+}
+
+func (h *host) QuickState(lease.Holder, string) lease.Liveness {
+	h.asked = append(h.asked, "QuickState")
+	return h.quick
+}
+
+func (h *host) PathGone(lease.Holder) (bool, error) {
+	h.asked = append(h.asked, "PathGone")
+	return h.gone, h.goneErr
+}
+
+func (h *host) AddressesIn(lease.Netns) ([]netip.Addr, error) {
+	h.asked = append(h.asked, "AddressesIn")
+	return h.addrs, h.err
+}
+
+func (h *host) ProcessNetns() sandbox.NetnsSet { return sandbox.NewNetnsSet(nil) }
+func (h *host) MountedNetns() sandbox.NetnsSet { return sandbox.NewNetnsSet(nil) }
+
+// A hold's last holder has the address only if the namespace is at its path and an interface there
+// has the address. What cannot be read is unknown. The namespace is entered last, and once.
+func TestLastHas(t *testing.T) {
+	problem := errors.New("permission denied")
+	its, other := netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.3")
+	const alive, dead, unknown = lease.Alive, lease.Dead, lease.Unknown
+	for name, c := range map[string]struct {
+		host
+		noNetns bool
+		want    lease.Liveness
+		why     error
+		asked   int // the number of questions to the host
+	}{
+		"another boot":          {host: host{quick: dead}, want: dead, asked: 1},
+		"no namespace is known": {host: host{quick: unknown}, noNetns: true, want: dead, asked: 1},
+		"the path is gone":      {host: host{quick: unknown, gone: true, err: problem}, want: dead, asked: 2},
+		"the path cannot be read": {host: host{quick: unknown, goneErr: problem}, want: unknown, why: problem,
+			asked: 2},
+		"the path is there again": {host: host{quick: unknown, addrs: []netip.Addr{its}}, want: alive, asked: 3},
+		"an interface has it": {host: host{quick: alive, addrs: []netip.Addr{other, its}, goneErr: problem},
+			want: alive, asked: 2},
+		"an interface has another": {host: host{quick: alive, addrs: []netip.Addr{other}, gone: true}, want: dead,
+			asked: 2},
+		"the namespace cannot be entered": {host: host{quick: alive, err: problem}, want: unknown, why: problem,
+			asked: 2},
+		"the namespace has ended in between": {host: host{quick: alive, err: sandbox.ErrNetnsGone}, want: dead,
+			asked: 2},
+	} {
+		l := lease.Lease{State: lease.Held, Address: its, Holder: lease.Holder{ContainerID: "c1",
+			Netns: lease.Netns{Path: "/run/netns/x", Ino: 11}}}
+		if c.noNetns {
+			l.Holder.Netns = lease.Netns{}
+		}
+		e := New(&c.host, "b", BoundIn(nil))
+		if got, err := e.LastHas(l); got != c.want || !errors.Is(err, c.why) || (err != nil) != (c.why != nil) {
+			t.Errorf("%s: %v, %v; want %v, %v", name, got, err, c.want, c.why)
+		}
+		if len(c.host.asked) != c.asked {
+			t.Errorf("%s: asked %q, want %d questions", name, c.host.asked, c.asked)
+		}
+		if again := e.Last(l); again != c.want {
+			t.Errorf("%s, again: %v, want %v", name, again, c.want)
+		}
+	}
+}
