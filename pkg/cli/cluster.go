@@ -433,15 +433,20 @@ found but something could not be checked.`,
 		Example: "  kubectl leasehold doctor\n  kubectl leasehold doctor --nodes=false -o json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			d := doctor.Cluster{Kubectl: &c.Client, Now: func() time.Time { return c.Clock().Wall }}
-			if nodes {
-				d.Node = c.examineNode
-			}
-			return c.report(d.Examine(cmd.Context()))
+			return c.report(c.examine(cmd.Context(), nodes))
 		},
 	}
 	command.Flags().BoolVar(&nodes, "nodes", true, "examine each node too")
 	return command
+}
+
+// examine returns the report of doctor on the cluster, with each node if nodes is set.
+func (c *cluster) examine(ctx context.Context, nodes bool) doctor.Report {
+	d := doctor.Cluster{Kubectl: &c.Client, Now: func() time.Time { return c.Clock().Wall }}
+	if nodes {
+		d.Node = c.examineNode
+	}
+	return d.Examine(ctx)
 }
 
 // examineNode returns the report of leasectl doctor on the node of an agent's pod.

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"archive/tar"
-	"bytes"
 	"compress/gzip"
 	"context"
 	"encoding/json"
@@ -300,17 +299,7 @@ func (c *cluster) pieces(ctx context.Context) (all []piece, err error) {
 	}
 	slices.SortFunc(all, func(a, b piece) int { return strings.Compare(a.name, b.name) })
 	all = append(all, piece{"doctor.json", func(ctx context.Context) ([]byte, error) {
-		var out bytes.Buffer
-		in := *c
-		in.app = &app{Env: c.Env, output: "json"}
-		in.app.Stdout = &out
-		command := in.doctor()
-		command.SetArgs(nil)
-		err := command.ExecuteContext(ctx)
-		if out.Len() > 0 {
-			err = nil // the exit status
-		}
-		return out.Bytes(), err
+		return json.MarshalIndent(c.examine(ctx, true), "", "  ")
 	}})
 	pods, err := c.Get(ctx, "-n", c.Namespace, "pod")
 	for _, p := range pods.List("items") {
