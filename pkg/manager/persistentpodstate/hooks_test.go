@@ -126,9 +126,13 @@ func TestUnlistableNodes(t *testing.T) {
 
 // What cannot be decoded is rejected, by both webhooks: it would be stored as it is.
 func TestObjectsThatCannotBeDecodedAreRejected(t *testing.T) {
-	for _, object := range []string{`{"spec":5}`, "", "[]"} {
+	for _, object := range []string{`{"spec":5}`, "", "[]", "old"} {
 		req := admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Operation: admissionv1.Create,
 			Object: runtime.RawExtension{Raw: []byte(object)}}}
+		if object == "old" { // only the old object cannot be decoded
+			req = request(t, state(), state())
+			req.OldObject.Raw = []byte(`{"spec":5}`)
+		}
 		for name, h := range map[string]admission.Handler{"validator": &validator{view: viewOf(), kinds: builtIn},
 			"normalizer": normalizer{}} {
 			if r := h.Handle(t.Context(), req); r.Allowed || r.Result.Code != 400 {
