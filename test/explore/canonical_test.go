@@ -206,6 +206,9 @@ func (f *canonicalForm) nodeLines() {
 		} else {
 			delServed := me.delServed && f.with[hostDel]+f.with[again] > 0
 			f.line("%s %d %v %v %v", f.sandboxName(b), n.phase, me.assigned(), me.byHost, delServed)
+			if f.isCached(b) {
+				f.line("cached %v", me.addrs)
+			}
 		}
 	}
 	for p := range f.pods {

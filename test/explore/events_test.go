@@ -426,6 +426,11 @@ func (w *simulation) servedPools() (out []lease.Pool) {
 	return out
 }
 
+// isCached reports whether libcni has an entry of a sandbox (see showCache).
+func (w *simulation) isCached(b int) bool {
+	return w.adopts && w.sandboxes[b].byHost && !w.sandboxes[b].deleted
+}
+
 // showCache writes libcni's entries of the sandboxes that host-local has given addresses to, and
 // returns a function that removes them. They follow from the state of the sandboxes.
 func (w *simulation) showCache() (remove func()) {
@@ -434,7 +439,7 @@ func (w *simulation) showCache() (remove func()) {
 	}
 	must(os.MkdirAll(w.path(cacheDir), 0o700))
 	for b, s := range w.sandboxes[:w.sandboxCount()] {
-		if !s.byHost || s.deleted {
+		if !w.isCached(b) {
 			continue
 		}
 		name, pod, net := w.sandboxName(b), w.podOf(b), w.nets[w.netOf(b)].name
