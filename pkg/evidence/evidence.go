@@ -206,8 +206,8 @@ func (e *Evidence) IsReplaced(l lease.Lease) bool {
 		if err != nil || successor != lease.Alive {
 			continue
 		}
-		has, err := e.hasAddress(l)
-		return err == nil && has == lease.Dead
+		has, _ := e.hasAddress(l)
+		return has == lease.Dead
 	}
 	return false
 }

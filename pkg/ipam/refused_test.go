@@ -142,6 +142,24 @@ func TestAWriteThatFailsFailsTheCall(t *testing.T) {
 				return c.Release(on("c1", "eth0"), c.Now, "DEL")
 			})
 		}},
+		"a DEL of a container whose address host-local has given away": {func(w *world) {
+			w.add(pod)
+			w.burn("c1")
+			w.wipe(w.path("10.0.0.2"))
+			w.hostLocal("10.0.0.2", "theirs")
+		}, func(ctx context.Context, w *world) error {
+			return w.service.Update(ctx, w.where().scope(), func(c *transact.Call) error {
+				return c.Release(on("c1", "eth0"), c.Now, "DEL")
+			})
+		}},
+		"a full pool, of which host-local has given an address away": {func(w *world) {
+			w.setRanges("10.0.0.0/29 10.0.0.2-10.0.0.3")
+			w.add(pod)
+			w.add(ask{pod: "living", container: "c3"})
+			w.burn("c1")
+			w.wipe(w.path("10.0.0.2"))
+			w.hostLocal("10.0.0.2", "theirs")
+		}, assign(ask{pod: "x", container: "c2"})},
 		"a GC": {func(w *world) { w.add(pod) }, func(ctx context.Context, w *world) error {
 			return w.service.Collect(ctx, w.where().Pool, nil)
 		}},
@@ -206,7 +224,7 @@ func TestAWriteThatFailsFailsTheCall(t *testing.T) {
 			for n := 0; ; n++ {
 				before, writes := w.everything(), 0
 				err := c.call(store.RefuseWrites(context.Background(), func() error {
-					if writes++; writes == n+1 {
+					if writes++; writes > n { // also those of the next attempt
 						return refusal
 					}
 					return nil

@@ -271,8 +271,8 @@ func (e Supersede) apply(l Lease, now Instant) (Lease, error) {
 	if l.State == None {
 		return l, ErrInvalid
 	}
-	waits := l.RefusedFor == e.Newcomer && !l.RefusedAt.IsZero()
-	if e.Timeout > 0 && (!waits || now.Since(l.RefusedAt) < e.Timeout) {
+	// Since returns 0 if no ADD was rejected yet.
+	if e.Timeout > 0 && (l.RefusedFor != e.Newcomer || now.Since(l.RefusedAt) < e.Timeout) {
 		return l, ErrNotDue
 	}
 	return superseded(l, now), nil

@@ -17,6 +17,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	berrors "go.etcd.io/bbolt/errors"
@@ -518,6 +519,25 @@ func TestProbe(t *testing.T) {
 			}
 		}
 	}
+}
+
+// What is left of a call's time for bbolt's own lock: at least so much that bbolt makes an attempt.
+func TestRemaining(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		if got := remaining(t.Context()); got != MaxWait {
+			t.Errorf("without a deadline: %s", got)
+		}
+		for left, want := range map[time.Duration]time.Duration{
+			time.Second: time.Second, time.Minute: time.Minute, time.Millisecond: 60 * time.Millisecond,
+			-time.Second: 60 * time.Millisecond,
+		} {
+			ctx, cancel := context.WithTimeout(t.Context(), left)
+			if got := remaining(ctx); got != want {
+				t.Errorf("%s left: %s, want %s", left, got, want)
+			}
+			cancel()
+		}
+	})
 }
 
 // A file may have as many bytes as the limit.

@@ -327,10 +327,7 @@ func (n *Node) AssignedAlive(p lease.Pool, isLeased func(netip.Addr) bool) (out 
 	if dir == nil || err != nil {
 		return nil
 	}
-	addrs, err := dir.Addresses()
-	if err != nil {
-		return nil
-	}
+	addrs, _ := dir.Addresses()
 	sources := n.sources(Scope{})
 	for _, addr := range addrs {
 		if isLeased(addr) {

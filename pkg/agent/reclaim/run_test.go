@@ -590,3 +590,15 @@ func TestEndlessHoldEndsWithItsOrdinal(t *testing.T) {
 		}
 	}
 }
+
+// A soft hold ends by itself.
+func TestSoftHoldStays(t *testing.T) {
+	s := newFixture(t)
+	s.node.Release(s.node.Bind("10.0.0.2", "db-0", "u1", 0, ""))
+	s.server.Remove(namespacePath)
+	s.minutes(1)
+	view, err := s.node.List(t.Context(), func(lease.Lease) bool { return true })
+	if err != nil || len(view.Leases) != 1 || view.Leases[0].State != lease.Held || view.Leases[0].Superseded {
+		t.Errorf("%+v, %v", view.Leases, err)
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -227,8 +228,9 @@ func TestValidatorAllowsChangesToOldObjects(t *testing.T) {
 		t.Error("an invalid change of the spec was allowed")
 	}
 	second := state(func(o *pps.PersistentPodState) { o.Name = "second" })
-	if resp := v.Handle(t.Context(), request(t, second)); resp.Allowed {
-		t.Error("a second object with the target was allowed")
+	if resp := v.Handle(t.Context(), request(t, second)); resp.Allowed || resp.Result == nil ||
+		resp.Result.Code != http.StatusForbidden || resp.Result.Message == "" {
+		t.Errorf("a second object with the target: %+v", resp)
 	}
 }
 

@@ -403,3 +403,15 @@ func TestInjected(t *testing.T) {
 		}
 	}
 }
+
+// A label without a value is required as any other.
+func TestLabelWithoutAValueIsInjected(t *testing.T) {
+	c := three()
+	c["node1"]["rack"] = ""
+	pod, o := aPod("db-0"), state(requires("rack"), prefers())
+	former := FormerState{PodState: pps.PodState{NodeName: "node1", NodeTopologyLabels: c["node1"]}}
+	injected, reasons := Inject(pod, o, former, c.all(), true)
+	if value, isSet := pod.Spec.NodeSelector["rack"]; !injected || !isSet || value != "" || len(reasons) > 0 {
+		t.Errorf("injected %v, %v, %q", injected, pod.Spec.NodeSelector, reasons)
+	}
+}

@@ -279,6 +279,33 @@ func TestWatchAgain(t *testing.T) {
 	}
 }
 
+// Deleted pods and reservations are remembered.
+func TestDeletionsAreRemembered(t *testing.T) {
+	w, mgr := newManager(t)
+	ctx, stop := context.WithCancel(t.Context())
+	c, err := newCluster(ctx, mgr, time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error)
+	go func() { ended <- mgr.Start(ctx) }()
+	w.reserve("db-0", "node1", "u0")
+	w.Put(podsIn+"db-1", corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u1",
+		Labels:      map[string]string{wellknown.LabelRetained: "true"},
+		Annotations: map[string]string{policy.Annotation: "60"}}, Spec: corev1.PodSpec{NodeName: "node2"}})
+	w.Until("both are seen", func() bool { return c.pod("db/db-1") != nil && len(c.reservationsOf("db/db-0")) == 1 })
+	w.Remove(reservationsIn + "db-0-node1")
+	w.Remove(podsIn + "db-1")
+	w.Until("the reservation is remembered", func() bool {
+		return c.lastEnded("db/db-0").Lost == podOnNode{"u0", "node1"}
+	})
+	w.Until("the pod is remembered", func() bool { return c.lastEnded("db/db-1").Node == "node2" })
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
 // reserve is what node's agent publishes of a pod that is away.
 func (w *whole) reserve(pod, node, uid string) {
 	w.Put(reservationsIn+pod+"-"+node, ipam.IPReservation{

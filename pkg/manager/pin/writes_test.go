@@ -447,6 +447,14 @@ func TestWithdraw(t *testing.T) {
 		t.Errorf("reported %q, want %q", *reported, want)
 	}
 
+	for code, failed := range map[int]bool{http.StatusForbidden: true, 500: true, http.StatusNotFound: false} {
+		n, a, reported = nominates(t, unschedulable, func(p *podView) { p.NeverPreempts = true })
+		a.answer = func(string, *http.Request) (int, any) { return code, nil }
+		if _, err := n.Reconcile(t.Context(), request("db-0")); (err != nil) != failed || len(*reported) > 0 {
+			t.Errorf("%d: %v, reported %q", code, err, *reported)
+		}
+	}
+
 	n, a, reported = nominates(t, unschedulable)
 	n.progress["u1"] = podProgress{nominated: noon, tried: noon.Add(-preemptionTime)}
 	victim := pending("u9", "victim")
