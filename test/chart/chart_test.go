@@ -139,6 +139,56 @@ func TestChartIsKustomize(t *testing.T) {
 	}
 }
 
+// TestComponents compares what the values metrics.secure and networkPolicy.enabled add with what
+// the components of kustomize add.
+func TestComponents(t *testing.T) {
+	for name, values := range map[string]map[string]any{
+		"metrics-secure/rbac.yaml":          {"metrics": map[string]any{"secure": true}},
+		"network-policy/networkpolicy.yaml": {"networkPolicy": map[string]any{"enabled": true}},
+	} {
+		before, err := render(namespace, oldest, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		after, err := render(namespace, oldest, values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(filepath.Join("../../daemonset/components", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, want := objects(t, []byte(after.Manifest)), objects(t, text)
+		for name := range objects(t, []byte(before.Manifest)) {
+			delete(got, name)
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("%v add\n%v\nand %s has\n%v", values, got, name, want)
+		}
+	}
+	rendered, err := render(namespace, oldest, map[string]any{"metrics": map[string]any{"secure": true},
+		"networkPolicy": map[string]any{"enabled": true, "apiServers": []any{"192.0.2.1/32"},
+			"apiServerPorts": []any{8443}, "metricsNamespace": "prometheus"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := objects(t, []byte(rendered.Manifest))
+	for name, want := range map[string][]string{
+		"DaemonSet leasehold-agent":       {"--metrics-secure]", "port:metrics scheme:HTTPS"},
+		"Deployment leasehold-manager":    {"--metrics-secure]"},
+		"NetworkPolicy leasehold-manager": {"cidr:192.0.2.1/32", "port:8443", "metadata.name:prometheus"},
+	} {
+		for _, w := range want {
+			if text := fmt.Sprint(all[name]); !strings.Contains(text, w) {
+				t.Errorf("%s has no %s:\n%s", name, w, text)
+			}
+		}
+	}
+	if text := fmt.Sprint(all["Deployment leasehold-manager"]); strings.Contains(text, "HTTPS") {
+		t.Errorf("the manager's probes are not served over HTTPS:\n%s", text)
+	}
+}
+
 func TestLint(t *testing.T) {
 	lint := action.NewLint()
 	lint.Strict, lint.Namespace = true, namespace
