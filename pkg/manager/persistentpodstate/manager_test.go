@@ -2,9 +2,7 @@ package persistentpodstate
 
 import (
 	"context"
-	"errors"
 	"net/http"
-	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -20,18 +18,14 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
-	toolscache "k8s.io/client-go/tools/cache"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
-	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/fakeapi"
+	"github.com/leasehold-cni/leasehold/pkg/manager/refusal"
 )
 
 // noWebhooks is a webhook server that does nothing: the fake API server calls no webhooks.
@@ -275,71 +269,9 @@ func TestStandbyForKruise(t *testing.T) {
 	}
 }
 
-// refusing is a manager that refuses one of what is added to it or asked of it.
-type refusing struct {
-	manager.Manager
-	n, refused int
-}
-
-var errRefused = errors.New("refused")
-
-func (r *refusing) next() error {
-	if r.n++; r.n-1 == r.refused {
-		return errRefused
-	}
-	return nil
-}
-
-func (r *refusing) Add(added manager.Runnable) error {
-	return errors.Join(r.next(), r.Manager.Add(added))
-}
-
-func (r *refusing) AddReadyzCheck(name string, check healthz.Checker) error {
-	return errors.Join(r.next(), r.Manager.AddReadyzCheck(name, check))
-}
-
-func (r *refusing) GetCache() cache.Cache { return refusingCache{r.Manager.GetCache(), r} }
-
-// GetConfig returns a configuration that may be invalid.
-func (r *refusing) GetConfig() *rest.Config {
-	c := rest.CopyConfig(r.Manager.GetConfig())
-	if r.next() != nil {
-		c.Host = "https://%"
-	}
-	return c
-}
-
-type refusingCache struct {
-	cache.Cache
-	r *refusing
-}
-
-func (c refusingCache) GetInformer(ctx context.Context, o client.Object, options ...cache.InformerGetOption) (
-	cache.Informer, error) {
-	i, err := c.Cache.GetInformer(ctx, o, options...)
-	return refusingInformer{i, c.r}, errors.Join(c.r.next(), err)
-}
-
-type refusingInformer struct {
-	cache.Informer
-	r *refusing
-}
-
-func (i refusingInformer) AddEventHandler(h toolscache.ResourceEventHandler) (
-	toolscache.ResourceEventHandlerRegistration, error) {
-	registered, err := i.Informer.AddEventHandler(h)
-	return registered, errors.Join(i.r.next(), err)
-}
-
 func TestSetupReturnsEveryError(t *testing.T) {
-	for refused := 0; ; refused++ {
-		r := &refusing{Manager: newManager(t, newCluster(t), logr.Discard()), refused: refused}
-		err := (&Feature{kinds: builtIn}).Setup(t.Context(), r, "leasehold")
-		if err == nil && r.n == refused && refused > 3 {
-			break // nothing more is asked for
-		}
-		if !errors.Is(err, errRefused) && !errors.Is(err, url.EscapeError("%")) || r.n != refused+1 {
-			t.Fatalf("request %d was refused: %v, and %d were made", refused, err, r.n)
-		}
-	}
+	refusal.Each(t, func() manager.Manager { return newManager(t, newCluster(t), logr.Discard()) },
+		func(mgr manager.Manager) error {
+			return (&Feature{kinds: builtIn}).Setup(t.Context(), mgr, "leasehold")
+		})
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"path"
 	"reflect"
 	"strings"
@@ -24,10 +23,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/transport"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -39,6 +36,7 @@ import (
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/fakeapi"
 	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
+	"github.com/leasehold-cni/leasehold/pkg/manager/refusal"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -86,72 +84,19 @@ func startManager(t *testing.T, o Options) *whole {
 	return w
 }
 
-// refusing is a manager that refuses one of what is added to it.
-type refusing struct {
-	manager.Manager
-	added, refused int
-}
-
-var errRefused = errors.New("refused")
-
-func (r *refusing) next() error {
-	if r.added++; r.added-1 == r.refused {
-		return errRefused
-	}
-	return nil
-}
-
-func (r *refusing) Add(added manager.Runnable) error {
-	return errors.Join(r.next(), r.Manager.Add(added))
-}
-
-func (r *refusing) AddReadyzCheck(name string, check healthz.Checker) error {
-	return errors.Join(r.next(), r.Manager.AddReadyzCheck(name, check))
-}
-
-// GetCache returns a cache that may refuse an informer.
-func (r *refusing) GetCache() cache.Cache { return refusingCache{r.Manager.GetCache(), r} }
-
-type refusingCache struct {
-	cache.Cache
-	r *refusing
-}
-
-func (c refusingCache) GetInformer(ctx context.Context, o client.Object, options ...cache.InformerGetOption) (
-	cache.Informer, error) {
-	informer, err := c.Cache.GetInformer(ctx, o, options...)
-	return informer, errors.Join(c.r.next(), err)
-}
-
-// GetConfig returns a configuration that may be invalid.
-func (r *refusing) GetConfig() *rest.Config {
-	c := rest.CopyConfig(r.Manager.GetConfig())
-	if r.next() != nil {
-		c.Host = invalidHost
-	}
-	return c
-}
-
-const invalidHost = "https://%"
-
 func TestSetupReturnsEveryError(t *testing.T) {
 	o := Options{Mode: policy.PinNominate, Fallback: policy.PinPrefer}
 	registry := metrics.Registry
 	defer func() { metrics.Registry = registry }()
-	for refused := 0; ; refused++ {
+	start := func() manager.Manager {
 		metrics.Registry = prometheus.NewRegistry()
 		_, mgr := newManager(t)
-		r := &refusing{Manager: mgr, refused: refused}
-		err := Setup(t.Context(), r, o)
-		if err == nil && r.added == refused && refused > 3 {
-			break // nothing more is added
-		}
-		if !errors.Is(err, errRefused) && !errors.Is(err, url.EscapeError("%")) || r.added != refused+1 {
-			t.Fatalf("addition %d was refused: %v, and %d were made", refused, err, r.added)
-		}
+		return mgr
 	}
+	setup := func(mgr manager.Manager) error { return Setup(t.Context(), mgr, o) }
+	refusal.Each(t, start, setup)
 	_, mgr := newManager(t)
-	if err := Setup(t.Context(), mgr, o); !errors.As(err, new(prometheus.AlreadyRegisteredError)) {
+	if err := setup(mgr); !errors.As(err, new(prometheus.AlreadyRegisteredError)) {
 		t.Errorf("with metrics that are registered: %v", err)
 	}
 }
