@@ -280,8 +280,11 @@ func (v *NodeView) add(part NodeView) {
 			part.known[network] = false
 		}
 	}
-	maps.Copy(part.Windows, v.Windows)
-	v.Windows, v.known, v.Limits = part.Windows, part.known, part.Limits
+	if v.Windows == nil {
+		v.Windows = map[lease.Key]lease.Window{}
+	}
+	maps.Copy(v.Windows, part.Windows)
+	v.known, v.Limits = part.known, part.Limits
 	v.Leases, v.damaged = append(v.Leases, part.Leases...), append(v.damaged, part.damaged...)
 }
 

@@ -1,6 +1,7 @@
 package maintain
 
 import (
+	"maps"
 	"testing"
 	"time"
 
@@ -66,5 +67,17 @@ func TestReplays(t *testing.T) {
 				t.Errorf("%s: %+v, want a replay for %+v", name, a, c.want[i])
 			}
 		}
+	}
+}
+
+// A window that was changed while the store was read has its last value.
+func TestViewHasTheLastWindow(t *testing.T) {
+	first, second := lease.Key{Namespace: "db", Name: "db-0"}, lease.Key{Namespace: "db", Name: "db-1"}
+	want := map[lease.Key]lease.Window{first: lease.Window(time.Hour), second: lease.Window(time.Hour)}
+	var v NodeView
+	v.add(NodeView{Windows: map[lease.Key]lease.Window{first: lease.Window(time.Minute)}})
+	v.add(NodeView{Windows: maps.Clone(want)})
+	if !maps.Equal(v.Windows, want) {
+		t.Errorf("%v, want %v", v.Windows, want)
 	}
 }
