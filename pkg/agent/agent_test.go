@@ -557,7 +557,7 @@ func TestCollect(t *testing.T) {
 	node, _ := newNode(t)
 	health := &Health{}
 	changed, surveys := make(chan struct{}), make(chan bool, 9)
-	task := Collect(node, health, func() []lease.Pool { surveys <- true; return nil }, changed)
+	task := Collect(node, health, func() []maintain.Served { surveys <- true; return nil }, changed)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	ended := make(chan error)

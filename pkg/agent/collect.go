@@ -23,9 +23,9 @@ const (
 // the addresses that host-local has assigned (maintain.Survey, Plan, Act). A holder is the
 // container interface that has the address. The task reports the result of each survey to health.
 //
-// served returns the pools of the networks that leasehold serves. The task surveys the node at once
+// served returns the pools that leasehold serves. The task surveys the node at once
 // after a value from changed, which means that the result of served has changed.
-func Collect(node Node, health *Health, served func() []lease.Pool, changed <-chan struct{}) Task {
+func Collect(node Node, health *Health, served func() []maintain.Served, changed <-chan struct{}) Task {
 	c := newCollector(node, health)
 	c.served, c.changed = served, changed
 	return Task{Name: "collect", Run: c.run}
@@ -35,7 +35,7 @@ func Collect(node Node, health *Health, served func() []lease.Pool, changed <-ch
 type collector struct {
 	Node
 	health    *Health
-	served    func() []lease.Pool
+	served    func() []maintain.Served
 	changed   <-chan struct{}
 	complete  prometheus.Gauge
 	doubtful  prometheus.Gauge
@@ -50,7 +50,7 @@ func newCollector(node Node, health *Health) *collector {
 	c := &collector{
 		Node:   node,
 		health: health,
-		served: func() []lease.Pool { return nil },
+		served: func() []maintain.Served { return nil },
 		complete: gauge("leasehold_survey_complete",
 			"Whether the last survey of the node was complete (1). While it is 0, the agent releases nothing."),
 		doubtful: gauge("leasehold_doubtful_leases",

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
@@ -31,7 +32,7 @@ func TestTasksEnd(t *testing.T) {
 	metrics := NewMetrics(node)
 	for name, task := range map[string]Task{
 		"announce": Announce(node, sandbox.New("/proc", sandbox.DefaultBootIDFile)),
-		"collect":  Collect(node, &Health{}, func() []lease.Pool { return nil }, nil),
+		"collect":  Collect(node, &Health{}, func() []maintain.Served { return nil }, nil),
 		"snapshot": Snapshot(node),
 		"metrics":  metrics.Task(),
 		"changes":  {Name: "changes", Run: node.Changes.Run},

@@ -44,10 +44,17 @@ func (w *world) stoppedByHostLocal(container, addr string) {
 	w.burn(container)
 }
 
-// serve is a round of an agent on a node whose configuration names leasehold. It returns the plan.
+// serve is a round of an agent on a node whose configuration has been changed to leasehold after
+// all files were written. It returns the plan.
 func (w *world) serve() string {
 	w.t.Helper()
-	v, err := w.service.Survey(context.Background(), w.where().Pool)
+	return w.serveSince(time.Now().Add(time.Hour))
+}
+
+// serveSince is serve with the time at which the configuration was changed.
+func (w *world) serveSince(since time.Time) string {
+	w.t.Helper()
+	v, err := w.service.Survey(context.Background(), maintain.Served{Pool: w.where().Pool, Since: since})
 	if err == nil {
 		err = v.Unsafe
 	}
@@ -88,6 +95,20 @@ func TestPodsOfHostLocalKeepTheirAddresses(t *testing.T) {
 	w.same("the next one", w.add(ask{pod: "new", container: "c4"}), "10.0.0.2")
 	w.same("recreated before the next survey", w.add(ask{pod: "db-0", container: "c3", silent: true}), "10.0.0.7")
 	w.same("files", w.files(), "10.0.0.2=c4 10.0.0.7=c3 10.0.0.8=c2")
+}
+
+// What host-local gives under a configuration that leads to leasehold shows that the runtime does
+// not use it. The agent reports that for pods that have no lease.
+func TestWhatHostLocalGivesLaterIsNotAdopted(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.startedByHostLocal("db-0", "c1", "10.0.0.7")
+	w.asAgent()
+	info, err := os.Stat(w.path("10.0.0.7"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.expect(w.serveSince(info.ModTime().Add(-time.Second)), "", "it is newer than the configuration")
+	w.expect(w.serveSince(info.ModTime()), "adopt 10.0.0.7", "it is older")
 }
 
 // The same, with a survey between the DEL and the ADD.

@@ -43,18 +43,27 @@ type Survey struct {
 	Unsafe error
 }
 
+// Served is a pool that leasehold serves according to the configuration of the runtime.
+type Served struct {
+	Pool lease.Pool
+	// Since is when the configuration and the binary became what they are. What host-local assigns
+	// later shows that the runtime does not use them. It is not adopted, because then the pod would
+	// have a lease, and nothing would report that its address is not kept.
+	Since time.Time
+}
+
 // Survey reads the store, a few leases under each lock, and then the state of the holders from the
 // host. It does not contain leases that were bound after the store was read.
 //
-// served are the pools of the networks that leasehold serves according to the configuration of the
-// runtime. host-local may have assigned addresses of these pools before.
-func (s *Service) Survey(ctx context.Context, served ...lease.Pool) (Survey, error) {
+// served are the pools that leasehold serves. host-local may have assigned addresses of these pools
+// before.
+func (s *Service) Survey(ctx context.Context, served ...Served) (Survey, error) {
 	v := Survey{Life: map[lease.Holder]lease.Liveness{}, Last: map[Ref]lease.Liveness{}}
 	var word string
 	err := s.Store.View(ctx, func(tx *store.Tx) error {
 		word = tx.NamespaceIDs()
 		if tx.Lost() != "" { // the next ADD or an operator has to decide what a lost pool had
-			served = slices.DeleteFunc(slices.Clone(served), func(p lease.Pool) bool { return !tx.Adopted(p) })
+			served = slices.DeleteFunc(slices.Clone(served), func(p Served) bool { return !tx.Adopted(p.Pool) })
 		}
 		return nil
 	})
@@ -172,7 +181,7 @@ func unmirrored(leases []lease.Lease) []lease.Lease {
 
 // unleased returns Survey.Unleased. It lists each directory once, without a lock, so that Act must
 // look for a lease again. If the view is not proven, it returns nil.
-func (s *Service) unleased(v Survey, served []lease.Pool) (out []lease.Lease) {
+func (s *Service) unleased(v Survey, served []Served) (out []lease.Lease) {
 	if len(served) == 0 || v.Unproven != nil {
 		return nil
 	}
@@ -181,10 +190,10 @@ func (s *Service) unleased(v Survey, served []lease.Pool) (out []lease.Lease) {
 		leased[Ref{Pool: l.Pool, Address: l.Address}] = true
 	}
 	for _, p := range served {
-		isLeased := func(a netip.Addr) bool { return leased[Ref{Pool: p, Address: a}] }
-		for _, a := range s.AssignedAlive(p, isLeased) {
+		isLeased := func(a netip.Addr) bool { return leased[Ref{Pool: p.Pool, Address: a}] }
+		for _, a := range s.AssignedAlive(p.Pool, p.Since, isLeased) {
 			holder := lease.Holder{ContainerID: a.Container.ContainerID, IfName: a.Container.IfName}
-			out = append(out, lease.Lease{Pool: p, Address: a.Address, Holder: holder})
+			out = append(out, lease.Lease{Pool: p.Pool, Address: a.Address, Holder: holder})
 		}
 	}
 	return out

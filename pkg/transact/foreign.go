@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
@@ -320,9 +321,9 @@ type Assigned struct {
 }
 
 // AssignedAlive returns the addresses of a pool that host-local has assigned to containers which
-// are alive according to libcni's cache, except those that isLeased reports to have a lease. It
-// takes no lock, and ignores what cannot be read.
-func (n *Node) AssignedAlive(p lease.Pool, isLeased func(netip.Addr) bool) (out []Assigned) {
+// are alive according to libcni's cache, until the given time and except those that isLeased
+// reports to have a lease. It takes no lock, and ignores what cannot be read.
+func (n *Node) AssignedAlive(p lease.Pool, until time.Time, isLeased func(netip.Addr) bool) (out []Assigned) {
 	dir, err := hostlocal.OpenUnlocked(p)
 	if dir == nil || err != nil {
 		return nil
@@ -335,7 +336,10 @@ func (n *Node) AssignedAlive(p lease.Pool, isLeased func(netip.Addr) bool) (out 
 		}
 		file, _, err := dir.Read(addr)
 		id, ifName, ok := hostlocal.ParseOwner(file.Content)
-		if err == nil && ok && sources.LifeOf(p.Network, addr, file.Content) == lease.Alive {
+		if err != nil || !ok || file.Modified.After(until) {
+			continue
+		}
+		if sources.LifeOf(p.Network, addr, file.Content) == lease.Alive {
 			out = append(out, Assigned{addr, lease.Attachment{ContainerID: id, IfName: ifName}})
 		}
 	}

@@ -417,10 +417,10 @@ func (w *simulation) round() error {
 }
 
 // servedPools returns the pools that the configuration of the runtime leads to.
-func (w *simulation) servedPools() (out []lease.Pool) {
+func (w *simulation) servedPools() (out []maintain.Served) {
 	for n := range w.nets {
 		if w.adopts {
-			out = append(out, w.pool(n))
+			out = append(out, maintain.Served{Pool: w.pool(n), Since: time.Now().Add(time.Hour)})
 		}
 	}
 	return out

@@ -96,10 +96,10 @@ func (w *Watcher) Result() []cniconf.Status {
 }
 
 // Served returns the pools of the networks that are active according to Result.
-func (w *Watcher) Served() (out []lease.Pool) {
+func (w *Watcher) Served() (out []maintain.Served) {
 	for _, s := range w.Result() {
 		if s.State == cniconf.Active && s.Pool != (lease.Pool{}) {
-			out = append(out, s.Pool)
+			out = append(out, maintain.Served{Pool: s.Pool, Since: s.Since})
 		}
 	}
 	return out

@@ -28,6 +28,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/kube/fakeapi"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
@@ -221,8 +222,9 @@ func TestFlannelsManifestIsAppliedAgain(t *testing.T) {
 		pod("bad", "b", "soon", "10.0.0.4", f.now))
 	f.run(time.Minute)
 	f.expect("before", "net=1")
-	served := []lease.Pool{{DataDir: policy.DefaultDataDir, Network: "net"}}
-	if got := f.Served(); !slices.Equal(got, served) {
+	served := []maintain.Served{{Pool: lease.Pool{DataDir: policy.DefaultDataDir, Network: "net"},
+		Since: f.Result()[0].Since}}
+	if got := f.Served(); !slices.Equal(got, served) || got[0].Since.IsZero() {
 		t.Errorf("serves %v, want %v", got, served)
 	}
 	f.configure(flannel)

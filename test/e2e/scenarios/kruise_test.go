@@ -380,10 +380,14 @@ func (t *Test) create(manifest string) {
 
 // ownCRDEstablished reports whether the CRD is leasehold's and served.
 func (t *Test) ownCRDEstablished() error {
-	out := t.Kubectl("get", "crd", "-l", "app.kubernetes.io/managed-by=leasehold", "-o",
+	// kubectl fails while the CRD has no status yet.
+	out, err := t.kubectl("", "get", "crd", "-l", "app.kubernetes.io/managed-by=leasehold", "-o",
 		`jsonpath={.items[*].status.conditions[?(@.type=="Established")].status}`)
-	if out != "True" {
-		return fmt.Errorf("established: %q", out)
+	if err == nil && out != "True" {
+		err = errors.New("not established")
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %q", err, out)
 	}
 	return nil
 }
