@@ -53,6 +53,7 @@ func retentionOff(t *Test) {
 	pod := set.Ready()["echoserver-0"]
 	t.retentionIs(n, network.Name, 1)
 	t.Cleanup(func() {
+		restart(cniConf)
 		configure()
 		reinstall()
 		t.retentionIs(n, network.Name, 1)
@@ -90,6 +91,7 @@ func retentionOff(t *Test) {
 			func() {
 				t.Must(os.MkdirAll(n.Root()+otherConf, 0o755))
 				put(otherConf+"/10-flannel.conflist", stock("flannel"))
+				t.Sleep(6 * time.Second) // pods that start within 5 s after a change are not counted
 				restart(otherConf)
 				set.Recreate()
 			},
