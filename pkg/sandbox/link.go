@@ -129,7 +129,7 @@ func threadLink(name string) (Link, error) {
 		return Link{}, fmt.Errorf("failed to list the interfaces: %w", err)
 	}
 	for _, m := range list {
-		if l, called, ok := parseLink(m.Data); ok && called == name {
+		if l, called, ok := parseLink(m.Data); ok && m.Header.Type == unix.RTM_NEWLINK && called == name {
 			return l, nil
 		}
 	}

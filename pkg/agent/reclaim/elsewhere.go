@@ -3,13 +3,13 @@ package reclaim
 import (
 	"cmp"
 	"context"
-	"maps"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
@@ -88,12 +88,13 @@ func (h *Holds) movedTo(
 // agents claim each pod.
 func (h *Holds) claims(ctx context.Context,
 	held map[informer.Name][]lease.Lease) (map[informer.Name][]location, error) {
-	hashes := map[string]bool{}
+	var hashes []string
 	for pod := range held {
-		hashes[ipamv1.Hash(pod.Name)] = true
+		hashes = append(hashes, ipamv1.Hash(pod.Name))
 	}
+	slices.Sort(hashes)
 	var objects []ipamv1.IPReservation
-	for some := range slices.Chunk(slices.Sorted(maps.Keys(hashes)), listSize) {
+	for some := range slices.Chunk(slices.Compact(hashes), listSize) {
 		list, err := h.list(ctx, some)
 		if err != nil {
 			return nil, err
@@ -123,10 +124,14 @@ func claimsIn(node string, objects []ipamv1.IPReservation) map[informer.Name][]l
 func (h *Holds) list(ctx context.Context, hashes []string) ([]ipamv1.IPReservation, error) {
 	ctx, cancel := context.WithTimeout(ctx, informer.RequestTimeout)
 	defer cancel()
+	one, err := labels.NewRequirement(ipamv1.LabelPodHash, selection.In, hashes)
+	if err != nil {
+		return nil, err
+	}
 	list := &ipamv1.IPReservationList{}
-	options := metav1.ListOptions{LabelSelector: ipamv1.LabelPodHash + " in (" + strings.Join(hashes, ",") + ")",
+	options := metav1.ListOptions{LabelSelector: labels.NewSelector().Add(*one).String(),
 		ResourceVersion: string(cached)}
-	err := h.Clients.IPAM.Get().Resource("ipreservations").VersionedParams(&options,
+	err = h.Clients.IPAM.Get().Resource("ipreservations").VersionedParams(&options,
 		metav1.ParameterCodec).Do(ctx).Into(list)
 	return list.Items, err
 }

@@ -52,7 +52,10 @@ func (h *Holds) getSet(ctx context.Context, path string) setState {
 	case err != nil:
 		return setState{err: err}
 	}
-	raw, _ := result.Raw() // its error is nil, as the one above
+	raw, err := result.Raw()
+	if err != nil {
+		return setState{err: err}
+	}
 	return parseSet(raw)
 }
 

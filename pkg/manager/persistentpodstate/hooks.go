@@ -96,7 +96,10 @@ func (normalizer) Handle(_ context.Context, req admission.Request) admission.Res
 	if err != nil {
 		return admission.Errored(http.StatusBadRequest, err)
 	}
-	before, _ := json.Marshal(o) // cannot fail: it was decoded from JSON
+	before, err := json.Marshal(o)
+	if err != nil {
+		return admission.Errored(http.StatusInternalServerError, err)
+	}
 	var oldSpec *pps.PersistentPodStateSpec
 	if old != nil {
 		oldSpec = &old.Spec
@@ -104,7 +107,10 @@ func (normalizer) Handle(_ context.Context, req admission.Request) admission.Res
 	if err := o.Spec.Normalize(oldSpec); err != nil {
 		return admission.Denied(err.Error())
 	}
-	after, _ := json.Marshal(o)
+	after, err := json.Marshal(o)
+	if err != nil {
+		return admission.Errored(http.StatusInternalServerError, err)
+	}
 	return admission.PatchResponseFromRaw(before, after)
 }
 
