@@ -93,11 +93,12 @@ func FuzzSnapshot(f *testing.F) {
 	f.Add("", "", []byte{1}, []byte(nil))
 	f.Add("", "", []byte(nil), []byte(`{"format":9}`))
 	f.Add("", "", []byte(nil), []byte(`{"leases":[{"record":5}]}`))
+	dir := f.TempDir()
+	s := New(Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")})
+	if err := s.Update(context.Background(), func(*Tx) error { return nil }); err != nil {
+		f.Fatal(err)
+	}
 	f.Fuzz(func(t *testing.T, dataDir, network string, encoded, file []byte) {
-		s := open(t)
-		if err := os.MkdirAll(s.dirs.State, 0o700); err != nil {
-			t.Fatal(err)
-		}
 		if len(file) == 0 {
 			var err error
 			file, err = json.Marshal(snapshot{Format: formatNow, Leases: []record{{dataDir, network, encoded}}})
@@ -113,9 +114,6 @@ func FuzzSnapshot(f *testing.F) {
 			if err := l.Validate(); err != nil {
 				t.Errorf("%q is read as %+v: %v", file, l, err)
 			}
-		}
-		if err := s.Update(context.Background(), func(*Tx) error { return nil }); err != nil {
-			t.Fatal(err)
 		}
 		if written := s.WriteSnapshot(context.Background(), t0); (written != nil) != errors.Is(err, ErrNewer) {
 			t.Errorf("%q, which was read with %v, is replaced: %v", file, err, written)
