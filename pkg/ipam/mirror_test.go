@@ -338,6 +338,28 @@ func TestImportAndExportByHand(t *testing.T) {
 	w.same("files", w.files(), "10.0.0.2=c1 10.0.0.7=theirs")
 }
 
+// If host-local has processed a DEL and removed the file, export does not write it again for a
+// container that is gone, or about whose namespace nothing is known. Nobody would remove that file.
+func TestExportAfterHostLocalsDEL(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.hostLocal("10.0.0.7", "adopted")
+	w.first = true
+	w.add(ask{container: "gone"})
+	w.add(ask{container: "alive"})
+	w.same("files", w.files(), "10.0.0.2=gone 10.0.0.3=alive 10.0.0.7=adopted")
+	w.burn("gone")
+	w.wipe(w.path("10.0.0.2"), w.path("10.0.0.3"), w.path("10.0.0.7"))
+	w.export()
+	w.same("files", w.files(), "10.0.0.3=alive")
+}
+
+func (w *world) export() {
+	w.t.Helper()
+	if _, err := w.service.Export(context.Background(), anyPool); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
 // Preview works without a store and with a lost one, too. It reports if Import would fail.
 func TestPreview(t *testing.T) {
 	for name, c := range map[string]struct {

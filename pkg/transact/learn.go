@@ -393,15 +393,20 @@ func (c *Call) Import(in Scope) error {
 	return c.adopt(in, mirror)
 }
 
-// Export adopts the addresses of a pool that host-local has assigned, and has all of host-local's
-// files written after the commit, for `leasectl export`.
+// Export adopts the addresses of a pool that host-local has assigned, releases the leases whose
+// DELs host-local has processed, and has all of host-local's files written after the commit, for
+// `leasectl export`.
 func (c *Call) Export(p lease.Pool) error {
+	marked := hostlocal.IsMarked(p)
 	mirror, err := c.lockFiles(p)
 	if err != nil {
 		return err
 	}
 	c.export[p] = mirror
-	return c.AdmitFiles(p)
+	if err := c.AdmitFiles(p); err != nil || !marked { // a file may be missing because there was none
+		return err
+	}
+	return c.ReleaseUnmirrored(c.Tx.InPool(p))
 }
 
 // lockFiles returns host-local's directory of a pool, locked, even if the directory has no mark.
