@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"reflect"
-	"runtime/debug"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +14,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/names"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
+	"github.com/leasehold-cni/leasehold/test/descriptors"
 )
 
 // entry is a cache file as libcni 1.3 writes it for containerd.
@@ -269,17 +268,8 @@ func FuzzParseKruise(f *testing.F) {
 // A plugin's call ends soon, an agent's process does not.
 func TestReadersCloseWhatTheyOpen(t *testing.T) {
 	p := lease.Pool{DataDir: t.TempDir(), Network: "cbr0"}
-	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // a collected file is closed
-	opened := func() int {
-		t.Helper()
-		fds, err := os.ReadDir("/proc/self/fd")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return len(fds)
-	}
 	l := snapshotLease(lease.Bound, "c1")
-	all := func() {
+	descriptors.AssertClosed(t, func() {
 		m, err := hostlocal.Open(t.Context(), p)
 		if err != nil {
 			t.Fatal(err)
@@ -297,13 +287,5 @@ func TestReadersCloseWhatTheyOpen(t *testing.T) {
 		if _, err := Find(n, p, nil, now, testSoft, ids()); err != nil {
 			t.Fatal(err)
 		}
-	}
-	all()
-	before := opened()
-	for range 3 {
-		all()
-	}
-	if after := opened(); after != before {
-		t.Errorf("%d descriptors before, %d after", before, after)
-	}
+	})
 }

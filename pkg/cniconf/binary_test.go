@@ -2,49 +2,13 @@ package cniconf
 
 import (
 	"errors"
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"sync"
 	"testing"
 	"time"
+
+	"github.com/leasehold-cni/leasehold/test/built"
 )
-
-var buildDir string
-
-func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "cniconf")
-	if err != nil {
-		panic(err)
-	}
-	buildDir = dir
-	code := m.Run()
-	os.RemoveAll(dir)
-	os.Exit(code)
-}
-
-var buildOnce = sync.OnceValues(func() (string, error) {
-	out := filepath.Join(buildDir, "built")
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w -X main.version=test", "-o", out,
-		"../../plugins/ipam/leasehold")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	text, err := cmd.CombinedOutput()
-	if err != nil {
-		err = fmt.Errorf("%w: %s", err, text)
-	}
-	return out, err
-})
-
-// build returns the path of leasehold's plugin, built as it is released.
-func build(t *testing.T) string {
-	t.Helper()
-	out, err := buildOnce()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return out
-}
 
 func copyFile(t *testing.T, from, to string) {
 	t.Helper()
@@ -52,7 +16,13 @@ func copyFile(t *testing.T, from, to string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(to, content, 0o755); err != nil {
+	writeProgram(t, to, content)
+}
+
+// writeProgram writes an executable file.
+func writeProgram(t *testing.T, path string, content []byte) {
+	t.Helper()
+	if err := os.WriteFile(path, content, 0o755); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -64,9 +34,8 @@ func TestResolve(t *testing.T) {
 	}
 	dirs := []string{filepath.Join(t.TempDir(), "missing"), t.TempDir(), t.TempDir()}
 	first, second := dirs[1], dirs[2]
-	plugin := build(t)
-	copyFile(t, plugin, filepath.Join(second, "leasehold"))
-	copyFile(t, plugin, filepath.Join(second, "host-local"))
+	writeProgram(t, filepath.Join(second, "leasehold"), built.Plugin(t))
+	writeProgram(t, filepath.Join(second, "host-local"), built.Plugin(t))
 	copyFile(t, other, filepath.Join(first, "host-local"))
 	copyFile(t, "/dev/null", filepath.Join(second, "script"))
 	for from, to := range map[string]string{"host-local": "link", "nowhere": "dangling", ".": "dir"} {
@@ -108,19 +77,14 @@ func TestResolve(t *testing.T) {
 // A package manager replaces the file and gives it the time that the package says.
 func TestResolveNoticesAnOverwrite(t *testing.T) {
 	dir, long := t.TempDir(), time.Now().Add(-1000*time.Hour)
-	path, plugin := filepath.Join(dir, "leasehold"), build(t)
-	info, err := os.Stat(plugin)
-	if err != nil {
-		t.Fatal(err)
-	}
+	path, plugin := filepath.Join(dir, "leasehold"), built.Plugin(t)
 	b := &Binaries{Dirs: []string{dir}}
 	for _, ours := range []bool{true, false, true} {
-		copyFile(t, plugin, path+".new")
-		if !ours { // of the same size
-			if err := os.WriteFile(path+".new", make([]byte, info.Size()), 0o755); err != nil {
-				t.Fatal(err)
-			}
+		content := plugin
+		if !ours {
+			content = make([]byte, len(plugin)) // of the same size
 		}
+		writeProgram(t, path+".new", content)
 		if err := errors.Join(os.Chtimes(path+".new", long, long), os.Rename(path+".new", path)); err != nil {
 			t.Fatal(err)
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
+	"github.com/leasehold-cni/leasehold/test/built"
 )
 
 // node is a node's directories. Its files are: "ours" leasehold's plugin, "other" another program.
@@ -32,9 +33,9 @@ func (n node) put(name, what string) {
 	path := filepath.Join(n.bin, name)
 	switch what {
 	case "ours":
-		copyFile(n.t, build(n.t), path)
+		writeProgram(n.t, path, built.Plugin(n.t))
 	case "not executable":
-		copyFile(n.t, build(n.t), path)
+		writeProgram(n.t, path, built.Plugin(n.t))
 		if err := os.Chmod(path, 0o644); err != nil {
 			n.t.Fatal(err)
 		}

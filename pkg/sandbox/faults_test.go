@@ -17,32 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/test/descriptors"
 )
-
-// withDescriptors calls f while at most n more files can be opened.
-func withDescriptors(t *testing.T, n int, f func()) {
-	t.Helper()
-	lowest, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	unix.Close(lowest)
-	var before unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
-		t.Fatal(err)
-	}
-	limit := before
-	limit.Cur = uint64(lowest + n)
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
-			t.Fatal(err)
-		}
-	}()
-	f()
-}
 
 // With too few descriptors every operation returns the kernel's error: what could not be read is
 // never missing from a result.
@@ -109,7 +85,7 @@ func TestFewDescriptors(t *testing.T) {
 	} {
 		failed, succeeded := false, false
 		for free := range 8 {
-			withDescriptors(t, free, func() {
+			descriptors.Limit(t, free, func() {
 				complete, err := op()
 				failed, succeeded = failed || err != nil, err == nil
 				if err == nil && !complete || err != nil && !errors.Is(err, unix.EMFILE) {
@@ -323,7 +299,7 @@ func TestChangesCloseWhatTheyOpen(t *testing.T) {
 	h := testHost(t)
 	path := filepath.Join(t.TempDir(), "netns")
 	newMounted(t, path)
-	withDescriptors(t, 8, func() {
+	descriptors.Limit(t, 8, func() {
 		for range 9 {
 			if err := h.SetMAC(path, "eth0", mac(t, "02:00:00:00:00:09")); err != nil {
 				t.Fatal(err)

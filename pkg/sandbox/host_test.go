@@ -6,13 +6,13 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/test/descriptors"
 )
 
 func TestNetns(t *testing.T) {
@@ -186,28 +186,11 @@ func TestHostClosesWhatItOpens(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // a collected file is closed
-	opened := func() int {
-		t.Helper()
-		fds, err := os.ReadDir("/proc/self/fd")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return len(fds)
-	}
-	all := func() {
+	descriptors.AssertClosed(t, func() {
 		_, listed := h.Namespaces()
 		_, read := h.AddressesIn(netns)
 		if err := errors.Join(listed, read, h.ProcessNetns().Incomplete(), h.MountedNetns().Incomplete()); err != nil {
 			t.Fatal(err)
 		}
-	}
-	all()
-	before := opened()
-	for range 3 {
-		all()
-	}
-	if after := opened(); after != before {
-		t.Errorf("%d descriptors before, %d after", before, after)
-	}
+	})
 }

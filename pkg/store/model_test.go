@@ -17,10 +17,10 @@ import (
 	"time"
 
 	bolt "go.etcd.io/bbolt"
-	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/test/descriptors"
 )
 
 var (
@@ -405,7 +405,7 @@ func TestFewDescriptorsForTheStore(t *testing.T) {
 	} {
 		failed, succeeded := false, false
 		for free := range 10 {
-			withDescriptors(t, free, func() {
+			descriptors.Limit(t, free, func() {
 				err := op()
 				failed, succeeded = failed || err != nil, err == nil
 				if err != nil && (!errors.Is(err, ErrIO) || errors.Is(err, ErrLost)) {
@@ -417,31 +417,6 @@ func TestFewDescriptorsForTheStore(t *testing.T) {
 			t.Errorf("%s: failed with few descriptors: %v, succeeded with enough: %v", name, failed, succeeded)
 		}
 	}
-}
-
-// withDescriptors calls f while at most n more files can be opened.
-func withDescriptors(t *testing.T, n int, f func()) {
-	t.Helper()
-	lowest, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	unix.Close(lowest)
-	var before unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
-		t.Fatal(err)
-	}
-	limit := before
-	limit.Cur = uint64(lowest + n)
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
-			t.Fatal(err)
-		}
-	}()
-	f()
 }
 
 // An index entry without its record is no lease, and its address stays taken.

@@ -9,11 +9,9 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -31,31 +29,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/built"
 )
-
-var buildDir string
-
-func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "active")
-	if err != nil {
-		panic(err)
-	}
-	buildDir = dir
-	code := m.Run()
-	os.RemoveAll(dir)
-	os.Exit(code)
-}
-
-// plugin builds leasehold's plugin once, and returns its content.
-var plugin = sync.OnceValues(func() ([]byte, error) {
-	out := filepath.Join(buildDir, "built")
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", out, "../../../plugins/ipam/leasehold")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if text, err := cmd.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("%w: %s", err, text)
-	}
-	return os.ReadFile(out)
-})
 
 const (
 	flannel = `{"name":"net","cniVersion":"0.3.1","plugins":[{"type":"flannel","delegate":{}},{"type":"portmap"}]}`
@@ -77,12 +52,8 @@ type fixture struct {
 func newFixture(t *testing.T) *fixture {
 	f := &fixture{t: t, node: fakeapi.NewNode(t), server: fakeapi.New(t), now: time.Now()}
 	conf, bin := t.TempDir(), t.TempDir()
-	content, err := plugin()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, content := range map[string]string{"leasehold": string(content), "host-local": "other"} {
-		if err := os.WriteFile(filepath.Join(bin, name), []byte(content), 0o755); err != nil {
+	for name, content := range map[string][]byte{"leasehold": built.Plugin(t), "host-local": []byte("other")} {
+		if err := os.WriteFile(filepath.Join(bin, name), content, 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
