@@ -1,12 +1,12 @@
 package image
 
 import (
-	"archive/tar"
 	"errors"
-	"io"
 	"maps"
 	"slices"
 	"testing"
+
+	"github.com/leasehold-cni/leasehold/tools/image/imagetest"
 )
 
 func TestNew(t *testing.T) {
@@ -24,32 +24,12 @@ func TestNew(t *testing.T) {
 		c.Config.User != "65532:65532" || !maps.Equal(c.Config.Labels, labels) || !c.Created.IsZero() {
 		t.Errorf("configuration %+v", c)
 	}
-	layers, err := img.Layers()
-	if err != nil || len(layers) != 1 {
-		t.Fatalf("%d layers, %v", len(layers), err)
-	}
-	r, err := layers[0].Uncompressed()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
 	var found []string
-	for archive := tar.NewReader(r); ; {
-		h, err := archive.Next()
-		if errors.Is(err, io.EOF) {
-			break
+	for _, f := range imagetest.Files(t, img) {
+		if f.Header.Mode != 0o755 || f.Header.Uid != 0 || f.Content != "program "+f.Header.Name {
+			t.Errorf("%+v with %q", f.Header, f.Content)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		data, err := io.ReadAll(archive)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if h.Mode != 0o755 || h.Uid != 0 || string(data) != "program "+h.Name {
-			t.Errorf("%+v with %q", h, data)
-		}
-		found = append(found, h.Name)
+		found = append(found, f.Header.Name)
 	}
 	if !slices.Equal(found, []string{"another", "installer"}) {
 		t.Errorf("files %q", found)

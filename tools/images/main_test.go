@@ -1,9 +1,6 @@
 package main
 
 import (
-	"archive/tar"
-	"errors"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,6 +8,8 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"github.com/leasehold-cni/leasehold/tools/image/imagetest"
 )
 
 func TestRun(t *testing.T) {
@@ -36,25 +35,9 @@ func TestRun(t *testing.T) {
 	if err != nil || len(c.Config.Entrypoint) != 1 || c.Config.Entrypoint[0] != "/bin/pause" {
 		t.Errorf("configuration %+v, %v", c, err)
 	}
-	layers, err := img.Layers()
-	if err != nil || len(layers) != 1 {
-		t.Fatalf("%d layers, %v", len(layers), err)
-	}
-	r, err := layers[0].Uncompressed()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
 	var files []string
-	for layer := tar.NewReader(r); ; {
-		h, err := layer.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		files = append(files, h.Name)
+	for _, f := range imagetest.Files(t, img) {
+		files = append(files, f.Header.Name)
 	}
 	if !slices.Equal(files, []string{"bin/pause", "built"}) {
 		t.Errorf("files %q", files)
