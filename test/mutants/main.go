@@ -3,9 +3,10 @@
 //
 // Faults are drawn at random with a seed: a changed comparison or boundary, a negated condition or
 // one without a part of it, a skipped call or sync, two swapped arguments of one type, a missing
-// field, an ignored error, a zero value returned. A fault is planted with the go command's
-// -overlay; one that does not compile is drawn again. The tests run in a copy of the tree, because
-// a program with a fault may write anywhere. Code that only composes messages is left out.
+// field, an ignored error, a zero value returned. One that does not compile is drawn again. All
+// faults are planted at once, with the go command's -overlay, so that the tests of a package are
+// compiled once; a variable chooses the fault. The tests run in a copy of the tree, because a
+// program with a fault may write anywhere. Code that only composes messages is left out.
 //
 // The package's own tests run first, then those of other packages that use it, until one fails or
 // hangs. Faults that survive are printed. equivalent.txt lists those that do not change the
@@ -145,7 +146,10 @@ func try(packages []*pkgSites, faults []*fault, known []equivalent, workers int)
 		return err
 	}
 	defer remove(dir)
-	t := &tester{dir: dir, steps: map[string]*step{}}
+	t, err := newTester(dir, packages, faults)
+	if err != nil {
+		return err
+	}
 	targets := map[string]target{}
 	for _, p := range packages {
 		targets[p.dir] = p.target

@@ -103,6 +103,48 @@ func TestFaultsOfASmallPackage(t *testing.T) {
 	}
 }
 
+// TestPlantedFaults plants all faults of a package that tests one function, and runs its tests with
+// some of them.
+func TestPlantedFaults(t *testing.T) {
+	t.Chdir(t.TempDir())
+	const test = `package small
+
+import "testing"
+
+func TestPlus(t *testing.T) {
+	if plus(1, 2) != 3 {
+		t.Fail()
+	}
+}
+`
+	files := map[string]string{"go.mod": "module small\n\ngo 1.26\n", "small.go": small, "small_test.go": test}
+	for file, text := range files {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	packages, err := load([]target{{dir: "."}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := packages[0]
+	faults := slices.DeleteFunc(slices.Clone(p.sites), func(f *fault) bool { return !p.compiles(f) })
+	tester, err := newTester(t.TempDir(), packages, faults)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range faults {
+		if f.function != "plus" && f.kind != zeroReturned {
+			continue
+		}
+		r, err := tester.test(f, []string{"./."})
+		want := map[bool]string{true: "./. TestPlus"}[f.function == "plus"]
+		if err != nil || r.killer != want {
+			t.Errorf("%s: got %q, %v; want %q", f, r.killer, err, want)
+		}
+	}
+}
+
 func TestDrawDependsOnTheSeed(t *testing.T) {
 	all := planted(t)
 	drawn := func(seed uint64) (out []string) {

@@ -27,11 +27,15 @@ type fault struct {
 	function      string // "lines", "(*call).look"
 	kind          string
 	before, after string // the line
-	source        []byte // the changed file
 
-	from, to int // what is replaced, and by what
-	by       string
+	span        // what is replaced
+	by   string // and by what
+	body span   // of the function
+	id   string // of a fault that is planted
 }
+
+// span is a part of a file.
+type span struct{ from, to int }
 
 func (f *fault) String() string {
 	return fmt.Sprintf("%s:%d %s: %s", f.file, f.line, f.function, f.kind)
@@ -208,12 +212,12 @@ func (p *pkgSites) drawAll(rng *rand.Rand, n int) (out []*fault) {
 	return out
 }
 
-// compiles writes the fault's source, and reports whether it compiles.
+// compiles sets the lines before and after the fault, and reports whether it compiles.
 func (p *pkgSites) compiles(f *fault) bool {
 	source := p.sources[f.file]
-	f.source = slices.Concat(source[:f.from], []byte(f.by), source[f.to:])
-	f.before, f.after = lineAt(source, f.from), lineAt(f.source, f.from)
-	parsed, err := parser.ParseFile(p.fset, f.file, f.source, parser.SkipObjectResolution)
+	changed := slices.Concat(source[:f.from], []byte(f.by), source[f.to:])
+	f.before, f.after = lineAt(source, f.from), lineAt(changed, f.from)
+	parsed, err := parser.ParseFile(p.fset, f.file, changed, parser.SkipObjectResolution)
 	if err != nil {
 		return false
 	}
@@ -238,11 +242,13 @@ type finder struct {
 	file     string
 	source   []byte
 	function string
+	body     span
 	path     []ast.Node // from the function's body to the node
 	found    []*fault
 }
 
 func (s *finder) seek(body *ast.BlockStmt) {
+	s.body = span{s.offset(body.Pos()), s.offset(body.End())}
 	ast.Inspect(body, func(n ast.Node) bool {
 		if n == nil {
 			s.path = s.path[:len(s.path)-1]
@@ -278,7 +284,8 @@ func (s *finder) add(kind string, from, to token.Pos, by string) {
 		return
 	}
 	s.found = append(s.found, &fault{
-		pkg: s.pkg, file: s.file, line: a.Line, function: s.function, kind: kind, from: a.Offset, to: b.Offset, by: by,
+		pkg: s.pkg, file: s.file, line: a.Line, function: s.function, kind: kind,
+		span: span{a.Offset, b.Offset}, by: by, body: s.body,
 	})
 }
 

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -53,22 +52,30 @@ var (
 )
 
 // limit is added to four times the duration of a step without a fault.
-const limit = time.Minute
+const limit = 20 * time.Second
 
 // tester runs the steps.
 type tester struct {
-	dir      string // for overlays, programs and what the tests write
+	dir      string   // for test binaries, programs and what the tests write
+	env      []string // of go commands
 	programs sync.Mutex
-	mu       sync.Mutex // for the fields below
+	mu       sync.Mutex // for steps
 	steps    map[string]*step
-	last     int
+}
+
+// newTester plants the faults.
+func newTester(dir string, packages []*pkgSites, faults []*fault) (*tester, error) {
+	overlay, err := plant(dir, packages, faults)
+	flags := strings.TrimSpace(os.Getenv("GOFLAGS") + " -buildvcs=false -overlay=" + overlay)
+	return &tester{dir: dir, env: append(os.Environ(), "GOFLAGS="+flags), steps: map[string]*step{}}, err
 }
 
 // step is the tests of one package.
 type step struct {
-	once sync.Once
-	took time.Duration // without a fault
-	err  error
+	once   sync.Once
+	binary string
+	took   time.Duration // without a fault
+	err    error
 }
 
 // steps returns the packages whose tests run with a fault: its own and other packages, or those
@@ -79,21 +86,12 @@ func (t target) steps(ofPrograms bool) []string {
 	})
 }
 
-// test plants a fault and runs the steps until one fails.
+// test runs the steps with a fault until one fails.
 func (t *tester) test(f *fault, steps []string) (r result, err error) {
 	began := time.Now()
-	t.mu.Lock()
-	t.last++
-	dir := filepath.Join(t.dir, fmt.Sprint(t.last))
-	t.mu.Unlock()
-	defer remove(dir)
-	overlay, err := f.plant(dir)
-	if err != nil {
-		return r, err
-	}
 	r = result{fault: f}
 	for _, pkg := range steps {
-		failure, hung, err := t.step(pkg, dir, overlay)
+		failure, hung, err := t.step(pkg, f)
 		if err != nil {
 			return r, err
 		}
@@ -106,34 +104,23 @@ func (t *tester) test(f *fault, steps []string) (r result, err error) {
 	return r, nil
 }
 
-// plant writes the changed file, and an overlay that replaces the original by it.
-func (f *fault) plant(dir string) (overlay string, err error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", err
-	}
-	file, err := filepath.Abs(f.file)
-	if err != nil {
-		return "", err
-	}
-	changed, overlay := filepath.Join(dir, filepath.Base(f.file)), filepath.Join(dir, "overlay.json")
-	b, err := json.Marshal(map[string]any{"Replace": map[string]string{file: changed}})
-	return overlay, errors.Join(err, os.WriteFile(changed, f.source, 0o644), os.WriteFile(overlay, b, 0o644))
-}
-
-// step runs the tests of a package. Before the first run it checks that they pass without a fault.
-func (t *tester) step(pkg, dir, overlay string) (failure string, hung bool, err error) {
+// step runs the tests of a package. Before the first run it compiles them, and checks that they
+// pass without a fault.
+func (t *tester) step(pkg string, f *fault) (failure string, hung bool, err error) {
 	t.mu.Lock()
 	s := t.steps[pkg]
 	if s == nil {
-		s = &step{}
+		s = &step{binary: filepath.Join(t.dir, strings.ReplaceAll(pkg[2:], "/", "_")+".test")}
 		t.steps[pkg] = s
 	}
 	t.mu.Unlock()
 	s.once.Do(func() {
+		s.err = t.build("test", "-vet=off", "-c", "-ldflags=-s -w", "-o", s.binary, pkg)
+		if s.err != nil {
+			return
+		}
 		began := time.Now()
-		none := filepath.Join(t.dir, "none", strings.ReplaceAll(pkg, "/", "_"))
-		defer remove(none)
-		failure, _, err := t.goTest(pkg, none, "", 10*time.Minute)
+		failure, _, err := t.run(pkg, s.binary, &fault{}, 10*time.Minute)
 		if failure != "" {
 			err = fmt.Errorf("%s fails without a fault: %s", pkg, failure)
 		}
@@ -142,42 +129,70 @@ func (t *tester) step(pkg, dir, overlay string) (failure string, hung bool, err 
 	if s.err != nil {
 		return "", false, s.err
 	}
-	return t.goTest(pkg, dir, overlay, limit+4*s.took)
+	return t.run(pkg, s.binary, f, limit+4*s.took)
 }
 
 var failedTest = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
 
-// goTest returns the failure, "" if the tests pass.
-func (t *tester) goTest(pkg, dir, overlay string, limit time.Duration) (failure string, hung bool, err error) {
+// run runs a test binary with a fault, in its own process group, which it kills afterwards. It
+// returns the failure, "" if the tests pass.
+func (t *tester) run(pkg, binary string, f *fault, limit time.Duration) (failure string, hung bool, err error) {
 	if isOfPrograms(pkg) {
 		t.programs.Lock() // they count milliseconds, and want the machine for themselves
 		defer t.programs.Unlock()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	defer cancel()
+	dir, err := os.MkdirTemp(t.dir, "run")
+	if err != nil {
+		return "", false, err
+	}
+	defer remove(dir)
+	bin, tmp := filepath.Join(dir, "bin"), filepath.Join(dir, "tmp")
+	if err := os.Mkdir(tmp, 0o755); err != nil {
+		return "", false, err
+	}
 	if programs := programsOf(pkg); programs != nil {
-		args := append([]string{"build", "-ldflags=-s -w", "-o", filepath.Join(dir, "bin") + "/"}, programs...)
-		if out, err := goCommand(ctx, dir, overlay, args...); err != nil {
-			return "", false, fmt.Errorf("go build: %w: %s", err, out)
+		args := []string{"build", "-ldflags=-s -w " + f.linked(), "-o", bin + "/"}
+		if err := t.build(append(args, programs...)...); err != nil {
+			return "", false, err
 		}
 	}
-	out, err := goCommand(ctx, dir, overlay, "test", "-vet=off", "-count=1", "-failfast", "-p=1",
-		"-timeout="+limit.String(), pkg)
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, binary, "-test.paniconexit0", "-test.failfast", "-test.timeout="+limit.String())
+	cmd.Dir = pkg
+	cmd.Env = append(slices.Clip(t.env), "LEASEHOLD_TEST_BIN="+bin, "TMPDIR="+tmp, plantedEnv+"="+f.id)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	kill := func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.Cancel, cmd.WaitDelay = kill, 5*time.Second
+	out, err := cmd.CombinedOutput()
+	if cmd.Process != nil {
+		_ = kill() // mostly nobody is left
+	}
 	var exit *exec.ExitError
 	switch {
 	case err == nil:
 		return "", false, nil
 	case ctx.Err() != nil || bytes.Contains(out, []byte("panic: test timed out")):
 		return "takes longer than " + limit.Round(time.Second).String(), true, nil
+	case errors.Is(err, exec.ErrWaitDelay):
+		return "leaves processes", false, nil
 	case !errors.As(err, &exit):
 		return "", false, err
-	case bytes.Contains(out, []byte("[build failed]")), bytes.Contains(out, []byte("[setup failed]")):
-		return "", false, fmt.Errorf("does not compile: %s", out)
 	}
 	if m := failedTest.FindAllSubmatch(out, -1); m != nil {
 		return string(m[len(m)-1][1]), false, nil
 	}
 	return "fails", false, nil
+}
+
+// build runs the go command.
+func (t *tester) build(args ...string) error {
+	cmd := exec.Command("go", args...)
+	cmd.Env = t.env
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("go %s: %w: %s", strings.Join(args, " "), err, out)
+	}
+	return nil
 }
 
 // isOfPrograms reports whether a package's tests run programs.
@@ -192,29 +207,6 @@ func programsOf(pkg string) []string {
 		return []string{"./plugins/ipam/leasehold", "./cmd/leasectl", "./cmd/leasehold-agent"}
 	}
 	return nil
-}
-
-// goCommand runs the go command in its own process group, which it kills afterwards.
-func goCommand(ctx context.Context, dir, overlay string, args ...string) ([]byte, error) {
-	tmp := filepath.Join(dir, "tmp")
-	if err := os.MkdirAll(tmp, 0o755); err != nil {
-		return nil, err
-	}
-	flags := os.Getenv("GOFLAGS") + " -buildvcs=false"
-	if overlay != "" {
-		flags += " -overlay=" + overlay
-	}
-	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Env = append(os.Environ(), "LEASEHOLD_TEST_BIN="+filepath.Join(dir, "bin"), "TMPDIR="+tmp,
-		"GOFLAGS="+strings.TrimSpace(flags))
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	kill := func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.Cancel, cmd.WaitDelay = kill, 5*time.Second
-	out, err := cmd.CombinedOutput()
-	if cmd.Process != nil {
-		_ = kill() // mostly nobody is left
-	}
-	return out, err
 }
 
 // running is locked until this process ends, so that no other run uses the copy.
