@@ -56,6 +56,7 @@ func Serve(addr string, metrics prometheus.Gatherer, health *Health, secure *Sec
 		if err != nil {
 			return fmt.Errorf("--metrics-addr: %w", err)
 		}
+		listener = scrape.LimitConns(listener)
 		server := newServer(handler(metrics, health, secure))
 		closed := make(chan struct{})
 		go func() {

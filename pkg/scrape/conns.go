@@ -1,0 +1,72 @@
+package scrape
+
+import (
+	"net"
+	"slices"
+	"sync"
+)
+
+// MaxConns is the maximum number of open connections of a listener of LimitConns.
+const MaxConns = 256
+
+// LimitConns returns a listener that has at most MaxConns open connections. For each further one it
+// closes the oldest of the address that has most. So clients that open many connections use little
+// memory, and keep neither probes nor scrapes from being served.
+func LimitConns(l net.Listener) net.Listener { return &connLimiter{Listener: l} }
+
+type connLimiter struct {
+	net.Listener
+
+	mu   sync.Mutex
+	open []*conn // the oldest first
+}
+
+// Accept implements net.Listener.
+func (l *connLimiter) Accept() (net.Conn, error) {
+	accepted, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	c := &conn{Conn: accepted, limiter: l}
+	l.mu.Lock()
+	l.open = append(l.open, c)
+	var surplus *conn
+	if len(l.open) > MaxConns {
+		surplus = l.surplus()
+	}
+	l.mu.Unlock()
+	if surplus != nil {
+		surplus.Close()
+	}
+	return c, nil
+}
+
+// surplus returns the oldest connection of the address that has most.
+func (l *connLimiter) surplus() *conn {
+	count, most := map[string]int{}, 0
+	for _, c := range l.open {
+		count[c.host()]++
+		most = max(most, count[c.host()])
+	}
+	i := slices.IndexFunc(l.open, func(c *conn) bool { return count[c.host()] == most })
+	return l.open[i]
+}
+
+// conn is a connection that a limiter counts until it is closed.
+type conn struct {
+	net.Conn
+	limiter *connLimiter
+}
+
+func (c *conn) host() string {
+	host, _, _ := net.SplitHostPort(c.RemoteAddr().String())
+	return host
+}
+
+// Close implements net.Conn.
+func (c *conn) Close() error {
+	c.limiter.mu.Lock()
+	c.limiter.open = slices.DeleteFunc(c.limiter.open, func(o *conn) bool { return o == c })
+	c.limiter.mu.Unlock()
+	return c.Conn.Close()
+}

@@ -1,0 +1,69 @@
+package scrape
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+)
+
+// TestConnectionsAreLimited has a client open many connections on which it sends nothing. The
+// server closes all but MaxConns of them, the oldest first, and none of another client, which it
+// still answers at once.
+func TestConnectionsAreLimited(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})}
+	go server.Serve(LimitConns(listener))
+	defer server.Close()
+	url := "http://" + listener.Addr().String()
+	var others int // connections of the other client
+	other := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			others++
+			return (&net.Dialer{}).DialContext(ctx, network, addr)
+		}}}
+	get := func() {
+		t.Helper()
+		r, err := other.Get(url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.Copy(io.Discard, r.Body)
+		r.Body.Close()
+	}
+	get()
+	const flood = 2 * MaxConns
+	closed := make(chan int, flood)
+	from := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
+	for i := range flood {
+		c, err := from.Dial("tcp", listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		go func() {
+			io.Copy(io.Discard, c)
+			closed <- i
+		}()
+	}
+	const surplus = flood + 1 - MaxConns
+	for range surplus {
+		select {
+		case i := <-closed:
+			if i >= surplus {
+				t.Errorf("connection %d is closed before %d", i, surplus)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatalf("the server has not closed %d of %d connections", surplus, flood+1)
+		}
+	}
+	get()
+	if others != 1 {
+		t.Errorf("the other client had to connect %d times, want 1", others)
+	}
+}
