@@ -62,8 +62,9 @@ func readRoutes(v value) ([]*types.Route, error) {
 // maxResolvConf is the largest number of bytes of a resolv.conf that are read.
 const maxResolvConf = 1 << 20
 
-// readResolvConf reads the file whose path is in ipam.resolvConf, in the format of resolv.conf(5).
-// It returns the zero DNS if no file is configured.
+// readResolvConf reads the file whose path is v, the value of ipam.resolvConf, in the format of
+// resolv.conf(5). The file must be a regular one, and only its first maxResolvConf bytes are read.
+// readResolvConf returns the zero DNS if no file is configured.
 func readResolvConf(v value) (types.DNS, error) {
 	path, err := v.text()
 	if err != nil || path == "" {
@@ -79,11 +80,11 @@ func readResolvConf(v value) (types.DNS, error) {
 		err = errors.New("not a regular file")
 	}
 	if err != nil {
-		return types.DNS{}, v.errorf("%s: %w; want a readable file", policy.Quote(path), err)
+		return types.DNS{}, v.errorf("%s: %w; want a regular file", policy.Quote(path), err)
 	}
 	dns, err := parseResolvConf(io.LimitReader(f, maxResolvConf))
 	if err != nil {
-		return dns, v.errorf("%s: %w", policy.Quote(path), err)
+		return types.DNS{}, v.errorf("%s: %w", policy.Quote(path), err)
 	}
 	return dns, nil
 }

@@ -214,8 +214,9 @@ func (l Lease) granted(w Window) Window {
 	return w
 }
 
-// Key returns the key of the lease. It is zero for a caller without a pod name, and for a lease
-// whose key has another address now.
+// Key returns the key under which the pod of the lease finds its address again. It is zero if the
+// lease was not made for a pod, and if the lease is superseded, because its key then belongs to
+// another lease.
 func (l Lease) Key() Key {
 	if l.Superseded || (l.Namespace == "" && l.Name == "") {
 		return Key{}

@@ -144,8 +144,9 @@ func NewNetnsSet(incomplete error, inodes ...uint64) NetnsSet {
 	return p
 }
 
-// Incomplete returns the first error that occurred while the set was read, or nil. If it is nil, a
-// namespace that is not in the set is not in use.
+// Incomplete returns an error if namespaces may be missing in the set: the first one that occurred
+// while the set was read, or that it was never read. If it returns nil, a namespace that is not in
+// the set is not in use.
 func (s NetnsSet) Incomplete() error {
 	if s.inodes == nil {
 		return errors.New("the processes were not read")

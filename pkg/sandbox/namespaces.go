@@ -98,8 +98,8 @@ func (h *Host) mountedNamespaces() (found map[namespaceID]lease.Netns, unread []
 	return found, unread, nil
 }
 
-// addTo adds a namespace. One that is found several times has the first of its paths, so that it
-// has the same one in every list.
+// addTo adds a network namespace. If found already contains the namespace, the path that sorts
+// first is kept, so that the result does not depend on the order in which the paths were found.
 func addTo(found map[namespaceID]lease.Netns, n lease.Netns) {
 	id := namespaceID{n.Dev, n.Ino}
 	if old, known := found[id]; known {
@@ -151,23 +151,25 @@ func unescape(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 
-// processNamespaces returns the namespaces of processes, and those of processes that could not be
-// read, with their errors.
+// processNamespaces returns the network namespaces of processes. unread has the path and the error
+// for each process whose network namespace could not be read, except process 1: its namespace is
+// the host's, and a security module may forbid to read it. err is not nil if the processes could
+// not be listed.
 func (h *Host) processNamespaces() (found map[namespaceID]lease.Netns, unread []Namespace, err error) {
 	pids, err := h.processes()
 	if err != nil {
 		return nil, nil, err
 	}
 	found = map[namespaceID]lease.Netns{}
-	for _, name := range pids {
-		n := lease.Netns{Path: h.processNetns(name)}
+	for _, pid := range pids {
+		n := lease.Netns{Path: h.processNetns(pid)}
 		var st unix.Stat_t
 		err := unix.Stat(n.Path, &st)
 		if isNothing(err) {
 			continue // the process has ended
 		}
-		if err != nil && name == "1" {
-			continue // it is in the host's namespace, see ProcessNetns
+		if err != nil && pid == "1" {
+			continue
 		}
 		if err != nil {
 			unread = append(unread, Namespace{Netns: n, Err: fmt.Errorf("failed to read %s: %w", n.Path, err)})

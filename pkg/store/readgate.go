@@ -95,14 +95,15 @@ func (t readGate) isFree() bool {
 	return false
 }
 
-// give ends the turn of a View. It passes the period to a View that waits, or ends the period; then
-// a pause of the same length follows.
+// give ends the turn of a View. If the period is younger than longestPeriod and another View waits,
+// that View goes on with the period. Otherwise give releases the shared lock, and the next period
+// starts only after a pause, so that writers get the lock. give does not wait for the pause.
 func (t readGate) give(p *period) {
 	if time.Since(p.began) < longestPeriod {
 		select {
 		case t.next <- p:
 			return
-		default: // no reader waits
+		default: // no View waits
 		}
 	}
 	p.lock.Close()

@@ -82,9 +82,10 @@ func (j *judge) date(statuses []cniconf.Status, now time.Time) {
 	j.evidence, j.looked = known, now
 }
 
-// add records the statuses of a check, and reports whether they replaced j.confirmed and differ
-// from it. As long as a network has been inactive or unknown for less than confirmAfter, add
-// changes nothing.
+// add records the statuses of a check, and reports whether j.confirmed has changed. If the status
+// of a network is inactive or unknown, j.confirmed stays until that has been so for confirmAfter;
+// all networks have this delay in common. add sets a zero Since to the beginning of the delay, and
+// keeps the slice.
 func (j *judge) add(statuses []cniconf.Status, now time.Time) (changed bool) {
 	if !slices.ContainsFunc(statuses, isOff) {
 		j.offSince = time.Time{}

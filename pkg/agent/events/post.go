@@ -24,8 +24,9 @@ const controller = "leasehold-agent"
 // maxNote is the longest note that the API server accepts, in bytes.
 const maxNote = 1024
 
-// New returns an Event of the agent on a node. The caller chooses the name, which must be the same
-// for the same occurrence and at most 253 bytes long. New truncates the note to maxNote bytes.
+// New returns an Event of the agent on a node. The caller derives the name from what has happened,
+// so that a repeated request does not create a second Event. The name has at most 253 bytes. New
+// truncates the note to maxNote bytes.
 func New(regarding corev1.ObjectReference, name, node, action string, isWarning bool, reason, note string,
 	at time.Time) *eventsv1.Event {
 	kind := corev1.EventTypeNormal

@@ -47,9 +47,11 @@ type instance struct {
 type podOnNode struct{ UID, Node string }
 
 // after returns the instance to remember after the pod p has ended. t is the instance that was
-// remembered until then. A pod that was never bound to a node changes nothing, with one exception:
-// if the pod was required to run on the remembered node, the instance is forgotten, so that the
-// next pod is not sent there again.
+// remembered until then. If p was bound to a node, the new instance is p, with the number of
+// successive failed starts on that node.
+//
+// If p was never bound to a node, t stays, with one exception: if p was required to run on the node
+// of t, nothing is remembered, so that the next pod is not sent to that node again.
 func (t instance) after(p *podView, now time.Time) instance {
 	if p.Node == "" {
 		if p.Required && p.Pinned == t.Node {

@@ -476,8 +476,9 @@ func (n *nominator) withdraw(ctx context.Context, p *podView, why string) error 
 	return nil
 }
 
-// nominate writes the pod's nominated node, or removes it if node is "". It fails with a conflict
-// if the pod has changed since p was read.
+// nominate writes the pod's nominated node, or removes it if node is "". It returns a conflict if
+// the pod has changed since p was read, so that it does not overwrite a nomination of the
+// scheduler.
 func (n *nominator) nominate(ctx context.Context, p *podView, node string) error {
 	var value any // null removes the field
 	if node != "" {
