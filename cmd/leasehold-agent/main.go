@@ -33,6 +33,12 @@ import (
 
 var version string // set at link time
 
+// Exit codes.
+const (
+	exitFailed = 1 // it could not start, or failed; standard error has the reason
+	exitUsage  = 2 // invalid arguments or flags
+)
+
 // options are the command-line options.
 type options struct {
 	kubeconfig   string
@@ -60,7 +66,7 @@ func main() {
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "leasehold-agent:", err)
-		os.Exit(2)
+		os.Exit(exitUsage)
 	}
 	if o.version {
 		fmt.Println("leasehold-agent", env.Version(version))
@@ -69,13 +75,13 @@ func main() {
 	log, err := newLog(o, os.Stderr)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "leasehold-agent:", err)
-		os.Exit(2)
+		os.Exit(exitUsage)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	if err := run(ctx, o, log); err != nil {
 		log.Error("agent failed", "error", err)
-		os.Exit(1)
+		os.Exit(exitFailed)
 	}
 }
 

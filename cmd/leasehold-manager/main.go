@@ -16,6 +16,12 @@ import (
 
 var version string // set at link time
 
+// Exit codes.
+const (
+	exitFailed = 1 // it could not start, or failed; standard error has the reason
+	exitUsage  = 2 // invalid arguments or flags
+)
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -25,13 +31,13 @@ func main() {
 		return
 	case err != nil:
 		fmt.Fprintln(os.Stderr, "leasehold-manager:", err)
-		os.Exit(2)
+		os.Exit(exitUsage)
 	case o.version:
 		fmt.Println("leasehold-manager", env.Version(version))
 		return
 	}
 	if err := run(ctx, o, env.Version(version)); err != nil {
 		fmt.Fprintln(os.Stderr, "leasehold-manager:", err)
-		os.Exit(1)
+		os.Exit(exitFailed)
 	}
 }

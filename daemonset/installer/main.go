@@ -36,12 +36,15 @@ import (
 
 var version string // set at link time
 
+// exitFailed is the exit code if the command failed; standard error has the reason.
+const exitFailed = 1
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, os.Args[1:]); err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "installer:", err)
-		os.Exit(1)
+		os.Exit(exitFailed)
 	}
 }
 

@@ -111,13 +111,13 @@ leasehold_calls_total{result="ok",verb="ADD"} 1
 # HELP leasehold_leases_kept_total Addresses that pods came back to.
 # TYPE leasehold_leases_kept_total counter
 leasehold_leases_kept_total 3
-# HELP leasehold_pool_addresses Addresses that can be assigned, of the range set with the fewest free ones.
+# HELP leasehold_pool_addresses Addresses that can be assigned, of the range set with the fewest free ones. There is no value before the first ADD.
 # TYPE leasehold_pool_addresses gauge
 leasehold_pool_addresses{network="net"} 10
-# HELP leasehold_pool_free_addresses Addresses that are neither bound nor held, of the range set with the fewest.
+# HELP leasehold_pool_free_addresses Addresses that are neither bound nor held, of the range set with the fewest. There is no value before the first ADD.
 # TYPE leasehold_pool_free_addresses gauge
 leasehold_pool_free_addresses{network="net"} 8
-# HELP leasehold_store_readable Whether the lease store could be read for this scrape.
+# HELP leasehold_store_readable Whether the lease store could be read for this scrape (1), or is lost or busy (0).
 # TYPE leasehold_store_readable gauge
 leasehold_store_readable 1
 `
@@ -140,7 +140,7 @@ leasehold_store_readable 1
 	}
 	os.Remove(filepath.Join(node.Service.Store.Dirs().State, "leases.db"))
 	gone := `
-# HELP leasehold_store_readable Whether the lease store could be read for this scrape.
+# HELP leasehold_store_readable Whether the lease store could be read for this scrape (1), or is lost or busy (0).
 # TYPE leasehold_store_readable gauge
 leasehold_store_readable 0
 `
@@ -293,7 +293,8 @@ func TestUnusedStoreIsNotCreated(t *testing.T) {
 	if health.ready() != nil {
 		t.Error(health.ready())
 	}
-	metrics := "# HELP leasehold_store_readable Whether the lease store could be read for this scrape.\n" +
+	metrics := "# HELP leasehold_store_readable Whether the lease store could be read for this scrape (1), " +
+		"or is lost or busy (0).\n" +
 		"# TYPE leasehold_store_readable gauge\nleasehold_store_readable 1\n"
 	err := testutil.CollectAndCompare(NewMetrics(node), strings.NewReader(metrics), "leasehold_store_readable")
 	if err != nil {

@@ -30,13 +30,15 @@ var (
 	descAddresses = prometheus.NewDesc("leasehold_addresses",
 		"Addresses of this node, by network and state (Bound, Held, CoolDown).", []string{"network", "state"}, nil)
 	descSize = prometheus.NewDesc("leasehold_pool_addresses",
-		"Addresses that can be assigned, of the range set with the fewest free ones.", []string{"network"}, nil)
+		"Addresses that can be assigned, of the range set with the fewest free ones. There is no value before "+
+			"the first ADD.", []string{"network"}, nil)
 	descFree = prometheus.NewDesc("leasehold_pool_free_addresses",
-		"Addresses that are neither bound nor held, of the range set with the fewest.", []string{"network"}, nil)
+		"Addresses that are neither bound nor held, of the range set with the fewest. There is no value before "+
+			"the first ADD.", []string{"network"}, nil)
 	descSpooled = prometheus.NewDesc("leasehold_spooled_deletes",
 		"DELs that wait in the run directory for the store. The next call and the agent replay them.", nil, nil)
 	descReadable = prometheus.NewDesc("leasehold_store_readable",
-		"Whether the lease store could be read for this scrape.", nil, nil)
+		"Whether the lease store could be read for this scrape (1), or is lost or busy (0).", nil, nil)
 
 	// leaseCounters are the counters that the store keeps, by their names in the store.
 	leaseCounters = map[string]*prometheus.Desc{

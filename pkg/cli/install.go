@@ -26,8 +26,8 @@ const (
 	// flannelFile is the name of the file to which kube-flannel writes the content of flannelKey on
 	// each node.
 	flannelFile = "10-flannel.conflist"
-	// beforeInstall is the annotation of flannel's ConfigMap in which install stores the former
-	// content of flannelKey.
+	// beforeInstall is set on flannel's ConfigMap by leasectl install. Its value is the CNI
+	// configuration that the ConfigMap had before.
 	beforeInstall = "leasehold.dev/before-install"
 	backupSuffix  = cniconf.BackupSuffix
 )

@@ -29,7 +29,7 @@ const (
 	exitProblems = 1 // a check found problems, or the command failed
 	ExitUsage    = 2 // invalid arguments or flags
 
-	exitUnchecked = 2 // doctor found nothing, but could not check everything
+	exitUnchecked = 2 // of doctor: nothing was found, but something could not be checked
 )
 
 // errProblems is returned by commands that have already printed the problems. Run prints nothing

@@ -43,13 +43,24 @@ type config struct {
 // ipamSection contains the fields of the ipam section that host-local has. The fields are not
 // decoded yet.
 type ipamSection struct {
-	Subnet     json.RawMessage `json:"subnet"`
+	// Subnet is the range of addresses in CIDR notation, in place of ranges.
+	Subnet json.RawMessage `json:"subnet"`
+	// RangeStart is the first address of subnet that is assigned.
 	RangeStart json.RawMessage `json:"rangeStart"`
-	RangeEnd   json.RawMessage `json:"rangeEnd"`
-	Gateway    json.RawMessage `json:"gateway"`
-	Ranges     json.RawMessage `json:"ranges"`
-	Routes     json.RawMessage `json:"routes"`
-	DataDir    json.RawMessage `json:"dataDir"`
+	// RangeEnd is the last address of subnet that is assigned.
+	RangeEnd json.RawMessage `json:"rangeEnd"`
+	// Gateway is the gateway of subnet, which is not assigned; by default its first address.
+	Gateway json.RawMessage `json:"gateway"`
+	// Ranges are range sets: an array of arrays of objects with subnet, rangeStart, rangeEnd and
+	// gateway. A pod gets an address of each set.
+	Ranges json.RawMessage `json:"ranges"`
+	// Routes are in the result as they are here: an array of objects with dst, and optionally gw.
+	Routes json.RawMessage `json:"routes"`
+	// DataDir is the directory with a directory of host-local's files for each network; by default
+	// /var/lib/cni/networks.
+	DataDir json.RawMessage `json:"dataDir"`
+	// ResolvConf is the path of a file in the format of resolv.conf, whose DNS settings are in the
+	// result.
 	ResolvConf json.RawMessage `json:"resolvConf"`
 }
 

@@ -35,7 +35,7 @@ var (
 // specification reserves the codes from 100 on for plugins.
 const codeNotHolder uint = 100
 
-// translation maps an error to its CNI code (docs/design.md, "CNI error codes") and to advice,
+// translation maps an error to its CNI code (docs/reference.md, "CNI error codes") and to advice,
 // which becomes the details of the CNI error.
 type translation struct {
 	of     error

@@ -42,7 +42,7 @@ type Links interface {
 
 // Plugin implements the CNI verbs. skel calls the methods after it has validated the environment,
 // the name of the network and the CNI version. Every error that a method returns is a *types.Error
-// with a code from docs/design.md, "CNI error codes". A panic becomes such an error, too.
+// with a code from docs/reference.md, "CNI error codes". A panic becomes such an error, too.
 type Plugin struct {
 	Service Service
 	Links   Links

@@ -72,15 +72,27 @@ const DefaultDataDir = "/var/lib/cni/networks"
 // RawConfig contains the policies as they are written in the ipam section, beside the fields of
 // host-local. A field that is absent, null or "" has its default.
 type RawConfig struct {
-	OnBusy        string   `json:"onBusy"`
-	BusyTimeout   string   `json:"busyTimeout"`
-	OnExhaustion  string   `json:"onExhaustion"`
-	MaxWindow     string   `json:"maxWindow"`
-	MaxHeldShare  *float64 `json:"maxHeldShare"`
-	SoftHold      string   `json:"softHold"`
-	DefaultWindow string   `json:"defaultWindow"`
-	Mirror        *bool    `json:"mirror"`
-	CNICacheDirs  []string `json:"cniCacheDirs"`
+	// OnBusy is what a recreated pod gets whose old sandbox outlives busyTimeout: `new` another
+	// address, `refuse` none.
+	OnBusy string `json:"onBusy"`
+	// BusyTimeout is how long a recreated pod waits for the end of its old sandbox.
+	BusyTimeout string `json:"busyTimeout"`
+	// OnExhaustion is which hold ends for a new pod if the range set is exhausted. `fair`: the one
+	// nearest to its end of a namespace that holds more than half of the set, for a pod of another
+	// namespace. `yield`: the one nearest to its end. `fail`: none.
+	OnExhaustion string `json:"onExhaustion"`
+	// MaxWindow is the longest window; longer ones are cut to it.
+	MaxWindow string `json:"maxWindow"`
+	// MaxHeldShare is the share of a range set that may be held for windows, 0 to 1.
+	MaxHeldShare *float64 `json:"maxHeldShare"`
+	// SoftHold is the cool-down of addresses without a window.
+	SoftHold string `json:"softHold"`
+	// DefaultWindow is the window of pods if the runtime passes no annotations and no agent runs.
+	DefaultWindow string `json:"defaultWindow"`
+	// Mirror is whether host-local's files are kept in step.
+	Mirror *bool `json:"mirror"`
+	// CNICacheDirs are directories of libcni's cached results, beside the usual ones.
+	CNICacheDirs []string `json:"cniCacheDirs"`
 }
 
 // Config validates the fields. Its error names every invalid field and the accepted values, for

@@ -19,10 +19,10 @@ type Limits map[string]string
 
 // The keys of Limits.
 const (
-	limitHeld    = "maxHeld"      // addresses in firm holds: a number
-	limitShare   = "maxHeldShare" // addresses of a range set in firm holds: a share from 0 to 1
-	limitWindow  = "maxWindow"    // the longest window
-	limitForever = "forever"      // whether a window may be "forever": "true" or "false"
+	limitHeld    = "maxHeld"      // how many addresses of a node may be held for windows
+	limitShare   = "maxHeldShare" // the share of a range set that may be held for windows, 0 to 1
+	limitWindow  = "maxWindow"    // longer windows are cut to this
+	limitForever = "forever"      // "false": a window of "forever" is cut to maxWindow, or there is none
 )
 
 // NamespaceLimits contains the limits of one namespace. A firm hold is the hold of an address for

@@ -216,10 +216,59 @@ func TestNamedTestsExist(t *testing.T) {
 	}
 }
 
+// TestLinks checks the links between documents, and the headings that other files name.
+func TestLinks(t *testing.T) {
+	anchors := map[string]map[string]bool{}
+	for _, f := range tracked(t, "*.md") {
+		anchors[f.name] = headings(string(f.content))
+	}
+	link := regexp.MustCompile(`\]\(([^()\s]+)\)`)
+	elsewhere := regexp.MustCompile(`\b(docs/[a-z]+\.md)#([a-z0-9-]+)`)
+	for _, f := range tracked(t) {
+		if bytes.ContainsRune(f.content, 0) {
+			continue
+		}
+		for _, m := range elsewhere.FindAllStringSubmatch(string(f.content), -1) {
+			if !anchors[m[1]][m[2]] {
+				t.Errorf("%s: %s has no heading #%s", f.name, m[1], m[2])
+			}
+		}
+		if filepath.Ext(f.name) != ".md" {
+			continue
+		}
+		for _, m := range link.FindAllStringSubmatch(string(f.content), -1) {
+			path, anchor, _ := strings.Cut(m[1], "#")
+			if strings.Contains(path, ":") {
+				continue
+			}
+			to := f.name
+			if path != "" {
+				to = filepath.Join(filepath.Dir(f.name), path)
+			}
+			if _, err := os.Stat(filepath.Join("../..", to)); err != nil {
+				t.Errorf("%s: there is no %s", f.name, m[1])
+			} else if anchor != "" && !anchors[to][anchor] {
+				t.Errorf("%s: %s has no heading #%s", f.name, to, anchor)
+			}
+		}
+	}
+}
+
+// headings returns the anchors of the headings of a document.
+func headings(text string) map[string]bool {
+	out := map[string]bool{}
+	punctuation := regexp.MustCompile(`[^\w -]`)
+	for _, m := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(text, -1) {
+		heading := punctuation.ReplaceAllString(strings.ToLower(m[1]), "")
+		out[strings.ReplaceAll(heading, " ", "-")] = true
+	}
+	return out
+}
+
 // metricName matches the name of a metric, without the suffixes of a histogram's series.
 var metricName = regexp.MustCompile(`\bleasehold_[a-z_]+[a-z]`)
 
-// TestMetricsAreDocumented checks that each metric is in docs/operations.md, and that documents,
+// TestMetricsAreDocumented checks that each metric is in docs/reference.md, and that documents,
 // alerts and the dashboard name only metrics that exist.
 func TestMetricsAreDocumented(t *testing.T) {
 	exist, documented := map[string]bool{}, map[string]bool{}
@@ -231,34 +280,19 @@ func TestMetricsAreDocumented(t *testing.T) {
 		}
 	}
 	for _, f := range tracked(t, "*.md", "monitoring/*.yaml", "monitoring/*.json") {
-		text := braces.ReplaceAllStringFunc(string(f.content), expandBraces)
-		for _, name := range metricName.FindAllString(text, -1) {
+		for _, name := range metricName.FindAllString(string(f.content), -1) {
 			base := regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(name, "")
 			if !exist[name] && !exist[base] {
 				t.Errorf("%s names the metric %s, which does not exist", f.name, name)
 			}
-			documented[base] = documented[base] || f.name == "docs/operations.md"
+			documented[base] = documented[base] || f.name == "docs/reference.md"
 		}
 	}
 	for name := range exist {
 		if !documented[name] {
-			t.Errorf("the metric %s is not in docs/operations.md", name)
+			t.Errorf("the metric %s is not in docs/reference.md", name)
 		}
 	}
-}
-
-// braces matches names like leasehold_leases_{kept,changed}_total.
-var braces = regexp.MustCompile(`leasehold_[a-z_]*_\{[a-z,]+\}[a-z_]+`)
-
-// expandBraces writes out the names that a match of braces abbreviates.
-func expandBraces(match string) string {
-	before, rest, _ := strings.Cut(match, "{")
-	list, after, _ := strings.Cut(rest, "}")
-	var names []string
-	for _, item := range strings.Split(list, ",") {
-		names = append(names, before+item+after)
-	}
-	return strings.Join(names, " ")
 }
 
 // TestSubjects checks the subjects of commits since the last tag.

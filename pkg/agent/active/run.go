@@ -39,9 +39,9 @@ const (
 
 // The reasons of the Events.
 const (
-	RetentionInactive = "RetentionInactive"
-	RetentionUnknown  = "RetentionUnknown"
-	RetentionActive   = "RetentionActive"
+	RetentionInactive = "RetentionInactive" // on the node and its annotated pods: the runtime does not call leasehold
+	RetentionUnknown  = "RetentionUnknown"  // on the node: something needed to determine that cannot be read
+	RetentionActive   = "RetentionActive"   // on the node: the runtime calls leasehold again
 )
 
 // Watcher is the task that watches whether leasehold is in use. Its exported fields must be set

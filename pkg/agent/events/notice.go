@@ -16,13 +16,18 @@ import (
 
 // The reasons of the agent's Events.
 const (
-	AddressKept        = "AddressKept"
-	AddressChanged     = "AddressChanged"
-	InvalidReservation = "InvalidReservation"
+	AddressKept        = "AddressKept"        // the pod returned to its address; how long it was away
+	AddressChanged     = "AddressChanged"     // the pod has another address than before; why
+	InvalidReservation = "InvalidReservation" // the pod's annotation is not a window; the former one stays
+	// A limit (maxWindow, maxHeldShare, or one of the namespace) cut what the pod asked for.
 	ReservationLimited = "ReservationLimited"
-	AddressPoolLow     = "AddressPoolLow"
-	HoldYielded        = "HoldYielded"
-	HoldEnding         = "HoldEnding"
+	AddressPoolLow     = "AddressPoolLow" // with the pod's address, less than a tenth of the range set is left
+	// The pod is away, and its address went to another pod because the range set was exhausted
+	// (onExhaustion).
+	HoldYielded = "HoldYielded"
+	// The pod is away, and what is reserved "forever" for it ends within a week (--forever-limit).
+	// Once a day.
+	HoldEnding = "HoldEnding"
 )
 
 // notice contains the content of an Event about a pod.

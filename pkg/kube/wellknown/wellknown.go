@@ -4,8 +4,8 @@
 package wellknown
 
 const (
-	// AnnotationPin chooses the mode of a pod's pin (policy.PinMode). A namespace sets the default
-	// for its pods with a label of the same key.
+	// AnnotationPin chooses the mode of a pod's pin: nominate, require, prefer or none. A namespace
+	// sets the default for its pods with a label of the same key.
 	AnnotationPin = "leasehold.dev/pin"
 	// AnnotationPinnedNode is the name of the node that a pod was pinned to at admission.
 	AnnotationPinnedNode = "leasehold.dev/pinned-node"
@@ -15,8 +15,9 @@ const (
 	// separated by commas.
 	AnnotationExpectedAddresses = "leasehold.dev/expected-addresses"
 
-	// AnnotationPinAbandoned, on an IPReservation, is the id of the lease (status.id) that pods are
-	// no longer pinned for, because a pod could not be scheduled to its node in time.
+	// AnnotationPinAbandoned is set on an IPReservation. Its value is the id of the lease
+	// (status.id) for which pods are no longer pinned, because a pod could not be scheduled to its
+	// node in time.
 	AnnotationPinAbandoned = "leasehold.dev/pin-abandoned"
 
 	// LabelRetained marks the pods that ask for retention, so that a watch can select them.

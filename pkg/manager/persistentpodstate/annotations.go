@@ -1,14 +1,14 @@
 package persistentpodstate
 
 const (
-	// annotationRequired lists the node labels that Inject added to the node selector of a pod, as
-	// key=value, separated by commas.
+	// annotationRequired lists the node labels that a PersistentPodState added to the node selector
+	// of the pod, as key=value, separated by commas.
 	annotationRequired = "leasehold.dev/topology-required"
 	// annotationReason explains to users which part of a PersistentPodState was not applied to the
 	// pod, and why.
 	annotationReason = "leasehold.dev/topology-reason"
 
-	// labelGenerated marks the PersistentPodStates that the generator created, because the
+	// labelGenerated marks the PersistentPodStates that the manager created, because the
 	// annotations of a workload ask for them.
 	labelGenerated = "leasehold.dev/generated"
 	// generatedValue is the value of labelGenerated.

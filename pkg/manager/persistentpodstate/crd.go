@@ -19,8 +19,8 @@ const crdName = "persistentpodstates.apps.kruise.io"
 const (
 	managedBy = "app.kubernetes.io/managed-by"
 	us        = "leasehold"
-	// crdVersion is the annotation with a hash of the embedded CRD. If the hash in the cluster
-	// differs, the manager updates the CRD.
+	// crdVersion is set on the CRD of PersistentPodState by the manager. Its value is a hash of the
+	// CRD that is part of the program. If it differs, the manager updates the CRD.
 	crdVersion = "leasehold.dev/crd-version"
 )
 

@@ -94,7 +94,7 @@ func (i *installer) Reconcile(ctx context.Context, _ struct{}) (reconcile.Result
 	}
 	switch i.kruise.decide(i.role.state.Load(), configured, ready, time.Now()) {
 	case standby:
-		return reconcile.Result{RequeueAfter: resyncInterval}, i.standBy(ctx, "KruisePresent",
+		return reconcile.Result{RequeueAfter: resyncInterval}, i.standBy(ctx, reasonKruise,
 			"Kruise serves PersistentPodStates in this cluster; "+
 				"leasehold does not, and continues to pin pods to their addresses")
 	case undecided:
@@ -105,7 +105,7 @@ func (i *installer) Reconcile(ctx context.Context, _ struct{}) (reconcile.Result
 		return reconcile.Result{}, err
 	}
 	if why := unsupported(crd); why != "" {
-		return reconcile.Result{RequeueAfter: resyncInterval}, i.standBy(ctx, "CRDUnfit",
+		return reconcile.Result{RequeueAfter: resyncInterval}, i.standBy(ctx, reasonUnfit,
 			"leasehold does not serve PersistentPodStates: "+why)
 	}
 	s, err := i.service(ctx)

@@ -24,11 +24,19 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/once"
 )
 
-// Reasons of the Events on pods, PersistentPodStates and workloads.
+// Reasons of the Events on pods, PersistentPodStates, workloads and the CRD.
 const (
+	// A label that a PersistentPodState requires was not applied to the pod, or was not recorded.
 	reasonNotPossible = "PinNotPossible"
-	reasonEvicted     = "PodEvicted"
-	reasonInvalid     = "InvalidPersistentPodState"
+	// The pod was required to return to a node that is gone, and was deleted.
+	reasonEvicted = "PodEvicted"
+	// The PersistentPodState, or the annotations of the workload, cannot be served, and why.
+	reasonInvalid = "InvalidPersistentPodState"
+	// Kruise's manager is ready, and leasehold serves no PersistentPodStates. On the CRD.
+	reasonKruise = "KruisePresent"
+	// The CRD of another program does not have what leasehold needs, and leasehold serves no
+	// PersistentPodStates. On the CRD.
+	reasonUnfit = "CRDUnfit"
 )
 
 // maxReportAge is the age up to which a pod gets an Event about its creation. Older pods get none,

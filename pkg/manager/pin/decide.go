@@ -30,11 +30,11 @@ const (
 	abandoned     pinReason = "Abandoned"     // an earlier pod waited for its node and was evicted
 	evicted       pinReason = "Evicted"       // the last pod was evicted from the node by the eviction API
 	failedStarts  pinReason = "FailedStarts"  // the last pods did not start on the node
-	nodeGone      pinReason = "NodeGone"
-	nodeExcluded  pinReason = "NodeExcluded" // by the pod's own selectors
-	nodeNotReady  pinReason = "NodeNotReady"
-	nodeCordoned  pinReason = "NodeCordoned"
-	nodeTainted   pinReason = "NodeTainted"
+	nodeGone      pinReason = "NodeGone"      // the node does not exist any more
+	nodeExcluded  pinReason = "NodeExcluded"  // the pod's own selectors exclude the node
+	nodeNotReady  pinReason = "NodeNotReady"  // the node is not ready
+	nodeCordoned  pinReason = "NodeCordoned"  // the node is cordoned
+	nodeTainted   pinReason = "NodeTainted"   // the pod does not tolerate a taint of the node
 )
 
 // podFacts are the input of a decision.

@@ -21,10 +21,16 @@ import (
 
 // The reasons of the Events that the manager writes on pods.
 const (
+	// The pod's address is on a node that it was not pinned to, and why; or its gate cannot be
+	// lifted, because a policy or a webhook rejects that.
 	reasonNotPossible = "PinNotPossible"
-	reasonWithdrawn   = "PinWithdrawn"
-	reasonEvicted     = "PodEvicted"
-	reasonChanged     = "AddressChanged"
+	// The pod's nomination was taken back, and why. The scheduler may take any node.
+	reasonWithdrawn = "PinWithdrawn"
+	// The pod was required to wait for its node, and was deleted so that its successor can run
+	// elsewhere.
+	reasonEvicted = "PodEvicted"
+	// The pod started on another node than the one that holds its address, and why.
+	reasonChanged = "AddressChanged"
 )
 
 // maxReportAge is the age up to which a pod gets an Event about its creation. Older pods get none,

@@ -23,11 +23,21 @@ const Alpha = "v1alpha1"
 // Annotations of a workload that ask for a PersistentPodState, and of a pod that one was applied
 // to. Values that list keys separate them by commas.
 const (
-	AnnotationGenerate          = "kruise.io/auto-generate-persistent-pod-state" // "true"
-	AnnotationRequiredTopology  = "kruise.io/required-persistent-topology"
+	// AnnotationGenerate is set to "true" on a workload, so that the manager creates a
+	// PersistentPodState for it.
+	AnnotationGenerate = "kruise.io/auto-generate-persistent-pod-state"
+	// AnnotationRequiredTopology lists node labels, separated by commas, for
+	// requiredPersistentTopology of the created PersistentPodState.
+	AnnotationRequiredTopology = "kruise.io/required-persistent-topology"
+	// AnnotationPreferredTopology lists node labels, separated by commas, for
+	// preferredPersistentTopology of the created PersistentPodState.
 	AnnotationPreferredTopology = "kruise.io/preferred-persistent-topology"
-	AnnotationPodAnnotations    = "kruise.io/persistent-pod-annotations"
-	AnnotationInjected          = "kruise.io/injected-persistent-pod-state" // the name of the PersistentPodState
+	// AnnotationPodAnnotations lists keys of annotations, separated by commas, for
+	// persistentPodAnnotations of the created PersistentPodState.
+	AnnotationPodAnnotations = "kruise.io/persistent-pod-annotations"
+	// AnnotationInjected is set on a pod. Its value is the name of the PersistentPodState that
+	// applies to it.
+	AnnotationInjected = "kruise.io/injected-persistent-pod-state"
 )
 
 // AddToScheme registers the types.
@@ -155,6 +165,7 @@ type PreferredTopologyTerm struct {
 
 // PersistentPodAnnotation is the key of an annotation.
 type PersistentPodAnnotation struct {
+	// Key is the key of the annotation.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
@@ -177,6 +188,7 @@ type PersistentPodStateStatus struct {
 
 // PodState records where a pod was when it was last Ready.
 type PodState struct {
+	// NodeName is the name of the node.
 	// +optional
 	NodeName string `json:"nodeName,omitempty"`
 	// NodeTopologyLabels are the values of the spec's node labels on the node.

@@ -20,9 +20,9 @@ var Resource = GroupVersion.WithResource("ipreservations")
 // Labels of an IPReservation, for API servers that do not support field selectors (before
 // Kubernetes 1.31).
 const (
-	// LabelNodeHash is the Hash of the node's name.
+	// LabelNodeHash is a hash (Hash) of the node's name.
 	LabelNodeHash = "leasehold.dev/node-hash"
-	// LabelPodHash is the Hash of the pod's name; its namespace is the object's.
+	// LabelPodHash is a hash (Hash) of the pod's name; its namespace is the object's.
 	LabelPodHash = "leasehold.dev/pod-hash"
 )
 
@@ -128,6 +128,7 @@ type IPReservationStatus struct {
 	// start on this node.
 	// +optional
 	Confirmed bool `json:"confirmed,omitempty"`
+	// Conditions: Released is False if spec.release had no effect, and why.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -1,0 +1,589 @@
+package lint
+
+import (
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/constant"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/leasehold-cni/leasehold/pkg/policy"
+)
+
+var update = flag.Bool("update", false, "write docs/reference.md and docs/commands.md")
+
+const generatedBy = "`go test ./test/lint -run %s -update` writes this file from the %s.\n"
+
+// TestReference checks that docs/reference.md has what the code says. With -update it writes that
+// file.
+func TestReference(t *testing.T) {
+	s := readSource(t)
+	r := &reference{t: t}
+	fmt.Fprintf(r, "# Reference\n\n"+generatedBy, "TestReference", "comments and constants of the code")
+	fmt.Fprintf(r, "The flags are in [commands.md](commands.md), the forms of `-o json` in [json.md](json.md).\n")
+	s.keys(r)
+	s.configuration(r)
+	s.events(r)
+	s.metrics(r)
+	s.reasons(r)
+	resources(t, r)
+	s.exitCodes(t, r)
+	compare(t, "docs/reference.md", r.String())
+}
+
+// compare checks the content of a generated document. With -update it writes the document.
+func compare(t *testing.T, name, want string) {
+	t.Helper()
+	path := filepath.Join("../..", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	have, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(have) == want {
+		return
+	}
+	a, b := strings.Split(string(have), "\n"), strings.Split(want, "\n")
+	i := 0
+	for i < len(a) && i < len(b) && a[i] == b[i] {
+		i++
+	}
+	t.Errorf("%s:%d is out of date; run 'go test ./test/lint -run %s -update'\nhave %q\nwant %q", name, i+1, t.Name(),
+		slices.Concat(a, []string{""})[i], slices.Concat(b, []string{""})[i])
+}
+
+// reference is the text of a document in Markdown.
+type reference struct {
+	strings.Builder
+	t *testing.T
+}
+
+func (r *reference) section(heading, about string, columns ...string) {
+	fmt.Fprintf(r, "\n## %s\n\n", heading)
+	if about != "" {
+		fmt.Fprintf(r, "%s\n\n", about)
+	}
+	r.header(columns...)
+}
+
+func (r *reference) header(columns ...string) {
+	if len(columns) > 0 {
+		fmt.Fprintf(r, "| %s |\n|%s\n", strings.Join(columns, " | "), strings.Repeat("---|", len(columns)))
+	}
+}
+
+var escaped = strings.NewReplacer("|", `\|`, "<", "&lt;", "\n", " ")
+
+// row writes a row of a table. The first cell is code, the last one a comment, which must not be
+// empty.
+func (r *reference) row(first string, cells ...string) {
+	if cells[len(cells)-1] == "" {
+		r.t.Errorf("%s has no comment", first)
+	}
+	fmt.Fprintf(r, "| `%s` |", first)
+	for _, c := range cells {
+		fmt.Fprintf(r, " %s |", escaped.Replace(c))
+	}
+	r.WriteString("\n")
+}
+
+// sourceFile is a parsed Go file.
+type sourceFile struct {
+	dir string // relative to the root
+	*ast.File
+}
+
+type source []sourceFile
+
+// readSource parses the Go files of the programs.
+func readSource(t *testing.T) (s source) {
+	for _, f := range goFiles(t) {
+		top, _, _ := strings.Cut(f.name, "/")
+		if !slices.Contains([]string{"pkg", "cmd", "daemonset"}, top) || strings.HasSuffix(f.name, "_test.go") {
+			continue
+		}
+		const mode = parser.ParseComments | parser.SkipObjectResolution
+		parsed, err := parser.ParseFile(token.NewFileSet(), f.name, f.content, mode)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s = append(s, sourceFile{filepath.Dir(f.name), parsed})
+	}
+	return s
+}
+
+// namedConst is a constant with a literal value.
+type namedConst struct {
+	dir, name, typ, value string
+	comment               string // of the constant itself, without its name
+	block                 string // the comment of the block
+}
+
+// consts returns the constants in the order of the directories and files.
+func (s source) consts() (out []namedConst) {
+	for _, f := range s {
+		for _, d := range f.Decls {
+			decl, ok := d.(*ast.GenDecl)
+			if !ok || decl.Tok != token.CONST {
+				continue
+			}
+			for _, spec := range decl.Specs {
+				v := spec.(*ast.ValueSpec)
+				if len(v.Values) != 1 || len(v.Names) != 1 {
+					continue
+				}
+				c := namedConst{dir: f.dir, name: v.Names[0].Name, value: text(v.Values[0]), block: line(decl.Doc)}
+				if id, ok := v.Type.(*ast.Ident); ok {
+					c.typ = id.Name
+				}
+				c.comment = about(c.name, v.Doc, v.Comment)
+				if !decl.Lparen.IsValid() {
+					c.comment = about(c.name, decl.Doc, v.Comment)
+				}
+				out = append(out, c)
+			}
+		}
+	}
+	return out
+}
+
+// about returns the first comment that is not empty, as one line that begins with a capital letter
+// and not with the name of what it is about.
+func about(name string, comments ...*ast.CommentGroup) string {
+	for _, c := range comments {
+		s := line(c)
+		if rest, ok := strings.CutPrefix(s, name); ok {
+			s = strings.TrimPrefix(strings.TrimPrefix(strings.TrimLeft(rest, " :"), "is "), "are ")
+		}
+		if s != "" {
+			return sentence(s)
+		}
+	}
+	return ""
+}
+
+// sentence returns a text that begins with a capital letter. A single sentence has no full stop.
+func sentence(s string) string {
+	if s == "" {
+		return ""
+	}
+	if !strings.Contains(s, ". ") {
+		s = strings.TrimSuffix(s, ".")
+	}
+	return strings.ToUpper(s[:1]) + s[1:]
+}
+
+func line(c *ast.CommentGroup) string { return strings.Join(strings.Fields(c.Text()), " ") }
+
+// text returns the value of an expression of literals, "" if it is something else.
+func text(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.BasicLit:
+		if e.Kind == token.STRING {
+			s, _ := strconv.Unquote(e.Value)
+			return s
+		}
+		return e.Value
+	case *ast.BinaryExpr:
+		return text(e.X) + text(e.Y)
+	}
+	return ""
+}
+
+// keys writes the annotations, labels and gates.
+func (s source) keys(r *reference) {
+	key := regexp.MustCompile(`^(leasehold\.dev|io\.kubernetes\.cri|kruise\.io)/`)
+	r.section("Annotations, labels and scheduling gates", "", "key", "kind", "meaning")
+	all := s.consts()
+	slices.SortStableFunc(all, func(a, b namedConst) int { return strings.Compare(a.value, b.value) })
+	for _, c := range all {
+		if !key.MatchString(c.value) {
+			continue
+		}
+		kind := "annotation"
+		switch name := strings.ToLower(c.name); {
+		case strings.HasPrefix(name, "label"):
+			kind = "label"
+		case strings.HasPrefix(name, "gate"):
+			kind = "scheduling gate"
+		}
+		r.row(c.value, kind, c.comment)
+	}
+}
+
+// configuration writes the keys of the ipam section and of the limits.
+func (s source) configuration(r *reference) {
+	r.section("Configuration: the ipam section", "Those without a default are host-local's own.",
+		"key", "default", "meaning")
+	defaults := reflect.ValueOf(policy.Defaults())
+	for _, structure := range []string{"ipamSection", "RawConfig"} {
+		for _, f := range s.fields(structure) {
+			value := ""
+			if v := defaults.FieldByName(f.name); v.IsValid() {
+				value = "none"
+				if _, isName := v.Interface().(fmt.Stringer); !v.IsZero() || isName && v.Kind() == reflect.Int {
+					value = "`" + fmt.Sprint(v) + "`"
+				}
+			}
+			r.row(f.json, value, f.comment)
+		}
+	}
+	r.section("Configuration: limits of namespaces", "Keys of the ConfigMap leasehold-limits, for every namespace, or "+
+		"after `<namespace>.` for one.", "key", "meaning")
+	for _, c := range s.consts() {
+		if c.block == "The keys of Limits." {
+			r.row(c.value, c.comment)
+		}
+	}
+}
+
+type jsonField struct{ name, json, comment string }
+
+// fields returns the fields of a struct that have a name in JSON.
+func (s source) fields(structure string) (out []jsonField) {
+	for _, f := range s {
+		ast.Inspect(f.File, func(n ast.Node) bool {
+			spec, ok := n.(*ast.TypeSpec)
+			if !ok || spec.Name.Name != structure {
+				return true
+			}
+			for _, field := range spec.Type.(*ast.StructType).Fields.List {
+				name := field.Names[0].Name
+				tag := reflect.StructTag(text(field.Tag)).Get("json")
+				out = append(out, jsonField{name, tag, about(name, field.Doc, field.Comment)})
+			}
+			return false
+		})
+	}
+	return out
+}
+
+// events writes the reasons of Events, and the events of the journal.
+func (s source) events(r *reference) {
+	r.section("Events", "", "reason", "by", "meaning")
+	for _, c := range s.consts() {
+		if regexp.MustCompile(`(?i)^(the )?reasons of the .*Events`).MatchString(c.block) {
+			by := "agent"
+			if strings.HasPrefix(c.dir, "pkg/manager") {
+				by = "manager"
+			}
+			r.row(c.value, by, c.comment)
+		}
+	}
+	r.section("Events of the journal", "`leasectl history` and `kubectl leasehold history` print them.",
+		"event", "meaning")
+	for _, c := range s.consts() {
+		if c.dir == "pkg/store" && c.typ == "Event" {
+			r.row(c.value, c.comment)
+		}
+	}
+}
+
+// reasons writes the reasons of pins.
+func (s source) reasons(r *reference) {
+	r.section("Reasons of pins", "They are in the annotation `leasehold.dev/pin-reason` and in metrics.",
+		"reason", "meaning")
+	for _, c := range s.consts() {
+		if c.typ == "pinReason" {
+			r.row(c.value, c.comment)
+		}
+	}
+}
+
+// metrics writes the metrics.
+func (s source) metrics(r *reference) {
+	name := regexp.MustCompile(`^leasehold_[a-z_]+$`)
+	for _, program := range []string{"agent", "manager"} {
+		heading := "Metrics of the " + program
+		r.section(heading, "", "metric", "type", "meaning")
+		found := map[string]metric{}
+		for _, f := range s {
+			if !strings.HasPrefix(f.dir+"/", "pkg/"+program+"/") {
+				continue
+			}
+			var parents []ast.Node
+			ast.Inspect(f.File, func(n ast.Node) bool {
+				if n == nil {
+					parents = parents[:len(parents)-1]
+					return true
+				}
+				parents = append(parents, n)
+				if lit, ok := n.(*ast.BasicLit); ok && name.MatchString(text(lit)) {
+					found[text(lit)] = metricOf(parents)
+				}
+				return true
+			})
+		}
+		for _, name := range slices.Sorted(maps.Keys(found)) {
+			m := found[name]
+			if len(m.labels) > 0 {
+				name += "{" + strings.Join(m.labels, ",") + "}"
+			}
+			r.row(name, m.kind, m.help)
+		}
+	}
+}
+
+type metric struct {
+	kind, help string
+	labels     []string
+}
+
+// metricOf returns the metric whose name is the last node. It is an argument of a function, or the
+// field of a structure that is an argument; the other arguments are the help and the labels.
+func metricOf(parents []ast.Node) (m metric) {
+	i := len(parents) - 2
+	for ; i >= 0; i-- {
+		call, ok := parents[i].(*ast.CallExpr)
+		if !ok {
+			continue
+		}
+		strs := []string{}
+		ast.Inspect(call, func(n ast.Node) bool {
+			if e, ok := n.(ast.Expr); ok && text(e) != "" && !regexp.MustCompile(`^[.0-9]+$`).MatchString(text(e)) {
+				strs = append(strs, text(e))
+				return false
+			}
+			return true
+		})
+		function := ""
+		switch f := call.Fun.(type) {
+		case *ast.Ident:
+			function = f.Name
+		case *ast.SelectorExpr:
+			function = f.Sel.Name
+		}
+		m = metric{kind: "gauge", help: strs[1], labels: strs[2:]}
+		for _, kind := range []string{"counter", "histogram"} {
+			if strings.Contains(strings.ToLower(function), kind) {
+				m.kind = kind
+			}
+		}
+		return m
+	}
+	return m
+}
+
+// schema is a part of the schema of a CRD.
+type schema struct {
+	Type, Description string
+	Properties        map[string]schema
+	Items             *schema
+	Values            *schema `json:"additionalProperties"`
+	Enum              []string
+}
+
+// resources writes the fields of the CRDs.
+func resources(t *testing.T, r *reference) {
+	for _, f := range tracked(t, "daemonset/base/crds/*.yaml", "pkg/manager/persistentpodstate/crd/*.yaml") {
+		var crd struct {
+			Spec struct {
+				Group    string
+				Names    struct{ Kind string }
+				Versions []struct {
+					Name   string
+					Schema struct{ OpenAPIV3Schema schema }
+				}
+			}
+		}
+		if err := yaml.Unmarshal(f.content, &crd); err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range crd.Spec.Versions {
+			r.section(fmt.Sprintf("%s (%s/%s)", crd.Spec.Names.Kind, crd.Spec.Group, v.Name),
+				strings.Join(strings.Fields(v.Schema.OpenAPIV3Schema.Description), " "), "field", "type", "meaning")
+			for _, part := range []string{"spec", "status"} {
+				v.Schema.OpenAPIV3Schema.Properties[part].fields(r, part)
+			}
+		}
+	}
+}
+
+// fields writes the fields of a schema below path. The conditions are those of every Kubernetes
+// object.
+func (s schema) fields(r *reference, path string) {
+	for s.Items != nil {
+		s, path = *s.Items, path+"[]"
+	}
+	if s.Values != nil {
+		s, path = *s.Values, path+".*"
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Properties)) {
+		p := s.Properties[name]
+		kind := p.Type
+		if p.Items != nil {
+			kind = "array of " + p.Items.Type
+		}
+		if len(p.Enum) > 0 {
+			kind = strings.Join(p.Enum, " or ")
+		}
+		meaning := strings.Join(strings.Fields(p.Description), " ")
+		if first, _, _ := strings.Cut(meaning, " "); strings.EqualFold(strings.TrimSuffix(first, ":"), name) {
+			meaning = strings.TrimLeft(strings.TrimPrefix(meaning, strings.TrimSuffix(first, ":")), " :")
+			meaning = strings.TrimPrefix(strings.TrimPrefix(meaning, "is "), "are ")
+		}
+		r.row(path+"."+name, kind, sentence(meaning))
+		if name != "conditions" {
+			p.fields(r, path+"."+name)
+		}
+	}
+}
+
+// exitCodes writes the exit codes of the programs, and the CNI error codes of the plugin.
+func (s source) exitCodes(t *testing.T, r *reference) {
+	r.section("Exit codes", "0 is success.", "program", "code", "meaning")
+	for _, c := range s.consts() {
+		if strings.HasPrefix(strings.ToLower(c.name), "exit") && c.value != "0" {
+			program := filepath.Base(c.dir)
+			if c.dir == "pkg/cli" {
+				program = "leasectl"
+			}
+			r.row(program, c.value, c.comment)
+		}
+	}
+	r.section("CNI error codes", "STATUS has the code 50 for each error.", "code", "error", "what to do")
+	codes := cniCodes(t)
+	for _, f := range s {
+		if f.dir != "pkg/cniplugin" {
+			continue
+		}
+		ast.Inspect(f.File, func(n ast.Node) bool {
+			v, ok := n.(*ast.ValueSpec)
+			if !ok || v.Names[0].Name != "translations" {
+				return true
+			}
+			for _, e := range v.Values[0].(*ast.CompositeLit).Elts {
+				parts := e.(*ast.CompositeLit).Elts
+				r.row(s.code(parts[1], codes), s.errorText(f.dir, parts[0]), text(parts[2]))
+			}
+			return false
+		})
+	}
+}
+
+// code returns the number of a CNI error code.
+func (s source) code(e ast.Expr, codes map[string]string) string {
+	if sel, ok := e.(*ast.SelectorExpr); ok {
+		return codes[sel.Sel.Name]
+	}
+	for _, c := range s.consts() {
+		if c.name == e.(*ast.Ident).Name {
+			return c.value
+		}
+	}
+	return ""
+}
+
+// errorText returns the text of an error variable, of a package in dir or of another one.
+func (s source) errorText(dir string, e ast.Expr) (out string) {
+	name := ""
+	switch e := e.(type) {
+	case *ast.Ident:
+		name = e.Name
+	case *ast.SelectorExpr:
+		name, dir = e.Sel.Name, "pkg/"+e.X.(*ast.Ident).Name
+	}
+	for _, f := range s {
+		if f.dir != dir {
+			continue
+		}
+		ast.Inspect(f.File, func(n ast.Node) bool {
+			v, ok := n.(*ast.ValueSpec)
+			if ok && len(v.Values) == 1 && v.Names[0].Name == name {
+				out = text(v.Values[0].(*ast.CallExpr).Args[0])
+			}
+			return out == ""
+		})
+	}
+	return out
+}
+
+// cniCodes returns the error codes of the CNI library by their names.
+func cniCodes(t *testing.T) map[string]string {
+	const path = "github.com/containernetworking/cni/pkg/types"
+	dir, err := exec.Command("go", "list", "-f", "{{.Dir}}", path).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := token.NewFileSet()
+	parsed, err := parser.ParseFile(files, filepath.Join(strings.TrimSpace(string(dir)), "types.go"), nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The codes need nothing of the packages that the file imports.
+	config := types.Config{Error: func(error) {}}
+	pkg, _ := config.Check(path, files, []*ast.File{parsed}, nil)
+	out := map[string]string{}
+	for _, name := range pkg.Scope().Names() {
+		if c, ok := pkg.Scope().Lookup(name).(*types.Const); ok && c.Val().Kind() == constant.Int {
+			out[name] = c.Val().String()
+		}
+	}
+	return out
+}
+
+// TestCommands checks that docs/commands.md has the help of each command. With -update it writes
+// that file.
+func TestCommands(t *testing.T) {
+	dir := t.TempDir()
+	build := exec.Command("go", "build", "-o", dir+"/", "./cmd/...", "./daemonset/installer")
+	build.Dir = "../.."
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if err := os.Symlink("leasectl", filepath.Join(dir, "kubectl-leasehold")); err != nil {
+		t.Fatal(err)
+	}
+	r := &reference{t: t}
+	fmt.Fprintf(r, "# Commands and flags\n\n"+generatedBy, "TestCommands", "help of the programs")
+	for _, program := range [][]string{{"leasectl"}, {"kubectl-leasehold"}, {"leasehold-agent"}, {"leasehold-manager"},
+		{"installer", "install"}} {
+		helpOf(t, r, dir, program)
+	}
+	compare(t, "docs/commands.md", r.String())
+}
+
+// helpOf writes the help of a command and of its subcommands.
+func helpOf(t *testing.T, r *reference, dir string, command []string) {
+	cmd := exec.Command(filepath.Join(dir, command[0]), append(command[1:], "--help")...)
+	cmd.Env = []string{}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", command, err, out)
+	}
+	r.section(strings.Replace(strings.Join(command, " "), "kubectl-", "kubectl ", 1), "")
+	// The flags of the program are in its own section.
+	help := string(out)
+	if before, after, found := strings.Cut(help, "\nGlobal Flags:\n"); found {
+		_, after, _ = strings.Cut(after, "\n\n")
+		help = strings.TrimRight(before+"\n"+after, "\n") + "\n"
+	}
+	for l := range strings.Lines(help) {
+		r.WriteString(strings.TrimRight("    "+l, " \n") + "\n")
+	}
+	_, list, _ := strings.Cut(string(out), "Available Commands:\n")
+	list, _, _ = strings.Cut(list, "\n\n")
+	for l := range strings.Lines(list) {
+		if name := strings.Fields(l)[0]; name != "completion" && name != "help" {
+			helpOf(t, r, dir, append(slices.Clone(command), name))
+		}
+	}
+}
