@@ -73,6 +73,9 @@ func (r release) build(ctx context.Context) error {
 	if err := r.writeManifests(digests); err != nil {
 		return err
 	}
+	if err := r.writeKrew(); err != nil {
+		return err
+	}
 	if err := r.writeChart(digests); err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"maps"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -20,13 +21,14 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"sigs.k8s.io/yaml"
 
 	"github.com/leasehold-cni/leasehold/tools/image"
 )
 
 const testVersion = "v1.2.3-test"
 
-// testRelease is a release of the installer and the plugin, which compile quickly.
+// testRelease is a release of the installer, the plugin and leasectl, which compile quickly.
 func testRelease(t *testing.T, repo string) release {
 	t.Helper()
 	repo, err := filepath.Abs(repo)
@@ -35,7 +37,8 @@ func testRelease(t *testing.T, repo string) release {
 	}
 	installer := image.Product[0]
 	return release{archs: allArchs, repo: repo, dir: filepath.Join(t.TempDir(), "dist"), version: testVersion,
-		registry: "registry.example.org/leasehold", programs: installer.Packages, images: []image.Own{installer}}
+		registry: "registry.example.org/leasehold", programs: append(slices.Clone(installer.Packages), "cmd/leasectl"),
+		images: []image.Own{installer}}
 }
 
 // copyRepo copies the files of the repository that git knows or does not ignore.
@@ -85,6 +88,7 @@ func TestRelease(t *testing.T) {
 	})
 	t.Run("programs", func(t *testing.T) { testPrograms(t, r) })
 	t.Run("bill of materials", func(t *testing.T) { testBOM(t, r) })
+	t.Run("krew", func(t *testing.T) { testKrew(t, r) })
 	t.Run("push", func(t *testing.T) { testPush(t, r) })
 }
 
@@ -134,6 +138,47 @@ func testPrograms(t *testing.T, r release) {
 		if err != nil || !strings.Contains(string(out), want) {
 			t.Errorf("%s --version printed %q, %v; want %q", program, out, err, want)
 		}
+	}
+}
+
+// testKrew checks the manifest of the kubectl plugin by the rules of krew, and runs the program of
+// the archive under the name that krew gives it.
+func testKrew(t *testing.T, r release) {
+	data := read(t, r, "leasehold-"+r.version+"-krew.yaml")
+	var p krewPlugin
+	if err := yaml.UnmarshalStrict(data, &p); err != nil {
+		t.Fatal(err)
+	}
+	s := p.Spec
+	if p.APIVersion != "krew.googlecontainertools.github.com/v1alpha2" || p.Kind != "Plugin" ||
+		p.Metadata.Name != "leasehold" || s.Version != r.version || s.ShortDescription == "" ||
+		strings.Contains(s.ShortDescription, "\n") || s.Homepage == "" || bytes.ContainsRune(data, '@') {
+		t.Errorf("the manifest is\n%s", data)
+	}
+	if len(s.Platforms) != len(r.archs) {
+		t.Fatalf("%d platforms, want one for each of %s", len(s.Platforms), r.archs)
+	}
+	for i, k := range s.Platforms {
+		file := fmt.Sprintf("leasehold-%s-linux-%s.tar.gz", r.version, r.archs[i])
+		labels := map[string]string{"os": "linux", "arch": r.archs[i]}
+		if !maps.Equal(k.Selector.MatchLabels, labels) || k.URI != s.Homepage+"/releases/download/"+r.version+"/"+file {
+			t.Errorf("platform %v has the address %s", k.Selector.MatchLabels, k.URI)
+		}
+		if want := fmt.Sprintf("%s  %s\n", k.SHA256, file); !strings.Contains(string(read(t, r, "SHA256SUMS")), want) {
+			t.Errorf("%s has another sum than %s", file, k.SHA256)
+		}
+		info, err := os.Stat(filepath.Join(unpacked(t, r, r.archs[i]), k.Bin))
+		if err != nil || info.Mode().Perm() != 0o755 {
+			t.Errorf("%s in %s: %v, %v", k.Bin, file, info, err)
+		}
+	}
+	link := filepath.Join(t.TempDir(), "kubectl-"+p.Metadata.Name)
+	if err := os.Symlink(filepath.Join(unpacked(t, r, native()), s.Platforms[0].Bin), link); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command(link, "--help").CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "kubectl leasehold status") {
+		t.Errorf("kubectl-leasehold --help: %v\n%s", err, out)
 	}
 }
 
