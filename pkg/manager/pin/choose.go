@@ -81,21 +81,24 @@ func startFailed(p *podView, now time.Time) bool {
 // addresses for the name although their reservation is not published yet. unpublished reports false
 // if the reservation of the pod on the node was deleted meanwhile.
 func (t instance) unpublished(now time.Time) bool {
-	released := t.Lost == podOnNode{t.PodUID, t.Node}
-	return t.Node != "" && !released && now.Before(t.Until) && now.Sub(t.Ended) < publishLag
+	return t.Node != "" && !t.released() && now.Before(t.Until) && now.Sub(t.Ended) < publishLag
 }
 
-// contradicts reports whether a reservation contradicts what the API server has shown of the last
-// pod with the name. That is so if the reservation is of that pod, but the pod was bound to another
-// node; or if the reservation was created after that pod, by a node to which the pod was not bound,
-// although the pod had started. choose ignores such a reservation, because a compromised node may
+// released reports whether the reservation of the pod on its node was deleted.
+func (t instance) released() bool { return t.Lost == podOnNode{t.PodUID, t.Node} }
+
+// contradicts reports whether a reservation of a node to which the last pod with the name was not
+// bound contradicts what the API server has shown of that pod. That is so if the reservation is of
+// that pod; or if that pod had started, and either the reservation was created after the pod, or
+// the reservation of the pod's own node was published and deleted, so that its window has ended or
+// its addresses were released. choose ignores such a reservation, because a compromised node may
 // publish reservations of pods that it never ran.
 func (t instance) contradicts(r *reservation) bool {
 	if t.Node == "" || r.Node == t.Node {
 		return false
 	}
 	return r.PodUID != "" && r.PodUID == t.PodUID ||
-		t.Started && !t.Created.IsZero() && r.CreationTimestamp.After(t.Created)
+		t.Started && (!t.Created.IsZero() && r.CreationTimestamp.After(t.Created) || t.released())
 }
 
 // choose returns the node to pin a pod to: the node of the best reservation, as preferable ranks

@@ -700,6 +700,13 @@ func TestForgedReservation(t *testing.T) {
 	c.reservationDeleted(honest)
 	c.reservationDeleted(forged)
 	is("its address was released, and another node's claim deleted", "")
+	for _, minutes := range []int{-5, 5} {
+		forged := at("forged", "node9", "u9", minutes)
+		c.add(t, forged)
+		is("its address was released, and another node claims it", "")
+		_ = c.reservations.Delete(forged)
+		c.reservationDeleted(forged)
+	}
 }
 
 func pending(uid, name string, gates ...string) corev1.Pod {
