@@ -34,6 +34,7 @@ func init() {
 	for _, r := range [][4]string{
 		{"events.k8s.io", "v1", "events", "Event"},
 		{"coordination.k8s.io", "v1", "leases", "Lease"},
+		{"", "v1", "configmaps", "ConfigMap"},
 		{"", "v1", "namespaces", "Namespace"},
 		{"", "v1", "nodes", "Node"},
 		{"", "v1", "pods", "Pod"},
@@ -43,6 +44,7 @@ func init() {
 		{"rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding"},
 		{"admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration"},
 		{"admissionregistration.k8s.io", "v1", "validatingwebhookconfigurations", "ValidatingWebhookConfiguration"},
+		{"apps", "v1", "deployments", "Deployment"},
 		{"apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition"},
 		{"apps.kruise.io", "v1beta1", "persistentpodstates", "PersistentPodState"},
 		{"ipam.leasehold.dev", "v1alpha1", "ipreservations", "IPReservation"},
@@ -203,6 +205,8 @@ var attempts = []attempt{
 	{managerPlus, "update", "customresourcedefinitions", "ipreservations.ipam.leasehold.dev",
 		`[{"op": "add", "path": "/metadata/labels/app.kubernetes.io~1managed-by", "value": "leasehold"}]`,
 		"the manager may only create the CRD of PersistentPodState, and change it if it has created it"},
+	{managerPlus, "delete", "customresourcedefinitions", "persistentpodstates.apps.kruise.io", "",
+		"the manager may only create the CRD of PersistentPodState, and change it if it has created it"},
 
 	// The manager: PersistentPodStates.
 	{"manager", "create", "persistentpodstates", "tenant/new", `{metadata: {labels: {leasehold.dev/generated: "true"}},
@@ -267,6 +271,11 @@ var attempts = []attempt{
 	{"manager", "get", "secrets", "leasehold-system/other", "", forbidden},
 	{"manager", "list", mutating, ours, "", ""},
 	{"manager", "list", mutating, "", "", forbidden},
+	{"manager", "get", mutating, "other", "", forbidden},
+	{"manager", "get", validating, "other", "", forbidden},
+	{"manager", "get", "customresourcedefinitions", "ipreservations.ipam.leasehold.dev", "", forbidden},
+	{"manager", "get", "deployments", "leasehold-system/leasehold-manager", "", forbidden},
+	{"manager", "patch", "nodes", "node-1", `{"spec": {"unschedulable": true}}`, forbidden},
 
 	// The manager: events, and the Lease of its leader election.
 	{"manager", "create", "events", "tenant/e", event("leasehold-manager", "m", "Pod", "gated"), ""},
@@ -282,6 +291,7 @@ var attempts = []attempt{
 	{"manager", "create", "leases", "leasehold-system/other", "",
 		"the manager may only create the Lease of its leader election"},
 	{"manager", "create", "leases", "tenant/leasehold-manager", "", forbidden},
+	{"manager", "get", "leases", "leasehold-system/existing", "", forbidden},
 
 	// An agent, whose token names its node.
 	{"agent-1", "patch", "ipreservations", "tenant/web-0-1", `{"metadata": {"labels": {"a": "b"}}}`, ""},
@@ -294,15 +304,32 @@ var attempts = []attempt{
 		"may not write a reservation of node"},
 	{"agent-1", "patch", "ipreservations/status", "tenant/web-0-2", `{"status": {"state": "Held"}}`,
 		"may not write a reservation of node"},
-	{"agent-1", "delete", "ipreservations", "tenant/web-0-2", "", "may not write a reservation of node"},
+	{"agent-1", "delete", "ipreservations", "tenant/web-0-2", "", "may not change or delete a reservation of node"},
 	{"unbound", "delete", "ipreservations", "tenant/web-0-1", "",
 		"the token of the agent is not bound to a pod on a node"},
+	{"agent-1", "patch", "ipreservations", "tenant/web-0-1", `{"metadata": {"finalizers": ["a.example.com/b"]}}`,
+		"the agent may not change annotations, finalizers or owners of a reservation"},
+	{"agent-1", "create", "ipreservations", "tenant/new", reservation("node-1") +
+		"\nmetadata: {finalizers: [a.example.com/b]}",
+		"the agent may not change annotations, finalizers or owners of a reservation"},
+	{"agent-1", "patch", "ipreservations", "tenant/web-0-1", `{"metadata": {"annotations": {"a": "b"}}}`,
+		"the agent may not change annotations, finalizers or owners of a reservation"},
+	{"agent-1", "create", "ipreservations", "tenant/new", reservation("node-1") +
+		"\nmetadata: {ownerReferences: [{apiVersion: v1, kind: Pod, name: other, uid: \"1\"}]}",
+		"the agent may not change annotations, finalizers or owners of a reservation"},
 	{"agent-1", "create", "nodeaddresspools", "new", "", "may not write the NodeAddressPool of node"},
 	{"agent-1", "patch", "nodeaddresspools", "node-2", `{"metadata": {"labels": {"a": "b"}}}`,
 		"may not write the NodeAddressPool of node"},
+	{"agent-1", "patch", "nodeaddresspools", "node-1", `{"metadata": {"finalizers": ["a.example.com/b"]}}`,
+		"the agent may not change finalizers of a NodeAddressPool"},
 	{"agent-1", "delete", "nodeaddresspools", "node-2", "", forbidden},
 	{"unbound", "create", "nodeaddresspools", "new", "", "the token of the agent is not bound to a pod on a node"},
 	{"agent-1", "delete", "pods", "tenant/other", "", forbidden},
+	{"agent-1", "create", "pods", "tenant/new", `spec: {containers: [{name: c, image: none}]}`, forbidden},
+	{"agent-1", "patch", "pods/status", "tenant/other", `{"status": {"nominatedNodeName": "node-1"}}`, forbidden},
+	{"agent-1", "patch", "nodes", "node-1", `{"spec": {"unschedulable": true}}`, forbidden},
+	{"agent-1", "get", "configmaps", "leasehold-system/leasehold-limits", "", ""},
+	{"agent-1", "get", "configmaps", "leasehold-system/other", "", forbidden},
 	{"agent-1", "create", "events", "tenant/e", event("leasehold-agent", "node-1", "Pod", "running"), ""},
 	{"agent-1", "create", "events", "default/e", event("leasehold-agent", "node-1", "Node", "node-1"), ""},
 	{"agent-1", "create", "events", "tenant/e", event("kubelet", "node-1", "Pod", "running"),
@@ -315,7 +342,8 @@ var attempts = []attempt{
 		"may only write events about pods and about its node"},
 	{"unbound", "create", "events", "tenant/e", event("leasehold-agent", "node-1", "Pod", "running"),
 		"the token of the agent is not bound to a pod on a node"},
-	{"agent-1", "patch", "events", "tenant/managers", `{"note": "forged"}`, forbidden},
+	{"agent-1", "patch", "events", "tenant/managers", `{"series": {"count": 2,
+		"lastObservedTime": "2026-01-01T00:00:01.000000Z"}}`, forbidden},
 	{"agent-1", "list", "secrets", "leasehold-system/", "", forbidden},
 
 	// Users: an administrator of a namespace, and one who may do everything in it.

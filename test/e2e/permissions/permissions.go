@@ -1,6 +1,6 @@
 // Package permissions has the accounts of leasehold, with their real tokens, and those of tenants
-// try writes that they may and may not make. Each validation of the policies is proven: without it
-// the API server accepts a write that it has to refuse.
+// try writes that they may and may not make. Each validation of the policies and each list of names
+// in the roles is proven: without it the API server accepts a write that it has to refuse.
 package permissions
 
 import (
@@ -73,7 +73,10 @@ func Check(ctx context.Context, config *rest.Config, logf func(format string, ar
 		return errors.Join(problems...)
 	}
 	logf("%d writes are allowed and refused as they should be", len(attempts))
-	return c.checkValidations(ctx)
+	for _, check := range []func(context.Context) error{c.checkRoles, c.checkNamespace, c.checkValidations} {
+		problems = append(problems, check(ctx))
+	}
+	return errors.Join(problems...)
 }
 
 func decode(documents []byte) (objects []*unstructured.Unstructured, err error) {

@@ -467,7 +467,7 @@ func foreignReservation(t *Test) {
 	agent := t.as(t.Agent(mine)).Resource(inspect.IPReservations).Namespace(t.NS)
 	refused := func(what string, err error) {
 		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(),
-			"may not write a reservation of node "+other.Name) {
+			" a reservation of node "+other.Name) {
 			t.Fatalf("%s: %v", what, err)
 		}
 		t.Step("%s: refused", what)
