@@ -351,6 +351,57 @@ func TestLifeOf(t *testing.T) {
 	}
 }
 
+// A process whose namespace may be the host's is not one that is gone.
+func TestLifeOfAProcessOfAnUnreadableHost(t *testing.T) {
+	n := newNode(t)
+	n.write("results/cbr0-c1-eth0", string(entry(set("netns", "/proc/7/ns/net"))))
+	for blind, want := range map[bool]lease.Liveness{false: lease.Dead, true: lease.Alive} {
+		n.host.blind = map[bool]error{true: errors.New("no /proc")}[blind]
+		if got := n.node().LifeOf("cbr0", netip.MustParseAddr("10.0.0.5"), "c1\r\neth0"); got != want {
+			t.Errorf("namespaces cannot be listed: %v: got %v, want %v", blind, got, want)
+		}
+	}
+}
+
+// TestNamed checks what proves that no address in use is missing after the loss of a store.
+func TestNamed(t *testing.T) {
+	cached := func(n *node) {
+		n.lives("/run/netns/db-0", 11)
+		n.write("results/cbr0-c1-eth0", string(entry(nil)))
+	}
+	other := func(n *node) { n.write("networks/cbr0/10.0.0.9", "c2\r\neth0") }
+	snapshot := func(n *node) {
+		l := snapshotLease(lease.Bound, "c2")
+		l.Pool, l.Address = n.pool, netip.MustParseAddr("10.0.0.9")
+		n.snaps = append(n.snaps, l)
+	}
+	unlisted := func(n *node) {
+		if err := os.Symlink("cache", filepath.Join(n.dir, "cache")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, c := range map[string]struct {
+		shows []func(*node)
+		want  bool
+	}{
+		"no entry":                                {nil, false},
+		"an entry for every container":            {[]func(*node){cached}, true},
+		"a container without an entry":            {[]func(*node){cached, other}, false},
+		"a container that the snapshot names":     {[]func(*node){cached, other, snapshot}, true},
+		"a snapshot, and no entry":                {[]func(*node){other, snapshot}, false},
+		"a directory of entries cannot be listed": {[]func(*node){cached, unlisted}, false},
+	} {
+		n := newNode(t)
+		for _, show := range c.shows {
+			show(n)
+		}
+		found, err := Find(n.node(), n.pool, nil, now, testSoft, ids())
+		if err != nil || found.Named != c.want {
+			t.Errorf("%s: %+v, %v; want %v", name, found, err, c.want)
+		}
+	}
+}
+
 // A namespace that cannot be read is not one that is gone.
 func TestFindUnreadableNetns(t *testing.T) {
 	n := newNode(t)
@@ -384,7 +435,8 @@ func TestFindOddFiles(t *testing.T) {
 	}
 	n.write("results/cbr0-c4-eth0", string(entry(func(f map[string]any) { // its file may be another's by now
 		f["containerId"], f["netns"] = "c4", "/run/netns/gone"
-		f["result"] = map[string]any{"ips": []any{map[string]any{"address": "10.0.0.7/24"}}}
+		f["result"] = map[string]any{"ips": []any{map[string]any{"address": "10.0.0.7/24"},
+			map[string]any{"address": "10.0.0.5/24"}}}
 	})))
 	n.host.spaces = []sandbox.Namespace{{Netns: lease.Netns{Path: "/run/netns/x"},
 		Err: errors.New("it cannot be entered")}}

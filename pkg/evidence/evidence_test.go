@@ -3,6 +3,7 @@ package evidence
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -79,6 +80,10 @@ func TestLastHas(t *testing.T) {
 		}
 		if again := e.Last(l); again != c.want {
 			t.Errorf("%s, again: %v, want %v", name, again, c.want)
+		}
+		entered := slices.DeleteFunc(c.host.asked, func(question string) bool { return question != "AddressesIn" })
+		if len(entered) > 1 {
+			t.Errorf("%s: the namespace was entered %d times, want once", name, len(entered))
 		}
 	}
 }

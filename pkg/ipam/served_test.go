@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -239,6 +240,9 @@ func TestThePodReturnsToItsLastAddress(t *testing.T) {
 		w.stoppedByHostLocal("c2", addr)
 		w.same("recreated", w.add(ask{pod: "db-0", container: "c3", silent: true}), addr)
 		w.same("the former one is free", w.leases(), addr+"=db-0/Bound")
+		if want := "Revoked db-0: the pod has had another address since"; !slices.Contains(w.journal(), want) {
+			t.Errorf("journal %q, want %q", w.journal(), want)
+		}
 		if len(w.warned) > 0 {
 			t.Logf("warned: %q", w.warned)
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -278,6 +279,9 @@ func TestRequestedAddresses(t *testing.T) {
 	w.same("the request wins", w.add(ask{pod: "db-0", container: "c4", window: hour, requested: "10.0.0.60"}),
 		"10.0.0.60")
 	w.same("the hold is dropped", w.leases(), "10.0.0.60=db-0/Bound")
+	if want := "Revoked db-0: the pod asked for another address"; !slices.Contains(w.journal(), want) {
+		t.Errorf("journal %q, want %q", w.journal(), want)
+	}
 	w.same("beside a container of the same namespace", w.add(ask{pod: "db-0", container: "c4b", window: hour,
 		netns: "/run/netns/c4", requested: "10.0.0.60"}), "10.0.0.60")
 	w.same("the request wins again", w.add(ask{pod: "db-0", container: "c4c", window: hour,

@@ -29,3 +29,22 @@ func TestNextEnd(t *testing.T) {
 		}
 	}
 }
+
+// A hold ends when its time is over and its last holder has gone, not for one of both.
+func TestPlanEndsHolds(t *testing.T) {
+	now := lease.Instant{Wall: time.Unix(1_700_000_000, 0).UTC(), Boot: 2 * time.Hour, BootID: "boot-1"}
+	released := lease.Instant{Wall: now.Wall.Add(-time.Hour), Boot: time.Hour, BootID: "boot-1"}
+	for hold, ofLast := range map[time.Duration]map[lease.Liveness]bool{
+		time.Hour - 1:                {lease.Dead: true, lease.Alive: false, lease.Unknown: false},
+		time.Hour + 1:                {lease.Dead: false, lease.Alive: false, lease.Unknown: false},
+		time.Duration(lease.Forever): {lease.Dead: false, lease.Alive: false, lease.Unknown: false},
+	} {
+		for last, want := range ofLast {
+			l := lease.Lease{ID: "1", State: lease.Held, Firm: true, Hold: lease.Window(hold), ReleasedAt: released}
+			plan := Plan(Survey{Now: now, Leases: []lease.Lease{l}, Last: map[Ref]lease.Liveness{RefTo(l): last}})
+			if got := len(plan) == 1 && plan[0].Do == Expire; got != want || len(plan) > 0 && !want {
+				t.Errorf("held for %s, last holder %s: %+v", hold, last, plan)
+			}
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"os"
@@ -152,6 +153,33 @@ func TestNamespaceOfALease(t *testing.T) {
 	namespace("ns2")
 	pod("u3")
 	expect("a pod of its successor", 0)
+}
+
+// TestNamespaceIsReadOnce verifies that a namespace is read once for all of its pods.
+func TestNamespaceIsReadOnce(t *testing.T) {
+	node, server := fakeapi.NewNode(t), fakeapi.New(t)
+	w := &Windows{Service: node.Service, Pods: podcache.New(nil, "node1"), Core: server.Clients.Core, Log: fakeapi.Log}
+	server.Put("/api/v1/namespaces/db", corev1.Namespace{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
+		ObjectMeta: metav1.ObjectMeta{Name: "db", UID: "ns1"}})
+	var pods []any
+	for i := range 3 {
+		name, uid := fmt.Sprint("db-", i), fmt.Sprint("u", i)
+		node.Bind(fmt.Sprint("10.0.0.", 2+i), name, uid, time.Duration(lease.Forever), "")
+		pods = append(pods, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name, UID: types.UID(uid),
+			ResourceVersion: "1", Annotations: map[string]string{policy.Annotation: "forever"}}})
+	}
+	if err := w.Pods.Replace(pods, ""); err != nil {
+		t.Fatal(err)
+	}
+	w.pass(t.Context())
+	if requests := server.Requests(); len(requests) != 1 {
+		t.Errorf("%q, want one request", requests)
+	}
+	view, err := node.List(t.Context(), func(l lease.Lease) bool { return l.NamespaceUID == "ns1" })
+	if err != nil || len(view.Leases) != 3 {
+		t.Errorf("%+v, %v; want 3 leases", view.Leases, err)
+	}
 }
 
 // TestFailedChanges verifies that a pass whose changes cannot be written is repeated and logged.

@@ -131,6 +131,35 @@ func TestStrip(t *testing.T) {
 	})
 }
 
+func TestRequires(t *testing.T) {
+	named := func(node string) corev1.NodeSelectorTerm {
+		return corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{onNode(node)}}
+	}
+	disk := corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{
+		{Key: "disk", Operator: corev1.NodeSelectorOpExists}}}
+	type terms = []corev1.NodeSelectorTerm
+	for name, c := range map[string]struct {
+		terms terms
+		want  bool
+	}{
+		"no term":                    {terms{}, false}, // the API server rejects it
+		"the node":                   {terms{named("node1")}, true},
+		"another node":               {terms{named("node2")}, false},
+		"the node or another":        {terms{named("node1"), named("node2")}, false},
+		"the node or a label":        {terms{named("node1"), disk}, false},
+		"the node, or an empty term": {terms{named("node1"), {}}, true},
+	} {
+		p, required := &corev1.Pod{}, corev1.NodeSelector{NodeSelectorTerms: c.terms}
+		nodeAffinity(p).RequiredDuringSchedulingIgnoredDuringExecution = &required
+		if got := requires(p, "node1"); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+	if requires(&corev1.Pod{}, "node1") {
+		t.Error("a pod without affinity: true, want false")
+	}
+}
+
 // TestApply proves that a decision takes nothing away that a user wrote, that a required pod can
 // run on its node alone, that the other modes exclude no node, and that a second call of the same
 // admission changes nothing.

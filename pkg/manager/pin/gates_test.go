@@ -345,6 +345,9 @@ func TestUnseen(t *testing.T) {
 	if !admitted("db/1") {
 		t.Error("after a pause none is made, to see whether the watch is back")
 	}
+	if admitted("web/1") {
+		t.Error("after a pause two gates are made at the same time")
+	}
 	l.LiftedUnseen(gatedPod("db/1"))
 	*clock = clock.Add(unseenTimeout)
 	l.Unwatched("db/1")
@@ -362,6 +365,27 @@ func TestUnseen(t *testing.T) {
 	*clock = clock.Add(unseenTimeout)
 	if l.Unwatched("db/2") || !admitted("db/3") {
 		t.Error("a watch that is slow counts as dead")
+	}
+}
+
+// TestPauseOfAStalledWatch checks that a lifted gate ends the doubt about the watch only if the
+// watch has shown its pod.
+func TestPauseOfAStalledWatch(t *testing.T) {
+	l, clock, admitted := limited()
+	admitted("db/0")
+	l.LiftedUnseen(gatedPod("db/0"))
+	*clock = clock.Add(unseenTimeout)
+	l.Unwatched("db/0")
+	*clock = clock.Add(firstPause)
+	admitted("db/1")
+	l.Lifted(gatedPod("db/1"), true)
+	if !admitted("db/2") || admitted("web/2") {
+		t.Error("a gate was lifted without the watch: want one gate at a time")
+	}
+	l.Seen(gatedPod("db/2"))
+	l.Lifted(gatedPod("db/2"), true)
+	if !admitted("db/3") || !admitted("web/3") {
+		t.Error("the watch has shown a pod: want no limit")
 	}
 }
 
