@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 export VERSION REGISTRY
 
-.PHONY: help build demo test test-race bench fuzz crash explore mutants lint bench-pin pin-faults cluster cluster-down e2e images check-deploy release push licences vulncheck clean
+.PHONY: help build demo test test-race bench fuzz crash explore mutants lint bench-pin pin-faults cluster cluster-down e2e soak images check-deploy release push licences vulncheck clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -51,6 +51,9 @@ cluster-down: ## and away with it
 
 e2e: ## the tests in that cluster (RUN=<regexp>; FLAGS=-json, or another one of go test)
 	@scripts/e2e $(FLAGS)
+
+soak: ## replaced pods and accidents for hours in that cluster; fails if a resource grows without bound (HOURS=24, SEED)
+	@scripts/soak
 
 images: ## the container images, as archives in bin/images (TAG, VERSION, GOARCH)
 	@scripts/images

@@ -73,6 +73,15 @@ func (c *Cluster) StopControl(ctx context.Context, name string) error {
 	return c.Machine(control).Stop(ctx, name)
 }
 
+// EtcdBytes returns the size of etcd's database.
+func (c *Cluster) EtcdBytes() (int64, error) {
+	info, err := os.Stat(c.Root(control) + "/var/lib/etcd/member/snap/db")
+	if err != nil {
+		return 0, err
+	}
+	return info.Size(), nil
+}
+
 // RunControl starts the components of the control plane that do not run.
 func (c *Cluster) RunControl(ctx context.Context) error {
 	reply, err := c.Machine(control).Call(ctx, machine.Request{List: true})

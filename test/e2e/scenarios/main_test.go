@@ -80,6 +80,14 @@ func runOnCluster(ctx context.Context, m *testing.M) (code int, err error) {
 	if long() {
 		limit *= 10
 	}
+	soaks, err := soakDuration()
+	if err != nil {
+		return 1, err
+	}
+	table := table
+	if soaks != 0 {
+		table, limit = soakTable, soaks+30*time.Minute
+	}
 	r := &rig{ctx: ctx}
 	scenarios = &suite{ctx: ctx, table: table, nodes: o.Nodes, retains: o.Retains(), limit: limit,
 		failed: filepath.Join(dir, "failed"), prepare: r.prepare, collect: r.collect, overlap: r.overlap}

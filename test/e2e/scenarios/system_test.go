@@ -2,6 +2,7 @@ package scenarios
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
@@ -182,11 +184,18 @@ func (t *Test) ManagerMetrics(manager corev1.Pod) inspect.Metrics {
 }
 
 func (t *Test) metrics(pod corev1.Pod, port string) inspect.Metrics {
-	data, err := t.Client.CoreV1().Pods(pod.Namespace).ProxyGet("http", pod.Name, port, "/metrics", nil).DoRaw(t.Ctx)
-	t.Must(err)
-	m, err := inspect.ReadMetrics(bytes.NewReader(data))
+	m, err := scrape(t.Ctx, t.Client, pod, port)
 	t.Must(err)
 	return m
+}
+
+// scrape reads the metrics of a pod through the API server.
+func scrape(ctx context.Context, client *kubernetes.Clientset, pod corev1.Pod, port string) (inspect.Metrics, error) {
+	data, err := client.CoreV1().Pods(pod.Namespace).ProxyGet("http", pod.Name, port, "/metrics", nil).DoRaw(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return inspect.ReadMetrics(bytes.NewReader(data))
 }
 
 // Logs returns what a pod's container has logged since a moment.

@@ -1,0 +1,191 @@
+package scenarios
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
+)
+
+// hoursEnv is the environment variable with the duration of a soak in hours. A process that has it
+// runs the soak instead of the scenarios.
+const hoursEnv = "LEASEHOLD_SOAK"
+
+// soakTable is the table of such a process.
+var soakTable = []scenario{
+	ours("soak", "pods are replaced and accidents happen for hours: promises are checked, resources recorded", soak),
+}
+
+// soakDuration returns how long the soak has to run, 0 if this process runs scenarios.
+func soakDuration() (time.Duration, error) {
+	text := os.Getenv(hoursEnv)
+	if text == "" {
+		return 0, nil
+	}
+	hours, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(hours >= 0.05 && hours <= 1000) {
+		return 0, fmt.Errorf("%s=%s: want a number of hours from 0.05 to 1000", hoursEnv, text)
+	}
+	return time.Duration(hours * float64(time.Hour)), nil
+}
+
+const (
+	// A recreation takes this long on average, so that the machine has time for other work.
+	soakPace = 2500 * time.Millisecond
+	// Accidents are at least soakCalm and at most 2*soakCalm apart.
+	soakCalm = 40 * time.Second
+	// A difference between the store, the API and the pods that lasts longer is an error.
+	soakPatience = 3 * time.Minute
+	// A pod that is not Ready for longer is stuck.
+	soakStuck = 8 * time.Minute
+	// The longest window of a soak's pods.
+	soakLongestWindow = 4 * time.Minute
+)
+
+// A soakRun is a running soak. Its goroutines call violated, because only the scenario's own may
+// fail it.
+type soakRun struct {
+	*Test
+	dir string // for the samples
+
+	mu     sync.Mutex
+	counts map[string]int
+	wrong  []string // violations that the scenario has not reported yet
+	errors map[string]int
+}
+
+func soak(t *Test) {
+	hours, err := soakDuration()
+	t.Must(err)
+	seed := uint64(time.Now().UnixNano())
+	if text := os.Getenv("SEED"); text != "" {
+		seed, err = strconv.ParseUint(text, 10, 64)
+		t.Must(err)
+	}
+	s := &soakRun{Test: t, dir: filepath.Join(t.Cluster.Dir, "soak"),
+		counts: map[string]int{}, errors: map[string]int{}}
+	t.Must(os.RemoveAll(s.dir))
+	t.Must(os.MkdirAll(s.dir, 0o755))
+	t.Step("%v with seed %d; the samples are in %s", hours, seed, s.dir)
+	full := t.Cluster.Node(t.nodes[len(t.nodes)-1])
+	t.Step("the journal of %s is filled, so that its size is not expected to grow", full.Name)
+	s.fillJournal(full)
+	churn := s.workloads(rand.New(rand.NewPCG(seed, 1)))
+
+	ctx, stop := context.WithTimeout(t.Ctx, hours)
+	defer stop()
+	var running sync.WaitGroup
+	running.Go(func() { churn.run(ctx) })
+	running.Go(func() { s.watchPods(ctx) })
+	running.Go(func() { s.watchLeases(ctx) })
+	running.Go(func() { s.sample(ctx) })
+	s.accidents(ctx, rand.New(rand.NewPCG(seed, 2)))
+	running.Wait()
+	s.report()
+
+	t.Step("the last pods are deleted; every address has to be free when the windows have ended")
+	t.Must(t.Cluster.WaitDeployed(t.Ctx, 7*time.Minute))
+	t.Clear()
+	t.Eventually(soakLongestWindow+2*time.Minute, "every address is free", func() error { return s.empty() })
+	s.report()
+}
+
+// soakJournal is more than half of the number of entries that a journal keeps (store.JournalSize).
+const soakJournal = 2100
+
+// fillJournal calls the plugin on a node for sandboxes that start and end at once. Each writes two
+// entries to the node's journal.
+func (s *soakRun) fillJournal(n *cluster.Node) {
+	conf := fmt.Sprintf(`{"cniVersion":"1.0.0","name":%q,"type":"bridge",`+
+		`"ipam":{"type":"leasehold","ranges":[[{"subnet":%q}]]}}`,
+		n.DefaultNetwork().Name, s.Cluster.PodSubnet(n.Index))
+	const step = 100
+	for from := 0; from < soakJournal; from += step {
+		_, err := n.Machine().Run(s.Ctx, "sh", "-c", soakFill, conf, strconv.Itoa(from), strconv.Itoa(from+step-1))
+		s.Must(err)
+	}
+}
+
+// soakFill is a shell script. Its arguments are the configuration of the network, the first number
+// and the last.
+const soakFill = `set -e
+ip netns add soak-fill
+trap 'ip netns delete soak-fill' EXIT
+export CNI_NETNS=/run/netns/soak-fill CNI_IFNAME=eth0 CNI_PATH=/opt/cni/bin
+for i in $(seq "$1" "$2"); do
+	id=soak-fill-$i
+	export CNI_CONTAINERID=$id
+	export CNI_ARGS="K8S_POD_NAMESPACE=soak-fill;K8S_POD_NAME=$id;K8S_POD_INFRA_CONTAINER_ID=$id;K8S_POD_UID=$id"
+	printf %s "$0" | CNI_COMMAND=ADD /opt/cni/bin/leasehold > /dev/null
+	printf %s "$0" | CNI_COMMAND=DEL /opt/cni/bin/leasehold
+done`
+
+// count adds to a number in the report.
+func (s *soakRun) count(what string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.counts[what]++
+}
+
+// violated records that a promise was not kept.
+func (s *soakRun) violated(format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	text := fmt.Sprintf("%s  %s", time.Now().UTC().Format(time.TimeOnly), fmt.Sprintf(format, args...))
+	s.wrong = append(s.wrong, text)
+	s.counts["VIOLATIONS"]++
+	fmt.Println("VIOLATION", text)
+}
+
+// failed counts an error of a call. While something fails, calls have errors.
+func (s *soakRun) failed(what string, err error) {
+	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.errors[what]++
+}
+
+// report fails the scenario for what was violated since the last report, and logs the numbers.
+func (s *soakRun) report() {
+	s.checkOverlap()
+	s.mu.Lock()
+	wrong := s.wrong
+	s.wrong = nil
+	var numbers []string
+	for _, m := range []map[string]int{s.counts, s.errors} {
+		for _, name := range slices.Sorted(maps.Keys(m)) {
+			numbers = append(numbers, fmt.Sprintf("%d %s", m[name], name))
+		}
+	}
+	s.mu.Unlock()
+	for _, text := range wrong {
+		s.Errorf("%s", text)
+	}
+	s.Step("%s", strings.Join(numbers, ", "))
+}
+
+// every calls f until ctx is done.
+func every(ctx context.Context, d time.Duration, f func(now time.Time)) {
+	tick := time.NewTicker(d)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			f(now)
+		}
+	}
+}
