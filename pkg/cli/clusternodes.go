@@ -27,8 +27,10 @@ func (c *cluster) history() *cobra.Command {
 		Use:   "history [address | namespace/pod]",
 		Short: "Show which pods had an address, when, and why it changed",
 		Long: `Print the journal entries of an address, of a pod, or all, of each node, oldest
-first. Each node keeps its last entries. It runs leasectl in the pods of the agents,
-which needs the right to create pods/exec in leasehold's namespace.`,
+first. Each node keeps its last entries, also when it boots: an event JournalBegins has
+the time from which they are complete. Nodes without a running agent, and nodes that
+have left the cluster, are not asked. It runs leasectl in the pods of the agents, which
+needs the right to create pods/exec in leasehold's namespace.`,
 		Example:           "  kubectl leasehold history 10.244.1.7\n  kubectl leasehold history db/db-0 --node=node1",
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: c.completeSubject,

@@ -1,8 +1,10 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"io"
+	"math"
 	"strings"
 	"time"
 
@@ -16,7 +18,10 @@ func (a *app) history() *cobra.Command {
 		Use:   "history [address | namespace/pod]",
 		Short: "Show which pods had an address, when, and why it changed",
 		Long: fmt.Sprintf(`Print the journal entries of an address, of a pod, or of the node, oldest first.
-The journal has the last %d entries.`, store.JournalSize),
+The journal has the last %d entries, and at most 4 MiB. Boots of the node do not
+remove entries; the loss of the store does. If there were earlier entries, the first
+line is an event %s with the time from which the journal is complete.`,
+			store.JournalSize, journalBegins),
 		Example:           "  leasectl history 10.244.1.7\n  leasectl history db/db-0\n  leasectl history",
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: a.completeSubject,
@@ -29,17 +34,9 @@ The journal has the last %d entries.`, store.JournalSize),
 				}
 				keep = func(n store.Entry) bool { return s.is(n.Address, n.Namespace, n.Name) }
 			}
-			var entries []store.Entry
-			err := a.view(cmd.Context(), func(tx *store.Tx) error {
-				entries = nil
-				tx.Journal(func(n store.Entry) bool {
-					if keep(n) && (a.network == "" || n.Network == a.network) &&
-						(a.pod == "" || n.Namespace+"/"+n.Name == a.pod) {
-						entries = append(entries, n)
-					}
-					return true
-				})
-				return nil
+			entries, err := a.entries(cmd.Context(), func(n store.Entry) bool {
+				return keep(n) && (a.network == "" || n.Network == a.network) &&
+					(a.pod == "" || n.Namespace+"/"+n.Name == a.pod)
 			})
 			if err != nil {
 				return err
@@ -47,6 +44,37 @@ The journal has the last %d entries.`, store.JournalSize),
 			return a.printEntries(entries)
 		},
 	}
+}
+
+// journalBegins is the event of the first line of a history if the journal once had earlier
+// entries.
+const journalBegins store.Event = "JournalBegins"
+
+// entries returns the entries of the journal for which keep reports true. If the journal once had
+// earlier entries, the first element says why it does not have them any more.
+func (a *app) entries(ctx context.Context, keep func(store.Entry) bool) (out []store.Entry, err error) {
+	err = a.view(ctx, func(tx *store.Tx) error {
+		out = nil
+		isFirst := true
+		tx.JournalAfter(0, math.MaxInt, func(seq uint64, n store.Entry) {
+			begin := store.Entry{Time: n.Time, Event: journalBegins}
+			switch {
+			case !isFirst:
+			case seq > 1:
+				begin.Reason = "earlier entries were removed, because the journal was full"
+				out = append(out, begin)
+			case n.Event == store.EventRecovered:
+				begin.Reason = "earlier entries were lost with the store"
+				out = append(out, begin)
+			}
+			isFirst = false
+			if keep(n) {
+				out = append(out, n)
+			}
+		})
+		return nil
+	})
+	return out, err
 }
 
 // line is the JSON form of a journal entry. Its fields are a stable interface.
