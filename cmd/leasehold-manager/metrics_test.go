@@ -5,6 +5,7 @@ import (
 	"net/http/httptest"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
@@ -44,8 +45,13 @@ func TestManagersScrapesAreLimited(t *testing.T) {
 		})
 	}
 	for range clients - scrape.MaxScrapes {
-		if code := <-codes; code != http.StatusServiceUnavailable {
-			t.Errorf("status %d, want 503", code)
+		select {
+		case code := <-codes:
+			if code != http.StatusServiceUnavailable {
+				t.Errorf("status %d, want 503", code)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatal("more clients wait for a collection")
 		}
 	}
 	close(release)

@@ -36,8 +36,13 @@ func TestScrapesAreLimited(t *testing.T) {
 		all.Go(scrape)
 	}
 	for range clients - MaxScrapes {
-		if code := <-codes; code != http.StatusServiceUnavailable {
-			t.Errorf("status %d, want 503", code)
+		select {
+		case code := <-codes:
+			if code != http.StatusServiceUnavailable {
+				t.Errorf("status %d, want 503", code)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatal("more clients wait for a collection")
 		}
 	}
 	close(release)

@@ -71,6 +71,27 @@ func TestInject(t *testing.T) {
 	}
 }
 
+// TestResetKeepsSelectors has a user write the annotations of an injected pod. No selector that
+// another webhook may have added is removed.
+func TestResetKeepsSelectors(t *testing.T) {
+	pod := aPod("db-0")
+	pod.Spec.NodeSelector = map[string]string{"tenant": "a"}
+	pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+		PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{in(100, hostname, "node1")}}}
+	annotate(pod, annotationRequired, "tenant=a")
+	annotate(pod, pps.AnnotationInjected, "db")
+	before := pod.Spec.DeepCopy()
+	if required := Reset(pod); required["tenant"] != "a" {
+		t.Errorf("required %v", required)
+	}
+	if diff := cmp.Diff(before, &pod.Spec); diff != "" {
+		t.Errorf("(-before +after):\n%s", diff)
+	}
+	if len(pod.Annotations) > 0 {
+		t.Errorf("annotations %v", pod.Annotations)
+	}
+}
+
 func TestUnknownPodIsNotModified(t *testing.T) {
 	pod, before := aPod("db-1"), (*corev1.Pod)(nil)
 	before = pod.DeepCopy()
