@@ -177,6 +177,14 @@ func TestDecide(t *testing.T) {
 		{"the entry is of a container that is gone, and an older mark is of another pod", []candidate{seen,
 			shown(fromDeadCache, a, time.Second, podNamed("web-0"), container("c9")), mark},
 			[]string{"10.0.0.5 Bound web-0 c9 eth0 02:00:00:00:00:05 /run/netns/db-0"}},
+		{"the entry is of a container that is gone, and an older file names that of an older entry",
+			[]candidate{seen, dead, shown(fromFile, a, 2*time.Hour, container("c9")),
+				shown(fromDeadCache, a, 3*time.Hour, podNamed("web-0"), container("c9"))},
+			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s"}},
+		{"a mark knows the interface better than the namespace", []candidate{seen,
+			shown(fromHoldFile, a, time.Minute, podNamed("db-0"), window(time.Hour), firmly(), ending(time.Minute),
+				func(c *candidate) { c.IfName = "net1" })},
+			[]string{"10.0.0.5 Bound db-0 net1 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s"}},
 		{"Kruise knows the pod, under a newer container than the file", []candidate{seen,
 			shown(fromKruise, a, time.Minute, podNamed("db-0"), container("c2"), window(time.Hour)), file},
 			[]string{"10.0.0.5 Bound db-0 c2 eth0 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s"}},
@@ -216,6 +224,26 @@ func TestDecide(t *testing.T) {
 		{"the pod came back after the snapshot", []candidate{inSnapshot(snapshotLease(lease.Held, "c0"), 2*time.Hour),
 			live},
 			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
+		{"another container is bound since the snapshot",
+			[]candidate{inSnapshot(snapshotLease(lease.Bound, "c0"), 2*time.Hour), live},
+			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
+		{"the container of the snapshot is in a newer entry, too",
+			[]candidate{inSnapshot(snapshotLease(lease.Bound, "c1"), 2*time.Hour),
+				shown(fromLiveCache, a, time.Hour, podNamed("db-0"), container("c1"), at(other))},
+			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
+		{"the snapshot has a newer container of the pod than the cache",
+			[]candidate{inSnapshot(snapshotLease(lease.Bound, "c2"), 0),
+				shown(fromLiveCache, b, time.Hour, podNamed("db-0"), container("c1"), at(other), window(time.Hour))},
+			[]string{"10.0.0.5 Bound db-0/u1 c2 eth0 /run/netns/db-0 window 1h0m0s as before",
+				"10.0.0.6 Bound db-0 c1 eth0 /run/netns/other superseded"}},
+		{"the snapshot has a newer container of the pod than the cache, and its address is on an interface",
+			[]candidate{inSnapshot(snapshotLease(lease.Bound, "c2"), 0), seen,
+				shown(fromLiveCache, b, time.Hour, podNamed("db-0"), container("c1"), at(other), window(time.Hour))},
+			[]string{"10.0.0.5 Bound db-0/u1 c2 eth0 /run/netns/db-0 window 1h0m0s as before",
+				"10.0.0.6 Bound db-0 c1 eth0 /run/netns/other superseded"}},
+		{"bound in the snapshot, the address is in its namespace, and the entry's path leads nowhere",
+			[]candidate{inSnapshot(snapshotLease(lease.Bound, "c1"), 0), seen, dead},
+			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
 		{"another container's file is newer than the snapshot",
 			[]candidate{inSnapshot(snapshotLease(lease.Bound, "c0"), 2*time.Hour), file},
 			[]string{"10.0.0.5 Bound nobody c1 eth0"}},
@@ -254,8 +282,13 @@ func TestDecide(t *testing.T) {
 		{"held in the snapshot, which knows more of the same hold than our newer mark",
 			[]candidate{inSnapshot(snapshotLease(lease.Held, "c1"), time.Hour),
 				shown(fromHoldFile, a, time.Minute, podNamed("db-0"), uid("u1"), window(time.Hour), firmly(),
-					ending(time.Hour+time.Second))},
+					ending(time.Hour+2*time.Second))},
 			[]string{"10.0.0.5 Held firm 1h0m0s db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
+		{"held in the snapshot, and by our newer mark again, for little longer",
+			[]candidate{inSnapshot(heldFor(10*time.Minute), time.Hour),
+				shown(fromHoldFile, a, time.Minute, podNamed("db-0"), uid("u1"), window(time.Hour), firmly(),
+					ending(10*time.Minute+3*time.Second))},
+			[]string{"10.0.0.5 Held firm 10m3s db-0/u1 eth0 window 1h0m0s as before"}},
 		{"held in the snapshot, and by our newer mark again, for longer",
 			[]candidate{inSnapshot(heldFor(10*time.Minute), time.Hour),
 				shown(fromHoldFile, a, time.Minute, podNamed("db-0"), uid("u1"), window(time.Hour), firmly(),
@@ -441,6 +474,10 @@ func TestDecide(t *testing.T) {
 			var got []string
 			for _, f := range decide(tt.candidates, testPool, now, testSoft, ids()) {
 				got = append(got, story(f))
+				isOn := func(c candidate) bool { return c.Kind == fromLiving && c.Address == f.Lease.Address }
+				if f.Seen != anyOf(tt.candidates, isOn) {
+					t.Errorf("%s: on an interface: %v", story(f), f.Seen)
+				}
 				if f.Why == "" || strings.ContainsAny(f.Why, "\n%") {
 					t.Errorf("%s: why is %q", story(f), f.Why)
 				}
@@ -477,6 +514,16 @@ func TestDecideHoldsFromNow(t *testing.T) {
 	l := found[0].Lease
 	if l.ReleasedAt != now || l.Remaining(now) != lease.Window(time.Minute) || l.Holder.Netns.Ino != 0 ||
 		l.Holder.BootID != "" {
+		t.Errorf("%+v", l)
+	}
+}
+
+// The path of the last holder's namespace shows whether it still has the address.
+func TestDecideKeepsThePathOfANamespace(t *testing.T) {
+	path := lease.Netns{Path: "/run/netns/gone"}
+	dead := shown(fromDeadCache, "10.0.0.5", time.Hour, podNamed("db-0"), container("c1"), at(path))
+	found := decide([]candidate{dead}, testPool, now, testSoft, ids())
+	if l := found[0].Lease; l.State != lease.Held || l.Holder.Netns != path {
 		t.Errorf("%+v", l)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/files"
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 )
@@ -172,6 +173,10 @@ func TestFindWhatKruiseLeft(t *testing.T) {
 	n.write("networks/reserved/db/db-2", reserved("10.0.0.8", `,"releaseTime":"2026-11-21T08:00:00Z"`))
 	n.write("networks/reserved/db/db-3", "")
 	n.write("networks/reserved/db/db-4", "null")
+	n.write("networks/reserved/db/db.5", reserved("10.0.0.9", "")) // no label, and a pod's name
+	if err := unix.Mkfifo(filepath.Join(n.dir, "networks/reserved/db/db-6"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	n.write("networks/reserved/db/DB.tmp~", "null")
 	n.write("networks/reserved/not_a_namespace/db-0", "null")
 	for _, dir := range []string{"networks/reserved/db", "networks/reserved"} {
@@ -188,8 +193,10 @@ func TestFindWhatKruiseLeft(t *testing.T) {
 	found, problems := n.find(subnet("10.0.0.0/24"))
 	n.want(found,
 		"10.0.0.5 Held firm 20m0s db-0 c2 eth0 window 1h0m0s",
-		"10.0.0.6 Held firm 1h0m0s db-1 c2 eth0 window 1h0m0s")
-	if len(problems) != 2 || !strings.Contains(problems[0], "db-3") || !strings.Contains(problems[1], "db-4") {
+		"10.0.0.6 Held firm 1h0m0s db-1 c2 eth0 window 1h0m0s",
+		"10.0.0.9 Held firm 1h0m0s db.5 c2 eth0 window 1h0m0s")
+	if len(problems) != 3 || !strings.Contains(problems[0], "db-3") || !strings.Contains(problems[1], "db-4") ||
+		!strings.Contains(problems[2], "db-6 is not a regular file") {
 		t.Errorf("problems: %q", problems)
 	}
 }
@@ -300,7 +307,8 @@ func TestMarkReplaced(t *testing.T) {
 	all := []candidate{entry("c1", "eth0", 11, 1, "10.0.0.1"), entry("c2", "eth0", 11, 2, "10.0.0.2"),
 		entry("c3", "eth0", 11, 3, "10.0.0.3"), entry("c3", "eth0", 11, 3, "fd00::3"),
 		entry("c1", "net1", 11, 1, "10.0.0.4"), entry("c1", "eth0", 12, 1, "10.0.0.5"),
-		entry("c9", "eth0", 0, 9, "10.0.0.6"), entry("c8", "eth0", 0, 8, "10.0.0.7")}
+		entry("c9", "eth0", 0, 9, "10.0.0.6"), entry("c8", "eth0", 0, 8, "10.0.0.7"),
+		entry("c7", "eth1", 11, 7, "10.0.0.8"), entry("c6", "eth1", 11, 7, "10.0.0.9")} // of one time: nobody knows
 	for i := range all {
 		rotated := slices.Concat(all[i:], all[:i])
 		for _, candidates := range [][]candidate{rotated, slices.Clone(rotated)} {
@@ -380,6 +388,20 @@ func TestNamed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	damaged := func(n *node) { n.write("results/cbr0-c3-eth0", "{") }
+	invalid := func(n *node) {
+		n.lives("/run/netns/db-0", 11)
+		n.write("results/cbr0-c1-eth0", string(entry(annotations(map[string]any{policy.Annotation: "soon"}))))
+		if _, problems := n.find(); len(problems) != 1 || !strings.Contains(problems[0], "cbr0-c1-eth0: ") {
+			t.Errorf("problems: %q", problems)
+		}
+	}
+	moved := func(n *node) {
+		n.lives("/run/netns/moved", 11, "10.0.0.5", "fd00::5")
+		n.write("results/cbr0-c1-eth0", string(entry(nil)))
+		n.write("networks/cbr0/10.0.0.5", "c1\r\neth0")
+		n.write("networks/cbr0/fd00::5", "c1\r\neth0")
+	}
 	for name, c := range map[string]struct {
 		shows []func(*node)
 		want  bool
@@ -390,6 +412,9 @@ func TestNamed(t *testing.T) {
 		"a container that the snapshot names":     {[]func(*node){cached, other, snapshot}, true},
 		"a snapshot, and no entry":                {[]func(*node){other, snapshot}, false},
 		"a directory of entries cannot be listed": {[]func(*node){cached, unlisted}, false},
+		"an entry that cannot be read":            {[]func(*node){cached, damaged}, false},
+		"an entry with an invalid window":         {[]func(*node){invalid}, true},
+		"an entry whose path leads nowhere":       {[]func(*node){moved}, true},
 	} {
 		n := newNode(t)
 		for _, show := range c.shows {
@@ -410,6 +435,10 @@ func TestFindUnreadableNetns(t *testing.T) {
 	})))
 	found, problems := n.find()
 	n.want(found, "10.0.0.5 Bound db-0/u1 c4 eth0 window 10m0s", "fd00::5 Bound db-0/u1 c4 eth0 window 10m0s")
+	all, err := Find(n.node(), n.pool, nil, now, testSoft, ids())
+	if err != nil || all.Findings[0].Lease.Holder.Netns.Path != "/run/netns/unreadable" {
+		t.Errorf("%+v, %v", all, err)
+	}
 	if len(problems) != 1 || !strings.Contains(problems[0], "/run/netns/unreadable") {
 		t.Errorf("problems: %q", problems)
 	}
@@ -444,6 +473,12 @@ func TestFindOddFiles(t *testing.T) {
 	n.want(found, "10.0.0.5 Bound nobody", "10.0.0.6 Bound nobody", "10.0.0.7 Bound nobody", "10.0.0.8 Bound nobody")
 	if len(problems) != 8 || problems[4] != "it cannot be entered" {
 		t.Errorf("%d problems: %q", len(problems), problems)
+	}
+	for _, want := range []string{"cbr0-c1-eth0 is larger than", "cbr0-c2-eth0: unexpected end",
+		"cbr0-c3-eth0 is not a", "10.0.0.5 is larger than", "10.0.0.6 is not a", "10.0.0.8 is not a"} {
+		if !slices.ContainsFunc(problems, func(p string) bool { return strings.Contains(p, want) }) {
+			t.Errorf("%q, want one with %q", problems, want)
+		}
 	}
 }
 
@@ -496,6 +531,23 @@ func TestFindWithoutHostLocalsDirectory(t *testing.T) {
 	s.Files = dir
 	if found, err := Find(s, n.pool, nil, now, testSoft, ids()); !errors.Is(err, ErrUnreadable) {
 		t.Errorf("%+v, %v", found, err)
+	}
+}
+
+// What host-local has assigned is of the container in its file, and of the pod in libcni's entry of
+// that container and address.
+func TestForeign(t *testing.T) {
+	n := newNode(t)
+	n.lives("/run/netns/db-0", 11)
+	n.write("results/cbr0-c1-eth0", string(entry(nil)))
+	for addr, want := range map[string]string{
+		"10.0.0.5": "10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 window 10m0s",
+		"10.0.0.6": "10.0.0.6 Bound nobody c1 eth0",
+	} {
+		f := Foreign(n.node(), n.pool, netip.MustParseAddr(addr), "c1\r\neth0", now, ids())
+		if story(f) != want {
+			t.Errorf("%s, want %s", story(f), want)
+		}
 	}
 }
 
