@@ -32,7 +32,7 @@ const (
 	EventExpired    Event = "Expired"    // a hold ended
 	EventYielded    Event = "Yielded"    // a hold was ended because the pool was exhausted
 	EventRevoked    Event = "Revoked"    // released by a user, by the agent, or because the ranges changed
-	EventSuperseded Event = "Superseded" // the key got another address
+	EventSuperseded Event = "Superseded" // a pod got another address, because its old sandbox outlived busyTimeout
 	EventRefused    Event = "Refused"    // an ADD was rejected
 	EventLimited    Event = "Limited"    // a configured limit shortened a window or hold
 	EventAdopted    Event = "Adopted"    // a lease was created from what the host shows
