@@ -59,6 +59,7 @@ func leakedReboot(t *Test) {
 	kept := set.Ready()
 	gone := merge(kept, plain.Ready())
 	t.Step("the runtime's records of all are removed, and the node loses power")
+	t.Freeze(t.Agent(n)) // it would release what is forgotten first, before the node is off
 	t.forget(n, gone)
 	t.powerOff(n)
 	set.Resize(0)
