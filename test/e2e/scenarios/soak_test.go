@@ -96,7 +96,13 @@ func soak(t *Test) {
 	t.Step("the last pods are deleted; every address has to be free when the windows have ended")
 	t.Must(t.Cluster.WaitDeployed(t.Ctx, 7*time.Minute))
 	t.Clear()
-	t.Eventually(soakLongestWindow+2*time.Minute, "every address is free", func() error { return s.empty() })
+	t.Eventually(soakLongestWindow+2*time.Minute, "every address is free", func() error {
+		err := s.empty()
+		if err != nil {
+			t.Sleep(5 * time.Second)
+		}
+		return err
+	})
 	s.report()
 }
 

@@ -8,9 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 )
 
 // A soakAccident is something that fails on a node, and works again when the accident returns.

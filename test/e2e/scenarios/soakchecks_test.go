@@ -9,10 +9,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
 
 // A soakPod is what is known of a pod's name.
@@ -43,7 +44,7 @@ func (s *soakRun) watchPods(ctx context.Context) {
 				k = &soakPod{}
 				known[p.Name] = k
 			}
-			s.seePod(ctx, k, p, now)
+			s.seePod(k, p, now, func() bool { return s.superseded(ctx, p) })
 		}
 		for name, k := range known {
 			if !names[name] && now.Sub(k.alive) > time.Hour {
@@ -53,8 +54,9 @@ func (s *soakRun) watchPods(ctx context.Context) {
 	})
 }
 
-// seePod compares a pod with what was known of its name.
-func (s *soakRun) seePod(ctx context.Context, k *soakPod, p corev1.Pod, now time.Time) {
+// seePod compares a pod with what was known of its name. superseded reports whether the pod had to
+// get another address.
+func (s *soakRun) seePod(k *soakPod, p corev1.Pod, now time.Time, superseded func() bool) {
 	if p.UID != k.uid {
 		if k.uid != "" {
 			s.count("pods that replaced one of the same name")
@@ -90,7 +92,7 @@ func (s *soakRun) seePod(ctx context.Context, k *soakPod, p corev1.Pod, now time
 			}
 		case away > window:
 			s.count("windowed pods that returned after the window")
-		case s.superseded(ctx, p):
+		case superseded():
 			s.count("windowed pods whose former sandbox outlived busyTimeout")
 		default:
 			s.violated("%s had %s on %s, was away for at most %v, and has %s", p.Name, k.address, k.node, away,
@@ -111,88 +113,111 @@ func (s *soakRun) superseded(ctx context.Context, p corev1.Pod) bool {
 	})
 }
 
-// watchLeases checks that the nodes' stores, what is published, and the pods agree. They may
-// differ for a while.
+// watchLeases checks that the nodes' stores, what is published, and the pods agree.
 func (s *soakRun) watchLeases(ctx context.Context) {
-	since := map[string]time.Time{}
-	reported := map[string]bool{}
+	lasting := soakLasting{since: map[string]time.Time{}, reported: map[string]bool{}}
 	every(ctx, 20*time.Second, func(now time.Time) {
-		found, err := s.differences(ctx)
+		v, err := s.view(ctx)
 		if err != nil {
 			s.failed("comparisons that failed", err)
 			return // what could not be read is not evidence of anything
 		}
 		s.count("comparisons of stores, objects and pods")
-		for d := range since {
-			if !slices.Contains(found, d) {
-				delete(since, d)
-			}
-		}
-		for _, d := range found {
-			if since[d].IsZero() {
-				since[d] = now
-			}
-			if now.Sub(since[d]) > soakPatience && !reported[d] {
-				reported[d] = true
-				s.violated("since %v: %s", now.Sub(since[d]).Round(time.Second), d)
-			}
+		for _, d := range lasting.over(v.differences(now), now) {
+			s.violated("for %v: %s", soakPatience, d)
 		}
 	})
 }
 
-// differences returns where the stores, the published objects and the pods differ.
-func (s *soakRun) differences(ctx context.Context) (found []string, err error) {
-	add := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }
-	leases := map[string][]inspect.Lease{}
+// soakLasting finds what lasts. Stores, objects and pods may differ for a while.
+type soakLasting struct {
+	since    map[string]time.Time
+	reported map[string]bool
+}
+
+// over returns what has been found each time for longer than soakPatience, once.
+func (l *soakLasting) over(found []string, now time.Time) (lasting []string) {
+	maps.DeleteFunc(l.since, func(d string, _ time.Time) bool { return !slices.Contains(found, d) })
+	for _, d := range found {
+		if l.since[d].IsZero() {
+			l.since[d] = now
+		}
+		if now.Sub(l.since[d]) > soakPatience && !l.reported[d] {
+			l.reported[d] = true
+			lasting = append(lasting, d)
+		}
+	}
+	return lasting
+}
+
+// A soakView is what the nodes' stores and the API have at about one moment.
+type soakView struct {
+	namespace string                     // of the soak's pods
+	leases    map[string][]inspect.Lease // by node
+	pools     map[string]inspect.Counts  // by node
+	pods      map[string]corev1.Pod      // by UID, of all namespaces
+	published []inspect.Reservation
+}
+
+func (s *soakRun) view(ctx context.Context) (v soakView, err error) {
+	v = soakView{namespace: s.NS, leases: map[string][]inspect.Lease{}, pools: map[string]inspect.Counts{},
+		pods: map[string]corev1.Pod{}}
 	for _, node := range s.nodes {
 		if s.Cluster.PID(node) == 0 {
-			return nil, errors.New(node + " is off")
+			return v, errors.New(node + " is off")
 		}
-		if leases[node], err = inspect.Leases(ctx, s.Cluster.Machine(node), s.Cluster.Leasectl(), true); err != nil {
-			return nil, err
+		if v.leases[node], err = inspect.Leases(ctx, s.Cluster.Machine(node), s.Cluster.Leasectl(), true); err != nil {
+			return v, err
 		}
+		pool, err := inspect.ReadNodeAddressPool(ctx, s.Dynamic, node)
+		if err != nil {
+			return v, err
+		}
+		v.pools[node] = pool.Status.Counts
 	}
 	list, err := s.Client.CoreV1().Pods("").List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
-		return nil, err
+		return v, err
 	}
-	published, err := inspect.Reservations(ctx, s.Dynamic, s.NS)
-	if err != nil {
-		return nil, err
-	}
-	pods := map[string]corev1.Pod{}
 	for _, p := range list.Items {
-		pods[string(p.UID)] = p
+		v.pods[string(p.UID)] = p
 	}
-	for _, node := range s.nodes {
+	v.published, err = inspect.Reservations(ctx, s.Dynamic, s.NS)
+	return v, err
+}
+
+// differences returns where the stores, the published objects and the pods differ.
+func (v soakView) differences(now time.Time) (found []string) {
+	add := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }
+	for node, leases := range v.leases {
 		bound, held := int64(0), int64(0)
-		users := map[string]string{}
+		users := map[string]string{} // UIDs by address
 		kept, seen := map[string]string{}, map[string]string{}
-		for _, l := range leases[node] {
+		for _, l := range leases {
 			switch until, err := time.Parse(time.RFC3339, l.Until); {
 			case l.State == "Bound":
 				bound++
 				users[l.Address] = l.UID
-				if pods[l.UID].Spec.NodeName != node {
+				if v.pods[l.UID].Spec.NodeName != node {
 					add("%s has %s bound to %s (%s), which is not there", node, l.Address, l.Pod, l.UID)
 				}
 			case l.Firm:
 				held++
-				if err != nil || time.Since(until) > 30*time.Second {
+				if err != nil || now.Sub(until) > 30*time.Second {
 					add("%s holds %s for %s until %s", node, l.Address, l.Pod, l.Until)
 				}
 			}
-			if l.Namespace == s.NS && isKept(l) {
+			if l.Namespace == v.namespace && isKept(l) {
 				kept[l.Pod] += l.Address + " " + l.State
 			}
 		}
-		for _, p := range pods {
+		for uid, p := range v.pods {
 			if p.Spec.NodeName == node && !p.Spec.HostNetwork && ready(p) && p.DeletionTimestamp == nil &&
-				users[p.Status.PodIP] != string(p.UID) {
+				users[p.Status.PodIP] != uid {
 				add("%s has %s, which the store of %s has for %q", p.Name, p.Status.PodIP, node, users[p.Status.PodIP])
 			}
 		}
-		for _, r := range published {
+		for _, r := range v.published {
 			if r.Spec.NodeName == node {
 				for _, a := range r.Status.Addresses {
 					seen[r.Spec.PodName] += a.Address + " " + r.Status.State
@@ -204,15 +229,11 @@ func (s *soakRun) differences(ctx context.Context) (found []string, err error) {
 				add("%s has %q of %s, published is %q", node, kept[pod], pod, seen[pod])
 			}
 		}
-		pool, err := inspect.ReadNodeAddressPool(ctx, s.Dynamic, node)
-		if err != nil {
-			return nil, err
-		}
-		if c := pool.Status.Counts; c.Bound != bound || c.Held != held || c.Size != c.Bound+c.Held+c.Free {
+		if c := v.pools[node]; c.Bound != bound || c.Held != held || c.Size != c.Bound+c.Held+c.Free {
 			add("the NodeAddressPool of %s does not match its store", node)
 		}
 	}
-	return found, nil
+	return found
 }
 
 func merged(a, b map[string]string) map[string]string {
@@ -223,23 +244,23 @@ func merged(a, b map[string]string) map[string]string {
 
 // empty returns an error as long as an address of the soak's pods is bound, held or published.
 func (s *soakRun) empty() error {
-	for _, node := range s.nodes {
-		leases, err := inspect.Leases(s.Ctx, s.Cluster.Machine(node), s.Cluster.Leasectl(), true)
-		if err != nil {
-			return err
-		}
+	v, err := s.view(s.Ctx)
+	if err != nil {
+		return err
+	}
+	found := v.differences(time.Now())
+	for node, leases := range v.leases {
 		for _, l := range leases {
 			if l.Namespace == s.NS && (l.State == "Bound" || l.Firm) {
-				return fmt.Errorf("%s has %s %s for %s until %s", node, l.Address, l.State, l.Pod, l.Until)
+				found = append(found, fmt.Sprintf("%s has %s %s for %s", node, l.Address, l.State, l.Pod))
 			}
 		}
 	}
-	if left, err := inspect.Reservations(s.Ctx, s.Dynamic, s.NS); err != nil || len(left) > 0 {
-		return fmt.Errorf("%d reservations are left: %w", len(left), err)
+	if len(v.published) > 0 {
+		found = append(found, fmt.Sprintf("%d reservations are left", len(v.published)))
 	}
-	found, err := s.differences(s.Ctx)
-	if err == nil && len(found) > 0 {
-		err = errors.New(strings.Join(found, "; "))
+	if len(found) > 0 {
+		return errors.New(strings.Join(found, "; "))
 	}
-	return err
+	return nil
 }

@@ -7,11 +7,12 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 )
 
 // A soakWorkload is a workload of the soak.
