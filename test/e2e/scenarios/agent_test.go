@@ -100,7 +100,7 @@ func (t *Test) forget(n *cluster.Node, pods Pods) {
 		}
 		t.forgetContainer(n, sandbox.ID, sandbox.PID)
 		netns := "/run/netns/" + filepath.Base(sandbox.NetNS)
-		_, err := n.Machine().Run(t.Ctx, "sh", "-c", `umount "$0" && rm "$0"`, netns)
+		_, err := n.Machine().Run(t.Ctx, "sh", "-c", `umount --lazy "$0" && rm "$0"`, netns)
 		t.Must(err)
 	}
 	t.Must(n.Kill(t.Ctx, cluster.Containerd))
