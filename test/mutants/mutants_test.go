@@ -42,6 +42,15 @@ func move(p point, by int) (point, error) {
 }
 
 func plus(a, b int) int { return a + b }
+
+func twice(numbers ...int) (n int) {
+	n, ok := len(numbers), len(numbers) > 0
+	defer func() { n *= 2 }()
+	if !ok {
+		return 7
+	}
+	return n
+}
 `
 
 func planted(t *testing.T) *pkgSites {
@@ -95,6 +104,13 @@ func TestFaultsOfASmallPackage(t *testing.T) {
 		"ignored error: return p, nil",
 		"skipped sync: return p, error(nil)",
 		"zero returned: func plus(a, b int) int { return 0 }",
+		"comparison: n, ok := len(numbers), len(numbers) <= 0",
+		"boundary: n, ok := len(numbers), len(numbers) >= 0",
+		"boundary: n, ok := len(numbers), len(numbers) > 0+1",
+		"dropped call: ",
+		"negated condition: if ok {",
+		"zero returned: return 0",
+		"zero returned: return 0",
 	}
 	slices.Sort(got)
 	slices.Sort(want)
@@ -103,8 +119,8 @@ func TestFaultsOfASmallPackage(t *testing.T) {
 	}
 }
 
-// TestPlantedFaults plants all faults of a package that tests one function, and runs its tests with
-// some of them.
+// TestPlantedFaults plants all faults of a package that tests two of its functions, and runs its
+// tests with each.
 func TestPlantedFaults(t *testing.T) {
 	t.Chdir(t.TempDir())
 	const test = `package small
@@ -113,6 +129,12 @@ import "testing"
 
 func TestPlus(t *testing.T) {
 	if plus(1, 2) != 3 {
+		t.Fail()
+	}
+}
+
+func TestTwice(t *testing.T) {
+	if twice(5, 6) != 4 || twice(5) != 2 || twice() != 14 {
 		t.Fail()
 	}
 }
@@ -134,11 +156,8 @@ func TestPlus(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, f := range faults {
-		if f.function != "plus" && f.kind != zeroReturned {
-			continue
-		}
 		r, err := tester.test(f, []string{"./."})
-		want := map[bool]string{true: "./. TestPlus"}[f.function == "plus"]
+		want := map[string]string{"plus": "./. TestPlus", "twice": "./. TestTwice"}[f.function]
 		if err != nil || r.killer != want {
 			t.Errorf("%s: got %q, %v; want %q", f, r.killer, err, want)
 		}

@@ -38,8 +38,7 @@ func (f *fault) linked() string {
 	return fmt.Sprintf("-X=%s/%s.linkedFault=%s", build.Main.Path, f.pkg, f.id)
 }
 
-// plant numbers the faults, and writes an overlay that replaces files by those with faults. The
-// body of a function becomes a switch of its bodies: one for each fault, and the original one.
+// plant numbers the faults, and writes an overlay that replaces files by those with faults.
 func plant(dir string, packages []*pkgSites, faults []*fault) (overlay string, err error) {
 	inFile := map[string][]*fault{}
 	for i, f := range faults {
@@ -69,20 +68,19 @@ func plant(dir string, packages []*pkgSites, faults []*fault) (overlay string, e
 	return overlay, errors.Join(err, os.WriteFile(overlay, b, 0o644))
 }
 
-// withFaults returns a source with its faults.
+// withFaults returns a source with a copy of its function for each fault, which the function calls
+// if the fault is chosen.
 func withFaults(source string, faults []*fault) string {
-	slices.SortStableFunc(faults, func(a, b *fault) int { return a.body.from - b.body.from })
-	var out strings.Builder
+	slices.SortStableFunc(faults, func(a, b *fault) int { return a.in.body.from - b.in.body.from })
+	var out, copies strings.Builder
 	last := 0
-	for i, f := range faults {
-		if i == 0 || f.body != faults[i-1].body {
-			out.WriteString(source[last:f.body.from] + "{ switch plantedFault {\n")
-		}
-		fmt.Fprintf(&out, "case %q: %s%s%s\n", f.id, source[f.body.from:f.from], f.by, source[f.to:f.body.to])
-		if i+1 == len(faults) || f.body != faults[i+1].body {
-			out.WriteString("default: " + source[f.body.from:f.body.to] + "\n}}")
-			last = f.body.to
-		}
+	for _, f := range faults {
+		body, name := f.in.body, "faulty"+f.id
+		fmt.Fprintf(&out, "%s if plantedFault == %q { %s }\n", source[last:body.from+1], f.id,
+			strings.ReplaceAll(f.in.call, "NAME", name))
+		fmt.Fprintf(&copies, "\n%s %s%s%s\n", strings.ReplaceAll(f.in.header, "NAME", name),
+			source[body.from:f.from], f.by, source[f.to:body.to])
+		last = body.from + 1
 	}
-	return out.String() + source[last:]
+	return out.String() + source[last:] + copies.String()
 }

@@ -30,8 +30,15 @@ type fault struct {
 
 	span        // what is replaced
 	by   string // and by what
-	body span   // of the function
+	in   function
 	id   string // of a fault that is planted
+}
+
+// function is a function that can be copied: its body, the header of a copy, and a statement that
+// calls the copy and returns. NAME is the name of the copy.
+type function struct {
+	body         span
+	header, call string
 }
 
 // span is a part of a file.
@@ -139,6 +146,7 @@ func find(in target, names []string, fset *token.FileSet, imports types.Importer
 				if s.function != "init" && !strings.HasSuffix(s.function, ".String") &&
 					!strings.HasSuffix(s.function, ".Error") &&
 					!composesMessages(known, p.dir, s.function) {
+					s.in = s.functionOf(fn)
 					s.seek(fn.Body)
 				}
 			}
@@ -242,13 +250,51 @@ type finder struct {
 	file     string
 	source   []byte
 	function string
-	body     span
+	in       function
 	path     []ast.Node // from the function's body to the node
 	found    []*fault
 }
 
+func (s *finder) functionOf(fn *ast.FuncDecl) function {
+	in := function{body: span{s.offset(fn.Body.Pos()), s.offset(fn.Body.End())}, header: "func ", call: "NAME"}
+	if receiver, names := s.named(fn.Recv); names != nil {
+		in.header, in.call = "func ("+receiver+") ", names[0]+".NAME"
+	}
+	in.header += "NAME"
+	if types, names := s.named(fn.Type.TypeParams); names != nil {
+		in.header, in.call = in.header+"["+types+"]", in.call+"["+strings.Join(names, ", ")+"]"
+	}
+	params, names := s.named(fn.Type.Params)
+	in.header, in.call = in.header+"("+params+") ", in.call+"("+strings.Join(names, ", ")+")"
+	if fn.Type.Results == nil {
+		in.call += "; return"
+		return in
+	}
+	in.header, in.call = in.header+s.text(fn.Type.Results), "return "+in.call
+	return in
+}
+
+// named returns those elements of a list that have a name, and the names as arguments of a call.
+func (s *finder) named(list *ast.FieldList) (elements string, names []string) {
+	if list == nil {
+		return "", nil
+	}
+	var texts []string
+	for _, f := range list.List {
+		for _, name := range f.Names {
+			if name.Name == "_" {
+				continue
+			}
+			texts, names = append(texts, name.Name+" "+s.text(f.Type)), append(names, name.Name)
+			if _, ok := f.Type.(*ast.Ellipsis); ok {
+				names[len(names)-1] += "..."
+			}
+		}
+	}
+	return strings.Join(texts, ", "), names
+}
+
 func (s *finder) seek(body *ast.BlockStmt) {
-	s.body = span{s.offset(body.Pos()), s.offset(body.End())}
 	ast.Inspect(body, func(n ast.Node) bool {
 		if n == nil {
 			s.path = s.path[:len(s.path)-1]
@@ -285,7 +331,7 @@ func (s *finder) add(kind string, from, to token.Pos, by string) {
 	}
 	s.found = append(s.found, &fault{
 		pkg: s.pkg, file: s.file, line: a.Line, function: s.function, kind: kind,
-		span: span{a.Offset, b.Offset}, by: by, body: s.body,
+		span: span{a.Offset, b.Offset}, by: by, in: s.in,
 	})
 }
 
