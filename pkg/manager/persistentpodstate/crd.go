@@ -45,6 +45,11 @@ func embeddedCRD() *unstructured.Unstructured {
 	return &crd
 }
 
+// targetUIDSchema is the path of status.targetUID in a version of the CRD. Without that field the
+// API server removes it from each status, and leasehold would write the status again and again.
+// Kruise's CRD does not have it.
+var targetUIDSchema = []string{"schema", "openAPIV3Schema", "properties", "status", "properties", "targetUID"}
+
 // unsupported returns why leasehold cannot serve the CRD that exists in the cluster, or "" if
 // leasehold can. crd is nil if the cluster has no CRD of this name, so that leasehold will create
 // it.
@@ -60,6 +65,11 @@ func unsupported(crd *unstructured.Unstructured) string {
 		}
 		if _, has, _ := unstructured.NestedMap(version, "subresources", "status"); !has {
 			return fmt.Sprintf("version %s of its CRD, which leasehold did not create, has no status subresource",
+				pps.GroupVersion.Version)
+		}
+		if _, has, _ := unstructured.NestedMap(version, targetUIDSchema...); !has {
+			return fmt.Sprintf("version %s of its CRD, which leasehold did not create, has no status.targetUID: "+
+				"it is Kruise's; docs/persistentpodstate.md explains how to replace it and keep its objects",
 				pps.GroupVersion.Version)
 		}
 		return ""

@@ -31,7 +31,7 @@ import (
 // manager is ready.
 const (
 	kruiseConfiguration = "kruise-mutating-webhook-configuration"
-	kruiseNamespace     = "kruise-system"
+	kruiseNamespace     = "kruise-system" // if its webhooks have no service
 	kruiseManager       = "kruise-controller-manager"
 )
 
@@ -164,13 +164,23 @@ func (k *kruise) decide(role int32, configured, ready bool, now time.Time) int32
 // findKruise returns whether the webhooks of Kruise are configured, and whether its manager is
 // ready.
 func (i *installer) findKruise(ctx context.Context) (configured, ready bool, err error) {
-	err = i.live.Get(ctx, types.NamespacedName{Name: kruiseConfiguration}, &admission.MutatingWebhookConfiguration{})
-	if err != nil {
+	var hooks admission.MutatingWebhookConfiguration
+	if err := i.live.Get(ctx, types.NamespacedName{Name: kruiseConfiguration}, &hooks); err != nil {
 		return false, false, client.IgnoreNotFound(err)
 	}
 	var d appsv1.Deployment
-	err = i.live.Get(ctx, types.NamespacedName{Namespace: kruiseNamespace, Name: kruiseManager}, &d)
+	err = i.live.Get(ctx, types.NamespacedName{Namespace: namespaceOf(hooks), Name: kruiseManager}, &d)
 	return true, err == nil && d.Status.ReadyReplicas > 0, client.IgnoreNotFound(err)
+}
+
+// namespaceOf returns the namespace of Kruise's manager, which its webhooks call.
+func namespaceOf(hooks admission.MutatingWebhookConfiguration) string {
+	for _, h := range hooks.Webhooks {
+		if h.ClientConfig.Service != nil {
+			return h.ClientConfig.Service.Namespace
+		}
+	}
+	return kruiseNamespace
 }
 
 // standBy sets the role to standby and removes leasehold's webhooks. When why changes, standBy logs

@@ -1,6 +1,7 @@
 package persistentpodstate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	admission "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -138,6 +140,10 @@ func TestUnsupported(t *testing.T) {
 			delete(beta, "subresources")
 			return []any{beta}
 		}), "has no status subresource"},
+		"Kruise's": {versions(func(alpha, beta map[string]any) []any {
+			unstructured.RemoveNestedField(beta, targetUIDSchema...)
+			return []any{alpha, beta}
+		}), "has no status.targetUID"},
 	} {
 		if got := unsupported(tt.crd); !strings.Contains(got, tt.want) || (got == "") != (tt.want == "") {
 			t.Errorf("%s: %q", name, got)
@@ -155,26 +161,47 @@ func (r *reasons) Eventf(_, _ runtime.Object, _, reason, _, _ string, _ ...any) 
 	r.all = append(r.all, reason)
 }
 
-// kruiseAPI is an API server with Kruise, and with our CRD.
+// kruiseAPI is an API server with Kruise, and with our CRD. Kruise is in the namespace
+// kruise-system, or in another one that its webhooks name.
 type kruiseAPI struct {
 	fakeAPI
 	unready bool
+	another string
 }
 
 func (u *kruiseAPI) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
 	switch o := o.(type) {
 	case *appsv1.Deployment:
+		if key.Namespace != cmp.Or(u.another, kruiseNamespace) {
+			return apierrors.NewNotFound(appsv1.Resource("deployments"), key.Name)
+		}
 		if !u.unready {
 			o.Status.ReadyReplicas = 1
 		}
 		return nil
 	case *metav1.PartialObjectMetadata:
 		return nil
+	case *admission.MutatingWebhookConfiguration:
+		if key.Name == kruiseConfiguration && u.another != "" {
+			service := &admission.ServiceReference{Namespace: u.another, Name: "kruise-webhook-service"}
+			o.Webhooks = []admission.MutatingWebhook{{ClientConfig: admission.WebhookClientConfig{Service: service}}}
+		}
 	}
 	if key.Name == kruiseConfiguration {
 		return nil
 	}
 	return u.fakeAPI.Get(ctx, key, o, options...)
+}
+
+// Kruise's chart can be installed in any namespace.
+func TestKruiseInAnotherNamespace(t *testing.T) {
+	for _, another := range []string{"", "openkruise"} {
+		api := &kruiseAPI{fakeAPI: fakeAPI{configured: true}, another: another}
+		i := &installer{live: api}
+		if configured, ready, err := i.findKruise(t.Context()); err != nil || !configured || !ready {
+			t.Errorf("in %q: configured: %v, ready: %v, %v", another, configured, ready, err)
+		}
+	}
 }
 
 // The reason why leasehold does nothing is logged once, even if it is found again.

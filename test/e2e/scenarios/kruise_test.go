@@ -153,15 +153,16 @@ rules:
 	}
 }
 
-// kruise has the objects by which the manager recognizes Kruise.
+// kruise has the objects by which the manager recognizes Kruise. They are in another namespace than
+// its chart uses if the user does not set installation.namespace.
 const kruise = `
 apiVersion: v1
 kind: Namespace
-metadata: {name: kruise-system}
+metadata: {name: openkruise}
 ---
 apiVersion: apps/v1
 kind: Deployment
-metadata: {name: kruise-controller-manager, namespace: kruise-system}
+metadata: {name: kruise-controller-manager, namespace: openkruise}
 spec:
   selector: {matchLabels: {app: kruise}}
   template:
@@ -172,7 +173,12 @@ spec:
 apiVersion: admissionregistration.k8s.io/v1
 kind: MutatingWebhookConfiguration
 metadata: {name: kruise-mutating-webhook-configuration}
-webhooks: []
+webhooks:
+- name: mpod.kb.io
+  clientConfig: {service: {namespace: openkruise, name: kruise-webhook-service}}
+  admissionReviewVersions: [v1]
+  sideEffects: None
+  failurePolicy: Ignore
 `
 
 // kruiseCRD is that of Kruise: without a short name, with one spelling for each version.
@@ -292,14 +298,14 @@ func ppsKruise(t *Test) {
 	t.Step("Kruise is installed")
 	began := time.Now()
 	gone := untilDone(func() {
-		out, err := t.kubectl(kruise, "--namespace=kruise-system", "delete", "--ignore-not-found", "-f", "-")
+		out, err := t.kubectl(kruise, "--namespace=openkruise", "delete", "--ignore-not-found", "-f", "-")
 		if err != nil {
 			t.Fatalf("kubectl delete: %v\n%s", err, out)
 		}
 	})
 	t.Cleanup(gone)
 	comes := func() {
-		if out, err := t.kubectl(kruise, "--namespace=kruise-system", "apply", "-f", "-"); err != nil {
+		if out, err := t.kubectl(kruise, "--namespace=openkruise", "apply", "-f", "-"); err != nil {
 			t.Fatalf("kubectl apply: %v\n%s", err, out)
 		}
 		t.ourWebhooks(false)
