@@ -84,13 +84,20 @@ func (t *Test) formerRelease() (dir string) {
 	return dir
 }
 
+// A releaser puts releases, of which it gets the directories, into a cluster.
+type releaser struct {
+	name      string
+	install   func(release string) error
+	upgrade   func(release string) error
+	rollBack  func(release string) error
+	uninstall func()
+}
+
 // installHelm installs a release with its Helm chart, and upgrades it, rolls it back and removes it
-// while pods are replaced. Both containerd versions pull the images by digest.
+// while pods are replaced.
 func installHelm(t *Test) {
-	former, next := t.formerRelease(), t.publish("v0.2.0")
 	program, err := t.Cluster.BuildHelm(t.Ctx)
 	t.Must(err)
-	s := t.stockCluster()
 	helm := func(args ...string) error {
 		cmd := exec.CommandContext(t.Ctx, program, append(args, "--namespace="+cluster.System, "--timeout=5m")...)
 		cmd.Env = append(os.Environ(), "KUBECONFIG="+t.Cluster.Kubeconfig(), "HELM_CACHE_HOME="+t.TempDir(),
@@ -100,10 +107,45 @@ func installHelm(t *Test) {
 		}
 		return nil
 	}
+	const chart = "leasehold-[0-9]*.[0-9].tgz"
+	t.walkThroughReleases(func(*stockCluster) releaser {
+		return releaser{
+			name: "helm",
+			install: func(release string) error {
+				return helm("install", "leasehold", oneIn(t, release, chart), "--create-namespace", "--set=platform=replace",
+					"--set=image.registry="+t.publisher.images())
+			},
+			upgrade: func(release string) error {
+				return helm("upgrade", "leasehold", oneIn(t, release, chart), "--reset-then-reuse-values", "--wait")
+			},
+			rollBack:  func(string) error { return helm("rollback", "leasehold", "1", "--wait") },
+			uninstall: func() { t.Must(helm("uninstall", "leasehold", "--wait")) },
+		}
+	})
+}
 
+// installKubectl does the same with the manifest of a release and kubectl.
+func installKubectl(t *Test) {
+	apply := func(release string) error {
+		out, err := t.kubectl("", "apply", "-f", oneIn(t, release, "leasehold-*-replace.yaml"))
+		if err != nil {
+			return fmt.Errorf("kubectl apply: %w\n%s", err, out)
+		}
+		return nil
+	}
+	t.walkThroughReleases(func(s *stockCluster) releaser {
+		return releaser{name: "kubectl apply", install: apply, upgrade: apply, rollBack: apply, uninstall: s.remove}
+	})
+}
+
+// walkThroughReleases installs a release, upgrades it, rolls it back and removes it while pods are
+// replaced. Both containerd versions pull the images by digest.
+func (t *Test) walkThroughReleases(use func(*stockCluster) releaser) {
+	former, next := t.formerRelease(), t.publish("v0.2.0")
+	s := t.stockCluster()
+	r := use(s)
 	began := time.Now()
-	t.Must(helm("install", "leasehold", chartIn(t, former), "--create-namespace", "--set=platform=replace",
-		"--set=image.registry="+t.publisher.images()))
+	t.Must(r.install(former))
 	s.removed = false
 	s.becomesActive(began)
 	t.Must(t.Cluster.WaitDeployed(t.Ctx, time.Minute))
@@ -112,18 +154,16 @@ func installHelm(t *Test) {
 	s.pods = s.set.Recreate()
 	t.Kept(s.pods, s.set.Recreate())
 
-	s.whilePodsAreReplaced("helm upgrade", func() error {
-		return helm("upgrade", "leasehold", chartIn(t, next), "--reset-then-reuse-values", "--wait")
-	})
+	s.whilePodsAreReplaced(r.name+": upgrade", func() error { return r.upgrade(next) })
 	second := s.assertImages()
-	s.whilePodsAreReplaced("helm rollback", func() error { return helm("rollback", "leasehold", "1", "--wait") })
+	s.whilePodsAreReplaced(r.name+": rollback", func() error { return r.rollBack(former) })
 	if now := s.assertImages(); now != first || now == second {
 		t.Errorf("the images were %s, after the upgrade %s, and are %s after the rollback", first, second, now)
 	}
 
-	t.Step("one address is held; helm uninstall")
+	t.Step("one address is held; leasehold is removed")
 	s.set.Scale(2)
-	t.Must(helm("uninstall", "leasehold", "--wait"))
+	r.uninstall()
 	s.removed = true
 	for i := range t.nodes {
 		s.assertSameFiles(i)
@@ -132,14 +172,14 @@ func installHelm(t *Test) {
 	s.assertHostLocalWorks()
 }
 
-// chartIn returns the path of the Helm chart in the directory of a release.
-func chartIn(t *Test, dir string) string {
-	charts, err := filepath.Glob(filepath.Join(dir, "leasehold-[0-9]*.[0-9].tgz"))
+// oneIn returns the path of the only file in the directory of a release that matches a pattern.
+func oneIn(t *Test, dir, pattern string) string {
+	found, err := filepath.Glob(filepath.Join(dir, pattern))
 	t.Must(err)
-	if len(charts) != 1 {
-		t.Fatalf("%s has %d charts, want one", dir, len(charts))
+	if len(found) != 1 {
+		t.Fatalf("%s has %d files %s, want one", dir, len(found), pattern)
 	}
-	return charts[0]
+	return found[0]
 }
 
 // whilePodsAreReplaced replaces the retained pods again and again until a command has ended and all

@@ -157,6 +157,8 @@ var table = []scenario{
 	ours("bundle", "kubectl leasehold bundle contains no planted secret", bundle).on(1),
 	ours("install-helm", "Helm installs a release of a registry, upgrades, rolls back and removes it under churn",
 		installHelm).building(10 * time.Minute),
+	ours("install-kubectl", "kubectl applies a release of a registry, upgrades, rolls back and removes it under churn",
+		installKubectl).building(10 * time.Minute),
 	ours("install-replace", "README's quick start puts leasehold in host-local's place; uninstall removes every trace",
 		installReplace).building(5 * time.Minute),
 	ours("install-named", "leasectl names leasehold in flannel's ConfigMap; uninstall removes every trace",
