@@ -18,6 +18,10 @@ const (
 	// maxFailures is the number of successive failed starts on a node after which pods of that name
 	// are no longer pinned to the node (docs/design.md, "Modes").
 	maxFailures = 2
+	// clockLag is how far the clock of a node may be behind the manager's before holds seem to have
+	// ended that have not. The agent of the node removes the reservation when a hold ends, so the
+	// time matters only if the agent does not run.
+	clockLag = 3 * time.Minute
 )
 
 // A pinTarget is the node that has the former addresses of a pod.
@@ -123,7 +127,7 @@ func choose(all []*reservation, last instance, now time.Time) (pinTarget, bool) 
 			remembered = remembered && r.Node != last.Node
 			continue
 		}
-		if !r.Bound && !r.Until.IsZero() && !r.Until.After(now) || last.contradicts(r) {
+		if r.isOver(now) || last.contradicts(r) {
 			continue
 		}
 		if best == nil || preferable(r, best, last.PodUID) {
@@ -163,6 +167,11 @@ func preferable(a, b *reservation, last string) bool {
 		return since.After(before)
 	}
 	return version(a) > version(b)
+}
+
+// isOver reports whether a reservation is a hold that has ended.
+func (r *reservation) isOver(now time.Time) bool {
+	return !r.Bound && !r.Until.IsZero() && !r.Until.Add(clockLag).After(now)
 }
 
 // heldSince returns when a hold began. It returns zero if the reservation is not a hold, or if the

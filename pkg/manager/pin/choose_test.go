@@ -76,9 +76,10 @@ func TestChoose(t *testing.T) {
 		{"one whose release is not known, by its write",
 			all{unknownWindow(held("node1", "1", 4*time.Minute)), held("node2", "2", 5*time.Minute)},
 			instance{}, "node2"},
-		{"what has lapsed does not count", all{held("node1", "1", -time.Second), held("node2", "1", time.Second)},
+		{"what has lapsed does not count", all{held("node1", "1", -clockLag-time.Second), held("node2", "1", time.Second)},
 			instance{}, "node2"},
-		{"only what has lapsed", all{held("node1", "1", 0)}, instance{}, ""},
+		{"only what has lapsed", all{held("node1", "1", -clockLag)}, instance{}, ""},
+		{"the clock of the node is behind", all{held("node1", "1", time.Second-clockLag)}, instance{}, "node1"},
 		{"what is given up does not count", all{held("node1", "1", time.Minute), releasing}, instance{}, "node1"},
 
 		{"seen, not published", nil, ran("node1", time.Second), "node1"},
