@@ -2,6 +2,7 @@ package persistentpodstate
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -32,12 +33,19 @@ const (
 	reasonEvicted = "PodEvicted"
 	// The PersistentPodState, or the annotations of the workload, cannot be served, and why.
 	reasonInvalid = "InvalidPersistentPodState"
+	// The PersistentPodState will soon be too large for the API server, which then stores no
+	// changes.
+	reasonLarge = "PersistentPodStateLarge"
 	// Kruise's manager is ready, and leasehold serves no PersistentPodStates. On the CRD.
 	reasonKruise = "KruisePresent"
 	// The CRD of another program does not have what leasehold needs, and leasehold serves no
 	// PersistentPodStates. On the CRD.
 	reasonUnfit = "CRDUnfit"
 )
+
+// largeObject is the size in bytes from which a PersistentPodState gets the Event reasonLarge. etcd
+// rejects requests of more than 1.5 MiB (--max-request-bytes).
+const largeObject = 1 << 20
 
 // maxReportAge is the age up to which a pod gets an Event about its creation. Older pods get none,
 // so that a new leader does not repeat the Events of the former leader.
@@ -110,6 +118,10 @@ func (r *recorder) record(ctx context.Context, o *pps.PersistentPodState, status
 	}
 	recorded := o.DeepCopy()
 	recorded.Status = status
+	if b, err := json.Marshal(recorded); err == nil && len(b) > largeObject {
+		r.warn(o, nil, reasonLarge, "the object is larger than 1 MiB, and etcd stores at most 1.5 MiB by default: "+
+			"have the pods of fewer replicas, or fewer and smaller annotations, recorded in one object")
+	}
 	return ignoreConflict(r.client.Status().Update(ctx, recorded))
 }
 

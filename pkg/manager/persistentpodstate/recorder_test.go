@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/go-logr/logr"
@@ -163,4 +164,23 @@ func (e *eventTexts) Eventf(regarding, related runtime.Object, kind, reason, _, 
 
 func nameOf(o runtime.Object) string {
 	return o.GetObjectKind().GroupVersionKind().Kind + " " + o.(client.Object).GetName()
+}
+
+// Users learn that an object grows too large before the API server stops to store it.
+func TestLargeStatus(t *testing.T) {
+	api, events := &keepsPods{}, &reasons{}
+	rec := &recorder{client: api, events: events, log: logr.Discard()}
+	o := state()
+	grown := func(size int) pps.PersistentPodStateStatus {
+		return pps.PersistentPodStateStatus{PodStates: map[string]pps.PodState{
+			"db-0": {NodeName: "node1", Annotations: map[string]string{"a": strings.Repeat("x", size)}}}}
+	}
+	for i, size := range []int{largeObject / 2, largeObject, 5 * largeObject / 4} {
+		if err := rec.record(t.Context(), o, grown(size)); err != nil || len(api.recorded) != i+1 {
+			t.Errorf("%d bytes: recorded %d times, %v", size, len(api.recorded), err)
+		}
+	}
+	if want := []string{"PersistentPodStateLarge"}; !slices.Equal(events.all, want) {
+		t.Errorf("events %q, want %q", events.all, want)
+	}
 }

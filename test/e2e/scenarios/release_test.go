@@ -112,8 +112,8 @@ func installHelm(t *Test) {
 		return releaser{
 			name: "helm",
 			install: func(release string) error {
-				return helm("install", "leasehold", oneIn(t, release, chart), "--create-namespace", "--set=platform=replace",
-					"--set=image.registry="+t.publisher.images())
+				return helm("install", "leasehold", oneIn(t, release, chart), "--create-namespace",
+					"--set=platform=replace", "--set=image.registry="+t.publisher.images())
 			},
 			upgrade: func(release string) error {
 				return helm("upgrade", "leasehold", oneIn(t, release, chart), "--reset-then-reuse-values", "--wait")
