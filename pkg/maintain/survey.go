@@ -91,8 +91,8 @@ func (s *Service) Survey(ctx context.Context, served ...Served) (Survey, error) 
 		return v, nil
 	}
 	v.doubt(s.examineHolders(&v))
-	v.canary(sandbox.IsOfBoot(word, v.Now.BootID))
 	v.Unmirrored = unmirrored(v.Leases)
+	v.canary(sandbox.IsOfBoot(word, v.Now.BootID))
 	v.Unleased = s.unleased(v, served)
 	return v, nil
 }
@@ -142,10 +142,13 @@ func (v *Survey) doubt(why func(lease.Lease) error) {
 // reason may be that this process does not see the holders (docs/design.md, "Whose view it is"), so
 // that the survey is unsafe. same is true if the view is proven by namespaces that the plugin has
 // recorded in this boot. Then, if all processes could be read, the bound leases become doubtful
-// instead, and holds still end, because the node may be drained and a DEL lost.
+// instead, and holds still end, because the node may be drained and a DEL lost. A dead holder whose
+// file is missing does not count: host-local has processed its DEL, which is another proof.
 func (v *Survey) canary(same bool) {
 	bound := v.boundInBoot()
-	dead := bound[lease.Dead]
+	dead := slices.DeleteFunc(bound[lease.Dead], func(l lease.Lease) bool {
+		return slices.ContainsFunc(v.Unmirrored, func(u lease.Lease) bool { return RefTo(u) == RefTo(l) })
+	})
 	if len(bound[lease.Alive]) > 0 || len(dead)+v.Doubtful == 0 {
 		return
 	}
