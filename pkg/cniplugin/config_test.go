@@ -180,6 +180,12 @@ func TestAddRequestRejects(t *testing.T) {
 		{"a list for args.cni", `"ipam":{` + subnet + `},"args":{"cni":[]}`, `args.cni: want an object`},
 		{"an invalid requested address", `"ipam":{` + subnet + `},"runtimeConfig":{"ips":["10.0.0.9","x"]}`,
 			`runtimeConfig.ips[1]: "x" is not an IP address`},
+		{"a string for requested addresses", `"ipam":{` + subnet + `},"runtimeConfig":{"ips":"10.0.0.9"}`,
+			`runtimeConfig.ips: want a list of IP addresses`},
+		{"a number for a requested address", `"ipam":{` + subnet + `},"runtimeConfig":{"ips":[5]}`,
+			`runtimeConfig.ips[0]: want a string, not "5"`},
+		{"an invalid start", `"ipam":{"ranges":[[{"subnet":"10.0.0.0/24","rangeStart":"x"}]]}`,
+			`ipam.ranges[0][0].rangeStart: "x" is not an IP address`},
 		{"null for a requested address", `"ipam":{` + subnet + `},"args":{"cni":{"ips":[null]}}`,
 			`args.cni.ips[0]: "" is not an IP address`},
 		{"requested addresses outside the sets",
@@ -250,6 +256,36 @@ func TestOldVersionsHaveOneAddressPerFamily(t *testing.T) {
 	}
 }
 
+// A directory relative to a working directory that was removed is an error.
+func TestPoolWithoutAWorkingDirectory(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	if err := os.Remove(dir); err != nil {
+		t.Fatal(err)
+	}
+	got, err := addRequest(conf(`"ipam":{"subnet":"10.0.0.0/24","dataDir":"pools"}`), "")
+	if err == nil || !strings.Contains(err.Error(), "want an absolute path") {
+		t.Errorf("%+v, %v", got.Pool, err)
+	}
+}
+
+// Whatever is read of a configuration without an ipam section, it is not valid and empty.
+func TestWithoutASection(t *testing.T) {
+	c, err := loadConfig(conf(`"ipam":null`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, read := range map[string]func() (any, error){
+		"pool":   func() (any, error) { return c.pool() },
+		"sets":   func() (any, error) { return c.sets() },
+		"extras": func() (any, error) { return c.extras() },
+	} {
+		if got, err := read(); err == nil || !strings.Contains(err.Error(), "ipam: missing") {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
+	}
+}
+
 func TestValidAttachments(t *testing.T) {
 	a := lease.Attachment{ContainerID: "a", IfName: "eth0"}
 	tests := []struct {
@@ -285,6 +321,8 @@ func TestValidAttachments(t *testing.T) {
 		`"cni.dev/valid-attachments":{}`: `"cni.dev/valid-attachments": want a list of ` +
 			`attachments`,
 		`"cni.dev/valid-attachments":[{"containerID":"a"}]`: `"cni.dev/valid-attachments"[0]: want both ` +
+			`containerID and ifname`,
+		`"cni.dev/valid-attachments":[{"ifname":"eth0"}]`: `"cni.dev/valid-attachments"[0]: want both ` +
 			`containerID and ifname`,
 		`"cni.dev/valid-attachments":[null]`:                    `"cni.dev/valid-attachments"[0]: want both`,
 		`"cni.dev/attachments":[{"containerID":5,"ifname":""}]`: `"cni.dev/attachments"[0].containerID: want a string`,

@@ -44,6 +44,10 @@ func TestPoolHint(t *testing.T) {
 	if hint.Pool.DataDir != "/run/x" || len(hint.Sets) != 1 || hint.Options != nil {
 		t.Errorf("with an invalid option: %+v", hint)
 	}
+	hint = poolHint(conf(`"ipam":{"dataDir":5,"subnet":"10.0.0.0/24"}`))
+	if hint.Pool.DataDir != "" || hint.Sets != nil || hint.Options != nil {
+		t.Errorf("with an invalid directory: %+v", hint)
+	}
 }
 
 // Each call is logged with its verb, its result and its times.

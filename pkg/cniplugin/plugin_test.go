@@ -182,6 +182,10 @@ func TestAddValidatesBeforeItAssigns(t *testing.T) {
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	long := filepath.Join(t.TempDir(), "long")
+	if err := os.WriteFile(long, []byte("options "+strings.Repeat("x", 1<<17)), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	ok := conf(`"ipam":{"subnet":"10.0.0.0/24"}`)
 	with := func(field string) *skel.CmdArgs {
 		return addArgs(conf(`"ipam":{"subnet":"10.0.0.0/24",`+field+`}`), "")
@@ -201,6 +205,9 @@ func TestAddValidatesBeforeItAssigns(t *testing.T) {
 		{"a number for a resolv.conf", with(`"resolvConf":5`), 7, `ipam.resolvConf: want a string`},
 		{"a route without a destination", with(`"routes":[{"dst":"0.0.0.0/0"},{"gw":"10.0.0.1"}]`), 7,
 			`ipam.routes[1]: dst is missing`},
+		{"a string for routes", with(`"routes":"0.0.0.0/0"`), 7, `ipam.routes: want a list of routes`},
+		{"a resolv.conf with a line that is too long", with(`"resolvConf":"` + long + `"`), 7,
+			`ipam.resolvConf: "` + long + `": bufio.Scanner: token too long`},
 		{"null for a route", with(`"routes":[null]`), 7, `ipam.routes[0]: dst is missing`},
 		{"an invalid destination", with(`"routes":[{"dst":"x"}]`), 7,
 			`ipam.routes[0]: invalid CIDR address: x; want an object such as`},
@@ -466,6 +473,24 @@ func TestStatus(t *testing.T) {
 				t.Errorf("pool %+v", r.pool)
 			}
 		})
+	}
+}
+
+// TestInvalidJSON verifies that a verb that needs its configuration rejects one that is cut off.
+func TestInvalidJSON(t *testing.T) {
+	for verb, run := range map[string]func(*Plugin, *skel.CmdArgs) error{
+		verbAdd: (*Plugin).Add, verbCheck: (*Plugin).Check, verbGC: (*Plugin).GC, verbStatus: (*Plugin).Status,
+	} {
+		r := &recorder{}
+		p, _, _ := plugin(r)
+		err := run(p, addArgs([]byte(`{"name":"net"`), ""))
+		want := uint(6)
+		if verb == verbStatus {
+			want = 50
+		}
+		if code(t, err) != want || !strings.Contains(err.Error(), "unexpected end") || r.calls != nil {
+			t.Errorf("%s: error %v with code %d, calls %v", verb, err, code(t, err), r.calls)
+		}
 	}
 }
 
