@@ -207,7 +207,7 @@ func TestAddValidatesBeforeItAssigns(t *testing.T) {
 			`ipam.routes[1]: dst is missing`},
 		{"a string for routes", with(`"routes":"0.0.0.0/0"`), 7, `ipam.routes: want a list of routes`},
 		{"a resolv.conf with a line that is too long", with(`"resolvConf":"` + long + `"`), 7,
-			`ipam.resolvConf: "` + long + `": bufio.Scanner: token too long`},
+			"token too long"},
 		{"null for a route", with(`"routes":[null]`), 7, `ipam.routes[0]: dst is missing`},
 		{"an invalid destination", with(`"routes":[{"dst":"x"}]`), 7,
 			`ipam.routes[0]: invalid CIDR address: x; want an object such as`},
