@@ -65,7 +65,7 @@ func resourceOf(o *unstructured.Unstructured) (schema.GroupVersionResource, erro
 }
 
 // confining are the prefixes of the names of the policies that restrict accounts.
-var confining = []string{"leasehold-agent", "leasehold-manager", "leasehold-reservations"}
+var confining = []string{"leasehold-agent", "leasehold-manager", "leasehold-reservations", "leasehold-limits"}
 
 // explaining are the messages of validations whose writes another validation refuses, too, with a
 // text that says less.
@@ -92,6 +92,12 @@ func event(controller, instance, kind, name string) string {
 	return fmt.Sprintf(`{eventTime: "2026-01-01T00:00:00.000000Z", reportingController: %s, reportingInstance: %s,
 		action: Assign, reason: AddressKept, type: Normal, note: kept,
 		regarding: {apiVersion: v1, kind: %s, namespace: %s, name: %s}}`, controller, instance, kind, namespace, name)
+}
+
+// retained returns a pod with a window.
+func retained(window string) string {
+	return fmt.Sprintf(`{metadata: {annotations: {io.kubernetes.cri/reserved-ip-duration: %q}},
+		spec: {containers: [{name: c, image: none}]}}`, window)
 }
 
 // published are the writes of the agents before all others.
@@ -355,6 +361,9 @@ var attempts = []attempt{
 		"only agents and manager may change annotations leasehold.dev/..., and there may be at most 1000 annotations"},
 	{"admin", "patch", "ipreservations", "tenant/web-0-1", `{"metadata": {"labels": {"leasehold.dev/pod-hash": "b"}}}`,
 		"only agents may change labels leasehold.dev/..., and there may be at most 1000 labels"},
+	{"admin", "create", "pods", "tenant/new", retained("60"), ""},
+	{"admin", "create", "pods", "tenant/new", retained("90m"), "\" is longer than namespace"},
+	{"admin", "create", "pods", "tenant/new", retained("forever"), "may not reserve"},
 	{"all", "delete", "ipreservations", "tenant/web-0-1", "", ""}, // its agent publishes it again
 	{"all", "create", "ipreservations", "tenant/new", reservation("node-2"),
 		"only the agent of a node may create its reservations and its NodeAddressPool"},

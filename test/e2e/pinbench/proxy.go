@@ -175,14 +175,15 @@ func (c *breakableConn) Close() error {
 	return c.Conn.Close()
 }
 
-// selfSigned creates a certificate for an address, and returns it also as a CA.
-func selfSigned(at netip.Addr) (tls.Certificate, []byte, error) {
+// selfSigned creates a certificate for an address and names, and returns it also as a CA.
+func selfSigned(at netip.Addr, names ...string) (tls.Certificate, []byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return tls.Certificate{}, nil, err
 	}
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), IPAddresses: []net.IP{at.AsSlice()},
-		IsCA: true, BasicConstraintsValid: true,
+		DNSNames: names,
+		IsCA:     true, BasicConstraintsValid: true,
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
 		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}

@@ -37,6 +37,8 @@ var (
 	faultsRate = flag.Int("faults-rate", 20, "pods per second for -faults")
 	faultsFor  = flag.Duration("faults-for", 20*time.Second, "duration of each fault for -faults")
 
+	attacks = flag.Bool("attacks", false, "instead, try the attacks of SECURITY.md on a manager")
+
 	frozen    = flag.Int("frozen", 0, "instead, recreate this `number` of pods while the scheduler is frozen")
 	frozenFor = flag.Duration("frozen-for", time.Minute, "how long it is frozen for -frozen")
 
@@ -75,6 +77,9 @@ func run(ctx context.Context, repo string) error {
 		return goalsOn(ctx, repo, func(b *pinbench.Bench) (bool, error) {
 			return b.Faults(ctx, match, *faultsRate, *faultsFor)
 		})
+	}
+	if *attacks {
+		return on(ctx, repo, func(b *pinbench.Bench) error { return b.Attacks(ctx) })
 	}
 	if *frozen > 0 {
 		return goalsOn(ctx, repo, func(b *pinbench.Bench) (bool, error) { return b.Frozen(ctx, *frozen, *frozenFor) })

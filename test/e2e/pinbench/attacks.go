@@ -1,0 +1,442 @@
+package pinbench
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/netip"
+	"time"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
+	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
+)
+
+// attacks are those of SECURITY.md on a manager, with the tokens of the attackers: a user who may
+// write everything in the namespace victim, and the agent of the node hostile.
+type attacks struct {
+	*Bench
+	user   *kubernetes.Clientset
+	agents map[string]*agentAccount // by node
+}
+
+// agentAccount is the account of an agent, whose token is bound to a pod on its node.
+type agentAccount struct {
+	client.Client
+	node *corev1.Node
+}
+
+const (
+	victim  = "victim" // a namespace
+	honest  = "honest"
+	hostile = "hostile"
+	lasting = 10 * time.Hour // of forged holds
+)
+
+// Attacks tries the attacks on a running manager. It returns an error for each that succeeds.
+func (b *Bench) Attacks(ctx context.Context) error {
+	a, err := b.prepareAttacks(ctx)
+	if err != nil {
+		return fmt.Errorf("preparing: %w", err)
+	}
+	var failed []error
+	for _, attack := range []struct {
+		name string
+		run  func(context.Context) error
+	}{
+		{"a user's annotations undo selectors of others", a.undoSelectors},
+		{"a user's annotations have a node nominated", a.nominate},
+		{"a node attracts pods by reservations that it makes before they run", a.forgeBefore},
+		{"a node attracts pods by reservations that it makes after they ran, and takes their pin", a.forgeAfter},
+		{"somebody else answers for the webhook", a.answerForWebhook}, // stops the manager
+	} {
+		if err := attack.run(ctx); err != nil {
+			failed = append(failed, fmt.Errorf("%s: %w", attack.name, err))
+			b.say("%s: %v", attack.name, err)
+			continue
+		}
+		b.say("%s: no", attack.name)
+	}
+	return errors.Join(failed...)
+}
+
+// prepareAttacks starts the manager, with nodes on which nothing runs, and makes the accounts.
+func (b *Bench) prepareAttacks(ctx context.Context) (*attacks, error) {
+	// The nodes renew no Lease, so the controller manager must not run.
+	if err := b.cluster.StopControl(ctx, cluster.ControllerManager); err != nil {
+		return nil, err
+	}
+	err := b.apply(ctx, func(o *unstructured.Unstructured) bool { return o.GetName() == reservationsPolicy })
+	if err != nil {
+		return nil, err
+	}
+	core := b.client.CoreV1()
+	if _, err := core.Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: victim}},
+		metav1.CreateOptions{}); err != nil {
+		return nil, err
+	}
+	for _, name := range []string{"default", "user"} {
+		if _, err := core.ServiceAccounts(victim).Create(ctx,
+			&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+			return nil, err
+		}
+	}
+	if _, err := b.client.RbacV1().RoleBindings(victim).Create(ctx, &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "user"},
+		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: victim, Name: "user"}},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "edit"},
+	}, metav1.CreateOptions{}); err != nil {
+		return nil, err
+	}
+	a := &attacks{Bench: b, agents: map[string]*agentAccount{}}
+	config, err := b.as(ctx, victim, "user", nil)
+	if err != nil {
+		return nil, err
+	}
+	if a.user, err = kubernetes.NewForConfig(config); err != nil {
+		return nil, err
+	}
+	for i, name := range []string{honest, hostile} {
+		if a.agents[name], err = b.agentOn(ctx, name, i); err != nil {
+			return nil, err
+		}
+	}
+	return a, b.startManager(ctx)
+}
+
+// agentOn creates a node with the pod of an agent.
+func (b *Bench) agentOn(ctx context.Context, name string, i int) (*agentAccount, error) {
+	core := b.client.CoreV1()
+	n := population{Nodes: 2}.bigNode(i)
+	n.Name, n.Labels[corev1.LabelHostname] = name, name
+	n, err := core.Nodes().Create(ctx, n, metav1.CreateOptions{})
+	if err != nil {
+		return nil, err
+	}
+	n.Spec.Taints = nil // "not ready" is on every new node
+	if n, err = core.Nodes().Update(ctx, n, metav1.UpdateOptions{}); err != nil {
+		return nil, err
+	}
+	pod, err := core.Pods(wellknown.Namespace).Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PodSpec{NodeName: name, ServiceAccountName: cluster.Agent, Containers: containers("10m", "16Mi")},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return nil, err
+	}
+	config, err := b.as(ctx, wellknown.Namespace, cluster.Agent, pod)
+	if err != nil {
+		return nil, err
+	}
+	client, err := reservationClient(config)
+	return &agentAccount{client, n}, err
+}
+
+// as returns the configuration of a client with a token of a service account, which is bound to a
+// pod if it is not nil.
+func (b *Bench) as(ctx context.Context, namespace, name string, pod *corev1.Pod) (*rest.Config, error) {
+	request := &authenticationv1.TokenRequest{}
+	if pod != nil {
+		request.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod",
+			Name: pod.Name, UID: pod.UID}
+	}
+	reply, err := b.client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, name, request, metav1.CreateOptions{})
+	if err != nil {
+		return nil, err
+	}
+	config := rest.AnonymousClientConfig(b.api)
+	config.BearerToken, config.QPS = reply.Status.Token, -1
+	return config, nil
+}
+
+// retainedPod returns a pod that asks for retention.
+func retainedPod(name string) *corev1.Pod {
+	no := false
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: victim, Name: name,
+		Annotations: map[string]string{policy.Annotation: "60m"}},
+		Spec: corev1.PodSpec{AutomountServiceAccountToken: &no, Containers: containers("10m", "16Mi")}}
+}
+
+// admitted returns the pod as it would be created.
+func (a *attacks) admitted(ctx context.Context, p *corev1.Pod) (*corev1.Pod, error) {
+	return a.user.CoreV1().Pods(victim).Create(ctx, p, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+}
+
+// undoSelectors creates a pod with the annotations of a pinned one, and with selectors that another
+// webhook may have added.
+func (a *attacks) undoSelectors(ctx context.Context) error {
+	p := retainedPod("selectors")
+	p.Annotations[wellknown.AnnotationPinnedNode] = hostile
+	p.Annotations[wellknown.AnnotationPinReason] = "Reserved: require " + hostile
+	p.Spec.NodeSelector = map[string]string{"tenant": "a"}
+	p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{{
+				Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{hostile}}}}}}}}
+	is, err := a.admitted(ctx, p)
+	if err != nil {
+		return err
+	}
+	if _, has := is.Annotations[wellknown.AnnotationPinnedNode]; has {
+		return errors.New("the webhook has not been called")
+	}
+	if !equality.Semantic.DeepEqual(is.Spec.NodeSelector, p.Spec.NodeSelector) ||
+		!equality.Semantic.DeepEqual(is.Spec.Affinity, p.Spec.Affinity) {
+		return fmt.Errorf("selector %v, affinity %v", is.Spec.NodeSelector, is.Spec.Affinity)
+	}
+	return nil
+}
+
+// nominate creates a pod that is not retained, with gate, label and annotation of a pinned one. No
+// scheduler places it, so that a nomination would stay.
+func (a *attacks) nominate(ctx context.Context) error {
+	p := retainedPod("nominated")
+	p.Labels = map[string]string{wellknown.LabelRetained: wellknown.Retained}
+	p.Annotations = map[string]string{wellknown.AnnotationPinnedNode: hostile,
+		wellknown.AnnotationPinReason: "Reserved: nominate " + hostile}
+	p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: wellknown.GateNominate}}
+	p.Spec.SchedulerName = "none"
+	pods := a.user.CoreV1().Pods(victim)
+	if _, err := pods.Create(ctx, p, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	return until(ctx, func() (bool, error) {
+		is, err := pods.Get(ctx, p.Name, metav1.GetOptions{})
+		if err == nil && is.Status.NominatedNodeName != "" {
+			err = fmt.Errorf("%s is nominated", is.Status.NominatedNodeName)
+		}
+		return err == nil && len(is.Spec.SchedulingGates) == 0, err
+	})
+}
+
+// pinnedTo returns the node to which the manager pins a pod with a name, or "".
+func (a *attacks) pinnedTo(ctx context.Context, name string) (string, error) {
+	p, err := a.admitted(ctx, retainedPod(name))
+	if err != nil {
+		return "", err
+	}
+	if p.Labels[wellknown.LabelRetained] == "" {
+		return "", errors.New("the webhook has not been called")
+	}
+	return p.Annotations[wellknown.AnnotationPinnedNode], nil
+}
+
+// hold has an agent publish a hold of a pod, or publish it again.
+func (a *attacks) hold(ctx context.Context, node, pod string, uid types.UID, window time.Duration) error {
+	agent := a.agents[node]
+	r := &v1alpha1.IPReservation{ObjectMeta: a.reservationOf(node, pod),
+		Spec: v1alpha1.IPReservationSpec{PodName: pod, NodeName: node, NodeUID: string(agent.node.UID)}}
+	if err := agent.Create(ctx, r); err != nil {
+		return err
+	}
+	end := metav1.NewTime(time.Now().Add(window))
+	patch, err := json.Marshal(map[string]any{"status": v1alpha1.IPReservationStatus{ID: fmt.Sprintf("%016x", 1),
+		State: v1alpha1.Held, PodUID: string(uid), HeldUntil: &end, Window: window.String(), Confirmed: true,
+		AddressList: "100.64.0.7", Addresses: []v1alpha1.Address{{Network: "cbr0", Interface: "eth0",
+			Address: "100.64.0.7"}}}})
+	if err != nil {
+		return err
+	}
+	return agent.Status().Patch(ctx, r, client.RawPatch(types.MergePatchType, patch))
+}
+
+func (a *attacks) reservationOf(node, pod string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: victim, Name: v1alpha1.ObjectName(pod, string(a.agents[node].node.UID)),
+		Labels: map[string]string{v1alpha1.LabelNodeHash: v1alpha1.Hash(node),
+			v1alpha1.LabelPodHash: v1alpha1.Hash(pod)}}
+}
+
+func (a *attacks) endHold(ctx context.Context, node, pod string) error {
+	return a.agents[node].Delete(ctx, &v1alpha1.IPReservation{ObjectMeta: a.reservationOf(node, pod)})
+}
+
+// seen waits until the manager has seen all reservations that were written before: it pins a pod
+// that has never run to the only node with a reservation of it.
+func (a *attacks) seen(ctx context.Context, marker string) error {
+	if err := a.hold(ctx, hostile, marker, "", lasting); err != nil {
+		return err
+	}
+	err := until(ctx, func() (bool, error) {
+		node, err := a.pinnedTo(ctx, marker)
+		return node == hostile, err
+	})
+	if err != nil {
+		return fmt.Errorf("the manager does not see reservations: %w", err)
+	}
+	return nil
+}
+
+// runs has a pod of the user start and end on the honest node, which publishes its hold.
+func (a *attacks) runs(ctx context.Context, name string) (types.UID, error) {
+	p := retainedPod(name)
+	p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: honest}
+	pods := a.client.CoreV1().Pods(victim)
+	p, err := a.user.CoreV1().Pods(victim).Create(ctx, p, metav1.CreateOptions{})
+	if err != nil {
+		return "", err
+	}
+	err = until(ctx, func() (bool, error) {
+		is, err := pods.Get(ctx, name, metav1.GetOptions{})
+		return err == nil && is.Spec.NodeName == honest, err
+	})
+	if err != nil {
+		return "", fmt.Errorf("%s does not start: %w", name, err)
+	}
+	started := []byte(`{"status": {"phase": "Running", "podIP": "100.64.0.7", "podIPs": [{"ip": "100.64.0.7"}]}}`)
+	if _, err := pods.Patch(ctx, name, types.MergePatchType, started, metav1.PatchOptions{}, "status"); err != nil {
+		return "", err
+	}
+	if err := a.hold(ctx, honest, name, p.UID, time.Hour); err != nil {
+		return "", err
+	}
+	now := int64(0)
+	return p.UID, a.user.CoreV1().Pods(victim).Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &now})
+}
+
+// pinned returns an error unless the manager, which has seen everything, pins a pod to a node.
+func (a *attacks) pinned(ctx context.Context, name, to, story string) error {
+	if err := a.seen(ctx, "marker-"+fmt.Sprint(time.Now().UnixNano())); err != nil {
+		return err
+	}
+	time.Sleep(time.Second) // for the watch of pods
+	node, err := a.pinnedTo(ctx, name)
+	if err == nil && node != to {
+		err = fmt.Errorf("%s: %s is pinned to %q, want %q", story, name, node, to)
+	}
+	return err
+}
+
+// forgeBefore publishes a reservation of a pod before it runs on another node.
+func (a *attacks) forgeBefore(ctx context.Context) error {
+	const name = "before-0"
+	if err := a.hold(ctx, hostile, name, "forged", lasting); err != nil {
+		return err
+	}
+	if err := a.pinned(ctx, name, hostile, "it has never run"); err != nil {
+		return err
+	}
+	if _, err := a.runs(ctx, name); err != nil {
+		return err
+	}
+	if err := a.pinned(ctx, name, honest, "it ran elsewhere"); err != nil {
+		return err
+	}
+	if err := a.endHold(ctx, honest, name); err != nil {
+		return err
+	}
+	return a.pinned(ctx, name, "", "its own hold has ended")
+}
+
+// forgeAfter publishes newer reservations of a pod that ran on another node, and deletes them.
+func (a *attacks) forgeAfter(ctx context.Context) error {
+	const name = "after-0"
+	uid, err := a.runs(ctx, name)
+	if err != nil {
+		return err
+	}
+	for _, forged := range []types.UID{uid, "forged", ""} {
+		time.Sleep(time.Second) // the API server's times are in seconds
+		if err := a.hold(ctx, hostile, name, forged, lasting); err != nil {
+			return err
+		}
+		if err := a.pinned(ctx, name, honest, fmt.Sprintf("a newer reservation of the pod %q", forged)); err != nil {
+			return err
+		}
+		if err := a.endHold(ctx, hostile, name); err != nil {
+			return err
+		}
+		if err := a.pinned(ctx, name, honest, fmt.Sprintf("it was deleted again, of the pod %q", forged)); err != nil {
+			return err
+		}
+	}
+	// Without any reservation of the honest node, nothing but the pod shows where it ran.
+	if err := a.endHold(ctx, honest, name); err != nil {
+		return err
+	}
+	if err := a.hold(ctx, hostile, name, uid, lasting); err != nil {
+		return err
+	}
+	return a.pinned(ctx, name, "", "the only reservation is a newer one of the same pod")
+}
+
+// answerForWebhook has a server with another certificate answer for the manager, which is stopped.
+// The API server does not trust it, unless the caBundle is changed.
+func (a *attacks) answerForWebhook(ctx context.Context) error {
+	if err := a.control().Stop(ctx, managerName(0)); err != nil {
+		return err
+	}
+	host := a.cluster.HostAddr()
+	cert, ca, err := selfSigned(host, wellknown.ManagerName+"."+wellknown.Namespace+".svc")
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", netip.AddrPortFrom(host, 0).String())
+	if err != nil {
+		return err
+	}
+	server := &http.Server{Handler: http.HandlerFunc(answerWithLabel), ErrorLog: log.New(io.Discard, "", 0),
+		TLSConfig: &tls.Config{Certificates: []tls.Certificate{cert}}}
+	go func() { _ = server.ServeTLS(listener, "", "") }()
+	defer server.Close()
+	slice := fmt.Sprintf(`[{"op": "replace", "path": "/endpoints/0/addresses/0", "value": %q},
+		{"op": "replace", "path": "/ports/0/port", "value": %d}]`, host, listener.Addr().(*net.TCPAddr).Port)
+	if _, err := a.client.DiscoveryV1().EndpointSlices(wellknown.Namespace).Patch(ctx, managerName(0),
+		types.JSONPatchType, []byte(slice), metav1.PatchOptions{}); err != nil {
+		return err
+	}
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+		if p, err := a.admitted(ctx, retainedPod("answered")); err != nil || p.Labels["attacked"] != "" {
+			return fmt.Errorf("the API server uses its answer: %w", err)
+		}
+	}
+	patch, err := json.Marshal([]map[string]any{{"op": "replace", "path": "/webhooks/0/clientConfig/caBundle",
+		"value": ca}})
+	if err != nil {
+		return err
+	}
+	if _, err := a.client.AdmissionregistrationV1().MutatingWebhookConfigurations().Patch(ctx, wellknown.ManagerName,
+		types.JSONPatchType, patch, metav1.PatchOptions{}); err != nil {
+		return err
+	}
+	err = until(ctx, func() (bool, error) {
+		p, err := a.admitted(ctx, retainedPod("answered"))
+		return err == nil && p.Labels["attacked"] != "", err
+	})
+	if err != nil {
+		return fmt.Errorf("with another caBundle the API server does not use its answer either: %w", err)
+	}
+	return nil
+}
+
+// answerWithLabel answers an AdmissionReview with a label for the pod.
+func answerWithLabel(w http.ResponseWriter, r *http.Request) {
+	var review admissionv1.AdmissionReview
+	if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	kind := admissionv1.PatchTypeJSONPatch
+	review.Response = &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: true, PatchType: &kind,
+		Patch: []byte(`[{"op": "add", "path": "/metadata/labels", "value": {"attacked": "yes"}}]`)}
+	review.Request = nil
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(review)
+}
