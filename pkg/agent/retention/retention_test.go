@@ -95,6 +95,9 @@ func TestDecide(t *testing.T) {
 	} {
 		w, err := Decide(c.pod)
 		got := w.Window.String() + " " + w.Owner
+		if w.Namespace != c.pod.Namespace || w.Name != c.pod.Name.Name || w.UID != c.pod.UID {
+			t.Errorf("%s: of pod %s/%s, UID %s", c.name, w.Namespace, w.Name, w.UID)
+		}
 		if err != nil {
 			got = "error"
 		}
@@ -257,6 +260,19 @@ func TestConcerned(t *testing.T) {
 	}
 }
 
+func TestOfDeletedNamespace(t *testing.T) {
+	for _, c := range []struct {
+		ofLease, now string
+		want         bool
+	}{
+		{"ns1", "ns1", false}, {"ns1", "ns2", true}, {"ns1", "", true}, {"", "ns2", false}, {"", "", true},
+	} {
+		if got := OfDeletedNamespace(lease.Lease{NamespaceUID: c.ofLease}, c.now); got != c.want {
+			t.Errorf("of %q, now %q: %v, want %v", c.ofLease, c.now, got, c.want)
+		}
+	}
+}
+
 func TestOwnerText(t *testing.T) {
 	for _, c := range []struct{ group, kind, want string }{
 		{"apps", "StatefulSet", "StatefulSet.apps/db"},
@@ -281,6 +297,7 @@ func TestParseOwner(t *testing.T) {
 		{"StatefulSet.apps/db", "db-x", ""},
 		{"StatefulSet.apps/db", "other-0", ""},
 		{"StatefulSet.example.com/db", "db-0", ""},
+		{"StatefulSet.apps/", "-0", ""},
 		{"Job.batch/db", "db-0", ""},
 		{"", "db-0", ""},
 	} {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
 	"github.com/leasehold-cni/leasehold/pkg/kube/fakeapi"
+	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
@@ -81,7 +82,9 @@ func TestPass(t *testing.T) {
 		}
 		return time.Duration(v.Leases[0].Remaining(v.Now))
 	}
-	w.pass(t.Context())
+	if after := w.pass(t.Context()); after != DeferTo-DeferBelow {
+		t.Errorf("a hold was extended: requeue after %s, want %s", after, DeferTo-DeferBelow)
+	}
 	if rest := view(); rest <= time.Minute {
 		t.Errorf("%s of the hold is left, want more than %s", rest, time.Minute)
 	}
@@ -179,6 +182,29 @@ func TestNamespaceIsReadOnce(t *testing.T) {
 	view, err := node.List(t.Context(), func(l lease.Lease) bool { return l.NamespaceUID == "ns1" })
 	if err != nil || len(view.Leases) != 3 {
 		t.Errorf("%+v, %v; want 3 leases", view.Leases, err)
+	}
+	if err := w.Pods.Replace(nil, ""); err != nil {
+		t.Fatal(err)
+	}
+	if w.pass(t.Context()); len(w.namespaces) > 0 {
+		t.Errorf("namespaces of pods that do not exist any more: %v", w.namespaces)
+	}
+}
+
+// TestNoOtherNamespaceIsReadAfterAnError verifies that an API server that does not answer is asked
+// once in a pass.
+func TestNoOtherNamespaceIsReadAfterAnError(t *testing.T) {
+	server := fakeapi.New(t)
+	server.Reject(fakeapi.Always(http.StatusServiceUnavailable))
+	pods, leases := map[informer.Name]podcache.Pod{}, map[informer.Name][]lease.Lease{}
+	for _, namespace := range []string{"a", "b", "c"} {
+		name := informer.Name{Namespace: namespace, Name: "db-0"}
+		pods[name] = podcache.Pod{Name: name, ObjectUID: types.UID(namespace), UID: "u1", HasAnnotation: true}
+		leases[name] = []lease.Lease{bound("u1", time.Hour)}
+	}
+	err := namespaces{}.read(t.Context(), server.Clients.Core, pods, leases)
+	if requests := server.Requests(); err == nil || len(requests) != 1 {
+		t.Errorf("%v, requests %q; want an error and one request", err, requests)
 	}
 }
 
