@@ -56,6 +56,28 @@ func TestDashboard(t *testing.T) {
 	}
 }
 
+// TestPicture checks that the picture in the documents has the panels of the dashboard. If it does
+// not, scripts/dashboard draws it again.
+func TestPicture(t *testing.T) {
+	b, err := os.ReadFile("dashboard.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	picture, err := os.ReadFile("../docs/images/dashboard.svg")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dashboard struct{ Panels []panel }
+	if err := json.Unmarshal(b, &dashboard); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range dashboard.Panels {
+		if !strings.Contains(string(picture), ">"+p.Title+"<") {
+			t.Errorf("docs/images/dashboard.svg has no panel %s; run scripts/dashboard", p.Title)
+		}
+	}
+}
+
 func overlap(a, b panel) bool {
 	p, q := a.GridPos, b.GridPos
 	return p.X < q.X+q.W && q.X < p.X+p.W && p.Y < q.Y+q.H && q.Y < p.Y+p.H
