@@ -20,7 +20,8 @@ var schemas = []struct {
 }{
 	{"list, show", "Leases of a node. until is null while the address is bound, and may be `forever`. " +
 		"firm: held for a window, and not in cool-down.", []row{}},
-	{"history", "Journal entries, oldest first.", []line{}},
+	{"history", "Journal entries, oldest first. The first is an event JournalBegins if there were earlier ones.",
+		[]line{}},
 	{"pools", "Range sets. size and free are null before the first ADD.", []poolRow{}},
 	{"map", "Ranges, in lines of 64 addresses: a letter for each address from first, as in the picture.", []drawing{}},
 	{"release", "Leases that were selected. error is empty for those that were released.", []released{}},
@@ -32,7 +33,8 @@ var schemas = []struct {
 	{"recover, of a store that is not lost", "state is whole, repaired, or with --dry-run damaged.", repaired{}},
 	{"doctor, kubectl leasehold doctor", "repair has commands of a shell, in their order.", doctor.Report{}},
 	{"kubectl leasehold list, show, release --dry-run", "Reservations.", []reservation{}},
-	{"kubectl leasehold history", "Journal entries of all nodes, by time.", []nodeLine{}},
+	{"kubectl leasehold history", "Journal entries of all nodes, by time. Each node may have an event JournalBegins.",
+		[]nodeLine{}},
 	{"kubectl leasehold pools", "Networks of nodes. active is True, False, Unknown or empty.", []nodePool{}},
 	{"kubectl leasehold status", "inactive are networks for which active is False or Unknown.", clusterStatus{}},
 	{"kubectl leasehold bundle", "The archive.", struct {

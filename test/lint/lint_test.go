@@ -216,6 +216,32 @@ func TestNamedTestsExist(t *testing.T) {
 	}
 }
 
+// TestFindingsAreDocumented checks that docs/operations.md has each reason of a finding of leasectl
+// doctor, and of the state of a network.
+func TestFindingsAreDocumented(t *testing.T) {
+	documented := string(tracked(t, "docs/operations.md")[0].content)
+	found := 0
+	for path, reason := range map[string]string{
+		"pkg/doctor/*.go":       `\bReason(?:: |, f\.What = | = )"([A-Z]\w+)"`,
+		"pkg/cniconf/status.go": `(?m)^\t[A-Z]\w+ += "([A-Z]\w+)"`,
+	} {
+		for _, f := range tracked(t, path) {
+			if strings.HasSuffix(f.name, "_test.go") {
+				continue
+			}
+			for _, m := range regexp.MustCompile(reason).FindAllStringSubmatch(string(f.content), -1) {
+				found++
+				if !regexp.MustCompile(`\b` + m[1] + `\b`).MatchString(documented) {
+					t.Errorf("%s has the reason %s, which is not in docs/operations.md", f.name, m[1])
+				}
+			}
+		}
+	}
+	if found < 35 {
+		t.Errorf("found %d reasons, want more", found)
+	}
+}
+
 // TestLinks checks the links between documents, and the headings that other files name.
 func TestLinks(t *testing.T) {
 	anchors := map[string]map[string]bool{}
