@@ -367,6 +367,12 @@ func TestDecide(t *testing.T) {
 		{"of two entries of a pod the newer one counts", []candidate{dead,
 			shown(fromDeadCache, b, time.Minute, podNamed("db-0"), container("c2"), window(time.Hour))},
 			[]string{"10.0.0.6 Held firm 10m0s db-0 c2 eth0 window 1h0m0s"}},
+		{"of two entries of a pod and of one age the first by name counts", []candidate{
+			shown(fromDeadCache, a, 0, podNamed("db-0"), container("c1"), window(time.Minute),
+				func(c *candidate) { c.Source = "z" }),
+			shown(fromDeadCache, b, 0, podNamed("db-0"), container("c2"), window(time.Minute),
+				func(c *candidate) { c.Source = "a" })},
+			[]string{"10.0.0.6 Held firm 1m0s db-0 c2 eth0 window 1m0s"}},
 		{"the newer entry's address has gone to another pod: the older one promises nothing all the same",
 			[]candidate{dead,
 				shown(fromDeadCache, b, time.Minute, podNamed("db-0"), container("c2"), window(time.Hour)),

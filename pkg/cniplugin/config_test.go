@@ -186,6 +186,8 @@ func TestAddRequestRejects(t *testing.T) {
 			`runtimeConfig.ips[0]: want a string, not "5"`},
 		{"an invalid start", `"ipam":{"ranges":[[{"subnet":"10.0.0.0/24","rangeStart":"x"}]]}`,
 			`ipam.ranges[0][0].rangeStart: "x" is not an IP address`},
+		{"an invalid gateway", `"ipam":{"ranges":[[{"subnet":"10.0.0.0/24","gateway":"x"}]]}`,
+			`ipam.ranges[0][0].gateway: "x" is not an IP address`},
 		{"null for a requested address", `"ipam":{` + subnet + `},"args":{"cni":{"ips":[null]}}`,
 			`args.cni.ips[0]: "" is not an IP address`},
 		{"requested addresses outside the sets",

@@ -181,6 +181,19 @@ func TestNothingIsDoneOnHalfAView(t *testing.T) {
 	}
 }
 
+// A survey that cannot read the spool fails: a DEL in it may be the reason for a lease's end.
+func TestASurveyNeedsTheSpool(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "a", container: "c1", window: time.Hour})
+	spool := filepath.Join(w.service.Store.Dirs().Run, "spool")
+	if err := errors.Join(os.RemoveAll(spool), os.Symlink("spool", spool)); err != nil {
+		t.Fatal(err)
+	}
+	if v, err := w.service.Survey(t.Context()); !errors.Is(err, store.ErrIO) {
+		t.Errorf("%+v, %v", v, err)
+	}
+}
+
 func TestABlindSurveySaysSo(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{pod: "a", container: "c1", window: time.Hour})

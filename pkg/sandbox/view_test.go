@@ -19,6 +19,23 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
+// Without the id of the boot nothing is known to be of it.
+func TestIsOfBoot(t *testing.T) {
+	const namespaces = " pid:4026531836 mnt:4026531841"
+	for _, c := range []struct {
+		recorded, boot string
+		want           bool
+	}{
+		{"boot-1" + namespaces, "boot-1", true}, {"boot-1" + namespaces, "boot", false},
+		{"boot-1" + namespaces, "boot-2", false}, {"boot-1" + namespaces, "", false},
+		{namespaces, "", false}, {"", "boot-1", false}, {"", "", false},
+	} {
+		if got := IsOfBoot(c.recorded, c.boot); got != c.want {
+			t.Errorf("%q of boot %q: %v, want %v", c.recorded, c.boot, got, c.want)
+		}
+	}
+}
+
 func TestProveView(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "boot_id")
 	if err := os.WriteFile(file, []byte("boot-1\n"), 0o600); err != nil {

@@ -107,6 +107,26 @@ func TestTiming(t *testing.T) {
 	}
 }
 
+// A call that does not get the lock has waited, too.
+func TestTimingOfABusyStore(t *testing.T) {
+	s := open(t)
+	update(t, s, func(tx *Tx) error { return tx.SetBoot("b") })
+	calls := map[string]func(context.Context, func(*Tx) error) error{"Update": s.Update, "View": s.View}
+	for name, call := range calls {
+		update(t, s, func(*Tx) error {
+			var got []Timing
+			ctx := WithTiming(t.Context(), func(t Timing) { got = append(got, t) })
+			ctx, cancel := context.WithTimeout(ctx, 3*time.Millisecond)
+			defer cancel()
+			err := call(ctx, func(*Tx) error { return nil })
+			if !errors.Is(err, ErrBusy) || len(got) != 1 || got[0].Waited == 0 || got[0].Held != 0 {
+				t.Errorf("%s: %v, %v", name, err, got)
+			}
+			return nil
+		})
+	}
+}
+
 // Nothing is written to what is not a regular file, even if somebody reads it.
 func TestCallLogThatIsAFIFO(t *testing.T) {
 	s := open(t)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -24,10 +25,31 @@ func TestSnapshotOutlivesTheStore(t *testing.T) {
 	if err := s.WriteSnapshot(context.Background(), t0); err != nil {
 		t.Fatal(err)
 	}
+	if b, err := os.ReadFile(s.snapshotPath()); err != nil || !strings.Contains(string(b), `"format":1,`) {
+		t.Errorf("a newer version could not know its format: %v in %.40s", err, b)
+	}
 	os.Remove(s.path())
 	got, at, err := s.ReadSnapshot()
 	if err != nil || len(got) != 2 || !reflect.DeepEqual(got[0], a) || !at.Equal(t0.Wall) {
 		t.Errorf("%+v at %s, %v", got, at, err)
+	}
+}
+
+// A lost store that cannot be kept is not replaced.
+func TestLostStoreThatCannotBeMoved(t *testing.T) {
+	s := open(t)
+	update(t, s, func(tx *Tx) error { return put(tx, fresh("10.0.0.5", "db-0", "c1")) })
+	err := errors.Join(os.Truncate(s.path(), 5000), os.WriteFile(s.lostDir(), nil, 0o600))
+	before, errRead := os.ReadFile(s.path())
+	if err := errors.Join(err, errRead); err != nil {
+		t.Fatal(err)
+	}
+	err = s.Update(t.Context(), func(*Tx) error { t.Error("it was replaced"); return nil })
+	if !errors.Is(err, ErrIO) || !strings.Contains(err.Error(), "moving the lost store") {
+		t.Errorf("%v", err)
+	}
+	if after, err := os.ReadFile(s.path()); err != nil || !bytes.Equal(after, before) {
+		t.Errorf("it has changed: %d bytes of %d, %v", len(after), len(before), err)
 	}
 }
 

@@ -116,6 +116,31 @@ func TestParseSet(t *testing.T) {
 	}
 }
 
+// Only what is held forever ends with the ordinal of its StatefulSet.
+func TestOwnerOf(t *testing.T) {
+	hold := func(owner string, hold lease.Window) lease.Lease {
+		return lease.Lease{State: lease.Held, Firm: true, Owner: owner, Hold: hold, Window: hold}
+	}
+	const set = "StatefulSet.apps/db"
+	forever, hour := lease.Forever, lease.Window(time.Hour)
+	for name, c := range map[string]struct {
+		leases []lease.Lease
+		want   bool
+	}{
+		"none":                      {nil, false},
+		"forever":                   {[]lease.Lease{hold(set, forever)}, true},
+		"an hour":                   {[]lease.Lease{hold(set, hour)}, false},
+		"forever, of no set":        {[]lease.Lease{hold("", forever)}, false},
+		"an hour, and one forever":  {[]lease.Lease{hold(set, hour), hold(set, forever)}, true},
+		"forever, of another's pod": {[]lease.Lease{hold("StatefulSet.apps/web", forever)}, false},
+	} {
+		s, ordinal, ok := ownerOf(c.leases, "db-3")
+		if ok != c.want || ok && (s.Name != "db" || ordinal != 3) {
+			t.Errorf("%s: %v, %d, %v; want %v", name, s, ordinal, ok, c.want)
+		}
+	}
+}
+
 func TestOrder(t *testing.T) {
 	names := []informer.Name{{Namespace: "a", Name: "y"}, {Namespace: "a", Name: "z"}, {Namespace: "b", Name: "x"}}
 	for i, a := range names {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"path"
@@ -208,16 +209,19 @@ func TestWatchAgain(t *testing.T) {
 	}
 	ended := make(chan error)
 	go func() { ended <- mgr.Start(ctx) }()
-	have := func(n int) func() bool {
+	more := func(than map[string]int) func() bool {
 		return func() bool {
 			seen.mu.Lock()
 			defer seen.mu.Unlock()
-			return seen.of["pods"] == n && seen.of["ipreservations"] == n
+			return seen.of["pods"] > than["pods"] && seen.of["ipreservations"] > than["ipreservations"]
 		}
 	}
-	w.Until("the first watches", have(1))
+	w.Until("the first watches", more(nil))
+	seen.mu.Lock()
+	first := maps.Clone(seen.of)
+	seen.mu.Unlock()
 	c.watchAgain()
-	w.Until("the second watches", have(2))
+	w.Until("the second watches", more(first))
 	stop()
 	if err := <-ended; err != nil {
 		t.Error(err)
