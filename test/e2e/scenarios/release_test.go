@@ -127,7 +127,8 @@ func installHelm(t *Test) {
 // installKubectl does the same with the manifest of a release and kubectl.
 func installKubectl(t *Test) {
 	apply := func(release string) error {
-		out, err := t.kubectl("", "apply", "-f", oneIn(t, release, "leasehold-*-replace.yaml"))
+		out, err := t.kubectl("", "apply", "--namespace="+cluster.System, "-f",
+			oneIn(t, release, "leasehold-*-replace.yaml"))
 		if err != nil {
 			return fmt.Errorf("kubectl apply: %w\n%s", err, out)
 		}
