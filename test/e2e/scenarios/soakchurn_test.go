@@ -132,7 +132,11 @@ func (c *soakChurn) act(ctx context.Context) (int, error) {
 	if w.away {
 		return 0, nil
 	}
-	back := func(do func(context.Context) error) {
+	// away has the workload restored later, unless it could not be changed.
+	away := func(err error, do func(context.Context) error) error {
+		if err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
 		w.away = true
 		c.later = append(c.later, soakAction{time.Now().Add(c.pause(w.window)), func(ctx context.Context) error {
 			err := do(ctx)
@@ -141,12 +145,12 @@ func (c *soakChurn) act(ctx context.Context) (int, error) {
 			}
 			return err
 		}})
+		return nil
 	}
 	switch {
 	case what < 15:
 		c.count("bare pods recreated")
-		back(w.create)
-		return 1, pods.Delete(ctx, w.name, metav1.DeleteOptions{})
+		return 1, away(pods.Delete(ctx, w.name, metav1.DeleteOptions{}), w.create)
 	case what < 88:
 		list, err := pods.List(ctx, metav1.ListOptions{LabelSelector: "app=" + w.name, ResourceVersion: "0"})
 		if err != nil || len(list.Items) == 0 {
@@ -181,14 +185,11 @@ func (c *soakChurn) act(ctx context.Context) (int, error) {
 			}
 		}
 		down := c.dice.IntN(w.size)
-		back(size(w.size))
-		return w.size - down, size(down)(ctx)
+		return w.size - down, away(size(down)(ctx), size(w.size))
 	default:
 		c.count("StatefulSets deleted and created")
-		back(w.create)
 		background := metav1.DeletePropagationBackground
-		return w.size, ignore(sets.Delete(ctx, w.name, metav1.DeleteOptions{PropagationPolicy: &background}),
-			apierrors.IsNotFound)
+		return w.size, away(sets.Delete(ctx, w.name, metav1.DeleteOptions{PropagationPolicy: &background}), w.create)
 	}
 }
 
