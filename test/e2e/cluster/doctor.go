@@ -68,7 +68,7 @@ EOF
 agent patch nap node1 --subresource=status --type=merge -p '{"status":{"size":3,"bound":0,"held":2,"free":1,
 "networks":[{"name":"n","size":3,"bound":0,"held":2,"free":1}]}}'
 for i in 0 1; do
-agent apply -f - <<EOF
+agent create -f - <<EOF
 {"apiVersion":"ipam.leasehold.dev/v1alpha1","kind":"IPReservation","metadata":{"name":"r$i","namespace":"default"},
 "spec":{"podName":"db-$i","nodeName":"node1","nodeUID":"u"}}
 EOF

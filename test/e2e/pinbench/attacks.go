@@ -65,8 +65,7 @@ func (b *Bench) Attacks(ctx context.Context) error {
 	}{
 		{"a user's annotations undo selectors of others", a.undoSelectors},
 		{"a user's annotations have a node nominated", a.nominate},
-		{"a node attracts pods by reservations that it makes before they run", a.forgeBefore},
-		{"a node attracts pods by reservations that it makes after they ran, and takes their pin", a.forgeAfter},
+		{"a node attracts pods that have run on another one, or takes their pin", a.attract},
 		{"somebody else answers for the webhook", a.answerForWebhook}, // stops the manager
 	} {
 		if err := attack.run(ctx); err != nil {
@@ -239,14 +238,18 @@ func (a *attacks) pinnedTo(ctx context.Context, name string) (string, error) {
 	return p.Annotations[wellknown.AnnotationPinnedNode], nil
 }
 
-// hold has an agent publish a hold of a pod, or publish it again.
+// hold has an agent publish a hold of a pod.
 func (a *attacks) hold(ctx context.Context, node, pod string, uid types.UID, window time.Duration) error {
-	agent := a.agents[node]
-	r := &v1alpha1.IPReservation{ObjectMeta: a.reservationOf(node, pod),
-		Spec: v1alpha1.IPReservationSpec{PodName: pod, NodeName: node, NodeUID: string(agent.node.UID)}}
-	if err := agent.Create(ctx, r); err != nil {
+	r := &v1alpha1.IPReservation{ObjectMeta: a.reservationOf(node, pod), Spec: v1alpha1.IPReservationSpec{
+		PodName: pod, NodeName: node, NodeUID: string(a.agents[node].node.UID)}}
+	if err := a.agents[node].Create(ctx, r); err != nil {
 		return err
 	}
+	return a.holdSince(ctx, node, pod, uid, window)
+}
+
+// holdSince has an agent write that the hold of a pod begins now.
+func (a *attacks) holdSince(ctx context.Context, node, pod string, uid types.UID, window time.Duration) error {
 	end := metav1.NewTime(time.Now().Add(window))
 	patch, err := json.Marshal(map[string]any{"status": v1alpha1.IPReservationStatus{ID: fmt.Sprintf("%016x", 1),
 		State: v1alpha1.Held, PodUID: string(uid), HeldUntil: &end, Window: window.String(), Confirmed: true,
@@ -255,7 +258,8 @@ func (a *attacks) hold(ctx context.Context, node, pod string, uid types.UID, win
 	if err != nil {
 		return err
 	}
-	return agent.Status().Patch(ctx, r, client.RawPatch(types.MergePatchType, patch))
+	return a.agents[node].Status().Patch(ctx, &v1alpha1.IPReservation{ObjectMeta: a.reservationOf(node, pod)},
+		client.RawPatch(types.MergePatchType, patch))
 }
 
 func (a *attacks) reservationOf(node, pod string) metav1.ObjectMeta {
@@ -284,7 +288,7 @@ func (a *attacks) seen(ctx context.Context, marker string) error {
 	return nil
 }
 
-// runs has a pod of the user start and end on the honest node, which publishes its hold.
+// runs has a pod of the user start and end on the honest node.
 func (a *attacks) runs(ctx context.Context, name string) (types.UID, error) {
 	p := retainedPod(name)
 	p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: honest}
@@ -304,9 +308,6 @@ func (a *attacks) runs(ctx context.Context, name string) (types.UID, error) {
 	if _, err := pods.Patch(ctx, name, types.MergePatchType, started, metav1.PatchOptions{}, "status"); err != nil {
 		return "", err
 	}
-	if err := a.hold(ctx, honest, name, p.UID, time.Hour); err != nil {
-		return "", err
-	}
 	now := int64(0)
 	return p.UID, a.user.CoreV1().Pods(victim).Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &now})
 }
@@ -324,57 +325,74 @@ func (a *attacks) pinned(ctx context.Context, name, to, story string) error {
 	return err
 }
 
-// forgeBefore publishes a reservation of a pod before it runs on another node.
-func (a *attacks) forgeBefore(ctx context.Context) error {
-	const name = "before-0"
-	if err := a.hold(ctx, hostile, name, "forged", lasting); err != nil {
-		return err
-	}
-	if err := a.pinned(ctx, name, hostile, "it has never run"); err != nil {
-		return err
-	}
-	if _, err := a.runs(ctx, name); err != nil {
-		return err
-	}
-	if err := a.pinned(ctx, name, honest, "it ran elsewhere"); err != nil {
-		return err
-	}
-	if err := a.endHold(ctx, honest, name); err != nil {
-		return err
-	}
-	return a.pinned(ctx, name, "", "its own hold has ended")
-}
+// remembered is longer than the manager pins a pod to its last node whatever is published.
+const remembered = 35 * time.Second
 
-// forgeAfter publishes newer reservations of a pod that ran on another node, and deletes them.
-func (a *attacks) forgeAfter(ctx context.Context) error {
-	const name = "after-0"
-	uid, err := a.runs(ctx, name)
-	if err != nil {
+// attract has the hostile node publish reservations of pods before and after they have run on the
+// honest one.
+func (a *attacks) attract(ctx context.Context) error {
+	const (
+		before = "before-0" // is held by the hostile node from before it runs
+		ended  = "ended-0"  // as well, until the honest node's hold has ended
+		after  = "after-0"  // is held by the hostile node after it has run
+		alone  = "alone-0"  // as well, and is not held by the honest node
+	)
+	for _, name := range []string{before, ended} {
+		if err := a.hold(ctx, hostile, name, "forged", lasting); err != nil {
+			return err
+		}
+		if err := a.pinned(ctx, name, hostile, "it has never run"); err != nil {
+			return err
+		}
+	}
+	uids := map[string]types.UID{}
+	for _, name := range []string{before, ended, after, alone} {
+		uid, err := a.runs(ctx, name)
+		if err != nil {
+			return err
+		}
+		uids[name] = uid
+		if name == alone {
+			continue
+		}
+		if err := a.hold(ctx, honest, name, uid, time.Hour); err != nil {
+			return err
+		}
+	}
+	time.Sleep(remembered)
+	if err := a.pinned(ctx, before, honest, "it ran elsewhere"); err != nil {
 		return err
 	}
-	for _, forged := range []types.UID{uid, "forged", ""} {
-		time.Sleep(time.Second) // the API server's times are in seconds
-		if err := a.hold(ctx, hostile, name, forged, lasting); err != nil {
-			return err
-		}
-		if err := a.pinned(ctx, name, honest, fmt.Sprintf("a newer reservation of the pod %q", forged)); err != nil {
-			return err
-		}
-		if err := a.endHold(ctx, hostile, name); err != nil {
-			return err
-		}
-		if err := a.pinned(ctx, name, honest, fmt.Sprintf("it was deleted again, of the pod %q", forged)); err != nil {
-			return err
-		}
-	}
-	// Without any reservation of the honest node, nothing but the pod shows where it ran.
-	if err := a.endHold(ctx, honest, name); err != nil {
+	if err := a.holdSince(ctx, hostile, before, uids[before], lasting); err != nil {
 		return err
 	}
-	if err := a.hold(ctx, hostile, name, uid, lasting); err != nil {
+	if err := a.pinned(ctx, before, honest, "the reservation names that pod now"); err != nil {
 		return err
 	}
-	return a.pinned(ctx, name, "", "the only reservation is a newer one of the same pod")
+	if err := a.endHold(ctx, honest, ended); err != nil {
+		return err
+	}
+	if err := a.pinned(ctx, ended, "", "its own hold has ended"); err != nil {
+		return err
+	}
+	for _, forged := range []types.UID{uids[after], "forged", ""} {
+		if err := a.hold(ctx, hostile, after, forged, lasting); err != nil {
+			return err
+		}
+		if err := a.pinned(ctx, after, honest, fmt.Sprintf("a newer reservation, of the pod %q", forged)); err != nil {
+			return err
+		}
+		if err := a.endHold(ctx, hostile, after); err != nil {
+			return err
+		}
+		if err := a.pinned(ctx, after, honest, fmt.Sprintf("it was deleted, of the pod %q", forged)); err != nil {
+			return err
+		}
+	}
+	if err := a.hold(ctx, hostile, alone, "forged", lasting); err != nil {
+		return err
+	}
+	return a.pinned(ctx, alone, "", "a newer reservation, and none of its own node")
 }
 
 // answerForWebhook has a server with another certificate answer for the manager, which is stopped.
