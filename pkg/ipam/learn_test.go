@@ -566,6 +566,19 @@ func TestAdoptionWithoutFilesForHostLocal(t *testing.T) {
 	w.same("both", w.leases(), "10.0.0.2=/Bound 10.0.0.3=/Bound")
 }
 
+// A file alone takes no address from a living container, even if its interface does not have the
+// address, as with gVisor.
+func TestAFileOfAContainerThatIsGoneTakesNothing(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	delete(w.plugged, "/run/netns/c1")
+	w.after(time.Minute)
+	w.bringBack("10.0.0.2", "gone\r\neth0", w.now.Wall)
+	w.wipe(w.path(".leasehold"))
+	w.same("the next address", w.add(ask{container: "c2"}), "10.0.0.3")
+	w.same("both", w.leases(), "10.0.0.2=db-0/Bound 10.0.0.3=/Bound")
+}
+
 // Somebody has removed the file of a living pod's address, and host-local has given the address to
 // another container: that one has it from now on.
 func TestAnAddressThatHostLocalGaveToAnother(t *testing.T) {
