@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -124,11 +125,17 @@ func installHelm(t *Test) {
 	})
 }
 
-// installKubectl does the same with the manifest of a release and kubectl.
+// installKubectl does the same with the manifest of a release and kubectl. The images of a former
+// release are pulled from the registry of the test cluster.
 func installKubectl(t *Test) {
+	registry := regexp.MustCompile(`image: .*/`)
 	apply := func(release string) error {
-		out, err := t.kubectl("", "apply", "--namespace="+cluster.System, "-f",
-			oneIn(t, release, "leasehold-*-replace.yaml"))
+		manifest, err := os.ReadFile(oneIn(t, release, "leasehold-*-replace.yaml"))
+		if err != nil {
+			return err
+		}
+		out, err := t.kubectl(registry.ReplaceAllString(string(manifest), "image: "+t.publisher.images()+"/"), "apply",
+			"--namespace="+cluster.System, "-f", "-")
 		if err != nil {
 			return fmt.Errorf("kubectl apply: %w\n%s", err, out)
 		}
