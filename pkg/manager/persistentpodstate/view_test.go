@@ -214,6 +214,9 @@ func TestReconcileIsRepeatedUntilSynced(t *testing.T) {
 	pods := listed[*corev1.Pod, *podView](nil, nil)
 	noNodes := viewOf(object).has(statefulSet, true, db())
 	noNodes.nodesSynced = func() bool { return false }
+	if labels, err := noNodes.Nodes(t.Context(), "node1"); !errors.Is(err, errNotSynced) {
+		t.Errorf("nodes before they are synced: %v, %v", labels, err)
+	}
 	for _, v := range []*clusterView{viewOf(object), viewOf(object).has(statefulSet, false), noNodes} {
 		v.pods = pods
 		g, err := (&generator{view: v, role: r}).Reconcile(t.Context(), db().targetKey)

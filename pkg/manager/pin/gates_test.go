@@ -332,6 +332,9 @@ func TestUnseen(t *testing.T) {
 		t.Error("this replica has admitted one pod")
 	}
 	again := l.LiftedUnseen(gatedPod("db/0"))
+	if !l.Own("db/0") {
+		t.Error("the gate is lifted, and this replica has not admitted the pod any more")
+	}
 	asks("lifted", false)
 	*clock = clock.Add(again - 1)
 	if l.Unwatched("db/0") {
