@@ -363,11 +363,13 @@ func (a *attacks) attract(ctx context.Context) error {
 	if err := a.pinned(ctx, before, honest, "it ran elsewhere"); err != nil {
 		return err
 	}
-	if err := a.holdSince(ctx, hostile, before, uids[before], lasting); err != nil {
-		return err
-	}
-	if err := a.pinned(ctx, before, honest, "the reservation names that pod now"); err != nil {
-		return err
+	for _, forged := range []types.UID{"forged", uids[before]} {
+		if err := a.holdSince(ctx, hostile, before, forged, lasting); err != nil {
+			return err
+		}
+		if err := a.pinned(ctx, before, honest, fmt.Sprintf("a later hold of the pod %q", forged)); err != nil {
+			return err
+		}
 	}
 	if err := a.endHold(ctx, honest, ended); err != nil {
 		return err
