@@ -204,7 +204,7 @@ func TestNamedTestsExist(t *testing.T) {
 			defined[string(m[1])] = true
 		}
 	}
-	name := regexp.MustCompile("\\b(?:Test|Fuzz|Benchmark)[A-Z]\\w+")
+	name := regexp.MustCompile(`\b(?:Test|Fuzz|Benchmark)[A-Z]\w+`)
 	for _, f := range tracked(t, "*.md") {
 		for i, line := range strings.Split(string(f.content), "\n") {
 			for _, m := range name.FindAllString(line, -1) {
