@@ -1183,7 +1183,9 @@ func TestReindexNeedsAnUpdate(t *testing.T) {
 	if err := s.Update(t.Context(), func(tx *Tx) error { return tx.SetBoot("boot-1") }); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.View(t.Context(), (*Tx).Reindex); !errors.Is(err, ErrIO) {
-		t.Errorf("%v, want %v", err, ErrIO)
+	var err error
+	errView := s.View(t.Context(), func(tx *Tx) error { err = tx.Reindex(); return err })
+	if !errors.Is(err, ErrIO) || !errors.Is(errView, ErrIO) {
+		t.Errorf("%v, and of the transaction %v; want %v", err, errView, ErrIO)
 	}
 }
