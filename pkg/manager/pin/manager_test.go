@@ -220,8 +220,10 @@ func TestWatchAgain(t *testing.T) {
 	seen.mu.Lock()
 	first := maps.Clone(seen.of)
 	seen.mu.Unlock()
-	c.watchAgain()
-	w.Until("the second watches", more(first))
+	w.Until("the second watches", func() bool {
+		c.watchAgain() // without effect before the response to the first watch
+		return more(first)()
+	})
 	stop()
 	if err := <-ended; err != nil {
 		t.Error(err)
