@@ -427,6 +427,9 @@ func TestRefuseKeepsTheFirstTimeOfEachPod(t *testing.T) {
 	if _, err := Apply(l, Supersede{Timeout: time.Minute}, after(4*time.Minute)); err != nil {
 		t.Errorf("without a UID: %v", err)
 	}
+	if next, err := Apply(states()["windowed"], Supersede{Newcomer: "u2"}, after(0)); err != nil || !next.Superseded {
+		t.Errorf("without a timeout: %+v, %v", next, err)
+	}
 	if _, err := Apply(states()["windowed"], Supersede{Timeout: time.Minute},
 		after(time.Hour)); !errors.Is(err, ErrNotDue) {
 		t.Errorf("without a UID and without a rejected ADD: %v", err)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/test/descriptors"
 )
 
 func TestSnapshotOutlivesTheStore(t *testing.T) {
@@ -33,6 +34,12 @@ func TestSnapshotOutlivesTheStore(t *testing.T) {
 	if err != nil || len(got) != 2 || !reflect.DeepEqual(got[0], a) || !at.Equal(t0.Wall) {
 		t.Errorf("%+v at %s, %v", got, at, err)
 	}
+}
+
+func TestANewStoreClosesWhatItOpens(t *testing.T) {
+	descriptors.AssertClosed(t, func() {
+		update(t, open(t), func(tx *Tx) error { return tx.SetBoot("b") })
+	})
 }
 
 // A lost store that cannot be kept is not replaced.
