@@ -167,7 +167,8 @@ func parse(path string, content []byte) (*libcni.NetworkConfigList, error) {
 	if err != nil {
 		return nil, err
 	}
-	return libcni.ConfListFromConf(single) //nolint:staticcheck // containerd and CRI-O load such files with it
+	//lint:ignore SA1019 containerd and CRI-O load such files with it.
+	return libcni.ConfListFromConf(single)
 }
 
 // addSeparate adds the plugins of a list that have files of their own. These files are in a

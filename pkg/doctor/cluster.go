@@ -285,8 +285,8 @@ func checkAgents(ctx context.Context, c *Cluster) (found []Finding, err error) {
 			Why:    "windows of annotations do not arrive, and no reservation is published",
 			Repair: []string{"kubectl apply -k daemonset/overlays/replace"}}}, nil
 	}
-	spec := kubectl.Object{}
-	spec, _ = daemon.Field("spec", "template", "spec").(map[string]any)
+	template, _ := daemon.Field("spec", "template", "spec").(map[string]any)
+	spec := kubectl.Object(template)
 	agent := kubectl.Named(spec.List("containers"), "agent")
 	for _, n := range needs {
 		if !n.has(spec, agent) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"go.etcd.io/bbolt"
+	bbolterrors "go.etcd.io/bbolt/errors"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
@@ -63,7 +64,7 @@ func TestNothingYieldsUncounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	r, err := w.tryAdd(ask{pod: "x", namespace: "web", container: "x1"})
-	if !errors.Is(err, bbolt.ErrIncompatibleValue) {
+	if !errors.Is(err, bbolterrors.ErrIncompatibleValue) {
 		t.Errorf("%+v, %v", r, err)
 	}
 	w.same("leases", w.leases(), "10.0.0.2=db-0/Firm 10.0.0.3=db-1/Firm")

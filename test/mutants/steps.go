@@ -209,9 +209,6 @@ func programsOf(pkg string) []string {
 	return nil
 }
 
-// running is locked until this process ends, so that no other run uses the copy.
-var running *os.File
-
 // enterCopy copies the tracked and the not ignored files of the tree, and changes the working
 // directory to the copy. It links the programs of other projects that tests use.
 func enterCopy(dir string) error {
@@ -219,12 +216,12 @@ func enterCopy(dir string) error {
 	if err != nil {
 		return fmt.Errorf("git ls-files: %w", err)
 	}
-	lock, err := os.OpenFile(dir+".lock", os.O_CREATE|os.O_RDWR, 0o600)
+	// It is locked until this process ends, so that no other run uses the copy.
+	lock, err := unix.Open(dir+".lock", unix.O_CREAT|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if err != nil {
-		return err
+		return &os.PathError{Op: "open", Path: dir + ".lock", Err: err}
 	}
-	running = lock
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := unix.Flock(lock, unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return fmt.Errorf("another run is active in this tree: %w", err)
 	}
 	if err := os.RemoveAll(dir); err != nil {

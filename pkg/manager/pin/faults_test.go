@@ -102,7 +102,7 @@ func TestHeldSince(t *testing.T) {
 func TestNominatedByUs(t *testing.T) {
 	entry := func(change func(*metav1.ManagedFieldsEntry)) []metav1.ManagedFieldsEntry {
 		e := metav1.ManagedFieldsEntry{Manager: wellknown.ManagerName, Subresource: "status",
-			FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:status":{"f:nominatedNodeName":{}}}`)}}
+			FieldsV1: metav1.NewFieldsV1(`{"f:status":{"f:nominatedNodeName":{}}}`)}
 		change(&e)
 		return []metav1.ManagedFieldsEntry{{Manager: "kubelet"}, e}
 	}
@@ -115,7 +115,7 @@ func TestNominatedByUs(t *testing.T) {
 		"not in the status": {entry(func(e *metav1.ManagedFieldsEntry) { e.Subresource = "" }), false},
 		"without fields":    {entry(func(e *metav1.ManagedFieldsEntry) { e.FieldsV1 = nil }), false},
 		"of another field": {
-			entry(func(e *metav1.ManagedFieldsEntry) { e.FieldsV1.Raw = []byte(`{"f:spec":{}}`) }), false},
+			entry(func(e *metav1.ManagedFieldsEntry) { e.FieldsV1.SetRawString(`{"f:spec":{}}`) }), false},
 		"without any manager": {nil, false},
 	} {
 		if got := nominatedByUs(c.fields); got != c.want {
@@ -152,8 +152,9 @@ func TestLimiterAfterFailures(t *testing.T) {
 		t.Errorf("the second pause: %+v", p)
 	}
 
-	l, clock, admitted := limited()
-	if !admitted("db/0") || !admitted("db/0") || len(l.gates) != 1 || l.namespaces["db"].gates != 1 {
+	l, _, admitted := limited()
+	first, second := admitted("db/0"), admitted("db/0")
+	if !first || !second || len(l.gates) != 1 || l.namespaces["db"].gates != 1 {
 		t.Errorf("a second attempt to create a pod: %v, %+v", l.gates, l.namespaces["db"])
 	}
 	l.Seen(gatedPod("db/0"))
@@ -173,7 +174,7 @@ func TestLimiterAfterFailures(t *testing.T) {
 		t.Error("a gate that cannot be lifted counts as lifted")
 	}
 
-	l, clock, _ = limited()
+	l, clock, _ := limited()
 	*clock = clock.Add(probeInterval)
 	l.probed = noon
 	l.chooseProbe("db/0", *clock)
@@ -694,7 +695,7 @@ func TestGateThatIsLiftedAtTheLimit(t *testing.T) {
 // A nomination that was removed is not ours, though we wrote the field last.
 func TestNoNominationIsNotOurs(t *testing.T) {
 	ours := []metav1.ManagedFieldsEntry{{Manager: wellknown.ManagerName, Subresource: "status",
-		FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:status":{"f:nominatedNodeName":{}}}`)}}}
+		FieldsV1: metav1.NewFieldsV1(`{"f:status":{"f:nominatedNodeName":{}}}`)}}
 	for node, want := range map[string]bool{"": false, "node1": true} {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{ManagedFields: ours},
 			Status: corev1.PodStatus{NominatedNodeName: node}}

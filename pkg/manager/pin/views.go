@@ -156,7 +156,7 @@ func (v *podView) setConditions(conditions []corev1.PodCondition) {
 func nominatedByUs(fields []metav1.ManagedFieldsEntry) bool {
 	return slices.ContainsFunc(fields, func(f metav1.ManagedFieldsEntry) bool {
 		return f.Manager == wellknown.ManagerName && f.Subresource == "status" && f.FieldsV1 != nil &&
-			bytes.Contains(f.FieldsV1.Raw, []byte(`"f:nominatedNodeName"`))
+			bytes.Contains(f.FieldsV1.GetRawBytes(), []byte(`"f:nominatedNodeName"`))
 	})
 }
 
