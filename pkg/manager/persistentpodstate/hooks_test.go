@@ -86,6 +86,25 @@ func TestFailedLookupAdmitsThePod(t *testing.T) {
 	}
 }
 
+// A pod without a name has no predecessor, and a pod with a node needs none: nothing is looked up.
+func TestPodsWithoutALookup(t *testing.T) {
+	v := &clusterView{kinds: builtIn, history: newHistory(), nodesSynced: func() bool { return false }}
+	b := &podWebhook{view: v, log: logr.Discard()}
+	for name, c := range map[string]struct {
+		change func(*corev1.Pod)
+		err    error
+	}{
+		"a pod of a set":     {func(*corev1.Pod) {}, errNotSynced},
+		"without a name":     {func(p *corev1.Pod) { p.Name, p.GenerateName = "", "db-" }, nil},
+		"on a node":          {func(p *corev1.Pod) { p.Spec.NodeName = "node1" }, nil},
+		"without a workload": {func(p *corev1.Pod) { p.OwnerReferences = nil }, nil},
+	} {
+		if err := b.inject(t.Context(), "default", aPod("db-0", c.change), nil); !errors.Is(err, c.err) {
+			t.Errorf("%s: %v, want %v", name, err, c.err)
+		}
+	}
+}
+
 // failing is an API server whose nodes cannot be read.
 type failing struct{ client.Reader }
 
