@@ -455,6 +455,9 @@ func TestLateGates(t *testing.T) {
 func TestIsProbe(t *testing.T) {
 	l, _, _ := limited()
 	l.chooseProbe("db/0", l.now())
+	if l.TakeProbe(gatedPod("db/0")) {
+		t.Error("a pod with a gate is probed")
+	}
 	for story, c := range map[string]struct {
 		pod  *podView
 		want bool
