@@ -146,9 +146,11 @@ func (v *Survey) doubt(why func(lease.Lease) error) {
 // file is missing does not count: host-local has processed its DEL, which is another proof.
 func (v *Survey) canary(same bool) {
 	bound := v.boundInBoot()
-	dead := slices.DeleteFunc(bound[lease.Dead], func(l lease.Lease) bool {
-		return slices.ContainsFunc(v.Unmirrored, func(u lease.Lease) bool { return RefTo(u) == RefTo(l) })
-	})
+	released := map[Ref]bool{}
+	for _, l := range v.Unmirrored {
+		released[RefTo(l)] = true
+	}
+	dead := slices.DeleteFunc(bound[lease.Dead], func(l lease.Lease) bool { return released[RefTo(l)] })
 	if len(bound[lease.Alive]) > 0 || len(dead)+v.Doubtful == 0 {
 		return
 	}
