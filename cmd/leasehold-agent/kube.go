@@ -82,7 +82,8 @@ func kubeTasks(node agent.Node, config *rest.Config, o options, watcher *active.
 	klog.SetSlogLogger(log.With("from", "client-go"))
 	pods := podcache.New(clients.Core, o.nodeName)
 	watcher.Pods, watcher.Events = pods, clients.Events
-	objects := publish.NewObjects(clients.IPAM, o.nodeName, log)
+	pool := publish.NewPool(clients.IPAM, o.nodeName)
+	objects := publish.NewObjects(clients.IPAM, o.nodeName, pool, log)
 	eventTask := &events.Events{Service: node.Service, Node: o.nodeName, Client: clients.Events, Pods: pods, Log: log}
 	windowTask := &retention.Windows{Service: node.Service, Pods: pods, Core: clients.Core, Log: log,
 		Invalid: eventTask.Invalid}
@@ -90,11 +91,11 @@ func kubeTasks(node agent.Node, config *rest.Config, o options, watcher *active.
 		Service: node.Service, Node: o.nodeName, Core: clients.Core, Pods: pods, Objects: objects,
 		Log: log, Metrics: publish.NewMetrics(node.Metrics),
 	}
-	poolTask := &publish.NodePool{Service: node.Service, Node: o.nodeName, Clients: clients, Log: log,
-		Active: watcher.Result}
+	poolTask := &publish.NodePool{Service: node.Service, Node: o.nodeName, Clients: clients, Pool: pool,
+		Log: log, Active: watcher.Result}
 	activeChanges := watcher.Changes()
 	holdTask := &reclaim.Holds{Service: node.Service, Node: o.nodeName, Clients: clients, Log: log,
-		MoveGrace: o.moveGrace, ForeverLimit: o.foreverLimit, Ending: eventTask.Ending}
+		Named: pool.Named, MoveGrace: o.moveGrace, ForeverLimit: o.foreverLimit, Ending: eventTask.Ending}
 
 	withChanges := func(run func(context.Context, <-chan struct{}) error) func(context.Context) error {
 		changes := node.Changes.Subscribe()
@@ -102,6 +103,7 @@ func kubeTasks(node agent.Node, config *rest.Config, o options, watcher *active.
 	}
 	tasks := []agent.Task{
 		{Name: "pods", Run: pods.Run},
+		{Name: "named", Run: pool.Run},
 		{Name: "reservations", Run: objects.Run},
 		{Name: "windows", Run: withChanges(windowTask.Run)},
 		{Name: "publish", Run: withChanges(publishTask.Run)},

@@ -4,25 +4,20 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/spf13/pflag"
 	"k8s.io/client-go/rest"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent"
 	"github.com/leasehold-cni/leasehold/pkg/agent/active"
-	"github.com/leasehold-cni/leasehold/pkg/agent/reclaim"
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/env"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
@@ -33,121 +28,11 @@ import (
 
 var version string // set at link time
 
-// Exit codes.
-const (
-	exitFailed = 1 // it could not start, or failed; standard error has the reason
-	exitUsage  = 2 // invalid arguments or flags
-)
-
-// options are the command-line options.
-type options struct {
-	kubeconfig   string
-	nodeName     string
-	noKube       bool
-	hostRoot     string
-	metricsAddr  string
-	secure       bool
-	logLevel     string
-	logFormat    string
-	moveGrace    time.Duration
-	foreverLimit time.Duration
-	limits       string
-	confDir      string
-	binDirs      string
-	maxConfNum   int
-	skipInvalid  bool
-	version      bool
-}
-
 func main() {
-	o, err := parse(os.Args[1:], os.Stderr)
-	if errors.Is(err, pflag.ErrHelp) {
-		os.Exit(0)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "leasehold-agent:", err)
-		os.Exit(exitUsage)
-	}
-	if o.version {
-		fmt.Println("leasehold-agent", env.Version(version))
-		return
-	}
-	log, err := newLog(o, os.Stderr)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "leasehold-agent:", err)
-		os.Exit(exitUsage)
-	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	if err := run(ctx, o, log); err != nil {
-		log.Error("agent failed", "error", err)
-		os.Exit(exitFailed)
-	}
-}
-
-// parse parses the flags. It has one statement for each flag and one check for each rule between
-// flags, and no other logic, so that it stays one function.
-func parse(args []string, stderr io.Writer) (options, error) {
-	var o options
-	f := pflag.NewFlagSet("leasehold-agent", pflag.ContinueOnError)
-	f.SetOutput(stderr)
-	f.SortFlags = false
-	f.StringVar(&o.kubeconfig, "kubeconfig", "",
-		"`path` of a kubeconfig file; if empty, the pod's service account is used")
-	f.StringVar(&o.nodeName, "node-name", os.Getenv("NODE_NAME"), "name of this node; $NODE_NAME if not set")
-	f.BoolVar(&o.noKube, "no-kube", false, "work without an API server")
-	f.StringVar(&o.hostRoot, "host-root", "/", "root of the host's file system: / or /proc/<pid>/root")
-	f.StringVar(&o.metricsAddr, "metrics-addr", ":9470",
-		"address of /metrics, /healthz and /readyz; empty disables them")
-	f.BoolVar(&o.secure, "metrics-secure", false, "serve over HTTPS, and metrics only to clients with a token whose "+
-		"user the API server allows to get /metrics")
-	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
-	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
-	f.DurationVar(&o.moveGrace, "move-grace", reclaim.MoveGrace,
-		"how long a pod must be Ready on another node before its addresses here are released")
-	f.DurationVar(&o.foreverLimit, "forever-limit", reclaim.ForeverLimit,
-		"how long an address stays reserved forever for a pod that is away and has no StatefulSet; 0: without end")
-	f.StringVar(&o.limits, "limits", "leasehold-system/leasehold-limits",
-		"namespace and `name` of the ConfigMap with the limits of namespaces; empty: no limits are read")
-	f.StringVar(&o.confDir, "cni-conf-dir", "/etc/cni/net.d",
-		"the container runtime's directory of CNI configurations; empty disables the check whether leasehold is in use")
-	f.StringVar(&o.binDirs, "cni-bin-dir", "/opt/cni/bin",
-		"the container runtime's directories of CNI plugins, separated by colons")
-	f.IntVar(&o.maxConfNum, "cni-max-conf-num", 1,
-		"how many configurations the container runtime loads (containerd's max_conf_num); 0: all")
-	f.BoolVar(&o.skipInvalid, "cni-skip-invalid", false,
-		"the container runtime passes over configurations that are not valid, as CRI-O does")
-	f.BoolVar(&o.version, "version", false, "print the version")
-	if err := f.Parse(args); err != nil {
-		return o, err
-	}
-	if f.NArg() > 0 {
-		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
-	}
-	if !o.noKube && o.nodeName == "" && !o.version {
-		return o, errors.New("--node-name is not set; set it, or --no-kube to work without the API server")
-	}
-	if o.noKube && o.secure {
-		return o, errors.New("--metrics-secure needs the API server; remove it or --no-kube")
-	}
-	if o.moveGrace < 10*time.Second {
-		return o, fmt.Errorf("--move-grace %s is too short; want at least 10s", o.moveGrace)
-	}
-	if namespace, name, ok := strings.Cut(o.limits, "/"); o.limits != "" && (!ok || namespace == "" || name == "") {
-		return o, fmt.Errorf("--limits %q is invalid; want a namespace and a name, such as system/limits", o.limits)
-	}
-	if o.foreverLimit < 0 {
-		return o, fmt.Errorf("--forever-limit %s is invalid; want at least 0", o.foreverLimit)
-	}
-	for _, dir := range append(strings.Split(o.binDirs, ":"), o.confDir) {
-		if o.confDir != "" && !filepath.IsAbs(dir) {
-			return o, fmt.Errorf("directory %q of --cni-conf-dir or --cni-bin-dir is not an absolute path", dir)
-		}
-	}
-	if o.maxConfNum < 0 {
-		return o, fmt.Errorf("--cni-max-conf-num %d is invalid; want at least 0", o.maxConfNum)
-	}
-	return o, nil
+	code := execute(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
 }
 
 func newLog(o options, w io.Writer) (*slog.Logger, error) {
@@ -191,9 +76,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry := newRegistry()
 	node := newNode(host, view, registry, log)
 	metrics, health := agent.NewMetrics(node), &agent.Health{}
 	registry.MustRegister(metrics)
@@ -228,6 +111,14 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	locks := metrics.Locks()
 	log.Info("agent stopped", "longestLock", locks.Longest, "locks", locks.All, "over2ms", locks.Long)
 	return err
+}
+
+// newRegistry returns a registry of metrics with those of the process.
+func newRegistry() *prometheus.Registry {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return registry
 }
 
 // newNode returns what the tasks of the agent share.

@@ -4,9 +4,8 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
-	"log/slog"
-	"net/http"
 	"os"
 	"time"
 
@@ -31,11 +30,9 @@ import (
 
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
-	"github.com/leasehold-cni/leasehold/pkg/kube/metricsauth"
 	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
 	"github.com/leasehold-cni/leasehold/pkg/manager/certs"
 	"github.com/leasehold-cni/leasehold/pkg/manager/pin"
-	"github.com/leasehold-cni/leasehold/pkg/scrape"
 )
 
 // webhookConfigurations are those whose caBundle the manager sets.
@@ -69,13 +66,12 @@ func run(ctx context.Context, o options, version string) error {
 	if err != nil {
 		return err
 	}
-	if err := certificate.Add(ctx, mgr, certOptions); err != nil {
+	if err := mgr.addServers(o, certificate); err != nil {
 		return err
 	}
-	if err := certificate.Register(metrics.Registry); err != nil {
-		return err
-	}
-	if err := addChecks(mgr, certificate); err != nil {
+	err = errors.Join(certificate.Add(ctx, mgr, certOptions), certificate.Register(metrics.Registry),
+		mgr.AddReadyzCheck("certificate", certificate.Ready))
+	if err != nil {
 		return err
 	}
 	if err := pin.Setup(ctx, mgr, o.pin); err != nil {
@@ -90,13 +86,6 @@ func run(ctx context.Context, o options, version string) error {
 		return err
 	}
 	return liftGates(config, time.Second, log)
-}
-
-func addChecks(mgr ctrl.Manager, certificate *certs.Certificate) error {
-	if err := mgr.AddReadyzCheck("certificate", certificate.Ready); err != nil {
-		return err
-	}
-	return mgr.AddHealthzCheck("ping", healthz.Ping)
 }
 
 // liftGates runs at the end of a manager and as the subcommand lift-gates, because a pod whose gate
@@ -120,37 +109,36 @@ func liftGates(config *rest.Config, patience time.Duration, log logr.Logger) err
 }
 
 func newManager(config *rest.Config, o options, certOptions certs.Options, certificate *certs.Certificate,
-	log logr.Logger) (manager.Manager, error) {
+	log logr.Logger) (*servingManager, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, ipam.AddToScheme} {
 		if err := add(scheme); err != nil {
 			return nil, err
 		}
 	}
-	tlsOptions := []func(*tls.Config){certificate.TLS}
+	webhooks := &webhookServer{Server: webhook.NewServer(webhook.Options{}), port: o.webhookPort}
+	certificate.TLS(&webhooks.tls)
 	if o.webhookCA != "" {
 		clients, err := clientsOf(o.webhookCA)
 		if err != nil {
 			return nil, fmt.Errorf("--webhook-client-ca: %w", err)
 		}
-		tlsOptions = append(tlsOptions, clients)
+		clients(&webhooks.tls)
 	}
 	objects := pin.CacheOptions()
 	objects[&corev1.Secret{}] = certOptions.CacheOptions()
-	return ctrl.NewManager(config, manager.Options{
+	mgr, err := ctrl.NewManager(config, manager.Options{
 		Scheme: scheme,
 		Logger: log,
 		Cache: cache.Options{
 			DefaultTransform: cache.TransformStripManagedFields(),
 			ByObject:         objects,
 		},
-		Metrics:                metricsOptions(o, certificate, log),
-		HealthProbeBindAddress: o.healthAddr,
-		PprofBindAddress:       o.pprofAddr,
-		WebhookServer: webhook.NewServer(webhook.Options{
-			Port:    o.webhookPort,
-			TLSOpts: tlsOptions,
-		}),
+		// The servers of controller-runtime have no limit of connections, see servingManager.
+		Metrics:                       metricsserver.Options{BindAddress: "0"},
+		HealthProbeBindAddress:        "0",
+		PprofBindAddress:              o.pprofAddr,
+		WebhookServer:                 webhooks,
 		LeaderElection:                o.leaderElect,
 		LeaderElectionID:              wellknown.ManagerName,
 		LeaderElectionNamespace:       o.namespace,
@@ -159,29 +147,7 @@ func newManager(config *rest.Config, o options, certOptions certs.Options, certi
 		RenewDeadline:                 new(renewDeadline),
 		RetryPeriod:                   new(retryPeriod),
 	})
-}
-
-// metricsOptions returns how metrics are served: few scrapes at a time, and with --metrics-secure
-// over HTTPS, with the certificate of the webhooks, to clients that the API server authorizes.
-func metricsOptions(o options, certificate *certs.Certificate, log logr.Logger) metricsserver.Options {
-	limited := scrape.Handler(metrics.Registry)
-	return metricsserver.Options{
-		BindAddress:   o.metricsAddr,
-		SecureServing: o.secureMetrics,
-		TLSOpts:       []func(*tls.Config){certificate.TLS},
-		FilterProvider: func(config *rest.Config, _ *http.Client) (metricsserver.Filter, error) {
-			handler := limited
-			if o.secureMetrics {
-				clients, err := informer.NewClients(config)
-				if err != nil {
-					return nil, err
-				}
-				handler = metricsauth.New(clients, slog.New(logr.ToSlogHandler(log))).Handler(limited)
-			}
-			// The handler that the filter gets serves the same metrics without a limit.
-			return func(logr.Logger, http.Handler) (http.Handler, error) { return handler, nil }, nil
-		},
-	}
+	return &servingManager{Manager: mgr, ready: map[string]healthz.Checker{}}, err
 }
 
 // clientsOf configures a server for clients with a certificate of a CA.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,14 +17,14 @@ import (
 // answer after half of the deadline, as the manager's do.
 type slowLock struct {
 	resourcelock.Interface
-	takes time.Duration
+	takes atomic.Int64 // nanoseconds
 }
 
 func (l *slowLock) wait(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, renewDeadline/2)
 	defer cancel()
 	select {
-	case <-time.After(l.takes):
+	case <-time.After(time.Duration(l.takes.Load())):
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -56,9 +57,10 @@ func (l *slowLock) Update(ctx context.Context, r resourcelock.LeaderElectionReco
 func TestLeaderOutlastsSlowCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
-		lock := &slowLock{takes: 5*time.Second + 100*time.Millisecond, Interface: &resourcelock.LeaseLock{
+		lock := &slowLock{Interface: &resourcelock.LeaseLock{
 			LeaseMeta: metav1.ObjectMeta{Namespace: "default", Name: "lease"},
 			Client:    client.CoordinationV1(), LockConfig: resourcelock.ResourceLockConfig{Identity: "me"}}}
+		lock.takes.Store(int64(5*time.Second + 100*time.Millisecond))
 		leads, lost := false, false
 		elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{Lock: lock,
 			LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
@@ -78,10 +80,10 @@ func TestLeaderOutlastsSlowCalls(t *testing.T) {
 		if !leads || lost {
 			t.Errorf("with slow calls: it leads: %t, and has lost the lease: %t", leads, lost)
 		}
-		lock.takes = time.Hour
+		lock.takes.Store(int64(time.Hour))
 		time.Sleep(12 * time.Second)
 		synctest.Wait()
-		lock.takes = 0
+		lock.takes.Store(0)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if lost {

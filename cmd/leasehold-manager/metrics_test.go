@@ -12,7 +12,6 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
-	"github.com/leasehold-cni/leasehold/pkg/manager/certs"
 	"github.com/leasehold-cni/leasehold/pkg/scrape"
 )
 
@@ -29,11 +28,11 @@ func TestManagersScrapesAreLimited(t *testing.T) {
 	metrics.Registry.MustRegister(release)
 	defer metrics.Registry.Unregister(release)
 	w := httptest.NewRecorder()
-	metricsHandler(t, options{secureMetrics: true}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	handlerOf(t, options{secureMetrics: true}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	if w.Code != http.StatusUnauthorized {
 		t.Errorf("--metrics-secure, without a token: status %d, want 401", w.Code)
 	}
-	h := metricsHandler(t, options{})
+	h := handlerOf(t, options{})
 	const clients = 3 * scrape.MaxScrapes
 	codes := make(chan int, clients)
 	var all sync.WaitGroup
@@ -58,19 +57,10 @@ func TestManagersScrapesAreLimited(t *testing.T) {
 	all.Wait()
 }
 
-// metricsHandler returns the handler of /metrics of a manager with some options.
-func metricsHandler(t *testing.T, o options) http.Handler {
+// handlerOf returns the handler of /metrics of a manager with some options.
+func handlerOf(t *testing.T, o options) http.Handler {
 	t.Helper()
-	m := metricsOptions(o, certs.New(t.TempDir()), logr.Discard())
-	if m.SecureServing != o.secureMetrics {
-		t.Errorf("--metrics-secure=%v: served over HTTPS: %v", o.secureMetrics, m.SecureServing)
-	}
-	filter, err := m.FilterProvider(&rest.Config{Host: "https://127.0.0.1:1"}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	unlimited := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the limits are passed by") })
-	h, err := filter(logr.Discard(), unlimited)
+	h, err := metricsHandler(o, &rest.Config{Host: "https://127.0.0.1:1"}, logr.Discard())
 	if err != nil {
 		t.Fatal(err)
 	}

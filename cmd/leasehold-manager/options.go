@@ -9,13 +9,21 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"github.com/leasehold-cni/leasehold/pkg/env"
 	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
 	"github.com/leasehold-cni/leasehold/pkg/manager/persistentpodstate"
 	"github.com/leasehold-cni/leasehold/pkg/manager/pin"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
+)
+
+// Exit codes.
+const (
+	exitFailed = 1 // it could not start, or failed; standard error has the reason
+	exitUsage  = 2 // invalid arguments or flags
 )
 
 // feature is a part of the manager beside the pin, with flags of its own.
@@ -56,36 +64,73 @@ type options struct {
 	version       bool
 }
 
-const usage = `usage: leasehold-manager [flags]              runs the manager
-       leasehold-manager lift-gates [flags]   lifts the gates of all waiting pods, once the webhook is gone
+// failure is an error of the manager itself. All other errors of the command are about its
+// arguments and flags.
+type failure struct{ error }
 
-flags:
-`
-
-func parse(args []string, stderr io.Writer) (options, error) {
-	o := options{logTo: stderr}
-	if len(args) > 0 && args[0] == "lift-gates" {
-		o.liftGatesOnly, args = true, args[1:]
+// execute runs the program and returns its exit code. run is the manager.
+func execute(ctx context.Context, run func(context.Context, options, string) error, args []string,
+	stdout, stderr io.Writer) int {
+	c := newCommand(run)
+	c.SetArgs(args)
+	c.SetOut(stdout)
+	c.SetErr(stderr)
+	err := c.ExecuteContext(ctx)
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &failure{}):
+		fmt.Fprintf(stderr, "%s: %v\n", c.Name(), err)
+		return exitFailed
 	}
-	f := o.flags()
-	if err := f.Parse(args); errors.Is(err, pflag.ErrHelp) {
-		fmt.Fprint(stderr, usage)
-		f.SetOutput(stderr)
-		f.PrintDefaults()
-		return o, err
-	} else if err != nil {
-		return o, err
-	}
-	if f.NArg() > 0 {
-		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
-	}
-	return o, o.validate()
+	fmt.Fprintf(stderr, "%s: %v\nTry '%s --help'.\n", c.Name(), err, c.Name())
+	return exitUsage
 }
 
-// flags sets the defaults and returns the flags that change the options.
-func (o *options) flags() *pflag.FlagSet {
-	f := pflag.NewFlagSet("leasehold-manager", pflag.ContinueOnError)
-	f.SetOutput(io.Discard) // main prints the error
+// newCommand returns the command of the manager with its subcommand lift-gates. Both have the same
+// flags.
+func newCommand(run func(context.Context, options, string) error) *cobra.Command {
+	var o options
+	command := func(use, short, long string) *cobra.Command {
+		c := &cobra.Command{Use: use, Short: short, Long: long, Args: noArguments,
+			SilenceUsage: true, SilenceErrors: true}
+		c.RunE = func(c *cobra.Command, _ []string) error {
+			o.logTo, o.liftGatesOnly = c.ErrOrStderr(), c.HasParent()
+			if o.version {
+				fmt.Fprintln(c.OutOrStdout(), c.Root().Name(), env.Version(version))
+				return nil
+			}
+			if err := o.validate(); err != nil {
+				return err
+			}
+			if err := run(c.Context(), o, env.Version(version)); err != nil {
+				return failure{err}
+			}
+			return nil
+		}
+		return c
+	}
+	c := command("leasehold-manager", "Bring recreated pods back to the nodes that have their addresses",
+		`leasehold-manager pins recreated pods to the nodes that have their addresses, and
+serves PersistentPodState. Several replicas may run.`)
+	c.CompletionOptions.DisableDefaultCmd = true
+	c.Flags().SortFlags = false
+	o.addFlags(c.PersistentFlags())
+	c.AddCommand(command("lift-gates", "Lift the gates of all waiting pods, once the webhook is gone",
+		`Lift leasehold's scheduling gates of all pods that wait. Run it if the managers were
+lost after their webhook configuration was deleted: no program lifts the gates then.`))
+	return c
+}
+
+func noArguments(_ *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("unexpected argument %q", args[0])
+	}
+	return nil
+}
+
+// addFlags sets the defaults and adds the flags that change the options.
+func (o *options) addFlags(f *pflag.FlagSet) {
 	f.SortFlags = false
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "how to reach the API server; in a pod, its service account")
 	f.StringVar(&o.namespace, "namespace", wellknown.Namespace, "where the manager's Secret, Service and Lease are")
@@ -117,7 +162,6 @@ func (o *options) flags() *pflag.FlagSet {
 		o.logJSON = s == "json"
 		return nil
 	})
-	return f
 }
 
 func (o *options) validate() error {

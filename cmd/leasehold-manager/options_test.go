@@ -2,54 +2,72 @@ package main
 
 import (
 	"bytes"
-	"errors"
+	"context"
 	"log/slog"
 	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/spf13/pflag"
 )
 
+// parse returns the options with which a command line runs the manager, and the output. The options
+// are nil if it does not run.
+func parse(args ...string) (ran *options, code int, stdout, stderr string) {
+	var out, log bytes.Buffer
+	code = execute(context.Background(), func(_ context.Context, o options, _ string) error {
+		ran = &o
+		return nil
+	}, args, &out, &log)
+	return ran, code, out.String(), log.String()
+}
+
 func TestParse(t *testing.T) {
-	var out bytes.Buffer
-	o, err := parse(nil, &out)
-	if err != nil || o.liftGatesOnly || o.pin.Mode != "nominate" || o.pin.Fallback != "prefer" ||
+	o, code, _, stderr := parse([]string{}...)
+	if code != 0 || o.liftGatesOnly || o.pin.Mode != "nominate" || o.pin.Fallback != "prefer" ||
 		o.pin.RequireTimeout != 5*time.Minute ||
 		!slices.Equal(o.pin.Schedulers, []string{"default-scheduler"}) || o.webhookPort != 9443 ||
 		o.metricsAddr != ":9471" || o.pprofAddr != "" {
-		t.Errorf("defaults: %+v, %v", o, err)
+		t.Errorf("defaults: %+v, %d, %s", o, code, stderr)
 	}
-	o, err = parse([]string{"lift-gates", "--kubeconfig=k", "--pin-mode", "require", "--fallback-pin-mode=none",
-		"--schedulers=a,b", "--require-timeout=10s", "--log-level=debug", "--log-format=json"}, &out)
-	if err != nil || !o.liftGatesOnly || o.kubeconfig != "k" || o.pin.Mode != "require" || o.pin.Fallback != "none" ||
+	o, code, _, stderr = parse("lift-gates", "--kubeconfig=k", "--pin-mode", "require", "--fallback-pin-mode=none",
+		"--schedulers=a,b", "--require-timeout=10s", "--log-level=debug", "--log-format=json")
+	if code != 0 || !o.liftGatesOnly || o.kubeconfig != "k" || o.pin.Mode != "require" || o.pin.Fallback != "none" ||
 		!slices.Equal(o.pin.Schedulers, []string{"a", "b"}) || o.pin.RequireTimeout != 10*time.Second ||
 		o.logLevel != slog.LevelDebug || !o.logJSON {
-		t.Errorf("all of them: %+v, %v", o, err)
+		t.Errorf("all of them: %+v, %d, %s", o, code, stderr)
 	}
-	if o, err := parse([]string{"--version"}, &out); err != nil || !o.version {
-		t.Errorf("--version: %+v, %v", o, err)
+	if o, code, stdout, _ := parse("--version"); o != nil || code != 0 || stdout != "leasehold-manager (devel)\n" {
+		t.Errorf("--version: %+v, %d, %q", o, code, stdout)
 	}
-	for arg, want := range map[string]string{
+	for args, want := range map[string]string{
 		"--pin-mode=must":              `want "nominate", "require", "prefer" or "none"`,
 		"--fallback-pin-mode=nominate": "want require, prefer or none",
 		"--require-timeout=-1s":        "want at least 0s",
 		"--require-timeout=1":          "require-timeout",
 		"--log-format=xml":             `want "text" or "json"`,
-		"--no-such-flag":               "no-such-flag",
+		"--no-such-flag":               "unknown flag: --no-such-flag",
+		"lift-gates --no-such-flag":    "unknown flag: --no-such-flag",
 		"stray":                        `unexpected argument "stray"`,
+		"lift-gates stray":             `unexpected argument "stray"`,
 	} {
-		if _, err := parse([]string{arg}, &out); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want ...%s...", arg, err, want)
+		o, code, stdout, stderr := parse(strings.Fields(args)...)
+		if o != nil || code != exitUsage || stdout != "" || !strings.Contains(stderr, want) ||
+			!strings.Contains(stderr, "Try 'leasehold-manager --help'") {
+			t.Errorf("%s: %d, %q, %q; want ...%s...", args, code, stdout, stderr, want)
 		}
 	}
-	if out.Len() > 0 {
-		t.Errorf("it wrote %q by itself", &out)
+	o, code, stdout, stderr := parse("-h")
+	if o != nil || code != 0 || stderr != "" || !strings.Contains(stdout, "lift-gates") ||
+		!strings.Contains(stdout, "--require-timeout") {
+		t.Errorf("help: %d, %q\n%s", code, stderr, stdout)
 	}
-	if _, err := parse([]string{"-h"}, &out); !errors.Is(err, pflag.ErrHelp) ||
-		!strings.Contains(out.String(), "lift-gates") ||
-		!strings.Contains(out.String(), "-require-timeout") {
-		t.Errorf("help: %v\n%s", err, &out)
+}
+
+// TestFailure has the manager fail: that is not an error in the arguments.
+func TestFailure(t *testing.T) {
+	var stdout, stderr bytes.Buffer
+	code := execute(t.Context(), run, []string{"--kubeconfig=/no/such/file"}, &stdout, &stderr)
+	if code != exitFailed || !strings.HasSuffix(stderr.String(), "no such file or directory\n") {
+		t.Errorf("exit status %d, %q", code, &stderr)
 	}
 }

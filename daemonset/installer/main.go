@@ -48,9 +48,36 @@ func main() {
 	}
 }
 
-// run parses the flags, which are the same for all commands, and runs the command in args[0].
+// options are the values of the flags, which are the same for all commands.
+type options struct {
+	from, to, root string
+	confDirs       string
+	watch          bool
+}
+
+// parseFlags parses the arguments after a command.
+func parseFlags(command string, args []string) (o options, err error) {
+	flags := flag.NewFlagSet(command, flag.ContinueOnError)
+	flags.StringVar(&o.from, "from", "/leasehold", "`path` of the plugin, before the root directory is changed")
+	flags.StringVar(&o.to, "to", "/opt/cni/bin", "the node's `directory` of plugins")
+	flags.StringVar(&o.root, "host-root", "/", "root of the host's file system: / or /proc/<pid>/root")
+	flags.StringVar(&o.confDirs, "cni-conf-dir", "/etc/cni/net.d",
+		"with uninstall: the runtime's `directories` of configurations, separated by commas")
+	flags.BoolVar(&o.watch, "watch", false,
+		"with replace: stay, and replace host-local again when it is installed again")
+	if err := flags.Parse(args); err != nil {
+		return o, err
+	}
+	if flags.NArg() > 0 {
+		return o, fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	}
+	return o, nil
+}
+
+const commands = "install, replace, uninstall, idle or version"
+
+// run runs the command in args[0].
 func run(ctx context.Context, args []string) error {
-	commands := "install, replace, uninstall, idle or version"
 	if len(args) == 0 {
 		return fmt.Errorf("no command; want %s", commands)
 	}
@@ -59,18 +86,9 @@ func run(ctx context.Context, args []string) error {
 		fmt.Println("installer", env.Version(version))
 		return nil
 	}
-	flags := flag.NewFlagSet(command, flag.ContinueOnError)
-	from := flags.String("from", "/leasehold", "`path` of the plugin, before the root directory is changed")
-	to := flags.String("to", "/opt/cni/bin", "the node's `directory` of plugins")
-	root := flags.String("host-root", "/", "root of the host's file system: / or /proc/<pid>/root")
-	confDirs := flags.String("cni-conf-dir", "/etc/cni/net.d",
-		"with uninstall: the runtime's `directories` of configurations, separated by commas")
-	watch := flags.Bool("watch", false, "with replace: stay, and replace host-local again when it is installed again")
-	if err := flags.Parse(args[1:]); err != nil {
+	o, err := parseFlags(command, args[1:])
+	if err != nil {
 		return err
-	}
-	if flags.NArg() > 0 {
-		return fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	node, err := env.Read(os.Getenv)
@@ -79,22 +97,22 @@ func run(ctx context.Context, args []string) error {
 	}
 	var plugin *os.File
 	if command == "install" || command == "replace" {
-		if plugin, err = os.Open(*from); err != nil {
+		if plugin, err = os.Open(o.from); err != nil {
 			return err
 		}
 		defer plugin.Close()
 	}
-	if node.Host, err = sandbox.EnterHostRoot(*root, node.Host); err != nil {
+	if node.Host, err = sandbox.EnterHostRoot(o.root, node.Host); err != nil {
 		return err
 	}
-	plugins := bin(*to)
+	plugins := bin(o.to)
 	switch command {
 	case "install":
 		done, err := plugins.install(plugin)
-		return report(log, done, err, "leasehold is installed", *to)
+		return report(log, done, err, "leasehold is installed", o.to)
 	case "replace":
 		done, err := plugins.replace(plugin)
-		if err = report(log, done, err, "leasehold is in host-local's place", *to); err != nil || !*watch {
+		if err = report(log, done, err, "leasehold is in host-local's place", o.to); err != nil || !o.watch {
 			return err
 		}
 		w := watcher{bin: plugins, program: plugin, log: log}
@@ -102,14 +120,14 @@ func run(ctx context.Context, args []string) error {
 		return nil
 	case "uninstall":
 		u := uninstaller{
-			bin: plugins, confDirs: strings.Split(*confDirs, ","), proc: "/proc", node: node, log: log,
+			bin: plugins, confDirs: strings.Split(o.confDirs, ","), proc: "/proc", node: node, log: log,
 			replays: append([]string{"/var/lib/cni/flannel"}, adopt.DefaultCacheDirs...),
 			service: &maintain.Service{Node: &transact.Node{
 				Store: store.New(node.Dirs), Host: node.Host, Clock: node.Clock,
 				Warn: func(text string) { log.Warn(text) },
 			}},
 		}
-		return report(log, true, u.run(ctx), "leasehold is removed from the node", *to)
+		return report(log, true, u.run(ctx), "leasehold is removed from the node", o.to)
 	case "idle":
 		<-ctx.Done()
 		return nil

@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/leasehold-cni/leasehold/pkg/httpserver"
 	"github.com/leasehold-cni/leasehold/pkg/scrape"
 )
 
@@ -56,8 +57,8 @@ func Serve(addr string, metrics prometheus.Gatherer, health *Health, secure *Sec
 		if err != nil {
 			return fmt.Errorf("--metrics-addr: %w", err)
 		}
-		listener = scrape.LimitConns(listener)
-		server := newServer(handler(metrics, health, secure))
+		listener = httpserver.LimitConns(listener, httpserver.MaxConns)
+		server := httpserver.New(handler(metrics, health, secure))
 		closed := make(chan struct{})
 		go func() {
 			defer close(closed)
@@ -78,12 +79,6 @@ func Serve(addr string, metrics prometheus.Gatherer, health *Health, secure *Sec
 		<-closed
 		return nil
 	}}
-}
-
-// newServer returns an HTTP server on which no client can use a connection or memory without limit.
-func newServer(handler http.Handler) *http.Server {
-	return &http.Server{Handler: handler, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second,
-		IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
 }
 
 // handler returns the handler of the agent's HTTP server.

@@ -11,21 +11,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/leasehold-cni/leasehold/pkg/scrape"
+	"github.com/leasehold-cni/leasehold/pkg/httpserver"
 )
 
-func TestServerHasLimits(t *testing.T) {
-	s := newServer(http.NotFoundHandler())
-	for name, limit := range map[string]int64{"ReadTimeout": int64(s.ReadTimeout),
-		"WriteTimeout": int64(s.WriteTimeout), "IdleTimeout": int64(s.IdleTimeout),
-		"MaxHeaderBytes": int64(s.MaxHeaderBytes)} {
-		if limit <= 0 {
-			t.Errorf("no %s", name)
-		}
-	}
-}
-
-// TestServeLimitsConnections opens more connections than scrape.MaxConns: the agent closes some.
+// TestServeLimitsConnections opens more connections than httpserver.MaxConns: the agent closes
+// some.
 func TestServeLimitsConnections(t *testing.T) {
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -55,7 +45,7 @@ func TestServeLimitsConnections(t *testing.T) {
 		}
 	}
 	var all []net.Conn
-	for range scrape.MaxConns + 1 {
+	for range httpserver.MaxConns + 1 {
 		c, err := net.Dial("tcp", addr)
 		if err != nil {
 			t.Fatal(err)

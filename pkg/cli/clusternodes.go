@@ -112,17 +112,10 @@ agents of the nodes do the rest.`,
 					return err
 				}
 			}
-			chosen, err := c.reservations(cmd.Context(), func(r reservation) bool {
+			chosen, err := c.choose(cmd.Context(), func(r reservation) bool {
 				return (len(args) == 0 || r.is(s)) && (!held || r.State == "Held")
 			})
-			if err != nil {
-				return err
-			}
-			if len(chosen) == 0 {
-				fmt.Fprintln(c.Stderr, "there is no such reservation")
-				return errProblems
-			}
-			if err := c.printReservations(chosen); err != nil || dryRun {
+			if err != nil || dryRun {
 				return err
 			}
 			if !yes && !c.ask(cmd.InOrStdin(), fmt.Sprintf("Release these %d?", len(chosen))) {
@@ -138,6 +131,19 @@ agents of the nodes do the rest.`,
 	f.BoolVar(&dryRun, "dry-run", false, "show what would be released, and stop")
 	f.DurationVar(&wait, "wait", 30*time.Second, "how long to wait for the agents; 0: not at all")
 	return command
+}
+
+// choose prints and returns the reservations to release. It returns errProblems if there are none.
+func (c *cluster) choose(ctx context.Context, which func(reservation) bool) ([]reservation, error) {
+	chosen, err := c.reservations(ctx, which)
+	if err != nil {
+		return nil, err
+	}
+	if len(chosen) == 0 {
+		fmt.Fprintln(c.Stderr, "there is no such reservation")
+		return nil, errProblems
+	}
+	return chosen, c.printReservations(chosen)
 }
 
 // releaseAll requests the release of reservations. Then it waits until the agents have released

@@ -30,44 +30,48 @@ It has to run on the node itself: without a view of the node's containers no
 address is adopted until the next pod starts there.`,
 		Example: "  leasectl recover --dry-run\n  leasectl recover\n  leasectl recover --accept-loss",
 		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			why, err := a.service().Loss(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if why == "" {
-				return a.repair(cmd.Context(), flags.dryRun)
-			}
-			notes := a.Stdout // with -o json, standard output has only the JSON
-			if a.output == "json" {
-				notes = a.Stderr
-			}
-			fmt.Fprintln(notes, why)
-			if accept && !flags.dryRun {
-				if err := a.service().AcceptLoss(cmd.Context()); err != nil {
-					return err
-				}
-				fmt.Fprintln(notes, "loss accepted: addresses that are not known to be in use may be assigned")
-			}
-			pools, err := a.networks(flags.dataDir)
-			if err != nil {
-				return err
-			}
-			if len(pools) == 0 && !accept {
-				return fmt.Errorf("%s contains no networks; name one with --network", flags.dataDir)
-			}
-			err = a.adopt(cmd, flags, pools)
-			if accept && errors.Is(err, transact.ErrNoHostView) {
-				fmt.Fprintf(a.Stderr, "leasectl: no address was adopted; the next pod that starts does it: %v\n", err)
-				return nil
-			}
-			return err
-		},
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.recoverStore(cmd, flags, accept) },
 	}
 	flags.register(c)
 	c.Flags().BoolVar(&accept, "accept-loss", false,
 		"assign addresses although some may be in use that no source on this node knows")
 	return c
+}
+
+// recoverStore rebuilds the store if it was lost, and otherwise repairs it in place. accept
+// confirms that addresses which are not known to be in use may be assigned.
+func (a *app) recoverStore(cmd *cobra.Command, flags importFlags, accept bool) error {
+	why, err := a.service().Loss(cmd.Context())
+	if err != nil {
+		return err
+	}
+	if why == "" {
+		return a.repair(cmd.Context(), flags.dryRun)
+	}
+	notes := a.Stdout // with -o json, standard output has only the JSON
+	if a.output == "json" {
+		notes = a.Stderr
+	}
+	fmt.Fprintln(notes, why)
+	if accept && !flags.dryRun {
+		if err := a.service().AcceptLoss(cmd.Context()); err != nil {
+			return err
+		}
+		fmt.Fprintln(notes, "loss accepted: addresses that are not known to be in use may be assigned")
+	}
+	pools, err := a.networks(flags.dataDir)
+	if err != nil {
+		return err
+	}
+	if len(pools) == 0 && !accept {
+		return fmt.Errorf("%s contains no networks; name one with --network", flags.dataDir)
+	}
+	err = a.adopt(cmd, flags, pools)
+	if accept && errors.Is(err, transact.ErrNoHostView) {
+		fmt.Fprintf(a.Stderr, "leasectl: no address was adopted; the next pod that starts does it: %v\n", err)
+		return nil
+	}
+	return err
 }
 
 // repair repairs the damaged records and the indexes of a store that was not lost. With dryRun it

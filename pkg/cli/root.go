@@ -152,12 +152,20 @@ kubectl -n leasehold-system exec POD -c agent -- /leasectl --host-root=/proc/1/r
 	}
 	root.SetOut(env.Stdout)
 	root.SetErr(env.Stderr)
+	a.addFlags(root)
+	root.AddCommand(a.list(), a.show(), a.history(), a.pools(), a.release(), a.gc(), a.check(),
+		a.importCmd(), a.export(), a.recover(), a.install(), a.uninstall(), a.doctor(), a.mapCmd())
+	return root
+}
+
+// addFlags adds the flags that all commands have, with their completion.
+func (a *app) addFlags(root *cobra.Command) {
 	f := root.PersistentFlags()
 	f.StringVarP(&a.output, "output", "o", "table", "output format: table, wide or json")
 	f.StringVar(&a.network, "network", "", "only the leases of this CNI network")
 	f.StringVar(&a.pod, "pod", "", "only the leases of this pod, as namespace/name")
 	f.StringVar(&a.state, "state", "", "only leases in this state: bound or held")
-	f.StringVar(&a.Dirs.State, "state-dir", env.Dirs.State, "directory of the lease store")
+	f.StringVar(&a.Dirs.State, "state-dir", a.Dirs.State, "directory of the lease store")
 	f.StringVar(&a.root, "host-root", "/", "root of the host's file system: / or /proc/<pid>/root")
 	complete(root, "output", "table", "wide", "json")
 	complete(root, "state", "bound", "held")
@@ -168,9 +176,6 @@ kubectl -n leasehold-system exec POD -c agent -- /leasectl --host-root=/proc/1/r
 		}
 		return l.Namespace + "/" + l.Name
 	}))
-	root.AddCommand(a.list(), a.show(), a.history(), a.pools(), a.release(), a.gc(), a.check(),
-		a.importCmd(), a.export(), a.recover(), a.install(), a.uninstall(), a.doctor(), a.mapCmd())
-	return root
 }
 
 func complete(c *cobra.Command, flag string, words ...string) {

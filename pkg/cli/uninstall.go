@@ -194,20 +194,11 @@ func uninstaller(agent kubectl.Object) (kubectl.Object, error) {
 		add, _ := capabilities["add"].([]any)
 		capabilities["add"] = append(add, "DAC_OVERRIDE")
 	}
-	args := append([]string{"uninstall"}, to...)
-	args = append(args, kubectl.Arguments(install, "--host-root=")...)
-	var dirs []string
-	for _, dir := range kubectl.Arguments(container, "--cni-conf-dir=") {
-		dirs = append(dirs, strings.TrimPrefix(dir, "--cni-conf-dir="))
-	}
-	if len(dirs) > 0 {
-		args = append(args, "--cni-conf-dir="+strings.Join(dirs, ","))
-	}
 	common := func(name string, args ...string) kubectl.Object {
 		return kubectl.Object{"name": name, "image": install["image"], "imagePullPolicy": install["imagePullPolicy"],
 			"args": args}
 	}
-	remove := common(uninstallName, args...)
+	remove := common(uninstallName, uninstallArgs(install, container)...)
 	remove["securityContext"] = security
 	spec["initContainers"] = []kubectl.Object{remove}
 	spec["containers"] = []kubectl.Object{common("idle", "idle")}
@@ -227,6 +218,21 @@ func uninstaller(agent kubectl.Object) (kubectl.Object, error) {
 			"template":       kubectl.Object{"metadata": kubectl.Object{"labels": labels}, "spec": spec},
 		},
 	}, nil
+}
+
+// uninstallArgs returns the arguments of the installer that remove what it has installed with the
+// arguments of these two containers.
+func uninstallArgs(install, agent kubectl.Object) []string {
+	args := append([]string{"uninstall"}, kubectl.Arguments(install, "--to=")...)
+	args = append(args, kubectl.Arguments(install, "--host-root=")...)
+	var dirs []string
+	for _, dir := range kubectl.Arguments(agent, "--cni-conf-dir=") {
+		dirs = append(dirs, strings.TrimPrefix(dir, "--cni-conf-dir="))
+	}
+	if len(dirs) > 0 {
+		args = append(args, "--cni-conf-dir="+strings.Join(dirs, ","))
+	}
+	return args
 }
 
 // remarshal copies a value by encoding it to JSON and decoding it.

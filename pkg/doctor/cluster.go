@@ -119,6 +119,7 @@ var policies = map[string]string{
 	"leasehold-manager-crd":                 "policies/manager-objects.yaml",
 	"leasehold-manager-events":              "policies/manager-objects.yaml",
 	"leasehold-manager-lease":               "policies/manager-objects.yaml",
+	"leasehold-manager-pools":               "policies/manager-objects.yaml",
 	"leasehold-manager-webhooks":            "policies/manager-objects.yaml",
 	"leasehold-manager-persistentpodstates": "policies/manager-objects.yaml",
 	"leasehold-reservations":                "policies/reservations.yaml",
@@ -349,7 +350,7 @@ func checkNodes(ctx context.Context, c *Cluster) (found []Finding, err error) {
 			for _, f := range report.Findings {
 				f.Subject = "node " + node + ": " + f.Subject
 				for i, line := range f.Repair {
-					f.Repair[i] = c.fromOutside(line, name)
+					f.Repair[i] = c.fromOutside(line, node, name)
 				}
 				found = append(found, f)
 			}
@@ -365,20 +366,29 @@ func checkNodes(ctx context.Context, c *Cluster) (found []Finding, err error) {
 			if n.Text("active") != "False" || seen[node] && n.Text("reason") != "PodWithoutLease" {
 				continue
 			}
-			found = append(found, Finding{Reason: n.Text("reason"), Subject: "node " + node + ": network " +
-				n.Text("name"), What: n.Text("message"), Why: notKept,
-				Repair: []string{"kubectl leasehold doctor", restartAgents}})
+			f := Finding{Reason: n.Text("reason"), Subject: "node " + node + ": network " + n.Text("name"),
+				What: n.Text("message"), Why: notKept, Repair: []string{"kubectl leasehold doctor", restartAgents}}
+			if f.Reason == "PodWithoutLease" { // the message says which flags are wrong
+				f.Repair = []string{command("kubectl", "-n", c.Kubectl.Namespace, "edit", "daemonset", agentName)}
+			}
+			found = append(found, f)
 		}
 	}
 	return found, err
 }
 
-// fromOutside returns the command that runs a command of a node from elsewhere: leasectl is run in
-// the pod of the agent. Other commands are returned as they are.
-func (c *Cluster) fromOutside(line, pod string) string {
+// fromOutside returns the command that runs a command of a node from elsewhere. leasectl is run in
+// the pod of the agent, kubectl where it is called, and everything else over SSH.
+func (c *Cluster) fromOutside(line, node, pod string) string {
 	if args, ok := strings.CutPrefix(line, "leasectl "); ok {
 		return command("kubectl", "-n", c.Kubectl.Namespace, "exec", pod, "-c", "agent", "--", "/leasectl",
 			"--host-root=/proc/1/root") + " " + args
 	}
-	return line
+	if strings.HasPrefix(line, "kubectl ") {
+		return line
+	}
+	return onNode(node, line)
 }
+
+// onNode returns the command that runs a command on a node over SSH, with a terminal for editors.
+func onNode(node, line string) string { return command("ssh", "-t", node, line) }

@@ -1,12 +1,14 @@
 package doctor
 
 import (
+	"context"
 	"fmt"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -43,6 +45,26 @@ func heldBy(namespace string, addresses ...string) string {
 			"status":{"state":"Held","addresses":[%s]}}`, namespace, i, strings.Join(list, ",")))
 	}
 	return `{"items":[` + strings.Join(items, ",") + `]}`
+}
+
+// TestCommandsOfNodes checks that commands for a node run on that node: leasectl in the pod of its
+// agent, and other programs over SSH.
+func TestCommandsOfNodes(t *testing.T) {
+	c := newCluster(t, map[string]string{"pod -l": `{"items":[{"metadata":{"name":"leasehold-agent-x"},
+		"spec":{"nodeName":"node1"},"status":{"phase":"Running"}}]}`})
+	c.Node = func(context.Context, string) (Report, error) {
+		return Report{Findings: []Finding{{Repair: []string{"leasectl recover", "chmod 0755 /opt/cni/bin/leasehold",
+			restartAgents, `"${EDITOR:-vi}" /etc/cni/x`}}}}, nil
+	}
+	found, err := checkNodes(t.Context(), c)
+	want := []string{
+		"kubectl -n leasehold-system exec leasehold-agent-x -c agent -- /leasectl --host-root=/proc/1/root recover",
+		"ssh -t node1 'chmod 0755 /opt/cni/bin/leasehold'", restartAgents,
+		`ssh -t node1 '"${EDITOR:-vi}" /etc/cni/x'`,
+	}
+	if err != nil || len(found) != 1 || !slices.Equal(found[0].Repair, want) {
+		t.Errorf("%+v, %v; want the commands %q", found, err, want)
+	}
 }
 
 func TestNamespaceLimits(t *testing.T) {

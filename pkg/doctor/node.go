@@ -56,7 +56,7 @@ type content struct {
 	leases  []lease.Lease
 	usage   []store.Usage
 	spaces  string // tx.NamespaceIDs
-	lost    string // tx.Lost; "" also if all pools were adopted since then
+	lost    string // tx.Lost; "" also if the leases of all pools are known again
 	wrong   []string
 	isEmpty bool
 	err     error
@@ -74,13 +74,15 @@ func read(ctx context.Context, s *store.Store) (c content) {
 			}
 			return true
 		})
-		pools, adopted := tx.Pools(), 0
+		pools, known := tx.Pools(), 0
 		for _, p := range pools {
-			if tx.Adopted(p) {
-				adopted++
+			// leasectl recover, which does not know the ranges of a pool, leaves it to the next ADD
+			// to mark the pool as adopted. It writes leases only if a complete source shows them.
+			if tx.Adopted(p) || len(tx.InPool(p)) > 0 {
+				known++
 			}
 		}
-		if len(pools) > 0 && adopted == len(pools) {
+		if len(pools) > 0 && known == len(pools) {
 			c.lost = ""
 		}
 		return nil
@@ -208,6 +210,8 @@ const (
 	// steps.
 	maxBehind  = 30 * time.Second
 	timeFormat = time.RFC3339
+	// setClock is the command that has a node follow the time of the network.
+	setClock = "timedatectl set-ntp true"
 )
 
 // checkClock checks whether the clock is behind the latest time in the store.
@@ -229,7 +233,7 @@ func checkClock(_ context.Context, n *Node) ([]Finding, error) {
 			What: fmt.Sprintf("it shows %s, but the store has a lease of %s", now.Wall.Format(timeFormat),
 				last.Wall.Format(timeFormat)),
 			Why:    "after the next boot windows last longer, and other nodes take reservations of this one for over",
-			Repair: []string{"timedatectl set-ntp true"}}}, nil
+			Repair: []string{setClock}}}, nil
 	}
 	return nil, nil
 }

@@ -129,33 +129,17 @@ const limitsName = "leasehold-limits"
 // those that hold more than half of the addresses of a network of a node. The holds of the latter
 // may end early.
 func checkNamespaces(ctx context.Context, c *Cluster) (found []Finding, err error) {
-	object, err := c.Kubectl.Get(ctx, "-n", c.Kubectl.Namespace, "configmap", limitsName)
+	limits, found, err := readLimits(ctx, c)
 	if err != nil {
 		return nil, err
-	}
-	limits := policy.Limits{}
-	data, _ := object.Field("data").(map[string]any)
-	for key, value := range data {
-		limits[key], _ = value.(string)
-	}
-	if err := limits.Validate(); err != nil {
-		found = append(found, Finding{Reason: "LimitsInvalid", Subject: "ConfigMap " + limitsName, What: err.Error(),
-			Why:    "the agents go on with the limits that they have read before",
-			Repair: []string{command("kubectl", "-n", c.Kubectl.Namespace, "edit", "configmap", limitsName)}})
 	}
 	reservations, err := c.items(ctx, "-A", "ipreservations.ipam.leasehold.dev")
 	if err != nil {
 		return nil, err
 	}
-	pools, err := c.items(ctx, "nodeaddresspools.ipam.leasehold.dev")
+	size, err := poolSizes(ctx, c)
 	if err != nil {
 		return nil, err
-	}
-	size := map[share]float64{}
-	for _, p := range pools {
-		for _, n := range p.List("status", "networks") {
-			size[share{node: p.Text("metadata", "name"), network: n.Text("name")}], _ = n.Field("size").(float64)
-		}
 	}
 	held := countHeld(reservations)
 	for _, s := range slices.SortedFunc(maps.Keys(held), func(a, b share) int {
@@ -183,6 +167,40 @@ func checkNamespaces(ctx context.Context, c *Cluster) (found []Finding, err erro
 		found = append(found, f)
 	}
 	return found, nil
+}
+
+// readLimits returns the limits of namespaces, and a finding if they are not valid.
+func readLimits(ctx context.Context, c *Cluster) (limits policy.Limits, found []Finding, err error) {
+	object, err := c.Kubectl.Get(ctx, "-n", c.Kubectl.Namespace, "configmap", limitsName)
+	if err != nil {
+		return nil, nil, err
+	}
+	limits = policy.Limits{}
+	data, _ := object.Field("data").(map[string]any)
+	for key, value := range data {
+		limits[key], _ = value.(string)
+	}
+	if err := limits.Validate(); err != nil {
+		found = append(found, Finding{Reason: "LimitsInvalid", Subject: "ConfigMap " + limitsName, What: err.Error(),
+			Why:    "the agents go on with the limits that they have read before",
+			Repair: []string{command("kubectl", "-n", c.Kubectl.Namespace, "edit", "configmap", limitsName)}})
+	}
+	return limits, found, nil
+}
+
+// poolSizes returns the number of addresses of each network of each node.
+func poolSizes(ctx context.Context, c *Cluster) (map[share]float64, error) {
+	pools, err := c.items(ctx, "nodeaddresspools.ipam.leasehold.dev")
+	if err != nil {
+		return nil, err
+	}
+	size := map[share]float64{}
+	for _, p := range pools {
+		for _, n := range p.List("status", "networks") {
+			size[share{node: p.Text("metadata", "name"), network: n.Text("name")}], _ = n.Field("size").(float64)
+		}
+	}
+	return size, nil
 }
 
 // share identifies the addresses of a node that are held for the pods of a namespace: those of one
@@ -319,11 +337,12 @@ func checkClocks(ctx context.Context, c *Cluster) (found []Finding, err error) {
 		if server.IsZero() || off.Abs() <= maxBehind {
 			continue
 		}
-		found = append(found, Finding{Reason: "ClockOff", Subject: "node " + l.Text("metadata", "name"),
+		name := l.Text("metadata", "name")
+		found = append(found, Finding{Reason: "ClockOff", Subject: "node " + name,
 			What: fmt.Sprintf("its clock is %s off that of the API server", off.Round(time.Second)),
 			Why: "other nodes and the manager take its reservations for over too early or too late: pods are not " +
 				"brought back to it",
-			Repair: []string{"timedatectl set-ntp true"}})
+			Repair: []string{onNode(name, setClock)}})
 	}
 	return found, nil
 }

@@ -87,3 +87,31 @@ func TestLastHas(t *testing.T) {
 		}
 	}
 }
+
+// The path of a bound lease's namespace is read once more before the processes are: a mount that is
+// made in between proves that the holder is alive.
+func TestProve(t *testing.T) {
+	problem := errors.New("permission denied")
+	for name, c := range map[string]struct {
+		host
+		want lease.Liveness
+		why  error
+	}{
+		"the path leads to it":       {host: host{quick: lease.Alive, gone: true}, want: lease.Alive},
+		"another boot":               {host: host{quick: lease.Dead}, want: lease.Dead},
+		"the path leads to it again": {host: host{quick: lease.Unknown}, want: lease.Alive},
+		"the path cannot be read": {host: host{quick: lease.Unknown, goneErr: problem}, want: lease.Unknown,
+			why: problem},
+		"nothing and nobody leads there": {host: host{quick: lease.Unknown, gone: true}, want: lease.Dead},
+	} {
+		l := lease.Lease{State: lease.Bound, Holder: lease.Holder{ContainerID: "c1",
+			Netns: lease.Netns{Path: "/run/netns/x", Ino: 11}}}
+		e := New(&c.host, "b", BoundIn(nil))
+		if got := e.Prove(l); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+		if why := e.Doubt(l); !errors.Is(why, c.why) || (why != nil) != (c.why != nil) {
+			t.Errorf("%s: the doubt is %v, want %v", name, why, c.why)
+		}
+	}
+}

@@ -29,8 +29,10 @@ import (
 //
 // Remove must be called before the commit that removes a lease, and Write after the commit that
 // adds or changes one. Then a crash leaves at most a lease without a file, which a later call
-// writes, and never a file without a lease. If a file names a container that the new lease does
-// not, it is overwritten with a Hold before the commit.
+// writes, and never a file without a lease. If one commit removes a lease and adds another one of
+// the same address, Keep must be called before Flush: the mark has the same number before and after
+// that commit, and would not show that the file is missing. If a file names a container that the
+// new lease does not, it is overwritten with a Hold before the commit.
 type Dir struct {
 	dir    string
 	lock   *os.File // nil if host-local's lock cannot be opened: nothing is written
@@ -259,6 +261,9 @@ func (d *Dir) Write(l lease.Lease, now lease.Instant) error {
 // Remove marks the file of an address for removal by Flush. Read, Has and Addresses no longer show
 // the file.
 func (d *Dir) Remove(a netip.Addr) { d.removed[a] = true }
+
+// Keep undoes Remove for one address.
+func (d *Dir) Keep(a netip.Addr) { delete(d.removed, a) }
 
 // Reset undoes every Remove since the last Flush.
 func (d *Dir) Reset() { clear(d.removed) }

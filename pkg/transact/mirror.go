@@ -38,8 +38,9 @@ type mirrors struct {
 	warn func(format string, args ...any)
 	open map[lease.Pool]*hostlocal.Dir // nil for a pool that is not mirrored
 	busy map[lease.Pool]error          // the pools whose lock was busy in this attempt
-	// changed are the addresses whose files have to be written. The value is true if the present
-	// file names the container of a former lease (see hideFormer).
+	// changed are the addresses whose files have to be written if they have a lease at the end of
+	// the call. The value is true if the present file names the container of a former lease (see
+	// hideFormer).
 	changed map[lease.Pool]map[netip.Addr]bool
 	// adopted are the addresses without a lease before this attempt, which has adopted one.
 	adopted  map[address]bool
@@ -163,6 +164,7 @@ func (c *Call) Put(old, next lease.Lease) error {
 	}
 	if mirror != nil && next.State == lease.None {
 		mirror.Remove(at.Address)
+		c.mirrors.change(at.Pool, at.Address, old.State == lease.Bound)
 	}
 	if err := c.Tx.Put(at.Pool, at.Address, next); err != nil {
 		return err
@@ -173,7 +175,8 @@ func (c *Call) Put(old, next lease.Lease) error {
 	return nil
 }
 
-// change has the file of an address written after the commit. See mirrors.changed for namesFormer.
+// change has the file of an address written after the commit if the address has a lease then. See
+// mirrors.changed for namesFormer.
 func (m *mirrors) change(p lease.Pool, a netip.Addr, namesFormer bool) {
 	if m.changed[p] == nil {
 		m.changed[p] = map[netip.Addr]bool{}
@@ -207,22 +210,28 @@ func (m *mirrors) write(mirror *hostlocal.Dir, l lease.Lease, now lease.Instant)
 	return err
 }
 
-// exportAll runs before the commit. It removes the files of removed leases, and determines the
-// files to be written after the commit: those of changed leases, or all files of a directory after
-// an adoption, after the directory was emptied, or if an earlier call did not write all its files.
-// It also determines the number of leases for the mark of each directory.
+// exportAll runs before the commit. It removes the files of addresses that have no lease any more,
+// and determines the files to be written after the commit: those of changed leases, or all files of
+// a directory after an adoption, after the directory was emptied, or if an earlier call did not
+// write all its files. It also determines the number of leases for the mark of each directory.
 func (c *Call) exportAll() {
 	now := c.Now
 	for p, mirror := range c.mirrors.open {
 		if mirror == nil || !mirror.Locked() {
 			continue
 		}
+		changed := c.changedIn(p)
+		// An address with a new lease keeps its file until the new one is written. Otherwise, a
+		// call that is killed in between would leave no file, and the mark would not show that.
+		for _, l := range changed {
+			mirror.Keep(l.Address)
+		}
 		if err := mirror.Flush(); err != nil {
 			c.mirrors.warn("a file for host-local cannot be kept: %v", err)
 		}
 		proven, _ := mirror.Mark()
 		leases := c.Tx.LeaseCount(p)
-		for _, l := range c.changedIn(p) {
+		for _, l := range changed {
 			if c.mirrors.changed[p][l.Address] {
 				c.mirrors.hideFormer(mirror, l, now)
 				if l.State == lease.Held {

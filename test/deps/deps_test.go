@@ -28,10 +28,11 @@ var layers = map[string]int{
 	"pkg/policy": 0, // annotations and configuration of users
 	"pkg/notify": 0, // wake-ups
 
-	"pkg/names":   1, // what CNI and Kubernetes accept as names
-	"pkg/files":   1, // small files and directories
-	"pkg/kubectl": 1, // kubectl
-	"pkg/scrape":  1, // metrics over HTTP
+	"pkg/names":      1, // what CNI and Kubernetes accept as names
+	"pkg/files":      1, // small files and directories
+	"pkg/kubectl":    1, // kubectl
+	"pkg/httpserver": 1, // limits of HTTP servers
+	"pkg/scrape":     1, // metrics over HTTP
 
 	"pkg/store":    2, // the disk
 	"pkg/sandbox":  2, // the kernel
@@ -87,8 +88,9 @@ var forbidden = []struct {
 	{[]string{"plugins/", "pkg/cniplugin"}, "net/http", "the plugin uses no network"},
 	{[]string{"plugins/", "pkg/cniplugin"}, "crypto/tls", "the plugin uses no network"},
 	{[]string{"plugins/", "pkg/cniplugin"}, module + "/pkg/cniconf", "the runtime has read the configuration"},
-	{[]string{"pkg/scrape", "pkg/store", "pkg/sandbox", "pkg/hostlocal", "pkg/cniconf", "pkg/evidence", "pkg/adopt",
-		"pkg/transact", "pkg/ipam", "pkg/maintain", "pkg/doctor", "pkg/env", "pkg/cli", "pkg/agent"}, "k8s.io/",
+	{[]string{"pkg/httpserver", "pkg/scrape", "pkg/store", "pkg/sandbox", "pkg/hostlocal", "pkg/cniconf",
+		"pkg/evidence", "pkg/adopt", "pkg/transact", "pkg/ipam", "pkg/maintain", "pkg/doctor", "pkg/env", "pkg/cli",
+		"pkg/agent"}, "k8s.io/",
 		"only pkg/kube, the packages below pkg/agent, pkg/manager and the programs use Kubernetes"},
 }
 

@@ -44,7 +44,6 @@ type config struct {
 	share  float64      // policy maxHeldShare, if not 0
 	probe  probe        // how it is proven that no address is lost permanently
 	short  int          // the depth of the short form
-	long   int          // the depth of the long form; 0: all states
 	limits limits
 }
 

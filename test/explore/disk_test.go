@@ -68,13 +68,13 @@ func (i image) moved(from, to []byte) image {
 	return i
 }
 
-// moveStore replaces the directory in a store. Only entries of its list of pools contain it: they
-// begin with it, and end with a checksum of what is before it (pkg/store, encodePool).
+// moveStore replaces the directory in a store. The list of pools and the reasons of the journal
+// contain it, in records that end with a checksum of what is before it (pkg/store).
 func moveStore(store, from, to []byte) []byte {
 	out := bytes.ReplaceAll(store, from, to)
 	for at := bytes.Index(store, from); at >= 0; {
-		if end := poolEntry(store[at:]); end > 0 {
-			copy(out[at+end:], sum(out[at:at+end]))
+		if begin, end := recordAround(store, at, at+len(from)); end > 0 {
+			binary.BigEndian.PutUint64(out[end:], checksum(out[begin:end]))
 		}
 		next := bytes.Index(store[at+1:], from)
 		if next < 0 {
@@ -85,23 +85,32 @@ func moveStore(store, from, to []byte) []byte {
 	return out
 }
 
-// poolEntry returns the length of the entry of the list of pools with which b begins, without its
-// checksum. It returns 0 if there is none, but the rest of an old page.
-func poolEntry(b []byte) int {
-	key := bytes.IndexByte(b, 0)
-	name := bytes.IndexByte(b[key+1:], 0)
-	end := key + 1 + name + 5 // the number of the pool, and whether it was adopted
-	if key < 0 || name < 0 || end+8 > len(b) || !bytes.Equal(b[end:end+8], sum(b[:end])) {
-		return 0
+// longestRecord is the longest record that contains a path, in bytes.
+const longestRecord = 1024
+
+// recordAround returns where the record that contains store[from:to] begins, and where its checksum
+// does. It returns 0 and 0 if there is none, but the rest of an old page.
+func recordAround(store []byte, from, to int) (begin, end int) {
+	for begin := from; begin >= max(0, from-longestRecord); begin-- {
+		sum := checksum(store[begin:to])
+		for end := to; end+8 <= min(len(store), begin+longestRecord); end++ {
+			if binary.BigEndian.Uint64(store[end:]) == sum {
+				return begin, end
+			}
+			sum = (sum ^ uint64(store[end])) * prime64
+		}
 	}
-	return end
+	return 0, 0
 }
 
-func sum(b []byte) []byte {
+// checksum is FNV-1a, of which prime64 is the multiplier.
+func checksum(b []byte) uint64 {
 	h := fnv.New64a()
 	h.Write(b)
-	return h.Sum(nil)
+	return h.Sum64()
 }
+
+const prime64 = 1099511628211
 
 // unpack undoes pack, in another directory.
 func unpack(b []byte, root []byte) image {

@@ -451,7 +451,11 @@ func (w *simulation) showCache() (remove func()) {
 			"cniArgs":[["K8S_POD_NAMESPACE",%q],["K8S_POD_NAME",%q],["K8S_POD_UID",%q]],"result":{"ips":[%s]}}`,
 			name, ifName, net, netnsPath(name), w.pods[pod].namespace(), podName(pod), "uid-"+name,
 			strings.Join(ips, ","))
-		must(os.WriteFile(w.path(filepath.Join(cacheDir, net+"-"+name+"-"+ifName)), []byte(entry), 0o600))
+		path := w.path(filepath.Join(cacheDir, net+"-"+name+"-"+ifName))
+		must(os.WriteFile(path, []byte(entry), 0o600))
+		// libcni writes the entry of a later sandbox later; these are written within a moment.
+		at := began.AddDate(1, 0, 0).Add(time.Duration(b) * time.Second)
+		must(os.Chtimes(path, at, at))
 	}
 	return func() { must(os.RemoveAll(w.path(cacheDir))) }
 }

@@ -343,8 +343,9 @@ func (w *simulation) mayYield(q, b int) bool {
 		return window // this call has noticed the end of its sandbox
 	}
 	for o, p := range w.pods {
-		last := w.holds[o].current - 1
-		couldYield := p.namespace() == of && p.net == net && w.heldFor(o).IsValid() && !w.spaces[last].alive()
+		last := w.holds[o].current - 1 // -1 if the store was lost since then
+		gone := last < 0 || !w.spaces[last].alive()
+		couldYield := p.namespace() == of && p.net == net && w.heldFor(o).IsValid() && gone
 		if couldYield && rest(o) < rest(q) {
 			return false
 		}

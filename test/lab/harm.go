@@ -163,7 +163,8 @@ type (
 	}
 )
 
-// answer lets all calls proceed except one.
+// answer lets all calls proceed except one. It is one loop, because what it answers depends on all
+// calls before.
 func (h Harm) answer(listener int, process *os.Process) (harmed string, err error) {
 	n, begun, changed := 0, false, true
 	for {

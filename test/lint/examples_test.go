@@ -34,7 +34,7 @@ var elsewhere = []struct {
 	{"test/e2e/scenarios/doctor_test.go", "kubectl leasehold bundle --file=", []string{
 		"kubectl -n leasehold-system exec $pod -c agent -- /leasectl --host-root=/proc/1/root list",
 	}},
-	{"", "it prints a log", []string{
+	{"test/e2e/scenarios/questions_test.go", "logs ds/leasehold-agent -c install", []string{
 		"kubectl -n leasehold-system logs ds/leasehold-agent -c install",
 	}},
 	{"test/e2e/scenarios/install_test.go", `readmeCommands("Quick start in a cluster")`, []string{
@@ -45,7 +45,7 @@ var elsewhere = []struct {
 		"kubectl rollout restart statefulset/echoserver",
 		"kubectl rollout status statefulset/echoserver",
 	}},
-	{"", "the same as for the agent, which install-replace runs", []string{
+	{"test/e2e/scenarios/questions_test.go", "rollout status deployment/leasehold-manager", []string{
 		"kubectl -n leasehold-system rollout status deployment/leasehold-manager",
 	}},
 	{"test/e2e/scenarios/pin_test.go", `"scale", "deployment", cluster.Manager, "--replicas=0")`, []string{
@@ -66,7 +66,7 @@ var elsewhere = []struct {
 	{"test/e2e/scenarios/pin_test.go", `"delete", "mutatingwebhookconfiguration", cluster.Manager)`, []string{
 		"kubectl delete mutatingwebhookconfiguration leasehold-manager",
 	}},
-	{"", "it prints the versions of a CRD", []string{
+	{"test/e2e/scenarios/questions_test.go", "jsonpath='{.spec.versions[*].name}'", []string{
 		"kubectl get crd persistentpodstates.apps.kruise.io -o jsonpath='{.spec.versions[*].name}'",
 	}},
 	{"test/e2e/cluster/collect.go", `"get", "ipr", "-A"`, []string{
@@ -75,7 +75,7 @@ var elsewhere = []struct {
 	{"test/e2e/scenarios/nodepool_test.go", `t.Kubectl("get", "nap")`, []string{
 		"kubectl get nap",
 	}},
-	{"", "it prints annotations, which the scenario pin reads", []string{
+	{"test/e2e/scenarios/questions_test.go", "Why did db-0 start on another node?", []string{
 		"kubectl get pod db-0 -o jsonpath='{.metadata.annotations}'",
 	}},
 	{"test/e2e/scenarios/reservations_test.go", `{"spec":{"release":%q}}`, []string{

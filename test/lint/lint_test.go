@@ -216,10 +216,28 @@ func TestNamedTestsExist(t *testing.T) {
 	}
 }
 
-// TestFindingsAreDocumented checks that docs/operations.md has each reason of a finding of leasectl
-// doctor, and of the state of a network.
-func TestFindingsAreDocumented(t *testing.T) {
+// TestFindingsAreRepaired checks that docs/operations.md has each reason of a finding of leasectl
+// doctor, and of the state of a network, and that tests plant each finding, run the commands that
+// doctor prints for it, and look for it again.
+func TestFindingsAreRepaired(t *testing.T) {
 	documented := string(tracked(t, "docs/operations.md")[0].content)
+	repaired := map[string]bool{
+		"Named": true, "Replaced": true, // of active networks
+		"ConfigurationUnreadable": true, "BinaryUnreadable": true, "DelegatesUnknown": true, // no finding
+		"PluginUnknown": true,
+		"K3sDefault":    true, // the scenario k3s applies the printed overlay to its node only
+	}
+	for path, command := range map[string]string{
+		"test/script/testdata/doctor.txtar": `(?m)^repair (\w+)`,
+		"test/e2e/cluster/doctor.go":        `\breason: "(\w+)"`,
+		"test/e2e/scenarios/*_test.go":      `\b(?:t\.repairs\(.*|t\.repair\(.*|repair\(|doctor\()"(\w+)"`,
+	} {
+		for _, f := range tracked(t, path) {
+			for _, m := range regexp.MustCompile(command).FindAllStringSubmatch(string(f.content), -1) {
+				repaired[m[1]] = true
+			}
+		}
+	}
 	found := 0
 	for path, reason := range map[string]string{
 		"pkg/doctor/*.go":       `\bReason(?:: |, f\.What = | = )"([A-Z]\w+)"`,
@@ -233,6 +251,9 @@ func TestFindingsAreDocumented(t *testing.T) {
 				found++
 				if !regexp.MustCompile(`\b` + m[1] + `\b`).MatchString(documented) {
 					t.Errorf("%s has the reason %s, which is not in docs/operations.md", f.name, m[1])
+				}
+				if !repaired[m[1]] {
+					t.Errorf("%s has the reason %s, which no test repairs by the printed commands", f.name, m[1])
 				}
 			}
 		}

@@ -139,7 +139,8 @@ type result struct {
 
 // try tests the faults in the order of their packages, so that build results can be reused. First
 // it runs the tests of packages with all of them, then those of the programs, which take longer,
-// with those that have survived.
+// with those that have survived. Both are in one function because they share the workers and the
+// results.
 func try(packages []*pkgSites, faults []*fault, known []equivalent, workers int) error {
 	dir, err := os.MkdirTemp("", "mutants")
 	if err != nil {

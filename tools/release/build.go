@@ -47,24 +47,9 @@ func (r release) build(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	paths := built{}
-	for _, arch := range r.archs {
-		if paths[arch], err = r.compile(ctx, work, arch); err != nil {
-			return err
-		}
-		own := maps.Clone(paths[arch])
-		delete(own, "kubectl") // for the image of leasectl only
-		files, err := image.Programs(sortedValues(own)...)
-		if err != nil {
-			return err
-		}
-		data, err := image.TarGz(append(files, licences...))
-		if err != nil {
-			return err
-		}
-		if err := r.write(fmt.Sprintf("leasehold-%s-linux-%s.tar.gz", r.version, arch), data); err != nil {
-			return err
-		}
+	paths, err := r.writePrograms(ctx, work, licences)
+	if err != nil {
+		return err
 	}
 	digests, err := r.writeImages(paths, licences, work)
 	if err != nil {
@@ -83,6 +68,32 @@ func (r release) build(ctx context.Context) error {
 		return err
 	}
 	return r.writeChecksums()
+}
+
+// writePrograms builds all programs in the directory work, and writes an archive of them and of the
+// licences for each architecture.
+func (r release) writePrograms(ctx context.Context, work string, licences []image.File) (built, error) {
+	paths := built{}
+	for _, arch := range r.archs {
+		var err error
+		if paths[arch], err = r.compile(ctx, work, arch); err != nil {
+			return nil, err
+		}
+		own := maps.Clone(paths[arch])
+		delete(own, "kubectl") // for the image of leasectl only
+		files, err := image.Programs(sortedValues(own)...)
+		if err != nil {
+			return nil, err
+		}
+		data, err := image.TarGz(append(files, licences...))
+		if err != nil {
+			return nil, err
+		}
+		if err := r.write(fmt.Sprintf("leasehold-%s-linux-%s.tar.gz", r.version, arch), data); err != nil {
+			return nil, err
+		}
+	}
+	return paths, nil
 }
 
 // compile builds all programs for an architecture, and returns their paths by name.

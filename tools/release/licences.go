@@ -96,22 +96,30 @@ func (r release) linkedBy(ctx context.Context, program, arch string) ([]module, 
 			continue
 		}
 		m := module{Path: p.Module.Path, Version: p.Module.Version, Dir: p.Module.Dir}
-		for dir := p.Dir; ; dir = filepath.Dir(dir) {
-			entries, err := os.ReadDir(dir)
-			if err != nil {
-				return nil, err
-			}
-			for _, e := range entries {
-				if rel, err := filepath.Rel(m.Dir, filepath.Join(dir, e.Name())); err == nil && !e.IsDir() &&
-					licenceFile.MatchString(e.Name()) && filepath.Ext(e.Name()) != ".go" {
-					m.files = append(m.files, rel)
-				}
-			}
-			if dir == m.Dir || len(dir) <= len(m.Dir) {
-				break
-			}
+		if m.files, err = licencesAbove(p.Dir, m.Dir); err != nil {
+			return nil, err
 		}
 		modules = merge(modules, []module{m})
+	}
+}
+
+// licencesAbove returns the files of licences in a directory and in those above it, up to root.
+// Their paths are relative to root.
+func licencesAbove(dir, root string) (files []string, err error) {
+	for ; ; dir = filepath.Dir(dir) {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range entries {
+			if rel, err := filepath.Rel(root, filepath.Join(dir, e.Name())); err == nil && !e.IsDir() &&
+				licenceFile.MatchString(e.Name()) && filepath.Ext(e.Name()) != ".go" {
+				files = append(files, rel)
+			}
+		}
+		if dir == root || len(dir) <= len(root) {
+			return files, nil
+		}
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
@@ -25,7 +26,9 @@ import (
 
 const (
 	minInterval = 250 * time.Millisecond
-	retry       = 2 * time.Second
+	// retry is the least time until a pass is repeated that has failed. The time is random, up to
+	// twice as long, so that not all agents try at the same moment.
+	retry = 4 * time.Second
 	// maxAge is the age of the oldest journal entry that is reported after a start of the agent.
 	// The API server keeps Events for longer than maxAge. The Event of an entry that was reported
 	// before the start therefore still exists, and its name prevents a second one.
@@ -111,7 +114,7 @@ func (e *Events) pass(ctx context.Context) (requeueAfter time.Duration) {
 	pods, _ := e.Pods.Views()
 	if err := e.read(ctx, pods); err != nil && !store.IsEmpty(err) {
 		e.Log.Warn("reading the journal failed", "error", err)
-		requeueAfter = retry
+		requeueAfter = wait.Jitter(retry, 1)
 	}
 	var failed []notice
 	defer func() { e.putBack(failed) }()
@@ -136,12 +139,12 @@ func (e *Events) pass(ctx context.Context) (requeueAfter time.Duration) {
 		}
 		if isDown {
 			e.putFirst(n)
-			return retry
+			return wait.Jitter(retry, 1)
 		}
 		failed = append(failed, n)
 	}
 	if len(failed) > 0 {
-		return retry
+		return wait.Jitter(retry, 1)
 	}
 	return requeueAfter
 }

@@ -106,7 +106,7 @@ func TestFailedEventsStayQueuedInOrder(t *testing.T) {
 	w.kept(1, 0)
 	w.kept(2, 0)
 	for range 3 {
-		if requeueAfter := w.runPass(); requeueAfter != retry {
+		if requeueAfter := w.runPass(); requeueAfter < retry || requeueAfter > 2*retry {
 			t.Errorf("requeue after %s, want %s", requeueAfter, retry)
 		}
 	}
@@ -151,7 +151,7 @@ func TestFailedEventDoesNotBlockOthers(t *testing.T) {
 		w.kept(1, 0)
 		w.kept(2, 0)
 		for range 3 {
-			if requeueAfter := w.runPass(); requeueAfter != retry {
+			if requeueAfter := w.runPass(); requeueAfter < retry || requeueAfter > 2*retry {
 				t.Errorf("%d: requeue after %s, want %s", status, requeueAfter, retry)
 			}
 		}

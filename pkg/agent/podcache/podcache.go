@@ -34,6 +34,7 @@ type Pod struct {
 	Annotation    string
 	HasAnnotation bool
 	Owner         Owner
+	OwnerUID      types.UID // of Owner
 	// GenerateName is the prefix from which the API server may have generated the pod's name.
 	GenerateName string
 	// SetPodName is the value of the label statefulset.kubernetes.io/pod-name, in which a
@@ -87,7 +88,7 @@ func Of(p *corev1.Pod) Pod {
 		if !hasGroup {
 			group = ""
 		}
-		out.Owner = Owner{group, c.Kind, c.Name}
+		out.Owner, out.OwnerUID = Owner{group, c.Kind, c.Name}, c.UID
 	}
 	return out
 }
@@ -98,6 +99,10 @@ func isOwnClaim(v corev1.Volume, pod string) bool {
 	claim := v.PersistentVolumeClaim
 	return claim != nil && strings.HasSuffix(claim.ClaimName, "-"+pod)
 }
+
+// watchPeriod is the time over which the agents watch their pods again after an outage of the API
+// server (docs/decisions.md, "Cost that does not grow with the nodes").
+const watchPeriod = time.Minute
 
 // Pods is an informer of the pods of a node.
 type Pods struct {
@@ -115,5 +120,5 @@ func New(core rest.Interface, node string) *Pods {
 func (p *Pods) Run(ctx context.Context) error {
 	lw := cache.NewListWatchFromClient(p.core, "pods", metav1.NamespaceAll,
 		fields.OneTermEqualSelector("spec.nodeName", p.node))
-	return p.Informer.Run(ctx, lw, "pods of this node")
+	return p.Informer.RunSpread(ctx, lw, "pods of this node", watchPeriod)
 }

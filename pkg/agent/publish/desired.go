@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
@@ -69,6 +70,9 @@ func makePlan(
 			plan.Release = append(plan.Release, w.Leases)
 		}
 		w.Object.Status.Confirmed = plan.isConfirmed(leases, pods[pod], object, w.Object.Status, view.Now)
+		if object != nil {
+			w.Object.Status = waitForConfirmation(w.Object.Status, object.Status, view.Now.Wall)
+		}
 		w.Object.Status.Conditions = conditions(object, w.Object.Status.ID, view.Now.Wall)
 		plan.Objects[name] = w
 		plan.requeueAtEnd(leases, view.Now)
@@ -168,6 +172,25 @@ func (plan *plan) isConfirmed(
 		plan.requeueAfter(confirmedAfter - lived)
 	}
 	return lived >= confirmedAfter
+}
+
+// waitForConfirmation returns the status to write for a pod that has returned to its addresses. As
+// long as the pod is not confirmed, that is the existing status, which shows the hold: a write for
+// the return and another one for the confirmation, which follows within confirmedAfter, would
+// double the writes. If anything else has changed, or the hold would seem to be over before, that
+// is the status s.
+func waitForConfirmation(s, existing ipamv1.IPReservationStatus, now time.Time) ipamv1.IPReservationStatus {
+	isReturn := s.State == ipamv1.Bound && existing.State == ipamv1.Held && !s.Confirmed
+	if !isReturn || existing.HeldUntil != nil && existing.HeldUntil.Time.Before(now.Add(confirmedAfter)) {
+		return s
+	}
+	waiting := s
+	waiting.State, waiting.PodUID, waiting.HeldUntil = existing.State, existing.PodUID, existing.HeldUntil
+	waiting.Confirmed, waiting.Conditions = existing.Confirmed, existing.Conditions
+	if !equality.Semantic.DeepEqual(waiting, existing) {
+		return s
+	}
+	return waiting
 }
 
 // conditionReleased is the type of the condition that is set if spec.release has no effect.

@@ -92,6 +92,35 @@ func TestMake(t *testing.T) {
 			30*time.Second-time.Nanosecond)},
 			existing: &ipamv1.IPReservation{Status: ipamv1.IPReservationStatus{ID: id1, PodUID: "u0", Confirmed: true}},
 			want:     is(func(*ipamv1.IPReservationStatus) {}), after: 10*time.Millisecond + 1},
+		{name: "returned 5 s ago", leases: []lease.Lease{bound("10.0.0.2", id1, 5*time.Second)},
+			existing: &ipamv1.IPReservation{Status: status(func(s *ipamv1.IPReservationStatus) {
+				s.State, s.PodUID, s.Confirmed, s.HeldUntil = ipamv1.Held, "u0", true, until(time.Minute)
+			})},
+			want: is(func(s *ipamv1.IPReservationStatus) {
+				s.State, s.PodUID, s.Confirmed, s.HeldUntil = ipamv1.Held, "u0", true, until(time.Minute)
+			}), after: 25*time.Second + 10*time.Millisecond},
+		{name: "returned 5 s ago with another window", leases: []lease.Lease{bound("10.0.0.2", id1, 5*time.Second)},
+			existing: &ipamv1.IPReservation{Status: status(func(s *ipamv1.IPReservationStatus) {
+				s.State, s.PodUID, s.Window, s.HeldUntil = ipamv1.Held, "u0", "10m0s", until(time.Minute)
+			})},
+			want: is(func(*ipamv1.IPReservationStatus) {}), after: 25*time.Second + 10*time.Millisecond},
+		{name: "returned 5 s ago to one more address", leases: []lease.Lease{bound("10.0.0.2", id1, 5*time.Second)},
+			existing: &ipamv1.IPReservation{Status: status(func(s *ipamv1.IPReservationStatus) {
+				s.State, s.PodUID, s.Addresses, s.HeldUntil = ipamv1.Held, "u0", nil, until(time.Minute)
+			})},
+			want: is(func(*ipamv1.IPReservationStatus) {}), after: 25*time.Second + 10*time.Millisecond},
+		{name: "returned 5 s ago, the hold seems to be over",
+			leases: []lease.Lease{bound("10.0.0.2", id1, 5*time.Second)},
+			existing: &ipamv1.IPReservation{Status: status(func(s *ipamv1.IPReservationStatus) {
+				s.State, s.PodUID, s.HeldUntil = ipamv1.Held, "u0", until(25*time.Second)
+			})},
+			want: is(func(*ipamv1.IPReservationStatus) {}), after: 25*time.Second + 10*time.Millisecond},
+		{name: "returned 5 s ago and Ready", leases: []lease.Lease{bound("10.0.0.2", id1, 5*time.Second)},
+			pod: podcache.Pod{UID: "u1", Ready: true},
+			existing: &ipamv1.IPReservation{Status: status(func(s *ipamv1.IPReservationStatus) {
+				s.State, s.PodUID, s.HeldUntil = ipamv1.Held, "u0", until(time.Minute)
+			})},
+			want: is(func(s *ipamv1.IPReservationStatus) { s.Confirmed = true })},
 		{name: "a sandbox after 30 s", leases: []lease.Lease{bound("10.0.0.2", id1, 30*time.Second)},
 			want: is(func(s *ipamv1.IPReservationStatus) { s.Confirmed = true })},
 		{name: "two families", leases: two, want: is(both)},

@@ -167,9 +167,11 @@ func TestObservedLag(t *testing.T) {
 		"new, at the limit":  {maxLag, nil, true},
 		"new, after a start": {maxLag + 1, nil, false},
 		"the same":           {time.Second, object(func(*ipamv1.IPReservationStatus) {}), false},
-		"another state":      {2 * maxLag, object(func(s *ipamv1.IPReservationStatus) { s.State = ipamv1.Held }), true},
-		"another pod":        {time.Second, object(func(s *ipamv1.IPReservationStatus) { s.PodUID = "u2" }), true},
-		"another lease":      {time.Second, object(func(s *ipamv1.IPReservationStatus) { s.ID = id2 }), true},
+		"another state":      {2 * maxLag, object(func(s *ipamv1.IPReservationStatus) { s.State = "" }), true},
+		"a return": {2 * maxLag, object(func(s *ipamv1.IPReservationStatus) { s.State = ipamv1.Held }),
+			false},
+		"another pod":   {time.Second, object(func(s *ipamv1.IPReservationStatus) { s.PodUID = "u2" }), true},
+		"another lease": {time.Second, object(func(s *ipamv1.IPReservationStatus) { s.ID = id2 }), true},
 	} {
 		p.Metrics = NewMetrics(prometheus.NewRegistry())
 		p.observeLag(task{want: &wanted{Since: since(tt.lag), Object: *object(func(*ipamv1.IPReservationStatus) {})},
@@ -186,13 +188,14 @@ func TestObservedLag(t *testing.T) {
 // identify says when it runs again, and what the node is.
 func TestIdentify(t *testing.T) {
 	p := newFixture(t)
-	if after := p.identify(t.Context()); after != identityInterval || p.Publisher.node != node {
+	if after := p.identify(t.Context()); after < identityInterval || after > identityInterval*6/5 ||
+		p.Publisher.node != node {
 		t.Errorf("%+v, again after %s", p.Publisher.node, after)
 	}
 	for code, want := range map[int]nodeIdentity{http.StatusInternalServerError: node, http.StatusNotFound: {}} {
 		p.Publisher.node = node
 		p.server.Reject(fakeapi.Always(code))
-		if after := p.identify(t.Context()); after < retry/2 || after > retry || p.Publisher.node != want {
+		if after := p.identify(t.Context()); after < retry || after > 2*retry || p.Publisher.node != want {
 			t.Errorf("%d: %+v, again after %s", code, p.Publisher.node, after)
 		}
 	}
@@ -226,7 +229,7 @@ func TestOnlyOurObjectsAreRemoved(t *testing.T) {
 // Every request that fails makes the pass fail, and says which it was.
 func TestEachFailedRequestOfTheNodePool(t *testing.T) {
 	for _, tt := range []struct{ method, path, want string }{
-		{"GET", nodePath, "reading the node"}, {"GET", poolPath, "reading the NodeAddressPool"},
+		{"GET", nodePath, "reading the node"},
 		{"PATCH", poolPath, "writing the NodeAddressPool"}, {"PATCH", poolPath + "/status", "writing the status"},
 	} {
 		p := newPoolFixture(t)
@@ -309,7 +312,7 @@ func TestWritesAreCountedAndRepeated(t *testing.T) {
 				p.queue.Add(object)
 				p.work(t.Context())
 			}
-			if len(p.delayed) != n+1 || p.delayed[n] < least || p.delayed[n] > least+least/5 {
+			if len(p.delayed) != n+1 || p.delayed[n] < least || p.delayed[n] > 2*least {
 				t.Fatalf("%s failed %d times: repeated after %v", what, n+1, p.delayed)
 			}
 		}
@@ -356,7 +359,7 @@ func TestRemove(t *testing.T) {
 	}
 }
 
-// The node and its NodeAddressPool are read at the start and every nodePoolReread.
+// The node is read at the start and every nodePoolReread.
 func TestNodePoolIsReadAgain(t *testing.T) {
 	p := newPoolFixture(t)
 	clock := p.Service.Clock()
@@ -364,7 +367,7 @@ func TestNodePoolIsReadAgain(t *testing.T) {
 	for i, c := range []struct {
 		after time.Duration
 		reads int
-	}{{0, 2}, {nodePoolReread - 1, 0}, {1, 2}, {nodePoolReread, 2}, {nodePoolReread - 1, 0}} {
+	}{{0, 1}, {nodePoolReread - 1, 0}, {1, 1}, {nodePoolReread, 1}, {nodePoolReread - 1, 0}} {
 		clock.Wall, clock.Boot = clock.Wall.Add(c.after), clock.Boot+c.after
 		p.server.Requests()
 		if err := p.update(t.Context()); err != nil {

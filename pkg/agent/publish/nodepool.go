@@ -25,10 +25,11 @@ import (
 )
 
 const (
-	// nodePoolInterval is the least time between two writes of the NodeAddressPool.
+	// nodePoolInterval is the least time between two writes of the NodeAddressPool, and the time
+	// for which numbers must differ before they are written.
 	nodePoolInterval = 30 * time.Second
-	// nodePoolReread is how often the object and the node are read, in case another client has
-	// changed or deleted them.
+	// nodePoolReread is how often the UID of the node is read. It changes if the node's object is
+	// deleted and created again.
 	nodePoolReread = 5 * time.Minute
 	// maxNodePoolRetry is the longest time until a rejected write is retried.
 	maxNodePoolRetry = 10 * time.Minute
@@ -43,14 +44,16 @@ type NodePool struct {
 	Service *maintain.Service
 	Node    string
 	Clients *informer.Clients
+	Pool    *Pool
 	// Active returns the status of each network that the container runtime has loaded, or nil
 	// before the first result (active.Watcher.Result). It must not block.
 	Active func() []cniconf.Status
 	Log    *slog.Logger
 
 	node     nodeIdentity
-	existing *ipamv1.NodeAddressPool // as last read or written; nil if it does not exist
-	readAt   lease.Instant           // when the node and the object were read; zero if they must be read
+	existing *ipamv1.NodeAddressPool // as last watched or written; nil if it does not exist or is not known
+	readAt   lease.Instant           // when the node was read; zero if it must be read
+	differed bool                    // the numbers differed at the last pass, too
 	applied  *ipamv1.NodeAddressPool // last written status, with the resource version of the response
 	wroteAt  lease.Instant           // when the status was last written
 	rejected int                     // passes in a row with a request that the API server rejected
@@ -85,8 +88,8 @@ func (p *NodePool) pass(ctx context.Context) (requeueAfter time.Duration) {
 	return wait.Jitter(min(nodePoolInterval<<min(p.rejected-1, 10), maxNodePoolRetry), 0.2)
 }
 
-// update reads the store and writes the object if it differs. It reads the node and the object only
-// every nodePoolReread, and again after a failed write.
+// update reads the store and writes the object if it differs. It reads the node only every
+// nodePoolReread, and again after a failed write.
 func (p *NodePool) update(ctx context.Context) error {
 	var usage []store.Usage
 	err := p.Service.Store.View(ctx, func(tx *store.Tx) error {
@@ -103,6 +106,7 @@ func (p *NodePool) update(ctx context.Context) error {
 		}
 		p.readAt = now
 	}
+	p.existing = p.Pool.Object()
 	want := desiredNodePool(p.node, usage, p.Active())
 	if err := p.write(ctx, want, now); err != nil {
 		p.readAt = lease.Instant{}
@@ -111,23 +115,13 @@ func (p *NodePool) update(ctx context.Context) error {
 	return nil
 }
 
-// read reads the UID of the node and the existing object.
+// read reads the UID of the node.
 func (p *NodePool) read(ctx context.Context) error {
 	uid, err := readNodeUID(ctx, p.Clients.Core, p.Node)
 	if err != nil {
 		return fmt.Errorf("reading the node: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, informer.RequestTimeout)
-	defer cancel()
-	existing := &ipamv1.NodeAddressPool{}
-	err = p.Clients.IPAM.Get().Resource(ipamv1.NodeAddressPoolResource.Resource).Name(p.Node).Do(ctx).Into(existing)
-	if apierrors.IsNotFound(err) { // or the CRD is missing; then write returns an error
-		existing, err = nil, nil
-	}
-	if err != nil {
-		return fmt.Errorf("reading the NodeAddressPool: %w", err)
-	}
-	p.node, p.existing = nodeIdentity{p.Node, uid}, existing
+	p.node = nodeIdentity{p.Node, uid}
 	return nil
 }
 
@@ -145,8 +139,15 @@ func (p *NodePool) write(ctx context.Context, want *ipamv1.NodeAddressPool, now 
 	}
 	setTransitionTimes(want, p.existing, now.Wall)
 	if isShown(want, p.existing) || p.hadNoEffect(want) {
+		p.differed = false
 		return nil
 	}
+	// A pod that is being replaced changes the numbers for a few seconds only.
+	if !p.differed && isSameButCounts(want, p.existing) {
+		p.differed = true
+		return nil
+	}
+	p.differed = false
 	got, err := p.apply(ctx, want, "status")
 	if err != nil {
 		return fmt.Errorf("writing the status of the NodeAddressPool: %w", err)
@@ -198,7 +199,24 @@ func (p *NodePool) apply(
 	err := p.Clients.IPAM.Patch(types.ApplyPatchType).
 		Resource(ipamv1.NodeAddressPoolResource.Resource).Name(object.Name).SubResource(subresource...).
 		Param("fieldManager", fieldManager).Param("force", "true").Body(data).Do(ctx).Into(got)
-	return got, err
+	if err != nil {
+		return nil, err
+	}
+	return got, p.Pool.Learn(got, false)
+}
+
+// isSameButCounts reports whether the status of object shows the networks and the condition of
+// want, perhaps with other numbers.
+func isSameButCounts(want, object *ipamv1.NodeAddressPool) bool {
+	withoutCounts := func(o *ipamv1.NodeAddressPool) *ipamv1.NodeAddressPool {
+		o = o.DeepCopy()
+		o.Status.AddressCounts = ipamv1.AddressCounts{}
+		for i := range o.Status.Networks {
+			o.Status.Networks[i].AddressCounts = ipamv1.AddressCounts{}
+		}
+		return o
+	}
+	return isShown(withoutCounts(want), withoutCounts(object))
 }
 
 // logProblem logs a problem when it begins, when it changes, and when it is over.

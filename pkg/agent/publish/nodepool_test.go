@@ -36,6 +36,8 @@ type poolFixture struct {
 	node   fakeapi.Node
 	server *fakeapi.Server
 	log    bytes.Buffer
+
+	isBehind bool
 }
 
 func newPoolFixture(t *testing.T) *poolFixture {
@@ -56,6 +58,7 @@ func (p *poolFixture) setNode(uid string) {
 // restart replaces the task by one that knows nothing.
 func (p *poolFixture) restart() {
 	p.NodePool = &NodePool{Service: p.node.Service, Node: "node1", Clients: p.server.Clients,
+		Pool:   NewPool(p.server.Clients.IPAM, "node1"),
 		Active: func() []cniconf.Status { return nil }, Log: slog.New(slog.NewTextHandler(&p.log, nil))}
 }
 
@@ -69,11 +72,27 @@ func (p *poolFixture) after(d time.Duration) {
 	}
 }
 
+// watch delivers the object, as the watch does.
+func (p *poolFixture) watch() {
+	p.t.Helper()
+	var objects []any
+	o := &ipamv1.NodeAddressPool{}
+	if p.server.Get(poolPath, o) {
+		objects = append(objects, o)
+	}
+	if err := p.Pool.Replace(objects, ""); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
 // writes advances the clock to the next pass, runs it, and returns its writes, each as the last
-// element of its path.
+// element of its path. The watch has delivered the object before, unless isBehind is true.
 func (p *poolFixture) writes() string {
 	p.t.Helper()
 	p.after(nodePoolInterval)
+	if !p.isBehind {
+		p.watch()
+	}
 	p.server.Requests()
 	if after := p.pass(p.t.Context()); after < nodePoolInterval {
 		p.t.Errorf("the next pass is after %s, want at least %s", after, nodePoolInterval)
@@ -138,8 +157,14 @@ func TestLifeOfANodeAddressPool(t *testing.T) {
 		t.Errorf("owners %+v", o.OwnerReferences)
 	}
 	l := p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
+	p.expect("bound for less than 30 s", "", "10=0+0+10 net 10=0+0+10 Unknown"+unknown)
 	p.expect("bound", "status", "10=1+0+9 net 10=1+0+9 Unknown"+unknown)
 	p.node.Release(l)
+	p.expect("held for less than 30 s", "", "10=1+0+9 net 10=1+0+9 Unknown"+unknown)
+	p.node.Update(func(tx *store.Tx) error { return tx.Put(l.Pool, l.Address, l) })
+	p.expect("bound again", "", "10=1+0+9 net 10=1+0+9 Unknown"+unknown)
+	p.node.Release(l)
+	p.expect("held again for less than 30 s", "", "10=1+0+9 net 10=1+0+9 Unknown"+unknown)
 	p.expect("held", "status", "10=0+1+9 net 10=0+1+9 Unknown"+unknown)
 	p.server.Requests()
 	p.pass(t.Context())
@@ -164,7 +189,8 @@ func TestNodeAddressPoolIsWrittenAtMostEvery30s(t *testing.T) {
 	if r := p.server.Requests(); len(r) > 0 {
 		t.Errorf("25 s after a write the requests are %q", r)
 	}
-	p.expect("30 s after a write", "status", "10=1+0+9 net 10=1+0+9 Unknown"+unknown)
+	p.writes()
+	p.expect("30 s after a write, for 30 s", "status", "10=1+0+9 net 10=1+0+9 Unknown"+unknown)
 }
 
 // The task writes at once that the activity has changed, if nothing was written just before.
@@ -210,9 +236,12 @@ func TestNodeAddressPoolIsRepaired(t *testing.T) {
 	p.expect("deleted", "node1 status", want)
 	p.server.Remove(poolPath)
 	l := p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
+	p.isBehind = true
+	p.writes()
 	if w := p.writes(); w != "status" {
-		t.Errorf("deleted since it was read: writes %q", w)
+		t.Errorf("the watch has not shown its deletion: writes %q", w)
 	}
+	p.isBehind = false
 	p.node.Update(func(tx *store.Tx) error { return tx.Put(l.Pool, l.Address, lease.Lease{}) })
 	p.expect("the write has shown it", "node1 status", want)
 	o := p.object()
@@ -303,6 +332,7 @@ func TestNodeAddressPoolOfAServerThatIsAway(t *testing.T) {
 	p.node.Release(l)
 	p.node.Bind("10.0.0.3", "db-1", "u2", time.Hour, "")
 	p.server.Reject(nil)
+	p.writes()
 	p.expect("back", "status", "10=1+1+8 net 10=1+1+8 Unknown"+unknown)
 }
 

@@ -3,9 +3,10 @@ package publish
 import (
 	"context"
 	"encoding/json"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -30,14 +31,11 @@ func TestOldServerSelectsByLabel(t *testing.T) {
 		lists = append(lists, q.Get("fieldSelector")+q.Get("labelSelector"))
 		mu.Unlock()
 		switch {
-		case q.Get("fieldSelector") != "", q.Get("sendInitialEvents") != "":
+		case q.Get("fieldSelector") != "":
 			w.WriteHeader(http.StatusBadRequest)
 			json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
 				Status: "Failure",
 				Reason: metav1.StatusReasonBadRequest, Code: 400, Message: "field label not supported: spec.nodeName"})
-		case q.Get("watch") != "":
-			w.(http.Flusher).Flush()
-			<-r.Context().Done()
 		default:
 			mine := ipamv1.IPReservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "mine",
 				ResourceVersion: "1"},
@@ -54,7 +52,7 @@ func TestOldServerSelectsByLabel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := NewObjects(clients.IPAM, "node1", slog.New(slog.DiscardHandler))
+	o := NewObjects(clients.IPAM, "node1", NewPool(clients.IPAM, "node1"), fakeapi.Log)
 	ctx, stop := context.WithTimeout(t.Context(), 30*time.Second)
 	changes, done := o.Changes(), make(chan struct{})
 	go func() { defer close(done); _ = o.Run(ctx) }()
@@ -78,32 +76,196 @@ func TestOldServerSelectsByLabel(t *testing.T) {
 	}
 }
 
-// TestObjectsAreWatched creates, changes and deletes an object.
-func TestObjectsAreWatched(t *testing.T) {
-	kind := fakeapi.Kind{GroupVersionKind: ipamv1.GroupVersion.WithKind("IPReservation"), Resource: resource,
-		Namespaced: true}
-	c := fakeapi.NewCluster(t, kind)
+// name delivers a NodeAddressPool that names reservations.
+func (p *fixture) name(refs ...ipamv1.ReservationReference) {
+	p.t.Helper()
+	o := &ipamv1.NodeAddressPool{ObjectMeta: metav1.ObjectMeta{Name: "node1"}}
+	o.Spec.Reservations = refs
+	if err := p.Objects.pool.Replace([]any{o}, ""); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// read runs a pass of the Objects and returns its requests, without the prefix of the group.
+func (p *fixture) read(now time.Time) (requests []string) {
+	p.t.Helper()
+	p.server.Requests()
+	p.Objects.pass(p.t.Context(), now)
+	for _, r := range p.server.Requests() {
+		requests = append(requests, strings.Replace(r, "/apis/ipam.leasehold.dev/v1alpha1/", "", 1))
+	}
+	return requests
+}
+
+const (
+	listOfMine = "GET ipreservations"
+	readOfMine = "GET namespaces/db/ipreservations/" + mine
+)
+
+// A named object is read once for each of its states, and the publisher does what it says.
+func TestNamedReservations(t *testing.T) {
+	p := newFixture(t)
+	p.node.Release(p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, ""))
+	begin := time.Now()
+	p.expect("the start", p.read(begin), listOfMine)
+	p.publish()
+	p.expect("nothing is named", p.read(begin))
+	changes := p.Objects.Changes()
+	ref := func(name, uid string, generation int64) ipamv1.ReservationReference {
+		return ipamv1.ReservationReference{Namespace: "db", Name: name, UID: uid, Generation: generation}
+	}
+
+	var r ipamv1.IPReservation
+	p.server.Get(objects+mine, &r)
+	r.Spec.Release = id2
+	p.server.Put(objects+mine, r)
+	p.name(ref(mine, "1", 2))
+	p.expect("changed", p.read(begin), readOfMine)
+	if len(changes) != 1 {
+		t.Error("no change is signalled")
+	}
+	p.expect("another lease is to be released", p.publish(), "PATCH status")
+	p.name(ref(mine, "1", 2), ref("other-5f1c9a02", "2", 1))
+	p.expect("another is named", p.read(begin), "GET namespaces/db/ipreservations/other-5f1c9a02")
+	p.expect("the same are named", p.read(begin))
+
+	p.server.Remove(objects + mine)
+	p.name(ref(mine, "1", 0))
+	p.expect("deleted", p.read(begin), readOfMine)
+	p.expect("deleted", p.publish(), "PATCH "+mine, "PATCH status")
+
+	p.server.Get(objects+mine, &r)
+	r.Spec.Release = r.Status.ID
+	p.server.Put(objects+mine, r)
+	p.name(ref(mine, "3", 2))
+	p.expect("changed again", p.read(begin), readOfMine)
+	p.publish()
+	p.expect("released", p.publish(), "DELETE "+mine)
+
+	p.server.Put(objects+"theirs", ipamv1.IPReservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "theirs"},
+		Spec: ipamv1.IPReservationSpec{PodName: "db-0", NodeName: "node2"}})
+	p.name(ref("theirs", "4", 1))
+	p.expect("another node's", p.read(begin), "GET namespaces/db/ipreservations/theirs")
+	if len(p.Objects.List()) != 0 {
+		t.Errorf("it is stored: %+v", p.Objects.List())
+	}
+}
+
+// A read that fails is repeated; so is a list.
+func TestReadsAreRepeated(t *testing.T) {
+	p := newFixture(t)
+	begin := time.Now()
+	p.server.Reject(fakeapi.Always(http.StatusServiceUnavailable))
+	var pauses []time.Duration
+	for range 10 {
+		pauses = append(pauses, p.Objects.pass(t.Context(), begin))
+	}
+	if pauses[0] > 2*time.Second || pauses[9] < 30*time.Second || pauses[9] > time.Minute {
+		t.Errorf("repeated after %v", pauses)
+	}
+	p.server.Reject(nil)
+	p.expect("back", p.read(begin), listOfMine)
+	p.server.Reject(fakeapi.Always(http.StatusServiceUnavailable))
+	p.name(ipamv1.ReservationReference{Namespace: "db", Name: mine})
+	if after := p.Objects.pass(t.Context(), begin); after > 2*time.Second {
+		t.Errorf("a failed read is repeated after %s", after)
+	}
+	p.server.Reject(nil)
+	p.expect("back", p.read(begin), readOfMine)
+	p.expect("no change", p.read(begin.Add(listInterval-time.Second)))
+	p.expect("half an hour later", p.read(begin.Add(listInterval*3/2)), listOfMine)
+}
+
+// An object that was written while a list was under way may be missing in the list.
+func TestListDoesNotUndoAWrite(t *testing.T) {
+	p := newFixture(t)
+	p.server.Reject(func(r *http.Request) int {
+		if r.Method == http.MethodGet {
+			o := &ipamv1.IPReservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: mine},
+				Spec: ipamv1.IPReservationSpec{PodName: "db-0", NodeName: "node1"}}
+			if err := p.Objects.ApplySpec(t.Context(), o); err != nil {
+				t.Error(err)
+			}
+			p.server.Remove(objects + mine)
+		}
+		return 0
+	})
+	if err := p.Objects.list(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if r, _ := p.Objects.Get("db/" + mine); r == nil || r.Spec.PodName != "db-0" {
+		t.Errorf("after the list: %+v", r)
+	}
+	p.server.Reject(nil)
+	if err := p.Objects.list(t.Context()); err != nil || len(p.Objects.List()) != 0 {
+		t.Errorf("after another list: %+v, %v", p.Objects.List(), err)
+	}
+}
+
+// A write that fails because the CRD is missing makes the agent list until the CRD is there, and
+// then the objects are written.
+func TestReservationsThatAreNotServed(t *testing.T) {
+	p := newFixture(t)
+	begin := time.Now()
+	p.read(begin)
+	l := p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
+	p.publish()
+	p.node.Release(l)
+	p.server.Reject(func(r *http.Request) int {
+		if strings.HasPrefix(r.URL.Path, "/apis/ipam.leasehold.dev/") {
+			return fakeapi.NotServed
+		}
+		return 0
+	})
+	wake := p.Objects.wake.Subscribe()
+	p.expect("not served", p.publish(), "PATCH status")
+	p.server.Remove(objects + mine)
+	if len(wake) != 1 {
+		t.Error("no list is requested")
+	}
+	if after := p.Objects.pass(t.Context(), begin); after > 2*time.Second {
+		t.Errorf("the list is after %s", after)
+	}
+	p.expect("not served yet", p.read(begin.Add(2*time.Second)), listOfMine)
+	p.node.Bind("10.0.0.3", "db-1", "u2", time.Hour, "")
+	p.queue.Add(object)
+	p.expect("waiting", p.publish())
+	p.server.Reject(nil)
+	p.expect("served", p.read(begin.Add(5*time.Second)), listOfMine)
+	writes := p.publish()
+	slices.Sort(writes)
+	p.expect("served", writes, "PATCH "+mine, "PATCH db-1-5f1c9a02", "PATCH status", "PATCH status")
+}
+
+// The agent watches its NodeAddressPool by name, and reads what it names.
+func TestNodeAddressPoolIsWatched(t *testing.T) {
+	c := fakeapi.NewCluster(t,
+		fakeapi.Kind{GroupVersionKind: ipamv1.GroupVersion.WithKind("IPReservation"), Resource: resource,
+			Namespaced: true},
+		fakeapi.Kind{GroupVersionKind: ipamv1.GroupVersion.WithKind("NodeAddressPool"), Resource: "nodeaddresspools"})
 	clients, err := informer.NewClients(c.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := NewObjects(clients.IPAM, "node1", slog.New(slog.DiscardHandler))
+	pool := NewPool(clients.IPAM, "node1")
+	o := NewObjects(clients.IPAM, "node1", pool, fakeapi.Log)
 	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() { defer close(done); _ = o.Run(ctx) }()
-	defer func() { stop(); <-done }()
-	c.Until("a list", func() bool { _, listed := o.Views(); return listed })
-	at := informer.Name{Namespace: "db", Name: "mine"}
-	has := func(pod string) func() bool {
-		return func() bool {
-			r, _ := o.Get(at.String())
-			return pod == "" && r == nil || r != nil && r.Spec.PodName == pod
-		}
+	var done sync.WaitGroup
+	for _, run := range []func(context.Context) error{pool.Run, o.Run} {
+		done.Go(func() { _ = run(ctx) })
 	}
-	for _, pod := range []string{"db-0", "db-1"} {
-		c.Put(objects+at.Name, ipamv1.IPReservation{Spec: ipamv1.IPReservationSpec{PodName: pod, NodeName: "node1"}})
-		c.Until("the object of "+pod, has(pod))
-	}
-	c.Remove(objects + at.Name)
-	c.Until("it is deleted", has(""))
+	defer func() { stop(); done.Wait() }()
+	c.Until("a list", func() bool { _, listed := o.Views(); return listed && pool.HasSynced() })
+	ref := ipamv1.ReservationReference{Namespace: "db", Name: "mine", UID: "1", Generation: 1}
+	c.Put(objects+ref.Name, ipamv1.IPReservation{Spec: ipamv1.IPReservationSpec{PodName: "db-0", NodeName: "node1"}})
+	c.Put(poolPath, ipamv1.NodeAddressPool{Spec: ipamv1.NodeAddressPoolSpec{
+		Reservations: []ipamv1.ReservationReference{ref}}})
+	c.Until("the object is read", func() bool { return len(o.List()) == 1 })
+	c.Remove(objects + ref.Name)
+	ref.Generation = 0
+	c.Put(poolPath, ipamv1.NodeAddressPool{Spec: ipamv1.NodeAddressPoolSpec{
+		Reservations: []ipamv1.ReservationReference{ref}}})
+	c.Until("it is deleted", func() bool { return len(o.List()) == 0 })
+	c.Remove(poolPath)
+	c.Until("the NodeAddressPool is deleted", func() bool { return pool.Object() == nil && pool.Named() == nil })
 }

@@ -29,8 +29,9 @@ const (
 	retry       = 5 * time.Second
 	workers     = 4
 	// identityInterval is how often the node's UID is read. The UID changes if the node's object is
-	// deleted and created again.
-	identityInterval = time.Minute
+	// deleted and created again. The UID is also read after the API server has forbidden a write,
+	// because an agent may write only for the node of its token.
+	identityInterval = 5 * time.Minute
 	// maxLag is the age of a lease above which the creation of its object is not recorded as a lag,
 	// because the agent or the CRD may have been installed after the lease was made.
 	maxLag = time.Minute
@@ -51,6 +52,7 @@ type Publisher struct {
 
 	queue    workqueue.TypedDelayingInterface[informer.Name]
 	identity notify.Signal // sent when node has changed
+	denied   notify.Signal // sent when a write was forbidden
 	problem  string        // the last problem that was logged, "" if it is over
 
 	mu       sync.Mutex
@@ -79,8 +81,9 @@ type Metrics struct {
 func NewMetrics(r prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		lag: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    "leasehold_publish_lag_seconds",
-			Help:    "Time from a pod getting or releasing its addresses until its IPReservation shows it.",
+			Name: "leasehold_publish_lag_seconds",
+			Help: "Time from a pod getting or releasing its addresses until its IPReservation shows it. " +
+				"Returns to an address are not counted.",
 			Buckets: []float64{.1, .25, .5, 1, 2, 5, 10, 30, 60, 300},
 		}),
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -114,7 +117,7 @@ func (p *Publisher) Run(ctx context.Context, changes <-chan struct{}) error {
 		})
 	}
 	wake := informer.Any(ctx, changes, p.Pods.Changes(), p.Objects.Changes(), p.identity.Subscribe())
-	running.Go(func() { _ = informer.Loop(ctx, time.Second, nil, p.identify) })
+	running.Go(func() { _ = informer.Loop(ctx, retry, p.denied.Subscribe(), p.identify) })
 	return informer.Loop(ctx, minInterval, wake, p.pass)
 }
 
@@ -214,14 +217,14 @@ func (p *Publisher) identify(ctx context.Context) (requeueAfter time.Duration) {
 			p.node = now
 			p.identity.Send()
 		}
-		return identityInterval
+		return wait.Jitter(identityInterval, 0.2)
 	case apierrors.IsNotFound(err):
 		p.node = nodeIdentity{}
 	}
 	if p.node.UID == "" && ctx.Err() == nil {
 		p.Log.Warn("reading the node failed, reservations not updated", "error", err)
 	}
-	return wait.Jitter(retry/2, 1)
+	return wait.Jitter(retry, 1)
 }
 
 // release ends the retention of the given pods' leases, as spec.release of their objects requests.
@@ -316,9 +319,15 @@ func (p *Publisher) work(ctx context.Context) bool {
 		return false
 	}
 	defer p.queue.Done(name)
+	if !p.Objects.Served() {
+		return true // the pass after the next list queues it again
+	}
 	err := p.write(ctx, p.taskFor(name))
 	if ctx.Err() != nil {
 		return true
+	}
+	if apierrors.IsForbidden(err) {
+		p.denied.Send()
 	}
 	if retryAfter := p.backoff(name, err); err != nil {
 		p.Log.Debug("writing a reservation failed", "object", name.String(), "retryAfter", retryAfter, "error", err)
@@ -328,9 +337,9 @@ func (p *Publisher) work(ctx context.Context) bool {
 }
 
 // backoff records the result of a write, and returns the time until its retry, or 0 if it
-// succeeded. The time grows with each failure in a row, up to 2 s if the server did not respond,
+// succeeded. The time grows with each failure in a row, up to 5 s if the server did not respond,
 // because it may be available again at any moment, and up to a minute if the server rejected the
-// request.
+// request. It is random, up to twice as long.
 func (p *Publisher) backoff(name informer.Name, err error) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -340,18 +349,18 @@ func (p *Publisher) backoff(name informer.Name, err error) time.Duration {
 	}
 	limit := time.Minute
 	if isTransient(err) {
-		limit = 2 * time.Second
+		limit = 5 * time.Second
 	}
 	d := min(200*time.Millisecond<<min(p.failed[name], 10), limit)
 	p.failed[name]++
-	return wait.Jitter(d, 0.2)
+	return wait.Jitter(d, 1)
 }
 
 // isTransient reports whether a retry of the request may succeed soon: the server did not respond,
 // or it responded that it was unable to process the request.
 func isTransient(err error) bool {
 	var status apierrors.APIStatus
-	return !errors.As(err, &status) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) ||
+	return err != nil && !errors.As(err, &status) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) ||
 		apierrors.IsInternalError(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsTooManyRequests(err)
 }
 
@@ -405,11 +414,13 @@ func (p *Publisher) checkEffect(t task) {
 }
 
 // observeLag records the time from a change of the pod's addresses until it became visible in the
-// API. It records nothing if the existing object already shows the same state, pod UID and id.
+// API. It records nothing if the existing object already shows the same state, pod UID and id, and
+// nothing for a pod that has returned, because its return is shown when the pod is confirmed.
 func (p *Publisher) observeLag(t task) {
 	if t.existing != nil {
 		a, b := t.want.Object.Status, t.existing.Status
-		if a.State == b.State && a.PodUID == b.PodUID && a.ID == b.ID {
+		isReturn := a.State == ipamv1.Bound && b.State == ipamv1.Held
+		if a.ID == b.ID && (isReturn || a.State == b.State && a.PodUID == b.PodUID) {
 			return
 		}
 	}

@@ -8,10 +8,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/selection"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
+	"github.com/leasehold-cni/leasehold/pkg/agent/publish"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/kube/pods"
@@ -21,9 +20,6 @@ import (
 // location is the UID of a pod and the node on which the pod runs. The zero value means no other
 // node.
 type location struct{ node, uid string }
-
-// listSize is the number of pods that one list request selects.
-const listSize = 50
 
 // maxUnclaimed is the largest number of pods without a claim that one pass reads. A claim is an
 // IPReservation of another node with a confirmed sandbox of the pod. There may be hundreds of pods
@@ -84,22 +80,26 @@ func (h *Holds) movedTo(
 	return at, nil
 }
 
-// claims reads the reservations of the held pods, and returns the locations at which other nodes'
-// agents claim each pod.
+// claims reads, from the watch cache, the reservations that the manager names in the namespaces of
+// the held pods, and returns the locations at which other nodes' agents claim each pod.
 func (h *Holds) claims(ctx context.Context,
 	held map[informer.Name][]lease.Lease) (map[informer.Name][]location, error) {
-	var hashes []string
+	namespaces := map[string]bool{}
 	for pod := range held {
-		hashes = append(hashes, ipamv1.Hash(pod.Name))
+		namespaces[pod.Namespace] = true
 	}
-	slices.Sort(hashes)
 	var objects []ipamv1.IPReservation
-	for some := range slices.Chunk(slices.Compact(hashes), listSize) {
-		list, err := h.list(ctx, some)
+	for _, ref := range h.Named() {
+		if !namespaces[ref.Namespace] {
+			continue
+		}
+		r, err := publish.ReadReservation(ctx, h.Clients.IPAM, ref.Namespace, ref.Name, string(cached))
 		if err != nil {
 			return nil, err
 		}
-		objects = append(objects, list...)
+		if r != nil {
+			objects = append(objects, *r)
+		}
 	}
 	return claimsIn(h.Node, objects), nil
 }
@@ -117,23 +117,6 @@ func claimsIn(node string, objects []ipamv1.IPReservation) map[informer.Name][]l
 		}
 	}
 	return claims
-}
-
-// list reads from the watch cache the reservations of the pods whose names have the given hashes.
-// Two names may have the same hash.
-func (h *Holds) list(ctx context.Context, hashes []string) ([]ipamv1.IPReservation, error) {
-	ctx, cancel := context.WithTimeout(ctx, informer.RequestTimeout)
-	defer cancel()
-	one, err := labels.NewRequirement(ipamv1.LabelPodHash, selection.In, hashes)
-	if err != nil {
-		return nil, err
-	}
-	list := &ipamv1.IPReservationList{}
-	options := metav1.ListOptions{LabelSelector: labels.NewSelector().Add(*one).String(),
-		ResourceVersion: string(cached)}
-	err = h.Clients.IPAM.Get().Resource("ipreservations").VersionedParams(&options,
-		metav1.ParameterCodec).Do(ctx).Into(list)
-	return list.Items, err
 }
 
 // consistency is the resource version in the options of a read.

@@ -16,7 +16,10 @@ import (
 	"log/slog"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
+
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
+	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
@@ -45,6 +48,9 @@ type Holds struct {
 	Node    string
 	Clients *informer.Clients
 	Log     *slog.Logger
+	// Named returns the reservations that the manager names (publish.Pool). Among them are those of
+	// other nodes for pods whose addresses this node holds.
+	Named func() []ipamv1.ReservationReference
 	// MoveGrace is used instead of the constant MoveGrace.
 	MoveGrace time.Duration
 	// ForeverLimit is used instead of the constant ForeverLimit. 0 means no limit.
@@ -63,7 +69,7 @@ func (h *Holds) Run(ctx context.Context) error {
 	period := h.begin()
 	return informer.Loop(ctx, period, nil, func(ctx context.Context) time.Duration {
 		h.pass(ctx, time.Now())
-		return period
+		return wait.Jitter(period, 0.1)
 	})
 }
 
@@ -106,7 +112,7 @@ type sighting struct {
 func (h *Holds) endMoved(ctx context.Context, held map[informer.Name][]lease.Lease, now time.Time) {
 	claims, err := h.claims(ctx, held)
 	if err != nil {
-		h.Log.Debug("listing other nodes' reservations failed", "error", err)
+		h.Log.Debug("reading other nodes' reservations failed", "error", err)
 		return
 	}
 	before := map[informer.Name]sighting{}

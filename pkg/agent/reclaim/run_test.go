@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/url"
 	"os"
 	"path"
 	"path/filepath"
@@ -36,12 +35,13 @@ type fixture struct {
 	server *fakeapi.Server
 	holds  *Holds
 	now    time.Time
+	named  []ipamv1.ReservationReference
 }
 
 func newFixture(t *testing.T) *fixture {
 	s := &fixture{t: t, node: fakeapi.NewNode(t), server: fakeapi.New(t), now: time.Unix(1_700_000_000, 0)}
 	s.holds = &Holds{Service: s.node.Service, Node: "node1", Clients: s.server.Clients, Log: fakeapi.Log,
-		MoveGrace: MoveGrace}
+		Named: func() []ipamv1.ReservationReference { return s.named }, MoveGrace: MoveGrace}
 	s.namespace("ns1")
 	if period := s.holds.begin(); period != time.Minute {
 		t.Fatalf("a pass every %s, want 1m0s", period)
@@ -72,8 +72,12 @@ func (s *fixture) expect(name string, want ...string) {
 	}
 }
 
-// claim creates the reservation of db-0 by another node's agent.
+// claim creates the reservation of db-0 by another node's agent, which the manager names.
 func (s *fixture) claim(object, node, uid string) {
+	ref := ipamv1.ReservationReference{Namespace: "db", Name: object}
+	if !slices.Contains(s.named, ref) {
+		s.named = append(s.named, ref)
+	}
 	s.server.Put(claimsPath+object, ipamv1.IPReservation{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: object,
 			Labels: map[string]string{ipamv1.LabelPodHash: ipamv1.Hash("db-0")}},
@@ -229,7 +233,7 @@ func TestHoldStaysUnlessThePodHasMoved(t *testing.T) {
 		"another pod with the name": func(s *fixture) { s.pod("node2", "u3", corev1.ConditionTrue) },
 		"ready on a third node":     func(s *fixture) { s.pod("node3", "u2", corev1.ConditionTrue) },
 		"ready on this node":        func(s *fixture) { s.pod("node1", "u2", corev1.ConditionTrue) },
-		"listing reservations fails": func(s *fixture) {
+		"reading reservations fails": func(s *fixture) {
 			s.server.Reject(only("/ipreservations", http.StatusServiceUnavailable))
 		},
 		"reading pods fails": func(s *fixture) { s.server.Reject(only("/pods/", http.StatusForbidden)) },
@@ -327,7 +331,8 @@ func TestFailedReadsOfANamespaceAreLogged(t *testing.T) {
 }
 
 // A namespace that exists is read once in a pass, from the watch cache; one that is missing there
-// is read again, from etcd. The reservations of all pods are listed at once.
+// is read again, from etcd. Of the reservations only those are read that the manager names in a
+// namespace with holds.
 func TestRequestsOfAPass(t *testing.T) {
 	s := newFixture(t)
 	s.held(time.Hour, "")
@@ -336,11 +341,9 @@ func TestRequestsOfAPass(t *testing.T) {
 		got = append(got, path.Base(r.URL.Path)+"?"+r.URL.RawQuery)
 		return 0
 	})
-	selector := "labelSelector=" + url.QueryEscape(ipamv1.LabelPodHash+" in ("+
-		strings.Join(slices.Sorted(slices.Values([]string{ipamv1.Hash("db-0"), ipamv1.Hash("db-1")})), ",")+")")
+	s.named = []ipamv1.ReservationReference{{Namespace: "db", Name: "o"}, {Namespace: "other", Name: "o"}}
 	s.minutes(1)
-	if want := []string{"db?resourceVersion=0", "ipreservations?" + selector + "&resourceVersion=0"}; !slices.Equal(got,
-		want) {
+	if want := []string{"db?resourceVersion=0", "o?resourceVersion=0"}; !slices.Equal(got, want) {
 		t.Errorf("requests %q, want %q", got, want)
 	}
 	s.server.Remove(namespacePath)
@@ -416,16 +419,16 @@ func TestFailedReadsOfAStatefulSetDoNotCount(t *testing.T) {
 	s.expect("OwnerGrace has passed", "10.0.0.3=db-1/Held")
 }
 
-// There are as many lists in a minute as nodes, so they do not go to etcd.
+// A reservation stays named as long as the pod runs elsewhere, so it is not read from etcd.
 func TestClaimsAreReadFromTheWatchCache(t *testing.T) {
 	s := newFixture(t)
 	s.held(time.Hour, "")
 	s.claim("o", "node2", "u2")
 	s.pod("node2", "u2", corev1.ConditionTrue)
-	var lists, cached atomic.Int32
+	var reads, cached atomic.Int32
 	s.server.Reject(func(r *http.Request) int {
-		if strings.HasSuffix(r.URL.Path, "/ipreservations") {
-			lists.Add(1)
+		if strings.HasSuffix(r.URL.Path, "/ipreservations/o") {
+			reads.Add(1)
 			if r.URL.Query().Get("resourceVersion") == "0" {
 				cached.Add(1)
 			}
@@ -434,8 +437,8 @@ func TestClaimsAreReadFromTheWatchCache(t *testing.T) {
 	})
 	s.minutes(6)
 	s.expect("after moveGrace", "10.0.0.3=db-1/Held")
-	if lists.Load() == 0 || cached.Load() != lists.Load() {
-		t.Errorf("%d of %d lists are read from the watch cache", cached.Load(), lists.Load())
+	if reads.Load() == 0 || cached.Load() != reads.Load() {
+		t.Errorf("%d of %d reads are from the watch cache", cached.Load(), reads.Load())
 	}
 }
 
@@ -492,13 +495,14 @@ func TestRun(t *testing.T) {
 }
 
 // Holds stay while the claims of other agents are not known.
-func TestEndlessHoldStaysWhileClaimsCannotBeListed(t *testing.T) {
+func TestEndlessHoldStaysWhileClaimsCannotBeRead(t *testing.T) {
 	s := newFixture(t)
 	s.held(time.Duration(lease.Forever), "")
+	s.claim("o", "node2", "u2")
 	s.pod("node2", "u2", corev1.ConditionTrue)
 	s.server.Reject(only("/ipreservations", 503))
 	s.minutes(20)
-	s.expect("listing fails", "10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held")
+	s.expect("reading fails", "10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held")
 }
 
 // The watch cache may be out of date: the read before a hold ends bypasses it.

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
@@ -34,7 +35,7 @@ type Limits struct {
 func (l *Limits) Run(ctx context.Context) error {
 	return informer.Loop(ctx, limitsPeriod, nil, func(ctx context.Context) time.Duration {
 		l.pass(ctx)
-		return limitsPeriod
+		return wait.Jitter(limitsPeriod, 0.1)
 	})
 }
 

@@ -1,6 +1,7 @@
 package retention
 
 import (
+	"cmp"
 	"context"
 
 	corev1 "k8s.io/api/core/v1"
@@ -41,33 +42,58 @@ func OfDeletedNamespace(l lease.Lease, uid string) bool {
 	return uid == "" || l.NamespaceUID != "" && l.NamespaceUID != uid
 }
 
+// maxOwners is the largest number of owners that namespaces remembers.
+const maxOwners = 4096
+
 // namespaces contains the UID of the namespace of each pod. A namespace is deleted only after its
-// pods, so that a namespace that is read while the pod exists is the namespace of that pod.
-type namespaces map[types.UID]string // by the UID of the pod
+// pods, so that a namespace that is read while the pod exists is the namespace of that pod. It is
+// also the namespace of all other pods of the same StatefulSet, because a StatefulSet is deleted
+// before its namespace. The UID of the StatefulSet in a pod is not verified, but it is random, and
+// known only to those who could read the StatefulSet.
+type namespaces struct {
+	ofPods   map[types.UID]string // by the UID of the pod
+	ofOwners map[owner]string
+}
+
+// owner is the UID of a StatefulSet, and the name of its namespace.
+type owner struct {
+	namespace string
+	uid       types.UID
+}
+
+// ownerOf returns the StatefulSet of a pod, or the zero value if the pod has another owner.
+func ownerOf(p podcache.Pod) owner {
+	if _, isSet := numberedSet(p.Owner.Kind, p.Owner.Group); !isSet || p.OwnerUID == "" {
+		return owner{}
+	}
+	return owner{p.Namespace, p.OwnerUID}
+}
 
 // read reads the namespaces of the pods whose leases depend on them (see concerned), except those
-// that were read before. It removes the entries of pods that no longer exist. After an error it
-// reads no other namespace, and returns the error.
-func (n namespaces) read(ctx context.Context, core rest.Interface, pods map[informer.Name]podcache.Pod,
+// that are known. It removes the entries of pods that no longer exist. After an error it reads no
+// other namespace, and returns the error.
+func (n *namespaces) read(ctx context.Context, core rest.Interface, pods map[informer.Name]podcache.Pod,
 	leases map[informer.Name][]lease.Lease) (err error) {
-	here, read := map[types.UID]bool{}, map[string]string{}
+	if n.ofPods == nil || len(n.ofOwners) >= maxOwners {
+		n.ofOwners = map[owner]string{}
+	}
+	former, read := n.ofPods, map[string]string{}
+	n.ofPods = map[types.UID]string{}
 	for name, p := range pods {
-		here[p.ObjectUID] = true
-		if _, known := n[p.ObjectUID]; known || !concerned(p, leases[name]) {
+		uid := former[p.ObjectUID]
+		if uid == "" && concerned(p, leases[name]) {
+			uid = n.ofOwners[ownerOf(p)]
+			if _, isRead := read[name.Namespace]; uid == "" && !isRead && err == nil {
+				read[name.Namespace], err = NamespaceUID(ctx, core, name.Namespace, "")
+			}
+			uid = cmp.Or(uid, read[name.Namespace])
+		}
+		if uid == "" {
 			continue
 		}
-		uid, known := read[name.Namespace]
-		if !known && err == nil {
-			uid, err = NamespaceUID(ctx, core, name.Namespace, "")
-			read[name.Namespace] = uid
-		}
-		if uid != "" {
-			n[p.ObjectUID] = uid
-		}
-	}
-	for pod := range n {
-		if !here[pod] {
-			delete(n, pod)
+		n.ofPods[p.ObjectUID] = uid
+		if o := ownerOf(p); o != (owner{}) {
+			n.ofOwners[o] = uid
 		}
 	}
 	return err

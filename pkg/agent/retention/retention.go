@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/kube/ordinals"
@@ -113,9 +115,11 @@ type plan struct {
 }
 
 // makePlan returns the plan for the pods of a node and the leases in its store. uids contains the
-// UIDs of the namespaces of the pods. makePlan is level-triggered: once its plan has been carried
-// out, it returns an empty plan.
-func makePlan(pods map[informer.Name]podcache.Pod, view maintain.NodeView, uids namespaces) plan {
+// UIDs of the namespaces of the pods, by the UIDs of the pods. makePlan is level-triggered: once
+// its plan has been carried out, it returns an empty plan.
+func makePlan(
+	pods map[informer.Name]podcache.Pod, view maintain.NodeView, uids map[types.UID]string,
+) plan {
 	plan := plan{Invalid: map[informer.Name]error{}}
 	for name, leases := range ByPod(view.Leases) {
 		if p, ok := pods[name]; ok {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
@@ -227,7 +228,7 @@ func TestFollowedNamespace(t *testing.T) {
 			view.Leases[0].Window = lease.Window(time.Hour)
 			view.Windows = map[lease.Key]lease.Window{l.Key(): lease.Window(time.Hour)}
 		}
-		got := makePlan(map[informer.Name]podcache.Pod{name: p}, view, namespaces{"o1": "ns1"}).Follow
+		got := makePlan(map[informer.Name]podcache.Pod{name: p}, view, map[types.UID]string{"o1": "ns1"}).Follow
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("annotation %s (-want +got):\n%s", annotation, diff)
 		}

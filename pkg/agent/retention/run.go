@@ -56,13 +56,10 @@ func (w *Windows) pass(ctx context.Context) (requeueAfter time.Duration) {
 		w.Log.Warn("reading the leases failed, windows not updated", "error", err)
 		return retry
 	}
-	if w.namespaces == nil {
-		w.namespaces = namespaces{}
-	}
 	// An error is handled after the plan is executed, because the plan is correct without the
 	// namespaces that were not read.
 	unread := w.namespaces.read(ctx, w.Core, pods, ByPod(view.Leases))
-	plan := makePlan(pods, view, w.namespaces)
+	plan := makePlan(pods, view, w.namespaces.ofPods)
 	for name, err := range plan.Invalid {
 		w.Invalid(pods[name], err)
 	}

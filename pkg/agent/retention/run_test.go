@@ -186,8 +186,48 @@ func TestNamespaceIsReadOnce(t *testing.T) {
 	if err := w.Pods.Replace(nil, ""); err != nil {
 		t.Fatal(err)
 	}
-	if w.pass(t.Context()); len(w.namespaces) > 0 {
+	if w.pass(t.Context()); len(w.namespaces.ofPods) > 0 {
 		t.Errorf("namespaces of pods that do not exist any more: %v", w.namespaces)
+	}
+}
+
+// TestNamespaceOfAStatefulSet verifies that no namespace is read for a pod whose StatefulSet is
+// known, and that only the UID of a StatefulSet in the same namespace counts.
+func TestNamespaceOfAStatefulSet(t *testing.T) {
+	server := fakeapi.New(t)
+	for _, name := range []string{"db", "other"} {
+		server.Put("/api/v1/namespaces/"+name, corev1.Namespace{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
+			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("of-" + name)}})
+	}
+	set := podcache.Owner{Group: "apps", Kind: "StatefulSet", Name: "db"}
+	var n namespaces
+	for _, c := range []struct {
+		what, namespace, pod string
+		owner                podcache.Owner
+		ownerUID             types.UID
+		requests             int
+	}{
+		{"the first pod", "db", "u1", set, "s1", 1},
+		{"the same pod", "db", "u1", set, "s1", 0},
+		{"its successor", "db", "u2", set, "s1", 0},
+		{"of another StatefulSet", "db", "u3", set, "s2", 1},
+		{"in another namespace, with a forged owner", "other", "u4", set, "s1", 1},
+		{"of the first StatefulSet again", "db", "u5", set, "s1", 0},
+		{"of another kind, which may be cluster-scoped", "db", "u6", podcache.Owner{Kind: "Node", Name: "a"}, "s3", 1},
+		{"its successor", "db", "u7", podcache.Owner{Kind: "Node", Name: "a"}, "s3", 1},
+		{"without an owner", "db", "u8", podcache.Owner{}, "", 1},
+	} {
+		name := informer.Name{Namespace: c.namespace, Name: "db-0"}
+		p := podcache.Pod{Name: name, UID: c.pod, ObjectUID: types.UID(c.pod), HasAnnotation: true, Owner: c.owner,
+			OwnerUID: c.ownerUID}
+		server.Requests()
+		err := n.read(t.Context(), server.Clients.Core, map[informer.Name]podcache.Pod{name: p},
+			map[informer.Name][]lease.Lease{name: {bound(c.pod, time.Hour)}})
+		got := len(server.Requests())
+		if err != nil || got != c.requests || n.ofPods[p.ObjectUID] != "of-"+c.namespace {
+			t.Errorf("%s: %d requests, want %d; %v, %v", c.what, got, c.requests, n.ofPods, err)
+		}
 	}
 }
 
@@ -202,7 +242,7 @@ func TestNoOtherNamespaceIsReadAfterAnError(t *testing.T) {
 		pods[name] = podcache.Pod{Name: name, ObjectUID: types.UID(namespace), UID: "u1", HasAnnotation: true}
 		leases[name] = []lease.Lease{bound("u1", time.Hour)}
 	}
-	err := namespaces{}.read(t.Context(), server.Clients.Core, pods, leases)
+	err := new(namespaces).read(t.Context(), server.Clients.Core, pods, leases)
 	if requests := server.Requests(); err == nil || len(requests) != 1 {
 		t.Errorf("%v, requests %q; want an error and one request", err, requests)
 	}

@@ -34,6 +34,7 @@ type Informer[V any] struct {
 	view     func(object any) (*item[V], error)
 	items    cache.ThreadSafeStore // *item[V] by key
 	lists    atomic.Int64          // number of complete lists that were received
+	callAll  atomic.Bool           // see CallAll
 	changes  notify.Signal
 
 	mu       sync.Mutex // held while an object is stored and the handlers are called
@@ -268,6 +269,7 @@ func (i *Informer[V]) Replace(objects []any, _ string) error {
 		list[it.key] = it
 	}
 	i.mu.Lock()
+	all := i.callAll.Swap(false)
 	former := map[string]*item[V]{}
 	for _, object := range i.items.List() {
 		it := object.(*item[V])
@@ -277,7 +279,7 @@ func (i *Informer[V]) Replace(objects []any, _ string) error {
 	for _, h := range i.handlers {
 		for key, object := range list {
 			now, before := object.(*item[V]), former[key]
-			if before == nil || before.version != now.version {
+			if before == nil || all || before.version != now.version {
 				h.call(before, now, false)
 			}
 		}
@@ -292,6 +294,10 @@ func (i *Informer[V]) Replace(objects []any, _ string) error {
 	i.changes.Send()
 	return nil
 }
+
+// CallAll makes the handlers be called for every object of the next complete list, also for those
+// that have not changed. The caller uses it if the views of the same objects have changed.
+func (i *Informer[V]) CallAll() { i.callAll.Store(true) }
 
 // Resync does nothing. It is part of the interface.
 func (i *Informer[V]) Resync() error { return nil }

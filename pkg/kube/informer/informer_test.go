@@ -101,6 +101,13 @@ func TestInformerFollowsListAndWatch(t *testing.T) {
 		{"the same list, and one more", func() error {
 			return i.Replace([]any{some("b", "2", "restored"), some("d", "3", "new")}, "4")
 		}, "true [b=restored d=new]", true, "+new"},
+		{"the same list, for all handlers", func() error {
+			i.CallAll()
+			return i.Replace([]any{some("b", "2", "restored"), some("d", "3", "new")}, "4")
+		}, "true [b=restored d=new]", true, "new>new restored>restored"},
+		{"the same list again", func() error {
+			return i.Replace([]any{some("b", "2", "restored"), some("d", "3", "new")}, "4")
+		}, "true [b=restored d=new]", true, ""},
 		{"an empty list", func() error { return i.Replace(nil, "9") }, "true []", true, "-new -restored"},
 	} {
 		calls = nil
@@ -125,7 +132,7 @@ func TestInformerFollowsListAndWatch(t *testing.T) {
 			}
 		}
 	}
-	if i.Lists() != 4 {
+	if i.Lists() != 6 {
 		t.Errorf("%d lists", i.Lists())
 	}
 	if err := i.Add(&metav1.Status{}); err == nil {

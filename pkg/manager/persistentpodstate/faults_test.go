@@ -222,7 +222,8 @@ func TestObservedPods(t *testing.T) {
 	pod := aPod("db-0")
 	other := pod.DeepCopy()
 	other.OwnerReferences[0].Name = "other"
-	before, now, moved := podViewOf(pod, builtIn), podViewOf(pod, builtIn), podViewOf(other, builtIn)
+	before, now := podViewOf(pod, builtIn, anyKey), podViewOf(pod, builtIn, anyKey)
+	moved := podViewOf(other, builtIn, anyKey)
 	for name, c := range map[string]struct {
 		now               *podView
 		exists, elsewhere bool
@@ -303,7 +304,7 @@ func TestEventsEnqueue(t *testing.T) {
 	pod := aPod("db-0")
 	moved := pod.DeepCopy()
 	moved.OwnerReferences[0].Name = "other"
-	before, elsewhere := podViewOf(pod, builtIn), podViewOf(moved, builtIn)
+	before, elsewhere := podViewOf(pod, builtIn, anyKey), podViewOf(moved, builtIn, anyKey)
 	for name, c := range map[string]struct {
 		event func(v *clusterView)
 		want  string

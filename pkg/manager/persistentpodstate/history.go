@@ -2,12 +2,14 @@ package persistentpodstate
 
 import (
 	"maps"
+	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/pods"
 )
 
@@ -36,9 +38,9 @@ type observation struct {
 	Owner           types.UID // UID of the workload that controls the pod
 	Created         time.Time
 	Terminating     bool
-	Node            string // "" while the pod is not scheduled
-	Hostname        string // the hostname that Inject added to its node selector, "" if none
-	Annotations     map[string]string
+	Node            string            // "" while the pod is not scheduled
+	Hostname        string            // the hostname that Inject added to its node selector, "" if none
+	Annotations     map[string]string // see podViewOf
 	stage           stage
 }
 
@@ -165,7 +167,10 @@ type podView struct {
 
 // podViewOf returns the podView of a pod. It returns nil if no workload of the given kinds controls
 // the pod.
-func podViewOf(pod *corev1.Pod, kinds kindList) *podView {
+//
+// The view has the annotations with the keys for which keeps reports true, and those that the
+// recorder reads.
+func podViewOf(pod *corev1.Pod, kinds kindList, keeps func(key string) bool) *podView {
 	target, owner := ownerTarget(pod)
 	if owner == nil {
 		return nil
@@ -173,8 +178,15 @@ func podViewOf(pod *corev1.Pod, kinds kindList) *podView {
 	if _, ours := kinds.find(target.Kind); !ours {
 		return nil
 	}
-	annotations := maps.Clone(pod.Annotations)
-	delete(annotations, corev1.LastAppliedConfigAnnotation)
+	var annotations map[string]string
+	for key, value := range pod.Annotations {
+		if key == pps.AnnotationInjected || key == annotationReason || keeps(key) {
+			if annotations == nil {
+				annotations = map[string]string{}
+			}
+			annotations[key] = strings.Clone(value) // the decoded pod may share its memory
+		}
+	}
 	return &podView{target, pod.Name, &observation{
 		UID:             pod.UID,
 		ResourceVersion: pod.ResourceVersion,

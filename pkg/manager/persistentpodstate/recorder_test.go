@@ -60,7 +60,7 @@ func TestFailedDeletionOfAStuckPod(t *testing.T) {
 		annotate(p, pps.AnnotationInjected, o.Name)
 	}
 	for _, pod := range []*corev1.Pod{aPod("db-0", waits), aPod("db-1", waits), aPod("db-2", readyOn("node2"))} {
-		v.observe(nil, podViewOf(pod, builtIn))
+		v.observe(nil, podViewOf(pod, builtIn, anyKey))
 	}
 	r := &role{}
 	r.state.Store(serving)
@@ -83,7 +83,7 @@ func TestRecorderWithoutAnObject(t *testing.T) {
 	deleted.DeletionTimestamp = &metav1.Time{Time: began}
 	v := viewOf(deleted).has(statefulSet, true, db())
 	v.pods = listed[*corev1.Pod, *podView](nil, nil)
-	v.observe(nil, podViewOf(aPod("db-0", readyOn("node2")), builtIn))
+	v.observe(nil, podViewOf(aPod("db-0", readyOn("node2")), builtIn, anyKey))
 	r := &role{}
 	r.state.Store(serving)
 	api := &keepsPods{deletions: map[string]bool{}}
@@ -127,9 +127,9 @@ func TestRecorderReports(t *testing.T) {
 		}),
 		aPod("db-1", readyOn("node3")), // which has no zone
 	} {
-		v.observe(nil, podViewOf(pod, builtIn))
+		v.observe(nil, podViewOf(pod, builtIn, anyKey))
 	}
-	gone := podViewOf(aPod("db-2", readyOn("node3")), builtIn)
+	gone := podViewOf(aPod("db-2", readyOn("node3")), builtIn, anyKey)
 	v.observe(nil, gone)
 	v.observe(gone, nil)
 	events := &eventTexts{}

@@ -203,7 +203,7 @@ func seen(pods ...*corev1.Pod) *history {
 }
 
 func (s *history) observe(pod *corev1.Pod) {
-	g := podViewOf(pod, builtIn)
+	g := podViewOf(pod, builtIn, anyKey)
 	s.Observe(g.target, g.name, g.seen)
 }
 

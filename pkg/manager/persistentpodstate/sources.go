@@ -54,6 +54,7 @@ type watched[V any] struct {
 	*informer.Informer[V]
 	resource string // resource.group, the name of the CRD
 	stop     context.CancelFunc
+	again    func() // lists all objects again, and calls the handlers for each
 }
 
 // start runs an informer of a resource until ctx is done or stop is called.
@@ -61,8 +62,28 @@ func start[V any](ctx context.Context, resource schema.GroupVersionResource, i *
 	lw *toolscache.ListWatch, h informer.Handler[V]) *watched[V] {
 	ctx, stop := context.WithCancel(ctx)
 	i.Handle(h)
-	go func() { _ = i.Run(ctx, lw, resource.String()) }()
-	return &watched[V]{i, resource.GroupResource().String(), stop}
+	again := make(chan struct{}, 1)
+	go func() {
+		for ctx.Err() == nil {
+			once, end := context.WithCancel(ctx)
+			done := make(chan struct{})
+			go func() { defer close(done); _ = i.Run(once, lw, resource.String()) }()
+			select {
+			case <-again:
+				end()
+				<-done
+				i.CallAll()
+			case <-done:
+			}
+			end()
+		}
+	}()
+	return &watched[V]{i, resource.GroupResource().String(), stop, func() {
+		select {
+		case again <- struct{}{}:
+		default:
+		}
+	}}
 }
 
 func listWatch[L runtime.Object](list func(context.Context, metav1.ListOptions) (L, error),
@@ -142,14 +163,15 @@ func (s *sources) workloads(ctx context.Context, resource schema.GroupVersionRes
 
 // pods watches the pods of workloads of the given kinds. If kinds are only the built-in ones, it
 // watches only pods with the label podName. With other kinds it watches all pods, because it is not
-// known which labels their pods have.
-func (s *sources) pods(ctx context.Context, kinds kindList, h informer.Handler[*podView]) *watched[*podView] {
+// known which labels their pods have. keeps is passed to podViewOf.
+func (s *sources) pods(ctx context.Context, kinds kindList, keeps func(key string) bool,
+	h informer.Handler[*podView]) *watched[*podView] {
 	lw := toolscache.NewFilteredListWatchFromClient(s.client.CoreV1().RESTClient(), "pods", metav1.NamespaceAll,
 		func(o *metav1.ListOptions) {
 			if len(kinds) == len(builtIn) {
 				o.LabelSelector = podName
 			}
 		})
-	view := func(p *corev1.Pod) *podView { return podViewOf(p, kinds) }
+	view := func(p *corev1.Pod) *podView { return podViewOf(p, kinds, keeps) }
 	return start(ctx, corev1.SchemeGroupVersion.WithResource("pods"), informer.New(view, nil), lw, h)
 }

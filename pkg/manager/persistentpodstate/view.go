@@ -60,6 +60,35 @@ type clusterView struct {
 	objects   *watched[*pps.PersistentPodState]
 	workloads map[schema.GroupKind]*watched[*workload]
 	pods      *watched[*podView]
+
+	annotations annotationKeys
+}
+
+// annotationKeys are the keys of annotations that some PersistentPodState has named.
+type annotationKeys struct {
+	mu   sync.Mutex
+	keys map[string]bool
+}
+
+// add adds keys and reports whether one of them is new.
+func (a *annotationKeys) add(keys []string) (isNew bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, key := range keys {
+		if !a.keys[key] {
+			if a.keys == nil {
+				a.keys = map[string]bool{}
+			}
+			a.keys[key], isNew = true, true
+		}
+	}
+	return isNew
+}
+
+func (a *annotationKeys) has(key string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.keys[key]
 }
 
 // newView returns a view that Start has to be called on. grace is how long a removed node counts as
@@ -269,7 +298,7 @@ func (v *clusterView) watchPods() {
 	if v.pods != nil {
 		return
 	}
-	v.pods = v.sources.pods(v.ctx, v.kinds, informer.Handler[*podView]{
+	v.pods = v.sources.pods(v.ctx, v.kinds, v.annotations.has, informer.Handler[*podView]{
 		Added:   func(now *podView) { v.observe(nil, now) },
 		Updated: v.observe,
 		Deleted: func(last *podView) { v.observe(last, nil) },
@@ -277,12 +306,27 @@ func (v *clusterView) watchPods() {
 }
 
 func (v *clusterView) objectAdded(o *pps.PersistentPodState) {
+	v.keepAnnotations(o)
 	v.watchPods()
 	v.objectUpdated(o, o)
 	v.cluster.enqueue(struct{}{})
 }
 
+// keepAnnotations makes the views of pods have the annotations that a PersistentPodState names. If
+// the views lack one of them, all pods are listed again.
+func (v *clusterView) keepAnnotations(o *pps.PersistentPodState) {
+	if !v.annotations.add(annotationsOf(o)) {
+		return
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.pods != nil {
+		v.pods.again()
+	}
+}
+
 func (v *clusterView) objectUpdated(_, o *pps.PersistentPodState) {
+	v.keepAnnotations(o)
 	v.states.enqueue(types.NamespacedName{Namespace: o.Namespace, Name: o.Name})
 	v.targets.enqueue(targetOf(o))
 }

@@ -1,6 +1,7 @@
 package persistentpodstate
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -9,16 +10,21 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
@@ -92,7 +98,7 @@ func TestScaledDownPodIsForgotten(t *testing.T) {
 		}, true},
 	} {
 		v := viewOf(tt.object).has(statefulSet, true, three)
-		pod := podViewOf(aPod("db-2", readyOn("node1")), builtIn)
+		pod := podViewOf(aPod("db-2", readyOn("node1")), builtIn, anyKey)
 		v.observe(nil, pod)
 		tt.events(v, pod)
 		got := v.admit(t, aPod("db-2"))
@@ -111,7 +117,7 @@ func TestStuckPods(t *testing.T) {
 	selects := func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{hostname: "node1"} }
 	remembers := func(objects ...*pps.PersistentPodState) *clusterView {
 		v := viewOf(objects...).has(statefulSet, true, db())
-		v.observe(nil, podViewOf(aPod("db-0", startedOn("node1")), builtIn))
+		v.observe(nil, podViewOf(aPod("db-0", startedOn("node1")), builtIn, anyKey))
 		return v
 	}
 	for _, tt := range []struct {
@@ -455,4 +461,81 @@ func TestDiscoveryIsDue(t *testing.T) {
 	if want := []int{18, 19, 30, 45}; !slices.Equal(due, want) || !isDiscoveryDue(0) {
 		t.Errorf("due after %v ticks, want %v", due, want)
 	}
+}
+
+func anyKey(string) bool { return true }
+
+// The views of pods have the annotations that some PersistentPodState names, and those that the
+// recorder reads. A new key makes the pods be listed again.
+func TestKeptAnnotations(t *testing.T) {
+	v := &clusterView{}
+	again := 0
+	v.pods = &watched[*podView]{again: func() { again++ }}
+	naming := func(keys ...string) *pps.PersistentPodState {
+		o := &pps.PersistentPodState{}
+		for _, key := range keys {
+			o.Spec.PersistentPodAnnotations = append(o.Spec.PersistentPodAnnotations,
+				pps.PersistentPodAnnotation{Key: key})
+		}
+		return o
+	}
+	pod := aPod("db-0", readyOn("node1"))
+	pod.Annotations = map[string]string{"a": "1", "b": "2", "c": "3", annotationReason: "r",
+		pps.AnnotationInjected: "o"}
+	const ours = "kruise.io/injected-persistent-pod-state:o leasehold.dev/topology-reason:r]"
+	for _, c := range []struct {
+		keys  []string
+		again int
+		want  string
+	}{
+		{nil, 0, "map[" + ours},
+		{[]string{"a"}, 1, "map[a:1 " + ours},
+		{[]string{"a"}, 1, "map[a:1 " + ours},
+		{[]string{"a", "c"}, 2, "map[a:1 c:3 " + ours},
+	} {
+		v.keepAnnotations(naming(c.keys...))
+		got := fmt.Sprint(podViewOf(pod, builtIn, v.annotations.has).seen.Annotations)
+		if got != c.want || again != c.again {
+			t.Errorf("%v: %s, want %s; listed again %d times, want %d", c.keys, got, c.want, again, c.again)
+		}
+	}
+	pod.Annotations = map[string]string{"b": "2"}
+	if got := podViewOf(pod, builtIn, v.annotations.has).seen.Annotations; got != nil {
+		t.Errorf("of no key: %v", got)
+	}
+}
+
+// again lists all objects, and calls the handlers for each.
+func TestListedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		lists, calls, key := 0, []string{}, "a"
+		lw := &toolscache.ListWatch{
+			ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
+				lists++
+				pod := aPod("db-0", readyOn("node1"))
+				pod.Annotations = map[string]string{"a": "1", "b": "2"}
+				return &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}, Items: []corev1.Pod{*pod}}, nil
+			},
+			WatchFuncWithContext: func(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
+				if o.SendInitialEvents != nil {
+					return nil, apierrors.NewBadRequest("an API server that is older")
+				}
+				return watch.NewFake(), nil
+			},
+		}
+		view := func(p *corev1.Pod) *podView { return podViewOf(p, builtIn, func(k string) bool { return k == key }) }
+		record := func(p *podView) { calls = append(calls, fmt.Sprint(p.seen.Annotations)) }
+		w := start(ctx, corev1.SchemeGroupVersion.WithResource("pods"), informer.New(view, nil), lw,
+			informer.Handler[*podView]{Added: record, Updated: func(_, now *podView) { record(now) }})
+		synctest.Wait()
+		key = "b"
+		w.again()
+		synctest.Wait()
+		if want := []string{"map[a:1]", "map[b:2]"}; lists != 2 || !slices.Equal(calls, want) {
+			t.Errorf("%d lists, the handler was called with %q, want %q", lists, calls, want)
+		}
+		stop()
+		synctest.Wait()
+	})
 }

@@ -52,6 +52,7 @@ func newAPI(t *testing.T) *api {
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
 	mapper.Add(ipam.GroupVersion.WithKind("IPReservation"), meta.RESTScopeNamespace)
+	mapper.Add(ipam.GroupVersion.WithKind("NodeAddressPool"), meta.RESTScopeRoot)
 	var err error
 	// The manager has no rate limit either.
 	config := &rest.Config{Host: server.URL, QPS: -1,

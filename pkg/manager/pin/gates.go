@@ -169,7 +169,8 @@ func (l *gateLimiter) wake() {
 
 // admit decides once whether the pod with this key may be created with a gate. Admit repeats it. If
 // the pod may not, freed is closed when another call may allow it; nil means that the caller does
-// not wait. The conditions that concern every gate come before those that count gates.
+// not wait. All conditions are in one function because their order matters: those that concern
+// every gate come before those that count gates.
 func (l *gateLimiter) admit(key string) (admitted bool, freed <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

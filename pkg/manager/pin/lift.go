@@ -53,6 +53,7 @@ type lifter struct {
 	delay  time.Duration
 	limit  time.Duration // time limit of each call, so that a call without an answer does not delay other pods
 	all    bool          // also lift gates of pods that have other gates
+	cached bool          // list from the API server's watch cache, which may be a moment behind
 
 	first  map[types.UID]time.Time // when a pod was first seen to wait
 	lifted int
@@ -104,9 +105,12 @@ func (l *lifter) waiting(ctx context.Context) ([]metav1.ObjectMeta, error) {
 	var waiting []metav1.ObjectMeta
 	for token := ""; ; {
 		var pending corev1.PodList
-		err := l.reader.List(ctx, &pending, client.Limit(500), client.Continue(token), client.MatchingFieldsSelector{
-			Selector: fields.SelectorFromSet(fields.Set{"spec.nodeName": "",
-				"status.phase": string(corev1.PodPending)})})
+		options := client.ListOptions{Limit: 500, Continue: token, FieldSelector: fields.SelectorFromSet(fields.Set{
+			"spec.nodeName": "", "status.phase": string(corev1.PodPending)})}
+		if l.cached { // the watch cache has no pages
+			options.Limit, options.Raw = 0, &metav1.ListOptions{ResourceVersion: "0"}
+		}
+		err := l.reader.List(ctx, &pending, &options)
 		if err != nil {
 			return nil, fmt.Errorf("listing the pods that wait: %w", err)
 		}

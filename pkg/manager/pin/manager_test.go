@@ -151,6 +151,7 @@ func newManager(t *testing.T, wrap ...transport.WrapperFunc) (*whole, manager.Ma
 	c := fakeapi.NewCluster(t, kind("", "v1", "Node", "nodes", false), kind("", "v1", "Namespace", "namespaces", false),
 		kind("", "v1", "Pod", "pods", true),
 		kind(ipam.GroupVersion.Group, ipam.GroupVersion.Version, "IPReservation", "ipreservations", true),
+		kind(ipam.GroupVersion.Group, ipam.GroupVersion.Version, "NodeAddressPool", "nodeaddresspools", false),
 		kind("events.k8s.io", "v1", "Event", "events", true))
 	w := &whole{Cluster: c, t: t, hooks: &hooks{}}
 	c.Put("/api/v1/namespaces/db", corev1.Namespace{})

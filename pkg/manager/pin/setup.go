@@ -74,9 +74,13 @@ func Setup(ctx context.Context, mgr manager.Manager, o Options) error {
 			return err
 		}
 	}
+	if err := mgr.Add(newNamer(c, mgr.GetAPIReader(), mgr.GetClient(), log)); err != nil {
+		return err
+	}
+	gates := newLifter(mgr.GetAPIReader(), mgr.GetClient(), unseenGatesInterval/2, false)
+	gates.cached = true // a pod is seen twice before its gate is lifted
 	return mgr.Add(&sweeper{cluster: c, live: mgr.GetAPIReader(), client: mgr.GetClient(), log: log,
-		limit: callTimeout, missing: map[types.UID]time.Time{}, gates: newLifter(mgr.GetAPIReader(), mgr.GetClient(),
-			unseenGatesInterval/2, false)})
+		limit: callTimeout, missing: map[types.UID]time.Time{}, gates: gates})
 }
 
 // newCaller returns a client without a cache for short calls, and a function that closes the idle

@@ -20,14 +20,16 @@ import (
 // object that shows the addresses of a pod on a node.) The informers keep reservations and podViews
 // instead of the API objects: with 50,000 of each, they make up most of the manager's memory.
 type reservation struct {
-	metav1.ObjectMeta // namespace, name, UID, resource version
+	metav1.ObjectMeta // namespace, name, UID, resource version, generation
 
 	Pod, Node, NodeUID string
 	ID, PodUID         string
 	Bound              bool
+	Confirmed          bool         // the pod can start on the node
 	Addresses          string       // joined by commas
 	Until              time.Time    // end of the hold; zero if bound, or if the hold has no end
 	Window             lease.Window // 0 if not known
+	HasRelease         bool         // a user has set spec.release
 	Releasing          bool         // a user has asked to release these addresses
 	Abandoned          bool         // no pod is pinned to it again
 }
@@ -42,10 +44,13 @@ func viewReservation(r *ipam.IPReservation) *reservation {
 		ID:         r.Status.ID,
 		PodUID:     r.Status.PodUID,
 		Bound:      r.Status.State == ipam.Bound,
+		Confirmed:  r.Status.Confirmed,
 		Addresses:  addressList(r.Status),
+		HasRelease: r.Spec.Release != "",
 		Releasing:  r.Spec.Release != "" && r.Spec.Release == r.Status.ID,
 		Abandoned:  r.Status.ID != "" && r.Annotations[wellknown.AnnotationPinAbandoned] == r.Status.ID,
 	}
+	v.Generation = r.Generation
 	if r.Status.HeldUntil != nil {
 		v.Until = r.Status.HeldUntil.Time
 	}

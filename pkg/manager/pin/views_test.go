@@ -24,7 +24,7 @@ func read[T any](t *testing.T, text string) *T {
 
 func TestViewReservation(t *testing.T) {
 	object := read[ipam.IPReservation](t, `
-metadata: {namespace: db, name: db-0-5f1c9a02, uid: r1, resourceVersion: "7", labels: {a: b},
+metadata: {namespace: db, name: db-0-5f1c9a02, uid: r1, resourceVersion: "7", generation: 3, labels: {a: b},
   annotations: {leasehold.dev/pin-abandoned: 00000000000000a1}}
 spec: {podName: db-0, nodeName: node1, nodeUID: n1, release: 00000000000000a1}
 status:
@@ -33,13 +33,15 @@ status:
   addresses: [{network: cbr0, interface: eth0, address: 10.0.0.7}, {network: cbr0, interface: eth0, address: "fd00::7"}]
   podUID: u1
   window: 10m0s
+  confirmed: true
   heldUntil: "2026-11-21T12:00:00Z"
 `)
 	want := &reservation{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0-5f1c9a02", UID: "r1", ResourceVersion: "7"},
-		Pod:        "db-0", Node: "node1", NodeUID: "n1", ID: "00000000000000a1", PodUID: "u1",
-		Addresses: "10.0.0.7,fd00::7", Until: noon, Window: lease.Window(10 * time.Minute), Releasing: true,
-		Abandoned: true,
+		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0-5f1c9a02", UID: "r1", ResourceVersion: "7",
+			Generation: 3},
+		Pod: "db-0", Node: "node1", NodeUID: "n1", ID: "00000000000000a1", PodUID: "u1",
+		Addresses: "10.0.0.7,fd00::7", Until: noon, Window: lease.Window(10 * time.Minute), HasRelease: true,
+		Releasing: true, Abandoned: true, Confirmed: true,
 	}
 	if diff := cmp.Diff(want, viewReservation(object), cmp.Transformer("UTC", time.Time.UTC)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)

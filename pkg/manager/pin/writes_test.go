@@ -829,3 +829,21 @@ func TestLiftGatesThatAreNotAnswered(t *testing.T) {
 		t.Errorf("%d lifted, %v", l.lifted, err)
 	}
 }
+
+// The leader lists the pods that wait once a minute, from the API server's watch cache. What lifts
+// the last gates reads from etcd.
+func TestListsOfPodsThatWait(t *testing.T) {
+	for cached, want := range map[bool]string{true: "0 ", false: " 500"} {
+		a := newAPI(t)
+		var got []string
+		a.answer = func(_ string, r *http.Request) (int, any) {
+			got = append(got, r.URL.Query().Get("resourceVersion")+" "+r.URL.Query().Get("limit"))
+			return 0, &corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}}
+		}
+		l := newLifter(a.client, a.client, 0, false)
+		l.cached = cached
+		if _, err := l.round(t.Context(), noon); err != nil || !slices.Equal(got, []string{want}) {
+			t.Errorf("cached %v: version and limit %q, want %q; %v", cached, got, want, err)
+		}
+	}
+}

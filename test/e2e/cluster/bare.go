@@ -9,7 +9,7 @@ import (
 
 // NewBare returns a cluster without nodes, for benchmarks that simulate nodes. Its directory is
 // inside that of a cluster with nodes, with which it shares the built programs. Both can be up at
-// the same time.
+// the same time. Its API server has a client certificate for webhooks.
 func NewBare(repo, dir string) (*Cluster, error) {
 	bare := filepath.Join(dir, "bare")
 	if err := os.MkdirAll(bare, 0o755); err != nil {
@@ -25,7 +25,9 @@ func NewBare(repo, dir string) (*Cluster, error) {
 			return nil, err
 		}
 	}
-	return New(repo, bare, Options{}), nil
+	c := New(repo, bare, Options{})
+	c.WebhookClient = true
+	return c, nil
 }
 
 // UpControl starts only the control plane. If it fails, only built programs and logs are left.

@@ -13,6 +13,7 @@ import (
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
@@ -22,8 +23,8 @@ import (
 // CheckDeploy verifies the manifests in daemonset/ and each of its overlays with an API server
 // without nodes: all fields are known, the CRDs are established, the expressions of the policies
 // pass type checking, the writes of the table in test/e2e/permissions are allowed and refused, all
-// images are built by the project, the directories of the nodes are those of docs/facts.md, and
-// everything can be deleted.
+// images are built by the project and pulled by no node, they have the privileges that SECURITY.md
+// says, the directories of the nodes are those of docs/facts.md, and everything can be deleted.
 func (c *Cluster) CheckDeploy(ctx context.Context) error {
 	if err := c.UpControl(ctx); err != nil {
 		return err
@@ -134,7 +135,59 @@ func (c *Cluster) checkManifests(ctx context.Context, client *kubernetes.Clients
 		"--timeout=30s")...); err != nil {
 		return err
 	}
-	return errors.Join(c.checkImages(ctx, client), c.checkInstaller(ctx, client))
+	return errors.Join(c.checkImages(ctx, client), c.checkInstaller(ctx, client), c.checkPrivileges(ctx, client))
+}
+
+// capabilities are those that the containers of the agent's pods may have.
+var capabilities = map[string][]corev1.Capability{
+	"agent":   {"SYS_CHROOT", "SYS_PTRACE", "SYS_ADMIN", "NET_ADMIN", "NET_RAW"},
+	"install": {"SYS_CHROOT", "SYS_PTRACE", "DAC_OVERRIDE"},
+}
+
+// checkPrivileges verifies what the images can do, whatever they contain: the manager's pods meet
+// the Pod Security Standard "restricted", as the API server enforces it, and the containers of the
+// agent's have the capabilities that they need, and no volume of the host.
+func (c *Cluster) checkPrivileges(ctx context.Context, client *kubernetes.Clientset) error {
+	const restricted = "restricted"
+	_, err := client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: restricted,
+		Labels: map[string]string{"pod-security.kubernetes.io/enforce": restricted}}}, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	err = poll(ctx, 30*time.Second, func() error { // until it has its service account
+		_, err := client.CoreV1().ServiceAccounts(restricted).Get(ctx, "default", metav1.GetOptions{})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	manager, err := client.AppsV1().Deployments(System).Get(ctx, Manager, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: Manager}, Spec: manager.Spec.Template.Spec}
+	pod.Spec.ServiceAccountName, pod.Spec.DeprecatedServiceAccount = "default", "default"
+	pod.Spec.PriorityClassName = "" // has a quota
+	_, err = client.CoreV1().Pods(restricted).Create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	errs := []error{err}
+	agent, err := client.AppsV1().DaemonSets(System).Get(ctx, Agent, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	spec := agent.Spec.Template.Spec
+	for _, v := range spec.Volumes {
+		errs = append(errs, fmt.Errorf("the agent's pods have the volume %s", v.Name))
+	}
+	for _, container := range slices.Concat(spec.InitContainers, spec.Containers) {
+		s := container.SecurityContext
+		if s == nil || s.AllowPrivilegeEscalation == nil || *s.AllowPrivilegeEscalation || s.Capabilities == nil ||
+			!slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) ||
+			!slices.Equal(s.Capabilities.Add, capabilities[container.Name]) {
+			errs = append(errs, fmt.Errorf("container %s has other privileges than %v", container.Name,
+				capabilities[container.Name]))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // checkInstaller returns an error if the installer of the applied manifests uses a directory whose
@@ -174,7 +227,8 @@ const flannelManifest = `{"apiVersion": "v1", "kind": "List", "items": [
      "volumes": [{"name": "cfg", "configMap": {"name": "kube-flannel-cfg"}}]}}}}]}`
 
 // checkLeasectl verifies with the applied manifests that `leasectl install` changes flannel's
-// ConfigMap, and `leasectl uninstall` restores it and removes every object of leasehold.
+// ConfigMap, and `leasectl uninstall` restores it and removes every object of leasehold. It is one
+// sequence of steps.
 func (c *Cluster) checkLeasectl(ctx context.Context, base string) error {
 	program, err := c.buildProgram(ctx, leasectl)
 	if err != nil {
@@ -272,7 +326,8 @@ func checkPolicies(ctx context.Context, client *kubernetes.Clientset) error {
 	return errors.Join(errs...)
 }
 
-// checkImages returns an error for each image that the project does not build.
+// checkImages returns an error for each image that the project does not build, or that a node would
+// pull.
 func (c *Cluster) checkImages(ctx context.Context, client *kubernetes.Clientset) error {
 	ours, err := c.productImages(ctx)
 	if err != nil {
@@ -296,6 +351,9 @@ func (c *Cluster) checkImages(ctx context.Context, client *kubernetes.Clientset)
 	var errs []error
 	for _, s := range specs {
 		for _, c := range slices.Concat(s.InitContainers, s.Containers) {
+			if c.ImagePullPolicy != corev1.PullNever {
+				errs = append(errs, fmt.Errorf("container %s may pull the image %s from a registry", c.Name, c.Image))
+			}
 			if !slices.Contains(ours, c.Image) {
 				errs = append(errs, fmt.Errorf("container %s uses the image %s; the project builds %s",
 					c.Name, c.Image, strings.Join(ours, ", ")))

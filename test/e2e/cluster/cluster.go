@@ -26,6 +26,12 @@ type Cluster struct {
 	// NodeGrace is the node-monitor-grace-period of the controller manager. The default is short,
 	// so that scenarios which lose a node do not wait for a minute.
 	NodeGrace time.Duration
+	// WebhookClient gives the API server a client certificate for webhooks, whose CA is in the file
+	// that WebhookCA returns.
+	WebhookClient bool
+	// AuditPolicy is the path of the API server's audit policy; "" for no audit log. The log is
+	// AuditLog.
+	AuditPolicy string
 	// Machines are the running machines by name. The pid alone is not sufficient, because pids are
 	// reused.
 	Machines map[string]Process

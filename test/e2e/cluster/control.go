@@ -45,6 +45,13 @@ func (c *Cluster) controlService(name string) machine.Start {
 			"--service-cluster-ip-range=" + serviceNetwork,
 			"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
 			"--enable-aggregator-routing=true", "--allow-privileged=true", "--profiling=false"}
+		if c.WebhookClient {
+			argv = append(argv, "--admission-control-config-file="+c.path("run/admission.yaml"))
+		}
+		if c.AuditPolicy != "" {
+			argv = append(argv, "--audit-policy-file="+c.AuditPolicy, "--audit-log-path="+c.AuditLog(),
+				"--audit-log-maxsize=10000") // MiB, so that it is one file
+		}
 	case ControllerManager:
 		argv = []string{bin, "--kubeconfig=" + c.path("run/controller-manager.kubeconfig"),
 			"--service-account-private-key-file=" + pki("service-accounts.key"), "--root-ca-file=" + pki("ca.crt"),
@@ -72,6 +79,9 @@ func (c *Cluster) startControlPlane(ctx context.Context) error {
 func (c *Cluster) StopControl(ctx context.Context, name string) error {
 	return c.Machine(control).Stop(ctx, name)
 }
+
+// AuditLog returns the path of the API server's audit log.
+func (c *Cluster) AuditLog() string { return c.Scratch("audit.log") }
 
 // EtcdBytes returns the size of etcd's database.
 func (c *Cluster) EtcdBytes() (int64, error) {

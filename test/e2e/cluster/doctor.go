@@ -79,6 +79,13 @@ done`, meanwhile: asAgent + `for i in 0 1; do
 until test "$(kubectl get ipr r$i -o 'jsonpath={.spec.release}')" = 00000000000000${i}0; do sleep 0.2; done
 agent delete ipr r$i
 done`},
+	{reason: "PodWithoutLease", plant: asAgent + `agent patch nap node1 --subresource=status --type=merge \
+-p '{"status":{"networks":[{"name":"n","bound":0,"held":0,"active":"False","reason":"PodWithoutLease"}]}}'`,
+		meanwhile: asAgent + `
+until kubectl -n leasehold-system get ds leasehold-agent -o yaml | grep -q -e '- --cni-conf-dir=/etc/cni/other.d'
+do sleep 0.2; done
+agent patch nap node1 --subresource=status --type=merge \
+-p '{"status":{"networks":[{"name":"n","bound":0,"held":0,"active":"True"}]}}'`},
 	{reason: "LimitsInvalid", plant: `kubectl -n leasehold-system create configmap leasehold-limits \
 --from-literal=maxHeld=some`},
 	{reason: "ClockOff", plant: "set -- '-90 seconds'\n" + lease, meanwhile: "set -- now\n" + lease},
@@ -105,14 +112,15 @@ func (c *Cluster) checkDoctor(ctx context.Context) error {
 			return err
 		}
 	}
-	// The user corrects what an editor shows.
-	editor := []byte("#!/bin/sh\nexec sed -i 's/maxHeld: some/maxHeld: \"5\"/' \"$1\"\n")
-	if err := writeFileMode(filepath.Join(dir, "editor"), editor, 0o755); err != nil {
-		return err
-	}
-	// There is no timedatectl for machines without an init.
-	if err := writeFileMode(filepath.Join(dir, "timedatectl"), []byte("#!/bin/sh\n"), 0o755); err != nil {
-		return err
+	for name, script := range map[string]string{
+		// The user corrects what an editor shows.
+		"editor": `exec sed -i -e 's/maxHeld: some/maxHeld: "5"/' \
+-e 's|^\( *\)- --host-root=.*|&\n\1- --cni-conf-dir=/etc/cni/other.d|' "$1"`,
+		"ssh": `test "$1 $2 $3" = "-t node1 timedatectl set-ntp true"`, // there are no nodes
+	} {
+		if err := writeFileMode(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+			return err
+		}
 	}
 	shell := func(script string) (string, error) {
 		cmd := exec.CommandContext(ctx, "sh", "-ec", script)

@@ -36,7 +36,8 @@ func (c *Cluster) families(p netip.Prefix) []netip.Prefix {
 // port returns the name of the host's end of a machine's veth.
 func (c *Cluster) port(name string) string { return c.bridge() + "-" + name }
 
-// attach creates eth0 of a machine, with routes to the pods of all nodes.
+// attach creates eth0 of a machine, with routes to the pods of all nodes. It is one sequence of
+// steps.
 func (c *Cluster) attach(name string, pid int, addr netip.Prefix) error {
 	br, err := netlink.LinkByName(c.bridge())
 	if err != nil {

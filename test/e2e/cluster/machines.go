@@ -41,7 +41,8 @@ func (c *Cluster) Log(name, service string) string {
 	return c.path("run/logs/" + name + "-" + service + ".log")
 }
 
-// powerOn boots a machine that is off, with its disk and a new boot id.
+// powerOn boots a machine that is off, with its disk and a new boot id. It is one sequence of
+// steps.
 func (c *Cluster) powerOn(ctx context.Context, name string, addr netip.Prefix) error {
 	config := machine.Config{
 		Name:   name,

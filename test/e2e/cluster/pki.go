@@ -112,6 +112,11 @@ func (c *Cluster) writeKeys() error {
 		"controller-manager": {"system:kube-controller-manager", ""},
 		"scheduler":          {"system:kube-scheduler", ""},
 	}
+	if c.WebhookClient {
+		if err := c.writeWebhookClient(); err != nil {
+			return err
+		}
+	}
 	for _, node := range c.NodeNames() {
 		clients[node] = [2]string{"system:node:" + node, "system:nodes"}
 	}
@@ -148,6 +153,41 @@ func (c *Cluster) writeClient(authority *ca, file, name, group string) error {
 	config.Contexts["leasehold"] = &clientcmdapi.Context{Cluster: "leasehold", AuthInfo: file}
 	config.CurrentContext = "leasehold"
 	return clientcmd.WriteToFile(*config, c.path("run/"+file+".kubeconfig"))
+}
+
+// WebhookCA returns the file with the CA of the API server's client certificate for webhooks. No
+// other certificate is of that CA.
+func (c *Cluster) WebhookCA() string { return c.path("run/pki/webhook-ca.crt") }
+
+// writeWebhookClient writes the client certificate for webhooks and the files that make the API
+// server use it.
+func (c *Cluster) writeWebhookClient() error {
+	authority, err := newCA()
+	if err != nil {
+		return err
+	}
+	cert, key, err := authority.issue("kube-apiserver", nil, nil)
+	if err != nil {
+		return err
+	}
+	users := clientcmdapi.NewConfig()
+	users.AuthInfos["*"] = &clientcmdapi.AuthInfo{ClientCertificateData: cert, ClientKeyData: key}
+	kubeconfig := c.path("run/webhooks.kubeconfig")
+	if err := clientcmd.WriteToFile(*users, kubeconfig); err != nil {
+		return err
+	}
+	if err := writeSecret(c.WebhookCA(), authority.pem); err != nil {
+		return err
+	}
+	return writeSecret(c.path("run/admission.yaml"), []byte(fmt.Sprintf(`apiVersion: apiserver.config.k8s.io/v1
+kind: AdmissionConfiguration
+plugins:
+- name: MutatingAdmissionWebhook
+  configuration:
+    apiVersion: apiserver.config.k8s.io/v1
+    kind: WebhookAdmissionConfiguration
+    kubeConfigFile: %s
+`, kubeconfig)))
 }
 
 func writeSecret(path string, data []byte) error { return writeFileMode(path, data, 0o600) }

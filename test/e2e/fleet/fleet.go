@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -29,6 +30,20 @@ type Config struct {
 	// interval, and a longer node-monitor-grace-period.
 	Heartbeat time.Duration
 	Log       *slog.Logger // of the nodes
+
+	// Runtime is used by Run in place of the plugin.
+	Runtime Runtime
+	// Slow is whether pods take as long as with a real kubelet: begins, becomesReady and ends.
+	Slow bool
+	// Seen is called for each pod that is new or has changed, Gone for each that is deleted, both
+	// one at a time. The pod has only the fields that kubeletsPod keeps. They may be nil.
+	Seen, Gone func(*corev1.Pod)
+}
+
+// A Runtime starts and stops the sandboxes of pods. Its methods may be called concurrently.
+type Runtime interface {
+	Add(ctx context.Context, node string, p *corev1.Pod, id string) (netip.Addr, error)
+	Del(ctx context.Context, node string, p *corev1.Pod, id string) error
 }
 
 // Fleet is a set of simulated nodes.
@@ -40,9 +55,10 @@ type Fleet struct {
 
 	calls chan struct{} // limits the number of concurrent plugin calls
 
-	mu   sync.Mutex
-	pods map[podKey]*pod
-	wg   sync.WaitGroup
+	mu      sync.Mutex
+	pods    map[podKey]*pod
+	running map[podKey]string // see Run
+	wg      sync.WaitGroup
 }
 
 // New returns a fleet without nodes.
@@ -101,6 +117,17 @@ func (f *Fleet) Start(ctx context.Context, nodes []*corev1.Node) error {
 		return err
 	}
 	return f.waitReady(ctx)
+}
+
+// Run runs the pods of nodes that exist, by the Runtime, until ctx is done. running has the pods
+// that run already, and the ids of their containers. Nothing renews the nodes' Leases, and no agent
+// is started.
+func (f *Fleet) Run(ctx context.Context, nodes []string, running map[types.UID]string) error {
+	for _, name := range nodes {
+		f.nodes[name] = &Node{Name: name}
+	}
+	f.running = running
+	return f.watchPods(ctx)
 }
 
 // Wait waits until the fleet has stopped, after the context of Start is done, and removes the

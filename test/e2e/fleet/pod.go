@@ -20,6 +20,21 @@ import (
 
 type podKey = types.UID
 
+// How long a pod takes with Config.Slow: from its binding to ADD, from there to Ready, and from DEL
+// to the deletion of the object.
+const (
+	begins       = 500 * time.Millisecond
+	becomesReady = time.Second
+	ends         = time.Second
+)
+
+// wait waits if the fleet is slow.
+func (f *Fleet) wait(ctx context.Context, d time.Duration) {
+	if f.Slow {
+		_ = pause(ctx, d)
+	}
+}
+
 // A pod is a pod that a node runs, from its binding until its DEL.
 type pod struct {
 	node *Node
@@ -40,6 +55,9 @@ func (p *pod) close() {
 func (f *Fleet) watchPods(ctx context.Context) error {
 	factory := informers.NewSharedInformerFactory(f.client, 0)
 	informer := factory.Core().V1().Pods().Informer()
+	if err := informer.SetTransform(kubeletsPod); err != nil {
+		return err
+	}
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(o any) { f.sync(ctx, o.(*corev1.Pod)) },
 		UpdateFunc: func(_, o any) { f.sync(ctx, o.(*corev1.Pod)) },
@@ -48,6 +66,9 @@ func (f *Fleet) watchPods(ctx context.Context) error {
 				o = unknown.Obj
 			}
 			f.end(o.(*corev1.Pod))
+			if f.Gone != nil {
+				f.Gone(o.(*corev1.Pod))
+			}
 		},
 	})
 	if err != nil {
@@ -61,7 +82,26 @@ func (f *Fleet) watchPods(ctx context.Context) error {
 	return nil
 }
 
+// kubeletsPod removes from a pod what a simulated kubelet does not read. There may be 100,000 pods.
+func kubeletsPod(object any) (any, error) {
+	p, ok := object.(*corev1.Pod)
+	if !ok {
+		return object, nil
+	}
+	slim := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: p.UID,
+		ResourceVersion: p.ResourceVersion, DeletionTimestamp: p.DeletionTimestamp, Annotations: p.Annotations}}
+	slim.Spec.NodeName, slim.Spec.SchedulingGates = p.Spec.NodeName, p.Spec.SchedulingGates
+	for _, c := range p.Spec.Containers {
+		slim.Spec.Containers = append(slim.Spec.Containers, corev1.Container{Name: c.Name, Image: c.Image})
+	}
+	slim.Status.Phase, slim.Status.NominatedNodeName = p.Status.Phase, p.Status.NominatedNodeName
+	return slim, nil
+}
+
 func (f *Fleet) sync(ctx context.Context, object *corev1.Pod) {
+	if f.Seen != nil {
+		f.Seen(object)
+	}
 	n := f.nodes[object.Spec.NodeName]
 	if n == nil {
 		return
@@ -76,10 +116,14 @@ func (f *Fleet) sync(ctx context.Context, object *corev1.Pod) {
 	}
 	p := &pod{node: n, stop: make(chan struct{})}
 	f.pods[object.UID] = p
+	id, isRunning := f.running[object.UID]
+	if !isRunning {
+		id = containerID()
+	}
 	if object.DeletionTimestamp != nil {
 		p.once.Do(func() { close(p.stop) })
 	}
-	f.wg.Go(func() { f.live(ctx, p, object) })
+	f.wg.Go(func() { f.live(ctx, p, object, id, isRunning) })
 }
 
 func (f *Fleet) end(object *corev1.Pod) {
@@ -92,9 +136,8 @@ func (f *Fleet) end(object *corev1.Pod) {
 }
 
 // live runs a pod until it is stopped. When ctx is done it leaves the cleanup to Wait.
-func (f *Fleet) live(ctx context.Context, p *pod, object *corev1.Pod) {
-	id := containerID()
-	if f.run(ctx, p, object, id) {
+func (f *Fleet) live(ctx context.Context, p *pod, object *corev1.Pod, id string, isRunning bool) {
+	if isRunning || f.run(ctx, p, object, id) {
 		select {
 		case <-p.stop:
 		case <-ctx.Done():
@@ -102,13 +145,14 @@ func (f *Fleet) live(ctx context.Context, p *pod, object *corev1.Pod) {
 		}
 	}
 	for ctx.Err() == nil {
-		err := f.del(ctx, p.node, object, id, p.netnsPath())
+		err := f.stop(ctx, p, object, id)
 		if err == nil {
 			break
 		}
 		f.warn(ctx, "stopping a pod failed", "error", err)
 		pause(ctx, time.Second)
 	}
+	f.wait(ctx, ends)
 	if ctx.Err() != nil {
 		return
 	}
@@ -126,9 +170,11 @@ func (f *Fleet) live(ctx context.Context, p *pod, object *corev1.Pod) {
 // run creates the sandbox, with retries, and reports its status. It returns false if the pod was
 // stopped before.
 func (f *Fleet) run(ctx context.Context, p *pod, object *corev1.Pod, id string) bool {
+	f.wait(ctx, begins)
 	for {
 		addr, err := f.sandbox(ctx, p, object, id)
 		if err == nil {
+			f.wait(ctx, becomesReady)
 			err = f.report(ctx, p.node, object, addr)
 		}
 		if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
@@ -145,7 +191,17 @@ func (f *Fleet) run(ctx context.Context, p *pod, object *corev1.Pod, id string) 
 	}
 }
 
+func (f *Fleet) stop(ctx context.Context, p *pod, object *corev1.Pod, id string) error {
+	if f.Runtime != nil {
+		return f.Runtime.Del(ctx, p.node.Name, object, id)
+	}
+	return f.del(ctx, p.node, object, id, p.netnsPath())
+}
+
 func (f *Fleet) sandbox(ctx context.Context, p *pod, object *corev1.Pod, id string) (netip.Addr, error) {
+	if f.Runtime != nil {
+		return f.Runtime.Add(ctx, p.node.Name, object, id)
+	}
 	if p.netns == nil {
 		netns, err := newNamespace(p.node.netns(), id)
 		if err != nil {
@@ -166,8 +222,11 @@ func (p *pod) netnsPath() string {
 // report sets the status of the pod to running and ready.
 func (f *Fleet) report(ctx context.Context, n *Node, object *corev1.Pod, addr netip.Addr) error {
 	now := metav1.Now()
-	status := corev1.PodStatus{Phase: corev1.PodRunning, HostIP: n.Addr.String(), StartTime: &now, PodIP: addr.String(),
+	status := corev1.PodStatus{Phase: corev1.PodRunning, StartTime: &now, PodIP: addr.String(),
 		PodIPs: []corev1.PodIP{{IP: addr.String()}}}
+	if n.Addr.IsValid() {
+		status.HostIP = n.Addr.String()
+	}
 	for _, c := range []corev1.PodConditionType{corev1.PodInitialized, corev1.ContainersReady, corev1.PodReady} {
 		status.Conditions = append(status.Conditions, corev1.PodCondition{Type: c, Status: corev1.ConditionTrue,
 			LastTransitionTime: now})

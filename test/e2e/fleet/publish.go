@@ -31,7 +31,8 @@ func (f *Fleet) publishing(n *Node) ([]agent.Task, error) {
 	}
 	log := f.Log.With("node", n.Name)
 	pods := podcache.New(clients.Core, n.Name)
-	objects := publish.NewObjects(clients.IPAM, n.Name, log)
+	pool := publish.NewPool(clients.IPAM, n.Name)
+	objects := publish.NewObjects(clients.IPAM, n.Name, pool, log)
 	publisher := &publish.Publisher{
 		Service: &maintain.Service{Node: &transact.Node{Store: store.New(n.Dirs), Host: here.Host, Clock: here.Clock,
 			CacheDirs: []string{n.caches()}}},
@@ -43,6 +44,7 @@ func (f *Fleet) publishing(n *Node) ([]agent.Task, error) {
 	return []agent.Task{
 		{Name: "changes", Run: changes.Run},
 		{Name: "pods", Run: pods.Run},
+		{Name: "named", Run: pool.Run},
 		{Name: "reservations", Run: objects.Run},
 		{Name: "publish", Run: func(ctx context.Context) error {
 			return publisher.Run(ctx, changed)

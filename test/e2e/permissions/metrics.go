@@ -19,7 +19,7 @@ import (
 
 // CheckMetrics checks with the tokens of agent and manager that the API server lets them ask who
 // scrapes, and that an account may scrape if it has the ClusterRole leasehold-metrics. The
-// component metrics-secure must be applied.
+// component metrics-secure must be applied. It is one sequence of steps.
 func CheckMetrics(ctx context.Context, config *rest.Config) error {
 	c := &checker{config: config}
 	var err error

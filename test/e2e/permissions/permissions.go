@@ -204,6 +204,8 @@ func (c *checker) meets(ctx context.Context, a attempt) error {
 	})
 }
 
+// try makes an attempt with the token of its account, and returns the API server's error. It has
+// one case for each verb.
 func (c *checker) try(ctx context.Context, a attempt, dryRun []string) error {
 	namespace, name, found := strings.Cut(a.name, "/")
 	if !found {

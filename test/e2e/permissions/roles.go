@@ -56,7 +56,8 @@ func (c *checker) checkRoles(ctx context.Context) error {
 	return errors.Join(problems...)
 }
 
-// checkResourceNames removes each list of resourceNames from the roles of agent and manager.
+// checkResourceNames removes each list of resourceNames from the roles of agent and manager. It is
+// one sequence of steps for each list.
 func (c *checker) checkResourceNames(ctx context.Context) error {
 	type role struct {
 		name  string

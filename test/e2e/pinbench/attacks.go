@@ -11,6 +11,8 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"regexp"
+	"strings"
 	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -31,29 +33,37 @@ import (
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 )
 
-// attacks are those of SECURITY.md on a manager, with the tokens of the attackers: a user who may
-// write everything in the namespace victim, and the agent of the node hostile.
+// attacks are those of SECURITY.md on a manager and an agent, with the tokens of the attackers: a
+// user who may write everything in two namespaces, and the agent of the node hostile. What a pod
+// does to open ports is done from the host.
 type attacks struct {
 	*Bench
-	user   *kubernetes.Clientset
-	agents map[string]*agentAccount // by node
+	user      *kubernetes.Clientset
+	userToken string
+	namespace string                   // of the pods and reservations that are written
+	agents    map[string]*agentAccount // by node
 }
 
 // agentAccount is the account of an agent, whose token is bound to a pod on its node.
 type agentAccount struct {
 	client.Client
-	node *corev1.Node
+	node  *corev1.Node
+	token string
 }
 
 const (
-	victim  = "victim" // a namespace
+	victim  = "victim"   // a namespace of the user
+	victim2 = "victim-2" // another one
+	tenant  = "tenant"   // a namespace of somebody else
 	honest  = "honest"
 	hostile = "hostile"
+	scraped = "scraped"      // the node of the agent that runs
 	lasting = 10 * time.Hour // of forged holds
 )
 
-// Attacks tries the attacks on a running manager. It returns an error for each that succeeds.
-func (b *Bench) Attacks(ctx context.Context) error {
+// Attacks tries the attacks whose names match on a running manager and agent. It returns an error
+// for each that succeeds.
+func (b *Bench) Attacks(ctx context.Context, match *regexp.Regexp) error {
 	a, err := b.prepareAttacks(ctx)
 	if err != nil {
 		return fmt.Errorf("preparing: %w", err)
@@ -65,9 +75,21 @@ func (b *Bench) Attacks(ctx context.Context) error {
 	}{
 		{"a user's annotations undo selectors of others", a.undoSelectors},
 		{"a user's annotations have a node nominated", a.nominate},
+		{"a user's annotations make the manager tell a node's taints", a.learnTaints},
+		{"a user's gates keep the pods of others unpinned", a.takeGates},
 		{"a node attracts pods that have run on another one, or takes their pin", a.attract},
+		{"scrapes without a pause slow agent or manager", a.scrape},
+		{"open connections use up the memory of agent or manager", a.connect},
+		{"requests that do not end use up the memory of the manager", a.sendMuch},
+		{"somebody else answers for the API server", a.answerForAPI},
+		{"somebody without permission reads metrics", a.readMetrics},  // restarts manager and agent
+		{"somebody asks the webhooks", a.askWebhooks},                 // restarts the manager
 		{"somebody else answers for the webhook", a.answerForWebhook}, // stops the manager
 	} {
+		if !match.MatchString(attack.name) {
+			continue
+		}
+		a.namespace = victim
 		if err := attack.run(ctx); err != nil {
 			failed = append(failed, fmt.Errorf("%s: %w", attack.name, err))
 			b.say("%s: %v", attack.name, err)
@@ -78,7 +100,8 @@ func (b *Bench) Attacks(ctx context.Context) error {
 	return errors.Join(failed...)
 }
 
-// prepareAttacks starts the manager, with nodes on which nothing runs, and makes the accounts.
+// prepareAttacks makes nodes on which nothing runs and the accounts, and starts the manager and an
+// agent.
 func (b *Bench) prepareAttacks(ctx context.Context) (*attacks, error) {
 	// The nodes renew no Lease, so the controller manager must not run.
 	if err := b.cluster.StopControl(ctx, cluster.ControllerManager); err != nil {
@@ -89,36 +112,46 @@ func (b *Bench) prepareAttacks(ctx context.Context) (*attacks, error) {
 		return nil, err
 	}
 	core := b.client.CoreV1()
-	if _, err := core.Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: victim}},
-		metav1.CreateOptions{}); err != nil {
-		return nil, err
-	}
-	for _, name := range []string{"default", "user"} {
-		if _, err := core.ServiceAccounts(victim).Create(ctx,
-			&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+	for _, namespace := range []string{victim, victim2, tenant} {
+		if _, err := core.Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
+			metav1.CreateOptions{}); err != nil {
 			return nil, err
 		}
-	}
-	if _, err := b.client.RbacV1().RoleBindings(victim).Create(ctx, &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "user"},
-		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: victim, Name: "user"}},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "edit"},
-	}, metav1.CreateOptions{}); err != nil {
-		return nil, err
+		for _, name := range []string{"default", "user"} {
+			if _, err := core.ServiceAccounts(namespace).Create(ctx,
+				&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+				return nil, err
+			}
+		}
+		if namespace == tenant {
+			continue
+		}
+		if _, err := b.client.RbacV1().RoleBindings(namespace).Create(ctx, &rbacv1.RoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: "user"},
+			Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: victim, Name: "user"}},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "edit"},
+		}, metav1.CreateOptions{}); err != nil {
+			return nil, err
+		}
 	}
 	a := &attacks{Bench: b, agents: map[string]*agentAccount{}}
 	config, err := b.as(ctx, victim, "user", nil)
 	if err != nil {
 		return nil, err
 	}
+	a.userToken = config.BearerToken
 	if a.user, err = kubernetes.NewForConfig(config); err != nil {
 		return nil, err
 	}
-	for i, name := range []string{honest, hostile} {
+	for i, name := range []string{honest, hostile, scraped} {
 		if a.agents[name], err = b.agentOn(ctx, name, i); err != nil {
 			return nil, err
 		}
 	}
+	if err := a.startAgent(ctx); err != nil {
+		return nil, err
+	}
+	a.managerFlags = []string{"--require-timeout=" + requireTimeout.String()}
 	return a, b.startManager(ctx)
 }
 
@@ -146,7 +179,7 @@ func (b *Bench) agentOn(ctx context.Context, name string, i int) (*agentAccount,
 		return nil, err
 	}
 	client, err := reservationClient(config)
-	return &agentAccount{client, n}, err
+	return &agentAccount{client, n, config.BearerToken}, err
 }
 
 // as returns the configuration of a client with a token of a service account, which is bound to a
@@ -169,7 +202,7 @@ func (b *Bench) as(ctx context.Context, namespace, name string, pod *corev1.Pod)
 // retainedPod returns a pod that asks for retention.
 func retainedPod(name string) *corev1.Pod {
 	no := false
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: victim, Name: name,
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name,
 		Annotations: map[string]string{policy.Annotation: "60m"}},
 		Spec: corev1.PodSpec{AutomountServiceAccountToken: &no, Containers: containers("10m", "16Mi")}}
 }
@@ -179,6 +212,14 @@ func (a *attacks) admitted(ctx context.Context, p *corev1.Pod) (*corev1.Pod, err
 	return a.user.CoreV1().Pods(victim).Create(ctx, p, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 }
 
+// only returns an affinity that allows one node.
+func only(node string) *corev1.Affinity {
+	return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{{
+				Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{node}}}}}}}}
+}
+
 // undoSelectors creates a pod with the annotations of a pinned one, and with selectors that another
 // webhook may have added.
 func (a *attacks) undoSelectors(ctx context.Context) error {
@@ -186,10 +227,7 @@ func (a *attacks) undoSelectors(ctx context.Context) error {
 	p.Annotations[wellknown.AnnotationPinnedNode] = hostile
 	p.Annotations[wellknown.AnnotationPinReason] = "Reserved: require " + hostile
 	p.Spec.NodeSelector = map[string]string{"tenant": "a"}
-	p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
-		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
-			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{{
-				Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{hostile}}}}}}}}
+	p.Spec.Affinity = only(hostile)
 	is, err := a.admitted(ctx, p)
 	if err != nil {
 		return err
@@ -224,6 +262,104 @@ func (a *attacks) nominate(ctx context.Context) error {
 		}
 		return err == nil && len(is.Spec.SchedulingGates) == 0, err
 	})
+}
+
+// requireTimeout is how long a pod waits for its node until the manager evicts it.
+const requireTimeout = 5 * time.Second
+
+// learnTaints creates a pod that waits for a tainted node, with the annotations of a pod that the
+// manager has restricted to it. The manager evicts it, and says why.
+func (a *attacks) learnTaints(ctx context.Context) error {
+	const taint = "secret"
+	n := population{Nodes: 1}.bigNode(0)
+	n.Name, n.Labels[corev1.LabelHostname] = "tainted", "tainted"
+	n, err := a.client.CoreV1().Nodes().Create(ctx, n, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	n.Spec.Taints = []corev1.Taint{{Key: taint, Effect: corev1.TaintEffectNoSchedule}}
+	if n, err = a.client.CoreV1().Nodes().Update(ctx, n, metav1.UpdateOptions{}); err != nil {
+		return err
+	}
+	p, yes := retainedPod("curious"), true
+	p.Spec.Affinity = only(n.Name)
+	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "example.com/v1", Kind: "Set", Name: "a", UID: "1",
+		Controller: &yes}}
+	pods := a.user.CoreV1().Pods(victim)
+	if _, err := pods.Create(ctx, p, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{
+		wellknown.AnnotationPinnedNode: n.Name, wellknown.AnnotationPinReason: "Reserved: require " + n.Name}}})
+	if err != nil {
+		return err
+	}
+	if _, err := pods.Patch(ctx, p.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		return err
+	}
+	return until(ctx, func() (bool, error) {
+		events, err := a.user.EventsV1().Events(victim).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return false, err
+		}
+		for _, e := range events.Items {
+			if e.Reason == "PodEvicted" && strings.Contains(e.Note, taint) {
+				return false, fmt.Errorf("an event says: %s", e.Note)
+			}
+			if e.Reason == "PodEvicted" {
+				return true, nil
+			}
+		}
+		return false, nil
+	})
+}
+
+// takeGates has the user create pods with a gate of their own, which stays, in two namespaces: more
+// than the manager gates at a time. The pods of another namespace are gated nevertheless.
+func (a *attacks) takeGates(ctx context.Context) error {
+	const count = 12
+	for _, namespace := range []string{victim, victim2, tenant} {
+		a.namespace = namespace
+		for i := range count {
+			if err := a.hold(ctx, honest, fmt.Sprint("gates-", i), "", lasting); err != nil {
+				return err
+			}
+		}
+	}
+	a.namespace = victim
+	if err := a.seen(ctx, "marker-gates"); err != nil {
+		return err
+	}
+	gated := 0
+	for _, namespace := range []string{victim, victim2} {
+		for i := range count {
+			p := retainedPod(fmt.Sprint("gates-", i))
+			p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/stays"}}
+			p, err := a.user.CoreV1().Pods(namespace).Create(ctx, p, metav1.CreateOptions{})
+			if err != nil {
+				return err
+			}
+			if len(p.Spec.SchedulingGates) == 2 {
+				gated++
+			}
+		}
+	}
+	if gated == 0 {
+		return errors.New("the manager has gated no pod")
+	}
+	time.Sleep(time.Second) // for the watch of pods
+	for i := range count {
+		p := retainedPod(fmt.Sprint("gates-", i))
+		p, err := a.client.CoreV1().Pods(tenant).Create(ctx, p, metav1.CreateOptions{})
+		if err != nil {
+			return err
+		}
+		if len(p.Spec.SchedulingGates) != 1 {
+			return fmt.Errorf("a pod of %s is not nominated: %s; %d of the user's are gated", tenant,
+				p.Annotations[wellknown.AnnotationPinReason], gated)
+		}
+	}
+	return nil
 }
 
 // pinnedTo returns the node to which the manager pins a pod with a name, or "".
@@ -263,7 +399,7 @@ func (a *attacks) holdSince(ctx context.Context, node, pod string, uid types.UID
 }
 
 func (a *attacks) reservationOf(node, pod string) metav1.ObjectMeta {
-	return metav1.ObjectMeta{Namespace: victim, Name: v1alpha1.ObjectName(pod, string(a.agents[node].node.UID)),
+	return metav1.ObjectMeta{Namespace: a.namespace, Name: v1alpha1.ObjectName(pod, string(a.agents[node].node.UID)),
 		Labels: map[string]string{v1alpha1.LabelNodeHash: v1alpha1.Hash(node),
 			v1alpha1.LabelPodHash: v1alpha1.Hash(pod)}}
 }
@@ -329,7 +465,7 @@ func (a *attacks) pinned(ctx context.Context, name, to, story string) error {
 const remembered = 35 * time.Second
 
 // attract has the hostile node publish reservations of pods before and after they have run on the
-// honest one.
+// honest one. It is one sequence of steps.
 func (a *attacks) attract(ctx context.Context) error {
 	const (
 		before = "before-0" // is held by the hostile node from before it runs

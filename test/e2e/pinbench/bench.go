@@ -31,6 +31,9 @@ type Bench struct {
 	began   time.Time
 
 	manager func(i int) machine.Start // how a replica is started
+	// managerRestarts is whether a replica that exits is started again, as by a kubelet.
+	managerRestarts bool
+	managerFlags    []string // further flags of a replica
 }
 
 // podNetwork is a shared address space (RFC 6598), so that no namespace of the host has addresses
@@ -43,12 +46,19 @@ const (
 )
 
 // Start builds the programs and starts a control plane in the cluster's directory. Close stops it.
-func Start(ctx context.Context, repo, dir string, out io.Writer) (*Bench, error) {
+// If audited is true, the API server logs the requests of leasehold's accounts.
+func Start(ctx context.Context, repo, dir string, audited bool, out io.Writer) (*Bench, error) {
 	b, err := cluster.NewBare(repo, dir)
 	if err != nil {
 		return nil, err
 	}
 	b.NodeGrace = nodeGrace
+	if audited {
+		b.AuditPolicy = filepath.Join(b.Dir, "audit.yaml")
+		if err := os.WriteFile(b.AuditPolicy, []byte(auditPolicy), 0o644); err != nil {
+			return nil, err
+		}
+	}
 	bench := &Bench{cluster: b, out: out, began: time.Now()}
 	if bench.plugin, err = b.Build(ctx, cluster.Program{Module: ".", Package: "plugins/ipam/leasehold"}); err != nil {
 		return nil, err

@@ -56,7 +56,8 @@ const (
 )
 
 // Faults injects each fault whose name matches while pods are created, with two replicas of the
-// manager. It reports whether all requirements were met.
+// manager. It reports whether all requirements were met. The faults are in one function because
+// they share the namespaces and the gates that are counted.
 func (b *Bench) Faults(ctx context.Context, match *regexp.Regexp, rate int, lasting time.Duration) (fine bool,
 	err error) {
 	// These nodes renew no Lease, so the controller manager must not run.
@@ -64,7 +65,7 @@ func (b *Bench) Faults(ctx context.Context, match *regexp.Regexp, rate int, last
 		return false, err
 	}
 	c := population{Nodes: 20, Reservations: namespaces * max(30, 2*rate*int(lasting.Seconds())/tenants), Away: true}
-	if err := b.fill(ctx, c); err != nil {
+	if _, err := b.fill(ctx, c); err != nil {
 		return false, err
 	}
 	config, err := clientcmd.LoadFromFile(b.cluster.Kubeconfig())
@@ -370,7 +371,7 @@ func (r *faultRun) policyOfTenant(ctx context.Context) error {
 }
 
 // refuse rejects the managers' writes of pods by a policy, in some namespaces or all, while pods
-// are created.
+// are created. It is one sequence of steps.
 func (r *faultRun) refuse(ctx context.Context, namespaces []string, creating func(context.Context)) error {
 	const name = "refuses-the-manager"
 	rules := &admissionregistrationv1.MatchResources{ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{
@@ -601,9 +602,13 @@ func (r *faultRun) judge() (problems []string) {
 
 // podTimes has the times of pods, from a watch.
 type podTimes struct {
+	key  func(*corev1.Pod) string
 	mu   sync.Mutex
 	pods map[string]*podTime
 }
+
+func byName(p *corev1.Pod) string { return p.Namespace + "/" + p.Name }
+func byUID(p *corev1.Pod) string  { return string(p.UID) }
 
 // podTime has the times of a pod, zero for what has not happened.
 type podTime struct {
@@ -611,10 +616,11 @@ type podTime struct {
 	gated                    bool // at its creation
 	reason                   string
 	lifted, nominated, bound time.Time
+	running                  time.Time
 }
 
 func watchPodTimes(ctx context.Context, client kubernetes.Interface) (*podTimes, error) {
-	l := &podTimes{pods: map[string]*podTime{}}
+	l := &podTimes{key: byName, pods: map[string]*podTime{}}
 	factory := informers.NewSharedInformerFactory(client, 0)
 	informer := factory.Core().V1().Pods().Informer()
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -632,7 +638,7 @@ func watchPodTimes(ctx context.Context, client kubernetes.Interface) (*podTimes,
 }
 
 func (l *podTimes) of(p *corev1.Pod) *podTime {
-	key := p.Namespace + "/" + p.Name
+	key := l.key(p)
 	if l.pods[key] == nil {
 		l.pods[key] = &podTime{}
 	}
@@ -657,6 +663,7 @@ func (l *podTimes) see(p *corev1.Pod, at time.Time) {
 		{len(p.Spec.SchedulingGates) == 0, &v.lifted},
 		{p.Status.NominatedNodeName != "", &v.nominated},
 		{p.Spec.NodeName != "", &v.bound},
+		{p.Status.Phase == corev1.PodRunning, &v.running},
 	} {
 		if c.is && c.at.IsZero() {
 			*c.at = at

@@ -25,7 +25,7 @@ const (
 )
 
 // Frozen recreates count pods while the scheduler is frozen, resumes it after a duration, and
-// reports whether all pods returned to their nodes and addresses.
+// reports whether all pods returned to their nodes and addresses. It is one sequence of steps.
 func (b *Bench) Frozen(ctx context.Context, count int, away time.Duration) (fine bool, err error) {
 	f, pods, stop, err := b.startFleet(ctx, frozenNodes)
 	if err != nil {

@@ -141,11 +141,12 @@ func (b *Bench) startManagers(ctx context.Context, replicas int, through *proxy)
 		return err
 	}
 	b.manager = func(i int) machine.Start {
-		return machine.Start{Name: managerName(i), Log: b.cluster.Log(cluster.Control, managerName(i)),
-			Argv: []string{program, "--kubeconfig=" + kubeconfig, "--cert-dir=" + certDir(i),
+		return machine.Start{Name: managerName(i), Restart: b.managerRestarts,
+			Log: b.cluster.Log(cluster.Control, managerName(i)),
+			Argv: append([]string{program, "--kubeconfig=" + kubeconfig, "--cert-dir=" + certDir(i),
 				fmt.Sprintf("--webhook-port=%d", webhookPort+i), fmt.Sprintf("--metrics-addr=:%d",
 					metricsPort+portsApart*i),
-				fmt.Sprintf("--health-addr=:%d", healthPort+portsApart*i)}}
+				fmt.Sprintf("--health-addr=:%d", healthPort+portsApart*i)}, b.managerFlags...)}
 	}
 	b.say("starting the manager")
 	if err := b.apply(ctx,
@@ -260,16 +261,27 @@ func (b *Bench) serviceAccount(ctx context.Context, namespace, name string, thro
 	if err != nil {
 		return "", err
 	}
+	if through != nil {
+		return b.kubeconfig(name, token.Status.Token, through.url, through.ca)
+	}
+	return b.kubeconfig(name, token.Status.Token, "", nil)
+}
+
+// kubeconfig writes a kubeconfig with a token. An empty server or CA is that of the API server.
+func (b *Bench) kubeconfig(name, token, server string, ca []byte) (string, error) {
 	config, err := clientcmd.LoadFromFile(b.cluster.Kubeconfig())
 	if err != nil {
 		return "", err
 	}
 	for _, user := range config.AuthInfos {
-		user.ClientCertificateData, user.ClientKeyData, user.Token = nil, nil, token.Status.Token
+		user.ClientCertificateData, user.ClientKeyData, user.Token = nil, nil, token
 	}
 	for _, cluster := range config.Clusters {
-		if through != nil {
-			cluster.Server, cluster.CertificateAuthorityData = through.url, through.ca
+		if server != "" {
+			cluster.Server = server
+		}
+		if ca != nil {
+			cluster.CertificateAuthorityData = ca
 		}
 	}
 	path := b.cluster.Scratch(name + ".kubeconfig")

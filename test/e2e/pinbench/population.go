@@ -32,6 +32,7 @@ type population struct {
 const (
 	writers    = 32 // at a time
 	namespaces = 100
+	window     = time.Hour // of the annotation of the pods
 )
 
 func (c population) held(i int) bool { return c.Away || i%5 == 0 }
@@ -45,6 +46,7 @@ func (c population) podName(i int) string {
 func (c population) address(i int) string {
 	return fmt.Sprintf("100.%d.%d.%d", 64+i>>16, i>>8&255, i&255)
 }
+func (c population) leaseID(i int) string { return fmt.Sprintf("%016x", i) }
 func (c population) away() (numbers []int) {
 	for i := range c.Reservations {
 		if c.held(i) {
@@ -105,75 +107,93 @@ func (c population) boundPod(i int) *corev1.Pod {
 	return p
 }
 
-func (c population) reservation(i int, nodeUID string, now time.Time) *v1alpha1.IPReservation {
+// filled has the UIDs of the objects of a population, "" for a pod that is away, and since when
+// those pods are away.
+type filled struct {
+	nodes, pods []string
+	since       time.Time
+}
+
+// awayUID is the UID of each pod that is away.
+const awayUID = "7a1e5c5e-0d0f-4c53-b4f6-2f1e6c3a9d10"
+
+func (c population) reservation(i int, f filled) *v1alpha1.IPReservation {
+	nodeUID, podUID := f.nodes[c.node(i)], f.pods[i]
+	if c.held(i) {
+		podUID = awayUID
+	}
 	r := &v1alpha1.IPReservation{
 		ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace(i), Name: v1alpha1.ObjectName(c.podName(i), nodeUID),
 			Labels: map[string]string{
 				v1alpha1.LabelNodeHash: v1alpha1.Hash(c.nodeName(i)),
 				v1alpha1.LabelPodHash:  v1alpha1.Hash(c.podName(i))}},
 		Spec: v1alpha1.IPReservationSpec{PodName: c.podName(i), NodeName: c.nodeName(i), NodeUID: nodeUID},
-		Status: v1alpha1.IPReservationStatus{ID: fmt.Sprintf("%016x", i), State: v1alpha1.Bound, Window: "1h0m0s",
+		Status: v1alpha1.IPReservationStatus{ID: c.leaseID(i), State: v1alpha1.Bound, Window: "1h0m0s",
 			Confirmed: true,
-			PodUID:    "7a1e5c5e-0d0f-4c53-b4f6-2f1e6c3a9d10", AddressList: c.address(i),
+			PodUID:    podUID, AddressList: c.address(i),
 			Addresses: []v1alpha1.Address{{Network: "cbr0", Interface: "eth0", Address: c.address(i)}}},
 	}
 	if c.held(i) {
-		until := metav1.NewTime(now.Add(time.Hour))
+		until := metav1.NewTime(f.since.Add(window).Truncate(time.Second))
 		r.Status.State, r.Status.HeldUntil = v1alpha1.Held, &until
 	}
 	return r
 }
 
 // fill creates the objects of a population.
-func (b *Bench) fill(ctx context.Context, c population) error {
+func (b *Bench) fill(ctx context.Context, c population) (filled, error) {
+	f := filled{nodes: make([]string, c.Nodes), pods: make([]string, c.Reservations)}
 	for i := range namespaces {
 		name := c.namespace(i)
 		if _, err := b.client.CoreV1().Namespaces().Create(ctx,
 			&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
-			return err
+			return f, err
 		}
 		// The controller manager may not run.
 		_, err := b.client.CoreV1().ServiceAccounts(name).Create(ctx,
 			&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
 		if err != nil && !apierrors.IsAlreadyExists(err) {
-			return err
+			return f, err
 		}
 	}
-	uids := make([]string, c.Nodes)
 	err := b.each(ctx, "nodes", c.Nodes, func(ctx context.Context, i int) error {
 		n, err := b.client.CoreV1().Nodes().Create(ctx, c.bigNode(i), metav1.CreateOptions{})
 		if err != nil {
 			return err
 		}
-		uids[i] = string(n.UID)
+		f.nodes[i] = string(n.UID)
 		n.Spec.Taints = nil // "not ready" is on every new node
 		_, err = b.client.CoreV1().Nodes().Update(ctx, n, metav1.UpdateOptions{})
 		return err
 	})
 	if err != nil {
-		return err
+		return f, err
 	}
-	if err := b.fillReservations(ctx, c, uids); err != nil {
-		return err
-	}
-	return b.each(ctx, "pods", c.Reservations, func(ctx context.Context, i int) error {
+	err = b.each(ctx, "pods", c.Reservations, func(ctx context.Context, i int) error {
 		if c.held(i) {
 			return nil
 		}
-		_, err := b.client.CoreV1().Pods(c.namespace(i)).Create(ctx, c.boundPod(i), metav1.CreateOptions{})
+		p, err := b.client.CoreV1().Pods(c.namespace(i)).Create(ctx, c.boundPod(i), metav1.CreateOptions{})
+		if err == nil {
+			f.pods[i] = string(p.UID)
+		}
 		return err
 	})
+	if err != nil {
+		return f, err
+	}
+	f.since = time.Now()
+	return f, b.fillReservations(ctx, c, f)
 }
 
 // fillReservations writes each reservation with its status at once, which takes half the time: the
 // CRD has no status subresource meanwhile.
-func (b *Bench) fillReservations(ctx context.Context, c population, uids []string) error {
+func (b *Bench) fillReservations(ctx context.Context, c population, f filled) error {
 	reservations, err := reservationClient(b.api)
 	if err != nil {
 		return err
 	}
-	now := time.Now()
-	object := func(i int) *v1alpha1.IPReservation { return c.reservation(i, uids[c.node(i)], now) }
+	object := func(i int) *v1alpha1.IPReservation { return c.reservation(i, f) }
 	if err := b.patchCRD(ctx, `[{"op": "remove", "path": "/spec/versions/0/subresources"}]`); err != nil {
 		return err
 	}

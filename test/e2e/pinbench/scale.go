@@ -43,7 +43,8 @@ const (
 const creations = 5
 
 // Scale measures the manager with a population: its memory, and the duration of an admission at a
-// rate per second, for a duration. It reports whether the goals were met.
+// rate per second, for a duration. It reports whether the goals were met. It is one sequence of
+// steps.
 func (b *Bench) Scale(ctx context.Context, nodes, reservations, rate int,
 	lasting time.Duration) (fine bool, err error) {
 	// These nodes renew no Lease, so the controller manager must not run.
@@ -51,7 +52,7 @@ func (b *Bench) Scale(ctx context.Context, nodes, reservations, rate int,
 		return false, err
 	}
 	c := population{Nodes: nodes, Reservations: reservations}
-	if err := b.fill(ctx, c); err != nil {
+	if _, err := b.fill(ctx, c); err != nil {
 		return false, err
 	}
 	if _, err := b.buildManager(ctx); err != nil { // not a part of its start
@@ -66,7 +67,7 @@ func (b *Bench) Scale(ctx context.Context, nodes, reservations, rate int,
 	if err := pause(ctx, 10*time.Second); err != nil { // for the heap of the first lists to be collected
 		return false, err
 	}
-	resting, err := b.memory(ctx)
+	resting, err := b.memory(ctx, wellknown.ManagerName)
 	if err != nil {
 		return false, err
 	}
@@ -107,7 +108,7 @@ func (b *Bench) Scale(ctx context.Context, nodes, reservations, rate int,
 	if err != nil {
 		return false, err
 	}
-	loaded, err := b.memory(ctx)
+	loaded, err := b.memory(ctx, wellknown.ManagerName)
 	if err != nil {
 		return false, err
 	}
@@ -170,21 +171,24 @@ func pause(ctx context.Context, d time.Duration) error {
 // resident memory in MiB.
 type resident struct{ now, peak int }
 
-func (b *Bench) memory(ctx context.Context) (resident, error) {
+func (b *Bench) memory(ctx context.Context, service string) (resident, error) {
 	reply, err := b.control().Call(ctx, machine.Request{List: true})
 	if err != nil {
 		return resident{}, err
 	}
-	pid := reply.Services[wellknown.ManagerName]
+	pid := reply.Services[service]
 	if pid == 0 {
-		return resident{}, fmt.Errorf("the manager has ended; see %s",
-			b.cluster.Log(cluster.Control, wellknown.ManagerName))
+		return resident{}, fmt.Errorf("%s has ended; see %s", service, b.cluster.Log(cluster.Control, service))
 	}
-	status, err := os.ReadFile(fmt.Sprintf("%s/proc/%d/status", b.cluster.Root(cluster.Control), pid))
+	return residentOf(fmt.Sprintf("%s/proc/%d/status", b.cluster.Root(cluster.Control), pid))
+}
+
+// residentOf returns the memory of the process with the given status file in /proc.
+func residentOf(path string) (r resident, err error) {
+	status, err := os.ReadFile(path)
 	if err != nil {
-		return resident{}, err
+		return r, err
 	}
-	var r resident
 	for line := range strings.Lines(string(status)) {
 		f := strings.Fields(line)
 		for name, to := range map[string]*int{"VmRSS:": &r.now, "VmHWM:": &r.peak} {
@@ -208,22 +212,31 @@ func (b *Bench) processorTime(ctx context.Context) (map[string]time.Duration, er
 	}
 	used := map[string]time.Duration{}
 	for name, pid := range reply.Services {
-		stat, err := os.ReadFile(fmt.Sprintf("%s/proc/%d/stat", b.cluster.Root(cluster.Control), pid))
+		used[name], err = timeOf(fmt.Sprintf("%s/proc/%d/stat", b.cluster.Root(cluster.Control), pid))
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("%s: %w", name, err)
 		}
-		_, rest, _ := strings.Cut(string(stat), ") ")
-		f := strings.Fields(rest)
-		if len(f) < 13 {
-			return nil, fmt.Errorf("/proc/%d/stat of %s cannot be parsed: %s", pid, name, stat)
+	}
+	return used, nil
+}
+
+// timeOf returns the CPU time of the process with the given stat file in /proc.
+func timeOf(path string) (used time.Duration, err error) {
+	stat, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	f := strings.Fields(rest)
+	if len(f) < 13 {
+		return 0, fmt.Errorf("%s cannot be parsed: %s", path, stat)
+	}
+	for _, ticks := range f[11:13] { // in user and system mode, in hundredths of a second
+		n, err := strconv.Atoi(ticks)
+		if err != nil {
+			return 0, err
 		}
-		for _, ticks := range f[11:13] { // in user and system mode, in hundredths of a second
-			n, err := strconv.Atoi(ticks)
-			if err != nil {
-				return nil, err
-			}
-			used[name] += time.Duration(n) * 10 * time.Millisecond
-		}
+		used += time.Duration(n) * 10 * time.Millisecond
 	}
 	return used, nil
 }

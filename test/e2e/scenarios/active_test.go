@@ -41,6 +41,13 @@ func retentionOff(t *Test) {
 	put := func(path, content string) { t.Must(os.WriteFile(n.Root()+path, []byte(content), 0o644)) }
 	configure := func() { t.Must(n.SetNetworks(network)) }
 	reinstall := func() { t.RestartAgent(n) }
+	// doctor runs the commands of leasectl doctor for a reason.
+	doctor := func(reason string) func() {
+		return func() {
+			t.repairOnNode(n, reason)
+			configure() // the same without a backup
+		}
+	}
 
 	const otherConf = "/etc/cni/other.d"
 	restart := func(confDir string) {
@@ -66,7 +73,7 @@ func retentionOff(t *Test) {
 		repair func()
 	}{
 		{"a configuration names host-local", "HostLocalNamed", []string{conf, "host-local"},
-			func() { put(conf, stock("bridge")) }, configure},
+			func() { put(conf, stock("bridge")) }, doctor("HostLocalNamed")},
 		{"a package has a file of the plugin's name", "BinaryReplaced", []string{conf, plugin},
 			func() {
 				onNode("d=$(mktemp -d); cp " + cniBin + "/host-local $d/leasehold; touch -d 2020-01-01 $d/leasehold; " +
@@ -75,13 +82,13 @@ func retentionOff(t *Test) {
 			}, reinstall},
 		{"the plugin is in a directory that the runtime does not use", "BinaryMissing", []string{conf, cniBin},
 			func() { onNode("mkdir -p /usr/libexec/cni && mv " + plugin + " /usr/libexec/cni/") },
-			func() { onNode("mv /usr/libexec/cni/leasehold " + plugin) }},
+			func() { doctor("BinaryMissing")(); onNode("rm /usr/libexec/cni/leasehold") }},
 		{"another IPAM plugin is configured before it", "OtherIPAM",
 			[]string{cniConf + "/05-other.conf", "whereabouts"},
 			func() {
 				put(cniConf+"/05-other.conf", `{"cniVersion":"0.3.1","name":"`+network.Name+
 					`","type":"bridge","ipam":{"type":"whereabouts","range":"10.9.0.0/16"}}`)
-			}, configure},
+			}, doctor("OtherIPAM")},
 		{"the configuration is not JSON", "InvalidConfiguration", []string{conf},
 			func() { put(conf, "name: "+network.Name) }, configure},
 		{"the configuration is removed", "NoConfiguration", []string{cniConf},

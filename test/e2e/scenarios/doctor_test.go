@@ -17,6 +17,7 @@ import (
 	"math/big"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,6 +25,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
+	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
 
 // doctorFinding is a finding of doctor as its JSON has it.
@@ -82,17 +84,107 @@ func doctor(t *Test) {
 	t.Kubectl("patch", "mutatingwebhookconfiguration", cluster.Manager, "--type=json", "-p",
 		`[{"op":"remove","path":"/webhooks/0/clientConfig/caBundle"}]`)
 	t.repairs(dir, "ManagerDown", "WebhookCA")
+
+	t.Step("objects of the manifests are deleted")
+	t.Kubectl("delete", "validatingadmissionpolicy", "leasehold-annotations")
+	t.Kubectl("delete", "validatingadmissionpolicybinding", "leasehold-agent")
+	t.Kubectl("delete", "mutatingwebhookconfiguration", cluster.Manager)
+	t.repairs(dir, "PolicyMissing", "WebhookMissing")
+	t.Kubectl("delete", "crd", "ipreservations.ipam.leasehold.dev")
+	t.repairs(dir, "CRDMissing")
+	t.published(t.Echoserver("published", t.Node(1), 1).Pods())
+
+	t.Step("the agents' DaemonSet loses hostPID")
+	t.Cleanup(func() {
+		t.Must(t.Cluster.Apply(t.Ctx))
+		t.Must(t.Cluster.WaitDeployed(t.Ctx, 2*time.Minute))
+	})
+	t.Kubectl("--namespace="+cluster.System, "patch", "daemonset", cluster.Agent, "-p",
+		`{"spec":{"template":{"spec":{"hostPID":false}}}}`)
+	t.repairs(dir, "AgentBlind")
+
+	t.Step("the annotation of a workload has a wrong key")
+	typo := t.Echoserver("typo", t.Node(2), 1, func(template *corev1.PodTemplateSpec) {
+		delete(template.Annotations, Window)
+		template.Annotations["io.kubernetes.cri/reserved-ip-duratoin"] = "10"
+	})
+	before := typo.Ready()
+	t.repairs(dir, "AnnotationUnread")
+	before = typo.ReadyBut(before)
+	t.published(before)
+	t.Kept(before, typo.Recreate())
+	t.storeDoctor(dir, t.Node(2), typo.Ready())
 }
 
-// pluginDir returns a directory with leasectl as kubectl's plugin.
+// storeDoctor has doctor find that the store of a node is lost, whose agent does nothing. The pods
+// live.
+func (t *Test) storeDoctor(dir string, n *cluster.Node, pods Pods) {
+	t.Step("the store of %s is removed", n.Name)
+	before, _ := t.Leases(n)
+	resume := t.Freeze(t.Agent(n))
+	t.Must(os.Remove(n.Disk("/var/lib/leasehold/leases.db")))
+	t.repair(dir, "StoreLost")
+	after, _ := t.Leases(n)
+	resume()
+	t.healthy(dir)
+	for name, p := range pods {
+		isOf := func(l inspect.Lease) bool { return l.Pod == name && l.State == "Bound" && l.Address == p.Status.PodIP }
+		if !slices.ContainsFunc(before, isOf) || !slices.ContainsFunc(after, isOf) {
+			t.Fatalf("before %+v, after the repair %+v; want %s of %s in both", before, after, p.Status.PodIP, name)
+		}
+	}
+}
+
+// repairOnNode waits until leasectl doctor finds a reason on a node, runs the commands that it
+// prints there, and waits until it finds the reason no more.
+func (t *Test) repairOnNode(n *cluster.Node, reason string, flags ...string) {
+	path := "PATH=" + filepath.Dir(t.Cluster.Leasectl()) + ":$PATH\n"
+	find := func() (found []doctorFinding) {
+		out, err := n.Machine().Run(t.Ctx, "sh", "-ec", path+"leasectl doctor -o json "+strings.Join(flags, " ")+
+			" || test $? -le 2")
+		t.Must(err)
+		var report struct{ Findings []doctorFinding }
+		t.Must(json.Unmarshal(out, &report))
+		return slices.DeleteFunc(report.Findings, func(f doctorFinding) bool { return f.Reason != reason })
+	}
+	var found []doctorFinding
+	t.Eventually(30*time.Second, "leasectl doctor finds "+reason, func() error {
+		if found = find(); len(found) == 0 {
+			return errors.New("it does not")
+		}
+		return nil
+	})
+	for _, f := range found {
+		t.Step("%s: %s: %s\n    %s", f.Reason, f.Subject, f.What, strings.Join(f.Repair, "\n    "))
+		for _, line := range f.Repair {
+			if out, err := n.Machine().Run(t.Ctx, "sh", "-ec", path+line); err != nil {
+				t.Fatalf("%s: %v\n%s", line, err, out)
+			}
+		}
+	}
+	t.Eventually(30*time.Second, "leasectl doctor finds it no more", func() error {
+		if found = find(); len(found) > 0 {
+			return fmt.Errorf("it finds %+v", found)
+		}
+		return nil
+	})
+}
+
+// pluginDir returns a directory with leasectl as kubectl's plugin, and with an ssh that runs
+// commands on the nodes, which have no SSH server.
 func (t *Test) pluginDir() string {
 	dir := t.TempDir()
 	t.Must(os.Symlink(t.Cluster.Leasectl(), filepath.Join(dir, "kubectl-leasehold")))
+	ssh := "#!/bin/sh\ntest $1 = -t && node=$2 && shift 2\ncase $node in\n"
+	for _, name := range t.nodes {
+		ssh += fmt.Sprintf("%s) exec nsenter --target=%d --all sh -c \"$*\" ;;\n", name, t.Cluster.PID(name))
+	}
+	t.Must(os.WriteFile(filepath.Join(dir, "ssh"), []byte(ssh+"esac\nexit 255\n"), 0o755))
 	return dir
 }
 
-// findings returns what `kubectl leasehold doctor` finds. A check that could not be made is an
-// error.
+// findings returns what `kubectl leasehold doctor` finds, and an error if a check could not be
+// made.
 func (t *Test) findings(dir string) ([]doctorFinding, error) {
 	out, err := t.shell(dir, `PATH=$PWD:$PATH; kubectl leasehold doctor -o json 2>errors || test $? = 1`)
 	var report struct {
@@ -103,7 +195,7 @@ func (t *Test) findings(dir string) ([]doctorFinding, error) {
 		return nil, fmt.Errorf("%w: %s", err, out)
 	}
 	if len(report.Unchecked) > 0 {
-		return nil, fmt.Errorf("not checked: %+v", report.Unchecked)
+		return report.Findings, fmt.Errorf("not checked: %+v", report.Unchecked)
 	}
 	return report.Findings, nil
 }
@@ -141,11 +233,15 @@ func (t *Test) repair(dir string, reasons ...string) {
 		}
 		for _, f := range found {
 			t.Step("%s: %s: %s\n    %s", f.Reason, f.Subject, f.What, strings.Join(f.Repair, "\n    "))
-			lines = append(lines, f.Repair...)
+			for _, line := range f.Repair {
+				if !slices.Contains(lines, line) {
+					lines = append(lines, line)
+				}
+			}
 		}
 		return nil
 	})
-	if out, err := t.shell(dir, "PATH=$PWD:$PATH; "+strings.Join(lines, "\n")); err != nil {
+	if out, err := t.shell(t.Cluster.Repo, "PATH="+dir+":$PATH\n"+strings.Join(lines, "\n")); err != nil {
 		t.Fatalf("the commands of doctor: %v\n%s", err, out)
 	}
 }
@@ -248,10 +344,16 @@ func bundle(t *Test) {
 		t.Kubectl("--namespace="+namespace, "create", "secret", "generic", "planted", "--from-literal=key="+planted)
 		t.Cleanup(func() { t.Kubectl("--namespace="+namespace, "delete", "secret", "planted", "--ignore-not-found") })
 	}
-	t.Kubectl("--namespace="+cluster.System, "annotate", "daemonset", cluster.Agent, "example.com/token="+planted)
+	for _, kind := range []string{"daemonset", "pod"} {
+		t.Kubectl("--namespace="+cluster.System, "annotate", kind, "--all", "example.com/token="+planted)
+		t.Cleanup(func() { t.Kubectl("--namespace="+cluster.System, "annotate", kind, "--all", "example.com/token-") })
+	}
+	t.Kubectl("--namespace="+cluster.System, "set", "env", "deployment/"+cluster.Manager, "PASSWORD="+planted)
 	t.Cleanup(func() {
-		t.Kubectl("--namespace="+cluster.System, "annotate", "daemonset", cluster.Agent, "example.com/token-")
+		t.Kubectl("--namespace="+cluster.System, "set", "env", "deployment/"+cluster.Manager, "PASSWORD-")
+		t.Must(t.Cluster.WaitDeployed(t.Ctx, time.Minute))
 	})
+	t.Must(t.Cluster.WaitDeployed(t.Ctx, time.Minute))
 	secret, err := t.Client.CoreV1().Secrets(cluster.System).Get(t.Ctx, cluster.Manager, metav1.GetOptions{})
 	t.Must(err)
 	if out, err := t.shell(dir, "PATH=$PWD:$PATH; kubectl leasehold bundle --file=bundle.tar.gz"); err != nil {
@@ -271,8 +373,8 @@ func bundle(t *Test) {
 		needles["the manager's "+key] = []byte(base64.StdEncoding.EncodeToString(secret.Data[key])[40:80])
 	}
 	var all []byte
-	files := 0
-	for archive := tar.NewReader(zip); ; files++ {
+	var names []string
+	for archive := tar.NewReader(zip); ; {
 		head, err := archive.Next()
 		if errors.Is(err, io.EOF) {
 			break
@@ -280,7 +382,7 @@ func bundle(t *Test) {
 		t.Must(err)
 		content, err := io.ReadAll(archive)
 		t.Must(err)
-		all = append(all, content...)
+		all, names = append(all, content...), append(names, head.Name)
 		for what, needle := range needles {
 			if bytes.Contains(content, needle) {
 				t.Errorf("%s contains the secret, %s", head.Name, what)
@@ -297,8 +399,13 @@ func bundle(t *Test) {
 	}
 	for name := range set.Pods() {
 		if !bytes.Contains(all, []byte(name)) {
-			t.Errorf("pod %s is in none of the %d files", name, files)
+			t.Errorf("pod %s is in none of the %d files", name, len(names))
 		}
 	}
-	t.Step("%d files, %d bytes, without the secret", files, len(all))
+	for _, kind := range []string{"objects/managers.json", "objects/agents.json", "objects/pods.json"} {
+		if !slices.ContainsFunc(names, func(name string) bool { return strings.HasSuffix(name, kind) }) {
+			t.Errorf("the archive has %q, want %s", names, kind)
+		}
+	}
+	t.Step("%d files, %d bytes, without the secret", len(names), len(all))
 }

@@ -75,12 +75,9 @@ func installNamed(t *Test) {
 	t.Must(t.Cluster.Apply(t.Ctx))
 	t.Must(t.Cluster.WaitDeployed(t.Ctx, time.Minute))
 	t.Step("leasehold is on the nodes after %.1f s, and no configuration names it", time.Since(began).Seconds())
-	name := func() {
-		began := time.Now()
-		t.leasectl("install", "--yes")
-		s.becomesActive(began)
-	}
-	name()
+	named := time.Now()
+	t.leasectl("install", "--yes")
+	s.becomesActive(named)
 	t.Kept(s.pods, s.set.Recreate())
 	t.Step("recreated pods keep their addresses; flannel's DEL of those that were there before calls host-local")
 	t.Step("from kubectl apply to kept addresses it took %.1f s", time.Since(began).Seconds())
@@ -92,7 +89,12 @@ func installNamed(t *Test) {
 	s.becomesReported(began, t.nodes, "FlannelDefault", flannelConflist, "kube-flannel-cfg")
 	s.pods = s.set.Recreate()
 	t.Step("host-local has served ADDs meanwhile")
-	name()
+	dir := t.pluginDir()
+	repair := func(reason string) {
+		t.repair(dir, reason)
+		s.becomesActive(time.Now())
+	}
+	repair("FlannelDefault")
 	t.Kept(s.pods, s.set.Recreate())
 
 	n := t.Node(1)
@@ -101,10 +103,13 @@ func installNamed(t *Test) {
 	_, err := n.Machine().Run(t.Ctx, "cp", "-f", hostLocal, cniBin+"/leasehold")
 	t.Must(err)
 	s.becomesReported(began, t.nodes[:1], "BinaryReplaced", flannelConflist, cniBin+"/leasehold")
-	began = time.Now()
-	t.Kubectl("rollout", "restart", "-n", cluster.System, "daemonset/"+cluster.Agent)
+	repair("BinaryReplaced")
 	t.Must(t.Cluster.WaitDeployed(t.Ctx, time.Minute))
-	s.becomesActive(began)
+	t.Kept(s.pods, s.set.Recreate())
+
+	t.Step("the configuration of %s is removed", n.Name)
+	t.Must(os.Remove(n.Root() + flannelConflist))
+	repair("NoConfiguration")
 	t.Kept(s.pods, s.set.Recreate())
 
 	t.Step("two addresses are held; the third is in use by a pod whose configuration names leasehold")

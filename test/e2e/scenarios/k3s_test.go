@@ -77,10 +77,21 @@ done`, k3sData, name)
 			t.reported("echoserver-0", t.NS, began, "K3sDefault", words))
 	})
 	t.Step("k3s was started without it: reported as K3sDefault after %.1f s", time.Since(began).Seconds())
+	finds := func(want string) {
+		out, err := n.Machine().Run(t.Ctx, "sh", "-c", "$0 doctor --cni-conf-dir=$1 --cni-bin-dir=$2 || test $? = 1",
+			t.Cluster.Leasectl(), k3sConf, k3sBin)
+		t.Must(err)
+		if !strings.Contains(string(out), want) {
+			t.Fatalf("leasectl doctor finds %s; want %q", out, want)
+		}
+		t.Step("leasectl doctor: %s", out)
+	}
+	finds("kubectl apply -k daemonset/overlays/k3s")
 
 	t.removeSystemPod(agent.Name)
 	agent = t.agentOf(n, "k3s-replace", func(*corev1.PodSpec) {})
 	t.becomesActive(agent, "the overlay is applied")
+	finds("nothing was found")
 	target, err := os.Readlink(n.Root() + k3sBin + "/" + original)
 	if err != nil || target != k3sData+"/first/bin/host-local" {
 		t.Errorf("%s is a link to %q: %v", original, target, err)

@@ -15,9 +15,9 @@ import (
 	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
 
-// nodePoolLag is the longest time until a NodeAddressPool shows a change: the agent writes it every
-// 30 to 36 s.
-const nodePoolLag = 45 * time.Second
+// nodePoolLag is the longest time until a NodeAddressPool shows a change: the agent looks every 30
+// to 36 s, and writes numbers that it has found twice.
+const nodePoolLag = 80 * time.Second
 
 // nodePool compares the NodeAddressPool of a node with leasectl and the metrics while pods come and
 // go.
@@ -89,7 +89,7 @@ func (t *Test) pool(n *cluster.Node) inspect.NodeAddressPool {
 // with leasectl and the metrics.
 func (t *Test) poolBecomes(n *cluster.Node, network string, want inspect.Counts) {
 	began := time.Now()
-	t.Eventually(2*nodePoolLag, fmt.Sprintf("the NodeAddressPool of %s shows %+v", n.Name, want), func() error {
+	t.Eventually(nodePoolLag, fmt.Sprintf("the NodeAddressPool of %s shows %+v", n.Name, want), func() error {
 		p, err := inspect.ReadNodeAddressPool(t.Ctx, t.Dynamic, n.Name)
 		if apierrors.IsNotFound(err) {
 			return errors.New("there is none")

@@ -2,18 +2,13 @@ package soak
 
 import (
 	"fmt"
-	"image/color"
 	"io"
-	"os"
 	"text/tabwriter"
 	"time"
 
-	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/font"
 	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/vg"
-	"gonum.org/v1/plot/vg/draw"
-	"gonum.org/v1/plot/vg/vgsvg"
+
+	"github.com/leasehold-cni/leasehold/test/e2e/draw"
 )
 
 // Table writes the verdicts as a table.
@@ -34,10 +29,6 @@ func Table(w io.Writer, verdicts []Verdict) error {
 	return tab.Flush()
 }
 
-// colors are those of the lines, by the order of the nodes.
-var colors = []color.Color{color.RGBA{R: 0, G: 90, B: 180, A: 255}, color.RGBA{R: 215, G: 95, A: 255},
-	color.RGBA{G: 140, B: 80, A: 255}, color.RGBA{R: 140, B: 140, A: 255}}
-
 // A Picture is a set of plots, each of the series with one name.
 type Picture struct {
 	File  string
@@ -55,77 +46,31 @@ var Pictures = []Picture{
 	{"soak-api.svg", []string{"events", "etcd_bytes", "pods"}},
 }
 
-const columns = 3
-
 // Draw writes a picture as SVG. Series without samples are left out.
 func (p Picture) Draw(path string, all []Series) error {
-	rows := (len(p.Names) + columns - 1) / columns
-	tiles := make([][]*plot.Plot, rows)
-	for i, name := range p.Names {
-		one, err := plotOf(name, all)
-		if err != nil {
-			return err
-		}
-		tiles[i/columns] = append(tiles[i/columns], one)
+	var plots []draw.Plot
+	for _, name := range p.Names {
+		plots = append(plots, plotOf(name, all))
 	}
-	for i := range tiles {
-		for len(tiles[i]) < columns {
-			tiles[i] = append(tiles[i], nil)
-		}
-	}
-	canvas := vgsvg.New(27*vg.Centimeter, vg.Length(rows)*6*vg.Centimeter)
-	areas := plot.Align(tiles, draw.Tiles{Rows: rows, Cols: columns, PadX: vg.Centimeter / 2, PadY: vg.Centimeter / 2},
-		draw.New(canvas))
-	for i := range tiles {
-		for j, one := range tiles[i] {
-			if one != nil {
-				one.Draw(areas[i][j])
-			}
-		}
-	}
-	file, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	if _, err := canvas.WriteTo(file); err != nil {
-		file.Close()
-		return err
-	}
-	return file.Close()
+	return draw.SVG(path, plots)
 }
 
 // plotOf plots the series of one name.
-func plotOf(name string, all []Series) (*plot.Plot, error) {
-	plot.DefaultFont = font.Font{Typeface: "Liberation", Variant: "Sans"}
-	p := plot.New()
-	p.Legend.TextStyle.Font.Size, p.Legend.ThumbnailWidth = vg.Points(9), vg.Points(12)
+func plotOf(name string, all []Series) draw.Plot {
 	rule := Rule{}
 	if i := rank(name); i >= 0 {
 		rule = Rules[i]
 	}
-	p.Title.Text = name
+	p := draw.Plot{Title: name, X: "minutes"}
 	if rule.Unit != "" {
-		p.Title.Text += ", " + rule.Unit
+		p.Title += ", " + rule.Unit
 	}
-	p.X.Label.Text = "minutes"
-	p.Y.Min = 0
-	p.Legend.Top = false
-	lines := 0
 	for _, s := range all {
-		if s.Name != name {
-			continue
+		if s.Name == name {
+			p.Lines = append(p.Lines, draw.Line{Name: s.Where, Points: s.thinned(rule)})
 		}
-		line, err := plotter.NewLine(s.thinned(rule))
-		if err != nil {
-			return nil, fmt.Errorf("%s of %s: %w", name, s.Where, err)
-		}
-		line.Color = colors[lines%len(colors)]
-		lines++
-		p.Add(line)
-		p.Legend.Add(s.Where, line)
 	}
-	p.Y.Min = 0
-	return p, nil
+	return p
 }
 
 // most is how many points a line has at most, so that the pictures are small.

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
+	"github.com/leasehold-cni/leasehold/test/e2e/costs"
 	"github.com/leasehold-cni/leasehold/test/e2e/pinbench"
 )
 
@@ -37,10 +38,26 @@ var (
 	faultsRate = flag.Int("faults-rate", 20, "pods per second for -faults")
 	faultsFor  = flag.Duration("faults-for", 20*time.Second, "duration of each fault for -faults")
 
-	attacks = flag.Bool("attacks", false, "instead, try the attacks of SECURITY.md on a manager")
+	attacks = flag.String("attacks", "",
+		"instead, try the attacks of SECURITY.md on a manager and an agent whose names match a `regexp`")
 
 	frozen    = flag.Int("frozen", 0, "instead, recreate this `number` of pods while the scheduler is frozen")
 	frozenFor = flag.Duration("frozen-for", time.Minute, "how long it is frozen for -frozen")
+
+	agents = flag.Int("agents", 0,
+		"instead, measure what leasehold costs the API server with this `number` of nodes and simulated agents")
+	podsPerNode = flag.Int("pods-per-node", 10, "number of reservations of each node for -agents")
+	recreated   = flag.Int("recreated", 5, "recreations per second for -agents")
+	window      = flag.Duration("window", 15*time.Second, "duration of each kind of recreations for -agents")
+	rounds      = flag.Int("rounds", 3, "number of windows of each kind for -agents")
+	settle      = flag.Duration("settle", 75*time.Second, "how long the agents run before the measurement for -agents")
+	accidents   = flag.String("accidents", "zone,manager,outage,upgrade",
+		"accidents that are measured too for -agents, separated by commas")
+	outage    = flag.Duration("outage", time.Minute, "how long the API server is away for -agents")
+	simulated = flag.String("simulated", "", "`directory` of the source of the simulated agents for -agents")
+	files     = flag.String("files", "/dev/shm", "`directory` of the nodes' stores, 4 MiB each, for -agents")
+	page      = flag.Bool("page", false, "instead, write docs/scale.md of the repository from docs/scale.json")
+	into      = flag.String("into", "costs.json", "`file` to which -agents adds its result")
 
 	scale = flag.Bool("scale", os.Getenv("SCALE") == "1",
 		"measure the manager's cost in a large cluster instead")
@@ -69,6 +86,9 @@ func main() {
 }
 
 func run(ctx context.Context, repo string) error {
+	if *page {
+		return writePage(repo)
+	}
 	if *faults != "" {
 		match, err := regexp.Compile(*faults)
 		if err != nil {
@@ -78,8 +98,12 @@ func run(ctx context.Context, repo string) error {
 			return b.Faults(ctx, match, *faultsRate, *faultsFor)
 		})
 	}
-	if *attacks {
-		return on(ctx, repo, func(b *pinbench.Bench) error { return b.Attacks(ctx) })
+	if *attacks != "" {
+		match, err := regexp.Compile(*attacks)
+		if err != nil {
+			return fmt.Errorf("-attacks: %w", err)
+		}
+		return on(ctx, repo, func(b *pinbench.Bench) error { return b.Attacks(ctx, match) })
 	}
 	if *frozen > 0 {
 		return goalsOn(ctx, repo, func(b *pinbench.Bench) (bool, error) { return b.Frozen(ctx, *frozen, *frozenFor) })
@@ -87,6 +111,17 @@ func run(ctx context.Context, repo string) error {
 	if *scale {
 		return goalsOn(ctx, repo, func(b *pinbench.Bench) (bool, error) {
 			return b.Scale(ctx, *scaleNodes, *reservations, *rate, *lasting)
+		})
+	}
+	if *agents > 0 {
+		return onControl(ctx, repo, true, func(b *pinbench.Bench) error {
+			run, err := b.Cost(ctx, pinbench.CostOptions{Nodes: *agents, PodsPerNode: *podsPerNode, Rate: *recreated,
+				Window: *window, Rounds: *rounds, Simulated: *simulated, Files: *files, Settle: *settle,
+				Accidents: strings.Split(*accidents, ","), Outage: *outage})
+			if err != nil {
+				return err
+			}
+			return costs.Add(*into, run)
 		})
 	}
 	fine := true
@@ -110,6 +145,23 @@ func run(ctx context.Context, repo string) error {
 	return nil
 }
 
+// writePage writes docs/scale.md and its pictures from docs/scale.json.
+func writePage(repo string) error {
+	docs := filepath.Join(repo, "docs")
+	runs, err := costs.Read(filepath.Join(docs, "scale.json"))
+	if err != nil {
+		return err
+	}
+	text, err := costs.Page(runs)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(docs, "scale.md"), []byte(text), 0o644); err != nil {
+		return err
+	}
+	return costs.Draw(filepath.Join(docs, "images"), runs)
+}
+
 // goalsOn is like on, and returns an error if a goal was missed.
 func goalsOn(ctx context.Context, repo string, measure func(*pinbench.Bench) (bool, error)) error {
 	var fine bool
@@ -125,6 +177,11 @@ func goalsOn(ctx context.Context, repo string, measure func(*pinbench.Bench) (bo
 
 // on starts a control plane, calls measure, and stops it.
 func on(ctx context.Context, repo string, measure func(*pinbench.Bench) error) (err error) {
+	return onControl(ctx, repo, false, measure)
+}
+
+// onControl is on, with an API server that logs requests if audited is true.
+func onControl(ctx context.Context, repo string, audited bool, measure func(*pinbench.Bench) error) (err error) {
 	if repo, err = filepath.Abs(repo); err != nil {
 		return err
 	}
@@ -132,7 +189,7 @@ func on(ctx context.Context, repo string, measure func(*pinbench.Bench) error) (
 	if err != nil {
 		return err
 	}
-	b, err := pinbench.Start(ctx, repo, dir, os.Stdout)
+	b, err := pinbench.Start(ctx, repo, dir, audited, os.Stdout)
 	if err != nil {
 		return err
 	}

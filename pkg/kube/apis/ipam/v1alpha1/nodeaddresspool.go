@@ -12,7 +12,8 @@ var NodeAddressPoolResource = GroupVersion.WithResource("nodeaddresspools")
 const ConditionRetentionActive = "RetentionActive"
 
 // NodeAddressPool shows how many addresses one node has, and how many are in use. It has the name
-// of the node, and is deleted with it. Only the node's agent writes it, at most every 30 s.
+// of the node, and is deleted with it. Only the node's agent writes its status, at most every 30 s,
+// and only the manager its spec.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=nodeaddresspools,singular=nodeaddresspool,shortName=nap,scope=Cluster,categories=leasehold
@@ -28,7 +29,45 @@ type NodeAddressPool struct {
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
 	// +optional
+	Spec NodeAddressPoolSpec `json:"spec,omitempty"`
+	// +optional
 	Status NodeAddressPoolStatus `json:"status,omitempty"`
+}
+
+// MaxReservations is the largest number of reservations that a NodeAddressPool names.
+const MaxReservations = 256
+
+// NodeAddressPoolSpec says what the agent of the node should read. The agent watches this object by
+// its name, which costs the API server the same however many nodes there are.
+type NodeAddressPoolSpec struct {
+	// Reservations are the IPReservations that the node's agent should read: its own ones that a
+	// user has changed or deleted, and those of pods whose addresses the node holds, but that run
+	// on another node. The manager writes them. That a reservation is named here has no other
+	// effect than that the agent reads it.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=256
+	Reservations []ReservationReference `json:"reservations,omitempty"`
+}
+
+// ReservationReference identifies a state of an IPReservation.
+type ReservationReference struct {
+	// Namespace is the namespace of the reservation.
+	// +required
+	// +kubebuilder:validation:MaxLength=63
+	Namespace string `json:"namespace"`
+	// Name is the name of the reservation.
+	// +required
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+	// UID is the UID of the reservation, which may have been deleted.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	UID string `json:"uid,omitempty"`
+	// Generation is the generation of the reservation. The agent reads a reservation again when it
+	// changes.
+	// +optional
+	Generation int64 `json:"generation,omitempty"`
 }
 
 // NodeAddressPoolStatus shows the node's store. Its numbers are the sums of those of all networks.

@@ -1,4 +1,4 @@
-package scrape
+package httpserver
 
 import (
 	"net"
@@ -6,16 +6,16 @@ import (
 	"sync"
 )
 
-// MaxConns is the maximum number of open connections of a listener of LimitConns.
-const MaxConns = 256
-
-// LimitConns returns a listener that has at most MaxConns open connections. For each further one it
+// LimitConns returns a listener that has at most limit open connections. For each further one it
 // closes the oldest of the address that has most. So clients that open many connections use little
-// memory, and keep neither probes nor scrapes from being served.
-func LimitConns(l net.Listener) net.Listener { return &connLimiter{Listener: l} }
+// memory, and do not keep others from being served.
+func LimitConns(l net.Listener, limit int) net.Listener {
+	return &connLimiter{Listener: l, limit: limit}
+}
 
 type connLimiter struct {
 	net.Listener
+	limit int
 
 	mu   sync.Mutex
 	open []*conn // the oldest first
@@ -31,7 +31,7 @@ func (l *connLimiter) Accept() (net.Conn, error) {
 	l.mu.Lock()
 	l.open = append(l.open, c)
 	var surplus *conn
-	if len(l.open) > MaxConns {
+	if len(l.open) > l.limit {
 		surplus = l.surplus()
 	}
 	l.mu.Unlock()

@@ -1,4 +1,4 @@
-package scrape
+package httpserver
 
 import (
 	"context"
@@ -10,15 +10,16 @@ import (
 )
 
 // TestConnectionsAreLimited has a client open many connections on which it sends nothing. The
-// server closes all but MaxConns of them, the oldest first, and none of another client, which it
+// server closes most of them, the oldest first, and none of another client, which it
 // still answers at once.
 func TestConnectionsAreLimited(t *testing.T) {
+	const limit = 100
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	server := &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})}
-	go server.Serve(LimitConns(listener))
+	go server.Serve(LimitConns(listener, limit))
 	defer server.Close()
 	url := "http://" + listener.Addr().String()
 	var others int // connections of the other client
@@ -37,7 +38,7 @@ func TestConnectionsAreLimited(t *testing.T) {
 		r.Body.Close()
 	}
 	get()
-	const flood = 2 * MaxConns
+	const flood = 2 * limit
 	closed := make(chan int, flood)
 	from := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
 	for i := range flood {
@@ -51,7 +52,7 @@ func TestConnectionsAreLimited(t *testing.T) {
 			closed <- i
 		}()
 	}
-	const surplus = flood + 1 - MaxConns
+	const surplus = flood + 1 - limit
 	for range surplus {
 		select {
 		case i := <-closed:

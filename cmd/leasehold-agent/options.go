@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/leasehold-cni/leasehold/pkg/agent/reclaim"
+	"github.com/leasehold-cni/leasehold/pkg/env"
+)
+
+// Exit codes.
+const (
+	exitFailed = 1 // it could not start, or failed; standard error has the reason
+	exitUsage  = 2 // invalid arguments or flags
+)
+
+// options are the command-line options.
+type options struct {
+	kubeconfig   string
+	nodeName     string
+	noKube       bool
+	hostRoot     string
+	metricsAddr  string
+	secure       bool
+	logLevel     string
+	logFormat    string
+	moveGrace    time.Duration
+	foreverLimit time.Duration
+	limits       string
+	confDir      string
+	binDirs      string
+	maxConfNum   int
+	skipInvalid  bool
+	version      bool
+}
+
+// errFailed is returned by the command if the agent has failed, after the reason was logged. All
+// other errors of the command are about its arguments and flags.
+var errFailed = errors.New("failed")
+
+// execute runs the program and returns its exit code.
+func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	c := newCommand()
+	c.SetArgs(args)
+	c.SetOut(stdout)
+	c.SetErr(stderr)
+	err := c.ExecuteContext(ctx)
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, errFailed):
+		return exitFailed
+	}
+	fmt.Fprintf(stderr, "%s: %v\nTry '%s --help'.\n", c.Name(), err, c.Name())
+	return exitUsage
+}
+
+// newCommand returns the command of the agent.
+func newCommand() *cobra.Command {
+	var o options
+	c := &cobra.Command{
+		Use:   "leasehold-agent",
+		Short: "Maintain the lease store of a node",
+		Long: `leasehold-agent maintains the lease store of the node on which it runs, and connects
+it to the API server: it ends holds that are over, releases leases of dead sandboxes,
+publishes reservations and announces addresses that have returned. It has to run as
+root and to see the processes of the host.`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("unexpected argument %q", args[0])
+			}
+			return nil
+		},
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if o.version {
+				fmt.Fprintln(c.OutOrStdout(), c.Name(), env.Version(version))
+				return nil
+			}
+			if err := o.validate(); err != nil {
+				return err
+			}
+			log, err := newLog(o, c.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			if err := run(c.Context(), o, log); err != nil {
+				log.Error("agent failed", "error", err)
+				return errFailed
+			}
+			return nil
+		},
+	}
+	o.addFlags(c.Flags())
+	return c
+}
+
+// addFlags sets the defaults and adds the flags that change the options.
+func (o *options) addFlags(f *pflag.FlagSet) {
+	f.SortFlags = false
+	f.StringVar(&o.kubeconfig, "kubeconfig", "",
+		"`path` of a kubeconfig file; if empty, the pod's service account is used")
+	f.StringVar(&o.nodeName, "node-name", os.Getenv("NODE_NAME"), "name of this node; $NODE_NAME if not set")
+	f.BoolVar(&o.noKube, "no-kube", false, "work without an API server")
+	f.StringVar(&o.hostRoot, "host-root", "/", "root of the host's file system: / or /proc/<pid>/root")
+	f.StringVar(&o.metricsAddr, "metrics-addr", ":9470",
+		"address of /metrics, /healthz and /readyz; empty disables them")
+	f.BoolVar(&o.secure, "metrics-secure", false, "serve over HTTPS, and metrics only to clients with a token whose "+
+		"user the API server allows to get /metrics")
+	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
+	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
+	f.DurationVar(&o.moveGrace, "move-grace", reclaim.MoveGrace,
+		"how long a pod must be Ready on another node before its addresses here are released")
+	f.DurationVar(&o.foreverLimit, "forever-limit", reclaim.ForeverLimit,
+		"how long an address stays reserved forever for a pod that is away and has no StatefulSet; 0: without end")
+	f.StringVar(&o.limits, "limits", "leasehold-system/leasehold-limits",
+		"namespace and `name` of the ConfigMap with the limits of namespaces; empty: no limits are read")
+	f.StringVar(&o.confDir, "cni-conf-dir", "/etc/cni/net.d",
+		"the container runtime's directory of CNI configurations; empty disables the check whether leasehold is in use")
+	f.StringVar(&o.binDirs, "cni-bin-dir", "/opt/cni/bin",
+		"the container runtime's directories of CNI plugins, separated by colons")
+	f.IntVar(&o.maxConfNum, "cni-max-conf-num", 1,
+		"how many configurations the container runtime loads (containerd's max_conf_num); 0: all")
+	f.BoolVar(&o.skipInvalid, "cni-skip-invalid", false,
+		"the container runtime passes over configurations that are not valid, as CRI-O does")
+	f.BoolVar(&o.version, "version", false, "print the version")
+}
+
+// validate checks the values of the flags.
+func (o options) validate() error {
+	if !o.noKube && o.nodeName == "" {
+		return errors.New("--node-name is not set; set it, or --no-kube to work without the API server")
+	}
+	if o.noKube && o.secure {
+		return errors.New("--metrics-secure needs the API server; remove it or --no-kube")
+	}
+	if o.moveGrace < 10*time.Second {
+		return fmt.Errorf("--move-grace %s is too short; want at least 10s", o.moveGrace)
+	}
+	if namespace, name, ok := strings.Cut(o.limits, "/"); o.limits != "" && (!ok || namespace == "" || name == "") {
+		return fmt.Errorf("--limits %q is invalid; want a namespace and a name, such as system/limits", o.limits)
+	}
+	if o.foreverLimit < 0 {
+		return fmt.Errorf("--forever-limit %s is invalid; want at least 0", o.foreverLimit)
+	}
+	for _, dir := range append(strings.Split(o.binDirs, ":"), o.confDir) {
+		if o.confDir != "" && !filepath.IsAbs(dir) {
+			return fmt.Errorf("directory %q of --cni-conf-dir or --cni-bin-dir is not an absolute path", dir)
+		}
+	}
+	if o.maxConfNum < 0 {
+		return fmt.Errorf("--cni-max-conf-num %d is invalid; want at least 0", o.maxConfNum)
+	}
+	return nil
+}

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	"sigs.k8s.io/controller-runtime/pkg/webhook"
+
+	"github.com/leasehold-cni/leasehold/pkg/httpserver"
+	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/kube/metricsauth"
+	"github.com/leasehold-cni/leasehold/pkg/manager/certs"
+	"github.com/leasehold-cni/leasehold/pkg/scrape"
+)
+
+// maxWebhookConns is the maximum number of open connections of the webhooks. An API server uses one
+// for each pod that is being created, because it speaks HTTP/1.1 with webhooks, and has at most 600
+// requests at a time by default.
+const maxWebhookConns = 1024
+
+// maxWebhookBytes is the maximum size of the requests that the webhooks serve at a time: hundreds
+// of usual pods, or twenty of the largest.
+const maxWebhookBytes = 32 << 20
+
+// A servingManager is a manager whose ports have limits of connections. The servers of
+// controller-runtime have none, and listen themselves.
+type servingManager struct {
+	ctrl.Manager
+	ready map[string]healthz.Checker
+}
+
+// AddReadyzCheck adds a check to /readyz. It must be called before the manager starts.
+func (m *servingManager) AddReadyzCheck(name string, check healthz.Checker) error {
+	m.ready[name] = check
+	return nil
+}
+
+// addServers adds the servers of metrics, /healthz and /readyz.
+func (m *servingManager) addServers(o options, certificate *certs.Certificate) error {
+	scrapes, err := metricsHandler(o, m.GetConfig(), m.GetLogger())
+	if err != nil {
+		return err
+	}
+	served := http.NewServeMux()
+	served.Handle("/metrics", scrapes)
+	var config *tls.Config
+	if o.secureMetrics {
+		config = &tls.Config{}
+		certificate.TLS(config)
+	}
+	if err := m.serve("metrics", o.metricsAddr, served, config); err != nil {
+		return fmt.Errorf("--metrics-addr: %w", err)
+	}
+	health := http.NewServeMux()
+	for path, checks := range map[string]map[string]healthz.Checker{
+		"/healthz": {"ping": healthz.Ping}, "/readyz": m.ready} {
+		h := http.StripPrefix(path, &healthz.Handler{Checks: checks})
+		health.Handle(path, h)
+		health.Handle(path+"/", h)
+	}
+	if err := m.serve("health", o.healthAddr, health, nil); err != nil {
+		return fmt.Errorf("--health-addr: %w", err)
+	}
+	return nil
+}
+
+// serve adds a server for a few clients, unless the address is empty or "0".
+func (m *servingManager) serve(name, addr string, handler http.Handler, config *tls.Config) error {
+	if addr == "" || addr == "0" {
+		return nil
+	}
+	s, err := newServer(name, addr, httpserver.MaxConns, handler, config)
+	if err != nil {
+		return err
+	}
+	return m.Add(s)
+}
+
+// newServer listens at an address, and returns a server for that. It serves HTTPS if config is not
+// nil, and runs in every replica.
+func newServer(name, addr string, conns int, handler http.Handler, config *tls.Config) (*manager.Server, error) {
+	listener, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	listener = httpserver.LimitConns(listener, conns)
+	if config != nil {
+		listener = tls.NewListener(listener, config)
+	}
+	return &manager.Server{Name: name, Server: httpserver.New(handler), Listener: listener,
+		ShutdownTimeout: new(10 * time.Second)}, nil
+}
+
+// metricsHandler returns the handler of /metrics: few scrapes at a time, and with --metrics-secure
+// for clients that the API server authorizes.
+func metricsHandler(o options, config *rest.Config, log logr.Logger) (http.Handler, error) {
+	limited := scrape.Handler(metrics.Registry)
+	if !o.secureMetrics {
+		return limited, nil
+	}
+	clients, err := informer.NewClients(config)
+	if err != nil {
+		return nil, err
+	}
+	return metricsauth.New(clients, slog.New(logr.ToSlogHandler(log))).Handler(limited), nil
+}
+
+// A webhookServer serves webhooks with a limit of connections. Embedded is the server of
+// controller-runtime, of which only the registered handlers are used.
+type webhookServer struct {
+	webhook.Server
+	port int
+	tls  tls.Config
+}
+
+// Start implements webhook.Server.
+func (s *webhookServer) Start(ctx context.Context) error {
+	server, err := newServer("webhooks", fmt.Sprintf(":%d", s.port), maxWebhookConns,
+		httpserver.LimitBodies(s.WebhookMux(), maxWebhookBytes), &s.tls)
+	if err != nil {
+		return fmt.Errorf("--webhook-port: %w", err)
+	}
+	return server.Start(ctx)
+}

@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/leasehold-cni/leasehold/pkg/httpserver"
+	"github.com/leasehold-cni/leasehold/pkg/kube/fakeapi"
+	"github.com/leasehold-cni/leasehold/pkg/manager/certs"
+)
+
+// freePort returns a TCP port on which nothing listens, and which the kernel assigns to no client.
+func freePort(t *testing.T) int {
+	t.Helper()
+	for range 100 {
+		port := 10000 + rand.IntN(20000)
+		if l, err := net.Listen("tcp", fmt.Sprint(":", port)); err == nil {
+			l.Close()
+			return port
+		}
+	}
+	t.Fatal("no port is free")
+	return 0
+}
+
+// newTestManager returns the manager of a command line, with its options. It has no features.
+func newTestManager(t *testing.T, args ...string) (*servingManager, options, *certs.Certificate) {
+	t.Helper()
+	o, code, _, stderr := parse(append(args, "--leader-elect=false")...)
+	if code != 0 {
+		t.Fatal(stderr)
+	}
+	core := func(kind, resource string, namespaced bool) fakeapi.Kind {
+		return fakeapi.Kind{GroupVersionKind: corev1.SchemeGroupVersion.WithKind(kind), Resource: resource,
+			Namespaced: namespaced}
+	}
+	api := fakeapi.NewCluster(t, core("Node", "nodes", false), core("Namespace", "namespaces", false),
+		core("Secret", "secrets", true))
+	certificate := certs.New(t.TempDir())
+	mgr, err := newManager(api.Config, *o, certs.Options{}, certificate, logr.Discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return mgr, *o, certificate
+}
+
+// startServers starts a manager that has only its servers.
+func startServers(t *testing.T, args ...string) {
+	t.Helper()
+	mgr, o, certificate := newTestManager(t, args...)
+	if err := mgr.addServers(o, certificate); err != nil {
+		t.Fatal(err)
+	}
+	if err := mgr.AddReadyzCheck("never", func(*http.Request) error { return io.EOF }); err != nil {
+		t.Fatal(err)
+	}
+	mgr.GetWebhookServer().Register("/pin", http.NotFoundHandler())
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- mgr.Start(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestPortsLimitConnections opens more connections to each of the manager's ports than may be open.
+func TestPortsLimitConnections(t *testing.T) {
+	webhooks, metrics, health := freePort(t), freePort(t), freePort(t)
+	startServers(t, fmt.Sprint("--webhook-port=", webhooks), fmt.Sprint("--metrics-addr=127.0.0.1:", metrics),
+		fmt.Sprint("--health-addr=127.0.0.1:", health))
+	for _, of := range []struct {
+		name        string
+		port, limit int
+	}{{"webhooks", webhooks, maxWebhookConns}, {"metrics", metrics, httpserver.MaxConns},
+		{"health", health, httpserver.MaxConns}} {
+		addr := fmt.Sprint("127.0.0.1:", of.port)
+		wait(t, addr)
+		const surplus = 10
+		closed := make(chan struct{}, of.limit+surplus)
+		var all sync.WaitGroup
+		var open []net.Conn
+		for range of.limit + surplus {
+			c, err := net.Dial("tcp", addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			open = append(open, c)
+			all.Go(func() {
+				io.Copy(io.Discard, c)
+				closed <- struct{}{}
+			})
+		}
+		for i := range surplus {
+			select {
+			case <-closed:
+			case <-time.After(5 * time.Second): // before the server's ReadTimeout
+				t.Fatalf("%s: %d open connections, want %d", of.name, of.limit+surplus-i, of.limit)
+			}
+		}
+		if n := len(closed); n > 0 {
+			t.Errorf("%s: %d connections too many are closed", of.name, n)
+		}
+		for _, c := range open {
+			c.Close()
+		}
+		all.Wait()
+	}
+}
+
+// wait waits until something listens at an address.
+func wait(t *testing.T, addr string) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		c, err := net.Dial("tcp", addr)
+		if err == nil {
+			c.Close()
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestPortsServe gets what probes and Prometheus get. With --metrics-secure that is over HTTPS.
+func TestPortsServe(t *testing.T) {
+	metrics, health := freePort(t), freePort(t)
+	startServers(t, "--metrics-secure", fmt.Sprint("--webhook-port=", freePort(t)),
+		fmt.Sprint("--metrics-addr=127.0.0.1:", metrics), fmt.Sprint("--health-addr=127.0.0.1:", health))
+	wait(t, fmt.Sprint("127.0.0.1:", health))
+	for path, want := range map[string]int{"/healthz": 200, "/healthz/ping": 200, "/readyz": 500,
+		"/readyz/never": 500, "/metrics": 404, "/": 404} {
+		r, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d%s", health, path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Body.Close()
+		if r.StatusCode != want {
+			t.Errorf("%s: status %d, want %d", path, r.StatusCode, want)
+		}
+	}
+	c, err := tls.Dial("tcp", fmt.Sprint("127.0.0.1:", metrics), &tls.Config{InsecureSkipVerify: true})
+	if err == nil {
+		c.Close()
+	}
+	if err == nil || !strings.Contains(err.Error(), "tls: ") {
+		t.Errorf("metrics without a certificate yet: %v, want an error of TLS", err)
+	}
+}
+
+// TestPortsInUse has another program listen at each address.
+func TestPortsInUse(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for _, flag := range []string{"--metrics-addr", "--health-addr"} {
+		mgr, o, certificate := newTestManager(t, "--metrics-addr=0", "--health-addr=0", flag+"="+l.Addr().String())
+		if err := mgr.addServers(o, certificate); err == nil || !strings.Contains(err.Error(), flag) {
+			t.Errorf("%s in use: %v", flag, err)
+		}
+	}
+}

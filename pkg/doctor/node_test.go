@@ -1,0 +1,67 @@
+package doctor
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+// TestLostStore examines a store that was lost, before and after its leases are known again.
+// leasectl recover does not know the ranges of a network, so that the network is not marked as
+// adopted before the next ADD.
+func TestLostStore(t *testing.T) {
+	dir := t.TempDir()
+	dirs := store.Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}
+	s := store.New(dirs)
+	now := lease.Instant{Wall: time.Now(), Boot: time.Hour, BootID: "boot-1"}
+	l, err := lease.Apply(lease.Lease{}, lease.Bind{
+		ID: "00112233445566aa", Pool: lease.Pool{DataDir: dir, Network: "cbr0"},
+		Address: netip.MustParseAddr("10.0.0.2"), Set: "s", Namespace: "db", Name: "db-0", UID: "u1",
+		Soft: time.Minute, Holder: lease.Holder{ContainerID: "c1", IfName: "eth0", BootID: "boot-1"},
+	}, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func(tx *store.Tx) error { return tx.Put(l.Pool, l.Address, l) }
+	log := func(tx *store.Tx) error { return tx.Log(store.Entry{Time: now.Wall, Event: store.EventRefused}) }
+	for _, step := range []struct {
+		name string
+		do   func(*store.Tx) error // nil: the file is removed
+		want string
+	}{
+		{"a lease", put, ""},
+		{"lost", nil, "StoreLost"},
+		{"another call, which adopts nothing", log, "StoreIncomplete"},
+		{"recovered", put, ""},
+	} {
+		if step.do == nil {
+			err = os.Remove(filepath.Join(dirs.State, "leases.db"))
+		} else {
+			err = s.Update(t.Context(), step.do)
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", step.name, err)
+		}
+		found, err := checkStore(t.Context(), &Node{Store: s, state: read(t.Context(), s)})
+		reason := ""
+		for _, f := range found {
+			reason += f.Reason
+		}
+		if err != nil || reason != step.want {
+			t.Errorf("%s: found %+v, %v; want %q", step.name, found, err, step.want)
+		}
+	}
+	if err := s.View(t.Context(), func(tx *store.Tx) error {
+		if wrong := tx.Check(); len(wrong) > 0 {
+			t.Error(wrong)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,70 @@
+package informer
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/leasehold-cni/leasehold/pkg/notify"
+)
+
+// errEnded is returned instead of a new watch if the last one ended before its time.
+var errEnded = errors.New("the last watch ended before its time")
+
+// tolerance is how long before its time a watch may end that the API server ends in time.
+const tolerance = 5 * time.Second
+
+// RunSpread is Run for a program that runs on every node. If a watch ends before its time,
+// RunSpread waits for a random part of the period, and then tries again once in each period. If
+// many programs lose the API server at the same moment, their requests are therefore spread evenly
+// over the period that follows its return. Each program makes one request then, if the API server
+// can send the list as part of a watch (Kubernetes 1.34), otherwise three. Until RunSpread has
+// received a list, it waits for a second at first, and for at most half the period.
+func (i *Informer[V]) RunSpread(ctx context.Context, lw *cache.ListWatch, what string, period time.Duration) error {
+	spread := *lw
+	end := time.Time{} // of the last watch, zero if there is none
+	spread.WatchFuncWithContext = func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+		if o.SendInitialEvents == nil && time.Now().Before(end) {
+			return nil, errEnded
+		}
+		w, err := lw.WatchFuncWithContext(ctx, o)
+		switch {
+		case utilnet.IsConnectionRefused(err), apierrors.IsTooManyRequests(err):
+			return nil, errors.New(err.Error()) // the reflector repeats requests with these errors itself
+		case err == nil && o.TimeoutSeconds != nil:
+			end = time.Now().Add(time.Duration(*o.TimeoutSeconds)*time.Second - tolerance)
+		}
+		return w, err
+	}
+	reflector := cache.NewReflectorWithOptions(&spread, i.expected, i, cache.ReflectorOptions{Name: what})
+	starting := wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 1, Steps: 10, Cap: period / 4}
+	for isRepeated := false; ; {
+		began := time.Now()
+		if err := reflector.ListAndWatchWithContext(ctx); err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Info("watch failed", "reflector", what, "error", err)
+		}
+		end = time.Time{}
+		isRepeated = isRepeated && time.Since(began) < period
+		var pause time.Duration
+		switch {
+		case !i.HasSynced():
+			pause = starting.Step()
+		case isRepeated:
+			pause = wait.Jitter(period-period/20, 0.1)
+		default:
+			pause, isRepeated = rand.N(period), true
+		}
+		if !notify.Wait(ctx, nil, pause) {
+			return ctx.Err()
+		}
+	}
+}

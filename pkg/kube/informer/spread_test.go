@@ -1,0 +1,186 @@
+package informer
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+)
+
+// outage is an API server that many informers watch, and that can be away.
+type outage struct {
+	mu       sync.Mutex
+	isAway   bool
+	isOld    bool // it cannot send a list as part of a watch
+	watches  map[watch.Interface]bool
+	began    time.Time
+	requests []time.Duration // since began, of those that it has received
+}
+
+func (s *outage) receive(begin func()) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.isAway {
+		return fmt.Errorf("dialing: %w", syscall.ECONNREFUSED)
+	}
+	s.requests = append(s.requests, time.Since(s.began))
+	begin()
+	return nil
+}
+
+func (s *outage) listWatch() *cache.ListWatch {
+	return &cache.ListWatch{
+		ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
+			list := &metav1.List{ListMeta: metav1.ListMeta{ResourceVersion: "1"}}
+			return list, s.receive(func() {})
+		},
+		WatchFuncWithContext: func(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			if o.SendInitialEvents != nil && s.isOld {
+				return nil, s.receive(func() {})
+			}
+			w := watch.NewFakeWithChanSize(10, false)
+			err := s.receive(func() { s.watches[w] = true })
+			if err != nil {
+				return nil, err
+			}
+			if o.SendInitialEvents != nil {
+				w.Action(watch.Bookmark, &object{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "1",
+					Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"}}})
+			}
+			time.AfterFunc(time.Duration(*o.TimeoutSeconds)*time.Second, func() { s.end(w) })
+			return w, nil
+		},
+	}
+}
+
+func (s *outage) end(w watch.Interface) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.watches[w] {
+		delete(s.watches, w)
+		w.(*watch.FakeWatcher).Stop()
+	}
+}
+
+// setAway ends all watches, and refuses requests while it is away.
+func (s *outage) setAway(is bool) {
+	s.mu.Lock()
+	s.isAway, s.began, s.requests = is, time.Now(), nil
+	var all []watch.Interface
+	for w := range s.watches {
+		all = append(all, w)
+	}
+	s.mu.Unlock()
+	for _, w := range all {
+		s.end(w)
+	}
+}
+
+// peak returns the largest number of requests in a second.
+func (s *outage) peak() (most int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	perSecond := map[int]int{}
+	for _, at := range s.requests {
+		perSecond[int(at/time.Second)]++
+		most = max(most, perSecond[int(at/time.Second)])
+	}
+	return most
+}
+
+// An API server that was away gets one request of each informer, spread over the period; an
+// informer that has only begun tries again sooner.
+func TestRequestsAfterAnOutageAreSpread(t *testing.T) {
+	const informers, period = 600, time.Minute // 10 each second
+	for _, away := range []time.Duration{0, 5 * time.Second, time.Minute, 10 * time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &outage{watches: map[watch.Interface]bool{}}
+			ctx, stop := context.WithCancel(t.Context())
+			var all []*Informer[string]
+			var done sync.WaitGroup
+			for range informers {
+				i := newInformer()
+				all = append(all, i)
+				done.Go(func() { _ = i.RunSpread(ctx, s.listWatch(), "objects", period) })
+			}
+			synctest.Wait()
+			if slices.ContainsFunc(all, func(i *Informer[string]) bool { return !i.HasSynced() }) {
+				t.Error("not all are synced at once")
+			}
+			time.Sleep(3 * time.Minute)
+			if away > 0 {
+				s.setAway(true)
+				time.Sleep(away)
+			}
+			s.setAway(false)
+			time.Sleep(period + 10*time.Second)
+			s.mu.Lock()
+			requests, watches := len(s.requests), len(s.watches)
+			s.mu.Unlock()
+			if watches != informers || requests > informers+informers/10 {
+				t.Errorf("away for %s: %d watches after %d requests, want %d", away, watches, requests, informers)
+			}
+			if most := s.peak(); most > 3*informers/60 {
+				t.Errorf("away for %s: %d requests in a second, want at most %d", away, most, 3*informers/60)
+			}
+			stop()
+			done.Wait()
+		})
+	}
+}
+
+// A watch that ends in its time is followed by another at once, and nothing is listed again.
+func TestWatchThatEndsInItsTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &outage{watches: map[watch.Interface]bool{}, began: time.Now()}
+		ctx, stop := context.WithCancel(t.Context())
+		i, done := newInformer(), make(chan error)
+		go func() { done <- i.RunSpread(ctx, s.listWatch(), "objects", time.Minute) }()
+		for range 600 {
+			time.Sleep(6 * time.Second)
+			synctest.Wait()
+			if len(s.watches) != 1 {
+				t.Fatalf("%d watches after %s", len(s.watches), time.Since(s.began))
+			}
+		}
+		if n := len(s.requests); i.Lists() != 1 || n < 6 || n > 13 {
+			t.Errorf("%d lists, %d requests in an hour", i.Lists(), n)
+		}
+		stop()
+		if err := <-done; err == nil {
+			t.Error("RunSpread returned no error")
+		}
+	})
+}
+
+// An informer that has never received a list tries again within seconds, and ever less often.
+func TestInformerThatBeginsInAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var tries []time.Time
+		lw := &cache.ListWatch{
+			ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
+				tries = append(tries, time.Now())
+				return nil, apierrors.NewServiceUnavailable("starting")
+			},
+			WatchFuncWithContext: func(context.Context, metav1.ListOptions) (watch.Interface, error) {
+				return nil, apierrors.NewServiceUnavailable("starting")
+			},
+		}
+		ctx, stop := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer stop()
+		_ = newInformer().RunSpread(ctx, lw, "objects", time.Minute)
+		if first := tries[1].Sub(tries[0]); first > 2*time.Second || len(tries) < 20 || len(tries) > 50 {
+			t.Errorf("the second try after %s, %d tries in ten minutes", first, len(tries))
+		}
+	})
+}

@@ -1,0 +1,50 @@
+package pinbench
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestParseAudit checks that each request is counted once, when the API server has received it.
+func TestParseAudit(t *testing.T) {
+	line := func(stage, verb, user, uri, ref, at string, code int) string {
+		return fmt.Sprintf(`{"kind":"Event","stage":%q,"verb":%q,"requestURI":%q,"user":{"username":%q},`+
+			`"objectRef":{%s},"responseStatus":{"code":%d},`+
+			`"requestReceivedTimestamp":"2026-01-01T00:00:%s.500000Z"}`+"\n",
+			stage, verb, uri, "system:serviceaccount:leasehold-system:"+user, ref, code, at)
+	}
+	pods, status := `"resource":"pods"`, `"resource":"ipreservations","subresource":"status"`
+	log := line("ResponseStarted", "watch", "leasehold-agent", "/api/v1/pods?watch=true", pods, "01", 200) +
+		line("ResponseComplete", "patch", "leasehold-agent", "/x", status, "02", 200) +
+		line("ResponseComplete", "get", "leasehold-manager", "/version?a=b", "", "02", 404) +
+		line("ResponseStarted", "watch", "leasehold-manager", "/x", pods, "02", 429) +
+		line("ResponseComplete", "watch", "leasehold-manager", "/x", pods, "02", 429) +
+		line("ResponseComplete", "watch", "leasehold-agent", "/api/v1/pods?watch=true", pods, "01", 200) +
+		`{"stage":"Respon` // being written
+	got, err := parseAudit(strings.NewReader(log))
+	want := "[agent watch pods agent patch ipreservations/status manager get /version manager watch pods]"
+	if fmt.Sprint(got) != want || err != nil {
+		t.Errorf("got  %v, %v\nwant %v", got, err, want)
+	}
+	from := time.Date(2026, 1, 1, 0, 0, 1, 0, time.UTC)
+	if got := perSecond(got, "agent", from, 3*time.Second); fmt.Sprint(got) != "[1 1 0]" {
+		t.Errorf("requests per second: %v", got)
+	}
+	if _, err := parseAudit(strings.NewReader("nothing\n")); err == nil {
+		t.Error("a line that is no event has no error")
+	}
+}
+
+func TestSumBy(t *testing.T) {
+	const text = `apiserver_request_total{code="200",resource="pods",subresource="",verb="GET"} 3
+apiserver_request_total{code="404",resource="pods",subresource="",verb="GET"} 1e+00
+apiserver_request_total{code="200",resource="pods",subresource="status",verb="PATCH"} 7
+apiserver_request_total_of_others{resource="pods",verb="GET"} 9
+`
+	got := sumBy(text, "apiserver_request_total{", "verb", "resource", "subresource")
+	if fmt.Sprint(got) != "map[GET pods:4 PATCH pods status:7]" {
+		t.Errorf("got %v", got)
+	}
+}

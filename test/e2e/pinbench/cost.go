@@ -1,0 +1,565 @@
+package pinbench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
+	"github.com/leasehold-cni/leasehold/test/e2e/costs"
+	"github.com/leasehold-cni/leasehold/test/e2e/fleet"
+)
+
+// CostOptions are the numbers of one measurement of Cost.
+type CostOptions struct {
+	Nodes, PodsPerNode int
+	Rate               int           // recreations per second
+	Window             time.Duration // of each kind of recreations
+	Rounds             int           // each has a window of each kind
+	// Simulated is the directory test/e2e/simulated.
+	Simulated string
+	// Files is the directory in which the nodes' stores are made, each of which takes 4 MiB.
+	Files string
+	// Settle is how long the agents run before they are measured. It must be longer than the minute
+	// after which they read what they do not watch.
+	Settle time.Duration
+	// Accidents are the names of those that are measured too.
+	Accidents []string
+	// Outage is how long the API server is away in one of them.
+	Outage time.Duration
+}
+
+const (
+	replicas      = 2
+	admissionRate = 50
+	admissionFor  = 20 * time.Second
+	// agentsSpread is the time in which a number of agents is started one after the other, for each
+	// thousand of them.
+	agentsSpread = 2 * time.Minute
+	// settleMost is how many windows the agents may take to settle, after the time of the options.
+	settleMost = 40
+	// afterwards is how long the requests after an accident are counted.
+	afterwards = time.Minute
+)
+
+// costRun is a measurement of Cost.
+type costRun struct {
+	*Bench
+	options CostOptions
+	population
+	agents *simulated
+	times  *podTimes
+	run    costs.Run
+
+	mu   sync.Mutex
+	gone map[string]chan struct{} // closed when the pod with the UID is deleted
+	uids map[string]types.UID     // of existing pods, by namespace and name
+	next int                      // the next retained pod
+}
+
+// Cost measures what leasehold costs the API server with a number of nodes: in rounds of windows in
+// which nothing, pods without and pods with leasehold's annotation are recreated at a fixed rate,
+// and then through accidents.
+func (b *Bench) Cost(ctx context.Context, o CostOptions) (run costs.Run, err error) {
+	// These nodes renew no Lease, so the controller manager must not run.
+	if err := b.cluster.StopControl(ctx, cluster.ControllerManager); err != nil {
+		return run, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	r := &costRun{Bench: b, options: o, gone: map[string]chan struct{}{}, uids: map[string]types.UID{},
+		population: population{Nodes: o.Nodes, Reservations: o.Nodes * o.PodsPerNode},
+		times:      &podTimes{key: byUID, pods: map[string]*podTime{}}}
+	program, err := b.buildSimulated(ctx, o.Simulated)
+	if err != nil {
+		return run, err
+	}
+	if _, err := b.buildManager(ctx); err != nil { // not a part of its start
+		return run, err
+	}
+	stop, err := r.start(ctx, program)
+	if stop != nil {
+		defer func() { cancel(); err = errors.Join(err, stop()) }()
+	}
+	if err != nil {
+		return run, err
+	}
+	if r.run.Commit, r.run.Subject, err = b.commit(ctx); err != nil {
+		return run, err
+	}
+	r.run.At, r.run.Nodes, r.run.Reservations, r.run.Rate = time.Now().UTC(), o.Nodes, r.Reservations, o.Rate
+	r.run.Pods = r.Reservations - len(r.away())
+	if err := r.measure(ctx); err != nil {
+		return run, err
+	}
+	return r.run, nil
+}
+
+// commit returns the commit of the tree that is measured, with a plus sign if its programs differ.
+func (b *Bench) commit(ctx context.Context) (commit, subject string, err error) {
+	git := func(args ...string) string {
+		out, e := exec.CommandContext(ctx, "git", append([]string{"-C", b.cluster.Repo}, args...)...).Output()
+		err = errors.Join(err, e)
+		return strings.TrimSpace(string(out))
+	}
+	commit, subject = git("rev-parse", "--short=7", "HEAD"), git("log", "-1", "--format=%s")
+	if git("status", "--porcelain", "--", "cmd", "pkg", "daemonset", "go.mod") != "" {
+		commit += "+"
+	}
+	return commit, subject, err
+}
+
+// start fills the cluster, and starts the managers, the kubelets and the agents.
+func (r *costRun) start(ctx context.Context, program string) (stop func() error, err error) {
+	f, err := r.fill(ctx, r.population)
+	if err != nil {
+		return nil, err
+	}
+	running := map[types.UID]string{}
+	for i := range r.Reservations {
+		if !r.held(i) {
+			running[types.UID(f.pods[i])] = fmt.Sprintf("container-%d", i)
+			r.uids[r.key(i)] = types.UID(f.pods[i])
+		}
+	}
+	if err := r.fillPlain(ctx, running); err != nil {
+		return nil, err
+	}
+	err = r.apply(ctx, func(o *unstructured.Unstructured) bool { return o.GetName() == reservationsPolicy })
+	if err != nil {
+		return nil, err
+	}
+	if r.agents, err = r.startSimulated(ctx, program, r.options.Files); err != nil {
+		return nil, err
+	}
+	stop = r.agents.close
+	pods, err := r.addNodes(ctx, r.agents, r.population, f)
+	if err != nil {
+		return stop, err
+	}
+	for _, p := range pods {
+		running[p.UID] = ""
+	}
+	began := time.Now()
+	r.managerRestarts = true
+	if err := r.startManagers(ctx, replicas, nil); err != nil {
+		return stop, err
+	}
+	r.run.Started = time.Since(began)
+	stop = func() error { return errors.Join(r.stopManager(ctx), r.agents.close()) }
+	kubelets, err := r.kubelets(ctx, running)
+	if err != nil {
+		return stop, err
+	}
+	stop = func() error { kubelets.Wait(); return errors.Join(r.stopManager(ctx), r.agents.close()) }
+	r.say("starting %d agents", r.Nodes)
+	return stop, r.agents.agents(ctx, r.nodeNames(0, r.Nodes), false, r.spread(r.Nodes))
+}
+
+// spread returns the time in which agents are started.
+func (r *costRun) spread(agents int) time.Duration {
+	return max(10*time.Second, agentsSpread*time.Duration(agents)/1000)
+}
+
+// plainPods is the number of pods without the annotation.
+func (r *costRun) plainPods() int { return r.options.Rate * int(r.options.Window.Seconds()) }
+
+func (r *costRun) plainPod(i int) *corev1.Pod {
+	p := r.pod(i)
+	p.Name, p.Spec.Hostname, p.Annotations = fmt.Sprintf("plain-%d", i), "", nil
+	p.Labels["statefulset.kubernetes.io/pod-name"] = p.Name
+	return p
+}
+
+// fillPlain creates the pods without the annotation.
+func (r *costRun) fillPlain(ctx context.Context, running map[types.UID]string) error {
+	var mu sync.Mutex
+	return r.each(ctx, "pods without the annotation", r.plainPods(), func(ctx context.Context, i int) error {
+		p := r.plainPod(i)
+		p.Spec.NodeName = r.nodeName(i)
+		p, err := r.client.CoreV1().Pods(p.Namespace).Create(ctx, p, metav1.CreateOptions{})
+		if err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		running[p.UID], r.uids[byName(p)] = fmt.Sprintf("plain-%d", i), p.UID
+		return nil
+	})
+}
+
+func (r *costRun) key(i int) string { return r.namespace(i) + "/" + r.podName(i) }
+
+func (r *costRun) nodeNames(from, to int) (names []string) {
+	for i := from; i < to; i++ {
+		names = append(names, r.nodeName(i))
+	}
+	return names
+}
+
+// kubelets starts what runs the pods.
+func (r *costRun) kubelets(ctx context.Context, running map[types.UID]string) (*fleet.Fleet, error) {
+	log, err := os.Create(r.cluster.Log("host", "fleet"))
+	if err != nil {
+		return nil, err
+	}
+	f, err := fleet.New(fleet.Config{API: r.api, Runtime: r.agents, Slow: true,
+		Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		Seen: func(p *corev1.Pod) {
+			if _, is := running[p.UID]; !is {
+				r.times.see(p, time.Now())
+			}
+		},
+		Gone: func(p *corev1.Pod) { close(r.goneOf(p.UID)) }})
+	if err != nil {
+		return nil, err
+	}
+	return f, f.Run(ctx, r.nodeNames(0, r.Nodes), running)
+}
+
+// goneOf returns the channel that is closed when a pod is deleted.
+func (r *costRun) goneOf(uid types.UID) chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.gone[string(uid)] == nil {
+		r.gone[string(uid)] = make(chan struct{})
+	}
+	return r.gone[string(uid)]
+}
+
+// recreate deletes a pod and creates its successor when it is deleted, as a StatefulSet's
+// controller does, and waits until that runs.
+func (r *costRun) recreate(ctx context.Context, next *corev1.Pod) (podTime, time.Time, error) {
+	ctx, cancel := context.WithTimeout(ctx, stuckAfter)
+	defer cancel()
+	pods := r.client.CoreV1().Pods(next.Namespace)
+	r.mu.Lock()
+	old := r.uids[byName(next)]
+	r.mu.Unlock()
+	deleted := time.Now()
+	err := pods.Delete(ctx, next.Name, metav1.DeleteOptions{})
+	if ignoreNotFound(err) != nil {
+		return podTime{}, deleted, err
+	}
+	if err == nil { // otherwise an earlier recreation failed
+		select {
+		case <-r.goneOf(old):
+		case <-ctx.Done():
+			return podTime{}, deleted, fmt.Errorf("pod %s is not deleted: %w", byName(next), ctx.Err())
+		}
+	}
+	made, err := pods.Create(ctx, next, metav1.CreateOptions{})
+	if err != nil {
+		return podTime{}, deleted, err
+	}
+	r.times.created(made, time.Now())
+	r.mu.Lock()
+	r.uids[byName(next)] = made.UID
+	r.mu.Unlock()
+	for {
+		if t := r.times.get(byUID(made)); !t.running.IsZero() {
+			return t, deleted, nil
+		}
+		if err := pause(ctx, 20*time.Millisecond); err != nil {
+			return r.times.get(byUID(made)), deleted, fmt.Errorf("pod %s does not run: %w", byName(next), err)
+		}
+	}
+}
+
+// recreations recreates count pods of a kind at the rate, and waits until all run.
+func (r *costRun) recreations(ctx context.Context, kind string, count int) (n numbers, err error) {
+	var mu sync.Mutex
+	steadily(ctx, count, r.options.Rate, func(i int) {
+		pod := r.plainPod(i % r.plainPods())
+		if kind == costs.Retained {
+			pod = r.nextRetained()
+		}
+		t, deleted, e := r.recreate(ctx, pod)
+		mu.Lock()
+		defer mu.Unlock()
+		if e != nil {
+			n.failed, err = n.failed+1, e
+			return
+		}
+		n.running = append(n.running, t.running.Sub(deleted))
+		if !t.nominated.IsZero() {
+			n.nominated = append(n.nominated, t.nominated.Sub(deleted))
+		}
+	})
+	return n, err
+}
+
+// numbers are the durations from the deletions of pods until their successors ran and were
+// nominated, and how many failed.
+type numbers struct {
+	running, nominated []time.Duration
+	failed             int
+}
+
+// nextRetained returns the pod that is recreated next.
+func (r *costRun) nextRetained() *corev1.Pod {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for {
+		i := r.next % r.Reservations
+		r.next++
+		if !r.held(i) && r.node(i) < r.Nodes-r.zone() { // the others may be away
+			return r.pod(i)
+		}
+	}
+}
+
+// zone is the number of nodes that are away at an outage of a zone.
+func (r *costRun) zone() int { return min(1000, r.Nodes/5) }
+
+// measure measures the windows, admissions and accidents.
+func (r *costRun) measure(ctx context.Context) error {
+	if err := r.admissions(ctx); err != nil {
+		return err
+	}
+	if err := r.settle(ctx); err != nil {
+		return err
+	}
+	for i := range replicas {
+		resting, err := r.memory(ctx, managerName(i))
+		if err != nil {
+			return err
+		}
+		r.run.Managers = append(r.run.Managers, costs.Manager{Resting: resting.now})
+	}
+	before, err := r.histogram(ctx)
+	if err != nil {
+		return err
+	}
+	for range r.options.Rounds {
+		for _, kind := range []string{costs.Idle, costs.Plain, costs.Retained} {
+			if err := r.window(ctx, kind); err != nil {
+				return err
+			}
+		}
+	}
+	slices.Sort(r.run.Nominated)
+	slices.Sort(r.run.Running)
+	after, err := r.histogram(ctx)
+	if err != nil {
+		return err
+	}
+	r.run.Within5ms, _ = after.since(before, latencyGoal)
+	for i := range replicas {
+		loaded, err := r.memory(ctx, managerName(i))
+		if err != nil {
+			return err
+		}
+		r.run.Managers[i].Loaded, r.run.Managers[i].Peak = loaded.now, loaded.peak
+	}
+	agents, err := residentOf(fmt.Sprintf("/proc/%d/status", r.agents.process.Process.Pid))
+	if err != nil {
+		return err
+	}
+	api, err := r.memory(ctx, cluster.APIServer)
+	if err != nil {
+		return err
+	}
+	r.run.Agents, r.run.API = agents.now, api.now
+	return r.accidents(ctx)
+}
+
+// settle waits for the time of the options, and then until the API server no longer rejects
+// requests of leasehold. A measurement before that would be one of the start of the agents.
+func (r *costRun) settle(ctx context.Context) error {
+	r.say("the agents settle for %v", r.options.Settle)
+	if err := pause(ctx, r.options.Settle); err != nil {
+		return err
+	}
+	for range settleMost {
+		offset, err := r.auditSize()
+		if err != nil {
+			return err
+		}
+		if err := pause(ctx, r.options.Window); err != nil {
+			return err
+		}
+		requests, err := r.auditFrom(offset)
+		if err != nil {
+			return err
+		}
+		rejected := 0
+		for _, l := range requests {
+			if l.isRejected() {
+				rejected++
+			}
+		}
+		if rejected*100 <= len(requests) {
+			return nil
+		}
+		r.say("    the API server rejects %d of %d requests of leasehold in %v", rejected, len(requests),
+			r.options.Window)
+	}
+	return fmt.Errorf("the API server still rejects requests of leasehold: it is too slow for %d nodes", r.Nodes)
+}
+
+// admissions measures the webhook, with pods that are not created. The manager doubts for
+// createTimeout whether it could lift their gates, which is shorter than the default of Settle.
+func (r *costRun) admissions(ctx context.Context) error {
+	// No pod is asked about twice, because the manager waits for the first one to be created.
+	away := r.away()
+	rate := max(1, min(admissionRate, len(away)/int(admissionFor.Seconds())))
+	r.run.AdmissionRate = rate
+	asked, _, err := r.ask(ctx, r.population, away, rate, admissionFor)
+	if err != nil {
+		return err
+	}
+	r.run.Admissions = costs.Spread{P50: percentile(asked.took, 50), P99: percentile(asked.took, 99),
+		Max: percentile(asked.took, 100)}
+	r.say("admission: %s", spread(asked.took))
+	return nil
+}
+
+// A state has the counters of the cluster at one time.
+type state struct {
+	at        time.Time
+	processor map[string]time.Duration
+	audit     int64
+	requests  map[string]int
+	events    map[string]int
+	stalled   time.Duration // of the machine's processors
+}
+
+func (r *costRun) state(ctx context.Context) (s state, err error) {
+	if s.processor, err = r.processorTime(ctx); err != nil {
+		return s, err
+	}
+	if s.processor["agents"], err = timeOf(fmt.Sprintf("/proc/%d/stat", r.agents.process.Process.Pid)); err != nil {
+		return s, err
+	}
+	if s.processor["this program"], err = timeOf("/proc/self/stat"); err != nil {
+		return s, err
+	}
+	text, err := r.client.RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
+	if err != nil {
+		return s, err
+	}
+	s.requests = sumBy(string(text), "apiserver_request_total{", "verb", "resource", "subresource")
+	s.events = sumBy(string(text), "apiserver_watch_events_total{", "resource", "kind")
+	if s.stalled, err = stalled(); err != nil {
+		return s, err
+	}
+	s.at = time.Now()
+	s.audit, err = r.auditSize()
+	return s, err
+}
+
+// stalled returns for how long something that could run had to wait for a CPU of this machine.
+func stalled() (time.Duration, error) {
+	text, err := os.ReadFile("/proc/pressure/cpu")
+	_, rest, ok := strings.Cut(string(text), "total=")
+	if err != nil || !ok {
+		return 0, fmt.Errorf("/proc/pressure/cpu cannot be read: %q: %w", text, err)
+	}
+	total, _, _ := strings.Cut(rest, "\n")
+	us, err := strconv.Atoi(total)
+	return time.Duration(us) * time.Microsecond, err
+}
+
+// sumBy adds up the values of a metric by some of its labels, whose values are joined.
+func sumBy(text, metric string, labels ...string) map[string]int {
+	sums := map[string]int{}
+	for line := range strings.Lines(text) {
+		rest, ok := strings.CutPrefix(line, metric)
+		all, value, ok2 := strings.Cut(rest, "} ")
+		number, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+		if !ok || !ok2 || err != nil {
+			continue
+		}
+		var names []string
+		for _, label := range labels {
+			_, v, _ := strings.Cut(","+all, ","+label+`="`)
+			if v, _, _ = strings.Cut(v, `"`); v != "" {
+				names = append(names, v)
+			}
+		}
+		sums[strings.Join(names, " ")] += int(number)
+	}
+	return sums
+}
+
+// less returns what was added to counters.
+func less[V int | time.Duration](after, before map[string]V) map[string]V {
+	added := map[string]V{}
+	for name, value := range after {
+		if value != before[name] {
+			added[name] = value - before[name]
+		}
+	}
+	return added
+}
+
+// window measures one window.
+func (r *costRun) window(ctx context.Context, kind string) error {
+	before, err := r.state(ctx)
+	if err != nil {
+		return err
+	}
+	var n numbers
+	if kind == costs.Idle {
+		err = pause(ctx, r.options.Window)
+	} else {
+		n, err = r.recreations(ctx, kind, r.options.Rate*int(r.options.Window.Seconds()))
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", kind, err)
+	}
+	done := len(n.running)
+	if kind == costs.Retained {
+		r.run.Running, r.run.Nominated = append(r.run.Running, n.running...), append(r.run.Nominated, n.nominated...)
+	}
+	if err := pause(ctx, 3*time.Second); err != nil { // for the agents' last writes
+		return err
+	}
+	after, err := r.state(ctx)
+	if err != nil {
+		return err
+	}
+	requests, err := r.auditFrom(before.audit)
+	if err != nil {
+		return err
+	}
+	w := costs.Window{Kind: kind, Took: after.at.Sub(before.at), Recreations: done, Requests: map[string]int{},
+		Processor: less(after.processor, before.processor), All: less(after.requests, before.requests),
+		Events: less(after.events, before.events)}
+	for _, l := range requests {
+		if !l.at.After(after.at) {
+			w.Requests[l.String()]++
+		}
+	}
+	r.run.Windows = append(r.run.Windows, w)
+	r.run.Pressure = append(r.run.Pressure, 100*float64(after.stalled-before.stalled)/float64(w.Took))
+	r.run.Load = append(r.run.Load, loadAverage())
+	r.run.Processors = runtime.NumCPU()
+	api := w.Processor[cluster.APIServer]
+	r.say("%-8s %4d recreated in %.0f s; API server %.0f ms each, %.0f %% of the processors", kind, done,
+		w.Took.Seconds(), float64(api.Milliseconds())/float64(max(1, done)),
+		100*float64(api)/float64(w.Took)/float64(r.run.Processors))
+	return nil
+}
+
+func loadAverage() float64 {
+	text, _ := os.ReadFile("/proc/loadavg")
+	first, _, _ := strings.Cut(string(text), " ")
+	load, _ := strconv.ParseFloat(first, 64)
+	return load
+}
