@@ -140,6 +140,10 @@ func TestScenariosFailAlone(t *testing.T) {
 			if bad && !strings.Contains(out.String(), tt.text) {
 				t.Errorf("retains %v: want %q in\n%s", retains, tt.text, out)
 			}
+			end := between(out.String(), "these scenarios failed:", "--- FAIL: TestCluster (")
+			if strings.Contains(end, " "+tt.name+": ") != bad {
+				t.Errorf("retains %v: the last lines of the group have a reason of %s: %v\n%s", retains, tt.name, !bad, end)
+			}
 			_, err := os.Stat(filepath.Join(dir, "failed", tt.name))
 			if collected := err == nil; collected != (bad && tt.name != "cleanup") {
 				t.Errorf("retains %v: artefacts of %s: %v", retains, tt.name, collected)

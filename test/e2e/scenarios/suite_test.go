@@ -62,6 +62,7 @@ func (s *suite) inGroup(sc scenario, i int) bool {
 
 // runGroup runs the scenarios of a group one after the other.
 func (s *suite) runGroup(t *testing.T, i int) {
+	defer s.logFailures(t, i)
 	deadline, limited := t.Deadline()
 	for _, sc := range s.table {
 		if !s.inGroup(sc, i) || sc.ours && !s.retains {
@@ -76,6 +77,23 @@ func (s *suite) runGroup(t *testing.T, i int) {
 			t.Fatalf("%s is not started: -timeout leaves %v", sc.name, time.Until(deadline).Round(time.Second))
 		}
 		t.Run(sc.name, func(t *testing.T) { s.run(t, sc) })
+	}
+}
+
+// logFailures logs why scenarios of a group failed. An excerpt of the log is likely to have the last
+// lines of a test that failed, and not those of the scenario.
+func (s *suite) logFailures(t *testing.T, i int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var reasons strings.Builder
+	for _, r := range s.results {
+		if r.failed && s.inGroup(r.scenario, i) {
+			reason := strings.Join(strings.Fields(r.reason), " ")
+			fmt.Fprintf(&reasons, "\n%s: %s", r.scenario.name, reason[:min(len(reason), 800)])
+		}
+	}
+	if reasons.Len() > 0 {
+		t.Logf("these scenarios failed:%s", &reasons)
 	}
 }
 
