@@ -220,10 +220,11 @@ func operatorQuestions(t *Test) {
 	t.windowBecomes(n, "3s")
 	db.Scale(1)
 	t.Eventually(time.Minute, "the hold ends", func() error {
-		// A hold that is over goes on if its pod is assigned to the node before the agent ends it.
-		leases, _ := t.Leases(n)
-		if slices.ContainsFunc(leases, func(l inspect.Lease) bool { return l.Pod == "db-1" }) {
-			return errors.New("its address is held")
+		// Until the agent has ended it, the pod gets its address back, although the window has passed.
+		if !slices.ContainsFunc(t.History(n), func(e inspect.Entry) bool {
+			return e.Pod == "db-1" && e.Event == "Expired"
+		}) {
+			return errors.New("the journal does not say so")
 		}
 		return nil
 	})
