@@ -315,20 +315,28 @@ func operatorQuestions(t *Test) {
 	}
 }
 
-// fullness asks how full a node is, and compares the answer with the node's store.
+// fullness asks how full a node is, and compares the answer with the node's store. Holds of earlier
+// scenarios may end meanwhile: it asks again then.
 func (o *operator) fullness(question string, n *cluster.Node) {
 	network := n.DefaultNetwork().Name
-	sets, err := inspect.Pools(o.Ctx, n.Machine(), o.Cluster.Leasectl(), network)
-	o.Must(err)
-	o.poolBecomes(n, network, sets[0])
-	var pools []struct {
-		Node, Network string
-		inspect.Counts
-	}
-	o.Must(json.Unmarshal([]byte(o.ask(question, 0, map[string]string{"node7": n.Name}, "-o json")), &pools))
-	if len(pools) != 1 || pools[0].Node != n.Name || pools[0].Network != network || pools[0].Counts != sets[0] {
-		o.Fatalf("the answer is %+v, the store has %+v", pools, sets)
-	}
+	o.Eventually(nodePoolLag, "the answer is what the store of "+n.Name+" has", func() error {
+		sets, err := inspect.Pools(o.Ctx, n.Machine(), o.Cluster.Leasectl(), network)
+		o.Must(err)
+		p, err := inspect.ReadNodeAddressPool(o.Ctx, o.Dynamic, n.Name)
+		o.Must(err)
+		if shown, _ := p.Network(network); shown != sets[0] {
+			return fmt.Errorf("the NodeAddressPool shows %+v, the store has %+v", shown, sets)
+		}
+		var pools []struct {
+			Node, Network string
+			inspect.Counts
+		}
+		o.Must(json.Unmarshal([]byte(o.ask(question, 0, map[string]string{"node7": n.Name}, "-o json")), &pools))
+		if len(pools) != 1 || pools[0].Node != n.Name || pools[0].Network != network || pools[0].Counts != sets[0] {
+			return fmt.Errorf("the answer is %+v, the store has %+v", pools, sets)
+		}
+		return nil
+	})
 }
 
 // drawn asks for the map of a node, and checks the letters of addresses.
