@@ -159,6 +159,7 @@ func operatorQuestions(t *Test) {
 	})
 	first, second := after["db-0"].Status.PodIP, after["db-1"].Status.PodIP
 
+	t.healthy(o.dir)
 	o.has(o.ask(wrong, 0, nil), "nothing was found")
 	o.has(o.ask(wrongOnNode, 0, nil), "nothing was found")
 
