@@ -257,7 +257,7 @@ func doctorScheduler(t *Test) {
 		t.Must(t.Cluster.Apply(t.Ctx))
 		t.Must(t.Cluster.WaitDeployed(t.Ctx, 2*time.Minute))
 	})
-	t.Must(t.Cluster.WaitDeployed(t.Ctx, 2*time.Minute))
+	t.managersReplaced()
 
 	set := t.echoserver("blind", nil, 3, KeptFor("1h"), func(template *corev1.PodTemplateSpec) {
 		template.Spec.SchedulerName = scheduler
@@ -274,13 +274,30 @@ func doctorScheduler(t *Test) {
 	t.bind(s, before, two)
 	elsewhere := s.ReadyBut(before)
 	t.repair(dir, "NominationsIgnored")
-	t.Must(t.Cluster.WaitDeployed(t.Ctx, 2*time.Minute))
+	t.managersReplaced()
 	t.published(elsewhere)
 	t.Step("the manager uses node affinity for it: it finds the node")
 	s.Delete(elsewhere)
 	t.bind(s, elsewhere, two)
 	t.Kept(elsewhere, s.ReadyBut(elsewhere))
 	t.healthy(dir)
+}
+
+// managersReplaced waits until a changed Deployment of the manager is rolled out and its former
+// replicas have ended, which answer for some seconds after that.
+func (t *Test) managersReplaced() {
+	t.Must(t.Cluster.WaitDeployed(t.Ctx, 2*time.Minute))
+	t.Eventually(time.Minute, "the former managers end", func() error {
+		pods, err := t.Client.CoreV1().Pods(cluster.System).List(t.Ctx,
+			metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + cluster.Manager})
+		t.Must(err)
+		for _, p := range pods.Items {
+			if p.DeletionTimestamp != nil {
+				return fmt.Errorf("%s is ending", p.Name)
+			}
+		}
+		return nil
+	})
 }
 
 // bind does what a scheduler does for the pods of a set that are not among old: it binds them to a
