@@ -20,7 +20,7 @@ import (
 type bench struct {
 	node    *lab.Node
 	sandbox *lab.Sandbox // its network namespace is used in all calls
-	rows    []row
+	part    string       // its name
 
 	mu       sync.Mutex // of cleanups
 	cleanups []func()

@@ -4,10 +4,8 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"os"
 	"path/filepath"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -20,8 +18,6 @@ import (
 func (b *bench) memory() {
 	b.node = lab.NewNode(b)
 	b.sandbox = b.node.Sandbox(lab.NewPod("default", "bench", "10"))
-	w := tabwriter.NewWriter(os.Stdout, 0, 4, 3, ' ', 0)
-	fmt.Fprintln(w, "HELD\tRESIDENT, MIB\tAT MOST, MIB")
 	for _, leases := range []int{250, 1000, 10_000, 50_000} {
 		c := b.contender("leasehold", leases)
 		c.hold()
@@ -43,10 +39,10 @@ func (b *bench) memory() {
 			stop()
 		}
 		a.stop()
-		fmt.Fprintf(w, "%d\t%.1f\t%.1f\n", leases, resident, peak)
+		what := fmt.Sprintf("agent with %d held addresses and 8 scrapers: ", leases)
+		b.add(figure{Figure: what + "resident memory", Unit: "MiB", Leasehold: resident})
+		b.add(figure{Figure: what + "at most", Unit: "MiB", Leasehold: peak})
 	}
-	fmt.Println("\nmemory of the agent, without an API server, with 8 clients that scrape without a pause")
-	w.Flush()
 }
 
 // hold releases all leases of the store, whose windows begin.

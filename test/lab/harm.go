@@ -64,33 +64,41 @@ const harmVar = "LEASEHOLD_LAB_HARM"
 func becomeHarmed() error {
 	os.Unsetenv(harmVar)
 	runtime.LockOSThread()
-	var filter []unix.SockFilter
-	filter = append(filter, unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}) // the call's number
-	for i, nr := range fileCalls {
-		filter = append(filter, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(nr),
-			Jt: uint8(len(fileCalls) - i)})
-	}
-	filter = append(filter, unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
-		unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_USER_NOTIF})
-	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-		return err
-	}
-	prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 	rights := unix.UnixRights(-1) // to be filled in
 	message := unix.Msghdr{Control: &rights[0], Controllen: uint64(len(rights))}
-
+	listener, err := listenTo(fileCalls, 0)
+	if err != nil {
+		return err
+	}
 	// From here on file-system calls of this thread block until they are answered, so the Go
 	// scheduler must not run on it.
-	listener, _, errno := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER,
-		unix.SECCOMP_FILTER_FLAG_NEW_LISTENER, uintptr(unsafe.Pointer(&prog)))
-	if errno != 0 {
-		return fmt.Errorf("seccomp: %w", errno)
-	}
 	*(*int32)(unsafe.Pointer(&rights[unix.CmsgLen(0)])) = int32(listener)
 	if _, _, errno := unix.RawSyscall(unix.SYS_SENDMSG, 3, uintptr(unsafe.Pointer(&message)), 0); errno != 0 {
 		return errno
 	}
 	return syscall.Exec(os.Args[1], os.Args[1:], os.Environ())
+}
+
+// listenTo has the kernel ask before each of the system calls of this thread and of the processes
+// that it starts, and returns the file descriptor of the questions.
+func listenTo(calls []int, flags uintptr) (listener int, err error) {
+	filter := []unix.SockFilter{{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}} // the call's number
+	for i, nr := range calls {
+		filter = append(filter, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(nr),
+			Jt: uint8(len(calls) - i)})
+	}
+	filter = append(filter, unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
+		unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_USER_NOTIF})
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return 0, err
+	}
+	prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	fd, _, errno := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER,
+		unix.SECCOMP_FILTER_FLAG_NEW_LISTENER|flags, uintptr(unsafe.Pointer(&prog)))
+	if errno != 0 {
+		return 0, fmt.Errorf("seccomp: %w", errno)
+	}
+	return int(fd), nil
 }
 
 // run runs the command with the fault, and waits for it. It returns the call that was affected, ""
