@@ -221,7 +221,8 @@ func operatorQuestions(t *Test) {
 	t.windowBecomes(n, "3s")
 	db.Scale(1)
 	t.Eventually(time.Minute, "the hold ends", func() error {
-		// Until the agent has ended it, the pod gets its address back, although the window has passed.
+		// Until the agent has ended it, the pod gets its address back, although the window has
+		// passed.
 		if !slices.ContainsFunc(t.History(n), func(e inspect.Entry) bool {
 			return e.Pod == "db-1" && e.Event == "Expired"
 		}) {

@@ -142,7 +142,8 @@ func TestScenariosFailAlone(t *testing.T) {
 			}
 			end := between(out.String(), "these scenarios failed:", "--- FAIL: TestCluster (")
 			if strings.Contains(end, " "+tt.name+": ") != bad {
-				t.Errorf("retains %v: the last lines of the group have a reason of %s: %v\n%s", retains, tt.name, !bad, end)
+				t.Errorf("retains %v: the last lines of the group have a reason of %s: %v\n%s", retains, tt.name, !bad,
+					end)
 			}
 			_, err := os.Stat(filepath.Join(dir, "failed", tt.name))
 			if collected := err == nil; collected != (bad && tt.name != "cleanup") {

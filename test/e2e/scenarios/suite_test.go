@@ -80,8 +80,8 @@ func (s *suite) runGroup(t *testing.T, i int) {
 	}
 }
 
-// logFailures logs why scenarios of a group failed. An excerpt of the log is likely to have the last
-// lines of a test that failed, and not those of the scenario.
+// logFailures logs why scenarios of a group failed. An excerpt of the log is likely to have the
+// last lines of a test that failed, and not those of the scenario.
 func (s *suite) logFailures(t *testing.T, i int) {
 	if !t.Failed() {
 		return
