@@ -38,7 +38,6 @@ func kubeConfig(file string) (*rest.Config, error) {
 	}
 	config.CAFile, config.CertFile, config.KeyFile = "", "", ""
 	config.UserAgent = "leasehold-agent"
-	informer.DetectDeadConnections()
 	return config, nil
 }
 
@@ -92,7 +91,7 @@ func kubeTasks(node agent.Node, config *rest.Config, o options, watcher *active.
 		Log: log, Metrics: publish.NewMetrics(node.Metrics),
 	}
 	poolTask := &publish.NodePool{Service: node.Service, Node: o.nodeName, Clients: clients, Pool: pool,
-		Log: log, Active: watcher.Result}
+		Lost: objects.Relist, Log: log, Active: watcher.Result}
 	activeChanges := watcher.Changes()
 	holdTask := &reclaim.Holds{Service: node.Service, Node: o.nodeName, Clients: clients, Log: log,
 		Named: pool.Named, MoveGrace: o.moveGrace, ForeverLimit: o.foreverLimit, Ending: eventTask.Ending}

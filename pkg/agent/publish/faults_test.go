@@ -193,11 +193,23 @@ func TestIdentify(t *testing.T) {
 		t.Errorf("%+v, again after %s", p.Publisher.node, after)
 	}
 	for code, want := range map[int]nodeIdentity{http.StatusInternalServerError: node, http.StatusNotFound: {}} {
-		p.Publisher.node = node
+		p.Publisher.node, p.again = node, identityBackoff
 		p.server.Reject(fakeapi.Always(code))
 		if after := p.identify(t.Context()); after < retry || after > 2*retry || p.Publisher.node != want {
 			t.Errorf("%d: %+v, again after %s", code, p.Publisher.node, after)
 		}
+	}
+	for range 10 {
+		p.identify(t.Context())
+	}
+	if after := p.identify(t.Context()); after < time.Minute || after > 2*time.Minute {
+		t.Errorf("after many failed reads: again after %s", after)
+	}
+	p.server.Reject(nil)
+	p.identify(t.Context())
+	p.server.Reject(fakeapi.Always(http.StatusNotFound))
+	if after := p.identify(t.Context()); after > 2*retry {
+		t.Errorf("after a read that succeeded: again after %s", after)
 	}
 	p.Publisher.node = nodeIdentity{}
 	if after := p.pass(t.Context()); after != 0 {

@@ -48,7 +48,10 @@ type NodePool struct {
 	// Active returns the status of each network that the container runtime has loaded, or nil
 	// before the first result (active.Watcher.Result). It must not block.
 	Active func() []cniconf.Status
-	Log    *slog.Logger
+	// Lost is called if the object that this task has written does not exist any more. Then the
+	// node's IPReservations may not exist, either: the CRDs were deleted, or etcd was restored.
+	Lost func()
+	Log  *slog.Logger
 
 	node     nodeIdentity
 	existing *ipamv1.NodeAddressPool // as last watched or written; nil if it does not exist or is not known
@@ -127,6 +130,9 @@ func (p *NodePool) read(ctx context.Context) error {
 
 // write applies the parts of the object that differ: the object with its owner, and the status.
 func (p *NodePool) write(ctx context.Context, want *ipamv1.NodeAddressPool, now lease.Instant) error {
+	if p.existing == nil && p.applied != nil {
+		p.Lost()
+	}
 	if !p.isOwned(want) {
 		got, err := p.apply(ctx, &ipamv1.NodeAddressPool{ObjectMeta: want.ObjectMeta})
 		if apierrors.IsNotFound(err) {

@@ -38,6 +38,7 @@ type poolFixture struct {
 	log    bytes.Buffer
 
 	isBehind bool
+	lost     int // calls of Lost
 }
 
 func newPoolFixture(t *testing.T) *poolFixture {
@@ -59,7 +60,8 @@ func (p *poolFixture) setNode(uid string) {
 func (p *poolFixture) restart() {
 	p.NodePool = &NodePool{Service: p.node.Service, Node: "node1", Clients: p.server.Clients,
 		Pool:   NewPool(p.server.Clients.IPAM, "node1"),
-		Active: func() []cniconf.Status { return nil }, Log: slog.New(slog.NewTextHandler(&p.log, nil))}
+		Active: func() []cniconf.Status { return nil }, Lost: func() { p.lost++ },
+		Log: slog.New(slog.NewTextHandler(&p.log, nil))}
 }
 
 // after advances the clock.
@@ -234,6 +236,9 @@ func TestNodeAddressPoolIsRepaired(t *testing.T) {
 	p.server.Remove(poolPath)
 	p.after(nodePoolReread)
 	p.expect("deleted", "node1 status", want)
+	if p.lost != 1 {
+		t.Errorf("Lost was called %d times, want once", p.lost)
+	}
 	p.server.Remove(poolPath)
 	l := p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
 	p.isBehind = true
@@ -258,6 +263,9 @@ func TestNodeAddressPoolIsRepaired(t *testing.T) {
 	}
 	p.after(nodePoolReread)
 	p.expect("no change", "", want+" Audited=True")
+	if p.lost != 2 {
+		t.Errorf("Lost was called %d times, want once for each deletion", p.lost)
+	}
 }
 
 // After a restart, a condition keeps the time of its last transition, and nothing is written.

@@ -24,12 +24,10 @@ import (
 // fieldManager is the name of the agent as a field manager of server-side apply.
 const fieldManager = "leasehold-agent"
 
-const (
-	// listInterval is the time between two lists of the node's objects. The time is random, up to
-	// half as much longer. The API server compares all IPReservations for a list, so there must be
-	// few lists.
-	listInterval = 20 * time.Minute
-)
+// listInterval is the time between two lists of the node's objects. The time is random, up to half
+// as much longer. The API server compares all IPReservations for a list, so there must be few lists
+// (docs/decisions.md, "Cost that does not grow with the nodes").
+const listInterval = 2 * time.Hour
 
 // readBackoff is the time until a failed list, or a failed read of a named object, is repeated. It
 // is at most a minute.
@@ -50,7 +48,7 @@ type Objects struct {
 	// node's name.
 	byLabel bool
 	listAt  time.Time     // of the next list
-	wake    notify.Signal // sent when listAt was changed by relist
+	wake    notify.Signal // sent when relist was set
 	backoff wait.Backoff
 	read    map[ipamv1.ReservationReference]bool // those that were read since the manager has named them
 
@@ -81,6 +79,14 @@ const resource = "ipreservations"
 func (o *Objects) Run(ctx context.Context) error {
 	return informer.Loop(ctx, minInterval, informer.Any(ctx, o.pool.Changes(), o.wake.Subscribe()),
 		func(ctx context.Context) time.Duration { return o.pass(ctx, time.Now()) })
+}
+
+// Relist makes the next pass list the objects soon.
+func (o *Objects) Relist() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.relist = true
+	o.wake.Send()
 }
 
 // pass lists the objects if it is time, and reads those that the manager names. It returns the time

@@ -173,7 +173,12 @@ func TestReadsAreRepeated(t *testing.T) {
 	p.server.Reject(nil)
 	p.expect("back", p.read(begin), readOfMine)
 	p.expect("no change", p.read(begin.Add(listInterval-time.Second)))
-	p.expect("half an hour later", p.read(begin.Add(listInterval*3/2)), listOfMine)
+	later := begin.Add(listInterval * 3 / 2)
+	p.expect("three hours later", p.read(later), listOfMine)
+	p.Objects.Relist()
+	p.expect("it has to be listed soon", p.read(later))
+	p.expect("two seconds later", p.read(later.Add(2*time.Second)), listOfMine)
+	p.expect("no change", p.read(later.Add(3*time.Second)))
 }
 
 // An object that was written while a list was under way may be missing in the list.

@@ -39,6 +39,10 @@ const (
 	noEffectInterval = 10 * time.Minute
 )
 
+// identityBackoff is the time until a failed read of the node's UID is repeated, which is at most
+// two minutes. Thousands of agents may have failed to read it when the API server comes back.
+var identityBackoff = wait.Backoff{Duration: retry, Factor: 2, Jitter: 1, Steps: 10, Cap: time.Minute}
+
 // Publisher is the task that writes the node's IPReservations. Each pass computes a plan and queues
 // the names of the objects that differ from it. The workers write these objects.
 type Publisher struct {
@@ -53,6 +57,7 @@ type Publisher struct {
 	queue    workqueue.TypedDelayingInterface[informer.Name]
 	identity notify.Signal // sent when node has changed
 	denied   notify.Signal // sent when a write was forbidden
+	again    wait.Backoff  // of failed reads of node
 	problem  string        // the last problem that was logged, "" if it is over
 
 	mu       sync.Mutex
@@ -124,6 +129,7 @@ func (p *Publisher) Run(ctx context.Context, changes <-chan struct{}) error {
 func (p *Publisher) begin() {
 	p.queue = workqueue.NewTypedDelayingQueue[informer.Name]()
 	p.failed, p.noEffect = map[informer.Name]int{}, map[informer.Name]attempt{}
+	p.again = identityBackoff
 }
 
 // pass makes a plan, queues the objects that must be written, and releases the addresses that users
@@ -217,6 +223,7 @@ func (p *Publisher) identify(ctx context.Context) (requeueAfter time.Duration) {
 			p.node = now
 			p.identity.Send()
 		}
+		p.again = identityBackoff
 		return wait.Jitter(identityInterval, 0.2)
 	case apierrors.IsNotFound(err):
 		p.node = nodeIdentity{}
@@ -224,7 +231,7 @@ func (p *Publisher) identify(ctx context.Context) (requeueAfter time.Duration) {
 	if p.node.UID == "" && ctx.Err() == nil {
 		p.Log.Warn("reading the node failed, reservations not updated", "error", err)
 	}
-	return wait.Jitter(retry, 1)
+	return p.again.Step()
 }
 
 // release ends the retention of the given pods' leases, as spec.release of their objects requests.
@@ -339,7 +346,7 @@ func (p *Publisher) work(ctx context.Context) bool {
 // backoff records the result of a write, and returns the time until its retry, or 0 if it
 // succeeded. The time grows with each failure in a row, up to 5 s if the server did not respond,
 // because it may be available again at any moment, and up to a minute if the server rejected the
-// request. It is random, up to twice as long.
+// request or has too many. It is random, up to twice as long.
 func (p *Publisher) backoff(name informer.Name, err error) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -348,7 +355,7 @@ func (p *Publisher) backoff(name informer.Name, err error) time.Duration {
 		return 0
 	}
 	limit := time.Minute
-	if isTransient(err) {
+	if isTransient(err) && !apierrors.IsTooManyRequests(err) {
 		limit = 5 * time.Second
 	}
 	d := min(200*time.Millisecond<<min(p.failed[name], 10), limit)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
@@ -303,14 +304,16 @@ func writes(code int) func(*http.Request) int {
 
 func TestBackoff(t *testing.T) {
 	p := newFixture(t)
-	transient := errors.New("connection refused")
-	var afterTransient, afterRejection time.Duration
-	for range 12 {
-		afterTransient = p.backoff(informer.Name{Name: "a"}, transient)
-		afterRejection = p.backoff(informer.Name{Name: "b"}, &rejection{})
-	}
-	if afterTransient > 10*time.Second || afterRejection < 30*time.Second {
-		t.Errorf("transient failure: retry after %s; rejection: retry after %s", afterTransient, afterRejection)
+	for err, want := range map[error]time.Duration{errors.New("connection refused"): 5 * time.Second,
+		&rejection{}: time.Minute, apierrors.NewTooManyRequests("too many requests", 1): time.Minute} {
+		var after time.Duration
+		for range 12 {
+			after = p.backoff(informer.Name{Name: "a"}, err)
+		}
+		if after < want || after > 2*want {
+			t.Errorf("%v: again after %s, want %s to twice that", err, after, want)
+		}
+		p.backoff(informer.Name{Name: "a"}, nil)
 	}
 }
 

@@ -16,8 +16,6 @@ import (
 	"log/slog"
 	"time"
 
-	"k8s.io/apimachinery/pkg/util/wait"
-
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
@@ -67,10 +65,7 @@ type Holds struct {
 // Run ends holds until ctx is done. It returns ctx.Err().
 func (h *Holds) Run(ctx context.Context) error {
 	period := h.begin()
-	return informer.Loop(ctx, period, nil, func(ctx context.Context) time.Duration {
-		h.pass(ctx, time.Now())
-		return wait.Jitter(period, 0.1)
-	})
+	return informer.Repeat(ctx, period, func(ctx context.Context) { h.pass(ctx, time.Now()) })
 }
 
 // begin resets all observations, and returns the time between two passes.

@@ -8,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
@@ -31,12 +30,9 @@ type Limits struct {
 	Log       *slog.Logger
 }
 
-// Run copies the limits every limitsPeriod until ctx is done. It returns ctx.Err().
+// Run copies the limits about once in each limitsPeriod until ctx is done. It returns ctx.Err().
 func (l *Limits) Run(ctx context.Context) error {
-	return informer.Loop(ctx, limitsPeriod, nil, func(ctx context.Context) time.Duration {
-		l.pass(ctx)
-		return wait.Jitter(limitsPeriod, 0.1)
-	})
+	return informer.Repeat(ctx, limitsPeriod, l.pass)
 }
 
 func (l *Limits) pass(ctx context.Context) {

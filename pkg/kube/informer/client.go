@@ -2,6 +2,7 @@ package informer
 
 import (
 	"fmt"
+	"net/http"
 	"os"
 	"time"
 
@@ -39,6 +40,9 @@ const RequestTimeout = 10 * time.Second
 // defaults of client-go are 30 s and 15 s; for so long watches of a dead connection would deliver
 // nothing. Timeouts that are set in the environment stay in effect. DetectDeadConnections sets
 // environment variables, and must be called before the first connection is made.
+//
+// Agents must not call it: an API server that is busy for 5 s would lose the connections of
+// thousands of agents, and all of their watches would begin anew.
 func DetectDeadConnections() {
 	for _, name := range []string{"HTTP2_READ_IDLE_TIMEOUT_SECONDS", "HTTP2_PING_TIMEOUT_SECONDS"} {
 		if os.Getenv(name) == "" {
@@ -86,6 +90,7 @@ func NewClients(config *rest.Config) (*Clients, error) {
 			own.AcceptContentTypes += "," + runtime.ContentTypeJSON
 		}
 		own.NegotiatedSerializer = codecs.WithoutConversion()
+		own.Wrap(func(next http.RoundTripper) http.RoundTripper { return withoutRetryAfter{next} })
 		client, err := rest.RESTClientFor(own)
 		if err != nil {
 			return nil, fmt.Errorf("API %s: %w", part.group, err)
@@ -93,6 +98,20 @@ func NewClients(config *rest.Config) (*Clients, error) {
 		*part.into = client
 	}
 	return &c, nil
+}
+
+// withoutRetryAfter removes the header Retry-After from responses, so that client-go returns the
+// error. Otherwise it repeats the request after the time in the header, up to ten times. An API
+// server that has too many requests sends a second to all, and would get the requests of thousands
+// of agents again in each second. The callers wait for a random time that grows.
+type withoutRetryAfter struct{ next http.RoundTripper }
+
+func (t withoutRetryAfter) RoundTrip(r *http.Request) (*http.Response, error) {
+	response, err := t.next.RoundTrip(r)
+	if err == nil {
+		response.Header.Del("Retry-After")
+	}
+	return response, err
 }
 
 // addCore adds the types of the group v1 that the agent reads.

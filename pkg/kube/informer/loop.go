@@ -2,7 +2,10 @@ package informer
 
 import (
 	"context"
+	"math/rand/v2"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/leasehold-cni/leasehold/pkg/notify"
 )
@@ -25,6 +28,18 @@ func Loop(
 			requeueAfter = 24 * time.Hour
 		}
 		if !notify.Wait(ctx, wake, requeueAfter-minInterval) {
+			return ctx.Err()
+		}
+	}
+}
+
+// Repeat calls pass at once, after a random part of the period, and from then on about once in each
+// period, until ctx is done. The passes of programs that start at the same moment are therefore
+// spread over the period. Repeat returns ctx.Err().
+func Repeat(ctx context.Context, period time.Duration, pass func(context.Context)) error {
+	for pause := rand.N(period); ; pause = wait.Jitter(period, 0.1) {
+		pass(ctx)
+		if !notify.Wait(ctx, nil, pause) {
 			return ctx.Err()
 		}
 	}

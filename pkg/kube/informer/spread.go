@@ -23,17 +23,24 @@ var errEnded = errors.New("the last watch ended before its time")
 // tolerance is how long before its time a watch may end that the API server ends in time.
 const tolerance = 5 * time.Second
 
-// RunSpread is Run for a program that runs on every node. If a watch ends before its time,
-// RunSpread waits for a random part of the period, and then tries again once in each period. If
-// many programs lose the API server at the same moment, their requests are therefore spread evenly
-// over the period that follows its return. Each program makes one request then, if the API server
-// can send the list as part of a watch (Kubernetes 1.34), otherwise three. Until RunSpread has
-// received a list, it waits for a second at first, and for at most half the period.
+// withoutWatchList is a ListWatch with which a reflector lists objects before it watches them.
+type withoutWatchList struct{ *cache.ListWatch }
+
+// IsWatchListSemanticsUnSupported reports whether a reflector must list objects first, always true.
+func (withoutWatchList) IsWatchListSemanticsUnSupported() bool { return true }
+
+// RunSpread is Run for a program that runs on every node and selects the objects of its node. If a
+// watch ends before its time, RunSpread waits for a random part of the period, and then tries again
+// once in each period. If many programs lose the API server at the same moment, their requests are
+// therefore spread evenly over the period that follows its return. Each program makes two requests
+// then, a list and a watch. A watch that sends the list itself would be one, but for it the API
+// server copies and sorts all objects of the cluster, where it has an index for a list. Until
+// RunSpread has received a list, it waits for a second at first, and for at most half the period.
 func (i *Informer[V]) RunSpread(ctx context.Context, lw *cache.ListWatch, what string, period time.Duration) error {
 	spread := *lw
 	end := time.Time{} // of the last watch, zero if there is none
 	spread.WatchFuncWithContext = func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-		if o.SendInitialEvents == nil && time.Now().Before(end) {
+		if time.Now().Before(end) {
 			return nil, errEnded
 		}
 		w, err := lw.WatchFuncWithContext(ctx, o)
@@ -45,7 +52,8 @@ func (i *Informer[V]) RunSpread(ctx context.Context, lw *cache.ListWatch, what s
 		}
 		return w, err
 	}
-	reflector := cache.NewReflectorWithOptions(&spread, i.expected, i, cache.ReflectorOptions{Name: what})
+	reflector := cache.NewReflectorWithOptions(withoutWatchList{&spread}, i.expected, i,
+		cache.ReflectorOptions{Name: what})
 	starting := wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 1, Steps: 10, Cap: period / 4}
 	for isRepeated := false; ; {
 		began := time.Now()

@@ -90,6 +90,9 @@ type Accident struct {
 	// were nominated, and Failed of those that did not run within a minute, or that were still not
 	// running at the end.
 	Recreated, Nominated, Failed int
+	// Rejected is the number of requests since the beginning that the API server rejected because
+	// it had too many or was too slow.
+	Rejected int
 	// Back is how many seconds after Ended all agents watched again, -1 if they did not.
 	Back int
 }

@@ -120,8 +120,8 @@ func Page(runs []Run) (string, error) {
 			if a.Recreated > 0 {
 				recreated = fmt.Sprintf("%d, %d, %d", a.Recreated, a.Nominated, a.Failed)
 			}
-			return fmt.Sprintf("%s | %.1f | %d | %.0f | %s | %s", a.About, a.Steady, a.Most(),
-				max(0, float64(a.Most())-a.Steady), back, recreated)
+			return fmt.Sprintf("%s | %.1f | %d | %.0f | %d | %s | %s", a.About, a.Steady, a.Most(),
+				max(0, float64(a.Most())-a.Steady), a.Rejected, back, recreated)
 		},
 		"accidents": func(all []series) bool { return slices.ContainsFunc(all, series.Accidents) },
 		"fitted":    func(s series) string { return s.fitted() },

@@ -20,17 +20,19 @@ func (r *costRun) accidents(ctx context.Context) error {
 		name string
 		run  func(context.Context) (about string, err error)
 		// loaded is whether pods are recreated meanwhile.
-		loaded bool
+		loaded     bool
+		afterwards time.Duration // for which the requests are counted
 	}{
-		{"zone", r.zoneOutage, true},
-		{"manager", r.managerRestart, true},
-		{"outage", r.apiOutage, false},
-		{"upgrade", r.upgrade, false},
+		{"zone", r.zoneOutage, true, afterwards},
+		{"manager", r.managerRestart, true, afterwards},
+		{"outage", r.apiOutage, false, afterOutage},
+		{"upgrade", r.upgrade, false, afterwards},
+		{"start", r.startAll, false, afterwards},
 	} {
 		if !slices.Contains(r.options.Accidents, accident.name) {
 			continue
 		}
-		if err := r.accident(ctx, accident.name, accident.run, accident.loaded); err != nil {
+		if err := r.accident(ctx, accident.name, accident.run, accident.loaded, accident.afterwards); err != nil {
 			return fmt.Errorf("%s: %w", accident.name, err)
 		}
 	}
@@ -40,7 +42,7 @@ func (r *costRun) accidents(ctx context.Context) error {
 // accident measures one accident, after a window in which nothing happens. If loaded is true, pods
 // are recreated in all of that time.
 func (r *costRun) accident(ctx context.Context, name string, happen func(context.Context) (string, error),
-	loaded bool) error {
+	loaded bool, afterwards time.Duration) error {
 	ending, end := context.WithCancel(ctx)
 	defer end()
 	load := make(chan struct{})
@@ -90,23 +92,26 @@ func (r *costRun) accident(ctx context.Context, name string, happen func(context
 	lasted := time.Since(began)
 	a.Agents, a.Managers = perSecond(requests, "agent", began, lasted), perSecond(requests, "manager", began, lasted)
 	a.Ended = int(ended.Sub(began).Seconds())
-	a.Back = r.watching(requests, ended)
+	a.Back = r.watching(requests, began, ended)
+	a.Rejected = rejections(slices.DeleteFunc(requests, func(l logged) bool { return l.at.Before(began) }))
 	r.run.Accidents = append(r.run.Accidents, a)
-	r.say("%s: %s; %.0f requests a second before, at most %d afterwards; %d recreated, %d nominated, %d failed", name,
-		a.About, a.Steady, a.Most(), a.Recreated, a.Nominated, a.Failed)
+	r.say("%s: %s; %.0f requests a second before, at most %d afterwards, %d rejected; all watch again after %d s; "+
+		"%d recreated, %d nominated, %d failed", name, a.About, a.Steady, a.Most(), a.Rejected, a.Back, a.Recreated,
+		a.Nominated, a.Failed)
 	return nil
 }
 
-// watching returns after how many seconds as many watches of pods had begun as there are agents, or
-// -1. It is meaningful after an outage of the API server.
-func (r *costRun) watching(requests []logged, since time.Time) int {
+// watching returns after how many seconds from the end of an accident as many watches of pods had
+// begun since its beginning as there are agents, or -1. It is meaningful after an outage of the API
+// server and after a restart of all agents.
+func (r *costRun) watching(requests []logged, began, ended time.Time) int {
 	begun := 0
 	for _, l := range requests {
-		if l.at.Before(since.Add(-time.Second)) || l.String() != "agent watch pods" {
+		if l.at.Before(began) || l.String() != "agent watch pods" || l.isRejected() {
 			continue
 		}
 		if begun++; begun >= r.Nodes {
-			return int(l.at.Sub(since).Seconds())
+			return max(0, int(l.at.Sub(ended).Seconds()))
 		}
 	}
 	return -1
@@ -195,9 +200,23 @@ func (r *costRun) apiOutage(ctx context.Context) (string, error) {
 		r.options.Outage.Seconds(), time.Since(began).Seconds()), r.cluster.StopControl(ctx, cluster.ControllerManager)
 }
 
-// upgrade restarts all agents, one after the other.
+// upgrade restarts all agents, a tenth of them at a time, as the DaemonSet does.
 func (r *costRun) upgrade(ctx context.Context) (string, error) {
-	took := r.spread(r.Nodes)
-	return fmt.Sprintf("%d agents restarted in %.0f s", r.Nodes, took.Seconds()),
-		r.agents.agents(ctx, r.nodeNames(0, r.Nodes), false, took)
+	for i := range 10 {
+		if i > 0 {
+			if err := pause(ctx, upgradeStep); err != nil {
+				return "", err
+			}
+		}
+		if err := r.agents.restart(ctx, r.nodeNames(r.Nodes*i/10, r.Nodes*(i+1)/10)); err != nil {
+			return "", err
+		}
+	}
+	return fmt.Sprintf("%d agents restarted, a tenth of them every %.0f s", r.Nodes, upgradeStep.Seconds()), nil
+}
+
+// startAll restarts all agents at the same moment.
+func (r *costRun) startAll(ctx context.Context) (string, error) {
+	return fmt.Sprintf("%d agents started at the same moment", r.Nodes),
+		r.agents.restart(ctx, r.nodeNames(0, r.Nodes))
 }

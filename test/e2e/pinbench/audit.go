@@ -41,6 +41,16 @@ func (l logged) isRejected() bool {
 	return l.code == http.StatusTooManyRequests || l.code >= http.StatusInternalServerError
 }
 
+// rejections counts the requests that are rejected.
+func rejections(requests []logged) (n int) {
+	for _, l := range requests {
+		if l.isRejected() {
+			n++
+		}
+	}
+	return n
+}
+
 // String returns the request such as "agent patch ipreservations/status".
 func (l logged) String() string { return l.account + " " + l.verb + " " + l.what }
 

@@ -50,10 +50,13 @@ const (
 	// agentsSpread is the time in which a number of agents is started one after the other, for each
 	// thousand of them.
 	agentsSpread = 2 * time.Minute
-	// settleMost is how many windows the agents may take to settle, after the time of the options.
-	settleMost = 40
-	// afterwards is how long the requests after an accident are counted.
-	afterwards = time.Minute
+	// startLimit is the time in which at least one more agent must watch its pods after the start.
+	startLimit = 3 * time.Minute
+	// afterwards is how long the requests after an accident are counted. After an outage of the API
+	// server, the agents spread their watches over up to three minutes.
+	afterwards, afterOutage = time.Minute, 200 * time.Second
+	// upgradeStep is the time from the restart of a tenth of the agents until that of the next.
+	upgradeStep = 15 * time.Second
 )
 
 // costRun is a measurement of Cost.
@@ -64,6 +67,8 @@ type costRun struct {
 	agents *simulated
 	times  *podTimes
 	run    costs.Run
+	// otherWatches is the number of watches of pods before the agents are started.
+	otherWatches int
 
 	mu   sync.Mutex
 	gone map[string]chan struct{} // closed when the pod with the UID is deleted
@@ -166,6 +171,9 @@ func (r *costRun) start(ctx context.Context, program string) (stop func() error,
 		return stop, err
 	}
 	stop = func() error { kubelets.Wait(); return errors.Join(r.stopManager(ctx), r.agents.close()) }
+	if r.otherWatches, err = r.watchers(ctx); err != nil {
+		return stop, err
+	}
 	r.say("starting %d agents", r.Nodes)
 	return stop, r.agents.agents(ctx, r.nodeNames(0, r.Nodes), false, r.spread(r.Nodes))
 }
@@ -328,10 +336,14 @@ func (r *costRun) zone() int { return min(1000, r.Nodes/5) }
 
 // measure measures the windows, admissions and accidents.
 func (r *costRun) measure(ctx context.Context) error {
+	if err := r.started(ctx); err != nil {
+		return err
+	}
 	if err := r.admissions(ctx); err != nil {
 		return err
 	}
-	if err := r.settle(ctx); err != nil {
+	r.say("the agents settle for %v", r.options.Settle)
+	if err := pause(ctx, r.options.Settle); err != nil {
 		return err
 	}
 	for i := range replicas {
@@ -378,14 +390,12 @@ func (r *costRun) measure(ctx context.Context) error {
 	return r.accidents(ctx)
 }
 
-// settle waits for the time of the options, and then until the API server no longer rejects
-// requests of leasehold. A measurement before that would be one of the start of the agents.
-func (r *costRun) settle(ctx context.Context) error {
-	r.say("the agents settle for %v", r.options.Settle)
-	if err := pause(ctx, r.options.Settle); err != nil {
-		return err
-	}
-	for range settleMost {
+// started waits until all agents watch their pods and the API server rejects at most one percent of
+// leasehold's requests. A measurement before that would be one of the start of the agents. It gives
+// up if no further agent watches its pods in the time of startLimit.
+func (r *costRun) started(ctx context.Context) error {
+	last, most := time.Now(), 0
+	for {
 		offset, err := r.auditSize()
 		if err != nil {
 			return err
@@ -397,29 +407,39 @@ func (r *costRun) settle(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		rejected := 0
-		for _, l := range requests {
-			if l.isRejected() {
-				rejected++
-			}
+		watching, err := r.watchers(ctx)
+		if err != nil {
+			return err
 		}
-		if rejected*100 <= len(requests) {
+		rejected := rejections(requests)
+		if watching >= r.Nodes && rejected*100 <= len(requests) {
 			return nil
 		}
-		r.say("    the API server rejects %d of %d requests of leasehold in %v", rejected, len(requests),
-			r.options.Window)
+		r.say("    %d of %d agents watch their pods; the API server rejected %d of %d requests of leasehold in %v",
+			watching, r.Nodes, rejected, len(requests), r.options.Window)
+		if watching > most {
+			last, most = time.Now(), watching
+		}
+		if time.Since(last) > startLimit {
+			return fmt.Errorf("the API server is too slow for %d nodes: %d agents watch their pods", r.Nodes, watching)
+		}
 	}
-	return fmt.Errorf("the API server still rejects requests of leasehold: it is too slow for %d nodes", r.Nodes)
 }
 
-// admissions measures the webhook, with pods that are not created. The manager doubts for
-// createTimeout whether it could lift their gates, which is shorter than the default of Settle.
+// watchers returns how many watches of pods the API server serves, apart from those of the other
+// programs of the cluster.
+func (r *costRun) watchers(ctx context.Context) (int, error) {
+	text, err := r.client.RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
+	all := sumBy(string(text), "apiserver_longrunning_requests{", "resource", "subresource", "verb")["pods WATCH"]
+	return all - r.otherWatches, err
+}
+
+// admissions measures the webhook with dry runs: if the pods were created later or never, the
+// manager would make other admissions wait for them.
 func (r *costRun) admissions(ctx context.Context) error {
-	// No pod is asked about twice, because the manager waits for the first one to be created.
 	away := r.away()
-	rate := max(1, min(admissionRate, len(away)/int(admissionFor.Seconds())))
-	r.run.AdmissionRate = rate
-	asked, _, err := r.ask(ctx, r.population, away, rate, admissionFor)
+	r.run.AdmissionRate = max(1, min(admissionRate, len(away)/int(admissionFor.Seconds())))
+	asked, _, err := r.ask(ctx, r.population, away, r.run.AdmissionRate, admissionFor, true)
 	if err != nil {
 		return err
 	}

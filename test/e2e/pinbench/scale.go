@@ -76,7 +76,7 @@ func (b *Bench) Scale(ctx context.Context, nodes, reservations, rate int,
 		return false, fmt.Errorf("%d pods are away: too few for %d admissions", len(away), want)
 	}
 	b.say("%d admissions per second, sent to the webhook directly", rate)
-	asked, pinged, err := b.ask(ctx, c, away, rate, lasting)
+	asked, pinged, err := b.ask(ctx, c, away, rate, lasting, false)
 	if err != nil {
 		return false, err
 	}
@@ -292,8 +292,8 @@ func (d *durations) sorted() ([]time.Duration, error) {
 
 // ask sends the webhook the requests of an API server, and alternately requests the manager's
 // health, whose duration shows the load of the machine.
-func (b *Bench) ask(ctx context.Context, c population, away []int, rate int,
-	lasting time.Duration) (asked, pinged *durations, err error) {
+func (b *Bench) ask(ctx context.Context, c population, away []int, rate int, lasting time.Duration,
+	dryRun bool) (asked, pinged *durations, err error) {
 	hook, err := b.webhook(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -303,7 +303,9 @@ func (b *Bench) ask(ctx context.Context, c population, away []int, rate int,
 		began := time.Now()
 		err := hook.ping(ctx, fmt.Sprintf("http://%v:%d/healthz", b.cluster.ControlAddr(), healthPort))
 		pinged.add(time.Since(began), false, err)
-		review, err := json.Marshal(reviewOf(c.pod(away[i])))
+		object := reviewOf(c.pod(away[i]))
+		object.Request.DryRun = &dryRun
+		review, err := json.Marshal(object)
 		if err != nil {
 			asked.add(0, false, err)
 			return

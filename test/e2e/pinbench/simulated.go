@@ -116,9 +116,17 @@ func (s *simulated) ask(ctx context.Context, path string, request, reply any) er
 }
 
 // agents starts the agents of nodes, spread over a duration, or stops them. An agent that runs is
-// stopped before.
+// not started.
 func (s *simulated) agents(ctx context.Context, nodes []string, stop bool, within time.Duration) error {
 	return s.ask(ctx, "/agents", map[string]any{"Nodes": nodes, "Stop": stop, "Within": within}, &struct{}{})
+}
+
+// restart stops the agents of nodes, and starts all of them at once.
+func (s *simulated) restart(ctx context.Context, nodes []string) error {
+	if err := s.agents(ctx, nodes, true, 0); err != nil {
+		return err
+	}
+	return s.agents(ctx, nodes, false, 0)
 }
 
 // Add implements fleet.Runtime.

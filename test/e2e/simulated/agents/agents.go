@@ -29,7 +29,6 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/agent/reclaim"
 	"github.com/leasehold-cni/leasehold/pkg/env"
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
@@ -111,7 +110,9 @@ func simulate(ctx context.Context, socket, dir string) error {
 	if err != nil {
 		return err
 	}
-	informer.DetectDeadConnections()
+	if err := configureConnections(dir); err != nil {
+		return err
+	}
 	s := &simulation{dir: dir, here: here, nodes: map[string]*simulatedNode{},
 		log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}
 	listener, err := net.Listen("unix", socket)
@@ -130,6 +131,19 @@ func simulate(ctx context.Context, socket, dir string) error {
 		return err
 	}
 	return nil
+}
+
+// configureConnections makes kubeConfig do what the commit's agent does once for all connections.
+func configureConnections(dir string) error {
+	file := filepath.Join(dir, "kubeconfig")
+	const text = `{"apiVersion": "v1", "kind": "Config", "current-context": "api",
+		"clusters": [{"name": "api", "cluster": {"server": "https://127.0.0.1"}}],
+		"contexts": [{"name": "api", "context": {"cluster": "api"}}]}`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		return err
+	}
+	_, err := kubeConfig(file)
+	return err
 }
 
 // serve answers requests with the result of do, or with status 500 and the error.
@@ -227,7 +241,7 @@ func (s *simulation) agents(ctx context.Context, r agentsRequest) error {
 		}
 		time.Sleep(time.Until(began.Add(r.Within * time.Duration(i) / time.Duration(len(r.Nodes)))))
 		if n.stop != nil {
-			n.stop() // an agent that is updated
+			continue
 		}
 		if err := s.startAgent(ctx, n); err != nil {
 			return fmt.Errorf("the agent of %s: %w", name, err)
