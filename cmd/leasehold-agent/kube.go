@@ -94,25 +94,37 @@ func kubeTasks(node agent.Node, config *rest.Config, o options, watcher *active.
 		Lost: objects.Relist, Log: log, Active: watcher.Result}
 	activeChanges := watcher.Changes()
 	holdTask := &reclaim.Holds{Service: node.Service, Node: o.nodeName, Clients: clients, Log: log,
-		Named: pool.Named, MoveGrace: o.moveGrace, ForeverLimit: o.foreverLimit, Ending: eventTask.Ending}
+		Named: pool.Named, Connected: pods.Connected, MoveGrace: o.moveGrace, ForeverLimit: o.foreverLimit, Ending: eventTask.Ending}
 
 	withChanges := func(run func(context.Context, <-chan struct{}) error) func(context.Context) error {
 		changes := node.Changes.Subscribe()
 		return func(ctx context.Context) error { return run(ctx, changes) }
 	}
+	// An API server that has too many requests, because thousands of agents start at the same
+	// moment, gets one of each agent until it has served that.
+	connected := func(run func(context.Context) error) func(context.Context) error {
+		return func(ctx context.Context) error {
+			if !pods.Connected(ctx) {
+				return ctx.Err()
+			}
+			return run(ctx)
+		}
+	}
 	tasks := []agent.Task{
 		{Name: "pods", Run: pods.Run},
-		{Name: "named", Run: pool.Run},
-		{Name: "reservations", Run: objects.Run},
+		{Name: "named", Run: connected(pool.Run)},
+		{Name: "reservations", Run: connected(objects.Run)},
 		{Name: "windows", Run: withChanges(windowTask.Run)},
-		{Name: "publish", Run: withChanges(publishTask.Run)},
-		{Name: "pool", Run: func(ctx context.Context) error { return poolTask.Run(ctx, activeChanges) }},
+		{Name: "publish", Run: connected(withChanges(publishTask.Run))},
+		{Name: "pool", Run: connected(func(ctx context.Context) error {
+			return poolTask.Run(ctx, activeChanges)
+		})},
 		{Name: "events", Run: withChanges(eventTask.Run)},
 		{Name: "holds", Run: holdTask.Run},
 	}
 	if namespace, name, ok := strings.Cut(o.limits, "/"); ok {
 		limitTask := &retention.Limits{Service: node.Service, Core: clients.Core, Namespace: namespace, Name: name,
-			Log: log}
+			Connected: pods.Connected, Log: log}
 		tasks = append(tasks, agent.Task{Name: "limits", Run: limitTask.Run})
 	}
 	return tasks, nil

@@ -192,13 +192,15 @@ func TestIdentify(t *testing.T) {
 		p.Publisher.node != node {
 		t.Errorf("%+v, again after %s", p.Publisher.node, after)
 	}
-	for code, want := range map[int]nodeIdentity{http.StatusInternalServerError: node, http.StatusNotFound: {}} {
-		p.Publisher.node, p.again = node, identityBackoff
-		p.server.Reject(fakeapi.Always(code))
-		if after := p.identify(t.Context()); after < retry || after > 2*retry || p.Publisher.node != want {
-			t.Errorf("%d: %+v, again after %s", code, p.Publisher.node, after)
-		}
+	p.server.Reject(fakeapi.Always(http.StatusInternalServerError))
+	if after := p.identify(t.Context()); after < identityInterval || p.Publisher.node != node {
+		t.Errorf("a failed read of a known UID: %+v, again after %s", p.Publisher.node, after)
 	}
+	p.server.Reject(fakeapi.Always(http.StatusNotFound))
+	if after := p.identify(t.Context()); after < retry || after > 2*retry || p.Publisher.node != (nodeIdentity{}) {
+		t.Errorf("no node: %+v, again after %s", p.Publisher.node, after)
+	}
+	p.server.Reject(fakeapi.Always(http.StatusInternalServerError))
 	for range 10 {
 		p.identify(t.Context())
 	}
@@ -277,7 +279,14 @@ func TestEachFailedRequestOfTheNodePool(t *testing.T) {
 		if err := p.update(t.Context()); err != nil || p.readAt != read {
 			t.Errorf("read again before its time: %v", err)
 		}
+		p.server.Reject(fakeapi.Always(http.StatusServiceUnavailable))
 		p.after(time.Second)
+		if err := p.update(t.Context()); err != nil || p.readAt == read {
+			t.Errorf("a failed read of a known UID: %v", err)
+		}
+		p.server.Reject(nil)
+		p.after(nodePoolReread)
+		read = p.readAt
 		if err := p.update(t.Context()); err != nil || p.readAt == read {
 			t.Errorf("not read again: %v", err)
 		}

@@ -104,10 +104,10 @@ func (p *NodePool) update(ctx context.Context) error {
 	}
 	now := p.Service.Clock()
 	if p.readAt.IsZero() || now.Since(p.readAt) >= nodePoolReread {
-		if err := p.read(ctx); err != nil {
+		if err := p.read(ctx); err != nil && (p.node.UID == "" || apierrors.IsNotFound(err)) {
 			return err
 		}
-		p.readAt = now
+		p.readAt = now // also after a failed read: the next one is soon enough for a known UID
 	}
 	p.existing = p.Pool.Object()
 	want := desiredNodePool(p.node, usage, p.Active())

@@ -39,8 +39,8 @@ const (
 	noEffectInterval = 10 * time.Minute
 )
 
-// identityBackoff is the time until a failed read of the node's UID is repeated, which is at most
-// two minutes. Thousands of agents may have failed to read it when the API server comes back.
+// identityBackoff is the time until a failed read of an unknown UID of the node is repeated, which
+// is at most two minutes.
 var identityBackoff = wait.Backoff{Duration: retry, Factor: 2, Jitter: 1, Steps: 10, Cap: time.Minute}
 
 // Publisher is the task that writes the node's IPReservations. Each pass computes a plan and queues
@@ -211,8 +211,9 @@ func (p *Publisher) set(plan plan, view maintain.NodeView) {
 }
 
 // identify reads the node's UID, and returns the time until the next read. If the read fails, the
-// last UID stays in use, except if the node does not exist. identify runs in a separate loop,
-// because its request may take up to RequestTimeout, and passes must not wait for it.
+// last UID stays in use, except if the node does not exist. Only an unknown UID is read again soon.
+// identify runs in a separate loop, because its request may take up to RequestTimeout, and passes
+// must not wait for it.
 func (p *Publisher) identify(ctx context.Context) (requeueAfter time.Duration) {
 	uid, err := readNodeUID(ctx, p.Core, p.Node)
 	p.mu.Lock()
@@ -227,8 +228,10 @@ func (p *Publisher) identify(ctx context.Context) (requeueAfter time.Duration) {
 		return wait.Jitter(identityInterval, 0.2)
 	case apierrors.IsNotFound(err):
 		p.node = nodeIdentity{}
+	case p.node.UID != "":
+		return wait.Jitter(identityInterval, 0.2)
 	}
-	if p.node.UID == "" && ctx.Err() == nil {
+	if ctx.Err() == nil {
 		p.Log.Warn("reading the node failed, reservations not updated", "error", err)
 	}
 	return p.again.Step()

@@ -49,6 +49,8 @@ type Holds struct {
 	// Named returns the reservations that the manager names (publish.Pool). Among them are those of
 	// other nodes for pods whose addresses this node holds.
 	Named func() []ipamv1.ReservationReference
+	// Connected waits until the API server is available (informer.Connected).
+	Connected func(context.Context) bool
 	// MoveGrace is used instead of the constant MoveGrace.
 	MoveGrace time.Duration
 	// ForeverLimit is used instead of the constant ForeverLimit. 0 means no limit.
@@ -65,7 +67,7 @@ type Holds struct {
 // Run ends holds until ctx is done. It returns ctx.Err().
 func (h *Holds) Run(ctx context.Context) error {
 	period := h.begin()
-	return informer.Repeat(ctx, period, func(ctx context.Context) { h.pass(ctx, time.Now()) })
+	return informer.Repeat(ctx, period, h.Connected, func(ctx context.Context) { h.pass(ctx, time.Now()) })
 }
 
 // begin resets all observations, and returns the time between two passes.

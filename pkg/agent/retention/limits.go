@@ -27,12 +27,14 @@ type Limits struct {
 	Core      rest.Interface
 	Namespace string // of the ConfigMap
 	Name      string
+	// Connected waits until the API server is available (informer.Connected).
+	Connected func(context.Context) bool
 	Log       *slog.Logger
 }
 
 // Run copies the limits about once in each limitsPeriod until ctx is done. It returns ctx.Err().
 func (l *Limits) Run(ctx context.Context) error {
-	return informer.Repeat(ctx, limitsPeriod, l.pass)
+	return informer.Repeat(ctx, limitsPeriod, l.Connected, l.pass)
 }
 
 func (l *Limits) pass(ctx context.Context) {

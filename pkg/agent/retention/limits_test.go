@@ -72,6 +72,7 @@ func TestLimitsRun(t *testing.T) {
 	l := &Limits{Service: node.Service, Core: server.Clients.Core, Namespace: "leasehold-system",
 		Name: "leasehold-limits", Log: fakeapi.Log}
 	ctx, stop := context.WithCancel(t.Context())
+	l.Connected = func(ctx context.Context) bool { return ctx.Err() == nil }
 	server.Reject(func(*http.Request) int { stop(); return http.StatusForbidden })
 	if err := l.Run(ctx); !errors.Is(err, context.Canceled) {
 		t.Error(err)

@@ -38,10 +38,13 @@ func TestRepeatSpreads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithTimeout(t.Context(), 10*time.Minute)
 		defer stop()
+		ready := func(context.Context) bool { return true }
 		began, perSecond := time.Now(), [600]atomic.Int32{}
 		for range programs {
 			go func() {
-				_ = Repeat(ctx, period, func(context.Context) { perSecond[int(time.Since(began).Seconds())].Add(1) })
+				_ = Repeat(ctx, period, ready, func(context.Context) {
+					perSecond[int(time.Since(began).Seconds())].Add(1)
+				})
 			}()
 		}
 		<-ctx.Done()

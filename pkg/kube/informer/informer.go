@@ -42,6 +42,7 @@ type Informer[V any] struct {
 
 	watching sync.Mutex
 	current  watch.Interface
+	isOpen   atomic.Bool // RunSpread has a watch
 }
 
 // Indexes contains, by the name of an index, the function that returns the values by which ByIndex

@@ -35,14 +35,18 @@ func Loop(
 
 // Repeat calls pass at once, after a random part of the period, and from then on about once in each
 // period, until ctx is done. The passes of programs that start at the same moment are therefore
-// spread over the period. Repeat returns ctx.Err().
-func Repeat(ctx context.Context, period time.Duration, pass func(context.Context)) error {
-	for pause := rand.N(period); ; pause = wait.Jitter(period, 0.1) {
+// spread over the period. Before each pass it calls ready, which may wait until the pass can
+// succeed. Repeat returns ctx.Err().
+func Repeat(
+	ctx context.Context, period time.Duration, ready func(context.Context) bool, pass func(context.Context),
+) error {
+	for pause := rand.N(period); ready(ctx); pause = wait.Jitter(period, 0.1) {
 		pass(ctx)
 		if !notify.Wait(ctx, nil, pause) {
-			return ctx.Err()
+			break
 		}
 	}
+	return ctx.Err()
 }
 
 // Any returns a channel to which a value is sent after each value from any of the given channels.

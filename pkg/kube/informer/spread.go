@@ -47,7 +47,8 @@ func (i *Informer[V]) RunSpread(ctx context.Context, lw *cache.ListWatch, what s
 		switch {
 		case utilnet.IsConnectionRefused(err), apierrors.IsTooManyRequests(err):
 			return nil, errors.New(err.Error()) // the reflector repeats requests with these errors itself
-		case err == nil && o.TimeoutSeconds != nil:
+		case err == nil:
+			i.isOpen.Store(true)
 			end = time.Now().Add(time.Duration(*o.TimeoutSeconds)*time.Second - tolerance)
 		}
 		return w, err
@@ -61,6 +62,7 @@ func (i *Informer[V]) RunSpread(ctx context.Context, lw *cache.ListWatch, what s
 			klog.FromContext(ctx).Info("watch failed", "reflector", what, "error", err)
 		}
 		end = time.Time{}
+		i.isOpen.Store(false)
 		isRepeated = isRepeated && time.Since(began) < period
 		var pause time.Duration
 		switch {
@@ -76,3 +78,19 @@ func (i *Informer[V]) RunSpread(ctx context.Context, lw *cache.ListWatch, what s
 		}
 	}
 }
+
+// Connected waits until RunSpread has a watch, so that the API server is available. It reports
+// false if ctx is done before. Tasks that read something once in each period call it first: while
+// an API server starts, it would let their requests wait, and then receive all of them at the same
+// moment.
+func (i *Informer[V]) Connected(ctx context.Context) bool {
+	for !i.isOpen.Load() {
+		if !notify.Wait(ctx, nil, connectedInterval) {
+			return false
+		}
+	}
+	return true
+}
+
+// connectedInterval is how often Connected checks whether there is a watch.
+const connectedInterval = time.Second

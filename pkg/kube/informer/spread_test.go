@@ -175,3 +175,36 @@ func TestInformerThatBeginsInAnOutage(t *testing.T) {
 		}
 	})
 }
+
+// Connected waits while there is no watch.
+func TestConnected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &outage{watches: map[watch.Interface]bool{}, isAway: true}
+		ctx, stop := context.WithCancel(t.Context())
+		i, done := newInformer(), make(chan error)
+		connected := func() bool {
+			ctx, stop := context.WithTimeout(ctx, 2*time.Minute)
+			defer stop()
+			return i.Connected(ctx)
+		}
+		go func() { done <- i.RunSpread(ctx, s.listWatch(), "objects", time.Minute) }()
+		if connected() {
+			t.Error("connected before the API server is available")
+		}
+		s.setAway(false)
+		if !connected() {
+			t.Error("not connected to an available API server")
+		}
+		s.setAway(true)
+		time.Sleep(time.Second)
+		if connected() {
+			t.Error("connected while the API server is away")
+		}
+		s.setAway(false)
+		if !connected() {
+			t.Error("not connected after the API server came back")
+		}
+		stop()
+		<-done
+	})
+}
