@@ -94,7 +94,8 @@ func kubeTasks(node agent.Node, config *rest.Config, o options, watcher *active.
 		Lost: objects.Relist, Log: log, Active: watcher.Result}
 	activeChanges := watcher.Changes()
 	holdTask := &reclaim.Holds{Service: node.Service, Node: o.nodeName, Clients: clients, Log: log,
-		Named: pool.Named, Connected: pods.Connected, MoveGrace: o.moveGrace, ForeverLimit: o.foreverLimit, Ending: eventTask.Ending}
+		Named: pool.Named, Connected: pods.Connected, MoveGrace: o.moveGrace, ForeverLimit: o.foreverLimit,
+		Ending: eventTask.Ending}
 
 	withChanges := func(run func(context.Context, <-chan struct{}) error) func(context.Context) error {
 		changes := node.Changes.Subscribe()

@@ -27,7 +27,7 @@ const fieldManager = "leasehold-agent"
 // listInterval is the time between two lists of the node's objects. The time is random, up to half
 // as much longer. The API server compares all IPReservations for a list, so there must be few lists
 // (docs/decisions.md, "Cost that does not grow with the nodes").
-const listInterval = 2 * time.Hour
+const listInterval = 12 * time.Hour
 
 // readBackoff is the time until a failed list, or a failed read of a named object, is repeated. It
 // is at most a minute.

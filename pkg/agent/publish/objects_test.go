@@ -174,7 +174,7 @@ func TestReadsAreRepeated(t *testing.T) {
 	p.expect("back", p.read(begin), readOfMine)
 	p.expect("no change", p.read(begin.Add(listInterval-time.Second)))
 	later := begin.Add(listInterval * 3 / 2)
-	p.expect("three hours later", p.read(later), listOfMine)
+	p.expect("18 hours later", p.read(later), listOfMine)
 	p.Objects.Relist()
 	p.expect("it has to be listed soon", p.read(later))
 	p.expect("two seconds later", p.read(later.Add(2*time.Second)), listOfMine)
