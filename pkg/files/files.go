@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -17,19 +18,27 @@ import (
 // entries with a pod's annotations, stay below 300 KiB.
 const Max = 1 << 20
 
-// Write is os.WriteFile for a regular file or none. What else may lie at the path is refused
-// without waiting for it, and a link is not followed.
+// Write replaces the content of a regular file, or creates it. What else may lie at the path is
+// refused without waiting for it, and a link is not followed. If the content was longer, newlines
+// take the place of the rest, which the readers ignore.
+//
+// It is one write, so that a process that is killed leaves the old content or the new one. Had the
+// file been truncated first, ext4 would write it to the disk at once when it is closed
+// (auto_da_alloc), while a commit waits for the same disk.
 func Write(path, content string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return err
 	}
 	info, err := f.Stat()
-	if err == nil && !info.Mode().IsRegular() {
+	switch {
+	case err != nil:
+	case !info.Mode().IsRegular():
 		err = fmt.Errorf("%s is not a regular file", path)
-	}
-	if err == nil {
+	case info.Size() > Max: // it is not ours
 		err = f.Truncate(0)
+	default:
+		content += strings.Repeat("\n", max(0, int(info.Size())-len(content)))
 	}
 	if err == nil {
 		_, err = f.WriteString(content)

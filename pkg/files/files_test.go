@@ -67,3 +67,33 @@ func TestReadLinked(t *testing.T) {
 		}
 	}
 }
+
+// TestWrite writes contents that are longer, shorter and as long as the one before.
+func TestWrite(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	for _, tt := range []struct{ content, want string }{
+		{"first", "first"},
+		{"a longer one", "a longer one"},
+		{"short", "short\n\n\n\n\n\n\n"},
+		{"", "\n\n\n\n\n\n\n\n\n\n\n\n"},
+		{"as long, yes", "as long, yes"},
+	} {
+		if err := Write(path, tt.content); err != nil {
+			t.Fatal(err)
+		}
+		if got, _, err := Read(path); string(got) != tt.want || err != nil {
+			t.Errorf("after Write(%q): %q, %v; want %q", tt.content, got, err, tt.want)
+		}
+	}
+
+	// A file of somebody else is not kept at its size.
+	if err := os.Truncate(path, 10*Max); err != nil {
+		t.Fatal(err)
+	}
+	if err := Write(path, "small"); err != nil {
+		t.Fatal(err)
+	}
+	if got, _, err := Read(path); string(got) != "small" || err != nil {
+		t.Errorf("after Write over a large file: %d bytes, %v", len(got), err)
+	}
+}

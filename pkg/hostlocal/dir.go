@@ -129,7 +129,7 @@ func Open(ctx context.Context, p lease.Pool) (*Dir, error) {
 // readMark returns the number of leases in the mark of a directory, or Unproven.
 func readMark(dir string) int {
 	b, _, err := files.Read(filepath.Join(dir, markName))
-	number, whole := strings.CutSuffix(string(b), markText)
+	number, whole := strings.CutSuffix(strings.TrimRight(string(b), "\n")+"\n", markText)
 	n, ok := parseNumber(number)
 	if err != nil || !whole || !ok {
 		return Unproven

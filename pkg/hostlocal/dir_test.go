@@ -171,3 +171,26 @@ func texts(addrs []netip.Addr) (out []string) {
 	}
 	return out
 }
+
+// TestMarkOfFewerLeases writes marks that are shorter than those before.
+func TestMarkOfFewerLeases(t *testing.T) {
+	p := lease.Pool{DataDir: t.TempDir(), Network: "cbr0"}
+	for _, n := range []int{1000, 10, 9, 0, Unproven, 7} {
+		d, err := Open(t.Context(), p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := d.SetMark(n); err != nil {
+			t.Error(err)
+		}
+		d.Close()
+		d, err = Open(t.Context(), p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, marked := d.Mark(); got != n || !marked {
+			t.Errorf("the mark of %d leases says %d, marked %v", n, got, marked)
+		}
+		d.Close()
+	}
+}
