@@ -8,10 +8,12 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"sync"
 	"syscall"
 )
 
-var rootOf = regexp.MustCompile(`^/proc/([1-9][0-9]{0,9})/root$`)
+// rootOf is compiled at the first use, which is never in the plugin.
+var rootOf = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^/proc/([1-9][0-9]{0,9})/root$`) })
 
 // EnterHostRoot changes the root directory of this process to the host's, permanently, and returns
 // the Host for that root. root is "/" if this process runs on the host, otherwise /proc/<pid>/root
@@ -25,7 +27,7 @@ func EnterHostRoot(root string, host *Host) (*Host, error) {
 	if root == "/" {
 		return host, nil
 	}
-	m := rootOf.FindStringSubmatch(root)
+	m := rootOf().FindStringSubmatch(root)
 	if m == nil {
 		return nil, fmt.Errorf("--host-root %q is invalid; want / or /proc/<pid>/root", root)
 	}
