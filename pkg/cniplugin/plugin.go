@@ -52,6 +52,8 @@ type Plugin struct {
 	NetnsOverride string // the value of CNI_NETNS_OVERRIDE
 
 	LogCall func(store.Call) // called after every verb with its result and duration; may be nil
+
+	warnings []string // not yet printed
 }
 
 // Funcs returns the verbs as skel expects them.
@@ -222,15 +224,24 @@ func (p *Plugin) Status(args *skel.CmdArgs) error {
 	})
 }
 
-// guard runs a verb. It translates the verb's error to a *types.Error, and calls p.LogCall. It also
-// recovers from a panic, because without a JSON error on stdout the runtime could not tell the user
-// what happened.
+// Warn has a note printed when the verb ends. The caller may hold locks that other calls of the
+// node wait for, and whoever reads stderr may be slow.
+func (p *Plugin) Warn(text string) { p.warnings = append(p.warnings, text) }
+
+// guard runs a verb. It prints the warnings, translates the verb's error to a *types.Error, and
+// calls p.LogCall. It also recovers from a panic, because without a JSON error on stdout the
+// runtime could not tell the user what happened.
 func (p *Plugin) guard(verb string, run func(context.Context) error) (err error) {
 	call := store.Call{Verb: verb}
 	began := time.Now()
 	ctx := store.WithTiming(context.Background(), func(t store.Timing) { call.Waited += t.Waited })
 	defer func() {
-		if r := recover(); r != nil {
+		r := recover()
+		for _, w := range p.warnings {
+			p.note(w)
+		}
+		p.warnings = nil
+		if r != nil {
 			p.note(fmt.Sprintf("%s panicked: %v\n%s", verb, r, debug.Stack()))
 			err = fmt.Errorf("%w: %.200v", errPanic, r)
 		}

@@ -121,6 +121,27 @@ var dualStack = ipam.Result{
 	Notes: []string{"the window is cut to 24h"},
 }
 
+// TestWarnPrintsAtTheEnd warns while a verb runs, which may hold locks then, and before a panic.
+func TestWarnPrintsAtTheEnd(t *testing.T) {
+	for _, panics := range []bool{false, true} {
+		r := &recorder{panics: panics}
+		p, _, stderr := plugin(r)
+		r.during = func(context.Context) {
+			p.Warn("a record is damaged")
+			if stderr.Len() > 0 {
+				t.Errorf("while the verb runs: %q", stderr)
+			}
+		}
+		_ = p.Add(addArgs(conf(`"ipam":{"subnet":"10.0.0.0/24"}`), ""))
+		if !strings.HasPrefix(stderr.String(), "leasehold: a record is damaged\n") {
+			t.Errorf("panics %v: %q", panics, stderr)
+		}
+		if err := p.Add(addArgs([]byte("{"), "")); err == nil || strings.Count(stderr.String(), "damaged") != 1 {
+			t.Errorf("a second verb: %v, %q", err, stderr)
+		}
+	}
+}
+
 func TestAddPrintsTheRequestedVersion(t *testing.T) {
 	resolvConf := filepath.Join(t.TempDir(), "resolv.conf")
 	text := "# a comment\n; another\nnameserver 10.0.0.53 # the first word counts\n nameserver fd00::53\n" +

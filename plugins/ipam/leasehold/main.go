@@ -5,7 +5,6 @@
 package main
 
 import (
-	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
@@ -31,10 +30,9 @@ func main() {
 		os.Exit(1)
 	}
 	leases := store.New(host.Dirs)
+	node := &transact.Node{Store: leases, Host: host.Host, Plugin: true, Clock: host.Clock}
 	plugin := cniplugin.Plugin{
-		Service: &ipam.Service{Node: &transact.Node{
-			Store: leases, Host: host.Host, Plugin: true, Clock: host.Clock, Warn: warn,
-		}},
+		Service: &ipam.Service{Node: node},
 		LogCall: leases.LogCall,
 		Links:   host.Host,
 		Stdout:  os.Stdout,
@@ -42,8 +40,7 @@ func main() {
 
 		NetnsOverride: os.Getenv(cniplugin.NetnsOverride),
 	}
+	node.Warn = plugin.Warn
 	os.Setenv(cniplugin.NetnsOverride, "TRUE") // the plugin makes that check itself
 	skel.PluginMainFuncs(plugin.Funcs(), cni.All, "CNI plugin leasehold "+env.Version(version))
 }
-
-func warn(text string) { fmt.Fprintln(os.Stderr, "leasehold:", text) }
