@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
 	"text/tabwriter"
 	"time"
@@ -46,7 +47,8 @@ func (b *bench) against() {
 // made.
 func (b *bench) build(program string, leases int) *contender {
 	c := b.contender("leasehold", 0)
-	c.program = program
+	c.program = filepath.Join(c.dir, "program")
+	b.copy(program, c.program)
 	for i := range leases {
 		c.pod = fmt.Sprint("filled-", i)
 		c.call("ADD", c.id())

@@ -18,13 +18,14 @@ import (
 )
 
 var (
-	quick = flag.Bool("quick", false, "run a tenth of the rounds, to check that it works")
+	quick = flag.Bool("quick", false, "run a tenth of the rounds, and not those that take long")
 	only  = flag.String("run", "", "run only the parts that match the regular `expression`")
 )
 
 // parts are the independent parts of the benchmark.
 var parts = []part{
 	{"calls", (*bench).calls},
+	{"time", (*bench).time},
 	{"storm", (*bench).storm},
 	{"connect", (*bench).connect},
 	{"collect", (*bench).collect},
@@ -98,10 +99,14 @@ func (b *bench) calls() {
 		leases, rounds int
 		goal           float64
 	}{{0, 300, 0.95}, {30, 300, 0.9}, {110, 300, 0.75}, {250, 300, 0.5}, {1000, 300, 0.2}, {10000, 60, 0.03}} {
-		b.pairs(at.leases, b.rounds(at.rounds), at.goal)
+		if at.leases < 10000 || !*quick {
+			b.pairs(at.leases, b.rounds(at.rounds), at.goal)
+		}
 	}
 	b.freshPods()
-	b.manyLeases()
+	if !*quick {
+		b.manyLeases()
+	}
 	b.againstNothing(percentile(sync, 50))
 	b.parallel(0, 1)
 	b.parallel(1000, 0.3)
@@ -179,7 +184,7 @@ func (c *contender) add() time.Duration {
 // againstNothing compares ADD with the minimum for a durable one: a process and two fdatasync.
 func (b *bench) againstNothing(sync float64) {
 	c := b.contender("leasehold", 0)
-	nothing := &contender{b: b, program: filepath.Join(lab.Root(), ".cache/empty")}
+	nothing := &contender{b: b, program: b.copied(filepath.Join(lab.Root(), ".cache/empty"))}
 	add, start := interleave(b.rounds(300), c.add, func() time.Duration {
 		return nothing.call("", "") + 2*time.Duration(sync)
 	})
