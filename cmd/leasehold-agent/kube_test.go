@@ -31,7 +31,8 @@ func TestStartWithABusyAPIServer(t *testing.T) {
 	defer server.Close()
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	o := options{nodeName: "node1", limits: "leasehold-system/leasehold-limits", moveGrace: time.Minute}
-	node := agent.Node{Service: fakeapi.NewNode(t).Service, Changes: agent.NewChanges(t.TempDir(), log), Log: log,
+	service := fakeapi.NewNode(t).Service
+	node := agent.Node{Service: service, Changes: agent.NewChanges(service.Store.Dirs(), log), Log: log,
 		Metrics: prometheus.NewRegistry()}
 	tasks, err := kubeTasks(node, &rest.Config{Host: server.URL}, o, newWatcher(node, o))
 	if err != nil {

@@ -84,6 +84,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	tasks := []agent.Task{
 		{Name: "changes", Run: node.Changes.Run},
 		agent.Collect(node, health, watcher.Served, watcher.Changes()),
+		agent.Replay(node),
 		agent.Snapshot(node),
 		metrics.Task(),
 		agent.Announce(node, view),
@@ -128,7 +129,7 @@ func newNode(host env.Node, view *sandbox.Host, registry *prometheus.Registry, l
 			Store: store.New(host.Dirs), Host: view, Clock: host.Clock,
 			Warn: func(text string) { log.Warn(text) },
 		}},
-		Changes: agent.NewChanges(host.Dirs.State, log),
+		Changes: agent.NewChanges(host.Dirs, log),
 		Log:     log,
 		Metrics: registry,
 	}

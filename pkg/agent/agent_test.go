@@ -47,7 +47,7 @@ func newNode(t *testing.T) (Node, *bytes.Buffer) {
 				return lease.Instant{Wall: time.Now(), Boot: time.Since(started) + time.Hour, BootID: "boot-1"}
 			},
 		}},
-		Changes: NewChanges(filepath.Join(dir, "state"), log),
+		Changes: NewChanges(dirsIn(filepath.Join(dir, "state")), log),
 		Log:     log,
 		Metrics: prometheus.NewRegistry(),
 	}, &out
@@ -314,13 +314,16 @@ func next(t *testing.T, changes <-chan struct{}) {
 	}
 }
 
+// dirsIn returns the directories of a store, of which the state is in dir.
+func dirsIn(dir string) store.Dirs { return store.Dirs{State: dir, Run: dir + "-run"} }
+
 func TestChangesAreSignalled(t *testing.T) {
 	node, _ := newNode(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	update(t, node, func(tx *store.Tx) error { return tx.Count("n", 1) })
 	dir := node.Service.Store.Dirs().State
-	all := NewChanges(dir, node.Log)
+	all := NewChanges(dirsIn(dir), node.Log)
 	changes, others := all.Subscribe(), all.Subscribe()
 	go func() { _ = all.Run(ctx) }()
 	next(t, changes) // at the start
@@ -353,7 +356,7 @@ func TestWatchFailureIsLoggedOnce(t *testing.T) {
 	if err := os.WriteFile(filepath.Dir(dir), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c := NewChanges(dir, slog.New(slog.NewTextHandler(&out, nil)))
+	c := NewChanges(dirsIn(dir), slog.New(slog.NewTextHandler(&out, nil)))
 	c.watch()
 	c.watch()
 	if n := strings.Count(out.String(), "level=WARN"); n != 1 || c.files != nil {
@@ -369,7 +372,7 @@ func TestWatchFailureIsLoggedOnce(t *testing.T) {
 
 // A directory that was removed is created and watched again.
 func TestDirectoryIsWatchedAgain(t *testing.T) {
-	c := NewChanges(filepath.Join(t.TempDir(), "state"), slog.New(slog.DiscardHandler))
+	c := NewChanges(dirsIn(filepath.Join(t.TempDir(), "state")), slog.New(slog.DiscardHandler))
 	for range 2 {
 		c.watch()
 		if c.files == nil {

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"github.com/leasehold-cni/leasehold/pkg/notify"
+	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
 const (
@@ -21,14 +23,15 @@ const (
 	pollInterval = 30 * time.Second
 )
 
-// Changes signals to tasks that the store may have changed: shortly after every write, and every
-// pollInterval. A signal carries no data, and signals that a task has not received yet are merged
-// into one. The task must read the store to find what has changed.
+// Changes signals to tasks that the store may have changed: shortly after every write and every
+// spooled DEL, and every pollInterval. A signal carries no data, and signals that a task has not
+// received yet are merged into one. The task must read the store to find what has changed.
 //
 // All tasks share one watch of the file system, because the number of watches per user is limited
 // (fs.inotify.max_user_instances).
 type Changes struct {
-	dir    string
+	dir    string // of the store
+	spool  string
 	log    *slog.Logger
 	poll   time.Duration
 	signal notify.Signal
@@ -36,10 +39,9 @@ type Changes struct {
 	logged bool              // whether it was logged that the directory cannot be watched
 }
 
-// NewChanges returns the Changes of the store in stateDir. There are no signals until Run is
-// called.
-func NewChanges(stateDir string, log *slog.Logger) *Changes {
-	return &Changes{dir: stateDir, log: log, poll: pollInterval}
+// NewChanges returns the Changes of the store in dirs. There are no signals until Run is called.
+func NewChanges(dirs store.Dirs, log *slog.Logger) *Changes {
+	return &Changes{dir: dirs.State, spool: store.New(dirs).SpoolDir(), log: log, poll: pollInterval}
 }
 
 // Subscribe returns a channel that receives every signal. It is never closed.
@@ -63,10 +65,11 @@ func (c *Changes) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case e := <-events:
-			if e.Name == c.dir { // the directory was removed or renamed; watch is called again at the next poll
+			if e.Name == c.dir || e.Name == c.spool { // removed or renamed; watch is called again at the next poll
 				c.unwatch()
 			}
-			if filepath.Base(e.Name) == "leases.db" && settled == nil {
+			spooled := filepath.Dir(e.Name) == c.spool && e.Has(fsnotify.Create)
+			if (filepath.Base(e.Name) == "leases.db" || spooled) && settled == nil {
 				settled = time.After(settle)
 			}
 		case err := <-errs: // events may be missing
@@ -82,20 +85,23 @@ func (c *Changes) Run(ctx context.Context) error {
 	}
 }
 
-// watch starts to watch the directory of the store, unless it is watched already. It watches the
-// directory and not the file, because the file may be replaced. It creates the directory if it is
-// missing, so that the first lease of a new node causes a signal. If watch fails, Run calls it
-// again after pollInterval.
+// watch starts to watch the directories of the store and of spooled DELs, unless they are watched
+// already. It watches the directory and not the file of the store, because the file may be
+// replaced. It creates directories that are missing, so that the first lease of a new node causes
+// a signal. If watch fails, Run calls it again after pollInterval.
 func (c *Changes) watch() {
 	if c.files != nil {
 		return
 	}
 	files, err := fsnotify.NewWatcher()
 	if err == nil {
-		if err := os.MkdirAll(c.dir, 0o700); err != nil {
-			c.log.Debug("creating the store's directory failed", "error", err)
+		for _, dir := range []string{c.dir, c.spool} {
+			if e := os.MkdirAll(dir, 0o700); e != nil {
+				c.log.Debug("creating a directory failed", "error", e)
+			}
+			err = errors.Join(err, files.Add(dir))
 		}
-		if err = files.Add(c.dir); err == nil {
+		if err == nil {
 			c.files, c.logged = files, false
 			return
 		}

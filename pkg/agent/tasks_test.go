@@ -23,6 +23,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 // Every task has a name, ends when its context is done, and closes its files.
@@ -33,6 +34,7 @@ func TestTasksEnd(t *testing.T) {
 	for name, task := range map[string]Task{
 		"announce": Announce(node, sandbox.New("/proc", sandbox.DefaultBootIDFile)),
 		"collect":  Collect(node, &Health{}, func() []maintain.Served { return nil }, nil),
+		"replay":   Replay(node),
 		"snapshot": Snapshot(node),
 		"metrics":  metrics.Task(),
 		"changes":  {Name: "changes", Run: node.Changes.Run},
@@ -220,7 +222,7 @@ func TestCallLogIsStartedAgain(t *testing.T) {
 // Removed directories are watched again at the next poll, and lost events are made up for at once.
 func TestChangesArePolled(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
-	c := NewChanges(dir, slog.New(slog.DiscardHandler))
+	c := NewChanges(dirsIn(dir), slog.New(slog.DiscardHandler))
 	if c.poll != pollInterval {
 		t.Errorf("polls every %s", c.poll)
 	}
@@ -245,7 +247,7 @@ func TestChangesArePolled(t *testing.T) {
 	stop()
 	<-ended
 
-	c = NewChanges(dir, slog.New(slog.DiscardHandler))
+	c = NewChanges(dirsIn(dir), slog.New(slog.DiscardHandler))
 	signals = c.Subscribe()
 	ctx, stop = context.WithCancel(t.Context())
 	go func() { ended <- c.Run(ctx) }()
@@ -264,7 +266,7 @@ func TestFailedWatchesAreClosed(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c := NewChanges(filepath.Join(file, "state"), slog.New(slog.DiscardHandler))
+	c := NewChanges(dirsIn(filepath.Join(file, "state")), slog.New(slog.DiscardHandler))
 	opened := func() int {
 		list, err := os.ReadDir("/proc/self/fd")
 		if err != nil {
@@ -286,7 +288,7 @@ func TestFailedWatchesAreClosed(t *testing.T) {
 
 // If no file can be opened, the directory is not watched, and is watched as soon as it can be.
 func TestWatchWithoutDescriptors(t *testing.T) {
-	c := NewChanges(filepath.Join(t.TempDir(), "state"), slog.New(slog.DiscardHandler))
+	c := NewChanges(dirsIn(filepath.Join(t.TempDir(), "state")), slog.New(slog.DiscardHandler))
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		t.Fatal(err)
@@ -407,5 +409,58 @@ func TestAnnounceRecordsTheHardwareAddress(t *testing.T) {
 	if err != nil || len(families) != 1 || families[0].GetName() != "leasehold_announcements_total" ||
 		families[0].Metric[0].Counter.GetValue() != 1 {
 		t.Errorf("metrics: %v, %v", families, err)
+	}
+}
+
+// A spooled DEL is recorded in the store at once. If the view is not proven, nothing is written.
+func TestSpooledDELsAreRecorded(t *testing.T) {
+	node, out := newNode(t)
+	node.Changes = NewChanges(node.Service.Store.Dirs(), node.Log)
+	l := bound(t, "10.0.0.2", "db-0", "boot-1")
+	update(t, node, func(tx *store.Tx) error {
+		return errors.Join(tx.Put(l.Pool, l.Address, l), tx.SetNamespaceIDs("boot-1 another"))
+	})
+	spool := func() {
+		if err := node.Service.Store.Spool(l.Holder.ContainerID, l.Holder.IfName, node.Service.Clock()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	waiting := func() int {
+		records, err := node.Service.Store.Spooled("boot-1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(records)
+	}
+	spool()
+	if err := node.Service.Replay(t.Context()); !errors.Is(err, transact.ErrNoHostView) || waiting() != 1 {
+		t.Errorf("without a view: %v, %d wait", err, waiting())
+	}
+	update(t, node, func(tx *store.Tx) error {
+		return tx.SetNamespaceIDs(node.Service.Host.NamespaceIDs("boot-1"))
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 2)
+	for _, run := range []func(context.Context) error{node.Changes.Run, Replay(node).Run} {
+		go func() { ended <- run(ctx) }()
+	}
+	for range 2 {
+		for end := time.Now().Add(10 * time.Second); waiting() > 0; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("not replayed\n%s", out)
+			}
+		}
+		spool() // of a container that is released: the record alone is removed
+	}
+	stop()
+	<-ended
+	<-ended
+	var released int
+	if _, err := node.Service.Journal(t.Context(), 0, func(_ uint64, n store.Entry) {
+		if n.Event == store.EventReleased {
+			released++
+		}
+	}); err != nil || released != 1 {
+		t.Errorf("released %d times, %v", released, err)
 	}
 }

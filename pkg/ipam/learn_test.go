@@ -472,6 +472,7 @@ func TestAnOldFileIsToldByTheLeasesOwnTimes(t *testing.T) {
 	w.stop("b1")
 	w.add(ask{pod: "db-1", container: "b2", window: hour})
 	w.stop("c2")
+	w.settle()
 	w.forget()
 	w.bringBack("10.0.0.2", "c1\r\neth0", t0)
 	w.bringBack("10.0.0.3", "b1\r\neth0", t0)

@@ -417,7 +417,7 @@ func TestAFileThatCannotBeWritten(t *testing.T) {
 		mark         string
 	}{
 		"when a hold begins": {func(*world) {}, func(w *world) { w.stop("c1") }, 1, provesNot},
-		"when it is claimed": {func(w *world) { w.stop("c1") },
+		"when it is claimed": {func(w *world) { w.stop("c1"); w.settle() },
 			func(w *world) { w.add(ask{pod: "db-0", container: "c2", window: hour}) }, 1, provesNot},
 		"when a sandbox is replaced": {func(w *world) { w.burn("c1") },
 			func(w *world) { w.add(ask{pod: "db-0", container: "c2", window: hour}) }, 2, provesNot},
@@ -764,7 +764,7 @@ func TestNoFileNamesTheFormerHolder(t *testing.T) {
 	}{
 		"a hold": {
 			func(ctx context.Context, w *world) {
-				w.service.Release(ctx, on("c1", "eth0"), w.where())
+				w.service.releaseFound(ctx, on("c1", "eth0"), w.where())
 			},
 			"10.0.0.2=db-0/Firm", "10.0.0.2=#held:db/db-0:firm",
 		},

@@ -168,6 +168,7 @@ func TestAWriteThatFailsFailsTheCall(t *testing.T) {
 		"a hold is over": {func(w *world) {
 			w.add(pod)
 			w.stop("c1")
+			w.settle()
 			w.after(hour)
 		}, collect},
 		"a sandbox is dead": {func(w *world) {

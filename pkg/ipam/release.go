@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
@@ -13,11 +14,15 @@ import (
 // each starts. A repeated call changes nothing. in is the pool of the DEL's configuration; it is
 // adopted if necessary, and searched for files of the attachment if host-local has served the ADD.
 //
-// If the store cannot be written, the DEL is spooled. Release returns an error only if that fails
-// as well, because the runtime may not repeat the DEL (docs/facts.md, "flannel's DEL has one
-// chance").
+// Most DELs are only spooled (transact.Node.SpoolRelease), and so are those that the store cannot
+// record. Release returns an error only if that fails as well, because the runtime may not repeat
+// the DEL (docs/facts.md, "flannel's DEL has one chance").
 func (s *Service) Release(ctx context.Context, who lease.Attachment, in PoolHint) error {
 	s.Store.Unannounce(lease.Holder{ContainerID: who.ContainerID, IfName: who.IfName})
+	ctx = store.WithMaxWait(ctx) // of both attempts together
+	if s.SpoolRelease(ctx, who) {
+		return nil
+	}
 	err := s.releaseFound(ctx, who, in)
 	if err == nil {
 		return nil

@@ -594,7 +594,8 @@ func TestADelThatFindsTheStoreLockedIsSpooled(t *testing.T) {
 	}
 	w.burn("c1")
 	w.after(50 * time.Minute)
-	w.same("the DEL is not replayed yet", w.leases(), "10.0.0.2=db-0/Bound")
+	w.same("the DEL is not replayed yet", w.recorded(), "db-0=Bound")
+	w.same("and is seen as done", w.leases(), "10.0.0.2=db-0/Firm")
 	w.refused(ask{pod: "x", container: "c2"}, ErrExhausted, "1 firmly held")
 	w.after(10 * time.Minute)
 	w.same("the window began at the DEL", w.add(ask{pod: "x", container: "c2"}), "10.0.0.2")

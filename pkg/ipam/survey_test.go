@@ -20,6 +20,9 @@ import (
 
 func (w *world) survey() maintain.Survey {
 	w.t.Helper()
+	if w.released {
+		w.settle() // as the agent does at once
+	}
 	v, err := w.service.Survey(context.Background())
 	if err != nil {
 		w.t.Fatal(err)
@@ -329,6 +332,7 @@ func TestADamagedHoldIsMendedAndEnds(t *testing.T) {
 	w.add(ask{pod: "living", container: "c0"})
 	w.add(ask{pod: "db-0", container: "c1", window: time.Minute})
 	w.stop("c1")
+	w.settle()
 	if err := w.service.Store.WriteSnapshot(context.Background(), w.now); err != nil {
 		t.Fatal(err)
 	}
@@ -483,6 +487,7 @@ func TestAnOldReleaseIsNotReplayedIntoANewLife(t *testing.T) {
 	at := w.now
 	w.after(time.Second)
 	w.stop("c1")
+	w.settle()
 	w.after(time.Second)
 	w.add(ask{pod: "a", container: "c1", uid: "u1"})
 	w.after(time.Second)

@@ -8,6 +8,7 @@ import (
 	"iter"
 	"maps"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -45,6 +46,7 @@ type world struct {
 
 	addrs     map[string][]netip.Addr // path -> addresses in the namespace, as Namespaces shows them
 	plugged   map[string][]netip.Addr // path -> those that ADDs gave it, on its interfaces
+	released  bool                    // a DEL may wait in the spool
 	closed    map[string]bool         // paths of namespaces that cannot be entered
 	forgotten []netip.Addr            // neighbours
 }
@@ -220,7 +222,19 @@ func (w *world) after(d time.Duration) {
 	w.now.Wall, w.now.Boot = w.now.Wall.Add(d), w.now.Boot+d
 }
 
+// reboot is an orderly one of a node with an agent, which has replayed the DELs that were spooled.
 func (w *world) reboot() {
+	w.t.Helper()
+	w.settle()
+	w.powerCut()
+}
+
+// powerCut ends the boot at once. The run directory is in memory.
+func (w *world) powerCut() {
+	w.t.Helper()
+	if err := os.RemoveAll(w.service.Store.Dirs().Run); err != nil {
+		w.t.Fatal(err)
+	}
 	w.now.BootID += "'"
 	w.now.Boot = time.Minute
 	w.now.Wall = w.now.Wall.Add(time.Minute)
@@ -305,7 +319,7 @@ func (w *world) unplug(container, ifName string) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	if err := w.service.Release(context.Background(), who, w.where()); err != nil {
+	if err := w.another().Release(context.Background(), who, w.where()); err != nil {
 		w.t.Fatalf("DEL of %s, %s: %v", container, ifName, err)
 	}
 	for _, l := range leases {
@@ -357,9 +371,27 @@ func (w *world) says(err error, words ...string) {
 	}
 }
 
+// another is the plugin as another process. Views of one process wait for each other.
+func (w *world) another() *plugin {
+	w.released = true
+	n := *w.service.Node
+	n.Store = store.New(n.Store.Dirs())
+	return &plugin{Node: &n}
+}
+
+// settle replays the spooled DELs, as the agent does and the next ADD would.
+func (w *world) settle() {
+	w.t.Helper()
+	w.released = false
+	err := w.service.Update(context.Background(), transact.Scope{}, func(*transact.Call) error { return nil })
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
 func (w *world) del(container string) {
 	w.t.Helper()
-	if err := w.service.Release(context.Background(), on(container, "eth0"), w.where()); err != nil {
+	if err := w.another().Release(context.Background(), on(container, "eth0"), w.where()); err != nil {
 		w.t.Fatalf("DEL of %s: %v", container, err)
 	}
 }
@@ -376,6 +408,24 @@ func (w *world) same(what, got, want string) {
 	if got != want {
 		w.t.Errorf("%s: got %s, want %s", what, got, want)
 	}
+}
+
+// recorded prints the leases as they are in the store, where spooled DELs are not replayed yet.
+func (w *world) recorded() string {
+	w.t.Helper()
+	dirs := w.service.Store.Dirs()
+	dirs.Run = w.t.TempDir() // without a spool
+	var out []string
+	if err := store.New(dirs).View(context.Background(), func(tx *store.Tx) error {
+		tx.All(func(l lease.Lease, err error) bool {
+			out = append(out, fmt.Sprintf("%s=%s", l.Name, l.State))
+			return err == nil
+		})
+		return nil
+	}); err != nil {
+		w.t.Fatal(err)
+	}
+	return strings.Join(out, " ")
 }
 
 // leases prints the store, a lease a word: "10.0.0.2=db-0/Bound".

@@ -182,3 +182,15 @@ func (p *pace) after(worked, held time.Duration) time.Duration {
 	// If the process was not running for a while, the batch has used no more CPU time than others.
 	return min(time.Duration(p.rest)*min(held, expected), longRest)
 }
+
+// Replay replays the spooled DELs, if there are any. It returns ErrNoHostView if it is not proven
+// that the process sees the host.
+func (s *Service) Replay(ctx context.Context) error {
+	spooled, err := s.Store.Spooled("")
+	if err != nil || len(spooled) == 0 {
+		return err
+	}
+	// Every transaction begins with the replay.
+	_, err = s.inSteps(ctx, 1, func(c *transact.Call, _ int) error { return c.ProveView() })
+	return err
+}

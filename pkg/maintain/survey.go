@@ -210,7 +210,7 @@ type ActionKind string
 const (
 	// Repair adopts the lease of a damaged record again.
 	Repair ActionKind = "repair"
-	// Replay performs a DEL that was spooled because the store could not be written.
+	// Replay performs a DEL that was spooled.
 	Replay ActionKind = "replay"
 	// Release releases a lease whose holder is proven dead. Its window begins.
 	Release ActionKind = "release"
@@ -286,7 +286,9 @@ func (v Survey) replays() []Action {
 		reason := "the DEL of " + r.At.Wall.UTC().Format(time.RFC3339) + " was spooled"
 		found := false
 		for _, l := range v.Leases {
-			if l.State == lease.Bound && l.Holder.Is(who) && !l.BoundAt.IsAfter(r.At) {
+			// A View shows it as done.
+			released := l.State == lease.Held && l.Holder.Is(who) && l.ReleasedAt.Boot == r.At.Boot
+			if released || l.State == lease.Bound && l.Holder.Is(who) && !l.BoundAt.IsAfter(r.At) {
 				found = true
 				out = append(out, Action{Do: Replay, Lease: l, Reason: reason})
 			}

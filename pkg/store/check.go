@@ -11,7 +11,11 @@ import (
 
 // Check verifies the file: its pages, the checksum and the invariants of every record, and that
 // each index matches the records. It returns one sentence for each problem, and changes nothing.
+// Spooled DELs do not count.
 func (tx *Tx) Check() []string {
+	defer func(w waiting) { tx.waiting = w }(tx.waiting)
+	tx.waiting = waiting{}
+
 	if wrong := prove(tx.b.DB().Path()); wrong != "" {
 		return []string{"pages: " + wrong} // reading the rest could follow damaged pages
 	}

@@ -21,12 +21,12 @@ func FuzzSpooled(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, name string) {
 		s := open(t)
-		if err := os.MkdirAll(s.spool(), 0o700); err != nil {
+		if err := os.MkdirAll(s.SpoolDir(), 0o700); err != nil {
 			t.Fatal(err)
 		}
-		other := filepath.Join(s.spool(), "other")
+		other := filepath.Join(s.SpoolDir(), "other")
 		if filepath.Base(name) != name || name == "." || name == ".." || name == "other" ||
-			os.WriteFile(filepath.Join(s.spool(), name), nil, 0o600) != nil {
+			os.WriteFile(filepath.Join(s.SpoolDir(), name), nil, 0o600) != nil {
 			return // no file name
 		}
 		if err := os.WriteFile(other, nil, 0o600); err != nil {

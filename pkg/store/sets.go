@@ -32,7 +32,9 @@ const countBytes = 12
 func setKey(id poolID, set string) []byte { return append(id.prefix(), set...) }
 
 func (tx *Tx) readSet(id poolID, set string) setRecord {
-	r, _ := decodeSet(tx.bucket(bucketSets).Get(setKey(id, set)))
+	k := setKey(id, set)
+	r, _ := decodeSet(tx.bucket(bucketSets).Get(k))
+	r.counts = tx.waiting.counts[string(k)].addTo(r.counts)
 	return r
 }
 
@@ -80,6 +82,7 @@ func (tx *Tx) eachSet(id poolID) iter.Seq2[string, setRecord] {
 		c := tx.bucket(bucketSets).Cursor()
 		for k, v := c.Seek(prefix); bytes.HasPrefix(k, prefix); k, v = c.Next() {
 			r, _ := decodeSet(v)
+			r.counts = tx.waiting.counts[string(k)].addTo(r.counts)
 			if !yield(string(k[len(prefix):]), r) {
 				return
 			}

@@ -15,9 +15,9 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// Spooled is a DEL that could not be recorded in the store, for example because the store was
-// locked. It is an empty file in the run directory whose name contains all data, because a name is
-// written atomically. The next call and the agent replay it before anything else.
+// Spooled is a DEL that is not recorded in the store yet. It is an empty file in the run directory
+// whose name contains all data, because a name is written atomically. The next call and the agent
+// replay it before anything else, and a View shows it as done.
 //
 // The directory does not survive a reboot. It need not, because after a reboot the boot id of a
 // lease proves that the holder is dead.
@@ -29,16 +29,17 @@ type Spooled struct {
 	file string
 }
 
-func (s *Store) spool() string { return filepath.Join(s.dirs.Run, "spool") }
+// SpoolDir returns the directory of spooled DELs.
+func (s *Store) SpoolDir() string { return filepath.Join(s.dirs.Run, "spool") }
 
 // Spool records a DEL in the spool. It needs neither the store nor its lock.
 func (s *Store) Spool(containerID, ifName string, now lease.Instant) error {
-	if err := os.MkdirAll(s.spool(), 0o700); err != nil {
+	if err := os.MkdirAll(s.SpoolDir(), 0o700); err != nil {
 		return fmt.Errorf("%w: spool: %w", ErrIO, err)
 	}
 	who := lease.Holder{ContainerID: containerID, IfName: ifName}
 	name := fmt.Sprintf("%d.%d.%s", now.Wall.UnixNano(), int64(now.Boot), who.Name())
-	f, err := openFile(filepath.Join(s.spool(), name), os.O_CREATE|os.O_WRONLY)
+	f, err := openFile(filepath.Join(s.SpoolDir(), name), os.O_CREATE|os.O_WRONLY)
 	if err != nil {
 		return fmt.Errorf("%w: spool: %w", ErrIO, err)
 	}
@@ -48,7 +49,7 @@ func (s *Store) Spool(containerID, ifName string, now lease.Instant) error {
 // Spooled returns the spooled DELs, the oldest first. It ignores files with other names. bootID is
 // the id of the current boot.
 func (s *Store) Spooled(bootID string) ([]Spooled, error) {
-	dir, err := files.OpenDir(s.spool())
+	dir, err := files.OpenDir(s.SpoolDir())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -64,7 +65,7 @@ func (s *Store) Spooled(bootID string) ([]Spooled, error) {
 	var out []Spooled
 	for _, f := range files {
 		if r, ok := parseSpooled(f.Name(), bootID); ok {
-			r.file = filepath.Join(s.spool(), f.Name())
+			r.file = filepath.Join(s.SpoolDir(), f.Name())
 			out = append(out, r)
 		}
 	}

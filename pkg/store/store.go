@@ -77,9 +77,9 @@ func (s *Store) Update(ctx context.Context, fn func(*Tx) error) error {
 	return s.locked(ctx, true, fn)
 }
 
-// View runs fn in a read transaction, which may overlap with those of other processes. The Views of
-// one process take turns, so fn must not call View. If the store is lost View returns ErrLost; it
-// does not replace the store.
+// View runs fn in a read transaction, which may overlap with those of other processes. It shows
+// spooled DELs as done. The Views of one process take turns, so fn must not call View. If the store
+// is lost View returns ErrLost; it does not replace the store.
 func (s *Store) View(ctx context.Context, fn func(*Tx) error) error {
 	ctx = WithMaxWait(ctx)
 	w := watch(ctx)
@@ -124,6 +124,9 @@ func (s *Store) once(ctx context.Context, write bool, fn func(*Tx) error) error 
 	return s.transact(ctx, f, write, func(tx *Tx) error {
 		tx.health = state
 		tx.refuse, _ = ctx.Value(refuseKey{}).(func() error)
+		if !write {
+			s.showSpooled(tx)
+		}
 		return fn(tx)
 	})
 }

@@ -727,7 +727,7 @@ func TestSpool(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(s.spool(), "not-a-record"), nil, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(s.SpoolDir(), "not-a-record"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	got, err := s.Spooled("b1")
@@ -743,8 +743,8 @@ func TestSpool(t *testing.T) {
 	if left, _ := s.Spooled("b1"); len(left) != 0 {
 		t.Errorf("left: %+v", left)
 	}
-	if err := errors.Join(os.Remove(filepath.Join(s.spool(), "not-a-record")), os.Remove(s.spool()),
-		os.WriteFile(s.spool(), nil, 0o600)); err != nil {
+	if err := errors.Join(os.Remove(filepath.Join(s.SpoolDir(), "not-a-record")), os.Remove(s.SpoolDir()),
+		os.WriteFile(s.SpoolDir(), nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	var failed *fs.PathError

@@ -49,6 +49,8 @@ type Tx struct {
 	pools map[lease.Pool]poolID
 	names map[poolID]lease.Pool
 	known map[lease.Pool]bool
+
+	waiting waiting // DELs; empty in an Update
 }
 
 func newTx(b *bolt.Tx) (*Tx, error) {
@@ -180,6 +182,9 @@ func (tx *Tx) at(k []byte) (lease.Lease, error) {
 	if l.Address != addr {
 		return lease.Lease{}, fmt.Errorf("%s: %w: the record is of %s", addr, ErrDamaged, l.Address)
 	}
+	if next, released := tx.waiting.holds[string(k)]; released {
+		return next, nil
+	}
 	return l, nil
 }
 
@@ -310,7 +315,9 @@ func (tx *Tx) Free(p lease.Pool, lo, hi netip.Addr) (netip.Addr, bool) {
 // ByHolder returns the leases that are bound to an attachment. It looks in all pools, because the
 // configuration of a DEL may differ from that of its ADD.
 func (tx *Tx) ByHolder(containerID, ifName string) ([]lease.Lease, error) {
-	return tx.collect(bucketHolders, holderPrefix(containerID, ifName), func(rest []byte) []byte { return rest })
+	prefix := holderPrefix(containerID, ifName)
+	leases, err := tx.collect(bucketHolders, prefix, func(rest []byte) []byte { return rest })
+	return slices.DeleteFunc(leases, func(l lease.Lease) bool { return l.State != lease.Bound }), err
 }
 
 // ByKey returns the bound and held leases of a key.

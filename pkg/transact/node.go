@@ -196,7 +196,7 @@ func (n *Node) replay(c *Call) (done []store.Spooled, err error) {
 	}
 	for _, r := range spooled {
 		who := lease.Attachment{ContainerID: r.ContainerID, IfName: r.IfName}
-		switch err := c.Release(who, r.At, "DEL, replayed"); {
+		switch err := c.Release(who, r.At, "DEL"); {
 		case errors.Is(err, store.ErrDamaged), errors.Is(err, store.ErrBusy):
 			n.Warnf("the DEL of container %s has to wait: %v", r.ContainerID, err)
 		case err != nil:
@@ -220,7 +220,10 @@ func (c *Call) moveAt(l lease.Lease, e lease.Event, ev store.Event, reason strin
 	if err != nil {
 		return l, err
 	}
-	return next, c.Record(l, next, ev, reason)
+	if err := c.Put(l, next); err != nil {
+		return next, err
+	}
+	return next, c.logAt(l, ev, reason, at)
 }
 
 // Record writes a lease that has changed, and adds a journal entry.
@@ -234,7 +237,12 @@ func (c *Call) Record(old, next lease.Lease, ev store.Event, reason string) erro
 // Log adds an entry about a lease to the journal, and adds to the counter of the event if there is
 // one.
 func (c *Call) Log(about lease.Lease, ev store.Event, reason string) error {
-	entry := store.About(about, ev, c.Now, reason)
+	return c.logAt(about, ev, reason, c.Now)
+}
+
+// logAt is Log for an event at another time: that of a spooled DEL.
+func (c *Call) logAt(about lease.Lease, ev store.Event, reason string, at lease.Instant) error {
+	entry := store.About(about, ev, at, reason)
 	if err := c.Tx.Log(entry); err != nil {
 		return err
 	}

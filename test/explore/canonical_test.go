@@ -396,14 +396,15 @@ func (f *canonicalForm) spoolLines() {
 	spooled, err := s.Spooled("boot-" + strconv.Itoa(f.kernel.boot))
 	must(err)
 	for _, r := range spooled {
-		before := 0
+		before, replayed := 0, false // a DEL is shown as done before it is replayed
 		for _, l := range f.leases {
 			if l.Holder.ContainerID == r.ContainerID {
 				before = r.At.Wall.Compare(l.BoundAt.Wall)
+				replayed = replayed || f.last[netAddr{l.Pool.Network, l.Address}].Equal(r.At.Wall)
 			}
 		}
 		since := f.kernel.now().Wall.Sub(r.At.Wall)
-		f.line("spooled %s age %d bound %d", f.container(r.ContainerID), age(since), before)
+		f.line("spooled %s age %d bound %d replayed %v", f.container(r.ContainerID), age(since), before, replayed)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
@@ -94,7 +95,7 @@ func (w *simulation) served(b int) bool { return w.with[hostAdd] > 0 && !w.sandb
 // examineFence checks that a DEL of a sandbox whose DEL was answered before changes nothing.
 func (w *simulation) examineFence(e event, before, after contents) string {
 	undamaged := w.known && !w.damage.lost && !w.damage.files && w.with[lock] == 0
-	if e.kind != del || e.killed > 0 || !w.delWasServed || !undamaged {
+	if e.kind != del || e.killed > 0 || !w.delWasServed || !undamaged || w.lostDel(before, e.sandbox) {
 		return ""
 	}
 	if !reflect.DeepEqual(before.leases, after.leases) {
@@ -102,4 +103,13 @@ func (w *simulation) examineFence(e event, before, after contents) string {
 			w.sandboxName(e.sandbox))
 	}
 	return ""
+}
+
+// lostDel reports whether the DEL of a sandbox was spooled when the boot ended, so that the sandbox
+// still has a lease of that boot.
+func (w *simulation) lostDel(c contents, b int) bool {
+	return slices.ContainsFunc(c.leases, func(l lease.Lease) bool {
+		boot := (host{&w.kernel, w.config}).bootID()
+		return l.State == lease.Bound && l.Holder.ContainerID == w.sandboxName(b) && l.Holder.BootID != boot
+	})
 }

@@ -141,6 +141,15 @@ var faults = []fault{
 			`cmp.Compare(y.Remaining(a.Now), x.Remaining(a.Now))`}},
 	},
 	{
+		name: "host-local's file names the container while its DEL waits", model: "host-local", depth: "4",
+		finds: "by host-local: I[12]:",
+		in:    []change{{"pkg/transact/spool.go", ` || mirror.Write(l, now) != nil`, ``}},
+	},
+	{
+		name: "a spooled DEL is not replayed", model: "one sandbox", finds: "I[23]:",
+		in: []change{{"pkg/transact/node.go", `c.Release(who, r.At, "DEL")`, `func() error { _ = who; return nil }()`}},
+	},
+	{
 		name: "no hold yields", model: "fair", finds: "fair:", depth: "6",
 		in: []change{{"pkg/policy/config.go", `OnExhaustion: Fair,`, `OnExhaustion: Fail,`}},
 	},

@@ -39,7 +39,7 @@ func (f *Fleet) publishing(n *Node) ([]agent.Task, error) {
 		Node: n.Name, Core: clients.Core, Pods: pods, Objects: objects, Log: log,
 		Metrics: publish.NewMetrics(prometheus.NewRegistry()),
 	}
-	changes := agent.NewChanges(n.Dirs.State, log)
+	changes := agent.NewChanges(n.Dirs, log)
 	changed := changes.Subscribe()
 	return []agent.Task{
 		{Name: "changes", Run: changes.Run},

@@ -1,0 +1,75 @@
+package transact
+
+import (
+	"context"
+
+	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+// maxSpooled is the number of spooled DELs from which on a DEL is recorded in the store, with all
+// that wait, so that no call has to replay many more.
+const maxSpooled = 256
+
+// SpoolRelease spools the DEL of an attachment, and reports whether it did or the DEL is spooled
+// already. Nothing is synced: a power cut that loses the record ends the container too, and the
+// next boot releases its leases. The next call or the agent replays it.
+//
+// host-local's files of the leases are written at once, as holds: until the replay host-local may
+// serve calls, and the files may become the only record of the holds.
+//
+// SpoolRelease returns false, and the caller has to record the DEL in the store, if a lease does
+// not become a hold by the DEL alone (store.Tx.HoldAfter), was bound in an earlier boot, or has no
+// file that names the attachment; if the store has no lease of it; and after any error.
+func (n *Node) SpoolRelease(ctx context.Context, who lease.Attachment) bool {
+	holds, now, done := n.holdsAfter(ctx, who)
+	if done || len(holds) == 0 {
+		return done
+	}
+	m := newMirrors(ctx, 0, n.Warnf)
+	m.reset()
+	defer m.release() // after Spool: a call that waits for this lock must find the DEL in the spool
+	for _, l := range holds {
+		mirror, err := m.of(l.Pool)
+		if err != nil || mirror == nil || !mirror.Locked() {
+			return false
+		}
+		file, _, err := mirror.Read(l.Address)
+		if err != nil || !hostlocal.Names(file.Content, who.ContainerID, who.IfName) || mirror.Write(l, now) != nil {
+			return false
+		}
+	}
+	return n.Store.Spool(who.ContainerID, who.IfName, now) == nil
+}
+
+// holdsAfter returns the holds that a DEL of the attachment, now, makes of all its leases; none if
+// the DEL has to be recorded in the store. done reports whether the DEL is spooled already.
+func (n *Node) holdsAfter(ctx context.Context, who lease.Attachment) (holds []lease.Lease, now lease.Instant,
+	done bool) {
+	err := n.Store.View(ctx, func(tx *store.Tx) error {
+		holds, now = nil, n.Clock()
+		leases, err := tx.ByHolder(who.ContainerID, who.IfName)
+		if err != nil {
+			return err
+		}
+		all, spooled := tx.Spooled(who)
+		done = spooled && len(leases) == 0
+		if tx.FellBack() || now.BootID == "" || all >= maxSpooled {
+			return nil
+		}
+		for _, l := range leases {
+			hold, ok := tx.HoldAfter(l, now)
+			if !ok || l.Holder.BootID != now.BootID {
+				holds = nil
+				return nil
+			}
+			holds = append(holds, hold)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, now, false
+	}
+	return holds, now, done
+}
