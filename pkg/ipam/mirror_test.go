@@ -742,10 +742,9 @@ func TestTheFilesThatACallLeftOutReplaceNoneOfHostLocals(t *testing.T) {
 	w.same("the retry", w.add(ask{pod: "b", container: "c2"}), "10.0.0.4")
 }
 
-// killedAfterCommit ends a call when it has committed and given the store's lock back: its last
-// files are not written.
+// killedAfterCommit ends a call when it has committed: its last files are not written.
 func killedAfterCommit(call func(context.Context)) {
-	ctx := store.WithTiming(context.Background(), func(store.Timing) { panic("killed") })
+	ctx := store.WithCommitted(context.Background(), func() { panic("killed") })
 	defer func() {
 		if r := recover(); r != "killed" {
 			panic(r)

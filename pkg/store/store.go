@@ -74,7 +74,25 @@ func (s *Store) Update(ctx context.Context, fn func(*Tx) error) error {
 	w.granted = time.Now()
 	defer w.tell()
 	defer lock.Close()
-	return s.locked(ctx, true, fn)
+	if err := s.locked(ctx, true, fn); err != nil {
+		return err
+	}
+	if then, ok := ctx.Value(committedKey{}).(func()); ok {
+		then()
+	}
+	return nil
+}
+
+type committedKey struct{}
+
+// WithCommitted returns a context whose Updates call then if they have succeeded, before they
+// release the lock. A function of an outer WithCommitted is called before.
+func WithCommitted(ctx context.Context, then func()) context.Context {
+	if before, ok := ctx.Value(committedKey{}).(func()); ok {
+		after := then
+		then = func() { before(); after() }
+	}
+	return context.WithValue(ctx, committedKey{}, then)
 }
 
 // View runs fn in a read transaction, which may overlap with those of other processes. It shows

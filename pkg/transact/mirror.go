@@ -294,6 +294,20 @@ func (m *mirrors) reset() {
 	}
 }
 
+// finishSoon is finish before the store's lock is released, if there are few files. It releases
+// host-local's locks, too. Otherwise the next call would get the store's lock and then wait for
+// host-local's, and if this process has no processor meanwhile, it and all the ones behind it would
+// begin again after lockMoment.
+func (m *mirrors) finishSoon() {
+	if len(m.after) <= soon {
+		m.finish()
+		m.release()
+	}
+}
+
+// soon is the largest number of files that finishSoon writes. Calls of all networks wait meanwhile.
+const soon = 64
+
 // finish writes the files and the marks after the commit.
 func (m *mirrors) finish() {
 	for _, do := range m.after {

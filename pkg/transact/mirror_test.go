@@ -3,11 +3,13 @@ package transact
 import (
 	"context"
 	"errors"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -19,6 +21,68 @@ func TestWaitForHostLocal(t *testing.T) {
 		if got := newMirrors(t.Context(), wait, nil).wait; got != want {
 			t.Errorf("scope %s: waits %s, want %s", wait, got, want)
 		}
+	}
+}
+
+// TestFilesAreWrittenUnderTheLock looks at both locks while a call writes host-local's files, and
+// afterwards. A call that got the store's lock must not meet host-local's lock of a call before it,
+// unless that one writes many files.
+func TestFilesAreWrittenUnderTheLock(t *testing.T) {
+	for _, n := range []int{1, soon, soon + 1} {
+		dir := t.TempDir()
+		p := lease.Pool{DataDir: dir, Network: "cbr0"}
+		now := lease.Instant{Wall: time.Unix(1_700_000_000, 0), BootID: "boot-1"}
+		newNode := func() *Node {
+			return &Node{
+				Store: store.New(store.Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}),
+				Host:  sandbox.New("/proc", sandbox.DefaultBootIDFile),
+				Clock: func() lease.Instant { return now },
+			}
+		}
+		other, written := newNode(), 0
+		isBusy := func() bool {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			defer cancel()
+			err := other.Store.Update(ctx, func(*store.Tx) error { return nil })
+			if err != nil && !errors.Is(err, store.ErrBusy) {
+				t.Fatal(err)
+			}
+			return err != nil
+		}
+		m := newMirrors(t.Context(), 0, t.Logf)
+		err := newNode().attempt(t.Context(), Scope{}, m, func(c *Call) error {
+			mirror, err := c.mirrors.use(p, true)
+			if err != nil || !mirror.Locked() {
+				t.Fatalf("host-local's lock: %v", err)
+			}
+			for range n {
+				c.mirrors.after = append(c.mirrors.after, func() error {
+					written++
+					if isBusy() != (n <= soon) {
+						t.Errorf("%d files: the store is locked while file %d is written: %v", n, written, n > soon)
+					}
+					return nil
+				})
+			}
+			return nil
+		})
+		if err != nil || written != n {
+			t.Errorf("%d files: %d written, %v", n, written, err)
+		}
+		if isBusy() {
+			t.Errorf("%d files: the store's lock is held after the call", n)
+		}
+		if n > soon {
+			m.release()
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		d, err := hostlocal.Open(ctx, p)
+		if err != nil {
+			t.Errorf("%d files: host-local's lock: %v", n, err)
+		} else {
+			d.Close()
+		}
+		cancel()
 	}
 }
 

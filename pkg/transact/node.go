@@ -131,7 +131,7 @@ func isOver(ctx context.Context) bool {
 // attempt is one transaction of transact.
 func (n *Node) attempt(ctx context.Context, in Scope, m *mirrors, fn func(*Call) error) error {
 	var spooled []store.Spooled
-	err := n.Store.Update(ctx, func(tx *store.Tx) (err error) {
+	err := n.Store.Update(store.WithCommitted(ctx, m.finishSoon), func(tx *store.Tx) (err error) {
 		m.reset()
 		c := n.newCall(tx, in, m)
 		spooled, err = n.run(c, in, fn)
