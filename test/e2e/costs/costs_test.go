@@ -23,7 +23,7 @@ func run(commit string, nodes int, each float64) Run {
 		At: time.Date(2026, 1, 1, 0, 0, nodes, 0, time.UTC), Load: []float64{1, 2}, Pressure: []float64{3},
 		Managers: []Manager{{1, 2, 3}}, Nominated: []time.Duration{time.Second}, Running: []time.Duration{time.Second},
 		Accidents: []Accident{{Name: "outage", About: "away", Steady: 2, Agents: []int{0, 90}, Managers: []int{1, 10},
-			Back: -1}}}
+			Rejected: 7, Back: -1}}}
 	for range 3 {
 		r.Windows = append(r.Windows, window(Idle, 0, 0, map[string]int{"agent get nodes": 40}),
 			window(Plain, recreated, 10, nil),
@@ -71,7 +71,7 @@ func TestPage(t *testing.T) {
 		"2000 nodes are 2.33 times 50; at 5000 nodes that gives *131.5 ms, 4.38 times* (extrapolated)",
 		"5000 nodes are 1.10 times 50.",
 		"| `agent patch ipreservations/status` | 2.00 |",
-		"| 5000 | away | 2.0 | 100 | 98 |  |  |",
+		"| 5000 | away | 2.0 | 100 | 98 | 7 |  |  |",
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page does not say %q:\n%s", want, page)

@@ -390,9 +390,9 @@ func (r *costRun) measure(ctx context.Context) error {
 	return r.accidents(ctx)
 }
 
-// started waits until almost all agents watch their pods and the API server rejects at most one percent of
-// leasehold's requests. A measurement before that would be one of the start of the agents. It gives
-// up if no further agent watches its pods in the time of startLimit.
+// started waits until almost all agents watch their pods and the API server rejects at most one
+// percent of leasehold's requests. A measurement before that would be one of the start of the
+// agents. It gives up if no further agent watches its pods in the time of startLimit.
 func (r *costRun) started(ctx context.Context) error {
 	last, most := time.Now(), 0
 	for {
