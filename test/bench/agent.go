@@ -184,7 +184,7 @@ func (c *contender) work(meanwhile func()) []time.Duration {
 	var all []time.Duration
 	done := make(chan struct{})
 	var wait sync.WaitGroup
-	for i := range workers {
+	for range workers {
 		wait.Go(func() {
 			for {
 				select {
@@ -196,7 +196,8 @@ func (c *contender) work(meanwhile func()) []time.Duration {
 				id := c.id()
 				mu.Unlock()
 				for _, verb := range []string{"ADD", "DEL"} {
-					cmd := c.command(verb, id, fmt.Sprint("worker-", i))
+					// Each ADD reads the soft holds of its name, which would add up.
+					cmd := c.command(verb, id, "worker-"+id)
 					began := time.Now()
 					err := cmd.Run()
 					took := time.Since(began)
