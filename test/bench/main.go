@@ -196,6 +196,8 @@ func (b *bench) againstNothing(sync float64) {
 // parallel measures bursts of 64 concurrent ADDs.
 func (b *bench) parallel(leases int, goal float64) {
 	ours, theirs := b.contender("leasehold", leases), b.contender("host-local", leases)
+	ours.add()
+	theirs.add()
 	var our, their, ourSteps, theirSteps []time.Duration
 	for range b.rounds(10) {
 		for _, side := range []struct {
