@@ -19,11 +19,11 @@ import (
 const Max = 1 << 20
 
 // Write replaces the content of a regular file, or creates it. What else may lie at the path is
-// refused without waiting for it, and a link is not followed. If the content was longer, newlines
-// take the place of the rest, which the readers ignore.
+// refused without waiting for it, and a link is not followed.
 //
-// It is one write, so that a process that is killed leaves the old content or the new one. Had the
-// file been truncated first, ext4 would write it to the disk at once when it is closed
+// It is one write, so that a process that is killed leaves the old content or the new one; if the
+// old one was longer, newlines may be left in its place, which readers ignore. Had the file been
+// truncated to nothing first, ext4 would write it to the disk at once when it is closed
 // (auto_da_alloc), while a commit waits for the same disk.
 func Write(path, content string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0o600)
@@ -31,6 +31,7 @@ func Write(path, content string) error {
 		return err
 	}
 	info, err := f.Stat()
+	rest := 0
 	switch {
 	case err != nil:
 	case !info.Mode().IsRegular():
@@ -38,10 +39,13 @@ func Write(path, content string) error {
 	case info.Size() > Max: // it is not ours
 		err = f.Truncate(0)
 	default:
-		content += strings.Repeat("\n", max(0, int(info.Size())-len(content)))
+		rest = max(0, int(info.Size())-len(content))
 	}
 	if err == nil {
-		_, err = f.WriteString(content)
+		_, err = f.WriteString(content + strings.Repeat("\n", rest))
+	}
+	if err == nil && rest > 0 {
+		err = f.Truncate(int64(len(content)))
 	}
 	return errors.Join(err, f.Close())
 }

@@ -25,6 +25,7 @@ import (
 type contents struct {
 	absent   error // why there is nothing to read
 	leases   []lease.Lease
+	beneath  []lease.Lease // without the spooled DELs; nil if there are none
 	boot     string
 	lost     string
 	view     string
@@ -52,11 +53,7 @@ func (w *simulation) read() contents {
 	c := contents{assigned: map[assignment]bool{}, last: map[netAddr]time.Time{}}
 	s := store.New(store.Dirs{State: w.path(stateDir), Run: w.path(runDir)})
 	c.absent = s.View(context.Background(), func(tx *store.Tx) error {
-		tx.All(func(l lease.Lease, err error) bool {
-			must(err)
-			c.leases = append(c.leases, l)
-			return true
-		})
+		c.leases = allLeases(tx)
 		c.boot, c.lost, c.view = tx.Boot(), tx.Lost(), tx.NamespaceIDs()
 		for n := range w.nets {
 			c.known[n] = tx.Adopted(w.pool(n))
@@ -81,7 +78,23 @@ func (w *simulation) read() contents {
 		c.broken = tx.Check()
 		return nil
 	})
+	if spooled, err := s.Spooled(""); c.absent == nil && len(spooled) > 0 && err == nil {
+		s = store.New(store.Dirs{State: w.path(stateDir), Run: w.path("no-spool")})
+		must(s.View(context.Background(), func(tx *store.Tx) error {
+			c.beneath = allLeases(tx)
+			return nil
+		}))
+	}
 	return c
+}
+
+func allLeases(tx *store.Tx) (out []lease.Lease) {
+	tx.All(func(l lease.Lease, err error) bool {
+		must(err)
+		out = append(out, l)
+		return true
+	})
+	return out
 }
 
 // key is a state in canonical form.
@@ -405,6 +418,11 @@ func (f *canonicalForm) spoolLines() {
 		}
 		since := f.kernel.now().Wall.Sub(r.At.Wall)
 		f.line("spooled %s age %d bound %d replayed %v", f.container(r.ContainerID), age(since), before, replayed)
+		for _, l := range f.beneath { // as it is after a reboot that loses the DEL
+			if l.Holder.ContainerID == r.ContainerID && l.State == lease.Bound {
+				f.line("recorded %s", f.lease(l))
+			}
+		}
 	}
 }
 

@@ -178,10 +178,12 @@ func (w *simulation) recorded() (context.Context, context.CancelFunc) {
 	if slices.Contains(w.locked[:], true) {
 		ctx, cancel = context.WithTimeout(ctx, lockWait)
 	}
+	ctx = store.WithCommitted(ctx, w.record)
 	return store.WithTiming(ctx, func(store.Timing) { w.record() }), cancel
 }
 
-// record records a transaction of a call, or what follows the last one.
+// record records what a call has done until a commit, or after it. Between two records each file is
+// written once at most, so that the images in between are known (interrupted).
 func (w *simulation) record() {
 	if ops := w.operations(); len(ops) > 0 {
 		w.records = append(w.records, record{ops, w.capture(w.kernel.now().Wall)})
