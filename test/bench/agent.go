@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/env"
+	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/lab"
@@ -140,9 +141,10 @@ func (c *contender) expire(n int) {
 	then := now
 	then.Wall, then.Boot = now.Wall.Add(-time.Hour), now.Boot-time.Hour
 	p := lease.Pool{DataDir: c.dataDir(), Network: "over"}
-	dir := filepath.Join(c.dataDir(), "over")
-	c.b.check(os.MkdirAll(dir, 0o755))
-	c.b.check(os.WriteFile(filepath.Join(dir, ".leasehold"), nil, 0o600)) // as the plugin does
+	c.b.check(os.MkdirAll(filepath.Join(c.dataDir(), "over"), 0o755))
+	files, err := hostlocal.Open(context.Background(), p)
+	c.b.check(err)
+	defer files.Close()
 	next := netip.MustParseAddr("10.65.0.1")
 	c.b.check(c.store().Update(context.Background(), func(tx *store.Tx) error {
 		for i := range n {
@@ -165,9 +167,12 @@ func (c *contender) expire(n int) {
 			if err != nil {
 				return err
 			}
-			if err := os.WriteFile(filepath.Join(dir, next.String()), []byte("#held -"), 0o600); err != nil {
+			if err := files.Write(l, now); err != nil {
 				return err
 			}
+		}
+		if err := files.SetMark(n); err != nil {
+			return err
 		}
 		return tx.SetAdopted(p)
 	}))
