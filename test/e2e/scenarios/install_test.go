@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -115,6 +116,7 @@ func installNamed(t *Test) {
 	t.Step("two addresses are held; the third is in use by a pod whose configuration names leasehold")
 	s.set.Scale(1)
 	stays := s.set.Ready()["retained-0"]
+	s.onlyAdded("retained-0")
 	s.remove()
 	for i, name := range t.nodes {
 		if name == stays.Spec.NodeName {
@@ -429,6 +431,41 @@ func digest(t *Test, path string) string {
 	info, err := os.Stat(path)
 	t.Must(err)
 	return fmt.Sprintf("%s %x", info.Mode(), sha256.Sum256(content))
+}
+
+// onlyAdded waits until libcni has results of no other retained pod than this one. The runtime
+// refuses DELs for a moment after the configuration is written anew, and the kubelet repeats them;
+// until then uninstall leaves a program of the name that their configuration has.
+func (s *stockCluster) onlyAdded(pod string) {
+	s.Eventually(2*time.Minute, "the DELs of all other pods are done", func() error {
+		found := false
+		for i, node := range s.nodes {
+			paths, err := filepath.Glob(s.Node(i+1).Root() + "/var/lib/cni/results/*")
+			s.Must(err)
+			for _, path := range paths {
+				content, err := os.ReadFile(path)
+				if errors.Is(err, fs.ErrNotExist) {
+					continue
+				}
+				s.Must(err)
+				var cached struct{ CniArgs [][2]string }
+				s.Must(json.Unmarshal(content, &cached))
+				for _, arg := range cached.CniArgs {
+					if arg[0] != "K8S_POD_NAME" || !strings.HasPrefix(arg[1], s.set.Name+"-") {
+						continue
+					}
+					if arg[1] != pod {
+						return fmt.Errorf("that of %s on %s is not", arg[1], node)
+					}
+					found = true
+				}
+			}
+		}
+		if !found {
+			return errors.New("there is no result of " + pod)
+		}
+		return nil
+	})
 }
 
 // assertSameFiles checks that the files of the i-th node, counted from 0, are what they were.
