@@ -203,7 +203,7 @@ func operatorQuestions(t *Test) {
 
 	t.Step("the administrator releases the address of db-0, which runs, and db-0 is recreated")
 	o.has(o.ask(releaseOne, 0, map[string]string{"db/db-0": t.NS + "/db-0"}, "<<<y"), "1 released")
-	t.Eventually(10*time.Second, "the reservation of db-0 goes", func() error {
+	t.Eventually(led, "the reservation of db-0 goes", func() error {
 		if _, found := t.Reservation("db-0", n); found {
 			return errors.New("it is there")
 		}
