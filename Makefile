@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 export VERSION REGISTRY
 
-.PHONY: help build demo test test-race bench fuzz crash explore mutants lint bench-pin bench-scale pin-faults cluster cluster-down e2e soak images check-deploy release push licences vulncheck clean
+.PHONY: help build demo test test-race bench fuzz crash explore mutants lint bench-pin bench-scale bench-roll pin-faults cluster cluster-down e2e soak images check-deploy release push licences vulncheck clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -27,6 +27,9 @@ bench-pin: ## recreated pods against every score, on simulated nodes (FLAGS=-sho
 
 bench-scale: ## what leasehold costs an API server, with simulated agents: docs/scale.md (NODES=50,500,2000; AGAINST=<commit>; FLAGS)
 	@scripts/bench-scale $(FLAGS)
+
+bench-roll: ## a StatefulSet of 100 pods started and rolled on a real cluster, with host-local and with leasehold (ROUNDS=2)
+	@scripts/bench-roll
 
 pin-faults: ## the pin while API server, scheduler, RBAC, policies, watches or managers fail (RUN=<regexp>; FLAGS=-short)
 	@scripts/pin-faults $(FLAGS)

@@ -84,9 +84,16 @@ func runOnCluster(ctx context.Context, m *testing.M) (code int, err error) {
 	if err != nil {
 		return 1, err
 	}
+	rounds, err := rollRounds()
+	if err != nil {
+		return 1, err
+	}
 	table := table
-	if soaks != 0 {
+	switch {
+	case soaks != 0:
 		table, limit = soakTable, soaks+30*time.Minute
+	case rounds != 0:
+		table, limit = rollTable, time.Duration(2*rounds)*2*rollLimit
 	}
 	r := &rig{ctx: ctx}
 	scenarios = &suite{ctx: ctx, table: table, nodes: o.Nodes, retains: o.Retains(), limit: limit,

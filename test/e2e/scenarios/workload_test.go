@@ -67,13 +67,17 @@ type Set struct {
 // Echoserver creates the documented echoserver with a name, on one node or, with nil, on any, and
 // waits until it runs.
 func (t *Test) Echoserver(name string, n *cluster.Node, replicas int, options ...Option) *Set {
+	s := t.createEchoserver(name, n, replicas, options...)
+	s.Ready()
+	return s
+}
+
+func (t *Test) createEchoserver(name string, n *cluster.Node, replicas int, options ...Option) *Set {
 	set := t.echoserver(name, n, replicas, options...)
 	_, err := t.Client.AppsV1().StatefulSets(t.NS).Create(t.Ctx, &set, metav1.CreateOptions{})
 	t.Must(err)
 	t.Cleanup(t.Clear)
-	s := &Set{t, name, n, replicas}
-	s.Ready()
-	return s
+	return &Set{t, name, n, replicas}
 }
 
 func (t *Test) echoserver(name string, n *cluster.Node, replicas int, options ...Option) appsv1.StatefulSet {
@@ -124,9 +128,11 @@ func (s *Set) Pods() Pods {
 func (s *Set) Ready() Pods { return s.ReadyBut(nil) }
 
 // ReadyBut is Ready for pods that replace others: none of the old ones counts.
-func (s *Set) ReadyBut(old Pods) Pods {
+func (s *Set) ReadyBut(old Pods) Pods { return s.readyWithin(3*time.Minute, old) }
+
+func (s *Set) readyWithin(limit time.Duration, old Pods) Pods {
 	var pods Pods
-	s.t.Eventually(3*time.Minute, s.Name+" is ready", func() error {
+	s.t.Eventually(limit, s.Name+" is ready", func() error {
 		pods = s.Pods()
 		for name, p := range pods {
 			if p.UID == old[name].UID {
@@ -235,9 +241,13 @@ func (s *Set) Recreate() Pods {
 // Rollout changes the template and waits until every pod has been replaced.
 func (s *Set) Rollout() Pods {
 	old := s.Ready()
+	s.changeTemplate()
+	return s.ReadyBut(old)
+}
+
+func (s *Set) changeTemplate() {
 	patch := `{"spec":{"template":{"metadata":{"annotations":{"rollout":` + strconv.Quote(time.Now().String()) + `}}}}}`
 	_, err := s.t.Client.AppsV1().StatefulSets(s.t.NS).Patch(s.t.Ctx, s.Name, types.MergePatchType,
 		[]byte(patch), metav1.PatchOptions{})
 	s.t.Must(err)
-	return s.ReadyBut(old)
 }
