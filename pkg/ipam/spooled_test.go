@@ -294,3 +294,22 @@ func TestTheFormatOfTheSpool(t *testing.T) {
 		t.Errorf("%+v", l)
 	}
 }
+
+// A DEL takes host-local's lock while it has the store's, as an ADD does: an ADD that has the
+// store's lock must not meet a DEL that is kept from the processor and has host-local's.
+func TestADELHasTheStoresLockWhileItHasHostLocals(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	w.lockFiles(w.network)
+	var held []time.Duration
+	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+	defer cancel()
+	ctx = store.WithTiming(ctx, func(t store.Timing) { held = append(held, t.Held) })
+	who := lease.Attachment{ContainerID: "c1", IfName: "eth0"}
+	if w.service.SpoolRelease(ctx, who) {
+		t.Error("spooled although host-local may be about to change its files")
+	}
+	if len(held) != 1 || held[0] < 5*time.Millisecond {
+		t.Errorf("held the store's lock for %v, and waited for host-local's for 5 ms", held)
+	}
+}

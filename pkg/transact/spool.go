@@ -17,15 +17,27 @@ const maxSpooled = 256
 // next boot releases its leases. The next call or the agent replays it.
 //
 // host-local's files of the leases are written at once, as holds: until the replay host-local may
-// serve calls, and the files may become the only record of the holds.
+// serve calls, and the files may become the only record of the holds. All that is done while
+// holding the store's lock, shared. Otherwise a call that has the store's lock could meet
+// host-local's and, if this process has no processor meanwhile, it and all the ones behind it would
+// begin again after lockMoment.
 //
 // SpoolRelease returns false, and the caller has to record the DEL in the store, if a lease does
 // not become a hold by the DEL alone (store.Tx.HoldAfter), was bound in an earlier boot, or has no
 // file that names the attachment; if the store has no lease of it; and after any error.
-func (n *Node) SpoolRelease(ctx context.Context, who lease.Attachment) bool {
-	holds, now, done := n.holdsAfter(ctx, who)
-	if done || len(holds) == 0 {
-		return done
+func (n *Node) SpoolRelease(ctx context.Context, who lease.Attachment) (spooled bool) {
+	err := n.Store.View(ctx, func(tx *store.Tx) (err error) {
+		spooled, err = n.spoolRelease(ctx, tx, who)
+		return err
+	})
+	return spooled && err == nil
+}
+
+func (n *Node) spoolRelease(ctx context.Context, tx *store.Tx, who lease.Attachment) (spooled bool, err error) {
+	now := n.Clock()
+	holds, done, err := holdsAfter(tx, who, now)
+	if err != nil || len(holds) == 0 {
+		return done, err
 	}
 	m := newMirrors(ctx, 0, n.Warnf)
 	m.reset()
@@ -33,43 +45,34 @@ func (n *Node) SpoolRelease(ctx context.Context, who lease.Attachment) bool {
 	for _, l := range holds {
 		mirror, err := m.of(l.Pool)
 		if err != nil || mirror == nil || !mirror.Locked() {
-			return false
+			return false, err
 		}
 		file, _, err := mirror.Read(l.Address)
 		if err != nil || !hostlocal.Names(file.Content, who.ContainerID, who.IfName) || mirror.Write(l, now) != nil {
-			return false
+			return false, err
 		}
 	}
-	return n.Store.Spool(who.ContainerID, who.IfName, now) == nil
+	return n.Store.Spool(who.ContainerID, who.IfName, now) == nil, nil
 }
 
 // holdsAfter returns the holds that a DEL of the attachment, now, makes of all its leases; none if
 // the DEL has to be recorded in the store. done reports whether the DEL is spooled already.
-func (n *Node) holdsAfter(ctx context.Context, who lease.Attachment) (holds []lease.Lease, now lease.Instant,
-	done bool) {
-	err := n.Store.View(ctx, func(tx *store.Tx) error {
-		holds, now = nil, n.Clock()
-		leases, err := tx.ByHolder(who.ContainerID, who.IfName)
-		if err != nil {
-			return err
-		}
-		all, spooled := tx.Spooled(who)
-		done = spooled && len(leases) == 0
-		if tx.FellBack() || now.BootID == "" || all >= maxSpooled {
-			return nil
-		}
-		for _, l := range leases {
-			hold, ok := tx.HoldAfter(l, now)
-			if !ok || l.Holder.BootID != now.BootID {
-				holds = nil
-				return nil
-			}
-			holds = append(holds, hold)
-		}
-		return nil
-	})
+func holdsAfter(tx *store.Tx, who lease.Attachment, now lease.Instant) (holds []lease.Lease, done bool, err error) {
+	leases, err := tx.ByHolder(who.ContainerID, who.IfName)
 	if err != nil {
-		return nil, now, false
+		return nil, false, err
 	}
-	return holds, now, done
+	all, spooled := tx.Spooled(who)
+	done = spooled && len(leases) == 0
+	if tx.FellBack() || now.BootID == "" || all >= maxSpooled {
+		return nil, done, nil
+	}
+	for _, l := range leases {
+		hold, ok := tx.HoldAfter(l, now)
+		if !ok || l.Holder.BootID != now.BootID {
+			return nil, done, nil
+		}
+		holds = append(holds, hold)
+	}
+	return holds, done, nil
 }
