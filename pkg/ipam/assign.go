@@ -161,7 +161,8 @@ func (a *assignment) bySet(leases []lease.Lease) map[int][]lease.Lease {
 
 // readFormer sets former, the retained leases first and of those the one that was bound last, after
 // it has compared the leases of the key with host-local's files. Two leases in one range set have
-// the key if host-local has served an ADD of the pod while the former address was held.
+// the key if host-local has served an ADD of the pod while the former address was held. Soft holds
+// for other pods of the name are not in former: there are many if a pod is recreated repeatedly.
 func (a *assignment) readFormer() error {
 	leases, err := a.Tx.ByKey(a.key)
 	if err != nil {
@@ -174,7 +175,8 @@ func (a *assignment) readFormer() error {
 		return err
 	}
 	a.former = slices.DeleteFunc(a.former, func(l lease.Lease) bool {
-		return l.State == lease.Bound && l.Holder.Is(a.holder)
+		return l.State == lease.Bound && l.Holder.Is(a.holder) ||
+			l.State == lease.Held && !l.Firm && l.UID != a.req.Pod.UID
 	})
 	slices.SortStableFunc(a.former, func(x, y lease.Lease) int {
 		return cmp.Or(rank(x)-rank(y), lastBoundFirst(x, y))

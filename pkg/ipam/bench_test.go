@@ -42,3 +42,15 @@ func fill(b *testing.B, w *world, leases int) {
 		w.add(ask{container: fmt.Sprint("other-", i)})
 	}
 }
+
+// BenchmarkRecreated is the same for a pod whose name was recreated 200 times within softHold, with
+// another UID each time.
+func BenchmarkRecreated(b *testing.B) {
+	w := newWorld(b, "10.0.0.0/16")
+	for i := range 200 {
+		addDel(b, w, ask{pod: "job", uid: fmt.Sprint("former-", i), container: fmt.Sprint("former-", i)})
+	}
+	for i := 0; b.Loop(); i++ {
+		addDel(b, w, ask{pod: "job", uid: "job", container: fmt.Sprint("c", i)})
+	}
+}

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 // TestManyRangeSets verifies that the cost of a call does not grow with the square of the number of
@@ -31,4 +33,35 @@ func TestManyRangeSets(t *testing.T) {
 			t.Errorf("%s: %s of processor time, want less than %s", step.name, took, store.MaxWait)
 		}
 	}
+}
+
+// countingHost counts the holders that it is asked for.
+type countingHost struct {
+	transact.Host
+	asked int
+}
+
+func (h *countingHost) QuickState(holder lease.Holder, boot string) lease.Liveness {
+	h.asked++
+	return h.Host.QuickState(holder, boot)
+}
+
+// A soft hold is for the pod with its UID. An ADD does not examine those of other pods of the name,
+// of which there are many if a pod is recreated repeatedly.
+func TestManySoftHoldsOfOneName(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	host := &countingHost{Host: w.service.Host}
+	w.service.Host = host
+	for i := range 50 {
+		name := fmt.Sprint("former-", i)
+		w.add(ask{pod: "job", uid: name, container: name})
+		w.stop(name)
+		w.burn(name)
+	}
+	host.asked = 0
+	w.same("another UID", w.add(ask{pod: "job", uid: "new", container: "new"}), "10.0.0.52")
+	if host.asked > 5 {
+		t.Errorf("examined %d holders", host.asked)
+	}
+	w.same("the UID of one of them", w.add(ask{pod: "job", uid: "former-7", container: "back"}), "10.0.0.9")
 }
