@@ -581,3 +581,48 @@ func TestCollect(t *testing.T) {
 		t.Errorf("task %s: %v", task.Name, err)
 	}
 }
+
+// While a signal is due, changes cause no events, which would only take processor time. What
+// changes meanwhile is read after the signal, and what changes after it causes the next one.
+func TestNoEventsWhileASignalIsDue(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	c := NewChanges(dirsIn(dir), slog.New(slog.DiscardHandler))
+	signals := c.Subscribe()
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- c.Run(ctx) }()
+	next(t, signals)
+	write := func() {
+		for range 20 {
+			if err := os.WriteFile(filepath.Join(dir, "leases.db"), []byte("x"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	watches := func() int {
+		n := 0
+		fds, err := filepath.Glob("/proc/self/fdinfo/*")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, fd := range fds {
+			content, _ := os.ReadFile(fd)
+			n += strings.Count(string(content), "inotify wd:")
+		}
+		return n
+	}
+	for range 3 {
+		write()
+		for end := time.Now().Add(10 * time.Second); watches() > 0; write() {
+			if time.Now().After(end) {
+				t.Fatal("each write causes an event")
+			}
+		}
+		next(t, signals)
+		if n := watches(); n != 2 {
+			t.Fatalf("%d directories are watched after the signal, want 2", n)
+		}
+	}
+	stop()
+	<-ended
+}

@@ -35,8 +35,9 @@ type Changes struct {
 	log    *slog.Logger
 	poll   time.Duration
 	signal notify.Signal
-	files  *fsnotify.Watcher // nil while the directory cannot be watched
-	logged bool              // whether it was logged that the directory cannot be watched
+	files  *fsnotify.Watcher // nil while the directories cannot be watched
+	active bool              // whether files watches the directories
+	logged bool              // whether it was logged that the directories cannot be watched
 }
 
 // NewChanges returns the Changes of the store in dirs. There are no signals until Run is called.
@@ -71,12 +72,14 @@ func (c *Changes) Run(ctx context.Context) error {
 			spooled := filepath.Dir(e.Name) == c.spool && e.Has(fsnotify.Create)
 			if (filepath.Base(e.Name) == "leases.db" || spooled) && settled == nil {
 				settled = time.After(settle)
+				c.ignore() // one call causes many events, and until the signal no other one is needed
 			}
 		case err := <-errs: // events may be missing
 			c.log.Debug("events of the store lost", "error", err)
 			c.signal.Send()
 		case <-settled:
 			settled = nil
+			c.watch() // before the signal, so that what changes before it is read after it
 			c.signal.Send()
 		case <-poll.C:
 			c.watch()
@@ -90,22 +93,25 @@ func (c *Changes) Run(ctx context.Context) error {
 // replaced. It creates directories that are missing, so that the first lease of a new node causes
 // a signal. If watch fails, Run calls it again after pollInterval.
 func (c *Changes) watch() {
-	if c.files != nil {
+	if c.active {
 		return
 	}
-	files, err := fsnotify.NewWatcher()
+	var err error
+	if c.files == nil {
+		c.files, err = fsnotify.NewWatcher()
+	}
 	if err == nil {
-		for _, dir := range []string{c.dir, c.spool} {
+		for _, dir := range c.dirs() {
 			if e := os.MkdirAll(dir, 0o700); e != nil {
 				c.log.Debug("creating a directory failed", "error", e)
 			}
-			err = errors.Join(err, files.Add(dir))
+			err = errors.Join(err, c.files.Add(dir))
 		}
 		if err == nil {
-			c.files, c.logged = files, false
+			c.active, c.logged = true, false
 			return
 		}
-		files.Close()
+		c.unwatch()
 	}
 	if !c.logged {
 		c.logged = true
@@ -114,7 +120,20 @@ func (c *Changes) watch() {
 	}
 }
 
+func (c *Changes) dirs() []string { return []string{c.dir, c.spool} }
+
+// ignore stops watching until watch is called.
+func (c *Changes) ignore() {
+	c.active = false
+	for _, dir := range c.dirs() {
+		if c.files != nil && c.files.Remove(dir) != nil {
+			c.unwatch()
+		}
+	}
+}
+
 func (c *Changes) unwatch() {
+	c.active = false
 	if c.files != nil {
 		c.files.Close()
 		c.files = nil
