@@ -73,7 +73,7 @@ func (b *bench) collectOnce(w *tabwriter.Writer, name, cgroup string, holds int)
 	c := b.contender("leasehold", 0)
 	// Pods without retention: these have no namespaces, so that their addresses could not be
 	// announced.
-	c.stdin = strings.Replace(c.stdin, `"io.kubernetes.cri/reserved-ip-duration":"10"`, "", 1)
+	c.stdin = withoutWindow(c.stdin)
 	c.call("ADD", c.id()) // so that the plugin records its namespaces
 	c.expire(holds)
 	calm := time.Duration(b.rounds(10)) * time.Second

@@ -104,6 +104,7 @@ func (b *bench) calls() {
 		}
 	}
 	b.freshPods()
+	b.withoutDisk()
 	if !*quick {
 		b.manyLeases()
 	}
@@ -162,6 +163,23 @@ func (b *bench) freshPods() {
 	}
 	our, their := interleave(b.rounds(300), pair(ours), pair(theirs))
 	b.add(compare("ADD+DEL, another pod each time", our, their))
+}
+
+// withoutDisk compares ADD and DEL of pods without a window with the same calls where the store is
+// in memory, so that no sync takes time. It bounds what ADDs that sync nothing could gain.
+func (b *bench) withoutDisk() {
+	plain := func(state string) *contender {
+		c := b.contender("leasehold", 0)
+		c.stdin = withoutWindow(c.stdin)
+		if state != "" {
+			c.env = append(c.env, "LEASEHOLD_STATE_DIR="+filepath.Join(state, filepath.Base(c.dir), "state"))
+		}
+		return c
+	}
+	memory, disk := interleave(b.rounds(300), plain("/run/lab").pair, plain("").pair)
+	f := compare("ADD+DEL of pods without a window, the store in memory", memory, disk)
+	f.Against = "on the disk"
+	b.add(f)
 }
 
 // manyLeases compares ADD in a store with 65,000 leases with ADD in an empty one.

@@ -84,6 +84,11 @@ func (b *bench) copy(program, path string) {
 	b.check(os.WriteFile(path, content, 0o755))
 }
 
+// withoutWindow returns a configuration of contenderIn whose pods ask for no retention.
+func withoutWindow(stdin string) string {
+	return strings.Replace(stdin, `"io.kubernetes.cri/reserved-ip-duration":"10"`, "", 1)
+}
+
 func (c *contender) dataDir() string { return filepath.Join(c.dir, "networks") }
 
 // id returns a new container id.

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"os/exec"
-	"strings"
 	"sync"
 	"text/tabwriter"
 	"time"
@@ -50,7 +49,7 @@ func (b *bench) storms(w *tabwriter.Writer, disk *lab.SlowDisk, delay time.Durat
 	for _, name := range []string{"leasehold", "host-local"} {
 		c := b.contender(name, 0)
 		if pods == "plain" {
-			c.stdin = strings.Replace(c.stdin, `"io.kubernetes.cri/reserved-ip-duration":"10"`, "", 1)
+			c.stdin = withoutWindow(c.stdin)
 		}
 		ids := make([]string, b.rounds(stormPods))
 		for i := range ids {

@@ -74,7 +74,7 @@ func (b *bench) time() {
 func (b *bench) steps() []step {
 	plain := func(name, dir string) *contender {
 		c := b.contenderIn(name, dir, 0)
-		c.stdin = strings.Replace(c.stdin, `"io.kubernetes.cri/reserved-ip-duration":"10"`, "", 1)
+		c.stdin = withoutWindow(c.stdin)
 		c.call("ADD", "present")
 		return c
 	}
