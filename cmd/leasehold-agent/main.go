@@ -71,6 +71,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 			return err
 		}
 	}
+	quota := agent.NewQuota("/sys/fs/cgroup")
 	// From here on the container's own files cannot be read.
 	view, err := sandbox.EnterHostRoot(o.hostRoot, host.Host)
 	if err != nil {
@@ -108,7 +109,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		tasks = append(tasks, more...)
 	}
 	log.Info("agent starting", "version", env.Version(version), "stateDir", host.Dirs.State, "hostRoot", o.hostRoot)
-	err = agent.Run(metrics.Watch(ctx), log, tasks)
+	err = agent.Run(store.WithPause(metrics.Watch(ctx), quota), log, tasks)
 	locks := metrics.Locks()
 	log.Info("agent stopped", "longestLock", locks.Longest, "locks", locks.All, "over2ms", locks.Long)
 	return err

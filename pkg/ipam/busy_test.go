@@ -239,3 +239,30 @@ func TestSpooledReleasesOfABusyNetworkAllWait(t *testing.T) {
 	w.same("A", w.soon("neta", ask{pod: "x", container: "c2"}), "10.0.0.3")
 	w.same("their files could not be changed", w.recorded(), "db-b=Bound db-c=Bound db-a=Bound x=Bound")
 }
+
+// countedPause counts the times that it is asked to wait.
+type countedPause int
+
+func (p *countedPause) Wait(context.Context) bool { *p++; return true }
+func (p *countedPause) Over() bool                { return true }
+
+// A call that has waited for host-local's lock does not wait for processor time with it.
+func TestNoPauseWithHostLocalsLock(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	w.unpack("c2")
+	r := w.request(ask{pod: "db-1", container: "c2"})
+	lock := w.lockFiles(w.network)
+	pause, attempts := countedPause(0), 0
+	ctx := store.WithPause(context.Background(), &pause)
+	ctx = store.WithTiming(ctx, func(store.Timing) {
+		attempts++
+		lock.Close()
+	})
+	if _, err := w.service.Assign(ctx, r); err != nil {
+		t.Fatal(err)
+	}
+	if pause != 1 || attempts != 2 {
+		t.Errorf("waited %d times in %d transactions, want once in two", pause, attempts)
+	}
+}

@@ -66,7 +66,7 @@ var errReplaced = fmt.Errorf("%w: its file was replaced while in use", ErrIO)
 func (s *Store) Update(ctx context.Context, fn func(*Tx) error) error {
 	ctx = WithMaxWait(ctx)
 	w := watch(ctx)
-	lock, err := acquire(ctx, s.lock(), lockExclusive)
+	lock, err := s.take(ctx, lockExclusive)
 	if err != nil {
 		w.tell()
 		return err
@@ -101,7 +101,7 @@ func WithCommitted(ctx context.Context, then func()) context.Context {
 func (s *Store) View(ctx context.Context, fn func(*Tx) error) error {
 	ctx = WithMaxWait(ctx)
 	w := watch(ctx)
-	p, err := s.reading.take(ctx, func() (io.Closer, error) { return acquire(ctx, s.lock(), lockShared) })
+	p, err := s.reading.take(ctx, func() (io.Closer, error) { return s.take(ctx, lockShared) })
 	if err != nil {
 		w.tell()
 		return err

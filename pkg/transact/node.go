@@ -119,6 +119,7 @@ func (n *Node) transact(ctx context.Context, in Scope, fn func(*Call) error) err
 		if err := m.await(busy.Pool); err != nil {
 			return err
 		}
+		ctx = store.WithPause(ctx, nil) // calls of the network wait for host-local's lock
 	}
 }
 
