@@ -23,16 +23,20 @@ func TestKey(t *testing.T) {
 	pool, holder := Pool{DataDir: "/d", Network: "net"}, Holder{ContainerID: "c1", IfName: "eth0"}
 	for _, tt := range []struct {
 		namespace, name string
+		reservation     string
 		superseded      bool
 		want            Key
 	}{
-		{"db", "db-0", false, Key{pool, "db", "db-0", "eth0"}},
-		{"db", "db-0", true, Key{}},
-		{"", "db-0", false, Key{pool, "", "db-0", "eth0"}},
-		{"db", "", false, Key{pool, "db", "", "eth0"}},
-		{"", "", false, Key{}}, // every caller without a pod name would have the same key
+		{"db", "db-0", "", false, Key{pool, "db", "db-0", "", "eth0"}},
+		{"db", "db-0", "", true, Key{}},
+		{"db", "db-0", "db-0", false, Key{pool, "db", "", "db-0", "eth0"}},
+		{"db", "db-0", "db-0", true, Key{}},
+		{"", "db-0", "", false, Key{pool, "", "db-0", "", "eth0"}},
+		{"db", "", "", false, Key{pool, "db", "", "", "eth0"}},
+		{"", "", "", false, Key{}}, // every caller without a pod name would have the same key
 	} {
-		l := Lease{Pool: pool, Namespace: tt.namespace, Name: tt.name, Holder: holder, Superseded: tt.superseded}
+		l := Lease{Pool: pool, Namespace: tt.namespace, Name: tt.name, Holder: holder, Superseded: tt.superseded,
+			Reservation: tt.reservation}
 		if got := l.Key(); got != tt.want || got.IsZero() != (tt.want == Key{}) {
 			t.Errorf("%+v: key %+v, zero %v", tt, got, got.IsZero())
 		}

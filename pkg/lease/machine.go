@@ -52,20 +52,21 @@ type Bind struct {
 	Address netip.Addr
 	Set     string
 
-	Namespace string
-	Name      string
-	UID       string
-	Holder    Holder
-	Window    Window
-	MaxWindow Window
-	Soft      time.Duration
-	HeldLimit int
+	Namespace   string
+	Name        string
+	UID         string
+	Reservation string // the pod's reservation name; "" if it has none
+	Holder      Holder
+	Window      Window
+	MaxWindow   Window
+	Soft        time.Duration
+	HeldLimit   int
 
 	LastHolder Liveness // of the holder, or last holder, that the lease has before the event
 }
 
 func (e Bind) key() Key {
-	return Key{Pool: e.Pool, Namespace: e.Namespace, Name: e.Name, IfName: e.Holder.IfName}
+	return podKey(e.Pool, e.Namespace, e.Name, e.Reservation, e.Holder.IfName)
 }
 
 func (e Bind) apply(l Lease, now Instant) (Lease, error) {
@@ -120,7 +121,7 @@ func (e Bind) mayClaim(l Lease, now Instant) error {
 func (e Bind) bound(l Lease, now Instant) Lease {
 	return Lease{
 		ID: l.ID, Pool: e.Pool, Address: e.Address, Set: e.Set, State: Bound,
-		Namespace: e.Namespace, Name: e.Name, UID: e.UID, Holder: e.Holder, MAC: l.MAC,
+		Namespace: e.Namespace, Name: e.Name, UID: e.UID, Reservation: e.Reservation, Holder: e.Holder, MAC: l.MAC,
 		Window: e.Window, MaxWindow: e.MaxWindow, Soft: e.Soft, HeldLimit: e.HeldLimit, BoundAt: now,
 		NamespaceUID: l.NamespaceUID, Owner: l.Owner, Extra: l.Extra,
 	}
@@ -172,7 +173,7 @@ func released(l Lease, limited bool, last Liveness, now Instant) Lease {
 }
 
 func becomeHeld(l Lease, firm bool, hold Window, now Instant) Lease {
-	l.State, l.Firm, l.Hold, l.ReleasedAt = Held, firm, hold, now
+	l.State, l.Firm, l.Hold, l.ReleasedAt, l.Leaving = Held, firm, hold, now, false
 	l.RefusedAt, l.RefusedFor = Instant{}, ""
 	return l
 }
@@ -282,7 +283,7 @@ func superseded(l Lease, now Instant) Lease {
 	if l.State == Held {
 		l.Hold, l.ReleasedAt = min(l.Remaining(now), Window(max(l.Soft, time.Second))), now
 	}
-	l.Superseded, l.Firm, l.Window = true, false, 0
+	l.Superseded, l.Firm, l.Window, l.Leaving = true, false, 0, false
 	l.RefusedAt, l.RefusedFor = Instant{}, ""
 	return l
 }
@@ -295,6 +296,8 @@ type SetWindow struct {
 	UID    string
 	Window Window
 	Owner  string // the controller that recreates the pod
+	// Reservation is the pod's reservation name. The lease gets it, or loses the one that it has.
+	Reservation string
 	// NamespaceUID is the UID of the pod's namespace; "" if it could not be read: then that of the
 	// lease stays.
 	NamespaceUID string
@@ -309,7 +312,8 @@ func (e SetWindow) apply(l Lease, _ Instant) (Lease, error) {
 		return l, ErrNotHolder
 	}
 	window, deferred := l.granted(e.Window), l.Deferred()
-	l.Owner = e.Owner
+	l.Owner, l.Reservation = e.Owner, e.Reservation
+	l.Leaving = l.Leaving && e.Reservation != ""
 	if e.NamespaceUID != "" {
 		l.NamespaceUID = e.NamespaceUID
 	}
@@ -327,6 +331,20 @@ func (e SetWindow) apply(l Lease, _ Instant) (Lease, error) {
 	default:
 		l.Firm, l.Hold = true, window
 	}
+	return l, nil
+}
+
+// Leave records that the pod of a named lease (UID) is being deleted.
+type Leave struct{ UID string }
+
+func (e Leave) apply(l Lease, _ Instant) (Lease, error) {
+	if l.State != Bound || l.Key().Reservation == "" {
+		return l, ErrInvalid
+	}
+	if l.UID != e.UID {
+		return l, ErrNotHolder
+	}
+	l.Leaving = true
 	return l, nil
 }
 
@@ -401,6 +419,10 @@ func (l Lease) Validate() error {
 		return errors.New("held without the time of its release")
 	case l.State == Held && l.Firm && (l.Hold == 0 || l.Key().IsZero()):
 		return errors.New("firmly held without a key or a length")
+	case l.Reservation != "" && (!IsReservation(l.Reservation) || l.Namespace == "" || l.Name == ""):
+		return fmt.Errorf("reservation name %q without a pod, or not a DNS label", l.Reservation)
+	case l.Leaving && (l.State != Bound || l.Key().Reservation == ""):
+		return errors.New("leaving, and not bound and named")
 	case l.Window < 0 || l.MaxWindow < 0 || l.Soft < 0 || l.Hold < 0:
 		return errors.New("negative time")
 	}

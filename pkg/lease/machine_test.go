@@ -45,6 +45,9 @@ func states() map[string]Lease {
 		"firm-over":  held(windowed, true, 5*time.Second),
 		"soft-over":  held(bound, false, 5*time.Second),
 		"unclaimed":  with(held(bound, false, 2*time.Minute), func(l *Lease) { l.Superseded = true }),
+		"named":      with(windowed, func(l *Lease) { l.Reservation = "db" }),
+		"leaving":    with(windowed, func(l *Lease) { l.Reservation, l.Leaving = "db", true }),
+		"named-firm": with(held(windowed, true, time.Hour), func(l *Lease) { l.Reservation = "db" }),
 	}
 }
 
@@ -62,6 +65,12 @@ func events() map[string]Event {
 	sameNetns := bind(newHolder, "u2", Alive)
 	sameNetns.Holder.Netns = oldHolder.Netns
 	sameNetns.Holder.Netns.Path = "/proc/77/ns/net"
+	sibling := bind(newHolder, "u9", Dead)
+	sibling.Name, sibling.Reservation = "web-1", "db"
+	living := sibling
+	living.LastHolder = Alive
+	namesake := bind(newHolder, "u9", Dead)
+	namesake.Name = "db" // as the reservation name
 	moved := bind(oldHolder, "u1", Unknown)
 	moved.Holder.Netns = newHolder.Netns
 	return map[string]Event{
@@ -73,6 +82,9 @@ func events() map[string]Event {
 		"back/same-netns": sameNetns,
 		"same-uid":        bind(newHolder, "u1", Dead),
 		"other-pod":       otherPod,
+		"sibling":         sibling,
+		"sibling/alive":   living,
+		"namesake":        namesake,
 		"del":             Release{Holder: oldHolder},
 		"del/limited":     Release{Holder: oldHolder, Limited: true},
 		"gc/alive":        Release{Holder: oldHolder, LastHolder: Alive},
@@ -98,6 +110,10 @@ func events() map[string]Event {
 		"window/none":     SetWindow{UID: "u1"},
 		"window/limited":  SetWindow{UID: "u1", Window: Window(time.Hour), Limited: true},
 		"window/other":    SetWindow{UID: "u9", Window: Window(time.Hour)},
+		"name":            SetWindow{UID: "u1", Window: Window(time.Hour), Reservation: "db"},
+		"name/other":      SetWindow{UID: "u1", Window: Window(time.Hour), Reservation: "web"},
+		"leave":           Leave{UID: "u1"},
+		"leave/other":     Leave{UID: "u9"},
 		"defer":           Defer{Rest: 3 * time.Hour},
 		"rebase":          Rebase{},
 		"mac":             SetMAC{Holder: oldHolder, MAC: "02:00:00:00:00:01"},
@@ -108,44 +124,51 @@ func events() map[string]Event {
 // everyPair has the result of every event in every state: "same" is an unchanged lease, * a lease
 // that lost its key, a word in parentheses an error.
 const everyPair = `
-                none       bound      windowed   keyless    superseded waiting    firm       deferred   soft       firm-over  soft-over  unclaimed
-again           Bound      same       same       same       same       same       Bound      Bound      Bound      (taken)    (taken)    (taken)
-again/moved     Bound      Bound      Bound      Bound      Bound*     Bound      (alive)    (alive)    (alive)    (taken)    (taken)    (taken)
-back/dead       Bound      (taken)    Bound      (taken)    (taken)    Bound      Bound      Bound      (taken)    (taken)    (taken)    (taken)
-back/unknown    Bound      (taken)    (alive)    (taken)    (taken)    (alive)    (alive)    (alive)    (taken)    (taken)    (taken)    (taken)
-back/alive      Bound      (taken)    (alive)    (taken)    (taken)    (alive)    (alive)    (alive)    (taken)    (taken)    (taken)    (taken)
-back/same-netns Bound      (taken)    Bound      (taken)    (taken)    Bound      Bound      Bound      (taken)    (taken)    (taken)    (taken)
-same-uid        Bound      (taken)    Bound      (taken)    (taken)    Bound      Bound      Bound      Bound      (taken)    (taken)    (taken)
-other-pod       Bound      (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)
-del             (holder)   soft       firm       None       soft*      firm       (holder)   (holder)   (holder)   (holder)   (holder)   (holder)
-del/limited     (holder)   soft       soft       None       soft*      soft       (holder)   (holder)   (holder)   (holder)   (holder)   (holder)
-gc/alive        (holder)   soft       firm       soft       soft*      firm       (holder)   (holder)   (holder)   (holder)   (holder)   (holder)
-late-del        (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)
-orphan/dead     (invalid)  soft       firm       None       soft*      firm       (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)
-orphan/unknown  (invalid)  (alive)    (alive)    (alive)    (alive)    (alive)    (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)
-expire          (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (due)      (due)      (due)      None       None       (due)
-expire/unknown  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (due)      (due)      (due)      (alive)    (alive)    (due)
-expire/alive    (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (due)      (due)      (due)      (alive)    (alive)    (due)
-yield           (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (taken)    (taken)    None       (taken)    None       None
-yield/firm      (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  None       (taken)    None       None       None       None
-yield/unknown   (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (alive)    (taken)    (alive)    (alive)    (alive)    (alive)
-yield/alive     (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (alive)    (taken)    (alive)    (alive)    (alive)    (alive)
-revoke          (invalid)  (alive)    (alive)    (alive)    (alive)    (alive)    soft*      soft*      soft*      soft*      soft*      soft*
-revoke/dead     (invalid)  None       None       None       None       None       None       None       None       None       None       None
-revoke/alive    (invalid)  (alive)    (alive)    (alive)    (alive)    (alive)    soft*      soft*      soft*      soft*      soft*      soft*
-revoke/force    (invalid)  None       None       None       None       None       None       None       None       None       None       None
-refuse          (invalid)  Bound      Bound      Bound      Bound*     same       firm       firm       soft       firm       soft       soft*
-supersede/early (invalid)  (due)      (due)      (due)      (due)      (due)      (due)      (due)      (due)      (due)      (due)      (due)
-supersede       (invalid)  (due)      (due)      (due)      (due)      Bound*     (due)      (due)      (due)      (due)      (due)      (due)
-window          (invalid)  Bound      same       (invalid)  (invalid)  same       same       same       firm       same       firm       (invalid)
-window/less     (invalid)  Bound      Bound      (invalid)  (invalid)  Bound      firm       firm       firm       firm       firm       (invalid)
-window/none     (invalid)  same       Bound      (invalid)  (invalid)  Bound      soft       soft       same       soft       same       (invalid)
-window/limited  (invalid)  Bound      same       (invalid)  (invalid)  same       same       same       soft       same       soft       (invalid)
-window/other    (invalid)  (holder)   (holder)   (invalid)  (invalid)  (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (invalid)
-defer           (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  firm       firm       (invalid)  firm       (invalid)  (invalid)
-rebase          (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (due)      (due)      (due)      (due)      (due)      (due)
-mac             (holder)   Bound      Bound      Bound      Bound*     Bound      (holder)   (holder)   (holder)   (holder)   (holder)   (holder)
-mac/other       (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)
+                none       bound      windowed   keyless    superseded waiting    firm       deferred   soft       firm-over  soft-over  unclaimed  named      leaving    named-firm
+again           Bound      same       same       same       same       same       Bound      Bound      Bound      (taken)    (taken)    (taken)    same       same       (taken)
+again/moved     Bound      Bound      Bound      Bound      Bound*     Bound      (alive)    (alive)    (alive)    (taken)    (taken)    (taken)    Bound      Bound      (taken)
+back/dead       Bound      (taken)    Bound      (taken)    (taken)    Bound      Bound      Bound      (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)
+back/unknown    Bound      (taken)    (alive)    (taken)    (taken)    (alive)    (alive)    (alive)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)
+back/alive      Bound      (taken)    (alive)    (taken)    (taken)    (alive)    (alive)    (alive)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)
+back/same-netns Bound      (taken)    Bound      (taken)    (taken)    Bound      Bound      Bound      (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)
+same-uid        Bound      (taken)    Bound      (taken)    (taken)    Bound      Bound      Bound      Bound      (taken)    (taken)    (taken)    (taken)    (taken)    (taken)
+other-pod       Bound      (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)
+sibling         Bound      (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    Bound      Bound      Bound
+sibling/alive   Bound      (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (alive)    (alive)    (alive)
+namesake        Bound      (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)
+del             (holder)   soft       firm       None       soft*      firm       (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   firm       firm       (holder)
+del/limited     (holder)   soft       soft       None       soft*      soft       (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   soft       soft       (holder)
+gc/alive        (holder)   soft       firm       soft       soft*      firm       (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   firm       firm       (holder)
+late-del        (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)
+orphan/dead     (invalid)  soft       firm       None       soft*      firm       (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  firm       firm       (invalid)
+orphan/unknown  (invalid)  (alive)    (alive)    (alive)    (alive)    (alive)    (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (alive)    (alive)    (invalid)
+expire          (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (due)      (due)      (due)      None       None       (due)      (invalid)  (invalid)  (due)
+expire/unknown  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (due)      (due)      (due)      (alive)    (alive)    (due)      (invalid)  (invalid)  (due)
+expire/alive    (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (due)      (due)      (due)      (alive)    (alive)    (due)      (invalid)  (invalid)  (due)
+yield           (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (taken)    (taken)    None       (taken)    None       None       (invalid)  (invalid)  (taken)
+yield/firm      (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  None       (taken)    None       None       None       None       (invalid)  (invalid)  None
+yield/unknown   (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (alive)    (taken)    (alive)    (alive)    (alive)    (alive)    (invalid)  (invalid)  (alive)
+yield/alive     (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (alive)    (taken)    (alive)    (alive)    (alive)    (alive)    (invalid)  (invalid)  (alive)
+revoke          (invalid)  (alive)    (alive)    (alive)    (alive)    (alive)    soft*      soft*      soft*      soft*      soft*      soft*      (alive)    (alive)    soft*
+revoke/dead     (invalid)  None       None       None       None       None       None       None       None       None       None       None       None       None       None
+revoke/alive    (invalid)  (alive)    (alive)    (alive)    (alive)    (alive)    soft*      soft*      soft*      soft*      soft*      soft*      (alive)    (alive)    soft*
+revoke/force    (invalid)  None       None       None       None       None       None       None       None       None       None       None       None       None       None
+refuse          (invalid)  Bound      Bound      Bound      Bound*     same       firm       firm       soft       firm       soft       soft*      Bound      Bound      firm
+supersede/early (invalid)  (due)      (due)      (due)      (due)      (due)      (due)      (due)      (due)      (due)      (due)      (due)      (due)      (due)      (due)
+supersede       (invalid)  (due)      (due)      (due)      (due)      Bound*     (due)      (due)      (due)      (due)      (due)      (due)      (due)      (due)      (due)
+window          (invalid)  Bound      same       (invalid)  (invalid)  same       same       same       firm       same       firm       (invalid)  Bound      Bound      firm
+window/less     (invalid)  Bound      Bound      (invalid)  (invalid)  Bound      firm       firm       firm       firm       firm       (invalid)  Bound      Bound      firm
+window/none     (invalid)  same       Bound      (invalid)  (invalid)  Bound      soft       soft       same       soft       same       (invalid)  Bound      Bound      soft
+window/limited  (invalid)  Bound      same       (invalid)  (invalid)  same       same       same       soft       same       soft       (invalid)  Bound      Bound      firm
+window/other    (invalid)  (holder)   (holder)   (invalid)  (invalid)  (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (invalid)  (holder)   (holder)   (holder)
+name            (invalid)  Bound      Bound      (invalid)  (invalid)  Bound      firm       firm       firm       firm       firm       (invalid)  same       same       same
+name/other      (invalid)  Bound      Bound      (invalid)  (invalid)  Bound      firm       firm       firm       firm       firm       (invalid)  Bound      Bound      firm
+leave           (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  Bound      same       (invalid)
+leave/other     (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (holder)   (holder)   (invalid)
+defer           (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  firm       firm       (invalid)  firm       (invalid)  (invalid)  (invalid)  (invalid)  firm
+rebase          (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (due)      (due)      (due)      (due)      (due)      (due)      (invalid)  (invalid)  (due)
+mac             (holder)   Bound      Bound      Bound      Bound*     Bound      (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   Bound      Bound      (holder)
+mac/other       (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)
 `
 
 func TestApply(t *testing.T) {
@@ -212,6 +235,7 @@ func full(state State) Lease {
 		Window: Window(time.Hour), MaxWindow: Window(2 * time.Hour), Soft: time.Minute, HeldLimit: 3, BoundAt: t0,
 		NamespaceUID: "ns1", Owner: "StatefulSet.apps/db", RefusedAt: t0, RefusedFor: "u2", Extra: []byte("later"),
 	}
+	l.Reservation, l.Leaving = "db", state == Bound
 	if state == Held {
 		l.Firm, l.Hold, l.ReleasedAt = true, Window(time.Hour), t0
 	}
@@ -225,7 +249,8 @@ func TestEventsChangeOnlyTheirFields(t *testing.T) {
 		for i := range l.NumField() {
 			name := l.Type().Field(i).Name
 			ofHold := name == "Firm" || name == "Hold" || name == "ReleasedAt"
-			if name != "Superseded" && l.Field(i).IsZero() != (ofHold && state == Bound) {
+			ofOther := ofHold && state == Bound || name == "Leaving" && state == Held
+			if name != "Superseded" && l.Field(i).IsZero() != ofOther {
 				t.Fatalf("%s lease: field %s is %v", state, name, l.Field(i))
 			}
 		}
@@ -234,13 +259,13 @@ func TestEventsChangeOnlyTheirFields(t *testing.T) {
 	claim := Bind{
 		ID: "unused", Pool: testPool, Address: testAddr, Set: "s2", Namespace: "db", Name: "db-0", UID: "u2",
 		Holder: newHolder, Window: Window(time.Minute), MaxWindow: Window(time.Hour), Soft: time.Second, HeldLimit: 4,
-		LastHolder: Dead,
+		LastHolder: Dead, Reservation: "db",
 	}
 	claimed := Lease{
 		ID: "00112233445566aa", Pool: testPool, Address: testAddr, Set: "s2", State: Bound,
 		Namespace: "db", Name: "db-0", UID: "u2", Holder: newHolder, MAC: "02:00:00:00:00:01",
 		Window: Window(time.Minute), MaxWindow: Window(time.Hour), Soft: time.Second, HeldLimit: 4, BoundAt: now,
-		NamespaceUID: "ns1", Owner: "StatefulSet.apps/db", Extra: []byte("later"),
+		NamespaceUID: "ns1", Owner: "StatefulSet.apps/db", Extra: []byte("later"), Reservation: "db",
 	}
 	first := claimed
 	first.ID, first.MAC, first.NamespaceUID, first.Owner, first.Extra = "unused", "", "", "", nil
@@ -604,7 +629,8 @@ func TestInstantIsAfter(t *testing.T) {
 
 func TestIsRetained(t *testing.T) {
 	for name, l := range states() {
-		want := name == "windowed" || name == "waiting" || strings.HasPrefix(name, "firm") || name == "deferred"
+		want := name == "windowed" || name == "waiting" || strings.HasPrefix(name, "firm") || name == "deferred" ||
+			strings.HasPrefix(name, "named") || name == "leaving"
 		if got := l.IsRetained(); got != want {
 			t.Errorf("%s: %v", name, got)
 		}

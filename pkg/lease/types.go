@@ -40,11 +40,15 @@ type Pool struct {
 
 // Key identifies the pod interface that an address is retained for. It has no UID, because a
 // recreated pod has another one (docs/facts.md, "A recreated pod has another UID").
+//
+// The key of a named lease has the reservation name in place of the pod's name, so that it never
+// equals the key of a pod. Several leases may have it, each for another pod.
 type Key struct {
-	Pool      Pool
-	Namespace string
-	Name      string
-	IfName    string
+	Pool        Pool
+	Namespace   string
+	Name        string // of the pod; "" if Reservation is set
+	Reservation string
+	IfName      string
 }
 
 // IsZero reports whether there is no key, because the runtime passed no pod name. Addresses without
@@ -179,8 +183,11 @@ type Lease struct {
 	// NamespaceUID is the UID of the pod's namespace, as the agent saw it. It is "" if unknown, and
 	// for a lease without a window.
 	NamespaceUID string
-	Holder       Holder // the last holder, if Held
-	MAC          string // of the holder's interface, kept for the recreated pod; "" if unknown
+	// Reservation is the reservation name that the address is kept for, in place of the pod's name:
+	// the lease is named. It is "" for all other leases.
+	Reservation string
+	Holder      Holder // the last holder, if Held
+	MAC         string // of the holder's interface, kept for the recreated pod; "" if unknown
 
 	Window    Window        // the length of the firm hold after a release: 0 for none, or up to Forever
 	MaxWindow Window        // the longest Window that the configuration allows; 0 = no limit
@@ -188,6 +195,8 @@ type Lease struct {
 	HeldLimit int           // the number of firm holds that the range set may have; 0 = no limit, NoneHeld = none
 	BoundAt   Instant
 	Owner     string // the controller that recreates the pod, as the agent saw it; "" if unknown
+
+	Leaving bool // Bound and named: the pod is being deleted, so that a new pod of the name waits for the address
 
 	Firm       bool // Held: the hold is firm; otherwise it is soft
 	ReleasedAt Instant
@@ -221,7 +230,16 @@ func (l Lease) Key() Key {
 	if l.Superseded || (l.Namespace == "" && l.Name == "") {
 		return Key{}
 	}
-	return Key{Pool: l.Pool, Namespace: l.Namespace, Name: l.Name, IfName: l.Holder.IfName}
+	return podKey(l.Pool, l.Namespace, l.Name, l.Reservation, l.Holder.IfName)
+}
+
+// podKey returns the key of a pod's interface. If the pod has a reservation name, that is the key
+// of the name.
+func podKey(p Pool, namespace, name, reservation, ifName string) Key {
+	if reservation != "" {
+		name = ""
+	}
+	return Key{Pool: p, Namespace: namespace, Name: name, Reservation: reservation, IfName: ifName}
 }
 
 // IsRetained reports whether the address is promised to the lease's key: it is bound with a window,

@@ -80,12 +80,14 @@ var errTooLong = errors.New("is too long")
 type Request struct {
 	Known  bool         // the runtime passed annotations, possibly an empty map
 	Window lease.Window // valid if Known; 0 ends retention
+	// Reservation is the pod's reservation name (ReserveAs); "" without one, and if Window is 0.
+	Reservation string
 }
 
-// RequestFrom reads the window from a pod's annotations. present must be true if the runtime passed
-// annotations at all. The caller also sets present for a JSON null, because containerd passes null
-// for a pod without annotations (docs/facts.md, "Pod annotations arrive as a capability, and may be
-// null").
+// RequestFrom reads the window and the reservation name from a pod's annotations. present must be
+// true if the runtime passed annotations at all. The caller also sets present for a JSON null,
+// because containerd passes null for a pod without annotations (docs/facts.md, "Pod annotations
+// arrive as a capability, and may be null").
 //
 // If present is true, the Request is Known, and its window is 0 if the annotation is missing. If
 // present is false, the Request is not Known, and the window that is stored for the pod stays in
@@ -99,7 +101,13 @@ func RequestFrom(annotations map[string]string, present bool) (Request, error) {
 	if err != nil {
 		return Request{}, fmt.Errorf("annotation %s: %w", Annotation, err)
 	}
-	return Request{Known: true, Window: window}, nil
+	request := Request{Known: true, Window: window}
+	if name, named := annotations[ReserveAs]; named && window > 0 {
+		if request.Reservation, err = ParseReservation(name); err != nil {
+			return Request{}, fmt.Errorf("annotation %s: %w", ReserveAs, err)
+		}
+	}
+	return request, nil
 }
 
 // maxQuoted is the largest number of bytes of a user's text that an error contains.

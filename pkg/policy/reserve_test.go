@@ -1,0 +1,62 @@
+package policy
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+func TestParseReservation(t *testing.T) {
+	for _, s := range []string{"registry", "a", "0", "a-b", "web2", strings.Repeat("a", 63)} {
+		if got, err := ParseReservation(s); err != nil || got != s {
+			t.Errorf("%q: %q, %v", s, got, err)
+		}
+	}
+	for _, s := range []string{"", " registry", "Registry", "a.b", "-a", "a-", "a/b", "ä", "a\x00", "@a",
+		strings.Repeat("a", 64)} {
+		if got, err := ParseReservation(s); err == nil || got != "" || !strings.Contains(err.Error(), "; want ") {
+			t.Errorf("%q: %q, %v", s, got, err)
+		}
+	}
+}
+
+func TestRequestWithAReservationName(t *testing.T) {
+	hour := lease.Window(time.Hour)
+	for _, tt := range []struct {
+		name        string
+		annotations map[string]string
+		want        Request
+		fails       string
+	}{
+		{"a window and a name", map[string]string{Annotation: "60", ReserveAs: "registry"},
+			Request{Known: true, Window: hour, Reservation: "registry"}, ""},
+		{"a name alone", map[string]string{ReserveAs: "registry"}, Request{Known: true}, ""},
+		{"an invalid name alone", map[string]string{ReserveAs: "a/b"}, Request{Known: true}, ""},
+		{"a window of 0", map[string]string{Annotation: "0", ReserveAs: "registry"}, Request{Known: true}, ""},
+		{"an invalid name", map[string]string{Annotation: "60", ReserveAs: "a/b"}, Request{},
+			"annotation leasehold.dev/reserve-as: \"a/b\" is not a reservation name"},
+		{"an empty name", map[string]string{Annotation: "60", ReserveAs: ""}, Request{}, "reserve-as"},
+	} {
+		got, err := RequestFrom(tt.annotations, true)
+		failed := err != nil && tt.fails != "" && strings.Contains(err.Error(), tt.fails)
+		if got != tt.want || failed != (tt.fails != "") || !failed && err != nil {
+			t.Errorf("%s: %+v, %v", tt.name, got, err)
+		}
+	}
+}
+
+// FuzzParseReservation verifies that an accepted name equals its text and is a DNS label, and that
+// the length of an error is limited.
+func FuzzParseReservation(f *testing.F) {
+	for _, s := range []string{"registry", "a-b", "-", "", "a.b"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		got, err := ParseReservation(s)
+		if err == nil && (got != s || !lease.IsReservation(s)) || err != nil && (got != "" || len(err.Error()) > 600) {
+			t.Errorf("%q: %q, %v", s, got, err)
+		}
+	})
+}
