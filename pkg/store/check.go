@@ -90,10 +90,14 @@ func (e *expected) take(id poolID, a netip.Addr) {
 	bits[bit/8] |= 1 << (bit % 8)
 }
 
-// oneOwner verifies that a key has at most one address, bound or firmly held, in each range set.
+// oneOwner verifies that a pod's key has at most one address, bound or firmly held, in each range
+// set. A reservation name may have several.
 func (e *expected) oneOwner() []string {
 	var found []string
 	for key, leases := range e.owned {
+		if key.Reservation != "" {
+			continue
+		}
 		seen := map[string]lease.Lease{}
 		for _, l := range leases {
 			if o, ok := seen[l.Set]; ok && l.Set != "" {

@@ -14,20 +14,23 @@
 // locking, and again after a commit, the path must still lead to the open file, because the file
 // may have been removed or replaced.
 //
-// Format 1 on disk, with all integers big-endian. P is the number of a pool, A the family byte and
-// the address:
+// The format on disk, with all integers big-endian. P is the number of a pool, A the family byte
+// and the address:
 //
 //	meta      format, boot, look, spaces, lost         the node's state
 //	pools     dataDir 0 network        -> P, adopted, checksum
 //	leases    P A                      -> record       the authoritative records
 //	holders   container 0 ifname 0 P A -> -            bound leases by holder
-//	keys      P ns 0 name 0 ifname 0 A -> -            leases by key
+//	keys      P ns 0 name 0 ifname 0 A -> -            leases by key; those that are named by "@" and the name, too
 //	expiry    P end(wall, ns) A        -> -            holds by their end
 //	taken     P A/256                  -> 256 bits     addresses that have a lease
 //	sets      P set                    -> counts, cursor, size and ranges (SetRanges)
 //	windows   P ns 0 name 0 ifname     -> window       windows that the agent has set, by key
 //	journal   sequence                 -> entry        a ring
 //	counters  name                     -> count
+//	reservations  ns 0 uid             -> name, window  format 2: of pods that have no lease yet
+//
+// A store has format 1 until there is a reservation name (formatNames).
 //
 // The buckets holders, keys, expiry and taken, and the counts in sets, are indexes of leases. Only
 // Put writes them, and Check verifies them.

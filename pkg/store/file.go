@@ -19,7 +19,7 @@ import (
 const (
 	pageSize    = 4096
 	preallocate = 4 << 20 // so that a release can be recorded on a full disk
-	formatNow   = 1
+	formatNow   = 1       // of a new store; see formatNames
 
 	// maxSize is far above the size of any store: a lease needs about 600 bytes, with its index
 	// entries. A damaged page could make bbolt extend the file without limit.

@@ -53,6 +53,8 @@ type Entry struct {
 	IfName    string
 	Window    lease.Window // of the lease
 	Reason    string
+	// Reservation is the lease's reservation name; "" if it has none.
+	Reservation string
 }
 
 // About returns a journal entry for an event of a lease, with the wall clock of now.
@@ -61,6 +63,7 @@ func About(l lease.Lease, ev Event, now lease.Instant, reason string) Entry {
 		Time: now.Wall, Event: ev, Network: l.Pool.Network, Address: l.Address,
 		Namespace: l.Namespace, Name: l.Name, UID: l.UID,
 		Container: l.Holder.ContainerID, IfName: l.Holder.IfName, Window: l.Window, Reason: reason,
+		Reservation: l.Reservation,
 	}
 }
 
@@ -76,6 +79,7 @@ const (
 	entryIfName
 	entryReason
 	entryWindow
+	entryReservation
 )
 
 func encodeEntry(n Entry) []byte {
@@ -91,6 +95,7 @@ func encodeEntry(n Entry) []byte {
 	e.text(entryIfName, n.IfName)
 	e.text(entryReason, n.Reason)
 	e.number(entryWindow, int64(n.Window))
+	e.text(entryReservation, n.Reservation)
 	return e.seal()
 }
 
@@ -98,6 +103,7 @@ func decodeEntry(b []byte) (n Entry, err error) {
 	texts := map[uint64]*string{
 		entryNetwork: &n.Network, entryNamespace: &n.Namespace, entryName: &n.Name, entryUID: &n.UID,
 		entryContainer: &n.Container, entryIfName: &n.IfName, entryReason: &n.Reason, entryEvent: (*string)(&n.Event),
+		entryReservation: &n.Reservation,
 	}
 	err = fields(b, func(tag uint64, _, v []byte) error {
 		switch {

@@ -47,7 +47,11 @@ func holderPrefix(containerID, ifName string) []byte {
 }
 
 func podPrefix(p poolID, k lease.Key) []byte {
-	return append(p.prefix(), k.Namespace+"\x00"+k.Name+"\x00"+k.IfName+"\x00"...)
+	name := k.Name
+	if k.Reservation != "" {
+		name = reservationSegment(k.Reservation)
+	}
+	return append(p.prefix(), k.Namespace+"\x00"+name+"\x00"+k.IfName+"\x00"...)
 }
 
 func expiryKey(p poolID, end time.Time, a netip.Addr) []byte {

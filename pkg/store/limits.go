@@ -44,7 +44,8 @@ func (tx *Tx) FirmHolds(namespace string, p lease.Pool, set string) (all, inSet 
 		c := tx.bucket(bucketKeys).Cursor()
 		for k, _ := c.Seek(prefix); bytes.HasPrefix(k, prefix); k, _ = c.Next() {
 			parts := bytes.SplitN(k[len(prefix):], []byte{0}, 3) // the pod, the interface, the address
-			if len(parts) != 3 {
+			if len(parts) != 3 || bytes.HasPrefix(parts[0], []byte(reservationSegment(""))) {
+				// The entry of a reservation name: the lease also has one by its pod.
 				continue
 			}
 			l, err := tx.at(append(id.prefix(), parts[2]...))

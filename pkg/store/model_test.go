@@ -62,11 +62,15 @@ func modelLease(t *rapid.T, at place) lease.Lease {
 		Holder: lease.Holder{ContainerID: rapid.SampledFrom([]string{"c", "c1"}).Draw(t, "container"),
 			IfName: rapid.SampledFrom([]string{"eth0", "eth1"}).Draw(t, "interface"), BootID: "b1"},
 		Superseded: rapid.Bool().Draw(t, "superseded"),
+		// A reservation name may be that of a pod.
+		Reservation: rapid.SampledFrom([]string{"", "", "p", "r"}).Draw(t, "reservation"),
 	}
 	if rapid.Bool().Draw(t, "held") {
 		l.State, l.ReleasedAt, l.Firm = lease.Held, t0, !l.Superseded && rapid.Bool().Draw(t, "firm")
 		l.Hold = rapid.SampledFrom([]lease.Window{lease.Window(time.Second), lease.Window(time.Minute),
 			lease.Forever}).Draw(t, "hold")
+	} else {
+		l.Leaving = !l.Superseded && l.Reservation != "" && rapid.Bool().Draw(t, "leaving")
 	}
 	return l
 }
@@ -232,10 +236,11 @@ func (m model) compare(t *rapid.T, tx *Tx) {
 // compareKeys compares the queries that use an index. They fail if a record that they need is
 // damaged.
 func (m model) compareKeys(t *rapid.T, tx *Tx, p lease.Pool, check func(name string, got, want []lease.Lease)) {
-	query := func(name string, get func() ([]lease.Lease, error), match func(lease.Lease) bool) {
+	query := func(name string, get func() ([]lease.Lease, error), match func(lease.Lease) bool,
+		reads ...func(lease.Lease) bool) { // what the query reads, if that is more than what it returns
 		needsDamaged := false
 		for at := range m.damaged {
-			needsDamaged = needsDamaged || match(m.leases[at])
+			needsDamaged = needsDamaged || append(reads, match)[0](m.leases[at])
 		}
 		got, err := get()
 		if needsDamaged != errors.Is(err, ErrDamaged) || !needsDamaged && err != nil {
@@ -258,6 +263,27 @@ func (m model) compareKeys(t *rapid.T, tx *Tx, p lease.Pool, check func(name str
 			t.Errorf("%s is free: %v", a, free)
 		}
 	}
+	for _, namespace := range []string{"db", "web"} {
+		for _, name := range []string{"p", "r", "p-0"} {
+			ofName := func(l lease.Lease) bool {
+				return !l.Superseded && l.Namespace == namespace && l.Reservation == name
+			}
+			query("by reservation", func() ([]lease.Lease, error) { return tx.ByReservation(namespace, name) }, ofName)
+			for _, ifName := range []string{"eth0", "eth1"} {
+				key := lease.Key{Pool: p, Namespace: namespace, Reservation: name, IfName: ifName}
+				query("by named key", func() ([]lease.Lease, error) { return tx.ByKey(key) },
+					func(l lease.Lease) bool { return ofName(l) && l.Key() == key })
+			}
+		}
+		for _, set := range []string{"s1", "s2"} {
+			all, inSet := tx.FirmHolds(namespace, p, set)
+			firm := m.in(tx, func(l lease.Lease) bool { return l.Firm && l.Namespace == namespace })
+			of := slices.DeleteFunc(slices.Clone(firm), func(l lease.Lease) bool { return l.Pool != p || l.Set != set })
+			if all != len(firm) || inSet != len(of) {
+				t.Errorf("%d firm holds, %d in set %s, want %d, %d", all, inSet, set, len(firm), len(of))
+			}
+		}
+	}
 	for _, name := range []string{"p", "p-0", ""} {
 		for _, namespace := range []string{"db", "web"} {
 			ofPod := func(l lease.Lease) bool {
@@ -267,7 +293,8 @@ func (m model) compareKeys(t *rapid.T, tx *Tx, p lease.Pool, check func(name str
 			for _, ifName := range []string{"eth0", "eth1"} {
 				key := lease.Key{Pool: p, Namespace: namespace, Name: name, IfName: ifName}
 				query("by key", func() ([]lease.Lease, error) { return tx.ByKey(key) },
-					func(l lease.Lease) bool { return ofPod(l) && l.Key() == key })
+					func(l lease.Lease) bool { return ofPod(l) && l.Key() == key },
+					func(l lease.Lease) bool { return ofPod(l) && l.Pool == p && l.Holder.IfName == ifName })
 			}
 		}
 	}

@@ -42,6 +42,8 @@ const (
 	tagMaxWindow
 	tagOwner
 	tagNamespaceUID
+	tagReservation
+	tagLeaving
 	tagEnd
 )
 
@@ -128,6 +130,8 @@ func encode(l lease.Lease) []byte {
 	e.number(tagMaxWindow, int64(l.MaxWindow))
 	e.text(tagOwner, l.Owner)
 	e.text(tagNamespaceUID, l.NamespaceUID)
+	e.text(tagReservation, l.Reservation)
+	e.flag(tagLeaving, l.Leaving)
 	e.b = append(e.b, l.Extra...)
 	return e.seal()
 }
@@ -253,6 +257,10 @@ func decodeField(l *lease.Lease, tag uint64, v []byte) (err error) {
 		l.Owner = string(v)
 	case tagNamespaceUID:
 		l.NamespaceUID = string(v)
+	case tagReservation:
+		l.Reservation = string(v)
+	case tagLeaving:
+		l.Leaving, err = flag(v)
 	}
 	return err
 }

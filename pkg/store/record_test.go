@@ -60,6 +60,10 @@ func someLease(t *rapid.T) lease.Lease {
 	} else if rapid.Bool().Draw(t, "superseded") {
 		l.Superseded = true
 	}
+	if l.Name != "" && rapid.Bool().Draw(t, "named") {
+		l.Reservation = rapid.StringMatching(`[a-z]([a-z0-9-]{0,61}[a-z0-9])?`).Draw(t, "reservation")
+		l.Leaving = l.State == lease.Bound && !l.Superseded && rapid.Bool().Draw(t, "leaving")
+	}
 	if rapid.Bool().Draw(t, "refused") {
 		l.RefusedAt, l.RefusedFor = someInstant(t, "refused"), "u2"
 	}

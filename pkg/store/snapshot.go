@@ -89,9 +89,12 @@ func (s *Store) readAll(ctx context.Context, last snapshot, now lease.Instant) (
 				case unknown[l.Pool]:
 				case err == nil:
 					batch = append(batch, recordOf(l))
+					if l.Reservation != "" {
+						snap.Format = formatNames
+					}
 				case copied:
 					batch = append(batch, r)
-					snap.Taken = last.Taken
+					snap.Taken, snap.Format = last.Taken, max(snap.Format, last.Format)
 				}
 			})
 			return nil
@@ -103,7 +106,7 @@ func (s *Store) readAll(ctx context.Context, last snapshot, now lease.Instant) (
 	}
 	for _, r := range last.Leases {
 		if unknown[r.pool()] {
-			snap.Taken = last.Taken
+			snap.Taken, snap.Format = last.Taken, max(snap.Format, last.Format)
 			snap.Leases = append(snap.Leases, r)
 		}
 	}
@@ -193,9 +196,9 @@ func (s *Store) readSnapshot() (snapshot, error) {
 	if err := json.Unmarshal(b, &snap); err != nil {
 		return snapshot{}, fmt.Errorf("%w: snapshot: %w", ErrDamaged, err)
 	}
-	if snap.Format > formatNow {
+	if snap.Format > formatNames {
 		return snapshot{}, fmt.Errorf("%w: the snapshot has format %d, this version supports up to %d",
-			ErrNewer, snap.Format, formatNow)
+			ErrNewer, snap.Format, formatNames)
 	}
 	return snap, nil
 }

@@ -372,7 +372,7 @@ func TestIsAt(t *testing.T) {
 func TestJournalEntryRoundTrip(t *testing.T) {
 	l := fresh("10.0.0.5", "db-0", "c1")
 	n := About(l, EventKept, t0, "why")
-	n.UID = "u1"
+	n.UID, n.Reservation = "u1", "registry"
 	if v := reflect.ValueOf(n); n.Time != t0.Wall || n.Window != lease.Window(time.Hour) {
 		t.Errorf("about %+v: %+v", l, n)
 	} else {
@@ -623,9 +623,9 @@ func isLost(t *testing.T, s *Store, why string) {
 
 func TestNewerFormat(t *testing.T) {
 	s := open(t)
-	update(t, s, func(tx *Tx) error { return tx.put(bucketMeta, metaFormat, []byte{formatNow + 1}) })
+	update(t, s, func(tx *Tx) error { return tx.put(bucketMeta, metaFormat, []byte{formatNames + 1}) })
 	err := s.Update(context.Background(), func(*Tx) error { return nil })
-	if !errors.Is(err, ErrNewer) || !strings.Contains(err.Error(), "format 2") {
+	if !errors.Is(err, ErrNewer) || !strings.Contains(err.Error(), "format 3") {
 		t.Errorf("got %v", err)
 	}
 }

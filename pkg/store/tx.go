@@ -26,6 +26,8 @@ var (
 	bucketWindows  = []byte("windows")
 	bucketJournal  = []byte("journal")
 	bucketCounters = []byte("counters")
+	// bucketReservations is only in a store of formatNames.
+	bucketReservations = []byte("reservations")
 
 	allBuckets = [][]byte{bucketMeta, bucketPools, bucketLeases, bucketHolders, bucketKeys, bucketExpiry,
 		bucketTaken, bucketSets, bucketWindows, bucketJournal, bucketCounters}
@@ -64,9 +66,9 @@ func newTx(b *bolt.Tx) (*Tx, error) {
 	if len(format) != 1 {
 		return nil, fmt.Errorf("%w: the format is missing", ErrLost)
 	}
-	if format[0] > formatNow {
+	if format[0] > formatNames {
 		return nil, fmt.Errorf("%w: the store has format %d, this version supports up to %d",
-			ErrNewer, format[0], formatNow)
+			ErrNewer, format[0], formatNames)
 	}
 	return tx, tx.readPools()
 }
@@ -207,6 +209,11 @@ func (tx *Tx) Put(p lease.Pool, a netip.Addr, next lease.Lease) error {
 		}
 		record = encode(next)
 	}
+	if next.Reservation != "" {
+		if err := tx.raiseFormat(); err != nil {
+			return err
+		}
+	}
 	if bytes.Equal(record, tx.bucket(bucketLeases).Get(k)) {
 		return nil
 	}
@@ -253,9 +260,9 @@ func (tx *Tx) reindex(id poolID, k []byte, old, next lease.Lease) error {
 type entry struct{ bucket, key []byte }
 
 // entries returns the index entries of a lease: by holder while it is bound, by its key, and by its
-// end. An entry with a nil key does not exist.
-func entries(id poolID, k []byte, l lease.Lease) [3]entry {
-	var e [3]entry
+// end; a named lease also has one by its pod. An entry with a nil key does not exist.
+func entries(id poolID, k []byte, l lease.Lease) [4]entry {
+	var e [4]entry
 	if l.State == lease.Bound {
 		e[0] = entry{bucketHolders, append(holderPrefix(l.Holder.ContainerID, l.Holder.IfName), k...)}
 	}
@@ -264,6 +271,10 @@ func entries(id poolID, k []byte, l lease.Lease) [3]entry {
 	}
 	if t, ok := end(l); ok {
 		e[2] = entry{bucketExpiry, expiryKey(id, t, l.Address)}
+	}
+	if key := l.Key(); key.Reservation != "" {
+		key.Name, key.Reservation = l.Name, ""
+		e[3] = entry{bucketKeys, append(podPrefix(id, key), k[4:]...)}
 	}
 	return e
 }
@@ -320,16 +331,19 @@ func (tx *Tx) ByHolder(containerID, ifName string) ([]lease.Lease, error) {
 	return slices.DeleteFunc(leases, func(l lease.Lease) bool { return l.State != lease.Bound }), err
 }
 
-// ByKey returns the bound and held leases of a key.
+// ByKey returns the bound and held leases of a key. Those of a pod's key are not named.
 func (tx *Tx) ByKey(key lease.Key) ([]lease.Lease, error) {
 	id, ok := tx.pools[key.Pool]
 	if !ok {
 		return nil, nil
 	}
-	return tx.collect(bucketKeys, podPrefix(id, key), func(rest []byte) []byte { return append(id.prefix(), rest...) })
+	leases, err := tx.collect(bucketKeys, podPrefix(id, key),
+		func(rest []byte) []byte { return append(id.prefix(), rest...) })
+	return slices.DeleteFunc(leases, func(l lease.Lease) bool { return l.Reservation != key.Reservation }), err
 }
 
-// ByPod returns the bound and held leases of a pod, in all pools and on all interfaces.
+// ByPod returns the bound and held leases of a pod, named or not, in all pools and on all
+// interfaces.
 func (tx *Tx) ByPod(namespace, name string) ([]lease.Lease, error) {
 	var out []lease.Lease
 	for _, p := range tx.Pools() {

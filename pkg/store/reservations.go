@@ -1,0 +1,135 @@
+package store
+
+import (
+	"bytes"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+// PodReservation is the reservation name of a pod, as the agent has read it from the pod's
+// annotations for an ADD whose runtime does not pass them.
+type PodReservation struct {
+	Namespace, Name, UID string
+	Reservation          string
+	Window               lease.Window
+}
+
+const (
+	reservationPod = 1 + iota
+	reservationName
+	reservationWindow
+	reservationSeen
+)
+
+func reservationKey(namespace, uid string) []byte { return []byte(namespace + "\x00" + uid) }
+
+// PodReservation returns the record of a pod, and reports whether there is one.
+func (tx *Tx) PodReservation(namespace, uid string) (PodReservation, bool) {
+	b := tx.bucket(bucketReservations)
+	if b == nil || uid == "" {
+		return PodReservation{}, false
+	}
+	k := reservationKey(namespace, uid)
+	p, _, err := decodeReservation(k, b.Get(k))
+	return p, err == nil
+}
+
+// SetPodReservation stores the record of a pod. now is the current time.
+func (tx *Tx) SetPodReservation(p PodReservation, now time.Time) error {
+	if !lease.IsReservation(p.Reservation) || !lease.IsNamespace(p.Namespace) || p.UID == "" || !lease.IsUID(p.UID) {
+		return fmt.Errorf("store: reservation name %q of pod %s/%s (%s) is not valid", p.Reservation, p.Namespace,
+			p.Name, p.UID)
+	}
+	if err := tx.raiseFormat(); err != nil {
+		return err
+	}
+	e := encoder{}
+	e.text(reservationPod, p.Name)
+	e.text(reservationName, p.Reservation)
+	e.number(reservationWindow, int64(p.Window))
+	e.number(reservationSeen, now.Unix())
+	return tx.put(bucketReservations, reservationKey(p.Namespace, p.UID), e.seal())
+}
+
+// DeletePodReservation removes the record of a pod, if there is one.
+func (tx *Tx) DeletePodReservation(namespace, uid string) error {
+	k := reservationKey(namespace, uid)
+	if b := tx.bucket(bucketReservations); b == nil || b.Get(k) == nil {
+		return nil
+	}
+	return tx.delete(bucketReservations, k)
+}
+
+// PodReservations yields all records that can be read, and when each was stored.
+func (tx *Tx) PodReservations() iter.Seq2[PodReservation, time.Time] {
+	return func(yield func(PodReservation, time.Time) bool) {
+		b := tx.bucket(bucketReservations)
+		if b == nil {
+			return
+		}
+		c := b.Cursor()
+		for k, v := c.First(); k != nil; k, v = c.Next() {
+			if p, stored, err := decodeReservation(k, v); err == nil && !yield(p, stored) {
+				return
+			}
+		}
+	}
+}
+
+func decodeReservation(k, v []byte) (p PodReservation, stored time.Time, err error) {
+	namespace, uid, _ := bytes.Cut(k, []byte{0})
+	p.Namespace, p.UID = string(namespace), string(uid)
+	err = fields(v, func(tag uint64, _, v []byte) (err error) {
+		switch tag {
+		case reservationPod:
+			p.Name = string(v)
+		case reservationName:
+			p.Reservation = string(v)
+		case reservationWindow:
+			p.Window, err = window(v)
+		case reservationSeen:
+			var seconds int64
+			seconds, err = number(v)
+			stored = time.Unix(seconds, 0).UTC()
+		}
+		return err
+	})
+	if err == nil && (!lease.IsReservation(p.Reservation) || p.Window < 0) {
+		err = fmt.Errorf("%w: no reservation name", ErrDamaged)
+	}
+	return p, stored, err
+}
+
+// formatNames is the format of a store that has a named lease (lease.Lease.Reservation) or a
+// PodReservation. Without one a store has format 1, so that older versions can use it.
+const formatNames = 2
+
+// raiseFormat changes the format of the store to formatNames, once.
+func (tx *Tx) raiseFormat() error {
+	if tx.HasNames() {
+		return nil
+	}
+	if err := tx.put(bucketMeta, metaFormat, []byte{formatNames}); err != nil {
+		return err
+	}
+	if _, err := tx.b.CreateBucketIfNotExists(bucketReservations); err != nil {
+		return fmt.Errorf("%w: %w", ErrIO, err)
+	}
+	return nil
+}
+
+// reservationSegment is what the index by key has in place of the name of a pod for the entries of
+// a reservation name. No pod has a name with that first byte.
+func reservationSegment(name string) string { return "@" + name }
+
+// HasNames reports whether the store has or had a named lease or a PodReservation.
+func (tx *Tx) HasNames() bool { return tx.bucket(bucketReservations) != nil }
+
+// ByReservation returns the bound and held leases of a reservation name, in all pools and on all
+// interfaces.
+func (tx *Tx) ByReservation(namespace, reservation string) ([]lease.Lease, error) {
+	return tx.ByPod(namespace, reservationSegment(reservation))
+}
