@@ -224,8 +224,8 @@ func (c *candidate) readArgs(args [][2]string) error {
 	return nil
 }
 
-// readAnnotations reads the window from the pod's annotations. They are null for a pod without
-// annotations, and missing if the runtime passes none.
+// readAnnotations reads the window and the reservation name from the pod's annotations. They are
+// null for a pod without annotations, and missing if the runtime passes none.
 func (c *candidate) readAnnotations(args map[string]json.RawMessage) error {
 	raw, present := args[annotationsKey]
 	if !present {
@@ -236,15 +236,19 @@ func (c *candidate) readAnnotations(args map[string]json.RawMessage) error {
 		return fmt.Errorf("the pod's annotations: %w", err)
 	}
 	texts := map[string]string{}
-	if raw, found := annotations[policy.Annotation]; found {
+	for _, name := range []string{policy.Annotation, policy.ReserveAs} {
+		raw, found := annotations[name]
+		if !found {
+			break // without a window the name has no effect
+		}
 		var text string
 		if err := json.Unmarshal(raw, &text); err != nil {
-			return fmt.Errorf("annotation %s: %w", policy.Annotation, err)
+			return fmt.Errorf("annotation %s: %w", name, err)
 		}
-		texts[policy.Annotation] = text
+		texts[name] = text
 	}
 	request, err := policy.RequestFrom(texts, true)
-	c.Window, c.WindowKnown = request.Window, request.Known
+	c.Window, c.WindowKnown, c.Reservation = request.Window, request.Known, request.Reservation
 	return err
 }
 

@@ -28,6 +28,7 @@ type candidate struct {
 	Source  string // what was read, and its path, for messages
 
 	Namespace, Name, UID string // of the pod
+	Reservation          string // its reservation name; "" if it has none, or if the source does not have it
 	ContainerID, IfName  string
 	Netns                lease.Netns // Ino is 0 if no namespace is at the path now
 	MAC                  string

@@ -315,7 +315,7 @@ func (d decision) complete(who candidate, e evidence) candidate {
 			who.ContainerID, who.Modified = c.ContainerID, c.Modified
 		}
 		if who.samePod(c) && !who.WindowKnown {
-			who.Window, who.WindowKnown = c.Window, true
+			who.Window, who.WindowKnown, who.Reservation = c.Window, true, c.Reservation
 		}
 	}
 	if f := e.first(fromFile); f != nil && who.ContainerID == "" {
@@ -388,7 +388,7 @@ func (d decision) orphan(c candidate) (verdict, bool) {
 
 // anonymous returns a soft hold without a key, for an address whose container is gone.
 func (d decision) anonymous(c candidate) (verdict, bool) {
-	c.Namespace, c.Name, c.UID, c.Window, c.Firm = "", "", "", 0, false
+	c.Namespace, c.Name, c.UID, c.Reservation, c.Window, c.Firm = "", "", "", "", 0, false
 	return d.held(c, lease.Window(d.soft), c.Source+" names a container that is gone")
 }
 
@@ -444,7 +444,8 @@ func (d decision) held(c candidate, hold lease.Window, why string) (verdict, boo
 func (d decision) lease(c candidate) lease.Lease {
 	return lease.Lease{
 		Pool: d.pool, Address: c.Address, Namespace: c.Namespace, Name: c.Name, UID: c.UID,
-		Holder: lease.Holder{ContainerID: c.ContainerID, IfName: c.IfName}, MAC: c.MAC,
+		Reservation: c.Reservation,
+		Holder:      lease.Holder{ContainerID: c.ContainerID, IfName: c.IfName}, MAC: c.MAC,
 		Window: c.Window, Soft: d.soft, BoundAt: d.now,
 	}
 }
@@ -459,12 +460,13 @@ func by(c candidate) string {
 
 // supersede sets Superseded for the older bound leases of a pod that has several containers, as
 // after a forced deletion. The key belongs to the lease of the newest container, and the release of
-// an older one starts no firm hold.
+// an older one starts no firm hold. A reservation name is that of several pods.
 func supersede(verdicts []verdict) {
 	newest := map[lease.Key]verdict{}
 	for _, v := range verdicts {
 		key := v.lease.Key()
-		if n, known := newest[key]; v.lease.State == lease.Bound && !key.IsZero() && (!known || v.at.After(n.at)) {
+		n, known := newest[key]
+		if v.lease.State == lease.Bound && !key.IsZero() && key.Reservation == "" && (!known || v.at.After(n.at)) {
 			newest[key] = v
 		}
 	}

@@ -640,3 +640,37 @@ func anyOf(candidates []candidate, ok func(candidate) bool) bool {
 	}
 	return false
 }
+
+// TestDecideReservationNames verifies that a mark keeps its reservation name, that a living pod
+// gets the one of its mark, and that living pods of one name do not supersede each other.
+func TestDecideReservationNames(t *testing.T) {
+	named := func(c *candidate) { c.Reservation = "registry" }
+	second := lease.Netns{Path: "/run/netns/second", Dev: 4, Ino: 13}
+	found := decide([]candidate{
+		shown(fromHoldFile, "10.0.0.5", time.Minute, podNamed("a-1"), uid("u1"), window(time.Hour), firmly(), named,
+			ending(20*time.Minute)),
+		shown(fromLiveCache, "10.0.0.6", time.Hour, podNamed("a-2"), container("c2"), at(other), window(time.Hour),
+			named),
+		shown(fromLiveCache, "10.0.0.7", time.Minute, podNamed("a-3"), container("c3"), at(second), window(time.Hour),
+			named),
+		shown(fromLiveCache, "10.0.0.8", time.Minute, podNamed("a-4"), container("c4"), at(podNetns)),
+		shown(fromHoldFile, "10.0.0.8", time.Hour, podNamed("a-4"), uid("u4"), window(time.Hour), firmly(), named,
+			ending(20*time.Minute)),
+		shown(fromHoldFile, "10.0.0.9", time.Minute, podNamed("b-0"), uid("u5"), window(time.Hour), firmly(),
+			ending(20*time.Minute)),
+	}, testPool, now, testSoft, ids())
+	var got []string
+	for _, f := range found {
+		got = append(got, story(f)+" for "+f.Lease.Reservation)
+	}
+	want := []string{
+		"10.0.0.5 Held firm 20m0s a-1/u1 eth0 window 1h0m0s for registry",
+		"10.0.0.6 Bound a-2 c2 eth0 /run/netns/other window 1h0m0s for registry",
+		"10.0.0.7 Bound a-3 c3 eth0 /run/netns/second window 1h0m0s for registry",
+		"10.0.0.8 Bound a-4 c4 eth0 /run/netns/db-0 window 1h0m0s for registry",
+		"10.0.0.9 Held firm 20m0s b-0/u5 eth0 window 1h0m0s for ",
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}

@@ -48,7 +48,8 @@ func candidateOf(content string) (candidate, bool) {
 	if h, ok := hostlocal.ParseHold(content); ok {
 		return candidate{
 			Kind: fromHoldFile, Namespace: h.Namespace, Name: h.Name, UID: h.UID, IfName: h.IfName,
-			Released: true, Firm: h.Firm, Window: h.Window, WindowKnown: true, Until: h.Until,
+			Reservation: h.Reservation,
+			Released:    true, Firm: h.Firm, Window: h.Window, WindowKnown: true, Until: h.Until,
 		}, true
 	}
 	containerID, ifName, ok := hostlocal.ParseOwner(content)

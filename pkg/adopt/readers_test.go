@@ -76,6 +76,12 @@ func TestParseCache(t *testing.T) {
 		problem   string
 	}{
 		{"containerd's", entry(nil), whole, []string{"10.0.0.5", "fd00::5"}, ""},
+		{"a reservation name", entry(annotations(map[string]any{"io.kubernetes.cri/reserved-ip-duration": "10",
+			"leasehold.dev/reserve-as": "registry"})),
+			with(func(c *candidate) { c.Reservation = "registry" }), []string{"10.0.0.5", "fd00::5"}, ""},
+		{"a reservation name without a window", entry(annotations(map[string]any{
+			"leasehold.dev/reserve-as": 5})),
+			with(func(c *candidate) { c.Window = 0 }), []string{"10.0.0.5", "fd00::5"}, ""},
 		{"a result of CNI 0.2",
 			entry(set("result", map[string]any{"ip4": map[string]any{"ip": "10.0.0.5/24"},
 				"ip6": map[string]any{"ip": "fd00::5/64"}})),

@@ -18,7 +18,7 @@ const (
 )
 
 // maxHold is more than the size in bytes of any Hold: a pod's names, a UID, two interface names and
-// two numbers.
+// two numbers, and a reservation name.
 const maxHold = 1024
 
 // formatHold returns the content of host-local's file for a held address. The first line is where
@@ -29,10 +29,11 @@ const maxHold = 1024
 // After the word "#held" come the pod, the interface, "firm" or "soft", the window, the end of the
 // hold and the UID. The window is in seconds, the end is a Unix time, both rounded up, and both may
 // be "forever". "-" means that the lease does not have the value. A lease without a key has no pod.
+// If the lease is named, its reservation name follows.
 func formatHold(l lease.Lease, now lease.Instant) string {
-	pod, uid, ifName, strength := none, none, none, soft
+	pod, uid, ifName, strength, reservation := none, none, none, soft, ""
 	if !l.Key().IsZero() && names.IsPod(l.Namespace, l.Name) {
-		pod = l.Namespace + "/" + l.Name
+		pod, reservation = l.Namespace+"/"+l.Name, l.Reservation
 		if names.IsUID(l.UID) {
 			uid = l.UID
 		}
@@ -44,6 +45,9 @@ func formatHold(l lease.Lease, now lease.Instant) string {
 		strength = firm
 	}
 	line := []string{holdWord, pod, ifName, strength, seconds(l.Window), until(l, now), uid}
+	if reservation != "" {
+		line = append(line, reservation)
+	}
 	return strings.Join(line, " ") + lineBreak + ifName
 }
 
@@ -78,6 +82,7 @@ func IsHold(content string) bool { return strings.HasPrefix(content, holdWord+" 
 // Hold is the content of the file of a held address.
 type Hold struct {
 	Namespace, Name, UID, IfName string // of the pod; "" if the lease has no key
+	Reservation                  string // "" if the lease is not named
 
 	Firm   bool
 	Window lease.Window
@@ -89,10 +94,15 @@ type Hold struct {
 func ParseHold(content string) (Hold, bool) {
 	line, _, whole := strings.Cut(content, lineBreak) // torn without one, and its last word may be cut
 	words := strings.Split(line, " ")
-	if !whole || len(content) > maxHold || len(words) != 7 || words[0] != holdWord {
+	if !whole || len(content) > maxHold || len(words) < 7 || len(words) > 8 || words[0] != holdWord {
 		return Hold{}, false
 	}
 	h := Hold{Firm: words[3] == firm}
+	if len(words) == 8 {
+		if h.Reservation = words[7]; !lease.IsReservation(h.Reservation) || words[1] == none {
+			return Hold{}, false
+		}
+	}
 	var okWindow, okUntil bool
 	h.Window, okWindow = parseSeconds(words[4])
 	h.Until, okUntil = parseUntil(words[5])

@@ -39,6 +39,12 @@ func TestHold(t *testing.T) {
 		{"a pod whose name is a subdomain", with(func(l *lease.Lease) { l.Name = "db.example-0" }),
 			"#held db/db.example-0 eth0 firm 3600 1795258800 u1\r\neth0"},
 		{"no UID", with(func(l *lease.Lease) { l.UID = "" }), "#held db/db-0 eth0 firm 3600 1795258800 -\r\neth0"},
+		{"a reservation name", with(func(l *lease.Lease) { l.Reservation = "registry" }),
+			"#held db/db-0 eth0 firm 3600 1795258800 u1 registry\r\neth0"},
+		{"a reservation name, and no key", with(func(l *lease.Lease) {
+			l.Reservation, l.Superseded, l.Firm, l.Window = "registry", true, false, 0
+		}),
+			"#held - eth0 soft 0 1795258800 -\r\neth0"},
 		{"no key", with(func(l *lease.Lease) { l.Superseded, l.Firm, l.Window = true, false, 0 }),
 			"#held - eth0 soft 0 1795258800 -\r\neth0"},
 		{"nothing at all", with(func(l *lease.Lease) {
@@ -58,7 +64,7 @@ func TestHold(t *testing.T) {
 			l := tt.held
 			want := Hold{IfName: l.Holder.IfName, Firm: l.Firm, Window: l.Window, Until: h.Until}
 			if !l.Key().IsZero() {
-				want.Namespace, want.Name, want.UID = l.Namespace, l.Name, l.UID
+				want.Namespace, want.Name, want.UID, want.Reservation = l.Namespace, l.Name, l.UID, l.Reservation
 			}
 			if h != want {
 				t.Errorf("\n got %+v\nwant %+v", h, want)
@@ -87,6 +93,11 @@ func TestParseHoldRejects(t *testing.T) {
 		"#held db/db-0 eth0 firm 3600 0 u1\r\neth0",                // until 1970
 		"#held db/db-0 eth0 firm 9999999999 1795258800 u1\r\n",     // beyond all windows
 		"#held db/db-0 eth0 firm 3600 99999999999999999999 u1\r\n", // beyond all clocks
+		"#held db/db-0 eth0 firm 3600 1795258800 u1 \r\neth0",      // no name
+		"#held db/db-0 eth0 firm 3600 1795258800 u1 a/b\r\neth0",   // no reservation name
+		"#held db/db-0 eth0 firm 3600 1795258800 u1 a b\r\neth0",   // two
+		"#held - eth0 soft 3600 1795258800 - registry\r\neth0",     // a name of no pod
+		"#held db/db-0 eth0 firm 3600 1795258800 u1 regist",        // cut off
 		"#held db/DB eth0 firm 3600 1795258800 u1\r\neth0",
 		"#held db/../x eth0 firm 3600 1795258800 u1\r\neth0",
 		"#held db eth0 firm 3600 1795258800 u1\r\neth0",
@@ -113,6 +124,7 @@ func FuzzParseHold(f *testing.F) {
 	f.Add("#held db/db-0 eth0 firm 3600 1795258800 u1\r\neth0")
 	f.Add("#held - - soft 0 forever -\r\n-")
 	f.Add("#held db/db-0 - firm forever 1 -\r\n")
+	f.Add("#held db/db-0 eth0 firm 3600 1795258800 u1 registry\r\neth0")
 	f.Fuzz(func(t *testing.T, content string) {
 		c, ok := ParseHold(content)
 		if !ok {
@@ -121,7 +133,8 @@ func FuzzParseHold(f *testing.F) {
 		l := lease.Lease{
 			ID: "00112233445566aa", Pool: testPool, Address: netip.MustParseAddr("10.0.0.5"), State: lease.Held,
 			Namespace: c.Namespace, Name: c.Name, UID: c.UID, Holder: lease.Holder{IfName: c.IfName},
-			Window: c.Window, Firm: c.Firm, ReleasedAt: now, Hold: lease.Forever,
+			Reservation: c.Reservation,
+			Window:      c.Window, Firm: c.Firm, ReleasedAt: now, Hold: lease.Forever,
 		}
 		if !c.Until.IsZero() {
 			l.Hold = lease.Window(max(c.Until.Sub(now.Wall), 0))
