@@ -24,6 +24,8 @@ type PodWindow struct {
 	UID       string // as the runtime passes it
 	Window    lease.Window
 	Owner     string // the controller that recreates the pod; "" if it does not matter
+	// Reservation is the pod's reservation name (policy.ReserveAs); "" if it has none.
+	Reservation string
 	// Limited says why Window is shorter than the annotation asks for; "" if it is not.
 	Limited string
 	// NamespaceUID is the UID of the pod's namespace; "" if it is not known.
@@ -33,12 +35,12 @@ type PodWindow struct {
 // event returns the event that applies the window to a lease.
 func (p PodWindow) event(limited bool) lease.SetWindow {
 	return lease.SetWindow{UID: p.UID, Window: p.Window, Owner: p.Owner, NamespaceUID: p.NamespaceUID,
-		Limited: limited}
+		Reservation: p.Reservation, Limited: limited}
 }
 
-// Follow applies the annotations of pods. It sets the window of the leases that have the UID of a
-// pod. It also stores the window for the keys of the pod's name, for later ADDs whose runtime
-// passes no annotations. It writes only changes.
+// Follow applies the annotations of pods. It sets the window and the reservation name of the leases
+// that have the UID of a pod. It also stores the window for the keys of the pod's name, for later
+// ADDs whose runtime passes no annotations. It writes only changes.
 func (s *Service) Follow(ctx context.Context, pods []PodWindow) error {
 	_, err := s.inSteps(ctx, len(pods), func(c *transact.Call, i int) error { return follow(c, pods[i]) })
 	return err
@@ -65,13 +67,19 @@ func follow(c *transact.Call, p PodWindow) error {
 // FollowsWindow reports whether Follow would change the lease of a pod.
 func FollowsWindow(p PodWindow, l lease.Lease) bool {
 	next, err := lease.Apply(l, p.event(false), lease.Instant{})
-	return err == nil && (next.Window != l.Window || next.Owner != l.Owner || next.NamespaceUID != l.NamespaceUID)
+	return err == nil && (next.Window != l.Window || next.Owner != l.Owner || next.NamespaceUID != l.NamespaceUID ||
+		next.Reservation != l.Reservation)
 }
 
 // StoresWindow reports whether Follow would store the pod's window for the key of l, a lease with
 // the pod's name. stored is the window that is stored for the key; known is false if there is none.
-// A window of 0 is stored only if the key or the lease had another one.
+// A window of 0 is stored only if the key or the lease had another one. None is stored for a
+// reservation name, because the pods of one name may have several windows: NamePods stores that of
+// each pod.
 func StoresWindow(p PodWindow, l lease.Lease, stored lease.Window, known bool) bool {
+	if p.Reservation != "" {
+		return false
+	}
 	if known {
 		return stored != p.Window
 	}
@@ -120,11 +128,15 @@ func (s *Service) SetLimits(ctx context.Context, limits policy.Limits) error {
 }
 
 // PendingPod is a pod of this node that has no sandbox yet.
-type PendingPod struct{ Namespace, Name string }
+type PendingPod struct {
+	Namespace, Name string
+	Reservation     string // its reservation name; "" if it has none
+}
 
 // Defer extends the firm holds (lease.Lease.Firm) of the given pods so that each lasts for at least
-// rest from now. The pods are scheduled to this node and have no sandbox yet. Defer never shortens
-// a hold, and ignores pods without one. After an error the holds extended so far stay extended.
+// rest from now; for a pod with a reservation name those of the name. The pods are scheduled to
+// this node and have no sandbox yet. Defer never shortens a hold, and ignores pods without one.
+// After an error the holds extended so far stay extended.
 func (s *Service) Defer(ctx context.Context, pods []PendingPod, rest time.Duration) error {
 	_, err := s.inSteps(ctx, len(pods), func(c *transact.Call, i int) error { return deferEnd(c, pods[i], rest) })
 	return err
@@ -132,6 +144,9 @@ func (s *Service) Defer(ctx context.Context, pods []PendingPod, rest time.Durati
 
 func deferEnd(c *transact.Call, p PendingPod, rest time.Duration) error {
 	leases, err := c.Tx.ByPod(p.Namespace, p.Name)
+	if p.Reservation != "" {
+		leases, err = c.Tx.ByReservation(p.Namespace, p.Reservation)
+	}
 	if err != nil {
 		return err
 	}
@@ -214,7 +229,8 @@ const (
 )
 
 // ForgetWindows removes the stored windows of keys that had no lease for windowIdle, and updates
-// the time of the windows whose keys have one. The agent calls it about every hour.
+// the time of the windows whose keys have one. It also removes the records of NamePods of that age.
+// The agent calls it about every hour.
 func (s *Service) ForgetWindows(ctx context.Context) error {
 	var old []lease.Key
 	now := s.Clock()
@@ -234,7 +250,10 @@ func (s *Service) ForgetWindows(ctx context.Context) error {
 		}
 	}
 	_, err := s.inSteps(ctx, len(old), func(c *transact.Call, i int) error { return forgetWindow(c, old[i]) })
-	return err
+	if err != nil {
+		return err
+	}
+	return s.forgetNames(ctx, now)
 }
 
 func forgetWindow(c *transact.Call, key lease.Key) error {
@@ -261,6 +280,8 @@ type NodeView struct {
 	Windows map[lease.Key]lease.Window // stored for their keys
 	Limits  policy.Limits              // of namespaces
 	Now     lease.Instant              // when it was read
+	// PodReservations are the records that NamePods has written and that are still needed.
+	PodReservations map[store.PodReservation]bool
 
 	known map[string]bool // whether all pools of a network are Adopted, by network
 
@@ -284,7 +305,7 @@ func (v *NodeView) add(part NodeView) {
 		v.Windows = map[lease.Key]lease.Window{}
 	}
 	maps.Copy(v.Windows, part.Windows)
-	v.known, v.Limits = part.known, part.Limits
+	v.known, v.Limits, v.PodReservations = part.known, part.Limits, part.PodReservations
 	v.Leases, v.damaged = append(v.Leases, part.Leases...), append(v.damaged, part.damaged...)
 }
 
@@ -314,7 +335,8 @@ func (s *Service) List(ctx context.Context, match func(lease.Lease) bool) (NodeV
 			if !tx.Has(at) {
 				v, at = NodeView{}, store.Position{}
 			}
-			part = NodeView{Windows: map[lease.Key]lease.Window{}, Limits: tx.Limits(), known: knownNetworks(tx)}
+			part = NodeView{Windows: map[lease.Key]lease.Window{}, Limits: tx.Limits(), known: knownNetworks(tx),
+				PodReservations: podReservations(tx)}
 			next, more = tx.After(at, viewBatch, func(l lease.Lease, err error) {
 				if err != nil {
 					part.damaged = append(part.damaged, l)
