@@ -327,8 +327,8 @@ func (c *config) options() (policy.Config, error) {
 	return options, nil
 }
 
-// asked returns the retention that the pod's annotations request. It decodes only the annotation
-// policy.Annotation, so that other annotations may have any JSON type.
+// asked returns the retention that the pod's annotations request. It decodes only the annotations
+// policy.Annotation and policy.ReserveAs, so that others may have any JSON type.
 func (c *config) asked() (policy.Request, error) {
 	if c.annotations.raw == nil {
 		return policy.RequestFrom(nil, false)
@@ -337,16 +337,20 @@ func (c *config) asked() (policy.Request, error) {
 	if err := c.annotations.decode(&raws, "an object or null"); err != nil {
 		return policy.Request{}, err
 	}
-	raw, found := raws[policy.Annotation]
-	if !found {
-		return policy.RequestFrom(nil, true)
+	texts := map[string]string{}
+	for _, name := range []string{policy.Annotation, policy.ReserveAs} {
+		raw, found := raws[name]
+		if !found {
+			break // without a window the name has no effect
+		}
+		var text *string
+		if err := json.Unmarshal(raw, &text); err != nil || text == nil {
+			return policy.Request{}, fmt.Errorf("%w: annotation %s: want a string, not %s",
+				errAnnotation, name, policy.Quote(string(raw)))
+		}
+		texts[name] = *text
 	}
-	var text *string
-	if err := json.Unmarshal(raw, &text); err != nil || text == nil {
-		return policy.Request{}, fmt.Errorf("%w: annotation %s: want a string, not %s",
-			errAnnotation, policy.Annotation, policy.Quote(string(raw)))
-	}
-	asked, err := policy.RequestFrom(map[string]string{policy.Annotation: *text}, true)
+	asked, err := policy.RequestFrom(texts, true)
 	if err != nil {
 		return asked, fmt.Errorf("%w: %w", errAnnotation, err)
 	}

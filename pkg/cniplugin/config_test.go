@@ -99,6 +99,13 @@ func TestAsked(t *testing.T) {
 		{"a pod with other annotations, of any type",
 			subnet + `,"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"a":5,"b":null}}`,
 			policy.Request{Known: true}},
+		{"a reservation name", subnet +
+			`,"runtimeConfig":{"io.kubernetes.cri.pod-annotations":` +
+			`{"io.kubernetes.cri/reserved-ip-duration":"forever","leasehold.dev/reserve-as":"registry"}}`,
+			policy.Request{Known: true, Window: lease.Forever, Reservation: "registry"}},
+		{"a reservation name without a window, of any type", subnet +
+			`,"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"leasehold.dev/reserve-as":5}}`,
+			policy.Request{Known: true}},
 		{"forever", subnet +
 			`,"runtimeConfig":{"io.kubernetes.cri.pod-annotations":` +
 			`{"io.kubernetes.cri/reserved-ip-duration":"forever"}}`,
@@ -212,6 +219,12 @@ func TestAddRequestRejects(t *testing.T) {
 			`ipam.cniCacheDirs: want a list, not a JSON string`},
 		{"a list for annotations", asked(`[]`),
 			`runtimeConfig["io.kubernetes.cri.pod-annotations"]: want an object or null, not "[]"`},
+		{"a number for the reservation name",
+			asked(`{"io.kubernetes.cri/reserved-ip-duration":"10","leasehold.dev/reserve-as":1}`),
+			`annotation leasehold.dev/reserve-as: want a string, not "1"`},
+		{"a reservation name that is not a label",
+			asked(`{"io.kubernetes.cri/reserved-ip-duration":"10","leasehold.dev/reserve-as":"a/b"}`),
+			`annotation leasehold.dev/reserve-as: "a/b" is not a reservation name; want at most 63`},
 		{"a number for the annotation", window(`10`),
 			`annotation io.kubernetes.cri/reserved-ip-duration: want a string, not "10"`},
 		{"null for the annotation", window(`null`),

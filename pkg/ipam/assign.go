@@ -36,6 +36,9 @@ func (s *Service) Assign(ctx context.Context, req Request) (Result, error) {
 			return err
 		}
 		a = newAssignment(c, req, netns)
+		if err := a.setKey(); err != nil {
+			return err
+		}
 		if refused, err = a.decide(); err != nil || refused != nil {
 			return err
 		}
@@ -79,6 +82,10 @@ type assignment struct {
 	holder lease.Holder
 	window lease.Window
 
+	// stored is the record of the agent from which the key's reservation name is. If there is none,
+	// it has only the window of a named lease that the pod has.
+	stored store.PodReservation
+
 	mine   []lease.Lease // bound to this attachment
 	former []lease.Lease // of the key, bound to other attachments or held
 	picks  []pick        // one for each range set
@@ -104,9 +111,6 @@ type pick struct {
 
 func newAssignment(c *transact.Call, req Request, netns lease.Netns) *assignment {
 	a := &assignment{Call: c, req: req}
-	if req.Pod != (Pod{}) {
-		a.key = lease.Key{Pool: req.Pool, Namespace: req.Pod.Namespace, Name: req.Pod.Name, IfName: req.IfName}
-	}
 	a.holder = lease.Holder{ContainerID: req.ContainerID, IfName: req.IfName, Netns: netns, BootID: c.Now.BootID}
 	return a
 }
@@ -137,7 +141,11 @@ func (a *assignment) decide() (refused, err error) {
 		return nil, err
 	}
 	a.setWindow()
-	if refused, err := a.waitForFormer(); refused != nil || err != nil {
+	wait := a.waitForFormer
+	if a.isNamed() {
+		wait = a.waitForName
+	}
+	if refused, err := wait(); refused != nil || err != nil {
 		return refused, err
 	}
 	return a.chooseAll()
@@ -179,16 +187,9 @@ func (a *assignment) readFormer() error {
 			l.State == lease.Held && !l.Firm && l.UID != a.req.Pod.UID
 	})
 	slices.SortStableFunc(a.former, func(x, y lease.Lease) int {
-		return cmp.Or(rank(x)-rank(y), lastBoundFirst(x, y))
+		return cmp.Or(a.rank(x)-a.rank(y), a.lastReleasedFirst(x, y), lastBoundFirst(x, y))
 	})
 	return a.releaseDeadUnretained()
-}
-
-func rank(l lease.Lease) int {
-	if l.IsRetained() {
-		return 0
-	}
-	return 1
 }
 
 // lastBoundFirst orders leases by the time at which they were bound, the latest first.
@@ -245,10 +246,14 @@ func (a *assignment) setWindow() {
 }
 
 // requestedWindow returns the window of the pod's annotation. If the runtime passed no annotations,
-// it is the one that is stored for the key, or that of a former lease, or the configured default.
+// it is the one that the agent has stored for the pod or for the key, or that of a former lease, or
+// the configured default.
 func (a *assignment) requestedWindow() lease.Window {
 	if a.req.Retention.Known {
 		return a.req.Retention.Window
+	}
+	if a.stored.Window > 0 {
+		return a.stored.Window
 	}
 	if stored, ok := a.Tx.Window(a.key); ok {
 		return stored
@@ -339,7 +344,8 @@ func (a *assignment) bind(l lease.Lease, addr netip.Addr, set string) lease.Bind
 	e := lease.Bind{
 		Pool: a.req.Pool, Address: addr, Set: set,
 		Namespace: a.req.Pod.Namespace, Name: a.req.Pod.Name, UID: a.req.Pod.UID, Holder: a.holder,
-		Window: a.window, MaxWindow: a.req.Options.MaxWindow, Soft: a.req.Options.SoftHold,
+		Reservation: a.key.Reservation,
+		Window:      a.window, MaxWindow: a.req.Options.MaxWindow, Soft: a.req.Options.SoftHold,
 	}
 	switch l.State {
 	case lease.None:
@@ -374,7 +380,9 @@ func (a *assignment) write() error {
 	}
 	usable := pool.Index(a.req.Sets...)
 	for _, l := range a.former {
-		if !kept[l.Address] && l.IsRetained() {
+		// The other leases of a reservation name are those of other pods, or for other pods.
+		others := a.isNamed() && (l.State == lease.Bound || usable(l.Address))
+		if !kept[l.Address] && l.IsRetained() && !others {
 			if err := a.drop(l, usable(l.Address)); err != nil {
 				return err
 			}
@@ -391,7 +399,7 @@ func (a *assignment) write() error {
 			return err
 		}
 	}
-	return nil
+	return a.Tx.DeletePodReservation(a.req.Pod.Namespace, a.req.Pod.UID) // the leases have the name now
 }
 
 // drop ends the retention of a former lease that was not picked, because the pod requested another

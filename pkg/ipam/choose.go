@@ -74,11 +74,18 @@ func (a *assignment) choose(set pool.Set, requested netip.Addr, mine, former []l
 	if requested.IsValid() {
 		return a.chooseRequested(set, requested)
 	}
+	var unread error
 	for _, l := range former {
 		if !set.Usable(l.Address) {
 			continue
 		}
 		p, err := a.claim(l, set)
+		if a.isNamed() && (errors.Is(err, lease.ErrTaken) || errors.Is(err, lease.ErrHolderAlive)) {
+			if errors.Is(err, adopt.ErrUnreadable) && l.Firm {
+				unread = err
+			}
+			continue // another one may be free; waitForName has waited
+		}
 		if errors.Is(err, adopt.ErrUnreadable) && l.IsRetained() {
 			return p, err // do not give the pod another address; a later attempt may read the file
 		}
@@ -86,6 +93,9 @@ func (a *assignment) choose(set pool.Set, requested netip.Addr, mine, former []l
 			continue // held for another pod, or a soft hold
 		}
 		return p, err
+	}
+	if unread != nil {
+		return pick{}, unread
 	}
 	return a.chooseFresh(set)
 }
@@ -180,6 +190,9 @@ func (a *assignment) describe(l lease.Lease) string {
 	}
 	if l.State == lease.Bound {
 		return "belongs to " + who
+	}
+	if l.Reservation != "" {
+		who = "reservation name " + l.Namespace + "/" + l.Reservation
 	}
 	return fmt.Sprintf("is held for %s until %s", who, untilText(l.Until(a.Now)))
 }

@@ -251,6 +251,7 @@ type ask struct {
 	requested           string
 	netns               string
 	namespace           string // "db" if empty
+	reservation         string // the reservation name
 }
 
 func (w *world) request(a ask) Request {
@@ -258,6 +259,9 @@ func (w *world) request(a ask) Request {
 		Pool:        lease.Pool{DataDir: w.dataDir, Network: w.network},
 		ContainerID: a.container, IfName: "eth0", NetnsPath: "/run/netns/" + a.container,
 		Sets: w.sets, Options: w.options, Retention: policy.Request{Known: !a.silent, Window: lease.Window(a.window)},
+	}
+	if a.window > 0 {
+		r.Retention.Reservation = a.reservation
 	}
 	if a.ifName != "" {
 		r.IfName = a.ifName
