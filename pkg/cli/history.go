@@ -36,7 +36,7 @@ line is an event %s with the time from which the journal is complete.`,
 			}
 			entries, err := a.entries(cmd.Context(), func(n store.Entry) bool {
 				return keep(n) && (a.network == "" || n.Network == a.network) &&
-					(a.pod == "" || n.Namespace+"/"+n.Name == a.pod)
+					(a.pod == "" || n.Namespace+"/"+n.Name == a.pod) && a.isFor(n.Namespace, n.Reservation)
 			})
 			if err != nil {
 				return err
@@ -89,6 +89,8 @@ type line struct {
 	Container string `json:"container"`
 	Interface string `json:"interface"`
 	Reason    string `json:"reason"`
+
+	Reservation string `json:"reservation"`
 }
 
 func (a *app) printEntries(entries []store.Entry) error {
@@ -96,7 +98,7 @@ func (a *app) printEntries(entries []store.Entry) error {
 	for i, n := range entries {
 		lines[i] = line{
 			n.Time.UTC().Format(time.RFC3339), string(n.Event), n.Network, addressText(n), n.Namespace, n.Name, n.UID,
-			n.Container, n.IfName, n.Reason,
+			n.Container, n.IfName, n.Reason, n.Reservation,
 		}
 	}
 	if a.output == "json" {

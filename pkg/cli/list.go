@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -21,7 +22,8 @@ func (a *app) list() *cobra.Command {
 		Use:   "list",
 		Short: "List the addresses that are in use or held",
 		Long: `List the leases of this node. An address is Bound to a container, or Held for a pod
-that is away. "Held (cool-down)" is a short hold of a pod without retention.`,
+that is away. "Held (cool-down)" is a short hold of a pod without retention. The
+column FOR has reservation names, if a lease has one.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			leases, err := a.leases(cmd.Context(), func(l lease.Lease) bool { return all || !l.Lapsed(a.Clock()) })
@@ -71,6 +73,8 @@ type row struct {
 	ReleasedAt *string `json:"releasedAt"`
 	Until      *string `json:"until"`
 	ID         string  `json:"id"`
+
+	Reservation string `json:"reservation"`
 }
 
 func rowOf(l lease.Lease, now lease.Instant) row {
@@ -78,7 +82,7 @@ func rowOf(l lease.Lease, now lease.Instant) row {
 		Network: l.Pool.Network, Address: l.Address.String(), Namespace: l.Namespace, Pod: l.Name, UID: l.UID,
 		Interface: l.Holder.IfName, Container: l.Holder.ContainerID, Netns: l.Holder.Netns.Path, MAC: l.MAC,
 		State: l.State.String(), Firm: l.Firm, ID: l.ID,
-		BoundAt: stamp(l.BoundAt.Wall), ReleasedAt: stamp(l.ReleasedAt.Wall),
+		BoundAt: stamp(l.BoundAt.Wall), ReleasedAt: stamp(l.ReleasedAt.Wall), Reservation: l.Reservation,
 	}
 	if l.Window > 0 {
 		r.Window = l.Window.String()
@@ -112,6 +116,10 @@ func (a *app) print(leases []lease.Lease) error {
 	}
 	return table(a.Stdout, func(w io.Writer) {
 		head := "NETWORK\tADDRESS\tPOD\tINTERFACE\tSTATE\tUNTIL\tCONTAINER"
+		named := slices.ContainsFunc(rows, func(r row) bool { return r.Reservation != "" })
+		if named {
+			head += "\tFOR"
+		}
 		if a.output == "wide" {
 			head += "\tWINDOW\tUID\tNETNS\tID"
 		}
@@ -119,6 +127,9 @@ func (a *app) print(leases []lease.Lease) error {
 		for _, r := range rows {
 			fmt.Fprint(w, strings.Join([]string{r.Network, r.Address, podText(r), r.Interface, stateText(r),
 				or(r.Until), short(r.Container)}, "\t"))
+			if named {
+				fmt.Fprint(w, "\t"+dash(r.Reservation))
+			}
 			if a.output == "wide" {
 				fmt.Fprint(w, "\t"+strings.Join([]string{dash(r.Window), dash(r.UID), dash(r.Netns), r.ID}, "\t"))
 			}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -16,18 +17,25 @@ func (a *app) release() *cobra.Command {
 	var force bool
 	c := &cobra.Command{
 		Use:   "release <address | namespace/pod>",
-		Short: "Release an address, or the addresses of a pod",
-		Long: `Release an address, or the addresses of a pod, so that other pods can get them. An
-address whose container may still run is not released, and none is without a view
-of the node's containers. --force releases it in both cases: it may then be
-assigned to another pod while the container still uses it.`,
-		Example:           "  leasectl release db/db-0\n  leasectl release 10.244.1.7 --force",
-		Args:              cobra.ExactArgs(1),
+		Short: "Release an address, or the addresses of a pod or of a reservation name",
+		Long: `Release an address, or the addresses of a pod, or those of a reservation name
+(--for=namespace/name), so that other pods can get them. An address whose
+container may still run is not released, and none is without a view of the node's
+containers. --force releases it in both cases: it may then be assigned to another
+pod while the container still uses it.`,
+		Example: "  leasectl release db/db-0\n  leasectl release 10.244.1.7 --force\n" +
+			"  leasectl release --for=db/registry --state=held",
+		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: a.completeSubject,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			s, err := parseSubject(args[0])
-			if err != nil {
-				return err
+			s := subject{forName: a.forName}
+			if len(args) == 1 {
+				var err error
+				if s, err = parseSubject(args[0]); err != nil {
+					return err
+				}
+			} else if !strings.Contains(a.forName, "/") {
+				return usage("name an address, a pod, or a reservation name with --for=namespace/name")
 			}
 			match := func(l lease.Lease) bool { return a.selected(l) && s.is(l.Address, l.Namespace, l.Name) }
 			found, err := a.leases(cmd.Context(), match)

@@ -110,6 +110,7 @@ type app struct {
 	output  string
 	network string
 	pod     string
+	forName string // a reservation name, or a namespace and one
 	state   string
 	root    string // root directory of the host's file system
 
@@ -164,6 +165,8 @@ func (a *app) addFlags(root *cobra.Command) {
 	f.StringVarP(&a.output, "output", "o", "table", "output format: table, wide or json")
 	f.StringVar(&a.network, "network", "", "only the leases of this CNI network")
 	f.StringVar(&a.pod, "pod", "", "only the leases of this pod, as namespace/name")
+	f.StringVar(&a.forName, "for", "",
+		"only the leases of this reservation name (annotation leasehold.dev/reserve-as), as name or namespace/name")
 	f.StringVar(&a.state, "state", "", "only leases in this state: bound or held")
 	f.StringVar(&a.Dirs.State, "state-dir", a.Dirs.State, "directory of the lease store")
 	f.StringVar(&a.root, "host-root", "/", "root of the host's file system: / or /proc/<pid>/root")
@@ -175,6 +178,12 @@ func (a *app) addFlags(root *cobra.Command) {
 			return ""
 		}
 		return l.Namespace + "/" + l.Name
+	}))
+	_ = root.RegisterFlagCompletionFunc("for", a.completeFlag(func(l lease.Lease) string {
+		if l.Reservation == "" {
+			return ""
+		}
+		return l.Namespace + "/" + l.Reservation
 	}))
 }
 
@@ -195,6 +204,9 @@ func (a *app) checkFlags() error {
 	}
 	if a.pod != "" && strings.Count(a.pod, "/") != 1 {
 		return usage("invalid --pod %q; want namespace/name", a.pod)
+	}
+	if strings.Count(a.forName, "/") > 1 || strings.HasPrefix(a.forName, "/") || strings.HasSuffix(a.forName, "/") {
+		return usage("invalid --for %q; want name or namespace/name", a.forName)
 	}
 	return nil
 }
@@ -257,15 +269,21 @@ func (a *app) sayIfLocked() (stop func()) {
 // selected reports whether a lease matches the global filters.
 func (a *app) selected(l lease.Lease) bool {
 	return (a.network == "" || l.Pool.Network == a.network) &&
-		(a.pod == "" || l.Namespace+"/"+l.Name == a.pod) &&
+		(a.pod == "" || l.Namespace+"/"+l.Name == a.pod) && a.isFor(l.Namespace, l.Reservation) &&
 		(a.state == "" || strings.EqualFold(l.State.String(), a.state))
 }
 
+// isFor reports whether --for is not set, or names the reservation name of a namespace.
+func (a *app) isFor(namespace, reservation string) bool {
+	return a.forName == "" || reservation != "" && (a.forName == reservation || a.forName == namespace+"/"+reservation)
+}
+
 // subject is the argument of show, history and release: an address, or a pod as namespace/name. The
-// other field is zero.
+// other fields are zero. forName is the value of --for, if release has no argument.
 type subject struct {
-	addr netip.Addr
-	pod  string
+	addr    netip.Addr
+	pod     string
+	forName string
 }
 
 func parseSubject(s string) (subject, error) {
@@ -283,12 +301,18 @@ func (s subject) is(addr netip.Addr, namespace, name string) bool {
 	if s.pod != "" {
 		return namespace+"/"+name == s.pod
 	}
+	if s.forName != "" {
+		return true // selected has compared the reservation names
+	}
 	return addr == s.addr
 }
 
 func (s subject) String() string {
 	if s.pod != "" {
 		return "pod " + s.pod
+	}
+	if s.forName != "" {
+		return "reservation name " + s.forName
 	}
 	return s.addr.String()
 }

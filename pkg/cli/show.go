@@ -61,6 +61,12 @@ func (a *app) details(leases []lease.Lease) error {
 			} {
 				fmt.Fprintf(w, "%s:\t%s\n", line[0], line[1])
 			}
+			if r.Reservation != "" {
+				fmt.Fprintf(w, "Reservation name:\t%s/%s\n", r.Namespace, r.Reservation)
+			}
+			if l.Leaving {
+				fmt.Fprintln(w, "Note:\tthe pod is being deleted; a new pod of the name waits for the address")
+			}
 			if l.Superseded {
 				fmt.Fprintln(w, "Note:\tthe pod has another address now; this one is released when its sandbox ends")
 			}
@@ -91,12 +97,15 @@ func (a *app) netnsText(l lease.Lease, now lease.Instant) string {
 func (a *app) noLease(ctx context.Context, s subject, hint string) error {
 	all := *a
 	all.network, all.pod, all.state = "", "", ""
+	if s.forName == "" {
+		all.forName = ""
+	}
 	found, err := all.leases(ctx, func(l lease.Lease) bool { return s.is(l.Address, l.Namespace, l.Name) })
 	if err != nil {
 		return err
 	}
 	if len(found) > 0 {
-		hint = ", which --network, --pod or --state excludes"
+		hint = ", which --network, --pod, --for or --state excludes"
 		fmt.Fprintf(a.Stderr, "leasectl: %s has a lease of network %s in state %s%s\n", s, found[0].Pool.Network,
 			found[0].State, hint)
 		return errProblems

@@ -103,14 +103,14 @@ func newer(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	dir := ts.MkAbs(args[0])
 	ts.Check(os.MkdirAll(dir, 0o755))
-	source := filepath.Join(lab.Root(), "pkg/store/file.go")
+	source := filepath.Join(lab.Root(), "pkg/store/reservations.go")
 	before, err := os.ReadFile(source)
 	ts.Check(err)
-	later := strings.Replace(string(before), "formatNow   = 1", "formatNow   = 2", 1)
+	later := strings.Replace(string(before), "formatNames = 2", "formatNames = 3", 1)
 	if later == string(before) {
-		ts.Fatalf("%s does not define formatNow", source)
+		ts.Fatalf("%s does not define formatNames", source)
 	}
-	replacement, overlay := ts.MkAbs("file.go"), ts.MkAbs("overlay.json")
+	replacement, overlay := ts.MkAbs("reservations.go"), ts.MkAbs("overlay.json")
 	ts.Check(os.WriteFile(replacement, []byte(later), 0o600))
 	text, err := json.Marshal(map[string]any{"Replace": map[string]string{source: replacement}})
 	ts.Check(err)

@@ -12,7 +12,7 @@
 //	[!] repair <reason> [flag...]               runs the commands that leasectl doctor prints for a finding
 //	damage                                      removes an index of the store
 //	format <number>                             changes the format of the store
-//	newer <directory>                           builds leasectl for format 2
+//	newer <directory>                           builds leasectl for format 3
 //
 // KEY=VALUE replaces a variable of the environment; {10k} in it stands for ten thousand letters. A
 // call that fails must print a CNI error, and no call may create files outside the plugin's
@@ -71,16 +71,20 @@ const stateKey = "state"
 func stateOf(ts *testscript.TestScript) *state { return ts.Value(stateKey).(*state) }
 
 func sandbox(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) < 2 || len(args) > 3 {
-		ts.Fatalf("usage: sandbox <name> <namespace/pod> [window]")
+	if neg || len(args) < 2 || len(args) > 4 {
+		ts.Fatalf("usage: sandbox <name> <namespace/pod> [window [reservation name]]")
 	}
 	s := stateOf(ts)
 	namespace, name, _ := strings.Cut(args[1], "/")
 	window := ""
-	if len(args) == 3 {
+	if len(args) > 2 {
 		window = args[2]
 	}
-	sb := s.node.Sandbox(lab.NewPod(namespace, name, window))
+	pod := lab.NewPod(namespace, name, window)
+	if len(args) > 3 {
+		pod.Annotations["leasehold.dev/reserve-as"] = args[3]
+	}
+	sb := s.node.Sandbox(pod)
 	s.sandboxes[args[0]] = sb
 	ts.Setenv(args[0], sb.ID)
 }
