@@ -35,7 +35,10 @@ type contents struct {
 	last     map[netAddr]time.Time // the journal's last entry
 	counts   [maxNets][maxSets]store.Counts
 	windows  [maxPods]lease.Window // stored for later ADDs
-	broken   []string              // what Check has found
+
+	nameRecords []store.PodReservation // in the order of their UIDs
+
+	broken []string // what Check has found
 }
 
 type netAddr struct {
@@ -66,6 +69,9 @@ func (w *simulation) read() contents {
 			pool := w.pool(w.pods[p].net)
 			pod := lease.Key{Pool: pool, Namespace: w.pods[p].namespace(), Name: podName(p), IfName: ifName}
 			c.windows[p], _ = tx.Window(pod)
+		}
+		for record := range tx.PodReservations() {
+			c.nameRecords = append(c.nameRecords, record)
 		}
 		tx.Journal(func(e store.Entry) bool {
 			at := netAddr{e.Network, e.Address}
@@ -136,6 +142,7 @@ func (w *simulation) namings() [][]int {
 func (w *simulation) form(c contents, names []int) string {
 	f := &canonicalForm{simulation: w, contents: c, names: names, boots: map[string]int{}}
 	f.nodeLines()
+	f.nameLines()
 	f.storeLines()
 	f.fileLines()
 	return f.text.String()
@@ -314,6 +321,9 @@ func (f *canonicalForm) pod(name string) string {
 		if podName(p) == name {
 			return podName(f.names[p])
 		}
+	}
+	if b := f.sandboxNamed(name); b >= 0 { // of a pod with a reservation name
+		return f.sandboxName(b)
 	}
 	return strconv.Quote(name)
 }

@@ -55,6 +55,8 @@ type podConfig struct {
 	window    time.Duration
 	agentOnly bool   // only the agent sees the pod's annotation, the plugin does not
 	tenant    string // the pod's namespace; "ns" if empty
+	// reservation is the reservation name; each sandbox is then that of another pod.
+	reservation string
 }
 
 func (c podConfig) namespace() string { return cmp.Or(c.tenant, "ns") }

@@ -53,6 +53,9 @@ func (w *simulation) enabledFor(b int, may func(kind, event)) {
 	case notCreated:
 		if isNext {
 			may(add, e)
+			if w.isNamed(b) && !me.stored {
+				may(nameFirst, e)
+			}
 			if free {
 				may(hostAdd, e)
 			}
@@ -68,6 +71,9 @@ func (w *simulation) enabledFor(b int, may func(kind, event)) {
 		if me.delServed && n.addrs[0].IsValid() {
 			may(unplug, e)
 			may(unplugOne, e)
+		}
+		if w.isNamed(b) && me.assigned() && !me.leaves && !me.deleted {
+			may(leave, e)
 		}
 		may(hide, e)
 		may(end, e)

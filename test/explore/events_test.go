@@ -57,7 +57,9 @@ const (
 	hostDel     kind = "host del"     // host-local serves a DEL
 	lock        kind = "lock"         // another process takes host-local's lock of a network, and keeps it
 	unlock      kind = "unlock"
-	again       kind = "again" // a container gets a new sandbox with the same id after its DEL
+	leave       kind = "leave"      // the pod is being deleted, and its sandbox goes on
+	nameFirst   kind = "name first" // the agent stores the reservation name of a pod that has no sandbox yet
+	again       kind = "again"      // a container gets a new sandbox with the same id after its DEL
 )
 
 // event is an event of a sandbox, a network, or the node.
@@ -154,11 +156,11 @@ func (w *simulation) request(sandbox int) ipam.Request {
 	pod, name := w.podOf(sandbox), w.sandboxName(sandbox)
 	r := ipam.Request{
 		Pool: w.pool(w.netOf(sandbox)), ContainerID: name, IfName: ifName, NetnsPath: netnsPath(name),
-		Pod:     ipam.Pod{Namespace: w.pods[pod].namespace(), Name: podName(pod), UID: "uid-" + name},
+		Pod:     ipam.Pod{Namespace: w.pods[pod].namespace(), Name: w.podNameOf(sandbox), UID: "uid-" + name},
 		Options: w.options(),
 	}
 	if p := w.pods[pod]; !p.agentOnly {
-		r.Retention = policy.Request{Known: true, Window: lease.Window(p.window)}
+		r.Retention = policy.Request{Known: true, Window: lease.Window(p.window), Reservation: p.reservation}
 	}
 	r.Sets = w.leaseSets(w.netOf(sandbox))
 	return r
@@ -235,6 +237,8 @@ func (w *simulation) run(e event) (out outcome) {
 		out.err = w.hostRelease(e.sandbox)
 	case agent:
 		out.err = w.round()
+	case nameFirst:
+		out.err = w.storeName(e.sandbox)
 	case snapshot:
 		s := w.machine()
 		if out.err = s.Store.WriteSnapshot(context.Background(), s.Clock()); store.IsEmpty(out.err) {
@@ -259,6 +263,8 @@ func (w *simulation) runOther(e event) {
 		w.spaces[e.sandbox] = namespace{}
 	case hide:
 		w.spaces[e.sandbox].phase = hidden
+	case leave:
+		w.sandboxes[e.sandbox].leaves = true
 	case pass:
 		w.pass(step)
 	case long:
@@ -388,7 +394,10 @@ func (w *simulation) round() error {
 		surveys = 2 // an adoption is a change: windows apply to the new leases, and doubted deaths may be certain
 	}
 	for range surveys {
-		if err := s.Follow(ctx, w.annotations()); err != nil {
+		if err := s.Follow(ctx, append(w.annotations(), w.namedAnnotations()...)); err != nil {
+			return err
+		}
+		if err := s.MarkLeaving(ctx, w.leavingPods()); err != nil {
 			return err
 		}
 		v, err := s.Survey(ctx, w.servedPools()...)
@@ -468,7 +477,7 @@ var errUnsettled = errors.New("the next round would have something to do")
 // annotations returns the annotations of the pods that only the agent sees.
 func (w *simulation) annotations() (out []maintain.PodWindow) {
 	for p, c := range w.pods {
-		if b := w.newest(p); c.agentOnly && w.isValid(b) {
+		if b := w.newest(p); c.agentOnly && c.reservation == "" && w.isValid(b) {
 			out = append(out, maintain.PodWindow{
 				Namespace: c.namespace(), Name: podName(p), UID: "uid-" + w.sandboxName(b),
 				Window: lease.Window(c.window),

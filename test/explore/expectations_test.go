@@ -37,6 +37,12 @@ type sandboxState struct {
 	delServed  bool                // a DEL has returned
 	unretained bool                // its release does not begin a hold any more
 	window     bool                // its lease has the pod's window
+
+	// Of a sandbox whose pod has a reservation name (see names_test.go).
+	until   time.Duration // of kernel.elapsed: its addresses are held for the name
+	leaves  bool          // its pod is being deleted
+	leaving bool          // the agent has seen that
+	stored  bool          // the agent has stored the name, and no ADD has used it
 }
 
 func (s sandboxState) assigned() bool { return s.addrs[0].IsValid() }
@@ -58,7 +64,7 @@ type damage struct {
 
 var kinds = [...]kind{add, lateAdd, del, gc, check, unplug, end, hide, pass, long, reboot, rebootEpoch,
 	forward, back, correct, powerCut, agent, snapshot, lose, wipe, wipePlain, wipeOne, hostAdd, hostDel, lock, unlock,
-	again, stop, unplugOne}
+	again, stop, unplugOne, leave, nameFirst}
 
 func newNode(c config) node {
 	n := node{kernel: newKernel(), killsLeft: c.kills}
@@ -126,10 +132,12 @@ func (w *simulation) account(e event, out outcome) string {
 		if out.err != nil && !w.damage.lost {
 			return fmt.Sprintf("I4: a CHECK of a sandbox that was given addresses failed: %v", out.err)
 		}
-	case agent, snapshot:
+	case agent, snapshot, nameFirst:
 		if e.kind == agent && e.killed == 0 && out.err == nil {
 			w.follow()
+			w.followNames()
 		}
+		w.sandboxes[e.sandbox].stored = w.sandboxes[e.sandbox].stored || e.kind == nameFirst
 		waits := errors.Is(out.err, store.ErrBusy) || errors.Is(out.err, context.DeadlineExceeded)
 		if out.err != nil && !(waits && w.locked != [maxNets]bool{}) && !errors.Is(out.err, store.ErrLost) {
 			return fmt.Sprintf("the agent failed: %v", out.err)
@@ -192,7 +200,7 @@ func (w *simulation) rebase() {
 // have the pod's later leases.
 func (w *simulation) follow() {
 	for p, c := range w.pods {
-		if b := w.newest(p); c.agentOnly && w.isValid(b) && w.sandboxes[b].assigned() {
+		if b := w.newest(p); c.agentOnly && c.reservation == "" && w.isValid(b) && w.sandboxes[b].assigned() {
 			w.sandboxes[b].window, w.followed[p] = true, true
 		}
 	}
@@ -200,6 +208,9 @@ func (w *simulation) follow() {
 
 // accountAdd checks the result of leasehold's ADD.
 func (w *simulation) accountAdd(b int, out outcome) string {
+	if w.isNamed(b) {
+		return w.accountNamedAdd(b, out)
+	}
 	pod, me := w.podOf(b), &w.sandboxes[b]
 	held := w.heldFor(pod)
 	// A sandbox whose first ADD was killed may have addresses of that call, and another sandbox the
@@ -282,6 +293,10 @@ func (w *simulation) inUse(b int, a netip.Addr) string {
 					w.sandboxName(b), a, w.sandboxName(o))
 			}
 		}
+	}
+	if name := w.keptForAnother(b, a); name != "" {
+		return fmt.Sprintf("I2: sandbox %s was given %s, which is held for the reservation name %s",
+			w.sandboxName(b), a, name)
 	}
 	for q := range w.pods {
 		if q == w.podOf(b) || w.pods[q].net != w.netOf(b) || !w.heldFor(q).IsValid() {
@@ -419,6 +434,10 @@ func (w *simulation) reassigned(net int, a netip.Addr, to int) {
 // released begins the hold for the pod of a sandbox: at its DEL, even one that was killed, or at
 // the end of its namespace if that comes first.
 func (w *simulation) released(b int) {
+	if w.isNamed(b) {
+		w.releasedName(b)
+		return
+	}
 	me, pod := &w.sandboxes[b], w.podOf(b)
 	isCurrent := w.holds[pod].current == b+1 && w.holds[pod].until == 0
 	if !me.assigned() || me.byHost || me.unretained || !isCurrent || !me.window {

@@ -150,6 +150,37 @@ var faults = []fault{
 		in: []change{{"pkg/transact/node.go", `c.Release(who, r.At, "DEL")`, `func() error { _ = who; return nil }()`}},
 	},
 	{
+		name: "a pod takes the address of a living pod of its reservation name", model: "names", finds: "I1:",
+		quick: true,
+		in: []change{{"pkg/lease/machine.go", `	if e.LastHolder != Dead && !l.Holder.Netns.Same(e.Holder.Netns) {
+		return ErrHolderAlive
+	}
+	return nil
+}
+
+// mayClaim`, `	if e.LastHolder != Dead && e.Reservation == "" {
+		return ErrHolderAlive
+	}
+	return nil
+}
+
+// mayClaim`}},
+	},
+	{
+		name: "an ADD ends the other leases of its reservation name", model: "names", finds: "I[24]:",
+		in: []change{{"pkg/ipam/assign.go", `l.IsRetained() && !others {`, `l.IsRetained() && (!others || others) {`}},
+	},
+	{
+		name: "a pod waits for every pod of its reservation name", model: "names",
+		finds: "I2: pod .* waits for a pod that does not leave",
+		in: []change{{"pkg/ipam/reserve.go", `l.State == lease.Bound && !l.Leaving && l.Name != a.req.Pod.Name`,
+			`l.State == lease.None`}},
+	},
+	{
+		name: "a lease gets no reservation name afterwards", model: "late names", finds: "I2:", depth: "6",
+		in: []change{{"pkg/lease/machine.go", `l.Owner, l.Reservation = e.Owner, e.Reservation`, `l.Owner = e.Owner`}},
+	},
+	{
 		name: "no hold yields", model: "fair", finds: "fair:", depth: "6",
 		in: []change{{"pkg/policy/config.go", `OnExhaustion: Fair,`, `OnExhaustion: Fail,`}},
 	},

@@ -21,6 +21,8 @@ var (
 	retained      = podConfig{window: window}
 	plain         = podConfig{}
 	agentOnly     = podConfig{window: window, agentOnly: true}
+	named         = podConfig{window: window, reservation: "name"}
+	lateNamed     = podConfig{window: window, reservation: "name", agentOnly: true}
 	oneNet        = []netConfig{{name: "net", sets: []string{twoAddresses}}}
 	oneAddressNet = []netConfig{{name: "net", sets: []string{oneAddress}}}
 	twoNets       = []netConfig{{name: "one", sets: []string{oneAddress}}, {name: "two", sets: []string{oneAddress}}}
@@ -168,6 +170,36 @@ var models = []config{
 		name: "fair", about: "two pods of one namespace are away, and a pod of another one needs an address",
 		pods: []podConfig{retained, retained, {tenant: "other"}}, perPod: 2, known: true, nets: oneNet,
 		with: withCommon(map[kind]int{reboot: 1}), short: 5,
+	},
+	{
+		name: "names", about: "pods that share a reservation name; some are being deleted while others start",
+		pods: []podConfig{named}, perPod: 4, known: true, nets: oneNet,
+		with: map[kind]int{
+			add: always, del: always, end: always, pass: 2, agent: always, leave: 2, unplug: 1, reboot: 1,
+		},
+		short: 5,
+	},
+	{
+		name: "one name", about: "three pods that share a reservation name: small enough for every state",
+		pods: []podConfig{named}, perPod: 3, known: true, nets: oneNet,
+		with: map[kind]int{
+			add: always, del: always, end: always, pass: 1, agent: always, leave: 1, reboot: 1,
+		},
+		short: 4,
+	},
+	{
+		name: "names and pods", about: "pods that share a reservation name, and a pod without one, two addresses",
+		pods: []podConfig{named, plain}, perPod: 2, known: true, nets: oneNet,
+		with:  withCommon(map[kind]int{gc: always, reboot: 1, hide: 1}),
+		short: 4,
+	},
+	{
+		name: "late names", about: "only the agent sees the reservation name, before the sandbox is created or later",
+		pods: []podConfig{lateNamed}, perPod: 3, known: true, nets: oneNet,
+		with: map[kind]int{
+			add: always, del: always, end: always, pass: 2, agent: always, nameFirst: always, leave: 1, reboot: 1,
+		},
+		short: 5,
 	},
 	{
 		name: "lost files", about: "a file of host-local's is removed, and the store is lost",

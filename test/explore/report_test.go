@@ -41,6 +41,8 @@ func (w *simulation) describe(e event) string {
 		wipeOne:     "another process removes " + e.cut,
 		unplugOne:   "one address is taken off the interface of sandbox " + name + ", whose process goes on",
 		again:       "the container of sandbox " + name + " gets a new sandbox with the same id",
+		leave:       "the pod of sandbox " + name + " is being deleted, and its sandbox goes on",
+		nameFirst:   "the agent stores the reservation name of the pod of sandbox " + name,
 		unlock:      "host-local's lock of network " + w.nets[e.net].name + " is released",
 	}[e.kind]
 	if e.killed > 0 {
