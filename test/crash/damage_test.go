@@ -355,7 +355,7 @@ func TestNewerFormat(t *testing.T) {
 	changed := 0
 	for at, data := range d.files[id].pages {
 		if i := strings.Index(data, "format\x01"); i >= 0 {
-			d.do(change{kind: "page", file: id, at: at, data: data[:i+6] + "\x02" + data[i+7:]}, page)
+			d.do(change{kind: "page", file: id, at: at, data: data[:i+6] + "\x03" + data[i+7:]}, page)
 			changed++
 		}
 	}
@@ -365,7 +365,7 @@ func TestNewerFormat(t *testing.T) {
 	p.restore(d.files[id])
 	reply := p.call(p.newPod(0), "ADD")
 	if reply.Err == nil || reply.Err.Code != 11 ||
-		!strings.Contains(reply.Err.Error(), "format 2") || !strings.Contains(reply.Err.Error(), "1") {
+		!strings.Contains(reply.Err.Error(), "format 3") || !strings.Contains(reply.Err.Error(), "2") {
 		t.Errorf("ADD: %+v", reply)
 	}
 	for _, sandbox := range p.bound {
