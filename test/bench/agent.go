@@ -58,7 +58,7 @@ func (b *bench) collect() {
 	}{{"agent", "", expiredHolds}, {"agent with a tenth of a processor", "10000", expiredHolds / 5}} {
 		if group, err := newCgroup(run.quota); err == nil {
 			b.Cleanup(group.remove)
-			summaries = append(summaries, b.collectOnce(w, run.name, group.procs, b.rounds(run.holds)))
+			summaries = append(summaries, b.collectOnce(w, run.name, group, b.rounds(run.holds)))
 		} else {
 			summaries = append(summaries, fmt.Sprintf("%s: not measured: %v", run.name, err))
 		}
@@ -69,7 +69,7 @@ func (b *bench) collect() {
 }
 
 // collectOnce adds its rows to the table, and returns a summary.
-func (b *bench) collectOnce(w *tabwriter.Writer, name, cgroup string, holds int) string {
+func (b *bench) collectOnce(w *tabwriter.Writer, name string, group cgroup, holds int) string {
 	c := b.contender("leasehold", 0)
 	// Pods without retention: these have no namespaces, so that their addresses could not be
 	// announced.
@@ -83,7 +83,7 @@ func (b *bench) collectOnce(w *tabwriter.Writer, name, cgroup string, holds int)
 	before := c.work(func() { commits = c.commits(calm) })
 	var took time.Duration
 	left := holds
-	a := &agentRun{c: c, cgroup: cgroup}
+	a := &agentRun{c: c, cgroup: group.procs}
 	during := c.work(func() {
 		began := time.Now()
 		a.start("--log-level=debug")
@@ -92,6 +92,7 @@ func (b *bench) collectOnce(w *tabwriter.Writer, name, cgroup string, holds int)
 			left = c.overdue()
 		}
 	})
+	periods, throttled := group.throttled(b)
 	longest, over := a.stop()
 	after := c.work(func() { time.Sleep(calm) })
 
@@ -109,6 +110,10 @@ func (b *bench) collectOnce(w *tabwriter.Writer, name, cgroup string, holds int)
 		Leasehold: float64(holds-left) / took.Seconds()})
 	b.add(figure{Figure: "its longest lock", Unit: "ms", Leasehold: inMS(float64(longest)),
 		Other: inMS(percentile(commits, 100)), Against: "longest small commit"})
+	if periods > 0 {
+		b.add(figure{Figure: "periods in which its quota was used up", Leasehold: throttled, Other: periods,
+			Against: "all periods"})
+	}
 	return fmt.Sprintf("%s: its longest lock was %s ms; the workers' p99 was %s ms with and %s ms without it (%.2f);\n"+
 		"  a small commit during the workers' calls held the lock for %s ms (p50), %s ms (max)",
 		name, ms(float64(longest)), ms(with), ms(without), with/without, ms(percentile(commits, 50)),
@@ -438,6 +443,25 @@ func newCgroup(quota string) (cgroup, error) {
 		return cgroup{}, fmt.Errorf("%w (is the cpu controller in %s/cgroup.subtree_control?)", err, root)
 	}
 	return g, nil
+}
+
+// throttled returns in how many periods of its quota a process of the cgroup ran, and in how many
+// of them the quota was used up.
+func (g cgroup) throttled(b *bench) (periods, throttled float64) {
+	stat, err := os.ReadFile(filepath.Join(g.dir, "cpu.stat"))
+	b.check(err)
+	for line := range strings.Lines(string(stat)) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		n, err := strconv.ParseFloat(value, 64)
+		b.check(err)
+		switch name {
+		case "nr_periods":
+			periods = n
+		case "nr_throttled":
+			throttled = n
+		}
+	}
+	return periods, throttled
 }
 
 const cgroups = "/sys/fs/cgroup"
