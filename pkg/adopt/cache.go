@@ -248,7 +248,10 @@ func (c *candidate) readAnnotations(args map[string]json.RawMessage) error {
 		texts[name] = text
 	}
 	request, err := policy.RequestFrom(texts, true)
-	c.Window, c.WindowKnown, c.Reservation = request.Window, request.Known, request.Reservation
+	c.Window, c.WindowKnown = request.Window, request.Known
+	if c.hasPod() {
+		c.Reservation = request.Reservation
+	}
 	return err
 }
 

@@ -79,6 +79,11 @@ func TestParseCache(t *testing.T) {
 		{"a reservation name", entry(annotations(map[string]any{"io.kubernetes.cri/reserved-ip-duration": "10",
 			"leasehold.dev/reserve-as": "registry"})),
 			with(func(c *candidate) { c.Reservation = "registry" }), []string{"10.0.0.5", "fd00::5"}, ""},
+		{"a reservation name of no pod", entry(func(f map[string]any) {
+			annotations(map[string]any{"io.kubernetes.cri/reserved-ip-duration": "10",
+				"leasehold.dev/reserve-as": "registry"})(f)
+			delete(f, "cniArgs")
+		}), with(func(c *candidate) { c.Namespace, c.Name, c.UID = "", "", "" }), []string{"10.0.0.5", "fd00::5"}, ""},
 		{"a reservation name without a window", entry(annotations(map[string]any{
 			"leasehold.dev/reserve-as": 5})),
 			with(func(c *candidate) { c.Window = 0 }), []string{"10.0.0.5", "fd00::5"}, ""},
@@ -233,7 +238,8 @@ func believable(t *testing.T, c candidate) {
 		c.UID != "" && !names.IsUID(c.UID), c.ContainerID != "" && !names.IsContainerID(c.ContainerID),
 		c.IfName != "" && !names.IsIfName(c.IfName), c.Window < 0, c.Window > policy.MaxWindow &&
 			c.Window != lease.Forever,
-		c.Window != 0 && !c.WindowKnown, c.Netns.Ino != 0:
+		c.Window != 0 && !c.WindowKnown, c.Netns.Ino != 0,
+		c.Reservation != "" && (c.Name == "" || !lease.IsReservation(c.Reservation)):
 		t.Errorf("%+v", c)
 	}
 }
@@ -241,6 +247,8 @@ func believable(t *testing.T, c candidate) {
 func FuzzParseCache(f *testing.F) {
 	f.Add(entry(nil))
 	f.Add(entry(annotations(nil)))
+	f.Add(entry(annotations(map[string]any{"io.kubernetes.cri/reserved-ip-duration": "10",
+		"leasehold.dev/reserve-as": "registry"})))
 	f.Add(entry(set("result", map[string]any{"ip4": map[string]any{"ip": "10.0.0.5/24"}})))
 	f.Add([]byte("null"))
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -255,6 +263,7 @@ func FuzzParseCache(f *testing.F) {
 func FuzzParseFile(f *testing.F) {
 	f.Add("c1\r\neth0")
 	f.Add("#held db/db-0 eth0 firm 3600 1795258800 u1\r\neth0")
+	f.Add("#held db/db-0 eth0 firm 3600 1795258800 u1 registry\r\neth0")
 	f.Fuzz(func(t *testing.T, content string) {
 		c, known := candidateOf(content)
 		believable(t, c)
