@@ -181,11 +181,11 @@ var models = []config{
 	},
 	{
 		name: "one name", about: "three pods that share a reservation name: small enough for every state",
-		pods: []podConfig{named}, perPod: 3, known: true, nets: oneNet,
+		pods: []podConfig{named}, perPod: 3, known: true, nets: oneAddressNet,
 		with: map[kind]int{
-			add: always, del: always, end: always, pass: 1, agent: always, leave: 1, reboot: 1,
+			add: always, del: always, end: always, pass: 1, agent: always, leave: 1,
 		},
-		short: 4,
+		short: 5,
 	},
 	{
 		name: "names and pods", about: "pods that share a reservation name, and a pod without one, two addresses",
