@@ -99,6 +99,9 @@ func (p *prover) elements(pg page, depth int) error {
 	if pageHeader+pg.count*elementSize > len(pg.data) {
 		return fmt.Errorf("page %d: too small for %d elements", pg.id, pg.count)
 	}
+	if pg.flags == flagBranch && pg.count == 0 {
+		return fmt.Errorf("page %d: has no elements", pg.id)
+	}
 	var last []byte
 	for i := range pg.count {
 		at := pageHeader + i*elementSize
@@ -113,6 +116,9 @@ func (p *prover) elements(pg page, depth int) error {
 		switch {
 		case pg.flags == flagBranch:
 			err = p.walk(child, depth+1)
+			if err == nil && parsePage(child, p.file[child*pageSize:]).count == 0 {
+				err = fmt.Errorf("page %d: has no elements", child) // bbolt would panic
+			}
 		case child != 0:
 			err = p.bucket(value, depth)
 		}

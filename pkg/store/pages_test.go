@@ -72,6 +72,7 @@ func TestDamagedPages(t *testing.T) {
 			branchAt = id * pageSize
 		}
 	}
+	leafAt := le.Uint64(file[branchAt+pageHeader+8:]) * pageSize // of its first child
 	if le.Uint16(root(file)[8:]) != flagLeaf || len(nested) < 2 || len(inline) == 0 || branchAt == 0 ||
 		le.Uint16(free(file)[10:]) < 2 {
 		t.Fatalf("the store has %d nested and %d inline buckets, %d free pages, a branch page at %d", len(nested),
@@ -110,6 +111,12 @@ func TestDamagedPages(t *testing.T) {
 			le.PutUint64(b[branchAt+pageHeader+8:], head.pages)
 			return b
 		}, "out of range"},
+		"a branch page without elements": {func(b []byte) []byte { le.PutUint16(b[branchAt+10:], 0); return b },
+			"has no elements"},
+		"a leaf page without elements": {func(b []byte) []byte {
+			le.PutUint16(b[leafAt+10:], 0)
+			return b
+		}, "has no elements"},
 		"a child that is a meta page": {func(b []byte) []byte {
 			le.PutUint64(b[branchAt+pageHeader+8:], 1)
 			return b
