@@ -172,15 +172,21 @@ func (a *assignment) bySet(leases []lease.Lease) map[int][]lease.Lease {
 // the key if host-local has served an ADD of the pod while the former address was held. Soft holds
 // for other pods of the name are not in former: there are many if a pod is recreated repeatedly.
 func (a *assignment) readFormer() error {
-	leases, err := a.Tx.ByKey(a.key)
-	if err != nil {
-		return err
-	}
-	if err := a.ReleaseUnmirrored(leases); err != nil {
-		return err
-	}
+	var err error
 	if a.former, err = a.Tx.ByKey(a.key); err != nil {
 		return err
+	}
+	own := a.former
+	if a.isNamed() { // the leases of other pods are for the agent to compare, because there may be many
+		own = slices.DeleteFunc(slices.Clone(own), func(l lease.Lease) bool { return l.Name != a.req.Pod.Name })
+	}
+	if err := a.ReleaseUnmirrored(own); err != nil {
+		return err
+	}
+	if len(own) > 0 {
+		if a.former, err = a.Tx.ByKey(a.key); err != nil {
+			return err
+		}
 	}
 	a.former = slices.DeleteFunc(a.former, func(l lease.Lease) bool {
 		return l.State == lease.Bound && l.Holder.Is(a.holder) ||

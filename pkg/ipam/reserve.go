@@ -77,18 +77,20 @@ func (a *assignment) lastReleasedFirst(x, y lease.Lease) int {
 func (a *assignment) waitForName() (refused, err error) {
 	setOf, free := pool.Locate(a.req.Sets...), map[int]bool{}
 	var busy []lease.Lease
-	for _, l := range a.former {
+	a.former = slices.DeleteFunc(a.former, func(l lease.Lease) bool {
 		set := setOf(l.Address)
 		if set < 0 || len(free) == len(a.req.Sets) {
-			continue
+			return false
 		}
-		switch _, err := lease.Apply(l, a.bind(l, l.Address, l.Set), a.Now); {
+		_, err := lease.Apply(l, a.bind(l, l.Address, l.Set), a.Now)
+		switch {
 		case err == nil:
 			free[set] = true
 		case errors.Is(err, lease.ErrHolderAlive) && l.IsRetained() && a.waitsFor(l):
 			busy = append(busy, l)
 		}
-	}
+		return err != nil && l.State == lease.Bound // of a living pod
+	})
 	if len(free) == len(a.req.Sets) || len(busy) == 0 || len(a.req.Requested) > 0 {
 		return nil, nil
 	}
