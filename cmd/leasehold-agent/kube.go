@@ -91,7 +91,7 @@ func kubeTasks(node agent.Node, config *rest.Config, o options, watcher *active.
 		Log: log, Metrics: publish.NewMetrics(node.Metrics),
 	}
 	poolTask := &publish.NodePool{Service: node.Service, Node: o.nodeName, Clients: clients, Pool: pool,
-		Lost: objects.Relist, Log: log, Active: watcher.Result}
+		UID: publishTask.NodeUID, Reread: publishTask.Reread, Lost: objects.Relist, Log: log, Active: watcher.Result}
 	activeChanges := watcher.Changes()
 	holdTask := &reclaim.Holds{Service: node.Service, Node: o.nodeName, Clients: clients, Log: log,
 		Named: pool.Named, Connected: pods.Connected, MoveGrace: o.moveGrace, ForeverLimit: o.foreverLimit,
@@ -118,15 +118,15 @@ func kubeTasks(node agent.Node, config *rest.Config, o options, watcher *active.
 		{Name: "windows", Run: withChanges(windowTask.Run)},
 		{Name: "publish", Run: connected(withChanges(publishTask.Run))},
 		{Name: "pool", Run: connected(func(ctx context.Context) error {
-			return poolTask.Run(ctx, activeChanges)
+			return poolTask.Run(ctx, informer.Any(ctx, activeChanges, publishTask.Identified()))
 		})},
 		{Name: "events", Run: withChanges(eventTask.Run)},
 		{Name: "holds", Run: holdTask.Run},
 	}
 	if namespace, name, ok := strings.Cut(o.limits, "/"); ok {
 		limitTask := &retention.Limits{Service: node.Service, Core: clients.Core, Namespace: namespace, Name: name,
-			Connected: pods.Connected, Log: log}
-		tasks = append(tasks, agent.Task{Name: "limits", Run: limitTask.Run})
+			Log: log}
+		tasks = append(tasks, agent.Task{Name: "limits", Run: connected(limitTask.Run)})
 	}
 	return tasks, nil
 }

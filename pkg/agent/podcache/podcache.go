@@ -102,7 +102,7 @@ func isOwnClaim(v corev1.Volume, pod string) bool {
 
 // watchPeriod is the time over which the agents watch their pods again after an outage of the API
 // server (docs/decisions.md, "Cost that does not grow with the nodes").
-const watchPeriod = 2 * time.Minute
+const watchPeriod = 3 * time.Minute
 
 // Pods is an informer of the pods of a node.
 type Pods struct {

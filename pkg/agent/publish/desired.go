@@ -31,6 +31,10 @@ type nodeIdentity struct{ Name, UID string }
 // node.
 const confirmedAfter = 30 * time.Second
 
+// returnDelay is how long a pod must be away before its hold is published. Most pods that are
+// recreated have their address again before.
+const returnDelay = 5 * time.Second
+
 // wanted is the desired state of an IPReservation.
 type wanted struct {
 	Object ipamv1.IPReservation
@@ -72,6 +76,7 @@ func makePlan(
 		w.Object.Status.Confirmed = plan.isConfirmed(leases, pods[pod], object, w.Object.Status, view.Now)
 		if object != nil {
 			w.Object.Status = waitForConfirmation(w.Object.Status, object.Status, view.Now.Wall)
+			w.Object.Status = plan.waitForReturn(newest(leases), w.Object.Status, object.Status, view.Now)
 		}
 		w.Object.Status.Conditions = conditions(object, w.Object.Status.ID, view.Now.Wall)
 		plan.Objects[name] = w
@@ -175,12 +180,13 @@ func (plan *plan) isConfirmed(
 }
 
 // waitForConfirmation returns the status to write for a pod that has returned to its addresses. As
-// long as the pod is not confirmed, that is the existing status, which shows the hold: a write for
-// the return and another one for the confirmation, which follows within confirmedAfter, would
-// double the writes. If anything else has changed, or the hold would seem to be over before, that
-// is the status s.
+// long as the pod is not confirmed, that is the existing status, which shows the hold or the former
+// pod: a write for the return and another one for the confirmation, which follows within
+// confirmedAfter, would double the writes. If anything else has changed, or the hold would seem to
+// be over before, that is the status s.
 func waitForConfirmation(s, existing ipamv1.IPReservationStatus, now time.Time) ipamv1.IPReservationStatus {
-	isReturn := s.State == ipamv1.Bound && existing.State == ipamv1.Held && !s.Confirmed
+	isSuccessor := existing.State == ipamv1.Bound && existing.Confirmed && existing.PodUID != s.PodUID
+	isReturn := s.State == ipamv1.Bound && (existing.State == ipamv1.Held || isSuccessor) && !s.Confirmed
 	if !isReturn || existing.HeldUntil != nil && existing.HeldUntil.Time.Before(now.Add(confirmedAfter)) {
 		return s
 	}
@@ -190,6 +196,29 @@ func waitForConfirmation(s, existing ipamv1.IPReservationStatus, now time.Time) 
 	if !equality.Semantic.DeepEqual(waiting, existing) {
 		return s
 	}
+	return waiting
+}
+
+// waitForReturn returns the status to write for a pod that is away. For returnDelay that is the
+// existing status, which shows the pod as Bound: if the pod returns before, the hold and the return
+// are one write. If anything else has changed, or the hold ends soon, that is the status s. last is
+// the lease that was released last.
+func (plan *plan) waitForReturn(
+	last lease.Lease, s, existing ipamv1.IPReservationStatus, now lease.Instant,
+) ipamv1.IPReservationStatus {
+	away := now.Since(last.ReleasedAt)
+	isAway := s.State == ipamv1.Held && existing.State == ipamv1.Bound && existing.Confirmed
+	if !isAway || away >= returnDelay ||
+		s.HeldUntil != nil && s.HeldUntil.Time.Before(now.Wall.Add(confirmedAfter)) {
+		return s
+	}
+	waiting := s
+	waiting.State, waiting.HeldUntil = existing.State, nil
+	waiting.Confirmed, waiting.Conditions = existing.Confirmed, existing.Conditions
+	if !equality.Semantic.DeepEqual(waiting, existing) {
+		return s
+	}
+	plan.requeueAfter(returnDelay - away)
 	return waiting
 }
 

@@ -121,6 +121,42 @@ func TestMake(t *testing.T) {
 				s.State, s.PodUID, s.HeldUntil = ipamv1.Held, "u0", until(time.Minute)
 			})},
 			want: is(func(s *ipamv1.IPReservationStatus) { s.Confirmed = true })},
+		{name: "returned 5 s ago, before its hold was published",
+			leases: []lease.Lease{bound("10.0.0.2", id1, 5*time.Second)},
+			existing: &ipamv1.IPReservation{Status: status(func(s *ipamv1.IPReservationStatus) {
+				s.PodUID, s.Confirmed = "u0", true
+			})},
+			want:  is(func(s *ipamv1.IPReservationStatus) { s.PodUID, s.Confirmed = "u0", true }),
+			after: 25*time.Second + 10*time.Millisecond},
+		{name: "returned 5 s ago, and the former pod was not confirmed",
+			leases: []lease.Lease{bound("10.0.0.2", id1, 5*time.Second)},
+			existing: &ipamv1.IPReservation{Status: status(func(s *ipamv1.IPReservationStatus) {
+				s.PodUID = "u0"
+			})},
+			want: is(func(*ipamv1.IPReservationStatus) {}), after: 25*time.Second + 10*time.Millisecond},
+		{name: "away for 3 s", leases: []lease.Lease{held(bound("10.0.0.2", id1, 10*time.Minute), 3*time.Second)},
+			existing: &ipamv1.IPReservation{Status: status(func(s *ipamv1.IPReservationStatus) { s.Confirmed = true })},
+			want:     is(func(s *ipamv1.IPReservationStatus) { s.Confirmed = true }),
+			after:    2*time.Second + 10*time.Millisecond},
+		{name: "away for 3 s, with another window",
+			leases: []lease.Lease{held(bound("10.0.0.2", id1, 10*time.Minute), 3*time.Second)},
+			existing: &ipamv1.IPReservation{Status: status(func(s *ipamv1.IPReservationStatus) {
+				s.Confirmed, s.Window = true, "10m0s"
+			})},
+			want: is(func(s *ipamv1.IPReservationStatus) {
+				s.State, s.HeldUntil, s.Confirmed = ipamv1.Held, until(time.Hour-3*time.Second), true
+			}), after: time.Hour - 3*time.Second + 10*time.Millisecond},
+		{name: "away for 3 s, and was not confirmed",
+			leases:   []lease.Lease{held(bound("10.0.0.2", id1, 10*time.Second), 3*time.Second)},
+			existing: &ipamv1.IPReservation{Status: status(func(s *ipamv1.IPReservationStatus) {})},
+			want: is(func(s *ipamv1.IPReservationStatus) {
+				s.State, s.HeldUntil = ipamv1.Held, until(time.Hour-3*time.Second)
+			}), after: time.Hour - 3*time.Second + 10*time.Millisecond},
+		{name: "away for 5 s", leases: []lease.Lease{held(bound("10.0.0.2", id1, 10*time.Minute), 5*time.Second)},
+			existing: &ipamv1.IPReservation{Status: status(func(s *ipamv1.IPReservationStatus) { s.Confirmed = true })},
+			want: is(func(s *ipamv1.IPReservationStatus) {
+				s.State, s.HeldUntil, s.Confirmed = ipamv1.Held, until(time.Hour-5*time.Second), true
+			}), after: time.Hour - 5*time.Second + 10*time.Millisecond},
 		{name: "a sandbox after 30 s", leases: []lease.Lease{bound("10.0.0.2", id1, 30*time.Second)},
 			want: is(func(s *ipamv1.IPReservationStatus) { s.Confirmed = true })},
 		{name: "two families", leases: two, want: is(both)},

@@ -243,7 +243,6 @@ func TestOnlyOurObjectsAreRemoved(t *testing.T) {
 // Every request that fails makes the pass fail, and says which it was.
 func TestEachFailedRequestOfTheNodePool(t *testing.T) {
 	for _, tt := range []struct{ method, path, want string }{
-		{"GET", nodePath, "reading the node"},
 		{"PATCH", poolPath, "writing the NodeAddressPool"}, {"PATCH", poolPath + "/status", "writing the status"},
 	} {
 		p := newPoolFixture(t)
@@ -254,8 +253,8 @@ func TestEachFailedRequestOfTheNodePool(t *testing.T) {
 			return 0
 		})
 		err := p.update(t.Context())
-		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), tt.want) || !p.readAt.IsZero() {
-			t.Errorf("%s %s: %v, read at %v", tt.method, tt.path, err, p.readAt)
+		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), tt.want) || p.rereads != 1 {
+			t.Errorf("%s %s: %v, and the node is read %d times", tt.method, tt.path, err, p.rereads)
 		}
 		requests := p.server.Requests()
 		if last := tt.method + " " + tt.path; requests[len(requests)-1] != last {
@@ -266,29 +265,15 @@ func TestEachFailedRequestOfTheNodePool(t *testing.T) {
 				t.Errorf("rejected %d times: again after %s, want %s", i+1, after, least)
 			}
 		}
+		p.rereads = 0
 		p.server.Reject(fakeapi.Always(http.StatusServiceUnavailable))
-		if after := p.pass(t.Context()); after > nodePoolInterval*6/5 || p.rejected != 0 {
-			t.Errorf("unavailable: again after %s, rejected %d times", after, p.rejected)
+		if after := p.pass(t.Context()); after > nodePoolInterval*6/5 || p.rejected != 0 || p.rereads != 0 {
+			t.Errorf("unavailable: again after %s, rejected %d times, the node is read %d times", after, p.rejected,
+				p.rereads)
 		}
 		p.server.Reject(nil)
-		if err := p.update(t.Context()); err != nil {
-			t.Error(err)
-		}
-		read := p.readAt
-		p.after(nodePoolReread - time.Second)
-		if err := p.update(t.Context()); err != nil || p.readAt != read {
-			t.Errorf("read again before its time: %v", err)
-		}
-		p.server.Reject(fakeapi.Always(http.StatusServiceUnavailable))
-		p.after(time.Second)
-		if err := p.update(t.Context()); err != nil || p.readAt == read {
-			t.Errorf("a failed read of a known UID: %v", err)
-		}
-		p.server.Reject(nil)
-		p.after(nodePoolReread)
-		read = p.readAt
-		if err := p.update(t.Context()); err != nil || p.readAt == read {
-			t.Errorf("not read again: %v", err)
+		if err := p.update(t.Context()); err != nil || p.rereads != 0 {
+			t.Errorf("%v, the node is read %d times", err, p.rereads)
 		}
 	}
 }
@@ -345,6 +330,7 @@ func TestWritesAreCountedAndRepeated(t *testing.T) {
 	}
 	fail("the object", func(r *http.Request) bool { return path.Base(r.URL.Path) == mine })
 	p.node.Release(l)
+	p.after(returnDelay)
 	fail("the status", func(r *http.Request) bool { return path.Base(r.URL.Path) == "status" })
 	p.node.Update(func(tx *store.Tx) error { return tx.Put(l.Pool, l.Address, lease.Lease{}) })
 	fail("a deletion", func(r *http.Request) bool { return r.Method == http.MethodDelete })
@@ -380,29 +366,17 @@ func TestRemove(t *testing.T) {
 	}
 }
 
-// The node is read at the start and every nodePoolReread.
-func TestNodePoolIsReadAgain(t *testing.T) {
+// Nothing is written until the UID of the node is known.
+func TestNodePoolWaitsForTheUID(t *testing.T) {
 	p := newPoolFixture(t)
-	clock := p.Service.Clock()
-	p.Service.Clock = func() lease.Instant { return clock }
-	for i, c := range []struct {
-		after time.Duration
-		reads int
-	}{{0, 1}, {nodePoolReread - 1, 0}, {1, 1}, {nodePoolReread, 1}, {nodePoolReread - 1, 0}} {
-		clock.Wall, clock.Boot = clock.Wall.Add(c.after), clock.Boot+c.after
-		p.server.Requests()
-		if err := p.update(t.Context()); err != nil {
-			t.Error(err)
-		}
-		reads := 0
-		for _, r := range p.server.Requests() {
-			if strings.HasPrefix(r, "GET ") {
-				reads++
-			}
-		}
-		if reads != c.reads {
-			t.Errorf("update %d: %d reads, want %d", i+1, reads, c.reads)
-		}
+	known := p.UID
+	p.UID = func() string { return "" }
+	if w := p.writes(); w != "" {
+		t.Errorf("without a UID: writes %q", w)
+	}
+	p.UID = known
+	if w := p.writes(); w != "node1 status" {
+		t.Errorf("with a UID: writes %q", w)
 	}
 }
 

@@ -28,9 +28,6 @@ const (
 	// nodePoolInterval is the least time between two writes of the NodeAddressPool, and the time
 	// for which numbers must differ before they are written.
 	nodePoolInterval = 30 * time.Second
-	// nodePoolReread is how often the UID of the node is read. It changes if the node's object is
-	// deleted and created again.
-	nodePoolReread = 5 * time.Minute
 	// maxNodePoolRetry is the longest time until a rejected write is retried.
 	maxNodePoolRetry = 10 * time.Minute
 	// maxNetworks is the largest number of networks that the CRD accepts.
@@ -45,6 +42,10 @@ type NodePool struct {
 	Node    string
 	Clients *informer.Clients
 	Pool    *Pool
+	// UID returns the UID of the node, "" if it is not known. Reread makes it be read again soon
+	// (Publisher).
+	UID    func() string
+	Reread func()
 	// Active returns the status of each network that the container runtime has loaded, or nil
 	// before the first result (active.Watcher.Result). It must not block.
 	Active func() []cniconf.Status
@@ -53,9 +54,7 @@ type NodePool struct {
 	Lost func()
 	Log  *slog.Logger
 
-	node     nodeIdentity
 	existing *ipamv1.NodeAddressPool // as last watched or written; nil if it does not exist or is not known
-	readAt   lease.Instant           // when the node was read; zero if it must be read
 	differed bool                    // the numbers differed at the last pass, too
 	applied  *ipamv1.NodeAddressPool // last written status, with the resource version of the response
 	wroteAt  lease.Instant           // when the status was last written
@@ -64,7 +63,7 @@ type NodePool struct {
 }
 
 // Run writes the object until ctx is done, at intervals of at least nodePoolInterval. changes
-// receives a value if the result of Active has changed. Such a change is written at once if the
+// receives a value if the result of Active or UID has changed. Such a change is written at once if the
 // last write was at least nodePoolInterval ago; changes of the store are written at the next
 // interval. Run returns ctx.Err().
 func (p *NodePool) Run(ctx context.Context, changes <-chan struct{}) error {
@@ -91,8 +90,8 @@ func (p *NodePool) pass(ctx context.Context) (requeueAfter time.Duration) {
 	return wait.Jitter(min(nodePoolInterval<<min(p.rejected-1, 10), maxNodePoolRetry), 0.2)
 }
 
-// update reads the store and writes the object if it differs. It reads the node only every
-// nodePoolReread, and again after a failed write.
+// update reads the store and writes the object if it differs. It does nothing as long as the UID of
+// the node is not known.
 func (p *NodePool) update(ctx context.Context) error {
 	var usage []store.Usage
 	err := p.Service.Store.View(ctx, func(tx *store.Tx) error {
@@ -102,36 +101,23 @@ func (p *NodePool) update(ctx context.Context) error {
 	if err != nil && !store.IsEmpty(err) {
 		return fmt.Errorf("reading the store: %w", err)
 	}
-	now := p.Service.Clock()
-	if p.readAt.IsZero() || now.Since(p.readAt) >= nodePoolReread {
-		if err := p.read(ctx); err != nil && (p.node.UID == "" || apierrors.IsNotFound(err)) {
-			return err
-		}
-		p.readAt = now // also after a failed read: the next one is soon enough for a known UID
+	node := nodeIdentity{p.Node, p.UID()}
+	if node.UID == "" {
+		return nil
 	}
 	p.existing = p.Pool.Object()
-	want := desiredNodePool(p.node, usage, p.Active())
-	if err := p.write(ctx, want, now); err != nil {
-		p.readAt = lease.Instant{}
-		return err
+	err = p.write(ctx, desiredNodePool(node, usage, p.Active()), p.Service.Clock())
+	if err != nil && !isTransient(err) {
+		p.Reread()
 	}
-	return nil
-}
-
-// read reads the UID of the node.
-func (p *NodePool) read(ctx context.Context) error {
-	uid, err := readNodeUID(ctx, p.Clients.Core, p.Node)
-	if err != nil {
-		return fmt.Errorf("reading the node: %w", err)
-	}
-	p.node = nodeIdentity{p.Node, uid}
-	return nil
+	return err
 }
 
 // write applies the parts of the object that differ: the object with its owner, and the status.
 func (p *NodePool) write(ctx context.Context, want *ipamv1.NodeAddressPool, now lease.Instant) error {
 	if p.existing == nil && p.applied != nil {
 		p.Lost()
+		p.Reread() // it is deleted with the node
 	}
 	if !p.isOwned(want) {
 		got, err := p.apply(ctx, &ipamv1.NodeAddressPool{ObjectMeta: want.ObjectMeta})

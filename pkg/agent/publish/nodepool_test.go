@@ -22,6 +22,7 @@ import (
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/fakeapi"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
@@ -34,16 +35,18 @@ type poolFixture struct {
 	*NodePool
 	t      *testing.T
 	node   fakeapi.Node
+	uid    string // of the node
 	server *fakeapi.Server
 	log    bytes.Buffer
 
 	isBehind bool
 	lost     int // calls of Lost
+	rereads  int // calls of Reread
 }
 
 func newPoolFixture(t *testing.T) *poolFixture {
 	p := &poolFixture{t: t, node: fakeapi.NewNode(t), server: fakeapi.New(t)}
-	p.setNode(node.UID)
+	p.uid = node.UID
 	p.node.Update(func(tx *store.Tx) error { return tx.SetRanges(p.node.Pool, []pool.Set{tenAddresses}) })
 	p.restart()
 	return p
@@ -51,23 +54,21 @@ func newPoolFixture(t *testing.T) *poolFixture {
 
 var tenAddresses = pool.Set{{Start: netip.MustParseAddr("10.0.0.2"), End: netip.MustParseAddr("10.0.0.11")}}
 
-func (p *poolFixture) setNode(uid string) {
-	p.server.Put(nodePath, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "node1",
-		UID: types.UID(uid)}})
-}
-
 // restart replaces the task by one that knows nothing.
 func (p *poolFixture) restart() {
 	p.NodePool = &NodePool{Service: p.node.Service, Node: "node1", Clients: p.server.Clients,
-		Pool:   NewPool(p.server.Clients.IPAM, "node1"),
+		Pool: NewPool(p.server.Clients.IPAM, "node1"),
+		UID:  func() string { return p.uid }, Reread: func() { p.rereads++ },
 		Active: func() []cniconf.Status { return nil }, Lost: func() { p.lost++ },
 		Log: slog.New(slog.NewTextHandler(&p.log, nil))}
 }
 
 // after advances the clock.
-func (p *poolFixture) after(d time.Duration) {
-	clock := p.Service.Clock
-	p.Service.Clock = func() lease.Instant {
+func (p *poolFixture) after(d time.Duration) { advance(p.Service, d) }
+
+func advance(s *maintain.Service, d time.Duration) {
+	clock := s.Clock
+	s.Clock = func() lease.Instant {
 		now := clock()
 		now.Wall, now.Boot = now.Wall.Add(d), now.Boot+d
 		return now
@@ -234,10 +235,10 @@ func TestNodeAddressPoolIsRepaired(t *testing.T) {
 	p := newPoolFixture(t)
 	p.expect("first", "node1 status", want)
 	p.server.Remove(poolPath)
-	p.after(nodePoolReread)
+	p.after(nodePoolInterval)
 	p.expect("deleted", "node1 status", want)
-	if p.lost != 1 {
-		t.Errorf("Lost was called %d times, want once", p.lost)
+	if p.lost != 1 || p.rereads != 1 {
+		t.Errorf("Lost was called %d times, Reread %d times; want once", p.lost, p.rereads)
 	}
 	p.server.Remove(poolPath)
 	l := p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
@@ -253,15 +254,15 @@ func TestNodeAddressPoolIsRepaired(t *testing.T) {
 	o.Status.Held, o.Status.Networks = 7, nil
 	o.Status.Conditions = append(o.Status.Conditions, metav1.Condition{Type: "Audited", Status: metav1.ConditionTrue})
 	p.server.Put(poolPath, o)
-	p.after(nodePoolReread)
+	p.after(nodePoolInterval)
 	p.expect("changed", "status", want+" Audited=True")
-	p.setNode("0a0a0a0a-1")
-	p.after(nodePoolReread)
+	p.uid = "0a0a0a0a-1"
+	p.after(nodePoolInterval)
 	p.expect("another node of that name", "node1", want+" Audited=True")
 	if o := p.object(); len(o.OwnerReferences) != 1 || o.OwnerReferences[0].UID != "0a0a0a0a-1" {
 		t.Errorf("owners %+v", o.OwnerReferences)
 	}
-	p.after(nodePoolReread)
+	p.after(nodePoolInterval)
 	p.expect("no change", "", want+" Audited=True")
 	if p.lost != 2 {
 		t.Errorf("Lost was called %d times, want once for each deletion", p.lost)

@@ -216,6 +216,7 @@ func TestReservationsThatAreNotServed(t *testing.T) {
 	l := p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
 	p.publish()
 	p.node.Release(l)
+	p.after(returnDelay)
 	p.server.Reject(func(r *http.Request) int {
 		if strings.HasPrefix(r.URL.Path, "/apis/ipam.leasehold.dev/") {
 			return fakeapi.NotServed

@@ -15,7 +15,7 @@ import (
 
 // poolPeriod is the time over which the agents watch their NodeAddressPools again after an outage
 // of the API server (docs/decisions.md, "Cost that does not grow with the nodes").
-const poolPeriod = 3 * time.Minute
+const poolPeriod = 5 * time.Minute
 
 // Pool watches the NodeAddressPool of a node, in which the manager names the reservations that the
 // agent should read. It watches the object by its name.

@@ -30,8 +30,9 @@ const (
 	workers     = 4
 	// identityInterval is how often the node's UID is read. The UID changes if the node's object is
 	// deleted and created again. The UID is also read after the API server has forbidden a write,
-	// because an agent may write only for the node of its token.
-	identityInterval = 5 * time.Minute
+	// because an agent may write only for the node of its token, and when the NodeAddressPool, which
+	// the node owns, was deleted.
+	identityInterval = time.Hour
 	// maxLag is the age of a lease above which the creation of its object is not recorded as a lag,
 	// because the agent or the CRD may have been installed after the lease was made.
 	maxLag = time.Minute
@@ -43,7 +44,7 @@ const (
 // is at most two minutes.
 var identityBackoff = wait.Backoff{Duration: retry, Factor: 2, Jitter: 1, Steps: 10, Cap: time.Minute}
 
-// Publisher is the task that writes the node's IPReservations. Each pass computes a plan and queues
+// Publisher is the task that writes the node's IPReservations, and reads the node's UID. Each pass computes a plan and queues
 // the names of the objects that differ from it. The workers write these objects.
 type Publisher struct {
 	Service *maintain.Service
@@ -56,7 +57,7 @@ type Publisher struct {
 
 	queue    workqueue.TypedDelayingInterface[informer.Name]
 	identity notify.Signal // sent when node has changed
-	denied   notify.Signal // sent when a write was forbidden
+	reread   notify.Signal // sent when the node must be read
 	again    wait.Backoff  // of failed reads of node
 	problem  string        // the last problem that was logged, "" if it is over
 
@@ -122,7 +123,7 @@ func (p *Publisher) Run(ctx context.Context, changes <-chan struct{}) error {
 		})
 	}
 	wake := informer.Any(ctx, changes, p.Pods.Changes(), p.Objects.Changes(), p.identity.Subscribe())
-	running.Go(func() { _ = informer.Loop(ctx, retry, p.denied.Subscribe(), p.identify) })
+	running.Go(func() { _ = informer.Loop(ctx, retry, p.reread.Subscribe(), p.identify) })
 	return informer.Loop(ctx, minInterval, wake, p.pass)
 }
 
@@ -209,6 +210,19 @@ func (p *Publisher) set(plan plan, view maintain.NodeView) {
 		return !wanted || view.Now.Since(v.at) >= noEffectInterval
 	})
 }
+
+// NodeUID returns the UID of the node, "" if it is not known.
+func (p *Publisher) NodeUID() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.node.UID
+}
+
+// Identified returns a channel that receives a value when the UID of the node has changed.
+func (p *Publisher) Identified() <-chan struct{} { return p.identity.Subscribe() }
+
+// Reread makes the task read the UID of the node soon.
+func (p *Publisher) Reread() { p.reread.Send() }
 
 // identify reads the node's UID, and returns the time until the next read. If the read fails, the
 // last UID stays in use, except if the node does not exist. Only an unknown UID is read again soon.
@@ -337,7 +351,7 @@ func (p *Publisher) work(ctx context.Context) bool {
 		return true
 	}
 	if apierrors.IsForbidden(err) {
-		p.denied.Send()
+		p.Reread()
 	}
 	if retryAfter := p.backoff(name, err); err != nil {
 		p.Log.Debug("writing a reservation failed", "object", name.String(), "retryAfter", retryAfter, "error", err)

@@ -72,6 +72,9 @@ func (q noDelayed) AddAfter(_ informer.Name, after time.Duration) {
 	*q.delayed = append(*q.delayed, after)
 }
 
+// after advances the clock.
+func (p *fixture) after(d time.Duration) { advance(p.Service, d) }
+
 // list delivers the list of a new watch.
 func (p *fixture) list() {
 	var all []any
@@ -134,6 +137,7 @@ func TestLifeOfAReservation(t *testing.T) {
 	}
 	p.expect("no change", p.publish())
 	p.node.Release(l)
+	p.after(returnDelay)
 	p.expect("held", p.publish(), "PATCH status")
 	if got := p.state(mine); got != "Held 10.0.0.2" {
 		t.Error(got)
@@ -146,15 +150,32 @@ func TestLifeOfAReservation(t *testing.T) {
 	p.expect("no change", p.publish())
 }
 
-// A pod that returns to its address costs two writes: one when its former pod has gone, and one
-// when the pod is Ready.
+// A pod that returns to its address within returnDelay costs one write, when it is Ready. If it
+// takes longer, there is one when its former pod has gone, too.
 func TestWritesOfARecreation(t *testing.T) {
+	for name, isLate := range map[string]bool{"at once": false, "later": true} {
+		t.Run(name, func(t *testing.T) { testWritesOfARecreation(t, isLate) })
+	}
+}
+
+func testWritesOfARecreation(t *testing.T, isLate bool) {
 	p := newFixture(t)
 	l := p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
 	p.list()
 	p.publish()
 	p.node.Release(l)
-	p.expect("held", p.publish(), "PATCH status")
+	p.after(returnDelay - time.Second)
+	p.expect("away", p.publish())
+	if isLate {
+		if after := p.pass(t.Context()); after < 900*time.Millisecond || after > 1100*time.Millisecond {
+			t.Errorf("the next pass is after %s, want 1 s", after)
+		}
+		p.after(time.Second)
+		p.expect("held", p.publish(), "PATCH status")
+		if got := p.state(mine); got != "Held 10.0.0.2" {
+			t.Error(got)
+		}
+	}
 	returned, err := lease.Apply(lease.Lease{}, lease.Bind{ID: l.ID, Pool: l.Pool, Address: l.Address, Set: "s",
 		Namespace: "db", Name: "db-0", UID: "u2", Window: l.Window, Soft: time.Minute,
 		Holder: lease.Holder{ContainerID: "c-u2", IfName: "eth0", BootID: fakeapi.Boot,

@@ -16,6 +16,8 @@ import (
 	"log/slog"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
+
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
@@ -36,6 +38,10 @@ const (
 	// announceBefore is how long before the end of such a hold the end is announced for the first
 	// time. It is announced once a day.
 	announceBefore = 7 * 24 * time.Hour
+	// namespaceInterval is how often a namespace with holds is read. The time is random, up to half
+	// as much longer. A namespace is also read while the manager names a reservation in it, because
+	// the reservations of a namespace are deleted with it.
+	namespaceInterval = 2 * time.Hour
 	// passesPerGrace is the number of passes within the shorter of MoveGrace and OwnerGrace.
 	passesPerGrace = 5
 )
@@ -61,7 +67,8 @@ type Holds struct {
 
 	moved    streaks[sighting]
 	orphaned streaks[string]
-	cursor   informer.Name // the last pod without a claim that was read, see candidates
+	cursor   informer.Name        // the last pod without a claim that was read, see candidates
+	readAt   map[string]time.Time // when each namespace must be read, see namespaceInterval
 }
 
 // Run ends holds until ctx is done. It returns ctx.Err().
@@ -89,7 +96,7 @@ func (h *Holds) pass(ctx context.Context, now time.Time) {
 		return
 	}
 	held := retention.ByPod(view.Leases)
-	h.endDeleted(ctx, held)
+	h.endDeleted(ctx, held, now)
 	h.endMoved(ctx, held, now)
 	h.endOrphaned(ctx, held, now)
 	if h.ForeverLimit > 0 {
@@ -170,14 +177,24 @@ func (h *Holds) endOrphaned(ctx context.Context, held map[informer.Name][]lease.
 }
 
 // endDeleted ends the holds of namespaces that were deleted, and removes from held the pods whose
-// holds it ended. It reads the namespaces from the API server's watch cache. Before it ends a hold,
-// it reads the namespace once more, from etcd.
-func (h *Holds) endDeleted(ctx context.Context, held map[informer.Name][]lease.Lease) {
+// holds it ended. It reads the namespaces that must be read from the API server's watch cache.
+// Before it ends a hold, it reads the namespace once more, from etcd.
+func (h *Holds) endDeleted(ctx context.Context, held map[informer.Name][]lease.Lease, now time.Time) {
 	byNamespace := map[string][]informer.Name{}
 	for pod := range held {
 		byNamespace[pod.Namespace] = append(byNamespace[pod.Namespace], pod)
 	}
+	named := map[string]bool{}
+	for _, ref := range h.Named() {
+		named[ref.Namespace] = true
+	}
+	former := h.readAt
+	h.readAt = map[string]time.Time{}
 	for namespace, pods := range byNamespace {
+		if at := former[namespace]; !named[namespace] && now.Before(at) {
+			h.readAt[namespace] = at
+			continue
+		}
 		deleted, err := h.deleted(ctx, namespace, pods, held, cached)
 		if err == nil && len(deleted) > 0 {
 			deleted, err = h.deleted(ctx, namespace, pods, held, latest)
@@ -186,6 +203,7 @@ func (h *Holds) endDeleted(ctx context.Context, held map[informer.Name][]lease.L
 			h.Log.Debug("reading a namespace failed", "namespace", namespace, "error", err)
 			continue
 		}
+		h.readAt[namespace] = now.Add(wait.Jitter(namespaceInterval, 0.5))
 		for pod, leases := range deleted {
 			h.end(ctx, leases, retention.NamespaceDeleted)
 			delete(held, pod)

@@ -158,6 +158,35 @@ func TestHoldsEndWithTheirNamespace(t *testing.T) {
 	}
 }
 
+// A namespace with holds is read rarely, and soon after its reservations were deleted, which the
+// manager shows.
+func TestNamespacesAreReadRarely(t *testing.T) {
+	s := newFixture(t)
+	s.held(time.Hour, "")
+	reads := func() (n int) {
+		for _, r := range s.server.Requests() {
+			if r == "GET "+namespacePath {
+				n++
+			}
+		}
+		return n
+	}
+	s.minutes(int(namespaceInterval / time.Minute))
+	if n := reads(); n != 1 {
+		t.Errorf("%d reads in %s, want 1", n, namespaceInterval)
+	}
+	s.minutes(int(namespaceInterval / time.Minute))
+	if n := reads(); n != 1 {
+		t.Errorf("%d reads in the next %s, want 1", n, namespaceInterval)
+	}
+	s.server.Remove(namespacePath)
+	s.minutes(1)
+	s.expect("not read yet", "10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held")
+	s.named = []ipamv1.ReservationReference{{Namespace: "db", Name: "db-0-a"}}
+	s.minutes(1)
+	s.expect("a reservation is named")
+}
+
 // TestForgottenHolds verifies that what is held forever ends ForeverLimit after the release if the
 // pod has no StatefulSet, and is announced in the week before. Day 0 is the day of the release.
 func TestForgottenHolds(t *testing.T) {

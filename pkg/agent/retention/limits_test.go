@@ -3,14 +3,16 @@ package retention
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net/http"
-	"slices"
+	"net/url"
+	"sync"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
 	"github.com/leasehold-cni/leasehold/pkg/kube/fakeapi"
@@ -21,38 +23,111 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
+// limitsFixture runs the task with a fake API server.
+type limitsFixture struct {
+	node   fakeapi.Node
+	server *fakeapi.Cluster
+}
+
+const limitsPath = "/api/v1/namespaces/leasehold-system/configmaps/leasehold-limits"
+
+func newLimitsFixture(t *testing.T, client func(http.RoundTripper) http.RoundTripper) *limitsFixture {
+	f := &limitsFixture{node: fakeapi.NewNode(t), server: fakeapi.NewCluster(t, fakeapi.Kind{
+		GroupVersionKind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), Resource: "configmaps", Namespaced: true})}
+	config := rest.CopyConfig(f.server.Config)
+	config.Wrap(client)
+	clients, err := informer.NewClients(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &Limits{Service: f.node.Service, Core: clients.Core, Namespace: "leasehold-system", Name: "leasehold-limits",
+		Log: fakeapi.Log}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- l.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
+	return f
+}
+
+func (f *limitsFixture) put(data map[string]string) {
+	f.server.Put(limitsPath, corev1.ConfigMap{Data: data})
+}
+
+func (f *limitsFixture) stored() (limits policy.Limits) {
+	_ = f.node.Store.View(context.Background(), func(tx *store.Tx) error {
+		limits = tx.Limits()
+		return nil
+	})
+	return limits
+}
+
+func (f *limitsFixture) expect(what string, want policy.Limits) {
+	f.server.Until(what+fmt.Sprint(want), func() bool { return maps.Equal(f.stored(), want) })
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
 func TestLimitsAreCopiedToTheStore(t *testing.T) {
-	const path = "/api/v1/namespaces/leasehold-system/configmaps/leasehold-limits"
-	node, server := fakeapi.NewNode(t), fakeapi.New(t)
-	l := &Limits{Service: node.Service, Core: server.Clients.Core, Namespace: "leasehold-system",
-		Name: "leasehold-limits", Log: fakeapi.Log}
-	expect := func(what string, want policy.Limits) {
-		t.Helper()
-		l.pass(t.Context())
-		err := node.Store.View(t.Context(), func(tx *store.Tx) error {
-			if got := tx.Limits(); !maps.Equal(got, want) {
-				t.Errorf("%s: %v, want %v", what, got, want)
-			}
-			return nil
+	var mu sync.Mutex
+	var queries []url.Values
+	f := newLimitsFixture(t, func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			queries = append(queries, r.URL.Query())
+			return next.RoundTrip(r)
 		})
-		if err != nil {
-			t.Fatal(err)
+	})
+	f.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
+	f.put(map[string]string{"maxHeld": "20"})
+	f.expect("a limit is stored: ", policy.Limits{"maxHeld": "20"})
+	f.put(map[string]string{"maxHeld": "many"})
+	f.put(map[string]string{"maxHeld": "21"})
+	f.expect("after a limit that is not valid: ", policy.Limits{"maxHeld": "21"})
+	f.server.Remove(limitsPath)
+	f.expect("it is removed: ", nil)
+	mu.Lock()
+	defer mu.Unlock()
+	for _, q := range queries { // a list and a watch; more would be periodic reads
+		if q.Get("fieldSelector") != "metadata.name=leasehold-limits" || len(queries) > 2 {
+			t.Errorf("requests %v", queries)
 		}
 	}
-	put := func(data map[string]string) {
-		server.Put(path, corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
-			ObjectMeta: metav1.ObjectMeta{Namespace: "leasehold-system", Name: "leasehold-limits"}, Data: data})
+}
+
+// Limits that are not valid, or cannot be read, leave the former ones in effect.
+func TestFormerLimitsStay(t *testing.T) {
+	node := fakeapi.NewNode(t)
+	l := &Limits{Service: node.Service, Log: fakeapi.Log}
+	f := &limitsFixture{node: node}
+	l.set(t.Context(), policy.Limits{"maxHeld": "20"})
+	l.set(t.Context(), policy.Limits{"maxHeld": "many"})
+	if got := f.stored(); got["maxHeld"] != "20" {
+		t.Errorf("limits %v, want the former ones", got)
 	}
-	expect("no ConfigMap", nil)
-	put(map[string]string{"maxHeld": "20"})
-	expect("a limit", policy.Limits{"maxHeld": "20"})
-	put(map[string]string{"maxHeld": "many"})
-	expect("not valid", policy.Limits{"maxHeld": "20"})
-	server.Reject(fakeapi.Always(http.StatusForbidden))
-	expect("not readable", policy.Limits{"maxHeld": "20"})
-	server.Reject(nil)
-	server.Remove(path)
-	expect("removed", nil)
+	lists := make(chan struct{}, 100)
+	f = newLimitsFixture(t, func(http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) {
+			lists <- struct{}{}
+			return nil, errors.New("away")
+		})
+	})
+	former := policy.Limits{"maxHeld": "20"}
+	if err := f.node.Service.SetLimits(t.Context(), former); err != nil {
+		t.Fatal(err)
+	}
+	<-lists
+	<-lists
+	if got := f.stored(); !maps.Equal(got, former) {
+		t.Errorf("limits %v, want the former ones", got)
+	}
 }
 
 // TestLimitedWindowIsFollowed verifies that the agent cuts the window of a pod as the plugin does.
@@ -63,22 +138,5 @@ func TestLimitedWindowIsFollowed(t *testing.T) {
 	if len(got) != 1 || got[0].Window != lease.Window(30*time.Minute) ||
 		got[0].Limited != "the window of 1h0m0s is cut to 30m0s, the limit of namespace db" {
 		t.Errorf("follow %+v", got)
-	}
-}
-
-// TestLimitsRun runs the task, which reads the limits at once, until it is stopped.
-func TestLimitsRun(t *testing.T) {
-	node, server := fakeapi.NewNode(t), fakeapi.New(t)
-	l := &Limits{Service: node.Service, Core: server.Clients.Core, Namespace: "leasehold-system",
-		Name: "leasehold-limits", Log: fakeapi.Log}
-	ctx, stop := context.WithCancel(t.Context())
-	l.Connected = func(ctx context.Context) bool { return ctx.Err() == nil }
-	server.Reject(func(*http.Request) int { stop(); return http.StatusForbidden })
-	if err := l.Run(ctx); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
-	want := []string{"GET /api/v1/namespaces/leasehold-system/configmaps/leasehold-limits"}
-	if got := server.Requests(); !slices.Equal(got, want) {
-		t.Errorf("requests %q, want %q", got, want)
 	}
 }

@@ -117,7 +117,7 @@ func (t withoutRetryAfter) RoundTrip(r *http.Request) (*http.Response, error) {
 // addCore adds the types of the group v1 that the agent reads.
 func addCore(s *runtime.Scheme) error {
 	s.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Pod{}, &corev1.PodList{}, &corev1.Node{},
-		&corev1.Namespace{}, &corev1.ConfigMap{})
+		&corev1.Namespace{}, &corev1.ConfigMap{}, &corev1.ConfigMapList{})
 	s.AddKnownTypes(schema.GroupVersion{Version: "v1"}, &metav1.Status{})
 	metav1.AddToGroupVersion(s, corev1.SchemeGroupVersion)
 	return nil

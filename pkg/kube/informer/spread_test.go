@@ -137,7 +137,7 @@ func TestWatchThatEndsInItsTime(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		i, done := newInformer(), make(chan error)
 		go func() { done <- i.RunSpread(ctx, s.listWatch(), "objects", time.Minute) }()
-		for range 600 {
+		for range 3600 {
 			time.Sleep(6 * time.Second)
 			synctest.Wait()
 			if len(s.watches) != 1 {
@@ -145,7 +145,7 @@ func TestWatchThatEndsInItsTime(t *testing.T) {
 			}
 		}
 		if n := len(s.requests); i.Lists() != 1 || n < 7 || n > 14 {
-			t.Errorf("%d lists, %d requests in an hour", i.Lists(), n)
+			t.Errorf("%d lists, %d requests in six hours", i.Lists(), n)
 		}
 		stop()
 		if err := <-done; err == nil {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"math"
 	"os"
 	"slices"
 	"time"
@@ -35,13 +36,17 @@ type Run struct {
 	// share of the window, in percent, in which something that could run waited for a processor.
 	Load, Pressure []float64
 
+	// Windows are empty if only the manager was measured.
 	Windows []Window
 	// Nominated are the durations from the deletion of a retained pod until its successor is
 	// nominated, Running those until it runs. They are sorted.
 	Nominated, Running []time.Duration
-	// Admissions are the durations of the webhook's answers at AdmissionRate per second, sorted.
-	Admissions    Spread
-	AdmissionRate int
+	// Admissions are the durations of the webhook's answers at AdmissionRate per second, and Pings
+	// those of the manager's /healthz, requested in turn. AdmissionBusy is the share of the time, in
+	// percent, in which the machine's processors were busy meanwhile.
+	Admissions, Pings Spread
+	AdmissionRate     int
+	AdmissionBusy     float64
 	// Within5ms is the share of the API server's calls of the webhook in the windows that took at
 	// most 5 ms.
 	Within5ms float64
@@ -67,8 +72,10 @@ type Window struct {
 	Recreations int
 	// Processor is the processor time by program.
 	Processor map[string]time.Duration
-	// Requests are those of leasehold's accounts, such as "agent get nodes".
-	Requests map[string]int
+	// Requests are those of leasehold's accounts, such as "agent get nodes". Named are those of them
+	// that name a retained pod that was recreated in this or an earlier window, or an IPReservation
+	// or Event that is named after it.
+	Requests, Named map[string]int
 	// All are all requests that the API server has answered, by verb and resource.
 	All map[string]int
 	// Events are the watch events that the API server has sent to all clients, by resource.
@@ -87,8 +94,7 @@ type Accident struct {
 	// Ended is the second in which the accident had ended, such as the API server's return.
 	Ended int
 	// Recreated is the number of pods that were recreated before and meanwhile, of which so many
-	// were nominated, and Failed of those that did not run within a minute, or that were still not
-	// running at the end.
+	// were nominated, and Failed of those that did not run within a minute.
 	Recreated, Nominated, Failed int
 	// Rejected is the number of requests since the beginning that the API server rejected because
 	// it had too many or was too slow.
@@ -123,6 +129,22 @@ func Add(path string, run Run) error {
 		return err
 	}
 	return os.WriteFile(path, append(text, '\n'), 0o644)
+}
+
+// atTarget extrapolates the requests per second after the end of an accident from a number of nodes
+// to the target: the mean of the busiest minute beyond the steady state, and a peak that is four
+// standard deviations above it. The requests come in pairs, a list and a watch, at random times.
+func (a Accident) atTarget(nodes int) (mean, peak float64) {
+	const minute = 60
+	for from := a.Ended; from+minute <= len(a.Agents); from++ {
+		sum := 0
+		for i := from; i < from+minute; i++ {
+			sum += a.Agents[i] + a.Managers[i]
+		}
+		mean = max(mean, float64(sum)/minute-a.Steady)
+	}
+	mean *= target / float64(nodes)
+	return mean, mean + 4*math.Sqrt(2*mean)
 }
 
 // Most returns the largest number of requests in a second since the beginning of the accident.

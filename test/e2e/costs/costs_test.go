@@ -2,6 +2,7 @@ package costs
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -16,7 +17,7 @@ func run(commit string, nodes int, each float64) Run {
 	const seconds, recreated = 20, 200
 	window := func(kind string, count int, ms float64, requests map[string]int) Window {
 		return Window{Kind: kind, Took: seconds * time.Second, Recreations: count, Requests: requests,
-			Processor: map[string]time.Duration{apiServer: 200*time.Millisecond +
+			Named: map[string]int{}, Processor: map[string]time.Duration{apiServer: 200*time.Millisecond +
 				time.Duration(float64(count)*ms*float64(time.Millisecond))}}
 	}
 	r := Run{Commit: commit, Nodes: nodes, Reservations: 30 * nodes, Pods: 24 * nodes, Rate: 10, Processors: 2,
@@ -24,11 +25,13 @@ func run(commit string, nodes int, each float64) Run {
 		Managers: []Manager{{1, 2, 3}}, Nominated: []time.Duration{time.Second}, Running: []time.Duration{time.Second},
 		Accidents: []Accident{{Name: "outage", About: "away", Steady: 2, Agents: []int{0, 90}, Managers: []int{1, 10},
 			Rejected: 7, Back: -1}}}
+	named := map[string]int{"agent patch ipreservations/status": 2 * recreated, "manager get pods": recreated/2 - 1}
 	for range 3 {
-		r.Windows = append(r.Windows, window(Idle, 0, 0, map[string]int{"agent get nodes": 40}),
-			window(Plain, recreated, 10, nil),
-			window(Retained, recreated, 10+each, map[string]int{"agent get nodes": 40,
-				"agent patch ipreservations/status": 2 * recreated, "manager get pods": recreated / 2}))
+		late := window(Idle, 0, 0, map[string]int{"agent get nodes": 40, "manager get pods": 1})
+		late.Named["manager get pods"] = 1
+		retained := window(Retained, recreated, 10+each, maps.Clone(named))
+		retained.Requests["agent get nodes"], retained.Named = 40, named
+		r.Windows = append(r.Windows, late, window(Plain, recreated, 10, map[string]int{"agent get nodes": 50}), retained)
 	}
 	return r
 }
@@ -61,7 +64,8 @@ func TestFitted(t *testing.T) {
 // TestPage checks that the page says what was measured, and marks what was not.
 func TestPage(t *testing.T) {
 	runs := []Run{run("before", 50, 20), run("before", 2000, 60), run("now", 50, 10), run("now", 500, 11),
-		run("now", 5000, 12)}
+		run("now", 5000, 12), {Commit: "now", Nodes: 10, Reservations: 50000, Managers: []Manager{{1, 2, 3}},
+			Started: 4 * time.Second}}
 	page, err := Page(runs)
 	if err != nil {
 		t.Fatal(err)
@@ -70,8 +74,11 @@ func TestPage(t *testing.T) {
 		"| 2000 | 0.5 | 10.0 | **70.0** (70.0 to 70.0) | 60.0 | 11.0, 71.0 | 36 |",
 		"2000 nodes are 2.33 times 50; at 5000 nodes that gives *131.5 ms, 4.38 times* (extrapolated)",
 		"5000 nodes are 1.10 times 50.",
-		"| `agent patch ipreservations/status` | 2.00 |",
-		"| 5000 | away | 2.0 | 100 | 98 | 7 |  |  |",
+		"| `agent patch ipreservations/status` | 2.00 |", "| `manager get pods` | 0.50 |",
+		"| 50 | 2.5 | 2.0 | 2.00 ± 0.18 | 2.50 ± 0.20 | 2.00 ± 0.18 |",
+		"| 5000 | away | 2.0 | 100 | 98 |  | 7 |  |  |",
+		"| 50 | away | 2.0 | 100 | 98 | *100, 157* | 7 |  |  |",
+		"| 10 | 50000 | 1, 2, 3 | | 4 s |",
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page does not say %q:\n%s", want, page)

@@ -14,7 +14,7 @@ const apiServer = "kube-apiserver"
 
 // sum adds up the windows of a kind.
 func (r Run) sum(kind string) Window {
-	s := Window{Kind: kind, Processor: map[string]time.Duration{}, Requests: map[string]int{}}
+	s := Window{Kind: kind, Processor: map[string]time.Duration{}, Requests: map[string]int{}, Named: map[string]int{}}
 	for _, w := range r.Windows {
 		if w.Kind != kind {
 			continue
@@ -26,6 +26,9 @@ func (r Run) sum(kind string) Window {
 		}
 		for name, n := range w.Requests {
 			s.Requests[name] += n
+		}
+		for name, n := range w.Named {
+			s.Named[name] += n
 		}
 	}
 	return s
@@ -72,14 +75,36 @@ func (r Run) share(kind, program string) float64 {
 	return 100 * float64(w.Processor[program]) / float64(w.Took) / float64(r.Processors)
 }
 
+// otherRate returns leasehold's requests per second in a kind of windows that do not name a pod that
+// was recreated, and its standard error, if these requests are independent of each other.
+func (r Run) otherRate(kind string) (rate, uncertainty float64) {
+	s := r.sum(kind)
+	total := 0
+	for name, n := range s.Requests {
+		total += n - s.Named[name]
+	}
+	return float64(total) / s.Took.Seconds(), math.Sqrt(float64(total)) / s.Took.Seconds()
+}
+
 // idleRate returns leasehold's requests per second while nothing is recreated.
 func (r Run) idleRate() float64 {
-	total := 0
-	idle := r.sum(Idle)
-	for _, n := range idle.Requests {
-		total += n
+	rate, _ := r.otherRate(Idle)
+	return rate
+}
+
+// named returns the requests that name recreated pods, per recreation, the largest first.
+func (r Run) named() (list []count) {
+	all := map[string]int{}
+	for _, kind := range []string{Idle, Plain, Retained} { // a late one is in the window after
+		for name, n := range r.sum(kind).Named {
+			all[name] += n
+		}
 	}
-	return float64(total) / idle.Took.Seconds()
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		list = append(list, count{name, float64(all[name]) / float64(r.sum(Retained).Recreations)})
+	}
+	slices.SortStableFunc(list, func(a, b count) int { return cmp.Compare(b.each, a.each) })
+	return list
 }
 
 // A count is a number per recreation.
@@ -108,12 +133,11 @@ func (r Run) counts(of func(Window) map[string]int, least float64) (list []count
 	return list
 }
 
-func requests(w Window) map[string]int { return w.Requests }
-func events(w Window) map[string]int   { return w.Events }
+func events(w Window) map[string]int { return w.Events }
 
 // total returns leasehold's requests per recreation.
 func (r Run) total() (total float64) {
-	for _, c := range r.counts(requests, -1e9) {
+	for _, c := range r.named() {
 		total += c.each
 	}
 	return total
@@ -121,7 +145,7 @@ func (r Run) total() (total float64) {
 
 // writes returns those of the requests that change something.
 func (r Run) writes() (total float64) {
-	for _, c := range r.counts(requests, -1e9) {
+	for _, c := range r.named() {
 		verb := strings.Fields(c.name)[1]
 		if slices.Contains([]string{"create", "update", "patch", "delete"}, verb) {
 			total += c.each

@@ -25,6 +25,7 @@ var page string
 type series struct {
 	Commit, Subject string
 	Runs            []Run
+	Managers        []Run // in which only the manager was measured, by their numbers of reservations
 }
 
 // Accidents reports whether an accident was measured in one of the runs.
@@ -40,10 +41,15 @@ func bySize(runs []Run) (all []series) {
 		if i < 0 {
 			i, all = len(all), append(all, series{Commit: r.Commit, Subject: r.Subject})
 		}
-		all[i].Runs = append(all[i].Runs, r)
+		if len(r.Windows) == 0 {
+			all[i].Managers = append(all[i].Managers, r)
+		} else {
+			all[i].Runs = append(all[i].Runs, r)
+		}
 	}
 	for _, s := range all {
 		slices.SortFunc(s.Runs, func(a, b Run) int { return a.Nodes - b.Nodes })
+		slices.SortFunc(s.Managers, func(a, b Run) int { return a.Reservations - b.Reservations })
 	}
 	return all
 }
@@ -82,7 +88,7 @@ func Page(runs []Run) (string, error) {
 		"writes": func(r Run) string { return fmt.Sprintf("%.1f", r.writes()) },
 		"requests": func(r Run) string {
 			var list []string
-			for _, c := range r.counts(requests, 0.05) {
+			for _, c := range r.named() {
 				list = append(list, fmt.Sprintf("| `%s` | %.2f |", c.name, c.each))
 			}
 			return strings.Join(list, "\n")
@@ -94,24 +100,29 @@ func Page(runs []Run) (string, error) {
 			}
 			return strings.Join(list, ", ")
 		},
-		"idle": func(r Run) string { return fmt.Sprintf("%.1f", r.idleRate()) },
+		"others": func(r Run) string {
+			var rates []string
+			for _, kind := range []string{Idle, Plain, Retained} {
+				rate, uncertainty := r.otherRate(kind)
+				rates = append(rates, fmt.Sprintf("%.2f ± %.2f", rate, uncertainty))
+			}
+			return strings.Join(rates, " | ")
+		},
 		"manager": func(r Run) string {
 			_, manager := r.processor(Retained, "leasehold-manager")
 			_, other := r.processor(Retained, "leasehold-manager-1")
-			var memory []string
-			for _, m := range r.Managers {
-				memory = append(memory, fmt.Sprintf("%d, %d, %d", m.Resting, m.Loaded, m.Peak))
-			}
-			return fmt.Sprintf("%s | %.1f | %.0f s", strings.Join(memory, "; "), median(manager)+median(other),
-				r.Started.Seconds())
+			return fmt.Sprintf("%s | %.1f | %.0f s", memory(r), median(manager)+median(other), r.Started.Seconds())
 		},
+		"alone": func(r Run) string { return fmt.Sprintf("%s | | %.0f s", memory(r), r.Started.Seconds()) },
 		"admission": func(r Run) string {
-			a := r.Admissions
-			return fmt.Sprintf("%s, %s, %s (%d a second) | %.1f %% | %s | %s | %d of %d", ms(a.P50), ms(a.P99),
-				ms(a.Max), r.AdmissionRate, 100*r.Within5ms, both(r.Nominated), both(r.Running), len(r.Nominated),
-				len(r.Running))
+			return fmt.Sprintf("%s | %s | %d | %.0f %%", all(r.Admissions), all(r.Pings), r.AdmissionRate,
+				r.AdmissionBusy)
 		},
-		"accident": func(a Accident) string {
+		"nominated": func(r Run) string {
+			return fmt.Sprintf("%.1f %% | %s | %s | %d of %d", 100*r.Within5ms, both(r.Nominated), both(r.Running),
+				len(r.Nominated), len(r.Running))
+		},
+		"accident": func(nodes int, a Accident) string {
 			back := ""
 			if a.Back >= 0 {
 				back = fmt.Sprintf("%d s", a.Back)
@@ -120,8 +131,13 @@ func Page(runs []Run) (string, error) {
 			if a.Recreated > 0 {
 				recreated = fmt.Sprintf("%d, %d, %d", a.Recreated, a.Nominated, a.Failed)
 			}
-			return fmt.Sprintf("%s | %.1f | %d | %.0f | %d | %s | %s", a.About, a.Steady, a.Most(),
-				max(0, float64(a.Most())-a.Steady), a.Rejected, back, recreated)
+			far := ""
+			if a.Name == "outage" && nodes < target {
+				mean, peak := a.atTarget(nodes)
+				far = fmt.Sprintf("*%.0f, %.0f*", mean, peak)
+			}
+			return fmt.Sprintf("%s | %.1f | %d | %.0f | %s | %d | %s | %s", a.About, a.Steady, a.Most(),
+				max(0, float64(a.Most())-a.Steady), far, a.Rejected, back, recreated)
 		},
 		"accidents": func(all []series) bool { return slices.ContainsFunc(all, series.Accidents) },
 		"fitted":    func(s series) string { return s.fitted() },
@@ -135,6 +151,17 @@ func Page(runs []Run) (string, error) {
 	err = t.Execute(&out, bySize(runs))
 	return out.String(), err
 }
+
+// memory returns the memory of the replicas.
+func memory(r Run) string {
+	var list []string
+	for _, m := range r.Managers {
+		list = append(list, fmt.Sprintf("%d, %d, %d", m.Resting, m.Loaded, m.Peak))
+	}
+	return strings.Join(list, "; ")
+}
+
+func all(s Spread) string { return ms(s.P50) + ", " + ms(s.P99) + ", " + ms(s.Max) }
 
 // both returns the median and the 99th percentile.
 func both(sorted []time.Duration) string {
@@ -179,8 +206,8 @@ func Draw(dir string, runs []Run) error {
 	}
 	cost := sizes("API server, ms per recreation", net)
 	for _, s := range all {
-		if last := s.Runs[len(s.Runs)-1]; len(s.Runs) > 1 && last.Nodes < target {
-			f, from := s.line(net), float64(last.Nodes)
+		if n := len(s.Runs); n > 1 && s.Runs[n-1].Nodes < target {
+			f, from := s.line(net), float64(s.Runs[n-1].Nodes)
 			cost.Lines = append(cost.Lines, draw.Line{Name: s.Commit + ", extrapolated", Dashed: true,
 				Points: plotter.XYs{{X: from, Y: f.at(from)}, {X: target, Y: f.at(target)}}})
 		}
@@ -189,12 +216,29 @@ func Draw(dir string, runs []Run) error {
 		sizes("API server while idle, %", func(r Run) float64 { return r.share(Idle, apiServer) }),
 		sizes("leasehold's requests per recreation", Run.total),
 		sizes("leasehold's requests per second, idle", Run.idleRate),
-		sizes("manager's memory, MiB", func(r Run) float64 { return float64(r.Managers[0].Peak) }),
+		memories(all),
 		sizes("nominated, p99, ms", func(r Run) float64 { return percentile(r.Nominated, 99).Seconds() * 1000 }),
 	})
 	if err != nil {
 		return err
 	}
+	return drawAccidents(dir, all)
+}
+
+// memories is the plot of the largest memory of a manager over the reservations.
+func memories(all []series) draw.Plot {
+	p := draw.Plot{Title: "manager's memory, MiB", X: "reservations"}
+	for _, s := range all {
+		line := draw.Line{Name: s.Commit, Marked: true}
+		for _, r := range slices.Concat(s.Runs, s.Managers) {
+			line.Points = append(line.Points, plotter.XY{X: float64(r.Reservations), Y: float64(r.Managers[0].Peak)})
+		}
+		p.Lines = append(p.Lines, line)
+	}
+	return p
+}
+
+func drawAccidents(dir string, all []series) error {
 	var plots []draw.Plot
 	for _, s := range all {
 		if !s.Accidents() {

@@ -2,7 +2,6 @@ package pinbench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -43,7 +42,7 @@ func (r *costRun) accidents(ctx context.Context) error {
 // are recreated in all of that time.
 func (r *costRun) accident(ctx context.Context, name string, happen func(context.Context) (string, error),
 	loaded bool, afterwards time.Duration) error {
-	ending, end := context.WithCancel(ctx)
+	starting, end := context.WithCancel(ctx)
 	defer end()
 	load := make(chan struct{})
 	var n numbers
@@ -51,7 +50,7 @@ func (r *costRun) accident(ctx context.Context, name string, happen func(context
 	go func() {
 		defer close(load)
 		if loaded {
-			n, failed = r.recreations(ending, costs.Retained, 1<<20)
+			n, failed = r.recreations(ctx, starting, costs.Retained, 1<<20)
 		}
 	}()
 	if err := pause(ctx, 5*time.Second); err != nil { // for the first pods to run
@@ -79,7 +78,7 @@ func (r *costRun) accident(ctx context.Context, name string, happen func(context
 	end()
 	<-load
 	a.Recreated, a.Nominated, a.Failed = len(n.running), len(n.nominated), n.failed
-	if failed != nil && !errors.Is(failed, context.Canceled) {
+	if failed != nil {
 		r.say("    while pods were recreated: %v", failed)
 	}
 	if err != nil {

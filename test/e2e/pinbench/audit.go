@@ -32,7 +32,24 @@ type logged struct {
 	account string // "agent" or "manager"
 	verb    string
 	what    string // resource, with the subresource
+	object  string // namespace and name of the object
 	code    int
+}
+
+// isOf reports whether the request names one of the pods (by namespace and name), or an
+// IPReservation or Event that is named after it.
+func (l logged) isOf(pods map[string]bool) bool {
+	name := l.object
+	switch resource, _, _ := strings.Cut(l.what, "/"); resource {
+	case "pods":
+	case "ipreservations":
+		name = name[:max(0, strings.LastIndexByte(name, '-'))]
+	case "events":
+		name = name[:max(0, strings.LastIndexByte(name, '.'))]
+	default:
+		return false
+	}
+	return pods[name]
 }
 
 // isRejected reports whether the API server has not processed the request, because it has too many
@@ -60,7 +77,7 @@ type auditEvent struct {
 	RequestReceivedTimestamp time.Time
 	RequestURI               string
 	User                     struct{ Username string }
-	ObjectRef                struct{ Resource, Subresource string }
+	ObjectRef                struct{ Resource, Subresource, Namespace, Name string }
 	ResponseStatus           struct{ Code int }
 }
 
@@ -72,7 +89,8 @@ func (e auditEvent) request() (logged, bool) {
 		return logged{}, false
 	}
 	l := logged{at: e.RequestReceivedTimestamp, verb: e.Verb, what: e.ObjectRef.Resource, code: e.ResponseStatus.Code,
-		account: e.User.Username[strings.LastIndex(e.User.Username, ":")+1:]}
+		account: e.User.Username[strings.LastIndex(e.User.Username, ":")+1:],
+		object:  e.ObjectRef.Namespace + "/" + e.ObjectRef.Name}
 	switch l.account {
 	case cluster.Agent:
 		l.account = "agent"

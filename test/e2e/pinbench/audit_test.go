@@ -37,6 +37,24 @@ func TestParseAudit(t *testing.T) {
 	}
 }
 
+// TestIsOf checks which requests count for the recreation of a pod.
+func TestIsOf(t *testing.T) {
+	pods := map[string]bool{"a/db-0": true}
+	for _, c := range []struct {
+		what, object string
+		want         bool
+	}{
+		{"pods/status", "a/db-0", true}, {"pods", "b/db-0", false}, {"pods", "a/db-01", false},
+		{"ipreservations/status", "a/db-0-5f1c9a02", true}, {"ipreservations", "a/db-01-5f1c9a02", false},
+		{"events", "a/db-0.0123456789abcdef", true}, {"events", "a/db-1.0123456789abcdef", false},
+		{"ipreservations", "/", false}, {"nodes", "a/db-0", false},
+	} {
+		if got := (logged{what: c.what, object: c.object}).isOf(pods); got != c.want {
+			t.Errorf("%s %s: %v", c.what, c.object, got)
+		}
+	}
+}
+
 func TestSumBy(t *testing.T) {
 	const text = `apiserver_request_total{code="200",resource="pods",subresource="",verb="GET"} 3
 apiserver_request_total{code="404",resource="pods",subresource="",verb="GET"} 1e+00

@@ -55,6 +55,8 @@ const (
 	// afterwards is how long the requests after an accident are counted. After an outage of the API
 	// server, the agents spread their watches over up to three minutes.
 	afterwards, afterOutage = time.Minute, 200 * time.Second
+	// managersRest is how long managers run before their memory is read.
+	managersRest = 30 * time.Second
 	// upgradeStep is the time from the restart of a tenth of the agents until that of the next.
 	upgradeStep = 15 * time.Second
 )
@@ -70,10 +72,11 @@ type costRun struct {
 	// otherWatches is the number of watches of pods before the agents are started.
 	otherWatches int
 
-	mu   sync.Mutex
-	gone map[string]chan struct{} // closed when the pod with the UID is deleted
-	uids map[string]types.UID     // of existing pods, by namespace and name
-	next int                      // the next retained pod
+	mu        sync.Mutex
+	recreated map[string]bool          // the retained pods that were recreated, by namespace and name
+	gone      map[string]chan struct{} // closed when the pod with the UID is deleted
+	uids      map[string]types.UID     // of existing pods, by namespace and name
+	next      int                      // the next retained pod
 }
 
 // Cost measures what leasehold costs the API server with a number of nodes: in rounds of windows in
@@ -86,7 +89,8 @@ func (b *Bench) Cost(ctx context.Context, o CostOptions) (run costs.Run, err err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	r := &costRun{Bench: b, options: o, gone: map[string]chan struct{}{}, uids: map[string]types.UID{},
+	r := &costRun{Bench: b, options: o, recreated: map[string]bool{}, gone: map[string]chan struct{}{},
+		uids:       map[string]types.UID{},
 		population: population{Nodes: o.Nodes, Reservations: o.Nodes * o.PodsPerNode},
 		times:      &podTimes{key: byUID, pods: map[string]*podTime{}}}
 	program, err := b.buildSimulated(ctx, o.Simulated)
@@ -112,6 +116,68 @@ func (b *Bench) Cost(ctx context.Context, o CostOptions) (run costs.Run, err err
 		return run, err
 	}
 	return r.run, nil
+}
+
+// Managers measures the memory of the managers, and admissions, with a population and without
+// agents.
+func (b *Bench) Managers(ctx context.Context, nodes, reservations int) (run costs.Run, err error) {
+	// These nodes renew no Lease, so the controller manager must not run.
+	if err := b.cluster.StopControl(ctx, cluster.ControllerManager); err != nil {
+		return run, err
+	}
+	if run.Commit, run.Subject, err = b.commit(ctx); err != nil {
+		return run, err
+	}
+	c := population{Nodes: nodes, Reservations: reservations}
+	if _, err := b.fill(ctx, c); err != nil {
+		return run, err
+	}
+	if _, err := b.buildManager(ctx); err != nil { // not a part of its start
+		return run, err
+	}
+	began := time.Now()
+	if err := b.startManagers(ctx, replicas, nil); err != nil {
+		return run, err
+	}
+	defer func() { err = errors.Join(err, b.stopManager(ctx)) }()
+	run.Started = time.Since(began)
+	if err := pause(ctx, managersRest); err != nil {
+		return run, err
+	}
+	if run.Managers, err = b.resting(ctx); err != nil {
+		return run, err
+	}
+	if err := b.admissions(ctx, c, &run); err != nil {
+		return run, err
+	}
+	run.At, run.Nodes, run.Reservations = time.Now().UTC(), nodes, reservations
+	run.Pods, run.Processors = reservations-len(c.away()), runtime.NumCPU()
+	return run, b.loaded(ctx, run.Managers)
+}
+
+// resting returns the memory of the replicas before a load.
+func (b *Bench) resting(ctx context.Context) (all []costs.Manager, err error) {
+	for i := range replicas {
+		m, err := b.memory(ctx, managerName(i))
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, costs.Manager{Resting: m.now})
+	}
+	return all, nil
+}
+
+// loaded adds the memory of the replicas after a load.
+func (b *Bench) loaded(ctx context.Context, all []costs.Manager) error {
+	for i := range all {
+		m, err := b.memory(ctx, managerName(i))
+		if err != nil {
+			return err
+		}
+		all[i].Loaded, all[i].Peak = m.now, m.peak
+		b.say("memory of replica %d in MiB: %d resting, %d after the load, %d at most", i, all[i].Resting, m.now, m.peak)
+	}
+	return nil
 }
 
 // commit returns the commit of the tree that is measured, with a plus sign if its programs differ.
@@ -288,10 +354,11 @@ func (r *costRun) recreate(ctx context.Context, next *corev1.Pod) (podTime, time
 	}
 }
 
-// recreations recreates count pods of a kind at the rate, and waits until all run.
-func (r *costRun) recreations(ctx context.Context, kind string, count int) (n numbers, err error) {
+// recreations recreates count pods of a kind at the rate, and waits until all run. It begins with no
+// other after starting is done.
+func (r *costRun) recreations(ctx, starting context.Context, kind string, count int) (n numbers, err error) {
 	var mu sync.Mutex
-	steadily(ctx, count, r.options.Rate, func(i int) {
+	steadily(starting, count, r.options.Rate, func(i int) {
 		pod := r.plainPod(i % r.plainPods())
 		if kind == costs.Retained {
 			pod = r.nextRetained()
@@ -326,6 +393,7 @@ func (r *costRun) nextRetained() *corev1.Pod {
 		i := r.next % r.Reservations
 		r.next++
 		if !r.held(i) && r.node(i) < r.Nodes-r.zone() { // the others may be away
+			r.recreated[r.key(i)] = true
 			return r.pod(i)
 		}
 	}
@@ -339,19 +407,16 @@ func (r *costRun) measure(ctx context.Context) error {
 	if err := r.started(ctx); err != nil {
 		return err
 	}
-	if err := r.admissions(ctx); err != nil {
-		return err
-	}
 	r.say("the agents settle for %v", r.options.Settle)
 	if err := pause(ctx, r.options.Settle); err != nil {
 		return err
 	}
-	for i := range replicas {
-		resting, err := r.memory(ctx, managerName(i))
-		if err != nil {
-			return err
-		}
-		r.run.Managers = append(r.run.Managers, costs.Manager{Resting: resting.now})
+	if err := r.admissions(ctx, r.population, &r.run); err != nil {
+		return err
+	}
+	var err error
+	if r.run.Managers, err = r.resting(ctx); err != nil {
+		return err
 	}
 	before, err := r.histogram(ctx)
 	if err != nil {
@@ -371,12 +436,8 @@ func (r *costRun) measure(ctx context.Context) error {
 		return err
 	}
 	r.run.Within5ms, _ = after.since(before, latencyGoal)
-	for i := range replicas {
-		loaded, err := r.memory(ctx, managerName(i))
-		if err != nil {
-			return err
-		}
-		r.run.Managers[i].Loaded, r.run.Managers[i].Peak = loaded.now, loaded.peak
+	if err := r.loaded(ctx, r.run.Managers); err != nil {
+		return err
 	}
 	agents, err := residentOf(fmt.Sprintf("/proc/%d/status", r.agents.process.Process.Pid))
 	if err != nil {
@@ -436,17 +497,48 @@ func (r *costRun) watchers(ctx context.Context) (int, error) {
 
 // admissions measures the webhook with dry runs: if the pods were created later or never, the
 // manager would make other admissions wait for them.
-func (r *costRun) admissions(ctx context.Context) error {
-	away := r.away()
-	r.run.AdmissionRate = max(1, min(admissionRate, len(away)/int(admissionFor.Seconds())))
-	asked, _, err := r.ask(ctx, r.population, away, r.run.AdmissionRate, admissionFor, true)
+func (b *Bench) admissions(ctx context.Context, c population, run *costs.Run) error {
+	before, began, err := machineTime()
 	if err != nil {
 		return err
 	}
-	r.run.Admissions = costs.Spread{P50: percentile(asked.took, 50), P99: percentile(asked.took, 99),
-		Max: percentile(asked.took, 100)}
-	r.say("admission: %s", spread(asked.took))
+	run.AdmissionRate = admissionRate
+	asked, pinged, err := b.ask(ctx, c, c.away(), run.AdmissionRate, admissionFor, true)
+	if err != nil {
+		return err
+	}
+	busy, now, err := machineTime()
+	if err != nil {
+		return err
+	}
+	run.AdmissionBusy = 100 * float64(busy-before) / float64(now.Sub(began)) / float64(runtime.NumCPU())
+	run.Admissions, run.Pings = spreadOf(asked.took), spreadOf(pinged.took)
+	b.say("admission: %s; /healthz: %s; the processors are busy for %.0f %%", spread(asked.took), spread(pinged.took),
+		run.AdmissionBusy)
 	return nil
+}
+
+func spreadOf(sorted []time.Duration) costs.Spread {
+	return costs.Spread{P50: percentile(sorted, 50), P99: percentile(sorted, 99), Max: percentile(sorted, 100)}
+}
+
+// machineTime returns for how long the machine's processors were busy, added up, and the time.
+func machineTime() (busy time.Duration, now time.Time, err error) {
+	text, err := os.ReadFile("/proc/stat")
+	fields := strings.Fields(string(text))
+	if err != nil || len(fields) < 9 {
+		return 0, now, fmt.Errorf("/proc/stat cannot be read: %w", err)
+	}
+	for i, field := range fields[1:9] { // the first line, in hundredths of a second
+		n, err := strconv.Atoi(field)
+		if err != nil {
+			return 0, now, err
+		}
+		if i != 3 && i != 4 { // idle, and idle while waiting for a disk
+			busy += time.Duration(n) * 10 * time.Millisecond
+		}
+	}
+	return busy, time.Now(), nil
 }
 
 // A state has the counters of the cluster at one time.
@@ -538,7 +630,7 @@ func (r *costRun) window(ctx context.Context, kind string) error {
 	if kind == costs.Idle {
 		err = pause(ctx, r.options.Window)
 	} else {
-		n, err = r.recreations(ctx, kind, r.options.Rate*int(r.options.Window.Seconds()))
+		n, err = r.recreations(ctx, ctx, kind, r.options.Rate*int(r.options.Window.Seconds()))
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", kind, err)
@@ -559,11 +651,16 @@ func (r *costRun) window(ctx context.Context, kind string) error {
 		return err
 	}
 	w := costs.Window{Kind: kind, Took: after.at.Sub(before.at), Recreations: done, Requests: map[string]int{},
+		Named:     map[string]int{},
 		Processor: less(after.processor, before.processor), All: less(after.requests, before.requests),
 		Events: less(after.events, before.events)}
 	for _, l := range requests {
-		if !l.at.After(after.at) {
-			w.Requests[l.String()]++
+		if l.at.After(after.at) {
+			continue
+		}
+		w.Requests[l.String()]++
+		if l.isOf(r.recreated) {
+			w.Named[l.String()]++
 		}
 	}
 	r.run.Windows = append(r.run.Windows, w)

@@ -303,7 +303,7 @@ func (b *Bench) ask(ctx context.Context, c population, away []int, rate int, las
 		began := time.Now()
 		err := hook.ping(ctx, fmt.Sprintf("http://%v:%d/healthz", b.cluster.ControlAddr(), healthPort))
 		pinged.add(time.Since(began), false, err)
-		object := reviewOf(c.pod(away[i]))
+		object := reviewOf(c.pod(away[i%len(away)]))
 		object.Request.DryRun = &dryRun
 		review, err := json.Marshal(object)
 		if err != nil {

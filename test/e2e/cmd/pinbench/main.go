@@ -46,6 +46,8 @@ var (
 
 	agents = flag.Int("agents", 0,
 		"instead, measure what leasehold costs the API server with this `number` of nodes and simulated agents")
+	managers = flag.Int("managers", 0,
+		"instead, measure the managers with this `number` of reservations and -scale-nodes nodes, without agents")
 	podsPerNode = flag.Int("pods-per-node", 10, "number of reservations of each node for -agents")
 	recreated   = flag.Int("recreated", 5, "recreations per second for -agents")
 	window      = flag.Duration("window", 15*time.Second, "duration of each kind of recreations for -agents")
@@ -57,11 +59,11 @@ var (
 	simulated = flag.String("simulated", "", "`directory` of the source of the simulated agents for -agents")
 	files     = flag.String("files", "/dev/shm", "`directory` of the nodes' stores, 4 MiB each, for -agents")
 	page      = flag.Bool("page", false, "instead, write docs/scale.md of the repository from docs/scale.json")
-	into      = flag.String("into", "costs.json", "`file` to which -agents adds its result")
+	into      = flag.String("into", "costs.json", "`file` to which -agents and -managers add their results")
 
 	scale = flag.Bool("scale", os.Getenv("SCALE") == "1",
 		"measure the manager's cost in a large cluster instead")
-	scaleNodes   = flag.Int("scale-nodes", 5000, "number of nodes for -scale")
+	scaleNodes   = flag.Int("scale-nodes", 5000, "number of nodes for -scale and -managers")
 	reservations = flag.Int("reservations", 50000, "number of reservations for -scale")
 	rate         = flag.Int("rate", 50, "admissions per second for -scale")
 	lasting      = flag.Duration("for", time.Minute, "duration of the admissions for -scale")
@@ -111,6 +113,15 @@ func run(ctx context.Context, repo string) error {
 	if *scale {
 		return goalsOn(ctx, repo, func(b *pinbench.Bench) (bool, error) {
 			return b.Scale(ctx, *scaleNodes, *reservations, *rate, *lasting)
+		})
+	}
+	if *managers > 0 {
+		return on(ctx, repo, func(b *pinbench.Bench) error {
+			run, err := b.Managers(ctx, *scaleNodes, *managers)
+			if err != nil {
+				return err
+			}
+			return costs.Add(*into, run)
 		})
 	}
 	if *agents > 0 {
