@@ -185,6 +185,24 @@ func TestObservedLag(t *testing.T) {
 	}
 }
 
+// The time for which a pod is expected back is not a lag.
+func TestLagOfAHold(t *testing.T) {
+	p := newFixture(t)
+	l := p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
+	p.list()
+	p.publish() // not counted, because the lease is older than maxLag
+	p.node.Release(l)
+	p.after(returnDelay + time.Second)
+	p.expect("held", p.publish(), "PATCH status")
+	var m dto.Metric
+	if err := p.Metrics.lag.Write(&m); err != nil {
+		t.Fatal(err)
+	}
+	if n, sum := m.Histogram.GetSampleCount(), m.Histogram.GetSampleSum(); n != 1 || sum < 1 || sum > 2 {
+		t.Errorf("%d samples of %v s, want one of 1 s", n, sum)
+	}
+}
+
 // identify says when it runs again, and what the node is.
 func TestIdentify(t *testing.T) {
 	p := newFixture(t)

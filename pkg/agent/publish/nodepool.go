@@ -63,8 +63,8 @@ type NodePool struct {
 }
 
 // Run writes the object until ctx is done, at intervals of at least nodePoolInterval. changes
-// receives a value if the result of Active or UID has changed. Such a change is written at once if the
-// last write was at least nodePoolInterval ago; changes of the store are written at the next
+// receives a value if the result of Active or UID has changed. Such a change is written at once if
+// the last write was at least nodePoolInterval ago; changes of the store are written at the next
 // interval. Run returns ctx.Err().
 func (p *NodePool) Run(ctx context.Context, changes <-chan struct{}) error {
 	return informer.Loop(ctx, time.Second, changes, p.pass)

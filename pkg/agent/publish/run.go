@@ -30,8 +30,8 @@ const (
 	workers     = 4
 	// identityInterval is how often the node's UID is read. The UID changes if the node's object is
 	// deleted and created again. The UID is also read after the API server has forbidden a write,
-	// because an agent may write only for the node of its token, and when the NodeAddressPool, which
-	// the node owns, was deleted.
+	// because an agent may write only for the node of its token, and when the NodeAddressPool was
+	// deleted, which the node owns.
 	identityInterval = time.Hour
 	// maxLag is the age of a lease above which the creation of its object is not recorded as a lag,
 	// because the agent or the CRD may have been installed after the lease was made.
@@ -44,8 +44,9 @@ const (
 // is at most two minutes.
 var identityBackoff = wait.Backoff{Duration: retry, Factor: 2, Jitter: 1, Steps: 10, Cap: time.Minute}
 
-// Publisher is the task that writes the node's IPReservations, and reads the node's UID. Each pass computes a plan and queues
-// the names of the objects that differ from it. The workers write these objects.
+// Publisher is the task that writes the node's IPReservations, and reads the node's UID. Each pass
+// computes a plan and queues the names of the objects that differ from it. The workers write these
+// objects.
 type Publisher struct {
 	Service *maintain.Service
 	Node    string
@@ -88,8 +89,8 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		lag: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "leasehold_publish_lag_seconds",
-			Help: "Time from a pod getting or releasing its addresses until its IPReservation shows it. " +
-				"Returns to an address are not counted.",
+			Help: "Time from a pod getting or releasing its addresses until its IPReservation shows it, without the " +
+				"5 s for which a pod that is away is expected back. Returns to an address are not counted.",
 			Buckets: []float64{.1, .25, .5, 1, 2, 5, 10, 30, 60, 300},
 		}),
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -449,6 +450,10 @@ func (p *Publisher) observeLag(t task) {
 		}
 	}
 	lag := p.Service.Clock().Since(t.want.Since)
+	wasBound := t.existing != nil && t.existing.Status.State == ipamv1.Bound && t.existing.Status.Confirmed
+	if wasBound && t.want.Object.Status.State == ipamv1.Held && lag >= returnDelay {
+		lag -= returnDelay
+	}
 	if t.existing == nil && lag > maxLag {
 		return // see maxLag
 	}

@@ -42,8 +42,8 @@ type Run struct {
 	// nominated, Running those until it runs. They are sorted.
 	Nominated, Running []time.Duration
 	// Admissions are the durations of the webhook's answers at AdmissionRate per second, and Pings
-	// those of the manager's /healthz, requested in turn. AdmissionBusy is the share of the time, in
-	// percent, in which the machine's processors were busy meanwhile.
+	// those of the manager's /healthz, requested in turn. AdmissionBusy is the share of the time,
+	// in percent, in which the machine's processors were busy meanwhile.
 	Admissions, Pings Spread
 	AdmissionRate     int
 	AdmissionBusy     float64
@@ -72,9 +72,9 @@ type Window struct {
 	Recreations int
 	// Processor is the processor time by program.
 	Processor map[string]time.Duration
-	// Requests are those of leasehold's accounts, such as "agent get nodes". Named are those of them
-	// that name a retained pod that was recreated in this or an earlier window, or an IPReservation
-	// or Event that is named after it.
+	// Requests are those of leasehold's accounts, such as "agent get nodes". Named are those of
+	// them that name a retained pod that was recreated in this or an earlier window, or an
+	// IPReservation or Event that is named after it.
 	Requests, Named map[string]int
 	// All are all requests that the API server has answered, by verb and resource.
 	All map[string]int

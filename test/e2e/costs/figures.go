@@ -75,8 +75,8 @@ func (r Run) share(kind, program string) float64 {
 	return 100 * float64(w.Processor[program]) / float64(w.Took) / float64(r.Processors)
 }
 
-// otherRate returns leasehold's requests per second in a kind of windows that do not name a pod that
-// was recreated, and its standard error, if these requests are independent of each other.
+// otherRate returns leasehold's requests per second in a kind of windows that do not name a pod
+// that was recreated, and its standard error, if these requests are independent of each other.
 func (r Run) otherRate(kind string) (rate, uncertainty float64) {
 	s := r.sum(kind)
 	total := 0

@@ -175,7 +175,8 @@ func (b *Bench) loaded(ctx context.Context, all []costs.Manager) error {
 			return err
 		}
 		all[i].Loaded, all[i].Peak = m.now, m.peak
-		b.say("memory of replica %d in MiB: %d resting, %d after the load, %d at most", i, all[i].Resting, m.now, m.peak)
+		b.say("memory of replica %d in MiB: %d resting, %d after the load, %d at most", i, all[i].Resting, m.now,
+			m.peak)
 	}
 	return nil
 }
@@ -354,8 +355,8 @@ func (r *costRun) recreate(ctx context.Context, next *corev1.Pod) (podTime, time
 	}
 }
 
-// recreations recreates count pods of a kind at the rate, and waits until all run. It begins with no
-// other after starting is done.
+// recreations recreates count pods of a kind at the rate, and waits until all run. It begins with
+// no other after starting is done.
 func (r *costRun) recreations(ctx, starting context.Context, kind string, count int) (n numbers, err error) {
 	var mu sync.Mutex
 	steadily(starting, count, r.options.Rate, func(i int) {

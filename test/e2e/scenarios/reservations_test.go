@@ -38,8 +38,8 @@ func (t *Test) InSync(n *cluster.Node, limit time.Duration, when string) {
 	t.Step("%s: the reservations of %s match its store after %.1f s", when, n.Name, time.Since(began).Seconds())
 }
 
-// inSync compares a node's store with its reservations. A pod that has returned may still be shown
-// as Held, of the former pod, until it is Ready.
+// inSync compares a node's store with its reservations. Of a pod that has returned, they may still
+// show the former pod, as Held or Bound, until it is Ready.
 func (t *Test) inSync(n *cluster.Node) error {
 	pods, err := t.Client.CoreV1().Pods(t.NS).List(t.Ctx, metav1.ListOptions{})
 	if err != nil {
@@ -60,7 +60,7 @@ func (t *Test) inSync(n *cluster.Node) error {
 	for _, l := range leases {
 		if isKept(l) {
 			state, uid := l.State, l.UID
-			if r := published[l.Pod]; starting[types.UID(uid)] && r.Status.State == "Held" {
+			if r := published[l.Pod]; starting[types.UID(uid)] && r.Status.PodUID != "" {
 				state, uid = r.Status.State, r.Status.PodUID
 			}
 			want[l.Pod] += fmt.Sprintf(" %s %s of %s", l.Address, state, uid)
