@@ -10,11 +10,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 )
 
 // outage is an API server that many informers watch, and that can be away.
@@ -128,6 +130,40 @@ func TestRequestsAfterAnOutageAreSpread(t *testing.T) {
 			done.Wait()
 		})
 	}
+}
+
+// After an outage, 5,000 agents with three informers each, with the periods of podcache, publish and
+// retention, make at most 200 requests in a second (docs/decisions.md, "Cost that does not grow with
+// the nodes").
+func TestRequestsOf5000AgentsAfterAnOutage(t *testing.T) {
+	const agents = 5000
+	periods := []time.Duration{3 * time.Minute, 5 * time.Minute, 10 * time.Minute}
+	synctest.Test(t, func(t *testing.T) {
+		s := &outage{watches: map[watch.Interface]bool{}}
+		ctx, stop := context.WithCancel(klog.NewContext(t.Context(), logr.Discard()))
+		var done sync.WaitGroup
+		for range agents {
+			for _, period := range periods {
+				done.Go(func() { _ = newInformer().RunSpread(ctx, s.listWatch(), "objects", period) })
+			}
+		}
+		time.Sleep(time.Minute)
+		s.setAway(true)
+		time.Sleep(time.Minute)
+		s.setAway(false)
+		time.Sleep(periods[2] * 11 / 10)
+		s.mu.Lock()
+		watches := len(s.watches)
+		s.mu.Unlock()
+		most := s.peak()
+		t.Logf("%d requests in a second", most)
+		if most > 200 || watches != agents*len(periods) {
+			t.Errorf("%d requests in a second, %d watches; want at most 200, and %d", most, watches,
+				agents*len(periods))
+		}
+		stop()
+		done.Wait()
+	})
 }
 
 // A watch that ends in its time is followed by another at once, and nothing is listed again.

@@ -13,10 +13,12 @@ import (
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
@@ -43,6 +45,38 @@ const webhookConfiguration = "MutatingWebhookConfiguration"
 
 // render returns the objects of the project's manifests, without workloads.
 func (b *Bench) render(ctx context.Context) ([]*unstructured.Unstructured, error) {
+	objects, err := b.manifests(ctx)
+	return slices.DeleteFunc(objects, func(o *unstructured.Unstructured) bool {
+		return slices.Contains(workloads, o.GetKind())
+	}), err
+}
+
+// managerEnv returns the environment of the manager in the manifests, such as the limit of its
+// memory.
+func (b *Bench) managerEnv(ctx context.Context) (env []string, err error) {
+	objects, err := b.manifests(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range objects {
+		if o.GetKind() != "Deployment" || o.GetName() != wellknown.ManagerName {
+			continue
+		}
+		var d appsv1.Deployment
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &d); err != nil {
+			return nil, err
+		}
+		for _, v := range d.Spec.Template.Spec.Containers[0].Env {
+			if v.ValueFrom == nil {
+				env = append(env, v.Name+"="+v.Value)
+			}
+		}
+	}
+	return env, nil
+}
+
+// manifests returns the objects of the project's manifests.
+func (b *Bench) manifests(ctx context.Context) ([]*unstructured.Unstructured, error) {
 	cmd := exec.CommandContext(ctx, b.cluster.Kubectl(), "kustomize", filepath.Join(b.cluster.Repo, "daemonset"))
 	var diag bytes.Buffer
 	cmd.Stderr = &diag
@@ -56,7 +90,7 @@ func (b *Bench) render(ctx context.Context) ([]*unstructured.Unstructured, error
 		if err := yaml.Unmarshal([]byte(doc), &o.Object); err != nil {
 			return nil, err
 		}
-		if o.Object != nil && !slices.Contains(workloads, o.GetKind()) {
+		if o.Object != nil {
 			objects = append(objects, o)
 		}
 	}
@@ -140,8 +174,12 @@ func (b *Bench) startManagers(ctx context.Context, replicas int, through *proxy)
 	if err != nil {
 		return err
 	}
+	env, err := b.managerEnv(ctx)
+	if err != nil {
+		return err
+	}
 	b.manager = func(i int) machine.Start {
-		return machine.Start{Name: managerName(i), Restart: b.managerRestarts,
+		return machine.Start{Name: managerName(i), Restart: b.managerRestarts, Env: env,
 			Log: b.cluster.Log(cluster.Control, managerName(i)),
 			Argv: append([]string{program, "--kubeconfig=" + kubeconfig, "--cert-dir=" + certDir(i),
 				fmt.Sprintf("--webhook-port=%d", webhookPort+i), fmt.Sprintf("--metrics-addr=:%d",
