@@ -23,8 +23,8 @@ import (
 	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
 
-// soon is how long the reservations may lag behind a node's store.
-const soon = 2 * time.Second
+// soon is how long the reservations may lag behind a node's store. A hold is shown after 5 s.
+const soon = 7 * time.Second
 
 // led is how long it may take until an agent reads a reservation that the manager's leader names,
 // while another leader may have to be elected: nodes reboot in scenarios beside this one.
