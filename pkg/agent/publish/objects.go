@@ -293,7 +293,26 @@ func (o *Objects) apply(ctx context.Context, want *ipamv1.IPReservation, body an
 	err := o.client.Patch(types.ApplyPatchType).Namespace(want.Namespace).Resource(resource).Name(want.Name).
 		SubResource(subresource...).Param("fieldManager", fieldManager).Param("force", "true").
 		Body(data).Do(ctx).Into(got)
+	if apierrors.IsNotFound(err) && !isNotServed(err) {
+		o.wasDeleted(want)
+		return err
+	}
 	return o.wrote(got, false, err)
+}
+
+// wasDeleted removes an object that a write has not found. If the object was known, the others may
+// have been deleted as well, so the next pass lists them.
+func (o *Objects) wasDeleted(r *ipamv1.IPReservation) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	key := r.Namespace + "/" + r.Name
+	if _, isKnown := o.Get(key); !isKnown {
+		return
+	}
+	o.fresh[key] = struct{}{}
+	_ = o.Learn(r, true) // fails only for an object without metadata
+	o.relist = true
+	o.wake.Send()
 }
 
 // wrote stores the response to a write. gone is true if the object was deleted. It returns err, the

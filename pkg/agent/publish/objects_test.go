@@ -243,6 +243,33 @@ func TestReservationsThatAreNotServed(t *testing.T) {
 	p.expect("served", writes, "PATCH "+mine, "PATCH db-1-5f1c9a02", "PATCH status", "PATCH status")
 }
 
+// An object that was deleted without the agent's knowledge is created again by the write that does
+// not find it, and the others are listed, because they may have been deleted, too.
+func TestReservationThatWasDeleted(t *testing.T) {
+	p := newFixture(t)
+	begin := time.Now()
+	p.read(begin)
+	l := p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
+	p.publish()
+	p.node.Release(l)
+	p.after(returnDelay)
+	p.server.Remove(objects + mine)
+	p.expect("deleted", p.publish(), "PATCH status")
+	if len(p.delayed) != 1 {
+		t.Fatalf("repeated after %v, want once", p.delayed)
+	}
+	if after := p.Objects.pass(t.Context(), begin); after > 2*time.Second {
+		t.Errorf("the list is after %s", after)
+	}
+	p.queue.Add(object)
+	p.expect("again", p.publish(), "PATCH "+mine, "PATCH status")
+	p.expect("listed", p.read(begin.Add(2*time.Second)), listOfMine)
+	if got := p.state(mine); got != "Held 10.0.0.2" {
+		t.Error(got)
+	}
+	p.expect("no change", p.publish())
+}
+
 // The agent watches its NodeAddressPool by name, and reads what it names.
 func TestNodeAddressPoolIsWatched(t *testing.T) {
 	c := fakeapi.NewCluster(t,
