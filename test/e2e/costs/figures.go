@@ -92,8 +92,18 @@ func (r Run) idleRate() float64 {
 	return rate
 }
 
-// named returns the requests that name recreated pods, per recreation, the largest first.
+// isNamed reports whether the requests that name recreated pods were counted.
+func (r Run) isNamed() bool {
+	return slices.ContainsFunc(r.Windows, func(w Window) bool { return w.Named != nil })
+}
+
+// named returns the requests that name recreated pods, per recreation, the largest first. If those
+// were not counted, it returns all requests, without those of the same time while nothing is
+// recreated.
 func (r Run) named() (list []count) {
+	if !r.isNamed() {
+		return r.counts(func(w Window) map[string]int { return w.Requests }, 0.05)
+	}
 	all := map[string]int{}
 	for _, kind := range []string{Idle, Plain, Retained} { // a late one is in the window after
 		for name, n := range r.sum(kind).Named {

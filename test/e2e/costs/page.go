@@ -101,6 +101,9 @@ func Page(runs []Run) (string, error) {
 			return strings.Join(list, ", ")
 		},
 		"others": func(r Run) string {
+			if !r.isNamed() {
+				return fmt.Sprintf("%.2f | | ", r.idleRate())
+			}
 			var rates []string
 			for _, kind := range []string{Idle, Plain, Retained} {
 				rate, uncertainty := r.otherRate(kind)
@@ -115,8 +118,11 @@ func Page(runs []Run) (string, error) {
 		},
 		"alone": func(r Run) string { return fmt.Sprintf("%s | | %.0f s", memory(r), r.Started.Seconds()) },
 		"admission": func(r Run) string {
-			return fmt.Sprintf("%s | %s | %d | %.0f %%", all(r.Admissions), all(r.Pings), r.AdmissionRate,
-				r.AdmissionBusy)
+			busy := ""
+			if r.AdmissionBusy > 0 {
+				busy = fmt.Sprintf("%.0f %%", r.AdmissionBusy)
+			}
+			return fmt.Sprintf("%s | %s | %d | %s", all(r.Admissions), all(r.Pings), r.AdmissionRate, busy)
 		},
 		"nominated": func(r Run) string {
 			return fmt.Sprintf("%.1f %% | %s | %s | %d of %d", 100*r.Within5ms, both(r.Nominated), both(r.Running),
@@ -161,7 +167,12 @@ func memory(r Run) string {
 	return strings.Join(list, "; ")
 }
 
-func all(s Spread) string { return ms(s.P50) + ", " + ms(s.P99) + ", " + ms(s.Max) }
+func all(s Spread) string {
+	if s == (Spread{}) {
+		return ""
+	}
+	return ms(s.P50) + ", " + ms(s.P99) + ", " + ms(s.Max)
+}
 
 // both returns the median and the 99th percentile.
 func both(sorted []time.Duration) string {
