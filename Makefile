@@ -25,7 +25,7 @@ bench: ## one table of time, slow disks, first connects, the agent's locks and m
 bench-pin: ## recreated pods against every score, on simulated nodes (FLAGS=-short: a minute; SCALE=1: the cost in a large cluster)
 	@scripts/bench-pin $(FLAGS)
 
-bench-scale: ## what leasehold costs an API server, with simulated agents: docs/scale.md (NODES=50,500,2000; AGAINST=<commit>; FLAGS)
+bench-scale: ## what leasehold costs an API server, with simulated agents: docs/scale.md (NODES=50,500,2000; RESERVATIONS=50000,150000; AGAINST=<commit>; FLAGS)
 	@scripts/bench-scale $(FLAGS)
 
 bench-roll: ## a StatefulSet of 100 pods started and rolled on a real cluster, with host-local and with leasehold (ROUNDS=2)

@@ -49,7 +49,7 @@ const (
 	admissionFor  = 20 * time.Second
 	// agentsSpread is the time in which a number of agents is started one after the other, for each
 	// thousand of them.
-	agentsSpread = time.Minute
+	agentsSpread = 45 * time.Second
 	// startLimit is the time in which at least one more agent must watch its pods after the start.
 	startLimit = 3 * time.Minute
 	// afterwards is how long the requests after an accident are counted. After an outage of the API
