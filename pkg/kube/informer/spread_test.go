@@ -132,9 +132,9 @@ func TestRequestsAfterAnOutageAreSpread(t *testing.T) {
 	}
 }
 
-// After an outage, 5,000 agents with three informers each, with the periods of podcache, publish and
-// retention, make at most 200 requests in a second (docs/decisions.md, "Cost that does not grow with
-// the nodes").
+// After an outage, 5,000 agents with three informers each, with the periods of podcache, publish
+// and retention, make at most 200 requests in a second (docs/decisions.md, "Cost that does not grow
+// with the nodes").
 func TestRequestsOf5000AgentsAfterAnOutage(t *testing.T) {
 	const agents = 5000
 	periods := []time.Duration{3 * time.Minute, 5 * time.Minute, 10 * time.Minute}
