@@ -107,6 +107,7 @@ func want(node nodeIdentity, pod informer.Name, leases []lease.Lease, now lease.
 		Spec: ipamv1.IPReservationSpec{PodName: pod.Name, NodeName: node.Name, NodeUID: node.UID},
 		Status: ipamv1.IPReservationStatus{
 			ID: leases[0].ID, State: ipamv1.Held, PodUID: last.UID, Window: last.Window.String(),
+			Reservation: last.Reservation,
 		},
 	}}
 	status := &w.Object.Status

@@ -53,6 +53,7 @@ const (
 // +kubebuilder:subresource:status
 // +kubebuilder:selectablefield:JSONPath=`.spec.nodeName`
 // +kubebuilder:printcolumn:name="Pod",type=string,JSONPath=`.spec.podName`
+// +kubebuilder:printcolumn:name="For",type=string,JSONPath=`.status.reservation`
 // +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.spec.nodeName`
 // +kubebuilder:printcolumn:name="Addresses",type=string,JSONPath=`.status.addressList`
 // +kubebuilder:printcolumn:name="State",type=string,JSONPath=`.status.state`
@@ -116,6 +117,10 @@ type IPReservationStatus struct {
 	// PodUID is the UID of the last pod that had the addresses.
 	// +optional
 	PodUID string `json:"podUID,omitempty"`
+	// Reservation is the reservation name of the pod (annotation leasehold.dev/reserve-as). Held
+	// addresses are for the next pod with this name, or without one, for a pod of the same name.
+	// +optional
+	Reservation string `json:"reservation,omitempty"`
 	// Window is how long the addresses stay reserved while the pod is away, as a Go duration, or
 	// "forever".
 	// +optional
