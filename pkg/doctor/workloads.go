@@ -23,6 +23,7 @@ var workloads = []string{"statefulsets.apps", "pods"}
 // value.
 var keys = map[string]func(string) error{
 	policy.Annotation:   func(s string) error { _, err := policy.ParseWindow(s); return err },
+	policy.ReserveAs:    func(s string) error { _, err := policy.ParseReservation(s); return err },
 	"leasehold.dev/pin": func(s string) error { _, err := policy.ParsePinMode(s); return err },
 }
 

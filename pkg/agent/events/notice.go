@@ -149,7 +149,9 @@ func keptText(e store.Entry) string {
 	if e.Event == store.EventTakenOver {
 		return "taken over " + e.Reason
 	}
-	if away, ok := strings.CutPrefix(e.Reason, "after "); ok {
+	if away, ok := strings.CutPrefix(e.Reason, "after "); ok && e.Reservation != "" {
+		return fmt.Sprintf("it was held for %s as %q", away, e.Reservation)
+	} else if ok {
 		return "the pod was away for " + away
 	}
 	return e.Reason

@@ -24,6 +24,11 @@ func withoutWindow(e store.Entry) store.Entry {
 	return e
 }
 
+func named(e store.Entry) store.Entry {
+	e.Reservation = "registry"
+	return e
+}
+
 func TestRead(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -39,6 +44,9 @@ func TestRead(t *testing.T) {
 			entry(store.EventKept, "db-0", "u2", "fd00::2", "after 5m3s"),
 		}, []string{
 			"AddressKept db-0 u2: kept 10.0.0.2: the pod was away for 5m3s; kept fd00::2: the pod was away for 5m3s"}},
+		{"kept for a reservation name", []store.Entry{
+			named(entry(store.EventKept, "registry-x7k2p", "u2", "10.0.0.2", "after 5m3s")),
+		}, []string{`AddressKept registry-x7k2p u2: kept 10.0.0.2: it was held for 5m3s as "registry"`}},
 		{"taken over", []store.Entry{
 			entry(store.EventTakenOver, "db-0", "u2", "10.0.0.2", "from container c1, whose sandbox is gone"),
 		}, []string{"AddressKept db-0 u2: kept 10.0.0.2: taken over from container c1, whose sandbox is gone"}},

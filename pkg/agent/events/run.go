@@ -70,11 +70,15 @@ func (e *Events) Run(ctx context.Context, changes <-chan struct{}) error {
 func (e *Events) Invalid(p podcache.Pod, problem error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !e.invalid.First(string(p.ObjectUID)+"\x00"+p.Annotation, time.Now()) {
+	values := p.Annotation
+	if p.HasReserveAs {
+		values += "\x00" + p.ReserveAs
+	}
+	if !e.invalid.First(string(p.ObjectUID)+"\x00"+values, time.Now()) {
 		return
 	}
 	e.enqueue(notice{Namespace: p.Namespace, Pod: p.Name.Name, UID: p.UID, Reason: InvalidReservation, Warning: true,
-		Text: problem.Error() + "; the previous value stays in effect", Time: time.Now(), Subject: p.Annotation})
+		Text: problem.Error() + "; the previous value stays in effect", Time: time.Now(), Subject: values})
 	e.queued.Send()
 }
 

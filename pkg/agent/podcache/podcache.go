@@ -33,8 +33,12 @@ type Pod struct {
 	// meaningful only if HasAnnotation is true.
 	Annotation    string
 	HasAnnotation bool
-	Owner         Owner
-	OwnerUID      types.UID // of Owner
+	// ReserveAs is the value of the annotation policy.ReserveAs, the pod's reservation name. It is
+	// meaningful only if HasReserveAs is true.
+	ReserveAs    string
+	HasReserveAs bool
+	Owner        Owner
+	OwnerUID     types.UID // of Owner
 	// GenerateName is the prefix from which the API server may have generated the pod's name.
 	GenerateName string
 	// SetPodName is the value of the label statefulset.kubernetes.io/pod-name, in which a
@@ -45,6 +49,7 @@ type Pod struct {
 	// Expected is true if the pod has, or will have, a sandbox with its own network namespace.
 	Expected bool
 	Ready    bool
+	Deleting bool // the pod is being deleted
 	// Started is when the kubelet first processed the pod, in whole seconds. It is before the start
 	// of the pod's first sandbox, and zero until the kubelet has set it.
 	Started time.Time
@@ -70,6 +75,7 @@ func Of(p *corev1.Pod) Pod {
 		Expected: !p.Spec.HostNetwork && p.DeletionTimestamp == nil &&
 			p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed,
 		Ready:        pods.IsReady(p),
+		Deleting:     p.DeletionTimestamp != nil,
 		GenerateName: p.GenerateName, SetPodName: p.Labels[appsv1.StatefulSetPodNameLabel],
 	}
 	if p.Status.StartTime != nil {
@@ -80,6 +86,7 @@ func Of(p *corev1.Pod) Pod {
 	}
 	out.OwnClaim = slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return isOwnClaim(v, p.Name) })
 	out.Annotation, out.HasAnnotation = p.Annotations[policy.Annotation]
+	out.ReserveAs, out.HasReserveAs = p.Annotations[policy.ReserveAs]
 	if hash := p.Annotations[kubeletHash]; hash != "" && p.Annotations[mirrorPod] != "" {
 		out.UID = hash
 	}

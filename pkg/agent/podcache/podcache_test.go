@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
 func controlled(apiVersion, kind, name string) []metav1.OwnerReference {
@@ -71,7 +72,10 @@ func TestOf(t *testing.T) {
 		{"succeeded", with(func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }), Pod{Name: name, UID: "u1",
 			ObjectUID: "u1"}},
 		{"terminating", with(func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{} }), Pod{Name: name, UID: "u1",
-			ObjectUID: "u1"}},
+			ObjectUID: "u1", Deleting: true}},
+		{"with a reservation name", with(func(p *corev1.Pod) {
+			p.Annotations = map[string]string{policy.ReserveAs: "registry"}
+		}), Pod{Name: name, UID: "u1", ObjectUID: "u1", Expected: true, ReserveAs: "registry", HasReserveAs: true}},
 	} {
 		if diff := cmp.Diff(c.want, Of(c.pod)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.name, diff)

@@ -14,6 +14,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -97,7 +99,12 @@ func (h *Holds) pass(ctx context.Context, now time.Time) {
 	}
 	held := retention.ByPod(view.Leases)
 	h.endDeleted(ctx, held, now)
-	h.endMoved(ctx, held, now)
+	// A hold with a reservation name is for any pod with the name, wherever its last pod is.
+	ofPods := maps.Clone(held)
+	maps.DeleteFunc(ofPods, func(_ informer.Name, leases []lease.Lease) bool {
+		return slices.ContainsFunc(leases, func(l lease.Lease) bool { return l.Reservation != "" })
+	})
+	h.endMoved(ctx, ofPods, now)
 	h.endOrphaned(ctx, held, now)
 	if h.ForeverLimit > 0 {
 		h.endForgotten(ctx, held, view.Now)

@@ -266,6 +266,16 @@ func TestHoldStaysUnlessThePodHasMoved(t *testing.T) {
 		"reading reservations fails": func(s *fixture) {
 			s.server.Reject(only("/ipreservations", http.StatusServiceUnavailable))
 		},
+		"the hold is for a reservation name": func(s *fixture) {
+			s.node.Update(func(tx *store.Tx) error {
+				held, err := tx.ByPod("db", "db-0")
+				if err != nil || len(held) != 1 {
+					return fmt.Errorf("%v, %w", held, err)
+				}
+				held[0].Reservation = "registry"
+				return tx.Put(held[0].Pool, held[0].Address, held[0])
+			})
+		},
 		"reading pods fails": func(s *fixture) { s.server.Reject(only("/pods/", http.StatusForbidden)) },
 	} {
 		t.Run(name, func(t *testing.T) {

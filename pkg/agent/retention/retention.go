@@ -7,6 +7,7 @@ package retention
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
+	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
 const (
@@ -81,9 +83,10 @@ func isGenerated(prefix, name string) bool {
 	return !isNumber || len(suffix) == suffixLength && strings.Trim(suffix, suffixCharacters) == ""
 }
 
-// Decide returns the window that a pod's leases should have. The window is 0 if the pod does not
-// request retention, or if no other pod will have its name. Decide returns an error if the
-// annotation is invalid; then the caller must not change the stored window.
+// Decide returns the window and the reservation name that a pod's leases should have. The window is
+// 0 if the pod does not request retention, or if it has no reservation name and no other pod will
+// have its name. Decide returns an error if an annotation is invalid; then the caller must not
+// change what is stored.
 func Decide(p podcache.Pod) (maintain.PodWindow, error) {
 	w := maintain.PodWindow{Namespace: p.Namespace, Name: p.Name.Name, UID: p.UID}
 	if !p.HasAnnotation {
@@ -93,11 +96,16 @@ func Decide(p podcache.Pod) (maintain.PodWindow, error) {
 	if err != nil {
 		return w, fmt.Errorf("annotation %s: %w", policy.Annotation, err)
 	}
-	if !keepsName(p) {
+	if p.HasReserveAs && window > 0 {
+		if w.Reservation, err = policy.ParseReservation(p.ReserveAs); err != nil {
+			return w, fmt.Errorf("annotation %s: %w", policy.ReserveAs, err)
+		}
+	}
+	if w.Reservation == "" && !keepsName(p) {
 		return w, nil
 	}
 	w.Window = window
-	if window == lease.Forever {
+	if window == lease.Forever && w.Reservation == "" {
 		w.Owner = ownerText(p.Owner)
 	}
 	return w, nil
@@ -106,6 +114,8 @@ func Decide(p podcache.Pod) (maintain.PodWindow, error) {
 // plan contains the changes that a pass makes.
 type plan struct {
 	Follow  []maintain.PodWindow    // pods whose window differs from that of their leases
+	Name    []store.PodReservation  // pods with a reservation name, before their sandbox
+	Leave   []maintain.LeavingPod   // pods with a reservation name that are being or were deleted
 	Expect  []maintain.PendingPod   // starting pods whose hold ends in at most DeferBelow
 	Deleted [][]maintain.Ref        // holds of a deleted namespace for an existing pod's name, by pod
 	Invalid map[informer.Name]error // pods with an invalid annotation
@@ -115,26 +125,56 @@ type plan struct {
 }
 
 // makePlan returns the plan for the pods of a node and the leases in its store. uids contains the
-// UIDs of the namespaces of the pods, by the UIDs of the pods. makePlan is level-triggered: once
-// its plan has been carried out, it returns an empty plan.
+// UIDs of the namespaces of the pods, by the UIDs of the pods, and deleted the UIDs of pods that do
+// not exist any more. makePlan is level-triggered: once its plan has been carried out, it returns
+// an empty plan.
 func makePlan(
-	pods map[informer.Name]podcache.Pod, view maintain.NodeView, uids map[types.UID]string,
+	pods map[informer.Name]podcache.Pod, view maintain.NodeView, uids map[types.UID]string, deleted map[string]bool,
 ) plan {
 	plan := plan{Invalid: map[informer.Name]error{}}
-	for name, leases := range ByPod(view.Leases) {
-		if p, ok := pods[name]; ok {
-			uid := uids[p.ObjectUID]
-			leases = plan.endDeleted(leases, uid)
-			plan.follow(p, leases, view, uid)
-			plan.expect(p, leases, view.Now)
-		}
-	}
+	leasesOf := leasesFor(pods, view.Leases)
 	for name, p := range pods {
-		if _, err := Decide(p); err != nil {
+		w, err := Decide(p)
+		if err != nil {
 			plan.Invalid[name] = err
+		}
+		uid := uids[p.ObjectUID]
+		leases := plan.endDeleted(leasesOf[name], uid)
+		if err == nil {
+			plan.follow(p, w, leases, view, uid)
+		}
+		plan.expect(p, w.Reservation, leases, view.Now)
+	}
+	for _, l := range view.Leases {
+		p := pods[informer.Name{Namespace: l.Namespace, Name: l.Name}]
+		leaving := maintain.LeavingPod{Namespace: l.Namespace, Name: l.Name, UID: l.UID}
+		isEnding := p.UID == l.UID && p.Deleting || deleted[l.UID]
+		if isEnding && maintain.MarksLeaving(leaving, l) && !slices.Contains(plan.Leave, leaving) {
+			plan.Leave = append(plan.Leave, leaving)
 		}
 	}
 	return plan
+}
+
+// leasesFor returns, for each pod, the leases of its name, and the holds of its reservation name,
+// which it may take.
+func leasesFor(pods map[informer.Name]podcache.Pod, leases []lease.Lease) map[informer.Name][]lease.Lease {
+	out, held := ByPod(leases), map[informer.Name][]lease.Lease{}
+	for _, l := range leases {
+		if l.Reservation != "" && l.State == lease.Held {
+			name := informer.Name{Namespace: l.Namespace, Name: l.Reservation}
+			held[name] = append(held[name], l)
+		}
+	}
+	for name, p := range pods {
+		w, _ := Decide(p)
+		for _, l := range held[informer.Name{Namespace: p.Namespace, Name: w.Reservation}] {
+			if l.Name != name.Name {
+				out[name] = append(out[name], l)
+			}
+		}
+	}
+	return out
 }
 
 // ByPod groups leases by the pod that they belong to. It omits leases without a key
@@ -168,19 +208,27 @@ func (plan *plan) endDeleted(leases []lease.Lease, uid string) (rest []lease.Lea
 	return rest
 }
 
-// follow plans the update of the pod's window if the window of a lease, or the stored window of its
-// key, differs from the one that the pod requests within the limits of its namespace. It plans
-// nothing if the annotation is invalid.
-func (plan *plan) follow(p podcache.Pod, leases []lease.Lease, view maintain.NodeView, namespaceUID string) {
-	w, err := Decide(p)
-	if err != nil {
-		return
-	}
+// follow plans the update of the pod's window if the window or the reservation name of a lease, or
+// the stored window of its key, differs from what the pod requests (w) within the limits of its
+// namespace. For a pod without a lease, it plans the record of the reservation name, which the
+// plugin reads if the runtime passes no annotations.
+func (plan *plan) follow(
+	p podcache.Pod, w maintain.PodWindow, leases []lease.Lease, view maintain.NodeView, namespaceUID string,
+) {
 	if w.Window > 0 {
 		w.NamespaceUID = namespaceUID
 		w.Window, w.Limited = view.Limits.Of(p.Namespace).Window(w.Window, p.Namespace)
 	}
+	hasLease := slices.ContainsFunc(leases, func(l lease.Lease) bool { return l.UID == p.UID })
+	record := store.PodReservation{Namespace: p.Namespace, Name: p.Name.Name, UID: p.UID,
+		Reservation: w.Reservation, Window: w.Window}
+	if w.Reservation != "" && w.Window > 0 && p.Expected && !hasLease && !view.PodReservations[record] {
+		plan.Name = append(plan.Name, record)
+	}
 	for _, l := range leases {
+		if l.Name != p.Name.Name {
+			continue
+		}
 		stored, known := view.Windows[l.Key()]
 		if maintain.FollowsWindow(w, l) || maintain.StoresWindow(w, l, stored, known) {
 			plan.Follow = append(plan.Follow, w)
@@ -196,7 +244,7 @@ func (plan *plan) follow(p podcache.Pod, leases []lease.Lease, view maintain.Nod
 // The networks of a pod are attached one after the other. A hold whose key has a bound lease of the
 // pod is not needed any more. The other holds are needed until DeferTo after the first bound lease:
 // by then all networks are attached, or the pod does not use those of the other holds.
-func (plan *plan) expect(p podcache.Pod, leases []lease.Lease, now lease.Instant) {
+func (plan *plan) expect(p podcache.Pod, reservation string, leases []lease.Lease, now lease.Instant) {
 	if !p.Expected {
 		return
 	}
@@ -219,7 +267,8 @@ func (plan *plan) expect(p podcache.Pod, leases []lease.Lease, now lease.Instant
 	switch {
 	case rest == lease.Forever: // there is no firm hold, or none that ends
 	case time.Duration(rest) <= DeferBelow:
-		plan.Expect = append(plan.Expect, maintain.PendingPod{Namespace: p.Namespace, Name: p.Name.Name})
+		plan.Expect = append(plan.Expect, maintain.PendingPod{Namespace: p.Namespace, Name: p.Name.Name,
+			Reservation: reservation})
 		plan.requeueAfter(DeferTo - DeferBelow)
 	default:
 		plan.requeueAfter(time.Duration(rest) - DeferBelow)

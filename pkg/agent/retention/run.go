@@ -30,6 +30,9 @@ type Windows struct {
 	Invalid func(podcache.Pod, error)
 
 	namespaces namespaces
+	// known are the UIDs of the pods of the last pass. deleted are those of pods that were known,
+	// do not exist any more, and still have an address that is kept for a reservation name.
+	known, deleted map[string]bool
 }
 
 // Run applies the windows until ctx is done. It makes a pass after every change of the pods, and
@@ -47,7 +50,7 @@ func (w *Windows) pass(ctx context.Context) (requeueAfter time.Duration) {
 	}
 	view, err := w.Service.List(ctx, func(l lease.Lease) bool {
 		_, here := pods[informer.Name{Namespace: l.Namespace, Name: l.Name}]
-		return here
+		return here || l.Reservation != ""
 	})
 	if store.IsEmpty(err) {
 		return 0
@@ -58,8 +61,9 @@ func (w *Windows) pass(ctx context.Context) (requeueAfter time.Duration) {
 	}
 	// An error is handled after the plan is executed, because the plan is correct without the
 	// namespaces that were not read.
-	unread := w.namespaces.read(ctx, w.Core, pods, ByPod(view.Leases))
-	plan := makePlan(pods, view, w.namespaces.ofPods)
+	unread := w.namespaces.read(ctx, w.Core, pods, leasesFor(pods, view.Leases))
+	w.observeDeleted(pods, view.Leases)
+	plan := makePlan(pods, view, w.namespaces.ofPods, w.deleted)
 	for name, err := range plan.Invalid {
 		w.Invalid(pods[name], err)
 	}
@@ -74,6 +78,21 @@ func (w *Windows) pass(ctx context.Context) (requeueAfter time.Duration) {
 	return plan.RequeueAfter
 }
 
+// observeDeleted updates known and deleted. A pod that this task has never seen counts as neither:
+// it may be new, and the watch late.
+func (w *Windows) observeDeleted(pods map[informer.Name]podcache.Pod, leases []lease.Lease) {
+	known, deleted := map[string]bool{}, map[string]bool{}
+	for _, p := range pods {
+		known[p.UID] = true
+	}
+	for _, l := range leases {
+		if l.State == lease.Bound && l.Reservation != "" && !known[l.UID] && (w.known[l.UID] || w.deleted[l.UID]) {
+			deleted[l.UID] = true
+		}
+	}
+	w.known, w.deleted = known, deleted
+}
+
 // act makes the changes of the plan in the store. It stops at the first error.
 func (w *Windows) act(ctx context.Context, plan plan) error {
 	for _, refs := range plan.Deleted {
@@ -82,10 +101,17 @@ func (w *Windows) act(ctx context.Context, plan plan) error {
 			return err
 		}
 	}
+	if err := w.Service.NamePods(ctx, plan.Name); err != nil {
+		return err
+	}
 	for _, p := range plan.Follow {
-		w.Log.Info("setting the window of a pod", "pod", p.Namespace+"/"+p.Name, "window", p.Window.String())
+		w.Log.Info("setting the window of a pod", "pod", p.Namespace+"/"+p.Name, "window", p.Window.String(),
+			"reservation", p.Reservation)
 	}
 	if err := w.Service.Follow(ctx, plan.Follow); err != nil {
+		return err
+	}
+	if err := w.Service.MarkLeaving(ctx, plan.Leave); err != nil {
 		return err
 	}
 	for _, p := range plan.Expect {
